@@ -28,8 +28,8 @@
  *   be called from a signal handler.
  *
  * FORK  Handles are dead in a forked child: calls answer HF_INVALID and touch
- *   neither the parent's locks nor the service.  Every descriptor is closed by
- *   exec.  Close the client in a child that goes on without exec.
+ *   neither the parent's locks nor the service, hf_held() is false, hf_close()
+ *   does nothing.  Every descriptor is closed by exec.
  *
  * TIME  Durations are milliseconds.  Validity is counted on CLOCK_BOOTTIME,
  *   which runs while the machine is suspended and ignores changes of the wall

@@ -1,0 +1,627 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * file.c - locks between the processes of one machine, on no server at all.
+ *
+ * ON THE WIRE  flock(2) on DIR/KEY.lock, so flock(1) on the same file excludes
+ *   and is excluded.
+ *   exclusive      LOCK_EX
+ *   with owner id  LOCK_EX to come first, then LOCK_SH, which its equals join
+ *   shared         LOCK_SH
+ *   Holders with LOCK_SH also keep a read lock on one byte beyond the end of
+ *   the file (an open file description lock, which flock does not see): it
+ *   tells a living group from what a dead one left in the record, or from
+ *   a foreign reader.
+ *
+ * INVARIANTS
+ *  (1) The record is written under LOCK_EX, or under LOCK_SH with the gate (a
+ *      second such byte) held; so a fence is given out once.
+ *  (2) Whoever holds has the file that the name leads to: after the lock was
+ *      got on a file without a name, the name is opened again.
+ *  (3) A lock file is never removed: that is how two processes come to hold
+ *      two locks of one name.
+ *  (4) A waiter keeps its descriptor from try to try.  Opening and closing is
+ *      what other waiters listen for, and they would wake each other for ever.
+ *
+ * SESSION  None.  The kernel keeps the lock as long as the process lives and
+ *   frees it the moment it dies, so nothing lapses and nothing is renewed; the
+ *   heartbeat looks whether the file was removed or an operator has asked for
+ *   the lock.
+ *
+ * LIMITS  One machine.  A child that was forked without exec shares the
+ *   descriptor and keeps the lock alive after its parent.  Waiters of several
+ *   processes race.  On network file systems flock(2) means what the server
+ *   makes of it, and open() says so.
+ */
+#include "file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/inotify.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include "../env.h"
+#include "../mem.h"
+
+#include "../banned.h"
+
+#define FILE_ALIVE_AT (INT64_C(1) << 40)
+#define FILE_GATE_AT  (FILE_ALIVE_AT + 1)
+
+/* How often a lock file may vanish under our hands before we give up. */
+#define FILE_REOPEN_MAX 100
+
+/* An inotify watch, shared by all claims on one file. */
+struct file_watch {
+    struct file_watch *next;
+    int wd;
+    unsigned users;
+    char key[];
+};
+
+/* ---- opening ----------------------------------------------------------- */
+
+/* File systems whose locks are made elsewhere. */
+static const struct {
+    unsigned long magic;
+    const char *name;
+} file_remote[] = {
+    {0x6969, "NFS"},      {0x517b, "SMB"},        {0xff534d42, "CIFS"},
+    {0xfe534d42, "SMB2"}, {0x65735546, "FUSE"},   {0x5346414f, "AFS"},
+    {0x01021997, "9P"},   {0x00c36400, "CephFS"}, {0x73757245, "Coda"},
+    {0x47504653, "GPFS"}, {0x0bd00bd0, "Lustre"},
+};
+
+static void file_judge(struct hfi_conn *conn, int dir_fd)
+{
+    struct statfs fs;
+    size_t i;
+
+    if (fstatfs(dir_fd, &fs))
+        return;
+    for (i = 0; i < sizeof(file_remote) / sizeof(file_remote[0]); i++) {
+        if ((unsigned long)fs.f_type != file_remote[i].magic)
+            continue;
+        conn->traits &= ~(unsigned)(HF_TRAIT_NOTIFY | HF_TRAIT_DEATH);
+        snprintf(conn->warning, sizeof(conn->warning),
+                 "the lock directory is on %s: locks hold between processes "
+                 "of this machine, and beyond it only if that file system "
+                 "says so; waiters poll",
+                 file_remote[i].name);
+    }
+}
+
+/* The directory that everyone gets who names none: the same for one user
+ * whether from cron, a shell or a service, so no variable decides it. */
+static hf_status file_default_dir(char *ret, size_t size, struct hf_error *err)
+{
+    const char *base = access("/run/lock", W_OK) ? "/tmp" : "/run/lock";
+    struct stat sb;
+
+    snprintf(ret, size, "%s/holdfast-%lu", base, (unsigned long)geteuid());
+    if (mkdir(ret, 0700) && errno != EEXIST)
+        return hfi_fail_errno(err, HF_SYSTEM, errno, "make '%s'", ret);
+    if (lstat(ret, &sb))
+        return hfi_fail_errno(err, HF_SYSTEM, errno, "look at '%s'", ret);
+    if (!S_ISDIR(sb.st_mode) || sb.st_uid != geteuid() || sb.st_mode & 022)
+        return hfi_fail(err, HF_DENIED,
+                        "'%s' is not a directory that only you can write: "
+                        "remove it, or name another as file:DIR",
+                        ret);
+    return HF_OK;
+}
+
+static hf_status file_open_dir(struct file_conn *fc, const char *dir,
+                               struct hf_error *err)
+{
+    char quoted[HFI_QUOTE_MAX];
+
+    hfi_quote(quoted, sizeof(quoted), dir);
+    if (mkdir(dir, 0777) && errno != EEXIST && errno != EROFS)
+        return hfi_fail_errno(err, HF_SYSTEM, errno,
+                              "file: make the lock directory '%s'", quoted);
+    fc->dir_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fc->dir_fd < 0)
+        return hfi_fail_errno(err, HF_SYSTEM, errno,
+                              "file: open the lock directory '%s'", quoted);
+    if (faccessat(fc->dir_fd, ".", W_OK | X_OK, AT_EACCESS))
+        return hfi_fail_errno(err, HF_DENIED, errno,
+                              "file: no lock file can be made in '%s'", quoted);
+    return HF_OK;
+}
+
+static hf_status file_open(struct hfi_conn *conn, const struct hfi_url *url,
+                           int64_t deadline, struct hf_error *err)
+{
+    struct file_conn *fc = (struct file_conn *)conn;
+    const char *dir = url->path;
+    char standard[64];
+    hf_status st;
+
+    (void)deadline;
+    fc->dir_fd = fc->inotify_fd = -1;
+    pthread_mutex_init(&fc->mu, NULL);
+    fc->opened = true;
+    if (url->nhosts || url->user)
+        return hfi_fail(err, HF_INVALID,
+                        "url: file: takes a directory, as in file:/run/x or "
+                        "file:///run/x");
+    if (!*dir) {
+        st = file_default_dir(standard, sizeof(standard), err);
+        if (st)
+            return st;
+        dir = standard;
+    }
+    snprintf(conn->endpoint, sizeof(conn->endpoint), "file:%s", dir);
+    st = file_open_dir(fc, dir, err);
+    if (st)
+        return st;
+    file_judge(conn, fc->dir_fd);
+    return HF_OK;
+}
+
+static void file_close(struct hfi_conn *conn)
+{
+    struct file_conn *fc = (struct file_conn *)conn;
+
+    if (!fc->opened)
+        return;
+    if (fc->dir_fd >= 0)
+        close(fc->dir_fd);
+    if (fc->inotify_fd >= 0)
+        close(fc->inotify_fd);
+    pthread_mutex_destroy(&fc->mu);
+    fc->opened = false;
+}
+
+/* ---- bytes beyond the end ---------------------------------------------- */
+
+static bool file_byte(int fd, int command, off_t at, short type,
+                      short *ret_type)
+{
+    struct flock byte = {
+        .l_type = type, .l_whence = SEEK_SET, .l_start = at, .l_len = 1};
+    bool ok = fcntl(fd, command, &byte) == 0;
+
+    if (ret_type)
+        *ret_type = byte.l_type;
+    return ok;
+}
+
+/* Does another holder with LOCK_SH live? */
+static bool file_others_alive(int fd)
+{
+    short type;
+
+    return file_byte(fd, F_OFD_GETLK, FILE_ALIVE_AT, F_WRLCK, &type) &&
+           type != F_UNLCK;
+}
+
+static bool file_be_alive(int fd)
+{
+    return file_byte(fd, F_OFD_SETLK, FILE_ALIVE_AT, F_RDLCK, NULL);
+}
+
+static void file_unlock(int fd)
+{
+    file_byte(fd, F_OFD_SETLK, FILE_ALIVE_AT, F_UNLCK, NULL);
+    flock(fd, LOCK_UN);
+}
+
+/* ---- taking ------------------------------------------------------------ */
+
+/* Wait for nothing; HF_BUSY where another has it. */
+static hf_status file_flock(int fd, int how, struct hf_error *err)
+{
+    while (flock(fd, how | LOCK_NB)) {
+        if (errno == EWOULDBLOCK)
+            return HF_BUSY;
+        if (errno != EINTR)
+            return hfi_fail_errno(err, HF_SYSTEM, errno, "flock");
+    }
+    return HF_OK;
+}
+
+/* Write who has it now, under the next fence.  file.c (1) */
+static hf_status file_sign(int fd, const struct hfi_claim *claim, char mode,
+                           struct file_record *rec, off_t old_size,
+                           struct hf_error *err)
+{
+    rec->fence = file_next_fence(rec);
+    if (!rec->fence)
+        return hfi_fail(err, HF_PROTOCOL,
+                        "the fence in the lock file cannot rise any more");
+    rec->mode = mode;
+    rec->since_us = hfi_wall_us();
+    rec->pid = (long)getpid();
+    snprintf(rec->owner, sizeof(rec->owner), "%s",
+             claim->owner ? claim->owner : claim->token);
+    snprintf(rec->note, sizeof(rec->note), "%s",
+             claim->note ? claim->note : "");
+    return file_record_write(fd, rec, old_size, err);
+}
+
+static hf_status file_take_exclusive(int fd, const struct hfi_claim *claim,
+                                     struct file_record *rec, off_t size,
+                                     struct hf_error *err)
+{
+    hf_status st = file_flock(fd, LOCK_EX, err);
+
+    if (!st)
+        st = file_record_read(fd, rec, err);
+    if (!st)
+        st = file_sign(fd, claim, FILE_EXCLUSIVE, rec, size, err);
+    return st;
+}
+
+/* Somebody has it: our equals, perhaps? */
+static hf_status file_join(int fd, const struct hfi_claim *claim,
+                           struct file_record *rec, struct hf_error *err)
+{
+    hf_status st = file_flock(fd, LOCK_SH, err);
+
+    if (!st)
+        st = file_record_read(fd, rec, err);
+    if (!st && (rec->mode != FILE_OWNED || strcmp(rec->owner, claim->owner) ||
+                !file_others_alive(fd) || !file_be_alive(fd)))
+        st = HF_BUSY;
+    return st;
+}
+
+/* First alone, to sign; then shared, for equals to join.  The change from one
+ * to the other is not atomic, so it may fail, and then somebody else has it. */
+static hf_status file_take_owned(int fd, const struct hfi_claim *claim,
+                                 struct file_record *rec, off_t size,
+                                 struct hf_error *err)
+{
+    hf_status st = file_flock(fd, LOCK_EX, err);
+
+    if (st == HF_BUSY)
+        return file_join(fd, claim, rec, err);
+    if (!st)
+        st = file_record_read(fd, rec, err);
+    if (!st)
+        st = file_sign(fd, claim, FILE_OWNED, rec, size, err);
+    if (!st && !file_be_alive(fd))
+        st = HF_BUSY;
+    return st ? st : file_flock(fd, LOCK_SH, err);
+}
+
+/* Several may hold LOCK_SH, so the gate makes one of them sign at a time. */
+static hf_status file_take_shared(int fd, const struct hfi_claim *claim,
+                                  struct file_record *rec, off_t size,
+                                  struct hf_error *err)
+{
+    hf_status st = file_flock(fd, LOCK_SH, err);
+
+    if (st)
+        return st;
+    if (!file_byte(fd, F_OFD_SETLK, FILE_GATE_AT, F_WRLCK, NULL))
+        return HF_BUSY;
+    st = file_record_read(fd, rec, err);
+    if (!st && rec->mode == FILE_OWNED && file_others_alive(fd))
+        st = HF_BUSY;
+    if (!st)
+        st = file_sign(fd, claim, FILE_SHARED, rec, size, err);
+    if (!st && !file_be_alive(fd))
+        st = HF_BUSY;
+    file_byte(fd, F_OFD_SETLK, FILE_GATE_AT, F_UNLCK, NULL);
+    return st;
+}
+
+static hf_status file_take(int fd, const struct hfi_claim *claim,
+                           struct file_record *rec, off_t size,
+                           struct hf_error *err)
+{
+    if (claim->shared)
+        return file_take_shared(fd, claim, rec, size, err);
+    if (claim->owner)
+        return file_take_owned(fd, claim, rec, size, err);
+    return file_take_exclusive(fd, claim, rec, size, err);
+}
+
+/* The file of a claim: kept from the last try, or opened. */
+static hf_status file_descriptor(struct file_conn *fc,
+                                 const struct hfi_claim *claim,
+                                 struct hfi_grant *grant, struct stat *sb,
+                                 struct hf_error *err)
+{
+    int fd;
+
+    if (!grant->placed) {
+        fd = file_open_key(fc->dir_fd, claim->key, O_RDWR | O_NONBLOCK);
+        if (fd < 0 && errno == ENOENT)
+            fd = file_open_key(fc->dir_fd, claim->key,
+                               O_RDWR | O_NONBLOCK | O_CREAT);
+        if (fd < 0 && errno == ELOOP)
+            return hfi_fail(err, HF_DENIED, "the lock file is a symbolic link");
+        if (fd < 0)
+            return hfi_fail_errno(err, HF_SYSTEM, errno, "open the lock file");
+        grant->ref.fds[0] = fd;
+        grant->ref.fds[1] = -1;
+        grant->placed = true;
+    }
+    if (fstat(grant->ref.fds[0], sb))
+        return hfi_fail_errno(err, HF_SYSTEM, errno, "look at the lock file");
+    if (!S_ISREG(sb->st_mode))
+        return hfi_fail(err, HF_PROTOCOL, "the lock file is not a file");
+    return HF_OK;
+}
+
+static void file_let_go(struct hfi_grant *grant)
+{
+    if (!grant->placed)
+        return;
+    flock(grant->ref.fds[0], LOCK_UN); /* before others hear it close */
+    close(grant->ref.fds[0]);
+    grant->placed = false;
+}
+
+static hf_status file_try_once(struct file_conn *fc,
+                               const struct hfi_claim *claim,
+                               struct hfi_grant *grant, bool *vanished,
+                               struct hf_error *err)
+{
+    struct file_record rec;
+    struct stat sb;
+    hf_status st = file_descriptor(fc, claim, grant, &sb, err);
+
+    *vanished = false;
+    if (st)
+        return st;
+    st = file_take(grant->ref.fds[0], claim, &rec, sb.st_size, err);
+    if (st) {
+        file_unlock(grant->ref.fds[0]);
+        if (st != HF_BUSY)
+            return st;
+    }
+    if (fstat(grant->ref.fds[0], &sb) || !sb.st_nlink) { /* file.c (2) */
+        *vanished = true;
+        return HF_BUSY;
+    }
+    if (!st)
+        grant->fence = rec.fence;
+    return st;
+}
+
+static hf_status file_watch(struct hfi_conn *, const struct hfi_claim *,
+                            struct hfi_grant *, int64_t deadline,
+                            struct hf_error *);
+static void file_unwatch(struct hfi_conn *, const struct hfi_claim *,
+                         struct hfi_grant *);
+
+static hf_status file_try_acquire(struct hfi_conn *conn,
+                                  const struct hfi_claim *claim,
+                                  struct hfi_grant *grant,
+                                  struct hfi_busy *busy, int64_t deadline,
+                                  struct hf_error *err)
+{
+    struct file_conn *fc = (struct file_conn *)conn;
+    bool vanished = true, watched = grant->placed && grant->ref.fds[1] >= 0;
+    hf_status st = HF_BUSY;
+    char key[HFI_QUOTE_MAX];
+    int i;
+
+    (void)busy;
+    if (grant->placed && grant->fence)
+        return HF_OK;
+    for (i = 0; vanished && i < FILE_REOPEN_MAX; i++) {
+        st = file_try_once(fc, claim, grant, &vanished, err);
+        if (vanished) {
+            file_unwatch(conn, claim, grant);
+            file_let_go(grant);
+        }
+    }
+    if (st == HF_BUSY && claim->queue) { /* file.c (4) */
+        if (watched && grant->placed && grant->ref.fds[1] < 0)
+            file_watch(conn, claim, grant, deadline, NULL);
+        return st;
+    }
+    if (st)
+        file_let_go(grant);
+    if (st && st != HF_BUSY)
+        hfi_wrap(err, st, "%s: '%s'", conn->endpoint,
+                 hfi_quote(key, sizeof(key), claim->key));
+    return st;
+}
+
+static void file_renew_one(struct hfi_renewal *item)
+{
+    int fd = item->grant->ref.fds[0];
+    struct file_record rec;
+    struct stat sb;
+
+    item->st = HF_OK;
+    if (fstat(fd, &sb) || !sb.st_nlink) {
+        item->st = HF_LOST;
+        item->reason = HF_LOSS_DELETED;
+    } else if (!file_record_read(fd, &rec, NULL) &&
+               rec.broken == item->grant->fence) {
+        item->st = HF_LOST;
+        item->reason = HF_LOSS_BROKEN;
+    }
+}
+
+static void file_renew(struct hfi_conn *conn, struct hfi_renewal *items,
+                       size_t n, int64_t deadline, struct hf_error *err)
+{
+    size_t i;
+
+    (void)conn;
+    (void)deadline;
+    (void)err;
+    for (i = 0; i < n; i++)
+        file_renew_one(&items[i]);
+}
+
+static hf_status file_release(struct hfi_conn *conn,
+                              const struct hfi_claim *claim,
+                              struct hfi_grant *grant, int64_t deadline,
+                              struct hf_error *err)
+{
+    bool had = grant->placed;
+
+    (void)claim;
+    (void)deadline;
+    file_let_go(grant);
+    return had ? HF_OK
+               : hfi_fail(err, HF_LOST, "%s: nothing to release",
+                          conn->endpoint);
+}
+
+/* ---- waking ------------------------------------------------------------ */
+
+static struct file_watch **file_watch_at(struct file_conn *fc, int wd)
+{
+    size_t n = sizeof(fc->watches) / sizeof(fc->watches[0]);
+    struct file_watch **at = &fc->watches[(unsigned)wd % n];
+
+    while (*at && (*at)->wd != wd)
+        at = &(*at)->next;
+    return at;
+}
+
+/* Watch the file itself, whatever it is called by now. */
+static int file_inotify(struct file_conn *fc, int fd)
+{
+    char path[64];
+
+    if (fc->inotify_fd < 0) {
+        fc->inotify_fd = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
+        if (fc->inotify_fd < 0)
+            return -1;
+        hfi_pump_changed(&fc->base);
+    }
+    snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+    return inotify_add_watch(fc->inotify_fd, path,
+                             IN_CLOSE | IN_OPEN | IN_ATTRIB);
+}
+
+static hf_status file_watch(struct hfi_conn *conn,
+                            const struct hfi_claim *claim,
+                            struct hfi_grant *grant, int64_t deadline,
+                            struct hf_error *err)
+{
+    struct file_conn *fc = (struct file_conn *)conn;
+    struct file_watch **at, *watch;
+    size_t size = strlen(claim->key) + 1;
+    hf_status st = HF_OK;
+    int wd;
+
+    (void)deadline;
+    pthread_mutex_lock(&fc->mu);
+    wd = file_inotify(fc, grant->ref.fds[0]);
+    if (wd < 0) {
+        st = hfi_fail_errno(err, HF_SYSTEM, errno, "inotify");
+        goto out;
+    }
+    at = file_watch_at(fc, wd);
+    watch = *at;
+    if (!watch) {
+        watch = hfi_alloc(sizeof(*watch) + size);
+        if (!watch) {
+            inotify_rm_watch(fc->inotify_fd, wd);
+            st = hfi_nomem(err);
+            goto out;
+        }
+        watch->wd = wd;
+        memcpy(watch->key, claim->key, size);
+        *at = watch;
+    }
+    watch->users++;
+    grant->ref.fds[1] = wd;
+out:
+    pthread_mutex_unlock(&fc->mu);
+    return st;
+}
+
+static void file_unwatch(struct hfi_conn *conn, const struct hfi_claim *claim,
+                         struct hfi_grant *grant)
+{
+    struct file_conn *fc = (struct file_conn *)conn;
+    struct file_watch **at, *watch;
+    int wd = grant->ref.fds[1];
+
+    (void)claim;
+    if (wd < 0)
+        return;
+    grant->ref.fds[1] = -1;
+    pthread_mutex_lock(&fc->mu);
+    at = file_watch_at(fc, wd);
+    watch = *at;
+    if (watch && !--watch->users) {
+        inotify_rm_watch(fc->inotify_fd, wd);
+        *at = watch->next;
+        hfi_free(watch);
+    }
+    pthread_mutex_unlock(&fc->mu);
+}
+
+static int file_pump_fd(struct hfi_conn *conn)
+{
+    struct file_conn *fc = (struct file_conn *)conn;
+    int fd;
+
+    pthread_mutex_lock(&fc->mu);
+    fd = fc->inotify_fd;
+    pthread_mutex_unlock(&fc->mu);
+    return fd;
+}
+
+/* Somebody opened the file: perhaps it wants the lock.  Somebody closed it:
+ * perhaps it let go, or died.  Its name changed: it may be gone. */
+static void file_heard(struct file_conn *fc, const struct inotify_event *event)
+{
+    struct file_watch *watch;
+
+    if (event->mask & IN_Q_OVERFLOW) {
+        hfi_wake_all(&fc->base);
+        return;
+    }
+    pthread_mutex_lock(&fc->mu);
+    watch = *file_watch_at(fc, event->wd);
+    if (watch && event->mask & IN_OPEN)
+        hfi_wanted(&fc->base, watch->key);
+    if (watch && event->mask & ~(uint32_t)IN_OPEN)
+        hfi_wake(&fc->base, watch->key, NULL);
+    pthread_mutex_unlock(&fc->mu);
+}
+
+static void file_pump(struct hfi_conn *conn)
+{
+    struct file_conn *fc = (struct file_conn *)conn;
+    _Alignas(struct inotify_event) char buf[4096];
+    const struct inotify_event *event;
+    ssize_t len, at;
+
+    len = read(fc->inotify_fd, buf, sizeof(buf));
+    for (at = 0; at < len; at += (ssize_t)(sizeof(*event) + event->len)) {
+        event = (const void *)(buf + at);
+        file_heard(fc, event);
+    }
+}
+
+static const char *const file_schemes[] = {"file", NULL};
+
+const struct hfi_backend hfi_backend_file = {
+    .schemes = file_schemes,
+    .conn_size = sizeof(struct file_conn),
+    .traits = HF_TRAIT_FENCED | HF_TRAIT_NOTIFY | HF_TRAIT_SHARED |
+              HF_TRAIT_REENTRANT | HF_TRAIT_BREAK | HF_TRAIT_PROCESSES |
+              HF_TRAIT_DEATH | HFI_TRAIT_EARLY,
+    .net_ms = 500,
+    .open = file_open,
+    .close = file_close,
+    .try_acquire = file_try_acquire,
+    .renew = file_renew,
+    .release = file_release,
+    .watch = file_watch,
+    .unwatch = file_unwatch,
+    .pump_fd = file_pump_fd,
+    .pump = file_pump,
+    .inspect = file_inspect,
+    .list = file_list,
+    .break_grant = file_break,
+};

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * file.h - what the parts of the file: backend share.
+ *
+ *   file.c         locking, waiting
+ *   file_name.c    keys as file names
+ *   file_record.c  what stands in a lock file
+ *   file_look.c    inspect, list, break
+ */
+#ifndef HFI_BACKEND_FILE_H
+#define HFI_BACKEND_FILE_H
+
+#include <pthread.h>
+#include <sys/types.h>
+
+#include "../backend.h"
+
+struct file_watch;
+
+struct file_conn {
+    struct hfi_conn base;
+    bool opened; /* the descriptors below are ours */
+    int dir_fd;
+    int inotify_fd;
+    pthread_mutex_t mu; /* guards `watches` */
+    struct file_watch *watches[64];
+};
+
+/* ---- file_name.c ------------------------------------------------------- */
+
+#define FILE_SUFFIX ".lock"
+
+/* The longest path of a key below the directory: each byte may become three,
+ * and each piece of FILE_PIECE brings two more. */
+#define FILE_PIECE    240
+#define FILE_PATH_MAX (HF_KEY_MAX * 3 + HF_KEY_MAX * 3 / FILE_PIECE * 2 + 16)
+
+void file_path(char *ret, const char *key);
+
+/* The key of a path below the directory, in place; false if it has none. */
+bool file_key(char *path);
+
+/* Open the lock file of a key; with O_CREAT also the directories of a long
+ * one.  -1 and errno on failure. */
+int file_open_key(int dir_fd, const char *key, int flags);
+
+/* ---- file_record.c ----------------------------------------------------- */
+
+enum file_mode { FILE_EXCLUSIVE = 'x', FILE_OWNED = 'o', FILE_SHARED = 's' };
+
+struct file_record {
+    uint64_t fence;  /* of the last grant; 0: none yet */
+    uint64_t broken; /* the fence whose holder was asked to let go */
+    char mode;       /* enum file_mode */
+    int64_t since_us;
+    long pid;
+    char owner[HF_OWNER_MAX + 1];
+    char note[HF_NOTE_MAX + 1];
+};
+
+/* HF_PROTOCOL if something else stands there. */
+hf_status file_record_read(int fd, struct file_record *ret,
+                           struct hf_error *err);
+hf_status file_record_write(int fd, const struct file_record *, off_t old_size,
+                            struct hf_error *err);
+hf_status file_record_break(int fd, uint64_t fence, struct hf_error *err);
+
+/* The fence for the next grant; 0 if there is none left. */
+uint64_t file_next_fence(const struct file_record *);
+
+/* ---- file_look.c ------------------------------------------------------- */
+
+hf_status file_inspect(struct hfi_conn *, const char *key, struct hf_info *,
+                       int64_t deadline, struct hf_error *);
+hf_status file_list(struct hfi_conn *, const char *prefix, hf_list_fn *,
+                    void *arg, int64_t deadline, struct hf_error *);
+hf_status file_break(struct hfi_conn *, const char *key, uint64_t fence,
+                     int64_t deadline, struct hf_error *);
+
+#endif

@@ -1,0 +1,275 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * core.h - the structs of the core: who points to whom and who guards what.
+ *
+ *   hf_client -- lanes: one per key that this client wants or has
+ *                  |-- waiting:    requests in the local queue
+ *                  |-- contending: requests that talk to the service
+ *                  `-- holds:      grants of this key
+ *             -- lost, reap: holds that are over but not yet done with
+ *             -- timers: when the keeper must look at a hold or a request
+ *
+ *   hf_lock   -- a caller's handle; several may share one hold
+ *   hf_request-- one acquisition under way
+ *
+ * LOCKING  `mu` of the client guards everything below unless a field says
+ * otherwise.  It is never held across a call to the backend.  A backend's own
+ * mutex may be held while `mu` is taken, never the other way round.
+ *
+ * A hold is in exactly one place at a time, and its state says which:
+ *
+ *   CLAIMING   of a request that asks for it        (in no list)
+ *   HELD       has handles                          (lane->holds)
+ *   LINGERING  has no handle, is kept for the next  (lane->holds)
+ *   RELEASING  its release is on the wire           (lane->holds)
+ *   LOST       latched; handles may remain          (client->lost)
+ *   REAPING    to be taken back in the background   (client->reap or timer)
+ *
+ *   CLAIMING -> HELD <-> LINGERING -> RELEASING -> gone
+ *       |         `-> LOST -> RELEASING -> gone |
+ *       `------------> REAPING <----------------'   (no answer)
+ */
+#ifndef HFI_CORE_H
+#define HFI_CORE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "backend.h"
+#include "env.h"
+#include "heap.h"
+#include "lease.h"
+#include "list.h"
+#include "map.h"
+
+#define HFI_RETRY_DEFAULT INT64_C(50)
+#define HFI_TURNS_DEFAULT 16
+
+/* What a caller asks for, checked and with all defaults filled in. */
+struct hfi_wish {
+    const char *owner, *note; /* the caller's; copied into the claim */
+    int64_t ttl_ms, retry_ms, linger_ms, max_hold_ms;
+    int32_t max_tries, local_turns; /* INT32_MAX: no limit */
+    unsigned flags;
+};
+
+/* Something that hf_next_event() will tell; see events.c. */
+struct hfi_notice {
+    struct hfi_link link; /* in client->notices, or alone */
+    unsigned pending;     /* bits 1 << enum hf_event_type */
+};
+
+enum hfi_hold_state {
+    HFI_CLAIMING,
+    HFI_HELD,
+    HFI_LINGERING,
+    HFI_RELEASING,
+    HFI_LOST,
+    HFI_REAPING
+};
+
+/* A claim, and once it is granted, the grant. */
+struct hfi_hold {
+    struct hfi_timer timer;     /* what the keeper has to do next */
+    struct hfi_link link;       /* in the list that `state` names */
+    struct hfi_link handles;    /* of struct hf_lock */
+    struct hfi_link due;        /* in client->due while it waits for renewal */
+    struct hfi_lane *lane;      /* owns the key */
+    struct hfi_claim claim;     /* constant while a backend looks at it */
+    struct hfi_grant grant;     /* the backend's, one call at a time */
+    _Atomic int64_t deadline;   /* held before it; 0 once lost; read freely */
+    int64_t lease_end;          /* end of the proven lease */
+    int64_t hold_end;           /* end by max_hold_ms, or HFI_NEVER */
+    int64_t next_at;            /* next renewal; end of ttl when reaping */
+    int64_t linger_end;         /* while LINGERING */
+    int32_t linger_ms;          /* after the next release */
+    int32_t turns;              /* local hand-overs left */
+    _Atomic unsigned char loss; /* hf_loss, latched; read freely */
+    unsigned char state;        /* enum hfi_hold_state */
+    bool seat : 1;              /* the local queue goes through it */
+    bool manual : 1;            /* HF_MANUAL: never renewed by the keeper */
+    bool busy : 1;              /* a renewal is on the wire */
+    bool warned : 1;            /* HF_AT_RISK was told for this lease */
+    bool watched : 1;           /* unwatch() is due */
+    bool uncertain : 1;         /* a try had no answer */
+    bool wanted : 1;            /* somebody elsewhere asked: do not linger */
+};
+
+struct hfi_lane {
+    struct hfi_node node;       /* in client->lanes */
+    struct hfi_link waiting;    /* of struct hf_request: the local queue */
+    struct hfi_link contending; /* of struct hf_request */
+    struct hfi_link holds;      /* of struct hfi_hold */
+    struct hfi_hold *seat;      /* the hold that the local queue waits for */
+    struct hf_request *head;    /* the contender that will bring one */
+    uint32_t users;             /* holds and requests that point here */
+    char key[];
+};
+
+struct hf_lock {
+    struct hf_client *client;
+    struct hfi_hold *hold;
+    struct hfi_link link; /* in hold->handles */
+    struct hfi_notice notice;
+    void *user;
+    int lost_fd;
+};
+
+enum hfi_request_state {
+    HFI_WAITING,    /* in the local queue */
+    HFI_CONTENDING, /* asks the service */
+    HFI_GRANTED,    /* `lock` holds */
+    HFI_FAILED      /* `result` says why */
+};
+
+struct hf_request {
+    struct hf_client *client;
+    struct hfi_lane *lane;
+    struct hfi_link link;  /* in lane->waiting or ->contending */
+    struct hfi_hold *hold; /* its claim; NULL once granted or given up */
+    struct hf_lock *lock;  /* the handle it will fill */
+    struct hfi_wish wish;  /* owner and note point into hold->claim */
+    int64_t wait_end;      /* HFI_NEVER; or `begin` for a single try */
+    int64_t next_try;
+    unsigned cancel_seen; /* client->cancels when it began */
+    int32_t tries;
+    _Atomic int32_t place;
+    enum hfi_request_state state;
+    bool once;     /* wait_ms 0 */
+    bool canceled; /* by hf_request_cancel() */
+    bool woken;    /* try now */
+    bool echo;     /* the last try followed a wake-up */
+    bool async;    /* the worker steps it, an event ends it */
+    bool stepping; /* the worker is at it */
+    hf_status result;
+    struct hf_error err;
+    struct hfi_cond cond;     /* blocking: its thread sleeps here */
+    struct hfi_timer timer;   /* async: when to step it */
+    struct hfi_link ready;    /* async: in client->ready */
+    struct hfi_notice notice; /* async: its end */
+    void *user;
+};
+
+enum hfi_timer_kind { HFI_TIMER_HOLD, HFI_TIMER_REQUEST };
+
+struct hf_client {
+    unsigned char *mark; /* 0 in a forked child; see env.h */
+    struct hfi_conn *conn;
+    const struct hfi_backend *be;
+    int64_t timeout_ms; /* of one request */
+    struct hfi_wish defaults;
+    char note[HF_NOTE_MAX + 1];
+
+    atomic_uint refs;    /* hf_open() and each handle */
+    atomic_uint cancels; /* counted up by hf_cancel() */
+
+    pthread_mutex_t mu;
+    bool closing;           /* no new call may begin */
+    bool closed;            /* the backend is gone */
+    bool stopping;          /* the threads must end */
+    unsigned calls;         /* under way in callers' threads */
+    struct hfi_cond settle; /* a renewal came back, a call ended, closed */
+
+    struct hfi_map lanes;
+    struct hfi_link lost; /* of struct hfi_hold */
+
+    struct hfi_heap timers;
+    int64_t keeper_until; /* the keeper sleeps until then */
+    unsigned cancels_told;
+    struct hfi_bell bell;
+    struct hfi_thread keeper;
+
+    struct hfi_link due;  /* of struct hfi_hold: to be renewed */
+    int64_t shortest_ttl; /* of the holds; limits one attempt to renew */
+    struct hfi_cond renew;
+    struct hfi_thread renewer;
+
+    struct hfi_link ready; /* of struct hf_request: to be stepped */
+    struct hfi_link reap;  /* of struct hfi_hold: to be released */
+    struct hfi_cond work;
+    struct hfi_thread worker;
+
+    struct hfi_link notices;
+    int events_fd; /* -1 until asked for */
+
+    unsigned char random[256]; /* tokens are made of this */
+    size_t random_left;
+    uint32_t jitter;
+};
+
+/* client.c: opening and closing */
+hf_status hfi_open_with(const struct hfi_backend *, const struct hfi_url *,
+                        const struct hf_client_opts *, hf_client **ret,
+                        struct hf_error *);
+void hfi_close(struct hf_client *);
+void hfi_client_put(struct hf_client *);
+
+/* lane.c: who in this client wants or has which key */
+struct hfi_lane *hfi_lane_find(struct hf_client *, const char *key);
+struct hfi_lane *hfi_lane_next(struct hf_client *, struct hfi_lane *);
+struct hfi_lane *hfi_lane_get(struct hf_client *, const char *key);
+void hfi_lane_put(struct hf_client *, struct hfi_lane *);
+void hfi_lane_promote(struct hf_client *, struct hfi_lane *);
+void hfi_lane_rouse_all(struct hf_client *);
+
+/* hold.c: a grant, from its claim to its end */
+struct hfi_hold *hfi_hold_new(struct hf_client *, struct hfi_lane *,
+                              const struct hfi_wish *);
+void hfi_hold_free(struct hf_client *, struct hfi_hold *);
+void hfi_hold_granted(struct hf_client *, struct hfi_hold *,
+                      const struct hfi_wish *, int64_t sent);
+bool hfi_hold_renewed(struct hf_client *, struct hfi_hold *, int64_t sent,
+                      int64_t ttl_ms);
+bool hfi_hold_fits(const struct hfi_hold *, const struct hfi_wish *);
+void hfi_hold_give(struct hf_client *, struct hfi_hold *, struct hf_lock *);
+void hfi_hold_take_up(struct hf_client *, struct hfi_hold *,
+                      const struct hfi_wish *);
+void hfi_hold_lose(struct hf_client *, struct hfi_hold *, hf_loss);
+void hfi_hold_quiet(struct hf_client *, struct hfi_hold *);
+hf_status hfi_hold_drop(struct hf_client *, struct hfi_hold *,
+                        struct hf_error *);
+void hfi_hold_reap(struct hf_client *, struct hfi_hold *);
+bool hfi_held(const struct hfi_hold *);
+
+/* handle.c: what a caller does with a lock */
+struct hf_lock *hfi_lock_new(struct hf_client *);
+void hfi_lock_free(struct hf_lock *);
+hf_status hfi_release(struct hf_lock *, struct hf_error *);
+hf_status hfi_extend(struct hf_lock *, int64_t ttl_ms, struct hf_error *);
+hf_status hfi_detach(struct hf_lock *, struct hf_handle *ret,
+                     struct hf_error *);
+hf_status hfi_attach(struct hf_client *, const char *key,
+                     const struct hf_handle *, const struct hfi_wish *,
+                     struct hf_lock **ret, struct hf_error *);
+
+/* acquire.c: one acquisition, as steps and as a loop */
+hf_status hfi_acquire(struct hf_client *, const char *key, int64_t wait_ms,
+                      const struct hfi_wish *, struct hf_lock **ret,
+                      struct hf_error *);
+hf_status hfi_acquire_start(struct hf_client *, const char *key,
+                            int64_t wait_ms, const struct hfi_wish *,
+                            void *user, struct hf_request **ret,
+                            struct hf_error *);
+bool hfi_request_step(struct hf_request *, int64_t *until);
+void hfi_request_grant(struct hf_request *, struct hfi_hold *);
+void hfi_request_rouse(struct hf_request *);
+void hfi_request_free(struct hf_request *);
+
+/* keeper.c: the thread that watches the clock and never blocks on a service */
+int64_t hfi_keeper_step(struct hf_client *);
+void hfi_keeper_set(struct hf_client *, struct hfi_timer *, int64_t due);
+void hfi_keeper_hold(struct hf_client *, struct hfi_hold *);
+void *hfi_keeper_run(void *client);
+
+/* worker.c: the threads, started once needed, that do block on it */
+bool hfi_renewer_start(struct hf_client *);
+bool hfi_worker_start(struct hf_client *);
+
+/* events.c: what hf_next_event() tells */
+void hfi_notify(struct hf_client *, struct hfi_notice *, enum hf_event_type);
+void hfi_notice_init(struct hfi_notice *);
+void hfi_notice_drop(struct hf_client *, struct hfi_notice *);
+bool hfi_notice_take(struct hf_client *, struct hf_event *ret);
+int hfi_notice_fd(struct hf_client *);
+
+#endif

@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * env.c - time, randomness, waiting and threads; see env.h.
+ *
+ * TIME  Deadlines are on CLOCK_BOOTTIME.  The keeper's bell uses a timer
+ * descriptor on that clock, so it rings at once when a machine that was
+ * suspended past a deadline wakes up.  Condition variables know no such
+ * clock: they sleep for the difference on CLOCK_MONOTONIC, which is enough for
+ * a caller's waiting time.
+ */
+#include "env.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include "lease.h"
+
+#include "banned.h"
+
+const struct hfi_env *hfi_env;
+
+int64_t hfi_now(void)
+{
+    struct timespec ts;
+
+    if (hfi_env)
+        return hfi_env->now();
+    clock_gettime(CLOCK_BOOTTIME, &ts);
+    return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
+}
+
+int64_t hfi_wall_us(void)
+{
+    struct timespec ts;
+
+    clock_gettime(CLOCK_REALTIME, &ts);
+    return (int64_t)ts.tv_sec * 1000000 + ts.tv_nsec / 1000;
+}
+
+int64_t hfi_left_ms(int64_t deadline)
+{
+    int64_t now = hfi_now();
+
+    return deadline > now ? deadline - now : 0;
+}
+
+void hfi_random(void *buf, size_t len)
+{
+    unsigned char *at = buf;
+    ssize_t got;
+
+    if (hfi_env) {
+        hfi_env->random(buf, len);
+        return;
+    }
+    /* Blocks only before the system's pool is seeded at boot; then it gives up
+     * to 256 bytes at once and never fails. */
+    while (len > 0) {
+        got = getrandom(at, len > 256 ? 256 : len, 0);
+        if (got > 0) {
+            at += got;
+            len -= (size_t)got;
+        }
+    }
+}
+
+void hfi_cond_init(struct hfi_cond *cond)
+{
+    cond->sim = NULL;
+    pthread_cond_init(&cond->cond, NULL);
+}
+
+void hfi_cond_fini(struct hfi_cond *cond)
+{
+    pthread_cond_destroy(&cond->cond);
+}
+
+void hfi_cond_wait(struct hfi_cond *cond, pthread_mutex_t *mu, int64_t until)
+{
+    struct timespec ts;
+    int64_t left;
+
+    if (hfi_env) {
+        hfi_env->wait(cond, mu, until);
+        return;
+    }
+    if (until == HFI_NEVER) {
+        pthread_cond_wait(&cond->cond, mu);
+        return;
+    }
+    left = hfi_left_ms(until);
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    ts.tv_sec += left / 1000;
+    ts.tv_nsec += left % 1000 * 1000000;
+    if (ts.tv_nsec >= 1000000000) {
+        ts.tv_sec++;
+        ts.tv_nsec -= 1000000000;
+    }
+    pthread_cond_clockwait(&cond->cond, mu, CLOCK_MONOTONIC, &ts);
+}
+
+void hfi_cond_wake(struct hfi_cond *cond)
+{
+    if (hfi_env)
+        hfi_env->wake(cond);
+    else
+        pthread_cond_broadcast(&cond->cond);
+}
+
+bool hfi_bell_init(struct hfi_bell *bell)
+{
+    *bell = (struct hfi_bell){.event_fd = -1, .timer_fd = -1};
+    if (hfi_env)
+        return true;
+    bell->armed = HFI_NEVER;
+    bell->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    bell->timer_fd = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
+    return bell->event_fd >= 0 && bell->timer_fd >= 0;
+}
+
+void hfi_bell_fini(struct hfi_bell *bell)
+{
+    if (bell->event_fd >= 0)
+        close(bell->event_fd);
+    if (bell->timer_fd >= 0)
+        close(bell->timer_fd);
+    bell->event_fd = bell->timer_fd = -1;
+}
+
+/* Set the timer, unless it is set for that time already. */
+static void bell_arm(struct hfi_bell *bell, int64_t until)
+{
+    struct itimerspec when = {0};
+
+    if (bell->armed == until)
+        return;
+    bell->armed = until;
+    if (until != HFI_NEVER) {
+        if (until < 1)
+            until = 1;
+        when.it_value.tv_sec = until / 1000;
+        when.it_value.tv_nsec = until % 1000 * 1000000;
+    }
+    timerfd_settime(bell->timer_fd, TFD_TIMER_ABSTIME, &when, NULL);
+}
+
+bool hfi_bell_wait(struct hfi_bell *bell, int fd, int64_t until)
+{
+    struct pollfd fds[3];
+    uint64_t count;
+
+    if (hfi_env) {
+        hfi_env->bell_wait(bell, until);
+        return false;
+    }
+    bell_arm(bell, until);
+    fds[0] = (struct pollfd){.fd = bell->event_fd, .events = POLLIN};
+    fds[1] = (struct pollfd){.fd = bell->timer_fd, .events = POLLIN};
+    fds[2] = (struct pollfd){.fd = fd, .events = POLLIN};
+    if (poll(fds, 3, -1) < 0)
+        return false;
+    if (fds[0].revents && read(bell->event_fd, &count, sizeof(count)) < 0)
+        return false;
+    if (fds[1].revents) {
+        bell->armed = HFI_NEVER;
+        if (read(bell->timer_fd, &count, sizeof(count)) < 0)
+            return false;
+    }
+    return fds[2].revents != 0;
+}
+
+void hfi_bell_ring(struct hfi_bell *bell)
+{
+    uint64_t one = 1;
+    int saved = errno;
+    ssize_t done;
+
+    if (hfi_env) {
+        hfi_env->bell_ring(bell);
+        return;
+    }
+    done = write(bell->event_fd, &one, sizeof(one));
+    (void)done; /* Only a full counter fails, and then it rings anyway. */
+    errno = saved;
+}
+
+bool hfi_thread_start(struct hfi_thread *thread, void *(*run)(void *),
+                      void *arg)
+{
+    sigset_t all, old;
+
+    if (hfi_env) {
+        thread->running = hfi_env->start(thread, run, arg);
+        return thread->running;
+    }
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    thread->running = pthread_create(&thread->id, NULL, run, arg) == 0;
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    return thread->running;
+}
+
+void hfi_thread_join(struct hfi_thread *thread)
+{
+    if (!thread->running)
+        return;
+    if (hfi_env)
+        hfi_env->join(thread);
+    else
+        pthread_join(thread->id, NULL);
+    thread->running = false;
+}
+
+unsigned char *hfi_fork_mark_new(void)
+{
+    size_t size = (size_t)sysconf(_SC_PAGESIZE);
+    unsigned char *mark = mmap(NULL, size, PROT_READ | PROT_WRITE,
+                               MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    if (mark == MAP_FAILED)
+        return NULL;
+    if (madvise(mark, size, MADV_WIPEONFORK)) {
+        munmap(mark, size);
+        return NULL;
+    }
+    *mark = 1;
+    return mark;
+}
+
+void hfi_fork_mark_free(unsigned char *mark)
+{
+    if (mark)
+        munmap(mark, (size_t)sysconf(_SC_PAGESIZE));
+}

@@ -1,0 +1,350 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * handle.c - what a caller does with a lock: release, extend, detach, attach.
+ *
+ * A handle is one acquisition.  Several share a hold when one owner id was
+ * acquired more than once in this client; the hold ends with the last.  When
+ * it does, it goes, in this order, to the first in the local queue (as long as
+ * turns are left and nobody could tell the difference), to nobody for a while
+ * (linger_ms), or back to the service.
+ *
+ * Every function here counts as a call under way, which hf_close() waits for;
+ * one that begins later waits for hf_close() and finds the lock lost.
+ */
+#include "core.h"
+
+#include <unistd.h>
+
+#include "mem.h"
+
+#include "banned.h"
+
+struct hf_lock *hfi_lock_new(struct hf_client *c)
+{
+    struct hf_lock *lk = hfi_alloc(sizeof(*lk));
+
+    if (!lk)
+        return NULL;
+    lk->client = c;
+    lk->lost_fd = -1;
+    hfi_link_init(&lk->link);
+    hfi_notice_init(&lk->notice);
+    atomic_fetch_add(&c->refs, 1);
+    return lk;
+}
+
+void hfi_lock_free(struct hf_lock *lk)
+{
+    struct hf_client *c;
+
+    if (!lk)
+        return;
+    c = lk->client;
+    if (lk->lost_fd >= 0)
+        close(lk->lost_fd);
+    hfi_free(lk);
+    hfi_client_put(c);
+}
+
+static void handle_enter(struct hf_client *c)
+{
+    pthread_mutex_lock(&c->mu);
+    while (c->closing && !c->closed)
+        hfi_cond_wait(&c->settle, &c->mu, HFI_NEVER);
+    c->calls++;
+}
+
+static void handle_leave(struct hf_client *c)
+{
+    c->calls--;
+    if (c->closing)
+        hfi_cond_wake(&c->settle);
+    pthread_mutex_unlock(&c->mu);
+}
+
+/* Latch what the clock says, so that status, descriptor and event agree. */
+static bool handle_still_held(struct hf_client *c, struct hfi_hold *hold)
+{
+    if (hold->state == HFI_HELD && !hfi_held(hold))
+        hfi_hold_lose(c, hold,
+                      hfi_now() >= hold->hold_end ? HF_LOSS_MAX_HOLD
+                                                  : HF_LOSS_EXPIRED);
+    return hold->state == HFI_HELD;
+}
+
+static hf_status handle_lost(const struct hfi_hold *hold, struct hf_error *err)
+{
+    char key[HFI_QUOTE_MAX];
+
+    return hfi_fail(err, HF_LOST, "'%s' was lost: %s",
+                    hfi_quote(key, sizeof(key), hold->claim.key),
+                    hf_loss_name((hf_loss)atomic_load(&hold->loss)));
+}
+
+/* Hand the seat to the first in the local queue, if it wants just that. */
+static bool handle_pass_on(struct hf_client *c, struct hfi_hold *hold)
+{
+    struct hfi_lane *lane = hold->lane;
+    struct hf_request *rq;
+    int64_t now;
+
+    if (hold->turns <= 0 || hfi_link_alone(&lane->waiting))
+        return false;
+    rq = hfi_container(lane->waiting.next, struct hf_request, link);
+    now = hfi_now();
+    if (!hfi_hold_fits(hold, &rq->wish) || rq->canceled ||
+        rq->wait_end <= now || hold->lease_end - now < hold->claim.ttl_ms / 4)
+        return false;
+    if (hold->turns != INT32_MAX)
+        hold->turns--;
+    hfi_hold_take_up(c, hold, &rq->wish);
+    hfi_request_grant(rq, hold);
+    return true;
+}
+
+/* Ask once to be told when somebody else wants the key.  The mutex is let go
+ * meanwhile; `busy` keeps renewals off. */
+static void handle_watch(struct hf_client *c, struct hfi_hold *hold)
+{
+    hf_status st;
+
+    hfi_hold_quiet(c, hold);
+    hold->busy = true;
+    pthread_mutex_unlock(&c->mu);
+    st = c->be->watch(c->conn, &hold->claim, &hold->grant,
+                      hfi_now() + c->timeout_ms, NULL);
+    pthread_mutex_lock(&c->mu);
+    hold->watched = st == HF_OK;
+    hold->busy = false;
+    hfi_cond_wake(&c->settle);
+}
+
+/* Keep the lease although nobody has it, and listen for others who ask. */
+static bool handle_linger(struct hf_client *c, struct hfi_hold *hold)
+{
+    if (!hold->linger_ms || hold->manual || hold->claim.owner || !hold->seat ||
+        hold->wanted)
+        return false;
+    if (!hold->watched && c->be->watch)
+        handle_watch(c, hold);
+    if (!handle_still_held(c, hold) || c->closing || hold->wanted ||
+        !hfi_link_alone(&hold->lane->waiting))
+        return false;
+    hold->state = HFI_LINGERING;
+    hold->linger_end = hfi_now() + hold->linger_ms;
+    hold->hold_end = HFI_NEVER;
+    hfi_keeper_hold(c, hold);
+    return true;
+}
+
+/* The last handle of a hold is gone. */
+static hf_status handle_end(struct hf_client *c, struct hfi_hold *hold,
+                            struct hf_error *err)
+{
+    hf_status st;
+
+    if (handle_still_held(c, hold)) {
+        if (handle_pass_on(c, hold) || handle_linger(c, hold))
+            return HF_OK;
+        if (hold->state == HFI_HELD)
+            return hfi_hold_drop(c, hold, err);
+    }
+    st = handle_lost(hold, err);
+    if (c->closed)
+        hfi_hold_free(c, hold);
+    else if (hold->state == HFI_LOST)
+        hfi_hold_drop(c, hold, NULL);
+    return st;
+}
+
+hf_status hfi_release(struct hf_lock *lk, struct hf_error *err)
+{
+    struct hf_client *c = lk->client;
+    struct hfi_hold *hold = lk->hold;
+    hf_status st = HF_OK;
+
+    handle_enter(c);
+    hfi_notice_drop(c, &lk->notice);
+    hfi_link_remove(&lk->link);
+    if (hfi_link_alone(&hold->handles))
+        st = handle_end(c, hold, err);
+    else if (!handle_still_held(c, hold))
+        st = handle_lost(hold, err);
+    handle_leave(c);
+    hfi_lock_free(lk);
+    return st;
+}
+
+/* No answer to a shorter lease: the service may have it, so believe no more
+ * than that. */
+static void handle_shorten(struct hf_client *c, struct hfi_hold *hold,
+                           int64_t end)
+{
+    int64_t old = atomic_load(&hold->deadline);
+
+    if (end >= hold->lease_end)
+        return;
+    hold->lease_end = end;
+    while (old && end < old)
+        if (atomic_compare_exchange_weak(&hold->deadline, &old, end))
+            break;
+    hfi_keeper_hold(c, hold);
+}
+
+/* Renew on behalf of the caller; the renewer keeps off meanwhile. */
+static hf_status handle_renew(struct hf_client *c, struct hfi_hold *hold,
+                              int64_t ttl_ms, struct hf_error *err)
+{
+    struct hfi_renewal item = {&hold->claim, &hold->grant, ttl_ms, HF_UNCERTAIN,
+                               HF_LOSS_STOLEN};
+    int64_t sent = hfi_now(), end = atomic_load(&hold->deadline);
+
+    if (end > sent + c->timeout_ms)
+        end = sent + c->timeout_ms;
+    hold->busy = true;
+    pthread_mutex_unlock(&c->mu);
+    c->be->renew(c->conn, &item, 1, end, err);
+    pthread_mutex_lock(&c->mu);
+    hold->busy = false;
+    hfi_cond_wake(&c->settle);
+    if (item.st == HF_OK) {
+        hold->claim.ttl_ms = ttl_ms;
+        if (!hfi_hold_renewed(c, hold, sent, ttl_ms))
+            hfi_hold_lose(c, hold, HF_LOSS_EXPIRED);
+    } else if (item.st == HF_LOST) {
+        hfi_hold_lose(c, hold, item.reason);
+    } else if (c->conn->traits & HF_TRAIT_LEASED) {
+        handle_shorten(c, hold, hfi_lease_deadline(sent, ttl_ms));
+    }
+    if (!handle_still_held(c, hold))
+        return handle_lost(hold, err);
+    hfi_keeper_hold(c, hold);
+    return item.st;
+}
+
+hf_status hfi_extend(struct hf_lock *lk, int64_t ttl_ms, struct hf_error *err)
+{
+    struct hf_client *c = lk->client;
+    struct hfi_hold *hold = lk->hold;
+    hf_status st;
+
+    handle_enter(c);
+    hfi_hold_quiet(c, hold);
+    if (!handle_still_held(c, hold))
+        st = handle_lost(hold, err);
+    else
+        st = handle_renew(c, hold, ttl_ms ? ttl_ms : hold->claim.ttl_ms, err);
+    handle_leave(c);
+    return st;
+}
+
+/* Let go of a hold here without a word to the service. */
+static void handle_forget(struct hf_client *c, struct hfi_hold *hold)
+{
+    struct hfi_lane *lane = hold->lane;
+
+    lane->users++;
+    if (lane->seat == hold)
+        lane->seat = NULL;
+    hfi_hold_free(c, hold);
+    hfi_lane_promote(c, lane);
+    hfi_lane_put(c, lane);
+}
+
+hf_status hfi_detach(struct hf_lock *lk, struct hf_handle *ret,
+                     struct hf_error *err)
+{
+    struct hf_client *c = lk->client;
+    struct hfi_hold *hold = lk->hold;
+    struct hf_handle handle = {0};
+    hf_status st = HF_OK;
+
+    handle_enter(c);
+    hfi_hold_quiet(c, hold);
+    if (!handle_still_held(c, hold))
+        st = handle_lost(hold, err);
+    else if (hold->handles.next != hold->handles.prev)
+        st = hfi_fail(err, HF_INVALID,
+                      "a lock that was acquired more than once cannot be "
+                      "detached");
+    if (!st) {
+        memcpy(handle.token, hold->claim.token, sizeof(hold->claim.token));
+        memcpy(handle.ref, hold->grant.ref.text, sizeof(hold->grant.ref.text));
+        handle.fence = hold->grant.fence;
+        *ret = handle;
+        hfi_notice_drop(c, &lk->notice);
+        hfi_link_remove(&lk->link);
+        if (hold->watched)
+            c->be->unwatch(c->conn, &hold->claim, &hold->grant);
+        handle_forget(c, hold);
+    }
+    handle_leave(c);
+    if (st)
+        hfi_release(lk, NULL);
+    else
+        hfi_lock_free(lk);
+    return st;
+}
+
+/* A hold for a grant that another process got. */
+static struct hfi_hold *handle_adopt(struct hf_client *c, const char *key,
+                                     const struct hf_handle *handle,
+                                     const struct hfi_wish *wish)
+{
+    struct hfi_lane *lane = hfi_lane_get(c, key);
+    struct hfi_hold *hold = lane ? hfi_hold_new(c, lane, wish) : NULL;
+
+    if (hold) {
+        hold->seat = false; /* It is not what the local queue asked for. */
+        hold->grant.fence = handle->fence;
+        hold->grant.placed = true;
+        memcpy(hold->claim.token, handle->token, sizeof(hold->claim.token));
+        hold->claim.token[HFI_TOKEN_LEN] = '\0';
+    }
+    if (lane)
+        hfi_lane_put(c, lane);
+    return hold;
+}
+
+hf_status hfi_attach(struct hf_client *c, const char *key,
+                     const struct hf_handle *handle,
+                     const struct hfi_wish *wish, struct hf_lock **ret,
+                     struct hf_error *err)
+{
+    struct hf_lock *lk = hfi_lock_new(c);
+    struct hfi_hold *hold = NULL;
+    int64_t sent = hfi_now();
+    hf_status st;
+
+    handle_enter(c);
+    if (lk && !c->closed)
+        hold = handle_adopt(c, key, handle, wish);
+    if (!hold) {
+        st = c->closed ? hfi_fail(err, HF_INVALID, "the client is closed")
+                       : hfi_nomem(err);
+        goto out;
+    }
+    st = c->be->attach(c->conn, &hold->claim, handle, &hold->grant, err);
+    if (st) {
+        hfi_hold_free(c, hold);
+        goto out;
+    }
+    /* Until the answer is there, believe in nothing but the time it takes. */
+    hfi_hold_granted(c, hold, wish, sent);
+    hfi_hold_give(c, hold, lk);
+    st = handle_renew(c, hold, wish->ttl_ms, err);
+    if (!st) {
+        *ret = lk;
+        lk = NULL;
+    } else {
+        hfi_link_remove(&lk->link);
+        if (hold->state == HFI_HELD)
+            handle_forget(c, hold);
+        else
+            hfi_hold_free(c, hold);
+    }
+out:
+    handle_leave(c);
+    hfi_lock_free(lk);
+    return st;
+}

@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * lane.c - who in this client wants or has which key.
+ *
+ * A lane is the part of a lock that is inside this process: the queue of those
+ * who wait for it here.  At most one of them, the head, stands in the
+ * service's queue for all; when it has the grant, that becomes the seat of the
+ * lane, and releases hand the seat on (hold.c) or give it back.  So many
+ * threads that want one key cost the service no more than one.
+ *
+ * INVARIANTS
+ *  (1) A lane is in the table while something points to it, and no longer.
+ *  (2) Never both a seat and a head: who would ask for what we have?
+ *  (3) With neither, nobody is left waiting: hfi_lane_promote() is called
+ *      whenever a seat or a head goes.
+ */
+#include "core.h"
+
+#include "mem.h"
+
+#include "banned.h"
+
+static struct hfi_lane *lane_of(struct hfi_node *node)
+{
+    return node ? hfi_container(node, struct hfi_lane, node) : NULL;
+}
+
+struct hfi_lane *hfi_lane_find(struct hf_client *c, const char *key)
+{
+    return lane_of(hfi_map_find(&c->lanes, key));
+}
+
+/* The lane after this one, or the first after NULL. */
+struct hfi_lane *hfi_lane_next(struct hf_client *c, struct hfi_lane *lane)
+{
+    return lane_of(hfi_map_next(&c->lanes, lane ? &lane->node : NULL));
+}
+
+/* The lane of a key, made if need be, with one more user; NULL: no memory. */
+struct hfi_lane *hfi_lane_get(struct hf_client *c, const char *key)
+{
+    struct hfi_lane *lane = hfi_lane_find(c, key);
+    size_t size = strlen(key) + 1;
+
+    if (lane) {
+        lane->users++;
+        return lane;
+    }
+    lane = hfi_map_reserve(&c->lanes) ? hfi_alloc(sizeof(*lane) + size) : NULL;
+    if (!lane)
+        return NULL;
+    lane->node.key = memcpy(lane->key, key, size);
+    hfi_map_add(&c->lanes, &lane->node);
+    hfi_link_init(&lane->waiting);
+    hfi_link_init(&lane->contending);
+    hfi_link_init(&lane->holds);
+    lane->users = 1;
+    return lane;
+}
+
+void hfi_lane_put(struct hf_client *c, struct hfi_lane *lane)
+{
+    if (--lane->users)
+        return;
+    hfi_map_remove(&c->lanes, &lane->node);
+    hfi_free(lane);
+}
+
+/* If nobody of this client has or asks for the key, let the first in the local
+ * queue ask. */
+void hfi_lane_promote(struct hf_client *c, struct hfi_lane *lane)
+{
+    struct hf_request *rq;
+
+    (void)c;
+    if (lane->seat || lane->head || hfi_link_alone(&lane->waiting))
+        return;
+    rq = hfi_container(lane->waiting.next, struct hf_request, link);
+    hfi_link_remove(&rq->link);
+    hfi_link_append(&lane->contending, &rq->link);
+    lane->head = rq;
+    rq->state = HFI_CONTENDING;
+    rq->woken = true;
+    hfi_request_rouse(rq);
+}
+
+static void lane_rouse(struct hfi_link *requests)
+{
+    struct hfi_link *at;
+
+    for (at = requests->next; at != requests; at = at->next)
+        hfi_request_rouse(hfi_container(at, struct hf_request, link));
+}
+
+/* Let every request look at the clock and at whether it is cancelled. */
+void hfi_lane_rouse_all(struct hf_client *c)
+{
+    struct hfi_lane *lane = NULL;
+
+    while ((lane = hfi_lane_next(c, lane))) {
+        lane_rouse(&lane->waiting);
+        lane_rouse(&lane->contending);
+    }
+}
+
+/* A try of the request with this token (NULL: of any) may succeed now. */
+static void lane_wake(struct hfi_lane *lane, const char *token)
+{
+    struct hfi_link *at;
+    struct hf_request *rq;
+
+    for (at = lane->contending.next; at != &lane->contending; at = at->next) {
+        rq = hfi_container(at, struct hf_request, link);
+        if (token && strcmp(token, rq->hold->claim.token) != 0)
+            continue;
+        rq->woken = true;
+        hfi_request_rouse(rq);
+    }
+}
+
+void hfi_wake(struct hfi_conn *conn, const char *key, const char *token)
+{
+    struct hf_client *c = conn->client;
+    struct hfi_lane *lane;
+
+    pthread_mutex_lock(&c->mu);
+    lane = hfi_lane_find(c, key);
+    if (lane)
+        lane_wake(lane, token);
+    pthread_mutex_unlock(&c->mu);
+}
+
+void hfi_wake_all(struct hfi_conn *conn)
+{
+    struct hf_client *c = conn->client;
+    struct hfi_lane *lane = NULL;
+
+    pthread_mutex_lock(&c->mu);
+    while ((lane = hfi_lane_next(c, lane)))
+        lane_wake(lane, NULL);
+    pthread_mutex_unlock(&c->mu);
+}
+
+/* Somebody elsewhere asks for the key: do not let it linger. */
+void hfi_wanted(struct hfi_conn *conn, const char *key)
+{
+    struct hf_client *c = conn->client;
+    struct hfi_lane *lane;
+
+    pthread_mutex_lock(&c->mu);
+    lane = hfi_lane_find(c, key);
+    if (lane && lane->seat) {
+        lane->seat->wanted = true;
+        lane->seat->linger_end = 0;
+        if (lane->seat->state == HFI_LINGERING)
+            hfi_keeper_hold(c, lane->seat);
+    }
+    pthread_mutex_unlock(&c->mu);
+}
+
+void hfi_gone(struct hfi_conn *conn, const char *key, const char *token,
+              hf_loss reason)
+{
+    struct hf_client *c = conn->client;
+    struct hfi_lane *lane;
+    struct hfi_hold *hold;
+    struct hfi_link *at, *next;
+
+    pthread_mutex_lock(&c->mu);
+    lane = hfi_lane_find(c, key);
+    for (at = lane ? lane->holds.next : NULL; at && at != &lane->holds;
+         at = next) {
+        next = at->next;
+        hold = hfi_container(at, struct hfi_hold, link);
+        if (strcmp(token, hold->claim.token) != 0)
+            continue;
+        hfi_hold_lose(c, hold, reason);
+        break; /* The lane may be gone with its last hold. */
+    }
+    pthread_mutex_unlock(&c->mu);
+}

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * lease.c - the arithmetic of validity.  No I/O, no clock; see lease.h.
+ */
+#include "lease.h"
+
+#include "banned.h"
+
+int64_t hfi_after(int64_t at, int64_t ms)
+{
+    return ms >= HFI_NEVER - at ? HFI_NEVER : at + ms;
+}
+
+int64_t hfi_lease_margin(int64_t ttl_ms)
+{
+    return ttl_ms / 100 + 2;
+}
+
+int64_t hfi_lease_deadline(int64_t sent, int64_t ttl_ms)
+{
+    return hfi_after(sent, ttl_ms - hfi_lease_margin(ttl_ms));
+}
+
+int64_t hfi_lease_renew_at(int64_t sent, int64_t ttl_ms)
+{
+    return hfi_after(sent, ttl_ms / 3);
+}
+
+int64_t hfi_lease_at_risk_at(int64_t deadline, int64_t ttl_ms)
+{
+    return deadline == HFI_NEVER ? HFI_NEVER : deadline - ttl_ms / 3;
+}
+
+int64_t hfi_lease_slack(int64_t ttl_ms)
+{
+    return ttl_ms / 12;
+}
+
+int64_t hfi_lease_attempt_end(int64_t now, int64_t ttl_ms, int64_t deadline,
+                              int64_t timeout_ms)
+{
+    int64_t limit = ttl_ms / 6 + 1;
+    int64_t end = hfi_after(now, limit < timeout_ms ? limit : timeout_ms);
+
+    return end < deadline ? end : deadline;
+}
+
+int64_t hfi_lease_retry_at(int64_t now, int64_t ttl_ms)
+{
+    return now + ttl_ms / 30 + 1;
+}

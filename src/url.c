@@ -1,0 +1,282 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * url.c - one parser for every URL; see url.h.
+ *
+ * The text is copied once and cut into pieces in place: each separator becomes
+ * a NUL and each escape shrinks where it stands, so no piece can outgrow the
+ * copy and there is one thing to free and to wipe.
+ */
+#include "url.h"
+
+#include "error.h"
+#include "escape.h"
+#include "mem.h"
+
+#include "banned.h"
+
+/* Cut `text` at the first `c`; what follows it, or NULL. */
+static char *url_cut(char *text, char c)
+{
+    char *at = strchr(text, c);
+
+    if (!at)
+        return NULL;
+    *at = '\0';
+    return at + 1;
+}
+
+static bool url_scheme_ok(const char *scheme)
+{
+    const char *c;
+
+    for (c = scheme; *c; c++)
+        if (!((*c >= 'a' && *c <= 'z') || (*c >= '0' && *c <= '9') ||
+              *c == '+'))
+            return false;
+    return c > scheme;
+}
+
+static bool url_port(const char *text, int *ret)
+{
+    int port = 0;
+
+    for (; *text; text++) {
+        if (*text < '0' || *text > '9' || port > 65535)
+            return false;
+        port = port * 10 + (*text - '0');
+    }
+    *ret = port;
+    return port >= 1 && port <= 65535;
+}
+
+/* host, host:port, [v6], [v6]:port */
+static hf_status url_host(struct hfi_host *ret, char *text,
+                          struct hf_error *err)
+{
+    char *port = NULL;
+
+    if (*text == '[') {
+        char *end = strchr(text, ']');
+
+        if (!end || (end[1] && end[1] != ':'))
+            return hfi_fail(err, HF_INVALID, "url: '[' without ']' in a host");
+        *end = '\0';
+        port = end[1] ? end + 2 : NULL;
+        text++;
+    } else {
+        port = url_cut(text, ':');
+    }
+    if (!*text || !hfi_unescape(text))
+        return hfi_fail(err, HF_INVALID, "url: an empty or malformed host");
+    ret->name = text;
+    ret->port = 0;
+    if (port && !url_port(port, &ret->port))
+        return hfi_fail(err, HF_INVALID,
+                        "url: a port is a number from 1 to 65535");
+    return HF_OK;
+}
+
+static hf_status url_authority(struct hfi_url *url, char *text,
+                               struct hf_error *err)
+{
+    char *at = strrchr(text, '@');
+    char *next;
+    hf_status st;
+
+    if (at) {
+        char *password;
+
+        *at = '\0';
+        password = url_cut(text, ':');
+        if (!hfi_unescape(text) || (password && !hfi_unescape(password)))
+            return hfi_fail(err, HF_INVALID,
+                            "url: a malformed %%-escape in user or password");
+        url->user = text;
+        url->password = password;
+        text = at + 1;
+    }
+    for (; text && *text; text = next) {
+        next = url_cut(text, ',');
+        if (url->nhosts == HFI_HOSTS_MAX)
+            return hfi_fail(err, HF_INVALID, "url: more than %d hosts",
+                            HFI_HOSTS_MAX);
+        st = url_host(&url->hosts[url->nhosts++], text, err);
+        if (st)
+            return st;
+    }
+    return HF_OK;
+}
+
+static hf_status url_params(struct hfi_url *url, char *text,
+                            struct hf_error *err)
+{
+    char *next, *value;
+
+    for (; text; text = next) {
+        next = url_cut(text, '&');
+        if (!*text)
+            continue;
+        value = url_cut(text, '=');
+        if (!value || !hfi_unescape(text) || !hfi_unescape(value))
+            return hfi_fail(err, HF_INVALID,
+                            "url: options are written name=value");
+        if (url->nparams == HFI_PARAMS_MAX)
+            return hfi_fail(err, HF_INVALID, "url: more than %d options",
+                            HFI_PARAMS_MAX);
+        if (hfi_url_param(url, text, NULL))
+            return hfi_fail(err, HF_INVALID, "url: an option is given twice");
+        url->params[url->nparams++] = (struct hfi_param){text, value};
+    }
+    return HF_OK;
+}
+
+/* The path keeps its leading slash; only what follows "//" is an authority. */
+static hf_status url_rest(struct hfi_url *url, char *rest, struct hf_error *err)
+{
+    char *query = url_cut(rest, '?');
+    char *path;
+    hf_status st;
+
+    if (!strncmp(rest, "//", 2)) {
+        rest += 2;
+        path = strchr(rest, '/');
+        if (path) {
+            /* Make room for the NUL by moving the authority left, over one
+             * of the slashes that led to it. */
+            memmove(rest - 1, rest, (size_t)(path - rest));
+            path[-1] = '\0';
+            rest--;
+        }
+        st = url_authority(url, rest, err);
+        if (st)
+            return st;
+        rest = path ? path : rest + strlen(rest);
+    }
+    if (!hfi_unescape(rest))
+        return hfi_fail(err, HF_INVALID,
+                        "url: a malformed %%-escape in the "
+                        "path; write %% as %%25");
+    url->path = rest;
+    return query ? url_params(url, query, err) : HF_OK;
+}
+
+hf_status hfi_url_parse(struct hfi_url *ret, const char *text,
+                        struct hf_error *err)
+{
+    struct hfi_url url = {0};
+    char *rest;
+    hf_status st;
+
+    if (strlen(text) > HFI_URL_MAX)
+        return hfi_fail(err, HF_INVALID, "url: longer than %d bytes",
+                        HFI_URL_MAX);
+    url.text = hfi_strdup(text);
+    if (!url.text)
+        return hfi_nomem(err);
+    url.size = strlen(text);
+    rest = url_cut(url.text, ':');
+    if (!rest || !url_scheme_ok(url.text)) {
+        st = hfi_fail(err, HF_INVALID,
+                      "url: it must begin with a scheme, as in file:/run/x");
+        goto out;
+    }
+    url.scheme = url.text;
+    st = url_rest(&url, rest, err);
+out:
+    if (st)
+        hfi_url_fini(&url);
+    else
+        *ret = url;
+    return st;
+}
+
+void hfi_url_fini(struct hfi_url *url)
+{
+    if (url->text)
+        explicit_bzero(url->text, url->size);
+    hfi_free(url->text);
+    *url = (struct hfi_url){0};
+}
+
+const char *hfi_url_param(const struct hfi_url *url, const char *name,
+                          const char *otherwise)
+{
+    size_t i;
+
+    for (i = 0; i < url->nparams; i++)
+        if (!strcmp(url->params[i].name, name))
+            return url->params[i].value;
+    return otherwise;
+}
+
+/* How many ms the unit `text` has; 0 if it is none. */
+static int64_t url_unit(const char *text)
+{
+    static const struct {
+        const char *name;
+        int64_t ms;
+    } units[] = {{"ms", 1}, {"s", 1000}, {"m", 60000}, {"h", 3600000}};
+    size_t i;
+
+    for (i = 0; i < sizeof(units) / sizeof(units[0]); i++)
+        if (!strcmp(text, units[i].name))
+            return units[i].ms;
+    return 0;
+}
+
+/* "30s" in ms; 0 if it is no duration. */
+static int64_t url_parse_duration(const char *text)
+{
+    int64_t number = 0;
+
+    for (; *text >= '0' && *text <= '9'; text++) {
+        if (number > 1000000000)
+            return 0;
+        number = number * 10 + (*text - '0');
+    }
+    return number * url_unit(text);
+}
+
+hf_status hfi_url_duration(const struct hfi_url *url, const char *name,
+                           int64_t *ret, struct hf_error *err)
+{
+    const char *text = hfi_url_param(url, name, NULL);
+    int64_t ms;
+
+    if (!text)
+        return HF_OK;
+    ms = url_parse_duration(text);
+    if (!ms)
+        return hfi_fail(err, HF_INVALID,
+                        "url: %s= is a duration such as 500ms, 30s, 5m or 1h",
+                        name);
+    *ret = ms;
+    return HF_OK;
+}
+
+static bool url_listed(const char *const *list, const char *name)
+{
+    for (; list && *list; list++)
+        if (!strcmp(*list, name))
+            return true;
+    return false;
+}
+
+hf_status hfi_url_only(const struct hfi_url *url, const char *const *common,
+                       const char *const *own, struct hf_error *err)
+{
+    char quoted[HFI_QUOTE_MAX];
+    size_t i;
+
+    for (i = 0; i < url->nparams; i++) {
+        if (url_listed(common, url->params[i].name) ||
+            url_listed(own, url->params[i].name))
+            continue;
+        return hfi_fail(
+            err, HF_INVALID,
+            "url: %s: has no option '%s'; holdfast-url(7) lists them",
+            url->scheme,
+            hfi_quote(quoted, sizeof(quoted), url->params[i].name));
+    }
+    return HF_OK;
+}

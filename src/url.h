@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * url.h - one parser for every URL.
+ *
+ *     scheme:path?name=value&...
+ *     scheme://[user[:password]@]host[:port],host[:port].../path?name=value
+ *
+ * Percent escapes are decoded in every part, and %00 is refused.  Nothing of a
+ * URL but its scheme and the names of options ever appears in a message.
+ */
+#ifndef HFI_URL_H
+#define HFI_URL_H
+
+#include <stdint.h>
+
+#include "holdfast.h"
+
+#define HFI_URL_MAX    4096
+#define HFI_HOSTS_MAX  16
+#define HFI_PARAMS_MAX 24
+
+struct hfi_host {
+    const char *name;
+    int port; /* 0: not given */
+};
+
+struct hfi_param {
+    const char *name, *value;
+};
+
+struct hfi_url {
+    char *text; /* what all the pointers below point into */
+    size_t size;
+    const char *scheme;
+    const char *user, *password; /* NULL: not given */
+    struct hfi_host hosts[HFI_HOSTS_MAX];
+    size_t nhosts;
+    const char *path; /* "" if there is none */
+    struct hfi_param params[HFI_PARAMS_MAX];
+    size_t nparams;
+};
+
+hf_status hfi_url_parse(struct hfi_url *ret, const char *text,
+                        struct hf_error *err);
+void hfi_url_fini(struct hfi_url *); /* wipes the password */
+
+/* The value of an option, or `otherwise`. */
+const char *hfi_url_param(const struct hfi_url *, const char *name,
+                          const char *otherwise);
+
+/* An option that is a duration ("500ms", "30s", "5m", "1h"); *ret is left alone
+ * if it is not given. */
+hf_status hfi_url_duration(const struct hfi_url *, const char *name,
+                           int64_t *ret, struct hf_error *err);
+
+/* HF_INVALID if an option is in neither list (which end with NULL). */
+hf_status hfi_url_only(const struct hfi_url *, const char *const *common,
+                       const char *const *own, struct hf_error *err);
+
+#endif
