@@ -113,20 +113,6 @@ static struct hfi_hold *request_have(struct hf_client *c, struct hfi_lane *lane,
     return NULL;
 }
 
-/* Everyone in the local queue with the owner id of a fresh hold has it too. */
-static void request_grant_equals(struct hf_client *c, struct hfi_hold *hold)
-{
-    struct hfi_link *at, *next;
-    struct hf_request *rq;
-
-    for (at = hold->lane->waiting.next; at != &hold->lane->waiting; at = next) {
-        next = at->next;
-        rq = hfi_container(at, struct hf_request, link);
-        if (request_have(c, hold->lane, &rq->wish) == hold)
-            hfi_request_grant(rq, hold);
-    }
-}
-
 /* ---- giving up --------------------------------------------------------- */
 
 /* Pass the place in the service's queue to the next who wants the same. */
@@ -204,14 +190,18 @@ static hf_status request_timeout(struct hf_request *rq)
                     "'%s' was held by others all the time", key);
 }
 
+static bool request_is_canceled(const struct hf_request *rq)
+{
+    return rq->canceled || rq->client->closing ||
+           atomic_load(&rq->client->cancels) != rq->cancel_seen;
+}
+
 /* Must it end without the lock?  HF_OK if not. */
 static hf_status request_over(struct hf_request *rq, int64_t now)
 {
-    struct hf_client *c = rq->client;
     bool asked = rq->state == HFI_WAITING || rq->tries || !rq->woken;
 
-    if (rq->canceled || c->closing ||
-        atomic_load(&c->cancels) != rq->cancel_seen)
+    if (request_is_canceled(rq))
         return hfi_fail(&rq->err, HF_CANCELED, "canceled");
     if (asked && now >= rq->wait_end)
         return request_timeout(rq);
@@ -287,8 +277,6 @@ static void request_granted(struct hf_request *rq, int64_t sent)
     }
     hfi_hold_granted(c, hold, &rq->wish, sent);
     hfi_request_grant(rq, hold);
-    if (hold->claim.owner)
-        request_grant_equals(c, hold);
 }
 
 /* One try.  The mutex is let go while it is on the wire. */
@@ -352,7 +340,8 @@ bool hfi_request_step(struct hf_request *rq, int64_t *until)
     *until = rq->wait_end;
     if (rq->state == HFI_CONTENDING && rq->next_try < rq->wait_end)
         *until = rq->next_try;
-    if (rq->state == HFI_CONTENDING && (rq->woken || rq->once))
+    if ((rq->state == HFI_CONTENDING && (rq->woken || rq->once)) ||
+        request_is_canceled(rq))
         *until = 0;
     return false;
 }
@@ -366,7 +355,6 @@ static hf_status request_place(struct hf_request *rq, const char *key,
     struct hf_client *c = rq->client;
     struct hfi_lane *lane = rq->lane = hfi_lane_get(c, key);
     struct hfi_hold *have;
-    bool own;
 
     if (!lane)
         return hfi_nomem(&rq->err);
@@ -383,8 +371,7 @@ static hf_status request_place(struct hf_request *rq, const char *key,
     rq->wish.owner = rq->hold->claim.owner;
     rq->wish.note = rq->hold->claim.note;
     rq->hold->claim.queue = !rq->once;
-    own = wish->flags & (HF_FAIR | HF_SHARED);
-    if (!own && (lane->seat || lane->head)) {
+    if (rq->hold->seat && (lane->seat || lane->head)) {
         rq->state = HFI_WAITING;
         hfi_link_append(&lane->waiting, &rq->link);
         return HF_OK;
@@ -392,7 +379,7 @@ static hf_status request_place(struct hf_request *rq, const char *key,
     rq->state = HFI_CONTENDING;
     rq->woken = true;
     hfi_link_append(&lane->contending, &rq->link);
-    if (!own)
+    if (rq->hold->seat)
         lane->head = rq;
     return HF_OK;
 }

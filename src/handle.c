@@ -122,8 +122,7 @@ static void handle_watch(struct hf_client *c, struct hfi_hold *hold)
 /* Keep the lease although nobody has it, and listen for others who ask. */
 static bool handle_linger(struct hf_client *c, struct hfi_hold *hold)
 {
-    if (!hold->linger_ms || hold->manual || hold->claim.owner || !hold->seat ||
-        hold->wanted)
+    if (!hold->linger_ms || hold->manual || !hold->seat || hold->wanted)
         return false;
     if (!hold->watched && c->be->watch)
         handle_watch(c, hold);
@@ -243,6 +242,12 @@ static void handle_forget(struct hf_client *c, struct hfi_hold *hold)
 {
     struct hfi_lane *lane = hold->lane;
 
+    hold->state = HFI_RELEASING;
+    if (hold->watched) {
+        pthread_mutex_unlock(&c->mu);
+        c->be->unwatch(c->conn, &hold->claim, &hold->grant);
+        pthread_mutex_lock(&c->mu);
+    }
     lane->users++;
     if (lane->seat == hold)
         lane->seat = NULL;
@@ -274,8 +279,6 @@ hf_status hfi_detach(struct hf_lock *lk, struct hf_handle *ret,
         *ret = handle;
         hfi_notice_drop(c, &lk->notice);
         hfi_link_remove(&lk->link);
-        if (hold->watched)
-            c->be->unwatch(c->conn, &hold->claim, &hold->grant);
         handle_forget(c, hold);
     }
     handle_leave(c);
@@ -324,7 +327,9 @@ hf_status hfi_attach(struct hf_client *c, const char *key,
                        : hfi_nomem(err);
         goto out;
     }
+    pthread_mutex_unlock(&c->mu);
     st = c->be->attach(c->conn, &hold->claim, handle, &hold->grant, err);
+    pthread_mutex_lock(&c->mu);
     if (st) {
         hfi_hold_free(c, hold);
         goto out;

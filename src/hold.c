@@ -86,7 +86,9 @@ struct hfi_hold *hfi_hold_new(struct hf_client *c, struct hfi_lane *lane,
     hold->claim.ttl_ms = wish->ttl_ms;
     hold->claim.shared = wish->flags & HF_SHARED;
     hold->manual = wish->flags & HF_MANUAL;
-    hold->seat = !(wish->flags & (HF_FAIR | HF_SHARED));
+    /* Others may not stand for those who have a turn of their own, or who may
+     * enter where the next in line must wait. */
+    hold->seat = !(wish->flags & (HF_FAIR | HF_SHARED)) && !wish->owner;
     hold_new_token(c, hold->claim.token);
     if (!ok) {
         hfi_hold_free(c, hold);
@@ -197,7 +199,7 @@ bool hfi_hold_fits(const struct hfi_hold *hold, const struct hfi_wish *wish)
 {
     const struct hfi_claim *claim = &hold->claim;
 
-    return hold->seat && !hold->manual && !claim->owner && !wish->owner &&
+    return hold->seat && !hold->manual && !wish->owner &&
            !(wish->flags & (HF_FAIR | HF_SHARED | HF_MANUAL)) &&
            claim->ttl_ms == wish->ttl_ms &&
            (claim->note == wish->note || !strcmp(claim->note, wish->note));
@@ -250,9 +252,10 @@ void hfi_hold_lose(struct hf_client *c, struct hfi_hold *hold, hf_loss reason)
     hfi_lane_promote(c, lane);
 }
 
-/* Wait until no renewal of the hold is on the wire.  hold.c (4) */
+/* Let no renewal of the hold be on the wire, or about to be.  hold.c (4) */
 void hfi_hold_quiet(struct hf_client *c, struct hfi_hold *hold)
 {
+    hfi_link_remove(&hold->due);
     while (hold->busy)
         hfi_cond_wait(&c->settle, &c->mu, HFI_NEVER);
 }
@@ -281,7 +284,6 @@ hf_status hfi_hold_drop(struct hf_client *c, struct hfi_hold *hold,
     hold->state = HFI_RELEASING;
     atomic_store(&hold->deadline, 0);
     hfi_heap_remove(&c->timers, &hold->timer);
-    hfi_link_remove(&hold->due);
     hfi_hold_quiet(c, hold);
     pthread_mutex_unlock(&c->mu);
     if (hold->watched)

@@ -11,8 +11,8 @@
  *      same owner id.
  *  (2) The queue is served in order: a key that is free belongs to the first
  *      place in it, and nobody else is granted meanwhile.
- *  (3) The fence is one counter for the whole table, so it rises for each key
- *      also after the key was forgotten.
+ *  (3) The fence is one counter for the whole process, so it rises for each key
+ *      also after the key, or the table, was forgotten.
  *  (4) The table's mutex is taken before that of a client, never after
  *      (backend.h (5)).
  *
@@ -56,13 +56,14 @@ struct mem_table {
     unsigned users;
     pthread_mutex_t mu;
     struct hfi_map keys;
-    uint64_t fence;
 };
 
 struct mem_conn {
     struct hfi_conn base;
     struct mem_table *table;
 };
+
+static _Atomic uint64_t mem_fence; /* mem.c (3) */
 
 /* The tables that have names; mem_named_mu also guards their `users`. */
 static pthread_mutex_t mem_named_mu = PTHREAD_MUTEX_INITIALIZER;
@@ -225,9 +226,12 @@ static struct mem_entry *mem_entry_new(struct hfi_conn *conn,
  * the shared ones right behind it. */
 static void mem_wake_next(struct mem_key *key)
 {
+    struct mem_entry *holder = mem_first(&key->holders), *place;
     struct hfi_link *at;
-    struct mem_entry *place;
     bool shared = true;
+
+    if (holder && !holder->shared)
+        return;
 
     for (at = key->queue.next; shared && at != &key->queue; at = at->next) {
         place = hfi_container(at, struct mem_entry, link);
@@ -251,7 +255,7 @@ static void mem_expire(struct mem_key *key, int64_t now)
             any = true;
         }
     }
-    if (any && hfi_link_alone(&key->holders))
+    if (any)
         mem_wake_next(key);
 }
 
@@ -363,15 +367,15 @@ static hf_status mem_busy(struct hfi_conn *conn, struct mem_key *key,
     return HF_BUSY;
 }
 
-static void mem_grant(struct mem_table *table, struct mem_key *key,
-                      struct mem_entry *entry, int64_t ttl_ms)
+static void mem_grant(struct mem_key *key, struct mem_entry *entry,
+                      int64_t ttl_ms)
 {
     struct mem_entry *holder = mem_first(&key->holders);
 
     entry->since = hfi_now();
     entry->expires = entry->since + ttl_ms;
     entry->watched = false;
-    entry->fence = holder && !holder->shared ? holder->fence : ++table->fence;
+    entry->fence = holder && !holder->shared ? holder->fence : ++mem_fence;
     hfi_link_remove(&entry->link);
     hfi_link_append(&key->holders, &entry->link);
 }
@@ -401,7 +405,7 @@ static hf_status mem_try(struct mem_conn *mc, struct mem_key *key,
         mine = mem_entry_new(&mc->base, claim);
     if (!mine)
         return HF_NOMEM;
-    mem_grant(mc->table, key, mine, claim->ttl_ms);
+    mem_grant(key, mine, claim->ttl_ms);
     grant->fence = mine->fence;
     grant->placed = true;
     return HF_OK;
@@ -480,7 +484,7 @@ static hf_status mem_release(struct hfi_conn *conn,
         if (!mine)
             mine = mem_by_token(&key->queue, claim->token);
         mem_entry_free(mine);
-        if (mine && hfi_link_alone(&key->holders))
+        if (mine)
             mem_wake_next(key);
         mem_forget_if_unused(mc->table, key);
     }
@@ -678,7 +682,7 @@ static hf_status mem_break(struct hfi_conn *conn, const char *name,
         mem_entry_free(holder);
         any = true;
     }
-    if (any && hfi_link_alone(&key->holders))
+    if (any)
         mem_wake_next(key);
     if (key)
         mem_forget_if_unused(mc->table, key);
