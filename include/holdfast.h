@@ -327,7 +327,7 @@ int32_t hf_request_place(const hf_request *request);
 enum hf_event_type {
     HF_GRANTED = 1, /* a request got its lock; the request is gone */
     HF_FAILED,      /* a request ended without; the request is gone */
-    HF_AT_RISK,     /* renewals fail; a third of the lease is left */
+    HF_AT_RISK,     /* not renewed, and only a third of the lease is left */
     HF_GONE         /* the lock is lost; hf_release() it */
 };
 

@@ -96,12 +96,12 @@ bool hfi_notice_take(struct hf_client *c, struct hf_event *ret)
     struct hfi_notice *notice;
     struct hf_lock *failed = NULL;
 
-    *ret = (struct hf_event){0};
     pthread_mutex_lock(&c->mu);
     if (hfi_link_alone(&c->notices)) {
         pthread_mutex_unlock(&c->mu);
         return false;
     }
+    *ret = (struct hf_event){0};
     notice = hfi_container(c->notices.next, struct hfi_notice, link);
     if (notice->pending & (1u << HF_GRANTED | 1u << HF_FAILED)) {
         struct hf_request *rq =

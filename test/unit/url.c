@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The URL parser, escapes, and keys as file names.
+ */
+#include "t.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "backend/file.h"
+#include "escape.h"
+#include "url.h"
+
+static struct hfi_url parsed(const char *text)
+{
+    struct hfi_url url;
+
+    CHECK_OK(hfi_url_parse(&url, text, &t_err));
+    return url;
+}
+
+TEST(a_bare_path_is_taken_as_it_is)
+{
+    struct hfi_url url = parsed("file:/run/a%20b?ttl=5s");
+
+    CHECK_STR(url.scheme, "file");
+    CHECK_STR(url.path, "/run/a b");
+    CHECK_EQ(url.nhosts, 0);
+    CHECK_STR(hfi_url_param(&url, "ttl", ""), "5s");
+    CHECK_STR(hfi_url_param(&url, "no", "-"), "-");
+    hfi_url_fini(&url);
+}
+
+TEST(an_empty_authority_leaves_the_path)
+{
+    struct hfi_url url = parsed("file:///run/x");
+
+    CHECK_STR(url.path, "/run/x");
+    CHECK_EQ(url.nhosts, 0);
+    hfi_url_fini(&url);
+}
+
+TEST(hosts_ports_and_credentials_are_told_apart)
+{
+    struct hfi_url url =
+        parsed("redis+sentinel://me:p%40ss@a:1,[::1]:2,c/main/x?db=3&x=%26");
+
+    CHECK_STR(url.scheme, "redis+sentinel");
+    CHECK_STR(url.user, "me");
+    CHECK_STR(url.password, "p@ss");
+    CHECK_EQ(url.nhosts, 3);
+    CHECK_STR(url.hosts[0].name, "a");
+    CHECK_EQ(url.hosts[0].port, 1);
+    CHECK_STR(url.hosts[1].name, "::1");
+    CHECK_EQ(url.hosts[1].port, 2);
+    CHECK_STR(url.hosts[2].name, "c");
+    CHECK_EQ(url.hosts[2].port, 0);
+    CHECK_STR(url.path, "/main/x");
+    CHECK_STR(hfi_url_param(&url, "x", ""), "&");
+    hfi_url_fini(&url);
+}
+
+TEST(an_authority_may_stand_without_a_path)
+{
+    struct hfi_url url = parsed("redis://h:6379?db=1");
+
+    CHECK_STR(url.hosts[0].name, "h");
+    CHECK_STR(url.path, "");
+    hfi_url_fini(&url);
+}
+
+TEST(malformed_urls_are_refused_with_a_line_and_no_password)
+{
+    static const char *const bad[] = {
+        "",
+        "file",
+        ":x",
+        "fi le:x",
+        "FILE:x",
+        "file:%",
+        "file:%4",
+        "file:%zz",
+        "file:%00",
+        "x://h:0",
+        "x://h:65536",
+        "x://h:1a",
+        "x://:1",
+        "x://[::1",
+        "x://[::1]x",
+        "x:y?a",
+        "x:y?a=%0",
+        "x:y?a=1&a=2",
+        "x://secret%@h",
+        "x://u:secret%z@h",
+        "x://a,b,c,d,e,f,g,h,i,j,k,l,m,n,o,p,q",
+    };
+    struct hfi_url url;
+
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        t_err.text[0] = '\0';
+        if (hfi_url_parse(&url, bad[i], &t_err) != HF_INVALID)
+            t_fail(__FILE__, __LINE__, "accepted: %s", bad[i]);
+        CHECK(t_err.text[0]);
+        CHECK(!strstr(t_err.text, "secret"));
+    }
+}
+
+TEST(a_long_url_is_refused)
+{
+    static char text[HFI_URL_MAX + 10];
+    struct hfi_url url;
+
+    memset(text, 'a', sizeof(text) - 1);
+    memcpy(text, "file:", 5);
+    CHECK_STATUS(hfi_url_parse(&url, text, &t_err), HF_INVALID);
+}
+
+TEST(random_bytes_never_break_the_parser)
+{
+    static const char alphabet[] = "abc:/?#[]@!&=,%0f25 \n\x80\xff";
+    char text[40];
+    uint32_t seed = 7;
+
+    for (int round = 0; round < 200000; round++) {
+        struct hfi_url url;
+        size_t len = 0, want = (seed >> 16) % sizeof(text);
+
+        while (len < want) {
+            seed = seed * 1664525u + 1013904223u;
+            text[len++] = alphabet[(seed >> 16) % (sizeof(alphabet) - 1)];
+        }
+        text[len < sizeof(text) ? len : len - 1] = '\0';
+        seed = seed * 1664525u + 1013904223u;
+        if (!hfi_url_parse(&url, text, NULL))
+            hfi_url_fini(&url);
+    }
+}
+
+TEST(durations_have_units)
+{
+    static const struct {
+        const char *text;
+        int64_t ms;
+    } cases[] = {
+        {"x:?t=500ms", 500},  {"x:?t=30s", 30000},     {"x:?t=5m", 300000},
+        {"x:?t=1h", 3600000}, {"x:?t=5", 0},           {"x:?t=", 0},
+        {"x:?t=s", 0},        {"x:?t=-5s", 0},         {"x:?t=5d", 0},
+        {"x:?t=0s", 0},       {"x:?t=99999999999h", 0}};
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct hfi_url url = parsed(cases[i].text);
+        int64_t ms = 0;
+        hf_status st = hfi_url_duration(&url, "t", &ms, &t_err);
+
+        CHECK_EQ(st, cases[i].ms ? HF_OK : HF_INVALID);
+        CHECK_EQ(ms, cases[i].ms);
+        hfi_url_fini(&url);
+    }
+}
+
+TEST(unknown_options_are_named)
+{
+    static const char *const common[] = {"ttl", NULL};
+    struct hfi_url url = parsed("file:x?tll=5s");
+
+    CHECK_STATUS(hfi_url_only(&url, common, NULL, &t_err), HF_INVALID);
+    CHECK(strstr(t_err.text, "'tll'"));
+    hfi_url_fini(&url);
+}
+
+static void check_round_trip(const char *key)
+{
+    char path[FILE_PATH_MAX];
+
+    file_path(path, key);
+    CHECK(path[0] != '.' && path[0] != '/');
+    for (const char *at = path, *end; *at; at = *end ? end + 1 : end) {
+        end = strchrnul(at, '/');
+        CHECK_LE(end - at, 255);
+    }
+    CHECK(file_key(path));
+    CHECK_STR(path, key);
+}
+
+TEST(every_key_has_a_file_name_that_leads_back_to_it)
+{
+    static char key[HF_KEY_MAX + 1];
+
+    check_round_trip(".");
+    check_round_trip("..");
+    check_round_trip("a/b");
+    check_round_trip("~");
+    check_round_trip("%41");
+    check_round_trip("x.lock");
+    for (int c = 1; c < 256; c++) {
+        key[0] = (char)c;
+        key[1] = '\0';
+        check_round_trip(key);
+        for (int len = 230; len <= HF_KEY_MAX; len += 397) {
+            memset(key, c, (size_t)len);
+            key[len] = '\0';
+            check_round_trip(key);
+        }
+    }
+    memset(key, '/', HF_KEY_MAX);
+    key[HF_KEY_MAX] = '\0';
+    check_round_trip(key);
+}
+
+TEST(names_that_are_not_ours_have_no_key)
+{
+    static const char *const bad[] = {".lock",     "a",         "a%2f.lock",
+                                      "%41.lock",  "a b.lock",  "a%.lock",
+                                      "a~/b.lock", "a%00.lock", ".a.lock"};
+    char path[FILE_PATH_MAX];
+
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        snprintf(path, sizeof(path), "%s", bad[i]);
+        if (file_key(path))
+            t_fail(__FILE__, __LINE__, "taken for ours: %s", bad[i]);
+    }
+}
+
+TEST(escaping_says_how_much_room_it_needs)
+{
+    char buf[8];
+
+    CHECK_EQ(hfi_escape(buf, sizeof(buf), "a b", ""), 5);
+    CHECK_STR(buf, "a%20b");
+    CHECK_EQ(hfi_escape(buf, sizeof(buf), "aaaaaaa", ""), 7);
+    CHECK_STR(buf, "aaaaaaa");
+    CHECK_EQ(hfi_escape(buf, sizeof(buf), "aaaaaaaa", ""), 8);
+}
+
+T_MAIN
