@@ -226,8 +226,7 @@ static hf_status file_flock(int fd, int how, struct hf_error *err)
 
 /* Write who has it now, under the next fence.  file.c (1) */
 static hf_status file_sign(int fd, const struct hfi_claim *claim, char mode,
-                           struct file_record *rec, off_t old_size,
-                           struct hf_error *err)
+                           struct file_record *rec, struct hf_error *err)
 {
     rec->fence = file_next_fence(rec);
     if (!rec->fence)
@@ -240,11 +239,11 @@ static hf_status file_sign(int fd, const struct hfi_claim *claim, char mode,
              claim->owner ? claim->owner : claim->token);
     snprintf(rec->note, sizeof(rec->note), "%s",
              claim->note ? claim->note : "");
-    return file_record_write(fd, rec, old_size, err);
+    return file_record_write(fd, rec, err);
 }
 
 static hf_status file_take_exclusive(int fd, const struct hfi_claim *claim,
-                                     struct file_record *rec, off_t size,
+                                     struct file_record *rec,
                                      struct hf_error *err)
 {
     hf_status st = file_flock(fd, LOCK_EX, err);
@@ -252,7 +251,7 @@ static hf_status file_take_exclusive(int fd, const struct hfi_claim *claim,
     if (!st)
         st = file_record_read(fd, rec, err);
     if (!st)
-        st = file_sign(fd, claim, FILE_EXCLUSIVE, rec, size, err);
+        st = file_sign(fd, claim, FILE_EXCLUSIVE, rec, err);
     return st;
 }
 
@@ -273,8 +272,7 @@ static hf_status file_join(int fd, const struct hfi_claim *claim,
 /* First alone, to sign; then shared, for equals to join.  The change from one
  * to the other is not atomic, so it may fail, and then somebody else has it. */
 static hf_status file_take_owned(int fd, const struct hfi_claim *claim,
-                                 struct file_record *rec, off_t size,
-                                 struct hf_error *err)
+                                 struct file_record *rec, struct hf_error *err)
 {
     hf_status st = file_flock(fd, LOCK_EX, err);
 
@@ -283,7 +281,7 @@ static hf_status file_take_owned(int fd, const struct hfi_claim *claim,
     if (!st)
         st = file_record_read(fd, rec, err);
     if (!st)
-        st = file_sign(fd, claim, FILE_OWNED, rec, size, err);
+        st = file_sign(fd, claim, FILE_OWNED, rec, err);
     if (!st && !file_be_alive(fd))
         st = HF_BUSY;
     return st ? st : file_flock(fd, LOCK_SH, err);
@@ -291,8 +289,7 @@ static hf_status file_take_owned(int fd, const struct hfi_claim *claim,
 
 /* Several may hold LOCK_SH, so the gate makes one of them sign at a time. */
 static hf_status file_take_shared(int fd, const struct hfi_claim *claim,
-                                  struct file_record *rec, off_t size,
-                                  struct hf_error *err)
+                                  struct file_record *rec, struct hf_error *err)
 {
     hf_status st = file_flock(fd, LOCK_SH, err);
 
@@ -304,7 +301,7 @@ static hf_status file_take_shared(int fd, const struct hfi_claim *claim,
     if (!st && rec->mode == FILE_OWNED && file_others_alive(fd))
         st = HF_BUSY;
     if (!st)
-        st = file_sign(fd, claim, FILE_SHARED, rec, size, err);
+        st = file_sign(fd, claim, FILE_SHARED, rec, err);
     if (!st && !file_be_alive(fd))
         st = HF_BUSY;
     file_byte(fd, F_OFD_SETLK, FILE_GATE_AT, F_UNLCK, NULL);
@@ -312,41 +309,35 @@ static hf_status file_take_shared(int fd, const struct hfi_claim *claim,
 }
 
 static hf_status file_take(int fd, const struct hfi_claim *claim,
-                           struct file_record *rec, off_t size,
-                           struct hf_error *err)
+                           struct file_record *rec, struct hf_error *err)
 {
     if (claim->shared)
-        return file_take_shared(fd, claim, rec, size, err);
+        return file_take_shared(fd, claim, rec, err);
     if (claim->owner)
-        return file_take_owned(fd, claim, rec, size, err);
-    return file_take_exclusive(fd, claim, rec, size, err);
+        return file_take_owned(fd, claim, rec, err);
+    return file_take_exclusive(fd, claim, rec, err);
 }
 
 /* The file of a claim: kept from the last try, or opened. */
 static hf_status file_descriptor(struct file_conn *fc,
                                  const struct hfi_claim *claim,
-                                 struct hfi_grant *grant, struct stat *sb,
-                                 struct hf_error *err)
+                                 struct hfi_grant *grant, struct hf_error *err)
 {
     int fd;
 
-    if (!grant->placed) {
-        fd = file_open_key(fc->dir_fd, claim->key, O_RDWR | O_NONBLOCK);
-        if (fd < 0 && errno == ENOENT)
-            fd = file_open_key(fc->dir_fd, claim->key,
-                               O_RDWR | O_NONBLOCK | O_CREAT);
-        if (fd < 0 && errno == ELOOP)
-            return hfi_fail(err, HF_DENIED, "the lock file is a symbolic link");
-        if (fd < 0)
-            return hfi_fail_errno(err, HF_SYSTEM, errno, "open the lock file");
-        grant->ref.fds[0] = fd;
-        grant->ref.fds[1] = -1;
-        grant->placed = true;
-    }
-    if (fstat(grant->ref.fds[0], sb))
-        return hfi_fail_errno(err, HF_SYSTEM, errno, "look at the lock file");
-    if (!S_ISREG(sb->st_mode))
-        return hfi_fail(err, HF_PROTOCOL, "the lock file is not a file");
+    if (grant->placed)
+        return HF_OK;
+    fd = file_open_key(fc->dir_fd, claim->key, O_RDWR | O_NONBLOCK);
+    if (fd < 0 && errno == ENOENT)
+        fd = file_open_key(fc->dir_fd, claim->key,
+                           O_RDWR | O_NONBLOCK | O_CREAT);
+    if (fd < 0 && errno == ELOOP)
+        return hfi_fail(err, HF_DENIED, "the lock file is a symbolic link");
+    if (fd < 0)
+        return hfi_fail_errno(err, HF_SYSTEM, errno, "open the lock file");
+    grant->ref.fds[0] = fd;
+    grant->ref.fds[1] = -1;
+    grant->placed = true;
     return HF_OK;
 }
 
@@ -366,12 +357,12 @@ static hf_status file_try_once(struct file_conn *fc,
 {
     struct file_record rec;
     struct stat sb;
-    hf_status st = file_descriptor(fc, claim, grant, &sb, err);
+    hf_status st = file_descriptor(fc, claim, grant, err);
 
     *vanished = false;
     if (st)
         return st;
-    st = file_take(grant->ref.fds[0], claim, &rec, sb.st_size, err);
+    st = file_take(grant->ref.fds[0], claim, &rec, err);
     if (st) {
         file_unlock(grant->ref.fds[0]);
         if (st != HF_BUSY)
@@ -381,6 +372,8 @@ static hf_status file_try_once(struct file_conn *fc,
         *vanished = true;
         return HF_BUSY;
     }
+    if (!S_ISREG(sb.st_mode))
+        return hfi_fail(err, HF_PROTOCOL, "the lock file is not a file");
     if (!st)
         grant->fence = rec.fence;
     return st;
@@ -427,14 +420,25 @@ static hf_status file_try_acquire(struct hfi_conn *conn,
     return st;
 }
 
-static void file_renew_one(struct hfi_renewal *item)
+/* Does the name still lead to the file that we have? */
+static bool file_is_named(struct file_conn *fc, const char *key, int fd)
+{
+    char path[FILE_PATH_MAX];
+    struct stat ours, named;
+
+    file_path(path, key);
+    return !fstat(fd, &ours) &&
+           !fstatat(fc->dir_fd, path, &named, AT_SYMLINK_NOFOLLOW) &&
+           ours.st_ino == named.st_ino && ours.st_dev == named.st_dev;
+}
+
+static void file_renew_one(struct file_conn *fc, struct hfi_renewal *item)
 {
     int fd = item->grant->ref.fds[0];
     struct file_record rec;
-    struct stat sb;
 
     item->st = HF_OK;
-    if (fstat(fd, &sb) || !sb.st_nlink) {
+    if (!file_is_named(fc, item->claim->key, fd)) {
         item->st = HF_LOST;
         item->reason = HF_LOSS_DELETED;
     } else if (!file_record_read(fd, &rec, NULL) &&
@@ -449,11 +453,10 @@ static void file_renew(struct hfi_conn *conn, struct hfi_renewal *items,
 {
     size_t i;
 
-    (void)conn;
     (void)deadline;
     (void)err;
     for (i = 0; i < n; i++)
-        file_renew_one(&items[i]);
+        file_renew_one((struct file_conn *)conn, &items[i]);
 }
 
 static hf_status file_release(struct hfi_conn *conn,

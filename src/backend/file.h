@@ -51,6 +51,7 @@ enum file_mode { FILE_EXCLUSIVE = 'x', FILE_OWNED = 'o', FILE_SHARED = 's' };
 struct file_record {
     uint64_t fence;  /* of the last grant; 0: none yet */
     uint64_t broken; /* the fence whose holder was asked to let go */
+    ssize_t size;    /* how long the text was that was read */
     char mode;       /* enum file_mode */
     int64_t since_us;
     long pid;
@@ -61,7 +62,7 @@ struct file_record {
 /* HF_PROTOCOL if something else stands there. */
 hf_status file_record_read(int fd, struct file_record *ret,
                            struct hf_error *err);
-hf_status file_record_write(int fd, const struct file_record *, off_t old_size,
+hf_status file_record_write(int fd, const struct file_record *,
                             struct hf_error *err);
 hf_status file_record_break(int fd, uint64_t fence, struct hf_error *err);
 

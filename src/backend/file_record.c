@@ -103,10 +103,15 @@ hf_status file_record_read(int fd, struct file_record *ret,
     ssize_t len = pread(fd, text, RECORD_MAX, 0);
 
     *ret = (struct file_record){0};
+    if (len < 0 && errno == ESPIPE)
+        return hfi_fail(err, HF_PROTOCOL, "the lock file is not a file");
     if (len < 0)
         return hfi_fail_errno(err, HF_SYSTEM, errno, "read a lock file");
     text[len] = '\0';
-    if (len == 0 || record_parse(text, ret))
+    ret->size = len;
+    /* No text is an empty file, or one whose size outlived a crash of the
+     * machine and whose data did not. */
+    if (!text[0] || record_parse(text, ret))
         return HF_OK;
     return hfi_fail(err, HF_PROTOCOL,
                     "something that is not a holdfast lock stands in the lock "
@@ -116,7 +121,7 @@ hf_status file_record_read(int fd, struct file_record *ret,
 /* A shorter record is filled up with newlines, so that nothing of the longer
  * one before it is left. */
 hf_status file_record_write(int fd, const struct file_record *rec,
-                            off_t old_size, struct hf_error *err)
+                            struct hf_error *err)
 {
     char text[RECORD_MAX], owner[HF_OWNER_MAX * 3 + 4],
         note[HF_NOTE_MAX * 3 + 4];
@@ -130,7 +135,7 @@ hf_status file_record_write(int fd, const struct file_record *rec,
                    " pid=%ld\nowner=%s\nnote=%s\n",
                    record_head, 0, rec->fence, rec->mode, rec->since_us,
                    rec->pid, owner, note);
-    for (; len < old_size && len < RECORD_MAX; len++)
+    for (; len < rec->size && len < RECORD_MAX; len++)
         text[len] = '\n';
     done = pwrite(fd, text, (size_t)len, 0);
     if (done == len)
