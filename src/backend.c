@@ -1,8 +1,19 @@
 /* SPDX-License-Identifier: MIT
  *
- * backend.c - the table of schemes, made by the build from what it found.
+ * backend.c - from a URL's scheme to its backend.
+ *
+ * `mem:` and `file:` are inside.  Every other backend is a module, a shared
+ * object named holdfast-NAME.so that exports hfi_backend_NAME and is loaded
+ * when a URL first asks for it.  So `holdfast run` on files does not spend
+ * its first milliseconds on loading the client libraries of a dozen services.
+ * A module is never unloaded: threads of its libraries may still run.
+ *
+ * Modules are looked for where they were installed, or in
+ * $HOLDFAST_MODULE_DIR, which a set-user-id program ignores.
  */
 #include "backend.h"
+
+#include <dlfcn.h>
 
 #include "config.h"
 
@@ -18,18 +29,57 @@ static const struct hfi_backend *const backend_table[] = {
 #undef X
 };
 
+/* Which module serves which scheme; ends with NULL. */
+static const struct {
+    const char *scheme, *module;
+} backend_modules[] = {
+#define Y(scheme, module) {scheme, module},
+    HFI_MODULES
+#undef Y
+    {NULL, NULL}};
+
 #define BACKENDS (sizeof(backend_table) / sizeof(backend_table[0]))
 
-const struct hfi_backend *hfi_backend_find(const char *scheme)
+static hf_status backend_load(const char *module,
+                              const struct hfi_backend **ret,
+                              struct hf_error *err)
+{
+    const char *dir = secure_getenv("HOLDFAST_MODULE_DIR");
+    char path[512], symbol[64];
+    void *handle;
+
+    snprintf(path, sizeof(path), "%s/holdfast-%s.so",
+             dir ? dir : HFI_MODULE_DIR, module);
+    snprintf(symbol, sizeof(symbol), "hfi_backend_%s", module);
+    handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    if (handle)
+        *ret = dlsym(handle, symbol);
+    if (handle && *ret)
+        return HF_OK;
+    return hfi_fail(err, HF_UNSUPPORTED, "url: the module for %s: %s", module,
+                    dlerror());
+}
+
+hf_status hfi_backend_find(const char *scheme, const struct hfi_backend **ret,
+                           struct hf_error *err)
 {
     const char *const *name;
+    char known[160];
     size_t i;
 
     for (i = 0; i < BACKENDS; i++)
         for (name = backend_table[i]->schemes; *name; name++)
-            if (!strcmp(*name, scheme))
-                return backend_table[i];
-    return NULL;
+            if (!strcmp(*name, scheme)) {
+                *ret = backend_table[i];
+                return HF_OK;
+            }
+    for (i = 0; backend_modules[i].scheme; i++)
+        if (!strcmp(backend_modules[i].scheme, scheme))
+            return backend_load(backend_modules[i].module, ret, err);
+    hfi_backend_names(known, sizeof(known));
+    return hfi_fail(err, HF_INVALID,
+                    "url: unknown scheme '%.32s:'; this build knows %s", scheme,
+                    known);
 }
 
 void hfi_backend_names(char *buf, size_t size)
@@ -42,4 +92,7 @@ void hfi_backend_names(char *buf, size_t size)
         for (name = backend_table[i]->schemes; *name && len < size; name++)
             len += (size_t)snprintf(buf + len, size - len,
                                     "%s%s:", len ? ", " : "", *name);
+    for (i = 0; backend_modules[i].scheme && len < size; i++)
+        len += (size_t)snprintf(buf + len, size - len,
+                                ", %s:", backend_modules[i].scheme);
 }

@@ -3,7 +3,8 @@
  * backend.h - what a lock service must be able to do.
  *
  * A backend is one file, src/backend/NAME.c, that ends with one constant:
- * `const struct hfi_backend hfi_backend_NAME = { ... };`.  It speaks one
+ * `const struct hfi_backend hfi_backend_NAME = { ... };`, and one entry in
+ * meson.build.  It speaks one
  * protocol and decides nothing: how long to wait, when to renew, when a lease
  * is lost and what to retry are all decided once, in acquire.c and keeper.c.
  *
@@ -155,8 +156,9 @@ void hfi_gone(struct hfi_conn *, const char *key, const char *token,
               hf_loss reason);            /* this grant is no more */
 void hfi_pump_changed(struct hfi_conn *); /* ask pump_fd() again */
 
-/* The backend for a URL scheme, or NULL. */
-const struct hfi_backend *hfi_backend_find(const char *scheme);
+/* The backend for a URL scheme, loaded if it is a module. */
+hf_status hfi_backend_find(const char *scheme, const struct hfi_backend **ret,
+                           struct hf_error *);
 
 /* "mem, file": what this build can open. */
 void hfi_backend_names(char *buf, size_t size);

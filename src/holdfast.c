@@ -174,7 +174,6 @@ hf_status hf_open(const char *text, const struct hf_client_opts *opts,
 {
     const struct hfi_backend *be;
     struct hfi_url url;
-    char known[128];
     hf_status st = HF_OK;
 
     if (!ret)
@@ -190,14 +189,9 @@ hf_status hf_open(const char *text, const struct hf_client_opts *opts,
         st = hfi_url_parse(&url, text && *text ? text : "file:", err);
     if (st)
         return st;
-    be = hfi_backend_find(url.scheme);
-    hfi_backend_names(known, sizeof(known));
-    if (be)
+    st = hfi_backend_find(url.scheme, &be, err);
+    if (!st)
         st = hfi_open_with(be, &url, opts, ret, err);
-    else
-        st = hfi_fail(err, HF_INVALID,
-                      "url: unknown scheme '%.32s:'; this build knows %s",
-                      url.scheme, known);
     hfi_url_fini(&url);
     return st;
 }
