@@ -129,6 +129,7 @@ static bool request_pass_place(struct hf_request *rq)
         return false;
     hfi_hold_free(rq->client, next->hold);
     next->hold = hold;
+    hold->claim.queue = !next->once;
     next->wish.owner = hold->claim.owner;
     next->wish.note = hold->claim.note;
     rq->hold = NULL;

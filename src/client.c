@@ -160,13 +160,8 @@ static void close_hold(struct hf_client *c, struct hfi_hold *hold,
     hfi_heap_remove(&c->timers, &hold->timer);
     hfi_link_remove(&hold->link);
     hold->state = HFI_RELEASING;
-    pthread_mutex_unlock(&c->mu);
-    if (hold->watched)
-        c->be->unwatch(c->conn, &hold->claim, &hold->grant);
-    if (hold->grant.placed || hold->uncertain)
-        c->be->release(c->conn, &hold->claim, &hold->grant, deadline, NULL);
-    pthread_mutex_lock(&c->mu);
-    hold->watched = false;
+    if (hold->grant.placed || hold->uncertain || hold->watched)
+        hfi_hold_send_release(c, hold, deadline, NULL);
     hold->state = HFI_LOST;
     if (hfi_link_alone(&hold->handles))
         hfi_hold_free(c, hold);

@@ -226,6 +226,8 @@ void hfi_hold_take_up(struct hf_client *, struct hfi_hold *,
                       const struct hfi_wish *);
 void hfi_hold_lose(struct hf_client *, struct hfi_hold *, hf_loss);
 void hfi_hold_quiet(struct hf_client *, struct hfi_hold *);
+hf_status hfi_hold_send_release(struct hf_client *, struct hfi_hold *,
+                                int64_t deadline, struct hf_error *);
 hf_status hfi_hold_drop(struct hf_client *, struct hfi_hold *,
                         struct hf_error *);
 void hfi_hold_reap(struct hf_client *, struct hfi_hold *);

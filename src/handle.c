@@ -174,13 +174,16 @@ hf_status hfi_release(struct hf_lock *lk, struct hf_error *err)
     return st;
 }
 
-/* No answer to a shorter lease: the service may have it, so believe no more
- * than that. */
+/* No answer to a shorter lease: the service may have it now, or may yet get it
+ * after our next renewal.  So believe no more than that, and ask for no more. */
 static void handle_shorten(struct hf_client *c, struct hfi_hold *hold,
-                           int64_t end)
+                           int64_t sent, int64_t ttl_ms)
 {
     int64_t old = atomic_load(&hold->deadline);
+    int64_t end = hfi_lease_deadline(sent, ttl_ms);
 
+    if (ttl_ms < hold->claim.ttl_ms)
+        hold->claim.ttl_ms = ttl_ms;
     if (end >= hold->lease_end)
         return;
     hold->lease_end = end;
@@ -213,7 +216,7 @@ static hf_status handle_renew(struct hf_client *c, struct hfi_hold *hold,
     } else if (item.st == HF_LOST) {
         hfi_hold_lose(c, hold, item.reason);
     } else if (c->conn->traits & HF_TRAIT_LEASED) {
-        handle_shorten(c, hold, hfi_lease_deadline(sent, ttl_ms));
+        handle_shorten(c, hold, sent, ttl_ms);
     }
     if (!handle_still_held(c, hold))
         return handle_lost(hold, err);
@@ -244,6 +247,7 @@ static void handle_forget(struct hf_client *c, struct hfi_hold *hold)
 
     hold->state = HFI_RELEASING;
     if (hold->watched) {
+        hold->watched = false;
         pthread_mutex_unlock(&c->mu);
         c->be->unwatch(c->conn, &hold->claim, &hold->grant);
         pthread_mutex_lock(&c->mu);

@@ -255,9 +255,12 @@ void hfi_hold_lose(struct hf_client *c, struct hfi_hold *hold, hf_loss reason)
 /* Let no renewal of the hold be on the wire, or about to be.  hold.c (4) */
 void hfi_hold_quiet(struct hf_client *c, struct hfi_hold *hold)
 {
-    hfi_link_remove(&hold->due);
-    while (hold->busy)
+    for (;;) {
+        hfi_link_remove(&hold->due);
+        if (!hold->busy)
+            return;
         hfi_cond_wait(&c->settle, &c->mu, HFI_NEVER);
+    }
 }
 
 /* Take it back in the background until there is an answer or the ttl is over.
@@ -270,6 +273,23 @@ void hfi_hold_reap(struct hf_client *c, struct hfi_hold *hold)
     hfi_link_remove(&hold->link);
     hold->next_at = now + hold->claim.ttl_ms;
     hfi_keeper_set(c, &hold->timer, now);
+}
+
+/* Tell the service, which may be asked to stop watching too; the mutex is let
+ * go meanwhile. */
+hf_status hfi_hold_send_release(struct hf_client *c, struct hfi_hold *hold,
+                                int64_t deadline, struct hf_error *err)
+{
+    bool watched = hold->watched;
+    hf_status st;
+
+    hold->watched = false;
+    pthread_mutex_unlock(&c->mu);
+    if (watched)
+        c->be->unwatch(c->conn, &hold->claim, &hold->grant);
+    st = c->be->release(c->conn, &hold->claim, &hold->grant, deadline, err);
+    pthread_mutex_lock(&c->mu);
+    return st;
 }
 
 /* Send the release of a hold that has no handles, and be done with it; the
@@ -285,13 +305,7 @@ hf_status hfi_hold_drop(struct hf_client *c, struct hfi_hold *hold,
     atomic_store(&hold->deadline, 0);
     hfi_heap_remove(&c->timers, &hold->timer);
     hfi_hold_quiet(c, hold);
-    pthread_mutex_unlock(&c->mu);
-    if (hold->watched)
-        c->be->unwatch(c->conn, &hold->claim, &hold->grant);
-    st = c->be->release(c->conn, &hold->claim, &hold->grant,
-                        hfi_now() + c->timeout_ms, err);
-    pthread_mutex_lock(&c->mu);
-    hold->watched = false;
+    st = hfi_hold_send_release(c, hold, hfi_now() + c->timeout_ms, err);
     if (lane->seat == hold)
         lane->seat = NULL;
     lane->users++;

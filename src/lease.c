@@ -33,7 +33,7 @@ int64_t hfi_lease_at_risk_at(int64_t deadline, int64_t ttl_ms)
 
 int64_t hfi_lease_slack(int64_t ttl_ms)
 {
-    return ttl_ms / 12;
+    return ttl_ms / 40; /* less than what lies between two attempts */
 }
 
 int64_t hfi_lease_attempt_end(int64_t now, int64_t ttl_ms, int64_t deadline,

@@ -136,13 +136,7 @@ static void worker_reap(struct hf_client *c, struct hfi_hold *hold)
         return;
     }
     hfi_hold_quiet(c, hold);
-    pthread_mutex_unlock(&c->mu);
-    if (hold->watched)
-        c->be->unwatch(c->conn, &hold->claim, &hold->grant);
-    st = c->be->release(c->conn, &hold->claim, &hold->grant,
-                        now + c->timeout_ms, NULL);
-    pthread_mutex_lock(&c->mu);
-    hold->watched = false;
+    st = hfi_hold_send_release(c, hold, now + c->timeout_ms, NULL);
     now = hfi_now();
     if ((st == HF_UNCERTAIN || st == HF_UNAVAILABLE) && now < hold->next_at)
         hfi_keeper_set(c, &hold->timer, now + REAP_EVERY_MS);
