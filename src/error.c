@@ -50,8 +50,9 @@ const char *hf_loss_name(hf_loss reason)
                                                 : "unknown";
 }
 
-static void error_set(struct hf_error *err, hf_status st, int sys_errno,
-                      const char *fmt, va_list ap)
+__attribute__((format(printf, 4, 0))) static void error_set(
+    struct hf_error *err, hf_status st, int sys_errno, const char *fmt,
+    va_list ap)
 {
     if (!err)
         return;

@@ -7,10 +7,10 @@
  *   exclusive      LOCK_EX
  *   with owner id  LOCK_EX to come first, then LOCK_SH, which its equals join
  *   shared         LOCK_SH
- *   Holders with LOCK_SH also keep a read lock on one byte beyond the end of
+ *   Every holder also keeps a read lock on a byte of its own beyond the end of
  *   the file (an open file description lock, which flock does not see): it
- *   tells a living group from what a dead one left in the record, or from
- *   a foreign reader.
+ *   tells a living holder from what a dead one left in the record, and from a
+ *   foreign one; and who only looks can see it without touching the lock.
  *
  * INVARIANTS
  *  (1) The record is written under LOCK_EX, or under LOCK_SH with the gate (a
@@ -47,8 +47,9 @@
 
 #include "../banned.h"
 
-#define FILE_ALIVE_AT (INT64_C(1) << 40)
-#define FILE_GATE_AT  (FILE_ALIVE_AT + 1)
+#define FILE_GATE_AT   (INT64_C(1) << 40)
+#define FILE_ALIVE_AT  (FILE_GATE_AT + 1)
+#define FILE_ALIVE_LEN (INT64_C(1) << 32)
 
 /* How often a lock file may vanish under our hands before we give up. */
 #define FILE_REOPEN_MAX 100
@@ -119,7 +120,7 @@ static hf_status file_open_dir(struct file_conn *fc, const char *dir,
     char quoted[HFI_QUOTE_MAX];
 
     hfi_quote(quoted, sizeof(quoted), dir);
-    if (mkdir(dir, 0777) && errno != EEXIST && errno != EROFS)
+    if (access(dir, F_OK) && mkdir(dir, 0777) && errno != EEXIST)
         return hfi_fail_errno(err, HF_SYSTEM, errno,
                               "file: make the lock directory '%s'", quoted);
     fc->dir_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -178,35 +179,46 @@ static void file_close(struct hfi_conn *conn)
 
 /* ---- bytes beyond the end ---------------------------------------------- */
 
-static bool file_byte(int fd, int command, off_t at, short type,
-                      short *ret_type)
+static bool file_byte(int fd, off_t at, short type)
 {
     struct flock byte = {
         .l_type = type, .l_whence = SEEK_SET, .l_start = at, .l_len = 1};
-    bool ok = fcntl(fd, command, &byte) == 0;
 
-    if (ret_type)
-        *ret_type = byte.l_type;
-    return ok;
+    return fcntl(fd, F_OFD_SETLK, &byte) == 0;
 }
 
-/* Does another holder with LOCK_SH live? */
-static bool file_others_alive(int fd)
+/* A byte of our own, as far as chance will have it; two may share one. */
+static bool file_be_alive(int fd, const struct hfi_claim *claim)
 {
-    short type;
+    uint64_t slot = strtoull(claim->token + HFI_TOKEN_LEN - 8, NULL, 16);
 
-    return file_byte(fd, F_OFD_GETLK, FILE_ALIVE_AT, F_WRLCK, &type) &&
-           type != F_UNLCK;
+    return file_byte(fd, FILE_ALIVE_AT + (off_t)(slot % FILE_ALIVE_LEN),
+                     F_RDLCK);
 }
 
-static bool file_be_alive(int fd)
+int32_t file_count_alive(int fd)
 {
-    return file_byte(fd, F_OFD_SETLK, FILE_ALIVE_AT, F_RDLCK, NULL);
+    struct flock range = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    off_t at = FILE_ALIVE_AT;
+    int32_t count = 0;
+
+    for (; at < FILE_ALIVE_AT + FILE_ALIVE_LEN; count++) {
+        range.l_type = F_WRLCK;
+        range.l_start = at;
+        range.l_len = FILE_ALIVE_AT + FILE_ALIVE_LEN - at;
+        range.l_pid = 0;
+        if (fcntl(fd, F_OFD_GETLK, &range) || range.l_type == F_UNLCK)
+            break;
+        at = range.l_start + range.l_len;
+    }
+    return count;
 }
 
 static void file_unlock(int fd)
 {
-    file_byte(fd, F_OFD_SETLK, FILE_ALIVE_AT, F_UNLCK, NULL);
+    struct flock all = {.l_type = F_UNLCK, .l_whence = SEEK_SET};
+
+    fcntl(fd, F_OFD_SETLK, &all);
     flock(fd, LOCK_UN);
 }
 
@@ -252,6 +264,8 @@ static hf_status file_take_exclusive(int fd, const struct hfi_claim *claim,
         st = file_record_read(fd, rec, err);
     if (!st)
         st = file_sign(fd, claim, FILE_EXCLUSIVE, rec, err);
+    if (!st && !file_be_alive(fd, claim))
+        st = hfi_fail_errno(err, HF_SYSTEM, errno, "lock a byte");
     return st;
 }
 
@@ -264,7 +278,7 @@ static hf_status file_join(int fd, const struct hfi_claim *claim,
     if (!st)
         st = file_record_read(fd, rec, err);
     if (!st && (rec->mode != FILE_OWNED || strcmp(rec->owner, claim->owner) ||
-                !file_others_alive(fd) || !file_be_alive(fd)))
+                !file_count_alive(fd) || !file_be_alive(fd, claim)))
         st = HF_BUSY;
     return st;
 }
@@ -282,8 +296,8 @@ static hf_status file_take_owned(int fd, const struct hfi_claim *claim,
         st = file_record_read(fd, rec, err);
     if (!st)
         st = file_sign(fd, claim, FILE_OWNED, rec, err);
-    if (!st && !file_be_alive(fd))
-        st = HF_BUSY;
+    if (!st && !file_be_alive(fd, claim))
+        st = hfi_fail_errno(err, HF_SYSTEM, errno, "lock a byte");
     return st ? st : file_flock(fd, LOCK_SH, err);
 }
 
@@ -295,16 +309,16 @@ static hf_status file_take_shared(int fd, const struct hfi_claim *claim,
 
     if (st)
         return st;
-    if (!file_byte(fd, F_OFD_SETLK, FILE_GATE_AT, F_WRLCK, NULL))
+    if (!file_byte(fd, FILE_GATE_AT, F_WRLCK))
         return HF_BUSY;
     st = file_record_read(fd, rec, err);
-    if (!st && rec->mode == FILE_OWNED && file_others_alive(fd))
+    if (!st && rec->mode == FILE_OWNED && file_count_alive(fd))
         st = HF_BUSY;
     if (!st)
         st = file_sign(fd, claim, FILE_SHARED, rec, err);
-    if (!st && !file_be_alive(fd))
-        st = HF_BUSY;
-    file_byte(fd, F_OFD_SETLK, FILE_GATE_AT, F_UNLCK, NULL);
+    if (!st && !file_be_alive(fd, claim))
+        st = hfi_fail_errno(err, HF_SYSTEM, errno, "lock a byte");
+    file_byte(fd, FILE_GATE_AT, F_UNLCK);
     return st;
 }
 

@@ -26,6 +26,10 @@ struct file_conn {
     struct file_watch *watches[64];
 };
 
+/* How many holders of ours live, as seen through a descriptor of a lock file
+ * that is none of theirs. */
+int32_t file_count_alive(int fd);
+
 /* ---- file_name.c ------------------------------------------------------- */
 
 #define FILE_SUFFIX ".lock"

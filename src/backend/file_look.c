@@ -3,13 +3,12 @@
  * file_look.c - who holds a lock file, without touching the lock.
  *
  * To try the lock in order to see whether it is taken would make it so for a
- * moment, and somebody's own try fail.  So the kernel's list of locks is read:
- * /proc/locks names the file and the process of each, foreign ones too.  The
- * record in the file then says who that is to people, if it was written by
- * the same process.
- *
- * Processes of another pid namespace are not in that list; their locks exclude
- * all the same, only this view does not show them.
+ * moment, and somebody's own try fail.  Holders of ours keep a byte locked
+ * (file.c), and asking for that disturbs nobody; the record in the file then
+ * says who they are.  A foreign holder, flock(1) for one, keeps no such byte:
+ * it is looked up in /proc/locks, which names the file and the process.  That
+ * list comes in pieces and leaves out other pid namespaces, so a foreign holder
+ * may be missed here; it excludes all the same.
  */
 #include "file.h"
 
@@ -87,8 +86,7 @@ static hf_status taken_read(struct file_taken_list *ret, struct hf_error *err)
 
     *ret = (struct file_taken_list){0};
     if (!in)
-        return hfi_fail_errno(err, HF_UNSUPPORTED, errno,
-                              "file: /proc/locks shows who holds a lock");
+        return HF_OK; /* Foreign holders are then not shown. */
     while (ok && fgets(line, sizeof(line), in))
         if (taken_parse(line, &item))
             ok = taken_add(ret, item);
@@ -102,52 +100,32 @@ static hf_status taken_read(struct file_taken_list *ret, struct hf_error *err)
     return HF_OK;
 }
 
-/* The first lock on a file, and how many there are. */
+/* A lock on the file, or NULL. */
 static const struct file_taken *taken_find(const struct file_taken_list *list,
-                                           uint64_t inode, int32_t *count)
+                                           uint64_t inode)
 {
-    size_t low = 0, high = list->len, mid;
+    struct file_taken key = {.inode = inode};
 
-    while (low < high) {
-        mid = low + (high - low) / 2;
-        if (list->items[mid].inode < inode)
-            low = mid + 1;
-        else
-            high = mid;
-    }
-    for (*count = 0; low + (size_t)*count < list->len &&
-                     list->items[low + (size_t)*count].inode == inode;)
-        ++*count;
-    return *count ? &list->items[low] : NULL;
+    if (!list->len)
+        return NULL;
+    return bsearch(&key, list->items, list->len, sizeof(key), taken_order);
 }
 
-/* What the record says is the holder's word only if a holder wrote it. */
-static bool taken_by(const struct file_taken *first, int32_t count, long pid)
+static void describe_foreign(const struct file_taken *taken,
+                             struct hf_info *ret)
 {
-    int32_t i;
-
-    for (i = 0; i < count; i++)
-        if (first[i].pid == pid)
-            return true;
-    return false;
+    ret->held = true;
+    ret->holders = 1;
+    ret->shared = taken->shared;
+    snprintf(ret->note, sizeof(ret->note), "pid %ld", taken->pid);
 }
 
-static void file_describe(const struct file_record *rec,
-                          const struct file_taken *first, int32_t count,
+static void describe_ours(const struct file_record *rec, int32_t holders,
                           struct hf_info *ret)
 {
-    ret->fence = rec->fence;
-    ret->left_ms = ret->since_ms = ret->waiters = -1;
-    ret->held = count > 0;
-    ret->holders = count;
-    if (!count)
-        return;
-    ret->shared = first->shared && rec->mode != FILE_OWNED;
-    if (!taken_by(first, count, rec->pid)) {
-        ret->shared = first->shared;
-        snprintf(ret->note, sizeof(ret->note), "pid %ld", first->pid);
-        return;
-    }
+    ret->held = true;
+    ret->holders = holders;
+    ret->shared = rec->mode == FILE_SHARED;
     ret->since_ms = (hfi_wall_us() - rec->since_us) / 1000;
     if (ret->since_ms < 0)
         ret->since_ms = -1; /* The clock was set back. */
@@ -158,19 +136,24 @@ static void file_describe(const struct file_record *rec,
 static hf_status look_at(int fd, const struct file_taken_list *taken,
                          struct hf_info *ret, struct hf_error *err)
 {
-    const struct file_taken *first;
+    const struct file_taken *foreign;
     struct file_record rec;
+    int32_t holders = file_count_alive(fd);
     struct stat sb;
-    int32_t count;
     hf_status st;
 
     if (fstat(fd, &sb) || !S_ISREG(sb.st_mode))
         return hfi_fail(err, HF_PROTOCOL, "the lock file is not a file");
-    first = taken_find(taken, sb.st_ino, &count);
     st = file_record_read(fd, &rec, err);
-    if (!st)
-        file_describe(&rec, first, count, ret);
-    return st;
+    if (st)
+        return st;
+    ret->fence = rec.fence;
+    ret->left_ms = ret->since_ms = ret->waiters = -1;
+    if (holders)
+        describe_ours(&rec, holders, ret);
+    else if ((foreign = taken_find(taken, sb.st_ino)))
+        describe_foreign(foreign, ret);
+    return HF_OK;
 }
 
 hf_status file_inspect(struct hfi_conn *conn, const char *key,
@@ -180,7 +163,7 @@ hf_status file_inspect(struct hfi_conn *conn, const char *key,
     struct file_conn *fc = (struct file_conn *)conn;
     int fd = file_open_key(fc->dir_fd, key, O_RDONLY | O_NONBLOCK);
     struct file_taken_list taken = {0};
-    hf_status st;
+    hf_status st = HF_OK;
 
     (void)deadline;
     if (fd < 0 && errno == ENOENT)
@@ -188,7 +171,8 @@ hf_status file_inspect(struct hfi_conn *conn, const char *key,
     if (fd < 0)
         return hfi_fail_errno(err, HF_SYSTEM, errno, "%s: open the lock file",
                               conn->endpoint);
-    st = taken_read(&taken, err);
+    if (!file_count_alive(fd))
+        st = taken_read(&taken, err);
     if (!st)
         st = look_at(fd, &taken, ret, err);
     hfi_free(taken.items);
@@ -206,18 +190,14 @@ struct file_listing {
     bool stop;
 };
 
-/* A name in the directory.  Most locks are free and are passed over without
- * opening them. */
 static void list_file(struct file_listing *ls, int dir_fd, const char *name,
-                      uint64_t inode, const char *below)
+                      const char *below)
 {
     struct hf_info info = HF_INFO_INIT;
     char path[FILE_PATH_MAX];
-    int32_t count;
     int fd;
 
-    if (!taken_find(ls->taken, inode, &count) ||
-        snprintf(path, sizeof(path), "%s%s", below, name) >=
+    if (snprintf(path, sizeof(path), "%s%s", below, name) >=
             (int)sizeof(path) ||
         !file_key(path) || strncmp(path, ls->prefix, strlen(ls->prefix)) != 0)
         return;
@@ -245,7 +225,7 @@ static void list_dir(struct file_listing *ls, int dir_fd, const char *below)
     while (!ls->stop && (entry = readdir(dir))) {
         len = strlen(entry->d_name);
         if (entry->d_name[len - 1] != '~') {
-            list_file(ls, dirfd(dir), entry->d_name, entry->d_ino, below);
+            list_file(ls, dirfd(dir), entry->d_name, below);
             continue;
         }
         if (snprintf(path, sizeof(path), "%s%s/", below, entry->d_name) >=

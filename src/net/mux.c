@@ -1,0 +1,504 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * mux.c - many threads, one connection; see mux.h.
+ *
+ * INVARIANTS
+ *  (1) The calls of a link stand in the order in which their bytes were
+ *      appended, so the next reply belongs to the first call.
+ *  (2) At most one thread reads and at most one writes, each without the mutex.
+ *  (3) While a call waits and nobody reads, one of the waiting is awake: who
+ *      stops reading wakes the first in line.
+ *  (4) A call leaves its place only when its replies are there or the link is
+ *      broken; one that gives up leaves a ghost that swallows them.
+ *  (5) A link is freed when it is not the current one and nobody is on it.
+ */
+#include "mux.h"
+
+#include <errno.h>
+
+#include "../env.h"
+#include "../list.h"
+#include "../mem.h"
+#include "resp.h"
+
+#include "../banned.h"
+
+/* How long after a failed connect the next may be tried. */
+#define MUX_DOWN_MS 50
+
+struct mux_call {
+    struct hfi_link link;
+    pthread_cond_t cond;
+    redisReply **replies; /* the caller's; NULL for a ghost */
+    int want, got;
+    uint64_t begin; /* where its bytes start in the stream that is sent */
+    bool done;
+    bool ghost; /* nobody waits for it any more: it is on the heap */
+    hf_status st;
+};
+
+struct mux_link {
+    struct hfi_mux *mux;
+    struct hfi_stream stream;
+    redisReader *reader;
+    struct hfi_link calls;
+    char *out; /* what is not yet written */
+    size_t out_len, out_room;
+    uint64_t appended, written; /* in bytes since the beginning */
+    unsigned users;
+    bool reading, writing, retired, broken;
+    struct hf_error why;
+};
+
+/* ---- links ------------------------------------------------------------- */
+
+static void link_free(struct mux_link *link)
+{
+    struct mux_call *call;
+
+    if (!link)
+        return;
+    while (!hfi_link_alone(&link->calls)) { /* only ghosts by now */
+        call = hfi_container(link->calls.next, struct mux_call, link);
+        hfi_link_remove(&call->link);
+        hfi_free(call);
+    }
+    hfi_stream_close(&link->stream);
+    if (link->reader)
+        redisReaderFree(link->reader);
+    hfi_free(link->out);
+    hfi_free(link);
+}
+
+/* With the mutex held. */
+static void link_put(struct mux_link *link)
+{
+    link->users--;
+    if (!link->users && link->mux->link != link) /* mux.c (5) */
+        link_free(link);
+}
+
+static void link_retire(struct mux_link *link)
+{
+    link->retired = true;
+    if (link->mux->link == link)
+        link->mux->link = NULL;
+}
+
+/* Nobody on the link will get an answer any more. */
+static void link_break(struct mux_link *link, const struct hf_error *why)
+{
+    struct mux_call *call;
+    struct hfi_link *at;
+
+    if (link->broken)
+        return;
+    link->broken = true;
+    link->why = *why;
+    link_retire(link);
+    for (at = link->calls.next; at != &link->calls; at = at->next) {
+        call = hfi_container(at, struct mux_call, link);
+        if (call->ghost)
+            continue;
+        call->done = true;
+        call->st = call->begin < link->written ? HF_UNCERTAIN : HF_UNAVAILABLE;
+        pthread_cond_signal(&call->cond);
+    }
+}
+
+static void link_break_errno(struct mux_link *link, const char *what, int why)
+{
+    struct hf_error err;
+
+    if (why)
+        hfi_fail_errno(&err, HF_UNCERTAIN, why, "%s", what);
+    else
+        hfi_fail(&err, HF_UNCERTAIN, "%s", what);
+    link_break(link, &err);
+}
+
+/* ---- reading and writing ----------------------------------------------- */
+
+/* The next reply belongs to the first call.  mux.c (1) */
+static bool link_deliver(struct mux_link *link, redisReply *reply)
+{
+    struct mux_call *call;
+
+    if (hfi_link_alone(&link->calls)) {
+        freeReplyObject(reply);
+        return false;
+    }
+    call = hfi_container(link->calls.next, struct mux_call, link);
+    if (call->ghost)
+        freeReplyObject(reply);
+    else
+        call->replies[call->got] = reply;
+    if (++call->got < call->want)
+        return true;
+    hfi_link_remove(&call->link);
+    if (call->ghost) {
+        hfi_free(call);
+        return true;
+    }
+    call->done = true;
+    call->st = HF_OK;
+    pthread_cond_signal(&call->cond);
+    return true;
+}
+
+static void link_parse(struct mux_link *link, const char *buf, size_t len)
+{
+    void *reply;
+
+    if (!hfi_resp_feed(link->reader, buf, len)) {
+        link_break_errno(link, "the reply is too large", 0);
+        return;
+    }
+    for (;;) {
+        reply = NULL;
+        if (redisReaderGetReply(link->reader, &reply) != REDIS_OK) {
+            link_break_errno(link, "the reply makes no sense", 0);
+            return;
+        }
+        if (!reply)
+            return;
+        if (!link_deliver(link, reply)) {
+            link_break_errno(link, "a reply that nobody asked for", 0);
+            return;
+        }
+    }
+}
+
+/* Read for all, once.  The mutex is let go meanwhile. */
+static void link_read(struct mux_link *link, int64_t deadline)
+{
+    struct hfi_mux *mux = link->mux;
+    char buf[16384];
+    ssize_t got;
+    int why;
+
+    link->reading = true;
+    pthread_mutex_unlock(&mux->mu);
+    got = hfi_stream_read(&link->stream, buf, sizeof(buf), deadline);
+    why = errno;
+    pthread_mutex_lock(&mux->mu);
+    link->reading = false;
+    if (got > 0)
+        link_parse(link, buf, (size_t)got);
+    else if (got == 0)
+        link_break_errno(link, "the server closed the connection", 0);
+    else if (why != ETIMEDOUT)
+        link_break_errno(link, "no answer", why);
+}
+
+/* Write all that has been appended, unless somebody is at it: that one will. */
+static void link_flush(struct mux_link *link, int64_t deadline)
+{
+    struct hfi_mux *mux = link->mux;
+    size_t len, room;
+    char *out;
+    bool ok;
+    int why;
+
+    if (link->writing)
+        return;
+    link->writing = true;
+    while (link->out_len && !link->broken) {
+        out = link->out;
+        len = link->out_len;
+        room = link->out_room;
+        link->out = NULL;
+        link->out_len = link->out_room = 0;
+        link->written += len;
+        pthread_mutex_unlock(&mux->mu);
+        ok = hfi_stream_write(&link->stream, out, len, deadline);
+        why = errno;
+        pthread_mutex_lock(&mux->mu);
+        if (!ok)
+            link_break_errno(link, "cannot send", why);
+        if (link->out) {
+            hfi_free(out);
+        } else { /* Keep the room for the next. */
+            link->out = out;
+            link->out_room = room;
+        }
+    }
+    link->writing = false;
+}
+
+static bool link_append(struct mux_link *link, const char *bytes, size_t len)
+{
+    size_t room = link->out_room ? link->out_room : 1024;
+    char *grown;
+
+    while (room < link->out_len + len)
+        room *= 2;
+    if (room != link->out_room) {
+        grown = hfi_realloc(link->out, room);
+        if (!grown)
+            return false;
+        link->out = grown;
+        link->out_room = room;
+    }
+    memcpy(link->out + link->out_len, bytes, len);
+    link->out_len += len;
+    link->appended += len;
+    return true;
+}
+
+/* ---- connecting -------------------------------------------------------- */
+
+static hf_status link_open(struct hfi_mux *mux, int64_t deadline,
+                           struct mux_link **ret, struct hf_error *err)
+{
+    struct mux_link *link = hfi_alloc(sizeof(*link));
+    struct hfi_endpoint to = {0};
+    hf_status st;
+
+    if (!link)
+        return hfi_nomem(err);
+    link->mux = mux;
+    link->stream.fd = -1;
+    hfi_link_init(&link->calls);
+    link->reader = hfi_resp_reader();
+    if (!link->reader)
+        st = hfi_nomem(err);
+    else
+        st = mux->find(mux->arg, &to, deadline, err);
+    if (!st)
+        st = hfi_stream_open(&link->stream, &to, deadline, err);
+    if (!st)
+        st = mux->hello(mux->arg, link, deadline, err);
+    if (st)
+        link_free(link);
+    else
+        *ret = link;
+    /* Whatever happened, nothing of the caller's was sent. */
+    return st == HF_UNCERTAIN ? HF_UNAVAILABLE : st;
+}
+
+hf_status hfi_mux_exchange(struct mux_link *link, const char *bytes, size_t len,
+                           redisReply **reply, int64_t deadline,
+                           struct hf_error *err)
+{
+    char buf[4096];
+    void *parsed = NULL;
+    ssize_t got;
+
+    if (!hfi_stream_write(&link->stream, bytes, len, deadline))
+        return hfi_fail_errno(err, HF_UNAVAILABLE, errno, "cannot send");
+    for (;;) {
+        if (redisReaderGetReply(link->reader, &parsed) != REDIS_OK)
+            return hfi_fail(err, HF_PROTOCOL, "the reply makes no sense");
+        if (parsed) {
+            *reply = parsed;
+            return HF_OK;
+        }
+        got = hfi_stream_read(&link->stream, buf, sizeof(buf), deadline);
+        if (got == 0)
+            return hfi_fail(err, HF_UNAVAILABLE,
+                            "the server closed the connection");
+        if (got < 0)
+            return hfi_fail_errno(err, HF_UNAVAILABLE, errno, "no answer");
+        if (!hfi_resp_feed(link->reader, buf, (size_t)got))
+            return hfi_fail(err, HF_PROTOCOL, "the reply is too large");
+    }
+}
+
+static void mux_until(struct timespec *ret, int64_t deadline)
+{
+    int64_t left = hfi_left_ms(deadline);
+
+    clock_gettime(CLOCK_MONOTONIC, ret);
+    ret->tv_sec += left / 1000;
+    ret->tv_nsec += left % 1000 * 1000000;
+    if (ret->tv_nsec >= 1000000000) {
+        ret->tv_sec++;
+        ret->tv_nsec -= 1000000000;
+    }
+}
+
+/* Connect for all who wait for it.  With the mutex held, let go meanwhile. */
+static hf_status mux_connect(struct hfi_mux *mux, int64_t deadline,
+                             struct hf_error *err)
+{
+    struct mux_link *link = NULL;
+    struct hf_error why = {0};
+    hf_status st;
+
+    mux->connecting = true;
+    pthread_mutex_unlock(&mux->mu);
+    st = link_open(mux, deadline, &link, &why);
+    pthread_mutex_lock(&mux->mu);
+    mux->connecting = false;
+    pthread_cond_broadcast(&mux->connected);
+    if (!st) {
+        mux->link = link;
+        return HF_OK;
+    }
+    mux->down = why;
+    mux->down.status = st;
+    mux->down_until = hfi_now() + MUX_DOWN_MS;
+    if (err)
+        *err = mux->down;
+    return st;
+}
+
+/* The current link, with one more user. */
+static hf_status mux_get(struct hfi_mux *mux, int64_t deadline,
+                         struct mux_link **ret, struct hf_error *err)
+{
+    struct timespec ts;
+    hf_status st;
+
+    while (!mux->link) {
+        if (mux->connecting) {
+            mux_until(&ts, deadline);
+            if (pthread_cond_clockwait(&mux->connected, &mux->mu,
+                                       CLOCK_MONOTONIC, &ts))
+                return hfi_fail(err, HF_UNAVAILABLE,
+                                "still connecting at the deadline");
+            continue;
+        }
+        if (hfi_now() < mux->down_until) {
+            if (err)
+                *err = mux->down;
+            return mux->down.status;
+        }
+        st = mux_connect(mux, deadline, err);
+        if (st)
+            return st;
+    }
+    mux->link->users++;
+    *ret = mux->link;
+    return HF_OK;
+}
+
+/* ---- calls ------------------------------------------------------------- */
+
+/* The deadline passed: leave a ghost in our place.  mux.c (4) */
+static hf_status call_give_up(struct mux_link *link, struct mux_call *call)
+{
+    struct mux_call *ghost = hfi_alloc(sizeof(*ghost));
+
+    link_retire(link);
+    if (!ghost) {
+        link_break_errno(link, "out of memory", 0);
+        return call->st;
+    }
+    *ghost = *call;
+    ghost->ghost = true;
+    ghost->replies = NULL;
+    ghost->link.prev->next = &ghost->link;
+    ghost->link.next->prev = &ghost->link;
+    hfi_link_init(&call->link);
+    return HF_UNCERTAIN;
+}
+
+/* Wait for the replies, reading for all when nobody does. */
+static hf_status call_wait(struct mux_link *link, struct mux_call *call,
+                           int64_t deadline)
+{
+    struct timespec ts;
+    bool set = false;
+
+    while (!call->done) {
+        if (!hfi_left_ms(deadline))
+            return call_give_up(link, call);
+        if (!link->reading) {
+            link_read(link, deadline);
+            continue;
+        }
+        if (!set)
+            mux_until(&ts, deadline);
+        set = true;
+        pthread_cond_clockwait(&call->cond, &link->mux->mu, CLOCK_MONOTONIC,
+                               &ts);
+    }
+    return call->st;
+}
+
+/* mux.c (3) */
+static void link_pass_reading(struct mux_link *link)
+{
+    struct hfi_link *at;
+    struct mux_call *call;
+
+    if (link->reading)
+        return;
+    for (at = link->calls.next; at != &link->calls; at = at->next) {
+        call = hfi_container(at, struct mux_call, link);
+        if (call->ghost)
+            continue;
+        pthread_cond_signal(&call->cond);
+        return;
+    }
+}
+
+hf_status hfi_mux_call(struct hfi_mux *mux, const char *bytes, size_t len,
+                       int n, redisReply **replies, int64_t deadline,
+                       struct hf_error *err)
+{
+    struct mux_call call = {
+        .cond = PTHREAD_COND_INITIALIZER, .want = n, .replies = replies};
+    struct mux_link *link = NULL;
+    hf_status st;
+
+    hfi_link_init(&call.link);
+    pthread_mutex_lock(&mux->mu);
+    st = mux_get(mux, deadline, &link, err);
+    if (st)
+        goto out;
+    call.begin = link->appended;
+    if (!link_append(link, bytes, len)) {
+        link_put(link);
+        st = hfi_nomem(err);
+        goto out;
+    }
+    hfi_link_append(&link->calls, &call.link);
+    link_flush(link, deadline);
+    st = call_wait(link, &call, deadline);
+    hfi_link_remove(&call.link);
+    link_pass_reading(link);
+    if (st) {
+        if (link->broken && err)
+            *err = link->why;
+        else
+            hfi_fail(err, st, "no answer in time");
+        while (call.got > 0)
+            freeReplyObject(replies[--call.got]);
+    }
+    link_put(link);
+out:
+    pthread_mutex_unlock(&mux->mu);
+    return st;
+}
+
+void hfi_mux_retire(struct hfi_mux *mux)
+{
+    struct mux_link *link;
+
+    pthread_mutex_lock(&mux->mu);
+    link = mux->link;
+    if (link) {
+        link->users++;
+        link_retire(link);
+        link_put(link);
+    }
+    pthread_mutex_unlock(&mux->mu);
+}
+
+void hfi_mux_init(struct hfi_mux *mux, hfi_mux_find *find, hfi_mux_hello *hello,
+                  void *arg)
+{
+    *mux = (struct hfi_mux){.find = find, .hello = hello, .arg = arg};
+    pthread_mutex_init(&mux->mu, NULL);
+    pthread_cond_init(&mux->connected, NULL);
+}
+
+void hfi_mux_fini(struct hfi_mux *mux)
+{
+    link_free(mux->link);
+    pthread_cond_destroy(&mux->connected);
+    pthread_mutex_destroy(&mux->mu);
+}

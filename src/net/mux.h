@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * mux.h - many threads, one connection.
+ *
+ * A caller appends its request and flushes.  Whoever waits and finds no reader
+ * reads for all, hands each reply to its owner, and passes the reading on when
+ * its own has come.  So one thread pays nothing extra, and many threads
+ * pipeline by themselves.  Replies come in the order of the requests (RESP).
+ *
+ * A call that runs into its deadline retires the connection: nobody else begins
+ * on it, those who wait on it still get what is theirs, and the late reply is
+ * thrown away with it.
+ */
+#ifndef HFI_MUX_H
+#define HFI_MUX_H
+
+#include "stream.h"
+
+struct redisReply;
+struct mux_link;
+
+/* What a connection needs before its first call (AUTH, SELECT ...).  It may use
+ * hfi_mux_exchange() on the fresh link. */
+typedef hf_status hfi_mux_hello(void *arg, struct mux_link *, int64_t deadline,
+                                struct hf_error *);
+
+/* Where to connect to now; asked anew for each connection. */
+typedef hf_status hfi_mux_find(void *arg, struct hfi_endpoint *ret,
+                               int64_t deadline, struct hf_error *);
+
+struct hfi_mux {
+    hfi_mux_find *find;
+    hfi_mux_hello *hello;
+    void *arg;
+    pthread_mutex_t mu;
+    pthread_cond_t connected;
+    struct mux_link *link; /* the one that new calls use, or NULL */
+    bool connecting;
+    int64_t down_until; /* after a failure: do not try again before */
+    struct hf_error down;
+};
+
+void hfi_mux_init(struct hfi_mux *, hfi_mux_find *, hfi_mux_hello *, void *arg);
+void hfi_mux_fini(struct hfi_mux *);
+
+/* Send `len` bytes, which are `n` requests, and wait for their replies, which
+ * are then the caller's.  HF_UNAVAILABLE: not sent.  HF_UNCERTAIN: sent, and no
+ * answer. */
+hf_status hfi_mux_call(struct hfi_mux *, const char *bytes, size_t len, int n,
+                       struct redisReply **replies, int64_t deadline,
+                       struct hf_error *);
+
+/* The same on a link that only its maker knows yet. */
+hf_status hfi_mux_exchange(struct mux_link *, const char *bytes, size_t len,
+                           struct redisReply **reply, int64_t deadline,
+                           struct hf_error *);
+
+/* Begin a new connection for calls from now on: the server is not the one. */
+void hfi_mux_retire(struct hfi_mux *);
+
+#endif

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * resp.c - Redis' protocol, with bounds; see resp.h.
+ *
+ * hiredis parses.  It makes room for as many elements as a peer announces, and
+ * keeps as many bytes as it sends; what comes from the network does not get to
+ * decide that here.
+ */
+#include "resp.h"
+
+#include <pthread.h>
+
+#include "../banned.h"
+
+static redisReplyObjectFunctions resp_functions;
+static void *(*resp_any_array)(const redisReadTask *, int);
+
+static void *resp_array(const redisReadTask *task, int elements)
+{
+    return elements > HFI_RESP_ITEMS ? NULL : resp_any_array(task, elements);
+}
+
+static void resp_prepare(void)
+{
+    redisReader *standard = redisReaderCreate();
+
+    if (!standard)
+        return;
+    resp_functions = *standard->fn;
+    resp_any_array = resp_functions.createArray;
+    resp_functions.createArray = resp_array;
+    redisReaderFree(standard);
+}
+
+redisReader *hfi_resp_reader(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+    pthread_once(&once, resp_prepare);
+    return resp_any_array ? redisReaderCreateWithFunctions(&resp_functions)
+                          : NULL;
+}
+
+bool hfi_resp_feed(redisReader *reader, const char *buf, size_t len)
+{
+    return reader->len - reader->pos + len <= HFI_RESP_MAX &&
+           redisReaderFeed(reader, buf, len) == REDIS_OK;
+}

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * resp.h - Redis' protocol, with bounds.
+ */
+#ifndef HFI_RESP_H
+#define HFI_RESP_H
+
+#include <hiredis/hiredis.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+/* A reply larger than this is not one of ours. */
+#define HFI_RESP_MAX   (4 << 20)
+#define HFI_RESP_ITEMS 65536
+
+/* A parser that refuses such replies before it makes room for them. */
+redisReader *hfi_resp_reader(void);
+
+/* Give the parser what was received; false once too much is not yet a reply. */
+bool hfi_resp_feed(redisReader *, const char *buf, size_t len);
+
+#endif

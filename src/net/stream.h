@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * stream.h - a connection over TCP, a unix socket or TLS, in which everything
+ * ends by a deadline: name resolution, connecting, the handshake, each read
+ * and each write.
+ *
+ * One thread may read while another writes.
+ */
+#ifndef HFI_STREAM_H
+#define HFI_STREAM_H
+
+#include <pthread.h>
+#include <sys/types.h>
+
+#include "../backend.h"
+
+struct ssl_st;
+struct ssl_ctx_st;
+
+struct hfi_endpoint {
+    char host[256]; /* a name or an address; for a unix socket, its path */
+    int port;       /* 0: a unix socket */
+    struct ssl_ctx_st *tls; /* NULL: in the clear */
+    int64_t alive_ms;       /* a peer that is silent this long is gone */
+};
+
+struct hfi_stream {
+    int fd; /* -1: closed */
+    struct ssl_st *ssl;
+    pthread_mutex_t ssl_mu; /* OpenSSL does not read and write at once */
+    int64_t receive_ms;     /* what SO_RCVTIMEO is set to */
+};
+
+/* "host:port", for messages. */
+const char *hfi_endpoint_name(const struct hfi_endpoint *, char *buf,
+                              size_t size);
+
+hf_status hfi_stream_open(struct hfi_stream *, const struct hfi_endpoint *,
+                          int64_t deadline, struct hf_error *err);
+void hfi_stream_close(struct hfi_stream *);
+
+/* Read at least one byte.  0: the peer closed; -1: errno, ETIMEDOUT at the
+ * deadline.  A deadline of 0 never waits and fails with EAGAIN. */
+ssize_t hfi_stream_read(struct hfi_stream *, void *buf, size_t size,
+                        int64_t deadline);
+
+/* Write all of it, or fail as above. */
+bool hfi_stream_write(struct hfi_stream *, const void *buf, size_t len,
+                      int64_t deadline);
+
+/* TLS 1.2 or newer, with the peer's name verified unless the URL says
+ * verify=no; ca=, cert= and key= are files. */
+hf_status hfi_tls_new(struct ssl_ctx_st **ret, const struct hfi_url *,
+                      struct hf_error *err);
+void hfi_tls_free(struct ssl_ctx_st *);
+
+#endif
