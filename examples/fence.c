@@ -79,7 +79,9 @@ static int put(const char *who, const hf_lock *lock, const char *path)
     int e = store_write(path, hf_fence(lock), who);
 
     printf("%s writes under fence %" PRIu64 ": %s\n", who, hf_fence(lock),
-           e == ESTALE ? "refused, a later holder has written" : strerror(e));
+           !e            ? "done"
+           : e == ESTALE ? "refused, a later holder has written"
+                         : strerror(e));
     return e;
 }
 
