@@ -270,7 +270,7 @@ static void request_granted(struct hf_request *rq, int64_t sent)
         rq->woken = true;
         return;
     }
-    if (hold->watched && !rq->wish.linger_ms) {
+    if (hold->watched) {
         pthread_mutex_unlock(&c->mu);
         c->be->unwatch(c->conn, &hold->claim, &hold->grant);
         pthread_mutex_lock(&c->mu);

@@ -390,10 +390,11 @@ hf_status hf_attach(hf_client *c, const char *key,
     struct hfi_wish wish;
     hf_status st = acquire_check(c, key, 0, opts, ret, &wish, err);
 
+    if (!st && !handle)
+        st = hfi_fail(err, HF_INVALID, "no handle was given");
     if (!st)
         st = check_trait(c, HF_TRAIT_DETACH, no_detach, err);
-    if (!st && (!handle ||
-                strnlen(handle->token, sizeof(handle->token)) != HFI_TOKEN_LEN))
+    if (!st && (strnlen(handle->token, sizeof(handle->token)) != HFI_TOKEN_LEN))
         st = hfi_fail(err, HF_INVALID, "the handle has no valid token");
     return st ? st : hfi_attach(c, key, handle, &wish, ret, err);
 }
@@ -470,7 +471,7 @@ hf_status hf_check(hf_client *c, const char *key, uint64_t fence,
         st = check_key(key, err);
     if (!st)
         st = look(c, key, &info, err);
-    if (st || (info.held && info.fence == fence))
+    if (st || (info.held && info.fence == fence && info.left_ms))
         return st;
     return hfi_fail(err, HF_LOST, "'%s' is %s%s, no longer under fence %llu",
                     hfi_quote(quoted, sizeof(quoted), key),

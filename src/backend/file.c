@@ -11,6 +11,8 @@
  *   the file (an open file description lock, which flock does not see): it
  *   tells a living holder from what a dead one left in the record, and from a
  *   foreign one; and who only looks can see it without touching the lock.
+ *   Waiters keep a byte in a range of their own, so that a holder that would
+ *   linger can see them, and then read a byte, which it can hear.
  *
  * INVARIANTS
  *  (1) The record is written under LOCK_EX, or under LOCK_SH with the gate (a
@@ -47,9 +49,10 @@
 
 #include "../banned.h"
 
-#define FILE_GATE_AT   (INT64_C(1) << 40)
-#define FILE_ALIVE_AT  (FILE_GATE_AT + 1)
-#define FILE_ALIVE_LEN (INT64_C(1) << 32)
+#define FILE_GATE_AT (INT64_C(1) << 40)
+#define FILE_HOLD_AT (FILE_GATE_AT + 1)
+#define FILE_SLOTS   (INT64_C(1) << 32)
+#define FILE_WAIT_AT (FILE_HOLD_AT + FILE_SLOTS)
 
 /* How often a lock file may vanish under our hands before we give up. */
 #define FILE_REOPEN_MAX 100
@@ -187,25 +190,26 @@ static bool file_byte(int fd, off_t at, short type)
     return fcntl(fd, F_OFD_SETLK, &byte) == 0;
 }
 
-/* A byte of our own, as far as chance will have it; two may share one. */
-static bool file_be_alive(int fd, const struct hfi_claim *claim)
+/* Lock or unlock a byte of our own, as far as chance will have it; two may share
+ * one. */
+static bool file_mark(int fd, off_t range, short type,
+                      const struct hfi_claim *claim)
 {
     uint64_t slot = strtoull(claim->token + HFI_TOKEN_LEN - 8, NULL, 16);
 
-    return file_byte(fd, FILE_ALIVE_AT + (off_t)(slot % FILE_ALIVE_LEN),
-                     F_RDLCK);
+    return file_byte(fd, range + (off_t)(slot % FILE_SLOTS), type);
 }
 
-int32_t file_count_alive(int fd)
+static int32_t file_count(int fd, off_t at)
 {
-    struct flock range = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
-    off_t at = FILE_ALIVE_AT;
+    struct flock range = {.l_whence = SEEK_SET};
+    off_t end = at + FILE_SLOTS;
     int32_t count = 0;
 
-    for (; at < FILE_ALIVE_AT + FILE_ALIVE_LEN; count++) {
+    for (; at < end; count++) {
         range.l_type = F_WRLCK;
         range.l_start = at;
-        range.l_len = FILE_ALIVE_AT + FILE_ALIVE_LEN - at;
+        range.l_len = end - at;
         range.l_pid = 0;
         if (fcntl(fd, F_OFD_GETLK, &range) || range.l_type == F_UNLCK)
             break;
@@ -214,12 +218,36 @@ int32_t file_count_alive(int fd)
     return count;
 }
 
+int32_t file_count_holders(int fd)
+{
+    return file_count(fd, FILE_HOLD_AT);
+}
+
+int32_t file_count_waiters(int fd)
+{
+    return file_count(fd, FILE_WAIT_AT);
+}
+
+/* A child that was forked shares the description, so closing is not enough. */
 static void file_unlock(int fd)
 {
     struct flock all = {.l_type = F_UNLCK, .l_whence = SEEK_SET};
 
     fcntl(fd, F_OFD_SETLK, &all);
     flock(fd, LOCK_UN);
+}
+
+/* Show that we wait, and let a lingering holder hear it. */
+static void file_queue(int fd, const struct hfi_claim *claim,
+                       struct hfi_grant *grant)
+{
+    char c;
+
+    if (grant->ref.ints[2])
+        return;
+    grant->ref.ints[2] = file_mark(fd, FILE_WAIT_AT, F_RDLCK, claim);
+    if (pread(fd, &c, 1, 0) < 0)
+        grant->ref.ints[2] = 0; /* Show it again at the next try. */
 }
 
 /* ---- taking ------------------------------------------------------------ */
@@ -264,7 +292,7 @@ static hf_status file_take_exclusive(int fd, const struct hfi_claim *claim,
         st = file_record_read(fd, rec, err);
     if (!st)
         st = file_sign(fd, claim, FILE_EXCLUSIVE, rec, err);
-    if (!st && !file_be_alive(fd, claim))
+    if (!st && !file_mark(fd, FILE_HOLD_AT, F_RDLCK, claim))
         st = hfi_fail_errno(err, HF_SYSTEM, errno, "lock a byte");
     return st;
 }
@@ -278,7 +306,8 @@ static hf_status file_join(int fd, const struct hfi_claim *claim,
     if (!st)
         st = file_record_read(fd, rec, err);
     if (!st && (rec->mode != FILE_OWNED || strcmp(rec->owner, claim->owner) ||
-                !file_count_alive(fd) || !file_be_alive(fd, claim)))
+                !file_count_holders(fd) ||
+                !file_mark(fd, FILE_HOLD_AT, F_RDLCK, claim)))
         st = HF_BUSY;
     return st;
 }
@@ -296,7 +325,7 @@ static hf_status file_take_owned(int fd, const struct hfi_claim *claim,
         st = file_record_read(fd, rec, err);
     if (!st)
         st = file_sign(fd, claim, FILE_OWNED, rec, err);
-    if (!st && !file_be_alive(fd, claim))
+    if (!st && !file_mark(fd, FILE_HOLD_AT, F_RDLCK, claim))
         st = hfi_fail_errno(err, HF_SYSTEM, errno, "lock a byte");
     return st ? st : file_flock(fd, LOCK_SH, err);
 }
@@ -312,11 +341,11 @@ static hf_status file_take_shared(int fd, const struct hfi_claim *claim,
     if (!file_byte(fd, FILE_GATE_AT, F_WRLCK))
         return HF_BUSY;
     st = file_record_read(fd, rec, err);
-    if (!st && rec->mode == FILE_OWNED && file_count_alive(fd))
+    if (!st && rec->mode == FILE_OWNED && file_count_holders(fd))
         st = HF_BUSY;
     if (!st)
         st = file_sign(fd, claim, FILE_SHARED, rec, err);
-    if (!st && !file_be_alive(fd, claim))
+    if (!st && !file_mark(fd, FILE_HOLD_AT, F_RDLCK, claim))
         st = hfi_fail_errno(err, HF_SYSTEM, errno, "lock a byte");
     file_byte(fd, FILE_GATE_AT, F_UNLCK);
     return st;
@@ -330,6 +359,15 @@ static hf_status file_take(int fd, const struct hfi_claim *claim,
     if (claim->owner)
         return file_take_owned(fd, claim, rec, err);
     return file_take_exclusive(fd, claim, rec, err);
+}
+
+/* Undo what file_take() got before it found the lock busy. */
+static void file_untake(int fd, const struct hfi_claim *claim)
+{
+    if (claim->shared || claim->owner) {
+        file_mark(fd, FILE_HOLD_AT, F_UNLCK, claim);
+        flock(fd, LOCK_UN);
+    }
 }
 
 /* The file of a claim: kept from the last try, or opened. */
@@ -349,8 +387,9 @@ static hf_status file_descriptor(struct file_conn *fc,
         return hfi_fail(err, HF_DENIED, "the lock file is a symbolic link");
     if (fd < 0)
         return hfi_fail_errno(err, HF_SYSTEM, errno, "open the lock file");
-    grant->ref.fds[0] = fd;
-    grant->ref.fds[1] = -1;
+    grant->ref.ints[0] = fd;
+    grant->ref.ints[1] = -1;
+    grant->ref.ints[2] = 0;
     grant->placed = true;
     return HF_OK;
 }
@@ -359,8 +398,8 @@ static void file_let_go(struct hfi_grant *grant)
 {
     if (!grant->placed)
         return;
-    flock(grant->ref.fds[0], LOCK_UN); /* before others hear it close */
-    close(grant->ref.fds[0]);
+    file_unlock(grant->ref.ints[0]); /* before others hear it close */
+    close(grant->ref.ints[0]);
     grant->placed = false;
 }
 
@@ -376,13 +415,14 @@ static hf_status file_try_once(struct file_conn *fc,
     *vanished = false;
     if (st)
         return st;
-    st = file_take(grant->ref.fds[0], claim, &rec, err);
-    if (st) {
-        file_unlock(grant->ref.fds[0]);
-        if (st != HF_BUSY)
-            return st;
-    }
-    if (fstat(grant->ref.fds[0], &sb) || !sb.st_nlink) { /* file.c (2) */
+    st = file_take(grant->ref.ints[0], claim, &rec, err);
+    if (st && st != HF_BUSY)
+        return st; /* and let go by the caller */
+    if (st)
+        file_untake(grant->ref.ints[0], claim);
+    else if (grant->ref.ints[2])
+        file_mark(grant->ref.ints[0], FILE_WAIT_AT, F_UNLCK, claim);
+    if (fstat(grant->ref.ints[0], &sb) || !sb.st_nlink) { /* file.c (2) */
         *vanished = true;
         return HF_BUSY;
     }
@@ -406,7 +446,7 @@ static hf_status file_try_acquire(struct hfi_conn *conn,
                                   struct hf_error *err)
 {
     struct file_conn *fc = (struct file_conn *)conn;
-    bool vanished = true, watched = grant->placed && grant->ref.fds[1] >= 0;
+    bool vanished = true, watched = grant->placed && grant->ref.ints[1] >= 0;
     hf_status st = HF_BUSY;
     char key[HFI_QUOTE_MAX];
     int i;
@@ -421,8 +461,9 @@ static hf_status file_try_acquire(struct hfi_conn *conn,
             file_let_go(grant);
         }
     }
-    if (st == HF_BUSY && claim->queue) { /* file.c (4) */
-        if (watched && grant->placed && grant->ref.fds[1] < 0)
+    if (st == HF_BUSY && claim->queue && grant->placed) { /* file.c (4) */
+        file_queue(grant->ref.ints[0], claim, grant);
+        if (watched && grant->ref.ints[1] < 0)
             file_watch(conn, claim, grant, deadline, NULL);
         return st;
     }
@@ -448,7 +489,7 @@ static bool file_is_named(struct file_conn *fc, const char *key, int fd)
 
 static void file_renew_one(struct file_conn *fc, struct hfi_renewal *item)
 {
-    int fd = item->grant->ref.fds[0];
+    int fd = item->grant->ref.ints[0];
     struct file_record rec;
 
     item->st = HF_OK;
@@ -513,7 +554,7 @@ static int file_inotify(struct file_conn *fc, int fd)
     }
     snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
     return inotify_add_watch(fc->inotify_fd, path,
-                             IN_CLOSE | IN_OPEN | IN_ATTRIB);
+                             IN_CLOSE | IN_OPEN | IN_ACCESS | IN_ATTRIB);
 }
 
 static hf_status file_watch(struct hfi_conn *conn,
@@ -529,7 +570,7 @@ static hf_status file_watch(struct hfi_conn *conn,
 
     (void)deadline;
     pthread_mutex_lock(&fc->mu);
-    wd = file_inotify(fc, grant->ref.fds[0]);
+    wd = file_inotify(fc, grant->ref.ints[0]);
     if (wd < 0) {
         st = hfi_fail_errno(err, HF_SYSTEM, errno, "inotify");
         goto out;
@@ -548,7 +589,10 @@ static hf_status file_watch(struct hfi_conn *conn,
         *at = watch;
     }
     watch->users++;
-    grant->ref.fds[1] = wd;
+    grant->ref.ints[1] = wd;
+    /* Who waited before we listened will not be heard. */
+    if (grant->fence && file_count_waiters(grant->ref.ints[0]))
+        hfi_wanted(conn, claim->key);
 out:
     pthread_mutex_unlock(&fc->mu);
     return st;
@@ -559,12 +603,12 @@ static void file_unwatch(struct hfi_conn *conn, const struct hfi_claim *claim,
 {
     struct file_conn *fc = (struct file_conn *)conn;
     struct file_watch **at, *watch;
-    int wd = grant->ref.fds[1];
+    int wd = grant->ref.ints[1];
 
     (void)claim;
     if (wd < 0)
         return;
-    grant->ref.fds[1] = -1;
+    grant->ref.ints[1] = -1;
     pthread_mutex_lock(&fc->mu);
     at = file_watch_at(fc, wd);
     watch = *at;
@@ -587,8 +631,8 @@ static int file_pump_fd(struct hfi_conn *conn)
     return fd;
 }
 
-/* Somebody opened the file: perhaps it wants the lock.  Somebody closed it:
- * perhaps it let go, or died.  Its name changed: it may be gone. */
+/* Somebody opened the file or read it: perhaps it wants the lock.  Somebody
+ * closed it: perhaps it let go, or died.  Its name changed: it may be gone. */
 static void file_heard(struct file_conn *fc, const struct inotify_event *event)
 {
     struct file_watch *watch;
@@ -599,9 +643,9 @@ static void file_heard(struct file_conn *fc, const struct inotify_event *event)
     }
     pthread_mutex_lock(&fc->mu);
     watch = *file_watch_at(fc, event->wd);
-    if (watch && event->mask & IN_OPEN)
+    if (watch && event->mask & (IN_OPEN | IN_ACCESS))
         hfi_wanted(&fc->base, watch->key);
-    if (watch && event->mask & ~(uint32_t)IN_OPEN)
+    if (watch && event->mask & ~(uint32_t)(IN_OPEN | IN_ACCESS))
         hfi_wake(&fc->base, watch->key, NULL);
     pthread_mutex_unlock(&fc->mu);
 }

@@ -26,9 +26,10 @@ struct file_conn {
     struct file_watch *watches[64];
 };
 
-/* How many holders of ours live, as seen through a descriptor of a lock file
- * that is none of theirs. */
-int32_t file_count_alive(int fd);
+/* How many processes of ours hold or wait, as seen through a descriptor of the
+ * lock file that is none of theirs. */
+int32_t file_count_holders(int fd);
+int32_t file_count_waiters(int fd);
 
 /* ---- file_name.c ------------------------------------------------------- */
 

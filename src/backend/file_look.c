@@ -138,7 +138,7 @@ static hf_status look_at(int fd, const struct file_taken_list *taken,
 {
     const struct file_taken *foreign;
     struct file_record rec;
-    int32_t holders = file_count_alive(fd);
+    int32_t holders = file_count_holders(fd);
     struct stat sb;
     hf_status st;
 
@@ -148,7 +148,9 @@ static hf_status look_at(int fd, const struct file_taken_list *taken,
     if (st)
         return st;
     ret->fence = rec.fence;
-    ret->left_ms = ret->since_ms = ret->waiters = -1;
+    ret->since_ms = -1;
+    ret->left_ms = rec.fence && rec.broken == rec.fence ? 0 : -1;
+    ret->waiters = file_count_waiters(fd);
     if (holders)
         describe_ours(&rec, holders, ret);
     else if ((foreign = taken_find(taken, sb.st_ino)))
@@ -171,7 +173,7 @@ hf_status file_inspect(struct hfi_conn *conn, const char *key,
     if (fd < 0)
         return hfi_fail_errno(err, HF_SYSTEM, errno, "%s: open the lock file",
                               conn->endpoint);
-    if (!file_count_alive(fd))
+    if (!file_count_holders(fd))
         st = taken_read(&taken, err);
     if (!st)
         st = look_at(fd, &taken, ret, err);
