@@ -248,8 +248,8 @@ static bool link_append(struct mux_link *link, const char *bytes, size_t len)
 
 /* ---- connecting -------------------------------------------------------- */
 
-static hf_status link_open(struct hfi_mux *mux, int64_t deadline,
-                           struct mux_link **ret, struct hf_error *err)
+hf_status hfi_mux_open(struct hfi_mux *mux, int64_t deadline,
+                       struct mux_link **ret, struct hf_error *err)
 {
     struct mux_link *link = hfi_alloc(sizeof(*link));
     struct hfi_endpoint to = {0};
@@ -305,6 +305,36 @@ hf_status hfi_mux_exchange(struct mux_link *link, const char *bytes, size_t len,
     }
 }
 
+int hfi_mux_fd(const struct mux_link *link)
+{
+    return link->stream.fd;
+}
+
+hf_status hfi_mux_hear(struct mux_link *link, redisReply **reply)
+{
+    char buf[4096];
+    void *parsed = NULL;
+    ssize_t got;
+
+    for (;;) {
+        if (redisReaderGetReply(link->reader, &parsed) != REDIS_OK)
+            return HF_UNAVAILABLE;
+        *reply = parsed;
+        if (parsed)
+            return HF_OK;
+        got = hfi_stream_read(&link->stream, buf, sizeof(buf), 0);
+        if (got < 0 && (errno == EAGAIN || errno == EINTR))
+            return HF_OK;
+        if (got <= 0 || !hfi_resp_feed(link->reader, buf, (size_t)got))
+            return HF_UNAVAILABLE;
+    }
+}
+
+void hfi_mux_close(struct mux_link *link)
+{
+    link_free(link);
+}
+
 static void mux_until(struct timespec *ret, int64_t deadline)
 {
     int64_t left = hfi_left_ms(deadline);
@@ -328,7 +358,7 @@ static hf_status mux_connect(struct hfi_mux *mux, int64_t deadline,
 
     mux->connecting = true;
     pthread_mutex_unlock(&mux->mu);
-    st = link_open(mux, deadline, &link, &why);
+    st = hfi_mux_open(mux, deadline, &link, &why);
     pthread_mutex_lock(&mux->mu);
     mux->connecting = false;
     pthread_cond_broadcast(&mux->connected);

@@ -55,6 +55,15 @@ hf_status hfi_mux_exchange(struct mux_link *, const char *bytes, size_t len,
                            struct redisReply **reply, int64_t deadline,
                            struct hf_error *);
 
+/* A connection of one's own, for what the server says unasked: found and begun
+ * as the shared one is.  hfi_mux_hear() takes the next reply without waiting;
+ * HF_OK and NULL if there is none yet, HF_UNAVAILABLE once it is broken. */
+hf_status hfi_mux_open(struct hfi_mux *, int64_t deadline,
+                       struct mux_link **ret, struct hf_error *);
+int hfi_mux_fd(const struct mux_link *);
+hf_status hfi_mux_hear(struct mux_link *, struct redisReply **reply);
+void hfi_mux_close(struct mux_link *);
+
 /* Begin a new connection for calls from now on: the server is not the one. */
 void hfi_mux_retire(struct hfi_mux *);
 

@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * redis.h - what the parts of the redis: backend share.
+ *
+ *   redis.c         opening, and the operations
+ *   redis_script.c  the steps that must be atomic, in Lua; names of keys
+ *   redis_call.c    commands and replies over the shared connection
+ *   redis_sub.c     wake-ups, over a connection of their own
+ */
+#ifndef HFI_BACKEND_REDIS_H
+#define HFI_BACKEND_REDIS_H
+
+#include "../net/mux.h"
+#include "../net/resp.h"
+
+/* How the key itself is taken. */
+enum redis_acquire {
+    REDIS_FENCED, /* by the script: with fence, queue and owners */
+    REDIS_SET,    /* SET NX PX, and nothing else */
+    REDIS_SETNX   /* SETNX and PEXPIRE in a script, and nothing else */
+};
+
+struct redis_conn {
+    struct hfi_conn base;
+    bool opened;
+    struct hfi_endpoint ends[HFI_HOSTS_MAX]; /* servers, or sentinels */
+    size_t nends;
+    char master[128]; /* Sentinel's name of the master, or "" */
+    char *user, *password;
+    int db;
+    char prefix[128];
+    struct ssl_ctx_st *tls;
+    enum redis_acquire acquire;
+    bool fair;
+    int replicas;       /* that must have a grant */
+    char script_id[41]; /* SHA-1 of the script */
+    struct hfi_mux mux;
+
+    char channel[192];      /* where this client is told things */
+    pthread_mutex_t sub_mu; /* guards what follows */
+    struct mux_link *sub;   /* NULL: not connected */
+};
+
+/* ---- redis_script.c ---------------------------------------------------- */
+
+#define REDIS_NAME_MAX (2 * (HF_KEY_MAX + 128) + 32)
+
+/* The key and its companions, which share its slot. */
+enum { REDIS_MAIN, REDIS_META, REDIS_QUEUE, REDIS_PLACES, REDIS_OWNERS };
+#define REDIS_NAMES 5
+
+struct redis_names {
+    char text[REDIS_NAMES][REDIS_NAME_MAX];
+};
+
+extern const char redis_script[];
+extern const char redis_script_setnx[];
+
+void redis_script_digest(const char *script, char ret[41]);
+void redis_name(const struct redis_conn *, const char *key,
+                struct redis_names *ret);
+
+/* ---- redis_call.c ------------------------------------------------------ */
+
+/* A few commands, to be sent together. */
+struct redis_batch {
+    char *bytes;
+    size_t len;
+    int count;
+    bool failed; /* no memory */
+};
+
+void redis_batch_add(struct redis_batch *, int argc, const char **argv);
+void redis_batch_free(struct redis_batch *);
+
+/* Send them and wait for the replies, which may be errors. */
+hf_status redis_batch_send(struct redis_conn *, struct redis_batch *,
+                           redisReply **replies, int64_t deadline,
+                           struct hf_error *);
+
+/* One command; an error reply becomes a status. */
+hf_status redis_command(struct redis_conn *, int argc, const char **argv,
+                        redisReply **ret, int64_t deadline, struct hf_error *);
+
+/* One step of the script on a key.  `argc` arguments follow the operation,
+ * token, owner, fairness and key, which come from the claim. */
+void redis_step_add(struct redis_conn *, struct redis_batch *, char op,
+                    const struct hfi_claim *, int argc, const char **argv,
+                    bool whole);
+hf_status redis_step(struct redis_conn *, char op, const struct hfi_claim *,
+                     int argc, const char **argv, redisReply **ret,
+                     int64_t deadline, struct hf_error *);
+
+/* The status that an error reply stands for. */
+hf_status redis_error(struct redis_conn *, const redisReply *,
+                      struct hf_error *);
+bool redis_is_noscript(const redisReply *);
+
+/* Where to connect to, and how to begin; for mux and subscriber alike. */
+hf_status redis_find(void *conn, struct hfi_endpoint *ret, int64_t deadline,
+                     struct hf_error *);
+hf_status redis_hello(void *conn, struct mux_link *, int64_t deadline,
+                      struct hf_error *);
+
+/* ---- redis_sub.c ------------------------------------------------------- */
+
+hf_status redis_sub_ensure(struct redis_conn *, int64_t deadline,
+                           struct hf_error *);
+int redis_sub_fd(struct hfi_conn *);
+void redis_sub_pump(struct hfi_conn *);
+void redis_sub_close(struct redis_conn *);
+
+#endif

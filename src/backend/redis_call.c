@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * redis_call.c - commands and replies over the shared connection.
+ *
+ * Scripts are called by digest.  NOSCRIPT, which follows a flush, a restart or
+ * a fail-over, is answered by sending the script whole, which loads it again;
+ * no caller ever sees it.
+ */
+#include "redis.h"
+
+#include "../mem.h"
+
+#include "../banned.h"
+
+/* ---- commands ---------------------------------------------------------- */
+
+void redis_batch_add(struct redis_batch *batch, int argc, const char **argv)
+{
+    char *bytes = NULL, *grown;
+    int len = redisFormatCommandArgv(&bytes, argc, argv, NULL);
+
+    grown =
+        len > 0 ? hfi_realloc(batch->bytes, batch->len + (size_t)len) : NULL;
+    if (grown) {
+        memcpy(grown + batch->len, bytes, (size_t)len);
+        batch->bytes = grown;
+        batch->len += (size_t)len;
+        batch->count++;
+    } else {
+        batch->failed = true;
+    }
+    if (bytes)
+        redisFreeCommand(bytes);
+}
+
+void redis_batch_free(struct redis_batch *batch)
+{
+    hfi_free(batch->bytes);
+    *batch = (struct redis_batch){0};
+}
+
+hf_status redis_batch_send(struct redis_conn *rc, struct redis_batch *batch,
+                           redisReply **replies, int64_t deadline,
+                           struct hf_error *err)
+{
+    hf_status st;
+
+    if (batch->failed)
+        return hfi_nomem(err);
+    st = hfi_mux_call(&rc->mux, batch->bytes, batch->len, batch->count, replies,
+                      deadline, err);
+    return st ? hfi_wrap(err, st, "%s", rc->base.endpoint) : HF_OK;
+}
+
+/* ---- errors ------------------------------------------------------------ */
+
+/* How an error begins, what it means to us, and what to do about it. */
+static const struct {
+    const char *word;
+    hf_status st;
+    const char *hint;
+} redis_errors[] = {
+    {"NOAUTH", HF_DENIED, "give a password in the URL"},
+    {"WRONGPASS", HF_DENIED, "user or password is wrong"},
+    {"NOPERM", HF_DENIED, "the user lacks rights; see holdfast-url(7)"},
+    {"ERR invalid password", HF_DENIED, "the password is wrong"},
+    {"ERR AUTH", HF_DENIED, "the server wants no password"},
+    {"ERR Client sent AUTH", HF_DENIED, "the server wants no password"},
+    {"ERR DB index", HF_INVALID, "there is no such database"},
+    {"WRONGTYPE", HF_PROTOCOL, "somebody else's data is at this key"},
+    {"LOADING", HF_UNAVAILABLE, "it is still loading its data"},
+    {"BUSY ", HF_UNAVAILABLE, "a script runs for too long there"},
+    {"MISCONF", HF_UNAVAILABLE, "it cannot write its data to disk"},
+    {"OOM", HF_UNAVAILABLE, "it is out of memory"},
+    {"READONLY", HF_UNAVAILABLE, "it is a replica"},
+    {"MASTERDOWN", HF_UNAVAILABLE, "its master is down"},
+    {"CLUSTERDOWN", HF_UNAVAILABLE, "the cluster is down"},
+    {"NOREPLICAS", HF_UNAVAILABLE, "too few replicas are connected"},
+    {"MOVED", HF_UNSUPPORTED, "it is a cluster: use redis+cluster:"},
+    {"ERR max number of clients", HF_UNAVAILABLE, "it has no free connection"},
+};
+
+bool redis_is_noscript(const redisReply *reply)
+{
+    return reply->type == REDIS_REPLY_ERROR &&
+           !strncmp(reply->str, "NOSCRIPT", 8);
+}
+
+hf_status redis_error(struct redis_conn *rc, const redisReply *reply,
+                      struct hf_error *err)
+{
+    size_t i, n = sizeof(redis_errors) / sizeof(redis_errors[0]);
+    char text[128];
+
+    hfi_quote(text, sizeof(text), reply->str);
+    for (i = 0; i < n; i++) {
+        size_t len = strlen(redis_errors[i].word);
+
+        if (strncmp(reply->str, redis_errors[i].word, len) != 0)
+            continue;
+        /* The master is elsewhere now: find it for the next call. */
+        if (!strcmp(redis_errors[i].word, "READONLY"))
+            hfi_mux_retire(&rc->mux);
+        return hfi_fail(err, redis_errors[i].st, "%s: %s: %s",
+                        rc->base.endpoint, redis_errors[i].hint, text);
+    }
+    return hfi_fail(err, HF_PROTOCOL, "%s: %s", rc->base.endpoint, text);
+}
+
+hf_status redis_command(struct redis_conn *rc, int argc, const char **argv,
+                        redisReply **ret, int64_t deadline,
+                        struct hf_error *err)
+{
+    struct redis_batch batch = {0};
+    redisReply *reply;
+    hf_status st;
+
+    redis_batch_add(&batch, argc, argv);
+    st = redis_batch_send(rc, &batch, &reply, deadline, err);
+    redis_batch_free(&batch);
+    if (st)
+        return st;
+    if (reply->type == REDIS_REPLY_ERROR) {
+        st = redis_error(rc, reply, err);
+        freeReplyObject(reply);
+        return st;
+    }
+    *ret = reply;
+    return HF_OK;
+}
+
+/* ---- steps ------------------------------------------------------------- */
+
+void redis_step_add(struct redis_conn *rc, struct redis_batch *batch, char op,
+                    const struct hfi_claim *claim, int argc, const char **argv,
+                    bool whole)
+{
+    char op_text[2] = {op, '\0'};
+    struct redis_names names;
+    const char *all[3 + REDIS_NAMES + 5 + 8];
+    int i, n = 0;
+
+    redis_name(rc, claim->key, &names);
+    all[n++] = whole ? "EVAL" : "EVALSHA";
+    all[n++] = whole ? redis_script : rc->script_id;
+    all[n++] = "5";
+    for (i = 0; i < REDIS_NAMES; i++)
+        all[n++] = names.text[i];
+    all[n++] = op_text;
+    all[n++] = claim->token;
+    all[n++] = claim->owner ? claim->owner : "";
+    all[n++] = rc->fair ? "1" : "0";
+    all[n++] = claim->key;
+    for (i = 0; i < argc; i++)
+        all[n++] = argv[i];
+    redis_batch_add(batch, n, all);
+}
+
+hf_status redis_step(struct redis_conn *rc, char op,
+                     const struct hfi_claim *claim, int argc, const char **argv,
+                     redisReply **ret, int64_t deadline, struct hf_error *err)
+{
+    struct redis_batch batch = {0};
+    redisReply *reply = NULL;
+    hf_status st;
+    int whole;
+
+    for (whole = 0; whole < 2; whole++) {
+        redis_step_add(rc, &batch, op, claim, argc, argv, whole);
+        st = redis_batch_send(rc, &batch, &reply, deadline, err);
+        redis_batch_free(&batch);
+        if (st)
+            return st;
+        if (!redis_is_noscript(reply))
+            break;
+        freeReplyObject(reply);
+        reply = NULL;
+    }
+    if (!reply)
+        return hfi_fail(err, HF_PROTOCOL, "%s: it does not keep scripts",
+                        rc->base.endpoint);
+    if (reply->type == REDIS_REPLY_ERROR) {
+        st = redis_error(rc, reply, err);
+        freeReplyObject(reply);
+        return st;
+    }
+    *ret = reply;
+    return HF_OK;
+}

@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * redis_script.c - the steps that must happen whole or not at all.
+ *
+ * One script serves all of them, so there is one digest to know and one script
+ * to load again after a flush or a fail-over.  It is called with
+ *
+ *   KEYS  main     the lock: a plain string, the holder's token or owner id,
+ *                  with an expiry; what other libraries use, too
+ *         meta     a hash: f fence, n note, t since, c whom to ask to let go
+ *         queue    a sorted set: tokens of waiters by time of arrival
+ *         places   a hash: token -> end, owner, ttl, note, channel
+ *         owners   a hash: token -> end, for the claims of one owner id
+ *   ARGV  operation, token, owner, fair (1 or 0), key, then its own
+ *
+ * All times are the server's.  Nothing is stored without an expiry: the
+ * companions outlive their last use by a week, a place its waiter's last try by
+ * its patience.
+ *
+ * A release in a fair queue passes the lock to the first waiter that lives:
+ * for two seconds, in which that one must come and take it up with its own ttl.
+ * So nobody can barge in between, and a waiter that died costs two seconds.
+ */
+#include "redis.h"
+
+#include <openssl/sha.h>
+
+#include "../banned.h"
+
+const char redis_script[] =
+    "local M,T,Q,P,O=KEYS[1],KEYS[2],KEYS[3],KEYS[4],KEYS[5]\n"
+    "local op,token,owner,fair,name=ARGV[1],ARGV[2],ARGV[3],ARGV[4],ARGV[5]\n"
+    "local call,week,window=redis.call,604800000,2000\n"
+    "local id=owner~='' and owner or token\n"
+    "local v=call('GET',M)\n"
+    "local clock=call('TIME')\n"
+    "local us=clock[1]*1000000+clock[2]\n"
+    "local ms=math.floor(us/1000)\n"
+    "\n"
+    "local function text(n) return string.format('%.0f',n) end\n"
+    "\n"
+    "-- A grant, and its fence: rising, also when all data was lost.\n"
+    "local function grant(tok,own,note,px)\n"
+    "  local f=(tonumber(call('HGET',T,'f')) or 0)+1\n"
+    "  if us>f then f=us end\n"
+    "  call('SET',M,own~='' and own or tok,'PX',px)\n"
+    "  call('HSET',T,'f',text(f),'n',note,'t',text(ms),'c','')\n"
+    "  call('PEXPIRE',T,week)\n"
+    "  if own~='' then\n"
+    "    call('DEL',O)\n"
+    "    call('HSET',O,tok,text(ms+px))\n"
+    "    call('PEXPIRE',O,week)\n"
+    "  end\n"
+    "  return text(f)\n"
+    "end\n"
+    "\n"
+    "-- When the last claim of the owner ends; 0 if none is left.\n"
+    "local function last_end()\n"
+    "  local last,all=0,call('HGETALL',O)\n"
+    "  for i=1,#all,2 do\n"
+    "    local e=tonumber(all[i+1])\n"
+    "    if e<=ms then call('HDEL',O,all[i])\n"
+    "    elseif e>last then last=e end\n"
+    "  end\n"
+    "  return last\n"
+    "end\n"
+    "\n"
+    "-- Give a claim that holds its whole ttl again.\n"
+    "local function refresh(ttl)\n"
+    "  if owner=='' then call('PEXPIRE',M,ttl) return end\n"
+    "  call('HSET',O,token,text(ms+ttl))\n"
+    "  call('PEXPIRE',O,week)\n"
+    "  call('PEXPIRE',M,last_end()-ms)\n"
+    "end\n"
+    "\n"
+    "local function leave(tok)\n"
+    "  call('HDEL',P,tok)\n"
+    "  return call('ZREM',Q,tok)\n"
+    "end\n"
+    "\n"
+    "-- The first waiter that lives.\n"
+    "local function first()\n"
+    "  while true do\n"
+    "    local tok=call('ZRANGE',Q,0,0)[1]\n"
+    "    if not tok then return nil end\n"
+    "    local raw=call('HGET',P,tok)\n"
+    "    local p=raw and cmsgpack.unpack(raw)\n"
+    "    if p and p[1]>ms then return tok,p end\n"
+    "    leave(tok)\n"
+    "  end\n"
+    "end\n"
+    "\n"
+    "-- The lock is free: it is the first waiter's turn.\n"
+    "local function pass_on()\n"
+    "  local tok,p=first()\n"
+    "  if not tok then return end\n"
+    "  if fair=='1' then\n"
+    "    leave(tok)\n"
+    "    grant(tok,p[2],p[4],window)\n"
+    "  end\n"
+    "  call('PUBLISH',p[5],'+'..tok..name)\n"
+    "end\n"
+    "\n"
+    "local function ours()\n"
+    "  return v==id and (owner=='' or call('HEXISTS',O,token)==1)\n"
+    "end\n"
+    "\n"
+    "if op=='A' then\n"
+    "  local ttl,note,channel=tonumber(ARGV[6]),ARGV[7],ARGV[8]\n"
+    "  if not v then\n"
+    "    local tok=first()\n"
+    "    if tok and tok~=token and fair=='1' then\n"
+    "      pass_on()\n"
+    "      v=call('GET',M)\n"
+    "    else\n"
+    "      if tok then leave(token) end\n"
+    "      return {1,grant(token,owner,note,ttl)}\n"
+    "    end\n"
+    "  end\n"
+    "  if v==id then\n"
+    "    if owner~='' then leave(token) end\n"
+    "    refresh(ttl)\n"
+    "    return {1,call('HGET',T,'f') or text(us)}\n"
+    "  end\n"
+    "  local left,rank=call('PTTL',M),-1\n"
+    "  local asked=call('HGET',T,'c')\n"
+    "  if ARGV[9]=='1' then\n"
+    "    call('ZADD',Q,'NX',text(us),token)\n"
+    "    call('HSET',P,token,"
+    "cmsgpack.pack({ms+tonumber(ARGV[10]),owner,ttl,note,channel}))\n"
+    "    call('PEXPIRE',Q,week)\n"
+    "    call('PEXPIRE',P,week)\n"
+    "    rank=call('ZRANK',Q,token)\n"
+    "    -- The second in line sees to it that a dead first is passed over.\n"
+    "    if rank==1 and left>window then left=window end\n"
+    "  end\n"
+    "  if asked and asked~='' then call('PUBLISH',asked,'?'..token..name) end\n"
+    "  return {0,left,rank+1}\n"
+    "end\n"
+    "\n"
+    "if op=='R' then\n"
+    "  if not ours() then return v and 2 or 0 end\n"
+    "  refresh(tonumber(ARGV[6]))\n"
+    "  return 1\n"
+    "end\n"
+    "\n"
+    "if op=='L' then\n"
+    "  if not ours() then return leave(token) end\n"
+    "  if owner~='' then\n"
+    "    call('HDEL',O,token)\n"
+    "    local last=last_end()\n"
+    "    if last>0 then call('PEXPIRE',M,last-ms) return 1 end\n"
+    "  end\n"
+    "  call('DEL',M)\n"
+    "  pass_on()\n"
+    "  return 1\n"
+    "end\n"
+    "\n"
+    "if op=='H' then\n"
+    "  if not ours() then return 0 end\n"
+    "  call('HSET',T,'c',ARGV[6])\n"
+    "  return call('ZCARD',Q)\n"
+    "end\n"
+    "\n"
+    "if op=='B' then\n"
+    "  if not v or call('HGET',T,'f')~=ARGV[6] then return 0 end\n"
+    "  call('DEL',M,O)\n"
+    "  pass_on()\n"
+    "  return 1\n"
+    "end\n"
+    "\n"
+    "local m=call('HMGET',T,'f','n','t')\n"
+    "return {v,call('PTTL',M),m[1],m[2],m[3],text(ms),call('ZCARD',Q),"
+    "call('HLEN',O)}\n";
+
+/* The older pair of commands, made one. */
+const char redis_script_setnx[] =
+    "if redis.call('SETNX',KEYS[1],ARGV[1])==1 then\n"
+    "  redis.call('PEXPIRE',KEYS[1],ARGV[2])\n"
+    "  return 1\n"
+    "end\n"
+    "if redis.call('GET',KEYS[1])~=ARGV[1] then return 0 end\n"
+    "redis.call('PEXPIRE',KEYS[1],ARGV[2])\n"
+    "return 1\n";
+
+void redis_script_digest(const char *script, char ret[41])
+{
+    unsigned char digest[SHA_DIGEST_LENGTH];
+    int i;
+
+    SHA1((const unsigned char *)script, strlen(script), digest);
+    for (i = 0; i < SHA_DIGEST_LENGTH; i++)
+        snprintf(ret + 2 * i, 3, "%02x", digest[i]);
+}
+
+/* ---- names ------------------------------------------------------------- */
+
+/* The slot of a cluster that a text belongs to: CRC-16/XMODEM. */
+static unsigned slot_of(const char *text, size_t len)
+{
+    unsigned crc = 0;
+    int bit;
+
+    for (; len > 0; len--, text++) {
+        crc ^= (unsigned)(unsigned char)*text << 8;
+        for (bit = 0; bit < 8; bit++)
+            crc = (crc << 1) ^ (crc & 0x8000 ? 0x1021 : 0);
+        crc &= 0xffff;
+    }
+    return crc % 16384;
+}
+
+/* What stands in braces in the names of the companions, so that they go where
+ * the key goes: its own tag, or the whole of it.  A key with a brace but no tag
+ * cannot be put in braces; the first number in its slot can. */
+static void redis_tag(const char *key, char *ret, size_t size)
+{
+    const char *open = strchr(key, '{');
+    const char *end = open ? strchr(open, '}') : NULL;
+    unsigned slot, n = 0;
+
+    if (end && end > open + 1) {
+        snprintf(ret, size, "%.*s", (int)(end - open - 1), open + 1);
+    } else if (!strchr(key, '}')) {
+        snprintf(ret, size, "%s", key);
+    } else {
+        slot = slot_of(key, strlen(key));
+        do
+            snprintf(ret, size, "%u", n++);
+        while (slot_of(ret, strlen(ret)) != slot);
+    }
+}
+
+void redis_name(const struct redis_conn *rc, const char *key,
+                struct redis_names *ret)
+{
+    static const char *const suffixes[] = {"", "meta", "queue", "places",
+                                           "owners"};
+    char tag[HF_KEY_MAX + 128 + 1];
+    const char *rest;
+    int i;
+
+    snprintf(ret->text[REDIS_MAIN], REDIS_NAME_MAX, "%s%s", rc->prefix, key);
+    redis_tag(ret->text[REDIS_MAIN], tag, sizeof(tag));
+    rest = strcmp(tag, ret->text[REDIS_MAIN]) ? ret->text[REDIS_MAIN] : "";
+    for (i = REDIS_META; i < REDIS_NAMES; i++)
+        snprintf(ret->text[i], REDIS_NAME_MAX, "{%s}:%s:%s", tag, suffixes[i],
+                 rest);
+}
