@@ -33,6 +33,10 @@
 /* After a wake-up that found the lock still busy, where they come early. */
 #define ECHO_MS 2
 
+/* A try that is on the wire when the wait is over may still be answered: a
+ * little late and certain is better than in time and not. */
+#define ANSWER_MS 250
+
 /* Between tries of a service that does not answer. */
 #define BACKOFF_MS 100
 
@@ -289,8 +293,8 @@ static void request_try(struct hf_request *rq, int64_t now)
     int64_t deadline = now + c->timeout_ms;
     hf_status st;
 
-    if (!rq->once && rq->wait_end < deadline)
-        deadline = rq->wait_end > now ? rq->wait_end : now + 1;
+    if (!rq->once && rq->wait_end < deadline - ANSWER_MS)
+        deadline = rq->wait_end + ANSWER_MS;
     rq->echo = rq->woken && rq->tries > 1;
     rq->woken = false;
     rq->err.status = HF_OK;

@@ -346,6 +346,7 @@ hf_status hfi_attach(struct hf_client *c, const char *key,
         *ret = lk;
         lk = NULL;
     } else {
+        hfi_notice_drop(c, &lk->notice);
         hfi_link_remove(&lk->link);
         if (hold->state == HFI_HELD)
             handle_forget(c, hold);

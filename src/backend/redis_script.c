@@ -7,7 +7,8 @@
  *
  *   KEYS  main     the lock: a plain string, the holder's token or owner id,
  *                  with an expiry; what other libraries use, too
- *         meta     a hash: f fence, n note, t since, c whom to ask to let go
+ *         meta     a hash: f fence, n note, t since, h where its holder hears,
+ *                  c the same while it lingers, b the fence that was broken
  *         queue    a sorted set: tokens of waiters by time of arrival
  *         places   a hash: token -> end, owner, ttl, note, channel
  *         owners   a hash: token -> end, for the claims of one owner id
@@ -20,6 +21,10 @@
  * A release in a fair queue passes the lock to the first waiter that lives:
  * for two seconds, in which that one must come and take it up with its own ttl.
  * So nobody can barge in between, and a waiter that died costs two seconds.
+ *
+ * Breaking a lock does not free it: its holder would believe in it until the
+ * next renewal.  It is marked, its holder is told, renewals are refused, and
+ * the key ends with the release or with the lease, as it would have anyway.
  */
 #include "redis.h"
 
@@ -40,16 +45,17 @@ const char redis_script[] =
     "local function text(n) return string.format('%.0f',n) end\n"
     "\n"
     "-- A grant, and its fence: rising, also when all data was lost.\n"
-    "local function grant(tok,own,note,px)\n"
+    "local function grant(tok,own,note,channel,px)\n"
     "  local f=(tonumber(call('HGET',T,'f')) or 0)+1\n"
     "  if us>f then f=us end\n"
     "  call('SET',M,own~='' and own or tok,'PX',px)\n"
-    "  call('HSET',T,'f',text(f),'n',note,'t',text(ms),'c','')\n"
+    "  call('HSET',T,'f',text(f),'n',note,'t',text(ms),'h',channel,"
+    "'c','','k',tok)\n"
     "  call('PEXPIRE',T,week)\n"
     "  if own~='' then\n"
     "    call('DEL',O)\n"
     "    call('HSET',O,tok,text(ms+px))\n"
-    "    call('PEXPIRE',O,week)\n"
+    "    call('PEXPIRE',O,px)\n"
     "  end\n"
     "  return text(f)\n"
     "end\n"
@@ -69,8 +75,9 @@ const char redis_script[] =
     "local function refresh(ttl)\n"
     "  if owner=='' then call('PEXPIRE',M,ttl) return end\n"
     "  call('HSET',O,token,text(ms+ttl))\n"
-    "  call('PEXPIRE',O,week)\n"
-    "  call('PEXPIRE',M,last_end()-ms)\n"
+    "  local left=last_end()-ms\n"
+    "  call('PEXPIRE',O,left)\n"
+    "  call('PEXPIRE',M,left)\n"
     "end\n"
     "\n"
     "local function leave(tok)\n"
@@ -96,7 +103,7 @@ const char redis_script[] =
     "  if not tok then return end\n"
     "  if fair=='1' then\n"
     "    leave(tok)\n"
-    "    grant(tok,p[2],p[4],window)\n"
+    "    grant(tok,p[2],p[4],p[5],window)\n"
     "  end\n"
     "  call('PUBLISH',p[5],'+'..tok..name)\n"
     "end\n"
@@ -114,7 +121,7 @@ const char redis_script[] =
     "      v=call('GET',M)\n"
     "    else\n"
     "      if tok then leave(token) end\n"
-    "      return {1,grant(token,owner,note,ttl)}\n"
+    "      return {1,grant(token,owner,note,channel,ttl)}\n"
     "    end\n"
     "  end\n"
     "  if v==id then\n"
@@ -140,6 +147,8 @@ const char redis_script[] =
     "\n"
     "if op=='R' then\n"
     "  if not ours() then return v and 2 or 0 end\n"
+    "  local m=call('HMGET',T,'f','b')\n"
+    "  if m[1] and m[1]==m[2] then return 3 end\n"
     "  refresh(tonumber(ARGV[6]))\n"
     "  return 1\n"
     "end\n"
@@ -163,15 +172,16 @@ const char redis_script[] =
     "end\n"
     "\n"
     "if op=='B' then\n"
-    "  if not v or call('HGET',T,'f')~=ARGV[6] then return 0 end\n"
-    "  call('DEL',M,O)\n"
-    "  pass_on()\n"
+    "  local m=call('HMGET',T,'f','h','k')\n"
+    "  if not v or m[1]~=ARGV[6] then return 0 end\n"
+    "  call('HSET',T,'b',m[1])\n"
+    "  call('PUBLISH',m[2],'!'..m[3]..name)\n"
     "  return 1\n"
     "end\n"
     "\n"
-    "local m=call('HMGET',T,'f','n','t')\n"
-    "return {v,call('PTTL',M),m[1],m[2],m[3],text(ms),call('ZCARD',Q),"
-    "call('HLEN',O)}\n";
+    "local m=call('HMGET',T,'f','n','t','b')\n"
+    "local left=m[1] and m[1]==m[4] and 0 or call('PTTL',M)\n"
+    "return {v,left,m[1],m[2],m[3],text(ms),call('ZCARD',Q),call('HLEN',O)}\n";
 
 /* The older pair of commands, made one. */
 const char redis_script_setnx[] =

@@ -9,6 +9,7 @@
  *
  *   +TOKENKEY   this claim's turn has come
  *   ?TOKENKEY   somebody asks for what we let linger
+ *   !TOKENKEY   an operator broke this grant
  *
  * Messages are lost with the connection.  So when it breaks everybody who waits
  * is woken, and the first to try connects again before its try.
@@ -93,6 +94,8 @@ static void sub_heard(struct redis_conn *rc, const redisReply *reply)
         hfi_wake(&rc->base, text + 1 + HFI_TOKEN_LEN, token);
     else if (text[0] == '?')
         hfi_wanted(&rc->base, text + 1 + HFI_TOKEN_LEN);
+    else if (text[0] == '!')
+        hfi_gone(&rc->base, text + 1 + HFI_TOKEN_LEN, token, HF_LOSS_BROKEN);
 }
 
 void redis_sub_pump(struct hfi_conn *conn)
