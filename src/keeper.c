@@ -14,6 +14,9 @@
  *  (2) A hold is given to the renewer only before its deadline, and is lost at
  *      it: nothing that lapsed is ever renewed.
  *  (3) keeper_until is never later than the first timer.
+ *  (4) Nor does it move to a later time before it has come.  Otherwise somebody
+ *      who takes and releases a lock again and again would ring the keeper
+ *      each time, only for it to find that there is nothing to do.
  *
  * hfi_keeper_step() is the whole of it; the thread is a loop around a step.
  */
@@ -173,7 +176,7 @@ static void keeper_tend(struct hf_client *c, int64_t now)
 int64_t hfi_keeper_step(struct hf_client *c)
 {
     struct hfi_timer *first;
-    int64_t until;
+    int64_t now, until;
     unsigned cancels;
 
     pthread_mutex_lock(&c->mu);
@@ -182,9 +185,14 @@ int64_t hfi_keeper_step(struct hf_client *c)
         c->cancels_told = cancels;
         hfi_lane_rouse_all(c);
     }
-    keeper_tend(c, hfi_now());
+    now = hfi_now();
+    keeper_tend(c, now);
     first = hfi_heap_first(&c->timers);
-    until = c->stopping ? 0 : first ? first->due : HFI_NEVER;
+    until = first ? first->due : HFI_NEVER;
+    if (c->keeper_until > now && c->keeper_until < until)
+        until = c->keeper_until; /* keeper.c (4) */
+    if (c->stopping)
+        until = 0;
     c->keeper_until = until;
     pthread_mutex_unlock(&c->mu);
     return until;
