@@ -46,7 +46,9 @@ struct hfi_lane *hfi_lane_get(struct hf_client *c, const char *key)
         lane->users++;
         return lane;
     }
-    lane = hfi_map_reserve(&c->lanes) ? hfi_alloc(sizeof(*lane) + size) : NULL;
+    lane = hfi_map_reserve(&c->lanes)
+               ? hfi_alloc(offsetof(struct hfi_lane, key) + size)
+               : NULL;
     if (!lane)
         return NULL;
     lane->node.key = memcpy(lane->key, key, size);
