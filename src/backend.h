@@ -108,8 +108,10 @@ struct hfi_backend {
                              struct hfi_grant *, struct hfi_busy *,
                              int64_t deadline, struct hf_error *);
 
-    /* Prove that each grant stands, and extend it where it can lapse.  One
-     * item's failure never keeps another from being renewed. */
+    /* Prove that each grant stands, and extend it where it can lapse; never
+     * shorten it, unless item.ttl_ms is less than claim.ttl_ms, since a request
+     * may arrive later than the one that was sent after it.  One item's failure
+     * never keeps another from being renewed. */
     void (*renew)(struct hfi_conn *, struct hfi_renewal *, size_t n,
                   int64_t deadline, struct hf_error *);
 
@@ -120,7 +122,8 @@ struct hfi_backend {
 
     /* Optional.  Arrange that hfi_wake() is called when a try may succeed, from
      * now on; and, for a claim that holds, that hfi_wanted() is called when
-     * somebody else asks for the key.  unwatch() ends it and never fails. */
+     * somebody else asks for the key, or has asked already and still waits.
+     * unwatch() ends it and never fails. */
     hf_status (*watch)(struct hfi_conn *, const struct hfi_claim *,
                        struct hfi_grant *, int64_t deadline, struct hf_error *);
     void (*unwatch)(struct hfi_conn *, const struct hfi_claim *,

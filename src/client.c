@@ -236,9 +236,9 @@ static void close_quiesce(struct hf_client *c)
     hfi_cond_wake(&c->work);
     pthread_mutex_unlock(&c->mu);
     hfi_bell_ring(&c->bell);
+    hfi_thread_join(&c->keeper); /* first: it starts the others */
     hfi_thread_join(&c->worker);
     hfi_thread_join(&c->renewer);
-    hfi_thread_join(&c->keeper);
 }
 
 void hfi_close(struct hf_client *c)

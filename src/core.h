@@ -192,7 +192,7 @@ struct hf_client {
     struct hfi_link notices;
     int events_fd; /* -1 until asked for */
 
-    unsigned char random[256]; /* tokens are made of this */
+    unsigned char random[1024]; /* tokens are made of this */
     size_t random_left;
     uint32_t jitter;
 };

@@ -174,23 +174,19 @@ hf_status hfi_release(struct hf_lock *lk, struct hf_error *err)
     return st;
 }
 
-/* No answer to a shorter lease: the service may have it now, or may yet get it
- * after our next renewal.  So believe no more than that, and ask for no more. */
-static void handle_shorten(struct hf_client *c, struct hfi_hold *hold,
-                           int64_t sent, int64_t ttl_ms)
+/* A shorter lease is about to be asked for: the service may have it long before
+ * we hear of it, so believe no more than that from now on. */
+static void handle_believe_less(struct hf_client *c, struct hfi_hold *hold,
+                                int64_t end)
 {
     int64_t old = atomic_load(&hold->deadline);
-    int64_t end = hfi_lease_deadline(sent, ttl_ms);
 
-    if (ttl_ms < hold->claim.ttl_ms)
-        hold->claim.ttl_ms = ttl_ms;
-    if (end >= hold->lease_end)
+    if (!(c->conn->traits & HF_TRAIT_LEASED) || end >= hold->lease_end)
         return;
     hold->lease_end = end;
     while (old && end < old)
         if (atomic_compare_exchange_weak(&hold->deadline, &old, end))
             break;
-    hfi_keeper_hold(c, hold);
 }
 
 /* Renew on behalf of the caller; the renewer keeps off meanwhile. */
@@ -199,11 +195,14 @@ static hf_status handle_renew(struct hf_client *c, struct hfi_hold *hold,
 {
     struct hfi_renewal item = {&hold->claim, &hold->grant, ttl_ms, HF_UNCERTAIN,
                                HF_LOSS_STOLEN};
-    int64_t sent = hfi_now(), end = atomic_load(&hold->deadline);
+    int64_t sent = hfi_now(), end;
 
+    handle_believe_less(c, hold, hfi_lease_deadline(sent, ttl_ms));
+    end = atomic_load(&hold->deadline);
     if (end > sent + c->timeout_ms)
         end = sent + c->timeout_ms;
     hold->busy = true;
+    hfi_keeper_hold(c, hold);
     pthread_mutex_unlock(&c->mu);
     c->be->renew(c->conn, &item, 1, end, err);
     pthread_mutex_lock(&c->mu);
@@ -215,8 +214,9 @@ static hf_status handle_renew(struct hf_client *c, struct hfi_hold *hold,
             hfi_hold_lose(c, hold, HF_LOSS_EXPIRED);
     } else if (item.st == HF_LOST) {
         hfi_hold_lose(c, hold, item.reason);
-    } else if (c->conn->traits & HF_TRAIT_LEASED) {
-        handle_shorten(c, hold, sent, ttl_ms);
+    } else if (ttl_ms < hold->claim.ttl_ms) {
+        /* It may yet arrive, after our next renewal: ask for no more. */
+        hold->claim.ttl_ms = ttl_ms;
     }
     if (!handle_still_held(c, hold))
         return handle_lost(hold, err);
@@ -246,6 +246,8 @@ static void handle_forget(struct hf_client *c, struct hfi_hold *hold)
     struct hfi_lane *lane = hold->lane;
 
     hold->state = HFI_RELEASING;
+    hfi_heap_remove(&c->timers, &hold->timer);
+    hfi_link_remove(&hold->due);
     if (hold->watched) {
         hold->watched = false;
         pthread_mutex_unlock(&c->mu);

@@ -229,7 +229,8 @@ static void hold_tell(struct hf_client *c, struct hfi_hold *hold)
 }
 
 /* The hold cannot be proven any longer.  Latched: the first reason stays.  Where
- * the service would keep it as long as we live, it is given back. */
+ * the service would keep it as long as we live, or it was ours to end, it is
+ * given back. */
 void hfi_hold_lose(struct hf_client *c, struct hfi_hold *hold, hf_loss reason)
 {
     struct hfi_lane *lane = hold->lane;
@@ -247,7 +248,8 @@ void hfi_hold_lose(struct hf_client *c, struct hfi_hold *hold, hf_loss reason)
     if (lane->seat == hold)
         lane->seat = NULL;
     hold_tell(c, hold);
-    if (lingering || !(c->conn->traits & HF_TRAIT_LEASED))
+    if (lingering || reason == HF_LOSS_MAX_HOLD ||
+        !(c->conn->traits & HF_TRAIT_LEASED))
         hfi_hold_reap(c, hold);
     hfi_lane_promote(c, lane);
 }

@@ -155,7 +155,7 @@ static bool keeper_is_due(const struct hfi_timer *timer, int64_t now)
     hold = hfi_container(timer, struct hfi_hold, timer);
     return hold->state == HFI_HELD && timer->due == hold->next_at &&
            timer->due <= now + hfi_lease_slack(hold->claim.ttl_ms) &&
-           !hold->manual;
+           !hold->manual && !hold->busy && hfi_link_alone(&hold->due);
 }
 
 static void keeper_tend(struct hf_client *c, int64_t now)

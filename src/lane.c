@@ -151,6 +151,8 @@ void hfi_wanted(struct hfi_conn *conn, const char *key)
 
     pthread_mutex_lock(&c->mu);
     lane = hfi_lane_find(c, key);
+    if (lane && !lane->seat && lane->head && lane->head->hold)
+        lane->head->hold->wanted = true; /* It overtook our own answer. */
     if (lane && lane->seat) {
         lane->seat->wanted = true;
         lane->seat->linger_end = 0;

@@ -20,7 +20,7 @@
 
 #define BATCH_MAX 256
 
-/* Between two attempts to take back one claim. */
+/* Between the first attempts to take back one claim. */
 #define REAP_EVERY_MS 100
 
 /* Move what is due into `items`, and bound the attempt by the shortest. */
@@ -125,6 +125,22 @@ static void worker_reaped(struct hf_client *c, struct hfi_hold *hold)
     hfi_link_append(&c->lost, &hold->link);
 }
 
+/* No answer is none.  And "not there" does not end it for a try that had no
+ * answer: that may arrive after this release. */
+static bool worker_must_go_on(const struct hfi_hold *hold, hf_status st)
+{
+    return st == HF_UNCERTAIN || st == HF_UNAVAILABLE ||
+           (st == HF_LOST && hold->uncertain);
+}
+
+/* Twice as long each time. */
+static int64_t worker_reap_pause(const struct hfi_hold *hold, int64_t now)
+{
+    int64_t since = now - (hold->next_at - hold->claim.ttl_ms);
+
+    return since > REAP_EVERY_MS ? since : REAP_EVERY_MS;
+}
+
 static void worker_reap(struct hf_client *c, struct hfi_hold *hold)
 {
     int64_t now = hfi_now();
@@ -138,8 +154,8 @@ static void worker_reap(struct hf_client *c, struct hfi_hold *hold)
     hfi_hold_quiet(c, hold);
     st = hfi_hold_send_release(c, hold, now + c->timeout_ms, NULL);
     now = hfi_now();
-    if ((st == HF_UNCERTAIN || st == HF_UNAVAILABLE) && now < hold->next_at)
-        hfi_keeper_set(c, &hold->timer, now + REAP_EVERY_MS);
+    if (now < hold->next_at && worker_must_go_on(hold, st))
+        hfi_keeper_set(c, &hold->timer, now + worker_reap_pause(hold, now));
     else
         worker_reaped(c, hold);
 }

@@ -568,13 +568,14 @@ static bool renew_once(struct redis_conn *rc, struct hfi_renewal *items,
     struct redis_batch batch = {0};
     bool noscript = false;
     char ttl[24];
-    const char *argv[] = {ttl};
+    const char *argv[] = {ttl, "0"};
     hf_status st;
     size_t i;
 
     for (i = 0; replies && i < n; i++) {
         snprintf(ttl, sizeof(ttl), "%" PRId64, items[i].ttl_ms);
-        redis_step_add(rc, &batch, 'R', items[i].claim, 1, argv,
+        argv[1] = items[i].ttl_ms < items[i].claim->ttl_ms ? "1" : "0";
+        redis_step_add(rc, &batch, 'R', items[i].claim, 2, argv,
                        whole && i == 0);
     }
     st = replies ? redis_batch_send(rc, &batch, replies, deadline, err)
