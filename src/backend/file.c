@@ -146,6 +146,7 @@ static hf_status file_open(struct hfi_conn *conn, const struct hfi_url *url,
 
     (void)deadline;
     fc->dir_fd = fc->inotify_fd = -1;
+    fc->pid = (long)getpid();
     pthread_mutex_init(&fc->mu, NULL);
     fc->opened = true;
     if (url->nhosts || url->user)
@@ -265,33 +266,31 @@ static hf_status file_flock(int fd, int how, struct hf_error *err)
 }
 
 /* Write who has it now, under the next fence.  file.c (1) */
-static hf_status file_sign(int fd, const struct hfi_claim *claim, char mode,
+static hf_status file_sign(struct file_conn *fc, int fd,
+                           const struct hfi_claim *claim, char mode,
                            struct file_record *rec, struct hf_error *err)
 {
-    rec->fence = file_next_fence(rec);
+    rec->since_us = hfi_wall_us();
+    rec->fence = file_next_fence(rec, rec->since_us);
     if (!rec->fence)
         return hfi_fail(err, HF_PROTOCOL,
                         "the fence in the lock file cannot rise any more");
     rec->mode = mode;
-    rec->since_us = hfi_wall_us();
-    rec->pid = (long)getpid();
-    snprintf(rec->owner, sizeof(rec->owner), "%s",
-             claim->owner ? claim->owner : claim->token);
-    snprintf(rec->note, sizeof(rec->note), "%s",
-             claim->note ? claim->note : "");
-    return file_record_write(fd, rec, err);
+    rec->pid = fc->pid;
+    return file_record_write(fd, rec, claim, err);
 }
 
-static hf_status file_take_exclusive(int fd, const struct hfi_claim *claim,
+static hf_status file_take_exclusive(struct file_conn *fc, int fd,
+                                     const struct hfi_claim *claim,
                                      struct file_record *rec,
                                      struct hf_error *err)
 {
     hf_status st = file_flock(fd, LOCK_EX, err);
 
     if (!st)
-        st = file_record_read(fd, rec, err);
+        st = file_record_read_fence(fd, rec, err);
     if (!st)
-        st = file_sign(fd, claim, FILE_EXCLUSIVE, rec, err);
+        st = file_sign(fc, fd, claim, FILE_EXCLUSIVE, rec, err);
     if (!st && !file_mark(fd, FILE_HOLD_AT, F_RDLCK, claim))
         st = hfi_fail_errno(err, HF_SYSTEM, errno, "lock a byte");
     return st;
@@ -314,7 +313,8 @@ static hf_status file_join(int fd, const struct hfi_claim *claim,
 
 /* First alone, to sign; then shared, for equals to join.  The change from one
  * to the other is not atomic, so it may fail, and then somebody else has it. */
-static hf_status file_take_owned(int fd, const struct hfi_claim *claim,
+static hf_status file_take_owned(struct file_conn *fc, int fd,
+                                 const struct hfi_claim *claim,
                                  struct file_record *rec, struct hf_error *err)
 {
     hf_status st = file_flock(fd, LOCK_EX, err);
@@ -324,14 +324,15 @@ static hf_status file_take_owned(int fd, const struct hfi_claim *claim,
     if (!st)
         st = file_record_read(fd, rec, err);
     if (!st)
-        st = file_sign(fd, claim, FILE_OWNED, rec, err);
+        st = file_sign(fc, fd, claim, FILE_OWNED, rec, err);
     if (!st && !file_mark(fd, FILE_HOLD_AT, F_RDLCK, claim))
         st = hfi_fail_errno(err, HF_SYSTEM, errno, "lock a byte");
     return st ? st : file_flock(fd, LOCK_SH, err);
 }
 
 /* Several may hold LOCK_SH, so the gate makes one of them sign at a time. */
-static hf_status file_take_shared(int fd, const struct hfi_claim *claim,
+static hf_status file_take_shared(struct file_conn *fc, int fd,
+                                  const struct hfi_claim *claim,
                                   struct file_record *rec, struct hf_error *err)
 {
     hf_status st = file_flock(fd, LOCK_SH, err);
@@ -344,21 +345,22 @@ static hf_status file_take_shared(int fd, const struct hfi_claim *claim,
     if (!st && rec->mode == FILE_OWNED && file_count_holders(fd))
         st = HF_BUSY;
     if (!st)
-        st = file_sign(fd, claim, FILE_SHARED, rec, err);
+        st = file_sign(fc, fd, claim, FILE_SHARED, rec, err);
     if (!st && !file_mark(fd, FILE_HOLD_AT, F_RDLCK, claim))
         st = hfi_fail_errno(err, HF_SYSTEM, errno, "lock a byte");
     file_byte(fd, FILE_GATE_AT, F_UNLCK);
     return st;
 }
 
-static hf_status file_take(int fd, const struct hfi_claim *claim,
+static hf_status file_take(struct file_conn *fc, int fd,
+                           const struct hfi_claim *claim,
                            struct file_record *rec, struct hf_error *err)
 {
     if (claim->shared)
-        return file_take_shared(fd, claim, rec, err);
+        return file_take_shared(fc, fd, claim, rec, err);
     if (claim->owner)
-        return file_take_owned(fd, claim, rec, err);
-    return file_take_exclusive(fd, claim, rec, err);
+        return file_take_owned(fc, fd, claim, rec, err);
+    return file_take_exclusive(fc, fd, claim, rec, err);
 }
 
 /* Undo what file_take() got before it found the lock busy. */
@@ -409,24 +411,27 @@ static hf_status file_try_once(struct file_conn *fc,
                                struct hf_error *err)
 {
     struct file_record rec;
-    struct stat sb;
+    struct statx sx; /* fstat() would also ask for the times, and that makes
+                      * the next write store new ones */
     hf_status st = file_descriptor(fc, claim, grant, err);
 
     *vanished = false;
     if (st)
         return st;
-    st = file_take(grant->ref.ints[0], claim, &rec, err);
+    st = file_take(fc, grant->ref.ints[0], claim, &rec, err);
     if (st && st != HF_BUSY)
         return st; /* and let go by the caller */
     if (st)
         file_untake(grant->ref.ints[0], claim);
     else if (grant->ref.ints[2])
         file_mark(grant->ref.ints[0], FILE_WAIT_AT, F_UNLCK, claim);
-    if (fstat(grant->ref.ints[0], &sb) || !sb.st_nlink) { /* file.c (2) */
+    if (statx(grant->ref.ints[0], "", AT_EMPTY_PATH, STATX_TYPE | STATX_NLINK,
+              &sx) ||
+        !sx.stx_nlink) { /* file.c (2) */
         *vanished = true;
         return HF_BUSY;
     }
-    if (!S_ISREG(sb.st_mode))
+    if (!S_ISREG(sx.stx_mode))
         return hfi_fail(err, HF_PROTOCOL, "the lock file is not a file");
     if (!st)
         grant->fence = rec.fence;

@@ -20,6 +20,7 @@ struct file_watch;
 struct file_conn {
     struct hfi_conn base;
     bool opened; /* the descriptors below are ours */
+    long pid;
     int dir_fd;
     int inotify_fd;
     pthread_mutex_t mu; /* guards `watches` */
@@ -67,12 +68,16 @@ struct file_record {
 /* HF_PROTOCOL if something else stands there. */
 hf_status file_record_read(int fd, struct file_record *ret,
                            struct hf_error *err);
+/* The same, but only fence, broken and size. */
+hf_status file_record_read_fence(int fd, struct file_record *ret,
+                                 struct hf_error *err);
+/* Write the record with the claim's owner and note in place of its own. */
 hf_status file_record_write(int fd, const struct file_record *,
-                            struct hf_error *err);
+                            const struct hfi_claim *, struct hf_error *err);
 hf_status file_record_break(int fd, uint64_t fence, struct hf_error *err);
 
 /* The fence for the next grant; 0 if there is none left. */
-uint64_t file_next_fence(const struct file_record *);
+uint64_t file_next_fence(const struct file_record *, int64_t wall_us);
 
 /* ---- file_look.c ------------------------------------------------------- */
 

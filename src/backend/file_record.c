@@ -19,7 +19,6 @@
 #include <inttypes.h>
 #include <unistd.h>
 
-#include "../env.h"
 #include "../escape.h"
 
 #include "../banned.h"
@@ -71,21 +70,27 @@ static bool record_text(char *text, char *ret, size_t size)
     return true;
 }
 
-static bool record_parse(char *text, struct file_record *ret)
+/* The first line and the fence; *text is left behind them. */
+static bool record_parse_fence(char **text, struct file_record *ret)
 {
-    char *broken, *fence, *mode, *since, *pid, *owner, *note;
+    char *broken, *fence;
+
+    return record_field(text, record_head, '\n', &broken) &&
+           record_field(text, "fence=", ' ', &fence) &&
+           record_number(broken, &ret->broken) &&
+           record_number(fence, &ret->fence);
+}
+
+static bool record_parse_rest(char *text, struct file_record *ret)
+{
+    char *mode, *since, *pid, *owner, *note;
     uint64_t since_us, pid_number;
 
-    if (!record_field(&text, record_head, '\n', &broken) ||
-        !record_field(&text, "fence=", ' ', &fence) ||
-        !record_field(&text, "mode=", ' ', &mode) ||
+    if (!record_field(&text, "mode=", ' ', &mode) ||
         !record_field(&text, "since=", ' ', &since) ||
         !record_field(&text, "pid=", '\n', &pid) ||
         !record_field(&text, "owner=", '\n', &owner) ||
-        !record_field(&text, "note=", '\n', &note))
-        return false;
-    if (!record_number(broken, &ret->broken) ||
-        !record_number(fence, &ret->fence) ||
+        !record_field(&text, "note=", '\n', &note) ||
         !record_number(since, &since_us) || !record_number(pid, &pid_number) ||
         !record_text(owner, ret->owner, sizeof(ret->owner)) ||
         !record_text(note, ret->note, sizeof(ret->note)))
@@ -96,13 +101,17 @@ static bool record_parse(char *text, struct file_record *ret)
     return true;
 }
 
-hf_status file_record_read(int fd, struct file_record *ret,
-                           struct hf_error *err)
+static hf_status record_read(int fd, struct file_record *ret, bool all,
+                             struct hf_error *err)
 {
-    char text[RECORD_MAX + 1];
+    char text[RECORD_MAX + 1], *at = text;
     ssize_t len = pread(fd, text, RECORD_MAX, 0);
 
-    *ret = (struct file_record){0};
+    ret->fence = ret->broken = 0;
+    ret->mode = ret->owner[0] = ret->note[0] = '\0';
+    ret->since_us = 0;
+    ret->pid = 0;
+    ret->size = 0;
     if (len < 0 && errno == ESPIPE)
         return hfi_fail(err, HF_PROTOCOL, "the lock file is not a file");
     if (len < 0)
@@ -111,31 +120,75 @@ hf_status file_record_read(int fd, struct file_record *ret,
     ret->size = len;
     /* No text is an empty file, or one whose size outlived a crash of the
      * machine and whose data did not. */
-    if (!text[0] || record_parse(text, ret))
+    if (!text[0] ||
+        (record_parse_fence(&at, ret) && (!all || record_parse_rest(at, ret))))
         return HF_OK;
     return hfi_fail(err, HF_PROTOCOL,
                     "something that is not a holdfast lock stands in the lock "
                     "file; move it away or choose another key");
 }
 
-/* A shorter record is filled up with newlines, so that nothing of the longer
- * one before it is left. */
-hf_status file_record_write(int fd, const struct file_record *rec,
-                            struct hf_error *err)
+hf_status file_record_read(int fd, struct file_record *ret,
+                           struct hf_error *err)
 {
-    char text[RECORD_MAX], owner[HF_OWNER_MAX * 3 + 4],
-        note[HF_NOTE_MAX * 3 + 4];
-    ssize_t done;
-    int len;
+    return record_read(fd, ret, true, err);
+}
 
-    hfi_escape(owner, sizeof(owner), rec->owner, RECORD_KEEP);
-    hfi_escape(note, sizeof(note), rec->note, RECORD_KEEP);
-    len = snprintf(text, sizeof(text),
-                   "%s%020d\nfence=%" PRIu64 " mode=%c since=%" PRId64
-                   " pid=%ld\nowner=%s\nnote=%s\n",
-                   record_head, 0, rec->fence, rec->mode, rec->since_us,
-                   rec->pid, owner, note);
-    for (; len < rec->size && len < RECORD_MAX; len++)
+hf_status file_record_read_fence(int fd, struct file_record *ret,
+                                 struct hf_error *err)
+{
+    return record_read(fd, ret, false, err);
+}
+
+static char *record_put(char *at, const char *text)
+{
+    size_t len = strlen(text);
+
+    memcpy(at, text, len);
+    return at + len;
+}
+
+static char *record_put_number(char *at, uint64_t n)
+{
+    char digits[20];
+    size_t first = sizeof(digits);
+
+    do {
+        digits[--first] = (char)('0' + n % 10);
+        n /= 10;
+    } while (n);
+    memcpy(at, digits + first, sizeof(digits) - first);
+    return at + sizeof(digits) - first;
+}
+
+/* A shorter record is filled up with newlines, so that nothing of the longer
+ * one before it is left.  Put together by hand: printf would take longer than
+ * the write. */
+hf_status file_record_write(int fd, const struct file_record *rec,
+                            const struct hfi_claim *claim, struct hf_error *err)
+{
+    char text[RECORD_MAX], *at = text;
+    ssize_t len, done;
+
+    at = record_put(at, record_head);
+    at = record_put(at, "00000000000000000000\nfence=");
+    at = record_put_number(at, rec->fence);
+    at = record_put(at, " mode=");
+    *at++ = rec->mode;
+    at = record_put(at, " since=");
+    at = record_put_number(at, (uint64_t)rec->since_us);
+    at = record_put(at, " pid=");
+    at = record_put_number(at, (uint64_t)rec->pid);
+    at = record_put(at, "\nowner=");
+    if (claim->owner)
+        at += hfi_escape(at, HF_OWNER_MAX * 3 + 1, claim->owner, RECORD_KEEP);
+    else
+        at = record_put(at, claim->token);
+    at = record_put(at, "\nnote=");
+    if (claim->note)
+        at += hfi_escape(at, HF_NOTE_MAX * 3 + 1, claim->note, RECORD_KEEP);
+    *at++ = '\n';
+    for (len = at - text; len < rec->size && len < RECORD_MAX; len++)
         text[len] = '\n';
     done = pwrite(fd, text, (size_t)len, 0);
     if (done == len)
@@ -156,9 +209,9 @@ hf_status file_record_break(int fd, uint64_t fence, struct hf_error *err)
 
 /* Rising also when the file was lost or restored, as long as the clock has not
  * gone back behind the last grant. */
-uint64_t file_next_fence(const struct file_record *rec)
+uint64_t file_next_fence(const struct file_record *rec, int64_t wall_us)
 {
-    uint64_t next = rec->fence + 1, clock = (uint64_t)hfi_wall_us();
+    uint64_t next = rec->fence + 1, clock = (uint64_t)wall_us;
 
     if (clock > next && clock < FENCE_MAX)
         next = clock;
