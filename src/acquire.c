@@ -48,7 +48,8 @@ void hfi_request_rouse(struct hf_request *rq)
     struct hf_client *c = rq->client;
 
     if (!rq->async) {
-        hfi_cond_wake(&rq->cond);
+        if (rq->spot)
+            hfi_cond_wake(&rq->spot->cond);
         return;
     }
     if (!rq->stepping && hfi_link_alone(&rq->ready)) {
@@ -58,7 +59,7 @@ void hfi_request_rouse(struct hf_request *rq)
     }
 }
 
-/* Out of the lane's lists, and tell whoever waits for the outcome. */
+/* Out of the lane's lists; an event loop is told. */
 static void request_end(struct hf_request *rq, enum hfi_request_state state)
 {
     struct hf_client *c = rq->client;
@@ -75,15 +76,16 @@ static void request_end(struct hf_request *rq, enum hfi_request_state state)
         hfi_lane_put(c, lane);
         hfi_notify(c, &rq->notice,
                    state == HFI_GRANTED ? HF_GRANTED : HF_FAILED);
-    } else {
-        hfi_cond_wake(&rq->cond);
     }
 }
 
-/* The request has `hold`, its own or one that was handed to it. */
-void hfi_request_grant(struct hf_request *rq, struct hfi_hold *hold)
+/* The request has `hold`, its own or one that was handed to it.  Where its
+ * thread sleeps, to be woken by the caller: best after the mutex is let go, or
+ * it would wake up only to wait for that. */
+struct hfi_spot *hfi_request_grant(struct hf_request *rq, struct hfi_hold *hold)
 {
     struct hf_client *c = rq->client;
+    struct hfi_spot *spot = rq->spot;
 
     if (rq->hold && rq->hold != hold)
         hfi_hold_free(c, rq->hold); /* It was never sent. */
@@ -91,6 +93,7 @@ void hfi_request_grant(struct hf_request *rq, struct hfi_hold *hold)
     rq->lock->user = rq->user;
     hfi_hold_give(c, hold, rq->lock);
     request_end(rq, HFI_GRANTED);
+    return spot;
 }
 
 /* What this client has already that serves the wish as it is. */
@@ -401,7 +404,6 @@ static void request_init(struct hf_request *rq, struct hf_client *c,
     hfi_link_init(&rq->link);
     hfi_link_init(&rq->ready);
     hfi_notice_init(&rq->notice);
-    hfi_cond_init(&rq->cond);
 }
 
 /* Undo request_init() and request_place(), with the mutex held. */
@@ -411,14 +413,36 @@ static void request_fini(struct hf_request *rq)
         hfi_hold_free(rq->client, rq->hold);
     if (rq->lane)
         hfi_lane_put(rq->client, rq->lane);
+    if (rq->spot) {
+        rq->spot->next = rq->client->spots;
+        rq->client->spots = rq->spot;
+    }
     rq->hold = NULL;
     rq->lane = NULL;
-    hfi_cond_fini(&rq->cond);
+    rq->spot = NULL;
 }
 
 static hf_status request_closed(struct hf_request *rq)
 {
     return hfi_fail(&rq->err, HF_INVALID, "the client is being closed");
+}
+
+/* Have a place to sleep: one that was used before, or a new one. */
+static bool request_find_spot(struct hf_request *rq)
+{
+    struct hf_client *c = rq->client;
+
+    if (rq->spot)
+        return true;
+    rq->spot = c->spots;
+    if (rq->spot) {
+        c->spots = rq->spot->next;
+        return true;
+    }
+    rq->spot = hfi_alloc(sizeof(*rq->spot));
+    if (rq->spot)
+        hfi_cond_init(&rq->spot->cond);
+    return rq->spot != NULL;
 }
 
 /* Step, sleep, step again, in the caller's thread, until it is over. */
@@ -427,9 +451,14 @@ static hf_status request_drive(struct hf_request *rq)
     struct hf_client *c = rq->client;
     int64_t until;
 
-    while (!hfi_request_step(rq, &until))
-        if (!rq->woken && until > hfi_now())
-            hfi_cond_wait(&rq->cond, &c->mu, until);
+    while (!hfi_request_step(rq, &until)) {
+        if (rq->woken || until <= hfi_now())
+            continue;
+        if (request_find_spot(rq))
+            hfi_cond_wait(&rq->spot->cond, &c->mu, until);
+        else
+            request_fail(rq, hfi_nomem(&rq->err));
+    }
     return rq->state == HFI_GRANTED ? HF_OK : rq->result;
 }
 

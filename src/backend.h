@@ -52,7 +52,7 @@ struct hfi_claim {
 struct hfi_grant {
     uint64_t fence;
     union {
-        int ints[3];
+        int ints[4];
         char text[40]; /* what hf_detach() hands on */
     } ref;             /* the backend's own note */
     bool placed;       /* something of this claim is kept: release() it */

@@ -84,6 +84,13 @@ static void client_init(struct hf_client *c)
 
 static void client_free(struct hf_client *c)
 {
+    struct hfi_spot *spot;
+
+    while ((spot = c->spots)) {
+        c->spots = spot->next;
+        hfi_cond_fini(&spot->cond);
+        hfi_free(spot);
+    }
     hfi_bell_fini(&c->bell);
     if (c->events_fd >= 0)
         close(c->events_fd);

@@ -115,6 +115,14 @@ struct hf_lock {
     int lost_fd;
 };
 
+/* Where the thread of a blocking request sleeps.  They belong to the client and
+ * are used again and again, so one may be woken after its sleeper has left: a
+ * wake-up for nothing, where a condition of the request's own would be gone. */
+struct hfi_spot {
+    struct hfi_spot *next; /* in client->spots */
+    struct hfi_cond cond;
+};
+
 enum hfi_request_state {
     HFI_WAITING,    /* in the local queue */
     HFI_CONTENDING, /* asks the service */
@@ -143,7 +151,7 @@ struct hf_request {
     bool stepping; /* the worker is at it */
     hf_status result;
     struct hf_error err;
-    struct hfi_cond cond;     /* blocking: its thread sleeps here */
+    struct hfi_spot *spot;    /* blocking: its thread sleeps here, or NULL */
     struct hfi_timer timer;   /* async: when to step it */
     struct hfi_link ready;    /* async: in client->ready */
     struct hfi_notice notice; /* async: its end */
@@ -169,6 +177,8 @@ struct hf_client {
     bool stopping;          /* the threads must end */
     unsigned calls;         /* under way in callers' threads */
     struct hfi_cond settle; /* a renewal came back, a call ended, closed */
+
+    struct hfi_spot *spots; /* that nobody sleeps in */
 
     struct hfi_map lanes;
     struct hfi_link lost; /* of struct hfi_hold */
@@ -253,7 +263,7 @@ hf_status hfi_acquire_start(struct hf_client *, const char *key,
                             void *user, struct hf_request **ret,
                             struct hf_error *);
 bool hfi_request_step(struct hf_request *, int64_t *until);
-void hfi_request_grant(struct hf_request *, struct hfi_hold *);
+struct hfi_spot *hfi_request_grant(struct hf_request *, struct hfi_hold *);
 void hfi_request_rouse(struct hf_request *);
 void hfi_request_free(struct hf_request *);
 

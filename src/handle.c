@@ -81,8 +81,10 @@ static hf_status handle_lost(const struct hfi_hold *hold, struct hf_error *err)
                     hf_loss_name((hf_loss)atomic_load(&hold->loss)));
 }
 
-/* Hand the seat to the first in the local queue, if it wants just that. */
-static bool handle_pass_on(struct hf_client *c, struct hfi_hold *hold)
+/* Hand the seat to the first in the local queue, if it wants just that; *wake is
+ * where that one sleeps. */
+static bool handle_pass_on(struct hf_client *c, struct hfi_hold *hold,
+                           struct hfi_spot **wake)
 {
     struct hfi_lane *lane = hold->lane;
     struct hf_request *rq;
@@ -98,7 +100,7 @@ static bool handle_pass_on(struct hf_client *c, struct hfi_hold *hold)
     if (hold->turns != INT32_MAX)
         hold->turns--;
     hfi_hold_take_up(c, hold, &rq->wish);
-    hfi_request_grant(rq, hold);
+    *wake = hfi_request_grant(rq, hold);
     return true;
 }
 
@@ -138,12 +140,12 @@ static bool handle_linger(struct hf_client *c, struct hfi_hold *hold)
 
 /* The last handle of a hold is gone. */
 static hf_status handle_end(struct hf_client *c, struct hfi_hold *hold,
-                            struct hf_error *err)
+                            struct hfi_spot **wake, struct hf_error *err)
 {
     hf_status st;
 
     if (handle_still_held(c, hold)) {
-        if (handle_pass_on(c, hold) || handle_linger(c, hold))
+        if (handle_pass_on(c, hold, wake) || handle_linger(c, hold))
             return HF_OK;
         if (hold->state == HFI_HELD)
             return hfi_hold_drop(c, hold, err);
@@ -160,16 +162,19 @@ hf_status hfi_release(struct hf_lock *lk, struct hf_error *err)
 {
     struct hf_client *c = lk->client;
     struct hfi_hold *hold = lk->hold;
+    struct hfi_spot *wake = NULL;
     hf_status st = HF_OK;
 
     handle_enter(c);
     hfi_notice_drop(c, &lk->notice);
     hfi_link_remove(&lk->link);
     if (hfi_link_alone(&hold->handles))
-        st = handle_end(c, hold, err);
+        st = handle_end(c, hold, &wake, err);
     else if (!handle_still_held(c, hold))
         st = handle_lost(hold, err);
     handle_leave(c);
+    if (wake)
+        hfi_cond_wake(&wake->cond);
     hfi_lock_free(lk);
     return st;
 }

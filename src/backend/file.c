@@ -7,12 +7,13 @@
  *   exclusive      LOCK_EX
  *   with owner id  LOCK_EX to come first, then LOCK_SH, which its equals join
  *   shared         LOCK_SH
- *   Every holder also keeps a read lock on a byte of its own beyond the end of
- *   the file (an open file description lock, which flock does not see): it
- *   tells a living holder from what a dead one left in the record, and from a
- *   foreign one; and who only looks can see it without touching the lock.
- *   Waiters keep a byte in a range of their own, so that a holder that would
- *   linger can see them, and then read a byte, which it can hear.
+ *   Bytes beyond the end of the file carry the rest, by open file description
+ *   locks, which flock does not see.  Holders with LOCK_SH keep one each: it
+ *   tells a living group from what a dead one left in the record, or from a
+ *   foreign reader.  Waiters keep one each, so that a holder that would linger
+ *   can see them, and then read a byte, which it can hear.  Who only looks
+ *   keeps one while it has LOCK_SH for an instant, and a try that fails just
+ *   then is made again.
  *
  * INVARIANTS
  *  (1) The record is written under LOCK_EX, or under LOCK_SH with the gate (a
@@ -38,6 +39,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/file.h>
 #include <sys/inotify.h>
 #include <sys/stat.h>
@@ -50,9 +52,13 @@
 #include "../banned.h"
 
 #define FILE_GATE_AT (INT64_C(1) << 40)
-#define FILE_HOLD_AT (FILE_GATE_AT + 1)
+#define FILE_LOOK_AT (FILE_GATE_AT + 1)
+#define FILE_HOLD_AT (FILE_GATE_AT + 2)
 #define FILE_SLOTS   (INT64_C(1) << 32)
 #define FILE_WAIT_AT (FILE_HOLD_AT + FILE_SLOTS)
+
+/* How often a try is made again while somebody looks. */
+#define FILE_LOOKS_MAX 100
 
 /* How often a lock file may vanish under our hands before we give up. */
 #define FILE_REOPEN_MAX 100
@@ -229,7 +235,6 @@ int32_t file_count_waiters(int fd)
     return file_count(fd, FILE_WAIT_AT);
 }
 
-/* A child that was forked shares the description, so closing is not enough. */
 static void file_unlock(int fd)
 {
     struct flock all = {.l_type = F_UNLCK, .l_whence = SEEK_SET};
@@ -244,23 +249,55 @@ static void file_queue(int fd, const struct hfi_claim *claim,
 {
     char c;
 
-    if (grant->ref.ints[2])
+    if (grant->ref.ints[FILE_WAITS])
         return;
-    grant->ref.ints[2] = file_mark(fd, FILE_WAIT_AT, F_RDLCK, claim);
+    grant->ref.ints[FILE_BYTES] = grant->ref.ints[FILE_WAITS] =
+        file_mark(fd, FILE_WAIT_AT, F_RDLCK, claim);
     if (pread(fd, &c, 1, 0) < 0)
-        grant->ref.ints[2] = 0; /* Show it again at the next try. */
+        grant->ref.ints[FILE_WAITS] = 0; /* Show it again at the next try. */
 }
 
 /* ---- taking ------------------------------------------------------------ */
 
+/* Does somebody look at the lock just now? */
+static bool file_is_looked_at(int fd)
+{
+    struct flock byte = {.l_type = F_WRLCK,
+                         .l_whence = SEEK_SET,
+                         .l_start = FILE_LOOK_AT,
+                         .l_len = 1};
+
+    return !fcntl(fd, F_OFD_GETLK, &byte) && byte.l_type != F_UNLCK;
+}
+
+/* Is it held exclusively, by anybody?  The byte tells those whose try we spoil
+ * that it was only us. */
+bool file_is_exclusive(int fd)
+{
+    bool busy;
+
+    file_byte(fd, FILE_LOOK_AT, F_RDLCK);
+    busy = flock(fd, LOCK_SH | LOCK_NB) && errno == EWOULDBLOCK;
+    if (!busy)
+        flock(fd, LOCK_UN);
+    file_byte(fd, FILE_LOOK_AT, F_UNLCK);
+    return busy;
+}
+
 /* Wait for nothing; HF_BUSY where another has it. */
 static hf_status file_flock(int fd, int how, struct hf_error *err)
 {
+    int looks = 0;
+
     while (flock(fd, how | LOCK_NB)) {
-        if (errno == EWOULDBLOCK)
-            return HF_BUSY;
-        if (errno != EINTR)
+        if (errno == EINTR)
+            continue;
+        if (errno != EWOULDBLOCK)
             return hfi_fail_errno(err, HF_SYSTEM, errno, "flock");
+        if (how != LOCK_EX || looks++ == FILE_LOOKS_MAX ||
+            !file_is_looked_at(fd))
+            return HF_BUSY;
+        sched_yield();
     }
     return HF_OK;
 }
@@ -291,8 +328,6 @@ static hf_status file_take_exclusive(struct file_conn *fc, int fd,
         st = file_record_read_fence(fd, rec, err);
     if (!st)
         st = file_sign(fc, fd, claim, FILE_EXCLUSIVE, rec, err);
-    if (!st && !file_mark(fd, FILE_HOLD_AT, F_RDLCK, claim))
-        st = hfi_fail_errno(err, HF_SYSTEM, errno, "lock a byte");
     return st;
 }
 
@@ -389,9 +424,9 @@ static hf_status file_descriptor(struct file_conn *fc,
         return hfi_fail(err, HF_DENIED, "the lock file is a symbolic link");
     if (fd < 0)
         return hfi_fail_errno(err, HF_SYSTEM, errno, "open the lock file");
-    grant->ref.ints[0] = fd;
-    grant->ref.ints[1] = -1;
-    grant->ref.ints[2] = 0;
+    grant->ref.ints[FILE_FD] = fd;
+    grant->ref.ints[FILE_WD] = -1;
+    grant->ref.ints[FILE_BYTES] = grant->ref.ints[FILE_WAITS] = 0;
     grant->placed = true;
     return HF_OK;
 }
@@ -400,8 +435,13 @@ static void file_let_go(struct hfi_grant *grant)
 {
     if (!grant->placed)
         return;
-    file_unlock(grant->ref.ints[0]); /* before others hear it close */
-    close(grant->ref.ints[0]);
+    /* Before others hear it close; and a child that was forked shares the
+     * description, so closing is not enough. */
+    if (grant->ref.ints[FILE_BYTES])
+        file_unlock(grant->ref.ints[FILE_FD]);
+    else
+        flock(grant->ref.ints[FILE_FD], LOCK_UN);
+    close(grant->ref.ints[FILE_FD]);
     grant->placed = false;
 }
 
@@ -418,15 +458,17 @@ static hf_status file_try_once(struct file_conn *fc,
     *vanished = false;
     if (st)
         return st;
-    st = file_take(fc, grant->ref.ints[0], claim, &rec, err);
+    st = file_take(fc, grant->ref.ints[FILE_FD], claim, &rec, err);
     if (st && st != HF_BUSY)
         return st; /* and let go by the caller */
     if (st)
-        file_untake(grant->ref.ints[0], claim);
-    else if (grant->ref.ints[2])
-        file_mark(grant->ref.ints[0], FILE_WAIT_AT, F_UNLCK, claim);
-    if (statx(grant->ref.ints[0], "", AT_EMPTY_PATH, STATX_TYPE | STATX_NLINK,
-              &sx) ||
+        file_untake(grant->ref.ints[FILE_FD], claim);
+    else if (grant->ref.ints[FILE_WAITS])
+        file_mark(grant->ref.ints[FILE_FD], FILE_WAIT_AT, F_UNLCK, claim);
+    if (claim->owner || claim->shared)
+        grant->ref.ints[FILE_BYTES] = 1;
+    if (statx(grant->ref.ints[FILE_FD], "", AT_EMPTY_PATH,
+              STATX_TYPE | STATX_NLINK, &sx) ||
         !sx.stx_nlink) { /* file.c (2) */
         *vanished = true;
         return HF_BUSY;
@@ -451,7 +493,8 @@ static hf_status file_try_acquire(struct hfi_conn *conn,
                                   struct hf_error *err)
 {
     struct file_conn *fc = (struct file_conn *)conn;
-    bool vanished = true, watched = grant->placed && grant->ref.ints[1] >= 0;
+    bool vanished = true,
+         watched = grant->placed && grant->ref.ints[FILE_WD] >= 0;
     hf_status st = HF_BUSY;
     char key[HFI_QUOTE_MAX];
     int i;
@@ -467,8 +510,8 @@ static hf_status file_try_acquire(struct hfi_conn *conn,
         }
     }
     if (st == HF_BUSY && claim->queue && grant->placed) { /* file.c (4) */
-        file_queue(grant->ref.ints[0], claim, grant);
-        if (watched && grant->ref.ints[1] < 0)
+        file_queue(grant->ref.ints[FILE_FD], claim, grant);
+        if (watched && grant->ref.ints[FILE_WD] < 0)
             file_watch(conn, claim, grant, deadline, NULL);
         return st;
     }
@@ -494,7 +537,7 @@ static bool file_is_named(struct file_conn *fc, const char *key, int fd)
 
 static void file_renew_one(struct file_conn *fc, struct hfi_renewal *item)
 {
-    int fd = item->grant->ref.ints[0];
+    int fd = item->grant->ref.ints[FILE_FD];
     struct file_record rec;
 
     item->st = HF_OK;
@@ -575,7 +618,7 @@ static hf_status file_watch(struct hfi_conn *conn,
 
     (void)deadline;
     pthread_mutex_lock(&fc->mu);
-    wd = file_inotify(fc, grant->ref.ints[0]);
+    wd = file_inotify(fc, grant->ref.ints[FILE_FD]);
     if (wd < 0) {
         st = hfi_fail_errno(err, HF_SYSTEM, errno, "inotify");
         goto out;
@@ -594,9 +637,9 @@ static hf_status file_watch(struct hfi_conn *conn,
         *at = watch;
     }
     watch->users++;
-    grant->ref.ints[1] = wd;
+    grant->ref.ints[FILE_WD] = wd;
     /* Who waited before we listened will not be heard. */
-    if (grant->fence && file_count_waiters(grant->ref.ints[0]))
+    if (grant->fence && file_count_waiters(grant->ref.ints[FILE_FD]))
         hfi_wanted(conn, claim->key);
 out:
     pthread_mutex_unlock(&fc->mu);
@@ -608,12 +651,12 @@ static void file_unwatch(struct hfi_conn *conn, const struct hfi_claim *claim,
 {
     struct file_conn *fc = (struct file_conn *)conn;
     struct file_watch **at, *watch;
-    int wd = grant->ref.ints[1];
+    int wd = grant->ref.ints[FILE_WD];
 
     (void)claim;
     if (wd < 0)
         return;
-    grant->ref.ints[1] = -1;
+    grant->ref.ints[FILE_WD] = -1;
     pthread_mutex_lock(&fc->mu);
     at = file_watch_at(fc, wd);
     watch = *at;

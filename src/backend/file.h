@@ -27,10 +27,14 @@ struct file_conn {
     struct file_watch *watches[64];
 };
 
-/* How many processes of ours hold or wait, as seen through a descriptor of the
- * lock file that is none of theirs. */
+/* What grant->ref.ints are. */
+enum { FILE_FD, FILE_WD, FILE_BYTES, FILE_WAITS };
+
+/* Seen through a descriptor of the lock file that belongs to nobody: how many
+ * of ours hold it with LOCK_SH, how many wait, and whether it is held alone. */
 int32_t file_count_holders(int fd);
 int32_t file_count_waiters(int fd);
+bool file_is_exclusive(int fd);
 
 /* ---- file_name.c ------------------------------------------------------- */
 

@@ -2,13 +2,14 @@
  *
  * file_look.c - who holds a lock file, without touching the lock.
  *
- * To try the lock in order to see whether it is taken would make it so for a
- * moment, and somebody's own try fail.  Holders of ours keep a byte locked
- * (file.c), and asking for that disturbs nobody; the record in the file then
- * says who they are.  A foreign holder, flock(1) for one, keeps no such byte:
- * it is looked up in /proc/locks, which names the file and the process.  That
- * list comes in pieces and leaves out other pid namespaces, so a foreign holder
- * may be missed here; it excludes all the same.
+ * Holders with LOCK_SH keep a byte locked, and asking for that disturbs nobody.
+ * An exclusive holder shows in that LOCK_SH cannot be had.  To try that is to
+ * have it for an instant; other tries of ours see that and are made again
+ * (file.c), only a foreign flock -n may fail for it.
+ *
+ * Whether an exclusive holder is the one that the record names is told by
+ * /proc/locks, which lists process and file.  A process of another pid
+ * namespace is not in it; then the record is believed.
  */
 #include "file.h"
 
@@ -100,15 +101,22 @@ static hf_status taken_read(struct file_taken_list *ret, struct hf_error *err)
     return HF_OK;
 }
 
-/* A lock on the file, or NULL. */
+/* The first lock on the file, or NULL. */
 static const struct file_taken *taken_find(const struct file_taken_list *list,
                                            uint64_t inode)
 {
-    struct file_taken key = {.inode = inode};
+    size_t low = 0, high = list->len, mid;
 
-    if (!list->len)
-        return NULL;
-    return bsearch(&key, list->items, list->len, sizeof(key), taken_order);
+    while (low < high) {
+        mid = low + (high - low) / 2;
+        if (list->items[mid].inode < inode)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low < list->len && list->items[low].inode == inode
+               ? &list->items[low]
+               : NULL;
 }
 
 static void describe_foreign(const struct file_taken *taken,
@@ -147,13 +155,17 @@ static hf_status look_at(int fd, const struct file_taken_list *taken,
     st = file_record_read(fd, &rec, err);
     if (st)
         return st;
+    if (!holders && rec.mode == FILE_EXCLUSIVE && file_is_exclusive(fd))
+        holders = 1;
     ret->fence = rec.fence;
     ret->since_ms = -1;
     ret->left_ms = rec.fence && rec.broken == rec.fence ? 0 : -1;
     ret->waiters = file_count_waiters(fd);
-    if (holders)
+    foreign = taken_find(taken, sb.st_ino);
+    if (holders &&
+        (!foreign || foreign->pid == rec.pid || rec.mode != FILE_EXCLUSIVE))
         describe_ours(&rec, holders, ret);
-    else if ((foreign = taken_find(taken, sb.st_ino)))
+    else if (foreign)
         describe_foreign(foreign, ret);
     return HF_OK;
 }
@@ -173,8 +185,7 @@ hf_status file_inspect(struct hfi_conn *conn, const char *key,
     if (fd < 0)
         return hfi_fail_errno(err, HF_SYSTEM, errno, "%s: open the lock file",
                               conn->endpoint);
-    if (!file_count_holders(fd))
-        st = taken_read(&taken, err);
+    st = taken_read(&taken, err);
     if (!st)
         st = look_at(fd, &taken, ret, err);
     hfi_free(taken.items);
