@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * conf.c - the conformance program: `conformance URL [-l] [-v] [NAME...]`.
+ *
+ * The traits are asked for once, in a process of its own, before the first
+ * test: the tests themselves can then decide what applies before they open a
+ * client, and fork while they have but one thread.
+ */
+#include "conf.h"
+
+#include <poll.h>
+#include <stdio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+unsigned conf_traits;
+
+static const char *conf_template;
+static long conf_run; /* the same for all tests of a run */
+
+static const char *const conf_trait_names[] = {
+    "FENCED", "LEASED", "QUEUED",    "NOTIFY",   "SHARED", "REENTRANT",
+    "DETACH", "BREAK",  "PROCESSES", "MACHINES", "DEATH",
+};
+
+void conf_needs(unsigned traits)
+{
+    unsigned missing = traits & ~conf_traits;
+
+    for (unsigned i = 0; missing; i++, missing >>= 1)
+        if (missing & 1)
+            T_SKIP_TRAIT(conf_trait_names[i]);
+}
+
+const char *conf_url(void)
+{
+    static char url[1024];
+    const char *mark = strstr(conf_template, "%T");
+
+    if (!mark)
+        return conf_template;
+    snprintf(url, sizeof(url), "%.*s%s%s", (int)(mark - conf_template),
+             conf_template, t_tmpdir(), mark + 2);
+    return url;
+}
+
+const char *conf_prefix(void)
+{
+    static _Thread_local char prefix[64];
+
+    /* The test's process leads its group, and its children are in it. */
+    snprintf(prefix, sizeof(prefix), "hf-test.%lx.%x.", (unsigned long)conf_run,
+             (unsigned)getpgrp());
+    return prefix;
+}
+
+const char *conf_key(const char *suffix)
+{
+    static char keys[64][128];
+    static atomic_uint next;
+    char *key = keys[atomic_fetch_add(&next, 1) % 64];
+
+    snprintf(key, sizeof(keys[0]), "%s%s", conf_prefix(), suffix);
+    return key;
+}
+
+hf_client *conf_open(void)
+{
+    hf_client *client = NULL;
+
+    CHECK_OK(hf_open(conf_url(), NULL, &client, &t_err));
+    CHECK(client != NULL);
+    return client;
+}
+
+struct hf_lock_opts conf_opts(int64_t ttl_ms, unsigned flags)
+{
+    struct hf_lock_opts opts = HF_LOCK_OPTS_INIT;
+
+    opts.ttl_ms = ttl_ms;
+    opts.flags = flags;
+    return opts;
+}
+
+static hf_lock *conf_acquire(hf_client *client, const char *key, int64_t wait,
+                             const struct hf_lock_opts *opts)
+{
+    hf_lock *lk = NULL;
+
+    CHECK_OK(hf_acquire(client, key, wait, opts, &lk, &t_err));
+    CHECK(lk != NULL);
+    return lk;
+}
+
+hf_lock *conf_lock(hf_client *client, const char *key,
+                   const struct hf_lock_opts *opts)
+{
+    return conf_acquire(client, key, 30000, opts);
+}
+
+hf_lock *conf_try(hf_client *client, const char *key,
+                  const struct hf_lock_opts *opts)
+{
+    return conf_acquire(client, key, 0, opts);
+}
+
+void conf_unlock(hf_lock *lk)
+{
+    CHECK_OK(hf_release(lk, &t_err));
+}
+
+struct hf_info conf_look(hf_client *client, const char *key)
+{
+    struct hf_info info = HF_INFO_INIT;
+
+    CHECK_OK(hf_inspect(client, key, &info, &t_err));
+    return info;
+}
+
+static bool conf_count_one(void *arg, const char *key,
+                           const struct hf_info *info)
+{
+    (void)key;
+    CHECK(info->held);
+    ++*(int *)arg;
+    return true;
+}
+
+int conf_count_listed(hf_client *client, const char *prefix)
+{
+    int n = 0;
+
+    CHECK_OK(hf_list(client, prefix, conf_count_one, &n, &t_err));
+    return n;
+}
+
+void conf_check_free(const char *key)
+{
+    hf_client *stranger = conf_open();
+    struct hf_info info = conf_look(stranger, key);
+
+    CHECK(!info.held);
+    CHECK_EQ(info.holders, 0);
+    CHECK_LE(info.waiters, 0);
+    CHECK_EQ(conf_count_listed(stranger, key), 0);
+    conf_unlock(conf_try(stranger, key, NULL));
+    hf_close(stranger);
+}
+
+void conf_check_busy(const char *key)
+{
+    hf_client *stranger = conf_open();
+    hf_lock *lk = NULL;
+
+    CHECK_STATUS(hf_acquire(stranger, key, 0, NULL, &lk, &t_err), HF_BUSY);
+    CHECK(lk == NULL);
+    hf_close(stranger);
+}
+
+void conf_await_waiters(hf_client *client, const char *key, int n)
+{
+    if (conf_look(client, key).waiters < 0)
+        t_sleep_ms(100);
+    else
+        t_poll_until(conf_look(client, key).waiters >= n, 20000);
+}
+
+bool conf_readable(int fd, int64_t ms)
+{
+    struct pollfd pfd = {.fd = fd, .events = POLLIN};
+    int n;
+
+    CHECK_GE(fd, 0);
+    do
+        n = poll(&pfd, 1, (int)ms);
+    while (n < 0);
+    return n == 1 && (pfd.revents & POLLIN);
+}
+
+struct hf_event conf_event(hf_client *client)
+{
+    struct hf_event event;
+
+    memset(&event, 0, sizeof(event));
+    CHECK(conf_readable(hf_events_fd(client), 30000));
+    CHECK(hf_next_event(client, &event));
+    return event;
+}
+
+void conf_no_event(hf_client *client)
+{
+    struct hf_event event;
+
+    CHECK(!hf_next_event(client, &event));
+    CHECK(!conf_readable(hf_events_fd(client), 0));
+}
+
+pthread_t conf_thread(void *(*fn)(void *), void *arg)
+{
+    pthread_t thread;
+
+    CHECK_EQ(pthread_create(&thread, NULL, fn, arg), 0);
+    return thread;
+}
+
+static void *conf_waiter_run(void *arg)
+{
+    struct conf_waiter *w = arg;
+
+    w->began = t_now_ms();
+    w->status =
+        hf_acquire(w->client, w->key, w->wait_ms, w->opts, &w->lk, &w->err);
+    w->ended = t_now_ms();
+    atomic_store(&w->done, true);
+    return NULL;
+}
+
+void conf_waiter_start(struct conf_waiter *w, hf_client *client,
+                       const char *key, int64_t wait_ms,
+                       const struct hf_lock_opts *opts)
+{
+    memset(w, 0, sizeof(*w));
+    w->client = client;
+    w->key = key;
+    w->wait_ms = wait_ms;
+    w->opts = opts;
+    w->thread = conf_thread(conf_waiter_run, w);
+}
+
+void conf_waiter_join(struct conf_waiter *w, hf_status want)
+{
+    CHECK_EQ(pthread_join(w->thread, NULL), 0);
+    t_err = w->err;
+    t_check_status(__FILE__, __LINE__, "a waiter's hf_acquire(..., &t_err)",
+                   w->status, want);
+    CHECK((want == HF_OK) == (w->lk != NULL));
+}
+
+/* Ask for the traits in a child, so that this process stays without threads. */
+static void conf_ask_traits(struct t_peer *up, void *arg)
+{
+    struct hf_service about = {.size = sizeof(about)};
+    char dir[] = "/tmp/hf-test.XXXXXX";
+    const char *mark = strstr(conf_template, "%T");
+    hf_client *client;
+    char url[1024];
+
+    (void)arg;
+    CHECK(mkdtemp(dir) != NULL);
+    snprintf(url, sizeof(url), "%s", conf_template);
+    if (mark)
+        snprintf(url, sizeof(url), "%.*s%s%s", (int)(mark - conf_template),
+                 conf_template, dir, mark + 2);
+    CHECK_OK(hf_open(url, NULL, &client, &t_err));
+    CHECK_OK(hf_describe(client, &about, &t_err));
+    hf_close(client);
+    snprintf(url, sizeof(url), "rm -rf '%s'", dir);
+    CHECK_EQ(system(url), 0);
+    printf("# %s, traits 0x%x, %s\n", about.endpoint, about.traits,
+           about.warning[0] ? about.warning : "no warning");
+    fflush(stdout);
+    t_tell(up, about.traits);
+}
+
+int main(int argc, char **argv)
+{
+    bool list = argc > 1 && strcmp(argv[1], "-l") == 0;
+    struct t_peer child;
+
+    conf_template = getenv("HF_TEST_URL");
+    if (argc > 1 && !list) {
+        conf_template = argv[1];
+        argc--;
+        argv++;
+    }
+    if (!list && !conf_template) {
+        fprintf(stderr, "usage: conformance URL [-l] [-v] [NAME...]\n");
+        return 64;
+    }
+    if (!list) {
+        conf_run = (long)(t_now_ms() ^ getpid());
+        child = t_fork(conf_ask_traits, NULL);
+        conf_traits = (unsigned)t_hear(&child);
+        t_join(&child);
+    }
+    return t_main(argc, argv);
+}

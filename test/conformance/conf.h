@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * conf.h - what the conformance tests have in common.
+ *
+ * The suite is given a URL and knows no service: what does not apply to one is
+ * decided by the traits that the service declares, and by nothing else.  In
+ * the URL, %T stands for a directory that each test gets fresh.  Keys are
+ * unique to the run and the test, so that a living server can be tested again
+ * and again.
+ */
+#ifndef CONF_H
+#define CONF_H
+
+#include "../t.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What hf_describe() said at the start. */
+extern unsigned conf_traits;
+
+/* Skip the test unless the service has all these traits. */
+void conf_needs(unsigned traits);
+
+const char *conf_url(void);
+
+/* A key of this test.  The string stays as it is for the next 63 calls. */
+const char *conf_key(const char *suffix);
+
+/* What every key of this test begins with. */
+const char *conf_prefix(void);
+
+hf_client *conf_open(void);
+
+/* Options with their size set. */
+struct hf_lock_opts conf_opts(int64_t ttl_ms, unsigned flags);
+
+/* Acquire, or fail the test.  conf_lock() waits for up to half a minute. */
+hf_lock *conf_lock(hf_client *client, const char *key,
+                   const struct hf_lock_opts *opts);
+hf_lock *conf_try(hf_client *client, const char *key,
+                  const struct hf_lock_opts *opts);
+
+/* Release a lock that must still be ours. */
+void conf_unlock(hf_lock *lk);
+
+struct hf_info conf_look(hf_client *client, const char *key);
+
+/* Nobody holds the key or waits for it, as seen by inspect and list, and a
+ * stranger gets it with one try. */
+void conf_check_free(const char *key);
+
+/* A stranger does not get the key. */
+void conf_check_busy(const char *key);
+
+/* How many keys that begin with `prefix` are listed. */
+int conf_count_listed(hf_client *client, const char *prefix);
+
+/* Wait until `n` wait for the key, where the service can tell; else a moment
+ * in which they surely have begun. */
+void conf_await_waiters(hf_client *client, const char *key, int n);
+
+bool conf_readable(int fd, int64_t ms);
+
+/* The next event of the client, waiting for it on its descriptor. */
+struct hf_event conf_event(hf_client *client);
+void conf_no_event(hf_client *client);
+
+/* A thread that acquires and reports; see conf_waiter_start(). */
+struct conf_waiter {
+    hf_client *client;
+    const char *key;
+    int64_t wait_ms;
+    const struct hf_lock_opts *opts;
+    pthread_t thread;
+    hf_status status;
+    struct hf_error err;
+    hf_lock *lk;
+    int64_t began, ended;
+    atomic_bool done;
+};
+
+/* Start hf_acquire() in a thread; join it, check its status. */
+void conf_waiter_start(struct conf_waiter *w, hf_client *client,
+                       const char *key, int64_t wait_ms,
+                       const struct hf_lock_opts *opts);
+void conf_waiter_join(struct conf_waiter *w, hf_status want);
+
+pthread_t conf_thread(void *(*fn)(void *), void *arg);
+
+#endif

@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * input.c - wrong arguments: each is refused with HF_INVALID and a line that
+ * says what is wrong, and nothing happens.
+ */
+#include "conf.h"
+
+TEST(null_arguments_are_refused)
+{
+    const char *key = conf_key("k");
+    hf_client *client = conf_open();
+    struct hf_info info = HF_INFO_INIT;
+    struct hf_service about = {.size = sizeof(about)};
+    struct hf_handle handle = {.fence = 1};
+    hf_request *req = NULL;
+    hf_lock *lk = NULL;
+    int n = 0;
+
+    CHECK_STATUS(hf_open(conf_url(), NULL, NULL, &t_err), HF_INVALID);
+    CHECK_STATUS(hf_acquire(NULL, key, 0, NULL, &lk, &t_err), HF_INVALID);
+    CHECK_STATUS(hf_acquire(client, NULL, 0, NULL, &lk, &t_err), HF_INVALID);
+    CHECK_STATUS(hf_acquire(client, key, 0, NULL, NULL, &t_err), HF_INVALID);
+    CHECK_STATUS(hf_acquire_start(NULL, key, 0, NULL, NULL, &req, &t_err),
+                 HF_INVALID);
+    CHECK_STATUS(hf_acquire_start(client, NULL, 0, NULL, NULL, &req, &t_err),
+                 HF_INVALID);
+    CHECK_STATUS(hf_extend(NULL, 0, &t_err), HF_INVALID);
+    CHECK_STATUS(hf_detach(NULL, &handle, &t_err), HF_INVALID);
+    CHECK_STATUS(hf_attach(NULL, key, &handle, NULL, &lk, &t_err), HF_INVALID);
+    CHECK_STATUS(hf_attach(client, key, NULL, NULL, &lk, &t_err), HF_INVALID);
+    CHECK_STATUS(hf_describe(NULL, &about, &t_err), HF_INVALID);
+    CHECK_STATUS(hf_describe(client, NULL, &t_err), HF_INVALID);
+    CHECK_STATUS(hf_inspect(NULL, key, &info, &t_err), HF_INVALID);
+    CHECK_STATUS(hf_inspect(client, NULL, &info, &t_err), HF_INVALID);
+    CHECK_STATUS(hf_inspect(client, key, NULL, &t_err), HF_INVALID);
+    CHECK_STATUS(hf_list(NULL, NULL, NULL, &n, &t_err), HF_INVALID);
+    CHECK_STATUS(hf_list(client, NULL, NULL, &n, &t_err), HF_INVALID);
+    CHECK_STATUS(hf_break(NULL, key, 1, &t_err), HF_INVALID);
+    CHECK_STATUS(hf_break(client, NULL, 1, &t_err), HF_INVALID);
+    CHECK_STATUS(hf_check(NULL, key, 1, &t_err), HF_INVALID);
+    CHECK_STATUS(hf_check(client, NULL, 1, &t_err), HF_INVALID);
+    CHECK(lk == NULL && req == NULL);
+    hf_close(client);
+    conf_check_free(key);
+}
+
+TEST(null_handles_do_no_harm)
+{
+    struct hf_event event;
+
+    CHECK(!hf_held(NULL));
+    CHECK_EQ(hf_remaining_ms(NULL), 0);
+    CHECK_EQ(hf_lost_fd(NULL), -1);
+    CHECK_EQ(hf_events_fd(NULL), -1);
+    CHECK(!hf_next_event(NULL, &event));
+    CHECK_NE(hf_release(NULL, NULL), HF_LOST);
+    hf_request_cancel(NULL);
+    hf_cancel(NULL);
+    hf_close(NULL);
+}
+
+TEST(no_error_struct_is_needed)
+{
+    hf_client *client = conf_open(), *none = NULL;
+    hf_lock *lk = NULL, *other = NULL;
+
+    CHECK_EQ(hf_open("nonsense:", NULL, &none, NULL), HF_INVALID);
+    CHECK_EQ(hf_acquire(client, "", 0, NULL, &lk, NULL), HF_INVALID);
+    CHECK_EQ(hf_acquire(client, conf_key("k"), 0, NULL, &lk, NULL), HF_OK);
+    CHECK_EQ(hf_acquire(client, hf_key(lk), 0, NULL, &other, NULL), HF_BUSY);
+    CHECK_EQ(hf_extend(lk, 0, NULL), HF_OK);
+    CHECK_EQ(hf_release(lk, NULL), HF_OK);
+    CHECK(none == NULL && other == NULL);
+    hf_close(client);
+}
+
+/* Each of these makes one field wrong. */
+static void spoil(struct hf_lock_opts *opts, int i)
+{
+    switch (i) {
+    case 0:
+        opts->size = 0;
+        break;
+    case 1:
+        opts->size = 4;
+        break;
+    case 2:
+        opts->size = sizeof(*opts) - 1;
+        break;
+    case 3:
+        opts->size = (size_t)-1;
+        break;
+    case 4:
+        opts->ttl_ms = -1;
+        break;
+    case 5:
+        opts->ttl_ms = 9;
+        break;
+    case 6:
+        opts->ttl_ms = INT64_MIN;
+        break;
+    case 7:
+        opts->ttl_ms = INT64_MAX;
+        break;
+    case 8:
+        opts->flags = 1u << 31;
+        break;
+    case 9:
+        opts->flags = 1u << 4;
+        break;
+    case 10:
+        opts->max_tries = -1;
+        break;
+    case 11:
+        opts->retry_ms = -1;
+        break;
+    case 12:
+        opts->linger_ms = -1;
+        break;
+    case 13:
+        opts->max_hold_ms = -1;
+        break;
+    case 14:
+        opts->local_turns = -2;
+        break;
+    }
+}
+
+TEST(wrong_lock_options_are_refused)
+{
+    const char *key = conf_key("k");
+    hf_client *client = conf_open();
+
+    for (int i = 0; i < 15; i++) {
+        struct hf_lock_opts opts = conf_opts(0, 0);
+        hf_request *req = NULL;
+        hf_lock *lk = NULL;
+        hf_status st;
+
+        spoil(&opts, i);
+        st = hf_acquire(client, key, 0, &opts, &lk, &t_err);
+        if (st != HF_INVALID || !t_err.text[0] || lk)
+            t_fail(__FILE__, __LINE__, "case %d: %s (%s)", i,
+                   hf_status_name(st), t_err.text);
+        st = hf_acquire_start(client, key, 0, &opts, NULL, &req, &t_err);
+        if (st != HF_INVALID || !t_err.text[0] || req)
+            t_fail(__FILE__, __LINE__, "start, case %d: %s (%s)", i,
+                   hf_status_name(st), t_err.text);
+    }
+    conf_no_event(client);
+    hf_close(client);
+    conf_check_free(key);
+}
+
+TEST(wrong_waits_and_leases_are_refused)
+{
+    static const int64_t waits[] = {-2, INT64_MIN};
+    static const int64_t ttls[] = {-1, 9, INT64_MIN, INT64_MAX};
+    const char *key = conf_key("k");
+    hf_client *client = conf_open();
+    hf_lock *lk = NULL;
+    hf_request *req = NULL;
+
+    for (int i = 0; i < 2; i++) {
+        CHECK_STATUS(hf_acquire(client, key, waits[i], NULL, &lk, &t_err),
+                     HF_INVALID);
+        CHECK_STATUS(
+            hf_acquire_start(client, key, waits[i], NULL, NULL, &req, &t_err),
+            HF_INVALID);
+    }
+    CHECK(lk == NULL && req == NULL);
+    lk = conf_try(client, key, NULL);
+    for (int i = 0; i < 4; i++) {
+        CHECK_STATUS(hf_extend(lk, ttls[i], &t_err), HF_INVALID);
+        CHECK(hf_held(lk));
+    }
+    conf_unlock(lk);
+    hf_close(client);
+}
+
+TEST(the_longest_wait_is_good)
+{
+    const char *key = conf_key("k");
+    hf_client *a = conf_open(), *b = conf_open();
+    hf_lock *lk = conf_try(a, key, NULL);
+    struct conf_waiter w[2];
+
+    conf_waiter_start(&w[0], b, key, INT64_MAX, NULL);
+    conf_waiter_start(&w[1], b, key, INT64_MAX / 2, NULL);
+    t_sleep_ms(100);
+    CHECK(!atomic_load(&w[0].done) && !atomic_load(&w[1].done));
+    conf_unlock(lk);
+    t_poll_until(atomic_load(&w[0].done) || atomic_load(&w[1].done), 20000);
+    for (int i = 0; i < 2; i++) {
+        int first = atomic_load(&w[0].done) ? i : 1 - i;
+
+        conf_waiter_join(&w[first], HF_OK);
+        conf_unlock(w[first].lk);
+    }
+    hf_close(a);
+    hf_close(b);
+}
+
+TEST(wrong_sizes_of_other_structs_are_refused)
+{
+    static const size_t sizes[] = {0, 1, sizeof(size_t), (size_t)-1};
+    hf_client *client = conf_open(), *none = NULL;
+
+    for (int i = 0; i < 4; i++) {
+        struct hf_client_opts opts = HF_CLIENT_OPTS_INIT;
+        struct hf_info info = HF_INFO_INIT;
+        struct hf_service about = {.size = sizes[i]};
+
+        opts.size = sizes[i];
+        info.size = sizes[i];
+        CHECK_STATUS(hf_open(conf_url(), &opts, &none, &t_err), HF_INVALID);
+        CHECK_STATUS(hf_inspect(client, conf_key("k"), &info, &t_err),
+                     HF_INVALID);
+        CHECK_STATUS(hf_describe(client, &about, &t_err), HF_INVALID);
+    }
+    CHECK(none == NULL);
+    hf_close(client);
+}
+
+TEST(wrong_client_options_are_refused)
+{
+    struct hf_client_opts opts = HF_CLIENT_OPTS_INIT;
+    hf_client *none = NULL;
+    char note[HF_NOTE_MAX + 2];
+
+    opts.timeout_ms = -1;
+    CHECK_STATUS(hf_open(conf_url(), &opts, &none, &t_err), HF_INVALID);
+    opts.timeout_ms = 0;
+    memset(note, 'n', sizeof(note));
+    note[HF_NOTE_MAX + 1] = 0;
+    opts.note = note;
+    CHECK_STATUS(hf_open(conf_url(), &opts, &none, &t_err), HF_INVALID);
+    CHECK(none == NULL);
+}
+
+TEST(a_larger_struct_of_a_later_header_is_accepted_when_its_tail_is_zero)
+{
+    struct {
+        struct hf_lock_opts opts;
+        char later[64];
+    } big = {.opts = HF_LOCK_OPTS_INIT};
+    hf_client *client = conf_open();
+    hf_lock *lk = NULL;
+
+    big.opts.size = sizeof(big);
+    CHECK_OK(hf_acquire(client, conf_key("k"), 0, &big.opts, &lk, &t_err));
+    conf_unlock(lk);
+    hf_close(client);
+}
+
+TEST(strings_are_copied)
+{
+    struct hf_lock_opts opts = conf_opts(0, 0);
+    char key[128], owner[] = "owner", note[] = "note";
+    hf_client *client = conf_open();
+    hf_lock *lk;
+
+    strcpy(key, conf_key("k"));
+    opts.owner = owner;
+    opts.note = note;
+    lk = conf_try(client, key, &opts);
+    memset(key, '#', strlen(key));
+    memset(owner, '#', strlen(owner));
+    memset(note, '#', strlen(note));
+    CHECK_STR(hf_key(lk), conf_key("k"));
+    CHECK_STR(hf_token(lk), "owner");
+    CHECK_STR(conf_look(client, conf_key("k")).note, "note");
+    conf_unlock(lk);
+    hf_close(client);
+}
+
+TEST(names_of_statuses_and_losses_are_words)
+{
+    CHECK_STR(hf_status_name(HF_OK), "ok");
+    CHECK_STR(hf_status_name(HF_BUSY), "busy");
+    CHECK_STR(hf_loss_name(HF_LOSS_EXPIRED), "expired");
+    for (int i = HF_OK; i <= HF_SYSTEM; i++)
+        for (int j = HF_OK; j < i; j++)
+            CHECK(strcmp(hf_status_name((hf_status)i),
+                         hf_status_name((hf_status)j)) != 0);
+    for (int i = HF_LOSS_NONE; i <= HF_LOSS_CLOSED; i++)
+        CHECK(hf_loss_name((hf_loss)i)[0]);
+    CHECK(hf_status_name((hf_status)999) != NULL);
+    CHECK(hf_loss_name((hf_loss)999) != NULL);
+    CHECK_STR(hf_version(), "0.1.0");
+}

@@ -1,0 +1,312 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * looking.c - inspect, list, check and break.
+ *
+ * Looking touches nothing.  Breaking takes away the very grant that was looked
+ * at, tells its holder why, and does nothing at all when that grant is no
+ * longer the one.
+ */
+#include "conf.h"
+
+#include <stdio.h>
+
+TEST(inspect_tells_who_holds_the_lock)
+{
+    struct hf_lock_opts opts = conf_opts(0, 0);
+    const char *key = conf_key("k");
+    hf_client *a = conf_open(), *b = conf_open();
+    struct hf_info info = conf_look(b, key);
+    hf_lock *lk;
+
+    CHECK(!info.held);
+    CHECK_EQ(info.holders, 0);
+    opts.note = "nightly backup";
+    lk = conf_try(a, key, &opts);
+    info = conf_look(b, key);
+    CHECK(info.held);
+    CHECK(!info.shared);
+    CHECK_EQ(info.fence, hf_fence(lk));
+    CHECK_EQ(info.holders, 1);
+    CHECK_LE(info.waiters, 0);
+    CHECK_STR(info.note, "nightly backup");
+    if (info.owner[0])
+        CHECK_STR(info.owner, hf_token(lk));
+    CHECK(info.left_ms == -1 || (info.left_ms > 0 && info.left_ms <= 30000));
+    CHECK(info.since_ms >= -1 && info.since_ms < 60000);
+    CHECK_EQ(conf_look(a, key).fence, info.fence);
+    CHECK(hf_held(lk));
+    conf_unlock(lk);
+    CHECK(!conf_look(b, key).held);
+    hf_close(a);
+    hf_close(b);
+}
+
+TEST(inspect_tells_the_owner_id_and_how_long_it_is_held)
+{
+    struct hf_lock_opts opts = conf_opts(0, 0);
+    const char *key = conf_key("k");
+    hf_client *client = conf_open();
+    hf_lock *lk;
+
+    opts.owner = "order-99";
+    lk = conf_try(client, key, &opts);
+    CHECK_STR(conf_look(client, key).owner, "order-99");
+    CHECK_STR(hf_token(lk), "order-99");
+    if (conf_look(client, key).since_ms >= 0)
+        t_poll_until(conf_look(client, key).since_ms >= 50, 20000);
+    conf_unlock(lk);
+    hf_close(client);
+}
+
+TEST(a_lock_without_a_note_bears_that_of_its_client)
+{
+    struct hf_client_opts with = HF_CLIENT_OPTS_INIT;
+    const char *key = conf_key("k");
+    hf_client *named, *plain = conf_open();
+    hf_lock *lk;
+
+    with.note = "the mail queue";
+    CHECK_OK(hf_open(conf_url(), &with, &named, &t_err));
+    lk = conf_try(named, key, NULL);
+    CHECK_STR(conf_look(plain, key).note, "the mail queue");
+    conf_unlock(lk);
+    lk = conf_try(plain, key, NULL);
+    CHECK(conf_look(named, key).note[0]);
+    conf_unlock(lk);
+    hf_close(named);
+    hf_close(plain);
+}
+
+TEST(inspect_counts_those_who_wait_where_it_can)
+{
+    const char *key = conf_key("k");
+    hf_client *a = conf_open(), *b = conf_open();
+    hf_lock *lk = conf_try(a, key, NULL);
+    struct conf_waiter w;
+
+    conf_waiter_start(&w, b, key, -1, NULL);
+    if (conf_look(a, key).waiters >= 0)
+        t_poll_until(conf_look(a, key).waiters == 1, 20000);
+    conf_unlock(lk);
+    conf_waiter_join(&w, HF_OK);
+    CHECK_LE(conf_look(a, key).waiters, 0);
+    conf_unlock(w.lk);
+    hf_close(a);
+    hf_close(b);
+}
+
+static bool stop_at_first(void *arg, const char *key,
+                          const struct hf_info *info)
+{
+    (void)key, (void)info;
+    ++*(int *)arg;
+    return false;
+}
+
+TEST(list_goes_by_prefix_and_ends_when_told)
+{
+    static const char *const names[] = {"a", "ab", "abc", "b", "b/c"};
+    hf_client *client = conf_open(), *other = conf_open();
+    hf_lock *lk[5];
+    int n = 0;
+
+    for (int i = 0; i < 5; i++)
+        lk[i] = conf_try(client, conf_key(names[i]), NULL);
+    CHECK_EQ(conf_count_listed(other, conf_prefix()), 5);
+    CHECK_EQ(conf_count_listed(other, conf_key("a")), 3);
+    CHECK_EQ(conf_count_listed(other, conf_key("ab")), 2);
+    CHECK_EQ(conf_count_listed(other, conf_key("b/")), 1);
+    CHECK_EQ(conf_count_listed(other, conf_key("c")), 0);
+    CHECK_GE(conf_count_listed(other, NULL), 5);
+    CHECK_GE(conf_count_listed(other, ""), 5);
+    CHECK_OK(hf_list(other, conf_prefix(), stop_at_first, &n, &t_err));
+    CHECK_EQ(n, 1);
+    conf_unlock(lk[1]);
+    CHECK_EQ(conf_count_listed(other, conf_key("a")), 2);
+    for (int i = 0; i < 5; i++)
+        if (i != 1)
+            conf_unlock(lk[i]);
+    CHECK_EQ(conf_count_listed(other, conf_prefix()), 0);
+    hf_close(client);
+    hf_close(other);
+}
+
+struct relock {
+    hf_client *client;
+    int calls;
+};
+
+/* The callback runs in the caller's thread and may use the client itself. */
+static bool use_client(void *arg, const char *key, const struct hf_info *info)
+{
+    struct relock *r = arg;
+    hf_lock *none = NULL;
+
+    CHECK(info->held);
+    CHECK(conf_look(r->client, key).held);
+    CHECK_STATUS(hf_acquire(r->client, key, 0, NULL, &none, &t_err), HF_BUSY);
+    r->calls++;
+    return true;
+}
+
+TEST(the_callback_of_list_may_use_the_client)
+{
+    struct relock r = {.client = conf_open()};
+    hf_lock *one = conf_try(r.client, conf_key("1"), NULL);
+    hf_lock *two = conf_try(r.client, conf_key("2"), NULL);
+
+    CHECK_OK(hf_list(r.client, conf_prefix(), use_client, &r, &t_err));
+    CHECK_EQ(r.calls, 2);
+    conf_unlock(one);
+    conf_unlock(two);
+    hf_close(r.client);
+}
+
+TEST(check_is_ok_while_the_grant_stands_and_lost_once_it_does_not)
+{
+    const char *key = conf_key("k");
+    hf_client *a = conf_open(), *b = conf_open();
+    hf_lock *lk = conf_try(a, key, NULL);
+    uint64_t fence = hf_fence(lk);
+
+    CHECK_OK(hf_check(a, key, fence, &t_err));
+    CHECK_OK(hf_check(b, key, fence, &t_err));
+    CHECK_STATUS(hf_check(b, key, fence - 1, &t_err), HF_LOST);
+    CHECK_STATUS(hf_check(b, key, fence + 1, &t_err), HF_LOST);
+    CHECK_STATUS(hf_check(b, conf_key("never"), 1, &t_err), HF_LOST);
+    conf_unlock(lk);
+    CHECK_STATUS(hf_check(a, key, fence, &t_err), HF_LOST);
+    lk = conf_try(b, key, NULL);
+    CHECK_STATUS(hf_check(a, key, fence, &t_err), HF_LOST);
+    CHECK_OK(hf_check(a, key, hf_fence(lk), &t_err));
+    conf_unlock(lk);
+    hf_close(a);
+    hf_close(b);
+}
+
+TEST(break_takes_the_lock_away_and_tells_its_holder_why)
+{
+    struct hf_lock_opts opts = conf_opts(2000, 0);
+    const char *key = conf_key("k");
+    hf_client *a, *b;
+    hf_lock *lk, *next;
+    uint64_t fence;
+    int fd;
+
+    conf_needs(HF_TRAIT_BREAK);
+    a = conf_open();
+    b = conf_open();
+    lk = conf_try(a, key, &opts);
+    fence = hf_fence(lk);
+    fd = hf_lost_fd(lk);
+    CHECK_OK(hf_break(b, key, fence, &t_err));
+    CHECK(conf_readable(fd, 20000));
+    CHECK(!hf_held(lk));
+    CHECK_NE(hf_lost_reason(lk), HF_LOSS_NONE);
+    CHECK_NE(hf_lost_reason(lk), HF_LOSS_EXPIRED);
+    CHECK_STATUS(hf_check(a, key, fence, &t_err), HF_LOST);
+    next = conf_lock(b, key, NULL);
+    if (conf_traits & HF_TRAIT_FENCED)
+        CHECK_GT(hf_fence(next), fence);
+    CHECK_STATUS(hf_extend(lk, 0, &t_err), HF_LOST);
+    CHECK_STATUS(hf_release(lk, &t_err), HF_LOST);
+    CHECK(hf_held(next));
+    conf_check_busy(key);
+    conf_unlock(next);
+    hf_close(a);
+    hf_close(b);
+    conf_check_free(key);
+}
+
+TEST(break_with_another_fence_does_nothing)
+{
+    const char *key = conf_key("k");
+    hf_client *a, *b;
+    hf_lock *lk;
+    uint64_t fence;
+
+    conf_needs(HF_TRAIT_BREAK);
+    a = conf_open();
+    b = conf_open();
+    CHECK_STATUS(hf_break(b, key, 1, &t_err), HF_LOST);
+    lk = conf_try(a, key, NULL);
+    fence = hf_fence(lk);
+    CHECK_STATUS(hf_break(b, key, fence - 1, &t_err), HF_LOST);
+    CHECK_STATUS(hf_break(b, key, fence + 1, &t_err), HF_LOST);
+    CHECK_OK(hf_extend(lk, 0, &t_err));
+    CHECK(hf_held(lk));
+    conf_check_busy(key);
+    conf_unlock(lk);
+    CHECK_STATUS(hf_break(b, key, fence, &t_err), HF_LOST);
+    lk = conf_try(a, key, NULL);
+    CHECK_STATUS(hf_break(b, key, fence, &t_err), HF_LOST);
+    t_sleep_ms(100);
+    CHECK(hf_held(lk));
+    conf_unlock(lk);
+    hf_close(a);
+    hf_close(b);
+    conf_check_free(key);
+}
+
+TEST(break_lets_those_who_wait_go_on)
+{
+    struct hf_lock_opts opts = conf_opts(2000, 0);
+    const char *key = conf_key("k");
+    hf_client *a, *b, *c;
+    struct conf_waiter w;
+    hf_lock *lk;
+
+    conf_needs(HF_TRAIT_BREAK);
+    a = conf_open();
+    b = conf_open();
+    c = conf_open();
+    lk = conf_try(a, key, &opts);
+    conf_waiter_start(&w, b, key, -1, NULL);
+    conf_await_waiters(c, key, 1);
+    CHECK_OK(hf_break(c, key, hf_fence(lk), &t_err));
+    conf_waiter_join(&w, HF_OK);
+    CHECK(!hf_held(lk));
+    CHECK(hf_held(w.lk));
+    conf_unlock(w.lk);
+    CHECK_STATUS(hf_release(lk, &t_err), HF_LOST);
+    hf_close(a);
+    hf_close(b);
+    hf_close(c);
+    conf_check_free(key);
+}
+
+TEST(break_works_on_the_lock_of_another_process_and_of_oneself)
+{
+    const char *key = conf_key("k");
+    hf_client *client;
+    hf_lock *lk;
+
+    conf_needs(HF_TRAIT_BREAK);
+    client = conf_open();
+    lk = conf_try(client, key, NULL);
+    CHECK_OK(hf_break(client, key, hf_fence(lk), &t_err));
+    t_poll_until(!hf_held(lk), 20000);
+    CHECK_STATUS(hf_release(lk, &t_err), HF_LOST);
+    conf_unlock(conf_lock(client, key, NULL));
+    hf_close(client);
+    conf_check_free(key);
+}
+
+TEST(what_cannot_be_broken_says_so)
+{
+    const char *key = conf_key("k");
+    hf_client *client = conf_open();
+    hf_lock *lk = conf_try(client, key, NULL);
+
+    if (!(conf_traits & HF_TRAIT_BREAK)) {
+        CHECK_STATUS(hf_break(client, key, hf_fence(lk), &t_err),
+                     HF_UNSUPPORTED);
+        CHECK(hf_held(lk));
+        conf_unlock(lk);
+    } else {
+        CHECK_OK(hf_break(client, key, hf_fence(lk), &t_err));
+        CHECK_STATUS(hf_release(lk, &t_err), HF_LOST);
+    }
+    hf_close(client);
+    conf_check_free(key);
+}
