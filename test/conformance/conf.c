@@ -195,6 +195,17 @@ void conf_no_event(hf_client *client)
     CHECK(!conf_readable(hf_events_fd(client), 0));
 }
 
+struct hf_event conf_gone(hf_client *client)
+{
+    struct hf_event event = conf_event(client);
+
+    if (event.type == HF_AT_RISK)
+        event = conf_event(client);
+    CHECK_EQ(event.type, HF_GONE);
+    CHECK(!hf_held(event.lock));
+    return event;
+}
+
 pthread_t conf_thread(void *(*fn)(void *), void *arg)
 {
     pthread_t thread;

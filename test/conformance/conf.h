@@ -68,6 +68,9 @@ bool conf_readable(int fd, int64_t ms);
 struct hf_event conf_event(hf_client *client);
 void conf_no_event(hf_client *client);
 
+/* The event HF_GONE, before which there may be one HF_AT_RISK. */
+struct hf_event conf_gone(hf_client *client);
+
 /* A thread that acquires and reports; see conf_waiter_start(). */
 struct conf_waiter {
     hf_client *client;

@@ -101,7 +101,6 @@ TEST(events_come_without_anybody_asking_for_the_descriptor)
     start(client, key, 0, NULL, 1);
     t_poll_until(hf_next_event(client, &event), 20000);
     CHECK_EQ(event.type, HF_GRANTED);
-    CHECK(!hf_next_event(client, &event));
     start(client, conf_key("2"), 0, NULL, 2);
     t_poll_until(conf_readable(hf_events_fd(client), 0), 20000);
     conf_unlock(conf_event(client).lock);
@@ -171,15 +170,39 @@ TEST(a_cancel_that_races_a_grant_brings_one_event_and_no_stray_lock)
     conf_check_free(key);
 }
 
+TEST(a_canceled_request_fails_soon_whatever_it_was_doing)
+{
+    const char *key = conf_key("k");
+    hf_client *a = conf_open(), *b = conf_open();
+    hf_lock *lk = conf_try(a, key, NULL);
+
+    for (int i = 0; i < t_scaled(300, 100); i++) {
+        hf_request *req = start(b, key, -1, NULL, i);
+
+        for (volatile int spin = i % 50 * 400; spin > 0;)
+            spin--;
+        if (i % 3)
+            hf_request_cancel(req);
+        else
+            hf_cancel(b);
+        /* Not only when it would have polled again. */
+        CHECK(conf_readable(hf_events_fd(b), 5000));
+        expect_failed(b, req, i, HF_CANCELED);
+    }
+    conf_unlock(lk);
+    hf_close(a);
+    hf_close(b);
+    conf_check_free(key);
+}
+
 TEST(a_lost_lock_brings_one_gone_with_its_user_data)
 {
     struct hf_lock_opts brief = conf_opts(200, HF_MANUAL);
     const char *key = conf_key("k");
     hf_client *client = conf_open();
     hf_lock *lk = expect_granted(client, start(client, key, 0, &brief, 5), 5);
-    struct hf_event event = conf_event(client);
+    struct hf_event event = conf_gone(client);
 
-    CHECK_EQ(event.type, HF_GONE);
     CHECK(event.lock == lk);
     CHECK_EQ((intptr_t)event.user, 5);
     CHECK_EQ(event.reason, HF_LOSS_EXPIRED);
@@ -200,8 +223,7 @@ TEST(a_lock_taken_by_a_call_brings_gone_too)
     struct hf_event event;
 
     CHECK(conf_readable(fd, 20000));
-    event = conf_event(client);
-    CHECK_EQ(event.type, HF_GONE);
+    event = conf_gone(client);
     CHECK(event.lock == lk);
     CHECK(event.user == NULL);
     CHECK_STATUS(hf_release(lk, &t_err), HF_LOST);
@@ -241,8 +263,7 @@ TEST(break_brings_gone)
     b = conf_open();
     lk = expect_granted(a, start(a, key, 0, NULL, 9), 9);
     CHECK_OK(hf_break(b, key, hf_fence(lk), &t_err));
-    event = conf_event(a);
-    CHECK_EQ(event.type, HF_GONE);
+    event = conf_gone(a);
     CHECK_EQ((intptr_t)event.user, 9);
     CHECK_NE(event.reason, HF_LOSS_NONE);
     CHECK_EQ(event.reason, hf_lost_reason(lk));

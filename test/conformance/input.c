@@ -238,21 +238,6 @@ TEST(wrong_client_options_are_refused)
     CHECK(none == NULL);
 }
 
-TEST(a_larger_struct_of_a_later_header_is_accepted_when_its_tail_is_zero)
-{
-    struct {
-        struct hf_lock_opts opts;
-        char later[64];
-    } big = {.opts = HF_LOCK_OPTS_INIT};
-    hf_client *client = conf_open();
-    hf_lock *lk = NULL;
-
-    big.opts.size = sizeof(big);
-    CHECK_OK(hf_acquire(client, conf_key("k"), 0, &big.opts, &lk, &t_err));
-    conf_unlock(lk);
-    hf_close(client);
-}
-
 TEST(strings_are_copied)
 {
     struct hf_lock_opts opts = conf_opts(0, 0);

@@ -9,7 +9,6 @@
 
 #include <fcntl.h>
 #include <stdio.h>
-#include <unistd.h>
 
 TEST(opening_and_closing_costs_nothing_that_stays)
 {
@@ -36,17 +35,24 @@ TEST(describe_names_the_service)
 TEST(every_descriptor_is_closed_by_exec)
 {
     const char *key = conf_key("k");
-    int first = open("/dev/null", O_RDONLY | O_CLOEXEC), fresh = 0;
-    hf_client *a = conf_open(), *b = conf_open();
-    hf_lock *lk = conf_try(a, key, NULL);
+    bool before[1024];
+    hf_client *a, *b;
+    hf_lock *lk;
     hf_request *req;
+    int fresh = 0;
+
+    for (int fd = 0; fd < 1024; fd++)
+        before[fd] = fcntl(fd, F_GETFD) != -1;
+    a = conf_open();
+    b = conf_open();
+    lk = conf_try(a, key, NULL);
 
     CHECK_GE(hf_lost_fd(lk), 0);
     CHECK_GE(hf_events_fd(b), 0);
     CHECK_OK(hf_acquire_start(b, key, -1, NULL, NULL, &req, &t_err));
     conf_await_waiters(a, key, 1);
-    for (int fd = first + 1; fd < 1024; fd++) {
-        int flags = fcntl(fd, F_GETFD);
+    for (int fd = 0; fd < 1024; fd++) {
+        int flags = before[fd] ? -1 : fcntl(fd, F_GETFD);
 
         if (flags == -1)
             continue;
@@ -58,8 +64,28 @@ TEST(every_descriptor_is_closed_by_exec)
     hf_close(b);
     conf_unlock(lk);
     hf_close(a);
-    close(first);
     conf_check_free(key);
+}
+
+TEST(outputs_are_left_alone_when_there_is_nothing_to_write)
+{
+    struct hf_info info = HF_INFO_INIT, copy = HF_INFO_INIT;
+    struct hf_event event = {.type = HF_GONE, .user = &event};
+    hf_client *client = conf_open();
+    hf_lock *lk = conf_try(client, conf_key("k"), NULL);
+    hf_lock *const mark = (hf_lock *)(void *)&event;
+    hf_lock *out = mark;
+
+    CHECK(!hf_next_event(client, &event));
+    CHECK(event.type == HF_GONE && event.user == &event);
+    CHECK_STATUS(hf_acquire(client, conf_key("k"), 0, NULL, &out, &t_err),
+                 HF_BUSY);
+    CHECK_STATUS(hf_acquire(client, "", 0, NULL, &out, &t_err), HF_INVALID);
+    CHECK(out == mark);
+    CHECK_STATUS(hf_inspect(client, "", &info, &t_err), HF_INVALID);
+    CHECK_EQ(memcmp(&info, &copy, sizeof(info)), 0);
+    conf_unlock(lk);
+    hf_close(client);
 }
 
 TEST(closing_cancels_waiting_threads_and_waits_for_them)

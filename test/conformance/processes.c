@@ -330,6 +330,42 @@ TEST(a_release_frees_the_lock_though_a_forked_child_lives_on)
     CHECK_EQ(waitpid(pid, NULL, 0), pid);
 }
 
+/* A holder that forks; its child closes the client and lives on. */
+static void hold_and_fork(struct t_peer *up, void *arg)
+{
+    struct part *p = arg;
+    hf_client *client = conf_open();
+    hf_lock *lk = conf_lock(client, p->key, &p->opts);
+    pid_t pid = fork();
+
+    CHECK_GE(pid, 0);
+    if (pid == 0) {
+        hf_close(client);
+        t_tell(up, 1);
+        for (;;)
+            pause();
+    }
+    t_hear(up);
+    conf_unlock(lk);
+    hf_close(client);
+}
+
+TEST(a_child_that_closed_the_client_does_not_keep_a_dead_parents_lock)
+{
+    struct part p = part(600000, 0);
+    struct t_peer peer;
+    hf_client *client;
+
+    conf_needs(HF_TRAIT_PROCESSES | HF_TRAIT_DEATH);
+    peer = t_fork(hold_and_fork, &p);
+    t_hear(&peer);
+    conf_check_busy(p.key);
+    t_kill(&peer);
+    client = conf_open();
+    conf_unlock(conf_lock(client, p.key, NULL));
+    hf_close(client);
+}
+
 TEST(a_forked_child_can_open_a_client_of_its_own)
 {
     const char *key = conf_key("k");

@@ -213,6 +213,37 @@ TEST(a_waiter_elsewhere_gets_a_lingering_lease_at_once)
     conf_check_free(key);
 }
 
+TEST(who_waited_before_the_release_gets_a_lingering_lease_at_once)
+{
+    struct hf_lock_opts opts = conf_opts(600000, 0);
+    const char *key = conf_key("k");
+    hf_client *a, *b;
+
+    conf_needs(HF_TRAIT_NOTIFY);
+    a = conf_open();
+    b = conf_open();
+    opts.linger_ms = 600000;
+    for (int i = 0; i < 4; i++) {
+        hf_lock *lk = conf_lock(a, key, &opts);
+        struct conf_waiter w;
+
+        if (i % 2) {
+            /* Linger once before anybody waits. */
+            conf_unlock(lk);
+            lk = conf_lock(a, key, &opts);
+        }
+        conf_waiter_start(&w, b, key, -1, &opts);
+        conf_await_waiters(a, key, 1);
+        conf_unlock(lk);
+        t_poll_until(atomic_load(&w.done), 10000);
+        conf_waiter_join(&w, HF_OK);
+        conf_unlock(w.lk);
+    }
+    hf_close(a);
+    hf_close(b);
+    conf_check_free(key);
+}
+
 TEST(a_try_elsewhere_gets_a_lingering_lease_before_long)
 {
     struct hf_lock_opts opts = conf_opts(0, 0);

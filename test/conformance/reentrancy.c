@@ -163,6 +163,33 @@ TEST(the_same_owner_enters_from_another_client_until_the_last_leaves)
     hf_close(b);
 }
 
+TEST(the_same_owner_passes_by_those_who_wait_in_its_other_client)
+{
+    struct hf_lock_opts opts = owned("trace-4711"), other = owned("other");
+    const char *key = conf_key("k");
+    struct conf_waiter w;
+    hf_client *a, *b;
+    hf_lock *one, *two;
+
+    conf_needs(HF_TRAIT_REENTRANT);
+    a = conf_open();
+    b = conf_open();
+    one = conf_try(a, key, &opts);
+    conf_waiter_start(&w, b, key, -1, &other);
+    conf_await_waiters(a, key, 1);
+    /* Whoever holds it may be waiting for this very call. */
+    two = conf_try(b, key, &opts);
+    CHECK(!atomic_load(&w.done));
+    conf_unlock(one);
+    CHECK(!atomic_load(&w.done));
+    conf_unlock(two);
+    conf_waiter_join(&w, HF_OK);
+    conf_unlock(w.lk);
+    hf_close(a);
+    hf_close(b);
+    conf_check_free(key);
+}
+
 static void enter_and_wait(struct t_peer *up, void *arg)
 {
     struct hf_lock_opts opts = owned("trace-4711");

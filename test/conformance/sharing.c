@@ -181,6 +181,34 @@ TEST(a_writer_gets_in_among_readers_that_come_and_go)
     hf_close(b);
 }
 
+TEST(readers_behind_a_writer_that_gave_up_get_in)
+{
+    struct hf_lock_opts read = conf_opts(0, HF_SHARED);
+    const char *key = conf_key("k");
+    struct conf_waiter writer, reader;
+    hf_client *a, *b, *c;
+    hf_lock *lk;
+
+    conf_needs(HF_TRAIT_SHARED);
+    a = conf_open();
+    b = conf_open();
+    c = conf_open();
+    lk = conf_try(a, key, &read);
+    conf_waiter_start(&writer, b, key, 300, NULL);
+    conf_await_waiters(a, key, 1);
+    conf_waiter_start(&reader, c, key, -1, &read);
+    conf_waiter_join(&writer, HF_TIMEOUT);
+    t_poll_until(atomic_load(&reader.done), 8000);
+    conf_waiter_join(&reader, HF_OK);
+    CHECK(hf_held(lk) && hf_held(reader.lk));
+    conf_unlock(lk);
+    conf_unlock(reader.lk);
+    hf_close(a);
+    hf_close(b);
+    hf_close(c);
+    conf_check_free(key);
+}
+
 /* ---- detach and attach ------------------------------------------------- */
 
 TEST(a_detached_lock_is_taken_up_by_another_client)

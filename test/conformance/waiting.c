@@ -203,6 +203,35 @@ TEST(a_signal_handler_cancels_the_thread_that_it_interrupts)
     hf_close(b);
 }
 
+TEST(one_cancel_is_enough_whatever_the_waiter_was_doing)
+{
+    const char *key = conf_key("k");
+    hf_client *a = conf_open(), *b = conf_open();
+    hf_lock *lk = conf_try(a, key, NULL);
+
+    for (int i = 0; i < t_scaled(100, 40); i++) {
+        struct conf_waiter w;
+        int64_t end = t_now_ms() + 20000;
+
+        conf_waiter_start(&w, b, key, -1, NULL);
+        if (conf_look(a, key).waiters < 0)
+            t_sleep_ms(20 + i % 30);
+        else
+            while (conf_look(a, key).waiters < 1)
+                CHECK_LT(t_now_ms(), end);
+        for (volatile int spin = i % 10 * 300; spin > 0;)
+            spin--;
+        hf_cancel(b);
+        /* Not only when it would have polled again. */
+        t_poll_until(atomic_load(&w.done), 5000);
+        conf_waiter_join(&w, HF_CANCELED);
+    }
+    conf_unlock(lk);
+    hf_close(a);
+    hf_close(b);
+    conf_check_free(key);
+}
+
 TEST(cancel_does_not_touch_calls_that_begin_later)
 {
     const char *key = conf_key("k");
