@@ -145,16 +145,19 @@ void t_sleep_ms(int64_t ms)
 
 const char *t_tmpdir(void)
 {
-    const char *base = getenv("TMPDIR");
-    char name[sizeof(t_note->tmpdir)];
-
-    if (t_note->tmpdir[0])
-        return t_note->tmpdir;
-    snprintf(name, sizeof(name), "%s/hf-test.XXXXXX", base ? base : "/tmp");
-    if (!mkdtemp(name))
-        t_fail(__FILE__, __LINE__, "mkdtemp %s: %s", name, strerror(errno));
-    strcpy(t_note->tmpdir, name);
     return t_note->tmpdir;
+}
+
+/* In the runner: the test's threads and children must find it made. */
+static void t_make_tmpdir(void)
+{
+    const char *base = getenv("TMPDIR");
+
+    snprintf(t_note->tmpdir, sizeof(t_note->tmpdir), "%s/hf-test.XXXXXX",
+             base ? base : "/tmp");
+    if (!mkdtemp(t_note->tmpdir))
+        t_fail(__FILE__, __LINE__, "mkdtemp %s: %s", t_note->tmpdir,
+               strerror(errno));
 }
 
 int t_scaled(int n, int least)
@@ -305,11 +308,8 @@ static int t_open_one(const char *path, const struct stat *st, int type,
 
 static void t_remove_tmpdir(void)
 {
-    if (!t_note->tmpdir[0])
-        return;
     nftw(t_note->tmpdir, t_open_one, 16, FTW_PHYS | FTW_MOUNT);
     nftw(t_note->tmpdir, t_remove_one, 16, FTW_DEPTH | FTW_PHYS | FTW_MOUNT);
-    t_note->tmpdir[0] = 0;
 }
 
 /* Kill the test's group and then all that the runner has inherited. */
@@ -398,6 +398,7 @@ static bool t_one(const struct t_case *one, int number, bool verbose)
     pid_t pid;
 
     memset(t_note, 0, sizeof(*t_note));
+    t_make_tmpdir();
     CHECK_EQ(pipe2(fds, O_CLOEXEC | O_NONBLOCK), 0);
     pid = fork();
     CHECK_GE(pid, 0);

@@ -131,7 +131,7 @@ _Noreturn void t_skip(const char *kind, const char *what);
 int64_t t_now_ms(void); /* CLOCK_BOOTTIME */
 void t_sleep_ms(int64_t ms);
 
-/* This test's own directory, made on first use, removed at the end. */
+/* This test's own directory, removed at the end. */
 const char *t_tmpdir(void);
 
 /* n, made smaller by $HF_TEST_SCALE (in percent) but at least `least`. */

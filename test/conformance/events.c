@@ -288,7 +288,8 @@ static void wait_without_threads(int n, unsigned flags)
         start(b, key, -1, &opts, i);
     t_sleep_ms(100);
     CHECK_LE(t_count_threads(), threads + 4);
-    CHECK_LE(t_count_fds(), fds + 8);
+    if (!(flags & HF_FAIR)) /* A place of one's own may be a descriptor. */
+        CHECK_LE(t_count_fds(), fds + 8);
     conf_no_event(b);
     conf_unlock(lk);
     for (int i = 0; i < n; i++) {

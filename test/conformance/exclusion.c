@@ -12,15 +12,17 @@
 
 #include <sched.h>
 #include <stdio.h>
+#include <unistd.h>
 
 enum { PARTIES = 8, THREADS = 64 };
 
 /* What all contenders share. */
 struct field {
     atomic_int inside;
-    atomic_long turns; /* how many there must have been */
-    long counter;      /* protected by the lock under test only */
-    uint64_t fence;    /* likewise: of the last holder */
+    atomic_long insider, insiders_fence; /* to tell the tale if it fails */
+    atomic_long turns;                   /* how many there must have been */
+    long counter;   /* protected by the lock under test only */
+    uint64_t fence; /* likewise: of the last holder */
 };
 
 struct party {
@@ -40,7 +42,14 @@ static void turn(struct party *party, hf_lock *lk)
     struct field *field = party->field;
     long seen;
 
-    CHECK_EQ(atomic_fetch_add(&field->inside, 1), 0);
+    if (atomic_fetch_add(&field->inside, 1))
+        t_fail(__FILE__, __LINE__,
+               "process %ld holds fence %ld while process %d holds %llu",
+               atomic_load(&field->insider),
+               atomic_load(&field->insiders_fence), (int)getpid(),
+               (unsigned long long)hf_fence(lk));
+    atomic_store(&field->insider, getpid());
+    atomic_store(&field->insiders_fence, (long)hf_fence(lk));
     seen = field->counter;
     sched_yield();
     if (party->strict)

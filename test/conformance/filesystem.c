@@ -163,7 +163,7 @@ TEST(a_lock_file_without_permission_is_denied)
     hf_close(open_locks());
     write_file(path("locks/job.lock"), "");
     CHECK_EQ(chmod(path("locks/job.lock"), 0000), 0);
-    check_refused(path("locks"), HF_DENIED, EACCES, "job.lock");
+    check_refused(path("locks"), HF_DENIED, EACCES, "job");
 }
 
 /* Mount a small tmpfs of our own at `dir`. */
@@ -230,12 +230,12 @@ TEST(a_symlink_is_not_followed)
     hf_close(open_locks());
     write_file(path("precious"), "precious");
     CHECK_EQ(symlink(path("precious"), path("locks/job.lock")), 0);
-    check_refused(path("locks"), HF_DENIED, ELOOP, "job.lock");
+    check_refused(path("locks"), HF_DENIED, 0, "symbolic link");
     CHECK_EQ(stat(path("precious"), &st), 0);
     CHECK_EQ(st.st_size, 8);
     CHECK_EQ(unlink(path("locks/job.lock")), 0);
     CHECK_EQ(symlink(path("nowhere"), path("locks/job.lock")), 0);
-    check_refused(path("locks"), HF_DENIED, ELOOP, "job.lock");
+    check_refused(path("locks"), HF_DENIED, 0, "symbolic link");
     CHECK_EQ(access(path("nowhere"), F_OK), -1);
 }
 
@@ -243,10 +243,10 @@ TEST(what_is_no_file_is_refused_without_blocking)
 {
     hf_close(open_locks());
     CHECK_EQ(mkfifo(path("locks/job.lock"), 0600), 0);
-    check_refused(path("locks"), HF_PROTOCOL, 0, "job.lock");
+    check_refused(path("locks"), HF_PROTOCOL, 0, "job");
     CHECK_EQ(unlink(path("locks/job.lock")), 0);
     CHECK_EQ(mkdir(path("locks/job.lock"), 0700), 0);
-    check_refused(path("locks"), HF_PROTOCOL, 0, "job.lock");
+    check_refused(path("locks"), HF_SYSTEM, EISDIR, "job");
 }
 
 TEST(a_lock_file_is_never_removed_or_replaced)
@@ -265,32 +265,74 @@ TEST(a_lock_file_is_never_removed_or_replaced)
     CHECK_EQ(before.st_ino, after.st_ino);
 }
 
-/* The content of a lock file must never grant or refuse wrongly. */
-TEST(odd_content_keeps_nobody_from_locking_and_the_fence_from_falling)
+static void check_content(const char *name, const char *text)
+{
+    char buf[256] = "";
+    int fd = open(name, O_RDONLY | O_CLOEXEC);
+
+    CHECK_GE(fd, 0);
+    CHECK_GE(read(fd, buf, sizeof(buf) - 1), 0);
+    CHECK_STR(buf, text);
+    close(fd);
+}
+
+TEST(what_somebody_else_wrote_is_refused_and_left_as_it_is)
 {
     static const char *const texts[] = {
-        "",
-        "\n",
         "4711\n",
         "not ours at all\n",
         "{\"fence\":1}",
         "holdfast 99999999999999999999 x\n",
         "holdfast\n\n\n\n",
+        "holdfast 1 broken=x\nfence=1 mode=x since=1 pid=1\nowner=\nnote=\n",
     };
+
+    hf_close(open_locks());
+    for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
+        write_file(path("locks/job.lock"), texts[i]);
+        check_refused(path("locks"), HF_PROTOCOL, 0, "job");
+        check_content(path("locks/job.lock"), texts[i]);
+    }
+}
+
+TEST(an_emptied_lock_file_still_gives_a_greater_fence)
+{
     hf_client *client = open_locks();
     uint64_t last = 0;
 
-    for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
+    for (int i = 0; i < 6; i++) {
         hf_lock *lk = NULL;
 
-        write_file(path("locks/job.lock"), texts[i]);
+        if (i % 2)
+            write_file(path("locks/job.lock"), "");
+        else if (i)
+            CHECK_EQ(unlink(path("locks/job.lock")), 0);
         CHECK_OK(hf_acquire(client, "job", 0, NULL, &lk, &t_err));
         CHECK_GT(hf_fence(lk), last);
-        CHECK_LT(hf_fence(lk), 1ll << 53);
         last = hf_fence(lk);
         CHECK_OK(hf_release(lk, &t_err));
     }
     hf_close(client);
+}
+
+TEST(a_holder_whose_file_was_removed_is_told)
+{
+    struct hf_lock_opts brief = HF_LOCK_OPTS_INIT;
+    hf_client *client = open_locks(), *other = open_locks();
+    hf_lock *lk, *next;
+
+    brief.ttl_ms = 300;
+    CHECK_OK(hf_acquire(client, "job", 0, &brief, &lk, &t_err));
+    CHECK_EQ(unlink(path("locks/job.lock")), 0);
+    t_poll_until(!hf_held(lk), 20000);
+    CHECK_EQ(hf_lost_reason(lk), HF_LOSS_DELETED);
+    CHECK_OK(hf_acquire(other, "job", 0, NULL, &next, &t_err));
+    CHECK_STATUS(hf_release(lk, &t_err), HF_LOST);
+    CHECK(hf_held(next));
+    CHECK_EQ(shell("flock -n %s true", path("locks/job.lock")), 1);
+    CHECK_OK(hf_release(next, &t_err));
+    hf_close(client);
+    hf_close(other);
 }
 
 static bool name_it(void *arg, const char *key, const struct hf_info *info)

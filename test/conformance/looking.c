@@ -306,6 +306,7 @@ TEST(what_cannot_be_broken_says_so)
         conf_unlock(lk);
     } else {
         CHECK_OK(hf_break(client, key, hf_fence(lk), &t_err));
+        t_poll_until(!hf_held(lk), 20000);
         CHECK_STATUS(hf_release(lk, &t_err), HF_LOST);
     }
     hf_close(client);
