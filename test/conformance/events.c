@@ -253,6 +253,7 @@ TEST(a_released_lock_brings_no_event_any_more)
 
 TEST(break_brings_gone)
 {
+    struct hf_lock_opts opts = conf_opts(1500, 0);
     const char *key = conf_key("k");
     struct hf_event event;
     hf_client *a, *b;
@@ -261,7 +262,7 @@ TEST(break_brings_gone)
     conf_needs(HF_TRAIT_BREAK);
     a = conf_open();
     b = conf_open();
-    lk = expect_granted(a, start(a, key, 0, NULL, 9), 9);
+    lk = expect_granted(a, start(a, key, 0, &opts, 9), 9);
     CHECK_OK(hf_break(b, key, hf_fence(lk), &t_err));
     event = conf_gone(a);
     CHECK_EQ((intptr_t)event.user, 9);

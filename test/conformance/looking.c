@@ -276,15 +276,16 @@ TEST(break_lets_those_who_wait_go_on)
     conf_check_free(key);
 }
 
-TEST(break_works_on_the_lock_of_another_process_and_of_oneself)
+TEST(break_works_on_a_lock_of_the_same_client)
 {
+    struct hf_lock_opts opts = conf_opts(1500, 0);
     const char *key = conf_key("k");
     hf_client *client;
     hf_lock *lk;
 
     conf_needs(HF_TRAIT_BREAK);
     client = conf_open();
-    lk = conf_try(client, key, NULL);
+    lk = conf_try(client, key, &opts);
     CHECK_OK(hf_break(client, key, hf_fence(lk), &t_err));
     t_poll_until(!hf_held(lk), 20000);
     CHECK_STATUS(hf_release(lk, &t_err), HF_LOST);
@@ -295,9 +296,10 @@ TEST(break_works_on_the_lock_of_another_process_and_of_oneself)
 
 TEST(what_cannot_be_broken_says_so)
 {
+    struct hf_lock_opts opts = conf_opts(1500, 0);
     const char *key = conf_key("k");
     hf_client *client = conf_open();
-    hf_lock *lk = conf_try(client, key, NULL);
+    hf_lock *lk = conf_try(client, key, &opts);
 
     if (!(conf_traits & HF_TRAIT_BREAK)) {
         CHECK_STATUS(hf_break(client, key, hf_fence(lk), &t_err),
