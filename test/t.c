@@ -67,6 +67,7 @@ static struct t_case *t_first, **t_last = &t_first;
 static struct t_note *t_note;
 
 _Thread_local struct hf_error t_err;
+const bool t_thread_sanitizer = T_EXTRA_THREADS;
 
 void t_register(struct t_case *one)
 {

@@ -128,6 +128,8 @@ _Noreturn void t_skip(const char *kind, const char *what);
 
 /* ---- helpers ----------------------------------------------------------- */
 
+extern const bool t_thread_sanitizer; /* this is a build with it */
+
 int64_t t_now_ms(void); /* CLOCK_BOOTTIME */
 void t_sleep_ms(int64_t ms);
 

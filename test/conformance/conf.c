@@ -34,7 +34,7 @@ void conf_needs(unsigned traits)
 
 const char *conf_url(void)
 {
-    static char url[1024];
+    static _Thread_local char url[1024];
     const char *mark = strstr(conf_template, "%T");
 
     if (!mark)

@@ -192,7 +192,6 @@ TEST_TIMEOUT(clients_opened_and_closed_in_a_storm_exclude_each_other, 120)
     struct storm storm = {.key = conf_key("k")};
     pthread_t threads[8];
 
-    conf_url();
     for (int i = 0; i < 8; i++)
         threads[i] = conf_thread(open_lock_close, &storm);
     for (int i = 0; i < 8; i++)
