@@ -95,6 +95,56 @@ TEST(inspect_counts_those_who_wait_where_it_can)
     hf_close(b);
 }
 
+/* Locks and unlocks, under notes of very different length. */
+static void *come_and_go(void *arg)
+{
+    struct hf_lock_opts opts = conf_opts(0, 0);
+    hf_client *client = conf_open();
+    char note[HF_NOTE_MAX + 1];
+    atomic_bool *stop = ((void **)arg)[1];
+
+    opts.note = note;
+    for (int i = 0; !atomic_load(stop); i++) {
+        memset(note, 'a' + i % 26, sizeof(note));
+        note[i * 37 % HF_NOTE_MAX] = 0;
+        conf_unlock(conf_lock(client, ((void **)arg)[0], &opts));
+    }
+    hf_close(client);
+    return NULL;
+}
+
+TEST(looking_while_it_changes_hands_shows_one_or_the_other)
+{
+    const char *key = conf_key("k");
+    atomic_bool stop = false;
+    void *arg[] = {(void *)(uintptr_t)key, &stop};
+    hf_client *client = conf_open();
+    pthread_t threads[2];
+    uint64_t last = 0;
+
+    for (int i = 0; i < 2; i++)
+        threads[i] = conf_thread(come_and_go, arg);
+    for (int i = 0; i < t_scaled(3000, 500); i++) {
+        struct hf_info info = conf_look(client, key);
+
+        /* One holder's note is one letter, again and again. */
+        if (info.held && info.owner[0])
+            CHECK_EQ(strspn(info.note, (char[]){info.note[0], 0}),
+                     strlen(info.note));
+        if (info.fence)
+            CHECK_GE(info.fence, last);
+        if (info.fence > last)
+            last = info.fence;
+        if (i % 50 == 0)
+            conf_count_listed(client, key);
+    }
+    atomic_store(&stop, true);
+    for (int i = 0; i < 2; i++)
+        pthread_join(threads[i], NULL);
+    hf_close(client);
+    conf_check_free(key);
+}
+
 static bool stop_at_first(void *arg, const char *key,
                           const struct hf_info *info)
 {
