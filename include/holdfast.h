@@ -28,8 +28,9 @@
  *   be called from a signal handler.
  *
  * FORK  Handles are dead in a forked child: calls answer HF_INVALID and touch
- *   neither the parent's locks nor the service, hf_held() is false, hf_close()
- *   does nothing.  Every descriptor is closed by exec.
+ *   neither the parent's locks nor the service, and hf_held() is false.  Every
+ *   descriptor is closed by exec; a child that goes on without exec calls
+ *   hf_close(), which there only closes what it inherited.
  *
  * TIME  Durations are milliseconds.  Validity is counted on CLOCK_BOOTTIME,
  *   which runs while the machine is suspended and ignores changes of the wall

@@ -103,6 +103,11 @@ struct hfi_backend {
     /* Undo open(), however far it got.  Every grant has been released. */
     void (*close)(struct hfi_conn *);
 
+    /* Optional.  In a forked child: close the descriptors that it inherited, and
+     * do nothing else.  Another thread of the parent may have been in the middle
+     * of anything. */
+    void (*forget)(struct hfi_conn *);
+
     /* Take the key if it is free: HF_OK or HF_BUSY.  Never waits for it. */
     hf_status (*try_acquire)(struct hfi_conn *, const struct hfi_claim *,
                              struct hfi_grant *, struct hfi_busy *,

@@ -269,3 +269,15 @@ void hfi_close(struct hf_client *c)
     pthread_mutex_unlock(&c->mu);
     hfi_client_put(c);
 }
+
+/* In a forked child.  The memory is a picture of a moment at which another
+ * thread may have been changing it: only descriptors are looked at. */
+void hfi_forget(struct hf_client *c)
+{
+    if (c->be->forget)
+        c->be->forget(c->conn);
+    hfi_bell_fini(&c->bell);
+    if (c->events_fd >= 0)
+        close(c->events_fd);
+    c->events_fd = -1;
+}

@@ -212,6 +212,7 @@ hf_status hfi_open_with(const struct hfi_backend *, const struct hfi_url *,
                         const struct hf_client_opts *, hf_client **ret,
                         struct hf_error *);
 void hfi_close(struct hf_client *);
+void hfi_forget(struct hf_client *);
 void hfi_client_put(struct hf_client *);
 
 /* lane.c: who in this client wants or has which key */

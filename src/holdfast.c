@@ -200,6 +200,8 @@ void hf_close(hf_client *c)
 {
     if (c && *c->mark)
         hfi_close(c);
+    else if (c)
+        hfi_forget(c);
 }
 
 void hf_cancel(hf_client *c)

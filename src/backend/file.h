@@ -2,7 +2,9 @@
  *
  * file.h - what the parts of the file: backend share.
  *
- *   file.c         locking, waiting
+ *   file.c         the rules; opening, waking
+ *   file_lock.c    taking, keeping, giving back
+ *   file_fds.c     what a forked child must close
  *   file_name.c    keys as file names
  *   file_record.c  what stands in a lock file
  *   file_look.c    inspect, list, break
@@ -11,11 +13,22 @@
 #define HFI_BACKEND_FILE_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <sys/types.h>
 
 #include "../backend.h"
 
 struct file_watch;
+
+/* Which descriptors are lock files: a bit for each, in pieces that are made when
+ * they are first needed and stay, so that a forked child can read them whatever
+ * the parent's threads were doing. */
+#define FILE_FDS_PIECE  4096
+#define FILE_FDS_PIECES 256
+
+struct file_fds {
+    _Atomic(atomic_ulong *) pieces[FILE_FDS_PIECES];
+};
 
 struct file_conn {
     struct hfi_conn base;
@@ -25,7 +38,31 @@ struct file_conn {
     int inotify_fd;
     pthread_mutex_t mu; /* guards `watches` */
     struct file_watch *watches[64];
+    struct file_fds fds;
 };
+
+/* ---- file.c ------------------------------------------------------------ */
+
+hf_status file_watch(struct hfi_conn *, const struct hfi_claim *,
+                     struct hfi_grant *, int64_t deadline, struct hf_error *);
+void file_unwatch(struct hfi_conn *, const struct hfi_claim *,
+                  struct hfi_grant *);
+
+/* ---- file_fds.c -------------------------------------------------------- */
+
+void file_fds_set(struct file_fds *, int fd, bool on);
+void file_fds_fini(struct file_fds *);
+void file_forget(struct hfi_conn *);
+
+/* ---- file_lock.c ------------------------------------------------------- */
+
+hf_status file_try_acquire(struct hfi_conn *, const struct hfi_claim *,
+                           struct hfi_grant *, struct hfi_busy *,
+                           int64_t deadline, struct hf_error *);
+void file_renew(struct hfi_conn *, struct hfi_renewal *, size_t n,
+                int64_t deadline, struct hf_error *);
+hf_status file_release(struct hfi_conn *, const struct hfi_claim *,
+                       struct hfi_grant *, int64_t deadline, struct hf_error *);
 
 /* What grant->ref.ints are. */
 enum { FILE_FD, FILE_WD, FILE_BYTES, FILE_WAITS };
