@@ -133,7 +133,8 @@ static hf_status client_start(struct hf_client *c, const struct hfi_url *url,
         st = hfi_fail(err, HF_SYSTEM, "no thread could be started");
     if (st)
         c->be->close(c->conn);
-    return st;
+    /* Nothing was asked for that could be in doubt. */
+    return st == HF_UNCERTAIN ? hfi_restate(err, HF_UNAVAILABLE) : st;
 }
 
 /* Open `url` with a backend that need not be in the table. */

@@ -122,6 +122,13 @@ hf_status hfi_wrap(struct hf_error *err, hf_status st, const char *fmt, ...)
     return st;
 }
 
+hf_status hfi_restate(struct hf_error *err, hf_status st)
+{
+    if (err)
+        err->status = st;
+    return st;
+}
+
 hf_status hfi_nomem(struct hf_error *err)
 {
     return hfi_fail(err, HF_NOMEM, "out of memory");

@@ -26,6 +26,9 @@ hf_status hfi_fail_errno(struct hf_error *err, hf_status st, int sys_errno,
 hf_status hfi_wrap(struct hf_error *err, hf_status st, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
+/* The same message under another status. */
+hf_status hfi_restate(struct hf_error *err, hf_status st);
+
 hf_status hfi_nomem(struct hf_error *err);
 
 /* A user's string as it may appear in a message: control characters become

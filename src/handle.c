@@ -111,6 +111,8 @@ static void handle_watch(struct hf_client *c, struct hfi_hold *hold)
     hf_status st;
 
     hfi_hold_quiet(c, hold);
+    if (hold->state != HFI_HELD)
+        return; /* lost meanwhile, and perhaps the reaper's already */
     hold->busy = true;
     pthread_mutex_unlock(&c->mu);
     st = c->be->watch(c->conn, &hold->claim, &hold->grant,
@@ -357,8 +359,8 @@ hf_status hfi_attach(struct hf_client *c, const char *key,
         hfi_link_remove(&lk->link);
         if (hold->state == HFI_HELD)
             handle_forget(c, hold);
-        else
-            hfi_hold_free(c, hold);
+        else if (hold->state == HFI_LOST)
+            hfi_hold_free(c, hold); /* else the reaper has it */
     }
 out:
     handle_leave(c);

@@ -18,8 +18,9 @@
  * INVARIANTS
  *  (1) The record is written under LOCK_EX, or under LOCK_SH with the gate (a
  *      second such byte) held; so a fence is given out once.
- *  (2) Whoever holds has the file that the name leads to: after the lock was
- *      got on a file without a name, the name is opened again.
+ *  (2) A descriptor that was kept from an earlier try is used only while its
+ *      file has a name; else the name is opened again.  What is removed under
+ *      a holder's feet the heartbeat notices.
  *  (3) A lock file is never removed: that is how two processes come to hold
  *      two locks of one name.
  *  (4) A waiter keeps its descriptor from try to try.  Opening and closing is

@@ -100,24 +100,18 @@ static void file_queue(int fd, const struct hfi_claim *claim,
 
 /* ---- taking ------------------------------------------------------------ */
 
-/* Does somebody look at the lock just now? */
-static bool file_is_looked_at(int fd)
-{
-    struct flock byte = {.l_type = F_WRLCK,
-                         .l_whence = SEEK_SET,
-                         .l_start = FILE_LOOK_AT,
-                         .l_len = 1};
-
-    return !fcntl(fd, F_OFD_GETLK, &byte) && byte.l_type != F_UNLCK;
-}
-
-/* Is it held exclusively, by anybody?  The byte tells those whose try we spoil
- * that it was only us. */
+/* Is it held exclusively, by anybody?  To see that we try LOCK_SH, and may have
+ * it for an instant; the byte keeps the tries of others from being spoilt. */
 bool file_is_exclusive(int fd)
 {
     bool busy;
+    int looks;
 
-    file_byte(fd, FILE_LOOK_AT, F_RDLCK);
+    for (looks = 0; !file_byte(fd, FILE_LOOK_AT, F_RDLCK); looks++) {
+        if (looks == FILE_LOOKS_MAX)
+            return true; /* Who keeps us out found it busy. */
+        sched_yield();
+    }
     busy = flock(fd, LOCK_SH | LOCK_NB) && errno == EWOULDBLOCK;
     if (!busy)
         flock(fd, LOCK_UN);
@@ -125,20 +119,32 @@ bool file_is_exclusive(int fd)
     return busy;
 }
 
+/* It was busy: because of somebody who only looked?  With the byte in our hands
+ * nobody looks, and the answer counts. */
+static hf_status file_flock_again(int fd)
+{
+    bool got;
+    int looks;
+
+    for (looks = 0; !file_byte(fd, FILE_LOOK_AT, F_WRLCK); looks++) {
+        if (looks == FILE_LOOKS_MAX)
+            return HF_BUSY;
+        sched_yield();
+    }
+    got = !flock(fd, LOCK_EX | LOCK_NB);
+    file_byte(fd, FILE_LOOK_AT, F_UNLCK);
+    return got ? HF_OK : HF_BUSY;
+}
+
 /* Wait for nothing; HF_BUSY where another has it. */
 static hf_status file_flock(int fd, int how, struct hf_error *err)
 {
-    int looks = 0;
-
     while (flock(fd, how | LOCK_NB)) {
         if (errno == EINTR)
             continue;
         if (errno != EWOULDBLOCK)
             return hfi_fail_errno(err, HF_SYSTEM, errno, "flock");
-        if (how != LOCK_EX || looks++ == FILE_LOOKS_MAX ||
-            !file_is_looked_at(fd))
-            return HF_BUSY;
-        sched_yield();
+        return how == LOCK_EX ? file_flock_again(fd) : HF_BUSY;
     }
     return HF_OK;
 }
@@ -288,14 +294,22 @@ static void file_let_go(struct file_conn *fc, struct hfi_grant *grant)
     grant->placed = false;
 }
 
+/* fstat() would also ask for the times, and that makes the next write store new
+ * ones. */
+static bool file_has_name(int fd)
+{
+    struct statx sx;
+
+    return !statx(fd, "", AT_EMPTY_PATH, STATX_NLINK, &sx) && sx.stx_nlink;
+}
+
 static hf_status file_try_once(struct file_conn *fc,
                                const struct hfi_claim *claim,
                                struct hfi_grant *grant, bool *vanished,
                                struct hf_error *err)
 {
     struct file_record rec;
-    struct statx sx; /* fstat() would also ask for the times, and that makes
-                      * the next write store new ones */
+    bool kept = grant->placed;
     hf_status st = file_descriptor(fc, claim, grant, err);
 
     *vanished = false;
@@ -310,14 +324,10 @@ static hf_status file_try_once(struct file_conn *fc,
         file_mark(grant->ref.ints[FILE_FD], FILE_WAIT_AT, F_UNLCK, claim);
     if (claim->owner || claim->shared)
         grant->ref.ints[FILE_BYTES] = 1;
-    if (statx(grant->ref.ints[FILE_FD], "", AT_EMPTY_PATH,
-              STATX_TYPE | STATX_NLINK, &sx) ||
-        !sx.stx_nlink) { /* file.c (2) */
+    if (kept && !file_has_name(grant->ref.ints[FILE_FD])) { /* file.c (2) */
         *vanished = true;
         return HF_BUSY;
     }
-    if (!S_ISREG(sx.stx_mode))
-        return hfi_fail(err, HF_PROTOCOL, "the lock file is not a file");
     if (!st)
         grant->fence = rec.fence;
     return st;
