@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * cli.h - what the files of the command share.
+ *
+ * The command is a user of holdfast.h like any other: nothing here reaches into
+ * the library.  main.c picks a command from one table, opts.c fills one struct
+ * from one table of options, out.c is the only file that formats for people and
+ * for programs.  The files of `run` have a header of their own, run.h.
+ */
+#ifndef CLI_H
+#define CLI_H
+
+#include "holdfast.h"
+
+#include <stdio.h>
+
+/* The exit statuses.  A command that was run adds its own, and 128+n. */
+enum cli_exit {
+    CLI_OK = 0,
+    CLI_USAGE = 64,       /* the command line makes no sense */
+    CLI_UNAVAILABLE = 69, /* the service could not be reached */
+    CLI_BUSY = 75,        /* somebody else holds it; -E changes this one */
+    CLI_DENIED = 77,      /* the service or the system refused */
+    CLI_CONFIG = 78,      /* a URL that is wrong or cannot do what is asked */
+    CLI_LOST = 79,        /* the lock is not, or no longer, yours */
+    CLI_MAX_HOLD = 124,   /* --max-hold is over */
+    CLI_FAILED = 125,     /* holdfast itself failed */
+    CLI_NOT_EXEC = 126,   /* the command cannot be executed */
+    CLI_NOT_FOUND = 127   /* the command does not exist */
+};
+
+/* ---- main.c -------------------------------------------------------------- */
+
+struct cli_opts;
+
+struct cli_cmd {
+    const char *name;
+    const char *args;    /* as the usage line shows them */
+    const char *summary; /* one line */
+    const char *text;    /* what `holdfast help NAME` adds */
+    unsigned bit;        /* enum cli_in: which options it takes */
+    int (*run)(struct cli_opts *);
+};
+
+const struct cli_cmd *cli_commands(size_t *count);
+const struct cli_cmd *cli_command_find(const char *name);
+
+/* The exit status for a status of the library: the one place that decides. */
+int cli_exit_of(hf_status st);
+
+/* Say what went wrong (with a hint where there is one) and return the exit
+ * status for it. */
+int cli_fail(const struct hf_error *err);
+
+/* Open the service that the options name.  CLI_OK, or the exit status after
+ * having said why.  A warning of the service is said once. */
+int cli_open(const struct cli_opts *opts, hf_client **ret,
+             struct hf_service *svc);
+
+/* ---- opts.c -------------------------------------------------------------- */
+
+/* One bit for each command, so that an option can name where it is allowed. */
+enum cli_in {
+    IN_RUN = 1 << 0,
+    IN_ACQUIRE = 1 << 1,
+    IN_RENEW = 1 << 2,
+    IN_RELEASE = 1 << 3,
+    IN_CHECK = 1 << 4,
+    IN_STATUS = 1 << 5,
+    IN_LS = 1 << 6,
+    IN_BREAK = 1 << 7,
+    IN_WATCH = 1 << 8,
+    IN_DOCTOR = 1 << 9,
+    IN_SERVICE = (1 << 10) - 1, /* all that talk to a service */
+    IN_PLAIN = 1 << 10          /* completion and help */
+};
+
+struct cli_opts {
+    const struct cli_cmd *cmd;
+    const char *url; /* NULL: the embedded default */
+    bool quiet;
+    bool verbose;
+    bool json;
+    bool help;
+    bool nonblock;
+    int64_t wait_ms; /* -1: for ever */
+    int busy_exit;
+    bool shared;
+    bool close_fds; /* accepted for flock(1)'s sake */
+    bool fair;
+    bool poll;
+    bool wait_group;
+    const char *shell; /* -c */
+    int64_t ttl_ms;    /* 0: the library's default */
+    int64_t max_hold_ms;
+    const char *on_lost;
+    int64_t grace_ms;
+    int64_t retry_ms;
+    const char *note;
+    const char *owner;
+    const char *report;
+    uint64_t fence;
+    bool has_fence;
+    const char *args[2]; /* positional arguments in front of the command */
+    int nargs;
+    char **command; /* of `run`; NULL-terminated, empty if there is none */
+};
+
+enum cli_kind { OPT_FLAG, OPT_CLEAR, OPT_TEXT, OPT_TIME, OPT_CODE, OPT_FENCE };
+
+struct cli_opt {
+    char letter; /* 0: none */
+    const char *name;
+    const char *arg; /* NULL: takes none */
+    unsigned in;     /* enum cli_in */
+    enum cli_kind kind;
+    size_t at; /* offset in struct cli_opts */
+    const char *help;
+};
+
+const struct cli_opt *cli_options(size_t *count);
+
+/* Fill *ret from argv[1..]; CLI_OK, or CLI_USAGE after having said why.
+ * ret->cmd stays NULL if no command was named. */
+int cli_parse(int argc, char **argv, struct cli_opts *ret);
+
+/* "500ms", "30s", "1.5" (seconds) into milliseconds. */
+bool cli_parse_ms(const char *text, int64_t *ret);
+
+/* Say what is wrong with the command line; returns CLI_USAGE. */
+int cli_usage(const struct cli_cmd *cmd, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* ---- out.c --------------------------------------------------------------- */
+
+/* One line on stderr, "holdfast: ...", in one write, free of control bytes. */
+void cli_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
+/* Copy `text` with every control byte as \xNN; always ends it with NUL. */
+void cli_clean(const char *text, char *ret, size_t size);
+
+/* "350ms", "8s", "4m12s", "2h03m". */
+const char *cli_ago(int64_t ms, char ret[32]);
+
+/* `text` as one word of a POSIX shell. */
+void cli_shell_word(FILE *out, const char *text);
+
+/* One JSON object, member by member; the names need no escaping. */
+struct cli_json {
+    FILE *out;
+    bool more; /* a member has been written */
+};
+
+void cli_json_text(FILE *out, const char *text);
+void cli_json_open(struct cli_json *json, FILE *out);
+void cli_json_str(struct cli_json *json, const char *name, const char *value);
+void cli_json_num(struct cli_json *json, const char *name, int64_t value);
+void cli_json_opt(struct cli_json *json, const char *name, int64_t value);
+void cli_json_bool(struct cli_json *json, const char *name, bool value);
+void cli_json_info(struct cli_json *json, const char *key,
+                   const struct hf_info *info);
+void cli_json_close(struct cli_json *json);
+
+/* Flush stdout; CLI_FAILED, having said so, if not all of it was written. */
+int cli_done(void);
+
+/* Milliseconds on CLOCK_BOOTTIME.  Async-signal-safe. */
+int64_t cli_now(void);
+
+/* ---- handle.c ------------------------------------------------------------ */
+
+/* What `acquire` prints and `renew` and `release` take. */
+struct cli_handle {
+    struct hf_handle hf;
+    char key[HF_KEY_MAX + 1];
+    int64_t ttl_ms;
+    bool shared;
+};
+
+/* Room for a handle as one word: every byte may need three. */
+#define CLI_HANDLE_MAX 4096
+
+void cli_handle_encode(const struct cli_handle *handle,
+                       char ret[CLI_HANDLE_MAX]);
+bool cli_handle_decode(const char *word, struct cli_handle *ret);
+
+/* ---- the commands --------------------------------------------------------- */
+
+int cmd_run(struct cli_opts *opts);
+int cmd_acquire(struct cli_opts *opts);
+int cmd_renew(struct cli_opts *opts);
+int cmd_release(struct cli_opts *opts);
+int cmd_check(struct cli_opts *opts);
+int cmd_status(struct cli_opts *opts);
+int cmd_ls(struct cli_opts *opts);
+int cmd_break(struct cli_opts *opts);
+int cmd_watch(struct cli_opts *opts);
+int cmd_doctor(struct cli_opts *opts);
+int cmd_completion(struct cli_opts *opts);
+int cmd_help(struct cli_opts *opts);
+
+#endif

@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * doctor.c - what does this URL promise, and does it work now?
+ *
+ * The promises are the service's traits in words, both ways: what it does not
+ * promise is said as plainly as what it does.  Then a lock is really taken and
+ * given back, twice, so that the fence can be seen to rise.  The probe has a
+ * key of its own and touches no other.  Exit status 0 if the probe worked.
+ */
+#include "cli.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#define DOCTOR_KEY "holdfast.doctor"
+
+static const struct {
+    unsigned trait;
+    const char *name;
+    const char *yes;
+    const char *no;
+} doctor_traits[] = {
+    {HF_TRAIT_PROCESSES, "processes", "excludes between processes",
+     "excludes only between the threads of one process"},
+    {HF_TRAIT_MACHINES, "machines", "excludes between machines",
+     "does not exclude between machines"},
+    {HF_TRAIT_FENCED, "fenced", "every grant has a rising number",
+     "grants have no rising number"},
+    {HF_TRAIT_LEASED, "leased", "a lock that is not renewed lapses",
+     "a lock stays for as long as its process lives"},
+    {HF_TRAIT_DEATH, "death", "a dead process frees its locks at once",
+     "a dead process frees its locks when the lease is over"},
+    {HF_TRAIT_QUEUED, "queued", "first come, first served",
+     "waiters are served in no order"},
+    {HF_TRAIT_NOTIFY, "notify", "waiters are woken", "waiters poll"},
+    {HF_TRAIT_SHARED, "shared", "locks can be shared (-s)",
+     "locks cannot be shared"},
+    {HF_TRAIT_REENTRANT, "reentrant", "owner ids count across processes",
+     "owner ids count within one process only"},
+    {HF_TRAIT_DETACH, "detach", "acquire, renew and release work",
+     "acquire needs another service; run works"},
+    {HF_TRAIT_BREAK, "break", "break works", "break does not work"},
+};
+
+#define DOCTOR_TRAITS (sizeof(doctor_traits) / sizeof(doctor_traits[0]))
+
+struct doctor_probe {
+    uint64_t fences[2];
+    int64_t took_ms;
+};
+
+/* Take the probe lock and give it back, twice. */
+static hf_status doctor_try(hf_client *client, struct doctor_probe *ret,
+                            struct hf_error *err)
+{
+    struct hf_lock_opts lo = HF_LOCK_OPTS_INIT;
+    int64_t start = cli_now();
+
+    lo.ttl_ms = 10000;
+    lo.note = "holdfast doctor";
+    for (int i = 0; i < 2; i++) {
+        hf_status st;
+        hf_lock *lock;
+
+        st = hf_acquire(client, DOCTOR_KEY, 5000, &lo, &lock, err);
+        if (st)
+            return st;
+        ret->fences[i] = hf_fence(lock);
+        st = hf_release(lock, err);
+        if (st)
+            return st;
+    }
+    ret->took_ms = cli_now() - start;
+    return HF_OK;
+}
+
+static void doctor_json(const struct hf_service *svc, hf_status st,
+                        const struct doctor_probe *probe,
+                        const struct hf_error *err)
+{
+    struct cli_json json;
+
+    cli_json_open(&json, stdout);
+    cli_json_str(&json, "endpoint", svc->endpoint);
+    cli_json_str(&json, "scheme", svc->scheme);
+    for (size_t i = 0; i < DOCTOR_TRAITS; i++)
+        cli_json_bool(&json, doctor_traits[i].name,
+                      svc->traits & doctor_traits[i].trait);
+    cli_json_str(&json, "warning", svc->warning[0] ? svc->warning : NULL);
+    cli_json_str(&json, "probe", hf_status_name(st));
+    cli_json_str(&json, "error", st ? err->text : NULL);
+    cli_json_num(&json, "fence", (int64_t)probe->fences[1]);
+    cli_json_num(&json, "took_ms", probe->took_ms);
+    cli_json_close(&json);
+    putchar('\n');
+}
+
+static void doctor_text(const struct hf_service *svc, hf_status st,
+                        const struct doctor_probe *probe)
+{
+    printf("%s\n", svc->endpoint);
+    for (size_t i = 0; i < DOCTOR_TRAITS; i++) {
+        bool has = svc->traits & doctor_traits[i].trait;
+
+        printf("  %s %s\n", has ? "yes" : "no ",
+               has ? doctor_traits[i].yes : doctor_traits[i].no);
+    }
+    if (svc->warning[0])
+        printf("warning: %s\n", svc->warning);
+    if (!st)
+        printf("probe: took and released '%s' twice in %" PRId64
+               "ms, fences %" PRIu64 " and %" PRIu64 "\n",
+               DOCTOR_KEY, probe->took_ms, probe->fences[0], probe->fences[1]);
+}
+
+int cmd_doctor(struct cli_opts *opts)
+{
+    struct doctor_probe probe = {{0, 0}, 0};
+    struct hf_service svc;
+    struct hf_error err;
+    hf_client *client;
+    hf_status st;
+    int code;
+
+    if (opts->nargs)
+        return cli_usage(opts->cmd, "no argument is taken, only -u URL");
+    code = cli_open(opts, &client, &svc);
+    if (code)
+        return code;
+    st = doctor_try(client, &probe, &err);
+    if (opts->json)
+        doctor_json(&svc, st, &probe, &err);
+    else
+        doctor_text(&svc, st, &probe);
+    code = cli_done();
+    if (st)
+        code = cli_fail(&err);
+    if (!code && (svc.traits & HF_TRAIT_FENCED) &&
+        probe.fences[1] <= probe.fences[0]) {
+        cli_say("the fence did not rise: do not trust this service");
+        code = CLI_FAILED;
+    }
+    hf_close(client);
+    return code;
+}

@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * guard.c - the second process, which acts when holdfast cannot.
+ *
+ * THE PROMISE  The command's whole group is dead before the lock can be granted
+ * to another, also when holdfast is killed with SIGKILL or frozen with SIGSTOP.
+ * holdfast cannot keep that alone.  So after the grant and before the command
+ * starts it forks the guard, which shares one page of memory with it:
+ *
+ *     deadline   by then the group must be dead (CLOCK_BOOTTIME, which counts
+ *                suspend); holdfast moves it on while renewals succeed
+ *     pgid       what to kill; 0 when there is nothing to kill
+ *     ending     taken by whoever sends TERM, so that it is sent once
+ *
+ *  (1) holdfast is frozen.  The deadline stands still.  At deadline - lead the
+ *      guard sends TERM, at deadline - margin KILL.
+ *  (2) holdfast is dead.  A pipe that only it holds open reaches its end.  The
+ *      guard sends TERM at once and KILL after the lead, or earlier if the
+ *      deadline is nearer.
+ *  (3) The guard keeps every descriptor that it inherited.  Where the lock is a
+ *      descriptor (file:) or a connection, it therefore stays taken until the
+ *      guard ends, and the guard ends only when the group is dead.
+ *  (4) The deadline never counts on the guard being told: it looks at the page
+ *      when the deadline it knows of comes near.  When holdfast brings the
+ *      deadline forward it also writes a byte into the pipe.
+ *  (5) Nothing from the terminal reaches it: a session of its own, and all
+ *      signals blocked.
+ *
+ * The guard was forked from a process with threads, so it makes system calls
+ * and nothing else: no malloc, no stdio, no locks.
+ *
+ * LIMITS  SIGKILL to holdfast also kills the command itself at once, without
+ * TERM (PR_SET_PDEATHSIG, spawn.c); the rest of its group gets TERM from the
+ * guard.  Who kills the guard too, leaves what the command had started.  A
+ * command that changes its user id (sudo) or leaves its process group cannot be
+ * reached.
+ */
+#include "run.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/timerfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+bool guard_open(struct guard *guard)
+{
+    void *page = mmap(NULL, sizeof(*guard->page), PROT_READ | PROT_WRITE,
+                      MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+    if (page == MAP_FAILED)
+        return false;
+    guard->page = page;
+    atomic_store(&guard->page->deadline, INT64_MAX);
+    return true;
+}
+
+void guard_tell_lost(int fd, const char *reason)
+{
+    char line[64];
+    size_t len = 0;
+
+    for (; reason[len] && len < sizeof(line) - 1; len++)
+        line[len] = reason[len];
+    line[len++] = '\n';
+    if (write(fd, line, len) < 0)
+        return; /* the pipe has no reader, or has been told already */
+}
+
+/* Sleep until holdfast is dead (true) or the deadline is near (false). */
+static bool guard_watch(const struct guard_page *page, int alive, int timer)
+{
+    struct pollfd fds[2] = {{.fd = alive, .events = POLLIN},
+                            {.fd = timer, .events = POLLIN}};
+
+    for (;;) {
+        int64_t deadline = atomic_load(&page->deadline);
+        struct itimerspec when = {{0, 0}, {0, 0}};
+        char drain[64];
+
+        if (deadline != INT64_MAX) {
+            int64_t at = deadline - page->lead;
+
+            if (cli_now() >= at)
+                return false;
+            when.it_value.tv_sec = at / 1000;
+            when.it_value.tv_nsec = at % 1000 * 1000000;
+        }
+        timerfd_settime(timer, TFD_TIMER_ABSTIME, &when, NULL);
+        if (poll(fds, 2, timer < 0 ? 50 : -1) < 0)
+            continue;
+        if (fds[0].revents && read(alive, drain, sizeof(drain)) == 0)
+            return true;
+    }
+}
+
+static void guard_say(const char *line)
+{
+    if (write(STDERR_FILENO, line, strlen(line)) < 0)
+        return; /* nobody listens */
+}
+
+/* End the group: TERM unless that is done, KILL in time, and do not return
+ * while one of them lives. */
+static void guard_finish(struct guard_page *page, bool orphaned, int lost_fd)
+{
+    pid_t pgid = atomic_load(&page->pgid);
+    int64_t kill_at = atomic_load(&page->deadline);
+
+    if (pgid <= 1)
+        return;
+    if (kill_at != INT64_MAX)
+        kill_at -= page->margin;
+    if (orphaned && cli_now() + page->lead < kill_at)
+        kill_at = cli_now() + page->lead;
+    if (atomic_exchange(&page->ending, 1) == 0) {
+        guard_tell_lost(lost_fd, orphaned ? "closed" : "expired");
+        group_end(pgid);
+        if (orphaned)
+            guard_say("holdfast: was killed: ending the command\n");
+    }
+    while (group_alive(pgid)) {
+        if (cli_now() >= kill_at)
+            group_signal(pgid, SIGKILL);
+        poll(NULL, 0, 5);
+    }
+}
+
+static _Noreturn void guard_main(struct guard *guard, int alive)
+{
+    int timer, null;
+    bool orphaned;
+    sigset_t all;
+
+    sigfillset(&all);
+    sigprocmask(SIG_SETMASK, &all, NULL);
+    setsid();
+    prctl(PR_SET_NAME, "holdfast-guard");
+    close(guard->alive);
+    null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    if (null >= 0) {
+        dup2(null, STDIN_FILENO);
+        dup2(null, STDOUT_FILENO);
+    }
+    timer = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
+    orphaned = guard_watch(guard->page, alive, timer);
+    guard_finish(guard->page, orphaned, guard->lost_fd);
+    _exit(0);
+}
+
+bool guard_start(struct guard *guard)
+{
+    int ends[2];
+    pid_t pid;
+
+    if (guard->alive >= 0)
+        close(guard->alive);
+    guard->alive = -1;
+    if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) < 0)
+        return false;
+    guard->alive = ends[1];
+    pid = fork();
+    if (pid == 0)
+        guard_main(guard, ends[0]);
+    close(ends[0]);
+    guard->pid = pid > 0 ? pid : 0;
+    return pid > 0;
+}
+
+void guard_publish(struct guard *guard, int64_t deadline)
+{
+    int64_t before = atomic_exchange(&guard->page->deadline, deadline);
+
+    if (deadline < before && guard->pid && write(guard->alive, "", 1) < 0)
+        return; /* it is full of bytes that say the same, or has no reader */
+}
+
+/* The guard must be gone before the lock is released: it shares descriptors
+ * that keep a file: lock taken. */
+void guard_stop(struct guard *guard)
+{
+    if (guard->page)
+        atomic_store(&guard->page->pgid, 0);
+    if (guard->pid) {
+        kill(guard->pid, SIGKILL);
+        while (waitpid(guard->pid, NULL, 0) < 0 && errno == EINTR)
+            continue;
+    }
+    guard->pid = 0;
+    if (guard->alive >= 0)
+        close(guard->alive);
+    guard->alive = -1;
+}

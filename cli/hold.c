@@ -1,0 +1,348 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * hold.c - the loop while the command runs.
+ *
+ * One poll() watches the signals (SIGCHLD among them), the lock's descriptor of
+ * loss and the clock.  Each turn does three things: it tells the guard the
+ * newest deadline, judges whether the command may go on, and sleeps.
+ *
+ * THE JUDGEMENT  `deadline` is how far the lock can be proven now, and the
+ * lead is the grace (term), the margin (kill) or nothing (warn).
+ *
+ *     now >= deadline - lead     the lock is about to be lost: end the group,
+ *                                so that it is dead at deadline - margin
+ *     lost without warning       (broken, stolen, deleted) somebody may hold it
+ *                                already: TERM now, KILL after the grace
+ *     now >= granted + max-hold  TERM now, KILL after the grace; the lock is
+ *                                kept until the group is dead
+ *
+ *  (1) Once TERM has been sent there is no way back, even if a renewal succeeds
+ *      after all: the verdict is latched, as the loss of a lock is.
+ *  (2) A group that is being ended is dead before the lock is released; a group
+ *      whose leader ended by itself is left alone (see --wait-group): the
+ *      command is over when its first process is, as with flock(1).
+ *  (3) The grace is at most a third of the lease.  The keeper renews when two
+ *      thirds are left, so a healthy lock never comes near to it.
+ *
+ * A STOPPED COMMAND  A shell expects that a job that stops is seen to stop.  So
+ * when the command stops we take the terminal back and stop too, and continue
+ * it when we are continued.  A lease is not renewed meanwhile: a job that stays
+ * stopped for longer than its lease is ended by the guard.
+ */
+#include "run.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static int64_t hold_min(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* How far the lock can be proven. */
+static int64_t hold_deadline(const struct run *run)
+{
+    int64_t now = cli_now(), left = hf_remaining_ms(run->lock);
+
+    return left > INT64_MAX - now ? INT64_MAX : now + left;
+}
+
+/* Tell the guard by when the group must be dead. */
+static void hold_publish(struct run *run, int64_t lease)
+{
+    int64_t hold = run->hold_until;
+
+    if (run->stage >= STAGE_HOOK)
+        guard_publish(&run->guard, run->kill_at + run->guard.page->margin);
+    else
+        guard_publish(
+            &run->guard,
+            hold_min(lease, hold == INT64_MAX ? hold : hold + run->grace));
+}
+
+/* Everything that must exist before the command does: times, guard, command.
+ * False, having said why, if that failed. */
+bool hold_start(struct run *run)
+{
+    struct guard_page *page = run->guard.page;
+    int64_t lease = hold_deadline(run);
+
+    run->leased = lease != INT64_MAX;
+    run->grace = run->opts->grace_ms < 0 ? 5000 : run->opts->grace_ms;
+    page->margin = 0;
+    if (run->leased) {
+        run->grace = hold_min(run->grace, run->ttl / 3);
+        page->margin = hold_min(hold_min(run->ttl / 20, 500), run->grace);
+    }
+    page->lead = run->on_lost == ON_LOST_KILL   ? page->margin
+                 : run->on_lost == ON_LOST_WARN ? 0
+                                                : run->grace;
+    run->hold_until = INT64_MAX;
+    if (run->opts->max_hold_ms)
+        run->hold_until = run->granted_at + run->opts->max_hold_ms;
+    hold_publish(run, lease);
+
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    if (run->on_lost != ON_LOST_WARN && !guard_start(&run->guard)) {
+        cli_say("the guard cannot be started: %s", strerror(errno));
+        return false;
+    }
+    run->child = spawn_command(run);
+    if (run->child < 0) {
+        cli_say("'%s' cannot be started: %s", run->argv[0], strerror(errno));
+        return false;
+    }
+    run->pgid = run->child;
+    return true;
+}
+
+/* Tell the command through $HOLDFAST_LOST_FD; it reaches its end after that. */
+static void hold_raise(struct run *run)
+{
+    if (run->guard.lost_fd < 0)
+        return;
+    guard_tell_lost(run->guard.lost_fd, run->why == WHY_MAX_HOLD
+                                            ? "max-hold"
+                                            : hf_loss_name(run->loss));
+    close(run->guard.lost_fd);
+    run->guard.lost_fd = -1;
+}
+
+static void hold_term(struct run *run)
+{
+    run->stage = STAGE_TERM;
+    if (atomic_exchange(&run->guard.page->ending, 1) == 0)
+        group_end(run->pgid);
+}
+
+static void hold_kill(struct run *run)
+{
+    run->stage = STAGE_KILL;
+    atomic_store(&run->guard.page->ending, 1);
+    group_signal(run->pgid, SIGKILL);
+    if (run->hook)
+        group_signal(run->hook, SIGKILL);
+}
+
+/* The verdict: the command may not go on.  It is dead at `kill_at`. */
+static void hold_end(struct run *run, enum run_why why, int64_t kill_at)
+{
+    run->why = why;
+    run->kill_at = kill_at;
+    if (why == WHY_LOST)
+        cli_say("lost '%s' (%s): %s", run->key, hf_loss_name(run->loss),
+                run->on_lost == ON_LOST_WARN ? "the command goes on without it"
+                                             : "ending the command");
+    else if (!run->opts->quiet)
+        cli_say("held '%s' for as long as --max-hold allows: ending the "
+                "command",
+                run->key);
+    hold_raise(run);
+    if (why == WHY_LOST && run->on_lost == ON_LOST_WARN) {
+        run->stage = STAGE_WARNED;
+        return;
+    }
+    if (why == WHY_LOST && run->on_lost == ON_LOST_COMMAND)
+        run->hook = spawn_hook(run);
+    if (run->hook > 0)
+        run->stage = STAGE_HOOK;
+    else if (why == WHY_LOST && run->on_lost == ON_LOST_KILL)
+        hold_kill(run);
+    else
+        hold_term(run);
+}
+
+/* Say when renewals fail, and when they work again. */
+static void hold_risk(struct run *run, int64_t lease)
+{
+    int64_t left = lease - cli_now();
+    bool risk = run->leased && left < run->ttl / 2;
+    char ago[32];
+
+    if (risk == run->at_risk)
+        return;
+    run->at_risk = risk;
+    if (run->opts->quiet)
+        return;
+    if (risk)
+        cli_say("cannot renew '%s': it can be relied on for another %s",
+                run->key, cli_ago(left, ago));
+    else
+        cli_say("renewed '%s' again", run->key);
+}
+
+/* Judge a command that is still allowed to run. */
+static void hold_judge(struct run *run, int64_t lease)
+{
+    const struct guard_page *page = run->guard.page;
+    int64_t now = cli_now();
+
+    if (run->stage == STAGE_RUN && !hf_held(run->lock)) {
+        run->loss = hf_lost_reason(run->lock);
+        hold_end(run, WHY_LOST,
+                 run->loss == HF_LOSS_EXPIRED ? now : now + run->grace);
+    } else if (now >= run->hold_until) {
+        hold_end(run, WHY_MAX_HOLD, now + run->grace);
+    } else if (run->stage == STAGE_RUN &&
+               (now >= lease - page->lead || atomic_load(&page->ending))) {
+        run->loss = HF_LOSS_EXPIRED;
+        hold_end(run, WHY_LOST, lease - page->margin);
+    } else if (run->stage == STAGE_RUN) {
+        hold_risk(run, lease);
+    }
+}
+
+/* A process of the command's group has stopped: so do we. */
+static void hold_stopped(struct run *run, int signo)
+{
+    bool lent = run->tty.lent;
+
+    if (signo == SIGTTIN || signo == SIGTTOU) {
+        if (!lent && tty_on_demand(&run->tty)) {
+            tty_lend(&run->tty, run->pgid);
+            group_signal(run->pgid, SIGCONT);
+            return;
+        }
+    } else if (signo == SIGSTOP && !lent) {
+        return; /* somebody has his reasons, and will continue it himself */
+    }
+    tty_take_back(&run->tty);
+    sig_stop_self(lent);
+
+    /* We are back.  If we could not even stop, because nobody is there who
+     * would ever continue us, then the command cannot wait for the terminal
+     * either and is told what the kernel tells such orphans. */
+    if (!sig_was_continued() && (signo == SIGTTIN || signo == SIGTTOU))
+        group_signal(run->pgid, SIGHUP);
+    if (tty_ours(&run->tty) && (lent || signo != SIGTSTP))
+        tty_lend(&run->tty, run->pgid);
+    group_signal(run->pgid, SIGCONT);
+}
+
+static void hold_child(struct run *run, int status)
+{
+    if (WIFSTOPPED(status)) {
+        hold_stopped(run, WSTOPSIG(status));
+        return;
+    }
+    run->gone = true;
+    run->status = status;
+    run->ended_at = cli_now();
+    if (WIFSIGNALED(status) && run->tty.lent && run->stage == STAGE_RUN &&
+        (WTERMSIG(status) == SIGINT || WTERMSIG(status) == SIGQUIT))
+        run->die_by = WTERMSIG(status);
+    tty_take_back(&run->tty);
+}
+
+/* The guard is gone.  If it has done its work the group is dead; if somebody
+ * killed it a new one is needed. */
+static void hold_guard_gone(struct run *run)
+{
+    run->guard.pid = 0;
+    if (run->gone || atomic_load(&run->guard.page->ending))
+        return;
+    if (!guard_start(&run->guard))
+        cli_say("the guard is gone and cannot be replaced: %s",
+                strerror(errno));
+}
+
+static void hold_reap(struct run *run)
+{
+    siginfo_t info = {0};
+    int status;
+    pid_t pid;
+
+    /* Before the child's number can be given to another process, the guard
+     * must have forgotten it. */
+    if (!run->gone && run->stage < STAGE_HOOK && !run->opts->wait_group &&
+        waitid(P_PID, (id_t)run->child, &info, WEXITED | WNOHANG | WNOWAIT) ==
+            0 &&
+        info.si_pid == run->child)
+        atomic_store(&run->guard.page->pgid, 0);
+
+    while ((pid = waitpid(-1, &status, WNOHANG | WUNTRACED)) > 0) {
+        if (pid == run->child)
+            hold_child(run, status);
+        else if (pid == run->guard.pid && !WIFSTOPPED(status))
+            hold_guard_gone(run);
+        else if (pid == run->hook && !WIFSTOPPED(status))
+            run->hook = 0;
+    }
+}
+
+static void hold_signals(struct run *run)
+{
+    int signo;
+
+    while ((signo = sig_next(&run->sig))) {
+        if (signo == SIGCHLD) {
+            hold_reap(run);
+            continue;
+        }
+        if (signo == SIGCONT && !run->gone && run->tty.fd >= 0 &&
+            !run->tty.lent && tty_ours(&run->tty))
+            tty_lend(&run->tty, run->pgid);
+        if (!run->gone || run->opts->wait_group)
+            group_signal(run->pgid, signo);
+    }
+}
+
+/* Whether there is nothing left to wait for. */
+static bool hold_over(const struct run *run)
+{
+    if (!run->gone)
+        return false;
+    if (run->stage >= STAGE_HOOK || run->opts->wait_group)
+        return !group_alive(run->pgid);
+    return true;
+}
+
+/* Milliseconds until something must be looked at again; -1 for ever. */
+static int hold_pause(const struct run *run, int64_t lease)
+{
+    int64_t until = run->hold_until, left;
+
+    if (run->stage == STAGE_KILL || run->gone)
+        return 20;
+    if (run->stage == STAGE_HOOK || run->stage == STAGE_TERM)
+        until = run->kill_at;
+    else if (run->stage == STAGE_RUN && run->leased)
+        until = hold_min(hold_min(until, lease - run->guard.page->lead),
+                         cli_now() + run->ttl / 10);
+    if (until == INT64_MAX)
+        return -1;
+    left = until - cli_now();
+    return left < 1 ? 1 : (int)hold_min(left, 3600000);
+}
+
+/* Watch over the command until it has ended. */
+int hold_loop(struct run *run)
+{
+    struct pollfd fds[2] = {{.fd = run->sig.fd, .events = POLLIN},
+                            {.fd = hf_lost_fd(run->lock), .events = POLLIN}};
+
+    while (!hold_over(run)) {
+        int64_t lease = hold_deadline(run);
+
+        if (run->stage <= STAGE_WARNED && run->why != WHY_MAX_HOLD)
+            hold_judge(run, lease);
+        if (run->stage == STAGE_HOOK && !run->hook)
+            hold_term(run);
+        if (run->stage >= STAGE_HOOK && cli_now() >= run->kill_at)
+            hold_kill(run);
+        hold_publish(run, lease);
+        if (run->stage != STAGE_RUN)
+            fds[1].fd = -1;
+        poll(fds, 2, hold_pause(run, lease));
+        hold_signals(run);
+    }
+    if (run->hook)
+        group_signal(run->hook, SIGKILL);
+    return 0;
+}

@@ -1,0 +1,303 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * opts.c - one table of options for all commands.
+ *
+ * Parser, help and shell completion read the same table, so that they cannot
+ * disagree.  An option names the commands that take it; elsewhere it is an
+ * error and not silently ignored.  The letters are those of flock(1) wherever
+ * flock(1) has them, and so is the way to write a time: a bare number, with a
+ * fraction if need be, is seconds.
+ *
+ * Options may stand before the command's name if every command takes them, and
+ * before or after KEY.  The command to run begins after `--`, or with the first
+ * word after KEY that is no option; from there on nothing is ours.
+ */
+#include "cli.h"
+
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define AT(field) offsetof(struct cli_opts, field)
+#define IN_TAKE   (IN_RUN | IN_ACQUIRE)
+#define IN_DATA                                                                \
+    (IN_ACQUIRE | IN_RENEW | IN_CHECK | IN_STATUS | IN_LS | IN_BREAK |         \
+     IN_WATCH | IN_DOCTOR)
+
+static const struct cli_opt opts_table[] = {
+    {'u', "url", "URL", IN_SERVICE, OPT_TEXT, AT(url),
+     "the lock service (else $HOLDFAST_URL, else file:)"},
+    {'n', "nonblock", NULL, IN_TAKE, OPT_FLAG, AT(nonblock),
+     "do not wait if somebody else holds it"},
+    {'w', "wait", "DUR", IN_TAKE, OPT_TIME, AT(wait_ms),
+     "wait at most so long (else for ever)"},
+    {'E', "busy-exit", "N", IN_TAKE, OPT_CODE, AT(busy_exit),
+     "exit status when it is busy (75)"},
+    {'s', "shared", NULL, IN_TAKE, OPT_FLAG, AT(shared),
+     "share it with other shared holders"},
+    {'x', "exclusive", NULL, IN_TAKE, OPT_CLEAR, AT(shared),
+     "share it with nobody (the default)"},
+    {'o', "close", NULL, IN_RUN, OPT_FLAG, AT(close_fds),
+     "for flock(1)'s sake: CMD never inherits the lock"},
+    {'c', "command", "STRING", IN_RUN, OPT_TEXT, AT(shell),
+     "run STRING with /bin/sh -c"},
+    {'t', "ttl", "DUR", IN_TAKE | IN_RENEW, OPT_TIME, AT(ttl_ms),
+     "the lease (30s)"},
+    {0, "max-hold", "DUR", IN_RUN, OPT_TIME, AT(max_hold_ms),
+     "end CMD after so long (exit 124)"},
+    {0, "on-lost", "HOW", IN_RUN, OPT_TEXT, AT(on_lost),
+     "term (default), kill, warn, or a shell command"},
+    {0, "grace", "DUR", IN_RUN, OPT_TIME, AT(grace_ms),
+     "from TERM to KILL (5s, at most a third of the lease)"},
+    {0, "wait-group", NULL, IN_RUN, OPT_FLAG, AT(wait_group),
+     "hold until all of CMD's process group has ended"},
+    {0, "note", "TEXT", IN_TAKE, OPT_TEXT, AT(note),
+     "what others see (host:pid and the command)"},
+    {0, "owner", "ID", IN_TAKE, OPT_TEXT, AT(owner),
+     "reentrant for everybody with the same ID"},
+    {0, "fair", NULL, IN_TAKE, OPT_FLAG, AT(fair),
+     "a place of its own in the service's queue"},
+    {0, "poll", NULL, IN_TAKE, OPT_FLAG, AT(poll),
+     "ask again and again, even where the service can notify"},
+    {0, "retry", "DUR", IN_TAKE | IN_WATCH, OPT_TIME, AT(retry_ms),
+     "between two questions (50ms; watch: 1s)"},
+    {0, "report", "FILE", IN_RUN, OPT_TEXT, AT(report),
+     "write the outcome as JSON to FILE or fd:N"},
+    {0, "fence", "N", IN_CHECK | IN_BREAK, OPT_FENCE, AT(fence),
+     "the grant that is meant"},
+    {0, "json", NULL, IN_DATA, OPT_FLAG, AT(json), "print JSON"},
+    {'q', "quiet", NULL, IN_SERVICE, OPT_FLAG, AT(quiet),
+     "say nothing but errors"},
+    {'v', "verbose", NULL, IN_SERVICE, OPT_FLAG, AT(verbose), "say more"},
+    {'h', "help", NULL, IN_SERVICE | IN_PLAIN, OPT_FLAG, AT(help),
+     "show how it is used"},
+};
+
+const struct cli_opt *cli_options(size_t *count)
+{
+    *count = sizeof(opts_table) / sizeof(opts_table[0]);
+    return opts_table;
+}
+
+int cli_usage(const struct cli_cmd *cmd, const char *fmt, ...)
+{
+    char text[1024];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
+    if (cmd)
+        cli_say("%s: see 'holdfast help %s'", text, cmd->name);
+    else
+        cli_say("%s: see 'holdfast --help'", text);
+    return CLI_USAGE;
+}
+
+/* Milliseconds in the unit that ends a duration; 0 if there is no such one. */
+static int64_t opts_unit(const char *unit)
+{
+    static const struct {
+        const char *name;
+        int64_t ms;
+    } units[] = {{"", 1000},   {"ms", 1},      {"s", 1000},
+                 {"m", 60000}, {"h", 3600000}, {"d", 86400000}};
+
+    for (size_t i = 0; i < sizeof(units) / sizeof(units[0]); i++)
+        if (!strcmp(unit, units[i].name))
+            return units[i].ms;
+    return 0;
+}
+
+bool cli_parse_ms(const char *text, int64_t *ret)
+{
+    int64_t whole = 0, part = 0, scale = 1, unit;
+    const char *s = text;
+
+    for (; *s >= '0' && *s <= '9'; s++) {
+        if (whole > INT64_MAX / 100 / 86400000)
+            return false;
+        whole = whole * 10 + (*s - '0');
+    }
+    if (*s == '.')
+        for (s++; *s >= '0' && *s <= '9'; s++)
+            if (scale < 1000000) {
+                part = part * 10 + (*s - '0');
+                scale *= 10;
+            }
+    unit = opts_unit(s);
+    if (s == text || text[0] == '.' || unit == 0)
+        return false;
+    *ret = whole * unit + (part * unit + scale - 1) / scale;
+    return true;
+}
+
+/* A plain decimal number of at most `max`. */
+static bool opts_number(const char *text, uint64_t max, uint64_t *ret)
+{
+    uint64_t n = 0;
+
+    if (!*text)
+        return false;
+    for (; *text; text++) {
+        if (*text < '0' || *text > '9' || n > (max - (*text - '0')) / 10)
+            return false;
+        n = n * 10 + (uint64_t)(*text - '0');
+    }
+    *ret = n;
+    return true;
+}
+
+/* Put one option's value into its place. */
+static int opts_set(struct cli_opts *o, const struct cli_opt *opt,
+                    const char *value)
+{
+    void *at = (char *)o + opt->at;
+    uint64_t n;
+
+    switch (opt->kind) {
+    case OPT_FLAG:
+    case OPT_CLEAR:
+        *(bool *)at = opt->kind == OPT_FLAG;
+        return CLI_OK;
+    case OPT_TEXT:
+        *(const char **)at = value;
+        return CLI_OK;
+    case OPT_TIME:
+        if (!cli_parse_ms(value, at))
+            return cli_usage(o->cmd,
+                             "--%s: '%s' is no duration like 500ms, 30s, 5m",
+                             opt->name, value);
+        if (*(int64_t *)at == 0 && at != &o->wait_ms && at != &o->grace_ms)
+            return cli_usage(o->cmd, "--%s must be longer than 0", opt->name);
+        return CLI_OK;
+    case OPT_CODE:
+        if (!opts_number(value, 255, &n))
+            return cli_usage(o->cmd, "--%s: '%s' is no number from 0 to 255",
+                             opt->name, value);
+        *(int *)at = (int)n;
+        return CLI_OK;
+    case OPT_FENCE:
+        if (!opts_number(value, UINT64_MAX, &o->fence))
+            return cli_usage(o->cmd, "--%s: '%s' is no number", opt->name,
+                             value);
+        o->has_fence = true;
+        return CLI_OK;
+    }
+    return CLI_FAILED;
+}
+
+/* The option called `name` (of `len` bytes) or lettered `letter` that the
+ * command takes; every command must take those that stand before its name. */
+static const struct cli_opt *opts_find(const struct cli_cmd *cmd, char letter,
+                                       const char *name, size_t len)
+{
+    size_t count;
+    const struct cli_opt *table = cli_options(&count);
+
+    for (size_t i = 0; i < count; i++) {
+        const struct cli_opt *opt = &table[i];
+        unsigned in = cmd ? cmd->bit : IN_SERVICE;
+
+        if ((opt->in & in) != in)
+            continue;
+        if (name ? strlen(opt->name) == len && !strncmp(opt->name, name, len)
+                 : letter == opt->letter && letter)
+            return opt;
+    }
+    return NULL;
+}
+
+/* "--name", "--name=value" and "--name value".  Advances *i over a value. */
+static int opts_long(struct cli_opts *o, int argc, char **argv, int *i)
+{
+    const char *name = argv[*i] + 2;
+    const char *eq = strchr(name, '=');
+    size_t len = eq ? (size_t)(eq - name) : strlen(name);
+    const struct cli_opt *opt = opts_find(o->cmd, 0, name, len);
+
+    if (!opt)
+        return cli_usage(o->cmd, "there is no option --%.*s here", (int)len,
+                         name);
+    if (!opt->arg && eq)
+        return cli_usage(o->cmd, "--%s takes no value", opt->name);
+    if (!opt->arg || eq)
+        return opts_set(o, opt, eq ? eq + 1 : NULL);
+    if (*i + 1 >= argc)
+        return cli_usage(o->cmd, "--%s needs a value", opt->name);
+    return opts_set(o, opt, argv[++*i]);
+}
+
+/* "-n", "-nq", "-w5" and "-w 5". */
+static int opts_short(struct cli_opts *o, int argc, char **argv, int *i)
+{
+    for (const char *s = argv[*i] + 1; *s; s++) {
+        const struct cli_opt *opt = opts_find(o->cmd, *s, NULL, 0);
+        int code;
+
+        if (!opt)
+            return cli_usage(o->cmd, "there is no option -%c here", *s);
+        if (opt->arg) {
+            if (!s[1] && *i + 1 >= argc)
+                return cli_usage(o->cmd, "-%c needs a value", *s);
+            return opts_set(o, opt, s[1] ? s + 1 : argv[++*i]);
+        }
+        code = opts_set(o, opt, NULL);
+        if (code)
+            return code;
+    }
+    return CLI_OK;
+}
+
+/* A word that is no option: the command's name, an argument, or the first word
+ * of what is to be run (then *i goes to the end). */
+static int opts_word(struct cli_opts *o, int argc, char **argv, int *i)
+{
+    if (!o->cmd) {
+        o->cmd = cli_command_find(argv[*i]);
+        if (!o->cmd)
+            return cli_usage(NULL, "there is no command '%s'", argv[*i]);
+        return CLI_OK;
+    }
+    if (o->cmd->bit == IN_RUN && o->nargs == 1) {
+        o->command = argv + *i;
+        *i = argc;
+        return CLI_OK;
+    }
+    if (o->nargs == 2)
+        return cli_usage(o->cmd, "'%s' is one argument too many", argv[*i]);
+    o->args[o->nargs++] = argv[*i];
+    return CLI_OK;
+}
+
+int cli_parse(int argc, char **argv, struct cli_opts *ret)
+{
+    int code = CLI_OK;
+    bool literal = false;
+
+    ret->wait_ms = -1;
+    ret->grace_ms = -1;
+    ret->busy_exit = CLI_BUSY;
+    ret->on_lost = "term";
+    ret->command = argv + argc;
+    for (int i = 1; i < argc && !code; i++) {
+        const char *word = argv[i];
+
+        if (literal || word[0] != '-' || !word[1])
+            code = opts_word(ret, argc, argv, &i);
+        else if (!strcmp(word, "--"))
+            literal = true;
+        else if (word[1] == '-')
+            code = opts_long(ret, argc, argv, &i);
+        else
+            code = opts_short(ret, argc, argv, &i);
+    }
+    if (!ret->url)
+        ret->url = getenv("HOLDFAST_URL");
+    if (ret->url && !*ret->url)
+        ret->url = NULL;
+    if (ret->nonblock)
+        ret->wait_ms = 0;
+    return code;
+}

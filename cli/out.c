@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * out.c - text for people, for shells and for programs.
+ *
+ * Keys, notes and owner ids are any bytes but NUL, and some were written by
+ * strangers.  So nothing of theirs reaches a reader raw:
+ *
+ *  (1) People get one line: control bytes are shown as \xNN, so that a note can
+ *      neither move the cursor nor forge a second message.
+ *  (2) Shells get words in single quotes, which eval gives back byte by byte.
+ *  (3) Programs get JSON that is valid whatever the bytes are.  UTF-8 passes
+ *      through; a byte that is no part of UTF-8 becomes the lone surrogate
+ *      \udc80 to \udcff, which no valid text contains, so that the bytes can be
+ *      had back (Python's "surrogateescape" does exactly that).
+ *
+ * Data goes to stdout, talk goes to stderr.
+ */
+#include "cli.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+int64_t cli_now(void)
+{
+    struct timespec ts;
+
+    clock_gettime(CLOCK_BOOTTIME, &ts);
+    return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
+}
+
+void cli_clean(const char *text, char *ret, size_t size)
+{
+    static const char hex[] = "0123456789abcdef";
+    size_t used = 0;
+
+    for (; *text && used + 5 <= size; text++) {
+        unsigned char byte = (unsigned char)*text;
+
+        if (byte >= 0x20 && byte != 0x7f) {
+            ret[used++] = *text;
+            continue;
+        }
+        ret[used++] = '\\';
+        ret[used++] = 'x';
+        ret[used++] = hex[byte >> 4];
+        ret[used++] = hex[byte & 15];
+    }
+    ret[used] = '\0';
+}
+
+void cli_say(const char *fmt, ...)
+{
+    char raw[2048];
+    char line[4096] = "holdfast: ";
+    size_t len = strlen(line);
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(raw, sizeof(raw), fmt, ap);
+    va_end(ap);
+    cli_clean(raw, line + len, sizeof(line) - len - 1);
+    len = strlen(line);
+    line[len++] = '\n';
+    if (write(STDERR_FILENO, line, len) < 0)
+        return; /* nobody is left to be told */
+}
+
+const char *cli_ago(int64_t ms, char ret[32])
+{
+    int64_t s = ms / 1000;
+
+    if (ms < 1000)
+        snprintf(ret, 32, "%" PRId64 "ms", ms < 0 ? 0 : ms);
+    else if (s < 60)
+        snprintf(ret, 32, "%" PRId64 "s", s);
+    else if (s < 3600)
+        snprintf(ret, 32, "%" PRId64 "m%02ds", s / 60, (int)(s % 60));
+    else if (s < 86400)
+        snprintf(ret, 32, "%" PRId64 "h%02dm", s / 3600, (int)(s % 3600 / 60));
+    else
+        snprintf(ret, 32, "%" PRId64 "d%02dh", s / 86400,
+                 (int)(s % 86400 / 3600));
+    return ret;
+}
+
+void cli_shell_word(FILE *out, const char *text)
+{
+    putc('\'', out);
+    for (; *text; text++)
+        if (*text == '\'')
+            fputs("'\\''", out);
+        else
+            putc(*text, out);
+    putc('\'', out);
+}
+
+/* The length of the UTF-8 sequence at `s`, or 0 if it is none: no overlong
+ * form, no surrogate, nothing above U+10FFFF. */
+static int out_utf8(const unsigned char *s)
+{
+    uint32_t code;
+    int len;
+
+    if (s[0] < 0x80)
+        return 1;
+    if (s[0] < 0xc2 || s[0] > 0xf4)
+        return 0;
+    len = s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3 : 4;
+    code = s[0] & (0xffu >> (len + 1));
+    for (int i = 1; i < len; i++) {
+        if ((s[i] & 0xc0) != 0x80)
+            return 0;
+        code = code << 6 | (s[i] & 0x3f);
+    }
+    if (len == 3 && (code < 0x800 || (code >= 0xd800 && code < 0xe000)))
+        return 0;
+    if (len == 4 && (code < 0x10000 || code > 0x10ffff))
+        return 0;
+    return len;
+}
+
+void cli_json_text(FILE *out, const char *text)
+{
+    const unsigned char *s = (const unsigned char *)text;
+
+    putc('"', out);
+    while (*s) {
+        int len = out_utf8(s);
+
+        if (len == 0)
+            fprintf(out, "\\udc%02x", *s++);
+        else if (*s == '"' || *s == '\\')
+            fprintf(out, "\\%c", *s++);
+        else if (*s == '\n')
+            s++, fputs("\\n", out);
+        else if (*s < 0x20 || *s == 0x7f)
+            fprintf(out, "\\u%04x", *s++);
+        else
+            for (; len > 0; len--)
+                putc(*s++, out);
+    }
+    putc('"', out);
+}
+
+void cli_json_open(struct cli_json *json, FILE *out)
+{
+    json->out = out;
+    json->more = false;
+    putc('{', out);
+}
+
+static void out_name(struct cli_json *json, const char *name)
+{
+    fprintf(json->out, "%s\"%s\": ", json->more ? ", " : "", name);
+    json->more = true;
+}
+
+void cli_json_str(struct cli_json *json, const char *name, const char *value)
+{
+    out_name(json, name);
+    if (value)
+        cli_json_text(json->out, value);
+    else
+        fputs("null", json->out);
+}
+
+void cli_json_num(struct cli_json *json, const char *name, int64_t value)
+{
+    out_name(json, name);
+    fprintf(json->out, "%" PRId64, value);
+}
+
+/* A number that is null when it is negative: "not known". */
+void cli_json_opt(struct cli_json *json, const char *name, int64_t value)
+{
+    if (value < 0)
+        cli_json_str(json, name, NULL);
+    else
+        cli_json_num(json, name, value);
+}
+
+void cli_json_bool(struct cli_json *json, const char *name, bool value)
+{
+    out_name(json, name);
+    fputs(value ? "true" : "false", json->out);
+}
+
+void cli_json_info(struct cli_json *json, const char *key,
+                   const struct hf_info *info)
+{
+    cli_json_str(json, "key", key);
+    cli_json_bool(json, "held", info->held);
+    cli_json_num(json, "fence", (int64_t)info->fence);
+    cli_json_bool(json, "shared", info->held && info->shared);
+    cli_json_num(json, "holders", info->held ? info->holders : 0);
+    cli_json_opt(json, "waiters", info->waiters);
+    cli_json_opt(json, "since_ms", info->held ? info->since_ms : -1);
+    cli_json_opt(json, "left_ms", info->held ? info->left_ms : -1);
+    cli_json_str(json, "owner",
+                 info->held && info->owner[0] ? info->owner : NULL);
+    cli_json_str(json, "note", info->held ? info->note : NULL);
+}
+
+void cli_json_close(struct cli_json *json)
+{
+    putc('}', json->out);
+}
+
+int cli_done(void)
+{
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return CLI_OK;
+    cli_say("standard output cannot be written: %m");
+    return CLI_FAILED;
+}

@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * run.c - `holdfast run`: take the lock, run the command, give the lock back.
+ *
+ *     open -> wait -> [guard -> command -> loop] -> guard ends -> release
+ *
+ * THE PROMISES (each has a test in test/cli)
+ *  (1) The command runs only while the lock is held, and if the lock cannot be
+ *      proven any longer its whole process group is dead before anybody else
+ *      can be granted it (hold.c), also if holdfast dies or freezes (guard.c).
+ *  (2) holdfast never ends before the command has.
+ *  (3) The lock is released after the command is dead, and the guard, which may
+ *      share the descriptor that is the lock, ends before that.
+ *  (4) Signals reach the whole group (sig.c, hold.c); while there is no command
+ *      yet they cancel the wait and end holdfast, leaving nothing behind.
+ *  (5) The exit status is the command's own, or says why there is none.
+ *
+ * Signals are blocked only when the service has been opened: until then
+ * nothing is held, and an address that does not answer must not make ^C wait.
+ */
+#include "run.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* The default note: "host:pid (command words)", cut between characters. */
+static void run_note(const struct run *run, char ret[HF_NOTE_MAX + 1])
+{
+    char host[65] = "";
+    size_t len;
+
+    gethostname(host, sizeof(host) - 1);
+    len =
+        (size_t)snprintf(ret, HF_NOTE_MAX + 1, "%s:%d (", host, (int)getpid());
+    for (char **word = run->argv; *word && len < HF_NOTE_MAX - 1; word++)
+        len += (size_t)snprintf(ret + len, HF_NOTE_MAX - len, "%s%s",
+                                word == run->argv ? "" : " ", *word);
+    if (len > HF_NOTE_MAX - 1)
+        for (len = HF_NOTE_MAX - 1; (ret[len] & 0xc0) == 0x80; len--)
+            continue;
+    ret[len] = ')';
+    ret[len + 1] = '\0';
+}
+
+/* Check what the option table cannot know. */
+static int run_check(struct run *run, char **shell_argv)
+{
+    static const char *const how[] = {"term", "kill", "warn"};
+    const struct cli_opts *o = run->opts;
+
+    if (o->nargs < 1)
+        return cli_usage(o->cmd, "a KEY is needed");
+    if (!*o->args[0])
+        return cli_usage(o->cmd, "the KEY is empty");
+    if (o->shell && o->command[0])
+        return cli_usage(o->cmd, "-c and a command exclude each other");
+    if (!o->shell && !o->command[0])
+        return cli_usage(o->cmd, "a command is needed");
+    run->key = o->args[0];
+    run->argv = o->command;
+    if (o->shell) {
+        shell_argv[2] = (char *)o->shell;
+        run->argv = shell_argv;
+    }
+    run->on_lost = ON_LOST_COMMAND;
+    for (int i = 0; i < 3; i++)
+        if (!strcmp(o->on_lost, how[i]))
+            run->on_lost = (enum run_on_lost)i;
+    run->ttl = o->ttl_ms ? o->ttl_ms : 30000;
+    return CLI_OK;
+}
+
+/* Say who is in the way. */
+static void run_busy(const struct run *run, const struct hf_error *err)
+{
+    struct hf_info info = HF_INFO_INIT;
+
+    if (run->opts->quiet)
+        return;
+    if (hf_inspect(run->client, run->key, &info, NULL) || !info.held)
+        cli_say("'%s' is busy: %s", run->key,
+                err->status == HF_BUSY ? "wait with -w"
+                                       : "wait longer with -w");
+    else
+        cli_say("'%s' is held by %s, fence %" PRIu64 ": %s", run->key,
+                info.note[0]    ? info.note
+                : info.owner[0] ? info.owner
+                                : "somebody",
+                info.fence,
+                err->status == HF_BUSY ? "wait with -w"
+                                       : "wait longer with -w");
+}
+
+/* The pipe of $HOLDFAST_LOST_FD.  The number is kept out of the way of scripts
+ * that use the small ones. */
+static bool run_lost_pipe(struct run *run)
+{
+    int ends[2];
+
+    if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) < 0)
+        return false;
+    run->lost_rd = fcntl(ends[0], F_DUPFD_CLOEXEC, 10);
+    run->guard.lost_fd = ends[1];
+    close(ends[0]);
+    if (run->lost_rd < 0)
+        return false;
+    return fcntl(run->lost_rd, F_SETFL, 0) == 0;
+}
+
+/* The exit status of the command, as a shell would tell it. */
+static int run_code(struct run *run)
+{
+    int failed = atomic_load(&run->guard.page->exec_errno);
+
+    if (run->why == WHY_MAX_HOLD)
+        return CLI_MAX_HOLD;
+    if (run->why == WHY_LOST)
+        return CLI_LOST;
+    if (failed) {
+        cli_say("'%s' cannot be run: %s", run->argv[0], strerror(failed));
+        return failed == ENOENT ? CLI_NOT_FOUND : CLI_NOT_EXEC;
+    }
+    if (WIFSIGNALED(run->status))
+        return 128 + WTERMSIG(run->status);
+    return WEXITSTATUS(run->status);
+}
+
+/* Give the lock back.  What was lost unnoticed is noticed here at last. */
+static int run_release(struct run *run, int code)
+{
+    bool known = run->why == WHY_LOST;
+    struct hf_error err;
+    hf_status st;
+
+    guard_stop(&run->guard);
+    if (run->guard.lost_fd >= 0)
+        close(run->guard.lost_fd);
+    run->guard.lost_fd = -1;
+    if (!known)
+        run->loss = hf_lost_reason(run->lock);
+    st = hf_release(run->lock, &err);
+    run->lock = NULL;
+    if (st == HF_OK || known)
+        return code;
+    if (st == HF_LOST) {
+        run->why = WHY_LOST;
+        cli_say("lost '%s' while the command ran", run->key);
+        return CLI_LOST;
+    }
+    if (!run->opts->quiet)
+        cli_say("the command has ended, but '%s' could not be given back: %s",
+                run->key, err.text);
+    return code;
+}
+
+/* From the grant to the release. */
+static int run_held(struct run *run)
+{
+    int code = CLI_FAILED;
+
+    run->granted_at = cli_now();
+    run->fence = hf_fence(run->lock);
+    snprintf(run->owner, sizeof(run->owner), "%s", hf_token(run->lock));
+    if (run->opts->verbose)
+        cli_say("got '%s', fence %" PRIu64 ", after %" PRId64 "ms", run->key,
+                run->fence, run->granted_at - run->asked_at);
+    if (guard_open(&run->guard) && run_lost_pipe(run))
+        run->envp = spawn_environment(run);
+    if (!run->envp) {
+        cli_say("the command cannot be prepared: %s", strerror(errno));
+    } else if (hold_start(run)) {
+        hold_loop(run);
+        code = run_code(run);
+    }
+    code = run_release(run, code);
+    free(run->envp);
+    run->envp = NULL;
+    return code;
+}
+
+/* The word for the outcome in the report. */
+static const char *run_word(const struct run *run, hf_status st, int code)
+{
+    if (run->cancel)
+        return "canceled";
+    if (st)
+        return hf_status_name(st);
+    if (run->why == WHY_LOST)
+        return "lost";
+    if (run->why == WHY_MAX_HOLD)
+        return "max-hold";
+    return code == CLI_FAILED && !run->gone ? "failed" : "ok";
+}
+
+/* From the wait to the release; *ret is the word for the report. */
+static int run_locked(struct run *run, const char **ret)
+{
+    struct hf_error err;
+    hf_status st;
+    int code;
+
+    run->asked_at = cli_now();
+    st = wait_for_lock(run, &err);
+    if (run->cancel) {
+        if (st == HF_OK)
+            hf_release(run->lock, NULL);
+        code = 128 + run->cancel;
+    } else if (st == HF_OK) {
+        code = run_held(run);
+    } else if (cli_exit_of(st) == CLI_BUSY) {
+        run_busy(run, &err);
+        code = run->opts->busy_exit;
+    } else {
+        code = cli_fail(&err);
+    }
+    *ret = run_word(run, st, code);
+    return code;
+}
+
+int cmd_run(struct cli_opts *opts)
+{
+    char *shell_argv[] = {"/bin/sh", "-c", NULL, NULL};
+    char note[HF_NOTE_MAX + 1];
+    struct hf_service svc;
+    const char *word = "failed";
+    struct run run = {
+        .opts = opts, .lost_rd = -1, .sig.fd = -1, .guard.alive = -1};
+    int code = run_check(&run, shell_argv);
+
+    run.guard.lost_fd = -1;
+    tty_init(&run.tty);
+    if (code)
+        return code;
+    if (!opts->note) {
+        run_note(&run, note);
+        opts->note = note;
+    }
+    if (!report_open(&run))
+        return CLI_FAILED;
+    code = cli_open(opts, &run.client, &svc);
+    if (code) {
+        report_write(&run, "failed", code);
+        return code;
+    }
+    if (sig_open(&run.sig))
+        code = run_locked(&run, &word);
+    else
+        code = CLI_FAILED;
+    hf_close(run.client);
+    report_write(&run, word, code);
+    if (run.cancel)
+        sig_die(run.cancel, false);
+    if (run.die_by && !run.why)
+        sig_die(run.die_by, true);
+    return code;
+}

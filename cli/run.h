@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * run.h - the parts of `holdfast run`.
+ *
+ *     run.c      sequence: open, wait, hold, release, report
+ *     wait.c     waiting for the lock, and saying so
+ *     hold.c     the loop while the command runs: signals, loss, end
+ *     spawn.c    environment, fork and exec of the command
+ *     guard.c    the second process, which acts when holdfast cannot
+ *     group.c    a process group: signal it, see whether it lives
+ *     sig.c      signals as a descriptor, and back to what they were
+ *     tty.c      lending the terminal
+ *     report.c   --report
+ */
+#ifndef RUN_H
+#define RUN_H
+
+#include "cli.h"
+
+#include <signal.h>
+#include <stdatomic.h>
+#include <sys/types.h>
+
+/* ---- sig.c ---------------------------------------------------------------- */
+
+struct sig {
+    int fd; /* readable while a signal waits; -1 before sig_open() */
+    sigset_t old;
+    struct sigaction old_chld;
+    struct sigaction old_pipe;
+};
+
+bool sig_open(struct sig *sig);
+int sig_next(struct sig *sig);           /* the next signal, or 0 */
+void sig_restore(const struct sig *sig); /* before exec; async-signal-safe */
+void sig_stop_self(bool whole_group);    /* returns once continued */
+bool sig_was_continued(void);            /* a SIGCONT waits */
+_Noreturn void sig_die(int signo, bool whole_group);
+
+/* ---- tty.c ---------------------------------------------------------------- */
+
+struct tty {
+    int fd;    /* the controlling terminal; -1 if not needed */
+    bool lent; /* the command's group is in the foreground */
+};
+
+void tty_init(struct tty *tty);
+bool tty_wanted(struct tty *tty); /* lend it from the start? */
+bool tty_on_demand(struct tty *tty);
+void tty_lend(struct tty *tty, pid_t pgid);
+void tty_take_back(struct tty *tty);
+bool tty_ours(const struct tty *tty);
+
+/* ---- group.c -------------------------------------------------------------- */
+
+void group_signal(pid_t pgid, int signo);
+void group_end(pid_t pgid); /* TERM, and wake it if it is stopped */
+bool group_alive(pid_t pgid);
+
+/* ---- guard.c -------------------------------------------------------------- */
+
+/* What holdfast, the guard and the command (until its exec) share. */
+struct guard_page {
+    _Atomic int64_t deadline;   /* by then the group must be dead; INT64_MAX */
+    _Atomic int32_t pgid;       /* 0: there is nothing to kill */
+    _Atomic int32_t ending;     /* 1: TERM has been sent */
+    _Atomic int32_t exec_errno; /* why exec failed */
+    int64_t lead;               /* act so long before the deadline */
+    int64_t margin;             /* KILL so long before the deadline */
+};
+
+struct guard {
+    struct guard_page *page;
+    pid_t pid;   /* 0: not running */
+    int alive;   /* our end of the pipe whose end means that we are dead */
+    int lost_fd; /* where the command's $HOLDFAST_LOST_FD is written */
+};
+
+bool guard_open(struct guard *guard);
+bool guard_start(struct guard *guard);
+void guard_publish(struct guard *guard, int64_t deadline);
+void guard_stop(struct guard *guard);
+void guard_tell_lost(int fd, const char *reason); /* async-signal-safe */
+
+/* ---- run.c, wait.c, hold.c, spawn.c --------------------------------------- */
+
+enum run_stage {
+    STAGE_RUN,    /* all is well */
+    STAGE_WARNED, /* lost, but --on-lost warn */
+    STAGE_HOOK,   /* the --on-lost command runs, TERM follows */
+    STAGE_TERM,   /* TERM has been sent, KILL follows */
+    STAGE_KILL    /* KILL has been sent */
+};
+
+enum run_why { WHY_NONE, WHY_LOST, WHY_MAX_HOLD };
+
+enum run_on_lost { ON_LOST_TERM, ON_LOST_KILL, ON_LOST_WARN, ON_LOST_COMMAND };
+
+struct run {
+    struct cli_opts *opts;
+    const char *key;
+    hf_client *client;
+    hf_lock *lock;
+    uint64_t fence;
+    char owner[HF_OWNER_MAX + 1];
+    struct sig sig;
+    struct tty tty;
+    struct guard guard;
+    char **argv;
+    char **envp;
+    int lost_rd; /* the command's end of $HOLDFAST_LOST_FD */
+    FILE *report;
+
+    int64_t asked_at;
+    int64_t granted_at; /* 0: never */
+    int64_t ended_at;
+    int64_t ttl;
+    int64_t grace;
+    int64_t hold_until; /* INT64_MAX: no --max-hold */
+    int64_t kill_at;
+    bool leased;
+    bool at_risk;
+    enum run_on_lost on_lost;
+    enum run_stage stage;
+    enum run_why why;
+    hf_loss loss;
+
+    pid_t child;
+    pid_t pgid; /* its group; stays when the child has been reaped */
+    bool gone;  /* the child has been reaped, status is set */
+    int status; /* as waitpid gives it */
+    pid_t hook; /* the --on-lost command, 0 if it does not run */
+    int cancel; /* the signal that ended the wait */
+    int die_by; /* end by this signal, as the command did */
+};
+
+hf_status wait_for_lock(struct run *run, struct hf_error *err);
+bool hold_start(struct run *run);
+int hold_loop(struct run *run);
+
+char **spawn_environment(const struct run *run);
+pid_t spawn_command(struct run *run);
+pid_t spawn_hook(struct run *run);
+
+bool report_open(struct run *run);
+void report_write(struct run *run, const char *status, int code);
+
+#endif

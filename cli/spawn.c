@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * spawn.c - environment, fork and exec of the command.
+ *
+ * The command finds itself in the world that holdfast was started in: the same
+ * stdin, stdout and stderr, signal mask and dispositions, and not one of our
+ * descriptors but the one that it is told about.  What differs is its process
+ * group and five variables, which are always overwritten, so that in a nested
+ * run the inner values are seen:
+ *
+ *     HOLDFAST_KEY, HOLDFAST_FENCE, HOLDFAST_OWNER
+ *     HOLDFAST_LOST_FD   becomes readable (a line with the reason, then the
+ *                        end of file) when the lock is lost or given up
+ *     HOLDFAST_URL       the service, so that nested runs use the same one;
+ *                        left as it was if our URL holds a secret
+ *
+ * All memory is allocated before fork, since other threads may hold the
+ * allocator's lock at that moment; the child makes only system calls.
+ *
+ * The child dies with us (PR_SET_PDEATHSIG): the kernel's own guard, which needs
+ * nobody to be alive.  It counts from the death of the *thread* that forked, so
+ * only the main thread may come here, and a parent that died before the call
+ * would be missed, so the child looks at its parent afterwards.
+ */
+#include "run.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+extern char **environ;
+
+#define SPAWN_VARS 5
+
+static const char *const spawn_names[SPAWN_VARS] = {
+    "HOLDFAST_KEY", "HOLDFAST_FENCE", "HOLDFAST_OWNER", "HOLDFAST_LOST_FD",
+    "HOLDFAST_URL"};
+
+/* Whether a URL holds a secret: user:password@, or a parameter named so. */
+static bool spawn_secret(const char *url)
+{
+    static const char *const words[] = {"pass", "secret", "token", "auth"};
+    const char *at, *colon, *authority = strstr(url, "://");
+    const char *query = strchr(url, '?');
+
+    for (size_t i = 0; query && i < sizeof(words) / sizeof(words[0]); i++)
+        if (strcasestr(query, words[i]))
+            return true;
+    if (!authority)
+        return false;
+    authority += 3;
+    at = memchr(authority, '@', strcspn(authority, "?#"));
+    colon = at ? memchr(authority, ':', (size_t)(at - authority)) : NULL;
+    return colon != NULL;
+}
+
+/* The value for one of our variables in `buf`, or NULL to leave it alone. */
+static const char *spawn_value(const struct run *run, int which, char buf[32])
+{
+    switch (which) {
+    case 0:
+        return run->key;
+    case 1:
+        snprintf(buf, 32, "%" PRIu64, run->fence);
+        return buf;
+    case 2:
+        return run->owner;
+    case 3:
+        snprintf(buf, 32, "%d", run->lost_rd);
+        return buf;
+    default:
+        if (!run->opts->url || spawn_secret(run->opts->url))
+            return NULL;
+        return run->opts->url;
+    }
+}
+
+/* Whether `entry` ("NAME=value") is one of those that are being set. */
+static bool spawn_replaced(const char *entry, char *const *set, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        size_t len = strcspn(set[i], "=") + 1;
+
+        if (!strncmp(entry, set[i], len))
+            return true;
+    }
+    return false;
+}
+
+/* One block of memory: the pointers, then the text of our variables, which come
+ * first.  NULL if there is no memory. */
+char **spawn_environment(const struct run *run)
+{
+    const char *values[SPAWN_VARS];
+    char bufs[SPAWN_VARS][32], *text, **envp;
+    size_t count = 0, size = 0, used = 0, ours;
+
+    for (int i = 0; i < SPAWN_VARS; i++) {
+        values[i] = spawn_value(run, i, bufs[i]);
+        if (values[i])
+            size += strlen(spawn_names[i]) + strlen(values[i]) + 2;
+    }
+    while (environ[count])
+        count++;
+    count += SPAWN_VARS + 1;
+    envp = malloc(count * sizeof(*envp) + size);
+    if (!envp)
+        return NULL;
+    text = (char *)(envp + count);
+    for (int i = 0; i < SPAWN_VARS; i++)
+        if (values[i]) {
+            envp[used++] = text;
+            text = stpcpy(stpcpy(text, spawn_names[i]), "=");
+            text = stpcpy(text, values[i]) + 1;
+        }
+    ours = used;
+    for (char **old = environ; *old; old++)
+        if (!spawn_replaced(*old, envp, ours))
+            envp[used++] = *old;
+    envp[used] = NULL;
+    return envp;
+}
+
+/* The command's own life until exec. */
+static _Noreturn void spawn_child(struct run *run, pid_t parent, bool lend)
+{
+    struct guard_page *page = run->guard.page;
+
+    setpgid(0, 0);
+    if (lend)
+        tcsetpgrp(run->tty.fd, getpid());
+    if (run->on_lost != ON_LOST_WARN) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (getppid() != parent)
+            _exit(CLI_FAILED);
+    }
+    atomic_store(&page->pgid, getpid());
+    fcntl(run->lost_rd, F_SETFD, 0);
+    sig_restore(&run->sig);
+    execvpe(run->argv[0], run->argv, run->envp);
+    atomic_store(&page->exec_errno, errno);
+    _exit(errno == ENOENT ? CLI_NOT_FOUND : CLI_NOT_EXEC);
+}
+
+pid_t spawn_command(struct run *run)
+{
+    bool lend = tty_wanted(&run->tty);
+    pid_t parent = getpid();
+    pid_t pid = fork();
+
+    if (pid < 0)
+        return -1;
+    if (pid == 0)
+        spawn_child(run, parent, lend);
+
+    /* Both sides do this, so that it is done whoever comes first. */
+    setpgid(pid, pid);
+    atomic_store(&run->guard.page->pgid, pid);
+    if (lend)
+        tty_lend(&run->tty, pid);
+    return pid;
+}
+
+/* Run the --on-lost command: in a group of its own, with the same variables,
+ * and never in the foreground. */
+pid_t spawn_hook(struct run *run)
+{
+    char *argv[] = {"/bin/sh", "-c", (char *)run->opts->on_lost, NULL};
+    pid_t pid = fork();
+
+    if (pid != 0)
+        return pid;
+    setpgid(0, 0);
+    sig_restore(&run->sig);
+    execve(argv[0], argv, run->envp);
+    _exit(CLI_NOT_FOUND);
+}

@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * wait.c - waiting for the lock, and saying so.
+ *
+ * Most locks are free, so the first try is made here, in the main thread,
+ * without the machinery of a request.  Only if that finds the lock taken is a
+ * request started, and one loop then watches it, the signals and the clock.
+ *
+ * A signal that would end a program (HUP INT QUIT TERM USR1 USR2) cancels the
+ * request.  The loop goes on until the library has said how it ended: if the
+ * lock was granted at that very moment it is given back, so that nothing stays
+ * behind.  ^Z stops the wait as it stops any other program.
+ *
+ * After one second a person is told whom the wait is for: on a terminal in one
+ * line that is rewritten in place and cleared at the end, elsewhere (with -v)
+ * in a line of its own whenever the holder changes.
+ */
+#include "run.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#define WAIT_TELL_MS 1000
+
+struct wait {
+    struct run *run;
+    hf_request *request;
+    int64_t tell_at; /* INT64_MAX: never */
+    bool in_place;   /* rewrite one line */
+    bool shown;      /* there is a line to clear */
+    bool told;
+    uint64_t told_fence;
+};
+
+/* Append to a line of fixed size; what does not fit is left out. */
+static void wait_add(char *line, size_t size, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+
+static void wait_add(char *line, size_t size, const char *fmt, ...)
+{
+    size_t len = strlen(line);
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(line + len, size - len, fmt, ap);
+    va_end(ap);
+}
+
+/* Describe the holder: false if there is nothing to say. */
+static bool wait_describe(struct wait *w, char *line, size_t size,
+                          uint64_t *fence)
+{
+    struct hf_info info = HF_INFO_INIT;
+    int32_t place = hf_request_place(w->request);
+    char ago[32];
+
+    snprintf(line, size, "waiting for '%s'", w->run->key);
+    if (hf_inspect(w->run->client, w->run->key, &info, NULL))
+        info.held = false;
+    *fence = info.held ? info.fence : 0;
+    if (info.held) {
+        wait_add(line, size, ": held by %s, fence %" PRIu64,
+                 info.note[0]    ? info.note
+                 : info.owner[0] ? info.owner
+                                 : "somebody",
+                 info.fence);
+        if (info.since_ms >= 0)
+            wait_add(line, size, ", for %s", cli_ago(info.since_ms, ago));
+        if (info.left_ms >= 0)
+            wait_add(line, size, ", lease %s left", cli_ago(info.left_ms, ago));
+    }
+    if (place > 0)
+        wait_add(line, size, ", you are #%d", (int)place);
+    return info.held || place > 0;
+}
+
+/* Cut a line to the width of the terminal, between characters. */
+static void wait_fit(char *line)
+{
+    struct winsize size = {0};
+    size_t width = 80, len = strlen(line);
+
+    if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1)
+        width = size.ws_col;
+    if (len < width)
+        return;
+    for (len = width - 1; len > 0 && (line[len] & 0xc0) == 0x80; len--)
+        continue;
+    line[len] = '\0';
+}
+
+static void wait_tell(struct wait *w)
+{
+    char raw[HF_KEY_MAX + HF_NOTE_MAX + 256];
+    char line[2 * sizeof(raw)];
+    uint64_t fence;
+
+    w->tell_at = cli_now() + WAIT_TELL_MS;
+    if (!wait_describe(w, raw, sizeof(raw), &fence))
+        return;
+    if (!w->in_place) {
+        if (!w->told || fence != w->told_fence)
+            cli_say("%s", raw);
+        w->told = true;
+        w->told_fence = fence;
+        return;
+    }
+    cli_clean(raw, line, sizeof(line));
+    wait_fit(line);
+    dprintf(STDERR_FILENO, "\r%s\033[K", line);
+    w->shown = true;
+}
+
+static void wait_clear(struct wait *w)
+{
+    if (w->shown)
+        dprintf(STDERR_FILENO, "\r\033[K");
+    w->shown = false;
+}
+
+/* Whether and how to tell people. */
+static void wait_init(struct wait *w, struct run *run)
+{
+    const char *term = getenv("TERM");
+    bool tty = isatty(STDERR_FILENO);
+
+    *w = (struct wait){.run = run, .tell_at = INT64_MAX};
+    w->in_place = tty && term && *term && strcmp(term, "dumb");
+    if (!run->opts->quiet && (tty || run->opts->verbose))
+        w->tell_at = cli_now() + WAIT_TELL_MS;
+}
+
+static void wait_signal(struct wait *w, int signo)
+{
+    switch (signo) {
+    case SIGTSTP:
+        wait_clear(w);
+        sig_stop_self(false);
+        break;
+    case SIGHUP:
+    case SIGINT:
+    case SIGQUIT:
+    case SIGTERM:
+    case SIGUSR1:
+    case SIGUSR2:
+        if (!w->run->cancel && w->request)
+            hf_request_cancel(w->request);
+        if (!w->run->cancel)
+            w->run->cancel = signo;
+        break;
+    default:
+        break;
+    }
+}
+
+static void wait_signals(struct wait *w)
+{
+    int signo;
+
+    while ((signo = sig_next(&w->run->sig)))
+        wait_signal(w, signo);
+}
+
+/* Watch the request until it has ended. */
+static hf_status wait_loop(struct wait *w, struct hf_error *err)
+{
+    struct run *run = w->run;
+    struct pollfd fds[2] = {
+        {.fd = run->sig.fd, .events = POLLIN},
+        {.fd = hf_events_fd(run->client), .events = POLLIN}};
+    struct hf_event event;
+
+    for (;;) {
+        int64_t now = cli_now(), left = w->tell_at - now;
+
+        while (hf_next_event(run->client, &event)) {
+            if (event.type == HF_GRANTED) {
+                run->lock = event.lock;
+                return HF_OK;
+            }
+            if (event.type == HF_FAILED) {
+                *err = event.error;
+                return event.error.status;
+            }
+        }
+        if (left <= 0) {
+            wait_tell(w);
+            continue;
+        }
+        if (fds[1].fd < 0 && left > 50)
+            left = 50; /* no descriptor was left: look by hand */
+        poll(fds, 2,
+             w->tell_at == INT64_MAX && fds[1].fd >= 0 ? -1 : (int)left);
+        wait_signals(w);
+    }
+}
+
+static void wait_options(const struct run *run, struct hf_lock_opts *ret)
+{
+    const struct cli_opts *o = run->opts;
+
+    ret->ttl_ms = run->ttl;
+    ret->owner = o->owner;
+    ret->note = o->note;
+    ret->retry_ms = o->retry_ms;
+    ret->flags = (o->shared ? HF_SHARED : 0) | (o->fair ? HF_FAIR : 0) |
+                 (o->poll ? HF_POLL : 0);
+}
+
+/* Take the lock.  HF_OK: run->lock is held, unless run->cancel says that a
+ * signal came; then the caller gives it back. */
+hf_status wait_for_lock(struct run *run, struct hf_error *err)
+{
+    struct hf_lock_opts lo = HF_LOCK_OPTS_INIT;
+    int64_t wait_ms = run->opts->wait_ms;
+    struct wait w;
+    hf_status st;
+
+    wait_options(run, &lo);
+    wait_init(&w, run);
+    st = hf_acquire(run->client, run->key, 0, &lo, &run->lock, err);
+    wait_signals(&w);
+    if (run->cancel || wait_ms == 0 ||
+        (st != HF_BUSY && st != HF_UNAVAILABLE && st != HF_UNCERTAIN))
+        return st;
+
+    if (wait_ms > 0) {
+        wait_ms -= cli_now() - run->asked_at;
+        wait_ms = wait_ms < 1 ? 1 : wait_ms;
+    }
+    st = hf_acquire_start(run->client, run->key, wait_ms, &lo, NULL, &w.request,
+                          err);
+    if (st)
+        return st;
+    st = wait_loop(&w, err);
+    wait_clear(&w);
+    return st;
+}
