@@ -17,6 +17,7 @@
  */
 #include "cli.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <string.h>
@@ -213,6 +214,6 @@ int cli_done(void)
 {
     if (fflush(stdout) == 0 && !ferror(stdout))
         return CLI_OK;
-    cli_say("standard output cannot be written: %m");
+    cli_say("standard output cannot be written: %s", strerror(errno));
     return CLI_FAILED;
 }

@@ -224,7 +224,8 @@ static int run_locked(struct run *run, const char **ret)
 
 int cmd_run(struct cli_opts *opts)
 {
-    char *shell_argv[] = {"/bin/sh", "-c", NULL, NULL};
+    static char shell[] = "/bin/sh", dash_c[] = "-c";
+    char *shell_argv[] = {shell, dash_c, NULL, NULL};
     char note[HF_NOTE_MAX + 1];
     struct hf_service svc;
     const char *word = "failed";

@@ -169,7 +169,8 @@ pid_t spawn_command(struct run *run)
  * and never in the foreground. */
 pid_t spawn_hook(struct run *run)
 {
-    char *argv[] = {"/bin/sh", "-c", (char *)run->opts->on_lost, NULL};
+    static char shell[] = "/bin/sh", dash_c[] = "-c";
+    char *argv[] = {shell, dash_c, (char *)run->opts->on_lost, NULL};
     pid_t pid = fork();
 
     if (pid != 0)
