@@ -3,7 +3,7 @@
  * cli.h - what the files of the command share.
  *
  * The command is a user of holdfast.h like any other: nothing here reaches into
- * the library.  main.c picks a command from one table, opts.c fills one struct
+ * the library.  commands.c has one table of commands, opts.c fills one struct
  * from one table of options, out.c is the only file that formats for people and
  * for programs.  The files of `run` have a header of their own, run.h.
  */
@@ -29,7 +29,7 @@ enum cli_exit {
     CLI_NOT_FOUND = 127   /* the command does not exist */
 };
 
-/* ---- main.c -------------------------------------------------------------- */
+/* ---- commands.c -------------------------------------------------------------- */
 
 struct cli_opts;
 
@@ -44,6 +44,10 @@ struct cli_cmd {
 
 const struct cli_cmd *cli_commands(size_t *count);
 const struct cli_cmd *cli_command_find(const char *name);
+
+/* Print how one command, or the whole, is used. */
+int cli_help(const struct cli_cmd *cmd);
+int cli_overview(void);
 
 /* The exit status for a status of the library: the one place that decides. */
 int cli_exit_of(hf_status st);

@@ -102,7 +102,7 @@ static void doctor_text(const struct hf_service *svc, hf_status st,
     for (size_t i = 0; i < DOCTOR_TRAITS; i++) {
         bool has = svc->traits & doctor_traits[i].trait;
 
-        printf("  %s %s\n", has ? "yes" : "no ",
+        printf("  %c %s\n", has ? '+' : '-',
                has ? doctor_traits[i].yes : doctor_traits[i].no);
     }
     if (svc->warning[0])

@@ -1,206 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
- * main.c - the command `holdfast`: which commands there are, what their exit
- * statuses mean, and how to use them.
+ * main.c - the command `holdfast`: pick a command and run it.
  *
- * The status of the library becomes an exit status in exactly one table, here.
- * A URL that is wrong is a configuration error (78) and not a usage error,
- * since it comes from the environment as often as from the command line;
- * everything else that is invalid was typed (64).  UNCERTAIN counts as
- * unavailable: the service did not answer, and what may have been taken is
- * being given back.
- *
- * A message is one line, `holdfast: what happened: what to do`.
+ * Everything else is in commands.c and in the files of the commands, so that
+ * the tests can link all of it without this one function.
  */
 #include "cli.h"
 
 #include <string.h>
-
-static const struct cli_cmd main_commands[] = {
-    {"run", "[options] KEY [--] CMD [ARG...]", "run CMD while holding KEY",
-     "CMD runs in a process group of its own and finds $HOLDFAST_KEY,\n"
-     "$HOLDFAST_FENCE, $HOLDFAST_OWNER and $HOLDFAST_LOST_FD in its\n"
-     "environment.  If the lock cannot be proven any longer, the group gets\n"
-     "TERM in time and KILL before anybody else can be granted the lock.\n"
-     "\n"
-     "The lock is released when CMD has ended.  What CMD left running in the\n"
-     "background goes on without it, unless --wait-group is given.\n",
-     IN_RUN, cmd_run},
-    {"acquire", "[options] KEY", "take KEY and print a handle for scripts",
-     "Prints assignments for eval.  The lock lapses after --ttl unless it is\n"
-     "renewed:  eval \"$(holdfast acquire -t 5m deploy)\"\n"
-     "\n"
-     "Needs a service that keeps the lease itself; file: does not (exit 78).\n",
-     IN_ACQUIRE, cmd_acquire},
-    {"renew", "[options] [HANDLE]", "renew the lease of a handle",
-     "HANDLE is what acquire printed, else $HOLDFAST_HANDLE.  Exit status 79\n"
-     "if the lock is not yours any more.\n",
-     IN_RENEW, cmd_renew},
-    {"release", "[options] [HANDLE]", "give the lock of a handle back",
-     "HANDLE is what acquire printed, else $HOLDFAST_HANDLE.  Exit status 79\n"
-     "if the lock was not yours any more.\n",
-     IN_RELEASE, cmd_release},
-    {"check", "--fence N KEY", "tell whether grant N of KEY still stands",
-     "Exit status 0 while it stands, 79 once it does not.\n", IN_CHECK,
-     cmd_check},
-    {"status", "KEY", "show who holds KEY", "", IN_STATUS, cmd_status},
-    {"ls", "[PREFIX]", "list the locks that are held", "", IN_LS, cmd_ls},
-    {"watch", "KEY", "print a line whenever KEY changes hands", "", IN_WATCH,
-     cmd_watch},
-    {"break", "--fence N KEY", "take KEY away from its holder",
-     "Only the grant that `holdfast status KEY` showed is broken; exit status\n"
-     "79 if it is not the present one.  The holder is told.\n",
-     IN_BREAK, cmd_break},
-    {"doctor", "", "say what the service promises and try it", "", IN_DOCTOR,
-     cmd_doctor},
-    {"completion", "bash|zsh|fish", "print a completion script", "", IN_PLAIN,
-     cmd_completion},
-    {"help", "[COMMAND]", "show how a command is used", "", IN_PLAIN, cmd_help},
-};
-
-const struct cli_cmd *cli_commands(size_t *count)
-{
-    *count = sizeof(main_commands) / sizeof(main_commands[0]);
-    return main_commands;
-}
-
-const struct cli_cmd *cli_command_find(const char *name)
-{
-    size_t count;
-    const struct cli_cmd *table = cli_commands(&count);
-
-    for (size_t i = 0; i < count; i++)
-        if (!strcmp(table[i].name, name))
-            return &table[i];
-    return NULL;
-}
-
-/* Statuses, exit statuses and what to do about them. */
-static const struct {
-    int code;
-    const char *hint;
-} main_exits[] = {
-    [HF_OK] = {CLI_OK, NULL},
-    [HF_BUSY] = {CLI_BUSY, "wait with -w"},
-    [HF_TIMEOUT] = {CLI_BUSY, "wait longer with -w"},
-    [HF_CANCELED] = {CLI_FAILED, NULL},
-    [HF_LOST] = {CLI_LOST, NULL},
-    [HF_UNCERTAIN] = {CLI_UNAVAILABLE, "it is being taken back; try again"},
-    [HF_UNAVAILABLE] = {CLI_UNAVAILABLE, "try again, or see holdfast doctor"},
-    [HF_DENIED] = {CLI_DENIED, "check credentials and permissions"},
-    [HF_INVALID] = {CLI_USAGE, NULL},
-    [HF_UNSUPPORTED] = {CLI_CONFIG, "choose another service with -u URL"},
-    [HF_PROTOCOL] = {CLI_FAILED, "is that the right service and key?"},
-    [HF_NOMEM] = {CLI_FAILED, NULL},
-    [HF_SYSTEM] = {CLI_FAILED, NULL},
-};
-
-int cli_exit_of(hf_status st)
-{
-    if ((size_t)st >= sizeof(main_exits) / sizeof(main_exits[0]))
-        return CLI_FAILED;
-    return main_exits[st].code;
-}
-
-int cli_fail(const struct hf_error *err)
-{
-    const char *hint = NULL;
-
-    if ((size_t)err->status < sizeof(main_exits) / sizeof(main_exits[0]))
-        hint = main_exits[err->status].hint;
-    if (hint)
-        cli_say("%s: %s", err->text, hint);
-    else
-        cli_say("%s", err->text);
-    return cli_exit_of(err->status);
-}
-
-int cli_open(const struct cli_opts *opts, hf_client **ret,
-             struct hf_service *svc)
-{
-    hf_client *client;
-    struct hf_error err;
-
-    if (hf_open(opts->url, NULL, &client, &err)) {
-        if (err.status != HF_INVALID && err.status != HF_UNSUPPORTED)
-            return cli_fail(&err);
-        cli_say("%s: see holdfast-url(7) for what -u and $HOLDFAST_URL take",
-                err.text);
-        return CLI_CONFIG;
-    }
-    *svc = (struct hf_service){.size = sizeof(*svc)};
-    if (hf_describe(client, svc, &err)) {
-        hf_close(client);
-        return cli_fail(&err);
-    }
-    if (svc->warning[0] && !opts->quiet && opts->cmd->bit != IN_DOCTOR)
-        cli_say("warning: %s", svc->warning);
-    *ret = client;
-    return CLI_OK;
-}
-
-static void main_option_line(const struct cli_opt *opt)
-{
-    char left[40];
-    char letter[5] = "    ";
-
-    if (opt->letter)
-        snprintf(letter, sizeof(letter), "-%c, ", opt->letter);
-    snprintf(left, sizeof(left), "%s--%s%s%s", letter, opt->name,
-             opt->arg ? " " : "", opt->arg ? opt->arg : "");
-    printf("  %-24s %s\n", left, opt->help);
-}
-
-static int main_help(const struct cli_cmd *cmd)
-{
-    size_t count;
-    const struct cli_opt *opts = cli_options(&count);
-
-    printf("Usage: holdfast %s %s\n\n%c%s.\n", cmd->name, cmd->args,
-           cmd->summary[0] - 'a' + 'A', cmd->summary + 1);
-    if (cmd->text[0])
-        printf("\n%s", cmd->text);
-    printf("\nOptions:\n");
-    for (size_t i = 0; i < count; i++)
-        if (opts[i].in & cmd->bit)
-            main_option_line(&opts[i]);
-    if (cmd->bit == IN_RUN)
-        printf("\nA duration is 500ms, 30s, 5m, 1h, or a number of seconds.\n");
-    return cli_done();
-}
-
-static int main_overview(void)
-{
-    size_t count;
-    const struct cli_cmd *table = cli_commands(&count);
-
-    printf("Usage: holdfast COMMAND [options] [arguments]\n\n"
-           "One lock over whatever lock service you already run.\n\n"
-           "  holdfast run nightly -- ./backup.sh\n"
-           "  holdfast run -n -u redis://cache deploy -- make deploy\n\n"
-           "Commands:\n");
-    for (size_t i = 0; i < count; i++)
-        printf("  %-12s %s\n", table[i].name, table[i].summary);
-    printf(
-        "\nExit status of run: that of CMD, 128+n if signal n ended it;\n"
-        "75 busy, 79 lost, 69 unavailable, 77 refused, 78 configuration,\n"
-        "64 usage, 124 max-hold, 125 failed, 126 not executable,\n"
-        "127 not found.\n\n"
-        "'holdfast help COMMAND' tells the options; holdfast(1) the rest.\n");
-    return cli_done();
-}
-
-int cmd_help(struct cli_opts *opts)
-{
-    const struct cli_cmd *cmd;
-
-    if (opts->nargs == 0)
-        return main_overview();
-    cmd = cli_command_find(opts->args[0]);
-    if (!cmd)
-        return cli_usage(NULL, "there is no command '%s'", opts->args[0]);
-    return main_help(cmd);
-}
 
 int main(int argc, char **argv)
 {
@@ -216,7 +23,7 @@ int main(int argc, char **argv)
     if (code)
         return code;
     if (opts.help)
-        return opts.cmd ? main_help(opts.cmd) : main_overview();
+        return opts.cmd ? cli_help(opts.cmd) : cli_overview();
     if (!opts.cmd)
         return cli_usage(NULL, "no command is given");
     return opts.cmd->run(&opts);
