@@ -204,7 +204,7 @@ static void hold_stopped(struct run *run, int signo)
     bool lent = run->tty.lent;
 
     if (signo == SIGTTIN || signo == SIGTTOU) {
-        if (!lent && tty_on_demand(&run->tty)) {
+        if (tty_on_demand(&run->tty)) {
             tty_lend(&run->tty, run->pgid);
             group_signal(run->pgid, SIGCONT);
             return;
