@@ -134,8 +134,13 @@ int cli_open(const struct cli_opts *opts, hf_client **ret,
         hf_close(client);
         return cli_fail(&err);
     }
-    if (svc->warning[0] && !opts->quiet && opts->cmd->bit != IN_DOCTOR)
-        cli_say("warning: %s", svc->warning);
+    if (!opts->quiet && opts->cmd->bit != IN_DOCTOR) {
+        if (!(svc->traits & HF_TRAIT_PROCESSES))
+            cli_say("warning: %s excludes only the threads of one process",
+                    svc->endpoint);
+        if (svc->warning[0])
+            cli_say("warning: %s", svc->warning);
+    }
     *ret = client;
     return CLI_OK;
 }

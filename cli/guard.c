@@ -10,10 +10,12 @@
  *     deadline   by then the group must be dead (CLOCK_BOOTTIME, which counts
  *                suspend); holdfast moves it on while renewals succeed
  *     pgid       what to kill; 0 when there is nothing to kill
- *     ending     taken by whoever sends TERM, so that it is sent once
+ *     ending     taken by whoever begins to end the group, so that TERM is
+ *                sent once
  *
- *  (1) holdfast is frozen.  The deadline stands still.  At deadline - lead the
- *      guard sends TERM, at deadline - margin KILL.
+ *  (1) holdfast is frozen.  The deadline stands still.  Soon after deadline -
+ *      lead, when a holdfast that runs would have acted, the guard sends TERM,
+ *      at deadline - margin KILL.
  *  (2) holdfast is dead.  A pipe that only it holds open reaches its end.  The
  *      guard sends TERM at once and KILL after the lead, or earlier if the
  *      deadline is nearer.
@@ -71,6 +73,14 @@ void guard_tell_lost(int fd, const char *reason)
         return; /* the pipe has no reader, or has been told already */
 }
 
+/* How long holdfast may take to act by itself; never into the margin. */
+static int64_t guard_patience(const struct guard_page *page)
+{
+    int64_t room = (page->lead - page->margin) / 4;
+
+    return room < 200 ? room : 200;
+}
+
 /* Sleep until holdfast is dead (true) or the deadline is near (false). */
 static bool guard_watch(const struct guard_page *page, int alive, int timer)
 {
@@ -83,7 +93,7 @@ static bool guard_watch(const struct guard_page *page, int alive, int timer)
         char drain[64];
 
         if (deadline != INT64_MAX) {
-            int64_t at = deadline - page->lead;
+            int64_t at = deadline - page->lead + guard_patience(page);
 
             if (cli_now() >= at)
                 return false;

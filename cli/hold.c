@@ -117,14 +117,14 @@ static void hold_raise(struct run *run)
 static void hold_term(struct run *run)
 {
     run->stage = STAGE_TERM;
-    if (atomic_exchange(&run->guard.page->ending, 1) == 0)
+    if (!run->termed)
         group_end(run->pgid);
+    run->termed = true;
 }
 
 static void hold_kill(struct run *run)
 {
     run->stage = STAGE_KILL;
-    atomic_store(&run->guard.page->ending, 1);
     group_signal(run->pgid, SIGKILL);
     if (run->hook)
         group_signal(run->hook, SIGKILL);
@@ -148,6 +148,7 @@ static void hold_end(struct run *run, enum run_why why, int64_t kill_at)
         run->stage = STAGE_WARNED;
         return;
     }
+    run->termed = atomic_exchange(&run->guard.page->ending, 1);
     if (why == WHY_LOST && run->on_lost == ON_LOST_COMMAND)
         run->hook = spawn_hook(run);
     if (run->hook > 0)
@@ -192,7 +193,8 @@ static void hold_judge(struct run *run, int64_t lease)
     } else if (run->stage == STAGE_RUN &&
                (now >= lease - page->lead || atomic_load(&page->ending))) {
         run->loss = HF_LOSS_EXPIRED;
-        hold_end(run, WHY_LOST, lease - page->margin);
+        hold_end(run, WHY_LOST,
+                 lease == INT64_MAX ? now : lease - page->margin);
     } else if (run->stage == STAGE_RUN) {
         hold_risk(run, lease);
     }
@@ -321,21 +323,33 @@ static int hold_pause(const struct run *run, int64_t lease)
     return left < 1 ? 1 : (int)hold_min(left, 3600000);
 }
 
+/* One turn: is the verdict still open, what does it say, and what is due? */
+static void hold_turn(struct run *run, int64_t lease)
+{
+    bool open = run->stage == STAGE_RUN ||
+                (run->stage == STAGE_WARNED && run->why == WHY_LOST);
+
+    if (open && (!run->gone || run->opts->wait_group ||
+                 atomic_load(&run->guard.page->ending)))
+        hold_judge(run, lease);
+    if (run->stage == STAGE_HOOK && !run->hook)
+        hold_term(run);
+    if (run->stage >= STAGE_HOOK && cli_now() >= run->kill_at)
+        hold_kill(run);
+}
+
 /* Watch over the command until it has ended. */
-int hold_loop(struct run *run)
+void hold_loop(struct run *run)
 {
     struct pollfd fds[2] = {{.fd = run->sig.fd, .events = POLLIN},
                             {.fd = hf_lost_fd(run->lock), .events = POLLIN}};
 
-    while (!hold_over(run)) {
+    for (;;) {
         int64_t lease = hold_deadline(run);
 
-        if (run->stage <= STAGE_WARNED && run->why != WHY_MAX_HOLD)
-            hold_judge(run, lease);
-        if (run->stage == STAGE_HOOK && !run->hook)
-            hold_term(run);
-        if (run->stage >= STAGE_HOOK && cli_now() >= run->kill_at)
-            hold_kill(run);
+        hold_turn(run, lease);
+        if (hold_over(run))
+            break;
         hold_publish(run, lease);
         if (run->stage != STAGE_RUN)
             fds[1].fd = -1;
@@ -344,5 +358,10 @@ int hold_loop(struct run *run)
     }
     if (run->hook)
         group_signal(run->hook, SIGKILL);
-    return 0;
+    if (run->why == WHY_NONE && !hf_held(run->lock)) {
+        run->why = WHY_LOST;
+        run->loss = hf_lost_reason(run->lock);
+        cli_say("lost '%s' (%s) while the command ran", run->key,
+                hf_loss_name(run->loss));
+    }
 }

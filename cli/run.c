@@ -96,20 +96,24 @@ static void run_busy(const struct run *run, const struct hf_error *err)
                                        : "wait longer with -w");
 }
 
-/* The pipe of $HOLDFAST_LOST_FD.  The number is kept out of the way of scripts
- * that use the small ones. */
+/* The pipe of $HOLDFAST_LOST_FD.  A POSIX shell can name descriptors 0 to 9 and
+ * no others, and scripts use the small ones, so the command gets the highest of
+ * these that will be free after exec. */
 static bool run_lost_pipe(struct run *run)
 {
-    int ends[2];
+    int ends[2], flags;
 
-    if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) < 0)
+    if (pipe2(ends, O_CLOEXEC) < 0)
         return false;
-    run->lost_rd = fcntl(ends[0], F_DUPFD_CLOEXEC, 10);
+    run->lost_rd = ends[0];
     run->guard.lost_fd = ends[1];
-    close(ends[0]);
-    if (run->lost_rd < 0)
-        return false;
-    return fcntl(run->lost_rd, F_SETFL, 0) == 0;
+    for (run->lost_num = 9; run->lost_num > STDERR_FILENO; run->lost_num--) {
+        flags = fcntl(run->lost_num, F_GETFD);
+        if (flags < 0 || (flags & FD_CLOEXEC))
+            return true;
+    }
+    run->lost_num = fcntl(ends[0], F_DUPFD_CLOEXEC, 10);
+    return run->lost_num >= 0;
 }
 
 /* The exit status of the command, as a shell would tell it. */

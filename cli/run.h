@@ -63,7 +63,7 @@ bool group_alive(pid_t pgid);
 struct guard_page {
     _Atomic int64_t deadline;   /* by then the group must be dead; INT64_MAX */
     _Atomic int32_t pgid;       /* 0: there is nothing to kill */
-    _Atomic int32_t ending;     /* 1: TERM has been sent */
+    _Atomic int32_t ending;     /* 1: somebody has begun to end the group */
     _Atomic int32_t exec_errno; /* why exec failed */
     int64_t lead;               /* act so long before the deadline */
     int64_t margin;             /* KILL so long before the deadline */
@@ -108,7 +108,8 @@ struct run {
     struct guard guard;
     char **argv;
     char **envp;
-    int lost_rd; /* the command's end of $HOLDFAST_LOST_FD */
+    int lost_rd;  /* the command's end of $HOLDFAST_LOST_FD */
+    int lost_num; /* its number in the command */
     FILE *report;
 
     int64_t asked_at;
@@ -119,6 +120,7 @@ struct run {
     int64_t hold_until; /* INT64_MAX: no --max-hold */
     int64_t kill_at;
     bool leased;
+    bool termed; /* the group has got TERM */
     bool at_risk;
     enum run_on_lost on_lost;
     enum run_stage stage;
@@ -136,7 +138,7 @@ struct run {
 
 hf_status wait_for_lock(struct run *run, struct hf_error *err);
 bool hold_start(struct run *run);
-int hold_loop(struct run *run);
+void hold_loop(struct run *run);
 
 char **spawn_environment(const struct run *run);
 pid_t spawn_command(struct run *run);

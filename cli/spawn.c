@@ -70,7 +70,7 @@ static const char *spawn_value(const struct run *run, int which, char buf[32])
     case 2:
         return run->owner;
     case 3:
-        snprintf(buf, 32, "%d", run->lost_rd);
+        snprintf(buf, 32, "%d", run->lost_num);
         return buf;
     default:
         if (!run->opts->url || spawn_secret(run->opts->url))
@@ -139,7 +139,8 @@ static _Noreturn void spawn_child(struct run *run, pid_t parent, bool lend)
             _exit(CLI_FAILED);
     }
     atomic_store(&page->pgid, getpid());
-    fcntl(run->lost_rd, F_SETFD, 0);
+    dup2(run->lost_rd, run->lost_num);
+    fcntl(run->lost_num, F_SETFD, 0);
     sig_restore(&run->sig);
     execvpe(run->argv[0], run->argv, run->envp);
     atomic_store(&page->exec_errno, errno);
@@ -176,6 +177,8 @@ pid_t spawn_hook(struct run *run)
     if (pid != 0)
         return pid;
     setpgid(0, 0);
+    dup2(run->lost_rd, run->lost_num);
+    fcntl(run->lost_num, F_SETFD, 0);
     sig_restore(&run->sig);
     execve(argv[0], argv, run->envp);
     _exit(CLI_NOT_FOUND);

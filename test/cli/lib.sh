@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: MIT
+#
+# lib.sh - what the shell tests of the command share: TAP, a private lock
+# directory, and waiting for something to happen instead of for time to pass.
+#
+# $HOLDFAST names the executable.  Every test file calls `finish` at its end.
+
+set -u
+: "${HOLDFAST:?must name the executable}"
+tmp=$(mktemp -d "${TMPDIR:-/tmp}/holdfast-cli.XXXXXX")
+trap 'rm -rf "$tmp"' EXIT
+HOLDFAST_URL=file:$tmp/locks
+export HOLDFAST HOLDFAST_URL
+unset HOLDFAST_KEY HOLDFAST_FENCE HOLDFAST_OWNER HOLDFAST_LOST_FD
+count=0
+failed=0
+
+# ok NAME: the status of the command before it decides.
+ok() {
+    if [ $? -eq 0 ]; then
+        result=ok
+    else
+        result='not ok'
+        failed=$((failed + 1))
+    fi
+    count=$((count + 1))
+    echo "$result $count - $1"
+}
+
+# is NAME EXPECTED ACTUAL
+is() {
+    if [ "$2" != "$3" ]; then
+        printf '%s\n' "expected: $2" "actual:   $3" | sed 's/^/# /'
+    fi
+    [ "$2" = "$3" ]
+    ok "$1"
+}
+
+# has NAME PATTERN TEXT: a shell pattern somewhere in the text.
+has() {
+    case $3 in
+    *$2*) true ;;
+    *)
+        printf '%s\n' "no '$2' in: $3" | sed 's/^/# /'
+        false
+        ;;
+    esac
+    ok "$1"
+}
+
+# exits NAME STATUS COMMAND...: what it says is left in $said.
+exits() {
+    promise=$1 status=$2
+    shift 2
+    said=$(timeout 60 "$@" 2>&1 </dev/null)
+    is "$promise" "$status" $?
+}
+
+# until COMMAND...: true as soon as it succeeds, false after 20 seconds.
+until_true() {
+    tries=0
+    until "$@"; do
+        tries=$((tries + 1))
+        [ $tries -lt 800 ] || return 1
+        sleep 0.025
+    done
+}
+
+# alive PID: it exists and is not a zombie.
+alive() {
+    state=$(sed -n 's/^State:[^A-Z]*\([A-Z]\).*/\1/p' "/proc/$1/status" \
+        2>/dev/null)
+    [ -n "$state" ] && [ "$state" != Z ] && [ "$state" != X ]
+}
+
+dead() { ! alive "$1"; }
+
+# stopped PID
+stopped() { grep -q '^State:.*T' "/proc/$1/status"; }
+
+held() { ! "$HOLDFAST" run -q -n "$1" -- true; }
+
+is_free() { "$HOLDFAST" run -q -n "$1" -- true; }
+
+# fence KEY: of the grant that stands.
+fence() { "$HOLDFAST" status "$1" | sed -n 's/.*fence \([0-9]*\).*/\1/p'; }
+
+# valid_json FILE
+valid_json() {
+    if command -v python3 >/dev/null; then
+        python3 -m json.tool "$1" >/dev/null
+    else
+        grep -q '^[{[].*[]}]$' "$1"
+    fi
+}
+
+finish() {
+    echo "1..$count"
+    [ $failed -eq 0 ]
+    exit
+}

@@ -1,0 +1,118 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT
+#
+# look.sh - status, ls, check, watch, doctor, completion: what they print.
+. "$(dirname "$0")/lib.sh"
+hf=$HOLDFAST
+
+exits 'status of a key that never was is free' 0 "$hf" status k
+is 'in one word' 'k: free' "$said"
+"$hf" run --note 'the note' k -- sleep 1000 &
+holder=$!
+until_true held k
+n=$(fence k)
+exits 'status of a held key' 0 "$hf" status k
+has 'tells note and fence' "k: held by the note, fence $n" "$said"
+exits 'check of the present grant is 0' 0 "$hf" check --fence "$n" k
+is 'and silent' '' "$said"
+exits 'check of an older grant is 79' 79 "$hf" check --fence $((n - 1)) k
+exits 'check --json tells it' 79 "$hf" check --json --fence $((n - 1)) k
+has 'as a boolean' '"stands": false' "$said"
+exits 'ls lists it' 0 "$hf" ls
+has 'with the note' 'k: held by the note' "$said"
+exits 'ls of a prefix that nothing has is empty' 0 "$hf" ls zzz
+is 'really' '' "$said"
+exits 'ls of its prefix lists it' 0 "$hf" ls k
+has 'again' 'k: held' "$said"
+
+# JSON.
+odd=$(printf 'o"d\\d\n\t\001\377\303\244/..{} \302')
+"$hf" run --note "$odd" "$odd" -- sleep 1000 &
+second=$!
+until_true held "$odd"
+for what in 'status k' 'ls' 'doctor' 'check --fence 1 k' 'status never'; do
+    "$hf" $what --json >"$tmp/json" 2>"$tmp/err"
+    valid_json "$tmp/json"
+    ok "$what --json is JSON"
+done
+"$hf" status --json "$odd" >"$tmp/json"
+valid_json "$tmp/json"
+ok 'status --json of a key of odd bytes is JSON'
+if command -v python3 >/dev/null; then
+    python3 -c 'import json, os, sys
+key = json.load(open(sys.argv[1]))["key"]
+assert os.fsencode(key) == os.fsencode(sys.argv[2]), ascii(key)' \
+        "$tmp/json" "$odd"
+    ok 'and gives every byte back'
+fi
+[ "$("$hf" ls | wc -l)" -eq 2 ]
+ok 'ls prints one line for each lock, also with a newline in its key'
+"$hf" ls | LC_ALL=C grep -q "$(printf '[\001-\011\013-\037]')"
+[ $? -eq 1 ]
+ok 'and no control byte'
+kill $second
+wait $second
+
+# watch.
+: >"$tmp/watch"
+"$hf" watch --retry 20ms --json k >"$tmp/watch" &
+watcher=$!
+lines() { [ "$(wc -l <"$tmp/watch")" -ge "$1" ]; }
+until_true lines 1
+ok 'watch prints what is'
+kill $holder
+wait $holder
+until_true lines 2
+ok 'and a line when the lock is free'
+"$hf" run k -- sleep 1000 &
+holder=$!
+until_true lines 3
+ok 'and a line when somebody has it again'
+kill $holder $watcher
+wait $holder $watcher
+tail -n 1 "$tmp/watch" >"$tmp/json"
+valid_json "$tmp/json"
+ok 'each of them JSON'
+
+# doctor.
+exits 'doctor finds file: well' 0 "$hf" doctor
+has 'tells what it promises' '+ excludes between processes' "$said"
+has 'and what not' '- does not exclude between machines' "$said"
+has 'and tries it' 'probe: took and released' "$said"
+
+# Waiting without a terminal.
+"$hf" run --note 'in the way' w -- sleep 1000 &
+holder=$!
+until_true held w
+"$hf" run -v w -- true 2>"$tmp/said" &
+waiter=$!
+until_true grep -q "waiting for 'w': held by in the way" "$tmp/said"
+ok 'with -v a wait says who holds it, in a line of its own'
+kill $holder
+wait $holder
+wait $waiter
+is 'and then gets it' 0 $?
+has 'and says so' "got 'w', fence" "$(cat "$tmp/said")"
+
+# Completion.
+for shell in bash zsh fish; do
+    "$hf" completion $shell >"$tmp/completion.$shell"
+    grep -q on-lost "$tmp/completion.$shell"
+    ok "completion $shell knows the options"
+    if command -v $shell >/dev/null; then
+        $shell -n "$tmp/completion.$shell"
+        ok "completion $shell is a script of $shell"
+    fi
+done
+if command -v bash >/dev/null; then
+    is 'bash completes a command' 'release' "$(bash -c '. "$0"
+        COMP_WORDS=(holdfast rel) COMP_CWORD=1; _holdfast; echo ${COMPREPLY[*]}' \
+        "$tmp/completion.bash")"
+    is 'bash completes an option of that command' '--max-hold' "$(bash -c '. "$0"
+        COMP_WORDS=(holdfast run --max) COMP_CWORD=2; _holdfast
+        echo ${COMPREPLY[*]}' "$tmp/completion.bash")"
+fi
+exits 'a service that only threads can share is warned about' 0 \
+    "$hf" run -u mem: k -- true
+has 'in words' 'warning: ' "$said"
+finish

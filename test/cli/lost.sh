@@ -1,0 +1,105 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT
+#
+# lost.sh - a lock that is lost while the command runs.
+#
+# An operator breaks it; on file: the holder notices at its next heartbeat, a
+# third of the lease, so the leases here are short.
+. "$(dirname "$0")/lib.sh"
+hf=$HOLDFAST
+
+# lose KEY OPTIONS... -- COMMAND...: run it, break the lock, wait for the end.
+# The status is left in $status, stderr in $tmp/err.
+lose() {
+    key=$1
+    shift
+    "$hf" run --ttl 300ms --report "$tmp/report" "$@" 2>"$tmp/err" &
+    pid=$!
+    until_true held "$key"
+    "$hf" break --fence "$(fence "$key")" "$key"
+    broke=$?
+    wait $pid
+    status=$?
+}
+
+lose a a -- sleep 1000
+is 'break says that it broke the lock' 0 $broke
+is 'a lost lock ends the command, status 79' 79 $status
+has 'and says so' "lost 'a' (broken): ending the command" "$(cat "$tmp/err")"
+valid_json "$tmp/report"
+ok 'the report is JSON'
+has 'the report says lost' '"status": "lost"' "$(cat "$tmp/report")"
+has 'and why' '"lost": "broken"' "$(cat "$tmp/report")"
+has 'and how the command ended' '"signal": 15' "$(cat "$tmp/report")"
+is_free a
+ok 'the lock can be taken again'
+
+lose b b -- sh -c 'trap "exit 0" TERM; while :; do sleep 0.05; done'
+is 'the status is 79 also if the command ends well' 79 $status
+has 'which the report tells' '"code": 0' "$(cat "$tmp/report")"
+
+lose c --grace 100ms c -- sh -c 'trap "" TERM; while :; do sleep 0.05; done'
+is 'what ignores TERM is killed after the grace' 79 $status
+has 'which the report tells' '"signal": 9' "$(cat "$tmp/report")"
+
+lose d --on-lost kill d -- sh -c 'trap "echo TERM >&2" TERM
+    while :; do sleep 0.05; done'
+is '--on-lost kill kills' 79 $status
+has 'at once' '"signal": 9' "$(cat "$tmp/report")"
+grep -q TERM "$tmp/err"
+[ $? -eq 1 ]
+ok 'without TERM'
+
+lose e --on-lost warn e -- \
+    sh -c 'read why <&$HOLDFAST_LOST_FD; echo "told $why" >&2; exit 4'
+is '--on-lost warn lets the command go on, status 79' 79 $status
+has 'with its own status in the report' '"code": 4' "$(cat "$tmp/report")"
+has 'and HOLDFAST_LOST_FD tells the reason' 'told broken' "$(cat "$tmp/err")"
+
+lose f --on-lost 'echo "hook $HOLDFAST_KEY" >&2' f -- sleep 1000
+is '--on-lost CMD runs it' 79 $status
+has 'with the variables' 'hook f' "$(cat "$tmp/err")"
+has 'and then ends the command' '"signal": 15' "$(cat "$tmp/report")"
+
+lose g --grace 100ms --on-lost 'sleep 1000' g -- sleep 1000
+is 'a hook that hangs does not keep the command alive' 79 $status
+
+lose h h -- sh -c '
+    sh -c "trap \"\" TERM; echo \$\$ >$0; while :; do sleep 0.05; done" &
+    sleep 1000' "$tmp/stray"
+dead "$(cat "$tmp/stray")"
+ok 'the whole group is dead when holdfast ends'
+
+"$hf" run k -- sh -c 'exec 9<&$HOLDFAST_LOST_FD
+    (read why <&9; echo "left $why" >"$0") & ' "$tmp/left"
+until_true [ -s "$tmp/left" ]
+ok 'HOLDFAST_LOST_FD ends when the lock is released'
+
+# A break that comes too late, or for another grant.
+"$hf" run i -- sleep 1000 &
+pid=$!
+until_true held i
+exits 'a break of another grant is refused, status 79' 79 \
+    "$hf" break --fence 1 i
+alive $pid
+ok 'and does no harm'
+kill $pid
+wait $pid
+
+# Reports of runs that were not lost.
+"$hf" run --report "$tmp/report" k -- sh -c 'exit 75'
+has 'a report tells a command that exits with 75' '"status": "ok"' \
+    "$(cat "$tmp/report")"
+"$hf" run j -- sleep 1000 &
+pid=$!
+until_true held j
+"$hf" run -q -n --report "$tmp/report" j -- true
+has 'from a lock that is busy' '"status": "busy"' "$(cat "$tmp/report")"
+kill $pid
+wait $pid
+"$hf" run --report fd:7 k -- true 7>"$tmp/report"
+has 'a report can go to a descriptor' '"ended": "exited"' "$(cat "$tmp/report")"
+"$hf" run -q --report "$tmp/report" k -- "$tmp/none" 2>/dev/null
+has 'a command that was not found was not started' '"ended": "not-started"' \
+    "$(cat "$tmp/report")"
+finish

@@ -1,0 +1,119 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT
+#
+# world.sh - the command finds the world that holdfast was started in, plus its
+# own five variables and one descriptor.
+. "$(dirname "$0")/lib.sh"
+hf=$HOLDFAST
+
+# Variables.
+out=$(HOLDFAST_KEY=old HOLDFAST_FENCE=old HOLDFAST_OWNER=old \
+    HOLDFAST_LOST_FD=old "$hf" run 'my key' -- sh -c 'env' | grep '^HOLDFAST_')
+has 'HOLDFAST_KEY is set' 'HOLDFAST_KEY=my key' "$out"
+has 'HOLDFAST_URL is set' "HOLDFAST_URL=file:$tmp/locks" "$out"
+case $out in
+*=old*) false ;;
+esac
+ok 'no inherited value survives'
+is 'each is there once' 5 "$(printf '%s\n' "$out" | grep -c '^HOLDFAST_[KFOLU]')"
+one=$("$hf" run k -- sh -c 'echo $HOLDFAST_FENCE')
+two=$("$hf" run k -- sh -c 'echo $HOLDFAST_FENCE')
+[ "$two" -gt "$one" ]
+ok 'HOLDFAST_FENCE rises from run to run'
+is 'HOLDFAST_FENCE is what status tells' '' \
+    "$("$hf" run k -- sh -c \
+        '[ "$("$HOLDFAST" status k | sed "s/.*fence \([0-9]*\).*/\1/")" = \
+        $HOLDFAST_FENCE ] || echo differs')"
+is 'HOLDFAST_OWNER is the owner id' 'me' \
+    "$("$hf" run --owner me k -- sh -c 'echo $HOLDFAST_OWNER')"
+"$hf" run k -- sh -c 'echo $HOLDFAST_OWNER' | grep -Eq '^[0-9a-f]{32}$'
+ok 'or the token'
+"$hf" run k -- sh -c '"$HOLDFAST" check --fence $HOLDFAST_FENCE k'
+ok 'check confirms the fence from inside'
+is 'nested runs see the inner values' 'inner outer' "$("$hf" run outer -- \
+    sh -c '"$HOLDFAST" run inner -- sh -c "echo \$HOLDFAST_KEY"; echo $HOLDFAST_KEY' |
+    tr '\n' ' ' | sed 's/ $//')"
+"$hf" run outer -- sh -c 'a=$HOLDFAST_FENCE; [ "$("$HOLDFAST" run inner -- \
+    sh -c "echo \$HOLDFAST_FENCE")" != $a ]'
+ok 'and the inner fence'
+is 'a nested run of the same key with the same owner does not wait' yes \
+    "$("$hf" run --owner me k -- "$hf" run -n --owner me k -- echo yes)"
+is 'an owner of two processes holds until the last is done' yes \
+    "$("$hf" run --owner me k -- sh -c '"$HOLDFAST" run -n --owner me k -- true
+        "$HOLDFAST" run -q -n k -- true || echo yes')"
+
+# Descriptors.
+ls /proc/self/fd >"$tmp/before"
+"$hf" run k -- sh -c 'ls /proc/self/fd; echo $HOLDFAST_LOST_FD >"$0"' \
+    "$tmp/fd" >"$tmp/after"
+grep -vx "$(cat "$tmp/fd")" "$tmp/after" >"$tmp/rest"
+cmp -s "$tmp/before" "$tmp/rest"
+ok 'no descriptor leaks into the command but HOLDFAST_LOST_FD'
+is 'with a report, a wait and a shared lock neither' '' "$(
+    exec 5>"$tmp/report"
+    ls /proc/self/fd | grep -vx 5 >"$tmp/before"
+    "$hf" run -s -w 5 --report fd:5 k -- sh -c \
+        'ls /proc/self/fd; echo $HOLDFAST_LOST_FD >"$0"' "$tmp/fd" >"$tmp/after"
+    grep -vx "$(cat "$tmp/fd")" "$tmp/after" | diff "$tmp/before" -
+)"
+is 'HOLDFAST_LOST_FD is a number that any shell can use' 9 "$(cat "$tmp/fd")"
+is 'and another one if that is taken' 8 \
+    "$("$hf" run k -- sh -c 'echo $HOLDFAST_LOST_FD' 9</dev/null)"
+is 'stdin is passed' 'hello' "$(echo hello | "$hf" run k -- cat)"
+is 'stdout is passed' 'out' "$("$hf" run k -- sh -c 'echo out; echo err >&2' \
+    2>/dev/null)"
+is 'stderr is passed and nothing is added' 'err' \
+    "$("$hf" run k -- sh -c 'echo err >&2' 2>&1 >/dev/null)"
+is 'the command may close its stdin' '' "$("$hf" run k -- true <&- 2>&1)"
+
+# Signals.
+signals() { grep -E '^Sig(Blk|Ign)' "/proc/$1/status"; }
+is 'mask and dispositions are those that holdfast was given' \
+    "$(sh -c 'trap "" USR2; exec grep -E "^Sig(Blk|Ign)" /proc/self/status')" \
+    "$(sh -c 'trap "" USR2; exec "$HOLDFAST" run k -- \
+        grep -E "^Sig(Blk|Ign)" /proc/self/status')"
+sh -c 'trap "" HUP; exec "$HOLDFAST" run hup -- sleep 1000' &
+pid=$!
+until_true held hup
+kill -HUP $pid
+held hup
+ok 'HUP stays ignored under nohup'
+kill -TERM $pid
+wait $pid
+is 'and TERM still ends it' 143 $?
+"$hf" run k -- sh -c 'set -- $(cat /proc/$$/stat); [ $1 = $5 ]'
+ok 'the command leads a process group of its own'
+
+# A command that leaves something behind.
+"$hf" run left -- sh -c 'sleep 1000 & echo $! >"$0"' "$tmp/pid"
+is_free left
+ok 'the lock is released when the command ends, whatever it left behind'
+alive "$(cat "$tmp/pid")"
+ok 'and what it left behind is left alone'
+kill "$(cat "$tmp/pid")"
+"$hf" run --wait-group group -- sh -c 'sleep 1000 & echo $! >"$0"' "$tmp/pid2" &
+pid=$!
+until_true [ -s "$tmp/pid2" ]
+until_true held group
+ok '--wait-group holds while one of the group lives'
+kill "$(cat "$tmp/pid2")"
+wait $pid
+is 'and ends with the status of the command' 0 $?
+
+# The note.
+"$hf" run note -- sh -c '"$HOLDFAST" status note' >"$tmp/note"
+has 'others see host, process and command' "$(hostname):" "$(cat "$tmp/note")"
+has 'the words of it' '(sh -c "$HOLDFAST" status note)' "$(cat "$tmp/note")"
+"$hf" run --note 'hand made' note -- sh -c '"$HOLDFAST" status note' >"$tmp/note"
+has 'or what --note says' 'held by hand made' "$(cat "$tmp/note")"
+long=$(printf 'é%.0s' $(seq 400))
+"$hf" run note -- sh -c '"$HOLDFAST" status --json note; : '"$long" >"$tmp/note"
+valid_json "$tmp/note"
+ok 'a long command is cut between characters'
+
+# The service.
+out=$("$hf" run -u "file:$tmp/other" k -- sh -c 'echo $HOLDFAST_URL')
+is '-u wins over $HOLDFAST_URL, and nested runs use it' "file:$tmp/other" "$out"
+is 'options that all commands take may come first' 0 \
+    "$("$hf" -u "file:$tmp/other" run k -- true; echo $?)"
+finish
