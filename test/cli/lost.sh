@@ -64,7 +64,7 @@ has 'and then ends the command' '"signal": 15' "$(cat "$tmp/report")"
 lose g --grace 100ms --on-lost 'sleep 1000' g -- sleep 1000
 is 'a hook that hangs does not keep the command alive' 79 $status
 
-lose h h -- sh -c '
+lose h --grace 200ms h -- sh -c '
     sh -c "trap \"\" TERM; echo \$\$ >$0; while :; do sleep 0.05; done" &
     sleep 1000' "$tmp/stray"
 dead "$(cat "$tmp/stray")"

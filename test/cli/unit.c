@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * unit.c - the parts of the command that need no process: times, words, JSON,
+ * handles; and acquire, renew and release against mem:, which lives in this
+ * process and keeps a lease as a server would.
+ */
+#include "cli.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static int test_number, test_failures;
+
+static void tap(bool good, const char *name)
+{
+    printf("%sok %d - %s\n", good ? "" : "not ", ++test_number, name);
+    test_failures += !good;
+}
+
+static void test_durations(void)
+{
+    static const struct {
+        const char *text;
+        int64_t ms; /* -1: refused */
+    } rows[] = {
+        {"0", 0},
+        {"5", 5000},
+        {"1.5", 1500},
+        {"0.001", 1},
+        {"0.0001", 1},
+        {"500ms", 500},
+        {"30s", 30000},
+        {"5m", 300000},
+        {"1h", 3600000},
+        {"2d", 172800000},
+        {"1.5h", 5400000},
+        {"3.", 3000},
+        {"", -1},
+        {"s", -1},
+        {".5", -1},
+        {"-1", -1},
+        {"+1", -1},
+        {" 1", -1},
+        {"1 ", -1},
+        {"1e3", -1},
+        {"0x10", -1},
+        {"inf", -1},
+        {"nan", -1},
+        {"5M", -1},
+        {"5 s", -1},
+        {"1s1", -1},
+        {"99999999999999999999", -1},
+        {"1.2.3", -1},
+        {"9223372036854775807", -1},
+    };
+
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        int64_t ms = -1;
+        bool read = cli_parse_ms(rows[i].text, &ms);
+        char name[96];
+
+        snprintf(name, sizeof(name), "the duration '%s' is %lld ms",
+                 rows[i].text, (long long)rows[i].ms);
+        tap(read == (rows[i].ms >= 0) && (!read || ms == rows[i].ms), name);
+    }
+}
+
+/* What `print` writes about `text`, or NULL. */
+static char *printed(void (*print)(FILE *, const char *), const char *text)
+{
+    char *ret = NULL;
+    size_t size;
+    FILE *out = open_memstream(&ret, &size);
+
+    if (!out)
+        return NULL;
+    print(out, text);
+    fclose(out);
+    return ret;
+}
+
+static void test_json(void)
+{
+    static const struct {
+        const char *text, *json;
+    } rows[] = {
+        {"", "\"\""},
+        {"plain", "\"plain\""},
+        {"a\"b\\c", "\"a\\\"b\\\\c\""},
+        {"\n\t\x01\x7f", "\"\\n\\u0009\\u0001\\u007f\""},
+        {"\xc3\xa4\xe2\x82\xac\xf0\x9f\x94\x92",
+         "\"\xc3\xa4\xe2\x82\xac\xf0\x9f\x94\x92\""},
+        {"\xff", "\"\\udcff\""},
+        {"\xc3", "\"\\udcc3\""},
+        {"\xc3(", "\"\\udcc3(\""},
+        {"\xc0\x80", "\"\\udcc0\\udc80\""},
+        {"\xe0\x80\x80", "\"\\udce0\\udc80\\udc80\""},
+        {"\xed\xa0\x80", "\"\\udced\\udca0\\udc80\""},
+        {"\xf4\x90\x80\x80", "\"\\udcf4\\udc90\\udc80\\udc80\""},
+        {"\xe2\x82", "\"\\udce2\\udc82\""},
+    };
+
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        char *json = printed(cli_json_text, rows[i].text);
+        char name[96];
+
+        snprintf(name, sizeof(name), "a JSON string is %s", rows[i].json);
+        tap(json && !strcmp(json, rows[i].json), name);
+        free(json);
+    }
+}
+
+static void test_words(void)
+{
+    char *word = printed(cli_shell_word, "it's $HOME; `rm`\n\\");
+    char clean[32], tiny[8];
+
+    tap(word && !strcmp(word, "'it'\\''s $HOME; `rm`\n\\'"),
+        "a shell word is quoted");
+    free(word);
+    cli_clean("a\033[2J\n", clean, sizeof(clean));
+    tap(!strcmp(clean, "a\\x1b[2J\\x0a"), "control bytes are shown");
+    cli_clean("abc\ndef\n", tiny, sizeof(tiny));
+    tap(strlen(tiny) < sizeof(tiny), "a line is cut to its room");
+}
+
+static bool same_handle(const struct cli_handle *a, const struct cli_handle *b)
+{
+    return !strcmp(a->key, b->key) && !strcmp(a->hf.token, b->hf.token) &&
+           !strcmp(a->hf.ref, b->hf.ref) && a->hf.fence == b->hf.fence &&
+           a->ttl_ms == b->ttl_ms && a->shared == b->shared;
+}
+
+static void test_handles(void)
+{
+    static const char *const bad[] = {
+        "",
+        "hf1",
+        "hf2.x.1.1.t..k",
+        "hf1.y.1.1.t..k",
+        "hf1.x..1.t..k",
+        "hf1.x.1.1.t..",
+        "hf1.x.1.1...k",
+        "hf1.x.1.1.t.k",
+        "hf1.x.1.1.t..k.more",
+        "hf1.x.1.1.t..%",
+        "hf1.x.1.1.t..%0",
+        "hf1.x.1.1.t..%00",
+        "hf1.x.1.1.t..%zz",
+        "hf1.x.1.1.t..a b",
+        "hf1.x.99999999999999999999.1.t..k",
+        "hf1.x.1.99999999999999999999.t..k",
+        "hf1.x.1.1.0123456789012345678901234567890123456789..k",
+    };
+    struct cli_handle handle = {.ttl_ms = 1234, .shared = true}, back;
+    char word[CLI_HANDLE_MAX];
+
+    for (int i = 0; i < HF_KEY_MAX; i++)
+        handle.key[i] = (char)(i % 255 + 1);
+    handle.hf.fence = UINT64_MAX;
+    memset(handle.hf.token, '.', sizeof(handle.hf.token) - 1);
+    memset(handle.hf.ref, '\'', sizeof(handle.hf.ref) - 1);
+    cli_handle_encode(&handle, word);
+    tap(cli_handle_decode(word, &back) && same_handle(&handle, &back),
+        "the longest handle of any bytes comes back the same");
+    tap(strspn(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                     "0123456789_-.%") == strlen(word),
+        "a handle needs no quoting");
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        char name[96];
+
+        snprintf(name, sizeof(name), "'%s' is no handle", bad[i]);
+        tap(!cli_handle_decode(bad[i], &back), name);
+    }
+}
+
+/* Run a command line in this process; what it prints goes into `out`. */
+static int command(char *out, size_t size, const char *const *words)
+{
+    char *argv[16] = {NULL};
+    struct cli_opts opts = {0};
+    FILE *file = tmpfile();
+    int argc = 0, code, saved = dup(STDOUT_FILENO);
+
+    for (; words[argc] && argc < 15; argc++)
+        argv[argc] = (char *)words[argc];
+    if (!file || saved < 0)
+        return -1;
+    fflush(stdout);
+    dup2(fileno(file), STDOUT_FILENO);
+    code = cli_parse(argc, argv, &opts);
+    if (!code)
+        code = opts.cmd->run(&opts);
+    fflush(stdout);
+    dup2(saved, STDOUT_FILENO);
+    close(saved);
+    rewind(file);
+    out[fread(out, 1, size - 1, file)] = '\0';
+    fclose(file);
+    return code;
+}
+
+static void test_acquire(void)
+{
+    static const char *const acquire[] = {
+        "holdfast", "acquire", "-qnu", "mem:unit", "-t", "1h", "it's", NULL};
+    const char *renew[] = {"holdfast", "renew", "-qu", "mem:unit", "--json",
+                           "-t",       "2h",    "",    NULL};
+    const char *release[] = {"holdfast", "release", "-qu",
+                             "mem:unit", "",        NULL};
+    char out[8192], handle[CLI_HANDLE_MAX] = "";
+    hf_client *keep;
+
+    if (hf_open("mem:unit", NULL, &keep, NULL))
+        exit(99); /* it keeps the instance alive between the commands */
+    tap(command(out, sizeof(out), acquire) == CLI_OK, "acquire takes a lock");
+    tap(strstr(out, "; HOLDFAST_KEY='it'\\''s'; HOLDFAST_FENCE="),
+        "acquire prints assignments for eval");
+    tap(sscanf(out, "HOLDFAST_HANDLE='%4095[^']'", handle) == 1,
+        "acquire prints the handle");
+    tap(command(out, sizeof(out), acquire) == CLI_BUSY,
+        "the lock stays when acquire has ended");
+    renew[7] = release[4] = handle;
+    tap(command(out, sizeof(out), renew) == CLI_OK, "renew renews it");
+    tap(strstr(out, "\"ttl_ms\": 7200000") && strstr(out, "\"handle\": \""),
+        "renew prints the handle with the new lease");
+    tap(command(out, sizeof(out), release) == CLI_OK, "release gives it back");
+    tap(command(out, sizeof(out), release) == CLI_LOST,
+        "a second release is told that it is lost");
+    tap(command(out, sizeof(out), renew) == CLI_LOST, "and so is a renew");
+    tap(command(out, sizeof(out), acquire) == CLI_OK,
+        "then it can be taken again");
+    hf_close(keep);
+}
+
+int main(void)
+{
+    test_durations();
+    test_json();
+    test_words();
+    test_handles();
+    test_acquire();
+    printf("1..%d\n", test_number);
+    return test_failures != 0;
+}
