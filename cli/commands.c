@@ -24,7 +24,8 @@ static const struct cli_cmd commands_table[] = {
      "TERM in time and KILL before anybody else can be granted the lock.\n"
      "\n"
      "The lock is released when CMD has ended.  What CMD left running in the\n"
-     "background goes on without it, unless --wait-group is given.\n",
+     "background goes on without it, unless --wait-group is given.  With\n"
+     "--on-lost warn CMD is never ended because of the lock, only told.\n",
      IN_RUN, cmd_run},
     {"acquire", "[options] KEY", "take KEY and print a handle for scripts",
      "Prints assignments for eval.  The lock lapses after --ttl unless it is\n"

@@ -126,13 +126,18 @@ static void completion_zsh(void)
            "        _describe 'command' commands\n"
            "        return\n"
            "    fi\n"
-           "    case ${words[2]} in\n");
+           "    local cmd=${words[2]}\n"
+           "    shift words\n"
+           "    ((CURRENT--))\n"
+           "    case $cmd in\n");
     for (size_t i = 0; i < count; i++) {
         printf("    %s)\n        _arguments \\\n", table[i].name);
         for (size_t k = 0; k < nopts; k++)
             if (opts[k].in & table[i].bit)
                 completion_zsh_option(&opts[k]);
-        printf("            '*::argument:_normal' ;;\n");
+        printf("            %s ;;\n", table[i].bit == IN_RUN
+                                          ? "'1:key:' '*::command:_normal'"
+                                          : "'*:argument:'");
     }
     printf("    esac\n}\n"
            "_holdfast \"$@\"\n");

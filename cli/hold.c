@@ -24,6 +24,9 @@
  *  (3) The grace is at most a third of the lease.  The keeper renews when two
  *      thirds are left, so a healthy lock never comes near to it.
  *
+ *  (4) --on-lost warn means that the lock is advice: the command outlives its
+ *      loss and also the death of holdfast.  There is no guard then.
+ *
  * A STOPPED COMMAND  A shell expects that a job that stops is seen to stop.  So
  * when the command stops we take the terminal back and stop too, and continue
  * it when we are continued.  A lease is not renewed meanwhile: a job that stays
@@ -151,7 +154,9 @@ static void hold_end(struct run *run, enum run_why why, int64_t kill_at)
     run->termed = atomic_exchange(&run->guard.page->ending, 1);
     if (why == WHY_LOST && run->on_lost == ON_LOST_COMMAND)
         run->hook = spawn_hook(run);
-    if (run->hook > 0)
+    if (run->hook < 0)
+        run->hook = 0; /* no process can be had: go on without */
+    if (run->hook)
         run->stage = STAGE_HOOK;
     else if (why == WHY_LOST && run->on_lost == ON_LOST_KILL)
         hold_kill(run);

@@ -7,13 +7,28 @@
  */
 #include "cli.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <string.h>
+#include <unistd.h>
+
+/* Whoever starts us with stdin, stdout or stderr closed must not find a lock
+ * file under that number.  What fills the gap is closed by exec, so a command
+ * that we run finds it closed again. */
+static void main_fill_gaps(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF &&
+            open("/dev/null", O_RDWR | O_CLOEXEC) < 0)
+            _exit(CLI_FAILED);
+}
 
 int main(int argc, char **argv)
 {
     struct cli_opts opts = {0};
     int code;
 
+    main_fill_gaps();
     if (argc == 2 &&
         (!strcmp(argv[1], "--version") || !strcmp(argv[1], "-V"))) {
         printf("holdfast %s\n", hf_version());

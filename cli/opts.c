@@ -261,7 +261,7 @@ static int opts_word(struct cli_opts *o, int argc, char **argv, int *i)
         return CLI_OK;
     }
     if (o->cmd->bit == IN_RUN && o->nargs == 1) {
-        o->command = argv + *i;
+        o->command = argv + *i + !strcmp(argv[*i], "--");
         *i = argc;
         return CLI_OK;
     }

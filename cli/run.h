@@ -140,6 +140,7 @@ hf_status wait_for_lock(struct run *run, struct hf_error *err);
 bool hold_start(struct run *run);
 void hold_loop(struct run *run);
 
+bool spawn_secret(const char *url);
 char **spawn_environment(const struct run *run);
 pid_t spawn_command(struct run *run);
 pid_t spawn_hook(struct run *run);

@@ -41,7 +41,7 @@ static const char *const spawn_names[SPAWN_VARS] = {
     "HOLDFAST_URL"};
 
 /* Whether a URL holds a secret: user:password@, or a parameter named so. */
-static bool spawn_secret(const char *url)
+bool spawn_secret(const char *url)
 {
     static const char *const words[] = {"pass", "secret", "token", "auth"};
     const char *at, *colon, *authority = strstr(url, "://");

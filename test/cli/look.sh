@@ -12,7 +12,7 @@ holder=$!
 until_true held k
 n=$(fence k)
 exits 'status of a held key' 0 "$hf" status k
-has 'tells note and fence' "k: held by the note, fence $n" "$said"
+has 'tells note and fence' "k: held by the note*, fence $n" "$said"
 exits 'check of the present grant is 0' 0 "$hf" check --fence "$n" k
 is 'and silent' '' "$said"
 exits 'check of an older grant is 79' 79 "$hf" check --fence $((n - 1)) k

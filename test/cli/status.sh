@@ -17,6 +17,8 @@ done
 exits '-c runs a shell' 9 "$hf" run k -c 'exit $((4 + 5))'
 exits 'the command may follow KEY without --' 3 "$hf" run k sh -c 'exit 3'
 exits 'options may follow KEY' 3 "$hf" run k -n -- sh -c 'exit 3'
+exits 'a KEY may begin with a dash after --' 3 \
+    "$hf" run -- -k -- sh -c 'exit 3'
 exits 'options after the first word are the command'"'"'s' 0 \
     "$hf" run k test -n x
 

@@ -4,7 +4,7 @@
  * handles; and acquire, renew and release against mem:, which lives in this
  * process and keeps a lease as a server would.
  */
-#include "cli.h"
+#include "run.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -125,6 +125,35 @@ static void test_words(void)
     tap(strlen(tiny) < sizeof(tiny), "a line is cut to its room");
 }
 
+static void test_secrets(void)
+{
+    static const struct {
+        const char *url;
+        bool secret;
+    } rows[] = {
+        {"file:/run/lock", false},
+        {"file:/odd@place:x", false},
+        {"redis://host:6379/0", false},
+        {"redis://user@host:6379", false},
+        {"redis://user:pw@host:6379", true},
+        {"redis://:pw@host", true},
+        {"redis://:p/w@host", true},
+        {"redlock://a:1,b:2,c:3", false},
+        {"redlock://u:pw@a:1,b:2", true},
+        {"postgres://host/db?password=x", true},
+        {"consul://host?token=x", true},
+        {"etcd://a:1?cert=/x", false},
+    };
+
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        char name[96];
+
+        snprintf(name, sizeof(name), "%s %s the command's environment",
+                 rows[i].url, rows[i].secret ? "stays out of" : "goes into");
+        tap(spawn_secret(rows[i].url) == rows[i].secret, name);
+    }
+}
+
 static bool same_handle(const struct cli_handle *a, const struct cli_handle *b)
 {
     return !strcmp(a->key, b->key) && !strcmp(a->hf.token, b->hf.token) &&
@@ -239,6 +268,7 @@ int main(void)
     test_durations();
     test_json();
     test_words();
+    test_secrets();
     test_handles();
     test_acquire();
     printf("1..%d\n", test_number);

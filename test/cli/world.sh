@@ -66,8 +66,14 @@ is 'stderr is passed and nothing is added' 'err' \
     "$("$hf" run k -- sh -c 'echo err >&2' 2>&1 >/dev/null)"
 is 'the command may close its stdin' '' "$("$hf" run k -- true <&- 2>&1)"
 
+for fd in 0 1 2; do
+    eval "\"\$hf\" run k -- sh -c '[ ! -e /proc/\$\$/fd/$fd ]' $fd>&-"
+    ok "descriptor $fd stays closed if it was"
+done
+is_free k && "$hf" status k >/dev/null
+ok 'and no message goes into the lock file instead'
+
 # Signals.
-signals() { grep -E '^Sig(Blk|Ign)' "/proc/$1/status"; }
 is 'mask and dispositions are those that holdfast was given' \
     "$(sh -c 'trap "" USR2; exec grep -E "^Sig(Blk|Ign)" /proc/self/status')" \
     "$(sh -c 'trap "" USR2; exec "$HOLDFAST" run k -- \
