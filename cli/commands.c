@@ -14,6 +14,7 @@
  */
 #include "cli.h"
 
+#include <errno.h>
 #include <string.h>
 
 static const struct cli_cmd commands_table[] = {
@@ -117,6 +118,15 @@ int cli_fail(const struct hf_error *err)
     return cli_exit_of(err->status);
 }
 
+/* Whether a service could not be opened because its URL is wrong: nonsense, or
+ * a place that does not exist. */
+static bool commands_bad_url(const struct hf_error *err)
+{
+    return err->status == HF_INVALID || err->status == HF_UNSUPPORTED ||
+           err->sys_errno == ENOENT || err->sys_errno == ENOTDIR ||
+           err->sys_errno == ELOOP || err->sys_errno == ENAMETOOLONG;
+}
+
 int cli_open(const struct cli_opts *opts, hf_client **ret,
              struct hf_service *svc)
 {
@@ -124,10 +134,12 @@ int cli_open(const struct cli_opts *opts, hf_client **ret,
     struct hf_error err;
 
     if (hf_open(opts->url, NULL, &client, &err)) {
-        if (err.status != HF_INVALID && err.status != HF_UNSUPPORTED)
+        if (!commands_bad_url(&err))
             return cli_fail(&err);
-        cli_say("%s: see holdfast-url(7) for what -u and $HOLDFAST_URL take",
-                err.text);
+        cli_say("%s%s", err.text,
+                strstr(err.text, "holdfast-url(7)")
+                    ? ""
+                    : ": see holdfast-url(7) for what a URL can be");
         return CLI_CONFIG;
     }
     *svc = (struct hf_service){.size = sizeof(*svc)};

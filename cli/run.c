@@ -252,6 +252,7 @@ int cmd_run(struct cli_opts *opts)
         report_write(&run, "failed", code);
         return code;
     }
+    run.remote = svc.traits & HF_TRAIT_MACHINES;
     if (sig_open(&run.sig))
         code = run_locked(&run, &word);
     else

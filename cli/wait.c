@@ -2,9 +2,11 @@
  *
  * wait.c - waiting for the lock, and saying so.
  *
- * Most locks are free, so the first try is made here, in the main thread,
- * without the machinery of a request.  Only if that finds the lock taken is a
- * request started, and one loop then watches it, the signals and the clock.
+ * On this machine a try costs microseconds and most locks are free, so the first
+ * one is made here, in the main thread, without the machinery of a request.
+ * Only if that finds the lock taken, or if the service is elsewhere and may let
+ * us wait for its answer, is a request started; one loop then watches it, the
+ * signals and the clock.
  *
  * A signal that would end a program (HUP INT QUIT TERM USR1 USR2) cancels the
  * request.  The loop goes on until the library has said how it ended: if the
@@ -213,6 +215,17 @@ static void wait_options(const struct run *run, struct hf_lock_opts *ret)
                  (o->poll ? HF_POLL : 0);
 }
 
+/* One try in this thread; true if that was all. */
+static bool wait_try(struct wait *w, const struct hf_lock_opts *lo,
+                     hf_status *ret, struct hf_error *err)
+{
+    struct run *run = w->run;
+
+    *ret = hf_acquire(run->client, run->key, 0, lo, &run->lock, err);
+    wait_signals(w);
+    return run->cancel || run->opts->wait_ms == 0 || *ret != HF_BUSY;
+}
+
 /* Take the lock.  HF_OK: run->lock is held, unless run->cancel says that a
  * signal came; then the caller gives it back. */
 hf_status wait_for_lock(struct run *run, struct hf_error *err)
@@ -224,12 +237,8 @@ hf_status wait_for_lock(struct run *run, struct hf_error *err)
 
     wait_options(run, &lo);
     wait_init(&w, run);
-    st = hf_acquire(run->client, run->key, 0, &lo, &run->lock, err);
-    wait_signals(&w);
-    if (run->cancel || wait_ms == 0 ||
-        (st != HF_BUSY && st != HF_UNAVAILABLE && st != HF_UNCERTAIN))
+    if (!run->remote && wait_try(&w, &lo, &st, err))
         return st;
-
     if (wait_ms > 0) {
         wait_ms -= cli_now() - run->asked_at;
         wait_ms = wait_ms < 1 ? 1 : wait_ms;

@@ -102,6 +102,8 @@ exits 'an unknown scheme is a configuration error' 78 \
     "$hf" run -u nosuch:thing k -- true
 has 'and says where to look' 'holdfast-url(7)' "$said"
 exits 'no scheme is a configuration error' 78 "$hf" run -u thing k -- true
+exits 'a directory that cannot be is a configuration error' 78 \
+    "$hf" run -u file:/dev/null/x k -- true
 exits 'acquire on file: is a configuration error' 78 "$hf" acquire k
 has 'and says what to do' "use 'holdfast run'" "$said"
 "$hf" status k | grep -q 'last fence' && is_free k
