@@ -69,12 +69,10 @@ static void hold_publish(struct run *run, int64_t lease)
             hold_min(lease, hold == INT64_MAX ? hold : hold + run->grace));
 }
 
-/* Everything that must exist before the command does: times, guard, command.
- * False, having said why, if that failed. */
-bool hold_start(struct run *run)
+/* When the command must end, and how much earlier that must begin. */
+static void hold_times(struct run *run, int64_t lease)
 {
     struct guard_page *page = run->guard.page;
-    int64_t lease = hold_deadline(run);
 
     run->leased = lease != INT64_MAX;
     run->grace = run->opts->grace_ms < 0 ? 5000 : run->opts->grace_ms;
@@ -90,19 +88,36 @@ bool hold_start(struct run *run)
     if (run->opts->max_hold_ms)
         run->hold_until = run->granted_at + run->opts->max_hold_ms;
     hold_publish(run, lease);
+}
 
+/* Start guard and command; CLI_OK, or the exit status after having said why.
+ * The guard knows the deadline before there is a command, so that a freeze at
+ * any point of this is covered. */
+int hold_start(struct run *run)
+{
+    int64_t lease = hold_deadline(run);
+
+    hold_times(run, lease);
+    if (!hf_held(run->lock) || cli_now() >= lease - run->guard.page->lead) {
+        run->why = WHY_LOST;
+        run->loss =
+            hf_held(run->lock) ? HF_LOSS_EXPIRED : hf_lost_reason(run->lock);
+        cli_say("lost '%s' (%s) before the command could start", run->key,
+                hf_loss_name(run->loss));
+        return CLI_LOST;
+    }
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     if (run->on_lost != ON_LOST_WARN && !guard_start(&run->guard)) {
         cli_say("the guard cannot be started: %s", strerror(errno));
-        return false;
+        return CLI_FAILED;
     }
     run->child = spawn_command(run);
     if (run->child < 0) {
         cli_say("'%s' cannot be started: %s", run->argv[0], strerror(errno));
-        return false;
+        return CLI_FAILED;
     }
     run->pgid = run->child;
-    return true;
+    return CLI_OK;
 }
 
 /* Tell the command through $HOLDFAST_LOST_FD; it reaches its end after that. */
@@ -315,13 +330,15 @@ static int hold_pause(const struct run *run, int64_t lease)
 {
     int64_t until = run->hold_until, left;
 
-    if (run->stage == STAGE_KILL || run->gone)
+    if (run->stage == STAGE_KILL || (run->gone && run->stage >= STAGE_HOOK))
         return 20;
     if (run->stage == STAGE_HOOK || run->stage == STAGE_TERM)
         until = run->kill_at;
-    else if (run->stage == STAGE_RUN && run->leased)
+    else if (run->stage == STAGE_RUN && (run->leased || run->blind))
         until = hold_min(hold_min(until, lease - run->guard.page->lead),
                          cli_now() + run->ttl / 10);
+    if (run->gone)
+        until = hold_min(until, cli_now() + 1000);
     if (until == INT64_MAX)
         return -1;
     left = until - cli_now();
@@ -349,6 +366,7 @@ void hold_loop(struct run *run)
     struct pollfd fds[2] = {{.fd = run->sig.fd, .events = POLLIN},
                             {.fd = hf_lost_fd(run->lock), .events = POLLIN}};
 
+    run->blind = fds[1].fd < 0;
     for (;;) {
         int64_t lease = hold_deadline(run);
 

@@ -175,9 +175,11 @@ static int run_held(struct run *run)
                 run->fence, run->granted_at - run->asked_at);
     if (guard_open(&run->guard) && run_lost_pipe(run))
         run->envp = spawn_environment(run);
-    if (!run->envp) {
+    if (!run->envp)
         cli_say("the command cannot be prepared: %s", strerror(errno));
-    } else if (hold_start(run)) {
+    else
+        code = hold_start(run);
+    if (code == CLI_OK) {
         hold_loop(run);
         code = run_code(run);
     }

@@ -121,6 +121,7 @@ struct run {
     int64_t hold_until; /* INT64_MAX: no --max-hold */
     int64_t kill_at;
     bool leased;
+    bool blind;  /* there is no descriptor that tells of the loss */
     bool termed; /* the group has got TERM */
     bool at_risk;
     enum run_on_lost on_lost;
@@ -138,7 +139,7 @@ struct run {
 };
 
 hf_status wait_for_lock(struct run *run, struct hf_error *err);
-bool hold_start(struct run *run);
+int hold_start(struct run *run);
 void hold_loop(struct run *run);
 
 bool spawn_secret(const char *url);
