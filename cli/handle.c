@@ -21,6 +21,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static bool handle_plain(unsigned char c)
 {
@@ -176,9 +177,29 @@ static int handle_refuse(const struct hf_service *svc)
     return CLI_CONFIG;
 }
 
-int cmd_acquire(struct cli_opts *opts)
+/* Ask for the lock as the options say.  The note names our parent, the script,
+ * since we shall be gone when somebody reads it. */
+static hf_status handle_take(const struct cli_opts *opts, hf_client *client,
+                             const struct cli_handle *handle, hf_lock **ret,
+                             struct hf_error *err)
 {
     struct hf_lock_opts lo = HF_LOCK_OPTS_INIT;
+    char host[65] = "", note[128];
+
+    gethostname(host, sizeof(host) - 1);
+    snprintf(note, sizeof(note), "%s:%d (holdfast acquire)", host,
+             (int)getppid());
+    lo.ttl_ms = handle->ttl_ms;
+    lo.owner = opts->owner;
+    lo.note = opts->note ? opts->note : note;
+    lo.retry_ms = opts->retry_ms;
+    lo.flags = HF_MANUAL | (opts->shared ? HF_SHARED : 0) |
+               (opts->fair ? HF_FAIR : 0) | (opts->poll ? HF_POLL : 0);
+    return hf_acquire(client, opts->args[0], opts->wait_ms, &lo, ret, err);
+}
+
+int cmd_acquire(struct cli_opts *opts)
+{
     struct cli_handle handle = {0};
     struct hf_service svc;
     struct hf_error err;
@@ -197,13 +218,7 @@ int cmd_acquire(struct cli_opts *opts)
     }
     handle.ttl_ms = opts->ttl_ms ? opts->ttl_ms : 30000;
     handle.shared = opts->shared;
-    lo.ttl_ms = handle.ttl_ms;
-    lo.owner = opts->owner;
-    lo.note = opts->note;
-    lo.retry_ms = opts->retry_ms;
-    lo.flags = HF_MANUAL | (opts->shared ? HF_SHARED : 0) |
-               (opts->fair ? HF_FAIR : 0) | (opts->poll ? HF_POLL : 0);
-    if (hf_acquire(client, opts->args[0], opts->wait_ms, &lo, &lock, &err) ||
+    if (handle_take(opts, client, &handle, &lock, &err) ||
         hf_detach(lock, &handle.hf, &err)) {
         if (cli_exit_of(err.status) != CLI_BUSY)
             code = cli_fail(&err);

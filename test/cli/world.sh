@@ -87,6 +87,17 @@ ok 'HUP stays ignored under nohup'
 kill -TERM $pid
 wait $pid
 is 'and TERM still ends it' 143 $?
+"$hf" run hup2 -- sleep 1000 &
+holder=$!
+until_true held hup2
+sh -c 'trap "" HUP; exec "$HOLDFAST" run -v hup2 -- true' 2>"$tmp/said" &
+pid=$!
+until_true grep -q waiting "$tmp/said"
+kill -HUP $pid
+kill $holder
+wait $holder
+wait $pid
+is 'and does not end a wait either' 0 $?
 "$hf" run k -- sh -c 'set -- $(cat /proc/$$/stat); [ $1 = $5 ]'
 ok 'the command leads a process group of its own'
 
