@@ -29,7 +29,7 @@ enum cli_exit {
     CLI_NOT_FOUND = 127   /* the command does not exist */
 };
 
-/* ---- commands.c -------------------------------------------------------------- */
+/* ---- commands.c ---------------------------------------------------------- */
 
 struct cli_opts;
 
@@ -188,7 +188,7 @@ void cli_handle_encode(const struct cli_handle *handle,
                        char ret[CLI_HANDLE_MAX]);
 bool cli_handle_decode(const char *word, struct cli_handle *ret);
 
-/* ---- the commands --------------------------------------------------------- */
+/* ---- the commands -------------------------------------------------------- */
 
 int cmd_run(struct cli_opts *opts);
 int cmd_acquire(struct cli_opts *opts);

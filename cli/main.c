@@ -13,14 +13,18 @@
 #include <unistd.h>
 
 /* Whoever starts us with stdin, stdout or stderr closed must not find a lock
- * file under that number.  What fills the gap is closed by exec, so a command
- * that we run finds it closed again. */
+ * file under that number.  What fills the gap cannot be used, as if it were
+ * closed, and is closed by exec, so a command that we run finds no difference.
+ */
 static void main_fill_gaps(void)
 {
-    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
+        int mode = fd == STDIN_FILENO ? O_WRONLY : O_RDONLY;
+
         if (fcntl(fd, F_GETFD) < 0 && errno == EBADF &&
-            open("/dev/null", O_RDWR | O_CLOEXEC) < 0)
+            open("/dev/null", mode | O_CLOEXEC) < 0)
             _exit(CLI_FAILED);
+    }
 }
 
 int main(int argc, char **argv)

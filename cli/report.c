@@ -5,8 +5,8 @@
  * An exit status cannot tell a command that exits with 75 from a busy lock.
  * The report can.  The file is opened before anything else happens, so that a
  * name that cannot be written is an error at a moment when it costs nothing.
- * `fd:N` writes to a descriptor that the caller has opened; the command does not
- * inherit it.
+ * `fd:N` writes to a descriptor that the caller has opened; the command does
+ * not inherit it.
  */
 #include "run.h"
 

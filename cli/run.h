@@ -21,7 +21,7 @@
 #include <stdatomic.h>
 #include <sys/types.h>
 
-/* ---- sig.c ---------------------------------------------------------------- */
+/* ---- sig.c --------------------------------------------------------------- */
 
 struct sig {
     int fd; /* readable while a signal waits; -1 before sig_open() */
@@ -37,7 +37,7 @@ void sig_stop_self(bool whole_group);    /* returns once continued */
 bool sig_was_continued(void);            /* a SIGCONT waits */
 _Noreturn void sig_die(int signo, bool whole_group);
 
-/* ---- tty.c ---------------------------------------------------------------- */
+/* ---- tty.c --------------------------------------------------------------- */
 
 struct tty {
     int fd;    /* the controlling terminal; -1 if not needed */
@@ -51,13 +51,13 @@ void tty_lend(struct tty *tty, pid_t pgid);
 void tty_take_back(struct tty *tty);
 bool tty_ours(const struct tty *tty);
 
-/* ---- group.c -------------------------------------------------------------- */
+/* ---- group.c ------------------------------------------------------------- */
 
 void group_signal(pid_t pgid, int signo);
 void group_end(pid_t pgid); /* TERM, and wake it if it is stopped */
 bool group_alive(pid_t pgid);
 
-/* ---- guard.c -------------------------------------------------------------- */
+/* ---- guard.c ------------------------------------------------------------- */
 
 /* What holdfast, the guard and the command (until its exec) share. */
 struct guard_page {
@@ -82,7 +82,7 @@ void guard_publish(struct guard *guard, int64_t deadline);
 void guard_stop(struct guard *guard);
 void guard_tell_lost(int fd, const char *reason); /* async-signal-safe */
 
-/* ---- run.c, wait.c, hold.c, spawn.c --------------------------------------- */
+/* ---- run.c, wait.c, hold.c, spawn.c -------------------------------------- */
 
 enum run_stage {
     STAGE_RUN,    /* all is well */

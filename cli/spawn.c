@@ -17,10 +17,10 @@
  * All memory is allocated before fork, since other threads may hold the
  * allocator's lock at that moment; the child makes only system calls.
  *
- * The child dies with us (PR_SET_PDEATHSIG): the kernel's own guard, which needs
- * nobody to be alive.  It counts from the death of the *thread* that forked, so
- * only the main thread may come here, and a parent that died before the call
- * would be missed, so the child looks at its parent afterwards.
+ * The child dies with us (PR_SET_PDEATHSIG): the kernel's own guard, which
+ * needs nobody to be alive.  It counts from the death of the *thread* that
+ * forked, so only the main thread may come here, and a parent that died before
+ * the call would be missed, so the child looks at its parent afterwards.
  */
 #include "run.h"
 

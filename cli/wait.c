@@ -2,11 +2,11 @@
  *
  * wait.c - waiting for the lock, and saying so.
  *
- * On this machine a try costs microseconds and most locks are free, so the first
- * one is made here, in the main thread, without the machinery of a request.
- * Only if that finds the lock taken, or if the service is elsewhere and may let
- * us wait for its answer, is a request started; one loop then watches it, the
- * signals and the clock.
+ * On this machine a try costs microseconds and most locks are free, so the
+ * first one is made here, in the main thread, without the machinery of a
+ * request.  Only if that finds the lock taken, or if the service is elsewhere
+ * and may let us wait for its answer, is a request started; one loop then
+ * watches it, the signals and the clock.
  *
  * A signal that would end a program (HUP INT QUIT TERM USR1 USR2) cancels the
  * request.  The loop goes on until the library has said how it ended: if the

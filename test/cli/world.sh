@@ -70,8 +70,9 @@ for fd in 0 1 2; do
     eval "\"\$hf\" run k -- sh -c '[ ! -e /proc/\$\$/fd/$fd ]' $fd>&-"
     ok "descriptor $fd stays closed if it was"
 done
-is_free k && "$hf" status k >/dev/null
-ok 'and no message goes into the lock file instead'
+is 'what is printed goes nowhere else then' \
+    'holdfast: standard output cannot be written: Bad file descriptor' \
+    "$("$hf" status k 2>&1 >&-)"
 
 # Signals.
 is 'mask and dispositions are those that holdfast was given' \
