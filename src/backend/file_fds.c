@@ -57,7 +57,7 @@ void file_fds_fini(struct file_fds *fds)
     int i;
 
     for (i = 0; i < FILE_FDS_PIECES; i++)
-        hfi_free(atomic_load(&fds->pieces[i]));
+        hfi_free(atomic_exchange(&fds->pieces[i], NULL));
 }
 
 /* Close, but do not unlock: the description is the parent's, too. */
@@ -81,5 +81,4 @@ void file_forget(struct hfi_conn *conn)
         close(fc->inotify_fd);
     file_fds_fini(&fc->fds);
     fc->dir_fd = fc->inotify_fd = -1;
-    fc->fds = (struct file_fds){0};
 }
