@@ -50,6 +50,19 @@ int64_t hfi_left_ms(int64_t deadline)
     return deadline > now ? deadline - now : 0;
 }
 
+void hfi_monotonic(int64_t deadline, struct timespec *ret)
+{
+    int64_t left = hfi_left_ms(deadline);
+
+    clock_gettime(CLOCK_MONOTONIC, ret);
+    ret->tv_sec += left / 1000;
+    ret->tv_nsec += left % 1000 * 1000000;
+    if (ret->tv_nsec >= 1000000000) {
+        ret->tv_sec++;
+        ret->tv_nsec -= 1000000000;
+    }
+}
+
 void hfi_random(void *buf, size_t len)
 {
     unsigned char *at = buf;
@@ -84,7 +97,6 @@ void hfi_cond_fini(struct hfi_cond *cond)
 void hfi_cond_wait(struct hfi_cond *cond, pthread_mutex_t *mu, int64_t until)
 {
     struct timespec ts;
-    int64_t left;
 
     if (hfi_env) {
         hfi_env->wait(cond, mu, until);
@@ -94,14 +106,7 @@ void hfi_cond_wait(struct hfi_cond *cond, pthread_mutex_t *mu, int64_t until)
         pthread_cond_wait(&cond->cond, mu);
         return;
     }
-    left = hfi_left_ms(until);
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    ts.tv_sec += left / 1000;
-    ts.tv_nsec += left % 1000 * 1000000;
-    if (ts.tv_nsec >= 1000000000) {
-        ts.tv_sec++;
-        ts.tv_nsec -= 1000000000;
-    }
+    hfi_monotonic(until, &ts);
     pthread_cond_clockwait(&cond->cond, mu, CLOCK_MONOTONIC, &ts);
 }
 

@@ -14,6 +14,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <time.h>
 
 /* A place to sleep while a mutex is let go. */
 struct hfi_cond {
@@ -54,6 +55,9 @@ int64_t hfi_now(void);     /* ms on CLOCK_BOOTTIME */
 int64_t hfi_wall_us(void); /* us since 1970, for fences and display only */
 int64_t hfi_left_ms(int64_t deadline); /* never negative */
 void hfi_random(void *buf, size_t len);
+
+/* When `deadline` comes on CLOCK_MONOTONIC, for pthread_cond_clockwait(). */
+void hfi_monotonic(int64_t deadline, struct timespec *ret);
 
 void hfi_cond_init(struct hfi_cond *);
 void hfi_cond_fini(struct hfi_cond *);

@@ -335,19 +335,6 @@ void hfi_mux_close(struct mux_link *link)
     link_free(link);
 }
 
-static void mux_until(struct timespec *ret, int64_t deadline)
-{
-    int64_t left = hfi_left_ms(deadline);
-
-    clock_gettime(CLOCK_MONOTONIC, ret);
-    ret->tv_sec += left / 1000;
-    ret->tv_nsec += left % 1000 * 1000000;
-    if (ret->tv_nsec >= 1000000000) {
-        ret->tv_sec++;
-        ret->tv_nsec -= 1000000000;
-    }
-}
-
 /* Connect for all who wait for it.  With the mutex held, let go meanwhile. */
 static hf_status mux_connect(struct hfi_mux *mux, int64_t deadline,
                              struct hf_error *err)
@@ -383,7 +370,7 @@ static hf_status mux_get(struct hfi_mux *mux, int64_t deadline,
 
     while (!mux->link) {
         if (mux->connecting) {
-            mux_until(&ts, deadline);
+            hfi_monotonic(deadline, &ts);
             if (pthread_cond_clockwait(&mux->connected, &mux->mu,
                                        CLOCK_MONOTONIC, &ts))
                 return hfi_fail(err, HF_UNAVAILABLE,
@@ -440,7 +427,7 @@ static hf_status call_wait(struct mux_link *link, struct mux_call *call,
             continue;
         }
         if (!set)
-            mux_until(&ts, deadline);
+            hfi_monotonic(deadline, &ts);
         set = true;
         pthread_cond_clockwait(&call->cond, &link->mux->mu, CLOCK_MONOTONIC,
                                &ts);

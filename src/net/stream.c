@@ -99,15 +99,8 @@ static void lookup_wait(struct lookup *lookup, int64_t deadline)
 {
     struct hfi_thread thread = {0};
     struct timespec ts;
-    int64_t left = hfi_left_ms(deadline);
 
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    ts.tv_sec += left / 1000;
-    ts.tv_nsec += left % 1000 * 1000000;
-    if (ts.tv_nsec >= 1000000000) {
-        ts.tv_sec++;
-        ts.tv_nsec -= 1000000000;
-    }
+    hfi_monotonic(deadline, &ts);
     lookup->users++;
     if (!hfi_thread_start(&thread, lookup_run, lookup)) {
         lookup->users--;
