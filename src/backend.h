@@ -159,6 +159,9 @@ struct hfi_backend {
 void hfi_wake(struct hfi_conn *, const char *key,
               const char *token); /* a try may succeed now; NULL: anybody's */
 void hfi_wake_all(struct hfi_conn *); /* events may have been missed */
+void hfi_expect(
+    struct hfi_conn *, const char *key, const char *token,
+    int64_t ms); /* a try may succeed by then, if nothing is heard */
 void hfi_wanted(struct hfi_conn *, const char *key); /* somebody asks for it */
 void hfi_gone(struct hfi_conn *, const char *key, const char *token,
               hf_loss reason);            /* this grant is no more */

@@ -132,6 +132,29 @@ void hfi_wake(struct hfi_conn *conn, const char *key, const char *token)
     pthread_mutex_unlock(&c->mu);
 }
 
+/* Its turn may come by then without a word: let it try again. */
+void hfi_expect(struct hfi_conn *conn, const char *key, const char *token,
+                int64_t ms)
+{
+    struct hf_client *c = conn->client;
+    int64_t at = hfi_now() + ms;
+    struct hf_request *rq;
+    struct hfi_lane *lane;
+    struct hfi_link *link;
+
+    pthread_mutex_lock(&c->mu);
+    lane = hfi_lane_find(c, key);
+    for (link = lane ? lane->contending.next : NULL;
+         link && link != &lane->contending; link = link->next) {
+        rq = hfi_container(link, struct hf_request, link);
+        if (strcmp(token, rq->hold->claim.token) != 0 || at >= rq->next_try)
+            continue;
+        rq->next_try = at;
+        hfi_request_rouse(rq);
+    }
+    pthread_mutex_unlock(&c->mu);
+}
+
 void hfi_wake_all(struct hfi_conn *conn)
 {
     struct hf_client *c = conn->client;

@@ -94,6 +94,7 @@ static hf_status taken_read(struct file_taken_list *ret, struct hf_error *err)
     fclose(in);
     if (!ok) {
         hfi_free(ret->items);
+        *ret = (struct file_taken_list){0};
         return hfi_nomem(err);
     }
     if (ret->len)

@@ -2,7 +2,9 @@
  *
  * redis.h - what the parts of the redis: backend share.
  *
- *   redis.c         opening, and the operations
+ *   redis.c         the rules; finding the server, opening
+ *   redis_lock.c    taking, keeping, giving back, waking
+ *   redis_look.c    inspect, list, break
  *   redis_script.c  the steps that must be atomic, in Lua; names of keys
  *   redis_call.c    commands and replies over the shared connection
  *   redis_sub.c     wake-ups, over a connection of their own
@@ -35,11 +37,19 @@ struct redis_conn {
     int replicas;       /* that must have a grant */
     char script_id[41]; /* SHA-1 of the script */
     struct hfi_mux mux;
+    struct hfi_mux
+        wait_mux; /* for grants that WAIT, and would hold up others */
 
     char channel[192];      /* where this client is told things */
     pthread_mutex_t sub_mu; /* guards what follows */
-    struct mux_link *sub;   /* NULL: not connected */
+    pthread_cond_t sub_connected;
+    struct mux_link *sub; /* NULL: not connected */
+    bool sub_connecting;
+    atomic_int sub_fd; /* of `sub`, or -1 */
 };
+
+/* A waiter whose turn has come must take it up within this. */
+#define REDIS_WINDOW_MS 2000
 
 /* ---- redis_script.c ---------------------------------------------------- */
 
@@ -74,22 +84,27 @@ void redis_batch_add(struct redis_batch *, int argc, const char **argv);
 void redis_batch_free(struct redis_batch *);
 
 /* Send them and wait for the replies, which may be errors. */
-hf_status redis_batch_send(struct redis_conn *, struct redis_batch *,
-                           redisReply **replies, int64_t deadline,
-                           struct hf_error *);
+hf_status redis_batch_send(struct redis_conn *, struct hfi_mux *,
+                           struct redis_batch *, redisReply **replies,
+                           int64_t deadline, struct hf_error *);
 
 /* One command; an error reply becomes a status. */
-hf_status redis_command(struct redis_conn *, int argc, const char **argv,
-                        redisReply **ret, int64_t deadline, struct hf_error *);
+hf_status redis_command(struct redis_conn *, struct hfi_mux *, int argc,
+                        const char **argv, redisReply **ret, int64_t deadline,
+                        struct hf_error *);
 
 /* One step of the script on a key.  `argc` arguments follow the operation,
  * token, owner, fairness and key, which come from the claim. */
 void redis_step_add(struct redis_conn *, struct redis_batch *, char op,
                     const struct hfi_claim *, int argc, const char **argv,
                     bool whole);
-hf_status redis_step(struct redis_conn *, char op, const struct hfi_claim *,
-                     int argc, const char **argv, redisReply **ret,
-                     int64_t deadline, struct hf_error *);
+hf_status redis_step(struct redis_conn *, struct hfi_mux *, char op,
+                     const struct hfi_claim *, int argc, const char **argv,
+                     redisReply **ret, int64_t deadline, struct hf_error *);
+
+/* A number in a reply, 0 if there is none; and a reply that is none of ours. */
+uint64_t redis_number(const redisReply *);
+hf_status redis_nonsense(struct redis_conn *, struct hf_error *);
 
 /* The status that an error reply stands for. */
 hf_status redis_error(struct redis_conn *, const redisReply *,
@@ -101,6 +116,33 @@ hf_status redis_find(void *conn, struct hfi_endpoint *ret, int64_t deadline,
                      struct hf_error *);
 hf_status redis_hello(void *conn, struct mux_link *, int64_t deadline,
                       struct hf_error *);
+
+/* ---- redis_lock.c ------------------------------------------------------ */
+
+hf_status redis_try_acquire(struct hfi_conn *, const struct hfi_claim *,
+                            struct hfi_grant *, struct hfi_busy *,
+                            int64_t deadline, struct hf_error *);
+void redis_renew(struct hfi_conn *, struct hfi_renewal *, size_t n,
+                 int64_t deadline, struct hf_error *);
+hf_status redis_release(struct hfi_conn *, const struct hfi_claim *,
+                        struct hfi_grant *, int64_t deadline,
+                        struct hf_error *);
+hf_status redis_watch(struct hfi_conn *, const struct hfi_claim *,
+                      struct hfi_grant *, int64_t deadline, struct hf_error *);
+void redis_unwatch(struct hfi_conn *, const struct hfi_claim *,
+                   struct hfi_grant *);
+hf_status redis_attach(struct hfi_conn *, const struct hfi_claim *,
+                       const struct hf_handle *, struct hfi_grant *,
+                       struct hf_error *);
+
+/* ---- redis_look.c ------------------------------------------------------ */
+
+hf_status redis_inspect(struct hfi_conn *, const char *key, struct hf_info *,
+                        int64_t deadline, struct hf_error *);
+hf_status redis_list(struct hfi_conn *, const char *prefix, hf_list_fn *,
+                     void *arg, int64_t deadline, struct hf_error *);
+hf_status redis_break(struct hfi_conn *, const char *key, uint64_t fence,
+                      int64_t deadline, struct hf_error *);
 
 /* ---- redis_sub.c ------------------------------------------------------- */
 

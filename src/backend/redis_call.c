@@ -39,15 +39,15 @@ void redis_batch_free(struct redis_batch *batch)
     *batch = (struct redis_batch){0};
 }
 
-hf_status redis_batch_send(struct redis_conn *rc, struct redis_batch *batch,
-                           redisReply **replies, int64_t deadline,
-                           struct hf_error *err)
+hf_status redis_batch_send(struct redis_conn *rc, struct hfi_mux *mux,
+                           struct redis_batch *batch, redisReply **replies,
+                           int64_t deadline, struct hf_error *err)
 {
     hf_status st;
 
     if (batch->failed)
         return hfi_nomem(err);
-    st = hfi_mux_call(&rc->mux, batch->bytes, batch->len, batch->count, replies,
+    st = hfi_mux_call(mux, batch->bytes, batch->len, batch->count, replies,
                       deadline, err);
     return st ? hfi_wrap(err, st, "%s", rc->base.endpoint) : HF_OK;
 }
@@ -107,8 +107,8 @@ hf_status redis_error(struct redis_conn *rc, const redisReply *reply,
     return hfi_fail(err, HF_PROTOCOL, "%s: %s", rc->base.endpoint, text);
 }
 
-hf_status redis_command(struct redis_conn *rc, int argc, const char **argv,
-                        redisReply **ret, int64_t deadline,
+hf_status redis_command(struct redis_conn *rc, struct hfi_mux *mux, int argc,
+                        const char **argv, redisReply **ret, int64_t deadline,
                         struct hf_error *err)
 {
     struct redis_batch batch = {0};
@@ -116,7 +116,7 @@ hf_status redis_command(struct redis_conn *rc, int argc, const char **argv,
     hf_status st;
 
     redis_batch_add(&batch, argc, argv);
-    st = redis_batch_send(rc, &batch, &reply, deadline, err);
+    st = redis_batch_send(rc, mux, &batch, &reply, deadline, err);
     redis_batch_free(&batch);
     if (st)
         return st;
@@ -127,6 +127,22 @@ hf_status redis_command(struct redis_conn *rc, int argc, const char **argv,
     }
     *ret = reply;
     return HF_OK;
+}
+
+/* ---- replies ----------------------------------------------------------- */
+
+uint64_t redis_number(const redisReply *reply)
+{
+    if (reply->type == REDIS_REPLY_INTEGER)
+        return reply->integer > 0 ? (uint64_t)reply->integer : 0;
+    return reply->type == REDIS_REPLY_STRING ? strtoull(reply->str, NULL, 10)
+                                             : 0;
+}
+
+hf_status redis_nonsense(struct redis_conn *rc, struct hf_error *err)
+{
+    return hfi_fail(err, HF_PROTOCOL, "%s: an answer that makes no sense",
+                    rc->base.endpoint);
 }
 
 /* ---- steps ------------------------------------------------------------- */
@@ -148,7 +164,7 @@ void redis_step_add(struct redis_conn *rc, struct redis_batch *batch, char op,
         all[n++] = names.text[i];
     all[n++] = op_text;
     all[n++] = claim->token;
-    all[n++] = claim->owner ? claim->owner : "";
+    all[n++] = claim->owner && rc->acquire == REDIS_FENCED ? claim->owner : "";
     all[n++] = rc->fair ? "1" : "0";
     all[n++] = claim->key;
     for (i = 0; i < argc; i++)
@@ -156,7 +172,7 @@ void redis_step_add(struct redis_conn *rc, struct redis_batch *batch, char op,
     redis_batch_add(batch, n, all);
 }
 
-hf_status redis_step(struct redis_conn *rc, char op,
+hf_status redis_step(struct redis_conn *rc, struct hfi_mux *mux, char op,
                      const struct hfi_claim *claim, int argc, const char **argv,
                      redisReply **ret, int64_t deadline, struct hf_error *err)
 {
@@ -167,7 +183,7 @@ hf_status redis_step(struct redis_conn *rc, char op,
 
     for (whole = 0; whole < 2; whole++) {
         redis_step_add(rc, &batch, op, claim, argc, argv, whole);
-        st = redis_batch_send(rc, &batch, &reply, deadline, err);
+        st = redis_batch_send(rc, mux, &batch, &reply, deadline, err);
         redis_batch_free(&batch);
         if (st)
             return st;

@@ -18,9 +18,11 @@
  * companions outlive their last use by a week, a place its waiter's last try by
  * its patience.
  *
- * A release in a fair queue passes the lock to the first waiter that lives:
- * for two seconds, in which that one must come and take it up with its own ttl.
- * So nobody can barge in between, and a waiter that died costs two seconds.
+ * A release in a fair queue passes the lock to the first waiter that hears of
+ * it: for two seconds, in which that one must come and take it up with its own
+ * ttl.  So nobody can barge in between.  A waiter whose process is dead has
+ * nobody listening on its channel and costs nothing; one that is frozen costs
+ * the two seconds, and the next in line is told to look again after them.
  *
  * Breaking a lock does not free it: its holder would believe in it until the
  * next renewal.  It is marked, its holder is told, renewals are refused, and
@@ -31,6 +33,9 @@
 #include <openssl/sha.h>
 
 #include "../banned.h"
+
+/* Longer than ISO C asks a compiler to take; ours take it. */
+#pragma GCC diagnostic ignored "-Woverlength-strings"
 
 const char redis_script[] =
     "local M,T,Q,P,O=KEYS[1],KEYS[2],KEYS[3],KEYS[4],KEYS[5]\n"
@@ -77,6 +82,8 @@ const char redis_script[] =
     "    if less or call('PTTL',M)<ttl then call('PEXPIRE',M,ttl) end\n"
     "    return\n"
     "  end\n"
+    "  -- What only extends comes first: it works without memory, too.\n"
+    "  if not less and call('PTTL',M)<ttl then call('PEXPIRE',M,ttl) end\n"
     "  local old=tonumber(call('HGET',O,token) or 0)\n"
     "  if less or old<ms+ttl then call('HSET',O,token,text(ms+ttl)) end\n"
     "  local left=last_end()-ms\n"
@@ -101,15 +108,36 @@ const char redis_script[] =
     "  end\n"
     "end\n"
     "\n"
-    "-- The lock is free: it is the first waiter's turn.\n"
-    "local function pass_on()\n"
+    "-- Tell a waiter; false if nobody hears.  Who polls need not be told.\n"
+    "local function tell(p,what,tok)\n"
+    "  if p[5]=='' then return true end\n"
+    "  local n=redis.pcall('PUBLISH',p[5],what..tok..name)\n"
+    "  return type(n)=='number' and n>0\n"
+    "end\n"
+    "\n"
+    "-- The first waiter that hears, or else the first; and who comes after.\n"
+    "local function next_in_line()\n"
     "  local tok,p=first()\n"
+    "  if not tok or tell(p,'+',tok) then return tok,p,1 end\n"
+    "  for i,t in ipairs(call('ZRANGE',Q,1,15)) do\n"
+    "    local raw=call('HGET',P,t)\n"
+    "    local q=raw and cmsgpack.unpack(raw)\n"
+    "    if q and q[1]>ms and tell(q,'+',t) then return t,q,i+1 end\n"
+    "  end\n"
+    "  return tok,p,1\n"
+    "end\n"
+    "\n"
+    "-- The lock is free: whose turn is it?\n"
+    "local function pass_on()\n"
+    "  local tok,p,at=next_in_line()\n"
     "  if not tok then return end\n"
+    "  local after=call('ZRANGE',Q,at,at)[1]\n"
     "  if fair=='1' then\n"
     "    leave(tok)\n"
     "    grant(tok,p[2],p[4],p[5],window)\n"
     "  end\n"
-    "  call('PUBLISH',p[5],'+'..tok..name)\n"
+    "  local raw=after and call('HGET',P,after)\n"
+    "  if raw then tell(cmsgpack.unpack(raw),'~',after) end\n"
     "end\n"
     "\n"
     "local function ours()\n"
@@ -142,17 +170,16 @@ const char redis_script[] =
     "    call('PEXPIRE',Q,week)\n"
     "    call('PEXPIRE',P,week)\n"
     "    rank=call('ZRANK',Q,token)\n"
-    "    -- The second in line sees to it that a dead first is passed over.\n"
-    "    if rank==1 and left>window then left=window end\n"
     "  end\n"
-    "  if asked and asked~='' then call('PUBLISH',asked,'?'..token..name) end\n"
+    "  if asked and asked~='' then tell({0,0,0,0,asked},'?',token) end\n"
     "  return {0,left,rank+1}\n"
     "end\n"
     "\n"
     "if op=='R' then\n"
     "  if not ours() then return v and 2 or 0 end\n"
-    "  local m=call('HMGET',T,'f','b')\n"
-    "  if m[1] and m[1]==m[2] then return 3 end\n"
+    "  local m=call('HMGET',T,'f','b','k')\n"
+    "  if m[1] and m[1]==m[2] and (owner~='' or m[3]==token) then"
+    " return 3 end\n"
     "  refresh(tonumber(ARGV[6]),ARGV[7]=='1')\n"
     "  return 1\n"
     "end\n"
@@ -179,7 +206,7 @@ const char redis_script[] =
     "  local m=call('HMGET',T,'f','h','k')\n"
     "  if not v or m[1]~=ARGV[6] then return 0 end\n"
     "  call('HSET',T,'b',m[1])\n"
-    "  call('PUBLISH',m[2],'!'..m[3]..name)\n"
+    "  if m[2] and m[3] then tell({0,0,0,0,m[2]},'!',m[3]) end\n"
     "  return 1\n"
     "end\n"
     "\n"
@@ -212,14 +239,12 @@ void redis_script_digest(const char *script, char ret[41])
 /* The slot of a cluster that a text belongs to: CRC-16/XMODEM. */
 static unsigned slot_of(const char *text, size_t len)
 {
-    unsigned crc = 0;
-    int bit;
+    unsigned crc = 0, x;
 
     for (; len > 0; len--, text++) {
-        crc ^= (unsigned)(unsigned char)*text << 8;
-        for (bit = 0; bit < 8; bit++)
-            crc = (crc << 1) ^ (crc & 0x8000 ? 0x1021 : 0);
-        crc &= 0xffff;
+        x = (crc >> 8 ^ (unsigned char)*text) & 0xff;
+        x ^= x >> 4;
+        crc = (crc << 8 ^ x << 12 ^ x << 5 ^ x) & 0xffff;
     }
     return crc % 16384;
 }

@@ -8,6 +8,7 @@
  * and a key:
  *
  *   +TOKENKEY   this claim's turn has come
+ *   ~TOKENKEY   this claim is next after one that may be dead
  *   ?TOKENKEY   somebody asks for what we let linger
  *   !TOKENKEY   an operator broke this grant
  *
@@ -15,6 +16,8 @@
  * is woken, and the first to try connects again before its try.
  */
 #include "redis.h"
+
+#include "../env.h"
 
 #include "../banned.h"
 
@@ -40,38 +43,58 @@ static hf_status sub_begin(struct redis_conn *rc, struct mux_link *link,
     return st;
 }
 
+/* Connect and subscribe.  The mutex is let go meanwhile: the keeper wants it. */
+static hf_status sub_connect(struct redis_conn *rc, int64_t deadline,
+                             struct hf_error *err)
+{
+    struct mux_link *link = NULL;
+    hf_status st;
+
+    rc->sub_connecting = true;
+    pthread_mutex_unlock(&rc->sub_mu);
+    st = hfi_mux_open(&rc->mux, deadline, &link, err);
+    if (!st)
+        st = sub_begin(rc, link, deadline, err);
+    if (st)
+        hfi_mux_close(link);
+    pthread_mutex_lock(&rc->sub_mu);
+    rc->sub_connecting = false;
+    pthread_cond_broadcast(&rc->sub_connected);
+    if (!st) {
+        rc->sub = link;
+        atomic_store(&rc->sub_fd, hfi_mux_fd(link));
+    }
+    return st;
+}
+
 /* Be subscribed.  With several callers one connects; the others wait for it. */
 hf_status redis_sub_ensure(struct redis_conn *rc, int64_t deadline,
                            struct hf_error *err)
 {
-    struct mux_link *link = NULL;
+    struct timespec ts;
+    bool fresh = false;
     hf_status st = HF_OK;
 
+    hfi_monotonic(deadline, &ts);
     pthread_mutex_lock(&rc->sub_mu);
-    if (!rc->sub) {
-        st = hfi_mux_open(&rc->mux, deadline, &link, err);
-        if (!st)
-            st = sub_begin(rc, link, deadline, err);
-        if (!st)
-            rc->sub = link;
-        else
-            hfi_mux_close(link);
+    while (rc->sub_connecting && !st)
+        if (pthread_cond_clockwait(&rc->sub_connected, &rc->sub_mu,
+                                   CLOCK_MONOTONIC, &ts))
+            st = hfi_fail(err, HF_UNAVAILABLE,
+                          "still subscribing at the deadline");
+    if (!st && !rc->sub) {
+        st = sub_connect(rc, deadline, err);
+        fresh = !st;
     }
     pthread_mutex_unlock(&rc->sub_mu);
-    if (link && !st)
+    if (fresh)
         hfi_pump_changed(&rc->base);
     return st;
 }
 
 int redis_sub_fd(struct hfi_conn *conn)
 {
-    struct redis_conn *rc = (struct redis_conn *)conn;
-    int fd;
-
-    pthread_mutex_lock(&rc->sub_mu);
-    fd = rc->sub ? hfi_mux_fd(rc->sub) : -1;
-    pthread_mutex_unlock(&rc->sub_mu);
-    return fd;
+    return atomic_load(&((struct redis_conn *)conn)->sub_fd);
 }
 
 /* A message is an array: "message", the channel, the payload. */
@@ -92,6 +115,9 @@ static void sub_heard(struct redis_conn *rc, const redisReply *reply)
     token[HFI_TOKEN_LEN] = '\0';
     if (text[0] == '+')
         hfi_wake(&rc->base, text + 1 + HFI_TOKEN_LEN, token);
+    else if (text[0] == '~')
+        hfi_expect(&rc->base, text + 1 + HFI_TOKEN_LEN, token,
+                   REDIS_WINDOW_MS + 1);
     else if (text[0] == '?')
         hfi_wanted(&rc->base, text + 1 + HFI_TOKEN_LEN);
     else if (text[0] == '!')
@@ -113,6 +139,7 @@ void redis_sub_pump(struct hfi_conn *conn)
         freeReplyObject(reply);
     }
     if (broken) {
+        atomic_store(&rc->sub_fd, -1);
         hfi_mux_close(rc->sub);
         rc->sub = NULL;
     }

@@ -15,6 +15,7 @@
 #include "mux.h"
 
 #include <errno.h>
+#include <unistd.h>
 
 #include "../env.h"
 #include "../list.h"
@@ -23,8 +24,10 @@
 
 #include "../banned.h"
 
-/* How long after a failed connect the next may be tried. */
-#define MUX_DOWN_MS 50
+/* How long after a failed connect the next may be tried: at first, and at most
+ * after failing again and again. */
+#define MUX_DOWN_MS     50
+#define MUX_DOWN_MS_MAX 1000
 
 struct mux_call {
     struct hfi_link link;
@@ -81,8 +84,10 @@ static void link_put(struct mux_link *link)
 static void link_retire(struct mux_link *link)
 {
     link->retired = true;
-    if (link->mux->link == link)
+    if (link->mux->link == link) {
+        atomic_store(&link->mux->fd, -1);
         link->mux->link = NULL;
+    }
 }
 
 /* Nobody on the link will get an answer any more. */
@@ -148,15 +153,14 @@ static bool link_deliver(struct mux_link *link, redisReply *reply)
 
 static void link_parse(struct mux_link *link, const char *buf, size_t len)
 {
-    void *reply;
+    redisReply *reply;
 
     if (!hfi_resp_feed(link->reader, buf, len)) {
         link_break_errno(link, "the reply is too large", 0);
         return;
     }
     for (;;) {
-        reply = NULL;
-        if (redisReaderGetReply(link->reader, &reply) != REDIS_OK) {
+        if (!hfi_resp_next(link->reader, &reply)) {
             link_break_errno(link, "the reply makes no sense", 0);
             return;
         }
@@ -282,18 +286,15 @@ hf_status hfi_mux_exchange(struct mux_link *link, const char *bytes, size_t len,
                            struct hf_error *err)
 {
     char buf[4096];
-    void *parsed = NULL;
     ssize_t got;
 
     if (!hfi_stream_write(&link->stream, bytes, len, deadline))
         return hfi_fail_errno(err, HF_UNAVAILABLE, errno, "cannot send");
     for (;;) {
-        if (redisReaderGetReply(link->reader, &parsed) != REDIS_OK)
+        if (!hfi_resp_next(link->reader, reply))
             return hfi_fail(err, HF_PROTOCOL, "the reply makes no sense");
-        if (parsed) {
-            *reply = parsed;
+        if (*reply)
             return HF_OK;
-        }
         got = hfi_stream_read(&link->stream, buf, sizeof(buf), deadline);
         if (got == 0)
             return hfi_fail(err, HF_UNAVAILABLE,
@@ -313,14 +314,12 @@ int hfi_mux_fd(const struct mux_link *link)
 hf_status hfi_mux_hear(struct mux_link *link, redisReply **reply)
 {
     char buf[4096];
-    void *parsed = NULL;
     ssize_t got;
 
     for (;;) {
-        if (redisReaderGetReply(link->reader, &parsed) != REDIS_OK)
+        if (!hfi_resp_next(link->reader, reply))
             return HF_UNAVAILABLE;
-        *reply = parsed;
-        if (parsed)
+        if (*reply)
             return HF_OK;
         got = hfi_stream_read(&link->stream, buf, sizeof(buf), 0);
         if (got < 0 && (errno == EAGAIN || errno == EINTR))
@@ -333,6 +332,18 @@ hf_status hfi_mux_hear(struct mux_link *link, redisReply **reply)
 void hfi_mux_close(struct mux_link *link)
 {
     link_free(link);
+}
+
+/* Twice as long each time, and not all clients at once. */
+static int64_t mux_down_ms(struct hfi_mux *mux)
+{
+    uint32_t chance;
+
+    mux->down_ms = mux->down_ms ? mux->down_ms * 2 : MUX_DOWN_MS;
+    if (mux->down_ms > MUX_DOWN_MS_MAX)
+        mux->down_ms = MUX_DOWN_MS_MAX;
+    hfi_random(&chance, sizeof(chance));
+    return mux->down_ms / 2 + chance % (uint32_t)(mux->down_ms / 2 + 1);
 }
 
 /* Connect for all who wait for it.  With the mutex held, let go meanwhile. */
@@ -351,11 +362,13 @@ static hf_status mux_connect(struct hfi_mux *mux, int64_t deadline,
     pthread_cond_broadcast(&mux->connected);
     if (!st) {
         mux->link = link;
+        mux->down_ms = 0;
+        atomic_store(&mux->fd, link->stream.fd);
         return HF_OK;
     }
     mux->down = why;
     mux->down.status = st;
-    mux->down_until = hfi_now() + MUX_DOWN_MS;
+    mux->down_until = hfi_now() + mux_down_ms(mux);
     if (err)
         *err = mux->down;
     return st;
@@ -509,8 +522,17 @@ void hfi_mux_init(struct hfi_mux *mux, hfi_mux_find *find, hfi_mux_hello *hello,
                   void *arg)
 {
     *mux = (struct hfi_mux){.find = find, .hello = hello, .arg = arg};
+    atomic_init(&mux->fd, -1);
     pthread_mutex_init(&mux->mu, NULL);
     pthread_cond_init(&mux->connected, NULL);
+}
+
+void hfi_mux_forget(struct hfi_mux *mux)
+{
+    int fd = atomic_exchange(&mux->fd, -1);
+
+    if (fd >= 0)
+        close(fd);
 }
 
 void hfi_mux_fini(struct hfi_mux *mux)

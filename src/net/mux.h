@@ -14,6 +14,8 @@
 #ifndef HFI_MUX_H
 #define HFI_MUX_H
 
+#include <stdatomic.h>
+
 #include "stream.h"
 
 struct redisReply;
@@ -37,11 +39,14 @@ struct hfi_mux {
     struct mux_link *link; /* the one that new calls use, or NULL */
     bool connecting;
     int64_t down_until; /* after a failure: do not try again before */
+    int64_t down_ms;
     struct hf_error down;
+    atomic_int fd; /* of `link`, or -1: for a forked child to close */
 };
 
 void hfi_mux_init(struct hfi_mux *, hfi_mux_find *, hfi_mux_hello *, void *arg);
 void hfi_mux_fini(struct hfi_mux *);
+void hfi_mux_forget(struct hfi_mux *); /* in a forked child */
 
 /* Send `len` bytes, which are `n` requests, and wait for their replies, which
  * are then the caller's.  HF_UNAVAILABLE: not sent.  HF_UNCERTAIN: sent, and no

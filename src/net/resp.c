@@ -9,6 +9,7 @@
 #include "resp.h"
 
 #include <pthread.h>
+#include <stdint.h>
 
 #include "../banned.h"
 
@@ -41,8 +42,25 @@ redisReader *hfi_resp_reader(void)
                           : NULL;
 }
 
+/* The parser's private pointer counts the bytes since the last whole reply: what
+ * it has taken in already is memory, too. */
 bool hfi_resp_feed(redisReader *reader, const char *buf, size_t len)
 {
-    return reader->len - reader->pos + len <= HFI_RESP_MAX &&
+    uintptr_t since = (uintptr_t)reader->privdata + len;
+
+    reader->privdata = (void *)since;
+    return since <= HFI_RESP_MAX &&
            redisReaderFeed(reader, buf, len) == REDIS_OK;
+}
+
+bool hfi_resp_next(redisReader *reader, redisReply **ret)
+{
+    void *reply = NULL;
+
+    if (redisReaderGetReply(reader, &reply) != REDIS_OK)
+        return false;
+    if (reply)
+        reader->privdata = NULL;
+    *ret = reply;
+    return true;
 }

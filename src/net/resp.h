@@ -10,7 +10,7 @@
 #include <stddef.h>
 
 /* A reply larger than this is not one of ours. */
-#define HFI_RESP_MAX   (4 << 20)
+#define HFI_RESP_MAX   (1 << 20)
 #define HFI_RESP_ITEMS 65536
 
 /* A parser that refuses such replies before it makes room for them. */
@@ -18,5 +18,8 @@ redisReader *hfi_resp_reader(void);
 
 /* Give the parser what was received; false once too much is not yet a reply. */
 bool hfi_resp_feed(redisReader *, const char *buf, size_t len);
+
+/* The next reply, or NULL if it is not all there; false if it makes no sense. */
+bool hfi_resp_next(redisReader *, redisReply **ret);
 
 #endif

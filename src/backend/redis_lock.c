@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * redis_lock.c - taking, keeping and giving back; the rules are in redis.c, and
+ * what happens on the server is in redis_script.c.
+ */
+#include "redis.h"
+
+#include <inttypes.h>
+
+#include "../env.h"
+#include "../mem.h"
+
+#include "../banned.h"
+
+/* A place lasts this long after its waiter's last try, at least. */
+#define PATIENCE_MIN INT64_C(5000)
+
+/* ---- taking ------------------------------------------------------------ */
+
+/* SET NX PX GET tells a lost answer from another holder; servers before 7.0
+ * have no GET there. */
+static hf_status take_set(struct redis_conn *rc, struct hfi_mux *mux,
+                          const struct hfi_claim *claim, int64_t deadline,
+                          struct hf_error *err)
+{
+    struct redis_names names;
+    char ttl[24];
+    const char *argv[] = {
+        "SET", names.text[REDIS_MAIN], claim->token, "NX", "PX", ttl, "GET"};
+    redisReply *reply;
+    hf_status st;
+
+    redis_name(rc, claim->key, &names);
+    snprintf(ttl, sizeof(ttl), "%" PRId64, claim->ttl_ms);
+    st = redis_command(rc, mux, 7, argv, &reply, deadline, err);
+    if (st)
+        return st;
+    if (reply->type == REDIS_REPLY_NIL)
+        st = HF_OK;
+    else if (reply->type == REDIS_REPLY_STRING && !strcmp(reply->str, argv[2]))
+        st = HF_OK;
+    else
+        st = HF_BUSY;
+    freeReplyObject(reply);
+    return st;
+}
+
+static hf_status take_setnx(struct redis_conn *rc, struct hfi_mux *mux,
+                            const struct hfi_claim *claim, int64_t deadline,
+                            struct hf_error *err)
+{
+    struct redis_names names;
+    char ttl[24];
+    const char *argv[] = {"EVAL",       redis_script_setnx,
+                          "1",          names.text[REDIS_MAIN],
+                          claim->token, ttl};
+    redisReply *reply;
+    hf_status st;
+
+    redis_name(rc, claim->key, &names);
+    snprintf(ttl, sizeof(ttl), "%" PRId64, claim->ttl_ms);
+    st = redis_command(rc, mux, 6, argv, &reply, deadline, err);
+    if (st)
+        return st;
+    st = reply->type == REDIS_REPLY_INTEGER && reply->integer == 1 ? HF_OK
+                                                                   : HF_BUSY;
+    freeReplyObject(reply);
+    return st;
+}
+
+/* {1, fence} or {0, ms left, place}. */
+static hf_status take_read(struct redis_conn *rc, const redisReply *reply,
+                           struct hfi_grant *grant, struct hfi_busy *busy,
+                           struct hf_error *err)
+{
+    if (reply->type != REDIS_REPLY_ARRAY || reply->elements < 2 ||
+        reply->element[0]->type != REDIS_REPLY_INTEGER)
+        return redis_nonsense(rc, err);
+    if (reply->element[0]->integer == 1) {
+        grant->fence = redis_number(reply->element[1]);
+        return grant->fence ? HF_OK : redis_nonsense(rc, err);
+    }
+    if (reply->elements < 3)
+        return redis_nonsense(rc, err);
+    busy->left_ms = (int64_t)redis_number(reply->element[1]);
+    busy->place = (int32_t)redis_number(reply->element[2]);
+    return HF_BUSY;
+}
+
+static hf_status take_fenced(struct redis_conn *rc, struct hfi_mux *mux,
+                             const struct hfi_claim *claim,
+                             struct hfi_grant *grant, struct hfi_busy *busy,
+                             int64_t deadline, struct hf_error *err)
+{
+    int64_t wait = claim->ttl_ms > PATIENCE_MIN ? claim->ttl_ms : PATIENCE_MIN;
+    char ttl[24], patience[24];
+    const char *argv[] = {ttl, claim->note ? claim->note : "",
+                          grant->ref.ints[0] ? rc->channel : "",
+                          claim->queue ? "1" : "0", patience};
+    redisReply *reply;
+    hf_status st;
+
+    snprintf(ttl, sizeof(ttl), "%" PRId64, claim->ttl_ms);
+    snprintf(patience, sizeof(patience), "%" PRId64, wait);
+    st = redis_step(rc, mux, 'A', claim, 5, argv, &reply, deadline, err);
+    if (st)
+        return st;
+    st = take_read(rc, reply, grant, busy, err);
+    freeReplyObject(reply);
+    return st;
+}
+
+/* The grant counts only once enough replicas have it. */
+static hf_status take_wait(struct redis_conn *rc, struct hfi_mux *mux,
+                           int64_t deadline, struct hf_error *err)
+{
+    int64_t left = hfi_left_ms(deadline) / 2;
+    char want[16], limit[24];
+    const char *argv[] = {"WAIT", want, limit};
+    redisReply *reply;
+    long long got;
+    hf_status st;
+
+    snprintf(want, sizeof(want), "%d", rc->replicas);
+    snprintf(limit, sizeof(limit), "%" PRId64, left > 0 ? left : 1);
+    st = redis_command(rc, mux, 3, argv, &reply, deadline, err);
+    if (st)
+        return st;
+    got = reply->type == REDIS_REPLY_INTEGER ? reply->integer : 0;
+    freeReplyObject(reply);
+    if (got >= rc->replicas)
+        return HF_OK;
+    return hfi_fail(err, HF_UNAVAILABLE,
+                    "%s: only %lld of %d replicas confirmed the lock",
+                    rc->base.endpoint, got, rc->replicas);
+}
+
+hf_status redis_try_acquire(struct hfi_conn *conn,
+                            const struct hfi_claim *claim,
+                            struct hfi_grant *grant, struct hfi_busy *busy,
+                            int64_t deadline, struct hf_error *err)
+{
+    struct redis_conn *rc = (struct redis_conn *)conn;
+    struct hfi_mux *mux = rc->replicas ? &rc->wait_mux : &rc->mux;
+    hf_status st, undone;
+
+    if (grant->ref.ints[0]) /* watched: be connected before the try */
+        redis_sub_ensure(rc, deadline, NULL);
+    if (rc->acquire == REDIS_SET)
+        st = take_set(rc, mux, claim, deadline, err);
+    else if (rc->acquire == REDIS_SETNX)
+        st = take_setnx(rc, mux, claim, deadline, err);
+    else
+        st = take_fenced(rc, mux, claim, grant, busy, deadline, err);
+    if (st == HF_OK && rc->replicas) {
+        st = take_wait(rc, mux, deadline, err);
+        undone = st ? redis_release(conn, claim, grant, deadline, NULL) : HF_OK;
+        if (undone && undone != HF_LOST)
+            st = hfi_restate(err, HF_UNCERTAIN);
+    }
+    if (st == HF_OK)
+        grant->placed = true;
+    else if (st == HF_BUSY)
+        grant->placed = claim->queue && rc->acquire == REDIS_FENCED;
+    return st;
+}
+
+/* ---- keeping and giving back ------------------------------------------- */
+
+static void renew_read(struct redis_conn *rc, struct hfi_renewal *item,
+                       const redisReply *reply, struct hf_error *err)
+{
+    if (reply->type == REDIS_REPLY_ERROR) {
+        item->st = redis_error(rc, reply, err);
+    } else if (reply->type != REDIS_REPLY_INTEGER) {
+        item->st = redis_nonsense(rc, err);
+    } else {
+        item->st = reply->integer == 1 ? HF_OK : HF_LOST;
+        item->reason = reply->integer == 2 ? HF_LOSS_STOLEN : HF_LOSS_DELETED;
+    }
+}
+
+/* All of them in one go; true if the script must be loaded first. */
+static bool renew_once(struct redis_conn *rc, struct hfi_renewal *items,
+                       size_t n, bool whole, int64_t deadline,
+                       struct hf_error *err)
+{
+    redisReply **replies = hfi_alloc(n * sizeof(redisReply *));
+    struct redis_batch batch = {0};
+    bool noscript = false;
+    char ttl[24];
+    const char *argv[] = {ttl, "0"};
+    hf_status st;
+    size_t i;
+
+    for (i = 0; replies && i < n; i++) {
+        snprintf(ttl, sizeof(ttl), "%" PRId64, items[i].ttl_ms);
+        argv[1] = items[i].ttl_ms < items[i].claim->ttl_ms ? "1" : "0";
+        redis_step_add(rc, &batch, 'R', items[i].claim, 2, argv,
+                       whole && i == 0);
+    }
+    st = replies
+             ? redis_batch_send(rc, &rc->mux, &batch, replies, deadline, err)
+             : hfi_nomem(err);
+    for (i = 0; i < n; i++) {
+        if (st) {
+            items[i].st = st;
+            continue;
+        }
+        noscript = noscript || redis_is_noscript(replies[i]);
+        renew_read(rc, &items[i], replies[i], err);
+        freeReplyObject(replies[i]);
+    }
+    redis_batch_free(&batch);
+    hfi_free(replies);
+    return noscript;
+}
+
+void redis_renew(struct hfi_conn *conn, struct hfi_renewal *items, size_t n,
+                 int64_t deadline, struct hf_error *err)
+{
+    struct redis_conn *rc = (struct redis_conn *)conn;
+
+    if (renew_once(rc, items, n, false, deadline, err))
+        renew_once(rc, items, n, true, deadline, err);
+}
+
+hf_status redis_release(struct hfi_conn *conn, const struct hfi_claim *claim,
+                        struct hfi_grant *grant, int64_t deadline,
+                        struct hf_error *err)
+{
+    struct redis_conn *rc = (struct redis_conn *)conn;
+    redisReply *reply;
+    bool done;
+    hf_status st =
+        redis_step(rc, &rc->mux, 'L', claim, 0, NULL, &reply, deadline, err);
+
+    if (st)
+        return st;
+    done = reply->type == REDIS_REPLY_INTEGER && reply->integer == 1;
+    freeReplyObject(reply);
+    grant->placed = false;
+    return done ? HF_OK
+                : hfi_fail(err, HF_LOST, "%s: the lock was not ours any more",
+                           conn->endpoint);
+}
+
+/* ---- waking ------------------------------------------------------------ */
+
+hf_status redis_watch(struct hfi_conn *conn, const struct hfi_claim *claim,
+                      struct hfi_grant *grant, int64_t deadline,
+                      struct hf_error *err)
+{
+    struct redis_conn *rc = (struct redis_conn *)conn;
+    const char *argv[] = {rc->channel};
+    redisReply *reply;
+    hf_status st = redis_sub_ensure(rc, deadline, err);
+
+    if (st)
+        return st;
+    grant->ref.ints[0] = 1;
+    if (!grant->fence)
+        return HF_OK;
+    st = redis_step(rc, &rc->mux, 'H', claim, 1, argv, &reply, deadline, err);
+    if (st)
+        return st;
+    if (redis_number(reply) > 0)
+        hfi_wanted(conn, claim->key);
+    freeReplyObject(reply);
+    return HF_OK;
+}
+
+void redis_unwatch(struct hfi_conn *conn, const struct hfi_claim *claim,
+                   struct hfi_grant *grant)
+{
+    (void)conn;
+    (void)claim;
+    grant->ref.ints[0] = 0;
+}
+
+hf_status redis_attach(struct hfi_conn *conn, const struct hfi_claim *claim,
+                       const struct hf_handle *handle, struct hfi_grant *grant,
+                       struct hf_error *err)
+{
+    (void)conn;
+    (void)claim;
+    (void)err;
+    grant->fence = handle->fence;
+    return HF_OK; /* The renewal that follows tells whether it is there. */
+}

@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * redis_look.c - who holds a lock, which locks there are, and taking one away.
+ */
+#include "redis.h"
+
+#include <inttypes.h>
+
+#include "../banned.h"
+
+/* {value, ms left, fence, note, since, now, waiters, owners} */
+static hf_status look_read(struct redis_conn *rc, const redisReply *reply,
+                           struct hf_info *ret, struct hf_error *err)
+{
+    redisReply **item = reply->element;
+
+    if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 8)
+        return redis_nonsense(rc, err);
+    ret->fence = redis_number(item[2]);
+    ret->waiters = (int32_t)redis_number(item[6]);
+    ret->held = item[0]->type == REDIS_REPLY_STRING;
+    if (!ret->held)
+        return HF_OK;
+    ret->holders = (int32_t)redis_number(item[7]);
+    if (!ret->holders)
+        ret->holders = 1;
+    ret->left_ms = item[1]->type == REDIS_REPLY_INTEGER ? item[1]->integer : -1;
+    if (item[4]->type == REDIS_REPLY_STRING)
+        ret->since_ms =
+            (int64_t)(redis_number(item[5]) - redis_number(item[4]));
+    snprintf(ret->owner, sizeof(ret->owner), "%s", item[0]->str);
+    if (item[3]->type == REDIS_REPLY_STRING)
+        snprintf(ret->note, sizeof(ret->note), "%s", item[3]->str);
+    return HF_OK;
+}
+
+hf_status redis_inspect(struct hfi_conn *conn, const char *key,
+                        struct hf_info *ret, int64_t deadline,
+                        struct hf_error *err)
+{
+    struct redis_conn *rc = (struct redis_conn *)conn;
+    struct hfi_claim claim = {.key = key};
+    redisReply *reply;
+    hf_status st =
+        redis_step(rc, &rc->mux, 'I', &claim, 0, NULL, &reply, deadline, err);
+
+    if (st)
+        return st;
+    st = look_read(rc, reply, ret, err);
+    freeReplyObject(reply);
+    return st;
+}
+
+/* A pattern that matches the prefix and nothing else. */
+static void list_pattern(const struct redis_conn *rc, const char *prefix,
+                         char *ret, size_t size)
+{
+    const char *parts[] = {rc->prefix, prefix};
+    size_t len = 0;
+    int i;
+
+    for (i = 0; i < 2; i++) {
+        const char *at;
+
+        for (at = parts[i]; *at && len + 4 < size; at++) {
+            if (strchr("*?[]\\^-", *at))
+                ret[len++] = '\\';
+            ret[len++] = *at;
+        }
+    }
+    ret[len++] = '*';
+    ret[len] = '\0';
+}
+
+/* One page of SCAN.  *more is false when the caller wants no more. */
+static hf_status list_page(struct redis_conn *rc, const redisReply *keys,
+                           hf_list_fn *fn, void *arg, bool *more,
+                           int64_t deadline, struct hf_error *err)
+{
+    size_t i, skip = strlen(rc->prefix);
+    struct hf_info info;
+    hf_status st;
+
+    for (i = 0; i < keys->elements && *more; i++) {
+        const redisReply *key = keys->element[i];
+
+        if (key->type != REDIS_REPLY_STRING || (size_t)key->len <= skip ||
+            key->len > skip + HF_KEY_MAX || strlen(key->str) != key->len)
+            continue;
+        info = (struct hf_info){
+            .size = sizeof(info), .left_ms = -1, .since_ms = -1};
+        st = redis_inspect(&rc->base, key->str + skip, &info, deadline, err);
+        if (st)
+            return st;
+        if (info.held)
+            *more = fn(arg, key->str + skip, &info);
+    }
+    return HF_OK;
+}
+
+hf_status redis_list(struct hfi_conn *conn, const char *prefix, hf_list_fn *fn,
+                     void *arg, int64_t deadline, struct hf_error *err)
+{
+    struct redis_conn *rc = (struct redis_conn *)conn;
+    char cursor[32] = "0", pattern[2 * REDIS_NAME_MAX];
+    const char *argv[] = {"SCAN",  cursor, "MATCH", pattern,
+                          "COUNT", "500",  "TYPE",  "string"};
+    redisReply *reply;
+    bool more = true;
+    hf_status st;
+
+    list_pattern(rc, prefix, pattern, sizeof(pattern));
+    do {
+        st = redis_command(rc, &rc->mux, 8, argv, &reply, deadline, err);
+        if (st)
+            return st;
+        if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2 ||
+            reply->element[0]->type != REDIS_REPLY_STRING ||
+            reply->element[1]->type != REDIS_REPLY_ARRAY) {
+            freeReplyObject(reply);
+            return redis_nonsense(rc, err);
+        }
+        snprintf(cursor, sizeof(cursor), "%s", reply->element[0]->str);
+        st = list_page(rc, reply->element[1], fn, arg, &more, deadline, err);
+        freeReplyObject(reply);
+    } while (!st && more && strcmp(cursor, "0") != 0);
+    return st;
+}
+
+hf_status redis_break(struct hfi_conn *conn, const char *key, uint64_t fence,
+                      int64_t deadline, struct hf_error *err)
+{
+    struct redis_conn *rc = (struct redis_conn *)conn;
+    struct hfi_claim claim = {.key = key};
+    char number[24];
+    const char *argv[] = {number};
+    redisReply *reply;
+    bool done;
+    hf_status st;
+
+    snprintf(number, sizeof(number), "%" PRIu64, fence);
+    st = redis_step(rc, &rc->mux, 'B', &claim, 1, argv, &reply, deadline, err);
+    if (st)
+        return st;
+    done = reply->type == REDIS_REPLY_INTEGER && reply->integer == 1;
+    freeReplyObject(reply);
+    return done ? HF_OK
+                : hfi_fail(err, HF_LOST, "%s: that grant is over",
+                           conn->endpoint);
+}
