@@ -70,6 +70,9 @@ lose h --grace 200ms h -- sh -c '
 dead "$(cat "$tmp/stray")"
 ok 'the whole group is dead when holdfast ends'
 
+lose s --grace 20s s -- sh -c 'trap "exit 5" TERM; kill -STOP $$; exit 6'
+has 'a stopped command is woken to hear TERM' '"code": 5' "$(cat "$tmp/report")"
+
 "$hf" run k -- sh -c 'exec 9<&$HOLDFAST_LOST_FD
     (read why <&9; echo "left $why" >"$0") & ' "$tmp/left"
 until_true [ -s "$tmp/left" ]

@@ -62,6 +62,9 @@ wait $holder
 exits '--max-hold gives 124' 124 "$hf" run --max-hold 50ms k -- sleep 1000
 exits '--max-hold kills what ignores TERM' 124 "$hf" run --max-hold 50ms \
     --grace 50ms k -- sh -c 'trap "" TERM; while :; do sleep 1; done'
+exits '--max-hold ends also what --on-lost warn would spare' 124 "$hf" run \
+    --on-lost warn --max-hold 50ms --grace 50ms k -- \
+    sh -c 'trap "" TERM; while :; do sleep 1; done'
 exits '--max-hold leaves a command in time alone' 5 \
     "$hf" run --max-hold 1h k -- sh -c 'exit 5'
 
