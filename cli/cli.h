@@ -177,6 +177,7 @@ int64_t cli_now(void);
 struct cli_handle {
     struct hf_handle hf;
     char key[HF_KEY_MAX + 1];
+    char owner[HF_OWNER_MAX + 1]; /* "" if there is no owner id */
     int64_t ttl_ms;
     bool shared;
 };

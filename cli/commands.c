@@ -30,7 +30,10 @@ static const struct cli_cmd commands_table[] = {
      IN_RUN, cmd_run},
     {"acquire", "[options] KEY", "take KEY and print a handle for scripts",
      "Prints assignments for eval.  The lock lapses after --ttl unless it is\n"
-     "renewed:  eval \"$(holdfast acquire -t 5m deploy)\"\n"
+     "renewed:\n"
+     "\n"
+     "  lock=$(holdfast acquire -t 5m deploy) || exit\n"
+     "  eval \"$lock\"\n"
      "\n"
      "Needs a service that keeps the lease itself; file: does not (exit 78).\n",
      IN_ACQUIRE, cmd_acquire},

@@ -10,7 +10,7 @@
  *
  * THE HANDLE is one word that needs no quoting:
  *
- *     hf1 . x|s . TTL . FENCE . TOKEN . REF . KEY
+ *     hf1 . x|s . TTL . FENCE . TOKEN . REF . OWNER . KEY
  *
  * separated by dots, where every byte other than [A-Za-z0-9_-] is %XX.  It is
  * all that another process needs besides the URL, which is not in it because
@@ -60,6 +60,8 @@ void cli_handle_encode(const struct cli_handle *handle,
     to = handle_put(to, handle->hf.token);
     *to++ = '.';
     to = handle_put(to, handle->hf.ref);
+    *to++ = '.';
+    to = handle_put(to, handle->owner);
     *to++ = '.';
     handle_put(to, handle->key);
 }
@@ -132,6 +134,9 @@ bool cli_handle_decode(const char *word, struct cli_handle *ret)
     if (!word || *word != '.')
         return false;
     word = handle_get(word + 1, ret->hf.ref, sizeof(ret->hf.ref));
+    if (!word || *word != '.')
+        return false;
+    word = handle_get(word + 1, ret->owner, sizeof(ret->owner));
     if (!word || *word != '.')
         return false;
     word = handle_get(word + 1, ret->key, sizeof(ret->key));
@@ -227,6 +232,8 @@ int cmd_acquire(struct cli_opts *opts)
         goto out;
     }
     snprintf(handle.key, sizeof(handle.key), "%s", opts->args[0]);
+    snprintf(handle.owner, sizeof(handle.owner), "%s",
+             opts->owner ? opts->owner : "");
     code = handle_print(opts, &handle);
 
 out:
@@ -260,6 +267,7 @@ static int handle_attach(struct cli_opts *opts, struct cli_handle *handle,
     if (opts->ttl_ms)
         handle->ttl_ms = opts->ttl_ms;
     lo.ttl_ms = handle->ttl_ms;
+    lo.owner = handle->owner[0] ? handle->owner : NULL;
     lo.flags = HF_MANUAL | (handle->shared ? HF_SHARED : 0);
     if (hf_attach(*client, handle->key, &handle->hf, &lo, lock, &err)) {
         hf_close(*client);

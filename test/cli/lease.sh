@@ -29,6 +29,12 @@ exits 'release gives it back' 0 "$hf" release
 exits 'the lock is free then' 0 "$hf" run -n "it's" -- true
 exits 'a second release is told that it is lost' 79 "$hf" release
 exits 'and so is a renew' 79 "$hf" renew
+eval "$("$hf" acquire -t 1h --owner job-7 mine)"
+exits 'the handle of an owner id can be renewed' 0 "$hf" renew
+exits 'the same owner id enters meanwhile' 0 \
+    "$hf" run -n --owner job-7 mine -- true
+exits 'another does not' 75 "$hf" run -n --owner job-8 mine -- true
+exits 'and it can be given back' 0 "$hf" release
 unset HOLDFAST_HANDLE HOLDFAST_KEY HOLDFAST_FENCE HOLDFAST_OWNER
 
 # A family of which nobody heeds TERM.  It notes that it lives.

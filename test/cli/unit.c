@@ -157,8 +157,9 @@ static void test_secrets(void)
 static bool same_handle(const struct cli_handle *a, const struct cli_handle *b)
 {
     return !strcmp(a->key, b->key) && !strcmp(a->hf.token, b->hf.token) &&
-           !strcmp(a->hf.ref, b->hf.ref) && a->hf.fence == b->hf.fence &&
-           a->ttl_ms == b->ttl_ms && a->shared == b->shared;
+           !strcmp(a->hf.ref, b->hf.ref) && !strcmp(a->owner, b->owner) &&
+           a->hf.fence == b->hf.fence && a->ttl_ms == b->ttl_ms &&
+           a->shared == b->shared;
 }
 
 static void test_handles(void)
@@ -166,21 +167,21 @@ static void test_handles(void)
     static const char *const bad[] = {
         "",
         "hf1",
-        "hf2.x.1.1.t..k",
-        "hf1.y.1.1.t..k",
-        "hf1.x..1.t..k",
-        "hf1.x.1.1.t..",
-        "hf1.x.1.1...k",
-        "hf1.x.1.1.t.k",
-        "hf1.x.1.1.t..k.more",
-        "hf1.x.1.1.t..%",
-        "hf1.x.1.1.t..%0",
-        "hf1.x.1.1.t..%00",
-        "hf1.x.1.1.t..%zz",
-        "hf1.x.1.1.t..a b",
-        "hf1.x.99999999999999999999.1.t..k",
-        "hf1.x.1.99999999999999999999.t..k",
-        "hf1.x.1.1.0123456789012345678901234567890123456789..k",
+        "hf2.x.1.1.t...k",
+        "hf1.y.1.1.t...k",
+        "hf1.x..1.t...k",
+        "hf1.x.1.1.t...",
+        "hf1.x.1.1....k",
+        "hf1.x.1.1.t..k",
+        "hf1.x.1.1.t...k.more",
+        "hf1.x.1.1.t...%",
+        "hf1.x.1.1.t...%0",
+        "hf1.x.1.1.t...%00",
+        "hf1.x.1.1.t...%zz",
+        "hf1.x.1.1.t...a b",
+        "hf1.x.99999999999999999999.1.t...k",
+        "hf1.x.1.99999999999999999999.t...k",
+        "hf1.x.1.1.0123456789012345678901234567890123456789...k",
     };
     struct cli_handle handle = {.ttl_ms = 1234, .shared = true}, back;
     char word[CLI_HANDLE_MAX];
@@ -190,6 +191,7 @@ static void test_handles(void)
     handle.hf.fence = UINT64_MAX;
     memset(handle.hf.token, '.', sizeof(handle.hf.token) - 1);
     memset(handle.hf.ref, '\'', sizeof(handle.hf.ref) - 1);
+    memset(handle.owner, ' ', sizeof(handle.owner) - 1);
     cli_handle_encode(&handle, word);
     tap(cli_handle_decode(word, &back) && same_handle(&handle, &back),
         "the longest handle of any bytes comes back the same");
