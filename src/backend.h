@@ -25,6 +25,9 @@
  *  (6) No clock but `deadline` and hfi_left_ms(); no sleeps, no randomness, no
  *      printing.
  *  (7) A claim is used by one call at a time.
+ *  (8) A grant is a token and a fence.  One that lapsed and was given again to
+ *      the same token, by a try that arrived late, has another fence: renew()
+ *      of the old one is HF_LOST.
  */
 #ifndef HFI_BACKEND_H
 #define HFI_BACKEND_H

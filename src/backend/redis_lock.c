@@ -188,15 +188,16 @@ static bool renew_once(struct redis_conn *rc, struct hfi_renewal *items,
     redisReply **replies = hfi_alloc(n * sizeof(redisReply *));
     struct redis_batch batch = {0};
     bool noscript = false;
-    char ttl[24];
-    const char *argv[] = {ttl, "0"};
+    char ttl[24], fence[24];
+    const char *argv[] = {ttl, "0", fence};
     hf_status st;
     size_t i;
 
     for (i = 0; replies && i < n; i++) {
         snprintf(ttl, sizeof(ttl), "%" PRId64, items[i].ttl_ms);
+        snprintf(fence, sizeof(fence), "%" PRIu64, items[i].grant->fence);
         argv[1] = items[i].ttl_ms < items[i].claim->ttl_ms ? "1" : "0";
-        redis_step_add(rc, &batch, 'R', items[i].claim, 2, argv,
+        redis_step_add(rc, &batch, 'R', items[i].claim, 3, argv,
                        whole && i == 0);
     }
     st = replies

@@ -178,6 +178,7 @@ const char redis_script[] =
     "if op=='R' then\n"
     "  if not ours() then return v and 2 or 0 end\n"
     "  local m=call('HMGET',T,'f','b','k')\n"
+    "  if ARGV[8]~='0' and m[1]~=ARGV[8] then return 0 end\n"
     "  if m[1] and m[1]==m[2] and (owner~='' or m[3]==token) then"
     " return 3 end\n"
     "  refresh(tonumber(ARGV[6]),ARGV[7]=='1')\n"

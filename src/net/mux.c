@@ -29,6 +29,9 @@
 #define MUX_DOWN_MS     50
 #define MUX_DOWN_MS_MAX 1000
 
+/* A connection that was not used for so long is looked at first. */
+#define MUX_IDLE_MS 10
+
 struct mux_call {
     struct hfi_link link;
     pthread_cond_t cond;
@@ -49,6 +52,7 @@ struct mux_link {
     size_t out_len, out_room;
     uint64_t appended, written; /* in bytes since the beginning */
     unsigned users;
+    int64_t used_at; /* when its last call ended */
     bool reading, writing, retired, broken;
     struct hf_error why;
 };
@@ -374,6 +378,19 @@ static hf_status mux_connect(struct hfi_mux *mux, int64_t deadline,
     return st;
 }
 
+/* A server may have closed the connection while nobody used it.  To find that out
+ * by a call would leave the call in doubt. */
+static void mux_drop_stale(struct hfi_mux *mux)
+{
+    struct mux_link *link = mux->link;
+
+    if (!link || link->users || hfi_now() - link->used_at < MUX_IDLE_MS ||
+        !hfi_stream_is_stale(&link->stream))
+        return;
+    link_retire(link);
+    link_free(link);
+}
+
 /* The current link, with one more user. */
 static hf_status mux_get(struct hfi_mux *mux, int64_t deadline,
                          struct mux_link **ret, struct hf_error *err)
@@ -381,6 +398,7 @@ static hf_status mux_get(struct hfi_mux *mux, int64_t deadline,
     struct timespec ts;
     hf_status st;
 
+    mux_drop_stale(mux);
     while (!mux->link) {
         if (mux->connecting) {
             hfi_monotonic(deadline, &ts);
@@ -490,6 +508,7 @@ hf_status hfi_mux_call(struct hfi_mux *mux, const char *bytes, size_t len,
     st = call_wait(link, &call, deadline);
     hfi_link_remove(&call.link);
     link_pass_reading(link);
+    link->used_at = hfi_now();
     if (st) {
         if (link->broken && err)
             *err = link->why;

@@ -535,3 +535,11 @@ bool hfi_stream_write(struct hfi_stream *s, const void *buf, size_t len,
     }
     return true;
 }
+
+bool hfi_stream_is_stale(const struct hfi_stream *s)
+{
+    char c;
+
+    return recv(s->fd, &c, 1, MSG_PEEK | MSG_DONTWAIT) >= 0 ||
+           (errno != EAGAIN && errno != EINTR);
+}

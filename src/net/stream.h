@@ -48,6 +48,9 @@ ssize_t hfi_stream_read(struct hfi_stream *, void *buf, size_t size,
 bool hfi_stream_write(struct hfi_stream *, const void *buf, size_t len,
                       int64_t deadline);
 
+/* Has the peer closed it, or sent what nobody asked for? */
+bool hfi_stream_is_stale(const struct hfi_stream *);
+
 /* TLS 1.2 or newer, with the peer's name verified unless the URL says
  * verify=no; ca=, cert= and key= are files. */
 hf_status hfi_tls_new(struct ssl_ctx_st **ret, const struct hfi_url *,
