@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * redis.c - one Redis or Valkey server, or the master that Sentinel names.
+ * redis.c - one Redis or Valkey server, the master that Sentinel names, or a
+ * cluster.
  *
  * ON THE WIRE  Each step is one script, so it happens whole or not at all
  *   (redis_script.c).  The lock itself is a plain string key with an expiry, as
@@ -249,6 +250,7 @@ static hf_status open_where(struct redis_conn *rc, const struct hfi_url *url,
                             struct hf_error *err)
 {
     bool sentinel = !strcmp(url->scheme, "redis+sentinel");
+    bool cluster = !strcmp(url->scheme, "redis+cluster");
     const char *path = url->path;
     size_t i;
 
@@ -262,7 +264,7 @@ static hf_status open_where(struct redis_conn *rc, const struct hfi_url *url,
                            &rc->db, err);
     }
     path += *path == '/';
-    if (!url->nhosts || (url->nhosts > 1 && !sentinel))
+    if (!url->nhosts || (url->nhosts > 1 && !sentinel && !cluster))
         return hfi_fail(err, HF_INVALID,
                         "url: redis: takes one host, as in redis://host:6379");
     for (i = 0; i < url->nhosts; i++) {
@@ -347,6 +349,8 @@ static hf_status redis_open(struct hfi_conn *conn, const struct hfi_url *url,
         rc->ends[i].alive_ms = 15000;
     }
     open_names(rc, url);
+    if (!strcmp(url->scheme, "redis+cluster"))
+        return redis_cluster_open(rc, deadline, err);
     st = redis_command(rc, &rc->mux, 1, argv, &reply, deadline, err);
     if (!st)
         freeReplyObject(reply);
@@ -360,6 +364,7 @@ static void redis_close(struct hfi_conn *conn)
     if (!rc->opened)
         return;
     redis_sub_close(rc);
+    redis_cluster_close(rc);
     hfi_mux_fini(&rc->mux);
     hfi_mux_fini(&rc->wait_mux);
     if (rc->tls)
@@ -384,8 +389,8 @@ static void redis_forget(struct hfi_conn *conn)
         close(fd);
 }
 
-static const char *const redis_schemes[] = {"redis", "rediss", "redis+unix",
-                                            "redis+sentinel", NULL};
+static const char *const redis_schemes[] = {
+    "redis", "rediss", "redis+unix", "redis+sentinel", "redis+cluster", NULL};
 static const char *const redis_options[] = {
     "prefix", "queue", "acquire", "replicas", "db",
     "ca",     "cert",  "key",     "verify",   NULL};

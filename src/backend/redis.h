@@ -5,6 +5,7 @@
  *   redis.c         the rules; finding the server, opening
  *   redis_lock.c    taking, keeping, giving back, waking
  *   redis_look.c    inspect, list, break
+ *   redis_cluster.c which node of a cluster has a key
  *   redis_script.c  the steps that must be atomic, in Lua; names of keys
  *   redis_call.c    commands and replies over the shared connection
  *   redis_sub.c     wake-ups, over a connection of their own
@@ -22,12 +23,31 @@ enum redis_acquire {
     REDIS_SETNX   /* SETNX and PEXPIRE in a script, and nothing else */
 };
 
+/* A master of a cluster, or what was one. */
+struct redis_node {
+    struct redis_conn *rc;
+    struct hfi_endpoint at;
+    struct hfi_mux mux;
+};
+
+#define REDIS_SLOTS     16384
+#define REDIS_NODES_MAX 255
+
+struct redis_cluster {
+    pthread_mutex_t mu; /* for adding nodes */
+    struct redis_node *nodes[REDIS_NODES_MAX];
+    atomic_uint nnodes;
+    atomic_uchar slots[REDIS_SLOTS]; /* index into `nodes` */
+    _Atomic int64_t read_at;         /* when the map was last read */
+};
+
 struct redis_conn {
     struct hfi_conn base;
     bool opened;
     struct hfi_endpoint ends[HFI_HOSTS_MAX]; /* servers, or sentinels */
     size_t nends;
-    char master[128]; /* Sentinel's name of the master, or "" */
+    char master[128];              /* Sentinel's name of the master, or "" */
+    struct redis_cluster *cluster; /* NULL: it is none */
     char *user, *password;
     int db;
     char prefix[128];
@@ -69,6 +89,7 @@ extern const char redis_script_setnx[];
 void redis_script_digest(const char *script, char ret[41]);
 void redis_name(const struct redis_conn *, const char *key,
                 struct redis_names *ret);
+unsigned redis_slot(const char *name);
 
 /* ---- redis_call.c ------------------------------------------------------ */
 
@@ -93,7 +114,8 @@ hf_status redis_command(struct redis_conn *, struct hfi_mux *, int argc,
                         const char **argv, redisReply **ret, int64_t deadline,
                         struct hf_error *);
 
-/* One step of the script on a key.  `argc` arguments follow the operation,
+/* One step of the script on a key, on the server that has it (NULL) or on this
+ * one.  `argc` arguments follow the operation,
  * token, owner, fairness and key, which come from the claim. */
 void redis_step_add(struct redis_conn *, struct redis_batch *, char op,
                     const struct hfi_claim *, int argc, const char **argv,
@@ -116,6 +138,21 @@ hf_status redis_find(void *conn, struct hfi_endpoint *ret, int64_t deadline,
                      struct hf_error *);
 hf_status redis_hello(void *conn, struct mux_link *, int64_t deadline,
                       struct hf_error *);
+
+/* ---- redis_cluster.c --------------------------------------------------- */
+
+/* The connection to whoever has the key. */
+struct hfi_mux *redis_route(struct redis_conn *, const char *key);
+
+/* The one that an error reply names as having it, or NULL. */
+struct hfi_mux *redis_redirect(struct redis_conn *, const redisReply *,
+                               bool *ask);
+
+/* Read anew who has what. */
+hf_status redis_map(struct redis_conn *, int64_t deadline, struct hf_error *);
+hf_status redis_cluster_open(struct redis_conn *, int64_t deadline,
+                             struct hf_error *);
+void redis_cluster_close(struct redis_conn *);
 
 /* ---- redis_lock.c ------------------------------------------------------ */
 

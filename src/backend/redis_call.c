@@ -12,6 +12,9 @@
 
 #include "../banned.h"
 
+/* A step may be sent to where a key has gone, and whole to where it is new. */
+#define STEP_ATTEMPTS 6
+
 /* ---- commands ---------------------------------------------------------- */
 
 void redis_batch_add(struct redis_batch *batch, int argc, const char **argv)
@@ -75,6 +78,9 @@ static const struct {
     {"READONLY", HF_UNAVAILABLE, "it is a replica"},
     {"MASTERDOWN", HF_UNAVAILABLE, "its master is down"},
     {"CLUSTERDOWN", HF_UNAVAILABLE, "the cluster is down"},
+    {"TRYAGAIN", HF_UNAVAILABLE, "its slot is moving"},
+    {"ERR This instance has cluster support disabled", HF_INVALID,
+     "it is no cluster: use redis:"},
     {"NOREPLICAS", HF_UNAVAILABLE, "too few replicas are connected"},
     {"MOVED", HF_UNSUPPORTED, "it is a cluster: use redis+cluster:"},
     {"ERR max number of clients", HF_UNAVAILABLE, "it has no free connection"},
@@ -172,28 +178,82 @@ void redis_step_add(struct redis_conn *rc, struct redis_batch *batch, char op,
     redis_batch_add(batch, n, all);
 }
 
+/* The server lacks the script, or a key that has moved: true if another attempt
+ * should be made, in the way that it says. */
+struct step_way {
+    struct hfi_mux *mux;
+    bool whole, ask;
+};
+
+static bool step_again(struct redis_conn *rc, const redisReply *reply,
+                       struct step_way *way)
+{
+    struct hfi_mux *there;
+    bool ask;
+
+    if (reply->type != REDIS_REPLY_ERROR)
+        return false;
+    if (redis_is_noscript(reply) && !way->whole) {
+        way->whole = true;
+        return true;
+    }
+    there = redis_redirect(rc, reply, &ask);
+    if (!there)
+        return false;
+    way->mux = there;
+    way->ask = ask;
+    way->whole = false;
+    return true;
+}
+
+static hf_status step_once(struct redis_conn *rc, const struct step_way *way,
+                           char op, const struct hfi_claim *claim, int argc,
+                           const char **argv, redisReply **ret,
+                           int64_t deadline, struct hf_error *err)
+{
+    const char *asking[] = {"ASKING"};
+    struct redis_batch batch = {0};
+    redisReply *replies[2] = {NULL, NULL};
+    hf_status st;
+
+    if (way->ask)
+        redis_batch_add(&batch, 1, asking);
+    redis_step_add(rc, &batch, op, claim, argc, argv, way->whole);
+    st = redis_batch_send(rc, way->mux, &batch, replies, deadline, err);
+    redis_batch_free(&batch);
+    if (st)
+        return st;
+    *ret = replies[way->ask];
+    if (way->ask)
+        freeReplyObject(replies[0]);
+    return HF_OK;
+}
+
 hf_status redis_step(struct redis_conn *rc, struct hfi_mux *mux, char op,
                      const struct hfi_claim *claim, int argc, const char **argv,
                      redisReply **ret, int64_t deadline, struct hf_error *err)
 {
-    struct redis_batch batch = {0};
+    struct step_way way = {mux ? mux : redis_route(rc, claim->key), false,
+                           false};
     redisReply *reply = NULL;
     hf_status st;
-    int whole;
+    int attempts;
 
-    for (whole = 0; whole < 2; whole++) {
-        redis_step_add(rc, &batch, op, claim, argc, argv, whole);
-        st = redis_batch_send(rc, mux, &batch, &reply, deadline, err);
-        redis_batch_free(&batch);
-        if (st)
+    for (attempts = 0; attempts < STEP_ATTEMPTS; attempts++) {
+        st = step_once(rc, &way, op, claim, argc, argv, &reply, deadline, err);
+        if (st) {
+            if (rc->cluster) /* redis_cluster.c (3) */
+                redis_map(rc, deadline, NULL);
             return st;
-        if (!redis_is_noscript(reply))
+        }
+        if (!step_again(rc, reply, &way))
             break;
         freeReplyObject(reply);
         reply = NULL;
     }
     if (!reply)
-        return hfi_fail(err, HF_PROTOCOL, "%s: it does not keep scripts",
+        return hfi_fail(err, HF_UNAVAILABLE,
+                        "%s: nobody has the key, or keeps scripts",
                         rc->base.endpoint);
     if (reply->type == REDIS_REPLY_ERROR) {
         st = redis_error(rc, reply, err);

@@ -141,7 +141,8 @@ hf_status redis_try_acquire(struct hfi_conn *conn,
                             int64_t deadline, struct hf_error *err)
 {
     struct redis_conn *rc = (struct redis_conn *)conn;
-    struct hfi_mux *mux = rc->replicas ? &rc->wait_mux : &rc->mux;
+    struct hfi_mux *mux =
+        rc->replicas ? &rc->wait_mux : redis_route(rc, claim->key);
     hf_status st, undone;
 
     if (grant->ref.ints[0]) /* watched: be connected before the try */
@@ -180,50 +181,133 @@ static void renew_read(struct redis_conn *rc, struct hfi_renewal *item,
     }
 }
 
-/* All of them in one go; true if the script must be loaded first. */
-static bool renew_once(struct redis_conn *rc, struct hfi_renewal *items,
-                       size_t n, bool whole, int64_t deadline,
+/* What goes to one server. */
+struct renew_part {
+    struct hfi_mux *mux;
+    struct redis_batch batch;
+    struct hfi_mux_call call;
+    redisReply **replies;
+    hf_status st;
+};
+
+/* What a renewal says beside the claim: ttl, whether it may be less, fence. */
+struct renew_args {
+    char ttl[24], fence[24];
+    const char *argv[3];
+};
+
+static void renew_say(struct renew_args *args, const struct hfi_renewal *item)
+{
+    snprintf(args->ttl, sizeof(args->ttl), "%" PRId64, item->ttl_ms);
+    snprintf(args->fence, sizeof(args->fence), "%" PRIu64, item->grant->fence);
+    args->argv[0] = args->ttl;
+    args->argv[1] = item->ttl_ms < item->claim->ttl_ms ? "1" : "0";
+    args->argv[2] = args->fence;
+}
+
+/* Send all parts, then wait for each: one server that hangs does not keep the
+ * others' locks from being renewed. */
+static void renew_send(struct renew_part *parts, size_t n, int64_t deadline,
                        struct hf_error *err)
 {
-    redisReply **replies = hfi_alloc(n * sizeof(redisReply *));
-    struct redis_batch batch = {0};
-    bool noscript = false;
-    char ttl[24], fence[24];
-    const char *argv[] = {ttl, "0", fence};
-    hf_status st;
     size_t i;
 
-    for (i = 0; replies && i < n; i++) {
-        snprintf(ttl, sizeof(ttl), "%" PRId64, items[i].ttl_ms);
-        snprintf(fence, sizeof(fence), "%" PRIu64, items[i].grant->fence);
-        argv[1] = items[i].ttl_ms < items[i].claim->ttl_ms ? "1" : "0";
-        redis_step_add(rc, &batch, 'R', items[i].claim, 3, argv,
-                       whole && i == 0);
-    }
-    st = replies
-             ? redis_batch_send(rc, &rc->mux, &batch, replies, deadline, err)
-             : hfi_nomem(err);
     for (i = 0; i < n; i++) {
-        if (st) {
-            items[i].st = st;
-            continue;
-        }
-        noscript = noscript || redis_is_noscript(replies[i]);
-        renew_read(rc, &items[i], replies[i], err);
-        freeReplyObject(replies[i]);
+        struct renew_part *part = &parts[i];
+
+        part->replies =
+            hfi_alloc((size_t)part->batch.count * sizeof(redisReply *));
+        part->st =
+            part->batch.failed || !part->replies
+                ? hfi_nomem(err)
+                : hfi_mux_begin(part->mux, &part->call, part->batch.bytes,
+                                part->batch.len, part->batch.count,
+                                part->replies, deadline, err);
     }
-    redis_batch_free(&batch);
-    hfi_free(replies);
-    return noscript;
+    for (i = 0; i < n; i++)
+        if (!parts[i].st)
+            parts[i].st = hfi_mux_finish(&parts[i].call, deadline, err);
 }
+
+/* A script that is not there, or a key that is elsewhere: one by one. */
+static void renew_alone(struct redis_conn *rc, struct hfi_renewal *item,
+                        int64_t deadline, struct hf_error *err)
+{
+    struct renew_args args;
+    redisReply *reply;
+
+    renew_say(&args, item);
+    item->st = redis_step(rc, NULL, 'R', item->claim, 3, args.argv, &reply,
+                          deadline, err);
+    if (item->st)
+        return;
+    renew_read(rc, item, reply, err);
+    freeReplyObject(reply);
+}
+
+/* Put the answers of a part where they belong, in the order of its items. */
+static void renew_apply(struct redis_conn *rc, struct renew_part *part,
+                        struct hfi_renewal *items, size_t n,
+                        const unsigned char *of, unsigned char self,
+                        int64_t deadline, struct hf_error *err)
+{
+    size_t i, at = 0;
+
+    for (i = 0; i < n; i++) {
+        redisReply *reply;
+
+        if (of[i] != self)
+            continue;
+        items[i].st = part->st;
+        if (part->st)
+            continue;
+        reply = part->replies[at++];
+        if (reply->type == REDIS_REPLY_ERROR &&
+            (redis_is_noscript(reply) || rc->cluster))
+            renew_alone(rc, &items[i], deadline, err);
+        else
+            renew_read(rc, &items[i], reply, err);
+        freeReplyObject(reply);
+    }
+    redis_batch_free(&part->batch);
+    hfi_free(part->replies);
+}
+
+/* At most so many servers at once; the rest of the items wait for the next. */
+#define RENEW_PARTS 32
 
 void redis_renew(struct hfi_conn *conn, struct hfi_renewal *items, size_t n,
                  int64_t deadline, struct hf_error *err)
 {
     struct redis_conn *rc = (struct redis_conn *)conn;
+    struct renew_part parts[RENEW_PARTS] = {0};
+    struct renew_args args;
+    unsigned char of[256];
+    size_t i, p, nparts = 0;
 
-    if (renew_once(rc, items, n, false, deadline, err))
-        renew_once(rc, items, n, true, deadline, err);
+    n = n < sizeof(of) ? n : sizeof(of); /* the core sends no more at once */
+    for (i = 0; i < n; i++) {
+        struct hfi_mux *mux = redis_route(rc, items[i].claim->key);
+
+        for (p = 0; p < nparts && parts[p].mux != mux; p++)
+            continue;
+        of[i] = RENEW_PARTS;
+        if (p == RENEW_PARTS)
+            continue;
+        if (p == nparts)
+            parts[nparts++].mux = mux;
+        of[i] = (unsigned char)p;
+        renew_say(&args, &items[i]);
+        redis_step_add(rc, &parts[p].batch, 'R', items[i].claim, 3, args.argv,
+                       false);
+    }
+    renew_send(parts, nparts, deadline, err);
+    for (p = 0; p < nparts; p++) {
+        renew_apply(rc, &parts[p], items, n, of, (unsigned char)p, deadline,
+                    err);
+        if (parts[p].st && rc->cluster)
+            redis_map(rc, deadline, NULL);
+    }
 }
 
 hf_status redis_release(struct hfi_conn *conn, const struct hfi_claim *claim,
@@ -234,7 +318,7 @@ hf_status redis_release(struct hfi_conn *conn, const struct hfi_claim *claim,
     redisReply *reply;
     bool done;
     hf_status st =
-        redis_step(rc, &rc->mux, 'L', claim, 0, NULL, &reply, deadline, err);
+        redis_step(rc, NULL, 'L', claim, 0, NULL, &reply, deadline, err);
 
     if (st)
         return st;
@@ -262,7 +346,7 @@ hf_status redis_watch(struct hfi_conn *conn, const struct hfi_claim *claim,
     grant->ref.ints[0] = 1;
     if (!grant->fence)
         return HF_OK;
-    st = redis_step(rc, &rc->mux, 'H', claim, 1, argv, &reply, deadline, err);
+    st = redis_step(rc, NULL, 'H', claim, 1, argv, &reply, deadline, err);
     if (st)
         return st;
     if (redis_number(reply) > 0)

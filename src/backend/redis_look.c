@@ -42,7 +42,7 @@ hf_status redis_inspect(struct hfi_conn *conn, const char *key,
     struct hfi_claim claim = {.key = key};
     redisReply *reply;
     hf_status st =
-        redis_step(rc, &rc->mux, 'I', &claim, 0, NULL, &reply, deadline, err);
+        redis_step(rc, NULL, 'I', &claim, 0, NULL, &reply, deadline, err);
 
     if (st)
         return st;
@@ -98,20 +98,19 @@ static hf_status list_page(struct redis_conn *rc, const redisReply *keys,
     return HF_OK;
 }
 
-hf_status redis_list(struct hfi_conn *conn, const char *prefix, hf_list_fn *fn,
-                     void *arg, int64_t deadline, struct hf_error *err)
+/* All keys of one server. */
+static hf_status list_server(struct redis_conn *rc, struct hfi_mux *mux,
+                             const char *pattern, hf_list_fn *fn, void *arg,
+                             bool *more, int64_t deadline, struct hf_error *err)
 {
-    struct redis_conn *rc = (struct redis_conn *)conn;
-    char cursor[32] = "0", pattern[2 * REDIS_NAME_MAX];
+    char cursor[32] = "0";
     const char *argv[] = {"SCAN",  cursor, "MATCH", pattern,
                           "COUNT", "500",  "TYPE",  "string"};
     redisReply *reply;
-    bool more = true;
     hf_status st;
 
-    list_pattern(rc, prefix, pattern, sizeof(pattern));
     do {
-        st = redis_command(rc, &rc->mux, 8, argv, &reply, deadline, err);
+        st = redis_command(rc, mux, 8, argv, &reply, deadline, err);
         if (st)
             return st;
         if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2 ||
@@ -121,9 +120,40 @@ hf_status redis_list(struct hfi_conn *conn, const char *prefix, hf_list_fn *fn,
             return redis_nonsense(rc, err);
         }
         snprintf(cursor, sizeof(cursor), "%s", reply->element[0]->str);
-        st = list_page(rc, reply->element[1], fn, arg, &more, deadline, err);
+        st = list_page(rc, reply->element[1], fn, arg, more, deadline, err);
         freeReplyObject(reply);
-    } while (!st && more && strcmp(cursor, "0") != 0);
+    } while (!st && *more && strcmp(cursor, "0") != 0);
+    return st;
+}
+
+/* Does the node have any slot, that is, keys of its own? */
+static bool list_is_master(const struct redis_cluster *cl, unsigned node)
+{
+    int slot;
+
+    for (slot = 0; slot < REDIS_SLOTS; slot++)
+        if (atomic_load(&cl->slots[slot]) == node)
+            return true;
+    return false;
+}
+
+hf_status redis_list(struct hfi_conn *conn, const char *prefix, hf_list_fn *fn,
+                     void *arg, int64_t deadline, struct hf_error *err)
+{
+    struct redis_conn *rc = (struct redis_conn *)conn;
+    char pattern[2 * REDIS_NAME_MAX];
+    bool more = true;
+    hf_status st = HF_OK;
+    unsigned i;
+
+    list_pattern(rc, prefix, pattern, sizeof(pattern));
+    if (!rc->cluster)
+        return list_server(rc, &rc->mux, pattern, fn, arg, &more, deadline,
+                           err);
+    for (i = 0; !st && more && i < atomic_load(&rc->cluster->nnodes); i++)
+        if (list_is_master(rc->cluster, i))
+            st = list_server(rc, &rc->cluster->nodes[i]->mux, pattern, fn, arg,
+                             &more, deadline, err);
     return st;
 }
 
@@ -139,7 +169,7 @@ hf_status redis_break(struct hfi_conn *conn, const char *key, uint64_t fence,
     hf_status st;
 
     snprintf(number, sizeof(number), "%" PRIu64, fence);
-    st = redis_step(rc, &rc->mux, 'B', &claim, 1, argv, &reply, deadline, err);
+    st = redis_step(rc, NULL, 'B', &claim, 1, argv, &reply, deadline, err);
     if (st)
         return st;
     done = reply->type == REDIS_REPLY_INTEGER && reply->integer == 1;

@@ -271,6 +271,16 @@ static void redis_tag(const char *key, char *ret, size_t size)
     }
 }
 
+unsigned redis_slot(const char *name)
+{
+    const char *open = strchr(name, '{');
+    const char *end = open ? strchr(open, '}') : NULL;
+
+    if (end && end > open + 1)
+        return slot_of(open + 1, (size_t)(end - open - 1));
+    return slot_of(name, strlen(name));
+}
+
 void redis_name(const struct redis_conn *rc, const char *key,
                 struct redis_names *ret)
 {

@@ -18,7 +18,6 @@
 #include <unistd.h>
 
 #include "../env.h"
-#include "../list.h"
 #include "../mem.h"
 #include "resp.h"
 
@@ -31,17 +30,6 @@
 
 /* A connection that was not used for so long is looked at first. */
 #define MUX_IDLE_MS 10
-
-struct mux_call {
-    struct hfi_link link;
-    pthread_cond_t cond;
-    redisReply **replies; /* the caller's; NULL for a ghost */
-    int want, got;
-    uint64_t begin; /* where its bytes start in the stream that is sent */
-    bool done;
-    bool ghost; /* nobody waits for it any more: it is on the heap */
-    hf_status st;
-};
 
 struct mux_link {
     struct hfi_mux *mux;
@@ -61,13 +49,13 @@ struct mux_link {
 
 static void link_free(struct mux_link *link)
 {
-    struct mux_call *call;
+    struct hfi_mux_call *call;
 
     if (!link)
         return;
     while (!hfi_link_alone(&link->calls)) { /* only ghosts by now */
-        call = hfi_container(link->calls.next, struct mux_call, link);
-        hfi_link_remove(&call->link);
+        call = hfi_container(link->calls.next, struct hfi_mux_call, place);
+        hfi_link_remove(&call->place);
         hfi_free(call);
     }
     hfi_stream_close(&link->stream);
@@ -97,7 +85,7 @@ static void link_retire(struct mux_link *link)
 /* Nobody on the link will get an answer any more. */
 static void link_break(struct mux_link *link, const struct hf_error *why)
 {
-    struct mux_call *call;
+    struct hfi_mux_call *call;
     struct hfi_link *at;
 
     if (link->broken)
@@ -106,7 +94,7 @@ static void link_break(struct mux_link *link, const struct hf_error *why)
     link->why = *why;
     link_retire(link);
     for (at = link->calls.next; at != &link->calls; at = at->next) {
-        call = hfi_container(at, struct mux_call, link);
+        call = hfi_container(at, struct hfi_mux_call, place);
         if (call->ghost)
             continue;
         call->done = true;
@@ -131,20 +119,20 @@ static void link_break_errno(struct mux_link *link, const char *what, int why)
 /* The next reply belongs to the first call.  mux.c (1) */
 static bool link_deliver(struct mux_link *link, redisReply *reply)
 {
-    struct mux_call *call;
+    struct hfi_mux_call *call;
 
     if (hfi_link_alone(&link->calls)) {
         freeReplyObject(reply);
         return false;
     }
-    call = hfi_container(link->calls.next, struct mux_call, link);
+    call = hfi_container(link->calls.next, struct hfi_mux_call, place);
     if (call->ghost)
         freeReplyObject(reply);
     else
         call->replies[call->got] = reply;
     if (++call->got < call->want)
         return true;
-    hfi_link_remove(&call->link);
+    hfi_link_remove(&call->place);
     if (call->ghost) {
         hfi_free(call);
         return true;
@@ -350,6 +338,13 @@ static int64_t mux_down_ms(struct hfi_mux *mux)
     return mux->down_ms / 2 + chance % (uint32_t)(mux->down_ms / 2 + 1);
 }
 
+/* What this process lacks says nothing about the server. */
+static bool mux_is_our_fault(int sys_errno)
+{
+    return sys_errno == EMFILE || sys_errno == ENFILE || sys_errno == ENOBUFS ||
+           sys_errno == ENOMEM;
+}
+
 /* Connect for all who wait for it.  With the mutex held, let go meanwhile. */
 static hf_status mux_connect(struct hfi_mux *mux, int64_t deadline,
                              struct hf_error *err)
@@ -372,7 +367,8 @@ static hf_status mux_connect(struct hfi_mux *mux, int64_t deadline,
     }
     mux->down = why;
     mux->down.status = st;
-    mux->down_until = hfi_now() + mux_down_ms(mux);
+    if (!mux_is_our_fault(why.sys_errno))
+        mux->down_until = hfi_now() + mux_down_ms(mux);
     if (err)
         *err = mux->down;
     return st;
@@ -425,9 +421,9 @@ static hf_status mux_get(struct hfi_mux *mux, int64_t deadline,
 /* ---- calls ------------------------------------------------------------- */
 
 /* The deadline passed: leave a ghost in our place.  mux.c (4) */
-static hf_status call_give_up(struct mux_link *link, struct mux_call *call)
+static hf_status call_give_up(struct mux_link *link, struct hfi_mux_call *call)
 {
-    struct mux_call *ghost = hfi_alloc(sizeof(*ghost));
+    struct hfi_mux_call *ghost = hfi_alloc(sizeof(*ghost));
 
     link_retire(link);
     if (!ghost) {
@@ -437,14 +433,14 @@ static hf_status call_give_up(struct mux_link *link, struct mux_call *call)
     *ghost = *call;
     ghost->ghost = true;
     ghost->replies = NULL;
-    ghost->link.prev->next = &ghost->link;
-    ghost->link.next->prev = &ghost->link;
-    hfi_link_init(&call->link);
+    ghost->place.prev->next = &ghost->place;
+    ghost->place.next->prev = &ghost->place;
+    hfi_link_init(&call->place);
     return HF_UNCERTAIN;
 }
 
 /* Wait for the replies, reading for all when nobody does. */
-static hf_status call_wait(struct mux_link *link, struct mux_call *call,
+static hf_status call_wait(struct mux_link *link, struct hfi_mux_call *call,
                            int64_t deadline)
 {
     struct timespec ts;
@@ -470,12 +466,12 @@ static hf_status call_wait(struct mux_link *link, struct mux_call *call,
 static void link_pass_reading(struct mux_link *link)
 {
     struct hfi_link *at;
-    struct mux_call *call;
+    struct hfi_mux_call *call;
 
     if (link->reading)
         return;
     for (at = link->calls.next; at != &link->calls; at = at->next) {
-        call = hfi_container(at, struct mux_call, link);
+        call = hfi_container(at, struct hfi_mux_call, place);
         if (call->ghost)
             continue;
         pthread_cond_signal(&call->cond);
@@ -483,30 +479,45 @@ static void link_pass_reading(struct mux_link *link)
     }
 }
 
-hf_status hfi_mux_call(struct hfi_mux *mux, const char *bytes, size_t len,
-                       int n, redisReply **replies, int64_t deadline,
-                       struct hf_error *err)
+hf_status hfi_mux_begin(struct hfi_mux *mux, struct hfi_mux_call *call,
+                        const char *bytes, size_t len, int n,
+                        redisReply **replies, int64_t deadline,
+                        struct hf_error *err)
 {
-    struct mux_call call = {
-        .cond = PTHREAD_COND_INITIALIZER, .want = n, .replies = replies};
     struct mux_link *link = NULL;
     hf_status st;
 
-    hfi_link_init(&call.link);
+    *call = (struct hfi_mux_call){
+        .cond = PTHREAD_COND_INITIALIZER, .want = n, .replies = replies};
+    hfi_link_init(&call->place);
     pthread_mutex_lock(&mux->mu);
     st = mux_get(mux, deadline, &link, err);
-    if (st)
-        goto out;
-    call.begin = link->appended;
-    if (!link_append(link, bytes, len)) {
-        link_put(link);
-        st = hfi_nomem(err);
-        goto out;
+    if (!st) {
+        call->begin = link->appended;
+        if (!link_append(link, bytes, len)) {
+            link_put(link);
+            st = hfi_nomem(err);
+        }
     }
-    hfi_link_append(&link->calls, &call.link);
-    link_flush(link, deadline);
-    st = call_wait(link, &call, deadline);
-    hfi_link_remove(&call.link);
+    if (!st) {
+        call->link = link;
+        hfi_link_append(&link->calls, &call->place);
+        link_flush(link, deadline);
+    }
+    pthread_mutex_unlock(&mux->mu);
+    return st;
+}
+
+hf_status hfi_mux_finish(struct hfi_mux_call *call, int64_t deadline,
+                         struct hf_error *err)
+{
+    struct mux_link *link = call->link;
+    struct hfi_mux *mux = link->mux;
+    hf_status st;
+
+    pthread_mutex_lock(&mux->mu);
+    st = call_wait(link, call, deadline);
+    hfi_link_remove(&call->place);
     link_pass_reading(link);
     link->used_at = hfi_now();
     if (st) {
@@ -514,13 +525,23 @@ hf_status hfi_mux_call(struct hfi_mux *mux, const char *bytes, size_t len,
             *err = link->why;
         else
             hfi_fail(err, st, "no answer in time");
-        while (call.got > 0)
-            freeReplyObject(replies[--call.got]);
+        while (call->got > 0)
+            freeReplyObject(call->replies[--call->got]);
     }
     link_put(link);
-out:
     pthread_mutex_unlock(&mux->mu);
     return st;
+}
+
+hf_status hfi_mux_call(struct hfi_mux *mux, const char *bytes, size_t len,
+                       int n, redisReply **replies, int64_t deadline,
+                       struct hf_error *err)
+{
+    struct hfi_mux_call call;
+    hf_status st =
+        hfi_mux_begin(mux, &call, bytes, len, n, replies, deadline, err);
+
+    return st ? st : hfi_mux_finish(&call, deadline, err);
 }
 
 void hfi_mux_retire(struct hfi_mux *mux)

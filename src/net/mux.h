@@ -16,6 +16,7 @@
 
 #include <stdatomic.h>
 
+#include "../list.h"
 #include "stream.h"
 
 struct redisReply;
@@ -44,6 +45,19 @@ struct hfi_mux {
     atomic_int fd; /* of `link`, or -1: for a forked child to close */
 };
 
+/* A call between its beginning and its end. */
+struct hfi_mux_call {
+    struct hfi_link place; /* in its link's queue */
+    struct mux_link *link;
+    pthread_cond_t cond;
+    struct redisReply **replies; /* the caller's; NULL for a ghost */
+    int want, got;
+    uint64_t begin; /* where its bytes start in the stream that is sent */
+    bool done;
+    bool ghost; /* nobody waits for it any more: it is on the heap */
+    hf_status st;
+};
+
 void hfi_mux_init(struct hfi_mux *, hfi_mux_find *, hfi_mux_hello *, void *arg);
 void hfi_mux_fini(struct hfi_mux *);
 void hfi_mux_forget(struct hfi_mux *); /* in a forked child */
@@ -54,6 +68,15 @@ void hfi_mux_forget(struct hfi_mux *); /* in a forked child */
 hf_status hfi_mux_call(struct hfi_mux *, const char *bytes, size_t len, int n,
                        struct redisReply **replies, int64_t deadline,
                        struct hf_error *);
+
+/* The same in two steps, so that calls to several servers can be under way at
+ * once.  What was begun must be finished. */
+hf_status hfi_mux_begin(struct hfi_mux *, struct hfi_mux_call *,
+                        const char *bytes, size_t len, int n,
+                        struct redisReply **replies, int64_t deadline,
+                        struct hf_error *);
+hf_status hfi_mux_finish(struct hfi_mux_call *, int64_t deadline,
+                         struct hf_error *);
 
 /* The same on a link that only its maker knows yet. */
 hf_status hfi_mux_exchange(struct mux_link *, const char *bytes, size_t len,
