@@ -186,6 +186,7 @@ TEST(the_longest_wait_is_good)
     hf_client *a = conf_open(), *b = conf_open();
     hf_lock *lk = conf_try(a, key, NULL);
     struct conf_waiter w[2];
+    int first;
 
     conf_waiter_start(&w[0], b, key, INT64_MAX, NULL);
     conf_waiter_start(&w[1], b, key, INT64_MAX / 2, NULL);
@@ -193,12 +194,11 @@ TEST(the_longest_wait_is_good)
     CHECK(!atomic_load(&w[0].done) && !atomic_load(&w[1].done));
     conf_unlock(lk);
     t_poll_until(atomic_load(&w[0].done) || atomic_load(&w[1].done), 20000);
-    for (int i = 0; i < 2; i++) {
-        int first = atomic_load(&w[0].done) ? i : 1 - i;
-
-        conf_waiter_join(&w[first], HF_OK);
-        conf_unlock(w[first].lk);
-    }
+    first = atomic_load(&w[0].done) ? 0 : 1;
+    conf_waiter_join(&w[first], HF_OK);
+    conf_unlock(w[first].lk);
+    conf_waiter_join(&w[1 - first], HF_OK);
+    conf_unlock(w[1 - first].lk);
     hf_close(a);
     hf_close(b);
 }

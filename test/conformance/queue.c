@@ -136,6 +136,39 @@ TEST(local_hand_over_lets_other_clients_in)
     hammer_until_another_gets_in(4, 0, false);
 }
 
+TEST(no_more_than_the_allowed_turns_are_handed_over_in_a_row)
+{
+    struct hf_lock_opts opts = conf_opts(0, 0);
+    const char *key = conf_key("k");
+    struct conf_waiter w;
+    hf_client *a, *b;
+    hf_request *req;
+    hf_lock *lk;
+    int turns = 0;
+
+    conf_needs(HF_TRAIT_QUEUED);
+    a = conf_open();
+    b = conf_open();
+    opts.local_turns = 4;
+    lk = conf_try(a, key, &opts);
+    for (int i = 0; i < 20; i++)
+        CHECK_OK(hf_acquire_start(a, key, -1, &opts, NULL, &req, &t_err));
+    conf_waiter_start(&w, b, key, -1, NULL);
+    conf_await_waiters(b, key, 1);
+    conf_unlock(lk);
+    for (; turns < 20; turns++) {
+        /* Its turn comes after four of theirs, while they all wait. */
+        if (turns == 4) {
+            conf_waiter_join(&w, HF_OK);
+            conf_unlock(w.lk);
+        }
+        conf_unlock(conf_event(a).lock);
+    }
+    hf_close(a);
+    hf_close(b);
+    conf_check_free(key);
+}
+
 TEST(the_default_hand_over_lets_other_clients_in)
 {
     hammer_until_another_gets_in(0, 0, false);
