@@ -222,6 +222,18 @@ TEST(names_that_are_not_ours_have_no_key)
     }
 }
 
+TEST(the_fence_of_a_file_rises_also_when_the_clock_stands_or_goes_back)
+{
+    struct file_record rec = {.fence = 1000};
+
+    CHECK_EQ(file_next_fence(&rec, 5000), 5000);
+    CHECK_EQ(file_next_fence(&rec, 1001), 1001);
+    CHECK_EQ(file_next_fence(&rec, 1000), 1001);
+    CHECK_EQ(file_next_fence(&rec, 7), 1001);
+    rec.fence = (UINT64_C(1) << 53) - 1;
+    CHECK_EQ(file_next_fence(&rec, 7), 0);
+}
+
 TEST(escaping_says_how_much_room_it_needs)
 {
     char buf[8];
