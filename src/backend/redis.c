@@ -352,8 +352,12 @@ static hf_status redis_open(struct hfi_conn *conn, const struct hfi_url *url,
     if (!strcmp(url->scheme, "redis+cluster"))
         return redis_cluster_open(rc, deadline, err);
     st = redis_command(rc, &rc->mux, 1, argv, &reply, deadline, err);
-    if (!st)
-        freeReplyObject(reply);
+    if (st)
+        return st;
+    if (reply->type != REDIS_REPLY_STATUS || strcmp(reply->str, "PONG") != 0)
+        st = hfi_fail(err, HF_PROTOCOL, "%s: this is no redis server",
+                      conn->endpoint);
+    freeReplyObject(reply);
     return st;
 }
 

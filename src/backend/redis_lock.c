@@ -15,6 +15,9 @@
 /* A place lasts this long after its waiter's last try, at least. */
 #define PATIENCE_MIN INT64_C(5000)
 
+/* A waiter that cannot be told asks this often. */
+#define DEAF_MS 100
+
 /* ---- taking ------------------------------------------------------------ */
 
 /* SET NX PX GET tells a lost answer from another holder; servers before 7.0
@@ -143,10 +146,13 @@ hf_status redis_try_acquire(struct hfi_conn *conn,
     struct redis_conn *rc = (struct redis_conn *)conn;
     struct hfi_mux *mux =
         rc->replicas ? &rc->wait_mux : redis_route(rc, claim->key);
-    hf_status st, undone;
+    hf_status st, undone, deaf = HF_OK;
 
-    if (grant->ref.ints[0]) /* watched: be connected before the try */
-        redis_sub_ensure(rc, deadline, NULL);
+    if (grant->ref.ints[0]) { /* watched: be connected before the try */
+        int64_t now = hfi_now();
+
+        deaf = redis_sub_ensure(rc, now + (deadline - now) / 2, NULL);
+    }
     if (rc->acquire == REDIS_SET)
         st = take_set(rc, mux, claim, deadline, err);
     else if (rc->acquire == REDIS_SETNX)
@@ -163,6 +169,8 @@ hf_status redis_try_acquire(struct hfi_conn *conn,
         grant->placed = true;
     else if (st == HF_BUSY)
         grant->placed = claim->queue && rc->acquire == REDIS_FENCED;
+    if (st == HF_BUSY && deaf && (!busy->left_ms || busy->left_ms > DEAF_MS))
+        busy->left_ms = DEAF_MS; /* Nobody will wake us. */
     return st;
 }
 
@@ -177,7 +185,9 @@ static void renew_read(struct redis_conn *rc, struct hfi_renewal *item,
         item->st = redis_nonsense(rc, err);
     } else {
         item->st = reply->integer == 1 ? HF_OK : HF_LOST;
-        item->reason = reply->integer == 2 ? HF_LOSS_STOLEN : HF_LOSS_DELETED;
+        item->reason = reply->integer == 2   ? HF_LOSS_STOLEN
+                       : reply->integer == 3 ? HF_LOSS_BROKEN
+                                             : HF_LOSS_DELETED;
     }
 }
 
