@@ -1,0 +1,354 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * rt.c - servers for tests; see rt.h.
+ */
+#include "rt.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* ---- servers ----------------------------------------------------------- */
+
+int rt_free_port(void)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET,
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof(at);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    CHECK_EQ(bind(fd, (struct sockaddr *)&at, len), 0);
+    CHECK_EQ(getsockname(fd, (struct sockaddr *)&at, &len), 0);
+    close(fd);
+    return ntohs(at.sin_port);
+}
+
+static void rt_exec(struct rt_server *s)
+{
+    char path[200];
+    int fd;
+
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    snprintf(path, sizeof(path), "%s/log", s->dir);
+    fd = open(path, O_WRONLY | O_CREAT | O_APPEND, 0600);
+    dup2(fd, STDOUT_FILENO);
+    dup2(fd, STDERR_FILENO);
+    execvp(s->program, s->args);
+    _exit(127);
+}
+
+static bool rt_answers(struct rt_server *s)
+{
+    redisReply *reply = rt_try(s, "PING");
+    bool ok = reply && reply->type == REDIS_REPLY_STATUS;
+
+    if (reply)
+        freeReplyObject(reply);
+    return ok;
+}
+
+void rt_again(struct rt_server *s)
+{
+    int64_t end = t_now_ms() + 20000;
+    char command[256];
+
+    CHECK_EQ(s->pid, 0);
+    s->pid = fork();
+    CHECK_GE(s->pid, 0);
+    if (s->pid == 0)
+        rt_exec(s);
+    while (!rt_answers(s)) {
+        if (t_now_ms() > end || waitpid(s->pid, NULL, WNOHANG) == s->pid) {
+            snprintf(command, sizeof(command), "tail %s/log >&2", s->dir);
+            CHECK_EQ(system(command), 0);
+            t_fail(__FILE__, __LINE__, "the server does not start");
+        }
+        t_sleep_ms(5);
+    }
+}
+
+void rt_start(struct rt_server *s, ...)
+{
+    static int count;
+    const char *password = s->password;
+    char port[16], sock[200];
+    const char *first[] = {"redis-server", "--port", port,   "--bind",
+                           "127.0.0.1",    "--dir",  s->dir, "--unixsocket",
+                           sock,           "--save", "",     NULL};
+    const char *arg;
+    va_list ap;
+    int n = 0;
+
+    *s = (struct rt_server){.port = rt_free_port(), .password = password};
+    if (system("command -v redis-server >/dev/null"))
+        T_SKIP_HOST("there is no redis-server");
+    snprintf(s->dir, sizeof(s->dir), "%s/%d", t_tmpdir(), count++);
+    snprintf(s->program, sizeof(s->program), "redis-server");
+    snprintf(port, sizeof(port), "%d", s->port);
+    snprintf(sock, sizeof(sock), "%s/sock", s->dir);
+    CHECK_EQ(mkdir(s->dir, 0700), 0);
+    for (; first[n]; n++)
+        s->args[n] = strdup(first[n]);
+    va_start(ap, s);
+    while ((arg = va_arg(ap, const char *))) {
+        CHECK_LT(n, RT_ARGS - 1);
+        s->args[n++] = strdup(arg);
+    }
+    va_end(ap);
+    rt_again(s);
+}
+
+void rt_signal(struct rt_server *s, int sig)
+{
+    CHECK_EQ(kill(s->pid, sig), 0);
+}
+
+void rt_crash(struct rt_server *s)
+{
+    rt_signal(s, SIGKILL);
+    CHECK_EQ(waitpid(s->pid, NULL, 0), s->pid);
+    s->pid = 0;
+}
+
+void rt_stop(struct rt_server *s)
+{
+    int i;
+
+    if (s->pid)
+        rt_crash(s);
+    for (i = 0; s->args[i]; i++)
+        free(s->args[i]);
+    s->args[0] = NULL;
+}
+
+/* One key, by its name, that is not a fence: or NULL. */
+static const char *rt_stray(struct rt_server *s)
+{
+    static char name[2200];
+    redisReply *keys = rt_ask(s, "KEYS *");
+    const char *found = NULL;
+    size_t i;
+
+    for (i = 0; i < keys->elements && !found; i++) {
+        snprintf(name, sizeof(name), "%s", keys->element[i]->str);
+        if (!strstr(name, ":meta:"))
+            found = name;
+    }
+    freeReplyObject(keys);
+    return found;
+}
+
+void rt_check_clean(struct rt_server *s)
+{
+    int64_t end = t_now_ms() + 3000;
+    const char *stray;
+
+    while ((stray = rt_stray(s))) {
+        if (t_now_ms() > end)
+            t_fail(__FILE__, __LINE__, "left behind: %s", stray);
+        t_sleep_ms(20);
+    }
+    t_poll_until(!strstr(rt_text(s, "CLIENT LIST TYPE pubsub"), "cmd="), 3000);
+}
+
+void rt_end(struct rt_server *s)
+{
+    rt_check_clean(s);
+    rt_stop(s);
+}
+
+/* ---- questions --------------------------------------------------------- */
+
+static redisReply *rt_vtry(struct rt_server *s, const char *fmt, va_list ap)
+{
+    struct timeval limit = {.tv_sec = 10};
+    redisContext *c;
+    redisReply *reply = NULL;
+    char path[200];
+
+    snprintf(path, sizeof(path), "%s/sock", s->dir);
+    c = redisConnectUnixWithTimeout(path, limit);
+    if (c && !c->err) {
+        redisSetTimeout(c, limit);
+        if (s->password) {
+            reply = redisCommand(c, "AUTH %s", s->password);
+            if (reply)
+                freeReplyObject(reply);
+        }
+        reply = redisvCommand(c, fmt, ap);
+    }
+    if (c)
+        redisFree(c);
+    return reply;
+}
+
+redisReply *rt_try(struct rt_server *s, const char *fmt, ...)
+{
+    redisReply *reply;
+    va_list ap;
+
+    va_start(ap, fmt);
+    reply = rt_vtry(s, fmt, ap);
+    va_end(ap);
+    return reply;
+}
+
+static redisReply *rt_vask(struct rt_server *s, const char *fmt, va_list ap)
+{
+    redisReply *reply = rt_vtry(s, fmt, ap);
+
+    if (!reply)
+        t_fail(__FILE__, __LINE__, "no answer to %s", fmt);
+    if (reply->type == REDIS_REPLY_ERROR)
+        t_fail(__FILE__, __LINE__, "%s: %s", fmt, reply->str);
+    return reply;
+}
+
+redisReply *rt_ask(struct rt_server *s, const char *fmt, ...)
+{
+    redisReply *reply;
+    va_list ap;
+
+    va_start(ap, fmt);
+    reply = rt_vask(s, fmt, ap);
+    va_end(ap);
+    return reply;
+}
+
+void rt_do(struct rt_server *s, const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    freeReplyObject(rt_vask(s, fmt, ap));
+    va_end(ap);
+}
+
+long long rt_int(struct rt_server *s, const char *fmt, ...)
+{
+    redisReply *reply;
+    long long n;
+    va_list ap;
+
+    va_start(ap, fmt);
+    reply = rt_vask(s, fmt, ap);
+    va_end(ap);
+    n = reply->type == REDIS_REPLY_INTEGER ? reply->integer : -1;
+    freeReplyObject(reply);
+    return n;
+}
+
+const char *rt_text(struct rt_server *s, const char *fmt, ...)
+{
+    static _Thread_local char texts[16][16384];
+    static _Thread_local unsigned next;
+    char *text = texts[next++ % 16];
+    redisReply *reply;
+    va_list ap;
+
+    va_start(ap, fmt);
+    reply = rt_vask(s, fmt, ap);
+    va_end(ap);
+    snprintf(text, sizeof(texts[0]), "%s", reply->str ? reply->str : "");
+    freeReplyObject(reply);
+    return text;
+}
+
+long long rt_calls(struct rt_server *s, const char *command)
+{
+    char name[64];
+    const char *at;
+
+    snprintf(name, sizeof(name), "cmdstat_%s:calls=", command);
+    at = strstr(rt_text(s, "INFO commandstats"), name);
+    return at ? strtoll(at + strlen(name), NULL, 10) : 0;
+}
+
+long long rt_waiters(struct rt_server *s, const char *key)
+{
+    return rt_int(s, "ZCARD {holdfast:%s}:queue:", key);
+}
+
+/* ---- clients ----------------------------------------------------------- */
+
+const char *rt_url(int port, const char *more)
+{
+    static _Thread_local char urls[8][512];
+    static _Thread_local unsigned next;
+    char *url = urls[next++ % 8];
+
+    snprintf(url, sizeof(urls[0]), "redis://127.0.0.1:%d%s", port, more);
+    return url;
+}
+
+hf_client *rt_open(struct rt_server *s, const char *more)
+{
+    hf_client *client = NULL;
+
+    CHECK_OK(hf_open(rt_url(s->port, more), NULL, &client, &t_err));
+    return client;
+}
+
+struct hf_lock_opts rt_opts(int64_t ttl_ms, unsigned flags)
+{
+    struct hf_lock_opts opts = HF_LOCK_OPTS_INIT;
+
+    opts.ttl_ms = ttl_ms;
+    opts.flags = flags;
+    return opts;
+}
+
+hf_lock *rt_lock(hf_client *client, const char *key, int64_t wait_ms,
+                 int64_t ttl_ms, unsigned flags)
+{
+    struct hf_lock_opts opts = rt_opts(ttl_ms, flags);
+    hf_lock *lk = NULL;
+
+    CHECK_OK(hf_acquire(client, key, wait_ms, &opts, &lk, &t_err));
+    return lk;
+}
+
+struct rt_waiter rt_waiter(hf_client *client, const char *key, int64_t wait_ms,
+                           int64_t ttl_ms, unsigned flags)
+{
+    return (struct rt_waiter){.client = client,
+                              .key = key,
+                              .wait_ms = wait_ms,
+                              .ttl_ms = ttl_ms,
+                              .flags = flags};
+}
+
+static void *rt_wait_run(void *arg)
+{
+    struct rt_waiter *w = arg;
+    struct hf_lock_opts opts = rt_opts(w->ttl_ms, w->flags);
+    hf_lock *lk = NULL;
+
+    w->st = hf_acquire(w->client, w->key, w->wait_ms, &opts, &lk, &w->err);
+    if (w->st)
+        return NULL;
+    w->fence = hf_fence(lk);
+    __atomic_store_n(&w->got_at, t_now_ms(), __ATOMIC_RELEASE);
+    t_sleep_ms(w->hold_ms);
+    w->st = hf_release(lk, &w->err);
+    return NULL;
+}
+
+void rt_wait_start(struct rt_waiter *w)
+{
+    CHECK_EQ(pthread_create(&w->thread, NULL, rt_wait_run, w), 0);
+}
+
+void rt_wait_join(struct rt_waiter *w)
+{
+    CHECK_EQ(pthread_join(w->thread, NULL), 0);
+    if (w->st)
+        t_fail(__FILE__, __LINE__, "a waiter for %s: %s (%s)", w->key,
+               hf_status_name(w->st), w->err.text);
+}

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * rt.h - real Redis servers for tests, and a way to look at them from outside.
+ *
+ * Each server has a directory below the test's own, a free port of the loopback
+ * interface, and a unix socket on which the test asks it questions, so that
+ * what the test does to the port does not get in its own way.  The runner kills
+ * what a failed test leaves running.
+ */
+#ifndef RT_H
+#define RT_H
+
+#include "../t.h"
+
+#include <hiredis/hiredis.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define RT_ARGS 24
+
+struct rt_server {
+    pid_t pid; /* 0: not running */
+    int port;
+    char dir[160];
+    char program[32];
+    char *args[RT_ARGS];  /* ends with NULL */
+    const char *password; /* for the test's own questions */
+};
+
+/* Start a server with these options ("--appendonly", "yes", ..., NULL) and wait
+ * until it answers. */
+void rt_start(struct rt_server *s, ...);
+
+/* Kill it, as a crash would; and start it again as it was, on the same port. */
+void rt_crash(struct rt_server *s);
+void rt_again(struct rt_server *s);
+void rt_signal(struct rt_server *s, int sig);
+
+/* The end of a test: nothing but fences is left in the database, and nobody is
+ * subscribed or connected.  Then stop the server. */
+void rt_end(struct rt_server *s);
+void rt_stop(struct rt_server *s);
+void rt_check_clean(struct rt_server *s);
+
+/* A question to the server; the reply is to be freed.  rt_try() gives NULL where
+ * rt_ask() fails the test. */
+redisReply *rt_ask(struct rt_server *s, const char *fmt, ...);
+redisReply *rt_try(struct rt_server *s, const char *fmt, ...);
+void rt_do(struct rt_server *s, const char *fmt, ...);
+long long rt_int(struct rt_server *s, const char *fmt, ...);
+
+/* The text of a reply, good until the sixteenth next; "" for nil. */
+const char *rt_text(struct rt_server *s, const char *fmt, ...);
+
+/* How often a command ("evalsha") was called, from INFO commandstats. */
+long long rt_calls(struct rt_server *s, const char *command);
+
+/* How many clients wait for the key "holdfast:KEY". */
+long long rt_waiters(struct rt_server *s, const char *key);
+
+int rt_free_port(void);
+
+/* "redis://127.0.0.1:PORT" and `more`; good until the eighth next. */
+const char *rt_url(int port, const char *more);
+
+hf_client *rt_open(struct rt_server *s, const char *more);
+struct hf_lock_opts rt_opts(int64_t ttl_ms, unsigned flags);
+hf_lock *rt_lock(hf_client *client, const char *key, int64_t wait_ms,
+                 int64_t ttl_ms, unsigned flags);
+
+/* A thread that acquires, and what came of it. */
+struct rt_waiter {
+    hf_client *client;
+    const char *key;
+    int64_t wait_ms, ttl_ms;
+    unsigned flags;
+    int64_t hold_ms; /* before it releases */
+    pthread_t thread;
+    hf_status st;
+    uint64_t fence;
+    int64_t got_at; /* 0: not yet */
+    struct hf_error err;
+};
+
+struct rt_waiter rt_waiter(hf_client *client, const char *key, int64_t wait_ms,
+                           int64_t ttl_ms, unsigned flags);
+void rt_wait_start(struct rt_waiter *w);
+void rt_wait_join(struct rt_waiter *w); /* it must have got the lock */
+
+#endif
