@@ -1,0 +1,430 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * errors.c - each way in which a Redis server says no has its own status and
+ * its own words: refused (credentials, rights, certificates), not now (loading,
+ * busy, out of memory, read-only), and somebody else's data.
+ *
+ * No message shows a password.
+ */
+#include "rt.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+static const char secret[] = "s3cret%2Fw%40rd"; /* as a URL has it */
+static const char plain[] = "s3cret/w@rd";
+
+/* Opening `url` fails like this, in words that contain `word` but no secret. */
+static void check_refused(const char *url, hf_status want, const char *word)
+{
+    hf_client *client = NULL;
+
+    CHECK_STATUS(hf_open(url, NULL, &client, &t_err), want);
+    if (!strstr(t_err.text, word))
+        t_fail(__FILE__, __LINE__, "'%s' is not in: %s", word, t_err.text);
+    CHECK(!strstr(t_err.text, "s3cret"));
+}
+
+static void check_works(const char *url)
+{
+    hf_client *client = NULL;
+    struct hf_service service = {.size = sizeof(service)};
+
+    CHECK_OK(hf_open(url, NULL, &client, &t_err));
+    CHECK_OK(hf_release(rt_lock(client, "k", 1000, 5000, 0), &t_err));
+    CHECK_OK(hf_describe(client, &service, &t_err));
+    CHECK(!strstr(service.endpoint, "s3cret"));
+    hf_close(client);
+}
+
+/* ---- credentials ------------------------------------------------------- */
+
+TEST(a_wrong_or_missing_password_is_denied_without_showing_it)
+{
+    struct rt_server s = {.password = plain};
+    char url[256];
+
+    rt_start(&s, "--requirepass", plain, NULL);
+    check_refused(rt_url(s.port, ""), HF_DENIED, "NOAUTH");
+    snprintf(url, sizeof(url), "redis://:s3cretwrong@127.0.0.1:%d", s.port);
+    check_refused(url, HF_DENIED, "WRONGPASS");
+    snprintf(url, sizeof(url), "redis://nobody:%s@127.0.0.1:%d", secret,
+             s.port);
+    check_refused(url, HF_DENIED, "WRONGPASS");
+    snprintf(url, sizeof(url), "redis://:%s@127.0.0.1:%d", secret, s.port);
+    check_works(url);
+    snprintf(url, sizeof(url), "redis://default:%s@127.0.0.1:%d/3", secret,
+             s.port);
+    check_works(url);
+    CHECK_EQ(setenv("REDISCLI_AUTH", plain, 1), 0);
+    check_works(rt_url(s.port, ""));
+    CHECK_EQ(unsetenv("REDISCLI_AUTH"), 0);
+    rt_end(&s);
+}
+
+TEST(a_password_for_a_server_that_wants_none_is_told)
+{
+    struct rt_server s = {0};
+    char url[256];
+
+    rt_start(&s, NULL);
+    snprintf(url, sizeof(url), "redis://:%s@127.0.0.1:%d", secret, s.port);
+    check_refused(url, HF_DENIED, "password");
+    check_refused(rt_url(s.port, "/99"), HF_INVALID, "database");
+    check_refused(rt_url(s.port, "/x"), HF_INVALID, "database");
+    rt_end(&s);
+}
+
+TEST(a_user_without_the_rights_is_denied)
+{
+    struct rt_server s = {0};
+    hf_client *client = NULL;
+    hf_lock *lk = NULL;
+    char url[256];
+
+    rt_start(&s, NULL);
+    rt_do(&s, "ACL SETUSER reader on >%s ~* &* +@read +ping", plain);
+    rt_do(&s, "ACL SETUSER locker on >%s ~* &* +@all -@admin", plain);
+    rt_do(&s, "ACL SETUSER elsewhere on >%s ~other:* &* +@all", plain);
+    snprintf(url, sizeof(url), "redis://reader:%s@127.0.0.1:%d", secret,
+             s.port);
+    CHECK_OK(hf_open(url, NULL, &client, &t_err));
+    CHECK_STATUS(hf_acquire(client, "k", 5000, NULL, &lk, &t_err), HF_DENIED);
+    CHECK(strstr(t_err.text, "NOPERM") != NULL);
+    CHECK(!strstr(t_err.text, "s3cret"));
+    hf_close(client);
+    snprintf(url, sizeof(url), "redis://elsewhere:%s@127.0.0.1:%d", secret,
+             s.port);
+    CHECK_OK(hf_open(url, NULL, &client, &t_err));
+    CHECK_STATUS(hf_acquire(client, "k", 5000, NULL, &lk, &t_err), HF_DENIED);
+    hf_close(client);
+    snprintf(url, sizeof(url), "redis://locker:%s@127.0.0.1:%d", secret,
+             s.port);
+    check_works(url);
+    rt_end(&s);
+}
+
+/* A user may lose its rights while it holds; the lease then ends. */
+TEST(rights_that_are_taken_away_end_the_lease_and_say_so)
+{
+    struct rt_server s = {0};
+    hf_client *client = NULL;
+    hf_lock *lk;
+    char url[256];
+
+    rt_start(&s, NULL);
+    rt_do(&s, "ACL SETUSER locker on >%s ~* &* +@all", plain);
+    snprintf(url, sizeof(url), "redis://locker:%s@127.0.0.1:%d", secret,
+             s.port);
+    CHECK_OK(hf_open(url, NULL, &client, &t_err));
+    lk = rt_lock(client, "k", 0, 1000, 0);
+    rt_do(&s, "ACL SETUSER locker -@all");
+    t_poll_until(!hf_held(lk), 2000);
+    CHECK_EQ(hf_lost_reason(lk), HF_LOSS_EXPIRED);
+    CHECK_STATUS(hf_release(lk, &t_err), HF_LOST);
+    hf_close(client);
+    rt_do(&s, "DEL holdfast:k");
+    rt_end(&s);
+}
+
+/* ---- not now ----------------------------------------------------------- */
+
+static void check_not_now(hf_client *client, const char *word)
+{
+    struct hf_lock_opts opts = rt_opts(5000, 0);
+    hf_lock *lk = NULL;
+
+    CHECK_STATUS(hf_acquire(client, "new", 0, &opts, &lk, &t_err),
+                 HF_UNAVAILABLE);
+    if (!strstr(t_err.text, word))
+        t_fail(__FILE__, __LINE__, "'%s' is not in: %s", word, t_err.text);
+}
+
+TEST(a_full_server_refuses_new_locks_and_keeps_those_there_are)
+{
+    struct rt_server s = {0};
+    struct hf_lock_opts opts = rt_opts(1500, 0);
+    struct rt_waiter w;
+    hf_client *client, *other;
+    hf_lock *lk, *owned = NULL;
+
+    rt_start(&s, NULL);
+    client = rt_open(&s, "");
+    other = rt_open(&s, "");
+    lk = rt_lock(client, "k", 0, 1500, 0);
+    opts.owner = "order-7";
+    CHECK_OK(hf_acquire(client, "owned", 0, &opts, &owned, &t_err));
+    w = rt_waiter(other, "k", 20000, 5000, 0);
+    rt_wait_start(&w);
+    t_poll_until(rt_waiters(&s, "k") == 1, 5000);
+    rt_do(&s, "CONFIG SET maxmemory 1");
+    check_not_now(client, "OOM");
+    t_sleep_ms(2000);
+    CHECK(hf_held(lk));
+    CHECK(hf_held(owned));
+    CHECK_OK(hf_release(lk, &t_err));
+    CHECK_OK(hf_release(owned, &t_err));
+    rt_wait_join(&w);
+    rt_do(&s, "CONFIG SET maxmemory 0");
+    CHECK_OK(hf_release(rt_lock(client, "new", 0, 5000, 0), &t_err));
+    hf_close(client);
+    hf_close(other);
+    rt_end(&s);
+}
+
+TEST(a_server_that_cannot_serve_now_is_unavailable_by_name)
+{
+    struct rt_server s = {0}, replica = {0};
+    char port[16];
+    hf_client *client;
+
+    rt_start(&s, NULL);
+    client = rt_open(&s, "?timeout=1s");
+    rt_do(&s, "CONFIG SET min-replicas-to-write 1");
+    check_not_now(client, "NOREPLICAS");
+    rt_do(&s, "CONFIG SET min-replicas-to-write 0");
+    snprintf(port, sizeof(port), "%d", s.port);
+    rt_start(&replica, "--replicaof", "127.0.0.1", port, NULL);
+    hf_close(client);
+    client = rt_open(&replica, "");
+    check_not_now(client, "READONLY");
+    /* It is the right one as soon as it is promoted. */
+    rt_do(&replica, "REPLICAOF NO ONE");
+    CHECK_OK(hf_release(rt_lock(client, "new", 1000, 5000, 0), &t_err));
+    hf_close(client);
+    rt_end(&replica);
+    rt_end(&s);
+}
+
+static void *spin_run(void *arg)
+{
+    redisReply *reply = rt_try(arg, "EVAL %s 0", "while true do end");
+
+    if (reply)
+        freeReplyObject(reply);
+    return NULL;
+}
+
+TEST(a_server_busy_with_a_script_is_unavailable_and_then_serves)
+{
+    struct rt_server s = {0};
+    hf_client *client;
+    pthread_t thread;
+
+    rt_start(&s, "--lua-time-limit", "50", NULL);
+    client = rt_open(&s, "?timeout=3s");
+    CHECK_EQ(pthread_create(&thread, NULL, spin_run, &s), 0);
+    t_sleep_ms(300);
+    check_not_now(client, "BUSY");
+    rt_do(&s, "SCRIPT KILL");
+    pthread_join(thread, NULL);
+    CHECK_OK(hf_release(rt_lock(client, "new", 1000, 5000, 0), &t_err));
+    hf_close(client);
+    rt_end(&s);
+}
+
+TEST(a_server_that_cannot_save_is_unavailable_and_then_serves)
+{
+    struct rt_server s = {0};
+    hf_client *client;
+    char path[200];
+
+    rt_start(&s, "--save", "3600", "1000000", NULL);
+    client = rt_open(&s, "");
+    snprintf(path, sizeof(path), "%s/dump.rdb", s.dir);
+    CHECK_EQ(mkdir(path, 0700), 0); /* so that it cannot be renamed to */
+    rt_do(&s, "BGSAVE");
+    t_poll_until(strstr(rt_text(&s, "INFO persistence"),
+                        "rdb_last_bgsave_status:err") != NULL,
+                 5000);
+    check_not_now(client, "MISCONF");
+    rt_do(&s, "CONFIG SET stop-writes-on-bgsave-error no");
+    CHECK_OK(hf_release(rt_lock(client, "new", 1000, 5000, 0), &t_err));
+    hf_close(client);
+    rt_end(&s);
+}
+
+TEST(a_server_that_is_not_there_is_unavailable)
+{
+    char url[64];
+
+    snprintf(url, sizeof(url), "redis://127.0.0.1:%d?timeout=1s",
+             rt_free_port());
+    check_refused(url, HF_UNAVAILABLE, "127.0.0.1");
+    check_refused("redis+unix:///nowhere/sock?timeout=1s", HF_UNAVAILABLE,
+                  "/nowhere/sock");
+    check_refused("redis://no-such-host.invalid?timeout=2s", HF_UNAVAILABLE,
+                  "no-such-host.invalid");
+}
+
+/* ---- somebody else's data ---------------------------------------------- */
+
+TEST(other_peoples_data_at_the_key_is_told_and_left_alone)
+{
+    struct rt_server s = {0};
+    struct hf_info info = HF_INFO_INIT;
+    static const char *const modes[] = {"", "?acquire=set", "?acquire=script"};
+    hf_client *client;
+    hf_lock *lk = NULL;
+    int i;
+
+    rt_start(&s, NULL);
+    rt_do(&s, "RPUSH holdfast:list a b c");
+    rt_do(&s, "SET {holdfast:meta}:meta: text");
+    for (i = 0; i < 3; i++) {
+        client = rt_open(&s, modes[i]);
+        CHECK_STATUS(hf_acquire(client, "list", 5000, NULL, &lk, &t_err),
+                     HF_PROTOCOL);
+        CHECK(strstr(t_err.text, "WRONGTYPE") != NULL);
+        CHECK_STATUS(hf_inspect(client, "list", &info, &t_err), HF_PROTOCOL);
+        hf_close(client);
+    }
+    client = rt_open(&s, "");
+    CHECK_STATUS(hf_acquire(client, "meta", 0, NULL, &lk, &t_err), HF_PROTOCOL);
+    CHECK_EQ(rt_int(&s, "EXISTS holdfast:meta"), 0); /* nothing half done */
+    CHECK_EQ(rt_int(&s, "LLEN holdfast:list"), 3);
+    CHECK_EQ(rt_int(&s, "PTTL holdfast:list"), -1);
+    rt_do(&s, "DEL holdfast:list {holdfast:meta}:meta:");
+    hf_close(client);
+    rt_end(&s);
+}
+
+/* ---- ways to connect --------------------------------------------------- */
+
+TEST(a_unix_socket_works_with_a_password_and_a_database)
+{
+    struct rt_server s = {.password = plain};
+    char url[400];
+
+    rt_start(&s, "--requirepass", plain, NULL);
+    snprintf(url, sizeof(url), "redis+unix://:%s@%s/sock?db=2", secret, s.dir);
+    check_works(url);
+    snprintf(url, sizeof(url), "redis+unix:%s/sock", s.dir);
+    check_refused(url, HF_DENIED, "NOAUTH");
+    snprintf(url, sizeof(url), "redis+unix:%s/sock?db=99", s.dir);
+    check_refused(url, HF_DENIED, "NOAUTH");
+    CHECK_STR(rt_text(&s, "CONFIG GET none"), "");
+    rt_end(&s);
+}
+
+/* A CA, a certificate for localhost and 127.0.0.1, one for another name, and a
+ * CA that nobody knows. */
+static void make_certificates(const char *dir)
+{
+    char command[2048];
+
+    snprintf(
+        command, sizeof(command),
+        "cd %s && ("
+        "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj '/CN=test CA'"
+        " -keyout ca.key -out ca.pem &&"
+        "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj '/CN=no CA'"
+        " -keyout no.key -out no.pem &&"
+        "for name in localhost elsewhere.test; do"
+        " openssl req -newkey rsa:2048 -nodes -subj /CN=$name"
+        "  -keyout $name.key -out $name.csr &&"
+        " if [ $name = localhost ]; then"
+        "  echo subjectAltName=DNS:localhost,IP:127.0.0.1 >ext;"
+        " else echo subjectAltName=DNS:$name >ext; fi &&"
+        " openssl x509 -req -in $name.csr -CA ca.pem -CAkey ca.key -days 2"
+        "  -CAcreateserial -extfile ext -out $name.pem || exit 1;"
+        "done) >openssl.log 2>&1",
+        dir);
+    if (system("command -v openssl >/dev/null"))
+        T_SKIP_HOST("there is no openssl");
+    CHECK_EQ(system(command), 0);
+}
+
+static void start_tls(struct rt_server *s, const char *dir, const char *name,
+                      const char *clients, int *port)
+{
+    char text[16], cert[256], key[256], ca[256];
+
+    *port = rt_free_port();
+    snprintf(text, sizeof(text), "%d", *port);
+    snprintf(cert, sizeof(cert), "%s/%s.pem", dir, name);
+    snprintf(key, sizeof(key), "%s/%s.key", dir, name);
+    snprintf(ca, sizeof(ca), "%s/ca.pem", dir);
+    rt_start(s, "--tls-port", text, "--tls-cert-file", cert, "--tls-key-file",
+             key, "--tls-ca-cert-file", ca, "--tls-auth-clients", clients,
+             NULL);
+}
+
+static const char *tls_url(const char *host, int port, const char *dir,
+                           const char *more)
+{
+    static char url[1024];
+
+    snprintf(url, sizeof(url), "rediss://%s:%d?timeout=2s&ca=%s/%s", host, port,
+             dir, more);
+    return url;
+}
+
+TEST(tls_works_only_with_a_known_ca_and_the_right_name)
+{
+    struct rt_server s = {0}, wrong = {0};
+    const char *dir = t_tmpdir();
+    int port, wrong_port;
+
+    make_certificates(dir);
+    start_tls(&s, dir, "localhost", "no", &port);
+    start_tls(&wrong, dir, "elsewhere.test", "no", &wrong_port);
+    check_works(tls_url("localhost", port, dir, "ca.pem"));
+    check_works(tls_url("127.0.0.1", port, dir, "ca.pem"));
+    check_refused(tls_url("localhost", wrong_port, dir, "ca.pem"), HF_DENIED,
+                  "certificate");
+    check_refused(tls_url("127.0.0.1", wrong_port, dir, "ca.pem"), HF_DENIED,
+                  "certificate");
+    check_refused(tls_url("localhost", port, dir, "no.pem"), HF_DENIED,
+                  "certificate");
+    check_works(tls_url("localhost", wrong_port, dir, "ca.pem&verify=no"));
+    check_works(tls_url("localhost", port, dir, "no.pem&verify=no"));
+    check_refused(tls_url("localhost", port, dir, "none.pem"), HF_INVALID,
+                  "ca=");
+    /* Both ways round: a plain client at a TLS port, TLS at a plain port. */
+    check_refused(rt_url(port, "?timeout=1s"), HF_UNAVAILABLE, "");
+    check_refused(tls_url("localhost", s.port, dir, "ca.pem"), HF_UNAVAILABLE,
+                  "tls");
+    rt_end(&s);
+    rt_end(&wrong);
+}
+
+TEST(tls_with_a_client_certificate_holds_waits_and_renews)
+{
+    struct rt_server s = {0};
+    const char *dir = t_tmpdir();
+    struct rt_waiter w[8];
+    hf_client *client[2] = {NULL, NULL};
+    hf_lock *lk;
+    char more[600];
+    int i, port;
+
+    make_certificates(dir);
+    start_tls(&s, dir, "localhost", "yes", &port);
+    CHECK_NE(hf_open(tls_url("localhost", port, dir, "ca.pem"), NULL,
+                     &client[0], &t_err),
+             HF_OK);
+    snprintf(more, sizeof(more),
+             "ca.pem&cert=%s/localhost.pem"
+             "&key=%s/localhost.key",
+             dir, dir);
+    for (i = 0; i < 2; i++)
+        CHECK_OK(hf_open(tls_url("localhost", port, dir, more), NULL,
+                         &client[i], &t_err));
+    lk = rt_lock(client[0], "k", 0, 900, 0);
+    for (i = 0; i < 8; i++) {
+        w[i] = rt_waiter(client[i % 2], "k", 20000, 900, HF_FAIR);
+        rt_wait_start(&w[i]);
+    }
+    t_poll_until(rt_waiters(&s, "k") == 8, 5000);
+    t_sleep_ms(1200);
+    CHECK(hf_held(lk));
+    CHECK_OK(hf_release(lk, &t_err));
+    for (i = 0; i < 8; i++)
+        rt_wait_join(&w[i]);
+    hf_close(client[0]);
+    hf_close(client[1]);
+    rt_end(&s);
+}
+
+T_MAIN
