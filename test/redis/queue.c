@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * queue.c - waiting for a lock in Redis.
+ *
+ * First come, first served; one is woken for each release; who waits asks
+ * almost nothing; who dies while waiting costs the others little.
+ */
+#include "rt.h"
+
+#include <unistd.h>
+
+struct dying {
+    int port;
+    const char *more;
+};
+
+/* A process that waits for "k" until it is killed. */
+static void wait_to_die(struct t_peer *up, void *arg)
+{
+    struct dying *dying = arg;
+    struct hf_lock_opts opts = rt_opts(30000, 0);
+    hf_client *client = NULL;
+    hf_lock *lk = NULL;
+
+    CHECK_EQ(t_hear(up), 1);
+    CHECK_OK(hf_open(rt_url(dying->port, dying->more), NULL, &client, &t_err));
+    CHECK_OK(hf_acquire(client, "k", 60000, &opts, &lk, &t_err));
+    t_fail(__FILE__, __LINE__, "it got the lock");
+}
+
+/* Behind a holder a live waiter, `dead` ones, another live one: how long the
+ * last one waits after the first had it. */
+static int64_t dead_waiters_cost(const char *more, int dead, int sig)
+{
+    struct rt_server s = {0};
+    struct t_peer peer[3];
+    struct dying dying = {0, more};
+    hf_client *client[2];
+    struct rt_waiter w[2];
+    hf_lock *lk;
+    int64_t cost;
+    int i;
+
+    rt_start(&s, NULL);
+    dying.port = s.port;
+    for (i = 0; i < dead; i++) /* before we have threads */
+        peer[i] = t_fork(wait_to_die, &dying);
+    for (i = 0; i < 2; i++)
+        client[i] = rt_open(&s, more);
+    lk = rt_lock(client[0], "k", 0, 30000, HF_FAIR);
+    w[0] = rt_waiter(client[0], "k", 30000, 30000, HF_FAIR);
+    rt_wait_start(&w[0]);
+    t_poll_until(rt_waiters(&s, "k") == 1, 5000);
+    for (i = 0; i < dead; i++) {
+        t_tell(&peer[i], 1);
+        t_poll_until(rt_waiters(&s, "k") == 2 + i, 5000);
+    }
+    w[1] = rt_waiter(client[1], "k", 30000, 30000, HF_FAIR);
+    rt_wait_start(&w[1]);
+    t_poll_until(rt_waiters(&s, "k") == 2 + dead, 5000);
+    t_sleep_ms(100); /* they have subscribed */
+    for (i = 0; i < dead; i++)
+        kill(peer[i].pid, sig);
+    t_sleep_ms(100); /* the server has noticed, if it can */
+    CHECK_OK(hf_release(lk, &t_err));
+    rt_wait_join(&w[0]);
+    rt_wait_join(&w[1]);
+    cost = w[1].got_at - w[0].got_at;
+    printf("%lld ms\n", (long long)cost);
+    for (i = 0; i < dead; i++)
+        t_kill(&peer[i]);
+    hf_close(client[0]);
+    hf_close(client[1]);
+    rt_do(&s, "DEL {holdfast:k}:queue: {holdfast:k}:places: holdfast:k");
+    rt_end(&s);
+    return cost;
+}
+
+TEST(a_waiter_that_was_killed_delays_the_next_by_two_seconds_at_most)
+{
+    CHECK_LE(dead_waiters_cost("", 1, SIGKILL), 2000 + 500);
+}
+
+TEST(two_waiters_that_were_killed_cost_no_more_than_two_windows)
+{
+    CHECK_LE(dead_waiters_cost("", 2, SIGKILL), 4000 + 500);
+}
+
+TEST(a_waiter_that_is_frozen_delays_the_next_by_two_seconds_at_most)
+{
+    CHECK_LE(dead_waiters_cost("", 1, SIGSTOP), 2000 + 500);
+}
+
+TEST(with_barging_a_dead_waiter_keeps_nobody_from_being_woken)
+{
+    CHECK_LE(dead_waiters_cost("?queue=barge", 1, SIGKILL), 2000 + 500);
+}
+
+/* ---- what waiting costs ------------------------------------------------ */
+
+#define CROWD 8
+
+/* Waiters behind a holder, each with a client of its own; how many commands it
+ * takes until all have had it. */
+static int wake_ups(const char *more, bool in_order)
+{
+    struct rt_server s = {0};
+    hf_client *holder, *client[CROWD];
+    struct rt_waiter w[CROWD];
+    long long calls;
+    hf_lock *lk;
+    int i;
+
+    rt_start(&s, NULL);
+    holder = rt_open(&s, more);
+    lk = rt_lock(holder, "k", 0, 60000, 0);
+    for (i = 0; i < CROWD; i++) {
+        client[i] = rt_open(&s, more);
+        w[i] = rt_waiter(client[i], "k", 30000, 60000, 0);
+        w[i].hold_ms = 30;
+        rt_wait_start(&w[i]);
+        t_poll_until(rt_waiters(&s, "k") == i + 1, 5000);
+    }
+    t_sleep_ms(100);
+    calls = rt_calls(&s, "evalsha");
+    CHECK_OK(hf_release(lk, &t_err));
+    for (i = 0; i < CROWD; i++)
+        rt_wait_join(&w[i]);
+    calls = rt_calls(&s, "evalsha") - calls;
+    for (i = 1; i < CROWD && in_order; i++) {
+        CHECK_GE(w[i].got_at, w[i - 1].got_at);
+        CHECK_GT(w[i].fence, w[i - 1].fence);
+    }
+    for (i = 0; i < CROWD; i++)
+        hf_close(client[i]);
+    hf_close(holder);
+    rt_end(&s);
+    return (int)calls;
+}
+
+/* As many releases as holders, one taking-up for each waiter, no try more. */
+TEST(a_release_wakes_exactly_one_and_in_order)
+{
+    CHECK_EQ(wake_ups("", true), CROWD + 1 + CROWD);
+}
+
+TEST(with_barging_a_release_wakes_one_as_well)
+{
+    CHECK_LE(wake_ups("?queue=barge", false), CROWD + 1 + 2 * CROWD);
+}
+
+/* Three in line, so that the first, the second and another are all there. */
+TEST(who_waits_asks_at_most_twice_in_a_lease)
+{
+    enum { N = 3, TTL = 2000, LEASES = 3 };
+    struct rt_server s = {0};
+    hf_client *holder, *client[N];
+    struct rt_waiter w[N];
+    long long calls, others;
+    hf_lock *lk;
+    int i;
+
+    rt_start(&s, NULL);
+    holder = rt_open(&s, "");
+    lk = rt_lock(holder, "k", 0, 60000, HF_MANUAL); /* so it asks nothing */
+    for (i = 0; i < N; i++) {
+        client[i] = rt_open(&s, "");
+        w[i] = rt_waiter(client[i], "k", 30000, TTL, 0);
+        rt_wait_start(&w[i]);
+        t_poll_until(rt_waiters(&s, "k") == i + 1, 5000);
+    }
+    t_sleep_ms(100);
+    calls = rt_calls(&s, "evalsha");
+    others = rt_calls(&s, "ping") + rt_calls(&s, "subscribe");
+    t_sleep_ms(TTL * LEASES);
+    calls = rt_calls(&s, "evalsha") - calls;
+    printf("%lld commands\n", calls);
+    CHECK_LE(calls, 2 * N * LEASES);
+    CHECK_EQ(rt_calls(&s, "ping") + rt_calls(&s, "subscribe"), others);
+    CHECK_OK(hf_release(lk, &t_err));
+    for (i = 0; i < N; i++) {
+        rt_wait_join(&w[i]);
+        hf_close(client[i]);
+    }
+    hf_close(holder);
+    rt_end(&s);
+}
+
+TEST(polling_works_without_any_subscription)
+{
+    struct rt_server s = {0};
+    hf_client *holder, *client;
+    struct rt_waiter w;
+    hf_lock *lk;
+
+    rt_start(&s, NULL);
+    holder = rt_open(&s, "?wait=poll&retry=20ms");
+    client = rt_open(&s, "?wait=poll&retry=20ms");
+    lk = rt_lock(holder, "k", 0, 60000, 0);
+    w = rt_waiter(client, "k", 30000, 60000, 0);
+    rt_wait_start(&w);
+    t_poll_until(rt_calls(&s, "evalsha") > 10, 5000);
+    CHECK_EQ(rt_calls(&s, "subscribe"), 0);
+    CHECK_OK(hf_release(lk, &t_err));
+    rt_wait_join(&w);
+    hf_close(client);
+    hf_close(holder);
+    rt_end(&s);
+}
+
+TEST(no_subscription_stays_after_its_client)
+{
+    struct rt_server s = {0};
+    hf_client *holder, *client;
+    struct rt_waiter w[16];
+    hf_lock *lk;
+    int i;
+
+    rt_start(&s, NULL);
+    holder = rt_open(&s, "");
+    client = rt_open(&s, "");
+    lk = rt_lock(holder, "k", 0, 60000, 0);
+    for (i = 0; i < 16; i++) {
+        w[i] = rt_waiter(client, "k", 30000, 60000, HF_FAIR);
+        rt_wait_start(&w[i]);
+    }
+    t_poll_until(rt_waiters(&s, "k") == 16, 5000);
+    /* However many wait: two for commands, one for wake-ups, and us. */
+    t_poll_until(strstr(rt_text(&s, "INFO clients"), "connected_clients:4"),
+                 5000);
+    CHECK_OK(hf_release(lk, &t_err));
+    for (i = 0; i < 16; i++)
+        rt_wait_join(&w[i]);
+    hf_close(client);
+    hf_close(holder);
+    t_poll_until(strstr(rt_text(&s, "INFO clients"), "connected_clients:1"),
+                 5000);
+    rt_end(&s);
+}
+
+T_MAIN
