@@ -11,19 +11,22 @@ PREFIX ?= /usr/local
 BUILD  ?= build
 SOAK   ?= 600
 
-.PHONY: all demo check bench soak install clean setup
+SETUP = meson setup $(BUILD) --buildtype=release --prefix=$(PREFIX)
 
-all: setup
+.PHONY: all demo check bench soak install clean
+
+all:
+	@scripts/setup full
+	@test -f $(BUILD)/build.ninja || $(SETUP)
+	@meson setup --reconfigure $(BUILD) >/dev/null
 	@meson compile -C $(BUILD)
 
-setup: $(BUILD)/build.ninja
-
-$(BUILD)/build.ninja:
+# Only mem: and file: are needed for it, so no library is fetched.
+demo:
 	@scripts/setup build
-	@meson setup $(BUILD) --buildtype=release --prefix=$(PREFIX)
-
-demo: all
-	@scripts/demo
+	@test -f $(BUILD)/build.ninja || $(SETUP)
+	@meson compile -C $(BUILD)
+	@HOLDFAST=$(BUILD)/cli/holdfast scripts/demo
 
 check:
 	@scripts/setup check
