@@ -310,8 +310,7 @@ static void request_try(struct hf_request *rq, int64_t now)
         request_granted(rq, now);
         break;
     case HF_BUSY:
-        rq->tries++;
-        hold->uncertain = false;
+        rq->tries++; /* An earlier try without an answer may still arrive. */
         atomic_store(&rq->place, busy.place);
         request_arm(rq, deadline);
         rq->next_try = request_next_try(rq, &busy, hfi_now());
@@ -549,6 +548,7 @@ hf_status hfi_acquire_start(struct hf_client *c, const char *key,
     rq->user = user;
     rq->lock = lk;
     pthread_mutex_lock(&c->mu);
+    c->calls++; /* The mutex may be let go; see request_place(). */
     st = request_admit(rq, key, wish);
     if (!st) {
         *ret = rq;
@@ -558,6 +558,9 @@ hf_status hfi_acquire_start(struct hf_client *c, const char *key,
         request_fini(rq);
         hfi_free(rq);
     }
+    c->calls--;
+    if (c->closing)
+        hfi_cond_wake(&c->settle);
     pthread_mutex_unlock(&c->mu);
     if (st)
         hfi_lock_free(lk);
