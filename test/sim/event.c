@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * event.c - a process with an event loop: many requests, one thread.
+ *
+ * Every request that was started must end with exactly one event, GRANTED or
+ * FAILED, and each event must name what was started.  A lock that is GONE is
+ * not held.
+ */
+#include "sim.h"
+
+#include <poll.h>
+
+#define SLOTS 4
+
+struct slot {
+    enum { FREE, ASKED, HELD } state;
+    struct sim_wish wish;
+    hf_request *request;
+    hf_lock *lk;
+    struct sim_belief belief;
+    int64_t until; /* us: release it then */
+    bool gone;     /* an event told so */
+};
+
+static void slot_start(struct slot *slot)
+{
+    hf_status st;
+
+    sim_wish_draw(&slot->wish);
+    st = hf_acquire_start(sim.proc->client, sim_key_name(slot->wish.key),
+                          slot->wish.wait_ms, &slot->wish.opts, slot,
+                          &slot->request, NULL);
+    sim_trace("starts to ask for %s, waits %lld, flags %x: %s",
+              sim_key_name(slot->wish.key), (long long)slot->wish.wait_ms,
+              slot->wish.opts.flags, hf_status_name(st));
+    sim_wish_check(&slot->wish, st);
+    if (!st)
+        slot->state = ASKED;
+}
+
+static void slot_ended(struct slot *slot, const struct hf_event *event)
+{
+    if (slot->state != ASKED || event->request != slot->request) {
+        sim_fail("S8: an event for a request that does not exist");
+        return;
+    }
+    slot->state = FREE;
+    if (event->type == HF_FAILED) {
+        sim_wish_check(&slot->wish, event->error.status);
+        sim_trace("event: no %s: %s", sim_key_name(slot->wish.key),
+                  hf_status_name(event->error.status));
+        return;
+    }
+    slot->state = HELD;
+    slot->lk = event->lock;
+    slot->gone = false;
+    slot->until = sim.now + sim_below(sim.hold_ms * 1000);
+    sim_believe(&slot->belief, slot->lk, &slot->wish);
+}
+
+/* The descriptor is readable if and only if an event waits. */
+static void look_at_descriptor(void)
+{
+    hf_client *client = sim.proc->client;
+    struct pollfd poller = {.fd = hf_events_fd(client), .events = POLLIN};
+    bool waits = !hfi_link_alone(&client->notices);
+
+    if (poller.fd >= 0 && poll(&poller, 1, 0) >= 0 &&
+        waits != (poller.revents != 0))
+        sim_fail("S5: an event waits: %d, but the descriptor says otherwise",
+                 waits);
+}
+
+/* Take all events.  Those of locks that threads have are theirs to look at. */
+static void take_events(void)
+{
+    struct hf_event event;
+
+    while (!sim.failed && hf_next_event(sim.proc->client, &event)) {
+        if (event.type == HF_GRANTED || event.type == HF_FAILED)
+            slot_ended(event.user, &event);
+        else if (event.type == HF_GONE && hf_held(event.lock))
+            sim_fail("S5: a lock that is gone is held");
+        else if (event.type == HF_GONE && !event.reason)
+            sim_fail("S5: a lock is gone for no reason");
+        else if (event.type == HF_GONE && event.user)
+            ((struct slot *)event.user)->gone = true;
+    }
+}
+
+/* With all events taken: a loss that is latched has been told. */
+static void slot_check(const struct slot *slot)
+{
+    if (slot->state == HELD && !slot->gone &&
+        atomic_load(&slot->lk->hold->loss))
+        sim_fail("S5: %s is lost, and no event tells", hf_key(slot->lk));
+}
+
+static void slot_turn(struct slot *slot)
+{
+    if (slot->state == FREE && !sim_done() && sim_chance(200))
+        slot_start(slot);
+    else if (slot->state == ASKED && sim_chance(5))
+        hf_request_cancel(slot->request);
+    else if (slot->state == HELD && sim.now >= slot->until) {
+        slot->state = FREE;
+        sim_let_go(slot->lk, &slot->belief);
+    }
+}
+
+/* The client was or is being closed: requests are gone, locks are ours. */
+static void slots_end(struct slot *slots)
+{
+    int i;
+
+    for (i = 0; i < SLOTS; i++)
+        if (slots[i].state == HELD)
+            sim_let_go(slots[i].lk, &slots[i].belief);
+}
+
+void *sim_events_run(void *arg)
+{
+    struct slot *slots = sim_alloc(SLOTS * sizeof(*slots));
+    int i, used = 1;
+
+    (void)arg;
+    while ((used || !sim_done()) && !sim.proc->closing && !sim.failed) {
+        if (sim_chance(50))
+            look_at_descriptor();
+        take_events();
+        for (i = 0; i < SLOTS; i++)
+            slot_check(&slots[i]);
+        for (used = 0, i = 0; i < SLOTS && !sim.proc->closing; i++) {
+            slot_turn(&slots[i]);
+            used += slots[i].state != FREE;
+        }
+        sim_sleep(200 + sim_below(3000));
+    }
+    slots_end(slots);
+    return NULL;
+}

@@ -1,0 +1,439 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * net.c - the backend: requests that are late, lost or doubled.
+ *
+ * A call sleeps until its answer is there or its deadline has come.  Request and
+ * answer travel on their own: a request whose caller has given up may still
+ * arrive, long after, and is carried out then.  That is what makes locks hard,
+ * so most of the chances here go into it.
+ *
+ *   caller   |--request--> service |--answer-->| HF_OK, HF_BUSY, HF_LOST
+ *            |--request--x         .           | deadline: HF_UNCERTAIN
+ *            |--request--> service |--answer--x| deadline: HF_UNCERTAIN
+ *            |-------------------- deadline ---| ...request--> service
+ *            |x                                  HF_UNAVAILABLE
+ *
+ * Two rules of backend.h are checked here: that no mutex of the core is held
+ * (5), and that a claim is used by one call at a time (7).
+ *
+ * One thing is spared: a renewal that shortens a lease never arrives twice.
+ * Nothing a client can do would help against a shortening that is repeated
+ * after a later lengthening.
+ */
+#include "sim.h"
+
+#include <string.h>
+
+#define CALLS_MAX 64
+
+struct net_conn {
+    struct hfi_conn base;
+    struct sim_proc *proc;
+};
+
+struct net_call {
+    struct sim_proc *proc;
+    size_t n;
+    struct sim_request *requests;
+    struct sim_answer *answers; /* NULL until they are here */
+    bool shortens;              /* a lease: never twice, and late more often */
+};
+
+/* A message on its way, either way. */
+struct net_message {
+    struct net_call *call;
+    struct sim_answer *answers;
+};
+
+/* Something the service says by itself. */
+struct net_news {
+    int proc, key;
+    bool has_token;
+    hf_loss gone;
+    char token[HFI_TOKEN_LEN + 1];
+};
+
+static const char *const key_names[SIM_KEYS] = {"alpha", "beta", "gamma"};
+
+static struct hfi_conn *conns[SIM_PROCS];
+static const struct hfi_claim *in_use[CALLS_MAX];
+
+const char *sim_key_name(int key)
+{
+    return key_names[key];
+}
+
+int sim_key_of(const char *name)
+{
+    int i;
+
+    for (i = 0; i < SIM_KEYS; i++)
+        if (!strcmp(name, key_names[i]))
+            return i;
+    return 0;
+}
+
+/* ---- under way --------------------------------------------------------- */
+
+static int64_t net_delay(int late)
+{
+    if (sim_chance(late))
+        return sim_below(sim.life_us);
+    if (sim_chance(sim.weather.slow))
+        return sim_below(sim.ttl_ms * 500);
+    return 20 + sim_below(sim.weather.delay_us);
+}
+
+static void net_answer(void *arg)
+{
+    struct net_message *message = arg;
+
+    if (message->call->answers)
+        return;
+    message->call->answers = message->answers;
+    sim_ring(message->call);
+}
+
+static const char *net_what(const struct sim_request *rq)
+{
+    static const char *const names[] = {[SIM_TRY] = "try",
+                                        [SIM_RENEW] = "renew",
+                                        [SIM_RELEASE] = "release",
+                                        [SIM_WATCH] = "watch",
+                                        [SIM_UNWATCH] = "unwatch"};
+
+    return names[rq->what];
+}
+
+/* The request is carried out, whether or not anybody still waits. */
+static void net_arrive(void *arg)
+{
+    struct net_call *call = arg;
+    struct net_message *message;
+    size_t i;
+
+    if (call->proc->crashed && !(sim.family->traits & HF_TRAIT_LEASED))
+        return; /* Its connection is gone, and so is what came over it. */
+    message = sim_alloc(sizeof(*message));
+    message->call = call;
+    message->answers = sim_alloc(call->n * sizeof(*message->answers));
+    for (i = 0; i < call->n; i++) {
+        message->answers[i] = sim_service_do(&call->requests[i]);
+        sim_trace(
+            "service: p%d %s %s %.6s: %s fence %llu", call->proc->id,
+            net_what(&call->requests[i]), sim_key_name(call->requests[i].key),
+            call->requests[i].token, hf_status_name(message->answers[i].st),
+            (unsigned long long)(message->answers[i].fence % 10000000000));
+    }
+    if (!sim_chance(sim.weather.lost))
+        sim_at(sim.now + net_delay(sim.weather.late), net_answer, message);
+}
+
+/* In fine weather the requests of a process keep their order, as on one
+ * connection; and always where a connection is all that the service knows. */
+static int64_t net_in_order(struct sim_proc *proc, int64_t at)
+{
+    if (!sim.family->prompt && sim.family->traits & HF_TRAIT_LEASED)
+        return at;
+    if (at <= proc->arrival)
+        at = proc->arrival + 1;
+    return proc->arrival = at;
+}
+
+static void net_send(struct net_call *call)
+{
+    int late = sim.weather.late * (call->shortens ? 6 : 1);
+    int64_t at = sim.now + net_delay(late);
+
+    if (!sim_chance(sim.weather.lost))
+        sim_at(net_in_order(call->proc, at), net_arrive, call);
+    if (!call->shortens && sim_chance(sim.weather.twice))
+        sim_at(sim.now + net_delay(300), net_arrive, call);
+}
+
+/* ---- calling ----------------------------------------------------------- */
+
+static struct sim_proc *net_proc(struct hfi_conn *conn)
+{
+    struct sim_proc *proc = ((struct net_conn *)conn)->proc;
+
+    if (pthread_mutex_trylock(&conn->client->mu))
+        sim_fail("S0: the backend is called with the client's mutex held");
+    else
+        pthread_mutex_unlock(&conn->client->mu);
+    return proc;
+}
+
+static void net_claim_begin(const struct hfi_claim *claim)
+{
+    int i, slot = -1;
+
+    for (i = 0; i < CALLS_MAX; i++) {
+        if (in_use[i] == claim)
+            sim_fail("S0: two calls use the claim %.6s at once", claim->token);
+        if (!in_use[i])
+            slot = i;
+    }
+    if (slot >= 0)
+        in_use[slot] = claim;
+}
+
+static void net_claim_end(const struct hfi_claim *claim)
+{
+    int i;
+
+    for (i = 0; i < CALLS_MAX; i++)
+        if (in_use[i] == claim)
+            in_use[i] = NULL;
+}
+
+static int64_t net_deadline_us(const struct sim_proc *proc, int64_t deadline)
+{
+    return deadline == HFI_NEVER ? SIM_NEVER : (deadline - proc->offset) * 1000;
+}
+
+/* Send and wait.  HF_OK: call->answers are there. */
+static hf_status net_call(struct net_call *call, int64_t deadline)
+{
+    int64_t until = net_deadline_us(call->proc, deadline);
+
+    if (sim_chance(150))
+        sim_sleep(sim_below(1500)); /* Between deciding and sending. */
+    if (call->proc->cut_until > sim.now) {
+        if (sim_chance(300) && until > sim.now)
+            sim_sleep(sim_below(until - sim.now));
+        return HF_UNAVAILABLE;
+    }
+    if (sim_chance(sim.weather.denied))
+        return HF_DENIED;
+    net_send(call);
+    while (!call->answers && sim.now < until && !sim.failed)
+        sim_wait_on(call, until);
+    if (!call->answers)
+        return HF_UNCERTAIN;
+    /* It came while we were not looking, after the time was over. */
+    return sim.now >= until && sim_chance(500) ? HF_UNCERTAIN : HF_OK;
+}
+
+static struct net_call *net_new(struct hfi_conn *conn, size_t n)
+{
+    struct net_call *call = sim_alloc(sizeof(*call));
+
+    call->proc = net_proc(conn);
+    call->n = n;
+    call->requests = sim_alloc(n * sizeof(*call->requests));
+    return call;
+}
+
+static void net_fill(struct net_call *call, size_t i, int what,
+                     const struct hfi_claim *claim)
+{
+    struct sim_request *rq = &call->requests[i];
+
+    rq->what = what;
+    rq->proc = call->proc->id;
+    rq->key = sim_key_of(claim->key);
+    rq->shared = claim->shared;
+    rq->queue = claim->queue;
+    rq->ttl_ms = claim->ttl_ms;
+    memcpy(rq->token, claim->token, sizeof(rq->token));
+    if (claim->owner)
+        memcpy(rq->owner, claim->owner, strlen(claim->owner) + 1);
+}
+
+/* A call about one claim. */
+static hf_status net_one(struct hfi_conn *conn, int what,
+                         const struct hfi_claim *claim, int64_t deadline,
+                         struct sim_answer *ret, struct hf_error *err)
+{
+    struct net_call *call = net_new(conn, 1);
+    hf_status st;
+
+    net_claim_begin(claim);
+    net_fill(call, 0, what, claim);
+    st = net_call(call, deadline);
+    if (!st) {
+        *ret = call->answers[0];
+        st = ret->st;
+    }
+    net_claim_end(claim);
+    sim_trace("%s %s %.6s: %s", net_what(&call->requests[0]), claim->key,
+              claim->token, hf_status_name(st));
+    return st ? hfi_fail(err, st, "sim: %s", hf_status_name(st)) : HF_OK;
+}
+
+static hf_status net_open(struct hfi_conn *conn, const struct hfi_url *url,
+                          int64_t deadline, struct hf_error *err)
+{
+    (void)url;
+    (void)deadline;
+    (void)err;
+    ((struct net_conn *)conn)->proc = sim.proc;
+    conns[sim.proc->id] = conn;
+    memcpy(conn->endpoint, "sim:", 5);
+    return HF_OK;
+}
+
+static void net_close(struct hfi_conn *conn)
+{
+    conns[net_proc(conn)->id] = NULL;
+}
+
+static hf_status net_try_acquire(struct hfi_conn *conn,
+                                 const struct hfi_claim *claim,
+                                 struct hfi_grant *grant, struct hfi_busy *busy,
+                                 int64_t deadline, struct hf_error *err)
+{
+    struct sim_answer answer = {0};
+    hf_status st = net_one(conn, SIM_TRY, claim, deadline, &answer, err);
+
+    if (answer.placed)
+        grant->placed = true;
+    if (st == HF_OK)
+        grant->fence = answer.fence;
+    *busy = answer.busy;
+    return st;
+}
+
+static void net_renew(struct hfi_conn *conn, struct hfi_renewal *items,
+                      size_t n, int64_t deadline, struct hf_error *err)
+{
+    struct net_call *call = net_new(conn, n);
+    hf_status st;
+    size_t i;
+
+    for (i = 0; i < n; i++) {
+        net_claim_begin(items[i].claim);
+        net_fill(call, i, SIM_RENEW, items[i].claim);
+        call->requests[i].ttl_ms = items[i].ttl_ms;
+        call->requests[i].fence = items[i].grant->fence;
+        call->requests[i].shorten = items[i].ttl_ms < items[i].claim->ttl_ms;
+        if (call->requests[i].shorten)
+            call->shortens = true;
+    }
+    st = net_call(call, deadline);
+    for (i = 0; i < n; i++) {
+        items[i].st = st ? st : call->answers[i].st;
+        items[i].reason = st ? HF_LOSS_NONE : call->answers[i].reason;
+        net_claim_end(items[i].claim);
+        sim_trace("renew %s %.6s: %s", items[i].claim->key,
+                  items[i].claim->token, hf_status_name(items[i].st));
+    }
+    if (st)
+        hfi_fail(err, st, "sim: %s", hf_status_name(st));
+}
+
+static hf_status net_release(struct hfi_conn *conn,
+                             const struct hfi_claim *claim,
+                             struct hfi_grant *grant, int64_t deadline,
+                             struct hf_error *err)
+{
+    struct sim_answer answer = {0};
+    hf_status st = net_one(conn, SIM_RELEASE, claim, deadline, &answer, err);
+
+    if (st == HF_OK || st == HF_LOST)
+        grant->placed = false;
+    return st;
+}
+
+static hf_status net_watch(struct hfi_conn *conn, const struct hfi_claim *claim,
+                           struct hfi_grant *grant, int64_t deadline,
+                           struct hf_error *err)
+{
+    struct sim_answer answer = {0};
+
+    (void)grant;
+    return net_one(conn, SIM_WATCH, claim, deadline, &answer, err);
+}
+
+static void net_unwatch(struct hfi_conn *conn, const struct hfi_claim *claim,
+                        struct hfi_grant *grant)
+{
+    struct net_call *call = net_new(conn, 1);
+
+    (void)grant;
+    net_claim_begin(claim);
+    net_fill(call, 0, SIM_UNWATCH, claim);
+    sim_at(net_in_order(call->proc, sim.now + net_delay(0)), net_arrive, call);
+    if (sim_chance(300))
+        sim_sleep(sim_below(500));
+    net_claim_end(claim);
+}
+
+static hf_status net_attach(struct hfi_conn *conn,
+                            const struct hfi_claim *claim,
+                            const struct hf_handle *handle,
+                            struct hfi_grant *grant, struct hf_error *err)
+{
+    (void)net_proc(conn);
+    (void)err;
+    if (strcmp(claim->token, handle->token) != 0)
+        sim_fail("S3: a handle was attached under another token");
+    grant->fence = handle->fence;
+    return HF_OK;
+}
+
+/* ---- wake-ups ---------------------------------------------------------- */
+
+static void news_arrive(void *arg)
+{
+    const struct net_news *news = arg;
+    struct sim_proc *proc = &sim.procs[news->proc];
+    struct hfi_conn *conn = conns[news->proc];
+
+    if (proc->crashed || !conn)
+        return;
+    if (proc->paused) {
+        sim_at(sim.now + 1000 + sim_below(5000), news_arrive, arg);
+        return;
+    }
+    sim.proc = proc;
+    if (news->key < 0)
+        hfi_wake_all(conn);
+    else if (news->gone)
+        hfi_gone(conn, sim_key_name(news->key), news->token, news->gone);
+    else if (news->has_token)
+        hfi_wake(conn, sim_key_name(news->key),
+                 sim_chance(100) ? NULL : news->token);
+    else
+        hfi_wanted(conn, sim_key_name(news->key));
+    sim.proc = NULL;
+}
+
+void sim_net_tell(int proc, int key, const char *token, hf_loss gone)
+{
+    struct net_news *news = sim_alloc(sizeof(*news));
+
+    news->proc = proc;
+    news->key = key;
+    news->gone = gone;
+    news->has_token = token != NULL;
+    if (token)
+        memcpy(news->token, token, sizeof(news->token));
+    if (!sim_chance(sim.weather.wake_lost))
+        sim_at(sim.now + net_delay(sim.weather.wake_late), news_arrive, news);
+    if (sim_chance(sim.weather.wake_twice))
+        sim_at(sim.now + net_delay(500), news_arrive, news);
+}
+
+static const char *const net_schemes[] = {"sim", NULL};
+
+struct hfi_backend sim_backend = {
+    .schemes = net_schemes,
+    .conn_size = sizeof(struct net_conn),
+    .open = net_open,
+    .close = net_close,
+    .try_acquire = net_try_acquire,
+    .renew = net_renew,
+    .release = net_release,
+    .unwatch = net_unwatch,
+    .attach = net_attach,
+};
+
+void sim_net_begin(void)
+{
+    memset(conns, 0, sizeof(conns));
+    memset(in_use, 0, sizeof(in_use));
+    sim_backend.traits = sim.family->traits;
+    sim_backend.watch = sim.family->traits & HF_TRAIT_NOTIFY ? net_watch : NULL;
+}

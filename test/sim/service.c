@@ -1,0 +1,495 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * service.c - the lock service at the other end.
+ *
+ * It is what a good service is: every request happens whole or not at all,
+ * every change is owner-checked by the token (and a renewal by the fence too,
+ * since a late try may be granted once more), leases lapse on its own clock,
+ * and the fence is hybrid, max(last + 1, clock in us), so that it rises across
+ * a restart without memory.  What it can do beyond that is the family's traits:
+ *
+ *   QUEUED     a free key belongs to the first place in the queue.  A place
+ *              lasts a ttl after its last try, so that the dead do not block.
+ *   NOTIFY     who watches is told when the key becomes free, or is wanted.
+ *   SHARED, REENTRANT   groups may hold together.
+ *   LEASED     a renewal never shortens a lease, unless it is meant to: one
+ *              that is late or repeated must not undo a longer one.
+ *   not LEASED nothing lapses, but the death of a process frees at once.
+ *
+ * INVARIANTS (checked here, where the grants are made)
+ *  (1) All holders of a key are one, or all shared, or of one owner.
+ *  (2) Every grant has a greater fence than every grant of the key before it,
+ *      unless it joins its own owner's.
+ */
+#include "sim.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define ENTRIES 64
+
+/* A holder or a place in the queue. */
+struct entry {
+    char token[HFI_TOKEN_LEN + 1];
+    char owner[8];
+    bool shared;
+    int proc;
+    uint64_t fence;
+    int64_t expires; /* us of the service's clock */
+};
+
+struct list {
+    struct entry at[ENTRIES];
+    int len;
+};
+
+struct watcher {
+    char token[HFI_TOKEN_LEN + 1];
+    int proc;
+};
+
+struct key {
+    struct list holders, queue;
+    struct watcher watchers[ENTRIES];
+    int nwatchers;
+    uint64_t fence; /* of the newest grant; forgotten in a restart */
+    uint64_t proof; /* the same, and never forgotten */
+};
+
+/* Grants that were taken away from their holders on purpose. */
+struct excuse {
+    struct excuse *next;
+    char token[HFI_TOKEN_LEN + 1];
+};
+
+static struct key keys[SIM_KEYS];
+static struct excuse *excuses;
+static int drift_ppm;
+
+static bool has(unsigned trait)
+{
+    return sim.family->traits & trait;
+}
+
+static int64_t clock_us(void)
+{
+    return INT64_C(1700000000000000) + sim.now + sim.now * drift_ppm / 1000000;
+}
+
+/* ---- lists ------------------------------------------------------------- */
+
+static struct entry *list_find(struct list *list, const char *token)
+{
+    int i;
+
+    for (i = 0; i < list->len; i++)
+        if (!strcmp(list->at[i].token, token))
+            return &list->at[i];
+    return NULL;
+}
+
+static void list_remove(struct list *list, struct entry *entry)
+{
+    int i = (int)(entry - list->at);
+
+    memmove(entry, entry + 1, (size_t)(list->len - i - 1) * sizeof(*entry));
+    list->len--;
+}
+
+static struct entry *list_add(struct list *list, const struct sim_request *rq)
+{
+    struct entry *entry = &list->at[list->len];
+
+    if (list->len == ENTRIES) {
+        sim_fail("S6: more than %d entries of one key are left in the service",
+                 ENTRIES);
+        return &list->at[0];
+    }
+    list->len++;
+    *entry = (struct entry){.shared = rq->shared, .proc = rq->proc};
+    memcpy(entry->token, rq->token, sizeof(entry->token));
+    memcpy(entry->owner, rq->owner, sizeof(entry->owner));
+    return entry;
+}
+
+/* ---- telling ----------------------------------------------------------- */
+
+static bool is_watched(const struct key *key, const char *token)
+{
+    int i;
+
+    for (i = 0; i < key->nwatchers; i++)
+        if (!strcmp(key->watchers[i].token, token))
+            return true;
+    return false;
+}
+
+/* Somebody may get in: tell the first in the queue, and the shared ones right
+ * behind a shared one; without a queue, everyone who watches. */
+static void tell_free(struct key *key)
+{
+    int i, k = (int)(key - keys);
+
+    if (key->holders.len && !key->holders.at[0].shared)
+        return;
+    for (i = 0; !has(HF_TRAIT_QUEUED) && i < key->nwatchers; i++)
+        sim_net_tell(key->watchers[i].proc, k, key->watchers[i].token, 0);
+    for (i = 0; i < key->queue.len; i++) {
+        struct entry *place = &key->queue.at[i];
+
+        if ((i || key->holders.len) && !place->shared)
+            break;
+        if (is_watched(key, place->token))
+            sim_net_tell(place->proc, k, place->token, 0);
+        if (!place->shared)
+            break;
+    }
+}
+
+static void tell_wanted(struct key *key)
+{
+    int i;
+
+    for (i = 0; i < key->holders.len; i++)
+        if (is_watched(key, key->holders.at[i].token))
+            sim_net_tell(key->holders.at[i].proc, (int)(key - keys), NULL, 0);
+}
+
+/* ---- time -------------------------------------------------------------- */
+
+static bool list_expire(struct list *list)
+{
+    int i = 0, old = list->len;
+
+    while (i < list->len) {
+        if (list->at[i].expires <= clock_us()) {
+            sim_trace("service: %.6s lapsed", list->at[i].token);
+            list_remove(list, &list->at[i]);
+        } else {
+            i++;
+        }
+    }
+    return list->len < old;
+}
+
+static void expire(void *arg)
+{
+    struct key *key = arg;
+    bool any = list_expire(&key->holders);
+
+    if (list_expire(&key->queue) || any)
+        tell_free(key);
+}
+
+/* Only a request that says so shortens a lease: a late one must not. */
+static void set_expiry(struct key *key, struct entry *entry,
+                       const struct sim_request *rq)
+{
+    int64_t us = rq->ttl_ms * 1000, end = clock_us() + us;
+
+    if (!has(HF_TRAIT_LEASED))
+        end = INT64_MAX;
+    if (end > entry->expires || rq->shorten)
+        entry->expires = end;
+    if (has(HF_TRAIT_LEASED))
+        sim_at(sim.now + us + us / 90 + 2000, expire, key);
+}
+
+/* ---- requests ---------------------------------------------------------- */
+
+/* service.c (1) */
+static bool may_join(const struct key *key, const struct sim_request *rq)
+{
+    const struct entry *holder = key->holders.at;
+
+    if (!key->holders.len)
+        return true;
+    if (has(HF_TRAIT_REENTRANT) && *rq->owner &&
+        !strcmp(holder->owner, rq->owner))
+        return holder->shared == rq->shared;
+    return holder->shared && rq->shared;
+}
+
+static bool is_turn(const struct key *key, const struct entry *mine,
+                    const struct sim_request *rq)
+{
+    int i;
+
+    for (i = 0; i < key->queue.len; i++) {
+        if (&key->queue.at[i] == mine)
+            return true;
+        if (!key->queue.at[i].shared || !rq->shared)
+            return false;
+    }
+    return true;
+}
+
+static struct sim_answer do_busy(struct key *key, struct entry *mine,
+                                 const struct sim_request *rq)
+{
+    struct sim_answer answer = {.st = HF_BUSY};
+    int64_t left;
+
+    if (has(HF_TRAIT_QUEUED) && !mine && rq->queue)
+        mine = list_add(&key->queue, rq);
+    if (mine) {
+        set_expiry(key, mine, rq);
+        answer.placed = true;
+        answer.busy.place = (int32_t)(mine - key->queue.at) + 1;
+    }
+    if (key->holders.len && has(HF_TRAIT_LEASED) && sim_chance(500)) {
+        left = (key->holders.at[0].expires - clock_us()) / 1000;
+        answer.busy.left_ms = left > 0 ? left : 0;
+    }
+    tell_wanted(key);
+    return answer;
+}
+
+static struct entry *do_grant(struct key *key, struct entry *place,
+                              const struct sim_request *rq)
+{
+    bool joins = key->holders.len && !key->holders.at[0].shared;
+    struct entry *entry;
+
+    if (place)
+        list_remove(&key->queue, place);
+    entry = list_add(&key->holders, rq);
+    if (joins) {
+        entry->fence = key->holders.at[0].fence;
+        return entry;
+    }
+    key->fence = key->fence + 1 > (uint64_t)clock_us() ? key->fence + 1
+                                                       : (uint64_t)clock_us();
+    entry->fence = key->fence;
+    if (key->fence <= key->proof)
+        sim_fail("S2: fence %llu is not above %llu",
+                 (unsigned long long)key->fence,
+                 (unsigned long long)key->proof);
+    key->proof = key->fence;
+    return entry;
+}
+
+static struct sim_answer do_try(struct key *key, const struct sim_request *rq)
+{
+    struct entry *mine = list_find(&key->holders, rq->token);
+    struct entry *place = list_find(&key->queue, rq->token);
+    bool join = key->holders.len && !key->holders.at[0].shared;
+
+    if (!mine) {
+        if (!may_join(key, rq) || (!join && !is_turn(key, place, rq)))
+            return do_busy(key, place, rq);
+        mine = do_grant(key, place, rq);
+        sim.granted++;
+    }
+    set_expiry(key, mine, rq);
+    return (struct sim_answer){
+        .st = HF_OK, .fence = mine->fence, .placed = true};
+}
+
+static struct sim_answer do_renew(struct key *key, const struct sim_request *rq)
+{
+    struct entry *mine = list_find(&key->holders, rq->token);
+    struct sim_answer answer = {.st = HF_LOST};
+
+    answer.reason = key->holders.len ? HF_LOSS_STOLEN : HF_LOSS_DELETED;
+    if (!mine || mine->fence != rq->fence)
+        return answer;
+    mine->proc = rq->proc;
+    set_expiry(key, mine, rq);
+    return (struct sim_answer){.st = HF_OK, .fence = mine->fence};
+}
+
+static void unwatch(struct key *key, const char *token)
+{
+    int i = 0;
+
+    while (i < key->nwatchers)
+        if (!strcmp(key->watchers[i].token, token))
+            key->watchers[i] = key->watchers[--key->nwatchers];
+        else
+            i++;
+}
+
+static struct sim_answer do_release(struct key *key,
+                                    const struct sim_request *rq)
+{
+    struct entry *mine = list_find(&key->holders, rq->token);
+    struct entry *place = list_find(&key->queue, rq->token);
+
+    unwatch(key, rq->token);
+    if (mine)
+        list_remove(&key->holders, mine);
+    if (place)
+        list_remove(&key->queue, place);
+    if (mine || place)
+        tell_free(key);
+    return (struct sim_answer){.st = mine ? HF_OK : HF_LOST};
+}
+
+static struct sim_answer do_watch(struct key *key, const struct sim_request *rq)
+{
+    struct watcher *watcher = &key->watchers[key->nwatchers];
+
+    if (is_watched(key, rq->token))
+        return (struct sim_answer){.st = HF_OK};
+    if (key->nwatchers == ENTRIES) {
+        sim_fail("S6: more than %d watches of one key are left", ENTRIES);
+        return (struct sim_answer){.st = HF_UNAVAILABLE};
+    }
+    key->nwatchers++;
+    memcpy(watcher->token, rq->token, sizeof(watcher->token));
+    watcher->proc = rq->proc;
+    /* A holder also hears of those who have asked before. */
+    if (list_find(&key->holders, rq->token) &&
+        (key->queue.len || key->nwatchers > 1))
+        sim_net_tell(rq->proc, rq->key, NULL, 0);
+    return (struct sim_answer){.st = HF_OK};
+}
+
+struct sim_answer sim_service_do(const struct sim_request *rq)
+{
+    struct key *key = &keys[rq->key];
+
+    expire(key);
+    switch (rq->what) {
+    case SIM_TRY:
+        return do_try(key, rq);
+    case SIM_RENEW:
+        return do_renew(key, rq);
+    case SIM_RELEASE:
+        return do_release(key, rq);
+    case SIM_WATCH:
+        return do_watch(key, rq);
+    case SIM_UNWATCH:
+        unwatch(key, rq->token);
+    }
+    return (struct sim_answer){.st = HF_OK};
+}
+
+/* ---- what happens to it ------------------------------------------------ */
+
+static void excuse(const struct entry *entry)
+{
+    struct excuse *item = sim_alloc(sizeof(*item));
+
+    memcpy(item->token, entry->token, sizeof(item->token));
+    item->next = excuses;
+    excuses = item;
+}
+
+void sim_service_break(int k)
+{
+    struct key *key = &keys[k];
+    struct entry *holder = key->holders.at;
+
+    expire(key);
+    if (!key->holders.len)
+        return;
+    sim_trace("operator breaks %s of %.6s", sim_key_name(k), holder->token);
+    excuse(holder);
+    sim_net_tell(holder->proc, k, holder->token, HF_LOSS_BROKEN);
+    list_remove(&key->holders, holder);
+    tell_free(key);
+}
+
+/* Backends subscribe again when they come back, so watches stay. */
+void sim_service_restart(void)
+{
+    int i, j;
+
+    sim_trace("service restarts and has forgotten everything");
+    for (i = 0; i < SIM_KEYS; i++) {
+        for (j = 0; j < keys[i].holders.len; j++)
+            excuse(&keys[i].holders.at[j]);
+        keys[i].holders.len = keys[i].queue.len = 0;
+        keys[i].fence = 0;
+    }
+    for (i = 0; i < sim.nprocs; i++)
+        sim_net_tell(i, -1, NULL, 0);
+}
+
+static void list_forget(struct list *list, int proc)
+{
+    int i = 0;
+
+    while (i < list->len)
+        if (list->at[i].proc == proc)
+            list_remove(list, &list->at[i]);
+        else
+            i++;
+}
+
+void sim_service_death(int proc)
+{
+    struct key *key;
+    int i;
+
+    for (key = keys; key < keys + SIM_KEYS; key++) {
+        for (i = 0; i < key->nwatchers;)
+            if (key->watchers[i].proc == proc)
+                key->watchers[i] = key->watchers[--key->nwatchers];
+            else
+                i++;
+        if (has(HF_TRAIT_LEASED))
+            continue;
+        list_forget(&key->holders, proc);
+        list_forget(&key->queue, proc);
+        tell_free(key);
+    }
+}
+
+enum sim_standing sim_service_stands(int k, const char *token, uint64_t fence)
+{
+    const struct entry *holder = list_find(&keys[k].holders, token);
+    const struct excuse *item;
+
+    if (holder && holder->fence == fence && holder->expires > clock_us())
+        return SIM_STANDS;
+    for (item = excuses; item; item = item->next)
+        if (!strcmp(item->token, token))
+            return SIM_EXCUSED;
+    return SIM_GONE;
+}
+
+static void show(const char *what, const struct list *list)
+{
+    int i;
+
+    for (i = 0; i < list->len; i++)
+        sim_trace("service: %s: p%d %.6s%s", what, list->at[i].proc,
+                  list->at[i].token, list->at[i].shared ? " shared" : "");
+}
+
+void sim_service_show(void)
+{
+    int i;
+
+    for (i = 0; i < SIM_KEYS; i++) {
+        show(sim_key_name(i), &keys[i].holders);
+        show("queue", &keys[i].queue);
+    }
+}
+
+bool sim_service_idle(char *why, size_t size)
+{
+    int i;
+
+    for (i = 0; i < SIM_KEYS; i++) {
+        expire(&keys[i]);
+        if (!keys[i].holders.len && !keys[i].queue.len)
+            continue;
+        snprintf(why, size, "%s has %d holders and %d in the queue",
+                 sim_key_name(i), keys[i].holders.len, keys[i].queue.len);
+        return false;
+    }
+    return true;
+}
+
+void sim_service_begin(void)
+{
+    memset(keys, 0, sizeof(keys));
+    excuses = NULL;
+    drift_ppm = sim.family->weather.drift_ppm;
+    if (sim_chance(500))
+        drift_ppm = (int)sim_below(2 * drift_ppm + 1) - drift_ppm;
+}

@@ -1,0 +1,288 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * work.c - what a process does with its locks.
+ *
+ * An application is a thread that goes round: think, acquire something in some
+ * way, use it for a while, give it back.  Which way is drawn from the habits of
+ * the family, so that every option of the API meets every other sooner or
+ * later.  Each answer is held against what the API says can be answered.
+ */
+#include "sim.h"
+
+#include <poll.h>
+#include <string.h>
+
+static const char *const owners[] = {"ann", "bob"};
+
+bool sim_done(void)
+{
+    return sim.stop || sim.proc->closing || sim.failed;
+}
+
+static bool likes(unsigned habit, int per_mille)
+{
+    return sim.family->habits & habit && sim_chance(per_mille);
+}
+
+/* ---- wishes ------------------------------------------------------------ */
+
+static unsigned draw_flags(void)
+{
+    unsigned flags = 0;
+
+    if (likes(SIM_MANUAL, 150))
+        flags |= HF_MANUAL;
+    if (likes(SIM_FAIR, 200))
+        flags |= HF_FAIR;
+    if (likes(SIM_POLL, 200))
+        flags |= HF_POLL;
+    if (likes(SIM_SHARED, 500))
+        flags |= HF_SHARED;
+    return flags;
+}
+
+void sim_wish_draw(struct sim_wish *ret)
+{
+    struct hf_lock_opts opts = HF_LOCK_OPTS_INIT;
+    int64_t kind = sim_below(4);
+
+    opts.ttl_ms = sim.ttl_ms;
+    if (!sim.family->prompt && sim_chance(100))
+        opts.ttl_ms = sim.ttl_ms / 2 + sim_below(sim.ttl_ms);
+    opts.flags = draw_flags();
+    if (likes(SIM_OWNER, 400))
+        opts.owner = owners[sim_below(2)];
+    if (likes(SIM_LINGER, 400))
+        opts.linger_ms = 1 + sim_below(sim.ttl_ms);
+    if (likes(SIM_MAX_HOLD, 150))
+        opts.max_hold_ms = 1 + sim_below(sim.hold_ms);
+    if (likes(SIM_TURNS, 300))
+        opts.local_turns = sim_chance(500) ? -1 : 1;
+    if (sim_chance(50))
+        opts.max_tries = 1 + (int32_t)sim_below(5);
+    if (sim_chance(100))
+        opts.retry_ms = 1 + sim_below(100);
+    ret->opts = opts;
+    ret->key = (int)sim_below(sim.nkeys);
+    ret->wait_ms = kind == 0   ? 0
+                   : kind == 1 ? 1 + sim_below(sim.hold_ms * 2)
+                               : -1;
+}
+
+/* Can that be the answer to this? */
+void sim_wish_check(const struct sim_wish *wish, hf_status st)
+{
+    bool ok = false;
+
+    switch (st) {
+    case HF_OK:
+        return;
+    case HF_BUSY:
+        ok = wish->wait_ms == 0;
+        break;
+    case HF_TIMEOUT:
+        ok = wish->wait_ms > 0 || wish->opts.max_tries;
+        break;
+    case HF_UNCERTAIN:
+    case HF_UNAVAILABLE:
+        ok = wish->wait_ms >= 0;
+        break;
+    case HF_CANCELED:
+        ok = sim.family->habits & (SIM_CANCEL | SIM_CLOSE | SIM_EVENTS);
+        break;
+    case HF_DENIED:
+        ok = sim.family->weather.denied > 0;
+        break;
+    case HF_SYSTEM:
+        ok = sim.family->weather.no_thread > 0;
+        break;
+    default:
+        break;
+    }
+    if (!ok)
+        sim_fail("S8: a wait of %lld ms ended with %s",
+                 (long long)wish->wait_ms, hf_status_name(st));
+}
+
+/* ---- use --------------------------------------------------------------- */
+
+static bool is_shortened(const hf_lock *lk)
+{
+    int i;
+
+    for (i = 0; i < sim.nshortened; i++)
+        if (!strcmp(sim.shortened[i], lk->hold->claim.token))
+            return true;
+    return sim.nshortened == SIM_SHORT;
+}
+
+static void use_extend(hf_lock *lk, const struct sim_wish *wish)
+{
+    bool spoilt = is_shortened(lk);
+    int64_t ttl_ms = 0;
+    struct sim_attempt attempt;
+    hf_status st;
+
+    if (!wish->opts.owner && !spoilt && sim_chance(600))
+        ttl_ms = sim.ttl_ms / 6 + sim_below(sim.ttl_ms);
+    sim_attempt_begin(&attempt, 0, "extend");
+    st = hf_extend(lk, ttl_ms, NULL);
+    sim_attempt_end(&attempt);
+    sim_trace("extend %s %.6s by %lld: %s", hf_key(lk), lk->hold->claim.token,
+              (long long)ttl_ms, hf_status_name(st));
+    if (st == HF_LOST && hf_held(lk))
+        sim_fail("S4: extend says lost, held says held");
+    if (st == HF_UNCERTAIN && ttl_ms && !spoilt)
+        memcpy(sim.shortened[sim.nshortened++], lk->hold->claim.token,
+               HFI_TOKEN_LEN + 1);
+}
+
+/* The descriptor says the same as hf_lost_reason() once the keeper has come. */
+static void use_look(hf_lock *lk)
+{
+    bool lost = atomic_load(&lk->hold->loss);
+    struct pollfd poller = {.fd = hf_lost_fd(lk), .events = POLLIN};
+
+    if (poller.fd < 0 || poll(&poller, 1, 0) < 0)
+        return;
+    if (lost != (poller.revents != 0))
+        sim_fail("S5: the descriptor of a lock is wrong: lost %d", lost);
+    if (hf_held(lk) && hf_lost_reason(lk))
+        sim_fail("S4: held, but with a reason for its loss");
+}
+
+/* End the handle by releasing it. */
+hf_status sim_let_go(hf_lock *lk, struct sim_belief *belief)
+{
+    bool held = hf_held(lk);
+    hf_status st;
+
+    if (lk->lost_fd >= 0 || sim_chance(50))
+        use_look(lk);
+    sim_trace("lets go of %s %.6s%s", hf_key(lk), lk->hold->claim.token,
+              held ? "" : ", lost");
+    sim_disbelieve(belief);
+    st = hf_release(lk, NULL);
+    if (st == HF_OK && !held)
+        sim_fail("S4: released what was not held any more");
+    if (st != HF_OK && st != HF_LOST && st != HF_UNCERTAIN &&
+        !(st == HF_DENIED && sim.family->weather.denied))
+        sim_fail("S8: release says %s", hf_status_name(st));
+    return st;
+}
+
+/* Leave the lock in the service for another process. */
+static void use_detach(hf_lock *lk, struct sim_belief *belief, int key)
+{
+    struct hf_handle handle;
+    hf_status st;
+
+    sim_disbelieve(belief);
+    st = hf_detach(lk, &handle, NULL);
+    sim_trace("detach %s: %s", sim_key_name(key), hf_status_name(st));
+    if (st == HF_OK && !sim.parcel.full)
+        sim.parcel = (struct sim_parcel){true, key, handle};
+}
+
+static void use_nested(const struct sim_wish *wish);
+
+/* Hold it for a while, and end it somehow. */
+static void use(hf_lock *lk, const struct sim_wish *wish, bool nested)
+{
+    struct sim_belief belief;
+    int64_t i, n = sim_below(4);
+
+    sim_believe(&belief, lk, wish);
+    if (sim_chance(100) && hf_lost_fd(lk) < 0)
+        sim_fail("S5: no descriptor is left");
+    for (i = 0; i < n && !sim.failed; i++) {
+        sim_sleep(sim_below(sim.hold_ms * 1000 / n));
+        if (likes(SIM_EXTEND, 400))
+            use_extend(lk, wish);
+        if (wish->opts.owner && !nested && sim_chance(300))
+            use_nested(wish);
+        if (sim_chance(300) && !hf_held(lk))
+            break;
+    }
+    if (!wish->opts.owner && !is_shortened(lk) && likes(SIM_DETACH, 300))
+        use_detach(lk, &belief, wish->key);
+    else
+        sim_let_go(lk, &belief);
+}
+
+/* The same owner once more. */
+static void use_nested(const struct sim_wish *wish)
+{
+    struct sim_wish again = *wish;
+    hf_lock *lk;
+    hf_status st;
+
+    if (sim.proc->closing)
+        return;
+    again.wait_ms = sim_below(20);
+    st = hf_acquire(sim.proc->client, sim_key_name(wish->key), again.wait_ms,
+                    &again.opts, &lk, NULL);
+    sim_wish_check(&again, st);
+    if (!st)
+        use(lk, &again, true);
+}
+
+/* Take up what another process left. */
+static void use_parcel(void)
+{
+    struct sim_parcel parcel = sim.parcel;
+    struct sim_wish wish;
+    hf_lock *lk;
+    hf_status st;
+
+    sim.parcel.full = false;
+    sim_wish_draw(&wish);
+    wish.key = parcel.key;
+    wish.opts.flags &= HF_MANUAL;
+    wish.opts.owner = NULL;
+    wish.opts.ttl_ms = sim.ttl_ms;
+    st = hf_attach(sim.proc->client, sim_key_name(parcel.key), &parcel.handle,
+                   &wish.opts, &lk, NULL);
+    sim_trace("attach %s: %s", sim_key_name(parcel.key), hf_status_name(st));
+    if (!st)
+        use(lk, &wish, true);
+}
+
+static void work_round(void)
+{
+    struct sim_attempt attempt;
+    struct sim_wish wish;
+    hf_lock *lk;
+    hf_status st;
+
+    if (sim.parcel.full && sim_chance(500)) {
+        use_parcel();
+        return;
+    }
+    sim_wish_draw(&wish);
+    sim_trace("wants %s, waits %lld, flags %x, owner %s",
+              sim_key_name(wish.key), (long long)wish.wait_ms, wish.opts.flags,
+              wish.opts.owner ? wish.opts.owner : "-");
+    sim_attempt_begin(&attempt, wish.wait_ms, "acquire");
+    st = hf_acquire(sim.proc->client, sim_key_name(wish.key), wish.wait_ms,
+                    &wish.opts, &lk, NULL);
+    sim_attempt_end(&attempt);
+    sim_wish_check(&wish, st);
+    if (st)
+        sim_trace("has not got %s: %s", sim_key_name(wish.key),
+                  hf_status_name(st));
+    else
+        use(lk, &wish, false);
+}
+
+/* An application: an argument is not needed, it knows its process. */
+void *sim_work_run(void *arg)
+{
+    (void)arg;
+    while (!sim_done()) {
+        sim_sleep(sim_below(sim_chance(500) ? 1000 : sim.hold_ms * 1000));
+        if (!sim_done())
+            work_round();
+    }
+    return NULL;
+}
