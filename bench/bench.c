@@ -287,7 +287,7 @@ static void tell_verdict(const char *name, const struct bench_stat *stat,
 
     printf("  > %s  %.4g %s, target %s %g: %s\n", name, stat->median, unit,
            sense, goal->target, verdict);
-    if (!strcmp(verdict, "undecided"))
+    if (meets(stat->q1, goal) != meets(stat->q3, goal))
         printf("    the quartiles %.4g and %.4g lie on both sides of the "
                "target\n",
                stat->q1, stat->q3);
