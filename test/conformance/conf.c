@@ -219,6 +219,7 @@ static void *conf_waiter_run(void *arg)
     struct conf_waiter *w = arg;
 
     w->began = t_now_ms();
+    atomic_store(&w->begun, true);
     w->status =
         hf_acquire(w->client, w->key, w->wait_ms, w->opts, &w->lk, &w->err);
     w->ended = t_now_ms();
@@ -236,6 +237,7 @@ void conf_waiter_start(struct conf_waiter *w, hf_client *client,
     w->wait_ms = wait_ms;
     w->opts = opts;
     w->thread = conf_thread(conf_waiter_run, w);
+    t_poll_until(atomic_load(&w->begun), 60000);
 }
 
 void conf_waiter_join(struct conf_waiter *w, hf_status want)

@@ -82,7 +82,7 @@ struct conf_waiter {
     struct hf_error err;
     hf_lock *lk;
     int64_t began, ended;
-    atomic_bool done;
+    atomic_bool begun, done;
 };
 
 /* Start hf_acquire() in a thread; join it, check its status. */

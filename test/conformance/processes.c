@@ -254,7 +254,7 @@ TEST(a_forked_child_can_neither_use_nor_release_its_parents_lock)
 {
     const char *key = conf_key("k");
     hf_client *client = conf_open();
-    struct hf_lock_opts opts = conf_opts(500, 0);
+    struct hf_lock_opts opts = conf_opts(1500, 0);
     hf_lock *lk = conf_try(client, key, &opts);
     int fd = hf_lost_fd(lk), status;
     struct conf_waiter w;
@@ -270,7 +270,7 @@ TEST(a_forked_child_can_neither_use_nor_release_its_parents_lock)
     }
     CHECK_EQ(waitpid(pid, &status, 0), pid);
     CHECK_EQ(status, 0);
-    t_sleep_ms(1000);
+    t_sleep_ms(2000);
     CHECK(hf_held(lk));
     CHECK(!conf_readable(fd, 0));
     CHECK(!atomic_load(&w.done));

@@ -145,7 +145,7 @@ TEST(the_threads_of_a_client_block_every_signal)
 {
     static const int signals[] = {SIGHUP,  SIGINT,  SIGQUIT, SIGUSR1,
                                   SIGUSR2, SIGALRM, SIGTERM, SIGCHLD};
-    struct hf_lock_opts brief = conf_opts(60, 0);
+    struct hf_lock_opts brief = conf_opts(1500, 0);
     const char *key = conf_key("k");
     hf_client *a = conf_open(), *b = conf_open();
     hf_lock *lk = conf_try(a, key, &brief);
@@ -155,7 +155,7 @@ TEST(the_threads_of_a_client_block_every_signal)
     int n = 0;
 
     CHECK_OK(hf_acquire_start(b, key, -1, NULL, NULL, &req, &t_err));
-    t_sleep_ms(200); /* Both have begun to work in the background. */
+    t_sleep_ms(800); /* Both have begun to work in the background. */
     snprintf(self, sizeof(self), "%d", (int)getpid());
     dir = opendir("/proc/self/task");
     CHECK(dir != NULL);
