@@ -86,6 +86,7 @@ static void doctor_json(const struct hf_service *svc, hf_status st,
     for (size_t i = 0; i < DOCTOR_TRAITS; i++)
         cli_json_bool(&json, doctor_traits[i].name,
                       svc->traits & doctor_traits[i].trait);
+    cli_json_bool(&json, "twice", svc->traits & HF_TRAIT_TWICE);
     cli_json_str(&json, "warning", svc->warning[0] ? svc->warning : NULL);
     cli_json_str(&json, "probe", hf_status_name(st));
     cli_json_str(&json, "error", st ? err->text : NULL);
@@ -105,6 +106,9 @@ static void doctor_text(const struct hf_service *svc, hf_status st,
         printf("  %c %s\n", has ? '+' : '-',
                has ? doctor_traits[i].yes : doctor_traits[i].no);
     }
+    if (svc->traits & HF_TRAIT_TWICE)
+        printf("  ! it may take up to twice the lease until a dead holder's "
+               "lock passes on\n");
     if (svc->warning[0])
         printf("warning: %s\n", svc->warning);
     if (!st)

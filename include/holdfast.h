@@ -157,7 +157,8 @@ enum hf_trait {
     HF_TRAIT_BREAK = 1 << 7,     /* hf_break() works */
     HF_TRAIT_PROCESSES = 1 << 8, /* excludes between processes */
     HF_TRAIT_MACHINES = 1 << 9,  /* excludes between machines */
-    HF_TRAIT_DEATH = 1 << 10     /* a dead process frees its locks at once */
+    HF_TRAIT_DEATH = 1 << 10,    /* a dead process frees its locks at once */
+    HF_TRAIT_TWICE = 1 << 11     /* or only after up to twice the lease */
 };
 
 struct hf_service {

@@ -35,7 +35,7 @@
 
 /* A try that is on the wire when the wait is over may still be answered: a
  * little late and certain is better than in time and not. */
-#define ANSWER_MS 250
+#define ANSWER_MS 1000
 
 /* Between tries of a service that does not answer. */
 #define BACKOFF_MS 100
