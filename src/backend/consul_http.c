@@ -1,0 +1,485 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * consul_http.c - one request, on one agent after the other.
+ *
+ * OUTCOMES  An agent that cannot be reached, or that knows no leader, has done
+ *   nothing: the next one is asked, as long as there is time, and
+ *   HF_UNAVAILABLE is the answer when none is left.  A write that was sent and
+ *   not answered, or that failed half-way between agent and leader, is
+ *   HF_UNCERTAIN and is not repeated here; but the next call begins with the
+ *   next agent, because this one may be cut off.
+ *
+ * CONNECTIONS  A request has a handle of its own from a pool, with a connection
+ *   that stays open.  Each handle sits in a multi handle of its own, which is
+ *   what curl_easy_perform() does too, but here its descriptors can be marked
+ *   to be closed by exec.
+ */
+#include "consul.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <strings.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "../lease.h"
+#include "../mem.h"
+
+#include "../banned.h"
+
+#define REPLY_MAX ((size_t)64 << 20)
+
+/* Handles of one pool that are open at once; an agent accepts 200. */
+#define POOL_MAX 32
+
+struct http_slot {
+    struct hfi_link link; /* in consul_pool.idle */
+    CURL *easy;
+    CURLM *multi;
+    struct consul_reply reply;
+};
+
+static pthread_once_t http_once = PTHREAD_ONCE_INIT;
+static bool http_ready;
+
+static void http_init(void)
+{
+    http_ready = curl_global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK;
+}
+
+bool hfi_consul_global_init(void)
+{
+    pthread_once(&http_once, http_init);
+    return http_ready;
+}
+
+/* ---- descriptors that exec closes --------------------------------------- */
+
+/* Is it one end of a nameless pair of sockets made by this process, which exec
+ * would not close? */
+static bool http_is_open_pair(int fd)
+{
+    struct ucred peer = {0};
+    socklen_t len = sizeof(peer);
+    int flags = fcntl(fd, F_GETFD), domain = 0;
+    socklen_t size = sizeof(domain);
+
+    return flags >= 0 && !(flags & FD_CLOEXEC) &&
+           !getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) &&
+           domain == AF_UNIX &&
+           !getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) &&
+           peer.pid == getpid();
+}
+
+/* Call `fn` for each such descriptor. */
+static void http_each_pair(void (*fn)(int fd, unsigned char *seen),
+                           unsigned char *seen)
+{
+    DIR *dir = opendir("/proc/self/fd");
+    struct dirent *entry;
+    int fd;
+
+    while (dir && (entry = readdir(dir))) {
+        fd = (int)strtol(entry->d_name, NULL, 10);
+        if (entry->d_name[0] != '.' && fd != dirfd(dir) && fd < 65536 &&
+            http_is_open_pair(fd))
+            fn(fd, seen);
+    }
+    if (dir)
+        closedir(dir);
+}
+
+static void http_note(int fd, unsigned char *seen)
+{
+    seen[fd / 8] |= (unsigned char)(1 << fd % 8);
+}
+
+static void http_mark(int fd, unsigned char *seen)
+{
+    if (!(seen[fd / 8] >> fd % 8 & 1))
+        fcntl(fd, F_SETFD, FD_CLOEXEC);
+}
+
+/* A multi handle has a pair of sockets for curl_multi_wakeup(), which curl does
+ * not let us make: those that appear while it is made are it. */
+CURLM *hfi_consul_multi_new(void)
+{
+    unsigned char *seen = hfi_alloc(65536 / 8);
+    CURLM *multi = NULL;
+
+    if (seen) {
+        http_each_pair(http_note, seen);
+        multi = curl_multi_init();
+        http_each_pair(http_mark, seen);
+    }
+    hfi_free(seen);
+    return multi;
+}
+
+static curl_socket_t http_open_socket(void *arg, curlsocktype purpose,
+                                      struct curl_sockaddr *addr)
+{
+    (void)arg;
+    (void)purpose;
+    return socket(addr->family, addr->socktype | SOCK_CLOEXEC, addr->protocol);
+}
+
+/* ---- replies ------------------------------------------------------------ */
+
+static size_t http_body(char *data, size_t one, size_t n, void *arg)
+{
+    struct consul_reply *reply = arg;
+    size_t size = reply->size ? reply->size : 1024;
+    char *grown;
+
+    (void)one;
+    if (n > REPLY_MAX - reply->len)
+        return 0;
+    while (size < reply->len + n + 1)
+        size *= 2;
+    if (size != reply->size) {
+        grown = hfi_realloc(reply->data, size);
+        if (!grown)
+            return 0;
+        reply->data = grown;
+        reply->size = size;
+    }
+    memcpy(reply->data + reply->len, data, n);
+    reply->len += n;
+    reply->data[reply->len] = '\0';
+    return n;
+}
+
+static size_t http_header(char *line, size_t one, size_t n, void *arg)
+{
+    static const char name[] = "X-Consul-Index:";
+    struct consul_reply *reply = arg;
+    char number[32] = "";
+
+    (void)one;
+    if (n > sizeof(name) && !strncasecmp(line, name, sizeof(name) - 1)) {
+        line += sizeof(name) - 1;
+        n -= sizeof(name) - 1;
+        memcpy(number, line, n < sizeof(number) - 1 ? n : sizeof(number) - 1);
+        reply->index = strtoull(number, NULL, 10);
+        n += sizeof(name) - 1;
+    }
+    return n;
+}
+
+/* jansson refuses numbers beyond 2^63, which Flags of others may be: such a one
+ * becomes -1, which is nobody's. */
+static void http_tame_numbers(char *text)
+{
+    bool quoted = false;
+    size_t len;
+
+    for (; *text; text++) {
+        if (*text == '"')
+            quoted = !quoted;
+        else if (quoted && *text == '\\' && text[1])
+            text++;
+        else if (!quoted && *text >= '0' && *text <= '9') {
+            len = strspn(text, "0123456789");
+            if (len >= 19) {
+                memset(text, ' ', len);
+                memcpy(text, "-1", 2);
+            }
+            text += len - 1;
+        }
+    }
+}
+
+bool hfi_consul_reply_parse(struct consul_reply *reply)
+{
+    if (!reply->data)
+        return false;
+    reply->json = json_loadb(reply->data, reply->len, 0, NULL);
+    if (!reply->json) {
+        http_tame_numbers(reply->data);
+        reply->json = json_loadb(reply->data, reply->len, 0, NULL);
+    }
+    return reply->json;
+}
+
+void hfi_consul_reply_fini(struct consul_reply *reply)
+{
+    json_decref(reply->json);
+    hfi_free(reply->data);
+    *reply = (struct consul_reply){0};
+}
+
+/* ---- handles ------------------------------------------------------------ */
+
+CURL *hfi_consul_easy_new(struct consul_reply *reply)
+{
+    CURL *easy = curl_easy_init();
+
+    if (!easy)
+        return NULL;
+    curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
+    curl_easy_setopt(easy, CURLOPT_PROXY, "");
+    curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
+    curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
+    curl_easy_setopt(easy, CURLOPT_TCP_KEEPIDLE, 10L);
+    curl_easy_setopt(easy, CURLOPT_TCP_KEEPINTVL, 5L);
+    curl_easy_setopt(easy, CURLOPT_OPENSOCKETFUNCTION, http_open_socket);
+    curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, http_body);
+    curl_easy_setopt(easy, CURLOPT_WRITEDATA, reply);
+    curl_easy_setopt(easy, CURLOPT_HEADERFUNCTION, http_header);
+    curl_easy_setopt(easy, CURLOPT_HEADERDATA, reply);
+    return easy;
+}
+
+/* Set a handle up for a request to one of the agents. */
+bool hfi_consul_easy_aim(struct consul_conn *cc, CURL *easy, size_t agent,
+                         const struct consul_request *rq, int64_t timeout_ms)
+{
+    const struct consul_conf *conf = &cc->conf;
+    char url[3 * CONSUL_NAME_MAX + 512];
+    int len = snprintf(url, sizeof(url), "%s%s", conf->agents[agent], rq->path);
+
+    if (len < 0 || (size_t)len >= sizeof(url) ||
+        !hfi_consul_conf_apply(conf, easy, agent) ||
+        curl_easy_setopt(easy, CURLOPT_URL, url) ||
+        curl_easy_setopt(easy, CURLOPT_TIMEOUT_MS, (long)timeout_ms))
+        return false;
+    if (!strcmp(rq->method, "GET"))
+        return !curl_easy_setopt(easy, CURLOPT_HTTPGET, 1L) &&
+               !curl_easy_setopt(easy, CURLOPT_CUSTOMREQUEST, NULL);
+    return !curl_easy_setopt(easy, CURLOPT_POSTFIELDSIZE,
+                             rq->body ? (long)strlen(rq->body) : 0L) &&
+           !curl_easy_setopt(easy, CURLOPT_COPYPOSTFIELDS,
+                             rq->body ? rq->body : "") &&
+           !curl_easy_setopt(easy, CURLOPT_CUSTOMREQUEST, rq->method);
+}
+
+static void slot_free(struct http_slot *slot)
+{
+    if (slot->multi && slot->easy)
+        curl_multi_remove_handle(slot->multi, slot->easy);
+    curl_easy_cleanup(slot->easy);
+    curl_multi_cleanup(slot->multi);
+    hfi_consul_reply_fini(&slot->reply);
+    hfi_free(slot);
+}
+
+static struct http_slot *slot_new(void)
+{
+    struct http_slot *slot = hfi_alloc(sizeof(*slot));
+
+    if (!slot)
+        return NULL;
+    hfi_link_init(&slot->link);
+    slot->multi = hfi_consul_multi_new();
+    slot->easy = hfi_consul_easy_new(&slot->reply);
+    if (slot->multi && slot->easy)
+        return slot;
+    slot_free(slot);
+    return NULL;
+}
+
+/* A handle that nobody else uses, or NULL when there is none in time. */
+static struct http_slot *slot_get(struct consul_conn *cc,
+                                  struct consul_pool *pool, int64_t deadline)
+{
+    struct http_slot *slot = NULL;
+
+    pthread_mutex_lock(&cc->mu);
+    while (hfi_link_alone(&pool->idle) && pool->open >= POOL_MAX &&
+           hfi_left_ms(deadline))
+        hfi_cond_wait(&cc->turn, &cc->mu, deadline);
+    if (!hfi_link_alone(&pool->idle)) {
+        slot = hfi_container(pool->idle.prev, struct http_slot, link);
+        hfi_link_remove(&slot->link);
+    } else if (pool->open < POOL_MAX) {
+        pool->open++;
+    } else {
+        pthread_mutex_unlock(&cc->mu);
+        return NULL;
+    }
+    pthread_mutex_unlock(&cc->mu);
+    if (!slot && !(slot = slot_new())) {
+        pthread_mutex_lock(&cc->mu);
+        pool->open--;
+        pthread_mutex_unlock(&cc->mu);
+    }
+    return slot;
+}
+
+static void slot_put(struct consul_conn *cc, struct consul_pool *pool,
+                     struct http_slot *slot)
+{
+    pthread_mutex_lock(&cc->mu);
+    hfi_link_append(&pool->idle, &slot->link);
+    if (pool->open >= POOL_MAX)
+        hfi_cond_wake(&cc->turn);
+    pthread_mutex_unlock(&cc->mu);
+}
+
+void hfi_consul_pool_fini(struct consul_pool *pool)
+{
+    struct http_slot *slot;
+
+    while (pool->idle.next && !hfi_link_alone(&pool->idle)) {
+        slot = hfi_container(pool->idle.next, struct http_slot, link);
+        hfi_link_remove(&slot->link);
+        slot_free(slot);
+    }
+}
+
+/* ---- what an answer means ----------------------------------------------- */
+
+static bool http_says(const struct consul_reply *reply, const char *text)
+{
+    return reply->data && strstr(reply->data, text);
+}
+
+/* What the service's own words, as one line, are in a message. */
+static hf_status http_refuse(const struct consul_conn *cc,
+                             const struct consul_reply *reply, hf_status st,
+                             struct hf_error *err)
+{
+    char text[160];
+
+    return hfi_fail(err, st, "%s: %s (%ld)", cc->base.endpoint,
+                    hfi_quote(text, sizeof(text),
+                              reply->data ? reply->data : "no reason given"),
+                    reply->status);
+}
+
+/* HF_OK also for 404 and 409, which are answers. */
+hf_status hfi_consul_status(const struct consul_conn *cc,
+                            const struct consul_request *rq,
+                            const struct consul_reply *reply,
+                            struct hf_error *err)
+{
+    const char *range;
+
+    if (reply->status == 200 || reply->status == 404 || reply->status == 409)
+        return HF_OK;
+    if (reply->status == 401 || reply->status == 403 ||
+        http_says(reply, "Permission denied") ||
+        http_says(reply, "ACL not found"))
+        return hfi_fail(err, HF_DENIED,
+                        "%s: the ACL token is missing or does not allow this",
+                        cc->base.endpoint);
+    if (http_says(reply, "Invalid Session TTL")) {
+        range = strstr(reply->data, "must be");
+        return hfi_fail(err, HF_INVALID,
+                        "%s: the ttl is out of the server's range: it %.60s",
+                        cc->base.endpoint, range ? range : "refused it");
+    }
+    if (reply->status == 429 || reply->status == 503 ||
+        http_says(reply, "No cluster leader") ||
+        http_says(reply, "not ready to serve") ||
+        http_says(reply, "failed to get conn") ||
+        http_says(reply, "No known Consul servers"))
+        return http_refuse(cc, reply, HF_UNAVAILABLE, err);
+    if (reply->status >= 500)
+        return http_refuse(cc, reply, rq->write ? HF_UNCERTAIN : HF_UNAVAILABLE,
+                           err);
+    return http_refuse(cc, reply, HF_PROTOCOL, err);
+}
+
+/* Why curl got no answer. */
+static hf_status http_failed(const struct consul_conn *cc, CURL *easy,
+                             const struct consul_request *rq, CURLcode rc,
+                             struct hf_error *err)
+{
+    long sent = 0;
+    hf_status st = HF_UNAVAILABLE;
+
+    curl_easy_getinfo(easy, CURLINFO_REQUEST_SIZE, &sent);
+    if (rc == CURLE_OUT_OF_MEMORY)
+        st = sent && rq->write ? HF_UNCERTAIN : HF_NOMEM;
+    else if (rc == CURLE_PEER_FAILED_VERIFICATION ||
+             rc == CURLE_SSL_CERTPROBLEM || rc == CURLE_SSL_CACERT_BADFILE)
+        st = HF_DENIED;
+    else if (sent > 0 && rq->write)
+        st = HF_UNCERTAIN;
+    return hfi_fail(err, st, "%s: %s", cc->base.endpoint,
+                    curl_easy_strerror(rc));
+}
+
+/* ---- one request -------------------------------------------------------- */
+
+static CURLcode slot_perform(struct http_slot *slot)
+{
+    CURLMcode mc = curl_multi_add_handle(slot->multi, slot->easy);
+    CURLcode rc = CURLE_FAILED_INIT;
+    CURLMsg *msg;
+    int running = 1, left;
+
+    while (!mc && running) {
+        mc = curl_multi_perform(slot->multi, &running);
+        if (!mc && running)
+            mc = curl_multi_poll(slot->multi, NULL, 0, 1000, NULL);
+    }
+    while ((msg = curl_multi_info_read(slot->multi, &left)))
+        if (msg->msg == CURLMSG_DONE)
+            rc = msg->data.result;
+    curl_multi_remove_handle(slot->multi, slot->easy);
+    return rc;
+}
+
+/* Ask one agent.  It has at most its share of the time to accept us. */
+static hf_status http_ask(struct consul_conn *cc, struct http_slot *slot,
+                          size_t agent, size_t agents_left,
+                          const struct consul_request *rq, int64_t deadline,
+                          struct hf_error *err)
+{
+    int64_t left = hfi_left_ms(deadline);
+    CURLcode rc;
+
+    hfi_consul_reply_fini(&slot->reply);
+    if (!left)
+        return hfi_fail(err, HF_UNAVAILABLE, "%s: no time left to ask",
+                        cc->base.endpoint);
+    if (!hfi_consul_easy_aim(cc, slot->easy, agent, rq, left))
+        return hfi_nomem(err);
+    curl_easy_setopt(slot->easy, CURLOPT_CONNECTTIMEOUT_MS,
+                     (long)(left / (int64_t)agents_left + 1));
+    rc = slot_perform(slot);
+    if (rc)
+        return http_failed(cc, slot->easy, rq, rc, err);
+    curl_easy_getinfo(slot->easy, CURLINFO_RESPONSE_CODE, &slot->reply.status);
+    return hfi_consul_status(cc, rq, &slot->reply, err);
+}
+
+/* This agent is no good: begin with the next one. */
+static void http_turn_away(struct consul_conn *cc, size_t agent)
+{
+    size_t next = (agent + 1) % cc->conf.nagents;
+
+    if (cc->conf.nagents > 1 &&
+        atomic_compare_exchange_strong(&cc->agent, &agent, next))
+        hfi_consul_hub_moved(cc);
+}
+
+/* On HF_OK the reply is the caller's to finish; its status is 200, 404 or
+ * 409. */
+hf_status hfi_consul_call(struct consul_conn *cc, struct consul_pool *pool,
+                          const struct consul_request *rq, int64_t deadline,
+                          struct consul_reply *ret, struct hf_error *err)
+{
+    struct http_slot *slot = slot_get(cc, pool, deadline);
+    size_t agent, left = cc->conf.nagents;
+    hf_status st;
+
+    if (!slot)
+        return hfi_fail(err, HF_UNAVAILABLE, "%s: no connection is free",
+                        cc->base.endpoint);
+    do {
+        agent = atomic_load(&cc->agent);
+        st = http_ask(cc, slot, agent, left, rq, deadline, err);
+        if (st == HF_UNAVAILABLE || st == HF_UNCERTAIN)
+            http_turn_away(cc, agent);
+    } while (st == HF_UNAVAILABLE && --left && hfi_left_ms(deadline));
+    if (!st) {
+        *ret = slot->reply;
+        slot->reply = (struct consul_reply){0};
+    }
+    slot_put(cc, pool, slot);
+    return st;
+}

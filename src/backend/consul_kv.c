@@ -1,0 +1,472 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * consul_kv.c - names, values and transactions of Consul's store.
+ *
+ * NAMES  A key is its own name, so that others who use the same name are
+ *   excluded, except where the store could not keep it apart: '%', control
+ *   characters, bytes that are not UTF-8, a slash at the start or after
+ *   another, and "." and ".." as a part are written as '%' and two hex digits.
+ *   The HTTP interface would silently clean such a path.  layout=cli adds
+ *   "/.lock", as `consul lock` does.
+ *
+ * VALUES  Lines of a word and a text, escaped likewise:
+ *
+ *     token 0123...   fence 4711   owner order-99   note host:123
+ *     linger          would be given up if asked
+ *     wanted          and was asked
+ *     broken 4711     this grant was taken away by an operator
+ *
+ *   The fence is there only once the entry was written again after the grant;
+ *   until then it is the entry's ModifyIndex.
+ */
+#include "consul.h"
+
+#include "../escape.h"
+#include "../mem.h"
+
+#include "../banned.h"
+
+/* ---- names -------------------------------------------------------------- */
+
+static bool kv_is_utf8(const char *text)
+{
+    json_t *test = json_string(text);
+
+    json_decref(test);
+    return test;
+}
+
+/* Must the byte at `c`, in a text that begins at `text`, be escaped? */
+static bool kv_is_odd(const char *text, const char *c, bool utf8)
+{
+    bool first = c == text || c[-1] == '/';
+    size_t part;
+
+    if ((unsigned char)*c >= 0x80)
+        return !utf8;
+    if ((unsigned char)*c < ' ' || *c == 127 || *c == '%')
+        return true;
+    if (*c == '/')
+        return first;
+    if (*c != '.' || !first)
+        return false;
+    part = strcspn(c, "/");
+    return part == 1 || (part == 2 && c[1] == '.') ||
+           !strncmp(c, ".holdfast", 9);
+}
+
+static size_t kv_escape(char *ret, size_t size, const char *text)
+{
+    static const char digits[] = "0123456789ABCDEF";
+    bool utf8 = kv_is_utf8(text);
+    size_t len = 0;
+    const char *c;
+
+    for (c = text; *c && len + 4 < size; c++) {
+        if (!kv_is_odd(text, c, utf8)) {
+            ret[len++] = *c;
+            continue;
+        }
+        ret[len++] = '%';
+        ret[len++] = digits[(unsigned char)*c >> 4];
+        ret[len++] = digits[*c & 15];
+    }
+    ret[len] = '\0';
+    return len;
+}
+
+/* The name of the entry that is the lock `key`; ret has CONSUL_NAME_MAX. */
+bool hfi_consul_name(const struct consul_conf *conf, const char *key, char *ret)
+{
+    size_t len = (size_t)snprintf(ret, CONSUL_NAME_MAX, "%s", conf->prefix);
+
+    len += kv_escape(ret + len, CONSUL_NAME_MAX - len, key);
+    if (conf->cli)
+        len += (size_t)snprintf(ret + len, CONSUL_NAME_MAX - len, "/.lock");
+    return len < CONSUL_NAME_MAX - 4;
+}
+
+/* And back; false if it is not the name of a lock.  ret has HF_KEY_MAX + 1. */
+bool hfi_consul_key_of(const struct consul_conf *conf, const char *name,
+                       char *ret)
+{
+    char buf[CONSUL_NAME_MAX], again[CONSUL_NAME_MAX];
+    size_t skip = strlen(conf->prefix), len = strlen(name);
+
+    if (len >= sizeof(buf) || strncmp(name, conf->prefix, skip) != 0)
+        return false;
+    memcpy(buf, name, len + 1);
+    if (conf->cli) {
+        if (len < skip + 7 || strcmp(buf + len - 6, "/.lock") != 0)
+            return false;
+        buf[len - 6] = '\0';
+    }
+    if (!hfi_unescape(buf + skip) || strlen(buf + skip) > HF_KEY_MAX ||
+        !buf[skip])
+        return false;
+    memcpy(ret, buf + skip, strlen(buf + skip) + 1);
+    /* What we would not have written is not ours to list twice. */
+    return hfi_consul_name(conf, ret, again) && !strcmp(again, name);
+}
+
+/* The longest name that all keys with this prefix begin with for sure. */
+void hfi_consul_list_prefix(const struct consul_conf *conf, const char *prefix,
+                            char *ret)
+{
+    size_t len = (size_t)snprintf(ret, CONSUL_NAME_MAX, "%s", conf->prefix);
+    const char *c;
+
+    for (c = prefix; *c; c++) {
+        if (!((*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') ||
+              (*c >= '0' && *c <= '9') || *c == '-' || *c == '_' ||
+              ((*c == '.' || *c == '/') && c > prefix && c[-1] != '/')))
+            break;
+        ret[len++] = *c;
+    }
+    ret[len] = '\0';
+}
+
+bool hfi_consul_is_id(const char *text)
+{
+    return strlen(text) == CONSUL_ID_LEN &&
+           strspn(text, "0123456789abcdefABCDEF-") == CONSUL_ID_LEN;
+}
+
+/* "/v1/kv/NAME?query", with everything escaped that is not plain. */
+void hfi_consul_path(char *buf, size_t size, const char *name,
+                     const char *query)
+{
+    static const char digits[] = "0123456789ABCDEF";
+    size_t len = (size_t)snprintf(buf, size, "/v1/kv/");
+    const char *c;
+
+    for (c = name; *c && len + 4 < size; c++) {
+        if ((*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') ||
+            (*c >= '0' && *c <= '9') || strchr("/-_.~", *c)) {
+            buf[len++] = *c;
+            continue;
+        }
+        buf[len++] = '%';
+        buf[len++] = digits[(unsigned char)*c >> 4];
+        buf[len++] = digits[*c & 15];
+    }
+    snprintf(buf + len, size - len, "%s", query);
+}
+
+/* ---- values ------------------------------------------------------------- */
+
+#define VALUE_KEEP " !#$&'()*+,-./:;<=>?@[]^_`{|}~\"\\"
+
+static size_t kv_line(char *ret, size_t len, const char *word, const char *text)
+{
+    char escaped[3 * HF_NOTE_MAX + 1];
+
+    hfi_escape(escaped, sizeof(escaped), text, VALUE_KEEP);
+    return len + (size_t)snprintf(ret + len, CONSUL_VALUE_MAX - len, "%s %s\n",
+                                  word, escaped);
+}
+
+static size_t kv_number(char *ret, size_t len, const char *word, uint64_t n)
+{
+    return len + (size_t)snprintf(ret + len, CONSUL_VALUE_MAX - len,
+                                  "%s %llu\n", word, (unsigned long long)n);
+}
+
+/* The value of a grant; ret has CONSUL_VALUE_MAX. */
+void hfi_consul_value(char *ret, const struct hfi_claim *claim, uint64_t fence)
+{
+    size_t len = kv_line(ret, 0, "token", claim->token);
+
+    if (fence)
+        len = kv_number(ret, len, "fence", fence);
+    if (claim->owner)
+        len = kv_line(ret, len, "owner", claim->owner);
+    if (claim->note)
+        kv_line(ret, len, "note", claim->note);
+}
+
+/* The value that says all that `kv` says. */
+void hfi_consul_kv_value(char *ret, const struct consul_kv *kv)
+{
+    size_t len = 0;
+
+    ret[0] = '\0';
+    if (kv->token[0])
+        len = kv_line(ret, len, "token", kv->token);
+    if (kv->fence)
+        len = kv_number(ret, len, "fence", kv->fence);
+    if (kv->broken)
+        len = kv_number(ret, len, "broken", kv->broken);
+    if (kv->linger)
+        len = kv_line(ret, len, "linger", "");
+    if (kv->wanted)
+        len = kv_line(ret, len, "wanted", "");
+    if (kv->owner[0])
+        len = kv_line(ret, len, "owner", kv->owner);
+    if (kv->note[0])
+        kv_line(ret, len, "note", kv->note);
+}
+
+static void kv_take(char *ret, size_t size, char *text)
+{
+    if (hfi_unescape(text) && strlen(text) < size)
+        memcpy(ret, text, strlen(text) + 1);
+}
+
+static bool kv_parse_line(struct consul_kv *kv, char *line)
+{
+    char *text = strchr(line, ' ');
+
+    if (!text)
+        return false;
+    *text++ = '\0';
+    if (!strcmp(line, "token"))
+        kv_take(kv->token, sizeof(kv->token), text);
+    else if (!strcmp(line, "owner"))
+        kv_take(kv->owner, sizeof(kv->owner), text);
+    else if (!strcmp(line, "note"))
+        kv_take(kv->note, sizeof(kv->note), text);
+    else if (!strcmp(line, "fence"))
+        kv->fence = strtoull(text, NULL, 10);
+    else if (!strcmp(line, "broken"))
+        kv->broken = strtoull(text, NULL, 10);
+    else if (!strcmp(line, "linger"))
+        kv->linger = true;
+    else if (!strcmp(line, "wanted"))
+        kv->wanted = true;
+    else
+        return false;
+    return true;
+}
+
+static const char base64_digits[] =
+    "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+static void kv_encode(char *ret, const char *text)
+{
+    size_t i, len = strlen(text);
+    unsigned long bits;
+
+    for (i = 0; i < len; i += 3) {
+        bits = (unsigned long)(unsigned char)text[i] << 16;
+        if (i + 1 < len)
+            bits |= (unsigned long)(unsigned char)text[i + 1] << 8;
+        if (i + 2 < len)
+            bits |= (unsigned char)text[i + 2];
+        *ret++ = base64_digits[bits >> 18];
+        *ret++ = base64_digits[bits >> 12 & 63];
+        *ret++ = i + 1 < len ? base64_digits[bits >> 6 & 63] : '=';
+        *ret++ = i + 2 < len ? base64_digits[bits & 63] : '=';
+    }
+    *ret = '\0';
+}
+
+/* False if it is no base64 or longer than any value of ours. */
+static bool kv_decode(char *ret, const char *text)
+{
+    unsigned bits = 0, n = 0;
+    const char *digit;
+    size_t len = 0;
+
+    for (; *text && *text != '='; text++) {
+        digit = strchr(base64_digits, *text);
+        if (!digit || len + 1 >= CONSUL_VALUE_MAX)
+            return false;
+        bits = bits << 6 | (unsigned)(digit - base64_digits);
+        n += 6;
+        if (n >= 8) {
+            n -= 8;
+            ret[len++] = (char)(bits >> n & 255);
+        }
+    }
+    ret[len] = '\0';
+    return true;
+}
+
+static const char *kv_string(const json_t *object, const char *name)
+{
+    const char *text = json_string_value(json_object_get(object, name));
+
+    return text ? text : "";
+}
+
+static uint64_t kv_uint(const json_t *object, const char *name)
+{
+    return (uint64_t)json_integer_value(json_object_get(object, name));
+}
+
+/* Read an entry as the HTTP interface shows it. */
+void hfi_consul_kv_parse(struct consul_kv *kv, const json_t *entry)
+{
+    const char *session = kv_string(entry, "Session");
+    const char *value = kv_string(entry, "Value");
+    char text[CONSUL_VALUE_MAX], *line, *next;
+
+    *kv = (struct consul_kv){.exists = true};
+    kv->index = kv_uint(entry, "ModifyIndex");
+    kv->create = kv_uint(entry, "CreateIndex");
+    if (hfi_consul_is_id(session))
+        memcpy(kv->session, session, sizeof(kv->session));
+    if (!*value)
+        return;
+    kv->foreign =
+        json_integer_value(json_object_get(entry, "Flags")) != CONSUL_FLAGS;
+    if (kv->foreign || !kv_decode(text, value))
+        return;
+    for (line = text; *line; line = next) {
+        next = strchr(line, '\n');
+        if (!next)
+            return;
+        *next++ = '\0';
+        if (!kv_parse_line(kv, line))
+            return;
+    }
+}
+
+hf_status hfi_consul_read(struct consul_conn *cc, struct consul_pool *pool,
+                          const char *name, bool consistent, int64_t deadline,
+                          struct consul_kv *kv, struct hf_error *err)
+{
+    char path[3 * CONSUL_NAME_MAX];
+    struct consul_request rq = {.method = "GET", .path = path};
+    struct consul_reply reply;
+    const json_t *entry;
+    hf_status st;
+
+    hfi_consul_path(path, sizeof(path), name, consistent ? "?consistent" : "");
+    st = hfi_consul_call(cc, pool, &rq, deadline, &reply, err);
+    if (st)
+        return st;
+    *kv = (struct consul_kv){.index = 0};
+    if (reply.status != 404) {
+        hfi_consul_reply_parse(&reply);
+        entry = json_array_get(reply.json, 0);
+        if (json_is_object(entry))
+            hfi_consul_kv_parse(kv, entry);
+        else
+            st = hfi_fail(err, HF_PROTOCOL, "%s: an answer that is no entry",
+                          cc->base.endpoint);
+    }
+    hfi_consul_reply_fini(&reply);
+    return st;
+}
+
+/* ---- transactions ------------------------------------------------------- */
+
+/* Add an operation; false: no memory.  NULL and 0 leave a field out. */
+bool hfi_consul_op(json_t *ops, const char *verb, const char *name,
+                   const char *session, const char *value, uint64_t index)
+{
+    char encoded[CONSUL_VALUE_MAX * 4 / 3 + 8];
+    json_t *kv = json_pack("{s:s,s:s}", "Verb", verb, "Key", name);
+    bool ok = kv;
+
+    if (ok && session)
+        ok = !json_object_set_new(kv, "Session", json_string(session));
+    if (ok && value) {
+        kv_encode(encoded, value);
+        ok = !json_object_set_new(kv, "Value", json_string(encoded)) &&
+             !json_object_set_new(kv, "Flags", json_integer(CONSUL_FLAGS));
+    }
+    if (ok && index)
+        ok = !json_object_set_new(kv, "Index", json_integer((json_int_t)index));
+    if (ok)
+        return !json_array_append_new(ops, json_pack("{s:o}", "KV", kv));
+    json_decref(kv);
+    return false;
+}
+
+/* Only if the entry has not changed since `index`; 0: does not exist. */
+bool hfi_consul_guard(json_t *ops, const char *name, uint64_t index)
+{
+    return hfi_consul_op(ops, index ? "check-index" : "check-not-exists", name,
+                         NULL, NULL, index);
+}
+
+static bool kv_ends_with(const char *text, const char *end)
+{
+    size_t len = strlen(text), n = strlen(end);
+
+    return len >= n && !strcmp(text + len - n, end);
+}
+
+/* What the service says of each operation that failed. */
+static hf_status txn_errors(struct consul_conn *cc, const json_t *errors,
+                            struct consul_done *done, struct hf_error *err)
+{
+    const char *what;
+    json_int_t op;
+    size_t i;
+
+    for (i = 0; i < json_array_size(errors); i++) {
+        op = json_integer_value(
+            json_object_get(json_array_get(errors, i), "OpIndex"));
+        what = kv_string(json_array_get(errors, i), "What");
+        if (op >= 0 && op < CONSUL_OPS_MAX)
+            done->failed |= UINT64_C(1) << op;
+        if (kv_ends_with(what, "due to lock delay"))
+            done->delayed = true;
+        else if (!strncmp(what, "invalid session", 15))
+            done->bad_session = true;
+        else if (!strncmp(what, "Permission denied", 17))
+            return hfi_fail(err, HF_DENIED,
+                            "%s: the ACL token does not allow this",
+                            cc->base.endpoint);
+    }
+    return done->failed
+               ? HF_OK
+               : hfi_fail(err, HF_PROTOCOL, "%s: refused without a reason",
+                          cc->base.endpoint);
+}
+
+static hf_status txn_read(struct consul_conn *cc, struct consul_reply *reply,
+                          struct consul_done *done, struct hf_error *err)
+{
+    const json_t *results, *last;
+
+    hfi_consul_reply_parse(reply);
+    if (reply->status == 409)
+        return txn_errors(cc, json_object_get(reply->json, "Errors"), done,
+                          err);
+    results = json_object_get(reply->json, "Results");
+    if (reply->status != 200 || !json_is_object(reply->json))
+        return hfi_fail(err, HF_PROTOCOL,
+                        "%s: an answer that is no transaction's",
+                        cc->base.endpoint);
+    last = json_array_get(results, json_array_size(results) - 1);
+    done->index = kv_uint(json_object_get(last, "KV"), "ModifyIndex");
+    done->ok = true;
+    return HF_OK;
+}
+
+/* The operations as text, for the caller to free(); takes `ops`. */
+char *hfi_consul_dump(json_t *ops)
+{
+    char *text = ops ? json_dumps(ops, JSON_COMPACT) : NULL;
+
+    json_decref(ops);
+    return text;
+}
+
+/* Run the operations, all or none; takes `ops`.  HF_OK says that there is an
+ * answer: see `done`. */
+hf_status hfi_consul_txn(struct consul_conn *cc, struct consul_pool *pool,
+                         json_t *ops, bool write, int64_t deadline,
+                         struct consul_done *done, struct hf_error *err)
+{
+    char *body = hfi_consul_dump(ops);
+    struct consul_request rq = {"PUT", "/v1/txn", body, write};
+    struct consul_reply reply;
+    hf_status st;
+
+    *done = (struct consul_done){.ok = false};
+    if (!body)
+        return hfi_nomem(err);
+    st = hfi_consul_call(cc, pool, &rq, deadline, &reply, err);
+    free(body);
+    if (st)
+        return st;
+    st = txn_read(cc, &reply, done, err);
+    hfi_consul_reply_fini(&reply);
+    return st;
+}

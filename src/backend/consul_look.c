@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * consul_look.c - inspect, list and break.
+ *
+ * Breaking a lock has two steps, so that a holder that is alive knows before
+ * the next one is granted: the entry is marked as broken, its holder, who
+ * watches it, lets go at once, and only if it has not done so within a second
+ * is the lock taken from it.  Both steps are conditional on the index of the
+ * grant that was looked at.
+ */
+#include "consul.h"
+
+#include "../banned.h"
+
+/* How long a holder has to let go by itself. */
+#define BREAK_WAIT "1s"
+
+static uint64_t look_fence(const struct consul_kv *kv)
+{
+    if (kv->fence || !kv->session[0])
+        return kv->fence;
+    return kv->index;
+}
+
+static void look_fill(const struct consul_kv *kv, struct hf_info *ret)
+{
+    ret->held = kv->session[0];
+    ret->holders = ret->held;
+    ret->fence = look_fence(kv);
+    ret->left_ms = -1;
+    ret->since_ms = -1;
+    if (!ret->held)
+        return;
+    snprintf(ret->owner, sizeof(ret->owner), "%s",
+             kv->owner[0]   ? kv->owner
+             : kv->token[0] ? kv->token
+                            : kv->session);
+    snprintf(ret->note, sizeof(ret->note), "%s", kv->note);
+}
+
+hf_status hfi_consul_inspect(struct hfi_conn *conn, const char *key,
+                             struct hf_info *ret, int64_t deadline,
+                             struct hf_error *err)
+{
+    struct consul_conn *cc = (struct consul_conn *)conn;
+    char name[CONSUL_NAME_MAX];
+    struct consul_kv kv;
+    hf_status st;
+
+    if (!hfi_consul_name(&cc->conf, key, name))
+        return hfi_fail(err, HF_INVALID, "%s: the key is too long",
+                        conn->endpoint);
+    st = hfi_consul_read(cc, &cc->calls, name, false, deadline, &kv, err);
+    if (st)
+        return st;
+    look_fill(&kv, ret);
+    ret->waiters = -1;
+    if (cc->conf.fair)
+        st = hfi_consul_queue_count(cc, key, deadline, &ret->waiters, err);
+    return st;
+}
+
+hf_status hfi_consul_list(struct hfi_conn *conn, const char *prefix,
+                          hf_list_fn *fn, void *arg, int64_t deadline,
+                          struct hf_error *err)
+{
+    struct consul_conn *cc = (struct consul_conn *)conn;
+    char name[CONSUL_NAME_MAX], path[3 * CONSUL_NAME_MAX];
+    struct consul_request rq = {.method = "GET", .path = path};
+    char key[HF_KEY_MAX + 1];
+    struct consul_reply reply;
+    struct consul_kv kv;
+    const char *text;
+    size_t i;
+    hf_status st;
+
+    hfi_consul_list_prefix(&cc->conf, prefix, name);
+    hfi_consul_path(path, sizeof(path), name, "?recurse");
+    st = hfi_consul_call(cc, &cc->calls, &rq, deadline, &reply, err);
+    if (st)
+        return st;
+    if (reply.status == 200 && !hfi_consul_reply_parse(&reply))
+        st = hfi_fail(err, HF_PROTOCOL, "%s: an answer that is no list",
+                      conn->endpoint);
+    for (i = 0; !st && i < json_array_size(reply.json); i++) {
+        struct hf_info info = {.size = sizeof(info), .waiters = -1};
+        const json_t *entry = json_array_get(reply.json, i);
+
+        text = json_string_value(json_object_get(entry, "Key"));
+        hfi_consul_kv_parse(&kv, entry);
+        if (!text || !kv.session[0] ||
+            !hfi_consul_key_of(&cc->conf, text, key) ||
+            strncmp(key, prefix, strlen(prefix)) != 0)
+            continue;
+        look_fill(&kv, &info);
+        if (!fn(arg, key, &info))
+            break;
+    }
+    hfi_consul_reply_fini(&reply);
+    return st;
+}
+
+/* ---- break -------------------------------------------------------------- */
+
+static hf_status break_over(struct consul_conn *cc, struct hf_error *err)
+{
+    return hfi_fail(err, HF_LOST, "%s: that grant is over", cc->base.endpoint);
+}
+
+/* Write `kv` back: with its lock, or (`free`) without. */
+static hf_status break_write(struct consul_conn *cc, const char *name,
+                             const struct consul_kv *kv, bool free,
+                             int64_t deadline, struct consul_done *done,
+                             struct hf_error *err)
+{
+    char value[CONSUL_VALUE_MAX];
+    json_t *ops = json_array();
+
+    hfi_consul_kv_value(value, kv);
+    if (!ops || !hfi_consul_guard(ops, name, kv->index) ||
+        !hfi_consul_op(ops, free ? "unlock" : "set", name,
+                       free ? kv->session : NULL, value, 0)) {
+        json_decref(ops);
+        return hfi_nomem(err);
+    }
+    return hfi_consul_txn(cc, &cc->calls, ops, true, deadline, done, err);
+}
+
+/* Wait a moment for the entry to change after `index`. */
+static void break_wait(struct consul_conn *cc, const char *name, uint64_t index,
+                       int64_t deadline)
+{
+    char path[3 * CONSUL_NAME_MAX], query[64];
+    struct consul_request rq = {.method = "GET", .path = path};
+    struct consul_reply reply;
+
+    snprintf(query, sizeof(query), "?wait=" BREAK_WAIT "&index=%llu",
+             (unsigned long long)index);
+    hfi_consul_path(path, sizeof(path), name, query);
+    if (!hfi_consul_call(cc, &cc->calls, &rq, deadline, &reply, NULL))
+        hfi_consul_reply_fini(&reply);
+}
+
+hf_status hfi_consul_break(struct hfi_conn *conn, const char *key,
+                           uint64_t fence, int64_t deadline,
+                           struct hf_error *err)
+{
+    struct consul_conn *cc = (struct consul_conn *)conn;
+    char name[CONSUL_NAME_MAX];
+    struct consul_done done;
+    struct consul_kv kv;
+    hf_status st;
+    int i;
+
+    if (!hfi_consul_name(&cc->conf, key, name))
+        return hfi_fail(err, HF_INVALID, "%s: the key is too long",
+                        conn->endpoint);
+    for (i = 0; i < 8; i++) {
+        st = hfi_consul_read(cc, &cc->calls, name, true, deadline, &kv, err);
+        if (st)
+            return st;
+        if (!kv.session[0] || look_fence(&kv) != fence)
+            return kv.broken == fence && fence && i ? HF_OK
+                                                    : break_over(cc, err);
+        if (kv.foreign)
+            return hfi_fail(err, HF_PROTOCOL,
+                            "%s: held by something that is no lock of ours",
+                            conn->endpoint);
+        kv.fence = fence;
+        if (kv.broken == fence) { /* It had its chance. */
+            kv.token[0] = kv.owner[0] = kv.note[0] = '\0';
+            kv.linger = kv.wanted = false;
+            st = break_write(cc, name, &kv, true, deadline, &done, err);
+            if (st || done.ok)
+                return st;
+            continue;
+        }
+        kv.broken = fence;
+        st = break_write(cc, name, &kv, false, deadline, &done, err);
+        if (st)
+            return st;
+        if (done.ok)
+            break_wait(cc, name, done.index, deadline);
+    }
+    return hfi_fail(err, HF_UNAVAILABLE, "%s: the lock changes all the time",
+                    conn->endpoint);
+}

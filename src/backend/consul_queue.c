@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * consul_queue.c - queue=fair: first come, first served, one woken at a time.
+ *
+ * A waiter has a place, the entry K/.holdfast/TOKEN, locked by a session whose
+ * keys are deleted with it, so that a dead waiter's place goes away.  Places
+ * are in the order of their CreateIndex.  The first in line takes the lock and
+ * deletes its place in one transaction; each other watches the place before
+ * its own.
+ *
+ * LIMITS  Clients that do not say queue=fair, and `consul lock`, take the key
+ * when they find it free.  A lock-delay holds for the key, not for places.
+ */
+#include "consul.h"
+
+#include "../banned.h"
+
+bool hfi_consul_queue_place(const struct consul_conf *conf, const char *key,
+                            const char *token, char *ret)
+{
+    struct consul_conf plain = {.prefix = conf->prefix};
+    size_t len;
+
+    if (!hfi_consul_name(&plain, key, ret))
+        return false;
+    len = strlen(ret);
+    return snprintf(ret + len, CONSUL_NAME_MAX - len, "/.holdfast/%s", token) <
+           (int)(CONSUL_NAME_MAX - len);
+}
+
+/* What a look at the queue finds. */
+struct queue_view {
+    int32_t places, before; /* all, and those before ours */
+    bool mine;
+    char previous[HFI_TOKEN_LEN + 1]; /* the one just before ours */
+    uint64_t create, previous_create; /* of ours (or "last"), of that */
+};
+
+static void queue_count(struct queue_view *view, const char *token,
+                        uint64_t create)
+{
+    view->places++;
+    if (create >= view->create)
+        return;
+    view->before++;
+    if (create > view->previous_create) {
+        view->previous_create = create;
+        memcpy(view->previous, token, HFI_TOKEN_LEN + 1);
+    }
+}
+
+/* The token of the place that an entry is, or NULL. */
+static const char *queue_token(const json_t *entry)
+{
+    const char *name = json_string_value(json_object_get(entry, "Key"));
+    const char *slash = name ? strrchr(name, '/') : NULL;
+
+    return slash && strlen(slash + 1) == HFI_TOKEN_LEN ? slash + 1 : NULL;
+}
+
+static void queue_read(struct queue_view *view, const json_t *list,
+                       const char *token)
+{
+    const json_t *entry;
+    struct consul_kv kv;
+    const char *at;
+    size_t i;
+
+    view->create = UINT64_MAX;
+    for (i = 0; i < json_array_size(list); i++) {
+        entry = json_array_get(list, i);
+        at = queue_token(entry);
+        if (!at || strcmp(at, token) != 0)
+            continue;
+        hfi_consul_kv_parse(&kv, entry);
+        view->create = kv.create;
+        view->mine = true;
+    }
+    for (i = 0; i < json_array_size(list); i++) {
+        entry = json_array_get(list, i);
+        at = queue_token(entry);
+        hfi_consul_kv_parse(&kv, entry);
+        if (at && kv.session[0])
+            queue_count(view, at, kv.create);
+    }
+}
+
+static hf_status queue_look(struct consul_conn *cc, const char *key,
+                            const char *token, int64_t deadline,
+                            struct queue_view *view, struct hf_error *err)
+{
+    char name[CONSUL_NAME_MAX], path[3 * CONSUL_NAME_MAX];
+    struct consul_request rq = {.method = "GET", .path = path};
+    struct consul_reply reply;
+    hf_status st;
+
+    *view = (struct queue_view){.places = 0};
+    if (!hfi_consul_queue_place(&cc->conf, key, "", name))
+        return hfi_fail(err, HF_INVALID, "%s: the key is too long",
+                        cc->base.endpoint);
+    hfi_consul_path(path, sizeof(path), name, "?recurse");
+    st = hfi_consul_call(cc, &cc->calls, &rq, deadline, &reply, err);
+    if (st)
+        return st;
+    if (reply.status == 200 && hfi_consul_reply_parse(&reply))
+        queue_read(view, reply.json, token);
+    hfi_consul_reply_fini(&reply);
+    return HF_OK;
+}
+
+/* Not our turn: watch the place before ours from now on. */
+static hf_status queue_behind(struct consul_conn *cc,
+                              const struct hfi_claim *claim,
+                              struct hfi_grant *grant, struct hfi_busy *busy,
+                              const struct queue_view *view)
+{
+    char name[CONSUL_NAME_MAX];
+
+    busy->place = view->before + 1;
+    memcpy(grant->ref.text, view->previous, sizeof(view->previous));
+    if (view->before ? hfi_consul_queue_place(&cc->conf, claim->key,
+                                              view->previous, name)
+                     : hfi_consul_name(&cc->conf, claim->key, name))
+        hfi_consul_retarget(cc, claim->key, name, claim->token);
+    return HF_BUSY;
+}
+
+hf_status hfi_consul_queue_turn(struct consul_conn *cc,
+                                const struct hfi_claim *claim,
+                                struct hfi_grant *grant, struct hfi_busy *busy,
+                                int64_t deadline, char *place,
+                                struct hf_error *err)
+{
+    struct consul_session *s;
+    struct queue_view view;
+    hf_status st;
+
+    st = queue_look(cc, claim->key, claim->token, deadline, &view, err);
+    if (st)
+        return st;
+    if (view.mine) { /* Keep the place alive as long as we ask for it. */
+        st = hfi_consul_session_get(cc, claim->ttl_ms, true, deadline, &s, err);
+        if (st)
+            return st;
+        hfi_consul_session_put(cc, s);
+    }
+    if (view.before && view.mine)
+        return queue_behind(cc, claim, grant, busy, &view);
+    if (view.before)
+        return HF_BUSY;
+    if (view.mine) {
+        queue_behind(cc, claim, grant, busy, &view);
+        hfi_consul_queue_place(&cc->conf, claim->key, claim->token, place);
+    }
+    return HF_OK;
+}
+
+/* Take a place at the end. */
+hf_status hfi_consul_queue_join(struct consul_conn *cc,
+                                const struct hfi_claim *claim,
+                                struct hfi_grant *grant, struct hfi_busy *busy,
+                                int64_t deadline, struct hf_error *err)
+{
+    char name[CONSUL_NAME_MAX], value[CONSUL_VALUE_MAX];
+    struct consul_session *s;
+    struct consul_done done;
+    struct queue_view view;
+    json_t *ops = NULL;
+    hf_status st;
+
+    if (!hfi_consul_queue_place(&cc->conf, claim->key, claim->token, name))
+        return hfi_fail(err, HF_INVALID, "%s: the key is too long",
+                        cc->base.endpoint);
+    hfi_consul_value(value, claim, 0);
+    st = hfi_consul_session_get(cc, claim->ttl_ms, true, deadline, &s, err);
+    if (st)
+        return st;
+    ops = json_array();
+    if (ops && hfi_consul_op(ops, "lock", name, s->id, value, 0)) {
+        st = hfi_consul_txn(cc, &cc->calls, ops, true, deadline, &done, err);
+    } else {
+        json_decref(ops);
+        st = hfi_nomem(err);
+    }
+    if (!st && done.bad_session)
+        hfi_consul_session_dead(cc, s);
+    hfi_consul_session_put(cc, s);
+    if (!st || st == HF_UNCERTAIN)
+        grant->placed = true;
+    if (!st)
+        st = queue_look(cc, claim->key, claim->token, deadline, &view, err);
+    return st ? st : queue_behind(cc, claim, grant, busy, &view);
+}
+
+/* Give the place up.  HF_LOST: there was none. */
+hf_status hfi_consul_queue_leave(struct consul_conn *cc,
+                                 const struct hfi_claim *claim,
+                                 int64_t deadline, struct hf_error *err)
+{
+    char name[CONSUL_NAME_MAX];
+    struct consul_done done;
+    json_t *ops = json_array();
+
+    if (ops &&
+        hfi_consul_queue_place(&cc->conf, claim->key, claim->token, name) &&
+        hfi_consul_op(ops, "delete", name, NULL, NULL, 0))
+        return hfi_consul_txn(cc, &cc->calls, ops, true, deadline, &done, err);
+    json_decref(ops);
+    return hfi_nomem(err);
+}
+
+hf_status hfi_consul_queue_count(struct consul_conn *cc, const char *key,
+                                 int64_t deadline, int32_t *ret,
+                                 struct hf_error *err)
+{
+    struct queue_view view;
+    hf_status st = queue_look(cc, key, "", deadline, &view, err);
+
+    if (!st)
+        *ret = view.places;
+    return st;
+}
