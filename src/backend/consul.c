@@ -313,8 +313,11 @@ static hf_status consul_try_acquire(struct hfi_conn *conn,
     if (cc->conf.fair)
         st = hfi_consul_queue_turn(cc, claim, grant, busy, deadline, t.place,
                                    err);
-    if (!st)
+    if (!st) {
         st = hfi_consul_key_enter(cc, claim->key, deadline, &t.k, err);
+        if (st == HF_UNAVAILABLE)
+            return HF_BUSY; /* with another claim of this client */
+    }
     if (!st) {
         st = try_session(&t);
         if (!st)

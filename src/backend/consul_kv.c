@@ -4,8 +4,8 @@
  *
  * NAMES  A key is its own name, so that others who use the same name are
  *   excluded, except where the store could not keep it apart: '%', control
- *   characters, bytes that are not UTF-8, a slash at the start or after
- *   another, and "." and ".." as a part are written as '%' and two hex digits.
+ *   characters, bytes that are not UTF-8, a slash at the start, at the
+ *   end or after another, and "." and ".." as a part are written as '%' and two hex digits.
  *   The HTTP interface would silently clean such a path.  layout=cli adds
  *   "/.lock", as `consul lock` does.
  *
@@ -47,7 +47,7 @@ static bool kv_is_odd(const char *text, const char *c, bool utf8)
     if ((unsigned char)*c < ' ' || *c == 127 || *c == '%')
         return true;
     if (*c == '/')
-        return first;
+        return first || !c[1];
     if (*c != '.' || !first)
         return false;
     part = strcspn(c, "/");
@@ -119,7 +119,7 @@ void hfi_consul_list_prefix(const struct consul_conf *conf, const char *prefix,
     for (c = prefix; *c; c++) {
         if (!((*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') ||
               (*c >= '0' && *c <= '9') || *c == '-' || *c == '_' ||
-              ((*c == '.' || *c == '/') && c > prefix && c[-1] != '/')))
+              ((*c == '.' || *c == '/') && c > prefix && c[-1] != '/' && c[1])))
             break;
         ret[len++] = *c;
     }

@@ -178,7 +178,8 @@ static void move_key(struct consul_conn *cc, struct consul_key *k,
         item->reason = hfi_consul_why(&kv, item->claim->token, grant->fence);
         return;
     }
-    grant->fence = kv.fence ? kv.fence : kv.index;
+    if (grant->fence != (kv.fence ? kv.fence : kv.index))
+        grant->fence = kv.fence ? kv.fence : kv.index;
     if (strcmp(kv.session, s->id) != 0) {
         hfi_consul_value(value, item->claim, grant->fence);
         ops = json_array();

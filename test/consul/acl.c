@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * acl.c - a token comes from a file or a variable, is asked for where it is
+ * missing, and is never told.
+ */
+#include "peer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *bare(void)
+{
+    static char text[256];
+
+    snprintf(text, sizeof(text), "%s", getenv("HF_TEST_URL"));
+    *strchr(text, '?') = '\0';
+    return text;
+}
+
+static void use(const char *address)
+{
+    hf_client *client = open_url(address);
+
+    CHECK_OK(hf_release(lock(client, "acl", 0, 0), &t_err));
+    hf_close(client);
+}
+
+TEST(a_token_from_a_file_or_a_variable_opens_the_door)
+{
+    char token[64] = "";
+    FILE *file = fopen(getenv("HF_TEST_TOKEN_FILE"), "r");
+
+    CHECK(file && fgets(token, sizeof(token), file));
+    fclose(file);
+    use(url(""));
+    setenv("CONSUL_HTTP_TOKEN_FILE", getenv("HF_TEST_TOKEN_FILE"), 1);
+    use(bare());
+    unsetenv("CONSUL_HTTP_TOKEN_FILE");
+    setenv("CONSUL_HTTP_TOKEN", token, 1);
+    use(bare());
+}
+
+static void refused(hf_client *client)
+{
+    struct hf_info info = HF_INFO_INIT;
+    hf_lock *none = NULL;
+
+    CHECK_STATUS(hf_acquire(client, "acl", 0, NULL, &none, &t_err), HF_DENIED);
+    CHECK(!strstr(t_err.text, "4711"));
+    CHECK_STATUS(hf_acquire(client, "acl", 1000, NULL, &none, &t_err),
+                 HF_DENIED);
+    CHECK_STATUS(hf_inspect(client, "acl", &info, &t_err), HF_DENIED);
+    hf_close(client);
+}
+
+TEST(no_token_and_a_wrong_one_are_denied)
+{
+    refused(open_url(bare()));
+    setenv("CONSUL_HTTP_TOKEN", "00000000-0000-0000-0000-000000004711", 1);
+    refused(open_url(bare()));
+}
+
+TEST(a_token_file_that_is_missing_or_no_token_is_refused)
+{
+    char text[512];
+    hf_client *none = NULL;
+
+    snprintf(text, sizeof(text), "%s?token_file=/nonexistent", bare());
+    CHECK(hf_open(text, NULL, &none, &t_err) != HF_OK);
+    CHECK_EQ(sh("printf 'a\\nb\\n' >%s/two", t_tmpdir()), 0);
+    snprintf(text, sizeof(text), "%s?token_file=%s/two", bare(), t_tmpdir());
+    CHECK_STATUS(hf_open(text, NULL, &none, &t_err), HF_INVALID);
+    CHECK(none == NULL);
+}
+
+T_MAIN

@@ -1,0 +1,462 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * locks.c - what is particular to locks on Consul: sessions, how a loss is
+ * told, what an operator may do, and that `consul lock` is excluded and
+ * excludes.
+ */
+#include "peer.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- sessions ----------------------------------------------------------- */
+
+TEST(locks_of_one_ttl_share_a_session_and_closing_destroys_it)
+{
+    hf_client *client = open_url(url(""));
+    hf_lock *lk[6];
+    char key[16];
+
+    for (int i = 0; i < 6; i++) {
+        snprintf(key, sizeof(key), "share/%d", i);
+        lk[i] = lock(client, key, i % 2 ? 20000 : 30000, 0);
+    }
+    CHECK_EQ(count_sessions(), 2);
+    CHECK_EQ(count_locked(), 6);
+    for (int i = 0; i < 6; i++)
+        CHECK_OK(hf_release(lk[i], &t_err));
+    CHECK_EQ(count_locked(), 0);
+    hf_close(client);
+    check_clean();
+}
+
+TEST(a_session_has_a_ttl_no_lock_delay_and_no_health_checks)
+{
+    hf_client *client = open_url(url(""));
+    hf_lock *lk = lock(client, "plain", 12345, 0);
+    const char *list = out("curl -s $C/v1/session/list");
+
+    CHECK(strstr(list, "\"TTL\":\"12345ms\"") != NULL);
+    CHECK(strstr(list, "\"LockDelay\":0,") != NULL);
+    CHECK(strstr(list, "\"Behavior\":\"release\"") != NULL);
+    CHECK(strstr(list, "serfHealth") == NULL);
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_close(client);
+    client = open_url(url("?checks=serfHealth&lock_delay=3s"));
+    lk = lock(client, "plain", 0, 0);
+    list = out("curl -s $C/v1/session/list");
+    CHECK(strstr(list, "\"NodeChecks\":[\"serfHealth\"]") != NULL);
+    CHECK(strstr(list, "\"LockDelay\":3000000000,") != NULL);
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_close(client);
+    check_clean();
+}
+
+TEST(locks_left_at_close_and_waits_given_up_leave_nothing)
+{
+    hf_client *a = open_url(url("")), *b = open_url(url("?queue=fair"));
+    hf_lock *lk = lock(a, "left", 0, 0), *none = NULL;
+
+    CHECK_STATUS(hf_acquire(b, "left", 300, NULL, &none, &t_err), HF_TIMEOUT);
+    CHECK_STATUS(hf_acquire(b, "left", 0, NULL, &none, &t_err), HF_BUSY);
+    hf_close(b);
+    hf_close(a);
+    CHECK_STATUS(hf_release(lk, &t_err), HF_LOST);
+    check_clean();
+}
+
+TEST(a_lapsed_lock_is_not_kept_by_a_session_that_others_keep_alive)
+{
+    struct hf_lock_opts manual = HF_LOCK_OPTS_INIT;
+    hf_client *a = open_url(url("")), *b = open_url(url(""));
+    hf_lock *kept = lock(a, "kept", 900, 0), *lapsed, *next;
+
+    manual.ttl_ms = 900;
+    manual.flags = HF_MANUAL;
+    CHECK_OK(hf_acquire(a, "lapsed", 0, &manual, &lapsed, &t_err));
+    next = lock(b, "lapsed", 0, 20000);
+    CHECK(!hf_held(lapsed));
+    CHECK(hf_held(kept));
+    CHECK_GT(hf_fence(next), hf_fence(lapsed));
+    CHECK_STATUS(hf_release(lapsed, &t_err), HF_LOST);
+    CHECK_OK(hf_release(next, &t_err));
+    CHECK_OK(hf_release(kept, &t_err));
+    hf_close(a);
+    hf_close(b);
+    check_clean();
+}
+
+/* ---- what an operator may do -------------------------------------------- */
+
+TEST(a_session_destroyed_by_an_operator_loses_all_its_locks)
+{
+    hf_client *client = open_url(url(""));
+    hf_lock *one = lock(client, "op/1", 6000, 0);
+    hf_lock *two = lock(client, "op/2", 6000, 0), *again;
+    uint64_t fence = hf_fence(one);
+
+    CHECK_EQ(sh("id=$(curl -s $C/v1/session/list | tr -d ' \\n' | "
+                "sed 's/.*\"ID\":\"//; s/\".*//'); "
+                "curl -sf -X PUT $C/v1/session/destroy/$id >/dev/null"),
+             0);
+    check_lost(one, HF_LOSS_SESSION);
+    check_lost(two, HF_LOSS_SESSION);
+    again = lock(client, "op/1", 6000, 0);
+    CHECK_GT(hf_fence(again), fence);
+    CHECK_STATUS(hf_release(one, &t_err), HF_LOST);
+    CHECK_STATUS(hf_release(two, &t_err), HF_LOST);
+    CHECK(hf_held(again));
+    CHECK_OK(hf_release(again, &t_err));
+    hf_close(client);
+    check_clean();
+}
+
+TEST(a_key_deleted_by_an_operator_is_told_and_its_fence_goes_on)
+{
+    hf_client *client = open_url(url(""));
+    hf_lock *lk = lock(client, "op/del", 6000, 0), *next;
+    uint64_t fence = hf_fence(lk);
+
+    CHECK_EQ(sh("curl -sf -X DELETE $C/v1/kv/op/del >/dev/null"), 0);
+    check_lost(lk, HF_LOSS_DELETED);
+    next = lock(client, "op/del", 6000, 0);
+    CHECK_GT(hf_fence(next), fence);
+    CHECK_STATUS(hf_release(lk, &t_err), HF_LOST);
+    CHECK_OK(hf_release(next, &t_err));
+    hf_close(client);
+    check_clean();
+}
+
+TEST(a_lock_beyond_those_watched_is_told_of_its_loss_by_the_renewal)
+{
+    hf_client *client = open_url(url(""));
+    hf_lock *lk[40];
+    char key[16];
+
+    for (int i = 0; i < 40; i++) {
+        snprintf(key, sizeof(key), "many/%d", i);
+        lk[i] = lock(client, key, 3000, 0);
+    }
+    CHECK_EQ(sh("curl -sf -X DELETE $C/v1/kv/many/39 >/dev/null"), 0);
+    check_lost(lk[39], HF_LOSS_DELETED);
+    for (int i = 0; i < 39; i++)
+        CHECK_OK(hf_release(lk[i], &t_err));
+    CHECK_STATUS(hf_release(lk[39], &t_err), HF_LOST);
+    hf_close(client);
+    check_clean();
+}
+
+TEST(a_value_overwritten_by_an_operator_does_not_take_the_lock_away)
+{
+    struct hf_lock_opts opts = HF_LOCK_OPTS_INIT;
+    hf_client *client = open_url(url(""));
+    hf_lock *lk;
+
+    opts.ttl_ms = 600;
+    CHECK_OK(hf_acquire(client, "op/put", 0, &opts, &lk, &t_err));
+    CHECK_EQ(sh("curl -sf -X PUT -d mine $C/v1/kv/op/put >/dev/null"), 0);
+    t_sleep_ms(1500);
+    CHECK(hf_held(lk));
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_close(client);
+    check_clean();
+}
+
+TEST(data_that_is_no_lock_is_never_overwritten)
+{
+    hf_client *client = open_url(url(""));
+    hf_lock *none = NULL;
+
+    CHECK_EQ(sh("curl -sf -X PUT -d port=80 $C/v1/kv/app/config >/dev/null"),
+             0);
+    CHECK_STATUS(hf_acquire(client, "app/config", 0, NULL, &none, &t_err),
+                 HF_PROTOCOL);
+    CHECK_STATUS(hf_acquire(client, "app/config", 500, NULL, &none, &t_err),
+                 HF_PROTOCOL);
+    CHECK_STR(out("curl -s $C/v1/kv/app/config?raw"), "port=80");
+    hf_close(client);
+    check_clean();
+}
+
+TEST(flags_beyond_a_signed_number_do_not_confuse_the_list)
+{
+    hf_client *client = open_url(url(""));
+    hf_lock *lk = lock(client, "sem/x", 0, 0);
+    struct hf_info info = HF_INFO_INIT;
+
+    CHECK_EQ(sh("curl -sf -X PUT -d v "
+                "$C/v1/kv/sem/flags?flags=16210313421097356768 >/dev/null"),
+             0);
+    CHECK_OK(hf_inspect(client, "sem/flags", &info, &t_err));
+    CHECK(!info.held);
+    CHECK_OK(hf_inspect(client, "sem/x", &info, &t_err));
+    CHECK(info.held);
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_close(client);
+}
+
+TEST(a_lock_delay_keeps_the_key_closed_after_its_holder_died)
+{
+    hf_client *a = open_url(url("?lock_delay=2s")), *b = open_url(url(""));
+    hf_lock *lk = lock(a, "delay", 6000, 0), *next;
+    int64_t began;
+
+    began = t_now_ms();
+    CHECK_EQ(sh("id=$(curl -s $C/v1/session/list | tr -d ' \\n' | "
+                "sed 's/.*\"ID\":\"//; s/\".*//'); "
+                "curl -sf -X PUT $C/v1/session/destroy/$id >/dev/null"),
+             0);
+    CHECK_STATUS(hf_acquire(b, "delay", 0, NULL, &next, &t_err), HF_BUSY);
+    next = lock(b, "delay", 0, 30000);
+    CHECK_GE(t_now_ms() - began, 1900);
+    CHECK_STATUS(hf_release(lk, &t_err), HF_LOST);
+    CHECK_OK(hf_release(next, &t_err));
+    hf_close(a);
+    hf_close(b);
+    check_clean();
+}
+
+TEST(what_a_take_over_may_cost_is_described)
+{
+    struct hf_service about = {.size = sizeof(about)};
+    hf_client *client = open_url(url("?lock_delay=7s"));
+
+    CHECK_OK(hf_describe(client, &about, &t_err));
+    CHECK(strstr(about.warning, "twice its ttl") != NULL);
+    CHECK(strstr(about.warning, "7000 ms") != NULL);
+    hf_close(client);
+}
+
+/* ---- other ways in ------------------------------------------------------ */
+
+TEST(a_unix_socket_and_the_variable_lead_to_the_same_locks)
+{
+    hf_client *a = open_url(url("")), *b, *c;
+    hf_lock *lk = lock(a, "ways", 0, 0), *none = NULL;
+    char text[256];
+
+    snprintf(text, sizeof(text), "consul+unix://%s/agent1.sock",
+             getenv("HF_TEST_DIR"));
+    b = open_url(text);
+    CHECK_STATUS(hf_acquire(b, "ways", 0, NULL, &none, &t_err), HF_BUSY);
+    setenv("CONSUL_HTTP_ADDR", out("echo $C"), 1);
+    c = open_url("consul:");
+    CHECK_STATUS(hf_acquire(c, "ways", 0, NULL, &none, &t_err), HF_BUSY);
+    CHECK_OK(hf_release(lk, &t_err));
+    CHECK_OK(hf_release(lock(b, "ways", 0, 0), &t_err));
+    CHECK_OK(hf_release(lock(c, "ways", 0, 0), &t_err));
+    hf_close(a);
+    hf_close(b);
+    hf_close(c);
+    check_clean();
+}
+
+TEST(a_path_stands_before_every_key)
+{
+    hf_client *a = open_url(url("/team/a/")), *b = open_url(url("/team/b/"));
+    hf_lock *one = lock(a, "k", 0, 0), *two = lock(b, "k", 0, 0);
+    struct hf_info info = HF_INFO_INIT;
+
+    CHECK(strstr(out("curl -s $C/v1/kv/team?keys"), "team/a/k") != NULL);
+    CHECK_OK(hf_inspect(a, "k", &info, &t_err));
+    CHECK_EQ(info.fence, hf_fence(one));
+    CHECK_OK(hf_release(one, &t_err));
+    CHECK_OK(hf_release(two, &t_err));
+    hf_close(a);
+    hf_close(b);
+}
+
+TEST(wrong_options_and_addresses_are_refused)
+{
+    static const char *const wrong[] = {"?layout=x",       "?queue=x",
+                                        "?lock_delay=61s", "?lock_delay=x",
+                                        "/a//b",           "/a b"};
+    hf_client *none = NULL;
+
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++)
+        CHECK_STATUS(hf_open(url(wrong[i]), NULL, &none, &t_err), HF_INVALID);
+    CHECK_STATUS(hf_open("consul://127.0.0.1:1", NULL, &none, &t_err),
+                 HF_UNAVAILABLE);
+    CHECK(none == NULL);
+}
+
+/* ---- consul lock -------------------------------------------------------- */
+
+TEST(consul_lock_is_excluded_by_us)
+{
+    hf_client *client = open_url(url("?layout=cli"));
+    hf_lock *lk = lock(client, "cli/a", 0, 0);
+
+    CHECK_NE(sh("$HF_TEST_CONSUL lock -timeout=500ms cli/a 'touch %s/in' "
+                ">/dev/null 2>&1",
+                t_tmpdir()),
+             0);
+    CHECK_NE(sh("test -e %s/in", t_tmpdir()), 0);
+    CHECK(hf_held(lk));
+    CHECK_OK(hf_release(lk, &t_err));
+    CHECK_EQ(sh("$HF_TEST_CONSUL lock -timeout=20s cli/a 'touch %s/in' "
+                ">/dev/null 2>&1",
+                t_tmpdir()),
+             0);
+    CHECK_EQ(sh("test -e %s/in", t_tmpdir()), 0);
+    hf_close(client);
+}
+
+TEST(consul_lock_excludes_us_and_wakes_us)
+{
+    hf_client *client = open_url(url("?layout=cli"));
+    struct hf_info info = HF_INFO_INIT;
+    hf_lock *lk = lock(client, "cli/b", 0, 0), *none = NULL;
+    uint64_t fence = hf_fence(lk);
+
+    CHECK_OK(hf_release(lk, &t_err));
+    CHECK_EQ(sh("($HF_TEST_CONSUL lock cli/b 'touch %s/in; while ! test -e "
+                "%s/go; do sleep 0.05; done; sleep 0.3; touch %s/out' "
+                ">/dev/null 2>&1 &)",
+                t_tmpdir(), t_tmpdir(), t_tmpdir()),
+             0);
+    t_poll_until(sh("test -e %s/in", t_tmpdir()) == 0, 20000);
+    CHECK_STATUS(hf_acquire(client, "cli/b", 0, NULL, &none, &t_err), HF_BUSY);
+    CHECK_OK(hf_inspect(client, "cli/b", &info, &t_err));
+    CHECK(info.held);
+    CHECK_EQ(sh("touch %s/go", t_tmpdir()), 0);
+    lk = lock(client, "cli/b", 0, 30000);
+    CHECK_EQ(sh("test -e %s/out", t_tmpdir()), 0);
+    CHECK_GT(hf_fence(lk), fence);
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_close(client);
+}
+
+struct counter {
+    char path[128];
+    int rounds;
+};
+
+/* Add one to the number in a file, the slow way. */
+static void count_up(const char *path)
+{
+    FILE *file = fopen(path, "r+");
+    int n = 0;
+
+    CHECK(file != NULL);
+    CHECK_EQ(fscanf(file, "%d", &n), 1);
+    t_sleep_ms(2);
+    rewind(file);
+    fprintf(file, "%d\n", n + 1);
+    fclose(file);
+}
+
+static void *count_with_us(void *arg)
+{
+    struct counter *counter = arg;
+    hf_client *client = open_url(url("?layout=cli"));
+
+    for (int i = 0; i < counter->rounds; i++) {
+        hf_lock *lk = lock(client, "cli/n", 0, 60000);
+
+        count_up(counter->path);
+        CHECK(hf_held(lk));
+        CHECK_OK(hf_release(lk, &t_err));
+        t_sleep_ms(20);
+    }
+    hf_close(client);
+    return NULL;
+}
+
+TEST_TIMEOUT(a_counter_under_both_loses_no_step, 120)
+{
+    struct counter counter = {.rounds = 20};
+    pthread_t threads[3];
+
+    snprintf(counter.path, sizeof(counter.path), "%s/n", t_tmpdir());
+    CHECK_EQ(sh("echo 0 >%s", counter.path), 0);
+    url("");
+    for (int i = 0; i < 3; i++)
+        CHECK_EQ(pthread_create(&threads[i], NULL, count_with_us, &counter), 0);
+    for (int i = 0; i < 5; i++)
+        CHECK_EQ(sh("$HF_TEST_CONSUL lock -timeout=60s cli/n 'n=$(cat %s); "
+                    "sleep 0.02; echo $((n + 1)) >%s' >/dev/null 2>&1",
+                    counter.path, counter.path),
+                 0);
+    for (int i = 0; i < 3; i++)
+        pthread_join(threads[i], NULL);
+    CHECK_STR(out("cat %s", counter.path), "65");
+}
+
+TEST(the_go_library_s_key_is_recognised_by_its_flags)
+{
+    hf_client *client = open_url(url("?layout=cli"));
+    hf_lock *lk = lock(client, "cli/f", 0, 0);
+
+    CHECK(strstr(out("curl -s $C/v1/kv/cli/f/.lock"),
+                 "\"Flags\":3304740253564472344") != NULL);
+    CHECK_OK(hf_release(lk, &t_err));
+    CHECK(strstr(out("curl -s $C/v1/kv/cli/f/.lock"),
+                 "\"Flags\":3304740253564472344") != NULL);
+    hf_close(client);
+}
+
+/* ---- queue=fair --------------------------------------------------------- */
+
+static void wait_in_line(struct t_peer *up, void *arg)
+{
+    struct hf_lock_opts opts = HF_LOCK_OPTS_INIT;
+    hf_client *client = open_url(url("?queue=fair"));
+    hf_lock *lk;
+
+    opts.ttl_ms = 1000;
+    t_tell(up, 0);
+    CHECK_OK(hf_acquire(client, arg, -1, &opts, &lk, &t_err));
+    t_tell(up, (int64_t)hf_fence(lk));
+    t_hear(up);
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_close(client);
+}
+
+static int waiters(hf_client *client, const char *key)
+{
+    struct hf_info info = HF_INFO_INIT;
+
+    CHECK_OK(hf_inspect(client, key, &info, &t_err));
+    return info.waiters;
+}
+
+TEST_TIMEOUT(a_killed_waiter_s_place_is_passed_over, 120)
+{
+    char key[] = "line";
+    struct t_peer peers[3];
+    hf_client *client;
+    hf_lock *lk;
+
+    for (int i = 0; i < 3; i++)
+        peers[i] = t_fork(wait_in_line, key);
+    client = open_url(url("?queue=fair"));
+    for (int i = 0; i < 3; i++)
+        t_hear(&peers[i]);
+    /* Whoever was first has it; the others stand in line. */
+    t_poll_until(waiters(client, key) == 2, 20000);
+    for (int i = 0; i < 3; i++) {
+        int64_t fence;
+
+        if (!t_try_hear(&peers[i], 100, &fence))
+            continue;
+        t_kill(&peers[(i + 1) % 3]);
+        t_tell(&peers[i], 0);
+        t_join(&peers[i]);
+        t_hear(&peers[(i + 2) % 3]);
+        t_tell(&peers[(i + 2) % 3], 0);
+        t_join(&peers[(i + 2) % 3]);
+        break;
+    }
+    t_poll_until(waiters(client, key) == 0, 20000);
+    lk = lock(client, key, 0, 20000);
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_close(client);
+    t_poll_until(count_sessions() == 0, 20000);
+    check_clean();
+}
+
+T_MAIN

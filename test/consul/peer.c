@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * peer.c - a shell, and Consul's own tools as the other side; see peer.h.
+ */
+#include "peer.h"
+
+#include <poll.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+
+static void make(char *buf, size_t size, const char *fmt, va_list ap)
+{
+    int len = snprintf(buf, size,
+                       "export C=http://$(cat $HF_TEST_DIR/1.addr); "
+                       "export CONSUL_HTTP_ADDR=$C; ");
+
+    vsnprintf(buf + len, size - (size_t)len, fmt, ap);
+}
+
+int sh(const char *fmt, ...)
+{
+    char command[4096];
+    va_list ap;
+    int status;
+
+    va_start(ap, fmt);
+    make(command, sizeof(command), fmt, ap);
+    va_end(ap);
+    fflush(stdout);
+    status = system(command);
+    CHECK(WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+const char *out(const char *fmt, ...)
+{
+    static char results[8][8192];
+    static int next;
+    char command[4096], *text = results[next++ % 8];
+    size_t len = 0;
+    FILE *pipe;
+    va_list ap;
+    int c;
+
+    va_start(ap, fmt);
+    make(command, sizeof(command), fmt, ap);
+    va_end(ap);
+    pipe = popen(command, "r");
+    CHECK(pipe != NULL);
+    while ((c = getc(pipe)) != EOF)
+        if (c > ' ' && len + 1 < sizeof(results[0]))
+            text[len++] = (char)c;
+    text[len] = '\0';
+    pclose(pipe);
+    return text;
+}
+
+const char *url(const char *options)
+{
+    static char text[1024];
+    const char *base = getenv("HF_TEST_URL");
+
+    CHECK(base != NULL);
+    snprintf(text, sizeof(text), "%s%s", base, options);
+    return text;
+}
+
+hf_client *open_url(const char *address)
+{
+    hf_client *client = NULL;
+
+    CHECK_OK(hf_open(address, NULL, &client, &t_err));
+    return client;
+}
+
+hf_lock *lock(hf_client *client, const char *key, int64_t ttl_ms,
+              int64_t wait_ms)
+{
+    struct hf_lock_opts opts = HF_LOCK_OPTS_INIT;
+    hf_lock *lk = NULL;
+
+    opts.ttl_ms = ttl_ms;
+    CHECK_OK(hf_acquire(client, key, wait_ms, &opts, &lk, &t_err));
+    return lk;
+}
+
+int count_sessions(void)
+{
+    return atoi(out("curl -s $C/v1/session/list | tr ',' '\\n' | "
+                    "grep -c '\"Name\":\"holdfast'"));
+}
+
+int count_locked(void)
+{
+    return atoi(out("curl -s $C/v1/kv/?recurse | tr ',' '\\n' | "
+                    "grep -c '\"Session\"'"));
+}
+
+void check_clean(void)
+{
+    CHECK_EQ(count_sessions(), 0);
+    CHECK_EQ(count_locked(), 0);
+    CHECK_STR(out("curl -s $C/v1/kv/?keys | grep '/.holdfast/'"), "");
+}
+
+void check_lost(hf_lock *lk, hf_loss reason)
+{
+    struct pollfd pfd = {.fd = hf_lost_fd(lk), .events = POLLIN};
+
+    CHECK_EQ(poll(&pfd, 1, 30000), 1);
+    CHECK(!hf_held(lk));
+    CHECK_STR(hf_loss_name(hf_lost_reason(lk)), hf_loss_name(reason));
+}
