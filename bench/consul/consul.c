@@ -284,9 +284,11 @@ static void bench_hand_over(CURL *easy, hf_client *from, hf_client *to)
 
 static void run(char *const argv[])
 {
-    pid_t pid = fork();
     int status;
+    pid_t pid;
 
+    fflush(stdout);
+    pid = fork();
     if (!pid) {
         if (!freopen("/dev/null", "w", stdout) ||
             !freopen("/dev/null", "w", stderr))

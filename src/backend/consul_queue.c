@@ -15,6 +15,19 @@
 
 #include "../banned.h"
 
+#define PLACE_TTL_MIN INT64_C(10000)
+
+/* A place needs less than the lock: the core asks again within two thirds of a
+ * ttl, and a session lasts for twice its own.  So a dead waiter is in nobody's
+ * way for longer than the ttl.  Less than 10 s a server may not accept. */
+static int64_t queue_ttl(const struct hfi_claim *claim)
+{
+    if (claim->ttl_ms < PLACE_TTL_MIN)
+        return claim->ttl_ms;
+    return claim->ttl_ms / 2 < PLACE_TTL_MIN ? PLACE_TTL_MIN
+                                             : claim->ttl_ms / 2;
+}
+
 bool hfi_consul_queue_place(const struct consul_conf *conf, const char *key,
                             const char *token, char *ret)
 {
@@ -139,7 +152,8 @@ hf_status hfi_consul_queue_turn(struct consul_conn *cc,
     if (st)
         return st;
     if (view.mine) { /* Keep the place alive as long as we ask for it. */
-        st = hfi_consul_session_get(cc, claim->ttl_ms, true, deadline, &s, err);
+        st = hfi_consul_session_get(cc, queue_ttl(claim), true, deadline, &s,
+                                    err);
         if (st)
             return st;
         hfi_consul_session_put(cc, s);
@@ -172,7 +186,7 @@ hf_status hfi_consul_queue_join(struct consul_conn *cc,
         return hfi_fail(err, HF_INVALID, "%s: the key is too long",
                         cc->base.endpoint);
     hfi_consul_value(value, claim, 0);
-    st = hfi_consul_session_get(cc, claim->ttl_ms, true, deadline, &s, err);
+    st = hfi_consul_session_get(cc, queue_ttl(claim), true, deadline, &s, err);
     if (st)
         return st;
     ops = json_array();
