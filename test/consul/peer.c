@@ -60,7 +60,7 @@ const char *out(const char *fmt, ...)
 
 const char *url(const char *options)
 {
-    static char text[1024];
+    static _Thread_local char text[1024];
     const char *base = getenv("HF_TEST_URL");
 
     CHECK(base != NULL);
