@@ -149,6 +149,7 @@ hf_status hfi_consul_break(struct hfi_conn *conn, const char *key,
     char name[CONSUL_NAME_MAX];
     struct consul_done done;
     struct consul_kv kv;
+    bool marked = false;
     hf_status st;
     int i;
 
@@ -160,8 +161,7 @@ hf_status hfi_consul_break(struct hfi_conn *conn, const char *key,
         if (st)
             return st;
         if (!kv.session[0] || look_fence(&kv) != fence)
-            return kv.broken == fence && fence && i ? HF_OK
-                                                    : break_over(cc, err);
+            return marked ? HF_OK : break_over(cc, err);
         if (kv.foreign)
             return hfi_fail(err, HF_PROTOCOL,
                             "%s: held by something that is no lock of ours",
@@ -179,6 +179,7 @@ hf_status hfi_consul_break(struct hfi_conn *conn, const char *key,
         st = break_write(cc, name, &kv, false, deadline, &done, err);
         if (st)
             return st;
+        marked |= done.ok;
         if (done.ok)
             break_wait(cc, name, done.index, deadline);
     }
