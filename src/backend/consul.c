@@ -333,7 +333,7 @@ static hf_status consul_try_acquire(struct hfi_conn *conn,
 
 /* ---- release ------------------------------------------------------------ */
 
-/* Unlock the entry, if it is still as it was at `index`.  HF_LOST: it is not. */
+/* Unlock the entry, if it is still as it was at `index`; else HF_LOST. */
 static hf_status release_write(struct consul_conn *cc, struct consul_key *k,
                                const char *session, uint64_t index,
                                uint64_t fence, int64_t deadline,

@@ -4,10 +4,10 @@
  *
  * NAMES  A key is its own name, so that others who use the same name are
  *   excluded, except where the store could not keep it apart: '%', control
- *   characters, bytes that are not UTF-8, a slash at the start, at the
- *   end or after another, and "." and ".." as a part are written as '%' and two hex digits.
- *   The HTTP interface would silently clean such a path.  layout=cli adds
- *   "/.lock", as `consul lock` does.
+ *   characters, bytes that are not UTF-8, a slash at the start, at the end or
+ *   after another, and "." and ".." as a part are written as '%' and two hex
+ *   digits.  The HTTP interface would silently clean such a path.  layout=cli
+ *   adds "/.lock", as `consul lock` does.
  *
  * VALUES  Lines of a word and a text, escaped likewise:
  *

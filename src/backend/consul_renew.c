@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * consul_renew.c - renewing, moving to another ttl, taking up what was detached.
+ * consul_renew.c - renewing, moving to another ttl, taking up the detached.
  *
  * A renewal has two halves: the session is renewed, once for all the locks
  * that it carries, and each lock is checked to be still locked by it, up to 64

@@ -11,7 +11,9 @@
 #include <string.h>
 #include <sys/wait.h>
 
-static void make(char *buf, size_t size, const char *fmt, va_list ap)
+__attribute__((format(printf, 3, 0))) static void make(char *buf, size_t size,
+                                                       const char *fmt,
+                                                       va_list ap)
 {
     int len = snprintf(buf, size,
                        "export C=http://$(cat $HF_TEST_DIR/1.addr); "
