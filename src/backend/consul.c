@@ -294,6 +294,23 @@ static hf_status try_key(struct consul_try *t)
     return st;
 }
 
+/* Has a try of this claim not been answered?  Then it may have the key already,
+ * and whoever stands in line now stands behind it. */
+static bool try_may_hold(struct consul_conn *cc, const struct hfi_claim *claim)
+{
+    char name[CONSUL_NAME_MAX];
+    struct hfi_node *node = NULL;
+    bool may;
+
+    pthread_mutex_lock(&cc->mu);
+    if (hfi_consul_name(&cc->conf, claim->key, name))
+        node = hfi_map_find(&cc->keys, name);
+    may = node && !strcmp(hfi_container(node, struct consul_key, node)->holder,
+                          claim->token);
+    pthread_mutex_unlock(&cc->mu);
+    return may;
+}
+
 static hf_status consul_try_acquire(struct hfi_conn *conn,
                                     const struct hfi_claim *claim,
                                     struct hfi_grant *grant,
@@ -308,9 +325,10 @@ static hf_status consul_try_acquire(struct hfi_conn *conn,
                            .began = hfi_now(),
                            .deadline = deadline,
                            .err = err};
+    bool again = cc->conf.fair && try_may_hold(cc, claim);
     hf_status st = HF_OK;
 
-    if (cc->conf.fair)
+    if (cc->conf.fair && !again)
         st = hfi_consul_queue_turn(cc, claim, grant, busy, deadline, t.place,
                                    err);
     if (!st) {
@@ -326,6 +344,8 @@ static hf_status consul_try_acquire(struct hfi_conn *conn,
     }
     if (t.s)
         hfi_consul_session_put(cc, t.s);
+    if (st == HF_OK && again)
+        hfi_consul_queue_leave(cc, claim, deadline, NULL);
     if (st == HF_BUSY && cc->conf.fair && claim->queue && !t.place[0])
         st = hfi_consul_queue_join(cc, claim, grant, busy, deadline, err);
     return st;
