@@ -63,10 +63,6 @@ static void consul_describe(struct consul_conn *cc, const struct hfi_url *url)
                                     sizeof(cc->base.endpoint) - len, ",%s",
                                     strstr(conf->agents[i], "://") + 3);
     }
-    snprintf(cc->base.warning, sizeof(cc->base.warning),
-             "a dead holder's lock passes on after up to twice its ttl, plus "
-             "a lock-delay of %lld ms",
-             (long long)conf->lock_delay_ms);
 }
 
 /* Is there a leader?  This also finds a wrong address. */
@@ -526,7 +522,7 @@ const struct hfi_backend hfi_backend_consul = {
     .conn_size = sizeof(struct consul_conn),
     .traits = HF_TRAIT_FENCED | HF_TRAIT_LEASED | HF_TRAIT_NOTIFY |
               HF_TRAIT_DETACH | HF_TRAIT_BREAK | HF_TRAIT_PROCESSES |
-              HF_TRAIT_MACHINES,
+              HF_TRAIT_MACHINES | HF_TRAIT_TWICE,
     .open = consul_open,
     .close = consul_close,
     .try_acquire = consul_try_acquire,
