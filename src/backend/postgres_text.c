@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * postgres_text.c - the statements of postgres:.
+ *
+ * The clock is clock_timestamp(), which is read when it is evaluated; now()
+ * would be the start of a transaction, however old.
+ *
+ * To acquire is one statement.  Its first part looks with the statement's
+ * snapshot, so that asking for a busy lock neither waits for the row nor
+ * writes anything, but for the mark of the first who waits.  Only if that
+ * look finds no holder is there an insert, which, where the row exists, locks
+ * it and judges its newest version.
+ *
+ * Bells ring by NOTIFY on a channel named as the table, and only where
+ * somebody waits: NOTIFY takes a lock of the whole cluster at commit.  The
+ * payload is 'f' (free) or 'w' (wanted), and the key in hex.
+ */
+#include "postgres.h"
+
+#include "../banned.h"
+
+#define NOW_US "(extract(epoch from clock_timestamp())*1000000)::int8"
+#define MS(t)  "(extract(epoch from " t ")*1000)::int8"
+
+#define RING(kind) "pg_notify(@C,'" kind "'||encode($1,'hex'))::text"
+
+#define ACQUIRE(columns, values, sets, busy, free, left, version)              \
+    "WITH b AS (SELECT * FROM @T WHERE name=$1 AND token IS NOT NULL AND "     \
+    "token<>$2 AND " busy "), "                                                \
+    "w AS (UPDATE @T t SET wanted=true FROM b WHERE $6=1 AND NOT b.wanted "    \
+    "AND t.name=$1 AND t.token=b.token RETURNING 1), "                         \
+    "g AS (INSERT INTO @T AS l (name,token,fence,ttl_ms,owner,note," columns   \
+    ") SELECT $1,$2," NOW_US ",$3,$4,$5," values                               \
+    " WHERE NOT EXISTS (SELECT 1 FROM b) "                                     \
+    "ON CONFLICT (name) DO UPDATE SET "                                        \
+    "fence=CASE WHEN l.token=$2 THEN l.fence "                                 \
+    "ELSE greatest(l.fence+1," NOW_US ") END, "                                \
+    "wanted=l.wanted AND l.token IS NOT DISTINCT FROM $2, "                    \
+    "token=$2,owner=$4,note=$5,"                                               \
+    "ttl_ms=CASE WHEN l.token=$2 THEN greatest(l.ttl_ms,$3) ELSE $3 END," sets \
+    " WHERE l.token IS NULL OR l.token=$2 OR " free " RETURNING l.fence) "     \
+    "SELECT fence,0::int8,0::int8,0::int8,0::int8,NULL FROM g UNION ALL "      \
+    "SELECT 0," left "," version ",ttl_ms,"                                    \
+    "CASE WHEN $6=1 AND NOT wanted AND NOT EXISTS (SELECT 1 FROM w) "          \
+    "THEN 1 ELSE 0 END,(SELECT " RING("w") " FROM w) FROM b"
+
+#define LET_GO(sets, whose)                                                    \
+    "WITH r AS (UPDATE @T SET token=NULL,owner=NULL,note=NULL," sets           \
+    " WHERE name=$1 AND " whose " RETURNING wanted) "                          \
+    "SELECT CASE WHEN wanted THEN " RING("f") " END FROM r"
+
+#define LOOK(left, since, version)                                             \
+    "SELECT token,fence," left "," since ",owner,note," version                \
+    ",ttl_ms,wanted::int::int8,name FROM @T WHERE "
+
+#define LEASE_END "clock_timestamp()+$3*interval '1 ms'"
+#define LEASE_LOOK                                                             \
+    LOOK(MS("expires_at-clock_timestamp()"),                                   \
+         MS("clock_timestamp()-acquired_at"), "0::int8")
+#define VERSION_LOOK LOOK("NULL::int8", "NULL::int8", "version")
+
+/* Only a request that says so ($6) may shorten a lease: one that was late would
+ * cut what a newer one has lengthened.  But a time that lies further ahead
+ * than any lease of this row is that of a clock which has been put back. */
+#define RENEW_TTL "ttl_ms=CASE WHEN $6=1 THEN $3 ELSE greatest(ttl_ms,$3) END"
+
+/* See sql.c (6). */
+#define BREAK                                                                  \
+    "UPDATE @T SET token='!'||token WHERE name=$1 AND fence=$7 AND "           \
+    "token NOT LIKE '!%' AND "
+
+#define LISTED "token IS NOT NULL AND substring(name for length($1))=$1"
+
+const char *const pg_lease_texts[SQL_STMTS] = {
+    [SQL_CREATE] = "CREATE TABLE IF NOT EXISTS @T (name bytea PRIMARY KEY, "
+                   "token text, fence bigint NOT NULL, acquired_at timestamptz,"
+                   " expires_at timestamptz, ttl_ms bigint NOT NULL, "
+                   "wanted boolean NOT NULL DEFAULT false, owner bytea, "
+                   "note bytea) WITH (fillfactor=50)",
+    [SQL_ACQUIRE] = ACQUIRE(
+        "acquired_at,expires_at", "clock_timestamp()," LEASE_END,
+        "acquired_at=clock_timestamp(),expires_at=CASE WHEN l.token=$2 "
+        "THEN greatest(l.expires_at," LEASE_END ") ELSE " LEASE_END " END",
+        "expires_at>clock_timestamp()", "l.expires_at<=clock_timestamp()",
+        MS("expires_at-clock_timestamp()") "+1", "0"),
+    [SQL_RENEW] = "UPDATE @T SET " RENEW_TTL ",expires_at=CASE WHEN $6=1 OR "
+                  "expires_at>clock_timestamp()+ttl_ms*interval '1 ms' "
+                  "THEN " LEASE_END " ELSE greatest(expires_at," LEASE_END
+                  ") END WHERE name=$1 AND token=$2",
+    [SQL_RELEASE] = LET_GO("expires_at=NULL", "token=$2"),
+    [SQL_BREAK] = BREAK "expires_at>clock_timestamp()",
+    [SQL_LOOK] = LEASE_LOOK "name=$1",
+    [SQL_LIST] = LEASE_LOOK LISTED " AND expires_at>clock_timestamp()",
+};
+
+const char *const pg_version_texts[SQL_STMTS] = {
+    [SQL_CREATE] = "CREATE TABLE IF NOT EXISTS @T (name bytea PRIMARY KEY, "
+                   "token text, fence bigint NOT NULL, "
+                   "version bigint NOT NULL, ttl_ms bigint NOT NULL, "
+                   "wanted boolean NOT NULL DEFAULT false, owner bytea, "
+                   "note bytea) WITH (fillfactor=50)",
+    [SQL_ACQUIRE] = ACQUIRE("version", "1", "version=l.version+1",
+                            "version<>$7", "l.version=$7", "0", "version"),
+    [SQL_RENEW] = "UPDATE @T SET " RENEW_TTL ",version=version+1 "
+                  "WHERE name=$1 AND token=$2",
+    [SQL_RELEASE] = LET_GO("version=version+1", "token=$2"),
+    [SQL_BREAK] = BREAK "true",
+    [SQL_LOOK] = VERSION_LOOK "name=$1",
+    [SQL_LIST] = VERSION_LOOK LISTED,
+};
+
+/* Who locks a row is told by its xmax, and that he is still there by the lock
+ * that every transaction has on its own number. */
+#define ROW_LOOK                                                               \
+    "SELECT CASE WHEN EXISTS (SELECT 1 FROM @T t, pg_locks k WHERE "           \
+    "t.name=f.name AND k.locktype='transactionid' AND k.granted AND "          \
+    "k.transactionid=t.xmax AND k.pid=f.session) THEN token END,fence,"        \
+    "NULL::int8," MS(                                                          \
+        "clock_timestamp()-acquired_at") ",owner,note,session,"                \
+                                         "ttl_ms,0::int8,name FROM @F f WHERE "
+
+const char *const pg_row_texts[SQL_STMTS] = {
+    [SQL_CREATE] = "CREATE TABLE IF NOT EXISTS @T (name bytea PRIMARY KEY, "
+                   "row_lock boolean NOT NULL DEFAULT true)",
+    [SQL_CREATE_FENCE] =
+        "CREATE TABLE IF NOT EXISTS @F (name bytea PRIMARY KEY, token text, "
+        "fence bigint NOT NULL, acquired_at timestamptz, ttl_ms bigint, "
+        "session bigint, owner bytea, note bytea) WITH (fillfactor=50)",
+    [SQL_MAKE] = "INSERT INTO @T (name,row_lock) VALUES ($1,true) "
+                 "ON CONFLICT DO NOTHING",
+    [SQL_SIGN] =
+        "INSERT INTO @F AS l "
+        "(name,token,fence,acquired_at,ttl_ms,session,owner,note) "
+        "VALUES ($1,$2," NOW_US ",clock_timestamp(),$3,$7,$4,$5) "
+        "ON CONFLICT (name) DO UPDATE SET "
+        "fence=CASE WHEN l.token=$2 THEN l.fence ELSE "
+        "greatest(l.fence+1," NOW_US ") END,"
+        "token=$2,acquired_at=clock_timestamp(),ttl_ms=$3,session=$7,owner=$4,"
+        "note=$5 RETURNING l.fence",
+    [SQL_UNSIGN] = "UPDATE @F SET token=NULL,owner=NULL,note=NULL "
+                   "WHERE name=$1 AND token=$2",
+    [SQL_LOOK] = ROW_LOOK "name=$1",
+    [SQL_LIST] = ROW_LOOK LISTED,
+    [SQL_END] = "SELECT pg_terminate_backend($7::int)::int",
+    [SQL_HOLDER] = "SELECT pg_terminate_backend($7::int)::int FROM @F "
+                   "WHERE name=$1 AND token=$2 AND session=$7",
+};

@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * sql_open.c - the options of a URL, the statements they lead to, opening and
+ * closing.
+ *
+ * The name of the table is the only thing that is ever pasted into a
+ * statement, once, here; so it is held to letters, digits and '_', in one
+ * part or two.  Everything else travels as a parameter.
+ */
+#include "sql.h"
+
+#include <errno.h>
+
+#include "../mem.h"
+#include "sql_row.h"
+
+#include "../banned.h"
+
+#define OPEN_NAME_MAX    48
+#define OPEN_SESSIONS    8
+#define OPEN_SESSION_MAX 1000
+
+static bool open_part_ok(const char *text, size_t len)
+{
+    size_t i;
+
+    for (i = 0; i < len; i++)
+        if (!((text[i] >= 'a' && text[i] <= 'z') ||
+              (text[i] >= 'A' && text[i] <= 'Z') || text[i] == '_' ||
+              (text[i] >= '0' && text[i] <= '9' && i)))
+            return false;
+    return len > 0 && len <= OPEN_NAME_MAX;
+}
+
+/* "a.b" as "a"."b", with `suffix` inside the last quotes. */
+static bool open_quote(char *buf, size_t size, const char *table,
+                       const char *quote, const char *suffix)
+{
+    const char *dot = strchr(table, '.');
+    const char *last = dot ? dot + 1 : table;
+    size_t first = dot ? (size_t)(dot - table) : 0;
+
+    if ((dot && !open_part_ok(table, first)) ||
+        !open_part_ok(last, strlen(last)))
+        return false;
+    if (dot)
+        snprintf(buf, size, "%s%.*s%s.%s%s%s%s", quote, (int)first, table,
+                 quote, quote, last, suffix, quote);
+    else
+        snprintf(buf, size, "%s%s%s%s", quote, last, suffix, quote);
+    return true;
+}
+
+/* Replace @T, @F and @C. */
+static char *open_text(const char *text, const char *const names[3])
+{
+    static const char kinds[] = "TFC";
+    size_t size = strlen(text) + 1, len = 0;
+    const char *at;
+    char *ret;
+
+    for (at = text; (at = strchr(at, '@')); at++)
+        size += 4 * OPEN_NAME_MAX;
+    ret = hfi_alloc(size);
+    for (at = text; ret && *at; at++) {
+        const char *kind = *at == '@' && at[1] ? strchr(kinds, at[1]) : NULL;
+
+        if (!kind) {
+            ret[len++] = *at;
+            continue;
+        }
+        len +=
+            (size_t)snprintf(ret + len, size - len, "%s", names[kind - kinds]);
+        at++;
+    }
+    return ret;
+}
+
+static hf_status open_statements(struct sql_conn *conn, const char *table,
+                                 struct hf_error *err)
+{
+    char quoted[4 * OPEN_NAME_MAX], fence[4 * OPEN_NAME_MAX];
+    char text[4 * OPEN_NAME_MAX];
+    const char *const names[3] = {quoted, fence, text};
+    const char *const *texts = conn->driver->texts[conn->strategy];
+    int i;
+
+    if (!open_quote(quoted, sizeof(quoted), table, conn->driver->quote, "") ||
+        !open_quote(fence, sizeof(fence), table, conn->driver->quote, "_fence"))
+        return hfi_fail(err, HF_INVALID,
+                        "url: table= is NAME or SCHEMA.NAME, of letters, "
+                        "digits and '_', at most %d of them each",
+                        OPEN_NAME_MAX);
+    snprintf(conn->table, sizeof(conn->table), "%s", table);
+    snprintf(text, sizeof(text), "'%s'", table);
+    for (i = 0; i < SQL_STMTS; i++) {
+        if (!texts[i])
+            continue;
+        conn->texts[i] = open_text(texts[i], names);
+        if (!conn->texts[i])
+            return hfi_nomem(err);
+    }
+    return HF_OK;
+}
+
+static hf_status open_strategy(struct sql_conn *conn, const struct hfi_url *url,
+                               struct hf_error *err)
+{
+    static const char *const names[] = {"lease", "version", "row"};
+    const char *name = hfi_url_param(url, "strategy", names[0]);
+    size_t i;
+
+    for (i = 0; i < SQL_STRATEGIES; i++)
+        if (!strcmp(name, names[i]))
+            break;
+    if (i == SQL_STRATEGIES)
+        return hfi_fail(err, HF_INVALID,
+                        "url: strategy= is lease, version or row");
+    conn->strategy = (enum sql_strategy)i;
+    if (!conn->driver->texts[i])
+        return hfi_fail(err, HF_UNSUPPORTED, "%s: strategy=%s: %s",
+                        conn->driver->name, name, conn->driver->refusal);
+    return HF_OK;
+}
+
+static hf_status open_options(struct sql_conn *conn, const struct hfi_url *url,
+                              struct hf_error *err)
+{
+    const char *create = hfi_url_param(url, "create", "yes");
+    const char *pool = hfi_url_param(url, "pool", NULL);
+    char *end = NULL;
+    long n = pool ? strtol(pool, &end, 10) : OPEN_SESSIONS;
+
+    if (pool && (!*pool || *end || n < 1 || n > OPEN_SESSION_MAX))
+        return hfi_fail(err, HF_INVALID,
+                        "url: pool= is a number of connections, 1 to %d",
+                        OPEN_SESSION_MAX);
+    conn->max_sessions = (unsigned)n;
+    conn->create = !strcmp(create, "yes");
+    if (!conn->create && strcmp(create, "no") != 0)
+        return hfi_fail(err, HF_INVALID, "url: create= is yes or no");
+    return open_strategy(conn, url, err);
+}
+
+/* See the table once, so that a missing one is made or told of now. */
+static hf_status open_look(struct sql_conn *conn, int64_t deadline,
+                           struct hf_error *err)
+{
+    struct sql_call call = {.key = "holdfast"};
+    struct sql_answer answer = {0};
+    struct sql_session *session;
+    hf_status st;
+
+    st = conn->driver->connect(conn, true, &session, deadline, err);
+    if (st)
+        return st;
+    conn->sessions++;
+    sql_put(session);
+    return sql_run(conn, SQL_LOOK, &call, &answer, deadline, err);
+}
+
+hf_status sql_open(struct sql_conn *conn, const struct hfi_url *url,
+                   const struct sql_driver *driver, int64_t deadline,
+                   struct hf_error *err)
+{
+    pthread_condattr_t attr;
+    hf_status st;
+
+    conn->driver = driver;
+    conn->timeout_ms = hfi_left_ms(deadline);
+    hfi_link_init(&conn->idle);
+    pthread_mutex_init(&conn->mu, NULL);
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&conn->freed, &attr);
+    pthread_condattr_destroy(&attr);
+    conn->opened = true;
+    st = open_options(conn, url, err);
+    if (!st)
+        st = open_statements(conn, hfi_url_param(url, "table", "holdfast_lock"),
+                             err);
+    if (!st)
+        st = open_look(conn, deadline, err);
+    if (!st && driver->verify)
+        st = driver->verify(conn, deadline, err);
+    if (!st && conn->strategy == SQL_ROW)
+        st = sql_row_open(conn, err);
+    return st;
+}
+
+void sql_close(struct sql_conn *conn)
+{
+    int i;
+
+    if (!conn->opened)
+        return;
+    if (conn->row)
+        sql_row_close(conn);
+    sql_pool_close(conn);
+    for (i = 0; i < SQL_STMTS; i++)
+        hfi_free(conn->texts[i]);
+    pthread_cond_destroy(&conn->freed);
+    pthread_mutex_destroy(&conn->mu);
+    conn->opened = false;
+}

@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * sql_pool.c - sessions of our own, and what is worth another go.
+ *
+ * INVARIANTS
+ *  (1) A session is used by one thread at a time, and never inside a
+ *      transaction of the caller: nobody else knows of it.
+ *  (2) A session whose statement was not answered, or not wholly, is closed
+ *      and never lent again: the late answer would be read as the next one's.
+ *  (3) A deadlock, a serialization failure or a lock timeout says nothing
+ *      about who holds what, so it is never an answer: the statement, which
+ *      has changed nothing, is run again until the deadline.
+ */
+#include "sql.h"
+
+#include <errno.h>
+
+#include "../mem.h"
+
+#include "../banned.h"
+
+static void pool_forget(struct sql_conn *conn)
+{
+    pthread_mutex_lock(&conn->mu);
+    conn->sessions--;
+    pthread_cond_signal(&conn->freed);
+    pthread_mutex_unlock(&conn->mu);
+}
+
+/* Sleep until a session comes back; false once the deadline has passed. */
+static bool pool_wait(struct sql_conn *conn, int64_t deadline)
+{
+    int64_t left = hfi_left_ms(deadline);
+    struct timespec until;
+
+    if (!left)
+        return false;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += left / 1000;
+    until.tv_nsec += left % 1000 * 1000000;
+    if (until.tv_nsec >= 1000000000) {
+        until.tv_sec++;
+        until.tv_nsec -= 1000000000;
+    }
+    pthread_cond_timedwait(&conn->freed, &conn->mu, &until);
+    return true;
+}
+
+/* An idle session, or leave for a new one with *ret NULL; false: too late. */
+static bool pool_take(struct sql_conn *conn, struct sql_session **ret,
+                      int64_t deadline)
+{
+    bool ok = true;
+
+    *ret = NULL;
+    pthread_mutex_lock(&conn->mu);
+    while (ok && hfi_link_alone(&conn->idle) &&
+           conn->sessions >= conn->max_sessions)
+        ok = pool_wait(conn, deadline);
+    if (ok && !hfi_link_alone(&conn->idle)) {
+        /* The newest first: its caches are warm, and the others may age. */
+        *ret = hfi_container(conn->idle.prev, struct sql_session, link);
+        hfi_link_remove(&(*ret)->link);
+    } else if (ok) {
+        conn->sessions++;
+    }
+    pthread_mutex_unlock(&conn->mu);
+    return ok;
+}
+
+hf_status sql_get(struct sql_conn *conn, struct sql_session **ret,
+                  int64_t deadline, struct hf_error *err)
+{
+    struct sql_session *session;
+    hf_status st;
+
+    for (;;) {
+        if (!pool_take(conn, &session, deadline))
+            return hfi_fail(err, HF_UNAVAILABLE,
+                            "%s: all %u connections are in use",
+                            conn->base.endpoint, conn->max_sessions);
+        if (!session)
+            break;
+        if (conn->driver->alive(session)) {
+            *ret = session;
+            return HF_OK;
+        }
+        conn->driver->disconnect(session);
+        pool_forget(conn);
+    }
+    st = conn->driver->connect(conn, false, ret, deadline, err);
+    if (st)
+        pool_forget(conn);
+    return st;
+}
+
+void sql_put(struct sql_session *session)
+{
+    struct sql_conn *conn = session->conn;
+
+    if (session->broken) { /* sql_pool.c (2) */
+        conn->driver->disconnect(session);
+        pool_forget(conn);
+        return;
+    }
+    pthread_mutex_lock(&conn->mu);
+    hfi_link_append(&conn->idle, &session->link);
+    pthread_cond_signal(&conn->freed);
+    pthread_mutex_unlock(&conn->mu);
+}
+
+hf_status sql_take(struct sql_conn *conn, struct sql_session **ret,
+                   int64_t deadline, struct hf_error *err)
+{
+    struct sql_session *session = NULL;
+
+    pthread_mutex_lock(&conn->mu);
+    if (!hfi_link_alone(&conn->idle)) {
+        session = hfi_container(conn->idle.prev, struct sql_session, link);
+        hfi_link_remove(&session->link);
+        conn->sessions--;
+        pthread_cond_signal(&conn->freed);
+    }
+    pthread_mutex_unlock(&conn->mu);
+    if (session && conn->driver->alive(session)) {
+        *ret = session;
+        return HF_OK;
+    }
+    if (session)
+        conn->driver->disconnect(session);
+    return conn->driver->connect(conn, false, ret, deadline, err);
+}
+
+void sql_give_back(struct sql_session *session)
+{
+    struct sql_conn *conn = session->conn;
+    bool full;
+
+    pthread_mutex_lock(&conn->mu);
+    full = conn->sessions >= conn->max_sessions;
+    if (!full)
+        conn->sessions++;
+    pthread_mutex_unlock(&conn->mu);
+    if (full)
+        conn->driver->disconnect(session);
+    else
+        sql_put(session);
+}
+
+void sql_pool_close(struct sql_conn *conn)
+{
+    struct sql_session *session;
+
+    while (!hfi_link_alone(&conn->idle)) {
+        session = hfi_container(conn->idle.next, struct sql_session, link);
+        hfi_link_remove(&session->link);
+        conn->driver->disconnect(session);
+    }
+}
+
+/* Make the tables.  Others may be at it too: then theirs is as good. */
+hf_status sql_create(struct sql_session *session, int64_t deadline,
+                     struct hf_error *err)
+{
+    static const enum sql_stmt both[] = {SQL_CREATE, SQL_CREATE_FENCE};
+    struct sql_conn *conn = session->conn;
+    struct sql_answer answer = {0};
+    hf_status st = HF_OK;
+    size_t i;
+
+    for (i = 0; !st && i < 2; i++) {
+        if (!conn->texts[both[i]])
+            continue;
+        do
+            st = conn->driver->run(session, both[i], NULL, &answer, deadline,
+                                   err);
+        while (st && session->why == SQL_WHY_RETRY && !session->broken &&
+               hfi_left_ms(deadline));
+    }
+    return st ? hfi_wrap(err, st, "make the lock table") : HF_OK;
+}
+
+static hf_status pool_explain(struct sql_conn *conn, enum sql_why why,
+                              hf_status st, struct hf_error *err)
+{
+    if (why == SQL_WHY_TABLE && !conn->create)
+        return hfi_wrap(err, HF_INVALID,
+                        "%s: the lock table is missing, and the URL says "
+                        "create=no",
+                        conn->base.endpoint);
+    if (why == SQL_WHY_COLUMN)
+        return hfi_wrap(err, HF_PROTOCOL,
+                        "%s: the lock table is not one of this strategy",
+                        conn->base.endpoint);
+    return hfi_wrap(err, st, "%s", conn->base.endpoint);
+}
+
+hf_status sql_run(struct sql_conn *conn, enum sql_stmt stmt,
+                  const struct sql_call *call, struct sql_answer *answer,
+                  int64_t deadline, struct hf_error *err)
+{
+    struct sql_session *session;
+    enum sql_why why;
+    bool again;
+    hf_status st;
+
+    do {
+        st = sql_get(conn, &session, deadline, err);
+        if (st)
+            return st;
+        answer->rows = answer->affected = answer->id = 0;
+        st = conn->driver->run(session, stmt, call, answer, deadline, err);
+        why = session->why;
+        again = st && why == SQL_WHY_RETRY; /* sql_pool.c (3) */
+        if (st && why == SQL_WHY_TABLE && conn->create && !session->broken) {
+            st = sql_create(session, deadline, err);
+            why = session->why;
+            again = !st;
+        }
+        sql_put(session);
+    } while (again && hfi_left_ms(deadline));
+    if (again && !st)
+        st = hfi_fail(err, HF_UNAVAILABLE, "the lock table is being made");
+    return st ? pool_explain(conn, why, st, err) : HF_OK;
+}

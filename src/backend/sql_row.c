@@ -1,0 +1,424 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * sql_row.c - strategy row: the lock is a row lock, held by a transaction.
+ *
+ * ON THE WIRE  Each lock has a session of its own, in which a transaction has
+ *   done SELECT ... FOR UPDATE on the row of the key.  A try says NOWAIT; who
+ *   waits leaves a SELECT without it in the server's own queue, and is woken
+ *   when its answer comes.  Beside the table there is another, of fences, which
+ *   is written by a second session: if the fence were written by the
+ *   transaction that holds the lock, the death of the holder would roll it
+ *   back and the next one would get the same.
+ *
+ * INVARIANTS
+ *  (1) A claim owns the lock if and only if its session stands and its
+ *      transaction has the row.
+ *  (2) The row exists, committed, before it is locked: a missing row excludes
+ *      nobody.
+ *  (3) A session that was cut, or did not answer, is closed, and what it held
+ *      is lost at that moment, whatever the lease says.
+ *  (4) One thread at a time uses a session: who calls marks it `busy` under
+ *      the mutex, and the keeper leaves such a one alone.
+ *
+ * SESSION  The server is told to end a transaction that it has heard nothing
+ *   from for the ttl; each heartbeat starts that time anew.  So the row is
+ *   kept for at least the ttl from the last answered heartbeat, unless the
+ *   server or an operator ends the session, of which we hear at once if the
+ *   network lets us.
+ *
+ * LIMITS  A connection for each lock held and each key waited for.  Unlike a
+ *   lease, a row lock is free as soon as its session is: between the cut and
+ *   our hearing of it there may be another holder, and the fence is what
+ *   protects.
+ */
+#include "sql_row.h"
+
+#include <errno.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "../mem.h"
+
+#include "../banned.h"
+
+struct row_lock {
+    struct hfi_link link; /* in sql_row_state.locks */
+    struct sql_session *session;
+    bool waiting; /* in the server's queue */
+    bool held;    /* has the row */
+    bool busy;    /* sql_row.c (4) */
+    char token[HFI_TOKEN_LEN + 1];
+    char key[];
+};
+
+struct sql_row_state {
+    pthread_mutex_t mu;
+    struct hfi_link locks;
+    int epoll_fd;
+};
+
+hf_status sql_row_open(struct sql_conn *conn, struct hf_error *err)
+{
+    struct sql_row_state *row = hfi_alloc(sizeof(*row));
+
+    if (!row)
+        return hfi_nomem(err);
+    pthread_mutex_init(&row->mu, NULL);
+    hfi_link_init(&row->locks);
+    conn->row = row;
+    row->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    if (row->epoll_fd < 0)
+        return hfi_fail_errno(err, HF_SYSTEM, errno, "epoll");
+    conn->base.traits &= ~(unsigned)HF_TRAIT_DETACH;
+    conn->base.traits |= HF_TRAIT_NOTIFY | HF_TRAIT_QUEUED;
+    return HF_OK;
+}
+
+/* ---- one lock ---------------------------------------------------------- */
+
+static struct row_lock *row_of(const struct hfi_grant *grant)
+{
+    struct row_lock *lock = NULL;
+
+    if (grant->placed)
+        memcpy(&lock, grant->ref.text, sizeof(lock));
+    return lock;
+}
+
+static hf_status row_new(struct sql_conn *conn, const struct hfi_claim *claim,
+                         struct hfi_grant *grant, int64_t deadline,
+                         struct row_lock **ret, struct hf_error *err)
+{
+    size_t size = strlen(claim->key) + 1;
+    struct row_lock *lock = hfi_alloc(sizeof(*lock) + size);
+    hf_status st;
+
+    if (!lock)
+        return hfi_nomem(err);
+    memcpy(lock->key, claim->key, size);
+    memcpy(lock->token, claim->token, sizeof(lock->token));
+    lock->busy = true;
+    hfi_link_init(&lock->link);
+    st = sql_take(conn, &lock->session, deadline, err);
+    if (st) {
+        hfi_free(lock);
+        return st;
+    }
+    pthread_mutex_lock(&conn->row->mu);
+    hfi_link_append(&conn->row->locks, &lock->link);
+    pthread_mutex_unlock(&conn->row->mu);
+    memcpy(grant->ref.text, &lock, sizeof(lock));
+    grant->placed = true;
+    *ret = lock;
+    return HF_OK;
+}
+
+/* Forget the lock; its session goes back if it is `clean`, else it is closed.
+ * sql_row.c (3) */
+static void row_drop(struct sql_conn *conn, struct row_lock *lock,
+                     struct hfi_grant *grant, bool clean)
+{
+    pthread_mutex_lock(&conn->row->mu);
+    epoll_ctl(conn->row->epoll_fd, EPOLL_CTL_DEL,
+              conn->driver->fd(lock->session), NULL);
+    hfi_link_remove(&lock->link);
+    pthread_mutex_unlock(&conn->row->mu);
+    if (clean && !lock->session->broken)
+        sql_give_back(lock->session);
+    else
+        conn->driver->disconnect(lock->session);
+    hfi_free(lock);
+    memset(&grant->ref, 0, sizeof(grant->ref));
+    grant->placed = false;
+}
+
+/* Have the keeper listen to the session again, once.  `waiting` and `held` are
+ * what it goes by. */
+static void row_idle(struct sql_conn *conn, struct row_lock *lock)
+{
+    struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP | EPOLLONESHOT,
+                                .data = {.ptr = lock}};
+    int fd = conn->driver->fd(lock->session);
+
+    pthread_mutex_lock(&conn->row->mu);
+    lock->busy = false;
+    if (epoll_ctl(conn->row->epoll_fd, EPOLL_CTL_MOD, fd, &event))
+        epoll_ctl(conn->row->epoll_fd, EPOLL_CTL_ADD, fd, &event);
+    pthread_mutex_unlock(&conn->row->mu);
+}
+
+static void row_busy(struct sql_conn *conn, struct row_lock *lock)
+{
+    pthread_mutex_lock(&conn->row->mu);
+    lock->busy = true;
+    pthread_mutex_unlock(&conn->row->mu);
+}
+
+/* ---- taking ------------------------------------------------------------ */
+
+/* NOWAIT: HF_BUSY if another has it.  sql_row.c (2) */
+static hf_status row_nowait(struct sql_conn *conn, struct row_lock *lock,
+                            int64_t ttl_ms, int64_t deadline,
+                            struct hf_error *err)
+{
+    struct sql_call call = {.key = lock->key};
+    struct sql_answer answer = {0};
+    bool found = false;
+    hf_status st;
+
+    do {
+        st = conn->driver->row_send(lock->session, lock->key, false, ttl_ms,
+                                    err);
+        if (!st)
+            st = conn->driver->row_done(lock->session, &found, deadline, err);
+        if (st && lock->session->why == SQL_WHY_BLOCKED)
+            return HF_BUSY;
+        if (!st && !found)
+            st = sql_run(conn, SQL_MAKE, &call, &answer, deadline, err);
+    } while (((!st && !found) || (st && lock->session->why == SQL_WHY_RETRY &&
+                                  !lock->session->broken)) &&
+             hfi_left_ms(deadline));
+    return st ? st : found ? HF_OK : HF_UNAVAILABLE;
+}
+
+static void row_fence(struct sql_answer *answer, const struct sql_cell *cells,
+                      int n)
+{
+    if (n > 0)
+        answer->id = cells[0].num;
+}
+
+/* We have the row: write who we are beside the next fence. */
+static hf_status row_sign(struct sql_conn *conn, const struct hfi_claim *claim,
+                          struct row_lock *lock, struct hfi_grant *grant,
+                          int64_t deadline, struct hf_error *err)
+{
+    struct sql_call call = {.key = claim->key,
+                            .token = claim->token,
+                            .owner = claim->owner,
+                            .note = claim->note,
+                            .ttl_ms = claim->ttl_ms,
+                            .number = conn->driver->id(lock->session)};
+    struct sql_answer answer = {.row = row_fence};
+    hf_status st = sql_run(conn, SQL_SIGN, &call, &answer, deadline, err);
+
+    if (!st && !answer.id)
+        st = hfi_fail(err, HF_PROTOCOL, "%s: no row for the fence",
+                      conn->base.endpoint);
+    if (!st)
+        grant->fence = (uint64_t)answer.id;
+    return st;
+}
+
+/* The first try of a claim. */
+static hf_status row_first(struct sql_conn *conn, const struct hfi_claim *claim,
+                           struct row_lock *lock, int64_t deadline,
+                           struct hf_error *err)
+{
+    hf_status st = row_nowait(conn, lock, claim->ttl_ms, deadline, err);
+
+    lock->held = !st;
+    if (st == HF_BUSY && claim->queue) {
+        st = conn->driver->row_send(lock->session, lock->key, true,
+                                    claim->ttl_ms, err);
+        lock->waiting = !st;
+        return st ? st : HF_BUSY;
+    }
+    return st;
+}
+
+/* A claim that waits in the server's queue: has its turn come? */
+static hf_status row_later(struct sql_conn *conn, const struct hfi_claim *claim,
+                           struct row_lock *lock, int64_t deadline,
+                           struct hf_error *err)
+{
+    bool found = false;
+    hf_status st = conn->driver->row_done(lock->session, &found, 0, err);
+
+    if (st == HF_BUSY)
+        return st;
+    lock->waiting = false;
+    if (!st && found) {
+        /* The server has counted since it granted: let it begin anew. */
+        st =
+            conn->driver->row_beat(lock->session, claim->ttl_ms, deadline, err);
+        lock->held = !st;
+        return st;
+    }
+    if ((st && lock->session->broken) || !found)
+        return st ? st : HF_UNAVAILABLE;
+    return row_first(conn, claim, lock, deadline, err);
+}
+
+hf_status sql_row_try_acquire(struct sql_conn *conn,
+                              const struct hfi_claim *claim,
+                              struct hfi_grant *grant, struct hfi_busy *busy,
+                              int64_t deadline, struct hf_error *err)
+{
+    struct row_lock *lock = row_of(grant);
+    hf_status st = HF_OK;
+
+    (void)busy;
+    if (!lock) {
+        st = row_new(conn, claim, grant, deadline, &lock, err);
+        if (st)
+            return st;
+        st = row_first(conn, claim, lock, deadline, err);
+    } else {
+        row_busy(conn, lock);
+        if (lock->waiting)
+            st = row_later(conn, claim, lock, deadline, err);
+        else if (!lock->held)
+            st = row_first(conn, claim, lock, deadline, err);
+        else
+            st = conn->driver->row_beat(lock->session, claim->ttl_ms, deadline,
+                                        err);
+    }
+    if (!st)
+        st = row_sign(conn, claim, lock, grant, deadline, err);
+    if (!st && !conn->driver->alive(lock->session)) {
+        lock->session->broken = true;
+        st = hfi_fail(err, HF_UNAVAILABLE, "%s: the session was ended",
+                      conn->base.endpoint);
+    }
+    if (st == HF_BUSY && err)
+        err->status = HF_OK; /* "Locked" is how the server says busy. */
+    if (!st || (st == HF_BUSY && lock->waiting)) {
+        row_idle(conn, lock);
+        return st;
+    }
+    if (!lock->session->broken)
+        conn->driver->row_end(lock->session, deadline, NULL);
+    row_drop(conn, lock, grant, true);
+    /* The row is free again, or will be when the server sees the end. */
+    return st == HF_UNCERTAIN ? HF_UNAVAILABLE : st;
+}
+
+/* ---- keeping and letting go -------------------------------------------- */
+
+static void row_renew_one(struct sql_conn *conn, struct hfi_renewal *item,
+                          int64_t deadline, struct hf_error *err)
+{
+    struct row_lock *lock = row_of(item->grant);
+
+    if (!lock) {
+        item->st = HF_LOST;
+        item->reason = HF_LOSS_SESSION;
+        return;
+    }
+    row_busy(conn, lock);
+    item->st =
+        conn->driver->row_beat(lock->session, item->ttl_ms, deadline, err);
+    if (!item->st) {
+        row_idle(conn, lock);
+        return;
+    }
+    row_drop(conn, lock, item->grant, false); /* sql_row.c (3) */
+    item->st = HF_LOST;
+    item->reason = HF_LOSS_SESSION;
+}
+
+void sql_row_renew(struct sql_conn *conn, struct hfi_renewal *items, size_t n,
+                   int64_t deadline, struct hf_error *err)
+{
+    size_t i;
+
+    for (i = 0; i < n; i++)
+        row_renew_one(conn, &items[i], deadline, err);
+}
+
+/* Leave the server's queue: end the session from outside, because a statement
+ * that waits does not look whether anybody is still there. */
+static void row_withdraw(struct sql_conn *conn, struct row_lock *lock,
+                         int64_t deadline)
+{
+    struct sql_call call = {.number = conn->driver->id(lock->session)};
+    struct sql_answer answer = {0};
+
+    sql_run(conn, SQL_END, &call, &answer, deadline, NULL);
+}
+
+hf_status sql_row_release(struct sql_conn *conn, const struct hfi_claim *claim,
+                          struct hfi_grant *grant, int64_t deadline,
+                          struct hf_error *err)
+{
+    struct row_lock *lock = row_of(grant);
+    struct sql_call call = {.key = claim->key, .token = claim->token};
+    struct sql_answer answer = {0};
+    hf_status st = HF_LOST;
+
+    if (!lock)
+        return hfi_fail(err, HF_LOST, "%s: the session that held it is gone",
+                        conn->base.endpoint);
+    row_busy(conn, lock);
+    if (lock->waiting) {
+        row_withdraw(conn, lock, deadline);
+        row_drop(conn, lock, grant, false);
+        return HF_OK;
+    }
+    st = conn->driver->run(lock->session, SQL_UNSIGN, &call, &answer, deadline,
+                           err);
+    if (!st)
+        st = conn->driver->row_end(lock->session, deadline, err);
+    /* Without an answer the session is closed, and that frees the row. */
+    row_drop(conn, lock, grant, !st);
+    return st ? hfi_fail(err, HF_LOST, "%s: the session that held it was cut",
+                         conn->base.endpoint)
+              : HF_OK;
+}
+
+/* ---- hearing ----------------------------------------------------------- */
+
+int sql_row_pump_fd(struct sql_conn *conn)
+{
+    return conn->row->epoll_fd;
+}
+
+static bool row_is_known(struct sql_row_state *row, const struct row_lock *lock)
+{
+    struct hfi_link *at;
+
+    for (at = row->locks.next; at != &row->locks; at = at->next)
+        if (hfi_container(at, struct row_lock, link) == lock)
+            return true;
+    return false;
+}
+
+/* A session that waits has an answer; one that holds has been cut. */
+void sql_row_pump(struct sql_conn *conn)
+{
+    struct sql_row_state *row = conn->row;
+    struct epoll_event events[16];
+    int i, n = epoll_wait(row->epoll_fd, events, 16, 0);
+
+    pthread_mutex_lock(&row->mu);
+    for (i = 0; i < n; i++) {
+        struct row_lock *lock = events[i].data.ptr;
+
+        if (!row_is_known(row, lock) || lock->busy)
+            continue;
+        if (lock->waiting)
+            hfi_wake(&conn->base, lock->key, lock->token);
+        else if (lock->held && !conn->driver->alive(lock->session))
+            hfi_gone(&conn->base, lock->key, lock->token, HF_LOSS_SESSION);
+    }
+    pthread_mutex_unlock(&row->mu);
+}
+
+void sql_row_close(struct sql_conn *conn)
+{
+    struct sql_row_state *row = conn->row;
+    struct row_lock *lock;
+
+    while (!hfi_link_alone(&row->locks)) {
+        lock = hfi_container(row->locks.next, struct row_lock, link);
+        hfi_link_remove(&lock->link);
+        conn->driver->disconnect(lock->session);
+        hfi_free(lock);
+    }
+    if (row->epoll_fd >= 0)
+        close(row->epoll_fd);
+    pthread_mutex_destroy(&row->mu);
+    hfi_free(row);
+    conn->row = NULL;
+}
