@@ -141,7 +141,8 @@ const char *const pg_row_texts[SQL_STMTS] = {
                    "WHERE name=$1 AND token=$2",
     [SQL_LOOK] = ROW_LOOK "name=$1",
     [SQL_LIST] = ROW_LOOK LISTED,
-    [SQL_END] = "SELECT pg_terminate_backend($7::int)::int",
-    [SQL_HOLDER] = "SELECT pg_terminate_backend($7::int)::int FROM @F "
-                   "WHERE name=$1 AND token=$2 AND session=$7",
+    [SQL_END] = "SELECT pg_terminate_backend($7::int,1000)::int",
+    [SQL_RENEW] = "SELECT 1 FROM @F WHERE name=$1 AND token=$2",
+    [SQL_BREAK] = "UPDATE @F SET token='!'||token WHERE name=$1 AND fence=$7 "
+                  "AND token NOT LIKE '!%'",
 };

@@ -494,31 +494,13 @@ hf_status sql_list(struct hfi_conn *base, const char *prefix, hf_list_fn *fn,
     return st;
 }
 
-/* The lock is its session, so that is what must end. */
-static hf_status break_session(struct sql_conn *conn, const char *key,
-                               uint64_t fence, struct sql_answer *answer,
-                               int64_t deadline, struct hf_error *err)
-{
-    struct sql_seen seen;
-    struct sql_call call = {.key = key, .token = seen.token};
-    hf_status st = sql_look(conn, key, &seen, deadline, err);
-
-    call.number = seen.version;
-    if (st || !seen.held || seen.info.fence != fence)
-        return st;
-    return sql_run(conn, SQL_HOLDER, &call, answer, deadline, err);
-}
-
 hf_status sql_break(struct hfi_conn *base, const char *key, uint64_t fence,
                     int64_t deadline, struct hf_error *err)
 {
     struct sql_conn *conn = (struct sql_conn *)base;
     struct sql_call call = {.key = key, .number = (int64_t)fence};
     struct sql_answer answer = {0};
-    hf_status st =
-        conn->strategy == SQL_ROW
-            ? break_session(conn, key, fence, &answer, deadline, err)
-            : sql_run(conn, SQL_BREAK, &call, &answer, deadline, err);
+    hf_status st = sql_run(conn, SQL_BREAK, &call, &answer, deadline, err);
 
     if (st || answer.affected || answer.rows)
         return st;

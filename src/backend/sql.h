@@ -41,8 +41,7 @@ enum sql_stmt {
     SQL_MAKE,         /* row: the row to be locked, and its fence */
     SQL_SIGN,         /* row: the next fence, as column 0 or answer->id */
     SQL_UNSIGN,       /* row: the token holds no longer */
-    SQL_END,          /* row: end the session `number` */
-    SQL_HOLDER,       /* row: end `number` if the token holds by it */
+    SQL_END,          /* row: end the session `number` and wait for that */
     SQL_STMTS
 };
 
@@ -120,6 +119,7 @@ struct sql_driver {
     const char *quote; /* of an identifier: one or two characters */
     const char *const *texts[SQL_STRATEGIES]; /* NULL: see `refusal` */
     const char *refusal;                      /* why there is no row */
+    unsigned sessions;                        /* of the pool; 0: 8 */
     bool by_look; /* SQL_ACQUIRE says only whether it was granted */
 
     /* Settings included; checks of the service too where `first`. */

@@ -129,7 +129,10 @@ static hf_status open_options(struct sql_conn *conn, const struct hfi_url *url,
     const char *create = hfi_url_param(url, "create", "yes");
     const char *pool = hfi_url_param(url, "pool", NULL);
     char *end = NULL;
-    long n = pool ? strtol(pool, &end, 10) : OPEN_SESSIONS;
+    long n = conn->driver->sessions ? conn->driver->sessions : OPEN_SESSIONS;
+
+    if (pool)
+        n = strtol(pool, &end, 10);
 
     if (pool && (!*pool || *end || n < 1 || n > OPEN_SESSION_MAX))
         return hfi_fail(err, HF_INVALID,

@@ -17,7 +17,9 @@
  *      nobody.
  *  (3) A session that was cut, or did not answer, is closed, and what it held
  *      is lost at that moment, whatever the lease says.
- *  (4) One thread at a time uses a session: who calls marks it `busy` under
+ *  (4) To break is to revoke, as in sql.c (6): the token beside the fence is
+ *      spoiled, and the holder lets go when its next heartbeat finds that.
+ *  (5) One thread at a time uses a session: who calls marks it `busy` under
  *      the mutex, and the keeper leaves such a one alone.
  *
  * SESSION  The server is told to end a transaction that it has heard nothing
@@ -46,7 +48,7 @@ struct row_lock {
     struct sql_session *session;
     bool waiting; /* in the server's queue */
     bool held;    /* has the row */
-    bool busy;    /* sql_row.c (4) */
+    bool busy;    /* sql_row.c (5) */
     char token[HFI_TOKEN_LEN + 1];
     char key[];
 };
@@ -300,22 +302,29 @@ static void row_renew_one(struct sql_conn *conn, struct hfi_renewal *item,
                           int64_t deadline, struct hf_error *err)
 {
     struct row_lock *lock = row_of(item->grant);
+    struct sql_call call = {.key = item->claim->key,
+                            .token = item->claim->token};
+    struct sql_answer answer = {.rows = 1};
 
-    if (!lock) {
-        item->st = HF_LOST;
-        item->reason = HF_LOSS_SESSION;
+    item->st = HF_LOST;
+    item->reason = HF_LOSS_SESSION;
+    if (!lock)
+        return;
+    row_busy(conn, lock);
+    if (conn->driver->row_beat(lock->session, item->ttl_ms, deadline, err)) {
+        row_drop(conn, lock, item->grant, false); /* sql_row.c (3) */
         return;
     }
-    row_busy(conn, lock);
-    item->st =
-        conn->driver->row_beat(lock->session, item->ttl_ms, deadline, err);
-    if (!item->st) {
+    item->st = sql_run(conn, SQL_RENEW, &call, &answer, deadline, err);
+    if (item->st || answer.rows) {
         row_idle(conn, lock);
         return;
     }
-    row_drop(conn, lock, item->grant, false); /* sql_row.c (3) */
-    item->st = HF_LOST;
-    item->reason = HF_LOSS_SESSION;
+    item->st = HF_LOST; /* sql_row.c (4): the holder first, then others */
+    item->reason = HF_LOSS_BROKEN;
+    hfi_gone(&conn->base, item->claim->key, item->claim->token, HF_LOSS_BROKEN);
+    row_drop(conn, lock, item->grant,
+             !conn->driver->row_end(lock->session, deadline, NULL));
 }
 
 void sql_row_renew(struct sql_conn *conn, struct hfi_renewal *items, size_t n,
@@ -362,9 +371,10 @@ hf_status sql_row_release(struct sql_conn *conn, const struct hfi_claim *claim,
         st = conn->driver->row_end(lock->session, deadline, err);
     /* Without an answer the session is closed, and that frees the row. */
     row_drop(conn, lock, grant, !st);
-    return st ? hfi_fail(err, HF_LOST, "%s: the session that held it was cut",
-                         conn->base.endpoint)
-              : HF_OK;
+    if (!st && answer.affected)
+        return HF_OK;
+    return hfi_fail(err, HF_LOST, "%s: %s", conn->base.endpoint,
+                    st ? "the session that held it was cut" : "it was broken");
 }
 
 /* ---- hearing ----------------------------------------------------------- */

@@ -1,0 +1,370 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * sqlite.c - a database file: locks of one machine that survive a reboot.
+ *
+ * ON THE WIRE  The statements of sqlite_text.c, each a transaction of its own,
+ *   on a database in WAL mode.  See sql.c for what they promise.
+ *
+ * INVARIANTS
+ *  (1) There is no server, so the clock is the machine's: the time since boot,
+ *      which no change of the wall clock touches and which runs while the
+ *      machine sleeps, together with the id of the boot.
+ *  (2) A commit reaches the other processes at once and the disk later
+ *      (synchronous=NORMAL).  A power failure may take back the last commits,
+ *      and does not matter: with it every holder died, a lease of another boot
+ *      is over whatever it says, and the fence goes on from the wall clock.
+ *  (3) The database is touched through SQLite only: closing a descriptor of
+ *      ours would drop its POSIX locks.
+ *
+ * LIMITS  One machine: on a network file system neither the locks nor the
+ *   clock are what they must be, and open() refuses it.  Containers with a
+ *   time namespace of their own must not share a database.  One writer at a
+ *   time for all keys; and there are no row locks, so strategy=row is
+ *   refused.
+ */
+#include "sqlite.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include "../mem.h"
+
+#include "../banned.h"
+
+struct lite_session {
+    struct sql_session base;
+    sqlite3 *db;
+    sqlite3_stmt *stmts[SQL_STMTS];
+    int64_t deadline; /* of the statement that runs */
+};
+
+/* ---- errors ------------------------------------------------------------ */
+
+static hf_status lite_error(struct lite_session *ls, int code,
+                            struct hf_error *err)
+{
+    const char *text = ls->db ? sqlite3_errmsg(ls->db) : sqlite3_errstr(code);
+    hf_status st = HF_UNAVAILABLE;
+
+    ls->base.why = SQL_WHY_OTHER;
+    switch (code & 255) {
+    case SQLITE_BUSY:
+    case SQLITE_LOCKED:
+    case SQLITE_SCHEMA:
+        ls->base.why = SQL_WHY_RETRY;
+        break;
+    case SQLITE_NOMEM:
+        return hfi_nomem(err);
+    case SQLITE_PERM:
+    case SQLITE_AUTH:
+    case SQLITE_READONLY:
+    case SQLITE_CANTOPEN:
+        st = HF_DENIED;
+        break;
+    case SQLITE_CORRUPT:
+    case SQLITE_NOTADB:
+    case SQLITE_MISMATCH:
+    case SQLITE_CONSTRAINT:
+        st = HF_PROTOCOL;
+        break;
+    case SQLITE_ERROR:
+        st = HF_PROTOCOL;
+        if (strstr(text, "no such table"))
+            ls->base.why = SQL_WHY_TABLE;
+        else if (strstr(text, "column"))
+            ls->base.why = SQL_WHY_COLUMN;
+        break;
+    case SQLITE_IOERR: /* The commit may or may not be on the disk. */
+        st = HF_UNCERTAIN;
+        ls->base.broken = true;
+        break;
+    default:
+        break;
+    }
+    return hfi_fail(err, st, "%.160s", text);
+}
+
+/* Another process writes.  SQLite has nothing to wait on, so look again every
+ * millisecond or two until the deadline. */
+static int lite_busy(void *arg, int n)
+{
+    struct lite_session *ls = arg;
+
+    if (!hfi_left_ms(ls->deadline))
+        return 0;
+    poll(NULL, 0, n < 20 ? 1 : 2);
+    return 1;
+}
+
+/* ---- statements -------------------------------------------------------- */
+
+static void lite_bind_text(sqlite3_stmt *stmt, int at, const char *text,
+                           bool blob)
+{
+    int len = text ? (int)strlen(text) : 0;
+
+    if (!text)
+        sqlite3_bind_null(stmt, at);
+    else if (blob)
+        sqlite3_bind_blob(stmt, at, text, len, SQLITE_STATIC);
+    else
+        sqlite3_bind_text(stmt, at, text, len, SQLITE_STATIC);
+}
+
+/* A number that a statement does not have is out of range, and ignored. */
+static void lite_bind(struct lite_session *ls, sqlite3_stmt *stmt,
+                      const struct sql_call *call)
+{
+    struct lite_conn *lc = (struct lite_conn *)ls->base.conn;
+
+    lite_bind_text(stmt, 1, call->key, true);
+    lite_bind_text(stmt, 2, call->token, false);
+    sqlite3_bind_int64(stmt, 3, call->ttl_ms);
+    lite_bind_text(stmt, 4, call->owner, true);
+    lite_bind_text(stmt, 5, call->note, true);
+    sqlite3_bind_int(stmt, 6, call->queue);
+    sqlite3_bind_int64(stmt, 7, call->number);
+    sqlite3_bind_int64(stmt, 8, hfi_now());
+    lite_bind_text(stmt, 9, lc->boot, false);
+    sqlite3_bind_int64(stmt, 10, hfi_wall_us());
+}
+
+static void lite_row(sqlite3_stmt *stmt, struct sql_answer *answer)
+{
+    struct sql_cell cells[SQL_CELLS];
+    int i, n = sqlite3_column_count(stmt);
+
+    if (n > SQL_CELLS)
+        n = SQL_CELLS;
+    answer->rows++;
+    for (i = 0; i < n; i++) {
+        bool null = sqlite3_column_type(stmt, i) == SQLITE_NULL;
+
+        cells[i].num = sqlite3_column_type(stmt, i) == SQLITE_INTEGER
+                           ? sqlite3_column_int64(stmt, i)
+                           : 0;
+        cells[i].data = sqlite3_column_blob(stmt, i);
+        cells[i].len = (size_t)sqlite3_column_bytes(stmt, i);
+        if (!null && !cells[i].data)
+            cells[i].data = "";
+    }
+    if (!answer->id && n == 1)
+        answer->id = cells[0].num; /* the fence, or the mark */
+    if (answer->row)
+        answer->row(answer, cells, n);
+}
+
+static hf_status lite_exec(struct lite_session *ls, const char *text,
+                           struct hf_error *err)
+{
+    int code = sqlite3_exec(ls->db, text, NULL, NULL, NULL);
+
+    return code ? lite_error(ls, code, err) : HF_OK;
+}
+
+static hf_status lite_run(struct sql_session *session, enum sql_stmt which,
+                          const struct sql_call *call,
+                          struct sql_answer *answer, int64_t deadline,
+                          struct hf_error *err)
+{
+    struct lite_session *ls = (struct lite_session *)session;
+    const char *text = session->conn->texts[which];
+    sqlite3_stmt *stmt;
+    hf_status st = HF_OK;
+    int code = SQLITE_OK;
+
+    session->why = SQL_WHY_OTHER;
+    ls->deadline = deadline;
+    if (!call)
+        return lite_exec(ls, text, err);
+    if (!ls->stmts[which])
+        code = sqlite3_prepare_v3(ls->db, text, -1, SQLITE_PREPARE_PERSISTENT,
+                                  &ls->stmts[which], NULL);
+    if (code)
+        return lite_error(ls, code, err);
+    stmt = ls->stmts[which];
+    lite_bind(ls, stmt, call);
+    while ((code = sqlite3_step(stmt)) == SQLITE_ROW)
+        lite_row(stmt, answer);
+    if (code != SQLITE_DONE)
+        st = lite_error(ls, code, err);
+    answer->affected =
+        !st && !sqlite3_stmt_readonly(stmt) ? sqlite3_changes(ls->db) : 0;
+    sqlite3_reset(stmt);
+    if (!st && ((which == SQL_RELEASE && answer->id) ||
+                (which == SQL_WANT && answer->affected)))
+        lite_ring((struct lite_conn *)session->conn, call->key);
+    return st;
+}
+
+/* ---- sessions ---------------------------------------------------------- */
+
+static void lite_disconnect(struct sql_session *session)
+{
+    struct lite_session *ls = (struct lite_session *)session;
+    int i;
+
+    for (i = 0; i < SQL_STMTS; i++)
+        sqlite3_finalize(ls->stmts[i]);
+    sqlite3_close(ls->db);
+    hfi_free(ls);
+}
+
+static hf_status lite_connect(struct sql_conn *conn, bool first,
+                              struct sql_session **ret, int64_t deadline,
+                              struct hf_error *err)
+{
+    struct lite_conn *lc = (struct lite_conn *)conn;
+    struct lite_session *ls = hfi_alloc(sizeof(*ls));
+    hf_status st = HF_OK;
+    int code;
+
+    (void)first;
+    if (!ls)
+        return hfi_nomem(err);
+    ls->base.conn = conn;
+    ls->deadline = deadline;
+    hfi_link_init(&ls->base.link);
+    code = sqlite3_open_v2(lc->path, &ls->db,
+                           SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX |
+                               (conn->create ? SQLITE_OPEN_CREATE : 0),
+                           NULL);
+    if (code)
+        st = lite_error(ls, code, err);
+    if (!st)
+        sqlite3_busy_handler(ls->db, lite_busy, ls);
+    do { /* Two who both make it WAL may meet, and then no handler is asked. */
+        if (!st || ls->base.why == SQL_WHY_RETRY)
+            st = st && lite_busy(ls, 0) == 0
+                     ? st
+                     : lite_exec(ls,
+                                 "PRAGMA journal_mode=WAL;"
+                                 "PRAGMA synchronous=NORMAL;",
+                                 err);
+    } while (st && ls->base.why == SQL_WHY_RETRY && hfi_left_ms(deadline));
+    if (st) {
+        lite_disconnect(&ls->base);
+        return hfi_wrap(err, st, "%s", conn->base.endpoint);
+    }
+    *ret = &ls->base;
+    return HF_OK;
+}
+
+static bool lite_alive(struct sql_session *session)
+{
+    (void)session;
+    return true;
+}
+
+static const struct sql_driver lite_driver = {
+    .name = "sqlite",
+    .quote = "\"",
+    .texts = {lite_lease_texts, lite_version_texts, NULL},
+    .refusal = "SQLite has no row locks, and an open transaction would lock "
+               "out everybody from the whole file; use lease or version",
+    .by_look = true,
+    .sessions = 1,
+    .connect = lite_connect,
+    .disconnect = lite_disconnect,
+    .alive = lite_alive,
+    .run = lite_run,
+};
+
+/* ---- operations -------------------------------------------------------- */
+
+/* sqlite.c (1) */
+static hf_status lite_boot(struct lite_conn *lc, struct hf_error *err)
+{
+    int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+    ssize_t len = fd >= 0 ? read(fd, lc->boot, 36) : -1;
+
+    if (fd >= 0)
+        close(fd);
+    if (len != 36)
+        return hfi_fail(err, HF_SYSTEM, "sqlite: the boot id cannot be read");
+    lc->boot[len] = '\0';
+    return HF_OK;
+}
+
+/* The directory decides, because the file may not be there yet. */
+static hf_status lite_judge(const char *path, struct hf_error *err)
+{
+    static const unsigned long remote[] = {
+        0x6969,     0x517b,     0xff534d42, 0xfe534d42, 0x5346414f, 0x01021997,
+        0x00c36400, 0x73757245, 0x47504653, 0x0bd00bd0, 0};
+    char dir[LITE_PATH_MAX];
+    char *slash;
+    struct statfs fs;
+    size_t i;
+
+    snprintf(dir, sizeof(dir), "%s", path);
+    slash = strrchr(dir, '/');
+    if (slash == dir)
+        slash++;
+    if (slash)
+        *slash = '\0';
+    if (statfs(slash ? dir : ".", &fs))
+        return hfi_fail_errno(err, HF_SYSTEM, errno,
+                              "sqlite: the directory of the database");
+    for (i = 0; remote[i]; i++)
+        if ((unsigned long)fs.f_type == remote[i])
+            return hfi_fail(err, HF_UNSUPPORTED,
+                            "sqlite: the database is on a network file "
+                            "system, where its locks cannot be trusted");
+    return HF_OK;
+}
+
+static hf_status lite_open(struct hfi_conn *base, const struct hfi_url *url,
+                           int64_t deadline, struct hf_error *err)
+{
+    struct lite_conn *lc = (struct lite_conn *)base;
+    hf_status st;
+
+    lite_bell_open(lc);
+    if (url->nhosts || url->user || !*url->path ||
+        strlen(url->path) >= sizeof(lc->path) - 16)
+        return hfi_fail(err, HF_INVALID,
+                        "url: sqlite: takes a file, as in sqlite:/var/x.db");
+    snprintf(lc->path, sizeof(lc->path), "%s", url->path);
+    snprintf(base->endpoint, sizeof(base->endpoint), "sqlite:%.240s",
+             url->path);
+    st = lite_boot(lc, err);
+    if (!st)
+        st = lite_judge(lc->path, err);
+    return st ? st : sql_open(&lc->sql, url, &lite_driver, deadline, err);
+}
+
+static void lite_close(struct hfi_conn *base)
+{
+    struct lite_conn *lc = (struct lite_conn *)base;
+
+    sql_close(&lc->sql);
+    lite_bell_close(lc);
+}
+
+static const char *const lite_schemes[] = {"sqlite", NULL};
+static const char *const lite_options[] = {SQL_OPTIONS, NULL};
+
+const struct hfi_backend hfi_backend_sqlite = {
+    .schemes = lite_schemes,
+    .options = lite_options,
+    .conn_size = sizeof(struct lite_conn),
+    .traits = HF_TRAIT_FENCED | HF_TRAIT_LEASED | HF_TRAIT_NOTIFY |
+              HF_TRAIT_DETACH | HF_TRAIT_BREAK | HF_TRAIT_PROCESSES,
+    .open = lite_open,
+    .close = lite_close,
+    .try_acquire = sql_try_acquire,
+    .renew = sql_renew,
+    .release = sql_release,
+    .watch = lite_watch,
+    .unwatch = lite_unwatch,
+    .pump_fd = lite_pump_fd,
+    .pump = lite_pump,
+    .attach = sql_attach,
+    .inspect = sql_inspect,
+    .list = sql_list,
+    .break_grant = sql_break,
+};
