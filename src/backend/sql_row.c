@@ -336,15 +336,20 @@ void sql_row_renew(struct sql_conn *conn, struct hfi_renewal *items, size_t n,
         row_renew_one(conn, &items[i], deadline, err);
 }
 
-/* Leave the server's queue: end the session from outside, because a statement
- * that waits does not look whether anybody is still there. */
+/* Leave the server's queue: a statement that waits must be ended from outside.
+ * It may have been granted just then, so what it got is given back. */
 static void row_withdraw(struct sql_conn *conn, struct row_lock *lock,
-                         int64_t deadline)
+                         struct hfi_grant *grant, int64_t deadline)
 {
     struct sql_call call = {.number = conn->driver->id(lock->session)};
     struct sql_answer answer = {0};
+    bool found;
 
     sql_run(conn, SQL_END, &call, &answer, deadline, NULL);
+    conn->driver->row_done(lock->session, &found, deadline, NULL);
+    if (!lock->session->broken)
+        conn->driver->row_end(lock->session, deadline, NULL);
+    row_drop(conn, lock, grant, true);
 }
 
 hf_status sql_row_release(struct sql_conn *conn, const struct hfi_claim *claim,
@@ -361,8 +366,7 @@ hf_status sql_row_release(struct sql_conn *conn, const struct hfi_claim *claim,
                         conn->base.endpoint);
     row_busy(conn, lock);
     if (lock->waiting) {
-        row_withdraw(conn, lock, deadline);
-        row_drop(conn, lock, grant, false);
+        row_withdraw(conn, lock, grant, deadline);
         return HF_OK;
     }
     st = conn->driver->run(lock->session, SQL_UNSIGN, &call, &answer, deadline,
@@ -378,6 +382,16 @@ hf_status sql_row_release(struct sql_conn *conn, const struct hfi_claim *claim,
 }
 
 /* ---- hearing ----------------------------------------------------------- */
+
+hf_status sql_row_watch(struct sql_conn *conn, const struct hfi_claim *claim,
+                        struct hfi_grant *grant)
+{
+    struct row_lock *lock = row_of(grant);
+
+    if (lock && lock->held)
+        hfi_wanted(&conn->base, claim->key);
+    return HF_OK;
+}
 
 int sql_row_pump_fd(struct sql_conn *conn)
 {

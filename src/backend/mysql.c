@@ -1,0 +1,445 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * mysql.c - MariaDB and MySQL, by libmariadb.
+ *
+ * ON THE WIRE  The statements of mysql_text.c, each a transaction of its own
+ *   (autocommit), so granted means committed.  See sql.c for what they
+ *   promise.  Parameters are pasted in as hex literals, which no setting of
+ *   the server and no character set can read as anything else.
+ *
+ * INVARIANTS
+ *  (1) libmariadb's calls that do not block are used throughout: each wait is
+ *      a poll() that ends at the deadline, and a session that was left waiting
+ *      is closed.
+ *  (2) Only an error that the server sent proves that a statement did not
+ *      happen; a connection that ended after sending is HF_UNCERTAIN.
+ *
+ * LIMITS  Waiters poll: there is no NOTIFY here, and GET_LOCK() as a bell would
+ *   need a connection for each waited key on both sides.  Name resolution is
+ *   the library's and blocks.
+ */
+#include "mysql.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include "../mem.h"
+#include "sql_row.h"
+
+#include "../banned.h"
+
+/* ---- waiting ----------------------------------------------------------- */
+
+int my_wait(MYSQL *my, int status, int64_t deadline)
+{
+    struct pollfd pfd = {.fd = mysql_get_socket(my)};
+    int64_t left = hfi_left_ms(deadline);
+    unsigned limit = 0;
+    int n, ret = 0;
+
+    if (status & MYSQL_WAIT_READ)
+        pfd.events |= POLLIN;
+    if (status & MYSQL_WAIT_WRITE)
+        pfd.events |= POLLOUT;
+    if (status & MYSQL_WAIT_EXCEPT)
+        pfd.events |= POLLPRI;
+    if (status & MYSQL_WAIT_TIMEOUT)
+        limit = mysql_get_timeout_value_ms(my);
+    if (limit && limit < left)
+        left = limit;
+    else
+        limit = 0;
+    do
+        n = poll(&pfd, 1, left > 1000000 ? 1000000 : (int)left);
+    while (n < 0 && errno == EINTR);
+    if (n <= 0)
+        return limit ? MYSQL_WAIT_TIMEOUT : 0;
+    if (pfd.revents & (POLLIN | POLLERR | POLLHUP))
+        ret |= MYSQL_WAIT_READ & status;
+    if (pfd.revents & (POLLOUT | POLLERR | POLLHUP))
+        ret |= MYSQL_WAIT_WRITE & status;
+    if (pfd.revents & POLLPRI)
+        ret |= MYSQL_WAIT_EXCEPT & status;
+    return ret;
+}
+
+/* ---- errors ------------------------------------------------------------ */
+
+static const struct {
+    unsigned code;
+    hf_status st;
+    enum sql_why why;
+} my_codes[] = {
+    {1205, HF_UNAVAILABLE, SQL_WHY_RETRY}, /* lock wait timeout */
+    {1213, HF_UNAVAILABLE, SQL_WHY_RETRY}, /* deadlock */
+    {1020, HF_UNAVAILABLE, SQL_WHY_RETRY}, /* the record has changed */
+    {1050, HF_UNAVAILABLE, SQL_WHY_RETRY}, /* made by another just now */
+    {1317, HF_UNAVAILABLE, SQL_WHY_RETRY}, /* interrupted */
+    {1412, HF_UNAVAILABLE, SQL_WHY_RETRY}, /* the table was altered */
+    {1146, HF_PROTOCOL, SQL_WHY_TABLE},
+    {1054, HF_PROTOCOL, SQL_WHY_COLUMN},
+    {1136, HF_PROTOCOL, SQL_WHY_COLUMN},
+    {1364, HF_PROTOCOL, SQL_WHY_COLUMN},
+    {1064, HF_PROTOCOL, SQL_WHY_OTHER},
+    {1366, HF_PROTOCOL, SQL_WHY_COLUMN},
+    {1406, HF_PROTOCOL, SQL_WHY_COLUMN},
+    {1044, HF_DENIED, SQL_WHY_OTHER},
+    {1045, HF_DENIED, SQL_WHY_OTHER},
+    {1049, HF_DENIED, SQL_WHY_OTHER}, /* no such database */
+    {1142, HF_DENIED, SQL_WHY_OTHER},
+    {1143, HF_DENIED, SQL_WHY_OTHER},
+    {1227, HF_DENIED, SQL_WHY_OTHER},
+    {1251, HF_DENIED, SQL_WHY_OTHER},
+    {1698, HF_DENIED, SQL_WHY_OTHER},
+    {2026, HF_DENIED, SQL_WHY_OTHER}, /* TLS */
+};
+
+/* Did the session end under the statement? */
+static bool my_is_cut(unsigned code)
+{
+    return code == 0 || code == 1053 || code == 1927 || code == 2006 ||
+           code == 2013 || code == 2014 || code == 2027;
+}
+
+hf_status my_error(struct my_session *ms, struct hf_error *err)
+{
+    unsigned code = mysql_errno(ms->my);
+    const char *text = mysql_error(ms->my);
+    hf_status st = HF_UNAVAILABLE;
+    size_t i;
+
+    ms->base.why = SQL_WHY_OTHER;
+    if (my_is_cut(code)) { /* mysql.c (2) */
+        ms->base.broken = true;
+        ms->base.why = SQL_WHY_CUT;
+        return hfi_fail(err, ms->sent ? HF_UNCERTAIN : HF_UNAVAILABLE,
+                        "no answer: %.120s", text);
+    }
+    if (code >= 2000)
+        ms->base.broken = true;
+    for (i = 0; i < sizeof(my_codes) / sizeof(my_codes[0]); i++)
+        if (my_codes[i].code == code) {
+            st = my_codes[i].st;
+            ms->base.why = my_codes[i].why;
+        }
+    return hfi_fail(err, st, "%.160s (%u)", text, code);
+}
+
+hf_status my_late(struct my_session *ms, struct hf_error *err)
+{
+    ms->base.broken = true;
+    ms->base.why = SQL_WHY_CUT;
+    return hfi_fail(err, HF_UNCERTAIN, "no answer: the time is over");
+}
+
+/* ---- statements -------------------------------------------------------- */
+
+static char *paste_hex(char *at, const char *text)
+{
+    static const char digits[] = "0123456789abcdef";
+
+    *at++ = 'X';
+    *at++ = '\'';
+    for (; *text; text++) {
+        *at++ = digits[(unsigned char)*text >> 4];
+        *at++ = digits[*text & 15];
+    }
+    *at++ = '\'';
+    return at;
+}
+
+static char *paste_text(char *at, char *end, const char *text, bool ascii)
+{
+    if ((size_t)(end - at) < (text ? strlen(text) * 2 : 0) + 16)
+        return NULL;
+    if (!text)
+        return (char *)memcpy(at, "NULL", 4) + 4;
+    if (ascii)
+        at = (char *)memcpy(at, "_ascii ", 7) + 7;
+    return paste_hex(at, text);
+}
+
+static char *paste_number(char *at, char *end, int64_t number)
+{
+    int len = snprintf(at, (size_t)(end - at), "%lld", (long long)number);
+
+    return len < end - at ? at + len : NULL;
+}
+
+static char *paste_one(char *at, char *end, char which,
+                       const struct sql_call *call)
+{
+    switch (which) {
+    case '1':
+        return paste_text(at, end, call->key, false);
+    case '2':
+        return paste_text(at, end, call->token, true);
+    case '3':
+        return paste_number(at, end, call->ttl_ms);
+    case '4':
+        return paste_text(at, end, call->owner, false);
+    case '5':
+        return paste_text(at, end, call->note, false);
+    case '6':
+        return paste_number(at, end, call->queue);
+    default:
+        return paste_number(at, end, call->number);
+    }
+}
+
+bool my_paste(struct my_session *ms, const char *text,
+              const struct sql_call *call)
+{
+    char *at = ms->text, *end = ms->text + sizeof(ms->text) - 1;
+
+    for (; at && at < end && *text; text++) {
+        if (*text == '$' && text[1] >= '1' && text[1] <= '7')
+            at = paste_one(at, end, *++text, call);
+        else
+            *at++ = *text;
+    }
+    if (!at || at >= end)
+        return false;
+    *at = '\0';
+    return true;
+}
+
+static void my_rows(MYSQL_RES *res, struct sql_answer *answer)
+{
+    unsigned i, n = mysql_num_fields(res);
+    struct sql_cell cells[SQL_CELLS];
+    unsigned long *lengths;
+    MYSQL_ROW row;
+
+    if (n > SQL_CELLS)
+        n = SQL_CELLS;
+    while ((row = mysql_fetch_row(res))) {
+        lengths = mysql_fetch_lengths(res);
+        answer->rows++;
+        for (i = 0; i < n; i++) {
+            cells[i].data = row[i];
+            cells[i].len = lengths[i];
+            cells[i].num = row[i] ? strtoll(row[i], NULL, 10) : 0;
+        }
+        if (answer->row)
+            answer->row(answer, cells, (int)n);
+    }
+}
+
+hf_status my_store(struct my_session *ms, struct sql_answer *answer,
+                   int64_t deadline, struct hf_error *err)
+{
+    MYSQL_RES *res = NULL;
+    int status;
+
+    if (!mysql_field_count(ms->my)) {
+        if (answer) {
+            answer->affected = (int64_t)mysql_affected_rows(ms->my);
+            answer->id = (int64_t)mysql_insert_id(ms->my);
+        }
+        return HF_OK;
+    }
+    status = mysql_store_result_start(&res, ms->my);
+    while (status) {
+        status = my_wait(ms->my, status, deadline);
+        if (!status)
+            return my_late(ms, err);
+        status = mysql_store_result_cont(&res, ms->my, status);
+    }
+    if (!res)
+        return my_error(ms, err);
+    if (answer)
+        my_rows(res, answer);
+    mysql_free_result(res); /* Stored whole, so nothing is read here. */
+    return HF_OK;
+}
+
+hf_status my_exec(struct my_session *ms, const char *text,
+                  struct sql_answer *answer, int64_t deadline,
+                  struct hf_error *err)
+{
+    int code = 0, status;
+
+    ms->base.why = SQL_WHY_OTHER;
+    ms->sent = false;
+    if (!hfi_left_ms(deadline))
+        return hfi_fail(err, HF_UNAVAILABLE, "the time is over");
+    ms->sent = true;
+    status = mysql_real_query_start(&code, ms->my, text, strlen(text));
+    while (status) {
+        status = my_wait(ms->my, status, deadline);
+        if (!status)
+            return my_late(ms, err);
+        status = mysql_real_query_cont(&code, ms->my, status);
+    }
+    if (code)
+        return my_error(ms, err);
+    return my_store(ms, answer, deadline, err);
+}
+
+static hf_status my_run(struct sql_session *session, enum sql_stmt stmt,
+                        const struct sql_call *call, struct sql_answer *answer,
+                        int64_t deadline, struct hf_error *err)
+{
+    struct my_session *ms = (struct my_session *)session;
+    const char *text = session->conn->texts[stmt];
+
+    if (!call)
+        return my_exec(ms, text, answer, deadline, err);
+    if (!my_paste(ms, text, call))
+        return hfi_fail(err, HF_INVALID, "the statement is too long");
+    return my_exec(ms, ms->text, answer, deadline, err);
+}
+
+/* ---- sessions ---------------------------------------------------------- */
+
+static void my_session_close(struct sql_session *session)
+{
+    struct my_session *ms = (struct my_session *)session;
+    int fd = ms->my ? mysql_get_socket(ms->my) : -1;
+
+    if (ms->my) {
+        if (fd >= 0 && session->broken)
+            shutdown(fd, SHUT_RDWR); /* No good-bye that could block. */
+        mysql_close(ms->my);
+    }
+    hfi_free(ms);
+}
+
+static hf_status my_session_open(struct sql_conn *conn, bool first,
+                                 struct sql_session **ret, int64_t deadline,
+                                 struct hf_error *err)
+{
+    struct my_session *ms = hfi_alloc(sizeof(*ms));
+    hf_status st;
+
+    if (!ms)
+        return hfi_nomem(err);
+    ms->base.conn = conn;
+    hfi_link_init(&ms->base.link);
+    st = my_connect(ms, deadline, err);
+    if (!st)
+        st = my_settle(ms, first, deadline, err);
+    if (st) {
+        ms->base.broken = true;
+        my_session_close(&ms->base);
+        if (st == HF_UNCERTAIN)
+            st = HF_UNAVAILABLE;
+        return hfi_wrap(err, st, "%s", conn->base.endpoint);
+    }
+    *ret = &ms->base;
+    return HF_OK;
+}
+
+/* Between statements the server says nothing but good-bye. */
+static bool my_session_alive(struct sql_session *session)
+{
+    struct my_session *ms = (struct my_session *)session;
+    struct pollfd pfd = {.fd = mysql_get_socket(ms->my), .events = POLLIN};
+
+    return poll(&pfd, 1, 0) == 0;
+}
+
+static const struct sql_driver my_driver = {
+    .name = "mysql",
+    .quote = "`",
+    .texts = {my_lease_texts, my_version_texts, my_row_texts},
+    .by_look = true,
+    .connect = my_session_open,
+    .disconnect = my_session_close,
+    .alive = my_session_alive,
+    .run = my_run,
+    .verify = my_verify,
+    .row_send = my_row_send,
+    .row_done = my_row_done,
+    .row_beat = my_row_beat,
+    .row_end = my_row_end,
+    .fd = my_fd,
+    .id = my_id,
+};
+
+/* ---- operations -------------------------------------------------------- */
+
+static hf_status my_open(struct hfi_conn *base, const struct hfi_url *url,
+                         int64_t deadline, struct hf_error *err)
+{
+    struct my_conn *mc = (struct my_conn *)base;
+    const char *host = url->nhosts ? url->hosts[0].name
+                                   : hfi_url_param(url, "socket", "localhost");
+    hf_status st;
+
+    snprintf(base->endpoint, sizeof(base->endpoint), "mysql:%.120s:%d%.63s",
+             host, url->nhosts ? url->hosts[0].port : 0, url->path);
+    mc->sql.timeout_ms = hfi_left_ms(deadline);
+    st = my_params(mc, url, err);
+    return st ? st : sql_open(&mc->sql, url, &my_driver, deadline, err);
+}
+
+static void my_close(struct hfi_conn *base)
+{
+    struct my_conn *mc = (struct my_conn *)base;
+
+    sql_close(&mc->sql);
+    my_params_free(mc);
+}
+
+/* Only strategy row is told of anything; see LIMITS. */
+static hf_status my_watch(struct hfi_conn *base, const struct hfi_claim *claim,
+                          struct hfi_grant *grant, int64_t deadline,
+                          struct hf_error *err)
+{
+    struct sql_conn *conn = (struct sql_conn *)base;
+
+    (void)deadline;
+    if (conn->strategy != SQL_ROW)
+        return hfi_fail(err, HF_UNSUPPORTED, "%s: waiters poll",
+                        base->endpoint);
+    return sql_row_watch(conn, claim, grant);
+}
+
+static void my_unwatch(struct hfi_conn *base, const struct hfi_claim *claim,
+                       struct hfi_grant *grant)
+{
+    (void)base;
+    (void)claim;
+    (void)grant;
+}
+
+static int my_pump_fd(struct hfi_conn *base)
+{
+    struct sql_conn *conn = (struct sql_conn *)base;
+
+    return conn->strategy == SQL_ROW ? sql_row_pump_fd(conn) : -1;
+}
+
+static void my_pump(struct hfi_conn *base)
+{
+    sql_row_pump((struct sql_conn *)base);
+}
+
+static const char *const my_schemes[] = {"mysql", "mariadb", NULL};
+static const char *const my_options_own[] = {
+    SQL_OPTIONS, "socket",  "ssl",        "ssl_ca",
+    "ssl_cert",  "ssl_key", "ssl_verify", NULL};
+
+const struct hfi_backend hfi_backend_mysql = {
+    .schemes = my_schemes,
+    .options = my_options_own,
+    .conn_size = sizeof(struct my_conn),
+    .traits = HF_TRAIT_FENCED | HF_TRAIT_LEASED | HF_TRAIT_DETACH |
+              HF_TRAIT_BREAK | HF_TRAIT_PROCESSES | HF_TRAIT_MACHINES,
+    .open = my_open,
+    .close = my_close,
+    .try_acquire = sql_try_acquire,
+    .renew = sql_renew,
+    .release = sql_release,
+    .watch = my_watch,
+    .unwatch = my_unwatch,
+    .pump_fd = my_pump_fd,
+    .pump = my_pump,
+    .attach = sql_attach,
+    .inspect = sql_inspect,
+    .list = sql_list,
+    .break_grant = sql_break,
+};

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * mysql.h - what the parts of the mysql: backend share.
+ *
+ *   mysql.c       sessions, statements, errors, the table of operations
+ *   mysql_open.c  the URL, a connection, what must be refused
+ *   mysql_row.c   sessions of strategy row
+ *   mysql_text.c  the statements
+ */
+#ifndef HFI_BACKEND_MYSQL_H
+#define HFI_BACKEND_MYSQL_H
+
+#include <mysql.h>
+
+#include "sql.h"
+
+/* The longest statement with its parameters pasted in. */
+#define MY_TEXT_MAX 32768
+
+enum my_param {
+    MY_HOST,
+    MY_USER,
+    MY_PASSWORD,
+    MY_DATABASE,
+    MY_SOCKET,
+    MY_SSL_CA,
+    MY_SSL_CERT,
+    MY_SSL_KEY,
+    MY_PARAMS
+};
+
+struct my_conn {
+    struct sql_conn sql;
+    char *params[MY_PARAMS]; /* NULL: not given */
+    unsigned port;
+    bool tls;           /* insist on it */
+    bool tls_unchecked; /* do not look whose certificate it is */
+};
+
+struct my_session {
+    struct sql_session base;
+    MYSQL *my;
+    bool sent; /* the statement that runs has left */
+    int wait;  /* strategy row: what the answer waits for; 0: none */
+    char text[MY_TEXT_MAX];
+};
+
+/* ---- mysql_text.c ------------------------------------------------------ */
+
+extern const char *const my_lease_texts[SQL_STMTS];
+extern const char *const my_version_texts[SQL_STMTS];
+extern const char *const my_row_texts[SQL_STMTS];
+
+/* ---- mysql_open.c ------------------------------------------------------ */
+
+hf_status my_params(struct my_conn *, const struct hfi_url *,
+                    struct hf_error *);
+void my_params_free(struct my_conn *);
+hf_status my_connect(struct my_session *, int64_t deadline, struct hf_error *);
+hf_status my_settle(struct my_session *, bool first, int64_t deadline,
+                    struct hf_error *);
+hf_status my_verify(struct sql_conn *, int64_t deadline, struct hf_error *);
+
+/* ---- mysql_row.c ------------------------------------------------------- */
+
+hf_status my_row_send(struct sql_session *, const char *key, bool wait,
+                      int64_t ttl_ms, struct hf_error *);
+hf_status my_row_done(struct sql_session *, bool *found, int64_t deadline,
+                      struct hf_error *);
+hf_status my_row_beat(struct sql_session *, int64_t ttl_ms, int64_t deadline,
+                      struct hf_error *);
+hf_status my_row_end(struct sql_session *, int64_t deadline, struct hf_error *);
+int my_fd(struct sql_session *);
+int64_t my_id(struct sql_session *);
+
+/* ---- mysql.c ----------------------------------------------------------- */
+
+/* Wait for what libmariadb waits for; 0 once the deadline has passed. */
+int my_wait(MYSQL *, int status, int64_t deadline);
+
+/* Run a text; the rows and numbers go to `answer`, which may be NULL. */
+hf_status my_exec(struct my_session *, const char *text,
+                  struct sql_answer *answer, int64_t deadline,
+                  struct hf_error *);
+
+/* The answer of a statement that was sent. */
+hf_status my_store(struct my_session *, struct sql_answer *answer,
+                   int64_t deadline, struct hf_error *);
+hf_status my_error(struct my_session *, struct hf_error *);
+hf_status my_late(struct my_session *, struct hf_error *);
+
+/* Put the parameters of a call into a statement. */
+bool my_paste(struct my_session *, const char *text, const struct sql_call *);
+
+#endif

@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * mysql_row.c - sessions of strategy row on MariaDB and MySQL; see sql_row.c.
+ *
+ * The server ends a transaction that was idle for idle_transaction_timeout,
+ * which counts whole seconds: at least the ttl.  A heartbeat sets it anew.  A
+ * statement in the queue waits for WAIT_SECONDS at most, so that one whose
+ * client died does not stay there for ever; who still wants the lock then
+ * queues up again.
+ */
+#include "mysql.h"
+
+#include <poll.h>
+
+#include "../banned.h"
+
+#define WAIT_SECONDS 60
+
+static hf_status row_timeout(struct my_session *ms, int64_t ttl_ms,
+                             int64_t deadline, struct hf_error *err)
+{
+    char text[96];
+
+    snprintf(text, sizeof(text), "SET SESSION idle_transaction_timeout=%lld",
+             (long long)((ttl_ms + 999) / 1000));
+    return my_exec(ms, text, NULL, deadline, err);
+}
+
+/* Begin a transaction, then send the SELECT and do not wait for its answer. */
+hf_status my_row_send(struct sql_session *session, const char *key, bool wait,
+                      int64_t ttl_ms, struct hf_error *err)
+{
+    struct my_session *ms = (struct my_session *)session;
+    struct sql_call call = {.key = key};
+    int64_t deadline = hfi_now() + session->conn->timeout_ms;
+    const char *dot = strchr(session->conn->table, '.');
+    char text[256 + 2 * SQL_TABLE_MAX], limit[48];
+    int code = 0;
+    hf_status st = row_timeout(ms, ttl_ms, deadline, err);
+
+    session->why = SQL_WHY_OTHER;
+    snprintf(limit, sizeof(limit), "WAIT %d", WAIT_SECONDS);
+    snprintf(text, sizeof(text),
+             "SET STATEMENT max_statement_time=0 FOR SELECT row_lock FROM "
+             "`%.*s%s%s` WHERE name=$1 FOR UPDATE %s",
+             dot ? (int)(dot - session->conn->table) : 0, session->conn->table,
+             dot ? "`.`" : "", dot ? dot + 1 : session->conn->table,
+             wait ? limit : "NOWAIT");
+    if (!st)
+        st = my_exec(ms, "START TRANSACTION", NULL, deadline, err);
+    if (st || !my_paste(ms, text, &call))
+        return st ? st : HF_INVALID;
+    ms->sent = true;
+    ms->wait =
+        mysql_real_query_start(&code, ms->my, ms->text, strlen(ms->text));
+    return !ms->wait && code && wait ? my_error(ms, err) : HF_OK;
+}
+
+static void row_found(struct sql_answer *answer, const struct sql_cell *cells,
+                      int n)
+{
+    (void)cells;
+    (void)n;
+    *(bool *)answer->arg = true;
+}
+
+hf_status my_row_done(struct sql_session *session, bool *found,
+                      int64_t deadline, struct hf_error *err)
+{
+    struct my_session *ms = (struct my_session *)session;
+    struct sql_answer answer = {.row = row_found, .arg = found};
+    struct pollfd pfd = {.fd = mysql_get_socket(ms->my), .events = POLLIN};
+    int code = 0, status;
+
+    session->why = SQL_WHY_OTHER;
+    while (ms->wait) {
+        if (!deadline && poll(&pfd, 1, 0) == 0)
+            return HF_BUSY;
+        status = my_wait(ms->my, ms->wait,
+                         deadline ? deadline
+                                  : hfi_now() + session->conn->timeout_ms);
+        if (!status)
+            return my_late(ms, err);
+        ms->wait = mysql_real_query_cont(&code, ms->my, status);
+    }
+    if (code || mysql_errno(ms->my)) {
+        hf_status st = my_error(ms, err);
+
+        if (mysql_errno(ms->my) == 1205)
+            session->why = SQL_WHY_BLOCKED;
+        return st;
+    }
+    return my_store(ms, &answer,
+                    deadline ? deadline : hfi_now() + session->conn->timeout_ms,
+                    err);
+}
+
+hf_status my_row_beat(struct sql_session *session, int64_t ttl_ms,
+                      int64_t deadline, struct hf_error *err)
+{
+    session->why = SQL_WHY_OTHER;
+    return row_timeout((struct my_session *)session, ttl_ms, deadline, err);
+}
+
+/* A KILL QUERY that came too late may hit this instead, once. */
+hf_status my_row_end(struct sql_session *session, int64_t deadline,
+                     struct hf_error *err)
+{
+    struct my_session *ms = (struct my_session *)session;
+    hf_status st = my_exec(ms, "COMMIT", NULL, deadline, err);
+
+    if (st && session->why == SQL_WHY_RETRY && !session->broken)
+        st = my_exec(ms, "COMMIT", NULL, deadline, err);
+    return st;
+}
+
+int my_fd(struct sql_session *session)
+{
+    return mysql_get_socket(((struct my_session *)session)->my);
+}
+
+int64_t my_id(struct sql_session *session)
+{
+    return (int64_t)mysql_thread_id(((struct my_session *)session)->my);
+}

@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * mysql_text.c - the statements of mysql:.
+ *
+ * To acquire is one INSERT ... ON DUPLICATE KEY UPDATE, which locks the row it
+ * finds exclusively; inserting first and updating after would take a shared
+ * lock and deadlock with its like.  Neither MySQL nor an update of MariaDB can
+ * return a row, so the fence comes back by LAST_INSERT_ID(): it is 0 if the
+ * row stayed another's.
+ *
+ * Assignments are made from left to right and see what those before them have
+ * set.  So everything that depends on the old token comes before `token`, and
+ * what decided about the token comes after it.
+ *
+ * UTC_TIMESTAMP() is the beginning of the statement, so never later than the
+ * grant, and never earlier than the moment from which the holder counts.  The
+ * session's time zone is UTC: UNIX_TIMESTAMP() of an hour that comes twice
+ * would be wrong.
+ */
+#include "mysql.h"
+
+#include "../banned.h"
+
+#define NOW    "UTC_TIMESTAMP(6)"
+#define NOW_US "CAST(UNIX_TIMESTAMP(NOW(6))*1000000 AS UNSIGNED)"
+#define END    NOW "+INTERVAL $3*1000 MICROSECOND"
+
+#define COLUMNS                                                                \
+    "(name VARBINARY(1024) NOT NULL PRIMARY KEY,"                              \
+    "token VARCHAR(33) CHARACTER SET ascii COLLATE ascii_bin NULL,"            \
+    "fence BIGINT NOT NULL,ttl_ms BIGINT NULL,"                                \
+    "owner VARBINARY(128) NULL,note VARBINARY(256) NULL,"
+
+#define TABLE ") ENGINE=InnoDB ROW_FORMAT=DYNAMIC"
+
+#define NEXT_FENCE                                                             \
+    "fence=IF(token<=>$2,LAST_INSERT_ID(fence),"                               \
+    "LAST_INSERT_ID(GREATEST(fence+1," NOW_US "))),"
+
+#define ACQUIRE(columns, values, before, free, after)                          \
+    "INSERT INTO @T (name,token,fence,ttl_ms,owner,note," columns              \
+    ") VALUES ($1,$2,LAST_INSERT_ID(" NOW_US "),$3,$4,$5," values              \
+    ") ON DUPLICATE KEY UPDATE "                                               \
+    "fence=IF(token<=>$2,LAST_INSERT_ID(fence),IF(" free                       \
+    ",LAST_INSERT_ID(GREATEST(fence+1," NOW_US ")),fence+LAST_INSERT_ID(0)))," \
+    "ttl_ms=IF(token<=>$2,GREATEST(ttl_ms,$3),IF(" free ",$3,ttl_ms)),"        \
+    "owner=IF(token<=>$2 OR " free ",$4,owner),"                               \
+    "note=IF(token<=>$2 OR " free ",$5,note)," before "token=IF(" free         \
+    ",$2,token)," after
+
+#define LEASE_FREE   "(token IS NULL OR expires_at<=" NOW ")"
+#define VERSION_FREE "(token IS NULL OR version=$7)"
+
+#define RENEW "UPDATE @T SET ttl_ms=IF($6=1,$3,GREATEST(ttl_ms,$3)),"
+
+#define LET_GO(sets)                                                           \
+    "UPDATE @T SET token=NULL,owner=NULL,note=NULL," sets                      \
+    " WHERE name=$1 AND token=$2"
+
+#define BREAK(table)                                                           \
+    "UPDATE " table " SET token=CONCAT('!',token) WHERE name=$1 AND "          \
+    "fence=$7 AND token NOT LIKE '!%'"
+
+#define LISTED "token IS NOT NULL AND LEFT(name,LENGTH($1))=$1"
+
+#define LEASE_LOOK                                                             \
+    "SELECT token,fence,TIMESTAMPDIFF(MICROSECOND," NOW                        \
+    ",expires_at) DIV 1000,TIMESTAMPDIFF(MICROSECOND,acquired_at," NOW         \
+    ") DIV 1000,owner,note,0,ttl_ms,0,name FROM @T WHERE "
+
+#define VERSION_LOOK                                                           \
+    "SELECT token,fence,NULL,NULL,owner,note,version,ttl_ms,0,name FROM @T "   \
+    "WHERE "
+
+const char *const my_lease_texts[SQL_STMTS] = {
+    [SQL_CREATE] =
+        "CREATE TABLE IF NOT EXISTS @T " COLUMNS
+        "acquired_at DATETIME(6) NULL,expires_at DATETIME(6) NULL" TABLE,
+    [SQL_ACQUIRE] = ACQUIRE(
+        "acquired_at,expires_at", NOW "," END,
+        "acquired_at=IF(" LEASE_FREE "," NOW ",acquired_at),", LEASE_FREE,
+        "expires_at=IF(token=$2,GREATEST(COALESCE(expires_at," END ")," END
+        "),expires_at)"),
+    [SQL_RENEW] =
+        RENEW "expires_at=IF($6=1 OR expires_at>" NOW
+              "+INTERVAL ttl_ms*1000 MICROSECOND," END
+              ",GREATEST(expires_at," END ")) WHERE name=$1 AND token=$2",
+    [SQL_RELEASE] = LET_GO("expires_at=NULL"),
+    [SQL_BREAK] = BREAK("@T") " AND expires_at>" NOW,
+    [SQL_LOOK] = LEASE_LOOK "name=$1",
+    [SQL_LIST] = LEASE_LOOK LISTED " AND expires_at>" NOW,
+};
+
+const char *const my_version_texts[SQL_STMTS] = {
+    [SQL_CREATE] = "CREATE TABLE IF NOT EXISTS @T " COLUMNS
+                   "version BIGINT NOT NULL" TABLE,
+    [SQL_ACQUIRE] = ACQUIRE("version", "1", "", VERSION_FREE,
+                            "version=IF(token=$2,version+1,version)"),
+    [SQL_RENEW] = RENEW "version=version+1 WHERE name=$1 AND token=$2",
+    [SQL_RELEASE] = LET_GO("version=version+1"),
+    [SQL_BREAK] = BREAK("@T"),
+    [SQL_LOOK] = VERSION_LOOK "name=$1",
+    [SQL_LIST] = VERSION_LOOK LISTED,
+};
+
+/* Whether the session that signed is still there is seen in the list of those
+ * of the same user, which needs no right. */
+#define ROW_LOOK                                                               \
+    "SELECT IF(EXISTS(SELECT 1 FROM information_schema.processlist p WHERE "   \
+    "p.id=f.session),token,NULL),fence,NULL,TIMESTAMPDIFF(MICROSECOND,"        \
+    "acquired_at," NOW ") DIV 1000,owner,note,session,ttl_ms,0,name "          \
+    "FROM @F f WHERE "
+
+const char *const my_row_texts[SQL_STMTS] = {
+    [SQL_CREATE] =
+        "CREATE TABLE IF NOT EXISTS @T (name VARBINARY(1024) NOT "
+        "NULL PRIMARY KEY,row_lock BOOLEAN NOT NULL DEFAULT true" TABLE,
+    [SQL_CREATE_FENCE] =
+        "CREATE TABLE IF NOT EXISTS @F " COLUMNS
+        "acquired_at DATETIME(6) NULL,session BIGINT NULL" TABLE,
+    [SQL_MAKE] = "INSERT INTO @T (name) VALUES ($1) "
+                 "ON DUPLICATE KEY UPDATE row_lock=row_lock",
+    [SQL_SIGN] =
+        "INSERT INTO @F (name,token,fence,ttl_ms,owner,note,acquired_at,"
+        "session) VALUES ($1,$2,LAST_INSERT_ID(" NOW_US "),$3,$4,$5," NOW
+        ",$7) ON DUPLICATE KEY UPDATE " NEXT_FENCE
+        "token=$2,ttl_ms=$3,owner=$4,note=$5,acquired_at=" NOW ",session=$7",
+    [SQL_UNSIGN] = "UPDATE @F SET token=NULL,owner=NULL,note=NULL "
+                   "WHERE name=$1 AND token=$2",
+    [SQL_LOOK] = ROW_LOOK "name=$1",
+    [SQL_LIST] = ROW_LOOK LISTED,
+    [SQL_END] = "KILL QUERY $7",
+    [SQL_RENEW] = "SELECT 1 FROM @F WHERE name=$1 AND token=$2",
+    [SQL_BREAK] = BREAK("@F"),
+};
