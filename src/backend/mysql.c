@@ -384,28 +384,7 @@ static void my_close(struct hfi_conn *base)
     my_params_free(mc);
 }
 
-/* Only strategy row is told of anything; see LIMITS. */
-static hf_status my_watch(struct hfi_conn *base, const struct hfi_claim *claim,
-                          struct hfi_grant *grant, int64_t deadline,
-                          struct hf_error *err)
-{
-    struct sql_conn *conn = (struct sql_conn *)base;
-
-    (void)deadline;
-    if (conn->strategy != SQL_ROW)
-        return hfi_fail(err, HF_UNSUPPORTED, "%s: waiters poll",
-                        base->endpoint);
-    return sql_row_watch(conn, claim, grant);
-}
-
-static void my_unwatch(struct hfi_conn *base, const struct hfi_claim *claim,
-                       struct hfi_grant *grant)
-{
-    (void)base;
-    (void)claim;
-    (void)grant;
-}
-
+/* Only sessions of strategy row are listened to; see LIMITS. */
 static int my_pump_fd(struct hfi_conn *base)
 {
     struct sql_conn *conn = (struct sql_conn *)base;
@@ -434,8 +413,6 @@ const struct hfi_backend hfi_backend_mysql = {
     .try_acquire = sql_try_acquire,
     .renew = sql_renew,
     .release = sql_release,
-    .watch = my_watch,
-    .unwatch = my_unwatch,
     .pump_fd = my_pump_fd,
     .pump = my_pump,
     .attach = sql_attach,

@@ -87,6 +87,7 @@ static const struct {
     {"40P01", HF_UNAVAILABLE, SQL_WHY_RETRY},
     {"55P03", HF_UNAVAILABLE, SQL_WHY_BLOCKED},
     {"42P07", HF_UNAVAILABLE, SQL_WHY_RETRY}, /* made by another just now */
+    {"42710", HF_UNAVAILABLE, SQL_WHY_RETRY}, /* likewise */
     {"23505", HF_UNAVAILABLE, SQL_WHY_RETRY}, /* likewise */
     {"0A000", HF_UNAVAILABLE, SQL_WHY_RETRY}, /* the plan is outdated */
     {"42P01", HF_PROTOCOL, SQL_WHY_TABLE},
@@ -315,17 +316,19 @@ static hf_status pg_session_open(struct sql_conn *conn, bool first,
     return HF_OK;
 }
 
-/* Between statements the server says nothing, unless it says good-bye. */
+/* Between statements the server says little, and good-bye before it leaves. */
 static bool pg_session_alive(struct sql_session *session)
 {
     struct pg_session *ps = (struct pg_session *)session;
     struct pollfd pfd = {.fd = PQsocket(ps->pg), .events = POLLIN};
 
-    if (PQstatus(ps->pg) != CONNECTION_OK)
-        return false;
-    if (poll(&pfd, 1, 0) <= 0)
-        return true;
-    return PQconsumeInput(ps->pg) && PQstatus(ps->pg) == CONNECTION_OK;
+    while (PQstatus(ps->pg) == CONNECTION_OK) {
+        if (poll(&pfd, 1, 0) <= 0)
+            return true;
+        if (!PQconsumeInput(ps->pg))
+            return false;
+    }
+    return false;
 }
 
 static const struct sql_driver pg_driver = {

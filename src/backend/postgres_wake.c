@@ -69,7 +69,7 @@ hf_status pg_watch(struct hfi_conn *base, const struct hfi_claim *claim,
     bool wanted;
 
     if (pc->sql.strategy == SQL_ROW)
-        return sql_row_watch(&pc->sql, claim, grant);
+        return HF_UNSUPPORTED;
     st = pg_listen(pc, deadline, err);
     if (st || !grant->placed)
         return st;

@@ -28,7 +28,8 @@
  *   server or an operator ends the session, of which we hear at once if the
  *   network lets us.
  *
- * LIMITS  A connection for each lock held and each key waited for.  Unlike a
+ * LIMITS  A connection for each lock held and each key waited for.  Who waits
+ *   stands in the server's queue, where a holder that lingers cannot see him.  Unlike a
  *   lease, a row lock is free as soon as its session is: between the cut and
  *   our hearing of it there may be another holder, and the fence is what
  *   protects.
@@ -36,12 +37,16 @@
 #include "sql_row.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <sys/epoll.h>
 #include <unistd.h>
 
 #include "../mem.h"
 
 #include "../banned.h"
+
+/* How long an ended statement may take to say so before it is ended again. */
+#define ROW_END_MS 20
 
 struct row_lock {
     struct hfi_link link; /* in sql_row_state.locks */
@@ -71,8 +76,10 @@ hf_status sql_row_open(struct sql_conn *conn, struct hf_error *err)
     row->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     if (row->epoll_fd < 0)
         return hfi_fail_errno(err, HF_SYSTEM, errno, "epoll");
-    conn->base.traits &= ~(unsigned)HF_TRAIT_DETACH;
-    conn->base.traits |= HF_TRAIT_NOTIFY | HF_TRAIT_QUEUED;
+    /* Waiters are woken, but nobody can tell a holder that lingers of them, so
+     * this is not the whole of HF_TRAIT_NOTIFY. */
+    conn->base.traits &= ~(unsigned)(HF_TRAIT_DETACH | HF_TRAIT_NOTIFY);
+    conn->base.traits |= HF_TRAIT_QUEUED;
     return HF_OK;
 }
 
@@ -134,18 +141,24 @@ static void row_drop(struct sql_conn *conn, struct row_lock *lock,
     grant->placed = false;
 }
 
-/* Have the keeper listen to the session again, once.  `waiting` and `held` are
- * what it goes by. */
-static void row_idle(struct sql_conn *conn, struct row_lock *lock)
+/* With the mutex held: have the keeper listen to the session again, once. */
+static void row_arm(struct sql_conn *conn, struct row_lock *lock)
 {
     struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP | EPOLLONESHOT,
                                 .data = {.ptr = lock}};
     int fd = conn->driver->fd(lock->session);
 
-    pthread_mutex_lock(&conn->row->mu);
-    lock->busy = false;
     if (epoll_ctl(conn->row->epoll_fd, EPOLL_CTL_MOD, fd, &event))
         epoll_ctl(conn->row->epoll_fd, EPOLL_CTL_ADD, fd, &event);
+}
+
+/* We are done with the session: the keeper may have it, and goes by `waiting`
+ * and `held`. */
+static void row_idle(struct sql_conn *conn, struct row_lock *lock)
+{
+    pthread_mutex_lock(&conn->row->mu);
+    lock->busy = false;
+    row_arm(conn, lock);
     pthread_mutex_unlock(&conn->row->mu);
 }
 
@@ -175,6 +188,10 @@ static hf_status row_nowait(struct sql_conn *conn, struct row_lock *lock,
             st = conn->driver->row_done(lock->session, &found, deadline, err);
         if (st && lock->session->why == SQL_WHY_BLOCKED)
             return HF_BUSY;
+        if (st && lock->session->why == SQL_WHY_TABLE && conn->create &&
+            !lock->session->broken &&
+            !conn->driver->row_end(lock->session, deadline, err))
+            st = sql_create(lock->session, deadline, err);
         if (!st && !found)
             st = sql_run(conn, SQL_MAKE, &call, &answer, deadline, err);
     } while (((!st && !found) || (st && lock->session->why == SQL_WHY_RETRY &&
@@ -336,17 +353,26 @@ void sql_row_renew(struct sql_conn *conn, struct hfi_renewal *items, size_t n,
         row_renew_one(conn, &items[i], deadline, err);
 }
 
-/* Leave the server's queue: a statement that waits must be ended from outside.
- * It may have been granted just then, so what it got is given back. */
+/* Leave the server's queue: a statement that waits must be ended from outside,
+ * more than once if the first attempt came before it did.  It may have been
+ * granted just then, so what it got is given back. */
 static void row_withdraw(struct sql_conn *conn, struct row_lock *lock,
                          struct hfi_grant *grant, int64_t deadline)
 {
     struct sql_call call = {.number = conn->driver->id(lock->session)};
+    struct pollfd pfd = {.fd = conn->driver->fd(lock->session),
+                         .events = POLLIN};
     struct sql_answer answer = {0};
+    hf_status st;
     bool found;
 
-    sql_run(conn, SQL_END, &call, &answer, deadline, NULL);
-    conn->driver->row_done(lock->session, &found, deadline, NULL);
+    do {
+        sql_run(conn, SQL_END, &call, &answer, deadline, NULL);
+        poll(&pfd, 1, ROW_END_MS);
+        st = conn->driver->row_done(lock->session, &found, 0, NULL);
+    } while (st == HF_BUSY && hfi_left_ms(deadline));
+    if (st == HF_BUSY)
+        lock->session->broken = true;
     if (!lock->session->broken)
         conn->driver->row_end(lock->session, deadline, NULL);
     row_drop(conn, lock, grant, true);
@@ -383,16 +409,6 @@ hf_status sql_row_release(struct sql_conn *conn, const struct hfi_claim *claim,
 
 /* ---- hearing ----------------------------------------------------------- */
 
-hf_status sql_row_watch(struct sql_conn *conn, const struct hfi_claim *claim,
-                        struct hfi_grant *grant)
-{
-    struct row_lock *lock = row_of(grant);
-
-    if (lock && lock->held)
-        hfi_wanted(&conn->base, claim->key);
-    return HF_OK;
-}
-
 int sql_row_pump_fd(struct sql_conn *conn)
 {
     return conn->row->epoll_fd;
@@ -425,6 +441,8 @@ void sql_row_pump(struct sql_conn *conn)
             hfi_wake(&conn->base, lock->key, lock->token);
         else if (lock->held && !conn->driver->alive(lock->session))
             hfi_gone(&conn->base, lock->key, lock->token, HF_LOSS_SESSION);
+        else
+            row_arm(conn, lock);
     }
     pthread_mutex_unlock(&row->mu);
 }

@@ -18,11 +18,6 @@ hf_status sql_row_release(struct sql_conn *, const struct hfi_claim *,
                           struct hfi_grant *, int64_t deadline,
                           struct hf_error *);
 
-/* Waiters are heard anyway; and for a holder, waiters cannot be: they stand in
- * the server's queue.  So it does not linger. */
-hf_status sql_row_watch(struct sql_conn *, const struct hfi_claim *,
-                        struct hfi_grant *);
-
 /* Where the sessions that wait are heard; the keeper calls both. */
 int sql_row_pump_fd(struct sql_conn *);
 void sql_row_pump(struct sql_conn *);

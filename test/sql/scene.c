@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * scene.c - see scene.h.
+ */
+#include "scene.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+static const char *scene_env(const char *name)
+{
+    const char *value = getenv(name);
+
+    if (!value)
+        t_fail(__FILE__, __LINE__, "$%s is not set: run by test/servers/NAME",
+               name);
+    return value;
+}
+
+bool scene_is_postgres(void)
+{
+    return strncmp(scene_env("HF_TEST_URL"), "postgres", 8) == 0;
+}
+
+bool scene_is(const char *strategy)
+{
+    const char *set = getenv("HF_SQL_STRATEGY");
+
+    return strcmp(set ? set : "lease", strategy) == 0;
+}
+
+const char *scene_url(int port, const char *more)
+{
+    static _Thread_local char url[512];
+    const char *base = scene_env("HF_TEST_URL");
+    const char *colon = strrchr(base, ':'), *slash = strrchr(base, '/');
+    const char *strategy = getenv("HF_SQL_STRATEGY");
+
+    snprintf(url, sizeof(url), "%.*s:%d%s?strategy=%s%s", (int)(colon - base),
+             base, port ? port : atoi(colon + 1), slash,
+             strategy ? strategy : "lease", more);
+    return url;
+}
+
+hf_client *scene_open(int port, const char *more)
+{
+    hf_client *client = NULL;
+
+    CHECK_OK(hf_open(scene_url(port, more), NULL, &client, &t_err));
+    return client;
+}
+
+const char *scene_key(const char *suffix)
+{
+    static _Thread_local char key[128];
+
+    snprintf(key, sizeof(key), "sql.%x.%s", (unsigned)getpgrp(), suffix);
+    return key;
+}
+
+const char *scene_hex(const char *key)
+{
+    static char hex[512];
+    size_t i;
+
+    for (i = 0; key[i] && i < 200; i++)
+        snprintf(hex + 2 * i, 3, "%02x", (unsigned char)key[i]);
+    return hex;
+}
+
+int64_t scene_sql(const char *fmt, ...)
+{
+    char text[2048], command[4096], line[256] = "";
+    va_list args;
+    FILE *pipe;
+
+    va_start(args, fmt);
+    vsnprintf(text, sizeof(text), fmt, args);
+    va_end(args);
+    if (scene_is_postgres())
+        snprintf(command, sizeof(command),
+                 "psql -X -q -A -t -h 127.0.0.1 -p %s -U holdfast -v "
+                 "ON_ERROR_STOP=1 -c \"%s\" postgres",
+                 scene_env("HF_TEST_PORT"), text);
+    else
+        snprintf(command, sizeof(command),
+                 "mariadb --no-defaults -N -B -u root -S %s/socket -e \"%s\" "
+                 "test",
+                 scene_env("HF_TEST_DIR"), text);
+    pipe = popen(command, "r");
+    CHECK(pipe != NULL);
+    if (!fgets(line, sizeof(line), pipe))
+        line[0] = '\0';
+    while (fgetc(pipe) != EOF)
+        ;
+    if (pclose(pipe))
+        t_fail(__FILE__, __LINE__, "failed: %s", command);
+    return strtoll(line, NULL, 10);
+}
+
+void scene_server(const char *command)
+{
+    char text[512];
+
+    snprintf(text, sizeof(text), "%s %s", scene_env("HF_TEST_SERVER"), command);
+    if (system(text))
+        t_fail(__FILE__, __LINE__, "failed: %s", text);
+}
+
+/* ---- the proxy --------------------------------------------------------- */
+
+enum { PAIRS = 64 };
+
+struct relay {
+    int fds[PAIRS][2]; /* to the client, to the server */
+    int pairs;
+    int64_t left; /* pieces until the cut; 0: none is due */
+};
+
+static int proxy_dial(void)
+{
+    struct sockaddr_in at = {
+        .sin_family = AF_INET,
+        .sin_port = htons((uint16_t)atoi(scene_env("HF_TEST_PORT"))),
+        .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    if (fd >= 0 && connect(fd, (struct sockaddr *)&at, sizeof(at))) {
+        close(fd);
+        fd = -1;
+    }
+    return fd;
+}
+
+static void proxy_drop(struct relay *relay, int i, bool reset)
+{
+    struct linger hard = {.l_onoff = 1, .l_linger = 0};
+
+    for (int side = 0; side < 2; side++) {
+        if (reset)
+            setsockopt(relay->fds[i][side], SOL_SOCKET, SO_LINGER, &hard,
+                       sizeof(hard));
+        close(relay->fds[i][side]);
+    }
+    memcpy(relay->fds[i], relay->fds[--relay->pairs], sizeof(relay->fds[i]));
+}
+
+static void proxy_accept(struct relay *relay, int listener)
+{
+    int fd = accept(listener, NULL, NULL), up = fd >= 0 ? proxy_dial() : -1;
+
+    if (up < 0 || relay->pairs == PAIRS) {
+        if (fd >= 0)
+            close(fd);
+        if (up >= 0)
+            close(up);
+        return;
+    }
+    relay->fds[relay->pairs][0] = fd;
+    relay->fds[relay->pairs++][1] = up;
+}
+
+/* One piece from one side to the other; false if the pair is gone. */
+static bool proxy_pass(struct relay *relay, int i, int side)
+{
+    char buf[65536];
+    ssize_t len = recv(relay->fds[i][side], buf, sizeof(buf), 0);
+
+    if (len <= 0) {
+        proxy_drop(relay, i, false);
+        return false;
+    }
+    if (relay->left && --relay->left == 0) {
+        proxy_drop(relay, i, true);
+        return false;
+    }
+    return send(relay->fds[i][!side], buf, (size_t)len, MSG_NOSIGNAL) == len ||
+           (proxy_drop(relay, i, false), false);
+}
+
+static void proxy_turn(struct relay *relay, struct t_peer *up, int listener)
+{
+    struct pollfd pfds[2 + 2 * PAIRS] = {{.fd = up->fd, .events = POLLIN},
+                                         {.fd = listener, .events = POLLIN}};
+    int pairs = relay->pairs;
+
+    for (int i = 0; i < pairs; i++)
+        for (int side = 0; side < 2; side++)
+            pfds[2 + 2 * i + side] =
+                (struct pollfd){.fd = relay->fds[i][side], .events = POLLIN};
+    poll(pfds, (nfds_t)(2 + 2 * pairs), -1);
+    for (int i = pairs - 1; i >= 0; i--)
+        for (int side = 0; side < 2; side++)
+            if (pfds[2 + 2 * i + side].revents && !proxy_pass(relay, i, side))
+                break;
+    if (pfds[1].revents)
+        proxy_accept(relay, listener);
+    if (pfds[0].revents) {
+        relay->left = t_hear(up);
+        if (relay->left < 0)
+            _exit(0);
+        t_tell(up, 0);
+    }
+}
+
+static void proxy_run(struct t_peer *up, void *arg)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET,
+                             .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    socklen_t size = sizeof(at);
+    struct relay relay = {.pairs = 0};
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    (void)arg;
+    CHECK_EQ(bind(listener, (struct sockaddr *)&at, sizeof(at)), 0);
+    CHECK_EQ(listen(listener, 64), 0);
+    CHECK_EQ(getsockname(listener, (struct sockaddr *)&at, &size), 0);
+    t_tell(up, ntohs(at.sin_port));
+    for (;;)
+        proxy_turn(&relay, up, listener);
+}
+
+struct scene_proxy scene_proxy(void)
+{
+    struct scene_proxy proxy = {.peer = t_fork(proxy_run, NULL)};
+
+    proxy.port = (int)t_hear(&proxy.peer);
+    return proxy;
+}
+
+void scene_cut(struct scene_proxy *proxy, int64_t n)
+{
+    t_tell(&proxy->peer, n);
+    t_hear(&proxy->peer);
+}
+
+void scene_proxy_end(struct scene_proxy *proxy)
+{
+    t_tell(&proxy->peer, -1);
+    t_join(&proxy->peer);
+}

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * scene.h - what the tests of the SQL services share: the URL under test, an
+ * operator's SQL shell beside it, and a proxy that cuts connections.
+ *
+ * The environment is set by test/servers/NAME; $HF_SQL_STRATEGY names the
+ * strategy, lease if it is not set.
+ */
+#ifndef TEST_SQL_SCENE_H
+#define TEST_SQL_SCENE_H
+
+#include "../t.h"
+
+bool scene_is_postgres(void);
+bool scene_is(const char *strategy);
+
+/* The URL under test, with a port of its own (0: the server's) and more
+ * options ("": none). */
+const char *scene_url(int port, const char *more);
+hf_client *scene_open(int port, const char *more);
+
+/* A name that no other test uses. */
+const char *scene_key(const char *suffix);
+
+/* Let the operator run SQL; the first number of its answer. */
+int64_t scene_sql(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
+/* The key in the server's hex, as 'deadbeef'. */
+const char *scene_hex(const char *key);
+
+/* start, stop, kill the server. */
+void scene_server(const char *command);
+
+/* A proxy to the server: `up.port` is where it listens.  After scene_cut(n)
+ * the n-th piece of data that passes from then on, in either direction, is
+ * swallowed and its connection is reset, once. */
+struct scene_proxy {
+    struct t_peer peer;
+    int port;
+};
+struct scene_proxy scene_proxy(void);
+void scene_cut(struct scene_proxy *, int64_t n);
+void scene_proxy_end(struct scene_proxy *);
+
+#endif
