@@ -170,6 +170,12 @@ static hf_status my_judge(struct my_session *ms, int64_t deadline,
         return hfi_fail(err, HF_UNSUPPORTED,
                         "this server is read only, as a replica is: name the "
                         "primary");
+    if (conn->strategy == SQL_ROW &&
+        !strstr(mysql_get_server_info(ms->my), "MariaDB"))
+        return hfi_fail(err, HF_UNSUPPORTED,
+                        "strategy=row: MySQL cannot end a transaction whose "
+                        "client is silent, as MariaDB can; use lease or "
+                        "version");
     if (judged.galera && conn->strategy == SQL_ROW)
         return hfi_fail(err, HF_UNSUPPORTED,
                         "strategy=row: on Galera a row lock excludes nobody "

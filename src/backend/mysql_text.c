@@ -118,7 +118,8 @@ const char *const my_row_texts[SQL_STMTS] = {
     [SQL_CREATE_FENCE] =
         "CREATE TABLE IF NOT EXISTS @F " COLUMNS
         "acquired_at DATETIME(6) NULL,session BIGINT NULL" TABLE,
-    [SQL_MAKE] = "INSERT INTO @T (name) VALUES ($1) "
+    [SQL_MAKE] = "SET STATEMENT innodb_lock_wait_timeout=0 FOR "
+                 "INSERT INTO @T (name) VALUES ($1) "
                  "ON DUPLICATE KEY UPDATE row_lock=row_lock",
     [SQL_SIGN] =
         "INSERT INTO @F (name,token,fence,ttl_ms,owner,note,acquired_at,"

@@ -171,13 +171,25 @@ static void row_busy(struct sql_conn *conn, struct row_lock *lock)
 
 /* ---- taking ------------------------------------------------------------ */
 
-/* NOWAIT: HF_BUSY if another has it.  sql_row.c (2) */
+/* Make the row, outside the transaction that has not found it.  If another has
+ * made and locked it meanwhile that is a SQL_WHY_RETRY.  sql_row.c (2) */
+static hf_status row_make(struct sql_conn *conn, struct row_lock *lock,
+                          int64_t deadline, struct hf_error *err)
+{
+    struct sql_call call = {.key = lock->key};
+    struct sql_answer answer = {0};
+    hf_status st = conn->driver->row_end(lock->session, deadline, err);
+
+    return st ? st
+              : conn->driver->run(lock->session, SQL_MAKE, &call, &answer,
+                                  deadline, err);
+}
+
+/* NOWAIT: HF_BUSY if another has it. */
 static hf_status row_nowait(struct sql_conn *conn, struct row_lock *lock,
                             int64_t ttl_ms, int64_t deadline,
                             struct hf_error *err)
 {
-    struct sql_call call = {.key = lock->key};
-    struct sql_answer answer = {0};
     bool found = false;
     hf_status st;
 
@@ -193,7 +205,7 @@ static hf_status row_nowait(struct sql_conn *conn, struct row_lock *lock,
             !conn->driver->row_end(lock->session, deadline, err))
             st = sql_create(lock->session, deadline, err);
         if (!st && !found)
-            st = sql_run(conn, SQL_MAKE, &call, &answer, deadline, err);
+            st = row_make(conn, lock, deadline, err);
     } while (((!st && !found) || (st && lock->session->why == SQL_WHY_RETRY &&
                                   !lock->session->broken)) &&
              hfi_left_ms(deadline));
