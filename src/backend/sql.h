@@ -107,6 +107,7 @@ enum sql_why {
 struct sql_session {
     struct hfi_link link; /* in the pool, or of row.c */
     struct sql_conn *conn;
+    int64_t used_at;  /* when it came back to the pool */
     enum sql_why why; /* of the last failure */
     bool broken;      /* not to be used again */
     bool prepared[SQL_STMTS];

@@ -19,6 +19,9 @@
 
 #include "../banned.h"
 
+/* A session that came back this long ago or less is taken to stand still. */
+#define POOL_FRESH_MS 50
+
 static void pool_forget(struct sql_conn *conn)
 {
     pthread_mutex_lock(&conn->mu);
@@ -81,7 +84,8 @@ hf_status sql_get(struct sql_conn *conn, struct sql_session **ret,
                             conn->base.endpoint, conn->max_sessions);
         if (!session)
             break;
-        if (conn->driver->alive(session)) {
+        if (hfi_now() - session->used_at <= POOL_FRESH_MS ||
+            conn->driver->alive(session)) {
             *ret = session;
             return HF_OK;
         }
@@ -103,6 +107,7 @@ void sql_put(struct sql_session *session)
         pool_forget(conn);
         return;
     }
+    session->used_at = hfi_now();
     pthread_mutex_lock(&conn->mu);
     hfi_link_append(&conn->idle, &session->link);
     pthread_cond_signal(&conn->freed);
