@@ -91,6 +91,52 @@ TEST_TIMEOUT(a_holder_without_its_server_knows_in_time, 120)
     hf_close(a);
 }
 
+TEST_TIMEOUT(a_server_that_says_nothing_is_given_up_in_time, 120)
+{
+    struct hf_lock_opts opts = brief(2000);
+    const char *key = scene_key("frozen");
+    hf_client *a = scene_open(0, "&timeout=400ms");
+    hf_client *b = scene_open(0, "&timeout=400ms");
+    hf_lock *lk, *none = NULL;
+    int64_t began = t_now_ms();
+    uint64_t fence;
+    hf_status st;
+
+    CHECK_OK(hf_acquire(a, key, 0, &opts, &lk, &t_err));
+    fence = hf_fence(lk);
+    scene_server("freeze");
+    st = hf_acquire(b, scene_key("none"), 0, &opts, &none, &t_err);
+    CHECK(st == HF_UNCERTAIN || st == HF_UNAVAILABLE);
+    CHECK(readable(hf_lost_fd(lk), 20000));
+    CHECK(!hf_held(lk));
+    hf_release(lk, NULL);
+    CHECK_GE(t_now_ms() - began, 100);
+    scene_server("thaw");
+    CHECK_OK(hf_acquire(b, key, 20000, &opts, &lk, &t_err));
+    CHECK_GT(hf_fence(lk), fence);
+    CHECK_OK(hf_release(lk, &t_err));
+    t_poll_until(!is_held(b, scene_key("none")), 20000);
+    hf_close(a);
+    hf_close(b);
+}
+
+TEST(a_waiter_never_takes_over_what_is_renewed)
+{
+    struct hf_lock_opts opts = brief(600);
+    const char *key = scene_key("renewed");
+    hf_client *a = scene_open(0, ""), *b = scene_open(0, "");
+    hf_lock *lk, *none = NULL;
+
+    CHECK_OK(hf_acquire(a, key, 0, &opts, &lk, &t_err));
+    CHECK_STATUS(hf_acquire(b, key, 3000, &opts, &none, &t_err), HF_TIMEOUT);
+    CHECK(hf_held(lk));
+    CHECK_OK(hf_release(lk, &t_err));
+    CHECK_OK(hf_acquire(b, key, 5000, &opts, &lk, &t_err));
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_close(a);
+    hf_close(b);
+}
+
 /* ---- sessions are ended ------------------------------------------------- */
 
 static void end_sessions(void)
