@@ -93,14 +93,21 @@ static void my_options(struct my_conn *mc, MYSQL *my)
         mysql_options(my, MYSQL_OPT_SSL_KEY, mc->params[MY_SSL_KEY]);
 }
 
+static void my_library(void)
+{
+    mysql_library_init(0, NULL, NULL);
+}
+
 hf_status my_connect(struct my_session *ms, int64_t deadline,
                      struct hf_error *err)
 {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
     struct my_conn *mc = (struct my_conn *)ms->base.conn;
     MYSQL *ret = NULL;
     hf_status st;
     int status;
 
+    pthread_once(&once, my_library); /* Two at once are not safe. */
     ms->my = mysql_init(NULL);
     if (!ms->my)
         return hfi_nomem(err);

@@ -23,8 +23,9 @@ struct pg_conn {
     char *names[PG_PARAMS_MAX], *values[PG_PARAMS_MAX]; /* for libpq */
     size_t params;
 
-    pthread_mutex_t wake_mu; /* guards what follows, and who may make it */
+    pthread_mutex_t wake_mu; /* guards what follows */
     bool wake_opened;
+    bool making;           /* somebody is about to bring a listener */
     PGconn *listener;      /* read by the keeper only, once it is here */
     atomic_bool listening; /* there was one: keep it */
 };

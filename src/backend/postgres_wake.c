@@ -18,7 +18,7 @@
 
 #include "../banned.h"
 
-static hf_status wake_make(struct pg_conn *pc, int64_t deadline,
+static hf_status wake_make(struct pg_conn *pc, PGconn **ret, int64_t deadline,
                            struct hf_error *err)
 {
     struct pg_session ps = {.base = {.conn = &pc->sql}};
@@ -28,26 +28,38 @@ static hf_status wake_make(struct pg_conn *pc, int64_t deadline,
     snprintf(text, sizeof(text), "LISTEN \"%s\"", pc->sql.table);
     if (!st)
         st = pg_exec(&ps, text, NULL, deadline, err);
-    if (st) {
-        if (ps.pg)
-            PQfinish(ps.pg);
-        return st;
-    }
-    pc->listener = ps.pg;
-    atomic_store(&pc->listening, true);
-    hfi_pump_changed(&pc->sql.base);
-    return HF_OK;
+    if (!st)
+        *ret = ps.pg;
+    else if (ps.pg)
+        PQfinish(ps.pg);
+    return st;
 }
 
-/* Have a listener; HF_OK also if there was one. */
+/* Have a listener; HF_OK also if there was one.  The keeper asks for it at any
+ * moment, so the mutex is not held while it is made; who comes meanwhile is
+ * told that there is none yet, and polls until it asks again. */
 hf_status pg_listen(struct pg_conn *pc, int64_t deadline, struct hf_error *err)
 {
-    hf_status st = HF_OK;
+    PGconn *made = NULL;
+    bool mine;
+    hf_status st;
 
     pthread_mutex_lock(&pc->wake_mu);
-    if (!pc->listener)
-        st = wake_make(pc, deadline, err);
+    st = pc->listener ? HF_OK : HF_UNAVAILABLE;
+    mine = st && !pc->making;
+    pc->making = pc->making || mine;
     pthread_mutex_unlock(&pc->wake_mu);
+    if (!mine)
+        return st ? hfi_fail(err, st, "the listener is being made") : HF_OK;
+    st = wake_make(pc, &made, deadline, err);
+    pthread_mutex_lock(&pc->wake_mu);
+    pc->listener = made;
+    pc->making = false;
+    pthread_mutex_unlock(&pc->wake_mu);
+    if (!st) {
+        atomic_store(&pc->listening, true);
+        hfi_pump_changed(&pc->sql.base);
+    }
     return st;
 }
 

@@ -185,6 +185,12 @@ static hf_status row_make(struct sql_conn *conn, struct row_lock *lock,
                                   deadline, err);
 }
 
+static hf_status row_missing(struct sql_conn *conn, struct hf_error *err)
+{
+    return hfi_fail(err, HF_UNAVAILABLE, "%s: the row was deleted",
+                    conn->base.endpoint);
+}
+
 /* NOWAIT: HF_BUSY if another has it. */
 static hf_status row_nowait(struct sql_conn *conn, struct row_lock *lock,
                             int64_t ttl_ms, int64_t deadline,
@@ -209,7 +215,7 @@ static hf_status row_nowait(struct sql_conn *conn, struct row_lock *lock,
     } while (((!st && !found) || (st && lock->session->why == SQL_WHY_RETRY &&
                                   !lock->session->broken)) &&
              hfi_left_ms(deadline));
-    return st ? st : found ? HF_OK : HF_UNAVAILABLE;
+    return st || found ? st : row_missing(conn, err);
 }
 
 static void row_fence(struct sql_answer *answer, const struct sql_cell *cells,
@@ -277,7 +283,7 @@ static hf_status row_later(struct sql_conn *conn, const struct hfi_claim *claim,
         return st;
     }
     if ((st && lock->session->broken) || !found)
-        return st ? st : HF_UNAVAILABLE;
+        return st ? st : row_missing(conn, err);
     return row_first(conn, claim, lock, deadline, err);
 }
 

@@ -208,8 +208,8 @@ void lite_pump(struct hfi_conn *base)
     const struct inotify_event *event;
     ssize_t len, at;
 
-    len = read(lc->inotify_fd, buf, sizeof(buf));
     pthread_mutex_lock(&lc->bell_mu);
+    len = read(lc->inotify_fd, buf, sizeof(buf)); /* It does not block. */
     for (at = 0; at < len; at += (ssize_t)(sizeof(*event) + event->len)) {
         event = (const void *)(buf + at);
         bell_heard(lc, event->len ? event->name : NULL);
