@@ -16,6 +16,8 @@
 
 #include "../banned.h"
 
+/* The name of the table is also that of a channel, which may have 63 bytes. */
+#define OPEN_TABLE_MAX   63
 #define OPEN_NAME_MAX    48
 #define OPEN_SESSIONS    8
 #define OPEN_SESSION_MAX 1000
@@ -85,12 +87,14 @@ static hf_status open_statements(struct sql_conn *conn, const char *table,
     const char *const *texts = conn->driver->texts[conn->strategy];
     int i;
 
-    if (!open_quote(quoted, sizeof(quoted), table, conn->driver->quote, "") ||
+    if (strlen(table) > OPEN_TABLE_MAX ||
+        !open_quote(quoted, sizeof(quoted), table, conn->driver->quote, "") ||
         !open_quote(fence, sizeof(fence), table, conn->driver->quote, "_fence"))
-        return hfi_fail(err, HF_INVALID,
-                        "url: table= is NAME or SCHEMA.NAME, of letters, "
-                        "digits and '_', at most %d of them each",
-                        OPEN_NAME_MAX);
+        return hfi_fail(
+            err, HF_INVALID,
+            "url: table= is NAME or SCHEMA.NAME, of letters, "
+            "digits and '_', at most %d of them in each and %d in all",
+            OPEN_NAME_MAX, OPEN_TABLE_MAX);
     snprintf(conn->table, sizeof(conn->table), "%s", table);
     snprintf(text, sizeof(text), "'%s'", table);
     for (i = 0; i < SQL_STMTS; i++) {

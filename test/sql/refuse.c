@@ -32,6 +32,9 @@ TEST(options_that_make_no_sense_are_refused)
     refuse(scene_url(0, "&table=a%20b"), HF_INVALID, "table=");
     refuse(scene_url(0, "&table=a%27%3bDROP"), HF_INVALID, "table=");
     refuse(scene_url(0, "&table=a.b.c"), HF_INVALID, "table=");
+    refuse(scene_url(0, "&table=a123456789a123456789a123456789a123456789."
+                        "b123456789b123456789b123456789"),
+           HF_INVALID, "table=");
     refuse(scene_url(0, "&create=maybe"), HF_INVALID, "create=");
     refuse(scene_url(0, "&pool=0"), HF_INVALID, "pool=");
     refuse(scene_url(0, "&pool=x"), HF_INVALID, "pool=");
