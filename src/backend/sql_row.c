@@ -79,7 +79,7 @@ hf_status sql_row_open(struct sql_conn *conn, struct hf_error *err)
     /* Waiters are woken, but nobody can tell a holder that lingers of them, so
      * this is not the whole of HF_TRAIT_NOTIFY. */
     conn->base.traits &= ~(unsigned)(HF_TRAIT_DETACH | HF_TRAIT_NOTIFY);
-    conn->base.traits |= HF_TRAIT_QUEUED;
+
     return HF_OK;
 }
 
