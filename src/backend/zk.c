@@ -372,6 +372,8 @@ static hf_status zk_release(struct hfi_conn *conn,
         st = HF_LOST;
     if (place && (st == HF_OK || st == HF_LOST))
         zk_place_drop(zc, place);
+    else if (place)
+        zk_place_bury(place); /* or when there is a connection again */
     pthread_mutex_unlock(&zc->mu);
     if (st == HF_LOST && again)
         st = HF_OK; /* An earlier attempt did it. */

@@ -22,6 +22,17 @@ static hf_status look_none(const struct zk_conn *zc, struct hf_error *err)
     return hfi_fail(err, HF_UNAVAILABLE, "%s: no answer", zc->base.endpoint);
 }
 
+/* Nothing is uncertain about a look that was not answered. */
+static hf_status look_status(const struct zk_conn *zc, int rc,
+                             struct hf_error *err)
+{
+    hf_status st = zk_status(zc, rc, "look", err);
+
+    return st == HF_UNCERTAIN ? hfi_fail(err, HF_UNAVAILABLE, "%s: look: %s",
+                                         zc->base.endpoint, zerror(rc))
+                              : st;
+}
+
 /* Fill `ret` from the node of a holder. */
 static void look_describe(struct hf_info *ret, const struct zk_op *op)
 {
@@ -51,7 +62,7 @@ static hf_status look_node(struct zk_session *ses, const char *path,
         if (*there)
             look_describe(ret, &fl->ops[0]);
     } else if (fl->ops[0].rc != ZNONODE) {
-        st = zk_status(ses->conn, fl->ops[0].rc, "get", err);
+        st = look_status(ses->conn, fl->ops[0].rc, err);
     }
     zk_flight_end(fl);
     return st;
@@ -72,7 +83,7 @@ static hf_status look_children(struct zk_session *ses, const char *path,
     if (zk_flight_wait(fl, deadline))
         st = look_none(ses->conn, err);
     else if (fl->ops[1].rc != ZNONODE)
-        st = zk_status(ses->conn, fl->ops[1].rc, "children", err);
+        st = look_status(ses->conn, fl->ops[1].rc, err);
     if (st)
         zk_flight_end(fl);
     else

@@ -46,7 +46,7 @@ static void renew_lost(struct hfi_renewal *item, struct zk_place *place,
 
 /* Take up the item's place, or say at once what has become of it. */
 static void renew_take(struct zk_conn *zc, struct hfi_renewal *item,
-                       struct renew_item *todo)
+                       struct renew_item *todo, struct zk_session **down)
 {
     struct zk_place *place = zk_place_find(zc, item->claim->token);
 
@@ -59,7 +59,37 @@ static void renew_take(struct zk_conn *zc, struct hfi_renewal *item,
         place->ses->users++;
         todo->place = place;
         todo->ses = place->ses;
+    } else {
+        item->st = HF_UNAVAILABLE;
+        *down = place->ses;
     }
+}
+
+/* Take up all items; if none has a connection, wait for one to come back. */
+static void renew_take_all(struct zk_conn *zc, struct hfi_renewal *items,
+                           struct renew_item *todo, size_t n, int64_t deadline,
+                           struct hf_error *err)
+{
+    struct zk_session *down;
+    bool any = false;
+    size_t i;
+    int turn;
+
+    pthread_mutex_lock(&zc->mu);
+    for (turn = 0; turn < 2; turn++) {
+        down = NULL;
+        for (i = 0; i < n; i++) {
+            if (items[i].st != HF_LOST)
+                renew_take(zc, &items[i], &todo[i], &down);
+            any = any || todo[i].place;
+        }
+        if (any || !down || turn)
+            break;
+        down->users++;
+        zk_session_up(down, deadline, err);
+        down->users--;
+    }
+    pthread_mutex_unlock(&zc->mu);
 }
 
 /* Send what belongs to the session of item `first`, and all like it. */
@@ -113,17 +143,17 @@ static bool renew_is_ours(const struct zk_conn *zc, const struct zk_op *op,
 /* With the mutex held, and the answer there.  zk_renew.c (1) */
 static void renew_judge(struct zk_conn *zc, struct hfi_renewal *item,
                         struct zk_place *place, const struct zk_flight *fl,
-                        const struct zk_op *op)
+                        const struct zk_op *op, struct hf_error *err)
 {
     struct zk_session *alt;
 
-    item->st = zk_status(zc, fl->ops[0].rc, "sync", NULL);
+    item->st = zk_status(zc, fl->ops[0].rc, "sync", err);
     if (item->st)
         return;
     if (op->rc == ZNONODE) {
         renew_lost(item, place, HF_LOSS_DELETED);
     } else if (op->rc) {
-        item->st = zk_status(zc, op->rc, "exists", NULL);
+        item->st = zk_status(zc, op->rc, "exists", err);
     } else if (!place->ses) {
         renew_lost(item, place, HF_LOSS_SESSION);
     } else if (!renew_is_ours(zc, op, item->claim)) {
@@ -198,10 +228,10 @@ static void renew_finish(struct zk_conn *zc, struct hfi_renewal *item,
     bool fits = false;
 
     if (!todo->fl || zk_flight_wait(todo->fl, deadline)) {
-        item->st = todo->fl ? HF_UNCERTAIN : HF_UNAVAILABLE;
+        item->st = todo->fl ? zk_no_answer(zc, err) : hfi_nomem(err);
     } else {
         pthread_mutex_lock(&zc->mu);
-        renew_judge(zc, item, place, todo->fl, &todo->fl->ops[todo->op]);
+        renew_judge(zc, item, place, todo->fl, &todo->fl->ops[todo->op], err);
         fits = place->ses && zk_session_fits(place->ses, item->ttl_ms) &&
                place->ses->got_ms >= item->ttl_ms + item->ttl_ms / 4;
         pthread_mutex_unlock(&zc->mu);
@@ -228,10 +258,7 @@ void zk_renew(struct hfi_conn *conn, struct hfi_renewal *items, size_t n,
         items[i].st = HF_UNAVAILABLE;
     if (!todo)
         return;
-    pthread_mutex_lock(&zc->mu);
-    for (i = 0; i < n; i++)
-        renew_take(zc, &items[i], &todo[i]);
-    pthread_mutex_unlock(&zc->mu);
+    renew_take_all(zc, items, todo, n, deadline, err);
     for (i = 0; i < n; i++)
         if (todo[i].place && !todo[i].fl)
             renew_send(zc, todo, i, n);

@@ -125,7 +125,7 @@ static void session_came_up(struct zk_session *ses)
     for (at = ses->places.next; at != &ses->places; at = next) {
         next = at->next;
         place = hfi_container(at, struct zk_place, link);
-        if (place->doomed)
+        if (place->doomed && !place->busy)
             zk_place_bury(place);
         else if (!place->held)
             hfi_wake(&zc->base, place->key, place->token);
