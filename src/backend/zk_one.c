@@ -60,7 +60,7 @@ static hf_status one_judge(struct zk_session *ses, struct zk_place *place,
     if (!claim->queue || !place->watched)
         return HF_BUSY;
     st = zk_arm(ses, place, place->parent, deadline, again, err);
-    return st ? st : HF_BUSY;
+    return st || *again ? st : HF_BUSY;
 }
 
 hf_status zk_one_step(struct zk_session *ses, struct zk_place *place,

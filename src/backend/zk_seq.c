@@ -205,7 +205,7 @@ static hf_status seq_busy(struct zk_session *ses, struct zk_place *place,
         return hfi_nomem(err);
     st = zk_arm(ses, place, ahead, deadline, again, err);
     hfi_free(ahead);
-    return st ? st : HF_BUSY;
+    return st || *again ? st : HF_BUSY;
 }
 
 /* Our node is there: is it its turn? */
