@@ -95,8 +95,6 @@ static hf_status zk_root(struct zk_conn *zc, const struct hfi_url *url,
     if (strstr(zc->root, "//") || strstr(zc->root, "/./") ||
         strstr(zc->root, "/../"))
         return hfi_fail(err, HF_INVALID, "zk: the path is malformed");
-    if (!len && zc->single)
-        return HF_OK;
     return HF_OK;
 }
 
@@ -215,10 +213,12 @@ static hf_status zk_steps(struct zk_conn *zc, struct zk_place *place,
         st = zc->single
                  ? zk_one_step(ses, place, claim, busy, deadline, &again, err)
                  : zk_seq_step(ses, place, claim, busy, deadline, &again, err);
-        if (st == HF_OK && !again && place->ses != ses)
+        pthread_mutex_lock(&zc->mu);
+        if (st == HF_OK && place->ses != ses)
             again = true; /* zk.c (1): it ended meanwhile. */
-        if (st == HF_UNAVAILABLE && ses->state == ZK_DEAD)
-            again = true;
+        if (st == HF_UNAVAILABLE)
+            again = ses->state == ZK_DEAD && !ses->denied;
+        pthread_mutex_unlock(&zc->mu);
         zk_session_put(ses);
         if (st && st != HF_UNAVAILABLE)
             break;

@@ -22,6 +22,7 @@
 #include "../map.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <zookeeper/zookeeper.h>
 
 /* The longest name of a contender: prefix, uuid, tag, word, number. */
@@ -34,7 +35,7 @@ struct zk_conn {
     bool ready;             /* `mu` and the lists are there */
     bool single;            /* recipe=ephemeral */
     bool kazoo;             /* layout=kazoo */
-    bool plain;             /* the server has no container nodes */
+    _Atomic bool plain;     /* the server has no container nodes */
     struct hfi_map places;  /* of struct zk_place, by token */
     struct hfi_link living; /* of struct zk_session */
     struct hfi_link dead;   /* to be closed by a caller's thread */
@@ -139,6 +140,7 @@ void zk_create(struct zk_flight *, const char *path, const char *data,
 void zk_delete(struct zk_flight *, const char *path);
 void zk_exists(struct zk_flight *, const char *path, bool watch);
 void zk_get(struct zk_flight *, const char *path);
+void zk_set(struct zk_flight *, const char *path, const char *data);
 void zk_children(struct zk_flight *, const char *path, bool watch);
 void zk_multi(struct zk_flight *, int n, const zoo_op_t *);
 const struct ACL_vector *zk_acl(const struct zk_conn *);

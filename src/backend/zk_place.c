@@ -311,11 +311,12 @@ static void guard_answer(int rc, const struct Stat *stat, const void *data)
     struct zk_conn *zc = who->ses->conn;
     struct zk_place *place;
 
-    (void)stat;
     pthread_mutex_lock(&zc->mu);
     place = zk_place_find(zc, who->token);
     if (rc == ZNONODE && place && place->ses == who->ses)
         zk_place_gone(place, HF_LOSS_DELETED);
+    else if (!rc && place && zc->single && stat->version > 0)
+        hfi_wanted(&zc->base, place->key); /* zk_one.c (4) */
     errand_free(who);
     pthread_mutex_unlock(&zc->mu);
 }
@@ -366,8 +367,12 @@ void zk_place_listen(struct zk_place *place)
     struct zk_session *ses = place->ses;
     struct zk_errand *who;
 
-    if (!ses || place->listening || ses->conn->single)
+    if (!ses || place->listening)
         return;
+    if (ses->conn->single) {
+        zk_place_guard(place);
+        return;
+    }
     who = errand_new(place);
     if (!who)
         return;

@@ -163,6 +163,9 @@ static void session_event(struct zk_session *ses, int type, const char *path)
         if (type == ZOO_DELETED_EVENT && place->path &&
             !strcmp(place->path, path)) {
             zk_place_gone(place, HF_LOSS_DELETED);
+        } else if (place->held && type == ZOO_CHANGED_EVENT && place->path &&
+                   !strcmp(place->path, path)) {
+            zk_place_guard(place);
         } else if (place->held && place->listening &&
                    !strcmp(place->parent, path)) {
             place->listening = false;
@@ -179,7 +182,8 @@ void zk_watcher(zhandle_t *zh, int type, int state, const char *path,
 
     pthread_mutex_lock(&zc->mu);
     if (ses->state != ZK_DEAD) {
-        ses->zh = zh;
+        if (!ses->zh)
+            ses->zh = zh; /* It is not back from zookeeper_init2() yet. */
         if (type == ZOO_SESSION_EVENT)
             session_changed(ses, state);
         else if (path && *path)
@@ -230,7 +234,8 @@ static hf_status session_open(struct zk_session *ses, struct hf_error *err)
     if (zh && zc->auth)
         zoo_add_auth(zh, "digest", zc->auth, (int)strlen(zc->auth), NULL, NULL);
     pthread_mutex_lock(&zc->mu);
-    ses->zh = zh;
+    if (!ses->zh)
+        ses->zh = zh;
     if (!zh) {
         st = saved == ENOMEM ? hfi_nomem(err)
                              : hfi_fail(err, HF_UNAVAILABLE,
