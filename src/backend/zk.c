@@ -152,8 +152,9 @@ static hf_status zk_open(struct hfi_conn *conn, const struct hfi_url *url,
     pthread_mutex_init(&zc->mu, NULL);
     hfi_link_init(&zc->living);
     hfi_link_init(&zc->dead);
+    hfi_link_init(&zc->fresh);
     zc->ready = true;
-    zc->timer_due = HFI_NEVER;
+    zc->timer_due = zc->lapse_at = HFI_NEVER;
     zc->timer_fd = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
     if (zc->timer_fd < 0)
         return hfi_fail_errno(err, HF_SYSTEM, errno, "zk: no descriptor");
@@ -253,9 +254,6 @@ static hf_status zk_try_acquire(struct hfi_conn *conn,
     if (st == HF_OK) {
         zk_place_hold(zc, place, claim->ttl_ms);
         grant->fence = place->fence;
-        zk_place_guard(place);
-        if (place->watched)
-            zk_place_listen(place);
     }
     grant->placed = place->sent || place->path || claim->queue;
     if (!grant->placed)

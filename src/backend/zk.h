@@ -45,6 +45,8 @@ struct zk_conn {
     int64_t ttl_ms;         /* of the session that open() makes */
     int timer_fd;           /* when the first held place lapses */
     int64_t timer_due;
+    int64_t lapse_at;      /* no held place lapses before */
+    struct hfi_link fresh; /* of struct zk_place: held, not yet guarded */
 };
 
 enum zk_state { ZK_CONNECTING, ZK_UP, ZK_DEAD };
@@ -55,10 +57,11 @@ struct zk_session {
     zhandle_t *zh;
     struct hfi_cond cond; /* `state` has changed */
     enum zk_state state;
-    bool denied;  /* dead because the server refused the credentials */
-    bool used;    /* somebody other than open() wanted it */
-    bool closing; /* its end is our own doing */
-    int64_t id;   /* what ephemeralOwner must be */
+    bool denied;       /* dead because the server refused the credentials */
+    bool used;         /* somebody other than open() wanted it */
+    _Atomic bool sole; /* its server is no ensemble: it need ask nobody */
+    bool closing;      /* its end is our own doing */
+    int64_t id;        /* what ephemeralOwner must be */
     int64_t asked_ms, got_ms;
     unsigned users; /* calls under way; it is not freed meanwhile */
     struct hfi_link places, flights, errands;
@@ -71,18 +74,21 @@ struct zk_place {
     struct zk_session *ses; /* NULL: none yet, or it has ended */
     int64_t alt;            /* id of where an unanswered move may have put it */
     char *key;
-    char *parent;    /* the node whose children contend */
-    char *path;      /* of our node; NULL: none, or not known */
-    char *ahead;     /* the node whose end we wait for */
-    uint64_t fence;  /* 0: not known */
-    int64_t expires; /* when a held one lapses */
-    bool busy;       /* a call is at it: nobody else frees it */
-    bool sent;       /* a create may have been executed */
+    char *parent;          /* the node whose children contend */
+    char *path;            /* of our node; NULL: none, or not known */
+    char *ahead;           /* the node whose end we wait for */
+    uint64_t fence;        /* 0: not known */
+    int64_t expires;       /* when a held one lapses */
+    int64_t guard_at;      /* when it is held for long enough to be guarded */
+    struct hfi_link fresh; /* in zk_conn.fresh */
+    bool busy;             /* a call is at it: nobody else frees it */
+    bool sent;             /* a create may have been executed */
     bool held;
     bool lost;      /* it was held, and its session has ended */
     bool watched;   /* watch() was called */
     bool doomed;    /* to be removed, in the background if need be */
     bool moving;    /* its node changes sessions */
+    bool told;      /* busy, and a watch was just set: nothing is new */
     bool listening; /* a watch on the parent tells who else comes */
     char token[HFI_TOKEN_LEN + 1];
 };
@@ -193,6 +199,8 @@ void zk_place_guard(struct zk_place *);
 void zk_place_gone(struct zk_place *, hf_loss);
 void zk_places_lapse(struct zk_conn *);
 void zk_errands_drop(struct zk_session *);
+/* Find out whether the server stands alone; with the mutex held. */
+void zk_ask_alone(struct zk_session *);
 /* Make sure that its session is there and connected; one more user. */
 hf_status zk_place_session(struct zk_conn *, struct zk_place *, int64_t ttl_ms,
                            int64_t deadline, struct zk_session **ret,

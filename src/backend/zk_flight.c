@@ -219,12 +219,16 @@ static void op_sent(struct zk_op *op, int rc)
         op_done(op, rc);
 }
 
-/* The server that answers has asked the leader before. */
+/* What follows is answered by a server that has asked the leader before; one
+ * that stands alone need not. */
 void zk_sync(struct zk_flight *fl, const char *path)
 {
     struct zk_op *op = op_new(fl);
 
-    op_sent(op, zoo_async(fl->ses->zh, path, on_string, op));
+    if (fl->ses->sole)
+        op_done(op, ZOK);
+    else
+        op_sent(op, zoo_async(fl->ses->zh, path, on_string, op));
 }
 
 const struct ACL_vector *zk_acl(const struct zk_conn *zc)

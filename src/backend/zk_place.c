@@ -25,6 +25,8 @@
 
 #include "../banned.h"
 
+#define GUARD_AFTER_MS 20
+
 struct zk_place *zk_place_find(struct zk_conn *zc, const char *token)
 {
     struct hfi_node *node = hfi_map_find(&zc->places, token);
@@ -50,6 +52,7 @@ struct zk_place *zk_place_new(struct zk_conn *zc, const struct hfi_claim *claim)
     }
     memcpy(place->token, claim->token, sizeof(place->token));
     hfi_link_init(&place->link);
+    hfi_link_init(&place->fresh);
     place->node.key = place->token;
     hfi_map_add(&zc->places, &place->node);
     return place;
@@ -62,6 +65,8 @@ void zk_place_clear(struct zk_place *place)
     place->path = place->ahead = NULL;
     place->alt = 0;
     place->fence = 0;
+    place->told = false;
+    hfi_link_remove(&place->fresh);
     place->sent = place->held = place->moving = place->listening = false;
 }
 
@@ -128,19 +133,52 @@ static void places_set_timer(struct zk_conn *zc, int64_t due)
 /* It holds, from now on for `ttl_ms` at least; with the mutex held. */
 void zk_place_hold(struct zk_conn *zc, struct zk_place *place, int64_t ttl_ms)
 {
+    int64_t now = hfi_now();
+
+    if (!place->held) {
+        place->guard_at = now + GUARD_AFTER_MS;
+        hfi_link_append(&zc->fresh, &place->fresh);
+        if (place->guard_at < zc->timer_due)
+            places_set_timer(zc, place->guard_at);
+    }
     place->held = true;
-    place->expires = hfi_after(hfi_now(), ttl_ms);
+    place->expires = hfi_after(now, ttl_ms);
+    if (place->expires < zc->lapse_at)
+        zc->lapse_at = place->expires;
     if (place->expires < zc->timer_due)
         places_set_timer(zc, place->expires);
+}
+
+/* What is held for a while is guarded, and listens if it may linger; what is
+ * given back at once is not worth the requests. */
+static int64_t places_guard(struct zk_conn *zc, int64_t now)
+{
+    struct zk_place *place;
+
+    while (!hfi_link_alone(&zc->fresh)) {
+        place = hfi_container(zc->fresh.next, struct zk_place, fresh);
+        if (place->guard_at > now)
+            return place->guard_at;
+        hfi_link_remove(&place->fresh);
+        zk_place_guard(place);
+        if (place->watched)
+            zk_place_listen(place);
+    }
+    return HFI_NEVER;
 }
 
 /* zk_place.c (2): what was not renewed goes; with the mutex held. */
 void zk_places_lapse(struct zk_conn *zc)
 {
-    int64_t now = hfi_now(), next = HFI_NEVER;
+    int64_t now = hfi_now(), next = places_guard(zc, now);
     struct hfi_node *node, *after;
     struct zk_place *place;
 
+    if (now < zc->lapse_at) {
+        places_set_timer(zc, next < zc->lapse_at ? next : zc->lapse_at);
+        return;
+    }
+    zc->lapse_at = HFI_NEVER;
     for (node = hfi_map_next(&zc->places, NULL); node; node = after) {
         after = hfi_map_next(&zc->places, node);
         place = hfi_container(node, struct zk_place, node);
@@ -149,15 +187,16 @@ void zk_places_lapse(struct zk_conn *zc)
         if (place->expires > now || place->busy) {
             int64_t due = place->busy ? now + 100 : place->expires;
 
-            next = due < next ? due : next;
+            zc->lapse_at = due < zc->lapse_at ? due : zc->lapse_at;
             continue;
         }
         place->doomed = true;
         zk_place_bury(place);
     }
-    if (next == HFI_NEVER)
-        zc->timer_due = HFI_NEVER;
-    else
+    if (zc->lapse_at < next)
+        next = zc->lapse_at;
+    zc->timer_due = HFI_NEVER;
+    if (next != HFI_NEVER)
         places_set_timer(zc, next);
 }
 
@@ -170,23 +209,23 @@ struct zk_errand {
     char token[HFI_TOKEN_LEN + 1];
 };
 
-static struct zk_errand *errand_new(const struct zk_place *place)
+static struct zk_errand *errand_new(struct zk_session *ses, const char *token)
 {
-    struct zk_errand *burial = hfi_alloc(sizeof(*burial));
+    struct zk_errand *errand = hfi_alloc(sizeof(*errand));
 
-    if (!burial)
+    if (!errand)
         return NULL;
-    burial->ses = place->ses;
-    memcpy(burial->token, place->token, sizeof(burial->token));
-    hfi_link_init(&burial->link);
-    hfi_link_append(&place->ses->errands, &burial->link);
-    return burial;
+    errand->ses = ses;
+    snprintf(errand->token, sizeof(errand->token), "%s", token);
+    hfi_link_init(&errand->link);
+    hfi_link_append(&ses->errands, &errand->link);
+    return errand;
 }
 
-static void errand_free(struct zk_errand *burial)
+static void errand_free(struct zk_errand *errand)
 {
-    hfi_link_remove(&burial->link);
-    hfi_free(burial);
+    hfi_link_remove(&errand->link);
+    hfi_free(errand);
 }
 
 /* The handle is closed, and some were not answered. */
@@ -287,7 +326,7 @@ void zk_place_bury(struct zk_place *place)
     place->held = false;
     if (!ses || ses->state != ZK_UP)
         return;
-    burial = errand_new(place);
+    burial = errand_new(ses, place->token);
     if (!burial)
         return;
     if (ses->conn->single)
@@ -339,7 +378,8 @@ void zk_place_gone(struct zk_place *place, hf_loss reason)
 void zk_place_guard(struct zk_place *place)
 {
     struct zk_session *ses = place->ses;
-    struct zk_errand *who = ses && place->path ? errand_new(place) : NULL;
+    struct zk_errand *who =
+        ses && place->path ? errand_new(ses, place->token) : NULL;
 
     if (who && zoo_awexists(ses->zh, place->path, zk_watcher, ses, guard_answer,
                             who) != ZOK)
@@ -373,13 +413,41 @@ void zk_place_listen(struct zk_place *place)
         zk_place_guard(place);
         return;
     }
-    who = errand_new(place);
+    who = errand_new(ses, place->token);
     if (!who)
         return;
     place->listening = true;
     if (zoo_awget_children(ses->zh, place->parent, zk_watcher, ses,
                            listen_answer, who) != ZOK)
         errand_free(who);
+}
+
+/* ---- the server ----------------------------------------------------------- */
+
+static void alone_answer(int rc, const char *text, int len,
+                         const struct Stat *stat, const void *data)
+{
+    struct zk_errand *errand = (struct zk_errand *)(uintptr_t)data;
+    struct zk_conn *zc = errand->ses->conn;
+
+    (void)text;
+    (void)stat;
+    pthread_mutex_lock(&zc->mu);
+    errand->ses->sole = rc == ZOK && len <= 0;
+    errand_free(errand);
+    pthread_mutex_unlock(&zc->mu);
+}
+
+/* The members of an ensemble are listed in this node; where it is empty there
+ * are none.  Where it cannot be read we go on asking the leader. */
+void zk_ask_alone(struct zk_session *ses)
+{
+    struct zk_errand *errand = errand_new(ses, "");
+
+    ses->sole = false;
+    if (errand && zoo_awget(ses->zh, "/zookeeper/config", NULL, NULL,
+                            alone_answer, errand) != ZOK)
+        errand_free(errand);
 }
 
 /* ---- finding out ------------------------------------------------------- */
@@ -416,6 +484,7 @@ hf_status zk_place_resolve(struct zk_session *ses, struct zk_place *place,
         pthread_mutex_lock(&zc->mu);
         place->path = path;
         place->sent = path != NULL;
+        place->fence = 0; /* not known from its create's answer */
         pthread_mutex_unlock(&zc->mu);
     }
     zk_flight_end(fl);

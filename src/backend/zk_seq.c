@@ -3,7 +3,7 @@
  * zk_seq.c - recipe=sequential: ephemeral nodes with numbers, the lowest holds.
  *
  *   first try     create2 (ephemeral, sequential) and getChildren, together
- *   again         sync, getData of our node and getChildren, together
+ *   again         sync and getChildren, together
  *   busy          watch the node before ours, and only that one
  *   same owner    multi: the first still there, ours away, ours beside it
  *
@@ -13,7 +13,9 @@
  *  (2) A claim is granted only if its node is there, belongs to the session
  *      that we have now, and has the lowest number, all of it seen by a server
  *      that had asked the leader after this call began.  The first try needs no
- *      sync: its create went through the leader.
+ *      sync: its create went through the leader.  Whose a node is, is known from
+ *      the create's answer in this very session, or else read: place->fence is
+ *      set by nothing else, and cleared with the session.
  *  (3) The fence is the czxid of the node that came first: those who come later
  *      stand behind it and have a greater one.
  *  (4) Who joins a holder with the same owner id takes its number and its fence
@@ -92,6 +94,7 @@ static hf_status seq_join_send(struct zk_session *ses, struct zk_place *place,
     pthread_mutex_lock(&zc->mu);
     hfi_free(place->path); /* Whichever it is now will be looked for. */
     place->path = NULL;
+    place->fence = 0;
     pthread_mutex_unlock(&zc->mu);
     *again = true;
     st = zk_flight_wait(fl, deadline) ? zk_no_answer(zc, err) : HF_OK;
@@ -198,14 +201,22 @@ static hf_status seq_busy(struct zk_session *ses, struct zk_place *place,
 
     if (!claim->queue)
         return seq_withdraw(ses, place, deadline, err);
-    if (!place->watched)
-        return HF_BUSY;
     ahead = zk_join(place->parent, name);
     if (!ahead)
         return hfi_nomem(err);
     st = zk_arm(ses, place, ahead, deadline, again, err);
     hfi_free(ahead);
+    place->told = !place->watched && !st && !*again;
     return st || *again ? st : HF_BUSY;
+}
+
+/* Somebody removed our node: queue up anew. */
+static void seq_forget(struct zk_conn *zc, struct zk_place *place, bool *again)
+{
+    pthread_mutex_lock(&zc->mu);
+    zk_place_clear(place);
+    pthread_mutex_unlock(&zc->mu);
+    *again = true;
 }
 
 /* Our node is there: is it its turn? */
@@ -222,7 +233,7 @@ static hf_status seq_judge(struct zk_session *ses, struct zk_place *place,
     zk_node_prefix(ses->conn, prefix, claim->token, claim->owner);
     zk_rank(&rank, names, prefix);
     if (!rank.own) {
-        *again = true; /* It went in between: the next look says so. */
+        seq_forget(ses->conn, place, again);
         return HF_OK;
     }
     if (rank.first)
@@ -288,7 +299,8 @@ static hf_status seq_begin(struct zk_session *ses, struct zk_place *place,
     return st;
 }
 
-/* Is our node still there, and ours?  zk_seq.c (2) */
+/* Is our node still there, and ours?  A name that is not known from this
+ * session's own create is read, to see whose it is.  zk_seq.c (2) */
 static bool seq_stands(struct zk_session *ses, struct zk_place *place,
                        const struct zk_op *op)
 {
@@ -325,38 +337,52 @@ static hf_status seq_go_on(struct zk_session *ses, struct zk_place *place,
 {
     struct zk_conn *zc = ses->conn;
     struct zk_flight *fl = zk_flight_new(ses, 3);
+    bool known = place->fence != 0;
     hf_status st = HF_OK;
     size_t i;
 
     if (!fl)
         return hfi_nomem(err);
     zk_sync(fl, place->parent);
-    zk_get(fl, place->path);
     zk_children(fl, place->parent, false);
+    if (!known)
+        zk_get(fl, place->path);
     if (zk_flight_wait(fl, deadline)) {
         zk_flight_end(fl);
         return seq_unseen(ses, place, claim, err);
     }
-    for (i = 0; i < 3 && !st; i++)
+    for (i = 0; i < fl->n && !st; i++)
         if (fl->ops[i].rc != ZNONODE)
             st = zk_status(zc, fl->ops[i].rc, "look", err);
-    if (!st && !seq_stands(ses, place, &fl->ops[1])) {
-        *again = true; /* Somebody removed it: queue up anew. */
-        pthread_mutex_lock(&zc->mu);
-        zk_place_clear(place);
-        pthread_mutex_unlock(&zc->mu);
-    } else if (!st) {
-        st = seq_judge(ses, place, claim, &fl->ops[2].names, busy, deadline,
+    if (!st && (!known && !seq_stands(ses, place, &fl->ops[2])))
+        seq_forget(zc, place, again);
+    else if (!st)
+        st = seq_judge(ses, place, claim, &fl->ops[1].names, busy, deadline,
                        again, err);
-    }
     zk_flight_end(fl);
     return st;
+}
+
+/* The core tries once more after watch(), to see what happened before it was
+ * called.  Our watch is older than that: as long as it has not told, the one
+ * ahead is there.  Only this once: later tries are there to look. */
+static bool seq_nothing_new(struct zk_session *ses, struct zk_place *place)
+{
+    bool told;
+
+    pthread_mutex_lock(&ses->conn->mu);
+    told = place->told && place->watched && place->ahead && ses->state == ZK_UP;
+    place->told = false;
+    pthread_mutex_unlock(&ses->conn->mu);
+    return told;
 }
 
 hf_status zk_seq_step(struct zk_session *ses, struct zk_place *place,
                       const struct hfi_claim *claim, struct hfi_busy *busy,
                       int64_t deadline, bool *again, struct hf_error *err)
 {
+    if (seq_nothing_new(ses, place))
+        return HF_BUSY;
     if (place->path)
         return seq_go_on(ses, place, claim, busy, deadline, again, err);
     if (!place->sent)

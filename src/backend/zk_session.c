@@ -121,6 +121,7 @@ static void session_came_up(struct zk_session *ses)
     ses->id = zoo_client_id(ses->zh)->client_id;
     ses->got_ms = zoo_recv_timeout(ses->zh);
     ses->state = ZK_UP;
+    zk_ask_alone(ses);
     hfi_cond_wake(&ses->cond);
     for (at = ses->places.next; at != &ses->places; at = next) {
         next = at->next;
@@ -143,6 +144,7 @@ static void session_changed(struct zk_session *ses, int state)
         session_died(ses);
     } else if (ses->state == ZK_UP) {
         ses->state = ZK_CONNECTING;
+        ses->sole = false;
     }
 }
 
