@@ -25,7 +25,8 @@
 
 #include "../banned.h"
 
-#define GUARD_AFTER_MS 20
+/* So long must a lock be held to be worth a watch on its node. */
+#define GUARD_AFTER_MS 2
 
 struct zk_place *zk_place_find(struct zk_conn *zc, const char *token)
 {
