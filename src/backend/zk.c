@@ -107,6 +107,7 @@ static hf_status zk_options(struct zk_conn *zc, const struct hfi_url *url,
 
     zc->kazoo = !strcmp(layout, "kazoo");
     zc->single = !strcmp(recipe, "ephemeral");
+    zc->plain = zc->kazoo; /* It makes the parent once and counts on it. */
     if (!zc->kazoo && strcmp(layout, "curator") != 0)
         return hfi_fail(err, HF_INVALID, "zk: layout= is curator or kazoo");
     if (!zc->single && strcmp(recipe, "sequential") != 0)
@@ -183,6 +184,7 @@ static void zk_close(struct hfi_conn *conn)
     while ((node = hfi_map_next(&zc->places, NULL)))
         zk_place_drop(zc, hfi_container(node, struct zk_place, node));
     hfi_map_fini(&zc->places);
+    zk_last_fini(zc);
     if (zc->timer_fd >= 0)
         close(zc->timer_fd);
     if (zc->auth)
@@ -339,6 +341,7 @@ static bool zk_doom(struct zk_conn *zc, const struct hfi_claim *claim,
     *again = place->doomed;
     place->busy = true;
     place->doomed = true;
+    hfi_link_remove(&place->fresh);
     return place->ses && (place->path || place->sent);
 }
 
@@ -351,6 +354,7 @@ static hf_status zk_release(struct hfi_conn *conn,
     struct zk_session *ses;
     struct zk_place *place;
     bool held = false, again = false, there;
+    int64_t began = hfi_now();
     hf_status st = HF_LOST;
 
     pthread_mutex_lock(&zc->mu);
@@ -368,6 +372,8 @@ static hf_status zk_release(struct hfi_conn *conn,
     /* A session that has ended took the node along. */
     if (place && st && st != HF_LOST && !place->ses)
         st = HF_LOST;
+    if (place && held && st == HF_OK)
+        zk_last_note(zc, place, began);
     if (place && (st == HF_OK || st == HF_LOST))
         zk_place_drop(zc, place);
     else if (place)

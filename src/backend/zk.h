@@ -29,6 +29,14 @@
 #define ZK_NAME_MAX 96
 #define ZK_DATA_MAX 2048
 
+/* The last grant of a key that was given back here; see zk_last.c. */
+#define ZK_LAST_MAX 256
+struct zk_last {
+    char *parent;
+    int32_t number;
+    int64_t left_at; /* before its node was removed */
+};
+
 struct zk_conn {
     struct hfi_conn base;
     pthread_mutex_t mu;
@@ -47,6 +55,7 @@ struct zk_conn {
     int64_t timer_due;
     int64_t lapse_at;      /* no held place lapses before */
     struct hfi_link fresh; /* of struct zk_place: held, not yet guarded */
+    struct zk_last last[ZK_LAST_MAX];
 };
 
 enum zk_state { ZK_CONNECTING, ZK_UP, ZK_DEAD };
@@ -79,6 +88,7 @@ struct zk_place {
     char *ahead;           /* the node whose end we wait for */
     uint64_t fence;        /* 0: not known */
     int64_t expires;       /* when a held one lapses */
+    int64_t yield_at;      /* recipe=ephemeral: when it must not linger on */
     int64_t guard_at;      /* when it is held for long enough to be guarded */
     struct hfi_link fresh; /* in zk_conn.fresh */
     bool busy;             /* a call is at it: nobody else frees it */
@@ -88,6 +98,7 @@ struct zk_place {
     bool watched;   /* watch() was called */
     bool doomed;    /* to be removed, in the background if need be */
     bool moving;    /* its node changes sessions */
+    bool alone;     /* granted at its first try, without an owner id */
     bool told;      /* busy, and a watch was just set: nothing is new */
     bool listening; /* a watch on the parent tells who else comes */
     char token[HFI_TOKEN_LEN + 1];
@@ -146,7 +157,6 @@ void zk_create(struct zk_flight *, const char *path, const char *data,
 void zk_delete(struct zk_flight *, const char *path);
 void zk_exists(struct zk_flight *, const char *path, bool watch);
 void zk_get(struct zk_flight *, const char *path);
-void zk_set(struct zk_flight *, const char *path, const char *data);
 void zk_children(struct zk_flight *, const char *path, bool watch);
 void zk_multi(struct zk_flight *, int n, const zoo_op_t *);
 const struct ACL_vector *zk_acl(const struct zk_conn *);
@@ -212,6 +222,13 @@ hf_status zk_place_resolve(struct zk_session *, struct zk_place *,
 /* Make the node at `path` and what is missing above it. */
 hf_status zk_make_parents(struct zk_session *, const char *path,
                           int64_t deadline, struct hf_error *);
+
+/* ---- zk_last.c: being alone, known without asking ---------------------- */
+
+void zk_last_note(struct zk_conn *, const struct zk_place *, int64_t left_at);
+bool zk_last_known(struct zk_conn *, const char *parent);
+bool zk_last_proves(struct zk_conn *, const char *parent, const char *path);
+void zk_last_fini(struct zk_conn *);
 
 /* ---- the recipes: HF_OK, HF_BUSY or a failure; `again` to be asked again - */
 

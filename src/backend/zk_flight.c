@@ -275,15 +275,6 @@ void zk_children(struct zk_flight *fl, const char *path, bool watch)
                                    fl->ses, on_children, op));
 }
 
-/* If nobody has changed it yet. */
-void zk_set(struct zk_flight *fl, const char *path, const char *data)
-{
-    struct zk_op *op = op_new(fl);
-
-    op_sent(op, zoo_aset(fl->ses->zh, path, data, (int)strlen(data), 0, on_stat,
-                         op));
-}
-
 /* All of them or none; at most three. */
 void zk_multi(struct zk_flight *fl, int n, const zoo_op_t *ops)
 {

@@ -11,8 +11,8 @@
  *  (2) A create that finds the node there is ours if the node bears our token
  *      and belongs to our session: so a create without an answer is confirmed.
  *  (3) Fence is the czxid, also of a node that changed sessions (in its data).
- *  (4) The first who waits writes the data once more, unchanged: its version
- *      tells a holder that would let it linger.
+ *  (4) Who waits leaves no trace that a holder could see, so a lease lingers
+ *      for three seconds at most, whatever linger_ms says.
  *
  * LIMITS  Removing is not conditional on the czxid, which ZooKeeper cannot do:
  * it is compared just before.  An operator who removes the node by hand in
@@ -23,25 +23,6 @@
 #include "../mem.h"
 
 #include "../banned.h"
-
-/* zk_one.c (4).  Whatever comes of it, the watch will tell. */
-static hf_status one_ask(struct zk_session *ses, struct zk_place *place,
-                         const struct zk_op *op, int64_t deadline,
-                         struct hf_error *err)
-{
-    struct zk_flight *fl;
-
-    if (op->stat.version > 0 || !op->text || op->len >= ZK_DATA_MAX ||
-        strncmp(op->text, "holdfast\n", 9) != 0)
-        return HF_OK;
-    fl = zk_flight_new(ses, 1);
-    if (!fl)
-        return hfi_nomem(err);
-    zk_set(fl, place->parent, op->text);
-    zk_flight_wait(fl, deadline);
-    zk_flight_end(fl);
-    return HF_OK;
-}
 
 /* The node is there: ours, another's, or no lock at all? */
 static hf_status one_judge(struct zk_session *ses, struct zk_place *place,
@@ -80,9 +61,7 @@ static hf_status one_judge(struct zk_session *ses, struct zk_place *place,
     pthread_mutex_unlock(&zc->mu);
     if (!claim->queue || !place->watched)
         return HF_BUSY;
-    st = one_ask(ses, place, op, deadline, err);
-    if (!st)
-        st = zk_arm(ses, place, place->parent, deadline, again, err);
+    st = zk_arm(ses, place, place->parent, deadline, again, err);
     return st || *again ? st : HF_BUSY;
 }
 

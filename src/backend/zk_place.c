@@ -28,6 +28,9 @@
 /* So long must a lock be held to be worth a watch on its node. */
 #define GUARD_AFTER_MS 2
 
+/* So long does a lease linger that nobody can ask for. */
+#define YIELD_AFTER_MS 3000
+
 struct zk_place *zk_place_find(struct zk_conn *zc, const char *token)
 {
     struct hfi_node *node = hfi_map_find(&zc->places, token);
@@ -66,7 +69,8 @@ void zk_place_clear(struct zk_place *place)
     place->path = place->ahead = NULL;
     place->alt = 0;
     place->fence = 0;
-    place->told = false;
+    place->told = place->alone = false;
+    place->yield_at = 0;
     hfi_link_remove(&place->fresh);
     place->sent = place->held = place->moving = place->listening = false;
 }
@@ -131,6 +135,15 @@ static void places_set_timer(struct zk_conn *zc, int64_t due)
     timerfd_settime(zc->timer_fd, TFD_TIMER_ABSTIME, &at, NULL);
 }
 
+/* Have zk_places_lapse() look at all places then. */
+static void places_look_by(struct zk_conn *zc, int64_t due)
+{
+    if (due < zc->lapse_at)
+        zc->lapse_at = due;
+    if (due < zc->timer_due)
+        places_set_timer(zc, due);
+}
+
 /* It holds, from now on for `ttl_ms` at least; with the mutex held. */
 void zk_place_hold(struct zk_conn *zc, struct zk_place *place, int64_t ttl_ms)
 {
@@ -144,10 +157,7 @@ void zk_place_hold(struct zk_conn *zc, struct zk_place *place, int64_t ttl_ms)
     }
     place->held = true;
     place->expires = hfi_after(now, ttl_ms);
-    if (place->expires < zc->lapse_at)
-        zc->lapse_at = place->expires;
-    if (place->expires < zc->timer_due)
-        places_set_timer(zc, place->expires);
+    places_look_by(zc, place->expires);
 }
 
 /* What is held for a while is guarded, and listens if it may linger; what is
@@ -185,8 +195,15 @@ void zk_places_lapse(struct zk_conn *zc)
         place = hfi_container(node, struct zk_place, node);
         if (!place->held || place->doomed)
             continue;
+        if (place->yield_at && now >= place->yield_at) {
+            place->yield_at = 0;
+            hfi_wanted(&zc->base, place->key);
+        }
         if (place->expires > now || place->busy) {
             int64_t due = place->busy ? now + 100 : place->expires;
+
+            if (place->yield_at && place->yield_at < due)
+                due = place->yield_at;
 
             zc->lapse_at = due < zc->lapse_at ? due : zc->lapse_at;
             continue;
@@ -351,12 +368,11 @@ static void guard_answer(int rc, const struct Stat *stat, const void *data)
     struct zk_conn *zc = who->ses->conn;
     struct zk_place *place;
 
+    (void)stat;
     pthread_mutex_lock(&zc->mu);
     place = zk_place_find(zc, who->token);
     if (rc == ZNONODE && place && place->ses == who->ses)
         zk_place_gone(place, HF_LOSS_DELETED);
-    else if (!rc && place && zc->single && stat->version > 0)
-        hfi_wanted(&zc->base, place->key); /* zk_one.c (4) */
     errand_free(who);
     pthread_mutex_unlock(&zc->mu);
 }
@@ -410,8 +426,10 @@ void zk_place_listen(struct zk_place *place)
 
     if (!ses || place->listening)
         return;
-    if (ses->conn->single) {
-        zk_place_guard(place);
+    if (ses->conn->single) { /* zk_one.c (4) */
+        place->listening = true;
+        place->yield_at = hfi_now() + YIELD_AFTER_MS;
+        places_look_by(ses->conn, place->yield_at);
         return;
     }
     who = errand_new(ses, place->token);
@@ -423,7 +441,7 @@ void zk_place_listen(struct zk_place *place)
         errand_free(who);
 }
 
-/* ---- the server ----------------------------------------------------------- */
+/* ---- the server -------------------------------------------------------- */
 
 static void alone_answer(int rc, const char *text, int len,
                          const struct Stat *stat, const void *data)

@@ -2,7 +2,8 @@
  *
  * zk_seq.c - recipe=sequential: ephemeral nodes with numbers, the lowest holds.
  *
- *   first try     create2 (ephemeral, sequential) and getChildren, together
+ *   first try     create2 (ephemeral, sequential) and getChildren, together,
+ *                 or create2 alone where its number will tell (zk_last.c)
  *   again         sync and getChildren, together
  *   busy          watch the node before ours, and only that one
  *   same owner    multi: the first still there, ours away, ours beside it
@@ -13,9 +14,9 @@
  *  (2) A claim is granted only if its node is there, belongs to the session
  *      that we have now, and has the lowest number, all of it seen by a server
  *      that had asked the leader after this call began.  The first try needs no
- *      sync: its create went through the leader.  Whose a node is, is known from
- *      the create's answer in this very session, or else read: place->fence is
- *      set by nothing else, and cleared with the session.
+ *      sync: its create went through the leader.  Whose a node is, is known
+ *      from the create's answer in this very session, or else read:
+ *      place->fence is set by nothing else, and cleared with the session.
  *  (3) The fence is the czxid of the node that came first: those who come later
  *      stand behind it and have a greater one.
  *  (4) Who joins a holder with the same owner id takes its number and its fence
@@ -247,6 +248,44 @@ static hf_status seq_judge(struct zk_session *ses, struct zk_place *place,
     return seq_busy(ses, place, claim, rank.ahead, deadline, again, err);
 }
 
+/* Our node is made: is anybody else there?  Unless the number shows it, the
+ * children are read, now if that was not done along with the create. */
+static hf_status seq_begun(struct zk_session *ses, struct zk_place *place,
+                           const struct hfi_claim *claim, struct zk_flight *fl,
+                           struct hfi_busy *busy, int64_t deadline, bool *again,
+                           struct hf_error *err)
+{
+    hf_status st;
+
+    if (fl->n == 1 && zk_last_proves(ses->conn, place->parent, place->path)) {
+        place->alone = true;
+        return HF_OK;
+    }
+    if (fl->n == 1) {
+        zk_children(fl, place->parent, false);
+        if (zk_flight_wait(fl, deadline))
+            return zk_no_answer(ses->conn, err);
+    }
+    if (fl->ops[1].rc)
+        return zk_status(ses->conn, fl->ops[1].rc, "children", err);
+    st = seq_judge(ses, place, claim, &fl->ops[1].names, busy, deadline, again,
+                   err);
+    place->alone = !st && !*again && !claim->owner;
+    return st;
+}
+
+/* The answer to the create, with the mutex held. */
+static void seq_created(struct zk_place *place, struct zk_op *op)
+{
+    if (op->rc == ZOK) {
+        place->path = op->text;
+        op->text = NULL;
+        place->fence = (uint64_t)op->stat.czxid;
+    } else if (op->rc != ZCONNECTIONLOSS && op->rc != ZOPERATIONTIMEOUT) {
+        place->sent = false;
+    }
+}
+
 /* The first request of a claim. */
 static hf_status seq_begin(struct zk_session *ses, struct zk_place *place,
                            const struct hfi_claim *claim, struct hfi_busy *busy,
@@ -256,8 +295,7 @@ static hf_status seq_begin(struct zk_session *ses, struct zk_place *place,
     char prefix[ZK_NAME_MAX], data[ZK_DATA_MAX];
     struct zk_flight *fl = zk_flight_new(ses, 2);
     char *path;
-    hf_status st = HF_OK;
-    int rc;
+    hf_status st;
 
     zk_node_prefix(zc, prefix, claim->token, claim->owner);
     zk_data_write(data, claim, 0);
@@ -270,30 +308,23 @@ static hf_status seq_begin(struct zk_session *ses, struct zk_place *place,
     place->sent = true; /* zk_seq.c (1) */
     pthread_mutex_unlock(&zc->mu);
     zk_create(fl, path, data, ZOO_EPHEMERAL_SEQUENTIAL);
-    zk_children(fl, place->parent, false);
+    if (claim->owner || !zk_last_known(zc, place->parent))
+        zk_children(fl, place->parent, false);
     hfi_free(path);
     if (zk_flight_wait(fl, deadline)) {
         zk_flight_end(fl);
         return zk_no_answer(zc, err);
     }
-    rc = fl->ops[0].rc;
     pthread_mutex_lock(&zc->mu);
-    if (rc == ZOK) {
-        place->path = fl->ops[0].text;
-        fl->ops[0].text = NULL;
-        place->fence = (uint64_t)fl->ops[0].stat.czxid;
-    } else if (rc != ZCONNECTIONLOSS && rc != ZOPERATIONTIMEOUT) {
-        place->sent = false;
-    }
+    seq_created(place, &fl->ops[0]);
     pthread_mutex_unlock(&zc->mu);
-    if (rc == ZNONODE) {
+    if (fl->ops[0].rc == ZNONODE) {
         *again = true;
         st = zk_make_parents(ses, place->parent, deadline, err);
-    } else if (rc || fl->ops[1].rc) {
-        st = zk_status(zc, rc ? rc : fl->ops[1].rc, "create", err);
+    } else if (fl->ops[0].rc) {
+        st = zk_status(zc, fl->ops[0].rc, "create", err);
     } else {
-        st = seq_judge(ses, place, claim, &fl->ops[1].names, busy, deadline,
-                       again, err);
+        st = seq_begun(ses, place, claim, fl, busy, deadline, again, err);
     }
     zk_flight_end(fl);
     return st;

@@ -66,7 +66,7 @@ static int64_t session_want(int64_t ttl_ms)
 }
 
 /* Is it what a lease of this length should have?  One that the server made
- * longer than asked for also serves what lies between. */
+ * longer than was asked for is its shortest: it serves all that are shorter. */
 bool zk_session_fits(const struct zk_session *ses, int64_t ttl_ms)
 {
     int64_t want = session_want(ttl_ms);
@@ -75,7 +75,7 @@ bool zk_session_fits(const struct zk_session *ses, int64_t ttl_ms)
         return ses->asked_ms >= want && ses->asked_ms <= want + want / 4;
     if (ses->got_ms < want)
         return ses->got_ms < ses->asked_ms; /* the longest there is */
-    return ses->got_ms <= want + want / 4 || ses->asked_ms <= want;
+    return ses->got_ms <= want + want / 4 || ses->got_ms > ses->asked_ms;
 }
 
 /* ---- events, in the library's thread ----------------------------------- */
@@ -165,9 +165,6 @@ static void session_event(struct zk_session *ses, int type, const char *path)
         if (type == ZOO_DELETED_EVENT && place->path &&
             !strcmp(place->path, path)) {
             zk_place_gone(place, HF_LOSS_DELETED);
-        } else if (place->held && type == ZOO_CHANGED_EVENT && place->path &&
-                   !strcmp(place->path, path)) {
-            zk_place_guard(place);
         } else if (place->held && place->listening &&
                    !strcmp(place->parent, path)) {
             place->listening = false;

@@ -290,7 +290,7 @@ static void *proxy_run(void *arg)
             fds[2 * i + 1] =
                 (struct pollfd){.fd = links[i].server, .events = POLLIN};
         }
-        if (poll(fds, 2 * LINKS + 1, 10) <= 0)
+        if (poll(fds, 2 * LINKS + 1, 10) <= 0 || atomic_load(&proxy->frozen))
             continue;
         for (i = 0; i < LINKS; i++)
             if (links[i].client >= 0 &&
@@ -343,7 +343,7 @@ const char *zkt_proxy_url(struct zkt_proxy *proxy, const char *options)
 
 const char *zkt_url(const char *options)
 {
-    static char url[512];
+    static _Thread_local char url[512];
 
     snprintf(url, sizeof(url), "%s%s", getenv("HF_TEST_URL"), options);
     return url;
