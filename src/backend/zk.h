@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * zk.h - what the parts of the ZooKeeper backend share; zk.c has the essay.
+ *
+ *   zk_conn -- sessions: one per length of lease
+ *              |-- places:  nodes that this session keeps alive
+ *              `-- flights: requests that wait for their answers
+ *           -- places by token
+ *
+ * LOCKING  `mu` of the conn guards all that is here.  It is held while the core
+ * is called (hfi_wake() and its like), never while the library is waited for.
+ * A place is used by one call at a time (backend.h (7)); what callbacks look
+ * at in it is changed under `mu` only.
+ */
+#ifndef HFI_ZK_H
+#define HFI_ZK_H
+
+#include "../backend.h"
+#include "../env.h"
+#include "../lease.h"
+#include "../list.h"
+#include "../map.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <zookeeper/zookeeper.h>
+
+/* The longest name of a contender: prefix, uuid, tag, word, number. */
+#define ZK_NAME_MAX 96
+#define ZK_DATA_MAX 2048
+
+/* The last grant of a key that was given back here; see zk_last.c. */
+#define ZK_LAST_MAX 256
+struct zk_last {
+    char *parent;
+    int32_t number;
+    int64_t left_at; /* before its node was removed */
+};
+
+struct zk_conn {
+    struct hfi_conn base;
+    pthread_mutex_t mu;
+    bool ready;             /* `mu` and the lists are there */
+    bool single;            /* recipe=ephemeral */
+    bool kazoo;             /* layout=kazoo */
+    _Atomic bool plain;     /* the server has no container nodes */
+    struct hfi_map places;  /* of struct zk_place, by token */
+    struct hfi_link living; /* of struct zk_session */
+    struct hfi_link dead;   /* to be closed by a caller's thread */
+    char *hosts;            /* "a:2181,b:2181" */
+    char *auth;             /* "user:password", or NULL */
+    char *root;             /* what all paths begin with; "" or "/a/b" */
+    int64_t ttl_ms;         /* of the session that open() makes */
+    int timer_fd;           /* when the first held place lapses */
+    int64_t timer_due;
+    int64_t lapse_at;      /* no held place lapses before */
+    struct hfi_link fresh; /* of struct zk_place: held, not yet guarded */
+    struct zk_last last[ZK_LAST_MAX];
+};
+
+enum zk_state { ZK_CONNECTING, ZK_UP, ZK_DEAD };
+
+struct zk_session {
+    struct hfi_link link; /* in zk_conn.living or .dead */
+    struct zk_conn *conn;
+    zhandle_t *zh;
+    struct hfi_cond cond; /* `state` has changed */
+    enum zk_state state;
+    bool denied;       /* dead because the server refused the credentials */
+    bool used;         /* somebody other than open() wanted it */
+    _Atomic bool sole; /* its server is no ensemble: it need ask nobody */
+    bool closing;      /* its end is our own doing */
+    int64_t id;        /* what ephemeralOwner must be */
+    int64_t asked_ms, got_ms;
+    unsigned users; /* calls under way; it is not freed meanwhile */
+    struct hfi_link places, flights, errands;
+};
+
+/* A claim in the service: its node, or the wish for one. */
+struct zk_place {
+    struct hfi_node node;   /* in zk_conn.places */
+    struct hfi_link link;   /* in zk_session.places */
+    struct zk_session *ses; /* NULL: none yet, or it has ended */
+    int64_t alt;            /* id of where an unanswered move may have put it */
+    char *key;
+    char *parent;          /* the node whose children contend */
+    char *path;            /* of our node; NULL: none, or not known */
+    char *ahead;           /* the node whose end we wait for */
+    uint64_t fence;        /* 0: not known */
+    int64_t expires;       /* when a held one lapses */
+    int64_t yield_at;      /* recipe=ephemeral: when it must not linger on */
+    int64_t guard_at;      /* when it is held for long enough to be guarded */
+    struct hfi_link fresh; /* in zk_conn.fresh */
+    bool busy;             /* a call is at it: nobody else frees it */
+    bool sent;             /* a create may have been executed */
+    bool held;
+    bool lost;      /* it was held, and its session has ended */
+    bool watched;   /* watch() was called */
+    bool doomed;    /* to be removed, in the background if need be */
+    bool moving;    /* its node changes sessions */
+    bool alone;     /* granted at its first try, without an owner id */
+    bool told;      /* busy, and a watch was just set: nothing is new */
+    bool listening; /* a watch on the parent tells who else comes */
+    char token[HFI_TOKEN_LEN + 1];
+};
+
+/* One request and its answer. */
+struct zk_op {
+    struct zk_flight *flight;
+    int rc;
+    struct Stat stat;
+    char *text; /* created path or data; ends with NUL */
+    int len;
+    struct String_vector names;
+};
+
+/* Requests that went out together and are waited for together. */
+struct zk_flight {
+    struct hfi_link link; /* in zk_session.flights */
+    struct zk_session *ses;
+    struct hfi_cond cond;
+    size_t n, room, pending;
+    bool left; /* its caller has gone: the last answer frees it */
+    zoo_op_result_t results[3];
+    char made[8]; /* where a multi writes what nobody reads */
+    struct zk_op ops[];
+};
+
+/* ---- zk_session.c: sessions -------------------------------------------- */
+
+/* A living session for leases of this length, with one more user. */
+hf_status zk_session_for(struct zk_conn *, int64_t ttl_ms, int64_t deadline,
+                         struct zk_session **ret, struct hf_error *);
+/* Any session, for looking, with one more user. */
+hf_status zk_session_any(struct zk_conn *, int64_t deadline,
+                         struct zk_session **ret, struct hf_error *);
+/* Wait until it is connected; the mutex is held by the caller. */
+hf_status zk_session_up(struct zk_session *, int64_t deadline,
+                        struct hf_error *);
+void zk_session_put(struct zk_session *);
+bool zk_session_fits(const struct zk_session *, int64_t ttl_ms);
+/* Close those that are dead; never from a callback. */
+void zk_sessions_reap(struct zk_conn *);
+void zk_sessions_end(struct zk_conn *);
+void zk_watcher(zhandle_t *, int type, int state, const char *path, void *);
+
+/* ---- zk_flight.c: requests --------------------------------------------- */
+
+struct zk_flight *zk_flight_new(struct zk_session *, size_t room);
+/* HF_OK once every answer is there, whatever it says. */
+hf_status zk_flight_wait(struct zk_flight *, int64_t deadline);
+void zk_flight_end(struct zk_flight *); /* NULL is fine */
+void zk_flights_drop(struct zk_session *);
+void zk_sync(struct zk_flight *, const char *path);
+void zk_create(struct zk_flight *, const char *path, const char *data,
+               int mode);
+void zk_delete(struct zk_flight *, const char *path);
+void zk_exists(struct zk_flight *, const char *path, bool watch);
+void zk_get(struct zk_flight *, const char *path);
+void zk_children(struct zk_flight *, const char *path, bool watch);
+void zk_multi(struct zk_flight *, int n, const zoo_op_t *);
+const struct ACL_vector *zk_acl(const struct zk_conn *);
+/* What an answer means; HF_OK for ZOK. */
+hf_status zk_status(const struct zk_conn *, int rc, const char *what,
+                    struct hf_error *);
+hf_status zk_no_answer(const struct zk_conn *, struct hf_error *);
+
+/* ---- zk_name.c: names and data, pure ----------------------------------- */
+
+char *zk_join(const char *parent, const char *name);
+char *zk_key_path(const struct zk_conn *, const char *key);
+bool zk_key_of_name(char *name);
+void zk_node_prefix(const struct zk_conn *, char ret[ZK_NAME_MAX],
+                    const char *token, const char *owner);
+bool zk_name_is(const char *name, const char *prefix);
+const char *zk_name_of(const char *path);
+bool zk_name_owned_alike(const char *a, const char *b);
+bool zk_number(const char *name, int32_t *ret);
+bool zk_before(int32_t a, int32_t b);
+
+/* Where a node stands among those who contend. */
+struct zk_rank {
+    const char *own, *head, *ahead; /* names; NULL: none */
+    int32_t holders, waiters;
+    int32_t place; /* how many are before it */
+    bool first;    /* it is among the holders */
+};
+void zk_rank(struct zk_rank *ret, const struct String_vector *,
+             const char *prefix);
+
+void zk_data_write(char ret[ZK_DATA_MAX], const struct hfi_claim *,
+                   uint64_t fence);
+/* What is said of the holder; `fence` is left alone if the data has none. */
+void zk_data_read(const char *text, struct hf_info *ret, uint64_t *fence,
+                  char token[HFI_TOKEN_LEN + 1]);
+
+/* ---- zk_place.c: what we have in the service --------------------------- */
+
+struct zk_place *zk_place_find(struct zk_conn *, const char *token);
+struct zk_place *zk_place_new(struct zk_conn *, const struct hfi_claim *);
+void zk_place_drop(struct zk_conn *, struct zk_place *);
+void zk_place_bind(struct zk_place *, struct zk_session *);
+/* It has no node any more. */
+void zk_place_clear(struct zk_place *);
+void zk_place_hold(struct zk_conn *, struct zk_place *, int64_t ttl_ms);
+void zk_place_bury(struct zk_place *);
+void zk_place_listen(struct zk_place *);
+void zk_place_guard(struct zk_place *);
+void zk_place_gone(struct zk_place *, hf_loss);
+void zk_places_lapse(struct zk_conn *);
+void zk_errands_drop(struct zk_session *);
+/* Find out whether the server stands alone; with the mutex held. */
+void zk_ask_alone(struct zk_session *);
+/* Make sure that its session is there and connected; one more user. */
+hf_status zk_place_session(struct zk_conn *, struct zk_place *, int64_t ttl_ms,
+                           int64_t deadline, struct zk_session **ret,
+                           struct hf_error *);
+/* Learn the outcome of a create that had no answer. */
+hf_status zk_place_resolve(struct zk_session *, struct zk_place *,
+                           const struct hfi_claim *, int64_t deadline,
+                           struct hf_error *);
+/* Make the node at `path` and what is missing above it. */
+hf_status zk_make_parents(struct zk_session *, const char *path,
+                          int64_t deadline, struct hf_error *);
+
+/* ---- zk_last.c: being alone, known without asking ---------------------- */
+
+void zk_last_note(struct zk_conn *, const struct zk_place *, int64_t left_at);
+bool zk_last_known(struct zk_conn *, const char *parent);
+bool zk_last_proves(struct zk_conn *, const char *parent, const char *path);
+void zk_last_fini(struct zk_conn *);
+
+/* ---- the recipes: HF_OK, HF_BUSY or a failure; `again` to be asked again - */
+
+hf_status zk_seq_step(struct zk_session *, struct zk_place *,
+                      const struct hfi_claim *, struct hfi_busy *,
+                      int64_t deadline, bool *again, struct hf_error *);
+hf_status zk_one_step(struct zk_session *, struct zk_place *,
+                      const struct hfi_claim *, struct hfi_busy *,
+                      int64_t deadline, bool *again, struct hf_error *);
+/* Have zk_watcher() called when the node at `path` ends. */
+hf_status zk_arm(struct zk_session *, struct zk_place *, const char *path,
+                 int64_t deadline, bool *again, struct hf_error *);
+
+/* ---- zk_renew.c, zk_look.c --------------------------------------------- */
+
+void zk_renew(struct hfi_conn *, struct hfi_renewal *, size_t n,
+              int64_t deadline, struct hf_error *);
+hf_status zk_inspect(struct hfi_conn *, const char *key, struct hf_info *ret,
+                     int64_t deadline, struct hf_error *);
+hf_status zk_list(struct hfi_conn *, const char *prefix, hf_list_fn *,
+                  void *arg, int64_t deadline, struct hf_error *);
+hf_status zk_break(struct hfi_conn *, const char *key, uint64_t fence,
+                   int64_t deadline, struct hf_error *);
+
+#endif

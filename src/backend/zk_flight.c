@@ -1,0 +1,324 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * zk_flight.c - requests that go out together and are waited for together.
+ *
+ * Only the library's asynchronous calls are used: its synchronous ones wait
+ * without a limit.  A flight is a few requests in a row; the server answers
+ * them in order, so the last answer shows what the ones before have done, for
+ * the price of one round trip.  The caller sleeps on a condition of its own
+ * until its deadline.
+ *
+ * INVARIANTS
+ *  (1) A flight is freed by whoever is later: the caller that leaves it or its
+ *      last answer.  Answers that the library drops when a handle is closed
+ *      count as given (zk_flights_drop()).
+ *  (2) What an answer brings is copied in the callback, since it belongs to the
+ *      library, and is looked at only once all answers are there.
+ *  (3) Callbacks do not wait, close or call anything synchronous.
+ */
+#include "zk.h"
+
+#include "../mem.h"
+
+#include "../banned.h"
+
+struct zk_flight *zk_flight_new(struct zk_session *ses, size_t room)
+{
+    struct zk_flight *fl = hfi_alloc(sizeof(*fl) + room * sizeof(struct zk_op));
+
+    if (!fl)
+        return NULL;
+    fl->ses = ses;
+    fl->room = room;
+    hfi_cond_init(&fl->cond);
+    pthread_mutex_lock(&ses->conn->mu);
+    hfi_link_init(&fl->link);
+    hfi_link_append(&ses->flights, &fl->link);
+    pthread_mutex_unlock(&ses->conn->mu);
+    return fl;
+}
+
+/* With the mutex held. */
+static void flight_free(struct zk_flight *fl)
+{
+    size_t i;
+    int j;
+
+    hfi_link_remove(&fl->link);
+    for (i = 0; i < fl->n; i++) {
+        for (j = 0; j < fl->ops[i].names.count; j++)
+            hfi_free(fl->ops[i].names.data[j]);
+        hfi_free(fl->ops[i].names.data);
+        hfi_free(fl->ops[i].text);
+    }
+    hfi_cond_fini(&fl->cond);
+    hfi_free(fl);
+}
+
+void zk_flight_end(struct zk_flight *fl)
+{
+    struct zk_conn *zc;
+
+    if (!fl)
+        return;
+    zc = fl->ses->conn;
+    pthread_mutex_lock(&zc->mu);
+    if (fl->pending)
+        fl->left = true; /* zk_flight.c (1) */
+    else
+        flight_free(fl);
+    pthread_mutex_unlock(&zc->mu);
+}
+
+/* The handle is closed: nothing more will be answered. */
+void zk_flights_drop(struct zk_session *ses)
+{
+    pthread_mutex_lock(&ses->conn->mu);
+    while (!hfi_link_alone(&ses->flights))
+        flight_free(hfi_container(ses->flights.next, struct zk_flight, link));
+    pthread_mutex_unlock(&ses->conn->mu);
+}
+
+hf_status zk_flight_wait(struct zk_flight *fl, int64_t deadline)
+{
+    pthread_mutex_t *mu = &fl->ses->conn->mu;
+    bool done;
+
+    pthread_mutex_lock(mu);
+    while (fl->pending && hfi_left_ms(deadline))
+        hfi_cond_wait(&fl->cond, mu, deadline);
+    done = !fl->pending;
+    pthread_mutex_unlock(mu);
+    return done ? HF_OK : HF_UNCERTAIN;
+}
+
+/* ---- answers ----------------------------------------------------------- */
+
+static void op_done(struct zk_op *op, int rc)
+{
+    struct zk_flight *fl = op->flight;
+    pthread_mutex_t *mu = &fl->ses->conn->mu;
+
+    pthread_mutex_lock(mu);
+    op->rc = rc;
+    if (--fl->pending) {
+        pthread_mutex_unlock(mu);
+        return;
+    }
+    if (fl->left)
+        flight_free(fl);
+    else
+        hfi_cond_wake(&fl->cond);
+    pthread_mutex_unlock(mu);
+}
+
+static struct zk_op *op_of(const void *data)
+{
+    return (struct zk_op *)(uintptr_t)data;
+}
+
+static bool op_text(struct zk_op *op, const char *text, int len)
+{
+    if (len < 0)
+        return true;
+    op->text = hfi_alloc((size_t)len + 1);
+    if (!op->text)
+        return false;
+    if (len)
+        memcpy(op->text, text, (size_t)len);
+    op->len = len;
+    return true;
+}
+
+static void on_void(int rc, const void *data)
+{
+    op_done(op_of(data), rc);
+}
+
+static void on_string(int rc, const char *text, const void *data)
+{
+    (void)text;
+    op_done(op_of(data), rc);
+}
+
+static void on_stat(int rc, const struct Stat *stat, const void *data)
+{
+    if (!rc && stat)
+        op_of(data)->stat = *stat;
+    op_done(op_of(data), rc);
+}
+
+static void on_created(int rc, const char *path, const struct Stat *stat,
+                       const void *data)
+{
+    struct zk_op *op = op_of(data);
+
+    if (!rc && stat)
+        op->stat = *stat;
+    if (!rc && (!path || !op_text(op, path, (int)strlen(path))))
+        rc = ZMARSHALLINGERROR;
+    op_done(op, rc);
+}
+
+static void on_data(int rc, const char *text, int len, const struct Stat *stat,
+                    const void *data)
+{
+    struct zk_op *op = op_of(data);
+
+    if (!rc && stat)
+        op->stat = *stat;
+    if (!rc && !op_text(op, text, len))
+        rc = ZMARSHALLINGERROR;
+    op_done(op, rc);
+}
+
+static bool op_names(struct zk_op *op, const struct String_vector *names)
+{
+    int i;
+
+    if (!names || names->count <= 0)
+        return true;
+    op->names.data = hfi_alloc((size_t)names->count * sizeof(char *));
+    if (!op->names.data)
+        return false;
+    for (i = 0; i < names->count; i++) {
+        op->names.data[i] = hfi_strdup(names->data[i]);
+        if (!op->names.data[i])
+            return false;
+        op->names.count++;
+    }
+    return true;
+}
+
+static void on_children(int rc, const struct String_vector *names,
+                        const void *data)
+{
+    if (!rc && !op_names(op_of(data), names))
+        rc = ZMARSHALLINGERROR;
+    op_done(op_of(data), rc);
+}
+
+/* ---- requests ---------------------------------------------------------- */
+
+static struct zk_op *op_new(struct zk_flight *fl)
+{
+    struct zk_op *op = &fl->ops[fl->n++];
+
+    op->flight = fl;
+    op->rc = ZOPERATIONTIMEOUT;
+    pthread_mutex_lock(&fl->ses->conn->mu);
+    fl->pending++;
+    pthread_mutex_unlock(&fl->ses->conn->mu);
+    return op;
+}
+
+/* The library took the request, or will never answer it. */
+static void op_sent(struct zk_op *op, int rc)
+{
+    if (rc)
+        op_done(op, rc);
+}
+
+/* What follows is answered by a server that has asked the leader before; one
+ * that stands alone need not. */
+void zk_sync(struct zk_flight *fl, const char *path)
+{
+    struct zk_op *op = op_new(fl);
+
+    if (fl->ses->sole)
+        op_done(op, ZOK);
+    else
+        op_sent(op, zoo_async(fl->ses->zh, path, on_string, op));
+}
+
+const struct ACL_vector *zk_acl(const struct zk_conn *zc)
+{
+    return zc->auth ? &ZOO_CREATOR_ALL_ACL : &ZOO_OPEN_ACL_UNSAFE;
+}
+
+void zk_create(struct zk_flight *fl, const char *path, const char *data,
+               int mode)
+{
+    struct zk_op *op = op_new(fl);
+
+    op_sent(op, zoo_acreate2(fl->ses->zh, path, data, (int)strlen(data),
+                             zk_acl(fl->ses->conn), mode, on_created, op));
+}
+
+void zk_delete(struct zk_flight *fl, const char *path)
+{
+    struct zk_op *op = op_new(fl);
+
+    op_sent(op, zoo_adelete(fl->ses->zh, path, -1, on_void, op));
+}
+
+void zk_exists(struct zk_flight *fl, const char *path, bool watch)
+{
+    struct zk_op *op = op_new(fl);
+
+    op_sent(op, zoo_awexists(fl->ses->zh, path, watch ? zk_watcher : NULL,
+                             fl->ses, on_stat, op));
+}
+
+void zk_get(struct zk_flight *fl, const char *path)
+{
+    struct zk_op *op = op_new(fl);
+
+    op_sent(op, zoo_awget(fl->ses->zh, path, NULL, NULL, on_data, op));
+}
+
+void zk_children(struct zk_flight *fl, const char *path, bool watch)
+{
+    struct zk_op *op = op_new(fl);
+
+    op_sent(op, zoo_awget_children(fl->ses->zh, path, watch ? zk_watcher : NULL,
+                                   fl->ses, on_children, op));
+}
+
+/* All of them or none; at most three. */
+void zk_multi(struct zk_flight *fl, int n, const zoo_op_t *ops)
+{
+    struct zk_op *op = op_new(fl);
+
+    op_sent(op, zoo_amulti(fl->ses->zh, n, ops, fl->results, on_void, op));
+}
+
+/* ---- meaning ----------------------------------------------------------- */
+
+hf_status zk_no_answer(const struct zk_conn *zc, struct hf_error *err)
+{
+    return hfi_fail(err, HF_UNCERTAIN, "%s: no answer", zc->base.endpoint);
+}
+
+hf_status zk_status(const struct zk_conn *zc, int rc, const char *what,
+                    struct hf_error *err)
+{
+    hf_status st;
+
+    switch (rc) {
+    case ZOK:
+        return HF_OK;
+    case ZCONNECTIONLOSS:
+    case ZOPERATIONTIMEOUT:
+    case ZSESSIONMOVED:
+    case ZSYSTEMERROR:
+        st = HF_UNCERTAIN;
+        break;
+    case ZINVALIDSTATE:
+    case ZSESSIONEXPIRED:
+    case ZCLOSING:
+    case ZTHROTTLEDOP:
+    case ZNOTREADONLY:
+        st = HF_UNAVAILABLE;
+        break;
+    case ZNOAUTH:
+    case ZAUTHFAILED:
+    case ZINVALIDACL:
+    case ZSESSIONCLOSEDREQUIRESASLAUTH:
+        st = HF_DENIED;
+        break;
+    default:
+        st = HF_PROTOCOL;
+    }
+    return hfi_fail(err, st, "%s: %s: %s", zc->base.endpoint, what, zerror(rc));
+}

@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * zk_renew.c - the heartbeat: does every node stand, and is it ours?
+ *
+ * The library keeps a session alive by itself, but it tells of its end only
+ * when a server says so, and a server that is cut off from the leader goes on
+ * answering.  So the proof is our own: a sync, which the leader must answer,
+ * and behind it a look at each node, all in one row per session.  The core
+ * counts from before it was sent.
+ *
+ * A lease of another length than its session's moves to a session that fits:
+ * one transaction removes the node and makes it again, in the other session,
+ * with the same name and thus the same place.
+ *
+ * INVARIANTS
+ *  (1) HF_OK means: the leader answered after the call began, the node is
+ *      there, and its owner is the session that we keep alive.
+ *  (2) A node that moved bears the fence it had.  Nobody can come in between.
+ *  (3) From the first heartbeat on a watch tells of a removal at once.
+ */
+#include "zk.h"
+
+#include "../mem.h"
+
+#include "../banned.h"
+
+/* One item on its way. */
+struct renew_item {
+    struct zk_place *place; /* NULL: nothing more to do */
+    struct zk_session *ses;
+    struct zk_flight *fl;
+    size_t op;
+    bool sender; /* `fl` is to be ended with this one */
+};
+
+static void renew_lost(struct hfi_renewal *item, struct zk_place *place,
+                       hf_loss reason)
+{
+    item->st = HF_LOST;
+    item->reason = reason;
+    if (place) {
+        zk_place_clear(place);
+        place->lost = true;
+    }
+}
+
+/* Take up the item's place, or say at once what has become of it. */
+static void renew_take(struct zk_conn *zc, struct hfi_renewal *item,
+                       struct renew_item *todo, struct zk_session **down)
+{
+    struct zk_place *place = zk_place_find(zc, item->claim->token);
+
+    if (!place || place->doomed || (place->ses && !place->path)) {
+        renew_lost(item, NULL, HF_LOSS_DELETED);
+    } else if (!place->ses) {
+        renew_lost(item, place, HF_LOSS_SESSION);
+    } else if (place->ses->state == ZK_UP) {
+        place->busy = true;
+        place->ses->users++;
+        todo->place = place;
+        todo->ses = place->ses;
+    } else {
+        item->st = HF_UNAVAILABLE;
+        *down = place->ses;
+    }
+}
+
+/* Take up all items; if none has a connection, wait for one to come back. */
+static void renew_take_all(struct zk_conn *zc, struct hfi_renewal *items,
+                           struct renew_item *todo, size_t n, int64_t deadline,
+                           struct hf_error *err)
+{
+    struct zk_session *down;
+    bool any = false;
+    size_t i;
+    int turn;
+
+    pthread_mutex_lock(&zc->mu);
+    for (turn = 0; turn < 2; turn++) {
+        down = NULL;
+        for (i = 0; i < n; i++) {
+            if (items[i].st != HF_LOST)
+                renew_take(zc, &items[i], &todo[i], &down);
+            any = any || todo[i].place;
+        }
+        if (any || !down || turn)
+            break;
+        down->users++;
+        zk_session_up(down, deadline, err);
+        down->users--;
+    }
+    pthread_mutex_unlock(&zc->mu);
+}
+
+/* Send what belongs to the session of item `first`, and all like it. */
+static void renew_send(struct zk_conn *zc, struct renew_item *todo,
+                       size_t first, size_t n)
+{
+    struct zk_session *ses = todo[first].ses;
+    struct zk_flight *fl = zk_flight_new(ses, n - first + 1);
+    size_t i;
+
+    if (!fl)
+        return;
+    todo[first].sender = true;
+    zk_sync(fl, todo[first].place->parent);
+    for (i = first; i < n; i++) {
+        if (!todo[i].place || todo[i].fl || todo[i].ses != ses)
+            continue;
+        todo[i].fl = fl;
+        todo[i].op = fl->n;
+        if (zc->single)
+            zk_get(fl, todo[i].place->path);
+        else
+            zk_exists(fl, todo[i].place->path, true); /* zk_renew.c (3) */
+    }
+}
+
+static struct zk_session *renew_session_by_id(struct zk_conn *zc, int64_t id)
+{
+    struct hfi_link *at;
+
+    for (at = zc->living.next; at != &zc->living; at = at->next)
+        if (hfi_container(at, struct zk_session, link)->id == id)
+            return hfi_container(at, struct zk_session, link);
+    return NULL;
+}
+
+/* recipe=ephemeral: another's node may have our name. */
+static bool renew_is_ours(const struct zk_conn *zc, const struct zk_op *op,
+                          const struct hfi_claim *claim)
+{
+    struct hf_info info = HF_INFO_INIT;
+    char token[HFI_TOKEN_LEN + 1];
+    uint64_t fence;
+
+    if (!zc->single)
+        return true;
+    zk_data_read(op->text, &info, &fence, token);
+    return !strcmp(token, claim->token);
+}
+
+/* With the mutex held, and the answer there.  zk_renew.c (1) */
+static void renew_judge(struct zk_conn *zc, struct hfi_renewal *item,
+                        struct zk_place *place, const struct zk_flight *fl,
+                        const struct zk_op *op, struct hf_error *err)
+{
+    struct zk_session *alt;
+
+    item->st = zk_status(zc, fl->ops[0].rc, "sync", err);
+    if (item->st)
+        return;
+    if (op->rc == ZNONODE) {
+        renew_lost(item, place, HF_LOSS_DELETED);
+    } else if (op->rc) {
+        item->st = zk_status(zc, op->rc, "exists", err);
+    } else if (!place->ses) {
+        renew_lost(item, place, HF_LOSS_SESSION);
+    } else if (!renew_is_ours(zc, op, item->claim)) {
+        renew_lost(item, place, HF_LOSS_STOLEN);
+    } else if (op->stat.ephemeralOwner != place->ses->id) {
+        alt = place->alt && op->stat.ephemeralOwner == place->alt
+                  ? renew_session_by_id(zc, place->alt)
+                  : NULL;
+        if (!alt)
+            renew_lost(item, place, HF_LOSS_STOLEN);
+        else
+            zk_place_bind(place, alt);
+    }
+    place->moving = false;
+    place->alt = 0;
+}
+
+/* zk_renew.c (2) */
+static hf_status renew_move(struct zk_conn *zc, struct zk_place *place,
+                            const struct hfi_renewal *item, int64_t deadline,
+                            struct hf_error *err)
+{
+    struct zk_session *to;
+    struct zk_flight *fl;
+    char data[ZK_DATA_MAX];
+    zoo_op_t ops[2];
+    hf_status st = zk_session_for(zc, item->ttl_ms, deadline, &to, err);
+
+    if (st)
+        return st;
+    fl = zk_flight_new(to, 1);
+    if (!fl) {
+        zk_session_put(to);
+        return hfi_nomem(err);
+    }
+    zk_data_write(data, item->claim, place->fence);
+    zoo_delete_op_init(&ops[0], place->path, -1);
+    zoo_create_op_init(&ops[1], place->path, data, (int)strlen(data),
+                       zk_acl(zc), ZOO_EPHEMERAL, fl->made, sizeof(fl->made));
+    pthread_mutex_lock(&zc->mu);
+    place->moving = true;
+    place->alt = to->id;
+    pthread_mutex_unlock(&zc->mu);
+    zk_multi(fl, 2, ops);
+    if (zk_flight_wait(fl, deadline))
+        st = zk_no_answer(zc, err);
+    else if (fl->ops[0].rc == ZNONODE)
+        st = hfi_fail(err, HF_LOST, "%s: the lock is gone", zc->base.endpoint);
+    else
+        st = zk_status(zc, fl->ops[0].rc, "multi", err);
+    if (!st) {
+        pthread_mutex_lock(&zc->mu);
+        if (to->state == ZK_DEAD)
+            st = HF_LOST;
+        else
+            zk_place_bind(place, to);
+        place->moving = false;
+        place->alt = 0;
+        pthread_mutex_unlock(&zc->mu);
+    }
+    zk_flight_end(fl);
+    zk_session_put(to);
+    return st;
+}
+
+/* The answer is there, or will not come. */
+static void renew_finish(struct zk_conn *zc, struct hfi_renewal *item,
+                         struct renew_item *todo, int64_t deadline,
+                         struct hf_error *err)
+{
+    struct zk_place *place = todo->place;
+    bool fits = false;
+
+    if (!todo->fl || zk_flight_wait(todo->fl, deadline)) {
+        item->st = todo->fl ? zk_no_answer(zc, err) : hfi_nomem(err);
+    } else {
+        pthread_mutex_lock(&zc->mu);
+        renew_judge(zc, item, place, todo->fl, &todo->fl->ops[todo->op], err);
+        fits = place->ses && zk_session_fits(place->ses, item->ttl_ms) &&
+               place->ses->got_ms >= item->ttl_ms + item->ttl_ms / 4;
+        pthread_mutex_unlock(&zc->mu);
+        if (item->st == HF_OK && !fits) {
+            item->st = renew_move(zc, place, item, deadline, err);
+            item->reason = HF_LOSS_DELETED;
+        }
+    }
+    pthread_mutex_lock(&zc->mu);
+    place->busy = false;
+    if (item->st == HF_OK)
+        zk_place_hold(zc, place, item->ttl_ms);
+    pthread_mutex_unlock(&zc->mu);
+}
+
+void zk_renew(struct hfi_conn *conn, struct hfi_renewal *items, size_t n,
+              int64_t deadline, struct hf_error *err)
+{
+    struct zk_conn *zc = (struct zk_conn *)conn;
+    struct renew_item *todo = hfi_alloc(n * sizeof(*todo));
+    size_t i;
+
+    for (i = 0; i < n; i++)
+        items[i].st = HF_UNAVAILABLE;
+    if (!todo)
+        return;
+    renew_take_all(zc, items, todo, n, deadline, err);
+    for (i = 0; i < n; i++)
+        if (todo[i].place && !todo[i].fl)
+            renew_send(zc, todo, i, n);
+    for (i = 0; i < n; i++)
+        if (todo[i].place)
+            renew_finish(zc, &items[i], &todo[i], deadline, err);
+    for (i = 0; i < n; i++) {
+        if (todo[i].sender)
+            zk_flight_end(todo[i].fl);
+        zk_session_put(todo[i].ses);
+    }
+    hfi_free(todo);
+}

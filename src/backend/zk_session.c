@@ -1,0 +1,419 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * zk_session.c - sessions: one for each length of lease that is in use.
+ *
+ * The server ends a session, and with it every ephemeral node, once it has not
+ * heard of it for the session's timeout; that timeout cannot be changed.  So a
+ * client has a session for each length of lease, opened when it is first asked
+ * for and shared by all locks whose leases are about that long.
+ *
+ *     ttl ............ what the holder believes, from the time of sending
+ *     ttl + ttl / 4 .. what the session is asked to last
+ *
+ * The quarter is for ensembles: a follower tells the leader twice a tick which
+ * sessions it has heard of, so the leader may count from half a tick earlier,
+ * and a session lasts two ticks at least.
+ *
+ * INVARIANTS
+ *  (1) A session serves a lease only if the server granted it the quarter more.
+ *      Where it does not grant that much, the lease is refused, with the limit
+ *      in the message.
+ *  (2) A session that has ended is never revived: its places are told, and
+ *      those who wait begin anew in another.
+ *  (3) A handle is closed only when no call uses it, and never in a callback.
+ *
+ * LIMITS  The library resolves host names when a session is opened, in the
+ * caller's thread and without a limit but the resolver's own.
+ */
+#include "zk.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "../mem.h"
+
+#include "../banned.h"
+
+/* The library is linked with its calls to socket() and pipe() going here, so
+ * that its descriptors are close-on-exec from the start. */
+int __real_socket(int domain, int type, int protocol);
+int __wrap_socket(int domain, int type, int protocol);
+int __wrap_pipe(int fds[2]);
+
+int __wrap_socket(int domain, int type, int protocol)
+{
+    return __real_socket(domain, type | SOCK_CLOEXEC, protocol);
+}
+
+int __wrap_pipe(int fds[2])
+{
+    return pipe2(fds, O_CLOEXEC);
+}
+
+/* What the library has to say goes nowhere: nothing of ours prints. */
+static void session_log(const char *message)
+{
+    (void)message;
+}
+
+/* How long a session must last for a lease. */
+static int64_t session_want(int64_t ttl_ms)
+{
+    return ttl_ms + ttl_ms / 4;
+}
+
+/* Is it what a lease of this length should have?  One that the server made
+ * longer than was asked for is its shortest: it serves all that are shorter. */
+bool zk_session_fits(const struct zk_session *ses, int64_t ttl_ms)
+{
+    int64_t want = session_want(ttl_ms);
+
+    if (!ses->got_ms)
+        return ses->asked_ms >= want && ses->asked_ms <= want + want / 4;
+    if (ses->got_ms < want)
+        return ses->got_ms < ses->asked_ms; /* the longest there is */
+    return ses->got_ms <= want + want / 4 || ses->got_ms > ses->asked_ms;
+}
+
+/* ---- events, in the library's thread ----------------------------------- */
+
+/* zk_session.c (2) */
+static void session_died(struct zk_session *ses)
+{
+    struct zk_conn *zc = ses->conn;
+    struct zk_place *place;
+
+    if (ses->state == ZK_DEAD)
+        return;
+    ses->state = ZK_DEAD;
+    hfi_link_remove(&ses->link);
+    hfi_link_append(&zc->dead, &ses->link);
+    hfi_cond_wake(&ses->cond);
+    while (!hfi_link_alone(&ses->places)) {
+        place = hfi_container(ses->places.next, struct zk_place, link);
+        hfi_link_remove(&place->link);
+        place->ses = NULL;
+        place->lost = place->held;
+        if (!place->busy)
+            zk_place_clear(place); /* else its caller will */
+        if (ses->closing)
+            continue;
+        if (place->lost)
+            hfi_gone(&zc->base, place->key, place->token, HF_LOSS_SESSION);
+        else
+            hfi_wake(&zc->base, place->key, place->token);
+        if (place->doomed && !place->busy)
+            zk_place_drop(zc, place);
+    }
+}
+
+/* Connected, for the first time or again: finish what could not be done, and
+ * let everyone look for what they may have missed. */
+static void session_came_up(struct zk_session *ses)
+{
+    struct zk_conn *zc = ses->conn;
+    struct hfi_link *at, *next;
+    struct zk_place *place;
+
+    ses->id = zoo_client_id(ses->zh)->client_id;
+    ses->got_ms = zoo_recv_timeout(ses->zh);
+    ses->state = ZK_UP;
+    zk_ask_alone(ses);
+    hfi_cond_wake(&ses->cond);
+    for (at = ses->places.next; at != &ses->places; at = next) {
+        next = at->next;
+        place = hfi_container(at, struct zk_place, link);
+        if (place->doomed && !place->busy)
+            zk_place_bury(place);
+        else if (!place->held)
+            hfi_wake(&zc->base, place->key, place->token);
+    }
+}
+
+static void session_changed(struct zk_session *ses, int state)
+{
+    if (state == ZOO_CONNECTED_STATE) {
+        session_came_up(ses);
+    } else if (state == ZOO_EXPIRED_SESSION_STATE) {
+        session_died(ses);
+    } else if (state == ZOO_AUTH_FAILED_STATE) {
+        ses->denied = true;
+        session_died(ses);
+    } else if (ses->state == ZK_UP) {
+        ses->state = ZK_CONNECTING;
+        ses->sole = false;
+    }
+}
+
+/* A node has gone, or the children of one have changed. */
+static void session_event(struct zk_session *ses, int type, const char *path)
+{
+    struct hfi_conn *conn = &ses->conn->base;
+    struct hfi_link *at;
+    struct zk_place *place;
+
+    for (at = ses->places.next; at != &ses->places; at = at->next) {
+        place = hfi_container(at, struct zk_place, link);
+        if (place->ahead && !strcmp(place->ahead, path)) {
+            hfi_free(place->ahead);
+            place->ahead = NULL;
+            hfi_wake(conn, place->key, place->token);
+        }
+        if (type == ZOO_DELETED_EVENT && place->path &&
+            !strcmp(place->path, path)) {
+            zk_place_gone(place, HF_LOSS_DELETED);
+        } else if (place->held && place->listening &&
+                   !strcmp(place->parent, path)) {
+            place->listening = false;
+            hfi_wanted(conn, place->key);
+        }
+    }
+}
+
+void zk_watcher(zhandle_t *zh, int type, int state, const char *path,
+                void *context)
+{
+    struct zk_session *ses = context;
+    struct zk_conn *zc = ses->conn;
+
+    pthread_mutex_lock(&zc->mu);
+    if (ses->state != ZK_DEAD) {
+        if (!ses->zh)
+            ses->zh = zh; /* It is not back from zookeeper_init2() yet. */
+        if (type == ZOO_SESSION_EVENT)
+            session_changed(ses, state);
+        else if (path && *path)
+            session_event(ses, type, path);
+    }
+    pthread_mutex_unlock(&zc->mu);
+}
+
+/* ---- beginning and end ------------------------------------------------- */
+
+/* Put a session into the list; it has no handle yet. */
+static struct zk_session *session_new(struct zk_conn *zc, int64_t ttl_ms)
+{
+    struct zk_session *ses = hfi_alloc(sizeof(*ses));
+
+    if (!ses)
+        return NULL;
+    ses->conn = zc;
+    ses->asked_ms = session_want(ttl_ms);
+    if (ses->asked_ms > INT32_MAX / 2)
+        ses->asked_ms = INT32_MAX / 2;
+    hfi_cond_init(&ses->cond);
+    hfi_link_init(&ses->places);
+    hfi_link_init(&ses->flights);
+    hfi_link_init(&ses->errands);
+    hfi_link_init(&ses->link);
+    hfi_link_append(&zc->living, &ses->link);
+    return ses;
+}
+
+/* Open its handle; the mutex is let go meanwhile. */
+static hf_status session_open(struct zk_session *ses, struct hf_error *err)
+{
+    struct zk_conn *zc = ses->conn;
+    sigset_t all, before;
+    zhandle_t *zh;
+    hf_status st = HF_OK;
+    int saved;
+
+    pthread_mutex_unlock(&zc->mu);
+    sigfillset(&all); /* for the threads that it starts */
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    errno = 0;
+    zh = zookeeper_init2(zc->hosts, zk_watcher, (int)ses->asked_ms, NULL, ses,
+                         0, session_log);
+    saved = errno;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (zh && zc->auth)
+        zoo_add_auth(zh, "digest", zc->auth, (int)strlen(zc->auth), NULL, NULL);
+    pthread_mutex_lock(&zc->mu);
+    if (!ses->zh)
+        ses->zh = zh;
+    if (!zh) {
+        st = saved == ENOMEM ? hfi_nomem(err)
+                             : hfi_fail(err, HF_UNAVAILABLE,
+                                        "%s: no such host, or no descriptor",
+                                        zc->base.endpoint);
+        session_died(ses);
+    }
+    return st;
+}
+
+/* Close the handle and free all that hangs on it.  zk_session.c (3) */
+static void session_close(struct zk_session *ses)
+{
+    if (ses->zh)
+        zookeeper_close(ses->zh);
+    zk_flights_drop(ses);
+    zk_errands_drop(ses);
+    hfi_cond_fini(&ses->cond);
+    hfi_free(ses);
+}
+
+static struct zk_session *session_first_dead(struct zk_conn *zc)
+{
+    struct hfi_link *at;
+    struct zk_session *ses;
+
+    for (at = zc->dead.next; at != &zc->dead; at = at->next) {
+        ses = hfi_container(at, struct zk_session, link);
+        if (!ses->users)
+            return ses;
+    }
+    return NULL;
+}
+
+void zk_sessions_reap(struct zk_conn *zc)
+{
+    struct zk_session *ses;
+
+    pthread_mutex_lock(&zc->mu);
+    while ((ses = session_first_dead(zc))) {
+        hfi_link_remove(&ses->link);
+        pthread_mutex_unlock(&zc->mu);
+        session_close(ses);
+        pthread_mutex_lock(&zc->mu);
+    }
+    pthread_mutex_unlock(&zc->mu);
+}
+
+static void session_retire(struct zk_session *ses)
+{
+    ses->closing = true;
+    session_died(ses);
+}
+
+/* Nobody calls any more. */
+void zk_sessions_end(struct zk_conn *zc)
+{
+    pthread_mutex_lock(&zc->mu);
+    while (!hfi_link_alone(&zc->living))
+        session_retire(hfi_container(zc->living.next, struct zk_session, link));
+    pthread_mutex_unlock(&zc->mu);
+    zk_sessions_reap(zc);
+}
+
+/* ---- getting one ------------------------------------------------------- */
+
+hf_status zk_session_up(struct zk_session *ses, int64_t deadline,
+                        struct hf_error *err)
+{
+    struct zk_conn *zc = ses->conn;
+
+    while (ses->state == ZK_CONNECTING && hfi_left_ms(deadline))
+        hfi_cond_wait(&ses->cond, &zc->mu, deadline);
+    if (ses->state == ZK_UP)
+        return HF_OK;
+    if (ses->denied)
+        return hfi_fail(err, HF_DENIED, "%s: the credentials were refused",
+                        zc->base.endpoint);
+    return hfi_fail(err, HF_UNAVAILABLE,
+                    ses->state == ZK_DEAD ? "%s: the session has ended"
+                                          : "%s: no connection",
+                    zc->base.endpoint);
+}
+
+void zk_session_put(struct zk_session *ses)
+{
+    pthread_mutex_t *mu;
+
+    if (!ses)
+        return;
+    mu = &ses->conn->mu;
+    pthread_mutex_lock(mu);
+    ses->users--;
+    pthread_mutex_unlock(mu);
+}
+
+static struct zk_session *session_find(struct zk_conn *zc, int64_t ttl_ms)
+{
+    struct hfi_link *at;
+    struct zk_session *ses;
+
+    for (at = zc->living.next; at != &zc->living; at = at->next) {
+        ses = hfi_container(at, struct zk_session, link);
+        if (ttl_ms < 0 || zk_session_fits(ses, ttl_ms))
+            return ses;
+    }
+    return NULL;
+}
+
+/* A client that never uses the length of lease it was opened with needs no
+ * session for it. */
+static void session_drop_unused(struct zk_conn *zc)
+{
+    struct hfi_link *at;
+    struct zk_session *ses;
+
+    for (at = zc->living.next; at != &zc->living; at = at->next) {
+        ses = hfi_container(at, struct zk_session, link);
+        if (!ses->used && !ses->users && ses->state == ZK_UP) {
+            session_retire(ses);
+            return;
+        }
+    }
+}
+
+static hf_status session_limit(struct zk_session *ses, int64_t ttl_ms,
+                               struct hf_error *err)
+{
+    if (ses->got_ms >= session_want(ttl_ms)) /* zk_session.c (1) */
+        return HF_OK;
+    return hfi_fail(err, HF_INVALID,
+                    "%s: a ttl of %lld ms is more than the server allows: its "
+                    "sessions last %lld ms, so at most %lld",
+                    ses->conn->base.endpoint, (long long)ttl_ms,
+                    (long long)ses->got_ms, (long long)ses->got_ms * 4 / 5);
+}
+
+static hf_status session_get(struct zk_conn *zc, int64_t ttl_ms,
+                             int64_t deadline, struct zk_session **ret,
+                             struct hf_error *err)
+{
+    struct zk_session *ses = session_find(zc, ttl_ms);
+    hf_status st = HF_OK;
+
+    if (!ses) {
+        session_drop_unused(zc);
+        ses = session_new(zc, ttl_ms < 0 ? zc->ttl_ms : ttl_ms);
+        if (!ses)
+            return hfi_nomem(err);
+        ses->users++;
+        st = session_open(ses, err);
+    } else {
+        ses->users++;
+    }
+    if (!st)
+        st = zk_session_up(ses, deadline, err);
+    if (!st && ttl_ms >= 0)
+        st = session_limit(ses, ttl_ms, err);
+    if (st)
+        ses->users--;
+    else
+        *ret = ses;
+    return st;
+}
+
+hf_status zk_session_for(struct zk_conn *zc, int64_t ttl_ms, int64_t deadline,
+                         struct zk_session **ret, struct hf_error *err)
+{
+    hf_status st;
+
+    zk_sessions_reap(zc);
+    pthread_mutex_lock(&zc->mu);
+    st = session_get(zc, ttl_ms, deadline, ret, err);
+    pthread_mutex_unlock(&zc->mu);
+    return st;
+}
+
+hf_status zk_session_any(struct zk_conn *zc, int64_t deadline,
+                         struct zk_session **ret, struct hf_error *err)
+{
+    return zk_session_for(zc, -1, deadline, ret, err);
+}

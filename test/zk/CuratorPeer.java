@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: MIT
+//
+// CuratorPeer HOSTS PATH - Curator's InterProcessMutex at the end of a pipe.
+//
+// Commands, one a line: lock, try, unlock, turns FILE N (add one to the number
+// in FILE, N times, under the lock), pairs MS (acquire and release for so long,
+// and tell how often), keys MS N (N threads on N paths), contend MS N (N clients
+// on one path).  Each is answered with one line.
+import java.nio.file.*;
+import java.util.*;
+import java.util.concurrent.*;
+import java.util.concurrent.atomic.*;
+import org.apache.curator.framework.*;
+import org.apache.curator.framework.recipes.locks.InterProcessMutex;
+import org.apache.curator.retry.ExponentialBackoffRetry;
+
+public class CuratorPeer {
+    static String hosts, path;
+
+    static CuratorFramework client() throws Exception {
+        CuratorFramework c = CuratorFrameworkFactory.newClient(
+            hosts, 20000, 5000, new ExponentialBackoffRetry(50, 5));
+        c.start();
+        c.blockUntilConnected();
+        return c;
+    }
+
+    static void turns(InterProcessMutex mutex, String file, int n)
+        throws Exception {
+        Path at = Paths.get(file);
+        for (int i = 0; i < n; i++) {
+            mutex.acquire();
+            long seen = Long.parseLong(Files.readString(at).trim());
+            Thread.sleep(1);
+            Files.writeString(at, (seen + 1) + "\n");
+            mutex.release();
+        }
+    }
+
+    static long pairs(InterProcessMutex mutex, long ms) throws Exception {
+        long end = System.nanoTime() + ms * 1000000, n = 0;
+        while (System.nanoTime() < end) {
+            mutex.acquire();
+            mutex.release();
+            n++;
+        }
+        return n;
+    }
+
+    // Threads that acquire and release for so long; how often, all together.
+    static long crowd(List<InterProcessMutex> mutexes, long ms)
+        throws Exception {
+        ExecutorService pool = Executors.newCachedThreadPool();
+        List<Future<Long>> results = new ArrayList<>();
+        long sum = 0;
+        for (InterProcessMutex m : mutexes)
+            results.add(pool.submit(() -> pairs(m, ms)));
+        for (Future<Long> f : results)
+            sum += f.get();
+        pool.shutdown();
+        return sum;
+    }
+
+    static long keys(CuratorFramework c, long ms, int n) throws Exception {
+        List<InterProcessMutex> mutexes = new ArrayList<>();
+        for (int i = 0; i < n; i++)
+            mutexes.add(new InterProcessMutex(c, path + "-" + i));
+        return crowd(mutexes, ms);
+    }
+
+    static long contend(long ms, int n) throws Exception {
+        List<InterProcessMutex> mutexes = new ArrayList<>();
+        List<CuratorFramework> clients = new ArrayList<>();
+        for (int i = 0; i < n; i++) {
+            clients.add(client());
+            mutexes.add(new InterProcessMutex(clients.get(i), path));
+        }
+        long sum = crowd(mutexes, ms);
+        for (CuratorFramework c : clients)
+            c.close();
+        return sum;
+    }
+
+    static String answer(CuratorFramework c, InterProcessMutex mutex,
+                         String[] words) throws Exception {
+        switch (words[0]) {
+        case "lock":
+            mutex.acquire();
+            return "locked";
+        case "try":
+            return mutex.acquire(0, TimeUnit.SECONDS) ? "locked" : "busy";
+        case "unlock":
+            mutex.release();
+            return "unlocked";
+        case "turns":
+            turns(mutex, words[1], Integer.parseInt(words[2]));
+            return "done";
+        case "pairs":
+            return "" + pairs(mutex, Long.parseLong(words[1]));
+        case "keys":
+            return "" + keys(c, Long.parseLong(words[1]),
+                             Integer.parseInt(words[2]));
+        case "contend":
+            return "" + contend(Long.parseLong(words[1]),
+                                Integer.parseInt(words[2]));
+        default:
+            return "what";
+        }
+    }
+
+    public static void main(String[] args) throws Exception {
+        hosts = args[0];
+        path = args[1];
+        CuratorFramework c = client();
+        InterProcessMutex mutex = new InterProcessMutex(c, path);
+        Scanner in = new Scanner(System.in);
+        System.out.println("ready");
+        while (in.hasNextLine())
+            System.out.println(answer(c, mutex, in.nextLine().split(" ")));
+        c.close();
+        System.exit(0);
+    }
+}

@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * name.c - names of nodes: numbers that wrap, peers' names, hostile ones.
+ */
+#include "../t.h"
+#include "backend/zk.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool reads(const char *name, int32_t want)
+{
+    int32_t got = 0;
+
+    return zk_number(name, &got) && got == want;
+}
+
+TEST(numbers_of_all_layouts_are_read_with_their_sign)
+{
+    CHECK(reads("_c_01234567-89ab-lock-0000000007", 7));
+    CHECK(reads("_c_01234567-89ab-lock-2147483647", INT32_MAX));
+    CHECK(reads("_c_01234567-89ab-lock--2147483648", INT32_MIN));
+    CHECK(reads("_c_01234567-89ab-lock--000000001", -1));
+    CHECK(reads("0123__lock__0000000007", 7));
+    CHECK(reads("0123__lock__-2147483648", INT32_MIN));
+    CHECK(reads("0123__rlock__0000000009", 9));
+    CHECK(reads("_c_0123-__WRIT__0000000003", 3));
+    CHECK(reads("something0000000012", 12));
+}
+
+TEST(what_has_no_number_is_no_contender)
+{
+    static const char *const names[] = {
+        "",
+        "a",
+        "lock-",
+        "lock-12",
+        "notes",
+        "__lock__",
+        "x-lock-00000000zz",
+        "9999999999",
+        "_c_-lock-99999999999999999999",
+    };
+    int32_t got;
+
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        if (zk_number(names[i], &got))
+            t_fail(__FILE__, __LINE__, "'%s' is read as %d", names[i], got);
+}
+
+TEST(numbers_go_on_when_they_wrap)
+{
+    CHECK(zk_before(1, 2));
+    CHECK(!zk_before(2, 1));
+    CHECK(!zk_before(5, 5));
+    CHECK(zk_before(INT32_MAX, INT32_MIN));
+    CHECK(zk_before(INT32_MAX - 3, INT32_MIN + 3));
+    CHECK(!zk_before(INT32_MIN, INT32_MAX));
+    CHECK(zk_before(-1, 0));
+}
+
+static void rank_of(char **names, int n, const char *prefix,
+                    struct zk_rank *ret)
+{
+    struct String_vector v = {n, names};
+
+    zk_rank(ret, &v, prefix);
+}
+
+TEST(the_queue_keeps_its_order_across_the_wrap)
+{
+    char *names[] = {
+        (char *)"c-lock--2147483648",
+        (char *)"a-lock-2147483646",
+        (char *)"d-lock--2147483647",
+        (char *)"b-lock-2147483647",
+        (char *)"notes",
+    };
+    struct zk_rank rank;
+
+    rank_of(names, 5, "a-lock-", &rank);
+    CHECK(rank.first);
+    CHECK(rank.ahead == NULL);
+    CHECK_EQ(rank.holders, 1);
+    CHECK_EQ(rank.waiters, 3);
+    rank_of(names, 5, "c-lock-", &rank);
+    CHECK(!rank.first);
+    CHECK_STR(rank.head, "a-lock-2147483646");
+    CHECK_STR(rank.ahead, "b-lock-2147483647");
+    CHECK_EQ(rank.place, 2);
+    rank_of(names, 5, "d-lock-", &rank);
+    CHECK_STR(rank.ahead, "c-lock--2147483648");
+    rank_of(names, 5, "e-lock-", &rank);
+    CHECK(rank.own == NULL && !rank.first);
+    rank_of(names, 0, "e-lock-", &rank);
+    CHECK(rank.head == NULL);
+}
+
+TEST(who_joined_holds_too_and_is_waited_for)
+{
+    char *names[] = {(char *)"a-lock-0000000001", (char *)"b-lock-0000000001",
+                     (char *)"c__lock__0000000003"};
+    struct zk_rank rank;
+
+    rank_of(names, 3, "b-lock-", &rank);
+    CHECK(rank.first);
+    CHECK_EQ(rank.holders, 2);
+    CHECK_EQ(rank.waiters, 1);
+    rank_of(names, 3, "c__lock__", &rank);
+    CHECK(!rank.first);
+    CHECK(rank.ahead != NULL);
+}
+
+TEST(keys_become_one_level_of_a_path_and_come_back)
+{
+    static const char *const keys[] = {
+        "job",  "a/b", ".",    "..", "zookeeper", "%2F",
+        "\xff", "a b", "\x01", "/",  "\xc3\xa4",  "%",
+    };
+    struct zk_conn zc = {.root = (char *)""};
+
+    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
+        char *path = zk_key_path(&zc, keys[i]);
+
+        CHECK(path && path[0] == '/' && !strchr(path + 1, '/'));
+        CHECK(strcmp(path, "/zookeeper") != 0);
+        CHECK(strcmp(path, "/.") != 0 && strcmp(path, "/..") != 0);
+        CHECK(zk_key_of_name(path + 1));
+        CHECK_STR(path + 1, keys[i]);
+        free(path);
+    }
+}
+
+TEST(names_have_the_peers_form)
+{
+    const char *token = "0123456789abcdef0123456789abcdef";
+    struct zk_conn zc = {.kazoo = false};
+    char name[ZK_NAME_MAX], other[ZK_NAME_MAX];
+
+    zk_node_prefix(&zc, name, token, NULL);
+    CHECK_STR(name, "_c_01234567-89ab-cdef-0123-456789abcdef-lock-");
+    zk_node_prefix(&zc, name, token, "me");
+    zk_node_prefix(&zc, other, "f123456789abcdef0123456789abcdef", "me");
+    CHECK(zk_name_owned_alike(name, other));
+    zk_node_prefix(&zc, other, token, "you");
+    CHECK(!zk_name_owned_alike(name, other));
+    zk_node_prefix(&zc, other, token, NULL);
+    CHECK(!zk_name_owned_alike(name, other));
+    zc.kazoo = true;
+    zk_node_prefix(&zc, name, token, NULL);
+    CHECK_STR(name, "0123456789abcdef0123456789abcdef__lock__");
+}
+
+TEST(data_comes_back_and_hostile_data_does_no_harm)
+{
+    static const char *const hostile[] = {
+        "",
+        "holdfast\n",
+        "holdfast\nowner=",
+        "holdfast\nowner=%\nnote=%0\nfence=x\n",
+        "holdfast\nfence=99999999999999999999999999999999\n",
+        "holdfast\ntoken=0123456789abcdef0123456789abcdef0\n",
+        "10.0.0.1",
+        "\x01\x02",
+    };
+    struct hfi_claim claim = {
+        .key = "k", .owner = "a\nb=%", .note = "n\xff\n", .token = "t0"};
+    struct hf_info info = HF_INFO_INIT;
+    char data[ZK_DATA_MAX], token[HFI_TOKEN_LEN + 1], *big;
+    uint64_t fence = 3;
+
+    zk_data_write(data, &claim, 77);
+    zk_data_read(data, &info, &fence, token);
+    CHECK_STR(info.owner, "a\nb=%");
+    CHECK_STR(info.note, "n\xff\n");
+    CHECK_STR(token, "t0");
+    CHECK_EQ(fence, 77);
+    for (size_t i = 0; i < sizeof(hostile) / sizeof(hostile[0]); i++)
+        zk_data_read(hostile[i], &info, &fence, token);
+    zk_data_read(NULL, &info, &fence, token);
+    big = malloc(100000);
+    CHECK(big != NULL);
+    memset(big, 'x', 99999);
+    big[99999] = 0;
+    zk_data_read(big, &info, &fence, token);
+    memcpy(big, "holdfast\nnote=", 14);
+    big[99998] = '\n';
+    zk_data_read(big, &info, &fence, token);
+    CHECK_STR(info.note, "");
+    free(big);
+}
+
+T_MAIN

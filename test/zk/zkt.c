@@ -1,0 +1,394 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * zkt.c - the operator and the proxy of the ZooKeeper tests; see zkt.h.
+ */
+#include "zkt.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include <zookeeper/zookeeper.h>
+
+static zhandle_t *operator_zh;
+
+static void nothing(zhandle_t *zh, int type, int state, const char *path,
+                    void *ctx)
+{
+    (void)zh, (void)type, (void)state, (void)path, (void)ctx;
+}
+
+void zkt_begin(void)
+{
+    zoo_set_debug_level(ZOO_LOG_LEVEL_ERROR);
+    operator_zh =
+        zookeeper_init(getenv("HF_ZK_HOSTS"), nothing, 20000, NULL, NULL, 0);
+    CHECK(operator_zh != NULL);
+    t_poll_until(zoo_state(operator_zh) == ZOO_CONNECTED_STATE, 20000);
+}
+
+void zkt_end(void)
+{
+    zookeeper_close(operator_zh);
+    operator_zh = NULL;
+}
+
+/* Reads go to the leader's state, and outlast a change of leader. */
+static int settled(int rc, int64_t end)
+{
+    if (rc != ZCONNECTIONLOSS && rc != ZOPERATIONTIMEOUT)
+        return rc;
+    CHECK_LT(t_now_ms(), end);
+    t_sleep_ms(50);
+    return ZCONNECTIONLOSS;
+}
+
+static int children_of(const char *path, struct String_vector *names)
+{
+    int64_t end = t_now_ms() + 30000;
+    int rc;
+
+    do
+        rc = settled(zoo_get_children(operator_zh, path, 0, names), end);
+    while (rc == ZCONNECTIONLOSS);
+    CHECK(rc == ZOK || rc == ZNONODE || rc == ZNOAUTH);
+    if (rc)
+        names->count = 0;
+    return rc;
+}
+
+int zkt_children(const char *path)
+{
+    struct String_vector names = {0, NULL};
+    int n;
+
+    children_of(path, &names);
+    n = names.count;
+    deallocate_String_vector(&names);
+    return n;
+}
+
+static bool child_of(const char *path, bool last, struct zkt_node *ret)
+{
+    struct String_vector names = {0, NULL};
+    char found[256] = "", full[512];
+
+    children_of(path, &names);
+    for (int i = 0; i < names.count; i++) {
+        const char *name = names.data[i];
+        int order = found[0] ? strcmp(name + strlen(name) - 10,
+                                      found + strlen(found) - 10)
+                             : 0;
+
+        if (!found[0] || (last ? order > 0 : order < 0))
+            snprintf(found, sizeof(found), "%s", name);
+    }
+    deallocate_String_vector(&names);
+    snprintf(full, sizeof(full), "%.250s/%s", path, found);
+    return found[0] && zkt_read(full, ret);
+}
+
+bool zkt_first(const char *path, struct zkt_node *ret)
+{
+    return child_of(path, false, ret);
+}
+
+bool zkt_last(const char *path, struct zkt_node *ret)
+{
+    return child_of(path, true, ret);
+}
+
+bool zkt_read(const char *path, struct zkt_node *ret)
+{
+    int len = sizeof(ret->data) - 1, rc;
+    struct Stat stat;
+
+    rc = zoo_get(operator_zh, path, 0, ret->data, &len, &stat);
+    CHECK(rc == ZOK || rc == ZNONODE);
+    if (rc)
+        return false;
+    ret->data[len > 0 ? len : 0] = 0;
+    snprintf(ret->path, sizeof(ret->path), "%s", path);
+    ret->czxid = stat.czxid;
+    ret->owner = stat.ephemeralOwner;
+    return true;
+}
+
+void zkt_remove(const char *path)
+{
+    CHECK_EQ(zoo_delete(operator_zh, path, -1), ZOK);
+}
+
+void zkt_make(const char *path, const char *data)
+{
+    CHECK_EQ(zoo_create(operator_zh, path, data, (int)strlen(data),
+                        &ZOO_OPEN_ACL_UNSAFE, 0, NULL, 0),
+             ZOK);
+}
+
+const char *zkt_path(const char *key)
+{
+    static char paths[4][512];
+    static int next;
+    char *path = paths[next++ % 4];
+
+    snprintf(path, sizeof(paths[0]), "/hf-test/%s", key);
+    return path;
+}
+
+const char *zkt_key(const char *suffix)
+{
+    static char keys[8][128];
+    static int next;
+    char *key = keys[next++ % 8];
+
+    snprintf(key, sizeof(keys[0]), "zk-%d-%s", (int)getpgrp(), suffix);
+    return key;
+}
+
+/* ---- the proxy --------------------------------------------------------- */
+
+enum { LINKS = 32, FRAME = 1 << 16 };
+
+/* One connection through the proxy, and what of a request is here so far. */
+struct link {
+    int client, server; /* -1: free */
+    size_t have;
+    bool greeted; /* its first frame is no request */
+    unsigned char buf[FRAME];
+};
+
+static void link_close(struct link *link)
+{
+    if (link->client >= 0)
+        close(link->client);
+    if (link->server >= 0)
+        close(link->server);
+    link->client = link->server = -1;
+    link->have = 0;
+    link->greeted = false;
+}
+
+static void link_open(struct zkt_proxy *proxy, struct link *links)
+{
+    struct sockaddr_in to = {.sin_family = AF_INET,
+                             .sin_port = htons((uint16_t)proxy->target),
+                             .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    int fd = accept4(proxy->listener, NULL, NULL, SOCK_CLOEXEC), i;
+
+    if (fd < 0)
+        return;
+    for (i = 0; i < LINKS && links[i].client >= 0; i++)
+        ;
+    CHECK_LT(i, LINKS);
+    links[i].client = fd;
+    links[i].server = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (connect(links[i].server, (struct sockaddr *)&to, sizeof(to)) < 0)
+        link_close(&links[i]);
+}
+
+static bool pass_on(int fd, const unsigned char *buf, size_t len)
+{
+    while (len) {
+        ssize_t n = send(fd, buf, len, MSG_NOSIGNAL);
+
+        if (n <= 0)
+            return false;
+        buf += n;
+        len -= (size_t)n;
+    }
+    return true;
+}
+
+/* Is this the request at which to cut?  Pings and greetings do not count. */
+static bool counts_down(struct zkt_proxy *proxy, struct link *link)
+{
+    uint32_t type;
+
+    if (!link->greeted) {
+        link->greeted = true;
+        return false;
+    }
+    memcpy(&type, link->buf + 8, 4);
+    if (ntohl(type) == 11 || !atomic_load(&proxy->cut))
+        return false;
+    return atomic_fetch_sub(&proxy->left, 1) == 0;
+}
+
+/* Pass on whole requests; false when the connection is to end. */
+static bool link_requests(struct zkt_proxy *proxy, struct link *link)
+{
+    uint32_t len;
+    size_t size;
+    int cut;
+
+    while (link->have >= 4) {
+        memcpy(&len, link->buf, 4);
+        size = ntohl(len) + 4;
+        if (size > FRAME || link->have < size)
+            return size <= FRAME;
+        if (counts_down(proxy, link)) {
+            cut = atomic_exchange(&proxy->cut, ZKT_NEVER);
+            if (cut == ZKT_AFTER) {
+                pass_on(link->server, link->buf, size);
+                t_sleep_ms(30); /* It is executed; its answer is dropped. */
+            }
+            atomic_fetch_add(&proxy->cuts, 1);
+            return false;
+        }
+        if (!pass_on(link->server, link->buf, size))
+            return false;
+        link->have -= size;
+        memmove(link->buf, link->buf + size, link->have);
+    }
+    return true;
+}
+
+static bool link_turn(struct zkt_proxy *proxy, struct link *link, bool up,
+                      bool down)
+{
+    unsigned char answer[4096];
+    ssize_t n;
+
+    if (up) {
+        n = recv(link->client, link->buf + link->have, FRAME - link->have, 0);
+        if (n <= 0)
+            return false;
+        link->have += (size_t)n;
+        if (!link_requests(proxy, link))
+            return false;
+    }
+    if (down) {
+        n = recv(link->server, answer, sizeof(answer), 0);
+        if (n <= 0 || !pass_on(link->client, answer, (size_t)n))
+            return false;
+    }
+    return true;
+}
+
+static void *proxy_run(void *arg)
+{
+    struct zkt_proxy *proxy = arg;
+    struct link *links = calloc(LINKS, sizeof(*links));
+    struct pollfd fds[2 * LINKS + 1];
+    int i;
+
+    for (i = 0; i < LINKS; i++)
+        links[i].client = links[i].server = -1;
+    while (!atomic_load(&proxy->stop)) {
+        if (atomic_load(&proxy->frozen)) {
+            t_sleep_ms(5);
+            continue;
+        }
+        fds[2 * LINKS] =
+            (struct pollfd){.fd = proxy->listener, .events = POLLIN};
+        for (i = 0; i < LINKS; i++) {
+            fds[2 * i] =
+                (struct pollfd){.fd = links[i].client, .events = POLLIN};
+            fds[2 * i + 1] =
+                (struct pollfd){.fd = links[i].server, .events = POLLIN};
+        }
+        if (poll(fds, 2 * LINKS + 1, 10) <= 0 || atomic_load(&proxy->frozen))
+            continue;
+        for (i = 0; i < LINKS; i++)
+            if (links[i].client >= 0 &&
+                !link_turn(proxy, &links[i], fds[2 * i].revents != 0,
+                           fds[2 * i + 1].revents != 0))
+                link_close(&links[i]);
+        if (fds[2 * LINKS].revents)
+            link_open(proxy, links);
+    }
+    for (i = 0; i < LINKS; i++)
+        link_close(&links[i]);
+    free(links);
+    return NULL;
+}
+
+void zkt_proxy_start(struct zkt_proxy *proxy)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET,
+                             .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    const char *hosts = getenv("HF_ZK_HOSTS");
+    socklen_t len = sizeof(at);
+
+    memset(proxy, 0, sizeof(*proxy));
+    proxy->target = (int)strtol(strchr(hosts, ':') + 1, NULL, 10);
+    proxy->listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    CHECK_EQ(bind(proxy->listener, (struct sockaddr *)&at, sizeof(at)), 0);
+    CHECK_EQ(listen(proxy->listener, 16), 0);
+    getsockname(proxy->listener, (struct sockaddr *)&at, &len);
+    proxy->port = ntohs(at.sin_port);
+    CHECK_EQ(pthread_create(&proxy->thread, NULL, proxy_run, proxy), 0);
+}
+
+void zkt_proxy_stop(struct zkt_proxy *proxy)
+{
+    atomic_store(&proxy->stop, 1);
+    pthread_join(proxy->thread, NULL);
+    close(proxy->listener);
+}
+
+const char *zkt_proxy_url(struct zkt_proxy *proxy, const char *options)
+{
+    static char url[256];
+
+    snprintf(url, sizeof(url), "zk://127.0.0.1:%d/hf-test%s", proxy->port,
+             options);
+    return url;
+}
+
+/* ---- locks ------------------------------------------------------------- */
+
+const char *zkt_url(const char *options)
+{
+    static _Thread_local char url[512];
+
+    snprintf(url, sizeof(url), "%s%s", getenv("HF_TEST_URL"), options);
+    return url;
+}
+
+hf_client *zkt_open(const char *url)
+{
+    hf_client *client = NULL;
+
+    CHECK_OK(hf_open(url, NULL, &client, &t_err));
+    return client;
+}
+
+struct hf_lock_opts zkt_opts(int64_t ttl_ms)
+{
+    struct hf_lock_opts opts = HF_LOCK_OPTS_INIT;
+
+    opts.ttl_ms = ttl_ms;
+    return opts;
+}
+
+static void *wait_run(void *arg)
+{
+    struct zkt_waiter *w = arg;
+
+    w->status =
+        hf_acquire(w->client, w->key, w->wait_ms, &w->opts, &w->lk, &w->err);
+    atomic_store(&w->done, true);
+    return NULL;
+}
+
+void zkt_wait_start(struct zkt_waiter *w, hf_client *client, const char *key,
+                    int64_t wait_ms, int64_t ttl_ms)
+{
+    memset(w, 0, sizeof(*w));
+    w->client = client;
+    w->key = key;
+    w->wait_ms = wait_ms;
+    w->opts = zkt_opts(ttl_ms);
+    CHECK_EQ(pthread_create(&w->thread, NULL, wait_run, w), 0);
+}
+
+hf_status zkt_wait_end(struct zkt_waiter *w)
+{
+    pthread_join(w->thread, NULL);
+    t_err = w->err;
+    return w->status;
+}

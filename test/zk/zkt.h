@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * zkt.h - what the ZooKeeper tests have in common.
+ *
+ * An operator who looks at the service with the plain library and sees what is
+ * really there, and a proxy between a client and the server that can cut the
+ * connection at a chosen request, or freeze it.
+ */
+#ifndef ZKT_H
+#define ZKT_H
+
+#include "../t.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the operator ------------------------------------------------------ */
+
+struct zkt_node {
+    char path[512];
+    int64_t czxid, owner; /* owner: the session, 0 if it is not ephemeral */
+    char data[1024];
+};
+
+void zkt_begin(void); /* connect; HF_ZK_HOSTS names the servers */
+void zkt_end(void);
+int zkt_children(const char *path); /* how many; 0 if there is no such node */
+/* The child with the lowest or highest number; false if there is none. */
+bool zkt_first(const char *path, struct zkt_node *ret);
+bool zkt_last(const char *path, struct zkt_node *ret);
+bool zkt_read(const char *path, struct zkt_node *ret);
+void zkt_remove(const char *path);
+void zkt_make(const char *path, const char *data);
+
+/* The path of the node of a key of the test's URL; good for the next three. */
+const char *zkt_path(const char *key);
+const char *zkt_key(const char *suffix);
+
+/* ---- the proxy --------------------------------------------------------- */
+
+enum zkt_cut {
+    ZKT_NEVER,
+    ZKT_BEFORE, /* the request is not passed on */
+    ZKT_AFTER   /* it is, and its answer is not */
+};
+
+struct zkt_proxy {
+    pthread_t thread;
+    int listener, port, target;
+    atomic_int stop;
+    atomic_int frozen; /* nothing is passed on, nothing is closed */
+    atomic_int cut;    /* enum zkt_cut, of the request when `left` is 0 */
+    atomic_int left;   /* requests before that */
+    atomic_int cuts;   /* how often it happened */
+};
+
+/* Between us and the first server. */
+void zkt_proxy_start(struct zkt_proxy *proxy);
+void zkt_proxy_stop(struct zkt_proxy *proxy);
+const char *zkt_proxy_url(struct zkt_proxy *proxy, const char *options);
+
+/* ---- locks ------------------------------------------------------------- */
+
+hf_client *zkt_open(const char *url);
+const char *zkt_url(const char *options);
+struct hf_lock_opts zkt_opts(int64_t ttl_ms);
+
+/* hf_acquire() in a thread. */
+struct zkt_waiter {
+    hf_client *client;
+    const char *key;
+    int64_t wait_ms;
+    struct hf_lock_opts opts;
+    pthread_t thread;
+    hf_status status;
+    struct hf_error err;
+    hf_lock *lk;
+    atomic_bool done;
+};
+void zkt_wait_start(struct zkt_waiter *w, hf_client *client, const char *key,
+                    int64_t wait_ms, int64_t ttl_ms);
+hf_status zkt_wait_end(struct zkt_waiter *w);
+
+#endif
