@@ -384,8 +384,6 @@ static hf_status link_greet(struct h2_link *link, int64_t deadline,
     char buf[1024];
     ssize_t got;
 
-    if (!session_begin(link))
-        return hfi_nomem(err);
     while (!link->greeted) {
         if (link->out_len && !hfi_stream_write(&link->stream, link->out,
                                                link->out_len, deadline))
@@ -404,16 +402,13 @@ static hf_status link_greet(struct h2_link *link, int64_t deadline,
     return HF_OK;
 }
 
-hf_status h2_link_open(struct hfi_h2 *h2, size_t end, int64_t deadline,
-                       struct h2_link **ret, struct hf_error *err)
+struct h2_link *h2_link_new(struct hfi_h2 *h2, size_t end)
 {
     const struct hfi_endpoint *to = &h2->ends[end];
     struct h2_link *link = hfi_alloc(sizeof(*link));
-    int64_t limit = hfi_now() + H2_GREET_MS;
-    hf_status st;
 
     if (!link)
-        return hfi_nomem(err);
+        return NULL;
     link->h2 = h2;
     link->end = end;
     link->tls = to->tls != NULL;
@@ -421,9 +416,24 @@ hf_status h2_link_open(struct hfi_h2 *h2, size_t end, int64_t deadline,
     hfi_link_init(&link->calls);
     hfi_link_init(&link->own.link);
     hfi_endpoint_name(to, link->authority, sizeof(link->authority));
+    if (session_begin(link))
+        return link;
+    h2_link_free(link);
+    return NULL;
+}
+
+hf_status h2_link_open(struct hfi_h2 *h2, size_t end, int64_t deadline,
+                       struct h2_link **ret, struct hf_error *err)
+{
+    struct h2_link *link = h2_link_new(h2, end);
+    int64_t limit = hfi_now() + H2_GREET_MS;
+    hf_status st;
+
+    if (!link)
+        return hfi_nomem(err);
     if (h2->nends == 1 || limit > deadline)
         limit = deadline;
-    st = hfi_stream_open(&link->stream, to, limit, err);
+    st = hfi_stream_open(&link->stream, &h2->ends[end], limit, err);
     if (!st)
         st = link_greet(link, limit, err);
     if (st)

@@ -31,6 +31,9 @@ struct h2_link {
     struct hfi_h2_call own; /* the stream of hfi_h2_open() */
 };
 
+/* One that is not connected: all it is to send stands in link->out. */
+struct h2_link *h2_link_new(struct hfi_h2 *, size_t end);
+
 /* Connect, and have the server's greeting: one that is stopped accepts
  * connections too. */
 hf_status h2_link_open(struct hfi_h2 *, size_t end, int64_t deadline,
