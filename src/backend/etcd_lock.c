@@ -342,8 +342,12 @@ static hf_status take_once(struct take *t, struct hf_error *err)
         grant->fence = 0;
     }
     st = take_send(t, err);
-    if (st)
+    if (st) {
+        /* A final failure may come after the deed. */
+        if (st != HF_LOST && st != HF_UNAVAILABLE && st != HF_UNCERTAIN)
+            grant->placed = true;
         return st;
+    }
     if (!t->revision && grant->fence) {
         grant->fence = 0;
         return HF_LOST;
@@ -382,6 +386,8 @@ static bool take_goes_on(struct take *t, hf_status *st, struct hf_error *err)
         return false;
     if (t->holder_revision)
         return take_joins(t, st, err);
+    if (t->claim->queue && !t->revision)
+        return true; /* There was nobody left to join. */
     if (t->revision && etcd_ref(t->grant)->watched)
         *st = etcd_watch_before(t->ec, t->claim, t->grant, t->before, &fresh,
                                 t->deadline, err);
@@ -401,6 +407,13 @@ hf_status etcd_try_acquire(struct hfi_conn *conn, const struct hfi_claim *claim,
                      .deadline = deadline};
     hf_status st;
 
+    if (!grant->fence && etcd_ref(grant)->lease[0] == '~') {
+        /* Joining had no answer: it will not be asked for under that name. */
+        st = etcd_release(conn, claim, grant, deadline, err);
+        if (st && st != HF_LOST)
+            return st;
+        etcd_ref(grant)->lease[0] = '\0';
+    }
     etcd_dir(t.ec, claim->key, t.dir, sizeof(t.dir));
     memcpy(t.end, t.dir, sizeof(t.end));
     etcd_end(t.end);

@@ -151,8 +151,11 @@ hf_status etcd_send(struct etcd_conn *ec, struct etcd_batch *batch,
     if (!st)
         st = hfi_h2_call(&ec->h2, batch->calls, batch->n, token, deadline, err);
     hfi_free(token);
-    if (!st && ec->user)
+    if (!st && ec->user) {
         st = send_refused(ec, batch, age, deadline, err);
+        if (st && batch->n > 1)
+            st = hfi_restate(err, HF_UNCERTAIN); /* The rest was done. */
+    }
     return st;
 }
 

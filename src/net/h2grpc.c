@@ -315,6 +315,7 @@ hf_status hfi_h2_call(struct hfi_h2 *h2, struct hfi_h2_call *calls, size_t n,
 {
     struct h2_link *link = NULL;
     hf_status st, one = HF_OK;
+    bool taken = false;
     int64_t sent_at;
     size_t i;
 
@@ -339,9 +340,12 @@ hf_status hfi_h2_call(struct hfi_h2 *h2, struct hfi_h2_call *calls, size_t n,
     for (i = 0; i < n; i++) {
         if (!hfi_link_alone(&calls[i].link) || calls[i].done)
             call_wait(link, &calls[i], sent_at, deadline);
+        taken = taken || calls[i].st != HF_UNAVAILABLE;
         if (calls[i].st && !st)
             st = one ? calls[i].st : call_fail(link, &calls[i], err);
     }
+    if (st && taken)
+        st = hfi_restate(err, HF_UNCERTAIN);
     link_pass_reading(link);
     link_put(link);
 out:

@@ -71,8 +71,9 @@ void hfi_h2_fini(struct hfi_h2 *);
 void hfi_h2_forget(struct hfi_h2 *); /* in a forked child */
 
 /* Send `n` requests together and wait for their answers; `token` may be NULL.
- * Returns the first failure, and each call has its own: HF_UNAVAILABLE, it was
- * not taken; HF_UNCERTAIN, it was sent and has no answer. */
+ * Each call has its status: HF_UNAVAILABLE, it was not taken; HF_UNCERTAIN, it
+ * was sent and has no answer.  If one failed that is returned, and
+ * HF_UNAVAILABLE only if none was taken. */
 hf_status hfi_h2_call(struct hfi_h2 *, struct hfi_h2_call *, size_t n,
                       const char *token, int64_t deadline, struct hf_error *);
 void hfi_h2_done(struct hfi_h2_call *);
