@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * etcd.h - what the parts of the etcd: backend share.
+ *
+ *   etcd.c        the rules; opening
+ *   etcd_lock.c   taking and giving back
+ *   etcd_renew.c  keeping
+ *   etcd_watch.c  wake-ups, over a connection of their own
+ *   etcd_look.c   inspect, list, break
+ *   etcd_lease.c  the leases of this client and what hangs on them
+ *   etcd_name.c   names of keys, and what stands in them
+ *   etcd_rpc.c    calls: packing, credentials, errors
+ */
+#ifndef HFI_BACKEND_ETCD_H
+#define HFI_BACKEND_ETCD_H
+
+#include "../map.h"
+#include "../net/h2grpc.h"
+#include "etcd.pb-c.h"
+
+#define ETCD_PREFIX_MAX 256
+
+/* The prefix, each byte of the key escaped, '/', a lease, '-' and a token. */
+#define ETCD_NAME_MAX                                                          \
+    (ETCD_PREFIX_MAX + 3 * HF_KEY_MAX + 1 + 17 + 1 + HFI_TOKEN_LEN + 1)
+#define ETCD_MAIL_MAX (ETCD_PREFIX_MAX + 7 + 16 + 1 + HFI_TOKEN_LEN + 1)
+#define ETCD_VALUE_MAX                                                         \
+    (8 + HFI_TOKEN_LEN + 3 * HF_OWNER_MAX + 3 * HF_NOTE_MAX + 8)
+
+/* The sum of all calls that go out together. */
+#define ETCD_CALLS_MAX 16
+
+/* How many keys that have lapsed are removed along the way. */
+#define ETCD_SWEEP_MAX 4
+
+/* One lease of ours. */
+struct etcd_lease {
+    struct hfi_link link; /* in conn->leases */
+    struct hfi_link keys; /* of struct etcd_key, the longest unproven first */
+    int64_t id;           /* 0: being granted */
+    int64_t seconds;      /* what was asked for */
+    int64_t ttl_ms;       /* what was granted */
+    int64_t sure;         /* the server keeps it until then */
+    int64_t mail;         /* the watch on word of broken locks; see watch_mu */
+    bool dead;            /* the server said so */
+};
+
+/* A key that hangs on a lease.  If it is not proven again before `end`, it must
+ * lapse although the lease goes on. */
+struct etcd_key {
+    struct hfi_node node; /* in conn->keys, by its token */
+    struct hfi_link link; /* in lease->keys */
+    int64_t end;
+    int64_t revision; /* at which it was made; 0: not known */
+    bool swept;       /* its removal is on the wire */
+    char token[HFI_TOKEN_LEN + 1];
+    char name[];
+};
+
+/* What a grant remembers, in its `ref`.  Another process needs the lease. */
+struct etcd_ref {
+    char lease[18]; /* in hex, as in the name of the key; '~' if it joined */
+    char held;      /* 1: this claim has the lock */
+    char watched;   /* 1: wake me */
+    int64_t watch;  /* its watch, or 0 */
+};
+
+struct etcd_conn {
+    struct hfi_conn base;
+    bool opened;
+    struct hfi_h2 h2;
+    struct hfi_endpoint ends[HFI_HOSTS_MAX];
+    size_t nends;
+    struct ssl_ctx_st *tls;
+    char prefix[ETCD_PREFIX_MAX];
+    char *user, *password;
+    _Atomic uint64_t term; /* the highest that was seen */
+
+    pthread_mutex_t mu; /* guards the rest of this part */
+    pthread_cond_t settled;
+    char *token;
+    unsigned token_age; /* counts the tokens that we had */
+    bool logging_in;
+    struct hfi_link leases; /* of struct etcd_lease */
+    struct hfi_map keys;    /* of struct etcd_key */
+
+    pthread_mutex_t watch_mu; /* guards the rest */
+    pthread_cond_t watch_cond;
+    struct h2_link *watch;
+    bool watch_opening;
+    bool watch_refused;    /* its token is too old */
+    unsigned watch_age;    /* of its token */
+    unsigned watch_forget; /* tokens up to this age are too old */
+    int64_t watch_last;    /* the last id */
+    int64_t watch_heard;   /* when something last came */
+    struct hfi_map watches;
+    atomic_int watch_fd;
+};
+
+/* etcd_name.c */
+void etcd_dir(const struct etcd_conn *, const char *key, char *ret,
+              size_t size); /* "PREFIX KEY/" */
+void etcd_name(const struct etcd_conn *, const struct hfi_claim *,
+               const struct hfi_grant *, char *ret, size_t size);
+void etcd_mail(const struct etcd_conn *, int64_t lease, const char *token,
+               char *ret, size_t size);
+ProtobufCBinaryData etcd_text(const char *text);
+/* The first key after all that begin with `text`, which is changed. */
+ProtobufCBinaryData etcd_end(char *text);
+bool etcd_is(ProtobufCBinaryData, const char *text);
+void etcd_value(const struct hfi_claim *, char *ret, size_t size);
+/* What stands in a value; "" where there is nothing of ours. */
+struct etcd_words {
+    char token[HFI_TOKEN_LEN + 1];
+    char owner[HF_OWNER_MAX + 1]; /* injected; "" if it is not */
+    char note[HF_NOTE_MAX + 1];
+};
+void etcd_read_value(ProtobufCBinaryData, struct etcd_words *ret);
+
+/* etcd_rpc.c: several calls that go out together. */
+struct etcd_batch {
+    struct hfi_h2_call calls[ETCD_CALLS_MAX];
+    size_t n;
+    bool failed; /* no memory */
+    /* which of the calls remove a key that has lapsed, and its token */
+    size_t swept[ETCD_SWEEP_MAX], nswept;
+    char tokens[ETCD_SWEEP_MAX][HFI_TOKEN_LEN + 1];
+};
+/* Each adds a call and returns its number. */
+size_t etcd_add(struct etcd_batch *, const char *path,
+                const ProtobufCMessage *);
+hf_status etcd_send(struct etcd_conn *, struct etcd_batch *, int64_t deadline,
+                    struct hf_error *);
+void etcd_batch_free(struct etcd_batch *);
+/* The answer of a call, or why there is none; freed with
+ * protobuf_c_message_free_unpacked(). */
+hf_status etcd_answer(struct etcd_conn *, const struct etcd_batch *, size_t i,
+                      const ProtobufCMessageDescriptor *,
+                      ProtobufCMessage **ret, struct hf_error *);
+bool etcd_is_lease_gone(const struct etcd_batch *, size_t i);
+/* One call and its answer. */
+hf_status etcd_call(struct etcd_conn *, const char *path,
+                    const ProtobufCMessage *,
+                    const ProtobufCMessageDescriptor *, ProtobufCMessage **ret,
+                    int64_t deadline, struct hf_error *);
+void etcd_free(void *message);
+hf_status etcd_nonsense(struct etcd_conn *, struct hf_error *);
+/* A copy of the token to call with, or NULL. */
+hf_status etcd_token(struct etcd_conn *, unsigned age, char **ret,
+                     unsigned *ret_age, int64_t deadline, struct hf_error *);
+
+#define ETCD_RANGE      "/etcdserverpb.KV/Range"
+#define ETCD_TXN        "/etcdserverpb.KV/Txn"
+#define ETCD_GRANT      "/etcdserverpb.Lease/LeaseGrant"
+#define ETCD_REVOKE     "/etcdserverpb.Lease/LeaseRevoke"
+#define ETCD_KEEP_ALIVE "/etcdserverpb.Lease/LeaseKeepAlive"
+#define ETCD_TTL        "/etcdserverpb.Lease/LeaseTimeToLive"
+#define ETCD_WATCH      "/etcdserverpb.Watch/Watch"
+#define ETCD_LOGIN      "/etcdserverpb.Auth/Authenticate"
+
+/* etcd_lease.c */
+hf_status etcd_lease_get(struct etcd_conn *, int64_t ttl_ms,
+                         struct etcd_lease **ret, int64_t deadline,
+                         struct hf_error *);
+/* Add to the batch what makes sure that the lease lasts until `end`, and that
+ * what has lapsed on it goes; SIZE_MAX if nothing is needed. */
+size_t etcd_lease_prove(struct etcd_conn *, struct etcd_lease *, int64_t end,
+                        struct etcd_batch *);
+/* What came of it: HF_OK, HF_LOST if the lease is gone. */
+hf_status etcd_lease_proven(struct etcd_conn *, struct etcd_lease *,
+                            const struct etcd_batch *, size_t i, int64_t sent,
+                            struct hf_error *);
+void etcd_lease_gone(struct etcd_conn *, struct etcd_lease *);
+void etcd_lease_close(struct etcd_conn *, int64_t deadline);
+/* The key of this claim is good until `end`: remember it before it is sent, and
+ * again when its revision is known.  HF_LOST if it has lapsed and is about to
+ * be removed. */
+hf_status etcd_key_note(struct etcd_conn *, struct etcd_lease *,
+                        const char *token, const char *name, int64_t revision,
+                        int64_t end);
+void etcd_key_forget(struct etcd_conn *, const char *token);
+/* After a batch: what was swept is forgotten. */
+void etcd_key_swept(struct etcd_conn *, const struct etcd_batch *);
+
+/* etcd_watch.c */
+hf_status etcd_watch(struct hfi_conn *, const struct hfi_claim *,
+                     struct hfi_grant *, int64_t deadline, struct hf_error *);
+void etcd_unwatch(struct hfi_conn *, const struct hfi_claim *,
+                  struct hfi_grant *);
+hf_status etcd_watch_before(struct etcd_conn *, const struct hfi_claim *,
+                            struct hfi_grant *, const char *before, bool *fresh,
+                            int64_t deadline, struct hf_error *);
+/* Hear of locks on this lease that an operator breaks, if it can be had; else
+ * their renewal tells. */
+void etcd_watch_mail(struct etcd_conn *, struct etcd_lease *, int64_t deadline);
+int etcd_watch_fd(struct hfi_conn *);
+void etcd_watch_pump(struct hfi_conn *);
+void etcd_watch_close(struct etcd_conn *);
+
+/* The rest of the vtable. */
+hf_status etcd_try_acquire(struct hfi_conn *, const struct hfi_claim *,
+                           struct hfi_grant *, struct hfi_busy *,
+                           int64_t deadline, struct hf_error *);
+void etcd_renew(struct hfi_conn *, struct hfi_renewal *, size_t n,
+                int64_t deadline, struct hf_error *);
+hf_status etcd_release(struct hfi_conn *, const struct hfi_claim *,
+                       struct hfi_grant *, int64_t deadline, struct hf_error *);
+hf_status etcd_attach(struct hfi_conn *, const struct hfi_claim *,
+                      const struct hf_handle *, struct hfi_grant *,
+                      struct hf_error *);
+hf_status etcd_inspect(struct hfi_conn *, const char *key, struct hf_info *ret,
+                       int64_t deadline, struct hf_error *);
+hf_status etcd_list(struct hfi_conn *, const char *prefix, hf_list_fn *,
+                    void *arg, int64_t deadline, struct hf_error *);
+hf_status etcd_break(struct hfi_conn *, const char *key, uint64_t fence,
+                     int64_t deadline, struct hf_error *);
+
+/* A claim's own create revision is its fence from the moment it has a place. */
+static inline struct etcd_ref *etcd_ref(struct hfi_grant *grant)
+{
+    return (struct etcd_ref *)(void *)&grant->ref;
+}
+
+#endif

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * etcd_name.c - names of keys, and what stands in them.
+ *
+ *   PREFIX KEY/LEASE-TOKEN     the place of one claim in the queue for KEY
+ *
+ * Everything below "PREFIX KEY/" queues for KEY, also what `etcdctl lock` and
+ * Go's concurrency.Mutex put there.  So a key must not look like something
+ * below another: its slashes are escaped, as are '%' and control characters.
+ *
+ *   PREFIX%break/LEASE/TOKEN   word for the holder that its lock was broken,
+ *                              with the key as its value; no escape looks so
+ *
+ * The value of a place is four words, "hf1 TOKEN OWNER NOTE", escaped likewise; others
+ * leave theirs empty.  It is for people and for owner ids, never for safety.
+ */
+#include "etcd.h"
+
+#include <inttypes.h>
+
+#include "../escape.h"
+
+#include "../banned.h"
+
+#define NAME_KEEP " !\"#$&'()*+,-.:;<=>?@[\\]^_`{|}~"
+#define WORD_KEEP "!\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~"
+
+void etcd_dir(const struct etcd_conn *ec, const char *key, char *ret,
+              size_t size)
+{
+    size_t len = (size_t)snprintf(ret, size, "%s", ec->prefix);
+
+    len += hfi_escape(ret + len, size - len, key, NAME_KEEP);
+    if (len + 1 < size)
+        memcpy(ret + len, "/", 2);
+}
+
+void etcd_name(const struct etcd_conn *ec, const struct hfi_claim *claim,
+               const struct hfi_grant *grant, char *ret, size_t size)
+{
+    const struct etcd_ref *ref =
+        (const struct etcd_ref *)(const void *)&grant->ref;
+    size_t len;
+
+    etcd_dir(ec, claim->key, ret, size);
+    len = strlen(ret);
+    snprintf(ret + len, size - len, "%.17s-%s", ref->lease, claim->token);
+}
+
+void etcd_mail(const struct etcd_conn *ec, int64_t lease, const char *token,
+               char *ret, size_t size)
+{
+    snprintf(ret, size, "%s%%break/%" PRIx64 "/%s", ec->prefix, (uint64_t)lease,
+             token);
+}
+
+ProtobufCBinaryData etcd_text(const char *text)
+{
+    return (ProtobufCBinaryData){strlen(text), (uint8_t *)(uintptr_t)text};
+}
+
+ProtobufCBinaryData etcd_end(char *text)
+{
+    ProtobufCBinaryData end = etcd_text(text);
+
+    while (end.len && end.data[end.len - 1] == 0xff)
+        end.len--;
+    if (end.len)
+        end.data[end.len - 1]++;
+    else
+        end = (ProtobufCBinaryData){1, (uint8_t *)(uintptr_t) ""};
+    return end;
+}
+
+bool etcd_is(ProtobufCBinaryData data, const char *text)
+{
+    return data.len == strlen(text) && !memcmp(data.data, text, data.len);
+}
+
+void etcd_value(const struct hfi_claim *claim, char *ret, size_t size)
+{
+    size_t len = (size_t)snprintf(ret, size, "hf1 %s ", claim->token);
+
+    if (claim->owner)
+        len += hfi_escape(ret + len, size - len, claim->owner, WORD_KEEP);
+    ret[len++] = ' ';
+    ret[len] = '\0';
+    if (claim->note)
+        hfi_escape(ret + len, size - len, claim->note, WORD_KEEP);
+}
+
+/* The next word of at most `max` bytes; false: there is none. */
+static bool next_word(const char **at, char *ret, size_t size)
+{
+    const char *end = *at + strcspn(*at, " ");
+    char word[3 * HF_NOTE_MAX + 1];
+    size_t len = (size_t)(end - *at);
+
+    if (len >= sizeof(word))
+        return false;
+    memcpy(word, *at, len);
+    word[len] = '\0';
+    if (!hfi_unescape(word) || strlen(word) >= size)
+        return false;
+    snprintf(ret, size, "%s", word);
+    *at = end + (*end == ' ');
+    return true;
+}
+
+void etcd_read_value(ProtobufCBinaryData value, struct etcd_words *ret)
+{
+    char text[ETCD_VALUE_MAX], mark[8];
+    const char *at = text;
+
+    *ret = (struct etcd_words){0};
+    if (value.len >= sizeof(text) || value.len < 4 ||
+        memchr(value.data, '\0', value.len))
+        return;
+    memcpy(text, value.data, value.len);
+    text[value.len] = '\0';
+    if (!next_word(&at, mark, sizeof(mark)) || strcmp(mark, "hf1") != 0 ||
+        !next_word(&at, ret->token, sizeof(ret->token)) ||
+        !next_word(&at, ret->owner, sizeof(ret->owner)) ||
+        !next_word(&at, ret->note, sizeof(ret->note)))
+        *ret = (struct etcd_words){0};
+}

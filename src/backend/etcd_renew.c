@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * etcd_renew.c - keeping.
+ *
+ * A grant stands if its key is there with its revision and the lease that it
+ * hangs on is alive.  One message per lease proves the second for all locks on
+ * it, one transaction of many reads proves the first; they go out together.
+ *
+ * A key that hangs on another lease than its ttl wants, because it was extended
+ * to another ttl or taken up from another process, is put on that one.  It
+ * keeps its name and its revision, and so its place and its fence.
+ */
+#include "etcd.h"
+
+#include "../env.h"
+#include "../mem.h"
+
+#include "../banned.h"
+
+/* etcd takes 128 operations in a transaction unless told otherwise. */
+#define RENEW_OPS    100
+#define RENEW_LEASES 8
+
+/* What goes out together. */
+struct round {
+    struct etcd_conn *ec;
+    struct hfi_renewal *items[RENEW_OPS];
+    unsigned char of[RENEW_OPS]; /* which lease */
+    size_t n;
+    struct etcd_lease *leases[RENEW_LEASES];
+    size_t proofs[RENEW_LEASES];
+    hf_status alive[RENEW_LEASES];
+    size_t nleases;
+    int64_t sent, end, deadline;
+};
+
+/* Take an item in; false: there is no more room. */
+static bool round_add(struct round *r, struct hfi_renewal *item,
+                      struct hf_error *err)
+{
+    struct etcd_lease *lease;
+    size_t i;
+
+    if (r->n == RENEW_OPS)
+        return false;
+    item->st = etcd_lease_get(r->ec, item->ttl_ms, &lease, r->deadline, err);
+    if (item->st)
+        return true; /* and so it stays */
+    for (i = 0; i < r->nleases && r->leases[i] != lease; i++)
+        continue;
+    if (i == RENEW_LEASES)
+        return false;
+    if (i == r->nleases)
+        r->leases[r->nleases++] = lease;
+    if (r->sent + item->ttl_ms > r->end)
+        r->end = r->sent + item->ttl_ms;
+    r->of[r->n] = (unsigned char)i;
+    r->items[r->n++] = item;
+    return true;
+}
+
+/* The reads of all keys, as one call. */
+static size_t round_reads(struct round *r, struct etcd_batch *batch)
+{
+    Pb__TxnRequest txn = PB__TXN_REQUEST__INIT;
+    Pb__RangeRequest ranges[RENEW_OPS];
+    Pb__RequestOp ops[RENEW_OPS], *list[RENEW_OPS];
+    char *texts[RENEW_OPS];
+    size_t i, call;
+
+    for (i = 0; i < r->n; i++) {
+        char name[ETCD_NAME_MAX];
+
+        etcd_name(r->ec, r->items[i]->claim, r->items[i]->grant, name,
+                  sizeof(name));
+        texts[i] = hfi_strdup(name);
+        batch->failed = batch->failed || !texts[i];
+        pb__range_request__init(&ranges[i]);
+        pb__request_op__init(&ops[i]);
+        ranges[i].key = etcd_text(texts[i] ? texts[i] : "");
+        ranges[i].keys_only = 1;
+        ops[i].request_case = PB__REQUEST_OP__REQUEST_RANGE;
+        ops[i].range = &ranges[i];
+        list[i] = &ops[i];
+    }
+    txn.n_success = r->n;
+    txn.success = list;
+    call = etcd_add(batch, ETCD_TXN, &txn.base);
+    for (i = 0; i < r->n; i++)
+        hfi_free(texts[i]);
+    return call;
+}
+
+/* Put the key on the lease that its ttl wants. */
+static hf_status renew_move(struct etcd_conn *ec, struct hfi_renewal *item,
+                            struct etcd_lease *lease, const char *name,
+                            int64_t deadline, struct hf_error *err)
+{
+    Pb__TxnRequest txn = PB__TXN_REQUEST__INIT;
+    Pb__Compare compare = PB__COMPARE__INIT, *compares[] = {&compare};
+    Pb__PutRequest put = PB__PUT_REQUEST__INIT;
+    Pb__RequestOp op = PB__REQUEST_OP__INIT, *ops[] = {&op};
+    ProtobufCMessage *answer = NULL;
+    hf_status st;
+
+    compare.key = put.key = etcd_text(name);
+    compare.target = 1;
+    compare.with_case = PB__COMPARE__WITH_CREATE_REVISION;
+    compare.create_revision = (int64_t)item->grant->fence;
+    put.lease = lease->id;
+    put.ignore_value = 1;
+    op.request_case = PB__REQUEST_OP__REQUEST_PUT;
+    op.put = &put;
+    txn.n_compare = txn.n_success = 1;
+    txn.compare = compares;
+    txn.success = ops;
+    st = etcd_call(ec, ETCD_TXN, &txn.base, &pb__txn_response__descriptor,
+                   &answer, deadline, err);
+    if (!st && !((Pb__TxnResponse *)answer)->succeeded)
+        st = HF_LOST;
+    etcd_free(answer);
+    return st;
+}
+
+/* What became of one item, whose read is `kv` or NULL. */
+static void renew_judge(struct round *r, size_t i, const Pb__KeyValue *kv,
+                        struct hf_error *err)
+{
+    struct hfi_renewal *item = r->items[i];
+    struct etcd_lease *lease = r->leases[r->of[i]];
+    hf_status alive = r->alive[r->of[i]];
+    char name[ETCD_NAME_MAX];
+
+    etcd_name(r->ec, item->claim, item->grant, name, sizeof(name));
+    if (!kv || (uint64_t)kv->create_revision != item->grant->fence) {
+        item->st = HF_LOST;
+        item->reason = alive == HF_LOST ? HF_LOSS_SESSION : HF_LOSS_DELETED;
+        etcd_key_forget(r->ec, item->claim->token);
+        return;
+    }
+    /* A dead lease takes its own keys with it, another's it leaves alone. */
+    if (alive == HF_LOST && kv->lease != lease->id)
+        alive = HF_UNAVAILABLE;
+    item->reason = HF_LOSS_SESSION;
+    item->st = alive;
+    if (!alive && kv->lease != lease->id)
+        item->st = renew_move(r->ec, item, lease, name, r->deadline, err);
+    if (item->st == HF_OK)
+        etcd_key_note(r->ec, lease, item->claim->token, name,
+                      (int64_t)item->grant->fence, r->sent + item->ttl_ms);
+}
+
+static void round_judge(struct round *r, const Pb__TxnResponse *answer,
+                        struct hf_error *err)
+{
+    size_t i;
+
+    for (i = 0; i < r->n; i++) {
+        const Pb__ResponseOp *op = answer->responses[i];
+
+        if (op->response_case != PB__RESPONSE_OP__RESPONSE_RANGE)
+            r->items[i]->st = etcd_nonsense(r->ec, err);
+        else
+            renew_judge(r, i, op->range->n_kvs ? op->range->kvs[0] : NULL, err);
+    }
+}
+
+static void round_send(struct round *r, struct hf_error *err)
+{
+    struct etcd_batch batch = {.n = 0};
+    ProtobufCMessage *answer = NULL;
+    size_t i, reads;
+    hf_status st;
+
+    for (i = 0; i < r->nleases; i++) {
+        etcd_watch_mail(r->ec, r->leases[i], r->deadline);
+        r->proofs[i] = etcd_lease_prove(r->ec, r->leases[i], r->end, &batch);
+    }
+    reads = round_reads(r, &batch);
+    st = etcd_send(r->ec, &batch, r->deadline, err);
+    etcd_key_swept(r->ec, &batch);
+    for (i = 0; i < r->nleases && !batch.failed; i++)
+        r->alive[i] = etcd_lease_proven(r->ec, r->leases[i], &batch,
+                                        r->proofs[i], r->sent, err);
+    if (!batch.failed && batch.calls[reads].st == HF_OK)
+        st = etcd_answer(r->ec, &batch, reads, &pb__txn_response__descriptor,
+                         &answer, err);
+    if (!st && ((Pb__TxnResponse *)answer)->n_responses != r->n)
+        st = etcd_nonsense(r->ec, err);
+    if (!st)
+        round_judge(r, (Pb__TxnResponse *)answer, err);
+    for (i = 0; i < r->n && st; i++)
+        r->items[i]->st = st;
+    etcd_free(answer);
+    etcd_batch_free(&batch);
+}
+
+void etcd_renew(struct hfi_conn *conn, struct hfi_renewal *items, size_t n,
+                int64_t deadline, struct hf_error *err)
+{
+    struct round r;
+    size_t at = 0;
+
+    while (at < n) {
+        memset(&r, 0, sizeof(r));
+        r.ec = (struct etcd_conn *)conn;
+        r.sent = hfi_now();
+        r.deadline = deadline;
+        while (at < n && round_add(&r, &items[at], err))
+            at++;
+        if (r.n)
+            round_send(&r, err);
+    }
+}

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * h2link.h - one HTTP/2 connection that speaks gRPC; see h2grpc.h.
+ *
+ * It knows frames, streams and messages, and neither threads nor waiting: its
+ * owner has a mutex, brings what was read and takes what is to be written.
+ */
+#ifndef HFI_H2LINK_H
+#define HFI_H2LINK_H
+
+#include "h2grpc.h"
+
+struct nghttp2_session;
+
+struct h2_link {
+    struct hfi_h2 *h2;
+    struct hfi_stream stream;
+    struct nghttp2_session *session;
+    struct hfi_link calls; /* of struct hfi_h2_call, not yet answered */
+    char *out;             /* what is to be written */
+    size_t out_len, out_room;
+    size_t end; /* which endpoint it goes to */
+    unsigned users;
+    int64_t heard; /* when something last came */
+    bool reading, writing, retired, broken;
+    bool greeted; /* the server's settings are here */
+    bool pinged;  /* and the answer is not here */
+    bool tls;
+    char authority[300];
+    struct hf_error why;
+    struct hfi_h2_call own; /* the stream of hfi_h2_open() */
+};
+
+/* One that is not connected: all it is to send stands in link->out. */
+struct h2_link *h2_link_new(struct hfi_h2 *, size_t end);
+
+/* Connect, and have the server's greeting: one that is stopped accepts
+ * connections too. */
+hf_status h2_link_open(struct hfi_h2 *, size_t end, int64_t deadline,
+                       struct h2_link **ret, struct hf_error *);
+void h2_link_free(struct h2_link *);
+
+/* Begin a request.  HF_OK: the call is in link->calls until it is done. */
+hf_status h2_link_submit(struct h2_link *, struct hfi_h2_call *,
+                         const char *token, struct hf_error *);
+
+/* Nobody waits for it any more. */
+void h2_link_abandon(struct h2_link *, struct hfi_h2_call *);
+
+/* The stream has more to send. */
+void h2_link_resume(struct h2_link *, struct hfi_h2_call *);
+
+/* Bring what was read; false: the link is broken. */
+bool h2_link_feed(struct h2_link *, const void *bytes, size_t len);
+
+/* Move what is to be written into link->out; false: the link is broken. */
+bool h2_link_collect(struct h2_link *);
+
+/* Nobody on the link will get an answer any more. */
+void h2_link_break(struct h2_link *, const char *what, int sys_errno);
+
+/* Ask for a sign of life. */
+void h2_link_ping(struct h2_link *);
+
+void h2_prefix(unsigned char *body, size_t len);
+
+#endif

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: MIT
+#
+# lib.sh - what the shell tests of etcd: share.  Sourced; speaks TAP.
+#
+# $1 is the holdfast command.  A check is `ok NAME COMMAND...`: true is good.
+
+holdfast=$1
+url=$HF_TEST_URL
+count=0 failed=0
+work=$(mktemp -d "${TMPDIR:-/tmp}/hf-etcd-test.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+
+ok() {
+    count=$((count + 1))
+    name=$1
+    shift
+    if "$@" >"$work/said" 2>&1; then
+        echo "ok $count - $name"
+    else
+        echo "not ok $count - $name"
+        sed 's/^/# /' "$work/said"
+        failed=1
+    fi
+}
+
+# Until the command is true, for at most half a minute.
+until_true() {
+    tries=0
+    until "$@" >/dev/null 2>&1; do
+        tries=$((tries + 1))
+        [ $tries -lt 300 ] || return 1
+        sleep 0.1
+    done
+}
+
+hf() {
+    command=$1
+    shift
+    "$holdfast" "$command" -u "$url" "$@"
+}
+
+keys() {
+    etcdctl get '' --prefix --keys-only | grep -c .
+}
+
+leases() {
+    etcdctl lease list | sed -n 's/^found \([0-9]*\) leases/\1/p'
+}
+
+# After each scene nothing of ours is left.
+is_clean() {
+    [ "$(keys)" = 0 ] && [ "$(leases)" = 0 ]
+}
+clean() {
+    until_true is_clean || {
+        etcdctl get '' --prefix --keys-only
+        etcdctl lease list
+        return 1
+    }
+}
+
+finish() {
+    echo "1..$count"
+    exit "$failed"
+}

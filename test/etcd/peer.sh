@@ -1,0 +1,86 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT
+#
+# peer.sh - `etcdctl lock` and holdfast exclude each other and queue together;
+# operators, dead leases and compaction.
+set -u
+. "$(dirname "$0")/lib.sh"
+
+is_held_by_etcdctl() {
+    etcdctl get holdfast/k/ --prefix --keys-only | grep -q .
+}
+waits() {
+    [ "$(etcdctl get "holdfast/$1/" --prefix --keys-only | grep -c .)" = "$2" ]
+}
+
+# --- etcdctl holds, holdfast waits
+etcdctl lock --ttl 5 holdfast/k -- sh -c "touch $work/in; while [ ! -e $work/go ]; do sleep 0.05; done; echo etcdctl >>$work/order" >/dev/null 2>&1 &
+peer=$!
+ok 'etcdctl takes the lock' until_true test -e "$work/in"
+hf run -n k -- true
+ok 'a try beside etcdctl is busy' test $? = 75
+ok 'a failed try leaves no key' waits k 1
+hf run k -- sh -c "echo holdfast >>$work/order" &
+ours=$!
+ok 'holdfast queues behind etcdctl' until_true waits k 2
+touch "$work/go"
+wait "$peer"
+wait "$ours"
+ok 'holdfast follows etcdctl' test $? = 0
+ok 'in that order' test "$(tr '\n' ' ' <"$work/order")" = 'etcdctl holdfast '
+
+# --- holdfast holds, etcdctl waits
+rm -f "$work"/in "$work"/go "$work"/order
+hf run k -- sh -c "touch $work/in; while [ ! -e $work/go ]; do sleep 0.05; done; echo holdfast >>$work/order" &
+ours=$!
+ok 'holdfast takes the lock' until_true test -e "$work/in"
+etcdctl lock --ttl 5 holdfast/k -- sh -c "echo etcdctl >>$work/order" >/dev/null 2>&1 &
+peer=$!
+ok 'etcdctl queues behind holdfast' until_true waits k 2
+hf run k -- sh -c "echo last >>$work/order" &
+last=$!
+ok 'and another holdfast behind that' until_true waits k 3
+touch "$work/go"
+wait "$ours" "$peer" "$last"
+ok 'all three in the order in which they came' test "$(tr '\n' ' ' <"$work/order")" = 'holdfast etcdctl last '
+
+# etcdctl leaves its leases to lapse.
+ok 'no key is left' until_true sh -c 'test -z "$(etcdctl get "" --prefix --keys-only)"'
+for lease in $(etcdctl lease list | sed 1d); do etcdctl lease revoke "$lease"; done >/dev/null
+
+# --- an operator removes the key; a lease is revoked
+for how in del revoke; do
+    rm -f "$work/in"
+    hf run --ttl 3s k -- sh -c "touch $work/in; exec sleep 30" 2>"$work/err" &
+    ours=$!
+    until_true test -e "$work/in"
+    if [ $how = del ]; then
+        etcdctl del --prefix holdfast/k/ >/dev/null
+    else
+        for lease in $(etcdctl lease list | sed 1d); do etcdctl lease revoke "$lease"; done >/dev/null
+    fi
+    wait "$ours"
+    ok "the holder is told of $how" test $? = 79
+done
+ok 'and nothing is left' clean
+
+# --- a waiter whose lease is revoked is not granted on the dead one
+rm -f "$work"/in "$work"/go
+etcdctl lock --ttl 60 holdfast/k -- sh -c "touch $work/in; while [ ! -e $work/go ]; do sleep 0.05; done" >/dev/null 2>&1 &
+peer=$!
+until_true test -e "$work/in"
+first=$(etcdctl lease list | sed 1d)
+hf run --ttl 3s k -- sh -c 'etcdctl get --prefix --keys-only holdfast/k/ | grep -c -- "-$HOLDFAST_OWNER\$"' >"$work/seen" &
+ours=$!
+until_true waits k 2
+etcdctl compact "$(etcdctl get x -w json | sed 's/.*"revision":\([0-9]*\).*/\1/')" >/dev/null
+for lease in $(etcdctl lease list | sed 1d); do
+    [ "$lease" = "$first" ] || etcdctl lease revoke "$lease" >/dev/null
+done
+ok 'the waiter queues again after revocation and compaction' until_true waits k 2
+touch "$work/go"
+wait "$peer" "$ours"
+ok 'and holds a key that exists' test "$(cat "$work/seen")" = 1
+for lease in $(etcdctl lease list | sed 1d); do etcdctl lease revoke "$lease"; done >/dev/null
+ok 'nothing is left at the end' clean
+finish
