@@ -299,7 +299,7 @@ static hf_status break_node(struct zk_session *ses, const char *path,
 {
     struct hf_info info = HF_INFO_INIT;
     struct zk_flight *fl;
-    bool there;
+    bool there = false;
     hf_status st = look_node(ses, path, &info, deadline, &there, err);
 
     if (st || !there || info.fence != fence)

@@ -315,14 +315,14 @@ TEST(the_lost_descriptor_of_a_lock_lost_before_is_readable)
 
 TEST(a_kept_lock_survives_extend_to_a_shorter_and_longer_lease)
 {
-    static const int64_t ttls[] = {200, 5000, 120, 800};
+    static const int64_t ttls[] = {1200, 5000, 900, 2000};
     const char *key = conf_key("k");
     hf_client *client = conf_open();
     hf_lock *lk = conf_try(client, key, NULL);
 
     for (int i = 0; i < 4; i++) {
         CHECK_OK(hf_extend(lk, ttls[i], &t_err));
-        t_sleep_ms(500);
+        t_sleep_ms(1500);
         CHECK(hf_held(lk));
         conf_check_busy(key);
     }
