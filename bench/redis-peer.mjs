@@ -2,7 +2,7 @@
 //
 // redis-peer.mjs DIRECTORY LIBRARY PORT SECONDS - take and release a lock of
 // node-redlock or redis-semaphore as often as it goes, with their default
-// delays, and print how often.
+// delays, and print when each grant was, in ns.
 
 import { createRequire } from "node:module";
 
@@ -32,13 +32,13 @@ const takers = {
 };
 
 const take = takers[library]();
-let grants = 0;
+const grants = [];
 while (Date.now() < end) {
   const lock = await take();
   if (lock) {
-    grants++;
+    grants.push(process.hrtime.bigint());
     await lock.release();
   }
 }
-console.log(grants);
+console.log(grants.join("\n"));
 server.disconnect();

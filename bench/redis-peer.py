@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 #
 # redis-peer.py PORT SECONDS - take and release redis-py's Lock as often as it
-# goes, with its default settings, and print how often.
+# goes, with its default settings, and print when each grant was, in ns.
 
 import sys
 import time
@@ -11,10 +11,10 @@ import redis
 server = redis.Redis(port=int(sys.argv[1]))
 server.ping()
 end = time.monotonic() + float(sys.argv[2])
-grants = 0
+grants = []
 while time.monotonic() < end:
     lock = server.lock("peer", timeout=30)
     if lock.acquire(blocking_timeout=max(0, end - time.monotonic())):
-        grants += 1
+        grants.append(time.monotonic_ns())
         lock.release()
-print(grants)
+print(*grants, sep="\n")
