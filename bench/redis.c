@@ -2,9 +2,10 @@
  *
  * redis.c - what holdfast adds to the round trips to a Redis server.
  *
- * QUESTION  Acquire and release by one thread: at most 1.15 times two bare round
- *   trips of hiredis.  64 threads on 64 keys: at least 0.8 times as many as one
- *   thread that sends 64 commands at once by hand and then reads 64 replies.
+ * QUESTION  Acquire and release by one thread: at most 1.15 times two bare
+ *   round trips of hiredis.  64 threads on 64 keys: at least 0.8 times as many
+ *   as one thread that sends 64 commands at once by hand and then reads 64
+ *   replies.
  *
  * The bare way is SET NX PX with a fixed token, and the release script that the
  * other libraries use: no fence, no queue, no renewal, no random token.  How
