@@ -85,6 +85,11 @@ TEST(a_user_without_the_rights_is_denied)
     rt_start(&s, NULL);
     rt_do(&s, "ACL SETUSER reader on >%s ~* &* +@read +ping", plain);
     rt_do(&s, "ACL SETUSER locker on >%s ~* &* +@all -@admin", plain);
+    rt_do(&s, /* what holdfast-url(7) says */
+          "ACL SETUSER minimal on >%s ~holdfast:* ~{holdfast:* "
+          "&holdfast:wake:* +@read +@write +@scripting +@pubsub +@connection "
+          "+time +wait +role",
+          plain);
     rt_do(&s, "ACL SETUSER elsewhere on >%s ~other:* &* +@all", plain);
     snprintf(url, sizeof(url), "redis://reader:%s@127.0.0.1:%d", secret,
              s.port);
@@ -99,6 +104,9 @@ TEST(a_user_without_the_rights_is_denied)
     CHECK_STATUS(hf_acquire(client, "k", 5000, NULL, &lk, &t_err), HF_DENIED);
     hf_close(client);
     snprintf(url, sizeof(url), "redis://locker:%s@127.0.0.1:%d", secret,
+             s.port);
+    check_works(url);
+    snprintf(url, sizeof(url), "redis://minimal:%s@127.0.0.1:%d", secret,
              s.port);
     check_works(url);
     rt_end(&s);

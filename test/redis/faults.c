@@ -372,7 +372,8 @@ TEST_TIMEOUT(a_cut_in_the_middle_of_a_hand_over_keeps_nobody_waiting, 120)
 /* ---- all at once ------------------------------------------------------- */
 
 struct crowd {
-    struct rt_server *s;
+    hf_client *clients[4];
+    atomic_int opened;
     atomic_int inside, grants;
     atomic_bool stop;
     _Atomic uint64_t fence;
@@ -382,7 +383,7 @@ struct crowd {
 static void *crowd_member(void *arg)
 {
     struct crowd *crowd = arg;
-    hf_client *client = rt_open(crowd->s, "?timeout=500ms");
+    hf_client *client = crowd->clients[atomic_fetch_add(&crowd->opened, 1)];
     struct hf_lock_opts opts = rt_opts(2000, HF_FAIR);
     struct hf_error err;
     hf_lock *lk;
@@ -400,7 +401,6 @@ static void *crowd_member(void *arg)
         }
         hf_release(lk, &err);
     }
-    hf_close(client);
     return NULL;
 }
 
@@ -410,11 +410,13 @@ TEST_TIMEOUT(nobody_is_ever_in_it_together_whatever_is_cut_or_flushed, 120)
         "CLIENT KILL TYPE pubsub", "SCRIPT FLUSH", "CLIENT KILL TYPE normal",
         "PUBLISH holdfast:wake:0 nonsense"};
     struct rt_server s = {0};
-    struct crowd crowd = {.s = &s};
+    struct crowd crowd = {.opened = 0};
     pthread_t thread[4];
     int i, before;
 
     rt_start(&s, NULL);
+    for (i = 0; i < 4; i++)
+        crowd.clients[i] = rt_open(&s, "?timeout=500ms");
     for (i = 0; i < 4; i++)
         CHECK_EQ(pthread_create(&thread[i], NULL, crowd_member, &crowd), 0);
     for (i = 0; i < t_scaled(80, 20); i++) {
@@ -426,6 +428,8 @@ TEST_TIMEOUT(nobody_is_ever_in_it_together_whatever_is_cut_or_flushed, 120)
     atomic_store(&crowd.stop, true);
     for (i = 0; i < 4; i++)
         pthread_join(thread[i], NULL);
+    for (i = 0; i < 4; i++)
+        hf_close(crowd.clients[i]);
     rt_end(&s);
 }
 

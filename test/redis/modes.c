@@ -200,10 +200,12 @@ TEST(keys_with_braces_and_worse_work_and_stay_in_their_slot)
     struct hf_info info = HF_INFO_INIT;
     hf_client *client, *other;
     struct rt_waiter w;
+    char bus[16];
     size_t i, j;
     hf_lock *lk;
 
-    rt_start(&s, "--cluster-enabled", "yes", NULL);
+    snprintf(bus, sizeof(bus), "%d", rt_free_port());
+    rt_start(&s, "--cluster-enabled", "yes", "--cluster-port", bus, NULL);
     rt_do(&s, "CLUSTER ADDSLOTSRANGE 0 16383");
     t_poll_until(strstr(rt_text(&s, "CLUSTER INFO"), "cluster_state:ok"),
                  20000);

@@ -144,6 +144,15 @@ static const char *rt_stray(struct rt_server *s)
     return found;
 }
 
+static size_t rt_count(struct rt_server *s, const char *question)
+{
+    redisReply *reply = rt_ask(s, question);
+    size_t n = reply->elements;
+
+    freeReplyObject(reply);
+    return n;
+}
+
 void rt_check_clean(struct rt_server *s)
 {
     int64_t end = t_now_ms() + 3000;
@@ -154,7 +163,7 @@ void rt_check_clean(struct rt_server *s)
             t_fail(__FILE__, __LINE__, "left behind: %s", stray);
         t_sleep_ms(20);
     }
-    t_poll_until(!strstr(rt_text(s, "CLIENT LIST TYPE pubsub"), "cmd="), 3000);
+    t_poll_until(rt_count(s, "PUBSUB CHANNELS *wake:*") == 0, 3000);
 }
 
 void rt_end(struct rt_server *s)

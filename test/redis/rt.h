@@ -46,8 +46,8 @@ void rt_end(struct rt_server *s);
 void rt_stop(struct rt_server *s);
 void rt_check_clean(struct rt_server *s);
 
-/* A question to the server; the reply is to be freed.  rt_try() gives NULL where
- * rt_ask() fails the test. */
+/* A question to the server; the reply is to be freed.  rt_try() gives NULL
+ * where rt_ask() fails the test. */
 redisReply *rt_ask(struct rt_server *s, const char *fmt, ...);
 redisReply *rt_try(struct rt_server *s, const char *fmt, ...);
 void rt_do(struct rt_server *s, const char *fmt, ...);

@@ -69,14 +69,14 @@ TEST(a_try_whose_reply_is_cut_is_uncertain_and_taken_back)
 
     rt_start(&s, NULL);
     proxy_start(&p, &s);
-    client = open_through(&p, "");
     for (i = 0; i < 20; i++) {
+        client = open_through(&p, ""); /* one that has nothing else to do */
         proxy_set(&p, PROXY_CUT, i);
         st = hf_acquire(client, "k", 0, &opts, &lk, &t_err);
         CHECK_EQ(st, HF_UNCERTAIN);
         t_poll_until(is_gone(&s, "k"), 5000);
+        hf_close(client);
     }
-    hf_close(client);
     proxy_stop(&p);
     rt_end(&s);
 }

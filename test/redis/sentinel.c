@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * sentinel.c - the master that Sentinel names, and fail-overs under load.
+ *
+ * A fail-over may forget a grant, as doc/guarantees.md says; the fence rises
+ * all the same, and whoever goes on asking gets the lock again.
+ */
+#include "rt.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* A master, its replica and three sentinels that know one another. */
+struct ensemble {
+    struct rt_server node[2];
+    struct rt_server sentinel[3];
+    char url[256];
+};
+
+static void start_sentinel(struct rt_server *s, int number, int master)
+{
+    char path[200];
+    FILE *conf;
+
+    *s = (struct rt_server){.port = rt_free_port()};
+    snprintf(s->program, sizeof(s->program), "redis-server");
+    snprintf(s->dir, sizeof(s->dir), "%s/s%d", t_tmpdir(), number);
+    CHECK_EQ(mkdir(s->dir, 0700), 0);
+    snprintf(path, sizeof(path), "%s/conf", s->dir);
+    conf = fopen(path, "we");
+    CHECK(conf != NULL);
+    fprintf(conf,
+            "port %d\nbind 127.0.0.1\ndir %s\nunixsocket %s/sock\n"
+            "sentinel monitor main 127.0.0.1 %d 2\n"
+            "sentinel down-after-milliseconds main 600\n"
+            "sentinel failover-timeout main 4000\n",
+            s->port, s->dir, s->dir, master);
+    fclose(conf);
+    s->args[0] = strdup("redis-server");
+    s->args[1] = strdup(path);
+    s->args[2] = strdup("--sentinel");
+    rt_again(s);
+}
+
+/* What a sentinel says about the master, by the name of the field. */
+static long sentinel_says(struct rt_server *s, const char *field)
+{
+    redisReply *reply = rt_ask(s, "SENTINEL MASTER main");
+    long value = -1;
+    size_t i;
+
+    for (i = 0; i + 1 < reply->elements; i += 2)
+        if (!strcmp(reply->element[i]->str, field))
+            value = strtol(reply->element[i + 1]->str, NULL, 10);
+    freeReplyObject(reply);
+    return value;
+}
+
+static void ensemble_ready(struct ensemble *e)
+{
+    int i;
+
+    for (i = 0; i < 3; i++) {
+        t_poll_until(sentinel_says(&e->sentinel[i], "num-slaves") >= 1, 20000);
+        t_poll_until(sentinel_says(&e->sentinel[i], "num-other-sentinels") == 2,
+                     20000);
+    }
+}
+
+static void ensemble_start(struct ensemble *e)
+{
+    char port[16];
+    int i;
+
+    rt_start(&e->node[0], "--repl-diskless-sync-delay", "0", NULL);
+    snprintf(port, sizeof(port), "%d", e->node[0].port);
+    rt_start(&e->node[1], "--replicaof", "127.0.0.1", port,
+             "--repl-diskless-sync-delay", "0", NULL);
+    t_poll_until(
+        strstr(rt_text(&e->node[0], "INFO replication"), "state=online"),
+        20000);
+    for (i = 0; i < 3; i++)
+        start_sentinel(&e->sentinel[i], i, e->node[0].port);
+    ensemble_ready(e);
+    snprintf(e->url, sizeof(e->url),
+             "redis+sentinel://127.0.0.1:%d,127.0.0.1:%d,127.0.0.1:%d/main"
+             "?timeout=1s",
+             e->sentinel[0].port, e->sentinel[1].port, e->sentinel[2].port);
+}
+
+static void ensemble_stop(struct ensemble *e)
+{
+    int i;
+
+    for (i = 0; i < 3; i++)
+        rt_stop(&e->sentinel[i]);
+    for (i = 0; i < 2; i++)
+        rt_stop(&e->node[i]);
+}
+
+static bool is_master(struct rt_server *s)
+{
+    return strstr(rt_text(s, "INFO replication"), "role:master") != NULL;
+}
+
+/* ---- load -------------------------------------------------------------- */
+
+#define MEMBERS 3
+
+struct load {
+    const char *url;
+    atomic_bool stop;
+    atomic_int grants[MEMBERS];
+    _Atomic uint64_t newest;
+};
+
+struct member {
+    struct load *load;
+    int id;
+    pthread_t thread;
+};
+
+static void load_note(struct load *load, uint64_t fence)
+{
+    uint64_t seen = atomic_load(&load->newest);
+
+    while (seen < fence &&
+           !atomic_compare_exchange_weak(&load->newest, &seen, fence))
+        ;
+}
+
+static void *member_run(void *arg)
+{
+    struct member *me = arg;
+    struct load *load = me->load;
+    struct hf_lock_opts opts = rt_opts(2000, HF_FAIR);
+    struct hf_error err;
+    hf_client *client = NULL;
+    hf_lock *lk;
+    uint64_t before;
+
+    CHECK_OK(hf_open(load->url, NULL, &client, &t_err));
+    while (!atomic_load(&load->stop)) {
+        before = atomic_load(&load->newest);
+        if (hf_acquire(client, "k", 500, &opts, &lk, &err))
+            continue;
+        /* Greater than that of every grant before this call began. */
+        CHECK_GT(hf_fence(lk), before);
+        load_note(load, hf_fence(lk));
+        atomic_fetch_add(&load->grants[me->id], 1);
+        t_sleep_ms(2);
+        hf_release(lk, &err);
+    }
+    hf_close(client);
+    return NULL;
+}
+
+/* Everybody has been granted the lock ten times more. */
+static void check_goes_on(struct load *load)
+{
+    int i, before[MEMBERS];
+
+    for (i = 0; i < MEMBERS; i++)
+        before[i] = atomic_load(&load->grants[i]);
+    for (i = 0; i < MEMBERS; i++)
+        t_poll_until(atomic_load(&load->grants[i]) > before[i] + 10, 20000);
+}
+
+TEST_TIMEOUT(all_go_on_after_a_fail_over_and_fences_rise, 120)
+{
+    struct ensemble e = {0};
+    struct load load = {.url = e.url};
+    struct member member[MEMBERS];
+    int i;
+
+    ensemble_start(&e);
+    for (i = 0; i < MEMBERS; i++) {
+        member[i] = (struct member){&load, i, 0};
+        CHECK_EQ(
+            pthread_create(&member[i].thread, NULL, member_run, &member[i]), 0);
+    }
+    check_goes_on(&load);
+    /* An operator's: the old master lives on as a replica. */
+    rt_do(&e.sentinel[0], "SENTINEL FAILOVER main");
+    t_poll_until(is_master(&e.node[1]), 20000);
+    t_poll_until(!is_master(&e.node[0]), 20000);
+    check_goes_on(&load);
+    /* A crash.  The sentinels must know the other as a good replica again. */
+    t_poll_until(
+        strstr(rt_text(&e.node[1], "INFO replication"), "state=online"), 20000);
+    ensemble_ready(&e);
+    rt_crash(&e.node[1]);
+    t_poll_until(is_master(&e.node[0]), 40000);
+    check_goes_on(&load);
+    atomic_store(&load.stop, true);
+    for (i = 0; i < MEMBERS; i++)
+        pthread_join(member[i].thread, NULL);
+    rt_check_clean(&e.node[0]);
+    ensemble_stop(&e);
+}
+
+TEST(one_live_sentinel_is_enough_and_a_wrong_name_is_told)
+{
+    struct ensemble e = {0};
+    hf_client *client = NULL;
+    struct hf_lock_opts opts = rt_opts(3000, 0);
+    hf_lock *lk = NULL;
+    char url[256];
+
+    ensemble_start(&e);
+    rt_signal(&e.sentinel[0], SIGSTOP);
+    rt_crash(&e.sentinel[1]);
+    CHECK_OK(hf_open(e.url, NULL, &client, &t_err));
+    CHECK_OK(hf_acquire(client, "k", 0, &opts, &lk, &t_err));
+    CHECK_STR(rt_text(&e.node[0], "GET holdfast:k"), hf_token(lk));
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_close(client);
+    snprintf(url, sizeof(url), "redis+sentinel://127.0.0.1:%d/other?timeout=1s",
+             e.sentinel[2].port);
+    CHECK_STATUS(hf_open(url, NULL, &client, &t_err), HF_UNAVAILABLE);
+    CHECK(strstr(t_err.text, "other") != NULL);
+    rt_check_clean(&e.node[0]);
+    ensemble_stop(&e);
+}
+
+T_MAIN
