@@ -446,6 +446,7 @@ static hf_status call_wait(struct mux_link *link, struct hfi_mux_call *call,
     struct timespec ts;
     bool set = false;
 
+    call->waiting = true;
     while (!call->done) {
         if (!hfi_left_ms(deadline))
             return call_give_up(link, call);
@@ -472,8 +473,8 @@ static void link_pass_reading(struct mux_link *link)
         return;
     for (at = link->calls.next; at != &link->calls; at = at->next) {
         call = hfi_container(at, struct hfi_mux_call, place);
-        if (call->ghost)
-            continue;
+        if (call->ghost || !call->waiting)
+            continue; /* Its caller has not come for it yet. */
         pthread_cond_signal(&call->cond);
         return;
     }

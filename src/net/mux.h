@@ -54,7 +54,8 @@ struct hfi_mux_call {
     int want, got;
     uint64_t begin; /* where its bytes start in the stream that is sent */
     bool done;
-    bool ghost; /* nobody waits for it any more: it is on the heap */
+    bool waiting; /* its caller sleeps, or reads */
+    bool ghost;   /* nobody waits for it any more: it is on the heap */
     hf_status st;
 };
 
