@@ -21,6 +21,9 @@
 #define RENEW_OPS    100
 #define RENEW_LEASES 8
 
+/* Inside this file: the lease that the item should hang on has died. */
+#define RENEW_AGAIN HF_BUSY
+
 /* What goes out together. */
 struct round {
     struct etcd_conn *ec;
@@ -138,9 +141,10 @@ static void renew_judge(struct round *r, size_t i, const Pb__KeyValue *kv,
         etcd_key_forget(r->ec, item->claim->token);
         return;
     }
-    /* A dead lease takes its own keys with it, another's it leaves alone. */
+    /* A dead lease takes its own keys with it, another's it leaves alone: a
+     * living lease is to be had for that one. */
     if (alive == HF_LOST && kv->lease != lease->id)
-        alive = HF_UNAVAILABLE;
+        alive = RENEW_AGAIN;
     item->reason = HF_LOSS_SESSION;
     item->st = alive;
     if (!alive && kv->lease != lease->id)
@@ -195,8 +199,10 @@ static void round_send(struct round *r, struct hf_error *err)
     etcd_batch_free(&batch);
 }
 
-void etcd_renew(struct hfi_conn *conn, struct hfi_renewal *items, size_t n,
-                int64_t deadline, struct hf_error *err)
+/* Renew all items, or those that want it again. */
+static void renew_pass(struct hfi_conn *conn, struct hfi_renewal *items,
+                       size_t n, bool again, int64_t deadline,
+                       struct hf_error *err)
 {
     struct round r;
     size_t at = 0;
@@ -206,9 +212,23 @@ void etcd_renew(struct hfi_conn *conn, struct hfi_renewal *items, size_t n,
         r.ec = (struct etcd_conn *)conn;
         r.sent = hfi_now();
         r.deadline = deadline;
-        while (at < n && round_add(&r, &items[at], err))
-            at++;
+        for (; at < n; at++)
+            if ((!again || items[at].st == RENEW_AGAIN) &&
+                !round_add(&r, &items[at], err))
+                break;
         if (r.n)
             round_send(&r, err);
     }
+}
+
+void etcd_renew(struct hfi_conn *conn, struct hfi_renewal *items, size_t n,
+                int64_t deadline, struct hf_error *err)
+{
+    size_t i;
+
+    renew_pass(conn, items, n, false, deadline, err);
+    renew_pass(conn, items, n, true, deadline, err);
+    for (i = 0; i < n; i++)
+        if (items[i].st == RENEW_AGAIN)
+            items[i].st = HF_UNAVAILABLE;
 }
