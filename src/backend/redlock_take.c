@@ -90,15 +90,18 @@ static void take_count(struct redlock_round *round, int node,
     }
 }
 
-/* Hear until the vote is decided. */
+/* Hear until it is known who has the majority, or that nobody can tell. */
 static void take_hear(struct redlock_round *round, struct take_votes *votes,
                       const struct redlock_span *span)
 {
-    int node;
+    int node, majority = round->rl->majority;
+    bool open; /* It may still become ours. */
 
-    while (votes->yes < round->rl->majority &&
-           votes->yes + round->waiting >= round->rl->majority) {
-        node = redlock_hear(round, span->late);
+    while (votes->yes < majority) {
+        open = votes->yes + round->waiting >= majority;
+        if (!open && votes->yes + votes->no >= majority)
+            return;
+        node = redlock_hear(round, open ? span->late : span->end);
         if (node < 0)
             return;
         take_count(round, node, votes);
