@@ -3,6 +3,7 @@
  * redis.h - what the parts of the redis: backend share.
  *
  *   redis.c         the rules; finding the server, opening
+ *   redis_hello.c   how a connection begins
  *   redis_lock.c    taking, keeping, giving back, waking
  *   redis_look.c    inspect, list, break
  *   redis_cluster.c which node of a cluster has a key
@@ -138,6 +139,12 @@ hf_status redis_find(void *conn, struct hfi_endpoint *ret, int64_t deadline,
                      struct hf_error *);
 hf_status redis_hello(void *conn, struct mux_link *, int64_t deadline,
                       struct hf_error *);
+
+/* One command on a connection that is being begun; an error reply becomes a
+ * status. */
+hf_status redis_hello_send(struct redis_conn *, struct mux_link *, int argc,
+                           const char **argv, redisReply **reply,
+                           int64_t deadline, struct hf_error *);
 
 /* ---- redis_cluster.c --------------------------------------------------- */
 

@@ -165,8 +165,9 @@ static void link_parse(struct mux_link *link, const char *buf, size_t len)
     }
 }
 
-/* Read for all, once.  The mutex is let go meanwhile. */
-static void link_read(struct mux_link *link, int64_t deadline)
+/* Read for all, once; false if nothing was there.  The mutex is let go
+ * meanwhile. */
+static bool link_read(struct mux_link *link, int64_t deadline)
 {
     struct hfi_mux *mux = link->mux;
     char buf[16384];
@@ -183,8 +184,9 @@ static void link_read(struct mux_link *link, int64_t deadline)
         link_parse(link, buf, (size_t)got);
     else if (got == 0)
         link_break_errno(link, "the server closed the connection", 0);
-    else if (why != ETIMEDOUT)
+    else if (why != ETIMEDOUT && (deadline || why != EAGAIN))
         link_break_errno(link, "no answer", why);
+    return got > 0;
 }
 
 /* Write all that has been appended, unless somebody is at it: that one will. */
@@ -381,7 +383,7 @@ static void mux_drop_stale(struct hfi_mux *mux)
     struct mux_link *link = mux->link;
 
     if (!link || link->users || hfi_now() - link->used_at < MUX_IDLE_MS ||
-        !hfi_stream_is_stale(&link->stream))
+        !hfi_link_alone(&link->calls) || !hfi_stream_is_stale(&link->stream))
         return;
     link_retire(link);
     link_free(link);
@@ -420,23 +422,30 @@ static hf_status mux_get(struct hfi_mux *mux, int64_t deadline,
 
 /* ---- calls ------------------------------------------------------------- */
 
-/* The deadline passed: leave a ghost in our place.  mux.c (4) */
-static hf_status call_give_up(struct mux_link *link, struct hfi_mux_call *call)
+/* Leave a ghost in the place of a call.  mux.c (4) */
+static bool call_haunt(struct mux_link *link, struct hfi_mux_call *call)
 {
     struct hfi_mux_call *ghost = hfi_alloc(sizeof(*ghost));
 
-    link_retire(link);
     if (!ghost) {
         link_break_errno(link, "out of memory", 0);
-        return call->st;
+        return false;
     }
     *ghost = *call;
     ghost->ghost = true;
     ghost->replies = NULL;
+    ghost->left_at = hfi_now();
     ghost->place.prev->next = &ghost->place;
     ghost->place.next->prev = &ghost->place;
     hfi_link_init(&call->place);
-    return HF_UNCERTAIN;
+    return true;
+}
+
+/* The deadline passed. */
+static hf_status call_give_up(struct mux_link *link, struct hfi_mux_call *call)
+{
+    link_retire(link);
+    return call_haunt(link, call) ? HF_UNCERTAIN : call->st;
 }
 
 /* Wait for the replies, reading for all when nobody does. */
@@ -543,6 +552,85 @@ hf_status hfi_mux_call(struct hfi_mux *mux, const char *bytes, size_t len,
         hfi_mux_begin(mux, &call, bytes, len, n, replies, deadline, err);
 
     return st ? st : hfi_mux_finish(&call, deadline, err);
+}
+
+bool hfi_mux_advance(struct hfi_mux_call *call)
+{
+    struct mux_link *link = call->link;
+    bool done;
+
+    pthread_mutex_lock(&link->mux->mu);
+    while (!call->done && !link->reading && link_read(link, 0))
+        continue;
+    done = call->done;
+    pthread_mutex_unlock(&link->mux->mu);
+    return done;
+}
+
+int hfi_mux_call_fd(const struct hfi_mux_call *call)
+{
+    return call->link->stream.fd;
+}
+
+void hfi_mux_abandon(struct hfi_mux_call *call)
+{
+    struct mux_link *link = call->link;
+    struct hfi_mux *mux = link->mux;
+
+    pthread_mutex_lock(&mux->mu);
+    if (!call->done)
+        call_haunt(link, call);
+    hfi_link_remove(&call->place);
+    while (call->got > 0)
+        freeReplyObject(call->replies[--call->got]);
+    link->used_at = hfi_now();
+    link_put(link);
+    pthread_mutex_unlock(&mux->mu);
+}
+
+/* Since when the link owes the answer of an abandoned call; 0 if it does not. */
+static int64_t link_owes_since(struct mux_link *link)
+{
+    struct hfi_mux_call *call;
+    struct hfi_link *at;
+
+    for (at = link->calls.next; at != &link->calls; at = at->next) {
+        call = hfi_container(at, struct hfi_mux_call, place);
+        if (call->ghost)
+            return call->left_at;
+    }
+    return 0;
+}
+
+int64_t hfi_mux_owed_ms(struct hfi_mux *mux)
+{
+    struct mux_link *link;
+    int64_t since = 0, ms = -1;
+
+    pthread_mutex_lock(&mux->mu);
+    link = mux->link;
+    if (link) {
+        link->users++;
+        while (link_owes_since(link) && !link->broken && !link->reading &&
+               link_read(link, 0))
+            continue;
+        since = link_owes_since(link);
+        if (!link->broken)
+            ms = since ? hfi_now() - since + 1 : 0;
+        link_put(link);
+    }
+    pthread_mutex_unlock(&mux->mu);
+    return ms;
+}
+
+bool hfi_mux_is_up(struct hfi_mux *mux)
+{
+    bool up;
+
+    pthread_mutex_lock(&mux->mu);
+    up = mux->link != NULL;
+    pthread_mutex_unlock(&mux->mu);
+    return up;
 }
 
 void hfi_mux_retire(struct hfi_mux *mux)

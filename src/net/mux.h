@@ -54,8 +54,9 @@ struct hfi_mux_call {
     int want, got;
     uint64_t begin; /* where its bytes start in the stream that is sent */
     bool done;
-    bool waiting; /* its caller sleeps, or reads */
-    bool ghost;   /* nobody waits for it any more: it is on the heap */
+    bool waiting;    /* its caller sleeps, or reads */
+    bool ghost;      /* nobody waits for it any more: it is on the heap */
+    int64_t left_at; /* since when it is a ghost */
     hf_status st;
 };
 
@@ -78,6 +79,25 @@ hf_status hfi_mux_begin(struct hfi_mux *, struct hfi_mux_call *,
                         struct hf_error *);
 hf_status hfi_mux_finish(struct hfi_mux_call *, int64_t deadline,
                          struct hf_error *);
+
+/* For one thread that waits for several servers at once, with poll(2) on the
+ * descriptors of its calls.  hfi_mux_advance() takes in what has come, without
+ * waiting; true if the call is done, and hfi_mux_finish() will then not wait
+ * either.  Another thread may take in what belongs to this one, so the poll must
+ * be a short one. */
+bool hfi_mux_advance(struct hfi_mux_call *);
+int hfi_mux_call_fd(const struct hfi_mux_call *);
+
+/* Finish a call without its replies, and go on using the connection: what is
+ * sent there next is still served after it. */
+void hfi_mux_abandon(struct hfi_mux_call *);
+
+/* For how long the connection has owed the answer of an abandoned call; 0 if it
+ * owes none, -1 if there is no connection.  Takes in what has come. */
+int64_t hfi_mux_owed_ms(struct hfi_mux *);
+
+/* Is there a connection, as far as is known? */
+bool hfi_mux_is_up(struct hfi_mux *);
 
 /* The same on a link that only its maker knows yet. */
 hf_status hfi_mux_exchange(struct mux_link *, const char *bytes, size_t len,

@@ -1,0 +1,319 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * redlock.c - a majority of independent Redis servers.
+ *
+ * ON THE WIRE  The same token is given to all nodes at once, and whoever has it
+ *   on a majority has the lock.  On each node the lock is a plain string key
+ *   with an expiry, as node-redlock and redsync have it, so they and holdfast
+ *   exclude each other on the same nodes and keys.  Each step on a node is one
+ *   script (redlock_script.c); a node has a small limit of its own to answer
+ *   (redlock_call.c) and is connected in the background (redlock_node.c).
+ *
+ * INVARIANTS
+ *  (1) Two majorities share a node, and a node has one holder at a time.  The
+ *      lease is counted from before the first node was asked, and what may run
+ *      apart between clocks is taken off, so it ends here before it ends on the
+ *      first node.
+ *  (2) No step changes the key without having compared it.
+ *  (3) On each node, what we say is served in the order in which we said it, so
+ *      a late SET never lands after its release.  On one connection Redis sees
+ *      to that, and a call that is not waited for any longer is left behind
+ *      without giving the connection up: its release follows it there.  When a
+ *      connection does end with answers owed, by a fault or after a second of
+ *      silence, bytes of it may still lie with the server.  So the next one
+ *      first has the server end it (CLIENT KILL by id), after which they are
+ *      never read, and then repeats every release that had no answer, before
+ *      anybody else may use it.  Where CLIENT KILL is forbidden such a key can
+ *      stay until it expires: it delays others, and never harms them.
+ *  (4) The fence.  Each node that says yes proposes a number larger than every
+ *      one that it has proposed or that was confirmed there, and not less than
+ *      its clock in microseconds.  The largest proposal of a majority is
+ *      written to a majority, owner-checked, before the grant is returned.
+ *        Let G, with fence F, be a grant that was returned and H the next.  F is
+ *      on a majority, and H has proposals of a majority: they share a node.
+ *      Did that node propose to H after F was written there?  It could not
+ *      have before: G had that node when F was written (W is owner-checked)
+ *      and H has it when it proposes, and in between G's key must have gone.
+ *      So its proposal is at least F + 1, and H's fence, the maximum, is larger
+ *      than F.  By induction fences rise over all grants that are returned,
+ *      whichever majorities gave them; one that was never returned is only a
+ *      gap.
+ *        A node that has lost its data proposes its clock.  For a later fence to
+ *      be smaller, every node that the two majorities share must have lost F
+ *      and have a clock behind the one from which F came.
+ *  (5) A renewal counts a node that has our token and has seen no later fence
+ *      confirmed.  A node that lost the key is given it again only while others
+ *      confirm the grant, and counts from the next renewal on.
+ *  (6) Restarts.  A node that was started less than the longest lease in use ago
+ *      may have forgotten a grant that stands, so it may not vote for a new one,
+ *      unless it is known to have everything on disk (appendonly with fsync
+ *      always).  A restart ends our connection, so it is enough to ask for run
+ *      id and uptime when a connection begins.  The longest lease is that of
+ *      this client: who uses longer ones elsewhere says so with quarantine=.
+ *
+ * LEASE  The expiry of the key on a majority.  A minority that fails never ends
+ *   a lock.  Release goes to all; on a node that cannot be reached it is
+ *   repeated in the background until the lease is over.
+ *
+ * LIMITS  Expiry follows the wall clocks of the servers: a majority whose clocks
+ *   leap forward within one lease grants early, and its fence is still larger.
+ *   Uptime is told by the same clocks.  There is no queue: who asks at the right
+ *   moment gets it.
+ */
+#include "redlock.h"
+
+#include <unistd.h>
+
+#include "../mem.h"
+
+#include "../banned.h"
+
+#define REDLOCK_PORT 6379
+
+/* How long hf_open() waits for the rest when a majority is there. */
+#define STRAGGLER_MS 100
+
+/* ---- opening ----------------------------------------------------------- */
+
+static hf_status open_options(struct redlock_conn *rl,
+                              const struct hfi_url *url, struct hf_error *err)
+{
+    const char *prefix = hfi_url_param(url, "prefix", "holdfast:");
+    const char *fence = hfi_url_param(url, "fence", "on");
+    const char *quarantine = hfi_url_param(url, "quarantine", "on");
+    hf_status st = HF_OK;
+
+    rl->fenced = strcmp(fence, "off") != 0;
+    rl->quarantine = strcmp(quarantine, "off") != 0;
+    if (rl->fenced && strcmp(fence, "on") != 0)
+        return hfi_fail(err, HF_INVALID, "url: fence= is on or off");
+    if (rl->quarantine && strcmp(quarantine, "on") != 0)
+        st = hfi_url_duration(url, "quarantine", &rl->longest_ttl, err);
+    if (!st)
+        st = hfi_url_duration(url, "node", &rl->node_ms, err);
+    if (!st && rl->node_ms > 60000)
+        st = hfi_fail(err, HF_INVALID, "url: node= is at most a minute");
+    if (!st && strlen(prefix) >= sizeof(rl->nodes[0].rc.prefix))
+        st = hfi_fail(err, HF_INVALID, "url: prefix= is too long");
+    if (!rl->fenced)
+        rl->base.traits &= ~(unsigned)(HF_TRAIT_FENCED | HF_TRAIT_BREAK);
+    return st;
+}
+
+static hf_status open_count(struct redlock_conn *rl, const struct hfi_url *url,
+                            struct hf_error *err)
+{
+    if (url->nhosts < REDLOCK_MIN || url->nhosts > REDLOCK_MAX)
+        return hfi_fail(err, HF_INVALID,
+                        "url: redlock: takes %d to %d hosts: with fewer than "
+                        "%d, one that fails leaves no majority",
+                        REDLOCK_MIN, REDLOCK_MAX, REDLOCK_MIN);
+    rl->n = (int)url->nhosts;
+    rl->majority = rl->n / 2 + 1;
+    if (rl->n % 2 == 0)
+        snprintf(rl->base.warning, sizeof(rl->base.warning),
+                 "%d nodes stand no more failures than %d do", rl->n,
+                 rl->n - 1);
+    return HF_OK;
+}
+
+static hf_status open_db(const struct hfi_url *url, int *ret,
+                         struct hf_error *err)
+{
+    const char *path = url->path + (url->path[0] == '/');
+    const char *text = *path ? path : hfi_url_param(url, "db", "0");
+    char *end;
+    long n = strtol(text, &end, 10);
+
+    if (!*text || *end || n < 0 || n > 1 << 20)
+        return hfi_fail(err, HF_INVALID,
+                        "url: the database must be a number from 0 to %d",
+                        1 << 20);
+    *ret = (int)n;
+    return HF_OK;
+}
+
+/* The password may also come from REDISCLI_AUTH, as redis-cli has it. */
+static hf_status open_node(struct redlock_conn *rl, int i,
+                           const struct hfi_url *url, int db,
+                           struct hf_error *err)
+{
+    struct redis_conn *rc = &rl->nodes[i].rc;
+    const char *user = url->user && *url->user ? url->user : NULL;
+    const char *password = url->password;
+
+    if (!password)
+        password = secure_getenv("REDISCLI_AUTH");
+    rc->user = hfi_strdup(user);
+    rc->password = hfi_strdup(password);
+    if ((user && !rc->user) || (password && !rc->password))
+        return hfi_nomem(err);
+    snprintf(rc->prefix, sizeof(rc->prefix), "%s",
+             hfi_url_param(url, "prefix", "holdfast:"));
+    rc->db = db;
+    rc->nends = 1;
+    snprintf(rc->ends[0].host, sizeof(rc->ends[0].host), "%s",
+             url->hosts[i].name);
+    rc->ends[0].port = url->hosts[i].port ? url->hosts[i].port : REDLOCK_PORT;
+    rc->ends[0].tls = rl->tls;
+    rc->ends[0].alive_ms = 15000;
+    hfi_endpoint_name(&rc->ends[0], rc->base.endpoint,
+                      sizeof(rc->base.endpoint));
+    return HF_OK;
+}
+
+static void open_names(struct redlock_conn *rl, const struct hfi_url *url)
+{
+    size_t len, size = sizeof(rl->base.endpoint);
+    int i;
+
+    len = (size_t)snprintf(rl->base.endpoint, size, "%s:", url->scheme);
+    for (i = 0; i < rl->n && len < size; i++)
+        len += (size_t)snprintf(rl->base.endpoint + len, size - len, "%s%s",
+                                i ? "," : "", rl->nodes[i].rc.base.endpoint);
+    redis_script_digest(redlock_script, rl->script_id);
+}
+
+/* Wait until each node is connected or has failed; a little only, once there is
+ * a majority.  How many are up. */
+static int open_wait(struct redlock_conn *rl, int64_t deadline)
+{
+    int64_t until;
+    int i, up, trying;
+
+    redlock_gather(rl, deadline);
+    until = hfi_now() + STRAGGLER_MS;
+    until = until < deadline ? until : deadline;
+    pthread_mutex_lock(&rl->mu);
+    for (;;) {
+        for (i = up = trying = 0; i < rl->n; i++) {
+            up += rl->nodes[i].state == REDLOCK_UP;
+            trying += rl->nodes[i].state == REDLOCK_TRYING;
+        }
+        if (!trying || !hfi_left_ms(until))
+            break;
+        hfi_cond_wait(&rl->changed, &rl->mu, until);
+    }
+    pthread_mutex_unlock(&rl->mu);
+    return up;
+}
+
+/* What is to be said of the nodes after the first attempt.  A twin is refused
+ * whatever the others are. */
+static hf_status open_judge(struct redlock_conn *rl, int up,
+                            struct hf_error *err)
+{
+    hf_status st = HF_OK;
+    int i, bad = -1;
+
+    pthread_mutex_lock(&rl->mu);
+    for (i = 0; i < rl->n; i++) {
+        hf_status one = rl->nodes[i].why.status;
+
+        if (rl->nodes[i].state == REDLOCK_UP)
+            continue;
+        if (bad < 0 || (one && one != HF_UNAVAILABLE && one != HF_UNCERTAIN))
+            bad = i;
+        if (one == HF_INVALID)
+            break;
+    }
+    if (bad >= 0) {
+        struct redlock_node *node = &rl->nodes[bad];
+        const char *why =
+            node->why.text[0] ? node->why.text : "no answer in time";
+
+        st = node->why.status && node->why.status != HF_UNCERTAIN
+                 ? node->why.status
+                 : HF_UNAVAILABLE;
+        if (up >= rl->majority && st != HF_INVALID) {
+            snprintf(rl->base.warning, sizeof(rl->base.warning),
+                     "only %d of %d nodes are there: %.60s: %.120s", up, rl->n,
+                     node->rc.base.endpoint, why);
+            st = HF_OK;
+        } else {
+            hfi_fail(err, st, "only %d of %d nodes are there: %.60s: %.120s",
+                     up, rl->n, node->rc.base.endpoint, why);
+        }
+    }
+    pthread_mutex_unlock(&rl->mu);
+    return st;
+}
+
+static hf_status redlock_open(struct hfi_conn *conn, const struct hfi_url *url,
+                              int64_t deadline, struct hf_error *err)
+{
+    struct redlock_conn *rl = (struct redlock_conn *)conn;
+    hf_status st;
+    int i, db = 0;
+
+    pthread_mutex_init(&rl->mu, NULL);
+    hfi_cond_init(&rl->changed);
+    for (i = 0; i < REDLOCK_MAX; i++)
+        redlock_node_init(rl, i);
+    rl->opened = true;
+    st = open_options(rl, url, err);
+    if (!st)
+        st = open_count(rl, url, err);
+    if (!st)
+        st = open_db(url, &db, err);
+    if (!st && !strcmp(url->scheme, "redlocks"))
+        st = hfi_tls_new(&rl->tls, url, err);
+    for (i = 0; !st && i < rl->n; i++)
+        st = open_node(rl, i, url, db, err);
+    if (st)
+        return st;
+    open_names(rl, url);
+    return open_judge(rl, open_wait(rl, deadline), err);
+}
+
+static void redlock_close(struct hfi_conn *conn)
+{
+    struct redlock_conn *rl = (struct redlock_conn *)conn;
+    int i;
+
+    if (!rl->opened)
+        return;
+    pthread_mutex_lock(&rl->mu);
+    rl->closing = true;
+    hfi_cond_wake(&rl->changed);
+    pthread_mutex_unlock(&rl->mu);
+    for (i = 0; i < REDLOCK_MAX; i++)
+        redlock_node_fini(&rl->nodes[i]);
+    if (rl->tls)
+        hfi_tls_free(rl->tls);
+    hfi_cond_fini(&rl->changed);
+    pthread_mutex_destroy(&rl->mu);
+    rl->opened = false;
+}
+
+static void redlock_forget(struct hfi_conn *conn)
+{
+    struct redlock_conn *rl = (struct redlock_conn *)conn;
+    int i;
+
+    for (i = 0; i < REDLOCK_MAX; i++)
+        hfi_mux_forget(&rl->nodes[i].rc.mux);
+}
+
+static const char *const redlock_schemes[] = {"redlock", "redlocks", NULL};
+static const char *const redlock_options[] = {
+    "prefix", "fence", "quarantine", "node",   "db",
+    "ca",     "cert",  "key",        "verify", NULL};
+
+const struct hfi_backend hfi_backend_redlock = {
+    .schemes = redlock_schemes,
+    .options = redlock_options,
+    .conn_size = sizeof(struct redlock_conn),
+    .traits = HF_TRAIT_FENCED | HF_TRAIT_LEASED | HF_TRAIT_DETACH |
+              HF_TRAIT_BREAK | HF_TRAIT_PROCESSES | HF_TRAIT_MACHINES,
+    .open = redlock_open,
+    .close = redlock_close,
+    .forget = redlock_forget,
+    .try_acquire = redlock_try_acquire,
+    .renew = redlock_renew,
+    .release = redlock_release,
+    .attach = redlock_attach,
+    .inspect = redlock_inspect,
+    .list = redlock_list,
+    .break_grant = redlock_break,
+};

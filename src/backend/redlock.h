@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * redlock.h - what the parts of the redlock: backend share.
+ *
+ *   redlock.c         the rules and why they hold; opening
+ *   redlock_take.c    taking: votes, the fence, taking back
+ *   redlock_lock.c    keeping, mending, giving back
+ *   redlock_look.c    inspect, list, break
+ *   redlock_call.c    one question to all nodes at once
+ *   redlock_node.c    connecting a node, and who may vote
+ *   redlock_script.c  the steps of one node, in Lua
+ *
+ * Each node is a small redis: connection of its own, so what is said to one
+ * server is said by the code that speaks to one server.
+ */
+#ifndef HFI_BACKEND_REDLOCK_H
+#define HFI_BACKEND_REDLOCK_H
+
+#include "../env.h"
+#include "redis.h"
+
+#define REDLOCK_MIN 3
+#define REDLOCK_MAX 15
+
+/* What must still be given back on a node that did not answer. */
+struct redlock_debt {
+    struct redlock_debt *next;
+    int64_t until; /* it lapses by itself then */
+    char token[HFI_TOKEN_LEN + 1];
+    char key[];
+};
+
+enum redlock_state {
+    REDLOCK_DOWN,   /* the last attempt to connect failed */
+    REDLOCK_TRYING, /* being connected for the first time since it was lost */
+    REDLOCK_UP
+};
+
+struct redlock_node {
+    struct redis_conn rc; /* its name, secrets and prefix; and its mux */
+    struct redlock_conn *rl;
+    int index;
+    struct hfi_thread thread; /* connects it, while it is not up */
+    bool connecting;          /* the thread runs */
+    bool joinable;            /* and was started */
+    enum redlock_state state;
+    struct hf_error why; /* of the last failure */
+    char run_id[48];
+    long long client_id;   /* of our last connection there, 0 unknown */
+    int64_t born;          /* not later than it was started, on our clock */
+    _Atomic int64_t heard; /* when it last answered */
+    bool durable;          /* keeps what it said over a restart */
+    struct redlock_debt *debts;
+};
+
+struct redlock_conn {
+    struct hfi_conn base;
+    bool opened;
+    bool closing;
+    bool fenced;
+    bool quarantine;
+    int64_t node_ms; /* limit of one node; 0: from the ttl */
+    int n, majority;
+    char script_id[41];
+    struct ssl_ctx_st *tls;
+    pthread_mutex_t mu; /* guards what is not constant here and in the nodes */
+    struct hfi_cond changed;
+    int64_t longest_ttl; /* in use by this client */
+    struct redlock_node nodes[REDLOCK_MAX];
+};
+
+/* ---- redlock_script.c -------------------------------------------------- */
+
+extern const char redlock_script[];
+
+/* ---- redlock_node.c ---------------------------------------------------- */
+
+void redlock_node_init(struct redlock_conn *, int index);
+void redlock_node_fini(struct redlock_node *);
+
+/* See to it that a node which is not connected is being connected. */
+void redlock_node_tend(struct redlock_node *);
+
+/* Wait until a majority is connected, or cannot be, or the deadline. */
+void redlock_gather(struct redlock_conn *, int64_t deadline);
+
+/* May it be asked?  Not while it owes an answer for longer than `limit`. */
+bool redlock_node_is_ready(struct redlock_node *, int64_t limit);
+
+/* May it vote?  redlock.c (6) */
+bool redlock_node_may_vote(struct redlock_node *, int64_t ttl_ms);
+
+/* Remember to give something back there, or forget that. */
+void redlock_owe(struct redlock_node *, const struct hfi_claim *);
+bool redlock_owe_not(struct redlock_node *, const struct hfi_claim *);
+
+/* ---- redlock_call.c ---------------------------------------------------- */
+
+/* One node's part of a question. */
+struct redlock_flight {
+    struct hfi_mux_call call;
+    bool asked;   /* it was sent there */
+    bool waiting; /* and there is no answer yet */
+    bool landed;  /* the replies are here */
+    bool loaded;  /* the script was sent along */
+    hf_status st; /* why it was not asked or is no help */
+    redisReply **replies;
+    const struct redis_batch *batch;
+    struct hf_error err;
+};
+
+struct redlock_round {
+    struct redlock_conn *rl;
+    struct redlock_flight flights[REDLOCK_MAX];
+    int waiting; /* for how many */
+};
+
+void redlock_round_init(struct redlock_round *, struct redlock_conn *);
+void redlock_round_fini(struct redlock_round *);
+
+/* Ask one node.  The batch must stay until the round is over. */
+void redlock_ask(struct redlock_round *, int node, const struct redis_batch *,
+                 int64_t deadline);
+
+/* The next node that has answered or failed; -1 at the deadline or when there
+ * are none. */
+int redlock_hear(struct redlock_round *, int64_t deadline);
+
+/* A step of the script. */
+void redlock_step(struct redlock_conn *, struct redis_batch *, char op,
+                  const char *key, int argc, const char **argv);
+
+/* The limit of one node for a lease of so long. */
+int64_t redlock_limit(const struct redlock_conn *, int64_t ttl_ms);
+
+/* Until when a question that is sent now waits for those who are late: `end`
+ * while a majority has answered, `late` while it has not. */
+struct redlock_span {
+    int64_t end, late;
+};
+struct redlock_span redlock_span(const struct redlock_conn *, int64_t ttl_ms,
+                                 int64_t deadline);
+
+/* "a:1 no answer in time; b:2 connection refused": why they are not enough. */
+hf_status redlock_too_few(struct redlock_round *, int answered, int64_t ttl_ms,
+                          struct hf_error *);
+
+/* The only element of an answer, or the one at `i`; NULL if it is none. */
+const redisReply *redlock_reply(const struct redlock_flight *, int i);
+int64_t redlock_item(const redisReply *, size_t i);
+
+/* ---- redlock_take.c ---------------------------------------------------- */
+
+hf_status redlock_try_acquire(struct hfi_conn *, const struct hfi_claim *,
+                              struct hfi_grant *, struct hfi_busy *,
+                              int64_t deadline, struct hf_error *);
+
+/* Give back on the nodes of the set; how many had it, how many said that they
+ * had not, and how many said nothing: that is owed there. */
+int redlock_give_back(struct redlock_conn *, const struct hfi_claim *,
+                      unsigned nodes, int *had, int *had_not);
+
+/* ---- redlock_lock.c ---------------------------------------------------- */
+
+void redlock_renew(struct hfi_conn *, struct hfi_renewal *, size_t n,
+                   int64_t deadline, struct hf_error *);
+hf_status redlock_release(struct hfi_conn *, const struct hfi_claim *,
+                          struct hfi_grant *, int64_t deadline,
+                          struct hf_error *);
+hf_status redlock_attach(struct hfi_conn *, const struct hfi_claim *,
+                         const struct hf_handle *, struct hfi_grant *,
+                         struct hf_error *);
+
+/* ---- redlock_look.c ---------------------------------------------------- */
+
+hf_status redlock_inspect(struct hfi_conn *, const char *key, struct hf_info *,
+                          int64_t deadline, struct hf_error *);
+hf_status redlock_list(struct hfi_conn *, const char *prefix, hf_list_fn *,
+                       void *arg, int64_t deadline, struct hf_error *);
+hf_status redlock_break(struct hfi_conn *, const char *key, uint64_t fence,
+                        int64_t deadline, struct hf_error *);
+
+#endif

@@ -1,0 +1,487 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * redlock_node.c - connecting a node, and who may vote.
+ *
+ * A call never connects: it would wait for a node that is down, once for each.
+ * A node that is not connected has a thread that tries again and again, at
+ * growing intervals, and ends when it has succeeded; so where all is well there
+ * are no threads.  A call that finds too few nodes connected waits for the
+ * first attempt on each, since they may all have closed idle connections; but
+ * not for nodes whose last attempt has failed.
+ *
+ * A connection begins with what must come before anything else is said on it:
+ *  (a) who we are, as with any Redis;
+ *  (b) which server it is and since when: its run id and uptime; the same one
+ *      twice in the list would be two votes of one node, and is refused;
+ *  (c) the end of the connection before: CLIENT KILL by its id.  When that is
+ *      answered, nothing that we ever sent there can still be served.  A node
+ *      that forbids it is left to the expiry of what it may yet take;
+ *  (d) what was to be given back there and has had no answer.
+ */
+#include "redlock.h"
+
+#include <inttypes.h>
+
+#include "../mem.h"
+
+#include "../banned.h"
+
+#define CONNECT_MS     1000
+#define AGAIN_MS       50
+#define AGAIN_MS_MAX   1000
+#define SILENT_MS      1000 /* owing for so long, it is given up */
+#define UPTIME_UNKNOWN 0
+
+/* Only the thread of a node connects it. */
+static _Thread_local bool node_connects;
+
+/* ---- what is to be given back ------------------------------------------ */
+
+static struct redlock_debt **debt_find(struct redlock_node *node,
+                                       const struct hfi_claim *claim)
+{
+    struct redlock_debt **at = &node->debts;
+
+    while (*at && (strcmp((*at)->token, claim->token) != 0 ||
+                   strcmp((*at)->key, claim->key) != 0))
+        at = &(*at)->next;
+    return at;
+}
+
+void redlock_owe(struct redlock_node *node, const struct hfi_claim *claim)
+{
+    size_t len = strlen(claim->key) + 1;
+    struct redlock_debt *debt, **at;
+
+    pthread_mutex_lock(&node->rl->mu);
+    at = debt_find(node, claim);
+    if (!*at) {
+        debt = hfi_alloc(sizeof(*debt) + len);
+        if (debt) { /* Without memory it is left to its expiry. */
+            memcpy(debt->key, claim->key, len);
+            memcpy(debt->token, claim->token, sizeof(debt->token));
+            *at = debt;
+        }
+    }
+    if (*at)
+        (*at)->until = hfi_now() + claim->ttl_ms;
+    pthread_mutex_unlock(&node->rl->mu);
+}
+
+bool redlock_owe_not(struct redlock_node *node, const struct hfi_claim *claim)
+{
+    struct redlock_debt *debt, **at;
+
+    pthread_mutex_lock(&node->rl->mu);
+    at = debt_find(node, claim);
+    debt = *at;
+    if (debt)
+        *at = debt->next;
+    pthread_mutex_unlock(&node->rl->mu);
+    hfi_free(debt);
+    return debt != NULL;
+}
+
+static struct redlock_debt *debts_take(struct redlock_node *node)
+{
+    struct redlock_debt *debts;
+
+    pthread_mutex_lock(&node->rl->mu);
+    debts = node->debts;
+    node->debts = NULL;
+    pthread_mutex_unlock(&node->rl->mu);
+    return debts;
+}
+
+static void debts_free(struct redlock_debt *debts)
+{
+    struct redlock_debt *next;
+
+    for (; debts; debts = next) {
+        next = debts->next;
+        hfi_free(debts);
+    }
+}
+
+static void debts_put(struct redlock_node *node, struct redlock_debt *debts)
+{
+    struct redlock_debt **at = &debts;
+
+    while (*at)
+        at = &(*at)->next;
+    pthread_mutex_lock(&node->rl->mu);
+    *at = node->debts;
+    node->debts = debts;
+    pthread_mutex_unlock(&node->rl->mu);
+}
+
+/* ---- the beginning of a connection ------------------------------------- */
+
+static hf_status hello_pay(struct redlock_node *node, struct mux_link *link,
+                           int64_t deadline, struct hf_error *err)
+{
+    struct redlock_debt *debts = debts_take(node), *at;
+    struct redis_names names;
+    redisReply *reply;
+    hf_status st = HF_OK;
+
+    for (at = debts; at && !st; at = at->next) {
+        const char *argv[] = {"EVALSHA",
+                              node->rl->script_id,
+                              "2",
+                              names.text[REDIS_MAIN],
+                              names.text[REDIS_META],
+                              "L",
+                              at->token};
+
+        if (hfi_now() >= at->until)
+            continue;
+        redis_name(&node->rc, at->key, &names);
+        st = redis_hello_send(&node->rc, link, 7, argv, &reply, deadline, err);
+        if (!st)
+            freeReplyObject(reply);
+    }
+    if (st)
+        debts_put(node, debts);
+    else
+        debts_free(debts);
+    return st;
+}
+
+/* A command whose refusal we can live with; NULL then. */
+static hf_status hello_may(struct redlock_node *node, struct mux_link *link,
+                           int argc, const char **argv, redisReply **reply,
+                           int64_t deadline, struct hf_error *err)
+{
+    struct hf_error why = {0};
+    hf_status st;
+
+    *reply = NULL;
+    st = redis_hello_send(&node->rc, link, argc, argv, reply, deadline, &why);
+    if (!st || st == HF_DENIED || (st == HF_PROTOCOL && !why.sys_errno))
+        return HF_OK;
+    if (err)
+        *err = why;
+    return st;
+}
+
+static const char *info_field(const redisReply *reply, const char *name)
+{
+    const char *at =
+        reply && reply->type == REDIS_REPLY_STRING ? reply->str : NULL;
+
+    at = at ? strstr(at, name) : NULL;
+    return at ? at + strlen(name) : NULL;
+}
+
+/* The first other node that is this very server. */
+static const struct redlock_node *hello_twin(const struct redlock_node *node,
+                                             const char *run_id)
+{
+    struct redlock_conn *rl = node->rl;
+    int i;
+
+    for (i = 0; i < rl->n; i++)
+        if (&rl->nodes[i] != node && rl->nodes[i].state != REDLOCK_DOWN &&
+            !strcmp(rl->nodes[i].run_id, run_id))
+            return &rl->nodes[i];
+    return NULL;
+}
+
+/* (b): who it is.  *same: it is the server that it was before. */
+static hf_status hello_identity(struct redlock_node *node,
+                                const redisReply *info, bool *same,
+                                struct hf_error *err)
+{
+    const char *id = info_field(info, "\nrun_id:");
+    const char *up = info_field(info, "\nuptime_in_seconds:");
+    int64_t now = hfi_now();
+    int64_t born = now - (up ? strtoll(up, NULL, 10) * 1000 : UPTIME_UNKNOWN);
+    const struct redlock_node *twin = NULL;
+    char run_id[48] = "";
+    hf_status st = HF_OK;
+
+    if (id)
+        snprintf(run_id, sizeof(run_id), "%.*s", (int)strcspn(id, "\r\n"), id);
+    pthread_mutex_lock(&node->rl->mu);
+    *same = !strcmp(node->run_id, run_id);
+    if (run_id[0])
+        twin = hello_twin(node, run_id);
+    if (twin) {
+        st = hfi_fail(err, HF_INVALID, "it is the same server as %s",
+                      twin->rc.base.endpoint);
+    } else if (!*same || !node->born) {
+        /* It was started after the last answer of the one before it. */
+        if (node->run_id[0] && atomic_load(&node->heard) > born)
+            born = atomic_load(&node->heard);
+        node->born = born ? born : 1;
+        memcpy(node->run_id, run_id, sizeof(run_id));
+    }
+    pthread_mutex_unlock(&node->rl->mu);
+    return st;
+}
+
+/* Does it have on disk what it has said?  Then a restart loses nothing. */
+static bool hello_is_durable(const redisReply *config)
+{
+    bool on = false, always = false;
+    size_t i;
+
+    if (!config || config->type != REDIS_REPLY_ARRAY)
+        return false;
+    for (i = 0; i + 1 < config->elements; i += 2) {
+        const char *name = config->element[i]->str;
+        const char *value = config->element[i + 1]->str;
+
+        if (!name || !value)
+            continue;
+        on |= !strcmp(name, "appendonly") && !strcmp(value, "yes");
+        always |= !strcmp(name, "appendfsync") && !strcmp(value, "always");
+    }
+    return on && always;
+}
+
+/* (c): nothing of the connection before is served any more. */
+static hf_status hello_kill(struct redlock_node *node, struct mux_link *link,
+                            bool same, int64_t deadline, struct hf_error *err)
+{
+    char id[24];
+    const char *kill[] = {"CLIENT", "KILL", "ID", id};
+    const char *ask[] = {"CLIENT", "ID"};
+    redisReply *reply = NULL;
+    hf_status st = HF_OK;
+
+    if (same && node->client_id) {
+        snprintf(id, sizeof(id), "%lld", node->client_id);
+        st = hello_may(node, link, 4, kill, &reply, deadline, err);
+        if (reply)
+            freeReplyObject(reply);
+    }
+    if (st)
+        return st;
+    st = hello_may(node, link, 2, ask, &reply, deadline, err);
+    node->client_id =
+        reply && reply->type == REDIS_REPLY_INTEGER ? reply->integer : 0;
+    if (reply)
+        freeReplyObject(reply);
+    return st;
+}
+
+static hf_status hello_know(struct redlock_node *node, struct mux_link *link,
+                            bool *same, int64_t deadline, struct hf_error *err)
+{
+    const char *info[] = {"INFO", "server"};
+    const char *config[] = {"CONFIG", "GET", "append*"};
+    redisReply *reply;
+    hf_status st = hello_may(node, link, 2, info, &reply, deadline, err);
+
+    if (!st)
+        st = hello_identity(node, reply, same, err);
+    if (reply)
+        freeReplyObject(reply);
+    if (st)
+        return st;
+    st = hello_may(node, link, 3, config, &reply, deadline, err);
+    pthread_mutex_lock(&node->rl->mu);
+    node->durable = hello_is_durable(reply);
+    pthread_mutex_unlock(&node->rl->mu);
+    if (reply)
+        freeReplyObject(reply);
+    return st;
+}
+
+static hf_status node_hello(void *arg, struct mux_link *link, int64_t deadline,
+                            struct hf_error *err)
+{
+    struct redlock_node *node = arg;
+    const char *load[] = {"SCRIPT", "LOAD", redlock_script};
+    redisReply *reply;
+    bool same = false;
+    hf_status st = redis_hello(&node->rc, link, deadline, err);
+
+    if (!st)
+        st = hello_know(node, link, &same, deadline, err);
+    if (!st)
+        st = hello_kill(node, link, same, deadline, err);
+    if (!st) {
+        st = redis_hello_send(&node->rc, link, 3, load, &reply, deadline, err);
+        if (!st)
+            freeReplyObject(reply);
+    }
+    return st ? st : hello_pay(node, link, deadline, err);
+}
+
+static hf_status node_find(void *arg, struct hfi_endpoint *ret,
+                           int64_t deadline, struct hf_error *err)
+{
+    struct redlock_node *node = arg;
+
+    (void)deadline;
+    if (!node_connects)
+        return hfi_fail(err, HF_UNAVAILABLE, "not connected");
+    *ret = node->rc.ends[0];
+    return HF_OK;
+}
+
+/* ---- connecting -------------------------------------------------------- */
+
+/* One attempt. */
+static hf_status node_connect(struct redlock_node *node, struct hf_error *err)
+{
+    const char *argv[] = {"PING"};
+    struct redis_batch batch = {0};
+    redisReply *reply;
+    hf_status st;
+
+    pthread_mutex_lock(&node->rc.mux.mu);
+    node->rc.mux.down_until = 0; /* The pause is ours. */
+    pthread_mutex_unlock(&node->rc.mux.mu);
+    redis_batch_add(&batch, 1, argv);
+    st = batch.failed ? hfi_nomem(err)
+                      : hfi_mux_call(&node->rc.mux, batch.bytes, batch.len, 1,
+                                     &reply, hfi_now() + CONNECT_MS, err);
+    redis_batch_free(&batch);
+    if (!st)
+        freeReplyObject(reply);
+    return st;
+}
+
+/* With the mutex held. */
+static void node_pause(struct redlock_node *node, int64_t ms)
+{
+    struct redlock_conn *rl = node->rl;
+    uint32_t chance;
+    int64_t until;
+
+    hfi_random(&chance, sizeof(chance));
+    until = hfi_now() + ms / 2 + chance % (uint32_t)(ms / 2 + 1);
+    while (!rl->closing && hfi_now() < until)
+        hfi_cond_wait(&rl->changed, &rl->mu, until);
+}
+
+static void *node_run(void *arg)
+{
+    struct redlock_node *node = arg;
+    struct redlock_conn *rl = node->rl;
+    int64_t ms = AGAIN_MS;
+    struct hf_error err;
+    hf_status st;
+
+    node_connects = true;
+    pthread_mutex_lock(&rl->mu);
+    while (!rl->closing && node->connecting) {
+        pthread_mutex_unlock(&rl->mu);
+        err = (struct hf_error){0};
+        st = node_connect(node, &err);
+        pthread_mutex_lock(&rl->mu);
+        node->state = st ? REDLOCK_DOWN : REDLOCK_UP;
+        node->why = err;
+        node->why.status = st;
+        if (!st) {
+            atomic_store(&node->heard, hfi_now());
+            node->connecting = false;
+        }
+        hfi_cond_wake(&rl->changed);
+        if (st)
+            node_pause(node, ms);
+        ms = ms * 2 < AGAIN_MS_MAX ? ms * 2 : AGAIN_MS_MAX;
+    }
+    node->connecting = false;
+    pthread_mutex_unlock(&rl->mu);
+    return NULL;
+}
+
+void redlock_node_tend(struct redlock_node *node)
+{
+    struct redlock_conn *rl = node->rl;
+
+    pthread_mutex_lock(&rl->mu);
+    if (!rl->closing && !node->connecting && !hfi_mux_is_up(&node->rc.mux)) {
+        if (node->joinable)
+            hfi_thread_join(&node->thread); /* It is at its very end. */
+        node->connecting = true;
+        node->state = REDLOCK_TRYING;
+        node->joinable = hfi_thread_start(&node->thread, node_run, node);
+        if (!node->joinable) {
+            node->connecting = false;
+            node->state = REDLOCK_DOWN;
+            hfi_fail(&node->why, HF_UNAVAILABLE, "no thread to connect it");
+        }
+    }
+    pthread_mutex_unlock(&rl->mu);
+}
+
+void redlock_gather(struct redlock_conn *rl, int64_t deadline)
+{
+    int i, up, trying;
+
+    for (i = 0; i < rl->n; i++)
+        if (!hfi_mux_is_up(&rl->nodes[i].rc.mux))
+            redlock_node_tend(&rl->nodes[i]);
+    pthread_mutex_lock(&rl->mu);
+    for (;;) {
+        for (i = up = trying = 0; i < rl->n; i++) {
+            if (hfi_mux_is_up(&rl->nodes[i].rc.mux))
+                up++;
+            else if (rl->nodes[i].state == REDLOCK_TRYING)
+                trying++;
+        }
+        if (up >= rl->majority || up + trying < rl->majority ||
+            !hfi_left_ms(deadline))
+            break;
+        hfi_cond_wait(&rl->changed, &rl->mu, deadline);
+    }
+    pthread_mutex_unlock(&rl->mu);
+}
+
+/* ---- who may be asked, and who may vote -------------------------------- */
+
+bool redlock_node_is_ready(struct redlock_node *node, int64_t limit)
+{
+    int64_t owed = hfi_mux_owed_ms(&node->rc.mux);
+
+    if (owed == 0)
+        debts_free(debts_take(node)); /* All that was sent is answered. */
+    if (owed > SILENT_MS)
+        hfi_mux_retire(&node->rc.mux);
+    if (owed < 0 || owed > SILENT_MS)
+        redlock_node_tend(node);
+    return owed >= 0 && owed <= limit;
+}
+
+/* redlock.c (6) */
+bool redlock_node_may_vote(struct redlock_node *node, int64_t ttl_ms)
+{
+    struct redlock_conn *rl = node->rl;
+    bool may;
+
+    pthread_mutex_lock(&rl->mu);
+    if (ttl_ms > rl->longest_ttl)
+        rl->longest_ttl = ttl_ms;
+    may = !rl->quarantine || node->durable ||
+          hfi_now() - node->born >= rl->longest_ttl;
+    pthread_mutex_unlock(&rl->mu);
+    return may;
+}
+
+void redlock_node_init(struct redlock_conn *rl, int index)
+{
+    struct redlock_node *node = &rl->nodes[index];
+
+    node->rl = rl;
+    node->index = index;
+    hfi_mux_init(&node->rc.mux, node_find, node_hello, node);
+}
+
+void redlock_node_fini(struct redlock_node *node)
+{
+    if (node->joinable)
+        hfi_thread_join(&node->thread);
+    node->joinable = false;
+    debts_free(node->debts);
+    hfi_mux_fini(&node->rc.mux);
+    if (node->rc.password)
+        explicit_bzero(node->rc.password, strlen(node->rc.password));
+    hfi_free(node->rc.password);
+    hfi_free(node->rc.user);
+}

@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * network.c - nodes behind a network that is slow, cut one way or holds things
+ * back, and nodes that are no servers.
+ *
+ * Leases are long, so that what is gone at the end was given back.
+ */
+#include "rl.h"
+
+#include "../redis/proxy.h"
+
+#define TTL 60000
+
+struct net {
+    struct rl rl;
+    struct proxy proxies[RL_N];
+    char url[512];
+};
+
+static void net_start(struct net *net)
+{
+    size_t len = 0;
+
+    rl_start(&net->rl, "", false);
+    for (int i = 0; i < RL_N; i++) {
+        proxy_start(&net->proxies[i], &net->rl.nodes[i]);
+        len += (size_t)snprintf(net->url + len, sizeof(net->url) - len,
+                                "%s127.0.0.1:%d", i ? "," : "redlock://",
+                                net->proxies[i].port);
+    }
+    snprintf(net->url + len, sizeof(net->url) - len, "?quarantine=off");
+}
+
+static void net_end(struct net *net)
+{
+    for (int i = 0; i < RL_N; i++)
+        proxy_stop(&net->proxies[i]);
+    rl_end(&net->rl);
+}
+
+static hf_client *net_open(const struct net *net)
+{
+    hf_client *client = NULL;
+
+    CHECK_OK(hf_open(net->url, NULL, &client, &t_err));
+    return client;
+}
+
+/* Ask for other locks for a while. */
+static void net_pass_time(hf_client *client, int64_t ms)
+{
+    int64_t end = t_now_ms() + ms;
+    hf_lock *lk = NULL;
+
+    while (t_now_ms() < end) {
+        if (rl_try(client, "other", TTL, &lk) == HF_OK)
+            hf_release(lk, NULL);
+        t_sleep_ms(20);
+    }
+}
+
+TEST(a_slow_minority_is_not_waited_for)
+{
+    static struct net net;
+    hf_client *client;
+    hf_lock *lk = NULL;
+    int64_t best = INT64_MAX, began, took;
+
+    net_start(&net);
+    client = net_open(&net);
+    proxy_delay(&net.proxies[0], 300);
+    proxy_delay(&net.proxies[3], 300);
+    for (int i = 0; i < 10; i++) {
+        began = t_now_ms();
+        CHECK_OK(rl_try(client, "k", TTL, &lk));
+        took = t_now_ms() - began;
+        best = took < best ? took : best;
+        CHECK_OK(hf_release(lk, &t_err));
+    }
+    CHECK_LT(best, 250);
+    rl_check_clean(&net.rl);
+    hf_close(client);
+    net_end(&net);
+}
+
+/* No network takes bytes out of a connection and goes on with it: what has lost
+ * replies is cut. */
+static void net_heal(struct proxy *p, enum proxy_mode mode)
+{
+    if (mode == PROXY_DROP)
+        proxy_break(p, PROXY_PASS);
+    else
+        proxy_set(p, PROXY_PASS, 0);
+}
+
+/* Nodes of the set lose replies, or everything, during an acquisition. */
+static void check_mode(enum proxy_mode mode, unsigned set, int64_t for_ms)
+{
+    static struct net net;
+    hf_client *client;
+    hf_lock *lk = NULL;
+    hf_status st;
+
+    net_start(&net);
+    client = net_open(&net);
+    for (int i = 0; i < RL_N; i++)
+        if (set & 1U << i)
+            proxy_set(&net.proxies[i], mode, 0);
+    st = rl_try(client, "k", TTL, &lk);
+    if (__builtin_popcount(set) <= 2) {
+        t_check_status(__FILE__, __LINE__, "a minority is cut", st, HF_OK);
+        CHECK_OK(hf_extend(lk, 0, &t_err));
+        CHECK_OK(hf_release(lk, &t_err));
+    } else {
+        CHECK(st == HF_UNAVAILABLE || st == HF_UNCERTAIN);
+    }
+    net_pass_time(client, for_ms);
+    for (int i = 0; i < RL_N; i++)
+        if (set & 1U << i)
+            net_heal(&net.proxies[i], mode);
+    rl_check_clean(&net.rl);
+    t_poll_until(rl_try(client, "k", TTL, &lk) == HF_OK, 10000);
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_close(client);
+    rl_check_clean(&net.rl);
+    net_end(&net);
+}
+
+TEST(a_minority_whose_answers_are_lost_is_left_clean)
+{
+    check_mode(PROXY_DROP, 5, 0);
+}
+
+TEST(a_majority_whose_answers_are_lost_is_left_clean)
+{
+    check_mode(PROXY_DROP, 7, 0);
+}
+
+TEST(answers_that_are_lost_until_the_connection_is_given_up)
+{
+    check_mode(PROXY_DROP, 7, 2500);
+}
+
+TEST(what_the_network_holds_back_does_not_arrive_after_its_release)
+{
+    check_mode(PROXY_FREEZE, 9, 0);
+}
+
+TEST(nor_when_the_connection_was_given_up_meanwhile)
+{
+    check_mode(PROXY_FREEZE, 9, 2500);
+}
+
+TEST(a_majority_that_is_held_back_is_left_clean)
+{
+    check_mode(PROXY_FREEZE, 28, 2500);
+}
+
+TEST_TIMEOUT(a_minority_that_speaks_nonsense_does_no_harm, 120)
+{
+    struct rl rl;
+    char url[256];
+
+    rl_start(&rl, "", false);
+    for (int i = 0; i < 2 * HOSTILE_KINDS; i++) {
+        struct hostile bad[2];
+        hf_client *client = NULL;
+        hf_lock *lk = NULL;
+
+        hostile_start(&bad[0], (enum hostile_kind)(i / 2), i % 2 * 6);
+        hostile_start(&bad[1], (enum hostile_kind)(i / 2), i % 2 * 8);
+        snprintf(url, sizeof(url),
+                 "redlock://127.0.0.1:%d,127.0.0.1:%d,127.0.0.1:%d,"
+                 "127.0.0.1:%d,127.0.0.1:%d?quarantine=off",
+                 bad[0].port, rl.nodes[0].port, rl.nodes[1].port, bad[1].port,
+                 rl.nodes[2].port);
+        CHECK_OK(hf_open(url, NULL, &client, &t_err));
+        CHECK_OK(rl_try(client, "k", TTL, &lk));
+        CHECK_OK(hf_extend(lk, 0, &t_err));
+        CHECK_OK(hf_release(lk, &t_err));
+        hf_close(client);
+        hostile_stop(&bad[0]);
+        hostile_stop(&bad[1]);
+        rl_check_clean(&rl);
+    }
+    rl_end(&rl);
+}
+
+T_MAIN

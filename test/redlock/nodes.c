@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * nodes.c - nodes that are frozen, dead, slow to come back or taken by others.
+ *
+ * Leases are long here, so that what is gone at the end was given back and did
+ * not expire.
+ */
+#include "rl.h"
+
+#define TTL 60000
+
+/* A limit that a healthy node keeps on a busy machine. */
+#define CALM "?quarantine=off&node=300ms"
+
+static bool is_minority(unsigned nodes)
+{
+    return __builtin_popcount(nodes) <= RL_N / 2;
+}
+
+static bool is_unknown(hf_status st)
+{
+    return st == HF_UNAVAILABLE || st == HF_UNCERTAIN;
+}
+
+TEST_TIMEOUT(a_lock_is_taken_exactly_when_a_majority_answers, 120)
+{
+    struct rl rl;
+    hf_client *client;
+
+    rl_start(&rl, CALM, false);
+    client = rl_open(&rl);
+    for (unsigned set = 0; set < 1U << RL_N; set++) {
+        hf_lock *lk = NULL;
+        hf_status st;
+
+        rl_signal(&rl, set, SIGSTOP);
+        st = rl_try(client, "k", TTL, &lk);
+        if (is_minority(set))
+            t_check_status(__FILE__, __LINE__, "minority frozen", st, HF_OK);
+        else
+            CHECK(is_unknown(st));
+        CHECK((lk != NULL) == (st == HF_OK));
+        if (lk)
+            CHECK_OK(hf_release(lk, &t_err));
+        rl_signal(&rl, set, SIGCONT);
+        rl_check_clean(&rl);
+    }
+    hf_close(client);
+    rl_end(&rl);
+}
+
+TEST_TIMEOUT(a_lock_is_renewed_exactly_when_a_majority_answers, 120)
+{
+    struct rl rl;
+    hf_client *client;
+
+    rl_start(&rl, CALM, false);
+    client = rl_open(&rl);
+    for (unsigned set = 0; set < 1U << RL_N; set++) {
+        hf_lock *lk = NULL;
+        hf_status st;
+
+        CHECK_OK(rl_try(client, "k", TTL, &lk));
+        rl_signal(&rl, set, SIGSTOP);
+        st = hf_extend(lk, 0, &t_err);
+        if (is_minority(set))
+            t_check_status(__FILE__, __LINE__, "minority frozen", st, HF_OK);
+        else
+            CHECK(is_unknown(st));
+        rl_signal(&rl, set, SIGCONT);
+        CHECK(hf_held(lk)); /* Not even a majority's silence ends it. */
+        t_poll_until(hf_extend(lk, 0, NULL) == HF_OK, 5000);
+        CHECK_OK(hf_release(lk, &t_err));
+        rl_check_clean(&rl);
+    }
+    hf_close(client);
+    rl_end(&rl);
+}
+
+TEST_TIMEOUT(a_release_reaches_every_node_in_the_end, 120)
+{
+    struct rl rl;
+    hf_client *client;
+
+    rl_start(&rl, CALM, false);
+    client = rl_open(&rl);
+    for (unsigned set = 0; set < 1U << RL_N; set++) {
+        hf_lock *lk = NULL;
+        hf_status st;
+
+        t_poll_until(rl_try(client, "k", TTL, &lk) == HF_OK, 5000);
+        rl_signal(&rl, set, SIGSTOP);
+        st = hf_release(lk, &t_err);
+        t_check_status(__FILE__, __LINE__, "release", st,
+                       is_minority(set) ? HF_OK : HF_UNCERTAIN);
+        rl_signal(&rl, set, SIGCONT);
+        rl_check_clean(&rl);
+    }
+    hf_close(client);
+    rl_end(&rl);
+}
+
+TEST(a_release_outlives_the_connection_that_it_was_sent_on)
+{
+    struct rl rl;
+    hf_client *client;
+    hf_lock *lk = NULL;
+    int64_t end;
+
+    rl_start(&rl, CALM, false);
+    client = rl_open(&rl);
+    CHECK_OK(rl_try(client, "k", TTL, &lk));
+    CHECK_EQ(rl_count(&rl, "k", hf_token(lk)), RL_N);
+    rl_signal(&rl, 3, SIGSTOP);
+    CHECK_OK(hf_release(lk, &t_err));
+    /* Long enough for the silent connections to be given up. */
+    for (end = t_now_ms() + 2500; t_now_ms() < end;) {
+        CHECK_OK(rl_try(client, "other", TTL, &lk));
+        CHECK_OK(hf_release(lk, &t_err));
+        t_sleep_ms(20);
+    }
+    rl_signal(&rl, 3, SIGCONT);
+    rl_check_clean(&rl);
+    hf_close(client);
+    rl_end(&rl);
+}
+
+TEST(a_minority_that_others_hold_does_not_matter_and_is_left_alone)
+{
+    struct rl rl;
+    hf_client *client;
+    hf_lock *lk = NULL;
+
+    rl_start(&rl, CALM, false);
+    client = rl_open(&rl);
+    rt_do(&rl.nodes[1], "SET holdfast:k foreign PX 100000");
+    rt_do(&rl.nodes[4], "SET holdfast:k foreign PX 100000");
+    CHECK_OK(rl_try(client, "k", TTL, &lk));
+    CHECK_EQ(rl_count(&rl, "k", hf_token(lk)), 3);
+    CHECK_OK(hf_extend(lk, 0, &t_err));
+    CHECK_EQ(rl_count(&rl, "k", "foreign"), 2);
+    CHECK_OK(hf_release(lk, &t_err));
+    CHECK_EQ(rl_count(&rl, "k", "foreign"), 2);
+    CHECK_EQ(rl_count(&rl, "k", NULL), 2);
+    rt_do(&rl.nodes[1], "DEL holdfast:k");
+    rt_do(&rl.nodes[4], "DEL holdfast:k");
+    hf_close(client);
+    rl_end(&rl);
+}
+
+TEST(a_majority_that_others_hold_is_busy_and_is_left_alone)
+{
+    struct rl rl;
+    hf_client *client;
+    hf_lock *lk = NULL;
+
+    rl_start(&rl, CALM, false);
+    client = rl_open(&rl);
+    for (int i = 0; i < 3; i++)
+        rt_do(&rl.nodes[i], "SET holdfast:k foreign PX 100000");
+    CHECK_STATUS(rl_try(client, "k", TTL, &lk), HF_BUSY);
+    CHECK_EQ(rl_count(&rl, "k", "foreign"), 3);
+    CHECK_EQ(rl_count(&rl, "k", NULL), 3);
+    for (int i = 0; i < 3; i++) {
+        CHECK_GT(rt_int(&rl.nodes[i], "PTTL holdfast:k"), 80000);
+        rt_do(&rl.nodes[i], "DEL holdfast:k");
+    }
+    hf_close(client);
+    rl_end(&rl);
+}
+
+TEST(a_majority_that_was_stolen_ends_the_lock)
+{
+    struct rl rl;
+    hf_client *client;
+    hf_lock *lk = NULL;
+
+    rl_start(&rl, CALM, false);
+    client = rl_open(&rl);
+    CHECK_OK(rl_try(client, "k", TTL, &lk));
+    for (int i = 0; i < 2; i++)
+        rt_do(&rl.nodes[i], "SET holdfast:k foreign PX 100000");
+    CHECK_OK(hf_extend(lk, 0, &t_err));
+    rt_do(&rl.nodes[2], "SET holdfast:k foreign PX 100000");
+    CHECK_STATUS(hf_extend(lk, 0, &t_err), HF_LOST);
+    CHECK_EQ(hf_lost_reason(lk), HF_LOSS_STOLEN);
+    CHECK_STATUS(hf_release(lk, &t_err), HF_LOST);
+    CHECK_EQ(rl_count(&rl, "k", "foreign"), 3);
+    for (int i = 0; i < 3; i++)
+        rt_do(&rl.nodes[i], "DEL holdfast:k");
+    hf_close(client);
+    rl_end(&rl);
+}
+
+TEST(dead_nodes_are_named_when_too_few_are_left)
+{
+    struct rl rl;
+    hf_client *client;
+    hf_lock *lk = NULL;
+    char name[32];
+
+    rl_start(&rl, CALM, false);
+    client = rl_open(&rl);
+    rt_crash(&rl.nodes[0]);
+    rt_crash(&rl.nodes[1]);
+    CHECK_OK(rl_try(client, "k", TTL, &lk));
+    CHECK_OK(hf_release(lk, &t_err));
+    rt_crash(&rl.nodes[2]);
+    CHECK(is_unknown(rl_try(client, "k", TTL, &lk)));
+    snprintf(name, sizeof(name), "127.0.0.1:%d", rl.nodes[0].port);
+    CHECK(strstr(t_err.text, name));
+    CHECK(strstr(t_err.text, "only 2 of 5"));
+    for (int i = 0; i < 3; i++)
+        rt_again(&rl.nodes[i]);
+    t_poll_until(rl_try(client, "k", TTL, &lk) == HF_OK, 10000);
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_close(client);
+    rl_end(&rl);
+}
+
+TEST(a_client_opens_while_a_majority_is_there)
+{
+    struct rl rl;
+    hf_client *client = NULL;
+    struct hf_service about = {.size = sizeof(about)};
+    struct hf_client_opts opts = HF_CLIENT_OPTS_INIT;
+
+    rl_start(&rl, CALM, false);
+    rt_crash(&rl.nodes[0]);
+    rl_signal(&rl, 2, SIGSTOP);
+    client = rl_open(&rl);
+    CHECK_OK(hf_describe(client, &about, &t_err));
+    CHECK(strstr(about.warning, "only 3 of 5"));
+    hf_close(client);
+    rl_signal(&rl, 4, SIGSTOP);
+    opts.timeout_ms = 1500;
+    CHECK_STATUS(hf_open(rl.url, &opts, &client, &t_err), HF_UNAVAILABLE);
+    rl_signal(&rl, 6, SIGCONT);
+    rt_again(&rl.nodes[0]);
+    rl_end(&rl);
+}
+
+TEST(idle_connections_that_the_nodes_closed_cost_no_try)
+{
+    struct rl rl;
+    hf_client *client;
+    hf_lock *lk = NULL;
+
+    rl_start(&rl, CALM, false);
+    client = rl_open(&rl);
+    for (int i = 0; i < RL_N; i++)
+        rt_do(&rl.nodes[i], "CLIENT KILL TYPE normal SKIPME yes");
+    t_sleep_ms(50);
+    CHECK_OK(rl_try(client, "k", TTL, &lk));
+    CHECK_OK(hf_release(lk, &t_err));
+    rl_check_clean(&rl);
+    hf_close(client);
+    rl_end(&rl);
+}
+
+TEST(nodes_that_lost_the_script_are_given_it_again)
+{
+    struct rl rl;
+    hf_client *client;
+    hf_lock *lk = NULL;
+
+    rl_start(&rl, CALM, false);
+    client = rl_open(&rl);
+    for (int i = 0; i < RL_N; i++)
+        rt_do(&rl.nodes[i], "SCRIPT FLUSH");
+    CHECK_OK(rl_try(client, "k", TTL, &lk));
+    for (int i = 0; i < RL_N; i++)
+        rt_do(&rl.nodes[i], "SCRIPT FLUSH");
+    CHECK_OK(hf_extend(lk, 0, &t_err));
+    for (int i = 0; i < RL_N; i++)
+        rt_do(&rl.nodes[i], "SCRIPT FLUSH");
+    CHECK_OK(hf_release(lk, &t_err));
+    rl_check_clean(&rl);
+    hf_close(client);
+    rl_end(&rl);
+}
+
+T_MAIN

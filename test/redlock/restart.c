@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * restart.c - nodes that forget: repair, quarantine and fences; and servers that
+ * are listed twice.
+ */
+#include "rl.h"
+
+TEST(a_node_that_lost_the_key_is_given_it_again)
+{
+    struct hf_lock_opts opts = rt_opts(1500, 0);
+    struct rl rl;
+    hf_client *client;
+    hf_lock *lk = NULL;
+    uint64_t fence;
+
+    rl_start(&rl, "?quarantine=off", false);
+    client = rl_open(&rl);
+    CHECK_OK(hf_acquire(client, "k", 0, &opts, &lk, &t_err));
+    fence = hf_fence(lk);
+    for (int i = 0; i < RL_N; i++) { /* one after the other, so all of them */
+        rt_crash(&rl.nodes[i]);
+        rt_again(&rl.nodes[i]);
+        t_poll_until(rl_count(&rl, "k", hf_token(lk)) == RL_N, 10000);
+        CHECK(hf_held(lk));
+    }
+    CHECK_EQ(hf_fence(lk), fence);
+    CHECK_OK(hf_release(lk, &t_err));
+    rl_check_clean(&rl);
+    hf_close(client);
+    rl_end(&rl);
+}
+
+/* A lock whose majority forgets it: does a stranger get it? */
+static bool is_given_away(const char *options)
+{
+    struct rl rl;
+    hf_client *a, *b;
+    hf_lock *lk = NULL, *other = NULL;
+    struct hf_lock_opts opts = rt_opts(4000, HF_MANUAL);
+    bool given = false;
+    int64_t end;
+
+    rl_start(&rl, options, false);
+    a = rl_open(&rl);
+    b = rl_open(&rl);
+    t_poll_until(hf_acquire(a, "k", 0, &opts, &lk, &t_err) == HF_OK, 20000);
+    for (int i = 0; i < 3; i++) {
+        rt_crash(&rl.nodes[i]);
+        rt_again(&rl.nodes[i]);
+    }
+    for (end = t_now_ms() + 2000; !given && t_now_ms() < end;) {
+        given = rl_try(b, "k", 4000, &other) == HF_OK;
+        t_sleep_ms(20);
+    }
+    if (!given) /* It is only for a while. */
+        t_poll_until(rl_try(b, "k", 4000, &other) == HF_OK, 20000);
+    hf_release(other, NULL);
+    hf_release(lk, NULL);
+    hf_close(a);
+    hf_close(b);
+    rl_end(&rl);
+    return given;
+}
+
+TEST(a_node_that_has_just_started_may_not_vote)
+{
+    CHECK(!is_given_away(""));
+}
+
+TEST(without_quarantine_a_majority_that_forgets_gives_the_lock_away)
+{
+    CHECK(is_given_away("?quarantine=off"));
+}
+
+TEST(young_nodes_are_named_as_the_reason)
+{
+    struct rl rl;
+    hf_client *client;
+    hf_lock *lk = NULL;
+
+    rl_start(&rl, "", false);
+    client = rl_open(&rl);
+    CHECK_STATUS(rl_try(client, "k", 60000, &lk), HF_UNAVAILABLE);
+    CHECK(strstr(t_err.text, "restarted"));
+    hf_close(client);
+    rl_end(&rl);
+}
+
+TEST(a_node_that_keeps_everything_on_disk_may_vote_at_once)
+{
+    struct rl rl;
+    hf_client *client;
+    hf_lock *lk = NULL;
+
+    rl_start(&rl, "", true);
+    client = rl_open(&rl);
+    CHECK_OK(rl_try(client, "k", 60000, &lk));
+    for (int i = 0; i < 3; i++) {
+        rt_crash(&rl.nodes[i]);
+        rt_again(&rl.nodes[i]);
+    }
+    t_poll_until(hf_extend(lk, 0, &t_err) == HF_OK, 10000);
+    CHECK_EQ(rl_count(&rl, "k", hf_token(lk)), RL_N);
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_close(client);
+    rl_end(&rl);
+}
+
+TEST(the_same_server_twice_is_refused)
+{
+    struct rl rl;
+    char url[256];
+    hf_client *client = NULL;
+
+    rl_start(&rl, "", false);
+    snprintf(url, sizeof(url),
+             "redlock://127.0.0.1:%d,127.0.0.1:%d,localhost:%d",
+             rl.nodes[0].port, rl.nodes[1].port, rl.nodes[0].port);
+    CHECK_STATUS(hf_open(url, NULL, &client, &t_err), HF_INVALID);
+    CHECK(strstr(t_err.text, "the same server as"));
+    rl_end(&rl);
+}
+
+TEST(how_many_nodes_there_may_be)
+{
+    struct rl rl;
+    struct hf_service about = {.size = sizeof(about)};
+    char url[256];
+    hf_client *client = NULL;
+    hf_lock *lk = NULL;
+
+    CHECK_STATUS(hf_open("redlock://a,b", NULL, &client, &t_err), HF_INVALID);
+    CHECK(strstr(t_err.text, "3 to 15 hosts"));
+    rl_start(&rl, "", false);
+    snprintf(url, sizeof(url),
+             "redlock://127.0.0.1:%d,127.0.0.1:%d,127.0.0.1:%d,127.0.0.1:%d"
+             "?quarantine=off",
+             rl.nodes[0].port, rl.nodes[1].port, rl.nodes[2].port,
+             rl.nodes[3].port);
+    CHECK_OK(hf_open(url, NULL, &client, &t_err));
+    CHECK_OK(hf_describe(client, &about, &t_err));
+    CHECK(about.warning[0] != '\0');
+    /* Two against two is no majority of four, and nobody waits for ever. */
+    rt_do(&rl.nodes[0], "SET holdfast:k foreign PX 100000");
+    rt_do(&rl.nodes[1], "SET holdfast:k foreign PX 100000");
+    CHECK_STATUS(rl_try(client, "k", 60000, &lk), HF_BUSY);
+    CHECK_EQ(rl_count(&rl, "k", NULL), 2);
+    rt_do(&rl.nodes[0], "DEL holdfast:k");
+    rt_do(&rl.nodes[1], "DEL holdfast:k");
+    CHECK_OK(rl_try(client, "k", 60000, &lk));
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_close(client);
+    rl_end(&rl);
+}
+
+TEST_TIMEOUT(fences_rise_while_minorities_forget, 120)
+{
+    struct rl rl;
+    hf_client *client;
+    hf_lock *lk = NULL;
+    uint64_t last = 0;
+
+    rl_start(&rl, "?quarantine=off", false);
+    client = rl_open(&rl);
+    /* A clock that is far ahead gave the first numbers. */
+    CHECK_OK(rl_try(client, "k", 60000, &lk));
+    CHECK_OK(hf_release(lk, &t_err));
+    for (int i = 0; i < 3; i++)
+        rt_do(&rl.nodes[i],
+              "HSET {holdfast:k}:meta: f 4000000000000000 c 4000000000000000");
+    for (int i = 0; i < 12; i++) {
+        int a = i % RL_N;
+
+        t_poll_until(rl_try(client, "k", 60000, &lk) == HF_OK, 10000);
+        CHECK_GT(hf_fence(lk), last);
+        CHECK_GT(hf_fence(lk), 4000000000000000);
+        last = hf_fence(lk);
+        CHECK_OK(hf_release(lk, &t_err));
+        rt_crash(&rl.nodes[a]);
+        rt_again(&rl.nodes[a]);
+    }
+    hf_close(client);
+    rl_end(&rl);
+}
+
+T_MAIN
