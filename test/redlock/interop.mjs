@@ -62,7 +62,8 @@ const points = {
     await lock.extend(60000);
     await lock.release();
     if (status !== 75) return "it was not busy";
-    if (kept !== nodes.length) return `only ${kept} nodes kept the token`;
+    // It returns at a majority; the rest may have been asked by both at once.
+    if (kept <= nodes.length / 2) return `only ${kept} nodes kept the token`;
     return once() === 0 ? "" : "it was not free afterwards";
   },
   "what holdfast holds is busy for node-redlock": async () => {
