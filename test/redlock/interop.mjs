@@ -69,9 +69,9 @@ const points = {
   "what holdfast holds is busy for node-redlock": async () => {
     const held = await hold();
     const kept = await count(held.token);
-    if (kept !== nodes.length) return `only ${kept} nodes have the token`;
+    if (kept <= nodes.length / 2) return `only ${kept} nodes have the token`;
     if (!(await refused(60000))) return "it was not busy";
-    if ((await count(held.token)) !== nodes.length) return "it was touched";
+    if ((await count(held.token)) < kept) return "it was touched";
     if ((await held.end()) !== 0) return "holdfast did not end well";
     return (await refused(60000)) ? "it was not free afterwards" : "";
   },
@@ -92,6 +92,8 @@ const points = {
       if (i % 5 === 0 && once() !== 75) return "two at once";
       await lock.release();
     }
+    for (let i = 0; i < 100 && (await count(null)) !== nodes.length; i++)
+      await new Promise((soon) => setTimeout(soon, 100));
     return (await count(null)) === nodes.length ? "" : "something is left";
   },
 };
