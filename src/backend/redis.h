@@ -97,7 +97,7 @@ unsigned redis_slot(const char *name);
 /* A few commands, to be sent together. */
 struct redis_batch {
     char *bytes;
-    size_t len;
+    size_t len, room;
     int count;
     bool failed; /* no memory */
 };

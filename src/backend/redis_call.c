@@ -19,21 +19,23 @@
 
 void redis_batch_add(struct redis_batch *batch, int argc, const char **argv)
 {
-    char *bytes = NULL, *grown;
-    int len = redisFormatCommandArgv(&bytes, argc, argv, NULL);
+    size_t need = batch->len + hfi_resp_room(argc, argv);
+    size_t room = batch->room ? batch->room : 512;
+    char *grown;
 
-    grown =
-        len > 0 ? hfi_realloc(batch->bytes, batch->len + (size_t)len) : NULL;
-    if (grown) {
-        memcpy(grown + batch->len, bytes, (size_t)len);
+    while (room < need)
+        room *= 2;
+    if (room != batch->room) {
+        grown = hfi_realloc(batch->bytes, room);
+        if (!grown) {
+            batch->failed = true;
+            return;
+        }
         batch->bytes = grown;
-        batch->len += (size_t)len;
-        batch->count++;
-    } else {
-        batch->failed = true;
+        batch->room = room;
     }
-    if (bytes)
-        redisFreeCommand(bytes);
+    batch->len += hfi_resp_write(batch->bytes + batch->len, argc, argv);
+    batch->count++;
 }
 
 void redis_batch_free(struct redis_batch *batch)

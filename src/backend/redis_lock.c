@@ -71,22 +71,19 @@ static hf_status take_setnx(struct redis_conn *rc, struct hfi_mux *mux,
     return st;
 }
 
-/* {1, fence} or {0, ms left, place}. */
+/* The fence, as text; or {ms left, place}. */
 static hf_status take_read(struct redis_conn *rc, const redisReply *reply,
                            struct hfi_grant *grant, struct hfi_busy *busy,
                            struct hf_error *err)
 {
-    if (reply->type != REDIS_REPLY_ARRAY || reply->elements < 2 ||
-        reply->element[0]->type != REDIS_REPLY_INTEGER)
-        return redis_nonsense(rc, err);
-    if (reply->element[0]->integer == 1) {
-        grant->fence = redis_number(reply->element[1]);
+    if (reply->type == REDIS_REPLY_STRING) {
+        grant->fence = redis_number(reply);
         return grant->fence ? HF_OK : redis_nonsense(rc, err);
     }
-    if (reply->elements < 3)
+    if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2)
         return redis_nonsense(rc, err);
-    busy->left_ms = (int64_t)redis_number(reply->element[1]);
-    busy->place = (int32_t)redis_number(reply->element[2]);
+    busy->left_ms = (int64_t)redis_number(reply->element[0]);
+    busy->place = (int32_t)redis_number(reply->element[1]);
     return HF_BUSY;
 }
 

@@ -40,9 +40,40 @@
 const char redis_script[] =
     "local M,T,Q,P,O=KEYS[1],KEYS[2],KEYS[3],KEYS[4],KEYS[5]\n"
     "local op,token,owner,fair,name=ARGV[1],ARGV[2],ARGV[3],ARGV[4],ARGV[5]\n"
-    "local call,week,window=redis.call,604800000,2000\n"
-    "local id=owner~='' and owner or token\n"
+    "local call,week,window=redis.call,'604800000',2000\n"
     "local v=call('GET',M)\n"
+    "\n"
+    "-- What happens most, before anything is made that it does not need: a\n"
+    "-- claim without an owner id, and nobody waits.  All is read before the\n"
+    "-- first write, so that what cannot be read leaves nothing half done.\n"
+    "if owner=='' and v==token then\n"
+    "  if op=='L' and call('EXISTS',Q)==0 then return call('DEL',M) end\n"
+    "  if op=='R' and ARGV[7]=='0' then\n"
+    "    local m=call('HMGET',T,'f','b')\n"
+    "    if m[1]==ARGV[8] and m[1]~=m[2] then\n"
+    "      if call('PTTL',M)<tonumber(ARGV[6]) then\n"
+    "        call('PEXPIRE',M,ARGV[6])\n"
+    "      end\n"
+    "      return 1\n"
+    "    end\n"
+    "  end\n"
+    "elseif owner=='' and not v and op=='A' and call('EXISTS',Q)==0 then\n"
+    "  local clock,old=call('TIME'),call('HGET',T,'f')\n"
+    "  local f=clock[1]..string.sub('00000'..clock[2],-6)\n"
+    "  local ms=string.sub(f,1,-4)\n"
+    "  if old and (#old>#f or #old==#f and old>=f) then\n"
+    "    f=string.format('%.0f',old+1)\n"
+    "  end\n"
+    "  call('SET',M,token,'PX',ARGV[6])\n"
+    "  call('HSET',T,'f',f,'n',ARGV[7],'t',ms,'h',ARGV[8],'c','','k',token)\n"
+    "  -- Its first five digits change about once a day: often enough.\n"
+    "  if not old or string.sub(old,1,5)~=string.sub(f,1,5) then\n"
+    "    call('PEXPIRE',T,week)\n"
+    "  end\n"
+    "  return f\n"
+    "end\n"
+    "\n"
+    "local id=owner~='' and owner or token\n"
     "local clock=call('TIME')\n"
     "local us=clock[1]*1000000+clock[2]\n"
     "local ms=math.floor(us/1000)\n"
@@ -153,13 +184,13 @@ const char redis_script[] =
     "      v=call('GET',M)\n"
     "    else\n"
     "      if tok then leave(token) end\n"
-    "      return {1,grant(token,owner,note,channel,ttl)}\n"
+    "      return grant(token,owner,note,channel,ttl)\n"
     "    end\n"
     "  end\n"
     "  if v==id then\n"
     "    if owner~='' then leave(token) end\n"
     "    refresh(ttl)\n"
-    "    return {1,call('HGET',T,'f') or text(us)}\n"
+    "    return call('HGET',T,'f') or text(us)\n"
     "  end\n"
     "  local left,rank,m=call('PTTL',M),-1,call('HMGET',T,'c','k')\n"
     "  local asked=m[1]\n"
@@ -176,7 +207,7 @@ const char redis_script[] =
     "    rank=call('ZRANK',Q,token)\n"
     "  end\n"
     "  if asked and asked~='' then tell({0,0,0,0,asked},'?',token) end\n"
-    "  return {0,left,rank+1}\n"
+    "  return {left,rank+1}\n"
     "end\n"
     "\n"
     "if op=='R' then\n"
@@ -266,7 +297,7 @@ static void redis_tag(const char *key, char *ret, size_t size)
     if (end && end > open + 1) {
         snprintf(ret, size, "%.*s", (int)(end - open - 1), open + 1);
     } else if (!strchr(key, '}')) {
-        snprintf(ret, size, "%s", key);
+        memcpy(ret, key, strlen(key) + 1);
     } else {
         slot = slot_of(key, strlen(key));
         do
@@ -285,19 +316,42 @@ unsigned redis_slot(const char *name)
     return slot_of(name, strlen(name));
 }
 
+/* "{TAG}:SUFFIX:REST" */
+static void redis_companion(char *to, const char *tag, size_t tag_len,
+                            const char *suffix, const char *rest,
+                            size_t rest_len)
+{
+    size_t len = strlen(suffix);
+
+    *to++ = '{';
+    memcpy(to, tag, tag_len);
+    to += tag_len;
+    *to++ = '}';
+    *to++ = ':';
+    memcpy(to, suffix, len);
+    to += len;
+    *to++ = ':';
+    memcpy(to, rest, rest_len + 1);
+}
+
+/* Written by hand: it is done for every request, and printf would take longer
+ * for it than for all the rest.  REDIS_NAME_MAX is room enough for any key. */
 void redis_name(const struct redis_conn *rc, const char *key,
                 struct redis_names *ret)
 {
     static const char *const suffixes[] = {"", "meta", "queue", "places",
                                            "owners"};
-    char tag[HF_KEY_MAX + 128 + 1];
-    const char *rest;
+    char tag[HF_KEY_MAX + 128 + 1], *main = ret->text[REDIS_MAIN];
+    size_t prefix_len = strlen(rc->prefix), key_len = strlen(key);
+    size_t tag_len, rest_len;
     int i;
 
-    snprintf(ret->text[REDIS_MAIN], REDIS_NAME_MAX, "%s%s", rc->prefix, key);
-    redis_tag(ret->text[REDIS_MAIN], tag, sizeof(tag));
-    rest = strcmp(tag, ret->text[REDIS_MAIN]) ? ret->text[REDIS_MAIN] : "";
+    memcpy(main, rc->prefix, prefix_len);
+    memcpy(main + prefix_len, key, key_len + 1);
+    redis_tag(main, tag, sizeof(tag));
+    tag_len = strlen(tag);
+    rest_len = strcmp(tag, main) ? prefix_len + key_len : 0;
     for (i = REDIS_META; i < REDIS_NAMES; i++)
-        snprintf(ret->text[i], REDIS_NAME_MAX, "{%s}:%s:%s", tag, suffixes[i],
-                 rest);
+        redis_companion(ret->text[i], tag, tag_len, suffixes[i],
+                        rest_len ? main : "", rest_len);
 }

@@ -5,11 +5,15 @@
  * hiredis parses.  It makes room for as many elements as a peer announces, and
  * keeps as many bytes as it sends; what comes from the network does not get to
  * decide that here.
+ *
+ * It also writes commands, but by printf, twice for each argument: that was two
+ * thirds of all that this side did for an acquisition.
  */
 #include "resp.h"
 
 #include <pthread.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "../banned.h"
 
@@ -63,4 +67,52 @@ bool hfi_resp_next(redisReader *reader, redisReply **ret)
         reader->privdata = NULL;
     *ret = reply;
     return true;
+}
+
+/* ---- commands ---------------------------------------------------------- */
+
+/* `mark`, a number and the end of a line. */
+#define RESP_HEAD_MAX 24
+
+static char *resp_head(char *to, char mark, size_t n)
+{
+    char digits[RESP_HEAD_MAX - 3];
+    size_t at = sizeof(digits);
+
+    *to++ = mark;
+    do
+        digits[--at] = (char)('0' + n % 10);
+    while (n /= 10);
+    memcpy(to, digits + at, sizeof(digits) - at);
+    to += sizeof(digits) - at;
+    *to++ = '\r';
+    *to++ = '\n';
+    return to;
+}
+
+size_t hfi_resp_room(int argc, const char *const *argv)
+{
+    size_t room = RESP_HEAD_MAX;
+    int i;
+
+    for (i = 0; i < argc; i++)
+        room += RESP_HEAD_MAX + strlen(argv[i]) + 2;
+    return room;
+}
+
+size_t hfi_resp_write(char *to, int argc, const char *const *argv)
+{
+    char *at = resp_head(to, '*', (size_t)argc);
+    int i;
+
+    for (i = 0; i < argc; i++) {
+        size_t len = strlen(argv[i]);
+
+        at = resp_head(at, '$', len);
+        memcpy(at, argv[i], len);
+        at += len;
+        *at++ = '\r';
+        *at++ = '\n';
+    }
+    return (size_t)(at - to);
 }

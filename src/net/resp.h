@@ -22,4 +22,8 @@ bool hfi_resp_feed(redisReader *, const char *buf, size_t len);
 /* The next reply, or NULL if it is not all there; false if it makes no sense. */
 bool hfi_resp_next(redisReader *, redisReply **ret);
 
+/* A command as it is sent: room enough for it, and its bytes. */
+size_t hfi_resp_room(int argc, const char *const *argv);
+size_t hfi_resp_write(char *to, int argc, const char *const *argv);
+
 #endif

@@ -212,7 +212,7 @@ static const struct {
     [HOSTILE_WRONG_TYPE] = {"$5\r\nhello\r\n", NULL},
     [HOSTILE_EMPTY_ARRAY] = {"*0\r\n", NULL},
     [HOSTILE_NIL] = {"*3\r\n$-1\r\n$-1\r\n*-1\r\n", NULL},
-    [HOSTILE_TWO_FOR_ONE] = {"*2\r\n:1\r\n:1\r\n*2\r\n:1\r\n:1\r\n", NULL},
+    [HOSTILE_TWO_FOR_ONE] = {"$1\r\n1\r\n$1\r\n1\r\n", NULL},
 };
 
 /* What is said again and again: a whole string or array, or just the word. */
