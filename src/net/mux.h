@@ -21,6 +21,7 @@
 
 struct redisReply;
 struct mux_link;
+struct hfi_mux_spot;
 
 /* What a connection needs before its first call (AUTH, SELECT ...).  It may use
  * hfi_mux_exchange() on the fresh link. */
@@ -37,7 +38,8 @@ struct hfi_mux {
     void *arg;
     pthread_mutex_t mu;
     pthread_cond_t connected;
-    struct mux_link *link; /* the one that new calls use, or NULL */
+    struct mux_link *link;      /* the one that new calls use, or NULL */
+    struct hfi_mux_spot *spots; /* that nobody sleeps in */
     bool connecting;
     int64_t down_until; /* after a failure: do not try again before */
     int64_t down_ms;
@@ -49,12 +51,11 @@ struct hfi_mux {
 struct hfi_mux_call {
     struct hfi_link place; /* in its link's queue */
     struct mux_link *link;
-    pthread_cond_t cond;
+    struct hfi_mux_spot *spot;   /* where its caller sleeps, or has slept */
     struct redisReply **replies; /* the caller's; NULL for a ghost */
     int want, got;
     uint64_t begin; /* where its bytes start in the stream that is sent */
     bool done;
-    bool waiting;    /* its caller sleeps, or reads */
     bool ghost;      /* nobody waits for it any more: it is on the heap */
     int64_t left_at; /* since when it is a ghost */
     hf_status st;

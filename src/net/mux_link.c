@@ -1,0 +1,349 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * mux_link.c - one connection and the calls that are under way on it; see mux_link.h.
+ *
+ * INVARIANTS
+ *  (1) The calls of a link stand in the order in which their bytes were
+ *      appended, so the next reply belongs to the first call.
+ *  (2) At most one thread reads and at most one writes, each without the mutex.
+ *  (3) While a call waits and nobody reads, one of the waiting is awake: who
+ *      stops reading wakes the first in line.
+ *  (4) A link is freed when it is not the current one and nobody is on it.
+ *  (5) Those whose replies have come are woken after the mutex was let go: they
+ *      want it next, and would otherwise wake up only to wait for it.
+ */
+#include "mux_link.h"
+
+#include <errno.h>
+#include <sched.h>
+
+#include "../env.h"
+#include "../mem.h"
+
+#include "../banned.h"
+
+/* ---- beginning and end ------------------------------------------------- */
+
+struct mux_link *mux_link_new(struct hfi_mux *mux)
+{
+    struct mux_link *link = hfi_alloc(sizeof(*link));
+
+    if (!link)
+        return NULL;
+    link->mux = mux;
+    link->stream.fd = -1;
+    hfi_link_init(&link->calls);
+    link->reader = hfi_resp_reader();
+    if (link->reader)
+        return link;
+    hfi_free(link);
+    return NULL;
+}
+
+void mux_link_free(struct mux_link *link)
+{
+    struct hfi_mux_call *call;
+
+    if (!link)
+        return;
+    while (!hfi_link_alone(&link->calls)) { /* only ghosts by now */
+        call = hfi_container(link->calls.next, struct hfi_mux_call, place);
+        hfi_link_remove(&call->place);
+        hfi_free(call);
+    }
+    hfi_stream_close(&link->stream);
+    redisReaderFree(link->reader);
+    hfi_free(link->out);
+    hfi_free(link);
+}
+
+void mux_link_put(struct mux_link *link)
+{
+    link->users--;
+    if (!link->users && link->mux->link != link) /* mux_link.c (4) */
+        mux_link_free(link);
+}
+
+void mux_link_retire(struct mux_link *link)
+{
+    link->retired = true;
+    if (link->mux->link == link) {
+        atomic_store(&link->mux->fd, -1);
+        link->mux->link = NULL;
+    }
+}
+
+static void call_wake(struct hfi_mux_call *call)
+{
+    if (call->spot)
+        pthread_cond_signal(&call->spot->cond);
+}
+
+void mux_link_break(struct mux_link *link, const char *what, int why)
+{
+    struct hfi_mux_call *call;
+    struct hfi_link *at;
+
+    if (link->broken)
+        return;
+    link->broken = true;
+    if (why)
+        hfi_fail_errno(&link->why, HF_UNCERTAIN, why, "%s", what);
+    else
+        hfi_fail(&link->why, HF_UNCERTAIN, "%s", what);
+    mux_link_retire(link);
+    for (at = link->calls.next; at != &link->calls; at = at->next) {
+        call = hfi_container(at, struct hfi_mux_call, place);
+        if (call->ghost)
+            continue;
+        call->done = true;
+        call->st = call->begin < link->written ? HF_UNCERTAIN : HF_UNAVAILABLE;
+        call_wake(call);
+    }
+}
+
+/* ---- reading ----------------------------------------------------------- */
+
+/* A call has all of its replies: its caller is to be told, soon. */
+static void link_answer(struct mux_link *link, struct hfi_mux_call *call)
+{
+    call->done = true;
+    call->st = HF_OK;
+    if (!call->spot)
+        return; /* It is the one that reads, or has not come for it yet. */
+    if (link->nwoken == MUX_WAKE_MAX)
+        call_wake(call);
+    else
+        link->woken[link->nwoken++] = call->spot;
+}
+
+/* The next reply belongs to the first call.  mux_link.c (1) */
+static bool link_deliver(struct mux_link *link, redisReply *reply)
+{
+    struct hfi_mux_call *call;
+
+    if (hfi_link_alone(&link->calls)) {
+        freeReplyObject(reply);
+        return false;
+    }
+    call = hfi_container(link->calls.next, struct hfi_mux_call, place);
+    if (call->ghost)
+        freeReplyObject(reply);
+    else
+        call->replies[call->got] = reply;
+    if (++call->got < call->want)
+        return true;
+    hfi_link_remove(&call->place);
+    if (call->ghost)
+        hfi_free(call);
+    else
+        link_answer(link, call);
+    return true;
+}
+
+static void link_parse(struct mux_link *link, const char *buf, size_t len)
+{
+    redisReply *reply;
+
+    if (!hfi_resp_feed(link->reader, buf, len)) {
+        mux_link_break(link, "the reply is too large", 0);
+        return;
+    }
+    for (;;) {
+        if (!hfi_resp_next(link->reader, &reply)) {
+            mux_link_break(link, "the reply makes no sense", 0);
+            return;
+        }
+        if (!reply)
+            return;
+        if (!link_deliver(link, reply)) {
+            mux_link_break(link, "a reply that nobody asked for", 0);
+            return;
+        }
+    }
+}
+
+/* mux_link.c (5) */
+static void link_wake(struct mux_link *link)
+{
+    struct hfi_mux_spot *woken[MUX_WAKE_MAX];
+    int i, n = link->nwoken;
+
+    if (!n)
+        return;
+    memcpy(woken, link->woken, (size_t)n * sizeof(*woken));
+    link->nwoken = 0;
+    pthread_mutex_unlock(&link->mux->mu);
+    for (i = 0; i < n; i++)
+        pthread_cond_signal(&woken[i]->cond);
+    pthread_mutex_lock(&link->mux->mu);
+}
+
+/* The mutex is let go meanwhile. */
+bool mux_link_read(struct mux_link *link, int64_t deadline)
+{
+    struct hfi_mux *mux = link->mux;
+    char buf[16384];
+    ssize_t got;
+    int why;
+
+    link->reading = true;
+    pthread_mutex_unlock(&mux->mu);
+    got = hfi_stream_read(&link->stream, buf, sizeof(buf), deadline);
+    why = errno;
+    pthread_mutex_lock(&mux->mu);
+    link->reading = false;
+    if (got > 0)
+        link_parse(link, buf, (size_t)got);
+    else if (got == 0)
+        mux_link_break(link, "the server closed the connection", 0);
+    else if (why != ETIMEDOUT && (deadline || why != EAGAIN))
+        mux_link_break(link, "no answer", why);
+    link_wake(link);
+    return got > 0;
+}
+
+/* mux_link.c (3) */
+void mux_link_pass_reading(struct mux_link *link)
+{
+    struct hfi_link *at;
+    struct hfi_mux_call *call;
+
+    if (link->reading)
+        return;
+    for (at = link->calls.next; at != &link->calls; at = at->next) {
+        call = hfi_container(at, struct hfi_mux_call, place);
+        if (call->ghost || !call->spot)
+            continue; /* Its caller has not come for it yet. */
+        call_wake(call);
+        return;
+    }
+}
+
+/* ---- writing ----------------------------------------------------------- */
+
+/* Write all that has been appended, unless somebody is at it: that one will. */
+void mux_link_flush(struct mux_link *link, int64_t deadline)
+{
+    struct hfi_mux *mux = link->mux;
+    size_t len, room;
+    char *out;
+    bool ok;
+    int why;
+
+    if (link->writing)
+        return;
+    link->writing = true;
+    while (link->out_len && !link->broken) {
+        out = link->out;
+        len = link->out_len;
+        room = link->out_room;
+        link->out = NULL;
+        link->out_len = link->out_room = 0;
+        link->written += len;
+        pthread_mutex_unlock(&mux->mu);
+        ok = hfi_stream_write(&link->stream, out, len, deadline);
+        why = errno;
+        pthread_mutex_lock(&mux->mu);
+        if (!ok)
+            mux_link_break(link, "cannot send", why);
+        if (link->out) {
+            hfi_free(out);
+        } else { /* Keep the room for the next. */
+            link->out = out;
+            link->out_room = room;
+        }
+    }
+    link->writing = false;
+}
+
+/* Others have calls under way, so those who were just woken will soon have
+ * something to send, too.  Let them, and send all of it at once. */
+void mux_link_gather(struct mux_link *link, int64_t deadline)
+{
+    struct hfi_mux *mux = link->mux;
+
+    if (link->gathering || link->writing)
+        return; /* That one will send ours with its own. */
+    link->gathering = true;
+    pthread_mutex_unlock(&mux->mu);
+    sched_yield();
+    pthread_mutex_lock(&mux->mu);
+    link->gathering = false;
+    mux_link_flush(link, deadline);
+}
+
+bool mux_link_say(struct mux_link *link, const char *bytes, size_t len)
+{
+    size_t room = link->out_room ? link->out_room : 1024;
+    char *grown;
+
+    while (room < link->out_len + len)
+        room *= 2;
+    if (room != link->out_room) {
+        grown = hfi_realloc(link->out, room);
+        if (!grown)
+            return false;
+        link->out = grown;
+        link->out_room = room;
+    }
+    memcpy(link->out + link->out_len, bytes, len);
+    link->out_len += len;
+    link->appended += len;
+    return true;
+}
+
+/* ---- on a link of one's own -------------------------------------------- */
+
+hf_status hfi_mux_exchange(struct mux_link *link, const char *bytes, size_t len,
+                           redisReply **reply, int64_t deadline,
+                           struct hf_error *err)
+{
+    char buf[4096];
+    ssize_t got;
+
+    if (!hfi_stream_write(&link->stream, bytes, len, deadline))
+        return hfi_fail_errno(err, HF_UNAVAILABLE, errno, "cannot send");
+    for (;;) {
+        if (!hfi_resp_next(link->reader, reply))
+            return hfi_fail(err, HF_PROTOCOL, "the reply makes no sense");
+        if (*reply)
+            return HF_OK;
+        got = hfi_stream_read(&link->stream, buf, sizeof(buf), deadline);
+        if (got == 0)
+            return hfi_fail(err, HF_UNAVAILABLE,
+                            "the server closed the connection");
+        if (got < 0)
+            return hfi_fail_errno(err, HF_UNAVAILABLE, errno, "no answer");
+        if (!hfi_resp_feed(link->reader, buf, (size_t)got))
+            return hfi_fail(err, HF_PROTOCOL, "the reply is too large");
+    }
+}
+
+int hfi_mux_fd(const struct mux_link *link)
+{
+    return link->stream.fd;
+}
+
+hf_status hfi_mux_hear(struct mux_link *link, redisReply **reply)
+{
+    char buf[4096];
+    ssize_t got;
+
+    for (;;) {
+        if (!hfi_resp_next(link->reader, reply))
+            return HF_UNAVAILABLE;
+        if (*reply)
+            return HF_OK;
+        got = hfi_stream_read(&link->stream, buf, sizeof(buf), 0);
+        if (got < 0 && (errno == EAGAIN || errno == EINTR))
+            return HF_OK;
+        if (got <= 0 || !hfi_resp_feed(link->reader, buf, (size_t)got))
+            return HF_UNAVAILABLE;
+    }
+}
+
+void hfi_mux_close(struct mux_link *link)
+{
+    mux_link_free(link);
+}

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * mux_link.h - one connection and the calls that are under way on it; what mux.c is
+ * made of.  Everything here wants the mutex of the mux, unless the link is known
+ * to nobody else yet.
+ */
+#ifndef HFI_MUX_LINK_H
+#define HFI_MUX_LINK_H
+
+#include "mux.h"
+#include "resp.h"
+
+/* So many sleepers are woken together; see link_read(). */
+#define MUX_WAKE_MAX 64
+
+/* Where a caller sleeps.  They belong to the mux and are used again and again,
+ * so one may be woken after its sleeper has left: a wake-up for nothing. */
+struct hfi_mux_spot {
+    struct hfi_mux_spot *next; /* in mux->spots */
+    pthread_cond_t cond;
+};
+
+struct mux_link {
+    struct hfi_mux *mux;
+    struct hfi_stream stream;
+    redisReader *reader;
+    struct hfi_link calls;
+    char *out; /* what is not yet written */
+    size_t out_len, out_room;
+    uint64_t appended, written; /* in bytes since the beginning */
+    unsigned users;
+    int64_t used_at; /* when its last call ended */
+    bool reading, writing, gathering, retired, broken;
+    struct hf_error why;
+    struct hfi_mux_spot *woken[MUX_WAKE_MAX]; /* to be told by the reader */
+    int nwoken;
+};
+
+struct mux_link *mux_link_new(struct hfi_mux *);
+void mux_link_free(struct mux_link *);
+void mux_link_put(struct mux_link *); /* one user less */
+
+/* Nobody begins on it any more; nobody will get an answer any more. */
+void mux_link_retire(struct mux_link *);
+void mux_link_break(struct mux_link *, const char *what, int why);
+
+/* Queue the bytes of a call; send what is queued, for all, together with what
+ * others are about to add. */
+bool mux_link_say(struct mux_link *, const char *bytes, size_t len);
+void mux_link_flush(struct mux_link *, int64_t deadline);
+void mux_link_gather(struct mux_link *, int64_t deadline);
+
+/* Read for all, once; false if nothing was there. */
+bool mux_link_read(struct mux_link *, int64_t deadline);
+
+/* Who stops reading wakes the first who can go on. */
+void mux_link_pass_reading(struct mux_link *);
+
+#endif
