@@ -7,7 +7,8 @@
  *     |           `-- promoted --.
  *     `-----> CONTENDING <-------'-- try --- yes -------------------> GRANTED
  *                 ^                   |--- busy: arm, try again, sleep --.
- *                 `-------------------'<----- woken or next_try ---------'
+ *                 |-------------------'<----- woken or next_try ---------|
+ *                 `-------- given it while asleep, and took it ---------> GRANTED
  *             (any) -- wait over, cancelled, tries used up, final error: FAILED
  *
  * A request is moved on by hfi_request_step(), which sends at most one try and
@@ -21,7 +22,11 @@
  *      what happened in between cannot be missed.
  *  (3) A grant counts from before its try was sent, and one whose lease is over
  *      when the answer comes is asked for again, not returned.
- *  (4) A request that fails leaves nothing: its place is withdrawn, or passed
+ *  (4) What the service gave by itself, as it passed the lock on, counts from
+ *      before the last try was sent: the service gave it after it had served
+ *      that try, so the end comes no later for us than for it.  One that would
+ *      not last long is asked for by a try instead.
+ *  (5) A request that fails leaves nothing: its place is withdrawn, or passed
  *      to the next in the local queue, or given to the reaper.
  */
 #include "core.h"
@@ -267,12 +272,12 @@ static void request_arm(struct hf_request *rq, int64_t deadline)
         rq->woken = true; /* acquire.c (2) */
 }
 
-static void request_granted(struct hf_request *rq, int64_t sent)
+static void request_granted(struct hf_request *rq, int64_t sent, int64_t ttl_ms)
 {
     struct hf_client *c = rq->client;
     struct hfi_hold *hold = rq->hold;
 
-    if (hfi_now() >= hfi_lease_deadline(sent, hold->claim.ttl_ms)) {
+    if (hfi_now() >= hfi_lease_deadline(sent, ttl_ms)) {
         hold->uncertain = true; /* acquire.c (3) */
         rq->woken = true;
         return;
@@ -283,8 +288,28 @@ static void request_granted(struct hf_request *rq, int64_t sent)
         pthread_mutex_lock(&c->mu);
         hold->watched = false;
     }
-    hfi_hold_granted(c, hold, &rq->wish, sent);
+    hfi_hold_granted(c, hold, &rq->wish, sent, ttl_ms);
     hfi_request_grant(rq, hold);
+}
+
+/* Take what was given while we slept.  The keeper makes a whole lease of it, if
+ * it is needed for long; without a keeper, a try must.  acquire.c (4) */
+static bool request_take_gift(struct hf_request *rq, int64_t now)
+{
+    struct hfi_hold *hold = rq->hold;
+    struct hfi_gift gift = rq->gift;
+
+    rq->gift.fence = 0;
+    if (gift.ms > hold->claim.ttl_ms)
+        gift.ms = hold->claim.ttl_ms;
+    if (!gift.fence || hold->manual ||
+        now >= hfi_lease_at_risk_at(hfi_lease_deadline(hold->next_at, gift.ms),
+                                    gift.ms))
+        return false;
+    hold->grant.fence = gift.fence;
+    hold->grant.placed = true;
+    request_granted(rq, hold->next_at, gift.ms);
+    return rq->state == HFI_GRANTED;
 }
 
 /* One try.  The mutex is let go while it is on the wire. */
@@ -298,22 +323,30 @@ static void request_try(struct hf_request *rq, int64_t now)
 
     if (!rq->once && rq->wait_end < deadline - ANSWER_MS)
         deadline = rq->wait_end + ANSWER_MS;
+    if (atomic_load(&c->conn->listening))
+        request_arm(rq, deadline); /* so this try is the one after it */
     rq->echo = rq->woken && rq->tries > 1;
     rq->woken = false;
+    rq->expected = 0;
+    rq->gift.fence = 0;
     rq->err.status = HF_OK;
+    hold->next_at = now;
+    hold->claim.nth++;
     pthread_mutex_unlock(&c->mu);
     st = c->be->try_acquire(c->conn, &hold->claim, &hold->grant, &busy,
                             deadline, &rq->err);
     pthread_mutex_lock(&c->mu);
     switch (st) {
     case HF_OK:
-        request_granted(rq, now);
+        request_granted(rq, now, hold->claim.ttl_ms);
         break;
     case HF_BUSY:
         rq->tries++; /* An earlier try without an answer may still arrive. */
         atomic_store(&rq->place, busy.place);
         request_arm(rq, deadline);
         rq->next_try = request_next_try(rq, &busy, hfi_now());
+        if (rq->expected && rq->expected < rq->next_try)
+            rq->next_try = rq->expected;
         break;
     case HF_UNCERTAIN:
         hold->uncertain = true;
@@ -340,7 +373,8 @@ bool hfi_request_step(struct hf_request *rq, int64_t *until)
     st = request_over(rq, now);
     if (st)
         request_fail(rq, st);
-    else if (rq->state == HFI_CONTENDING && (rq->woken || now >= rq->next_try))
+    else if (rq->state == HFI_CONTENDING &&
+             (rq->woken || now >= rq->next_try) && !request_take_gift(rq, now))
         request_try(rq, now);
     if (rq->state == HFI_GRANTED || rq->state == HFI_FAILED)
         return true;

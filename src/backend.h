@@ -32,18 +32,21 @@
 #ifndef HFI_BACKEND_H
 #define HFI_BACKEND_H
 
+#include <stdatomic.h>
+
 #include "error.h"
 #include "holdfast.h"
 #include "url.h"
 
 #define HFI_TOKEN_LEN 32
 
-/* What we ask for.  Built by the core; only ttl_ms ever changes. */
+/* What we ask for.  Built by the core; only ttl_ms and nth ever change. */
 struct hfi_claim {
     const char *key;
     const char *owner; /* injected id: reentrant with its equals; or NULL */
     const char *note;
     int64_t ttl_ms;
+    uint32_t nth; /* which try_acquire() of this claim it is */
     bool shared;
     bool queue; /* we shall wait: keep a place if it is busy */
     char token[HFI_TOKEN_LEN + 1]; /* hex digits, unique to this claim */
@@ -81,6 +84,7 @@ struct hfi_conn {
     const struct hfi_backend *be;
     struct hf_client *client; /* for hfi_wake() and its like */
     unsigned traits;          /* be->traits, to which open() may add */
+    atomic_bool listening;    /* watch() costs nothing now */
     char endpoint[256];       /* for messages; never a password */
     char warning[256];        /* doubts about this set-up, or "" */
 };
@@ -161,6 +165,10 @@ struct hfi_backend {
 /* What a backend tells the core, from any thread, at any time. */
 void hfi_wake(struct hfi_conn *, const char *key,
               const char *token); /* a try may succeed now; NULL: anybody's */
+void hfi_granted(struct hfi_conn *, const char *key, const char *token,
+                 uint32_t nth, uint64_t fence,
+                 int64_t ms); /* the claim has it, for `ms` from some moment
+                               * after the service served its nth try */
 void hfi_wake_all(struct hfi_conn *); /* events may have been missed */
 void hfi_expect(
     struct hfi_conn *, const char *key, const char *token,

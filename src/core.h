@@ -80,7 +80,9 @@ struct hfi_hold {
     _Atomic int64_t deadline;   /* held before it; 0 once lost; read freely */
     int64_t lease_end;          /* end of the proven lease */
     int64_t hold_end;           /* end by max_hold_ms, or HFI_NEVER */
-    int64_t next_at;            /* next renewal; end of ttl when reaping */
+    int64_t lease_ms;           /* and how long that was in all */
+    int64_t next_at;            /* next renewal; end of ttl when reaping; when
+                                 * its last try began while CLAIMING */
     int64_t linger_end;         /* while LINGERING */
     int32_t linger_ms;          /* after the next release */
     int32_t turns;              /* local hand-overs left */
@@ -115,6 +117,12 @@ struct hf_lock {
     int lost_fd;
 };
 
+/* A grant that came by itself, and not as the answer to a try. */
+struct hfi_gift {
+    uint64_t fence; /* 0: there is none */
+    int64_t ms;
+};
+
 /* Where the thread of a blocking request sleeps.  They belong to the client and
  * are used again and again, so one may be woken after its sleeper has left: a
  * wake-up for nothing, where a condition of the request's own would be gone. */
@@ -139,6 +147,8 @@ struct hf_request {
     struct hfi_wish wish;  /* owner and note point into hold->claim */
     int64_t wait_end;      /* HFI_NEVER; or `begin` for a single try */
     int64_t next_try;
+    int64_t expected;     /* by then its turn may have come; 0: not told */
+    struct hfi_gift gift; /* what the service gave it while it slept */
     unsigned cancel_seen; /* client->cancels when it began */
     int32_t tries;
     _Atomic int32_t place;
@@ -228,7 +238,7 @@ struct hfi_hold *hfi_hold_new(struct hf_client *, struct hfi_lane *,
                               const struct hfi_wish *);
 void hfi_hold_free(struct hf_client *, struct hfi_hold *);
 void hfi_hold_granted(struct hf_client *, struct hfi_hold *,
-                      const struct hfi_wish *, int64_t sent);
+                      const struct hfi_wish *, int64_t sent, int64_t ttl_ms);
 bool hfi_hold_renewed(struct hf_client *, struct hfi_hold *, int64_t sent,
                       int64_t ttl_ms);
 bool hfi_hold_fits(const struct hfi_hold *, const struct hfi_wish *);

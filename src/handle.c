@@ -348,7 +348,7 @@ hf_status hfi_attach(struct hf_client *c, const char *key,
         goto out;
     }
     /* Until the answer is there, believe in nothing but the time it takes. */
-    hfi_hold_granted(c, hold, wish, sent);
+    hfi_hold_granted(c, hold, wish, sent, hold->claim.ttl_ms);
     hfi_hold_give(c, hold, lk);
     st = handle_renew(c, hold, wish->ttl_ms, err);
     if (!st) {

@@ -127,17 +127,16 @@ static int64_t hold_lease_end(const struct hf_client *c,
 
 /* The service said yes to what was sent at `sent`. */
 void hfi_hold_granted(struct hf_client *c, struct hfi_hold *hold,
-                      const struct hfi_wish *wish, int64_t sent)
+                      const struct hfi_wish *wish, int64_t sent, int64_t ttl_ms)
 {
-    int64_t ttl_ms = hold->claim.ttl_ms;
-
     hold->state = HFI_HELD;
     hold->uncertain = false;
     hold->lease_end = hold_lease_end(c, hold, sent, ttl_ms);
+    hold->lease_ms = ttl_ms;
     hold->next_at = hfi_lease_renew_at(sent, ttl_ms);
     hold->turns = hold->seat ? wish->local_turns : 0;
-    if (ttl_ms < c->shortest_ttl || !c->timers.len)
-        c->shortest_ttl = ttl_ms;
+    if (hold->claim.ttl_ms < c->shortest_ttl || !c->timers.len)
+        c->shortest_ttl = hold->claim.ttl_ms;
     hfi_link_append(&hold->lane->holds, &hold->link);
     if (hold->seat)
         hold->lane->seat = hold;
@@ -170,6 +169,7 @@ bool hfi_hold_renewed(struct hf_client *c, struct hfi_hold *hold, int64_t sent,
                                         hold_min(end, hold->hold_end)))
         return false;
     hold->lease_end = end;
+    hold->lease_ms = ttl_ms;
     hold->next_at = hfi_lease_renew_at(sent, ttl_ms);
     hold->warned = false;
     return true;

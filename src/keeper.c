@@ -50,8 +50,8 @@ static int64_t keeper_due(const struct hfi_hold *hold)
     if (!hold->busy && hfi_link_alone(&hold->due) && !hold->manual)
         due = keeper_min(due, hold->next_at);
     if (!hold->warned)
-        due = keeper_min(
-            due, hfi_lease_at_risk_at(hold->lease_end, hold->claim.ttl_ms));
+        due = keeper_min(due,
+                         hfi_lease_at_risk_at(hold->lease_end, hold->lease_ms));
     if (hold->state == HFI_LINGERING)
         due = keeper_min(due, hold->linger_end);
     return due;
@@ -125,10 +125,10 @@ static void keeper_tend_hold(struct hf_client *c, struct hfi_hold *hold,
         return;
     }
     if (!hold->warned &&
-        now >= hfi_lease_at_risk_at(hold->lease_end, hold->claim.ttl_ms))
+        now >= hfi_lease_at_risk_at(hold->lease_end, hold->lease_ms))
         keeper_warn(c, hold);
     if (!hold->manual && !hold->busy && hfi_link_alone(&hold->due) &&
-        now + hfi_lease_slack(hold->claim.ttl_ms) >= hold->next_at)
+        now + hfi_lease_slack(hold->lease_ms) >= hold->next_at)
         keeper_renew(c, hold, now);
     hfi_heap_set(&c->timers, &hold->timer, keeper_due(hold));
 }
@@ -154,7 +154,7 @@ static bool keeper_is_due(const struct hfi_timer *timer, int64_t now)
         return false;
     hold = hfi_container(timer, struct hfi_hold, timer);
     return hold->state == HFI_HELD && timer->due == hold->next_at &&
-           timer->due <= now + hfi_lease_slack(hold->claim.ttl_ms) &&
+           timer->due <= now + hfi_lease_slack(hold->lease_ms) &&
            !hold->manual && !hold->busy && hfi_link_alone(&hold->due);
 }
 

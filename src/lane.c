@@ -105,6 +105,21 @@ void hfi_lane_rouse_all(struct hf_client *c)
     }
 }
 
+/* The request whose claim has this token, or NULL. */
+static struct hf_request *lane_contender(struct hfi_lane *lane,
+                                         const char *token)
+{
+    struct hfi_link *at;
+    struct hf_request *rq;
+
+    for (at = lane->contending.next; at != &lane->contending; at = at->next) {
+        rq = hfi_container(at, struct hf_request, link);
+        if (!strcmp(token, rq->hold->claim.token))
+            return rq;
+    }
+    return NULL;
+}
+
 /* A try of the request with this token (NULL: of any) may succeed now. */
 static void lane_wake(struct hfi_lane *lane, const char *token)
 {
@@ -132,6 +147,27 @@ void hfi_wake(struct hfi_conn *conn, const char *key, const char *token)
     pthread_mutex_unlock(&c->mu);
 }
 
+/* The request may have been busy with another try, or may be gone: then what
+ * was given to it is found by that try, or taken back by its release. */
+void hfi_granted(struct hfi_conn *conn, const char *key, const char *token,
+                 uint32_t nth, uint64_t fence, int64_t ms)
+{
+    struct hf_client *c = conn->client;
+    struct hf_request *rq;
+    struct hfi_lane *lane;
+
+    pthread_mutex_lock(&c->mu);
+    lane = hfi_lane_find(c, key);
+    rq = lane ? lane_contender(lane, token) : NULL;
+    if (rq) {
+        if (rq->hold->claim.nth == nth)
+            rq->gift = (struct hfi_gift){fence, ms};
+        rq->woken = true;
+        hfi_request_rouse(rq);
+    }
+    pthread_mutex_unlock(&c->mu);
+}
+
 /* Its turn may come by then without a word: let it try again. */
 void hfi_expect(struct hfi_conn *conn, const char *key, const char *token,
                 int64_t ms)
@@ -140,17 +176,16 @@ void hfi_expect(struct hfi_conn *conn, const char *key, const char *token,
     int64_t at = hfi_now() + ms;
     struct hf_request *rq;
     struct hfi_lane *lane;
-    struct hfi_link *link;
 
     pthread_mutex_lock(&c->mu);
     lane = hfi_lane_find(c, key);
-    for (link = lane ? lane->contending.next : NULL;
-         link && link != &lane->contending; link = link->next) {
-        rq = hfi_container(link, struct hf_request, link);
-        if (strcmp(token, rq->hold->claim.token) != 0 || at >= rq->next_try)
-            continue;
-        rq->next_try = at;
-        hfi_request_rouse(rq);
+    rq = lane ? lane_contender(lane, token) : NULL;
+    if (rq && (!rq->expected || at < rq->expected)) {
+        rq->expected = at;
+        if (at < rq->next_try) {
+            rq->next_try = at;
+            hfi_request_rouse(rq);
+        }
     }
     pthread_mutex_unlock(&c->mu);
 }

@@ -28,7 +28,7 @@ static size_t renewer_collect(struct hf_client *c, struct hfi_renewal *items,
                               int64_t now, int64_t *limit)
 {
     struct hfi_hold *hold;
-    int64_t end;
+    int64_t end, shortest = c->shortest_ttl;
     size_t n;
 
     *limit = HFI_NEVER;
@@ -39,7 +39,9 @@ static size_t renewer_collect(struct hf_client *c, struct hfi_renewal *items,
         items[n] =
             (struct hfi_renewal){&hold->claim, &hold->grant, hold->claim.ttl_ms,
                                  HF_UNCERTAIN, HF_LOSS_STOLEN};
-        end = hfi_lease_attempt_end(now, c->shortest_ttl, hold->lease_end,
+        if (hold->lease_ms < shortest)
+            shortest = hold->lease_ms;
+        end = hfi_lease_attempt_end(now, shortest, hold->lease_end,
                                     c->timeout_ms);
         if (end < *limit)
             *limit = end;
@@ -63,7 +65,7 @@ static void renewer_apply(struct hf_client *c, const struct hfi_renewal *item,
         else
             hfi_hold_lose(c, hold, HF_LOSS_EXPIRED);
     } else { /* worker.c (2) */
-        hold->next_at = hfi_lease_retry_at(hfi_now(), item->ttl_ms);
+        hold->next_at = hfi_lease_retry_at(hfi_now(), hold->lease_ms);
         hfi_keeper_hold(c, hold);
     }
 }

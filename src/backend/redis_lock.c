@@ -93,16 +93,20 @@ static hf_status take_fenced(struct redis_conn *rc, struct hfi_mux *mux,
                              int64_t deadline, struct hf_error *err)
 {
     int64_t wait = claim->ttl_ms > PATIENCE_MIN ? claim->ttl_ms : PATIENCE_MIN;
-    char ttl[24], patience[24];
-    const char *argv[] = {ttl, claim->note ? claim->note : "",
+    char ttl[24], patience[24], nth[16];
+    const char *argv[] = {ttl,
+                          claim->note ? claim->note : "",
                           grant->ref.ints[0] ? rc->channel : "",
-                          claim->queue ? "1" : "0", patience};
+                          claim->queue ? "1" : "0",
+                          patience,
+                          nth};
     redisReply *reply;
     hf_status st;
 
     snprintf(ttl, sizeof(ttl), "%" PRId64, claim->ttl_ms);
     snprintf(patience, sizeof(patience), "%" PRId64, wait);
-    st = redis_step(rc, mux, 'A', claim, 5, argv, &reply, deadline, err);
+    snprintf(nth, sizeof(nth), "%" PRIu32, claim->nth);
+    st = redis_step(rc, mux, 'A', claim, 6, argv, &reply, deadline, err);
     if (st)
         return st;
     st = take_read(rc, reply, grant, busy, err);

@@ -10,7 +10,8 @@
  *         meta     a hash: f fence, n note, t since, h where its holder hears,
  *                  c the same while it lingers, b the fence that was broken
  *         queue    a sorted set: tokens of waiters by time of arrival
- *         places   a hash: token -> end, owner, ttl, note, channel
+ *         places   a hash: token -> end, owner, ttl, note, channel, number of
+ *                  the try that last asked for it, when it looks again
  *         owners   a hash: token -> end, for the claims of one owner id
  *   ARGV  operation, token, owner, fair (1 or 0), key, then its own
  *
@@ -19,10 +20,13 @@
  * its patience.
  *
  * A release in a fair queue passes the lock to the first waiter that hears of
- * it: for two seconds, in which that one must come and take it up with its own
- * ttl.  So nobody can barge in between.  A waiter whose process is dead has
+ * it: for two seconds, in which that one must extend it to its own ttl, or
+ * release it.  So nobody can barge in between.  It is told the fence and which
+ * try of its own it had made last: the two seconds began after that one, and
+ * so it may rely on them without asking again.  A waiter whose process is dead has
  * nobody listening on its channel and costs nothing; one that is frozen costs
- * the two seconds, and the next in line is told to look again after them.
+ * the two seconds, and the next in line is told to look again after them, unless
+ * it will have looked by then anyway.
  *
  * Breaking a lock does not free it: its holder would believe in it until the
  * next renewal.  It is marked, its holder is told, renewals are refused, and
@@ -80,12 +84,15 @@ const char redis_script[] =
     "\n"
     "local function text(n) return string.format('%.0f',n) end\n"
     "\n"
-    "-- A grant, and its fence: rising, also when all data was lost.\n"
-    "local function grant(tok,own,note,channel,px)\n"
+    "-- The next fence: rising, also when all data was lost.\n"
+    "local function next_fence()\n"
     "  local f=(tonumber(call('HGET',T,'f')) or 0)+1\n"
-    "  if us>f then f=us end\n"
+    "  return text(us>f and us or f)\n"
+    "end\n"
+    "\n"
+    "local function grant(f,tok,own,note,channel,px)\n"
     "  call('SET',M,own~='' and own or tok,'PX',px)\n"
-    "  call('HSET',T,'f',text(f),'n',note,'t',text(ms),'h',channel,"
+    "  call('HSET',T,'f',f,'n',note,'t',text(ms),'h',channel,"
     "'c','','k',tok)\n"
     "  call('PEXPIRE',T,week)\n"
     "  if own~='' then\n"
@@ -93,7 +100,7 @@ const char redis_script[] =
     "    call('HSET',O,tok,text(ms+px))\n"
     "    call('PEXPIRE',O,px)\n"
     "  end\n"
-    "  return text(f)\n"
+    "  return f\n"
     "end\n"
     "\n"
     "-- When the last claim of the owner ends; 0 if none is left.\n"
@@ -140,35 +147,45 @@ const char redis_script[] =
     "end\n"
     "\n"
     "-- Tell a waiter; false if nobody hears.  Who polls need not be told.\n"
-    "local function tell(p,what,tok)\n"
+    "local function tell(p,what,tok,more)\n"
     "  if p[5]=='' then return true end\n"
-    "  local n=redis.pcall('PUBLISH',p[5],what..tok..name)\n"
+    "  local n=redis.pcall('PUBLISH',p[5],what..tok..(more or '')..name)\n"
     "  return type(n)=='number' and n>0\n"
     "end\n"
     "\n"
+    "local function turn(p,tok,f)\n"
+    "  return tell(p,'+',tok,text(p[6] or 0)..' '..f..' ')\n"
+    "end\n"
+    "\n"
     "-- The first waiter that hears, or else the first; and who comes after.\n"
-    "local function next_in_line()\n"
-    "  local tok,p=first()\n"
-    "  if not tok or tell(p,'+',tok) then return tok,p,1 end\n"
+    "local function next_in_line(tok,p,f)\n"
+    "  if turn(p,tok,f) then return tok,p,1 end\n"
     "  for i,t in ipairs(call('ZRANGE',Q,1,15)) do\n"
     "    local raw=call('HGET',P,t)\n"
     "    local q=raw and cmsgpack.unpack(raw)\n"
-    "    if q and q[1]>ms and tell(q,'+',t) then return t,q,i+1 end\n"
+    "    if q and q[1]>ms and turn(q,t,f) then return t,q,i+1 end\n"
     "  end\n"
     "  return tok,p,1\n"
     "end\n"
     "\n"
     "-- The lock is free: whose turn is it?\n"
     "local function pass_on()\n"
-    "  local tok,p,at=next_in_line()\n"
+    "  local tok,p=first()\n"
     "  if not tok then return end\n"
+    "  local f,at=fair=='1' and next_fence() or '0'\n"
+    "  tok,p,at=next_in_line(tok,p,f)\n"
     "  local after=call('ZRANGE',Q,at,at)[1]\n"
     "  if fair=='1' then\n"
     "    leave(tok)\n"
-    "    grant(tok,p[2],p[4],p[5],window)\n"
+    "    grant(f,tok,p[2],p[4],p[5],window)\n"
     "  end\n"
     "  local raw=after and call('HGET',P,after)\n"
-    "  if raw then tell(cmsgpack.unpack(raw),'~',after) end\n"
+    "  local q=raw and cmsgpack.unpack(raw)\n"
+    "  if q and q[7]>ms+window then\n"
+    "    tell(q,'~',after)\n"
+    "    q[7]=ms+window\n"
+    "    call('HSET',P,after,cmsgpack.pack(q))\n"
+    "  end\n"
     "end\n"
     "\n"
     "local function ours()\n"
@@ -184,7 +201,7 @@ const char redis_script[] =
     "      v=call('GET',M)\n"
     "    else\n"
     "      if tok then leave(token) end\n"
-    "      return grant(token,owner,note,channel,ttl)\n"
+    "      return grant(next_fence(),token,owner,note,channel,ttl)\n"
     "    end\n"
     "  end\n"
     "  if v==id then\n"
@@ -201,7 +218,8 @@ const char redis_script[] =
     "  if ARGV[9]=='1' then\n"
     "    call('ZADD',Q,'NX',text(us),token)\n"
     "    call('HSET',P,token,"
-    "cmsgpack.pack({ms+tonumber(ARGV[10]),owner,ttl,note,channel}))\n"
+    "cmsgpack.pack({ms+ARGV[10],owner,ttl,note,channel,ARGV[11]+0,"
+    "ms+(left<0 and ttl or left)}))\n"
     "    call('PEXPIRE',Q,week)\n"
     "    call('PEXPIRE',P,week)\n"
     "    rank=call('ZRANK',Q,token)\n"

@@ -7,7 +7,8 @@
  * exactly the client whose turn it is.  A message is one character, a token
  * and a key:
  *
- *   +TOKENKEY   this claim's turn has come
+ *   +TOKENn f KEY   this claim's turn has come: it was granted with fence f
+ *                   after its n-th try, or may try to be if f is 0
  *   ~TOKENKEY   this claim is next after one that may be dead
  *   ?TOKENKEY   somebody asks for what we let linger
  *   !TOKENKEY   an operator broke this grant
@@ -62,6 +63,7 @@ static hf_status sub_connect(struct redis_conn *rc, int64_t deadline,
     pthread_cond_broadcast(&rc->sub_connected);
     if (!st) {
         rc->sub = link;
+        atomic_store(&rc->base.listening, true);
         atomic_store(&rc->sub_fd, hfi_mux_fd(link));
     }
     return st;
@@ -97,6 +99,27 @@ int redis_sub_fd(struct hfi_conn *conn)
     return atomic_load(&((struct redis_conn *)conn)->sub_fd);
 }
 
+/* "n f KEY".  A grant that replicas must have is one only after a try of its
+ * own, which waits for them. */
+static void sub_turn(struct redis_conn *rc, const char *text, const char *token)
+{
+    unsigned long long nth, fence;
+    char *end;
+
+    nth = strtoull(text, &end, 10);
+    if (end == text || *end != ' ')
+        return;
+    text = end + 1;
+    fence = strtoull(text, &end, 10);
+    if (end == text || *end != ' ')
+        return;
+    if (fence && !rc->replicas)
+        hfi_granted(&rc->base, end + 1, token, (uint32_t)nth, fence,
+                    REDIS_WINDOW_MS);
+    else
+        hfi_wake(&rc->base, end + 1, token);
+}
+
 /* A message is an array: "message", the channel, the payload. */
 static void sub_heard(struct redis_conn *rc, const redisReply *reply)
 {
@@ -114,7 +137,7 @@ static void sub_heard(struct redis_conn *rc, const redisReply *reply)
     memcpy(token, text + 1, HFI_TOKEN_LEN);
     token[HFI_TOKEN_LEN] = '\0';
     if (text[0] == '+')
-        hfi_wake(&rc->base, text + 1 + HFI_TOKEN_LEN, token);
+        sub_turn(rc, text + 1 + HFI_TOKEN_LEN, token);
     else if (text[0] == '~')
         hfi_expect(&rc->base, text + 1 + HFI_TOKEN_LEN, token,
                    REDIS_WINDOW_MS + 1);
@@ -139,6 +162,7 @@ void redis_sub_pump(struct hfi_conn *conn)
         freeReplyObject(reply);
     }
     if (broken) {
+        atomic_store(&rc->base.listening, false);
         atomic_store(&rc->sub_fd, -1);
         hfi_mux_close(rc->sub);
         rc->sub = NULL;

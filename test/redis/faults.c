@@ -290,8 +290,9 @@ TEST(a_waiter_whose_connections_are_cut_acquires_all_the_same)
     holder = rt_open(&s, "");
     client = rt_open(&s, "");
     for (i = 0; i < 6; i++) {
-        lk = rt_lock(holder, "k", 0, 60000, 0);
+        lk = rt_lock(holder, "k", 5000, 60000, 0);
         w = rt_waiter(client, "k", 30000, 60000, 0);
+        w.cut = true;
         rt_wait_start(&w);
         t_poll_until(rt_waiters(&s, "k") == 1, 5000);
         if (i % 3 != 1)

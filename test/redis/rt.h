@@ -79,6 +79,7 @@ struct rt_waiter {
     int64_t wait_ms, ttl_ms;
     unsigned flags;
     int64_t hold_ms; /* before it releases */
+    bool cut;        /* connections are cut: its release may be in doubt */
     pthread_t thread;
     hf_status st;
     uint64_t fence;

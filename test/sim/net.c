@@ -50,6 +50,9 @@ struct net_news {
     int proc, key;
     bool has_token;
     hf_loss gone;
+    uint32_t nth;   /* with a fence: what was given, after this try */
+    uint64_t fence; /* 0: nothing was */
+    int64_t ms;
     char token[HFI_TOKEN_LEN + 1];
 };
 
@@ -236,6 +239,7 @@ static void net_fill(struct net_call *call, size_t i, int what,
     rq->shared = claim->shared;
     rq->queue = claim->queue;
     rq->ttl_ms = claim->ttl_ms;
+    rq->nth = claim->nth;
     memcpy(rq->token, claim->token, sizeof(rq->token));
     if (claim->owner)
         memcpy(rq->owner, claim->owner, strlen(claim->owner) + 1);
@@ -392,6 +396,9 @@ static void news_arrive(void *arg)
         hfi_wake_all(conn);
     else if (news->gone)
         hfi_gone(conn, sim_key_name(news->key), news->token, news->gone);
+    else if (news->fence)
+        hfi_granted(conn, sim_key_name(news->key), news->token, news->nth,
+                    news->fence, news->ms);
     else if (news->has_token)
         hfi_wake(conn, sim_key_name(news->key),
                  sim_chance(100) ? NULL : news->token);
@@ -400,13 +407,11 @@ static void news_arrive(void *arg)
     sim.proc = NULL;
 }
 
-void sim_net_tell(int proc, int key, const char *token, hf_loss gone)
+static void news_send(const struct net_news *what, const char *token)
 {
     struct net_news *news = sim_alloc(sizeof(*news));
 
-    news->proc = proc;
-    news->key = key;
-    news->gone = gone;
+    *news = *what;
     news->has_token = token != NULL;
     if (token)
         memcpy(news->token, token, sizeof(news->token));
@@ -414,6 +419,23 @@ void sim_net_tell(int proc, int key, const char *token, hf_loss gone)
         sim_at(sim.now + net_delay(sim.weather.wake_late), news_arrive, news);
     if (sim_chance(sim.weather.wake_twice))
         sim_at(sim.now + net_delay(500), news_arrive, news);
+}
+
+void sim_net_tell(int proc, int key, const char *token, hf_loss gone)
+{
+    news_send(&(struct net_news){.proc = proc, .key = key, .gone = gone},
+              token);
+}
+
+void sim_net_give(int proc, int key, const char *token, uint32_t nth,
+                  uint64_t fence, int64_t ms)
+{
+    struct net_news news = {.proc = proc, .key = key};
+
+    news.nth = nth;
+    news.fence = fence;
+    news.ms = ms;
+    news_send(&news, token);
 }
 
 static const char *const net_schemes[] = {"sim", NULL};

@@ -28,12 +28,16 @@
 
 #define ENTRIES 64
 
+/* What is passed on stands for so long at most. */
+#define SIM_WINDOW_MS 100
+
 /* A holder or a place in the queue. */
 struct entry {
     char token[HFI_TOKEN_LEN + 1];
     char owner[8];
     bool shared;
     int proc;
+    uint32_t nth; /* of the try that last asked for this place */
     uint64_t fence;
     int64_t expires; /* us of the service's clock */
 };
@@ -124,13 +128,51 @@ static bool is_watched(const struct key *key, const char *token)
     return false;
 }
 
-/* Somebody may get in: tell the first in the queue, and the shared ones right
- * behind a shared one; without a queue, everyone who watches. */
+static void expire(void *key);
+
+static void next_fence(struct key *key)
+{
+    key->fence = key->fence + 1 > (uint64_t)clock_us() ? key->fence + 1
+                                                       : (uint64_t)clock_us();
+    if (key->fence <= key->proof)
+        sim_fail("S2: fence %llu is not above %llu",
+                 (unsigned long long)key->fence,
+                 (unsigned long long)key->proof);
+    key->proof = key->fence;
+}
+
+/* Give a free key to the first in the queue without being asked again, for a
+ * short while, in which it must renew. */
+static bool pass_on(struct key *key)
+{
+    struct entry entry, *place = key->queue.at;
+    int64_t ms = 5 + sim_below(SIM_WINDOW_MS);
+
+    if (!has(HF_TRAIT_QUEUED) || !has(HF_TRAIT_LEASED) || key->holders.len ||
+        !key->queue.len || place->shared || !is_watched(key, place->token) ||
+        sim_chance(500))
+        return false;
+    entry = *place;
+    list_remove(&key->queue, place);
+    next_fence(key);
+    entry.fence = key->fence;
+    entry.expires = clock_us() + ms * 1000;
+    key->holders.at[key->holders.len++] = entry;
+    sim_at(sim.now + ms * 1000 + ms * 1000 / 90 + 2000, expire, key);
+    sim_trace("service: passed on to %.6s", entry.token);
+    sim_net_give(entry.proc, (int)(key - keys), entry.token, entry.nth,
+                 entry.fence, ms);
+    return true;
+}
+
+/* Somebody may get in: give it to the first in the queue, or tell that one, and
+ * the shared ones right behind a shared one; without a queue, everyone who
+ * watches. */
 static void tell_free(struct key *key)
 {
     int i, k = (int)(key - keys);
 
-    if (key->holders.len && !key->holders.at[0].shared)
+    if ((key->holders.len && !key->holders.at[0].shared) || pass_on(key))
         return;
     for (i = 0; !has(HF_TRAIT_QUEUED) && i < key->nwatchers; i++)
         sim_net_tell(key->watchers[i].proc, k, key->watchers[i].token, 0);
@@ -234,6 +276,7 @@ static struct sim_answer do_busy(struct key *key, struct entry *mine,
         mine = list_add(&key->queue, rq);
     if (mine) {
         set_expiry(key, mine, rq);
+        mine->nth = rq->nth;
         answer.placed = true;
         answer.busy.place = (int32_t)(mine - key->queue.at) + 1;
     }
@@ -258,14 +301,8 @@ static struct entry *do_grant(struct key *key, struct entry *place,
         entry->fence = key->holders.at[0].fence;
         return entry;
     }
-    key->fence = key->fence + 1 > (uint64_t)clock_us() ? key->fence + 1
-                                                       : (uint64_t)clock_us();
+    next_fence(key);
     entry->fence = key->fence;
-    if (key->fence <= key->proof)
-        sim_fail("S2: fence %llu is not above %llu",
-                 (unsigned long long)key->fence,
-                 (unsigned long long)key->proof);
-    key->proof = key->fence;
     return entry;
 }
 

@@ -180,6 +180,7 @@ struct sim_request {
     bool shared, queue;
     bool shorten; /* the lease may end earlier than it would */
     int64_t ttl_ms;
+    uint32_t nth;   /* which try of its claim */
     uint64_t fence; /* of the grant to be renewed */
     char token[HFI_TOKEN_LEN + 1];
     char owner[8]; /* "" none */
@@ -214,6 +215,8 @@ int sim_key_of(const char *name);
 void sim_net_begin(void);
 /* What the service tells a process by itself; token NULL: that it is wanted. */
 void sim_net_tell(int proc, int key, const char *token, hf_loss gone);
+void sim_net_give(int proc, int key, const char *token, uint32_t nth,
+                  uint64_t fence, int64_t ms);
 
 /* What one acquisition asks for. */
 struct sim_wish {
