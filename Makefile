@@ -2,7 +2,8 @@
 #
 #   make demo      install what the build needs, build, and show the main job
 #   make check     install what the tests need, build five ways, run everything
-#   make bench     measure, next to the limit and to peers
+#   make bench     measure, next to the limit and to peers;
+#                  make bench BACKEND=redis QUICK=1 takes a minute
 #   make soak      the simulation for ten minutes, with seeds of its own
 #   make install   DESTDIR=... PREFIX=/usr/local
 #   make clean
@@ -10,6 +11,8 @@
 PREFIX ?= /usr/local
 BUILD  ?= build
 SOAK   ?= 600
+
+export BUILD BACKEND QUICK PLOT
 
 SETUP = meson setup $(BUILD) --buildtype=release --prefix=$(PREFIX)
 
