@@ -91,8 +91,10 @@ struct hfi_conn {
 
 /* Traits that only the core needs to know, beside enum hf_trait. */
 enum hfi_trait {
-    HFI_TRAIT_EARLY = 1 << 24 /* a wake-up may overtake what it announces: try
-                               * once more, shortly after */
+    HFI_TRAIT_EARLY = 1 << 24, /* a wake-up may overtake what it announces: try
+                                * once more, shortly after */
+    HFI_TRAIT_BOUND = 1 << 25  /* a grant lasts as long as a session, which
+                                * other locks may keep alive */
 };
 
 struct hfi_backend {

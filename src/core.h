@@ -253,6 +253,7 @@ hf_status hfi_hold_drop(struct hf_client *, struct hfi_hold *,
                         struct hf_error *);
 void hfi_hold_reap(struct hf_client *, struct hfi_hold *);
 bool hfi_held(const struct hfi_hold *);
+bool hfi_stays(const struct hf_client *);
 
 /* handle.c: what a caller does with a lock */
 struct hf_lock *hfi_lock_new(struct hf_client *);

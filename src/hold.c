@@ -14,7 +14,8 @@
  *  (4) A renewal and a release of one hold are never on the wire together:
  *      hfi_hold_quiet() is the barrier.
  *  (5) What may be in the service is either held, on its way out, or in the
- *      hands of the reaper until its ttl is over.
+ *      hands of the reaper: until its ttl is over, or where a grant does not
+ *      end with its ttl, until the service has answered.
  */
 #include "core.h"
 
@@ -228,9 +229,22 @@ static void hold_tell(struct hf_client *c, struct hfi_hold *hold)
     }
 }
 
-/* The hold cannot be proven any longer.  Latched: the first reason stays.  Where
- * the service would keep it as long as we live, or it was ours to end, it is
- * given back. */
+/* Does the service keep a grant that nobody renews for as long as we live? */
+bool hfi_stays(const struct hf_client *c)
+{
+    return c->conn->traits & HFI_TRAIT_BOUND ||
+           !(c->conn->traits & HF_TRAIT_LEASED);
+}
+
+/* Must a hold that is lost for this reason be given back?  Yes if it was ours to
+ * end, and where the service may go on keeping it. */
+static bool hold_may_remain(const struct hf_client *c, hf_loss reason)
+{
+    return reason == HF_LOSS_MAX_HOLD || !(c->conn->traits & HF_TRAIT_LEASED) ||
+           (reason == HF_LOSS_EXPIRED && hfi_stays(c));
+}
+
+/* The hold cannot be proven any longer.  Latched: the first reason stays. */
 void hfi_hold_lose(struct hf_client *c, struct hfi_hold *hold, hf_loss reason)
 {
     struct hfi_lane *lane = hold->lane;
@@ -248,8 +262,7 @@ void hfi_hold_lose(struct hf_client *c, struct hfi_hold *hold, hf_loss reason)
     if (lane->seat == hold)
         lane->seat = NULL;
     hold_tell(c, hold);
-    if (lingering || reason == HF_LOSS_MAX_HOLD ||
-        !(c->conn->traits & HF_TRAIT_LEASED))
+    if (lingering || hold_may_remain(c, reason))
         hfi_hold_reap(c, hold);
     hfi_lane_promote(c, lane);
 }
@@ -265,8 +278,8 @@ void hfi_hold_quiet(struct hf_client *c, struct hfi_hold *hold)
     }
 }
 
-/* Take it back in the background until there is an answer or the ttl is over.
- * hold.c (5) */
+/* Take it back in the background until there is an answer or, where it ends by
+ * itself, the ttl is over.  hold.c (5) */
 void hfi_hold_reap(struct hf_client *c, struct hfi_hold *hold)
 {
     int64_t now = hfi_now();

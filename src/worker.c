@@ -129,17 +129,22 @@ static void worker_reaped(struct hf_client *c, struct hfi_hold *hold)
 
 /* No answer is none.  And "not there" does not end it for a try that had no
  * answer: that may arrive after this release. */
-static bool worker_must_go_on(const struct hfi_hold *hold, hf_status st)
+static bool worker_must_go_on(const struct hf_client *c,
+                              const struct hfi_hold *hold, hf_status st,
+                              int64_t now)
 {
-    return st == HF_UNCERTAIN || st == HF_UNAVAILABLE ||
-           (st == HF_LOST && hold->uncertain);
+    if (st == HF_UNCERTAIN || st == HF_UNAVAILABLE)
+        return now < hold->next_at || hfi_stays(c);
+    return st == HF_LOST && hold->uncertain && now < hold->next_at;
 }
 
-/* Twice as long each time. */
+/* Twice as long each time, and once in a ttl at least. */
 static int64_t worker_reap_pause(const struct hfi_hold *hold, int64_t now)
 {
     int64_t since = now - (hold->next_at - hold->claim.ttl_ms);
 
+    if (since > hold->claim.ttl_ms)
+        since = hold->claim.ttl_ms;
     return since > REAP_EVERY_MS ? since : REAP_EVERY_MS;
 }
 
@@ -156,7 +161,7 @@ static void worker_reap(struct hf_client *c, struct hfi_hold *hold)
     hfi_hold_quiet(c, hold);
     st = hfi_hold_send_release(c, hold, now + c->timeout_ms, NULL);
     now = hfi_now();
-    if (now < hold->next_at && worker_must_go_on(hold, st))
+    if (worker_must_go_on(c, hold, st, now))
         hfi_keeper_set(c, &hold->timer, now + worker_reap_pause(hold, now));
     else
         worker_reaped(c, hold);
