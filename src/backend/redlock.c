@@ -6,8 +6,8 @@
  *   on a majority has the lock.  On each node the lock is a plain string key
  *   with an expiry, as node-redlock and redsync have it, so they and holdfast
  *   exclude each other on the same nodes and keys.  Each step on a node is one
- *   script (redlock_script.c); a node has a small limit of its own to answer
- *   (redlock_call.c) and is connected in the background (redlock_node.c).
+ *   command or script (redlock_script.c); a node has a small limit of its own to
+ *   answer (redlock_call.c) and is connected in the background (redlock_node.c).
  *
  * INVARIANTS
  *  (1) Two majorities share a node, and a node has one holder at a time.  The
@@ -22,25 +22,29 @@
  *      connection does end with answers owed, by a fault or after a second of
  *      silence, bytes of it may still lie with the server.  So the next one
  *      first has the server end it (CLIENT KILL by id), after which they are
- *      never read, and then repeats every release that had no answer, before
- *      anybody else may use it.  Where CLIENT KILL is forbidden such a key can
+ *      never read, and then repeats every release that had no answer
+ *      (redlock_debt.c), before anybody else may use it.  Where CLIENT KILL is forbidden such a key can
  *      stay until it expires: it delays others, and never harms them.
- *  (4) The fence.  Each node that says yes proposes a number larger than every
- *      one that it has proposed or that was confirmed there, and not less than
- *      its clock in microseconds.  The largest proposal of a majority is
- *      written to a majority, owner-checked, before the grant is returned.
- *        Let G, with fence F, be a grant that was returned and H the next.  F is
- *      on a majority, and H has proposals of a majority: they share a node.
- *      Did that node propose to H after F was written there?  It could not
- *      have before: G had that node when F was written (W is owner-checked)
- *      and H has it when it proposes, and in between G's key must have gone.
- *      So its proposal is at least F + 1, and H's fence, the maximum, is larger
- *      than F.  By induction fences rise over all grants that are returned,
- *      whichever majorities gave them; one that was never returned is only a
- *      gap.
- *        A node that has lost its data proposes its clock.  For a later fence to
- *      be smaller, every node that the two majorities share must have lost F
- *      and have a clock behind the one from which F came.
+ *  (4) The fence.  A node confirms a fence, for the token that it has, only if
+ *      it is larger than every one that it has confirmed before.  A grant is
+ *      returned only after a majority has confirmed its fence.
+ *        Let G, with fence F, be a grant that was returned, and H one whose
+ *      confirmation began after that.  Both were confirmed by majorities, which
+ *      share a node; that node confirmed F first, and would not have confirmed
+ *      H's fence had it not been larger.  So fences rise over all grants that
+ *      are returned, whichever majorities gave them, however late a message
+ *      arrives and whatever the clocks say; one that was never returned is only
+ *      a gap.
+ *        That says which fences are refused.  For one to be accepted, each node
+ *      that says yes proposes one more than the largest that it has confirmed,
+ *      or its clock in microseconds if that is larger, and the largest proposal
+ *      of a majority is the one to be confirmed.  It is enough: a node of that
+ *      majority has proposed more than it had confirmed, and confirms nothing
+ *      for others while the token has it.
+ *        A node that has lost its data confirms anything and proposes its clock.
+ *      For a later fence to be smaller, every node that the two majorities share
+ *      must have lost F, and every node that proposes must have lost it or never
+ *      have known it, with a clock behind the one from which F came.
  *  (5) A renewal counts a node that has our token and has seen no later fence
  *      confirmed.  A node that lost the key is given it again only while others
  *      confirm the grant, and counts from the next renewal on.
@@ -48,7 +52,8 @@
  *      may have forgotten a grant that stands, so it may not vote for a new one,
  *      unless it is known to have everything on disk (appendonly with fsync
  *      always).  A restart ends our connection, so it is enough to ask for run
- *      id and uptime when a connection begins.  The longest lease is that of
+ *      id and uptime when a connection begins; one that does not tell its run
+ *      id counts as restarted each time.  The longest lease is that of
  *      this client: who uses longer ones elsewhere says so with quarantine=.
  *
  * LEASE  The expiry of the key on a majority.  A minority that fails never ends

@@ -7,7 +7,9 @@
  *   redlock_lock.c    keeping, mending, giving back
  *   redlock_look.c    inspect, list, break
  *   redlock_call.c    one question to all nodes at once
+ *   redlock_rule.c    what their answers mean: pure functions
  *   redlock_node.c    connecting a node, and who may vote
+ *   redlock_debt.c    what must still be given back
  *   redlock_script.c  the steps of one node, in Lua
  *
  * Each node is a small redis: connection of its own, so what is said to one
@@ -18,6 +20,7 @@
 
 #include "../env.h"
 #include "redis.h"
+#include "redlock_rule.h"
 
 #define REDLOCK_MIN 3
 #define REDLOCK_MAX 15
@@ -47,9 +50,10 @@ struct redlock_node {
     struct hf_error why; /* of the last failure */
     char run_id[48];
     long long client_id;   /* of our last connection there, 0 unknown */
-    int64_t born;          /* not later than it was started, on our clock */
+    int64_t born;          /* not before it was started, on our clock */
     _Atomic int64_t heard; /* when it last answered */
     bool durable;          /* keeps what it said over a restart */
+    atomic_bool native;    /* SET takes NX with GET */
     struct redlock_debt *debts;
 };
 
@@ -68,6 +72,14 @@ struct redlock_conn {
     int64_t longest_ttl; /* in use by this client */
     struct redlock_node nodes[REDLOCK_MAX];
 };
+
+/* What a grant notes: the nodes that may have it, as hex digits and as such
+ * handed on by hf_detach(). */
+#define REDLOCK_NOTE_LEN 8
+
+unsigned redlock_note_nodes(const struct redlock_conn *,
+                            const struct hfi_grant *);
+void redlock_note_add(struct hfi_grant *, unsigned nodes);
 
 /* ---- redlock_script.c -------------------------------------------------- */
 
@@ -90,9 +102,19 @@ bool redlock_node_is_ready(struct redlock_node *, int64_t limit);
 /* May it vote?  redlock.c (6) */
 bool redlock_node_may_vote(struct redlock_node *, int64_t ttl_ms);
 
+/* A lease of so long is in use. */
+void redlock_note_ttl(struct redlock_conn *, int64_t ttl_ms);
+
+/* ---- redlock_debt.c ---------------------------------------------------- */
+
 /* Remember to give something back there, or forget that. */
 void redlock_owe(struct redlock_node *, const struct hfi_claim *);
 bool redlock_owe_not(struct redlock_node *, const struct hfi_claim *);
+
+/* Give it back, on a connection that is being begun. */
+hf_status redlock_pay(struct redlock_node *, struct mux_link *,
+                      int64_t deadline, struct hf_error *);
+void redlock_debts_free(struct redlock_node *);
 
 /* ---- redlock_call.c ---------------------------------------------------- */
 
@@ -112,7 +134,8 @@ struct redlock_flight {
 struct redlock_round {
     struct redlock_conn *rl;
     struct redlock_flight flights[REDLOCK_MAX];
-    int waiting; /* for how many */
+    int waiting;       /* for how many */
+    unsigned readable; /* the nodes that poll(2) has seen something of */
 };
 
 void redlock_round_init(struct redlock_round *, struct redlock_conn *);
@@ -122,9 +145,17 @@ void redlock_round_fini(struct redlock_round *);
 void redlock_ask(struct redlock_round *, int node, const struct redis_batch *,
                  int64_t deadline);
 
+/* Throw away the answer of one node and ask it something else. */
+void redlock_ask_again(struct redlock_round *, int node,
+                       const struct redis_batch *, int64_t deadline);
+
 /* The next node that has answered or failed; -1 at the deadline or when there
  * are none. */
 int redlock_hear(struct redlock_round *, int64_t deadline);
+
+/* The key and its hash, in a node. */
+void redlock_name(const struct redlock_conn *, const char *key,
+                  struct redis_names *);
 
 /* A step of the script. */
 void redlock_step(struct redlock_conn *, struct redis_batch *, char op,
@@ -141,6 +172,10 @@ struct redlock_span {
 struct redlock_span redlock_span(const struct redlock_conn *, int64_t ttl_ms,
                                  int64_t deadline);
 
+/* "a:1, b:2": the nodes of a set. */
+const char *redlock_names(const struct redlock_conn *, unsigned nodes,
+                          char *buf, size_t size);
+
 /* "a:1 no answer in time; b:2 connection refused": why they are not enough. */
 hf_status redlock_too_few(struct redlock_round *, int answered, int64_t ttl_ms,
                           struct hf_error *);
@@ -155,10 +190,11 @@ hf_status redlock_try_acquire(struct hfi_conn *, const struct hfi_claim *,
                               struct hfi_grant *, struct hfi_busy *,
                               int64_t deadline, struct hf_error *);
 
-/* Give back on the nodes of the set; how many had it, how many said that they
- * had not, and how many said nothing: that is owed there. */
+/* Give back on the nodes of the set, and let those tell it who are listened to.
+ * How many had it, how many said that they had not, and how many said nothing:
+ * that is owed there. */
 int redlock_give_back(struct redlock_conn *, const struct hfi_claim *,
-                      unsigned nodes, int *had, int *had_not);
+                      unsigned nodes, bool tell, int *had, int *had_not);
 
 /* ---- redlock_lock.c ---------------------------------------------------- */
 

@@ -55,6 +55,12 @@ struct redlock_span redlock_span(const struct redlock_conn *rl, int64_t ttl_ms,
     return span;
 }
 
+void redlock_name(const struct redlock_conn *rl, const char *key,
+                  struct redis_names *ret)
+{
+    redis_name(&rl->nodes[0].rc, key, ret);
+}
+
 void redlock_step(struct redlock_conn *rl, struct redis_batch *batch, char op,
                   const char *key, int argc, const char **argv)
 {
@@ -63,7 +69,7 @@ void redlock_step(struct redlock_conn *rl, struct redis_batch *batch, char op,
     const char *all[16];
     int i, n = 0;
 
-    redis_name(&rl->nodes[0].rc, key, &names);
+    redlock_name(rl, key, &names);
     all[n++] = "EVALSHA";
     all[n++] = rl->script_id;
     all[n++] = "2";
@@ -158,6 +164,16 @@ void redlock_ask(struct redlock_round *round, int node,
         redlock_node_tend(to);
 }
 
+void redlock_ask_again(struct redlock_round *round, int node,
+                       const struct redis_batch *batch, int64_t deadline)
+{
+    struct redlock_flight *flight = &round->flights[node];
+
+    flight_drop_replies(flight);
+    flight->landed = flight->loaded = false;
+    redlock_ask(round, node, batch, deadline);
+}
+
 /* ---- hearing ----------------------------------------------------------- */
 
 /* The answer is there.  False if the question has been sent again. */
@@ -186,28 +202,46 @@ static bool flight_land(struct redlock_round *round, int node, int64_t deadline)
     return true;
 }
 
-int redlock_hear(struct redlock_round *round, int64_t deadline)
+/* Sleep until one of the nodes has said something. */
+static void hear_poll(struct redlock_round *round, int64_t left)
 {
     struct pollfd fds[REDLOCK_MAX];
+    int i;
+
+    for (i = 0; i < round->rl->n; i++) {
+        struct redlock_flight *flight = &round->flights[i];
+
+        fds[i] = (struct pollfd){.fd = -1, .events = POLLIN};
+        if (flight->waiting)
+            fds[i].fd = hfi_mux_call_fd(&flight->call);
+    }
+    poll(fds, (nfds_t)round->rl->n, (int)(left < SLICE_MS ? left : SLICE_MS));
+    for (i = 0; i < round->rl->n; i++)
+        if (fds[i].fd >= 0 && fds[i].revents)
+            round->readable |= 1U << i;
+}
+
+int redlock_hear(struct redlock_round *round, int64_t deadline)
+{
     int64_t left;
-    int i, n;
+    int i;
 
     while (round->waiting) {
-        for (i = n = 0; i < round->rl->n; i++) {
+        for (i = 0; i < round->rl->n; i++) {
             struct redlock_flight *flight = &round->flights[i];
+            bool readable = round->readable & 1U << i;
 
             if (!flight->waiting)
                 continue;
-            if (hfi_mux_advance(&flight->call) &&
+            round->readable &= ~(1U << i);
+            if (hfi_mux_advance(&flight->call, readable) &&
                 flight_land(round, i, deadline))
                 return i;
-            fds[n++] = (struct pollfd){.fd = hfi_mux_call_fd(&flight->call),
-                                       .events = POLLIN};
         }
         left = hfi_left_ms(deadline);
         if (!left)
             return -1;
-        poll(fds, (nfds_t)n, (int)(left < SLICE_MS ? left : SLICE_MS));
+        hear_poll(round, left);
     }
     return -1;
 }
@@ -228,6 +262,21 @@ int64_t redlock_item(const redisReply *reply, size_t i)
         return reply->integer;
     return reply->type == REDIS_REPLY_STRING ? strtoll(reply->str, NULL, 10)
                                              : -1;
+}
+
+const char *redlock_names(const struct redlock_conn *rl, unsigned nodes,
+                          char *buf, size_t size)
+{
+    size_t len = 0;
+    int i;
+
+    buf[0] = '\0';
+    for (i = 0; i < rl->n && len < size; i++)
+        if (nodes & 1U << i)
+            len +=
+                (size_t)snprintf(buf + len, size - len, "%s%s", len ? ", " : "",
+                                 rl->nodes[i].rc.base.endpoint);
+    return buf;
 }
 
 /* Why a node is no help; NULL if it is. */

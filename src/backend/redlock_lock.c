@@ -21,11 +21,29 @@
 
 #define BATCH_MAX 256
 
-/* What the nodes said of one grant. */
-struct renew_tally {
-    int confirmed, stolen, broken;
-    unsigned gone; /* the set of nodes that have no such key */
-};
+/* ---- on which nodes a grant may be ------------------------------------- */
+
+unsigned redlock_note_nodes(const struct redlock_conn *rl,
+                            const struct hfi_grant *grant)
+{
+    unsigned all = (1U << rl->n) - 1;
+    char digits[9] = "";
+
+    memcpy(digits, grant->ref.text, sizeof(digits) - 1);
+    return digits[0] ? (unsigned)strtoul(digits, NULL, 16) & all : all;
+}
+
+void redlock_note_add(struct hfi_grant *grant, unsigned nodes)
+{
+    char digits[9] = "";
+
+    memcpy(digits, grant->ref.text, sizeof(digits) - 1);
+    nodes |= (unsigned)strtoul(digits, NULL, 16);
+    snprintf(digits, sizeof(digits), "%x", nodes);
+    memcpy(grant->ref.text, digits, sizeof(digits) - 1);
+}
+
+/* ---- keeping ----------------------------------------------------------- */
 
 static void renew_say(struct redlock_conn *rl, struct redis_batch *batch,
                       const struct hfi_renewal *item, bool mend)
@@ -46,7 +64,7 @@ static void renew_say(struct redlock_conn *rl, struct redis_batch *batch,
 }
 
 static void renew_count(const redisReply *reply, int node,
-                        struct renew_tally *tally)
+                        struct redlock_tally *tally)
 {
     if (reply->type != REDIS_REPLY_INTEGER)
         return;
@@ -68,7 +86,7 @@ static void renew_count(const redisReply *reply, int node,
 /* Ask all that are there. */
 static void renew_ask(struct redlock_conn *rl, const struct redis_batch *batch,
                       size_t n, int64_t ttl_ms, int64_t deadline,
-                      struct renew_tally *tallies)
+                      struct redlock_tally *tallies)
 {
     struct redlock_span span = redlock_span(rl, ttl_ms, deadline);
     struct redlock_round round;
@@ -91,36 +109,31 @@ static void renew_ask(struct redlock_conn *rl, const struct redis_batch *batch,
 
 /* The verdict on one. */
 static void renew_judge(const struct redlock_conn *rl, struct hfi_renewal *item,
-                        const struct renew_tally *tally, struct hf_error *err)
+                        const struct redlock_tally *tally, struct hf_error *err)
 {
     int gone = __builtin_popcount(tally->gone);
     int against = gone + tally->stolen + tally->broken;
 
-    if (tally->confirmed >= rl->majority) {
+    switch (redlock_standing(rl->n, tally)) {
+    case REDLOCK_STANDS:
         item->st = HF_OK;
-    } else if (rl->n - against < rl->majority) {
+        break;
+    case REDLOCK_FALLEN:
         item->st = HF_LOST;
         item->reason = tally->broken                   ? HF_LOSS_BROKEN
                        : gone == against               ? HF_LOSS_DELETED
                        : tally->stolen >= rl->majority ? HF_LOSS_STOLEN
                                                        : HF_LOSS_QUORUM;
-    } else {
+        break;
+    default:
         item->st = hfi_fail(err, HF_UNAVAILABLE,
                             "%d of %d nodes confirmed it, %d are needed",
                             tally->confirmed, rl->n, rl->majority);
     }
 }
 
-static bool renew_wants_mending(const struct redlock_conn *rl,
-                                const struct hfi_renewal *item,
-                                const struct renew_tally *tally)
-{
-    return tally->gone && tally->confirmed && item->st != HF_LOST &&
-           tally->confirmed + __builtin_popcount(tally->gone) >= rl->majority;
-}
-
 static void renew_mend(struct redlock_conn *rl, struct hfi_renewal *items,
-                       size_t n, const struct renew_tally *tallies,
+                       size_t n, const struct redlock_tally *tallies,
                        int64_t ttl_ms, int64_t deadline)
 {
     struct redlock_span span = redlock_span(rl, ttl_ms, deadline);
@@ -133,8 +146,11 @@ static void renew_mend(struct redlock_conn *rl, struct hfi_renewal *items,
     for (i = 0; i < rl->n; i++) {
         for (item = 0; item < n; item++)
             if (tallies[item].gone & 1U << i &&
-                renew_wants_mending(rl, &items[item], &tallies[item]))
+                redlock_may_mend(rl->n, &tallies[item])) {
+                redlock_owe_not(&rl->nodes[i], items[item].claim);
+                redlock_note_add(items[item].grant, 1U << i);
                 renew_say(rl, &batches[i], &items[item], true);
+            }
         if (batches[i].count)
             redlock_ask(&round, i, &batches[i], span.end);
     }
@@ -149,7 +165,7 @@ void redlock_renew(struct hfi_conn *conn, struct hfi_renewal *items, size_t n,
                    int64_t deadline, struct hf_error *err)
 {
     struct redlock_conn *rl = (struct redlock_conn *)conn;
-    struct renew_tally tallies[BATCH_MAX] = {{0}};
+    struct redlock_tally tallies[BATCH_MAX] = {{0}};
     struct redis_batch batch = {0};
     int64_t ttl_ms = INT64_MAX;
     bool mend = false;
@@ -158,13 +174,14 @@ void redlock_renew(struct hfi_conn *conn, struct hfi_renewal *items, size_t n,
     n = n < BATCH_MAX ? n : BATCH_MAX; /* the core sends no more at once */
     for (i = 0; i < n; i++) {
         ttl_ms = items[i].ttl_ms < ttl_ms ? items[i].ttl_ms : ttl_ms;
+        redlock_note_ttl(rl, items[i].ttl_ms);
         renew_say(rl, &batch, &items[i], false);
     }
     redlock_gather(rl, deadline);
     renew_ask(rl, &batch, n, ttl_ms, deadline, tallies);
     for (i = 0; i < n; i++) {
         renew_judge(rl, &items[i], &tallies[i], err);
-        mend = mend || renew_wants_mending(rl, &items[i], &tallies[i]);
+        mend = mend || redlock_may_mend(rl->n, &tallies[i]);
     }
     redis_batch_free(&batch);
     if (mend && hfi_left_ms(deadline))
@@ -176,14 +193,15 @@ hf_status redlock_release(struct hfi_conn *conn, const struct hfi_claim *claim,
                           struct hf_error *err)
 {
     struct redlock_conn *rl = (struct redlock_conn *)conn;
+    unsigned nodes = redlock_note_nodes(rl, grant);
     int had, had_not;
 
     redlock_gather(rl, deadline);
-    redlock_give_back(rl, claim, (1U << rl->n) - 1, &had, &had_not);
+    redlock_give_back(rl, claim, nodes, true, &had, &had_not);
     grant->placed = false;
     if (had >= rl->majority)
         return HF_OK;
-    if (rl->n - had_not < rl->majority)
+    if (__builtin_popcount(nodes) - had_not < rl->majority)
         return hfi_fail(err, HF_LOST,
                         "%s: only %d of %d nodes still had the lock",
                         conn->endpoint, had, rl->n);
@@ -201,5 +219,6 @@ hf_status redlock_attach(struct hfi_conn *conn, const struct hfi_claim *claim,
     (void)claim;
     (void)err;
     grant->fence = handle->fence;
+    memcpy(grant->ref.text, handle->ref, REDLOCK_NOTE_LEN);
     return HF_OK; /* The renewal that follows tells whether it is there. */
 }

@@ -11,6 +11,20 @@
 
 #include "../banned.h"
 
+/* {token, ms left, fence, its token, note, owner, since, broken, now}. */
+enum {
+    LOOK_TOKEN,
+    LOOK_LEFT,
+    LOOK_FENCE,
+    LOOK_WHOSE,
+    LOOK_NOTE,
+    LOOK_OWNER,
+    LOOK_SINCE,
+    LOOK_BROKEN,
+    LOOK_NOW,
+    LOOK_PARTS
+};
+
 /* Looking has no lease to take its limit from. */
 #define LOOK_TTL INT64_C(30000)
 
@@ -45,7 +59,8 @@ static const char *look_token(const struct redlock_round *round, int node)
 {
     const redisReply *reply = redlock_reply(&round->flights[node], 0);
 
-    if (!reply || reply->type != REDIS_REPLY_ARRAY || reply->elements != 8 ||
+    if (!reply || reply->type != REDIS_REPLY_ARRAY ||
+        reply->elements != LOOK_PARTS ||
         reply->element[0]->type != REDIS_REPLY_STRING)
         return NULL;
     return reply->element[0]->str;
@@ -81,57 +96,62 @@ static int look_holder(const struct redlock_round *round, int answered)
     return best;
 }
 
-/* For how long a majority will still have it. */
-static int64_t look_left(const struct redlock_round *round, const char *token)
+static const char *look_text(const redisReply *reply, int part)
 {
-    int64_t left, best = -1;
-    const char *other;
-    int i;
-
-    for (i = 0; i < round->rl->n; i++) {
-        other = look_token(round, i);
-        if (!other || strcmp(other, token) != 0)
-            continue;
-        left = redlock_item(redlock_reply(&round->flights[i], 0), 1);
-        if (best < 0 || left < best)
-            best = left;
-    }
-    return best;
+    reply = reply->element[part];
+    return reply->type == REDIS_REPLY_STRING ? reply->str : "";
 }
 
-/* {token, ms left, fence, note, since, now, broken, owner} of each node. */
+/* What a node that has the holder's token knows of it. */
+static void look_add(const redisReply *reply, struct hf_info *ret)
+{
+    int64_t fence = redlock_item(reply, LOOK_FENCE);
+    int64_t since = redlock_item(reply, LOOK_SINCE);
+    int64_t left = redlock_item(reply, LOOK_LEFT);
+    const char *token = look_text(reply, LOOK_TOKEN);
+
+    if (ret->left_ms < 0 || left < ret->left_ms)
+        ret->left_ms = left;
+    if (strcmp(look_text(reply, LOOK_WHOSE), token) != 0)
+        return; /* It was never told of the grant. */
+    ret->fence = (uint64_t)fence;
+    if (redlock_item(reply, LOOK_BROKEN) == fence)
+        ret->left_ms = 0;
+    since = (redlock_item(reply, LOOK_NOW) - since) / 1000;
+    if (since > ret->since_ms)
+        ret->since_ms = since;
+    if (*look_text(reply, LOOK_OWNER))
+        snprintf(ret->owner, sizeof(ret->owner), "%s",
+                 look_text(reply, LOOK_OWNER));
+    snprintf(ret->note, sizeof(ret->note), "%s", look_text(reply, LOOK_NOTE));
+}
+
 static void look_read(const struct redlock_round *round, int holder,
                       struct hf_info *ret)
 {
     const redisReply *reply;
-    int64_t fence, broken = -1;
+    const char *token;
+    int64_t fence;
     int i;
 
+    ret->waiters = -1;
+    ret->held = holder >= 0;
     for (i = 0; i < round->rl->n; i++) {
         reply = redlock_reply(&round->flights[i], 0);
-        fence = reply ? redlock_item(reply, 2) : -1;
+        fence = reply ? redlock_item(reply, LOOK_FENCE) : -1;
         if (fence > 0 && (uint64_t)fence > ret->fence)
             ret->fence = (uint64_t)fence;
     }
-    ret->waiters = -1;
-    ret->held = holder >= 0;
     if (!ret->held)
         return;
-    reply = redlock_reply(&round->flights[holder], 0);
     ret->holders = 1;
-    ret->left_ms = look_left(round, reply->element[0]->str);
-    broken = redlock_item(reply, 6);
-    if (broken > 0 && broken == redlock_item(reply, 2))
-        ret->left_ms = 0;
-    if (redlock_item(reply, 4) > 0)
-        ret->since_ms = redlock_item(reply, 5) - redlock_item(reply, 4);
-    snprintf(ret->owner, sizeof(ret->owner), "%s",
-             reply->element[7]->type == REDIS_REPLY_STRING &&
-                     reply->element[7]->len
-                 ? reply->element[7]->str
-                 : reply->element[0]->str);
-    if (reply->element[3]->type == REDIS_REPLY_STRING)
-        snprintf(ret->note, sizeof(ret->note), "%s", reply->element[3]->str);
+    ret->left_ms = ret->since_ms = -1;
+    snprintf(ret->owner, sizeof(ret->owner), "%s", look_token(round, holder));
+    for (i = 0; i < round->rl->n; i++) {
+        token = look_token(round, i);
+        if (token && !strcmp(token, look_token(round, holder)))
+            look_add(redlock_reply(&round->flights[i], 0), ret);
+    }
 }
 
 /* *first, if not NULL: the first node that has it. */

@@ -26,127 +26,15 @@
 
 #include "../banned.h"
 
-#define CONNECT_MS     1000
-#define AGAIN_MS       50
-#define AGAIN_MS_MAX   1000
-#define SILENT_MS      1000 /* owing for so long, it is given up */
-#define UPTIME_UNKNOWN 0
+#define CONNECT_MS   1000
+#define AGAIN_MS     50
+#define AGAIN_MS_MAX 1000
+#define SILENT_MS    1000 /* owing for so long, it is given up */
 
 /* Only the thread of a node connects it. */
 static _Thread_local bool node_connects;
 
-/* ---- what is to be given back ------------------------------------------ */
-
-static struct redlock_debt **debt_find(struct redlock_node *node,
-                                       const struct hfi_claim *claim)
-{
-    struct redlock_debt **at = &node->debts;
-
-    while (*at && (strcmp((*at)->token, claim->token) != 0 ||
-                   strcmp((*at)->key, claim->key) != 0))
-        at = &(*at)->next;
-    return at;
-}
-
-void redlock_owe(struct redlock_node *node, const struct hfi_claim *claim)
-{
-    size_t len = strlen(claim->key) + 1;
-    struct redlock_debt *debt, **at;
-
-    pthread_mutex_lock(&node->rl->mu);
-    at = debt_find(node, claim);
-    if (!*at) {
-        debt = hfi_alloc(sizeof(*debt) + len);
-        if (debt) { /* Without memory it is left to its expiry. */
-            memcpy(debt->key, claim->key, len);
-            memcpy(debt->token, claim->token, sizeof(debt->token));
-            *at = debt;
-        }
-    }
-    if (*at)
-        (*at)->until = hfi_now() + claim->ttl_ms;
-    pthread_mutex_unlock(&node->rl->mu);
-}
-
-bool redlock_owe_not(struct redlock_node *node, const struct hfi_claim *claim)
-{
-    struct redlock_debt *debt, **at;
-
-    pthread_mutex_lock(&node->rl->mu);
-    at = debt_find(node, claim);
-    debt = *at;
-    if (debt)
-        *at = debt->next;
-    pthread_mutex_unlock(&node->rl->mu);
-    hfi_free(debt);
-    return debt != NULL;
-}
-
-static struct redlock_debt *debts_take(struct redlock_node *node)
-{
-    struct redlock_debt *debts;
-
-    pthread_mutex_lock(&node->rl->mu);
-    debts = node->debts;
-    node->debts = NULL;
-    pthread_mutex_unlock(&node->rl->mu);
-    return debts;
-}
-
-static void debts_free(struct redlock_debt *debts)
-{
-    struct redlock_debt *next;
-
-    for (; debts; debts = next) {
-        next = debts->next;
-        hfi_free(debts);
-    }
-}
-
-static void debts_put(struct redlock_node *node, struct redlock_debt *debts)
-{
-    struct redlock_debt **at = &debts;
-
-    while (*at)
-        at = &(*at)->next;
-    pthread_mutex_lock(&node->rl->mu);
-    *at = node->debts;
-    node->debts = debts;
-    pthread_mutex_unlock(&node->rl->mu);
-}
-
 /* ---- the beginning of a connection ------------------------------------- */
-
-static hf_status hello_pay(struct redlock_node *node, struct mux_link *link,
-                           int64_t deadline, struct hf_error *err)
-{
-    struct redlock_debt *debts = debts_take(node), *at;
-    struct redis_names names;
-    redisReply *reply;
-    hf_status st = HF_OK;
-
-    for (at = debts; at && !st; at = at->next) {
-        const char *argv[] = {"EVALSHA",
-                              node->rl->script_id,
-                              "2",
-                              names.text[REDIS_MAIN],
-                              names.text[REDIS_META],
-                              "L",
-                              at->token};
-
-        if (hfi_now() >= at->until)
-            continue;
-        redis_name(&node->rc, at->key, &names);
-        st = redis_hello_send(&node->rc, link, 7, argv, &reply, deadline, err);
-        if (!st)
-            freeReplyObject(reply);
-    }
-    if (st)
-        debts_put(node, debts);
-    else
-        debts_free(debts);
-    return st;
-}
 
 /* A command whose refusal we can live with; NULL then. */
 static hf_status hello_may(struct redlock_node *node, struct mux_link *link,
@@ -188,29 +76,40 @@ static const struct redlock_node *hello_twin(const struct redlock_node *node,
     return NULL;
 }
 
-/* (b): who it is.  *same: it is the server that it was before. */
+/* When it was started, at the latest.  Both the time of its start and that of
+ * its answer are whole seconds, so it may be a second younger than it says. */
+static int64_t hello_born(const redisReply *info, int64_t now)
+{
+    const char *up = info_field(info, "\nuptime_in_seconds:");
+    long long seconds = up ? strtoll(up, NULL, 10) - 1 : 0;
+
+    return seconds > 0 ? now - seconds * 1000 : now;
+}
+
+/* (b): who it is.  *same: it is the server that it was before; who does not say
+ * which it is may be another each time. */
 static hf_status hello_identity(struct redlock_node *node,
                                 const redisReply *info, bool *same,
                                 struct hf_error *err)
 {
     const char *id = info_field(info, "\nrun_id:");
-    const char *up = info_field(info, "\nuptime_in_seconds:");
-    int64_t now = hfi_now();
-    int64_t born = now - (up ? strtoll(up, NULL, 10) * 1000 : UPTIME_UNKNOWN);
+    const char *version = info_field(info, "\nredis_version:");
+    int64_t born = hello_born(info, hfi_now());
     const struct redlock_node *twin = NULL;
     char run_id[48] = "";
     hf_status st = HF_OK;
 
     if (id)
         snprintf(run_id, sizeof(run_id), "%.*s", (int)strcspn(id, "\r\n"), id);
+    atomic_store(&node->native, version && strtol(version, NULL, 10) >= 7);
     pthread_mutex_lock(&node->rl->mu);
-    *same = !strcmp(node->run_id, run_id);
+    *same = run_id[0] && !strcmp(node->run_id, run_id);
     if (run_id[0])
         twin = hello_twin(node, run_id);
     if (twin) {
         st = hfi_fail(err, HF_INVALID, "it is the same server as %s",
                       twin->rc.base.endpoint);
-    } else if (!*same || !node->born) {
+    } else if (!*same) {
         /* It was started after the last answer of the one before it. */
         if (node->run_id[0] && atomic_load(&node->heard) > born)
             born = atomic_load(&node->heard);
@@ -308,7 +207,7 @@ static hf_status node_hello(void *arg, struct mux_link *link, int64_t deadline,
         if (!st)
             freeReplyObject(reply);
     }
-    return st ? st : hello_pay(node, link, deadline, err);
+    return st ? st : redlock_pay(node, link, deadline, err);
 }
 
 static hf_status node_find(void *arg, struct hfi_endpoint *ret,
@@ -377,11 +276,10 @@ static void *node_run(void *arg)
         node->state = st ? REDLOCK_DOWN : REDLOCK_UP;
         node->why = err;
         node->why.status = st;
-        if (!st) {
+        if (!st)
             atomic_store(&node->heard, hfi_now());
-            node->connecting = false;
-        }
         hfi_cond_wake(&rl->changed);
+        node->connecting = st != HF_OK;
         if (st)
             node_pause(node, ms);
         ms = ms * 2 < AGAIN_MS_MAX ? ms * 2 : AGAIN_MS_MAX;
@@ -394,13 +292,16 @@ static void *node_run(void *arg)
 void redlock_node_tend(struct redlock_node *node)
 {
     struct redlock_conn *rl = node->rl;
+    bool up;
 
     pthread_mutex_lock(&rl->mu);
-    if (!rl->closing && !node->connecting && !hfi_mux_is_up(&node->rc.mux)) {
+    up = hfi_mux_is_up(&node->rc.mux);
+    if (!rl->closing && !node->connecting && !up) {
         if (node->joinable)
             hfi_thread_join(&node->thread); /* It is at its very end. */
         node->connecting = true;
-        node->state = REDLOCK_TRYING;
+        if (!up)
+            node->state = REDLOCK_TRYING;
         node->joinable = hfi_thread_start(&node->thread, node_run, node);
         if (!node->joinable) {
             node->connecting = false;
@@ -440,8 +341,6 @@ bool redlock_node_is_ready(struct redlock_node *node, int64_t limit)
 {
     int64_t owed = hfi_mux_owed_ms(&node->rc.mux);
 
-    if (owed == 0)
-        debts_free(debts_take(node)); /* All that was sent is answered. */
     if (owed > SILENT_MS)
         hfi_mux_retire(&node->rc.mux);
     if (owed < 0 || owed > SILENT_MS)
@@ -455,13 +354,21 @@ bool redlock_node_may_vote(struct redlock_node *node, int64_t ttl_ms)
     struct redlock_conn *rl = node->rl;
     bool may;
 
+    if (!rl->quarantine)
+        return true;
+    redlock_note_ttl(rl, ttl_ms);
+    pthread_mutex_lock(&rl->mu);
+    may = node->durable || hfi_now() - node->born >= rl->longest_ttl;
+    pthread_mutex_unlock(&rl->mu);
+    return may;
+}
+
+void redlock_note_ttl(struct redlock_conn *rl, int64_t ttl_ms)
+{
     pthread_mutex_lock(&rl->mu);
     if (ttl_ms > rl->longest_ttl)
         rl->longest_ttl = ttl_ms;
-    may = !rl->quarantine || node->durable ||
-          hfi_now() - node->born >= rl->longest_ttl;
     pthread_mutex_unlock(&rl->mu);
-    return may;
 }
 
 void redlock_node_init(struct redlock_conn *rl, int index)
@@ -478,7 +385,7 @@ void redlock_node_fini(struct redlock_node *node)
     if (node->joinable)
         hfi_thread_join(&node->thread);
     node->joinable = false;
-    debts_free(node->debts);
+    redlock_debts_free(node);
     hfi_mux_fini(&node->rc.mux);
     if (node->rc.password)
         explicit_bzero(node->rc.password, strlen(node->rc.password));

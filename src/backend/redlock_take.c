@@ -11,34 +11,69 @@
 
 #include "../banned.h"
 
-/* What the nodes said. */
-struct take_votes {
-    int yes, no, failed; /* failed: with an error of its own */
-    unsigned asked;      /* the set of nodes that may have it now */
-    uint64_t fence;      /* the largest proposal */
-    uint64_t own;        /* a fence of this claim that was confirmed before */
-    int own_count;       /* on so many nodes */
-    int64_t left[REDLOCK_MAX]; /* of the other holder, on each that said no */
+/* Numbers are exact in Lua below 2^53. */
+#define FENCE_MAX INT64_C(9000000000000000)
+
+/* One attempt. */
+struct take {
+    struct redlock_conn *rl;
+    const struct hfi_claim *claim;
+    struct redis_batch plain;  /* what is asked, in plain commands */
+    struct redis_batch script; /* and as a script */
+    struct redlock_round round;
+    struct redlock_votes votes;
+    unsigned asked;                  /* the nodes that may have it now */
+    unsigned strange;                /* not known to have a holder of ours */
+    const char *holder[REDLOCK_MAX]; /* on each that said no */
+    int64_t left[REDLOCK_MAX];       /* of its lease; 0 unknown */
+    struct hf_error why;             /* the fence could not be confirmed */
 };
 
-static void take_batch(struct redlock_conn *rl, struct redis_batch *batch,
-                       const struct hfi_claim *claim)
+/* ---- asking ------------------------------------------------------------ */
+
+/* The parts of an answer, in plain replies or in that of the script.  Who does
+ * not need the later ones does not ask for them. */
+enum { PART_VALUE, PART_META, PART_TIME, PART_LEFT };
+
+static void take_say(struct take *take)
+{
+    const struct hfi_claim *claim = take->claim;
+    const struct redlock_conn *rl = take->rl;
+    char ttl[24];
+    struct redis_names names;
+    const char *set[] = {
+        "SET", names.text[REDIS_MAIN], claim->token, "NX", "PX", ttl, "GET"};
+    const char *meta[] = {"HMGET", names.text[REDIS_META], "c", "k"};
+    const char *clock[] = {"TIME"};
+    const char *left[] = {"PTTL", names.text[REDIS_MAIN]};
+
+    redlock_name(rl, claim->key, &names);
+    snprintf(ttl, sizeof(ttl), "%" PRId64, claim->ttl_ms);
+    redis_batch_add(&take->plain, 7, set);
+    if (rl->fenced || claim->queue) {
+        redis_batch_add(&take->plain, 4, meta);
+        redis_batch_add(&take->plain, 1, clock);
+    }
+    if (claim->queue)
+        redis_batch_add(&take->plain, 2, left);
+}
+
+static const struct redis_batch *take_script(struct take *take)
 {
     char ttl[24];
-    const char *argv[] = {claim->token, ttl, rl->fenced ? "1" : "0",
-                          claim->note ? claim->note : "",
-                          claim->owner ? claim->owner : ""};
+    const char *argv[] = {take->claim->token, ttl};
 
-    snprintf(ttl, sizeof(ttl), "%" PRId64, claim->ttl_ms);
-    redlock_step(rl, batch, 'A', claim->key, 5, argv);
+    snprintf(ttl, sizeof(ttl), "%" PRId64, take->claim->ttl_ms);
+    if (!take->script.count)
+        redlock_step(take->rl, &take->script, 'A', take->claim->key, 2, argv);
+    return &take->script;
 }
 
 /* Ask every node that may vote and has not been asked. */
-static void take_ask(struct redlock_round *round, const struct hfi_claim *claim,
-                     const struct redis_batch *batch, struct take_votes *votes,
-                     int64_t deadline)
+static void take_ask(struct take *take, int64_t deadline)
 {
-    struct redlock_conn *rl = round->rl;
+    const struct hfi_claim *claim = take->claim;
+    struct redlock_conn *rl = take->rl;
     int64_t limit = redlock_limit(rl, claim->ttl_ms);
     int i;
 
@@ -46,87 +81,157 @@ static void take_ask(struct redlock_round *round, const struct hfi_claim *claim,
         struct redlock_node *node = &rl->nodes[i];
         bool owed;
 
-        if (round->flights[i].asked || !redlock_node_is_ready(node, limit) ||
+        if (take->round.flights[i].asked ||
+            !redlock_node_is_ready(node, limit) ||
             !redlock_node_may_vote(node, claim->ttl_ms))
             continue;
         owed = redlock_owe_not(node, claim);
-        redlock_ask(round, i, batch, deadline);
-        if (round->flights[i].asked)
-            votes->asked |= 1U << i;
+        redlock_ask(&take->round, i,
+                    atomic_load(&node->native) ? &take->plain
+                                               : take_script(take),
+                    deadline);
+        if (take->round.flights[i].asked)
+            take->asked |= 1U << i;
         else if (owed)
             redlock_owe(node, claim);
     }
 }
 
-/* {1, proposal, own} or {0, ms left}. */
-static void take_count(struct redlock_round *round, int node,
-                       struct take_votes *votes)
-{
-    struct redlock_flight *flight = &round->flights[node];
-    const redisReply *reply = redlock_reply(flight, 0);
-    int64_t fence, own;
+/* ---- counting ---------------------------------------------------------- */
 
-    if (!reply) {
-        votes->failed++;
-    } else if (reply->type == REDIS_REPLY_ERROR) {
-        flight->st =
-            redis_error(&round->rl->nodes[node].rc, reply, &flight->err);
-        votes->failed++;
-    } else if (redlock_item(reply, 0) == 1) {
-        fence = redlock_item(reply, 1);
-        own = redlock_item(reply, 2);
-        votes->yes++;
-        if (fence > 0 && (uint64_t)fence > votes->fence)
-            votes->fence = (uint64_t)fence;
-        if (own > 0 && (uint64_t)own == votes->own)
-            votes->own_count++;
-        if (own > 0 && (uint64_t)own > votes->own) {
-            votes->own = (uint64_t)own;
-            votes->own_count = 1;
-        }
+static const redisReply *take_part(struct take *take, int node, int part)
+{
+    const struct redlock_flight *flight = &take->round.flights[node];
+    const redisReply *reply;
+
+    if (flight->batch == &take->plain)
+        return part < flight->batch->count ? redlock_reply(flight, part) : NULL;
+    reply = redlock_reply(flight, 0);
+    if (!reply || reply->type != REDIS_REPLY_ARRAY)
+        return part == PART_VALUE ? reply : NULL;
+    return (size_t)part < reply->elements ? reply->element[part] : NULL;
+}
+
+/* What the node proposes, and what it has confirmed for this claim; false if
+ * that cannot be read. */
+static bool take_numbers(struct take *take, int node, bool own,
+                         uint64_t *proposal, uint64_t *confirmed)
+{
+    const redisReply *meta = take_part(take, node, PART_META);
+    const redisReply *now = take_part(take, node, PART_TIME);
+    const redisReply *k;
+    int64_t c, s, us;
+
+    *proposal = *confirmed = 0;
+    if (!take->rl->fenced)
+        return true;
+    if (!meta || !now || meta->type != REDIS_REPLY_ARRAY || meta->elements != 2)
+        return false;
+    s = redlock_item(now, 0);
+    us = redlock_item(now, 1);
+    c = redlock_item(meta, 0);
+    k = meta->element[1];
+    if (s <= 0 || s >= FENCE_MAX / 1000000 || us < 0 || us > 999999 ||
+        c >= FENCE_MAX)
+        return false;
+    *proposal =
+        redlock_proposal(c > 0 ? (uint64_t)c : 0, (uint64_t)(s * 1000000 + us));
+    if (own && c > 0 && k->type == REDIS_REPLY_STRING &&
+        !strcmp(k->str, take->claim->token))
+        *confirmed = (uint64_t)c;
+    return true;
+}
+
+static void take_no(struct take *take, int node, const redisReply *value)
+{
+    const redisReply *meta = take_part(take, node, PART_META);
+    const redisReply *left = take_part(take, node, PART_LEFT);
+    const redisReply *k = NULL;
+
+    redlock_vote_no(&take->votes, node);
+    take->asked &= ~(1U << node);
+    take->holder[node] = value->str;
+    if (left && left->type == REDIS_REPLY_INTEGER && left->integer > 0)
+        take->left[node] = left->integer;
+    if (meta && meta->type == REDIS_REPLY_ARRAY && meta->elements == 2)
+        k = meta->element[1];
+    if (!k || k->type != REDIS_REPLY_STRING || strcmp(k->str, value->str) != 0)
+        take->strange |= 1U << node;
+}
+
+/* A node has answered, or failed to. */
+static void take_count(struct take *take, int node, int64_t deadline)
+{
+    struct redlock_flight *flight = &take->round.flights[node];
+    const redisReply *value = take_part(take, node, PART_VALUE);
+    struct redis_conn *rc = &take->rl->nodes[node].rc;
+    uint64_t proposal, confirmed;
+    bool own;
+
+    if (!value)
+        return;
+    if (value->type == REDIS_REPLY_ERROR) {
+        flight->st = redis_error(rc, value, &flight->err);
+        return;
+    }
+    own = value->type == REDIS_REPLY_STRING &&
+          !strcmp(value->str, take->claim->token);
+    if (value->type == REDIS_REPLY_STRING && !own) {
+        take_no(take, node, value);
+    } else if (own && flight->batch == &take->plain) {
+        /* An earlier try's, which SET has not extended. */
+        redlock_ask_again(&take->round, node, take_script(take), deadline);
+    } else if ((!own && value->type != REDIS_REPLY_NIL) ||
+               !take_numbers(take, node, own, &proposal, &confirmed)) {
+        flight->st = redis_nonsense(rc, &flight->err);
     } else {
-        votes->left[votes->no++] = redlock_item(reply, 1);
-        votes->asked &= ~(1U << node);
+        redlock_vote_yes(&take->votes, node, proposal, confirmed);
     }
 }
 
 /* Hear until it is known who has the majority, or that nobody can tell. */
-static void take_hear(struct redlock_round *round, struct take_votes *votes,
-                      const struct redlock_span *span)
+static enum redlock_verdict take_hear(struct take *take,
+                                      const struct redlock_span *span)
 {
-    int node, majority = round->rl->majority;
-    bool open; /* It may still become ours. */
+    enum redlock_verdict verdict;
+    int node;
 
-    while (votes->yes < majority) {
-        open = votes->yes + round->waiting >= majority;
-        if (!open && votes->yes + votes->no >= majority)
-            return;
-        node = redlock_hear(round, open ? span->late : span->end);
+    while ((verdict = redlock_verdict(&take->votes, take->round.waiting)) ==
+               REDLOCK_OPEN ||
+           verdict == REDLOCK_BEATEN) {
+        node = redlock_hear(&take->round,
+                            verdict == REDLOCK_OPEN ? span->late : span->end);
         if (node < 0)
-            return;
-        take_count(round, node, votes);
+            return redlock_verdict(&take->votes, 0);
+        take_count(take, node, span->end);
     }
+    return verdict;
 }
 
-/* Write the fence to a majority before anybody learns of it.  redlock.c (4) */
-static int take_confirm(struct redlock_conn *rl, const struct hfi_claim *claim,
-                        const struct take_votes *votes, int64_t deadline)
+/* ---- the fence --------------------------------------------------------- */
+
+/* Have a majority confirm it before anybody learns of it.  redlock.c (4) */
+static bool take_confirm(struct take *take, uint64_t fence, int64_t deadline)
 {
-    struct redlock_round round;
-    struct redis_batch batch = {0};
-    char fence[24];
-    const char *argv[] = {claim->token, fence};
+    const struct hfi_claim *claim = take->claim;
+    struct redlock_conn *rl = take->rl;
     struct redlock_span span = redlock_span(rl, claim->ttl_ms, deadline);
+    char number[24];
+    const char *argv[] = {claim->token, number, claim->note ? claim->note : "",
+                          claim->owner ? claim->owner : ""};
+    struct redis_batch batch = {0};
+    struct redlock_round round;
     const redisReply *reply;
     int i, yes = 0;
 
-    snprintf(fence, sizeof(fence), "%" PRIu64, votes->fence);
+    snprintf(number, sizeof(number), "%" PRIu64, fence);
     redlock_round_init(&round, rl);
-    redlock_step(rl, &batch, 'W', claim->key, 2, argv);
+    redlock_step(rl, &batch, 'W', claim->key, 4, argv);
     for (i = 0; i < rl->n; i++)
-        if (votes->asked & 1U << i)
+        if (take->asked & 1U << i)
             redlock_ask(&round, i, &batch, span.end);
-    while (yes < rl->majority && yes + round.waiting >= rl->majority) {
+    while (!redlock_is_confirmed(rl->n, yes) &&
+           redlock_may_be_confirmed(rl->n, yes, round.waiting)) {
         i = redlock_hear(&round, span.late);
         if (i < 0)
             break;
@@ -134,75 +239,80 @@ static int take_confirm(struct redlock_conn *rl, const struct hfi_claim *claim,
         yes +=
             reply && reply->type == REDIS_REPLY_INTEGER && reply->integer == 1;
     }
+    if (!redlock_is_confirmed(rl->n, yes))
+        redlock_too_few(&round, yes, claim->ttl_ms, &take->why);
     redlock_round_fini(&round);
     redis_batch_free(&batch);
-    return yes;
+    return redlock_is_confirmed(rl->n, yes);
 }
 
-/* When enough of those who said no will be free again. */
-static int64_t take_left(const struct redlock_conn *rl,
-                         const struct take_votes *votes)
+/* ---- the verdict ------------------------------------------------------- */
+
+/* When enough of those who said no will be free again; 0 unknown. */
+static int64_t take_left(const struct take *take)
 {
+    int yes = __builtin_popcount(take->votes.yes);
     int64_t best = 0;
     int i, j, sooner;
 
-    for (i = 0; i < votes->no; i++) {
-        for (j = sooner = 0; j < votes->no; j++)
-            sooner += votes->left[j] <= votes->left[i];
-        if (votes->yes + sooner >= rl->majority && votes->left[i] > 0 &&
-            (!best || votes->left[i] < best))
-            best = votes->left[i];
+    for (i = 0; i < take->rl->n; i++) {
+        if (!take->left[i])
+            continue;
+        for (j = sooner = 0; j < take->rl->n; j++)
+            sooner += take->left[j] && take->left[j] <= take->left[i];
+        if (yes + sooner >= take->rl->majority &&
+            (!best || take->left[i] < best))
+            best = take->left[i];
     }
     return best;
 }
 
-/* Not enough said yes: why? */
-static hf_status take_verdict(struct redlock_round *round,
-                              const struct hfi_claim *claim,
-                              const struct take_votes *votes,
-                              struct hfi_busy *busy, struct hf_error *err)
+static hf_status take_busy(struct take *take, struct hfi_busy *busy,
+                           struct hf_error *err)
 {
-    struct redlock_conn *rl = round->rl;
+    char names[sizeof(err->text)];
 
-    if (votes->yes >= rl->majority)
-        return hfi_fail(err, HF_UNAVAILABLE,
-                        "the fence could not be written to %d of %d nodes",
-                        rl->majority, rl->n);
-    if (votes->no && votes->yes + votes->no >= rl->majority) {
-        busy->left_ms = take_left(rl, votes);
-        return hfi_fail(err, HF_BUSY, "%d of %d nodes have another holder",
-                        votes->no, rl->n);
-    }
-    return redlock_too_few(round, votes->yes + votes->no, claim->ttl_ms, err);
+    busy->left_ms = take_left(take);
+    return hfi_fail(
+        err, HF_BUSY, "%.160s have another holder",
+        redlock_names(take->rl, take->votes.no, names, sizeof(names)));
 }
 
-/* One question, from which a grant may come; the round tells why if not. */
-static bool take_vote(struct redlock_round *round,
-                      const struct hfi_claim *claim,
-                      const struct redis_batch *batch, struct take_votes *votes,
-                      int64_t deadline)
+/* ---- taking ------------------------------------------------------------ */
+
+/* One question, from which a grant may come. */
+static hf_status take_run(struct take *take, struct hfi_grant *grant,
+                          struct hfi_busy *busy, int64_t deadline,
+                          struct hf_error *err)
 {
-    struct redlock_conn *rl = round->rl;
+    struct redlock_conn *rl = take->rl;
+    enum redlock_verdict verdict;
     struct redlock_span span;
+    uint64_t fence;
 
     redlock_gather(rl, deadline);
-    span = redlock_span(rl, claim->ttl_ms, deadline);
-    take_ask(round, claim, batch, votes, span.end);
-    if (round->waiting < rl->majority) { /* Some had closed unnoticed. */
+    span = redlock_span(rl, take->claim->ttl_ms, deadline);
+    take_ask(take, span.end);
+    if (take->round.waiting < rl->majority) { /* Some had closed unnoticed. */
         redlock_gather(rl, deadline);
-        span = redlock_span(rl, claim->ttl_ms, deadline);
-        take_ask(round, claim, batch, votes, span.end);
+        span = redlock_span(rl, take->claim->ttl_ms, deadline);
+        take_ask(take, span.end);
     }
-    take_hear(round, votes, &span);
-    if (votes->yes < rl->majority)
-        return false;
-    if (!rl->fenced)
-        return true;
-    if (votes->own_count >= rl->majority) { /* It was granted before. */
-        votes->fence = votes->own;
-        return true;
+    verdict = take_hear(take, &span);
+    if (verdict == REDLOCK_HELD)
+        return take_busy(take, busy, err);
+    if (verdict != REDLOCK_WON)
+        return redlock_too_few(
+            &take->round, __builtin_popcount(take->votes.yes | take->votes.no),
+            take->claim->ttl_ms, err);
+    if (rl->fenced && redlock_fence(&take->votes, &fence) &&
+        !take_confirm(take, fence, deadline)) {
+        if (err)
+            *err = take->why;
+        return hfi_wrap(err, HF_UNAVAILABLE, "the fence is not confirmed");
     }
-    return take_confirm(rl, claim, votes, deadline) >= rl->majority;
+    grant->fence = rl->fenced ? fence : 0;
+    return HF_OK;
 }
 
 hf_status redlock_try_acquire(struct hfi_conn *conn,
@@ -211,61 +321,54 @@ hf_status redlock_try_acquire(struct hfi_conn *conn,
                               int64_t deadline, struct hf_error *err)
 {
     struct redlock_conn *rl = (struct redlock_conn *)conn;
-    struct take_votes votes = {0};
-    struct redis_batch batch = {0};
-    struct redlock_round round;
+    struct take take = {.rl = rl, .claim = claim, .votes = {.n = rl->n}};
     int had, had_not;
-    hf_status st = HF_OK;
+    hf_status st;
 
-    redlock_round_init(&round, rl);
-    take_batch(rl, &batch, claim);
-    if (take_vote(&round, claim, &batch, &votes, deadline)) {
-        grant->fence = votes.fence;
-        grant->placed = true;
-    } else {
-        st = take_verdict(&round, claim, &votes, busy, err);
-        grant->placed = false;
-    }
-    redlock_round_fini(&round);
-    redis_batch_free(&batch);
-    if (st && redlock_give_back(rl, claim, votes.asked, &had, &had_not) &&
+    redlock_round_init(&take.round, rl);
+    take_say(&take);
+    st = take_run(&take, grant, busy, deadline, err);
+    grant->placed = st == HF_OK;
+    redlock_note_add(grant, take.asked);
+    redlock_round_fini(&take.round);
+    redis_batch_free(&take.plain);
+    redis_batch_free(&take.script);
+    if (st && redlock_give_back(rl, claim, take.asked, false, &had, &had_not) &&
         st == HF_UNAVAILABLE)
         st = hfi_restate(err, HF_UNCERTAIN);
     return st;
 }
 
 int redlock_give_back(struct redlock_conn *rl, const struct hfi_claim *claim,
-                      unsigned nodes, int *had, int *had_not)
+                      unsigned nodes, bool tell, int *had, int *had_not)
 {
     struct redlock_span span = redlock_span(rl, claim->ttl_ms, HFI_NEVER);
-    const char *argv[] = {claim->token};
+    const char *argv[] = {claim->token, tell ? "1" : "0"};
     struct redis_batch batch = {0};
     struct redlock_round round;
     const redisReply *reply;
-    unsigned answered = 0;
     int i;
 
     *had = *had_not = 0;
     redlock_round_init(&round, rl);
-    redlock_step(rl, &batch, 'L', claim->key, 1, argv);
+    redlock_step(rl, &batch, 'L', claim->key, 2, argv);
     for (i = 0; i < rl->n; i++)
-        if (nodes & 1U << i)
+        if (nodes & 1U << i) {
+            redlock_owe(&rl->nodes[i], claim);
             redlock_ask(&round, i, &batch, span.end);
+        }
     while ((i = redlock_hear(&round, *had + *had_not < rl->majority
                                          ? span.late
                                          : span.end)) >= 0) {
         reply = redlock_reply(&round.flights[i], 0);
         if (!reply || reply->type != REDIS_REPLY_INTEGER)
             continue;
-        answered |= 1U << i;
+        redlock_owe_not(&rl->nodes[i], claim);
+        nodes &= ~(1U << i);
         *had += reply->integer == 1;
         *had_not += reply->integer != 1;
     }
     redlock_round_fini(&round);
     redis_batch_free(&batch);
-    nodes &= ~answered;
-    for (i = 0; i < rl->n; i++)
-        if (nodes & 1U << i)
-            redlock_owe(&rl->nodes[i], claim);
     return __builtin_popcount(nodes);
 }

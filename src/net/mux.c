@@ -299,13 +299,13 @@ hf_status hfi_mux_call(struct hfi_mux *mux, const char *bytes, size_t len,
     return st ? st : hfi_mux_finish(&call, deadline, err);
 }
 
-bool hfi_mux_advance(struct hfi_mux_call *call)
+bool hfi_mux_advance(struct hfi_mux_call *call, bool readable)
 {
     struct mux_link *link = call->link;
     bool done;
 
     pthread_mutex_lock(&link->mux->mu);
-    while (!call->done && !link->reading && mux_link_read(link, 0))
+    while (readable && !call->done && !link->reading && mux_link_read(link, 0))
         continue;
     done = call->done;
     pthread_mutex_unlock(&link->mux->mu);

@@ -82,11 +82,11 @@ hf_status hfi_mux_finish(struct hfi_mux_call *, int64_t deadline,
                          struct hf_error *);
 
 /* For one thread that waits for several servers at once, with poll(2) on the
- * descriptors of its calls.  hfi_mux_advance() takes in what has come, without
- * waiting; true if the call is done, and hfi_mux_finish() will then not wait
- * either.  Another thread may take in what belongs to this one, so the poll must
- * be a short one. */
-bool hfi_mux_advance(struct hfi_mux_call *);
+ * descriptors of its calls.  hfi_mux_advance() takes in what has come, if
+ * poll(2) saw something, without waiting; true if the call is done, and
+ * hfi_mux_finish() will then not wait either.  Another thread may take in what
+ * belongs to this one, so the poll must be a short one. */
+bool hfi_mux_advance(struct hfi_mux_call *, bool readable);
 int hfi_mux_call_fd(const struct hfi_mux_call *);
 
 /* Finish a call without its replies, and go on using the connection: what is
