@@ -62,8 +62,8 @@
  *
  * LIMITS  Expiry follows the wall clocks of the servers: a majority whose clocks
  *   leap forward within one lease grants early, and its fence is still larger.
- *   Uptime is told by the same clocks.  There is no queue: who asks at the right
- *   moment gets it.
+ *   Uptime is told by the same clocks.  There is no queue: all who wait are told
+ *   of a release (redlock_ear.c), and who asks at the right moment gets it.
  */
 #include "redlock.h"
 
@@ -252,13 +252,18 @@ static hf_status redlock_open(struct hfi_conn *conn, const struct hfi_url *url,
     int i, db = 0;
 
     pthread_mutex_init(&rl->mu, NULL);
+    pthread_mutex_init(&rl->ear_mu, NULL);
     hfi_cond_init(&rl->changed);
+    hfi_cond_init(&rl->ear_changed);
+    atomic_init(&rl->ear_poll, -1);
     for (i = 0; i < REDLOCK_MAX; i++)
         redlock_node_init(rl, i);
     rl->opened = true;
     st = open_options(rl, url, err);
     if (!st)
         st = open_count(rl, url, err);
+    if (!st)
+        st = redlock_ear_init(rl, err);
     if (!st)
         st = open_db(url, &db, err);
     if (!st && !strcmp(url->scheme, "redlocks"))
@@ -284,10 +289,13 @@ static void redlock_close(struct hfi_conn *conn)
     pthread_mutex_unlock(&rl->mu);
     for (i = 0; i < REDLOCK_MAX; i++)
         redlock_node_fini(&rl->nodes[i]);
+    redlock_ear_fini(rl);
     if (rl->tls)
         hfi_tls_free(rl->tls);
     hfi_cond_fini(&rl->changed);
+    hfi_cond_fini(&rl->ear_changed);
     pthread_mutex_destroy(&rl->mu);
+    pthread_mutex_destroy(&rl->ear_mu);
     rl->opened = false;
 }
 
@@ -298,6 +306,7 @@ static void redlock_forget(struct hfi_conn *conn)
 
     for (i = 0; i < REDLOCK_MAX; i++)
         hfi_mux_forget(&rl->nodes[i].rc.mux);
+    redlock_ear_forget(rl);
 }
 
 static const char *const redlock_schemes[] = {"redlock", "redlocks", NULL};
@@ -309,14 +318,19 @@ const struct hfi_backend hfi_backend_redlock = {
     .schemes = redlock_schemes,
     .options = redlock_options,
     .conn_size = sizeof(struct redlock_conn),
-    .traits = HF_TRAIT_FENCED | HF_TRAIT_LEASED | HF_TRAIT_DETACH |
-              HF_TRAIT_BREAK | HF_TRAIT_PROCESSES | HF_TRAIT_MACHINES,
+    .traits = HF_TRAIT_FENCED | HF_TRAIT_LEASED | HF_TRAIT_NOTIFY |
+              HF_TRAIT_DETACH | HF_TRAIT_BREAK | HF_TRAIT_PROCESSES |
+              HF_TRAIT_MACHINES,
     .open = redlock_open,
     .close = redlock_close,
     .forget = redlock_forget,
     .try_acquire = redlock_try_acquire,
     .renew = redlock_renew,
     .release = redlock_release,
+    .watch = redlock_watch,
+    .unwatch = redlock_unwatch,
+    .pump_fd = redlock_pump_fd,
+    .pump = redlock_pump,
     .attach = redlock_attach,
     .inspect = redlock_inspect,
     .list = redlock_list,

@@ -10,6 +10,7 @@
  *   redlock_rule.c    what their answers mean: pure functions
  *   redlock_node.c    connecting a node, and who may vote
  *   redlock_debt.c    what must still be given back
+ *   redlock_ear.c     wake-ups
  *   redlock_script.c  the steps of one node, in Lua
  *
  * Each node is a small redis: connection of its own, so what is said to one
@@ -19,6 +20,7 @@
 #define HFI_BACKEND_REDLOCK_H
 
 #include "../env.h"
+#include "../map.h"
 #include "redis.h"
 #include "redlock_rule.h"
 
@@ -55,6 +57,10 @@ struct redlock_node {
     bool durable;          /* keeps what it said over a restart */
     atomic_bool native;    /* SET takes NX with GET */
     struct redlock_debt *debts;
+    struct hfi_mux ear_mux; /* makes the connection below, and no other */
+    struct mux_link *ear;   /* where it tells of releases, or NULL */
+    atomic_int ear_fd;      /* of `ear`, or -1 */
+    bool deaf;              /* it does not let us listen */
 };
 
 struct redlock_conn {
@@ -71,11 +77,20 @@ struct redlock_conn {
     struct hfi_cond changed;
     int64_t longest_ttl; /* in use by this client */
     struct redlock_node nodes[REDLOCK_MAX];
+
+    pthread_mutex_t ear_mu; /* guards the ears and what follows */
+    struct hfi_cond ear_changed;
+    struct hfi_map wants;  /* of struct redlock_want, by key */
+    atomic_int ear_poll;   /* readable when an ear is, or -1 */
+    char id[17];           /* of this client, among those who wait */
+    atomic_bool listening; /* somebody has waited: be connected to listen */
 };
 
 /* What a grant notes: the nodes that may have it, as hex digits and as such
- * handed on by hf_detach(). */
-#define REDLOCK_NOTE_LEN 8
+ * handed on by hf_detach(); then two bytes of our own. */
+#define REDLOCK_NOTE_WATCHED 8 /* one of: */
+enum { REDLOCK_WATCHED_NOT, REDLOCK_WATCHED_NEW, REDLOCK_WATCHED_TOLD };
+#define REDLOCK_NOTE_SPLITS 9 /* how often in a row nobody got a majority */
 
 unsigned redlock_note_nodes(const struct redlock_conn *,
                             const struct hfi_grant *);
@@ -115,6 +130,31 @@ bool redlock_owe_not(struct redlock_node *, const struct hfi_claim *);
 hf_status redlock_pay(struct redlock_node *, struct mux_link *,
                       int64_t deadline, struct hf_error *);
 void redlock_debts_free(struct redlock_node *);
+
+/* ---- redlock_ear.c ----------------------------------------------------- */
+
+hf_status redlock_ear_init(struct redlock_conn *, struct hf_error *);
+void redlock_ear_fini(struct redlock_conn *);
+void redlock_ear_forget(struct redlock_conn *);
+
+/* Does the node still lack an ear?  Give it one: only by its own thread. */
+bool redlock_ear_lacks(struct redlock_node *);
+hf_status redlock_ear_connect(struct redlock_node *, int64_t deadline,
+                              struct hf_error *);
+
+/* It has been silent for long: do not count on hearing it. */
+void redlock_ear_drop(struct redlock_node *);
+
+/* Do we surely hear of it when the key is released? */
+bool redlock_ear_hears(struct redlock_conn *, const char *key);
+
+hf_status redlock_watch(struct hfi_conn *, const struct hfi_claim *,
+                        struct hfi_grant *, int64_t deadline,
+                        struct hf_error *);
+void redlock_unwatch(struct hfi_conn *, const struct hfi_claim *,
+                     struct hfi_grant *);
+int redlock_pump_fd(struct hfi_conn *);
+void redlock_pump(struct hfi_conn *);
 
 /* ---- redlock_call.c ---------------------------------------------------- */
 
@@ -160,6 +200,12 @@ void redlock_name(const struct redlock_conn *, const char *key,
 /* A step of the script. */
 void redlock_step(struct redlock_conn *, struct redis_batch *, char op,
                   const char *key, int argc, const char **argv);
+
+/* The channel of a key, and the key of a channel or NULL. */
+void redlock_channel(const struct redlock_conn *, const char *key, char *buf,
+                     size_t size);
+const char *redlock_channel_key(const struct redlock_conn *,
+                                const char *channel);
 
 /* The limit of one node for a lease of so long. */
 int64_t redlock_limit(const struct redlock_conn *, int64_t ttl_ms);

@@ -81,6 +81,20 @@ void redlock_step(struct redlock_conn *rl, struct redis_batch *batch, char op,
     redis_batch_add(batch, n, all);
 }
 
+void redlock_channel(const struct redlock_conn *rl, const char *key, char *buf,
+                     size_t size)
+{
+    snprintf(buf, size, "wake:%s%s", rl->nodes[0].rc.prefix, key);
+}
+
+const char *redlock_channel_key(const struct redlock_conn *rl,
+                                const char *channel)
+{
+    size_t skip = 5 + strlen(rl->nodes[0].rc.prefix);
+
+    return strlen(channel) > skip ? channel + skip : NULL;
+}
+
 /* ---- asking ------------------------------------------------------------ */
 
 void redlock_round_init(struct redlock_round *round, struct redlock_conn *rl)

@@ -219,6 +219,6 @@ hf_status redlock_attach(struct hfi_conn *conn, const struct hfi_claim *claim,
     (void)claim;
     (void)err;
     grant->fence = handle->fence;
-    memcpy(grant->ref.text, handle->ref, REDLOCK_NOTE_LEN);
+    memcpy(grant->ref.text, handle->ref, REDLOCK_NOTE_WATCHED);
     return HF_OK; /* The renewal that follows tells whether it is there. */
 }

@@ -258,6 +258,18 @@ static void node_pause(struct redlock_node *node, int64_t ms)
         hfi_cond_wait(&rl->changed, &rl->mu, until);
 }
 
+/* With the mutex held, let go meanwhile: have an ear there, if one is wanted. */
+static hf_status node_listen(struct redlock_node *node)
+{
+    hf_status st = HF_OK;
+
+    pthread_mutex_unlock(&node->rl->mu);
+    if (redlock_ear_lacks(node))
+        st = redlock_ear_connect(node, hfi_now() + CONNECT_MS, NULL);
+    pthread_mutex_lock(&node->rl->mu);
+    return st;
+}
+
 static void *node_run(void *arg)
 {
     struct redlock_node *node = arg;
@@ -279,6 +291,8 @@ static void *node_run(void *arg)
         if (!st)
             atomic_store(&node->heard, hfi_now());
         hfi_cond_wake(&rl->changed);
+        if (!st)
+            st = node_listen(node);
         node->connecting = st != HF_OK;
         if (st)
             node_pause(node, ms);
@@ -292,11 +306,11 @@ static void *node_run(void *arg)
 void redlock_node_tend(struct redlock_node *node)
 {
     struct redlock_conn *rl = node->rl;
-    bool up;
+    bool up, lacks = redlock_ear_lacks(node);
 
     pthread_mutex_lock(&rl->mu);
     up = hfi_mux_is_up(&node->rc.mux);
-    if (!rl->closing && !node->connecting && !up) {
+    if (!rl->closing && !node->connecting && (!up || lacks)) {
         if (node->joinable)
             hfi_thread_join(&node->thread); /* It is at its very end. */
         node->connecting = true;
@@ -341,8 +355,10 @@ bool redlock_node_is_ready(struct redlock_node *node, int64_t limit)
 {
     int64_t owed = hfi_mux_owed_ms(&node->rc.mux);
 
-    if (owed > SILENT_MS)
+    if (owed > SILENT_MS) {
         hfi_mux_retire(&node->rc.mux);
+        redlock_ear_drop(node);
+    }
     if (owed < 0 || owed > SILENT_MS)
         redlock_node_tend(node);
     return owed >= 0 && owed <= limit;
@@ -378,6 +394,8 @@ void redlock_node_init(struct redlock_conn *rl, int index)
     node->rl = rl;
     node->index = index;
     hfi_mux_init(&node->rc.mux, node_find, node_hello, node);
+    hfi_mux_init(&node->ear_mux, node_find, redis_hello, node);
+    atomic_init(&node->ear_fd, -1);
 }
 
 void redlock_node_fini(struct redlock_node *node)
@@ -386,6 +404,9 @@ void redlock_node_fini(struct redlock_node *node)
         hfi_thread_join(&node->thread);
     node->joinable = false;
     redlock_debts_free(node);
+    hfi_mux_close(node->ear);
+    node->ear = NULL;
+    hfi_mux_fini(&node->ear_mux);
     hfi_mux_fini(&node->rc.mux);
     if (node->rc.password)
         explicit_bzero(node->rc.password, strlen(node->rc.password));

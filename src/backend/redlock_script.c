@@ -37,6 +37,7 @@ const char redlock_script[] =
     "if op=='L' then\n"
     "  if v~=token then return 0 end\n"
     "  call('DEL',M)\n"
+    "  if ARGV[3]=='1' then redis.pcall('PUBLISH','wake:'..M,'-'..token) end\n"
     "  return 1\n"
     "end\n"
     "local F,m=ARGV[5],false\n"

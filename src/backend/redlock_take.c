@@ -2,6 +2,13 @@
  *
  * redlock_take.c - taking: votes, the fence, and taking back.  The rules and
  * why they hold are in redlock.c.
+ *
+ * WAITING  Who is told of releases asks again when it is told.  But nobody is
+ *   told when a lease lapses, when other libraries release, or by nodes that we
+ *   cannot hear; so a busy answer says when to ask again.  And when several who
+ *   were woken together have taken a part each, so that nobody has a majority,
+ *   all give back and ask again after times that differ: by the token, since a
+ *   token is random, and longer each time in a row.
  */
 #include "redlock.h"
 
@@ -10,6 +17,13 @@
 #include "../lease.h"
 
 #include "../banned.h"
+
+/* How often to look where nobody tells us. */
+#define LOOK_MS 100
+
+/* After a split, at most: twice this for the first, doubled for each more. */
+#define SPLIT_MS      2
+#define SPLIT_DOUBLED 4
 
 /* Numbers are exact in Lua below 2^53. */
 #define FENCE_MAX INT64_C(9000000000000000)
@@ -35,17 +49,18 @@ struct take {
  * not need the later ones does not ask for them. */
 enum { PART_VALUE, PART_META, PART_TIME, PART_LEFT };
 
-static void take_say(struct take *take)
+static void take_say(struct take *take, const struct hfi_grant *grant)
 {
     const struct hfi_claim *claim = take->claim;
     const struct redlock_conn *rl = take->rl;
-    char ttl[24];
+    char ttl[24], channel[REDIS_NAME_MAX], id[24];
     struct redis_names names;
     const char *set[] = {
         "SET", names.text[REDIS_MAIN], claim->token, "NX", "PX", ttl, "GET"};
     const char *meta[] = {"HMGET", names.text[REDIS_META], "c", "k"};
     const char *clock[] = {"TIME"};
     const char *left[] = {"PTTL", names.text[REDIS_MAIN]};
+    const char *publish[] = {"PUBLISH", channel, id};
 
     redlock_name(rl, claim->key, &names);
     snprintf(ttl, sizeof(ttl), "%" PRId64, claim->ttl_ms);
@@ -56,6 +71,11 @@ static void take_say(struct take *take)
     }
     if (claim->queue)
         redis_batch_add(&take->plain, 2, left);
+    if (grant->ref.text[REDLOCK_NOTE_WATCHED] == REDLOCK_WATCHED_NEW) {
+        redlock_channel(rl, claim->key, channel, sizeof(channel));
+        snprintf(id, sizeof(id), "?%s", rl->id);
+        redis_batch_add(&take->plain, 3, publish);
+    }
 }
 
 static const struct redis_batch *take_script(struct take *take)
@@ -267,15 +287,58 @@ static int64_t take_left(const struct take *take)
     return best;
 }
 
-static hf_status take_busy(struct take *take, struct hfi_busy *busy,
-                           struct hf_error *err)
+/* Nobody has a majority, not even with all who were not heard. */
+static bool take_is_split(const struct take *take)
 {
+    int n = take->rl->n, i, j, same;
+    int silent = n - __builtin_popcount(take->votes.yes | take->votes.no);
+
+    for (i = 0; i < n; i++) {
+        if (!take->holder[i])
+            continue;
+        for (j = same = 0; j < n; j++)
+            same +=
+                take->holder[j] && !strcmp(take->holder[i], take->holder[j]);
+        if (same + silent >= take->rl->majority)
+            return false;
+    }
+    return true;
+}
+
+/* A time that differs from others'. */
+static int64_t take_split_ms(const struct hfi_claim *claim, unsigned splits)
+{
+    unsigned range = SPLIT_MS
+                     << (splits < SPLIT_DOUBLED ? splits : SPLIT_DOUBLED);
+    char digits[5] = "";
+
+    memcpy(digits, claim->token + splits % 7 * 4, 4);
+    return 1 + (int64_t)(strtoul(digits, NULL, 16) % range);
+}
+
+static hf_status take_busy(struct take *take, struct hfi_grant *grant,
+                           struct hfi_busy *busy, struct hf_error *err)
+{
+    const struct hfi_claim *claim = take->claim;
+    struct redlock_conn *rl = take->rl;
+    unsigned char splits = (unsigned char)grant->ref.text[REDLOCK_NOTE_SPLITS];
+    bool split = take_is_split(take);
     char names[sizeof(err->text)];
 
     busy->left_ms = take_left(take);
-    return hfi_fail(
-        err, HF_BUSY, "%.160s have another holder",
-        redlock_names(take->rl, take->votes.no, names, sizeof(names)));
+    if (!rl->fenced || take->strange == take->votes.no ||
+        (grant->ref.text[REDLOCK_NOTE_WATCHED] &&
+         !redlock_ear_hears(rl, claim->key)))
+        if (!busy->left_ms || busy->left_ms > LOOK_MS)
+            busy->left_ms = LOOK_MS;
+    if (split)
+        busy->left_ms = take_split_ms(claim, splits);
+    splits = !split ? 0 : splits < 100 ? splits + 1 : splits;
+    grant->ref.text[REDLOCK_NOTE_SPLITS] = (char)splits;
+    return hfi_fail(err, HF_BUSY, "%.160s %s",
+                    redlock_names(rl, take->votes.no, names, sizeof(names)),
+                    split ? "have other holders, none of which has a majority"
+                          : "have another holder");
 }
 
 /* ---- taking ------------------------------------------------------------ */
@@ -300,7 +363,7 @@ static hf_status take_run(struct take *take, struct hfi_grant *grant,
     }
     verdict = take_hear(take, &span);
     if (verdict == REDLOCK_HELD)
-        return take_busy(take, busy, err);
+        return take_busy(take, grant, busy, err);
     if (verdict != REDLOCK_WON)
         return redlock_too_few(
             &take->round, __builtin_popcount(take->votes.yes | take->votes.no),
@@ -326,8 +389,10 @@ hf_status redlock_try_acquire(struct hfi_conn *conn,
     hf_status st;
 
     redlock_round_init(&take.round, rl);
-    take_say(&take);
+    take_say(&take, grant);
     st = take_run(&take, grant, busy, deadline, err);
+    if (grant->ref.text[REDLOCK_NOTE_WATCHED])
+        grant->ref.text[REDLOCK_NOTE_WATCHED] = REDLOCK_WATCHED_TOLD;
     grant->placed = st == HF_OK;
     redlock_note_add(grant, take.asked);
     redlock_round_fini(&take.round);

@@ -112,6 +112,8 @@ hf_status hfi_mux_open(struct hfi_mux *, int64_t deadline,
                        struct mux_link **ret, struct hf_error *);
 int hfi_mux_fd(const struct mux_link *);
 hf_status hfi_mux_hear(struct mux_link *, struct redisReply **reply);
+bool hfi_mux_say(struct mux_link *, const char *bytes, size_t len,
+                 int64_t deadline);
 void hfi_mux_close(struct mux_link *);
 
 /* Begin a new connection for calls from now on: the server is not the one. */

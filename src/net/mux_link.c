@@ -343,6 +343,12 @@ hf_status hfi_mux_hear(struct mux_link *link, redisReply **reply)
     }
 }
 
+bool hfi_mux_say(struct mux_link *link, const char *bytes, size_t len,
+                 int64_t deadline)
+{
+    return hfi_stream_write(&link->stream, bytes, len, deadline);
+}
+
 void hfi_mux_close(struct mux_link *link)
 {
     mux_link_free(link);

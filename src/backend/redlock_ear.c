@@ -1,0 +1,436 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * redlock_ear.c - wake-ups.
+ *
+ * Once somebody has had to wait there is a second connection to each node, the
+ * ear, on which we subscribe to the channels of the keys that are waited for.
+ * The thread that connects the node connects it, too, and only the keeper reads
+ * it.  A message is one character and who says it:
+ *
+ *   -TOKEN    this claim has been released here
+ *   ?CLIENT   somebody there waits for the key
+ *
+ * A RELEASE is told by each node on which it happens, so by a majority.  It is
+ * of use when a majority is free, so the waiter is woken by that message which
+ * makes it possible: the third of five while all five are heard, the first if
+ * two cannot be (redlock_news_needed()).  The token tells the messages of one
+ * release from those of the next, so nobody is woken twice for it; and if the
+ * rest is slow, the waiter tries shortly after the first anyway.
+ *
+ * DEAF  As long as we hear enough nodes no release escapes us.  If we do not,
+ *   whoever waits asks again and again (redlock_take.c), and is woken when we
+ *   hear enough again.  Messages are lost with an ear; if that leaves too few,
+ *   those who wait are woken at once.
+ *
+ * ASKING  A holder that lets its lease linger listens on the same channel.  Who
+ *   waits subscribes first and says so after that; who lets linger subscribes
+ *   first and counts the subscribers after that.  So one of them hears of the
+ *   other.
+ */
+#include "redlock.h"
+
+#include <errno.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "../mem.h"
+
+#include "../banned.h"
+
+/* A release was told of, but not by enough: try then. */
+#define RUMOUR_MS 20
+
+/* A key that somebody here waits for or lets linger. */
+struct redlock_want {
+    struct hfi_node node;
+    unsigned users;
+    unsigned ears; /* the nodes that told us that we are subscribed */
+    unsigned news; /* those that told of the release of `token` */
+    bool told;     /* to our waiters */
+    bool deaf;     /* somebody had to do without us */
+    char token[HFI_TOKEN_LEN + 1];
+    char claim[HFI_TOKEN_LEN + 1]; /* of the only user, if it is one */
+    char key[];
+};
+
+static struct redlock_want *want_find(const struct redlock_conn *rl,
+                                      const char *key)
+{
+    struct hfi_node *node = hfi_map_find(&rl->wants, key);
+
+    return node ? hfi_container(node, struct redlock_want, node) : NULL;
+}
+
+static bool want_hears(const struct redlock_conn *rl,
+                       const struct redlock_want *want)
+{
+    return redlock_hears_enough(rl->n, __builtin_popcount(want->ears));
+}
+
+/* ---- ears -------------------------------------------------------------- */
+
+/* What was told there may have been missed. */
+static void ear_close(struct redlock_node *node)
+{
+    struct redlock_conn *rl = node->rl;
+    struct hfi_node *at;
+
+    if (!node->ear)
+        return;
+    epoll_ctl(atomic_load(&rl->ear_poll), EPOLL_CTL_DEL, hfi_mux_fd(node->ear),
+              NULL);
+    atomic_store(&node->ear_fd, -1);
+    hfi_mux_close(node->ear);
+    node->ear = NULL;
+    for (at = hfi_map_next(&rl->wants, NULL); at;
+         at = hfi_map_next(&rl->wants, at)) {
+        struct redlock_want *want =
+            hfi_container(at, struct redlock_want, node);
+        bool heard = want_hears(rl, want);
+
+        want->ears &= ~(1U << node->index);
+        if (heard && !want_hears(rl, want))
+            hfi_wake(&rl->base, want->key, NULL);
+    }
+}
+
+/* (UN)SUBSCRIBE; what would block is broken. */
+static void ear_say(struct redlock_node *node, const char *word,
+                    const char *key)
+{
+    char channel[REDIS_NAME_MAX];
+    const char *argv[] = {word, channel};
+    struct redis_batch batch = {0};
+
+    if (!node->ear)
+        return;
+    redlock_channel(node->rl, key, channel, sizeof(channel));
+    redis_batch_add(&batch, 2, argv);
+    if (batch.failed ||
+        !hfi_mux_say(node->ear, batch.bytes, batch.len, hfi_now()))
+        ear_close(node);
+    redis_batch_free(&batch);
+}
+
+bool redlock_ear_lacks(struct redlock_node *node)
+{
+    struct redlock_conn *rl = node->rl;
+    bool lacks;
+
+    if (!atomic_load(&rl->listening))
+        return false;
+    pthread_mutex_lock(&rl->ear_mu);
+    lacks = !node->ear && !node->deaf;
+    pthread_mutex_unlock(&rl->ear_mu);
+    return lacks;
+}
+
+hf_status redlock_ear_connect(struct redlock_node *node, int64_t deadline,
+                              struct hf_error *err)
+{
+    struct redlock_conn *rl = node->rl;
+    struct epoll_event event = {.events = EPOLLIN,
+                                .data.u32 = (uint32_t)node->index};
+    struct mux_link *link = NULL;
+    struct hfi_node *at;
+    hf_status st = hfi_mux_open(&node->ear_mux, deadline, &link, err);
+
+    if (st)
+        return st;
+    pthread_mutex_lock(&rl->ear_mu);
+    if (epoll_ctl(atomic_load(&rl->ear_poll), EPOLL_CTL_ADD, hfi_mux_fd(link),
+                  &event)) {
+        st = hfi_fail_errno(err, HF_SYSTEM, errno, "epoll");
+        hfi_mux_close(link);
+    } else {
+        node->ear = link;
+        atomic_store(&node->ear_fd, hfi_mux_fd(link));
+        for (at = hfi_map_next(&rl->wants, NULL); at;
+             at = hfi_map_next(&rl->wants, at))
+            ear_say(node, "SUBSCRIBE", at->key);
+    }
+    pthread_mutex_unlock(&rl->ear_mu);
+    return st;
+}
+
+void redlock_ear_drop(struct redlock_node *node)
+{
+    pthread_mutex_lock(&node->rl->ear_mu);
+    ear_close(node);
+    node->deaf = false;
+    pthread_mutex_unlock(&node->rl->ear_mu);
+}
+
+/* ---- hearing ----------------------------------------------------------- */
+
+static void ear_subscribed(struct redlock_node *node, struct redlock_want *want)
+{
+    struct redlock_conn *rl = node->rl;
+
+    want->ears |= 1U << node->index;
+    if (!want_hears(rl, want))
+        return;
+    hfi_cond_wake(&rl->ear_changed);
+    if (want->deaf)
+        hfi_wake(&rl->base, want->key, NULL);
+    want->deaf = false;
+}
+
+static void ear_released(struct redlock_node *node, struct redlock_want *want,
+                         const char *token)
+{
+    struct redlock_conn *rl = node->rl;
+    int needed = redlock_news_needed(rl->n, __builtin_popcount(want->ears));
+
+    if (strcmp(want->token, token) != 0) {
+        snprintf(want->token, sizeof(want->token), "%s", token);
+        want->news = 0;
+        want->told = false;
+    }
+    want->news |= 1U << node->index;
+    if (want->told)
+        return;
+    if (__builtin_popcount(want->news) >= needed || want->users > 1) {
+        want->told = true;
+        hfi_wake(&rl->base, want->key, NULL);
+    } else {
+        hfi_expect(&rl->base, want->key, want->claim, RUMOUR_MS);
+    }
+}
+
+/* "message", the channel, the payload; or "subscribe", the channel, a number. */
+static void ear_heard(struct redlock_node *node, const redisReply *reply)
+{
+    struct redlock_conn *rl = node->rl;
+    struct redlock_want *want;
+    const char *key, *kind, *text;
+
+    if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 3 ||
+        reply->element[0]->type != REDIS_REPLY_STRING ||
+        reply->element[1]->type != REDIS_REPLY_STRING)
+        return;
+    kind = reply->element[0]->str;
+    key = redlock_channel_key(rl, reply->element[1]->str);
+    want = key ? want_find(rl, key) : NULL;
+    if (!want)
+        return;
+    if (!strcmp(kind, "subscribe"))
+        ear_subscribed(node, want);
+    if (strcmp(kind, "message") != 0 ||
+        reply->element[2]->type != REDIS_REPLY_STRING)
+        return;
+    text = reply->element[2]->str;
+    if (*text == '-' && strlen(text + 1) == HFI_TOKEN_LEN)
+        ear_released(node, want, text + 1);
+    else if (*text == '?' && strcmp(text + 1, rl->id) != 0)
+        hfi_wanted(&rl->base, want->key);
+}
+
+/* True if the ear is lost. */
+static bool ear_pump(struct redlock_node *node)
+{
+    redisReply *reply = NULL;
+    hf_status st = HF_OK;
+
+    while (node->ear && !(st = hfi_mux_hear(node->ear, &reply)) && reply) {
+        if (reply->type == REDIS_REPLY_ERROR) {
+            node->deaf = true; /* It does not let us. */
+            st = HF_DENIED;
+        }
+        ear_heard(node, reply);
+        freeReplyObject(reply);
+        reply = NULL;
+        if (st)
+            break;
+    }
+    if (st)
+        ear_close(node);
+    return st != HF_OK;
+}
+
+int redlock_pump_fd(struct hfi_conn *conn)
+{
+    return atomic_load(&((struct redlock_conn *)conn)->ear_poll);
+}
+
+void redlock_pump(struct hfi_conn *conn)
+{
+    struct redlock_conn *rl = (struct redlock_conn *)conn;
+    struct epoll_event events[REDLOCK_MAX];
+    unsigned lost = 0;
+    int i, n;
+
+    pthread_mutex_lock(&rl->ear_mu);
+    n = epoll_wait(atomic_load(&rl->ear_poll), events, REDLOCK_MAX, 0);
+    for (i = 0; i < n; i++)
+        if (ear_pump(&rl->nodes[events[i].data.u32]))
+            lost |= 1U << events[i].data.u32;
+    pthread_mutex_unlock(&rl->ear_mu);
+    for (i = 0; i < rl->n; i++)
+        if (lost & 1U << i)
+            redlock_node_tend(&rl->nodes[i]);
+}
+
+/* ---- wanting ----------------------------------------------------------- */
+
+bool redlock_ear_hears(struct redlock_conn *rl, const char *key)
+{
+    struct redlock_want *want;
+    bool hears;
+
+    pthread_mutex_lock(&rl->ear_mu);
+    want = want_find(rl, key);
+    hears = want && want_hears(rl, want);
+    if (want && !hears)
+        want->deaf = true;
+    pthread_mutex_unlock(&rl->ear_mu);
+    return hears;
+}
+
+/* With the mutex held. */
+static bool want_add(struct redlock_conn *rl, const struct hfi_claim *claim)
+{
+    struct redlock_want *want = want_find(rl, claim->key);
+    size_t len = strlen(claim->key) + 1;
+    int i;
+
+    if (want) {
+        want->users++;
+        return true;
+    }
+    want = hfi_map_reserve(&rl->wants) ? hfi_alloc(sizeof(*want) + len) : NULL;
+    if (!want)
+        return false;
+    memcpy(want->key, claim->key, len);
+    memcpy(want->claim, claim->token, sizeof(want->claim));
+    want->node.key = want->key;
+    want->users = 1;
+    hfi_map_add(&rl->wants, &want->node);
+    for (i = 0; i < rl->n; i++)
+        ear_say(&rl->nodes[i], "SUBSCRIBE", claim->key);
+    return true;
+}
+
+/* Wait for the nodes to say that we are subscribed, for a little. */
+static void want_wait(struct redlock_conn *rl, const struct hfi_claim *claim,
+                      int64_t deadline)
+{
+    struct redlock_want *want;
+
+    pthread_mutex_lock(&rl->ear_mu);
+    while ((want = want_find(rl, claim->key)) && !want_hears(rl, want) &&
+           hfi_left_ms(deadline))
+        hfi_cond_wait(&rl->ear_changed, &rl->ear_mu, deadline);
+    pthread_mutex_unlock(&rl->ear_mu);
+}
+
+/* Does anybody else listen to the channel of a key that we let linger? */
+static bool want_is_asked(struct redlock_conn *rl,
+                          const struct hfi_claim *claim,
+                          const struct redlock_span *span)
+{
+    char channel[REDIS_NAME_MAX];
+    const char *argv[] = {"PUBSUB", "NUMSUB", channel};
+    struct redis_batch batch = {0};
+    struct redlock_round round;
+    bool asked = false;
+    int i;
+
+    redlock_channel(rl, claim->key, channel, sizeof(channel));
+    redis_batch_add(&batch, 3, argv);
+    redlock_round_init(&round, rl);
+    for (i = 0; i < rl->n; i++)
+        if (redlock_node_is_ready(&rl->nodes[i],
+                                  redlock_limit(rl, claim->ttl_ms)))
+            redlock_ask(&round, i, &batch, span->end);
+    while (!asked && (i = redlock_hear(&round, span->end)) >= 0) {
+        const redisReply *reply = redlock_reply(&round.flights[i], 0);
+
+        asked = reply && redlock_item(reply, 1) > 1;
+    }
+    redlock_round_fini(&round);
+    redis_batch_free(&batch);
+    return asked;
+}
+
+hf_status redlock_watch(struct hfi_conn *conn, const struct hfi_claim *claim,
+                        struct hfi_grant *grant, int64_t deadline,
+                        struct hf_error *err)
+{
+    struct redlock_conn *rl = (struct redlock_conn *)conn;
+    struct redlock_span span = redlock_span(rl, claim->ttl_ms, deadline);
+    bool added;
+    int i;
+
+    atomic_store(&rl->listening, true);
+    pthread_mutex_lock(&rl->ear_mu);
+    added = want_add(rl, claim);
+    pthread_mutex_unlock(&rl->ear_mu);
+    if (!added)
+        return hfi_nomem(err);
+    for (i = 0; i < rl->n; i++)
+        redlock_node_tend(&rl->nodes[i]);
+    want_wait(rl, claim, span.end);
+    grant->ref.text[REDLOCK_NOTE_WATCHED] = REDLOCK_WATCHED_NEW;
+    if (grant->fence && want_is_asked(rl, claim, &span))
+        hfi_wanted(conn, claim->key);
+    return HF_OK;
+}
+
+void redlock_unwatch(struct hfi_conn *conn, const struct hfi_claim *claim,
+                     struct hfi_grant *grant)
+{
+    struct redlock_conn *rl = (struct redlock_conn *)conn;
+    struct redlock_want *want;
+    int i;
+
+    grant->ref.text[REDLOCK_NOTE_WATCHED] = 0;
+    pthread_mutex_lock(&rl->ear_mu);
+    want = want_find(rl, claim->key);
+    if (want && !--want->users) {
+        hfi_map_remove(&rl->wants, &want->node);
+        for (i = 0; i < rl->n; i++)
+            ear_say(&rl->nodes[i], "UNSUBSCRIBE", claim->key);
+        hfi_free(want);
+    }
+    pthread_mutex_unlock(&rl->ear_mu);
+}
+
+/* ---- beginning and end ------------------------------------------------- */
+
+hf_status redlock_ear_init(struct redlock_conn *rl, struct hf_error *err)
+{
+    unsigned char id[8];
+    int i, fd = epoll_create1(EPOLL_CLOEXEC);
+
+    hfi_random(id, sizeof(id));
+    for (i = 0; i < (int)sizeof(id); i++)
+        snprintf(rl->id + 2 * i, 3, "%02x", id[i]);
+    if (fd < 0)
+        return hfi_fail_errno(err, HF_SYSTEM, errno, "epoll");
+    atomic_store(&rl->ear_poll, fd);
+    return HF_OK;
+}
+
+void redlock_ear_fini(struct redlock_conn *rl)
+{
+    int fd = atomic_exchange(&rl->ear_poll, -1);
+
+    if (fd >= 0)
+        close(fd);
+    hfi_map_fini(&rl->wants);
+}
+
+void redlock_ear_forget(struct redlock_conn *rl)
+{
+    int i, fd;
+
+    for (i = 0; i < REDLOCK_MAX; i++) {
+        fd = atomic_exchange(&rl->nodes[i].ear_fd, -1);
+        if (fd >= 0)
+            close(fd);
+    }
+    fd = atomic_exchange(&rl->ear_poll, -1);
+    if (fd >= 0)
+        close(fd);
+}
