@@ -251,7 +251,7 @@ hf_status hfi_mux_begin(struct hfi_mux *mux, struct hfi_mux_call *call,
     }
     if (!st) {
         call->link = link;
-        crowd = !hfi_link_alone(&link->calls);
+        crowd = mux_link_has_caller(link);
         hfi_link_append(&link->calls, &call->place);
         if (crowd)
             mux_link_gather(link, deadline);

@@ -257,6 +257,13 @@ void mux_link_flush(struct mux_link *link, int64_t deadline)
     link->writing = false;
 }
 
+/* Does anybody wait for the last call?  A ghost sends nothing more. */
+bool mux_link_has_caller(const struct mux_link *link)
+{
+    return !hfi_link_alone(&link->calls) &&
+           !hfi_container(link->calls.prev, struct hfi_mux_call, place)->ghost;
+}
+
 /* Others have calls under way, so those who were just woken will soon have
  * something to send, too.  Let them, and send all of it at once. */
 void mux_link_gather(struct mux_link *link, int64_t deadline)

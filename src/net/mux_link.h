@@ -49,6 +49,7 @@ void mux_link_break(struct mux_link *, const char *what, int why);
 bool mux_link_say(struct mux_link *, const char *bytes, size_t len);
 void mux_link_flush(struct mux_link *, int64_t deadline);
 void mux_link_gather(struct mux_link *, int64_t deadline);
+bool mux_link_has_caller(const struct mux_link *);
 
 /* Read for all, once; false if nothing was there. */
 bool mux_link_read(struct mux_link *, int64_t deadline);
