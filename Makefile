@@ -4,7 +4,8 @@
 #   make check     install what the tests need, build five ways, run everything
 #   make bench     measure, next to the limit and to peers;
 #                  make bench BACKEND=redis QUICK=1 takes a minute
-#   make soak      the simulation for ten minutes, with seeds of its own
+#   make soak      the simulations for ten minutes, with seeds of their own, and
+#                  the longer version of what the tests do for seconds only
 #   make install   DESTDIR=... PREFIX=/usr/local
 #   make clean
 
@@ -41,6 +42,8 @@ bench: all
 
 soak: all
 	@$(BUILD)/test/sim/sim -t $(SOAK)
+	@SEEDS=100000 $(BUILD)/test/redlock/redlock-fence
+	@HF_SOAK=60 HOLDFAST_MODULE_DIR=$(BUILD) $(BUILD)/test/redlock/redlock-contend
 
 install: all
 	@meson configure $(BUILD) -Dprefix=$(PREFIX)

@@ -1,10 +1,15 @@
 /* SPDX-License-Identifier: MIT
  *
- * contend.c - eight processes and five nodes, a minority of which is frozen or
- * restarted with its data again and again: one holder at a time, and fences that
- * rise.
+ * contend.c - eight processes and five nodes, a minority of which is frozen,
+ * restarted with its data, cut off or silenced again and again: one holder at a
+ * time, and fences that rise.
+ *
+ * What happens follows from a seed, which is printed; SEED=n repeats it as far
+ * as the machine lets it.  HF_SOAK=n makes it n seconds long.
  */
 #include "rl.h"
+
+#include "sim.h"
 
 #define PROCESSES 8
 
@@ -25,7 +30,6 @@ static void contend(struct t_peer *up, void *arg)
 
     (void)up;
     CHECK_OK(hf_open(all->url, NULL, &client, &t_err));
-    opts.retry_ms = 10;
     while (!atomic_load(&all->over)) {
         if (hf_acquire(client, "k", 5000, &opts, &lk, NULL))
             continue;
@@ -41,35 +45,65 @@ static void contend(struct t_peer *up, void *arg)
     hf_close(client);
 }
 
-TEST_TIMEOUT(one_holder_at_a_time_whatever_a_minority_does, 180)
+/* Something happens to a node, and is over when this returns. */
+static void suffer(struct rt_server *node, uint64_t chance, int64_t ms)
 {
+    switch (chance % 4) {
+    case 0:
+        rt_crash(node);
+        t_sleep_ms(ms);
+        rt_again(node);
+        break;
+    case 1:
+        rt_do(node, "CLIENT KILL TYPE normal SKIPME yes");
+        break;
+    case 2:
+        rt_do(node, "CLIENT KILL TYPE pubsub");
+        break;
+    default:
+        rt_do(node, "SCRIPT FLUSH");
+    }
+}
+
+/* One node is frozen while something else happens to another. */
+static void suffer_two(struct rl *rl, uint64_t *random)
+{
+    unsigned a = (unsigned)(sim_random(random) % RL_N);
+    unsigned b = (a + 1 + (unsigned)(sim_random(random) % (RL_N - 1))) % RL_N;
+    int64_t ms = (int64_t)(sim_random(random) % 600);
+
+    rl_signal(rl, 1U << a, SIGSTOP);
+    suffer(&rl->nodes[b], sim_random(random), ms / 2);
+    t_sleep_ms(ms);
+    rl_signal(rl, 1U << a, SIGCONT);
+    t_sleep_ms((int64_t)(sim_random(random) % 200));
+}
+
+TEST_TIMEOUT(one_holder_at_a_time_whatever_a_minority_does, 1000)
+{
+    const char *soak = getenv("HF_SOAK"), *seed = getenv("SEED");
     struct contest *all = t_shared(sizeof(*all));
+    uint64_t random = seed ? strtoull(seed, NULL, 10) : (uint64_t)t_now_ms();
     struct t_peer peers[PROCESSES];
     struct rl rl;
     int64_t end;
     int turns;
 
+    printf("SEED=%llu\n", (unsigned long long)random);
+    fflush(stdout);
     rl_start(&rl, "?quarantine=off", true);
     memcpy(all->url, rl.url, sizeof(rl.url));
     for (int i = 0; i < PROCESSES; i++)
         peers[i] = t_fork(contend, all);
-    end = t_now_ms() + t_scaled(60000, 5000);
-    for (unsigned i = 0; t_now_ms() < end; i++) {
-        unsigned a = i * 7 % RL_N, b = (a + 1 + i % 4) % RL_N;
-
-        rl_signal(&rl, 1U << a | 1U << b, SIGSTOP);
-        t_sleep_ms(50 + 400 * (i % 4));
-        rl_signal(&rl, 1U << a | 1U << b, SIGCONT);
-        rt_crash(&rl.nodes[a]);
-        t_sleep_ms(100);
-        rt_again(&rl.nodes[a]);
-        t_sleep_ms(200);
-    }
+    end = t_now_ms() + (soak ? atoi(soak) * 1000 : t_scaled(15000, 5000));
+    while (t_now_ms() < end)
+        suffer_two(&rl, &random);
     turns = atomic_load(&all->turns);
     t_poll_until(atomic_load(&all->turns) > turns, 20000);
     atomic_store(&all->over, true);
     for (int i = 0; i < PROCESSES; i++)
         t_join(&peers[i]);
+    printf("%d turns\n", turns);
     CHECK_GT(turns, 20);
     rl_check_clean(&rl);
     rl_end(&rl);
