@@ -196,11 +196,15 @@ static hf_status request_timeout(struct hf_request *rq)
         return rq->hold->uncertain
                    ? hfi_wrap(&rq->err, HF_UNCERTAIN, "acquire '%s'", key)
                    : hfi_wrap(&rq->err, last, "acquire '%s'", key);
-    if (rq->once)
-        return hfi_fail(&rq->err, HF_BUSY, "'%s' is held by somebody else",
-                        key);
-    return hfi_fail(&rq->err, HF_TIMEOUT,
-                    "'%s' was held by others all the time", key);
+    if (last != HF_BUSY) /* The service has nothing to add. */
+        return rq->once ? hfi_fail(&rq->err, HF_BUSY,
+                                   "'%s' is held by somebody else", key)
+                        : hfi_fail(&rq->err, HF_TIMEOUT,
+                                   "'%s' was held by others all the time", key);
+    return rq->once ? hfi_wrap(&rq->err, HF_BUSY,
+                               "'%s' is held by somebody else", key)
+                    : hfi_wrap(&rq->err, HF_TIMEOUT,
+                               "'%s' was held by others all the time", key);
 }
 
 static bool request_is_canceled(const struct hf_request *rq)
