@@ -45,7 +45,7 @@ int64_t hfi_lease_attempt_end(int64_t now, int64_t ttl_ms, int64_t deadline,
     return end < deadline ? end : deadline;
 }
 
-int64_t hfi_lease_retry_at(int64_t now, int64_t ttl_ms)
+int64_t hfi_lease_retry_at(int64_t began, int64_t ttl_ms)
 {
-    return now + ttl_ms / 30 + 1;
+    return began + ttl_ms / 30 + 1;
 }

@@ -42,11 +42,12 @@ int64_t hfi_lease_at_risk_at(int64_t deadline, int64_t ttl_ms);
 /* A hold that is due this late may be renewed together with others now. */
 int64_t hfi_lease_slack(int64_t ttl_ms);
 
-/* The limit of one attempt to renew that starts now, and when the next may
- * start after it failed. */
+/* The limit of one attempt to renew that starts now; and when the next may
+ * start, after one that began then has failed: at once if that took its time,
+ * since a service that comes back for a moment must not find us pausing. */
 int64_t hfi_lease_attempt_end(int64_t now, int64_t ttl_ms, int64_t deadline,
                               int64_t timeout_ms);
-int64_t hfi_lease_retry_at(int64_t now, int64_t ttl_ms);
+int64_t hfi_lease_retry_at(int64_t began, int64_t ttl_ms);
 
 /* `at + ms`, or HFI_NEVER where that would overflow or `ms` is HFI_NEVER. */
 int64_t hfi_after(int64_t at, int64_t ms);

@@ -65,7 +65,7 @@ static void renewer_apply(struct hf_client *c, const struct hfi_renewal *item,
         else
             hfi_hold_lose(c, hold, HF_LOSS_EXPIRED);
     } else { /* worker.c (2) */
-        hold->next_at = hfi_lease_retry_at(hfi_now(), hold->lease_ms);
+        hold->next_at = hfi_lease_retry_at(sent, hold->lease_ms);
         hfi_keeper_hold(c, hold);
     }
 }
