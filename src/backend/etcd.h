@@ -75,6 +75,7 @@ struct etcd_conn {
     char prefix[ETCD_PREFIX_MAX];
     char *user, *password;
     _Atomic uint64_t term; /* the highest that was seen */
+    atomic_bool troubled;  /* the last renewal had no answer */
 
     pthread_mutex_t mu; /* guards the rest of this part */
     pthread_cond_t settled;
@@ -121,7 +122,8 @@ void etcd_read_value(ProtobufCBinaryData, struct etcd_words *ret);
 struct etcd_batch {
     struct hfi_h2_call calls[ETCD_CALLS_MAX];
     size_t n;
-    bool failed; /* no memory */
+    bool failed;  /* no memory */
+    bool patient; /* a member without a leader may wait for one */
     /* which of the calls remove a key that has lapsed, and its token */
     size_t swept[ETCD_SWEEP_MAX], nswept;
     char tokens[ETCD_SWEEP_MAX][HFI_TOKEN_LEN + 1];

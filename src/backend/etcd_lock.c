@@ -44,6 +44,8 @@ struct take {
     struct hfi_grant *grant;
     struct etcd_lease *lease;
     int64_t sent, deadline;
+    int64_t limit;              /* of one exchange */
+    size_t spare;               /* members that may yet be asked */
     int64_t seen;               /* the same owner has it: as of this revision */
     char holder[ETCD_NAME_MAX]; /* in this key, ... */
     int64_t holder_revision;    /* ... which was made then; 0: it has not */
@@ -297,7 +299,7 @@ static hf_status take_send(struct take *t, struct hf_error *err)
     proof =
         etcd_lease_prove(t->ec, t->lease, t->sent + t->claim->ttl_ms, &batch);
     txn = etcd_add(&batch, ETCD_TXN, &x.txn.base);
-    st = etcd_send(t->ec, &batch, t->deadline, err);
+    st = etcd_send(t->ec, &batch, t->limit, err);
     etcd_key_swept(t->ec, &batch);
     if (!st && etcd_is_lease_gone(&batch, txn)) {
         etcd_lease_gone(t->ec, t->lease);
@@ -326,8 +328,11 @@ static hf_status take_once(struct take *t, struct hf_error *err)
     hf_status st;
 
     t->sent = hfi_now();
+    t->limit = t->deadline;
+    if (t->claim->queue && t->ec->nends > 1) /* It will be asked again. */
+        t->limit = t->sent + hfi_left_ms(t->deadline) / 2;
     end = t->sent + t->claim->ttl_ms;
-    st = etcd_lease_get(t->ec, t->claim->ttl_ms, &t->lease, t->deadline, err);
+    st = etcd_lease_get(t->ec, t->claim->ttl_ms, &t->lease, t->limit, err);
     if (st)
         return st;
     take_name(t);
@@ -382,6 +387,10 @@ static bool take_goes_on(struct take *t, hf_status *st, struct hf_error *err)
         t->holder_revision = 0;
         return true;
     }
+    if (*st == HF_UNAVAILABLE && t->spare) {
+        t->spare--; /* Another member may take it. */
+        return true;
+    }
     if (*st || t->mine)
         return false;
     if (t->holder_revision)
@@ -407,6 +416,7 @@ hf_status etcd_try_acquire(struct hfi_conn *conn, const struct hfi_claim *claim,
                      .deadline = deadline};
     hf_status st;
 
+    t.spare = t.ec->nends - 1;
     if (!grant->fence && etcd_ref(grant)->lease[0] == '~') {
         /* Joining had no answer: it will not be asked for under that name. */
         st = etcd_release(conn, claim, grant, deadline, err);

@@ -6,6 +6,15 @@
  * hangs on is alive.  One message per lease proves the second for all locks on
  * it, one transaction of many reads proves the first; they go out together.
  *
+ * When that has no answer, it is asked again while there is time, another member
+ * if there is one, in a way that is slower but gets through while a leader is
+ * being found.  A linearizable read that its member has sent to a leader which
+ * is gone, or not yet established, is lost, and etcd 3.4 lets all reads on that
+ * member wait seven seconds for it.  A transaction that might write is kept by
+ * the member until there is a leader and then goes through the log; when it has
+ * come back, a leader is there that can renew the lease.  This matters: the
+ * time between two elections may be a tenth of a second.
+ *
  * A key that hangs on another lease than its ttl wants, because it was extended
  * to another ttl or taken up from another process, is put on that one.  It
  * keeps its name and its revision, and so its place and its fence.
@@ -21,6 +30,9 @@
 #define RENEW_OPS    100
 #define RENEW_LEASES 8
 
+/* A member has this long at least before another is asked. */
+#define RENEW_PASS_MS 300
+
 /* Inside this file: the lease that the item should hang on has died. */
 #define RENEW_AGAIN HF_BUSY
 
@@ -35,6 +47,7 @@ struct round {
     hf_status alive[RENEW_LEASES];
     size_t nleases;
     int64_t sent, end, deadline;
+    bool logged; /* read through the log */
 };
 
 /* Take an item in; false: there is no more room. */
@@ -62,18 +75,38 @@ static bool round_add(struct round *r, struct hfi_renewal *item,
     return true;
 }
 
+/* Make it a transaction that might write: it does not, as no revision is less
+ * than nothing, and if it did it would change nothing. */
+static void txn_log(Pb__TxnRequest *txn, Pb__Compare *never,
+                    Pb__PutRequest *put, Pb__RequestOp *op)
+{
+    pb__compare__init(never);
+    pb__put_request__init(put);
+    pb__request_op__init(op);
+    never->target = 1;
+    never->result = 2; /* less */
+    never->with_case = PB__COMPARE__WITH_CREATE_REVISION;
+    never->key = put->key = txn->success[0]->range->key;
+    put->ignore_value = put->ignore_lease = 1;
+    op->request_case = PB__REQUEST_OP__REQUEST_PUT;
+    op->put = put;
+    txn->failure = txn->success;
+    txn->n_failure = txn->n_success;
+    txn->n_success = txn->n_compare = 1;
+}
+
 /* The reads of all keys, as one call. */
 static size_t round_reads(struct round *r, struct etcd_batch *batch)
 {
     Pb__TxnRequest txn = PB__TXN_REQUEST__INIT;
     Pb__RangeRequest ranges[RENEW_OPS];
-    Pb__RequestOp ops[RENEW_OPS], *list[RENEW_OPS];
-    char *texts[RENEW_OPS];
+    Pb__RequestOp ops[RENEW_OPS], *list[RENEW_OPS], log_op, *log_ops[1];
+    Pb__Compare never, *nevers[1] = {&never};
+    Pb__PutRequest put;
+    char *texts[RENEW_OPS], name[ETCD_NAME_MAX];
     size_t i, call;
 
     for (i = 0; i < r->n; i++) {
-        char name[ETCD_NAME_MAX];
-
         etcd_name(r->ec, r->items[i]->claim, r->items[i]->grant, name,
                   sizeof(name));
         texts[i] = hfi_strdup(name);
@@ -88,6 +121,12 @@ static size_t round_reads(struct round *r, struct etcd_batch *batch)
     }
     txn.n_success = r->n;
     txn.success = list;
+    if (r->logged) {
+        txn_log(&txn, &never, &put, &log_op);
+        log_ops[0] = &log_op;
+        txn.success = log_ops;
+        txn.compare = nevers;
+    }
     call = etcd_add(batch, ETCD_TXN, &txn.base);
     for (i = 0; i < r->n; i++)
         hfi_free(texts[i]);
@@ -169,65 +208,99 @@ static void round_judge(struct round *r, const Pb__TxnResponse *answer,
     }
 }
 
-static void round_send(struct round *r, struct hf_error *err)
+/* Prove the leases, or read the keys, or both together. */
+static hf_status round_ask(struct round *r, bool proofs, bool reads,
+                           ProtobufCMessage **ret, struct hf_error *err)
 {
-    struct etcd_batch batch = {.n = 0};
-    ProtobufCMessage *answer = NULL;
-    size_t i, reads;
+    struct etcd_batch batch = {.patient = r->logged && reads};
+    size_t i, at = 0;
     hf_status st;
 
-    for (i = 0; i < r->nleases; i++) {
-        etcd_watch_mail(r->ec, r->leases[i], r->deadline);
+    for (i = 0; i < r->nleases && proofs; i++)
         r->proofs[i] = etcd_lease_prove(r->ec, r->leases[i], r->end, &batch);
-    }
-    reads = round_reads(r, &batch);
-    st = etcd_send(r->ec, &batch, r->deadline, err);
+    if (reads)
+        at = round_reads(r, &batch);
+    st = batch.n || batch.failed ? etcd_send(r->ec, &batch, r->deadline, err)
+                                 : HF_OK;
     etcd_key_swept(r->ec, &batch);
-    for (i = 0; i < r->nleases && !batch.failed; i++)
+    for (i = 0; i < r->nleases && proofs && !batch.failed; i++)
         r->alive[i] = etcd_lease_proven(r->ec, r->leases[i], &batch,
                                         r->proofs[i], r->sent, err);
-    if (!batch.failed && batch.calls[reads].st == HF_OK)
-        st = etcd_answer(r->ec, &batch, reads, &pb__txn_response__descriptor,
-                         &answer, err);
+    if (reads && !batch.failed && batch.calls[at].st == HF_OK)
+        st = etcd_answer(r->ec, &batch, at, &pb__txn_response__descriptor, ret,
+                         err);
+    etcd_batch_free(&batch);
+    return st;
+}
+
+static void round_send(struct round *r, struct hf_error *err)
+{
+    ProtobufCMessage *answer = NULL;
+    hf_status st;
+    size_t i;
+
+    st = round_ask(r, !r->logged, true, &answer, err);
     if (!st && ((Pb__TxnResponse *)answer)->n_responses != r->n)
         st = etcd_nonsense(r->ec, err);
+    if (!st && r->logged)
+        st = round_ask(r, true, false, NULL, err);
     if (!st)
         round_judge(r, (Pb__TxnResponse *)answer, err);
     for (i = 0; i < r->n && st; i++)
         r->items[i]->st = st;
+    for (i = 0; i < r->nleases && !st; i++)
+        etcd_watch_mail(r->ec, r->leases[i], r->deadline);
     etcd_free(answer);
-    etcd_batch_free(&batch);
 }
 
-/* Renew all items, or those that want it again. */
-static void renew_pass(struct hfi_conn *conn, struct hfi_renewal *items,
+static bool renew_wants_more(const struct hfi_renewal *item)
+{
+    return item->st == RENEW_AGAIN || item->st == HF_UNAVAILABLE ||
+           item->st == HF_UNCERTAIN;
+}
+
+/* Renew all items, or again those that want it; false: none does any more. */
+static bool renew_pass(struct etcd_conn *ec, struct hfi_renewal *items,
                        size_t n, bool again, int64_t deadline,
                        struct hf_error *err)
 {
     struct round r;
-    size_t at = 0;
+    size_t i, at = 0;
 
     while (at < n) {
         memset(&r, 0, sizeof(r));
-        r.ec = (struct etcd_conn *)conn;
+        r.ec = ec;
         r.sent = hfi_now();
         r.deadline = deadline;
+        r.logged = again || atomic_load(&ec->troubled);
         for (; at < n; at++)
-            if ((!again || items[at].st == RENEW_AGAIN) &&
+            if ((!again || renew_wants_more(&items[at])) &&
                 !round_add(&r, &items[at], err))
                 break;
         if (r.n)
             round_send(&r, err);
     }
+    for (i = 0; i < n && !renew_wants_more(&items[i]); i++)
+        continue;
+    return i < n;
 }
 
 void etcd_renew(struct hfi_conn *conn, struct hfi_renewal *items, size_t n,
                 int64_t deadline, struct hf_error *err)
 {
-    size_t i;
+    struct etcd_conn *ec = (struct etcd_conn *)conn;
+    size_t i, passes = ec->nends + 1;
+    int64_t limit, now = hfi_now();
+    bool more = true;
 
-    renew_pass(conn, items, n, false, deadline, err);
-    renew_pass(conn, items, n, true, deadline, err);
+    for (i = 0; i < passes && more && now < deadline; i++) {
+        limit = (deadline - now) / (int64_t)(passes - i);
+        limit = now + (limit > RENEW_PASS_MS ? limit : RENEW_PASS_MS);
+        more = renew_pass(ec, items, n, i > 0,
+                          limit < deadline ? limit : deadline, err);
+        now = hfi_now();
+    }
+    atomic_store(&ec->troubled, more);
     for (i = 0; i < n; i++)
         if (items[i].st == RENEW_AGAIN)
             items[i].st = HF_UNAVAILABLE;

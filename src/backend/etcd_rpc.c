@@ -100,8 +100,10 @@ size_t etcd_add(struct etcd_batch *batch, const char *path,
         return 0;
     }
     protobuf_c_message_pack(message, body + HFI_GRPC_PREFIX);
-    *call = (struct hfi_h2_call){
-        .path = path, .body = body, .len = HFI_GRPC_PREFIX + len};
+    *call = (struct hfi_h2_call){.path = path,
+                                 .body = body,
+                                 .len = HFI_GRPC_PREFIX + len,
+                                 .patient = batch->patient};
     return batch->n++;
 }
 
@@ -130,8 +132,10 @@ static hf_status send_refused(struct etcd_conn *ec, struct etcd_batch *batch,
         if (st)
             break;
         hfi_free(call->answer);
-        *call = (struct hfi_h2_call){
-            .path = call->path, .body = call->body, .len = call->len};
+        *call = (struct hfi_h2_call){.path = call->path,
+                                     .body = call->body,
+                                     .len = call->len,
+                                     .patient = call->patient};
         st = hfi_h2_call(&ec->h2, call, 1, token, deadline, err);
     }
     hfi_free(token);
@@ -147,6 +151,9 @@ hf_status etcd_send(struct etcd_conn *ec, struct etcd_batch *batch,
 
     if (batch->failed)
         return hfi_nomem(err);
+    if (!hfi_left_ms(deadline))
+        return hfi_fail(err, HF_UNAVAILABLE, "%s: no time left",
+                        ec->base.endpoint);
     st = ec->user ? etcd_token(ec, 0, &token, &age, deadline, err) : HF_OK;
     if (!st)
         st = hfi_h2_call(&ec->h2, batch->calls, batch->n, token, deadline, err);

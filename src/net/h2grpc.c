@@ -26,6 +26,9 @@
 #define H2_DOWN_MS     50
 #define H2_DOWN_MS_MAX 1000
 
+/* How long one endpoint may take to greet while there are others to be asked. */
+#define H2_PROMPT_MS 400
+
 /* How long the keeper may be kept by a connection that takes nothing. */
 #define H2_OWN_WRITE_MS 50
 
@@ -126,21 +129,24 @@ static void link_pass_reading(struct h2_link *link)
 
 /* ---- connecting -------------------------------------------------------- */
 
-/* Each endpoint in turn, from the next one on, sharing the time. */
+/* Each endpoint in turn, from the next one on: first those that answer at once,
+ * since one that is stopped must not use up the time of the others; then all of
+ * them again, sharing what time is left. */
 static hf_status h2_find(struct hfi_h2 *h2, size_t first, int64_t deadline,
                          struct h2_link **ret, struct hf_error *err)
 {
     hf_status st = HF_UNAVAILABLE;
-    size_t i, end;
+    size_t i, end, rounds = h2->nends > 1 ? 2 : 1;
     char name[300];
-    int64_t now;
+    int64_t now, limit;
 
-    for (i = 0; i < h2->nends; i++) {
+    for (i = 0; i < rounds * h2->nends; i++) {
         end = (first + i) % h2->nends;
         now = hfi_now();
-        st = h2_link_open(h2, end,
-                          now + (deadline - now) / (int64_t)(h2->nends - i),
-                          ret, err);
+        limit = now + (deadline - now) / (int64_t)(rounds * h2->nends - i);
+        if (i < (rounds - 1) * h2->nends && limit > now + H2_PROMPT_MS)
+            limit = now + H2_PROMPT_MS;
+        st = h2_link_open(h2, end, limit, ret, err);
         if (!st)
             return HF_OK;
         hfi_endpoint_name(&h2->ends[end], name, sizeof(name));
@@ -233,7 +239,7 @@ static void call_wait(struct h2_link *link, struct hfi_h2_call *call,
         if (!hfi_left_ms(deadline)) {
             call->st = call->sent ? HF_UNCERTAIN : HF_UNAVAILABLE;
             h2_link_abandon(link, call);
-            if (link->heard < sent_at)
+            if (link->heard < sent_at || link->h2->nends > 1)
                 link_leave(link);
             else
                 link_flush(link, deadline + H2_OWN_WRITE_MS);

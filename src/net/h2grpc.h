@@ -5,9 +5,10 @@
  * A caller submits its requests and flushes.  Whoever waits and finds no reader
  * reads for all and passes the reading on when its own answers have come, as in
  * mux.c; but answers are matched by stream, so one that is given up is reset
- * and disturbs nobody.  A connection on which nothing was heard since a request
- * that ran into its deadline is left, and the next one goes to the next
- * endpoint.
+ * and disturbs nobody.  Where there is another endpoint, a request that ran into
+ * its deadline is reason enough to go there: a server that has lost a request
+ * may well answer the others.  Where there is none, the connection is left only
+ * if nothing at all was heard on it since.
  *
  * Beside that, a connection of one's own carries one stream in both directions,
  * for what a server says unasked.
@@ -33,7 +34,8 @@ struct h2_link;
 struct hfi_h2_call {
     const char *path; /* "/etcdserverpb.KV/Txn" */
     unsigned char *body;
-    size_t len; /* with the prefix */
+    size_t len;   /* with the prefix */
+    bool patient; /* a member without a leader may wait for one */
 
     hf_status st;          /* HF_OK: answered, grpc_status says how */
     int grpc_status;       /* 0 is fine */

@@ -27,9 +27,6 @@
 /* How much a server may send before it hears from us. */
 #define H2_WINDOW (1 << 20)
 
-/* How long one endpoint may take to greet while there are others. */
-#define H2_GREET_MS 2000
-
 /* ---- ends -------------------------------------------------------------- */
 
 /* The call is over, in one way or another. */
@@ -278,12 +275,16 @@ hf_status h2_link_submit(struct h2_link *link, struct hfi_h2_call *call,
         HEADER(":authority", link->authority),
         HEADER("content-type", "application/grpc"),
         HEADER("te", "trailers"),
-        HEADER("hasleader", "true"),
-        HEADER("token", token ? token : ""),
+        HEADER("", ""),
+        HEADER("", ""),
     };
-    size_t n = sizeof(headers) / sizeof(headers[0]) - !token;
+    size_t n = sizeof(headers) / sizeof(headers[0]) - 2;
     nghttp2_data_provider body = {.read_callback = body_read};
 
+    if (!call->patient)
+        headers[n++] = (nghttp2_nv)HEADER("hasleader", "true");
+    if (token)
+        headers[n++] = (nghttp2_nv)HEADER("token", token);
     call->at = 0;
     call->sent = call->done = false;
     call->grpc_status = call->http_status = -1;
@@ -426,16 +427,13 @@ hf_status h2_link_open(struct hfi_h2 *h2, size_t end, int64_t deadline,
                        struct h2_link **ret, struct hf_error *err)
 {
     struct h2_link *link = h2_link_new(h2, end);
-    int64_t limit = hfi_now() + H2_GREET_MS;
     hf_status st;
 
     if (!link)
         return hfi_nomem(err);
-    if (h2->nends == 1 || limit > deadline)
-        limit = deadline;
-    st = hfi_stream_open(&link->stream, &h2->ends[end], limit, err);
+    st = hfi_stream_open(&link->stream, &h2->ends[end], deadline, err);
     if (!st)
-        st = link_greet(link, limit, err);
+        st = link_greet(link, deadline, err);
     if (st)
         h2_link_free(link);
     else

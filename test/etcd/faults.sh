@@ -38,7 +38,7 @@ kept() {
     wait "$waiter" || { echo "waiter: $?"; cat "$work/waiter"; return 1; }
 }
 
-scene 30s
+scene 9s
 for n in 1 2 3; do
     strike $n
     sleep 0.5
@@ -48,7 +48,7 @@ done
 ok 'members restarted one after the other: nothing is lost' kept
 ok 'and nothing is left' clean
 
-scene 24s
+scene 9s
 n=$(leader)
 kill -STOP "$(member "$n")"
 sleep 6
