@@ -229,6 +229,9 @@ static hf_status session_open(struct zk_session *ses, struct hf_error *err)
     zh = zookeeper_init2(zc->hosts, zk_watcher, (int)ses->asked_ms, NULL, ses,
                          0, session_log);
     saved = errno;
+    /* Else it resolves all names anew whenever its thread wakes up. */
+    if (zh)
+        zoo_set_servers_resolution_delay(zh, -1);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (zh && zc->auth)
         zoo_add_auth(zh, "digest", zc->auth, (int)strlen(zc->auth), NULL, NULL);
