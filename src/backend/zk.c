@@ -354,7 +354,6 @@ static hf_status zk_release(struct hfi_conn *conn,
     struct zk_session *ses;
     struct zk_place *place;
     bool held = false, again = false, there;
-    int64_t began = hfi_now();
     hf_status st = HF_LOST;
 
     pthread_mutex_lock(&zc->mu);
@@ -373,7 +372,7 @@ static hf_status zk_release(struct hfi_conn *conn,
     if (place && st && st != HF_LOST && !place->ses)
         st = HF_LOST;
     if (place && held && st == HF_OK)
-        zk_last_note(zc, place, began);
+        zk_last_note(zc, place);
     if (place && (st == HF_OK || st == HF_LOST))
         zk_place_drop(zc, place);
     else if (place)

@@ -34,7 +34,7 @@
 struct zk_last {
     char *parent;
     int32_t number;
-    int64_t left_at; /* before its node was removed */
+    int64_t zxid; /* of the transaction that created its node */
 };
 
 struct zk_conn {
@@ -56,6 +56,7 @@ struct zk_conn {
     int64_t lapse_at;      /* no held place lapses before */
     struct hfi_link fresh; /* of struct zk_place: held, not yet guarded */
     struct zk_last last[ZK_LAST_MAX];
+    int64_t zxid; /* the newest creation that we know of */
 };
 
 enum zk_state { ZK_CONNECTING, ZK_UP, ZK_DEAD };
@@ -225,9 +226,9 @@ hf_status zk_make_parents(struct zk_session *, const char *path,
 
 /* ---- zk_last.c: being alone, known without asking ---------------------- */
 
-void zk_last_note(struct zk_conn *, const struct zk_place *, int64_t left_at);
+void zk_last_note(struct zk_conn *, const struct zk_place *);
 bool zk_last_known(struct zk_conn *, const char *parent);
-bool zk_last_proves(struct zk_conn *, const char *parent, const char *path);
+bool zk_last_proves(struct zk_conn *, const struct zk_place *);
 void zk_last_fini(struct zk_conn *);
 
 /* ---- the recipes: HF_OK, HF_BUSY or a failure; `again` to be asked again - */

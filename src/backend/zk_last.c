@@ -9,19 +9,24 @@
  * requests, as many as a create and a delete.
  *
  * That fails only if the parent is not the same one: removed when it was empty,
- * made again, and used for exactly k + 1 creates, all of it between our delete
- * and our create.  So k must be too great for that:
+ * made again, and used for k + 1 creates, all of it between our delete and our
+ * create.  The server numbers its transactions, too, and tells in the stat of a
+ * node which one created it.  So it is seen whether there was room for that:
  *
  * INVARIANTS
- *  (1) The number proves something only if, since our delete was sent, less
- *      than a microsecond has passed for each create that this would take.
- *      The fastest ensembles known need thirty.
+ *  (1) The number proves something only if no more than k transactions lie
+ *      between the creation of k and that of k + 1.  Making the parent anew and
+ *      counting up to k again takes more, one for each node.
  *  (2) Only numbers that were held here, without an owner id (which others may
  *      join), and whose removal was confirmed are remembered.
  *
- * Keys that are seldom used have small numbers, or long ago ones, and are asked
- * for as ever.  What is remembered is a small table in which keys push each
- * other out.
+ * LIMITS  A transaction that creates many numbered nodes at once (a multi),
+ * under a parent that was removed and made again within the same moment, would
+ * pass unseen.  No client is known that takes locks in this way; who has one can
+ * use layout=kazoo, whose parents are never removed.
+ *
+ * A key that is new, or others use, is asked for as ever.  What is remembered
+ * is a small table in which keys push each other out.
  */
 #include "zk.h"
 
@@ -39,8 +44,7 @@ static struct zk_last *last_slot(struct zk_conn *zc, const char *parent)
 }
 
 /* A place that was held is gone; with the mutex held.  zk_last.c (2) */
-void zk_last_note(struct zk_conn *zc, const struct zk_place *place,
-                  int64_t left_at)
+void zk_last_note(struct zk_conn *zc, const struct zk_place *place)
 {
     struct zk_last *last = last_slot(zc, place->parent);
     int32_t number;
@@ -57,13 +61,15 @@ void zk_last_note(struct zk_conn *zc, const struct zk_place *place,
         last->parent = copy;
     }
     last->number = number;
-    last->left_at = left_at;
+    last->zxid = (int64_t)place->fence;
 }
 
-static bool last_is(const struct zk_last *last, const char *parent, int64_t now)
+/* zk_last.c (1), for a node that was, or would be, created by `zxid`. */
+static bool last_is(const struct zk_last *last, const char *parent,
+                    int64_t zxid)
 {
     return last->parent && !strcmp(last->parent, parent) &&
-           (now - last->left_at + 1) * 1000 < last->number; /* zk_last.c (1) */
+           zxid - last->zxid <= last->number;
 }
 
 /* Is it likely that we shall be alone? */
@@ -72,22 +78,23 @@ bool zk_last_known(struct zk_conn *zc, const char *parent)
     bool known;
 
     pthread_mutex_lock(&zc->mu);
-    known = last_is(last_slot(zc, parent), parent, hfi_now());
+    known = last_is(last_slot(zc, parent), parent, zc->zxid);
     pthread_mutex_unlock(&zc->mu);
     return known;
 }
 
 /* Does the node that was just created show that we are? */
-bool zk_last_proves(struct zk_conn *zc, const char *parent, const char *path)
+bool zk_last_proves(struct zk_conn *zc, const struct zk_place *place)
 {
-    struct zk_last *last = last_slot(zc, parent);
+    struct zk_last *last = last_slot(zc, place->parent);
+    int64_t zxid = (int64_t)place->fence;
     int32_t number = 0;
     bool proves;
 
     pthread_mutex_lock(&zc->mu);
-    proves = last_is(last, parent, hfi_now()) &&
-             zk_number(zk_name_of(path), &number) && last->number < INT32_MAX &&
-             number == last->number + 1;
+    proves = last_is(last, place->parent, zxid) &&
+             zk_number(zk_name_of(place->path), &number) &&
+             last->number < INT32_MAX && number == last->number + 1;
     if (!proves && last->parent) {
         hfi_free(last->parent);
         last->parent = NULL; /* Others are about. */

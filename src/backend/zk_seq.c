@@ -257,7 +257,7 @@ static hf_status seq_begun(struct zk_session *ses, struct zk_place *place,
 {
     hf_status st;
 
-    if (fl->n == 1 && zk_last_proves(ses->conn, place->parent, place->path)) {
+    if (fl->n == 1 && zk_last_proves(ses->conn, place)) {
         place->alone = true;
         return HF_OK;
     }
@@ -275,12 +275,14 @@ static hf_status seq_begun(struct zk_session *ses, struct zk_place *place,
 }
 
 /* The answer to the create, with the mutex held. */
-static void seq_created(struct zk_place *place, struct zk_op *op)
+static void seq_created(struct zk_conn *zc, struct zk_place *place,
+                        struct zk_op *op)
 {
     if (op->rc == ZOK) {
         place->path = op->text;
         op->text = NULL;
         place->fence = (uint64_t)op->stat.czxid;
+        zc->zxid = op->stat.czxid;
     } else if (op->rc != ZCONNECTIONLOSS && op->rc != ZOPERATIONTIMEOUT) {
         place->sent = false;
     }
@@ -316,7 +318,7 @@ static hf_status seq_begin(struct zk_session *ses, struct zk_place *place,
         return zk_no_answer(zc, err);
     }
     pthread_mutex_lock(&zc->mu);
-    seq_created(place, &fl->ops[0]);
+    seq_created(zc, place, &fl->ops[0]);
     pthread_mutex_unlock(&zc->mu);
     if (fl->ops[0].rc == ZNONODE) {
         *again = true;
