@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
  * zk.c - how often a lock can be taken on ZooKeeper, by the plain library and
- * by holdfast: `bench-zk raw|sync|pairs|keys|contend MS [N]`.
+ * by holdfast: `bench-zk raw|pairs|keys|contend MS [N]`.
  *
- *   raw      create an ephemeral sequential node, delete it; asynchronous
- *            calls, each waited for
- *   sync     the same with the library's synchronous calls
+ *   raw      create an ephemeral sequential node, delete it, in one thread that
+ *            sends, polls and reads, and does nothing else
  *   pairs    hf_acquire(), hf_release(), one thread
  *   keys     N threads on N keys, one client
  *   contend  N clients on one key
@@ -14,6 +13,7 @@
  */
 #include "holdfast.h"
 
+#include <poll.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -39,8 +39,6 @@ static void die(const char *what)
 /* ---- the plain library ------------------------------------------------- */
 
 struct answer {
-    pthread_mutex_t mu;
-    pthread_cond_t cond;
     int done, rc;
     char path[256];
 };
@@ -51,77 +49,79 @@ static void nothing(zhandle_t *zh, int type, int state, const char *path,
     (void)zh, (void)type, (void)state, (void)path, (void)ctx;
 }
 
-static void answered(struct answer *a, int rc)
-{
-    pthread_mutex_lock(&a->mu);
-    a->rc = rc;
-    a->done = 1;
-    pthread_cond_signal(&a->cond);
-    pthread_mutex_unlock(&a->mu);
-}
-
 static void on_created(int rc, const char *path, const void *data)
 {
     struct answer *a = (struct answer *)(uintptr_t)data;
 
     if (!rc)
         snprintf(a->path, sizeof(a->path), "%s", path);
-    answered(a, rc);
+    a->rc = rc;
+    a->done = 1;
 }
 
 static void on_deleted(int rc, const void *data)
 {
-    answered((struct answer *)(uintptr_t)data, rc);
+    struct answer *a = (struct answer *)(uintptr_t)data;
+
+    a->rc = rc;
+    a->done = 1;
 }
 
-static void await(struct answer *a)
+/* Wait for something and take it in. */
+static void turn(zhandle_t *zh)
 {
-    pthread_mutex_lock(&a->mu);
+    struct timeval tv = {0, 0};
+    struct pollfd pfd = {.fd = -1};
+    int interest = 0;
+
+    zookeeper_interest(zh, &pfd.fd, &interest, &tv);
+    pfd.events = (short)((interest & ZOOKEEPER_READ ? POLLIN : 0) |
+                         (interest & ZOOKEEPER_WRITE ? POLLOUT : 0));
+    poll(&pfd, 1, (int)(tv.tv_sec * 1000 + tv.tv_usec / 1000 + 1));
+    zookeeper_process(zh, (pfd.revents & ~POLLOUT ? ZOOKEEPER_READ : 0) |
+                              (pfd.revents & POLLOUT ? ZOOKEEPER_WRITE : 0));
+}
+
+static void await(zhandle_t *zh, struct answer *a)
+{
     while (!a->done)
-        pthread_cond_wait(&a->cond, &a->mu);
+        turn(zh);
     a->done = 0;
-    pthread_mutex_unlock(&a->mu);
-    if (a->rc)
+    if (a->rc && a->rc != ZNODEEXISTS)
         die(zerror(a->rc));
 }
 
-static zhandle_t *connect_raw(void)
+static zhandle_t *connect_raw(struct answer *a)
 {
     zhandle_t *zh;
 
     zoo_set_debug_level(ZOO_LOG_LEVEL_ERROR);
     zh = zookeeper_init(getenv("HF_ZK_HOSTS"), nothing, 20000, NULL, NULL, 0);
-    while (zh && zoo_state(zh) != ZOO_CONNECTED_STATE)
-        ;
     if (!zh)
         die("no connection");
-    zoo_create(zh, "/raw", "", 0, &ZOO_OPEN_ACL_UNSAFE, 0, NULL, 0);
+    zoo_set_servers_resolution_delay(zh, -1);
+    while (zoo_state(zh) != ZOO_CONNECTED_STATE)
+        turn(zh);
+    zoo_acreate(zh, "/raw", "", 0, &ZOO_OPEN_ACL_UNSAFE, 0, on_created, a);
+    await(zh, a);
     return zh;
 }
 
-static long raw(int64_t end, int sync)
+static long raw(int64_t end)
 {
-    struct answer a = {.mu = PTHREAD_MUTEX_INITIALIZER,
-                       .cond = PTHREAD_COND_INITIALIZER};
-    zhandle_t *zh = connect_raw();
+    struct answer a = {0};
+    zhandle_t *zh = connect_raw(&a);
     char data[128];
     long n;
 
     memset(data, 'x', sizeof(data));
     end += now_us();
     for (n = 0; now_us() < end; n++) {
-        if (sync) {
-            zoo_create(zh, "/raw/lock-", data, sizeof(data),
-                       &ZOO_OPEN_ACL_UNSAFE, ZOO_EPHEMERAL_SEQUENTIAL, a.path,
-                       sizeof(a.path));
-            zoo_delete(zh, a.path, -1);
-            continue;
-        }
         zoo_acreate(zh, "/raw/lock-", data, sizeof(data), &ZOO_OPEN_ACL_UNSAFE,
                     ZOO_EPHEMERAL_SEQUENTIAL, on_created, &a);
-        await(&a);
+        await(zh, &a);
         zoo_adelete(zh, a.path, -1, on_deleted, &a);
-        await(&a);
+        await(zh, &a);
     }
     zookeeper_close(zh);
     return n;
@@ -195,9 +195,7 @@ int main(int argc, char **argv)
     long pairs = -1;
 
     if (argc > 2 && !strcmp(argv[1], "raw"))
-        pairs = raw(us, 0);
-    else if (argc > 2 && !strcmp(argv[1], "sync"))
-        pairs = raw(us, 1);
+        pairs = raw(us);
     else if (argc > 2 && !strcmp(argv[1], "pairs"))
         pairs = crowd(us, 1, 0);
     else if (argc > 2 && !strcmp(argv[1], "keys"))
@@ -205,7 +203,7 @@ int main(int argc, char **argv)
     else if (argc > 2 && !strcmp(argv[1], "contend"))
         pairs = crowd(us, n, 1);
     if (pairs < 0)
-        die("usage: bench-zk raw|sync|pairs|keys|contend MS [N]");
+        die("usage: bench-zk raw|pairs|keys|contend MS [N]");
     printf("%ld\n", pairs);
     return 0;
 }

@@ -16,16 +16,16 @@
  *      one that an earlier session left.
  *  (2) Every node of ours is in our books until it is known to be gone
  *      (zk_place.c).
- *  (3) The library's callbacks only note what happened; all requests, waiting
- *      and closing are done by the threads that call.
+ *  (3) The library's callbacks only note what happened and send what need not
+ *      be waited for (zk_drive.c).
  *
  * SESSION  The server frees what a dead client held when the session's timeout
  *   is over; zk_session.c chooses that by the ttl, zk_renew.c proves that it
  *   has not been.  Leases that are not renewed lapse by our own clock.
  *
  * LIMITS  A network between an ensemble and its clients that is slower than a
- *   quarter of the ttl makes locks lapse.  Host names are resolved by the
- *   library, without regard to deadlines.  No TLS: the library has none here.
+ *   quarter of the ttl makes locks lapse.  Closing a client waits for a host
+ *   name that is being resolved.  No TLS: the library has none here.
  */
 #include "zk.h"
 

@@ -7,10 +7,11 @@
  *              `-- flights: requests that wait for their answers
  *           -- places by token
  *
- * LOCKING  `mu` of the conn guards all that is here.  It is held while the core
- * is called (hfi_wake() and its like), never while the library is waited for.
- * A place is used by one call at a time (backend.h (7)); what callbacks look
- * at in it is changed under `mu` only.
+ * LOCKING  `mu` of the conn guards all that is here, and the library's handles
+ * while they are connected (zk_drive.c (1)).  So the library's callbacks find it
+ * held.  It is held while the core is called (hfi_wake() and its like), never
+ * while anybody waits.  A place is used by one call at a time (backend.h (7));
+ * what callbacks look at in it is changed under `mu` only.
  */
 #ifndef HFI_ZK_H
 #define HFI_ZK_H
@@ -65,8 +66,20 @@ struct zk_session {
     struct hfi_link link; /* in zk_conn.living or .dead */
     struct zk_conn *conn;
     zhandle_t *zh;
-    struct hfi_cond cond; /* `state` has changed */
+    struct hfi_thread driver;
+    struct hfi_bell bell; /* wakes the driver */
+    int epoll_fd;         /* so does this, for `sock` */
+    int sock;             /* the library's; -1: none */
+    uint32_t events;      /* what it waits for there */
+    int64_t ask_at;       /* when it has something to do at the latest */
+    int heard;            /* what it said of the connection, or 0 */
+    size_t pending;       /* requests of flights without an answer */
+    struct hfi_cond cond; /* `state` has changed, or `done` */
     enum zk_state state;
+    bool reading;      /* a caller reads for all */
+    bool armed;        /* the driver will */
+    bool shut;         /* being closed: answers mean nothing any more */
+    bool done;         /* the driver has ended */
     bool denied;       /* dead because the server refused the credentials */
     bool used;         /* somebody other than open() wanted it */
     _Atomic bool sole; /* its server is no ensemble: it need ask nobody */
@@ -121,7 +134,8 @@ struct zk_flight {
     struct zk_session *ses;
     struct hfi_cond cond;
     size_t n, room, pending;
-    bool left; /* its caller has gone: the last answer frees it */
+    bool waits; /* its caller sleeps, and somebody else reads */
+    bool left;  /* its caller has gone: the last answer frees it */
     zoo_op_result_t results[3];
     char made[8]; /* where a multi writes what nobody reads */
     struct zk_op ops[];
@@ -139,11 +153,24 @@ hf_status zk_session_any(struct zk_conn *, int64_t deadline,
 hf_status zk_session_up(struct zk_session *, int64_t deadline,
                         struct hf_error *);
 void zk_session_put(struct zk_session *);
+void zk_session_leave(struct zk_session *); /* with the mutex held */
 bool zk_session_fits(const struct zk_session *, int64_t ttl_ms);
-/* Close those that are dead; never from a callback. */
+/* Free those that have ended. */
 void zk_sessions_reap(struct zk_conn *);
 void zk_sessions_end(struct zk_conn *);
 void zk_watcher(zhandle_t *, int type, int state, const char *path, void *);
+/* With the mutex held: the library has said so. */
+void zk_session_changed(struct zk_session *, int state);
+void zk_session_died(struct zk_session *);
+
+/* ---- zk_drive.c: who reads --------------------------------------------- */
+
+void *zk_drive(void *session);
+/* Read for all until *pending is 0; with the mutex held, which is let go
+ * meanwhile, nobody else reading, and the session up. */
+void zk_read(struct zk_session *, const size_t *pending, int64_t deadline);
+/* See that somebody reads; with the mutex held. */
+void zk_pass(struct zk_session *);
 
 /* ---- zk_flight.c: requests --------------------------------------------- */
 

@@ -5,8 +5,8 @@
  * Only the library's asynchronous calls are used: its synchronous ones wait
  * without a limit.  A flight is a few requests in a row; the server answers
  * them in order, so the last answer shows what the ones before have done, for
- * the price of one round trip.  The caller sleeps on a condition of its own
- * until its deadline.
+ * the price of one round trip.  The caller reads them itself, or sleeps until
+ * its deadline while somebody else reads (zk_drive.c).
  *
  * INVARIANTS
  *  (1) A flight is freed by whoever is later: the caller that leaves it or its
@@ -14,7 +14,8 @@
  *      count as given (zk_flights_drop()).
  *  (2) What an answer brings is copied in the callback, since it belongs to the
  *      library, and is looked at only once all answers are there.
- *  (3) Callbacks do not wait, close or call anything synchronous.
+ *  (3) Callbacks do not wait, close or call anything synchronous.  They find
+ *      the mutex held, or else the handle being closed and nobody waiting.
  */
 #include "zk.h"
 
@@ -31,10 +32,7 @@ struct zk_flight *zk_flight_new(struct zk_session *ses, size_t room)
     fl->ses = ses;
     fl->room = room;
     hfi_cond_init(&fl->cond);
-    pthread_mutex_lock(&ses->conn->mu);
     hfi_link_init(&fl->link);
-    hfi_link_append(&ses->flights, &fl->link);
-    pthread_mutex_unlock(&ses->conn->mu);
     return fl;
 }
 
@@ -70,24 +68,31 @@ void zk_flight_end(struct zk_flight *fl)
     pthread_mutex_unlock(&zc->mu);
 }
 
-/* The handle is closed: nothing more will be answered. */
+/* The handle is closed: nothing more will be answered; with the mutex held. */
 void zk_flights_drop(struct zk_session *ses)
 {
-    pthread_mutex_lock(&ses->conn->mu);
     while (!hfi_link_alone(&ses->flights))
         flight_free(hfi_container(ses->flights.next, struct zk_flight, link));
-    pthread_mutex_unlock(&ses->conn->mu);
 }
 
 hf_status zk_flight_wait(struct zk_flight *fl, int64_t deadline)
 {
-    pthread_mutex_t *mu = &fl->ses->conn->mu;
+    struct zk_session *ses = fl->ses;
+    pthread_mutex_t *mu = &ses->conn->mu;
     bool done;
 
     pthread_mutex_lock(mu);
-    while (fl->pending && hfi_left_ms(deadline))
+    while (fl->pending && hfi_left_ms(deadline)) {
+        if (!ses->reading && ses->state == ZK_UP) {
+            zk_read(ses, &fl->pending, deadline);
+            continue;
+        }
+        fl->waits = true;
         hfi_cond_wait(&fl->cond, mu, deadline);
+        fl->waits = false;
+    }
     done = !fl->pending;
+    zk_pass(ses); /* zk_drive.c (3) */
     pthread_mutex_unlock(mu);
     return done ? HF_OK : HF_UNCERTAIN;
 }
@@ -97,19 +102,17 @@ hf_status zk_flight_wait(struct zk_flight *fl, int64_t deadline)
 static void op_done(struct zk_op *op, int rc)
 {
     struct zk_flight *fl = op->flight;
-    pthread_mutex_t *mu = &fl->ses->conn->mu;
 
-    pthread_mutex_lock(mu);
-    op->rc = rc;
-    if (--fl->pending) {
-        pthread_mutex_unlock(mu);
+    if (fl->ses->shut)
         return;
-    }
+    op->rc = rc;
+    fl->ses->pending--;
+    if (--fl->pending)
+        return;
     if (fl->left)
         flight_free(fl);
     else
         hfi_cond_wake(&fl->cond);
-    pthread_mutex_unlock(mu);
 }
 
 static struct zk_op *op_of(const void *data)
@@ -200,23 +203,35 @@ static void on_children(int rc, const struct String_vector *names,
 
 /* ---- requests ---------------------------------------------------------- */
 
+/* The next request, or NULL if there is no connection to send it on: then it
+ * has failed for certain.  The mutex is taken, for op_sent() to let go. */
 static struct zk_op *op_new(struct zk_flight *fl)
 {
     struct zk_op *op = &fl->ops[fl->n++];
 
-    op->flight = fl;
-    op->rc = ZOPERATIONTIMEOUT;
     pthread_mutex_lock(&fl->ses->conn->mu);
-    fl->pending++;
-    pthread_mutex_unlock(&fl->ses->conn->mu);
+    op->flight = fl;
+    op->rc = ZINVALIDSTATE;
+    if (fl->ses->state != ZK_UP) {
+        pthread_mutex_unlock(&fl->ses->conn->mu);
+        return NULL;
+    }
+    if (hfi_link_alone(&fl->link))
+        hfi_link_append(&fl->ses->flights, &fl->link);
     return op;
 }
 
 /* The library took the request, or will never answer it. */
 static void op_sent(struct zk_op *op, int rc)
 {
-    if (rc)
-        op_done(op, rc);
+    struct zk_flight *fl = op->flight;
+
+    op->rc = rc;
+    if (!rc) {
+        fl->pending++;
+        fl->ses->pending++;
+    }
+    pthread_mutex_unlock(&fl->ses->conn->mu);
 }
 
 /* What follows is answered by a server that has asked the leader before; one
@@ -225,10 +240,12 @@ void zk_sync(struct zk_flight *fl, const char *path)
 {
     struct zk_op *op = op_new(fl);
 
-    if (fl->ses->sole)
-        op_done(op, ZOK);
-    else
+    if (op && fl->ses->sole) {
+        op->rc = ZOK;
+        pthread_mutex_unlock(&fl->ses->conn->mu);
+    } else if (op) {
         op_sent(op, zoo_async(fl->ses->zh, path, on_string, op));
+    }
 }
 
 const struct ACL_vector *zk_acl(const struct zk_conn *zc)
@@ -241,37 +258,43 @@ void zk_create(struct zk_flight *fl, const char *path, const char *data,
 {
     struct zk_op *op = op_new(fl);
 
-    op_sent(op, zoo_acreate2(fl->ses->zh, path, data, (int)strlen(data),
-                             zk_acl(fl->ses->conn), mode, on_created, op));
+    if (op)
+        op_sent(op, zoo_acreate2(fl->ses->zh, path, data, (int)strlen(data),
+                                 zk_acl(fl->ses->conn), mode, on_created, op));
 }
 
 void zk_delete(struct zk_flight *fl, const char *path)
 {
     struct zk_op *op = op_new(fl);
 
-    op_sent(op, zoo_adelete(fl->ses->zh, path, -1, on_void, op));
+    if (op)
+        op_sent(op, zoo_adelete(fl->ses->zh, path, -1, on_void, op));
 }
 
 void zk_exists(struct zk_flight *fl, const char *path, bool watch)
 {
     struct zk_op *op = op_new(fl);
 
-    op_sent(op, zoo_awexists(fl->ses->zh, path, watch ? zk_watcher : NULL,
-                             fl->ses, on_stat, op));
+    if (op)
+        op_sent(op, zoo_awexists(fl->ses->zh, path, watch ? zk_watcher : NULL,
+                                 fl->ses, on_stat, op));
 }
 
 void zk_get(struct zk_flight *fl, const char *path)
 {
     struct zk_op *op = op_new(fl);
 
-    op_sent(op, zoo_awget(fl->ses->zh, path, NULL, NULL, on_data, op));
+    if (op)
+        op_sent(op, zoo_awget(fl->ses->zh, path, NULL, NULL, on_data, op));
 }
 
 void zk_children(struct zk_flight *fl, const char *path, bool watch)
 {
     struct zk_op *op = op_new(fl);
 
-    op_sent(op, zoo_awget_children(fl->ses->zh, path, watch ? zk_watcher : NULL,
+    if (op)
+        op_sent(op,
+                zoo_awget_children(fl->ses->zh, path, watch ? zk_watcher : NULL,
                                    fl->ses, on_children, op));
 }
 
@@ -280,7 +303,8 @@ void zk_multi(struct zk_flight *fl, int n, const zoo_op_t *ops)
 {
     struct zk_op *op = op_new(fl);
 
-    op_sent(op, zoo_amulti(fl->ses->zh, n, ops, fl->results, on_void, op));
+    if (op)
+        op_sent(op, zoo_amulti(fl->ses->zh, n, ops, fl->results, on_void, op));
 }
 
 /* ---- meaning ----------------------------------------------------------- */

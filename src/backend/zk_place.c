@@ -106,7 +106,7 @@ hf_status zk_place_session(struct zk_conn *zc, struct zk_place *place,
         ses->users++;
         st = zk_session_up(ses, deadline, err);
         if (st)
-            ses->users--;
+            zk_session_leave(ses);
         else
             *ret = ses;
         pthread_mutex_unlock(&zc->mu);
@@ -227,9 +227,19 @@ struct zk_errand {
     char token[HFI_TOKEN_LEN + 1];
 };
 
+/* Of an answer; NULL if the handle is being closed, and nothing matters. */
+static struct zk_errand *errand_of(const void *data)
+{
+    struct zk_errand *errand = (struct zk_errand *)(uintptr_t)data;
+
+    return errand->ses->shut ? NULL : errand;
+}
+
+/* With the mutex held; NULL: no memory, or no connection. */
 static struct zk_errand *errand_new(struct zk_session *ses, const char *token)
 {
-    struct zk_errand *errand = hfi_alloc(sizeof(*errand));
+    struct zk_errand *errand =
+        ses->state == ZK_UP ? hfi_alloc(sizeof(*errand)) : NULL;
 
     if (!errand)
         return NULL;
@@ -270,59 +280,60 @@ static void burial_end(struct zk_errand *burial, bool gone)
 
 static void burial_deleted(int rc, const void *data)
 {
-    struct zk_errand *burial = (struct zk_errand *)(uintptr_t)data;
-    struct zk_conn *zc = burial->ses->conn;
+    struct zk_errand *burial = errand_of(data);
 
-    pthread_mutex_lock(&zc->mu);
-    burial_end(burial, rc == ZOK || rc == ZNONODE);
-    pthread_mutex_unlock(&zc->mu);
+    if (burial)
+        burial_end(burial, rc == ZOK || rc == ZNONODE);
 }
 
 /* Where an unanswered create may have left a node. */
 static void burial_found(int rc, const struct String_vector *names,
                          const void *data)
 {
-    struct zk_errand *burial = (struct zk_errand *)(uintptr_t)data;
-    struct zk_session *ses = burial->ses;
-    struct zk_conn *zc = ses->conn;
-    char prefix[ZK_NAME_MAX], owned[ZK_NAME_MAX], *path = NULL;
+    struct zk_errand *burial = errand_of(data);
+    const char *name = NULL;
+    char prefix[ZK_NAME_MAX], *path;
     struct zk_place *place;
-    bool sent = false;
+    struct zk_conn *zc;
+    bool sent;
     int i;
 
-    pthread_mutex_lock(&zc->mu);
+    if (!burial)
+        return;
+    zc = burial->ses->conn;
     place = zk_place_find(zc, burial->token);
     zk_node_prefix(zc, prefix, burial->token, NULL);
     /* Without the word at its end it also matches names with a tag. */
-    snprintf(owned, sizeof(owned), "%.*s", zc->kazoo ? 32 : 39, prefix);
-    for (i = 0; !rc && place && names && i < names->count && !path; i++)
-        if (zk_name_is(names->data[i], owned))
-            path = zk_join(place->parent, names->data[i]);
-    if (path)
-        sent = zoo_adelete(ses->zh, path, -1, burial_deleted, burial) == ZOK;
+    prefix[zc->kazoo ? 32 : 39] = '\0';
+    for (i = 0; !rc && names && i < names->count && !name; i++)
+        if (zk_name_is(names->data[i], prefix))
+            name = names->data[i];
+    path = place && name ? zk_join(place->parent, name) : NULL;
+    sent = path && zoo_adelete(burial->ses->zh, path, -1, burial_deleted,
+                               burial) == ZOK;
     if (!sent)
-        burial_end(burial, !path && (rc == ZOK || rc == ZNONODE));
+        burial_end(burial, !name && (rc == ZOK || rc == ZNONODE));
     hfi_free(path);
-    pthread_mutex_unlock(&zc->mu);
 }
 
 /* recipe=ephemeral: is the node ours at all? */
 static void burial_got(int rc, const char *text, int len,
                        const struct Stat *stat, const void *data)
 {
-    struct zk_errand *burial = (struct zk_errand *)(uintptr_t)data;
-    struct zk_session *ses = burial->ses;
-    struct zk_conn *zc = ses->conn;
+    struct zk_errand *burial = errand_of(data);
+    struct zk_session *ses;
     struct hf_info info = HF_INFO_INIT;
     char copy[ZK_DATA_MAX], token[HFI_TOKEN_LEN + 1] = "";
     struct zk_place *place;
     uint64_t fence = 0;
     bool ours, sent = false;
 
+    if (!burial)
+        return;
+    ses = burial->ses;
     snprintf(copy, sizeof(copy), "%.*s", len > 0 ? len : 0, text ? text : "");
     zk_data_read(copy, &info, &fence, token);
-    pthread_mutex_lock(&zc->mu);
-    place = zk_place_find(zc, burial->token);
+    place = zk_place_find(ses->conn, burial->token);
     ours =
         !rc && stat->ephemeralOwner == ses->id && !strcmp(token, burial->token);
     if (ours && place)
@@ -330,23 +341,27 @@ static void burial_got(int rc, const char *text, int len,
                            burial) == ZOK;
     if (!sent)
         burial_end(burial, !ours && (rc == ZOK || rc == ZNONODE));
-    pthread_mutex_unlock(&zc->mu);
 }
 
-/* Remove its node without waiting for it; with the mutex held.  The place may
- * be gone when this returns. */
+static void burial_synced(int rc, const char *path, const void *data)
+{
+    (void)rc, (void)path, (void)data;
+}
+
+/* Remove its node without waiting for it; with the mutex held.  Where it must
+ * be looked for the server asks the leader first: one that lags behind would
+ * not find what another has made. */
 void zk_place_bury(struct zk_place *place)
 {
     struct zk_session *ses = place->ses;
-    struct zk_errand *burial;
+    struct zk_errand *burial = ses ? errand_new(ses, place->token) : NULL;
     bool sent;
 
     place->held = false;
-    if (!ses || ses->state != ZK_UP)
-        return;
-    burial = errand_new(ses, place->token);
     if (!burial)
         return;
+    if (!ses->sole && (ses->conn->single || !place->path))
+        zoo_async(ses->zh, place->parent, burial_synced, NULL);
     if (ses->conn->single)
         sent = zoo_awget(ses->zh, place->parent, NULL, NULL, burial_got,
                          burial) == ZOK;
@@ -364,17 +379,16 @@ void zk_place_bury(struct zk_place *place)
 
 static void guard_answer(int rc, const struct Stat *stat, const void *data)
 {
-    struct zk_errand *who = (struct zk_errand *)(uintptr_t)data;
-    struct zk_conn *zc = who->ses->conn;
+    struct zk_errand *who = errand_of(data);
     struct zk_place *place;
 
     (void)stat;
-    pthread_mutex_lock(&zc->mu);
-    place = zk_place_find(zc, who->token);
+    if (!who)
+        return;
+    place = zk_place_find(who->ses->conn, who->token);
     if (rc == ZNONODE && place && place->ses == who->ses)
         zk_place_gone(place, HF_LOSS_DELETED);
     errand_free(who);
-    pthread_mutex_unlock(&zc->mu);
 }
 
 /* The node of a held place was removed by somebody; with the mutex held.  While
@@ -406,16 +420,15 @@ void zk_place_guard(struct zk_place *place)
 static void listen_answer(int rc, const struct String_vector *names,
                           const void *data)
 {
-    struct zk_errand *who = (struct zk_errand *)(uintptr_t)data;
-    struct zk_conn *zc = who->ses->conn;
+    struct zk_errand *who = errand_of(data);
     struct zk_place *place;
 
-    pthread_mutex_lock(&zc->mu);
-    place = zk_place_find(zc, who->token);
+    if (!who)
+        return;
+    place = zk_place_find(who->ses->conn, who->token);
     if (!rc && place && place->held && names && names->count > 1)
-        hfi_wanted(&zc->base, place->key);
+        hfi_wanted(&who->ses->conn->base, place->key);
     errand_free(who);
-    pthread_mutex_unlock(&zc->mu);
 }
 
 /* Hear of others who come for what we hold; with the mutex held. */
@@ -446,15 +459,14 @@ void zk_place_listen(struct zk_place *place)
 static void alone_answer(int rc, const char *text, int len,
                          const struct Stat *stat, const void *data)
 {
-    struct zk_errand *errand = (struct zk_errand *)(uintptr_t)data;
-    struct zk_conn *zc = errand->ses->conn;
+    struct zk_errand *errand = errand_of(data);
 
     (void)text;
     (void)stat;
-    pthread_mutex_lock(&zc->mu);
+    if (!errand)
+        return;
     errand->ses->sole = rc == ZOK && len <= 0;
     errand_free(errand);
-    pthread_mutex_unlock(&zc->mu);
 }
 
 /* The members of an ensemble are listed in this node; where it is empty there

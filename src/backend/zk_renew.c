@@ -87,7 +87,7 @@ static void renew_take_all(struct zk_conn *zc, struct hfi_renewal *items,
             break;
         down->users++;
         zk_session_up(down, deadline, err);
-        down->users--;
+        zk_session_leave(down);
     }
     pthread_mutex_unlock(&zc->mu);
 }

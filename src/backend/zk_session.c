@@ -20,44 +20,18 @@
  *      in the message.
  *  (2) A session that has ended is never revived: its places are told, and
  *      those who wait begin anew in another.
- *  (3) A handle is closed only when no call uses it, and never in a callback.
- *
- * LIMITS  The library resolves host names when a session is opened, in the
- * caller's thread and without a limit but the resolver's own.
+ *  (3) A handle is closed only when no call uses it, by its driver
+ *      (zk_drive.c), never in a callback.
  */
 #include "zk.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <signal.h>
-#include <sys/socket.h>
+#include <sys/epoll.h>
 #include <unistd.h>
 
 #include "../mem.h"
 
 #include "../banned.h"
-
-/* The library is linked with its calls to socket() and pipe() going here, so
- * that its descriptors are close-on-exec from the start. */
-int __real_socket(int domain, int type, int protocol);
-int __wrap_socket(int domain, int type, int protocol);
-int __wrap_pipe(int fds[2]);
-
-int __wrap_socket(int domain, int type, int protocol)
-{
-    return __real_socket(domain, type | SOCK_CLOEXEC, protocol);
-}
-
-int __wrap_pipe(int fds[2])
-{
-    return pipe2(fds, O_CLOEXEC);
-}
-
-/* What the library has to say goes nowhere: nothing of ours prints. */
-static void session_log(const char *message)
-{
-    (void)message;
-}
 
 /* How long a session must last for a lease. */
 static int64_t session_want(int64_t ttl_ms)
@@ -81,7 +55,7 @@ bool zk_session_fits(const struct zk_session *ses, int64_t ttl_ms)
 /* ---- events, in the library's thread ----------------------------------- */
 
 /* zk_session.c (2) */
-static void session_died(struct zk_session *ses)
+void zk_session_died(struct zk_session *ses)
 {
     struct zk_conn *zc = ses->conn;
     struct zk_place *place;
@@ -92,6 +66,7 @@ static void session_died(struct zk_session *ses)
     hfi_link_remove(&ses->link);
     hfi_link_append(&zc->dead, &ses->link);
     hfi_cond_wake(&ses->cond);
+    hfi_bell_ring(&ses->bell);
     while (!hfi_link_alone(&ses->places)) {
         place = hfi_container(ses->places.next, struct zk_place, link);
         hfi_link_remove(&place->link);
@@ -133,15 +108,15 @@ static void session_came_up(struct zk_session *ses)
     }
 }
 
-static void session_changed(struct zk_session *ses, int state)
+void zk_session_changed(struct zk_session *ses, int state)
 {
     if (state == ZOO_CONNECTED_STATE) {
         session_came_up(ses);
     } else if (state == ZOO_EXPIRED_SESSION_STATE) {
-        session_died(ses);
+        zk_session_died(ses);
     } else if (state == ZOO_AUTH_FAILED_STATE) {
         ses->denied = true;
-        session_died(ses);
+        zk_session_died(ses);
     } else if (ses->state == ZK_UP) {
         ses->state = ZK_CONNECTING;
         ses->sole = false;
@@ -177,18 +152,12 @@ void zk_watcher(zhandle_t *zh, int type, int state, const char *path,
                 void *context)
 {
     struct zk_session *ses = context;
-    struct zk_conn *zc = ses->conn;
 
-    pthread_mutex_lock(&zc->mu);
-    if (ses->state != ZK_DEAD) {
-        if (!ses->zh)
-            ses->zh = zh; /* It is not back from zookeeper_init2() yet. */
-        if (type == ZOO_SESSION_EVENT)
-            session_changed(ses, state);
-        else if (path && *path)
-            session_event(ses, type, path);
-    }
-    pthread_mutex_unlock(&zc->mu);
+    (void)zh;
+    if (type == ZOO_SESSION_EVENT)
+        ses->heard = state; /* zk_drive.c (2) */
+    else if (ses->state == ZK_UP && path && *path)
+        session_event(ses, type, path);
 }
 
 /* ---- beginning and end ------------------------------------------------- */
@@ -201,6 +170,8 @@ static struct zk_session *session_new(struct zk_conn *zc, int64_t ttl_ms)
     if (!ses)
         return NULL;
     ses->conn = zc;
+    ses->sock = ses->epoll_fd = -1;
+    ses->bell = (struct hfi_bell){.event_fd = -1, .timer_fd = -1};
     ses->asked_ms = session_want(ttl_ms);
     if (ses->asked_ms > INT32_MAX / 2)
         ses->asked_ms = INT32_MAX / 2;
@@ -213,60 +184,38 @@ static struct zk_session *session_new(struct zk_conn *zc, int64_t ttl_ms)
     return ses;
 }
 
-/* Open its handle; the mutex is let go meanwhile. */
+/* Have its driver connect it. */
 static hf_status session_open(struct zk_session *ses, struct hf_error *err)
 {
-    struct zk_conn *zc = ses->conn;
-    sigset_t all, before;
-    zhandle_t *zh;
-    hf_status st = HF_OK;
-    int saved;
-
-    pthread_mutex_unlock(&zc->mu);
-    sigfillset(&all); /* for the threads that it starts */
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    errno = 0;
-    zh = zookeeper_init2(zc->hosts, zk_watcher, (int)ses->asked_ms, NULL, ses,
-                         0, session_log);
-    saved = errno;
-    /* Else it resolves all names anew whenever its thread wakes up. */
-    if (zh)
-        zoo_set_servers_resolution_delay(zh, -1);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (zh && zc->auth)
-        zoo_add_auth(zh, "digest", zc->auth, (int)strlen(zc->auth), NULL, NULL);
-    pthread_mutex_lock(&zc->mu);
-    if (!ses->zh)
-        ses->zh = zh;
-    if (!zh) {
-        st = saved == ENOMEM ? hfi_nomem(err)
-                             : hfi_fail(err, HF_UNAVAILABLE,
-                                        "%s: no such host, or no descriptor",
-                                        zc->base.endpoint);
-        session_died(ses);
-    }
-    return st;
+    if (hfi_bell_init(&ses->bell) &&
+        (ses->epoll_fd = epoll_create1(EPOLL_CLOEXEC)) >= 0 &&
+        hfi_thread_start(&ses->driver, zk_drive, ses))
+        return HF_OK;
+    ses->done = true;
+    zk_session_died(ses);
+    return hfi_fail(err, HF_SYSTEM, "%s: no descriptor, or no thread",
+                    ses->conn->base.endpoint);
 }
 
-/* Close the handle and free all that hangs on it.  zk_session.c (3) */
-static void session_close(struct zk_session *ses)
+/* Its driver has ended: free what is left. */
+static void session_free(struct zk_session *ses)
 {
-    if (ses->zh)
-        zookeeper_close(ses->zh);
-    zk_flights_drop(ses);
-    zk_errands_drop(ses);
+    hfi_thread_join(&ses->driver);
+    hfi_bell_fini(&ses->bell);
+    if (ses->epoll_fd >= 0)
+        close(ses->epoll_fd);
     hfi_cond_fini(&ses->cond);
     hfi_free(ses);
 }
 
-static struct zk_session *session_first_dead(struct zk_conn *zc)
+static struct zk_session *session_first_done(struct zk_conn *zc)
 {
     struct hfi_link *at;
     struct zk_session *ses;
 
     for (at = zc->dead.next; at != &zc->dead; at = at->next) {
         ses = hfi_container(at, struct zk_session, link);
-        if (!ses->users)
+        if (ses->done && !ses->users)
             return ses;
     }
     return NULL;
@@ -276,30 +225,35 @@ void zk_sessions_reap(struct zk_conn *zc)
 {
     struct zk_session *ses;
 
-    pthread_mutex_lock(&zc->mu);
-    while ((ses = session_first_dead(zc))) {
+    while ((ses = session_first_done(zc))) {
         hfi_link_remove(&ses->link);
         pthread_mutex_unlock(&zc->mu);
-        session_close(ses);
+        session_free(ses);
         pthread_mutex_lock(&zc->mu);
     }
-    pthread_mutex_unlock(&zc->mu);
 }
 
 static void session_retire(struct zk_session *ses)
 {
     ses->closing = true;
-    session_died(ses);
+    zk_session_died(ses);
 }
 
 /* Nobody calls any more. */
 void zk_sessions_end(struct zk_conn *zc)
 {
+    struct zk_session *ses;
+
     pthread_mutex_lock(&zc->mu);
     while (!hfi_link_alone(&zc->living))
         session_retire(hfi_container(zc->living.next, struct zk_session, link));
+    while (!hfi_link_alone(&zc->dead)) {
+        ses = hfi_container(zc->dead.next, struct zk_session, link);
+        while (!ses->done)
+            hfi_cond_wait(&ses->cond, &zc->mu, HFI_NEVER);
+        zk_sessions_reap(zc);
+    }
     pthread_mutex_unlock(&zc->mu);
-    zk_sessions_reap(zc);
 }
 
 /* ---- getting one ------------------------------------------------------- */
@@ -316,10 +270,20 @@ hf_status zk_session_up(struct zk_session *ses, int64_t deadline,
     if (ses->denied)
         return hfi_fail(err, HF_DENIED, "%s: the credentials were refused",
                         zc->base.endpoint);
+    if (ses->state == ZK_CONNECTING)
+        return hfi_fail(err, HF_UNAVAILABLE, "%s: no connection",
+                        zc->base.endpoint);
     return hfi_fail(err, HF_UNAVAILABLE,
-                    ses->state == ZK_DEAD ? "%s: the session has ended"
-                                          : "%s: no connection",
+                    ses->zh ? "%s: the session has ended"
+                            : "%s: no such host, or no descriptor",
                     zc->base.endpoint);
+}
+
+/* With the mutex held.  A dead one waits for its last user. */
+void zk_session_leave(struct zk_session *ses)
+{
+    if (!--ses->users && ses->state == ZK_DEAD)
+        hfi_bell_ring(&ses->bell);
 }
 
 void zk_session_put(struct zk_session *ses)
@@ -330,7 +294,7 @@ void zk_session_put(struct zk_session *ses)
         return;
     mu = &ses->conn->mu;
     pthread_mutex_lock(mu);
-    ses->users--;
+    zk_session_leave(ses);
     pthread_mutex_unlock(mu);
 }
 
@@ -397,7 +361,7 @@ static hf_status session_get(struct zk_conn *zc, int64_t ttl_ms,
     if (!st && ttl_ms >= 0)
         st = session_limit(ses, ttl_ms, err);
     if (st)
-        ses->users--;
+        zk_session_leave(ses);
     else
         *ret = ses;
     return st;
@@ -408,8 +372,8 @@ hf_status zk_session_for(struct zk_conn *zc, int64_t ttl_ms, int64_t deadline,
 {
     hf_status st;
 
-    zk_sessions_reap(zc);
     pthread_mutex_lock(&zc->mu);
+    zk_sessions_reap(zc);
     st = session_get(zc, ttl_ms, deadline, ret, err);
     pthread_mutex_unlock(&zc->mu);
     return st;

@@ -12,7 +12,12 @@
 #include <unistd.h>
 #include <zookeeper/zookeeper.h>
 
+/* The library without threads: whoever wants an answer reads until it is
+ * there, and a thread of ours keeps the session alive between times. */
 static zhandle_t *operator_zh;
+static pthread_mutex_t operator_mu = PTHREAD_MUTEX_INITIALIZER;
+static pthread_t operator_thread;
+static atomic_int operator_stop;
 
 static void nothing(zhandle_t *zh, int type, int state, const char *path,
                     void *ctx)
@@ -20,19 +25,117 @@ static void nothing(zhandle_t *zh, int type, int state, const char *path,
     (void)zh, (void)type, (void)state, (void)path, (void)ctx;
 }
 
+/* Wait so long for something and take it in. */
+static void turn(int ms)
+{
+    struct timeval tv = {0, 0};
+    struct pollfd pfd = {.fd = -1};
+    int interest = 0, events = 0;
+
+    zookeeper_interest(operator_zh, &pfd.fd, &interest, &tv);
+    pfd.events = (short)((interest & ZOOKEEPER_READ ? POLLIN : 0) |
+                         (interest & ZOOKEEPER_WRITE ? POLLOUT : 0));
+    if (poll(&pfd, 1, ms) > 0)
+        events = (pfd.revents & ~POLLOUT ? ZOOKEEPER_READ : 0) |
+                 (pfd.revents & POLLOUT ? ZOOKEEPER_WRITE : 0);
+    zookeeper_process(operator_zh, events);
+}
+
+static void *operator_run(void *arg)
+{
+    (void)arg;
+    while (!atomic_load(&operator_stop)) {
+        pthread_mutex_lock(&operator_mu);
+        turn(0);
+        pthread_mutex_unlock(&operator_mu);
+        t_sleep_ms(50);
+    }
+    return NULL;
+}
+
 void zkt_begin(void)
 {
+    int64_t end = t_now_ms() + 20000;
+
     zoo_set_debug_level(ZOO_LOG_LEVEL_ERROR);
     operator_zh =
         zookeeper_init(getenv("HF_ZK_HOSTS"), nothing, 20000, NULL, NULL, 0);
     CHECK(operator_zh != NULL);
-    t_poll_until(zoo_state(operator_zh) == ZOO_CONNECTED_STATE, 20000);
+    while (zoo_state(operator_zh) != ZOO_CONNECTED_STATE) {
+        turn(10);
+        CHECK_LT(t_now_ms(), end);
+    }
+    atomic_store(&operator_stop, 0);
+    CHECK_EQ(pthread_create(&operator_thread, NULL, operator_run, NULL), 0);
 }
 
 void zkt_end(void)
 {
+    atomic_store(&operator_stop, 1);
+    pthread_join(operator_thread, NULL);
     zookeeper_close(operator_zh);
     operator_zh = NULL;
+}
+
+/* What an answer brought. */
+struct answer {
+    int done, rc;
+    struct String_vector *names;
+    struct zkt_node *node;
+};
+
+static void answered(int rc, const void *data)
+{
+    struct answer *a = (struct answer *)(uintptr_t)data;
+
+    a->rc = rc;
+    a->done = 1;
+}
+
+static void on_string(int rc, const char *text, const void *data)
+{
+    (void)text;
+    answered(rc, data);
+}
+
+static void on_names(int rc, const struct String_vector *names,
+                     const void *data)
+{
+    const struct answer *a = data;
+
+    a->names->count = rc ? 0 : names->count;
+    a->names->data = calloc((size_t)a->names->count + 1, sizeof(char *));
+    for (int i = 0; i < a->names->count; i++)
+        a->names->data[i] = strdup(names->data[i]);
+    answered(rc, data);
+}
+
+static void on_data(int rc, const char *text, int len, const struct Stat *stat,
+                    const void *data)
+{
+    const struct answer *a = data;
+
+    if (!rc) {
+        snprintf(a->node->data, sizeof(a->node->data), "%.*s",
+                 len > 0 ? len : 0, text);
+        a->node->czxid = stat->czxid;
+        a->node->owner = stat->ephemeralOwner;
+    }
+    answered(rc, data);
+}
+
+/* Read until the answer to a request is there; `rc` is what sending it said.
+ * The mutex is held by the caller, and let go. */
+static int await(struct answer *a, int rc)
+{
+    int64_t end = t_now_ms() + 30000;
+
+    while (!rc && !a->done) {
+        turn(10);
+        CHECK_LT(t_now_ms(), end);
+    }
+    pthread_mutex_unlock(&operator_mu);
+    return rc ? rc : a->rc;
 }
 
 /* Reads go to the leader's state, and outlast a change of leader. */
@@ -50,12 +153,15 @@ static int children_of(const char *path, struct String_vector *names)
     int64_t end = t_now_ms() + 30000;
     int rc;
 
-    do
-        rc = settled(zoo_get_children(operator_zh, path, 0, names), end);
-    while (rc == ZCONNECTIONLOSS);
+    do {
+        struct answer a = {.names = names};
+
+        deallocate_String_vector(names);
+        pthread_mutex_lock(&operator_mu);
+        rc = await(&a, zoo_aget_children(operator_zh, path, 0, on_names, &a));
+        rc = settled(rc, end);
+    } while (rc == ZCONNECTIONLOSS);
     CHECK(rc == ZOK || rc == ZNONODE || rc == ZNOAUTH);
-    if (rc)
-        names->count = 0;
     return rc;
 }
 
@@ -102,30 +208,34 @@ bool zkt_last(const char *path, struct zkt_node *ret)
 
 bool zkt_read(const char *path, struct zkt_node *ret)
 {
-    int len = sizeof(ret->data) - 1, rc;
-    struct Stat stat;
+    struct answer a = {.node = ret};
+    int rc;
 
-    rc = zoo_get(operator_zh, path, 0, ret->data, &len, &stat);
+    pthread_mutex_lock(&operator_mu);
+    rc = await(&a, zoo_aget(operator_zh, path, 0, on_data, &a));
     CHECK(rc == ZOK || rc == ZNONODE);
-    if (rc)
-        return false;
-    ret->data[len > 0 ? len : 0] = 0;
-    snprintf(ret->path, sizeof(ret->path), "%s", path);
-    ret->czxid = stat.czxid;
-    ret->owner = stat.ephemeralOwner;
-    return true;
+    if (path != ret->path)
+        snprintf(ret->path, sizeof(ret->path), "%s", path);
+    return rc == ZOK;
 }
 
 void zkt_remove(const char *path)
 {
-    CHECK_EQ(zoo_delete(operator_zh, path, -1), ZOK);
+    struct answer a = {0};
+
+    pthread_mutex_lock(&operator_mu);
+    CHECK_EQ(await(&a, zoo_adelete(operator_zh, path, -1, answered, &a)), ZOK);
 }
 
 void zkt_make(const char *path, const char *data)
 {
-    CHECK_EQ(zoo_create(operator_zh, path, data, (int)strlen(data),
-                        &ZOO_OPEN_ACL_UNSAFE, 0, NULL, 0),
-             ZOK);
+    struct answer a = {0};
+    int rc;
+
+    pthread_mutex_lock(&operator_mu);
+    rc = zoo_acreate(operator_zh, path, data, (int)strlen(data),
+                     &ZOO_OPEN_ACL_UNSAFE, 0, on_string, &a);
+    CHECK_EQ(await(&a, rc), ZOK);
 }
 
 const char *zkt_path(const char *key)

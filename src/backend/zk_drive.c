@@ -1,0 +1,282 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * zk_drive.c - who reads a session's connection.
+ *
+ * The library is the one without threads: whoever calls it does the work.  A
+ * caller that waits for an answer, and finds nobody reading, reads for all
+ * until it has its own; then the reading goes to somebody else who waits.  So a
+ * lone caller's answer reaches it without a change of threads.  When nobody
+ * waits a thread of the session's own, the driver, hears what comes unasked;
+ * it also connects, keeps the session alive, and closes it.
+ *
+ * INVARIANTS
+ *  (1) While the session is up its handle is used with the mutex held only, and
+ *      the library never blocks then.  While it is not, nobody uses the handle
+ *      but the driver, without the mutex: resolving names may take long.
+ *  (2) Requests are sent only while the session is up, so when the connection
+ *      breaks the library answers all of them in that very call.  What it says
+ *      of the connection is only noted in the callback (`heard`) and acted upon
+ *      when the call is over: nothing else happens in callbacks of a session
+ *      that is not up.
+ *  (3) Somebody will read: a caller is at it (`reading`), or one was woken for
+ *      it, or the socket is armed to wake the driver.  Whoever stops reading,
+ *      or was woken for it and does not, passes it on.
+ *  (4) Only who reads closes the socket, so nobody sleeps on a stale one.
+ */
+#include "zk.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "../banned.h"
+
+/* The library is linked with these calls going here.  Its sockets are to be
+ * close-on-exec from the start.  It sends the length of a request, four bytes,
+ * before the request: they shall travel together.  And its numbers for requests
+ * come from a counter that is not safe for threads, in which several handles
+ * would disturb each other; negative numbers have meanings of their own. */
+int __real_socket(int domain, int type, int protocol);
+int __wrap_socket(int domain, int type, int protocol);
+ssize_t __real_send(int fd, const void *buf, size_t len, int flags);
+ssize_t __wrap_send(int fd, const void *buf, size_t len, int flags);
+int32_t __wrap_get_xid(void);
+
+int __wrap_socket(int domain, int type, int protocol)
+{
+    return __real_socket(domain, type | SOCK_CLOEXEC, protocol);
+}
+
+ssize_t __wrap_send(int fd, const void *buf, size_t len, int flags)
+{
+    return __real_send(fd, buf, len, len == 4 ? flags | MSG_MORE : flags);
+}
+
+int32_t __wrap_get_xid(void)
+{
+    static atomic_uint last;
+
+    return (int32_t)((atomic_fetch_add(&last, 1) + 1) & INT32_MAX);
+}
+
+/* ---- the connection ---------------------------------------------------- */
+
+/* Act upon what was heard; with the mutex held.  zk_drive.c (2) */
+static void drive_settle(struct zk_session *ses)
+{
+    int state = ses->heard;
+
+    ses->heard = 0;
+    if (state && ses->state != ZK_DEAD)
+        zk_session_changed(ses, state);
+}
+
+/* Let the library ping, give up a silent server or connect to another, and ask
+ * what it waits for. */
+static void drive_ask(struct zk_session *ses)
+{
+    struct timeval tv = {0, 0};
+    int interest = 0;
+
+    ses->sock = -1;
+    zookeeper_interest(ses->zh, &ses->sock, &interest, &tv);
+    ses->events = (interest & ZOOKEEPER_READ ? EPOLLIN : 0u) |
+                  (interest & ZOOKEEPER_WRITE ? EPOLLOUT : 0u);
+    ses->ask_at = hfi_now() + tv.tv_sec * 1000 + tv.tv_usec / 1000 + 1;
+}
+
+static void drive_set(struct zk_session *ses, uint32_t events)
+{
+    struct epoll_event ev = {.events = events | EPOLLONESHOT};
+
+    if (ses->sock >= 0 &&
+        epoll_ctl(ses->epoll_fd, EPOLL_CTL_MOD, ses->sock, &ev) < 0 &&
+        errno == ENOENT)
+        epoll_ctl(ses->epoll_fd, EPOLL_CTL_ADD, ses->sock, &ev);
+}
+
+/* What the driver's socket is ready for. */
+static int drive_ready(struct zk_session *ses)
+{
+    struct epoll_event ev = {0};
+
+    ses->armed = false;
+    if (epoll_wait(ses->epoll_fd, &ev, 1, 0) <= 0)
+        return 0;
+    return (ev.events & ~(uint32_t)EPOLLOUT ? ZOOKEEPER_READ : 0) |
+           (ev.events & EPOLLOUT ? ZOOKEEPER_WRITE : 0);
+}
+
+/* Take in what has come; with the mutex held and the session up. */
+static void drive_process(struct zk_session *ses, int events)
+{
+    int rc = zookeeper_process(ses->zh, events);
+
+    /* Each call takes one message. */
+    while (rc == ZOK && (ses->pending || !hfi_link_alone(&ses->errands)))
+        rc = zookeeper_process(ses->zh, ZOOKEEPER_READ);
+    drive_settle(ses);
+}
+
+/* ---- callers ----------------------------------------------------------- */
+
+/* zk_drive.c (3): the newest of those who wait will read for the longest. */
+void zk_pass(struct zk_session *ses)
+{
+    struct hfi_link *at;
+    struct zk_flight *fl;
+
+    if (ses->reading || ses->armed)
+        return;
+    for (at = ses->flights.prev; at != &ses->flights; at = at->prev) {
+        fl = hfi_container(at, struct zk_flight, link);
+        if (fl->waits && fl->pending) {
+            hfi_cond_wake(&fl->cond);
+            return;
+        }
+    }
+    if (ses->state != ZK_UP) {
+        hfi_bell_ring(&ses->bell);
+        return;
+    }
+    ses->armed = true;
+    drive_set(ses, ses->events);
+}
+
+void zk_read(struct zk_session *ses, const size_t *pending, int64_t deadline)
+{
+    pthread_mutex_t *mu = &ses->conn->mu;
+    struct pollfd pfd;
+    int64_t left;
+
+    ses->reading = true;
+    if (ses->armed)
+        drive_set(ses, 0);
+    ses->armed = false;
+    while (*pending && ses->state == ZK_UP && hfi_left_ms(deadline)) {
+        drive_ask(ses);
+        drive_settle(ses);
+        if (!*pending || ses->state != ZK_UP)
+            break;
+        pfd = (struct pollfd){ses->sock, (short)ses->events, 0};
+        left = hfi_left_ms(ses->ask_at < deadline ? ses->ask_at : deadline);
+        pthread_mutex_unlock(mu);
+        poll(&pfd, 1, left < 1000000 ? (int)left : 1000000);
+        pthread_mutex_lock(mu);
+        drive_process(ses, (pfd.revents & ~POLLOUT ? ZOOKEEPER_READ : 0) |
+                               (pfd.revents & POLLOUT ? ZOOKEEPER_WRITE : 0));
+    }
+    ses->reading = false;
+}
+
+/* ---- the driver -------------------------------------------------------- */
+
+/* What the library has to say goes nowhere: nothing of ours prints. */
+static void drive_log(const char *message)
+{
+    (void)message;
+}
+
+/* It formats what it would log in buffers that all handles share: make it not.
+ * This is the level of the library's copy in this module. */
+static void drive_hush(void)
+{
+    zoo_set_debug_level((ZooLogLevel)0);
+}
+
+static void drive_open(struct zk_session *ses)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    struct zk_conn *zc = ses->conn;
+
+    pthread_once(&once, drive_hush);
+    ses->zh = zookeeper_init2(zc->hosts, zk_watcher, (int)ses->asked_ms, NULL,
+                              ses, ZOO_NO_LOG_CLIENTENV, drive_log);
+    if (!ses->zh)
+        return;
+    /* Else it resolves all names anew each time it is asked for anything. */
+    zoo_set_servers_resolution_delay(ses->zh, -1);
+    if (zc->auth)
+        zoo_add_auth(ses->zh, "digest", zc->auth, (int)strlen(zc->auth), NULL,
+                     NULL);
+}
+
+/* The next step towards a connection, and when to take another.
+ * zk_drive.c (1) */
+static int64_t drive_connect(struct zk_session *ses)
+{
+    pthread_mutex_t *mu = &ses->conn->mu;
+    int events = drive_ready(ses);
+
+    pthread_mutex_unlock(mu);
+    if (events)
+        zookeeper_process(ses->zh, events);
+    if (!ses->heard) {
+        drive_ask(ses);
+        drive_set(ses, ses->events);
+    }
+    pthread_mutex_lock(mu);
+    if (!ses->heard)
+        return ses->ask_at;
+    drive_settle(ses);
+    return 0;
+}
+
+/* Hear what came unasked, see that the session lives on, and when to do so
+ * again. */
+static int64_t drive_listen(struct zk_session *ses)
+{
+    int events = drive_ready(ses);
+
+    if (ses->reading)
+        return hfi_now() + 100; /* Who reads sees to it. */
+    if (events)
+        drive_process(ses, events);
+    if (ses->state == ZK_UP)
+        drive_ask(ses);
+    drive_settle(ses);
+    zk_pass(ses);
+    return ses->state == ZK_UP ? ses->ask_at : 0;
+}
+
+static void drive_close(struct zk_session *ses)
+{
+    pthread_mutex_t *mu = &ses->conn->mu;
+
+    ses->shut = true;
+    pthread_mutex_unlock(mu);
+    if (ses->zh)
+        zookeeper_close(ses->zh);
+    pthread_mutex_lock(mu);
+    zk_flights_drop(ses);
+    zk_errands_drop(ses);
+    ses->done = true;
+    hfi_cond_wake(&ses->cond);
+}
+
+void *zk_drive(void *arg)
+{
+    struct zk_session *ses = arg;
+    pthread_mutex_t *mu = &ses->conn->mu;
+    int64_t until;
+
+    drive_open(ses);
+    pthread_mutex_lock(mu);
+    if (!ses->zh)
+        zk_session_died(ses);
+    while (ses->state != ZK_DEAD || ses->users) {
+        until = HFI_NEVER; /* A dead one waits for its users. */
+        if (ses->state == ZK_CONNECTING)
+            until = drive_connect(ses);
+        else if (ses->state == ZK_UP)
+            until = drive_listen(ses);
+        pthread_mutex_unlock(mu);
+        hfi_bell_wait(&ses->bell, ses->epoll_fd, until);
+        pthread_mutex_lock(mu);
+    }
+    drive_close(ses);
+    pthread_mutex_unlock(mu);
+    return NULL;
+}
