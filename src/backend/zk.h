@@ -86,6 +86,7 @@ struct zk_session {
     bool closing;      /* its end is our own doing */
     int64_t id;        /* what ephemeralOwner must be */
     int64_t asked_ms, got_ms;
+    int64_t proven_at; /* a majority has agreed to something sent then */
     unsigned users; /* calls under way; it is not freed meanwhile */
     struct hfi_link places, flights, errands;
 };
@@ -122,6 +123,7 @@ struct zk_place {
 struct zk_op {
     struct zk_flight *flight;
     int rc;
+    int64_t wrote_at; /* when it was sent, if a majority has to agree; or 0 */
     struct Stat stat;
     char *text; /* created path or data; ends with NUL */
     int len;
@@ -180,6 +182,7 @@ hf_status zk_flight_wait(struct zk_flight *, int64_t deadline);
 void zk_flight_end(struct zk_flight *); /* NULL is fine */
 void zk_flights_drop(struct zk_session *);
 void zk_sync(struct zk_flight *, const char *path);
+void zk_prove(struct zk_flight *, const char *path);
 void zk_create(struct zk_flight *, const char *path, const char *data,
                int mode);
 void zk_delete(struct zk_flight *, const char *path);

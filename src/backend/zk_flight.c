@@ -106,6 +106,9 @@ static void op_done(struct zk_op *op, int rc)
     if (fl->ses->shut)
         return;
     op->rc = rc;
+    if (op->wrote_at > fl->ses->proven_at &&
+        (rc == ZOK || rc == ZNONODE || rc == ZNODEEXISTS))
+        fl->ses->proven_at = op->wrote_at;
     fl->ses->pending--;
     if (--fl->pending)
         return;
@@ -221,6 +224,17 @@ static struct zk_op *op_new(struct zk_flight *fl)
     return op;
 }
 
+/* The same for one that changes something. */
+static struct zk_op *op_write(struct zk_flight *fl)
+{
+    int64_t now = hfi_now();
+    struct zk_op *op = op_new(fl);
+
+    if (op)
+        op->wrote_at = now;
+    return op;
+}
+
 /* The library took the request, or will never answer it. */
 static void op_sent(struct zk_op *op, int rc)
 {
@@ -248,6 +262,38 @@ void zk_sync(struct zk_flight *fl, const char *path)
     }
 }
 
+static void on_proof(int rc, const void *data)
+{
+    op_done(op_of(data), rc == ZNONODE ? ZOK : rc);
+}
+
+/* The same, from a leader that has not been deposed without its noticing: a
+ * frozen one that wakes up, or one that is cut off, answers a sync for a while.
+ * Its successor lets a session last for the full time from its own beginning,
+ * which is after the last write that was agreed to.  As long as that write is
+ * not older than what a session lasts longer than its leases, a sync will do;
+ * else a transaction that changes nothing asks the majority. */
+void zk_prove(struct zk_flight *fl, const char *path)
+{
+    struct zk_session *ses = fl->ses;
+    zoo_op_t check;
+    struct zk_op *op;
+    bool fresh;
+
+    pthread_mutex_lock(&ses->conn->mu);
+    fresh = ses->sole || hfi_now() - ses->proven_at <= ses->got_ms / 5;
+    pthread_mutex_unlock(&ses->conn->mu);
+    if (fresh) {
+        zk_sync(fl, path);
+        return;
+    }
+    op = op_write(fl);
+    if (!op)
+        return;
+    zoo_check_op_init(&check, path, -1);
+    op_sent(op, zoo_amulti(ses->zh, 1, &check, fl->results, on_proof, op));
+}
+
 const struct ACL_vector *zk_acl(const struct zk_conn *zc)
 {
     return zc->auth ? &ZOO_CREATOR_ALL_ACL : &ZOO_OPEN_ACL_UNSAFE;
@@ -256,7 +302,7 @@ const struct ACL_vector *zk_acl(const struct zk_conn *zc)
 void zk_create(struct zk_flight *fl, const char *path, const char *data,
                int mode)
 {
-    struct zk_op *op = op_new(fl);
+    struct zk_op *op = op_write(fl);
 
     if (op)
         op_sent(op, zoo_acreate2(fl->ses->zh, path, data, (int)strlen(data),
@@ -265,7 +311,7 @@ void zk_create(struct zk_flight *fl, const char *path, const char *data,
 
 void zk_delete(struct zk_flight *fl, const char *path)
 {
-    struct zk_op *op = op_new(fl);
+    struct zk_op *op = op_write(fl);
 
     if (op)
         op_sent(op, zoo_adelete(fl->ses->zh, path, -1, on_void, op));
@@ -301,7 +347,7 @@ void zk_children(struct zk_flight *fl, const char *path, bool watch)
 /* All of them or none; at most three. */
 void zk_multi(struct zk_flight *fl, int n, const zoo_op_t *ops)
 {
-    struct zk_op *op = op_new(fl);
+    struct zk_op *op = op_write(fl);
 
     if (op)
         op_sent(op, zoo_amulti(fl->ses->zh, n, ops, fl->results, on_void, op));

@@ -4,17 +4,19 @@
  *
  * The library keeps a session alive by itself, but it tells of its end only
  * when a server says so, and a server that is cut off from the leader goes on
- * answering.  So the proof is our own: a sync, which the leader must answer,
- * and behind it a look at each node, all in one row per session.  The core
- * counts from before it was sent.
+ * answering; so does a leader that has been deposed, until it notices.  So the
+ * proof is our own: a question that a majority has to answer (zk_prove()), and
+ * behind it a look at each node, all in one row per session.  The core counts
+ * from before it was sent.
  *
  * A lease of another length than its session's moves to a session that fits:
  * one transaction removes the node and makes it again, in the other session,
  * with the same name and thus the same place.
  *
  * INVARIANTS
- *  (1) HF_OK means: the leader answered after the call began, the node is
- *      there, and its owner is the session that we keep alive.
+ *  (1) HF_OK means: the leader answered after the call began, one that cannot
+ *      have been deposed for so long that it matters; the node is there, and
+ *      its owner is the session that we keep alive.
  *  (2) A node that moved bears the fence it had.  Nobody can come in between.
  *  (3) From the first heartbeat on a watch tells of a removal at once.
  */
@@ -103,7 +105,7 @@ static void renew_send(struct zk_conn *zc, struct renew_item *todo,
     if (!fl)
         return;
     todo[first].sender = true;
-    zk_sync(fl, todo[first].place->parent);
+    zk_prove(fl, todo[first].place->parent);
     for (i = first; i < n; i++) {
         if (!todo[i].place || todo[i].fl || todo[i].ses != ses)
             continue;

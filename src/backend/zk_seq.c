@@ -4,7 +4,7 @@
  *
  *   first try     create2 (ephemeral, sequential) and getChildren, together,
  *                 or create2 alone where its number will tell (zk_last.c)
- *   again         sync and getChildren, together
+ *   again         sync (zk_prove()) and getChildren, together
  *   busy          watch the node before ours, and only that one
  *   same owner    multi: the first still there, ours away, ours beside it
  *
@@ -13,8 +13,8 @@
  *      by its token before another is sent.
  *  (2) A claim is granted only if its node is there, belongs to the session
  *      that we have now, and has the lowest number, all of it seen by a server
- *      that had asked the leader after this call began.  The first try needs no
- *      sync: its create went through the leader.  Whose a node is, is known
+ *      that had asked the leader after this call began.  The first try needs
+ *      not ask: a majority agreed to its create.  Whose a node is, is known
  *      from the create's answer in this very session, or else read:
  *      place->fence is set by nothing else, and cleared with the session.
  *  (3) The fence is the czxid of the node that came first: those who come later
@@ -376,7 +376,7 @@ static hf_status seq_go_on(struct zk_session *ses, struct zk_place *place,
 
     if (!fl)
         return hfi_nomem(err);
-    zk_sync(fl, place->parent);
+    zk_prove(fl, place->parent);
     zk_children(fl, place->parent, false);
     if (!known)
         zk_get(fl, place->path);

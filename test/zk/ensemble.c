@@ -42,26 +42,44 @@ static void start_server(int id)
     CHECK_EQ(system(command), 0);
 }
 
-/* What a server says of itself: 'l'eader, 'f'ollower, or 0 if nothing. */
-static char mode_of(int id)
+/* What a server says of itself behind `label`; NULL if nothing. */
+static const char *ask(int id, const char *label)
 {
+    static char text[2048];
     struct sockaddr_in to = {.sin_family = AF_INET,
                              .sin_port = htons((uint16_t)number_of(id, "port")),
                              .sin_addr = {htonl(INADDR_LOOPBACK)}};
     struct timeval limit = {.tv_sec = 1};
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    char text[2048] = "", *mode;
     size_t len = 0;
     ssize_t n;
+    char *found;
 
+    memset(text, 0, sizeof(text));
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
     if (connect(fd, (struct sockaddr *)&to, sizeof(to)) == 0 &&
         send(fd, "srvr", 4, MSG_NOSIGNAL) == 4)
         while ((n = recv(fd, text + len, sizeof(text) - 1 - len, 0)) > 0)
             len += (size_t)n;
     close(fd);
-    mode = strstr(text, "Mode: ");
-    return mode ? mode[6] : 0;
+    found = strstr(text, label);
+    return found ? found + strlen(label) : NULL;
+}
+
+/* 'l'eader, 'f'ollower, or 0. */
+static char mode_of(int id)
+{
+    const char *mode = ask(id, "Mode: ");
+
+    return mode ? *mode : 0;
+}
+
+/* The last transaction that a server knows of. */
+static long long zxid_of(int id)
+{
+    const char *zxid = ask(id, "Zxid: ");
+
+    return zxid ? strtoll(zxid, NULL, 16) : -1;
 }
 
 static int find(char mode)
@@ -185,6 +203,28 @@ TEST_TIMEOUT(a_restart_of_all_costs_no_lock, 180)
 TEST_TIMEOUT(a_frozen_leader_costs_no_lock, 180)
 {
     outlast(freeze_leader, 60000);
+}
+
+/* A leader that was deposed and has not noticed answers reads and syncs; only
+ * for a transaction it needs the others. */
+TEST(a_heartbeat_asks_a_majority)
+{
+    struct hf_lock_opts opts = zkt_opts(2000);
+    const char *key = zkt_key("k");
+    hf_client *client;
+    long long before;
+    hf_lock *lk;
+
+    await_all();
+    client = zkt_open(zkt_url("?ttl=2s"));
+    CHECK_OK(hf_acquire(client, key, 20000, &opts, &lk, &t_err));
+    t_sleep_ms(300);
+    before = zxid_of(1);
+    CHECK_GT(before, 0);
+    t_poll_until(zxid_of(1) >= before + 2, 10000);
+    CHECK(hf_held(lk));
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_close(client);
 }
 
 /* The only server that answers has lost its quorum: it goes on for a while, and
