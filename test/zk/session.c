@@ -45,6 +45,39 @@ TEST(a_holder_knows_of_its_loss_before_the_server_ends_the_session)
     zkt_end();
 }
 
+/* The server hears the client and keeps its session; the client hears nothing,
+ * so it cannot know that. */
+TEST(a_holder_whose_answers_are_lost_knows_it_and_leaves_nothing)
+{
+    struct hf_lock_opts opts = zkt_opts(2000);
+    const char *key = zkt_key("k");
+    struct zkt_proxy proxy;
+    struct zkt_node node;
+    hf_client *client, *other;
+    hf_lock *lk, *next;
+
+    zkt_begin();
+    zkt_proxy_start(&proxy);
+    client = zkt_open(zkt_proxy_url(&proxy, ""));
+    other = zkt_open(zkt_url(""));
+    CHECK_OK(hf_acquire(client, key, 0, &opts, &lk, &t_err));
+    CHECK(zkt_first(zkt_path(key), &node));
+    atomic_store(&proxy.deaf, 1);
+    t_poll_until(!hf_held(lk), 10000);
+    CHECK(zkt_read(node.path, &node));
+    atomic_store(&proxy.deaf, 0);
+    CHECK_OK(hf_acquire(other, key, 20000, &opts, &next, &t_err));
+    CHECK_GT(hf_fence(next), hf_fence(lk));
+    CHECK_STATUS(hf_release(lk, &t_err), HF_LOST);
+    CHECK(hf_held(next));
+    CHECK_OK(hf_release(next, &t_err));
+    CHECK_EQ(zkt_children(zkt_path(key)), 0);
+    hf_close(client);
+    hf_close(other);
+    zkt_proxy_stop(&proxy);
+    zkt_end();
+}
+
 TEST(a_waiter_whose_session_ended_is_granted_only_under_a_new_one)
 {
     struct hf_lock_opts opts = zkt_opts(20000);

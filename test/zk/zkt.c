@@ -397,8 +397,9 @@ static void *proxy_run(void *arg)
         for (i = 0; i < LINKS; i++) {
             fds[2 * i] =
                 (struct pollfd){.fd = links[i].client, .events = POLLIN};
-            fds[2 * i + 1] =
-                (struct pollfd){.fd = links[i].server, .events = POLLIN};
+            fds[2 * i + 1] = (struct pollfd){
+                .fd = atomic_load(&proxy->deaf) ? -1 : links[i].server,
+                .events = POLLIN};
         }
         if (poll(fds, 2 * LINKS + 1, 10) <= 0 || atomic_load(&proxy->frozen))
             continue;

@@ -52,6 +52,7 @@ struct zkt_proxy {
     int listener, port, target;
     atomic_int stop;
     atomic_int frozen; /* nothing is passed on, nothing is closed */
+    atomic_int deaf;   /* the same for what the server says */
     atomic_int cut;    /* enum zkt_cut, of the request when `left` is 0 */
     atomic_int left;   /* requests before that */
     atomic_int cuts;   /* how often it happened */
@@ -61,6 +62,23 @@ struct zkt_proxy {
 void zkt_proxy_start(struct zkt_proxy *proxy);
 void zkt_proxy_stop(struct zkt_proxy *proxy);
 const char *zkt_proxy_url(struct zkt_proxy *proxy, const char *options);
+
+/* ---- an ensemble ------------------------------------------------------- */
+
+enum { ZKT_SERVERS = 3 }; /* called 1, 2 and 3 */
+
+long zkt_number_of(int id, const char *what); /* "port", "pid" */
+void zkt_signal_server(int id, int sig);
+void zkt_start_server(int id);
+char zkt_mode_of(int id); /* 'l'eader, 'f'ollower, or 0 if it does not serve */
+long long zkt_zxid_of(int id); /* the last transaction that it knows of */
+int zkt_server(char mode);     /* one of that mode; waits for it */
+void zkt_await_all(void);
+void zkt_cut(int id, bool in, bool out);
+void zkt_heal(void);
+
+/* A lock that is held and one that is waited for outlast `harm`. */
+void zkt_outlast(void (*harm)(void), int64_t ttl_ms);
 
 /* ---- locks ------------------------------------------------------------- */
 
