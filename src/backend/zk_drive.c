@@ -33,11 +33,19 @@
 
 #include "../banned.h"
 
-/* The library is linked with these calls going here.  Its sockets are to be
- * close-on-exec from the start.  It sends the length of a request, four bytes,
- * before the request: they shall travel together.  And its numbers for requests
- * come from a counter that is not safe for threads, in which several handles
- * would disturb each other; negative numbers have meanings of their own. */
+/* The library is linked with these calls going here.
+ *
+ * Its sockets are to be close-on-exec from the start.
+ *
+ * It sends the length of a request, four bytes, before the request: they shall
+ * travel together.  And when it cannot send it closes the socket but forgets to
+ * answer what was sent before, and takes the next connection's answers for
+ * theirs.  So it is told that there is no room: it will find out when it reads,
+ * and that it does well.
+ *
+ * Its numbers for requests come from a counter that is not safe for threads, in
+ * which several handles would disturb each other; negative ones have meanings of
+ * their own. */
 int __real_socket(int domain, int type, int protocol);
 int __wrap_socket(int domain, int type, int protocol);
 ssize_t __real_send(int fd, const void *buf, size_t len, int flags);
@@ -51,7 +59,11 @@ int __wrap_socket(int domain, int type, int protocol)
 
 ssize_t __wrap_send(int fd, const void *buf, size_t len, int flags)
 {
-    return __real_send(fd, buf, len, len == 4 ? flags | MSG_MORE : flags);
+    ssize_t n = __real_send(fd, buf, len, len == 4 ? flags | MSG_MORE : flags);
+
+    if (n < 0)
+        errno = EAGAIN;
+    return n;
 }
 
 int32_t __wrap_get_xid(void)

@@ -12,7 +12,7 @@
  *      and belongs to our session: so a create without an answer is confirmed.
  *  (3) Fence is the czxid, also of a node that changed sessions (in its data).
  *  (4) Who waits leaves no trace that a holder could see, so a lease lingers
- *      for three seconds at most, whatever linger_ms says.
+ *      for a second at most, whatever linger_ms says.
  *
  * LIMITS  Removing is not conditional on the czxid, which ZooKeeper cannot do:
  * it is compared just before.  An operator who removes the node by hand in

@@ -29,7 +29,7 @@
 #define GUARD_AFTER_MS 2
 
 /* So long does a lease linger that nobody can ask for. */
-#define YIELD_AFTER_MS 3000
+#define YIELD_AFTER_MS 1000
 
 struct zk_place *zk_place_find(struct zk_conn *zc, const char *token)
 {
