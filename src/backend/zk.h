@@ -87,7 +87,7 @@ struct zk_session {
     int64_t id;        /* what ephemeralOwner must be */
     int64_t asked_ms, got_ms;
     int64_t proven_at; /* a majority has agreed to something sent then */
-    unsigned users; /* calls under way; it is not freed meanwhile */
+    unsigned users;    /* calls under way; it is not freed meanwhile */
     struct hfi_link places, flights, errands;
 };
 
