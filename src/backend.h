@@ -86,7 +86,8 @@ struct hfi_conn {
     unsigned traits;          /* be->traits, to which open() may add */
     atomic_bool listening;    /* watch() costs nothing now */
     char endpoint[256];       /* for messages; never a password */
-    char warning[256];        /* doubts about this set-up, or "" */
+    char warning[256];        /* doubts about this set-up, or ""; open() may
+                               * write it, later only hfi_warn() */
 };
 
 /* Traits that only the core needs to know, beside enum hf_trait. */
@@ -179,6 +180,8 @@ void hfi_wanted(struct hfi_conn *, const char *key); /* somebody asks for it */
 void hfi_gone(struct hfi_conn *, const char *key, const char *token,
               hf_loss reason);            /* this grant is no more */
 void hfi_pump_changed(struct hfi_conn *); /* ask pump_fd() again */
+void hfi_warn(struct hfi_conn *,
+              const char *text); /* the set-up is doubtful after all */
 
 /* The backend for a URL scheme, loaded if it is a module. */
 hf_status hfi_backend_find(const char *scheme, const struct hfi_backend **ret,

@@ -228,7 +228,9 @@ hf_status hf_describe(hf_client *c, struct hf_service *ret,
     ret->traits = c->conn->traits & 0xffffffu;
     snprintf(ret->scheme, sizeof(ret->scheme), "%s", *scheme);
     snprintf(ret->endpoint, sizeof(ret->endpoint), "%s", c->conn->endpoint);
+    pthread_mutex_lock(&c->mu);
     snprintf(ret->warning, sizeof(ret->warning), "%s", c->conn->warning);
+    pthread_mutex_unlock(&c->mu);
     return HF_OK;
 }
 

@@ -203,6 +203,13 @@ void hfi_pump_changed(struct hfi_conn *conn)
     hfi_bell_ring(&conn->client->bell);
 }
 
+void hfi_warn(struct hfi_conn *conn, const char *text)
+{
+    pthread_mutex_lock(&conn->client->mu);
+    snprintf(conn->warning, sizeof(conn->warning), "%s", text);
+    pthread_mutex_unlock(&conn->client->mu);
+}
+
 void *hfi_keeper_run(void *client)
 {
     struct hf_client *c = client;
