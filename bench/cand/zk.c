@@ -3,23 +3,23 @@
  * zk.c - the plain ZooKeeper library as a candidate.
  *
  * A pair creates an ephemeral sequential node and deletes it, without looking
- * whether it is the first: two writes, asynchronous calls that are waited for.
- * All threads share a session.  The library has no way to wait for a lock.
+ * whether it is the first: two writes, asynchronous calls that are waited for by
+ * whoever made them.  Each thread has a session, since the library without
+ * threads is for one at a time.  It has no way to wait for a lock.
  */
 #include "cand.h"
 
-#include <pthread.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 #include <zookeeper/zookeeper.h>
 
-static zhandle_t *zh;
+/* Nobody pings while a candidate is idle. */
+#define SESSION_MS 600000
 
 struct conn {
-    pthread_mutex_t mu;
-    pthread_cond_t cond;
+    zhandle_t *zh;
     bool done, made;
     int rc;
     char path[256];
@@ -31,56 +31,78 @@ static void nothing(zhandle_t *handle, int type, int state, const char *path,
     (void)handle, (void)type, (void)state, (void)path, (void)ctx;
 }
 
-static void *conn_open(void)
-{
-    struct conn *conn = bench_alloc(sizeof(*conn));
-
-    pthread_mutex_init(&conn->mu, NULL);
-    pthread_cond_init(&conn->cond, NULL);
-    if (zh)
-        return conn;
-    zoo_set_debug_level(ZOO_LOG_LEVEL_ERROR);
-    zh = zookeeper_init(getenv("HF_ZK_HOSTS"), nothing, 20000, NULL, NULL, 0);
-    while (zh && zoo_state(zh) != ZOO_CONNECTED_STATE)
-        usleep(1000);
-    if (!zh)
-        bench_die("no connection");
-    zoo_create(zh, "/raw", "", 0, &ZOO_OPEN_ACL_UNSAFE, 0, NULL, 0);
-    return conn;
-}
-
-static void answered(struct conn *conn, int rc)
-{
-    pthread_mutex_lock(&conn->mu);
-    conn->rc = rc;
-    conn->done = true;
-    pthread_cond_signal(&conn->cond);
-    pthread_mutex_unlock(&conn->mu);
-}
-
 static void on_created(int rc, const char *path, const void *data)
 {
     struct conn *conn = (struct conn *)(uintptr_t)data;
 
     if (!rc)
         snprintf(conn->path, sizeof(conn->path), "%s", path);
-    answered(conn, rc);
+    conn->rc = rc;
+    conn->done = true;
 }
 
 static void on_deleted(int rc, const void *data)
 {
-    answered((struct conn *)(uintptr_t)data, rc);
+    struct conn *conn = (struct conn *)(uintptr_t)data;
+
+    conn->rc = rc;
+    conn->done = true;
+}
+
+/* Wait for something and take it in. */
+static void turn(zhandle_t *zh)
+{
+    struct timeval tv = {0, 0};
+    struct pollfd pfd = {.fd = -1};
+    int interest = 0;
+
+    zookeeper_interest(zh, &pfd.fd, &interest, &tv);
+    pfd.events = (short)((interest & ZOOKEEPER_READ ? POLLIN : 0) |
+                         (interest & ZOOKEEPER_WRITE ? POLLOUT : 0));
+    poll(&pfd, 1, (int)(tv.tv_sec * 1000 + tv.tv_usec / 1000 + 1));
+    zookeeper_process(zh, (pfd.revents & ~POLLOUT ? ZOOKEEPER_READ : 0) |
+                              (pfd.revents & POLLOUT ? ZOOKEEPER_WRITE : 0));
 }
 
 static void finish(struct conn *conn)
 {
-    pthread_mutex_lock(&conn->mu);
     while (!conn->done)
-        pthread_cond_wait(&conn->cond, &conn->mu);
+        turn(conn->zh);
     conn->done = false;
-    pthread_mutex_unlock(&conn->mu);
-    if (conn->rc)
+    if (conn->rc && conn->rc != ZNODEEXISTS)
         bench_die("%s", zerror(conn->rc));
+}
+
+static void make(struct conn *conn, const char *path, const char *data, int len,
+                 int mode)
+{
+    zoo_acreate(conn->zh, path, data, len, &ZOO_OPEN_ACL_UNSAFE, mode,
+                on_created, conn);
+    finish(conn);
+}
+
+static void *conn_open(void)
+{
+    struct conn *conn = bench_alloc(sizeof(*conn));
+
+    zoo_set_debug_level(ZOO_LOG_LEVEL_ERROR);
+    conn->zh = zookeeper_init(getenv("HF_ZK_HOSTS"), nothing, SESSION_MS, NULL,
+                              NULL, 0);
+    if (!conn->zh)
+        bench_die("no connection");
+    zoo_set_servers_resolution_delay(conn->zh, -1);
+    while (zoo_state(conn->zh) != ZOO_CONNECTED_STATE)
+        turn(conn->zh);
+    make(conn, "/raw", "", 0, 0);
+    return conn;
+}
+
+static void conn_close(void *arg)
+{
+    struct conn *conn = arg;
+
+    zookeeper_close(conn->zh);
+    free(conn);
 }
 
 static void take(void *arg, const char *key)
@@ -91,12 +113,10 @@ static void take(void *arg, const char *key)
     memset(data, 'x', sizeof(data)); /* about what holdfast writes there */
     snprintf(path, sizeof(path), "/raw/%s", key);
     if (!conn->made)
-        zoo_create(zh, path, "", 0, &ZOO_OPEN_ACL_UNSAFE, 0, NULL, 0);
+        make(conn, path, "", 0, 0);
     conn->made = true;
     snprintf(path, sizeof(path), "/raw/%s/lock-", key);
-    zoo_acreate(zh, path, data, sizeof(data), &ZOO_OPEN_ACL_UNSAFE,
-                ZOO_EPHEMERAL_SEQUENTIAL, on_created, conn);
-    finish(conn);
+    make(conn, path, data, sizeof(data), ZOO_EPHEMERAL_SEQUENTIAL);
 }
 
 static void give(void *arg, const char *key)
@@ -104,7 +124,7 @@ static void give(void *arg, const char *key)
     struct conn *conn = arg;
 
     (void)key;
-    zoo_adelete(zh, conn->path, -1, on_deleted, conn);
+    zoo_adelete(conn->zh, conn->path, -1, on_deleted, conn);
     finish(conn);
 }
 
@@ -113,7 +133,7 @@ int main(void)
     static const struct cand_kind kind = {
         .name = "zk",
         .open = conn_open,
-        .close = free,
+        .close = conn_close,
         .take = take,
         .give = give,
     };

@@ -128,21 +128,6 @@ static hf_status zk_options(struct zk_conn *zc, const struct hfi_url *url,
     return hfi_url_duration(url, "ttl", &zc->ttl_ms, err);
 }
 
-/* Say what the server made of the length that we asked for. */
-static void zk_warn(struct zk_conn *zc, const struct zk_session *ses)
-{
-    if (ses->got_ms > ses->asked_ms)
-        snprintf(zc->base.warning, sizeof(zc->base.warning),
-                 "the server's sessions last at least %lld ms: a dead holder's "
-                 "lock passes on no sooner",
-                 (long long)ses->got_ms);
-    else if (ses->got_ms < ses->asked_ms)
-        snprintf(zc->base.warning, sizeof(zc->base.warning),
-                 "the server's sessions last at most %lld ms: no ttl may be "
-                 "longer than %lld",
-                 (long long)ses->got_ms, (long long)ses->got_ms * 4 / 5);
-}
-
 static hf_status zk_open(struct hfi_conn *conn, const struct hfi_url *url,
                          int64_t deadline, struct hf_error *err)
 {
@@ -166,11 +151,9 @@ static hf_status zk_open(struct hfi_conn *conn, const struct hfi_url *url,
         st = zk_root(zc, url, err);
     if (!st)
         st = zk_session_any(zc, deadline, &ses, err);
-    if (st)
-        return st;
-    zk_warn(zc, ses);
-    zk_session_put(ses);
-    return HF_OK;
+    if (!st)
+        zk_session_put(ses);
+    return st;
 }
 
 static void zk_close(struct hfi_conn *conn)

@@ -85,6 +85,26 @@ void zk_session_died(struct zk_session *ses)
     }
 }
 
+/* Say what the server made of the length that we asked for. */
+static void session_warn(struct zk_session *ses)
+{
+    char text[160];
+
+    if (ses->got_ms > ses->asked_ms)
+        snprintf(text, sizeof(text),
+                 "the server's sessions last at least %lld ms: a dead holder's "
+                 "lock passes on no sooner",
+                 (long long)ses->got_ms);
+    else if (ses->got_ms < ses->asked_ms)
+        snprintf(text, sizeof(text),
+                 "the server's sessions last at most %lld ms: no ttl may be "
+                 "longer than %lld",
+                 (long long)ses->got_ms, (long long)ses->got_ms * 4 / 5);
+    else
+        return;
+    hfi_warn(&ses->conn->base, text);
+}
+
 /* Connected, for the first time or again: finish what could not be done, and
  * let everyone look for what they may have missed. */
 static void session_came_up(struct zk_session *ses)
@@ -96,6 +116,7 @@ static void session_came_up(struct zk_session *ses)
     ses->id = zoo_client_id(ses->zh)->client_id;
     ses->got_ms = zoo_recv_timeout(ses->zh);
     ses->state = ZK_UP;
+    session_warn(ses);
     zk_ask_alone(ses);
     hfi_cond_wake(&ses->cond);
     for (at = ses->places.next; at != &ses->places; at = next) {

@@ -297,7 +297,9 @@ TEST(a_ttl_beyond_the_servers_sessions_is_refused_with_the_limit)
 TEST(a_clamped_session_is_warned_of)
 {
     struct hf_service about = {.size = sizeof(about)};
+    struct hf_lock_opts opts = HF_LOCK_OPTS_INIT;
     hf_client *client = zkt_open(zkt_url("?ttl=100ms"));
+    hf_lock *lk;
 
     CHECK_OK(hf_describe(client, &about, &t_err));
     CHECK(strstr(about.warning, "1000 ms") != NULL);
@@ -309,6 +311,11 @@ TEST(a_clamped_session_is_warned_of)
     client = zkt_open(zkt_url(""));
     CHECK_OK(hf_describe(client, &about, &t_err));
     CHECK_STR(about.warning, "");
+    opts.ttl_ms = 500; /* Also for a lease of another length. */
+    CHECK_OK(hf_acquire(client, zkt_key("k"), 0, &opts, &lk, &t_err));
+    CHECK_OK(hf_release(lk, &t_err));
+    CHECK_OK(hf_describe(client, &about, &t_err));
+    CHECK(strstr(about.warning, "1000 ms") != NULL);
     hf_close(client);
 }
 
