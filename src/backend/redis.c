@@ -24,8 +24,6 @@
  */
 #include "redis.h"
 
-#include <unistd.h>
-
 #include "../env.h"
 #include "../mem.h"
 
@@ -237,16 +235,16 @@ static void open_names(struct redis_conn *rc, const struct hfi_url *url)
 {
     char where[300];
     unsigned char id[8];
-    int i, len;
+    int i;
 
     hfi_endpoint_name(&rc->ends[0], where, sizeof(where));
     snprintf(rc->base.endpoint, sizeof(rc->base.endpoint), "%s:%.200s",
              url->scheme, where);
-    len = snprintf(rc->channel, sizeof(rc->channel), "%swake:", rc->prefix);
     hfi_random(id, sizeof(id));
     for (i = 0; i < (int)sizeof(id); i++)
-        snprintf(rc->channel + len + 2 * i, 3, "%02x", id[i]);
+        snprintf(rc->id + 2 * i, 3, "%02x", id[i]);
     redis_script_digest(redis_script, rc->script_id);
+    redis_script_digest(redis_bare_script, rc->bare_id);
 }
 
 static hf_status redis_open(struct hfi_conn *conn, const struct hfi_url *url,
@@ -258,10 +256,8 @@ static hf_status redis_open(struct hfi_conn *conn, const struct hfi_url *url,
     hf_status st;
     size_t i;
 
-    pthread_mutex_init(&rc->sub_mu, NULL);
-    pthread_cond_init(&rc->sub_connected, NULL);
-    atomic_init(&rc->sub_fd, -1);
     hfi_mux_init(&rc->mux, redis_find, redis_hello, rc);
+    redis_sub_init(&rc->sub, rc, &rc->mux, -1);
     hfi_mux_init(&rc->wait_mux, redis_find, redis_hello, rc);
     rc->opened = true;
     st = open_options(rc, url, err);
@@ -296,8 +292,8 @@ static void redis_close(struct hfi_conn *conn)
 
     if (!rc->opened)
         return;
-    redis_sub_close(rc);
     redis_cluster_close(rc);
+    redis_sub_fini(&rc->sub);
     hfi_mux_fini(&rc->mux);
     hfi_mux_fini(&rc->wait_mux);
     if (rc->tls)
@@ -306,20 +302,17 @@ static void redis_close(struct hfi_conn *conn)
         explicit_bzero(rc->password, strlen(rc->password));
     hfi_free(rc->password);
     hfi_free(rc->user);
-    pthread_cond_destroy(&rc->sub_connected);
-    pthread_mutex_destroy(&rc->sub_mu);
     rc->opened = false;
 }
 
 static void redis_forget(struct hfi_conn *conn)
 {
     struct redis_conn *rc = (struct redis_conn *)conn;
-    int fd = atomic_exchange(&rc->sub_fd, -1);
 
     hfi_mux_forget(&rc->mux);
     hfi_mux_forget(&rc->wait_mux);
-    if (fd >= 0)
-        close(fd);
+    redis_sub_forget(&rc->sub);
+    redis_cluster_forget(rc);
 }
 
 static const char *const redis_schemes[] = {

@@ -6,14 +6,18 @@
  *   redis_hello.c   how a connection begins
  *   redis_lock.c    taking, keeping, giving back, waking
  *   redis_look.c    inspect, list, break
+ *   redis_renew.c   keeping many locks at once
+ *   redis_bare.c    locks that are a key and nothing else
  *   redis_cluster.c which node of a cluster has a key
+ *   redis_step.c    commands that go where their key is
  *   redis_script.c  the steps that must be atomic, in Lua; names of keys
  *   redis_call.c    commands and replies over the shared connection
- *   redis_sub.c     wake-ups, over a connection of their own
+ *   redis_sub.c     wake-ups, over connections of their own
  */
 #ifndef HFI_BACKEND_REDIS_H
 #define HFI_BACKEND_REDIS_H
 
+#include "../env.h"
 #include "../net/mux.h"
 #include "../net/resp.h"
 
@@ -24,22 +28,44 @@ enum redis_acquire {
     REDIS_SETNX   /* SETNX and PEXPIRE in a script, and nothing else */
 };
 
+/* A connection on which one server tells us things. */
+struct redis_sub {
+    struct redis_conn *rc;
+    struct hfi_mux *mux;   /* the server that it is to */
+    int node;              /* the number of that in its cluster, or -1 */
+    pthread_mutex_t mu;    /* guards what follows */
+    struct hfi_cond put;   /* it is not `taken` any more */
+    struct mux_link *link; /* NULL: not connected */
+    bool taken;            /* somebody connects it, or subscribes on it */
+    unsigned channels;     /* that it has */
+    atomic_int fd;         /* of `link`, or -1 */
+};
+
 /* A master of a cluster, or what was one. */
 struct redis_node {
     struct redis_conn *rc;
     struct hfi_endpoint at;
     struct hfi_mux mux;
+    struct redis_sub sub;
+    atomic_bool sick; /* it did not answer, and has not since */
 };
 
 #define REDIS_SLOTS     16384
 #define REDIS_NODES_MAX 255
 
 struct redis_cluster {
-    pthread_mutex_t mu; /* for adding nodes */
+    pthread_mutex_t mu; /* for adding nodes, and guards the last four */
     struct redis_node *nodes[REDIS_NODES_MAX];
     atomic_uint nnodes;
-    atomic_uchar slots[REDIS_SLOTS]; /* index into `nodes` */
-    _Atomic int64_t read_at;         /* when the map was last read */
+    atomic_uchar slots[REDIS_SLOTS];    /* index into `nodes` */
+    atomic_uchar heard[REDIS_SLOTS];    /* 1 + where its channel is heard */
+    atomic_ushort waiters[REDIS_SLOTS]; /* who want to hear it */
+    _Atomic int64_t asked_at;           /* when a slot was last found moving */
+    int epoll;                          /* hears the subs of all nodes */
+    struct hfi_cond stirred;
+    struct hfi_thread mender; /* see redis_cluster.c (3) */
+    bool stale;               /* the map is to be read */
+    bool closing;
 };
 
 struct redis_conn {
@@ -57,16 +83,25 @@ struct redis_conn {
     bool fair;
     int replicas;       /* that must have a grant */
     char script_id[41]; /* SHA-1 of the script */
+    char bare_id[41];   /* and of that for bare locks */
     struct hfi_mux mux;
     struct hfi_mux
         wait_mux; /* for grants that WAIT, and would hold up others */
 
-    char channel[192];      /* where this client is told things */
-    pthread_mutex_t sub_mu; /* guards what follows */
-    pthread_cond_t sub_connected;
-    struct mux_link *sub; /* NULL: not connected */
-    bool sub_connecting;
-    atomic_int sub_fd; /* of `sub`, or -1 */
+    atomic_bool few_replicas; /* the last WAIT was in vain */
+    atomic_uint lacks; /* enum redis_native: what the server does not know */
+
+    char id[17];          /* part of the names of this client's channels */
+    struct redis_sub sub; /* of one server */
+};
+
+/* Commands that newer servers have. */
+enum redis_native {
+    REDIS_SHARDED = 1 << 0, /* SSUBSCRIBE, SPUBLISH: 7.0 */
+    REDIS_NX_GET = 1 << 1,  /* SET NX GET: 7.0 */
+    REDIS_IFEQ = 1 << 2,    /* SET IFEQ: Valkey 8.1, Redis 8.4 */
+    REDIS_DELIFEQ = 1 << 3, /* DELIFEQ: Valkey 9.0 */
+    REDIS_DELEX = 1 << 4    /* DELEX IFEQ: Redis 8.4 */
 };
 
 /* A waiter whose turn has come must take it up within this. */
@@ -85,7 +120,6 @@ struct redis_names {
 };
 
 extern const char redis_script[];
-extern const char redis_script_setnx[];
 
 void redis_script_digest(const char *script, char ret[41]);
 void redis_name(const struct redis_conn *, const char *key,
@@ -115,16 +149,6 @@ hf_status redis_command(struct redis_conn *, struct hfi_mux *, int argc,
                         const char **argv, redisReply **ret, int64_t deadline,
                         struct hf_error *);
 
-/* One step of the script on a key, on the server that has it (NULL) or on this
- * one.  `argc` arguments follow the operation,
- * token, owner, fairness and key, which come from the claim. */
-void redis_step_add(struct redis_conn *, struct redis_batch *, char op,
-                    const struct hfi_claim *, int argc, const char **argv,
-                    bool whole);
-hf_status redis_step(struct redis_conn *, struct hfi_mux *, char op,
-                     const struct hfi_claim *, int argc, const char **argv,
-                     redisReply **ret, int64_t deadline, struct hf_error *);
-
 /* A number in a reply, 0 if there is none; and a reply that is none of ours. */
 uint64_t redis_number(const redisReply *);
 hf_status redis_nonsense(struct redis_conn *, struct hf_error *);
@@ -146,28 +170,88 @@ hf_status redis_hello_send(struct redis_conn *, struct mux_link *, int argc,
                            const char **argv, redisReply **reply,
                            int64_t deadline, struct hf_error *);
 
+/* ---- redis_step.c ------------------------------------------------------ */
+
+/* A command about one key.  A script is called by its digest. */
+struct redis_order {
+    const char *script; /* NULL: it is none */
+    int argc;
+    const char *argv[24];
+};
+
+void redis_order_add(struct redis_batch *, const struct redis_order *,
+                     bool whole);
+
+/* Give it to the server that has the key (NULL) or to this one, following the
+ * key to where it has gone; an error reply becomes a status. */
+hf_status redis_order(struct redis_conn *, struct hfi_mux *, const char *key,
+                      const struct redis_order *, redisReply **ret,
+                      int64_t deadline, struct hf_error *);
+
+/* One step of the script on a key.  `argc` arguments follow the operation,
+ * token, owner, fairness and key, which come from the claim. */
+void redis_step_add(struct redis_conn *, struct redis_batch *, char op,
+                    const struct hfi_claim *, int argc, const char **argv);
+hf_status redis_step(struct redis_conn *, struct hfi_mux *, char op,
+                     const struct hfi_claim *, int argc, const char **argv,
+                     redisReply **ret, int64_t deadline, struct hf_error *);
+
 /* ---- redis_cluster.c --------------------------------------------------- */
 
-/* The connection to whoever has the key. */
+/* The slot of a key, and the connection to whoever has it. */
+unsigned redis_key_slot(const struct redis_conn *, const char *key);
 struct hfi_mux *redis_route(struct redis_conn *, const char *key);
 
 /* The one that an error reply names as having it, or NULL. */
 struct hfi_mux *redis_redirect(struct redis_conn *, const redisReply *,
                                bool *ask);
 
-/* Read anew who has what. */
-hf_status redis_map(struct redis_conn *, int64_t deadline, struct hf_error *);
+/* Whoever was asked there did not get an answer.  Does nothing where there is
+ * no cluster. */
+void redis_doubt(struct redis_conn *, const struct hfi_mux *);
+
+/* Are slots moving, so that wake-ups may go astray? */
+bool redis_is_moving(struct redis_conn *);
+
+/* Has it been silent since, so that nobody should wait for it? */
+bool redis_is_sick(struct redis_conn *, const struct hfi_mux *);
+
+/* Does the node have any slot, that is, keys of its own? */
+bool redis_has_slots(const struct redis_cluster *, unsigned node);
+
 hf_status redis_cluster_open(struct redis_conn *, int64_t deadline,
                              struct hf_error *);
 void redis_cluster_close(struct redis_conn *);
+void redis_cluster_forget(struct redis_conn *);
+
+/* ---- redis_bare.c ------------------------------------------------------ */
+
+extern const char redis_bare_script[];
+
+/* A lock that is nothing but its key: SET NX PX, or SETNX and PEXPIRE. */
+hf_status redis_bare_take(struct redis_conn *, struct hfi_mux *,
+                          const struct hfi_claim *, int64_t deadline,
+                          struct hf_error *);
+hf_status redis_bare_release(struct redis_conn *, const struct hfi_claim *,
+                             int64_t deadline, struct hf_error *);
+
+/* Renew a key that is ours, and look at nothing beside it: at once, or in a
+ * batch, whose reply is an integer: 1 done, 0 not there, 2 another's. */
+void redis_bare_renew(struct redis_conn *, struct hfi_renewal *,
+                      int64_t deadline, struct hf_error *);
+void redis_bare_renew_add(struct redis_conn *, struct redis_batch *,
+                          const struct hfi_renewal *);
+
+/* ---- redis_renew.c ----------------------------------------------------- */
+
+void redis_renew(struct hfi_conn *, struct hfi_renewal *, size_t n,
+                 int64_t deadline, struct hf_error *);
 
 /* ---- redis_lock.c ------------------------------------------------------ */
 
 hf_status redis_try_acquire(struct hfi_conn *, const struct hfi_claim *,
                             struct hfi_grant *, struct hfi_busy *,
                             int64_t deadline, struct hf_error *);
-void redis_renew(struct hfi_conn *, struct hfi_renewal *, size_t n,
-                 int64_t deadline, struct hf_error *);
 hf_status redis_release(struct hfi_conn *, const struct hfi_claim *,
                         struct hfi_grant *, int64_t deadline,
                         struct hf_error *);
@@ -190,10 +274,24 @@ hf_status redis_break(struct hfi_conn *, const char *key, uint64_t fence,
 
 /* ---- redis_sub.c ------------------------------------------------------- */
 
-hf_status redis_sub_ensure(struct redis_conn *, int64_t deadline,
-                           struct hf_error *);
+#define REDIS_CHANNEL_MAX 192
+
+/* Where this client is told about a key. */
+void redis_channel(struct redis_conn *, const char *key,
+                   char ret[REDIS_CHANNEL_MAX]);
+
+/* Be listening there. */
+hf_status redis_sub_ensure(struct redis_conn *, const char *key,
+                           int64_t deadline, struct hf_error *);
+
+/* One more, or one less, who wants to be told. */
+void redis_sub_want(struct redis_conn *, const char *key, int more);
+
+void redis_sub_init(struct redis_sub *, struct redis_conn *, struct hfi_mux *,
+                    int node);
+void redis_sub_fini(struct redis_sub *);
+void redis_sub_forget(struct redis_sub *);
 int redis_sub_fd(struct hfi_conn *);
 void redis_sub_pump(struct hfi_conn *);
-void redis_sub_close(struct redis_conn *);
 
 #endif

@@ -1,19 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
  * redis_call.c - commands and replies over the shared connection.
- *
- * Scripts are called by digest.  NOSCRIPT, which follows a flush, a restart or
- * a fail-over, is answered by sending the script whole, which loads it again;
- * no caller ever sees it.
  */
 #include "redis.h"
 
 #include "../mem.h"
 
 #include "../banned.h"
-
-/* A step may be sent to where a key has gone, and whole to where it is new. */
-#define STEP_ATTEMPTS 6
 
 /* ---- commands ---------------------------------------------------------- */
 
@@ -85,6 +78,8 @@ static const struct {
      "it is no cluster: use redis:"},
     {"NOREPLICAS", HF_UNAVAILABLE, "too few replicas are connected"},
     {"MOVED", HF_UNSUPPORTED, "it is a cluster: use redis+cluster:"},
+    {"ERR unknown command", HF_UNSUPPORTED, "it has no such command"},
+    {"ERR syntax error", HF_UNSUPPORTED, "it has no such command"},
     {"ERR max number of clients", HF_UNAVAILABLE, "it has no free connection"},
 };
 
@@ -94,21 +89,36 @@ bool redis_is_noscript(const redisReply *reply)
            !strncmp(reply->str, "NOSCRIPT", 8);
 }
 
+/* Before 7.0 an error within a script is told within one of its own:
+ * "ERR Error running script (call to f_...): @user_script:5: -OOM ...". */
+static const char *error_word(const char *text)
+{
+    const char *at = strstr(text, "@user_script:");
+
+    if (strncmp(text, "ERR Error running script", 24) != 0 || !at)
+        return text;
+    at += strlen("@user_script:");
+    return at + strspn(at, " 0123456789:-");
+}
+
 hf_status redis_error(struct redis_conn *rc, const redisReply *reply,
                       struct hf_error *err)
 {
     size_t i, n = sizeof(redis_errors) / sizeof(redis_errors[0]);
+    const char *word = error_word(reply->str);
     char text[128];
 
-    hfi_quote(text, sizeof(text), reply->str);
+    hfi_quote(text, sizeof(text), word);
     for (i = 0; i < n; i++) {
         size_t len = strlen(redis_errors[i].word);
 
-        if (strncmp(reply->str, redis_errors[i].word, len) != 0)
+        if (strncmp(word, redis_errors[i].word, len) != 0)
             continue;
         /* The master is elsewhere now: find it for the next call. */
-        if (!strcmp(redis_errors[i].word, "READONLY"))
+        if (!strcmp(redis_errors[i].word, "READONLY")) {
             hfi_mux_retire(&rc->mux);
+            hfi_mux_retire(&rc->wait_mux);
+        }
         return hfi_fail(err, redis_errors[i].st, "%s: %s: %s",
                         rc->base.endpoint, redis_errors[i].hint, text);
     }
@@ -151,117 +161,4 @@ hf_status redis_nonsense(struct redis_conn *rc, struct hf_error *err)
 {
     return hfi_fail(err, HF_PROTOCOL, "%s: an answer that makes no sense",
                     rc->base.endpoint);
-}
-
-/* ---- steps ------------------------------------------------------------- */
-
-void redis_step_add(struct redis_conn *rc, struct redis_batch *batch, char op,
-                    const struct hfi_claim *claim, int argc, const char **argv,
-                    bool whole)
-{
-    char op_text[2] = {op, '\0'};
-    struct redis_names names;
-    const char *all[3 + REDIS_NAMES + 5 + 8];
-    int i, n = 0;
-
-    redis_name(rc, claim->key, &names);
-    all[n++] = whole ? "EVAL" : "EVALSHA";
-    all[n++] = whole ? redis_script : rc->script_id;
-    all[n++] = "5";
-    for (i = 0; i < REDIS_NAMES; i++)
-        all[n++] = names.text[i];
-    all[n++] = op_text;
-    all[n++] = claim->token;
-    all[n++] = claim->owner && rc->acquire == REDIS_FENCED ? claim->owner : "";
-    all[n++] = rc->fair ? "1" : "0";
-    all[n++] = claim->key;
-    for (i = 0; i < argc; i++)
-        all[n++] = argv[i];
-    redis_batch_add(batch, n, all);
-}
-
-/* The server lacks the script, or a key that has moved: true if another attempt
- * should be made, in the way that it says. */
-struct step_way {
-    struct hfi_mux *mux;
-    bool whole, ask;
-};
-
-static bool step_again(struct redis_conn *rc, const redisReply *reply,
-                       struct step_way *way)
-{
-    struct hfi_mux *there;
-    bool ask;
-
-    if (reply->type != REDIS_REPLY_ERROR)
-        return false;
-    if (redis_is_noscript(reply) && !way->whole) {
-        way->whole = true;
-        return true;
-    }
-    there = redis_redirect(rc, reply, &ask);
-    if (!there)
-        return false;
-    way->mux = there;
-    way->ask = ask;
-    way->whole = false;
-    return true;
-}
-
-static hf_status step_once(struct redis_conn *rc, const struct step_way *way,
-                           char op, const struct hfi_claim *claim, int argc,
-                           const char **argv, redisReply **ret,
-                           int64_t deadline, struct hf_error *err)
-{
-    const char *asking[] = {"ASKING"};
-    struct redis_batch batch = {0};
-    redisReply *replies[2] = {NULL, NULL};
-    hf_status st;
-
-    if (way->ask)
-        redis_batch_add(&batch, 1, asking);
-    redis_step_add(rc, &batch, op, claim, argc, argv, way->whole);
-    st = redis_batch_send(rc, way->mux, &batch, replies, deadline, err);
-    redis_batch_free(&batch);
-    if (st)
-        return st;
-    *ret = replies[way->ask];
-    if (way->ask)
-        freeReplyObject(replies[0]);
-    return HF_OK;
-}
-
-hf_status redis_step(struct redis_conn *rc, struct hfi_mux *mux, char op,
-                     const struct hfi_claim *claim, int argc, const char **argv,
-                     redisReply **ret, int64_t deadline, struct hf_error *err)
-{
-    struct step_way way = {mux ? mux : redis_route(rc, claim->key), false,
-                           false};
-    redisReply *reply = NULL;
-    hf_status st;
-    int attempts;
-
-    for (attempts = 0; attempts < STEP_ATTEMPTS; attempts++) {
-        st = step_once(rc, &way, op, claim, argc, argv, &reply, deadline, err);
-        if (st) {
-            if (rc->cluster) /* redis_cluster.c (3) */
-                redis_map(rc, deadline, NULL);
-            return st;
-        }
-        if (!step_again(rc, reply, &way))
-            break;
-        freeReplyObject(reply);
-        reply = NULL;
-    }
-    if (!reply)
-        return hfi_fail(err, HF_UNAVAILABLE,
-                        "%s: nobody has the key, or keeps scripts",
-                        rc->base.endpoint);
-    if (reply->type == REDIS_REPLY_ERROR) {
-        st = redis_error(rc, reply, err);
-        freeReplyObject(reply);
-        return st;
-    }
-    *ret = reply;
-    return HF_OK;
 }

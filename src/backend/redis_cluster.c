@@ -13,20 +13,34 @@
  *      way on it.
  *  (2) A command that was answered by MOVED or ASK was not executed, so it is
  *      sent again without doubt.
- *  (3) When a node does not answer the map is read anew before the next try, so
- *      a fail-over is followed without anybody having to tell.
+ *  (3) A node that did not answer is sick until it has answered a PING.  The
+ *      mender, a thread that is started when there is first something to mend,
+ *      sends that, and reads the map anew, so that a fail-over is followed
+ *      without anybody having to tell; neither takes the time of a call.
+ *  (4) Whoever finds a slot elsewhere has the whole map read: where one slot has
+ *      gone others have, too.
  *
- * LIMITS  Waiters poll: the channel of a client has no slot.
+ * LIMITS  While a slot moves, the server refuses a step on a lock whose keys are
+ * partly here and partly there; such a lock can be renewed but neither taken nor
+ * given back until the move is over (redis_renew.c (3)).
  */
 #include "redis.h"
 
-#include "../env.h"
+#include <errno.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "../lease.h"
 #include "../mem.h"
 
 #include "../banned.h"
 
-/* The map is not read more often than this. */
-#define MAP_EVERY_MS 100
+/* How long the mender waits for a node, and between its rounds. */
+#define MEND_MS       1000
+#define MEND_EVERY_MS 100
+
+/* After a slot was found moving, others may be for so long. */
+#define MOVING_MS 1000
 
 /* ---- nodes ------------------------------------------------------------- */
 
@@ -65,6 +79,7 @@ static int cluster_node(struct redis_conn *rc, const char *host, int port)
         snprintf(node->at.host, sizeof(node->at.host), "%s", host);
         node->at.port = port;
         hfi_mux_init(&node->mux, node_find, node_hello, node);
+        redis_sub_init(&node->sub, rc, &node->mux, (int)n);
         cl->nodes[n] = node;
         atomic_store(&cl->nnodes, n + 1);
     }
@@ -72,17 +87,40 @@ static int cluster_node(struct redis_conn *rc, const char *host, int port)
     return i < n || node ? (int)i : -1;
 }
 
+unsigned redis_key_slot(const struct redis_conn *rc, const char *key)
+{
+    char name[REDIS_NAME_MAX];
+
+    snprintf(name, sizeof(name), "%s%s", rc->prefix, key);
+    return redis_slot(name);
+}
+
 struct hfi_mux *redis_route(struct redis_conn *rc, const char *key)
 {
-    struct redis_names names;
-    unsigned node;
+    struct redis_cluster *cl = rc->cluster;
 
-    if (!rc->cluster)
+    if (!cl)
         return &rc->mux;
-    redis_name(rc, key, &names);
-    node = atomic_load(&rc->cluster->slots[redis_slot(names.text[0])]);
-    return &rc->cluster->nodes[node]->mux;
+    return &cl->nodes[atomic_load(&cl->slots[redis_key_slot(rc, key)])]->mux;
 }
+
+bool redis_has_slots(const struct redis_cluster *cl, unsigned node)
+{
+    int slot;
+
+    for (slot = 0; slot < REDIS_SLOTS; slot++)
+        if (atomic_load(&cl->slots[slot]) == node)
+            return true;
+    return false;
+}
+
+bool redis_is_moving(struct redis_conn *rc)
+{
+    return rc->cluster &&
+           hfi_now() - atomic_load(&rc->cluster->asked_at) < MOVING_MS;
+}
+
+static void mend_stir(struct redis_conn *);
 
 /* "MOVED 3999 127.0.0.1:6381": the mux of that node, or NULL. */
 struct hfi_mux *redis_redirect(struct redis_conn *rc, const redisReply *reply,
@@ -107,8 +145,12 @@ struct hfi_mux *redis_redirect(struct redis_conn *rc, const redisReply *reply,
     node = cluster_node(rc, host, (int)strtol(port, NULL, 10));
     if (node < 0 || number < 0 || number >= REDIS_SLOTS)
         return NULL;
-    if (moved)
-        atomic_store(&rc->cluster->slots[number], (unsigned char)node);
+    if (*ask) {
+        atomic_store(&rc->cluster->asked_at, hfi_now());
+    } else if (atomic_exchange(&rc->cluster->slots[number],
+                               (unsigned char)node) != node) {
+        mend_stir(rc); /* redis_cluster.c (4) */
+    }
     return &rc->cluster->nodes[node]->mux;
 }
 
@@ -164,22 +206,128 @@ static hf_status map_read(struct redis_conn *rc, struct redis_node *from,
     return st;
 }
 
-/* Ask the nodes in turn, sharing the time, until one answers. */
-hf_status redis_map(struct redis_conn *rc, int64_t deadline,
-                    struct hf_error *err)
+/* Ask the nodes in turn, sharing the time, until one answers; those that are
+ * sick last. */
+static hf_status cluster_map(struct redis_conn *rc, int64_t deadline,
+                             struct hf_error *err)
+{
+    struct redis_cluster *cl = rc->cluster;
+    unsigned i, n = atomic_load(&cl->nnodes), left = n;
+    hf_status st = HF_UNAVAILABLE;
+    int64_t now;
+    int sick;
+
+    for (sick = 0; sick <= 1; sick++) {
+        for (i = 0; st && i < n; i++) {
+            if (atomic_load(&cl->nodes[i]->sick) != (bool)sick || !left)
+                continue;
+            now = hfi_now();
+            st = map_read(rc, cl->nodes[i], now + (deadline - now) / left, err);
+            left--;
+        }
+    }
+    return st;
+}
+
+/* ---- mending ----------------------------------------------------------- */
+
+static struct redis_node *mend_node(struct redis_conn *rc,
+                                    const struct hfi_mux *mux)
+{
+    unsigned i, n = rc->cluster ? atomic_load(&rc->cluster->nnodes) : 0;
+
+    for (i = 0; i < n; i++)
+        if (&rc->cluster->nodes[i]->mux == mux)
+            return rc->cluster->nodes[i];
+    return NULL;
+}
+
+bool redis_is_sick(struct redis_conn *rc, const struct hfi_mux *mux)
+{
+    struct redis_node *node = mend_node(rc, mux);
+
+    return node && atomic_load(&node->sick);
+}
+
+void redis_doubt(struct redis_conn *rc, const struct hfi_mux *mux)
+{
+    struct redis_node *node = mend_node(rc, mux);
+
+    if (!node)
+        return;
+    atomic_store(&node->sick, true);
+    mend_stir(rc);
+}
+
+/* Has it answered, or lost its slots, so that it is nobody's concern? */
+static bool mend_one(struct redis_conn *rc, unsigned i)
+{
+    const char *argv[] = {"PING"};
+    struct redis_node *node = rc->cluster->nodes[i];
+    redisReply *reply;
+
+    if (!atomic_load(&node->sick) || !redis_has_slots(rc->cluster, i))
+        return true;
+    if (redis_command(rc, &node->mux, 1, argv, &reply, hfi_now() + MEND_MS,
+                      NULL))
+        return false;
+    freeReplyObject(reply);
+    return true;
+}
+
+/* One round; true if there is more to mend. */
+static bool mend_round(struct redis_conn *rc)
 {
     struct redis_cluster *cl = rc->cluster;
     unsigned i, n = atomic_load(&cl->nnodes);
-    hf_status st = HF_UNAVAILABLE;
-    int64_t now = hfi_now(), last = atomic_exchange(&cl->read_at, now);
+    bool more = false;
 
-    if (now - last < MAP_EVERY_MS)
-        return HF_OK; /* Somebody is at it, or just was. */
-    for (i = 0; st && i < n; i++) {
-        now = hfi_now();
-        st = map_read(rc, cl->nodes[i], now + (deadline - now) / (n - i), err);
+    for (i = 0; i < n; i++) {
+        if (mend_one(rc, i))
+            atomic_store(&cl->nodes[i]->sick, false);
+        else
+            more = true;
     }
-    return st;
+    return cluster_map(rc, hfi_now() + MEND_MS, NULL) || more;
+}
+
+static void *mend_run(void *conn)
+{
+    struct redis_conn *rc = conn;
+    struct redis_cluster *cl = rc->cluster;
+    int64_t until;
+
+    pthread_mutex_lock(&cl->mu);
+    while (!cl->closing) {
+        if (!cl->stale) {
+            hfi_cond_wait(&cl->stirred, &cl->mu, HFI_NEVER);
+            continue;
+        }
+        cl->stale = false;
+        pthread_mutex_unlock(&cl->mu);
+        if (mend_round(rc))
+            mend_stir(rc);
+        until = hfi_now() + MEND_EVERY_MS;
+        pthread_mutex_lock(&cl->mu);
+        while (!cl->closing && hfi_left_ms(until))
+            hfi_cond_wait(&cl->stirred, &cl->mu, until);
+    }
+    pthread_mutex_unlock(&cl->mu);
+    return NULL;
+}
+
+/* Have a round made.  Without a thread for it the next who is in doubt will
+ * ask again. */
+static void mend_stir(struct redis_conn *rc)
+{
+    struct redis_cluster *cl = rc->cluster;
+
+    pthread_mutex_lock(&cl->mu);
+    cl->stale = true;
+    if (!cl->closing && !cl->mender.running)
+        hfi_thread_start(&cl->mender, mend_run, rc);
+    hfi_cond_wake(&cl->stirred);
+    pthread_mutex_unlock(&cl->mu);
 }
 
 /* ---- opening ----------------------------------------------------------- */
@@ -187,34 +335,63 @@ hf_status redis_map(struct redis_conn *rc, int64_t deadline,
 hf_status redis_cluster_open(struct redis_conn *rc, int64_t deadline,
                              struct hf_error *err)
 {
+    struct redis_cluster *cl;
     size_t i;
 
     if (rc->replicas || rc->db)
         return hfi_fail(err, HF_INVALID,
                         "url: redis+cluster: takes neither replicas= nor db=");
-    rc->cluster = hfi_alloc(sizeof(*rc->cluster));
-    if (!rc->cluster)
+    cl = rc->cluster = hfi_alloc(sizeof(*cl));
+    if (!cl)
         return hfi_nomem(err);
-    pthread_mutex_init(&rc->cluster->mu, NULL);
-    atomic_init(&rc->cluster->read_at, -MAP_EVERY_MS);
-    rc->base.traits &= ~(unsigned)HF_TRAIT_NOTIFY;
+    pthread_mutex_init(&cl->mu, NULL);
+    hfi_cond_init(&cl->stirred);
+    atomic_init(&cl->asked_at, -MOVING_MS);
+    cl->epoll = epoll_create1(EPOLL_CLOEXEC);
+    if (cl->epoll < 0)
+        return hfi_fail_errno(err, HF_SYSTEM, errno, "epoll_create1");
     for (i = 0; i < rc->nends; i++)
         if (cluster_node(rc, rc->ends[i].host, rc->ends[i].port) < 0)
             return hfi_nomem(err);
-    return redis_map(rc, deadline, err);
+    return cluster_map(rc, deadline, err);
 }
 
 void redis_cluster_close(struct redis_conn *rc)
 {
+    struct redis_cluster *cl = rc->cluster;
     unsigned i;
 
-    if (!rc->cluster)
+    if (!cl)
         return;
-    for (i = 0; i < atomic_load(&rc->cluster->nnodes); i++) {
-        hfi_mux_fini(&rc->cluster->nodes[i]->mux);
-        hfi_free(rc->cluster->nodes[i]);
+    pthread_mutex_lock(&cl->mu);
+    cl->closing = true;
+    hfi_cond_wake(&cl->stirred);
+    pthread_mutex_unlock(&cl->mu);
+    if (cl->mender.running)
+        hfi_thread_join(&cl->mender);
+    for (i = 0; i < atomic_load(&cl->nnodes); i++) {
+        redis_sub_fini(&cl->nodes[i]->sub);
+        hfi_mux_fini(&cl->nodes[i]->mux);
+        hfi_free(cl->nodes[i]);
     }
-    pthread_mutex_destroy(&rc->cluster->mu);
-    hfi_free(rc->cluster);
+    if (cl->epoll >= 0)
+        close(cl->epoll);
+    hfi_cond_fini(&cl->stirred);
+    pthread_mutex_destroy(&cl->mu);
+    hfi_free(cl);
     rc->cluster = NULL;
+}
+
+void redis_cluster_forget(struct redis_conn *rc)
+{
+    struct redis_cluster *cl = rc->cluster;
+    unsigned i;
+
+    if (!cl)
+        return;
+    for (i = 0; i < atomic_load(&cl->nnodes); i++) {
+        hfi_mux_forget(&cl->nodes[i]->mux);
+        redis_sub_forget(&cl->nodes[i]->sub);
+    }
+    close(cl->epoll);
 }

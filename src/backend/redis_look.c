@@ -126,17 +126,6 @@ static hf_status list_server(struct redis_conn *rc, struct hfi_mux *mux,
     return st;
 }
 
-/* Does the node have any slot, that is, keys of its own? */
-static bool list_is_master(const struct redis_cluster *cl, unsigned node)
-{
-    int slot;
-
-    for (slot = 0; slot < REDIS_SLOTS; slot++)
-        if (atomic_load(&cl->slots[slot]) == node)
-            return true;
-    return false;
-}
-
 hf_status redis_list(struct hfi_conn *conn, const char *prefix, hf_list_fn *fn,
                      void *arg, int64_t deadline, struct hf_error *err)
 {
@@ -151,7 +140,7 @@ hf_status redis_list(struct hfi_conn *conn, const char *prefix, hf_list_fn *fn,
         return list_server(rc, &rc->mux, pattern, fn, arg, &more, deadline,
                            err);
     for (i = 0; !st && more && i < atomic_load(&rc->cluster->nnodes); i++)
-        if (list_is_master(rc->cluster, i))
+        if (redis_has_slots(rc->cluster, i))
             st = list_server(rc, &rc->cluster->nodes[i]->mux, pattern, fn, arg,
                              &more, deadline, err);
     return st;

@@ -268,16 +268,6 @@ const char redis_script[] =
     "local left=m[1] and m[1]==m[4] and 0 or call('PTTL',M)\n"
     "return {v,left,m[1],m[2],m[3],text(ms),call('ZCARD',Q),call('HLEN',O)}\n";
 
-/* The older pair of commands, made one. */
-const char redis_script_setnx[] =
-    "if redis.call('SETNX',KEYS[1],ARGV[1])==1 then\n"
-    "  redis.call('PEXPIRE',KEYS[1],ARGV[2])\n"
-    "  return 1\n"
-    "end\n"
-    "if redis.call('GET',KEYS[1])~=ARGV[1] then return 0 end\n"
-    "redis.call('PEXPIRE',KEYS[1],ARGV[2])\n"
-    "return 1\n";
-
 void redis_script_digest(const char *script, char ret[41])
 {
     unsigned char digest[SHA_DIGEST_LENGTH];

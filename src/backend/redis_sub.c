@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
- * redis_sub.c - wake-ups, over a connection of their own.
+ * redis_sub.c - wake-ups, over connections of their own.
  *
- * Each client listens on one channel, which it names in every place that it
- * takes in a queue.  So a wait costs no subscription, and a release wakes
- * exactly the client whose turn it is.  A message is one character, a token
- * and a key:
+ * Each client listens on a channel of its own, which it names in every place
+ * that it takes in a queue.  So a release wakes exactly the client whose turn it
+ * is.  One channel serves all keys of a server, and in a cluster all keys of a
+ * slot: a channel has a slot as a key has, the server that has the slot has
+ * the listener, and the script that runs there knows whether anybody hears.  A
+ * message is one character, a token and a key:
  *
  *   +TOKENn f KEY   this claim's turn has come: it was granted with fence f
  *                   after its n-th try, or may try to be if f is 0
@@ -13,95 +15,94 @@
  *   ?TOKENKEY   somebody asks for what we let linger
  *   !TOKENKEY   an operator broke this grant
  *
- * Messages are lost with the connection.  So when it breaks everybody who waits
- * is woken, and the first to try connects again before its try.
+ * The channels are sharded ones, whose messages stay within the shard, and end
+ * in an `s` to tell the script so.  A server before 7.0 does not know them, and
+ * has plain ones.
+ *
+ * Messages are lost with the connection, and with the slot: the server ends a
+ * subscription when the slot goes elsewhere.  Then everybody who waits is woken,
+ * and the first to try subscribes anew before its try.
+ *
+ * INVARIANTS
+ *  (1) The one who has `taken` a sub is alone on its connection, and the mutex is
+ *      let go meanwhile: the keeper wants it.
+ *  (2) heard[slot] names a node only while its connection is subscribed to the
+ *      channel of that slot.
+ *  (3) Nobody waits for a channel that was given up for want of waiters: who
+ *      comes counts itself first and then looks at (2), who gives it up
+ *      changes (2) first and then looks at the count.
  */
 #include "redis.h"
 
-#include "../env.h"
+#include <sys/epoll.h>
+#include <unistd.h>
 
 #include "../banned.h"
 
-/* Subscribe on a fresh connection, and see that it was granted. */
-static hf_status sub_begin(struct redis_conn *rc, struct mux_link *link,
-                           int64_t deadline, struct hf_error *err)
+/* A connection with more channels gives up those that nobody waits for. */
+#define CHANNELS_KEPT 128
+
+/* How often a slot may have moved while we look for it. */
+#define ATTEMPTS 4
+
+/* ---- names ------------------------------------------------------------- */
+
+/* The least number that is in the slot. */
+static unsigned slot_numbers[REDIS_SLOTS];
+
+static void find_slot_numbers(void)
 {
-    const char *argv[] = {"SUBSCRIBE", rc->channel};
-    struct redis_batch batch = {0};
-    redisReply *reply;
-    hf_status st;
+    unsigned n, slot, found = 0;
+    char text[16];
 
-    redis_batch_add(&batch, 2, argv);
-    if (batch.failed)
-        return hfi_nomem(err);
-    st = hfi_mux_exchange(link, batch.bytes, batch.len, &reply, deadline, err);
-    redis_batch_free(&batch);
-    if (st)
-        return st;
-    if (reply->type == REDIS_REPLY_ERROR)
-        st = redis_error(rc, reply, err);
-    freeReplyObject(reply);
-    return st;
-}
-
-/* Connect and subscribe.  The mutex is let go meanwhile: the keeper wants it. */
-static hf_status sub_connect(struct redis_conn *rc, int64_t deadline,
-                             struct hf_error *err)
-{
-    struct mux_link *link = NULL;
-    hf_status st;
-
-    rc->sub_connecting = true;
-    pthread_mutex_unlock(&rc->sub_mu);
-    st = hfi_mux_open(&rc->mux, deadline, &link, err);
-    if (!st)
-        st = sub_begin(rc, link, deadline, err);
-    if (st)
-        hfi_mux_close(link);
-    pthread_mutex_lock(&rc->sub_mu);
-    rc->sub_connecting = false;
-    pthread_cond_broadcast(&rc->sub_connected);
-    if (!st) {
-        rc->sub = link;
-        atomic_store(&rc->base.listening, true);
-        atomic_store(&rc->sub_fd, hfi_mux_fd(link));
+    for (n = 1; found < REDIS_SLOTS; n++) {
+        snprintf(text, sizeof(text), "%u", n);
+        slot = redis_slot(text);
+        found += !slot_numbers[slot];
+        if (!slot_numbers[slot])
+            slot_numbers[slot] = n;
     }
-    return st;
 }
 
-/* Be subscribed.  With several callers one connects; the others wait for it. */
-hf_status redis_sub_ensure(struct redis_conn *rc, int64_t deadline,
-                           struct hf_error *err)
+/* The name ends in an `s`, which is no digit of an id, if it is sharded.  A
+ * prefix with half a tag would take the channel elsewhere, and is left out. */
+static void channel_name(struct redis_conn *rc, int slot, bool sharded,
+                         char ret[REDIS_CHANNEL_MAX])
 {
-    struct timespec ts;
-    bool fresh = false;
-    hf_status st = HF_OK;
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    const char *end = sharded ? "s" : "";
 
-    hfi_monotonic(deadline, &ts);
-    pthread_mutex_lock(&rc->sub_mu);
-    while (rc->sub_connecting && !st)
-        if (pthread_cond_clockwait(&rc->sub_connected, &rc->sub_mu,
-                                   CLOCK_MONOTONIC, &ts))
-            st = hfi_fail(err, HF_UNAVAILABLE,
-                          "still subscribing at the deadline");
-    if (!st && !rc->sub) {
-        st = sub_connect(rc, deadline, err);
-        fresh = !st;
+    if (slot < 0) {
+        snprintf(ret, REDIS_CHANNEL_MAX, "%swake:%s%s", rc->prefix, rc->id,
+                 end);
+        return;
     }
-    pthread_mutex_unlock(&rc->sub_mu);
-    if (fresh)
-        hfi_pump_changed(&rc->base);
-    return st;
+    pthread_once(&once, find_slot_numbers);
+    snprintf(ret, REDIS_CHANNEL_MAX, "%swake:{%u}:%s%s", rc->prefix,
+             slot_numbers[slot], rc->id, end);
+    if (redis_slot(ret) != (unsigned)slot)
+        snprintf(ret, REDIS_CHANNEL_MAX, "{%u}:wake:%s%s", slot_numbers[slot],
+                 rc->id, end);
 }
 
-int redis_sub_fd(struct hfi_conn *conn)
+static bool is_sharded(struct redis_conn *rc)
 {
-    return atomic_load(&((struct redis_conn *)conn)->sub_fd);
+    return !(atomic_load(&rc->lacks) & REDIS_SHARDED);
 }
+
+void redis_channel(struct redis_conn *rc, const char *key,
+                   char ret[REDIS_CHANNEL_MAX])
+{
+    channel_name(rc, rc->cluster ? (int)redis_key_slot(rc, key) : -1,
+                 is_sharded(rc), ret);
+}
+
+/* ---- messages ---------------------------------------------------------- */
 
 /* "n f KEY".  A grant that replicas must have is one only after a try of its
  * own, which waits for them. */
-static void sub_turn(struct redis_conn *rc, const char *text, const char *token)
+static void heard_turn(struct redis_conn *rc, const char *text,
+                       const char *token)
 {
     unsigned long long nth, fence;
     char *end;
@@ -120,60 +121,354 @@ static void sub_turn(struct redis_conn *rc, const char *text, const char *token)
         hfi_wake(&rc->base, end + 1, token);
 }
 
-/* A message is an array: "message", the channel, the payload. */
-static void sub_heard(struct redis_conn *rc, const redisReply *reply)
+static void heard_message(struct redis_conn *rc, const redisReply *payload)
 {
-    const redisReply *payload;
     char token[HFI_TOKEN_LEN + 1];
-    const char *text;
+    const char *text = payload->str, *key;
 
-    if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 3)
-        return;
-    payload = reply->element[2];
     if (payload->type != REDIS_REPLY_STRING ||
         payload->len <= 1 + HFI_TOKEN_LEN)
         return;
-    text = payload->str;
     memcpy(token, text + 1, HFI_TOKEN_LEN);
     token[HFI_TOKEN_LEN] = '\0';
+    key = text + 1 + HFI_TOKEN_LEN;
     if (text[0] == '+')
-        sub_turn(rc, text + 1 + HFI_TOKEN_LEN, token);
+        heard_turn(rc, key, token);
     else if (text[0] == '~')
-        hfi_expect(&rc->base, text + 1 + HFI_TOKEN_LEN, token,
-                   REDIS_WINDOW_MS + 1);
+        hfi_expect(&rc->base, key, token, REDIS_WINDOW_MS + 1);
     else if (text[0] == '?')
-        hfi_wanted(&rc->base, text + 1 + HFI_TOKEN_LEN);
+        hfi_wanted(&rc->base, key);
     else if (text[0] == '!')
-        hfi_gone(&rc->base, text + 1 + HFI_TOKEN_LEN, token, HF_LOSS_BROKEN);
+        hfi_gone(&rc->base, key, token, HF_LOSS_BROKEN);
+}
+
+/* A message is an array: "message" or "smessage", the channel, the payload.
+ * True if it says instead that a channel was taken from us. */
+static bool sub_heard(struct redis_sub *sub, const redisReply *reply)
+{
+    struct redis_cluster *cl = sub->rc->cluster;
+    const redisReply *const *item = (const redisReply *const *)reply->element;
+    unsigned char self = (unsigned char)(sub->node + 1);
+
+    if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 3 ||
+        item[0]->type != REDIS_REPLY_STRING ||
+        item[1]->type != REDIS_REPLY_STRING)
+        return false;
+    if (strcmp(item[0]->str, "sunsubscribe") != 0) {
+        heard_message(sub->rc, item[2]);
+        return false;
+    }
+    return cl && atomic_compare_exchange_strong(
+                     &cl->heard[redis_slot(item[1]->str)], &self, 0);
+}
+
+/* Nothing is heard there any more. */
+static void sub_deafen(struct redis_sub *sub)
+{
+    struct redis_cluster *cl = sub->rc->cluster;
+    unsigned char self;
+    int slot;
+
+    for (slot = 0; cl && slot < REDIS_SLOTS; slot++) {
+        self = (unsigned char)(sub->node + 1);
+        atomic_compare_exchange_strong(&cl->heard[slot], &self, 0);
+    }
+    sub->channels = 0;
+}
+
+/* Say something and read on to the answer, which is no message.  *lost is set
+ * if a channel was taken from us meanwhile. */
+static hf_status sub_ask(struct redis_sub *sub, struct mux_link *link, int argc,
+                         const char **argv, bool *lost, redisReply **ret,
+                         int64_t deadline, struct hf_error *err)
+{
+    struct redis_batch batch = {0};
+    const redisReply *kind;
+    redisReply *reply;
+    bool answer = false;
+    hf_status st;
+
+    redis_batch_add(&batch, argc, argv);
+    st = batch.failed ? hfi_nomem(err)
+                      : hfi_mux_exchange(link, batch.bytes, batch.len, &reply,
+                                         deadline, err);
+    redis_batch_free(&batch);
+    while (!st) {
+        kind = reply->type == REDIS_REPLY_ARRAY && reply->elements
+                   ? reply->element[0]
+                   : NULL;
+        answer = !kind || kind->type != REDIS_REPLY_STRING ||
+                 !strcasecmp(kind->str, argv[0]);
+        /* What is taken away is told in the words that answer us. */
+        if (kind && sub_heard(sub, reply)) {
+            *lost = true;
+            answer = false;
+        }
+        if (answer)
+            break;
+        freeReplyObject(reply);
+        st = hfi_mux_exchange(link, "", 0, &reply, deadline, err);
+    }
+    if (!st)
+        *ret = reply;
+    return st;
+}
+
+/* ---- subscribing ------------------------------------------------------- */
+
+/* Be the only one on the connection. */
+static hf_status sub_take(struct redis_sub *sub, int64_t deadline,
+                          struct hf_error *err)
+{
+    while (sub->taken && hfi_left_ms(deadline))
+        hfi_cond_wait(&sub->put, &sub->mu, deadline);
+    if (sub->taken)
+        return hfi_fail(err, HF_UNAVAILABLE,
+                        "still subscribing at the deadline");
+    sub->taken = true;
+    if (sub->link && sub->node >= 0)
+        epoll_ctl(sub->rc->cluster->epoll, EPOLL_CTL_DEL, atomic_load(&sub->fd),
+                  NULL);
+    return HF_OK;
+}
+
+/* Let the keeper, and others, have it; it may be another or none by now. */
+static void sub_put(struct redis_sub *sub, struct mux_link *link)
+{
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = sub};
+
+    sub->taken = false;
+    sub->link = link;
+    atomic_store(&sub->fd, link ? hfi_mux_fd(link) : -1);
+    if (sub->node < 0)
+        atomic_store(&sub->rc->base.listening, link != NULL);
+    if (!link)
+        sub_deafen(sub);
+    else if (sub->node >= 0)
+        epoll_ctl(sub->rc->cluster->epoll, EPOLL_CTL_ADD, hfi_mux_fd(link),
+                  &event);
+    hfi_cond_wake(&sub->put);
+}
+
+/* Subscribe to the channel of a slot, or of this server.  *broken is set if the
+ * connection can not be used any more. */
+static hf_status sub_subscribe(struct redis_sub *sub, struct mux_link *link,
+                               int slot, bool *lost, bool *broken,
+                               int64_t deadline, struct hf_error *err)
+{
+    struct redis_conn *rc = sub->rc;
+    char channel[REDIS_CHANNEL_MAX];
+    const char *argv[2] = {NULL, channel};
+    bool sharded = is_sharded(rc), ask;
+    redisReply *reply;
+    hf_status st;
+
+    argv[0] = sharded ? "SSUBSCRIBE" : "SUBSCRIBE";
+    channel_name(rc, slot, sharded, channel);
+    st = sub_ask(sub, link, 2, argv, lost, &reply, deadline, err);
+    *broken = st != HF_OK;
+    if (st)
+        return st;
+    if (reply->type == REDIS_REPLY_ERROR)
+        st = redis_redirect(rc, reply, &ask)
+                 ? hfi_fail(err, HF_UNAVAILABLE, "its slot has moved")
+                 : redis_error(rc, reply, err);
+    freeReplyObject(reply);
+    if (sharded &&
+        (st == HF_UNSUPPORTED || (st == HF_DENIED && !rc->cluster))) {
+        atomic_fetch_or(&rc->lacks, REDIS_SHARDED);
+        return sub_subscribe(sub, link, slot, lost, broken, deadline, err);
+    }
+    return st;
+}
+
+/* Give up channels that nobody waits for, if there are many.  redis_sub.c (3) */
+static bool sub_trim(struct redis_sub *sub, struct mux_link *link,
+                     int64_t deadline)
+{
+    struct redis_cluster *cl = sub->rc->cluster;
+    unsigned char self = (unsigned char)(sub->node + 1);
+    char channel[REDIS_CHANNEL_MAX];
+    const char *argv[2] = {is_sharded(sub->rc) ? "SUNSUBSCRIBE" : "UNSUBSCRIBE",
+                           channel};
+    bool lost = false;
+    redisReply *reply;
+    int slot;
+
+    for (slot = 0; slot < REDIS_SLOTS && sub->channels > CHANNELS_KEPT / 2;
+         slot++) {
+        if (atomic_load(&cl->heard[slot]) != self ||
+            atomic_load(&cl->waiters[slot]))
+            continue;
+        atomic_store(&cl->heard[slot], 0);
+        if (atomic_load(&cl->waiters[slot])) {
+            atomic_store(&cl->heard[slot], self);
+            continue;
+        }
+        channel_name(sub->rc, slot, is_sharded(sub->rc), channel);
+        if (sub_ask(sub, link, 2, argv, &lost, &reply, deadline, NULL))
+            return false;
+        freeReplyObject(reply);
+        sub->channels--;
+    }
+    return true;
+}
+
+/* Connect if need be, and subscribe.  With the mutex held, let go meanwhile. */
+static hf_status sub_add(struct redis_sub *sub, int slot, int64_t deadline,
+                         struct hf_error *err)
+{
+    struct mux_link *link = sub->link;
+    bool fresh = !link, broken = false, lost = false;
+    hf_status st = HF_OK;
+
+    pthread_mutex_unlock(&sub->mu);
+    if (fresh)
+        st = hfi_mux_open(sub->mux, deadline, &link, err);
+    if (!st)
+        st = sub_subscribe(sub, link, slot, &lost, &broken, deadline, err);
+    if (!st) {
+        sub->channels++;
+        if (slot >= 0)
+            atomic_store(&sub->rc->cluster->heard[slot],
+                         (unsigned char)(sub->node + 1));
+        if (slot >= 0 && sub->channels > CHANNELS_KEPT)
+            broken = !sub_trim(sub, link, deadline);
+    }
+    if (broken || (st && fresh)) {
+        hfi_mux_close(link);
+        link = NULL;
+    }
+    pthread_mutex_lock(&sub->mu);
+    sub_put(sub, link);
+    if (lost || (broken && !fresh))
+        hfi_wake_all(&sub->rc->base);
+    if (link && fresh)
+        hfi_pump_changed(&sub->rc->base);
+    return broken && !st ? hfi_fail(err, HF_UNAVAILABLE, "no answer") : st;
+}
+
+static bool sub_hears(const struct redis_sub *sub, int slot)
+{
+    return slot < 0
+               ? sub->link != NULL
+               : atomic_load(&sub->rc->cluster->heard[slot]) == sub->node + 1;
+}
+
+static hf_status sub_have(struct redis_sub *sub, int slot, int64_t deadline,
+                          struct hf_error *err)
+{
+    hf_status st = HF_OK;
+
+    pthread_mutex_lock(&sub->mu);
+    if (!sub_hears(sub, slot)) {
+        st = sub_take(sub, deadline, err);
+        if (!st && sub_hears(sub, slot))
+            sub_put(sub, sub->link); /* Somebody was faster. */
+        else if (!st)
+            st = sub_add(sub, slot, deadline, err);
+    }
+    pthread_mutex_unlock(&sub->mu);
+    return st;
+}
+
+hf_status redis_sub_ensure(struct redis_conn *rc, const char *key,
+                           int64_t deadline, struct hf_error *err)
+{
+    struct redis_cluster *cl = rc->cluster;
+    unsigned node, slot;
+    hf_status st = HF_OK;
+    int i;
+
+    if (!cl)
+        return sub_have(&rc->sub, -1, deadline, err);
+    slot = redis_key_slot(rc, key);
+    for (i = 0; i < ATTEMPTS; i++) {
+        node = atomic_load(&cl->slots[slot]);
+        if (atomic_load(&cl->heard[slot]) == node + 1)
+            return HF_OK;
+        st = sub_have(&cl->nodes[node]->sub, (int)slot, deadline, err);
+        if (st && atomic_load(&cl->slots[slot]) == node)
+            return st; /* It has not moved: that is how it is. */
+    }
+    return st;
+}
+
+void redis_sub_want(struct redis_conn *rc, const char *key, int more)
+{
+    if (rc->cluster)
+        atomic_fetch_add(&rc->cluster->waiters[redis_key_slot(rc, key)],
+                         (unsigned short)more);
+}
+
+/* ---- hearing ----------------------------------------------------------- */
+
+static void sub_pump(struct redis_sub *sub)
+{
+    redisReply *reply;
+    bool broken = false, lost = false;
+
+    pthread_mutex_lock(&sub->mu);
+    while (sub->link && !sub->taken && !broken) {
+        broken = hfi_mux_hear(sub->link, &reply) != HF_OK;
+        if (broken || !reply)
+            break;
+        lost = sub_heard(sub, reply) || lost;
+        freeReplyObject(reply);
+    }
+    if (broken) { /* Closing it takes it out of the epoll set, too. */
+        hfi_mux_close(sub->link);
+        sub_put(sub, NULL);
+    }
+    pthread_mutex_unlock(&sub->mu);
+    if (broken || lost)
+        hfi_wake_all(&sub->rc->base);
+}
+
+int redis_sub_fd(struct hfi_conn *conn)
+{
+    struct redis_conn *rc = (struct redis_conn *)conn;
+
+    return rc->cluster ? rc->cluster->epoll : atomic_load(&rc->sub.fd);
 }
 
 void redis_sub_pump(struct hfi_conn *conn)
 {
     struct redis_conn *rc = (struct redis_conn *)conn;
-    redisReply *reply;
-    bool broken = false;
+    struct epoll_event events[16];
+    int i, n;
 
-    pthread_mutex_lock(&rc->sub_mu);
-    while (rc->sub && !broken) {
-        broken = hfi_mux_hear(rc->sub, &reply) != HF_OK;
-        if (broken || !reply)
-            break;
-        sub_heard(rc, reply);
-        freeReplyObject(reply);
+    if (!rc->cluster) {
+        sub_pump(&rc->sub);
+        return;
     }
-    if (broken) {
-        atomic_store(&rc->base.listening, false);
-        atomic_store(&rc->sub_fd, -1);
-        hfi_mux_close(rc->sub);
-        rc->sub = NULL;
-    }
-    pthread_mutex_unlock(&rc->sub_mu);
-    if (broken)
-        hfi_wake_all(conn);
+    n = epoll_wait(rc->cluster->epoll, events, 16, 0);
+    for (i = 0; i < n; i++)
+        sub_pump(events[i].data.ptr);
 }
 
-void redis_sub_close(struct redis_conn *rc)
+/* ---- beginning and end ------------------------------------------------- */
+
+void redis_sub_init(struct redis_sub *sub, struct redis_conn *rc,
+                    struct hfi_mux *mux, int node)
 {
-    hfi_mux_close(rc->sub);
-    rc->sub = NULL;
+    *sub = (struct redis_sub){.rc = rc, .mux = mux, .node = node};
+    atomic_init(&sub->fd, -1);
+    pthread_mutex_init(&sub->mu, NULL);
+    hfi_cond_init(&sub->put);
+}
+
+void redis_sub_fini(struct redis_sub *sub)
+{
+    hfi_mux_close(sub->link);
+    hfi_cond_fini(&sub->put);
+    pthread_mutex_destroy(&sub->mu);
+}
+
+void redis_sub_forget(struct redis_sub *sub)
+{
+    int fd = atomic_exchange(&sub->fd, -1);
+
+    if (fd >= 0)
+        close(fd);
 }

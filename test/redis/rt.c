@@ -39,7 +39,7 @@ static void rt_exec(struct rt_server *s)
     fd = open(path, O_WRONLY | O_CREAT | O_APPEND, 0600);
     dup2(fd, STDOUT_FILENO);
     dup2(fd, STDERR_FILENO);
-    execvp(s->program, s->args);
+    execvp(s->args[0], s->args);
     _exit(127);
 }
 
@@ -77,19 +77,20 @@ void rt_start(struct rt_server *s, ...)
 {
     static int count;
     const char *password = s->password;
+    const char *program = s->run ? s->run : "redis-server";
     char port[16], sock[200];
-    const char *first[] = {"redis-server", "--port", port,   "--bind",
-                           "127.0.0.1",    "--dir",  s->dir, "--unixsocket",
-                           sock,           "--save", "",     NULL};
+    const char *first[] = {program,     "--port", port,   "--bind",
+                           "127.0.0.1", "--dir",  s->dir, "--unixsocket",
+                           sock,        "--save", "",     NULL};
     const char *arg;
     va_list ap;
     int n = 0;
 
-    *s = (struct rt_server){.port = rt_free_port(), .password = password};
+    *s = (struct rt_server){
+        .port = rt_free_port(), .run = s->run, .password = password};
     if (system("command -v redis-server >/dev/null"))
         T_SKIP_HOST("there is no redis-server");
     snprintf(s->dir, sizeof(s->dir), "%s/%d", t_tmpdir(), count++);
-    snprintf(s->program, sizeof(s->program), "redis-server");
     snprintf(port, sizeof(port), "%d", s->port);
     snprintf(sock, sizeof(sock), "%s/sock", s->dir);
     CHECK_EQ(mkdir(s->dir, 0700), 0);
@@ -144,12 +145,18 @@ static const char *rt_stray(struct rt_server *s)
     return found;
 }
 
-static size_t rt_count(struct rt_server *s, const char *question)
+/* Servers before 7.0 have no sharded channels. */
+size_t rt_channels(struct rt_server *s)
 {
-    redisReply *reply = rt_ask(s, question);
-    size_t n = reply->elements;
+    redisReply *plain = rt_ask(s, "PUBSUB CHANNELS *wake:*");
+    redisReply *sharded = rt_try(s, "PUBSUB SHARDCHANNELS *wake:*");
+    size_t n = plain->elements;
 
-    freeReplyObject(reply);
+    if (sharded && sharded->type == REDIS_REPLY_ARRAY)
+        n += sharded->elements;
+    freeReplyObject(plain);
+    if (sharded)
+        freeReplyObject(sharded);
     return n;
 }
 
@@ -163,7 +170,7 @@ void rt_check_clean(struct rt_server *s)
             t_fail(__FILE__, __LINE__, "left behind: %s", stray);
         t_sleep_ms(20);
     }
-    t_poll_until(rt_count(s, "PUBSUB CHANNELS *wake:*") == 0, 3000);
+    t_poll_until(rt_channels(s) == 0, 3000);
 }
 
 void rt_end(struct rt_server *s)

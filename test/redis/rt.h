@@ -26,7 +26,7 @@ struct rt_server {
     pid_t pid; /* 0: not running */
     int port;
     char dir[160];
-    char program[32];
+    const char *run;      /* the program to start; NULL: redis-server */
     char *args[RT_ARGS];  /* ends with NULL */
     const char *password; /* for the test's own questions */
 };
@@ -58,6 +58,9 @@ const char *rt_text(struct rt_server *s, const char *fmt, ...);
 
 /* How often a command ("evalsha") was called, from INFO commandstats. */
 long long rt_calls(struct rt_server *s, const char *command);
+
+/* How many channels of clients somebody listens on, sharded or plain. */
+size_t rt_channels(struct rt_server *s);
 
 /* How many clients wait for the key "holdfast:KEY". */
 long long rt_waiters(struct rt_server *s, const char *key);

@@ -5,7 +5,7 @@
  * A fail-over may forget a grant, as doc/guarantees.md says; the fence rises
  * all the same, and whoever goes on asking gets the lock again.
  */
-#include "rt.h"
+#include "load.h"
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -23,7 +23,6 @@ static void start_sentinel(struct rt_server *s, int number, int master)
     FILE *conf;
 
     *s = (struct rt_server){.port = rt_free_port()};
-    snprintf(s->program, sizeof(s->program), "redis-server");
     snprintf(s->dir, sizeof(s->dir), "%s/s%d", t_tmpdir(), number);
     CHECK_EQ(mkdir(s->dir, 0700), 0);
     snprintf(path, sizeof(path), "%s/conf", s->dir);
@@ -113,98 +112,49 @@ static bool is_master(struct rt_server *s)
     return node_says(s, "role:master");
 }
 
-/* ---- load -------------------------------------------------------------- */
-
-#define MEMBERS 3
-
-struct load {
-    const char *url;
-    atomic_bool stop;
-    atomic_int grants[MEMBERS];
-    _Atomic uint64_t newest;
-};
-
-struct member {
-    struct load *load;
-    int id;
-    pthread_t thread;
-};
-
-static void load_note(struct load *load, uint64_t fence)
-{
-    uint64_t seen = atomic_load(&load->newest);
-
-    while (seen < fence &&
-           !atomic_compare_exchange_weak(&load->newest, &seen, fence))
-        ;
-}
-
-static void *member_run(void *arg)
-{
-    struct member *me = arg;
-    struct load *load = me->load;
-    struct hf_lock_opts opts = rt_opts(2000, HF_FAIR);
-    struct hf_error err;
-    hf_client *client = NULL;
-    hf_lock *lk;
-    uint64_t before;
-
-    CHECK_OK(hf_open(load->url, NULL, &client, &t_err));
-    while (!atomic_load(&load->stop)) {
-        before = atomic_load(&load->newest);
-        if (hf_acquire(client, "k", 500, &opts, &lk, &err))
-            continue;
-        /* Greater than that of every grant before this call began. */
-        CHECK_GT(hf_fence(lk), before);
-        load_note(load, hf_fence(lk));
-        atomic_fetch_add(&load->grants[me->id], 1);
-        t_sleep_ms(2);
-        hf_release(lk, &err);
-    }
-    hf_close(client);
-    return NULL;
-}
-
-/* Everybody has been granted the lock ten times more. */
-static void check_goes_on(struct load *load)
-{
-    int i, before[MEMBERS];
-
-    for (i = 0; i < MEMBERS; i++)
-        before[i] = atomic_load(&load->grants[i]);
-    for (i = 0; i < MEMBERS; i++)
-        t_poll_until(atomic_load(&load->grants[i]) > before[i] + 10, 20000);
-}
+/* ---- tests ------------------------------------------------------------- */
 
 TEST_TIMEOUT(all_go_on_after_a_fail_over_and_fences_rise, 120)
 {
     struct ensemble e = {0};
-    struct load load = {.url = e.url};
-    struct member member[MEMBERS];
-    int i;
+    struct load load = {.url = e.url, .key = "k", .may_forget = true};
 
     ensemble_start(&e);
-    for (i = 0; i < MEMBERS; i++) {
-        member[i] = (struct member){&load, i, 0};
-        CHECK_EQ(
-            pthread_create(&member[i].thread, NULL, member_run, &member[i]), 0);
-    }
-    check_goes_on(&load);
+    load_start(&load);
+    load_check_goes_on(&load);
     /* An operator's: the old master lives on as a replica. */
     rt_do(&e.sentinel[0], "SENTINEL FAILOVER main");
     t_poll_until(is_master(&e.node[1]), 20000);
     t_poll_until(!is_master(&e.node[0]), 20000);
-    check_goes_on(&load);
+    load_check_goes_on(&load);
     /* A crash.  The sentinels must know the other as a good replica again. */
     t_poll_until(node_says(&e.node[1], "state=online"), 20000);
     ensemble_ready(&e);
     rt_crash(&e.node[1]);
     t_poll_until(is_master(&e.node[0]), 40000);
-    check_goes_on(&load);
-    atomic_store(&load.stop, true);
-    for (i = 0; i < MEMBERS; i++)
-        pthread_join(member[i].thread, NULL);
+    load_check_goes_on(&load);
+    load_stop(&load);
     rt_check_clean(&e.node[0]);
+    ensemble_stop(&e);
+}
+
+/* A master that hangs keeps its connections, and comes back as a replica. */
+TEST_TIMEOUT(all_go_on_after_a_master_hung_and_came_back, 120)
+{
+    struct ensemble e = {0};
+    struct load load = {.url = e.url, .key = "k", .may_forget = true};
+
+    ensemble_start(&e);
+    load_start(&load);
+    load_check_goes_on(&load);
+    rt_signal(&e.node[0], SIGSTOP);
+    t_poll_until(is_master(&e.node[1]), 40000);
+    load_check_goes_on(&load);
+    rt_signal(&e.node[0], SIGCONT);
+    t_poll_until(node_says(&e.node[0], "role:slave"), 40000);
+    load_check_goes_on(&load);
+    load_stop(&load);
+    rt_check_clean(&e.node[1]);
     ensemble_stop(&e);
 }
 

@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * redis_renew.c - keeping many locks at once.
+ *
+ * All renewals for one server go out as one write; those for different nodes of
+ * a cluster are under way together.
+ *
+ * INVARIANTS
+ *  (1) One item's failure is that item's alone.
+ *  (2) A node that is silent is waited for once.  From then on, until it has
+ *      answered the mender of redis_cluster.c, what is to be renewed there fails
+ *      at once and is tried again, and the locks on other nodes are not kept
+ *      waiting.
+ *  (3) While the slot of a lock moves, the server refuses a script whose keys are
+ *      not all there yet.  The key alone can always be renewed, and is: that
+ *      there was a break is then seen by the renewal after the move.
+ */
+#include "redis.h"
+
+#include <inttypes.h>
+
+#include "../mem.h"
+
+#include "../banned.h"
+
+static void renew_read(struct redis_conn *rc, struct hfi_renewal *item,
+                       const redisReply *reply, struct hf_error *err)
+{
+    if (reply->type == REDIS_REPLY_ERROR) {
+        item->st = redis_error(rc, reply, err);
+    } else if (reply->type != REDIS_REPLY_INTEGER) {
+        item->st = redis_nonsense(rc, err);
+    } else {
+        item->st = reply->integer == 1 ? HF_OK : HF_LOST;
+        item->reason = reply->integer == 2   ? HF_LOSS_STOLEN
+                       : reply->integer == 3 ? HF_LOSS_BROKEN
+                                             : HF_LOSS_DELETED;
+    }
+}
+
+/* What goes to one server. */
+struct renew_part {
+    struct hfi_mux *mux;
+    struct redis_batch batch;
+    struct hfi_mux_call call;
+    redisReply **replies;
+    hf_status st;
+    bool begun;
+};
+
+/* What a renewal says beside the claim: ttl, whether it may be less, fence. */
+struct renew_args {
+    char ttl[24], fence[24];
+    const char *argv[3];
+};
+
+static void renew_say(struct renew_args *args, const struct hfi_renewal *item)
+{
+    snprintf(args->ttl, sizeof(args->ttl), "%" PRId64, item->ttl_ms);
+    snprintf(args->fence, sizeof(args->fence), "%" PRIu64, item->grant->fence);
+    args->argv[0] = args->ttl;
+    args->argv[1] = item->ttl_ms < item->claim->ttl_ms ? "1" : "0";
+    args->argv[2] = args->fence;
+}
+
+static void renew_add(struct redis_conn *rc, struct redis_batch *batch,
+                      const struct hfi_renewal *item)
+{
+    struct renew_args args;
+
+    if (rc->acquire != REDIS_FENCED) {
+        redis_bare_renew_add(rc, batch, item);
+        return;
+    }
+    renew_say(&args, item);
+    redis_step_add(rc, batch, 'R', item->claim, 3, args.argv);
+}
+
+static void renew_begin(struct redis_conn *rc, struct renew_part *part,
+                        int64_t deadline, struct hf_error *err)
+{
+    part->begun = true;
+    part->replies = hfi_alloc((size_t)part->batch.count * sizeof(redisReply *));
+    if (part->batch.failed || !part->replies)
+        part->st = hfi_nomem(err);
+    else if (redis_is_sick(rc, part->mux)) /* redis_renew.c (2) */
+        part->st = hfi_fail(err, HF_UNAVAILABLE, "%s: a node is silent",
+                            rc->base.endpoint);
+    else
+        part->st = hfi_mux_begin(part->mux, &part->call, part->batch.bytes,
+                                 part->batch.len, part->batch.count,
+                                 part->replies, deadline, err);
+}
+
+/* Send all parts, then wait for each: first to those who are connected, since
+ * connecting may take all the time there is. */
+static void renew_send(struct redis_conn *rc, struct renew_part *parts,
+                       size_t n, int64_t deadline, struct hf_error *err)
+{
+    size_t i;
+
+    for (i = 0; i < n; i++)
+        if (n > 1 && hfi_mux_is_up(parts[i].mux))
+            renew_begin(rc, &parts[i], deadline, err);
+    for (i = 0; i < n; i++)
+        if (!parts[i].begun)
+            renew_begin(rc, &parts[i], deadline, err);
+    for (i = 0; i < n; i++) {
+        if (!parts[i].st) {
+            if (!hfi_left_ms(deadline)) /* We are late; it may be here. */
+                hfi_mux_advance(&parts[i].call, true);
+            parts[i].st = hfi_mux_finish(&parts[i].call, deadline, err);
+        }
+        if (parts[i].st)
+            redis_doubt(rc, parts[i].mux);
+    }
+}
+
+/* Its slot moves, and its keys are not all in one place.  redis_renew.c (3) */
+static bool renew_must_be_bare(const struct redis_conn *rc,
+                               const struct hfi_renewal *item,
+                               const redisReply *reply)
+{
+    return rc->acquire != REDIS_FENCED ||
+           (!item->claim->owner && (!strncmp(reply->str, "TRYAGAIN", 8) ||
+                                    !strncmp(reply->str, "ASK ", 4)));
+}
+
+/* A script that is not there, or a key that is elsewhere: one by one. */
+static void renew_alone(struct redis_conn *rc, struct hfi_renewal *item,
+                        const redisReply *why, int64_t deadline,
+                        struct hf_error *err)
+{
+    struct renew_args args;
+    redisReply *reply;
+
+    if (renew_must_be_bare(rc, item, why)) {
+        redis_bare_renew(rc, item, deadline, err);
+        return;
+    }
+    renew_say(&args, item);
+    item->st = redis_step(rc, NULL, 'R', item->claim, 3, args.argv, &reply,
+                          deadline, err);
+    if (item->st)
+        return;
+    renew_read(rc, item, reply, err);
+    freeReplyObject(reply);
+}
+
+/* Put the answers of a part where they belong, in the order of its items. */
+static void renew_apply(struct redis_conn *rc, struct renew_part *part,
+                        struct hfi_renewal *items, size_t n,
+                        const unsigned char *of, unsigned char self,
+                        int64_t deadline, struct hf_error *err)
+{
+    size_t i, at = 0;
+
+    for (i = 0; i < n; i++) {
+        redisReply *reply;
+
+        if (of[i] != self)
+            continue;
+        items[i].st = part->st;
+        if (part->st)
+            continue;
+        reply = part->replies[at++];
+        if (reply->type == REDIS_REPLY_ERROR &&
+            (redis_is_noscript(reply) || rc->cluster))
+            renew_alone(rc, &items[i], reply, deadline, err);
+        else
+            renew_read(rc, &items[i], reply, err);
+        freeReplyObject(reply);
+    }
+    redis_batch_free(&part->batch);
+    hfi_free(part->replies);
+}
+
+/* At most so many servers at once; the rest of the items wait for the next. */
+#define RENEW_PARTS 32
+
+void redis_renew(struct hfi_conn *conn, struct hfi_renewal *items, size_t n,
+                 int64_t deadline, struct hf_error *err)
+{
+    struct redis_conn *rc = (struct redis_conn *)conn;
+    struct renew_part parts[RENEW_PARTS] = {0};
+    unsigned char of[256];
+    size_t i, p, nparts = 0;
+
+    n = n < sizeof(of) ? n : sizeof(of); /* the core sends no more at once */
+    for (i = 0; i < n; i++) {
+        struct hfi_mux *mux = redis_route(rc, items[i].claim->key);
+
+        for (p = 0; p < nparts && parts[p].mux != mux; p++)
+            continue;
+        of[i] = RENEW_PARTS;
+        if (p == RENEW_PARTS)
+            continue;
+        if (p == nparts)
+            parts[nparts++].mux = mux;
+        of[i] = (unsigned char)p;
+        renew_add(rc, &parts[p].batch, &items[i]);
+    }
+    renew_send(rc, parts, nparts, deadline, err);
+    for (p = 0; p < nparts; p++)
+        renew_apply(rc, &parts[p], items, n, of, (unsigned char)p, deadline,
+                    err);
+}

@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * redis_step.c - commands that go where their key is.
+ *
+ * Scripts are called by digest.  NOSCRIPT, which follows a flush, a restart or
+ * a fail-over, is answered by sending the script whole, which loads it again;
+ * MOVED and ASK are answered by going where they say.  None of the three was
+ * executed, so what is sent again is sent without doubt, and no caller ever
+ * sees them.
+ */
+#include "redis.h"
+
+#include "../banned.h"
+
+/* An order may be sent to where a key has gone, and whole to where it is new. */
+#define ATTEMPTS 6
+
+void redis_order_add(struct redis_batch *batch, const struct redis_order *order,
+                     bool whole)
+{
+    struct redis_order full = *order;
+
+    if (order->script && whole) {
+        full.argv[0] = "EVAL";
+        full.argv[1] = order->script;
+    }
+    redis_batch_add(batch, full.argc, full.argv);
+}
+
+/* Where an order goes, and how. */
+struct order_way {
+    struct hfi_mux *mux;
+    bool whole, ask;
+};
+
+/* The server lacks the script, or the key has moved: true if another attempt
+ * should be made, in the way that it says. */
+static bool order_again(struct redis_conn *rc, const redisReply *reply,
+                        struct order_way *way)
+{
+    struct hfi_mux *there;
+    bool ask;
+
+    if (reply->type != REDIS_REPLY_ERROR)
+        return false;
+    if (redis_is_noscript(reply) && !way->whole) {
+        way->whole = true;
+        return true;
+    }
+    there = redis_redirect(rc, reply, &ask);
+    if (!there)
+        return false;
+    way->mux = there;
+    way->ask = ask;
+    way->whole = false;
+    return true;
+}
+
+static hf_status order_once(struct redis_conn *rc, const struct order_way *way,
+                            const struct redis_order *order, redisReply **ret,
+                            int64_t deadline, struct hf_error *err)
+{
+    const char *asking[] = {"ASKING"};
+    struct redis_batch batch = {0};
+    redisReply *replies[2] = {NULL, NULL};
+    hf_status st;
+
+    if (way->ask)
+        redis_batch_add(&batch, 1, asking);
+    redis_order_add(&batch, order, way->whole);
+    st = redis_batch_send(rc, way->mux, &batch, replies, deadline, err);
+    redis_batch_free(&batch);
+    if (st)
+        return st;
+    *ret = replies[way->ask];
+    if (way->ask)
+        freeReplyObject(replies[0]);
+    return HF_OK;
+}
+
+hf_status redis_order(struct redis_conn *rc, struct hfi_mux *mux,
+                      const char *key, const struct redis_order *order,
+                      redisReply **ret, int64_t deadline, struct hf_error *err)
+{
+    struct order_way way = {mux ? mux : redis_route(rc, key), false, false};
+    redisReply *reply = NULL;
+    hf_status st;
+    int i;
+
+    for (i = 0; i < ATTEMPTS; i++) {
+        st = order_once(rc, &way, order, &reply, deadline, err);
+        if (st) {
+            redis_doubt(rc, way.mux);
+            return st;
+        }
+        if (!order_again(rc, reply, &way))
+            break;
+        freeReplyObject(reply);
+        reply = NULL;
+    }
+    if (!reply)
+        return hfi_fail(err, HF_UNAVAILABLE,
+                        "%s: nobody has the key, or keeps scripts",
+                        rc->base.endpoint);
+    if (reply->type == REDIS_REPLY_ERROR) {
+        st = redis_error(rc, reply, err);
+        freeReplyObject(reply);
+        return st;
+    }
+    *ret = reply;
+    return HF_OK;
+}
+
+/* ---- steps ------------------------------------------------------------- */
+
+/* The texts that an order for a step points to. */
+struct step_texts {
+    struct redis_names names;
+    char op[2];
+};
+
+static void step_order(struct redis_conn *rc, struct redis_order *order,
+                       struct step_texts *texts, char op,
+                       const struct hfi_claim *claim, int argc,
+                       const char **argv)
+{
+    const char **all = order->argv;
+    int i, n = 0;
+
+    texts->op[0] = op;
+    texts->op[1] = '\0';
+    redis_name(rc, claim->key, &texts->names);
+    order->script = redis_script;
+    all[n++] = "EVALSHA";
+    all[n++] = rc->script_id;
+    all[n++] = "5";
+    for (i = 0; i < REDIS_NAMES; i++)
+        all[n++] = texts->names.text[i];
+    all[n++] = texts->op;
+    all[n++] = claim->token;
+    all[n++] = claim->owner && rc->acquire == REDIS_FENCED ? claim->owner : "";
+    all[n++] = rc->fair ? "1" : "0";
+    all[n++] = claim->key;
+    for (i = 0; i < argc; i++)
+        all[n++] = argv[i];
+    order->argc = n;
+}
+
+void redis_step_add(struct redis_conn *rc, struct redis_batch *batch, char op,
+                    const struct hfi_claim *claim, int argc, const char **argv)
+{
+    struct redis_order order;
+    struct step_texts texts;
+
+    step_order(rc, &order, &texts, op, claim, argc, argv);
+    redis_order_add(batch, &order, false);
+}
+
+hf_status redis_step(struct redis_conn *rc, struct hfi_mux *mux, char op,
+                     const struct hfi_claim *claim, int argc, const char **argv,
+                     redisReply **ret, int64_t deadline, struct hf_error *err)
+{
+    struct redis_order order;
+    struct step_texts texts;
+
+    step_order(rc, &order, &texts, op, claim, argc, argv);
+    return redis_order(rc, mux, claim->key, &order, ret, deadline, err);
+}

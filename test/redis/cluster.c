@@ -1,0 +1,328 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * cluster.c - Redis Cluster: wake-ups, slots that move, masters that fail.
+ *
+ * A fail-over may forget a grant, as doc/guarantees.md says, and the fence rises
+ * all the same; a slot that is moved, or a master that hands over in good order,
+ * forgets nothing.
+ */
+#include "fleet.h"
+#include "load.h"
+
+/* ---- wake-ups ---------------------------------------------------------- */
+
+/* How often the masters have published, sharded and not. */
+static long long published(struct fleet *f, const char *command)
+{
+    long long n = 0;
+    int i;
+
+    for (i = 0; i < FLEET_MASTERS; i++)
+        n += rt_calls(&f->node[i], command);
+    return n;
+}
+
+TEST(a_release_wakes_the_waiter_through_the_shard_alone)
+{
+    struct fleet f;
+    hf_client *a, *b;
+    struct rt_waiter w;
+    hf_lock *lk;
+    int64_t released;
+    int node;
+
+    fleet_start(&f, NULL);
+    a = fleet_open(&f, "");
+    b = fleet_open(&f, "");
+    for (node = 0; node < FLEET_MASTERS; node++) {
+        const char *key = fleet_key(node, 0);
+
+        lk = rt_lock(a, key, 0, 60000, 0);
+        w = rt_waiter(b, key, 40000, 60000, 0);
+        rt_wait_start(&w);
+        t_poll_until(rt_waiters(&f.node[node], key) == 1, 10000);
+        t_poll_until(rt_channels(&f.node[node]) == 1, 10000);
+        released = t_now_ms();
+        CHECK_OK(hf_release(lk, &t_err));
+        rt_wait_join(&w);
+        /* Not by a poll: that comes after half a lease. */
+        CHECK_LT(w.got_at - released, 10000);
+    }
+    CHECK_GE(published(&f, "spublish"), FLEET_MASTERS);
+    CHECK_EQ(published(&f, "publish"), 0);
+    hf_close(a);
+    hf_close(b);
+    fleet_check_clean(&f);
+    fleet_stop(&f);
+}
+
+TEST(a_lock_that_lingers_is_asked_for_and_a_broken_one_told)
+{
+    struct fleet f;
+    hf_client *a, *b;
+    struct hf_lock_opts opts = rt_opts(60000, 0);
+    struct hf_info info = {.size = sizeof(info)};
+    hf_lock *lk = NULL;
+
+    fleet_start(&f, NULL);
+    a = fleet_open(&f, "");
+    b = fleet_open(&f, "");
+    opts.linger_ms = 50000;
+    CHECK_OK(hf_acquire(a, "k", 0, &opts, &lk, &t_err));
+    CHECK_OK(hf_release(lk, &t_err));
+    lk = rt_lock(b, "k", 20000, 60000, 0);
+    CHECK_OK(hf_inspect(a, "k", &info, &t_err));
+    CHECK_EQ(info.fence, hf_fence(lk));
+    CHECK_OK(hf_break(a, "k", info.fence, &t_err));
+    t_poll_until(!hf_held(lk), 10000); /* It waited, so it can be told. */
+    CHECK_STATUS(hf_release(lk, &t_err), HF_LOST);
+    hf_close(a);
+    hf_close(b);
+    fleet_check_clean(&f);
+    fleet_stop(&f);
+}
+
+/* Each waits for a key of its own, so for a slot of its own. */
+TEST_TIMEOUT(a_client_does_not_collect_channels_without_end, 120)
+{
+    enum { KEYS = 220, AT_ONCE = 20 };
+    struct fleet f;
+    hf_client *a, *b;
+    struct rt_waiter w[AT_ONCE];
+    hf_lock *lk[AT_ONCE];
+    char key[AT_ONCE][32];
+    int i, n;
+
+    fleet_start(&f, NULL);
+    a = fleet_open(&f, "");
+    b = fleet_open(&f, "");
+    for (n = 0; n < KEYS; n += AT_ONCE) {
+        for (i = 0; i < AT_ONCE; i++) {
+            snprintf(key[i], sizeof(key[i]), "%s", fleet_key(0, n + i));
+            lk[i] = rt_lock(a, key[i], 0, 60000, 0);
+            w[i] = rt_waiter(b, key[i], 40000, 60000, 0);
+            rt_wait_start(&w[i]);
+        }
+        for (i = 0; i < AT_ONCE; i++)
+            t_poll_until(rt_waiters(&f.node[0], key[i]) == 1, 10000);
+        for (i = 0; i < AT_ONCE; i++)
+            CHECK_OK(hf_release(lk[i], &t_err));
+        for (i = 0; i < AT_ONCE; i++)
+            rt_wait_join(&w[i]);
+        CHECK_LE(rt_channels(&f.node[0]), 128 + AT_ONCE);
+    }
+    CHECK_GE(rt_channels(&f.node[0]), 1); /* They are kept while few. */
+    hf_close(a);
+    hf_close(b);
+    fleet_check_clean(&f);
+    fleet_stop(&f);
+}
+
+/* ---- fail-overs -------------------------------------------------------- */
+
+static void check_master(struct fleet *f, int node)
+{
+    t_poll_until(fleet_is_master(f, node), 40000);
+}
+
+TEST_TIMEOUT(all_go_on_after_every_kind_of_fail_over_and_fences_rise, 180)
+{
+    struct fleet f;
+    struct load load = {.url = f.url};
+
+    fleet_start(&f, NULL);
+    load.key = fleet_key(0, 0);
+    load_start(&load);
+    load_check_goes_on(&load);
+    /* In good order, so that nothing is forgotten. */
+    rt_do(&f.node[3], "CLUSTER FAILOVER");
+    check_master(&f, 3);
+    load_check_goes_on(&load);
+    t_poll_until(
+        strstr(rt_text(&f.node[3], "INFO replication"), "state=online"), 20000);
+    /* It hangs, and comes back as a replica. */
+    atomic_store(&load.may_forget, true);
+    rt_signal(&f.node[3], SIGSTOP);
+    check_master(&f, 0);
+    load_check_goes_on(&load);
+    rt_signal(&f.node[3], SIGCONT);
+    t_poll_until(!fleet_is_master(&f, 3), 40000);
+    load_check_goes_on(&load);
+    t_poll_until(
+        strstr(rt_text(&f.node[0], "INFO replication"), "state=online"), 20000);
+    /* It crashes. */
+    fleet_crash(&f, 0);
+    check_master(&f, 3);
+    load_check_goes_on(&load);
+    load_stop(&load);
+    fleet_check_clean(&f);
+    fleet_stop(&f);
+}
+
+/* ---- slots that move --------------------------------------------------- */
+
+/* The name of a node, and the slot of a key. */
+static const char *node_id(struct fleet *f, int node)
+{
+    return rt_text(&f->node[node], "CLUSTER MYID");
+}
+
+static long long slot_of(struct fleet *f, const char *key)
+{
+    return rt_int(&f->node[0], "CLUSTER KEYSLOT holdfast:%s", key);
+}
+
+static void move_begin(struct fleet *f, long long slot, int from, int to)
+{
+    rt_do(&f->node[to], "CLUSTER SETSLOT %lld IMPORTING %s", slot,
+          node_id(f, from));
+    rt_do(&f->node[from], "CLUSTER SETSLOT %lld MIGRATING %s", slot,
+          node_id(f, to));
+}
+
+/* Move one key.  It may have gone meanwhile. */
+static void move_key(struct fleet *f, int from, int to, const char *name)
+{
+    rt_do(&f->node[from], "MIGRATE 127.0.0.1 %d %b 0 5000", f->node[to].port,
+          name, strlen(name));
+}
+
+static void move_rest(struct fleet *f, long long slot, int from, int to)
+{
+    redisReply *keys;
+    size_t i, n;
+
+    do {
+        keys = rt_ask(&f->node[from], "CLUSTER GETKEYSINSLOT %lld 100", slot);
+        n = keys->elements;
+        for (i = 0; i < n; i++)
+            move_key(f, from, to, keys->element[i]->str);
+        freeReplyObject(keys);
+    } while (n);
+    rt_do(&f->node[to], "CLUSTER SETSLOT %lld NODE %s", slot, node_id(f, to));
+    rt_do(&f->node[from], "CLUSTER SETSLOT %lld NODE %s", slot, node_id(f, to));
+}
+
+/* The main key is there and its companions are here, for two leases: the server
+ * refuses every step on the lock, and yet it is renewed. */
+TEST_TIMEOUT(a_held_lock_outlives_a_slot_that_moves_slowly, 120)
+{
+    struct fleet f;
+    hf_client *a, *b, *set;
+    const char *key = fleet_key(0, 0);
+    struct hf_lock_opts opts = rt_opts(2000, 0);
+    struct rt_waiter w;
+    hf_lock *lk, *bare, *none = NULL;
+    char name[64], bare_key[64];
+    long long slot;
+    int64_t end;
+
+    fleet_start(&f, NULL);
+    a = fleet_open(&f, "");
+    b = fleet_open(&f, "");
+    set = fleet_open(&f, "?acquire=set");
+    snprintf(bare_key, sizeof(bare_key), "x{holdfast:%s}", key);
+    slot = slot_of(&f, key);
+    lk = rt_lock(a, key, 0, 2000, 0);
+    w = rt_waiter(b, key, 60000, 2000, 0);
+    rt_wait_start(&w);
+    t_poll_until(rt_waiters(&f.node[0], key) == 1, 10000);
+    move_begin(&f, slot, 0, 1);
+    bare = rt_lock(set, bare_key, 5000, 2000, 0); /* a new key: by ASK */
+    snprintf(name, sizeof(name), "holdfast:%s", key);
+    move_key(&f, 0, 1, name);
+    CHECK_EQ(hf_acquire(set, key, 0, &opts, &none, &t_err), HF_BUSY);
+    for (end = t_now_ms() + 4500; t_now_ms() < end; t_sleep_ms(20)) {
+        CHECK(hf_held(lk));
+        CHECK(hf_held(bare));
+        CHECK_EQ(__atomic_load_n(&w.got_at, __ATOMIC_ACQUIRE), 0);
+    }
+    move_rest(&f, slot, 0, 1);
+    CHECK_OK(hf_release(bare, &t_err));
+    CHECK_OK(hf_release(lk, &t_err));
+    rt_wait_join(&w);
+    CHECK_GT(w.fence, 0);
+    hf_close(a);
+    hf_close(b);
+    hf_close(set);
+    fleet_check_clean(&f);
+    fleet_stop(&f);
+}
+
+TEST_TIMEOUT(slots_that_move_under_load_lose_nothing, 180)
+{
+    struct fleet f;
+    struct load load = {.url = f.url};
+    long long slot;
+    int turn, from = 0, to;
+
+    fleet_start(&f, NULL);
+    load.key = fleet_key(0, 0);
+    slot = slot_of(&f, load.key);
+    load_start(&load);
+    for (turn = 0; turn < 6; turn++, from = to) {
+        to = (from + 1) % FLEET_MASTERS;
+        load_check_goes_on(&load);
+        move_begin(&f, slot, from, to);
+        t_sleep_ms(turn * 20);
+        move_rest(&f, slot, from, to);
+    }
+    load_check_goes_on(&load);
+    load_stop(&load);
+    fleet_check_clean(&f);
+    fleet_stop(&f);
+}
+
+/* ---- one shard hangs --------------------------------------------------- */
+
+#define EACH 200
+
+/* Master and replica of one shard: nobody takes over. */
+static void shard_signal(struct fleet *f, int node, int sig)
+{
+    rt_signal(&f->node[node], sig);
+    rt_signal(&f->node[node + FLEET_MASTERS], sig);
+}
+
+static void check_held(hf_lock *const *lk, const int *home, int but)
+{
+    int i;
+
+    for (i = 0; i < FLEET_MASTERS * EACH; i++)
+        if (home[i] != but)
+            CHECK(hf_held(lk[i]));
+}
+
+TEST_TIMEOUT(a_shard_that_hangs_does_not_keep_the_others_from_renewal, 180)
+{
+    static hf_lock *lk[FLEET_MASTERS * EACH];
+    static int home[FLEET_MASTERS * EACH];
+    struct fleet f;
+    hf_client *client;
+    int64_t end;
+    char key[32];
+    int i;
+
+    fleet_start(&f, NULL);
+    client = fleet_open(&f, "");
+    for (i = 0; i < FLEET_MASTERS * EACH; i++) {
+        snprintf(key, sizeof(key), "key%d", i);
+        home[i] = fleet_home(key);
+        lk[i] = rt_lock(client, key, 0, 3000, 0);
+    }
+    shard_signal(&f, 1, SIGSTOP);
+    for (end = t_now_ms() + 15000; t_now_ms() < end; t_sleep_ms(20))
+        check_held(lk, home, 1);
+    for (i = 0; i < FLEET_MASTERS * EACH; i++)
+        CHECK(hf_held(lk[i]) == (home[i] != 1));
+    shard_signal(&f, 1, SIGCONT);
+    for (i = 0; i < FLEET_MASTERS * EACH; i++)
+        hf_release(lk[i], &t_err);
+    CHECK_OK(
+        hf_release(rt_lock(client, fleet_key(1, 0), 30000, 3000, 0), &t_err));
+    hf_close(client);
+    fleet_check_clean(&f);
+    fleet_stop(&f);
+}
+
+T_MAIN
