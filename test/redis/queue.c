@@ -206,6 +206,7 @@ TEST(polling_works_without_any_subscription)
     rt_wait_start(&w);
     t_poll_until(rt_calls(&s, "evalsha") > 10, 5000);
     CHECK_EQ(rt_calls(&s, "subscribe"), 0);
+    CHECK_EQ(rt_calls(&s, "ssubscribe"), 0);
     CHECK_OK(hf_release(lk, &t_err));
     rt_wait_join(&w);
     hf_close(client);
@@ -241,6 +242,56 @@ TEST(no_subscription_stays_after_its_client)
     t_poll_until(strstr(rt_text(&s, "INFO clients"), "connected_clients:1"),
                  5000);
     rt_end(&s);
+}
+
+/* A server that was a master lives on as a replica, and its subscribers with it:
+ * they hear what is published on the new master, which does not count them. */
+TEST(who_hears_through_a_replica_is_not_granted_beside_another)
+{
+    struct rt_server old = {0}, s = {0};
+    struct hf_lock_opts opts = rt_opts(20000, 0);
+    struct hf_handle handle;
+    hf_client *client[2];
+    struct rt_waiter w[2];
+    hf_lock *lk = NULL;
+    char port[2][16];
+    int i;
+
+    rt_start(&old, "--repl-diskless-sync-delay", "0", NULL);
+    snprintf(port[0], sizeof(port[0]), "%d", old.port);
+    rt_start(&s, "--replicaof", "127.0.0.1", port[0],
+             "--repl-diskless-sync-delay", "0", NULL);
+    t_poll_until(strstr(rt_text(&old, "INFO replication"), "state=online"),
+                 20000);
+    client[0] = rt_open(&old, "");
+    lk = rt_lock(client[0], "k", 0, 20000, 0);
+    CHECK_OK(hf_detach(lk, &handle, &t_err));
+    w[0] = rt_waiter(client[0], "k", 15000, 20000, HF_FAIR);
+    rt_wait_start(&w[0]);
+    t_poll_until(rt_channels(&old) == 1, 5000);
+    t_poll_until(rt_waiters(&s, "k") == 1, 5000);
+    rt_do(&s, "REPLICAOF NO ONE");
+    snprintf(port[1], sizeof(port[1]), "%d", s.port);
+    rt_do(&old, "REPLICAOF 127.0.0.1 %s", port[1]);
+    t_poll_until(strstr(rt_text(&s, "INFO replication"), "state=online"),
+                 20000);
+    client[1] = rt_open(&s, "");
+    w[1] = rt_waiter(client[1], "k", 15000, 20000, HF_FAIR);
+    w[1].hold_ms = 3000;
+    w[0].hold_ms = 3000;
+    rt_wait_start(&w[1]);
+    t_poll_until(rt_waiters(&s, "k") == 2, 5000);
+    t_poll_until(rt_channels(&s) == 1, 5000);
+    CHECK_OK(hf_attach(client[1], "k", &handle, &opts, &lk, &t_err));
+    CHECK_OK(hf_release(lk, &t_err));
+    for (i = 0; i < 2; i++)
+        pthread_join(w[i].thread, NULL);
+    CHECK_OK(w[1].st);
+    CHECK_EQ(w[0].got_at, 0);
+    hf_close(client[0]);
+    hf_close(client[1]);
+    rt_stop(&old);
+    rt_stop(&s);
 }
 
 T_MAIN
