@@ -106,6 +106,22 @@ hf_status redis_find(void *arg, struct hfi_endpoint *ret, int64_t deadline,
     return st;
 }
 
+/* A new connection: those that listen may be to a server that hangs, or is not
+ * the master any more.  Those who wait look again, and listen anew. */
+static hf_status open_hello(void *arg, struct mux_link *link, int64_t deadline,
+                            struct hf_error *err)
+{
+    struct redis_conn *rc = arg;
+    hf_status st = redis_hello(rc, link, deadline, err);
+
+    if (st)
+        return st;
+    atomic_fetch_add(&rc->epoch, 1);
+    if (atomic_load(&rc->sub.fd) >= 0)
+        hfi_wake_all(&rc->base);
+    return HF_OK;
+}
+
 /* ---- opening ----------------------------------------------------------- */
 
 static hf_status open_number(const struct hfi_url *url, const char *name,
@@ -256,7 +272,7 @@ static hf_status redis_open(struct hfi_conn *conn, const struct hfi_url *url,
     hf_status st;
     size_t i;
 
-    hfi_mux_init(&rc->mux, redis_find, redis_hello, rc);
+    hfi_mux_init(&rc->mux, redis_find, open_hello, rc);
     redis_sub_init(&rc->sub, rc, &rc->mux, -1);
     hfi_mux_init(&rc->wait_mux, redis_find, redis_hello, rc);
     rc->opened = true;

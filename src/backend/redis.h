@@ -38,6 +38,7 @@ struct redis_sub {
     struct mux_link *link; /* NULL: not connected */
     bool taken;            /* somebody connects it, or subscribes on it */
     unsigned channels;     /* that it has */
+    unsigned epoch;        /* of the conn when it was connected */
     atomic_int fd;         /* of `link`, or -1 */
 };
 
@@ -88,6 +89,7 @@ struct redis_conn {
     struct hfi_mux
         wait_mux; /* for grants that WAIT, and would hold up others */
 
+    atomic_uint epoch; /* counts the connections that were made for `mux` */
     atomic_bool few_replicas; /* the last WAIT was in vain */
     atomic_uint lacks; /* enum redis_native: what the server does not know */
 

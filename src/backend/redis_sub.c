@@ -21,7 +21,9 @@
  *
  * Messages are lost with the connection, and with the slot: the server ends a
  * subscription when the slot goes elsewhere.  Then everybody who waits is woken,
- * and the first to try subscribes anew before its try.
+ * and the first to try subscribes anew before its try.  So it is when commands
+ * had to be given a new connection: a server that hangs does not say so to those
+ * who only listen, and the master may be another by now.
  *
  * INVARIANTS
  *  (1) The one who has `taken` a sub is alone on its connection, and the mutex is
@@ -226,8 +228,9 @@ static hf_status sub_take(struct redis_sub *sub, int64_t deadline,
         return hfi_fail(err, HF_UNAVAILABLE,
                         "still subscribing at the deadline");
     sub->taken = true;
+    atomic_store(&sub->fd, -1); /* Let the keeper not hear it meanwhile. */
     if (sub->link && sub->node >= 0)
-        epoll_ctl(sub->rc->cluster->epoll, EPOLL_CTL_DEL, atomic_load(&sub->fd),
+        epoll_ctl(sub->rc->cluster->epoll, EPOLL_CTL_DEL, hfi_mux_fd(sub->link),
                   NULL);
     return HF_OK;
 }
@@ -319,12 +322,16 @@ static hf_status sub_add(struct redis_sub *sub, int slot, int64_t deadline,
                          struct hf_error *err)
 {
     struct mux_link *link = sub->link;
-    bool fresh = !link, broken = false, lost = false;
+    bool fresh = !link || slot < 0, broken = false, lost = false;
     hf_status st = HF_OK;
 
     pthread_mutex_unlock(&sub->mu);
-    if (fresh)
+    if (fresh) {
+        hfi_mux_close(link); /* It is to where the server was. */
+        link = NULL;
         st = hfi_mux_open(sub->mux, deadline, &link, err);
+        sub->epoch = atomic_load(&sub->rc->epoch);
+    }
     if (!st)
         st = sub_subscribe(sub, link, slot, &lost, &broken, deadline, err);
     if (!st) {
@@ -351,7 +358,7 @@ static hf_status sub_add(struct redis_sub *sub, int slot, int64_t deadline,
 static bool sub_hears(const struct redis_sub *sub, int slot)
 {
     return slot < 0
-               ? sub->link != NULL
+               ? sub->link && sub->epoch == atomic_load(&sub->rc->epoch)
                : atomic_load(&sub->rc->cluster->heard[slot]) == sub->node + 1;
 }
 

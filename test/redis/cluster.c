@@ -40,8 +40,8 @@ TEST(a_release_wakes_the_waiter_through_the_shard_alone)
         lk = rt_lock(a, key, 0, 60000, 0);
         w = rt_waiter(b, key, 40000, 60000, 0);
         rt_wait_start(&w);
-        t_poll_until(rt_waiters(&f.node[node], key) == 1, 10000);
-        t_poll_until(rt_channels(&f.node[node]) == 1, 10000);
+        t_poll_until(rt_hears(&f.node[node], key), 10000);
+        CHECK_EQ(rt_channels(&f.node[node]), 1);
         released = t_now_ms();
         CHECK_OK(hf_release(lk, &t_err));
         rt_wait_join(&w);
@@ -104,7 +104,7 @@ TEST_TIMEOUT(a_client_does_not_collect_channels_without_end, 120)
             rt_wait_start(&w[i]);
         }
         for (i = 0; i < AT_ONCE; i++)
-            t_poll_until(rt_waiters(&f.node[0], key[i]) == 1, 10000);
+            t_poll_until(rt_hears(&f.node[0], key[i]), 10000);
         for (i = 0; i < AT_ONCE; i++)
             CHECK_OK(hf_release(lk[i], &t_err));
         for (i = 0; i < AT_ONCE; i++)

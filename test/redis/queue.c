@@ -268,8 +268,7 @@ TEST(who_hears_through_a_replica_is_not_granted_beside_another)
     CHECK_OK(hf_detach(lk, &handle, &t_err));
     w[0] = rt_waiter(client[0], "k", 15000, 20000, HF_FAIR);
     rt_wait_start(&w[0]);
-    t_poll_until(rt_channels(&old) == 1, 5000);
-    t_poll_until(rt_waiters(&s, "k") == 1, 5000);
+    t_poll_until(rt_hears(&s, "k"), 5000);
     rt_do(&s, "REPLICAOF NO ONE");
     snprintf(port[1], sizeof(port[1]), "%d", s.port);
     rt_do(&old, "REPLICAOF 127.0.0.1 %s", port[1]);
@@ -280,8 +279,7 @@ TEST(who_hears_through_a_replica_is_not_granted_beside_another)
     w[1].hold_ms = 3000;
     w[0].hold_ms = 3000;
     rt_wait_start(&w[1]);
-    t_poll_until(rt_waiters(&s, "k") == 2, 5000);
-    t_poll_until(rt_channels(&s) == 1, 5000);
+    t_poll_until(rt_waiters(&s, "k") == 2 && rt_hears(&s, "k"), 5000);
     CHECK_OK(hf_attach(client[1], "k", &handle, &opts, &lk, &t_err));
     CHECK_OK(hf_release(lk, &t_err));
     for (i = 0; i < 2; i++)

@@ -291,6 +291,19 @@ long long rt_waiters(struct rt_server *s, const char *key)
     return rt_int(s, "ZCARD {holdfast:%s}:queue:", key);
 }
 
+bool rt_hears(struct rt_server *s, const char *key)
+{
+    redisReply *places = rt_ask(s, "HVALS {holdfast:%s}:places:", key);
+    bool all = places->elements > 0;
+    size_t i;
+
+    for (i = 0; i < places->elements; i++)
+        all = all && memmem(places->element[i]->str, places->element[i]->len,
+                            "wake:", 5);
+    freeReplyObject(places);
+    return all;
+}
+
 /* ---- clients ----------------------------------------------------------- */
 
 const char *rt_url(int port, const char *more)

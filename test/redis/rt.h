@@ -65,6 +65,9 @@ size_t rt_channels(struct rt_server *s);
 /* How many clients wait for the key "holdfast:KEY". */
 long long rt_waiters(struct rt_server *s, const char *key);
 
+/* Somebody waits for it, and all who do have said where they can be told. */
+bool rt_hears(struct rt_server *s, const char *key);
+
 int rt_free_port(void);
 
 /* "redis://127.0.0.1:PORT" and `more`; good until the eighth next. */
