@@ -157,6 +157,42 @@ TEST(replies_that_never_come_leave_nothing_once_the_network_is_back)
     rt_end(&s);
 }
 
+/* The grant counts from the try that was answered, so its expiry must, too. */
+TEST(a_try_that_is_repeated_lasts_as_long_as_it_says_in_every_mode)
+{
+    static const char *const modes[] = {"fenced", "set", "script"};
+    struct rt_server s = {0};
+    struct rt_waiter w;
+    struct proxy p;
+    hf_client *client;
+    char more[64];
+    int i;
+
+    rt_start(&s, NULL);
+    for (i = 0; i < 3; i++) {
+        proxy_start(&p, &s);
+        snprintf(more, sizeof(more), "?timeout=700ms&acquire=%s", modes[i]);
+        client = open_through(&p, more);
+        /* so that the server has the script */
+        CHECK_OK(hf_release(rt_lock(client, "l", 0, 5000, 0), &t_err));
+        proxy_set(&p, PROXY_DROP, 0);
+        w = rt_waiter(client, "k", 20000, 20000, HF_MANUAL);
+        w.hold_ms = 400;
+        rt_wait_start(&w);
+        t_poll_until(!is_gone(&s, "k"), 5000);
+        t_sleep_ms(500);
+        proxy_set(&p, PROXY_PASS, 0);
+        t_poll_until(__atomic_load_n(&w.got_at, __ATOMIC_ACQUIRE), 10000);
+        /* By the first try alone there would be half a second less. */
+        CHECK_GE(rt_int(&s, "PTTL holdfast:k") + t_now_ms() - w.got_at,
+                 20000 - 300);
+        rt_wait_join(&w);
+        hf_close(client);
+        proxy_stop(&p);
+    }
+    rt_end(&s);
+}
+
 TEST(a_waiter_whose_replies_are_lost_leaves_its_place)
 {
     struct rt_server s = {0};

@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * clock.c - a server whose wall clock is set, and one that is still loading.
+ *
+ * Redis counts expiry by the wall clock, as doc/guarantees.md says: set forward,
+ * leases end early and the fence tells; set back, those that run are kept, and
+ * the fence rises all the same.
+ */
+#include "rt.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+/* ---- the clock --------------------------------------------------------- */
+
+static int64_t *clock_offset;
+
+/* A server whose clock is off by *clock_offset seconds. */
+static void start_shifted(struct rt_server *s)
+{
+    const char *shim = getenv("HF_CLOCK_SHIM");
+    static char path[200];
+    int fd;
+
+    if (!shim)
+        T_SKIP_HOST("the server's clock cannot be moved without the shim");
+    snprintf(path, sizeof(path), "%s/clock", t_tmpdir());
+    fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    CHECK_GE(fd, 0);
+    CHECK_EQ(ftruncate(fd, 8), 0);
+    clock_offset = mmap(NULL, 8, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    CHECK(clock_offset != MAP_FAILED);
+    close(fd);
+    setenv("HF_CLOCK_FILE", path, 1);
+    setenv("LD_PRELOAD", shim, 1);
+    rt_start(s, NULL);
+    unsetenv("LD_PRELOAD");
+}
+
+static int64_t server_time(struct rt_server *s)
+{
+    redisReply *reply = rt_ask(s, "TIME");
+    int64_t seconds = strtoll(reply->element[0]->str, NULL, 10);
+
+    freeReplyObject(reply);
+    return seconds;
+}
+
+static void shift(struct rt_server *s, int64_t seconds)
+{
+    int64_t before = server_time(s), by = seconds - *clock_offset;
+
+    *clock_offset = seconds;
+    /* It is the shim that this test stands on. */
+    CHECK_LE(llabs(server_time(s) - before - by), 30);
+}
+
+TEST(a_clock_set_forward_ends_leases_early_and_the_fence_tells)
+{
+    struct rt_server s = {0};
+    hf_client *a, *b;
+    hf_lock *old, *lk;
+
+    start_shifted(&s);
+    a = rt_open(&s, "");
+    b = rt_open(&s, "");
+    old = rt_lock(a, "k", 0, 3000, 0);
+    shift(&s, 3600);
+    lk = rt_lock(b, "k", 10000, 3000, 0);
+    CHECK_GT(hf_fence(lk), hf_fence(old));
+    t_poll_until(!hf_held(old), 3000);
+    CHECK_STATUS(hf_release(old, &t_err), HF_LOST);
+    t_sleep_ms(3500);
+    CHECK(hf_held(lk)); /* Renewed by the new clock as by the old one. */
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_close(a);
+    hf_close(b);
+    rt_end(&s);
+}
+
+TEST(a_clock_set_back_takes_no_lock_away_and_fences_still_rise)
+{
+    struct rt_server s = {0};
+    hf_client *a, *b;
+    struct rt_waiter w;
+    hf_lock *lk;
+    uint64_t fence;
+
+    start_shifted(&s);
+    a = rt_open(&s, "");
+    b = rt_open(&s, "");
+    lk = rt_lock(a, "k", 0, 2000, 0);
+    fence = hf_fence(lk);
+    w = rt_waiter(b, "k", 30000, 2000, 0);
+    rt_wait_start(&w);
+    t_poll_until(rt_hears(&s, "k"), 5000);
+    shift(&s, -3600);
+    t_sleep_ms(4500);
+    CHECK(hf_held(lk));
+    CHECK_EQ(__atomic_load_n(&w.got_at, __ATOMIC_ACQUIRE), 0);
+    CHECK_OK(hf_release(lk, &t_err));
+    rt_wait_join(&w);
+    CHECK_GT(w.fence, fence);
+    lk = rt_lock(a, "k", 0, 2000, 0);
+    CHECK_GT(hf_fence(lk), w.fence);
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_close(a);
+    hf_close(b);
+    rt_end(&s);
+}
+
+/* The fence of a lost database is the clock's: it rises unless that went back
+ * behind the last grant. */
+TEST(fences_rise_over_a_flush_whatever_the_clock_did_before)
+{
+    static const int64_t jumps[] = {3600, 7200, 7300};
+    struct rt_server s = {0};
+    uint64_t fence = 0;
+    hf_client *client;
+    hf_lock *lk;
+    int i;
+
+    start_shifted(&s);
+    client = rt_open(&s, "");
+    for (i = 0; i < 3; i++) {
+        lk = rt_lock(client, "k", 0, 5000, 0);
+        CHECK_GT(hf_fence(lk), fence);
+        fence = hf_fence(lk);
+        CHECK_OK(hf_release(lk, &t_err));
+        rt_do(&s, "FLUSHALL");
+        shift(&s, jumps[i]);
+    }
+    hf_close(client);
+    rt_end(&s);
+}
+
+/* ---- loading ----------------------------------------------------------- */
+
+/* One who asks again and again, and what it is told. */
+struct asker {
+    hf_client *client;
+    hf_lock *lock;
+    int loading;
+};
+
+static void *asker_run(void *arg)
+{
+    struct asker *me = arg;
+    struct hf_lock_opts opts = rt_opts(5000, 0);
+    struct hf_error err = {0};
+    hf_status st;
+
+    while ((st = hf_acquire(me->client, "new", 0, &opts, &me->lock, &err))) {
+        CHECK(st == HF_UNAVAILABLE || st == HF_UNCERTAIN);
+        me->loading += strstr(err.text, "LOADING") != NULL;
+        t_sleep_ms(5);
+    }
+    return NULL;
+}
+
+TEST(a_server_that_loads_is_unavailable_by_name_and_then_has_the_lock)
+{
+    struct rt_server s = {0};
+    struct asker asker = {0};
+    pthread_t thread;
+    hf_lock *lk;
+
+    rt_start(&s, "--appendonly", "yes", "--appendfsync", "always",
+             "--aof-use-rdb-preamble", "no", "--key-load-delay", "1000",
+             "--loading-process-events-interval-bytes", "1024", NULL);
+    asker.client = rt_open(&s, "?timeout=2s");
+    lk = rt_lock(asker.client, "k", 0, 60000, 0);
+    rt_do(&s, "EVAL %s 0",
+          "for i=1,3000 do redis.call('SET','stuff'..i,"
+          "string.rep('x',100)) end");
+    rt_crash(&s);
+    CHECK_EQ(pthread_create(&thread, NULL, asker_run, &asker), 0);
+    rt_again(&s);
+    pthread_join(thread, NULL);
+    CHECK_GT(asker.loading, 0);
+    CHECK_OK(hf_release(asker.lock, &t_err));
+    CHECK(hf_held(lk));
+    CHECK_STR(rt_text(&s, "GET holdfast:k"), hf_token(lk));
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_close(asker.client);
+    rt_stop(&s);
+}
+
+T_MAIN
