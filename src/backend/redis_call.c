@@ -89,16 +89,21 @@ bool redis_is_noscript(const redisReply *reply)
            !strncmp(reply->str, "NOSCRIPT", 8);
 }
 
-/* Before 7.0 an error within a script is told within one of its own:
- * "ERR Error running script (call to f_...): @user_script:5: -OOM ...". */
+/* Before 7.0 an error within a script is told within another:
+ * "ERR Error running script (call to f_...): @user_script:5: WRONGTYPE ...", or
+ * "... @user_script:5: @user_script: 5: -OOM ...". */
 static const char *error_word(const char *text)
 {
-    const char *at = strstr(text, "@user_script:");
+    static const char where[] = "@user_script:";
+    const char *at, *word = text;
 
-    if (strncmp(text, "ERR Error running script", 24) != 0 || !at)
+    if (strncmp(text, "ERR Error running script", 24) != 0)
         return text;
-    at += strlen("@user_script:");
-    return at + strspn(at, " 0123456789:-");
+    while ((at = strstr(word, where))) {
+        word = at + strlen(where);
+        word += strspn(word, " 0123456789:-");
+    }
+    return word;
 }
 
 hf_status redis_error(struct redis_conn *rc, const redisReply *reply,

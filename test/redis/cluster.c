@@ -62,6 +62,7 @@ TEST(a_lock_that_lingers_is_asked_for_and_a_broken_one_told)
     hf_client *a, *b;
     struct hf_lock_opts opts = rt_opts(60000, 0);
     struct hf_info info = {.size = sizeof(info)};
+    struct rt_waiter w;
     hf_lock *lk = NULL;
 
     fleet_start(&f, NULL);
@@ -71,11 +72,18 @@ TEST(a_lock_that_lingers_is_asked_for_and_a_broken_one_told)
     CHECK_OK(hf_acquire(a, "k", 0, &opts, &lk, &t_err));
     CHECK_OK(hf_release(lk, &t_err));
     lk = rt_lock(b, "k", 20000, 60000, 0);
-    CHECK_OK(hf_inspect(a, "k", &info, &t_err));
-    CHECK_EQ(info.fence, hf_fence(lk));
-    CHECK_OK(hf_break(a, "k", info.fence, &t_err));
-    t_poll_until(!hf_held(lk), 10000); /* It waited, so it can be told. */
-    CHECK_STATUS(hf_release(lk, &t_err), HF_LOST);
+    /* Who has waited can be told. */
+    w = rt_waiter(a, "k", 20000, 60000, 0);
+    w.hold_ms = 5000;
+    rt_wait_start(&w);
+    t_poll_until(rt_hears(&f.node[fleet_home("k")], "k"), 10000);
+    CHECK_OK(hf_release(lk, &t_err));
+    t_poll_until(__atomic_load_n(&w.got_at, __ATOMIC_ACQUIRE), 10000);
+    CHECK_OK(hf_inspect(b, "k", &info, &t_err));
+    CHECK_EQ(info.fence, w.fence);
+    CHECK_OK(hf_break(b, "k", info.fence, &t_err));
+    pthread_join(w.thread, NULL); /* long before it is renewed */
+    CHECK_STATUS(w.st, HF_LOST);
     hf_close(a);
     hf_close(b);
     fleet_check_clean(&f);
