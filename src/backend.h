@@ -101,7 +101,8 @@ enum hfi_trait {
 struct hfi_backend {
     const char *const *schemes; /* "redis", "rediss"; ends with NULL */
     const char *const *options; /* its own URL options; ends with NULL */
-    size_t conn_size;           /* the core allocates this much, zeroed */
+    bool users;       /* each host of the URL may have a user of its own */
+    size_t conn_size; /* the core allocates this much, zeroed */
     unsigned traits;
     int64_t net_ms; /* waiters ask this often although they would be woken; 0
                      * for half a lease */

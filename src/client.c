@@ -34,6 +34,10 @@ static hf_status client_options(struct hf_client *c, const struct hfi_url *url,
                                     .retry_ms = HFI_RETRY_DEFAULT,
                                     .max_tries = INT32_MAX,
                                     .local_turns = HFI_TURNS_DEFAULT};
+    if (!st && url->users && !c->be->users)
+        st = hfi_fail(err, HF_INVALID,
+                      "url: %s: has one user and password for all hosts",
+                      url->scheme);
     if (!st)
         st = hfi_url_duration(url, "timeout", &c->timeout_ms, err);
     if (!st)

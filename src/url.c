@@ -76,31 +76,66 @@ static hf_status url_host(struct hfi_host *ret, char *text,
     return HF_OK;
 }
 
+/* user, user:password, or nothing */
+static hf_status url_user(struct hfi_host *ret, char *text,
+                          struct hf_error *err)
+{
+    char *password = url_cut(text, ':');
+
+    if (!hfi_unescape(text) || (password && !hfi_unescape(password)))
+        return hfi_fail(err, HF_INVALID,
+                        "url: a malformed %%-escape in user or password");
+    ret->user = text;
+    ret->password = password;
+    return HF_OK;
+}
+
+/* [user[:password]@]host, where the user may be that of the host before. */
+static hf_status url_next_host(struct hfi_url *url, char *text,
+                               struct hfi_host *as, struct hf_error *err)
+{
+    char *at = url->users ? strrchr(text, '@') : NULL;
+    hf_status st = HF_OK;
+
+    if (at) {
+        *at = '\0';
+        *as = (struct hfi_host){0};
+        if (at > text)
+            st = url_user(as, text, err);
+        text = at + 1;
+    }
+    if (st)
+        return st;
+    if (url->nhosts == HFI_HOSTS_MAX)
+        return hfi_fail(err, HF_INVALID, "url: more than %d hosts",
+                        HFI_HOSTS_MAX);
+    url->hosts[url->nhosts] = *as;
+    return url_host(&url->hosts[url->nhosts++], text, err);
+}
+
 static hf_status url_authority(struct hfi_url *url, char *text,
                                struct hf_error *err)
 {
-    char *at = strrchr(text, '@');
-    char *next;
+    char *at = strrchr(text, '@'), *next;
+    struct hfi_host as = {0};
     hf_status st;
 
-    if (at) {
-        char *password;
-
+    /* Before a comma and another '@' there is a host; else it may as well be a
+     * part of the password. */
+    next = at ? memrchr(text, ',', (size_t)(at - text)) : NULL;
+    url->users = next && memchr(text, '@', (size_t)(next - text));
+    if (at && !url->users) {
         *at = '\0';
-        password = url_cut(text, ':');
-        if (!hfi_unescape(text) || (password && !hfi_unescape(password)))
-            return hfi_fail(err, HF_INVALID,
-                            "url: a malformed %%-escape in user or password");
-        url->user = text;
-        url->password = password;
+        st = url_user(&as, text, err);
+        if (st)
+            return st;
+        url->user = as.user;
+        url->password = as.password;
         text = at + 1;
     }
     for (; text && *text; text = next) {
         next = url_cut(text, ',');
-        if (url->nhosts == HFI_HOSTS_MAX)
-            return hfi_fail(err, HF_INVALID, "url: more than %d hosts",
-                            HFI_HOSTS_MAX);
-        st = url_host(&url->hosts[url->nhosts++], text, err);
+        st = url_next_host(url, text, &as, err);
         if (st)
             return st;
     }

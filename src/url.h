@@ -4,6 +4,11 @@
  *
  *     scheme:path?name=value&...
  *     scheme://[user[:password]@]host[:port],host[:port].../path?name=value
+ *     scheme://user:password@host,user:password@host...
+ *
+ * One user and password are for all hosts.  If there is more than one '@', each
+ * is for its host and for those after it, up to the next; an empty one ends it.
+ * Only backends that say so take that.
  *
  * Percent escapes are decoded in every part, and %00 is refused.  Nothing of a
  * URL but its scheme and the names of options ever appears in a message.
@@ -21,7 +26,8 @@
 
 struct hfi_host {
     const char *name;
-    int port; /* 0: not given */
+    int port;                    /* 0: not given */
+    const char *user, *password; /* NULL: not given */
 };
 
 struct hfi_param {
@@ -32,7 +38,8 @@ struct hfi_url {
     char *text; /* what all the pointers below point into */
     size_t size;
     const char *scheme;
-    const char *user, *password; /* NULL: not given */
+    const char *user, *password; /* NULL: not given, or: */
+    bool users;                  /* hosts have users of their own */
     struct hfi_host hosts[HFI_HOSTS_MAX];
     size_t nhosts;
     const char *path; /* "" if there is none */

@@ -61,6 +61,48 @@ TEST(hosts_ports_and_credentials_are_told_apart)
     hfi_url_fini(&url);
 }
 
+TEST(one_user_is_for_all_hosts)
+{
+    struct hfi_url url = parsed("redlock://u:p,q@a,b:2");
+
+    CHECK(!url.users);
+    CHECK_EQ(url.nhosts, 2);
+    CHECK_STR(url.user, "u");
+    CHECK_STR(url.password, "p,q");
+    for (int i = 0; i < 2; i++) {
+        CHECK_STR(url.hosts[i].user, "u");
+        CHECK_STR(url.hosts[i].password, "p,q");
+    }
+    hfi_url_fini(&url);
+}
+
+TEST(hosts_may_have_users_of_their_own)
+{
+    struct hfi_url url =
+        parsed("redlock://u:p@a:1,b:2,:q%40%2C@[::1]:3,@d,v@e/7");
+
+    CHECK(url.users);
+    CHECK_EQ(url.nhosts, 5);
+    CHECK(!url.user && !url.password);
+    CHECK_STR(url.hosts[0].user, "u");
+    CHECK_STR(url.hosts[0].password, "p");
+    CHECK_STR(url.hosts[0].name, "a");
+    CHECK_EQ(url.hosts[0].port, 1);
+    CHECK_STR(url.hosts[1].user, "u");
+    CHECK_STR(url.hosts[1].password, "p");
+    CHECK_STR(url.hosts[1].name, "b");
+    CHECK_EQ(url.hosts[1].port, 2);
+    CHECK_STR(url.hosts[2].user, "");
+    CHECK_STR(url.hosts[2].password, "q@,");
+    CHECK_STR(url.hosts[2].name, "::1");
+    CHECK(!url.hosts[3].user && !url.hosts[3].password);
+    CHECK_STR(url.hosts[3].name, "d");
+    CHECK_STR(url.hosts[4].user, "v");
+    CHECK(!url.hosts[4].password);
+    CHECK_STR(url.path, "/7");
+    hfi_url_fini(&url);
+}
+
 TEST(an_authority_may_stand_without_a_path)
 {
     struct hfi_url url = parsed("redis://h:6379?db=1");
