@@ -108,11 +108,16 @@ static hf_status open_options(struct redlock_conn *rl,
 static hf_status open_count(struct redlock_conn *rl, const struct hfi_url *url,
                             struct hf_error *err)
 {
-    if (url->nhosts < REDLOCK_MIN || url->nhosts > REDLOCK_MAX)
+    if (url->nhosts < REDLOCK_MIN)
         return hfi_fail(err, HF_INVALID,
                         "url: redlock: takes %d to %d hosts: with fewer than "
                         "%d, one that fails leaves no majority",
                         REDLOCK_MIN, REDLOCK_MAX, REDLOCK_MIN);
+    if (url->nhosts > REDLOCK_MAX)
+        return hfi_fail(err, HF_INVALID,
+                        "url: redlock: takes %d to %d hosts: more are slower "
+                        "and no safer",
+                        REDLOCK_MIN, REDLOCK_MAX);
     rl->n = (int)url->nhosts;
     rl->majority = rl->n / 2 + 1;
     if (rl->n % 2 == 0)
@@ -122,30 +127,40 @@ static hf_status open_count(struct redlock_conn *rl, const struct hfi_url *url,
     return HF_OK;
 }
 
-static hf_status open_db(const struct hfi_url *url, int *ret,
+/* One number for all, or one for each host with commas in between. */
+static hf_status open_db(struct redlock_conn *rl, const struct hfi_url *url,
                          struct hf_error *err)
 {
     const char *path = url->path + (url->path[0] == '/');
-    const char *text = *path ? path : hfi_url_param(url, "db", "0");
-    char *end;
-    long n = strtol(text, &end, 10);
+    const char *at = *path ? path : hfi_url_param(url, "db", "0");
+    char *end = NULL;
+    int i;
 
-    if (!*text || *end || n < 0 || n > 1 << 20)
+    for (i = 0; i < rl->n && (!i || *at == ','); i++, at = end) {
+        long n = strtol(at + (i > 0), &end, 10);
+
+        if (end == at + (i > 0) || n < 0 || n > 1 << 20)
+            break;
+        rl->nodes[i].rc.db = (int)n;
+    }
+    if (*at || (i != 1 && i != rl->n))
         return hfi_fail(err, HF_INVALID,
-                        "url: the database must be a number from 0 to %d",
+                        "url: the database must be a number from 0 to %d, or "
+                        "one for each host with commas in between",
                         1 << 20);
-    *ret = (int)n;
+    for (; i < rl->n; i++)
+        rl->nodes[i].rc.db = rl->nodes[0].rc.db;
     return HF_OK;
 }
 
 /* The password may also come from REDISCLI_AUTH, as redis-cli has it. */
 static hf_status open_node(struct redlock_conn *rl, int i,
-                           const struct hfi_url *url, int db,
-                           struct hf_error *err)
+                           const struct hfi_url *url, struct hf_error *err)
 {
     struct redis_conn *rc = &rl->nodes[i].rc;
-    const char *user = url->user && *url->user ? url->user : NULL;
-    const char *password = url->password;
+    const struct hfi_host *host = &url->hosts[i];
+    const char *user = host->user && *host->user ? host->user : NULL;
+    const char *password = host->password;
 
     if (!password)
         password = secure_getenv("REDISCLI_AUTH");
@@ -155,11 +170,9 @@ static hf_status open_node(struct redlock_conn *rl, int i,
         return hfi_nomem(err);
     snprintf(rc->prefix, sizeof(rc->prefix), "%s",
              hfi_url_param(url, "prefix", "holdfast:"));
-    rc->db = db;
     rc->nends = 1;
-    snprintf(rc->ends[0].host, sizeof(rc->ends[0].host), "%s",
-             url->hosts[i].name);
-    rc->ends[0].port = url->hosts[i].port ? url->hosts[i].port : REDLOCK_PORT;
+    snprintf(rc->ends[0].host, sizeof(rc->ends[0].host), "%s", host->name);
+    rc->ends[0].port = host->port ? host->port : REDLOCK_PORT;
     rc->ends[0].tls = rl->tls;
     rc->ends[0].alive_ms = 15000;
     hfi_endpoint_name(&rc->ends[0], rc->base.endpoint,
@@ -249,7 +262,7 @@ static hf_status redlock_open(struct hfi_conn *conn, const struct hfi_url *url,
 {
     struct redlock_conn *rl = (struct redlock_conn *)conn;
     hf_status st;
-    int i, db = 0;
+    int i;
 
     pthread_mutex_init(&rl->mu, NULL);
     pthread_mutex_init(&rl->ear_mu, NULL);
@@ -265,11 +278,11 @@ static hf_status redlock_open(struct hfi_conn *conn, const struct hfi_url *url,
     if (!st)
         st = redlock_ear_init(rl, err);
     if (!st)
-        st = open_db(url, &db, err);
+        st = open_db(rl, url, err);
     if (!st && !strcmp(url->scheme, "redlocks"))
         st = hfi_tls_new(&rl->tls, url, err);
     for (i = 0; !st && i < rl->n; i++)
-        st = open_node(rl, i, url, db, err);
+        st = open_node(rl, i, url, err);
     if (st)
         return st;
     open_names(rl, url);
@@ -317,6 +330,7 @@ static const char *const redlock_options[] = {
 const struct hfi_backend hfi_backend_redlock = {
     .schemes = redlock_schemes,
     .options = redlock_options,
+    .users = true,
     .conn_size = sizeof(struct redlock_conn),
     .traits = HF_TRAIT_FENCED | HF_TRAIT_LEASED | HF_TRAIT_NOTIFY |
               HF_TRAIT_DETACH | HF_TRAIT_BREAK | HF_TRAIT_PROCESSES |

@@ -111,6 +111,11 @@ void redlock_node_tend(struct redlock_node *);
 /* Wait until a majority is connected, or cannot be, or the deadline. */
 void redlock_gather(struct redlock_conn *, int64_t deadline);
 
+/* Those who were asked are too few: wait for another that is being connected
+ * for the first time.  False if there is none. */
+bool redlock_gather_more(struct redlock_conn *, unsigned asked,
+                         int64_t deadline);
+
 /* May it be asked?  Not while it owes an answer for longer than `limit`. */
 bool redlock_node_is_ready(struct redlock_node *, int64_t limit);
 

@@ -349,6 +349,30 @@ void redlock_gather(struct redlock_conn *rl, int64_t deadline)
     pthread_mutex_unlock(&rl->mu);
 }
 
+bool redlock_gather_more(struct redlock_conn *rl, unsigned asked,
+                         int64_t deadline)
+{
+    bool found, trying;
+    int i;
+
+    redlock_gather(rl, deadline); /* a majority at once, if it can be had */
+    pthread_mutex_lock(&rl->mu);
+    for (;;) {
+        found = trying = false;
+        for (i = 0; i < rl->n; i++) {
+            if (asked & 1U << i)
+                continue;
+            found = found || hfi_mux_is_up(&rl->nodes[i].rc.mux);
+            trying = trying || rl->nodes[i].state == REDLOCK_TRYING;
+        }
+        if (found || !trying || !hfi_left_ms(deadline))
+            break;
+        hfi_cond_wait(&rl->changed, &rl->mu, deadline);
+    }
+    pthread_mutex_unlock(&rl->mu);
+    return found;
+}
+
 /* ---- who may be asked, and who may vote -------------------------------- */
 
 bool redlock_node_is_ready(struct redlock_node *node, int64_t limit)

@@ -36,7 +36,8 @@ struct take {
     struct redis_batch script; /* and as a script */
     struct redlock_round round;
     struct redlock_votes votes;
-    unsigned asked;                  /* the nodes that may have it now */
+    unsigned reached;                /* the nodes that were asked */
+    unsigned asked;                  /* those of them that may have it now */
     unsigned strange;                /* not known to have a holder of ours */
     const char *holder[REDLOCK_MAX]; /* on each that said no */
     int64_t left[REDLOCK_MAX];       /* of its lease; 0 unknown */
@@ -89,20 +90,19 @@ static const struct redis_batch *take_script(struct take *take)
     return &take->script;
 }
 
-/* Ask every node that may vote and has not been asked. */
-static void take_ask(struct take *take, int64_t deadline)
+/* Ask every node that may vote and has not been asked; how many were. */
+static int take_ask(struct take *take, int64_t deadline)
 {
     const struct hfi_claim *claim = take->claim;
     struct redlock_conn *rl = take->rl;
     int64_t limit = redlock_limit(rl, claim->ttl_ms);
-    int i;
+    int i, n = 0;
 
     for (i = 0; i < rl->n; i++) {
         struct redlock_node *node = &rl->nodes[i];
         bool owed;
 
-        if (take->round.flights[i].asked ||
-            !redlock_node_is_ready(node, limit) ||
+        if (take->reached & 1U << i || !redlock_node_is_ready(node, limit) ||
             !redlock_node_may_vote(node, claim->ttl_ms))
             continue;
         owed = redlock_owe_not(node, claim);
@@ -110,11 +110,15 @@ static void take_ask(struct take *take, int64_t deadline)
                     atomic_load(&node->native) ? &take->plain
                                                : take_script(take),
                     deadline);
-        if (take->round.flights[i].asked)
+        if (take->round.flights[i].asked) {
             take->asked |= 1U << i;
-        else if (owed)
+            take->reached |= 1U << i;
+            n++;
+        } else if (owed) {
             redlock_owe(node, claim);
+        }
     }
+    return n;
 }
 
 /* ---- counting ---------------------------------------------------------- */
@@ -209,7 +213,9 @@ static void take_count(struct take *take, int node, int64_t deadline)
     }
 }
 
-/* Hear until it is known who has the majority, or that nobody can tell. */
+/* Hear until it is known who has the majority, or that nobody can tell.  Where
+ * others have it, hear the rest, too: whether one of them has a majority, and
+ * who need not be asked to give back. */
 static enum redlock_verdict take_hear(struct take *take,
                                       const struct redlock_span *span)
 {
@@ -225,6 +231,9 @@ static enum redlock_verdict take_hear(struct take *take,
             return redlock_verdict(&take->votes, 0);
         take_count(take, node, span->end);
     }
+    while (verdict == REDLOCK_HELD &&
+           (node = redlock_hear(&take->round, span->end)) >= 0)
+        take_count(take, node, span->end);
     return verdict;
 }
 
@@ -356,12 +365,14 @@ static hf_status take_run(struct take *take, struct hfi_grant *grant,
     redlock_gather(rl, deadline);
     span = redlock_span(rl, take->claim->ttl_ms, deadline);
     take_ask(take, span.end);
-    if (take->round.waiting < rl->majority) { /* Some had closed unnoticed. */
-        redlock_gather(rl, deadline);
-        span = redlock_span(rl, take->claim->ttl_ms, deadline);
-        take_ask(take, span.end);
-    }
     verdict = take_hear(take, &span);
+    while (verdict == REDLOCK_TOO_FEW && /* Some had closed unnoticed. */
+           redlock_gather_more(rl, take->reached, deadline)) {
+        span = redlock_span(rl, take->claim->ttl_ms, deadline);
+        if (!take_ask(take, span.end))
+            break;
+        verdict = take_hear(take, &span);
+    }
     if (verdict == REDLOCK_HELD)
         return take_busy(take, grant, busy, err);
     if (verdict != REDLOCK_WON)
