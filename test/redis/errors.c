@@ -7,6 +7,7 @@
  * No message shows a password.
  */
 #include "rt.h"
+#include "tls.h"
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -315,49 +316,6 @@ TEST(a_unix_socket_works_with_a_password_and_a_database)
     rt_end(&s);
 }
 
-/* A CA, a certificate for localhost and 127.0.0.1, one for another name, and a
- * CA that nobody knows. */
-static void make_certificates(const char *dir)
-{
-    char command[2048];
-
-    snprintf(
-        command, sizeof(command),
-        "cd %s && ("
-        "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj '/CN=test CA'"
-        " -keyout ca.key -out ca.pem &&"
-        "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj '/CN=no CA'"
-        " -keyout no.key -out no.pem &&"
-        "for name in localhost elsewhere.test; do"
-        " openssl req -newkey rsa:2048 -nodes -subj /CN=$name"
-        "  -keyout $name.key -out $name.csr &&"
-        " if [ $name = localhost ]; then"
-        "  echo subjectAltName=DNS:localhost,IP:127.0.0.1 >ext;"
-        " else echo subjectAltName=DNS:$name >ext; fi &&"
-        " openssl x509 -req -in $name.csr -CA ca.pem -CAkey ca.key -days 2"
-        "  -CAcreateserial -extfile ext -out $name.pem || exit 1;"
-        "done) >openssl.log 2>&1",
-        dir);
-    if (system("command -v openssl >/dev/null"))
-        T_SKIP_HOST("there is no openssl");
-    CHECK_EQ(system(command), 0);
-}
-
-static void start_tls(struct rt_server *s, const char *dir, const char *name,
-                      const char *clients, int *port)
-{
-    char text[16], cert[256], key[256], ca[256];
-
-    *port = rt_free_port();
-    snprintf(text, sizeof(text), "%d", *port);
-    snprintf(cert, sizeof(cert), "%s/%s.pem", dir, name);
-    snprintf(key, sizeof(key), "%s/%s.key", dir, name);
-    snprintf(ca, sizeof(ca), "%s/ca.pem", dir);
-    rt_start(s, "--tls-port", text, "--tls-cert-file", cert, "--tls-key-file",
-             key, "--tls-ca-cert-file", ca, "--tls-auth-clients", clients,
-             NULL);
-}
-
 static const char *tls_url(const char *host, int port, const char *dir,
                            const char *more)
 {
@@ -374,9 +332,9 @@ TEST(tls_works_only_with_a_known_ca_and_the_right_name)
     const char *dir = t_tmpdir();
     int port, wrong_port;
 
-    make_certificates(dir);
-    start_tls(&s, dir, "localhost", "no", &port);
-    start_tls(&wrong, dir, "elsewhere.test", "no", &wrong_port);
+    tls_make(dir);
+    tls_start(&s, dir, "localhost", "no", &port);
+    tls_start(&wrong, dir, "elsewhere.test", "no", &wrong_port);
     check_works(tls_url("localhost", port, dir, "ca.pem"));
     check_works(tls_url("127.0.0.1", port, dir, "ca.pem"));
     check_refused(tls_url("localhost", wrong_port, dir, "ca.pem"), HF_DENIED,
@@ -407,8 +365,8 @@ TEST(tls_with_a_client_certificate_holds_waits_and_renews)
     char more[600];
     int i, port;
 
-    make_certificates(dir);
-    start_tls(&s, dir, "localhost", "yes", &port);
+    tls_make(dir);
+    tls_start(&s, dir, "localhost", "yes", &port);
     CHECK_NE(hf_open(tls_url("localhost", port, dir, "ca.pem"), NULL,
                      &client[0], &t_err),
              HF_OK);

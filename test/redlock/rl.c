@@ -4,12 +4,15 @@
  */
 #include "rl.h"
 
-void rl_start(struct rl *rl, const char *more, bool disk)
+static void rl_begin(struct rl *rl, const char *more, bool disk,
+                     void (*before)(int node))
 {
     size_t len = 0;
 
     memset(rl, 0, sizeof(*rl));
     for (int i = 0; i < RL_N; i++) {
+        if (before)
+            before(i);
         if (disk)
             rt_start(&rl->nodes[i], "--appendonly", "yes", "--appendfsync",
                      "always", NULL);
@@ -20,6 +23,16 @@ void rl_start(struct rl *rl, const char *more, bool disk)
                                 rl->nodes[i].port);
     }
     snprintf(rl->url + len, sizeof(rl->url) - len, "%s", more);
+}
+
+void rl_start(struct rl *rl, const char *more, bool disk)
+{
+    rl_begin(rl, more, disk, NULL);
+}
+
+void rl_start_with(struct rl *rl, const char *more, void (*before)(int node))
+{
+    rl_begin(rl, more, false, before);
 }
 
 void rl_check_clean(struct rl *rl)

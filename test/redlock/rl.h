@@ -18,6 +18,9 @@ struct rl {
  * whether they have on disk what they said. */
 void rl_start(struct rl *rl, const char *more, bool disk);
 
+/* The same, with something to be done before each. */
+void rl_start_with(struct rl *rl, const char *more, void (*before)(int node));
+
 /* Every node has no lock any more, soon; then stop them all. */
 void rl_end(struct rl *rl);
 void rl_check_clean(struct rl *rl);

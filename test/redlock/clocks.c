@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * clocks.c - nodes whose wall clocks are an hour wrong, or are set while a lock
+ * is held.
+ */
+#include "rl.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define TTL  60000
+#define HOUR 3600
+
+/* By how many seconds the clock of each node is off. */
+static int64_t *off[RL_N];
+
+/* The next server to be started has the clock of node i. */
+static const char *shift_next(int i)
+{
+    static char path[200];
+
+    snprintf(path, sizeof(path), "%s/clock%d", t_tmpdir(), i);
+    setenv("HF_CLOCK_FILE", path, 1);
+    return path;
+}
+
+static void shift_prepare(int i)
+{
+    const char *path = shift_next(i);
+    int fd;
+
+    fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    CHECK_GE(fd, 0);
+    CHECK_EQ(ftruncate(fd, 8), 0);
+    off[i] = mmap(NULL, 8, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    CHECK(off[i] != MAP_FAILED);
+    close(fd);
+}
+
+static int64_t node_time(struct rt_server *s)
+{
+    redisReply *reply = rt_ask(s, "TIME");
+    int64_t seconds = strtoll(reply->element[0]->str, NULL, 10);
+
+    freeReplyObject(reply);
+    return seconds;
+}
+
+static void shift(struct rl *rl, int i, int64_t seconds)
+{
+    int64_t before = node_time(&rl->nodes[i]), by = seconds - *off[i];
+
+    *off[i] = seconds;
+    /* It is the shim that this test stands on. */
+    CHECK_LE(llabs(node_time(&rl->nodes[i]) - before - by), 30);
+}
+
+/* Five servers with clocks of their own. */
+static void shift_start(struct rl *rl, const char *more)
+{
+    const char *shim = getenv("HF_CLOCK_SHIM");
+
+    if (!shim)
+        T_SKIP_HOST("a server's clock cannot be moved without the shim");
+    setenv("LD_PRELOAD", shim, 1);
+    rl_start_with(rl, more, shift_prepare);
+    unsetenv("LD_PRELOAD");
+}
+
+TEST(nodes_that_are_an_hour_wrong_either_way_do_not_matter)
+{
+    struct hf_lock_opts opts = rt_opts(1500, 0);
+    struct rl rl;
+    hf_client *client, *other;
+    hf_lock *lk = NULL, *none = NULL;
+    uint64_t last = 0;
+
+    shift_start(&rl, "?quarantine=off");
+    shift(&rl, 1, HOUR);
+    shift(&rl, 4, -HOUR);
+    client = rl_open(&rl);
+    other = rl_open(&rl);
+    for (int i = 0; i < 5; i++) {
+        CHECK_OK(hf_acquire(client, "k", 0, &opts, &lk, &t_err));
+        CHECK_GT(hf_fence(lk), last);
+        last = hf_fence(lk);
+        CHECK_STATUS(rl_try(other, "k", TTL, &none), HF_BUSY);
+        if (i == 0) { /* It is renewed, on all of them. */
+            t_sleep_ms(2500);
+            CHECK(hf_held(lk));
+        }
+        for (int node = 0; node < RL_N; node++)
+            CHECK_GT(rt_int(&rl.nodes[node], "PTTL holdfast:k"), 0);
+        CHECK_OK(hf_release(lk, &t_err));
+        rl_check_clean(&rl);
+    }
+    hf_close(client);
+    hf_close(other);
+    rl_end(&rl);
+}
+
+TEST(the_clock_of_a_minority_may_be_set_while_a_lock_is_held)
+{
+    struct rl rl;
+    hf_client *client, *other;
+    hf_lock *lk = NULL, *none = NULL;
+
+    shift_start(&rl, "?quarantine=off");
+    client = rl_open(&rl);
+    other = rl_open(&rl);
+    for (int i = 0; i < 4; i++) {
+        CHECK_OK(rl_try(client, "k", TTL, &lk));
+        shift(&rl, i, HOUR); /* Its key lapses. */
+        shift(&rl, i + 1, -HOUR);
+        CHECK_STATUS(rl_try(other, "k", TTL, &none), HF_BUSY);
+        CHECK_OK(hf_extend(lk, 0, &t_err));
+        CHECK(hf_held(lk));
+        CHECK_EQ(rl_count(&rl, "k", hf_token(lk)), RL_N); /* mended */
+        CHECK_OK(hf_release(lk, &t_err));
+        rl_check_clean(&rl);
+        shift(&rl, i, 0);
+        shift(&rl, i + 1, 0);
+    }
+    hf_close(client);
+    hf_close(other);
+    rl_end(&rl);
+}
+
+TEST(fences_rise_when_the_clock_that_gave_the_last_is_gone)
+{
+    struct rl rl;
+    hf_client *client;
+    hf_lock *lk = NULL;
+    uint64_t last = 0;
+
+    shift_start(&rl, "?quarantine=off");
+    client = rl_open(&rl);
+    for (int i = 0; i < RL_N; i++) {
+        shift(&rl, i, HOUR);
+        t_poll_until(rl_try(client, "k", TTL, &lk) == HF_OK, 10000);
+        CHECK_GT(hf_fence(lk), last);
+        last = hf_fence(lk);
+        CHECK_OK(hf_release(lk, &t_err));
+        rl_check_clean(&rl);
+        shift(&rl, i, -HOUR); /* and it has lost its data */
+        rt_crash(&rl.nodes[i]);
+        shift_next(i);
+        setenv("LD_PRELOAD", getenv("HF_CLOCK_SHIM"), 1);
+        rt_again(&rl.nodes[i]);
+        unsetenv("LD_PRELOAD");
+        shift(&rl, i, 0);
+        t_poll_until(rl_try(client, "k", TTL, &lk) == HF_OK, 10000);
+        CHECK_GT(hf_fence(lk), last);
+        last = hf_fence(lk);
+        CHECK_OK(hf_release(lk, &t_err));
+        rl_check_clean(&rl);
+    }
+    hf_close(client);
+    rl_end(&rl);
+}
+
+TEST(a_majority_whose_clocks_leap_grants_early_and_the_fence_tells)
+{
+    struct rl rl;
+    hf_client *a, *b;
+    hf_lock *old = NULL, *lk = NULL;
+
+    shift_start(&rl, "?quarantine=off");
+    a = rl_open(&rl);
+    b = rl_open(&rl);
+    CHECK_OK(rl_try(a, "k", TTL, &old));
+    for (int i = 0; i < 3; i++)
+        shift(&rl, i, HOUR);
+    CHECK_OK(rl_try(b, "k", TTL, &lk));
+    CHECK_GT(hf_fence(lk), hf_fence(old));
+    CHECK_STATUS(hf_extend(old, 0, &t_err), HF_LOST);
+    CHECK(!hf_held(old));
+    CHECK_OK(hf_extend(lk, 0, &t_err));
+    CHECK_STATUS(hf_release(old, &t_err), HF_LOST);
+    CHECK_OK(hf_release(lk, &t_err));
+    rl_check_clean(&rl);
+    hf_close(a);
+    hf_close(b);
+    rl_end(&rl);
+}
+
+T_MAIN
