@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * proxy.c - a network that misbehaves on demand; see proxy.h.
- *
- * One thread carries everything, under one mutex, so that a change of mode
- * happens between two bytes and never in the middle of a decision.
+ * proxy.c - the net of torture/net.h in front of one Redis, in the few modes
+ * that these tests need; and the hostile server.
  */
 #include "proxy.h"
 
@@ -13,7 +11,93 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-static int proxy_listen(int *port)
+/* ---- the proxy --------------------------------------------------------- */
+
+static void proxy_tell(struct proxy *p, const char *command)
+{
+    char answer[128];
+
+    if (!net_tell(p->net, command, answer, sizeof(answer)))
+        t_fail(__FILE__, __LINE__, "%s: %s", command, answer);
+}
+
+/* The figure of this name in what the net tells of itself. */
+static int64_t proxy_figure(struct proxy *p, const char *name)
+{
+    char answer[256];
+
+    CHECK(net_tell(p->net, "stat", answer, sizeof(answer)));
+    return strtoll(strstr(answer, name) + strlen(name), NULL, 10);
+}
+
+void proxy_start(struct proxy *p, struct rt_server *s)
+{
+    char to[16];
+
+    *p = (struct proxy){.net = net_new()};
+    CHECK(p->net != NULL);
+    snprintf(to, sizeof(to), "%d", s->port);
+    p->port = net_port(p->net, "127.0.0.1", to);
+    CHECK_GT(p->port, 0);
+}
+
+void proxy_set(struct proxy *p, enum proxy_mode mode, int64_t limit)
+{
+    char command[64];
+
+    proxy_tell(p, "all pass");
+    if (p->delay_ms)
+        proxy_delay(p, p->delay_ms);
+    switch (mode) {
+    case PROXY_CUT:
+        snprintf(command, sizeof(command), "all down cut %lld",
+                 (long long)limit);
+        proxy_tell(p, command);
+        break;
+    case PROXY_DROP:
+        proxy_tell(p, "all down drop");
+        break;
+    case PROXY_FREEZE:
+        proxy_tell(p, "all drop");
+        break;
+    default:
+        break;
+    }
+}
+
+void proxy_break(struct proxy *p, enum proxy_mode mode)
+{
+    proxy_tell(p, "all reset");
+    proxy_set(p, mode, 0);
+}
+
+int proxy_cuts(struct proxy *p)
+{
+    return (int)proxy_figure(p, "cuts ");
+}
+
+void proxy_delay(struct proxy *p, int ms)
+{
+    char command[64];
+
+    p->delay_ms = ms;
+    snprintf(command, sizeof(command), "all down delay %d", ms);
+    proxy_tell(p, command);
+}
+
+int64_t proxy_bytes(struct proxy *p)
+{
+    return proxy_figure(p, "up ") + proxy_figure(p, "down ");
+}
+
+void proxy_stop(struct proxy *p)
+{
+    net_free(p->net);
+}
+
+/* ---- the hostile server ------------------------------------------------ */
+
+static int hostile_listen(int *port)
 {
     struct sockaddr_in at = {.sin_family = AF_INET,
                              .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -26,171 +110,6 @@ static int proxy_listen(int *port)
     *port = ntohs(at.sin_port);
     return fd;
 }
-
-/* ---- the proxy --------------------------------------------------------- */
-
-static void pair_close(int pair[2])
-{
-    struct linger hard = {.l_onoff = 1};
-    int i;
-
-    for (i = 0; i < 2; i++) {
-        if (pair[i] < 0)
-            continue;
-        setsockopt(pair[i], SOL_SOCKET, SO_LINGER, &hard, sizeof(hard));
-        close(pair[i]);
-        pair[i] = -1;
-    }
-}
-
-static void proxy_accept(struct proxy *p)
-{
-    struct sockaddr_in to = {.sin_family = AF_INET,
-                             .sin_port = htons((uint16_t)p->to),
-                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    int fd = accept4(p->listener, NULL, NULL, SOCK_CLOEXEC), i;
-
-    if (fd < 0)
-        return;
-    for (i = 0; i < PROXY_PAIRS && p->pairs[i][0] >= 0; i++)
-        ;
-    CHECK_LT(i, PROXY_PAIRS);
-    p->pairs[i][0] = fd;
-    p->pairs[i][1] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (connect(p->pairs[i][1], (struct sockaddr *)&to, sizeof(to)))
-        pair_close(p->pairs[i]);
-}
-
-/* Carry what there is to read on one side of a pair to the other. */
-static void proxy_carry(struct proxy *p, int pair[2], int from)
-{
-    char buf[16384];
-    ssize_t got = recv(pair[from], buf, sizeof(buf), MSG_DONTWAIT);
-
-    if (got < 0 && errno == EAGAIN)
-        return;
-    if (got <= 0) {
-        pair_close(pair);
-        return;
-    }
-    if (from == 1 && p->delay_ms) {
-        pthread_mutex_unlock(&p->mu);
-        t_sleep_ms(p->delay_ms);
-        pthread_mutex_lock(&p->mu);
-    }
-    *(from ? &p->down : &p->up) += got;
-    if (p->mode == PROXY_FREEZE || (p->mode == PROXY_DROP && from))
-        return;
-    if (p->mode == PROXY_CUT && from && got > p->limit) {
-        send(pair[0], buf, (size_t)p->limit, MSG_NOSIGNAL);
-        shutdown(pair[0], SHUT_WR); /* so that those bytes do arrive */
-        close(pair[0]);
-        pair[0] = -1;
-        pair_close(pair);
-        p->mode = PROXY_PASS;
-        p->cuts++;
-        return;
-    }
-    if (from)
-        p->limit -= got;
-    send(pair[!from], buf, (size_t)got, MSG_NOSIGNAL);
-}
-
-static void *proxy_run(void *arg)
-{
-    struct proxy *p = arg;
-    struct pollfd fds[1 + 2 * PROXY_PAIRS];
-    int i, n = 1 + 2 * PROXY_PAIRS;
-
-    pthread_mutex_lock(&p->mu);
-    while (!p->stop) {
-        fds[0] = (struct pollfd){.fd = p->listener, .events = POLLIN};
-        for (i = 1; i < n; i++)
-            fds[i] = (struct pollfd){.fd = p->pairs[(i - 1) / 2][(i - 1) % 2],
-                                     .events = POLLIN};
-        pthread_mutex_unlock(&p->mu);
-        poll(fds, (nfds_t)n, 5);
-        pthread_mutex_lock(&p->mu);
-        if (fds[0].revents)
-            proxy_accept(p);
-        for (i = 1; i < n; i++) {
-            int *pair = p->pairs[(i - 1) / 2];
-
-            if (fds[i].revents && pair[(i - 1) % 2] == fds[i].fd)
-                proxy_carry(p, pair, (i - 1) % 2);
-        }
-    }
-    pthread_mutex_unlock(&p->mu);
-    return NULL;
-}
-
-void proxy_start(struct proxy *p, struct rt_server *s)
-{
-    *p = (struct proxy){.to = s->port};
-    memset(p->pairs, -1, sizeof(p->pairs));
-    pthread_mutex_init(&p->mu, NULL);
-    p->listener = proxy_listen(&p->port);
-    CHECK_EQ(pthread_create(&p->thread, NULL, proxy_run, p), 0);
-}
-
-void proxy_set(struct proxy *p, enum proxy_mode mode, int64_t limit)
-{
-    pthread_mutex_lock(&p->mu);
-    p->mode = mode;
-    p->limit = limit;
-    pthread_mutex_unlock(&p->mu);
-}
-
-void proxy_break(struct proxy *p, enum proxy_mode mode)
-{
-    int i;
-
-    pthread_mutex_lock(&p->mu);
-    p->mode = mode;
-    for (i = 0; i < PROXY_PAIRS; i++)
-        pair_close(p->pairs[i]);
-    pthread_mutex_unlock(&p->mu);
-}
-
-int proxy_cuts(struct proxy *p)
-{
-    int n;
-
-    pthread_mutex_lock(&p->mu);
-    n = p->cuts;
-    pthread_mutex_unlock(&p->mu);
-    return n;
-}
-
-void proxy_delay(struct proxy *p, int ms)
-{
-    pthread_mutex_lock(&p->mu);
-    p->delay_ms = ms;
-    pthread_mutex_unlock(&p->mu);
-}
-
-int64_t proxy_bytes(struct proxy *p)
-{
-    int64_t n;
-
-    pthread_mutex_lock(&p->mu);
-    n = p->up + p->down;
-    pthread_mutex_unlock(&p->mu);
-    return n;
-}
-
-void proxy_stop(struct proxy *p)
-{
-    pthread_mutex_lock(&p->mu);
-    p->stop = true;
-    pthread_mutex_unlock(&p->mu);
-    pthread_join(p->thread, NULL);
-    proxy_break(p, PROXY_PASS);
-    close(p->listener);
-    pthread_mutex_destroy(&p->mu);
-}
-
-/* ---- the hostile server ------------------------------------------------ */
 
 /* What it says first, and then again and again until nobody listens. */
 static const struct {
@@ -299,7 +218,7 @@ static void *hostile_run(void *arg)
 void hostile_start(struct hostile *h, enum hostile_kind kind, int good)
 {
     *h = (struct hostile){.kind = kind, .good = good};
-    h->listener = proxy_listen(&h->port);
+    h->listener = hostile_listen(&h->port);
     CHECK_EQ(pthread_create(&h->thread, NULL, hostile_run, h), 0);
 }
 

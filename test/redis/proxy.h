@@ -6,6 +6,7 @@
 #ifndef PROXY_H
 #define PROXY_H
 
+#include "net.h"
 #include "rt.h"
 
 enum proxy_mode {
@@ -15,19 +16,10 @@ enum proxy_mode {
     PROXY_FREEZE /* nothing arrives, and nothing is closed */
 };
 
-#define PROXY_PAIRS 64
-
 struct proxy {
-    int port, to, listener;
-    pthread_t thread;
-    pthread_mutex_t mu; /* guards what follows */
-    enum proxy_mode mode;
-    int64_t limit;
-    int64_t up, down; /* bytes so far */
-    int delay_ms;     /* of every reply */
-    int pairs[PROXY_PAIRS][2];
-    int cuts; /* how often it has cut */
-    bool stop;
+    int port;
+    struct net *net;
+    int delay_ms; /* of every reply */
 };
 
 void proxy_start(struct proxy *p, struct rt_server *s);
