@@ -189,6 +189,12 @@ void cli_handle_encode(const struct cli_handle *handle,
                        char ret[CLI_HANDLE_MAX]);
 bool cli_handle_decode(const char *word, struct cli_handle *ret);
 
+/* ---- torture.c ----------------------------------------------------------- */
+
+/* Become holdfast-torture, with the arguments from argv[1] on; argv ends with
+ * NULL.  Returns only if there is none. */
+int cli_torture(char **argv);
+
 /* ---- the commands -------------------------------------------------------- */
 
 int cmd_run(struct cli_opts *opts);
@@ -201,6 +207,7 @@ int cmd_ls(struct cli_opts *opts);
 int cmd_break(struct cli_opts *opts);
 int cmd_watch(struct cli_opts *opts);
 int cmd_doctor(struct cli_opts *opts);
+int cmd_torture(struct cli_opts *opts);
 int cmd_completion(struct cli_opts *opts);
 int cmd_help(struct cli_opts *opts);
 

@@ -58,6 +58,10 @@ static const struct cli_cmd commands_table[] = {
      IN_BREAK, cmd_break},
     {"doctor", "", "say what the service promises and try it", "", IN_DOCTOR,
      cmd_doctor},
+    {"torture", "[options] [URL]", "hurt clients and prove that locks hold",
+     "Runs holdfast-torture(1) with the same arguments; its --help tells the\n"
+     "options.\n",
+     IN_PLAIN, cmd_torture},
     {"completion", "bash|zsh|fish", "print a completion script", "", IN_PLAIN,
      cmd_completion},
     {"help", "[COMMAND]", "show how a command is used", "", IN_PLAIN, cmd_help},

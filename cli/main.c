@@ -38,6 +38,8 @@ int main(int argc, char **argv)
         printf("holdfast %s\n", hf_version());
         return cli_done();
     }
+    if (argc > 1 && !strcmp(argv[1], "torture"))
+        return cli_torture(argv + 1); /* its options are its own */
     code = cli_parse(argc, argv, &opts);
     if (code)
         return code;

@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * crew.c - starting, killing, stopping and ending the processes of clients.
+ *
+ * A client process is this program again, told by hidden options who it is: a
+ * fork without exec would carry the nemesis' threads' locks along.
+ */
+#include "torture.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static _Noreturn void crew_exec(struct run *run, int process)
+{
+    struct crew_member *m = &run->crew[process];
+    char name[32], clock[512];
+
+    snprintf(name, sizeof(name), "%d.%d", process, m->life);
+    if (run->shim) {
+        snprintf(clock, sizeof(clock), "%s/clock.%d", run->dir, process);
+        setenv("LD_PRELOAD", run->shim, 1);
+        setenv("HF_CLOCK_FILE", clock, 1);
+    }
+    execl(run->self, run->self, "--client", name, "--dir", run->dir, m->url,
+          (char *)NULL);
+    _exit(127);
+}
+
+bool crew_start(struct run *run, int process)
+{
+    struct crew_member *m = &run->crew[process];
+
+    m->life++;
+    m->stopped = false;
+    m->pid = fork();
+    if (m->pid == 0)
+        crew_exec(run, process);
+    if (m->pid < 0)
+        m->pid = 0;
+    return m->pid > 0;
+}
+
+/* Wait for its end; true if it ended well. */
+static bool crew_wait(struct crew_member *m)
+{
+    int status = 0;
+
+    while (waitpid(m->pid, &status, 0) < 0 && errno == EINTR)
+        continue;
+    m->pid = 0;
+    return status == 0;
+}
+
+void crew_kill(struct run *run, int process)
+{
+    struct crew_member *m = &run->crew[process];
+
+    if (!m->pid)
+        return;
+    run_log(run, W_kill, 0, process, NULL);
+    kill(m->pid, SIGKILL);
+    crew_wait(m);
+    run_log(run, W_killed, 0, process, NULL);
+}
+
+void crew_stop(struct run *run, int process)
+{
+    struct crew_member *m = &run->crew[process];
+
+    if (!m->pid)
+        return;
+    kill(m->pid, SIGSTOP);
+    m->stopped = true;
+}
+
+void crew_cont(struct run *run, int process)
+{
+    struct crew_member *m = &run->crew[process];
+
+    if (m->pid && m->stopped)
+        kill(m->pid, SIGCONT);
+    m->stopped = false;
+}
+
+/* Everyone has been told to stop: let them, then kill who does not. */
+bool crew_end(struct run *run, int64_t limit_ms)
+{
+    int64_t end = history_now() + limit_ms * 1000;
+    bool all = true;
+
+    for (int i = 1; i <= run->plan.processes; i++) {
+        struct crew_member *m = &run->crew[i];
+        int status;
+
+        crew_cont(run, i);
+        while (m->pid && history_now() < end) {
+            if (waitpid(m->pid, &status, WNOHANG) == m->pid) {
+                all = all && status == 0;
+                m->pid = 0;
+            } else {
+                run_sleep_ms(5);
+            }
+        }
+        if (m->pid) {
+            all = false;
+            crew_kill(run, i);
+        }
+    }
+    return all;
+}

@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * opts.c - see opts.h.
+ */
+#include "opts.h"
+#include "torture.h"
+
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    O_CHECK = 256,
+    O_CLIENT,
+    O_DIR,
+    O_FAULTS,
+    O_HISTORY,
+    O_PREFIX,
+    O_PROMISE,
+    O_SEED,
+    O_SERVER,
+    O_SHIM,
+    O_SLACK
+};
+
+static const struct option options[] = {
+    {"check", required_argument, NULL, O_CHECK},
+    {"client", required_argument, NULL, O_CLIENT},
+    {"clock-shim", required_argument, NULL, O_SHIM},
+    {"dir", required_argument, NULL, O_DIR},
+    {"duration", required_argument, NULL, 'd'},
+    {"faults", required_argument, NULL, O_FAULTS},
+    {"help", no_argument, NULL, 'h'},
+    {"history", required_argument, NULL, O_HISTORY},
+    {"keys", required_argument, NULL, 'k'},
+    {"prefix", required_argument, NULL, O_PREFIX},
+    {"processes", required_argument, NULL, 'p'},
+    {"promise", required_argument, NULL, O_PROMISE},
+    {"seed", required_argument, NULL, O_SEED},
+    {"server", required_argument, NULL, O_SERVER},
+    {"slack", required_argument, NULL, O_SLACK},
+    {"threads", required_argument, NULL, 'T'},
+    {"ttl", required_argument, NULL, 't'},
+    {"verbose", no_argument, NULL, 'v'},
+    {"version", no_argument, NULL, 'V'},
+    {NULL, 0, NULL, 0},
+};
+
+static void help(void)
+{
+    int count;
+    const struct fault *list = fault_list(&count);
+
+    printf(
+        "Usage: holdfast-torture [options] [URL]\n"
+        "       holdfast-torture --check FILE\n\n"
+        "Hurt the clients of a lock service and prove from their history that\n"
+        "the locks held.  The servers are not touched without --server.\n\n"
+        "  -d, --duration DUR      faults for so long (10s)\n"
+        "  -t, --ttl DUR           the lease (1500ms)\n"
+        "  -p, --processes N       of clients (4)\n"
+        "  -T, --threads N         in each of them (2)\n"
+        "  -k, --keys N            that they want (2)\n"
+        "      --faults LIST       names or groups (client,net)\n"
+        "      --server CMD        how to hurt servers, see below\n"
+        "      --promise WHAT      exclusive (default) or fence\n"
+        "      --history FILE      keep the history there\n"
+        "      --check FILE        judge a history that was kept\n"
+        "      --prefix TEXT       of all keys (holdfast-torture.)\n"
+        "      --seed N            of all chance (from the clock)\n"
+        "      --slack DUR         on top of twice the lease, at the end (2s)\n"
+        "      --clock-shim LIB    preloaded into clients, for `wall'\n"
+        "  -v, --verbose           say each fault when it happens\n\n"
+        "Faults, by group:\n");
+    for (int i = 0; i < count; i++)
+        printf("  %-7s %-8s %s\n", list[i].group, list[i].name, list[i].help);
+    printf(
+        "\nCMD is called as CMD count, kill N, start N, freeze N, thaw N and\n"
+        "clock N SECONDS; see holdfast-torture(1).  Exit status: 0 clean,\n"
+        "1 violated, 3 too little happened, 64 usage, 69 unavailable.\n");
+}
+
+static int usage(const char *what, const char *which)
+{
+    fprintf(stderr,
+            "holdfast-torture: %s '%s': see 'holdfast-torture --help'\n", what,
+            which);
+    return 64;
+}
+
+static bool number(const char *text, int64_t least, int64_t most, int64_t *ret)
+{
+    char *end;
+
+    *ret = strtoll(text, &end, 10);
+    return *text && !*end && *ret >= least && *ret <= most;
+}
+
+/* "500ms", "30s", "2m", or seconds. */
+static bool duration(const char *text, int64_t *ret)
+{
+    char *end;
+    double value = strtod(text, &end);
+    double unit = !*end || !strcmp(end, "s") ? 1000
+                  : !strcmp(end, "ms")       ? 1
+                  : !strcmp(end, "m")        ? 60000
+                  : !strcmp(end, "h")        ? 3600000
+                                             : 0;
+
+    if (end == text || !unit || !(value >= 0) || value * unit > 1e12)
+        return false;
+    *ret = (int64_t)(value * unit);
+    return true;
+}
+
+static bool small(const char *text, int most, int *ret)
+{
+    int64_t value;
+
+    if (!number(text, 1, most, &value))
+        return false;
+    *ret = (int)value;
+    return true;
+}
+
+/* One option with its argument; false if the argument is wrong. */
+static bool opts_take(struct opts *o, int letter, const char *arg)
+{
+    int64_t value;
+    char why[128];
+
+    switch (letter) {
+    case 'd':
+        return duration(arg, &o->duration_ms);
+    case 't':
+        return duration(arg, &o->ttl_ms) && o->ttl_ms >= 100;
+    case 'p':
+        return small(arg, MAX_PROCESSES, &o->processes);
+    case 'T':
+        return small(arg, MAX_THREADS, &o->threads);
+    case 'k':
+        return small(arg, MAX_KEYS, &o->keys);
+    case O_SLACK:
+        return duration(arg, &o->slack_ms);
+    case O_SEED:
+        if (!number(arg, 1, INT64_MAX, &value))
+            return false;
+        o->seed = (uint64_t)value;
+        return true;
+    case O_FAULTS:
+        o->faults_named = true;
+        return fault_parse(arg, &o->faults, why, sizeof(why));
+    case O_PROMISE:
+        o->by_fence = !strcmp(arg, "fence");
+        return o->by_fence || !strcmp(arg, "exclusive");
+    default:
+        return false;
+    }
+}
+
+/* Options that are just a text; NULL if it is none of them. */
+static const char **opts_text(struct opts *o, int letter)
+{
+    switch (letter) {
+    case O_CHECK:
+        return &o->check;
+    case O_CLIENT:
+        return &o->client;
+    case O_DIR:
+        return &o->dir;
+    case O_HISTORY:
+        return &o->history;
+    case O_PREFIX:
+        return &o->prefix;
+    case O_SERVER:
+        return &o->hook;
+    case O_SHIM:
+        return &o->shim;
+    default:
+        return NULL;
+    }
+}
+
+int opts_parse(int argc, char **argv, struct opts *ret)
+{
+    const char **text;
+    int letter;
+
+    *ret = (struct opts){.processes = 4,
+                         .threads = 2,
+                         .keys = 2,
+                         .duration_ms = 10000,
+                         .ttl_ms = 1500,
+                         .slack_ms = 2000,
+                         .prefix = "holdfast-torture.",
+                         .seed = (uint64_t)history_now(),
+                         .faults = fault_default()};
+    while ((letter = getopt_long(argc, argv, "d:t:p:T:k:hvV", options, NULL)) !=
+           -1) {
+        text = opts_text(ret, letter);
+        if (letter == '?')
+            return usage("wrong option", argv[optind - 1]);
+        if (letter == 'h')
+            return help(), 0;
+        if (letter == 'V')
+            return printf("holdfast-torture %s\n", hf_version()), 0;
+        if (letter == 'v')
+            ret->verbose = true;
+        else if (text)
+            *text = optarg;
+        else if (!opts_take(ret, letter, optarg))
+            return usage("this makes no sense", optarg);
+    }
+    if (argc - optind > 1)
+        return usage("one URL is enough", argv[optind + 1]);
+    ret->url = optind < argc ? argv[optind] : getenv("HOLDFAST_URL");
+    if (!ret->url)
+        ret->url = "file:";
+    return -1;
+}
