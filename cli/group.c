@@ -13,6 +13,8 @@
  */
 #include "run.h"
 
+#include "../src/mutant.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stddef.h>
@@ -22,7 +24,7 @@
 void group_signal(pid_t pgid, int signo)
 {
     if (pgid > 1)
-        kill(-pgid, signo);
+        kill(HFI_MUTANT(group_not_killed) ? pgid : -pgid, signo);
 }
 
 void group_end(pid_t pgid)

@@ -32,6 +32,7 @@
 #include "core.h"
 
 #include "mem.h"
+#include "mutant.h"
 
 #include "banned.h"
 
@@ -159,9 +160,12 @@ static void request_withdraw(struct hf_request *rq)
     if (!hold || request_pass_place(rq))
         return;
     rq->hold = NULL;
-    if (hold->uncertain)
+    if (HFI_MUTANT(lost_reply_is_failure) && hold->uncertain)
+        hfi_hold_free(c, hold);
+    else if (hold->uncertain)
         hfi_hold_reap(c, hold);
-    else if (hold->grant.placed || hold->watched)
+    else if ((hold->grant.placed || hold->watched) &&
+             !HFI_MUTANT(place_left_behind))
         hfi_hold_drop(c, hold, NULL);
     else
         hfi_hold_free(c, hold);
@@ -272,7 +276,7 @@ static void request_arm(struct hf_request *rq, int64_t deadline)
     st = c->be->watch(c->conn, &hold->claim, &hold->grant, deadline, NULL);
     pthread_mutex_lock(&c->mu);
     hold->watched = st == HF_OK;
-    if (hold->watched)
+    if (hold->watched && !HFI_MUTANT(no_recheck_after_arming))
         rq->woken = true; /* acquire.c (2) */
 }
 

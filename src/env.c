@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "lease.h"
+#include "mutant.h"
 
 #include "banned.h"
 
@@ -31,7 +32,8 @@ int64_t hfi_now(void)
 
     if (hfi_env)
         return hfi_env->now();
-    clock_gettime(CLOCK_BOOTTIME, &ts);
+    clock_gettime(
+        HFI_MUTANT(clock_monotonic) ? CLOCK_MONOTONIC : CLOCK_BOOTTIME, &ts);
     return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
 }
 

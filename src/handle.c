@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "mem.h"
+#include "mutant.h"
 
 #include "banned.h"
 
@@ -90,7 +91,8 @@ static bool handle_pass_on(struct hf_client *c, struct hfi_hold *hold,
     struct hf_request *rq;
     int64_t now;
 
-    if (hold->turns <= 0 || hfi_link_alone(&lane->waiting))
+    if ((hold->turns <= 0 && !HFI_MUTANT(handover_without_limit)) ||
+        hfi_link_alone(&lane->waiting))
         return false;
     rq = hfi_container(lane->waiting.next, struct hf_request, link);
     now = hfi_now();

@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #include "mem.h"
+#include "mutant.h"
 
 #include "banned.h"
 
@@ -44,6 +45,8 @@ static void hold_new_token(struct hf_client *c, char *ret)
         ret[i + 1] = digits[from[i / 2] & 15];
     }
     ret[HFI_TOKEN_LEN] = '\0';
+    if (HFI_MUTANT(owner_is_the_process))
+        memset(ret, '0', HFI_TOKEN_LEN);
 }
 
 static const char *hold_text(struct hf_client *c, const char *text, bool *ok)
@@ -130,6 +133,8 @@ static int64_t hold_lease_end(const struct hf_client *c,
 void hfi_hold_granted(struct hf_client *c, struct hfi_hold *hold,
                       const struct hfi_wish *wish, int64_t sent, int64_t ttl_ms)
 {
+    if (HFI_MUTANT(validity_from_reply))
+        sent = hfi_now();
     hold->state = HFI_HELD;
     hold->uncertain = false;
     hold->lease_end = hold_lease_end(c, hold, sent, ttl_ms);
@@ -165,6 +170,8 @@ bool hfi_hold_renewed(struct hf_client *c, struct hfi_hold *hold, int64_t sent,
     int64_t old = atomic_load(&hold->deadline);
     int64_t end = hold_lease_end(c, hold, sent, ttl_ms);
 
+    if (HFI_MUTANT(late_renewal_revives))
+        atomic_store(&hold->deadline, old = end);
     if (hfi_now() >= old || /* hold.c (1) */
         !atomic_compare_exchange_strong(&hold->deadline, &old,
                                         hold_min(end, hold->hold_end)))
@@ -221,6 +228,8 @@ static void hold_tell(struct hf_client *c, struct hfi_hold *hold)
     struct hfi_link *at;
     struct hf_lock *lk;
 
+    if (HFI_MUTANT(loss_not_told))
+        return;
     for (at = hold->handles.next; at != &hold->handles; at = at->next) {
         lk = hfi_container(at, struct hf_lock, link);
         if (lk->lost_fd >= 0 && write(lk->lost_fd, &one, sizeof(one)) < 0)
@@ -272,7 +281,7 @@ void hfi_hold_quiet(struct hf_client *c, struct hfi_hold *hold)
 {
     for (;;) {
         hfi_link_remove(&hold->due);
-        if (!hold->busy)
+        if (!hold->busy || HFI_MUTANT(renewal_after_release))
             return;
         hfi_cond_wait(&c->settle, &c->mu, HFI_NEVER);
     }

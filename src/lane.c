@@ -17,6 +17,7 @@
 #include "core.h"
 
 #include "mem.h"
+#include "mutant.h"
 
 #include "banned.h"
 
@@ -142,7 +143,7 @@ void hfi_wake(struct hfi_conn *conn, const char *key, const char *token)
 
     pthread_mutex_lock(&c->mu);
     lane = hfi_lane_find(c, key);
-    if (lane)
+    if (lane && !HFI_MUTANT(wakeup_lost))
         lane_wake(lane, token);
     pthread_mutex_unlock(&c->mu);
 }

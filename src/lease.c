@@ -4,6 +4,8 @@
  */
 #include "lease.h"
 
+#include "mutant.h"
+
 #include "banned.h"
 
 int64_t hfi_after(int64_t at, int64_t ms)
@@ -13,7 +15,7 @@ int64_t hfi_after(int64_t at, int64_t ms)
 
 int64_t hfi_lease_margin(int64_t ttl_ms)
 {
-    return ttl_ms / 100 + 2;
+    return HFI_MUTANT(no_margin_for_drift) ? 0 : ttl_ms / 100 + 2;
 }
 
 int64_t hfi_lease_deadline(int64_t sent, int64_t ttl_ms)

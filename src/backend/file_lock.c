@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "../env.h"
+#include "../mutant.h"
 
 #include "../banned.h"
 
@@ -156,6 +157,8 @@ static hf_status file_sign(struct file_conn *fc, int fd,
 {
     rec->since_us = hfi_wall_us();
     rec->fence = file_next_fence(rec, rec->since_us);
+    if (HFI_MUTANT(fence_before_lock))
+        rec->fence = (uint64_t)hfi_mutant_take(claim);
     if (!rec->fence)
         return hfi_fail(err, HF_PROTOCOL,
                         "the fence in the lock file cannot rise any more");
@@ -315,6 +318,8 @@ static hf_status file_try_once(struct file_conn *fc,
     *vanished = false;
     if (st)
         return st;
+    if (HFI_MUTANT(fence_before_lock))
+        hfi_mutant_note(claim, hfi_wall_us());
     st = file_take(fc, grant->ref.ints[FILE_FD], claim, &rec, err);
     if (st && st != HF_BUSY)
         return st; /* and let go by the caller */

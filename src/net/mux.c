@@ -16,6 +16,7 @@
 
 #include "../env.h"
 #include "../mem.h"
+#include "../mutant.h"
 #include "mux_link.h"
 
 #include "../banned.h"
@@ -169,6 +170,8 @@ static bool call_haunt(struct mux_link *link, struct hfi_mux_call *call)
 /* The deadline passed. */
 static hf_status call_give_up(struct mux_link *link, struct hfi_mux_call *call)
 {
+    if (HFI_MUTANT(timed_out_connection_reused))
+        return HF_UNCERTAIN;
     mux_link_retire(link);
     return call_haunt(link, call) ? HF_UNCERTAIN : call->st;
 }
