@@ -16,6 +16,9 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+/* After the faults. */
+#define LAST_TURNS 4
+
 struct worker {
     struct shared *shared;
     hf_client *client;
@@ -32,7 +35,7 @@ struct work {
     int key;
     uint64_t fence;
     int64_t until; /* as told last; -1: for ever */
-    bool lost;
+    bool manual;
 };
 
 static uint64_t worker_chance(struct worker *w, uint64_t below)
@@ -73,7 +76,6 @@ static bool work_look(struct work *job)
     if (until == 0 || !hf_held(job->lock)) {
         worker_log(job->w, W_lost, job->key, job->fence, 0,
                    hf_loss_name(hf_lost_reason(job->lock)));
-        job->lost = true;
         return false;
     }
     if (until > job->until + 1000) {
@@ -117,12 +119,15 @@ static bool work_stay(struct work *job, int64_t ms, bool extend)
     return false;
 }
 
-/* How long to hold it: mostly a moment, at times longer than a lease. */
-static int64_t work_length(struct worker *w)
+/* How long to hold it: mostly a moment, at times longer than a lease, also of a
+ * lock that nobody renews. */
+static int64_t work_length(struct work *job)
 {
+    struct worker *w = job->w;
     int64_t ttl = w->shared->plan.ttl_ms;
 
-    if (!atomic_load(&w->shared->calm) && worker_chance(w, 150) == 0)
+    if (!atomic_load(&w->shared->calm) &&
+        worker_chance(w, job->manual ? 20 : 150) == 0)
         return ttl / 4 + (int64_t)worker_chance(w, (uint64_t)ttl);
     return (int64_t)worker_chance(w, 6);
 }
@@ -141,8 +146,10 @@ static void work_step(struct work *job)
         return;
     }
     worker_log(w, W_read, job->key, job->fence, value, NULL);
-    if (!work_stay(job, work_length(w), extend))
+    if (!work_stay(job, work_length(job), extend)) {
+        usleep((unsigned)worker_chance(w, 60000)); /* clean up, then release */
         return;
+    }
     if (register_write(cell, job->fence, value + 1, &seen))
         worker_log(w, W_write, job->key, job->fence, value + 1, NULL);
     else
@@ -151,10 +158,13 @@ static void work_step(struct work *job)
     worker_log(w, W_plain, job->key, job->fence, plain + 1, NULL);
 }
 
-static void worker_hold(struct worker *w, int key, hf_lock *lock)
+static void worker_hold(struct worker *w, int key, hf_lock *lock, bool manual)
 {
-    struct work job = {
-        .w = w, .lock = lock, .key = key, .fence = hf_fence(lock)};
+    struct work job = {.w = w,
+                       .lock = lock,
+                       .key = key,
+                       .fence = hf_fence(lock),
+                       .manual = manual};
     hf_status st;
 
     job.until = work_until(&job);
@@ -209,16 +219,26 @@ static void worker_turn(struct worker *w)
         usleep((unsigned)(2000 + worker_chance(w, 10000)));
         return;
     }
-    worker_hold(w, key, lock);
+    worker_hold(w, key, lock, asked & ASK_MANUAL);
     usleep((unsigned)worker_chance(w, 3000));
 }
 
+/* When the faults are over, everybody takes a few turns and then makes room:
+ * a service without a queue promises nobody to be before all the others. */
 static void *worker_run(void *arg)
 {
     struct worker *w = arg;
+    _Atomic int64_t *grants = &w->shared->grants[w->who.process][w->who.thread];
+    int64_t before = -1;
 
-    while (!atomic_load(&w->shared->stop))
-        worker_turn(w);
+    while (!atomic_load(&w->shared->stop)) {
+        if (before < 0 && atomic_load(&w->shared->calm))
+            before = atomic_load(grants);
+        if (before >= 0 && atomic_load(grants) >= before + LAST_TURNS)
+            usleep(5000);
+        else
+            worker_turn(w);
+    }
     return NULL;
 }
 
@@ -228,7 +248,8 @@ static hf_client *client_open(struct shared *shared, const char *url)
     struct hf_client_opts opts = HF_CLIENT_OPTS_INIT;
     hf_client *client;
 
-    opts.timeout_ms = 2 * shared->plan.ttl_ms;
+    /* Short, so that answers come too late at times. */
+    opts.timeout_ms = shared->plan.ttl_ms / 4;
     while (hf_open(url, &opts, &client, NULL)) {
         if (atomic_load(&shared->stop))
             return NULL;

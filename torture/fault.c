@@ -81,7 +81,8 @@ static void net_slow(struct run *run, int target)
     int64_t ttl = run->plan.ttl_ms;
 
     snprintf(words, sizeof(words), "down delay %lld %lld",
-             (long long)run_chance(run, (uint64_t)ttl), (long long)ttl / 10);
+             (long long)ttl / 10 + (long long)run_chance(run, (uint64_t)ttl),
+             (long long)ttl / 10);
     route_tell(run, target, 0, words);
 }
 
@@ -106,7 +107,7 @@ static void net_trunc(struct run *run, int target)
 
 /* ---- the wall clock of one process ------------------------------------- */
 
-static void wall_set(struct run *run, int target, int64_t seconds)
+void wall_set(struct run *run, int target, int64_t seconds)
 {
     char path[512];
     int fd;
@@ -240,6 +241,20 @@ unsigned fault_default(void)
 
     fault_parse("client,net", &faults, why, sizeof(why));
     return faults;
+}
+
+/* Of those that were asked for, what is worth a word if it cannot be had: one
+ * server cannot be cut off alone. */
+unsigned fault_missing(unsigned asked, unsigned possible)
+{
+    char why[64];
+    unsigned lone, net;
+
+    fault_parse("lone", &lone, why, sizeof(why));
+    fault_parse("net", &net, why, sizeof(why));
+    if (asked != lone && possible & net)
+        asked &= ~lone;
+    return asked & ~possible;
 }
 
 static bool fault_is_possible(const struct run *run, const struct fault *f,

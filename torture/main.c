@@ -129,6 +129,26 @@ static void run_leftovers(struct run *run, hf_client *client, int64_t limit_ms)
     }
 }
 
+/* Servers that were hurt need their time; the faults are over when the service
+ * serves. */
+static void run_until_ready(struct run *run, hf_client *client)
+{
+    struct hf_lock_opts opts = HF_LOCK_OPTS_INIT;
+    int64_t end = history_now() + INT64_C(60000000);
+    char key[128];
+    hf_lock *lock;
+
+    opts.ttl_ms = run->plan.ttl_ms;
+    snprintf(key, sizeof(key), "%.60sready", run->plan.prefix);
+    while (history_now() < end && !run_interrupted) {
+        if (hf_acquire(client, key, 1000, &opts, &lock, NULL) == HF_OK) {
+            hf_release(lock, NULL);
+            return;
+        }
+        run_sleep_ms(50);
+    }
+}
+
 static bool run_everything(struct run *run, const struct opts *opts,
                            hf_client *client, const struct hf_service *svc)
 {
@@ -140,6 +160,7 @@ static bool run_everything(struct run *run, const struct opts *opts,
             return false;
     run_sleep_ms(200);
     nemesis_run(run, history_now() + opts->duration_ms * 1000);
+    run_until_ready(run, client);
     run_calm(run, opts, svc->traits);
     run_log(run, W_end, 0, 0, NULL);
     atomic_store(&run->shared->stop, true);
@@ -178,7 +199,7 @@ static bool faults_fill(struct run *run, const struct opts *opts,
     unsigned possible;
 
     run->hook = opts->hook;
-    run->shim = opts->shim;
+    run->shim = opts->shim && *opts->shim ? opts->shim : NULL;
     if (run->hook && !hook_count(run)) {
         fail(78, "the hook does not say how many servers there are", run->hook);
         return false;
@@ -187,8 +208,9 @@ static bool faults_fill(struct run *run, const struct opts *opts,
         route_open(run, why, sizeof(why));
     possible = fault_possible(run, traits & HF_TRAIT_PROCESSES);
     run->faults = opts->faults & possible;
-    if (opts->faults_named && (opts->faults & ~possible)) {
-        fault_names(opts->faults & ~possible, names, sizeof(names));
+    if (opts->faults_named && fault_missing(opts->faults, possible)) {
+        fault_names(fault_missing(opts->faults, possible), names,
+                    sizeof(names));
         fprintf(stderr, "holdfast-torture: not possible here: %s%s%s\n", names,
                 *why ? ": " : "", why);
     }
@@ -240,6 +262,8 @@ static int torture_locked(struct run *run, const struct opts *opts,
     run->log = history_open(run->dir, 0, 0);
     if (!run->shared || run->log < 0)
         return fail(74, run->dir, strerror(errno));
+    for (int i = 1; run->shim && i <= run->plan.processes; i++)
+        wall_set(run, i, 0); /* the shim looks for it once */
     fault_names(run->faults, names, sizeof(names));
     printf("service     %s, seed %llu\nfaults      %s\n", svc->endpoint,
            (unsigned long long)run->plan.seed, names);
@@ -271,7 +295,8 @@ static int torture(const struct opts *opts)
         hf_describe(client, &svc, &err))
         return fail(69, err.text, "");
     snprintf(key, sizeof(key), "%.60srun", opts->prefix);
-    if (hf_acquire(client, key, opts->ttl_ms, &lock_opts, &lock, &err))
+    lock_opts.ttl_ms = opts->ttl_ms;
+    if (hf_acquire(client, key, 3 * opts->ttl_ms, &lock_opts, &lock, &err))
         code = fail(75, err.text, "is another run at it?");
     else
         code = torture_locked(&run, opts, client, &svc);

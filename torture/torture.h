@@ -112,7 +112,9 @@ void route_tell(struct run *run, int process, int host, const char *words);
 /* fault.c */
 bool fault_parse(const char *list, unsigned *ret, char *why, size_t size);
 unsigned fault_possible(const struct run *run, bool processes);
+unsigned fault_missing(unsigned asked, unsigned possible);
 unsigned fault_default(void);
+void wall_set(struct run *run, int process, int64_t seconds);
 void fault_names(unsigned faults, char *ret, size_t size);
 
 /* nemesis.c */
