@@ -6,18 +6,22 @@
 #                  make bench BACKEND=redis QUICK=1 takes a minute
 #   make soak      the simulations for ten minutes, with seeds of their own, and
 #                  the longer version of what the tests do for seconds only
+#   make torture   hurt every service with every fault, for TORTURE seconds each,
+#                  and write what came out into doc/guarantees.md
+#   make mutants   let deliberate bugs loose and see each of them caught
 #   make install   DESTDIR=... PREFIX=/usr/local
 #   make clean
 
 PREFIX ?= /usr/local
 BUILD  ?= build
 SOAK   ?= 600
+TORTURE ?= 20
 
 export BUILD BACKEND QUICK PLOT
 
 SETUP = meson setup $(BUILD) --buildtype=release --prefix=$(PREFIX)
 
-.PHONY: all demo check bench soak install clean
+.PHONY: all demo check bench soak torture mutants install clean
 
 all:
 	@scripts/setup full
@@ -44,6 +48,17 @@ soak: all
 	@$(BUILD)/test/sim/sim -t $(SOAK)
 	@SEEDS=100000 $(BUILD)/test/redlock/redlock-fence
 	@HF_SOAK=60 HOLDFAST_MODULE_DIR=$(BUILD) $(BUILD)/test/redlock/redlock-contend
+
+torture: all
+	@scripts/setup check
+	@test/torture/matrix $(BUILD) $(TORTURE)
+
+mutants:
+	@scripts/setup check
+	@test -f build-mutants/build.ninja || \
+	    meson setup build-mutants --buildtype=debugoptimized -Dmutants=true
+	@meson compile -C build-mutants
+	@test/mutants/run build-mutants --write
 
 install: all
 	@meson configure $(BUILD) -Dprefix=$(PREFIX)

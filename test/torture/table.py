@@ -1,0 +1,66 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+#
+# table.py PAGE SERVICES FIGURES - put the figures of matrix into the
+# table between the marks in PAGE; a cell that has no new figures stays.
+import re
+import sys
+
+page_path, services_path, figures_path = sys.argv[1:]
+FAULTS = {
+    "kill": "a client is killed",
+    "stop": "a client is stopped",
+    "net": "the network of a client fails",
+    "wall": "the wall clock of a client jumps",
+    "crash": "a server is killed and started",
+    "freeze": "a server is stopped",
+    "roll": "servers are restarted one by one",
+    "clock": "the clock of a server jumps",
+}
+BEGIN, END = "<!-- torture: begin -->\n", "<!-- torture: end -->"
+
+services = [
+    line.split() for line in open(services_path)
+    if line.strip() and not line.lstrip().startswith("#")
+]
+names = [words[0] for words in services]
+
+page = open(page_path).read()
+head, rest = page.split(BEGIN)
+old, tail = rest.split(END)
+
+# What stands there now.
+cells = {}
+columns = []
+for line in old.splitlines():
+    parts = [part.strip() for part in line.strip().strip("|").split("|")]
+    if line.startswith("| fault"):
+        columns = [part.strip("`:") for part in parts[1:]]
+    elif line.startswith("| ") and columns:
+        for fault, words in FAULTS.items():
+            if parts[0] == words:
+                for name, text in zip(columns, parts[1:]):
+                    cells[name, fault] = text
+
+for line in open(figures_path):
+    name, fault, status, promise, *words = line.split()
+    f = {k: int(v) for k, v in (word.split("=") for word in words)}
+    text = "%s: %d, %d, **%d**" % (
+        promise, f["operations"], f["faults"], f["violations"])
+    if f["overlaps"]:
+        text += "; overlaps %d" % f["overlaps"]
+    if f["damaged"]:
+        text += "; unfenced damage %d" % f["damaged"]
+    cells[name, fault] = text
+
+rows = ["| fault | " + " | ".join("`%s:`" % name for name in names) + " |",
+        "|---" * (len(names) + 1) + "|"]
+for at, (fault, words) in enumerate(FAULTS.items()):
+    row = [words]
+    for service in services:
+        promised = service[2 + at]
+        row.append("-" if promised == "-" else
+                   cells.get((service[0], fault), "not run"))
+    rows.append("| " + " | ".join(row) + " |")
+open(page_path, "w").write(
+    head + BEGIN + "\n".join(rows) + "\n" + END + tail)
