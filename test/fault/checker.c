@@ -186,6 +186,16 @@ TEST(a_fence_that_was_taken_while_waiting_is_found)
           K_grant_order, 1, "140 1.1.0 got 1 4 10000 -");
 }
 
+TEST(a_grant_that_was_over_when_it_arrived_may_come_late)
+{
+    passes(BEGIN "110 1.1.0 ask 1 0 0 -\n"
+                 "115 2.1.0 ask 1 0 0 -\n"
+                 "9000 2.1.0 got 1 5 10000 -\n"
+                 "9001 1.1.0 got 1 4 0 -\n"
+                 "9002 1.1.0 free 1 4 0 -\n"
+                 "9003 1.1.0 freed 1 4 0 lost\n");
+}
+
 TEST(a_release_by_one_who_was_followed_is_found)
 {
     finds(BEGIN "110 1.1.0 ask 1 0 0 -\n"
