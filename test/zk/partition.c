@@ -40,7 +40,7 @@ TEST_TIMEOUT(a_leader_that_is_cut_off_costs_no_lock, 180)
  * it is cut off from. */
 static void overtake(bool in, bool out)
 {
-    struct hf_lock_opts opts = zkt_opts(2000);
+    struct hf_lock_opts brief = zkt_opts(2000), opts = zkt_opts(20000);
     const char *key = zkt_key("k");
     char here[128], there[256];
     int id, left, right;
@@ -57,7 +57,7 @@ static void overtake(bool in, bool out)
              zkt_number_of(left, "port"), zkt_number_of(right, "port"));
     a = zkt_open(here);
     b = zkt_open(there);
-    CHECK_OK(hf_acquire(a, key, 20000, &opts, &lk, &t_err));
+    CHECK_OK(hf_acquire(a, key, 20000, &brief, &lk, &t_err));
     zkt_cut(id, in, out);
     CHECK_OK(hf_acquire(b, key, 60000, &opts, &next, &t_err));
     CHECK(!hf_held(lk));
@@ -65,7 +65,7 @@ static void overtake(bool in, bool out)
     zkt_heal();
     zkt_await_all();
     CHECK_STATUS(hf_release(lk, &t_err), HF_LOST);
-    t_poll_until(hf_check(a, key, hf_fence(next), NULL) == HF_OK, 20000);
+    t_poll_until(hf_check(a, key, hf_fence(next), NULL) == HF_OK, 60000);
     CHECK_OK(hf_release(next, &t_err));
     zkt_begin();
     t_poll_until(zkt_children(zkt_path(key)) == 0, 20000);
@@ -83,3 +83,5 @@ TEST_TIMEOUT(who_is_with_a_leader_that_nobody_hears_knows_his_loss, 120)
 {
     overtake(false, true);
 }
+
+T_MAIN

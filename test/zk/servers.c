@@ -80,7 +80,7 @@ long long zkt_zxid_of(int id)
 
 int zkt_server(char mode)
 {
-    int64_t end = t_now_ms() + 30000;
+    int64_t end = t_now_ms() + 60000;
 
     for (int id = 1;; id = id % ZKT_SERVERS + 1) {
         if (zkt_mode_of(id) == mode)
@@ -93,7 +93,7 @@ int zkt_server(char mode)
 void zkt_await_all(void)
 {
     for (int id = 1; id <= ZKT_SERVERS; id++)
-        t_poll_until(zkt_mode_of(id) != 0, 40000);
+        t_poll_until(zkt_mode_of(id) != 0, 60000);
 }
 
 /* ---- the network between them ------------------------------------------ */
