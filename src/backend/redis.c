@@ -263,12 +263,57 @@ static void open_names(struct redis_conn *rc, const struct hfi_url *url)
     redis_script_digest(redis_bare_script, rc->bare_id);
 }
 
+/* "maxmemory", its value, "maxmemory-policy", its value, and others. */
+static const char *open_setting(const redisReply *reply, const char *name)
+{
+    size_t i;
+
+    for (i = 0; reply->type == REDIS_REPLY_ARRAY && i + 1 < reply->elements;
+         i += 2)
+        if (reply->element[i]->type == REDIS_REPLY_STRING &&
+            reply->element[i + 1]->type == REDIS_REPLY_STRING &&
+            !strcmp(reply->element[i]->str, name))
+            return reply->element[i + 1]->str;
+    return "";
+}
+
+/* Is it a Redis, and would it throw locks away?  Who may not ask the second is
+ * not told. */
+static hf_status open_greet(struct redis_conn *rc, struct hfi_mux *mux,
+                            int64_t deadline, struct hf_error *err)
+{
+    const char *ping[] = {"PING"}, *get[] = {"CONFIG", "GET", "maxmemory*"};
+    struct redis_batch batch = {0};
+    redisReply *reply[2];
+    hf_status st;
+
+    redis_batch_add(&batch, 1, ping);
+    redis_batch_add(&batch, 3, get);
+    st = redis_batch_send(rc, mux, &batch, reply, deadline, err);
+    redis_batch_free(&batch);
+    if (st)
+        return st;
+    if (reply[0]->type == REDIS_REPLY_ERROR)
+        st = redis_error(rc, reply[0], err);
+    else if (reply[0]->type != REDIS_REPLY_STATUS ||
+             strcmp(reply[0]->str, "PONG") != 0)
+        st = hfi_fail(err, HF_PROTOCOL, "%s: this is no redis server",
+                      rc->base.endpoint);
+    else if (strtoull(open_setting(reply[1], "maxmemory"), NULL, 10) &&
+             strcmp(open_setting(reply[1], "maxmemory-policy"), "noeviction") !=
+                 0)
+        snprintf(rc->base.warning, sizeof(rc->base.warning),
+                 "the server evicts keys when it is full, and locks are keys: "
+                 "set maxmemory-policy to noeviction");
+    freeReplyObject(reply[0]);
+    freeReplyObject(reply[1]);
+    return st;
+}
+
 static hf_status redis_open(struct hfi_conn *conn, const struct hfi_url *url,
                             int64_t deadline, struct hf_error *err)
 {
     struct redis_conn *rc = (struct redis_conn *)conn;
-    const char *argv[] = {"PING"};
-    redisReply *reply;
     hf_status st;
     size_t i;
 
@@ -290,16 +335,10 @@ static hf_status redis_open(struct hfi_conn *conn, const struct hfi_url *url,
         rc->ends[i].alive_ms = 15000;
     }
     open_names(rc, url);
-    if (!strcmp(url->scheme, "redis+cluster"))
-        return redis_cluster_open(rc, deadline, err);
-    st = redis_command(rc, &rc->mux, 1, argv, &reply, deadline, err);
-    if (st)
-        return st;
-    if (reply->type != REDIS_REPLY_STATUS || strcmp(reply->str, "PONG") != 0)
-        st = hfi_fail(err, HF_PROTOCOL, "%s: this is no redis server",
-                      conn->endpoint);
-    freeReplyObject(reply);
-    return st;
+    if (strcmp(url->scheme, "redis+cluster") != 0)
+        return open_greet(rc, &rc->mux, deadline, err);
+    st = redis_cluster_open(rc, deadline, err);
+    return st ? st : open_greet(rc, redis_route(rc, ""), deadline, err);
 }
 
 static void redis_close(struct hfi_conn *conn)

@@ -181,6 +181,33 @@ TEST(a_full_server_refuses_new_locks_and_keeps_those_there_are)
     rt_end(&s);
 }
 
+TEST(a_server_that_would_throw_locks_away_is_warned_of)
+{
+    static const char *const policies[] = {"allkeys-lru", "volatile-ttl",
+                                           "noeviction"};
+    struct hf_service svc = {.size = sizeof(svc)};
+    struct rt_server s = {0};
+    hf_client *client;
+    int i;
+
+    rt_start(&s, NULL);
+    for (i = 0; i < 3; i++) {
+        rt_do(&s, "CONFIG SET maxmemory 100mb maxmemory-policy %s",
+              policies[i]);
+        client = rt_open(&s, "");
+        CHECK_OK(hf_describe(client, &svc, &t_err));
+        CHECK((strstr(svc.warning, "evicts") != NULL) == (i < 2));
+        hf_close(client);
+    }
+    /* Without a limit nothing is thrown away. */
+    rt_do(&s, "CONFIG SET maxmemory 0 maxmemory-policy allkeys-lru");
+    client = rt_open(&s, "");
+    CHECK_OK(hf_describe(client, &svc, &t_err));
+    CHECK_STR(svc.warning, "");
+    hf_close(client);
+    rt_end(&s);
+}
+
 TEST(a_server_that_cannot_serve_now_is_unavailable_by_name)
 {
     struct rt_server s = {0}, replica = {0};

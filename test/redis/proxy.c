@@ -187,7 +187,7 @@ static void hostile_serve(struct hostile *h, int fd)
         if (recv(fd, buf, sizeof(buf), 0) <= 0)
             return;
         if (good-- > 0) {
-            send(fd, "+PONG\r\n", 7, MSG_NOSIGNAL);
+            send(fd, "+PONG\r\n*0\r\n", 11, MSG_NOSIGNAL);
             continue;
         }
         if (h->kind == HOSTILE_CLOSES)
