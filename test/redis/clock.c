@@ -135,6 +135,40 @@ TEST(fences_rise_over_a_flush_whatever_the_clock_did_before)
     rt_end(&s);
 }
 
+/* No time of the client's is sent, so its clock may say what it likes. */
+TEST(a_client_whose_clock_is_off_by_an_hour_is_like_any_other)
+{
+    static const int64_t hours[] = {3600, -3600};
+    struct rt_server s = {0};
+    char command[1024], path[200];
+    FILE *out, *clock;
+    long long left;
+    int i;
+
+    if (!getenv("HF_CLOCK_SHIM"))
+        T_SKIP_HOST("the client's clock cannot be moved without the shim");
+    rt_start(&s, NULL);
+    snprintf(path, sizeof(path), "%s/clock", t_tmpdir());
+    for (i = 0; i < 2; i++) {
+        clock = fopen(path, "we");
+        CHECK_EQ(fwrite(&hours[i], sizeof(hours[i]), 1, clock), 1);
+        fclose(clock);
+        /* It is renewed once at least, and says how long the key has then. */
+        snprintf(command, sizeof(command),
+                 "HF_CLOCK_FILE=%s LD_PRELOAD=%s %s/cli/holdfast run -u %s "
+                 "-t 3s -n k -- sh -c 'unset LD_PRELOAD; sleep 4; "
+                 "redis-cli -s %s/sock PTTL holdfast:k'",
+                 path, getenv("HF_CLOCK_SHIM"), getenv("HOLDFAST_MODULE_DIR"),
+                 rt_url(s.port, ""), s.dir);
+        out = popen(command, "re");
+        CHECK_EQ(fscanf(out, "%lld", &left), 1);
+        CHECK_EQ(pclose(out), 0);
+        CHECK_GT(left, 0);
+        CHECK_LE(left, 3000);
+    }
+    rt_end(&s);
+}
+
 /* ---- loading ----------------------------------------------------------- */
 
 /* One who asks again and again, and what it is told. */

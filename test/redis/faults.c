@@ -246,6 +246,45 @@ TEST(what_somebody_else_takes_is_lost_and_stays_theirs)
     rt_end(&s);
 }
 
+/* One key is of another type, one is gone, one is another's: the renewals of the
+ * rest, in the same batch, are not spoilt; and who was lost is kept again once it
+ * is taken again. */
+TEST(locks_that_cannot_be_renewed_leave_the_others_alone)
+{
+    enum { LOCKS = 12, BAD = 3 };
+    struct rt_server s = {0};
+    hf_client *client;
+    hf_lock *lk[LOCKS];
+    char key[16];
+    int i;
+
+    rt_start(&s, NULL);
+    client = rt_open(&s, "");
+    for (i = 0; i < LOCKS; i++) {
+        snprintf(key, sizeof(key), "k%d", i);
+        lk[i] = rt_lock(client, key, 0, 1500, 0);
+    }
+    rt_do(&s, "DEL holdfast:k0 holdfast:k1");
+    rt_do(&s, "RPUSH holdfast:k1 precious");
+    rt_do(&s, "SET holdfast:k2 thief PX 60000");
+    for (i = 0; i < BAD; i++)
+        t_poll_until(!hf_held(lk[i]), 1500 + SLACK);
+    CHECK_STR(rt_text(&s, "LINDEX holdfast:k1 0"), "precious");
+    rt_do(&s, "DEL holdfast:k1 holdfast:k2");
+    for (i = 0; i < BAD; i++) {
+        CHECK_STATUS(hf_release(lk[i], &t_err), HF_LOST);
+        snprintf(key, sizeof(key), "k%d", i);
+        lk[i] = rt_lock(client, key, 2000, 1500, 0);
+    }
+    t_sleep_ms(3200);
+    for (i = 0; i < LOCKS; i++) {
+        CHECK(hf_held(lk[i]));
+        CHECK_OK(hf_release(lk[i], &t_err));
+    }
+    hf_close(client);
+    rt_end(&s);
+}
+
 /* While a loop takes and gives back, its lock is never without an expiry. */
 TEST(no_key_is_ever_without_an_expiry)
 {
