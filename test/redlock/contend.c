@@ -9,8 +9,6 @@
  */
 #include "rl.h"
 
-#include "sim.h"
-
 #define PROCESSES 8
 
 struct contest {
@@ -68,15 +66,15 @@ static void suffer(struct rt_server *node, uint64_t chance, int64_t ms)
 /* One node is frozen while something else happens to another. */
 static void suffer_two(struct rl *rl, uint64_t *random)
 {
-    unsigned a = (unsigned)(sim_random(random) % RL_N);
-    unsigned b = (a + 1 + (unsigned)(sim_random(random) % (RL_N - 1))) % RL_N;
-    int64_t ms = (int64_t)(sim_random(random) % 600);
+    unsigned a = (unsigned)(rl_random(random) % RL_N);
+    unsigned b = (a + 1 + (unsigned)(rl_random(random) % (RL_N - 1))) % RL_N;
+    int64_t ms = (int64_t)(rl_random(random) % 600);
 
     rl_signal(rl, 1U << a, SIGSTOP);
-    suffer(&rl->nodes[b], sim_random(random), ms / 2);
+    suffer(&rl->nodes[b], rl_random(random), ms / 2);
     t_sleep_ms(ms);
     rl_signal(rl, 1U << a, SIGCONT);
-    t_sleep_ms((int64_t)(sim_random(random) % 200));
+    t_sleep_ms((int64_t)(rl_random(random) % 200));
 }
 
 TEST_TIMEOUT(one_holder_at_a_time_whatever_a_minority_does, 1000)

@@ -82,3 +82,12 @@ hf_status rl_try(hf_client *client, const char *key, int64_t ttl_ms,
 
     return hf_acquire(client, key, 0, &opts, ret, &t_err);
 }
+
+uint64_t rl_random(uint64_t *state)
+{
+    uint64_t x = *state += UINT64_C(0x9e3779b97f4a7c15);
+
+    x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
+    return x ^ x >> 31;
+}

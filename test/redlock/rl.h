@@ -36,4 +36,7 @@ int rl_count(struct rl *rl, const char *key, const char *value);
 hf_status rl_try(hf_client *client, const char *key, int64_t ttl_ms,
                  hf_lock **ret);
 
+/* The next number that follows from a seed. */
+uint64_t rl_random(uint64_t *state);
+
 #endif

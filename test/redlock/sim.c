@@ -15,6 +15,8 @@
  */
 #include "sim.h"
 
+#include "rl.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,15 +32,6 @@
 #define TTL_MS  1000
 #define HOUR_US INT64_C(3600000000)
 #define GRANTS  4096
-
-uint64_t sim_random(uint64_t *state)
-{
-    uint64_t x = *state += UINT64_C(0x9e3779b97f4a7c15);
-
-    x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-    x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
-    return x ^ x >> 31;
-}
 
 /* ---- a node ------------------------------------------------------------ */
 
@@ -177,7 +170,7 @@ struct world {
 
 static int roll(struct world *w, int sides)
 {
-    return (int)(sim_random(&w->random) % (uint64_t)sides);
+    return (int)(rl_random(&w->random) % (uint64_t)sides);
 }
 
 static int64_t now_ms(const struct world *w)
@@ -468,7 +461,7 @@ static void node_suffers(struct world *w, int node)
     case 2:
         if (w->rules->apart)
             at->skew_us =
-                (int64_t)(sim_random(&w->random) % (2 * HOUR_US)) - HOUR_US;
+                (int64_t)(rl_random(&w->random) % (2 * HOUR_US)) - HOUR_US;
         break;
     default:
         if (w->rules->leaps)
@@ -536,7 +529,7 @@ const char *sim_run(const struct sim_rules *rules, uint64_t seed, int steps,
     w.now_us = INT64_C(1700000000000000);
     for (int i = 0; i < rules->n && rules->apart; i++)
         w.nodes[i].skew_us =
-            (int64_t)(sim_random(&w.random) % (2 * HOUR_US)) - HOUR_US;
+            (int64_t)(rl_random(&w.random) % (2 * HOUR_US)) - HOUR_US;
     for (int i = 0; i < steps && !w.wrong[0]; i++) {
         int before = w.ntold;
 

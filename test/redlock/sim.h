@@ -60,6 +60,4 @@ struct sim_answer sim_node_serve(struct sim_node *, const struct sim_ask *,
 const char *sim_run(const struct sim_rules *, uint64_t seed, int steps,
                     long *grants);
 
-uint64_t sim_random(uint64_t *state);
-
 #endif
