@@ -343,17 +343,20 @@ hf_status redlock_too_few(struct redlock_round *round, int answered,
 {
     struct redlock_conn *rl = round->rl;
     char text[sizeof(err->text)], buf[sizeof(err->text)];
-    const char *why;
+    const char *why, *name;
     size_t len = 0;
     int i;
 
     text[0] = '\0';
     for (i = 0; i < rl->n && len < sizeof(text); i++) {
+        name = rl->nodes[i].rc.base.endpoint;
         why = few_why(round, i, ttl_ms, buf, sizeof(buf));
+        if (why && !strncmp(why, name, strlen(name)))
+            name = ""; /* It says so itself. */
         if (why)
-            len += (size_t)snprintf(text + len, sizeof(text) - len,
-                                    "%s%s: %.60s", len ? "; " : "",
-                                    rl->nodes[i].rc.base.endpoint, why);
+            len +=
+                (size_t)snprintf(text + len, sizeof(text) - len, "%s%s%s%.80s",
+                                 len ? "; " : "", name, *name ? ": " : "", why);
     }
     return hfi_fail(err, few_status(round),
                     "only %d of %d nodes can be counted on, %d are needed: %s",
