@@ -9,10 +9,13 @@
  *      stops reading wakes another.
  *  (3) Who stops writing has seen that nothing was left to be written.
  *  (4) A link is freed when it is not the current one and nobody is on it.
+ *  (5) Those whose answers have come are woken after the mutex was let go, as in
+ *      mux_link.c; whoever has ended calls does it before it goes on.
  */
 #include "h2grpc.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <unistd.h>
 
 #include "../env.h"
@@ -28,9 +31,6 @@
 
 /* How long one endpoint may take to greet while there are others to be asked. */
 #define H2_PROMPT_MS 400
-
-/* How long the keeper may be kept by a connection that takes nothing. */
-#define H2_OWN_WRITE_MS 50
 
 /* ---- links ------------------------------------------------------------- */
 
@@ -53,6 +53,22 @@ static void link_leave(struct h2_link *link)
     atomic_store(&h2->fd, -1);
     h2->link = NULL;
     h2->next = (link->end + 1) % h2->nends;
+}
+
+/* h2grpc.c (5).  With the mutex held, which is let go meanwhile. */
+static void link_wake(struct h2_link *link)
+{
+    struct hfi_h2_spot *woken[H2_WAKE_MAX];
+    int i, n = link->nwoken;
+
+    if (!n)
+        return;
+    memcpy(woken, link->woken, (size_t)n * sizeof(*woken));
+    link->nwoken = 0;
+    pthread_mutex_unlock(&link->h2->mu);
+    for (i = 0; i < n; i++)
+        pthread_cond_signal(&woken[i]->cond);
+    pthread_mutex_lock(&link->h2->mu);
 }
 
 static void link_flush(struct h2_link *link, int64_t deadline)
@@ -86,8 +102,24 @@ static void link_flush(struct h2_link *link, int64_t deadline)
         }
     }
     link->writing = false;
-    if (link->broken)
+    if (link->broken) {
         link_leave(link);
+        link_wake(link);
+    }
+}
+
+/* Others have calls under way, so those who were just woken will soon have
+ * something to send, too.  Let them, and send all of it at once. */
+static void link_gather(struct h2_link *link, int64_t deadline)
+{
+    if (link->gathering || link->writing)
+        return; /* That one will send ours with its own. */
+    link->gathering = true;
+    pthread_mutex_unlock(&link->h2->mu);
+    sched_yield();
+    pthread_mutex_lock(&link->h2->mu);
+    link->gathering = false;
+    link_flush(link, deadline);
 }
 
 /* Read for all, once. */
@@ -114,17 +146,24 @@ static void link_read(struct h2_link *link, int64_t deadline)
     }
     if (link->broken || link->retired)
         link_leave(link);
+    link_wake(link);
 }
 
 /* h2grpc.c (2) */
 static void link_pass_reading(struct h2_link *link)
 {
     struct hfi_h2_call *call;
+    struct hfi_link *at;
 
-    if (link->reading || hfi_link_alone(&link->calls))
+    if (link->reading)
         return;
-    call = hfi_container(link->calls.next, struct hfi_h2_call, link);
-    pthread_cond_signal(&call->cond);
+    for (at = link->calls.next; at != &link->calls; at = at->next) {
+        call = hfi_container(at, struct hfi_h2_call, link);
+        if (!call->spot)
+            continue; /* Its caller will see for itself. */
+        pthread_cond_signal(&call->spot->cond);
+        return;
+    }
 }
 
 /* ---- connecting -------------------------------------------------------- */
@@ -132,8 +171,8 @@ static void link_pass_reading(struct h2_link *link)
 /* Each endpoint in turn, from the next one on: first those that answer at once,
  * since one that is stopped must not use up the time of the others; then all of
  * them again, sharing what time is left. */
-static hf_status h2_find(struct hfi_h2 *h2, size_t first, int64_t deadline,
-                         struct h2_link **ret, struct hf_error *err)
+hf_status h2_find(struct hfi_h2 *h2, size_t first, int64_t deadline,
+                  struct h2_link **ret, struct hf_error *err)
 {
     hf_status st = HF_UNAVAILABLE;
     size_t i, end, rounds = h2->nends > 1 ? 2 : 1;
@@ -228,13 +267,44 @@ static hf_status h2_get(struct hfi_h2 *h2, int64_t deadline,
 
 /* ---- calls ------------------------------------------------------------- */
 
+/* A place to sleep: one that was used before, or a new one. */
+static struct hfi_h2_spot *h2_spot(struct hfi_h2 *h2)
+{
+    struct hfi_h2_spot *spot = h2->spots;
+
+    if (spot) {
+        h2->spots = spot->next;
+        return spot;
+    }
+    spot = hfi_alloc(sizeof(*spot));
+    if (spot)
+        pthread_cond_init(&spot->cond, NULL);
+    return spot;
+}
+
+/* Sleep until there is something to do for this call. */
+static void call_sleep(struct h2_link *link, struct hfi_h2_call *call,
+                       int64_t deadline)
+{
+    struct timespec ts;
+
+    if (!call->spot)
+        call->spot = h2_spot(link->h2);
+    if (!call->spot) {
+        h2_link_break(link, "out of memory", 0);
+        link_leave(link);
+        link_wake(link);
+        return;
+    }
+    hfi_monotonic(deadline, &ts);
+    pthread_cond_clockwait(&call->spot->cond, &link->h2->mu, CLOCK_MONOTONIC,
+                           &ts);
+}
+
 /* Wait for the answer, reading for all when nobody does. */
 static void call_wait(struct h2_link *link, struct hfi_h2_call *call,
                       int64_t sent_at, int64_t deadline)
 {
-    struct timespec ts;
-    bool set = false;
-
     while (!call->done) {
         if (!hfi_left_ms(deadline)) {
             call->st = call->sent ? HF_UNCERTAIN : HF_UNAVAILABLE;
@@ -245,16 +315,20 @@ static void call_wait(struct h2_link *link, struct hfi_h2_call *call,
                 link_flush(link, deadline + H2_OWN_WRITE_MS);
             return;
         }
-        if (!link->reading) {
+        if (link->reading)
+            call_sleep(link, call, deadline);
+        else
             link_read(link, deadline);
-            continue;
-        }
-        if (!set)
-            hfi_monotonic(deadline, &ts);
-        set = true;
-        pthread_cond_clockwait(&call->cond, &link->h2->mu, CLOCK_MONOTONIC,
-                               &ts);
     }
+}
+
+static void call_leave_spot(struct hfi_h2 *h2, struct hfi_h2_call *call)
+{
+    if (!call->spot)
+        return;
+    call->spot->next = h2->spots;
+    h2->spots = call->spot;
+    call->spot = NULL;
 }
 
 /* An idle connection may have been closed long ago: see before it is used, when
@@ -321,13 +395,13 @@ hf_status hfi_h2_call(struct hfi_h2 *h2, struct hfi_h2_call *calls, size_t n,
 {
     struct h2_link *link = NULL;
     hf_status st, one = HF_OK;
-    bool taken = false;
+    bool taken = false, crowd;
     int64_t sent_at;
     size_t i;
 
     for (i = 0; i < n; i++) {
         hfi_link_init(&calls[i].link);
-        pthread_cond_init(&calls[i].cond, NULL);
+        calls[i].spot = NULL;
         h2_prefix(calls[i].body, calls[i].len);
         calls[i].st = HF_UNAVAILABLE;
     }
@@ -336,16 +410,21 @@ hf_status hfi_h2_call(struct hfi_h2 *h2, struct hfi_h2_call *calls, size_t n,
     if (st)
         goto out;
     sent_at = hfi_now();
+    crowd = !hfi_link_alone(&link->calls);
     for (i = 0; i < n && !one; i++)
         one = h2_link_submit(link, &calls[i], token, err);
     if (one) { /* It has used up its streams. */
         calls[i - 1].done = true;
         link_leave(link);
     }
-    link_flush(link, deadline);
+    if (crowd)
+        link_gather(link, deadline);
+    else
+        link_flush(link, deadline);
     for (i = 0; i < n; i++) {
         if (!hfi_link_alone(&calls[i].link) || calls[i].done)
             call_wait(link, &calls[i], sent_at, deadline);
+        call_leave_spot(h2, &calls[i]);
         taken = taken || calls[i].st != HF_UNAVAILABLE;
         if (calls[i].st && !st)
             st = one ? calls[i].st : call_fail(link, &calls[i], err);
@@ -356,8 +435,6 @@ hf_status hfi_h2_call(struct hfi_h2 *h2, struct hfi_h2_call *calls, size_t n,
     link_put(link);
 out:
     pthread_mutex_unlock(&h2->mu);
-    for (i = 0; i < n; i++)
-        pthread_cond_destroy(&calls[i].cond);
     return st;
 }
 
@@ -400,113 +477,14 @@ void hfi_h2_forget(struct hfi_h2 *h2)
 
 void hfi_h2_fini(struct hfi_h2 *h2)
 {
+    struct hfi_h2_spot *spot;
+
+    while ((spot = h2->spots)) {
+        h2->spots = spot->next;
+        pthread_cond_destroy(&spot->cond);
+        hfi_free(spot);
+    }
     h2_link_free(h2->link);
     pthread_cond_destroy(&h2->connected);
     pthread_mutex_destroy(&h2->mu);
-}
-
-/* ---- a stream of one's own --------------------------------------------- */
-
-/* Write what there is, at once or never: its reader must not be kept. */
-static hf_status own_flush(struct h2_link *link)
-{
-    if (!h2_link_collect(link))
-        return HF_UNAVAILABLE;
-    if (link->out_len &&
-        !hfi_stream_write(&link->stream, link->out, link->out_len,
-                          hfi_now() + H2_OWN_WRITE_MS)) {
-        h2_link_break(link, "cannot send", errno);
-        return HF_UNAVAILABLE;
-    }
-    link->out_len = 0;
-    return HF_OK;
-}
-
-hf_status hfi_h2_open(struct hfi_h2 *h2, const char *path, const char *token,
-                      void (*heard)(void *, const void *, size_t), void *arg,
-                      int64_t deadline, struct h2_link **ret,
-                      struct hf_error *err)
-{
-    struct h2_link *link = NULL;
-    size_t first;
-    hf_status st;
-
-    pthread_mutex_lock(&h2->mu);
-    first = h2->link ? h2->link->end : h2->next;
-    pthread_mutex_unlock(&h2->mu);
-    st = h2_find(h2, first, deadline, &link, err);
-    if (st)
-        return st;
-    link->own.path = path;
-    link->own.heard = heard;
-    link->own.arg = arg;
-    pthread_cond_init(&link->own.cond, NULL);
-    st = h2_link_submit(link, &link->own, token, err);
-    if (!st)
-        st = own_flush(link);
-    if (st)
-        hfi_h2_close(link);
-    else
-        *ret = link;
-    return st;
-}
-
-hf_status hfi_h2_send(struct h2_link *link, const void *message, size_t len)
-{
-    struct hfi_h2_call *own = &link->own;
-    size_t left = own->len - own->at;
-    unsigned char *body;
-
-    if (link->broken || own->done)
-        return HF_UNAVAILABLE;
-    body = hfi_alloc(left + HFI_GRPC_PREFIX + len);
-    if (!body)
-        return HF_NOMEM;
-    if (left)
-        memcpy(body, own->body + own->at, left);
-    memcpy(body + left + HFI_GRPC_PREFIX, message, len);
-    h2_prefix(body + left, HFI_GRPC_PREFIX + len);
-    hfi_free(own->body);
-    own->body = body;
-    own->at = 0;
-    own->len = left + HFI_GRPC_PREFIX + len;
-    h2_link_resume(link, own);
-    return own_flush(link);
-}
-
-hf_status hfi_h2_hear(struct h2_link *link)
-{
-    char buf[16384];
-    ssize_t got;
-
-    for (;;) {
-        got = hfi_stream_read(&link->stream, buf, sizeof(buf), 0);
-        if (got < 0 && (errno == EAGAIN || errno == EINTR))
-            return link->own.done ? HF_UNAVAILABLE : own_flush(link);
-        if (got <= 0 || !h2_link_feed(link, buf, (size_t)got) ||
-            link->own.done || link->retired)
-            return HF_UNAVAILABLE;
-    }
-}
-
-bool hfi_h2_ping(struct h2_link *link)
-{
-    if (link->pinged)
-        return false;
-    h2_link_ping(link);
-    return own_flush(link) == HF_OK;
-}
-
-int hfi_h2_fd(const struct h2_link *link)
-{
-    return link->stream.fd;
-}
-
-void hfi_h2_close(struct h2_link *link)
-{
-    if (!link)
-        return;
-    if (link->own.path)
-        pthread_cond_destroy(&link->own.cond);
-    h2_link_free(link);
 }

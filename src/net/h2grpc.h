@@ -23,6 +23,14 @@
 
 struct h2_link;
 
+/* Where a caller sleeps.  They belong to the connection and are used again, so
+ * one can be signalled after the mutex was let go, when its caller may be gone:
+ * a wake-up for nothing. */
+struct hfi_h2_spot {
+    struct hfi_h2_spot *next; /* in h2->spots */
+    pthread_cond_t cond;
+};
+
 /* What precedes each message: a flag and four bytes of length. */
 #define HFI_GRPC_PREFIX 5
 
@@ -45,7 +53,7 @@ struct hfi_h2_call {
 
     /* of h2grpc.c */
     struct hfi_link link;
-    pthread_cond_t cond;
+    struct hfi_h2_spot *spot; /* where its caller sleeps, or has slept */
     size_t at, room;
     int32_t stream_id;
     int http_status;
@@ -59,7 +67,8 @@ struct hfi_h2 {
     size_t nends;
     pthread_mutex_t mu;
     pthread_cond_t connected;
-    struct h2_link *link; /* the one that new calls use, or NULL */
+    struct hfi_h2_spot *spots; /* that nobody sleeps in */
+    struct h2_link *link;      /* the one that new calls use, or NULL */
     bool connecting;
     size_t next;        /* the endpoint to try first */
     int64_t down_until; /* after a failure: do not try again before */

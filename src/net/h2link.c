@@ -29,13 +29,19 @@
 
 /* ---- ends -------------------------------------------------------------- */
 
-/* The call is over, in one way or another. */
-static void call_end(struct hfi_h2_call *call, hf_status st)
+/* The call is over, in one way or another: its caller is to be told, soon. */
+static void call_end(struct h2_link *link, struct hfi_h2_call *call,
+                     hf_status st)
 {
     call->st = st;
     call->done = true;
     hfi_link_remove(&call->link);
-    pthread_cond_signal(&call->cond);
+    if (!call->spot)
+        return; /* It is the one that reads, or has not come for it yet. */
+    if (link->nwoken == H2_WAKE_MAX)
+        pthread_cond_signal(&call->spot->cond);
+    else
+        link->woken[link->nwoken++] = call->spot;
 }
 
 void h2_link_break(struct h2_link *link, const char *what, int sys_errno)
@@ -51,7 +57,7 @@ void h2_link_break(struct h2_link *link, const char *what, int sys_errno)
         hfi_fail(&link->why, HF_UNCERTAIN, "%s", what);
     while (!hfi_link_alone(&link->calls)) {
         call = hfi_container(link->calls.next, struct hfi_h2_call, link);
-        call_end(call, call->sent ? HF_UNCERTAIN : HF_UNAVAILABLE);
+        call_end(link, call, call->sent ? HF_UNCERTAIN : HF_UNAVAILABLE);
     }
 }
 
@@ -181,7 +187,7 @@ static int on_data(nghttp2_session *session, uint8_t flags, int32_t id,
     snprintf(call->message, sizeof(call->message),
              "the answer makes no sense or is too large");
     h2_link_abandon(link, call);
-    call_end(call, HF_UNCERTAIN);
+    call_end(link, call, HF_UNCERTAIN);
     return 0;
 }
 
@@ -209,9 +215,8 @@ static int on_close(nghttp2_session *session, int32_t id, uint32_t error,
     struct hfi_h2_call *call =
         nghttp2_session_get_stream_user_data(session, id);
 
-    (void)arg;
     if (call)
-        call_end(call, call_verdict(call, error));
+        call_end(arg, call, call_verdict(call, error));
     return 0;
 }
 
@@ -308,6 +313,15 @@ void h2_link_ping(struct h2_link *link)
     nghttp2_submit_ping(link->session, NGHTTP2_FLAG_NONE, NULL);
 }
 
+/* After a frame that breaks the rules nghttp2 says goodbye and takes no more
+ * requests: nothing will ever come of this connection. */
+static void link_check_end(struct h2_link *link)
+{
+    if (!nghttp2_session_want_read(link->session) &&
+        !nghttp2_session_want_write(link->session))
+        h2_link_break(link, "the connection has ended", 0);
+}
+
 bool h2_link_collect(struct h2_link *link)
 {
     size_t room = link->out_room ? link->out_room : 4096;
@@ -333,6 +347,8 @@ bool h2_link_collect(struct h2_link *link)
     }
     if (len < 0)
         h2_link_break(link, nghttp2_strerror((int)len), 0);
+    else
+        link_check_end(link);
     return !link->broken;
 }
 
@@ -346,9 +362,8 @@ bool h2_link_feed(struct h2_link *link, const void *bytes, size_t len)
     got = nghttp2_session_mem_recv(link->session, bytes, len);
     if (got < 0)
         h2_link_break(link, nghttp2_strerror((int)got), 0);
-    else if (!nghttp2_session_want_read(link->session) &&
-             !nghttp2_session_want_write(link->session))
-        h2_link_break(link, "the server ended the connection", 0);
+    else
+        link_check_end(link);
     return !link->broken;
 }
 

@@ -12,6 +12,12 @@
 
 struct nghttp2_session;
 
+/* How long a writer may be kept by a connection that takes nothing. */
+#define H2_OWN_WRITE_MS 50
+
+/* How many are woken after the mutex was let go; more wait for it. */
+#define H2_WAKE_MAX 128
+
 struct h2_link {
     struct hfi_h2 *h2;
     struct hfi_stream stream;
@@ -22,12 +28,14 @@ struct h2_link {
     size_t end; /* which endpoint it goes to */
     unsigned users;
     int64_t heard; /* when something last came */
-    bool reading, writing, retired, broken;
+    bool reading, writing, gathering, retired, broken;
     bool greeted; /* the server's settings are here */
     bool pinged;  /* and the answer is not here */
     bool tls;
     char authority[300];
     struct hf_error why;
+    struct hfi_h2_spot *woken[H2_WAKE_MAX]; /* to be told by the reader */
+    int nwoken;
     struct hfi_h2_call own; /* the stream of hfi_h2_open() */
 };
 
@@ -61,6 +69,10 @@ void h2_link_break(struct h2_link *, const char *what, int sys_errno);
 
 /* Ask for a sign of life. */
 void h2_link_ping(struct h2_link *);
+
+/* The first endpoint that answers, from `first` on. */
+hf_status h2_find(struct hfi_h2 *, size_t first, int64_t deadline,
+                  struct h2_link **ret, struct hf_error *);
 
 void h2_prefix(unsigned char *body, size_t len);
 

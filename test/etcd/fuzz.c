@@ -43,8 +43,6 @@ static void feed_link(const uint8_t *bytes, size_t len)
     link = h2_link_new(&h2, 0);
     if (!link)
         abort();
-    pthread_cond_init(&call.cond, NULL);
-    pthread_cond_init(&stream.cond, NULL);
     hfi_link_init(&call.link);
     hfi_link_init(&stream.link);
     h2_link_feed(link, settings, sizeof(settings));
