@@ -3,11 +3,13 @@
  * etcd.h - what the parts of the etcd: backend share.
  *
  *   etcd.c        the rules; opening
- *   etcd_lock.c   taking and giving back
- *   etcd_renew.c  keeping
+ *   etcd_lock.c   taking
+ *   etcd_renew.c  keeping and giving back
  *   etcd_watch.c  wake-ups, over a connection of their own
  *   etcd_look.c   inspect, list, break
- *   etcd_lease.c  the leases of this client and what hangs on them
+ *   etcd_lease.c  the leases of this client
+ *   etcd_key.c    the keys that hang on them
+ *   etcd_group.c  removals of many threads, together
  *   etcd_name.c   names of keys, and what stands in them
  *   etcd_rpc.c    calls: packing, credentials, errors
  */
@@ -20,9 +22,11 @@
 
 #define ETCD_PREFIX_MAX 256
 
-/* The prefix, each byte of the key escaped, '/', a lease, '-' and a token. */
-#define ETCD_NAME_MAX                                                          \
-    (ETCD_PREFIX_MAX + 3 * HF_KEY_MAX + 1 + 17 + 1 + HFI_TOKEN_LEN + 1)
+/* What ends a name: '~' if it joined, a lease, '-' and a number. */
+#define ETCD_LAST_MAX 26
+
+/* The prefix, each byte of the key escaped, '/', and that. */
+#define ETCD_NAME_MAX (ETCD_PREFIX_MAX + 3 * HF_KEY_MAX + 1 + ETCD_LAST_MAX)
 #define ETCD_MAIL_MAX (ETCD_PREFIX_MAX + 7 + 16 + 1 + HFI_TOKEN_LEN + 1)
 #define ETCD_VALUE_MAX                                                         \
     (8 + HFI_TOKEN_LEN + 3 * HF_OWNER_MAX + 3 * HF_NOTE_MAX + 8)
@@ -53,17 +57,25 @@ struct etcd_key {
     int64_t end;
     int64_t revision; /* at which it was made; 0: not known */
     bool swept;       /* its removal is on the wire */
+    bool unsure;      /* something about it had no answer */
+    int32_t place;    /* in the queue, when it was last looked at */
+    int64_t before_revision;
+    char *before; /* who is before it, or NULL */
     char token[HFI_TOKEN_LEN + 1];
     char name[];
 };
 
 /* What a grant remembers, in its `ref`.  Another process needs the lease. */
 struct etcd_ref {
-    char lease[18]; /* in hex, as in the name of the key; '~' if it joined */
-    char held;      /* 1: this claim has the lock */
-    char watched;   /* 1: wake me */
-    int64_t watch;  /* its watch, or 0 */
+    char last[ETCD_LAST_MAX]; /* the end of its name; "": it has none */
+    char held;                /* 1: this claim has the lock */
+    char watched;             /* 1: wake me */
+    int64_t watch;            /* its watch, or 0 */
 };
+_Static_assert(sizeof(struct etcd_ref) <= sizeof(((struct hfi_grant *)0)->ref),
+               "a grant has room for it");
+
+struct etcd_job;
 
 struct etcd_conn {
     struct hfi_conn base;
@@ -84,6 +96,14 @@ struct etcd_conn {
     bool logging_in;
     struct hfi_link leases; /* of struct etcd_lease */
     struct hfi_map keys;    /* of struct etcd_key */
+    uint32_t *numbers;      /* that ended a name, and may again */
+    size_t nnumbers, numbers_room;
+    uint32_t number; /* the first that never did */
+
+    pthread_mutex_t group_mu; /* guards the rest of this part */
+    struct hfi_link jobs;     /* of struct etcd_job: nobody has sent them yet */
+    struct etcd_job *spare;   /* that are in no use */
+    unsigned flights;         /* calls with jobs that are under way */
 
     pthread_mutex_t watch_mu; /* guards the rest */
     pthread_cond_t watch_cond;
@@ -174,6 +194,8 @@ hf_status etcd_lease_proven(struct etcd_conn *, struct etcd_lease *,
                             struct hf_error *);
 void etcd_lease_gone(struct etcd_conn *, struct etcd_lease *);
 void etcd_lease_close(struct etcd_conn *, int64_t deadline);
+
+/* etcd_key.c */
 /* The key of this claim is good until `end`: remember it before it is sent, and
  * again when its revision is known.  HF_LOST if it has lapsed and is about to
  * be removed. */
@@ -181,8 +203,34 @@ hf_status etcd_key_note(struct etcd_conn *, struct etcd_lease *,
                         const char *token, const char *name, int64_t revision,
                         int64_t end);
 void etcd_key_forget(struct etcd_conn *, const char *token);
+/* No answer came to something about it. */
+void etcd_key_doubt(struct etcd_conn *, const char *token);
+/* The claim is done with its key, and that is certain: true if its name may be
+ * used again, and then it is not the claim's any more. */
+bool etcd_key_done(struct etcd_conn *, const char *token, const char *last);
+/* A number that ends no name of ours now. */
+uint32_t etcd_number(struct etcd_conn *);
+/* Who is before it; "" and 0 if that is not known. */
+struct etcd_before {
+    char name[ETCD_NAME_MAX];
+    int64_t revision;
+    int32_t place;
+};
+void etcd_key_set_before(struct etcd_conn *, const char *token,
+                         const struct etcd_before *);
+void etcd_key_get_before(struct etcd_conn *, const char *token,
+                         struct etcd_before *ret);
+/* Add to the batch the removal of what has lapsed.  With the mutex held. */
+void etcd_keys_sweep(struct etcd_batch *, struct etcd_lease *);
+void etcd_keys_free(struct etcd_conn *, struct etcd_lease *);
 /* After a batch: what was swept is forgotten. */
 void etcd_key_swept(struct etcd_conn *, const struct etcd_batch *);
+
+/* etcd_group.c: remove the key if it is of that revision, or of any if that is
+ * 0.  HF_LOST: it is not. */
+hf_status etcd_remove(struct etcd_conn *, const char *name, int64_t revision,
+                      int64_t deadline, struct hf_error *);
+void etcd_group_close(struct etcd_conn *);
 
 /* etcd_watch.c */
 hf_status etcd_watch(struct hfi_conn *, const struct hfi_claim *,

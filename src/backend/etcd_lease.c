@@ -1,24 +1,18 @@
 /* SPDX-License-Identifier: MIT
  *
- * etcd_lease.c - the leases of this client and what hangs on them.
+ * etcd_lease.c - the leases of this client.
  *
  * All locks of one ttl hang on one lease, so a thousand of them are kept by one
  * message.  The lease of a ttl of some seconds is longer than it by one to two:
  * etcd counts whole seconds, and as long as it was proven less than a second
  * ago a lock can be taken without proving it again.
  *
- * One lease for many means that a lock which nobody renews any more, because it
- * is renewed by hand or its owner is stuck, would live on with the others.  So
- * each key has an end of its own here, and whoever uses the lease next removes
- * the keys that are past theirs.  The server's expiry is for the case that the
- * whole client is gone.
+ * What hangs on a lease is in etcd_key.c.
  *
  * INVARIANTS
  *  (1) lease->sure is counted from before the request was sent that the server
  *      answered with its ttl.
  *  (2) A lease that is dead is never used again, and its keys are gone.
- *  (3) A key is swept only on the revision and the lease that it had when it
- *      was noted; one that was made anew, or taken up by another client, stays.
  */
 #include "etcd.h"
 
@@ -30,148 +24,6 @@
 /* A lease of this ttl or more is given the second of room; a shorter one should
  * rather lapse in time. */
 #define ROOM_MS 5000
-
-/* ---- keys -------------------------------------------------------------- */
-
-static struct etcd_key *key_find(struct etcd_conn *ec, const char *token)
-{
-    struct hfi_node *node = hfi_map_find(&ec->keys, token);
-
-    return node ? hfi_container(node, struct etcd_key, node) : NULL;
-}
-
-static void key_free(struct etcd_conn *ec, struct etcd_key *key)
-{
-    hfi_map_remove(&ec->keys, &key->node);
-    hfi_link_remove(&key->link);
-    hfi_free(key);
-}
-
-/* A new one.  With the mutex held. */
-static struct etcd_key *key_new(struct etcd_conn *ec, const char *token,
-                                const char *name)
-{
-    size_t len = strlen(name) + 1;
-    struct etcd_key *key = NULL;
-
-    if (hfi_map_reserve(&ec->keys))
-        key = hfi_alloc(sizeof(*key) + len);
-    if (!key)
-        return NULL;
-    memcpy(key->name, name, len);
-    snprintf(key->token, sizeof(key->token), "%s", token);
-    hfi_link_init(&key->link);
-    key->node.key = key->token;
-    hfi_map_add(&ec->keys, &key->node);
-    return key;
-}
-
-hf_status etcd_key_note(struct etcd_conn *ec, struct etcd_lease *lease,
-                        const char *token, const char *name, int64_t revision,
-                        int64_t end)
-{
-    struct etcd_key *key;
-    hf_status st = HF_OK;
-
-    pthread_mutex_lock(&ec->mu);
-    key = key_find(ec, token);
-    if (key && key->swept) {
-        st = HF_LOST;
-    } else if (key && strcmp(key->name, name) != 0) {
-        key_free(ec, key); /* It hung on a lease that is dead. */
-        key = NULL;
-    }
-    if (!st && !key)
-        key = key_new(ec, token, name);
-    if (!st && !key)
-        st = HF_NOMEM;
-    if (!st) {
-        key->revision = revision;
-        key->end = end;
-        hfi_link_remove(&key->link);
-        hfi_link_append(&lease->keys, &key->link);
-    }
-    pthread_mutex_unlock(&ec->mu);
-    return st;
-}
-
-void etcd_key_forget(struct etcd_conn *ec, const char *token)
-{
-    struct etcd_key *key;
-
-    pthread_mutex_lock(&ec->mu);
-    key = key_find(ec, token);
-    if (key)
-        key_free(ec, key);
-    pthread_mutex_unlock(&ec->mu);
-}
-
-/* Remove the key, if it is still the one that lapsed.  etcd_lease.c (3) */
-static void key_sweep(struct etcd_batch *batch, struct etcd_lease *lease,
-                      struct etcd_key *key)
-{
-    Pb__TxnRequest txn = PB__TXN_REQUEST__INIT;
-    Pb__Compare made = PB__COMPARE__INIT, hangs = PB__COMPARE__INIT;
-    Pb__Compare *compare[] = {&hangs, &made};
-    Pb__DeleteRangeRequest gone = PB__DELETE_RANGE_REQUEST__INIT;
-    Pb__RequestOp op = PB__REQUEST_OP__INIT, *ops[] = {&op};
-
-    made.target = 1;
-    made.key = gone.key = hangs.key = etcd_text(key->name);
-    made.with_case = PB__COMPARE__WITH_CREATE_REVISION;
-    made.create_revision = key->revision;
-    hangs.target = 4;
-    hangs.with_case = PB__COMPARE__WITH_LEASE;
-    hangs.lease = lease->id;
-    op.request_case = PB__REQUEST_OP__REQUEST_DELETE_RANGE;
-    op.delete_range = &gone;
-    txn.n_compare = key->revision ? 2 : 1;
-    txn.compare = compare;
-    txn.n_success = 1;
-    txn.success = ops;
-    snprintf(batch->tokens[batch->nswept], HFI_TOKEN_LEN + 1, "%s", key->token);
-    batch->swept[batch->nswept++] = etcd_add(batch, ETCD_TXN, &txn.base);
-    key->swept = true;
-}
-
-/* A key whose revision is unknown gets another ttl: its claim may yet learn. */
-static bool key_has_lapsed(const struct etcd_lease *lease,
-                           const struct etcd_key *key, int64_t now)
-{
-    return now > key->end + (key->revision ? 0 : lease->ttl_ms);
-}
-
-static void keys_sweep(struct etcd_batch *batch, struct etcd_lease *lease)
-{
-    struct etcd_key *key;
-    struct hfi_link *at;
-    int64_t now = hfi_now();
-
-    for (at = lease->keys.next;
-         at != &lease->keys && batch->nswept < ETCD_SWEEP_MAX; at = at->next) {
-        key = hfi_container(at, struct etcd_key, link);
-        if (!key_has_lapsed(lease, key, now))
-            return;
-        if (!key->swept)
-            key_sweep(batch, lease, key);
-    }
-}
-
-void etcd_key_swept(struct etcd_conn *ec, const struct etcd_batch *batch)
-{
-    struct etcd_key *key;
-    size_t i;
-
-    pthread_mutex_lock(&ec->mu);
-    for (i = 0; i < batch->nswept; i++) {
-        key = key_find(ec, batch->tokens[i]);
-        if (key && !batch->failed && batch->calls[batch->swept[i]].st == HF_OK)
-            key_free(ec, key);
-        else if (key)
-            key->swept = false;
-    }
-    pthread_mutex_unlock(&ec->mu);
-}
 
 /* ---- leases ------------------------------------------------------------ */
 
@@ -276,8 +128,7 @@ void etcd_lease_gone(struct etcd_conn *ec, struct etcd_lease *lease)
 {
     pthread_mutex_lock(&ec->mu);
     lease->dead = true;
-    while (!hfi_link_alone(&lease->keys)) /* etcd_lease.c (2) */
-        key_free(ec, hfi_container(lease->keys.next, struct etcd_key, link));
+    etcd_keys_free(ec, lease); /* etcd_lease.c (2) */
     pthread_mutex_unlock(&ec->mu);
 }
 
@@ -288,7 +139,7 @@ size_t etcd_lease_prove(struct etcd_conn *ec, struct etcd_lease *lease,
     bool stale;
 
     pthread_mutex_lock(&ec->mu);
-    keys_sweep(batch, lease);
+    etcd_keys_sweep(batch, lease);
     stale = lease->sure < end;
     pthread_mutex_unlock(&ec->mu);
     if (!stale)
@@ -385,11 +236,10 @@ void etcd_lease_close(struct etcd_conn *ec, int64_t deadline)
         lease = hfi_container(ec->leases.next, struct etcd_lease, link);
         if (lease->id && !lease->dead && lease_is_bare(ec, lease, deadline))
             lease_revoke(ec, lease, deadline);
-        while (!hfi_link_alone(&lease->keys))
-            key_free(ec,
-                     hfi_container(lease->keys.next, struct etcd_key, link));
+        etcd_keys_free(ec, lease);
         hfi_link_remove(&lease->link);
         hfi_free(lease);
     }
     hfi_map_fini(&ec->keys);
+    hfi_free(ec->numbers);
 }

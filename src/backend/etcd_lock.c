@@ -1,20 +1,25 @@
 /* SPDX-License-Identifier: MIT
  *
- * etcd_lock.c - taking and giving back.
+ * etcd_lock.c - taking.
  *
  * Each try is one transaction, and which one depends on what we know:
  *
- *   try once     if nothing is below "KEY/": put our key; else look
- *   queue        if our key is not there: put it and look; else look
+ *   try once     if nothing is below "KEY/": put our key
+ *   queue        if our key is not there: put it and look
  *   have a place if our key is still the one of that revision: look
+ *   wait         the same, and who was before us still is: nothing; else look
  *   same owner   if nothing came below "KEY/" since we looked, and the holder
  *                that we saw is still there: put our key, marked as joined
  *
- * "Look" is the queue in the order of creation.  Who is first holds, and so
- * does one whose predecessors all carry its owner id.  One that joined the
- * holders of its owner id passes by those who wait: so nobody else holds while
- * a key "KEY/~..." is there.  Programs that do not know of this, whose values
- * are empty, are not passed by.
+ * "Look" is the queue up to us: all of it in the order of creation for a claim
+ * with an owner id, else the last ones before us, the nearest first.  For both
+ * etcd reads and sorts the whole queue; a waiter that only wants to know whether
+ * it still waits must not cost that.
+ *
+ * Who is first holds, and so does one whose predecessors all carry its owner id.
+ * One that joined the holders of its owner id passes by those who wait: so nobody
+ * else holds while a key "KEY/~..." is there.  Programs that do not know of this,
+ * whose values are empty, are not passed by.
  *
  * INVARIANTS
  *  (1) A grant is read from a transaction in which our own key exists, so its
@@ -29,12 +34,13 @@
 #include "etcd.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 
 #include "../env.h"
 
 #include "../banned.h"
 
-/* How far the queue is read: a place behind is not told. */
+/* How far before us the queue is read: a place behind that is not told. */
 #define QUEUE_LIMIT 64
 
 /* One try. */
@@ -52,10 +58,10 @@ struct take {
     char dir[ETCD_NAME_MAX], end[ETCD_NAME_MAX], name[ETCD_NAME_MAX];
 
     /* what came of it */
-    int64_t revision;           /* of our key; 0: it is not there */
-    bool mine;                  /* we hold, or would if our key were there */
-    int32_t place;              /* 0: unknown */
-    char before[ETCD_NAME_MAX]; /* who is before us; "": unknown */
+    int64_t revision;          /* of our key; 0: it is not there */
+    bool mine;                 /* we hold, or would if our key were there */
+    bool looked;               /* the queue was read */
+    struct etcd_before before; /* who is before us; known from earlier, too */
 };
 
 /* ---- what a transaction is made of ------------------------------------- */
@@ -98,7 +104,7 @@ static void txn_parts(struct take *t, struct take_txn *x)
     x->own.keys_only = 1;
     x->look.key = etcd_text(t->dir);
     x->look.range_end = etcd_text(t->end);
-    x->look.sort_order = 1;
+    x->look.sort_order = t->claim->owner ? 1 : 2;
     x->look.sort_target = 2;
     x->look.keys_only = !t->claim->owner;
     x->look.limit = t->claim->owner ? 0 : QUEUE_LIMIT;
@@ -118,25 +124,45 @@ static void txn_parts(struct take *t, struct take_txn *x)
     x->txn.failure = x->no;
 }
 
-/* Put them together; see the top of this file.  What is joined is always the
- * last that is read, and our own key the one before it. */
+static void txn_look(struct take_txn *x, Pb__RequestOp **ops, size_t *n)
+{
+    ops[(*n)++] = &x->look_op;
+    ops[(*n)++] = &x->joined_op;
+}
+
+/* For a claim that has a place. */
+static void txn_placed(struct take *t, struct take_txn *x)
+{
+    Pb__TxnRequest *txn = &x->txn;
+
+    x->compare.create_revision = (int64_t)t->grant->fence;
+    if (!t->claim->owner)
+        x->look.max_create_revision = (int64_t)t->grant->fence;
+    if (t->claim->owner || !t->before.name[0]) {
+        txn_look(x, x->yes, &txn->n_success);
+        return;
+    }
+    x->holder.key = etcd_text(t->before.name);
+    x->holder.create_revision = t->before.revision;
+    txn->n_compare = 2;
+    x->no[txn->n_failure++] = &x->own_op;
+    txn_look(x, x->no, &txn->n_failure);
+}
+
+/* Put them together; see the top of this file. */
 static void txn_make(struct take *t, struct take_txn *x)
 {
     Pb__TxnRequest *txn = &x->txn;
 
     txn_parts(t, x);
     if (t->grant->fence) {
-        x->compare.create_revision = (int64_t)t->grant->fence;
-        x->yes[txn->n_success++] = &x->look_op;
-        x->yes[txn->n_success++] = &x->joined_op;
-        if (!t->claim->owner)
-            x->look.max_create_revision = (int64_t)t->grant->fence;
+        txn_placed(t, x);
         return;
     }
     x->yes[txn->n_success++] = &x->put_op;
-    x->no[txn->n_failure++] = &x->look_op;
     x->no[txn->n_failure++] = &x->own_op;
-    x->no[txn->n_failure++] = &x->joined_op;
+    if (t->claim->owner)
+        txn_look(x, x->no, &txn->n_failure);
     if (t->holder_revision) {
         x->compare.result = 2; /* made before */
         x->compare.create_revision = t->seen + 1;
@@ -144,8 +170,7 @@ static void txn_make(struct take *t, struct take_txn *x)
         x->holder.create_revision = t->holder_revision;
         txn->n_compare = 2;
     } else if (t->claim->queue) {
-        x->yes[txn->n_success++] = &x->look_op;
-        x->yes[txn->n_success++] = &x->joined_op;
+        txn_look(x, x->yes, &txn->n_success);
         return;
     }
     x->compare.key = etcd_text(t->dir);
@@ -172,6 +197,26 @@ static void take_copy(char *ret, size_t size, ProtobufCBinaryData from)
     ret[from.len] = '\0';
 }
 
+static void take_before(struct take *t, const Pb__KeyValue *kv)
+{
+    take_copy(t->before.name, sizeof(t->before.name), kv->key);
+    t->before.revision = kv->create_revision;
+}
+
+/* Those before us, the nearest first, if we are there. */
+static void take_look_back(struct take *t, const Pb__RangeResponse *queue)
+{
+    if (!queue->n_kvs || !etcd_is(queue->kvs[0]->key, t->name))
+        return;
+    t->looked = true;
+    t->revision = queue->kvs[0]->create_revision;
+    t->mine = queue->n_kvs == 1;
+    if (queue->n_kvs > 1)
+        take_before(t, queue->kvs[1]);
+    if (queue->n_kvs < QUEUE_LIMIT)
+        t->before.place = (int32_t)queue->n_kvs - 1;
+}
+
 /* The queue in order, up to us or to its end. */
 static void take_look(struct take *t, const Pb__RangeResponse *queue)
 {
@@ -187,11 +232,12 @@ static void take_look(struct take *t, const Pb__RangeResponse *queue)
     }
     if (i == queue->n_kvs)
         return;
+    t->looked = true;
     t->revision = kv->create_revision;
     t->mine = ours;
-    t->place = (int32_t)i;
+    t->before.place = (int32_t)i;
     if (i > 0)
-        take_copy(t->before, sizeof(t->before), queue->kvs[i - 1]->key);
+        take_before(t, queue->kvs[i - 1]);
 }
 
 /* May we join?  The first, or one that joined, must be of our owner, and all in
@@ -226,44 +272,66 @@ static void take_joined(struct take *t, const Pb__RangeResponse *joined)
         return;
     kv = joined->kvs[0];
     if (take_same_owner(t, kv)) {
-        t->mine = t->mine || etcd_ref(t->grant)->lease[0] == '~';
+        t->mine = t->mine || etcd_ref(t->grant)->last[0] == '~';
         return;
     }
     if (t->mine)
-        take_copy(t->before, sizeof(t->before), kv->key);
+        take_before(t, kv);
     t->mine = false;
 }
 
-/* What the transaction answered. */
-static hf_status take_read(struct take *t, const Pb__TxnResponse *answer,
-                           struct hf_error *err)
+/* The answer to one of the reads, or NULL. */
+static const Pb__RangeResponse *take_range(const struct take_txn *x,
+                                           const Pb__TxnResponse *answer,
+                                           const Pb__RequestOp *op)
 {
-    const Pb__RangeResponse *ranges[3] = {NULL};
-    size_t i, n = 0;
+    Pb__RequestOp *const *ops = answer->succeeded ? x->yes : x->no;
+    size_t i;
 
-    t->revision = 0;
-    t->mine = false;
-    t->place = 0;
-    t->before[0] = '\0';
-    if (!answer->header || answer->header->revision <= 0)
+    for (i = 0; i < answer->n_responses; i++)
+        if (ops[i] == op && answer->responses[i]->response_case ==
+                                PB__RESPONSE_OP__RESPONSE_RANGE)
+            return answer->responses[i]->range;
+    return NULL;
+}
+
+/* What the transaction answered. */
+static hf_status take_read(struct take *t, const struct take_txn *x,
+                           const Pb__TxnResponse *answer, struct hf_error *err)
+{
+    size_t n = answer->succeeded ? x->txn.n_success : x->txn.n_failure;
+    const Pb__RangeResponse *look, *own, *joined;
+
+    if (!answer->header || answer->header->revision <= 0 ||
+        answer->n_responses != n)
         return etcd_nonsense(t->ec, err);
-    t->seen = answer->header->revision;
-    for (i = 0; i < answer->n_responses; i++) {
-        const Pb__ResponseOp *op = answer->responses[i];
-
-        if (op->response_case == PB__RESPONSE_OP__RESPONSE_PUT)
-            t->revision = answer->header->revision;
-        if (op->response_case == PB__RESPONSE_OP__RESPONSE_RANGE && n < 3)
-            ranges[n++] = op->range;
-    }
-    t->mine = t->revision && !n; /* It was ours to put. */
-    if (n < 2)
+    t->revision = 0;
+    t->mine = t->looked = false;
+    if (t->grant->fence && answer->succeeded && !n) {
+        t->revision =
+            (int64_t)t->grant->fence; /* Who was before us still is. */
         return HF_OK;
-    take_look(t, ranges[0]);
-    if (n == 3 && ranges[1]->n_kvs == 1)
-        t->revision = ranges[1]->kvs[0]->create_revision;
-    take_joined(t, ranges[n - 1]);
-    take_holder(t, ranges[0], ranges[n - 1]);
+    }
+    t->before = (struct etcd_before){.revision = 0};
+    t->seen = answer->header->revision;
+    look = take_range(x, answer, &x->look_op);
+    own = take_range(x, answer, &x->own_op);
+    joined = take_range(x, answer, &x->joined_op);
+    if (n && answer->succeeded && x->yes[0] == &x->put_op) {
+        t->revision = t->seen;
+        t->mine = n == 1; /* It was ours to put. */
+    }
+    if (own && own->n_kvs == 1)
+        t->revision = own->kvs[0]->create_revision;
+    if (look && !t->claim->owner)
+        take_look_back(t, look);
+    else if (look)
+        take_look(t, look);
+    if (joined)
+        take_joined(t, joined);
+    t->holder_revision = 0;
+    if (look && joined)
+        take_holder(t, look, joined);
     return HF_OK;
 }
 
@@ -273,15 +341,18 @@ static hf_status take_read(struct take *t, const Pb__TxnResponse *answer,
 static void take_name(struct take *t)
 {
     struct etcd_ref *ref = etcd_ref(t->grant);
-    bool joined = ref->lease[0] == '~';
-    char lease[17];
+    const char *had = strchr(ref->last, '-');
+    char lease[18];
 
-    snprintf(lease, sizeof(lease), "%" PRIx64, (uint64_t)t->lease->id);
-    if (strcmp(lease, ref->lease + joined) != 0)
+    snprintf(lease, sizeof(lease), "%" PRIx64 "-", (uint64_t)t->lease->id);
+    if (!had ||
+        strncmp(lease, ref->last + (ref->last[0] == '~'), strlen(lease)) != 0)
         t->grant->fence = 0;
     if (!t->grant->fence)
-        snprintf(ref->lease, sizeof(ref->lease), "%s%s",
-                 t->holder_revision ? "~" : "", lease);
+        snprintf(ref->last, sizeof(ref->last), "%s%.17s%x",
+                 t->holder_revision ? "~" : "", lease,
+                 had ? (unsigned)strtoul(had + 1, NULL, 16) & 0xfffffff
+                     : (unsigned)etcd_number(t->ec) & 0xfffffff);
     etcd_name(t->ec, t->claim, t->grant, t->name, sizeof(t->name));
 }
 
@@ -309,7 +380,7 @@ static hf_status take_send(struct take *t, struct hf_error *err)
         st = etcd_answer(t->ec, &batch, txn, &pb__txn_response__descriptor,
                          &answer, err);
     if (!st)
-        st = take_read(t, (Pb__TxnResponse *)answer, err);
+        st = take_read(t, &x, (Pb__TxnResponse *)answer, err);
     if (!st) {
         st = etcd_lease_proven(t->ec, t->lease, &batch, proof, t->sent, err);
         if (st == HF_UNAVAILABLE || st == HF_DENIED)
@@ -318,6 +389,37 @@ static hf_status take_send(struct take *t, struct hf_error *err)
     etcd_free(answer);
     etcd_batch_free(&batch);
     return st;
+}
+
+/* What came of it, for those who ask later. */
+static void take_note(struct take *t, int64_t end)
+{
+    struct hfi_grant *grant = t->grant;
+
+    grant->fence = (uint64_t)t->revision;
+    grant->placed = t->revision != 0;
+    if (t->revision) {
+        etcd_key_note(t->ec, t->lease, t->claim->token, t->name, t->revision,
+                      end);
+        etcd_key_set_before(t->ec, t->claim->token, &t->before);
+    } else if (etcd_key_done(t->ec, t->claim->token, etcd_ref(grant)->last)) {
+        etcd_ref(grant)->last[0] = '\0';
+    }
+}
+
+/* The key has lapsed and is being removed: wait for that, or give it up. */
+static hf_status take_lapsed(struct take *t, struct hf_error *err)
+{
+    hf_status st;
+
+    if (!t->grant->fence)
+        return hfi_fail(err, HF_UNAVAILABLE, "%s: the place lapsed",
+                        t->ec->base.endpoint);
+    st = etcd_release(&t->ec->base, t->claim, t->grant, t->deadline, err);
+    if (st && st != HF_LOST)
+        return st;
+    t->grant->fence = 0;
+    return HF_LOST;
 }
 
 /* One transaction.  HF_LOST: what we had is gone, so begin anew. */
@@ -340,30 +442,22 @@ static hf_status take_once(struct take *t, struct hf_error *err)
                        (int64_t)grant->fence, end);
     if (st == HF_NOMEM)
         return hfi_nomem(err);
-    if (st == HF_LOST && grant->fence) {
-        st = etcd_release(&t->ec->base, t->claim, grant, t->deadline, err);
-        if (st && st != HF_LOST)
-            return st;
-        grant->fence = 0;
-    }
+    if (st == HF_LOST)
+        return take_lapsed(t, err);
     st = take_send(t, err);
     if (st) {
         /* A final failure may come after the deed. */
         if (st != HF_LOST && st != HF_UNAVAILABLE && st != HF_UNCERTAIN)
             grant->placed = true;
+        if (st != HF_LOST && st != HF_UNAVAILABLE)
+            etcd_key_doubt(t->ec, t->claim->token);
         return st;
     }
     if (!t->revision && grant->fence) {
         grant->fence = 0;
         return HF_LOST;
     }
-    grant->fence = (uint64_t)t->revision;
-    grant->placed = t->revision != 0;
-    if (t->revision)
-        etcd_key_note(t->ec, t->lease, t->claim->token, t->name, t->revision,
-                      end);
-    else
-        etcd_key_forget(t->ec, t->claim->token);
+    take_note(t, end);
     return HF_OK;
 }
 
@@ -397,9 +491,11 @@ static bool take_goes_on(struct take *t, hf_status *st, struct hf_error *err)
         return take_joins(t, st, err);
     if (t->claim->queue && !t->revision)
         return true; /* There was nobody left to join. */
+    if (t->revision && !t->looked && !t->before.name[0])
+        return true; /* An earlier try had put it: where does it stand? */
     if (t->revision && etcd_ref(t->grant)->watched)
-        *st = etcd_watch_before(t->ec, t->claim, t->grant, t->before, &fresh,
-                                t->deadline, err);
+        *st = etcd_watch_before(t->ec, t->claim, t->grant, t->before.name,
+                                &fresh, t->deadline, err);
     /* A waiter without a watch asks again later: that is no failure. */
     if (*st)
         *st = HF_OK;
@@ -417,13 +513,14 @@ hf_status etcd_try_acquire(struct hfi_conn *conn, const struct hfi_claim *claim,
     hf_status st;
 
     t.spare = t.ec->nends - 1;
-    if (!grant->fence && etcd_ref(grant)->lease[0] == '~') {
+    if (!grant->fence && etcd_ref(grant)->last[0] == '~') {
         /* Joining had no answer: it will not be asked for under that name. */
         st = etcd_release(conn, claim, grant, deadline, err);
         if (st && st != HF_LOST)
             return st;
-        etcd_ref(grant)->lease[0] = '\0';
+        etcd_ref(grant)->last[0] = '\0';
     }
+    etcd_key_get_before(t.ec, claim->token, &t.before);
     etcd_dir(t.ec, claim->key, t.dir, sizeof(t.dir));
     memcpy(t.end, t.dir, sizeof(t.end));
     etcd_end(t.end);
@@ -435,64 +532,7 @@ hf_status etcd_try_acquire(struct hfi_conn *conn, const struct hfi_claim *claim,
     } while (take_goes_on(&t, &st, err));
     if (st)
         return st;
-    busy->place = t.place;
+    busy->place = t.before.place;
     etcd_ref(grant)->held = t.mine;
     return t.mine ? HF_OK : HF_BUSY;
-}
-
-/* ---- giving back ------------------------------------------------------- */
-
-hf_status etcd_release(struct hfi_conn *conn, const struct hfi_claim *claim,
-                       struct hfi_grant *grant, int64_t deadline,
-                       struct hf_error *err)
-{
-    struct etcd_conn *ec = (struct etcd_conn *)conn;
-    Pb__TxnRequest txn = PB__TXN_REQUEST__INIT;
-    Pb__Compare compare = PB__COMPARE__INIT, *compares[] = {&compare};
-    Pb__DeleteRangeRequest gone = PB__DELETE_RANGE_REQUEST__INIT;
-    Pb__RequestOp op = PB__REQUEST_OP__INIT, *ops[] = {&op};
-    ProtobufCMessage *answer = NULL;
-    char name[ETCD_NAME_MAX];
-    hf_status st = HF_LOST;
-
-    etcd_name(ec, claim, grant, name, sizeof(name));
-    compare.key = gone.key = etcd_text(name);
-    compare.target = 1;
-    compare.result = grant->fence ? 0 : 1;
-    compare.with_case = PB__COMPARE__WITH_CREATE_REVISION;
-    compare.create_revision = (int64_t)grant->fence;
-    op.request_case = PB__REQUEST_OP__REQUEST_DELETE_RANGE;
-    op.delete_range = &gone;
-    txn.n_compare = txn.n_success = 1;
-    txn.compare = compares;
-    txn.success = ops;
-    if (etcd_ref(grant)->lease[0])
-        st = etcd_call(ec, ETCD_TXN, &txn.base, &pb__txn_response__descriptor,
-                       &answer, deadline, err);
-    if (!st && !((Pb__TxnResponse *)answer)->succeeded)
-        st = HF_LOST;
-    etcd_free(answer);
-    if (st && st != HF_LOST)
-        return st;
-    etcd_key_forget(ec, claim->token);
-    grant->placed = false;
-    return st ? hfi_fail(err, HF_LOST, "%s: the lock was not ours any more",
-                         conn->endpoint)
-              : HF_OK;
-}
-
-hf_status etcd_attach(struct hfi_conn *conn, const struct hfi_claim *claim,
-                      const struct hf_handle *handle, struct hfi_grant *grant,
-                      struct hf_error *err)
-{
-    size_t len = strspn(handle->ref, "~0123456789abcdef");
-
-    (void)claim;
-    if (!len || len > 17 || handle->ref[len])
-        return hfi_fail(err, HF_LOST, "%s: there is no such lock",
-                        conn->endpoint);
-    memcpy(etcd_ref(grant)->lease, handle->ref, len + 1);
-    etcd_ref(grant)->held = 1;
-    grant->fence = handle->fence;
-    return HF_OK; /* The renewal that follows tells whether it is there. */
 }

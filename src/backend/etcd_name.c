@@ -2,7 +2,12 @@
  *
  * etcd_name.c - names of keys, and what stands in them.
  *
- *   PREFIX KEY/LEASE-TOKEN     the place of one claim in the queue for KEY
+ *   PREFIX KEY/LEASE-NUMBER    the place of one claim in the queue for KEY
+ *
+ * The number tells the claims of a client apart, and is used again when one is
+ * done with it for certain (etcd_lease.c).  A name that is new each time, as
+ * the token would make it, stays in etcd's index until the next compaction,
+ * and every look at the queue passes by all of them.
  *
  * Everything below "PREFIX KEY/" queues for KEY, also what `etcdctl lock` and
  * Go's concurrency.Mutex put there.  So a key must not look like something
@@ -44,7 +49,7 @@ void etcd_name(const struct etcd_conn *ec, const struct hfi_claim *claim,
 
     etcd_dir(ec, claim->key, ret, size);
     len = strlen(ret);
-    snprintf(ret + len, size - len, "%.17s-%s", ref->lease, claim->token);
+    snprintf(ret + len, size - len, "%.25s", ref->last);
 }
 
 void etcd_mail(const struct etcd_conn *ec, int64_t lease, const char *token,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * etcd_renew.c - keeping.
+ * etcd_renew.c - keeping and giving back.
  *
  * A grant stands if its key is there with its revision and the lease that it
  * hangs on is alive.  One message per lease proves the second for all locks on
@@ -304,4 +304,47 @@ void etcd_renew(struct hfi_conn *conn, struct hfi_renewal *items, size_t n,
     for (i = 0; i < n; i++)
         if (items[i].st == RENEW_AGAIN)
             items[i].st = HF_UNAVAILABLE;
+}
+
+/* ---- giving back ------------------------------------------------------- */
+
+hf_status etcd_release(struct hfi_conn *conn, const struct hfi_claim *claim,
+                       struct hfi_grant *grant, int64_t deadline,
+                       struct hf_error *err)
+{
+    struct etcd_conn *ec = (struct etcd_conn *)conn;
+    struct etcd_ref *ref = etcd_ref(grant);
+    char name[ETCD_NAME_MAX];
+    hf_status st = HF_LOST;
+
+    etcd_name(ec, claim, grant, name, sizeof(name));
+    if (ref->last[0])
+        st = etcd_remove(ec, name, (int64_t)grant->fence, deadline, err);
+    if (st && st != HF_LOST) {
+        if (st != HF_UNAVAILABLE)
+            etcd_key_doubt(ec, claim->token);
+        return st;
+    }
+    if (etcd_key_done(ec, claim->token, ref->last))
+        ref->last[0] = '\0';
+    grant->placed = false;
+    return st ? hfi_fail(err, HF_LOST, "%s: the lock was not ours any more",
+                         conn->endpoint)
+              : HF_OK;
+}
+
+hf_status etcd_attach(struct hfi_conn *conn, const struct hfi_claim *claim,
+                      const struct hf_handle *handle, struct hfi_grant *grant,
+                      struct hf_error *err)
+{
+    size_t len = strspn(handle->ref, "~0123456789abcdef-");
+
+    (void)claim;
+    if (!len || len >= ETCD_LAST_MAX || handle->ref[len])
+        return hfi_fail(err, HF_LOST, "%s: there is no such lock",
+                        conn->endpoint);
+    memcpy(etcd_ref(grant)->last, handle->ref, len + 1);
+    etcd_ref(grant)->held = 1;
+    grant->fence = handle->fence;
+    return HF_OK; /* The renewal that follows tells whether it is there. */
 }

@@ -166,21 +166,24 @@ hf_status etcd_send(struct etcd_conn *ec, struct etcd_batch *batch,
     return st;
 }
 
-/* A member that lives in an older term than we have seen is left. */
-static void answer_term(struct etcd_conn *ec, const ProtobufCMessage *message)
+/* A member that lives in an older term than we have seen is left, and what it
+ * says is not believed. */
+static bool answer_is_old(struct etcd_conn *ec, const ProtobufCMessage *message)
 {
     /* Every answer has its header first. */
     const Pb__RangeResponse *any = (const Pb__RangeResponse *)message;
     uint64_t seen = atomic_load(&ec->term);
 
-    if (!any->header)
-        return;
+    if (!any->header || !any->header->raft_term)
+        return false;
     while (any->header->raft_term > seen)
         if (atomic_compare_exchange_weak(&ec->term, &seen,
                                          any->header->raft_term))
-            return;
-    if (any->header->raft_term < seen)
-        hfi_h2_retire(&ec->h2);
+            return false;
+    if (any->header->raft_term == seen)
+        return false;
+    hfi_h2_retire(&ec->h2);
+    return true;
 }
 
 hf_status etcd_answer(struct etcd_conn *ec, const struct etcd_batch *batch,
@@ -198,8 +201,12 @@ hf_status etcd_answer(struct etcd_conn *ec, const struct etcd_batch *batch,
                                      call->answer + HFI_GRPC_PREFIX);
     if (!*ret)
         return etcd_nonsense(ec, err);
-    answer_term(ec, *ret);
-    return HF_OK;
+    if (!answer_is_old(ec, *ret))
+        return HF_OK;
+    etcd_free(*ret);
+    *ret = NULL;
+    return hfi_fail(err, HF_UNCERTAIN, "%s: this member is behind the others",
+                    ec->base.endpoint);
 }
 
 void etcd_free(void *message)

@@ -115,10 +115,18 @@ static void watch_broken(struct etcd_conn *ec, const Pb__KeyValue *kv)
     hfi_gone(&ec->base, key, token, HF_LOSS_BROKEN);
 }
 
+/* Did the claim of this watch put it? */
+static bool watch_own(const struct etcd_watch *w, const Pb__KeyValue *kv)
+{
+    struct etcd_words words;
+
+    etcd_read_value(kv->value, &words);
+    return !strcmp(words.token, w->token);
+}
+
 static void watch_event(struct etcd_conn *ec, const struct etcd_watch *w,
                         const Pb__Event *event)
 {
-    size_t len = strlen(w->token);
     const Pb__KeyValue *kv = event->kv;
 
     if (w->kind == WATCH_BEFORE && event->type == 1)
@@ -126,8 +134,7 @@ static void watch_event(struct etcd_conn *ec, const struct etcd_watch *w,
     else if (w->kind == WATCH_MAIL && event->type == 0 && kv)
         watch_broken(ec, kv);
     else if (w->kind == WATCH_BESIDE && event->type == 0 && kv &&
-             (kv->key.len < len ||
-              memcmp(kv->key.data + kv->key.len - len, w->token, len) != 0))
+             !watch_own(w, kv))
         hfi_wanted(&ec->base, w->key);
 }
 
@@ -335,65 +342,22 @@ static void watch_doubt(struct etcd_conn *ec)
         watch_break(ec);
 }
 
-/* Who is before us, when the look did not go that far. */
-static hf_status find_before(struct etcd_conn *ec,
-                             const struct hfi_claim *claim,
-                             const struct hfi_grant *grant, char *ret,
-                             size_t size, int64_t deadline,
-                             struct hf_error *err)
-{
-    Pb__RangeRequest ask = PB__RANGE_REQUEST__INIT;
-    char dir[ETCD_NAME_MAX], end[ETCD_NAME_MAX];
-    ProtobufCMessage *message = NULL;
-    Pb__RangeResponse *found;
-    hf_status st;
-
-    etcd_dir(ec, claim->key, dir, sizeof(dir));
-    memcpy(end, dir, sizeof(end));
-    ask.key = etcd_text(dir);
-    ask.range_end = etcd_end(end);
-    ask.limit = 1;
-    ask.sort_order = 2;
-    ask.sort_target = 2;
-    ask.keys_only = 1;
-    ask.max_create_revision = (int64_t)grant->fence - 1;
-    st = etcd_call(ec, ETCD_RANGE, &ask.base, &pb__range_response__descriptor,
-                   &message, deadline, err);
-    found = (Pb__RangeResponse *)message;
-    ret[0] = '\0';
-    if (!st && found->n_kvs && found->kvs[0]->key.len < size) {
-        memcpy(ret, found->kvs[0]->key.data, found->kvs[0]->key.len);
-        ret[found->kvs[0]->key.len] = '\0';
-    }
-    etcd_free(message);
-    return st;
-}
-
 /* Watch who is before us, unless that is so already.  *fresh: the watch is new,
- * or there is nobody, so look again. */
+ * so look again. */
 hf_status etcd_watch_before(struct etcd_conn *ec, const struct hfi_claim *claim,
                             struct hfi_grant *grant, const char *before,
                             bool *fresh, int64_t deadline, struct hf_error *err)
 {
-    char found[ETCD_NAME_MAX];
     struct etcd_watch *w;
     hf_status st = HF_OK;
 
-    if (!*before) {
-        st = find_before(ec, claim, grant, found, sizeof(found), deadline, err);
-        before = found;
-        if (st)
-            return st;
-    }
-    *fresh = true;
-    if (!*before)
+    *fresh = false;
+    if (!*before) /* too long a name, which is none of ours */
         return HF_OK;
     pthread_mutex_lock(&ec->watch_mu);
     watch_doubt(ec);
     w = watch_find(ec, etcd_ref(grant)->watch);
-    if (w && !strcmp(w->target, before)) {
-        *fresh = false;
-    } else {
+    if (!w || strcmp(w->target, before) != 0) {
         watch_drop(ec, grant);
         st = watch_begin(ec, claim, grant, before, deadline, err);
         *fresh = !st;
@@ -449,6 +413,7 @@ hf_status etcd_watch(struct hfi_conn *conn, const struct hfi_claim *claim,
                      struct hf_error *err)
 {
     struct etcd_conn *ec = (struct etcd_conn *)conn;
+    struct etcd_before before;
     bool fresh;
     hf_status st;
 
@@ -457,7 +422,9 @@ hf_status etcd_watch(struct hfi_conn *conn, const struct hfi_claim *claim,
     if (!grant->fence) /* It has no place. */
         return hfi_fail(err, HF_UNSUPPORTED, "%s: nothing to watch",
                         conn->endpoint);
-    st = etcd_watch_before(ec, claim, grant, "", &fresh, deadline, err);
+    etcd_key_get_before(ec, claim->token, &before);
+    st =
+        etcd_watch_before(ec, claim, grant, before.name, &fresh, deadline, err);
     if (!st)
         etcd_ref(grant)->watched = 1;
     return st;

@@ -70,7 +70,7 @@ etcdctl lock --ttl 60 holdfast/k -- sh -c "touch $work/in; while [ ! -e $work/go
 peer=$!
 until_true test -e "$work/in"
 first=$(etcdctl lease list | sed 1d)
-hf run --ttl 3s k -- sh -c 'etcdctl get --prefix --keys-only holdfast/k/ | grep -c -- "-$HOLDFAST_OWNER\$"' >"$work/seen" &
+hf run --ttl 3s k -- sh -c 'etcdctl get --prefix holdfast/k/ | grep -c "^hf1 $HOLDFAST_OWNER "' >"$work/seen" &
 ours=$!
 until_true waits k 2
 etcdctl compact "$(etcdctl get x -w json | sed 's/.*"revision":\([0-9]*\).*/\1/')" >/dev/null
