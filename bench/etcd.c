@@ -4,7 +4,13 @@
  *
  * It is run beside a server, whose URL is in HF_TEST_URL:
  *
- *     test/servers/etcd build/bench/bench-etcd
+ *     test/servers/etcd build/bench/bench-etcd single
+ *
+ *   single      one thread takes and gives back one lock
+ *   spread64    64 threads, each with a key of its own, on one client
+ *   contended8  8 clients queue for one key
+ *   local8      8 threads of one client do
+ *   waiters N   N requests of one client wait for one key
  *
  * "raw" is what a lock cannot do without: one transaction that puts a key if
  * the range is empty, and one that deletes it, over the same connection code.
@@ -16,6 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "backend/etcd.h"
 #include "env.h"
@@ -28,6 +35,14 @@ static double seconds(void)
     struct timespec ts;
 
     clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (double)ts.tv_sec + (double)ts.tv_nsec / 1e9;
+}
+
+static double cpu_seconds(void)
+{
+    struct timespec ts;
+
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &ts);
     return (double)ts.tv_sec + (double)ts.tv_nsec / 1e9;
 }
 
@@ -113,7 +128,7 @@ static void *part_run(void *arg)
     return NULL;
 }
 
-/* So many threads for two seconds; pairs per second. */
+/* So many threads for a second; pairs per second. */
 static double many(hf_client **clients, int nclients, int threads, bool one_key,
                    const struct hf_lock_opts *opts)
 {
@@ -125,7 +140,7 @@ static double many(hf_client **clients, int nclients, int threads, bool one_key,
     for (i = 0; i < threads; i++) {
         parts[i].client = clients[i % nclients];
         parts[i].opts = opts;
-        parts[i].until = began + 2;
+        parts[i].until = began + 1;
         snprintf(parts[i].key, sizeof(parts[i].key), "k%d", one_key ? 0 : i);
         pthread_create(&parts[i].thread, NULL, part_run, &parts[i]);
     }
@@ -137,29 +152,76 @@ static double many(hf_client **clients, int nclients, int threads, bool one_key,
 }
 
 /* One thread: alternate both, so that a slow moment falls on both. */
-static void single(struct hfi_h2 *h2, hf_client *client, int rounds)
+static void single(struct hfi_h2 *h2, hf_client *client)
 {
     double raw = 0, ours = 0, at;
     int i, k;
 
-    for (i = 0; i < rounds; i++) {
+    for (i = 0; i < 40; i++) {
         at = seconds();
-        for (k = 0; k < 100; k++)
+        for (k = 0; k < 25; k++)
             raw_pair(h2);
         raw += seconds() - at;
         at = seconds();
-        for (k = 0; k < 100; k++)
+        for (k = 0; k < 25; k++)
             lock_pair(client, "k", 0, NULL);
         ours += seconds() - at;
     }
-    printf("single-raw %.1f\n", raw * 1e4 / rounds);
-    printf("single %.1f\n", ours * 1e4 / rounds);
-    printf("single-ratio %.3f\n", ours / raw);
+    printf("raw %.1f\n", 1000 / raw);
+    printf("pairs %.1f\n", 1000 / ours);
 }
 
-int main(void)
+/* So many requests wait for one key; what they cost this process. */
+static long status_of(const char *what)
 {
-    const char *url = getenv("HF_TEST_URL");
+    char line[128];
+    long value = 0;
+    FILE *file = fopen("/proc/self/status", "r");
+
+    while (file && fgets(line, sizeof(line), file))
+        if (!strncmp(line, what, strlen(what)))
+            value = strtol(line + strlen(what), NULL, 10);
+    if (file)
+        fclose(file);
+    return value;
+}
+
+static void waiters(hf_client *client, int n)
+{
+    struct hf_lock_opts fair = HF_LOCK_OPTS_INIT;
+    hf_request **all = calloc((size_t)n, sizeof(hf_request *));
+    struct hf_info info = {.size = sizeof(info)};
+    struct hf_error err;
+    double began = seconds();
+    long before;
+    hf_lock *lk;
+    int i;
+
+    fair.flags = HF_FAIR;
+    fair.ttl_ms = 120000;
+    must(hf_acquire(client, "k", 0, &fair, &lk, &err), &err);
+    before = status_of("VmRSS:");
+    for (i = 0; all && i < n; i++)
+        must(hf_acquire_start(client, "k", -1, &fair, NULL, &all[i], &err),
+             &err);
+    do {
+        sleep(3);
+        must(hf_inspect(client, "k", &info, &err), &err);
+    } while (info.waiters < n && seconds() < began + 300);
+    printf("waiting %d\nqueued_in_s %.1f\nbytes_each %.0f\nthreads %ld\n",
+           (int)info.waiters, seconds() - began,
+           (double)(status_of("VmRSS:") - before) * 1024 / n,
+           status_of("Threads:"));
+    fflush(stdout);
+    for (i = 0; all && i < n; i++)
+        hf_request_cancel(all[i]);
+    free(all);
+    must(hf_release(lk, &err), &err);
+}
+
+int main(int argc, char **argv)
+{
+    const char *url = getenv("HF_TEST_URL"), *mode = argc > 1 ? argv[1] : "";
     struct hf_lock_opts fair = HF_LOCK_OPTS_INIT;
     struct hfi_endpoint end = {.alive_ms = 15000};
     struct hf_error err;
@@ -174,11 +236,20 @@ int main(void)
         must(hf_open(url, NULL, &clients[i], &err), &err);
     raw_pair(&h2);
     lock_pair(clients[0], "k", 0, NULL);
-    single(&h2, clients[0], 20);
     fair.flags = HF_FAIR;
-    printf("spread64 %.0f\n", many(clients, 1, 64, false, NULL));
-    printf("contended8 %.0f\n", many(clients, 8, 8, true, &fair));
-    printf("contended8-local %.0f\n", many(clients, 1, 8, true, NULL));
+    if (!strcmp(mode, "single"))
+        single(&h2, clients[0]);
+    else if (!strcmp(mode, "spread64"))
+        printf("pairs %.1f\n", many(clients, 1, 64, false, NULL));
+    else if (!strcmp(mode, "contended8"))
+        printf("pairs %.1f\n", many(clients, 8, 8, true, &fair));
+    else if (!strcmp(mode, "local8"))
+        printf("pairs %.1f\n", many(clients, 1, 8, true, NULL));
+    else if (!strcmp(mode, "waiters"))
+        waiters(clients[0], argc > 2 ? atoi(argv[2]) : 10000);
+    else
+        return fprintf(stderr, "bench-etcd: no such figure\n"), 64;
+    printf("cpu %.3f\n", cpu_seconds());
     for (i = 0; i < 8; i++)
         hf_close(clients[i]);
     hfi_h2_fini(&h2);
