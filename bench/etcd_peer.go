@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: MIT
 //
 // etcd_peer - the figures of bench/etcd.c for etcd's own Go package: one client,
-// and a session for each contender, as concurrency.Mutex wants it.
+// and a session for each contender, as concurrency.Mutex wants it.  With "hold"
+// and "count" it is the peer of test/etcd/go.sh.
 package main
 
 import (
 	"context"
 	"fmt"
 	"os"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -60,12 +62,60 @@ func many(n int, name func(int) string) float64 {
 	return float64(done) / time.Since(began).Seconds()
 }
 
+// Take the lock, make `in`, wait for `go_on`, append a word to `order`.
+func hold(name, in, goOn, order, word string) {
+	m := concurrency.NewMutex(session(), name)
+	must(m.Lock(context.TODO()))
+	must(os.WriteFile(in, nil, 0o644))
+	for {
+		if _, err := os.Stat(goOn); err == nil {
+			break
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	file, err := os.OpenFile(order, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	must(err)
+	fmt.Fprintln(file, word)
+	must(file.Close())
+	must(m.Unlock(context.TODO()))
+}
+
+// So many add one to the number in a file, so many times each.
+func count(name, path string, contenders, times int) {
+	var all sync.WaitGroup
+	for i := 0; i < contenders; i++ {
+		all.Add(1)
+		go func(m *concurrency.Mutex) {
+			defer all.Done()
+			for k := 0; k < times; k++ {
+				must(m.Lock(context.TODO()))
+				var n int
+				text, err := os.ReadFile(path)
+				must(err)
+				_, err = fmt.Sscan(string(text), &n)
+				must(err)
+				must(os.WriteFile(path, []byte(fmt.Sprintln(n+1)), 0o644))
+				must(m.Unlock(context.TODO()))
+			}
+		}(concurrency.NewMutex(session(), name))
+	}
+	all.Wait()
+}
+
 func main() {
 	var err error
 	client, err = clientv3.New(clientv3.Config{Endpoints: []string{os.Getenv("ETCDCTL_ENDPOINTS")}})
 	must(err)
 	var pairs float64
 	switch os.Args[1] {
+	case "hold":
+		hold(os.Args[2], os.Args[3], os.Args[4], os.Args[5], os.Args[6])
+		return
+	case "count":
+		contenders, _ := strconv.Atoi(os.Args[4])
+		times, _ := strconv.Atoi(os.Args[5])
+		count(os.Args[2], os.Args[3], contenders, times)
+		return
 	case "single":
 		m := concurrency.NewMutex(session(), "go/k")
 		pair(m)

@@ -142,8 +142,9 @@ void etcd_read_value(ProtobufCBinaryData, struct etcd_words *ret);
 struct etcd_batch {
     struct hfi_h2_call calls[ETCD_CALLS_MAX];
     size_t n;
-    bool failed;  /* no memory */
-    bool patient; /* a member without a leader may wait for one */
+    bool failed;      /* no memory */
+    bool patient;     /* a member without a leader may wait for one */
+    int64_t login_by; /* a new token may take until then; 0: as all the rest */
     /* which of the calls remove a key that has lapsed, and its token */
     size_t swept[ETCD_SWEEP_MAX], nswept;
     char tokens[ETCD_SWEEP_MAX][HFI_TOKEN_LEN + 1];

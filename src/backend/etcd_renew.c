@@ -46,8 +46,10 @@ struct round {
     size_t proofs[RENEW_LEASES];
     hf_status alive[RENEW_LEASES];
     size_t nleases;
-    int64_t sent, end, deadline;
-    bool logged; /* read through the log */
+    int64_t sent, end;
+    int64_t deadline;  /* of this pass, and ... */
+    int64_t last_call; /* ... of all of them: to log in takes its time */
+    bool logged;       /* read through the log */
 };
 
 /* Take an item in; false: there is no more room. */
@@ -212,7 +214,8 @@ static void round_judge(struct round *r, const Pb__TxnResponse *answer,
 static hf_status round_ask(struct round *r, bool proofs, bool reads,
                            ProtobufCMessage **ret, struct hf_error *err)
 {
-    struct etcd_batch batch = {.patient = r->logged && reads};
+    struct etcd_batch batch = {.patient = r->logged && reads,
+                               .login_by = r->last_call};
     size_t i, at = 0;
     hf_status st;
 
@@ -261,7 +264,7 @@ static bool renew_wants_more(const struct hfi_renewal *item)
 
 /* Renew all items, or again those that want it; false: none does any more. */
 static bool renew_pass(struct etcd_conn *ec, struct hfi_renewal *items,
-                       size_t n, bool again, int64_t deadline,
+                       size_t n, bool again, int64_t limit, int64_t deadline,
                        struct hf_error *err)
 {
     struct round r;
@@ -271,7 +274,8 @@ static bool renew_pass(struct etcd_conn *ec, struct hfi_renewal *items,
         memset(&r, 0, sizeof(r));
         r.ec = ec;
         r.sent = hfi_now();
-        r.deadline = deadline;
+        r.deadline = limit < deadline ? limit : deadline;
+        r.last_call = deadline;
         r.logged = again || atomic_load(&ec->troubled);
         for (; at < n; at++)
             if ((!again || renew_wants_more(&items[at])) &&
@@ -296,8 +300,9 @@ void etcd_renew(struct hfi_conn *conn, struct hfi_renewal *items, size_t n,
     for (i = 0; i < passes && more && now < deadline; i++) {
         limit = (deadline - now) / (int64_t)(passes - i);
         limit = now + (limit > RENEW_PASS_MS ? limit : RENEW_PASS_MS);
-        more = renew_pass(ec, items, n, i > 0,
-                          limit < deadline ? limit : deadline, err);
+        if (ec->nends == 1) /* There is nobody else to be asked. */
+            limit = deadline;
+        more = renew_pass(ec, items, n, i > 0, limit, deadline, err);
         now = hfi_now();
     }
     atomic_store(&ec->troubled, more);

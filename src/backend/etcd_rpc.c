@@ -103,7 +103,8 @@ size_t etcd_add(struct etcd_batch *batch, const char *path,
     *call = (struct hfi_h2_call){.path = path,
                                  .body = body,
                                  .len = HFI_GRPC_PREFIX + len,
-                                 .patient = batch->patient};
+                                 .patient = batch->patient,
+                                 .st = HF_UNAVAILABLE}; /* not sent yet */
     return batch->n++;
 }
 
@@ -145,6 +146,7 @@ static hf_status send_refused(struct etcd_conn *ec, struct etcd_batch *batch,
 hf_status etcd_send(struct etcd_conn *ec, struct etcd_batch *batch,
                     int64_t deadline, struct hf_error *err)
 {
+    int64_t login_by = batch->login_by ? batch->login_by : deadline;
     char *token = NULL;
     unsigned age = 0;
     hf_status st;
@@ -154,12 +156,12 @@ hf_status etcd_send(struct etcd_conn *ec, struct etcd_batch *batch,
     if (!hfi_left_ms(deadline))
         return hfi_fail(err, HF_UNAVAILABLE, "%s: no time left",
                         ec->base.endpoint);
-    st = ec->user ? etcd_token(ec, 0, &token, &age, deadline, err) : HF_OK;
+    st = ec->user ? etcd_token(ec, 0, &token, &age, login_by, err) : HF_OK;
     if (!st)
         st = hfi_h2_call(&ec->h2, batch->calls, batch->n, token, deadline, err);
     hfi_free(token);
     if (!st && ec->user) {
-        st = send_refused(ec, batch, age, deadline, err);
+        st = send_refused(ec, batch, age, login_by, err);
         if (st && batch->n > 1)
             st = hfi_restate(err, HF_UNCERTAIN); /* The rest was done. */
     }
@@ -221,14 +223,19 @@ hf_status etcd_call(struct etcd_conn *ec, const char *path,
                     ProtobufCMessage **ret, int64_t deadline,
                     struct hf_error *err)
 {
-    struct etcd_batch batch = {.n = 0};
-    hf_status st;
+    hf_status st = HF_UNAVAILABLE;
+    size_t i;
 
-    etcd_add(&batch, path, message);
-    st = etcd_send(ec, &batch, deadline, err);
-    if (!st)
-        st = etcd_answer(ec, &batch, 0, type, ret, err);
-    etcd_batch_free(&batch);
+    /* What one member has not taken another may. */
+    for (i = 0; i < ec->nends && st == HF_UNAVAILABLE; i++) {
+        struct etcd_batch batch = {.n = 0};
+
+        etcd_add(&batch, path, message);
+        st = etcd_send(ec, &batch, deadline, err);
+        if (!st)
+            st = etcd_answer(ec, &batch, 0, type, ret, err);
+        etcd_batch_free(&batch);
+    }
     return st;
 }
 

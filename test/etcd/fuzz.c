@@ -3,10 +3,8 @@
  * fuzz.c - whatever a server sends, nothing here crashes, leaks or hangs.
  *
  * The bytes are given to a connection with a call and a stream under way, and
- * to each decoder of messages and values.  Built with libFuzzer:
- *
- *     test-etcd-fuzz -runs=20000 -seed=1      a short fixed run
- *     test-etcd-fuzz -max_total_time=600      at length
+ * to each decoder of messages and values.  Built with libFuzzer; fuzz.sh runs
+ * it, shortly in `make check` and at length in `make soak`.
  */
 #include "backend/etcd.h"
 #include "net/h2link.h"

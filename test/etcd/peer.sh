@@ -82,5 +82,25 @@ touch "$work/go"
 wait "$peer" "$ours"
 ok 'and holds a key that exists' test "$(cat "$work/seen")" = 1
 for lease in $(etcdctl lease list | sed 1d); do etcdctl lease revoke "$lease"; done >/dev/null
+
+# --- somebody compacts all the time, also between enqueue and watch
+rm -f "$work/go"
+compacts() {
+    while [ ! -e "$work/go" ]; do
+        etcdctl compact "$(etcdctl get x -w json | sed 's/.*"revision":\([0-9]*\).*/\1/')"
+    done
+}
+compacts >/dev/null 2>&1 &
+compactor=$!
+for n in 1 2 3 4 5 6; do
+    hf run -w 60s k -- sh -c "echo $n >>$work/turns; sleep 0.1" &
+    eval "turn$n=\$!"
+done
+for n in 1 2 3 4 5 6; do
+    eval "wait \$turn$n"
+    ok "turn $n under compaction" test $? = 0
+done
+touch "$work/go"
+wait "$compactor"
 ok 'nothing is left at the end' clean
 finish

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * members.c - members that cannot serve, beside a real one that can: run under
+ * test/servers/etcd.
+ */
+#include "h2peer.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "t.h"
+
+static pid_t real_pid(void)
+{
+    char path[512];
+    FILE *file;
+    int pid = 0;
+
+    snprintf(path, sizeof(path), "%s/1/pid", getenv("HF_TEST_MEMBERS"));
+    file = fopen(path, "r");
+    CHECK(file != NULL);
+    CHECK_EQ(fscanf(file, "%d", &pid), 1);
+    fclose(file);
+    return pid;
+}
+
+/* A client of both, in this order. */
+static hf_client *open_both(const struct h2peer *peer, bool peer_first)
+{
+    const char *real = strstr(getenv("HF_TEST_URL"), "//") + 2;
+    hf_client *client = NULL;
+    char url[512];
+
+    if (peer_first)
+        snprintf(url, sizeof(url), "etcd://127.0.0.1:%d,%s", peer->port, real);
+    else
+        snprintf(url, sizeof(url), "etcd://%s,127.0.0.1:%d", real, peer->port);
+    CHECK_OK(hf_open(url, NULL, &client, &t_err));
+    return client;
+}
+
+static hf_lock *take(hf_client *client, int64_t ttl_ms)
+{
+    struct hf_lock_opts opts = HF_LOCK_OPTS_INIT;
+    hf_lock *lk = NULL;
+
+    opts.ttl_ms = ttl_ms;
+    CHECK_OK(hf_acquire(client, "members", 20000, &opts, &lk, &t_err));
+    return lk;
+}
+
+TEST(a_member_without_a_leader_is_left)
+{
+    struct h2peer peer;
+    hf_client *client;
+    hf_lock *lk;
+
+    h2peer_start(&peer, H2_NO_LEADER);
+    client = open_both(&peer, true);
+    CHECK_GE(atomic_load(&peer.asked), 1);
+    lk = take(client, 30000);
+    CHECK_OK(hf_release(lk, &t_err));
+    CHECK_LE(atomic_load(&peer.asked), 4);
+    hf_close(client);
+    h2peer_stop(&peer);
+}
+
+/* The real one falls silent, and the other answers out of the past. */
+TEST(a_member_behind_in_its_term_is_not_believed)
+{
+    struct h2peer peer;
+    hf_client *client;
+    hf_lock *lk;
+    pid_t real = real_pid();
+
+    h2peer_start(&peer, H2_BEHIND);
+    client = open_both(&peer, false);
+    lk = take(client, 12000);
+    CHECK_EQ(kill(real, SIGSTOP), 0);
+    t_poll_until(atomic_load(&peer.asked) > 0, 15000);
+    CHECK_EQ(kill(real, SIGCONT), 0);
+    t_poll_until(!hf_held(lk) || hf_remaining_ms(lk) > 9500, 15000);
+    CHECK(hf_held(lk));
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_close(client);
+    h2peer_stop(&peer);
+}
+
+T_MAIN
