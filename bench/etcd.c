@@ -11,12 +11,14 @@
  *   contended8  8 clients queue for one key
  *   local8      8 threads of one client do
  *   waiters N   N requests of one client wait for one key
+ *   keepalive   a lease kept by calls, and by messages of one stream
  *
  * "raw" is what a lock cannot do without: one transaction that puts a key if
  * the range is empty, and one that deletes it, over the same connection code.
  * etcd_peer.go prints the same figures for the Go package; bench/etcd runs
  * both and forms the ratios.
  */
+#include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -219,6 +221,97 @@ static void waiters(hf_client *client, int n)
     must(hf_release(lk, &err), &err);
 }
 
+/* ---- keeping a lease: by calls, or by messages of one stream? ----------- */
+
+static void keep_call(struct hfi_h2 *h2, const char *path,
+                      const ProtobufCMessage *message, int64_t *id)
+{
+    size_t len = protobuf_c_message_get_packed_size(message);
+    struct hfi_h2_call call = {.path = path,
+                               .body = calloc(1, HFI_GRPC_PREFIX + len),
+                               .len = HFI_GRPC_PREFIX + len};
+    Pb__LeaseGrantResponse *answer;
+    struct hf_error err;
+
+    protobuf_c_message_pack(message, call.body + HFI_GRPC_PREFIX);
+    must(hfi_h2_call(h2, &call, 1, NULL, hfi_now() + 5000, &err), &err);
+    answer = pb__lease_grant_response__unpack(
+        NULL, call.answer_len - HFI_GRPC_PREFIX, call.answer + HFI_GRPC_PREFIX);
+    if (answer)
+        *id = answer->id;
+    pb__lease_grant_response__free_unpacked(answer, NULL);
+    free(call.body);
+    free(call.answer);
+}
+
+static void keep_heard(void *arg, const void *message, size_t len)
+{
+    (void)message;
+    *(int *)arg += len > 0;
+}
+
+static double server_seconds(void)
+{
+    const char *members = getenv("HF_TEST_MEMBERS");
+    char path[300], text[1024] = "";
+    unsigned long user = 0, kernel = 0;
+    int pid = 0;
+    FILE *file;
+
+    snprintf(path, sizeof(path), "%s/1/pid", members ? members : "");
+    file = fopen(path, "r");
+    if (!file || fscanf(file, "%d", &pid) != 1)
+        return 0;
+    fclose(file);
+    snprintf(path, sizeof(path), "/proc/%d/stat", pid);
+    file = fopen(path, "r");
+    if (!file || !fgets(text, sizeof(text), file))
+        return 0;
+    fclose(file);
+    sscanf(text, "%*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %lu %lu",
+           &user, &kernel);
+    return (double)(user + kernel) / (double)sysconf(_SC_CLK_TCK);
+}
+
+static void keepalive(struct hfi_h2 *h2)
+{
+    enum { TIMES = 5000 };
+    Pb__LeaseGrantRequest ask = PB__LEASE_GRANT_REQUEST__INIT;
+    Pb__LeaseKeepAliveRequest keep = PB__LEASE_KEEP_ALIVE_REQUEST__INIT;
+    struct h2_link *own = NULL;
+    unsigned char message[32];
+    double at[3], cpu[3], server[3];
+    int64_t id = 0;
+    struct hf_error err;
+    int i, heard = 0;
+
+    ask.ttl = 60;
+    keep_call(h2, ETCD_GRANT, &ask.base, &id);
+    keep.id = id;
+    must(hfi_h2_open(h2, ETCD_KEEP_ALIVE, NULL, keep_heard, &heard,
+                     hfi_now() + 5000, &own, &err),
+         &err);
+    at[0] = seconds(), cpu[0] = cpu_seconds(), server[0] = server_seconds();
+    for (i = 0; i < TIMES; i++)
+        keep_call(h2, ETCD_KEEP_ALIVE, &keep.base, &id);
+    at[1] = seconds(), cpu[1] = cpu_seconds(), server[1] = server_seconds();
+    for (i = 0; i < TIMES; i++) {
+        struct pollfd p = {.fd = hfi_h2_fd(own), .events = POLLIN};
+        size_t len = pb__lease_keep_alive_request__pack(&keep, message);
+
+        hfi_h2_send(own, message, len);
+        while (heard <= i && poll(&p, 1, 5000) == 1 && !hfi_h2_hear(own))
+            continue;
+    }
+    at[2] = seconds(), cpu[2] = cpu_seconds(), server[2] = server_seconds();
+    for (i = 0; i < 2; i++)
+        printf("%s %.1f us, client %.1f, server %.1f\n", i ? "stream" : "calls",
+               (at[i + 1] - at[i]) * 1e6 / TIMES,
+               (cpu[i + 1] - cpu[i]) * 1e6 / TIMES,
+               (server[i + 1] - server[i]) * 1e6 / TIMES);
+    hfi_h2_close(own);
+}
+
 int main(int argc, char **argv)
 {
     const char *url = getenv("HF_TEST_URL"), *mode = argc > 1 ? argv[1] : "";
@@ -247,6 +340,8 @@ int main(int argc, char **argv)
         printf("pairs %.1f\n", many(clients, 1, 8, true, NULL));
     else if (!strcmp(mode, "waiters"))
         waiters(clients[0], argc > 2 ? atoi(argv[2]) : 10000);
+    else if (!strcmp(mode, "keepalive"))
+        keepalive(&h2);
     else
         return fprintf(stderr, "bench-etcd: no such figure\n"), 64;
     printf("cpu %.3f\n", cpu_seconds());

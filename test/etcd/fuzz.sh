@@ -3,7 +3,7 @@
 #
 # fuzz.sh - run etcd-fuzz on the corpus of the tree, which is left as it is.
 #
-#     test/etcd/fuzz.sh PROGRAM -runs=20000 -seed=1      a short fixed run
+#     test/etcd/fuzz.sh PROGRAM -runs=100000 -seed=1      a short fixed run
 #     test/etcd/fuzz.sh PROGRAM -max_total_time=600      at length
 set -eu
 
