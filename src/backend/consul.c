@@ -119,6 +119,7 @@ static void consul_close(struct hfi_conn *conn)
     hfi_consul_hub_fini(cc);
     hfi_consul_sessions_end(cc);
     hfi_consul_keys_fini(cc);
+    hfi_consul_queue_fini(cc);
     hfi_consul_pool_fini(&cc->calls);
     hfi_consul_pool_fini(&cc->renewals);
     hfi_consul_conf_fini(&cc->conf);
@@ -158,20 +159,16 @@ static hf_status try_granted(struct consul_try *t, uint64_t fence)
 static void try_ask_for(struct consul_try *t, struct consul_kv *kv)
 {
     char value[CONSUL_VALUE_MAX];
+    struct consul_ops ops = {.len = 0};
     struct consul_done done;
-    json_t *ops;
 
     if (!kv->linger || kv->wanted)
         return;
-    ops = json_array();
     kv->wanted = true;
     kv->fence = kv->fence ? kv->fence : kv->index;
     hfi_consul_kv_value(value, kv);
-    if (ops && hfi_consul_op(ops, "cas", t->k->name, NULL, value, kv->index))
-        hfi_consul_txn(t->cc, &t->cc->calls, ops, true, t->deadline, &done,
-                       NULL);
-    else
-        json_decref(ops);
+    hfi_consul_op(&ops, "cas", t->k->name, NULL, value, kv->index);
+    hfi_consul_txn(t->cc, &t->cc->calls, &ops, true, t->deadline, &done, NULL);
 }
 
 /* What the entry, just read, means to this try: HF_OK: it is ours already;
@@ -211,21 +208,21 @@ static hf_status try_lock(struct consul_try *t)
 {
     char value[CONSUL_VALUE_MAX];
     struct consul_key *k = t->k;
+    struct consul_ops ops = {.len = 0};
     struct consul_done done;
-    json_t *ops = json_array();
     hf_status st;
 
     hfi_consul_value(value, t->claim, 0);
-    if (!ops || !hfi_consul_guard(ops, k->name, k->index) ||
-        (t->place[0] &&
-         !hfi_consul_op(ops, "delete", t->place, NULL, NULL, 0)) ||
-        !hfi_consul_op(ops, "lock", k->name, t->s->id, value, 0)) {
-        json_decref(ops);
-        return hfi_nomem(t->err);
-    }
+    hfi_consul_guard(&ops, k->name, k->index);
+    if (t->place[0])
+        hfi_consul_op(&ops, "delete", t->place, NULL, NULL, 0);
+    hfi_consul_op(&ops, "lock", k->name, t->s->id, value, 0);
     k->guard = k->index;
-    st = hfi_consul_txn(t->cc, &t->cc->calls, ops, true, t->deadline, &done,
+    st = hfi_consul_txn(t->cc, &t->cc->calls, &ops, true, t->deadline, &done,
                         t->err);
+    if (!st && done.ok && !done.index)
+        st = hfi_fail(t->err, HF_PROTOCOL, "%s: a grant without an index",
+                      t->cc->base.endpoint);
     if (st == HF_UNCERTAIN || st == HF_PROTOCOL) {
         hfi_consul_key_maybe(t->cc, k, t->claim->token, t->s);
         t->grant->placed = true;
@@ -234,6 +231,8 @@ static hf_status try_lock(struct consul_try *t)
         return st;
     if (done.ok) {
         k->index = done.index;
+        if (t->place[0])
+            hfi_consul_queue_left(t->cc, t->claim->key, t->claim->token, true);
         return try_granted(t, done.index);
     }
     if (done.bad_session)
@@ -357,22 +356,20 @@ static hf_status release_write(struct consul_conn *cc, struct consul_key *k,
 {
     struct consul_kv kv = {.fence = fence};
     char value[CONSUL_VALUE_MAX];
+    struct consul_ops ops = {.len = 0};
     struct consul_done done;
-    json_t *ops = json_array();
     hf_status st;
 
     hfi_consul_kv_value(value, &kv);
-    if (!ops || !hfi_consul_guard(ops, k->name, index) ||
-        !hfi_consul_op(ops, "unlock", k->name, session, value, 0)) {
-        json_decref(ops);
-        return hfi_nomem(err);
-    }
-    st = hfi_consul_txn(cc, &cc->calls, ops, true, deadline, &done, err);
+    hfi_consul_guard(&ops, k->name, index);
+    hfi_consul_op(&ops, "unlock", k->name, session, value, 0);
+    st = hfi_consul_txn(cc, &cc->calls, &ops, true, deadline, &done, err);
     if (st)
         return st;
     if (!done.ok)
         return HF_LOST;
-    hfi_consul_key_free(cc, k, CONSUL_FREE, done.index);
+    hfi_consul_key_free(cc, k, done.index ? CONSUL_FREE : CONSUL_UNKNOWN,
+                        done.index);
     return HF_OK;
 }
 
@@ -383,17 +380,14 @@ static hf_status release_bar(struct consul_conn *cc, struct consul_key *k,
                              struct hf_error *err)
 {
     char value[CONSUL_VALUE_MAX];
+    struct consul_ops ops = {.len = 0};
     struct consul_done done;
-    json_t *ops = json_array();
     hf_status st;
 
     hfi_consul_kv_value(value, kv);
-    if (!ops || !hfi_consul_guard(ops, k->name, kv->index) ||
-        !hfi_consul_op(ops, "set", k->name, NULL, value, 0)) {
-        json_decref(ops);
-        return hfi_nomem(err);
-    }
-    st = hfi_consul_txn(cc, &cc->calls, ops, true, deadline, &done, err);
+    hfi_consul_guard(&ops, k->name, kv->index);
+    hfi_consul_op(&ops, "set", k->name, NULL, value, 0);
+    st = hfi_consul_txn(cc, &cc->calls, &ops, true, deadline, &done, err);
     return st ? st : done.ok ? HF_OK : HF_LOST;
 }
 

@@ -5,7 +5,8 @@
  *   consul.c          the table, open, close, acquire, renew, release
  *   consul_conf.c     what the URL and the environment say, put on a handle
  *   consul_http.c     one request, on one agent after the other
- *   consul_kv.c       names, values and transactions
+ *   consul_kv.c       names and values
+ *   consul_txn.c      transactions
  *   consul_key.c      what this client knows of each key
  *   consul_renew.c    renewing, moving to another ttl, attaching
  *   consul_session.c  one session for each ttl
@@ -120,15 +121,6 @@ struct consul_kv {
     bool wanted;     /* ... and was asked */
 };
 
-/* What became of a transaction that was answered. */
-struct consul_done {
-    bool ok;
-    uint64_t index;   /* of the last entry written */
-    uint64_t failed;  /* bit n: the operation n did */
-    bool delayed;     /* by a lock-delay */
-    bool bad_session; /* it does not exist any more */
-};
-
 bool hfi_consul_name(const struct consul_conf *, const char *key, char *ret);
 bool hfi_consul_key_of(const struct consul_conf *, const char *name, char *ret);
 void hfi_consul_list_prefix(const struct consul_conf *, const char *prefix,
@@ -142,13 +134,38 @@ void hfi_consul_kv_parse(struct consul_kv *, const json_t *);
 hf_status hfi_consul_read(struct consul_conn *, struct consul_pool *,
                           const char *name, bool consistent, int64_t deadline,
                           struct consul_kv *, struct hf_error *);
-bool hfi_consul_op(json_t *ops, const char *verb, const char *name,
+void hfi_consul_encode(char *ret, const char *text);
+
+/* ---- consul_txn.c ------------------------------------------------------- */
+
+/* Operations to be done at once, as the service wants to read them; begins as
+ * {.len = 0}.  What has no room in `first` is on the heap. */
+struct consul_ops {
+    size_t len, size;
+    bool bad; /* no memory */
+    char *text;
+    char first[1500];
+};
+
+/* What became of a transaction that was answered. */
+struct consul_done {
+    bool ok;
+    uint64_t index;   /* of the last entry written; 0 if it has none */
+    uint64_t failed;  /* bit n: the operation n did */
+    bool delayed;     /* by a lock-delay */
+    bool bad_session; /* it does not exist any more */
+};
+
+void hfi_consul_op(struct consul_ops *, const char *verb, const char *name,
                    const char *session, const char *value, uint64_t index);
-bool hfi_consul_guard(json_t *ops, const char *name, uint64_t index);
-char *hfi_consul_dump(json_t *ops);
+void hfi_consul_guard(struct consul_ops *, const char *name, uint64_t index);
+const char *hfi_consul_ops_text(struct consul_ops *);
+void hfi_consul_ops_fini(struct consul_ops *);
 hf_status hfi_consul_txn(struct consul_conn *, struct consul_pool *,
-                         json_t *ops, bool write, int64_t deadline,
+                         struct consul_ops *, bool write, int64_t deadline,
                          struct consul_done *, struct hf_error *);
+hf_status hfi_consul_txn_read(const struct consul_conn *, struct consul_reply *,
+                              struct consul_done *, struct hf_error *);
 
 /* ---- consul_session.c --------------------------------------------------- */
 
@@ -234,6 +251,9 @@ hf_status hfi_consul_queue_count(struct consul_conn *, const char *key,
                                  struct hf_error *);
 bool hfi_consul_queue_place(const struct consul_conf *, const char *key,
                             const char *token, char *ret);
+void hfi_consul_queue_left(struct consul_conn *, const char *key,
+                           const char *token, bool sure);
+void hfi_consul_queue_fini(struct consul_conn *);
 
 /* ---- consul_hub.c ------------------------------------------------------- */
 
@@ -273,7 +293,8 @@ struct consul_watch {
     bool running;     /* the keeper's, until it is done with it */
     bool answered;    /* `last` is what it said */
     struct consul_kv last;
-    bool place; /* not the lock but a place in its queue */
+    bool place; /* not the lock but a place in its queue ... */
+    bool own;   /* ... of this client, which will say when it is gone */
     const char *key;
     char name[];
 };
@@ -310,12 +331,13 @@ void hfi_consul_forget(struct consul_conn *, const char *token);
 void hfi_consul_watch_free(struct consul_conn *, struct consul_watch *);
 void hfi_consul_watch_answer(struct consul_conn *, struct consul_watch *,
                              struct consul_kv *);
+void hfi_consul_watch_left(struct consul_conn *, const char *name, bool sure);
 
 /* consul_hub.c, with the mutex held */
 void hfi_consul_hub_add(struct consul_conn *, struct consul_watch *,
                         int64_t at);
 void hfi_consul_hub_orphan(struct consul_conn *, struct consul_watch *);
-void hfi_consul_hub_shoot(struct consul_conn *, json_t *ops);
+void hfi_consul_hub_shoot(struct consul_conn *, struct consul_ops *);
 
 /* ---- consul_look.c ------------------------------------------------------ */
 
@@ -354,6 +376,7 @@ struct consul_conn {
     struct hfi_cond turn; /* something is not busy any more */
     struct consul_pool calls, renewals;
     struct hfi_link sessions;
+    struct hfi_map places; /* in queues, of this client; by token */
     struct hfi_map keys;
     struct hfi_link idle; /* of consul_key: kept for what they know */
     size_t nidle;

@@ -129,14 +129,14 @@ static int hub_on_timer(CURLM *multi, long ms, void *arg)
     return 0;
 }
 
-/* Send a write; with the mutex held.  Takes `ops`. */
-void hfi_consul_hub_shoot(struct consul_conn *cc, json_t *ops)
+/* Send a write; with the mutex held.  Finishes `ops`. */
+void hfi_consul_hub_shoot(struct consul_conn *cc, struct consul_ops *ops)
 {
-    char *body = hfi_consul_dump(ops);
-    struct consul_request rq = {"PUT", "/v1/txn", body, true};
+    struct consul_request rq = {"PUT", "/v1/txn", hfi_consul_ops_text(ops),
+                                true};
     struct consul_shot *shot = hfi_alloc(sizeof(*shot));
 
-    if (shot && body) {
+    if (shot && rq.body) {
         shot->shot = true;
         hfi_link_init(&shot->link);
         shot->easy = hfi_consul_easy_new(&shot->reply);
@@ -153,7 +153,7 @@ void hfi_consul_hub_shoot(struct consul_conn *cc, json_t *ops)
     if (shot)
         curl_easy_cleanup(shot->easy);
     hfi_free(shot);
-    free(body);
+    hfi_consul_ops_fini(ops);
 }
 
 static void shot_end(struct consul_conn *cc, struct consul_shot *shot)

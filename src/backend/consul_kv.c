@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * consul_kv.c - names, values and transactions of Consul's store.
+ * consul_kv.c - names and values of Consul's store.
  *
  * NAMES  A key is its own name, so that others who use the same name are
  *   excluded, except where the store could not keep it apart: '%', control
@@ -30,8 +30,14 @@
 
 static bool kv_is_utf8(const char *text)
 {
-    json_t *test = json_string(text);
+    const char *c = text;
+    json_t *test;
 
+    while (*c && (unsigned char)*c < 0x80)
+        c++;
+    if (!*c)
+        return true;
+    test = json_string(text);
     json_decref(test);
     return test;
 }
@@ -242,7 +248,8 @@ static bool kv_parse_line(struct consul_kv *kv, char *line)
 static const char base64_digits[] =
     "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-static void kv_encode(char *ret, const char *text)
+/* As base64; ret has 4 bytes for 3, and 5. */
+void hfi_consul_encode(char *ret, const char *text)
 {
     size_t i, len = strlen(text);
     unsigned long bits;
@@ -347,126 +354,6 @@ hf_status hfi_consul_read(struct consul_conn *cc, struct consul_pool *pool,
             st = hfi_fail(err, HF_PROTOCOL, "%s: an answer that is no entry",
                           cc->base.endpoint);
     }
-    hfi_consul_reply_fini(&reply);
-    return st;
-}
-
-/* ---- transactions ------------------------------------------------------- */
-
-/* Add an operation; false: no memory.  NULL and 0 leave a field out. */
-bool hfi_consul_op(json_t *ops, const char *verb, const char *name,
-                   const char *session, const char *value, uint64_t index)
-{
-    char encoded[CONSUL_VALUE_MAX * 4 / 3 + 8];
-    json_t *kv = json_pack("{s:s,s:s}", "Verb", verb, "Key", name);
-    bool ok = kv;
-
-    if (ok && session)
-        ok = !json_object_set_new(kv, "Session", json_string(session));
-    if (ok && value) {
-        kv_encode(encoded, value);
-        ok = !json_object_set_new(kv, "Value", json_string(encoded)) &&
-             !json_object_set_new(kv, "Flags", json_integer(CONSUL_FLAGS));
-    }
-    if (ok && index)
-        ok = !json_object_set_new(kv, "Index", json_integer((json_int_t)index));
-    if (ok)
-        return !json_array_append_new(ops, json_pack("{s:o}", "KV", kv));
-    json_decref(kv);
-    return false;
-}
-
-/* Only if the entry has not changed since `index`; 0: does not exist. */
-bool hfi_consul_guard(json_t *ops, const char *name, uint64_t index)
-{
-    return hfi_consul_op(ops, index ? "check-index" : "check-not-exists", name,
-                         NULL, NULL, index);
-}
-
-static bool kv_ends_with(const char *text, const char *end)
-{
-    size_t len = strlen(text), n = strlen(end);
-
-    return len >= n && !strcmp(text + len - n, end);
-}
-
-/* What the service says of each operation that failed. */
-static hf_status txn_errors(struct consul_conn *cc, const json_t *errors,
-                            struct consul_done *done, struct hf_error *err)
-{
-    const char *what;
-    json_int_t op;
-    size_t i;
-
-    for (i = 0; i < json_array_size(errors); i++) {
-        op = json_integer_value(
-            json_object_get(json_array_get(errors, i), "OpIndex"));
-        what = kv_string(json_array_get(errors, i), "What");
-        if (op >= 0 && op < CONSUL_OPS_MAX)
-            done->failed |= UINT64_C(1) << op;
-        if (kv_ends_with(what, "due to lock delay"))
-            done->delayed = true;
-        else if (!strncmp(what, "invalid session", 15))
-            done->bad_session = true;
-        else if (!strncmp(what, "Permission denied", 17))
-            return hfi_fail(err, HF_DENIED,
-                            "%s: the ACL token does not allow this",
-                            cc->base.endpoint);
-    }
-    return done->failed
-               ? HF_OK
-               : hfi_fail(err, HF_PROTOCOL, "%s: refused without a reason",
-                          cc->base.endpoint);
-}
-
-static hf_status txn_read(struct consul_conn *cc, struct consul_reply *reply,
-                          struct consul_done *done, struct hf_error *err)
-{
-    const json_t *results, *last;
-
-    hfi_consul_reply_parse(reply);
-    if (reply->status == 409)
-        return txn_errors(cc, json_object_get(reply->json, "Errors"), done,
-                          err);
-    results = json_object_get(reply->json, "Results");
-    if (reply->status != 200 || !json_is_object(reply->json))
-        return hfi_fail(err, HF_PROTOCOL,
-                        "%s: an answer that is no transaction's",
-                        cc->base.endpoint);
-    last = json_array_get(results, json_array_size(results) - 1);
-    done->index = kv_uint(json_object_get(last, "KV"), "ModifyIndex");
-    done->ok = true;
-    return HF_OK;
-}
-
-/* The operations as text, for the caller to free(); takes `ops`. */
-char *hfi_consul_dump(json_t *ops)
-{
-    char *text = ops ? json_dumps(ops, JSON_COMPACT) : NULL;
-
-    json_decref(ops);
-    return text;
-}
-
-/* Run the operations, all or none; takes `ops`.  HF_OK says that there is an
- * answer: see `done`. */
-hf_status hfi_consul_txn(struct consul_conn *cc, struct consul_pool *pool,
-                         json_t *ops, bool write, int64_t deadline,
-                         struct consul_done *done, struct hf_error *err)
-{
-    char *body = hfi_consul_dump(ops);
-    struct consul_request rq = {"PUT", "/v1/txn", body, write};
-    struct consul_reply reply;
-    hf_status st;
-
-    *done = (struct consul_done){.ok = false};
-    if (!body)
-        return hfi_nomem(err);
-    st = hfi_consul_call(cc, pool, &rq, deadline, &reply, err);
-    free(body);
-    if (st)
-        return st;
-    st = txn_read(cc, &reply, done, err);
     hfi_consul_reply_fini(&reply);
     return st;
 }

@@ -114,16 +114,13 @@ static hf_status break_write(struct consul_conn *cc, const char *name,
                              struct hf_error *err)
 {
     char value[CONSUL_VALUE_MAX];
-    json_t *ops = json_array();
+    struct consul_ops ops = {.len = 0};
 
     hfi_consul_kv_value(value, kv);
-    if (!ops || !hfi_consul_guard(ops, name, kv->index) ||
-        !hfi_consul_op(ops, free ? "unlock" : "set", name,
-                       free ? kv->session : NULL, value, 0)) {
-        json_decref(ops);
-        return hfi_nomem(err);
-    }
-    return hfi_consul_txn(cc, &cc->calls, ops, true, deadline, done, err);
+    hfi_consul_guard(&ops, name, kv->index);
+    hfi_consul_op(&ops, free ? "unlock" : "set", name,
+                  free ? kv->session : NULL, value, 0);
+    return hfi_consul_txn(cc, &cc->calls, &ops, true, deadline, done, err);
 }
 
 /* Wait a moment for the entry to change after `index`. */

@@ -6,12 +6,16 @@
  * keys are deleted with it, so that a dead waiter's place goes away.  Places
  * are in the order of their CreateIndex.  The first in line takes the lock and
  * deletes its place in one transaction; each other watches the place before
- * its own.
+ * its own.  If that one is this client's too, no query is needed for it: the
+ * client knows when it goes.  So a queue of hundreds in one client needs one
+ * connection, not hundreds.
  *
  * LIMITS  Clients that do not say queue=fair, and `consul lock`, take the key
  * when they find it free.  A lock-delay holds for the key, not for places.
  */
 #include "consul.h"
+
+#include "../mem.h"
 
 #include "../banned.h"
 
@@ -40,6 +44,67 @@ bool hfi_consul_queue_place(const struct consul_conf *conf, const char *key,
     return snprintf(ret + len, CONSUL_NAME_MAX - len, "/.holdfast/%s", token) <
            (int)(CONSUL_NAME_MAX - len);
 }
+
+/* ---- the places of this client ------------------------------------------ */
+
+struct queue_own {
+    struct hfi_node node; /* in consul_conn.places */
+    char token[HFI_TOKEN_LEN + 1];
+};
+
+/* Before the place is written, so that whoever sees it finds it here. */
+static bool queue_own_add(struct consul_conn *cc, const char *token)
+{
+    struct queue_own *own = NULL;
+    bool ok;
+
+    pthread_mutex_lock(&cc->mu);
+    ok = hfi_map_find(&cc->places, token);
+    if (!ok && hfi_map_reserve(&cc->places))
+        own = hfi_alloc(sizeof(*own));
+    if (own) {
+        memcpy(own->token, token, sizeof(own->token));
+        own->node.key = own->token;
+        hfi_map_add(&cc->places, &own->node);
+    }
+    pthread_mutex_unlock(&cc->mu);
+    return ok || own;
+}
+
+static void queue_own_free(struct consul_conn *cc, struct hfi_node *node)
+{
+    hfi_map_remove(&cc->places, node);
+    hfi_free(hfi_container(node, struct queue_own, node));
+}
+
+/* The place is gone, or (not `sure`) may be: tell who stands behind it. */
+void hfi_consul_queue_left(struct consul_conn *cc, const char *key,
+                           const char *token, bool sure)
+{
+    char name[CONSUL_NAME_MAX];
+    struct hfi_node *node;
+
+    pthread_mutex_lock(&cc->mu);
+    node = hfi_map_find(&cc->places, token);
+    if (node) {
+        queue_own_free(cc, node);
+        if (hfi_consul_queue_place(&cc->conf, key, token, name))
+            hfi_consul_watch_left(cc, name, sure);
+    }
+    pthread_mutex_unlock(&cc->mu);
+}
+
+/* Nobody else uses the conn any more. */
+void hfi_consul_queue_fini(struct consul_conn *cc)
+{
+    struct hfi_node *node;
+
+    while ((node = hfi_map_next(&cc->places, NULL)))
+        queue_own_free(cc, node);
+    hfi_map_fini(&cc->places);
+}
+
+/* ---- the queue ---------------------------------------------------------- */
 
 /* What a look at the queue finds. */
 struct queue_view {
@@ -115,10 +180,15 @@ static hf_status queue_look(struct consul_conn *cc, const char *key,
     st = hfi_consul_call(cc, &cc->calls, &rq, deadline, &reply, err);
     if (st)
         return st;
-    if (reply.status == 200 && hfi_consul_reply_parse(&reply))
+    if (reply.status == 404)
+        st = HF_OK; /* It is empty. */
+    else if (hfi_consul_reply_parse(&reply) && json_is_array(reply.json))
         queue_read(view, reply.json, token);
+    else
+        st = hfi_fail(err, HF_PROTOCOL, "%s: an answer that is no list",
+                      cc->base.endpoint);
     hfi_consul_reply_fini(&reply);
-    return HF_OK;
+    return st;
 }
 
 /* Not our turn: watch the place before ours from now on. */
@@ -151,6 +221,8 @@ hf_status hfi_consul_queue_turn(struct consul_conn *cc,
     st = queue_look(cc, claim->key, claim->token, deadline, &view, err);
     if (st)
         return st;
+    if (!view.mine)
+        hfi_consul_queue_left(cc, claim->key, claim->token, true);
     if (view.mine) { /* Keep the place alive as long as we ask for it. */
         st = hfi_consul_session_get(cc, queue_ttl(claim), true, deadline, &s,
                                     err);
@@ -176,26 +248,23 @@ hf_status hfi_consul_queue_join(struct consul_conn *cc,
                                 int64_t deadline, struct hf_error *err)
 {
     char name[CONSUL_NAME_MAX], value[CONSUL_VALUE_MAX];
+    struct consul_ops ops = {.len = 0};
     struct consul_session *s;
     struct consul_done done;
     struct queue_view view;
-    json_t *ops = NULL;
     hf_status st;
 
     if (!hfi_consul_queue_place(&cc->conf, claim->key, claim->token, name))
         return hfi_fail(err, HF_INVALID, "%s: the key is too long",
                         cc->base.endpoint);
+    if (!queue_own_add(cc, claim->token))
+        return hfi_nomem(err);
     hfi_consul_value(value, claim, 0);
     st = hfi_consul_session_get(cc, queue_ttl(claim), true, deadline, &s, err);
     if (st)
         return st;
-    ops = json_array();
-    if (ops && hfi_consul_op(ops, "lock", name, s->id, value, 0)) {
-        st = hfi_consul_txn(cc, &cc->calls, ops, true, deadline, &done, err);
-    } else {
-        json_decref(ops);
-        st = hfi_nomem(err);
-    }
+    hfi_consul_op(&ops, "lock", name, s->id, value, 0);
+    st = hfi_consul_txn(cc, &cc->calls, &ops, true, deadline, &done, err);
     if (!st && done.bad_session)
         hfi_consul_session_dead(cc, s);
     hfi_consul_session_put(cc, s);
@@ -212,15 +281,16 @@ hf_status hfi_consul_queue_leave(struct consul_conn *cc,
                                  int64_t deadline, struct hf_error *err)
 {
     char name[CONSUL_NAME_MAX];
+    struct consul_ops ops = {.len = 0};
     struct consul_done done;
-    json_t *ops = json_array();
+    hf_status st;
 
-    if (ops &&
-        hfi_consul_queue_place(&cc->conf, claim->key, claim->token, name) &&
-        hfi_consul_op(ops, "delete", name, NULL, NULL, 0))
-        return hfi_consul_txn(cc, &cc->calls, ops, true, deadline, &done, err);
-    json_decref(ops);
-    return hfi_nomem(err);
+    if (!hfi_consul_queue_place(&cc->conf, claim->key, claim->token, name))
+        return HF_LOST;
+    hfi_consul_op(&ops, "delete", name, NULL, NULL, 0);
+    st = hfi_consul_txn(cc, &cc->calls, &ops, true, deadline, &done, err);
+    hfi_consul_queue_left(cc, claim->key, claim->token, !st);
+    return st;
 }
 
 hf_status hfi_consul_queue_count(struct consul_conn *cc, const char *key,

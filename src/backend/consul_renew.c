@@ -67,23 +67,16 @@ static void renew_check(struct consul_conn *cc, struct renew_batch *batch,
                         int64_t deadline)
 {
     char name[CONSUL_NAME_MAX];
-    json_t *ops = json_array();
+    struct consul_ops ops = {.len = 0};
     struct consul_done done;
-    hf_status st = HF_OK;
-    bool ok = ops;
+    hf_status st;
     size_t i;
 
-    for (i = 0; ok && i < batch->n; i++)
-        ok = hfi_consul_name(&cc->conf, batch->items[i]->claim->key, name) &&
-             hfi_consul_op(ops, "check-session", name,
-                           batch->items[i]->grant->ref.text, NULL, 0);
-    if (ok) {
-        st = hfi_consul_txn(cc, &cc->renewals, ops, false, deadline, &done,
-                            NULL);
-    } else {
-        json_decref(ops);
-        st = HF_NOMEM;
-    }
+    for (i = 0; i < batch->n; i++)
+        if (hfi_consul_name(&cc->conf, batch->items[i]->claim->key, name))
+            hfi_consul_op(&ops, "check-session", name,
+                          batch->items[i]->grant->ref.text, NULL, 0);
+    st = hfi_consul_txn(cc, &cc->renewals, &ops, false, deadline, &done, NULL);
     for (i = 0; i < batch->n; i++) {
         batch->items[i]->st = st;
         if (!st && !done.ok && done.failed >> i & 1)
@@ -162,8 +155,8 @@ static void move_key(struct consul_conn *cc, struct consul_key *k,
     struct hfi_grant *grant = item->grant;
     char value[CONSUL_VALUE_MAX];
     struct consul_done done = {.ok = true};
+    struct consul_ops ops = {.len = 0};
     struct consul_kv kv;
-    json_t *ops;
     int64_t began = hfi_now();
 
     item->st =
@@ -182,16 +175,11 @@ static void move_key(struct consul_conn *cc, struct consul_key *k,
         grant->fence = kv.fence ? kv.fence : kv.index;
     if (strcmp(kv.session, s->id) != 0) {
         hfi_consul_value(value, item->claim, grant->fence);
-        ops = json_array();
-        if (!ops || !hfi_consul_guard(ops, k->name, kv.index) ||
-            !hfi_consul_op(ops, "unlock", k->name, kv.session, value, 0) ||
-            !hfi_consul_op(ops, "lock", k->name, s->id, value, 0)) {
-            json_decref(ops);
-            item->st = hfi_nomem(err);
-            return;
-        }
+        hfi_consul_guard(&ops, k->name, kv.index);
+        hfi_consul_op(&ops, "unlock", k->name, kv.session, value, 0);
+        hfi_consul_op(&ops, "lock", k->name, s->id, value, 0);
         item->st =
-            hfi_consul_txn(cc, &cc->calls, ops, true, deadline, &done, err);
+            hfi_consul_txn(cc, &cc->calls, &ops, true, deadline, &done, err);
     }
     if (!item->st && !done.ok)
         item->st = hfi_fail(err, HF_UNAVAILABLE, "%s: changed meanwhile",

@@ -28,6 +28,9 @@
 #define MONITOR_AFTER_MS 50
 #define MONITORS_MAX     32
 
+/* How long those behind a place that is gone have to look elsewhere. */
+#define LEFT_MS 250
+
 static struct consul_watcher *watcher_find(struct consul_conn *cc,
                                            const char *token)
 {
@@ -46,7 +49,7 @@ static struct consul_watch *watch_get(struct consul_conn *cc, const char *key,
 
     if (node) {
         watch = hfi_container(node, struct consul_watch, node);
-        if (!watch->running)
+        if (!watch->running && !watch->own)
             hfi_consul_hub_add(cc, watch,
                                at < watch->start_at ? at : watch->start_at);
         else if (hfi_link_alone(&watch->users))
@@ -64,8 +67,11 @@ static struct consul_watch *watch_get(struct consul_conn *cc, const char *key,
     watch->key = memcpy(watch->name + name_len, key, key_len);
     watch->place =
         !hfi_consul_name(&cc->conf, key, lock) || strcmp(lock, name) != 0;
+    watch->own = watch->place && /* .../TOKEN */
+                 hfi_map_find(&cc->places, strrchr(name, '/') + 1);
     hfi_map_add(&cc->hub.watches, &watch->node);
-    hfi_consul_hub_add(cc, watch, at);
+    if (!watch->own)
+        hfi_consul_hub_add(cc, watch, at);
     return watch;
 }
 
@@ -205,15 +211,13 @@ static void watch_write(struct consul_conn *cc,
                         const struct consul_kv *kv, bool free)
 {
     char value[CONSUL_VALUE_MAX];
-    json_t *ops = json_array();
+    struct consul_ops ops = {.len = 0};
 
     hfi_consul_kv_value(value, kv);
-    if (ops && hfi_consul_guard(ops, watch->name, kv->index) &&
-        hfi_consul_op(ops, free ? "unlock" : "set", watch->name,
-                      free ? kv->session : NULL, value, 0))
-        hfi_consul_hub_shoot(cc, ops);
-    else
-        json_decref(ops);
+    hfi_consul_guard(&ops, watch->name, kv->index);
+    hfi_consul_op(&ops, free ? "unlock" : "set", watch->name,
+                  free ? kv->session : NULL, value, 0);
+    hfi_consul_hub_shoot(cc, &ops);
 }
 
 /* An operator wants it: let go, so that he need not take it. */
@@ -302,6 +306,26 @@ void hfi_consul_watch_answer(struct consul_conn *cc, struct consul_watch *watch,
     }
 }
 
+/* With the mutex held: a place of this client is gone, or may be.  Those behind
+ * it look for another one now; the query is for those who could not. */
+void hfi_consul_watch_left(struct consul_conn *cc, const char *name, bool sure)
+{
+    struct hfi_node *node = hfi_map_find(&cc->hub.watches, name);
+    struct consul_watch *watch;
+    struct hfi_link *at;
+
+    if (!node)
+        return;
+    watch = hfi_container(node, struct consul_watch, node);
+    if (!watch->own)
+        return;
+    watch->own = false;
+    for (at = watch->users.next; sure && at != &watch->users; at = at->next)
+        hfi_wake(&cc->base, watch->key,
+                 hfi_container(at, struct consul_watcher, link)->token);
+    hfi_consul_hub_add(cc, watch, hfi_now() + (sure ? LEFT_MS : 0));
+}
+
 /* ---- the core asks ------------------------------------------------------ */
 
 /* A watch that began for another reason has answered already, or would answer
@@ -311,7 +335,7 @@ static void watch_remind(struct consul_conn *cc, struct consul_watcher *w)
     struct consul_watch *watch = w->watch;
     struct consul_kv kv;
 
-    if (!watch->running) {
+    if (!watch->running && !watch->own) {
         hfi_consul_hub_add(cc, watch, hfi_now());
     } else if (w->holds && watch->answered) {
         kv = watch->last;
