@@ -101,6 +101,9 @@ static void look_sentence(const struct hf_info *info)
             printf(", for %s", cli_ago(info->since_ms, ago));
         if (info->left_ms >= 0)
             printf(", lease %s left", cli_ago(info->left_ms, ago));
+        if (info->takeover_ms > 0)
+            printf(", passes on %s after a death at the latest",
+                   cli_ago(info->takeover_ms, ago));
     }
     if (info->waiters > 0)
         printf(", %d waiting", (int)info->waiters);

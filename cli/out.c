@@ -200,6 +200,8 @@ void cli_json_info(struct cli_json *json, const char *key,
     cli_json_opt(json, "waiters", info->waiters);
     cli_json_opt(json, "since_ms", info->held ? info->since_ms : -1);
     cli_json_opt(json, "left_ms", info->held ? info->left_ms : -1);
+    cli_json_opt(json, "takeover_ms",
+                 info->held && info->takeover_ms > 0 ? info->takeover_ms : -1);
     cli_json_str(json, "owner",
                  info->held && info->owner[0] ? info->owner : NULL);
     cli_json_str(json, "note", info->held ? info->note : NULL);

@@ -280,11 +280,13 @@ struct hf_info {
     int32_t waiters;  /* how many wait; -1 unknown */
     char owner[HF_OWNER_MAX + 1]; /* token or owner id; "" unknown */
     char note[HF_NOTE_MAX + 1];
+    int64_t takeover_ms; /* if the holder dies, others wait this long at most,
+                          * where that is more than left_ms; 0 unknown */
 };
 
 #define HF_INFO_INIT                                                           \
     {                                                                          \
-        sizeof(struct hf_info), false, false, 0, 0, 0, 0, 0, "", ""            \
+        sizeof(struct hf_info), false, false, 0, 0, 0, 0, 0, "", "", 0         \
     }
 
 /* Look at a lock without touching it.  Display only: it may be outdated when
