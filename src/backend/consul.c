@@ -128,6 +128,33 @@ static void consul_close(struct hfi_conn *conn)
     cc->ready = false;
 }
 
+/* ---- one way out, for both below ---------------------------------------- */
+
+/* Unlock the entry, if it is still as it was at `index`; else HF_LOST. */
+static hf_status release_write(struct consul_conn *cc, struct consul_key *k,
+                               const char *session, uint64_t index,
+                               uint64_t fence, int64_t deadline,
+                               struct hf_error *err)
+{
+    struct consul_kv kv = {.fence = fence};
+    char value[CONSUL_VALUE_MAX];
+    struct consul_ops ops = {.len = 0};
+    struct consul_done done;
+    hf_status st;
+
+    hfi_consul_kv_value(value, &kv);
+    hfi_consul_guard(&ops, k->name, index);
+    hfi_consul_op(&ops, "unlock", k->name, session, value, 0);
+    st = hfi_consul_txn(cc, &cc->calls, &ops, true, deadline, &done, err);
+    if (st)
+        return st;
+    if (!done.ok)
+        return HF_LOST;
+    hfi_consul_key_free(cc, k, done.index ? CONSUL_FREE : CONSUL_UNKNOWN,
+                        done.index);
+    return HF_OK;
+}
+
 /* ---- acquire ------------------------------------------------------------ */
 
 /* One acquisition under way. */
@@ -171,6 +198,19 @@ static void try_ask_for(struct consul_try *t, struct consul_kv *kv)
     hfi_consul_txn(t->cc, &t->cc->calls, &ops, true, t->deadline, &done, NULL);
 }
 
+/* Is it locked by a session of ours, for no claim of ours?  A restored snapshot
+ * can bring back what was released, and who but us could let go of it? */
+static bool try_is_ghost(struct consul_try *t, const struct consul_kv *kv)
+{
+    struct consul_session *s = NULL;
+
+    pthread_mutex_lock(&t->cc->mu);
+    if (!t->k->holder[0])
+        s = hfi_consul_session_find(t->cc, kv->session);
+    pthread_mutex_unlock(&t->cc->mu);
+    return s;
+}
+
 /* What the entry, just read, means to this try: HF_OK: it is ours already;
  * HF_BUSY; or HF_LOST, which here means that nobody has it. */
 static hf_status try_judge(struct consul_try *t, struct consul_kv *kv)
@@ -187,6 +227,11 @@ static hf_status try_judge(struct consul_try *t, struct consul_kv *kv)
         if (mine ? kv->index != k->guard
                  : k->holder[0] && strcmp(kv->session, k->session->id) != 0)
             hfi_consul_key_free(t->cc, k, CONSUL_UNKNOWN, 0);
+        if (try_is_ghost(t, kv))
+            return release_write(t->cc, k, kv->session, kv->index, kv->fence,
+                                 t->deadline, t->err)
+                       ? HF_BUSY
+                       : HF_LOST;
         try_ask_for(t, kv);
         return HF_BUSY;
     }
@@ -194,8 +239,8 @@ static hf_status try_judge(struct consul_try *t, struct consul_kv *kv)
         return hfi_fail(t->err, HF_PROTOCOL,
                         "%s: there is something at this key that is no lock",
                         t->cc->base.endpoint);
-    if (!mine && k->holder[0] && k->maybe)
-        return HF_BUSY; /* Its fate is still open. */
+    if (!mine && k->holder[0] && k->maybe && kv->index == k->guard)
+        return HF_BUSY; /* Its try may still come: nothing has barred it. */
     atomic_store(&t->cc->fresh, !kv->exists);
     if (!mine)
         hfi_consul_key_free(t->cc, k, CONSUL_FREE, kv->index);
@@ -347,31 +392,6 @@ static hf_status consul_try_acquire(struct hfi_conn *conn,
 }
 
 /* ---- release ------------------------------------------------------------ */
-
-/* Unlock the entry, if it is still as it was at `index`; else HF_LOST. */
-static hf_status release_write(struct consul_conn *cc, struct consul_key *k,
-                               const char *session, uint64_t index,
-                               uint64_t fence, int64_t deadline,
-                               struct hf_error *err)
-{
-    struct consul_kv kv = {.fence = fence};
-    char value[CONSUL_VALUE_MAX];
-    struct consul_ops ops = {.len = 0};
-    struct consul_done done;
-    hf_status st;
-
-    hfi_consul_kv_value(value, &kv);
-    hfi_consul_guard(&ops, k->name, index);
-    hfi_consul_op(&ops, "unlock", k->name, session, value, 0);
-    st = hfi_consul_txn(cc, &cc->calls, &ops, true, deadline, &done, err);
-    if (st)
-        return st;
-    if (!done.ok)
-        return HF_LOST;
-    hfi_consul_key_free(cc, k, done.index ? CONSUL_FREE : CONSUL_UNKNOWN,
-                        done.index);
-    return HF_OK;
-}
 
 /* Nobody has the key, but a try of ours that was not answered may still be on
  * its way: change the index that it was for.  consul.c (2) */

@@ -290,6 +290,7 @@ struct consul_watch {
     struct consul_reply reply;
     uint64_t index;   /* nothing older is of interest */
     int64_t start_at; /* while pending */
+    int64_t due;      /* an answer by then was not made by time */
     bool running;     /* the keeper's, until it is done with it */
     bool answered;    /* `last` is what it said */
     struct consul_kv last;
@@ -348,6 +349,7 @@ hf_status hfi_consul_list(struct hfi_conn *, const char *prefix, hf_list_fn *,
                           void *arg, int64_t deadline, struct hf_error *);
 hf_status hfi_consul_break(struct hfi_conn *, const char *key, uint64_t fence,
                            int64_t deadline, struct hf_error *);
+int64_t hfi_consul_duration(const char *text);
 hf_loss hfi_consul_why(const struct consul_kv *, const char *token,
                        uint64_t fence);
 

@@ -10,8 +10,13 @@
  *
  * A query waits at most WAIT_S on the service.  An agent that answers nothing
  * at all is noticed by the short calls, which then choose another one; every
- * query is started again there.  An index that goes backwards (a restored
- * snapshot, a new cluster) starts from nothing.
+ * query is started again there.
+ *
+ * An index can go backwards (a restored snapshot, a new cluster); then it starts
+ * from nothing.  A query that is under way when a snapshot is restored is
+ * answered at once, but from the old state, as if nothing had changed; the next
+ * one, with the old index, would wait for what may never come.  So an answer
+ * that says nothing new before its time starts from nothing as well.
  */
 #include "consul.h"
 
@@ -33,6 +38,7 @@
 #define CONNECTIONS_MAX 64
 #define ORPHANS_MAX     16
 
+#define EARLY_MS  500 /* before its time, whose clock may run faster */
 #define AGAIN_MS  250 /* after a failure */
 #define ABSENT_MS 20  /* an entry that is not there is answered too often */
 
@@ -178,6 +184,7 @@ static bool hub_send(struct consul_conn *cc, struct consul_watch *watch)
              (unsigned long long)watch->index);
     hfi_consul_path(path, sizeof(path), watch->name, query);
     hfi_consul_reply_fini(&watch->reply);
+    watch->due = hfi_now() + wait_s * 1000 - EARLY_MS;
     return watch->easy &&
            hfi_consul_easy_aim(cc, watch->easy, atomic_load(&cc->agent), &rq,
                                (wait_s + wait_s / 16 + 5) * 1000) &&
@@ -234,6 +241,15 @@ static void hub_turn_away(struct consul_conn *cc)
                                        (agent + 1) % cc->conf.nagents);
 }
 
+/* From where to go on after an answer with this index. */
+static uint64_t hub_next_index(const struct consul_watch *watch, uint64_t index,
+                               int64_t now)
+{
+    if (index < watch->index || (index == watch->index && now < watch->due))
+        return 0;
+    return index;
+}
+
 /* With the mutex held: a query is done. */
 static void hub_done(struct consul_conn *cc, struct consul_watch *watch,
                      CURLcode rc)
@@ -246,7 +262,7 @@ static void hub_done(struct consul_conn *cc, struct consul_watch *watch,
     if (!hfi_link_alone(&watch->link))
         hfi_consul_hub_orphan(cc, watch);
     if (hub_read(watch, rc, &kv)) {
-        watch->index = index < watch->index ? 0 : index;
+        watch->index = hub_next_index(watch, index, now);
         hfi_consul_watch_answer(cc, watch, &kv);
         if (!kv.exists || !index)
             at = now + ABSENT_MS;

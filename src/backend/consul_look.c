@@ -2,6 +2,9 @@
  *
  * consul_look.c - inspect, list and break.
  *
+ * How long a dead holder's lock stays closed is not known to the entry but to
+ * its session, whoever made that: up to twice its ttl, and the lock-delay.
+ *
  * Breaking a lock has two steps, so that a holder that is alive knows before
  * the next one is granted: the entry is marked as broken, its holder, who
  * watches it, lets go at once, and only if it has not done so within a second
@@ -38,6 +41,60 @@ static void look_fill(const struct consul_kv *kv, struct hf_info *ret)
     snprintf(ret->note, sizeof(ret->note), "%s", kv->note);
 }
 
+/* Milliseconds of a duration as the service writes it, "1m30s" or "12345ms"; 0
+ * if it is none. */
+int64_t hfi_consul_duration(const char *text)
+{
+    static const struct {
+        const char *name;
+        double ms;
+    } units[] = {{"h", 3600000}, {"ms", 1},    {"m", 60000},
+                 {"s", 1000},    {"us", 1e-3}, {"ns", 1e-6}};
+    double sum = 0, number;
+    size_t i;
+    char *end;
+
+    while (*text) {
+        if (*text < '0' || *text > '9')
+            return 0;
+        number = strtod(text, &end);
+        for (i = 0; i < sizeof(units) / sizeof(units[0]); i++)
+            if (!strncmp(end, units[i].name, strlen(units[i].name)))
+                break;
+        if (i == sizeof(units) / sizeof(units[0]))
+            return 0;
+        sum += number * units[i].ms;
+        text = end + strlen(units[i].name);
+    }
+    return sum > 0 && sum < 1e15 ? (int64_t)sum : 0;
+}
+
+/* If the session ends because its holder died: when, at the latest?  0 where
+ * it may not be looked at, or never ends by itself. */
+static int64_t look_takeover(struct consul_conn *cc, const char *session,
+                             int64_t deadline)
+{
+    char path[64 + CONSUL_ID_LEN];
+    struct consul_request rq = {.method = "GET", .path = path};
+    struct consul_reply reply;
+    const json_t *entry;
+    const char *text;
+    int64_t ttl_ms = 0, delay_ms = 0;
+
+    snprintf(path, sizeof(path), "/v1/session/info/%s", session);
+    if (hfi_consul_call(cc, &cc->calls, &rq, deadline, &reply, NULL))
+        return 0;
+    if (reply.status == 200 && hfi_consul_reply_parse(&reply)) {
+        entry = json_array_get(reply.json, 0);
+        text = json_string_value(json_object_get(entry, "TTL"));
+        ttl_ms = text ? hfi_consul_duration(text) : 0;
+        delay_ms = /* in nanoseconds */
+            json_integer_value(json_object_get(entry, "LockDelay")) / 1000000;
+    }
+    hfi_consul_reply_fini(&reply);
+    return ttl_ms ? 2 * ttl_ms + (delay_ms > 0 ? delay_ms : 0) : 0;
+}
+
 hf_status hfi_consul_inspect(struct hfi_conn *conn, const char *key,
                              struct hf_info *ret, int64_t deadline,
                              struct hf_error *err)
@@ -54,6 +111,8 @@ hf_status hfi_consul_inspect(struct hfi_conn *conn, const char *key,
     if (st)
         return st;
     look_fill(&kv, ret);
+    if (ret->held)
+        ret->takeover_ms = look_takeover(cc, kv.session, deadline);
     ret->waiters = -1;
     if (cc->conf.fair)
         st = hfi_consul_queue_count(cc, key, deadline, &ret->waiters, err);

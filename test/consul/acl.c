@@ -21,9 +21,13 @@ static const char *bare(void)
 static void use(const char *address)
 {
     hf_client *client = open_url(address);
+    hf_lock *lk = lock(client, "acl", 0, 0);
 
-    CHECK_OK(hf_release(lock(client, "acl", 0, 0), &t_err));
+    CHECK_EQ(count_sessions(), 1); /* So the count below counts. */
+    CHECK_EQ(count_locked(), 1);
+    CHECK_OK(hf_release(lk, &t_err));
     hf_close(client);
+    check_clean();
 }
 
 TEST(a_token_from_a_file_or_a_variable_opens_the_door)
@@ -52,6 +56,7 @@ static void refused(hf_client *client)
                  HF_DENIED);
     CHECK_STATUS(hf_inspect(client, "acl", &info, &t_err), HF_DENIED);
     hf_close(client);
+    check_clean();
 }
 
 TEST(no_token_and_a_wrong_one_are_denied)

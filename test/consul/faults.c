@@ -244,6 +244,31 @@ TEST_TIMEOUT(a_holder_cut_off_knows_before_another_is_granted, 120)
     hf_close(other);
 }
 
+/* An operator at the first server and a holder at another one. */
+TEST_TIMEOUT(what_an_operator_does_at_another_server_is_told, 120)
+{
+    hf_client *client;
+    hf_lock *one, *two;
+
+    await_all_well();
+    client = open_url(only(3));
+    one = lock(client, "fault/op/1", 6000, 0);
+    two = lock(client, "fault/op/2", 6000, 0);
+    CHECK_EQ(sh("curl -sf -X DELETE $C/v1/kv/fault/op/1 >/dev/null"), 0);
+    check_lost(one, HF_LOSS_DELETED);
+    CHECK(hf_held(two));
+    CHECK_EQ(sh("id=$(curl -s $C/v1/kv/fault/op/2 | tr -d ' \\n' | "
+                "sed 's/.*\"Session\":\"//; s/\".*//'); "
+                "curl -sf -X PUT $C/v1/session/destroy/$id >/dev/null"),
+             0);
+    check_lost(two, HF_LOSS_SESSION);
+    CHECK_STATUS(hf_release(one, &t_err), HF_LOST);
+    CHECK_STATUS(hf_release(two, &t_err), HF_LOST);
+    CHECK_OK(hf_release(lock(client, "fault/op/1", 6000, 0), &t_err));
+    CHECK_OK(hf_release(lock(client, "fault/op/2", 6000, 0), &t_err));
+    hf_close(client);
+}
+
 static bool is_free(hf_client *client, const char *key)
 {
     struct hf_info info = HF_INFO_INIT;

@@ -219,13 +219,44 @@ TEST(a_lock_delay_keeps_the_key_closed_after_its_holder_died)
     check_clean();
 }
 
-TEST(what_a_take_over_may_cost_is_described)
+TEST(what_a_take_over_may_cost_is_shown)
 {
     struct hf_service about = {.size = sizeof(about)};
     hf_client *client = open_url(url("?lock_delay=7s"));
+    hf_lock *lk = lock(client, "over", 90000, 0);
+    struct hf_info info = HF_INFO_INIT;
+    const char *text;
 
     CHECK_OK(hf_describe(client, &about, &t_err));
     CHECK(about.traits & HF_TRAIT_TWICE);
+    CHECK_OK(hf_inspect(client, "over", &info, &t_err));
+    CHECK_EQ(info.takeover_ms, 2 * 90000 + 7000);
+    text = out("$HF_TEST_HOLDFAST status -u %s over", url(""));
+    CHECK(strstr(text, "passeson3m07safteradeath") != NULL);
+    text = out("$HF_TEST_HOLDFAST status --json -u %s over", url(""));
+    CHECK(strstr(text, "\"takeover_ms\":187000") != NULL);
+    CHECK_OK(hf_release(lk, &t_err));
+    CHECK_OK(hf_inspect(client, "over", &info, &t_err));
+    CHECK_EQ(info.takeover_ms, 0);
+    hf_close(client);
+    check_clean();
+}
+
+TEST(what_a_take_over_from_consul_lock_may_cost_is_shown)
+{
+    hf_client *client = open_url(url("?layout=cli"));
+    struct hf_info info = HF_INFO_INIT;
+
+    CHECK_EQ(sh("($HF_TEST_CONSUL lock cli/o 'touch %s/in; while ! test -e "
+                "%s/go; do sleep 0.05; done' >/dev/null 2>&1 &)",
+                t_tmpdir(), t_tmpdir()),
+             0);
+    t_poll_until(sh("test -e %s/in", t_tmpdir()) == 0, 20000);
+    CHECK_OK(hf_inspect(client, "cli/o", &info, &t_err));
+    CHECK(info.held);
+    CHECK_EQ(info.takeover_ms, 2 * 15000 + 15000); /* Its defaults. */
+    CHECK_EQ(sh("touch %s/go", t_tmpdir()), 0);
+    CHECK_OK(hf_release(lock(client, "cli/o", 0, 30000), &t_err));
     hf_close(client);
 }
 

@@ -15,9 +15,14 @@ __attribute__((format(printf, 3, 0))) static void make(char *buf, size_t size,
                                                        const char *fmt,
                                                        va_list ap)
 {
-    int len = snprintf(buf, size,
-                       "export C=http://$(cat $HF_TEST_DIR/1.addr); "
-                       "export CONSUL_HTTP_ADDR=$C; ");
+    static const char begin[] =
+        "export C=http://$(cat $HF_TEST_DIR/1.addr); "
+        "[ -n \"$HF_TEST_CACERT\" ] && C=https://localhost:${C##*:}; "
+        "export CONSUL_HTTP_ADDR=$C; "
+        "curl() { command curl ${HF_TEST_CACERT:+--cacert $HF_TEST_CACERT} "
+        "${HF_TEST_TOKEN_FILE:+-H \"X-Consul-Token: "
+        "$(cat $HF_TEST_TOKEN_FILE)\"} \"$@\"; }; ";
+    int len = snprintf(buf, size, "%s", begin);
 
     vsnprintf(buf + len, size - (size_t)len, fmt, ap);
 }

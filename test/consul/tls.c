@@ -24,6 +24,8 @@ static void use(const char *address)
     hf_client *client = open_url(address), *other = open_url(address);
     hf_lock *lk = lock(client, "tls", 3000, 0), *next;
 
+    CHECK_EQ(count_sessions(), 1); /* So the count below counts. */
+    CHECK_EQ(count_locked(), 1);
     CHECK_STATUS(hf_acquire(other, "tls", 0, NULL, &next, &t_err), HF_BUSY);
     CHECK_STATUS(hf_acquire(other, "tls", 200, NULL, &next, &t_err),
                  HF_TIMEOUT);
@@ -31,6 +33,7 @@ static void use(const char *address)
     CHECK_OK(hf_release(lk, &t_err));
     hf_close(client);
     hf_close(other);
+    check_clean();
 }
 
 TEST(a_verified_server_is_used)

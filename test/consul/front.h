@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * front.h - something that stands before an agent, as a load balancer does, and
+ * answers in its place when it is told to.
+ */
+#ifndef FRONT_H
+#define FRONT_H
+
+/* Start one before the first server; its URL. */
+const char *front_url(void);
+
+/* From now on: 0 passes everything through; a status is the answer to every
+ * request, and to those under way, which do not reach the agent; the negative
+ * of a status is the answer once the agent has done what was asked. */
+void front_answer(int status);
+
+/* How many requests were answered here. */
+int front_count(void);
+
+/* Close the door; connections end with their clients. */
+void front_end(void);
+
+#endif

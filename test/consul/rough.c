@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * rough.c - a service that answers, but not as it should: errors for a while, a
+ * write that is done and called a failure, and an index that goes backwards
+ * because an operator has restored a snapshot.
+ *
+ * Waiters here have leases so long that the core asks for them again only after
+ * 15 s: whoever is woken earlier was woken by the watch.
+ */
+#include "front.h"
+#include "peer.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct waiter {
+    const char *address, *key;
+    pthread_t thread;
+    hf_client *client;
+    hf_lock *lk;
+    atomic_bool done;
+};
+
+static void *wait_for(void *arg)
+{
+    struct waiter *w = arg;
+
+    w->client = open_url(w->address);
+    w->lk = lock(w->client, w->key, 30000, 60000);
+    atomic_store(&w->done, true);
+    return NULL;
+}
+
+static void start_waiting(struct waiter *w)
+{
+    CHECK_EQ(pthread_create(&w->thread, NULL, wait_for, w), 0);
+    t_sleep_ms(500);
+    CHECK(!atomic_load(&w->done));
+}
+
+/* Woken, and not by the core's own patience. */
+static void check_woken(struct waiter *w, uint64_t fence)
+{
+    t_poll_until(atomic_load(&w->done), 10000);
+    CHECK_EQ(pthread_join(w->thread, NULL), 0);
+    CHECK_GT(hf_fence(w->lk), fence);
+}
+
+static void finish(struct waiter *w)
+{
+    CHECK_OK(hf_release(w->lk, &t_err));
+    hf_close(w->client);
+}
+
+/* ---- errors ------------------------------------------------------------- */
+
+TEST_TIMEOUT(errors_for_less_than_the_ttl_cost_neither_lock_nor_wait, 120)
+{
+    static const int statuses[] = {500, 502, 503, 504, 429};
+    const char *address = front_url();
+    hf_client *client = open_url(address);
+    hf_lock *lk = lock(client, "5xx", 6000, 0);
+    struct waiter w = {.address = address, .key = "5xx"};
+    int before;
+
+    start_waiting(&w);
+    for (size_t i = 0; i < sizeof(statuses) / sizeof(statuses[0]); i++) {
+        before = front_count();
+        front_answer(statuses[i]);
+        /* The renewal, which comes every 2 s, and the queries have met it. */
+        t_poll_until(front_count() > before + 1, 20000);
+        CHECK(hf_held(lk));
+        front_answer(0);
+        CHECK_OK(hf_extend(lk, 0, &t_err));
+        CHECK(!atomic_load(&w.done));
+    }
+    CHECK_OK(hf_release(lk, &t_err));
+    check_woken(&w, 0);
+    finish(&w);
+    hf_close(client);
+    front_end();
+    check_clean();
+}
+
+TEST_TIMEOUT(a_grant_called_a_failure_is_taken_back, 120)
+{
+    hf_client *client = open_url(front_url());
+    hf_lock *none = NULL;
+    struct hf_info info = HF_INFO_INIT;
+    int before = front_count();
+    hf_status st;
+
+    /* The session is there, and the key is known. */
+    CHECK_OK(hf_release(lock(client, "lie", 30000, 0), &t_err));
+    front_answer(-500);
+    st = hf_acquire(client, "lie", 0, NULL, &none, &t_err);
+    CHECK(st == HF_UNCERTAIN || st == HF_UNAVAILABLE);
+    CHECK(none == NULL);
+    CHECK_GT(front_count(), before);
+    front_answer(0);
+    do {
+        CHECK_OK(hf_inspect(client, "lie", &info, &t_err));
+        t_sleep_ms(20);
+    } while (info.held);
+    CHECK_OK(hf_release(lock(client, "lie", 30000, 10000), &t_err));
+    hf_close(client);
+    front_end();
+    check_clean();
+}
+
+TEST_TIMEOUT(a_release_called_a_failure_is_a_release, 120)
+{
+    hf_client *client = open_url(front_url()), *other = open_url(url(""));
+    hf_lock *lk = lock(client, "lie/2", 30000, 0);
+    hf_status st;
+
+    front_answer(-500);
+    st = hf_release(lk, &t_err);
+    CHECK(st == HF_UNCERTAIN || st == HF_UNAVAILABLE);
+    CHECK_OK(hf_release(lock(other, "lie/2", 30000, 10000), &t_err));
+    front_answer(0);
+    CHECK_OK(hf_release(lock(client, "lie/2", 30000, 10000), &t_err));
+    hf_close(client);
+    hf_close(other);
+    front_end();
+    check_clean();
+}
+
+/* ---- a restored snapshot ------------------------------------------------ */
+
+static void save(void)
+{
+    CHECK_EQ(sh("$HF_TEST_CONSUL snapshot save %s/snap >/dev/null", t_tmpdir()),
+             0);
+}
+
+static void restore(void)
+{
+    CHECK_EQ(
+        sh("$HF_TEST_CONSUL snapshot restore %s/snap >/dev/null", t_tmpdir()),
+        0);
+}
+
+static unsigned long long index_of(const char *key)
+{
+    return strtoull(out("curl -si $C/v1/kv/%s | tr -d '\r' | "
+                        "sed -n 's/^X-Consul-Index: //ip'",
+                        key),
+                    NULL, 10);
+}
+
+TEST_TIMEOUT(an_index_that_goes_backwards_wakes_and_keeps_waking, 120)
+{
+    hf_client *client = open_url(url(""));
+    hf_lock *lk;
+    struct waiter w = {.address = url(""), .key = "back"};
+    struct waiter next = {.address = w.address, .key = "back"};
+    unsigned long long index;
+    uint64_t fence;
+
+    CHECK_OK(hf_release(lock(client, "back", 30000, 0), &t_err));
+    save();
+    for (int i = 0; i < 5; i++)
+        CHECK_OK(hf_release(lock(client, "back", 30000, 0), &t_err));
+    lk = lock(client, "back", 30000, 0);
+    fence = hf_fence(lk);
+    start_waiting(&w);
+    index = index_of("back");
+    restore();
+    /* There the key is free, and was last written long before. */
+    check_woken(&w, fence);
+    check_lost(lk, HF_LOSS_STOLEN);
+    CHECK_STATUS(hf_release(lk, &t_err), HF_LOST);
+    CHECK_GT(hf_fence(w.lk), index);
+    fence = hf_fence(w.lk);
+    start_waiting(&next);
+    finish(&w);
+    check_woken(&next, fence);
+    finish(&next);
+    hf_close(client);
+    check_clean();
+}
+
+TEST_TIMEOUT(an_index_goes_backwards_when_a_snapshot_is_restored, 120)
+{
+    unsigned long long index;
+
+    CHECK_EQ(sh("curl -sf -X PUT -d 1 $C/v1/kv/plain >/dev/null"), 0);
+    save();
+    CHECK_EQ(sh("curl -sf -X PUT -d 2 $C/v1/kv/plain >/dev/null"), 0);
+    index = index_of("plain");
+    restore();
+    CHECK(index_of("plain") < index); /* So the test above is one. */
+}
+
+TEST_TIMEOUT(a_lock_that_a_snapshot_brings_back_does_not_stay, 120)
+{
+    hf_client *client = open_url(url(""));
+    hf_lock *other = lock(client, "back/keep", 30000, 0);
+    hf_lock *lk = lock(client, "back/ghost", 30000, 0);
+
+    save();
+    CHECK_OK(hf_release(lk, &t_err));
+    restore();
+    CHECK_EQ(count_locked(), 2);
+    lk = lock(client, "back/ghost", 30000, 10000);
+    CHECK(hf_held(other));
+    CHECK_OK(hf_release(lk, &t_err));
+    CHECK_OK(hf_release(other, &t_err));
+    hf_close(client);
+    check_clean();
+}
+
+TEST_TIMEOUT(a_session_that_a_snapshot_does_not_know_is_told_as_lost, 120)
+{
+    hf_client *client = open_url(url(""));
+    hf_lock *lk, *again;
+
+    save();
+    lk = lock(client, "back/new", 6000, 0);
+    restore();
+    check_lost(lk, HF_LOSS_SESSION);
+    again = lock(client, "back/new", 6000, 10000);
+    CHECK_GT(hf_fence(again), hf_fence(lk));
+    CHECK_STATUS(hf_release(lk, &t_err), HF_LOST);
+    CHECK_OK(hf_release(again, &t_err));
+    hf_close(client);
+    check_clean();
+}
+
+T_MAIN
