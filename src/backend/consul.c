@@ -30,7 +30,8 @@
  *
  * LIMITS  A leader that was deposed without noticing may answer for up to half
  *   a second.  Its renewals are covered by the factor of two, and its writes
- *   fail.  A restored snapshot can bring an old index back.
+ *   fail.  A restored snapshot takes grants back and brings old ones again; the
+ *   index of the next grant is beyond all of them, unless the cluster is new.
  */
 #include "consul.h"
 
