@@ -4,8 +4,10 @@
 #   make check     install what the tests need, build five ways, run everything
 #   make bench     measure, next to the limit and to peers;
 #                  make bench BACKEND=redis QUICK=1 takes a minute
+#   make lint      static analysis, all of it
 #   make soak      the simulations for ten minutes, with seeds of their own, and
-#                  the longer version of what the tests do for seconds only
+#                  the longer version of what the tests do for seconds only,
+#                  and made-up input for another ten
 #   make torture   hurt every service with every fault, for TORTURE seconds each,
 #                  and write what came out into doc/guarantees.md
 #   make mutants   let deliberate bugs loose and see each of them caught
@@ -21,7 +23,7 @@ export BUILD BACKEND QUICK PLOT
 
 SETUP = meson setup $(BUILD) --buildtype=release --prefix=$(PREFIX)
 
-.PHONY: all demo check bench soak torture mutants install clean
+.PHONY: all demo check bench lint soak torture mutants install clean
 
 all:
 	@scripts/setup full
@@ -44,6 +46,11 @@ bench: all
 	@scripts/setup bench
 	@bench/all
 
+lint: all
+	@scripts/setup check
+	@scripts/lint-format
+	@test/lint/check $(BUILD) full
+
 soak: all
 	@$(BUILD)/test/sim/sim -t $(SOAK)
 	@SEEDS=100000 $(BUILD)/test/redlock/redlock-fence
@@ -53,6 +60,7 @@ soak: all
 	    CC=clang meson setup build-fuzz -Db_sanitize=address,undefined -Db_lundef=false >/dev/null
 	@meson compile -C build-fuzz etcd-fuzz
 	@test/etcd/fuzz.sh build-fuzz/test/etcd/etcd-fuzz -max_total_time=$(SOAK)
+	@test/fuzz/soak $(SOAK)
 
 torture: all
 	@scripts/setup check
