@@ -5,6 +5,7 @@
  *   consul.c          the table, open, close, acquire, renew, release
  *   consul_conf.c     what the URL and the environment say, put on a handle
  *   consul_http.c     one request, on one agent after the other
+ *   consul_reply.c    what came back, and what it means
  *   consul_kv.c       names and values
  *   consul_txn.c      transactions
  *   consul_key.c      what this client knows of each key
@@ -99,12 +100,17 @@ bool hfi_consul_easy_aim(struct consul_conn *, CURL *, size_t agent,
 hf_status hfi_consul_call(struct consul_conn *, struct consul_pool *,
                           const struct consul_request *, int64_t deadline,
                           struct consul_reply *, struct hf_error *);
+void hfi_consul_pool_fini(struct consul_pool *);
+
+/* ---- consul_reply.c ----------------------------------------------------- */
+
+size_t hfi_consul_reply_body(char *data, size_t one, size_t n, void *arg);
+size_t hfi_consul_reply_header(char *line, size_t one, size_t n, void *arg);
+bool hfi_consul_reply_parse(struct consul_reply *);
+void hfi_consul_reply_fini(struct consul_reply *);
 hf_status hfi_consul_status(const struct consul_conn *,
                             const struct consul_request *,
                             const struct consul_reply *, struct hf_error *);
-bool hfi_consul_reply_parse(struct consul_reply *);
-void hfi_consul_reply_fini(struct consul_reply *);
-void hfi_consul_pool_fini(struct consul_pool *);
 
 /* ---- consul_kv.c -------------------------------------------------------- */
 
@@ -131,6 +137,7 @@ void hfi_consul_path(char *buf, size_t size, const char *name,
 void hfi_consul_value(char *ret, const struct hfi_claim *, uint64_t fence);
 void hfi_consul_kv_value(char *ret, const struct consul_kv *);
 void hfi_consul_kv_parse(struct consul_kv *, const json_t *);
+bool hfi_consul_kv_read(struct consul_kv *, struct consul_reply *);
 hf_status hfi_consul_read(struct consul_conn *, struct consul_pool *,
                           const char *name, bool consistent, int64_t deadline,
                           struct consul_kv *, struct hf_error *);

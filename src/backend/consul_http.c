@@ -18,7 +18,6 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <strings.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -26,8 +25,6 @@
 #include "../mem.h"
 
 #include "../banned.h"
-
-#define REPLY_MAX ((size_t)64 << 20)
 
 /* Handles of one pool that are open at once; an agent accepts 200. */
 #define POOL_MAX 32
@@ -124,91 +121,6 @@ static curl_socket_t http_open_socket(void *arg, curlsocktype purpose,
     return socket(addr->family, addr->socktype | SOCK_CLOEXEC, addr->protocol);
 }
 
-/* ---- replies ------------------------------------------------------------ */
-
-static size_t http_body(char *data, size_t one, size_t n, void *arg)
-{
-    struct consul_reply *reply = arg;
-    size_t size = reply->size ? reply->size : 1024;
-    char *grown;
-
-    (void)one;
-    if (n > REPLY_MAX - reply->len)
-        return 0;
-    while (size < reply->len + n + 1)
-        size *= 2;
-    if (size != reply->size) {
-        grown = hfi_realloc(reply->data, size);
-        if (!grown)
-            return 0;
-        reply->data = grown;
-        reply->size = size;
-    }
-    memcpy(reply->data + reply->len, data, n);
-    reply->len += n;
-    reply->data[reply->len] = '\0';
-    return n;
-}
-
-static size_t http_header(char *line, size_t one, size_t n, void *arg)
-{
-    static const char name[] = "X-Consul-Index:";
-    struct consul_reply *reply = arg;
-    char number[32] = "";
-
-    (void)one;
-    if (n > sizeof(name) && !strncasecmp(line, name, sizeof(name) - 1)) {
-        line += sizeof(name) - 1;
-        n -= sizeof(name) - 1;
-        memcpy(number, line, n < sizeof(number) - 1 ? n : sizeof(number) - 1);
-        reply->index = strtoull(number, NULL, 10);
-        n += sizeof(name) - 1;
-    }
-    return n;
-}
-
-/* jansson refuses numbers beyond 2^63, which Flags of others may be: such a one
- * becomes -1, which is nobody's. */
-static void http_tame_numbers(char *text)
-{
-    bool quoted = false;
-    size_t len;
-
-    for (; *text; text++) {
-        if (*text == '"')
-            quoted = !quoted;
-        else if (quoted && *text == '\\' && text[1])
-            text++;
-        else if (!quoted && *text >= '0' && *text <= '9') {
-            len = strspn(text, "0123456789");
-            if (len >= 19) {
-                memset(text, ' ', len);
-                memcpy(text, "-1", 2);
-            }
-            text += len - 1;
-        }
-    }
-}
-
-bool hfi_consul_reply_parse(struct consul_reply *reply)
-{
-    if (!reply->data)
-        return false;
-    reply->json = json_loadb(reply->data, reply->len, 0, NULL);
-    if (!reply->json) {
-        http_tame_numbers(reply->data);
-        reply->json = json_loadb(reply->data, reply->len, 0, NULL);
-    }
-    return reply->json;
-}
-
-void hfi_consul_reply_fini(struct consul_reply *reply)
-{
-    json_decref(reply->json);
-    hfi_free(reply->data);
-    *reply = (struct consul_reply){0};
-}
-
 /* ---- handles ------------------------------------------------------------ */
 
 CURL *hfi_consul_easy_new(struct consul_reply *reply)
@@ -224,9 +136,9 @@ CURL *hfi_consul_easy_new(struct consul_reply *reply)
     curl_easy_setopt(easy, CURLOPT_TCP_KEEPIDLE, 10L);
     curl_easy_setopt(easy, CURLOPT_TCP_KEEPINTVL, 5L);
     curl_easy_setopt(easy, CURLOPT_OPENSOCKETFUNCTION, http_open_socket);
-    curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, http_body);
+    curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, hfi_consul_reply_body);
     curl_easy_setopt(easy, CURLOPT_WRITEDATA, reply);
-    curl_easy_setopt(easy, CURLOPT_HEADERFUNCTION, http_header);
+    curl_easy_setopt(easy, CURLOPT_HEADERFUNCTION, hfi_consul_reply_header);
     curl_easy_setopt(easy, CURLOPT_HEADERDATA, reply);
     return easy;
 }
@@ -328,59 +240,7 @@ void hfi_consul_pool_fini(struct consul_pool *pool)
     }
 }
 
-/* ---- what an answer means ----------------------------------------------- */
-
-static bool http_says(const struct consul_reply *reply, const char *text)
-{
-    return reply->data && strstr(reply->data, text);
-}
-
-/* What the service's own words, as one line, are in a message. */
-static hf_status http_refuse(const struct consul_conn *cc,
-                             const struct consul_reply *reply, hf_status st,
-                             struct hf_error *err)
-{
-    char text[160];
-
-    return hfi_fail(err, st, "%s: %s (%ld)", cc->base.endpoint,
-                    hfi_quote(text, sizeof(text),
-                              reply->data ? reply->data : "no reason given"),
-                    reply->status);
-}
-
-/* HF_OK also for 404 and 409, which are answers. */
-hf_status hfi_consul_status(const struct consul_conn *cc,
-                            const struct consul_request *rq,
-                            const struct consul_reply *reply,
-                            struct hf_error *err)
-{
-    const char *range;
-
-    if (reply->status == 200 || reply->status == 404 || reply->status == 409)
-        return HF_OK;
-    if (reply->status == 401 || reply->status == 403 ||
-        http_says(reply, "Permission denied") ||
-        http_says(reply, "ACL not found"))
-        return hfi_fail(err, HF_DENIED,
-                        "%s: the ACL token is missing or does not allow this",
-                        cc->base.endpoint);
-    if (http_says(reply, "Invalid Session TTL")) {
-        range = strstr(reply->data, "must be");
-        return hfi_fail(err, HF_INVALID,
-                        "%s: the ttl is out of the server's range: it %.60s",
-                        cc->base.endpoint, range ? range : "refused it");
-    }
-    if (reply->status == 429 || reply->status == 503 ||
-        http_says(reply, "No cluster leader") ||
-        http_says(reply, "not ready to serve") ||
-        http_says(reply, "failed to get conn") ||
-        http_says(reply, "No known Consul servers"))
-        return http_refuse(cc, reply, HF_UNAVAILABLE, err);
-    if (reply->status >= 500)
-        return http_refuse(cc, reply, rq->write ? HF_UNCERTAIN : HF_UNAVAILABLE,
-                           err);
-    return http_refuse(cc, reply, HF_PROTOCOL, err);
-}
+/* ---- one request -------------------------------------------------------- */
 
 /* Why curl got no answer. */
 static hf_status http_failed(const struct consul_conn *cc, CURL *easy,
@@ -401,8 +261,6 @@ static hf_status http_failed(const struct consul_conn *cc, CURL *easy,
     return hfi_fail(err, st, "%s: %s", cc->base.endpoint,
                     curl_easy_strerror(rc));
 }
-
-/* ---- one request -------------------------------------------------------- */
 
 static CURLcode slot_perform(struct http_slot *slot)
 {

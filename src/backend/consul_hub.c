@@ -176,11 +176,12 @@ static bool hub_send(struct consul_conn *cc, struct consul_watch *watch)
 {
     char path[3 * CONSUL_NAME_MAX], query[64];
     struct consul_request rq = {.method = "GET", .path = path};
-    int wait_s = cc->hub.watches.len > CONNECTIONS_MAX ? WAIT_BUSY_S : WAIT_S;
+    int64_t wait_s =
+        cc->hub.watches.len > CONNECTIONS_MAX ? WAIT_BUSY_S : WAIT_S;
 
     if (!watch->easy)
         watch->easy = hfi_consul_easy_new(&watch->reply);
-    snprintf(query, sizeof(query), "?wait=%ds&index=%llu", wait_s,
+    snprintf(query, sizeof(query), "?wait=%llds&index=%llu", (long long)wait_s,
              (unsigned long long)watch->index);
     hfi_consul_path(path, sizeof(path), watch->name, query);
     hfi_consul_reply_fini(&watch->reply);
@@ -214,20 +215,13 @@ static void hub_start_due(struct consul_conn *cc, int64_t now)
 static bool hub_read(struct consul_watch *watch, CURLcode rc,
                      struct consul_kv *kv)
 {
-    const json_t *entry;
-
-    *kv = (struct consul_kv){.index = watch->reply.index};
     curl_easy_getinfo(watch->easy, CURLINFO_RESPONSE_CODE,
                       &watch->reply.status);
-    if (rc || (watch->reply.status != 200 && watch->reply.status != 404))
+    if (rc || (watch->reply.status != 200 && watch->reply.status != 404) ||
+        !hfi_consul_kv_read(kv, &watch->reply))
         return false;
-    if (watch->reply.status == 404)
-        return true;
-    hfi_consul_reply_parse(&watch->reply);
-    entry = json_array_get(watch->reply.json, 0);
-    if (!json_is_object(entry))
-        return false;
-    hfi_consul_kv_parse(kv, entry);
+    if (!kv->exists)
+        kv->index = watch->reply.index;
     return true;
 }
 

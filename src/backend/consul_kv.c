@@ -297,9 +297,12 @@ static const char *kv_string(const json_t *object, const char *name)
     return text ? text : "";
 }
 
+/* 0 if it is no such number. */
 static uint64_t kv_uint(const json_t *object, const char *name)
 {
-    return (uint64_t)json_integer_value(json_object_get(object, name));
+    json_int_t n = json_integer_value(json_object_get(object, name));
+
+    return n > 0 ? (uint64_t)n : 0;
 }
 
 /* Read an entry as the HTTP interface shows it. */
@@ -330,6 +333,22 @@ void hfi_consul_kv_parse(struct consul_kv *kv, const json_t *entry)
     }
 }
 
+/* Read the answer to a question for one entry; false if it is none.  An entry
+ * always has an index. */
+bool hfi_consul_kv_read(struct consul_kv *kv, struct consul_reply *reply)
+{
+    const json_t *entry;
+
+    if (reply->status == 404) {
+        *kv = (struct consul_kv){.index = 0};
+        return true;
+    }
+    hfi_consul_reply_parse(reply);
+    entry = json_array_get(reply->json, 0);
+    hfi_consul_kv_parse(kv, entry);
+    return json_is_object(entry) && kv->index;
+}
+
 hf_status hfi_consul_read(struct consul_conn *cc, struct consul_pool *pool,
                           const char *name, bool consistent, int64_t deadline,
                           struct consul_kv *kv, struct hf_error *err)
@@ -337,23 +356,15 @@ hf_status hfi_consul_read(struct consul_conn *cc, struct consul_pool *pool,
     char path[3 * CONSUL_NAME_MAX];
     struct consul_request rq = {.method = "GET", .path = path};
     struct consul_reply reply;
-    const json_t *entry;
     hf_status st;
 
     hfi_consul_path(path, sizeof(path), name, consistent ? "?consistent" : "");
     st = hfi_consul_call(cc, pool, &rq, deadline, &reply, err);
     if (st)
         return st;
-    *kv = (struct consul_kv){.index = 0};
-    if (reply.status != 404) {
-        hfi_consul_reply_parse(&reply);
-        entry = json_array_get(reply.json, 0);
-        if (json_is_object(entry))
-            hfi_consul_kv_parse(kv, entry);
-        else
-            st = hfi_fail(err, HF_PROTOCOL, "%s: an answer that is no entry",
-                          cc->base.endpoint);
-    }
+    if (!hfi_consul_kv_read(kv, &reply))
+        st = hfi_fail(err, HF_PROTOCOL, "%s: an answer that is no entry",
+                      cc->base.endpoint);
     hfi_consul_reply_fini(&reply);
     return st;
 }

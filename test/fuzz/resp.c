@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * resp.c - whatever a Redis server, sentinel or cluster answers, the backend
+ * neither crashes nor leaks nor takes nonsense for a grant.
+ *
+ * Stands in for mux.c: the input is the stream of bytes that the server sends,
+ * to whichever question, and is parsed as it would be there, a few bytes at a
+ * time.
+ */
+#include "backend/redis.h"
+#include "drive.h"
+
+#include <stdlib.h>
+
+extern const struct hfi_backend hfi_backend_redis;
+
+/* One is enough: nobody looks into it. */
+struct mux_link {
+    int unused;
+};
+
+static struct mux_link the_link;
+static redisReader *reader;
+
+/* The next reply, or NULL. */
+static redisReply *next(void)
+{
+    redisReply *reply = NULL;
+    char part[7];
+    size_t n;
+
+    for (;;) {
+        if (!hfi_resp_next(reader, &reply))
+            return NULL;
+        if (reply || !fuzz_input.left)
+            return reply;
+        for (n = 0; n < sizeof(part) && fuzz_input.left; n++)
+            part[n] = (char)fuzz_byte();
+        if (!hfi_resp_feed(reader, part, n))
+            return NULL;
+    }
+}
+
+static hf_status answer(redisReply **replies, int n, struct hf_error *err)
+{
+    int i;
+
+    for (i = 0; i < n; i++) {
+        replies[i] = next();
+        if (replies[i])
+            continue;
+        while (i-- > 0)
+            freeReplyObject(replies[i]);
+        return hfi_fail(err, HF_UNCERTAIN, "no answer");
+    }
+    return HF_OK;
+}
+
+void hfi_mux_init(struct hfi_mux *mux, hfi_mux_find *find, hfi_mux_hello *hello,
+                  void *arg)
+{
+    *mux = (struct hfi_mux){.find = find, .hello = hello, .arg = arg};
+}
+
+void hfi_mux_fini(struct hfi_mux *mux)
+{
+    mux->link = NULL;
+}
+
+void hfi_mux_forget(struct hfi_mux *mux)
+{
+    mux->link = NULL;
+}
+
+void hfi_mux_retire(struct hfi_mux *mux)
+{
+    mux->link = NULL;
+}
+
+hf_status hfi_mux_open(struct hfi_mux *mux, int64_t deadline,
+                       struct mux_link **ret, struct hf_error *err)
+{
+    struct hfi_endpoint where = {.port = 0};
+    hf_status st = mux->find(mux->arg, &where, deadline, err);
+
+    if (!st)
+        st = mux->hello(mux->arg, &the_link, deadline, err);
+    if (!st)
+        *ret = &the_link;
+    return st;
+}
+
+hf_status hfi_mux_call(struct hfi_mux *mux, const char *bytes, size_t len,
+                       int n, struct redisReply **replies, int64_t deadline,
+                       struct hf_error *err)
+{
+    hf_status st = HF_OK;
+
+    (void)bytes;
+    (void)len;
+    if (!mux->link)
+        st = hfi_mux_open(mux, deadline, &mux->link, err);
+    return st ? st : answer(replies, n, err);
+}
+
+hf_status hfi_mux_begin(struct hfi_mux *mux, struct hfi_mux_call *call,
+                        const char *bytes, size_t len, int n,
+                        struct redisReply **replies, int64_t deadline,
+                        struct hf_error *err)
+{
+    call->replies = replies;
+    call->st = hfi_mux_call(mux, bytes, len, n, replies, deadline, err);
+    return HF_OK;
+}
+
+hf_status hfi_mux_finish(struct hfi_mux_call *call, int64_t deadline,
+                         struct hf_error *err)
+{
+    (void)deadline;
+    (void)err;
+    return call->st;
+}
+
+hf_status hfi_mux_exchange(struct mux_link *link, const char *bytes, size_t len,
+                           struct redisReply **reply, int64_t deadline,
+                           struct hf_error *err)
+{
+    (void)link;
+    (void)bytes;
+    (void)len;
+    (void)deadline;
+    return answer(reply, 1, err);
+}
+
+hf_status hfi_mux_hear(struct mux_link *link, struct redisReply **reply)
+{
+    (void)link;
+    *reply = next();
+    return *reply ? HF_OK : HF_UNAVAILABLE;
+}
+
+int hfi_mux_fd(const struct mux_link *link)
+{
+    (void)link;
+    return -1;
+}
+
+void hfi_mux_close(struct mux_link *link)
+{
+    (void)link;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
+{
+    static const char *const urls[] = {"redis://a",
+                                       "redis://u:p@a/1?replicas=1",
+                                       "redis+sentinel://a,b/main",
+                                       "redis+cluster://a",
+                                       "redis://a?acquire=set",
+                                       "redis://a?queue=fair",
+                                       NULL};
+
+    reader = hfi_resp_reader();
+    if (!reader)
+        abort();
+    fuzz_drive(&hfi_backend_redis, urls, bytes, len);
+    redisReaderFree(reader);
+    return 0;
+}
