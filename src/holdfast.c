@@ -440,7 +440,8 @@ hf_status hf_list(hf_client *c, const char *prefix, hf_list_fn *fn, void *arg,
     if (!st && !c->be->list)
         st = hfi_fail(err, HF_UNSUPPORTED, "%s: cannot list locks",
                       c->conn->endpoint);
-    if (st)
+    /* No key is that long, and no backend has room for it. */
+    if (st || (prefix && strlen(prefix) > HF_KEY_MAX))
         return st;
     return c->be->list(c->conn, prefix ? prefix : "", fn, arg,
                        hfi_now() + c->timeout_ms, err);

@@ -199,6 +199,20 @@ static bool use_client(void *arg, const char *key, const struct hf_info *info)
     return true;
 }
 
+TEST(a_prefix_longer_than_any_key_lists_nothing)
+{
+    static char prefix[3 * 4096];
+    hf_client *client = conf_open();
+    hf_lock *lk = conf_try(client, conf_key("k"), NULL);
+
+    memset(prefix, 'x', sizeof(prefix) - 1);
+    CHECK_EQ(conf_count_listed(client, prefix), 0);
+    memcpy(prefix, conf_key("k"), strlen(conf_key("k")));
+    CHECK_EQ(conf_count_listed(client, prefix), 0);
+    conf_unlock(lk);
+    hf_close(client);
+}
+
 TEST(the_callback_of_list_may_use_the_client)
 {
     struct relock r = {.client = conf_open()};
