@@ -412,6 +412,15 @@ static hf_status release_bar(struct consul_conn *cc, struct consul_key *k,
     return st ? st : done.ok ? HF_OK : HF_LOST;
 }
 
+/* Is that what our own release has written?  It was not answered, or libcurl has
+ * sent it twice because the connection broke in between. */
+static bool release_was_ours(const struct consul_key *k,
+                             const struct consul_kv *kv)
+{
+    return k->fence && kv->fence == k->fence && !kv->session[0] &&
+           !kv->token[0] && !kv->broken;
+}
+
 /* The slow way: look first.  HF_LOST: it is not ours, and will not be. */
 static hf_status release_look(struct consul_conn *cc, struct consul_key *k,
                               const char *token, const char *session,
@@ -438,7 +447,10 @@ static hf_status release_look(struct consul_conn *cc, struct consul_key *k,
         if (st != HF_LOST)
             return st;
     }
-    return HF_LOST;
+    if (!mine || !release_was_ours(k, &kv))
+        return HF_LOST;
+    hfi_consul_key_free(cc, k, CONSUL_FREE, kv.index);
+    return HF_OK;
 }
 
 /* With the key to ourselves. */

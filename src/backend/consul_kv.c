@@ -122,7 +122,7 @@ void hfi_consul_list_prefix(const struct consul_conf *conf, const char *prefix,
     size_t len = (size_t)snprintf(ret, CONSUL_NAME_MAX, "%s", conf->prefix);
     const char *c;
 
-    for (c = prefix; *c; c++) {
+    for (c = prefix; *c && len + 1 < CONSUL_NAME_MAX; c++) {
         if (!((*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') ||
               (*c >= '0' && *c <= '9') || *c == '-' || *c == '_' ||
               ((*c == '.' || *c == '/') && c > prefix && c[-1] != '/' && c[1])))

@@ -271,7 +271,8 @@ static void renew_group(struct consul_conn *cc, struct hfi_renewal *items,
     if (batch.n)
         renew_check(cc, &batch, deadline);
     for (i = at; !st && i < n; i++)
-        if (done[i] && items[i].st == HF_OK)
+        if (done[i] && items[i].st == HF_OK &&
+            !strcmp(items[i].grant->ref.text, s->id))
             renew_note(cc, &items[i], began);
     if (!st)
         renew_sweep(cc, s, deadline);
