@@ -7,8 +7,9 @@
  * are in the order of their CreateIndex.  The first in line takes the lock and
  * deletes its place in one transaction; each other watches the place before
  * its own.  If that one is this client's too, no query is needed for it: the
- * client knows when it goes.  So a queue of hundreds in one client needs one
- * connection, not hundreds.
+ * client knows when it goes, and until then there is nothing to ask either.  So
+ * a queue of hundreds in one client needs one connection, not hundreds, and one
+ * of them reads the list, not all.
  *
  * LIMITS  Clients that do not say queue=fair, and `consul lock`, take the key
  * when they find it free.  A lock-delay holds for the key, not for places.
@@ -49,8 +50,17 @@ bool hfi_consul_queue_place(const struct consul_conf *conf, const char *key,
 
 struct queue_own {
     struct hfi_node node; /* in consul_conn.places */
+    int32_t place;        /* in line, when it was last seen; 0 unknown */
     char token[HFI_TOKEN_LEN + 1];
 };
+
+static struct queue_own *queue_own_find(struct consul_conn *cc,
+                                        const char *token)
+{
+    struct hfi_node *node = hfi_map_find(&cc->places, token);
+
+    return node ? hfi_container(node, struct queue_own, node) : NULL;
+}
 
 /* Before the place is written, so that whoever sees it finds it here. */
 static bool queue_own_add(struct consul_conn *cc, const char *token)
@@ -198,7 +208,13 @@ static hf_status queue_behind(struct consul_conn *cc,
                               const struct queue_view *view)
 {
     char name[CONSUL_NAME_MAX];
+    struct queue_own *own;
 
+    pthread_mutex_lock(&cc->mu);
+    own = queue_own_find(cc, claim->token);
+    if (own)
+        own->place = view->before + 1;
+    pthread_mutex_unlock(&cc->mu);
     busy->place = view->before + 1;
     memcpy(grant->ref.text, view->previous, sizeof(view->previous));
     if (view->before ? hfi_consul_queue_place(&cc->conf, claim->key,
@@ -208,28 +224,60 @@ static hf_status queue_behind(struct consul_conn *cc,
     return HF_BUSY;
 }
 
+/* Keep the place alive as long as we ask for it. */
+static hf_status queue_keep(struct consul_conn *cc,
+                            const struct hfi_claim *claim, int64_t deadline,
+                            struct hf_error *err)
+{
+    struct consul_session *s;
+    hf_status st =
+        hfi_consul_session_get(cc, queue_ttl(claim), true, deadline, &s, err);
+
+    if (!st)
+        hfi_consul_session_put(cc, s);
+    return st;
+}
+
+/* Does the place before ours belong to this client, and is it still there?  Then
+ * it is not our turn.  If it has vanished without our doing, whoever stands
+ * there finds out, and leaves it. */
+static bool queue_is_behind_own(struct consul_conn *cc,
+                                const struct hfi_claim *claim,
+                                const struct hfi_grant *grant,
+                                struct hfi_busy *busy)
+{
+    struct queue_own *before = NULL;
+
+    pthread_mutex_lock(&cc->mu);
+    if (grant->placed && !grant->fence && grant->ref.text[0] &&
+        queue_own_find(cc, claim->token))
+        before = queue_own_find(cc, grant->ref.text);
+    if (before && before->place)
+        busy->place = before->place + 1;
+    pthread_mutex_unlock(&cc->mu);
+    return before;
+}
+
 hf_status hfi_consul_queue_turn(struct consul_conn *cc,
                                 const struct hfi_claim *claim,
                                 struct hfi_grant *grant, struct hfi_busy *busy,
                                 int64_t deadline, char *place,
                                 struct hf_error *err)
 {
-    struct consul_session *s;
     struct queue_view view;
     hf_status st;
 
+    if (queue_is_behind_own(cc, claim, grant, busy)) {
+        st = queue_keep(cc, claim, deadline, err);
+        return st ? st : HF_BUSY;
+    }
     st = queue_look(cc, claim->key, claim->token, deadline, &view, err);
+    if (!st && view.mine)
+        st = queue_keep(cc, claim, deadline, err);
     if (st)
         return st;
     if (!view.mine)
         hfi_consul_queue_left(cc, claim->key, claim->token, true);
-    if (view.mine) { /* Keep the place alive as long as we ask for it. */
-        st = hfi_consul_session_get(cc, queue_ttl(claim), true, deadline, &s,
-                                    err);
-        if (st)
-            return st;
-        hfi_consul_session_put(cc, s);
-    }
     if (view.before && view.mine)
         return queue_behind(cc, claim, grant, busy, &view);
     if (view.before)
