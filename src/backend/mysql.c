@@ -93,6 +93,7 @@ static const struct {
     {1251, HF_DENIED, SQL_WHY_OTHER},
     {1698, HF_DENIED, SQL_WHY_OTHER},
     {2026, HF_DENIED, SQL_WHY_OTHER}, /* TLS */
+    {3159, HF_DENIED, SQL_WHY_OTHER}, /* not without TLS */
 };
 
 /* Did the session end under the statement? */
@@ -116,8 +117,9 @@ hf_status my_error(struct my_session *ms, struct hf_error *err)
         return hfi_fail(err, ms->sent ? HF_UNCERTAIN : HF_UNAVAILABLE,
                         "no answer: %.120s", text);
     }
-    if (code >= 2000)
-        ms->base.broken = true;
+    if ((code >= 2000 && code < 3000) || (code >= 5000 && code < 6000))
+        ms->base.broken =
+            true; /* The library's own; others are the server's. */
     for (i = 0; i < sizeof(my_codes) / sizeof(my_codes[0]); i++)
         if (my_codes[i].code == code) {
             st = my_codes[i].st;
@@ -137,15 +139,27 @@ hf_status my_late(struct my_session *ms, struct hf_error *err)
 
 static char *paste_hex(char *at, const char *text)
 {
-    static const char digits[] = "0123456789abcdef";
+    at = sql_hex((char *)memcpy(at, "X'", 2) + 2, text);
+    *at++ = '\'';
+    return at;
+}
 
-    *at++ = 'X';
-    *at++ = '\'';
-    for (; *text; text++) {
-        *at++ = digits[(unsigned char)*text >> 4];
-        *at++ = digits[*text & 15];
+/* The names of many grants, or each one's token and fence; sql_renew.c sees to
+ * it that there is room. */
+static char *paste_many(char *at, const struct sql_call *call, bool names)
+{
+    char stamp[HFI_TOKEN_LEN + 24];
+    size_t i;
+
+    for (i = 0; i < call->count; i++) {
+        const struct hfi_renewal *item = call->items[i];
+
+        snprintf(stamp, sizeof(stamp), "%s:%llu", item->claim->token,
+                 (unsigned long long)item->grant->fence);
+        if (i)
+            *at++ = ',';
+        at = paste_hex(at, names ? item->claim->key : stamp);
     }
-    *at++ = '\'';
     return at;
 }
 
@@ -183,26 +197,32 @@ static char *paste_one(char *at, char *end, char which,
         return paste_text(at, end, call->note, false);
     case '6':
         return paste_number(at, end, call->queue);
+    case '8':
+    case '9':
+        return paste_many(at, call, which == '8');
     default:
         return paste_number(at, end, call->number);
     }
 }
 
-bool my_paste(struct my_session *ms, const char *text,
-              const struct sql_call *call)
+const char *my_paste(struct my_session *ms, const char *text,
+                     const struct sql_call *call)
 {
-    char *at = ms->text, *end = ms->text + sizeof(ms->text) - 1;
+    char *ret = call->room ? call->room : ms->text, *at = ret;
+    char *end =
+        ret - 1 +
+        (call->room ? SQL_MANY_TEXT + SQL_MANY_FRAME : sizeof(ms->text));
 
     for (; at && at < end && *text; text++) {
-        if (*text == '$' && text[1] >= '1' && text[1] <= '7')
+        if (*text == '$' && text[1] >= '1' && text[1] <= '9')
             at = paste_one(at, end, *++text, call);
         else
             *at++ = *text;
     }
     if (!at || at >= end)
-        return false;
+        return NULL;
     *at = '\0';
-    return true;
+    return ret;
 }
 
 static void my_rows(MYSQL_RES *res, struct sql_answer *answer)
@@ -287,9 +307,10 @@ static hf_status my_run(struct sql_session *session, enum sql_stmt stmt,
 
     if (!call)
         return my_exec(ms, text, answer, deadline, err);
-    if (!my_paste(ms, text, call))
+    text = my_paste(ms, text, call);
+    if (!text)
         return hfi_fail(err, HF_INVALID, "the statement is too long");
-    return my_exec(ms, ms->text, answer, deadline, err);
+    return my_exec(ms, text, answer, deadline, err);
 }
 
 /* ---- sessions ---------------------------------------------------------- */
@@ -346,11 +367,11 @@ static const struct sql_driver my_driver = {
     .quote = "`",
     .texts = {my_lease_texts, my_version_texts, my_row_texts},
     .by_look = true,
+    .mute = true,
     .connect = my_session_open,
     .disconnect = my_session_close,
     .alive = my_session_alive,
     .run = my_run,
-    .verify = my_verify,
     .row_send = my_row_send,
     .row_done = my_row_done,
     .row_beat = my_row_beat,

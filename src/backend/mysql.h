@@ -59,7 +59,6 @@ void my_params_free(struct my_conn *);
 hf_status my_connect(struct my_session *, int64_t deadline, struct hf_error *);
 hf_status my_settle(struct my_session *, bool first, int64_t deadline,
                     struct hf_error *);
-hf_status my_verify(struct sql_conn *, int64_t deadline, struct hf_error *);
 
 /* ---- mysql_row.c ------------------------------------------------------- */
 
@@ -89,7 +88,8 @@ hf_status my_store(struct my_session *, struct sql_answer *answer,
 hf_status my_error(struct my_session *, struct hf_error *);
 hf_status my_late(struct my_session *, struct hf_error *);
 
-/* Put the parameters of a call into a statement. */
-bool my_paste(struct my_session *, const char *text, const struct sql_call *);
+/* Put the parameters of a call into a statement; NULL if it is too long. */
+const char *my_paste(struct my_session *, const char *text,
+                     const struct sql_call *);
 
 #endif

@@ -4,9 +4,8 @@
  *
  * REFUSED  A server that is read only is a replica.  On Galera a row lock is
  *   known to one node only, so strategy=row is refused there; lease and
- *   version go by what is certified at commit.  A table whose `name` is not a
- *   key of its own is refused always: without it two rows of one name could
- *   be, and InnoDB would lock every row it looks at.
+ *   version go by what is certified at commit: of two nodes that grant at
+ *   once, one is told of a deadlock and asks again.
  */
 #include "mysql.h"
 
@@ -80,6 +79,8 @@ static void my_options(struct my_conn *mc, MYSQL *my)
     mysql_options(my, MYSQL_OPT_CONNECT_TIMEOUT, &seconds);
     mysql_options(my, MYSQL_SET_CHARSET_NAME, "utf8mb4");
     mysql_options(my, MYSQL_OPT_LOCAL_INFILE, &(unsigned){0});
+    if (mc->params[MY_HOST] && mc->port) /* "localhost" would mean a socket. */
+        mysql_options(my, MYSQL_OPT_PROTOCOL, &(unsigned){MYSQL_PROTOCOL_TCP});
     if (mc->tls) {
         mysql_options(my, MYSQL_OPT_SSL_ENFORCE, &yes);
         mysql_options(my, MYSQL_OPT_SSL_VERIFY_SERVER_CERT,
@@ -152,7 +153,7 @@ static void judge_row(struct sql_answer *answer, const struct sql_cell *cells,
     if (n != 2)
         return;
     if (judge_is(&cells[0], "read_only"))
-        judged->read_only = judge_is(&cells[1], "ON");
+        judged->read_only = !judge_is(&cells[1], "OFF");
     else if (judge_is(&cells[0], "wsrep_on"))
         judged->galera = judge_is(&cells[1], "ON");
     else if (judge_is(&cells[0], "innodb_flush_log_at_trx_commit"))
@@ -177,21 +178,22 @@ static hf_status my_judge(struct my_session *ms, int64_t deadline,
         return hfi_fail(err, HF_UNSUPPORTED,
                         "this server is read only, as a replica is: name the "
                         "primary");
-    if (conn->strategy == SQL_ROW &&
-        !strstr(mysql_get_server_info(ms->my), "MariaDB"))
-        return hfi_fail(err, HF_UNSUPPORTED,
-                        "strategy=row: MySQL cannot end a transaction whose "
-                        "client is silent, as MariaDB can; use lease or "
-                        "version");
     if (judged.galera && conn->strategy == SQL_ROW)
         return hfi_fail(err, HF_UNSUPPORTED,
                         "strategy=row: on Galera a row lock excludes nobody "
                         "on the other nodes; use lease or version");
-    if (judged.lazy)
+    if (judged.galera)
+        st = my_exec(ms, "SET SESSION wsrep_sync_wait=1", NULL, deadline, err);
+    if (judged.galera && conn->strategy == SQL_LEASE)
+        snprintf(
+            conn->base.warning, sizeof(conn->base.warning),
+            "Galera: a lease goes by the clock of the node that is asked, "
+            "so the nodes' clocks must agree; strategy=version needs none");
+    else if (judged.lazy)
         snprintf(conn->base.warning, sizeof(conn->base.warning),
                  "innodb_flush_log_at_trx_commit is not 1: a crash of the "
                  "server may forget grants of the last second");
-    return HF_OK;
+    return st;
 }
 
 hf_status my_settle(struct my_session *ms, bool first, int64_t deadline,
@@ -215,43 +217,5 @@ hf_status my_settle(struct my_session *ms, bool first, int64_t deadline,
                  ",max_statement_time=%lld", ms_max / 1000 + 1);
     if (!st)
         st = my_exec(ms, text, NULL, deadline, err);
-    return st;
-}
-
-static void verify_row(struct sql_answer *answer, const struct sql_cell *cells,
-                       int n)
-{
-    if (n == 1)
-        *(bool *)answer->arg = cells[0].num > 0;
-}
-
-hf_status my_verify(struct sql_conn *conn, int64_t deadline,
-                    struct hf_error *err)
-{
-    const char *dot = strchr(conn->table, '.');
-    struct sql_session *session;
-    bool found = false;
-    struct sql_answer answer = {.row = verify_row, .arg = &found};
-    char text[512], schema[SQL_TABLE_MAX + 4] = "DATABASE()";
-    hf_status st = sql_get(conn, &session, deadline, err);
-
-    if (st)
-        return st;
-    if (dot)
-        snprintf(schema, sizeof(schema), "'%.*s'", (int)(dot - conn->table),
-                 conn->table);
-    snprintf(text, sizeof(text),
-             "SELECT COUNT(*) FROM (SELECT MIN(column_name) c,MIN(non_unique) "
-             "u FROM information_schema.statistics WHERE table_schema=%s AND "
-             "table_name='%s' GROUP BY index_name HAVING COUNT(*)=1) k "
-             "WHERE c='name' AND u=0",
-             schema, dot ? dot + 1 : conn->table);
-    st = my_exec((struct my_session *)session, text, &answer, deadline, err);
-    sql_put(session);
-    if (!st && !found)
-        st = hfi_fail(err, HF_PROTOCOL,
-                      "%s: the lock table has no unique index on `name` "
-                      "alone, so its rows cannot be locked one by one",
-                      conn->base.endpoint);
     return st;
 }

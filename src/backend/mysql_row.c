@@ -2,11 +2,13 @@
  *
  * mysql_row.c - sessions of strategy row on MariaDB and MySQL; see sql_row.c.
  *
- * The server ends a transaction that was idle for idle_transaction_timeout,
- * which counts whole seconds: at least the ttl.  A heartbeat sets it anew.  A
- * statement in the queue waits for WAIT_SECONDS at most, so that one whose
- * client died does not stay there for ever; who still wants the lock then
- * queues up again.
+ * The server ends a session that was idle for wait_timeout, in a transaction
+ * or not, which counts whole seconds: at least the ttl.  A heartbeat sets it
+ * anew.  A statement in the queue waits for WAIT_SECONDS at most, so that one
+ * whose client died does not stay there for ever; who still wants the lock
+ * then queues up again.
+ *
+ * What only MariaDB has stands in comments that only MariaDB reads.
  */
 #include "mysql.h"
 
@@ -21,7 +23,7 @@ static hf_status row_timeout(struct my_session *ms, int64_t ttl_ms,
 {
     char text[96];
 
-    snprintf(text, sizeof(text), "SET SESSION idle_transaction_timeout=%lld",
+    snprintf(text, sizeof(text), "SET SESSION wait_timeout=%lld",
              (long long)((ttl_ms + 999) / 1000));
     return my_exec(ms, text, NULL, deadline, err);
 }
@@ -31,21 +33,14 @@ hf_status my_row_send(struct sql_session *session, const char *key, bool wait,
                       int64_t ttl_ms, struct hf_error *err)
 {
     struct my_session *ms = (struct my_session *)session;
-    struct sql_call call = {.key = key};
+    struct sql_call call = {.key = key, .number = WAIT_SECONDS};
     int64_t deadline = hfi_now() + session->conn->timeout_ms;
-    const char *dot = strchr(session->conn->table, '.');
-    char text[256 + 2 * SQL_TABLE_MAX], limit[48];
+    char text[256 + 2 * SQL_TABLE_MAX];
     int code = 0;
     hf_status st = row_timeout(ms, ttl_ms, deadline, err);
 
-    session->why = SQL_WHY_OTHER;
-    snprintf(limit, sizeof(limit), "WAIT %d", WAIT_SECONDS);
-    snprintf(text, sizeof(text),
-             "SET STATEMENT max_statement_time=0 FOR SELECT row_lock FROM "
-             "`%.*s%s%s` WHERE name=$1 FOR UPDATE %s",
-             dot ? (int)(dot - session->conn->table) : 0, session->conn->table,
-             dot ? "`.`" : "", dot ? dot + 1 : session->conn->table,
-             wait ? limit : "NOWAIT");
+    snprintf(text, sizeof(text), "%s%s", session->conn->texts[SQL_LOCK],
+             wait ? " /*M! WAIT $7 */" : " NOWAIT");
     if (!st)
         st = my_exec(ms, "START TRANSACTION", NULL, deadline, err);
     if (st || !my_paste(ms, text, &call))
@@ -86,7 +81,7 @@ hf_status my_row_done(struct sql_session *session, bool *found,
     if (code || mysql_errno(ms->my)) {
         hf_status st = my_error(ms, err);
 
-        if (mysql_errno(ms->my) == 1205)
+        if (mysql_errno(ms->my) == 1205 || mysql_errno(ms->my) == 3572)
             session->why = SQL_WHY_BLOCKED;
         return st;
     }

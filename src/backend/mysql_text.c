@@ -6,7 +6,8 @@
  * finds exclusively; inserting first and updating after would take a shared
  * lock and deadlock with its like.  Neither MySQL nor an update of MariaDB can
  * return a row, so the fence comes back by LAST_INSERT_ID(): it is 0 if the
- * row stayed another's.
+ * row stayed another's, and also if somebody has put a trigger on the table,
+ * so after a 0 there is a look.
  *
  * Assignments are made from left to right and see what those before them have
  * set.  So everything that depends on the old token comes before `token`, and
@@ -51,7 +52,26 @@
 #define LEASE_FREE   "(token IS NULL OR expires_at<=" NOW ")"
 #define VERSION_FREE "(token IS NULL OR version=$7)"
 
-#define RENEW "UPDATE @T SET ttl_ms=IF($6=1,$3,GREATEST(ttl_ms,$3)),"
+#define RENEW_ONE " WHERE name=$1 AND token=$2 AND fence=$7"
+
+/* Rows are found, and so locked, in the order of their keys. */
+#define RENEW_MANY " WHERE name IN ($8) AND CONCAT(token,':',fence) IN ($9)"
+
+#define LEASE_RENEW                                                            \
+    "UPDATE @T SET ttl_ms=IF($6=1,$3,GREATEST(ttl_ms,$3)),expires_at=IF($6=1 " \
+    "OR expires_at>" NOW "+INTERVAL ttl_ms*1000 MICROSECOND," END              \
+    ",GREATEST(expires_at," END "))"
+
+#define VERSION_RENEW                                                          \
+    "UPDATE @T SET ttl_ms=IF($6=1,$3,GREATEST(ttl_ms,$3)),version=version+1"
+
+/* `name` must be a key of its own. */
+#define KEYED(suffix)                                                          \
+    "SELECT COUNT(*) FROM (SELECT MIN(column_name) c,MIN(non_unique) u FROM "  \
+    "information_schema.statistics WHERE table_schema=IF(LOCATE('.',@C),"      \
+    "SUBSTRING_INDEX(@C,'.',1),DATABASE()) AND table_name="                    \
+    "CONCAT(SUBSTRING_INDEX(@C,'.',-1),'" suffix "') GROUP BY index_name "     \
+    "HAVING COUNT(*)=1) k WHERE c='name' AND u=0"
 
 #define LET_GO(sets)                                                           \
     "UPDATE @T SET token=NULL,owner=NULL,note=NULL," sets                      \
@@ -81,10 +101,9 @@ const char *const my_lease_texts[SQL_STMTS] = {
         "acquired_at=IF(" LEASE_FREE "," NOW ",acquired_at),", LEASE_FREE,
         "expires_at=IF(token=$2,GREATEST(COALESCE(expires_at," END ")," END
         "),expires_at)"),
-    [SQL_RENEW] =
-        RENEW "expires_at=IF($6=1 OR expires_at>" NOW
-              "+INTERVAL ttl_ms*1000 MICROSECOND," END
-              ",GREATEST(expires_at," END ")) WHERE name=$1 AND token=$2",
+    [SQL_RENEW] = LEASE_RENEW RENEW_ONE,
+    [SQL_RENEW_MANY] = LEASE_RENEW RENEW_MANY,
+    [SQL_VERIFY] = KEYED(""),
     [SQL_RELEASE] = LET_GO("expires_at=NULL"),
     [SQL_BREAK] = BREAK("@T") " AND expires_at>" NOW,
     [SQL_LOOK] = LEASE_LOOK "name=$1",
@@ -96,7 +115,9 @@ const char *const my_version_texts[SQL_STMTS] = {
                    "version BIGINT NOT NULL" TABLE,
     [SQL_ACQUIRE] = ACQUIRE("version", "1", "", VERSION_FREE,
                             "version=IF(token=$2,version+1,version)"),
-    [SQL_RENEW] = RENEW "version=version+1 WHERE name=$1 AND token=$2",
+    [SQL_RENEW] = VERSION_RENEW RENEW_ONE,
+    [SQL_RENEW_MANY] = VERSION_RENEW RENEW_MANY,
+    [SQL_VERIFY] = KEYED(""),
     [SQL_RELEASE] = LET_GO("version=version+1"),
     [SQL_BREAK] = BREAK("@T"),
     [SQL_LOOK] = VERSION_LOOK "name=$1",
@@ -104,11 +125,13 @@ const char *const my_version_texts[SQL_STMTS] = {
 };
 
 /* Whether the session that signed is still there is seen in the list of those
- * of the same user, which needs no right. */
+ * of the same user, which needs no right.  @T is named so that it is missed at
+ * once if it is not there. */
 #define ROW_LOOK                                                               \
     "SELECT IF(EXISTS(SELECT 1 FROM information_schema.processlist p WHERE "   \
     "p.id=f.session),token,NULL),fence,NULL,TIMESTAMPDIFF(MICROSECOND,"        \
-    "acquired_at," NOW ") DIV 1000,owner,note,session,ttl_ms,0,name "          \
+    "acquired_at," NOW ") DIV 1000,owner,note,session,ttl_ms,"                 \
+    "(SELECT 0 FROM @T LIMIT 0),name "                                         \
     "FROM @F f WHERE "
 
 const char *const my_row_texts[SQL_STMTS] = {
@@ -118,8 +141,12 @@ const char *const my_row_texts[SQL_STMTS] = {
     [SQL_CREATE_FENCE] =
         "CREATE TABLE IF NOT EXISTS @F " COLUMNS
         "acquired_at DATETIME(6) NULL,session BIGINT NULL" TABLE,
-    [SQL_MAKE] = "SET STATEMENT innodb_lock_wait_timeout=0 FOR "
-                 "INSERT INTO @T (name) VALUES ($1) "
+    [SQL_LOCK] = "/*M! SET STATEMENT max_statement_time=0 FOR */ "
+                 "SELECT /*+ SET_VAR(innodb_lock_wait_timeout=60) */ row_lock "
+                 "FROM @T WHERE name=$1 FOR UPDATE",
+    [SQL_MAKE] = "/*M! SET STATEMENT innodb_lock_wait_timeout=0 FOR */ "
+                 "INSERT /*+ SET_VAR(innodb_lock_wait_timeout=1) */ "
+                 "INTO @T (name) VALUES ($1) "
                  "ON DUPLICATE KEY UPDATE row_lock=row_lock",
     [SQL_SIGN] =
         "INSERT INTO @F (name,token,fence,ttl_ms,owner,note,acquired_at,"
@@ -131,6 +158,8 @@ const char *const my_row_texts[SQL_STMTS] = {
     [SQL_LOOK] = ROW_LOOK "name=$1",
     [SQL_LIST] = ROW_LOOK LISTED,
     [SQL_END] = "KILL QUERY $7",
-    [SQL_RENEW] = "SELECT 1 FROM @F WHERE name=$1 AND token=$2",
+    [SQL_RENEW] = "SELECT 1 FROM @F" RENEW_ONE,
+    [SQL_RENEW_MANY] = "SELECT 1 FROM @F" RENEW_MANY,
+    [SQL_VERIFY] = "SELECT (" KEYED("") ")>0 AND (" KEYED("_fence") ")>0",
     [SQL_BREAK] = BREAK("@F"),
 };

@@ -53,8 +53,7 @@ const char *pg_line(char *buf, size_t size, const char *message)
     return buf;
 }
 
-static hf_status pg_cut(struct pg_session *ps, const char *why,
-                        struct hf_error *err)
+hf_status pg_cut(struct pg_session *ps, const char *why, struct hf_error *err)
 {
     char line[160];
 
@@ -103,8 +102,8 @@ static const struct {
 
 /* Anything else, such as 57014 (statement timeout), 53 (no room) or 25006
  * (read only by now), is the service's "not now". */
-static hf_status pg_error(struct pg_session *ps, const PGresult *result,
-                          struct hf_error *err)
+hf_status pg_error(struct pg_session *ps, const PGresult *result,
+                   struct hf_error *err)
 {
     const char *state = PQresultErrorField(result, PG_DIAG_SQLSTATE);
     const char *text = PQresultErrorField(result, PG_DIAG_MESSAGE_PRIMARY);
@@ -135,8 +134,8 @@ static hf_status pg_error(struct pg_session *ps, const PGresult *result,
 /* ---- statements -------------------------------------------------------- */
 
 /* Wait for one result; NULL in *ret when there are no more. */
-static hf_status pg_next(struct pg_session *ps, PGresult **ret,
-                         int64_t deadline, struct hf_error *err)
+hf_status pg_next(struct pg_session *ps, PGresult **ret, int64_t deadline,
+                  struct hf_error *err)
 {
     int more = PQflush(ps->pg);
 
@@ -204,13 +203,33 @@ static hf_status pg_prepare(struct pg_session *ps, enum sql_stmt stmt,
     return st;
 }
 
+/* "name:token:fence,..." with the names in hex. */
+static const char *pg_list(const struct sql_call *call)
+{
+    char *at = call->room;
+    size_t i;
+
+    for (i = 0; i < call->count; i++) {
+        const struct hfi_renewal *item = call->items[i];
+
+        at = sql_hex(at, item->claim->key);
+        at += snprintf(at, SQL_MANY_FRAME, ":%s:%llu,", item->claim->token,
+                       (unsigned long long)item->grant->fence);
+    }
+    at[-1] = '\0';
+    return call->room;
+}
+
 static bool pg_send(struct pg_session *ps, const char *name,
                     const struct sql_call *call)
 {
     static const int formats[] = {1, 1, 0, 1, 1, 0, 0};
     char ttl[24], queue[2] = {call->queue ? '1' : '0'}, number[24];
-    const char *const values[] = {call->key,  call->token, ttl,   call->owner,
-                                  call->note, queue,       number};
+    const char *const values[] = {
+        call->key,  call->room ? pg_list(call) : call->token,
+        ttl,        call->owner,
+        call->note, queue,
+        number};
     int lengths[7], i;
 
     snprintf(ttl, sizeof(ttl), "%lld", (long long)call->ttl_ms);

@@ -61,7 +61,17 @@ hf_status pg_exec(struct pg_session *, const char *text, PGresult **ret,
 
 /* Wait until the socket can be read (or written); false: too late. */
 bool pg_poll(PGconn *, short events, int64_t deadline);
+
+/* The session was cut (`why` NULL: as libpq says); nothing could be sent; the
+ * server said no. */
+hf_status pg_cut(struct pg_session *, const char *why, struct hf_error *);
 hf_status pg_unsent(struct pg_session *, struct hf_error *);
+hf_status pg_error(struct pg_session *, const PGresult *, struct hf_error *);
+
+/* Wait for the next result, NULL after the last; or for all of them, and keep
+ * the last. */
+hf_status pg_next(struct pg_session *, PGresult **ret, int64_t deadline,
+                  struct hf_error *);
 hf_status pg_results(struct pg_session *, PGresult **ret, int64_t deadline,
                      struct hf_error *);
 const char *pg_line(char *buf, size_t size, const char *message);

@@ -118,7 +118,8 @@ static hf_status pg_refused(PGconn *pg, struct hf_error *err)
     static const char *const denied[] = {
         "authentication failed", "no pg_hba.conf entry", "does not exist",
         "permission denied",     "not permitted to",     "no password supplied",
-        "certificate verify",    "server certificate",   "root certificate"};
+        "certificate verify",    "server certificate",   "root certificate",
+        "client certificate"};
     const char *why = PQerrorMessage(pg);
     hf_status st = PQconnectionNeedsPassword(pg) ? HF_DENIED : HF_UNAVAILABLE;
     char line[160];
@@ -227,10 +228,13 @@ static hf_status pg_judge(struct pg_session *ps, int64_t deadline,
     return st;
 }
 
+/* Every statement finds its rows by the key, so no other plan is ever better,
+ * whatever the statistics of a table that was empty a moment ago say; and rows
+ * are locked in the order in which they are named. */
 hf_status pg_settle(struct pg_session *ps, bool first, int64_t deadline,
                     struct hf_error *err)
 {
-    char text[512];
+    char text[768];
     hf_status st = first ? pg_judge(ps, deadline, err) : HF_OK;
 
     if (st)
@@ -241,6 +245,8 @@ hf_status pg_settle(struct pg_session *ps, bool first, int64_t deadline,
              "SET TimeZone='UTC';SET jit=off;"
              "SET plan_cache_mode=force_generic_plan;"
              "SET idle_in_transaction_session_timeout=0;"
+             "SET enable_seqscan=off;SET enable_bitmapscan=off;"
+             "SET enable_hashjoin=off;SET enable_mergejoin=off;"
              "SELECT set_config('synchronous_commit','on',false) WHERE "
              "current_setting('synchronous_commit') IN ('off','local')",
              (long long)ps->base.conn->timeout_ms);

@@ -7,6 +7,15 @@
  * statement, and a heartbeat is a statement that sets it anew.  While a
  * statement waits in the queue, client_connection_check_interval lets the
  * server find out that its client is gone.
+ *
+ * THE QUEUE  When a row lock is given up, those who wait for it are woken in
+ *   their order, but a newcomer may lock the row before the one who was woken
+ *   has got there.  A heavyweight lock is passed on by who lets go of it, and
+ *   nobody can get in between.  So every transaction takes an advisory lock
+ *   before the row, and keeps both: the advisory lock is where they queue, the
+ *   row is what they lock, and what excludes a person at an SQL prompt, too.
+ *   Its number is a hash of the table and the key; if two keys shared one, they
+ *   would wait for each other without need.
  */
 #include "postgres.h"
 
@@ -14,84 +23,92 @@
 
 #include "../banned.h"
 
-#define ROW_TEXT_MAX (2 * HF_KEY_MAX + 2 * SQL_TABLE_MAX + 400)
+#define ROW_TEXT_MAX (2 * HF_KEY_MAX + 2 * SQL_TABLE_MAX + 512)
 
-static void row_hex(char *ret, const char *key)
+/* FNV-1a. */
+static uint64_t row_hash(uint64_t hash, const char *text)
 {
-    static const char digits[] = "0123456789abcdef";
-
-    for (; *key; key++) {
-        *ret++ = digits[(unsigned char)*key >> 4];
-        *ret++ = digits[*key & 15];
-    }
-    *ret = '\0';
-}
-
-/* "a.b" as "a"."b"; sql_open.c has checked the name. */
-static void row_table(char *ret, size_t size, const char *table)
-{
-    const char *dot = strchr(table, '.');
-
-    if (dot)
-        snprintf(ret, size, "\"%.*s\".\"%s\"", (int)(dot - table), table,
-                 dot + 1);
-    else
-        snprintf(ret, size, "\"%s\"", table);
+    do
+        hash = (hash ^ (unsigned char)*text) * UINT64_C(0x100000001b3);
+    while (*text++);
+    return hash;
 }
 
 hf_status pg_row_send(struct sql_session *session, const char *key, bool wait,
                       int64_t ttl_ms, struct hf_error *err)
 {
     struct pg_session *ps = (struct pg_session *)session;
-    char text[ROW_TEXT_MAX], hex[2 * HF_KEY_MAX + 1], table[SQL_TABLE_MAX + 8];
+    char text[ROW_TEXT_MAX], hex[2 * HF_KEY_MAX + 1];
+    uint64_t number =
+        row_hash(UINT64_C(0xcbf29ce484222325), session->conn->table);
 
     session->why = SQL_WHY_OTHER;
-    row_hex(hex, key);
-    row_table(table, sizeof(table), session->conn->table);
+    *sql_hex(hex, key) = '\0';
     snprintf(text, sizeof(text),
              "ROLLBACK;BEGIN;SET LOCAL statement_timeout=%lld;"
              "SET LOCAL client_connection_check_interval=%d;"
              "SET LOCAL idle_in_transaction_session_timeout=%lld;"
-             "SELECT row_lock FROM %s WHERE name='\\x%s'::bytea FOR UPDATE%s",
+             "SELECT pg_%sadvisory_xact_lock(%lld);%s'\\x%s'::bytea "
+             "FOR UPDATE%s",
              wait ? 0LL : (long long)session->conn->timeout_ms, wait ? 1000 : 0,
-             (long long)ttl_ms, table, hex, wait ? "" : " NOWAIT");
+             (long long)ttl_ms, wait ? "" : "try_",
+             (long long)row_hash(number, key), session->conn->texts[SQL_LOCK],
+             hex, wait ? "" : " NOWAIT");
     return PQsendQuery(ps->pg, text) ? HF_OK : pg_unsent(ps, err);
 }
 
-/* With deadline 0 take only what has come; results that have not are left. */
+/* What one of the results means; *last: it is the one that tells. */
+static hf_status row_result(struct pg_session *ps, const PGresult *result,
+                            bool *found, bool *last, struct hf_error *err)
+{
+    ExecStatusType status = PQresultStatus(result);
+
+    *last = status != PGRES_COMMAND_OK;
+    if (status != PGRES_COMMAND_OK && status != PGRES_TUPLES_OK)
+        return pg_error(ps, result, err);
+    if (status == PGRES_TUPLES_OK && !strcmp(PQfname(result, 0), "row_lock"))
+        *found = PQntuples(result) == 1;
+    else
+        *last = false;
+    if (status == PGRES_COMMAND_OK || *last ||
+        strcmp(PQgetvalue(result, 0, 0), "f") != 0)
+        return HF_OK;
+    ps->base.why = SQL_WHY_BLOCKED; /* pg_try_advisory_xact_lock() */
+    return hfi_fail(err, HF_UNAVAILABLE, "others have it or wait for it");
+}
+
+/* With deadline 0 take only what has come, until the result that tells; what
+ * follows that is on its way. */
 hf_status pg_row_done(struct sql_session *session, bool *found,
                       int64_t deadline, struct hf_error *err)
 {
     struct pg_session *ps = (struct pg_session *)session;
+    enum sql_why why = SQL_WHY_OTHER;
     PGresult *result = NULL;
-    hf_status st;
+    hf_status st = HF_OK, one = HF_OK;
+    bool last;
 
-    session->why = SQL_WHY_OTHER;
-    if (!deadline) {
-        if (PQflush(ps->pg) < 0 || !PQconsumeInput(ps->pg)) {
-            session->broken = true;
-            return hfi_fail(err, HF_UNAVAILABLE, "the session was ended");
-        }
-        while (!PQisBusy(ps->pg)) {
-            result = PQgetResult(ps->pg);
-            if (!result)
-                return hfi_fail(err, HF_UNAVAILABLE, "the session was ended");
-            if (PQresultStatus(result) != PGRES_COMMAND_OK)
-                break;
-            PQclear(result);
-            result = NULL;
-        }
-        if (!result)
+    session->why = why;
+    for (;;) {
+        if (!deadline && (PQflush(ps->pg) < 0 || !PQconsumeInput(ps->pg)))
+            return pg_cut(ps, NULL, err);
+        if (!deadline && PQisBusy(ps->pg))
             return HF_BUSY;
-        *found =
-            PQresultStatus(result) == PGRES_TUPLES_OK && PQntuples(result) == 1;
+        one = pg_next(ps, &result, deadline, st ? NULL : err);
+        if (one || !result)
+            break;
+        one = row_result(ps, result, found, &last, st ? NULL : err);
         PQclear(result);
-        return pg_results(ps, NULL, hfi_now() + session->conn->timeout_ms, err);
+        if (last && !deadline)
+            deadline = hfi_now() + session->conn->timeout_ms;
+        if (one && !st) {
+            st = one;
+            why = session->why;
+        }
     }
-    st = pg_results(ps, &result, deadline, err);
-    *found = !st && PQntuples(result) == 1;
-    PQclear(result);
-    return st;
+    if (st)
+        session->why = why;
+    return st ? st : one;
 }
 
 hf_status pg_row_beat(struct sql_session *session, int64_t ttl_ms,

@@ -64,6 +64,31 @@
  * than any lease of this row is that of a clock which has been put back. */
 #define RENEW_TTL "ttl_ms=CASE WHEN $6=1 THEN $3 ELSE greatest(ttl_ms,$3) END"
 
+#define RENEW_ONE " WHERE name=$1 AND token=$2 AND fence=$7"
+
+/* $2 is "name:token:fence,..." with the names in hex, in the order in which
+ * the rows are to be locked; postgres_open.c sees to it that no plan changes
+ * that. */
+#define LISTED_MANY                                                            \
+    "(SELECT decode(split_part(x,':',1),'hex') n,split_part(x,':',2) t,"       \
+    "split_part(x,':',3)::int8 f FROM unnest(string_to_array($2,',')) x) k "   \
+    "WHERE l.name=k.n AND l.token=k.t AND l.fence=k.f"
+
+#define LEASE_RENEW                                                            \
+    "UPDATE @T l SET " RENEW_TTL ",expires_at=CASE WHEN $6=1 OR "              \
+    "expires_at>clock_timestamp()+ttl_ms*interval '1 ms' THEN " LEASE_END      \
+    " ELSE greatest(expires_at," LEASE_END ") END"
+#define VERSION_RENEW "UPDATE @T l SET " RENEW_TTL ",version=version+1"
+
+/* `name` must be a key of its own: otherwise ON CONFLICT fails, or inserts a
+ * second row of the same name. */
+#define KEYED(table)                                                           \
+    "EXISTS(SELECT 1 FROM pg_index i JOIN pg_attribute a ON "                  \
+    "a.attrelid=i.indrelid AND a.attnum=i.indkey[0] WHERE "                    \
+    "i.indrelid='" table "'::regclass AND i.indisunique AND i.indimmediate "   \
+    "AND i.indisvalid AND i.indpred IS NULL AND i.indnkeyatts=1 AND "          \
+    "a.attname='name')"
+
 /* See sql.c (6). */
 #define BREAK                                                                  \
     "UPDATE @T SET token='!'||token WHERE name=$1 AND fence=$7 AND "           \
@@ -83,10 +108,9 @@ const char *const pg_lease_texts[SQL_STMTS] = {
         "THEN greatest(l.expires_at," LEASE_END ") ELSE " LEASE_END " END",
         "expires_at>clock_timestamp()", "l.expires_at<=clock_timestamp()",
         MS("expires_at-clock_timestamp()") "+1", "0"),
-    [SQL_RENEW] = "UPDATE @T SET " RENEW_TTL ",expires_at=CASE WHEN $6=1 OR "
-                  "expires_at>clock_timestamp()+ttl_ms*interval '1 ms' "
-                  "THEN " LEASE_END " ELSE greatest(expires_at," LEASE_END
-                  ") END WHERE name=$1 AND token=$2",
+    [SQL_RENEW] = LEASE_RENEW RENEW_ONE,
+    [SQL_RENEW_MANY] = LEASE_RENEW " FROM " LISTED_MANY,
+    [SQL_VERIFY] = "SELECT " KEYED("@T") "::int::int8",
     [SQL_RELEASE] = LET_GO("expires_at=NULL", "token=$2"),
     [SQL_BREAK] = BREAK "expires_at>clock_timestamp()",
     [SQL_LOOK] = LEASE_LOOK "name=$1",
@@ -101,8 +125,9 @@ const char *const pg_version_texts[SQL_STMTS] = {
                    "note bytea) WITH (fillfactor=50)",
     [SQL_ACQUIRE] = ACQUIRE("version", "1", "version=l.version+1",
                             "version<>$7", "l.version=$7", "0", "version"),
-    [SQL_RENEW] = "UPDATE @T SET " RENEW_TTL ",version=version+1 "
-                  "WHERE name=$1 AND token=$2",
+    [SQL_RENEW] = VERSION_RENEW RENEW_ONE,
+    [SQL_RENEW_MANY] = VERSION_RENEW " FROM " LISTED_MANY,
+    [SQL_VERIFY] = "SELECT " KEYED("@T") "::int::int8",
     [SQL_RELEASE] = LET_GO("version=version+1", "token=$2"),
     [SQL_BREAK] = BREAK "true",
     [SQL_LOOK] = VERSION_LOOK "name=$1",
@@ -111,13 +136,19 @@ const char *const pg_version_texts[SQL_STMTS] = {
 
 /* Who locks a row is told by its xmax, and that he is still there by the lock
  * that every transaction has on its own number. */
-#define ROW_LOOK                                                               \
+#define ROW_LOOK(waiters)                                                      \
     "SELECT CASE WHEN EXISTS (SELECT 1 FROM @T t, pg_locks k WHERE "           \
     "t.name=f.name AND k.locktype='transactionid' AND k.granted AND "          \
     "k.transactionid=t.xmax AND k.pid=f.session) THEN token END,fence,"        \
-    "NULL::int8," MS(                                                          \
-        "clock_timestamp()-acquired_at") ",owner,note,session,"                \
-                                         "ttl_ms,0::int8,name FROM @F f WHERE "
+    "NULL::int8," MS("clock_timestamp()-acquired_at") ",owner,note,session,"   \
+                                                      "ttl_ms," waiters        \
+                                                      ",name FROM @F f WHERE "
+
+/* The queue is that of an advisory lock; see postgres_row.c. */
+#define ROW_WAITERS                                                            \
+    "(SELECT count(*) FROM pg_locks k JOIN pg_locks w USING "                  \
+    "(locktype,database,classid,objid,objsubid) WHERE k.pid=f.session AND "    \
+    "k.locktype='advisory' AND k.granted AND NOT w.granted)"
 
 const char *const pg_row_texts[SQL_STMTS] = {
     [SQL_CREATE] = "CREATE TABLE IF NOT EXISTS @T (name bytea PRIMARY KEY, "
@@ -126,6 +157,7 @@ const char *const pg_row_texts[SQL_STMTS] = {
         "CREATE TABLE IF NOT EXISTS @F (name bytea PRIMARY KEY, token text, "
         "fence bigint NOT NULL, acquired_at timestamptz, ttl_ms bigint, "
         "session bigint, owner bytea, note bytea) WITH (fillfactor=50)",
+    [SQL_LOCK] = "SELECT row_lock FROM @T WHERE name=",
     [SQL_MAKE] = "INSERT INTO @T (name,row_lock) VALUES ($1,true) "
                  "ON CONFLICT DO NOTHING",
     [SQL_SIGN] =
@@ -139,10 +171,14 @@ const char *const pg_row_texts[SQL_STMTS] = {
         "note=$5 RETURNING l.fence",
     [SQL_UNSIGN] = "UPDATE @F SET token=NULL,owner=NULL,note=NULL "
                    "WHERE name=$1 AND token=$2",
-    [SQL_LOOK] = ROW_LOOK "name=$1",
-    [SQL_LIST] = ROW_LOOK LISTED,
+    [SQL_LOOK] = ROW_LOOK(ROW_WAITERS) "name=$1",
+    [SQL_LIST] = ROW_LOOK("NULL::int8") LISTED,
     [SQL_END] = "SELECT pg_terminate_backend($7::int,1000)::int",
-    [SQL_RENEW] = "SELECT 1 FROM @F WHERE name=$1 AND token=$2",
+    [SQL_STANDS] = "SELECT count(*) FROM pg_locks WHERE pid=$7 AND "
+                   "locktype='advisory'",
+    [SQL_RENEW] = "SELECT 1 FROM @F" RENEW_ONE,
+    [SQL_RENEW_MANY] = "SELECT 1 FROM @F l," LISTED_MANY,
+    [SQL_VERIFY] = "SELECT (" KEYED("@T") " AND " KEYED("@F") ")::int::int8",
     [SQL_BREAK] = "UPDATE @F SET token='!'||token WHERE name=$1 AND fence=$7 "
                   "AND token NOT LIKE '!%'",
 };

@@ -5,7 +5,7 @@
  * ON THE WIRE  One row for each key that was ever locked, and one statement
  *   for each step, outside any transaction of the caller:
  *   acquire   insert the row, or change it if it is free, lapsed, or ours
- *   renew     change it if it has our token
+ *   renew     change it if it has our token; sql_renew.c
  *   release   take the token out, if it is ours; the row and its fence stay
  *
  * INVARIANTS
@@ -95,7 +95,9 @@ static void seen_fill(const struct sql_conn *conn, const struct sql_cell *cells,
     ret->broken = ret->held && ret->token[0] == '!';
     info->held = ret->held && !ret->broken;
     info->holders = info->held;
-    info->waiters = -1;
+    info->waiters = conn->strategy == SQL_ROW && cells[SQL_LOOK_WANTED].data
+                        ? (int32_t)cells[SQL_LOOK_WANTED].num
+                        : -1;
     info->left_ms = info->since_ms = -1;
     if (!info->held)
         return;
@@ -143,6 +145,17 @@ hf_status sql_is_wanted(struct sql_conn *conn, const char *key, bool *ret,
     return st;
 }
 
+hf_status sql_fence_of(struct sql_conn *conn, const char *key, bool *there,
+                       uint64_t *ret, int64_t deadline)
+{
+    struct sql_seen seen;
+    hf_status st = sql_look(conn, key, &seen, deadline, NULL);
+
+    *there = !st && seen.there;
+    *ret = seen.info.fence;
+    return st;
+}
+
 /* ---- taking over what stands still ------------------------------------- */
 
 /* How long a version must have stood still.  sql.c (4) */
@@ -170,6 +183,7 @@ static int64_t note_watch(struct sql_note *note, int64_t version,
 /* One try, as the statement or a look tells it. */
 struct sql_tried {
     int64_t fence, left_ms, version, ttl_ms;
+    int64_t mine; /* the fence, if a look has found our own token */
     bool again;
 };
 
@@ -215,8 +229,11 @@ static hf_status try_look(struct sql_conn *conn, const struct sql_call *call,
         if (!st)
             st = sql_look(conn, call->key, &seen, deadline, err);
     }
+    ret->mine = seen.held && !strcmp(seen.token, call->token)
+                    ? (int64_t)seen.info.fence
+                    : 0;
     ret->again =
-        !seen.held || !strcmp(seen.token, call->token) ||
+        !seen.held || ret->mine ||
         (conn->strategy == SQL_VERSION && seen.version == call->number);
     ret->left_ms = seen.left_ms;
     ret->version = seen.version;
@@ -243,7 +260,12 @@ static hf_status try_by_look(struct sql_conn *conn, const struct sql_call *call,
     if (st || answer.id)
         return st;
     note->busy = true;
-    return call->queue ? try_look(conn, call, ret, deadline, err) : HF_OK;
+    if (!call->queue && !conn->driver->mute)
+        return HF_OK;
+    st = try_look(conn, call, ret, deadline, err);
+    if (!st && ret->mine)
+        ret->fence = ret->mine; /* It was, and the answer did not say so. */
+    return st;
 }
 
 static void try_busy(struct sql_conn *conn, struct sql_note *note,
@@ -316,67 +338,17 @@ hf_status sql_try_acquire(struct hfi_conn *base, const struct hfi_claim *claim,
     return HF_BUSY;
 }
 
-/* ---- keeping and letting go -------------------------------------------- */
+/* ---- letting go -------------------------------------------------------- */
 
-/* Let go of a token that was spoiled; true if there was one.  sql.c (6) */
-static bool sql_let_go(struct sql_conn *conn, const struct hfi_claim *claim,
-                       int64_t deadline)
+void sql_let_go(struct sql_conn *conn, const struct hfi_claim *claim,
+                int64_t deadline)
 {
     char spoiled[HFI_TOKEN_LEN + 2];
     struct sql_call call = {.key = claim->key, .token = spoiled};
     struct sql_answer answer = {0};
 
     snprintf(spoiled, sizeof(spoiled), "!%s", claim->token);
-    return !sql_run(conn, SQL_RELEASE, &call, &answer, deadline, NULL) &&
-           (answer.affected || answer.rows);
-}
-
-/* Our token is not there any more: who took it out? */
-static hf_loss renew_reason(struct sql_conn *conn,
-                            const struct hfi_renewal *item, int64_t deadline)
-{
-    struct sql_seen seen;
-
-    if (sql_look(conn, item->claim->key, &seen, deadline, NULL) || !seen.there)
-        return HF_LOSS_DELETED;
-    if (seen.info.fence != item->grant->fence)
-        return HF_LOSS_STOLEN;
-    return HF_LOSS_BROKEN;
-}
-
-static void renew_one(struct sql_conn *conn, struct hfi_renewal *item,
-                      int64_t deadline, struct hf_error *err)
-{
-    struct sql_call call = {.key = item->claim->key,
-                            .token = item->claim->token,
-                            .ttl_ms = item->ttl_ms,
-                            .queue = item->ttl_ms < item->claim->ttl_ms};
-    struct sql_answer answer = {0};
-
-    item->st = sql_run(conn, SQL_RENEW, &call, &answer, deadline, err);
-    if (item->st || answer.affected)
-        return;
-    item->st = HF_LOST;
-    item->reason = renew_reason(conn, item, deadline);
-    if (item->reason == HF_LOSS_BROKEN) { /* The holder first, then others. */
-        hfi_gone(&conn->base, item->claim->key, item->claim->token,
-                 HF_LOSS_BROKEN);
-        sql_let_go(conn, item->claim, deadline);
-    }
-}
-
-void sql_renew(struct hfi_conn *base, struct hfi_renewal *items, size_t n,
-               int64_t deadline, struct hf_error *err)
-{
-    struct sql_conn *conn = (struct sql_conn *)base;
-    size_t i;
-
-    if (conn->strategy == SQL_ROW) {
-        sql_row_renew(conn, items, n, deadline, err);
-        return;
-    }
-    for (i = 0; i < n; i++)
-        renew_one(conn, &items[i], deadline, err);
+    sql_run(conn, SQL_RELEASE, &call, &answer, deadline, NULL);
 }
 
 hf_status sql_release(struct hfi_conn *base, const struct hfi_claim *claim,
@@ -432,9 +404,9 @@ hf_status sql_inspect(struct hfi_conn *base, const char *key,
     if (st)
         return st;
     seen.info.size = ret->size;
+    ret->waiters = -1;
     if (seen.there)
         *ret = seen.info;
-    ret->waiters = -1;
     return HF_OK;
 }
 
@@ -461,8 +433,10 @@ static void list_row(struct sql_answer *answer, const struct sql_cell *cells,
     if (n != SQL_LOOK_COLUMNS || cells[SQL_LOOK_NAME].len > HF_KEY_MAX)
         return;
     seen_fill(listing->conn, cells, &seen);
-    item = seen.held ? hfi_alloc(sizeof(*item)) : NULL;
-    listing->nomem = listing->nomem || (seen.held && !item);
+    if (!seen.info.held) /* It has been broken. */
+        return;
+    item = hfi_alloc(sizeof(*item));
+    listing->nomem = listing->nomem || !item;
     if (!item)
         return;
     item->info = seen.info;

@@ -3,6 +3,7 @@
  * sql.h - what the three SQL services share.
  *
  *   sql.c        strategies lease and version: the operations
+ *   sql_renew.c  renewing, many at once
  *   sql_pool.c   sessions: a small pool, what is retried, making the table
  *   sql_open.c   the URL, the statements, opening and closing
  *   sql_row.c    strategy row: a lock held by an open transaction
@@ -32,16 +33,20 @@ enum sql_stmt {
     SQL_CREATE,       /* the table, if it is not there; run without call */
     SQL_CREATE_FENCE, /* @F; run without call */
     SQL_ACQUIRE,      /* columns enum sql_try, or the fence as answer->id */
-    SQL_RENEW,        /* changes one row if the token holds */
+    SQL_RENEW,        /* changes one row if token and fence hold */
+    SQL_RENEW_MANY,   /* the same for call->items, as many rows as hold */
     SQL_RELEASE,      /* changes or returns one row if the token holds */
     SQL_BREAK,        /* puts a '!' before the token if the fence holds */
     SQL_LOOK,         /* columns enum sql_look */
     SQL_LIST,         /* columns enum sql_look, all that are held */
     SQL_WANT,         /* marks the row: somebody waits */
+    SQL_LOCK,         /* row: for row_send() */
     SQL_MAKE,         /* row: the row to be locked, and its fence */
     SQL_SIGN,         /* row: the next fence, as column 0 or answer->id */
     SQL_UNSIGN,       /* row: the token holds no longer */
     SQL_END,          /* row: end the session `number` and wait for that */
+    SQL_STANDS,       /* row: 1 once the session `number` is in the queue */
+    SQL_VERIFY,       /* a number above 0 if `name` is a key of its own */
     SQL_STMTS
 };
 
@@ -52,7 +57,16 @@ struct sql_call {
     int64_t ttl_ms;
     bool queue;     /* shall wait; with SQL_RENEW: may shorten the lease */
     int64_t number; /* a version, a fence, a session */
+
+    /* Of SQL_RENEW_MANY: the grants, in the order of their keys; their lists
+     * fit into SQL_MANY_TEXT bytes, and there is room for a statement too. */
+    struct hfi_renewal *const *items;
+    size_t count;
+    char *room;
 };
+
+#define SQL_MANY_TEXT  (64 * 1024)
+#define SQL_MANY_FRAME 4096
 
 struct sql_cell {
     const char *data; /* NULL is NULL */
@@ -122,6 +136,7 @@ struct sql_driver {
     const char *refusal;                      /* why there is no row */
     unsigned sessions;                        /* of the pool; 0: 8 */
     bool by_look; /* SQL_ACQUIRE says only whether it was granted */
+    bool mute;    /* and may forget even that: look when it says no */
 
     /* Settings included; checks of the service too where `first`. */
     hf_status (*connect)(struct sql_conn *, bool first,
@@ -134,9 +149,6 @@ struct sql_driver {
     hf_status (*run)(struct sql_session *, enum sql_stmt,
                      const struct sql_call *, struct sql_answer *,
                      int64_t deadline, struct hf_error *);
-
-    /* Optional: what can only be seen once the table is there. */
-    hf_status (*verify)(struct sql_conn *, int64_t deadline, struct hf_error *);
 
     /* For strategy row, in a session that nobody else uses; see sql_row.c.
      * Send a transaction that locks the row of `key`, and waits for it or
@@ -204,6 +216,9 @@ hf_status sql_take(struct sql_conn *, struct sql_session **ret,
 void sql_give_back(struct sql_session *);
 
 void sql_pool_close(struct sql_conn *);
+/* Write the text in hex digits; its end is returned, without a NUL. */
+char *sql_hex(char *at, const char *text);
+
 hf_status sql_create(struct sql_session *, int64_t deadline, struct hf_error *);
 
 /* ---- sql.c ------------------------------------------------------------- */
@@ -211,8 +226,6 @@ hf_status sql_create(struct sql_session *, int64_t deadline, struct hf_error *);
 hf_status sql_try_acquire(struct hfi_conn *, const struct hfi_claim *,
                           struct hfi_grant *, struct hfi_busy *,
                           int64_t deadline, struct hf_error *);
-void sql_renew(struct hfi_conn *, struct hfi_renewal *, size_t n,
-               int64_t deadline, struct hf_error *);
 hf_status sql_release(struct hfi_conn *, const struct hfi_claim *,
                       struct hfi_grant *, int64_t deadline, struct hf_error *);
 hf_status sql_attach(struct hfi_conn *, const struct hfi_claim *,
@@ -228,5 +241,21 @@ hf_status sql_break(struct hfi_conn *, const char *key, uint64_t fence,
 /* Does somebody wait for the key? */
 hf_status sql_is_wanted(struct sql_conn *, const char *key, bool *ret,
                         int64_t deadline, struct hf_error *);
+
+/* Is there a row of the key, and what is its fence? */
+hf_status sql_fence_of(struct sql_conn *, const char *key, bool *there,
+                       uint64_t *ret, int64_t deadline);
+
+/* Let go of a token that was spoiled.  sql.c (6) */
+void sql_let_go(struct sql_conn *, const struct hfi_claim *, int64_t deadline);
+
+/* ---- sql_renew.c ------------------------------------------------------- */
+
+void sql_renew(struct hfi_conn *, struct hfi_renewal *, size_t n,
+               int64_t deadline, struct hf_error *);
+
+/* In the order of kind and key; writes `st` and `reason` of each. */
+void sql_renew_all(struct sql_conn *, struct hfi_renewal *const *, size_t n,
+                   int64_t deadline, struct hf_error *);
 
 #endif

@@ -22,6 +22,17 @@
 #define OPEN_SESSIONS    8
 #define OPEN_SESSION_MAX 1000
 
+char *sql_hex(char *at, const char *text)
+{
+    static const char digits[] = "0123456789abcdef";
+
+    for (; *text; text++) {
+        *at++ = digits[(unsigned char)*text >> 4];
+        *at++ = digits[*text & 15];
+    }
+    return at;
+}
+
 static bool open_part_ok(const char *text, size_t len)
 {
     size_t i;
@@ -166,6 +177,31 @@ static hf_status open_look(struct sql_conn *conn, int64_t deadline,
     return sql_run(conn, SQL_LOOK, &call, &answer, deadline, err);
 }
 
+static void verify_row(struct sql_answer *answer, const struct sql_cell *cells,
+                       int n)
+{
+    if (n && cells[0].num > 0)
+        answer->id = 1;
+}
+
+/* Without a key two rows of one name could be, and InnoDB would lock every row
+ * that it looks at. */
+static hf_status open_verify(struct sql_conn *conn, int64_t deadline,
+                             struct hf_error *err)
+{
+    struct sql_call call = {.key = "holdfast"};
+    struct sql_answer answer = {.row = verify_row};
+    hf_status st = sql_run(conn, SQL_VERIFY, &call, &answer, deadline, err);
+
+    if (st || answer.id)
+        return st;
+    return hfi_fail(err, HF_PROTOCOL,
+                    "%s: the lock table has no unique index on its column "
+                    "\"name\" alone: its rows could be doubled, and not be "
+                    "locked one by one",
+                    conn->base.endpoint);
+}
+
 hf_status sql_open(struct sql_conn *conn, const struct hfi_url *url,
                    const struct sql_driver *driver, int64_t deadline,
                    struct hf_error *err)
@@ -188,8 +224,8 @@ hf_status sql_open(struct sql_conn *conn, const struct hfi_url *url,
                              err);
     if (!st)
         st = open_look(conn, deadline, err);
-    if (!st && driver->verify)
-        st = driver->verify(conn, deadline, err);
+    if (!st)
+        st = open_verify(conn, deadline, err);
     if (!st && conn->strategy == SQL_ROW)
         st = sql_row_open(conn, err);
     return st;

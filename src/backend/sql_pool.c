@@ -216,7 +216,8 @@ hf_status sql_run(struct sql_conn *conn, enum sql_stmt stmt,
         answer->rows = answer->affected = answer->id = 0;
         st = conn->driver->run(session, stmt, call, answer, deadline, err);
         why = session->why;
-        again = st && why == SQL_WHY_RETRY; /* sql_pool.c (3) */
+        /* sql_pool.c (3); none of these statements says NOWAIT. */
+        again = st && (why == SQL_WHY_RETRY || why == SQL_WHY_BLOCKED);
         if (st && why == SQL_WHY_TABLE && conn->create && !session->broken) {
             st = sql_create(session, deadline, err);
             why = session->why;

@@ -21,6 +21,10 @@
  *      spoiled, and the holder lets go when its next heartbeat finds that.
  *  (5) One thread at a time uses a session: who calls marks it `busy` under
  *      the mutex, and the keeper leaves such a one alone.
+ *  (6) Where the server can tell who stands in its queue (SQL_STANDS), a try
+ *      that will wait returns only when it stands there: what was sent in two
+ *      sessions may be read in any order.  Elsewhere nothing is said about
+ *      the order.
  *
  * SESSION  The server is told to end a transaction that it has heard nothing
  *   from for the ttl; each heartbeat starts that time anew.  So the row is
@@ -29,10 +33,10 @@
  *   network lets us.
  *
  * LIMITS  A connection for each lock held and each key waited for.  Who waits
- *   stands in the server's queue, where a holder that lingers cannot see him.  Unlike a
- *   lease, a row lock is free as soon as its session is: between the cut and
- *   our hearing of it there may be another holder, and the fence is what
- *   protects.
+ *   stands in the server's queue, where a holder that lingers cannot see him.
+ *   Unlike a lease, a row lock is free as soon as its session is: between the
+ *   cut and our hearing of it there may be another holder, and the fence is
+ *   what protects.
  */
 #include "sql_row.h"
 
@@ -79,7 +83,8 @@ hf_status sql_row_open(struct sql_conn *conn, struct hf_error *err)
     /* Waiters are woken, but nobody can tell a holder that lingers of them, so
      * this is not the whole of HF_TRAIT_NOTIFY. */
     conn->base.traits &= ~(unsigned)(HF_TRAIT_DETACH | HF_TRAIT_NOTIFY);
-
+    if (conn->texts[SQL_STANDS])
+        conn->base.traits |= HF_TRAIT_QUEUED; /* sql_row.c (6) */
     return HF_OK;
 }
 
@@ -218,8 +223,8 @@ static hf_status row_nowait(struct sql_conn *conn, struct row_lock *lock,
     return st || found ? st : row_missing(conn, err);
 }
 
-static void row_fence(struct sql_answer *answer, const struct sql_cell *cells,
-                      int n)
+static void row_number(struct sql_answer *answer, const struct sql_cell *cells,
+                       int n)
 {
     if (n > 0)
         answer->id = cells[0].num;
@@ -236,7 +241,7 @@ static hf_status row_sign(struct sql_conn *conn, const struct hfi_claim *claim,
                             .note = claim->note,
                             .ttl_ms = claim->ttl_ms,
                             .number = conn->driver->id(lock->session)};
-    struct sql_answer answer = {.row = row_fence};
+    struct sql_answer answer = {.row = row_number};
     hf_status st = sql_run(conn, SQL_SIGN, &call, &answer, deadline, err);
 
     if (!st && !answer.id)
@@ -245,6 +250,23 @@ static hf_status row_sign(struct sql_conn *conn, const struct hfi_claim *claim,
     if (!st)
         grant->fence = (uint64_t)answer.id;
     return st;
+}
+
+/* Wait until the SELECT that was sent is in the queue, or answered. */
+static void row_stand(struct sql_conn *conn, struct row_lock *lock,
+                      int64_t deadline)
+{
+    struct sql_call call = {.number = conn->driver->id(lock->session)};
+    struct pollfd pfd = {.fd = conn->driver->fd(lock->session),
+                         .events = POLLIN};
+    struct sql_answer answer = {.row = row_number};
+
+    if (!conn->texts[SQL_STANDS])
+        return;
+    do
+        if (sql_run(conn, SQL_STANDS, &call, &answer, deadline, NULL))
+            return;
+    while (!answer.id && poll(&pfd, 1, 1) == 0 && hfi_left_ms(deadline));
 }
 
 /* The first try of a claim. */
@@ -259,6 +281,8 @@ static hf_status row_first(struct sql_conn *conn, const struct hfi_claim *claim,
         st = conn->driver->row_send(lock->session, lock->key, true,
                                     claim->ttl_ms, err);
         lock->waiting = !st;
+        if (!st)
+            row_stand(conn, lock, deadline); /* sql_row.c (6) */
         return st ? st : HF_BUSY;
     }
     return st;
@@ -333,42 +357,48 @@ hf_status sql_row_try_acquire(struct sql_conn *conn,
 
 /* ---- keeping and letting go -------------------------------------------- */
 
-static void row_renew_one(struct sql_conn *conn, struct hfi_renewal *item,
-                          int64_t deadline, struct hf_error *err)
+/* The heartbeat of one lock; false if it is lost.  The session stays busy. */
+static bool row_beat(struct sql_conn *conn, struct hfi_renewal *item,
+                     int64_t deadline, struct hf_error *err)
 {
     struct row_lock *lock = row_of(item->grant);
-    struct sql_call call = {.key = item->claim->key,
-                            .token = item->claim->token};
-    struct sql_answer answer = {.rows = 1};
 
     item->st = HF_LOST;
     item->reason = HF_LOSS_SESSION;
     if (!lock)
-        return;
+        return false;
     row_busy(conn, lock);
-    if (conn->driver->row_beat(lock->session, item->ttl_ms, deadline, err)) {
-        row_drop(conn, lock, item->grant, false); /* sql_row.c (3) */
-        return;
-    }
-    item->st = sql_run(conn, SQL_RENEW, &call, &answer, deadline, err);
-    if (item->st || answer.rows) {
-        row_idle(conn, lock);
-        return;
-    }
-    item->st = HF_LOST; /* sql_row.c (4): the holder first, then others */
-    item->reason = HF_LOSS_BROKEN;
-    hfi_gone(&conn->base, item->claim->key, item->claim->token, HF_LOSS_BROKEN);
-    row_drop(conn, lock, item->grant,
-             !conn->driver->row_end(lock->session, deadline, NULL));
+    if (!conn->driver->row_beat(lock->session, item->ttl_ms, deadline, err))
+        return true;
+    row_drop(conn, lock, item->grant, false); /* sql_row.c (3) */
+    return false;
 }
 
-void sql_row_renew(struct sql_conn *conn, struct hfi_renewal *items, size_t n,
+/* It has beaten; was it broken?  sql_row.c (4) */
+static void row_renewed(struct sql_conn *conn, struct hfi_renewal *item,
+                        int64_t deadline)
+{
+    struct row_lock *lock = row_of(item->grant);
+
+    if (item->st == HF_LOST)
+        row_drop(conn, lock, item->grant,
+                 !conn->driver->row_end(lock->session, deadline, NULL));
+    else
+        row_idle(conn, lock);
+}
+
+/* A heartbeat for each session, and one question for all of them. */
+void sql_row_renew(struct sql_conn *conn, struct hfi_renewal **items, size_t n,
                    int64_t deadline, struct hf_error *err)
 {
-    size_t i;
+    size_t i, left = 0;
 
     for (i = 0; i < n; i++)
-        row_renew_one(conn, &items[i], deadline, err);
+        if (row_beat(conn, items[i], deadline, err))
+            items[left++] = items[i];
+    sql_renew_all(conn, items, left, deadline, err);
+    for (i = 0; i < left; i++)
+        row_renewed(conn, items[i], deadline);
 }
 
 /* Leave the server's queue: a statement that waits must be ended from outside,
@@ -381,8 +411,8 @@ static void row_withdraw(struct sql_conn *conn, struct row_lock *lock,
     struct pollfd pfd = {.fd = conn->driver->fd(lock->session),
                          .events = POLLIN};
     struct sql_answer answer = {0};
+    bool found = false;
     hf_status st;
-    bool found;
 
     do {
         sql_run(conn, SQL_END, &call, &answer, deadline, NULL);

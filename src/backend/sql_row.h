@@ -12,7 +12,7 @@ void sql_row_close(struct sql_conn *);
 hf_status sql_row_try_acquire(struct sql_conn *, const struct hfi_claim *,
                               struct hfi_grant *, struct hfi_busy *,
                               int64_t deadline, struct hf_error *);
-void sql_row_renew(struct sql_conn *, struct hfi_renewal *, size_t n,
+void sql_row_renew(struct sql_conn *, struct hfi_renewal **, size_t n,
                    int64_t deadline, struct hf_error *);
 hf_status sql_row_release(struct sql_conn *, const struct hfi_claim *,
                           struct hfi_grant *, int64_t deadline,

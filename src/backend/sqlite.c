@@ -168,6 +168,42 @@ static hf_status lite_exec(struct lite_session *ls, const char *text,
 static hf_status lite_run(struct sql_session *session, enum sql_stmt which,
                           const struct sql_call *call,
                           struct sql_answer *answer, int64_t deadline,
+                          struct hf_error *err);
+
+/* All of them, or none and an error. */
+static hf_status lite_renew_many(struct lite_session *ls,
+                                 const struct sql_call *call,
+                                 struct sql_answer *answer, int64_t deadline,
+                                 struct hf_error *err)
+{
+    struct sql_call one = *call;
+    int64_t affected = 0;
+    enum sql_why why;
+    hf_status st = lite_exec(ls, ls->base.conn->texts[SQL_RENEW_MANY], err);
+    size_t i;
+
+    if (st)
+        return st;
+    for (i = 0; !st && i < call->count; i++) {
+        one.key = call->items[i]->claim->key;
+        one.token = call->items[i]->claim->token;
+        one.number = (int64_t)call->items[i]->grant->fence;
+        st = lite_run(&ls->base, SQL_RENEW, &one, answer, deadline, err);
+        affected += answer->affected;
+    }
+    if (!st)
+        st = lite_exec(ls, "COMMIT", err);
+    why = ls->base.why;
+    if (st && lite_exec(ls, "ROLLBACK", NULL))
+        ls->base.broken = true;
+    ls->base.why = why;
+    answer->affected = affected;
+    return st;
+}
+
+static hf_status lite_run(struct sql_session *session, enum sql_stmt which,
+                          const struct sql_call *call,
+                          struct sql_answer *answer, int64_t deadline,
                           struct hf_error *err)
 {
     struct lite_session *ls = (struct lite_session *)session;
@@ -180,6 +216,8 @@ static hf_status lite_run(struct sql_session *session, enum sql_stmt which,
     ls->deadline = deadline;
     if (!call)
         return lite_exec(ls, text, err);
+    if (which == SQL_RENEW_MANY)
+        return lite_renew_many(ls, call, answer, deadline, err);
     if (!ls->stmts[which])
         code = sqlite3_prepare_v3(ls->db, text, -1, SQLITE_PREPARE_PERSISTENT,
                                   &ls->stmts[which], NULL);

@@ -29,6 +29,17 @@
 #define RENEW                                                                  \
     "UPDATE @T SET ttl_ms=CASE WHEN ?6 THEN ?3 ELSE max(ttl_ms,?3) END,"
 
+#define RENEW_ONE " WHERE name=?1 AND token=?2 AND fence=?7"
+
+/* Many are one transaction of single ones: there is no way to the server that
+ * could be saved, but a commit. */
+#define RENEW_MANY "BEGIN IMMEDIATE"
+
+/* To explain is to compile, which fails without a key. */
+#define KEYED                                                                  \
+    "EXPLAIN INSERT INTO @T (name,fence,ttl_ms) VALUES (?1,0,0) "              \
+    "ON CONFLICT (name) DO NOTHING"
+
 #define LET_GO(sets)                                                           \
     "UPDATE @T SET token=NULL,owner=NULL,note=NULL," sets                      \
     " WHERE name=?1 AND token=?2 RETURNING wanted"
@@ -59,8 +70,9 @@ const char *const lite_lease_texts[SQL_STMTS] = {
                 "l.boot=?9 THEN max(l.expires,?8+?3) ELSE ?8+?3 END",
                 "l.boot<>?9 OR l.expires<=?8"),
     [SQL_RENEW] = RENEW "expires=CASE WHEN ?6 OR boot<>?9 THEN ?8+?3 ELSE "
-                        "max(expires,?8+?3) END,boot=?9 "
-                        "WHERE name=?1 AND token=?2",
+                        "max(expires,?8+?3) END,boot=?9" RENEW_ONE,
+    [SQL_RENEW_MANY] = RENEW_MANY,
+    [SQL_VERIFY] = KEYED,
     [SQL_RELEASE] = LET_GO("expires=NULL"),
     [SQL_BREAK] = BREAK "boot=?9 AND expires>?8",
     [SQL_LOOK] = LEASE_LOOK "name=?1",
@@ -73,7 +85,9 @@ const char *const lite_version_texts[SQL_STMTS] = {
                    "version INTEGER NOT NULL) WITHOUT ROWID",
     [SQL_ACQUIRE] =
         ACQUIRE("version", "1", "version=l.version+1", "l.version=?7"),
-    [SQL_RENEW] = RENEW "version=version+1 WHERE name=?1 AND token=?2",
+    [SQL_RENEW] = RENEW "version=version+1" RENEW_ONE,
+    [SQL_RENEW_MANY] = RENEW_MANY,
+    [SQL_VERIFY] = KEYED,
     [SQL_RELEASE] = LET_GO("version=version+1"),
     [SQL_BREAK] = BREAK "1",
     [SQL_LOOK] = VERSION_LOOK "name=?1",

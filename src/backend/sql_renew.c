@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * sql_renew.c - renewing: one statement for many grants.
+ *
+ * The core brings what is due, up to a few hundred grants at once.  Those with
+ * the same ttl go out in one statement, as many as its text has room for, so
+ * that ten thousand locks cost some forty statements and not ten thousand.
+ *
+ * INVARIANTS
+ *  (1) A grant is renewed if and only if its row has both its token and its
+ *      fence: a token that lapsed and was granted once more by a try that
+ *      came late has another fence, and the old grant stays lost.
+ *  (2) A statement says only how many rows it has found.  If that is all of
+ *      them, all stand.  If not, each half is asked again, down to single
+ *      ones, so that a lost grant costs the others nothing but a few more
+ *      statements; to renew twice does no harm.
+ *  (3) Rows are locked in the order of their keys, so two such statements
+ *      cannot wait for each other in a circle.
+ */
+#include "sql.h"
+
+#include <stdlib.h>
+
+#include "sql_row.h"
+
+#include "../banned.h"
+
+/* The most grants of one statement. */
+#define MANY_MAX 256
+
+/* What one may take beside its key, which is written in hex. */
+#define MANY_EACH 160
+
+/* What kind of renewal: only those of one kind share a statement. */
+static bool renew_shortens(const struct hfi_renewal *item)
+{
+    return item->ttl_ms < item->claim->ttl_ms;
+}
+
+static int renew_compare(const void *a, const void *b)
+{
+    const struct hfi_renewal *x = *(struct hfi_renewal *const *)a;
+    const struct hfi_renewal *y = *(struct hfi_renewal *const *)b;
+
+    if (x->ttl_ms != y->ttl_ms)
+        return x->ttl_ms < y->ttl_ms ? -1 : 1;
+    if (renew_shortens(x) != renew_shortens(y))
+        return renew_shortens(x) ? 1 : -1;
+    return strcmp(x->claim->key, y->claim->key);
+}
+
+/* ---- what was lost ----------------------------------------------------- */
+
+/* Our token is not there any more: who took it out? */
+static hf_loss renew_reason(struct sql_conn *conn,
+                            const struct hfi_renewal *item, int64_t deadline)
+{
+    uint64_t fence;
+    bool there;
+
+    if (sql_fence_of(conn, item->claim->key, &there, &fence, deadline) ||
+        !there)
+        return HF_LOSS_DELETED;
+    return fence != item->grant->fence ? HF_LOSS_STOLEN : HF_LOSS_BROKEN;
+}
+
+static void renew_lost(struct sql_conn *conn, struct hfi_renewal *item,
+                       int64_t deadline)
+{
+    item->st = HF_LOST;
+    item->reason = conn->strategy == SQL_ROW
+                       ? HF_LOSS_BROKEN
+                       : renew_reason(conn, item, deadline);
+    if (item->reason != HF_LOSS_BROKEN)
+        return;
+    /* The holder first, then others; see sql.c (6). */
+    hfi_gone(&conn->base, item->claim->key, item->claim->token, HF_LOSS_BROKEN);
+    if (conn->strategy != SQL_ROW)
+        sql_let_go(conn, item->claim, deadline);
+}
+
+/* ---- many and one ------------------------------------------------------ */
+
+/* One statement; *all: all the rows were there. */
+static hf_status renew_ask(struct sql_conn *conn, enum sql_stmt stmt,
+                           struct sql_call *call,
+                           struct hfi_renewal *const *items, bool *all,
+                           int64_t deadline, struct hf_error *err)
+{
+    struct sql_answer answer = {0};
+    hf_status st;
+
+    call->key = items[0]->claim->key;
+    call->token = items[0]->claim->token;
+    call->ttl_ms = items[0]->ttl_ms;
+    call->queue = renew_shortens(items[0]);
+    call->number = (int64_t)items[0]->grant->fence;
+    call->items = items;
+    st = sql_run(conn, stmt, call, &answer, deadline, err);
+    *all = (conn->strategy == SQL_ROW ? answer.rows : answer.affected) >=
+           (int64_t)call->count;
+    return st;
+}
+
+static hf_status renew_many(struct sql_conn *conn,
+                            struct hfi_renewal *const *items, size_t n,
+                            bool *all, int64_t deadline, struct hf_error *err)
+{
+    char room[SQL_MANY_TEXT + SQL_MANY_FRAME];
+    struct sql_call call = {.room = room, .count = n};
+
+    return renew_ask(conn, SQL_RENEW_MANY, &call, items, all, deadline, err);
+}
+
+static hf_status renew_one(struct sql_conn *conn,
+                           struct hfi_renewal *const *items, bool *all,
+                           int64_t deadline, struct hf_error *err)
+{
+    struct sql_call call = {.count = 1};
+
+    return renew_ask(conn, SQL_RENEW, &call, items, all, deadline, err);
+}
+
+static void renew_some(struct sql_conn *conn, struct hfi_renewal *const *items,
+                       size_t n, int64_t deadline, struct hf_error *err)
+{
+    bool all = false;
+    hf_status st = n > 1 ? renew_many(conn, items, n, &all, deadline, err)
+                         : renew_one(conn, items, &all, deadline, err);
+    size_t i;
+
+    if (!st && !all && n > 1) { /* sql_renew.c (2) */
+        renew_some(conn, items, n / 2, deadline, err);
+        renew_some(conn, items + n / 2, n - n / 2, deadline, err);
+        return;
+    }
+    for (i = 0; i < n; i++)
+        items[i]->st = st;
+    if (!st && !all)
+        renew_lost(conn, items[0], deadline);
+}
+
+/* How many of them, from the first, are of one kind and fit. */
+static size_t renew_fit(struct hfi_renewal *const *items, size_t n)
+{
+    size_t i, room = SQL_MANY_TEXT;
+
+    for (i = 0; i < n && i < MANY_MAX; i++) {
+        size_t need = 2 * strlen(items[i]->claim->key) + MANY_EACH;
+
+        if (need > room || items[i]->ttl_ms != items[0]->ttl_ms ||
+            renew_shortens(items[i]) != renew_shortens(items[0]))
+            break;
+        room -= need;
+    }
+    return i ? i : 1;
+}
+
+void sql_renew_all(struct sql_conn *conn, struct hfi_renewal *const *items,
+                   size_t n, int64_t deadline, struct hf_error *err)
+{
+    size_t i, fit;
+
+    for (i = 0; i < n; i += fit) {
+        fit = renew_fit(items + i, n - i);
+        renew_some(conn, items + i, fit, deadline, err);
+    }
+}
+
+/* The core brings no more than MANY_MAX at once; if it did, they would go in
+ * turns. */
+void sql_renew(struct hfi_conn *base, struct hfi_renewal *items, size_t n,
+               int64_t deadline, struct hf_error *err)
+{
+    struct sql_conn *conn = (struct sql_conn *)base;
+    struct hfi_renewal *sorted[MANY_MAX];
+    size_t i, some;
+
+    for (; n; items += some, n -= some) {
+        some = n < MANY_MAX ? n : MANY_MAX;
+        for (i = 0; i < some; i++)
+            sorted[i] = &items[i];
+        qsort(sorted, some, sizeof(sorted[0]), renew_compare);
+        if (conn->strategy == SQL_ROW)
+            sql_row_renew(conn, sorted, some, deadline, err);
+        else
+            sql_renew_all(conn, sorted, some, deadline, err);
+    }
+}
