@@ -139,15 +139,6 @@ TEST(a_waiter_never_takes_over_what_is_renewed)
 
 /* ---- sessions are ended ------------------------------------------------- */
 
-static void end_sessions(void)
-{
-    if (scene_is_postgres())
-        scene_sql("SELECT count(pg_terminate_backend(pid)) FROM "
-                  "pg_stat_activity WHERE application_name='holdfast'");
-    else
-        scene_sql("KILL USER holdfast");
-}
-
 struct field {
     hf_client *clients[4];
     const char *key;
@@ -199,7 +190,7 @@ TEST_TIMEOUT(an_operator_who_ends_sessions_never_makes_two_holders, 120)
     for (int i = 0; i < t_scaled(20, 5); i++) {
         int turns = atomic_load(&field.turns);
 
-        end_sessions();
+        scene_end_sessions();
         t_poll_until(atomic_load(&field.turns) > turns + 5, 30000);
     }
     atomic_store(&field.stop, true);
@@ -221,7 +212,7 @@ TEST_TIMEOUT(a_session_that_held_a_row_is_missed_at_once, 60)
         T_SKIP_TRAIT("a lock that is a session");
     client = scene_open(0, "");
     CHECK_OK(hf_acquire(client, scene_key("row"), 0, NULL, &lk, &t_err));
-    end_sessions();
+    scene_end_sessions();
     CHECK(readable(hf_lost_fd(lk), 5000)); /* ttl/3 would be 10 s */
     CHECK_EQ(hf_lost_reason(lk), HF_LOSS_SESSION);
     CHECK_STATUS(hf_release(lk, &t_err), HF_LOST);
@@ -300,30 +291,6 @@ TEST_TIMEOUT(a_waiter_whose_wake_ups_are_cut_still_gets_the_lock, 60)
 
 /* ---- others on the table ------------------------------------------------ */
 
-/* An operator's session that stays open in a transaction. */
-static FILE *operator_begin(const char *text)
-{
-    char command[1024];
-    FILE *pipe;
-
-    if (scene_is_postgres())
-        snprintf(command, sizeof(command),
-                 "psql -X -q -h 127.0.0.1 -p %s -U holdfast postgres "
-                 ">/dev/null",
-                 getenv("HF_TEST_PORT"));
-    else
-        snprintf(command, sizeof(command),
-                 "mariadb --no-defaults -u root -S %s/socket -n test "
-                 ">/dev/null",
-                 getenv("HF_TEST_DIR"));
-    pipe = popen(command, "w");
-    CHECK(pipe != NULL);
-    fprintf(pipe, "%s\n", text);
-    fflush(pipe);
-    t_sleep_ms(500); /* It cannot be asked whether it has got there. */
-    return pipe;
-}
-
 TEST_TIMEOUT(an_old_transaction_that_has_read_the_table_disturbs_nobody, 60)
 {
     hf_client *a = scene_open(0, ""), *b = scene_open(0, "");
@@ -333,7 +300,7 @@ TEST_TIMEOUT(an_old_transaction_that_has_read_the_table_disturbs_nobody, 60)
 
     CHECK_OK(hf_acquire(a, key, 0, NULL, &lk, &t_err));
     CHECK_OK(hf_release(lk, &t_err));
-    old = operator_begin(scene_is_postgres()
+    old = scene_operator(scene_is_postgres()
                              ? "BEGIN ISOLATION LEVEL REPEATABLE READ; "
                                "SELECT * FROM holdfast_lock;"
                              : "START TRANSACTION WITH CONSISTENT SNAPSHOT; "
@@ -363,7 +330,7 @@ TEST_TIMEOUT(a_row_that_an_operator_has_locked_is_waited_for, 60)
     snprintf(text, sizeof(text),
              "BEGIN; SELECT * FROM holdfast_lock WHERE name=%s%s' FOR UPDATE;",
              scene_is_postgres() ? "'\\x" : "X'", scene_hex(key));
-    old = operator_begin(text);
+    old = scene_operator(text);
     st = hf_acquire(client, key, 0, NULL, &lk, &t_err);
     if (scene_is("row"))
         CHECK_EQ(st, HF_BUSY);

@@ -29,6 +29,13 @@ bool scene_is_postgres(void)
     return strncmp(scene_env("HF_TEST_URL"), "postgres", 8) == 0;
 }
 
+bool scene_is_mysql(void)
+{
+    const char *kind = getenv("HF_SERVER_KIND");
+
+    return kind && strcmp(kind, "mysql") == 0;
+}
+
 bool scene_is(const char *strategy)
 {
     const char *set = getenv("HF_SQL_STRATEGY");
@@ -77,7 +84,7 @@ const char *scene_hex(const char *key)
 
 int64_t scene_sql(const char *fmt, ...)
 {
-    char text[2048], command[4096], line[256] = "";
+    char text[2048], command[4096], line[256] = "", *tab;
     va_list args;
     FILE *pipe;
 
@@ -91,9 +98,10 @@ int64_t scene_sql(const char *fmt, ...)
                  scene_env("HF_TEST_PORT"), text);
     else
         snprintf(command, sizeof(command),
-                 "mariadb --no-defaults -N -B -u root -S %s/socket -e \"%s\" "
-                 "test",
-                 scene_env("HF_TEST_DIR"), text);
+                 "mariadb --no-defaults -N -B -u root -S %s/socket %s -e "
+                 "\"%s\" test",
+                 scene_env("HF_TEST_DIR"),
+                 strstr(text, " BEGIN ") ? "--delimiter=//" : "", text);
     pipe = popen(command, "r");
     CHECK(pipe != NULL);
     if (!fgets(line, sizeof(line), pipe))
@@ -102,7 +110,8 @@ int64_t scene_sql(const char *fmt, ...)
         ;
     if (pclose(pipe))
         t_fail(__FILE__, __LINE__, "failed: %s", command);
-    return strtoll(line, NULL, 10);
+    tab = strrchr(line, '\t');
+    return strtoll(tab ? tab + 1 : line, NULL, 10);
 }
 
 void scene_server(const char *command)
@@ -112,6 +121,79 @@ void scene_server(const char *command)
     snprintf(text, sizeof(text), "%s %s", scene_env("HF_TEST_SERVER"), command);
     if (system(text))
         t_fail(__FILE__, __LINE__, "failed: %s", text);
+}
+
+void scene_options(const char *options)
+{
+    char path[256];
+    FILE *file;
+
+    snprintf(path, sizeof(path), "%s/options", scene_env("HF_TEST_DIR"));
+    file = fopen(path, "w");
+    CHECK(file != NULL);
+    fputs(options, file);
+    fclose(file);
+}
+
+void scene_end_sessions(void)
+{
+    if (scene_is_postgres())
+        scene_sql("SELECT count(pg_terminate_backend(pid)) FROM "
+                  "pg_stat_activity WHERE application_name='holdfast'");
+    else if (!scene_is_mysql())
+        scene_sql("KILL USER holdfast");
+    else /* One that has ended meanwhile is no failure. */
+        CHECK_EQ(
+            system("mariadb --no-defaults -N -B -u root -S "
+                   "$HF_TEST_DIR/socket -e \"SELECT CONCAT('KILL ',id,';') "
+                   "FROM information_schema.processlist WHERE "
+                   "user='holdfast'\" | mariadb --no-defaults -f -u root "
+                   "-S $HF_TEST_DIR/socket 2>/dev/null; true"),
+            0);
+}
+
+FILE *scene_operator(const char *text)
+{
+    char command[1024];
+    FILE *pipe;
+
+    if (scene_is_postgres())
+        snprintf(command, sizeof(command),
+                 "psql -X -q -h 127.0.0.1 -p %s -U holdfast postgres "
+                 ">/dev/null",
+                 getenv("HF_TEST_PORT"));
+    else
+        snprintf(command, sizeof(command),
+                 "mariadb --no-defaults -u root -S %s/socket -n test "
+                 ">/dev/null",
+                 getenv("HF_TEST_DIR"));
+    pipe = popen(command, "w");
+    CHECK(pipe != NULL);
+    scene_operator_runs(pipe, text);
+    return pipe;
+}
+
+void scene_operator_runs(FILE *pipe, const char *text)
+{
+    fprintf(pipe, "%s\n", text);
+    fflush(pipe);
+    t_sleep_ms(500); /* It cannot be asked whether it has got there. */
+}
+
+void scene_refused(const char *url, hf_status want, const char *word)
+{
+    hf_client *client = NULL;
+    hf_status st = hf_open(url, NULL, &client, &t_err);
+
+    if (st != want)
+        t_fail(__FILE__, __LINE__, "%s: %s is not %s (%s)", url,
+               hf_status_name(st), hf_status_name(want), t_err.text);
+    CHECK(client == NULL);
+    CHECK(!strchr(t_err.text, '\n'));
+    CHECK(!strstr(t_err.text, "secret"));
+    if (!strstr(t_err.text, word))
+        t_fail(__FILE__, __LINE__, "\"%s\" does not say \"%s\"", t_err.text,
+               word);
 }
 
 /* ---- the proxy --------------------------------------------------------- */

@@ -11,7 +11,10 @@
 
 #include "../t.h"
 
+#include <stdio.h>
+
 bool scene_is_postgres(void);
+bool scene_is_mysql(void); /* and not MariaDB */
 bool scene_is(const char *strategy);
 
 /* The URL under test, with a port of its own (0: the server's) and more
@@ -22,7 +25,7 @@ hf_client *scene_open(int port, const char *more);
 /* A name that no other test uses. */
 const char *scene_key(const char *suffix);
 
-/* Let the operator run SQL; the first number of its answer. */
+/* Let the operator run SQL; the number in the last column of its answer. */
 int64_t scene_sql(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
 /* The key in the server's hex, as 'deadbeef'. */
@@ -30,6 +33,20 @@ const char *scene_hex(const char *key);
 
 /* start, stop, kill the server. */
 void scene_server(const char *command);
+
+/* Have it started with these options from now on. */
+void scene_options(const char *options);
+
+/* Let the operator end all our sessions. */
+void scene_end_sessions(void);
+
+/* An operator's session that stays open: tell it what to run next, without
+ * hearing of it; end it. */
+FILE *scene_operator(const char *text);
+void scene_operator_runs(FILE *, const char *text);
+
+/* The URL must be refused with this status, and the text say `word`. */
+void scene_refused(const char *url, hf_status want, const char *word);
 
 /* A proxy to the server: `up.port` is where it listens.  After scene_cut(n)
  * the n-th piece of data that passes from then on, in either direction, is
