@@ -19,7 +19,7 @@ BUILD  ?= build
 SOAK   ?= 600
 TORTURE ?= 20
 
-export BUILD BACKEND QUICK PLOT
+export BUILD BACKEND QUICK FIRST PLOT
 
 SETUP = meson setup $(BUILD) --buildtype=release --prefix=$(PREFIX)
 

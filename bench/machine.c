@@ -6,6 +6,7 @@
 #include "holdfast.h"
 
 #include <gnu/libc-version.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -77,6 +78,9 @@ int main(int argc, char **argv)
     tell("holdfast", hf_version());
     look_up("/proc/loadavg", NULL, text, sizeof(text));
     tell("load before", text);
+    tell("precedence", sched_getscheduler(0) == SCHED_OTHER
+                           ? "none"
+                           : "real-time, before all other work");
     if (bench_quick())
         tell("rounds", "few, because QUICK is set");
     return 0;

@@ -204,7 +204,7 @@ def held_one(team, name, n, server):
                                    int(plan.hold_s * 1000), seconds=plan.hold_s + 60)
         rss = (process.rss() - rss) / max(1, got)
         cpu, there, begin = process.cpu(), cpu_of_all(server), time.monotonic()
-        time.sleep(plan.held_ttl_s * 5 / 6)
+        time.sleep(plan.window_s(n))
         seconds = time.monotonic() - begin
         cpu = (process.cpu() - cpu) * 100 / seconds
         there = (cpu_of_all(server) - there) * 100 / seconds if server else None

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
 """A candidate: a process that answers questions; see bench/cand/cand.h."""
+import atexit
 import os
 import select
 import signal
@@ -8,6 +9,7 @@ import tempfile
 import time
 
 PAGE = os.sysconf("SC_PAGESIZE")
+TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Dead(Exception):
@@ -18,8 +20,14 @@ class Cannot(Dead):
     """It says itself that it cannot do what it was asked."""
 
 
+def end_all():
+    for process in list(Process.alive):
+        process.close(patient=False)
+
+
 class Process:
     """One running candidate.  Everything it prints is an answer."""
+    alive = set()  # whatever happens to us, none of them stays behind
 
     def __init__(self, words, env=None):
         self.err = tempfile.TemporaryFile()
@@ -30,6 +38,7 @@ class Process:
                 stderr=self.err, env=env, bufsize=0, start_new_session=True)
         except OSError as error:
             raise Dead(str(error)) from error
+        Process.alive.add(self)
         first = self.line(60)
         if not first.startswith("ready"):
             self.close()
@@ -73,8 +82,14 @@ class Process:
         return self.hear(seconds)
 
     def cpu(self):
-        """Seconds of processor time so far."""
+        """Seconds of processor time of its living threads so far."""
         return cpu_of(self.child.pid)
+
+    def cpu_ever(self):
+        """The same with threads that have ended, but only to a tick."""
+        with open("/proc/%d/stat" % self.child.pid) as file:
+            fields = file.read().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / TICKS
 
     def rss(self):
         with open("/proc/%d/statm" % self.child.pid) as file:
@@ -83,6 +98,7 @@ class Process:
     def close(self, patient=True):
         """End it: by the end of its input, or at once where it may be
         waiting for something."""
+        Process.alive.discard(self)
         try:
             self.child.stdin.close()
             self.child.wait(2 if patient else 0)
@@ -95,6 +111,9 @@ class Process:
         self.child.wait()
         self.child.stdout.close()
         self.err.close()
+
+
+atexit.register(end_all)
 
 
 def cpu_of(pid):

@@ -136,9 +136,19 @@ def threads(team):
     report.heading("threads", "pairs a second, every thread on a key of its own")
     jobs = [(name, n) for name in team.names for n in plan.threads
             if name not in team.service.slow]
+    server, spent = {}, {}
 
     def measure(job):
-        count, ns = team.get(job[0]).ask("many", job[1], plan.many_ms)
+        process = team.get(job[0])
+        here, there = process.cpu_ever(), cpu_of_all(server.get(job, ()))
+        count, ns = process.ask("many", job[1], plan.many_ms)
+        if job in server:
+            used = spent.setdefault(job, [0, 0.0, 0.0])
+            used[0] += count
+            used[1] += process.cpu_ever() - here
+            used[2] += cpu_of_all(server[job]) - there
+        else:  # Now that it is connected, the server's processes are all there.
+            server[job] = family(listeners(set(ports())))
         return max(1.0, count) * 1e9 / ns
 
     found = interleave(team, jobs, plan.threads_s, plan.least_many, measure)
@@ -151,14 +161,33 @@ def threads(team):
             if rounds:
                 stat = quartiles(rounds)
                 unsure |= not rankable(stat)
+                count, here, there = spent.get((name, n), (0, 0, 0))
                 report.record(candidate=name, x=n, unit="pairs/s", rounds=len(rounds),
-                              q1=stat[0], median=stat[1], q3=stat[2], rankable=rankable(stat))
+                              q1=stat[0], median=stat[1], q3=stat[2], rankable=rankable(stat),
+                              cpu=here * 1e6 / max(1, count),
+                              server_cpu=there * 1e6 / max(1, count))
         if any(row):
             report.row(name, row, "some spread too much to rank" if unsure else "")
+    tell_spent(team, spent)
     for n, (other, goal) in team.service.goals.get("threads", {}).items():
         if ("holdfast", n) in found and (other, n) in found:
             report.judge("holdfast / %s, %d threads" % (other, n),
                          ratios(found["holdfast", n], found[other, n]), "x", goal, x=n)
+
+
+def tell_spent(team, spent):
+    """Processor time of a pair, here and in the server: what a busy machine
+    does not change much."""
+    report = team.report
+    report.note("")
+    report.columns("1 thr, us", "server", "64 thr, us", "server")
+    for name in team.names:
+        row = []
+        for n in (1, 64):
+            count, here, there = spent.get((name, n), (0, 0, 0))
+            row += [here * 1e6 / count, there * 1e6 / count or None] if count else [None, None]
+        if any(row):
+            report.row(name + ", cpu", row)
 
 
 # ---- contention -----------------------------------------------------------

@@ -31,7 +31,7 @@ static struct raw *raw_lite_open(const char *where)
     struct raw *raw = calloc(1, sizeof(*raw));
     char *make = raw_text(lite_lease_texts[SQL_CREATE], "raw_lock", "raw_lock");
 
-    if (sqlite3_open(where, &raw->db) ||
+    if (sqlite3_open(where, &raw->db) || sqlite3_busy_timeout(raw->db, 5000) ||
         sqlite3_exec(raw->db,
                      "PRAGMA journal_mode=WAL;PRAGMA synchronous=NORMAL", NULL,
                      NULL, NULL) ||

@@ -30,8 +30,8 @@
 #define WASTE 1000 /* steps of a loop */
 
 struct job {
-    const char *url; /* NULL: $HF_TEST_URL */
-    bool started;    /* by hf_acquire_start() */
+    char url[400];
+    bool started; /* by hf_acquire_start() */
     struct hf_lock_opts opts;
     hf_client *client;
     hf_lock *outer;
@@ -100,35 +100,40 @@ void cost_work(void *arg, long n)
 static void job_open(void *arg)
 {
     struct job *job = arg;
-    const char *url = job->url ? job->url : getenv("HF_TEST_URL");
-    char text[400];
     struct hf_error err;
 
-    if (!url)
-        bench_die("no HF_TEST_URL");
-    snprintf(text, sizeof(text), "%s", url);
-    if (!strcmp(url, "file:"))
-        snprintf(text, sizeof(text), "file:%s", bench_scratch(NULL));
-    else if (!strcmp(url, "sqlite:"))
-        snprintf(text, sizeof(text), "sqlite:%s/locks.db", bench_scratch(NULL));
-    must(hf_open(text, NULL, &job->client, &err), &err);
+    must(hf_open(job->url, NULL, &job->client, &err), &err);
     if (job->opts.owner) /* The pairs are inside of this one. */
         must(hf_acquire(job->client, KEY, 0, &job->opts, &job->outer, &err),
              &err);
+}
+
+/* A directory is made here and not in job_open(), which a child may call that
+ * leaves it behind. */
+static void job_place(struct job *job, const char *what)
+{
+    const char *url = getenv("HF_TEST_URL");
+
+    if (!strncmp(what, "mem", 3))
+        snprintf(job->url, sizeof(job->url), "mem:");
+    else if (!strncmp(what, "file", 4))
+        snprintf(job->url, sizeof(job->url), "file:%s", bench_scratch(NULL));
+    else if (!strncmp(what, "sqlite", 6))
+        snprintf(job->url, sizeof(job->url), "sqlite:%s/locks.db",
+                 bench_scratch(NULL));
+    else if (url)
+        snprintf(job->url, sizeof(job->url), "%s", url);
+    else
+        bench_die("no HF_TEST_URL");
 }
 
 /* NAME, NAME-linger, NAME-owner (inside another one of the same owner) or
  * NAME-started. */
 static void job_parse(struct job *job, const char *what)
 {
-    static const char *const urls[] = {"mem:", "file:", "sqlite:"};
-    size_t i;
-
+    job_place(job, what);
     job->opts = (struct hf_lock_opts)HF_LOCK_OPTS_INIT;
     job->opts.ttl_ms = 600000;
-    for (i = 0; i < sizeof(urls) / sizeof(urls[0]); i++)
-        if (!strncmp(what, urls[i], strlen(urls[i]) - 1))
-            job->url = urls[i];
     if (strstr(what, "-linger"))
         job->opts.linger_ms = 300000;
     if (strstr(what, "-owner"))
