@@ -121,6 +121,35 @@ hf_status hfi_mux_finish(struct hfi_mux_call *call, int64_t deadline,
     return call->st;
 }
 
+/* Every call is over when it has begun. */
+bool hfi_mux_advance(struct hfi_mux_call *call, bool readable)
+{
+    (void)call;
+    (void)readable;
+    return true;
+}
+
+int hfi_mux_call_fd(const struct hfi_mux_call *call)
+{
+    (void)call;
+    return -1;
+}
+
+bool hfi_mux_is_up(struct hfi_mux *mux)
+{
+    return mux->link;
+}
+
+bool hfi_mux_say(struct mux_link *link, const char *bytes, size_t len,
+                 int64_t deadline)
+{
+    (void)link;
+    (void)bytes;
+    (void)len;
+    (void)deadline;
+    return true;
+}
+
 hf_status hfi_mux_exchange(struct mux_link *link, const char *bytes, size_t len,
                            struct redisReply **reply, int64_t deadline,
                            struct hf_error *err)
