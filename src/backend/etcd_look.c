@@ -46,24 +46,37 @@ static bool look_joined(const Pb__KeyValue *kv)
     return at < kv->key.len && kv->key.data[at] == '~';
 }
 
-/* Does the i-th of the queue hold?  The first does, who follows it with the same
- * owner id without a gap, and who joined; while somebody has joined, only who
- * carries that owner id. */
-static bool look_holds(const Pb__RangeResponse *queue, size_t i)
+/* Who holds: asked of all in the queue, one after the other. */
+struct look {
+    struct etcd_words lead; /* of the first, or of one that joined */
+    bool all;               /* all up to here carry its owner id */
+};
+
+static void look_begin(struct look *look, const Pb__RangeResponse *queue)
 {
-    struct etcd_words lead, each;
     size_t k, first = 0;
 
+    look->all = true;
     for (k = 0; k < queue->n_kvs; k++)
         if (look_joined(queue->kvs[k]))
             first = k;
-    etcd_read_value(queue->kvs[first]->value, &lead);
-    for (k = 0; k <= i; k++) {
-        etcd_read_value(queue->kvs[k]->value, &each);
-        if (strcmp(each.owner, lead.owner) != 0 || (k && !lead.owner[0]))
-            return look_joined(queue->kvs[i]);
-    }
-    return true;
+    if (queue->n_kvs)
+        etcd_read_value(queue->kvs[first]->value, &look->lead);
+}
+
+/* Does the next, which is the i-th, hold?  The first does, who follows it with
+ * the same owner id without a gap, and who joined; while somebody has joined,
+ * only who carries that owner id. */
+static bool look_next(struct look *look, const Pb__RangeResponse *queue,
+                      size_t i)
+{
+    struct etcd_words each;
+
+    etcd_read_value(queue->kvs[i]->value, &each);
+    if (strcmp(each.owner, look->lead.owner) != 0 ||
+        (i && !look->lead.owner[0]))
+        look->all = false;
+    return look->all || look_joined(queue->kvs[i]);
 }
 
 /* What is left of a lease; -1 if that is not known. */
@@ -92,14 +105,16 @@ hf_status etcd_inspect(struct hfi_conn *conn, const char *key,
     Pb__RangeResponse *queue = NULL;
     const Pb__KeyValue *first = NULL;
     struct etcd_words words;
+    struct look look;
     hf_status st = look_queue(ec, key, &queue, deadline, err);
     size_t i;
 
     if (st)
         return st;
     ret->waiters = 0;
+    look_begin(&look, queue);
     for (i = 0; i < queue->n_kvs; i++) {
-        if (!look_holds(queue, i)) {
+        if (!look_next(&look, queue, i)) {
             ret->waiters++;
             continue;
         }
@@ -270,14 +285,16 @@ hf_status etcd_break(struct hfi_conn *conn, const char *key, uint64_t fence,
 {
     struct etcd_conn *ec = (struct etcd_conn *)conn;
     Pb__RangeResponse *queue = NULL;
+    struct look look;
     hf_status st = look_queue(ec, key, &queue, deadline, err);
     size_t i;
 
     if (st)
         return st;
+    look_begin(&look, queue);
     for (i = 0; i < queue->n_kvs; i++)
-        if ((uint64_t)queue->kvs[i]->create_revision == fence &&
-            look_holds(queue, i))
+        if (look_next(&look, queue, i) &&
+            (uint64_t)queue->kvs[i]->create_revision == fence)
             break;
     st = i < queue->n_kvs ? break_key(ec, key, queue->kvs[i], deadline, err)
                           : HF_LOST;
