@@ -370,6 +370,7 @@ hf_status zk_status(const struct zk_conn *zc, int rc, const char *what,
         return HF_OK;
     case ZCONNECTIONLOSS:
     case ZOPERATIONTIMEOUT:
+    case ZRUNTIMEINCONSISTENCY:
     case ZSESSIONMOVED:
     case ZSYSTEMERROR:
         st = HF_UNCERTAIN;

@@ -266,12 +266,35 @@ static hf_status seq_begun(struct zk_session *ses, struct zk_place *place,
         if (zk_flight_wait(fl, deadline))
             return zk_no_answer(ses->conn, err);
     }
+    if (fl->ops[1].rc == ZNONODE) {
+        seq_forget(ses->conn, place, again); /* gone, and the parent with it */
+        return HF_OK;
+    }
     if (fl->ops[1].rc)
         return zk_status(ses->conn, fl->ops[1].rc, "children", err);
     st = seq_judge(ses, place, claim, &fl->ops[1].names, busy, deadline, again,
                    err);
     place->alone = !st && !*again && !claim->owner;
     return st;
+}
+
+/* Does this answer say that nothing was created? */
+static bool seq_refused(int rc)
+{
+    switch (rc) {
+    case ZNONODE:
+    case ZNOAUTH:
+    case ZINVALIDACL:
+    case ZAUTHFAILED:
+    case ZBADARGUMENTS:
+    case ZINVALIDSTATE:
+    case ZNOCHILDRENFOREPHEMERALS:
+    case ZSESSIONEXPIRED:
+    case ZTHROTTLEDOP:
+        return true;
+    default:
+        return false;
+    }
 }
 
 /* The answer to the create, with the mutex held. */
@@ -283,7 +306,7 @@ static void seq_created(struct zk_conn *zc, struct zk_place *place,
         op->text = NULL;
         place->fence = (uint64_t)op->stat.czxid;
         zc->zxid = op->stat.czxid;
-    } else if (op->rc != ZCONNECTIONLOSS && op->rc != ZOPERATIONTIMEOUT) {
+    } else if (seq_refused(op->rc)) {
         place->sent = false;
     }
 }

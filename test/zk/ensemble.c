@@ -167,8 +167,9 @@ static void *contend(void *arg)
         long seen;
 
         if (st) {
-            CHECK(st == HF_TIMEOUT || st == HF_UNAVAILABLE ||
-                  st == HF_UNCERTAIN);
+            if (st != HF_TIMEOUT && st != HF_UNCERTAIN)
+                t_check_status(__FILE__, __LINE__, "hf_acquire", st,
+                               HF_UNAVAILABLE);
             continue;
         }
         CHECK_EQ(atomic_fetch_add(&field->inside, 1), 0);
