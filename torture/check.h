@@ -17,8 +17,9 @@
  *   refused         the register never refused one who believed
  *   turns           a client handed a grant on inside itself at most so often
  *   late            after the faults, everyone gets within twice the lease
- *                   (twice that where HF_TRAIT_TWICE says so) and `slack`
- *   left            nothing is left in the service
+ *                   (twice that where HF_TRAIT_TWICE says so), `slack`, and
+ *                   what a busy machine has kept from the run
+ *   left            nothing is left in the service but places of the killed
  *
  * Where a fault may cost exclusion (promise=fence: a fail-over of asynchronous
  * replication, lost data, a server's clock that jumps), grant-order, overlap

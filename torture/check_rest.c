@@ -10,6 +10,7 @@
 #include "check_grant.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 static int by_value(const void *a, const void *b)
 {
@@ -142,9 +143,12 @@ bool check_live(struct verdict *v, const struct history *h)
     int64_t calm = INT64_MAX;
     size_t count = 0;
 
-    for (size_t i = 0; i < h->count; i++)
+    for (size_t i = 0; i < h->count; i++) {
         if (h->events[i].what == W_calm)
             calm = h->events[i].time;
+        if (h->events[i].what == W_end)
+            v->setup.slack_ms += h->events[i].number;
+    }
     for (size_t i = 0; i < h->count && !end; i++) {
         const struct event *e = &h->events[i];
 
@@ -168,11 +172,17 @@ bool check_live(struct verdict *v, const struct history *h)
     return true;
 }
 
+/* A place whose waiter was killed may stay for as long as the service likes, if
+ * it is in nobody's way: others were granted, or `late` would have told. */
 void check_left(struct verdict *v, const struct history *h)
 {
-    for (size_t i = 0; i < h->count; i++)
-        if (h->events[i].what == W_left && h->events[i].number > 0)
-            check_found(v, K_left, (const struct event *[]){&h->events[i]}, 1,
-                        "%lld of key %d", (long long)h->events[i].number,
-                        h->events[i].key);
+    for (size_t i = 0; i < h->count; i++) {
+        const struct event *e = &h->events[i];
+
+        if (e->what == W_left && e->number > 0 &&
+            !(v->figures.kills && !strcmp(e->text, "places")))
+            check_found(v, K_left, (const struct event *[]){e}, 1,
+                        "%lld %s of key %d", (long long)e->number, e->text,
+                        e->key);
+    }
 }

@@ -46,8 +46,8 @@
     X(kill, "process NUMBER is about to be killed")                            \
     X(killed, "and is dead")                                                   \
     X(calm, "there will be no more faults")                                    \
-    X(left, "NUMBER holders and places are left of KEY")                       \
-    X(end, "the run is over")
+    X(left, "NUMBER of KEY are left; TEXT is holders or places")               \
+    X(end, "the run is over; the machine was busy for NUMBER ms of the calm")
 
 enum what {
 #define X(name, meaning) W_##name,

@@ -85,13 +85,16 @@ static bool run_all_got(struct run *run,
     return true;
 }
 
-/* The faults are over: wait until everyone has been granted, or should. */
-static void run_calm(struct run *run, const struct opts *opts, unsigned traits)
+/* The faults are over: wait until everyone has been granted, or should.  Returns
+ * how many ms of this a busy machine has kept from us: what was slept too long.
+ */
+static int64_t run_calm(struct run *run, const struct opts *opts,
+                        unsigned traits)
 {
     static int64_t before[MAX_PROCESSES + 1][MAX_THREADS];
     int64_t limit = (traits & HF_TRAIT_TWICE ? 4 : 2) * run->plan.ttl_ms +
                     opts->slack_ms + 200;
-    int64_t end = history_now() + limit * 1000;
+    int64_t end = history_now() + limit * 1000, late = 0, from;
 
     for (int p = 0; p <= MAX_PROCESSES; p++)
         for (int t = 0; t < MAX_THREADS; t++)
@@ -99,33 +102,44 @@ static void run_calm(struct run *run, const struct opts *opts, unsigned traits)
     run_log(run, W_calm, 0, 0, NULL);
     atomic_store(&run->shared->calm, true);
     run_sleep_ms(run->plan.ttl_ms / 4);
-    while (history_now() < end && !run_all_got(run, before))
+    while (history_now() < end + late && !run_all_got(run, before)) {
+        from = history_now();
         run_sleep_ms(10);
+        late += history_now() - from - 10000;
+    }
+    return late / 1000;
 }
 
-/* How many holders and places a key has; -1: it cannot be told. */
-static int64_t run_look(hf_client *client, const char *key)
+/* How many hold a key and how many wait for it; 0 if it cannot be told. */
+static void run_look(hf_client *client, const char *key, int64_t *holders,
+                     int64_t *places)
 {
     struct hf_info info = HF_INFO_INIT;
 
+    *holders = *places = 0;
     if (hf_inspect(client, key, &info, NULL))
-        return -1;
-    return (info.held ? info.holders : 0) +
-           (info.waiters > 0 ? info.waiters : 0);
+        return;
+    *holders = info.held ? info.holders : 0;
+    *places = info.waiters > 0 ? info.waiters : 0;
 }
 
 /* What was lost on the way may be there for as long as its lease. */
 static void run_leftovers(struct run *run, hf_client *client, int64_t limit_ms)
 {
-    int64_t end = history_now() + limit_ms * 1000, left;
+    int64_t end = history_now() + limit_ms * 1000, holders, places;
     char key[128];
 
     for (int i = 1; i <= run->plan.keys; i++) {
         client_key(&run->plan, i, key, sizeof(key));
-        while ((left = run_look(client, key)) != 0 && history_now() < end)
+        run_look(client, key, &holders, &places);
+        while (holders + places && history_now() < end) {
             run_sleep_ms(20);
-        if (left > 0)
-            run_log(run, W_left, i, left, NULL);
+            run_look(client, key, &holders, &places);
+        }
+        if (holders)
+            run_log(run, W_left, i, holders, "holders");
+        if (places)
+            run_log(run, W_left, i, places, "places");
     }
 }
 
@@ -161,8 +175,7 @@ static bool run_everything(struct run *run, const struct opts *opts,
     run_sleep_ms(200);
     nemesis_run(run, history_now() + opts->duration_ms * 1000);
     run_until_ready(run, client);
-    run_calm(run, opts, svc->traits);
-    run_log(run, W_end, 0, 0, NULL);
+    run_log(run, W_end, 0, run_calm(run, opts, svc->traits), NULL);
     atomic_store(&run->shared->stop, true);
     crew_end(run, twice * run->plan.ttl_ms + 10000);
     run_leftovers(run, client, twice * run->plan.ttl_ms + opts->slack_ms);

@@ -311,8 +311,13 @@ TEST(twice_the_time_is_allowed_where_the_service_says_so)
 
 TEST(what_is_left_is_found)
 {
-    finds(BEGIN "110 0.0.0 left 1 0 2 -\n", K_left, 1,
-          "110 0.0.0 left 1 0 2 -");
+    finds(BEGIN "110 0.0.0 left 1 0 2 places\n", K_left, 1,
+          "110 0.0.0 left 1 0 2 places");
+    finds(BEGIN "105 0.0.0 killed 0 0 1 -\n"
+                "110 0.0.0 left 1 0 2 holders\n",
+          K_left, 1, "110 0.0.0 left 1 0 2 holders");
+    passes(BEGIN "105 0.0.0 killed 0 0 1 -\n"
+                 "110 0.0.0 left 1 0 2 places\n");
 }
 
 TEST(by_the_fence_an_overlap_is_counted_and_no_violation)
