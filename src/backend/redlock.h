@@ -241,11 +241,13 @@ hf_status redlock_try_acquire(struct hfi_conn *, const struct hfi_claim *,
                               struct hfi_grant *, struct hfi_busy *,
                               int64_t deadline, struct hf_error *);
 
-/* Give back on the nodes of the set, and let those tell it who are listened to.
- * How many had it, how many said that they had not, and how many said nothing:
- * that is owed there. */
+/* Give back on the nodes of the set.  `release`: it was a grant, so those who
+ * wait are told, and whether a majority had it is worth waiting for until the
+ * deadline.  How many had it, how many said that they had not, and how many said
+ * nothing: that is owed there. */
 int redlock_give_back(struct redlock_conn *, const struct hfi_claim *,
-                      unsigned nodes, bool tell, int *had, int *had_not);
+                      unsigned nodes, bool release, int64_t deadline, int *had,
+                      int *had_not);
 
 /* ---- redlock_lock.c ---------------------------------------------------- */
 

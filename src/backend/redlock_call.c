@@ -11,8 +11,8 @@
  * One slow node is not waited for longer than its limit.  When so many are slow
  * that the others decide nothing, it is not they who are ill but the network or
  * this machine, and there is nothing to gain from giving up so early: then all
- * are waited for up to a tenth of the lease, and a second at most, unless the
- * limit was set in the URL.
+ * are waited for up to a quarter of the lease, and three seconds at most, unless
+ * the limit was set in the URL.
  *
  * A node that has lost the script is given it again, along with the question.
  */
@@ -27,7 +27,7 @@
 
 #define LIMIT_MIN 5
 #define LIMIT_MAX 50
-#define LATE_MAX  1000
+#define LATE_MAX  3000
 
 /* Another thread may have taken in our answer, and then poll() sees nothing. */
 #define SLICE_MS 2
@@ -45,7 +45,7 @@ struct redlock_span redlock_span(const struct redlock_conn *rl, int64_t ttl_ms,
                                  int64_t deadline)
 {
     int64_t now = hfi_now(), limit = redlock_limit(rl, ttl_ms);
-    int64_t late = ttl_ms / 10 < LATE_MAX ? ttl_ms / 10 : LATE_MAX;
+    int64_t late = ttl_ms / 4 < LATE_MAX ? ttl_ms / 4 : LATE_MAX;
     struct redlock_span span = {now + limit, now + late};
 
     if (rl->node_ms || late < limit)

@@ -10,17 +10,16 @@
  *   -TOKEN    this claim has been released here
  *   ?CLIENT   somebody there waits for the key
  *
- * A RELEASE is told by each node on which it happens, so by a majority.  It is
- * of use when a majority is free, so the waiter is woken by that message which
- * makes it possible: the third of five while all five are heard, the first if
- * two cannot be (redlock_news_needed()).  The token tells the messages of one
- * release from those of the next, so nobody is woken twice for it; and if the
- * rest is slow, the waiter tries shortly after the first anyway.
+ * A RELEASE is told by each node on which it happens, so by a majority.  The
+ * first message wakes those who wait here, and so does each more until a majority
+ * can be free (redlock_news_needed()): the third of five while all five are
+ * heard.  They come together, so that is one try, or two; what comes later is a
+ * duplicate, known by the token, and wakes nobody.
  *
- * DEAF  As long as we hear enough nodes no release escapes us.  If we do not,
- *   whoever waits asks again and again (redlock_take.c), and is woken when we
- *   hear enough again.  Messages are lost with an ear; if that leaves too few,
- *   those who wait are woken at once.
+ * DEAF  As long as we hear enough nodes no release escapes us.  Messages are lost
+ *   with an ear; if that leaves too few, those who wait are woken at once, ask
+ *   again and again (redlock_take.c), and are woken once more when we hear enough
+ *   again: what was released in between is seen by that try.
  *
  * ASKING  A holder that lets its lease linger listens on the same channel.  Who
  *   waits subscribes first and says so after that; who lets linger subscribes
@@ -37,19 +36,13 @@
 
 #include "../banned.h"
 
-/* A release was told of, but not by enough: try then. */
-#define RUMOUR_MS 20
-
 /* A key that somebody here waits for or lets linger. */
 struct redlock_want {
     struct hfi_node node;
     unsigned users;
     unsigned ears; /* the nodes that told us that we are subscribed */
     unsigned news; /* those that told of the release of `token` */
-    bool told;     /* to our waiters */
-    bool deaf;     /* somebody had to do without us */
     char token[HFI_TOKEN_LEN + 1];
-    char claim[HFI_TOKEN_LEN + 1]; /* of the only user, if it is one */
     char key[];
 };
 
@@ -163,17 +156,18 @@ void redlock_ear_drop(struct redlock_node *node)
 
 /* ---- hearing ----------------------------------------------------------- */
 
+/* What was released before it could be told here is seen by a try from now on. */
 static void ear_subscribed(struct redlock_node *node, struct redlock_want *want)
 {
     struct redlock_conn *rl = node->rl;
+    bool heard = want_hears(rl, want);
 
     want->ears |= 1U << node->index;
     if (!want_hears(rl, want))
         return;
     hfi_cond_wake(&rl->ear_changed);
-    if (want->deaf)
+    if (!heard || want->news)
         hfi_wake(&rl->base, want->key, NULL);
-    want->deaf = false;
 }
 
 static void ear_released(struct redlock_node *node, struct redlock_want *want,
@@ -185,17 +179,11 @@ static void ear_released(struct redlock_node *node, struct redlock_want *want,
     if (strcmp(want->token, token) != 0) {
         snprintf(want->token, sizeof(want->token), "%s", token);
         want->news = 0;
-        want->told = false;
     }
+    if (__builtin_popcount(want->news) >= needed)
+        return; /* a duplicate */
     want->news |= 1U << node->index;
-    if (want->told)
-        return;
-    if (__builtin_popcount(want->news) >= needed || want->users > 1) {
-        want->told = true;
-        hfi_wake(&rl->base, want->key, NULL);
-    } else {
-        hfi_expect(&rl->base, want->key, want->claim, RUMOUR_MS);
-    }
+    hfi_wake(&rl->base, want->key, NULL);
 }
 
 /* "message", the channel, the payload; or "subscribe", the channel, a number. */
@@ -281,8 +269,6 @@ bool redlock_ear_hears(struct redlock_conn *rl, const char *key)
     pthread_mutex_lock(&rl->ear_mu);
     want = want_find(rl, key);
     hears = want && want_hears(rl, want);
-    if (want && !hears)
-        want->deaf = true;
     pthread_mutex_unlock(&rl->ear_mu);
     return hears;
 }
@@ -302,7 +288,6 @@ static bool want_add(struct redlock_conn *rl, const struct hfi_claim *claim)
     if (!want)
         return false;
     memcpy(want->key, claim->key, len);
-    memcpy(want->claim, claim->token, sizeof(want->claim));
     want->node.key = want->key;
     want->users = 1;
     hfi_map_add(&rl->wants, &want->node);

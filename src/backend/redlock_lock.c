@@ -83,27 +83,60 @@ static void renew_count(const redisReply *reply, int node,
     }
 }
 
-/* Ask all that are there. */
+/* Ask all that are there and have not been asked; a set of them. */
+static unsigned renew_send(struct redlock_round *round,
+                           const struct redis_batch *batch, unsigned asked,
+                           int64_t ttl_ms, int64_t deadline)
+{
+    struct redlock_conn *rl = round->rl;
+    unsigned sent = 0;
+    int i;
+
+    for (i = 0; i < rl->n; i++) {
+        if (asked & 1U << i ||
+            !redlock_node_is_ready(&rl->nodes[i], redlock_limit(rl, ttl_ms)))
+            continue;
+        redlock_ask(round, i, batch, deadline);
+        if (round->flights[i].asked)
+            sent |= 1U << i;
+    }
+    return sent;
+}
+
+/* One node's answers; false if they are none. */
+static bool renew_read(const struct redlock_flight *flight, int node, size_t n,
+                       struct redlock_tally *tallies)
+{
+    size_t item;
+
+    if (!flight->landed)
+        return false;
+    for (item = 0; item < n; item++)
+        renew_count(redlock_reply(flight, (int)item), node, &tallies[item]);
+    return n && redlock_reply(flight, 0)->type == REDIS_REPLY_INTEGER;
+}
+
+/* Ask all that are there, and if they are too few, those that come. */
 static void renew_ask(struct redlock_conn *rl, const struct redis_batch *batch,
                       size_t n, int64_t ttl_ms, int64_t deadline,
                       struct redlock_tally *tallies)
 {
-    struct redlock_span span = redlock_span(rl, ttl_ms, deadline);
+    struct redlock_span span;
     struct redlock_round round;
-    size_t item;
+    unsigned asked = 0, more;
     int i, answered = 0;
 
     redlock_round_init(&round, rl);
-    for (i = 0; i < rl->n; i++)
-        if (redlock_node_is_ready(&rl->nodes[i], redlock_limit(rl, ttl_ms)))
-            redlock_ask(&round, i, batch, span.end);
-    while ((i = redlock_hear(
-                &round, answered < rl->majority ? span.late : span.end)) >= 0) {
-        answered += round.flights[i].landed;
-        for (item = 0; item < n && round.flights[i].landed; item++)
-            renew_count(redlock_reply(&round.flights[i], (int)item), i,
-                        &tallies[item]);
-    }
+    do {
+        span = redlock_span(rl, ttl_ms, deadline);
+        more = renew_send(&round, batch, asked, ttl_ms, span.end);
+        asked |= more;
+        while ((i = redlock_hear(&round, answered < rl->majority ? span.late
+                                                                 : span.end)) >=
+               0)
+            answered += renew_read(&round.flights[i], i, n, tallies);
+    } while (more && answered < rl->majority &&
+             redlock_gather_more(rl, asked, deadline));
     redlock_round_fini(&round);
 }
 
@@ -197,7 +230,7 @@ hf_status redlock_release(struct hfi_conn *conn, const struct hfi_claim *claim,
     int had, had_not;
 
     redlock_gather(rl, deadline);
-    redlock_give_back(rl, claim, nodes, true, &had, &had_not);
+    redlock_give_back(rl, claim, nodes, true, deadline, &had, &had_not);
     grant->placed = false;
     if (had >= rl->majority)
         return HF_OK;

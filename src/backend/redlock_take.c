@@ -409,17 +409,20 @@ hf_status redlock_try_acquire(struct hfi_conn *conn,
     redlock_round_fini(&take.round);
     redis_batch_free(&take.plain);
     redis_batch_free(&take.script);
-    if (st && redlock_give_back(rl, claim, take.asked, false, &had, &had_not) &&
+    if (st &&
+        redlock_give_back(rl, claim, take.asked, false, HFI_NEVER, &had,
+                          &had_not) &&
         st == HF_UNAVAILABLE)
         st = hfi_restate(err, HF_UNCERTAIN);
     return st;
 }
 
 int redlock_give_back(struct redlock_conn *rl, const struct hfi_claim *claim,
-                      unsigned nodes, bool tell, int *had, int *had_not)
+                      unsigned nodes, bool release, int64_t deadline, int *had,
+                      int *had_not)
 {
-    struct redlock_span span = redlock_span(rl, claim->ttl_ms, HFI_NEVER);
-    const char *argv[] = {claim->token, tell ? "1" : "0"};
+    struct redlock_span span = redlock_span(rl, claim->ttl_ms, deadline);
+    const char *argv[] = {claim->token, release ? "1" : "0"};
     struct redis_batch batch = {0};
     struct redlock_round round;
     const redisReply *reply;
@@ -433,7 +436,7 @@ int redlock_give_back(struct redlock_conn *rl, const struct hfi_claim *claim,
             redlock_owe(&rl->nodes[i], claim);
             redlock_ask(&round, i, &batch, span.end);
         }
-    while ((i = redlock_hear(&round, *had + *had_not < rl->majority
+    while ((i = redlock_hear(&round, release && *had + *had_not < rl->majority
                                          ? span.late
                                          : span.end)) >= 0) {
         reply = redlock_reply(&round.flights[i], 0);
