@@ -6,8 +6,9 @@
  * statements, in alternating blocks, so that whatever else the machine does
  * hits both.  64 threads on 64 keys, each bare thread with a connection of
  * its own.  Hand-over: from the call of release to the grant of a waiter in
- * another client.  The letters of the third argument choose: p, m, h, and s
- * for a script for pgbench.
+ * another client.  Renewals: ten thousand locks, for one round of them.  The
+ * letters of the third argument choose: p, m, h, r, and s for a script for
+ * pgbench.
  */
 #include "sql.h"
 
@@ -16,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 
 #include "holdfast.h"
@@ -244,6 +246,53 @@ static void bench_hand_over(void)
            bench_raw->scheme, notify, advisory);
 }
 
+/* ---- renewals ----------------------------------------------------------- */
+
+static double renew_cpu_us(void)
+{
+    struct rusage use;
+
+    getrusage(RUSAGE_SELF, &use);
+    return (double)(use.ru_utime.tv_sec + use.ru_stime.tv_sec) * 1e6 +
+           (double)(use.ru_utime.tv_usec + use.ru_stime.tv_usec);
+}
+
+/* Held with a ttl of 15 s, so each is renewed every 5 s.  Not before the second
+ * round are they in step. */
+static void bench_renew(void)
+{
+    enum { HELD = 10000 };
+    static hf_lock *locks[HELD];
+    struct timespec round = {.tv_sec = 5};
+    struct hf_lock_opts opts = HF_LOCK_OPTS_INIT;
+    struct raw *raw = bench_raw->open(bench_where);
+    hf_client *client = bench_open();
+    struct hf_error err;
+    double cpu;
+    long before, lost = 0;
+    char key[32];
+
+    opts.ttl_ms = 15000;
+    for (int i = 0; i < HELD; i++) {
+        snprintf(key, sizeof(key), "held %d", i);
+        if (hf_acquire(client, key, 0, &opts, &locks[i], &err))
+            raw_die("hold", err.text);
+    }
+    nanosleep(&round, NULL);
+    before = bench_raw->writes(raw);
+    cpu = renew_cpu_us();
+    nanosleep(&round, NULL);
+    cpu = renew_cpu_us() - cpu;
+    before = bench_raw->writes(raw) - before;
+    for (int i = 0; i < HELD; i++)
+        lost += hf_release(locks[i], NULL) != HF_OK;
+    printf("%-9s %d held, one round of renewals  %6ld statements, %.1f %% of a "
+           "core, %ld lost\n",
+           bench_raw->scheme, HELD, before, cpu / 5e4, lost);
+    bench_raw->close(raw);
+    hf_close(client);
+}
+
 int main(int argc, char **argv)
 {
     static const struct raw_kind *const kinds[] = {&raw_postgres, &raw_mysql,
@@ -253,7 +302,7 @@ int main(int argc, char **argv)
         if (!strncmp(argv[1], kinds[i]->scheme, strlen(kinds[i]->scheme)))
             bench_raw = kinds[i];
     if (!bench_raw)
-        raw_die("usage", "bench-sql URL WHERE [p][m][h][s]");
+        raw_die("usage", "bench-sql URL WHERE [p][m][h][r][s]");
     bench_url = argv[1];
     bench_where = argv[2];
     if (strchr(argv[3], 's'))
@@ -264,5 +313,7 @@ int main(int argc, char **argv)
         bench_many();
     if (strchr(argv[3], 'h'))
         bench_hand_over();
+    if (strchr(argv[3], 'r') && bench_raw->writes)
+        bench_renew();
     return 0;
 }

@@ -93,8 +93,18 @@ static void raw_pg_close(struct raw *raw)
     free(raw);
 }
 
-const struct raw_kind raw_postgres = {"postgres", raw_pg_open, raw_pg_take,
-                                      raw_pg_give, raw_pg_close};
+/* Each takes a number, and so does asking for it. */
+static long raw_pg_writes(struct raw *raw)
+{
+    PGresult *result = raw_exec(raw->pg, "SELECT txid_current()");
+    long ret = strtol(PQgetvalue(result, 0, 0), NULL, 10);
+
+    PQclear(result);
+    return ret;
+}
+
+const struct raw_kind raw_postgres = {"postgres",  raw_pg_open,  raw_pg_take,
+                                      raw_pg_give, raw_pg_close, raw_pg_writes};
 
 /* ---- pgbench ------------------------------------------------------------ */
 

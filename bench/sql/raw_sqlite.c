@@ -79,5 +79,6 @@ static void raw_lite_close(struct raw *raw)
     free(raw);
 }
 
-const struct raw_kind raw_sqlite = {"sqlite", raw_lite_open, raw_lite_take,
-                                    raw_lite_give, raw_lite_close};
+const struct raw_kind raw_sqlite = {"sqlite",       raw_lite_open,
+                                    raw_lite_take,  raw_lite_give,
+                                    raw_lite_close, NULL};

@@ -16,6 +16,7 @@ struct raw_kind {
     bool (*take)(struct raw *, const char *key, const char *token);
     bool (*give)(struct raw *, const char *key, const char *token);
     void (*close)(struct raw *);
+    long (*writes)(struct raw *); /* statements that wrote so far; or NULL */
 };
 
 extern const struct raw_kind raw_postgres, raw_mysql, raw_sqlite;

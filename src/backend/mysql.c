@@ -24,7 +24,6 @@
 #include <poll.h>
 #include <sys/socket.h>
 
-#include "../mem.h"
 #include "sql_row.h"
 
 #include "../banned.h"
@@ -320,37 +319,19 @@ static void my_session_close(struct sql_session *session)
     struct my_session *ms = (struct my_session *)session;
     int fd = ms->my ? mysql_get_socket(ms->my) : -1;
 
-    if (ms->my) {
-        if (fd >= 0 && session->broken)
-            shutdown(fd, SHUT_RDWR); /* No good-bye that could block. */
+    if (fd >= 0 && session->broken)
+        shutdown(fd, SHUT_RDWR); /* No good-bye that could block. */
+    if (ms->my)
         mysql_close(ms->my);
-    }
-    hfi_free(ms);
 }
 
-static hf_status my_session_open(struct sql_conn *conn, bool first,
-                                 struct sql_session **ret, int64_t deadline,
-                                 struct hf_error *err)
+static hf_status my_session_open(struct sql_session *session, bool first,
+                                 int64_t deadline, struct hf_error *err)
 {
-    struct my_session *ms = hfi_alloc(sizeof(*ms));
-    hf_status st;
+    struct my_session *ms = (struct my_session *)session;
+    hf_status st = my_connect(ms, deadline, err);
 
-    if (!ms)
-        return hfi_nomem(err);
-    ms->base.conn = conn;
-    hfi_link_init(&ms->base.link);
-    st = my_connect(ms, deadline, err);
-    if (!st)
-        st = my_settle(ms, first, deadline, err);
-    if (st) {
-        ms->base.broken = true;
-        my_session_close(&ms->base);
-        if (st == HF_UNCERTAIN)
-            st = HF_UNAVAILABLE;
-        return hfi_wrap(err, st, "%s", conn->base.endpoint);
-    }
-    *ret = &ms->base;
-    return HF_OK;
+    return st ? st : my_settle(ms, first, deadline, err);
 }
 
 /* Between statements the server says nothing but good-bye. */
@@ -368,6 +349,7 @@ static const struct sql_driver my_driver = {
     .texts = {my_lease_texts, my_version_texts, my_row_texts},
     .by_look = true,
     .mute = true,
+    .session_size = sizeof(struct my_session),
     .connect = my_session_open,
     .disconnect = my_session_close,
     .alive = my_session_alive,

@@ -18,14 +18,23 @@
 
 #define WAIT_SECONDS 60
 
-static hf_status row_timeout(struct my_session *ms, int64_t ttl_ms,
-                             int64_t deadline, struct hf_error *err)
+/* For how long the server shall keep silent sessions, and wait for rows. */
+static void row_timeout(struct my_session *ms, int64_t ttl_ms, int seconds)
 {
-    char text[96];
+    snprintf(ms->text, sizeof(ms->text),
+             "SET SESSION wait_timeout=%lld,innodb_lock_wait_timeout=%d",
+             (long long)((ttl_ms + 999) / 1000), seconds);
+}
 
-    snprintf(text, sizeof(text), "SET SESSION wait_timeout=%lld",
-             (long long)((ttl_ms + 999) / 1000));
-    return my_exec(ms, text, NULL, deadline, err);
+/* Send what stands in `text`, and do not wait for the answer. */
+static hf_status row_start(struct my_session *ms, struct hf_error *err)
+{
+    int code = 0;
+
+    ms->sent = true;
+    ms->wait =
+        mysql_real_query_start(&code, ms->my, ms->text, strlen(ms->text));
+    return !ms->wait && code ? my_error(ms, err) : HF_OK;
 }
 
 /* Begin a transaction, then send the SELECT and do not wait for its answer. */
@@ -36,19 +45,18 @@ hf_status my_row_send(struct sql_session *session, const char *key, bool wait,
     struct sql_call call = {.key = key, .number = WAIT_SECONDS};
     int64_t deadline = hfi_now() + session->conn->timeout_ms;
     char text[256 + 2 * SQL_TABLE_MAX];
-    int code = 0;
-    hf_status st = row_timeout(ms, ttl_ms, deadline, err);
+    hf_status st;
 
+    row_timeout(ms, ttl_ms, wait ? WAIT_SECONDS : 1);
+    st = my_exec(ms, ms->text, NULL, deadline, err);
     snprintf(text, sizeof(text), "%s%s", session->conn->texts[SQL_LOCK],
              wait ? " /*M! WAIT $7 */" : " NOWAIT");
     if (!st)
         st = my_exec(ms, "START TRANSACTION", NULL, deadline, err);
     if (st || !my_paste(ms, text, &call))
         return st ? st : HF_INVALID;
-    ms->sent = true;
-    ms->wait =
-        mysql_real_query_start(&code, ms->my, ms->text, strlen(ms->text));
-    return !ms->wait && code && wait ? my_error(ms, err) : HF_OK;
+    st = row_start(ms, err);
+    return wait ? st : HF_OK; /* row_done() tells what NOWAIT has brought. */
 }
 
 static void row_found(struct sql_answer *answer, const struct sql_cell *cells,
@@ -91,10 +99,13 @@ hf_status my_row_done(struct sql_session *session, bool *found,
 }
 
 hf_status my_row_beat(struct sql_session *session, int64_t ttl_ms,
-                      int64_t deadline, struct hf_error *err)
+                      struct hf_error *err)
 {
+    struct my_session *ms = (struct my_session *)session;
+
     session->why = SQL_WHY_OTHER;
-    return row_timeout((struct my_session *)session, ttl_ms, deadline, err);
+    row_timeout(ms, ttl_ms, 1);
+    return row_start(ms, err);
 }
 
 /* A KILL QUERY that came too late may hit this instead, once. */

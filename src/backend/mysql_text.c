@@ -128,11 +128,10 @@ const char *const my_version_texts[SQL_STMTS] = {
  * of the same user, which needs no right.  @T is named so that it is missed at
  * once if it is not there. */
 #define ROW_LOOK                                                               \
-    "SELECT IF(EXISTS(SELECT 1 FROM information_schema.processlist p WHERE "   \
-    "p.id=f.session),token,NULL),fence,NULL,TIMESTAMPDIFF(MICROSECOND,"        \
-    "acquired_at," NOW ") DIV 1000,owner,note,session,ttl_ms,"                 \
-    "(SELECT 0 FROM @T LIMIT 0),name "                                         \
-    "FROM @F f WHERE "
+    "SELECT IF(p.id IS NULL,NULL,f.token),f.fence,NULL,"                       \
+    "TIMESTAMPDIFF(MICROSECOND,f.acquired_at," NOW ") DIV 1000,f.owner,"       \
+    "f.note,f.session,f.ttl_ms,(SELECT 0 FROM @T LIMIT 0),f.name FROM @F f "   \
+    "LEFT JOIN information_schema.processlist p ON p.id=f.session WHERE "
 
 const char *const my_row_texts[SQL_STMTS] = {
     [SQL_CREATE] =
@@ -142,11 +141,9 @@ const char *const my_row_texts[SQL_STMTS] = {
         "CREATE TABLE IF NOT EXISTS @F " COLUMNS
         "acquired_at DATETIME(6) NULL,session BIGINT NULL" TABLE,
     [SQL_LOCK] = "/*M! SET STATEMENT max_statement_time=0 FOR */ "
-                 "SELECT /*+ SET_VAR(innodb_lock_wait_timeout=60) */ row_lock "
-                 "FROM @T WHERE name=$1 FOR UPDATE",
+                 "SELECT row_lock FROM @T WHERE name=$1 FOR UPDATE",
     [SQL_MAKE] = "/*M! SET STATEMENT innodb_lock_wait_timeout=0 FOR */ "
-                 "INSERT /*+ SET_VAR(innodb_lock_wait_timeout=1) */ "
-                 "INTO @T (name) VALUES ($1) "
+                 "INSERT INTO @T (name) VALUES ($1) "
                  "ON DUPLICATE KEY UPDATE row_lock=row_lock",
     [SQL_SIGN] =
         "INSERT INTO @F (name,token,fence,ttl_ms,owner,note,acquired_at,"

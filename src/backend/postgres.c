@@ -22,8 +22,6 @@
 #include <errno.h>
 #include <poll.h>
 
-#include "../mem.h"
-
 #include "../banned.h"
 
 /* ---- waiting ----------------------------------------------------------- */
@@ -308,31 +306,16 @@ static void pg_session_close(struct sql_session *session)
 
     if (ps->pg)
         PQfinish(ps->pg);
-    hfi_free(ps);
 }
 
-static hf_status pg_session_open(struct sql_conn *conn, bool first,
-                                 struct sql_session **ret, int64_t deadline,
-                                 struct hf_error *err)
+static hf_status pg_session_open(struct sql_session *session, bool first,
+                                 int64_t deadline, struct hf_error *err)
 {
-    struct pg_session *ps = hfi_alloc(sizeof(*ps));
-    hf_status st;
+    struct pg_session *ps = (struct pg_session *)session;
+    struct pg_conn *pc = (struct pg_conn *)session->conn;
+    hf_status st = pg_connect(pc, &ps->pg, deadline, err);
 
-    if (!ps)
-        return hfi_nomem(err);
-    ps->base.conn = conn;
-    hfi_link_init(&ps->base.link);
-    st = pg_connect((struct pg_conn *)conn, &ps->pg, deadline, err);
-    if (!st)
-        st = pg_settle(ps, first, deadline, err);
-    if (st) {
-        pg_session_close(&ps->base);
-        if (st == HF_UNCERTAIN)
-            st = HF_UNAVAILABLE;
-        return hfi_wrap(err, st, "%s", conn->base.endpoint);
-    }
-    *ret = &ps->base;
-    return HF_OK;
+    return st ? st : pg_settle(ps, first, deadline, err);
 }
 
 /* Between statements the server says little, and good-bye before it leaves. */
@@ -354,6 +337,7 @@ static const struct sql_driver pg_driver = {
     .name = "postgres",
     .quote = "\"",
     .texts = {pg_lease_texts, pg_version_texts, pg_row_texts},
+    .session_size = sizeof(struct pg_session),
     .connect = pg_session_open,
     .disconnect = pg_session_close,
     .alive = pg_session_alive,

@@ -82,8 +82,7 @@ hf_status pg_row_send(struct sql_session *, const char *key, bool wait,
                       int64_t ttl_ms, struct hf_error *);
 hf_status pg_row_done(struct sql_session *, bool *found, int64_t deadline,
                       struct hf_error *);
-hf_status pg_row_beat(struct sql_session *, int64_t ttl_ms, int64_t deadline,
-                      struct hf_error *);
+hf_status pg_row_beat(struct sql_session *, int64_t ttl_ms, struct hf_error *);
 hf_status pg_row_end(struct sql_session *, int64_t deadline, struct hf_error *);
 int pg_fd(struct sql_session *);
 int64_t pg_id(struct sql_session *);

@@ -19,8 +19,6 @@
  */
 #include "postgres.h"
 
-#include "../mem.h"
-
 #include "../banned.h"
 
 #define ROW_TEXT_MAX (2 * HF_KEY_MAX + 2 * SQL_TABLE_MAX + 512)
@@ -32,6 +30,13 @@ static uint64_t row_hash(uint64_t hash, const char *text)
         hash = (hash ^ (unsigned char)*text) * UINT64_C(0x100000001b3);
     while (*text++);
     return hash;
+}
+
+/* At least a second, so that a short lease is not over while it is written down
+ * who has it. */
+static int64_t row_idle_ms(int64_t ttl_ms)
+{
+    return ttl_ms > 1000 ? ttl_ms : 1000;
 }
 
 hf_status pg_row_send(struct sql_session *session, const char *key, bool wait,
@@ -51,7 +56,7 @@ hf_status pg_row_send(struct sql_session *session, const char *key, bool wait,
              "SELECT pg_%sadvisory_xact_lock(%lld);%s'\\x%s'::bytea "
              "FOR UPDATE%s",
              wait ? 0LL : (long long)session->conn->timeout_ms, wait ? 1000 : 0,
-             (long long)ttl_ms, wait ? "" : "try_",
+             (long long)row_idle_ms(ttl_ms), wait ? "" : "try_",
              (long long)row_hash(number, key), session->conn->texts[SQL_LOCK],
              hex, wait ? "" : " NOWAIT");
     return PQsendQuery(ps->pg, text) ? HF_OK : pg_unsent(ps, err);
@@ -112,15 +117,16 @@ hf_status pg_row_done(struct sql_session *session, bool *found,
 }
 
 hf_status pg_row_beat(struct sql_session *session, int64_t ttl_ms,
-                      int64_t deadline, struct hf_error *err)
+                      struct hf_error *err)
 {
+    struct pg_session *ps = (struct pg_session *)session;
     char text[96];
 
     session->why = SQL_WHY_OTHER;
     snprintf(text, sizeof(text),
              "SET LOCAL idle_in_transaction_session_timeout=%lld",
-             (long long)ttl_ms);
-    return pg_exec((struct pg_session *)session, text, NULL, deadline, err);
+             (long long)row_idle_ms(ttl_ms));
+    return PQsendQuery(ps->pg, text) ? HF_OK : pg_unsent(ps, err);
 }
 
 hf_status pg_row_end(struct sql_session *session, int64_t deadline,

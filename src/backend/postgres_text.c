@@ -137,12 +137,15 @@ const char *const pg_version_texts[SQL_STMTS] = {
 /* Who locks a row is told by its xmax, and that he is still there by the lock
  * that every transaction has on its own number. */
 #define ROW_LOOK(waiters)                                                      \
-    "SELECT CASE WHEN EXISTS (SELECT 1 FROM @T t, pg_locks k WHERE "           \
-    "t.name=f.name AND k.locktype='transactionid' AND k.granted AND "          \
-    "k.transactionid=t.xmax AND k.pid=f.session) THEN token END,fence,"        \
-    "NULL::int8," MS("clock_timestamp()-acquired_at") ",owner,note,session,"   \
-                                                      "ttl_ms," waiters        \
-                                                      ",name FROM @F f WHERE "
+    "SELECT CASE WHEN k.pid IS NOT NULL THEN token END,fence,NULL::int8," MS(  \
+        "clock_timestamp()-acquired_at") ",owner,note,session,ttl_ms," waiters \
+                                         ",f.name FROM @F f LEFT JOIN (@T t "  \
+                                         "JOIN pg_locks k ON "                 \
+                                         "k.locktype='transactionid' AND "     \
+                                         "k.granted AND "                      \
+                                         "k.transactionid=t.xmax) ON "         \
+                                         "t.name=f.name AND k.pid=f.session "  \
+                                         "WHERE f."
 
 /* The queue is that of an advisory lock; see postgres_row.c. */
 #define ROW_WAITERS                                                            \
@@ -172,7 +175,8 @@ const char *const pg_row_texts[SQL_STMTS] = {
     [SQL_UNSIGN] = "UPDATE @F SET token=NULL,owner=NULL,note=NULL "
                    "WHERE name=$1 AND token=$2",
     [SQL_LOOK] = ROW_LOOK(ROW_WAITERS) "name=$1",
-    [SQL_LIST] = ROW_LOOK("NULL::int8") LISTED,
+    [SQL_LIST] = ROW_LOOK("NULL::int8") "token IS NOT NULL AND "
+                                        "substring(f.name for length($1))=$1",
     [SQL_END] = "SELECT pg_terminate_backend($7::int,1000)::int",
     [SQL_STANDS] = "SELECT count(*) FROM pg_locks WHERE pid=$7 AND "
                    "locktype='advisory'",

@@ -6,7 +6,7 @@
  *   sql_renew.c  renewing, many at once
  *   sql_pool.c   sessions: a small pool, what is retried, making the table
  *   sql_open.c   the URL, the statements, opening and closing
- *   sql_row.c    strategy row: a lock held by an open transaction
+ *   sql_row*.c   strategy row: a lock held by an open transaction
  *
  *   postgres*.c mysql*.c sqlite*.c   a driver each: statements and sessions
  *
@@ -138,9 +138,11 @@ struct sql_driver {
     bool by_look; /* SQL_ACQUIRE says only whether it was granted */
     bool mute;    /* and may forget even that: look when it says no */
 
-    /* Settings included; checks of the service too where `first`. */
-    hf_status (*connect)(struct sql_conn *, bool first,
-                         struct sql_session **ret, int64_t deadline,
+    /* Connect a session, zeroed but for its base; settings included, checks of
+     * the service too where `first`.  disconnect() undoes it, however far it
+     * got. */
+    size_t session_size;
+    hf_status (*connect)(struct sql_session *, bool first, int64_t deadline,
                          struct hf_error *);
     void (*disconnect)(struct sql_session *);
     bool (*alive)(struct sql_session *); /* nothing unexpected has come */
@@ -152,15 +154,15 @@ struct sql_driver {
 
     /* For strategy row, in a session that nobody else uses; see sql_row.c.
      * Send a transaction that locks the row of `key`, and waits for it or
-     * does not; see whether it is done (with deadline 0: HF_BUSY if not yet)
-     * and whether there is such a row; prove that it stands, and for how long
-     * the server shall keep it without hearing from us; end it. */
+     * does not; see whether what was sent is done (with deadline 0: HF_BUSY if
+     * not yet) and whether there is such a row; send a heartbeat, which says
+     * how long the server shall keep it without hearing from us; end it. */
     hf_status (*row_send)(struct sql_session *, const char *key, bool wait,
                           int64_t ttl_ms, struct hf_error *);
     hf_status (*row_done)(struct sql_session *, bool *found, int64_t deadline,
                           struct hf_error *);
     hf_status (*row_beat)(struct sql_session *, int64_t ttl_ms,
-                          int64_t deadline, struct hf_error *);
+                          struct hf_error *);
     hf_status (*row_end)(struct sql_session *, int64_t deadline,
                          struct hf_error *);
     int (*fd)(struct sql_session *);
@@ -206,6 +208,9 @@ void sql_close(struct sql_conn *);
  * a missing table is made where that is allowed. */
 hf_status sql_run(struct sql_conn *, enum sql_stmt, const struct sql_call *,
                   struct sql_answer *, int64_t deadline, struct hf_error *);
+hf_status sql_connect(struct sql_conn *, bool first, struct sql_session **ret,
+                      int64_t deadline, struct hf_error *);
+void sql_disconnect(struct sql_session *);
 hf_status sql_get(struct sql_conn *, struct sql_session **ret, int64_t deadline,
                   struct hf_error *);
 void sql_put(struct sql_session *);

@@ -169,7 +169,7 @@ static hf_status open_look(struct sql_conn *conn, int64_t deadline,
     struct sql_session *session;
     hf_status st;
 
-    st = conn->driver->connect(conn, true, &session, deadline, err);
+    st = sql_connect(conn, true, &session, deadline, err);
     if (st)
         return st;
     conn->sessions++;

@@ -22,6 +22,35 @@
 /* A session that came back this long ago or less is taken to stand still. */
 #define POOL_FRESH_MS 50
 
+hf_status sql_connect(struct sql_conn *conn, bool first,
+                      struct sql_session **ret, int64_t deadline,
+                      struct hf_error *err)
+{
+    struct sql_session *session = hfi_alloc(conn->driver->session_size);
+    hf_status st;
+
+    if (!session)
+        return hfi_nomem(err);
+    session->conn = conn;
+    hfi_link_init(&session->link);
+    st = conn->driver->connect(session, first, deadline, err);
+    if (!st) {
+        *ret = session;
+        return HF_OK;
+    }
+    session->broken = true;
+    sql_disconnect(session);
+    /* Nothing was asked for yet, so nothing can be in doubt. */
+    return hfi_wrap(err, st == HF_UNCERTAIN ? HF_UNAVAILABLE : st, "%s",
+                    conn->base.endpoint);
+}
+
+void sql_disconnect(struct sql_session *session)
+{
+    session->conn->driver->disconnect(session);
+    hfi_free(session);
+}
+
 static void pool_forget(struct sql_conn *conn)
 {
     pthread_mutex_lock(&conn->mu);
@@ -89,10 +118,10 @@ hf_status sql_get(struct sql_conn *conn, struct sql_session **ret,
             *ret = session;
             return HF_OK;
         }
-        conn->driver->disconnect(session);
+        sql_disconnect(session);
         pool_forget(conn);
     }
-    st = conn->driver->connect(conn, false, ret, deadline, err);
+    st = sql_connect(conn, false, ret, deadline, err);
     if (st)
         pool_forget(conn);
     return st;
@@ -103,7 +132,7 @@ void sql_put(struct sql_session *session)
     struct sql_conn *conn = session->conn;
 
     if (session->broken) { /* sql_pool.c (2) */
-        conn->driver->disconnect(session);
+        sql_disconnect(session);
         pool_forget(conn);
         return;
     }
@@ -132,8 +161,8 @@ hf_status sql_take(struct sql_conn *conn, struct sql_session **ret,
         return HF_OK;
     }
     if (session)
-        conn->driver->disconnect(session);
-    return conn->driver->connect(conn, false, ret, deadline, err);
+        sql_disconnect(session);
+    return sql_connect(conn, false, ret, deadline, err);
 }
 
 void sql_give_back(struct sql_session *session)
@@ -147,7 +176,7 @@ void sql_give_back(struct sql_session *session)
         conn->sessions++;
     pthread_mutex_unlock(&conn->mu);
     if (full)
-        conn->driver->disconnect(session);
+        sql_disconnect(session);
     else
         sql_put(session);
 }
@@ -159,7 +188,7 @@ void sql_pool_close(struct sql_conn *conn)
     while (!hfi_link_alone(&conn->idle)) {
         session = hfi_container(conn->idle.next, struct sql_session, link);
         hfi_link_remove(&session->link);
-        conn->driver->disconnect(session);
+        sql_disconnect(session);
     }
 }
 

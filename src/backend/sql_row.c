@@ -2,6 +2,9 @@
  *
  * sql_row.c - strategy row: the lock is a row lock, held by a transaction.
  *
+ * Here it is taken, and its end is heard of; sql_row_keep.c keeps it and lets
+ * it go.
+ *
  * ON THE WIRE  Each lock has a session of its own, in which a transaction has
  *   done SELECT ... FOR UPDATE on the row of the key.  A try says NOWAIT; who
  *   waits leaves a SELECT without it in the server's own queue, and is woken
@@ -15,8 +18,10 @@
  *      transaction has the row.
  *  (2) The row exists, committed, before it is locked: a missing row excludes
  *      nobody.
- *  (3) A session that was cut, or did not answer, is closed, and what it held
- *      is lost at that moment, whatever the lease says.
+ *  (3) A session that was cut is closed, and what it held is lost at that
+ *      moment, whatever the lease says.  One that does not answer a heartbeat
+ *      in time may do so late; nothing else is sent before, and a late answer
+ *      proves nothing for the next.
  *  (4) To break is to revoke, as in sql.c (6): the token beside the fence is
  *      spoiled, and the holder lets go when its next heartbeat finds that.
  *  (5) One thread at a time uses a session: who calls marks it `busy` under
@@ -49,19 +54,6 @@
 
 #include "../banned.h"
 
-/* How long an ended statement may take to say so before it is ended again. */
-#define ROW_END_MS 20
-
-struct row_lock {
-    struct hfi_link link; /* in sql_row_state.locks */
-    struct sql_session *session;
-    bool waiting; /* in the server's queue */
-    bool held;    /* has the row */
-    bool busy;    /* sql_row.c (5) */
-    char token[HFI_TOKEN_LEN + 1];
-    char key[];
-};
-
 struct sql_row_state {
     pthread_mutex_t mu;
     struct hfi_link locks;
@@ -90,7 +82,7 @@ hf_status sql_row_open(struct sql_conn *conn, struct hf_error *err)
 
 /* ---- one lock ---------------------------------------------------------- */
 
-static struct row_lock *row_of(const struct hfi_grant *grant)
+struct row_lock *sql_row_of(const struct hfi_grant *grant)
 {
     struct row_lock *lock = NULL;
 
@@ -129,8 +121,8 @@ static hf_status row_new(struct sql_conn *conn, const struct hfi_claim *claim,
 
 /* Forget the lock; its session goes back if it is `clean`, else it is closed.
  * sql_row.c (3) */
-static void row_drop(struct sql_conn *conn, struct row_lock *lock,
-                     struct hfi_grant *grant, bool clean)
+void sql_row_drop(struct sql_conn *conn, struct row_lock *lock,
+                  struct hfi_grant *grant, bool clean)
 {
     pthread_mutex_lock(&conn->row->mu);
     epoll_ctl(conn->row->epoll_fd, EPOLL_CTL_DEL,
@@ -140,7 +132,7 @@ static void row_drop(struct sql_conn *conn, struct row_lock *lock,
     if (clean && !lock->session->broken)
         sql_give_back(lock->session);
     else
-        conn->driver->disconnect(lock->session);
+        sql_disconnect(lock->session);
     hfi_free(lock);
     memset(&grant->ref, 0, sizeof(grant->ref));
     grant->placed = false;
@@ -159,7 +151,7 @@ static void row_arm(struct sql_conn *conn, struct row_lock *lock)
 
 /* We are done with the session: the keeper may have it, and goes by `waiting`
  * and `held`. */
-static void row_idle(struct sql_conn *conn, struct row_lock *lock)
+void sql_row_idle(struct sql_conn *conn, struct row_lock *lock)
 {
     pthread_mutex_lock(&conn->row->mu);
     lock->busy = false;
@@ -167,7 +159,7 @@ static void row_idle(struct sql_conn *conn, struct row_lock *lock)
     pthread_mutex_unlock(&conn->row->mu);
 }
 
-static void row_busy(struct sql_conn *conn, struct row_lock *lock)
+void sql_row_busy(struct sql_conn *conn, struct row_lock *lock)
 {
     pthread_mutex_lock(&conn->row->mu);
     lock->busy = true;
@@ -301,8 +293,7 @@ static hf_status row_later(struct sql_conn *conn, const struct hfi_claim *claim,
     lock->waiting = false;
     if (!st && found) {
         /* The server has counted since it granted: let it begin anew. */
-        st =
-            conn->driver->row_beat(lock->session, claim->ttl_ms, deadline, err);
+        st = sql_row_beat(conn, lock, claim->ttl_ms, deadline, err);
         lock->held = !st;
         return st;
     }
@@ -316,7 +307,7 @@ hf_status sql_row_try_acquire(struct sql_conn *conn,
                               struct hfi_grant *grant, struct hfi_busy *busy,
                               int64_t deadline, struct hf_error *err)
 {
-    struct row_lock *lock = row_of(grant);
+    struct row_lock *lock = sql_row_of(grant);
     hf_status st = HF_OK;
 
     (void)busy;
@@ -326,14 +317,13 @@ hf_status sql_row_try_acquire(struct sql_conn *conn,
             return st;
         st = row_first(conn, claim, lock, deadline, err);
     } else {
-        row_busy(conn, lock);
+        sql_row_busy(conn, lock);
         if (lock->waiting)
             st = row_later(conn, claim, lock, deadline, err);
         else if (!lock->held)
             st = row_first(conn, claim, lock, deadline, err);
         else
-            st = conn->driver->row_beat(lock->session, claim->ttl_ms, deadline,
-                                        err);
+            st = sql_row_beat(conn, lock, claim->ttl_ms, deadline, err);
     }
     if (!st)
         st = row_sign(conn, claim, lock, grant, deadline, err);
@@ -345,114 +335,14 @@ hf_status sql_row_try_acquire(struct sql_conn *conn,
     if (st == HF_BUSY && err)
         err->status = HF_OK; /* "Locked" is how the server says busy. */
     if (!st || (st == HF_BUSY && lock->waiting)) {
-        row_idle(conn, lock);
+        sql_row_idle(conn, lock);
         return st;
     }
     if (!lock->session->broken)
         conn->driver->row_end(lock->session, deadline, NULL);
-    row_drop(conn, lock, grant, true);
+    sql_row_drop(conn, lock, grant, true);
     /* The row is free again, or will be when the server sees the end. */
     return st == HF_UNCERTAIN ? HF_UNAVAILABLE : st;
-}
-
-/* ---- keeping and letting go -------------------------------------------- */
-
-/* The heartbeat of one lock; false if it is lost.  The session stays busy. */
-static bool row_beat(struct sql_conn *conn, struct hfi_renewal *item,
-                     int64_t deadline, struct hf_error *err)
-{
-    struct row_lock *lock = row_of(item->grant);
-
-    item->st = HF_LOST;
-    item->reason = HF_LOSS_SESSION;
-    if (!lock)
-        return false;
-    row_busy(conn, lock);
-    if (!conn->driver->row_beat(lock->session, item->ttl_ms, deadline, err))
-        return true;
-    row_drop(conn, lock, item->grant, false); /* sql_row.c (3) */
-    return false;
-}
-
-/* It has beaten; was it broken?  sql_row.c (4) */
-static void row_renewed(struct sql_conn *conn, struct hfi_renewal *item,
-                        int64_t deadline)
-{
-    struct row_lock *lock = row_of(item->grant);
-
-    if (item->st == HF_LOST)
-        row_drop(conn, lock, item->grant,
-                 !conn->driver->row_end(lock->session, deadline, NULL));
-    else
-        row_idle(conn, lock);
-}
-
-/* A heartbeat for each session, and one question for all of them. */
-void sql_row_renew(struct sql_conn *conn, struct hfi_renewal **items, size_t n,
-                   int64_t deadline, struct hf_error *err)
-{
-    size_t i, left = 0;
-
-    for (i = 0; i < n; i++)
-        if (row_beat(conn, items[i], deadline, err))
-            items[left++] = items[i];
-    sql_renew_all(conn, items, left, deadline, err);
-    for (i = 0; i < left; i++)
-        row_renewed(conn, items[i], deadline);
-}
-
-/* Leave the server's queue: a statement that waits must be ended from outside,
- * more than once if the first attempt came before it did.  It may have been
- * granted just then, so what it got is given back. */
-static void row_withdraw(struct sql_conn *conn, struct row_lock *lock,
-                         struct hfi_grant *grant, int64_t deadline)
-{
-    struct sql_call call = {.number = conn->driver->id(lock->session)};
-    struct pollfd pfd = {.fd = conn->driver->fd(lock->session),
-                         .events = POLLIN};
-    struct sql_answer answer = {0};
-    bool found = false;
-    hf_status st;
-
-    do {
-        sql_run(conn, SQL_END, &call, &answer, deadline, NULL);
-        poll(&pfd, 1, ROW_END_MS);
-        st = conn->driver->row_done(lock->session, &found, 0, NULL);
-    } while (st == HF_BUSY && hfi_left_ms(deadline));
-    if (st == HF_BUSY)
-        lock->session->broken = true;
-    if (!lock->session->broken)
-        conn->driver->row_end(lock->session, deadline, NULL);
-    row_drop(conn, lock, grant, true);
-}
-
-hf_status sql_row_release(struct sql_conn *conn, const struct hfi_claim *claim,
-                          struct hfi_grant *grant, int64_t deadline,
-                          struct hf_error *err)
-{
-    struct row_lock *lock = row_of(grant);
-    struct sql_call call = {.key = claim->key, .token = claim->token};
-    struct sql_answer answer = {0};
-    hf_status st = HF_LOST;
-
-    if (!lock)
-        return hfi_fail(err, HF_LOST, "%s: the session that held it is gone",
-                        conn->base.endpoint);
-    row_busy(conn, lock);
-    if (lock->waiting) {
-        row_withdraw(conn, lock, grant, deadline);
-        return HF_OK;
-    }
-    st = conn->driver->run(lock->session, SQL_UNSIGN, &call, &answer, deadline,
-                           err);
-    if (!st)
-        st = conn->driver->row_end(lock->session, deadline, err);
-    /* Without an answer the session is closed, and that frees the row. */
-    row_drop(conn, lock, grant, !st);
-    if (!st && answer.affected)
-        return HF_OK;
-    return hfi_fail(err, HF_LOST, "%s: %s", conn->base.endpoint,
-                    st ? "the session that held it was cut" : "it was broken");
 }
 
 /* ---- hearing ----------------------------------------------------------- */
@@ -503,7 +393,7 @@ void sql_row_close(struct sql_conn *conn)
     while (!hfi_link_alone(&row->locks)) {
         lock = hfi_container(row->locks.next, struct row_lock, link);
         hfi_link_remove(&lock->link);
-        conn->driver->disconnect(lock->session);
+        sql_disconnect(lock->session);
         hfi_free(lock);
     }
     if (row->epoll_fd >= 0)

@@ -248,47 +248,28 @@ static void lite_disconnect(struct sql_session *session)
     for (i = 0; i < SQL_STMTS; i++)
         sqlite3_finalize(ls->stmts[i]);
     sqlite3_close(ls->db);
-    hfi_free(ls);
 }
 
-static hf_status lite_connect(struct sql_conn *conn, bool first,
-                              struct sql_session **ret, int64_t deadline,
-                              struct hf_error *err)
+static hf_status lite_connect(struct sql_session *session, bool first,
+                              int64_t deadline, struct hf_error *err)
 {
-    struct lite_conn *lc = (struct lite_conn *)conn;
-    struct lite_session *ls = hfi_alloc(sizeof(*ls));
-    hf_status st = HF_OK;
-    int code;
+    struct lite_session *ls = (struct lite_session *)session;
+    struct lite_conn *lc = (struct lite_conn *)session->conn;
+    int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX |
+                (session->conn->create ? SQLITE_OPEN_CREATE : 0);
+    int code = sqlite3_open_v2(lc->path, &ls->db, flags, NULL);
+    hf_status st;
 
     (void)first;
-    if (!ls)
-        return hfi_nomem(err);
-    ls->base.conn = conn;
-    ls->deadline = deadline;
-    hfi_link_init(&ls->base.link);
-    code = sqlite3_open_v2(lc->path, &ls->db,
-                           SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX |
-                               (conn->create ? SQLITE_OPEN_CREATE : 0),
-                           NULL);
     if (code)
-        st = lite_error(ls, code, err);
-    if (!st)
-        sqlite3_busy_handler(ls->db, lite_busy, ls);
-    do { /* Two who both make it WAL may meet, and then no handler is asked. */
-        if (!st || ls->base.why == SQL_WHY_RETRY)
-            st = st && lite_busy(ls, 0) == 0
-                     ? st
-                     : lite_exec(ls,
-                                 "PRAGMA journal_mode=WAL;"
-                                 "PRAGMA synchronous=NORMAL;",
-                                 err);
-    } while (st && ls->base.why == SQL_WHY_RETRY && hfi_left_ms(deadline));
-    if (st) {
-        lite_disconnect(&ls->base);
-        return hfi_wrap(err, st, "%s", conn->base.endpoint);
-    }
-    *ret = &ls->base;
-    return HF_OK;
+        return lite_error(ls, code, err);
+    ls->deadline = deadline;
+    sqlite3_busy_handler(ls->db, lite_busy, ls);
+    do /* Two who both make it WAL may meet, and then no handler is asked. */
+        st = lite_exec(ls, "PRAGMA journal_mode=WAL;PRAGMA synchronous=NORMAL;",
+                       err);
+    while (st && session->why == SQL_WHY_RETRY && lite_busy(ls, 0));
+    return st;
 }
 
 static bool lite_alive(struct sql_session *session)
@@ -305,6 +286,7 @@ static const struct sql_driver lite_driver = {
                "out everybody from the whole file; use lease or version",
     .by_look = true,
     .sessions = 1,
+    .session_size = sizeof(struct lite_session),
     .connect = lite_connect,
     .disconnect = lite_disconnect,
     .alive = lite_alive,

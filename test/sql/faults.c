@@ -122,16 +122,16 @@ TEST_TIMEOUT(a_server_that_says_nothing_is_given_up_in_time, 120)
 
 TEST(a_waiter_never_takes_over_what_is_renewed)
 {
-    struct hf_lock_opts opts = brief(600);
+    struct hf_lock_opts opts = brief(1500);
     const char *key = scene_key("renewed");
     hf_client *a = scene_open(0, ""), *b = scene_open(0, "");
     hf_lock *lk, *none = NULL;
 
     CHECK_OK(hf_acquire(a, key, 0, &opts, &lk, &t_err));
-    CHECK_STATUS(hf_acquire(b, key, 3000, &opts, &none, &t_err), HF_TIMEOUT);
+    CHECK_STATUS(hf_acquire(b, key, 5000, &opts, &none, &t_err), HF_TIMEOUT);
     CHECK(hf_held(lk));
     CHECK_OK(hf_release(lk, &t_err));
-    CHECK_OK(hf_acquire(b, key, 5000, &opts, &lk, &t_err));
+    CHECK_OK(hf_acquire(b, key, 10000, &opts, &lk, &t_err));
     CHECK_OK(hf_release(lk, &t_err));
     hf_close(a);
     hf_close(b);

@@ -4,6 +4,7 @@
  */
 #include "../t.h"
 
+#include <pthread.h>
 #include <signal.h>
 #include <sqlite3.h>
 #include <stdatomic.h>
@@ -106,6 +107,127 @@ TEST(foreign_files_and_tables_are_refused)
     fclose(file);
     snprintf(path, sizeof(path), "sqlite:%s/text", t_tmpdir());
     CHECK_STATUS(hf_open(path, NULL, &client, &t_err), HF_PROTOCOL);
+}
+
+/* ---- others on the database ---------------------------------------------- */
+
+static sqlite3 *open_db(const char *begin)
+{
+    char path[256];
+    sqlite3 *db;
+
+    snprintf(path, sizeof(path), "%s/x.db", t_tmpdir());
+    CHECK_EQ(sqlite3_open(path, &db), SQLITE_OK);
+    CHECK_EQ(sqlite3_exec(db, begin, NULL, NULL, NULL), SQLITE_OK);
+    return db;
+}
+
+TEST(an_old_transaction_that_has_read_disturbs_nobody)
+{
+    hf_client *a = open_url(""), *b = open_url("");
+    sqlite3 *db = open_db("BEGIN; SELECT * FROM holdfast_lock;");
+
+    for (int i = 0; i < 20; i++) {
+        hf_lock *lk, *none = NULL;
+
+        CHECK_OK(hf_acquire(a, "k", 0, NULL, &lk, &t_err));
+        CHECK_STATUS(hf_acquire(b, "k", 0, NULL, &none, &t_err), HF_BUSY);
+        CHECK_OK(hf_extend(lk, 0, &t_err));
+        CHECK_OK(hf_release(lk, &t_err));
+    }
+    sqlite3_close(db);
+    hf_close(a);
+    hf_close(b);
+}
+
+static void *write_for_a_while(void *arg)
+{
+    t_sleep_ms(700);
+    CHECK_EQ(sqlite3_exec(arg, "COMMIT", NULL, NULL, NULL), SQLITE_OK);
+    return NULL;
+}
+
+/* SQLITE_BUSY is neither busy nor an error. */
+TEST(a_database_that_is_being_written_is_waited_for)
+{
+    hf_client *client = open_url("");
+    sqlite3 *db = open_db("BEGIN IMMEDIATE");
+    pthread_t thread;
+    hf_lock *lk;
+
+    CHECK_EQ(pthread_create(&thread, NULL, write_for_a_while, db), 0);
+    CHECK_OK(hf_acquire(client, "k", 0, NULL, &lk, &t_err));
+    CHECK_OK(hf_release(lk, &t_err));
+    pthread_join(thread, NULL);
+    sqlite3_close(db);
+    hf_close(client);
+}
+
+TEST(one_that_is_lost_among_many_costs_the_others_nothing)
+{
+    enum { MANY = 300, LOST = 100 };
+    struct hf_lock_opts opts = HF_LOCK_OPTS_INIT;
+    hf_client *client = open_url("");
+    static hf_lock *locks[MANY];
+    char key[32];
+
+    opts.ttl_ms = 3000;
+    for (int i = 0; i < MANY; i++) {
+        snprintf(key, sizeof(key), "k%d", i);
+        CHECK_OK(hf_acquire(client, key, 0, &opts, &locks[i], &t_err));
+    }
+    run_sql("UPDATE holdfast_lock SET fence=fence+1,token='another' WHERE "
+            "name=CAST('k100' AS BLOB)");
+    t_poll_until(!hf_held(locks[LOST]), 2900);
+    CHECK_EQ(hf_lost_reason(locks[LOST]), HF_LOSS_STOLEN);
+    t_sleep_ms(3500); /* longer than a lease */
+    for (int i = 0; i < MANY; i++)
+        CHECK_EQ(hf_held(locks[i]), i != LOST);
+    for (int i = 0; i < MANY; i++)
+        CHECK_STATUS(hf_release(locks[i], &t_err), i == LOST ? HF_LOST : HF_OK);
+    hf_close(client);
+}
+
+struct race {
+    pthread_barrier_t barrier;
+    atomic_int granted;
+};
+
+static void *race_for_it(void *arg)
+{
+    struct race *race = arg;
+    hf_client *client = NULL;
+    hf_lock *lk = NULL;
+    char text[256];
+    hf_status st;
+
+    snprintf(text, sizeof(text), "sqlite:%s/x.db?timeout=30s", t_tmpdir());
+    pthread_barrier_wait(&race->barrier);
+    CHECK_OK(hf_open(text, NULL, &client, &t_err));
+    st = hf_acquire(client, "k", 0, NULL, &lk, &t_err);
+    if (st != HF_OK)
+        t_check_status(__FILE__, __LINE__, "the race", st, HF_BUSY);
+    else
+        atomic_fetch_add(&race->granted, 1);
+    pthread_barrier_wait(&race->barrier);
+    if (lk)
+        CHECK_OK(hf_release(lk, &t_err));
+    hf_close(client);
+    return NULL;
+}
+
+TEST_TIMEOUT(of_64_who_race_to_make_file_table_and_row_one_is_granted, 120)
+{
+    struct race race = {.granted = 0};
+    pthread_t threads[64];
+
+    pthread_barrier_init(&race.barrier, NULL, 64);
+    for (int i = 0; i < 64; i++)
+        CHECK_EQ(pthread_create(&threads[i], NULL, race_for_it, &race), 0);
+    for (int i = 0; i < 64; i++)
+        pthread_join(threads[i], NULL);
+    pthread_barrier_destroy(&race.barrier);
+    CHECK_EQ(atomic_load(&race.granted), 1);
 }
 
 /* ---- many processes ----------------------------------------------------- */
