@@ -199,6 +199,7 @@ TEST_TIMEOUT(one_holder_at_a_time_while_servers_come_and_go, 400)
     for (int i = 0; i < 4; i++) {
         before = atomic_load(&field.turns);
         t_poll_until(atomic_load(&field.turns) > before + 20, 90000);
+        zkt_await_all(); /* Two that are down at once stop everybody. */
         if (i % 2)
             kill_follower();
         else
