@@ -5,9 +5,9 @@
  *
  * What the server has a command for is done by that command: SET NX PX GET,
  * which tells a lost answer from another holder (7.0), and DELIFEQ (Valkey 9)
- * or DELEX (Redis 8.4).  Whether it has one is found out by using it: a command
- * that is not known was not executed, and from then on the script is used, which
- * does the same everywhere.
+ * or DELEX (Redis 8.4).  Whether it has one is found out by using it: a
+ * command that is not known was not executed, and from then on the script is
+ * used, which does the same everywhere.
  *
  * A renewal is always the script.  SET IFEQ would set the expiry to what an old
  * request says that arrives late, after a longer one was granted; the

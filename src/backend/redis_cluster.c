@@ -17,12 +17,12 @@
  *      mender, a thread that is started when there is first something to mend,
  *      sends that, and reads the map anew, so that a fail-over is followed
  *      without anybody having to tell; neither takes the time of a call.
- *  (4) Whoever finds a slot elsewhere has the whole map read: where one slot has
- *      gone others have, too.
+ *  (4) Whoever finds a slot elsewhere has the whole map read: where one slot
+ *      has gone others have, too.
  *
- * LIMITS  While a slot moves, the server refuses a step on a lock whose keys are
- * partly here and partly there; such a lock can be renewed but neither taken nor
- * given back until the move is over (redis_renew.c (3)).
+ * LIMITS  While a slot moves, the server refuses a step on a lock whose keys
+ * are partly here and partly there; such a lock can be renewed but neither
+ * taken nor given back until the move is over (redis_renew.c (3)).
  */
 #include "redis.h"
 

@@ -8,12 +8,12 @@
  * INVARIANTS
  *  (1) One item's failure is that item's alone.
  *  (2) A node that is silent is waited for once.  From then on, until it has
- *      answered the mender of redis_cluster.c, what is to be renewed there fails
- *      at once and is tried again, and the locks on other nodes are not kept
- *      waiting.
- *  (3) While the slot of a lock moves, the server refuses a script whose keys are
- *      not all there yet.  The key alone can always be renewed, and is: that
- *      there was a break is then seen by the renewal after the move.
+ *      answered the mender of redis_cluster.c, what is to be renewed there
+ *      fails at once and is tried again, and the locks on other nodes are not
+ *      kept waiting.
+ *  (3) While the slot of a lock moves, the server refuses a script whose keys
+ *      are not all there yet.  The key alone can always be renewed, and is:
+ *      that there was a break is then seen by the renewal after the move.
  */
 #include "redis.h"
 

@@ -12,7 +12,7 @@
 
 #include "../banned.h"
 
-/* An order may be sent to where a key has gone, and whole to where it is new. */
+/* An order may be sent on to where a key has gone, and whole to a new node. */
 #define ATTEMPTS 6
 
 void redis_order_add(struct redis_batch *batch, const struct redis_order *order,

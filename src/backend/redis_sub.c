@@ -3,11 +3,11 @@
  * redis_sub.c - wake-ups, over connections of their own.
  *
  * Each client listens on a channel of its own, which it names in every place
- * that it takes in a queue.  So a release wakes exactly the client whose turn it
- * is.  One channel serves all keys of a server, and in a cluster all keys of a
- * slot: a channel has a slot as a key has, the server that has the slot has
- * the listener, and the script that runs there knows whether anybody hears.  A
- * message is one character, a token and a key:
+ * that it takes in a queue.  So a release wakes exactly the client whose turn
+ * it is.  One channel serves all keys of a server, and in a cluster all keys
+ * of a slot: a channel has a slot as a key has, the server that has the slot
+ * has the listener, and the script that runs there knows whether anybody
+ * hears.  A message is one character, a token and a key:
  *
  *   +TOKENn f KEY   this claim's turn has come: it was granted with fence f
  *                   after its n-th try, or may try to be if f is 0
@@ -20,14 +20,14 @@
  * has plain ones.
  *
  * Messages are lost with the connection, and with the slot: the server ends a
- * subscription when the slot goes elsewhere.  Then everybody who waits is woken,
- * and the first to try subscribes anew before its try.  So it is when commands
- * had to be given a new connection: a server that hangs does not say so to those
- * who only listen, and the master may be another by now.
+ * subscription when the slot goes elsewhere.  Then everybody who waits is
+ * woken, and the first to try subscribes anew before its try.  So it is when
+ * commands had to be given a new connection: a server that hangs does not say
+ * so to those who only listen, and the master may be another by now.
  *
  * INVARIANTS
- *  (1) The one who has `taken` a sub is alone on its connection, and the mutex is
- *      let go meanwhile: the keeper wants it.
+ *  (1) The one who has `taken` a sub is alone on its connection, and the mutex
+ *      is let go meanwhile: the keeper wants it.
  *  (2) heard[slot] names a node only while its connection is subscribed to the
  *      channel of that slot.
  *  (3) Nobody waits for a channel that was given up for want of waiters: who
@@ -285,7 +285,7 @@ static hf_status sub_subscribe(struct redis_sub *sub, struct mux_link *link,
     return st;
 }
 
-/* Give up channels that nobody waits for, if there are many.  redis_sub.c (3) */
+/* Give up channels that nobody waits for.  redis_sub.c (3) */
 static bool sub_trim(struct redis_sub *sub, struct mux_link *link,
                      int64_t deadline)
 {

@@ -2,9 +2,9 @@
  *
  * clock.c - a server whose wall clock is set, and one that is still loading.
  *
- * Redis counts expiry by the wall clock, as doc/guarantees.md says: set forward,
- * leases end early and the fence tells; set back, those that run are kept, and
- * the fence rises all the same.
+ * Redis counts expiry by the wall clock, as doc/guarantees.md says: set
+ * forward, leases end early and the fence tells; set back, those that run are
+ * kept, and the fence rises all the same.
  */
 #include "rt.h"
 

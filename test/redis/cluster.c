@@ -2,9 +2,9 @@
  *
  * cluster.c - Redis Cluster: wake-ups, slots that move, masters that fail.
  *
- * A fail-over may forget a grant, as doc/guarantees.md says, and the fence rises
- * all the same; a slot that is moved, or a master that hands over in good order,
- * forgets nothing.
+ * A fail-over may forget a grant, as doc/guarantees.md says, and the fence
+ * rises all the same; a slot that is moved, or a master that hands over in
+ * good order, forgets nothing.
  */
 #include "fleet.h"
 #include "load.h"

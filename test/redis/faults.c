@@ -246,9 +246,9 @@ TEST(what_somebody_else_takes_is_lost_and_stays_theirs)
     rt_end(&s);
 }
 
-/* One key is of another type, one is gone, one is another's: the renewals of the
- * rest, in the same batch, are not spoilt; and who was lost is kept again once it
- * is taken again. */
+/* One key is of another type, one is gone, one is another's: the renewals of
+ * the rest, in the same batch, are not spoilt; and who was lost is kept again
+ * once it is taken again. */
 TEST(locks_that_cannot_be_renewed_leave_the_others_alone)
 {
     enum { LOCKS = 12, BAD = 3 };

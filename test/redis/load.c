@@ -18,7 +18,7 @@ static void load_note(struct load *load, uint64_t fence)
         ;
 }
 
-/* In it, for a moment.  Who is not held any more when leaving proves nothing. */
+/* In it, for a moment.  Who leaves without holding it proves nothing. */
 static void member_turn(struct load *load, hf_lock *lk)
 {
     int others = atomic_fetch_add(&load->inside, 1);

@@ -244,8 +244,9 @@ TEST(no_subscription_stays_after_its_client)
     rt_end(&s);
 }
 
-/* A server that was a master lives on as a replica, and its subscribers with it:
- * they hear what is published on the new master, which does not count them. */
+/* A server that was a master lives on as a replica, and its subscribers with
+ * it: they hear what is published on the new master, which does not count
+ * them. */
 TEST(who_hears_through_a_replica_is_not_granted_beside_another)
 {
     struct rt_server old = {0}, s = {0};
