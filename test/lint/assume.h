@@ -8,10 +8,11 @@
 #include "cli/cli.h"
 #include "src/error.h"
 
-#define hfi_fail(err, st, ...)       (hfi_fail(err, st, __VA_ARGS__), (st))
-#define hfi_fail_errno(err, st, ...) (hfi_fail_errno(err, st, __VA_ARGS__), (st))
-#define hfi_wrap(err, st, ...)       (hfi_wrap(err, st, __VA_ARGS__), (st))
-#define hfi_restate(err, st)         (hfi_restate(err, st), (st))
-#define hfi_nomem(err)               (hfi_nomem(err), HF_NOMEM)
-#define cli_fail(err)                (cli_fail(err), CLI_FAILED)
-#define cli_usage(...)               (cli_usage(__VA_ARGS__), CLI_USAGE)
+#define hfi_fail(err, st, ...) (hfi_fail(err, st, __VA_ARGS__), (st))
+#define hfi_fail_errno(err, st, ...)                                           \
+    (hfi_fail_errno(err, st, __VA_ARGS__), (st))
+#define hfi_wrap(err, st, ...) (hfi_wrap(err, st, __VA_ARGS__), (st))
+#define hfi_restate(err, st)   (hfi_restate(err, st), (st))
+#define hfi_nomem(err)         (hfi_nomem(err), HF_NOMEM)
+#define cli_fail(err)          (cli_fail(err), CLI_FAILED)
+#define cli_usage(...)         (cli_usage(__VA_ARGS__), CLI_USAGE)
