@@ -266,7 +266,7 @@ hf_status hfi_attach(struct hf_client *, const char *key,
                      const struct hf_handle *, const struct hfi_wish *,
                      struct hf_lock **ret, struct hf_error *);
 
-/* acquire.c: one acquisition, as steps and as a loop */
+/* request.c: an acquisition as a call, and for an event loop */
 hf_status hfi_acquire(struct hf_client *, const char *key, int64_t wait_ms,
                       const struct hfi_wish *, struct hf_lock **ret,
                       struct hf_error *);
@@ -274,10 +274,13 @@ hf_status hfi_acquire_start(struct hf_client *, const char *key,
                             int64_t wait_ms, const struct hfi_wish *,
                             void *user, struct hf_request **ret,
                             struct hf_error *);
+void hfi_request_free(struct hf_request *);
+
+/* acquire.c: its steps */
 bool hfi_request_step(struct hf_request *, int64_t *until);
 struct hfi_spot *hfi_request_grant(struct hf_request *, struct hfi_hold *);
+void hfi_request_fail(struct hf_request *, hf_status);
 void hfi_request_rouse(struct hf_request *);
-void hfi_request_free(struct hf_request *);
 
 /* keeper.c: the thread that watches the clock and never blocks on a service */
 int64_t hfi_keeper_step(struct hf_client *);
