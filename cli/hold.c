@@ -98,6 +98,12 @@ int hold_start(struct run *run)
     int64_t lease = hold_deadline(run);
 
     hold_times(run, lease);
+    if (run->leased && lease - cli_now() < run->ttl - run->grace) {
+        /* It was passed on to us for a moment only: make a lease of it. */
+        if (hf_extend(run->lock, 0, NULL) == HF_OK)
+            lease = hold_deadline(run);
+        hold_times(run, lease);
+    }
     if (!hf_held(run->lock) || cli_now() >= lease - run->guard.page->lead) {
         run->why = WHY_LOST;
         run->loss =

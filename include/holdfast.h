@@ -229,7 +229,9 @@ bool hf_held(const hf_lock *lock);
 hf_loss hf_lost_reason(const hf_lock *lock);
 
 /* How long the lock can be relied on without another renewal; 0 once lost,
- * INT64_MAX where the service never takes a lock from a living process. */
+ * INT64_MAX where the service never takes a lock from a living process.  A lock
+ * that was passed on to us may begin with less than its ttl and have all of it
+ * a moment later; hf_extend() does not wait for that. */
 int64_t hf_remaining_ms(const hf_lock *lock);
 
 /* Greater than the fence of every earlier grant of this key.  Hand it to the

@@ -45,6 +45,10 @@
 /* Between tries of a service that does not answer. */
 #define BACKOFF_MS 100
 
+/* A lock that is held for longer than this is made a whole lease of, if less
+ * was given. */
+#define GIFT_MS 20
+
 /* ---- state ------------------------------------------------------------- */
 
 /* Let its driver look at it again. */
@@ -275,8 +279,8 @@ static void request_granted(struct hf_request *rq, int64_t sent, int64_t ttl_ms)
     hfi_request_grant(rq, hold);
 }
 
-/* Take what was given while we slept.  The keeper makes a whole lease of it, if
- * it is needed for long; without a keeper, a try must.  acquire.c (4) */
+/* Take what was given while we slept.  The keeper soon makes a whole lease of it;
+ * without a keeper, a try must.  acquire.c (4) */
 static bool request_take_gift(struct hf_request *rq, int64_t now)
 {
     struct hfi_hold *hold = rq->hold;
@@ -292,7 +296,13 @@ static bool request_take_gift(struct hf_request *rq, int64_t now)
     hold->grant.fence = gift.fence;
     hold->grant.placed = true;
     request_granted(rq, hold->next_at, gift.ms);
-    return rq->state == HFI_GRANTED;
+    if (rq->state != HFI_GRANTED)
+        return false;
+    if (now + GIFT_MS < hold->next_at) {
+        hold->next_at = now + GIFT_MS;
+        hfi_keeper_hold(rq->client, hold);
+    }
+    return true;
 }
 
 /* One try.  The mutex is let go while it is on the wire. */

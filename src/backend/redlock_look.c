@@ -9,6 +9,9 @@
 
 #include <inttypes.h>
 
+#include "../map.h"
+#include "../mem.h"
+
 #include "../banned.h"
 
 /* {token, ms left, fence, its token, note, owner, since, broken, now}. */
@@ -154,25 +157,21 @@ static void look_read(const struct redlock_round *round, int holder,
     }
 }
 
-/* *first, if not NULL: the first node that has it. */
 static hf_status look_at(struct redlock_conn *rl, const char *key,
-                         struct hf_info *ret, int *first, int64_t deadline,
+                         struct hf_info *ret, int64_t deadline,
                          struct hf_error *err)
 {
     const char *argv[] = {""};
     struct redlock_round round;
     struct redis_batch batch = {0};
-    int answered, holder;
     hf_status st = HF_OK;
+    int answered;
 
     redlock_round_init(&round, rl);
     redlock_step(rl, &batch, 'I', key, 1, argv);
     answered = look_ask(&round, &batch, deadline);
     if (answered >= rl->majority) {
-        holder = look_holder(&round, answered);
-        look_read(&round, holder, ret);
-        if (first)
-            *first = holder;
+        look_read(&round, look_holder(&round, answered), ret);
     } else {
         st = redlock_too_few(&round, answered, 0, err);
     }
@@ -185,7 +184,7 @@ hf_status redlock_inspect(struct hfi_conn *conn, const char *key,
                           struct hf_info *ret, int64_t deadline,
                           struct hf_error *err)
 {
-    return look_at((struct redlock_conn *)conn, key, ret, NULL, deadline, err);
+    return look_at((struct redlock_conn *)conn, key, ret, deadline, err);
 }
 
 /* ---- listing ----------------------------------------------------------- */
@@ -217,32 +216,66 @@ struct list_walk {
     hf_list_fn *fn;
     void *arg;
     int64_t deadline;
-    bool more; /* the caller wants more */
+    bool more;           /* the caller wants more */
+    struct hfi_map told; /* of struct list_told: each is told of once */
 };
 
-/* One page of a node's keys.  Each lock is told of at the first node that has
- * it, so it is told of once. */
-static hf_status list_page(struct list_walk *walk, int node,
-                           const redisReply *keys, struct hf_error *err)
+struct list_told {
+    struct hfi_node node;
+    char key[];
+};
+
+/* Remember a key; false: no memory. */
+static bool list_note(struct list_walk *walk, const char *key)
+{
+    size_t len = strlen(key);
+    struct list_told *told = hfi_alloc(sizeof(*told) + len + 1);
+
+    if (!told || !hfi_map_reserve(&walk->told)) {
+        hfi_free(told);
+        return false;
+    }
+    memcpy(told->key, key, len + 1);
+    told->node.key = told->key;
+    hfi_map_add(&walk->told, &told->node);
+    return true;
+}
+
+static void list_forget(struct list_walk *walk)
+{
+    struct hfi_node *node = hfi_map_next(&walk->told, NULL), *next;
+
+    for (; node; node = next) {
+        next = hfi_map_next(&walk->told, node);
+        hfi_map_remove(&walk->told, node);
+        hfi_free(hfi_container(node, struct list_told, node));
+    }
+    hfi_map_fini(&walk->told);
+}
+
+/* One page of a node's keys. */
+static hf_status list_page(struct list_walk *walk, const redisReply *keys,
+                           struct hf_error *err)
 {
     size_t i, skip = strlen(walk->rl->nodes[0].rc.prefix);
     struct hf_info info;
     hf_status st;
-    int first;
 
     for (i = 0; i < keys->elements && walk->more; i++) {
         const redisReply *key = keys->element[i];
 
         if (key->type != REDIS_REPLY_STRING || (size_t)key->len <= skip ||
-            key->len > skip + HF_KEY_MAX || strlen(key->str) != key->len)
+            key->len > skip + HF_KEY_MAX || strlen(key->str) != key->len ||
+            hfi_map_find(&walk->told, key->str + skip))
             continue;
         info = (struct hf_info){
             .size = sizeof(info), .left_ms = -1, .since_ms = -1};
-        st = look_at(walk->rl, key->str + skip, &info, &first, walk->deadline,
-                     err);
+        st = look_at(walk->rl, key->str + skip, &info, walk->deadline, err);
+        if (!st && info.held && !list_note(walk, key->str + skip))
+            st = hfi_nomem(err);
         if (st)
             return st;
-        if (info.held && first == node)
+        if (info.held)
             walk->more = walk->fn(walk->arg, key->str + skip, &info);
     }
     return HF_OK;
@@ -269,7 +302,7 @@ static hf_status list_node(struct list_walk *walk, int node,
             return redis_nonsense(rc, err);
         }
         snprintf(cursor, sizeof(cursor), "%s", reply->element[0]->str);
-        st = list_page(walk, node, reply->element[1], err);
+        st = list_page(walk, reply->element[1], err);
         freeReplyObject(reply);
     } while (!st && walk->more && strcmp(cursor, "0") != 0);
     return st;
@@ -279,8 +312,11 @@ hf_status redlock_list(struct hfi_conn *conn, const char *prefix,
                        hf_list_fn *fn, void *arg, int64_t deadline,
                        struct hf_error *err)
 {
-    struct list_walk walk = {(struct redlock_conn *)conn, fn, arg, deadline,
-                             true};
+    struct list_walk walk = {.rl = (struct redlock_conn *)conn,
+                             .fn = fn,
+                             .arg = arg,
+                             .deadline = deadline,
+                             .more = true};
     struct redlock_conn *rl = walk.rl;
     int64_t limit = redlock_limit(rl, LOOK_TTL);
     char pattern[2 * REDIS_NAME_MAX];
@@ -295,8 +331,12 @@ hf_status redlock_list(struct hfi_conn *conn, const char *prefix,
         st = list_node(&walk, i, pattern, err);
         asked += !st;
         if (st && st != HF_UNAVAILABLE && st != HF_UNCERTAIN)
-            return st;
+            break;
+        st = HF_OK;
     }
+    list_forget(&walk);
+    if (st)
+        return st;
     if (walk.more && asked < rl->majority)
         return hfi_fail(err, HF_UNAVAILABLE,
                         "%s: only %d of %d nodes could be listed",
