@@ -153,7 +153,7 @@ TEST(no_more_than_the_allowed_turns_are_handed_over_in_a_row)
     lk = conf_try(a, key, &opts);
     for (int i = 0; i < 20; i++)
         CHECK_OK(hf_acquire_start(a, key, -1, &opts, NULL, &req, &t_err));
-    conf_waiter_start(&w, b, key, -1, NULL);
+    conf_waiter_start(&w, b, key, 20000, NULL);
     conf_await_waiters(b, key, 1);
     conf_unlock(lk);
     for (; turns < 20; turns++) {
