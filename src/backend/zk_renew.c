@@ -48,7 +48,7 @@ static void renew_lost(struct hfi_renewal *item, struct zk_place *place,
 
 /* Take up the item's place, or say at once what has become of it. */
 static void renew_take(struct zk_conn *zc, struct hfi_renewal *item,
-                       struct renew_item *todo, struct zk_session **down)
+                       struct renew_item *work, struct zk_session **down)
 {
     struct zk_place *place = zk_place_find(zc, item->claim->token);
 
@@ -59,8 +59,8 @@ static void renew_take(struct zk_conn *zc, struct hfi_renewal *item,
     } else if (place->ses->state == ZK_UP) {
         place->busy = true;
         place->ses->users++;
-        todo->place = place;
-        todo->ses = place->ses;
+        work->place = place;
+        work->ses = place->ses;
     } else {
         item->st = HF_UNAVAILABLE;
         *down = place->ses;
@@ -69,7 +69,7 @@ static void renew_take(struct zk_conn *zc, struct hfi_renewal *item,
 
 /* Take up all items; if none has a connection, wait for one to come back. */
 static void renew_take_all(struct zk_conn *zc, struct hfi_renewal *items,
-                           struct renew_item *todo, size_t n, int64_t deadline,
+                           struct renew_item *work, size_t n, int64_t deadline,
                            struct hf_error *err)
 {
     struct zk_session *down;
@@ -82,8 +82,8 @@ static void renew_take_all(struct zk_conn *zc, struct hfi_renewal *items,
         down = NULL;
         for (i = 0; i < n; i++) {
             if (items[i].st != HF_LOST)
-                renew_take(zc, &items[i], &todo[i], &down);
-            any = any || todo[i].place;
+                renew_take(zc, &items[i], &work[i], &down);
+            any = any || work[i].place;
         }
         if (any || !down || turn)
             break;
@@ -95,26 +95,26 @@ static void renew_take_all(struct zk_conn *zc, struct hfi_renewal *items,
 }
 
 /* Send what belongs to the session of item `first`, and all like it. */
-static void renew_send(struct zk_conn *zc, struct renew_item *todo,
+static void renew_send(struct zk_conn *zc, struct renew_item *work,
                        size_t first, size_t n)
 {
-    struct zk_session *ses = todo[first].ses;
+    struct zk_session *ses = work[first].ses;
     struct zk_flight *fl = zk_flight_new(ses, n - first + 1);
     size_t i;
 
     if (!fl)
         return;
-    todo[first].sender = true;
-    zk_prove(fl, todo[first].place->parent);
+    work[first].sender = true;
+    zk_prove(fl, work[first].place->parent);
     for (i = first; i < n; i++) {
-        if (!todo[i].place || todo[i].fl || todo[i].ses != ses)
+        if (!work[i].place || work[i].fl || work[i].ses != ses)
             continue;
-        todo[i].fl = fl;
-        todo[i].op = fl->n;
+        work[i].fl = fl;
+        work[i].op = fl->n;
         if (zc->single)
-            zk_get(fl, todo[i].place->path);
+            zk_get(fl, work[i].place->path);
         else
-            zk_exists(fl, todo[i].place->path, true); /* zk_renew.c (3) */
+            zk_exists(fl, work[i].place->path, true); /* zk_renew.c (3) */
     }
 }
 
@@ -223,17 +223,17 @@ static hf_status renew_move(struct zk_conn *zc, struct zk_place *place,
 
 /* The answer is there, or will not come. */
 static void renew_finish(struct zk_conn *zc, struct hfi_renewal *item,
-                         struct renew_item *todo, int64_t deadline,
+                         struct renew_item *work, int64_t deadline,
                          struct hf_error *err)
 {
-    struct zk_place *place = todo->place;
+    struct zk_place *place = work->place;
     bool fits = false;
 
-    if (!todo->fl || zk_flight_wait(todo->fl, deadline)) {
-        item->st = todo->fl ? zk_no_answer(zc, err) : hfi_nomem(err);
+    if (!work->fl || zk_flight_wait(work->fl, deadline)) {
+        item->st = work->fl ? zk_no_answer(zc, err) : hfi_nomem(err);
     } else {
         pthread_mutex_lock(&zc->mu);
-        renew_judge(zc, item, place, todo->fl, &todo->fl->ops[todo->op], err);
+        renew_judge(zc, item, place, work->fl, &work->fl->ops[work->op], err);
         fits = place->ses && zk_session_fits(place->ses, item->ttl_ms) &&
                place->ses->got_ms >= item->ttl_ms + item->ttl_ms / 4;
         pthread_mutex_unlock(&zc->mu);
@@ -253,24 +253,24 @@ void zk_renew(struct hfi_conn *conn, struct hfi_renewal *items, size_t n,
               int64_t deadline, struct hf_error *err)
 {
     struct zk_conn *zc = (struct zk_conn *)conn;
-    struct renew_item *todo = hfi_alloc(n * sizeof(*todo));
+    struct renew_item *work = hfi_alloc(n * sizeof(*work));
     size_t i;
 
     for (i = 0; i < n; i++)
         items[i].st = HF_UNAVAILABLE;
-    if (!todo)
+    if (!work)
         return;
-    renew_take_all(zc, items, todo, n, deadline, err);
+    renew_take_all(zc, items, work, n, deadline, err);
     for (i = 0; i < n; i++)
-        if (todo[i].place && !todo[i].fl)
-            renew_send(zc, todo, i, n);
+        if (work[i].place && !work[i].fl)
+            renew_send(zc, work, i, n);
     for (i = 0; i < n; i++)
-        if (todo[i].place)
-            renew_finish(zc, &items[i], &todo[i], deadline, err);
+        if (work[i].place)
+            renew_finish(zc, &items[i], &work[i], deadline, err);
     for (i = 0; i < n; i++) {
-        if (todo[i].sender)
-            zk_flight_end(todo[i].fl);
-        zk_session_put(todo[i].ses);
+        if (work[i].sender)
+            zk_flight_end(work[i].fl);
+        zk_session_put(work[i].ses);
     }
-    hfi_free(todo);
+    hfi_free(work);
 }
