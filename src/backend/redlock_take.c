@@ -175,8 +175,8 @@ static void take_no(struct take *take, int node, const redisReply *value)
     redlock_vote_no(&take->votes, node);
     take->asked &= ~(1U << node);
     take->holder[node] = value->str;
-    if (left && left->type == REDIS_REPLY_INTEGER && left->integer > 0)
-        take->left[node] = left->integer;
+    if (left && left->type == REDIS_REPLY_INTEGER && left->integer >= 0)
+        take->left[node] = left->integer ? left->integer : 1;
     if (meta && meta->type == REDIS_REPLY_ARRAY && meta->elements == 2)
         k = meta->element[1];
     if (!k || k->type != REDIS_REPLY_STRING || strcmp(k->str, value->str) != 0)

@@ -313,6 +313,24 @@ TEST(no_key_is_ever_without_an_expiry)
     rt_end(&s);
 }
 
+/* What is known of a grant must not lapse before the grant does. */
+TEST(a_lock_that_is_held_for_weeks_keeps_its_companions)
+{
+    struct rt_server s = {0};
+    hf_client *client;
+    hf_lock *lk;
+
+    rt_start(&s, NULL);
+    client = rt_open(&s, "");
+    lk = rt_lock(client, "k", 0, 1500, 0);
+    rt_do(&s, "PEXPIRE {holdfast:k}:meta: 100000"); /* as if in a week */
+    t_poll_until(rt_int(&s, "PTTL {holdfast:k}:meta:") > 500000000, 10000);
+    CHECK(hf_held(lk));
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_close(client);
+    rt_end(&s);
+}
+
 /* ---- connections ------------------------------------------------------- */
 
 TEST(a_waiter_whose_connections_are_cut_acquires_all_the_same)
