@@ -58,7 +58,7 @@ void hfi_request_rouse(struct hf_request *rq)
 
     if (!rq->async) {
         if (rq->spot)
-            hfi_cond_wake(&rq->spot->cond);
+            hfi_spot_wake(c, rq->spot);
         return;
     }
     if (!rq->stepping && hfi_link_alone(&rq->ready)) {
@@ -79,6 +79,7 @@ static void request_end(struct hf_request *rq, enum hfi_request_state state)
     if (lane->head == rq)
         lane->head = NULL;
     if (rq->async) {
+        hfi_ear_leave(rq);
         hfi_heap_remove(&c->timers, &rq->timer);
         hfi_link_remove(&rq->ready);
         rq->lane = NULL;

@@ -146,8 +146,8 @@ struct hfi_backend {
                     struct hfi_grant *);
 
     /* Optional.  A descriptor that is readable when pump() has something to
-     * do, or -1; pump() is called by the keeper only and never blocks.  Tell
-     * hfi_pump_changed() when there is another descriptor. */
+     * do, or -1; pump() is called by one thread at a time (ear.c) and never
+     * blocks.  Tell hfi_pump_changed() when there is another descriptor. */
     int (*pump_fd)(struct hfi_conn *);
     void (*pump)(struct hfi_conn *);
 

@@ -70,7 +70,7 @@ static void client_note(struct hf_client *c, const char *note)
 /* All that cannot fail; the rest is undone by client_free(). */
 static void client_init(struct hf_client *c)
 {
-    pthread_mutex_init(&c->mu, NULL);
+    hfi_mutex_init(&c->mu);
     hfi_cond_init(&c->settle);
     hfi_cond_init(&c->renew);
     hfi_cond_init(&c->work);
@@ -80,6 +80,7 @@ static void client_init(struct hf_client *c)
     hfi_link_init(&c->reap);
     hfi_link_init(&c->notices);
     c->bell.event_fd = c->bell.timer_fd = c->events_fd = -1;
+    c->ear.bell.event_fd = c->ear.bell.timer_fd = -1;
     c->keeper_until = HFI_NEVER;
     hfi_random(&c->jitter, sizeof(c->jitter));
     c->jitter |= 1;
@@ -96,6 +97,7 @@ static void client_free(struct hf_client *c)
         hfi_free(spot);
     }
     hfi_bell_fini(&c->bell);
+    hfi_bell_fini(&c->ear.bell);
     if (c->events_fd >= 0)
         close(c->events_fd);
     hfi_cond_fini(&c->settle);
@@ -282,6 +284,7 @@ void hfi_forget(struct hf_client *c)
     if (c->be->forget)
         c->be->forget(c->conn);
     hfi_bell_fini(&c->bell);
+    hfi_bell_fini(&c->ear.bell);
     if (c->events_fd >= 0)
         close(c->events_fd);
     c->events_fd = -1;

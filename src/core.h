@@ -129,6 +129,7 @@ struct hfi_gift {
 struct hfi_spot {
     struct hfi_spot *next; /* in client->spots */
     struct hfi_cond cond;
+    atomic_bool listens; /* its thread sleeps on the ear's bell instead */
 };
 
 enum hfi_request_state {
@@ -168,6 +169,16 @@ struct hf_request {
     void *user;
 };
 
+/* Who reads the wake-ups of the service; see ear.c. */
+struct hfi_ear {
+    struct hf_request *by; /* the waiter that listens, or NULL */
+    unsigned asking;       /* requests under way */
+    int64_t kept_until;    /* before that the keeper leaves it to waiters */
+    bool of_keeper;        /* the keeper sleeps on it */
+    bool pumping;          /* the keeper reads */
+    struct hfi_bell bell;  /* wakes the waiter; made when first needed */
+};
+
 enum hfi_timer_kind { HFI_TIMER_HOLD, HFI_TIMER_REQUEST };
 
 struct hf_client {
@@ -198,6 +209,7 @@ struct hf_client {
     unsigned cancels_told;
     struct hfi_bell bell;
     struct hfi_thread keeper;
+    struct hfi_ear ear;
 
     struct hfi_link due;  /* of struct hfi_hold: to be renewed */
     int64_t shortest_ttl; /* of the holds; limits one attempt to renew */
@@ -283,10 +295,18 @@ void hfi_request_fail(struct hf_request *, hf_status);
 void hfi_request_rouse(struct hf_request *);
 
 /* keeper.c: the thread that watches the clock and never blocks on a service */
-int64_t hfi_keeper_step(struct hf_client *);
+int64_t hfi_keeper_step(struct hf_client *, bool *listen);
 void hfi_keeper_set(struct hf_client *, struct hfi_timer *, int64_t due);
 void hfi_keeper_hold(struct hf_client *, struct hfi_hold *);
 void *hfi_keeper_run(void *client);
+
+/* ear.c: who reads the wake-ups of the service */
+void hfi_ear_enter(struct hf_request *);
+bool hfi_ear_wait(struct hf_request *, int64_t until);
+void hfi_ear_leave(struct hf_request *);
+bool hfi_ear_of_keeper(struct hf_client *, int64_t now, int64_t *until);
+void hfi_ear_pump(struct hf_client *);
+void hfi_spot_wake(struct hf_client *, struct hfi_spot *);
 
 /* worker.c: the threads, started once needed, that do block on it */
 bool hfi_renewer_start(struct hf_client *);

@@ -85,6 +85,16 @@ void hfi_random(void *buf, size_t len)
     }
 }
 
+void hfi_mutex_init(pthread_mutex_t *mu)
+{
+    pthread_mutexattr_t attr;
+
+    pthread_mutexattr_init(&attr);
+    pthread_mutexattr_settype(&attr, PTHREAD_MUTEX_ADAPTIVE_NP);
+    pthread_mutex_init(mu, &attr);
+    pthread_mutexattr_destroy(&attr);
+}
+
 void hfi_cond_init(struct hfi_cond *cond)
 {
     cond->sim = NULL;

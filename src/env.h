@@ -59,6 +59,9 @@ void hfi_random(void *buf, size_t len);
 /* When `deadline` comes on CLOCK_MONOTONIC, for pthread_cond_clockwait(). */
 void hfi_monotonic(int64_t deadline, struct timespec *ret);
 
+/* One that is held for moments only: who finds it taken spins a little. */
+void hfi_mutex_init(pthread_mutex_t *);
+
 void hfi_cond_init(struct hfi_cond *);
 void hfi_cond_fini(struct hfi_cond *);
 /* Sleep until woken or `until`, or for no reason at all: check and loop. */

@@ -178,7 +178,7 @@ hf_status hfi_release(struct hf_lock *lk, struct hf_error *err)
         st = handle_lost(hold, err);
     handle_leave(c);
     if (wake)
-        hfi_cond_wake(&wake->cond);
+        hfi_spot_wake(c, wake);
     hfi_lock_free(lk);
     return st;
 }

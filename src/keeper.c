@@ -4,7 +4,7 @@
  *
  * It knows when each hold must be renewed, warned of or given up, and when each
  * request of an event loop wants another look; it reads the wake-ups of the
- * service; it hears hf_cancel().  It never blocks on the service: what takes
+ * service, unless a lone waiter does (ear.c); it hears hf_cancel().  It never blocks on the service: what takes
  * a round trip it hands to the threads of worker.c.  So a loss is told in time
  * however long an answer takes, and a wake-up never waits behind a renewal.
  *
@@ -172,8 +172,8 @@ static void keeper_tend(struct hf_client *c, int64_t now)
     }
 }
 
-/* Do what is due and say when to come again. */
-int64_t hfi_keeper_step(struct hf_client *c)
+/* Do what is due and say when to come again, and whether to listen till then. */
+int64_t hfi_keeper_step(struct hf_client *c, bool *listen)
 {
     struct hfi_timer *first;
     int64_t now, until;
@@ -189,6 +189,7 @@ int64_t hfi_keeper_step(struct hf_client *c)
     keeper_tend(c, now);
     first = hfi_heap_first(&c->timers);
     until = first ? first->due : HFI_NEVER;
+    *listen = hfi_ear_of_keeper(c, now, &until);
     if (c->keeper_until > now && c->keeper_until < until)
         until = c->keeper_until; /* keeper.c (4) */
     if (c->stopping)
@@ -196,11 +197,6 @@ int64_t hfi_keeper_step(struct hf_client *c)
     c->keeper_until = until;
     pthread_mutex_unlock(&c->mu);
     return until;
-}
-
-void hfi_pump_changed(struct hfi_conn *conn)
-{
-    hfi_bell_ring(&conn->client->bell);
 }
 
 void hfi_warn(struct hfi_conn *conn, const char *text)
@@ -214,12 +210,13 @@ void *hfi_keeper_run(void *client)
 {
     struct hf_client *c = client;
     int64_t until;
+    bool listen;
     int fd;
 
-    while ((until = hfi_keeper_step(c)) != 0) {
-        fd = c->be->pump_fd ? c->be->pump_fd(c->conn) : -1;
+    while ((until = hfi_keeper_step(c, &listen)) != 0) {
+        fd = listen && c->be->pump_fd ? c->be->pump_fd(c->conn) : -1;
         if (hfi_bell_wait(&c->bell, fd, until))
-            c->be->pump(c->conn);
+            hfi_ear_pump(c);
     }
     return NULL;
 }

@@ -135,14 +135,16 @@ static hf_status request_drive(struct hf_request *rq)
     struct hf_client *c = rq->client;
     int64_t until;
 
+    hfi_ear_enter(rq);
     while (!hfi_request_step(rq, &until)) {
         if (rq->woken || until <= hfi_now())
             continue;
-        if (request_find_spot(rq))
-            hfi_cond_wait(&rq->spot->cond, &c->mu, until);
-        else
+        if (!request_find_spot(rq))
             hfi_request_fail(rq, hfi_nomem(&rq->err));
+        else if (!hfi_ear_wait(rq, until))
+            hfi_cond_wait(&rq->spot->cond, &c->mu, until);
     }
+    hfi_ear_leave(rq);
     return rq->state == HFI_GRANTED ? HF_OK : rq->result;
 }
 
@@ -205,13 +207,16 @@ static hf_status request_admit(struct hf_request *rq, const char *key,
         return hfi_fail(&rq->err, HF_SYSTEM, "no thread could be started");
     if (!hfi_heap_reserve(&c->timers))
         return hfi_nomem(&rq->err);
+    hfi_ear_enter(rq);
     st = request_place(rq, key, wish);
-    if (st)
+    if (st) {
         hfi_heap_unreserve(&c->timers);
-    else if (rq->state == HFI_CONTENDING)
+        hfi_ear_leave(rq);
+    } else if (rq->state == HFI_CONTENDING) {
         hfi_request_rouse(rq);
-    else if (rq->state == HFI_WAITING)
+    } else if (rq->state == HFI_WAITING) {
         hfi_keeper_set(c, &rq->timer, rq->wait_end);
+    }
     return st;
 }
 

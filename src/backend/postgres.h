@@ -26,7 +26,7 @@ struct pg_conn {
     pthread_mutex_t wake_mu; /* guards what follows */
     bool wake_opened;
     bool making;           /* somebody is about to bring a listener */
-    PGconn *listener;      /* read by the keeper only, once it is here */
+    PGconn *listener;      /* read by pump() only, once it is here */
     atomic_bool listening; /* there was one: keep it */
 };
 

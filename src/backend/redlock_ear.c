@@ -4,8 +4,8 @@
  *
  * Once somebody has had to wait there is a second connection to each node, the
  * ear, on which we subscribe to the channels of the keys that are waited for.
- * The thread that connects the node connects it, too, and only the keeper reads
- * it.  A message is one character and who says it:
+ * The thread that connects the node connects it, too, and one thread at a time
+ * reads it (ear.c).  A message is one character and who says it:
  *
  *   -TOKEN    this claim has been released here
  *   ?CLIENT   somebody there waits for the key

@@ -104,6 +104,38 @@ TEST(a_waiter_is_woken_not_polling)
     hf_close(b);
 }
 
+TEST(who_comes_after_a_lone_waiter_is_woken_too)
+{
+    struct hf_lock_opts opts = conf_opts(0, 0);
+    hf_client *a, *b;
+
+    conf_needs(HF_TRAIT_NOTIFY);
+    opts.retry_ms = 600000;
+    a = conf_open();
+    b = conf_open();
+    /* Alone at first, then not; and the one that is left must not be deaf. */
+    for (int i = 0; i < t_scaled(12, 4); i++) {
+        const char *keys[] = {conf_key("first"), conf_key("second")};
+        hf_lock *lk[] = {conf_lock(a, keys[0], NULL),
+                         conf_lock(a, keys[1], NULL)};
+        struct conf_waiter w[2];
+        int j, next = i / 2 % 2;
+
+        for (j = 0; j < 2; j++) {
+            conf_waiter_start(&w[j], b, keys[j], -1, &opts);
+            t_sleep_ms(i % 3 * 15);
+        }
+        for (j = 0; j < 2; j++, next = !next) {
+            conf_unlock(lk[next]);
+            t_poll_until(atomic_load(&w[next].done), 10000);
+            conf_waiter_join(&w[next], HF_OK);
+            conf_unlock(w[next].lk);
+        }
+    }
+    hf_close(a);
+    hf_close(b);
+}
+
 /* Cancel `n` waiters of one client while another holds the key. */
 static void cancel_waiters(int n, unsigned flags, void (*cancel)(hf_client *))
 {
