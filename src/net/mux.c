@@ -7,11 +7,12 @@
  *  (1) There is one current link at most, and one thread that connects it.
  *  (2) A call leaves its place only when its replies are there or the link is
  *      broken; one that gives up leaves a ghost that swallows them.
- *  (3) A call that waits has a spot, and is woken there when its replies have
- *      come, when the link breaks, and when it is to read for all.
+ *  (3) A call that waits sleeps with its crew, and is woken there when its
+ *      replies have come, when the link breaks, and when it is to read for all.
  */
 
 #include <errno.h>
+#include <sched.h>
 #include <unistd.h>
 
 #include "../env.h"
@@ -28,6 +29,11 @@
 
 /* A connection that was not used for so long is looked at first. */
 #define MUX_IDLE_MS 10
+
+/* While so many calls are under way, the others are given their turn so often
+ * before one sleeps. */
+#define MUX_CROWD  8
+#define MUX_YIELDS 3
 
 /* ---- connecting -------------------------------------------------------- */
 
@@ -159,7 +165,6 @@ static bool call_haunt(struct mux_link *link, struct hfi_mux_call *call)
     *ghost = *call;
     ghost->ghost = true;
     ghost->replies = NULL;
-    ghost->spot = NULL;
     ghost->left_at = hfi_now();
     ghost->place.prev->next = &ghost->place;
     ghost->place.next->prev = &ghost->place;
@@ -176,36 +181,33 @@ static hf_status call_give_up(struct mux_link *link, struct hfi_mux_call *call)
     return call_haunt(link, call) ? HF_UNCERTAIN : call->st;
 }
 
-/* A place to sleep: one that was used before, or a new one. */
-static struct hfi_mux_spot *mux_spot(struct hfi_mux *mux)
-{
-    struct hfi_mux_spot *spot = mux->spots;
-
-    if (spot) {
-        mux->spots = spot->next;
-        return spot;
-    }
-    spot = hfi_alloc(sizeof(*spot));
-    if (spot)
-        pthread_cond_init(&spot->cond, NULL);
-    return spot;
-}
-
-/* Sleep until there is something to do for this call. */
+/* Sleep until there is something to do for this call, or for its crew. */
 static void call_sleep(struct mux_link *link, struct hfi_mux_call *call,
                        int64_t deadline)
 {
-    struct hfi_mux *mux = link->mux;
     struct timespec ts;
 
-    if (!call->spot)
-        call->spot = mux_spot(mux);
-    if (!call->spot) {
-        mux_link_break(link, "out of memory", 0);
-        return;
-    }
     hfi_monotonic(deadline, &ts);
-    pthread_cond_clockwait(&call->spot->cond, &mux->mu, CLOCK_MONOTONIC, &ts);
+    call->crew->asleep++;
+    pthread_cond_clockwait(&call->crew->cond, &link->mux->mu, CLOCK_MONOTONIC,
+                           &ts);
+    call->crew->asleep--;
+}
+
+/* In a crowd the replies are often there once the others had their turn: that
+ * costs less than to sleep and to be woken. */
+static bool call_yield(struct mux_link *link, const struct hfi_mux_call *call)
+{
+    int i;
+
+    for (i = 0; i < MUX_YIELDS && link->users >= MUX_CROWD; i++) {
+        pthread_mutex_unlock(&link->mux->mu);
+        sched_yield();
+        pthread_mutex_lock(&link->mux->mu);
+        if (call->done || !link->reading)
+            return true;
+    }
+    return false;
 }
 
 /* Wait for the replies, reading for all when nobody does. */
@@ -215,21 +217,12 @@ static hf_status call_wait(struct mux_link *link, struct hfi_mux_call *call,
     while (!call->done) {
         if (!hfi_left_ms(deadline))
             return call_give_up(link, call);
-        if (link->reading)
-            call_sleep(link, call, deadline);
-        else
+        if (!link->reading)
             mux_link_read(link, deadline);
+        else if (!call_yield(link, call))
+            call_sleep(link, call, deadline);
     }
     return call->st;
-}
-
-static void call_leave_spot(struct hfi_mux *mux, struct hfi_mux_call *call)
-{
-    if (!call->spot)
-        return;
-    call->spot->next = mux->spots;
-    mux->spots = call->spot;
-    call->spot = NULL;
 }
 
 hf_status hfi_mux_begin(struct hfi_mux *mux, struct hfi_mux_call *call,
@@ -254,7 +247,8 @@ hf_status hfi_mux_begin(struct hfi_mux *mux, struct hfi_mux_call *call,
     }
     if (!st) {
         call->link = link;
-        crowd = mux_link_has_caller(link);
+        call->crew = mux_link_join(link);
+        crowd = mux_link_is_busy(link);
         hfi_link_append(&link->calls, &call->place);
         if (crowd)
             mux_link_gather(link, deadline);
@@ -274,7 +268,6 @@ hf_status hfi_mux_finish(struct hfi_mux_call *call, int64_t deadline,
 
     pthread_mutex_lock(&mux->mu);
     st = call_wait(link, call, deadline);
-    call_leave_spot(mux, call);
     hfi_link_remove(&call->place);
     mux_link_pass_reading(link);
     link->used_at = hfi_now();
@@ -400,7 +393,7 @@ void hfi_mux_init(struct hfi_mux *mux, hfi_mux_find *find, hfi_mux_hello *hello,
 {
     *mux = (struct hfi_mux){.find = find, .hello = hello, .arg = arg};
     atomic_init(&mux->fd, -1);
-    pthread_mutex_init(&mux->mu, NULL);
+    hfi_mutex_init(&mux->mu);
     pthread_cond_init(&mux->connected, NULL);
 }
 
@@ -414,13 +407,6 @@ void hfi_mux_forget(struct hfi_mux *mux)
 
 void hfi_mux_fini(struct hfi_mux *mux)
 {
-    struct hfi_mux_spot *spot;
-
-    while ((spot = mux->spots)) {
-        mux->spots = spot->next;
-        pthread_cond_destroy(&spot->cond);
-        hfi_free(spot);
-    }
     mux_link_free(mux->link);
     pthread_cond_destroy(&mux->connected);
     pthread_mutex_destroy(&mux->mu);

@@ -21,7 +21,7 @@
 
 struct redisReply;
 struct mux_link;
-struct hfi_mux_spot;
+struct mux_crew;
 
 /* What a connection needs before its first call (AUTH, SELECT ...).  It may use
  * hfi_mux_exchange() on the fresh link. */
@@ -38,8 +38,7 @@ struct hfi_mux {
     void *arg;
     pthread_mutex_t mu;
     pthread_cond_t connected;
-    struct mux_link *link;      /* the one that new calls use, or NULL */
-    struct hfi_mux_spot *spots; /* that nobody sleeps in */
+    struct mux_link *link; /* the one that new calls use, or NULL */
     bool connecting;
     int64_t down_until; /* after a failure: do not try again before */
     int64_t down_ms;
@@ -51,7 +50,7 @@ struct hfi_mux {
 struct hfi_mux_call {
     struct hfi_link place; /* in its link's queue */
     struct mux_link *link;
-    struct hfi_mux_spot *spot;   /* where its caller sleeps, or has slept */
+    struct mux_crew *crew;       /* with whom its caller sleeps */
     struct redisReply **replies; /* the caller's; NULL for a ghost */
     int want, got;
     uint64_t begin; /* where its bytes start in the stream that is sent */

@@ -9,8 +9,9 @@
  *  (3) While a call waits and nobody reads, one of the waiting is awake: who
  *      stops reading wakes the first in line.
  *  (4) A link is freed when it is not the current one and nobody is on it.
- *  (5) Those whose replies have come are woken after the mutex was let go: they
- *      want it next, and would otherwise wake up only to wait for it.
+ *  (5) Those whose replies have come are woken together, and after the mutex
+ *      was let go: they want it next, and would otherwise wake up only to wait
+ *      for it.
  */
 #include "mux_link.h"
 
@@ -27,9 +28,12 @@
 struct mux_link *mux_link_new(struct hfi_mux *mux)
 {
     struct mux_link *link = hfi_alloc(sizeof(*link));
+    int i;
 
     if (!link)
         return NULL;
+    for (i = 0; i < MUX_CREWS; i++)
+        pthread_cond_init(&link->crews[i].cond, NULL);
     link->mux = mux;
     link->stream.fd = -1;
     hfi_link_init(&link->calls);
@@ -43,9 +47,12 @@ struct mux_link *mux_link_new(struct hfi_mux *mux)
 void mux_link_free(struct mux_link *link)
 {
     struct hfi_mux_call *call;
+    int i;
 
     if (!link)
         return;
+    for (i = 0; i < MUX_CREWS; i++)
+        pthread_cond_destroy(&link->crews[i].cond);
     while (!hfi_link_alone(&link->calls)) { /* only ghosts by now */
         call = hfi_container(link->calls.next, struct hfi_mux_call, place);
         hfi_link_remove(&call->place);
@@ -73,12 +80,6 @@ void mux_link_retire(struct mux_link *link)
     }
 }
 
-static void call_wake(struct hfi_mux_call *call)
-{
-    if (call->spot)
-        pthread_cond_signal(&call->spot->cond);
-}
-
 void mux_link_break(struct mux_link *link, const char *what, int why)
 {
     struct hfi_mux_call *call;
@@ -98,7 +99,7 @@ void mux_link_break(struct mux_link *link, const char *what, int why)
             continue;
         call->done = true;
         call->st = call->begin < link->written ? HF_UNCERTAIN : HF_UNAVAILABLE;
-        call_wake(call);
+        pthread_cond_broadcast(&call->crew->cond);
     }
 }
 
@@ -109,12 +110,9 @@ static void link_answer(struct mux_link *link, struct hfi_mux_call *call)
 {
     call->done = true;
     call->st = HF_OK;
-    if (!call->spot)
-        return; /* It is the one that reads, or has not come for it yet. */
-    if (link->nwoken == MUX_WAKE_MAX)
-        call_wake(call);
-    else
-        link->woken[link->nwoken++] = call->spot;
+    link->answered++;
+    if (call->crew->asleep)
+        link->to_wake |= 1u << (call->crew - link->crews);
 }
 
 /* The next reply belongs to the first call.  mux_link.c (1) */
@@ -166,16 +164,16 @@ static void link_parse(struct mux_link *link, const char *buf, size_t len)
 /* mux_link.c (5) */
 static void link_wake(struct mux_link *link)
 {
-    struct hfi_mux_spot *woken[MUX_WAKE_MAX];
-    int i, n = link->nwoken;
+    unsigned bits = link->to_wake;
+    int i;
 
-    if (!n)
+    if (!bits)
         return;
-    memcpy(woken, link->woken, (size_t)n * sizeof(*woken));
-    link->nwoken = 0;
+    link->to_wake = 0;
     pthread_mutex_unlock(&link->mux->mu);
-    for (i = 0; i < n; i++)
-        pthread_cond_signal(&woken[i]->cond);
+    for (i = 0; i < MUX_CREWS; i++)
+        if (bits & 1u << i)
+            pthread_cond_broadcast(&link->crews[i].cond);
     pthread_mutex_lock(&link->mux->mu);
 }
 
@@ -193,6 +191,7 @@ bool mux_link_read(struct mux_link *link, int64_t deadline)
     why = errno;
     pthread_mutex_lock(&mux->mu);
     link->reading = false;
+    link->answered = 0;
     if (got > 0)
         link_parse(link, buf, (size_t)got);
     else if (got == 0)
@@ -213,9 +212,9 @@ void mux_link_pass_reading(struct mux_link *link)
         return;
     for (at = link->calls.next; at != &link->calls; at = at->next) {
         call = hfi_container(at, struct hfi_mux_call, place);
-        if (call->ghost || !call->spot)
+        if (call->ghost || !call->crew->asleep)
             continue; /* Its caller has not come for it yet. */
-        call_wake(call);
+        pthread_cond_signal(&call->crew->cond);
         return;
     }
 }
@@ -241,6 +240,7 @@ void mux_link_flush(struct mux_link *link, int64_t deadline)
         link->out = NULL;
         link->out_len = link->out_room = 0;
         link->written += len;
+        link->crew_size = MUX_CREW_MAX; /* The next begins another. */
         pthread_mutex_unlock(&mux->mu);
         ok = hfi_stream_write(&link->stream, out, len, deadline);
         why = errno;
@@ -257,15 +257,17 @@ void mux_link_flush(struct mux_link *link, int64_t deadline)
     link->writing = false;
 }
 
-/* Does anybody wait for the last call?  A ghost sends nothing more. */
-bool mux_link_has_caller(const struct mux_link *link)
+/* Is it likely that others are about to send?  Those who were answered
+ * together will be; so will those who wait, but not a ghost. */
+bool mux_link_is_busy(const struct mux_link *link)
 {
-    return !hfi_link_alone(&link->calls) &&
-           !hfi_container(link->calls.prev, struct hfi_mux_call, place)->ghost;
+    return link->answered > 1 ||
+           (!hfi_link_alone(&link->calls) &&
+            !hfi_container(link->calls.prev, struct hfi_mux_call, place)
+                 ->ghost);
 }
 
-/* Others have calls under way, so those who were just woken will soon have
- * something to send, too.  Let them, and send all of it at once. */
+/* Let others add what they are about to send, and send all of it at once. */
 void mux_link_gather(struct mux_link *link, int64_t deadline)
 {
     struct hfi_mux *mux = link->mux;
@@ -278,6 +280,16 @@ void mux_link_gather(struct mux_link *link, int64_t deadline)
     pthread_mutex_lock(&mux->mu);
     link->gathering = false;
     mux_link_flush(link, deadline);
+}
+
+struct mux_crew *mux_link_join(struct mux_link *link)
+{
+    if (link->crew_size == MUX_CREW_MAX) {
+        link->crew = (link->crew + 1) % MUX_CREWS;
+        link->crew_size = 0;
+    }
+    link->crew_size++;
+    return &link->crews[link->crew];
 }
 
 bool mux_link_say(struct mux_link *link, const char *bytes, size_t len)

@@ -10,15 +10,15 @@
 #include "mux.h"
 #include "resp.h"
 
-/* So many sleepers are woken together; see link_read(). */
-#define MUX_WAKE_MAX 64
-
-/* Where a caller sleeps.  They belong to the mux and are used again and again,
- * so one may be woken after its sleeper has left: a wake-up for nothing. */
-struct hfi_mux_spot {
-    struct hfi_mux_spot *next; /* in mux->spots */
+/* Callers whose requests went out in one write.  Their replies come together,
+ * as a rule, and so one call to the system wakes them all.  When there are more
+ * of them than crews have room for, some are woken for nothing. */
+struct mux_crew {
     pthread_cond_t cond;
+    unsigned asleep;
 };
+#define MUX_CREWS    16
+#define MUX_CREW_MAX 16
 
 struct mux_link {
     struct hfi_mux *mux;
@@ -32,8 +32,10 @@ struct mux_link {
     int64_t used_at; /* when its last call ended */
     bool reading, writing, gathering, retired, broken;
     struct hf_error why;
-    struct hfi_mux_spot *woken[MUX_WAKE_MAX]; /* to be told by the reader */
-    int nwoken;
+    struct mux_crew crews[MUX_CREWS];
+    unsigned crew, crew_size; /* of those who append now */
+    unsigned to_wake;         /* by the reader: a bit for each crew */
+    unsigned answered;        /* by the last read: they may soon send again */
 };
 
 struct mux_link *mux_link_new(struct hfi_mux *);
@@ -47,9 +49,10 @@ void mux_link_break(struct mux_link *, const char *what, int why);
 /* Queue the bytes of a call; send what is queued, for all, together with what
  * others are about to add. */
 bool mux_link_say(struct mux_link *, const char *bytes, size_t len);
+struct mux_crew *mux_link_join(struct mux_link *);
 void mux_link_flush(struct mux_link *, int64_t deadline);
 void mux_link_gather(struct mux_link *, int64_t deadline);
-bool mux_link_has_caller(const struct mux_link *);
+bool mux_link_is_busy(const struct mux_link *);
 
 /* Read for all, once; false if nothing was there. */
 bool mux_link_read(struct mux_link *, int64_t deadline);
