@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 //
 // etcd_peer - the figures of bench/etcd.c for etcd's own Go package: one client,
-// and a session for each contender, as concurrency.Mutex wants it.  With "hold"
-// and "count" it is the peer of test/etcd/go.sh.
+// and a session for each contender, as concurrency.Mutex wants it.  With "hold",
+// "try" and "count" it is the peer of test/etcd/go.sh.
 package main
 
 import (
@@ -80,6 +80,22 @@ func hold(name, in, goOn, order, word string) {
 	must(m.Unlock(context.TODO()))
 }
 
+// Wait for so long at most.
+func try(name string, ms int) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(ms)*time.Millisecond)
+	defer cancel()
+	s := session()
+	defer s.Close()
+	m := concurrency.NewMutex(s, name)
+	err := m.Lock(ctx)
+	if err == context.DeadlineExceeded {
+		return false
+	}
+	must(err)
+	must(m.Unlock(context.TODO()))
+	return true
+}
+
 // So many add one to the number in a file, so many times each.
 func count(name, path string, contenders, times int) {
 	var all sync.WaitGroup
@@ -110,6 +126,12 @@ func main() {
 	switch os.Args[1] {
 	case "hold":
 		hold(os.Args[2], os.Args[3], os.Args[4], os.Args[5], os.Args[6])
+		return
+	case "try":
+		ms, _ := strconv.Atoi(os.Args[3])
+		if !try(os.Args[2], ms) {
+			os.Exit(75)
+		}
 		return
 	case "count":
 		contenders, _ := strconv.Atoi(os.Args[4])
