@@ -59,6 +59,36 @@ clean() {
     }
 }
 
+# --- a cluster of three
+
+cluster=$HF_TEST_MEMBERS
+member() {
+    cat "$cluster/$1/pid"
+}
+is_well() {
+    etcdctl endpoint health >/dev/null 2>&1
+}
+leader() {
+    etcdctl endpoint status 2>/dev/null | awk -F', ' '$5 == "true" { print NR }'
+}
+
+# A holder that ends when told, and one that waits behind it.
+scene() {
+    rm -f "$work/in" "$work/go" "$work/next"
+    hf run --ttl "$1" k -- sh -c "touch $work/in; while [ ! -e $work/go ]; do sleep 0.1; done" 2>"$work/holder" &
+    holder=$!
+    until_true test -e "$work/in"
+    hf run --ttl "$1" k -- touch "$work/next" 2>"$work/waiter" &
+    waiter=$!
+    until_true sh -c 'test $(etcdctl get holdfast/k/ --prefix --keys-only | grep -c .) = 2'
+}
+# Both come to a good end.
+kept() {
+    touch "$work/go"
+    wait "$holder" || { echo "holder: $?"; cat "$work/holder"; return 1; }
+    wait "$waiter" || { echo "waiter: $?"; cat "$work/waiter"; return 1; }
+}
+
 finish() {
     echo "1..$count"
     exit "$failed"
