@@ -110,10 +110,17 @@ static void lock_pair(hf_client *client, const char *key, int64_t wait_ms,
     must(hf_release(lk, &err), &err);
 }
 
+/* What all contenders for one key have in common; the lock guards it. */
+struct turn {
+    double last; /* when it was last taken */
+    long late;   /* later than that by half of etcd's slow tick */
+};
+
 struct part {
     pthread_t thread;
     hf_client *client;
     const struct hf_lock_opts *opts;
+    struct turn *turn; /* or NULL: each has a key of its own */
     char key[32];
     double until;
     long done;
@@ -122,9 +129,16 @@ struct part {
 static void *part_run(void *arg)
 {
     struct part *p = arg;
+    struct hf_error err;
+    hf_lock *lk;
 
     while (seconds() < p->until) {
-        lock_pair(p->client, p->key, -1, p->opts);
+        must(hf_acquire(p->client, p->key, -1, p->opts, &lk, &err), &err);
+        if (p->turn) {
+            p->turn->late += seconds() > p->turn->last + 0.05;
+            p->turn->last = seconds();
+        }
+        must(hf_release(lk, &err), &err);
         p->done++;
     }
     return NULL;
@@ -136,12 +150,14 @@ static double many(hf_client **clients, int nclients, int threads, bool one_key,
 {
     struct part parts[THREADS_MAX] = {0};
     double began = seconds();
+    struct turn turn = {.last = began};
     long done = 0;
     int i;
 
     for (i = 0; i < threads; i++) {
         parts[i].client = clients[i % nclients];
         parts[i].opts = opts;
+        parts[i].turn = one_key ? &turn : NULL;
         parts[i].until = began + 1;
         snprintf(parts[i].key, sizeof(parts[i].key), "k%d", one_key ? 0 : i);
         pthread_create(&parts[i].thread, NULL, part_run, &parts[i]);
@@ -150,6 +166,8 @@ static double many(hf_client **clients, int nclients, int threads, bool one_key,
         pthread_join(parts[i].thread, NULL);
         done += parts[i].done;
     }
+    if (one_key)
+        printf("late %.3f\n", 100 * (double)turn.late / (double)done);
     return (double)done / (seconds() - began);
 }
 

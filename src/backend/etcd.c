@@ -117,6 +117,7 @@ static hf_status etcd_open(struct hfi_conn *conn, const struct hfi_url *url,
     pthread_cond_init(&ec->watch_cond, NULL);
     hfi_link_init(&ec->leases);
     hfi_link_init(&ec->jobs);
+    hfi_link_init(&ec->parked);
     atomic_init(&ec->watch_fd, -1);
     atomic_init(&ec->term, 0);
     atomic_init(&ec->troubled, false);

@@ -115,6 +115,9 @@ struct etcd_conn {
     int64_t watch_last;    /* the last id */
     int64_t watch_heard;   /* when something last came */
     struct hfi_map watches;
+    struct hfi_link parked; /* of struct etcd_watch, the oldest first */
+    size_t nparked;
+    bool watch_spent; /* one of those was used up */
     atomic_int watch_fd;
 };
 
@@ -239,8 +242,9 @@ hf_status etcd_watch(struct hfi_conn *, const struct hfi_claim *,
 void etcd_unwatch(struct hfi_conn *, const struct hfi_claim *,
                   struct hfi_grant *);
 hf_status etcd_watch_before(struct etcd_conn *, const struct hfi_claim *,
-                            struct hfi_grant *, const char *before, bool *fresh,
-                            int64_t deadline, struct hf_error *);
+                            struct hfi_grant *, const char *before,
+                            int64_t sent, bool *fresh, int64_t deadline,
+                            struct hf_error *);
 /* Hear of locks on this lease that an operator breaks, if it can be had; else
  * their renewal tells. */
 void etcd_watch_mail(struct etcd_conn *, struct etcd_lease *, int64_t deadline);

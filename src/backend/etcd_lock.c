@@ -43,6 +43,9 @@
 /* How far before us the queue is read: a place behind that is not told. */
 #define QUEUE_LIMIT 64
 
+/* How soon a waiter asks again that could not have its watch. */
+#define UNWATCHED_MS 500
+
 /* One try. */
 struct take {
     struct etcd_conn *ec;
@@ -495,10 +498,11 @@ static bool take_goes_on(struct take *t, hf_status *st, struct hf_error *err)
         return true; /* An earlier try had put it: where does it stand? */
     if (t->revision && etcd_ref(t->grant)->watched)
         *st = etcd_watch_before(t->ec, t->claim, t->grant, t->before.name,
-                                &fresh, t->deadline, err);
-    /* A waiter without a watch asks again later: that is no failure. */
+                                t->sent, &fresh, t->deadline, err);
+    /* A waiter without a watch asks again soon: that is no failure. */
     if (*st)
-        *st = HF_OK;
+        hfi_expect(&t->ec->base, t->claim->key, t->claim->token, UNWATCHED_MS);
+    *st = HF_OK;
     return fresh;
 }
 

@@ -11,12 +11,21 @@
  * a slow tick; so when etcd has said that it has begun, the queue is read once
  * more (etcd_lock.c), and what happened in between is seen there.
  *
+ * That is two messages, a transaction, and now and then the slow tick after all,
+ * when somebody writes while etcd is at it.  Those who take turns stand behind
+ * the same one each time, under the same name; so a watch that has served is
+ * parked, and whoever next stands behind that name takes it up and need not look
+ * again, if it had begun before he asked who that is.  One that etcd says
+ * something on while it is parked belongs to a queue that goes on without us: it
+ * is ended.
+ *
  * INVARIANTS
  *  (1) A watch is in the table from before it is asked for until its owner
  *      gives it up or the connection breaks.
  *  (2) When the connection breaks the table is emptied and everybody is woken;
  *      a try that finds its watch gone asks for another.
  *  (3) Nothing here decides who holds: an event is a reason to look.
+ *  (4) A parked watch has had no event since it was parked.
  */
 #include "etcd.h"
 
@@ -31,10 +40,16 @@
  * ping in five seconds. */
 #define WATCH_QUIET_MS 6000
 
+/* How many may be parked. */
+#define WATCH_PARKED_MAX 16
+
 struct etcd_watch {
-    struct hfi_node node; /* in conn->watches, by `text` */
-    char text[24];        /* its id */
-    bool begun;
+    struct hfi_node node;   /* in conn->watches, by `text` */
+    struct hfi_link parked; /* in conn->parked, or alone */
+    int64_t id;
+    char text[24]; /* the same */
+    int64_t begun; /* when etcd had said that it has; 0: it has not yet */
+    bool spent;    /* parked, and had an event */
     enum { WATCH_BEFORE, WATCH_BESIDE, WATCH_MAIL } kind;
     char token[HFI_TOKEN_LEN + 1];
     char *key;     /* the lock's */
@@ -53,8 +68,19 @@ static struct etcd_watch *watch_find(struct etcd_conn *ec, int64_t id)
     return node ? hfi_container(node, struct etcd_watch, node) : NULL;
 }
 
+/* While something is parked a try sees to its watch itself. */
+static void watch_unpark(struct etcd_conn *ec, struct etcd_watch *w)
+{
+    if (hfi_link_alone(&w->parked))
+        return;
+    hfi_link_remove(&w->parked);
+    ec->nparked--;
+    atomic_store(&ec->base.listening, ec->nparked > 0);
+}
+
 static void watch_free(struct etcd_conn *ec, struct etcd_watch *w)
 {
+    watch_unpark(ec, w);
     hfi_map_remove(&ec->watches, &w->node);
     hfi_free(w->key);
     hfi_free(w);
@@ -76,10 +102,80 @@ static struct etcd_watch *watch_new(struct etcd_conn *ec, const char *key,
     }
     memcpy(w->target, target, len);
     snprintf(w->token, sizeof(w->token), "%s", token);
-    snprintf(w->text, sizeof(w->text), "%" PRId64, ++ec->watch_last);
+    hfi_link_init(&w->parked);
+    w->id = ++ec->watch_last;
+    snprintf(w->text, sizeof(w->text), "%" PRId64, w->id);
     w->node.key = w->text;
     hfi_map_add(&ec->watches, &w->node);
     return w;
+}
+
+static hf_status watch_send(struct etcd_conn *ec, const Pb__WatchRequest *ask)
+{
+    unsigned char buf[2 * ETCD_NAME_MAX + 64];
+
+    if (pb__watch_request__get_packed_size(ask) > sizeof(buf))
+        return HF_INVALID;
+    return hfi_h2_send(ec->watch, buf, pb__watch_request__pack(ask, buf));
+}
+
+/* Tell etcd, too.  If that fails the keeper will see. */
+static void watch_cancel(struct etcd_conn *ec, struct etcd_watch *w)
+{
+    Pb__WatchRequest ask = PB__WATCH_REQUEST__INIT;
+    Pb__WatchCancelRequest cancel = PB__WATCH_CANCEL_REQUEST__INIT;
+
+    cancel.watch_id = w->id;
+    ask.request_case = PB__WATCH_REQUEST__REQUEST_CANCEL;
+    ask.cancel = &cancel;
+    watch_free(ec, w);
+    if (ec->watch)
+        watch_send(ec, &ask);
+}
+
+/* Keep it for who stands behind that name next. */
+static void watch_park(struct etcd_conn *ec, struct etcd_watch *w)
+{
+    if (ec->nparked == WATCH_PARKED_MAX)
+        watch_cancel(ec,
+                     hfi_container(ec->parked.next, struct etcd_watch, parked));
+    hfi_link_append(&ec->parked, &w->parked);
+    ec->nparked++;
+    atomic_store(&ec->base.listening, true);
+}
+
+/* One that is parked for this target and began before `sent`, or NULL.  After a
+ * silence it is not to be trusted: to begin a new one proves that etcd is
+ * there. */
+static struct etcd_watch *watch_parked(struct etcd_conn *ec, const char *target,
+                                       int64_t sent)
+{
+    struct hfi_link *at;
+
+    if (hfi_now() >= ec->watch_heard + WATCH_QUIET_MS)
+        return NULL;
+    for (at = ec->parked.prev; at != &ec->parked; at = at->prev) {
+        struct etcd_watch *w = hfi_container(at, struct etcd_watch, parked);
+
+        if (!w->spent && w->begun < sent && !strcmp(w->target, target))
+            return w;
+    }
+    return NULL;
+}
+
+/* End those that were used up. */
+static void watch_tidy(struct etcd_conn *ec)
+{
+    struct hfi_link *at, *next;
+
+    for (at = ec->parked.next; at != &ec->parked; at = next) {
+        struct etcd_watch *w = hfi_container(at, struct etcd_watch, parked);
+
+        next = at->next;
+        if (w->spent)
+            watch_cancel(ec, w);
+    }
+    ec->watch_spent = false;
 }
 
 /* etcd_watch.c (2) */
@@ -92,7 +188,7 @@ static void watch_break(struct etcd_conn *ec)
     ec->watch = NULL;
     if (ec->watch_refused)
         ec->watch_forget = ec->watch_age;
-    ec->watch_refused = false;
+    ec->watch_refused = ec->watch_spent = false;
     while ((node = hfi_map_next(&ec->watches, NULL)))
         watch_free(ec, hfi_container(node, struct etcd_watch, node));
     pthread_cond_broadcast(&ec->watch_cond);
@@ -124,12 +220,14 @@ static bool watch_own(const struct etcd_watch *w, const Pb__KeyValue *kv)
     return !strcmp(words.token, w->token);
 }
 
-static void watch_event(struct etcd_conn *ec, const struct etcd_watch *w,
+static void watch_event(struct etcd_conn *ec, struct etcd_watch *w,
                         const Pb__Event *event)
 {
     const Pb__KeyValue *kv = event->kv;
 
-    if (w->kind == WATCH_BEFORE && event->type == 1)
+    if (!hfi_link_alone(&w->parked))
+        w->spent = ec->watch_spent = true; /* etcd_watch.c (4) */
+    else if (w->kind == WATCH_BEFORE && event->type == 1)
         hfi_wake(&ec->base, w->key, w->token);
     else if (w->kind == WATCH_MAIL && event->type == 0 && kv)
         watch_broken(ec, kv);
@@ -152,7 +250,7 @@ static void watch_message(void *arg, const void *bytes, size_t len)
     if (!w)
         goto out;
     if (said->created) {
-        w->begun = true;
+        w->begun = hfi_now();
         pthread_cond_broadcast(&ec->watch_cond);
     }
     for (i = 0; i < said->n_events; i++)
@@ -176,6 +274,8 @@ void etcd_watch_pump(struct hfi_conn *conn)
         ec->watch_heard = hfi_now();
         if (hfi_h2_hear(ec->watch) || ec->watch_refused)
             watch_break(ec);
+        else if (ec->watch_spent)
+            watch_tidy(ec);
     }
     pthread_mutex_unlock(&ec->watch_mu);
 }
@@ -235,15 +335,6 @@ static hf_status watch_ensure(struct etcd_conn *ec, int64_t deadline,
                             "%s: still connecting at the deadline",
                             ec->base.endpoint);
     return ec->watch ? HF_OK : watch_connect(ec, deadline, err);
-}
-
-static hf_status watch_send(struct etcd_conn *ec, const Pb__WatchRequest *ask)
-{
-    unsigned char buf[2 * ETCD_NAME_MAX + 64];
-
-    if (pb__watch_request__get_packed_size(ask) > sizeof(buf))
-        return HF_INVALID;
-    return hfi_h2_send(ec->watch, buf, pb__watch_request__pack(ask, buf));
 }
 
 /* Ask for a watch of the target, or of all that begins with it. */
@@ -310,23 +401,17 @@ static hf_status watch_begin(struct etcd_conn *ec,
     return watch_await(ec, ref->watch, deadline, err);
 }
 
-/* Give up the watch of a claim. */
-static void watch_drop(struct etcd_conn *ec, struct hfi_grant *grant)
+/* Give up the watch of a claim, or park it. */
+static void watch_drop(struct etcd_conn *ec, struct hfi_grant *grant, bool park)
 {
-    Pb__WatchRequest ask = PB__WATCH_REQUEST__INIT;
-    Pb__WatchCancelRequest cancel = PB__WATCH_CANCEL_REQUEST__INIT;
     struct etcd_ref *ref = etcd_ref(grant);
     struct etcd_watch *w = watch_find(ec, ref->watch);
 
-    cancel.watch_id = ref->watch;
     ref->watch = 0;
-    if (!w)
-        return;
-    watch_free(ec, w);
-    ask.request_case = PB__WATCH_REQUEST__REQUEST_CANCEL;
-    ask.cancel = &cancel;
-    if (ec->watch)
-        watch_send(ec, &ask); /* If it fails the keeper will see. */
+    if (w && park && w->begun && w->kind == WATCH_BEFORE)
+        watch_park(ec, w);
+    else if (w)
+        watch_cancel(ec, w);
 }
 
 /* A connection that has been quiet must answer before it is trusted again. */
@@ -342,11 +427,12 @@ static void watch_doubt(struct etcd_conn *ec)
         watch_break(ec);
 }
 
-/* Watch who is before us, unless that is so already.  *fresh: the watch is new,
- * so look again. */
+/* Watch who was before us when we asked, at `sent`, unless that is so already.
+ * *fresh: the watch is new, so look again. */
 hf_status etcd_watch_before(struct etcd_conn *ec, const struct hfi_claim *claim,
                             struct hfi_grant *grant, const char *before,
-                            bool *fresh, int64_t deadline, struct hf_error *err)
+                            int64_t sent, bool *fresh, int64_t deadline,
+                            struct hf_error *err)
 {
     struct etcd_watch *w;
     hf_status st = HF_OK;
@@ -358,9 +444,16 @@ hf_status etcd_watch_before(struct etcd_conn *ec, const struct hfi_claim *claim,
     watch_doubt(ec);
     w = watch_find(ec, etcd_ref(grant)->watch);
     if (!w || strcmp(w->target, before) != 0) {
-        watch_drop(ec, grant);
-        st = watch_begin(ec, claim, grant, before, deadline, err);
-        *fresh = !st;
+        watch_drop(ec, grant, false);
+        w = watch_parked(ec, before, sent);
+        if (w) {
+            watch_unpark(ec, w);
+            memcpy(w->token, claim->token, sizeof(w->token));
+            etcd_ref(grant)->watch = w->id;
+        } else {
+            st = watch_begin(ec, claim, grant, before, deadline, err);
+            *fresh = !st;
+        }
     }
     pthread_mutex_unlock(&ec->watch_mu);
     return st;
@@ -378,7 +471,7 @@ static hf_status watch_wanted(struct etcd_conn *ec,
 
     etcd_dir(ec, claim->key, dir, sizeof(dir));
     pthread_mutex_lock(&ec->watch_mu);
-    watch_drop(ec, grant);
+    watch_drop(ec, grant, false);
     st = watch_begin(ec, claim, grant, dir, deadline, err);
     pthread_mutex_unlock(&ec->watch_mu);
     if (!st)
@@ -419,12 +512,13 @@ hf_status etcd_watch(struct hfi_conn *conn, const struct hfi_claim *claim,
 
     if (etcd_ref(grant)->held)
         return watch_wanted(ec, claim, grant, deadline, err);
-    if (!grant->fence) /* It has no place. */
-        return hfi_fail(err, HF_UNSUPPORTED, "%s: nothing to watch",
-                        conn->endpoint);
+    if (!grant->fence) { /* The try that gives it a place sees to it. */
+        etcd_ref(grant)->watched = 1;
+        return HF_OK;
+    }
     etcd_key_get_before(ec, claim->token, &before);
-    st =
-        etcd_watch_before(ec, claim, grant, before.name, &fresh, deadline, err);
+    st = etcd_watch_before(ec, claim, grant, before.name, 0, &fresh, deadline,
+                           err);
     if (!st)
         etcd_ref(grant)->watched = 1;
     return st;
@@ -436,8 +530,10 @@ void etcd_unwatch(struct hfi_conn *conn, const struct hfi_claim *claim,
     struct etcd_conn *ec = (struct etcd_conn *)conn;
 
     (void)claim;
-    pthread_mutex_lock(&ec->watch_mu);
-    watch_drop(ec, grant);
-    pthread_mutex_unlock(&ec->watch_mu);
     etcd_ref(grant)->watched = 0;
+    if (!etcd_ref(grant)->watch)
+        return;
+    pthread_mutex_lock(&ec->watch_mu);
+    watch_drop(ec, grant, true);
+    pthread_mutex_unlock(&ec->watch_mu);
 }
