@@ -289,6 +289,8 @@ struct mux_crew *mux_link_join(struct mux_link *link)
         link->crew_size = 0;
     }
     link->crew_size++;
+    if (link->answered)
+        link->answered--;
     return &link->crews[link->crew];
 }
 

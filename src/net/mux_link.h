@@ -35,7 +35,7 @@ struct mux_link {
     struct mux_crew crews[MUX_CREWS];
     unsigned crew, crew_size; /* of those who append now */
     unsigned to_wake;         /* by the reader: a bit for each crew */
-    unsigned answered;        /* by the last read: they may soon send again */
+    unsigned answered;        /* by the last read, and have not sent again */
 };
 
 struct mux_link *mux_link_new(struct hfi_mux *);
