@@ -9,7 +9,7 @@
  *   etcd_look.c   inspect, list, break
  *   etcd_lease.c  the leases of this client
  *   etcd_key.c    the keys that hang on them
- *   etcd_group.c  removals of many threads, together
+ *   etcd_group.c  transactions of many threads, together
  *   etcd_name.c   names of keys, and what stands in them
  *   etcd_rpc.c    calls: packing, credentials, errors
  */
@@ -163,7 +163,6 @@ void etcd_batch_free(struct etcd_batch *);
 hf_status etcd_answer(struct etcd_conn *, const struct etcd_batch *, size_t i,
                       const ProtobufCMessageDescriptor *,
                       ProtobufCMessage **ret, struct hf_error *);
-bool etcd_is_lease_gone(const struct etcd_batch *, size_t i);
 /* One call and its answer. */
 hf_status etcd_call(struct etcd_conn *, const char *path,
                     const ProtobufCMessage *,
@@ -230,8 +229,13 @@ void etcd_keys_free(struct etcd_conn *, struct etcd_lease *);
 /* After a batch: what was swept is forgotten. */
 void etcd_key_swept(struct etcd_conn *, const struct etcd_batch *);
 
-/* etcd_group.c: remove the key if it is of that revision, or of any if that is
- * 0.  HF_LOST: it is not. */
+/* etcd_group.c: a transaction, perhaps together with those of other threads but
+ * never with one that has the same `apart`, which may be NULL.  HF_LOST: it
+ * names a lease that is gone. */
+hf_status etcd_txn(struct etcd_conn *, Pb__TxnRequest *, const char *apart,
+                   Pb__TxnResponse **ret, int64_t deadline, struct hf_error *);
+/* Remove the key if it is of that revision, or of any if that is 0.  HF_LOST:
+ * it is not. */
 hf_status etcd_remove(struct etcd_conn *, const char *name, int64_t revision,
                       int64_t deadline, struct hf_error *);
 void etcd_group_close(struct etcd_conn *);

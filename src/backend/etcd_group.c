@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: MIT
  *
- * etcd_group.c - removals of many threads, together.
+ * etcd_group.c - transactions of many threads, together.
  *
- * A key is removed by a transaction that compares its revision.  For etcd the
- * price of that is the call, the entry in its log and the copy of all recent
- * writes that each transaction begins with, not the deed.  So while some are
- * under way those who come next wait for the first to come back, and then one
- * of them takes all of theirs along: one transaction of many, each with its own
- * comparison and its own answer.  Who is alone, or among a few, waits for
- * nobody.
+ * For etcd the price of a transaction that writes is the call, the entry in its
+ * log and the copy of all recent writes that each of them begins with, not the
+ * deed.  So while some are under way those who come next wait for the first to
+ * come back, and then one of them takes all of theirs along: one transaction of
+ * many, each with its own comparison and its own answer.  Who is alone, or among
+ * a few, waits for nobody.
  *
- * Locks are not taken in this way: keys that are made in one transaction have
- * one revision, and who of two was first could not be told.
+ * Keys that are made in one transaction have one revision, and who of two was
+ * first could not be told.  So two that take the same lock never go together.
  *
  * INVARIANTS
  *  (1) A job is in the list, or taken by who sends it, or done.
@@ -19,6 +18,7 @@
  *      those who wait is awake to begin another.
  *  (3) A call ends by the first deadline of its jobs, so nobody needs to leave
  *      one that was taken.
+ *  (4) Of the jobs of one call no two have the same `apart`.
  */
 #include "etcd.h"
 
@@ -27,11 +27,15 @@
 
 #include "../banned.h"
 
-/* So many calls may be under way before removals are gathered. */
+/* So many calls may be under way before others are gathered. */
 #define GROUP_FREE 4
 
-/* How many go together: etcd takes 128 operations. */
+/* How many go together: etcd takes 128 operations, those of the longest of them
+ * counted with it. */
 #define GROUP_MAX 48
+
+/* How many are looked at for that. */
+#define GROUP_LOOK 96
 
 /* Who has less time than this goes alone. */
 #define GROUP_LEFT_MS 1000
@@ -40,9 +44,12 @@ struct etcd_job {
     struct hfi_link link; /* in conn->jobs */
     struct etcd_job *next;
     pthread_cond_t cond;
-    const char *name;
-    int64_t revision, deadline;
+    Pb__TxnRequest *txn; /* the caller's */
+    Pb__RequestOp outer; /* around it, when it is one of many */
+    const char *apart;   /* or NULL */
+    int64_t deadline;
     hf_status st;
+    Pb__TxnResponse *answer;
     bool taken, done;
     bool alone; /* its group was refused, for one of them */
     struct hf_error err;
@@ -50,68 +57,36 @@ struct etcd_job {
 
 /* ---- one call ---------------------------------------------------------- */
 
-/* A transaction that removes one key. */
-struct removal {
-    Pb__TxnRequest txn;
-    Pb__Compare compare, *compares[1];
-    Pb__DeleteRangeRequest gone;
-    Pb__RequestOp op, *ops[1];
-    Pb__RequestOp outer; /* around it, when it is one of many */
-};
-
-static void removal_make(struct removal *r, const struct etcd_job *job)
-{
-    pb__txn_request__init(&r->txn);
-    pb__compare__init(&r->compare);
-    pb__delete_range_request__init(&r->gone);
-    pb__request_op__init(&r->op);
-    pb__request_op__init(&r->outer);
-    r->compare.key = r->gone.key = etcd_text(job->name);
-    r->compare.target = 1;
-    r->compare.result = job->revision ? 0 : 1;
-    r->compare.with_case = PB__COMPARE__WITH_CREATE_REVISION;
-    r->compare.create_revision = job->revision;
-    r->op.request_case = PB__REQUEST_OP__REQUEST_DELETE_RANGE;
-    r->op.delete_range = &r->gone;
-    r->compares[0] = &r->compare;
-    r->ops[0] = &r->op;
-    r->txn.n_compare = r->txn.n_success = 1;
-    r->txn.compare = r->compares;
-    r->txn.success = r->ops;
-    r->outer.request_case = PB__REQUEST_OP__REQUEST_TXN;
-    r->outer.txn = &r->txn;
-}
-
-static hf_status remove_one(struct etcd_conn *ec, struct etcd_job *job,
-                            struct hf_error *err)
+static hf_status job_send(struct etcd_conn *ec, struct etcd_job *job,
+                          struct hf_error *err)
 {
     ProtobufCMessage *answer = NULL;
-    struct removal r;
-    hf_status st;
+    hf_status st =
+        etcd_call(ec, ETCD_TXN, &job->txn->base, &pb__txn_response__descriptor,
+                  &answer, job->deadline, err);
 
-    removal_make(&r, job);
-    st = etcd_call(ec, ETCD_TXN, &r.txn.base, &pb__txn_response__descriptor,
-                   &answer, job->deadline, err);
-    if (!st && !((Pb__TxnResponse *)answer)->succeeded)
-        st = HF_LOST;
-    etcd_free(answer);
+    job->answer = (Pb__TxnResponse *)answer;
     return st;
 }
 
-/* What became of each. */
+/* Give each its answer.  Only the outer one says at which revision it was. */
 static void group_judge(struct etcd_conn *ec, struct etcd_job **jobs, size_t n,
-                        const Pb__TxnResponse *answer)
+                        Pb__GroupResponse *answer)
 {
     size_t i;
 
     for (i = 0; i < n; i++) {
-        const Pb__ResponseOp *op =
-            i < answer->n_responses ? answer->responses[i] : NULL;
+        Pb__GroupOp *op = i < answer->n_responses ? answer->responses[i] : NULL;
 
-        if (!op || op->response_case != PB__RESPONSE_OP__RESPONSE_TXN)
+        if (!op || op->response_case != PB__GROUP_OP__RESPONSE_TXN ||
+            !op->txn->header || !answer->header) {
             jobs[i]->st = etcd_nonsense(ec, &jobs[i]->err);
-        else
-            jobs[i]->st = op->txn->succeeded ? HF_OK : HF_LOST;
+            continue;
+        }
+        jobs[i]->st = HF_OK;
+        jobs[i]->answer = op->txn;
+        jobs[i]->answer->header->revision = answer->header->revision;
+        op->response_case = PB__GROUP_OP__RESPONSE__NOT_SET;
     }
 }
 
@@ -119,7 +94,6 @@ static void group_send(struct etcd_conn *ec, struct etcd_job **jobs, size_t n,
                        int64_t deadline)
 {
     Pb__TxnRequest txn = PB__TXN_REQUEST__INIT;
-    struct removal removals[GROUP_MAX];
     Pb__RequestOp *ops[GROUP_MAX];
     ProtobufCMessage *answer = NULL;
     struct hf_error err = {0};
@@ -127,15 +101,17 @@ static void group_send(struct etcd_conn *ec, struct etcd_job **jobs, size_t n,
     size_t i;
 
     for (i = 0; i < n; i++) {
-        removal_make(&removals[i], jobs[i]);
-        ops[i] = &removals[i].outer;
+        pb__request_op__init(&jobs[i]->outer);
+        jobs[i]->outer.request_case = PB__REQUEST_OP__REQUEST_TXN;
+        jobs[i]->outer.txn = jobs[i]->txn;
+        ops[i] = &jobs[i]->outer;
     }
     txn.n_success = n;
     txn.success = ops;
-    st = etcd_call(ec, ETCD_TXN, &txn.base, &pb__txn_response__descriptor,
+    st = etcd_call(ec, ETCD_TXN, &txn.base, &pb__group_response__descriptor,
                    &answer, deadline, &err);
     if (!st)
-        group_judge(ec, jobs, n, (Pb__TxnResponse *)answer);
+        group_judge(ec, jobs, n, (Pb__GroupResponse *)answer);
     for (i = 0; i < n && st; i++) {
         jobs[i]->st = st;
         jobs[i]->err = err;
@@ -162,6 +138,7 @@ static struct etcd_job *job_new(struct etcd_conn *ec)
         hfi_link_init(&job->link);
     }
     job->taken = job->done = job->alone = false;
+    job->answer = NULL;
     return job;
 }
 
@@ -179,35 +156,58 @@ static void group_next(struct etcd_conn *ec)
             &hfi_container(ec->jobs.next, struct etcd_job, link)->cond);
 }
 
+/* (4) */
+static bool job_fits(const struct etcd_job *job, struct etcd_job **jobs,
+                     size_t n)
+{
+    while (job->apart && n--)
+        if (jobs[n]->apart && !strcmp(jobs[n]->apart, job->apart))
+            return false;
+    return true;
+}
+
+/* Take what others have to send along with the first; how many it is then, and
+ * by when. */
+static size_t group_gather(struct etcd_conn *ec, struct etcd_job **jobs,
+                           int64_t *deadline)
+{
+    int64_t soon = hfi_now() + GROUP_LEFT_MS;
+    struct hfi_link *at, *next;
+    size_t n = 1, looked = 0;
+
+    for (at = ec->jobs.next; at != &ec->jobs && n < GROUP_MAX &&
+                             looked<GROUP_LOOK && * deadline> soon;
+         at = next, looked++) {
+        struct etcd_job *job = hfi_container(at, struct etcd_job, link);
+
+        next = at->next;
+        if (job->deadline <= soon || !job_fits(job, jobs, n))
+            continue;
+        if (job->deadline < *deadline)
+            *deadline = job->deadline; /* (3) */
+        hfi_link_remove(&job->link);
+        job->taken = true;
+        jobs[n++] = job;
+    }
+    return n;
+}
+
 /* Send ours and with it what others have to send.  Jobs are never freed while
  * the client lives, so they can be told after the mutex was let go. */
 static void group_lead(struct etcd_conn *ec, struct etcd_job *own)
 {
     struct etcd_job *jobs[GROUP_MAX] = {own};
-    int64_t deadline = own->deadline, soon = hfi_now() + GROUP_LEFT_MS;
-    struct hfi_link *at, *next;
-    size_t i, n = 1;
+    int64_t deadline = own->deadline;
+    size_t i, n;
 
     ec->flights++;
     hfi_link_remove(&own->link);
-    for (at = ec->jobs.next;
-         at != &ec->jobs && n < GROUP_MAX && deadline > soon; at = next) {
-        struct etcd_job *job = hfi_container(at, struct etcd_job, link);
-
-        next = at->next;
-        if (job->deadline <= soon)
-            continue;
-        if (job->deadline < deadline)
-            deadline = job->deadline; /* (3) */
-        hfi_link_remove(&job->link);
-        job->taken = true;
-        jobs[n++] = job;
-    }
+    n = group_gather(ec, jobs, &deadline);
     pthread_mutex_unlock(&ec->group_mu);
     if (n > 1)
         group_send(ec, jobs, n, deadline);
     else
-        own->st = remove_one(ec, own, &own->err);
+        own->st = job_send(ec, own, &own->err);
     pthread_mutex_lock(&ec->group_mu);
     for (i = 0; i < n; i++)
         jobs[i]->done = true;
@@ -242,8 +242,9 @@ static bool job_run(struct etcd_conn *ec, struct etcd_job *job)
     return true;
 }
 
-hf_status etcd_remove(struct etcd_conn *ec, const char *name, int64_t revision,
-                      int64_t deadline, struct hf_error *err)
+hf_status etcd_txn(struct etcd_conn *ec, Pb__TxnRequest *txn, const char *apart,
+                   Pb__TxnResponse **ret, int64_t deadline,
+                   struct hf_error *err)
 {
     struct etcd_job *job;
     bool alone = false;
@@ -255,8 +256,8 @@ hf_status etcd_remove(struct etcd_conn *ec, const char *name, int64_t revision,
         pthread_mutex_unlock(&ec->group_mu);
         return hfi_nomem(err);
     }
-    job->name = name;
-    job->revision = revision;
+    job->txn = txn;
+    job->apart = apart;
     job->deadline = deadline;
     st = HF_UNAVAILABLE;
     if (!job_run(ec, job)) {
@@ -264,16 +265,44 @@ hf_status etcd_remove(struct etcd_conn *ec, const char *name, int64_t revision,
     } else {
         st = job->st;
         alone = job->alone;
-        if (st && st != HF_LOST && err)
+        if (st && err)
             *err = job->err;
     }
     if (alone) {
         pthread_mutex_unlock(&ec->group_mu);
-        st = remove_one(ec, job, err);
+        st = job_send(ec, job, err);
         pthread_mutex_lock(&ec->group_mu);
     }
+    *ret = job->answer;
     job_put(ec, job);
     pthread_mutex_unlock(&ec->group_mu);
+    return st;
+}
+
+hf_status etcd_remove(struct etcd_conn *ec, const char *name, int64_t revision,
+                      int64_t deadline, struct hf_error *err)
+{
+    Pb__TxnRequest txn = PB__TXN_REQUEST__INIT;
+    Pb__Compare compare = PB__COMPARE__INIT, *compares[] = {&compare};
+    Pb__DeleteRangeRequest gone = PB__DELETE_RANGE_REQUEST__INIT;
+    Pb__RequestOp op = PB__REQUEST_OP__INIT, *ops[] = {&op};
+    Pb__TxnResponse *answer = NULL;
+    hf_status st;
+
+    compare.key = gone.key = etcd_text(name);
+    compare.target = 1;
+    compare.result = revision ? 0 : 1;
+    compare.with_case = PB__COMPARE__WITH_CREATE_REVISION;
+    compare.create_revision = revision;
+    op.request_case = PB__REQUEST_OP__REQUEST_DELETE_RANGE;
+    op.delete_range = &gone;
+    txn.n_compare = txn.n_success = 1;
+    txn.compare = compares;
+    txn.success = ops;
+    st = etcd_txn(ec, &txn, NULL, &answer, deadline, err);
+    if (!st && !answer->succeeded)
+        st = HF_LOST;
+    etcd_free(answer);
     return st;
 }
 

@@ -61,6 +61,7 @@ struct take {
     char dir[ETCD_NAME_MAX], end[ETCD_NAME_MAX], name[ETCD_NAME_MAX];
 
     /* what came of it */
+    hf_status alive;           /* the lease */
     int64_t revision;          /* of our key; 0: it is not there */
     bool mine;                 /* we hold, or would if our key were there */
     bool looked;               /* the queue was read */
@@ -359,36 +360,53 @@ static void take_name(struct take *t)
     etcd_name(t->ec, t->claim, t->grant, t->name, sizeof(t->name));
 }
 
-/* Send it, with what the lease needs.  HF_LOST: the lease is gone. */
+/* Send it together with what the lease needs. */
+static hf_status take_exchange(struct take *t, const Pb__TxnRequest *txn,
+                               struct etcd_batch *batch, size_t proof,
+                               Pb__TxnResponse **ret, struct hf_error *err)
+{
+    size_t at = etcd_add(batch, ETCD_TXN, &txn->base);
+    ProtobufCMessage *answer = NULL;
+    hf_status st = etcd_send(t->ec, batch, t->limit, err);
+
+    etcd_key_swept(t->ec, batch);
+    if (!st)
+        st = etcd_answer(t->ec, batch, at, &pb__txn_response__descriptor,
+                         &answer, err);
+    *ret = (Pb__TxnResponse *)answer;
+    if (!st) {
+        t->alive =
+            etcd_lease_proven(t->ec, t->lease, batch, proof, t->sent, err);
+        if (t->alive == HF_UNAVAILABLE || t->alive == HF_DENIED)
+            t->alive = hfi_restate(err, HF_UNCERTAIN); /* The rest was done. */
+    }
+    return st;
+}
+
+/* One transaction.  HF_LOST: the lease is gone. */
 static hf_status take_send(struct take *t, struct hf_error *err)
 {
     struct etcd_batch batch = {.n = 0};
-    ProtobufCMessage *answer = NULL;
+    Pb__TxnResponse *answer = NULL;
     struct take_txn x;
-    size_t proof, txn;
+    size_t proof;
     hf_status st;
 
     memset(&x, 0, offsetof(struct take_txn, value));
     txn_make(t, &x);
     proof =
         etcd_lease_prove(t->ec, t->lease, t->sent + t->claim->ttl_ms, &batch);
-    txn = etcd_add(&batch, ETCD_TXN, &x.txn.base);
-    st = etcd_send(t->ec, &batch, t->limit, err);
-    etcd_key_swept(t->ec, &batch);
-    if (!st && etcd_is_lease_gone(&batch, txn)) {
+    t->alive = HF_OK;
+    if (batch.n || batch.failed || t->grant->fence)
+        st = take_exchange(t, &x.txn, &batch, proof, &answer, err);
+    else
+        st = etcd_txn(t->ec, &x.txn, t->dir, &answer, t->limit, err);
+    if (st == HF_LOST)
         etcd_lease_gone(t->ec, t->lease);
-        st = HF_LOST;
-    }
     if (!st)
-        st = etcd_answer(t->ec, &batch, txn, &pb__txn_response__descriptor,
-                         &answer, err);
+        st = take_read(t, &x, answer, err);
     if (!st)
-        st = take_read(t, &x, (Pb__TxnResponse *)answer, err);
-    if (!st) {
-        st = etcd_lease_proven(t->ec, t->lease, &batch, proof, t->sent, err);
-        if (st == HF_UNAVAILABLE || st == HF_DENIED)
-            st = hfi_restate(err, HF_UNCERTAIN); /* The rest was done. */
-    }
+        st = t->alive;
     etcd_free(answer);
     etcd_batch_free(&batch);
     return st;

@@ -160,6 +160,10 @@ static hf_status renew_move(struct etcd_conn *ec, struct hfi_renewal *item,
     txn.success = ops;
     st = etcd_call(ec, ETCD_TXN, &txn.base, &pb__txn_response__descriptor,
                    &answer, deadline, err);
+    if (st == HF_LOST) { /* that lease; the one that it hangs on may live */
+        etcd_lease_gone(ec, lease);
+        return RENEW_AGAIN;
+    }
     if (!st && !((Pb__TxnResponse *)answer)->succeeded)
         st = HF_LOST;
     etcd_free(answer);

@@ -16,8 +16,6 @@
 
 #include "../banned.h"
 
-enum { GRPC_NOT_FOUND = 5 };
-
 /* ---- errors ------------------------------------------------------------ */
 
 /* What the server's words mean to us, and what to do about it.  The first line
@@ -37,6 +35,7 @@ static const struct {
     {-1, "too many requests", HF_UNAVAILABLE, "it has too much to do"},
     {-1, "not supported for learner", HF_UNAVAILABLE, "it is a learner"},
     {-1, "too many operations", HF_PROTOCOL, "--max-txn-ops is too small"},
+    {5, "lease not found", HF_LOST, "the lease is gone"},
     {3, "", HF_PROTOCOL, "it does not take our request"},
     {7, "", HF_DENIED, "the user lacks rights; see holdfast-url(7)"},
     {8, "", HF_UNAVAILABLE, "it has too much to do"},
@@ -70,13 +69,6 @@ static bool is_token_refused(const struct hfi_h2_call *call)
            (strstr(call->message, "invalid auth token") ||
             strstr(call->message, "auth store is old") ||
             strstr(call->message, "revision in header is old"));
-}
-
-bool etcd_is_lease_gone(const struct etcd_batch *batch, size_t i)
-{
-    return !batch->calls[i].st &&
-           batch->calls[i].grpc_status == GRPC_NOT_FOUND &&
-           strstr(batch->calls[i].message, "lease not found");
 }
 
 hf_status etcd_nonsense(struct etcd_conn *ec, struct hf_error *err)

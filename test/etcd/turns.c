@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: MIT
  *
- * turns.c - what two who take turns ask of the server: run under
- * test/servers/etcd, whose own counters are read.
+ * turns.c - what those who take turns, and those who come together, ask of the
+ * server: run under test/servers/etcd, whose own counters are read.
  */
 #include "t.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { TURNS = 30 };
+enum { TURNS = 30, CROWD = 32 };
 
 /* The sum of all counters whose line begins with `name` and has `with` in it. */
 static long counter(const char *name, const char *with)
@@ -111,6 +112,72 @@ TEST(nobody_listens_to_a_queue_that_he_has_left)
     t_poll_until(watchers() == before + 2, 20000);
     hf_close(a);
     hf_close(b);
+}
+
+/* ---- many threads of one client ---------------------------------------- */
+
+struct crowd {
+    hf_client *client;
+    bool one_key;
+    long done; /* with one key the lock guards these */
+    uint64_t fence;
+};
+
+static void *crowd_run(void *arg)
+{
+    struct crowd *crowd = arg;
+    struct hf_lock_opts opts = HF_LOCK_OPTS_INIT;
+    char key[32];
+    hf_lock *lk;
+    int i;
+
+    opts.flags = HF_FAIR;
+    snprintf(key, sizeof(key), "crowd-%lx",
+             crowd->one_key ? 0 : (unsigned long)pthread_self());
+    for (i = 0; i < TURNS; i++) {
+        CHECK_OK(hf_acquire(crowd->client, key, -1, &opts, &lk, &t_err));
+        if (crowd->one_key) {
+            CHECK_GT(hf_fence(lk), crowd->fence);
+            crowd->fence = hf_fence(lk);
+            crowd->done++;
+        }
+        CHECK_OK(hf_release(lk, &t_err));
+    }
+    return NULL;
+}
+
+static void crowd_go(struct crowd *crowd)
+{
+    pthread_t threads[CROWD];
+    int i;
+
+    for (i = 0; i < CROWD; i++)
+        CHECK_EQ(pthread_create(&threads[i], NULL, crowd_run, crowd), 0);
+    for (i = 0; i < CROWD; i++)
+        CHECK_EQ(pthread_join(threads[i], NULL), 0);
+}
+
+/* Two for each pair, if each went alone. */
+TEST(locks_of_many_threads_are_taken_together)
+{
+    struct crowd crowd = {.client = client_new()};
+    long txns = asked("\"Txn\"");
+
+    crowd_go(&crowd);
+    txns = asked("\"Txn\"") - txns;
+    printf("# %d pairs: %ld transactions\n", CROWD * TURNS, txns);
+    CHECK_LE(txns, CROWD * TURNS * 9 / 10);
+    hf_close(crowd.client);
+}
+
+/* They would have one revision, and so one fence. */
+TEST(but_never_one_lock_twice)
+{
+    struct crowd crowd = {.client = client_new(), .one_key = true};
+
+    crowd_go(&crowd);
+    CHECK_EQ(crowd.done, CROWD * TURNS);
+    hf_close(crowd.client);
 }
 
 T_MAIN
