@@ -319,7 +319,7 @@ static hf_status redis_open(struct hfi_conn *conn, const struct hfi_url *url,
 
     hfi_mux_init(&rc->mux, redis_find, open_hello, rc);
     redis_sub_init(&rc->sub, rc, &rc->mux, -1);
-    hfi_mux_init(&rc->wait_mux, redis_find, redis_hello, rc);
+    hfi_mux_init(&rc->acks.mux, redis_find, redis_hello, rc);
     rc->opened = true;
     st = open_options(rc, url, err);
     if (!st)
@@ -350,7 +350,7 @@ static void redis_close(struct hfi_conn *conn)
     redis_cluster_close(rc);
     redis_sub_fini(&rc->sub);
     hfi_mux_fini(&rc->mux);
-    hfi_mux_fini(&rc->wait_mux);
+    hfi_mux_fini(&rc->acks.mux);
     if (rc->tls)
         hfi_tls_free(rc->tls);
     if (rc->password)
@@ -365,7 +365,7 @@ static void redis_forget(struct hfi_conn *conn)
     struct redis_conn *rc = (struct redis_conn *)conn;
 
     hfi_mux_forget(&rc->mux);
-    hfi_mux_forget(&rc->wait_mux);
+    hfi_mux_forget(&rc->acks.mux);
     redis_sub_forget(&rc->sub);
     redis_cluster_forget(rc);
 }

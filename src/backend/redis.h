@@ -8,6 +8,7 @@
  *   redis_look.c    inspect, list, break
  *   redis_renew.c   keeping many locks at once
  *   redis_bare.c    locks that are a key and nothing else
+ *   redis_acks.c    grants that replicas must have
  *   redis_cluster.c which node of a cluster has a key
  *   redis_step.c    commands that go where their key is
  *   redis_script.c  the steps that must be atomic, in Lua; names of keys
@@ -42,11 +43,18 @@ struct redis_sub {
     atomic_int fd;         /* of `link`, or -1 */
 };
 
+/* How a server is asked whether its replicas have a grant. */
+struct redis_acks {
+    struct hfi_mux mux; /* of its own: see redis_acks.c (2) */
+    atomic_bool few;    /* the last time they had not */
+};
+
 /* A master of a cluster, or what was one. */
 struct redis_node {
     struct redis_conn *rc;
     struct hfi_endpoint at;
     struct hfi_mux mux;
+    struct redis_acks acks;
     struct redis_sub sub;
     atomic_bool sick; /* it did not answer, and has not since */
 };
@@ -86,11 +94,9 @@ struct redis_conn {
     char script_id[41]; /* SHA-1 of the script */
     char bare_id[41];   /* and of that for bare locks */
     struct hfi_mux mux;
-    struct hfi_mux
-        wait_mux; /* for grants that WAIT, and would hold up others */
+    struct redis_acks acks; /* of one server */
 
     atomic_uint epoch; /* counts the connections that were made for `mux` */
-    atomic_bool few_replicas; /* the last WAIT was in vain */
     atomic_uint lacks; /* enum redis_native: what the server does not know */
 
     char id[17];          /* part of the names of this client's channels */
@@ -174,19 +180,26 @@ hf_status redis_hello_send(struct redis_conn *, struct mux_link *, int argc,
 
 /* ---- redis_step.c ------------------------------------------------------ */
 
+/* What WAIT is to say of an order, and has said: the reply is the caller's. */
+struct redis_wait {
+    int64_t ms;
+    redisReply *reply;
+};
+
 /* A command about one key.  A script is called by its digest. */
 struct redis_order {
     const char *script; /* NULL: it is none */
     int argc;
     const char *argv[24];
+    struct redis_wait *wait; /* replicas must have it; or NULL */
 };
 
 void redis_order_add(struct redis_batch *, const struct redis_order *,
                      bool whole);
 
-/* Give it to the server that has the key (NULL) or to this one, following the
- * key to where it has gone; an error reply becomes a status. */
-hf_status redis_order(struct redis_conn *, struct hfi_mux *, const char *key,
+/* Give it to the server that has the key, following that to where it has gone;
+ * an error reply becomes a status. */
+hf_status redis_order(struct redis_conn *, const char *key,
                       const struct redis_order *, redisReply **ret,
                       int64_t deadline, struct hf_error *);
 
@@ -194,9 +207,26 @@ hf_status redis_order(struct redis_conn *, struct hfi_mux *, const char *key,
  * token, owner, fairness and key, which come from the claim. */
 void redis_step_add(struct redis_conn *, struct redis_batch *, char op,
                     const struct hfi_claim *, int argc, const char **argv);
-hf_status redis_step(struct redis_conn *, struct hfi_mux *, char op,
+hf_status redis_step(struct redis_conn *, struct redis_wait *, char op,
                      const struct hfi_claim *, int argc, const char **argv,
                      redisReply **ret, int64_t deadline, struct hf_error *);
+
+/* ---- redis_acks.c ------------------------------------------------------ */
+
+/* That of the server at the other end of `mux`. */
+struct redis_acks *redis_acks_of(struct redis_conn *, const struct hfi_mux *);
+
+/* WAIT, for so long. */
+void redis_acks_add(struct redis_conn *, struct redis_batch *, int64_t ms);
+
+/* Before a grant: are there replicas enough, as far as is known? */
+hf_status redis_acks_may(struct redis_conn *, const char *key, int64_t deadline,
+                         struct hf_error *);
+
+/* After it: have they got it? */
+hf_status redis_acks_confirm(struct redis_conn *, const struct hfi_claim *,
+                             const struct hfi_grant *, int64_t deadline,
+                             struct hf_error *);
 
 /* ---- redis_cluster.c --------------------------------------------------- */
 
@@ -208,9 +238,13 @@ struct hfi_mux *redis_route(struct redis_conn *, const char *key);
 struct hfi_mux *redis_redirect(struct redis_conn *, const redisReply *,
                                bool *ask);
 
-/* Whoever was asked there did not get an answer.  Does nothing where there is
- * no cluster. */
+/* Whoever was asked there did not get an answer; and have the map read anew.
+ * They do nothing where there is no cluster. */
 void redis_doubt(struct redis_conn *, const struct hfi_mux *);
+void redis_stir(struct redis_conn *);
+
+/* The node at the other end, or NULL. */
+struct redis_node *redis_node_of(struct redis_conn *, const struct hfi_mux *);
 
 /* Are slots moving, so that wake-ups may go astray? */
 bool redis_is_moving(struct redis_conn *);
@@ -231,9 +265,8 @@ void redis_cluster_forget(struct redis_conn *);
 extern const char redis_bare_script[];
 
 /* A lock that is nothing but its key: SET NX PX, or SETNX and PEXPIRE. */
-hf_status redis_bare_take(struct redis_conn *, struct hfi_mux *,
-                          const struct hfi_claim *, int64_t deadline,
-                          struct hf_error *);
+hf_status redis_bare_take(struct redis_conn *, const struct hfi_claim *,
+                          int64_t deadline, struct hf_error *);
 hf_status redis_bare_release(struct redis_conn *, const struct hfi_claim *,
                              int64_t deadline, struct hf_error *);
 
@@ -243,6 +276,11 @@ void redis_bare_renew(struct redis_conn *, struct hfi_renewal *,
                       int64_t deadline, struct hf_error *);
 void redis_bare_renew_add(struct redis_conn *, struct redis_batch *,
                           const struct hfi_renewal *);
+
+/* Write it again, as it is, and WAIT; *said is such an integer. */
+hf_status redis_bare_write(struct redis_conn *, struct redis_wait *,
+                           const struct hfi_claim *, int *said,
+                           int64_t deadline, struct hf_error *);
 
 /* ---- redis_renew.c ----------------------------------------------------- */
 

@@ -22,7 +22,8 @@
 #include "../banned.h"
 
 /* KEYS the lock; ARGV operation, token, ttl, 1 if the ttl may shrink.
- * 1 done; 0 the key is not there; 2 it is another's. */
+ * 1 done; 0 the key is not there; 2 it is another's.  W is R, and writes in any
+ * case. */
 const char redis_bare_script[] =
     "local v=redis.call('GET',KEYS[1])\n"
     "local ttl=tonumber(ARGV[3])\n"
@@ -32,9 +33,10 @@ const char redis_bare_script[] =
     "end\n"
     "if v~=ARGV[2] then return v and 2 or 0 end\n"
     "if ARGV[1]=='L' then return redis.call('DEL',KEYS[1]) end\n"
-    "if ARGV[4]=='1' or redis.call('PTTL',KEYS[1])<ttl then\n"
-    "  redis.call('PEXPIRE',KEYS[1],ttl)\n"
-    "end\n"
+    "local left=redis.call('PTTL',KEYS[1])\n"
+    "if ARGV[4]=='1' or left<ttl then left=ttl\n"
+    "elseif ARGV[1]~='W' then return 1 end\n"
+    "redis.call('PEXPIRE',KEYS[1],left)\n"
     "return 1\n";
 
 /* The texts that an order for a step points to. */
@@ -58,7 +60,7 @@ static struct redis_order bare_order(struct redis_conn *rc,
 }
 
 /* The script's answer. */
-static hf_status bare_step(struct redis_conn *rc, struct hfi_mux *mux,
+static hf_status bare_step(struct redis_conn *rc, struct redis_wait *wait,
                            const char *op, const struct hfi_claim *claim,
                            int64_t ttl_ms, int *ret, int64_t deadline,
                            struct hf_error *err)
@@ -66,9 +68,10 @@ static hf_status bare_step(struct redis_conn *rc, struct hfi_mux *mux,
     struct bare_texts texts;
     struct redis_order order = bare_order(rc, &texts, op, claim, ttl_ms);
     redisReply *reply;
-    hf_status st =
-        redis_order(rc, mux, claim->key, &order, &reply, deadline, err);
+    hf_status st;
 
+    order.wait = wait;
+    st = redis_order(rc, claim->key, &order, &reply, deadline, err);
     if (st)
         return st;
     *ret = reply->type == REDIS_REPLY_INTEGER ? (int)reply->integer : -1;
@@ -77,8 +80,8 @@ static hf_status bare_step(struct redis_conn *rc, struct hfi_mux *mux,
 }
 
 /* A command that the server may not know; *known is false if so. */
-static hf_status bare_native(struct redis_conn *rc, struct hfi_mux *mux,
-                             const char *key, const struct redis_order *order,
+static hf_status bare_native(struct redis_conn *rc, const char *key,
+                             const struct redis_order *order,
                              enum redis_native what, bool *known,
                              redisReply **ret, int64_t deadline,
                              struct hf_error *err)
@@ -89,7 +92,7 @@ static hf_status bare_native(struct redis_conn *rc, struct hfi_mux *mux,
     *known = !(atomic_load(&rc->lacks) & what);
     if (!*known)
         return HF_OK;
-    st = redis_order(rc, mux, key, order, ret, deadline, &why);
+    st = redis_order(rc, key, order, ret, deadline, &why);
     if (st == HF_UNSUPPORTED) {
         atomic_fetch_or(&rc->lacks, what);
         *known = false;
@@ -102,20 +105,19 @@ static hf_status bare_native(struct redis_conn *rc, struct hfi_mux *mux,
 
 /* ---- taking ------------------------------------------------------------ */
 
-static hf_status take_script(struct redis_conn *rc, struct hfi_mux *mux,
+static hf_status take_script(struct redis_conn *rc,
                              const struct hfi_claim *claim, int64_t deadline,
                              struct hf_error *err)
 {
     int said;
     hf_status st =
-        bare_step(rc, mux, "A", claim, claim->ttl_ms, &said, deadline, err);
+        bare_step(rc, NULL, "A", claim, claim->ttl_ms, &said, deadline, err);
 
     return st ? st : said == 1 ? HF_OK : HF_BUSY;
 }
 
-hf_status redis_bare_take(struct redis_conn *rc, struct hfi_mux *mux,
-                          const struct hfi_claim *claim, int64_t deadline,
-                          struct hf_error *err)
+hf_status redis_bare_take(struct redis_conn *rc, const struct hfi_claim *claim,
+                          int64_t deadline, struct hf_error *err)
 {
     struct redis_names names;
     char ttl[24];
@@ -129,16 +131,16 @@ hf_status redis_bare_take(struct redis_conn *rc, struct hfi_mux *mux,
     redis_name(rc, claim->key, &names);
     snprintf(ttl, sizeof(ttl), "%" PRId64, claim->ttl_ms);
     if (rc->acquire == REDIS_SET)
-        st = bare_native(rc, mux, claim->key, &order, REDIS_NX_GET, &known,
-                         &reply, deadline, err);
+        st = bare_native(rc, claim->key, &order, REDIS_NX_GET, &known, &reply,
+                         deadline, err);
     if (st)
         return st;
     if (!known)
-        return take_script(rc, mux, claim, deadline, err);
+        return take_script(rc, claim, deadline, err);
     if (reply->type == REDIS_REPLY_STRING)
         st = strcmp(reply->str, claim->token) != 0
                  ? HF_BUSY
-                 : take_script(rc, mux, claim, deadline, err);
+                 : take_script(rc, claim, deadline, err);
     else if (reply->type != REDIS_REPLY_NIL)
         st = redis_nonsense(rc, err);
     freeReplyObject(reply);
@@ -170,6 +172,13 @@ void redis_bare_renew_add(struct redis_conn *rc, struct redis_batch *batch,
     redis_order_add(batch, &order, false);
 }
 
+hf_status redis_bare_write(struct redis_conn *rc, struct redis_wait *wait,
+                           const struct hfi_claim *claim, int *said,
+                           int64_t deadline, struct hf_error *err)
+{
+    return bare_step(rc, wait, "W", claim, claim->ttl_ms, said, deadline, err);
+}
+
 hf_status redis_bare_release(struct redis_conn *rc,
                              const struct hfi_claim *claim, int64_t deadline,
                              struct hf_error *err)
@@ -188,8 +197,8 @@ hf_status redis_bare_release(struct redis_conn *rc,
 
     redis_name(rc, claim->key, &names);
     for (i = 0; i < 2 && !st && !known && rc->acquire == REDIS_SET; i++)
-        st = bare_native(rc, NULL, claim->key, &ways[i], names_of[i], &known,
-                         &reply, deadline, err);
+        st = bare_native(rc, claim->key, &ways[i], names_of[i], &known, &reply,
+                         deadline, err);
     if (!st && known) {
         said = (int)redis_number(reply);
         freeReplyObject(reply);

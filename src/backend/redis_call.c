@@ -52,6 +52,8 @@ hf_status redis_batch_send(struct redis_conn *rc, struct hfi_mux *mux,
 
 /* ---- errors ------------------------------------------------------------ */
 
+static const char error_replica[] = "it is a replica";
+
 /* How an error begins, what it means to us, and what to do about it. */
 static const struct {
     const char *word;
@@ -70,7 +72,8 @@ static const struct {
     {"BUSY ", HF_UNAVAILABLE, "a script runs for too long there"},
     {"MISCONF", HF_UNAVAILABLE, "it cannot write its data to disk"},
     {"OOM", HF_UNAVAILABLE, "it is out of memory"},
-    {"READONLY", HF_UNAVAILABLE, "it is a replica"},
+    {"READONLY", HF_UNAVAILABLE, error_replica},
+    {"ERR WAIT cannot be used with replica", HF_UNAVAILABLE, error_replica},
     {"MASTERDOWN", HF_UNAVAILABLE, "its master is down"},
     {"CLUSTERDOWN", HF_UNAVAILABLE, "the cluster is down"},
     {"TRYAGAIN", HF_UNAVAILABLE, "its slot is moving"},
@@ -120,9 +123,9 @@ hf_status redis_error(struct redis_conn *rc, const redisReply *reply,
         if (strncmp(word, redis_errors[i].word, len) != 0)
             continue;
         /* The master is elsewhere now: find it for the next call. */
-        if (!strcmp(redis_errors[i].word, "READONLY")) {
+        if (redis_errors[i].hint == error_replica) {
             hfi_mux_retire(&rc->mux);
-            hfi_mux_retire(&rc->wait_mux);
+            hfi_mux_retire(&rc->acks.mux);
         }
         return hfi_fail(err, redis_errors[i].st, "%s: %s: %s",
                         rc->base.endpoint, redis_errors[i].hint, text);

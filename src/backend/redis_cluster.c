@@ -79,6 +79,7 @@ static int cluster_node(struct redis_conn *rc, const char *host, int port)
         snprintf(node->at.host, sizeof(node->at.host), "%s", host);
         node->at.port = port;
         hfi_mux_init(&node->mux, node_find, node_hello, node);
+        hfi_mux_init(&node->acks.mux, node_find, node_hello, node);
         redis_sub_init(&node->sub, rc, &node->mux, (int)n);
         cl->nodes[n] = node;
         atomic_store(&cl->nnodes, n + 1);
@@ -120,8 +121,6 @@ bool redis_is_moving(struct redis_conn *rc)
            hfi_now() - atomic_load(&rc->cluster->asked_at) < MOVING_MS;
 }
 
-static void mend_stir(struct redis_conn *);
-
 /* "MOVED 3999 127.0.0.1:6381": the mux of that node, or NULL. */
 struct hfi_mux *redis_redirect(struct redis_conn *rc, const redisReply *reply,
                                bool *ask)
@@ -149,7 +148,7 @@ struct hfi_mux *redis_redirect(struct redis_conn *rc, const redisReply *reply,
         atomic_store(&rc->cluster->asked_at, hfi_now());
     } else if (atomic_exchange(&rc->cluster->slots[number],
                                (unsigned char)node) != node) {
-        mend_stir(rc); /* redis_cluster.c (4) */
+        redis_stir(rc); /* redis_cluster.c (4) */
     }
     return &rc->cluster->nodes[node]->mux;
 }
@@ -231,8 +230,8 @@ static hf_status cluster_map(struct redis_conn *rc, int64_t deadline,
 
 /* ---- mending ----------------------------------------------------------- */
 
-static struct redis_node *mend_node(struct redis_conn *rc,
-                                    const struct hfi_mux *mux)
+struct redis_node *redis_node_of(struct redis_conn *rc,
+                                 const struct hfi_mux *mux)
 {
     unsigned i, n = rc->cluster ? atomic_load(&rc->cluster->nnodes) : 0;
 
@@ -244,19 +243,19 @@ static struct redis_node *mend_node(struct redis_conn *rc,
 
 bool redis_is_sick(struct redis_conn *rc, const struct hfi_mux *mux)
 {
-    struct redis_node *node = mend_node(rc, mux);
+    struct redis_node *node = redis_node_of(rc, mux);
 
     return node && atomic_load(&node->sick);
 }
 
 void redis_doubt(struct redis_conn *rc, const struct hfi_mux *mux)
 {
-    struct redis_node *node = mend_node(rc, mux);
+    struct redis_node *node = redis_node_of(rc, mux);
 
     if (!node)
         return;
     atomic_store(&node->sick, true);
-    mend_stir(rc);
+    redis_stir(rc);
 }
 
 /* Has it answered, or lost its slots, so that it is nobody's concern? */
@@ -306,7 +305,7 @@ static void *mend_run(void *conn)
         cl->stale = false;
         pthread_mutex_unlock(&cl->mu);
         if (mend_round(rc))
-            mend_stir(rc);
+            redis_stir(rc);
         until = hfi_now() + MEND_EVERY_MS;
         pthread_mutex_lock(&cl->mu);
         while (!cl->closing && hfi_left_ms(until))
@@ -318,10 +317,12 @@ static void *mend_run(void *conn)
 
 /* Have a round made.  Without a thread for it the next who is in doubt will
  * ask again. */
-static void mend_stir(struct redis_conn *rc)
+void redis_stir(struct redis_conn *rc)
 {
     struct redis_cluster *cl = rc->cluster;
 
+    if (!cl)
+        return;
     pthread_mutex_lock(&cl->mu);
     cl->stale = true;
     if (!cl->closing && !cl->mender.running)
@@ -338,9 +339,8 @@ hf_status redis_cluster_open(struct redis_conn *rc, int64_t deadline,
     struct redis_cluster *cl;
     size_t i;
 
-    if (rc->replicas || rc->db)
-        return hfi_fail(err, HF_INVALID,
-                        "url: redis+cluster: takes neither replicas= nor db=");
+    if (rc->db)
+        return hfi_fail(err, HF_INVALID, "url: redis+cluster: takes no db=");
     cl = rc->cluster = hfi_alloc(sizeof(*cl));
     if (!cl)
         return hfi_nomem(err);
@@ -372,6 +372,7 @@ void redis_cluster_close(struct redis_conn *rc)
     for (i = 0; i < atomic_load(&cl->nnodes); i++) {
         redis_sub_fini(&cl->nodes[i]->sub);
         hfi_mux_fini(&cl->nodes[i]->mux);
+        hfi_mux_fini(&cl->nodes[i]->acks.mux);
         hfi_free(cl->nodes[i]);
     }
     if (cl->epoll >= 0)
@@ -391,6 +392,7 @@ void redis_cluster_forget(struct redis_conn *rc)
         return;
     for (i = 0; i < atomic_load(&cl->nnodes); i++) {
         hfi_mux_forget(&cl->nodes[i]->mux);
+        hfi_mux_forget(&cl->nodes[i]->acks.mux);
         redis_sub_forget(&cl->nodes[i]->sub);
     }
     close(cl->epoll);

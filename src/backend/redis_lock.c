@@ -18,9 +18,6 @@
 /* A waiter that cannot be told asks this often. */
 #define DEAF_MS 100
 
-/* How long replicas are waited for when they were not there before. */
-#define REPLICAS_MS 20
-
 /* ---- taking ------------------------------------------------------------ */
 
 /* The fence, as text; or {ms left, place}. */
@@ -39,7 +36,7 @@ static hf_status take_read(struct redis_conn *rc, const redisReply *reply,
     return HF_BUSY;
 }
 
-static hf_status take_fenced(struct redis_conn *rc, struct hfi_mux *mux,
+static hf_status take_fenced(struct redis_conn *rc,
                              const struct hfi_claim *claim,
                              struct hfi_grant *grant, struct hfi_busy *busy,
                              int64_t deadline, struct hf_error *err)
@@ -57,7 +54,7 @@ static hf_status take_fenced(struct redis_conn *rc, struct hfi_mux *mux,
     snprintf(ttl, sizeof(ttl), "%" PRId64, claim->ttl_ms);
     snprintf(patience, sizeof(patience), "%" PRId64, wait);
     snprintf(nth, sizeof(nth), "%" PRIu32, claim->nth);
-    st = redis_step(rc, mux, 'A', claim, 6, argv, &reply, deadline, err);
+    st = redis_step(rc, NULL, 'A', claim, 6, argv, &reply, deadline, err);
     if (st)
         return st;
     st = take_read(rc, reply, grant, busy, err);
@@ -65,56 +62,17 @@ static hf_status take_fenced(struct redis_conn *rc, struct hfi_mux *mux,
     return st;
 }
 
-/* Ask how many replicas have what this connection wrote. */
-static hf_status take_count(struct redis_conn *rc, struct hfi_mux *mux,
-                            int64_t ms, long long *ret, int64_t deadline,
-                            struct hf_error *err)
-{
-    char want[16], limit[24];
-    const char *argv[] = {"WAIT", want, limit};
-    redisReply *reply;
-    hf_status st;
-
-    snprintf(want, sizeof(want), "%d", rc->replicas);
-    snprintf(limit, sizeof(limit), "%" PRId64, ms > 0 ? ms : 1);
-    st = redis_command(rc, mux, 3, argv, &reply, deadline, err);
-    if (st)
-        return st;
-    *ret = reply->type == REDIS_REPLY_INTEGER ? reply->integer : 0;
-    freeReplyObject(reply);
-    atomic_store(&rc->few_replicas, *ret < rc->replicas);
-    if (*ret >= rc->replicas)
-        return HF_OK;
-    return hfi_fail(err, HF_UNAVAILABLE,
-                    "%s: only %lld of %d replicas confirmed the lock",
-                    rc->base.endpoint, *ret, rc->replicas);
-}
-
-/* After a grant that was not confirmed, and until one is: are the replicas
- * there at all?  To find that out by another grant would hold up everybody who
- * wants one, for as long as a grant may take to be confirmed. */
-static hf_status take_may(struct redis_conn *rc, int64_t deadline,
-                          struct hf_error *err)
-{
-    long long got;
-    hf_status st;
-
-    if (!rc->replicas || !atomic_load(&rc->few_replicas))
-        return HF_OK;
-    st = take_count(rc, &rc->wait_mux, REPLICAS_MS, &got, deadline, err);
-    return st == HF_UNCERTAIN ? hfi_restate(err, HF_UNAVAILABLE) : st;
-}
-
 /* The grant counts only once enough replicas have it; else it is given back.
  * Once that was answered nothing is left there, and the failure is certain. */
-static hf_status take_wait(struct redis_conn *rc, const struct hfi_claim *claim,
-                           struct hfi_grant *grant, int64_t deadline,
-                           struct hf_error *err)
+static hf_status take_confirm(struct redis_conn *rc,
+                              const struct hfi_claim *claim,
+                              struct hfi_grant *grant, int64_t deadline,
+                              struct hf_error *err)
 {
-    int64_t half = hfi_left_ms(deadline) / 2;
-    long long got;
-    hf_status undone, st = take_count(rc, &rc->wait_mux, half, &got,
-                                      deadline - half / 2, err);
+    int64_t now = hfi_now();
+    hf_status undone,
+        st = redis_acks_confirm(rc, claim, grant,
+                                now + (deadline - now) / 4 * 3, err);
 
     if (!st)
         return HF_OK;
@@ -130,9 +88,8 @@ hf_status redis_try_acquire(struct hfi_conn *conn,
                             int64_t deadline, struct hf_error *err)
 {
     struct redis_conn *rc = (struct redis_conn *)conn;
-    struct hfi_mux *mux = rc->replicas ? &rc->wait_mux : NULL;
     bool deaf = false;
-    hf_status st = take_may(rc, deadline, err);
+    hf_status st = redis_acks_may(rc, claim->key, deadline, err);
 
     if (st)
         return st;
@@ -143,11 +100,11 @@ hf_status redis_try_acquire(struct hfi_conn *conn,
                                 NULL) != HF_OK;
     }
     if (rc->acquire == REDIS_FENCED)
-        st = take_fenced(rc, mux, claim, grant, busy, deadline, err);
+        st = take_fenced(rc, claim, grant, busy, deadline, err);
     else
-        st = redis_bare_take(rc, mux, claim, deadline, err);
+        st = redis_bare_take(rc, claim, deadline, err);
     if (st == HF_OK && rc->replicas)
-        st = take_wait(rc, claim, grant, deadline, err);
+        st = take_confirm(rc, claim, grant, deadline, err);
     if (st == HF_OK)
         grant->placed = true;
     else if (st == HF_BUSY)

@@ -62,27 +62,47 @@ static hf_status order_once(struct redis_conn *rc, const struct order_way *way,
 {
     const char *asking[] = {"ASKING"};
     struct redis_batch batch = {0};
-    redisReply *replies[2] = {NULL, NULL};
+    struct redis_wait *wait = order->wait;
+    redisReply *replies[3] = {NULL, NULL, NULL};
     hf_status st;
 
     if (way->ask)
         redis_batch_add(&batch, 1, asking);
     redis_order_add(&batch, order, way->whole);
-    st = redis_batch_send(rc, way->mux, &batch, replies, deadline, err);
+    if (wait)
+        redis_acks_add(rc, &batch, wait->ms);
+    st = redis_batch_send(rc,
+                          wait ? &redis_acks_of(rc, way->mux)->mux : way->mux,
+                          &batch, replies, deadline, err);
     redis_batch_free(&batch);
     if (st)
         return st;
     *ret = replies[way->ask];
     if (way->ask)
         freeReplyObject(replies[0]);
+    if (wait) {
+        freeReplyObject(wait->reply); /* of an attempt before */
+        wait->reply = replies[way->ask + 1];
+    }
     return HF_OK;
 }
 
-hf_status redis_order(struct redis_conn *rc, struct hfi_mux *mux,
-                      const char *key, const struct redis_order *order,
-                      redisReply **ret, int64_t deadline, struct hf_error *err)
+/* That no answer came on a connection that waits for replicas does not mean
+ * that the server is silent; that it has gone elsewhere may be. */
+static void order_failed(struct redis_conn *rc, const struct order_way *way,
+                         const struct redis_order *order)
 {
-    struct order_way way = {mux ? mux : redis_route(rc, key), false, false};
+    if (order->wait)
+        redis_stir(rc);
+    else
+        redis_doubt(rc, way->mux);
+}
+
+hf_status redis_order(struct redis_conn *rc, const char *key,
+                      const struct redis_order *order, redisReply **ret,
+                      int64_t deadline, struct hf_error *err)
+{
+    struct order_way way = {redis_route(rc, key), false, false};
     redisReply *reply = NULL;
     hf_status st;
     int i;
@@ -90,7 +110,7 @@ hf_status redis_order(struct redis_conn *rc, struct hfi_mux *mux,
     for (i = 0; i < ATTEMPTS; i++) {
         st = order_once(rc, &way, order, &reply, deadline, err);
         if (st) {
-            redis_doubt(rc, way.mux);
+            order_failed(rc, &way, order);
             return st;
         }
         if (!order_again(rc, reply, &way))
@@ -131,6 +151,7 @@ static void step_order(struct redis_conn *rc, struct redis_order *order,
     texts->op[1] = '\0';
     redis_name(rc, claim->key, &texts->names);
     order->script = redis_script;
+    order->wait = NULL;
     all[n++] = "EVALSHA";
     all[n++] = rc->script_id;
     all[n++] = "5";
@@ -156,7 +177,7 @@ void redis_step_add(struct redis_conn *rc, struct redis_batch *batch, char op,
     redis_order_add(batch, &order, false);
 }
 
-hf_status redis_step(struct redis_conn *rc, struct hfi_mux *mux, char op,
+hf_status redis_step(struct redis_conn *rc, struct redis_wait *wait, char op,
                      const struct hfi_claim *claim, int argc, const char **argv,
                      redisReply **ret, int64_t deadline, struct hf_error *err)
 {
@@ -164,5 +185,6 @@ hf_status redis_step(struct redis_conn *rc, struct hfi_mux *mux, char op,
     struct step_texts texts;
 
     step_order(rc, &order, &texts, op, claim, argc, argv);
-    return redis_order(rc, mux, claim->key, &order, ret, deadline, err);
+    order.wait = wait;
+    return redis_order(rc, claim->key, &order, ret, deadline, err);
 }

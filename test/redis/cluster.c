@@ -334,4 +334,52 @@ TEST_TIMEOUT(a_shard_that_hangs_does_not_keep_the_others_from_renewal, 180)
     fleet_stop(&f);
 }
 
+/* ---- replicas ---------------------------------------------------------- */
+
+/* The replica of one shard is silent: what is taken there is given back, what is
+ * held there is renewed, and the other shards know nothing of it. */
+TEST_TIMEOUT(replicas_are_waited_for_on_the_shard_of_the_key_alone, 120)
+{
+    static const char *const modes[] = {"?replicas=1&timeout=2s",
+                                        "?replicas=1&timeout=2s&acquire=set"};
+    const char *key[FLEET_MASTERS], *held = fleet_key(1, 1);
+    struct hf_lock_opts opts = rt_opts(60000, 0);
+    struct fleet f;
+    hf_client *client;
+    hf_lock *lk, *other = NULL;
+    int i, mode, round;
+
+    fleet_start(&f, NULL);
+    for (i = 0; i < FLEET_MASTERS; i++)
+        key[i] = fleet_key(i, 0);
+    for (mode = 0; mode < 2; mode++) {
+        client = fleet_open(&f, modes[mode]);
+        lk = rt_lock(client, held, 20000, 3000, 0);
+        CHECK_GE(rt_int(&f.node[1 + FLEET_MASTERS], "DBSIZE"), 1);
+        rt_signal(&f.node[1 + FLEET_MASTERS], SIGSTOP);
+        for (round = 0; round < 3; round++) {
+            CHECK_STATUS(hf_acquire(client, key[1], 0, &opts, &other, &t_err),
+                         HF_UNAVAILABLE);
+            CHECK(strstr(t_err.text, "0 of 1") != NULL);
+            CHECK_EQ(rt_int(&f.node[1], "EXISTS holdfast:%s", key[1]), 0);
+            for (i = 0; i < FLEET_MASTERS; i += 2)
+                CHECK_OK(
+                    hf_release(rt_lock(client, key[i], 0, 60000, 0), &t_err));
+        }
+        t_sleep_ms(3000);
+        CHECK(hf_held(lk));
+        rt_signal(&f.node[1 + FLEET_MASTERS], SIGCONT);
+        CHECK_OK(hf_release(rt_lock(client, key[1], 30000, 60000, 0), &t_err));
+        CHECK_OK(hf_release(lk, &t_err));
+        hf_close(client);
+    }
+    client = fleet_open(&f, "?replicas=2&timeout=1s");
+    CHECK_STATUS(hf_acquire(client, key[0], 0, &opts, &other, &t_err),
+                 HF_UNAVAILABLE);
+    CHECK(strstr(t_err.text, "1 of 2") != NULL);
+    hf_close(client);
+    fleet_check_clean(&f);
+    fleet_stop(&f);
+}
+
 T_MAIN
