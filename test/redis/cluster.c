@@ -286,6 +286,10 @@ TEST_TIMEOUT(slots_that_move_under_load_lose_nothing, 180)
 /* So many that their renewals are more calls than a lease has sixths. */
 #define EACH 700
 
+/* The others are to be renewed for ten leases and more. */
+#define HUNG_TTL    1500
+#define HUNG_LEASES 11
+
 /* Master and replica of one shard: nobody takes over. */
 static void shard_signal(struct fleet *f, int node, int sig)
 {
@@ -317,10 +321,11 @@ TEST_TIMEOUT(a_shard_that_hangs_does_not_keep_the_others_from_renewal, 180)
     for (i = 0; i < FLEET_MASTERS * EACH; i++) {
         snprintf(key, sizeof(key), "key%d", i);
         home[i] = fleet_home(key);
-        lk[i] = rt_lock(client, key, 0, 3000, 0);
+        lk[i] = rt_lock(client, key, 0, HUNG_TTL, 0);
     }
     shard_signal(&f, 1, SIGSTOP);
-    for (end = t_now_ms() + 15000; t_now_ms() < end; t_sleep_ms(20))
+    end = t_now_ms() + HUNG_TTL * HUNG_LEASES;
+    for (; t_now_ms() < end; t_sleep_ms(20))
         check_held(lk, home, 1);
     for (i = 0; i < FLEET_MASTERS * EACH; i++)
         CHECK(hf_held(lk[i]) == (home[i] != 1));
@@ -328,7 +333,7 @@ TEST_TIMEOUT(a_shard_that_hangs_does_not_keep_the_others_from_renewal, 180)
     for (i = 0; i < FLEET_MASTERS * EACH; i++)
         hf_release(lk[i], &t_err);
     CHECK_OK(
-        hf_release(rt_lock(client, fleet_key(1, 0), 30000, 3000, 0), &t_err));
+        hf_release(rt_lock(client, fleet_key(1, 0), 30000, 60000, 0), &t_err));
     hf_close(client);
     fleet_check_clean(&f);
     fleet_stop(&f);
