@@ -206,7 +206,8 @@ hf_status redis_order(struct redis_conn *, const char *key,
 /* One step of the script on a key.  `argc` arguments follow the operation,
  * token, owner, fairness and key, which come from the claim. */
 void redis_step_add(struct redis_conn *, struct redis_batch *, char op,
-                    const struct hfi_claim *, int argc, const char **argv);
+                    const struct hfi_claim *, int argc, const char **argv,
+                    bool whole);
 hf_status redis_step(struct redis_conn *, struct redis_wait *, char op,
                      const struct hfi_claim *, int argc, const char **argv,
                      redisReply **ret, int64_t deadline, struct hf_error *);
@@ -275,7 +276,7 @@ hf_status redis_bare_release(struct redis_conn *, const struct hfi_claim *,
 void redis_bare_renew(struct redis_conn *, struct hfi_renewal *,
                       int64_t deadline, struct hf_error *);
 void redis_bare_renew_add(struct redis_conn *, struct redis_batch *,
-                          const struct hfi_renewal *);
+                          const struct hfi_renewal *, bool whole);
 
 /* Write it again, as it is, and WAIT; *said is such an integer. */
 hf_status redis_bare_write(struct redis_conn *, struct redis_wait *,

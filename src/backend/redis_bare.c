@@ -163,13 +163,13 @@ void redis_bare_renew(struct redis_conn *rc, struct hfi_renewal *item,
 }
 
 void redis_bare_renew_add(struct redis_conn *rc, struct redis_batch *batch,
-                          const struct hfi_renewal *item)
+                          const struct hfi_renewal *item, bool whole)
 {
     struct bare_texts texts;
     struct redis_order order =
         bare_order(rc, &texts, "R", item->claim, item->ttl_ms);
 
-    redis_order_add(batch, &order, false);
+    redis_order_add(batch, &order, whole);
 }
 
 hf_status redis_bare_write(struct redis_conn *rc, struct redis_wait *wait,

@@ -72,30 +72,79 @@ static void list_pattern(const struct redis_conn *rc, const char *prefix,
     ret[len] = '\0';
 }
 
-/* One page of SCAN.  *more is false when the caller wants no more. */
-static hf_status list_page(struct redis_conn *rc, const redisReply *keys,
-                           hf_list_fn *fn, void *arg, bool *more,
-                           int64_t deadline, struct hf_error *err)
+/* What a server said of one key, which may have gone elsewhere since, or the
+ * script with it.  *more is false when the caller wants no more. */
+static hf_status list_one(struct redis_conn *rc, const char *key,
+                          const redisReply *reply, hf_list_fn *fn, void *arg,
+                          bool *more, int64_t deadline, struct hf_error *err)
+{
+    struct hf_info info = {.size = sizeof(info), .left_ms = -1, .since_ms = -1};
+    hf_status st = reply->type == REDIS_REPLY_ERROR
+                       ? redis_inspect(&rc->base, key, &info, deadline, err)
+                       : look_read(rc, reply, &info, err);
+
+    if (!st && info.held)
+        *more = fn(arg, key, &info);
+    return st;
+}
+
+/* So many are looked at together: one by one, a long list would take longer than
+ * a call may. */
+#define LIST_AT_ONCE 128
+
+static hf_status list_some(struct redis_conn *rc, struct hfi_mux *mux,
+                           const char *const *keys, int n, hf_list_fn *fn,
+                           void *arg, bool *more, int64_t deadline,
+                           struct hf_error *err)
+{
+    struct redis_batch batch = {0};
+    redisReply *replies[LIST_AT_ONCE];
+    struct hfi_claim claim = {0};
+    hf_status st;
+    int i;
+
+    for (i = 0; i < n; i++) {
+        claim.key = keys[i];
+        redis_step_add(rc, &batch, 'I', &claim, 0, NULL, false);
+    }
+    st = redis_batch_send(rc, mux, &batch, replies, deadline, err);
+    redis_batch_free(&batch);
+    if (st)
+        return st;
+    for (i = 0; i < n; i++) {
+        if (!st && *more)
+            st =
+                list_one(rc, keys[i], replies[i], fn, arg, more, deadline, err);
+        freeReplyObject(replies[i]);
+    }
+    return st;
+}
+
+/* One page of SCAN. */
+static hf_status list_page(struct redis_conn *rc, struct hfi_mux *mux,
+                           const redisReply *keys, hf_list_fn *fn, void *arg,
+                           bool *more, int64_t deadline, struct hf_error *err)
 {
     size_t i, skip = strlen(rc->prefix);
-    struct hf_info info;
-    hf_status st;
+    const char *some[LIST_AT_ONCE];
+    hf_status st = HF_OK;
+    int n = 0;
 
-    for (i = 0; i < keys->elements && *more; i++) {
+    for (i = 0; i < keys->elements && *more && !st; i++) {
         const redisReply *key = keys->element[i];
 
         if (key->type != REDIS_REPLY_STRING || (size_t)key->len <= skip ||
             key->len > skip + HF_KEY_MAX || strlen(key->str) != key->len)
             continue;
-        info = (struct hf_info){
-            .size = sizeof(info), .left_ms = -1, .since_ms = -1};
-        st = redis_inspect(&rc->base, key->str + skip, &info, deadline, err);
-        if (st)
-            return st;
-        if (info.held)
-            *more = fn(arg, key->str + skip, &info);
+        some[n++] = key->str + skip;
+        if (n < LIST_AT_ONCE)
+            continue;
+        st = list_some(rc, mux, some, n, fn, arg, more, deadline, err);
+        n = 0;
     }
-    return HF_OK;
+    if (n && *more && !st)
+        st = list_some(rc, mux, some, n, fn, arg, more, deadline, err);
+    return st;
 }
 
 /* All keys of one server. */
@@ -120,7 +169,8 @@ static hf_status list_server(struct redis_conn *rc, struct hfi_mux *mux,
             return redis_nonsense(rc, err);
         }
         snprintf(cursor, sizeof(cursor), "%s", reply->element[0]->str);
-        st = list_page(rc, reply->element[1], fn, arg, more, deadline, err);
+        st =
+            list_page(rc, mux, reply->element[1], fn, arg, more, deadline, err);
         freeReplyObject(reply);
     } while (!st && *more && strcmp(cursor, "0") != 0);
     return st;

@@ -14,6 +14,9 @@
  *  (3) While the slot of a lock moves, the server refuses a script whose keys
  *      are not all there yet.  The key alone can always be renewed, and is:
  *      that there was a break is then seen by the renewal after the move.
+ *  (4) What was not carried out, because the server lacks the script or has the
+ *      slot no more, is sent again together: a fail-over costs all the locks of
+ *      a shard one or two round trips more, and not each of them.
  */
 #include "redis.h"
 
@@ -48,6 +51,25 @@ struct renew_part {
     bool begun;
 };
 
+/* At most so many servers at once; the rest of the items wait for the next
+ * round. */
+#define RENEW_PARTS 32
+
+/* The core sends no more at once. */
+#define RENEW_ITEMS 256
+
+/* Where the items go, in one round. */
+struct renew_round {
+    struct redis_conn *rc;
+    struct hfi_renewal *items;
+    size_t n, left; /* items, and those that are not settled yet */
+    bool settled[RENEW_ITEMS];
+    unsigned char of[RENEW_ITEMS]; /* the part that has it, or RENEW_PARTS */
+    struct renew_part parts[RENEW_PARTS];
+    size_t nparts;
+    bool whole; /* the first of each part says its script whole */
+};
+
 /* What a renewal says beside the claim: ttl, whether it may be less, fence. */
 struct renew_args {
     char ttl[24], fence[24];
@@ -64,16 +86,16 @@ static void renew_say(struct renew_args *args, const struct hfi_renewal *item)
 }
 
 static void renew_add(struct redis_conn *rc, struct redis_batch *batch,
-                      const struct hfi_renewal *item)
+                      const struct hfi_renewal *item, bool whole)
 {
     struct renew_args args;
 
     if (rc->acquire != REDIS_FENCED) {
-        redis_bare_renew_add(rc, batch, item);
+        redis_bare_renew_add(rc, batch, item, whole);
         return;
     }
     renew_say(&args, item);
-    redis_step_add(rc, batch, 'R', item->claim, 3, args.argv);
+    redis_step_add(rc, batch, 'R', item->claim, 3, args.argv, whole);
 }
 
 static void renew_begin(struct redis_conn *rc, struct renew_part *part,
@@ -126,7 +148,7 @@ static bool renew_must_be_bare(const struct redis_conn *rc,
                                     !strncmp(reply->str, "ASK ", 4)));
 }
 
-/* A script that is not there, or a key that is elsewhere: one by one. */
+/* Its keys are on their way to another node. */
 static void renew_alone(struct redis_conn *rc, struct hfi_renewal *item,
                         const redisReply *why, int64_t deadline,
                         struct hf_error *err)
@@ -147,61 +169,96 @@ static void renew_alone(struct redis_conn *rc, struct hfi_renewal *item,
     freeReplyObject(reply);
 }
 
-/* Put the answers of a part where they belong, in the order of its items. */
-static void renew_apply(struct redis_conn *rc, struct renew_part *part,
-                        struct hfi_renewal *items, size_t n,
-                        const unsigned char *of, unsigned char self,
-                        int64_t deadline, struct hf_error *err)
+/* One answer; false if the item is to be sent again.  redis_renew.c (4) */
+static bool renew_settle(struct redis_conn *rc, struct hfi_renewal *item,
+                         const redisReply *reply, int64_t deadline,
+                         struct hf_error *err)
 {
+    bool ask = false;
+
+    if (reply->type == REDIS_REPLY_ERROR) {
+        if (redis_is_noscript(reply) ||
+            (redis_redirect(rc, reply, &ask) && !ask)) {
+            item->st = hfi_fail(err, HF_UNAVAILABLE,
+                                "%s: nobody has the key, or keeps scripts",
+                                rc->base.endpoint);
+            return false;
+        }
+        if (ask || !strncmp(reply->str, "TRYAGAIN", 8)) {
+            renew_alone(rc, item, reply, deadline, err);
+            return true;
+        }
+    }
+    renew_read(rc, item, reply, err);
+    return true;
+}
+
+/* Put the answers of a part where they belong, in the order of its items. */
+static void renew_apply(struct renew_round *round, size_t p, int64_t deadline,
+                        struct hf_error *err)
+{
+    struct renew_part *part = &round->parts[p];
     size_t i, at = 0;
 
-    for (i = 0; i < n; i++) {
-        redisReply *reply;
-
-        if (of[i] != self)
+    for (i = 0; i < round->n; i++) {
+        if (round->settled[i] || round->of[i] != p)
             continue;
-        items[i].st = part->st;
-        if (part->st)
-            continue;
-        reply = part->replies[at++];
-        if (reply->type == REDIS_REPLY_ERROR &&
-            (redis_is_noscript(reply) || rc->cluster))
-            renew_alone(rc, &items[i], reply, deadline, err);
-        else
-            renew_read(rc, &items[i], reply, err);
-        freeReplyObject(reply);
+        round->items[i].st = part->st;
+        round->settled[i] = true;
+        if (!part->st) {
+            round->settled[i] = renew_settle(round->rc, &round->items[i],
+                                             part->replies[at], deadline, err);
+            freeReplyObject(part->replies[at++]);
+        }
+        round->left -= round->settled[i];
     }
     redis_batch_free(&part->batch);
     hfi_free(part->replies);
+    *part = (struct renew_part){0};
 }
 
-/* At most so many servers at once; the rest of the items wait for the next. */
-#define RENEW_PARTS 32
+/* Give each item that is not settled to the server that has its key. */
+static void renew_sort(struct renew_round *round)
+{
+    struct renew_part *parts = round->parts;
+    struct hfi_mux *mux;
+    size_t i, p;
+
+    round->nparts = 0;
+    for (i = 0; i < round->n; i++) {
+        if (round->settled[i])
+            continue;
+        mux = redis_route(round->rc, round->items[i].claim->key);
+        for (p = 0; p < round->nparts && parts[p].mux != mux; p++)
+            continue;
+        round->of[i] = (unsigned char)p;
+        if (p == RENEW_PARTS)
+            continue;
+        if (p == round->nparts)
+            parts[round->nparts++].mux = mux;
+        renew_add(round->rc, &parts[p].batch, &round->items[i],
+                  round->whole && !parts[p].batch.count);
+    }
+}
+
+/* A key may have moved while we followed it, and scripts may be flushed. */
+#define RENEW_ROUNDS 4
 
 void redis_renew(struct hfi_conn *conn, struct hfi_renewal *items, size_t n,
                  int64_t deadline, struct hf_error *err)
 {
-    struct redis_conn *rc = (struct redis_conn *)conn;
-    struct renew_part parts[RENEW_PARTS] = {0};
-    unsigned char of[256];
-    size_t i, p, nparts = 0;
+    struct renew_round round = {.rc = (struct redis_conn *)conn,
+                                .items = items,
+                                .n = n < RENEW_ITEMS ? n : RENEW_ITEMS};
+    size_t p;
+    int i;
 
-    n = n < sizeof(of) ? n : sizeof(of); /* the core sends no more at once */
-    for (i = 0; i < n; i++) {
-        struct hfi_mux *mux = redis_route(rc, items[i].claim->key);
-
-        for (p = 0; p < nparts && parts[p].mux != mux; p++)
-            continue;
-        of[i] = RENEW_PARTS;
-        if (p == RENEW_PARTS)
-            continue;
-        if (p == nparts)
-            parts[nparts++].mux = mux;
-        of[i] = (unsigned char)p;
-        renew_add(rc, &parts[p].batch, &items[i]);
+    round.left = round.n;
+    for (i = 0; i < RENEW_ROUNDS && round.left; i++) {
+        round.whole = i > 0;
+        renew_sort(&round);
+        renew_send(round.rc, round.parts, round.nparts, deadline, err);
+        for (p = 0; p < round.nparts; p++)
+            renew_apply(&round, p, deadline, err);
     }
-    renew_send(rc, parts, nparts, deadline, err);
-    for (p = 0; p < nparts; p++)
-        renew_apply(rc, &parts[p], items, n, of, (unsigned char)p, deadline,
-                    err);
 }

@@ -168,13 +168,14 @@ static void step_order(struct redis_conn *rc, struct redis_order *order,
 }
 
 void redis_step_add(struct redis_conn *rc, struct redis_batch *batch, char op,
-                    const struct hfi_claim *claim, int argc, const char **argv)
+                    const struct hfi_claim *claim, int argc, const char **argv,
+                    bool whole)
 {
     struct redis_order order;
     struct step_texts texts;
 
     step_order(rc, &order, &texts, op, claim, argc, argv);
-    redis_order_add(batch, &order, false);
+    redis_order_add(batch, &order, whole);
 }
 
 hf_status redis_step(struct redis_conn *rc, struct redis_wait *wait, char op,

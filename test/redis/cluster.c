@@ -167,6 +167,33 @@ TEST_TIMEOUT(all_go_on_after_every_kind_of_fail_over_and_fences_rise, 180)
     fleet_stop(&f);
 }
 
+/* All of them are renewed elsewhere from then on, by a server that never had
+ * the script. */
+TEST_TIMEOUT(locks_that_are_held_outlive_a_fail_over_in_good_order, 120)
+{
+    enum { LOCKS = 500, TTL = 2000 };
+    static hf_lock *lk[LOCKS];
+    struct fleet f;
+    hf_client *client;
+    int64_t end;
+    int i;
+
+    fleet_start(&f, NULL);
+    client = fleet_open(&f, "");
+    for (i = 0; i < LOCKS; i++)
+        lk[i] = rt_lock(client, fleet_key(0, i), 0, TTL, 0);
+    rt_do(&f.node[3], "CLUSTER FAILOVER");
+    check_master(&f, 3);
+    for (end = t_now_ms() + 3 * TTL / 2; t_now_ms() < end; t_sleep_ms(20))
+        for (i = 0; i < LOCKS; i++)
+            CHECK(hf_held(lk[i]));
+    for (i = 0; i < LOCKS; i++)
+        CHECK_OK(hf_release(lk[i], &t_err));
+    hf_close(client);
+    fleet_check_clean(&f);
+    fleet_stop(&f);
+}
+
 /* ---- slots that move --------------------------------------------------- */
 
 /* The name of a node, and the slot of a key. */
@@ -345,8 +372,8 @@ TEST_TIMEOUT(a_shard_that_hangs_does_not_keep_the_others_from_renewal, 180)
  * held there is renewed, and the other shards know nothing of it. */
 TEST_TIMEOUT(replicas_are_waited_for_on_the_shard_of_the_key_alone, 120)
 {
-    static const char *const modes[] = {"?replicas=1&timeout=2s",
-                                        "?replicas=1&timeout=2s&acquire=set"};
+    static const char *const modes[] = {"?replicas=1&timeout=1s",
+                                        "?replicas=1&timeout=1s&acquire=set"};
     const char *key[FLEET_MASTERS], *held = fleet_key(1, 1);
     struct hf_lock_opts opts = rt_opts(60000, 0);
     struct fleet f;
@@ -359,7 +386,7 @@ TEST_TIMEOUT(replicas_are_waited_for_on_the_shard_of_the_key_alone, 120)
         key[i] = fleet_key(i, 0);
     for (mode = 0; mode < 2; mode++) {
         client = fleet_open(&f, modes[mode]);
-        lk = rt_lock(client, held, 20000, 3000, 0);
+        lk = rt_lock(client, held, 20000, 1500, 0);
         CHECK_GE(rt_int(&f.node[1 + FLEET_MASTERS], "DBSIZE"), 1);
         rt_signal(&f.node[1 + FLEET_MASTERS], SIGSTOP);
         for (round = 0; round < 3; round++) {
@@ -371,7 +398,7 @@ TEST_TIMEOUT(replicas_are_waited_for_on_the_shard_of_the_key_alone, 120)
                 CHECK_OK(
                     hf_release(rt_lock(client, key[i], 0, 60000, 0), &t_err));
         }
-        t_sleep_ms(3000);
+        t_sleep_ms(1000);
         CHECK(hf_held(lk));
         rt_signal(&f.node[1 + FLEET_MASTERS], SIGCONT);
         CHECK_OK(hf_release(rt_lock(client, key[1], 30000, 60000, 0), &t_err));

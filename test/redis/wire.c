@@ -243,6 +243,49 @@ TEST(slow_replies_are_waited_for)
     rt_end(&s);
 }
 
+static bool count_all(void *arg, const char *key, const struct hf_info *info)
+{
+    CHECK(key && info->held);
+    (*(int *)arg)++;
+    return true;
+}
+
+/* One by one, either would take ten seconds and more: longer than a call may
+ * take, and longer than the leases last. */
+TEST(many_locks_are_kept_and_listed_over_a_slow_line)
+{
+    enum { LOCKS = 400, DELAY_MS = 30, TTL = 3000 };
+    static hf_lock *lk[LOCKS];
+    struct rt_server s = {0};
+    struct proxy p;
+    hf_client *client;
+    char key[16];
+    int64_t end;
+    int i, n = 0;
+
+    rt_start(&s, NULL);
+    proxy_start(&p, &s);
+    client = open_through(&p, "");
+    for (i = 0; i < LOCKS; i++) {
+        snprintf(key, sizeof(key), "k%d", i);
+        lk[i] = rt_lock(client, key, 0, TTL, 0);
+    }
+    proxy_delay(&p, DELAY_MS);
+    /* Each renewal finds that the server has forgotten the script. */
+    for (end = t_now_ms() + 2 * TTL; t_now_ms() < end; t_sleep_ms(150))
+        rt_do(&s, "SCRIPT FLUSH");
+    for (i = 0; i < LOCKS; i++)
+        CHECK(hf_held(lk[i]));
+    CHECK_OK(hf_list(client, NULL, count_all, &n, &t_err));
+    CHECK_EQ(n, LOCKS);
+    proxy_delay(&p, 0);
+    for (i = 0; i < LOCKS; i++)
+        CHECK_OK(hf_release(lk[i], &t_err));
+    hf_close(client);
+    proxy_stop(&p);
+    rt_end(&s);
+}
+
 /* Somebody waits, so there is a subscriber; its new connection hangs. */
 TEST(a_loss_is_told_in_time_though_the_subscriber_cannot_connect)
 {
