@@ -56,14 +56,17 @@ struct redis_node {
     struct hfi_mux mux;
     struct redis_acks acks;
     struct redis_sub sub;
-    atomic_bool sick; /* it did not answer, and has not since */
+    atomic_bool sick;         /* it did not answer, and has not since */
+    struct hfi_thread mender; /* see redis_cluster.c (3); guarded, as what
+                               * follows, by the cluster's mutex */
+    bool mending, stale;      /* it runs; it is to make another round */
 };
 
 #define REDIS_SLOTS     16384
 #define REDIS_NODES_MAX 255
 
 struct redis_cluster {
-    pthread_mutex_t mu; /* for adding nodes, and guards the last four */
+    pthread_mutex_t mu; /* for adding nodes, and guards their menders */
     struct redis_node *nodes[REDIS_NODES_MAX];
     atomic_uint nnodes;
     atomic_uchar slots[REDIS_SLOTS];    /* index into `nodes` */
@@ -71,9 +74,7 @@ struct redis_cluster {
     atomic_ushort waiters[REDIS_SLOTS]; /* who want to hear it */
     _Atomic int64_t asked_at;           /* when a slot was last found moving */
     int epoll;                          /* hears the subs of all nodes */
-    struct hfi_cond stirred;
-    struct hfi_thread mender; /* see redis_cluster.c (3) */
-    bool stale;               /* the map is to be read */
+    struct hfi_cond closed;
     bool closing;
 };
 
@@ -239,10 +240,10 @@ struct hfi_mux *redis_route(struct redis_conn *, const char *key);
 struct hfi_mux *redis_redirect(struct redis_conn *, const redisReply *,
                                bool *ask);
 
-/* Whoever was asked there did not get an answer; and have the map read anew.
- * They do nothing where there is no cluster. */
+/* Whoever was asked there did not get an answer; or the node may have gone, so
+ * that the map is to be read anew.  Where there is no cluster they do nothing. */
 void redis_doubt(struct redis_conn *, const struct hfi_mux *);
-void redis_stir(struct redis_conn *);
+void redis_stir(struct redis_conn *, const struct hfi_mux *);
 
 /* The node at the other end, or NULL. */
 struct redis_node *redis_node_of(struct redis_conn *, const struct hfi_mux *);

@@ -73,12 +73,14 @@ hf_status redis_acks_may(struct redis_conn *rc, const char *key,
 {
     struct redis_batch batch = {0};
     struct redis_acks *acks;
+    struct hfi_mux *mux;
     redisReply *reply;
     hf_status st;
 
     if (!rc->replicas)
         return HF_OK;
-    acks = redis_acks_of(rc, redis_route(rc, key));
+    mux = redis_route(rc, key);
+    acks = redis_acks_of(rc, mux);
     if (!atomic_load(&acks->few))
         return HF_OK;
     redis_acks_add(rc, &batch, PROBE_MS);
@@ -89,7 +91,7 @@ hf_status redis_acks_may(struct redis_conn *rc, const char *key,
         freeReplyObject(reply);
     }
     if (st)
-        redis_stir(rc); /* WAIT has no key, and is not sent elsewhere. */
+        redis_stir(rc, mux); /* WAIT has no key, and is not sent elsewhere. */
     return st == HF_UNCERTAIN ? hfi_restate(err, HF_UNAVAILABLE) : st;
 }
 

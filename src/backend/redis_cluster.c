@@ -13,10 +13,11 @@
  *      way on it.
  *  (2) A command that was answered by MOVED or ASK was not executed, so it is
  *      sent again without doubt.
- *  (3) A node that did not answer is sick until it has answered a PING.  The
- *      mender, a thread that is started when there is first something to mend,
- *      sends that, and reads the map anew, so that a fail-over is followed
- *      without anybody having to tell; neither takes the time of a call.
+ *  (3) A node that did not answer is sick until it has answered a PING.  Its
+ *      mender, a thread that lives while there is something to mend, sends
+ *      that, and reads the map anew, so that a fail-over is followed without
+ *      anybody having to tell; neither takes the time of a call, nor that of
+ *      another node's mender.
  *  (4) Whoever finds a slot elsewhere has the whole map read: where one slot
  *      has gone others have, too.
  *
@@ -35,7 +36,7 @@
 
 #include "../banned.h"
 
-/* How long the mender waits for a node, and between its rounds. */
+/* How long a mender waits for its node, and between its rounds. */
 #define MEND_MS       1000
 #define MEND_EVERY_MS 100
 
@@ -121,6 +122,8 @@ bool redis_is_moving(struct redis_conn *rc)
            hfi_now() - atomic_load(&rc->cluster->asked_at) < MOVING_MS;
 }
 
+static void mend_stir(struct redis_node *);
+
 /* "MOVED 3999 127.0.0.1:6381": the mux of that node, or NULL. */
 struct hfi_mux *redis_redirect(struct redis_conn *rc, const redisReply *reply,
                                bool *ask)
@@ -148,7 +151,7 @@ struct hfi_mux *redis_redirect(struct redis_conn *rc, const redisReply *reply,
         atomic_store(&rc->cluster->asked_at, hfi_now());
     } else if (atomic_exchange(&rc->cluster->slots[number],
                                (unsigned char)node) != node) {
-        redis_stir(rc); /* redis_cluster.c (4) */
+        mend_stir(rc->cluster->nodes[node]); /* redis_cluster.c (4) */
     }
     return &rc->cluster->nodes[node]->mux;
 }
@@ -255,79 +258,75 @@ void redis_doubt(struct redis_conn *rc, const struct hfi_mux *mux)
     if (!node)
         return;
     atomic_store(&node->sick, true);
-    redis_stir(rc);
+    mend_stir(node);
+}
+
+void redis_stir(struct redis_conn *rc, const struct hfi_mux *mux)
+{
+    struct redis_node *node = redis_node_of(rc, mux);
+
+    if (node)
+        mend_stir(node);
 }
 
 /* Has it answered, or lost its slots, so that it is nobody's concern? */
-static bool mend_one(struct redis_conn *rc, unsigned i)
+static bool mend_ping(struct redis_node *node)
 {
     const char *argv[] = {"PING"};
-    struct redis_node *node = rc->cluster->nodes[i];
     redisReply *reply;
 
-    if (!atomic_load(&node->sick) || !redis_has_slots(rc->cluster, i))
+    if (!redis_has_slots(node->rc->cluster, (unsigned)node->sub.node))
         return true;
-    if (redis_command(rc, &node->mux, 1, argv, &reply, hfi_now() + MEND_MS,
-                      NULL))
+    if (redis_command(node->rc, &node->mux, 1, argv, &reply,
+                      hfi_now() + MEND_MS, NULL))
         return false;
     freeReplyObject(reply);
     return true;
 }
 
-/* One round; true if there is more to mend. */
-static bool mend_round(struct redis_conn *rc)
+/* One round; true if nothing is left to mend. */
+static bool mend_round(struct redis_node *node)
 {
-    struct redis_cluster *cl = rc->cluster;
-    unsigned i, n = atomic_load(&cl->nnodes);
-    bool more = false;
-
-    for (i = 0; i < n; i++) {
-        if (mend_one(rc, i))
-            atomic_store(&cl->nodes[i]->sick, false);
-        else
-            more = true;
-    }
-    return cluster_map(rc, hfi_now() + MEND_MS, NULL) || more;
+    if (atomic_load(&node->sick) && mend_ping(node))
+        atomic_store(&node->sick, false);
+    return !cluster_map(node->rc, hfi_now() + MEND_MS, NULL) &&
+           !atomic_load(&node->sick);
 }
 
-static void *mend_run(void *conn)
+static void *mend_run(void *arg)
 {
-    struct redis_conn *rc = conn;
-    struct redis_cluster *cl = rc->cluster;
+    struct redis_node *node = arg;
+    struct redis_cluster *cl = node->rc->cluster;
     int64_t until;
 
     pthread_mutex_lock(&cl->mu);
-    while (!cl->closing) {
-        if (!cl->stale) {
-            hfi_cond_wait(&cl->stirred, &cl->mu, HFI_NEVER);
-            continue;
-        }
-        cl->stale = false;
+    while (!cl->closing && node->stale) {
+        node->stale = false;
         pthread_mutex_unlock(&cl->mu);
-        if (mend_round(rc))
-            redis_stir(rc);
+        if (!mend_round(node))
+            mend_stir(node);
         until = hfi_now() + MEND_EVERY_MS;
         pthread_mutex_lock(&cl->mu);
         while (!cl->closing && hfi_left_ms(until))
-            hfi_cond_wait(&cl->stirred, &cl->mu, until);
+            hfi_cond_wait(&cl->closed, &cl->mu, until);
     }
+    node->mending = false;
     pthread_mutex_unlock(&cl->mu);
     return NULL;
 }
 
 /* Have a round made.  Without a thread for it the next who is in doubt will
  * ask again. */
-void redis_stir(struct redis_conn *rc)
+static void mend_stir(struct redis_node *node)
 {
-    struct redis_cluster *cl = rc->cluster;
+    struct redis_cluster *cl = node->rc->cluster;
 
-    if (!cl)
-        return;
     pthread_mutex_lock(&cl->mu);
-    cl->stale = true;
-    if (!cl->closing && !cl->mender.running)
-        hfi_thread_start(&cl->mender, mend_run, rc);
-    hfi_cond_wake(&cl->stirred);
+    node->stale = true;
+    if (!cl->closing && !node->mending) {
+        hfi_thread_join(&node->mender); /* It is at its very end. */
+        node->mending = hfi_thread_start(&node->mender, mend_run, node);
+    }
     pthread_mutex_unlock(&cl->mu);
 }
 
@@ -345,7 +344,7 @@ hf_status redis_cluster_open(struct redis_conn *rc, int64_t deadline,
     if (!cl)
         return hfi_nomem(err);
     pthread_mutex_init(&cl->mu, NULL);
-    hfi_cond_init(&cl->stirred);
+    hfi_cond_init(&cl->closed);
     atomic_init(&cl->asked_at, -MOVING_MS);
     cl->epoll = epoll_create1(EPOLL_CLOEXEC);
     if (cl->epoll < 0)
@@ -365,10 +364,10 @@ void redis_cluster_close(struct redis_conn *rc)
         return;
     pthread_mutex_lock(&cl->mu);
     cl->closing = true;
-    hfi_cond_wake(&cl->stirred);
+    hfi_cond_wake(&cl->closed);
     pthread_mutex_unlock(&cl->mu);
-    if (cl->mender.running)
-        hfi_thread_join(&cl->mender);
+    for (i = 0; i < atomic_load(&cl->nnodes); i++)
+        hfi_thread_join(&cl->nodes[i]->mender);
     for (i = 0; i < atomic_load(&cl->nnodes); i++) {
         redis_sub_fini(&cl->nodes[i]->sub);
         hfi_mux_fini(&cl->nodes[i]->mux);
@@ -377,7 +376,7 @@ void redis_cluster_close(struct redis_conn *rc)
     }
     if (cl->epoll >= 0)
         close(cl->epoll);
-    hfi_cond_fini(&cl->stirred);
+    hfi_cond_fini(&cl->closed);
     pthread_mutex_destroy(&cl->mu);
     hfi_free(cl);
     rc->cluster = NULL;

@@ -93,7 +93,7 @@ static void order_failed(struct redis_conn *rc, const struct order_way *way,
                          const struct redis_order *order)
 {
     if (order->wait)
-        redis_stir(rc);
+        redis_stir(rc, way->mux);
     else
         redis_doubt(rc, way->mux);
 }
