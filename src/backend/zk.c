@@ -264,7 +264,7 @@ static hf_status zk_remove_single(struct zk_session *ses,
 
     if (!fl)
         return hfi_nomem(err);
-    zk_get(fl, place->parent);
+    zk_get(fl, place->parent, false);
     if (zk_flight_wait(fl, deadline))
         st = zk_no_answer(zc, err);
     else if (fl->ops[0].rc == ZNONODE)

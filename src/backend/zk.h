@@ -34,8 +34,11 @@
 #define ZK_LAST_MAX 256
 struct zk_last {
     char *parent;
-    int32_t number;
-    int64_t zxid; /* of the transaction that created its node */
+    char *tail;     /* who stood last; NULL: it was our own node */
+    int32_t number; /* of that one */
+    int64_t zxid;   /* of the transaction that created our node */
+    bool fresh;     /* no other of ours has been created since */
+    bool missed;    /* the last node that was had another number */
 };
 
 struct zk_conn {
@@ -101,6 +104,7 @@ struct zk_place {
     char *parent;          /* the node whose children contend */
     char *path;            /* of our node; NULL: none, or not known */
     char *ahead;           /* the node whose end we wait for */
+    char *tail;            /* held: who stood last; NULL: our own node */
     uint64_t fence;        /* 0: not known */
     int64_t expires;       /* when a held one lapses */
     int64_t yield_at;      /* recipe=ephemeral: when it must not linger on */
@@ -113,9 +117,10 @@ struct zk_place {
     bool watched;   /* watch() was called */
     bool doomed;    /* to be removed, in the background if need be */
     bool moving;    /* its node changes sessions */
-    bool alone;     /* granted at its first try, without an owner id */
+    bool counted;   /* held, and `top` is known: not with an owner id */
     bool told;      /* busy, and a watch was just set: nothing is new */
     bool listening; /* a watch on the parent tells who else comes */
+    int32_t top;    /* the highest number when it was granted */
     char token[HFI_TOKEN_LEN + 1];
 };
 
@@ -187,7 +192,7 @@ void zk_create(struct zk_flight *, const char *path, const char *data,
                int mode);
 void zk_delete(struct zk_flight *, const char *path);
 void zk_exists(struct zk_flight *, const char *path, bool watch);
-void zk_get(struct zk_flight *, const char *path);
+void zk_get(struct zk_flight *, const char *path, bool watch);
 void zk_children(struct zk_flight *, const char *path, bool watch);
 void zk_multi(struct zk_flight *, int n, const zoo_op_t *);
 const struct ACL_vector *zk_acl(const struct zk_conn *);
@@ -211,7 +216,8 @@ bool zk_before(int32_t a, int32_t b);
 
 /* Where a node stands among those who contend. */
 struct zk_rank {
-    const char *own, *head, *ahead; /* names; NULL: none */
+    const char *own, *head, *ahead, *last; /* names; NULL: none */
+    int32_t top;                           /* the number of the last */
     int32_t holders, waiters;
     int32_t place; /* how many are before it */
     bool first;    /* it is among the holders */
@@ -254,11 +260,11 @@ hf_status zk_place_resolve(struct zk_session *, struct zk_place *,
 hf_status zk_make_parents(struct zk_session *, const char *path,
                           int64_t deadline, struct hf_error *);
 
-/* ---- zk_last.c: being alone, known without asking ---------------------- */
+/* ---- zk_last.c: who is there, known without asking --------------------- */
 
-void zk_last_note(struct zk_conn *, const struct zk_place *);
-bool zk_last_known(struct zk_conn *, const char *parent);
-bool zk_last_proves(struct zk_conn *, const struct zk_place *);
+void zk_last_note(struct zk_conn *, struct zk_place *);
+bool zk_last_known(struct zk_conn *, const char *parent, bool queue);
+bool zk_last_tells(struct zk_conn *, const struct zk_place *, char **tail);
 void zk_last_fini(struct zk_conn *);
 
 /* ---- the recipes: HF_OK, HF_BUSY or a failure; `again` to be asked again - */

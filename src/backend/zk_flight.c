@@ -326,12 +326,13 @@ void zk_exists(struct zk_flight *fl, const char *path, bool watch)
                                  fl->ses, on_stat, op));
 }
 
-void zk_get(struct zk_flight *fl, const char *path)
+void zk_get(struct zk_flight *fl, const char *path, bool watch)
 {
     struct zk_op *op = op_new(fl);
 
     if (op)
-        op_sent(op, zoo_awget(fl->ses->zh, path, NULL, NULL, on_data, op));
+        op_sent(op, zoo_awget(fl->ses->zh, path, watch ? zk_watcher : NULL,
+                              fl->ses, on_data, op));
 }
 
 void zk_children(struct zk_flight *fl, const char *path, bool watch)

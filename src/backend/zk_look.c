@@ -53,7 +53,7 @@ static hf_status look_node(struct zk_session *ses, const char *path,
 
     if (!fl)
         return hfi_nomem(err);
-    zk_get(fl, path);
+    zk_get(fl, path, false);
     *there = false;
     if (zk_flight_wait(fl, deadline)) {
         st = look_none(ses->conn, err);

@@ -189,7 +189,7 @@ static int32_t rank_find_own(struct zk_rank *ret,
 }
 
 /* Find the node whose name begins with `prefix` (NULL: none) among the
- * children, the first of all, and the last of those before it. */
+ * children, the first and the last of all, and the last of those before it. */
 void zk_rank(struct zk_rank *ret, const struct String_vector *names,
              const char *prefix)
 {
@@ -205,6 +205,10 @@ void zk_rank(struct zk_rank *ret, const struct String_vector *names,
         if (!zk_number(name, &number)) /* zk_name.c (1) */
             continue;
         ret->waiters++;
+        if (!ret->last || !zk_before(number, ret->top)) {
+            ret->last = name;
+            ret->top = number;
+        }
         if (!ret->head || zk_before(number, head)) {
             ret->head = name;
             head = number;

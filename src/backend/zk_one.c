@@ -83,7 +83,7 @@ hf_status zk_one_step(struct zk_session *ses, struct zk_place *place,
     place->sent = true;
     pthread_mutex_unlock(&zc->mu);
     zk_create(fl, place->parent, data, ZOO_EPHEMERAL);
-    zk_get(fl, place->parent);
+    zk_get(fl, place->parent, false);
     if (zk_flight_wait(fl, deadline)) {
         zk_flight_end(fl);
         return zk_no_answer(zc, err);

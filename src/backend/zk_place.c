@@ -66,10 +66,11 @@ void zk_place_clear(struct zk_place *place)
 {
     hfi_free(place->path);
     hfi_free(place->ahead);
-    place->path = place->ahead = NULL;
+    hfi_free(place->tail);
+    place->path = place->ahead = place->tail = NULL;
     place->alt = 0;
     place->fence = 0;
-    place->told = place->alone = false;
+    place->told = place->counted = false;
     place->yield_at = 0;
     hfi_link_remove(&place->fresh);
     place->sent = place->held = place->moving = place->listening = false;

@@ -112,7 +112,7 @@ static void renew_send(struct zk_conn *zc, struct renew_item *work,
         work[i].fl = fl;
         work[i].op = fl->n;
         if (zc->single)
-            zk_get(fl, work[i].place->path);
+            zk_get(fl, work[i].place->path, false);
         else
             zk_exists(fl, work[i].place->path, true); /* zk_renew.c (3) */
     }

@@ -46,7 +46,7 @@ static hf_status seq_look(struct zk_session *ses, const char *path,
 
     if (!fl)
         return hfi_nomem(err);
-    zk_get(fl, path);
+    zk_get(fl, path, false);
     if (zk_flight_wait(fl, deadline)) {
         zk_flight_end(fl);
         return hfi_fail(err, HF_UNAVAILABLE, "%s: no answer",
@@ -129,6 +129,22 @@ static hf_status seq_join(struct zk_session *ses, struct zk_place *place,
     return st;
 }
 
+/* Ask for the node so that its end is told.  It is read, because to ask whether
+ * it exists would leave a watch also where it does not, for as long as the
+ * session lasts.  That is for one that we may not read. */
+static hf_status arm_send(struct zk_flight *fl, const char *path,
+                          int64_t deadline)
+{
+    hf_status st;
+
+    zk_get(fl, path, true);
+    st = zk_flight_wait(fl, deadline);
+    if (st || fl->ops[0].rc != ZNOAUTH)
+        return st;
+    zk_exists(fl, path, true);
+    return zk_flight_wait(fl, deadline);
+}
+
 /* Set the watch, unless it is there already.  *again if the node is gone. */
 hf_status zk_arm(struct zk_session *ses, struct zk_place *place,
                  const char *path, int64_t deadline, bool *again,
@@ -140,7 +156,7 @@ hf_status zk_arm(struct zk_session *ses, struct zk_place *place,
     hf_status st = HF_OK;
     bool armed;
 
-    fl = copy ? zk_flight_new(ses, 1) : NULL;
+    fl = copy ? zk_flight_new(ses, 2) : NULL;
     if (!fl) {
         hfi_free(copy);
         return hfi_nomem(err);
@@ -152,13 +168,12 @@ hf_status zk_arm(struct zk_session *ses, struct zk_place *place,
     pthread_mutex_unlock(&zc->mu);
     if (armed)
         goto out;
-    zk_exists(fl, path, true);
-    if (zk_flight_wait(fl, deadline))
+    if (arm_send(fl, path, deadline))
         st = HF_BUSY; /* The next try sets it. */
-    else if (fl->ops[0].rc == ZNONODE)
+    else if (fl->ops[fl->n - 1].rc == ZNONODE)
         *again = true;
     else
-        st = zk_status(zc, fl->ops[0].rc, "exists", err);
+        st = zk_status(zc, fl->ops[fl->n - 1].rc, "get", err);
     if (st || *again) {
         pthread_mutex_lock(&zc->mu);
         hfi_free(place->ahead);
@@ -193,6 +208,17 @@ static hf_status seq_withdraw(struct zk_session *ses, struct zk_place *place,
     return st;
 }
 
+/* Wait for the end of the node at `path`. */
+static hf_status seq_await(struct zk_session *ses, struct zk_place *place,
+                           const char *path, int64_t deadline, bool *again,
+                           struct hf_error *err)
+{
+    hf_status st = zk_arm(ses, place, path, deadline, again, err);
+
+    place->told = !place->watched && !st && !*again;
+    return st || *again ? st : HF_BUSY;
+}
+
 static hf_status seq_busy(struct zk_session *ses, struct zk_place *place,
                           const struct hfi_claim *claim, const char *name,
                           int64_t deadline, bool *again, struct hf_error *err)
@@ -205,10 +231,9 @@ static hf_status seq_busy(struct zk_session *ses, struct zk_place *place,
     ahead = zk_join(place->parent, name);
     if (!ahead)
         return hfi_nomem(err);
-    st = zk_arm(ses, place, ahead, deadline, again, err);
+    st = seq_await(ses, place, ahead, deadline, again, err);
     hfi_free(ahead);
-    place->told = !place->watched && !st && !*again;
-    return st || *again ? st : HF_BUSY;
+    return st;
 }
 
 /* Somebody removed our node: queue up anew. */
@@ -218,6 +243,22 @@ static void seq_forget(struct zk_conn *zc, struct zk_place *place, bool *again)
     zk_place_clear(place);
     pthread_mutex_unlock(&zc->mu);
     *again = true;
+}
+
+/* It is granted: remember who was there, for the next time (zk_last.c). */
+static void seq_count(struct zk_conn *zc, struct zk_place *place,
+                      const struct hfi_claim *claim, const struct zk_rank *rank)
+{
+    char *tail = claim->owner || rank->last == rank->own
+                     ? NULL
+                     : zk_join(place->parent, rank->last);
+
+    pthread_mutex_lock(&zc->mu);
+    hfi_free(place->tail);
+    place->tail = tail;
+    place->top = rank->top;
+    place->counted = !claim->owner && (tail || rank->last == rank->own);
+    pthread_mutex_unlock(&zc->mu);
 }
 
 /* Our node is there: is it its turn? */
@@ -237,8 +278,10 @@ static hf_status seq_judge(struct zk_session *ses, struct zk_place *place,
         seq_forget(ses->conn, place, again);
         return HF_OK;
     }
-    if (rank.first)
+    if (rank.first) {
+        seq_count(ses->conn, place, claim, &rank);
         return HF_OK;
+    }
     busy->place = rank.place - rank.holders + 1;
     if (claim->owner && zk_name_owned_alike(rank.head, prefix)) {
         st = seq_join(ses, place, claim, rank.head, deadline, again, err);
@@ -248,19 +291,25 @@ static hf_status seq_judge(struct zk_session *ses, struct zk_place *place,
     return seq_busy(ses, place, claim, rank.ahead, deadline, again, err);
 }
 
-/* Our node is made: is anybody else there?  Unless the number shows it, the
- * children are read, now if that was not done along with the create. */
+/* Our node is made: who else is there?  Unless the number tells, the children
+ * are read, now if that was not done along with the create. */
 static hf_status seq_begun(struct zk_session *ses, struct zk_place *place,
                            const struct hfi_claim *claim, struct zk_flight *fl,
                            struct hfi_busy *busy, int64_t deadline, bool *again,
                            struct hf_error *err)
 {
+    char *tail;
+    bool told = zk_last_tells(ses->conn, place, &tail) && fl->n == 1;
     hf_status st;
 
-    if (fl->n == 1 && zk_last_proves(ses->conn, place)) {
-        place->alone = true;
+    if (told && !tail) {
+        place->counted = zk_number(zk_name_of(place->path), &place->top);
         return HF_OK;
     }
+    st = told ? seq_await(ses, place, tail, deadline, again, err) : HF_OK;
+    hfi_free(tail);
+    if (told)
+        return st;
     if (fl->n == 1) {
         zk_children(fl, place->parent, false);
         if (zk_flight_wait(fl, deadline))
@@ -272,10 +321,8 @@ static hf_status seq_begun(struct zk_session *ses, struct zk_place *place,
     }
     if (fl->ops[1].rc)
         return zk_status(ses->conn, fl->ops[1].rc, "children", err);
-    st = seq_judge(ses, place, claim, &fl->ops[1].names, busy, deadline, again,
-                   err);
-    place->alone = !st && !*again && !claim->owner;
-    return st;
+    return seq_judge(ses, place, claim, &fl->ops[1].names, busy, deadline,
+                     again, err);
 }
 
 /* Does this answer say that nothing was created? */
@@ -333,7 +380,7 @@ static hf_status seq_begin(struct zk_session *ses, struct zk_place *place,
     place->sent = true; /* zk_seq.c (1) */
     pthread_mutex_unlock(&zc->mu);
     zk_create(fl, path, data, ZOO_EPHEMERAL_SEQUENTIAL);
-    if (claim->owner || !zk_last_known(zc, place->parent))
+    if (claim->owner || !zk_last_known(zc, place->parent, claim->queue))
         zk_children(fl, place->parent, false);
     hfi_free(path);
     if (zk_flight_wait(fl, deadline)) {
@@ -402,7 +449,7 @@ static hf_status seq_go_on(struct zk_session *ses, struct zk_place *place,
     zk_prove(fl, place->parent);
     zk_children(fl, place->parent, false);
     if (!known)
-        zk_get(fl, place->path);
+        zk_get(fl, place->path, false);
     if (zk_flight_wait(fl, deadline)) {
         zk_flight_end(fl);
         return seq_unseen(ses, place, claim, err);

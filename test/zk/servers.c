@@ -37,10 +37,9 @@ void zkt_start_server(int id)
     CHECK_EQ(system(command), 0);
 }
 
-/* What a server says of itself behind `label`; NULL if nothing. */
-static const char *ask(int id, const char *label)
+const char *zkt_says(int id, const char *word)
 {
-    static char text[2048];
+    static char text[16384];
     struct sockaddr_in to = {.sin_family = AF_INET,
                              .sin_port =
                                  htons((uint16_t)zkt_number_of(id, "port")),
@@ -49,16 +48,22 @@ static const char *ask(int id, const char *label)
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     size_t len = 0;
     ssize_t n;
-    char *found;
 
     memset(text, 0, sizeof(text));
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
     if (connect(fd, (struct sockaddr *)&to, sizeof(to)) == 0 &&
-        send(fd, "srvr", 4, MSG_NOSIGNAL) == 4)
+        send(fd, word, 4, MSG_NOSIGNAL) == 4)
         while ((n = recv(fd, text + len, sizeof(text) - 1 - len, 0)) > 0)
             len += (size_t)n;
     close(fd);
-    found = strstr(text, label);
+    return text;
+}
+
+/* What a server says of itself behind `label`; NULL if nothing. */
+static const char *ask(int id, const char *label)
+{
+    const char *found = strstr(zkt_says(id, "srvr"), label);
+
     return found ? found + strlen(label) : NULL;
 }
 

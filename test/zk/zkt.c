@@ -322,6 +322,8 @@ static bool counts_down(struct zkt_proxy *proxy, struct link *link)
         return false;
     }
     memcpy(&type, link->buf + 8, 4);
+    if (ntohl(type) == 8)
+        atomic_fetch_add(&proxy->lists, 1);
     if (ntohl(type) == 11 || !atomic_load(&proxy->cut))
         return false;
     return atomic_fetch_sub(&proxy->left, 1) == 0;

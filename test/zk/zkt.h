@@ -56,6 +56,7 @@ struct zkt_proxy {
     atomic_int cut;    /* enum zkt_cut, of the request when `left` is 0 */
     atomic_int left;   /* requests before that */
     atomic_int cuts;   /* how often it happened */
+    atomic_int lists;  /* how often children were asked for */
 };
 
 /* Between us and the first server. */
@@ -68,6 +69,8 @@ const char *zkt_proxy_url(struct zkt_proxy *proxy, const char *options);
 enum { ZKT_SERVERS = 3 }; /* called 1, 2 and 3 */
 
 long zkt_number_of(int id, const char *what); /* "port", "pid" */
+/* Its answer to a word of four letters, until the next one; "" if none. */
+const char *zkt_says(int id, const char *word);
 void zkt_signal_server(int id, int sig);
 void zkt_start_server(int id);
 char zkt_mode_of(int id); /* 'l'eader, 'f'ollower, or 0 if it does not serve */
