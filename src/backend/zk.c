@@ -30,6 +30,7 @@
 #include "zk.h"
 
 #include <errno.h>
+#include <sys/epoll.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
 
@@ -132,6 +133,7 @@ static hf_status zk_open(struct hfi_conn *conn, const struct hfi_url *url,
                          int64_t deadline, struct hf_error *err)
 {
     struct zk_conn *zc = (struct zk_conn *)conn;
+    struct epoll_event ev = {.events = EPOLLIN};
     struct zk_session *ses;
     hf_status st;
 
@@ -142,7 +144,9 @@ static hf_status zk_open(struct hfi_conn *conn, const struct hfi_url *url,
     zc->ready = true;
     zc->timer_due = zc->lapse_at = HFI_NEVER;
     zc->timer_fd = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
-    if (zc->timer_fd < 0)
+    zc->pump_fd = epoll_create1(EPOLL_CLOEXEC);
+    if (zc->timer_fd < 0 || zc->pump_fd < 0 ||
+        epoll_ctl(zc->pump_fd, EPOLL_CTL_ADD, zc->timer_fd, &ev) < 0)
         return hfi_fail_errno(err, HF_SYSTEM, errno, "zk: no descriptor");
     st = zk_hosts(zc, url, err);
     if (!st)
@@ -170,6 +174,8 @@ static void zk_close(struct hfi_conn *conn)
     zk_last_fini(zc);
     if (zc->timer_fd >= 0)
         close(zc->timer_fd);
+    if (zc->pump_fd >= 0)
+        close(zc->pump_fd);
     if (zc->auth)
         explicit_bzero(zc->auth, strlen(zc->auth));
     hfi_free(zc->auth);
@@ -408,10 +414,11 @@ static void zk_unwatch(struct hfi_conn *conn, const struct hfi_claim *claim,
     pthread_mutex_unlock(&zc->mu);
 }
 
-/* The keeper hears when a held place may have lapsed. */
+/* Readable when a held place may have lapsed, or a session has heard something
+ * while nobody waited for an answer. */
 static int zk_pump_fd(struct hfi_conn *conn)
 {
-    return ((struct zk_conn *)conn)->timer_fd;
+    return ((struct zk_conn *)conn)->pump_fd;
 }
 
 static void zk_pump(struct hfi_conn *conn)
@@ -419,10 +426,11 @@ static void zk_pump(struct hfi_conn *conn)
     struct zk_conn *zc = (struct zk_conn *)conn;
     uint64_t times;
 
-    if (read(zc->timer_fd, &times, sizeof(times)) < 0)
-        return;
     pthread_mutex_lock(&zc->mu);
-    zk_places_lapse(zc);
+    zk_hear(zc);
+    if (hfi_now() >= zc->timer_due &&
+        read(zc->timer_fd, &times, sizeof(times)) > 0)
+        zk_places_lapse(zc);
     pthread_mutex_unlock(&zc->mu);
 }
 

@@ -55,6 +55,7 @@ struct zk_conn {
     char *auth;             /* "user:password", or NULL */
     char *root;             /* what all paths begin with; "" or "/a/b" */
     int64_t ttl_ms;         /* of the session that open() makes */
+    int pump_fd;            /* an epoll: `timer_fd`, and what sessions hear */
     int timer_fd;           /* when the first held place lapses */
     int64_t timer_due;
     int64_t lapse_at;      /* no held place lapses before */
@@ -71,7 +72,7 @@ struct zk_session {
     zhandle_t *zh;
     struct hfi_thread driver;
     struct hfi_bell bell; /* wakes the driver */
-    int epoll_fd;         /* so does this, for `sock` */
+    int epoll_fd;         /* of `sock`: so does this, or it wakes who pumps */
     int sock;             /* the library's; -1: none */
     uint32_t events;      /* what it waits for there */
     int64_t ask_at;       /* when it has something to do at the latest */
@@ -80,7 +81,7 @@ struct zk_session {
     struct hfi_cond cond; /* `state` has changed, or `done` */
     enum zk_state state;
     bool reading;      /* a caller reads for all */
-    bool armed;        /* the driver will */
+    bool armed;        /* who pumps will */
     bool shut;         /* being closed: answers mean nothing any more */
     bool done;         /* the driver has ended */
     bool denied;       /* dead because the server refused the credentials */
@@ -178,6 +179,9 @@ void *zk_drive(void *session);
 void zk_read(struct zk_session *, const size_t *pending, int64_t deadline);
 /* See that somebody reads; with the mutex held. */
 void zk_pass(struct zk_session *);
+/* With the mutex held: take in what came unasked, of sessions that are up. */
+void zk_hear(struct zk_conn *);
+void zk_hear_from(struct zk_session *, bool up);
 
 /* ---- zk_flight.c: requests --------------------------------------------- */
 

@@ -6,8 +6,9 @@
  * caller that waits for an answer, and finds nobody reading, reads for all
  * until it has its own; then the reading goes to somebody else who waits.  So a
  * lone caller's answer reaches it without a change of threads.  When nobody
- * waits a thread of the session's own, the driver, hears what comes unasked;
- * it also connects, keeps the session alive, and closes it.
+ * waits, what comes unasked is read by who reads the wake-ups for the core
+ * (zk_hear(), called by pump()).  A thread of the session's own, the driver,
+ * connects it, keeps it alive, and closes it.
  *
  * INVARIANTS
  *  (1) While the session is up its handle is used with the mutex held only, and
@@ -19,8 +20,8 @@
  *      when the call is over: nothing else happens in callbacks of a session
  *      that is not up.
  *  (3) Somebody will read: a caller is at it (`reading`), or one was woken for
- *      it, or the socket is armed to wake the driver.  Whoever stops reading,
- *      or was woken for it and does not, passes it on.
+ *      it, or the socket is armed, to wake who calls pump().  Whoever stops
+ *      reading, or was woken for it and does not, passes it on.
  *  (4) Only who reads closes the socket, so nobody sleeps on a stale one.
  */
 #include "zk.h"
@@ -109,7 +110,7 @@ static void drive_set(struct zk_session *ses, uint32_t events)
         epoll_ctl(ses->epoll_fd, EPOLL_CTL_ADD, ses->sock, &ev);
 }
 
-/* What the driver's socket is ready for. */
+/* What the socket is ready for; it is armed no longer. */
 static int drive_ready(struct zk_session *ses)
 {
     struct epoll_event ev = {0};
@@ -253,6 +254,28 @@ static int64_t drive_listen(struct zk_session *ses)
     return ses->state == ZK_UP ? ses->ask_at : 0;
 }
 
+/* Have zk_hear() called for what comes, while the session is up. */
+void zk_hear_from(struct zk_session *ses, bool up)
+{
+    struct epoll_event ev = {.events = EPOLLIN};
+
+    epoll_ctl(ses->conn->pump_fd, up ? EPOLL_CTL_ADD : EPOLL_CTL_DEL,
+              ses->epoll_fd, &ev);
+}
+
+void zk_hear(struct zk_conn *zc)
+{
+    struct hfi_link *at, *next;
+    struct zk_session *ses;
+
+    for (at = zc->living.next; at != &zc->living; at = next) {
+        next = at->next;
+        ses = hfi_container(at, struct zk_session, link);
+        if (ses->state == ZK_UP)
+            drive_listen(ses);
+    }
+}
+
 static void drive_close(struct zk_session *ses)
 {
     pthread_mutex_t *mu = &ses->conn->mu;
@@ -272,20 +295,27 @@ void *zk_drive(void *arg)
 {
     struct zk_session *ses = arg;
     pthread_mutex_t *mu = &ses->conn->mu;
-    int64_t until;
+    int64_t until = 0, last;
+    int fd;
 
     drive_open(ses);
     pthread_mutex_lock(mu);
     if (!ses->zh)
         zk_session_died(ses);
     while (ses->state != ZK_DEAD || ses->users) {
+        last = until;
         until = HFI_NEVER; /* A dead one waits for its users. */
         if (ses->state == ZK_CONNECTING)
             until = drive_connect(ses);
         else if (ses->state == ZK_UP)
             until = drive_listen(ses);
+        /* Let the timer be, if that is set already: each request moves the
+         * next ping, and few times are waited for. */
+        if (last > hfi_now() && last < until)
+            until = last;
+        fd = ses->state == ZK_CONNECTING ? ses->epoll_fd : -1;
         pthread_mutex_unlock(mu);
-        hfi_bell_wait(&ses->bell, ses->epoll_fd, until);
+        hfi_bell_wait(&ses->bell, fd, until);
         pthread_mutex_lock(mu);
     }
     drive_close(ses);

@@ -25,8 +25,9 @@
 
 #include "../banned.h"
 
-/* So long must a lock be held to be worth a watch on its node. */
-#define GUARD_AFTER_MS 2
+/* So long must a lock be held to be worth a watch on its node.  The keeper is
+ * woken once in this time, not for each lock that is held for less. */
+#define GUARD_AFTER_MS 20
 
 /* So long does a lease linger that nobody can ask for. */
 #define YIELD_AFTER_MS 1000

@@ -62,6 +62,8 @@ void zk_session_died(struct zk_session *ses)
 
     if (ses->state == ZK_DEAD)
         return;
+    if (ses->state == ZK_UP)
+        zk_hear_from(ses, false);
     ses->state = ZK_DEAD;
     hfi_link_remove(&ses->link);
     hfi_link_append(&zc->dead, &ses->link);
@@ -116,6 +118,7 @@ static void session_came_up(struct zk_session *ses)
     ses->id = zoo_client_id(ses->zh)->client_id;
     ses->got_ms = zoo_recv_timeout(ses->zh);
     ses->state = ZK_UP;
+    zk_hear_from(ses, true);
     session_warn(ses);
     zk_ask_alone(ses);
     hfi_cond_wake(&ses->cond);
@@ -140,6 +143,7 @@ void zk_session_changed(struct zk_session *ses, int state)
         zk_session_died(ses);
     } else if (ses->state == ZK_UP) {
         ses->state = ZK_CONNECTING;
+        zk_hear_from(ses, false);
         ses->sole = false;
     }
 }
