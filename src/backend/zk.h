@@ -93,12 +93,15 @@ struct zk_session {
     int64_t proven_at; /* a majority has agreed to something sent then */
     unsigned users;    /* calls under way; it is not freed meanwhile */
     struct hfi_link places, flights, errands;
+    struct hfi_link hearers; /* those of them that an event may concern */
+    unsigned life;           /* how often it has been connected */
 };
 
 /* A claim in the service: its node, or the wish for one. */
 struct zk_place {
     struct hfi_node node;   /* in zk_conn.places */
     struct hfi_link link;   /* in zk_session.places */
+    struct hfi_link hears;  /* in zk_session.hearers, or alone */
     struct zk_session *ses; /* NULL: none yet, or it has ended */
     int64_t alt;            /* id of where an unanswered move may have put it */
     char *key;
@@ -122,6 +125,8 @@ struct zk_place {
     bool told;      /* busy, and a watch was just set: nothing is new */
     bool listening; /* a watch on the parent tells who else comes */
     int32_t top;    /* the highest number when it was granted */
+    unsigned guard; /* the life of its session in which its node was seen, and a
+                     * watch set that has not spoken since; 0: none */
     char token[HFI_TOKEN_LEN + 1];
 };
 
@@ -214,6 +219,8 @@ void zk_node_prefix(const struct zk_conn *, char ret[ZK_NAME_MAX],
                     const char *token, const char *owner);
 bool zk_name_is(const char *name, const char *prefix);
 const char *zk_name_of(const char *path);
+/* The token in the name of a node of ours. */
+bool zk_name_token(const char *name, char ret[HFI_TOKEN_LEN + 1]);
 bool zk_name_owned_alike(const char *a, const char *b);
 bool zk_number(const char *name, int32_t *ret);
 bool zk_before(int32_t a, int32_t b);
@@ -243,6 +250,8 @@ void zk_place_drop(struct zk_conn *, struct zk_place *);
 void zk_place_bind(struct zk_place *, struct zk_session *);
 /* It has no node any more. */
 void zk_place_clear(struct zk_place *);
+/* It wants to hear of another node than its own. */
+void zk_place_hears(struct zk_place *);
 void zk_place_hold(struct zk_conn *, struct zk_place *, int64_t ttl_ms);
 void zk_place_bury(struct zk_place *);
 void zk_place_listen(struct zk_place *);

@@ -114,6 +114,20 @@ const char *zk_name_of(const char *path)
     return slash ? slash + 1 : path;
 }
 
+/* "_c_8-4-4-4-12" or 32 digits; those of a peer look alike. */
+bool zk_name_token(const char *name, char ret[HFI_TOKEN_LEN + 1])
+{
+    size_t n = 0;
+
+    if (!strncmp(name, "_c_", 3))
+        name += 3;
+    for (; *name && n < HFI_TOKEN_LEN; name++)
+        if (*name != '-')
+            ret[n++] = *name;
+    ret[n] = '\0';
+    return n == HFI_TOKEN_LEN;
+}
+
 /* Do both have a tag, and the same?  A hint: the data decides. */
 bool zk_name_owned_alike(const char *a, const char *b)
 {

@@ -57,6 +57,7 @@ struct zk_place *zk_place_new(struct zk_conn *zc, const struct hfi_claim *claim)
     }
     memcpy(place->token, claim->token, sizeof(place->token));
     hfi_link_init(&place->link);
+    hfi_link_init(&place->hears);
     hfi_link_init(&place->fresh);
     place->node.key = place->token;
     hfi_map_add(&zc->places, &place->node);
@@ -73,6 +74,8 @@ void zk_place_clear(struct zk_place *place)
     place->fence = 0;
     place->told = place->counted = false;
     place->yield_at = 0;
+    place->guard = 0;
+    hfi_link_remove(&place->hears);
     hfi_link_remove(&place->fresh);
     place->sent = place->held = place->moving = place->listening = false;
 }
@@ -92,7 +95,18 @@ void zk_place_bind(struct zk_place *place, struct zk_session *ses)
     hfi_link_remove(&place->link);
     hfi_link_append(&ses->places, &place->link);
     place->ses = ses;
+    place->guard = 0;
     ses->used = true;
+    zk_place_hears(place);
+}
+
+/* It is in the list while it may want to hear something.  Who finds one there
+ * that does not takes it out. */
+void zk_place_hears(struct zk_place *place)
+{
+    hfi_link_remove(&place->hears);
+    if (place->ses && (place->ahead || place->listening))
+        hfi_link_append(&place->ses->hearers, &place->hears);
 }
 
 hf_status zk_place_session(struct zk_conn *zc, struct zk_place *place,
@@ -443,6 +457,7 @@ void zk_place_listen(struct zk_place *place)
         return;
     if (ses->conn->single) { /* zk_one.c (4) */
         place->listening = true;
+        zk_place_hears(place);
         place->yield_at = hfi_now() + YIELD_AFTER_MS;
         places_look_by(ses->conn, place->yield_at);
         return;
@@ -451,6 +466,7 @@ void zk_place_listen(struct zk_place *place)
     if (!who)
         return;
     place->listening = true;
+    zk_place_hears(place);
     if (zoo_awget_children(ses->zh, place->parent, zk_watcher, ses,
                            listen_answer, who) != ZOK)
         errand_free(who);

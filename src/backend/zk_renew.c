@@ -9,6 +9,11 @@
  * behind it a look at each node, all in one row per session.  The core counts
  * from before it was sent.
  *
+ * A node that has been looked at bears a watch, and what the server says of a
+ * watch comes before its answer to any later question.  So while the connection
+ * stands the question alone is enough for all nodes of which nothing was said:
+ * one request for hundreds of locks.
+ *
  * A lease of another length than its session's moves to a session that fits:
  * one transaction removes the node and makes it again, in the other session,
  * with the same name and thus the same place.
@@ -29,6 +34,8 @@
 /* One item on its way. */
 struct renew_item {
     struct zk_place *place; /* NULL: nothing more to do */
+    unsigned life;          /* of its session, before it was sent */
+    bool guarded;           /* its node bears a watch */
     struct zk_session *ses;
     struct zk_flight *fl;
     size_t op;
@@ -61,6 +68,8 @@ static void renew_take(struct zk_conn *zc, struct hfi_renewal *item,
         place->ses->users++;
         work->place = place;
         work->ses = place->ses;
+        work->life = place->ses->life;
+        work->guarded = place->guard == work->life && !zc->single;
     } else {
         item->st = HF_UNAVAILABLE;
         *down = place->ses;
@@ -111,6 +120,8 @@ static void renew_send(struct zk_conn *zc, struct renew_item *work,
             continue;
         work[i].fl = fl;
         work[i].op = fl->n;
+        if (work[i].guarded)
+            continue;
         if (zc->single)
             zk_get(fl, work[i].place->path, false);
         else
@@ -142,16 +153,14 @@ static bool renew_is_ours(const struct zk_conn *zc, const struct zk_op *op,
     return !strcmp(token, claim->token);
 }
 
-/* With the mutex held, and the answer there.  zk_renew.c (1) */
-static void renew_judge(struct zk_conn *zc, struct hfi_renewal *item,
-                        struct zk_place *place, const struct zk_flight *fl,
-                        const struct zk_op *op, struct hf_error *err)
+/* What was seen of the node itself. */
+static void renew_judge_node(struct zk_conn *zc, struct hfi_renewal *item,
+                             struct renew_item *work, const struct zk_op *op,
+                             struct hf_error *err)
 {
+    struct zk_place *place = work->place;
     struct zk_session *alt;
 
-    item->st = zk_status(zc, fl->ops[0].rc, "sync", err);
-    if (item->st)
-        return;
     if (op->rc == ZNONODE) {
         renew_lost(item, place, HF_LOSS_DELETED);
     } else if (op->rc) {
@@ -160,7 +169,9 @@ static void renew_judge(struct zk_conn *zc, struct hfi_renewal *item,
         renew_lost(item, place, HF_LOSS_SESSION);
     } else if (!renew_is_ours(zc, op, item->claim)) {
         renew_lost(item, place, HF_LOSS_STOLEN);
-    } else if (op->stat.ephemeralOwner != place->ses->id) {
+    } else if (op->stat.ephemeralOwner == place->ses->id) {
+        place->guard = work->life;
+    } else {
         alt = place->alt && op->stat.ephemeralOwner == place->alt
                   ? renew_session_by_id(zc, place->alt)
                   : NULL;
@@ -169,6 +180,24 @@ static void renew_judge(struct zk_conn *zc, struct hfi_renewal *item,
         else
             zk_place_bind(place, alt);
     }
+}
+
+/* With the mutex held, and the answer there.  zk_renew.c (1) */
+static void renew_judge(struct zk_conn *zc, struct hfi_renewal *item,
+                        struct renew_item *work, struct hf_error *err)
+{
+    struct zk_place *place = work->place;
+
+    item->st = zk_status(zc, work->fl->ops[0].rc, "sync", err);
+    if (item->st)
+        return;
+    if (!work->guarded)
+        renew_judge_node(zc, item, work, &work->fl->ops[work->op], err);
+    else if (!place->ses)
+        renew_lost(item, place, HF_LOSS_SESSION);
+    else if (place->guard != work->life)
+        item->st = hfi_fail(err, HF_UNAVAILABLE, "%s: the node was touched",
+                            zc->base.endpoint); /* The next one looks. */
     place->moving = false;
     place->alt = 0;
 }
@@ -233,7 +262,7 @@ static void renew_finish(struct zk_conn *zc, struct hfi_renewal *item,
         item->st = work->fl ? zk_no_answer(zc, err) : hfi_nomem(err);
     } else {
         pthread_mutex_lock(&zc->mu);
-        renew_judge(zc, item, place, work->fl, &work->fl->ops[work->op], err);
+        renew_judge(zc, item, work, err);
         fits = place->ses && zk_session_fits(place->ses, item->ttl_ms) &&
                place->ses->got_ms >= item->ttl_ms + item->ttl_ms / 4;
         pthread_mutex_unlock(&zc->mu);

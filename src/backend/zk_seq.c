@@ -165,6 +165,7 @@ hf_status zk_arm(struct zk_session *ses, struct zk_place *place,
     armed = place->ahead && !strcmp(place->ahead, path);
     hfi_free(place->ahead);
     place->ahead = copy;
+    zk_place_hears(place);
     pthread_mutex_unlock(&zc->mu);
     if (armed)
         goto out;

@@ -72,6 +72,7 @@ void zk_session_died(struct zk_session *ses)
     while (!hfi_link_alone(&ses->places)) {
         place = hfi_container(ses->places.next, struct zk_place, link);
         hfi_link_remove(&place->link);
+        hfi_link_remove(&place->hears);
         place->ses = NULL;
         place->lost = place->held;
         if (!place->busy)
@@ -118,6 +119,7 @@ static void session_came_up(struct zk_session *ses)
     ses->id = zoo_client_id(ses->zh)->client_id;
     ses->got_ms = zoo_recv_timeout(ses->zh);
     ses->state = ZK_UP;
+    ses->life++;
     zk_hear_from(ses, true);
     session_warn(ses);
     zk_ask_alone(ses);
@@ -148,29 +150,61 @@ void zk_session_changed(struct zk_session *ses, int state)
     }
 }
 
+/* The node of a place was removed or changed; the watch on it is used up. */
+static void session_own_event(struct zk_place *place, int type,
+                              const char *path)
+{
+    if (!place->path || strcmp(place->path, path) != 0)
+        return;
+    place->guard = 0;
+    if (type == ZOO_DELETED_EVENT)
+        zk_place_gone(place, HF_LOSS_DELETED);
+}
+
+/* With recipe=ephemeral all nodes of one key have one name. */
+static void session_own_events(struct zk_session *ses, int type,
+                               const char *path)
+{
+    char token[HFI_TOKEN_LEN + 1];
+    struct hfi_link *at;
+    struct zk_place *place;
+
+    if (!ses->conn->single) {
+        place = zk_name_token(zk_name_of(path), token)
+                    ? zk_place_find(ses->conn, token)
+                    : NULL;
+        if (place && place->ses == ses)
+            session_own_event(place, type, path);
+        return;
+    }
+    for (at = ses->places.next; at != &ses->places; at = at->next)
+        session_own_event(hfi_container(at, struct zk_place, link), type, path);
+}
+
 /* A node has gone, or the children of one have changed. */
 static void session_event(struct zk_session *ses, int type, const char *path)
 {
     struct hfi_conn *conn = &ses->conn->base;
-    struct hfi_link *at;
+    struct hfi_link *at, *next;
     struct zk_place *place;
 
-    for (at = ses->places.next; at != &ses->places; at = at->next) {
-        place = hfi_container(at, struct zk_place, link);
+    for (at = ses->hearers.next; at != &ses->hearers; at = next) {
+        next = at->next;
+        place = hfi_container(at, struct zk_place, hears);
         if (place->ahead && !strcmp(place->ahead, path)) {
             hfi_free(place->ahead);
             place->ahead = NULL;
             hfi_wake(conn, place->key, place->token);
         }
-        if (type == ZOO_DELETED_EVENT && place->path &&
-            !strcmp(place->path, path)) {
-            zk_place_gone(place, HF_LOSS_DELETED);
-        } else if (place->held && place->listening &&
-                   !strcmp(place->parent, path)) {
+        if (place->held && place->listening && !strcmp(place->parent, path) &&
+            type != ZOO_DELETED_EVENT) {
             place->listening = false;
             hfi_wanted(conn, place->key);
         }
+        if (!place->ahead && !place->listening)
+            hfi_link_remove(&place->hears);
     }
+    session_own_events(ses, type, path);
 }
 
 void zk_watcher(zhandle_t *zh, int type, int state, const char *path,
@@ -202,6 +236,7 @@ static struct zk_session *session_new(struct zk_conn *zc, int64_t ttl_ms)
         ses->asked_ms = INT32_MAX / 2;
     hfi_cond_init(&ses->cond);
     hfi_link_init(&ses->places);
+    hfi_link_init(&ses->hearers);
     hfi_link_init(&ses->flights);
     hfi_link_init(&ses->errands);
     hfi_link_init(&ses->link);

@@ -5,6 +5,8 @@
  */
 #include "zkt.h"
 
+#include <unistd.h>
+
 /* Freeze the connection until the server has ended the session of a node. */
 static void freeze_until_gone(struct zkt_proxy *proxy, const char *path)
 {
@@ -211,6 +213,56 @@ TEST(an_operator_who_removes_the_node_is_heard_at_once)
     CHECK_EQ(hf_lost_reason(lk), HF_LOSS_DELETED);
     CHECK_STATUS(hf_release(lk, &t_err), HF_LOST);
     hf_close(client);
+    zkt_end();
+}
+
+/* Renew all of them a few times. */
+static void outlast(hf_lock **locks, int n, int64_t ms)
+{
+    int64_t end = t_now_ms() + ms;
+    int i;
+
+    for (; t_now_ms() < end; t_sleep_ms(100))
+        for (i = 0; i < n; i++)
+            CHECK(hf_held(locks[i]));
+}
+
+TEST(nodes_that_bear_a_watch_are_not_asked_for_again)
+{
+    enum { LOCKS = 50 };
+    struct hf_lock_opts opts = zkt_opts(3000);
+    struct zkt_proxy proxy;
+    struct zkt_node node;
+    hf_lock *locks[LOCKS];
+    hf_client *client;
+    char key[64];
+    int i, looks;
+
+    zkt_begin();
+    zkt_proxy_start(&proxy);
+    client = zkt_open(zkt_proxy_url(&proxy, ""));
+    for (i = 0; i < LOCKS; i++) {
+        snprintf(key, sizeof(key), "watched-%d-%d", (int)getpid(), i);
+        CHECK_OK(hf_acquire(client, key, 0, &opts, &locks[i], &t_err));
+    }
+    outlast(locks, LOCKS, 2500);
+    looks = atomic_load(&proxy.looks);
+    CHECK_GE(looks, LOCKS);
+    outlast(locks, LOCKS, 6000);
+    CHECK_LE(atomic_load(&proxy.looks), looks + LOCKS / 2);
+    /* One that is written to has no watch any more, and is looked at again. */
+    CHECK(zkt_first(zkt_path(key), &node));
+    zkt_write(node.path, node.data);
+    outlast(&locks[LOCKS - 1], 1, 2500);
+    zkt_remove(node.path);
+    t_poll_until(!hf_held(locks[LOCKS - 1]), 5000);
+    CHECK_EQ(hf_lost_reason(locks[LOCKS - 1]), HF_LOSS_DELETED);
+    CHECK_STATUS(hf_release(locks[LOCKS - 1], &t_err), HF_LOST);
+    outlast(locks, LOCKS - 1, 500);
+    for (i = 0; i < LOCKS - 1; i++)
+        CHECK_OK(hf_release(locks[i], &t_err));
+    hf_close(client);
+    zkt_proxy_stop(&proxy);
     zkt_end();
 }
 

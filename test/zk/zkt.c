@@ -227,6 +227,22 @@ void zkt_remove(const char *path)
     CHECK_EQ(await(&a, zoo_adelete(operator_zh, path, -1, answered, &a)), ZOK);
 }
 
+static void on_written(int rc, const struct Stat *stat, const void *data)
+{
+    (void)stat;
+    answered(rc, data);
+}
+
+void zkt_write(const char *path, const char *data)
+{
+    struct answer a = {0};
+
+    pthread_mutex_lock(&operator_mu);
+    CHECK_EQ(await(&a, zoo_aset(operator_zh, path, data, (int)strlen(data), -1,
+                                on_written, &a)),
+             ZOK);
+}
+
 void zkt_make(const char *path, const char *data)
 {
     struct answer a = {0};
@@ -324,6 +340,8 @@ static bool counts_down(struct zkt_proxy *proxy, struct link *link)
     memcpy(&type, link->buf + 8, 4);
     if (ntohl(type) == 8)
         atomic_fetch_add(&proxy->lists, 1);
+    if (ntohl(type) == 3)
+        atomic_fetch_add(&proxy->looks, 1);
     if (ntohl(type) == 11 || !atomic_load(&proxy->cut))
         return false;
     return atomic_fetch_sub(&proxy->left, 1) == 0;

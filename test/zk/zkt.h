@@ -33,6 +33,7 @@ bool zkt_first(const char *path, struct zkt_node *ret);
 bool zkt_last(const char *path, struct zkt_node *ret);
 bool zkt_read(const char *path, struct zkt_node *ret);
 void zkt_remove(const char *path);
+void zkt_write(const char *path, const char *data);
 void zkt_make(const char *path, const char *data);
 
 /* The path of the node of a key of the test's URL; good for the next three. */
@@ -57,6 +58,7 @@ struct zkt_proxy {
     atomic_int left;   /* requests before that */
     atomic_int cuts;   /* how often it happened */
     atomic_int lists;  /* how often children were asked for */
+    atomic_int looks;  /* how often it was asked whether a node exists */
 };
 
 /* Between us and the first server. */
