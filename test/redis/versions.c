@@ -5,6 +5,7 @@
  *   redis-6    6.0: no sharded channels, no SET NX GET, errors of a script in
  *              words of their own
  *   (ours)     7.0: both
+ *   redis-8    8.6: DELEX
  *   valkey-8   8.1: SET IFEQ, which is not used (redis_bare.c)
  *   valkey-9   9:   DELIFEQ
  *
@@ -12,9 +13,10 @@
  */
 #include "fleet.h"
 
-static const char *const versions[] = {"redis-6", NULL, "valkey-8", "valkey-9"};
+static const char *const versions[] = {"redis-6", NULL, "redis-8", "valkey-8",
+                                       "valkey-9"};
 
-enum { REDIS_6, REDIS_7, VALKEY_8, VALKEY_9, VERSIONS };
+enum { REDIS_6, REDIS_7, REDIS_8, VALKEY_8, VALKEY_9 };
 
 /* The program of a version; NULL for redis-server itself. */
 static const char *program_of(int version)
@@ -87,6 +89,11 @@ TEST(redis_7_wakes_through_sharded_channels)
     check_server(REDIS_7);
 }
 
+TEST(redis_8_wakes_through_sharded_channels)
+{
+    check_server(REDIS_8);
+}
+
 TEST(valkey_8_wakes_through_sharded_channels)
 {
     check_server(VALKEY_8);
@@ -116,6 +123,11 @@ static void check_cluster(int version)
 TEST(a_cluster_of_redis_6_wakes_through_plain_channels)
 {
     check_cluster(REDIS_6);
+}
+
+TEST(a_cluster_of_redis_8_wakes_through_sharded_channels)
+{
+    check_cluster(REDIS_8);
 }
 
 TEST(a_cluster_of_valkey_9_wakes_through_sharded_channels)
@@ -152,6 +164,7 @@ static void check_bare(int version)
     CHECK_STR(rt_text(&s, "GET holdfast:k"), "stranger");
     rt_do(&s, "DEL holdfast:k");
     CHECK_EQ(rt_calls(&s, "delifeq") > 0, version == VALKEY_9);
+    CHECK_EQ(rt_calls(&s, "delex") > 0, version == REDIS_8);
     CHECK_EQ(rt_calls(&s, "setnx") > 0, version == REDIS_6);
     hf_close(a);
     hf_close(b);
@@ -166,6 +179,11 @@ TEST(bare_locks_on_redis_6)
 TEST(bare_locks_on_redis_7)
 {
     check_bare(REDIS_7);
+}
+
+TEST(bare_locks_on_redis_8)
+{
+    check_bare(REDIS_8);
 }
 
 TEST(bare_locks_on_valkey_8)
@@ -217,6 +235,11 @@ static void check_errors(int version)
 TEST(redis_6_names_its_errors)
 {
     check_errors(REDIS_6);
+}
+
+TEST(redis_8_names_its_errors)
+{
+    check_errors(REDIS_8);
 }
 
 TEST(valkey_9_names_its_errors)
