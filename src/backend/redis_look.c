@@ -13,22 +13,25 @@ static hf_status look_read(struct redis_conn *rc, const redisReply *reply,
                            struct hf_info *ret, struct hf_error *err)
 {
     redisReply **item = reply->element;
+    bool bare = rc->acquire != REDIS_FENCED;
 
     if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 8)
         return redis_nonsense(rc, err);
-    ret->fence = redis_number(item[2]);
-    ret->waiters = (int32_t)redis_number(item[6]);
+    ret->waiters = bare ? -1 : (int32_t)redis_number(item[6]);
+    ret->fence = bare ? 0 : redis_number(item[2]);
     ret->held = item[0]->type == REDIS_REPLY_STRING;
     if (!ret->held)
         return HF_OK;
-    ret->holders = (int32_t)redis_number(item[7]);
-    if (!ret->holders)
-        ret->holders = 1;
     ret->left_ms = item[1]->type == REDIS_REPLY_INTEGER ? item[1]->integer : -1;
+    ret->holders = 1;
+    snprintf(ret->owner, sizeof(ret->owner), "%s", item[0]->str);
+    if (bare) /* What stands beside the key is of others, and maybe old. */
+        return HF_OK;
+    if (redis_number(item[7]))
+        ret->holders = (int32_t)redis_number(item[7]);
     if (item[4]->type == REDIS_REPLY_STRING)
         ret->since_ms =
             (int64_t)(redis_number(item[5]) - redis_number(item[4]));
-    snprintf(ret->owner, sizeof(ret->owner), "%s", item[0]->str);
     if (item[3]->type == REDIS_REPLY_STRING)
         snprintf(ret->note, sizeof(ret->note), "%s", item[3]->str);
     return HF_OK;
