@@ -32,6 +32,12 @@
 #define REDIS_PORT    6379
 #define SENTINEL_PORT 26379
 
+/* A peer that is silent for so long has vanished, and before the lease is over
+ * in any case.  A call has a deadline of its own; this is for connections that
+ * only listen. */
+#define ALIVE_MS     INT64_C(15000)
+#define ALIVE_MS_MIN INT64_C(1000)
+
 /* ---- connecting -------------------------------------------------------- */
 
 static hf_status find_fixed(void *arg, struct hfi_endpoint *ret,
@@ -310,6 +316,16 @@ static hf_status open_greet(struct redis_conn *rc, struct hfi_mux *mux,
     return st;
 }
 
+/* Half the lease that locks have unless they say otherwise. */
+static int64_t open_alive_ms(const struct hfi_url *url)
+{
+    int64_t ttl_ms = 2 * ALIVE_MS;
+
+    if (hfi_url_duration(url, "ttl", &ttl_ms, NULL) || ttl_ms > 2 * ALIVE_MS)
+        return ALIVE_MS;
+    return ttl_ms > 2 * ALIVE_MS_MIN ? ttl_ms / 2 : ALIVE_MS_MIN;
+}
+
 static hf_status redis_open(struct hfi_conn *conn, const struct hfi_url *url,
                             int64_t deadline, struct hf_error *err)
 {
@@ -332,7 +348,7 @@ static hf_status redis_open(struct hfi_conn *conn, const struct hfi_url *url,
         return st;
     for (i = 0; i < rc->nends; i++) {
         rc->ends[i].tls = rc->tls;
-        rc->ends[i].alive_ms = 15000;
+        rc->ends[i].alive_ms = open_alive_ms(url);
     }
     open_names(rc, url);
     if (strcmp(url->scheme, "redis+cluster") != 0)

@@ -82,6 +82,17 @@ static hf_status take_confirm(struct redis_conn *rc,
     return st == HF_UNCERTAIN ? hfi_restate(err, HF_UNAVAILABLE) : st;
 }
 
+/* Be listening before the try, or nobody will wake us.  A server that is away is
+ * looked for by the try, which backs off; only then is it listened to. */
+static bool take_listen(struct redis_conn *rc, const struct hfi_claim *claim,
+                        int64_t deadline)
+{
+    int64_t now = hfi_now();
+
+    return hfi_mux_is_up(redis_route(rc, claim->key)) &&
+           !redis_sub_ensure(rc, claim->key, now + (deadline - now) / 2, NULL);
+}
+
 hf_status redis_try_acquire(struct hfi_conn *conn,
                             const struct hfi_claim *claim,
                             struct hfi_grant *grant, struct hfi_busy *busy,
@@ -93,12 +104,8 @@ hf_status redis_try_acquire(struct hfi_conn *conn,
 
     if (st)
         return st;
-    if (grant->ref.ints[0]) { /* watched: be listening before the try */
-        int64_t now = hfi_now();
-
-        deaf = redis_sub_ensure(rc, claim->key, now + (deadline - now) / 2,
-                                NULL) != HF_OK;
-    }
+    if (grant->ref.ints[0]) /* watched */
+        deaf = !take_listen(rc, claim, deadline);
     if (rc->acquire == REDIS_FENCED)
         st = take_fenced(rc, claim, grant, busy, deadline, err);
     else
