@@ -219,6 +219,43 @@ TEST(a_waiter_whose_replies_are_lost_leaves_its_place)
     rt_end(&s);
 }
 
+/* What a release says to the next in line, some 120 bytes. */
+#define MESSAGE_MAX 132
+
+TEST(a_wake_up_cut_at_any_byte_keeps_nobody_waiting)
+{
+    struct rt_server s = {0};
+    struct rt_waiter w;
+    struct proxy p;
+    hf_client *holder, *client;
+    int64_t freed;
+    hf_lock *lk;
+    int i;
+
+    rt_start(&s, NULL);
+    proxy_start(&p, &s);
+    holder = rt_open(&s, "");
+    client = open_through(&p, "");
+    for (i = 0; i < MESSAGE_MAX; i += 4) {
+        lk = rt_lock(holder, "k", 5000, 60000, 0);
+        w = rt_waiter(client, "k", 30000, 60000, 0);
+        w.cut = true;
+        rt_wait_start(&w);
+        t_poll_until(rt_hears(&s, "k"), 5000);
+        proxy_set(&p, PROXY_CUT, i);
+        freed = t_now_ms();
+        CHECK_OK(hf_release(lk, &t_err));
+        rt_wait_join(&w);
+        CHECK_LE(w.got_at - freed, 5000); /* A poll comes after 30 s. */
+        proxy_set(&p, PROXY_PASS, 0);
+    }
+    CHECK_GT(proxy_cuts(&p), 20);
+    hf_close(client);
+    hf_close(holder);
+    proxy_stop(&p);
+    rt_end(&s);
+}
+
 TEST(slow_replies_are_waited_for)
 {
     struct rt_server s = {0};
