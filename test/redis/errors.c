@@ -113,6 +113,58 @@ TEST(a_user_without_the_rights_is_denied)
     rt_end(&s);
 }
 
+/* Some services have no channels, or forbid them. */
+TEST(where_listening_is_forbidden_a_waiter_asks)
+{
+    struct rt_server s = {0};
+    struct rt_waiter w;
+    hf_client *client[2] = {NULL, NULL};
+    hf_lock *lk;
+    char url[256];
+    int i;
+
+    rt_start(&s, NULL);
+    rt_do(&s, "ACL SETUSER mute on >%s ~* &* +@all -@pubsub", plain);
+    snprintf(url, sizeof(url), "redis://mute:%s@127.0.0.1:%d", secret, s.port);
+    for (i = 0; i < 2; i++)
+        CHECK_OK(hf_open(url, NULL, &client[i], &t_err));
+    lk = rt_lock(client[0], "k", 0, 60000, 0);
+    w = rt_waiter(client[1], "k", 20000, 60000, 0);
+    rt_wait_start(&w);
+    t_poll_until(rt_waiters(&s, "k") == 1, 5000);
+    CHECK_OK(hf_release(lk, &t_err));
+    rt_wait_join(&w); /* long before half a lease is over */
+    for (i = 0; i < 2; i++)
+        hf_close(client[i]);
+    rt_end(&s);
+}
+
+/* Nor WAIT.  Then no grant can be confirmed, and none is left. */
+TEST(a_server_without_wait_is_told_and_keeps_nothing)
+{
+    struct rt_server s = {0};
+    hf_client *client;
+    hf_lock *lk = NULL;
+    char url[256];
+
+    rt_start(&s, "--rename-command", "WAIT", "", NULL);
+    client = rt_open(&s, "?replicas=1");
+    CHECK_STATUS(hf_acquire(client, "k", 5000, NULL, &lk, &t_err),
+                 HF_UNSUPPORTED);
+    CHECK_EQ(rt_int(&s, "EXISTS holdfast:k"), 0);
+    hf_close(client);
+    rt_end(&s);
+    rt_start(&s, NULL);
+    rt_do(&s, "ACL SETUSER hasty on >%s ~* &* +@all -wait", plain);
+    snprintf(url, sizeof(url), "redis://hasty:%s@127.0.0.1:%d?replicas=1",
+             secret, s.port);
+    CHECK_OK(hf_open(url, NULL, &client, &t_err));
+    CHECK_STATUS(hf_acquire(client, "k", 5000, NULL, &lk, &t_err), HF_DENIED);
+    CHECK_EQ(rt_int(&s, "EXISTS holdfast:k"), 0);
+    hf_close(client);
+    rt_end(&s);
+}
+
 /* A user may lose its rights while it holds; the lease then ends. */
 TEST(rights_that_are_taken_away_end_the_lease_and_say_so)
 {
