@@ -46,7 +46,7 @@ int getaddrinfo(const char *restrict host, const char *restrict service,
 
 #define CONNECTS_MAX 4096
 
-static int watched_port;
+static atomic_int watched_port;
 static atomic_int nconnects;
 static int64_t connected_at[CONNECTS_MAX];
 
@@ -60,7 +60,8 @@ int counted_connect(int fd, const struct sockaddr *to, socklen_t len)
     int n;
 
     *(void **)&real = dlsym(RTLD_NEXT, "connect");
-    if (to->sa_family == AF_INET && ntohs(in->sin_port) == watched_port) {
+    if (to->sa_family == AF_INET &&
+        ntohs(in->sin_port) == atomic_load(&watched_port)) {
         n = atomic_fetch_add(&nconnects, 1);
         if (n < CONNECTS_MAX)
             connected_at[n] = t_now_ms();
@@ -152,7 +153,7 @@ TEST(those_who_look_for_a_server_back_off_and_by_chance)
     rt_start(&s, NULL);
     client = rt_open(&s, "");
     rt_crash(&s);
-    watched_port = s.port;
+    atomic_store(&watched_port, s.port);
     for (i = 0; i < THREADS; i++)
         CHECK_EQ(pthread_create(&thread[i], NULL, knock_run, client), 0);
     for (i = 0; i < THREADS; i++)
@@ -168,7 +169,7 @@ TEST(those_who_look_for_a_server_back_off_and_by_chance)
         pause = pause < 500 ? pause * 2 : 1000;
     }
     CHECK_GE(shorter, 1);
-    watched_port = 0;
+    atomic_store(&watched_port, 0);
     rt_again(&s); /* and it is found again */
     CHECK_OK(hf_release(rt_lock(client, "k", 10000, 5000, 0), &t_err));
     hf_close(client);
@@ -195,12 +196,12 @@ TEST(those_who_wait_when_the_server_goes_back_off_as_well)
         rt_wait_start(&w[i]);
         t_poll_until(rt_hears(&s, key[i]), 5000);
     }
-    watched_port = s.port;
+    atomic_store(&watched_port, s.port);
     rt_crash(&s);
     t_sleep_ms(3000);
     printf("%d connects\n", atomic_load(&nconnects));
     CHECK_LE(atomic_load(&nconnects), 24);
-    watched_port = 0;
+    atomic_store(&watched_port, 0);
     rt_again(&s); /* empty, so all of them get what they want */
     for (i = 0; i < THREADS; i++)
         rt_wait_join(&w[i]);
