@@ -139,10 +139,12 @@ struct hfi_mux *redis_redirect(struct redis_conn *rc, const redisReply *reply,
     slot = strchr(text, ' ') + 1;
     host = strchr(slot, ' ');
     port = host ? strrchr(host, ':') : NULL;
-    if (!port || port == host + 1)
+    if (!port)
         return NULL;
     host++;
     *port++ = '\0';
+    if (!*host) /* Where we are anyway, but for the port. */
+        host = rc->ends[0].host;
     number = (int)strtol(slot, NULL, 10);
     node = cluster_node(rc, host, (int)strtol(port, NULL, 10));
     if (node < 0 || number < 0 || number >= REDIS_SLOTS)

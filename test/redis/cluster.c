@@ -257,6 +257,33 @@ TEST_TIMEOUT(a_held_lock_outlives_a_slot_that_moves_slowly, 120)
     fleet_stop(&f);
 }
 
+/* Behind a balancer they tell a port and no name. */
+TEST(nodes_that_do_not_say_where_they_are_are_found)
+{
+    const char *key = fleet_key(0, 0);
+    struct fleet f;
+    hf_client *client;
+    long long slot;
+    hf_lock *lk;
+    int i;
+
+    fleet_start(&f, NULL);
+    slot = slot_of(&f, key);
+    for (i = 0; i < FLEET_NODES; i++)
+        rt_do(&f.node[i],
+              "CONFIG SET cluster-preferred-endpoint-type unknown-endpoint");
+    client = fleet_open(&f, "");
+    lk = rt_lock(client, key, 0, 3000, 0);
+    move_begin(&f, slot, 0, 1);
+    move_rest(&f, slot, 0, 1);
+    CHECK_OK(hf_extend(lk, 0, &t_err));
+    CHECK_OK(hf_release(lk, &t_err));
+    CHECK_OK(hf_release(rt_lock(client, key, 0, 3000, 0), &t_err));
+    hf_close(client);
+    fleet_check_clean(&f);
+    fleet_stop(&f);
+}
+
 TEST_TIMEOUT(slots_that_move_under_load_lose_nothing, 180)
 {
     struct fleet f;
