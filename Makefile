@@ -2,7 +2,7 @@
 #
 #   make demo      install what the build needs, build, and show the main job
 #   make check     install what the tests need, build five ways, run everything
-#   make bench     measure, next to the limit and to peers;
+#   make bench     measure, next to the limit and to peers, in half an hour;
 #                  make bench BACKEND=redis QUICK=1 takes a minute
 #   make lint      static analysis, all of it
 #   make soak      the simulations for ten minutes, with seeds of their own, and
@@ -19,7 +19,7 @@ BUILD  ?= build
 SOAK   ?= 600
 TORTURE ?= 20
 
-export BUILD BACKEND QUICK FIRST PLOT
+export BUILD BACKEND QUICK LONG FIRST PLOT
 
 SETUP = meson setup $(BUILD) --buildtype=release --prefix=$(PREFIX)
 
@@ -42,7 +42,9 @@ check:
 	@scripts/setup check
 	@test/check
 
-bench: all
+bench:
+	@bench/all check
+	@$(MAKE) --no-print-directory all
 	@scripts/setup bench
 	@bench/all
 

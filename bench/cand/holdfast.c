@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #define TAKERS 32
@@ -94,6 +95,7 @@ static void *taker_run(void *arg)
 {
     struct hf_lock_opts opts = HF_LOCK_OPTS_INIT;
     struct hf_error err;
+    hf_status st;
     char key[64];
     long i;
 
@@ -102,11 +104,32 @@ static void *taker_run(void *arg)
     while (bench_now() < held.end && !atomic_load(&held.failed) &&
            (i = atomic_fetch_add(&held.next, 1)) < held.wanted) {
         snprintf(key, sizeof(key), "p%07d/order/%08ld", (int)getpid(), i);
-        if (hf_acquire(client, key, 0, &opts, &held.locks[i], &err) &&
-            !atomic_fetch_add(&held.failed, 1))
+        do /* a busy server may be late with an answer; that is no end */
+            st = hf_acquire(client, key, 0, &opts, &held.locks[i], &err);
+        while ((st == HF_UNAVAILABLE || st == HF_UNCERTAIN || st == HF_BUSY) &&
+               bench_now() < held.end);
+        if (st && !atomic_fetch_add(&held.failed, 1))
             held.err = err;
     }
     return NULL;
+}
+
+/* file: keeps a descriptor for each.  Only root may raise the hard limit; who
+ * may not is told by the lock that fails. */
+static void allow_files(long n)
+{
+    struct rlimit limit;
+    rlim_t want = (rlim_t)n + 1000;
+
+    if (getrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur >= want)
+        return;
+    limit.rlim_cur = want;
+    if (limit.rlim_max < want)
+        limit.rlim_max = want;
+    if (setrlimit(RLIMIT_NOFILE, &limit) && !getrlimit(RLIMIT_NOFILE, &limit)) {
+        limit.rlim_cur = limit.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &limit);
+    }
 }
 
 static void hold(long n, int64_t ttl_ms, int64_t ms)
@@ -117,6 +140,7 @@ static void hold(long n, int64_t ttl_ms, int64_t ms)
     long k;
     int i;
 
+    allow_files(n);
     held.locks = bench_alloc((size_t)n * sizeof(*held.locks));
     bytes = allocated();
     held.wanted = n;

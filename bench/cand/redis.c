@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
- * redis.c - bare hiredis as a candidate: `cand-redis [piped]`.
+ * redis.c - bare hiredis as a candidate: `cand-redis [piped | same]`.
  *
  * A pair is SET NX PX with a fixed token, and the release script that other
  * libraries use: two round trips without fence, queue or renewal.  `piped` does
  * `many` as one thread that writes T commands at once and then reads T replies:
- * what a connection can do at best, written by hand.
+ * what a connection can do at best, written by hand.  `same` does it with the
+ * commands that holdfast sends, which replay.c learns from it.
  *
  * Contended, the least that passes something on in order is a list with one
  * element: BLPOP waits for it, first come, first served, and RPUSH gives it
@@ -13,6 +14,7 @@
  * gone; it is the limit.
  */
 #include "cand.h"
+#include "replay.h"
 
 #include <hiredis/hiredis.h>
 #include <stdio.h>
@@ -131,6 +133,42 @@ static long piped(int threads, int64_t until)
     return sum;
 }
 
+static void gather_same(redisContext *c, int n)
+{
+    void *reply;
+
+    while (n-- > 0) {
+        if (redisGetReply(c, &reply) != REDIS_OK)
+            bench_die("redis: %s", c->errstr);
+        replay_check(reply);
+        freeReplyObject(reply);
+    }
+}
+
+static long piped_same(int threads, int64_t until)
+{
+    static struct conn *conn;
+    char key[32];
+    long sum = 0;
+    int phase, i, n;
+
+    if (!conn) {
+        conn = conn_open();
+        replay_learn(conn->c, getenv("HF_TEST_URL"));
+    }
+    while (bench_now() < until) {
+        for (phase = 0; phase < 2; phase++) {
+            for (i = n = 0; i < threads; i++) {
+                snprintf(key, sizeof(key), "same%d", i);
+                n += replay_append(conn->c, phase, key);
+            }
+            gather_same(conn->c, n);
+        }
+        sum += threads;
+    }
+    return sum;
+}
+
 int main(int argc, char **argv)
 {
     struct cand_kind kind = {
@@ -146,5 +184,7 @@ int main(int argc, char **argv)
 
     if (argc > 1 && !strcmp(argv[1], "piped"))
         kind.many = piped;
+    if (argc > 1 && !strcmp(argv[1], "same"))
+        kind.many = piped_same;
     return cand_main(&kind);
 }

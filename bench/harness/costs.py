@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: MIT
 """What a lock costs while nothing happens, when all goes away, and when there
 are many: requests, memory, processor, loss and growth."""
+import resource
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+from .plan import GROWTH, LEASES
 from .process import Cannot, Dead, cpu_of_all, family, listeners
 from .proxy import Proxy
 from .report import Goal, quantile
 from .services import environment, ports
-
-LEASES = 3  # in the window in which an idle waiter is watched
-GROWTH = (1, 10, 100, 1000, 10000, 100000)
 
 
 class Behind:
@@ -57,7 +56,7 @@ def requests(team):
         return
     report.heading("requests", "requests to the server, leases of %g s" % plan.ttl_s)
     report.progress("somebody waits")
-    names = [name for name in plan.some(team) if name not in team.service.slow]
+    names = [name for name in plan.some(team.names) if name not in team.service.slow]
     waiting = all_at_once(team, names, lambda name: Waiter(team, name)).values()
     time.sleep(0.5)
     for one in waiting:
@@ -143,7 +142,7 @@ def loss(team):
             raise Dead("has no way to tell") from why
         return behind
 
-    there = all_at_once(team, [name for name in plan.some(team)
+    there = all_at_once(team, [name for name in plan.some(team.names)
                                if name not in team.service.slow
                                and not team.service.is_raw(name)], begin)
     time.sleep(plan.ttl_s / 2)
@@ -175,62 +174,7 @@ def tell_loss(report, name, behind, at, end, ttl):
         report.record(candidate=name, unit="s", median=after, lease_s=ttl)
 
 
-# ---- many held ------------------------------------------------------------
-
-
-def held(team):
-    report, plan = team.report, team.plan
-    report.heading("held", "locks held and renewed, lease %g s" % plan.held_ttl_s)
-    report.columns("locks", "bytes", "rss bytes", "cpu %", "server %", "lost")
-    server = family(listeners(set(ports()))) if ports() else []
-    for name in plan.some(team):
-        for n in plan.held:
-            report.progress("%s, %d" % (name, n))
-            try:
-                held_one(team, name, n, server)
-            except Dead as why:
-                if not isinstance(why, Cannot):
-                    report.note("%s, %d: left out (%s)" % (name, n, why))
-                break
-
-
-def held_one(team, name, n, server):
-    report, plan = team.report, team.plan
-    process = team.start(name)
-    try:
-        process.ask("pairs", 3, "warm-" + name.replace(" ", "-"))
-        rss = process.rss()
-        got, took, size = process.ask("hold", n, int(plan.held_ttl_s * 1000),
-                                   int(plan.hold_s * 1000), seconds=plan.hold_s + 60)
-        rss = (process.rss() - rss) / max(1, got)
-        cpu, there, begin = process.cpu(), cpu_of_all(server), time.monotonic()
-        time.sleep(plan.window_s(n))
-        seconds = time.monotonic() - begin
-        cpu = (process.cpu() - cpu) * 100 / seconds
-        there = (cpu_of_all(server) - there) * 100 / seconds if server else None
-        why = process.why()
-        lost = process.ask("drop", seconds=120)[0]
-    finally:
-        process.close()
-    note = "" if got == n else "all that could be taken in %g s" % plan.hold_s
-    if got < n and took / 1e9 < plan.hold_s:
-        note = "then it failed: " + why
-    report.row(name, [got, size or None, rss, cpu, there, lost], note)
-    report.record(candidate=name, x=n, got=got, unit="bytes", median=size or None, rss=rss,
-                  cpu=cpu, server_cpu=there, lost=lost, lease_s=plan.held_ttl_s)
-    if name == "holdfast" and n == plan.held[-1]:
-        # One renewal of each takes the same whatever the lease; the target is
-        # for 30 s.
-        scaled = cpu * plan.held_ttl_s / 30
-        report.judge("%d held, processor for a lease of 30 s" % got, [scaled] * 3,
-                     "% of one core", Goal("at most", 10), x=n)
-        if got >= 10000 and team.service.server:  # what is there once counts less
-            report.judge("%d held, memory" % got, [size] * 3, "bytes a lock",
-                         Goal("at most", 512), x=n)
-        report.judge("%d held, lost" % got, [lost] * 3, "", Goal("at most", 0), x=n)
-
-
-# ---- growth ---------------------------------------------------------------
+# ---- many held, and what a pair costs beside them -------------------------
 
 
 def pair_us(process, plan):
@@ -238,43 +182,136 @@ def pair_us(process, plan):
     return quantile(times, 0.5) / 1e3
 
 
-def growth(team):
-    """A pair beside N held locks, after N keys, and beside N that wait."""
+def many(team):
+    """N locks held by one process, for N up to 100,000: what they cost while
+    they are held, and what a pair costs beside them, after their keys, and
+    beside N requests that wait.  Recorded as two questions, held and growth."""
     report, plan = team.report, team.plan
-    report.heading("growth", "a pair of holdfast beside N others, p50 in us")
-    report.columns("N", "held", "keys", "waiting", "take us", "queue us", "drain us")
-    for n in GROWTH[:plan.growth]:
+    report.heading("held", "N locks held, and a pair of holdfast beside them, p50 in us")
+    report.columns("N", "held", "keys", "waiting", "take us", "give us", "queue us", "drain us")
+    rows, server = [], family(listeners(set(ports()))) if ports() else []
+    for n in GROWTH[:plan.growth] if "holdfast" in team.names else ():
         report.progress("%d" % n)
-        process = team.start("holdfast")
-        begin = time.monotonic()
         try:
-            if not growth_one(report, plan, process, n):
+            if not Many(team, "holdfast", n, server, rows).grow():
                 break
         except Dead as why:
             report.note("%d: left out (%s)" % (n, why))
             break
+    for name in plan.some(team.names):
+        for n in plan.held[:2] if name != "holdfast" else ():
+            report.progress("%s, %d" % (name, n))
+            try:
+                if not Many(team, name, n, server, rows).hold():
+                    break
+            except Dead as why:
+                if not isinstance(why, Cannot):
+                    report.note("%s, %d: left out (%s)" % (name, n, why))
+                break
+    tell_held(team, rows)
+
+
+class Many:
+    """One candidate that holds N locks, from its start to its end."""
+
+    def __init__(self, team, name, n, server, rows):
+        self.team, self.name, self.n, self.server, self.rows = team, name, n, server, rows
+        self.plan, self.lease = team.plan, team.plan.lease_of(n)
+        self.limit = self.plan.hold_s if name == "holdfast" else self.plan.peer_hold_s
+
+    def hold(self):
+        process = self.team.start(self.name)
+        try:
+            self.take(process)
+            self.give(process)
         finally:
             process.close()
-        if time.monotonic() - begin > plan.growth_s:
-            report.note("no further: %d took %.0f s" % (n, time.monotonic() - begin))
-            break
+        return self.got == self.n
+
+    def grow(self):
+        process, plan = self.team.start(self.name), self.plan
+        try:
+            process.ask("pairs", plan.growth_pairs, "beside")
+            self.take(process)
+            beside = pair_us(process, plan) if self.got == self.n else None
+            self.give(process)
+            if beside is None:
+                return False
+            after = pair_us(process, plan)
+            _, queue_ns, size = process.ask("queue", self.n, seconds=60)
+            waiting = pair_us(process, plan)
+            drain_ns, = process.ask("unqueue", seconds=self.limit + 60)
+        finally:
+            process.close()
+        row = dict(held=beside, keys=after, waiting=waiting, take=self.took / self.n / 1e3,
+                   give=self.gave / self.n / 1e3, queue=queue_ns / self.n / 1e3,
+                   drain=drain_ns / self.n / 1e3)
+        self.team.report.row("", [self.n] + list(row.values()))
+        self.team.report.record("growth", x=self.n, unit="us", candidate=self.name,
+                                waiter_bytes=size, **row)
+        return True
+
+    def take(self, process):
+        """Take them, and see what it costs to keep them."""
+        process.ask("pairs", 3, "warm-" + self.name.replace(" ", "-"))
+        rss = process.rss()
+        self.got, self.took, size = process.ask(
+            "hold", self.n, int(self.lease * 1000), int(self.limit * 1000),
+            seconds=self.limit + 60)
+        self.row = dict(candidate=self.name, x=self.n, got=self.got, lease_s=self.lease,
+                        unit="bytes", median=size or None,
+                        rss=(process.rss() - rss) / max(1, self.got), why=self.why(process))
+        if self.n not in self.plan.held:
+            return
+        cpu, there, begin = process.cpu(), cpu_of_all(self.server), time.monotonic()
+        time.sleep(self.plan.window_s(self.n))
+        seconds = time.monotonic() - begin
+        self.row["cpu"] = (process.cpu() - cpu) * 100 / seconds
+        if self.server:
+            self.row["server_cpu"] = (cpu_of_all(self.server) - there) * 100 / seconds
+
+    def why(self, process):
+        """Why there are not all, or None."""
+        if self.got == self.n:
+            return None
+        if self.took / 1e9 < self.limit:
+            text = process.why()
+            if text.endswith("Too many open files"):
+                return "a descriptor for each, and this machine allows %d" % (
+                    resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+            return "the next one failed: " + text
+        return "%.0f us each; %g s were given" % (self.took / 1e3 / max(1, self.got), self.limit)
+
+    def give(self, process):
+        begin = time.monotonic_ns()
+        self.row["lost"] = process.ask("drop", seconds=self.limit * 2 + 60)[0]
+        self.gave = time.monotonic_ns() - begin
+        if self.n in self.plan.held or self.got < self.n:
+            self.rows.append(self.row)
 
 
-def growth_one(report, plan, process, n):
-    process.ask("pairs", plan.growth_pairs, "beside")
-    got, ns, _ = process.ask("hold", n, 600000, int(plan.growth_s * 1000),
-                             seconds=plan.growth_s + 60)
-    if got < n:
-        report.note("no further: only %d of %d in %g s" % (got, n, plan.growth_s))
-        return False
-    beside = pair_us(process, plan)
-    process.ask("drop", seconds=plan.growth_s * 4 + 60)
-    after = pair_us(process, plan)
-    _, queue_ns, size = process.ask("queue", n, seconds=60)
-    waiting = pair_us(process, plan)
-    drain_ns, = process.ask("unqueue", seconds=plan.growth_s * 10 + 60)
-    row = dict(held=beside, keys=after, waiting=waiting, take=ns / n / 1e3,
-               queue=queue_ns / n / 1e3, drain=drain_ns / n / 1e3)
-    report.row("", [n] + list(row.values()))
-    report.record(x=n, unit="us", candidate="holdfast", waiter_bytes=size, **row)
-    return True
+def tell_held(team, rows):
+    report = team.report
+    report.note("")
+    report.columns("locks", "bytes", "rss bytes", "cpu %", "server %", "lost", "lease s")
+    for row in rows:
+        report.row(row["candidate"], [row["got"]] + [row.get(key) for key in (
+            "median", "rss", "cpu", "server_cpu", "lost", "lease_s")],
+            "of %d: %s" % (row["x"], row["why"]) if row["why"] else "")
+        report.record(**row)
+    ours = [row for row in rows if row["candidate"] == "holdfast"]
+    if ours and "cpu" in ours[-1]:
+        judge_held(team, ours[-1])
+
+
+def judge_held(team, row):
+    """One renewal of each takes the same whatever the lease; the target is for
+    30 s."""
+    report, got = team.report, row["got"]
+    report.judge("%d held, processor for a lease of 30 s" % got,
+                 [row["cpu"] * row["lease_s"] / 30] * 3, "% of one core", Goal("at most", 10),
+                 x=row["x"])
+    if got >= 10000 and team.service.server and row["median"]:  # what is there once counts less
+        report.judge("%d held, memory" % got, [row["median"]] * 3, "bytes a lock",
+                     Goal("at most", 512), x=row["x"])
+    report.judge("%d held, lost" % got, [row["lost"]] * 3, "", Goal("at most", 0), x=row["x"])

@@ -1,15 +1,9 @@
 # SPDX-License-Identifier: MIT
 """The file of results, read again, and told as tables of Markdown."""
-import json
-
 from .report import number
+from .store import load  # noqa: F401
 
 ORDER = ("mem", "file", "sqlite", "redis", "redlock", "etcd", "zk", "consul", "postgres", "mysql")
-
-
-def load(path):
-    with open(path) as file:
-        return [json.loads(line) for line in file if line.strip()]
 
 
 def services(results, question):
@@ -54,12 +48,16 @@ COLUMNS = {
     "held": ("locks held and renewed", (
         ("locks", "got"), ("heap bytes each", "median"), ("resident bytes each", "rss"),
         ("cpu %", "cpu"), ("server cpu %", "server_cpu"), ("lost", "lost"),
-        ("lease s", "lease_s"))),
+        ("lease s", "lease_s"), ("of", "x"), ("why not more", "why"))),
     "growth": ("a pair of holdfast beside N others, p50 in us", (
         ("N", "x"), ("held", "held"), ("after N keys", "keys"), ("waiting", "waiting"),
-        ("take each", "take"), ("queue each", "queue"), ("drain each", "drain"),
+        ("take each", "take"), ("give each", "give"), ("queue each", "queue"), ("drain each", "drain"),
         ("bytes a waiter", "waiter_bytes"))),
 }
+
+
+def cell(value):
+    return value.replace("|", "/") if isinstance(value, str) else number(value)
 
 
 def table(records, columns):
@@ -68,13 +66,14 @@ def table(records, columns):
     for one in records:
         mark = "" if one.get("rankable", True) else " *"
         rows.append("| %s%s | " % (one["candidate"], mark) +
-                    " | ".join(number(one.get(key)) for _, key in columns) + " |")
+                    " | ".join(cell(one.get(key)) for _, key in columns) + " |")
     return "\n".join(rows) + "\n"
 
 
 def verdicts(results):
     rows = ["| service | what | figure | target | |", "|---|---|---:|---:|---|"]
-    for one in results:
+    place = {name: i for i, name in enumerate(ORDER)}
+    for one in sorted(results, key=lambda one: place.get(one.get("service"), -1)):
         if "verdict" in one:
             rows.append("| %s | %s | %s %s | %s %s | %s%s |" % (
                 one.get("service", "local"), one["what"], number(one["median"]), one["unit"],
@@ -83,15 +82,29 @@ def verdicts(results):
     return "\n".join(rows) + "\n"
 
 
+def machines(results):
+    """What is known of each run, and what is of it."""
+    text = []
+    for run in dict.fromkeys(one.get("run", "?") for one in results if "machine" in one):
+        mine = [one for one in results if one.get("run", "?") == run]
+        about = {}
+        for one in mine:
+            if "machine" not in one and "service" in one:
+                about.setdefault(one["service"], {})[one["question"]] = True
+        text.append("Run of %s: %s.\n" % (run, "; ".join(
+            "%s (%s)" % (service, ", ".join(questions)) for service, questions in about.items())
+            or "nothing that was not measured again later"))
+        text += ["- %s: %s" % (one["machine"], one["value"]) for one in mine if "machine" in one]
+        text.append("")
+    return text
+
+
 def tables(results):
-    text = ["# Every figure of one run\n",
+    text = ["# Every figure\n",
             "Made by `bench/plot` from `results.jsonl`; [the page](../bench.md) explains it.\n"
             "A star: the quartiles are further apart than a quarter of the median, so it ranks\n"
-            "nothing.\n", "## Machine\n"]
-    for one in results:
-        if "machine" in one:
-            text.append("- %s: %s" % (one["machine"], one["value"]))
-    text.append("\n## Against the targets\n")
+            "nothing.\n", "## Machine\n"] + machines(results)
+    text.append("## Against the targets\n")
     text.append(verdicts(results))
     for service in ORDER:
         mine = [one for one in results if one.get("service") == service]

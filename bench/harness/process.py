@@ -39,7 +39,7 @@ class Process:
         except OSError as error:
             raise Dead(str(error)) from error
         Process.alive.add(self)
-        first = self.line(60)
+        first = self.line(30)
         if not first.startswith("ready"):
             self.close()
             raise Dead(first)
@@ -70,14 +70,14 @@ class Process:
         except OSError as error:
             raise Dead(self.why()) from error
 
-    def hear(self, seconds=60):
+    def hear(self, seconds=30):
         """The answer to the question before: a list of numbers."""
         text = self.line(seconds)
         if not text.startswith("ok"):
             raise Cannot(text)
         return [float(word) for word in text.split()[1:]]
 
-    def ask(self, *words, seconds=60):
+    def ask(self, *words, seconds=30):
         self.tell(*words)
         return self.hear(seconds)
 

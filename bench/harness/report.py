@@ -5,7 +5,6 @@ The rules are those of bench/bench.h: a ratio is formed within a round before
 the median is taken; a target is met or missed if both quartiles say so, else
 undecided; quartiles further apart than a quarter of the median rank nothing.
 """
-import json
 import os
 import sys
 import time
@@ -53,21 +52,30 @@ def number(value):
     return "%.3g" % value
 
 
+def clock(seconds):
+    return "%d:%02d" % (seconds // 60, seconds % 60)
+
+
 class Report:
-    def __init__(self, service):
-        self.service = service
-        self.path = os.environ.get("BENCH_JSON")
+    def __init__(self, service, store):
+        self.service, self.store = service, store
         self.question = "?"
-        self.begin = time.monotonic()
+        self.kept = []  # (question, record) that are not in the file yet
+        self.begin = float(os.environ.get("BENCH_BEGIN") or time.monotonic())
+        self.expected = float(os.environ.get("BENCH_EXPECTED") or 0)
+        self.where = os.environ.get("BENCH_WHERE") or service
         self.shown = False
 
-    def record(self, **members):
+    def record(self, question=None, **members):
         members = {key: value for key, value in members.items() if value is not None}
-        if not self.path:
-            return
-        with open(self.path, "a") as file:
-            file.write(json.dumps({"service": self.service, "question": self.question,
-                                   **members}) + "\n")
+        self.kept.append((question or self.question, members))
+
+    def commit(self, partial=False):
+        """Put what has been recorded into the file, question by question."""
+        for question in dict.fromkeys(question for question, _ in self.kept):
+            self.store.replace(self.service, question, [
+                members for one, members in self.kept if one == question], partial)
+        self.kept.clear()
 
     def heading(self, question, text):
         self.clear()
@@ -106,8 +114,10 @@ class Report:
     def progress(self, text):
         if not sys.stderr.isatty():
             return
-        seconds = int(time.monotonic() - self.begin)
-        sys.stderr.write("\r\033[K  bench %s, %d s: %s" % (self.service, seconds, text))
+        now = time.monotonic() - self.begin
+        about = " of about %s" % clock(self.expected) if self.expected else ""
+        line = "%s, %s%s: %s, %s" % (self.where, clock(now), about, self.question, text)
+        sys.stderr.write("\r\033[K" + line[:os.get_terminal_size(2).columns - 1])
         sys.stderr.flush()
         self.shown = True
 

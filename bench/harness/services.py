@@ -86,12 +86,14 @@ SERVICES = {
     "redis": Service(
         "redis",
         [("hiredis", raw("redis")), ("hiredis, piped", raw("redis", "piped")),
+         ("hiredis, piped, same scripts", raw("redis", "same")),
          ("holdfast", ours()), ("holdfast acquire=set", url("?acquire=set")),
          ("redis-py", python("redis_py")), ("node-redlock", node("redlock")),
          ("redis-semaphore", node("redis-semaphore"))],
         proxy.Redis,
         {"pair": {"holdfast": Goal(AT_MOST, 1.15), "holdfast acquire=set": Goal(AT_MOST, 1.15)},
-         "threads": {64: ("hiredis, piped", Goal(AT_LEAST, 0.8))},
+         "threads": [("holdfast", "hiredis, piped, same scripts", 64, Goal(AT_LEAST, 0.8)),
+                     ("holdfast acquire=set", "hiredis, piped", 64, Goal(AT_LEAST, 0.8))],
          "handover": {"pollers": (("redis-py", "node-redlock", "redis-semaphore"),
                                   Goal(AT_LEAST, 20)),
                       "trips": Goal(AT_MOST, 3), "share": Goal(AT_LEAST, 0.9)}},
@@ -147,6 +149,29 @@ SERVICES = {
         None,
         {"pair": {"holdfast": Goal(AT_MOST, 1.15)}}),
 }
+
+
+QUESTIONS = ("pair", "threads", "handover", "requests", "loss", "many")
+
+
+def asked():
+    """What $QUESTIONS names, or all.  `held` and `growth` are two sides of one
+    question."""
+    text = os.environ.get("QUESTIONS") or ",".join(QUESTIONS)
+    words = ["many" if word in ("held", "growth") else word for word in text.split(",")]
+    for word in words:
+        if word not in QUESTIONS:
+            raise SystemExit("bench: no question is called '%s'; there are: %s"
+                             % (word, " ".join(QUESTIONS)))
+    return list(dict.fromkeys(words))
+
+
+def mode():
+    """Which plan $QUICK or $LONG asks for."""
+    for name in ("quick", "long"):
+        if os.environ.get(name.upper(), "0") not in ("", "0"):
+            return name
+    return "usual"
 
 
 def ports():
