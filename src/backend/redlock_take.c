@@ -34,6 +34,7 @@ struct take {
     const struct hfi_claim *claim;
     struct redis_batch plain;  /* what is asked, in plain commands */
     struct redis_batch script; /* and as a script */
+    char watched;              /* see redlock.h */
     struct redlock_round round;
     struct redlock_votes votes;
     unsigned reached;                /* the nodes that were asked */
@@ -50,18 +51,30 @@ struct take {
  * not need the later ones does not ask for them. */
 enum { PART_VALUE, PART_META, PART_TIME, PART_LEFT };
 
-static void take_say(struct take *take, const struct hfi_grant *grant)
+/* Whoever lets the key linger is told, once, that we wait. */
+static void take_call_out(const struct take *take, struct redis_batch *batch)
+{
+    char channel[REDIS_NAME_MAX], id[24];
+    const char *publish[] = {"PUBLISH", channel, id};
+
+    if (take->watched != REDLOCK_WATCHED_NEW)
+        return;
+    redlock_channel(take->rl, take->claim->key, channel, sizeof(channel));
+    snprintf(id, sizeof(id), "?%s", take->rl->id);
+    redis_batch_add(batch, 3, publish);
+}
+
+static void take_say(struct take *take)
 {
     const struct hfi_claim *claim = take->claim;
     const struct redlock_conn *rl = take->rl;
-    char ttl[24], channel[REDIS_NAME_MAX], id[24];
+    char ttl[24];
     struct redis_names names;
     const char *set[] = {
         "SET", names.text[REDIS_MAIN], claim->token, "NX", "PX", ttl, "GET"};
     const char *meta[] = {"HMGET", names.text[REDIS_META], "c", "k"};
     const char *clock[] = {"TIME"};
     const char *left[] = {"PTTL", names.text[REDIS_MAIN]};
-    const char *publish[] = {"PUBLISH", channel, id};
 
     redlock_name(rl, claim->key, &names);
     snprintf(ttl, sizeof(ttl), "%" PRId64, claim->ttl_ms);
@@ -72,11 +85,7 @@ static void take_say(struct take *take, const struct hfi_grant *grant)
     }
     if (claim->queue)
         redis_batch_add(&take->plain, 2, left);
-    if (grant->ref.text[REDLOCK_NOTE_WATCHED] == REDLOCK_WATCHED_NEW) {
-        redlock_channel(rl, claim->key, channel, sizeof(channel));
-        snprintf(id, sizeof(id), "?%s", rl->id);
-        redis_batch_add(&take->plain, 3, publish);
-    }
+    take_call_out(take, &take->plain);
 }
 
 static const struct redis_batch *take_script(struct take *take)
@@ -85,9 +94,21 @@ static const struct redis_batch *take_script(struct take *take)
     const char *argv[] = {take->claim->token, ttl};
 
     snprintf(ttl, sizeof(ttl), "%" PRId64, take->claim->ttl_ms);
-    if (!take->script.count)
+    if (!take->script.count) {
         redlock_step(take->rl, &take->script, 'A', take->claim->key, 2, argv);
+        take_call_out(take, &take->script);
+    }
     return &take->script;
+}
+
+/* Plain commands are cheapest for the server, but they are four; who waits and
+ * looks again, most likely for nothing, sends one. */
+static const struct redis_batch *take_batch(struct take *take,
+                                            struct redlock_node *node)
+{
+    if (take->watched == REDLOCK_WATCHED_TOLD || !atomic_load(&node->native))
+        return take_script(take);
+    return &take->plain;
 }
 
 /* Ask every node that may vote and has not been asked; how many were. */
@@ -106,10 +127,7 @@ static int take_ask(struct take *take, int64_t deadline)
             !redlock_node_may_vote(node, claim->ttl_ms))
             continue;
         owed = redlock_owe_not(node, claim);
-        redlock_ask(&take->round, i,
-                    atomic_load(&node->native) ? &take->plain
-                                               : take_script(take),
-                    deadline);
+        redlock_ask(&take->round, i, take_batch(take, node), deadline);
         if (take->round.flights[i].asked) {
             take->asked |= 1U << i;
             take->reached |= 1U << i;
@@ -395,12 +413,15 @@ hf_status redlock_try_acquire(struct hfi_conn *conn,
                               int64_t deadline, struct hf_error *err)
 {
     struct redlock_conn *rl = (struct redlock_conn *)conn;
-    struct take take = {.rl = rl, .claim = claim, .votes = {.n = rl->n}};
+    struct take take = {.rl = rl,
+                        .claim = claim,
+                        .watched = grant->ref.text[REDLOCK_NOTE_WATCHED],
+                        .votes = {.n = rl->n}};
     int had, had_not;
     hf_status st;
 
     redlock_round_init(&take.round, rl);
-    take_say(&take, grant);
+    take_say(&take);
     st = take_run(&take, grant, busy, deadline, err);
     if (grant->ref.text[REDLOCK_NOTE_WATCHED])
         grant->ref.text[REDLOCK_NOTE_WATCHED] = REDLOCK_WATCHED_TOLD;
