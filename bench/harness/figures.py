@@ -41,6 +41,7 @@ COLUMNS = {
         ("fewest/most", "share"))),
     "requests": ("requests to the server", (
         ("per pair", "pair"), ("idle waiter, per lease", "idle"),
+        ("to each node", "idle_node"),
         ("only connected, per lease", "bare"), ("idle, cpu %", "idle_cpu"),
         ("lease s", "lease_s"))),
     "loss": ("the server vanishes; the holder knows after", (

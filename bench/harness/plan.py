@@ -22,8 +22,8 @@ EACH_US = {"mem": 6, "file": 60, "sqlite": 90, "redis": 90, "redlock": 500, "etc
 # programs that only one service is asked by (see bench/all).
 START_S = {"mem": 1, "file": 1, "sqlite": 1, "redis": 3, "redlock": 3, "etcd": 3, "zk": 8,
            "consul": 6, "postgres": 4, "mysql": 4}
-INSIDE_S = {"mem": 32, "file": 26}
-QUICK_INSIDE_S = {"mem": 8, "file": 8}
+INSIDE_S = {"mem": 32, "file": 26, "redlock": 12, "postgres": 16}
+QUICK_INSIDE_S = {"mem": 8, "file": 8, "redlock": 12, "postgres": 6}
 
 
 def choose(quick, usual, long):

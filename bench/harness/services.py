@@ -15,6 +15,7 @@ from .report import Goal
 HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 ROOT = os.path.dirname(HERE)
 BUILD = os.path.abspath(os.environ.get("BUILD") or os.path.join(ROOT, "build"))
+HOLDFAST = os.environ.get("HOLDFAST") or os.path.join(BUILD, "cli", "holdfast")
 PEERS = os.environ.get("HF_PEERS") or os.path.join(BUILD, "bench", "peers")
 
 
@@ -79,9 +80,7 @@ SERVICES = {
         None,
         [("open+flock(2)+close", raw("file")), ("holdfast", ours("file:DIR")),
          ("flock(1)", command("flock", "DIR/%.flock")),
-         ("holdfast run", command(os.environ.get("HOLDFAST")
-                                  or os.path.join(BUILD, "cli", "holdfast"),
-                                  "-u", "file:DIR", "run", "%", "--"))],
+         ("holdfast run", command(HOLDFAST, "-u", "file:DIR", "run", "%", "--"))],
         slow=("flock(1)", "holdfast run")),
     "redis": Service(
         "redis",
@@ -125,10 +124,11 @@ SERVICES = {
     "consul": Service(
         "consul",
         [("raw HTTP", raw("consul")), ("holdfast", ours()),
-         ("consul lock", command("CONSUL", "lock", "-http-addr=HOST", "%"))],
+         ("consul lock", command("CONSUL", "lock", "-http-addr=HOST", "%")),
+         ("holdfast run", command(HOLDFAST, "-u", "URL", "run", "%", "--"))],
         proxy.Http,
         {"pair": {"holdfast": Goal(AT_MOST, 1.15)}},
-        slow=("consul lock",), version="CONSUL version"),
+        slow=("consul lock", "holdfast run"), version="CONSUL version"),
     "postgres": Service(
         "postgres",
         [("libpq, same SQL", raw("postgres")), ("libpq, advisory", raw("postgres", "advisory")),

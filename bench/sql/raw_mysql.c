@@ -76,20 +76,5 @@ static void raw_my_close(struct raw *raw)
     free(raw);
 }
 
-static long raw_my_writes(struct raw *raw)
-{
-    MYSQL_RES *res;
-    MYSQL_ROW row;
-    long ret = 0;
-
-    if (mysql_query(raw->my, "SHOW GLOBAL STATUS LIKE 'Com_update'"))
-        raw_die("mysql", mysql_error(raw->my));
-    res = mysql_store_result(raw->my);
-    if (res && (row = mysql_fetch_row(res)))
-        ret = strtol(row[1], NULL, 10);
-    mysql_free_result(res);
-    return ret;
-}
-
-const struct raw_kind raw_mysql = {"mysql",     raw_my_open,  raw_my_take,
-                                   raw_my_give, raw_my_close, raw_my_writes};
+const struct raw_kind raw_mysql = {"mysql", raw_my_open, raw_my_take,
+                                   raw_my_give, raw_my_close};

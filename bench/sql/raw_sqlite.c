@@ -79,6 +79,5 @@ static void raw_lite_close(struct raw *raw)
     free(raw);
 }
 
-const struct raw_kind raw_sqlite = {"sqlite",       raw_lite_open,
-                                    raw_lite_take,  raw_lite_give,
-                                    raw_lite_close, NULL};
+const struct raw_kind raw_sqlite = {"sqlite", raw_lite_open, raw_lite_take,
+                                    raw_lite_give, raw_lite_close};

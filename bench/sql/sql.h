@@ -16,17 +16,9 @@ struct raw_kind {
     bool (*take)(struct raw *, const char *key, const char *token);
     bool (*give)(struct raw *, const char *key, const char *token);
     void (*close)(struct raw *);
-    long (*writes)(struct raw *); /* statements that wrote so far; or NULL */
 };
 
 extern const struct raw_kind raw_postgres, raw_mysql, raw_sqlite;
-
-/* PostgreSQL only: hand-over by the two kinds of bell, in microseconds; see
- * raw_postgres.c. */
-void raw_bells(const char *where, int rounds, double *notify, double *advisory);
-
-/* The same two statements as a script for pgbench, on stdout. */
-void raw_script(void);
 
 /* Put a table's name into a text of a backend; the caller frees it. */
 char *raw_text(const char *text, const char *table, const char *string);

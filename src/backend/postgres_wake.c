@@ -5,7 +5,7 @@
  * It is made when somebody first waits.  A release rings only if somebody
  * waits, so what arrives here is about contended keys only.  The alternative,
  * a waiter blocked in pg_advisory_lock(), needs a connection for each waited
- * key on both sides; bench/sql shows both.
+ * key on both sides; bench/bells.c shows both.
  *
  * When the connection is lost, every waiter is woken, and its next try makes
  * another before it asks, so that nothing is missed in between.
