@@ -194,11 +194,11 @@ def many(team):
     report, plan = team.report, team.plan
     report.heading("held", "N locks held, and a pair of holdfast beside them, p50 in us")
     report.columns("N", "held", "keys", "waiting", "take us", "give us", "queue us", "drain us")
-    rows, server = [], family(listeners(set(ports()))) if ports() else []
+    rows = []
     for n in GROWTH[:plan.growth] if "holdfast" in team.names else ():
         report.progress("%d" % n)
         try:
-            if not Many(team, "holdfast", n, server, rows).grow():
+            if not Many(team, "holdfast", n, rows).grow():
                 break
         except Dead as why:
             report.note("%d: left out (%s)" % (n, why))
@@ -207,7 +207,7 @@ def many(team):
         for n in plan.held[:2] if name != "holdfast" else ():
             report.progress("%s, %d" % (name, n))
             try:
-                if not Many(team, name, n, server, rows).hold():
+                if not Many(team, name, n, rows).hold():
                     break
             except Dead as why:
                 if not isinstance(why, Cannot):
@@ -219,8 +219,8 @@ def many(team):
 class Many:
     """One candidate that holds N locks, from its start to its end."""
 
-    def __init__(self, team, name, n, server, rows):
-        self.team, self.name, self.n, self.server, self.rows = team, name, n, server, rows
+    def __init__(self, team, name, n, rows):
+        self.team, self.name, self.n, self.rows = team, name, n, rows
         self.plan, self.lease = team.plan, team.plan.lease_of(n)
         self.limit = self.plan.hold_s if name == "holdfast" else self.plan.peer_hold_s
 
@@ -268,12 +268,14 @@ class Many:
                         rss=(process.rss() - rss) / max(1, self.got), why=self.why(process))
         if self.n not in self.plan.held:
             return
-        cpu, there, begin = process.cpu(), cpu_of_all(self.server), time.monotonic()
+        # Only now: a server may have a process for each connection.
+        server = family(listeners(set(ports()))) if ports() else ()
+        cpu, there, begin = process.cpu(), cpu_of_all(server), time.monotonic()
         time.sleep(self.plan.window_s(self.n))
         seconds = time.monotonic() - begin
         self.row["cpu"] = (process.cpu() - cpu) * 100 / seconds
-        if self.server:
-            self.row["server_cpu"] = (cpu_of_all(self.server) - there) * 100 / seconds
+        if server:
+            self.row["server_cpu"] = (cpu_of_all(server) - there) * 100 / seconds
 
     def why(self, process):
         """Why there are not all, or None."""
