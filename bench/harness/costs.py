@@ -74,6 +74,8 @@ def requests(team):
                          (", to each of %d nodes" % nodes if nodes > 1 else ""),
                          [each - 1 / LEASES, each, each],  # the window may cut one
                          "", Goal("at most", 2))
+            report.judge("holdfast, processor time of an idle waiter", [one.share] * 3,
+                         "% of one core", Goal("at most", 0.1))
 
 
 class Waiter:
@@ -82,7 +84,7 @@ class Waiter:
 
     def __init__(self, team, name):
         self.name = name
-        self.each = self.idle = None
+        self.each = self.idle = self.share = None
         self.holder = Behind(team, name)
         self.waiter = Behind(team, name)
         self.bare = Behind(team, name)
@@ -114,15 +116,15 @@ class Waiter:
             self.bare_before = self.bare.count()
 
     def end(self, report, seconds, nodes):
-        share = bare = each = None
+        bare = each = None
         if self.waiter:
             bare = (self.bare.count() - self.bare_before) / LEASES
             self.idle = (self.waiter.count() - self.before) / LEASES
-            share = (self.waiter.process.cpu() - self.cpu) * 100 / seconds / LEASES
+            self.share = (self.waiter.process.cpu() - self.cpu) * 100 / seconds / LEASES
             each = self.idle / nodes if nodes > 1 else None
-        report.row(self.name, [self.each, self.idle, share, bare] + [each][:nodes > 1])
+        report.row(self.name, [self.each, self.idle, self.share, bare] + [each][:nodes > 1])
         report.record(candidate=self.name, unit="requests", pair=self.each, idle=self.idle,
-                      idle_cpu=share, bare=bare, idle_node=each, lease_s=seconds)
+                      idle_cpu=self.share, bare=bare, idle_node=each, lease_s=seconds)
         for one in (self.holder, self.waiter, self.bare):
             if one:
                 one.close()

@@ -83,18 +83,24 @@ def verdicts(results):
     return "\n".join(rows) + "\n"
 
 
+def asked(results):
+    """Which questions of each service there are answers to."""
+    found = {}
+    for one in results:
+        if "machine" not in one and "service" in one:
+            found.setdefault(one["service"], {})[one["question"]] = True
+    return found
+
+
 def machines(results):
     """What is known of each run, and what is of it."""
     text = []
     for run in dict.fromkeys(one.get("run", "?") for one in results if "machine" in one):
         mine = [one for one in results if one.get("run", "?") == run]
-        about = {}
-        for one in mine:
-            if "machine" not in one and "service" in one:
-                about.setdefault(one["service"], {})[one["question"]] = True
+        about, every = asked(mine), asked(results)
         text.append("Run of %s: %s.\n" % (run, "; ".join(
-            "%s (%s)" % (service, ", ".join(questions)) for service, questions in about.items())
-            or "nothing that was not measured again later"))
+            service if found == every[service] else "%s (%s)" % (service, ", ".join(found))
+            for service, found in about.items()) or "all was measured again later"))
         text += ["- %s: %s" % (one["machine"], one["value"]) for one in mine if "machine" in one]
         text.append("")
     return text

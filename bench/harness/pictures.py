@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """The pictures of doc/bench/, one function each."""
-from .figures import limit_of, names, services
+from .figures import ORDER, limit_of, names, services
 from .svg import FAINT, GRID, INK, OURS, Colours, Log, Picture, apart, decades, short
 
 PANEL, TALL, COLUMNS, EDGE = 392, 236, 2, 60
@@ -86,8 +86,9 @@ def loss(results):
             for one in results if one.get("question") == "loss" and one.get("median")}
     if not told:
         return None
-    order = list(dict.fromkeys((one["service"], one["candidate"]) for one in results
-                               if one.get("question") == "loss" and "candidate" in one))
+    order = sorted(dict.fromkeys((one["service"], one["candidate"]) for one in results
+                                 if one.get("question") == "loss" and "candidate" in one),
+                   key=lambda key: ORDER.index(key[0]))
     picture = Picture(900, 100 + 22 * len(order),
                       "The server vanishes without a word: when does the holder know?",
                       "In leases, since it vanished. Right of the line somebody else may "
@@ -196,5 +197,25 @@ def growth(results):
         series, (1, 10, 100, 1000, 10000, 100000), "us")
 
 
-PICTURES = {"pair": pair, "threads": threads, "handover": handover, "idle": idle, "loss": loss,
+def held(results):
+    """Bytes of one of many locks; the number of them stands beside the name."""
+    rows = [dict(one, candidate=one["candidate"] if one["candidate"] != "holdfast" else
+                 "holdfast" if one["x"] == 100000 else "holdfast ", rankable=True)
+            for one in results if one.get("question") == "held" and "candidate" in one
+            and "verdict" not in one]
+    return strip(
+        rows, "held", lambda one: one.get("median") or one.get("rss"),
+        "Bytes that a held lock takes, when one process holds many",
+        "At the right: how many, bytes each, and how much of a core renewing them takes, here "
+        "and in the server.",
+        (512, "target 512"), low=100, high=100000,
+        label=lambda one, value: "%s: %s B, %s %%, %s %%" % (
+            short(one["got"]), short(value), share_of(one, "cpu"), share_of(one, "server_cpu")))
+
+
+def share_of(one, key):
+    return "%.2g" % one[key] if key in one else "-"
+
+
+PICTURES = {"held": held, "pair": pair, "threads": threads, "handover": handover, "idle": idle, "loss": loss,
             "growth": growth}

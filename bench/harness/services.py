@@ -110,6 +110,7 @@ SERVICES = {
          ("Go concurrency.Mutex", built("etcd-go"))],
         proxy.Etcd,
         {"pair": {"holdfast": Goal(AT_MOST, 1.15)},
+         "threads": [("holdfast", "Go concurrency.Mutex", 64, Goal(AT_LEAST, 1.2))],
          "handover": {"rival": ("Go concurrency.Mutex", Goal(AT_LEAST, 8))}},
         version="etcd --version"),
     "zk": Service(
@@ -118,6 +119,7 @@ SERVICES = {
          ("Curator", built("curator")), ("kazoo", python("kazoo_lock"))],
         proxy.ZooKeeper,
         {"pair": {"holdfast": Goal(AT_MOST, 1.15)},
+         "threads": [("holdfast", "Curator", 64, Goal(AT_LEAST, 1.3))],
          "handover": {"rival": ("Curator", Goal(AT_LEAST, 1.5))}},
         crowd={"Curator": 8},
         version="dpkg-query -W -f ${Version} zookeeper"),
