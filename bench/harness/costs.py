@@ -310,17 +310,23 @@ def tell_held(team, rows):
         report.record(**row)
     ours = [row for row in rows if row["candidate"] == "holdfast"]
     if ours and "cpu" in ours[-1]:
-        judge_held(team, ours[-1])
+        judge_held(team, ours)
 
 
-def judge_held(team, row):
+def each_more(rows):
+    """Bytes of one more: what a process has once is in both."""
+    (some, less), (most, more) = [(row["got"], row["got"] * row["median"]) for row in rows[-2:]]
+    return (more - less) / (most - some)
+
+
+def judge_held(team, ours):
     """One renewal of each takes the same whatever the lease; the target is for
     30 s."""
-    report, got = team.report, row["got"]
+    report, row, got = team.report, ours[-1], ours[-1]["got"]
     report.judge("%d held, processor for a lease of 30 s" % got,
                  [row["cpu"] * row["lease_s"] / 30] * 3, "% of one core", Goal("at most", 10),
                  x=row["x"])
-    if got >= 10000 and team.service.server and row["median"]:  # what is there once counts less
-        report.judge("%d held, memory" % got, [row["median"]] * 3, "bytes a lock",
-                     Goal("at most", 512), x=row["x"])
+    if got > 10000 and len(ours) > 1 and all(row["median"] for row in ours):
+        report.judge("%d held, memory of each beyond %d" % (got, ours[-2]["got"]),
+                     [each_more(ours)] * 3, "bytes", Goal("at most", 512), x=row["x"])
     report.judge("%d held, lost" % got, [row["lost"]] * 3, "", Goal("at most", 0), x=row["x"])

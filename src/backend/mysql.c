@@ -15,8 +15,9 @@
  *      happen; a connection that ended after sending is HF_UNCERTAIN.
  *
  * LIMITS  Waiters poll: there is no NOTIFY here, and GET_LOCK() as a bell would
- *   need a connection for each waited key on both sides.  Name resolution is
- *   the library's and blocks.
+ *   need a connection for each waited key on both sides and ring on one node of
+ *   Galera only; DESIGN.md weighs what else could ring.  Name resolution is the
+ *   library's and blocks.
  */
 #include "mysql.h"
 
