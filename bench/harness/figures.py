@@ -52,8 +52,8 @@ COLUMNS = {
         ("lease s", "lease_s"), ("of", "x"), ("why not more", "why"))),
     "growth": ("a pair of holdfast beside N others, p50 in us", (
         ("N", "x"), ("held", "held"), ("after N keys", "keys"), ("waiting", "waiting"),
-        ("take each", "take"), ("give each", "give"), ("queue each", "queue"), ("drain each", "drain"),
-        ("bytes a waiter", "waiter_bytes"))),
+        ("take each", "take"), ("give each", "give"), ("queue each", "queue"),
+        ("drain each", "drain"), ("bytes a waiter", "waiter_bytes"))),
 }
 
 

@@ -217,5 +217,5 @@ def share_of(one, key):
     return "%.2g" % one[key] if key in one else "-"
 
 
-PICTURES = {"held": held, "pair": pair, "threads": threads, "handover": handover, "idle": idle, "loss": loss,
-            "growth": growth}
+PICTURES = {"pair": pair, "threads": threads, "handover": handover, "idle": idle, "loss": loss,
+            "held": held, "growth": growth}

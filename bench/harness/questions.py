@@ -43,13 +43,15 @@ def interleave(team, jobs, seconds, least, measure, keen=None, most=200):
     the candidate is started again for its other jobs."""
     report, silent = team.report, set()
     alive, samples = list(jobs), {job: [] for job in jobs}
-    begin, rounds = time.monotonic(), 0
+    begin, rounds, wasted = time.monotonic(), 0, []
 
     def spent():
-        return time.monotonic() - begin
+        """What those took who answered: who hangs takes nobody's time."""
+        return time.monotonic() - begin - sum(wasted)
 
     def once(job, text):
         report.progress("%s, %s" % (text, " ".join(map(str, flat(job)))))
+        at = time.monotonic()
         try:
             samples[job].append(measure(job))
         except Dead as why:
@@ -60,6 +62,7 @@ def interleave(team, jobs, seconds, least, measure, keen=None, most=200):
             silent.add(flat(job)[0])
             alive.remove(job)
             team.retire(flat(job)[0])
+            wasted.append(time.monotonic() - at)
 
     for job in list(alive):
         once(job, "warming up")
