@@ -5,19 +5,24 @@ There are three plans: QUICK, within a minute for a service; the usual one, all
 services within 28 minutes on two processors; and LONG, for narrower quartiles.
 Time goes where it decides something: every candidate gets a few rounds of
 every size, and what is left of a question's time goes to the sizes that a
-target is set for.  A question may take its time, or what the fewest rounds
-need, but never more than PATIENCE times its time: then the rounds that are
-there must do.
+target is set for.  A question may take its time, or what the least number of
+rounds needs; after PATIENCE times its time the rounds that are there must do, if
+there are FEWEST.
 """
 CONTENDERS = (2, 8, 32)
 GROWTH = (1, 10, 100, 1000, 10000, 100000)
 PATIENCE = 2.5
+FEWEST = 2
 LEASES = 3  # in the window in which an idle waiter is watched
 
 # Microseconds that one of many locks takes: to take, to give back, and to wait
 # and be served, together.  Only the forecast needs them.
 EACH_US = {"mem": 6, "file": 60, "sqlite": 90, "redis": 90, "redlock": 500, "etcd": 260,
            "zk": 620, "consul": 900, "postgres": 280, "mysql": 380}
+# How many peers of a service can hold many.
+HOLDERS = {"redis": 1, "etcd": 1, "zk": 1}
+# Seconds until one process of a peer is there, with the others'.
+PEER_S = 0.12
 # Seconds until the server is there and its candidates are, and those of the
 # programs that only one service is asked by (see bench/all).
 START_S = {"mem": 1, "file": 1, "sqlite": 1, "redis": 3, "redlock": 3, "etcd": 3, "zk": 8,
@@ -42,9 +47,9 @@ TABLE = {
     "contend_ms": choose(200, 300, 500),
     "ttl_s": choose(1.5, 3, 5),
     "held": choose((10000,), (100, 10000, 100000), (100, 10000, 100000)),
-    "held_ttl_s": choose((3,), (9, 9, 30), (30, 30, 30)),
+    "held_ttl_s": choose((3,), (6, 6, 30), (30, 30, 30)),
     "hold_s": choose(2, 75, 300),         # to take one number of locks in
-    "peer_hold_s": choose(2, 8, 60),
+    "peer_hold_s": choose(2, 6, 60),
     "growth": choose(5, 6, 6),            # how many of GROWTH
     "growth_pairs": choose(100, 500, 1000),
     "patience": choose(4, 10, 15),
@@ -115,15 +120,25 @@ class Plan:
         if question == "threads":
             return max(self.threads_s, rounds * len(self.threads_of(names)) * self.many_ms / 900)
         if question == "handover":
-            jobs = self.crowds(names)
-            return max(self.handover_s, rounds * sum(
-                self.round_ms(name) / 1000 + 0.1 for name, _ in jobs)) if jobs else 0
+            return self.handover_seconds(self.crowds(names), rounds)
         if question in ("requests", "loss"):
             if not self.service.protocol:
                 return 0
             return (LEASES + 0.6) * self.ttl_s + 4
+        return self.many_seconds()
+
+    def handover_seconds(self, jobs, rounds):
+        crowds = {name: n for name, n in jobs}  # the largest comes last
+        start = sum(PEER_S * n for name, n in crowds.items()
+                    if not self.service.is_raw(name) and not name.startswith("holdfast"))
+        turns = rounds * sum(self.round_ms(name) / 1000 + 0.1 for name, _ in jobs)
+        return max(self.handover_s, start + turns) if jobs else 0
+
+    def many_seconds(self):
         wanted = sum(GROWTH[:self.growth])
-        return (sum(self.window_s(n) for n in self.held) + 1 +
+        peers = HOLDERS.get(self.name, 0) * (
+            sum(self.window_s(n) for n in self.held[:2]) + 1.5 * self.peer_hold_s)
+        return (sum(self.window_s(n) for n in self.held) + 1 + peers +
                 min(wanted * EACH_US[self.name] / 1e6, 4 * self.hold_s))
 
     def forecast(self, asked, inside):

@@ -5,7 +5,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 from .process import Cannot, Dead, cpu_of_all, family, listeners
-from .plan import PATIENCE
+from .plan import FEWEST, PATIENCE
 from .report import quantile, quartiles, rankable
 from .services import ports
 
@@ -68,7 +68,7 @@ def interleave(team, jobs, seconds, least, measure, keen=None, most=200):
         once(job, "warming up")
     for job in alive:
         samples[job].clear()  # the warm-up is not counted
-    while alive and rounds < most and spent() < seconds * PATIENCE and (
+    while alive and rounds < most and (rounds < FEWEST or spent() < seconds * PATIENCE) and (
             rounds < least or spent() < seconds):
         order = list(alive)
         if rounds >= least and keen and any(map(keen, order)):
