@@ -16,6 +16,10 @@ class Dead(Exception):
     """The candidate has died, or does not answer; the text says why."""
 
 
+class Hung(Dead):
+    """It lives and does not answer."""
+
+
 class Cannot(Dead):
     """It says itself that it cannot do what it was asked."""
 
@@ -56,7 +60,7 @@ class Process:
         while b"\n" not in self.buffer:
             left = end - time.monotonic()
             if left <= 0 or not select.select([self.child.stdout], [], [], left)[0]:
-                raise Dead("no answer in %g s" % seconds)
+                raise Hung("no answer in %g s" % seconds)
             data = os.read(self.child.stdout.fileno(), 1 << 20)
             if not data:
                 raise Dead(self.why())

@@ -4,7 +4,7 @@ import random
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from .process import Cannot, Dead, cpu_of_all, family, listeners
+from .process import Cannot, Dead, Hung, cpu_of_all, family, listeners
 from .plan import FEWEST, PATIENCE
 from .report import quantile, quartiles, rankable
 from .services import ports
@@ -40,7 +40,7 @@ def interleave(team, jobs, seconds, least, measure, keen=None, most=200):
 
     After the least number of rounds only the keen jobs go on, where there are
     any.  A job whose candidate dies is dropped, and with it what it had so far;
-    the candidate is started again for its other jobs."""
+    the candidate is started again for its other jobs, unless it hung."""
     report, silent = team.report, set()
     alive, samples = list(jobs), {job: [] for job in jobs}
     begin, rounds, wasted = time.monotonic(), 0, []
@@ -61,11 +61,14 @@ def interleave(team, jobs, seconds, least, measure, keen=None, most=200):
                 report.note("%s: cannot do that" % flat(job)[0])
             silent.add(flat(job)[0])
             alive.remove(job)
+            if isinstance(why, Hung):  # once is enough to wait for
+                alive[:] = [one for one in alive if flat(one)[0] != flat(job)[0]]
             team.retire(flat(job)[0])
             wasted.append(time.monotonic() - at)
 
-    for job in list(alive):
-        once(job, "warming up")
+    for job in jobs:
+        if job in alive:
+            once(job, "warming up")
     for job in alive:
         samples[job].clear()  # the warm-up is not counted
     while alive and rounds < most and (rounds < FEWEST or spent() < seconds * PATIENCE) and (
@@ -75,7 +78,8 @@ def interleave(team, jobs, seconds, least, measure, keen=None, most=200):
             order = list(filter(keen, order))
         random.shuffle(order)
         for job in order:
-            once(job, "round %d" % (rounds + 1))
+            if job in alive:
+                once(job, "round %d" % (rounds + 1))
         rounds += 1
     if alive and rounds < least:
         report.note("only %d rounds of %d in %.0f s: the machine is busy, or a candidate is slow"
