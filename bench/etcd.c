@@ -225,7 +225,7 @@ static void waiters(hf_client *client, int n)
         must(hf_acquire_start(client, "k", -1, &fair, NULL, &all[i], &err),
              &err);
     do {
-        sleep(3);
+        sleep(1);
         must(hf_inspect(client, "k", &info, &err), &err);
     } while (info.waiters < n && seconds() < began + 300);
     printf("waiting %d\nqueued_in_s %.1f\nbytes_each %.0f\nthreads %ld\n",

@@ -34,6 +34,9 @@
 /* The sum of all calls that go out together. */
 #define ETCD_CALLS_MAX 16
 
+/* For so many locks it is known who of us waits at the end of a long queue. */
+#define ETCD_TAILS 8
+
 /* How many keys that have lapsed are removed along the way. */
 #define ETCD_SWEEP_MAX 4
 
@@ -98,7 +101,8 @@ struct etcd_conn {
     struct hfi_map keys;    /* of struct etcd_key */
     uint32_t *numbers;      /* that ended a name, and may again */
     size_t nnumbers, numbers_room;
-    uint32_t number; /* the first that never did */
+    uint32_t number;                           /* the first that never did */
+    char tails[ETCD_TAILS][HFI_TOKEN_LEN + 1]; /* who last queued far behind */
 
     pthread_mutex_t group_mu; /* guards the rest of this part */
     struct hfi_link jobs;     /* of struct etcd_job: nobody has sent them yet */
@@ -223,6 +227,9 @@ void etcd_key_set_before(struct etcd_conn *, const char *token,
                          const struct etcd_before *);
 void etcd_key_get_before(struct etcd_conn *, const char *token,
                          struct etcd_before *ret);
+/* One of ours that waits in that queue far behind: "" and 0 if there is none. */
+void etcd_key_tail(struct etcd_conn *, const char *dir,
+                   struct etcd_before *ret);
 /* Add to the batch the removal of what has lapsed.  With the mutex held. */
 void etcd_keys_sweep(struct etcd_batch *, struct etcd_lease *);
 void etcd_keys_free(struct etcd_conn *, struct etcd_lease *);

@@ -174,9 +174,40 @@ bool etcd_key_done(struct etcd_conn *ec, const char *token, const char *last)
     return done;
 }
 
+/* Where the token of a queue's last is kept, by all of the name but its end. */
+static char *tail_of(struct etcd_conn *ec, const char *name, size_t len)
+{
+    uint32_t hash = 2166136261u;
+
+    while (len--)
+        hash = (hash ^ (unsigned char)name[len]) * 16777619u;
+    return ec->tails[hash % ETCD_TAILS];
+}
+
+void etcd_key_tail(struct etcd_conn *ec, const char *dir,
+                   struct etcd_before *ret)
+{
+    size_t len = strlen(dir);
+    struct etcd_key *key;
+
+    ret->name[0] = '\0';
+    ret->revision = 0;
+    ret->place = 0;
+    pthread_mutex_lock(&ec->mu);
+    key = key_find(ec, tail_of(ec, dir, len));
+    if (key && key->before && !key->place && key->revision && !key->swept &&
+        !strncmp(key->name, dir, len) && !strchr(key->name + len, '/')) {
+        snprintf(ret->name, sizeof(ret->name), "%s", key->name);
+        ret->revision = key->revision;
+    }
+    pthread_mutex_unlock(&ec->mu);
+}
+
 void etcd_key_set_before(struct etcd_conn *ec, const char *token,
                          const struct etcd_before *before)
 {
+    const char *last;
+
     struct etcd_key *key;
 
     pthread_mutex_lock(&ec->mu);
@@ -188,6 +219,10 @@ void etcd_key_set_before(struct etcd_conn *ec, const char *token,
     if (key) {
         key->before_revision = before->revision;
         key->place = before->place;
+        last = strrchr(key->name, '/');
+        if (key->before && !key->place && last)
+            memcpy(tail_of(ec, key->name, (size_t)(last + 1 - key->name)),
+                   key->token, sizeof(key->token));
     }
     pthread_mutex_unlock(&ec->mu);
 }

@@ -5,7 +5,9 @@
  * Each try is one transaction, and which one depends on what we know:
  *
  *   try once     if nothing is below "KEY/": put our key
- *   queue        if our key is not there: put it and look
+ *   queue        if our key is not there: put it and look; or put it only, if
+ *                we have another that waits far behind: nobody but that one
+ *                need be watched
  *   have a place if our key is still the one of that revision: look
  *   wait         the same, and who was before us still is: nothing; else look
  *   same owner   if nothing came below "KEY/" since we looked, and the holder
@@ -59,6 +61,8 @@ struct take {
     char holder[ETCD_NAME_MAX]; /* in this key, ... */
     int64_t holder_revision;    /* ... which was made then; 0: it has not */
     char dir[ETCD_NAME_MAX], end[ETCD_NAME_MAX], name[ETCD_NAME_MAX];
+
+    bool behind; /* another of ours is `before` us, and far from its turn */
 
     /* what came of it */
     hf_status alive;           /* the lease */
@@ -174,7 +178,8 @@ static void txn_make(struct take *t, struct take_txn *x)
         x->holder.create_revision = t->holder_revision;
         txn->n_compare = 2;
     } else if (t->claim->queue) {
-        txn_look(x, x->yes, &txn->n_success);
+        if (!t->behind)
+            txn_look(x, x->yes, &txn->n_success);
         return;
     }
     x->compare.key = etcd_text(t->dir);
@@ -316,8 +321,12 @@ static hf_status take_read(struct take *t, const struct take_txn *x,
             (int64_t)t->grant->fence; /* Who was before us still is. */
         return HF_OK;
     }
-    t->before = (struct etcd_before){.revision = 0};
     t->seen = answer->header->revision;
+    if (t->behind && answer->succeeded) {
+        t->revision = t->seen;
+        return HF_OK;
+    }
+    t->before = (struct etcd_before){.revision = 0};
     look = take_range(x, answer, &x->look_op);
     own = take_range(x, answer, &x->own_op);
     joined = take_range(x, answer, &x->joined_op);
@@ -443,6 +452,18 @@ static hf_status take_lapsed(struct take *t, struct hf_error *err)
     return HF_LOST;
 }
 
+/* Is one of ours so far behind that we need not look who is before us?  Its
+ * place has been told, so ours comes after it. */
+static void take_behind(struct take *t)
+{
+    t->behind = false;
+    if (t->grant->fence || !t->claim->queue || t->claim->owner ||
+        t->holder_revision)
+        return;
+    etcd_key_tail(t->ec, t->dir, &t->before);
+    t->behind = t->before.name[0] != '\0';
+}
+
 /* One transaction.  HF_LOST: what we had is gone, so begin anew. */
 static hf_status take_once(struct take *t, struct hf_error *err)
 {
@@ -465,6 +486,7 @@ static hf_status take_once(struct take *t, struct hf_error *err)
         return hfi_nomem(err);
     if (st == HF_LOST)
         return take_lapsed(t, err);
+    take_behind(t);
     st = take_send(t, err);
     if (st) {
         /* A final failure may come after the deed. */

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TURNS = 30, CROWD = 32 };
+enum { TURNS = 30, CROWD = 32, QUEUE = 150 };
 
 /* The sum of all counters whose line begins with `name` and has `with` in it. */
 static long counter(const char *name, const char *with)
@@ -178,6 +178,62 @@ TEST(but_never_one_lock_twice)
     crowd_go(&crowd);
     CHECK_EQ(crowd.done, CROWD * TURNS);
     hf_close(crowd.client);
+}
+
+/* ---- a long queue ------------------------------------------------------ */
+
+static hf_request *queue_up(hf_client *client)
+{
+    struct hf_lock_opts opts = HF_LOCK_OPTS_INIT;
+    hf_request *rq = NULL;
+
+    opts.flags = HF_FAIR;
+    CHECK_OK(hf_acquire_start(client, "turns", -1, &opts, NULL, &rq, &t_err));
+    return rq;
+}
+
+static int32_t waiters(hf_client *client)
+{
+    struct hf_info info = {.size = sizeof(info)};
+
+    CHECK_OK(hf_inspect(client, "turns", &info, &t_err));
+    return info.waiters;
+}
+
+/* Who queues far behind another of the same client watches that one; some of
+ * those go away, the last among them. */
+TEST(a_long_queue_moves_on_when_some_leave_it)
+{
+    hf_client *client = client_new();
+    hf_request *all[QUEUE];
+    hf_lock *lk = take(client);
+    struct hf_event event;
+    uint64_t fence = hf_fence(lk);
+    int i, left = 0, granted = 0;
+
+    for (i = 0; i < QUEUE; i++)
+        all[i] = queue_up(client);
+    t_poll_until(waiters(client) == QUEUE, 30000);
+    for (i = 90; i < QUEUE; i += 29)
+        hf_request_cancel(all[i]);
+    hf_request_cancel(all[QUEUE - 1]);
+    for (i = 0; i < 10; i++)
+        queue_up(client);
+    CHECK_OK(hf_release(lk, &t_err));
+    while (left + granted < QUEUE + 10) {
+        t_poll_until(hf_next_event(client, &event), 20000);
+        if (event.type == HF_FAILED) {
+            left++;
+            continue;
+        }
+        CHECK_EQ(event.type, HF_GRANTED);
+        CHECK_GT(hf_fence(event.lock), fence);
+        fence = hf_fence(event.lock);
+        granted++;
+        CHECK_OK(hf_release(event.lock, &t_err));
+    }
+    CHECK_EQ(left, 4);
+    hf_close(client);
 }
 
 T_MAIN
