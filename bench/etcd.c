@@ -12,6 +12,7 @@
  *   local8      8 threads of one client do
  *   waiters N   N requests of one client wait for one key
  *   keepalive   a lease kept by calls, and by messages of one stream
+ *   stall       both on a follower whose leader falls silent; wants -3
  *
  * "raw" is what a lock cannot do without: one transaction that puts a key if
  * the range is empty, and one that deletes it, over the same connection code.
@@ -20,6 +21,7 @@
  */
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -268,20 +270,30 @@ static void keep_heard(void *arg, const void *message, size_t len)
     *(int *)arg += len > 0;
 }
 
-static double server_seconds(void)
+/* What a file of the cluster's directory says of a member. */
+static void member_of(int id, const char *what, char *ret, int size)
 {
     const char *members = getenv("HF_TEST_MEMBERS");
-    char path[300], text[1024] = "";
-    unsigned long user = 0, kernel = 0;
-    int pid = 0;
+    char path[300];
     FILE *file;
 
-    snprintf(path, sizeof(path), "%s/1/pid", members ? members : "");
+    snprintf(path, sizeof(path), "%s/%d/%s", members ? members : "", id, what);
     file = fopen(path, "r");
-    if (!file || fscanf(file, "%d", &pid) != 1)
-        return 0;
+    if (!file || !fgets(ret, size, file)) {
+        fprintf(stderr, "bench-etcd: no such member\n");
+        exit(1);
+    }
     fclose(file);
-    snprintf(path, sizeof(path), "/proc/%d/stat", pid);
+}
+
+static double server_seconds(void)
+{
+    char path[64], text[1024] = "", pid[32];
+    unsigned long user = 0, kernel = 0;
+    FILE *file;
+
+    member_of(1, "pid", pid, sizeof(pid));
+    snprintf(path, sizeof(path), "/proc/%d/stat", atoi(pid));
     file = fopen(path, "r");
     if (!file || !fgets(text, sizeof(text), file))
         return 0;
@@ -330,6 +342,95 @@ static void keepalive(struct hfi_h2 *h2)
     hfi_h2_close(own);
 }
 
+/* ---- the same when the leader falls silent ------------------------------ */
+
+static int leader(void)
+{
+    FILE *pipe = popen("etcdctl endpoint status |"
+                       " awk -F', ' '$5 == \"true\" { print NR }'",
+                       "r");
+    int id = 0;
+
+    if (!pipe || fscanf(pipe, "%d", &id) != 1)
+        id = 0;
+    if (pipe)
+        pclose(pipe);
+    return id;
+}
+
+/* Until a call that is given up after half a second is answered. */
+static void *stall_calls(void *arg)
+{
+    struct hfi_h2 *h2 = arg;
+    unsigned char body[HFI_GRPC_PREFIX + 16] = {0};
+    Pb__LeaseKeepAliveRequest keep = PB__LEASE_KEEP_ALIVE_REQUEST__INIT;
+    double began = seconds();
+    hf_status st;
+
+    do {
+        struct hfi_h2_call call = {.path = ETCD_KEEP_ALIVE, .body = body};
+
+        keep.id = 1; /* There is no such lease, which only a leader knows. */
+        call.len = HFI_GRPC_PREFIX + pb__lease_keep_alive_request__pack(
+                                         &keep, body + HFI_GRPC_PREFIX);
+        st = hfi_h2_call(h2, &call, 1, NULL, hfi_now() + 500, NULL);
+        if (!st && call.grpc_status)
+            st = HF_UNAVAILABLE;
+        free(call.answer);
+    } while (st && seconds() < began + 30);
+    printf("calls answered after %.1f s\n", seconds() - began);
+    return NULL;
+}
+
+static void stall(void)
+{
+    Pb__LeaseKeepAliveRequest keep = PB__LEASE_KEEP_ALIVE_REQUEST__INIT;
+    struct hfi_endpoint end = {.alive_ms = 15000};
+    int lead = leader(), heard = 0, sent;
+    char pid[32], url[64];
+    unsigned char message[32];
+    struct h2_link *own = NULL;
+    struct hf_error err;
+    struct hfi_h2 h2;
+    pthread_t calls;
+    double began;
+
+    member_of(lead, "pid", pid, sizeof(pid));
+    member_of(lead % 3 + 1, "url", url, sizeof(url));
+    if (sscanf(url, "etcd://%255[^:]:%d", end.host, &end.port) != 2)
+        exit(1);
+    hfi_h2_init(&h2, &end, 1);
+    must(hfi_h2_open(&h2, ETCD_KEEP_ALIVE, NULL, keep_heard, &heard,
+                     hfi_now() + 5000, &own, &err),
+         &err);
+    kill(atoi(pid), SIGSTOP);
+    began = seconds();
+    pthread_create(&calls, NULL, stall_calls, &h2);
+    keep.id = 1;
+    for (sent = 0; heard < 3 && seconds() < began + 30;) {
+        struct pollfd p = {.fd = hfi_h2_fd(own), .events = POLLIN};
+        int before = heard;
+
+        if (sent < 3 && seconds() >= began + 0.5 * sent) {
+            hfi_h2_send(own, message,
+                        pb__lease_keep_alive_request__pack(&keep, message));
+            sent++;
+        }
+        if (poll(&p, 1, 20) == 1 && hfi_h2_hear(own))
+            break;
+        if (heard > before)
+            printf("stream: message %d answered after %.1f s\n", heard,
+                   seconds() - began);
+    }
+    if (heard < 3)
+        printf("stream: ended after %.1f s with %d of %d answered\n",
+               seconds() - began, heard, sent);
+    pthread_join(calls, NULL);
+    kill(atoi(pid), SIGCONT);
+    hfi_h2_close(own);
+    hfi_h2_fini(&h2);
+}
+
 int main(int argc, char **argv)
 {
     const char *url = getenv("HF_TEST_URL"), *mode = argc > 1 ? argv[1] : "";
@@ -360,6 +461,8 @@ int main(int argc, char **argv)
         waiters(clients[0], argc > 2 ? atoi(argv[2]) : 10000);
     else if (!strcmp(mode, "keepalive"))
         keepalive(&h2);
+    else if (!strcmp(mode, "stall"))
+        stall();
     else
         return fprintf(stderr, "bench-etcd: no such figure\n"), 64;
     printf("cpu %.3f\n", cpu_seconds());
