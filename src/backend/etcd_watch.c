@@ -2,7 +2,7 @@
  *
  * etcd_watch.c - wake-ups, over a connection of their own.
  *
- * One stream carries the watches of all waiters, and only the keeper reads it.
+ * One stream carries the watches of all waiters.
  * A waiter watches the one key before its own, so a release wakes one waiter.
  * A lock that lingers watches what is put beside it, and each lease has one
  * watch for word of locks that were broken.
@@ -39,6 +39,9 @@
 /* When nothing was heard for so long, ask for a sign of life; etcd takes one
  * ping in five seconds. */
 #define WATCH_QUIET_MS 6000
+
+/* For so long one waits for another to read that a watch has begun. */
+#define WATCH_AWAIT_MS 1
 
 /* How many may be parked. */
 #define WATCH_PARKED_MAX 16
@@ -243,6 +246,7 @@ static void watch_message(void *arg, const void *bytes, size_t len)
     struct etcd_watch *w = said ? watch_find(ec, said->watch_id) : NULL;
     size_t i;
 
+    ec->watch_heard = hfi_now();
     if (!said || (said->canceled && (said->created || w))) {
         ec->watch_refused = true;
         goto out;
@@ -265,18 +269,24 @@ int etcd_watch_fd(struct hfi_conn *conn)
     return atomic_load(&((struct etcd_conn *)conn)->watch_fd);
 }
 
+/* Read what has come, with the mutex held. */
+static void watch_hear(struct etcd_conn *ec)
+{
+    if (!ec->watch)
+        return;
+    if (hfi_h2_hear(ec->watch) || ec->watch_refused)
+        watch_break(ec);
+    else if (ec->watch_spent)
+        watch_tidy(ec);
+}
+
 void etcd_watch_pump(struct hfi_conn *conn)
 {
     struct etcd_conn *ec = (struct etcd_conn *)conn;
 
     pthread_mutex_lock(&ec->watch_mu);
-    if (ec->watch) {
-        ec->watch_heard = hfi_now();
-        if (hfi_h2_hear(ec->watch) || ec->watch_refused)
-            watch_break(ec);
-        else if (ec->watch_spent)
-            watch_tidy(ec);
-    }
+    ec->watch_heard = hfi_now();
+    watch_hear(ec);
     pthread_mutex_unlock(&ec->watch_mu);
 }
 
@@ -359,19 +369,23 @@ static hf_status watch_ask(struct etcd_conn *ec, const struct etcd_watch *w,
     return watch_send(ec, &ask);
 }
 
-/* Wait until it has begun; the table may lose it meanwhile. */
+/* Wait until it has begun.  Who reads may stand back for us (ear.c), so look
+ * oneself now and then.  The table may lose it meanwhile. */
 static hf_status watch_await(struct etcd_conn *ec, int64_t id, int64_t deadline,
                              struct hf_error *err)
 {
     struct etcd_watch *w;
     struct timespec ts;
 
-    hfi_monotonic(deadline, &ts);
-    while ((w = watch_find(ec, id)) && !w->begun)
-        if (pthread_cond_clockwait(&ec->watch_cond, &ec->watch_mu,
-                                   CLOCK_MONOTONIC, &ts))
+    while ((w = watch_find(ec, id)) && !w->begun) {
+        if (!hfi_left_ms(deadline))
             return hfi_fail(err, HF_UNAVAILABLE, "%s: no watch in time",
                             ec->base.endpoint);
+        hfi_monotonic(hfi_now() + WATCH_AWAIT_MS, &ts);
+        if (pthread_cond_clockwait(&ec->watch_cond, &ec->watch_mu,
+                                   CLOCK_MONOTONIC, &ts))
+            watch_hear(ec);
+    }
     return w ? HF_OK
              : hfi_fail(err, HF_UNAVAILABLE, "%s: the watch broke",
                         ec->base.endpoint);

@@ -2,7 +2,7 @@
  *
  * h2own.c - a connection of one's own with one stream; see h2grpc.h.
  *
- * Its reader is the keeper, which must not be kept: nothing here waits for the
+ * Its reader has others to wake and must not be kept: nothing here waits for the
  * server once it is connected, and a server that does not take what is sent at
  * once is left.
  */
