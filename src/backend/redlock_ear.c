@@ -241,22 +241,37 @@ int redlock_pump_fd(struct hfi_conn *conn)
     return atomic_load(&((struct redlock_conn *)conn)->ear_poll);
 }
 
-void redlock_pump(struct hfi_conn *conn)
+/* Read all that has come, with the mutex held; the ears that were lost. */
+static unsigned ears_read(struct redlock_conn *rl)
 {
-    struct redlock_conn *rl = (struct redlock_conn *)conn;
     struct epoll_event events[REDLOCK_MAX];
     unsigned lost = 0;
-    int i, n;
+    int i, n = epoll_wait(atomic_load(&rl->ear_poll), events, REDLOCK_MAX, 0);
 
-    pthread_mutex_lock(&rl->ear_mu);
-    n = epoll_wait(atomic_load(&rl->ear_poll), events, REDLOCK_MAX, 0);
     for (i = 0; i < n; i++)
         if (ear_pump(&rl->nodes[events[i].data.u32]))
             lost |= 1U << events[i].data.u32;
-    pthread_mutex_unlock(&rl->ear_mu);
+    return lost;
+}
+
+static void ears_tend(struct redlock_conn *rl, unsigned lost)
+{
+    int i;
+
     for (i = 0; i < rl->n; i++)
         if (lost & 1U << i)
             redlock_node_tend(&rl->nodes[i]);
+}
+
+void redlock_pump(struct hfi_conn *conn)
+{
+    struct redlock_conn *rl = (struct redlock_conn *)conn;
+    unsigned lost;
+
+    pthread_mutex_lock(&rl->ear_mu);
+    lost = ears_read(rl);
+    pthread_mutex_unlock(&rl->ear_mu);
+    ears_tend(rl, lost);
 }
 
 /* ---- wanting ----------------------------------------------------------- */
@@ -296,17 +311,22 @@ static bool want_add(struct redlock_conn *rl, const struct hfi_claim *claim)
     return true;
 }
 
-/* Wait for the nodes to say that we are subscribed, for a little. */
+/* Wait for the nodes to say that we are subscribed, for a little.  Who reads may
+ * stand back for us (ear.c), so read oneself now and then. */
 static void want_wait(struct redlock_conn *rl, const struct hfi_claim *claim,
                       int64_t deadline)
 {
     struct redlock_want *want;
+    unsigned lost = 0;
 
     pthread_mutex_lock(&rl->ear_mu);
     while ((want = want_find(rl, claim->key)) && !want_hears(rl, want) &&
-           hfi_left_ms(deadline))
-        hfi_cond_wait(&rl->ear_changed, &rl->ear_mu, deadline);
+           hfi_left_ms(deadline)) {
+        hfi_cond_wait(&rl->ear_changed, &rl->ear_mu, hfi_now() + 1);
+        lost |= ears_read(rl);
+    }
     pthread_mutex_unlock(&rl->ear_mu);
+    ears_tend(rl, lost);
 }
 
 /* Does anybody else listen to the channel of a key that we let linger? */
