@@ -233,7 +233,7 @@ static hf_status node_connect(struct redlock_node *node, struct hf_error *err)
     hf_status st;
 
     pthread_mutex_lock(&node->rc.mux.mu);
-    node->rc.mux.down_until = 0; /* The pause is ours. */
+    node->rc.mux.backoff.until = 0; /* The pause is ours. */
     pthread_mutex_unlock(&node->rc.mux.mu);
     redis_batch_add(&batch, 1, argv);
     st = batch.failed ? hfi_nomem(err)

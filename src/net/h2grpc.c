@@ -24,11 +24,6 @@
 
 #include "../banned.h"
 
-/* How long after a failed connect the next may be tried: at first, and at most
- * after failing again and again. */
-#define H2_DOWN_MS     50
-#define H2_DOWN_MS_MAX 1000
-
 /* How long one endpoint may take to greet while there are others to be asked. */
 #define H2_PROMPT_MS 400
 
@@ -73,34 +68,13 @@ static void link_wake(struct h2_link *link)
 
 static void link_flush(struct h2_link *link, int64_t deadline)
 {
-    struct hfi_h2 *h2 = link->h2;
-    size_t len, room;
-    char *out;
-    bool ok;
-    int why;
-
     if (link->writing)
         return;
     link->writing = true;
-    while (h2_link_collect(link) && link->out_len) { /* h2grpc.c (3) */
-        out = link->out;
-        len = link->out_len;
-        room = link->out_room;
-        link->out = NULL;
-        link->out_len = link->out_room = 0;
-        pthread_mutex_unlock(&h2->mu);
-        ok = hfi_stream_write(&link->stream, out, len, deadline);
-        why = errno;
-        pthread_mutex_lock(&h2->mu);
-        if (!ok)
-            h2_link_break(link, "cannot send", why);
-        if (link->out) {
-            hfi_free(out);
-        } else { /* Keep the room for the next. */
-            link->out = out;
-            link->out_room = room;
-        }
-    }
+    while (h2_link_collect(link) && link->out.len) /* h2grpc.c (3) */
+        if (!hfi_outbox_write(&link->out, &link->stream, &link->h2->mu,
+                              deadline))
+            h2_link_break(link, "cannot send", errno);
     link->writing = false;
     if (link->broken) {
         link_leave(link);
@@ -194,18 +168,6 @@ hf_status h2_find(struct hfi_h2 *h2, size_t first, int64_t deadline,
     return st;
 }
 
-/* Twice as long each time, and not all clients at once. */
-static int64_t h2_down_ms(struct hfi_h2 *h2)
-{
-    uint32_t chance;
-
-    h2->down_ms = h2->down_ms ? h2->down_ms * 2 : H2_DOWN_MS;
-    if (h2->down_ms > H2_DOWN_MS_MAX)
-        h2->down_ms = H2_DOWN_MS_MAX;
-    hfi_random(&chance, sizeof(chance));
-    return h2->down_ms / 2 + chance % (uint32_t)(h2->down_ms / 2 + 1);
-}
-
 /* Connect for all who wait for it. */
 static hf_status h2_connect(struct hfi_h2 *h2, int64_t deadline,
                             struct hf_error *err)
@@ -223,13 +185,13 @@ static hf_status h2_connect(struct hfi_h2 *h2, int64_t deadline,
     pthread_cond_broadcast(&h2->connected);
     if (!st) {
         h2->link = link;
-        h2->down_ms = 0;
+        hfi_backoff_done(&h2->backoff);
         atomic_store(&h2->fd, link->stream.fd);
         return HF_OK;
     }
     h2->down = why;
     h2->down.status = st;
-    h2->down_until = hfi_now() + h2_down_ms(h2);
+    hfi_backoff_failed(&h2->backoff);
     if (err)
         *err = h2->down;
     return st;
@@ -251,7 +213,7 @@ static hf_status h2_get(struct hfi_h2 *h2, int64_t deadline,
                                 "still connecting at the deadline");
             continue;
         }
-        if (hfi_now() < h2->down_until) {
+        if (hfi_backoff_waits(&h2->backoff)) {
             if (err)
                 *err = h2->down;
             return h2->down.status;

@@ -19,6 +19,7 @@
 #include <stdatomic.h>
 
 #include "../list.h"
+#include "backoff.h"
 #include "stream.h"
 
 struct h2_link;
@@ -70,11 +71,10 @@ struct hfi_h2 {
     struct hfi_h2_spot *spots; /* that nobody sleeps in */
     struct h2_link *link;      /* the one that new calls use, or NULL */
     bool connecting;
-    size_t next;        /* the endpoint to try first */
-    int64_t down_until; /* after a failure: do not try again before */
-    int64_t down_ms;
-    struct hf_error down;
-    atomic_int fd; /* of `link`, or -1: for a forked child to close */
+    size_t next; /* the endpoint to try first */
+    struct hfi_backoff backoff;
+    struct hf_error down; /* why the last connect failed */
+    atomic_int fd;        /* of `link`, or -1: for a forked child to close */
 };
 
 void hfi_h2_init(struct hfi_h2 *, const struct hfi_endpoint *, size_t n);

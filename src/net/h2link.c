@@ -324,27 +324,15 @@ static void link_check_end(struct h2_link *link)
 
 bool h2_link_collect(struct h2_link *link)
 {
-    size_t room = link->out_room ? link->out_room : 4096;
     const uint8_t *bytes;
     ssize_t len = 0;
-    char *grown;
 
     while (!link->broken &&
-           (len = nghttp2_session_mem_send(link->session, &bytes)) > 0) {
-        while (room < link->out_len + (size_t)len)
-            room *= 2;
-        if (room != link->out_room) {
-            grown = hfi_realloc(link->out, room);
-            if (!grown) {
-                h2_link_break(link, "out of memory", 0);
-                return false;
-            }
-            link->out = grown;
-            link->out_room = room;
+           (len = nghttp2_session_mem_send(link->session, &bytes)) > 0)
+        if (!hfi_outbox_add(&link->out, bytes, (size_t)len)) {
+            h2_link_break(link, "out of memory", 0);
+            return false;
         }
-        memcpy(link->out + link->out_len, bytes, (size_t)len);
-        link->out_len += (size_t)len;
-    }
     if (len < 0)
         h2_link_break(link, nghttp2_strerror((int)len), 0);
     else
@@ -401,10 +389,10 @@ static hf_status link_greet(struct h2_link *link, int64_t deadline,
     ssize_t got;
 
     while (!link->greeted) {
-        if (link->out_len && !hfi_stream_write(&link->stream, link->out,
-                                               link->out_len, deadline))
+        if (link->out.len && !hfi_stream_write(&link->stream, link->out.bytes,
+                                               link->out.len, deadline))
             return hfi_fail_errno(err, HF_UNAVAILABLE, errno, "cannot send");
-        link->out_len = 0;
+        link->out.len = 0;
         got = hfi_stream_read(&link->stream, buf, sizeof(buf), deadline);
         if (got < 0)
             return hfi_fail_errno(err, HF_UNAVAILABLE, errno, "no greeting");
@@ -463,7 +451,7 @@ void h2_link_free(struct h2_link *link)
     if (link->session)
         nghttp2_session_del(link->session);
     hfi_stream_close(&link->stream);
-    hfi_free(link->out);
+    hfi_outbox_fini(&link->out);
     hfi_free(link->own.body);
     hfi_free(link->own.answer);
     hfi_free(link);

@@ -9,6 +9,7 @@
 #define HFI_H2LINK_H
 
 #include "h2grpc.h"
+#include "outbox.h"
 
 struct nghttp2_session;
 
@@ -23,8 +24,7 @@ struct h2_link {
     struct hfi_stream stream;
     struct nghttp2_session *session;
     struct hfi_link calls; /* of struct hfi_h2_call, not yet answered */
-    char *out;             /* what is to be written */
-    size_t out_len, out_room;
+    struct hfi_outbox out;
     size_t end; /* which endpoint it goes to */
     unsigned users;
     int64_t heard; /* when something last came */

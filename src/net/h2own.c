@@ -19,13 +19,13 @@ static hf_status own_flush(struct h2_link *link)
 {
     if (!h2_link_collect(link))
         return HF_UNAVAILABLE;
-    if (link->out_len &&
-        !hfi_stream_write(&link->stream, link->out, link->out_len,
+    if (link->out.len &&
+        !hfi_stream_write(&link->stream, link->out.bytes, link->out.len,
                           hfi_now() + H2_OWN_WRITE_MS)) {
         h2_link_break(link, "cannot send", errno);
         return HF_UNAVAILABLE;
     }
-    link->out_len = 0;
+    link->out.len = 0;
     return HF_OK;
 }
 

@@ -22,11 +22,6 @@
 
 #include "../banned.h"
 
-/* How long after a failed connect the next may be tried: at first, and at most
- * after failing again and again. */
-#define MUX_DOWN_MS     50
-#define MUX_DOWN_MS_MAX 1000
-
 /* A connection that was not used for so long is looked at first. */
 #define MUX_IDLE_MS 10
 
@@ -59,18 +54,6 @@ hf_status hfi_mux_open(struct hfi_mux *mux, int64_t deadline,
     return st == HF_UNCERTAIN ? HF_UNAVAILABLE : st;
 }
 
-/* Twice as long each time, and not all clients at once. */
-static int64_t mux_down_ms(struct hfi_mux *mux)
-{
-    uint32_t chance;
-
-    mux->down_ms = mux->down_ms ? mux->down_ms * 2 : MUX_DOWN_MS;
-    if (mux->down_ms > MUX_DOWN_MS_MAX)
-        mux->down_ms = MUX_DOWN_MS_MAX;
-    hfi_random(&chance, sizeof(chance));
-    return mux->down_ms / 2 + chance % (uint32_t)(mux->down_ms / 2 + 1);
-}
-
 /* What this process lacks says nothing about the server. */
 static bool mux_is_our_fault(int sys_errno)
 {
@@ -94,14 +77,14 @@ static hf_status mux_connect(struct hfi_mux *mux, int64_t deadline,
     pthread_cond_broadcast(&mux->connected);
     if (!st) {
         mux->link = link;
-        mux->down_ms = 0;
+        hfi_backoff_done(&mux->backoff);
         atomic_store(&mux->fd, link->stream.fd);
         return HF_OK;
     }
     mux->down = why;
     mux->down.status = st;
     if (!mux_is_our_fault(why.sys_errno))
-        mux->down_until = hfi_now() + mux_down_ms(mux);
+        hfi_backoff_failed(&mux->backoff);
     if (err)
         *err = mux->down;
     return st;
@@ -137,7 +120,7 @@ static hf_status mux_get(struct hfi_mux *mux, int64_t deadline,
                                 "still connecting at the deadline");
             continue;
         }
-        if (hfi_now() < mux->down_until) {
+        if (hfi_backoff_waits(&mux->backoff)) {
             if (err)
                 *err = mux->down;
             return mux->down.status;

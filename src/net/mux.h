@@ -17,6 +17,7 @@
 #include <stdatomic.h>
 
 #include "../list.h"
+#include "backoff.h"
 #include "stream.h"
 
 struct redisReply;
@@ -40,10 +41,9 @@ struct hfi_mux {
     pthread_cond_t connected;
     struct mux_link *link; /* the one that new calls use, or NULL */
     bool connecting;
-    int64_t down_until; /* after a failure: do not try again before */
-    int64_t down_ms;
-    struct hf_error down;
-    atomic_int fd; /* of `link`, or -1: for a forked child to close */
+    struct hfi_backoff backoff;
+    struct hf_error down; /* why the last connect failed */
+    atomic_int fd;        /* of `link`, or -1: for a forked child to close */
 };
 
 /* A call between its beginning and its end. */

@@ -60,7 +60,7 @@ void mux_link_free(struct mux_link *link)
     }
     hfi_stream_close(&link->stream);
     redisReaderFree(link->reader);
-    hfi_free(link->out);
+    hfi_outbox_fini(&link->out);
     hfi_free(link);
 }
 
@@ -224,35 +224,15 @@ void mux_link_pass_reading(struct mux_link *link)
 /* Write all that has been appended, unless somebody is at it: that one will. */
 void mux_link_flush(struct mux_link *link, int64_t deadline)
 {
-    struct hfi_mux *mux = link->mux;
-    size_t len, room;
-    char *out;
-    bool ok;
-    int why;
-
     if (link->writing)
         return;
     link->writing = true;
-    while (link->out_len && !link->broken) {
-        out = link->out;
-        len = link->out_len;
-        room = link->out_room;
-        link->out = NULL;
-        link->out_len = link->out_room = 0;
-        link->written += len;
+    while (link->out.len && !link->broken) {
+        link->written += link->out.len;
         link->crew_size = MUX_CREW_MAX; /* The next begins another. */
-        pthread_mutex_unlock(&mux->mu);
-        ok = hfi_stream_write(&link->stream, out, len, deadline);
-        why = errno;
-        pthread_mutex_lock(&mux->mu);
-        if (!ok)
-            mux_link_break(link, "cannot send", why);
-        if (link->out) {
-            hfi_free(out);
-        } else { /* Keep the room for the next. */
-            link->out = out;
-            link->out_room = room;
-        }
+        if (!hfi_outbox_write(&link->out, &link->stream, &link->mux->mu,
+                              deadline))
+            mux_link_break(link, "cannot send", errno);
     }
     link->writing = false;
 }
@@ -296,20 +276,8 @@ struct mux_crew *mux_link_join(struct mux_link *link)
 
 bool mux_link_say(struct mux_link *link, const char *bytes, size_t len)
 {
-    size_t room = link->out_room ? link->out_room : 1024;
-    char *grown;
-
-    while (room < link->out_len + len)
-        room *= 2;
-    if (room != link->out_room) {
-        grown = hfi_realloc(link->out, room);
-        if (!grown)
-            return false;
-        link->out = grown;
-        link->out_room = room;
-    }
-    memcpy(link->out + link->out_len, bytes, len);
-    link->out_len += len;
+    if (!hfi_outbox_add(&link->out, bytes, len))
+        return false;
     link->appended += len;
     return true;
 }

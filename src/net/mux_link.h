@@ -8,6 +8,7 @@
 #define HFI_MUX_LINK_H
 
 #include "mux.h"
+#include "outbox.h"
 #include "resp.h"
 
 /* Callers whose requests went out in one write.  Their replies come together,
@@ -25,8 +26,7 @@ struct mux_link {
     struct hfi_stream stream;
     redisReader *reader;
     struct hfi_link calls;
-    char *out; /* what is not yet written */
-    size_t out_len, out_room;
+    struct hfi_outbox out;
     uint64_t appended, written; /* in bytes since the beginning */
     unsigned users;
     int64_t used_at; /* when its last call ended */

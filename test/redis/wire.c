@@ -102,7 +102,9 @@ TEST(a_release_whose_reply_is_cut_is_uncertain_and_carried_out)
         t_poll_until(is_gone(&s, "k"), 5000);
         proxy_set(&p, PROXY_PASS, 0);
     }
-    CHECK_EQ(uncertain, 4); /* as long as ":1\r\n" is not whole */
+    /* As long as ":1\r\n" is not whole; and what was in doubt before may be
+     * taken back late, over the same connection and before this one. */
+    CHECK_GE(uncertain, 4);
     hf_close(client);
     proxy_stop(&p);
     rt_end(&s);
