@@ -137,6 +137,7 @@ hf_status redis_order(struct redis_conn *rc, const char *key,
 struct step_texts {
     struct redis_names names;
     char op[2];
+    char fair[1 + HF_KEY_MAX + 1]; /* and the key */
 };
 
 static void step_order(struct redis_conn *rc, struct redis_order *order,
@@ -149,6 +150,8 @@ static void step_order(struct redis_conn *rc, struct redis_order *order,
 
     texts->op[0] = op;
     texts->op[1] = '\0';
+    texts->fair[0] = rc->fair ? '1' : '0';
+    memcpy(texts->fair + 1, claim->key, strlen(claim->key) + 1);
     redis_name(rc, claim->key, &texts->names);
     order->script = redis_script;
     order->wait = NULL;
@@ -160,8 +163,7 @@ static void step_order(struct redis_conn *rc, struct redis_order *order,
     all[n++] = texts->op;
     all[n++] = claim->token;
     all[n++] = claim->owner && rc->acquire == REDIS_FENCED ? claim->owner : "";
-    all[n++] = rc->fair ? "1" : "0";
-    all[n++] = claim->key;
+    all[n++] = texts->fair;
     for (i = 0; i < argc; i++)
         all[n++] = argv[i];
     order->argc = n;
