@@ -3,7 +3,8 @@
  * etcd.h - what the parts of the etcd: backend share.
  *
  *   etcd.c        the rules; opening
- *   etcd_lock.c   taking
+ *   etcd_lock.c   taking: a try
+ *   etcd_take.c   what it asks, and what it is told
  *   etcd_renew.c  keeping and giving back
  *   etcd_watch.c  wake-ups, over a connection of their own
  *   etcd_look.c   inspect, list, break

@@ -3,7 +3,7 @@
  * etcd_look.c - who holds a lock, which locks there are, and taking one away.
  *
  * The holders are the first of the queue and those behind it, without a gap,
- * that carry its owner id; and whoever joined them (etcd_lock.c).
+ * that carry its owner id; and whoever joined them (etcd_take.c).
  */
 #include "etcd.h"
 
