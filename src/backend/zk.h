@@ -76,6 +76,10 @@ struct zk_session {
     int sock;             /* the library's; -1: none */
     uint32_t events;      /* what it waits for there */
     int64_t ask_at;       /* when it has something to do at the latest */
+    int64_t heard_at;     /* when something came, or was first asked for */
+    int64_t patience;     /* how long an attempt to connect may take; 0: not
+                           * begun */
+    int64_t try_until;    /* the end of this one */
     int heard;            /* what it said of the connection, or 0 */
     size_t pending;       /* requests of flights without an answer */
     struct hfi_cond cond; /* `state` has changed, or `done` */

@@ -23,6 +23,13 @@
  *      it, or the socket is armed, to wake who calls pump().  Whoever stops
  *      reading, or was woken for it and does not, passes it on.
  *  (4) Only who reads closes the socket, so nobody sleeps on a stale one.
+ *
+ * SILENCE  A server that is frozen, or whose machine is gone, keeps quiet.  The
+ * library waits two thirds of the session's timeout before it turns to another,
+ * also for the first answer to a new connection.  Where there are others it is
+ * made to turn sooner: a connection is given a second to come about, then twice
+ * as long, and so on, since servers may just be slow; and once it is there, a
+ * quarter of the timeout to answer a request.
  */
 #include "zk.h"
 
@@ -74,7 +81,38 @@ int32_t __wrap_get_xid(void)
     return (int32_t)((atomic_fetch_add(&last, 1) + 1) & INT32_MAX);
 }
 
+/* What a connection is given to come about, at first, and a server to answer, at
+ * least. */
+#define PATIENCE_MS 1000
+
 /* ---- the connection ---------------------------------------------------- */
+
+/* Is there another server to turn to? */
+static bool drive_has_choice(const struct zk_session *ses)
+{
+    return strchr(ses->conn->hosts, ',') != NULL;
+}
+
+/* Make the library believe that the server has hung up: it reads that next.
+ * Unless there is something to read: then it was us who kept quiet. */
+static void drive_hang_up(struct zk_session *ses)
+{
+    struct pollfd pfd = {ses->sock, POLLIN, 0};
+
+    if (poll(&pfd, 1, 0) == 0)
+        shutdown(ses->sock, SHUT_RDWR);
+}
+
+/* When it has been quiet for too long to a request; with the mutex held and the
+ * session up. */
+static int64_t drive_silent_at(const struct zk_session *ses)
+{
+    int64_t limit = ses->got_ms / 4;
+
+    if (!ses->pending || !drive_has_choice(ses))
+        return HFI_NEVER;
+    return ses->heard_at + (limit > PATIENCE_MS ? limit : PATIENCE_MS);
+}
 
 /* Act upon what was heard; with the mutex held.  zk_drive.c (2) */
 static void drive_settle(struct zk_session *ses)
@@ -88,16 +126,29 @@ static void drive_settle(struct zk_session *ses)
 
 /* Let the library ping, give up a silent server or connect to another, and ask
  * what it waits for. */
-static void drive_ask(struct zk_session *ses)
+static int drive_ask(struct zk_session *ses)
 {
     struct timeval tv = {0, 0};
-    int interest = 0;
+    int interest = 0, rc;
 
     ses->sock = -1;
-    zookeeper_interest(ses->zh, &ses->sock, &interest, &tv);
+    rc = zookeeper_interest(ses->zh, &ses->sock, &interest, &tv);
     ses->events = (interest & ZOOKEEPER_READ ? EPOLLIN : 0u) |
                   (interest & ZOOKEEPER_WRITE ? EPOLLOUT : 0u);
     ses->ask_at = hfi_now() + tv.tv_sec * 1000 + tv.tv_usec / 1000 + 1;
+    return rc;
+}
+
+/* The same of a session that is up; a server that does not answer is left. */
+static void drive_ask_up(struct zk_session *ses)
+{
+    int64_t silent = drive_silent_at(ses);
+
+    drive_ask(ses);
+    if (hfi_now() >= silent)
+        drive_hang_up(ses);
+    else if (silent < ses->ask_at)
+        ses->ask_at = silent;
 }
 
 static void drive_set(struct zk_session *ses, uint32_t events)
@@ -127,6 +178,8 @@ static void drive_process(struct zk_session *ses, int events)
 {
     int rc = zookeeper_process(ses->zh, events);
 
+    if (events & ZOOKEEPER_READ)
+        ses->heard_at = hfi_now();
     /* Each call takes one message. */
     while (rc == ZOK && (ses->pending || !hfi_link_alone(&ses->errands)))
         rc = zookeeper_process(ses->zh, ZOOKEEPER_READ);
@@ -169,7 +222,7 @@ void zk_read(struct zk_session *ses, const size_t *pending, int64_t deadline)
         drive_set(ses, 0);
     ses->armed = false;
     while (*pending && ses->state == ZK_UP && hfi_left_ms(deadline)) {
-        drive_ask(ses);
+        drive_ask_up(ses);
         drive_settle(ses);
         if (!*pending || ses->state != ZK_UP)
             break;
@@ -216,25 +269,62 @@ static void drive_open(struct zk_session *ses)
                      NULL);
 }
 
+/* An attempt to connect goes on, or another has begun: hang up if it takes too
+ * long, and when to look again. */
+static int64_t drive_patience(struct zk_session *ses, bool another)
+{
+    int64_t now = hfi_now();
+
+    if (!drive_has_choice(ses))
+        return ses->ask_at;
+    if (!ses->patience) {
+        ses->patience = PATIENCE_MS;
+        another = true;
+    } else if (!another && now >= ses->try_until) {
+        drive_hang_up(ses);
+        ses->patience *= 2;
+        another = true;
+    }
+    if (another)
+        ses->try_until = now + ses->patience;
+    return ses->try_until < ses->ask_at ? ses->try_until : ses->ask_at;
+}
+
 /* The next step towards a connection, and when to take another.
  * zk_drive.c (1) */
 static int64_t drive_connect(struct zk_session *ses)
 {
     pthread_mutex_t *mu = &ses->conn->mu;
     int events = drive_ready(ses);
+    bool another = ses->sock < 0;
 
     pthread_mutex_unlock(mu);
-    if (events)
-        zookeeper_process(ses->zh, events);
+    if (events && zookeeper_process(ses->zh, events) != ZOK)
+        another = true;
     if (!ses->heard) {
-        drive_ask(ses);
+        another = drive_ask(ses) != ZOK || another;
         drive_set(ses, ses->events);
     }
     pthread_mutex_lock(mu);
-    if (!ses->heard)
+    if (ses->heard) {
+        drive_settle(ses);
+        ses->patience = 0;
+        return 0;
+    }
+    return drive_patience(ses, another);
+}
+
+/* When the library must be asked again.  It would ping when it has sent nothing
+ * for a third of the timeout; half of it will do, and who waits for a lock asks
+ * for that about as often.  No later than when it would find the server silent;
+ * and not where there would be little time for the answer. */
+static int64_t drive_rest(const struct zk_session *ses)
+{
+    int64_t more = ses->got_ms / 6, dead = ses->heard_at + 4 * more;
+
+    if (ses->pending || more < PATIENCE_MS || dead < ses->ask_at + more)
         return ses->ask_at;
-    drive_settle(ses);
-    return 0;
+    return ses->ask_at + more;
 }
 
 /* Hear what came unasked, see that the session lives on, and when to do so
@@ -248,10 +338,10 @@ static int64_t drive_listen(struct zk_session *ses)
     if (events)
         drive_process(ses, events);
     if (ses->state == ZK_UP)
-        drive_ask(ses);
+        drive_ask_up(ses);
     drive_settle(ses);
     zk_pass(ses);
-    return ses->state == ZK_UP ? ses->ask_at : 0;
+    return ses->state == ZK_UP ? drive_rest(ses) : 0;
 }
 
 /* Have zk_hear() called for what comes, while the session is up. */
@@ -295,7 +385,7 @@ void *zk_drive(void *arg)
 {
     struct zk_session *ses = arg;
     pthread_mutex_t *mu = &ses->conn->mu;
-    int64_t until = 0, last;
+    int64_t until;
     int fd;
 
     drive_open(ses);
@@ -303,16 +393,14 @@ void *zk_drive(void *arg)
     if (!ses->zh)
         zk_session_died(ses);
     while (ses->state != ZK_DEAD || ses->users) {
-        last = until;
         until = HFI_NEVER; /* A dead one waits for its users. */
         if (ses->state == ZK_CONNECTING)
             until = drive_connect(ses);
         else if (ses->state == ZK_UP)
-            until = drive_listen(ses);
-        /* Let the timer be, if that is set already: each request moves the
-         * next ping, and few times are waited for. */
-        if (last > hfi_now() && last < until)
-            until = last;
+            until = drive_rest(ses);
+        if (ses->state == ZK_UP &&
+            (until <= hfi_now() || !(ses->armed || ses->reading)))
+            until = drive_listen(ses); /* zk_drive.c (3) */
         fd = ses->state == ZK_CONNECTING ? ses->epoll_fd : -1;
         pthread_mutex_unlock(mu);
         hfi_bell_wait(&ses->bell, fd, until);

@@ -243,7 +243,8 @@ static void op_sent(struct zk_op *op, int rc)
     op->rc = rc;
     if (!rc) {
         fl->pending++;
-        fl->ses->pending++;
+        if (!fl->ses->pending++)
+            fl->ses->heard_at = hfi_now();
     }
     pthread_mutex_unlock(&fl->ses->conn->mu);
 }

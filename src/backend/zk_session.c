@@ -120,6 +120,7 @@ static void session_came_up(struct zk_session *ses)
     ses->got_ms = zoo_recv_timeout(ses->zh);
     ses->state = ZK_UP;
     ses->life++;
+    ses->heard_at = hfi_now();
     zk_hear_from(ses, true);
     session_warn(ses);
     zk_ask_alone(ses);

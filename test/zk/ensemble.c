@@ -86,6 +86,75 @@ TEST_TIMEOUT(a_frozen_leader_costs_no_lock, 180)
     zkt_outlast(freeze_leader, 60000);
 }
 
+/* It accepts connections, says nothing, and is one in three of those that are
+ * tried first. */
+TEST_TIMEOUT(a_frozen_server_keeps_nobody_from_opening, 120)
+{
+    struct hf_lock_opts opts = zkt_opts(60000);
+    const char *key = zkt_key("k");
+    hf_client *clients[8];
+    int id;
+    hf_lock *lk;
+
+    zkt_await_all();
+    id = zkt_server('f');
+    zkt_signal_server(id, SIGSTOP);
+    for (int i = 0; i < 8; i++) {
+        clients[i] = zkt_open(zkt_url("?ttl=60s"));
+        CHECK_OK(hf_acquire(clients[i], key, 20000, &opts, &lk, &t_err));
+        CHECK_OK(hf_release(lk, &t_err));
+    }
+    zkt_signal_server(id, SIGCONT);
+    for (int i = 0; i < 8; i++)
+        hf_close(clients[i]);
+    zkt_begin();
+    t_poll_until(zkt_children(zkt_path(key)) == 0, 20000);
+    zkt_end();
+    zkt_await_all();
+}
+
+/* How many are connected to a server. */
+static int sessions_at(int id)
+{
+    const char *at = zkt_says(id, "cons");
+    int n = 0;
+
+    while ((at = strstr(at, "sid="))) {
+        at++;
+        n++;
+    }
+    return n;
+}
+
+/* The library would wait for 20 s: two thirds of the session's timeout. */
+TEST_TIMEOUT(a_server_that_falls_silent_is_left_for_another, 120)
+{
+    struct hf_lock_opts opts = zkt_opts(24000);
+    const char *key = zkt_key("k");
+    hf_client *client = NULL;
+    int id, before;
+    hf_lock *lk;
+
+    zkt_await_all();
+    id = zkt_server('f');
+    before = sessions_at(id);
+    for (int i = 0; i < 50 && sessions_at(id) == before; i++) {
+        hf_close(client);
+        client = zkt_open(zkt_url("?ttl=24s"));
+    }
+    CHECK_EQ(sessions_at(id), before + 1);
+    CHECK_OK(hf_acquire(client, key, 20000, &opts, &lk, &t_err));
+    zkt_signal_server(id, SIGSTOP);
+    t_poll_until(hf_extend(lk, 0, NULL) == HF_OK, 16000);
+    zkt_signal_server(id, SIGCONT);
+    CHECK_OK(hf_release(lk, &t_err));
+    zkt_begin();
+    t_poll_until(zkt_children(zkt_path(key)) == 0, 20000);
+    zkt_end();
+    hf_close(client);
+    zkt_await_all();
+}
+
 /* A leader that was deposed and has not noticed answers reads and syncs; only
  * for a transaction it needs the others. */
 TEST(a_heartbeat_asks_a_majority)
