@@ -61,6 +61,10 @@ int cli_fail(const struct hf_error *err);
 int cli_open(const struct cli_opts *opts, hf_client **ret,
              struct hf_service *svc);
 
+/* Say what has become doubtful since cli_open() or the last call. */
+void cli_warn_again(const struct cli_opts *opts, hf_client *client,
+                    struct hf_service *svc);
+
 /* ---- opts.c -------------------------------------------------------------- */
 
 /* One bit for each command, so that an option can name where it is allowed. */

@@ -165,6 +165,19 @@ int cli_open(const struct cli_opts *opts, hf_client **ret,
     return CLI_OK;
 }
 
+void cli_warn_again(const struct cli_opts *opts, hf_client *client,
+                    struct hf_service *svc)
+{
+    struct hf_service now = {.size = sizeof(now)};
+
+    if (opts->quiet || hf_describe(client, &now, NULL) ||
+        !strcmp(now.warning, svc->warning))
+        return;
+    *svc = now;
+    if (now.warning[0])
+        cli_say("warning: %s", now.warning);
+}
+
 static void commands_option(const struct cli_opt *opt)
 {
     char left[40];

@@ -173,6 +173,7 @@ static int run_held(struct run *run)
     if (run->opts->verbose)
         cli_say("got '%s', fence %" PRIu64 ", after %" PRId64 "ms", run->key,
                 run->fence, run->granted_at - run->asked_at);
+    cli_warn_again(run->opts, run->client, &run->svc);
     if (guard_open(&run->guard) && run_lost_pipe(run))
         run->envp = spawn_environment(run);
     if (!run->envp)
@@ -233,7 +234,6 @@ int cmd_run(struct cli_opts *opts)
     static char shell[] = "/bin/sh", dash_c[] = "-c";
     char *shell_argv[] = {shell, dash_c, NULL, NULL};
     char note[HF_NOTE_MAX + 1];
-    struct hf_service svc;
     const char *word = "failed";
     struct run run = {
         .opts = opts, .lost_rd = -1, .sig.fd = -1, .guard.alive = -1};
@@ -249,12 +249,12 @@ int cmd_run(struct cli_opts *opts)
     }
     if (!report_open(&run))
         return CLI_FAILED;
-    code = cli_open(opts, &run.client, &svc);
+    code = cli_open(opts, &run.client, &run.svc);
     if (code) {
         report_write(&run, "failed", code);
         return code;
     }
-    run.remote = svc.traits & HF_TRAIT_MACHINES;
+    run.remote = run.svc.traits & HF_TRAIT_MACHINES;
     if (sig_open(&run.sig))
         code = run_locked(&run, &word);
     else

@@ -101,6 +101,7 @@ struct run {
     const char *key;
     hf_client *client;
     hf_lock *lock;
+    struct hf_service svc;
     bool remote; /* the service is not on this machine */
     uint64_t fence;
     char owner[HF_OWNER_MAX + 1];
