@@ -126,10 +126,10 @@ static int sessions_at(int id)
     return n;
 }
 
-/* The library would wait for 20 s: two thirds of the session's timeout. */
+/* The library would wait for 13 s: two thirds of the session's timeout. */
 TEST_TIMEOUT(a_server_that_falls_silent_is_left_for_another, 120)
 {
-    struct hf_lock_opts opts = zkt_opts(24000);
+    struct hf_lock_opts opts = zkt_opts(16000);
     const char *key = zkt_key("k");
     hf_client *client = NULL;
     int id, before;
@@ -140,12 +140,12 @@ TEST_TIMEOUT(a_server_that_falls_silent_is_left_for_another, 120)
     before = sessions_at(id);
     for (int i = 0; i < 50 && sessions_at(id) == before; i++) {
         hf_close(client);
-        client = zkt_open(zkt_url("?ttl=24s"));
+        client = zkt_open(zkt_url("?ttl=16s"));
     }
     CHECK_EQ(sessions_at(id), before + 1);
     CHECK_OK(hf_acquire(client, key, 20000, &opts, &lk, &t_err));
     zkt_signal_server(id, SIGSTOP);
-    t_poll_until(hf_extend(lk, 0, NULL) == HF_OK, 16000);
+    t_poll_until(hf_extend(lk, 0, NULL) == HF_OK, 11000);
     zkt_signal_server(id, SIGCONT);
     CHECK_OK(hf_release(lk, &t_err));
     zkt_begin();
@@ -210,9 +210,12 @@ TEST_TIMEOUT(a_server_that_is_cut_off_proves_nothing, 120)
     CHECK_STATUS(hf_release(lk, &t_err), HF_LOST);
     CHECK(hf_held(next));
     CHECK_OK(hf_release(next, &t_err));
+    zkt_await_all();
+    zkt_begin();
+    t_poll_until(zkt_children(zkt_path(key)) == 0, 20000);
+    zkt_end();
     hf_close(a);
     hf_close(b);
-    zkt_await_all();
 }
 
 /* Turns that nothing protects but the lock. */

@@ -84,6 +84,47 @@ static void queueing(hf_client *client, hf_client *other, const char *key)
     let_go(w.lk);
 }
 
+/* The same where nobody can see who waits. */
+static void waiting(hf_client *client, hf_client *other, const char *key)
+{
+    struct hf_lock_opts opts = zkt_opts(5000);
+    struct zkt_waiter w;
+    hf_lock *lk;
+
+    CHECK_OK(hf_acquire(other, key, 20000, &opts, &lk, &t_err));
+    zkt_wait_start(&w, client, key, 30000, 5000);
+    t_sleep_ms(50);
+    CHECK_OK(hf_release(lk, &t_err));
+    t_check_status(__FILE__, __LINE__, "the waiter", zkt_wait_end(&w), HF_OK);
+    CHECK(hf_held(w.lk));
+    let_go(w.lk);
+}
+
+/* Who gives back while somebody waits comes again behind that one. */
+static void turning(hf_client *client, hf_client *other, const char *key)
+{
+    struct hf_lock_opts opts = zkt_opts(5000);
+    struct zkt_waiter w, third;
+    hf_lock *lk;
+
+    CHECK_OK(hf_acquire(other, key, 20000, &opts, &lk, &t_err));
+    zkt_wait_start(&w, client, key, 30000, 5000);
+    t_poll_until(zkt_children(zkt_path(key)) == 2, 20000);
+    zkt_wait_start(&third, zkt_open(zkt_url("")), key, 30000, 5000);
+    t_poll_until(zkt_children(zkt_path(key)) == 3, 20000);
+    CHECK_OK(hf_release(lk, &t_err));
+    t_check_status(__FILE__, __LINE__, "the waiter", zkt_wait_end(&w), HF_OK);
+    let_go(w.lk);
+    t_check_status(__FILE__, __LINE__, "the third", zkt_wait_end(&third),
+                   HF_OK);
+    zkt_wait_start(&w, client, key, 30000, 5000);
+    t_poll_until(zkt_children(zkt_path(key)) == 2, 20000);
+    CHECK_OK(hf_release(third.lk, &t_err));
+    t_check_status(__FILE__, __LINE__, "the waiter", zkt_wait_end(&w), HF_OK);
+    let_go(w.lk);
+    hf_close(third.client);
+}
+
 static void refused(hf_client *client, hf_client *other, const char *key)
 {
     struct hf_lock_opts opts = zkt_opts(5000);
@@ -171,9 +212,19 @@ TEST_TIMEOUT(a_lost_answer_leaves_nothing_of_a_refused_try, 120)
     tell(refused, "", ZKT_AFTER);
 }
 
+TEST_TIMEOUT(a_lost_request_leaves_nothing_of_who_gives_up, 120)
+{
+    tell(giving_up, "", ZKT_BEFORE);
+}
+
 TEST_TIMEOUT(a_lost_answer_leaves_nothing_of_who_gives_up, 120)
 {
     tell(giving_up, "", ZKT_AFTER);
+}
+
+TEST_TIMEOUT(a_lost_request_leaves_nothing_of_who_joins, 120)
+{
+    tell(joining, "", ZKT_BEFORE);
 }
 
 TEST_TIMEOUT(a_lost_answer_leaves_nothing_of_who_joins, 120)
@@ -189,6 +240,16 @@ TEST_TIMEOUT(a_lost_answer_leaves_nothing_of_who_extends, 120)
 TEST_TIMEOUT(a_lost_answer_leaves_nothing_of_one_plain_node, 120)
 {
     tell(alone, "?recipe=ephemeral", ZKT_AFTER);
+}
+
+TEST_TIMEOUT(a_lost_answer_leaves_nothing_of_who_waits_for_a_plain_node, 120)
+{
+    tell(waiting, "?recipe=ephemeral", ZKT_AFTER);
+}
+
+TEST_TIMEOUT(a_lost_answer_leaves_nothing_of_who_takes_turns, 120)
+{
+    tell(turning, "", ZKT_AFTER);
 }
 
 TEST_TIMEOUT(a_lost_answer_leaves_nothing_of_kazoos_layout, 120)

@@ -41,6 +41,7 @@ TEST(a_holder_knows_of_its_loss_before_the_server_ends_the_session)
     CHECK_STATUS(hf_release(lk, &t_err), HF_LOST);
     CHECK(hf_held(next));
     CHECK_OK(hf_release(next, &t_err));
+    CHECK_EQ(zkt_children(zkt_path(key)), 0);
     hf_close(client);
     hf_close(other);
     zkt_proxy_stop(&proxy);
