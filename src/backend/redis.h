@@ -66,7 +66,8 @@ struct redis_node {
 #define REDIS_NODES_MAX 255
 
 struct redis_cluster {
-    pthread_mutex_t mu; /* for adding nodes, and guards their menders */
+    pthread_mutex_t mu; /* for adding nodes, and guards their addresses and
+                         * menders, and what stands at the end */
     struct redis_node *nodes[REDIS_NODES_MAX];
     atomic_uint nnodes;
     atomic_uchar slots[REDIS_SLOTS];    /* index into `nodes` */
@@ -76,6 +77,8 @@ struct redis_cluster {
     int epoll;                          /* hears the subs of all nodes */
     struct hfi_cond closed;
     bool closing;
+    unsigned spare;  /* the node that was last given another address */
+    unsigned reader; /* whose mender last read the map for MOVED */
 };
 
 struct redis_conn {

@@ -9,8 +9,9 @@
  * a step never leaves its node.
  *
  * INVARIANTS
- *  (1) A node, once known, stays until the conn is closed: calls may be under
- *      way on it.
+ *  (1) A node, once made, stays until the conn is closed: calls may be under
+ *      way on it.  Where there are too many, one without slots is given a new
+ *      address; a call that comes there by mistake is told so by MOVED.
  *  (2) A command that was answered by MOVED or ASK was not executed, so it is
  *      sent again without doubt.
  *  (3) A node that did not answer is sick until it has answered a PING.  Its
@@ -45,12 +46,22 @@
 
 /* ---- nodes ------------------------------------------------------------- */
 
+static struct hfi_endpoint node_at(struct redis_node *node)
+{
+    struct hfi_endpoint at;
+
+    pthread_mutex_lock(&node->rc->cluster->mu);
+    at = node->at;
+    pthread_mutex_unlock(&node->rc->cluster->mu);
+    return at;
+}
+
 static hf_status node_find(void *arg, struct hfi_endpoint *ret,
                            int64_t deadline, struct hf_error *err)
 {
     (void)deadline;
     (void)err;
-    *ret = ((struct redis_node *)arg)->at;
+    *ret = node_at(arg);
     return HF_OK;
 }
 
@@ -60,33 +71,87 @@ static hf_status node_hello(void *arg, struct mux_link *link, int64_t deadline,
     return redis_hello(((struct redis_node *)arg)->rc, link, deadline, err);
 }
 
+static void node_move(struct redis_node *node, const char *host, int port)
+{
+    snprintf(node->at.host, sizeof(node->at.host), "%s", host);
+    node->at.port = port;
+}
+
+static struct redis_node *node_new(struct redis_conn *rc, unsigned i)
+{
+    struct redis_node *node = hfi_alloc(sizeof(*node));
+
+    if (!node)
+        return NULL;
+    node->rc = rc;
+    node->at = rc->ends[0]; /* for what is not an address */
+    hfi_mux_init(&node->mux, node_find, node_hello, node);
+    hfi_mux_init(&node->acks.mux, node_find, node_hello, node);
+    redis_sub_init(&node->sub, rc, &node->mux, (int)i);
+    return node;
+}
+
+/* One that has no slots and that nobody mends or listens to, or NULL.  Those of
+ * the URL are kept: they are what there is to begin with. */
+static struct redis_node *node_spare(struct redis_conn *rc)
+{
+    struct redis_cluster *cl = rc->cluster;
+    unsigned i, n = atomic_load(&cl->nnodes);
+    struct redis_node *node;
+
+    for (i = 0; i < n; i++) {
+        cl->spare = (cl->spare + 1) % n;
+        node = cl->nodes[cl->spare];
+        if (cl->spare >= rc->nends && !node->mending &&
+            atomic_load(&node->sub.fd) < 0 && !redis_has_slots(cl, cl->spare))
+            return node;
+    }
+    return NULL;
+}
+
+/* Room for a new address: another node, or one that is not needed any more.
+ * redis_cluster.c (1) */
+static struct redis_node *node_make(struct redis_conn *rc)
+{
+    struct redis_cluster *cl = rc->cluster;
+    unsigned n = atomic_load(&cl->nnodes);
+    struct redis_node *node;
+
+    if (n < REDIS_NODES_MAX) {
+        node = node_new(rc, n);
+        if (node) {
+            cl->nodes[n] = node;
+            atomic_store(&cl->nnodes, n + 1);
+        }
+        return node;
+    }
+    node = node_spare(rc);
+    if (node) {
+        hfi_mux_retire(&node->mux);
+        hfi_mux_retire(&node->acks.mux);
+        atomic_store(&node->acks.few, false);
+        atomic_store(&node->sick, false);
+    }
+    return node;
+}
+
 /* The node at an address, known or new; -1 if there is no room. */
 static int cluster_node(struct redis_conn *rc, const char *host, int port)
 {
     struct redis_cluster *cl = rc->cluster;
-    struct redis_node *node;
+    struct redis_node *node = NULL;
     unsigned i, n;
 
     pthread_mutex_lock(&cl->mu);
     n = atomic_load(&cl->nnodes);
-    for (i = 0; i < n; i++)
+    for (i = 0; i < n && !node; i++)
         if (cl->nodes[i]->at.port == port &&
             !strcmp(cl->nodes[i]->at.host, host))
-            break;
-    node = i == n && n < REDIS_NODES_MAX ? hfi_alloc(sizeof(*node)) : NULL;
-    if (node) {
-        node->rc = rc;
-        node->at = rc->ends[0]; /* for what is not an address */
-        snprintf(node->at.host, sizeof(node->at.host), "%s", host);
-        node->at.port = port;
-        hfi_mux_init(&node->mux, node_find, node_hello, node);
-        hfi_mux_init(&node->acks.mux, node_find, node_hello, node);
-        redis_sub_init(&node->sub, rc, &node->mux, (int)n);
-        cl->nodes[n] = node;
-        atomic_store(&cl->nnodes, n + 1);
-    }
+            node = cl->nodes[i];
+    if (!node && (node = node_make(rc)))
+        node_move(node, host, port);
     pthread_mutex_unlock(&cl->mu);
-    return i < n || node ? (int)i : -1;
+    return node ? node->sub.node : -1;
 }
 
 unsigned redis_key_slot(const struct redis_conn *rc, const char *key)
@@ -122,7 +187,7 @@ bool redis_is_moving(struct redis_conn *rc)
            hfi_now() - atomic_load(&rc->cluster->asked_at) < MOVING_MS;
 }
 
-static void mend_stir(struct redis_node *);
+static void mend_map(struct redis_node *);
 
 /* "MOVED 3999 127.0.0.1:6381": the mux of that node, or NULL. */
 struct hfi_mux *redis_redirect(struct redis_conn *rc, const redisReply *reply,
@@ -153,7 +218,7 @@ struct hfi_mux *redis_redirect(struct redis_conn *rc, const redisReply *reply,
         atomic_store(&rc->cluster->asked_at, hfi_now());
     } else if (atomic_exchange(&rc->cluster->slots[number],
                                (unsigned char)node) != node) {
-        mend_stir(rc->cluster->nodes[node]); /* redis_cluster.c (4) */
+        mend_map(rc->cluster->nodes[node]); /* redis_cluster.c (4) */
     }
     return &rc->cluster->nodes[node]->mux;
 }
@@ -161,7 +226,7 @@ struct hfi_mux *redis_redirect(struct redis_conn *rc, const redisReply *reply,
 /* ---- the map ----------------------------------------------------------- */
 
 /* One entry of CLUSTER SLOTS: first, last, then the master's {host, port}. */
-static void map_entry(struct redis_conn *rc, const struct redis_node *from,
+static void map_entry(struct redis_conn *rc, const struct hfi_endpoint *from,
                       const redisReply *entry)
 {
     const redisReply *master;
@@ -180,7 +245,7 @@ static void map_entry(struct redis_conn *rc, const struct redis_node *from,
         return;
     host = master->element[0]->str;
     if (!host || !*host)
-        host = from->at.host; /* It does not know its own name. */
+        host = from->host; /* It does not know its own name. */
     node = cluster_node(rc, host, (int)master->element[1]->integer);
     if (node < 0)
         return;
@@ -194,6 +259,7 @@ static hf_status map_read(struct redis_conn *rc, struct redis_node *from,
                           int64_t deadline, struct hf_error *err)
 {
     const char *argv[] = {"CLUSTER", "SLOTS"};
+    struct hfi_endpoint at = node_at(from);
     redisReply *reply;
     size_t i;
     hf_status st =
@@ -205,7 +271,7 @@ static hf_status map_read(struct redis_conn *rc, struct redis_node *from,
         st = hfi_fail(err, HF_UNAVAILABLE, "%s: its cluster has no slots",
                       rc->base.endpoint);
     for (i = 0; !st && i < reply->elements; i++)
-        map_entry(rc, from, reply->element[i]);
+        map_entry(rc, &at, reply->element[i]);
     freeReplyObject(reply);
     return st;
 }
@@ -252,6 +318,8 @@ bool redis_is_sick(struct redis_conn *rc, const struct hfi_mux *mux)
 
     return node && atomic_load(&node->sick);
 }
+
+static void mend_stir(struct redis_node *);
 
 void redis_doubt(struct redis_conn *rc, const struct hfi_mux *mux)
 {
@@ -317,18 +385,41 @@ static void *mend_run(void *arg)
     return NULL;
 }
 
-/* Have a round made.  Without a thread for it the next who is in doubt will
+/* With the mutex held.  Without a thread for it the next who is in doubt will
  * ask again. */
+static void mend_begin(struct redis_node *node)
+{
+    node->stale = true;
+    if (node->rc->cluster->closing || node->mending)
+        return;
+    hfi_thread_join(&node->mender); /* It is at its very end. */
+    node->mending = hfi_thread_start(&node->mender, mend_run, node);
+}
+
+/* Have a round made. */
 static void mend_stir(struct redis_node *node)
 {
     struct redis_cluster *cl = node->rc->cluster;
 
     pthread_mutex_lock(&cl->mu);
-    node->stale = true;
-    if (!cl->closing && !node->mending) {
-        hfi_thread_join(&node->mender); /* It is at its very end. */
-        node->mending = hfi_thread_start(&node->mender, mend_run, node);
+    mend_begin(node);
+    pthread_mutex_unlock(&cl->mu);
+}
+
+/* Have the map read: by the mender that did it last, if that is at work and its
+ * node is well, or else by that of this node. */
+static void mend_map(struct redis_node *node)
+{
+    struct redis_cluster *cl = node->rc->cluster;
+    struct redis_node *last;
+
+    pthread_mutex_lock(&cl->mu);
+    last = cl->nodes[cl->reader];
+    if (!last->mending || atomic_load(&last->sick)) {
+        cl->reader = (unsigned)node->sub.node;
+        last = node;
     }
+    mend_begin(last);
     pthread_mutex_unlock(&cl->mu);
 }
 

@@ -15,6 +15,7 @@
 #include <dlfcn.h>
 #include <netdb.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -274,6 +275,119 @@ TEST(a_peer_that_vanishes_is_noticed_within_the_lease)
         hf_close(client);
     }
     rt_end(&s);
+}
+
+/* ---- a cluster that moves house ---------------------------------------- */
+
+/* So many addresses more than a client can know at once. */
+#define HOUSES 330
+
+/* A cluster of one, which says of every lock that it has moved, to an address
+ * where it has never been; until it stays. */
+struct nomad {
+    int listener, port, fd[2 * HOUSES];
+    pthread_t thread;
+    atomic_int houses;
+    atomic_bool stop;
+};
+
+static void nomad_say(struct nomad *nomad, int fd, const char *asked)
+{
+    char text[256] = "+PONG\r\n";
+    int n = atomic_load(&nomad->houses);
+
+    if (strstr(asked, "CONFIG"))
+        snprintf(text, sizeof(text), "*0\r\n");
+    else if (strstr(asked, "CLUSTER"))
+        snprintf(text, sizeof(text),
+                 "*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$9\r\n127.0.0.1\r\n:%d\r\n",
+                 nomad->port);
+    else if (strstr(asked, "EVAL") && n < HOUSES)
+        snprintf(text, sizeof(text), "-MOVED 1 127.1.%d.%d:%d\r\n", 1 + n / 200,
+                 1 + atomic_fetch_add(&nomad->houses, 1) % 200, nomad->port);
+    else if (strstr(asked, "EVAL"))
+        snprintf(text, sizeof(text), "%s",
+                 strstr(asked, "\r\nL\r\n") ? ":1\r\n" : "$1\r\n7\r\n");
+    send(fd, text, strlen(text), MSG_NOSIGNAL);
+}
+
+/* Commands come together, but whole: they are short. */
+static void nomad_hear(struct nomad *nomad, int fd, char *asked)
+{
+    char *next;
+
+    for (; asked; asked = next) {
+        next = strstr(asked, "\r\n*");
+        if (next) {
+            *next = '\0';
+            next += 2;
+        }
+        nomad_say(nomad, fd, asked);
+    }
+}
+
+static void *nomad_run(void *arg)
+{
+    struct nomad *nomad = arg;
+    struct pollfd all[2 * HOUSES];
+    char asked[8192];
+    ssize_t len;
+    int i, n = 1;
+
+    nomad->fd[0] = nomad->listener;
+    while (!atomic_load(&nomad->stop)) {
+        for (i = 0; i < n; i++)
+            all[i] = (struct pollfd){.fd = nomad->fd[i], .events = POLLIN};
+        poll(all, (nfds_t)n, 20);
+        for (i = n - 1; i > 0; i--) {
+            if (!all[i].revents)
+                continue;
+            len = recv(nomad->fd[i], asked, sizeof(asked) - 1, 0);
+            if (len > 0) {
+                asked[len] = '\0';
+                nomad_hear(nomad, nomad->fd[i], asked);
+                continue;
+            }
+            close(nomad->fd[i]);
+            nomad->fd[i] = nomad->fd[--n];
+            all[i] = all[n];
+        }
+        if (all[0].revents && n < 2 * HOUSES)
+            nomad->fd[n++] = accept4(nomad->listener, NULL, NULL, SOCK_CLOEXEC);
+    }
+    while (n > 0)
+        close(nomad->fd[--n]);
+    return NULL;
+}
+
+TEST(a_cluster_may_have_had_any_number_of_addresses)
+{
+    static struct nomad nomad;
+    struct sockaddr_in at = {.sin_family = AF_INET}; /* every address of ours */
+    socklen_t len = sizeof(at);
+    hf_client *client = NULL;
+    hf_lock *lk = NULL;
+    char url[64];
+    hf_status st;
+
+    nomad.listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    CHECK_EQ(bind(nomad.listener, (struct sockaddr *)&at, len), 0);
+    CHECK_EQ(listen(nomad.listener, 64), 0);
+    CHECK_EQ(getsockname(nomad.listener, (struct sockaddr *)&at, &len), 0);
+    nomad.port = ntohs(at.sin_port);
+    CHECK_EQ(pthread_create(&nomad.thread, NULL, nomad_run, &nomad), 0);
+    snprintf(url, sizeof(url), "redis+cluster://127.0.0.1:%d", nomad.port);
+    CHECK_OK(hf_open(url, NULL, &client, &t_err));
+    while (!lk) {
+        st = hf_acquire(client, "k", 0, NULL, &lk, &t_err);
+        CHECK(st == HF_OK || st == HF_UNAVAILABLE);
+    }
+    CHECK_EQ(atomic_load(&nomad.houses), HOUSES);
+    CHECK_EQ(hf_fence(lk), 7);
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_close(client);
+    atomic_store(&nomad.stop, true);
+    pthread_join(nomad.thread, NULL);
 }
 
 T_MAIN
