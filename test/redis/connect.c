@@ -57,7 +57,7 @@ connect_fn counted_connect __asm__("connect");
 int counted_connect(int fd, const struct sockaddr *to, socklen_t len)
 {
     connect_fn *real;
-    const struct sockaddr_in *in = (const struct sockaddr_in *)to;
+    const struct sockaddr_in *in = (const void *)to;
     int n;
 
     *(void **)&real = dlsym(RTLD_NEXT, "connect");
