@@ -133,8 +133,8 @@ TEST_TIMEOUT(a_node_that_stumbles_beside_one_that_hangs_is_soon_well, 120)
  * held there is renewed, and the other shards know nothing of it. */
 TEST_TIMEOUT(replicas_are_waited_for_on_the_shard_of_the_key_alone, 120)
 {
-    static const char *const modes[] = {"?replicas=1&timeout=1s",
-                                        "?replicas=1&timeout=1s&acquire=set"};
+    static const char *const modes[] = {"?replicas=1&timeout=3s",
+                                        "?replicas=1&timeout=3s&acquire=set"};
     const char *key[FLEET_MASTERS], *held = fleet_key(1, 1);
     struct hf_lock_opts opts = rt_opts(60000, 0);
     struct fleet f;

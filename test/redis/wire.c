@@ -314,7 +314,9 @@ TEST(many_locks_are_kept_and_listed_over_a_slow_line)
     for (end = t_now_ms() + 2 * TTL; t_now_ms() < end; t_sleep_ms(150))
         rt_do(&s, "SCRIPT FLUSH");
     for (i = 0; i < LOCKS; i++)
-        CHECK(hf_held(lk[i]));
+        if (!hf_held(lk[i]))
+            t_fail(__FILE__, __LINE__, "lock %d is lost: %s", i,
+                   hf_loss_name(hf_lost_reason(lk[i])));
     CHECK_OK(hf_list(client, NULL, count_all, &n, &t_err));
     CHECK_EQ(n, LOCKS);
     proxy_delay(&p, 0);
