@@ -4,8 +4,8 @@
 There are three plans: QUICK, within a minute for a service; the usual one, all
 services within 28 minutes on two processors; and LONG, for narrower quartiles.
 Time goes where it decides something: every candidate gets a few rounds of
-every size, and what is left of a question's time goes to the sizes that a
-target is set for.  A question may take its time, or what the least number of
+every size, and then those sizes and candidates that a target is set for get
+some seconds more.  A question may take its time, or what the least number of
 rounds needs; after PATIENCE times its time the rounds that are there must do, if
 there are FEWEST.
 """
@@ -42,9 +42,10 @@ TABLE = {
     "round_ns": choose(30e6, 40e6, 50e6),  # of pairs, for each candidate
     "pair_s": choose(5, 12, 30),
     "many_ms": choose(60, 100, 200),
-    "threads_s": choose(6, 18, 50),
+    "threads_s": choose(6, 15, 50),
     "handover_s": choose(7, 28, 80),
     "contend_ms": choose(200, 300, 500),
+    "keen_s": choose(1, 8, 25),           # more, for those who are judged
     "ttl_s": choose(1.5, 3, 5),
     "held": choose((10000,), (100, 10000, 100000), (100, 10000, 100000)),
     "held_ttl_s": choose((3,), (6, 6, 30), (30, 30, 30)),
@@ -99,7 +100,9 @@ class Plan:
                 if name not in self.service.slow]
 
     def keen_threads(self, job):
-        return job[1] == 64 and bool(self.service.goals.get("threads"))
+        """Is it on either side of a target?"""
+        return any(job in ((name, n), (other, n))
+                   for name, other, n, _ in self.service.goals.get("threads", ()))
 
     def crowds(self, names):
         """Who contends with how many.  In a hurry only the limit and ours are
@@ -109,7 +112,9 @@ class Plan:
                 (n <= 8 or not self.quick or name in (self.service.limit, "holdfast"))]
 
     def keen_crowds(self, job):
-        return job[1] == 8
+        goals = self.service.goals.get("handover", {})
+        names = ("holdfast", goals.get("rival", ("",))[0], *goals.get("pollers", ((),))[0])
+        return bool(goals) and job[1] == 8 and job[0] in names
 
     def seconds(self, question):
         """What a question will take, about."""
@@ -118,7 +123,9 @@ class Plan:
         if question == "pair":
             return self.pair_s + 1
         if question == "threads":
-            return max(self.threads_s, rounds * len(self.threads_of(names)) * self.many_ms / 900)
+            keen = self.keen_s if self.service.goals.get("threads") else 0
+            return keen + max(self.threads_s,
+                              rounds * len(self.threads_of(names)) * self.many_ms / 900)
         if question == "handover":
             return self.handover_seconds(self.crowds(names), rounds)
         if question in ("requests", "loss"):
@@ -132,7 +139,8 @@ class Plan:
         start = sum(PEER_S * n for name, n in crowds.items()
                     if not self.service.is_raw(name) and not name.startswith("holdfast"))
         turns = rounds * sum(self.round_ms(name) / 1000 + 0.1 for name, _ in jobs)
-        return max(self.handover_s, start + turns) if jobs else 0
+        keen = self.keen_s if self.service.goals.get("handover") else 0
+        return keen + max(self.handover_s, start + turns) if jobs else 0
 
     def many_seconds(self):
         wanted = sum(GROWTH[:self.growth])

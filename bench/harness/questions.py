@@ -35,56 +35,75 @@ class Team:
             self.retire(name)
 
 
-def interleave(team, jobs, seconds, least, measure, keen=None, most=200):
-    """Rounds in random order until the time is over: measure(job) each.
+class Rounds:
+    """Jobs that are measured in turns.  A job whose candidate dies is dropped,
+    and with it what it had so far; the candidate is started again for its other
+    jobs, unless it hung."""
 
-    After the least number of rounds only the keen jobs go on, where there are
-    any.  A job whose candidate dies is dropped, and with it what it had so far;
-    the candidate is started again for its other jobs, unless it hung."""
-    report, silent = team.report, set()
-    alive, samples = list(jobs), {job: [] for job in jobs}
-    begin, rounds, wasted = time.monotonic(), 0, []
+    def __init__(self, team, jobs, measure):
+        self.team, self.measure = team, measure
+        self.alive, self.samples = list(jobs), {job: [] for job in jobs}
+        self.silent, self.wasted, self.begin = set(), 0, time.monotonic()
 
-    def spent():
+    def spent(self):
         """What those took who answered: who hangs takes nobody's time."""
-        return time.monotonic() - begin - sum(wasted)
+        return time.monotonic() - self.begin - self.wasted
 
-    def once(job, text):
-        report.progress("%s, %s" % (text, " ".join(map(str, flat(job)))))
+    def once(self, job, text):
+        self.team.report.progress("%s, %s" % (text, " ".join(map(str, flat(job)))))
         at = time.monotonic()
         try:
-            samples[job].append(measure(job))
+            self.samples[job].append(self.measure(job))
         except Dead as why:
-            if not isinstance(why, Cannot):
-                report.note("%s: left out (%s)" % (" ".join(map(str, flat(job))), why))
-            elif flat(job)[0] not in silent:
-                report.note("%s: cannot do that" % flat(job)[0])
-            silent.add(flat(job)[0])
-            alive.remove(job)
-            if isinstance(why, Hung):  # once is enough to wait for
-                alive[:] = [one for one in alive if flat(one)[0] != flat(job)[0]]
-            team.retire(flat(job)[0])
-            wasted.append(time.monotonic() - at)
+            self.drop(job, why)
+            self.wasted += time.monotonic() - at
 
-    for job in jobs:
-        if job in alive:
-            once(job, "warming up")
-    for job in alive:
-        samples[job].clear()  # the warm-up is not counted
-    while alive and rounds < most and (rounds < FEWEST or spent() < seconds * PATIENCE) and (
-            rounds < least or spent() < seconds):
-        order = list(alive)
-        if rounds >= least and keen and any(map(keen, order)):
-            order = list(filter(keen, order))
-        random.shuffle(order)
-        for job in order:
-            if job in alive:
-                once(job, "round %d" % (rounds + 1))
-        rounds += 1
-    if alive and rounds < least:
-        report.note("only %d rounds of %d in %.0f s: the machine is busy, or a candidate is slow"
-                    % (rounds, least, spent()))
-    return {job: samples[job] for job in jobs if job in alive and samples[job]}
+    def drop(self, job, why):
+        name, note = flat(job)[0], self.team.report.note
+        if not isinstance(why, Cannot):
+            note("%s: left out (%s)" % (" ".join(map(str, flat(job))), why))
+        elif name not in self.silent:
+            note("%s: cannot do that" % name)
+        self.silent.add(name)
+        self.alive.remove(job)
+        if isinstance(why, Hung):  # once is enough to wait for
+            self.alive = [one for one in self.alive if flat(one)[0] != name]
+        self.team.retire(name)
+
+    def round(self, jobs, text="round"):
+        for job in jobs:
+            if job in self.alive:
+                self.once(job, text)
+
+    def shuffled(self, keen=None):
+        some = list(filter(keen, self.alive)) if keen else list(self.alive)
+        random.shuffle(some)
+        return some
+
+    def most(self):
+        return max((len(self.samples[job]) for job in self.alive), default=0)
+
+
+def interleave(team, jobs, seconds, least, measure, keen=None, keen_s=0, most=200):
+    """Rounds in random order until the time is over: measure(job) each; and then
+    for keen_s more of the keen jobs alone, where there are any."""
+    rounds, n = Rounds(team, jobs, measure), 0
+    rounds.round(jobs, "warming up")
+    for samples in rounds.samples.values():
+        samples.clear()  # the warm-up is not counted
+    while rounds.alive and n < most and (
+            n < FEWEST or rounds.spent() < seconds * PATIENCE) and (
+            n < least or rounds.spent() < seconds):
+        n += 1
+        rounds.round(rounds.shuffled(), "round %d" % n)
+    end = rounds.spent() + keen_s
+    while keen and any(map(keen, rounds.alive)) and rounds.spent() < end and rounds.most() < most:
+        rounds.round(rounds.shuffled(keen), "round %d" % (rounds.most() + 1))
+    if rounds.alive and n < least:
+        team.report.note("only %d rounds of %d in %.0f s: the machine is busy, or a candidate "
+                         "is slow" % (n, least, rounds.spent()))
+    return {job: rounds.samples[job] for job in jobs
+            if job in rounds.alive and rounds.samples[job]}
 
 
 def flat(job):
@@ -167,7 +186,7 @@ def threads(team):
         return max(1.0, count) * 1e9 / ns
 
     found = interleave(team, jobs, plan.threads_s, plan.least_many, measure,
-                       plan.keen_threads)
+                       plan.keen_threads, plan.keen_s)
     report.columns(*["%d thr" % n for n in plan.threads])
     for name in team.names:
         row, unsure = [], False
@@ -257,7 +276,7 @@ def handover(team):
 
     jobs = plan.crowds(team.names)
     found = interleave(team, jobs, plan.handover_s, plan.least_many, measure,
-                       plan.keen_crowds)
+                       plan.keen_crowds, plan.keen_s)
     for crowd in crowds.values():
         for process in crowd:
             process.close()
