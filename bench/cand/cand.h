@@ -17,7 +17,7 @@
  *                     took
  *   hold N TTL MS     take N locks of TTL ms and    ok GOT NS BYTES
  *                     keep them; stop after MS
- *   drop              give them all back            ok
+ *   drop MS           give them back; stop after MS ok LOST GIVEN
  *   watch KEY TTL     take KEY and mind it          ok, later: lost NS
  *
  * Instants are nanoseconds of CLOCK_MONOTONIC, the same in all processes of the

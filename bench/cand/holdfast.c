@@ -162,33 +162,50 @@ static void hold(long n, int64_t ttl_ms, int64_t ms)
                 held.got ? (allocated() - bytes) / (double)held.got : 0);
 }
 
-/* How many were lost; all are given back, by several threads. */
+/* How many were lost, and how many were given back, by several threads. */
+struct dropped {
+    atomic_long lost, given;
+};
+
 static void *dropper_run(void *arg)
 {
-    long i, lost = 0;
+    struct dropped *sum = arg;
+    long i;
 
-    while ((i = atomic_fetch_add(&held.next, 1)) < held.wanted)
-        if (held.locks[i])
-            lost += hf_release(held.locks[i], NULL) != HF_OK;
-    atomic_fetch_add((atomic_long *)arg, lost);
+    while (bench_now() < held.end &&
+           (i = atomic_fetch_add(&held.next, 1)) < held.wanted) {
+        if (!held.locks[i])
+            continue;
+        if (hf_release(held.locks[i], NULL))
+            atomic_fetch_add(&sum->lost, 1);
+        atomic_fetch_add(&sum->given, 1);
+        held.locks[i] = NULL;
+    }
     return NULL;
 }
 
-static void drop(void)
+/* Those for which there is no time end with this process; whether they are
+ * lost is asked all the same. */
+static void drop(int64_t ms)
 {
     pthread_t droppers[TAKERS];
-    atomic_long lost = 0;
+    struct dropped sum = {0, 0};
+    long k;
     int i;
 
+    held.end = bench_now() + ms * 1000000;
     atomic_store(&held.next, 0);
     for (i = 0; i < TAKERS; i++)
-        if (pthread_create(&droppers[i], NULL, dropper_run, &lost))
+        if (pthread_create(&droppers[i], NULL, dropper_run, &sum))
             bench_die("no thread");
     for (i = 0; i < TAKERS; i++)
         pthread_join(droppers[i], NULL);
+    for (k = 0; k < held.wanted; k++)
+        if (held.locks[k] && !hf_held(held.locks[k]))
+            atomic_fetch_add(&sum.lost, 1);
     free(held.locks);
     held.locks = NULL;
-    cand_answer("ok %ld", (long)lost);
+    cand_answer("ok %ld %ld", (long)sum.lost, (long)sum.given);
 }
 
 /* ---- many that wait ---------------------------------------------------- */
@@ -282,7 +299,7 @@ static bool other(void *arg, char **words, int n)
         hold(strtol(words[1], NULL, 10), strtoll(words[2], NULL, 10),
              strtoll(words[3], NULL, 10));
     else if (!strcmp(words[0], "drop"))
-        drop();
+        drop(n == 2 ? strtoll(words[1], NULL, 10) : 600000);
     else if (!strcmp(words[0], "queue") && n == 2)
         queue_up(strtol(words[1], NULL, 10));
     else if (!strcmp(words[0], "unqueue"))

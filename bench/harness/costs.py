@@ -236,27 +236,35 @@ class Many:
         return self.got == self.n
 
     def grow(self):
-        process, plan = self.team.start(self.name), self.plan
+        """False where it ends: not all could be had, or not all given back."""
+        process, row = self.team.start(self.name), {}
         try:
-            process.ask("pairs", plan.growth_pairs, "beside")
+            process.ask("pairs", self.plan.growth_pairs, "beside")
             self.take(process)
-            beside = pair_us(process, plan) if self.got == self.n else None
+            whole = self.got == self.n
+            row["held"] = pair_us(process, self.plan) if whole else None
             self.give(process)
-            if beside is None:
-                return False
-            after = pair_us(process, plan)
-            _, queue_ns, size = process.ask("queue", self.n, seconds=60)
-            waiting = pair_us(process, plan)
-            drain_ns, = process.ask("unqueue", seconds=self.limit + 60)
+            row.update(take=self.took / max(1, self.got) / 1e3, give=self.gave / 1e3)
+            if whole and self.given == self.got:
+                row.update(self.wait(process))
         finally:
             process.close()
-        row = dict(held=beside, keys=after, waiting=waiting, take=self.took / self.n / 1e3,
-                   give=self.gave / self.n / 1e3, queue=queue_ns / self.n / 1e3,
-                   drain=drain_ns / self.n / 1e3)
-        self.team.report.row("", [self.n] + list(row.values()))
-        self.team.report.record("growth", x=self.n, unit="us", candidate=self.name,
-                                waiter_bytes=size, **row)
-        return True
+        if whole:
+            self.team.report.row("", [self.n] + [row.get(key) for key in (
+                "held", "keys", "waiting", "take", "give", "queue", "drain")],
+                "" if self.given == self.got else "only %d given back in %g s" % (
+                    self.given, self.limit))
+            self.team.report.record("growth", x=self.n, unit="us", candidate=self.name, **row)
+        return whole and self.given == self.got
+
+    def wait(self, process):
+        """A pair after all those keys, and beside as many that wait."""
+        keys = pair_us(process, self.plan)
+        _, queue_ns, size = process.ask("queue", self.n, seconds=60)
+        waiting = pair_us(process, self.plan)
+        drain_ns, = process.ask("unqueue", seconds=self.limit + 60)
+        return dict(keys=keys, waiting=waiting, queue=queue_ns / self.n / 1e3,
+                    drain=drain_ns / self.n / 1e3, waiter_bytes=size)
 
     def take(self, process):
         """Take them, and see what it costs to keep them."""
@@ -293,8 +301,10 @@ class Many:
 
     def give(self, process):
         begin = time.monotonic_ns()
-        self.row["lost"] = process.ask("drop", seconds=self.limit * 2 + 60)[0]
-        self.gave = time.monotonic_ns() - begin
+        answer = process.ask("drop", int(self.limit * 1000), seconds=self.limit + 60)
+        self.row["lost"] = answer[0]
+        self.given = answer[1] if len(answer) > 1 else self.got
+        self.gave = (time.monotonic_ns() - begin) / max(1, self.given)
         if self.n in self.plan.held or self.got < self.n:
             self.rows.append(self.row)
 

@@ -49,7 +49,7 @@ TABLE = {
     "ttl_s": choose(1.5, 3, 5),
     "held": choose((10000,), (100, 10000, 100000), (100, 10000, 100000)),
     "held_ttl_s": choose((3,), (6, 6, 30), (30, 30, 30)),
-    "hold_s": choose(2, 75, 300),         # to take one number of locks in
+    "hold_s": choose(2, 60, 300),         # to take one number of locks, or to give
     "peer_hold_s": choose(2, 6, 60),
     "growth": choose(5, 6, 6),            # how many of GROWTH
     "growth_pairs": choose(100, 500, 1000),
@@ -57,16 +57,26 @@ TABLE = {
 }
 
 
+# What is made shorter where the services before took longer than planned.
+HURRIED = ("pair_s", "threads_s", "handover_s", "keen_s", "hold_s", "peer_hold_s")
+SCALE_MIN = 0.4
+
+
+def scale_of(left, wanted):
+    """By how much: `left` seconds are there for what should take `wanted`."""
+    return max(SCALE_MIN, min(1, left / max(1, wanted)))
+
+
 class Plan:
     """What TABLE says for one service."""
 
-    def __init__(self, name, service, mode):
-        self.name, self.service, self.mode = name, service, mode
+    def __init__(self, name, service, mode, scale=1):
+        self.name, self.service, self.mode, self.scale = name, service, mode, scale
         self.quick = mode == "quick"
         self.threads = (1, 4, 16, 64, 256)
         self.ping = None
         for key, value in TABLE.items():
-            setattr(self, key, value[mode])
+            setattr(self, key, value[mode] * scale if key in HURRIED else value[mode])
         self.slow_ms = self.contend_ms * 2
 
     def lease_of(self, n):
