@@ -1,23 +1,16 @@
 /* SPDX-License-Identifier: MIT
  *
- * etcd.c - locks on etcd beside the bare transactions and etcd's Go package.
+ * etcd.c - a lease of etcd kept by calls, and by messages of one stream.
  *
  * It is run beside a server, whose URL is in HF_TEST_URL:
  *
- *     test/servers/etcd build/bench/bench-etcd single
+ *     test/servers/etcd build/bench/bench-etcd keepalive
+ *     test/servers/etcd -3 build/bench/bench-etcd stall
  *
- *   single      one thread takes and gives back one lock
- *   spread64    64 threads, each with a key of its own, on one client
- *   contended8  8 clients queue for one key
- *   local8      8 threads of one client do
- *   waiters N   N requests of one client wait for one key
- *   keepalive   a lease kept by calls, and by messages of one stream
- *   stall       both on a follower whose leader falls silent; wants -3
+ *   keepalive   what each takes, here and in the server
+ *   stall       both on a follower whose leader falls silent
  *
- * "raw" is what a lock cannot do without: one transaction that puts a key if
- * the range is empty, and one that deletes it, over the same connection code.
- * etcd_peer.go prints the same figures for the Go package; bench/etcd runs
- * both and forms the ratios.
+ * All else is asked by `make bench BACKEND=etcd`.
  */
 #include <poll.h>
 #include <pthread.h>
@@ -30,9 +23,6 @@
 
 #include "backend/etcd.h"
 #include "env.h"
-#include "holdfast.h"
-
-#define THREADS_MAX 64
 
 static double seconds(void)
 {
@@ -56,189 +46,6 @@ static void must(hf_status st, const struct hf_error *err)
         return;
     fprintf(stderr, "bench-etcd: %s\n", err->text);
     exit(1);
-}
-
-/* ---- raw --------------------------------------------------------------- */
-
-static void raw_call(struct hfi_h2 *h2, const Pb__TxnRequest *txn)
-{
-    size_t len = pb__txn_request__get_packed_size(txn);
-    struct hfi_h2_call call = {.path = ETCD_TXN,
-                               .body = calloc(1, HFI_GRPC_PREFIX + len),
-                               .len = HFI_GRPC_PREFIX + len};
-    struct hf_error err;
-
-    pb__txn_request__pack(txn, call.body + HFI_GRPC_PREFIX);
-    must(hfi_h2_call(h2, &call, 1, NULL, hfi_now() + 5000, &err), &err);
-    free(call.body);
-    free(call.answer);
-}
-
-static void raw_pair(struct hfi_h2 *h2)
-{
-    static uint8_t dir[] = "raw/k/", end[] = "raw/k0", key[] = "raw/k/1";
-    Pb__TxnRequest txn = PB__TXN_REQUEST__INIT;
-    Pb__Compare compare = PB__COMPARE__INIT, *compares[] = {&compare};
-    Pb__PutRequest put = PB__PUT_REQUEST__INIT;
-    Pb__DeleteRangeRequest gone = PB__DELETE_RANGE_REQUEST__INIT;
-    Pb__RequestOp op = PB__REQUEST_OP__INIT, *ops[] = {&op};
-
-    compare.target = 1;
-    compare.with_case = PB__COMPARE__WITH_CREATE_REVISION;
-    compare.key = (ProtobufCBinaryData){6, dir};
-    compare.range_end = (ProtobufCBinaryData){6, end};
-    put.key = gone.key = (ProtobufCBinaryData){7, key};
-    op.request_case = PB__REQUEST_OP__REQUEST_PUT;
-    op.put = &put;
-    txn.n_compare = txn.n_success = 1;
-    txn.compare = compares;
-    txn.success = ops;
-    raw_call(h2, &txn);
-    op.request_case = PB__REQUEST_OP__REQUEST_DELETE_RANGE;
-    op.delete_range = &gone;
-    txn.n_compare = 0;
-    raw_call(h2, &txn);
-}
-
-/* ---- holdfast ---------------------------------------------------------- */
-
-static void lock_pair(hf_client *client, const char *key, int64_t wait_ms,
-                      const struct hf_lock_opts *opts)
-{
-    struct hf_error err;
-    hf_lock *lk;
-
-    must(hf_acquire(client, key, wait_ms, opts, &lk, &err), &err);
-    must(hf_release(lk, &err), &err);
-}
-
-/* What all contenders for one key have in common; the lock guards it. */
-struct turn {
-    double last; /* when it was last taken */
-    long late;   /* later than that by half of etcd's slow tick */
-};
-
-struct part {
-    pthread_t thread;
-    hf_client *client;
-    const struct hf_lock_opts *opts;
-    struct turn *turn; /* or NULL: each has a key of its own */
-    char key[32];
-    double until;
-    long done;
-};
-
-static void *part_run(void *arg)
-{
-    struct part *p = arg;
-    struct hf_error err;
-    hf_lock *lk;
-
-    while (seconds() < p->until) {
-        must(hf_acquire(p->client, p->key, -1, p->opts, &lk, &err), &err);
-        if (p->turn) {
-            p->turn->late += seconds() > p->turn->last + 0.05;
-            p->turn->last = seconds();
-        }
-        must(hf_release(lk, &err), &err);
-        p->done++;
-    }
-    return NULL;
-}
-
-/* So many threads for a second; pairs per second. */
-static double many(hf_client **clients, int nclients, int threads, bool one_key,
-                   const struct hf_lock_opts *opts)
-{
-    struct part parts[THREADS_MAX] = {0};
-    double began = seconds();
-    struct turn turn = {.last = began};
-    long done = 0;
-    int i;
-
-    for (i = 0; i < threads; i++) {
-        parts[i].client = clients[i % nclients];
-        parts[i].opts = opts;
-        parts[i].turn = one_key ? &turn : NULL;
-        parts[i].until = began + 1;
-        snprintf(parts[i].key, sizeof(parts[i].key), "k%d", one_key ? 0 : i);
-        pthread_create(&parts[i].thread, NULL, part_run, &parts[i]);
-    }
-    for (i = 0; i < threads; i++) {
-        pthread_join(parts[i].thread, NULL);
-        done += parts[i].done;
-    }
-    if (one_key)
-        printf("late %.3f\n", 100 * (double)turn.late / (double)done);
-    return (double)done / (seconds() - began);
-}
-
-/* One thread: alternate both, so that a slow moment falls on both. */
-static void single(struct hfi_h2 *h2, hf_client *client)
-{
-    double raw = 0, ours = 0, at;
-    int i, k;
-
-    for (i = 0; i < 40; i++) {
-        at = seconds();
-        for (k = 0; k < 25; k++)
-            raw_pair(h2);
-        raw += seconds() - at;
-        at = seconds();
-        for (k = 0; k < 25; k++)
-            lock_pair(client, "k", 0, NULL);
-        ours += seconds() - at;
-    }
-    printf("raw %.1f\n", 1000 / raw);
-    printf("pairs %.1f\n", 1000 / ours);
-}
-
-/* So many requests wait for one key; what they cost this process. */
-static long status_of(const char *what)
-{
-    char line[128];
-    long value = 0;
-    FILE *file = fopen("/proc/self/status", "r");
-
-    while (file && fgets(line, sizeof(line), file))
-        if (!strncmp(line, what, strlen(what)))
-            value = strtol(line + strlen(what), NULL, 10);
-    if (file)
-        fclose(file);
-    return value;
-}
-
-static void waiters(hf_client *client, int n)
-{
-    struct hf_lock_opts fair = HF_LOCK_OPTS_INIT;
-    hf_request **all = calloc((size_t)n, sizeof(hf_request *));
-    struct hf_info info = {.size = sizeof(info)};
-    struct hf_error err;
-    double began = seconds();
-    long before;
-    hf_lock *lk;
-    int i;
-
-    fair.flags = HF_FAIR;
-    fair.ttl_ms = 120000;
-    must(hf_acquire(client, "k", 0, &fair, &lk, &err), &err);
-    before = status_of("VmRSS:");
-    for (i = 0; all && i < n; i++)
-        must(hf_acquire_start(client, "k", -1, &fair, NULL, &all[i], &err),
-             &err);
-    do {
-        sleep(1);
-        must(hf_inspect(client, "k", &info, &err), &err);
-    } while (info.waiters < n && seconds() < began + 300);
-    printf("waiting %d\nqueued_in_s %.1f\nbytes_each %.0f\nthreads %ld\n",
-           (int)info.waiters, seconds() - began,
-           (double)(status_of("VmRSS:") - before) * 1024 / n,
-           status_of("Threads:"));
-    fflush(stdout);
-    for (i = 0; all && i < n; i++)
-        hf_request_cancel(all[i]);
-    free(all);
-    must(hf_release(lk, &err), &err);
 }
 
 /* ---- keeping a lease: by calls, or by messages of one stream? ----------- */
@@ -434,40 +241,18 @@ static void stall(void)
 int main(int argc, char **argv)
 {
     const char *url = getenv("HF_TEST_URL"), *mode = argc > 1 ? argv[1] : "";
-    struct hf_lock_opts fair = HF_LOCK_OPTS_INIT;
     struct hfi_endpoint end = {.alive_ms = 15000};
-    struct hf_error err;
-    hf_client *clients[8];
     struct hfi_h2 h2;
-    int i;
 
     if (!url || sscanf(url, "etcd://%255[^:]:%d", end.host, &end.port) != 2)
         return fprintf(stderr, "bench-etcd: no HF_TEST_URL\n"), 1;
     hfi_h2_init(&h2, &end, 1);
-    for (i = 0; i < 8; i++)
-        must(hf_open(url, NULL, &clients[i], &err), &err);
-    raw_pair(&h2);
-    lock_pair(clients[0], "k", 0, NULL);
-    fair.flags = HF_FAIR;
-    if (!strcmp(mode, "single"))
-        single(&h2, clients[0]);
-    else if (!strcmp(mode, "spread64"))
-        printf("pairs %.1f\n", many(clients, 1, 64, false, NULL));
-    else if (!strcmp(mode, "contended8"))
-        printf("pairs %.1f\n", many(clients, 8, 8, true, &fair));
-    else if (!strcmp(mode, "local8"))
-        printf("pairs %.1f\n", many(clients, 1, 8, true, NULL));
-    else if (!strcmp(mode, "waiters"))
-        waiters(clients[0], argc > 2 ? atoi(argv[2]) : 10000);
-    else if (!strcmp(mode, "keepalive"))
+    if (!strcmp(mode, "keepalive"))
         keepalive(&h2);
     else if (!strcmp(mode, "stall"))
         stall();
     else
         return fprintf(stderr, "bench-etcd: no such figure\n"), 64;
-    printf("cpu %.3f\n", cpu_seconds());
-    for (i = 0; i < 8; i++)
-        hf_close(clients[i]);
     hfi_h2_fini(&h2);
     return 0;
 }
