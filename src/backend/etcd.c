@@ -2,7 +2,7 @@
  *
  * etcd.c - etcd, version 3.3 or newer, one member or a cluster.
  *
- * ON THE WIRE  Each claim has a key of its own, PREFIX KEY/LEASE-TOKEN, bound
+ * ON THE WIRE  Each claim has a key of its own, PREFIX KEY/LEASE-NUMBER, bound
  *   to a lease.  The key with the lowest create revision below PREFIX KEY/ has
  *   the lock, which is the recipe of etcd's own clients: `etcdctl lock` and
  *   Go's concurrency.Mutex exclude and queue with holdfast on the same name.
