@@ -276,7 +276,7 @@ hf_status etcd_txn(struct etcd_conn *ec, Pb__TxnRequest *txn, const char *apart,
     *ret = job->answer;
     job_put(ec, job);
     pthread_mutex_unlock(&ec->group_mu);
-    return st;
+    return st || *ret ? st : etcd_nonsense(ec, err);
 }
 
 hf_status etcd_remove(struct etcd_conn *ec, const char *name, int64_t revision,
