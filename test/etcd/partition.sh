@@ -54,7 +54,7 @@ apart() {
     scene 9s
     # The waiter's predecessor, and for each of the two word of broken locks.
     ok "$1: both are connected to it" until_true watch_there "$lone" 3
-    ok "$1: it serves" ask "$lone"
+    ok "$1: it serves" until_true ask "$lone"
     cut_off "$lone"
     sleep 10 &
     lease=$!
