@@ -199,8 +199,8 @@ struct zk_flight *zk_flight_new(struct zk_session *, size_t room);
 hf_status zk_flight_wait(struct zk_flight *, int64_t deadline);
 void zk_flight_end(struct zk_flight *); /* NULL is fine */
 void zk_flights_drop(struct zk_session *);
-void zk_sync(struct zk_flight *, const char *path);
-void zk_prove(struct zk_flight *, const char *path);
+bool zk_sync(struct zk_flight *, const char *path);
+bool zk_prove(struct zk_flight *, const char *path);
 void zk_create(struct zk_flight *, const char *path, const char *data,
                int mode);
 void zk_delete(struct zk_flight *, const char *path);

@@ -250,17 +250,19 @@ static void op_sent(struct zk_op *op, int rc)
 }
 
 /* What follows is answered by a server that has asked the leader before; one
- * that stands alone need not. */
-void zk_sync(struct zk_flight *fl, const char *path)
+ * that stands alone need not, and is not asked anything: false. */
+bool zk_sync(struct zk_flight *fl, const char *path)
 {
     struct zk_op *op = op_new(fl);
 
     if (op && fl->ses->sole) {
         op->rc = ZOK;
         pthread_mutex_unlock(&fl->ses->conn->mu);
-    } else if (op) {
-        op_sent(op, zoo_async(fl->ses->zh, path, on_string, op));
+        return false;
     }
+    if (op)
+        op_sent(op, zoo_async(fl->ses->zh, path, on_string, op));
+    return true;
 }
 
 static void on_proof(int rc, const void *data)
@@ -274,7 +276,7 @@ static void on_proof(int rc, const void *data)
  * which is after the last write that was agreed to.  As long as that write is
  * not older than what a session lasts longer than its leases, a sync will do;
  * else a transaction that changes nothing asks the majority. */
-void zk_prove(struct zk_flight *fl, const char *path)
+bool zk_prove(struct zk_flight *fl, const char *path)
 {
     struct zk_session *ses = fl->ses;
     zoo_op_t check;
@@ -284,15 +286,14 @@ void zk_prove(struct zk_flight *fl, const char *path)
     pthread_mutex_lock(&ses->conn->mu);
     fresh = ses->sole || hfi_now() - ses->proven_at <= ses->got_ms / 5;
     pthread_mutex_unlock(&ses->conn->mu);
-    if (fresh) {
-        zk_sync(fl, path);
-        return;
-    }
+    if (fresh)
+        return zk_sync(fl, path);
     op = op_write(fl);
     if (!op)
-        return;
+        return true;
     zoo_check_op_init(&check, path, -1);
     op_sent(op, zoo_amulti(ses->zh, 1, &check, fl->results, on_proof, op));
+    return true;
 }
 
 const struct ACL_vector *zk_acl(const struct zk_conn *zc)

@@ -12,7 +12,8 @@
  * A node that has been looked at bears a watch, and what the server says of a
  * watch comes before its answer to any later question.  So while the connection
  * stands the question alone is enough for all nodes of which nothing was said:
- * one request for hundreds of locks.
+ * one request for hundreds of locks.  A server that stands alone has nobody to
+ * ask, so there one of the nodes is looked at: something must be answered.
  *
  * A lease of another length than its session's moves to a session that fits:
  * one transaction removes the node and makes it again, in the other session,
@@ -109,19 +110,22 @@ static void renew_send(struct zk_conn *zc, struct renew_item *work,
 {
     struct zk_session *ses = work[first].ses;
     struct zk_flight *fl = zk_flight_new(ses, n - first + 1);
+    bool asked;
     size_t i;
 
     if (!fl)
         return;
     work[first].sender = true;
-    zk_prove(fl, work[first].place->parent);
+    asked = zk_prove(fl, work[first].place->parent);
     for (i = first; i < n; i++) {
         if (!work[i].place || work[i].fl || work[i].ses != ses)
             continue;
         work[i].fl = fl;
         work[i].op = fl->n;
+        work[i].guarded = work[i].guarded && asked; /* zk_renew.c (1) */
         if (work[i].guarded)
             continue;
+        asked = true;
         if (zc->single)
             zk_get(fl, work[i].place->path, false);
         else
