@@ -293,7 +293,7 @@ static bool count_all(void *arg, const char *key, const struct hf_info *info)
  * take, and longer than the leases last. */
 TEST(many_locks_are_kept_and_listed_over_a_slow_line)
 {
-    enum { LOCKS = 400, DELAY_MS = 30, TTL = 3000 };
+    enum { LOCKS = 400, DELAY_MS = 30, TTL = 6000 };
     static hf_lock *lk[LOCKS];
     struct rt_server s = {0};
     struct proxy p;
@@ -311,7 +311,7 @@ TEST(many_locks_are_kept_and_listed_over_a_slow_line)
     }
     proxy_delay(&p, DELAY_MS);
     /* Each renewal finds that the server has forgotten the script. */
-    for (end = t_now_ms() + 2 * TTL; t_now_ms() < end; t_sleep_ms(150))
+    for (end = t_now_ms() + TTL + 1000; t_now_ms() < end; t_sleep_ms(200))
         rt_do(&s, "SCRIPT FLUSH");
     for (i = 0; i < LOCKS; i++)
         if (!hf_held(lk[i]))
