@@ -206,6 +206,15 @@ def words_of(words, env, directory):
     return found
 
 
+def shown(words):
+    """A command as others can read it: without this machine's directories."""
+    text = " ".join(words)
+    for path, name in ((BUILD, "build"), (ROOT + "/", ""), (os.path.expanduser("~"), "~"),
+                       (os.environ.get("HF_BENCH_DIR") or BUILD, "DIR")):
+        text = text.replace(path, name)
+    return text
+
+
 def missing(words):
     """Why a candidate cannot be had, or None."""
     program = words[0]

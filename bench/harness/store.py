@@ -45,7 +45,7 @@ class Store:
         off are worth less than any that are there."""
         if not self.path or not records:
             return
-        every, key = load(self.path), (service, question)
+        every, key = self.there(), (service, question)
         if partial and any(key_of(one) == key for one in every):
             return
         every = [one for one in every if key_of(one) != key]
@@ -58,4 +58,8 @@ class Store:
     def machine(self, records):
         """What is known of the machine in this run, beside what is there."""
         if self.path:
-            save(self.path, load(self.path) + [dict(one, run=self.run) for one in records])
+            save(self.path, self.there() + [dict(one, run=self.run) for one in records])
+
+    def there(self):
+        """What earlier runs have left; what is of no run is not of this format."""
+        return [one for one in load(self.path) if "run" in one]
