@@ -117,7 +117,9 @@ class Plan:
     def crowds(self, names):
         """Who contends with how many.  In a hurry only the limit and ours are
         started 32 times."""
-        return [(name, n) for name in self.some(names) for n in CONTENDERS
+        others = [name for name in names
+                  if "piped" not in name and not name.endswith(("acquire=set", "fence=off"))]
+        return [(name, n) for name in others for n in CONTENDERS
                 if n <= self.service.crowd.get(name, 32) and
                 (n <= 8 or not self.quick or name in (self.service.limit, "holdfast"))]
 

@@ -252,6 +252,9 @@ def crowd_round(crowd, key, ms, patience):
 
 def handover(team):
     report, plan = team.report, team.plan
+    jobs = plan.crowds(team.names)
+    if not jobs:
+        return
     report.heading("handover", "contenders in processes of their own, one key")
     crowds, spent, every, serial = {}, {}, {}, [0]
 
@@ -274,7 +277,6 @@ def handover(team):
         spent[job] = True
         return max(rate, 1e-3)
 
-    jobs = plan.crowds(team.names)
     found = interleave(team, jobs, plan.handover_s, plan.least_many, measure,
                        plan.keen_crowds, plan.keen_s)
     for crowd in crowds.values():

@@ -70,6 +70,13 @@ class Report:
         members = {key: value for key, value in members.items() if value is not None}
         self.kept.append((question or self.question, members))
 
+    def finish(self, seconds):
+        """A question is answered, unless it was not one for this service: then
+        nothing was recorded, and what was answered before stays."""
+        if self.kept:
+            self.record(seconds=seconds)
+        self.commit()
+
     def commit(self, partial=False):
         """Put what has been recorded into the file, question by question."""
         for question in dict.fromkeys(question for question, _ in self.kept):
