@@ -476,7 +476,7 @@ hf_status hf_check(hf_client *c, const char *key, uint64_t fence,
         st = check_key(key, err);
     if (!st)
         st = look(c, key, &info, err);
-    if (st || (info.held && info.fence == fence && info.left_ms))
+    if (st || (info.held && fence && info.fence == fence && info.left_ms))
         return st;
     return hfi_fail(err, HF_LOST, "'%s' is %s%s, no longer under fence %llu",
                     hfi_quote(quoted, sizeof(quoted), key),

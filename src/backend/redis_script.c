@@ -304,9 +304,11 @@ const char redis_script[] =
     "end\n"
     "\n"
     "local m=call('HMGET',T,'f','m','b')\n"
-    "local _,since,_,note=last_grant(m[2])\n"
+    "local k,since,_,note=last_grant(m[2])\n"
+    "-- Another library has it, and nothing of the last grant is its own.\n"
+    "if v and v~=k and call('EXISTS',O)==0 then m,since,note={},nil,nil end\n"
     "local left=m[1] and m[1]==m[3] and 0 or call('PTTL',M)\n"
-    "return {v,left,m[1],note or false,since or false,text(ms),\n"
+    "return {v,left,m[1] or false,note or false,since or false,text(ms),\n"
     "  call('ZCARD',Q),call('HLEN',O)}\n";
 
 void redis_script_digest(const char *script, char ret[41])

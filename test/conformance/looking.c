@@ -237,6 +237,7 @@ TEST(check_is_ok_while_the_grant_stands_and_lost_once_it_does_not)
     CHECK_OK(hf_check(b, key, fence, &t_err));
     CHECK_STATUS(hf_check(b, key, fence - 1, &t_err), HF_LOST);
     CHECK_STATUS(hf_check(b, key, fence + 1, &t_err), HF_LOST);
+    CHECK_STATUS(hf_check(b, key, 0, &t_err), HF_LOST); /* none has that */
     CHECK_STATUS(hf_check(b, conf_key("never"), 1, &t_err), HF_LOST);
     conf_unlock(lk);
     CHECK_STATUS(hf_check(a, key, fence, &t_err), HF_LOST);

@@ -8,6 +8,31 @@
 
 #include <unistd.h>
 
+TEST(what_another_library_holds_has_nothing_of_our_last_grant)
+{
+    struct hf_info info = HF_INFO_INIT;
+    struct rt_server s = {0};
+    hf_client *client;
+    hf_lock *lk;
+    uint64_t fence;
+
+    rt_start(&s, NULL);
+    client = rt_open(&s, "");
+    lk = rt_lock(client, "k", 0, 60000, 0);
+    fence = hf_fence(lk);
+    CHECK_OK(hf_release(lk, &t_err));
+    rt_do(&s, "SET holdfast:k foreign PX 60000");
+    CHECK_OK(hf_inspect(client, "k", &info, &t_err));
+    CHECK_EQ(info.held, 1);
+    CHECK_EQ(info.fence, 0);
+    CHECK_STR(info.owner, "foreign");
+    CHECK_STR(info.note, "");
+    CHECK_STATUS(hf_check(client, "k", fence, &t_err), HF_LOST);
+    rt_do(&s, "DEL holdfast:k");
+    hf_close(client);
+    rt_end(&s);
+}
+
 TEST(every_way_to_acquire_excludes_every_other)
 {
     static const char *const modes[] = {"", "?acquire=set", "?acquire=script",
