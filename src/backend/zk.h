@@ -77,6 +77,7 @@ struct zk_session {
     uint32_t events;      /* what it waits for there */
     int64_t ask_at;       /* when it has something to do at the latest */
     int64_t heard_at;     /* when something came, or was first asked for */
+    int64_t sent_at;      /* when something was; perhaps also later */
     int64_t patience;     /* how long an attempt to connect may take; 0: not
                            * begun */
     int64_t try_until;    /* the end of this one */

@@ -316,15 +316,22 @@ static int64_t drive_connect(struct zk_session *ses)
 
 /* When the library must be asked again.  It would ping when it has sent nothing
  * for a third of the timeout; half of it will do, and who waits for a lock asks
- * for that about as often.  No later than when it would find the server silent;
- * and not where there would be little time for the answer. */
+ * for that about as often.  `ask_at` is no later than when it would, and may be
+ * from before the last answer; so is what we know to have been sent.  No later
+ * than when it would find the server silent; and not where there would be little
+ * time for the answer. */
 static int64_t drive_rest(const struct zk_session *ses)
 {
     int64_t more = ses->got_ms / 6, dead = ses->heard_at + 4 * more;
+    int64_t rest = ses->ask_at + more;
 
-    if (ses->pending || more < PATIENCE_MS || dead < ses->ask_at + more)
+    if (ses->pending || more < PATIENCE_MS)
         return ses->ask_at;
-    return ses->ask_at + more;
+    if (rest < ses->sent_at + 3 * more)
+        rest = ses->sent_at + 3 * more;
+    if (rest > dead)
+        rest = dead > ses->ask_at ? dead : ses->ask_at;
+    return rest;
 }
 
 /* Hear what came unasked, see that the session lives on, and when to do so

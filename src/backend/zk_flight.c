@@ -244,7 +244,7 @@ static void op_sent(struct zk_op *op, int rc)
     if (!rc) {
         fl->pending++;
         if (!fl->ses->pending++)
-            fl->ses->heard_at = hfi_now();
+            fl->ses->heard_at = fl->ses->sent_at = hfi_now();
     }
     pthread_mutex_unlock(&fl->ses->conn->mu);
 }
