@@ -438,6 +438,14 @@ hf_status redlock_try_acquire(struct hfi_conn *conn,
     return st;
 }
 
+/* Whether a release was one is told by a majority that had the lock, or by so
+ * many that had it not that there was none. */
+static bool give_is_decided(const struct redlock_conn *rl, int asked, int had,
+                            int had_not)
+{
+    return had >= rl->majority || asked - had_not < rl->majority;
+}
+
 int redlock_give_back(struct redlock_conn *rl, const struct hfi_claim *claim,
                       unsigned nodes, bool release, int64_t deadline, int *had,
                       int *had_not)
@@ -447,7 +455,7 @@ int redlock_give_back(struct redlock_conn *rl, const struct hfi_claim *claim,
     struct redis_batch batch = {0};
     struct redlock_round round;
     const redisReply *reply;
-    int i;
+    int i, asked = __builtin_popcount(nodes);
 
     *had = *had_not = 0;
     redlock_round_init(&round, rl);
@@ -457,9 +465,10 @@ int redlock_give_back(struct redlock_conn *rl, const struct hfi_claim *claim,
             redlock_owe(&rl->nodes[i], claim);
             redlock_ask(&round, i, &batch, span.end);
         }
-    while ((i = redlock_hear(&round, release && *had + *had_not < rl->majority
-                                         ? span.late
-                                         : span.end)) >= 0) {
+    while ((i = redlock_hear(
+                &round, release && !give_is_decided(rl, asked, *had, *had_not)
+                            ? span.late
+                            : span.end)) >= 0) {
         reply = redlock_reply(&round.flights[i], 0);
         if (!reply || reply->type != REDIS_REPLY_INTEGER)
             continue;

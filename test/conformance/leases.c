@@ -171,11 +171,11 @@ TEST(a_lock_is_not_held_any_more_when_the_next_is_granted)
 
 TEST(the_keeper_keeps_a_lock_far_beyond_its_ttl)
 {
-    struct hf_lock_opts brief = conf_opts(1200, 0);
+    struct hf_lock_opts brief = conf_opts(1500, 0);
     const char *key = conf_key("k");
     hf_client *client = conf_open();
     hf_lock *lk = conf_try(client, key, &brief);
-    int64_t end = t_now_ms() + 4000;
+    int64_t end = t_now_ms() + 5000;
 
     while (t_now_ms() < end) {
         CHECK(hf_held(lk));
