@@ -34,7 +34,7 @@
 int my_wait(MYSQL *my, int status, int64_t deadline)
 {
     struct pollfd pfd = {.fd = mysql_get_socket(my)};
-    int64_t left = hfi_left_ms(deadline);
+    int64_t left, now = hfi_now();
     unsigned limit = 0;
     int n, ret = 0;
 
@@ -46,13 +46,14 @@ int my_wait(MYSQL *my, int status, int64_t deadline)
         pfd.events |= POLLPRI;
     if (status & MYSQL_WAIT_TIMEOUT)
         limit = mysql_get_timeout_value_ms(my);
-    if (limit && limit < left)
-        left = limit;
+    if (limit && now + limit < deadline)
+        deadline = now + limit;
     else
         limit = 0;
-    do
+    do { /* Signals must not make it longer. */
+        left = hfi_left_ms(deadline);
         n = poll(&pfd, 1, left > 1000000 ? 1000000 : (int)left);
-    while (n < 0 && errno == EINTR);
+    } while (n < 0 && errno == EINTR);
     if (n <= 0)
         return limit ? MYSQL_WAIT_TIMEOUT : 0;
     if (pfd.revents & (POLLIN | POLLERR | POLLHUP))
@@ -62,6 +63,18 @@ int my_wait(MYSQL *my, int status, int64_t deadline)
     if (pfd.revents & POLLPRI)
         ret |= MYSQL_WAIT_EXCEPT & status;
     return ret;
+}
+
+/* Has the server nothing to say?  Nor has a signal that comes meanwhile. */
+bool my_is_quiet(MYSQL *my)
+{
+    struct pollfd pfd = {.fd = mysql_get_socket(my), .events = POLLIN};
+    int n;
+
+    do
+        n = poll(&pfd, 1, 0);
+    while (n < 0 && errno == EINTR);
+    return n == 0;
 }
 
 /* ---- errors ------------------------------------------------------------ */
@@ -338,10 +351,7 @@ static hf_status my_session_open(struct sql_session *session, bool first,
 /* Between statements the server says nothing but good-bye. */
 static bool my_session_alive(struct sql_session *session)
 {
-    struct my_session *ms = (struct my_session *)session;
-    struct pollfd pfd = {.fd = mysql_get_socket(ms->my), .events = POLLIN};
-
-    return poll(&pfd, 1, 0) == 0;
+    return my_is_quiet(((struct my_session *)session)->my);
 }
 
 static const struct sql_driver my_driver = {

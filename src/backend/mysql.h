@@ -75,6 +75,7 @@ int64_t my_id(struct sql_session *);
 
 /* Wait for what libmariadb waits for; 0 once the deadline has passed. */
 int my_wait(MYSQL *, int status, int64_t deadline);
+bool my_is_quiet(MYSQL *);
 
 /* Run a text; the rows and numbers go to `answer`, which may be NULL. */
 hf_status my_exec(struct my_session *, const char *text,

@@ -12,8 +12,6 @@
  */
 #include "mysql.h"
 
-#include <poll.h>
-
 #include "../banned.h"
 
 #define WAIT_SECONDS 60
@@ -72,12 +70,11 @@ hf_status my_row_done(struct sql_session *session, bool *found,
 {
     struct my_session *ms = (struct my_session *)session;
     struct sql_answer answer = {.row = row_found, .arg = found};
-    struct pollfd pfd = {.fd = mysql_get_socket(ms->my), .events = POLLIN};
     int code = 0, status;
 
     session->why = SQL_WHY_OTHER;
     while (ms->wait) {
-        if (!deadline && poll(&pfd, 1, 0) == 0)
+        if (!deadline && my_is_quiet(ms->my))
             return HF_BUSY;
         status = my_wait(ms->my, ms->wait,
                          deadline ? deadline

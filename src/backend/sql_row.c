@@ -258,7 +258,7 @@ static void row_stand(struct sql_conn *conn, struct row_lock *lock,
     do
         if (sql_run(conn, SQL_STANDS, &call, &answer, deadline, NULL))
             return;
-    while (!answer.id && poll(&pfd, 1, 1) == 0 && hfi_left_ms(deadline));
+    while (!answer.id && poll(&pfd, 1, 1) <= 0 && hfi_left_ms(deadline));
 }
 
 /* The first try of a claim. */
