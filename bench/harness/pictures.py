@@ -202,15 +202,19 @@ def held(results):
     rows = [dict(one, candidate=one["candidate"] if one["candidate"] != "holdfast" else
                  "holdfast" if one["x"] == 100000 else "holdfast ", rankable=True)
             for one in results if one.get("question") == "held" and "candidate" in one
-            and "verdict" not in one]
+            and "verdict" not in one and size_of(one) > 0]  # A peer may have shrunk meanwhile.
     return strip(
-        rows, "held", lambda one: one.get("median") or one.get("rss"),
+        rows, "held", size_of,
         "Bytes that a held lock takes, when one process holds many",
         "At the right: how many, bytes each, and how much of a core renewing them takes, here "
         "and in the server.",
         (512, "target 512"), low=100, high=100000,
         label=lambda one, value: "%s: %s B, %s %%, %s %%" % (
             short(one["got"]), short(value), share_of(one, "cpu"), share_of(one, "server_cpu")))
+
+
+def size_of(one):
+    return one.get("median") or one.get("rss") or 0
 
 
 def share_of(one, key):
