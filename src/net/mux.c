@@ -208,15 +208,16 @@ static hf_status call_wait(struct mux_link *link, struct hfi_mux_call *call,
     return call->st;
 }
 
-/* Begin a call.  One that is going to wait for it anyway lets others add theirs
- * first; one that has calls to other servers to begin does not. */
-static hf_status mux_begin(struct hfi_mux *mux, struct hfi_mux_call *call,
-                           const char *bytes, size_t len, bool waits,
-                           int64_t deadline, struct hf_error *err)
+hf_status hfi_mux_begin(struct hfi_mux *mux, struct hfi_mux_call *call,
+                        const char *bytes, size_t len, int n,
+                        redisReply **replies, int64_t deadline,
+                        struct hf_error *err)
 {
     struct mux_link *link = NULL;
     hf_status st;
+    bool crowd;
 
+    *call = (struct hfi_mux_call){.want = n, .replies = replies};
     hfi_link_init(&call->place);
     pthread_mutex_lock(&mux->mu);
     st = mux_get(mux, deadline, &link, err);
@@ -228,27 +229,17 @@ static hf_status mux_begin(struct hfi_mux *mux, struct hfi_mux_call *call,
         }
     }
     if (!st) {
-        bool crowd = mux_link_is_busy(link);
-
+        crowd = mux_link_is_busy(link);
         call->link = link;
         call->crew = mux_link_join(link);
         hfi_link_append(&link->calls, &call->place);
-        if (waits && crowd)
+        if (crowd)
             mux_link_gather(link, deadline);
         else
             mux_link_flush(link, deadline);
     }
     pthread_mutex_unlock(&mux->mu);
     return st;
-}
-
-hf_status hfi_mux_begin(struct hfi_mux *mux, struct hfi_mux_call *call,
-                        const char *bytes, size_t len, int n,
-                        redisReply **replies, int64_t deadline,
-                        struct hf_error *err)
-{
-    *call = (struct hfi_mux_call){.want = n, .replies = replies};
-    return mux_begin(mux, call, bytes, len, false, deadline, err);
 }
 
 hf_status hfi_mux_finish(struct hfi_mux_call *call, int64_t deadline,
@@ -280,8 +271,9 @@ hf_status hfi_mux_call(struct hfi_mux *mux, const char *bytes, size_t len,
                        int n, redisReply **replies, int64_t deadline,
                        struct hf_error *err)
 {
-    struct hfi_mux_call call = {.want = n, .replies = replies};
-    hf_status st = mux_begin(mux, &call, bytes, len, true, deadline, err);
+    struct hfi_mux_call call;
+    hf_status st =
+        hfi_mux_begin(mux, &call, bytes, len, n, replies, deadline, err);
 
     return st ? st : hfi_mux_finish(&call, deadline, err);
 }
