@@ -147,7 +147,9 @@ struct hfi_backend {
 
     /* Optional.  A descriptor that is readable when pump() has something to
      * do, or -1; pump() is called by one thread at a time (ear.c) and never
-     * blocks.  Tell hfi_pump_changed() when there is another descriptor. */
+     * blocks.  After a waiter has listened nobody may for 20 ms: a call that
+     * waits for what pump() reads looks itself now and then.  Tell
+     * hfi_pump_changed() when there is another descriptor. */
     int (*pump_fd)(struct hfi_conn *);
     void (*pump)(struct hfi_conn *);
 

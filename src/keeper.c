@@ -4,9 +4,10 @@
  *
  * It knows when each hold must be renewed, warned of or given up, and when each
  * request of an event loop wants another look; it reads the wake-ups of the
- * service, unless a lone waiter does (ear.c); it hears hf_cancel().  It never blocks on the service: what takes
- * a round trip it hands to the threads of worker.c.  So a loss is told in time
- * however long an answer takes, and a wake-up never waits behind a renewal.
+ * service, unless a lone waiter does (ear.c); it hears hf_cancel().  It never
+ * blocks on the service: what takes a round trip it hands to the threads of
+ * worker.c.  So a loss is told in time however long an answer takes, and a
+ * wake-up never waits behind a renewal.
  *
  * INVARIANTS
  *  (1) Every HELD or LINGERING hold with a finite deadline has a timer that is

@@ -134,6 +134,8 @@ void etcd_name(const struct etcd_conn *, const struct hfi_claim *,
 void etcd_mail(const struct etcd_conn *, int64_t lease, const char *token,
                char *ret, size_t size);
 ProtobufCBinaryData etcd_text(const char *text);
+/* Was the key made at this revision?  At 0: is it not there? */
+void etcd_compare(Pb__Compare *, ProtobufCBinaryData key, int64_t revision);
 /* The first key after all that begin with `text`, which is changed. */
 ProtobufCBinaryData etcd_end(char *text);
 bool etcd_is(ProtobufCBinaryData, const char *text);

@@ -289,11 +289,9 @@ hf_status etcd_remove(struct etcd_conn *ec, const char *name, int64_t revision,
     Pb__TxnResponse *answer = NULL;
     hf_status st;
 
-    compare.key = gone.key = etcd_text(name);
-    compare.target = 1;
-    compare.result = revision ? 0 : 1;
-    compare.with_case = PB__COMPARE__WITH_CREATE_REVISION;
-    compare.create_revision = revision;
+    gone.key = etcd_text(name);
+    etcd_compare(&compare, gone.key, revision);
+    compare.result = revision ? 0 : 1; /* 1: greater, so it is there */
     op.request_case = PB__REQUEST_OP__REQUEST_DELETE_RANGE;
     op.delete_range = &gone;
     txn.n_compare = txn.n_success = 1;

@@ -255,10 +255,8 @@ static void key_sweep(struct etcd_batch *batch, struct etcd_lease *lease,
     Pb__DeleteRangeRequest gone = PB__DELETE_RANGE_REQUEST__INIT;
     Pb__RequestOp op = PB__REQUEST_OP__INIT, *ops[] = {&op};
 
-    made.target = 1;
-    made.key = gone.key = hangs.key = etcd_text(key->name);
-    made.with_case = PB__COMPARE__WITH_CREATE_REVISION;
-    made.create_revision = key->revision;
+    gone.key = hangs.key = etcd_text(key->name);
+    etcd_compare(&made, gone.key, key->revision);
     hangs.target = 4;
     hangs.with_case = PB__COMPARE__WITH_LEASE;
     hangs.lease = lease->id;

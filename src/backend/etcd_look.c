@@ -262,10 +262,8 @@ static hf_status break_key(struct etcd_conn *ec, const char *key,
     word.lease = kv->lease;
     word_op.request_case = PB__REQUEST_OP__REQUEST_PUT;
     word_op.put = &word;
-    compare.key = gone.key = kv->key;
-    compare.target = 1;
-    compare.with_case = PB__COMPARE__WITH_CREATE_REVISION;
-    compare.create_revision = kv->create_revision;
+    gone.key = kv->key;
+    etcd_compare(&compare, kv->key, kv->create_revision);
     op.request_case = PB__REQUEST_OP__REQUEST_DELETE_RANGE;
     op.delete_range = &gone;
     txn.n_compare = 1;

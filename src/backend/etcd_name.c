@@ -64,6 +64,15 @@ ProtobufCBinaryData etcd_text(const char *text)
     return (ProtobufCBinaryData){strlen(text), (uint8_t *)(uintptr_t)text};
 }
 
+void etcd_compare(Pb__Compare *compare, ProtobufCBinaryData key,
+                  int64_t revision)
+{
+    compare->key = key;
+    compare->target = 1; /* the create revision; equal */
+    compare->with_case = PB__COMPARE__WITH_CREATE_REVISION;
+    compare->create_revision = revision;
+}
+
 ProtobufCBinaryData etcd_end(char *text)
 {
     ProtobufCBinaryData end = etcd_text(text);

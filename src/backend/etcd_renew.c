@@ -147,10 +147,8 @@ static hf_status renew_move(struct etcd_conn *ec, struct hfi_renewal *item,
     ProtobufCMessage *answer = NULL;
     hf_status st;
 
-    compare.key = put.key = etcd_text(name);
-    compare.target = 1;
-    compare.with_case = PB__COMPARE__WITH_CREATE_REVISION;
-    compare.create_revision = (int64_t)item->grant->fence;
+    put.key = etcd_text(name);
+    etcd_compare(&compare, put.key, (int64_t)item->grant->fence);
     put.lease = lease->id;
     put.ignore_value = 1;
     op.request_case = PB__REQUEST_OP__REQUEST_PUT;

@@ -17,13 +17,6 @@ ok 'the Go program builds' test -x "$go_peer"
 waits() {
     [ "$(etcdctl get "holdfast/$1/" --prefix --keys-only | grep -c .)" = "$2" ]
 }
-status() {
-    want=$1
-    shift
-    "$@"
-    got=$?
-    [ $got = "$want" ] || { echo "status $got, not $want"; return 1; }
-}
 # Hold k until $work/NAME.go is there: made $work/NAME.in, NAME goes into order.
 go_holds() {
     "$go_peer" hold holdfast/k "$work/$1.in" "$work/$1.go" "$work/order" "$1"

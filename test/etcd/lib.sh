@@ -23,6 +23,15 @@ ok() {
     fi
 }
 
+# Does the command end with this status?
+status() {
+    want=$1
+    shift
+    "$@"
+    got=$?
+    [ $got = "$want" ] || { echo "status $got, not $want"; return 1; }
+}
+
 # Until the command is true, for at most half a minute.
 until_true() {
     tries=0

@@ -34,7 +34,7 @@ func session() *concurrency.Session {
 // Take the lock, make `in`, wait for `go_on`, append a word to `order`.
 func hold(name, in, goOn, order, word string) {
 	m := concurrency.NewMutex(session(), name)
-	must(m.Lock(context.TODO()))
+	must(m.Lock(context.Background()))
 	must(os.WriteFile(in, nil, 0o644))
 	for {
 		if _, err := os.Stat(goOn); err == nil {
@@ -46,7 +46,7 @@ func hold(name, in, goOn, order, word string) {
 	must(err)
 	fmt.Fprintln(file, word)
 	must(file.Close())
-	must(m.Unlock(context.TODO()))
+	must(m.Unlock(context.Background()))
 }
 
 // Wait for so long at most.
@@ -61,7 +61,7 @@ func try(name string, ms int) bool {
 		return false
 	}
 	must(err)
-	must(m.Unlock(context.TODO()))
+	must(m.Unlock(context.Background()))
 	return true
 }
 
@@ -73,14 +73,14 @@ func count(name, path string, contenders, times int) {
 		go func(m *concurrency.Mutex) {
 			defer all.Done()
 			for k := 0; k < times; k++ {
-				must(m.Lock(context.TODO()))
+				must(m.Lock(context.Background()))
 				var n int
 				text, err := os.ReadFile(path)
 				must(err)
 				_, err = fmt.Sscan(string(text), &n)
 				must(err)
 				must(os.WriteFile(path, []byte(fmt.Sprintln(n+1)), 0o644))
-				must(m.Unlock(context.TODO()))
+				must(m.Unlock(context.Background()))
 			}
 		}(concurrency.NewMutex(session(), name))
 	}

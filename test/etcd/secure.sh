@@ -6,13 +6,6 @@
 set -u
 . "$(dirname "$0")/lib.sh"
 
-status() {
-    want=$1
-    shift
-    "$@"
-    got=$?
-    [ $got = "$want" ] || { echo "status $got, not $want"; return 1; }
-}
 with() {
     "$holdfast" run -n -u "$1" k -- true
 }

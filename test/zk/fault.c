@@ -65,7 +65,9 @@ static void alone(hf_client *client, hf_client *other, const char *key)
     let_go(lk);
 }
 
-static void queueing(hf_client *client, hf_client *other, const char *key)
+/* Wait behind another; where that can be seen, until it is. */
+static void wait_behind(hf_client *client, hf_client *other, const char *key,
+                        bool seen)
 {
     struct hf_lock_opts opts = zkt_opts(5000);
     struct hf_info info = HF_INFO_INIT;
@@ -74,30 +76,25 @@ static void queueing(hf_client *client, hf_client *other, const char *key)
 
     CHECK_OK(hf_acquire(other, key, 20000, &opts, &lk, &t_err));
     zkt_wait_start(&w, client, key, 30000, 5000);
-    t_poll_until(hf_inspect(other, key, &info, NULL) == HF_OK &&
-                     info.waiters != 0,
-                 20000);
-    t_sleep_ms(20);
+    if (seen)
+        t_poll_until(hf_inspect(other, key, &info, NULL) == HF_OK &&
+                         info.waiters != 0,
+                     20000);
+    t_sleep_ms(seen ? 20 : 50);
     CHECK_OK(hf_release(lk, &t_err));
     t_check_status(__FILE__, __LINE__, "the waiter", zkt_wait_end(&w), HF_OK);
     CHECK(hf_held(w.lk));
     let_go(w.lk);
 }
 
-/* The same where nobody can see who waits. */
+static void queueing(hf_client *client, hf_client *other, const char *key)
+{
+    wait_behind(client, other, key, true);
+}
+
 static void waiting(hf_client *client, hf_client *other, const char *key)
 {
-    struct hf_lock_opts opts = zkt_opts(5000);
-    struct zkt_waiter w;
-    hf_lock *lk;
-
-    CHECK_OK(hf_acquire(other, key, 20000, &opts, &lk, &t_err));
-    zkt_wait_start(&w, client, key, 30000, 5000);
-    t_sleep_ms(50);
-    CHECK_OK(hf_release(lk, &t_err));
-    t_check_status(__FILE__, __LINE__, "the waiter", zkt_wait_end(&w), HF_OK);
-    CHECK(hf_held(w.lk));
-    let_go(w.lk);
+    wait_behind(client, other, key, false);
 }
 
 /* Who gives back while somebody waits comes again behind that one. */
