@@ -308,7 +308,8 @@ HF_CHECK hf_status hf_list(hf_client *client, const char *prefix,
 HF_CHECK hf_status hf_break(hf_client *client, const char *key, uint64_t fence,
                             struct hf_error *err);
 
-/* HF_OK while the grant with this fence stands, HF_LOST once it does not. */
+/* HF_OK while the grant with this fence stands, HF_LOST once it does not; no
+ * grant has fence 0. */
 HF_CHECK hf_status hf_check(hf_client *client, const char *key, uint64_t fence,
                             struct hf_error *err);
 
