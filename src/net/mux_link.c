@@ -229,6 +229,7 @@ void mux_link_flush(struct mux_link *link, int64_t deadline)
     link->writing = true;
     while (link->out.len && !link->broken) {
         link->written += link->out.len;
+        link->unsent = 0;
         link->crew_size = MUX_CREW_MAX; /* The next begins another. */
         if (!hfi_outbox_write(&link->out, &link->stream, &link->mux->mu,
                               deadline))
@@ -247,11 +248,15 @@ bool mux_link_is_busy(const struct mux_link *link)
                  ->ghost);
 }
 
-/* Let others add what they are about to send, and send all of it at once. */
+/* Let others add what they are about to send, until a flight is full. */
 void mux_link_gather(struct mux_link *link, int64_t deadline)
 {
     struct hfi_mux *mux = link->mux;
 
+    if (link->unsent * MUX_FLIGHTS >= link->users) {
+        mux_link_flush(link, deadline);
+        return;
+    }
     if (link->gathering || link->writing)
         return; /* That one will send ours with its own. */
     link->gathering = true;
@@ -269,6 +274,7 @@ struct mux_crew *mux_link_join(struct mux_link *link)
         link->crew_size = 0;
     }
     link->crew_size++;
+    link->unsent++;
     if (link->answered)
         link->answered--;
     return &link->crews[link->crew];

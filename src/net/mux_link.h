@@ -21,6 +21,11 @@ struct mux_crew {
 #define MUX_CREWS    16
 #define MUX_CREW_MAX 16
 
+/* A crowd sends in so many flights, so that the server is at one of them while
+ * the callers of another are served.  Were all in one, server and callers would
+ * take turns and each would be idle half of the time. */
+#define MUX_FLIGHTS 4
+
 struct mux_link {
     struct hfi_mux *mux;
     struct hfi_stream stream;
@@ -34,6 +39,7 @@ struct mux_link {
     struct hf_error why;
     struct mux_crew crews[MUX_CREWS];
     unsigned crew, crew_size; /* of those who append now */
+    unsigned unsent;          /* calls that wait to be written */
     unsigned to_wake;         /* by the reader: a bit for each crew */
     unsigned answered;        /* by the last read, and have not sent again */
 };
