@@ -265,6 +265,8 @@ static void open_names(struct redis_conn *rc, const struct hfi_url *url)
     hfi_random(id, sizeof(id));
     for (i = 0; i < (int)sizeof(id); i++)
         snprintf(rc->id + 2 * i, 3, "%02x", id[i]);
+    snprintf(rc->manner, sizeof(rc->manner), "%d%zu ", rc->fair,
+             strlen(rc->prefix));
     redis_script_digest(redis_script, rc->script_id);
     redis_script_digest(redis_bare_script, rc->bare_id);
 }

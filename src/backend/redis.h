@@ -81,6 +81,8 @@ struct redis_cluster {
     unsigned reader; /* whose mender last read the map for MOVED */
 };
 
+#define REDIS_MANNER_MAX 24
+
 struct redis_conn {
     struct hfi_conn base;
     bool opened;
@@ -94,9 +96,10 @@ struct redis_conn {
     struct ssl_ctx_st *tls;
     enum redis_acquire acquire;
     bool fair;
-    int replicas;       /* that must have a grant */
-    char script_id[41]; /* SHA-1 of the script */
-    char bare_id[41];   /* and of that for bare locks */
+    char manner[REDIS_MANNER_MAX]; /* how the script is to take it */
+    int replicas;                  /* that must have a grant */
+    char script_id[41];            /* SHA-1 of the script */
+    char bare_id[41];              /* and of that for bare locks */
     struct hfi_mux mux;
     struct redis_acks acks; /* of one server */
 
@@ -124,8 +127,8 @@ enum redis_native {
 #define REDIS_NAME_MAX (2 * (HF_KEY_MAX + 128) + 32)
 
 /* The key and its companions, which share its slot. */
-enum { REDIS_MAIN, REDIS_META, REDIS_QUEUE, REDIS_PLACES, REDIS_OWNERS };
-#define REDIS_NAMES 5
+enum { REDIS_MAIN, REDIS_META, REDIS_QUEUE, REDIS_OWNERS };
+#define REDIS_NAMES 4
 
 struct redis_names {
     char text[REDIS_NAMES][REDIS_NAME_MAX];
@@ -207,8 +210,8 @@ hf_status redis_order(struct redis_conn *, const char *key,
                       const struct redis_order *, redisReply **ret,
                       int64_t deadline, struct hf_error *);
 
-/* One step of the script on a key.  `argc` arguments follow the operation,
- * token, owner, fairness and key, which come from the claim. */
+/* One step of the script on a key.  `argc` arguments follow the operation and
+ * the token, which come from the claim. */
 void redis_step_add(struct redis_conn *, struct redis_batch *, char op,
                     const struct hfi_claim *, int argc, const char **argv,
                     bool whole);

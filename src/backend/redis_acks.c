@@ -102,7 +102,7 @@ static hf_status acks_write(struct redis_conn *rc, struct redis_wait *wait,
                             int64_t deadline, struct hf_error *err)
 {
     char ttl[24], fence[24];
-    const char *argv[] = {ttl, "1", fence}; /* 1: write, even if it is so */
+    const char *argv[] = {ttl, fence};
     redisReply *reply;
     hf_status st;
 
@@ -110,7 +110,8 @@ static hf_status acks_write(struct redis_conn *rc, struct redis_wait *wait,
         return redis_bare_write(rc, wait, claim, said, deadline, err);
     snprintf(ttl, sizeof(ttl), "%" PRId64, claim->ttl_ms);
     snprintf(fence, sizeof(fence), "%" PRIu64, grant->fence);
-    st = redis_step(rc, wait, 'R', claim, 3, argv, &reply, deadline, err);
+    /* S: write, even if it is so. */
+    st = redis_step(rc, wait, 'S', claim, 2, argv, &reply, deadline, err);
     if (st)
         return st;
     *said = (int)redis_number(reply);

@@ -42,18 +42,23 @@ static hf_status take_fenced(struct redis_conn *rc,
                              int64_t deadline, struct hf_error *err)
 {
     int64_t wait = claim->ttl_ms > PATIENCE_MIN ? claim->ttl_ms : PATIENCE_MIN;
-    char ttl[24], place[48] = "", channel[REDIS_CHANNEL_MAX] = "";
-    const char *argv[] = {ttl, claim->note ? claim->note : "", channel, place};
+    char ttl[24], patience[24], nth[16], channel[REDIS_CHANNEL_MAX] = "";
+    char about[REDIS_CHANNEL_MAX + HF_NOTE_MAX + 16];
+    const char *argv[] = {ttl, about, patience, nth, channel};
     redisReply *reply;
     hf_status st;
 
     if (grant->ref.ints[0])
         redis_channel(rc, claim->key, channel);
     snprintf(ttl, sizeof(ttl), "%" PRId64, claim->ttl_ms);
-    if (claim->queue)
-        snprintf(place, sizeof(place), "%" PRId64 " %" PRIu32, wait,
-                 claim->nth);
-    st = redis_step(rc, NULL, 'A', claim, 4, argv, &reply, deadline, err);
+    snprintf(about, sizeof(about), "%zu %s%s", strlen(channel), channel,
+             claim->note ? claim->note : "");
+    if (claim->queue) {
+        snprintf(patience, sizeof(patience), "%" PRId64, wait);
+        snprintf(nth, sizeof(nth), "%" PRIu32, claim->nth);
+    }
+    st = redis_step(rc, NULL, 'A', claim, claim->queue ? 5 : 2, argv, &reply,
+                    deadline, err);
     if (st)
         return st;
     st = take_read(rc, reply, grant, busy, err);

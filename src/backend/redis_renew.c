@@ -70,19 +70,19 @@ struct renew_round {
     bool whole; /* the first of each part says its script whole */
 };
 
-/* What a renewal says beside the claim: ttl, whether it may be less, fence. */
+/* What a renewal says beside the claim: whether it may be less; ttl, fence. */
 struct renew_args {
-    char ttl[24], fence[24];
-    const char *argv[3];
+    char op, ttl[24], fence[24];
+    const char *argv[2];
 };
 
 static void renew_say(struct renew_args *args, const struct hfi_renewal *item)
 {
     snprintf(args->ttl, sizeof(args->ttl), "%" PRId64, item->ttl_ms);
     snprintf(args->fence, sizeof(args->fence), "%" PRIu64, item->grant->fence);
+    args->op = item->ttl_ms < item->claim->ttl_ms ? 'S' : 'R';
     args->argv[0] = args->ttl;
-    args->argv[1] = item->ttl_ms < item->claim->ttl_ms ? "1" : "0";
-    args->argv[2] = args->fence;
+    args->argv[1] = args->fence;
 }
 
 static void renew_add(struct redis_conn *rc, struct redis_batch *batch,
@@ -95,7 +95,7 @@ static void renew_add(struct redis_conn *rc, struct redis_batch *batch,
         return;
     }
     renew_say(&args, item);
-    redis_step_add(rc, batch, 'R', item->claim, 3, args.argv, whole);
+    redis_step_add(rc, batch, args.op, item->claim, 2, args.argv, whole);
 }
 
 static void renew_begin(struct redis_conn *rc, struct renew_part *part,
@@ -161,7 +161,7 @@ static void renew_alone(struct redis_conn *rc, struct hfi_renewal *item,
         return;
     }
     renew_say(&args, item);
-    item->st = redis_step(rc, NULL, 'R', item->claim, 3, args.argv, &reply,
+    item->st = redis_step(rc, NULL, args.op, item->claim, 2, args.argv, &reply,
                           deadline, err);
     if (item->st)
         return;

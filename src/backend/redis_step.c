@@ -10,6 +10,8 @@
  */
 #include "redis.h"
 
+#include <ctype.h>
+
 #include "../banned.h"
 
 /* An order may be sent on to where a key has gone, and whole to a new node. */
@@ -136,9 +138,22 @@ hf_status redis_order(struct redis_conn *rc, const char *key,
 /* The texts that an order for a step points to. */
 struct step_texts {
     struct redis_names names;
-    char op[2];
-    char fair[1 + HF_KEY_MAX + 1]; /* and the key */
+    char what[1 + REDIS_MANNER_MAX + HF_OWNER_MAX];
 };
+
+/* The operation, the manner, and the owner id if there is one.  By hand, as it is
+ * done for every request. */
+static void step_what(const struct redis_conn *rc, char *ret, char op,
+                      const struct hfi_claim *claim)
+{
+    const char *owner = rc->acquire == REDIS_FENCED ? claim->owner : NULL;
+    size_t len = strlen(rc->manner);
+
+    *ret++ = owner ? (char)tolower(op) : op;
+    memcpy(ret, rc->manner, len + 1);
+    if (owner)
+        memcpy(ret + len, owner, strlen(owner) + 1);
+}
 
 static void step_order(struct redis_conn *rc, struct redis_order *order,
                        struct step_texts *texts, char op,
@@ -148,22 +163,17 @@ static void step_order(struct redis_conn *rc, struct redis_order *order,
     const char **all = order->argv;
     int i, n = 0;
 
-    texts->op[0] = op;
-    texts->op[1] = '\0';
-    texts->fair[0] = rc->fair ? '1' : '0';
-    memcpy(texts->fair + 1, claim->key, strlen(claim->key) + 1);
+    step_what(rc, texts->what, op, claim);
     redis_name(rc, claim->key, &texts->names);
     order->script = redis_script;
     order->wait = NULL;
     all[n++] = "EVALSHA";
     all[n++] = rc->script_id;
-    all[n++] = "5";
+    all[n++] = "4";
     for (i = 0; i < REDIS_NAMES; i++)
         all[n++] = texts->names.text[i];
-    all[n++] = texts->op;
+    all[n++] = texts->what;
     all[n++] = claim->token;
-    all[n++] = claim->owner && rc->acquire == REDIS_FENCED ? claim->owner : "";
-    all[n++] = texts->fair;
     for (i = 0; i < argc; i++)
         all[n++] = argv[i];
     order->argc = n;

@@ -307,7 +307,7 @@ static void nomad_say(struct nomad *nomad, int fd, const char *asked)
                  1 + atomic_fetch_add(&nomad->houses, 1) % 200, nomad->port);
     else if (strstr(asked, "EVAL"))
         snprintf(text, sizeof(text), "%s",
-                 strstr(asked, "\r\nL\r\n") ? ":1\r\n" : "$1\r\n7\r\n");
+                 strstr(asked, "\r\nL19 \r\n") ? ":1\r\n" : "$1\r\n7\r\n");
     send(fd, text, strlen(text), MSG_NOSIGNAL);
 }
 

@@ -71,7 +71,7 @@ static int64_t dead_waiters_cost(const char *more, int dead, int sig)
         t_kill(&peer[i]);
     hf_close(client[0]);
     hf_close(client[1]);
-    rt_do(&s, "DEL {holdfast:k}:queue: {holdfast:k}:places: holdfast:k");
+    rt_do(&s, "DEL {holdfast:k}:queue: {holdfast:k}:meta: holdfast:k");
     rt_end(&s);
     return cost;
 }

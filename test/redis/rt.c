@@ -128,7 +128,24 @@ void rt_stop(struct rt_server *s)
     s->args[0] = NULL;
 }
 
-/* One key, by its name, that is not a fence: or NULL. */
+/* What is kept beside a lock: nothing but its last grant and what is known of
+ * it, which have names of one letter.  The place of a waiter has its token.  A
+ * replica in a cluster does not tell; its master does. */
+static bool rt_is_tidy(struct rt_server *s, const char *name)
+{
+    redisReply *fields = rt_try(s, "HKEYS %s", name);
+    bool tidy =
+        fields->type == REDIS_REPLY_ARRAY || !strncmp(fields->str, "MOVED ", 6);
+    size_t i;
+
+    for (i = 0; i < fields->elements; i++)
+        tidy = tidy && fields->element[i]->len == 1;
+    freeReplyObject(fields);
+    return tidy;
+}
+
+/* One key, by its name, that is neither a fence nor what belongs to it: or
+ * NULL. */
 static const char *rt_stray(struct rt_server *s)
 {
     static char name[2200];
@@ -138,7 +155,7 @@ static const char *rt_stray(struct rt_server *s)
 
     for (i = 0; i < keys->elements && !found; i++) {
         snprintf(name, sizeof(name), "%s", keys->element[i]->str);
-        if (!strstr(name, ":meta:"))
+        if (!strstr(name, ":meta:") || !rt_is_tidy(s, name))
             found = name;
     }
     freeReplyObject(keys);
@@ -293,15 +310,20 @@ long long rt_waiters(struct rt_server *s, const char *key)
 
 bool rt_hears(struct rt_server *s, const char *key)
 {
-    redisReply *places = rt_ask(s, "HVALS {holdfast:%s}:places:", key);
-    bool all = places->elements > 0;
+    redisReply *meta = rt_ask(s, "HGETALL {holdfast:%s}:meta:", key);
+    bool any = false, all = true;
     size_t i;
 
-    for (i = 0; i < places->elements; i++)
-        all = all && memmem(places->element[i]->str, places->element[i]->len,
-                            "wake:", 5);
-    freeReplyObject(places);
-    return all;
+    for (i = 0; i + 1 < meta->elements; i += 2) {
+        const redisReply *place = meta->element[i + 1];
+
+        if (meta->element[i]->len == 1)
+            continue; /* It is none. */
+        any = true;
+        all = all && memmem(place->str, place->len, "wake:", 5);
+    }
+    freeReplyObject(meta);
+    return any && all;
 }
 
 /* ---- clients ----------------------------------------------------------- */

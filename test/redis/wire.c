@@ -45,7 +45,7 @@ TEST(a_reply_cut_at_any_byte_is_asked_for_again)
         proxy_set(&p, PROXY_CUT, i);
         lk = rt_lock(client, "k", 5000, 20000, 0);
         CHECK(hf_held(lk));
-        fence = strtoull(rt_text(&s, "HGET {holdfast:k}:meta: f"), NULL, 10);
+        fence = strtoull(rt_text(&s, "HGET {holdfast:k}:meta: g"), NULL, 10);
         CHECK_EQ(hf_fence(lk), fence);
         CHECK_STR(rt_text(&s, "GET holdfast:k"), hf_token(lk));
         proxy_set(&p, PROXY_PASS, 0);
