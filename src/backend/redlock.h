@@ -181,6 +181,7 @@ struct redlock_round {
     struct redlock_flight flights[REDLOCK_MAX];
     int waiting;       /* for how many */
     unsigned readable; /* the nodes that poll(2) has seen something of */
+    unsigned mute;     /* those that were waited for in vain */
 };
 
 void redlock_round_init(struct redlock_round *, struct redlock_conn *);

@@ -235,6 +235,34 @@ static void hear_poll(struct redlock_round *round, int64_t left)
             round->readable |= 1U << i;
 }
 
+/* The node that is likely to be the next: it was heard last, and not waited for
+ * in vain.  -1 if there is none. */
+static int hear_whom(struct redlock_round *round)
+{
+    const struct redlock_node *nodes = round->rl->nodes;
+    int i, best = -1;
+
+    for (i = 0; i < round->rl->n; i++)
+        if (round->flights[i].waiting && !(round->mute & 1U << i) &&
+            (best < 0 ||
+             atomic_load(&nodes[i].heard) > atomic_load(&nodes[best].heard)))
+            best = i;
+    return best;
+}
+
+/* Sleep until something can be taken in.  With other threads there, one of them
+ * will take in ours: poll(2) would not tell, but they do. */
+static void hear_wait(struct redlock_round *round, int64_t left)
+{
+    int64_t end = hfi_now() + (left < SLICE_MS ? left : SLICE_MS);
+    int i = hear_whom(round);
+
+    if (i < 0 || !hfi_mux_is_shared(&round->flights[i].call))
+        hear_poll(round, left);
+    else if (!hfi_mux_await(&round->flights[i].call, end))
+        round->mute |= 1U << i;
+}
+
 int redlock_hear(struct redlock_round *round, int64_t deadline)
 {
     int64_t left;
@@ -255,7 +283,7 @@ int redlock_hear(struct redlock_round *round, int64_t deadline)
         left = hfi_left_ms(deadline);
         if (!left)
             return -1;
-        hear_poll(round, left);
+        hear_wait(round, left);
     }
     return -1;
 }

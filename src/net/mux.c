@@ -193,19 +193,18 @@ static bool call_yield(struct mux_link *link, const struct hfi_mux_call *call)
     return false;
 }
 
-/* Wait for the replies, reading for all when nobody does. */
-static hf_status call_wait(struct mux_link *link, struct hfi_mux_call *call,
-                           int64_t deadline)
+/* Wait for the replies, reading for all when nobody does; false at the
+ * deadline. */
+static bool call_wait(struct mux_link *link, struct hfi_mux_call *call,
+                      int64_t deadline)
 {
-    while (!call->done) {
-        if (!hfi_left_ms(deadline))
-            return call_give_up(link, call);
+    while (!call->done && hfi_left_ms(deadline)) {
         if (!link->reading)
             mux_link_read(link, deadline);
         else if (!call_yield(link, call))
             call_sleep(link, call, deadline);
     }
-    return call->st;
+    return call->done;
 }
 
 hf_status hfi_mux_begin(struct hfi_mux *mux, struct hfi_mux_call *call,
@@ -250,7 +249,7 @@ hf_status hfi_mux_finish(struct hfi_mux_call *call, int64_t deadline,
     hf_status st;
 
     pthread_mutex_lock(&mux->mu);
-    st = call_wait(link, call, deadline);
+    st = call_wait(link, call, deadline) ? call->st : call_give_up(link, call);
     hfi_link_remove(&call->place);
     mux_link_pass_reading(link);
     link->used_at = hfi_now();
@@ -287,6 +286,29 @@ bool hfi_mux_advance(struct hfi_mux_call *call, bool readable)
     while (readable && !call->done && !link->reading && mux_link_read(link, 0))
         continue;
     done = call->done;
+    pthread_mutex_unlock(&link->mux->mu);
+    return done;
+}
+
+bool hfi_mux_is_shared(const struct hfi_mux_call *call)
+{
+    struct mux_link *link = call->link;
+    bool shared;
+
+    pthread_mutex_lock(&link->mux->mu);
+    shared = link->users > 1;
+    pthread_mutex_unlock(&link->mux->mu);
+    return shared;
+}
+
+bool hfi_mux_await(struct hfi_mux_call *call, int64_t deadline)
+{
+    struct mux_link *link = call->link;
+    bool done;
+
+    pthread_mutex_lock(&link->mux->mu);
+    done = call_wait(link, call, deadline);
+    mux_link_pass_reading(link);
     pthread_mutex_unlock(&link->mux->mu);
     return done;
 }
