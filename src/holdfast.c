@@ -454,11 +454,11 @@ hf_status hf_break(hf_client *c, const char *key, uint64_t fence,
 
     if (!st)
         st = check_key(key, err);
+    if (!st)
+        st = check_trait(c, HF_TRAIT_BREAK, "cannot break locks", err);
     if (!st && !fence)
         st = hfi_fail(err, HF_INVALID,
                       "break needs the fence of the grant that was looked at");
-    if (!st)
-        st = check_trait(c, HF_TRAIT_BREAK, "cannot break locks", err);
     if (st)
         return st;
     return c->be->break_grant(c->conn, key, fence, hfi_now() + c->timeout_ms,

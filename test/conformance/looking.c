@@ -372,6 +372,7 @@ TEST(what_cannot_be_broken_says_so)
         CHECK(hf_held(lk));
         conf_unlock(lk);
     } else {
+        CHECK_STATUS(hf_break(client, key, 0, &t_err), HF_INVALID);
         CHECK_OK(hf_break(client, key, hf_fence(lk), &t_err));
         t_poll_until(!hf_held(lk), 20000);
         CHECK_STATUS(hf_release(lk, &t_err), HF_LOST);
