@@ -40,6 +40,8 @@ static const struct {
     {HF_TRAIT_DETACH, "detach", "acquire, renew and release work",
      "acquire needs another service; run works"},
     {HF_TRAIT_BREAK, "break", "break works", "break does not work"},
+    {HF_TRAIT_NOTED, "noted", "owner id and note are kept with the lock",
+     "neither owner id nor note is kept"},
 };
 
 #define DOCTOR_TRAITS (sizeof(doctor_traits) / sizeof(doctor_traits[0]))

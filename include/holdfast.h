@@ -158,7 +158,8 @@ enum hf_trait {
     HF_TRAIT_PROCESSES = 1 << 8, /* excludes between processes */
     HF_TRAIT_MACHINES = 1 << 9,  /* excludes between machines */
     HF_TRAIT_DEATH = 1 << 10,    /* a dead process frees its locks at once */
-    HF_TRAIT_TWICE = 1 << 11     /* or only after up to twice the lease */
+    HF_TRAIT_TWICE = 1 << 11,    /* or only after up to twice the lease */
+    HF_TRAIT_NOTED = 1 << 12     /* owner id and note are kept with the lock */
 };
 
 struct hf_service {
@@ -240,7 +241,8 @@ int64_t hf_remaining_ms(const hf_lock *lock);
  * hand-over); HF_FAIR gives every acquisition its own. */
 uint64_t hf_fence(const hf_lock *lock);
 
-/* The id of the acquisition in the service: 32 hex digits, or the owner id. */
+/* The id of the acquisition in the service: the owner id, or 32 hex digits if
+ * there is none or the service does not keep it (HF_TRAIT_NOTED). */
 const char *hf_token(const hf_lock *lock);
 const char *hf_key(const hf_lock *lock);
 
@@ -281,7 +283,7 @@ struct hf_info {
     int32_t holders;  /* how many hold it */
     int32_t waiters;  /* how many wait; -1 unknown */
     char owner[HF_OWNER_MAX + 1]; /* token or owner id; "" unknown */
-    char note[HF_NOTE_MAX + 1];
+    char note[HF_NOTE_MAX + 1];   /* "" without HF_TRAIT_NOTED */
     int64_t takeover_ms; /* if the holder dies, others wait this long at most,
                           * where that is more than left_ms; 0 unknown */
 };

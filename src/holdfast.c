@@ -325,10 +325,14 @@ uint64_t hf_fence(const hf_lock *lk)
 
 const char *hf_token(const hf_lock *lk)
 {
+    const struct hfi_claim *claim;
+
     if (!lk)
         return "";
-    return lk->hold->claim.owner ? lk->hold->claim.owner
-                                 : lk->hold->claim.token;
+    claim = &lk->hold->claim;
+    return claim->owner && lk->client->conn->traits & HF_TRAIT_NOTED
+               ? claim->owner
+               : claim->token;
 }
 
 const char *hf_key(const hf_lock *lk)

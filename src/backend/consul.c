@@ -549,7 +549,8 @@ const struct hfi_backend hfi_backend_consul = {
     .conn_size = sizeof(struct consul_conn),
     .traits = HF_TRAIT_FENCED | HF_TRAIT_LEASED | HF_TRAIT_NOTIFY |
               HF_TRAIT_DETACH | HF_TRAIT_BREAK | HF_TRAIT_PROCESSES |
-              HF_TRAIT_MACHINES | HF_TRAIT_TWICE | HFI_TRAIT_BOUND,
+              HF_TRAIT_MACHINES | HF_TRAIT_TWICE | HF_TRAIT_NOTED |
+              HFI_TRAIT_BOUND,
     .open = consul_open,
     .close = consul_close,
     .try_acquire = consul_try_acquire,

@@ -179,7 +179,7 @@ const struct hfi_backend hfi_backend_etcd = {
     .traits = HF_TRAIT_FENCED | HF_TRAIT_LEASED | HF_TRAIT_QUEUED |
               HF_TRAIT_NOTIFY | HF_TRAIT_REENTRANT | HF_TRAIT_DETACH |
               HF_TRAIT_BREAK | HF_TRAIT_PROCESSES | HF_TRAIT_MACHINES |
-              HFI_TRAIT_BOUND,
+              HF_TRAIT_NOTED | HFI_TRAIT_BOUND,
     .open = etcd_open,
     .close = etcd_close,
     .forget = etcd_forget,

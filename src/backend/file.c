@@ -319,7 +319,7 @@ const struct hfi_backend hfi_backend_file = {
     .conn_size = sizeof(struct file_conn),
     .traits = HF_TRAIT_FENCED | HF_TRAIT_NOTIFY | HF_TRAIT_SHARED |
               HF_TRAIT_REENTRANT | HF_TRAIT_BREAK | HF_TRAIT_PROCESSES |
-              HF_TRAIT_DEATH | HFI_TRAIT_EARLY,
+              HF_TRAIT_DEATH | HF_TRAIT_NOTED | HFI_TRAIT_EARLY,
     .net_ms = 500,
     .open = file_open,
     .close = file_close,

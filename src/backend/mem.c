@@ -293,7 +293,7 @@ const struct hfi_backend hfi_backend_mem = {
     .conn_size = sizeof(struct mem_conn),
     .traits = HF_TRAIT_FENCED | HF_TRAIT_LEASED | HF_TRAIT_QUEUED |
               HF_TRAIT_NOTIFY | HF_TRAIT_SHARED | HF_TRAIT_REENTRANT |
-              HF_TRAIT_DETACH | HF_TRAIT_BREAK,
+              HF_TRAIT_DETACH | HF_TRAIT_BREAK | HF_TRAIT_NOTED,
     .open = mem_open,
     .close = mem_close,
     .try_acquire = mem_try_acquire,

@@ -421,7 +421,8 @@ const struct hfi_backend hfi_backend_mysql = {
     .options = my_options_own,
     .conn_size = sizeof(struct my_conn),
     .traits = HF_TRAIT_FENCED | HF_TRAIT_LEASED | HF_TRAIT_DETACH |
-              HF_TRAIT_BREAK | HF_TRAIT_PROCESSES | HF_TRAIT_MACHINES,
+              HF_TRAIT_BREAK | HF_TRAIT_PROCESSES | HF_TRAIT_MACHINES |
+              HF_TRAIT_NOTED,
     .open = my_open,
     .close = my_close,
     .try_acquire = sql_try_acquire,

@@ -450,7 +450,7 @@ const struct hfi_backend hfi_backend_postgres = {
     .conn_size = sizeof(struct pg_conn),
     .traits = HF_TRAIT_FENCED | HF_TRAIT_LEASED | HF_TRAIT_NOTIFY |
               HF_TRAIT_DETACH | HF_TRAIT_BREAK | HF_TRAIT_PROCESSES |
-              HF_TRAIT_MACHINES,
+              HF_TRAIT_MACHINES | HF_TRAIT_NOTED,
     .open = pg_open,
     .close = pg_close,
     .try_acquire = pg_try_acquire,

@@ -400,7 +400,8 @@ const struct hfi_backend hfi_backend_redis = {
     .conn_size = sizeof(struct redis_conn),
     .traits = HF_TRAIT_FENCED | HF_TRAIT_LEASED | HF_TRAIT_QUEUED |
               HF_TRAIT_NOTIFY | HF_TRAIT_REENTRANT | HF_TRAIT_DETACH |
-              HF_TRAIT_BREAK | HF_TRAIT_PROCESSES | HF_TRAIT_MACHINES,
+              HF_TRAIT_BREAK | HF_TRAIT_PROCESSES | HF_TRAIT_MACHINES |
+              HF_TRAIT_NOTED,
     .open = redis_open,
     .close = redis_close,
     .forget = redis_forget,

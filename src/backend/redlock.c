@@ -101,7 +101,8 @@ static hf_status open_options(struct redlock_conn *rl,
     if (!st && strlen(prefix) >= sizeof(rl->nodes[0].rc.prefix))
         st = hfi_fail(err, HF_INVALID, "url: prefix= is too long");
     if (!rl->fenced)
-        rl->base.traits &= ~(unsigned)(HF_TRAIT_FENCED | HF_TRAIT_BREAK);
+        rl->base.traits &=
+            ~(unsigned)(HF_TRAIT_FENCED | HF_TRAIT_BREAK | HF_TRAIT_NOTED);
     return st;
 }
 
@@ -334,7 +335,7 @@ const struct hfi_backend hfi_backend_redlock = {
     .conn_size = sizeof(struct redlock_conn),
     .traits = HF_TRAIT_FENCED | HF_TRAIT_LEASED | HF_TRAIT_NOTIFY |
               HF_TRAIT_DETACH | HF_TRAIT_BREAK | HF_TRAIT_PROCESSES |
-              HF_TRAIT_MACHINES,
+              HF_TRAIT_MACHINES | HF_TRAIT_NOTED,
     .open = redlock_open,
     .close = redlock_close,
     .forget = redlock_forget,

@@ -373,7 +373,8 @@ const struct hfi_backend hfi_backend_sqlite = {
     .options = lite_options,
     .conn_size = sizeof(struct lite_conn),
     .traits = HF_TRAIT_FENCED | HF_TRAIT_LEASED | HF_TRAIT_NOTIFY |
-              HF_TRAIT_DETACH | HF_TRAIT_BREAK | HF_TRAIT_PROCESSES,
+              HF_TRAIT_DETACH | HF_TRAIT_BREAK | HF_TRAIT_PROCESSES |
+              HF_TRAIT_NOTED,
     .open = lite_open,
     .close = lite_close,
     .try_acquire = sql_try_acquire,

@@ -443,7 +443,7 @@ const struct hfi_backend hfi_backend_zk = {
     .conn_size = sizeof(struct zk_conn),
     .traits = HF_TRAIT_FENCED | HF_TRAIT_LEASED | HF_TRAIT_NOTIFY |
               HF_TRAIT_BREAK | HF_TRAIT_PROCESSES | HF_TRAIT_MACHINES |
-              HFI_TRAIT_BOUND,
+              HF_TRAIT_NOTED | HFI_TRAIT_BOUND,
     .open = zk_open,
     .close = zk_close,
     .try_acquire = zk_try_acquire,

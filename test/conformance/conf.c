@@ -19,8 +19,9 @@ static const char *conf_template;
 static long conf_run; /* the same for all tests of a run */
 
 static const char *const conf_trait_names[] = {
-    "FENCED", "LEASED", "QUEUED",    "NOTIFY",   "SHARED", "REENTRANT",
-    "DETACH", "BREAK",  "PROCESSES", "MACHINES", "DEATH",
+    "FENCED",    "LEASED", "QUEUED", "NOTIFY",    "SHARED",
+    "REENTRANT", "DETACH", "BREAK",  "PROCESSES", "MACHINES",
+    "DEATH",     "TWICE",  "NOTED",
 };
 
 void conf_needs(unsigned traits)
@@ -145,6 +146,19 @@ void conf_check_free(const char *key)
     CHECK_EQ(conf_count_listed(stranger, key), 0);
     conf_unlock(conf_try(stranger, key, NULL));
     hf_close(stranger);
+}
+
+void conf_check_stands(hf_client *client, const hf_lock *lk)
+{
+    struct hf_info info;
+
+    if (conf_traits & HF_TRAIT_FENCED) {
+        CHECK_OK(hf_check(client, hf_key(lk), hf_fence(lk), &t_err));
+        return;
+    }
+    info = conf_look(client, hf_key(lk));
+    CHECK(info.held);
+    CHECK_STR(info.owner, hf_token(lk));
 }
 
 void conf_check_busy(const char *key)

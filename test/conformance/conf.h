@@ -52,6 +52,10 @@ struct hf_info conf_look(hf_client *client, const char *key);
  * stranger gets it with one try. */
 void conf_check_free(const char *key);
 
+/* This very grant stands, as seen by `client`: by its fence, or where there is
+ * none by its token. */
+void conf_check_stands(hf_client *client, const hf_lock *lk);
+
 /* A stranger does not get the key. */
 void conf_check_busy(const char *key);
 

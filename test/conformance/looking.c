@@ -28,7 +28,7 @@ TEST(inspect_tells_who_holds_the_lock)
     CHECK_EQ(info.fence, hf_fence(lk));
     CHECK_EQ(info.holders, 1);
     CHECK_LE(info.waiters, 0);
-    CHECK_STR(info.note, "nightly backup");
+    CHECK_STR(info.note, conf_traits & HF_TRAIT_NOTED ? "nightly backup" : "");
     if (info.owner[0])
         CHECK_STR(info.owner, hf_token(lk));
     CHECK(info.left_ms == -1 || (info.left_ms > 0 && info.left_ms <= 30000));
@@ -50,8 +50,11 @@ TEST(inspect_tells_the_owner_id_and_how_long_it_is_held)
 
     opts.owner = "order-99";
     lk = conf_try(client, key, &opts);
-    CHECK_STR(conf_look(client, key).owner, "order-99");
-    CHECK_STR(hf_token(lk), "order-99");
+    CHECK_STR(conf_look(client, key).owner, hf_token(lk));
+    if (conf_traits & HF_TRAIT_NOTED)
+        CHECK_STR(hf_token(lk), "order-99");
+    else
+        CHECK_EQ(strspn(hf_token(lk), "0123456789abcdef"), 32);
     if (conf_look(client, key).since_ms >= 0)
         t_poll_until(conf_look(client, key).since_ms >= 50, 20000);
     conf_unlock(lk);
@@ -62,9 +65,11 @@ TEST(a_lock_without_a_note_bears_that_of_its_client)
 {
     struct hf_client_opts with = HF_CLIENT_OPTS_INIT;
     const char *key = conf_key("k");
-    hf_client *named, *plain = conf_open();
+    hf_client *named, *plain;
     hf_lock *lk;
 
+    conf_needs(HF_TRAIT_NOTED);
+    plain = conf_open();
     with.note = "the mail queue";
     CHECK_OK(hf_open(conf_url(), &with, &named, &t_err));
     lk = conf_try(named, key, NULL);
@@ -229,15 +234,19 @@ TEST(the_callback_of_list_may_use_the_client)
 TEST(check_is_ok_while_the_grant_stands_and_lost_once_it_does_not)
 {
     const char *key = conf_key("k");
-    hf_client *a = conf_open(), *b = conf_open();
-    hf_lock *lk = conf_try(a, key, NULL);
-    uint64_t fence = hf_fence(lk);
+    hf_client *a, *b;
+    uint64_t fence;
+    hf_lock *lk;
 
+    conf_needs(HF_TRAIT_FENCED);
+    a = conf_open();
+    b = conf_open();
+    lk = conf_try(a, key, NULL);
+    fence = hf_fence(lk);
     CHECK_OK(hf_check(a, key, fence, &t_err));
     CHECK_OK(hf_check(b, key, fence, &t_err));
     CHECK_STATUS(hf_check(b, key, fence - 1, &t_err), HF_LOST);
     CHECK_STATUS(hf_check(b, key, fence + 1, &t_err), HF_LOST);
-    CHECK_STATUS(hf_check(b, key, 0, &t_err), HF_LOST); /* none has that */
     CHECK_STATUS(hf_check(b, conf_key("never"), 1, &t_err), HF_LOST);
     conf_unlock(lk);
     CHECK_STATUS(hf_check(a, key, fence, &t_err), HF_LOST);
@@ -247,6 +256,19 @@ TEST(check_is_ok_while_the_grant_stands_and_lost_once_it_does_not)
     conf_unlock(lk);
     hf_close(a);
     hf_close(b);
+}
+
+TEST(no_grant_has_fence_0)
+{
+    const char *key = conf_key("k");
+    hf_client *client = conf_open();
+    hf_lock *lk = conf_try(client, key, NULL);
+
+    CHECK_EQ(hf_fence(lk) > 0, (conf_traits & HF_TRAIT_FENCED) != 0);
+    CHECK_STATUS(hf_check(client, key, 0, &t_err), HF_LOST);
+    conf_unlock(lk);
+    CHECK_STATUS(hf_check(client, key, 0, &t_err), HF_LOST);
+    hf_close(client);
 }
 
 TEST(break_takes_the_lock_away_and_tells_its_holder_why)

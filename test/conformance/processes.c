@@ -196,7 +196,8 @@ static void freeze_beyond_ttl(unsigned flags)
         end = t_now_ms() + 1000;
         if (shared && leased) {
             lk = conf_lock(client, p.key, NULL);
-            CHECK_GT(hf_fence(lk), fence);
+            if (conf_traits & HF_TRAIT_FENCED)
+                CHECK_GT(hf_fence(lk), fence);
         } else if (shared) {
             CHECK_STATUS(hf_acquire(client, p.key, 1000, NULL, &lk, &t_err),
                          HF_TIMEOUT);

@@ -196,7 +196,7 @@ TEST(a_lingering_lease_is_taken_again_with_the_same_fence)
         CHECK_EQ(hf_fence(lk), fence);
         CHECK(hf_held(lk));
     }
-    CHECK_OK(hf_check(client, key, fence, &t_err));
+    conf_check_stands(client, lk);
     conf_unlock(lk);
     hf_close(client);
     conf_check_free(key);
