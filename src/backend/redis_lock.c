@@ -182,6 +182,9 @@ hf_status redis_watch(struct hfi_conn *conn, const struct hfi_claim *claim,
     struct redis_conn *rc = (struct redis_conn *)conn;
     hf_status st;
 
+    if (rc->acquire != REDIS_FENCED)
+        return hfi_fail(err, HF_UNSUPPORTED, "%s: nobody is told of bare locks",
+                        conn->endpoint);
     redis_sub_want(rc, claim->key, 1);
     st = redis_sub_ensure(rc, claim->key, deadline, err);
     if (!st && grant->fence)

@@ -93,33 +93,62 @@ TEST(the_simple_modes_hold_what_others_find)
     rt_end(&s);
 }
 
-TEST(an_owner_id_works_in_every_mode_or_is_refused)
+/* Nobody could tell: who waits asks, and who lingers is not asked. */
+TEST(the_simple_modes_listen_to_nobody)
+{
+    static const char *const modes[] = {"?acquire=set", "?acquire=script"};
+    struct rt_server s = {0};
+    struct hf_lock_opts opts = rt_opts(5000, 0);
+    hf_client *client, *other;
+    struct rt_waiter w;
+    hf_lock *lk;
+    int i;
+
+    rt_start(&s, NULL);
+    opts.linger_ms = 60000;
+    for (i = 0; i < 2; i++) {
+        client = rt_open(&s, modes[i]);
+        other = rt_open(&s, modes[i]);
+        CHECK_OK(hf_acquire(client, "k", 0, &opts, &lk, &t_err));
+        w = rt_waiter(other, "k", 10000, 5000, 0);
+        rt_wait_start(&w);
+        CHECK_OK(hf_release(lk, &t_err));
+        CHECK_EQ(rt_int(&s, "EXISTS holdfast:k"), 1);
+        hf_close(client);
+        rt_wait_join(&w);
+        hf_close(other);
+    }
+    CHECK_EQ(rt_calls(&s, "subscribe"), 0);
+    CHECK_EQ(rt_calls(&s, "ssubscribe"), 0);
+    rt_end(&s);
+}
+
+TEST(an_owner_id_works_in_every_mode)
 {
     static const char *const modes[] = {"", "?acquire=set", "?acquire=script"};
     struct rt_server s = {0};
     struct hf_lock_opts opts = rt_opts(900, 0);
     hf_client *client;
-    hf_lock *lk = NULL;
-    hf_status st;
+    hf_lock *lk;
     int i;
 
     rt_start(&s, NULL);
     opts.owner = "order-7";
     for (i = 0; i < 3; i++) {
         client = rt_open(&s, modes[i]);
-        st = hf_acquire(client, "k", 0, &opts, &lk, &t_err);
-        if (st != HF_UNSUPPORTED) {
-            CHECK_EQ(st, HF_OK);
-            t_sleep_ms(1000);
-            CHECK(hf_held(lk));
-            /* Who counts, and what is counted, end together. */
-            if (i == 0)
-                CHECK_LE(llabs(rt_int(&s, "PTTL {holdfast:k}:owners:") -
-                               rt_int(&s, "PTTL holdfast:k")),
-                         250);
-            CHECK_OK(hf_release(lk, &t_err));
-            CHECK_EQ(rt_int(&s, "EXISTS {holdfast:k}:owners:"), 0);
-        }
+        CHECK_OK(hf_acquire(client, "k", 0, &opts, &lk, &t_err));
+        /* The name of the holder is what stands there, in every mode. */
+        CHECK_STR(rt_text(&s, "GET holdfast:k"), hf_token(lk));
+        CHECK_EQ(!strcmp(hf_token(lk), "order-7"), i == 0);
+        t_sleep_ms(1000);
+        CHECK(hf_held(lk));
+        /* Who counts, and what is counted, end together. */
+        if (i == 0)
+            CHECK_LE(llabs(rt_int(&s, "PTTL {holdfast:k}:owners:") -
+                           rt_int(&s, "PTTL holdfast:k")),
+                     250);
+        CHECK_OK(hf_release(lk, &t_err));
+        CHECK_EQ(rt_int(&s, "EXISTS {holdfast:k}:owners:"), 0);
         CHECK_EQ(rt_int(&s, "EXISTS holdfast:k"), 0);
         hf_close(client);
     }
