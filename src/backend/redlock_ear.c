@@ -377,7 +377,7 @@ hf_status redlock_watch(struct hfi_conn *conn, const struct hfi_claim *claim,
         redlock_node_tend(&rl->nodes[i]);
     want_wait(rl, claim, span.end);
     grant->ref.text[REDLOCK_NOTE_WATCHED] = REDLOCK_WATCHED_NEW;
-    if (grant->fence && want_is_asked(rl, claim, &span))
+    if (grant->placed && want_is_asked(rl, claim, &span))
         hfi_wanted(conn, claim->key);
     return HF_OK;
 }
