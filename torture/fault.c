@@ -48,12 +48,6 @@ static void net_deaf(struct run *run, int target)
     route_tell(run, target, 0, "up drop");
 }
 
-static void net_after_drop(struct run *run, int target)
-{
-    route_tell(run, target, 0, "reset");
-    route_tell(run, target, 0, "pass");
-}
-
 static void net_reset(struct run *run, int target)
 {
     route_tell(run, target, 0, "reset");
@@ -62,6 +56,12 @@ static void net_reset(struct run *run, int target)
 static void net_half(struct run *run, int target)
 {
     route_tell(run, target, 0, "down half");
+}
+
+static void net_after_half(struct run *run, int target)
+{
+    route_tell(run, target, 0, "reset");
+    route_tell(run, target, 0, "pass");
 }
 
 static void net_refuse(struct run *run, int target)
@@ -184,10 +184,10 @@ static const struct fault fault_table[] = {
      "the wall clock of a process jumps (--clock-shim)"},
     {"part", "net", net_part, net_pass, false, "nothing moves, then it does"},
     {"lone", "net", net_lone, net_pass, false, "the same, with one server"},
-    {"mute", "net", net_mute, net_after_drop, false, "answers vanish"},
-    {"deaf", "net", net_deaf, net_after_drop, false, "requests vanish"},
+    {"mute", "net", net_mute, net_pass, false, "answers vanish"},
+    {"deaf", "net", net_deaf, net_pass, false, "requests vanish"},
     {"reset", "net", net_reset, net_pass, false, "connections are reset"},
-    {"half", "net", net_half, net_after_drop, false, "answers end"},
+    {"half", "net", net_half, net_after_half, false, "answers end"},
     {"refuse", "net", net_refuse, net_accept, false, "no connection is made"},
     {"slow", "net", net_slow, net_pass, false, "answers come late"},
     {"slice", "net", net_slice, net_pass, false, "bytes come one by one"},

@@ -17,7 +17,9 @@
  *              throttle N               N bytes a second
  *              slice                    one byte at a time
  *              cut N                    N bytes more, then the end; once
- *              drop                     what is sent vanishes, nobody is told
+ *              drop                     what is sent vanishes, nobody is told; who
+ *                                       lost something gets RST when it would
+ *                                       pass again
  *              drop-reply K             the K-th answer from now on vanishes,
  *                                       whole; once
  *              hold                     nothing moves; it goes on after pass

@@ -69,6 +69,16 @@ void net_link_half(struct net_link *link, int dir)
     shutdown(link->fds[!dir], SHUT_WR);
 }
 
+/* Would what comes next take the place of what was dropped?  No network does
+ * that: it sends again, or gives up. */
+bool net_link_is_torn(struct net *net, struct net_link *link)
+{
+    const struct net_rules *rules = net_link_rules(net, link);
+
+    return (link->flow[NET_UP].hole && !rules->dir[NET_UP].drop) ||
+           (link->flow[NET_DOWN].hole && !rules->dir[NET_DOWN].drop);
+}
+
 static int link_dial(const struct addrinfo *to)
 {
     struct timeval limit = {.tv_sec = 2}; /* for connect(2), too */
@@ -250,6 +260,8 @@ void net_link_read(struct net *net, struct net_link *link, int dir)
         return;
     }
     net->bytes[dir] += got;
+    if (rule->drop)
+        link->flow[dir].hole = true;
     if (link_swallows(net, link, dir) || rule->drop)
         return;
     len = link_cut(net, link, dir, (size_t)got);

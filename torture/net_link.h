@@ -44,6 +44,7 @@ struct net_flow {
     int64_t idle_at; /* when all that is queued will have left, by its rate */
     bool ended;      /* nothing more will be read */
     bool shut;       /* the other side has been told so */
+    bool hole;       /* something that was read was dropped */
 };
 
 struct net_link {
@@ -90,6 +91,7 @@ struct net_rules *net_link_rules(struct net *net, struct net_link *link);
 void net_link_accept(struct net *net, int port);
 void net_link_end(struct net_link *link, bool reset);
 void net_link_half(struct net_link *link, int dir);
+bool net_link_is_torn(struct net *net, struct net_link *link);
 bool net_link_wants(struct net *net, struct net_link *link, int dir);
 void net_link_read(struct net *net, struct net_link *link, int dir);
 int64_t net_link_write(struct net *net, struct net_link *link, int dir,

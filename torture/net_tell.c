@@ -195,6 +195,17 @@ static void order_connections(struct net *net, const struct order *order)
     }
 }
 
+/* Whoever may speak again and has lost something is cut off. */
+static void order_tear(struct net *net)
+{
+    for (int i = 0; i < NET_LINKS; i++) {
+        struct net_link *link = &net->links[i];
+
+        if (link->fds[0] >= 0 && net_link_is_torn(net, link))
+            net_link_end(link, true);
+    }
+}
+
 /* An order for a connection that is still to come. */
 static bool order_future(struct net *net, const struct order *order,
                          char *answer, size_t size)
@@ -234,6 +245,7 @@ static bool order_obey(struct net *net, const struct order *order, char *answer,
         rules_set(&net->ports[i].rules, order);
     }
     order_connections(net, order);
+    order_tear(net);
     return true;
 }
 

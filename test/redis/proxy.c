@@ -41,25 +41,11 @@ void proxy_start(struct proxy *p, struct rt_server *s)
     CHECK_GT(p->port, 0);
 }
 
-/* As if nothing had ever been said.  A connection that lost some of its bytes
- * would bring the later ones in their place, which no network does: so all are
- * cut first, and nobody comes before it is over. */
-static void proxy_clear(struct proxy *p)
-{
-    if (p->lossy) {
-        proxy_tell(p, "port 1 refuse");
-        proxy_tell(p, "all reset");
-    }
-    proxy_tell(p, "all pass");
-    proxy_tell(p, "port 1 accept");
-    p->lossy = false;
-}
-
 void proxy_set(struct proxy *p, enum proxy_mode mode, int64_t limit)
 {
     char command[64];
 
-    proxy_clear(p);
+    proxy_tell(p, "all pass");
     if (p->delay_ms)
         proxy_delay(p, p->delay_ms);
     switch (mode) {
@@ -70,11 +56,9 @@ void proxy_set(struct proxy *p, enum proxy_mode mode, int64_t limit)
         break;
     case PROXY_DROP:
         proxy_tell(p, "all down drop");
-        p->lossy = true;
         break;
     case PROXY_FREEZE:
         proxy_tell(p, "all drop");
-        p->lossy = true;
         break;
     default:
         break;
@@ -83,8 +67,10 @@ void proxy_set(struct proxy *p, enum proxy_mode mode, int64_t limit)
 
 void proxy_break(struct proxy *p, enum proxy_mode mode)
 {
-    p->lossy = true; /* so that all are cut */
+    proxy_tell(p, "port 1 refuse"); /* Nobody comes before it is over. */
+    proxy_tell(p, "all reset");
     proxy_set(p, mode, 0);
+    proxy_tell(p, "port 1 accept");
 }
 
 int proxy_cuts(struct proxy *p)

@@ -20,7 +20,6 @@ struct proxy {
     int port;
     struct net *net;
     int delay_ms; /* of every reply */
-    bool lossy;   /* something may have vanished */
 };
 
 void proxy_start(struct proxy *p, struct rt_server *s);
