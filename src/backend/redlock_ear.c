@@ -24,7 +24,8 @@
  * ASKING  A holder that lets its lease linger listens on the same channel.  Who
  *   waits subscribes first and says so after that; who lets linger subscribes
  *   first and counts the subscribers after that.  So one of them hears of the
- *   other.
+ *   other.  A holder that does not hear enough nodes, or whose count a majority
+ *   does not answer in time, cannot know: it takes it that somebody waits.
  */
 #include "redlock.h"
 
@@ -311,6 +312,16 @@ static bool want_add(struct redlock_conn *rl, const struct hfi_claim *claim)
     return true;
 }
 
+/* Would enough of the nodes let us listen?  With the mutex held. */
+static bool want_may_hear(const struct redlock_conn *rl)
+{
+    int i, n = 0;
+
+    for (i = 0; i < rl->n; i++)
+        n += !rl->nodes[i].deaf;
+    return redlock_hears_enough(rl->n, n);
+}
+
 /* Wait for the nodes to say that we are subscribed, for a little.  Who reads may
  * stand back for us (ear.c), so read oneself now and then. */
 static void want_wait(struct redlock_conn *rl, const struct hfi_claim *claim,
@@ -321,7 +332,7 @@ static void want_wait(struct redlock_conn *rl, const struct hfi_claim *claim,
 
     pthread_mutex_lock(&rl->ear_mu);
     while ((want = want_find(rl, claim->key)) && !want_hears(rl, want) &&
-           hfi_left_ms(deadline)) {
+           want_may_hear(rl) && hfi_left_ms(deadline)) {
         hfi_cond_wait(&rl->ear_changed, &rl->ear_mu, hfi_now() + 1);
         lost |= ears_read(rl);
     }
@@ -329,17 +340,17 @@ static void want_wait(struct redlock_conn *rl, const struct hfi_claim *claim,
     ears_tend(rl, lost);
 }
 
-/* Does anybody else listen to the channel of a key that we let linger? */
+/* Does anybody else listen to the channel of a key that we let linger, as far as
+ * a majority can tell? */
 static bool want_is_asked(struct redlock_conn *rl,
-                          const struct hfi_claim *claim,
-                          const struct redlock_span *span)
+                          const struct hfi_claim *claim, int64_t deadline)
 {
     char channel[REDIS_NAME_MAX];
     const char *argv[] = {"PUBSUB", "NUMSUB", channel};
     struct redis_batch batch = {0};
     struct redlock_round round;
     bool asked = false;
-    int i;
+    int i, needed = redlock_majority(rl->n);
 
     redlock_channel(rl, claim->key, channel, sizeof(channel));
     redis_batch_add(&batch, 3, argv);
@@ -347,15 +358,16 @@ static bool want_is_asked(struct redlock_conn *rl,
     for (i = 0; i < rl->n; i++)
         if (redlock_node_is_ready(&rl->nodes[i],
                                   redlock_limit(rl, claim->ttl_ms)))
-            redlock_ask(&round, i, &batch, span->end);
-    while (!asked && (i = redlock_hear(&round, span->end)) >= 0) {
+            redlock_ask(&round, i, &batch, deadline);
+    while (!asked && needed && (i = redlock_hear(&round, deadline)) >= 0) {
         const redisReply *reply = redlock_reply(&round.flights[i], 0);
 
+        needed -= reply && reply->type == REDIS_REPLY_ARRAY;
         asked = reply && redlock_item(reply, 1) > 1;
     }
     redlock_round_fini(&round);
     redis_batch_free(&batch);
-    return asked;
+    return asked || needed;
 }
 
 hf_status redlock_watch(struct hfi_conn *conn, const struct hfi_claim *claim,
@@ -375,9 +387,11 @@ hf_status redlock_watch(struct hfi_conn *conn, const struct hfi_claim *claim,
         return hfi_nomem(err);
     for (i = 0; i < rl->n; i++)
         redlock_node_tend(&rl->nodes[i]);
-    want_wait(rl, claim, span.end);
+    /* Who holds has no other chance: a waiter asks again. */
+    want_wait(rl, claim, grant->placed ? span.late : span.end);
     grant->ref.text[REDLOCK_NOTE_WATCHED] = REDLOCK_WATCHED_NEW;
-    if (grant->placed && want_is_asked(rl, claim, &span))
+    if (grant->placed && (!redlock_ear_hears(rl, claim->key) ||
+                          want_is_asked(rl, claim, span.late)))
         hfi_wanted(conn, claim->key);
     return HF_OK;
 }

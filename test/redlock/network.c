@@ -83,14 +83,44 @@ TEST(a_slow_minority_is_not_waited_for)
     net_end(&net);
 }
 
-/* No network takes bytes out of a connection and goes on with it: what has lost
- * replies is cut. */
-static void net_heal(struct proxy *p, enum proxy_mode mode)
+/* Who lets a lock linger learns late who waits for it. */
+static void linger_slowly(int64_t ttl_ms, int delay_ms)
 {
-    if (mode == PROXY_DROP)
-        proxy_break(p, PROXY_PASS);
-    else
-        proxy_set(p, PROXY_PASS, 0);
+    static struct net net;
+    struct hf_lock_opts opts = rt_opts(ttl_ms, 0);
+    hf_client *holder, *other;
+    struct rt_waiter w;
+    hf_lock *lk = NULL;
+
+    net_start(&net);
+    holder = net_open(&net);
+    other = net_open(&net);
+    opts.linger_ms = 600000;
+    CHECK_OK(hf_acquire(holder, "k", 0, &opts, &lk, &t_err));
+    w = rt_waiter(other, "k", 20000, TTL, 0);
+    rt_wait_start(&w);
+    for (int i = 0; i < RL_N; i++)
+        t_poll_until(rt_int(&net.rl.nodes[i], "PUBLISH wake:holdfast:k x") == 1,
+                     20000);
+    t_sleep_ms(100); /* It has said that it waits. */
+    for (int i = 0; i < RL_N; i++)
+        proxy_delay(&net.proxies[i], delay_ms);
+    hf_release(lk, NULL);
+    rt_wait_join(&w);
+    hf_close(holder);
+    hf_close(other);
+    net_end(&net);
+}
+
+TEST(a_slow_network_keeps_a_lingering_lock_from_nobody)
+{
+    linger_slowly(TTL, 150);
+}
+
+/* Until it hears the nodes a quarter of the lease is over. */
+TEST(who_cannot_learn_in_time_who_waits_does_not_linger)
+{
+    linger_slowly(2000, 300);
 }
 
 /* Nodes of the set lose replies, or everything, during an acquisition. */
@@ -117,7 +147,7 @@ static void check_mode(enum proxy_mode mode, unsigned set, int64_t for_ms)
     net_pass_time(client, for_ms);
     for (int i = 0; i < RL_N; i++)
         if (set & 1U << i)
-            net_heal(&net.proxies[i], mode);
+            proxy_set(&net.proxies[i], PROXY_PASS, 0);
     rl_check_clean(&net.rl);
     t_poll_until(rl_try(client, "k", TTL, &lk) == HF_OK, 10000);
     CHECK_OK(hf_release(lk, &t_err));
