@@ -198,7 +198,8 @@ void rt_end(struct rt_server *s)
 
 /* ---- questions --------------------------------------------------------- */
 
-static redisReply *rt_vtry(struct rt_server *s, const char *fmt, va_list ap)
+static redisReply *rt_vtry_once(struct rt_server *s, const char *fmt,
+                                va_list ap)
 {
     struct timeval limit = {.tv_sec = 10};
     redisContext *c;
@@ -218,6 +219,25 @@ static redisReply *rt_vtry(struct rt_server *s, const char *fmt, va_list ap)
     }
     if (c)
         redisFree(c);
+    return reply;
+}
+
+/* A server that becomes a replica closes all connections, also one on which the
+ * question is just being asked; hiredis raises SIGPIPE then.  Elsewhere nobody
+ * may. */
+static redisReply *rt_vtry(struct rt_server *s, const char *fmt, va_list ap)
+{
+    struct timespec now = {0};
+    redisReply *reply;
+    sigset_t pipe, old;
+
+    sigemptyset(&pipe);
+    sigaddset(&pipe, SIGPIPE);
+    pthread_sigmask(SIG_BLOCK, &pipe, &old);
+    reply = rt_vtry_once(s, fmt, ap);
+    while (sigtimedwait(&pipe, NULL, &now) == SIGPIPE)
+        continue;
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
     return reply;
 }
 
