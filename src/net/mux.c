@@ -36,14 +36,13 @@ hf_status hfi_mux_open(struct hfi_mux *mux, int64_t deadline,
                        struct mux_link **ret, struct hf_error *err)
 {
     struct mux_link *link = mux_link_new(mux);
-    struct hfi_endpoint to = {0};
     hf_status st;
 
     if (!link)
         return hfi_nomem(err);
-    st = mux->find(mux->arg, &to, deadline, err);
+    st = mux->find(mux->arg, &link->to, deadline, err);
     if (!st)
-        st = hfi_stream_open(&link->stream, &to, deadline, err);
+        st = hfi_stream_open(&link->stream, &link->to, deadline, err);
     if (!st)
         st = mux->hello(mux->arg, link, deadline, err);
     if (st)
@@ -61,12 +60,14 @@ static bool mux_is_our_fault(int sys_errno)
            sys_errno == ENOMEM;
 }
 
-/* Connect for all who wait for it.  With the mutex held, let go meanwhile. */
+/* Connect for all who wait for it.  With the mutex held, let go meanwhile.
+ * There is still no link if the server has moved since. */
 static hf_status mux_connect(struct hfi_mux *mux, int64_t deadline,
                              struct hf_error *err)
 {
     struct mux_link *link = NULL;
     struct hf_error why = {0};
+    unsigned moves = mux->moves;
     hf_status st;
 
     mux->connecting = true;
@@ -75,6 +76,10 @@ static hf_status mux_connect(struct hfi_mux *mux, int64_t deadline,
     pthread_mutex_lock(&mux->mu);
     mux->connecting = false;
     pthread_cond_broadcast(&mux->connected);
+    if (!st && moves != mux->moves) {
+        mux_link_free(link);
+        return HF_OK;
+    }
     if (!st) {
         mux->link = link;
         hfi_backoff_done(&mux->backoff);
@@ -379,18 +384,51 @@ bool hfi_mux_is_up(struct hfi_mux *mux)
     return up;
 }
 
+/* With the mutex held. */
+static void mux_retire(struct hfi_mux *mux)
+{
+    struct mux_link *link = mux->link;
+
+    if (!link)
+        return;
+    link->users++;
+    mux_link_retire(link);
+    mux_link_put(link);
+}
+
 void hfi_mux_retire(struct hfi_mux *mux)
 {
-    struct mux_link *link;
+    pthread_mutex_lock(&mux->mu);
+    mux_retire(mux);
+    pthread_mutex_unlock(&mux->mu);
+}
+
+bool hfi_mux_is_to(const struct mux_link *link, const struct hfi_endpoint *to)
+{
+    return link->to.port == to->port && !strcmp(link->to.host, to->host);
+}
+
+bool hfi_mux_is_at(struct hfi_mux *mux, const struct hfi_endpoint *to)
+{
+    bool at;
 
     pthread_mutex_lock(&mux->mu);
-    link = mux->link;
-    if (link) {
-        link->users++;
-        mux_link_retire(link);
-        mux_link_put(link);
-    }
+    at = mux->link && hfi_mux_is_to(mux->link, to);
     pthread_mutex_unlock(&mux->mu);
+    return at;
+}
+
+bool hfi_mux_move(struct hfi_mux *mux, const struct hfi_endpoint *to)
+{
+    bool away;
+
+    pthread_mutex_lock(&mux->mu);
+    mux->moves++;
+    away = mux->link && !hfi_mux_is_to(mux->link, to);
+    if (away)
+        mux_retire(mux);
+    pthread_mutex_unlock(&mux->mu);
+    return away;
 }
 
 void hfi_mux_init(struct hfi_mux *mux, hfi_mux_find *find, hfi_mux_hello *hello,

@@ -41,6 +41,7 @@ struct hfi_mux {
     pthread_cond_t connected;
     struct mux_link *link; /* the one that new calls use, or NULL */
     bool connecting;
+    unsigned moves; /* how often the server was found to have moved */
     struct hfi_backoff backoff;
     struct hf_error down; /* why the last connect failed */
     atomic_int fd;        /* of `link`, or -1: for a forked child to close */
@@ -123,5 +124,13 @@ void hfi_mux_close(struct mux_link *);
 
 /* Begin a new connection for calls from now on: the server is not the one. */
 void hfi_mux_retire(struct hfi_mux *);
+
+/* The same unless it is connected to there, and one that is being made is made
+ * again; true if there was one to elsewhere. */
+bool hfi_mux_move(struct hfi_mux *, const struct hfi_endpoint *to);
+
+/* Is it connected to there?  Is that link? */
+bool hfi_mux_is_at(struct hfi_mux *, const struct hfi_endpoint *to);
+bool hfi_mux_is_to(const struct mux_link *, const struct hfi_endpoint *to);
 
 #endif

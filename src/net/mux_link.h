@@ -28,6 +28,7 @@ struct mux_crew {
 
 struct mux_link {
     struct hfi_mux *mux;
+    struct hfi_endpoint to;
     struct hfi_stream stream;
     redisReader *reader;
     struct hfi_link calls;
