@@ -24,6 +24,8 @@
  */
 #include "redis.h"
 
+#include <unistd.h>
+
 #include "../env.h"
 #include "../mem.h"
 
@@ -39,78 +41,6 @@
 #define ALIVE_MS_MIN INT64_C(1000)
 
 /* ---- connecting -------------------------------------------------------- */
-
-static hf_status find_fixed(void *arg, struct hfi_endpoint *ret,
-                            int64_t deadline, struct hf_error *err)
-{
-    (void)deadline;
-    (void)err;
-    *ret = *(struct hfi_endpoint *)arg;
-    return HF_OK;
-}
-
-static hf_status hello_none(void *arg, struct mux_link *link, int64_t deadline,
-                            struct hf_error *err)
-{
-    (void)arg;
-    (void)link;
-    (void)deadline;
-    (void)err;
-    return HF_OK;
-}
-
-/* Ask one sentinel where the master is. */
-static hf_status sentinel_ask(struct redis_conn *rc, struct hfi_endpoint *at,
-                              struct hfi_endpoint *ret, int64_t deadline,
-                              struct hf_error *err)
-{
-    const char *argv[] = {"SENTINEL", "get-master-addr-by-name", rc->master};
-    struct redis_batch batch = {0};
-    struct hfi_mux mux;
-    redisReply *reply = NULL;
-    hf_status st;
-
-    hfi_mux_init(&mux, find_fixed, hello_none, at);
-    redis_batch_add(&batch, 3, argv);
-    st = batch.failed ? hfi_nomem(err)
-                      : hfi_mux_call(&mux, batch.bytes, batch.len, 1, &reply,
-                                     deadline, err);
-    if (!st && reply->type == REDIS_REPLY_ARRAY && reply->elements == 2 &&
-        reply->element[0]->str && reply->element[1]->str) {
-        *ret = rc->ends[0]; /* for what is not an address */
-        snprintf(ret->host, sizeof(ret->host), "%s", reply->element[0]->str);
-        ret->port = (int)strtol(reply->element[1]->str, NULL, 10);
-    } else if (!st) {
-        st = hfi_fail(err, HF_UNAVAILABLE, "the sentinel knows no master '%s'",
-                      rc->master);
-    }
-    freeReplyObject(reply);
-    redis_batch_free(&batch);
-    hfi_mux_fini(&mux);
-    return st;
-}
-
-/* Each sentinel in turn, sharing the time. */
-hf_status redis_find(void *arg, struct hfi_endpoint *ret, int64_t deadline,
-                     struct hf_error *err)
-{
-    struct redis_conn *rc = arg;
-    hf_status st = HF_UNAVAILABLE;
-    int64_t now;
-    size_t i;
-
-    if (!rc->master[0]) {
-        *ret = rc->ends[0];
-        return HF_OK;
-    }
-    for (i = 0; st && i < rc->nends; i++) {
-        now = hfi_now();
-        st = sentinel_ask(rc, &rc->ends[i], ret,
-                          now + (deadline - now) / (int64_t)(rc->nends - i),
-                          err);
-    }
-    return st;
-}
 
 /* A new connection: those that listen may be to a server that hangs, or is not
  * the master any more.  Those who wait look again, and listen anew. */
@@ -272,7 +202,7 @@ static void open_names(struct redis_conn *rc, const struct hfi_url *url)
 }
 
 /* "maxmemory", its value, "maxmemory-policy", its value, and others. */
-static const char *open_setting(const redisReply *reply, const char *name)
+const char *redis_setting(const redisReply *reply, const char *name)
 {
     size_t i;
 
@@ -307,9 +237,9 @@ static hf_status open_greet(struct redis_conn *rc, struct hfi_mux *mux,
              strcmp(reply[0]->str, "PONG") != 0)
         st = hfi_fail(err, HF_PROTOCOL, "%s: this is no redis server",
                       rc->base.endpoint);
-    else if (strtoull(open_setting(reply[1], "maxmemory"), NULL, 10) &&
-             strcmp(open_setting(reply[1], "maxmemory-policy"), "noeviction") !=
-                 0)
+    else if (strtoull(redis_setting(reply[1], "maxmemory"), NULL, 10) &&
+             strcmp(redis_setting(reply[1], "maxmemory-policy"),
+                    "noeviction") != 0)
         snprintf(rc->base.warning, sizeof(rc->base.warning),
                  "the server evicts keys when it is full, and locks are keys: "
                  "set maxmemory-policy to noeviction");
@@ -336,7 +266,8 @@ static hf_status redis_open(struct hfi_conn *conn, const struct hfi_url *url,
     size_t i;
 
     hfi_mux_init(&rc->mux, redis_find, open_hello, rc);
-    redis_sub_init(&rc->sub, rc, &rc->mux, -1);
+    rc->epoll = rc->follow.timer = -1;
+    redis_sub_init(&rc->sub, rc, &rc->mux, REDIS_ALONE);
     hfi_mux_init(&rc->acks.mux, redis_find, redis_hello, rc);
     rc->opened = true;
     st = open_options(rc, url, err);
@@ -346,6 +277,8 @@ static hf_status redis_open(struct hfi_conn *conn, const struct hfi_url *url,
         st = open_secrets(rc, url, err);
     if (!st && !strcmp(url->scheme, "rediss"))
         st = hfi_tls_new(&rc->tls, url, err);
+    if (!st && rc->master[0])
+        st = redis_follow_open(rc, err);
     if (st)
         return st;
     for (i = 0; i < rc->nends; i++) {
@@ -366,7 +299,10 @@ static void redis_close(struct hfi_conn *conn)
     if (!rc->opened)
         return;
     redis_cluster_close(rc);
+    redis_follow_close(rc);
     redis_sub_fini(&rc->sub);
+    if (rc->epoll >= 0)
+        close(rc->epoll);
     hfi_mux_fini(&rc->mux);
     hfi_mux_fini(&rc->acks.mux);
     if (rc->tls)
@@ -386,6 +322,9 @@ static void redis_forget(struct hfi_conn *conn)
     hfi_mux_forget(&rc->acks.mux);
     redis_sub_forget(&rc->sub);
     redis_cluster_forget(rc);
+    redis_follow_forget(rc);
+    if (rc->epoll >= 0)
+        close(rc->epoll);
 }
 
 static const char *const redis_schemes[] = {

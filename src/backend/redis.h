@@ -4,6 +4,7 @@
  *
  *   redis.c         the rules; finding the server, opening
  *   redis_hello.c   how a connection begins
+ *   redis_sentinel.c  which server is the master, and when it is another
  *   redis_lock.c    taking, keeping, giving back, waking
  *   redis_look.c    inspect, list, break
  *   redis_renew.c   keeping many locks at once
@@ -29,15 +30,20 @@ enum redis_acquire {
     REDIS_SETNX   /* SETNX and PEXPIRE in a script, and nothing else */
 };
 
+/* What a redis_sub is to, if not to a node of a cluster. */
+enum { REDIS_ALONE = -1, REDIS_SENTINEL = -2 };
+
 /* A connection on which one server tells us things. */
 struct redis_sub {
     struct redis_conn *rc;
     struct hfi_mux *mux;   /* the server that it is to */
-    int node;              /* the number of that in its cluster, or -1 */
+    int node;              /* its number in a cluster, or one of the above */
     pthread_mutex_t mu;    /* guards what follows */
     struct hfi_cond put;   /* it is not `taken` any more */
     struct mux_link *link; /* NULL: not connected */
     bool taken;            /* somebody connects it, or subscribes on it */
+    bool late;             /* meanwhile its server has become another */
+    bool asked;            /* it has not answered a PING */
     unsigned channels;     /* that it has */
     unsigned epoch;        /* of the conn when it was connected */
     atomic_int fd;         /* of `link`, or -1 */
@@ -74,7 +80,6 @@ struct redis_cluster {
     atomic_uchar heard[REDIS_SLOTS];    /* 1 + where its channel is heard */
     atomic_ushort waiters[REDIS_SLOTS]; /* who want to hear it */
     _Atomic int64_t asked_at;           /* when a slot was last found moving */
-    int epoll;                          /* hears the subs of all nodes */
     struct hfi_cond closed;
     bool closing;
     unsigned spare;  /* the node that was last given another address */
@@ -83,12 +88,30 @@ struct redis_cluster {
 
 #define REDIS_MANNER_MAX 24
 
+/* How we hear that the master is another. */
+struct redis_follow {
+    bool opened;
+    struct hfi_mux mux;     /* finds the sentinel; no call is made on it */
+    struct redis_sub sub;   /* at that sentinel */
+    int timer;              /* when to look whether it is there, or -1 */
+    atomic_uint first;      /* sentinel to ask */
+    atomic_uint at;         /* that `sub` is to, or is to be */
+    _Atomic uint64_t epoch; /* of Sentinel's newest word, as far as we know */
+    atomic_bool on;         /* nobody needs to begin it */
+    pthread_mutex_t mu;     /* guards what follows */
+    struct hfi_cond closed;
+    struct hfi_thread seeker; /* redis_sentinel.c (4) */
+    bool seeking, stale;      /* it runs; it is to look for another sentinel */
+    bool closing;
+};
+
 struct redis_conn {
     struct hfi_conn base;
     bool opened;
     struct hfi_endpoint ends[HFI_HOSTS_MAX]; /* servers, or sentinels */
     size_t nends;
-    char master[128];              /* Sentinel's name of the master, or "" */
+    char master[128]; /* Sentinel's name of the master, or "" */
+    struct redis_follow follow;
     struct redis_cluster *cluster; /* NULL: it is none */
     char *user, *password;
     int db;
@@ -108,6 +131,7 @@ struct redis_conn {
 
     char id[17];          /* part of the names of this client's channels */
     struct redis_sub sub; /* of one server */
+    int epoll;            /* hears all subs where there are several, or -1 */
 };
 
 /* Commands that newer servers have. */
@@ -173,6 +197,9 @@ hf_status redis_error(struct redis_conn *, const redisReply *,
                       struct hf_error *);
 bool redis_is_noscript(const redisReply *);
 
+/* What a reply of names and values has for this name, or "". */
+const char *redis_setting(const redisReply *, const char *name);
+
 /* Where to connect to, and how to begin; for mux and subscriber alike. */
 hf_status redis_find(void *conn, struct hfi_endpoint *ret, int64_t deadline,
                      struct hf_error *);
@@ -184,6 +211,21 @@ hf_status redis_hello(void *conn, struct mux_link *, int64_t deadline,
 hf_status redis_hello_send(struct redis_conn *, struct mux_link *, int argc,
                            const char **argv, redisReply **reply,
                            int64_t deadline, struct hf_error *);
+
+/* ---- redis_sentinel.c -------------------------------------------------- */
+
+hf_status redis_follow_open(struct redis_conn *, struct hf_error *);
+void redis_follow_close(struct redis_conn *);
+void redis_follow_forget(struct redis_conn *);
+
+/* Whoever uses the client wants to know when the master is another. */
+void redis_follow(struct redis_conn *);
+
+/* The keeper: what a sentinel said; it is time to see whether it is there; and
+ * it is not. */
+void redis_follow_heard(struct redis_conn *, const redisReply *payload);
+void redis_follow_tick(struct redis_conn *);
+void redis_follow_lost(struct redis_conn *);
 
 /* ---- redis_step.c ------------------------------------------------------ */
 
@@ -339,6 +381,16 @@ void redis_sub_init(struct redis_sub *, struct redis_conn *, struct hfi_mux *,
                     int node);
 void redis_sub_fini(struct redis_sub *);
 void redis_sub_forget(struct redis_sub *);
+
+/* There will be several: one descriptor hears them all. */
+hf_status redis_sub_gather(struct redis_conn *, struct hf_error *);
+
+/* Connect it, if it is not; close it unless it is to there (NULL: in any case),
+ * true if it was to elsewhere; and close it if it is silent. */
+hf_status redis_sub_open(struct redis_sub *, int64_t deadline,
+                         struct hf_error *);
+bool redis_sub_leave(struct redis_sub *, const struct hfi_endpoint *to);
+void redis_sub_ping(struct redis_sub *);
 int redis_sub_fd(struct hfi_conn *);
 void redis_sub_pump(struct hfi_conn *);
 

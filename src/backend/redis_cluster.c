@@ -28,10 +28,6 @@
  */
 #include "redis.h"
 
-#include <errno.h>
-#include <sys/epoll.h>
-#include <unistd.h>
-
 #include "../lease.h"
 #include "../mem.h"
 
@@ -166,8 +162,10 @@ struct hfi_mux *redis_route(struct redis_conn *rc, const char *key)
 {
     struct redis_cluster *cl = rc->cluster;
 
-    if (!cl)
+    if (!cl) {
+        redis_follow(rc);
         return &rc->mux;
+    }
     return &cl->nodes[atomic_load(&cl->slots[redis_key_slot(rc, key)])]->mux;
 }
 
@@ -439,9 +437,8 @@ hf_status redis_cluster_open(struct redis_conn *rc, int64_t deadline,
     pthread_mutex_init(&cl->mu, NULL);
     hfi_cond_init(&cl->closed);
     atomic_init(&cl->asked_at, -MOVING_MS);
-    cl->epoll = epoll_create1(EPOLL_CLOEXEC);
-    if (cl->epoll < 0)
-        return hfi_fail_errno(err, HF_SYSTEM, errno, "epoll_create1");
+    if (redis_sub_gather(rc, err))
+        return HF_SYSTEM;
     for (i = 0; i < rc->nends; i++)
         if (cluster_node(rc, rc->ends[i].host, rc->ends[i].port) < 0)
             return hfi_nomem(err);
@@ -467,8 +464,6 @@ void redis_cluster_close(struct redis_conn *rc)
         hfi_mux_fini(&cl->nodes[i]->acks.mux);
         hfi_free(cl->nodes[i]);
     }
-    if (cl->epoll >= 0)
-        close(cl->epoll);
     hfi_cond_fini(&cl->closed);
     pthread_mutex_destroy(&cl->mu);
     hfi_free(cl);
@@ -487,5 +482,4 @@ void redis_cluster_forget(struct redis_conn *rc)
         hfi_mux_forget(&cl->nodes[i]->acks.mux);
         redis_sub_forget(&cl->nodes[i]->sub);
     }
-    close(cl->epoll);
 }

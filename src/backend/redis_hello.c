@@ -29,7 +29,8 @@ hf_status redis_hello_send(struct redis_conn *rc, struct mux_link *link,
     return st;
 }
 
-/* A master that Sentinel named may have become a replica meanwhile. */
+/* A master that Sentinel named may have become a replica meanwhile; or the
+ * sentinel has not heard yet, and another is asked first the next time. */
 static hf_status hello_role(struct redis_conn *rc, struct mux_link *link,
                             int64_t deadline, struct hf_error *err)
 {
@@ -39,9 +40,11 @@ static hf_status hello_role(struct redis_conn *rc, struct mux_link *link,
 
     if (!st && (reply->type != REDIS_REPLY_ARRAY || !reply->elements ||
                 !reply->element[0]->str ||
-                strcmp(reply->element[0]->str, "master") != 0))
+                strcmp(reply->element[0]->str, "master") != 0)) {
+        atomic_fetch_add(&rc->follow.first, 1);
         st = hfi_fail(err, HF_UNAVAILABLE, "%s: it is not the master (yet)",
                       rc->base.endpoint);
+    }
     if (reply)
         freeReplyObject(reply);
     return st;

@@ -25,6 +25,9 @@
  * commands had to be given a new connection: a server that hangs does not say
  * so to those who only listen, and the master may be another by now.
  *
+ * With Sentinel there is one more, to the sentinel that tells when the master
+ * is another (redis_sentinel.c); it is connected, left and read as the others.
+ *
  * INVARIANTS
  *  (1) The one who has `taken` a sub is alone on its connection, and the mutex
  *      is let go meanwhile: the keeper wants it.
@@ -36,6 +39,7 @@
  */
 #include "redis.h"
 
+#include <errno.h>
 #include <sys/epoll.h>
 #include <unistd.h>
 
@@ -156,6 +160,11 @@ static bool sub_heard(struct redis_sub *sub, const redisReply *reply)
         item[0]->type != REDIS_REPLY_STRING ||
         item[1]->type != REDIS_REPLY_STRING)
         return false;
+    if (sub->node == REDIS_SENTINEL) {
+        if (!strcmp(item[0]->str, "message"))
+            redis_follow_heard(sub->rc, item[2]);
+        return false;
+    }
     if (strcmp(item[0]->str, "sunsubscribe") != 0) {
         heard_message(sub->rc, item[2]);
         return false;
@@ -229,9 +238,8 @@ static hf_status sub_take(struct redis_sub *sub, int64_t deadline,
                         "still subscribing at the deadline");
     sub->taken = true;
     atomic_store(&sub->fd, -1); /* Let the keeper not hear it meanwhile. */
-    if (sub->link && sub->node >= 0)
-        epoll_ctl(sub->rc->cluster->epoll, EPOLL_CTL_DEL, hfi_mux_fd(sub->link),
-                  NULL);
+    if (sub->link && sub->rc->epoll >= 0)
+        epoll_ctl(sub->rc->epoll, EPOLL_CTL_DEL, hfi_mux_fd(sub->link), NULL);
     return HF_OK;
 }
 
@@ -240,21 +248,20 @@ static void sub_put(struct redis_sub *sub, struct mux_link *link)
 {
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = sub};
 
-    sub->taken = false;
+    sub->taken = sub->late = sub->asked = false;
     sub->link = link;
     atomic_store(&sub->fd, link ? hfi_mux_fd(link) : -1);
-    if (sub->node < 0)
+    if (sub->node == REDIS_ALONE)
         atomic_store(&sub->rc->base.listening, link != NULL);
     if (!link)
         sub_deafen(sub);
-    else if (sub->node >= 0)
-        epoll_ctl(sub->rc->cluster->epoll, EPOLL_CTL_ADD, hfi_mux_fd(link),
-                  &event);
+    else if (sub->rc->epoll >= 0)
+        epoll_ctl(sub->rc->epoll, EPOLL_CTL_ADD, hfi_mux_fd(link), &event);
     hfi_cond_wake(&sub->put);
 }
 
-/* Subscribe to the channel of a slot, or of this server.  *broken is set if the
- * connection can not be used any more. */
+/* Subscribe to the channel of a slot, of this server, or of a sentinel.
+ * *broken is set if the connection can not be used any more. */
 static hf_status sub_subscribe(struct redis_sub *sub, struct mux_link *link,
                                int slot, bool *lost, bool *broken,
                                int64_t deadline, struct hf_error *err)
@@ -262,12 +269,15 @@ static hf_status sub_subscribe(struct redis_sub *sub, struct mux_link *link,
     struct redis_conn *rc = sub->rc;
     char channel[REDIS_CHANNEL_MAX];
     const char *argv[2] = {NULL, channel};
-    bool sharded = is_sharded(rc), ask;
+    bool sharded = sub->node != REDIS_SENTINEL && is_sharded(rc), ask;
     redisReply *reply;
     hf_status st;
 
     argv[0] = sharded ? "SSUBSCRIBE" : "SUBSCRIBE";
-    channel_name(rc, slot, sharded, channel);
+    if (sub->node == REDIS_SENTINEL)
+        argv[1] = "+switch-master";
+    else
+        channel_name(rc, slot, sharded, channel);
     st = sub_ask(sub, link, 2, argv, lost, &reply, deadline, err);
     *broken = st != HF_OK;
     if (st)
@@ -342,11 +352,12 @@ static hf_status sub_add(struct redis_sub *sub, int slot, int64_t deadline,
         if (slot >= 0 && sub->channels > CHANNELS_KEPT)
             broken = !sub_trim(sub, link, deadline);
     }
+    pthread_mutex_lock(&sub->mu);
+    broken = broken || sub->late;
     if (broken || (st && fresh)) {
         hfi_mux_close(link);
         link = NULL;
     }
-    pthread_mutex_lock(&sub->mu);
     sub_put(sub, link);
     if (lost || (broken && !fresh))
         hfi_wake_all(&sub->rc->base);
@@ -357,9 +368,10 @@ static hf_status sub_add(struct redis_sub *sub, int slot, int64_t deadline,
 
 static bool sub_hears(const struct redis_sub *sub, int slot)
 {
-    return slot < 0
-               ? sub->link && sub->epoch == atomic_load(&sub->rc->epoch)
-               : atomic_load(&sub->rc->cluster->heard[slot]) == sub->node + 1;
+    if (slot >= 0)
+        return atomic_load(&sub->rc->cluster->heard[slot]) == sub->node + 1;
+    return sub->link && (sub->node == REDIS_SENTINEL ||
+                         sub->epoch == atomic_load(&sub->rc->epoch));
 }
 
 static hf_status sub_have(struct redis_sub *sub, int slot, int64_t deadline,
@@ -379,6 +391,12 @@ static hf_status sub_have(struct redis_sub *sub, int slot, int64_t deadline,
     return st;
 }
 
+hf_status redis_sub_open(struct redis_sub *sub, int64_t deadline,
+                         struct hf_error *err)
+{
+    return sub_have(sub, -1, deadline, err);
+}
+
 hf_status redis_sub_ensure(struct redis_conn *rc, const char *key,
                            int64_t deadline, struct hf_error *err)
 {
@@ -388,7 +406,7 @@ hf_status redis_sub_ensure(struct redis_conn *rc, const char *key,
     int i;
 
     if (!cl)
-        return sub_have(&rc->sub, -1, deadline, err);
+        return redis_sub_open(&rc->sub, deadline, err);
     slot = redis_key_slot(rc, key);
     for (i = 0; i < ATTEMPTS; i++) {
         node = atomic_load(&cl->slots[slot]);
@@ -410,6 +428,22 @@ void redis_sub_want(struct redis_conn *rc, const char *key, int more)
 
 /* ---- hearing ----------------------------------------------------------- */
 
+/* Closing it takes it out of the epoll set, too.  With the mutex held. */
+static void sub_close(struct redis_sub *sub)
+{
+    hfi_mux_close(sub->link);
+    sub_put(sub, NULL);
+}
+
+/* Something may have been missed. */
+static void sub_lost(struct redis_sub *sub)
+{
+    if (sub->node == REDIS_SENTINEL)
+        redis_follow_lost(sub->rc);
+    else
+        hfi_wake_all(&sub->rc->base);
+}
+
 static void sub_pump(struct redis_sub *sub)
 {
     redisReply *reply;
@@ -420,23 +454,65 @@ static void sub_pump(struct redis_sub *sub)
         broken = hfi_mux_hear(sub->link, &reply) != HF_OK;
         if (broken || !reply)
             break;
+        sub->asked = false;
         lost = sub_heard(sub, reply) || lost;
         freeReplyObject(reply);
     }
-    if (broken) { /* Closing it takes it out of the epoll set, too. */
-        hfi_mux_close(sub->link);
-        sub_put(sub, NULL);
-    }
+    if (broken)
+        sub_close(sub);
     pthread_mutex_unlock(&sub->mu);
     if (broken || lost)
-        hfi_wake_all(&sub->rc->base);
+        sub_lost(sub);
+}
+
+/* What would block is silence, too. */
+static bool sub_say_ping(struct redis_sub *sub)
+{
+    const char *argv[] = {"PING"};
+    struct redis_batch batch = {0};
+    bool said;
+
+    redis_batch_add(&batch, 1, argv);
+    said = !batch.failed &&
+           hfi_mux_say(sub->link, batch.bytes, batch.len, hfi_now());
+    redis_batch_free(&batch);
+    return said;
+}
+
+void redis_sub_ping(struct redis_sub *sub)
+{
+    bool silent = false;
+
+    pthread_mutex_lock(&sub->mu);
+    if (sub->link && !sub->taken) {
+        silent = sub->asked || !sub_say_ping(sub);
+        sub->asked = true;
+        if (silent)
+            sub_close(sub);
+    }
+    pthread_mutex_unlock(&sub->mu);
+    if (silent)
+        sub_lost(sub);
+}
+
+bool redis_sub_leave(struct redis_sub *sub, const struct hfi_endpoint *to)
+{
+    bool away;
+
+    pthread_mutex_lock(&sub->mu);
+    away = sub->link && !sub->taken && !(to && hfi_mux_is_to(sub->link, to));
+    if (away)
+        sub_close(sub);
+    sub->late = sub->taken; /* It may be to anywhere. */
+    pthread_mutex_unlock(&sub->mu);
+    return away;
 }
 
 int redis_sub_fd(struct hfi_conn *conn)
 {
     struct redis_conn *rc = (struct redis_conn *)conn;
 
-    return rc->cluster ? rc->cluster->epoll : atomic_load(&rc->sub.fd);
+    return rc->epoll >= 0 ? rc->epoll : atomic_load(&rc->sub.fd);
 }
 
 void redis_sub_pump(struct hfi_conn *conn)
@@ -445,13 +521,17 @@ void redis_sub_pump(struct hfi_conn *conn)
     struct epoll_event events[16];
     int i, n;
 
-    if (!rc->cluster) {
+    if (rc->epoll < 0) {
         sub_pump(&rc->sub);
         return;
     }
-    n = epoll_wait(rc->cluster->epoll, events, 16, 0);
-    for (i = 0; i < n; i++)
-        sub_pump(events[i].data.ptr);
+    n = epoll_wait(rc->epoll, events, 16, 0);
+    for (i = 0; i < n; i++) {
+        if (events[i].data.ptr)
+            sub_pump(events[i].data.ptr);
+        else
+            redis_follow_tick(rc);
+    }
 }
 
 /* ---- beginning and end ------------------------------------------------- */
@@ -463,6 +543,14 @@ void redis_sub_init(struct redis_sub *sub, struct redis_conn *rc,
     atomic_init(&sub->fd, -1);
     pthread_mutex_init(&sub->mu, NULL);
     hfi_cond_init(&sub->put);
+}
+
+hf_status redis_sub_gather(struct redis_conn *rc, struct hf_error *err)
+{
+    rc->epoll = epoll_create1(EPOLL_CLOEXEC);
+    return rc->epoll >= 0
+               ? HF_OK
+               : hfi_fail_errno(err, HF_SYSTEM, errno, "epoll_create1");
 }
 
 void redis_sub_fini(struct redis_sub *sub)

@@ -67,7 +67,18 @@ static void world_wake(struct hfi_cond *cond)
     (void)cond;
 }
 
+/* No thread is to be had. */
+static bool world_start(struct hfi_thread *thread, void *(*run)(void *),
+                        void *arg)
+{
+    (void)thread;
+    (void)run;
+    (void)arg;
+    return false;
+}
+
 static const struct hfi_env world = {.now = world_now,
+                                     .start = world_start,
                                      .random = world_random,
                                      .wait = world_wait,
                                      .wake = world_wake};

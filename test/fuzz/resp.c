@@ -11,6 +11,7 @@
 #include "drive.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 extern const struct hfi_backend hfi_backend_redis;
 
@@ -75,6 +76,27 @@ void hfi_mux_forget(struct hfi_mux *mux)
 void hfi_mux_retire(struct hfi_mux *mux)
 {
     mux->link = NULL;
+}
+
+bool hfi_mux_move(struct hfi_mux *mux, const struct hfi_endpoint *to)
+{
+    if (!*to->host || to->port < 1 || to->port > UINT16_MAX)
+        fuzz_wrong("followed a master to nowhere");
+    hfi_mux_retire(mux);
+    return true;
+}
+
+bool hfi_mux_is_at(struct hfi_mux *mux, const struct hfi_endpoint *to)
+{
+    (void)to;
+    return mux->link;
+}
+
+bool hfi_mux_is_to(const struct mux_link *link, const struct hfi_endpoint *to)
+{
+    (void)link;
+    (void)to;
+    return false;
 }
 
 hf_status hfi_mux_open(struct hfi_mux *mux, int64_t deadline,
@@ -179,6 +201,23 @@ void hfi_mux_close(struct mux_link *link)
     (void)link;
 }
 
+/* All of it as what a sentinel says unasked. */
+static void hear_switch(const uint8_t *bytes, size_t len)
+{
+    struct redis_conn *rc = calloc(1, sizeof(*rc));
+    redisReply payload = {.type = REDIS_REPLY_STRING, .len = len};
+
+    payload.str = calloc(1, len + 1);
+    if (!rc || !payload.str)
+        abort();
+    memcpy(payload.str, bytes, len);
+    snprintf(rc->master, sizeof(rc->master), "main");
+    rc->epoll = -1;
+    redis_follow_heard(rc, &payload);
+    free(payload.str);
+    free(rc);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 {
     static const char *const urls[] = {"redis://a",
@@ -194,5 +233,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
         abort();
     fuzz_drive(&hfi_backend_redis, urls, bytes, len);
     redisReaderFree(reader);
+    hear_switch(bytes, len);
     return 0;
 }
