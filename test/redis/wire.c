@@ -211,7 +211,7 @@ TEST(a_waiter_whose_replies_are_lost_leaves_its_place)
     proxy_set(&p, PROXY_DROP, 0);
     CHECK_STATUS(hf_acquire(client, "k", 500, &opts, &other, &t_err),
                  HF_UNCERTAIN);
-    CHECK_EQ(rt_waiters(&s, "k"), 1);
+    CHECK_GT(rt_calls(&s, "zadd"), 0); /* It may have left already. */
     proxy_set(&p, PROXY_PASS, 0);
     t_poll_until(rt_waiters(&s, "k") == 0, 10000);
     CHECK_OK(hf_release(lk, &t_err));
