@@ -377,6 +377,41 @@ TEST(other_peoples_data_at_the_key_is_told_and_left_alone)
     rt_end(&s);
 }
 
+/* What somebody has written there is no grant of ours: it is written over. */
+TEST(a_last_grant_that_makes_no_sense_keeps_nobody_out)
+{
+    static const char *const texts[] = {"",           "x",
+                                        "12",         "9999999999999999 1",
+                                        "1 2 3 ?9 4", "12345678901234567 x"};
+    struct rt_server s = {0};
+    hf_client *a, *b;
+    struct hf_info info = {.size = sizeof(info)};
+    struct rt_waiter w;
+    hf_lock *lk;
+    size_t i;
+
+    rt_start(&s, NULL);
+    a = rt_open(&s, "");
+    b = rt_open(&s, "");
+    for (i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
+        rt_do(&s, "HSET {holdfast:k}:meta: g %s", texts[i]);
+        lk = rt_lock(a, "k", 0, 5000, 0);
+        CHECK_GT(hf_fence(lk), 0);
+        rt_do(&s, "HSET {holdfast:k}:meta: g %s", texts[i]);
+        CHECK_OK(hf_inspect(b, "k", &info, &t_err));
+        CHECK(info.held);
+        w = rt_waiter(b, "k", 20000, 5000, 0);
+        rt_wait_start(&w);
+        t_poll_until(rt_waiters(&s, "k") == 1, 10000);
+        CHECK_OK(hf_release(lk, &t_err));
+        rt_wait_join(&w);
+    }
+    hf_close(a);
+    hf_close(b);
+    rt_do(&s, "DEL {holdfast:k}:meta:");
+    rt_end(&s);
+}
+
 /* ---- ways to connect --------------------------------------------------- */
 
 TEST(a_unix_socket_works_with_a_password_and_a_database)
