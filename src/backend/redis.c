@@ -124,16 +124,29 @@ static hf_status open_options(struct redis_conn *rc, const struct hfi_url *url,
     return HF_OK;
 }
 
+/* "redis+sentinel" and "rediss+sentinel" are the same but for TLS. */
+static bool open_is(const struct hfi_url *url, const char *kind)
+{
+    const char *plus = strchr(url->scheme, '+');
+
+    return plus && !strcmp(plus + 1, kind);
+}
+
+static bool open_is_tls(const struct hfi_url *url)
+{
+    return !strncmp(url->scheme, "rediss", 6);
+}
+
 /* Where it is: a socket's path, one host, or sentinels and a name. */
 static hf_status open_where(struct redis_conn *rc, const struct hfi_url *url,
                             struct hf_error *err)
 {
-    bool sentinel = !strcmp(url->scheme, "redis+sentinel");
-    bool cluster = !strcmp(url->scheme, "redis+cluster");
+    bool sentinel = open_is(url, "sentinel");
+    bool cluster = open_is(url, "cluster");
     const char *path = url->path;
     size_t i;
 
-    if (!strcmp(url->scheme, "redis+unix")) {
+    if (open_is(url, "unix")) {
         if (url->nhosts || !*path || strlen(path) >= sizeof(rc->ends[0].host))
             return hfi_fail(err, HF_INVALID,
                             "url: redis+unix: takes the path of a socket");
@@ -275,7 +288,7 @@ static hf_status redis_open(struct hfi_conn *conn, const struct hfi_url *url,
         st = open_where(rc, url, err);
     if (!st)
         st = open_secrets(rc, url, err);
-    if (!st && !strcmp(url->scheme, "rediss"))
+    if (!st && open_is_tls(url))
         st = hfi_tls_new(&rc->tls, url, err);
     if (!st && rc->master[0])
         st = redis_follow_open(rc, err);
@@ -286,7 +299,7 @@ static hf_status redis_open(struct hfi_conn *conn, const struct hfi_url *url,
         rc->ends[i].alive_ms = open_alive_ms(url);
     }
     open_names(rc, url);
-    if (strcmp(url->scheme, "redis+cluster") != 0)
+    if (!open_is(url, "cluster"))
         return open_greet(rc, &rc->mux, deadline, err);
     st = redis_cluster_open(rc, deadline, err);
     return st ? st : open_greet(rc, redis_route(rc, ""), deadline, err);
@@ -328,7 +341,8 @@ static void redis_forget(struct hfi_conn *conn)
 }
 
 static const char *const redis_schemes[] = {
-    "redis", "rediss", "redis+unix", "redis+sentinel", "redis+cluster", NULL};
+    "redis",           "rediss",        "redis+unix",     "redis+sentinel",
+    "rediss+sentinel", "redis+cluster", "rediss+cluster", NULL};
 static const char *const redis_options[] = {
     "prefix", "queue", "acquire", "replicas", "db",
     "ca",     "cert",  "key",     "verify",   NULL};

@@ -430,7 +430,7 @@ hf_status redis_cluster_open(struct redis_conn *rc, int64_t deadline,
     size_t i;
 
     if (rc->db)
-        return hfi_fail(err, HF_INVALID, "url: redis+cluster: takes no db=");
+        return hfi_fail(err, HF_INVALID, "url: a cluster takes no db=");
     cl = rc->cluster = hfi_alloc(sizeof(*cl));
     if (!cl)
         return hfi_nomem(err);

@@ -105,6 +105,18 @@ void mux_link_break(struct mux_link *link, const char *what, int why)
 
 /* ---- reading ----------------------------------------------------------- */
 
+/* What to say of a connection that has ended: a server that never said a word
+ * and hangs up may not have understood ours. */
+static const char *link_end(const struct mux_link *link, int why,
+                            const char *what)
+{
+    bool plain = !link->to.tls && link->to.port;
+
+    return plain && !link->heard && (!why || why == ECONNRESET)
+               ? "the server hung up at the first words (does it want TLS?)"
+               : what;
+}
+
 /* A call has all of its replies: its caller is to be told, soon. */
 static void link_answer(struct mux_link *link, struct hfi_mux_call *call)
 {
@@ -192,12 +204,14 @@ bool mux_link_read(struct mux_link *link, int64_t deadline)
     pthread_mutex_lock(&mux->mu);
     link->reading = false;
     link->answered = 0;
+    link->heard = link->heard || got > 0;
     if (got > 0)
         link_parse(link, buf, (size_t)got);
     else if (got == 0)
-        mux_link_break(link, "the server closed the connection", 0);
+        mux_link_break(
+            link, link_end(link, 0, "the server closed the connection"), 0);
     else if (why != ETIMEDOUT && (deadline || why != EAGAIN))
-        mux_link_break(link, "no answer", why);
+        mux_link_break(link, link_end(link, why, "no answer"), why);
     link_wake(link);
     return got > 0;
 }
@@ -306,10 +320,13 @@ hf_status hfi_mux_exchange(struct mux_link *link, const char *bytes, size_t len,
             return HF_OK;
         got = hfi_stream_read(&link->stream, buf, sizeof(buf), deadline);
         if (got == 0)
-            return hfi_fail(err, HF_UNAVAILABLE,
-                            "the server closed the connection");
+            return hfi_fail(
+                err, HF_UNAVAILABLE, "%s",
+                link_end(link, 0, "the server closed the connection"));
         if (got < 0)
-            return hfi_fail_errno(err, HF_UNAVAILABLE, errno, "no answer");
+            return hfi_fail_errno(err, HF_UNAVAILABLE, errno, "%s",
+                                  link_end(link, errno, "no answer"));
+        link->heard = true;
         if (!hfi_resp_feed(link->reader, buf, (size_t)got))
             return hfi_fail(err, HF_PROTOCOL, "the reply is too large");
     }

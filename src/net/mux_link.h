@@ -37,6 +37,7 @@ struct mux_link {
     unsigned users;
     int64_t used_at; /* when its last call ended */
     bool reading, writing, gathering, retired, broken;
+    bool heard; /* it has said something */
     struct hf_error why;
     struct mux_crew crews[MUX_CREWS];
     unsigned crew, crew_size; /* of those who append now */

@@ -341,7 +341,8 @@ static bool tls_set_fd(SSL *ssl, int fd)
     return true;
 }
 
-/* The name in the certificate must be the one that the user wrote. */
+/* The name in the certificate must be the one that is connected to: what the
+ * user wrote, or what a server that was verified has named. */
 static bool tls_expect(SSL *ssl, const char *host)
 {
     X509_VERIFY_PARAM *param = SSL_get0_param(ssl);

@@ -169,48 +169,6 @@ TEST_TIMEOUT(all_go_on_after_every_kind_of_fail_over_and_fences_rise, 180)
 
 /* ---- slots that move --------------------------------------------------- */
 
-/* The name of a node, and the slot of a key. */
-static const char *node_id(struct fleet *f, int node)
-{
-    return rt_text(&f->node[node], "CLUSTER MYID");
-}
-
-static long long slot_of(struct fleet *f, const char *key)
-{
-    return rt_int(&f->node[0], "CLUSTER KEYSLOT holdfast:%s", key);
-}
-
-static void move_begin(struct fleet *f, long long slot, int from, int to)
-{
-    rt_do(&f->node[to], "CLUSTER SETSLOT %lld IMPORTING %s", slot,
-          node_id(f, from));
-    rt_do(&f->node[from], "CLUSTER SETSLOT %lld MIGRATING %s", slot,
-          node_id(f, to));
-}
-
-/* Move one key.  It may have gone meanwhile. */
-static void move_key(struct fleet *f, int from, int to, const char *name)
-{
-    rt_do(&f->node[from], "MIGRATE 127.0.0.1 %d %b 0 5000", f->node[to].port,
-          name, strlen(name));
-}
-
-static void move_rest(struct fleet *f, long long slot, int from, int to)
-{
-    redisReply *keys;
-    size_t i, n;
-
-    do {
-        keys = rt_ask(&f->node[from], "CLUSTER GETKEYSINSLOT %lld 100", slot);
-        n = keys->elements;
-        for (i = 0; i < n; i++)
-            move_key(f, from, to, keys->element[i]->str);
-        freeReplyObject(keys);
-    } while (n);
-    rt_do(&f->node[to], "CLUSTER SETSLOT %lld NODE %s", slot, node_id(f, to));
-    rt_do(&f->node[from], "CLUSTER SETSLOT %lld NODE %s", slot, node_id(f, to));
-}
-
 /* The main key is there and its companions are here, for two leases: the server
  * refuses every step on the lock, and yet it is renewed. */
 TEST_TIMEOUT(a_held_lock_outlives_a_slot_that_moves_slowly, 120)
@@ -230,22 +188,22 @@ TEST_TIMEOUT(a_held_lock_outlives_a_slot_that_moves_slowly, 120)
     b = fleet_open(&f, "");
     set = fleet_open(&f, "?acquire=set");
     snprintf(bare_key, sizeof(bare_key), "x{holdfast:%s}", key);
-    slot = slot_of(&f, key);
+    slot = fleet_slot(&f, key);
     lk = rt_lock(a, key, 0, 2000, 0);
     w = rt_waiter(b, key, 60000, 2000, 0);
     rt_wait_start(&w);
     t_poll_until(rt_waiters(&f.node[0], key) == 1, 10000);
-    move_begin(&f, slot, 0, 1);
+    fleet_move_begin(&f, slot, 0, 1);
     bare = rt_lock(set, bare_key, 5000, 2000, 0); /* a new key: by ASK */
     snprintf(name, sizeof(name), "holdfast:%s", key);
-    move_key(&f, 0, 1, name);
+    fleet_move_key(&f, 0, 1, name);
     CHECK_EQ(hf_acquire(set, key, 0, &opts, &none, &t_err), HF_BUSY);
     for (end = t_now_ms() + 4500; t_now_ms() < end; t_sleep_ms(20)) {
         CHECK(hf_held(lk));
         CHECK(hf_held(bare));
         CHECK_EQ(__atomic_load_n(&w.got_at, __ATOMIC_ACQUIRE), 0);
     }
-    move_rest(&f, slot, 0, 1);
+    fleet_move_rest(&f, slot, 0, 1);
     CHECK_OK(hf_release(bare, &t_err));
     CHECK_OK(hf_release(lk, &t_err));
     rt_wait_join(&w);
@@ -268,14 +226,14 @@ TEST(nodes_that_do_not_say_where_they_are_are_found)
     int i;
 
     fleet_start(&f, NULL);
-    slot = slot_of(&f, key);
+    slot = fleet_slot(&f, key);
     for (i = 0; i < FLEET_NODES; i++)
         rt_do(&f.node[i],
               "CONFIG SET cluster-preferred-endpoint-type unknown-endpoint");
     client = fleet_open(&f, "");
     lk = rt_lock(client, key, 0, 3000, 0);
-    move_begin(&f, slot, 0, 1);
-    move_rest(&f, slot, 0, 1);
+    fleet_move_begin(&f, slot, 0, 1);
+    fleet_move_rest(&f, slot, 0, 1);
     CHECK_OK(hf_extend(lk, 0, &t_err));
     CHECK_OK(hf_release(lk, &t_err));
     CHECK_OK(hf_release(rt_lock(client, key, 0, 3000, 0), &t_err));
@@ -293,14 +251,14 @@ TEST_TIMEOUT(slots_that_move_under_load_lose_nothing, 180)
 
     fleet_start(&f, NULL);
     load.key = fleet_key(0, 0);
-    slot = slot_of(&f, load.key);
+    slot = fleet_slot(&f, load.key);
     load_start(&load);
     for (turn = 0; turn < 6; turn++, from = to) {
         to = (from + 1) % FLEET_MASTERS;
         load_check_goes_on(&load);
-        move_begin(&f, slot, from, to);
+        fleet_move_begin(&f, slot, from, to);
         t_sleep_ms(turn * 20);
-        move_rest(&f, slot, from, to);
+        fleet_move_rest(&f, slot, from, to);
     }
     load_check_goes_on(&load);
     load_stop(&load);

@@ -15,29 +15,6 @@
 static const char secret[] = "s3cret%2Fw%40rd"; /* as a URL has it */
 static const char plain[] = "s3cret/w@rd";
 
-/* Opening `url` fails like this, in words that contain `word` but no secret. */
-static void check_refused(const char *url, hf_status want, const char *word)
-{
-    hf_client *client = NULL;
-
-    CHECK_STATUS(hf_open(url, NULL, &client, &t_err), want);
-    if (!strstr(t_err.text, word))
-        t_fail(__FILE__, __LINE__, "'%s' is not in: %s", word, t_err.text);
-    CHECK(!strstr(t_err.text, "s3cret"));
-}
-
-static void check_works(const char *url)
-{
-    hf_client *client = NULL;
-    struct hf_service service = {.size = sizeof(service)};
-
-    CHECK_OK(hf_open(url, NULL, &client, &t_err));
-    CHECK_OK(hf_release(rt_lock(client, "k", 1000, 5000, 0), &t_err));
-    CHECK_OK(hf_describe(client, &service, &t_err));
-    CHECK(!strstr(service.endpoint, "s3cret"));
-    hf_close(client);
-}
-
 /* ---- credentials ------------------------------------------------------- */
 
 TEST(a_wrong_or_missing_password_is_denied_without_showing_it)
@@ -46,19 +23,19 @@ TEST(a_wrong_or_missing_password_is_denied_without_showing_it)
     char url[256];
 
     rt_start(&s, "--requirepass", plain, NULL);
-    check_refused(rt_url(s.port, ""), HF_DENIED, "NOAUTH");
+    rt_check_refused(rt_url(s.port, ""), HF_DENIED, "NOAUTH");
     snprintf(url, sizeof(url), "redis://:s3cretwrong@127.0.0.1:%d", s.port);
-    check_refused(url, HF_DENIED, "WRONGPASS");
+    rt_check_refused(url, HF_DENIED, "WRONGPASS");
     snprintf(url, sizeof(url), "redis://nobody:%s@127.0.0.1:%d", secret,
              s.port);
-    check_refused(url, HF_DENIED, "WRONGPASS");
+    rt_check_refused(url, HF_DENIED, "WRONGPASS");
     snprintf(url, sizeof(url), "redis://:%s@127.0.0.1:%d", secret, s.port);
-    check_works(url);
+    rt_check_works(url);
     snprintf(url, sizeof(url), "redis://default:%s@127.0.0.1:%d/3", secret,
              s.port);
-    check_works(url);
+    rt_check_works(url);
     CHECK_EQ(setenv("REDISCLI_AUTH", plain, 1), 0);
-    check_works(rt_url(s.port, ""));
+    rt_check_works(rt_url(s.port, ""));
     CHECK_EQ(unsetenv("REDISCLI_AUTH"), 0);
     rt_end(&s);
 }
@@ -70,9 +47,9 @@ TEST(a_password_for_a_server_that_wants_none_is_told)
 
     rt_start(&s, NULL);
     snprintf(url, sizeof(url), "redis://:%s@127.0.0.1:%d", secret, s.port);
-    check_refused(url, HF_DENIED, "password");
-    check_refused(rt_url(s.port, "/99"), HF_INVALID, "database");
-    check_refused(rt_url(s.port, "/x"), HF_INVALID, "database");
+    rt_check_refused(url, HF_DENIED, "password");
+    rt_check_refused(rt_url(s.port, "/99"), HF_INVALID, "database");
+    rt_check_refused(rt_url(s.port, "/x"), HF_INVALID, "database");
     rt_end(&s);
 }
 
@@ -106,10 +83,10 @@ TEST(a_user_without_the_rights_is_denied)
     hf_close(client);
     snprintf(url, sizeof(url), "redis://locker:%s@127.0.0.1:%d", secret,
              s.port);
-    check_works(url);
+    rt_check_works(url);
     snprintf(url, sizeof(url), "redis://minimal:%s@127.0.0.1:%d", secret,
              s.port);
-    check_works(url);
+    rt_check_works(url);
     rt_end(&s);
 }
 
@@ -338,11 +315,11 @@ TEST(a_server_that_is_not_there_is_unavailable)
 
     snprintf(url, sizeof(url), "redis://127.0.0.1:%d?timeout=1s",
              rt_free_port());
-    check_refused(url, HF_UNAVAILABLE, "127.0.0.1");
-    check_refused("redis+unix:///nowhere/sock?timeout=1s", HF_UNAVAILABLE,
-                  "/nowhere/sock");
-    check_refused("redis://no-such-host.invalid?timeout=2s", HF_UNAVAILABLE,
-                  "no-such-host.invalid");
+    rt_check_refused(url, HF_UNAVAILABLE, "127.0.0.1");
+    rt_check_refused("redis+unix:///nowhere/sock?timeout=1s", HF_UNAVAILABLE,
+                     "/nowhere/sock");
+    rt_check_refused("redis://no-such-host.invalid?timeout=2s", HF_UNAVAILABLE,
+                     "no-such-host.invalid");
 }
 
 /* ---- somebody else's data ---------------------------------------------- */
@@ -421,11 +398,11 @@ TEST(a_unix_socket_works_with_a_password_and_a_database)
 
     rt_start(&s, "--requirepass", plain, NULL);
     snprintf(url, sizeof(url), "redis+unix://:%s@%s/sock?db=2", secret, s.dir);
-    check_works(url);
+    rt_check_works(url);
     snprintf(url, sizeof(url), "redis+unix:%s/sock", s.dir);
-    check_refused(url, HF_DENIED, "NOAUTH");
+    rt_check_refused(url, HF_DENIED, "NOAUTH");
     snprintf(url, sizeof(url), "redis+unix:%s/sock?db=99", s.dir);
-    check_refused(url, HF_DENIED, "NOAUTH");
+    rt_check_refused(url, HF_DENIED, "NOAUTH");
     CHECK_STR(rt_text(&s, "CONFIG GET none"), "");
     rt_end(&s);
 }
@@ -449,22 +426,22 @@ TEST(tls_works_only_with_a_known_ca_and_the_right_name)
     tls_make(dir);
     tls_start(&s, dir, "localhost", "no", &port);
     tls_start(&wrong, dir, "elsewhere.test", "no", &wrong_port);
-    check_works(tls_url("localhost", port, dir, "ca.pem"));
-    check_works(tls_url("127.0.0.1", port, dir, "ca.pem"));
-    check_refused(tls_url("localhost", wrong_port, dir, "ca.pem"), HF_DENIED,
-                  "certificate");
-    check_refused(tls_url("127.0.0.1", wrong_port, dir, "ca.pem"), HF_DENIED,
-                  "certificate");
-    check_refused(tls_url("localhost", port, dir, "no.pem"), HF_DENIED,
-                  "certificate");
-    check_works(tls_url("localhost", wrong_port, dir, "ca.pem&verify=no"));
-    check_works(tls_url("localhost", port, dir, "no.pem&verify=no"));
-    check_refused(tls_url("localhost", port, dir, "none.pem"), HF_INVALID,
-                  "ca=");
+    rt_check_works(tls_url("localhost", port, dir, "ca.pem"));
+    rt_check_works(tls_url("127.0.0.1", port, dir, "ca.pem"));
+    rt_check_refused(tls_url("localhost", wrong_port, dir, "ca.pem"), HF_DENIED,
+                     "certificate");
+    rt_check_refused(tls_url("127.0.0.1", wrong_port, dir, "ca.pem"), HF_DENIED,
+                     "certificate");
+    rt_check_refused(tls_url("localhost", port, dir, "no.pem"), HF_DENIED,
+                     "certificate");
+    rt_check_works(tls_url("localhost", wrong_port, dir, "ca.pem&verify=no"));
+    rt_check_works(tls_url("localhost", port, dir, "no.pem&verify=no"));
+    rt_check_refused(tls_url("localhost", port, dir, "none.pem"), HF_INVALID,
+                     "ca=");
     /* Both ways round: a plain client at a TLS port, TLS at a plain port. */
-    check_refused(rt_url(port, "?timeout=1s"), HF_UNAVAILABLE, "");
-    check_refused(tls_url("localhost", s.port, dir, "ca.pem"), HF_UNAVAILABLE,
-                  "tls");
+    rt_check_refused(rt_url(port, "?timeout=1s"), HF_UNAVAILABLE, "");
+    rt_check_refused(tls_url("localhost", s.port, dir, "ca.pem"),
+                     HF_UNAVAILABLE, "tls");
     rt_end(&s);
     rt_end(&wrong);
 }

@@ -9,13 +9,15 @@
 #include <unistd.h>
 
 /* The starter's only task is to say what there is, and to wait for the end. */
-static void fleet_exec(const char *server, int in, int out)
+static void fleet_exec(const char *server, const char *tls, int in, int out)
 {
     dup2(in, 9); /* The shell takes a background command's stdin. */
     dup2(out, STDOUT_FILENO);
     setenv("TMPDIR", t_tmpdir(), 1);
     if (server)
         setenv("HF_TEST_SERVER", server, 1);
+    if (tls)
+        setenv("HF_TEST_TLS", tls, 1);
     execl(HF_TEST_SOURCE "/../servers/redis-cluster", "redis-cluster", "sh",
           "-c",
           "echo $HF_TEST_URL; echo $HF_TEST_NODES; exec cat <&9 >/dev/null",
@@ -36,7 +38,7 @@ static void fleet_parse(struct fleet *f, char *line)
     }
 }
 
-void fleet_start(struct fleet *f, const char *server)
+static void fleet_launch(struct fleet *f, const char *server, const char *tls)
 {
     char line[2048];
     int in[2], out[2];
@@ -48,7 +50,7 @@ void fleet_start(struct fleet *f, const char *server)
     f->pid = fork();
     CHECK_GE(f->pid, 0);
     if (f->pid == 0)
-        fleet_exec(server, in[0], out[1]);
+        fleet_exec(server, tls, in[0], out[1]);
     close(in[0]);
     close(out[1]);
     f->in = in[1];
@@ -59,6 +61,16 @@ void fleet_start(struct fleet *f, const char *server)
     f->url[strcspn(f->url, "\n")] = '\0';
     fclose(said);
     fleet_parse(f, line);
+}
+
+void fleet_start(struct fleet *f, const char *server)
+{
+    fleet_launch(f, server, NULL);
+}
+
+void fleet_start_tls(struct fleet *f, const char *dir)
+{
+    fleet_launch(f, NULL, dir);
 }
 
 void fleet_stop(struct fleet *f)
@@ -134,9 +146,51 @@ void fleet_check_clean(struct fleet *f)
 hf_client *fleet_open(struct fleet *f, const char *more)
 {
     hf_client *client = NULL;
-    char url[512];
+    char url[1100];
 
     snprintf(url, sizeof(url), "%s%s", f->url, more);
     CHECK_OK(hf_open(url, NULL, &client, &t_err));
     return client;
+}
+
+/* ---- slots that move --------------------------------------------------- */
+
+static const char *node_id(struct fleet *f, int node)
+{
+    return rt_text(&f->node[node], "CLUSTER MYID");
+}
+
+long long fleet_slot(struct fleet *f, const char *key)
+{
+    return rt_int(&f->node[0], "CLUSTER KEYSLOT holdfast:%s", key);
+}
+
+void fleet_move_begin(struct fleet *f, long long slot, int from, int to)
+{
+    rt_do(&f->node[to], "CLUSTER SETSLOT %lld IMPORTING %s", slot,
+          node_id(f, from));
+    rt_do(&f->node[from], "CLUSTER SETSLOT %lld MIGRATING %s", slot,
+          node_id(f, to));
+}
+
+void fleet_move_key(struct fleet *f, int from, int to, const char *name)
+{
+    rt_do(&f->node[from], "MIGRATE 127.0.0.1 %d %b 0 5000", f->node[to].port,
+          name, strlen(name));
+}
+
+void fleet_move_rest(struct fleet *f, long long slot, int from, int to)
+{
+    redisReply *keys;
+    size_t i, n;
+
+    do {
+        keys = rt_ask(&f->node[from], "CLUSTER GETKEYSINSLOT %lld 100", slot);
+        n = keys->elements;
+        for (i = 0; i < n; i++)
+            fleet_move_key(f, from, to, keys->element[i]->str);
+        freeReplyObject(keys);
+    } while (n);
+    rt_do(&f->node[to], "CLUSTER SETSLOT %lld NODE %s", slot, node_id(f, to));
+    rt_do(&f->node[from], "CLUSTER SETSLOT %lld NODE %s", slot, node_id(f, to));
 }

@@ -13,13 +13,16 @@
 
 struct fleet {
     struct rt_server node[FLEET_NODES]; /* the masters first */
-    char url[256];
+    char url[1024];
     pid_t pid;
     int in; /* closing it ends the cluster */
 };
 
 /* Start it with this program, or with redis-server (NULL). */
 void fleet_start(struct fleet *f, const char *server);
+
+/* The same with TLS and nothing else, with what tls_make() has made there. */
+void fleet_start_tls(struct fleet *f, const char *dir);
 void fleet_stop(struct fleet *f);
 
 /* Kill a node, which stays dead. */
@@ -37,5 +40,12 @@ const char *fleet_key(int node, int n);
 void fleet_check_clean(struct fleet *f);
 
 hf_client *fleet_open(struct fleet *f, const char *more);
+
+/* Move the slot of a key to another node: begin, move one key, which may have
+ * gone meanwhile, and move what is left and be done. */
+long long fleet_slot(struct fleet *f, const char *key);
+void fleet_move_begin(struct fleet *f, long long slot, int from, int to);
+void fleet_move_key(struct fleet *f, int from, int to, const char *name);
+void fleet_move_rest(struct fleet *f, long long slot, int from, int to);
 
 #endif

@@ -73,10 +73,42 @@ void rt_again(struct rt_server *s)
     }
 }
 
+static void rt_add(struct rt_server *s, const char *arg)
+{
+    int n = 0;
+
+    while (s->args[n])
+        n++;
+    CHECK_LT(n, RT_ARGS - 1);
+    s->args[n] = strdup(arg);
+}
+
+/* No port without TLS, so that who does not use it gets nowhere; and a
+ * certificate is wanted of everybody. */
+static void rt_add_tls(struct rt_server *s, const char *port)
+{
+    static const char *const files[][2] = {{"--tls-cert-file", "localhost.pem"},
+                                           {"--tls-key-file", "localhost.key"},
+                                           {"--tls-ca-cert-file", "ca.pem"}};
+    char path[256];
+    int i;
+
+    rt_add(s, "--port");
+    rt_add(s, "0");
+    rt_add(s, "--tls-port");
+    rt_add(s, port);
+    rt_add(s, "--tls-replication");
+    rt_add(s, "yes");
+    for (i = 0; i < 3; i++) {
+        snprintf(path, sizeof(path), "%s/%s", s->tls, files[i][1]);
+        rt_add(s, files[i][0]);
+        rt_add(s, path);
+    }
+}
+
 void rt_start(struct rt_server *s, ...)
 {
     static int count;
-    const char *password = s->password;
     const char *program = s->run ? s->run : "redis-server";
     char port[16], sock[200];
     const char *first[] = {program,     "--port", port,   "--bind",
@@ -84,23 +116,25 @@ void rt_start(struct rt_server *s, ...)
                            sock,        "--save", "",     NULL};
     const char *arg;
     va_list ap;
-    int n = 0;
+    int n;
 
-    *s = (struct rt_server){
-        .port = rt_free_port(), .run = s->run, .password = password};
+    *s = (struct rt_server){.port = rt_free_port(),
+                            .run = s->run,
+                            .password = s->password,
+                            .tls = s->tls};
     if (system("command -v redis-server >/dev/null"))
         T_SKIP_HOST("there is no redis-server");
     snprintf(s->dir, sizeof(s->dir), "%s/%d", t_tmpdir(), count++);
     snprintf(port, sizeof(port), "%d", s->port);
     snprintf(sock, sizeof(sock), "%s/sock", s->dir);
     CHECK_EQ(mkdir(s->dir, 0700), 0);
-    for (; first[n]; n++)
-        s->args[n] = strdup(first[n]);
+    for (n = 0; first[n]; n++)
+        rt_add(s, first[n]);
+    if (s->tls)
+        rt_add_tls(s, port);
     va_start(ap, s);
-    while ((arg = va_arg(ap, const char *))) {
-        CHECK_LT(n, RT_ARGS - 1);
-        s->args[n++] = strdup(arg);
-    }
+    while ((arg = va_arg(ap, const char *)))
+        rt_add(s, arg);
     va_end(ap);
     rt_again(s);
 }
@@ -125,7 +159,7 @@ void rt_stop(struct rt_server *s)
         rt_crash(s);
     for (i = 0; s->args[i]; i++)
         free(s->args[i]);
-    s->args[0] = NULL;
+    memset(s->args, 0, sizeof(s->args));
 }
 
 /* What is kept beside a lock: nothing but its last grant and what is known of
@@ -383,6 +417,28 @@ hf_lock *rt_lock(hf_client *client, const char *key, int64_t wait_ms,
 
     CHECK_OK(hf_acquire(client, key, wait_ms, &opts, &lk, &t_err));
     return lk;
+}
+
+void rt_check_refused(const char *url, hf_status want, const char *word)
+{
+    hf_client *client = NULL;
+
+    CHECK_STATUS(hf_open(url, NULL, &client, &t_err), want);
+    if (!strstr(t_err.text, word))
+        t_fail(__FILE__, __LINE__, "'%s' is not in: %s", word, t_err.text);
+    CHECK(!strstr(t_err.text, "s3cret"));
+}
+
+void rt_check_works(const char *url)
+{
+    hf_client *client = NULL;
+    struct hf_service service = {.size = sizeof(service)};
+
+    CHECK_OK(hf_open(url, NULL, &client, &t_err));
+    CHECK_OK(hf_release(rt_lock(client, "k", 1000, 5000, 0), &t_err));
+    CHECK_OK(hf_describe(client, &service, &t_err));
+    CHECK(!strstr(service.endpoint, "s3cret"));
+    hf_close(client);
 }
 
 struct rt_waiter rt_waiter(hf_client *client, const char *key, int64_t wait_ms,

@@ -20,7 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define RT_ARGS 24
+#define RT_ARGS 40
 
 struct rt_server {
     pid_t pid; /* 0: not running */
@@ -29,6 +29,8 @@ struct rt_server {
     const char *run;      /* the program to start; NULL: redis-server */
     char *args[RT_ARGS];  /* ends with NULL */
     const char *password; /* for the test's own questions */
+    const char *tls;      /* its port has TLS, with what tls_make() has made in
+                           * this directory; NULL: it has not */
 };
 
 /* Start a server with these options ("--appendonly", "yes", ..., NULL) and wait
@@ -77,6 +79,11 @@ hf_client *rt_open(struct rt_server *s, const char *more);
 struct hf_lock_opts rt_opts(int64_t ttl_ms, unsigned flags);
 hf_lock *rt_lock(hf_client *client, const char *key, int64_t wait_ms,
                  int64_t ttl_ms, unsigned flags);
+
+/* Opening `url` fails like this, in words that contain `word` and nothing of a
+ * password, which has "s3cret" in it; or a lock can be taken there. */
+void rt_check_refused(const char *url, hf_status want, const char *word);
+void rt_check_works(const char *url);
 
 /* A thread that acquires, and what came of it. */
 struct rt_waiter {

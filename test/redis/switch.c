@@ -14,43 +14,6 @@
 
 /* ---- who is connected -------------------------------------------------- */
 
-/* How many lines of CLIENT LIST have all of this; -1 if it does not answer. */
-static int count_clients(struct rt_server *s, const char *what,
-                         const char *more)
-{
-    redisReply *reply = s->pid ? rt_try(s, "CLIENT LIST") : NULL;
-    char *line, *rest = NULL;
-    int n = reply && reply->str ? 0 : -1;
-
-    for (line = n ? NULL : strtok_r(reply->str, "\n", &rest); line;
-         line = strtok_r(NULL, "\n", &rest))
-        n += strstr(line, what) && strstr(line, more);
-    if (reply)
-        freeReplyObject(reply);
-    return n;
-}
-
-/* The clients of a node that are neither sentinels, which have names, nor
- * replicas, nor this test, which comes through the socket. */
-static int count_ours(struct rt_server *s)
-{
-    int replicas = count_clients(s, " flags=S ", "");
-
-    CHECK_GE(replicas, 0);
-    return count_clients(s, "addr=127.0.0.1:", " name= ") - replicas;
-}
-
-/* The sentinel at which somebody listens, by its number, or -1. */
-static int listened_to(struct ensemble *e)
-{
-    int i, found = -1;
-
-    for (i = 0; i < SENTINELS; i++)
-        if (count_clients(&e->sentinel[i], " sub=1 ", "") > 0)
-            found = i;
-    return found;
-}
-
 /* Has the client, which is in this process, read all that the sentinel said? */
 static bool all_is_read(struct rt_server *s)
 {
@@ -71,37 +34,6 @@ static bool all_is_read(struct rt_server *s)
             read = queue == 0;
     fclose(file);
     return read;
-}
-
-/* Take a lock and give it back, on this server. */
-static void check_lands_on(hf_client *client, struct rt_server *s,
-                           const char *key)
-{
-    hf_lock *lk = rt_lock(client, key, 10000, 3000, 0);
-
-    CHECK_STR(rt_text(s, "GET holdfast:%s", key), hf_token(lk));
-    CHECK_OK(hf_release(lk, &t_err));
-}
-
-/* A client that has used the master and hears what becomes of it. */
-static hf_client *open_listening(struct ensemble *e, const char *more)
-{
-    char url[300];
-    hf_client *client = NULL;
-
-    snprintf(url, sizeof(url), "%s%s", e->url, more);
-    CHECK_OK(hf_open(url, NULL, &client, &t_err));
-    check_lands_on(client, &e->node[0], "before");
-    t_poll_until(listened_to(e) >= 0, 20000);
-    return client;
-}
-
-/* Have the replica take over, by the word of this sentinel, while the old
- * master does not know. */
-static void depose(struct ensemble *e, int sentinel)
-{
-    rt_do(&e->sentinel[sentinel], "SENTINEL FAILOVER main");
-    t_poll_until(is_master(&e->node[1]), 20000);
 }
 
 /* ---- tests ------------------------------------------------------------- */

@@ -8,26 +8,36 @@ void tls_make(const char *dir)
 {
     char command[2048];
 
-    snprintf(
-        command, sizeof(command),
-        "cd %s && ("
-        "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj '/CN=test CA'"
-        " -keyout ca.key -out ca.pem &&"
-        "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj '/CN=no CA'"
-        " -keyout no.key -out no.pem &&"
-        "for name in localhost elsewhere.test; do"
-        " openssl req -newkey rsa:2048 -nodes -subj /CN=$name"
-        "  -keyout $name.key -out $name.csr &&"
-        " if [ $name = localhost ]; then"
-        "  echo subjectAltName=DNS:localhost,IP:127.0.0.1 >ext;"
-        " else echo subjectAltName=DNS:$name >ext; fi &&"
-        " openssl x509 -req -in $name.csr -CA ca.pem -CAkey ca.key -days 2"
-        "  -CAcreateserial -extfile ext -out $name.pem || exit 1;"
-        "done) >openssl.log 2>&1",
-        dir);
+    snprintf(command, sizeof(command),
+             "cd %s && ("
+             "new='-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes' &&"
+             "openssl req -x509 $new -days 2 -subj '/CN=test CA'"
+             " -keyout ca.key -out ca.pem &&"
+             "openssl req -x509 $new -days 2 -subj '/CN=no CA'"
+             " -keyout no.key -out no.pem &&"
+             "for name in localhost elsewhere.test; do"
+             " openssl req $new -subj /CN=$name"
+             "  -keyout $name.key -out $name.csr &&"
+             " if [ $name = localhost ]; then"
+             "  echo subjectAltName=DNS:localhost,IP:127.0.0.1 >ext;"
+             " else echo subjectAltName=DNS:$name >ext; fi &&"
+             " openssl x509 -req -in $name.csr -CA ca.pem -CAkey ca.key -days 2"
+             "  -CAcreateserial -extfile ext -out $name.pem || exit 1;"
+             "done) >openssl.log 2>&1",
+             dir);
     if (system("command -v openssl >/dev/null"))
         T_SKIP_HOST("there is no openssl");
     CHECK_EQ(system(command), 0);
+}
+
+const char *tls_params(const char *dir)
+{
+    static char text[700];
+
+    snprintf(text, sizeof(text),
+             "&ca=%s/ca.pem&cert=%s/localhost.pem&key=%s/localhost.key", dir,
+             dir, dir);
+    return text;
 }
 
 void tls_start(struct rt_server *s, const char *dir, const char *name,

@@ -12,6 +12,9 @@
  * that nobody knows (no.pem). */
 void tls_make(const char *dir);
 
+/* "&ca=...&cert=...&key=..." of localhost, for a URL; good until the next. */
+const char *tls_params(const char *dir);
+
 /* A server with the certificate of that name, which wants one of its clients
  * ("yes") or not ("no"); *port is the one with TLS. */
 void tls_start(struct rt_server *s, const char *dir, const char *name,

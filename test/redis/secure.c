@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * secure.c - Sentinel and Cluster over TLS: every connection has it, to those
+ * that the URL names and to those that are learned, and who is at its other end
+ * is verified by the name that was connected to.
+ *
+ * The servers of these tests have no port without TLS, and want a certificate
+ * of their clients.
+ */
+#include "ensemble.h"
+#include "fleet.h"
+#include "tls.h"
+
+/* ---- what all of them do ----------------------------------------------- */
+
+/* A lock is kept for longer than its lease, and handed to a waiter, who is told:
+ * `s` has the key. */
+static void check_hands_over(hf_client *holder, hf_client *waiter,
+                             struct rt_server *s, const char *key)
+{
+    hf_lock *lk = rt_lock(holder, key, 5000, 1000, 0);
+    struct rt_waiter w = rt_waiter(waiter, key, 20000, 60000, 0);
+    uint64_t fence = hf_fence(lk);
+
+    rt_wait_start(&w);
+    t_poll_until(rt_hears(s, key), 5000);
+    t_sleep_ms(1200);
+    CHECK(hf_held(lk));
+    CHECK_OK(hf_release(lk, &t_err));
+    rt_wait_join(&w);
+    CHECK_GT(w.fence, fence);
+}
+
+/* From now on the server has a certificate for another name. */
+static void rename_server(struct rt_server *s, const char *dir)
+{
+    rt_do(s,
+          "CONFIG SET tls-cert-file %s/elsewhere.test.pem "
+          "tls-key-file %s/elsewhere.test.key",
+          dir, dir);
+}
+
+/* ---- Sentinel ---------------------------------------------------------- */
+
+static const char *sentinel_url(const char *scheme, const char *host, int port,
+                                const char *more)
+{
+    static char url[1024];
+
+    snprintf(url, sizeof(url), "%s://%s:%d/main?timeout=2s%s", scheme, host,
+             port, more);
+    return url;
+}
+
+TEST_TIMEOUT(with_sentinels_locks_are_kept_handed_over_and_follow_the_master,
+             120)
+{
+    struct ensemble e = {.stubborn = true, .tls = t_tmpdir()};
+    hf_client *holder, *waiter;
+    struct rt_waiter w;
+    hf_lock *lk;
+
+    tls_make(e.tls);
+    ensemble_start(&e);
+    holder = open_listening(&e, "&replicas=1");
+    waiter = open_listening(&e, "");
+    check_hands_over(holder, waiter, &e.node[0], "k");
+    lk = rt_lock(holder, "k", 0, 60000, 0); /* The replica has it. */
+    w = rt_waiter(waiter, "k", 60000, 60000, 0);
+    rt_wait_start(&w);
+    t_poll_until(rt_hears(&e.node[0], "k"), 20000);
+    depose(&e, 1);
+    /* The old master would still serve: they were told to leave. */
+    t_poll_until(count_ours(&e.node[0]) == 0, 20000);
+    t_poll_until(rt_hears(&e.node[1], "k"), 20000);
+    CHECK(is_master(&e.node[0]));
+    CHECK_OK(hf_release(lk, &t_err));
+    rt_wait_join(&w);
+    check_lands_on(waiter, &e.node[1], "after");
+    hf_close(holder);
+    hf_close(waiter);
+    rt_check_clean(&e.node[1]);
+    ensemble_stop(&e);
+}
+
+TEST_TIMEOUT(sentinels_and_their_master_are_verified_each_by_its_name, 120)
+{
+    struct ensemble e = {.tls = t_tmpdir()};
+    const char *tls = tls_params(e.tls);
+    char stranger[700];
+    int port;
+
+    tls_make(e.tls);
+    ensemble_start(&e);
+    port = e.sentinel[0].port;
+    snprintf(stranger, sizeof(stranger), "&ca=%s/no.pem", e.tls);
+    rt_check_works(sentinel_url("rediss+sentinel", "localhost", port, tls));
+    /* It listens there, and its certificate does not say so. */
+    rt_check_refused(sentinel_url("rediss+sentinel", "127.0.0.2", port, tls),
+                     HF_DENIED, "certificate");
+    rt_check_refused(
+        sentinel_url("rediss+sentinel", "127.0.0.1", port, stranger), HF_DENIED,
+        "certificate");
+    rt_check_refused(sentinel_url("redis+sentinel", "127.0.0.1", port, ""),
+                     HF_UNAVAILABLE, "TLS");
+    /* The sentinel is well, and the master that it names is not. */
+    rename_server(&e.node[0], e.tls);
+    rt_check_refused(sentinel_url("rediss+sentinel", "127.0.0.1", port, tls),
+                     HF_DENIED, "certificate");
+    ensemble_stop(&e);
+}
+
+/* ---- Cluster ----------------------------------------------------------- */
+
+TEST_TIMEOUT(in_a_cluster_locks_are_kept_and_handed_over_on_every_shard, 120)
+{
+    const char *dir = t_tmpdir(), *key = fleet_key(0, 1);
+    struct fleet f;
+    hf_client *a, *b;
+    struct rt_waiter w;
+    hf_lock *lk, *bare;
+    hf_client *set;
+    long long slot;
+    char bare_key[64];
+    int node;
+
+    tls_make(dir);
+    fleet_start_tls(&f, dir);
+    a = fleet_open(&f, "&replicas=1");
+    b = fleet_open(&f, "");
+    set = fleet_open(&f, "&acquire=set");
+    for (node = 0; node < FLEET_MASTERS; node++)
+        check_hands_over(a, b, &f.node[node], fleet_key(node, 0));
+    /* A slot moves while somebody holds and somebody waits: ASK, then MOVED. */
+    slot = fleet_slot(&f, key);
+    lk = rt_lock(a, key, 0, 2000, 0);
+    w = rt_waiter(b, key, 60000, 2000, 0);
+    rt_wait_start(&w);
+    t_poll_until(rt_hears(&f.node[0], key), 10000);
+    fleet_move_begin(&f, slot, 0, 1);
+    snprintf(bare_key, sizeof(bare_key), "x{holdfast:%s}", key);
+    bare = rt_lock(set, bare_key, 5000, 2000, 0);
+    fleet_move_rest(&f, slot, 0, 1);
+    t_poll_until(rt_hears(&f.node[1], key), 10000);
+    CHECK(hf_held(lk));
+    CHECK_OK(hf_release(bare, &t_err));
+    CHECK_OK(hf_release(lk, &t_err));
+    rt_wait_join(&w);
+    hf_close(a);
+    hf_close(b);
+    hf_close(set);
+    fleet_check_clean(&f);
+    fleet_stop(&f);
+}
+
+TEST_TIMEOUT(nodes_of_a_cluster_are_verified_by_the_name_they_are_known_by, 120)
+{
+    const char *dir = t_tmpdir();
+    char url[1024], plain[128];
+    struct hf_lock_opts opts = rt_opts(2000, 0);
+    hf_client *client;
+    hf_lock *lk = NULL;
+    struct fleet f;
+
+    tls_make(dir);
+    fleet_start_tls(&f, dir);
+    snprintf(plain, sizeof(plain), "redis+cluster://127.0.0.1:%d?timeout=2s",
+             f.node[0].port);
+    rt_check_refused(plain, HF_UNAVAILABLE, "TLS");
+    /* One that was learned and is another than it should be. */
+    rename_server(&f.node[2], dir);
+    snprintf(url, sizeof(url), "rediss+cluster://127.0.0.1:%d?timeout=2s%s",
+             f.node[0].port, tls_params(dir));
+    CHECK_OK(hf_open(url, NULL, &client, &t_err));
+    CHECK_OK(hf_release(rt_lock(client, fleet_key(1, 0), 0, 2000, 0), &t_err));
+    CHECK_STATUS(hf_acquire(client, fleet_key(2, 0), 0, &opts, &lk, &t_err),
+                 HF_DENIED);
+    CHECK(strstr(t_err.text, "certificate") != NULL);
+    hf_close(client);
+    snprintf(url, sizeof(url), "rediss+cluster://127.0.0.1:%d?timeout=2s%s",
+             f.node[2].port, tls_params(dir));
+    rt_check_refused(url, HF_DENIED, "certificate");
+    CHECK_EQ(rt_int(&f.node[2], "EXISTS holdfast:%s", fleet_key(2, 0)), 0);
+    fleet_stop(&f);
+}
+
+T_MAIN
