@@ -8,6 +8,10 @@
  */
 #include "url.h"
 
+#include <errno.h>
+#include <fcntl.h>
+#include <unistd.h>
+
 #include "error.h"
 #include "escape.h"
 #include "mem.h"
@@ -286,6 +290,30 @@ hf_status hfi_url_duration(const struct hfi_url *url, const char *name,
                         "url: %s= is a duration such as 500ms, 30s, 5m or 1h",
                         name);
     *ret = ms;
+    return HF_OK;
+}
+
+hf_status hfi_url_secret(const char *path, const char *what, char *ret,
+                         size_t size, struct hf_error *err)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC), sys_errno;
+    ssize_t n = fd < 0 ? -1 : 1;
+    size_t len = 0;
+
+    while (n > 0 && len < size) {
+        n = read(fd, ret + len, size - len);
+        len += n > 0 ? (size_t)n : 0;
+    }
+    sys_errno = errno;
+    if (fd >= 0)
+        close(fd);
+    if (n < 0)
+        return hfi_fail_errno(err, HF_SYSTEM, sys_errno, "%s", what);
+    if (len == size)
+        return hfi_fail(err, HF_INVALID, "%s: it is too long", what);
+    while (len && (ret[len - 1] == '\n' || ret[len - 1] == '\r'))
+        len--;
+    ret[len] = '\0';
     return HF_OK;
 }
 

@@ -60,6 +60,12 @@ const char *hfi_url_param(const struct hfi_url *, const char *name,
 hf_status hfi_url_duration(const struct hfi_url *, const char *name,
                            int64_t *ret, struct hf_error *err);
 
+/* What stands in the file of this name, which an option gave, but for the end of
+ * its last line: a secret, which is not to stand in a URL.  HF_INVALID if it is
+ * longer than `size` allows; `what` is for the message. */
+hf_status hfi_url_secret(const char *path, const char *what, char *ret,
+                         size_t size, struct hf_error *err);
+
 /* HF_INVALID if an option is in neither list (which end with NULL). */
 hf_status hfi_url_only(const struct hfi_url *, const char *const *common,
                        const char *const *own, struct hf_error *err);

@@ -9,10 +9,6 @@
  */
 #include "consul.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <unistd.h>
-
 #include "../mem.h"
 
 #include "../banned.h"
@@ -45,24 +41,6 @@ static bool conf_keep(char **ret, const char *text)
 
 /* ---- the token ---------------------------------------------------------- */
 
-static hf_status conf_read_token(const char *path, char *ret,
-                                 struct hf_error *err)
-{
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t n = fd < 0 ? -1 : read(fd, ret, TOKEN_MAX);
-    int sys_errno = errno;
-
-    if (fd >= 0)
-        close(fd);
-    if (n < 0)
-        return hfi_fail_errno(err, HF_SYSTEM, sys_errno,
-                              "consul: the token file");
-    while (n && (ret[n - 1] == '\n' || ret[n - 1] == '\r'))
-        n--;
-    ret[n] = '\0';
-    return HF_OK;
-}
-
 /* A header is one line, whatever the file holds. */
 static hf_status conf_token(struct consul_conf *conf, const struct hfi_url *url,
                             struct hf_error *err)
@@ -77,7 +55,8 @@ static hf_status conf_token(struct consul_conf *conf, const struct hfi_url *url,
 
     memcpy(line, name, sizeof(name));
     if (file)
-        st = conf_read_token(file, token, err);
+        st = hfi_url_secret(file, "consul: the token file", token,
+                            TOKEN_MAX + 1, err);
     else if (text && strlen(text) <= TOKEN_MAX)
         memcpy(token, text, strlen(text) + 1);
     if (!st && strpbrk(token, "\r\n"))

@@ -33,6 +33,7 @@
 
 #define REDIS_PORT    6379
 #define SENTINEL_PORT 26379
+#define PASSWORD_MAX  1024
 
 /* A peer that is silent for so long has vanished, and before the lease is over
  * in any case.  A call has a deadline of its own; this is for connections that
@@ -196,6 +197,39 @@ static hf_status open_secrets(struct redis_conn *rc, const struct hfi_url *url,
     return HF_OK;
 }
 
+/* The sentinels may want others.  The place for a password in the URL is the
+ * server's; this one comes from a file. */
+static hf_status open_sentinel_secrets(struct redis_conn *rc,
+                                       const struct hfi_url *url,
+                                       struct hf_error *err)
+{
+    const char *user = hfi_url_param(url, "sentinel_user", NULL);
+    const char *file = hfi_url_param(url, "sentinel_password_file", NULL);
+    char password[PASSWORD_MAX] = "";
+    hf_status st;
+
+    if (!user && !file)
+        return HF_OK;
+    if (!rc->master[0] || !file)
+        return hfi_fail(err, HF_INVALID, "url: %s",
+                        file ? "sentinel_password_file= is for sentinels only"
+                             : "sentinel_user= needs sentinel_password_file=");
+    st = hfi_url_secret(file,
+                        "url: the file of sentinel_password_file=", password,
+                        sizeof(password), err);
+    if (!st && !*password)
+        st = hfi_fail(err, HF_INVALID,
+                      "url: the file of sentinel_password_file= is empty");
+    if (!st) {
+        rc->sentinel_user = hfi_strdup(user);
+        rc->sentinel_password = hfi_strdup(password);
+        if ((user && !rc->sentinel_user) || !rc->sentinel_password)
+            st = hfi_nomem(err);
+    }
+    explicit_bzero(password, sizeof(password));
+    return st;
+}
+
 static void open_names(struct redis_conn *rc, const struct hfi_url *url)
 {
     char where[300];
@@ -288,6 +322,8 @@ static hf_status redis_open(struct hfi_conn *conn, const struct hfi_url *url,
         st = open_where(rc, url, err);
     if (!st)
         st = open_secrets(rc, url, err);
+    if (!st)
+        st = open_sentinel_secrets(rc, url, err);
     if (!st && open_is_tls(url))
         st = hfi_tls_new(&rc->tls, url, err);
     if (!st && rc->master[0])
@@ -305,6 +341,13 @@ static hf_status redis_open(struct hfi_conn *conn, const struct hfi_url *url,
     return st ? st : open_greet(rc, redis_route(rc, ""), deadline, err);
 }
 
+static void close_secret(char *secret)
+{
+    if (secret)
+        explicit_bzero(secret, strlen(secret));
+    hfi_free(secret);
+}
+
 static void redis_close(struct hfi_conn *conn)
 {
     struct redis_conn *rc = (struct redis_conn *)conn;
@@ -320,10 +363,10 @@ static void redis_close(struct hfi_conn *conn)
     hfi_mux_fini(&rc->acks.mux);
     if (rc->tls)
         hfi_tls_free(rc->tls);
-    if (rc->password)
-        explicit_bzero(rc->password, strlen(rc->password));
-    hfi_free(rc->password);
+    close_secret(rc->password);
+    close_secret(rc->sentinel_password);
     hfi_free(rc->user);
+    hfi_free(rc->sentinel_user);
     rc->opened = false;
 }
 
@@ -343,9 +386,18 @@ static void redis_forget(struct hfi_conn *conn)
 static const char *const redis_schemes[] = {
     "redis",           "rediss",        "redis+unix",     "redis+sentinel",
     "rediss+sentinel", "redis+cluster", "rediss+cluster", NULL};
-static const char *const redis_options[] = {
-    "prefix", "queue", "acquire", "replicas", "db",
-    "ca",     "cert",  "key",     "verify",   NULL};
+static const char *const redis_options[] = {"prefix",
+                                            "queue",
+                                            "acquire",
+                                            "replicas",
+                                            "db",
+                                            "ca",
+                                            "cert",
+                                            "key",
+                                            "verify",
+                                            "sentinel_user",
+                                            "sentinel_password_file",
+                                            NULL};
 
 const struct hfi_backend hfi_backend_redis = {
     .schemes = redis_schemes,

@@ -114,6 +114,7 @@ struct redis_conn {
     struct redis_follow follow;
     struct redis_cluster *cluster; /* NULL: it is none */
     char *user, *password;
+    char *sentinel_user, *sentinel_password; /* NULL: they want none */
     int db;
     char prefix[128];
     struct ssl_ctx_st *tls;
@@ -197,6 +198,11 @@ hf_status redis_error(struct redis_conn *, const redisReply *,
                       struct hf_error *);
 bool redis_is_noscript(const redisReply *);
 
+/* The same for another than the server of this client: `who` begins the
+ * message. */
+hf_status redis_complain(const char *who, const redisReply *,
+                         struct hf_error *);
+
 /* What a reply of names and values has for this name, or "". */
 const char *redis_setting(const redisReply *, const char *name);
 
@@ -205,6 +211,11 @@ hf_status redis_find(void *conn, struct hfi_endpoint *ret, int64_t deadline,
                      struct hf_error *);
 hf_status redis_hello(void *conn, struct mux_link *, int64_t deadline,
                       struct hf_error *);
+
+/* How a connection to a sentinel begins; what it refuses is told in the words of
+ * the URL. */
+hf_status redis_hello_sentinel(void *conn, struct mux_link *, int64_t deadline,
+                               struct hf_error *);
 
 /* One command on a connection that is being begun; an error reply becomes a
  * status. */

@@ -110,28 +110,42 @@ static const char *error_word(const char *text)
     return word;
 }
 
-hf_status redis_error(struct redis_conn *rc, const redisReply *reply,
-                      struct hf_error *err)
+/* What is known of an error: its number in the table, or -1. */
+static int error_known(const char *word)
 {
-    size_t i, n = sizeof(redis_errors) / sizeof(redis_errors[0]);
+    int i, n = (int)(sizeof(redis_errors) / sizeof(redis_errors[0]));
+
+    for (i = 0; i < n; i++)
+        if (!strncmp(word, redis_errors[i].word, strlen(redis_errors[i].word)))
+            return i;
+    return -1;
+}
+
+hf_status redis_complain(const char *who, const redisReply *reply,
+                         struct hf_error *err)
+{
     const char *word = error_word(reply->str);
+    int i = error_known(word);
     char text[128];
 
     hfi_quote(text, sizeof(text), word);
-    for (i = 0; i < n; i++) {
-        size_t len = strlen(redis_errors[i].word);
+    if (i < 0)
+        return hfi_fail(err, HF_PROTOCOL, "%s: %s", who, text);
+    return hfi_fail(err, redis_errors[i].st, "%s: %s: %s", who,
+                    redis_errors[i].hint, text);
+}
 
-        if (strncmp(word, redis_errors[i].word, len) != 0)
-            continue;
-        /* The master is elsewhere now: find it for the next call. */
-        if (redis_errors[i].hint == error_replica) {
-            hfi_mux_retire(&rc->mux);
-            hfi_mux_retire(&rc->acks.mux);
-        }
-        return hfi_fail(err, redis_errors[i].st, "%s: %s: %s",
-                        rc->base.endpoint, redis_errors[i].hint, text);
+hf_status redis_error(struct redis_conn *rc, const redisReply *reply,
+                      struct hf_error *err)
+{
+    int i = error_known(error_word(reply->str));
+
+    /* The master is elsewhere now: find it for the next call. */
+    if (i >= 0 && redis_errors[i].hint == error_replica) {
+        hfi_mux_retire(&rc->mux);
+        hfi_mux_retire(&rc->acks.mux);
     }
-    return hfi_fail(err, HF_PROTOCOL, "%s: %s", rc->base.endpoint, text);
+    return redis_complain(rc->base.endpoint, reply, err);
 }
 
 hf_status redis_command(struct redis_conn *rc, struct hfi_mux *mux, int argc,

@@ -7,9 +7,10 @@
 
 #include "../banned.h"
 
-hf_status redis_hello_send(struct redis_conn *rc, struct mux_link *link,
-                           int argc, const char **argv, redisReply **reply,
-                           int64_t deadline, struct hf_error *err)
+/* One command, which may contain a secret, and its reply. */
+static hf_status hello_ask(struct mux_link *link, int argc, const char **argv,
+                           redisReply **reply, int64_t deadline,
+                           struct hf_error *err)
 {
     struct redis_batch batch = {0};
     hf_status st;
@@ -21,11 +22,56 @@ hf_status redis_hello_send(struct redis_conn *rc, struct mux_link *link,
     if (batch.bytes)
         explicit_bzero(batch.bytes, batch.len);
     redis_batch_free(&batch);
+    return st;
+}
+
+hf_status redis_hello_send(struct redis_conn *rc, struct mux_link *link,
+                           int argc, const char **argv, redisReply **reply,
+                           int64_t deadline, struct hf_error *err)
+{
+    hf_status st = hello_ask(link, argc, argv, reply, deadline, err);
+
     if (!st && (*reply)->type == REDIS_REPLY_ERROR) {
         st = redis_error(rc, *reply, err);
         freeReplyObject(*reply);
         *reply = NULL;
     }
+    return st;
+}
+
+/* AUTH, with a user if there is one: the number of words. */
+static int hello_auth(const char **argv, const char *user, const char *password)
+{
+    int n = 0;
+
+    argv[n++] = "AUTH";
+    if (user)
+        argv[n++] = user;
+    argv[n++] = password;
+    return n;
+}
+
+hf_status redis_hello_sentinel(void *arg, struct mux_link *link,
+                               int64_t deadline, struct hf_error *err)
+{
+    struct redis_conn *rc = arg;
+    const char *argv[3];
+    redisReply *reply;
+    hf_status st;
+    int n;
+
+    if (!rc->sentinel_password)
+        return HF_OK;
+    n = hello_auth(argv, rc->sentinel_user, rc->sentinel_password);
+    st = hello_ask(link, n, argv, &reply, deadline, err);
+    if (st)
+        return st;
+    if (reply->type == REDIS_REPLY_ERROR)
+        st = redis_complain(rc->sentinel_user
+                                ? "sentinel_user=, sentinel_password_file="
+                                : "sentinel_password_file=",
+                            reply, err);
+    freeReplyObject(reply);
     return st;
 }
 
@@ -54,16 +100,14 @@ hf_status redis_hello(void *arg, struct mux_link *link, int64_t deadline,
                       struct hf_error *err)
 {
     struct redis_conn *rc = arg;
-    const char *argv[3] = {"AUTH"};
+    const char *argv[3];
     redisReply *reply = NULL;
     char db[16];
-    int n = 1;
     hf_status st = HF_OK;
+    int n;
 
     if (rc->password) {
-        if (rc->user)
-            argv[n++] = rc->user;
-        argv[n++] = rc->password;
+        n = hello_auth(argv, rc->user, rc->password);
         st = redis_hello_send(rc, link, n, argv, &reply, deadline, err);
         if (!st)
             freeReplyObject(reply);

@@ -61,23 +61,26 @@ struct sentinel_word {
     uint64_t epoch; /* of the configuration that says so */
 };
 
-static hf_status find_fixed(void *arg, struct hfi_endpoint *ret,
+/* One of them, while it is asked. */
+struct sentinel_asked {
+    struct redis_conn *rc;
+    const struct hfi_endpoint *at;
+};
+
+static hf_status asked_find(void *arg, struct hfi_endpoint *ret,
                             int64_t deadline, struct hf_error *err)
 {
     (void)deadline;
     (void)err;
-    *ret = *(struct hfi_endpoint *)arg;
+    *ret = *((struct sentinel_asked *)arg)->at;
     return HF_OK;
 }
 
-static hf_status hello_none(void *arg, struct mux_link *link, int64_t deadline,
-                            struct hf_error *err)
+static hf_status asked_hello(void *arg, struct mux_link *link, int64_t deadline,
+                             struct hf_error *err)
 {
-    (void)arg;
-    (void)link;
-    (void)deadline;
-    (void)err;
-    return HF_OK;
+    return redis_hello_sentinel(((struct sentinel_asked *)arg)->rc, link,
+                                deadline, err);
 }
 
 static bool read_address(const struct redis_conn *rc, const char *host,
@@ -111,6 +114,28 @@ static bool read_word(struct redis_conn *rc, redisReply *const *reply,
            read_address(rc, at->element[0]->str, at->element[1]->str, &ret->at);
 }
 
+static bool is_error(const redisReply *reply, const char *word)
+{
+    return reply->type == REDIS_REPLY_ERROR &&
+           !strncmp(reply->str, word, strlen(word));
+}
+
+static hf_status read_answer(struct redis_conn *rc, redisReply *const *reply,
+                             struct sentinel_word *ret, struct hf_error *err)
+{
+    if (read_word(rc, reply, ret))
+        return HF_OK;
+    if (is_error(reply[0], "NOAUTH"))
+        return hfi_fail(err, HF_DENIED,
+                        "it wants a password, give sentinel_password_file=: "
+                        "NOAUTH");
+    if (is_error(reply[0], "NOPERM"))
+        return hfi_fail(err, HF_DENIED,
+                        "the user of sentinel_user= lacks the right to "
+                        "SENTINEL: NOPERM");
+    return hfi_fail(err, HF_UNAVAILABLE, "it knows no master '%s'", rc->master);
+}
+
 /* Ask one sentinel where the master is. */
 static hf_status sentinel_ask(struct redis_conn *rc, unsigned i,
                               struct sentinel_word *ret, int64_t deadline,
@@ -118,27 +143,28 @@ static hf_status sentinel_ask(struct redis_conn *rc, unsigned i,
 {
     const char *where[] = {"SENTINEL", "get-master-addr-by-name", rc->master};
     const char *more[] = {"SENTINEL", "MASTER", rc->master};
+    struct sentinel_asked asked = {.rc = rc, .at = &rc->ends[i]};
     struct redis_batch batch = {0};
     struct hfi_mux mux;
     redisReply *reply[2] = {NULL, NULL};
+    char name[300];
     hf_status st;
 
-    hfi_mux_init(&mux, find_fixed, hello_none, &rc->ends[i]);
+    hfi_mux_init(&mux, asked_find, asked_hello, &asked);
     redis_batch_add(&batch, 3, where);
     redis_batch_add(&batch, 3, more);
     st = batch.failed ? hfi_nomem(err)
                       : hfi_mux_call(&mux, batch.bytes, batch.len, 2, reply,
                                      deadline, err);
     if (!st) {
-        if (!read_word(rc, reply, ret))
-            st = hfi_fail(err, HF_UNAVAILABLE,
-                          "the sentinel knows no master '%s'", rc->master);
+        st = read_answer(rc, reply, ret, err);
         freeReplyObject(reply[0]);
         freeReplyObject(reply[1]);
     }
     redis_batch_free(&batch);
     hfi_mux_fini(&mux);
-    return st;
+    hfi_endpoint_name(asked.at, name, sizeof(name));
+    return st ? hfi_wrap(err, st, "sentinel %.100s", name) : HF_OK;
 }
 
 static bool is_behind(struct redis_conn *rc, const struct sentinel_word *word)
@@ -378,7 +404,7 @@ hf_status redis_follow_open(struct redis_conn *rc, struct hf_error *err)
     struct redis_follow *fo = &rc->follow;
     hf_status st;
 
-    hfi_mux_init(&fo->mux, seek_find, hello_none, rc);
+    hfi_mux_init(&fo->mux, seek_find, redis_hello_sentinel, rc);
     redis_sub_init(&fo->sub, rc, &fo->mux, REDIS_SENTINEL);
     pthread_mutex_init(&fo->mu, NULL);
     hfi_cond_init(&fo->closed);

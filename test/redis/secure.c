@@ -2,10 +2,11 @@
  *
  * secure.c - Sentinel and Cluster over TLS: every connection has it, to those
  * that the URL names and to those that are learned, and who is at its other end
- * is verified by the name that was connected to.
+ * is verified by the name that was connected to.  And sentinels that want a
+ * password, which is not the servers'.
  *
- * The servers of these tests have no port without TLS, and want a certificate
- * of their clients.
+ * The servers of the tests of TLS have no port without it, and want a
+ * certificate of their clients.
  */
 #include "ensemble.h"
 #include "fleet.h"
@@ -108,6 +109,112 @@ TEST_TIMEOUT(sentinels_and_their_master_are_verified_each_by_its_name, 120)
     rt_check_refused(sentinel_url("rediss+sentinel", "127.0.0.1", port, tls),
                      HF_DENIED, "certificate");
     ensemble_stop(&e);
+}
+
+static const char *secret_file(const char *name, const char *text)
+{
+    static char path[200];
+    FILE *file;
+
+    snprintf(path, sizeof(path), "%s/%s", t_tmpdir(), name);
+    file = fopen(path, "we");
+    CHECK(file != NULL);
+    fprintf(file, "%s\n", text);
+    fclose(file);
+    return path;
+}
+
+/* The URL of the ensemble with this user of the sentinels, or none, and a file
+ * with this password. */
+static const char *secret_url(const struct ensemble *e, const char *user,
+                              const char *text)
+{
+    static char url[1400];
+
+    snprintf(url, sizeof(url), "%s%s%s&sentinel_password_file=%s", e->url,
+             user ? "&sentinel_user=" : "", user ? user : "",
+             secret_file("secret", text));
+    return url;
+}
+
+/* They are asked and listened to, and the master has no part in it. */
+TEST_TIMEOUT(sentinels_with_a_password_are_asked_and_heard, 120)
+{
+    struct ensemble e = {.stubborn = true, .password = "s3cret-of-sentinels"};
+    hf_client *client;
+    char more[300];
+
+    ensemble_start(&e);
+    snprintf(more, sizeof(more), "&sentinel_password_file=%s",
+             secret_file("secret", e.password));
+    client = open_listening(&e, more);
+    depose(&e, 1);
+    t_poll_until(count_ours(&e.node[0]) == 0, 20000);
+    check_lands_on(client, &e.node[1], "after");
+    hf_close(client);
+    ensemble_stop(&e);
+}
+
+/* What holdfast-url(7) says of the rights. */
+static void add_users(struct ensemble *e)
+{
+    int i;
+
+    for (i = 0; i < SENTINELS; i++) {
+        rt_do(&e->sentinel[i],
+              "ACL SETUSER asker on >s3cret resetchannels &+switch-master "
+              "+auth +ping +sentinel|get-master-addr-by-name +sentinel|master "
+              "+subscribe");
+        rt_do(&e->sentinel[i], "ACL SETUSER idler on >s3cret +auth +ping");
+    }
+}
+
+TEST_TIMEOUT(a_sentinel_that_refuses_is_told_from_the_server, 120)
+{
+    struct ensemble e = {.password = "s3cret-of-sentinels"};
+    hf_client *client = NULL;
+
+    ensemble_start(&e);
+    rt_check_refused(e.url, HF_DENIED, "NOAUTH");
+    rt_check_refused(e.url, HF_DENIED, "sentinel 127.0.0.1:");
+    rt_check_refused(e.url, HF_DENIED, "sentinel_password_file=");
+    rt_check_refused(secret_url(&e, NULL, "s3cret"), HF_DENIED, "WRONGPASS");
+    rt_check_refused(secret_url(&e, NULL, "s3cret"), HF_DENIED,
+                     "sentinel_password_file=");
+    rt_check_refused(secret_url(&e, "nobody", e.password), HF_DENIED,
+                     "sentinel_user=");
+    rt_check_works(secret_url(&e, NULL, e.password));
+    rt_check_works(secret_url(&e, "default", e.password));
+    add_users(&e);
+    rt_check_refused(secret_url(&e, "idler", "s3cret"), HF_DENIED, "NOPERM");
+    CHECK_OK(hf_open(secret_url(&e, "asker", "s3cret"), NULL, &client, &t_err));
+    check_lands_on(client, &e.node[0], "k");
+    t_poll_until(listened_to(&e) >= 0, 20000);
+    hf_close(client);
+    ensemble_stop(&e);
+}
+
+/* Before anybody is asked. */
+TEST(what_is_said_of_the_sentinels_password_must_make_sense)
+{
+    char url[600], text[1200];
+
+    rt_check_refused("redis+sentinel://127.0.0.1:1/main?sentinel_user=me",
+                     HF_INVALID, "sentinel_password_file=");
+    rt_check_refused(
+        "redis+sentinel://127.0.0.1:1/main?sentinel_password_file=/none",
+        HF_SYSTEM, "sentinel_password_file=");
+    snprintf(url, sizeof(url), "redis://127.0.0.1:1?sentinel_password_file=%s",
+             secret_file("secret", "s3cret"));
+    rt_check_refused(url, HF_INVALID, "sentinel_password_file=");
+    snprintf(url, sizeof(url),
+             "redis+sentinel://127.0.0.1:1/main?sentinel_password_file=%s",
+             secret_file("empty", ""));
+    rt_check_refused(url, HF_INVALID, "empty");
+    memset(text, 'x', sizeof(text) - 1);
+    text[sizeof(text) - 1] = '\0';
+    secret_file("empty", text);
+    rt_check_refused(url, HF_INVALID, "too long");
 }
 
 /* ---- Cluster ----------------------------------------------------------- */
