@@ -32,13 +32,11 @@ static void check_hands_over(hf_client *holder, hf_client *waiter,
     CHECK_GT(w.fence, fence);
 }
 
-/* From now on the server has a certificate for another name. */
-static void rename_server(struct rt_server *s, const char *dir)
+/* From now on the server has this certificate, for new connections. */
+static void certify(struct rt_server *s, const char *dir, const char *name)
 {
-    rt_do(s,
-          "CONFIG SET tls-cert-file %s/elsewhere.test.pem "
-          "tls-key-file %s/elsewhere.test.key",
-          dir, dir);
+    rt_do(s, "CONFIG SET tls-cert-file %s/%s.pem tls-key-file %s/%s.key", dir,
+          name, dir, name);
 }
 
 /* ---- Sentinel ---------------------------------------------------------- */
@@ -105,7 +103,7 @@ TEST_TIMEOUT(sentinels_and_their_master_are_verified_each_by_its_name, 120)
     rt_check_refused(sentinel_url("redis+sentinel", "127.0.0.1", port, ""),
                      HF_UNAVAILABLE, "TLS");
     /* The sentinel is well, and the master that it names is not. */
-    rename_server(&e.node[0], e.tls);
+    certify(&e.node[0], e.tls, "elsewhere.test");
     rt_check_refused(sentinel_url("rediss+sentinel", "127.0.0.1", port, tls),
                      HF_DENIED, "certificate");
     ensemble_stop(&e);
@@ -260,34 +258,83 @@ TEST_TIMEOUT(in_a_cluster_locks_are_kept_and_handed_over_on_every_shard, 120)
     fleet_stop(&f);
 }
 
-TEST_TIMEOUT(nodes_of_a_cluster_are_verified_by_the_name_they_are_known_by, 120)
+/* The URL of one node, by this name. */
+static const char *node_url(struct fleet *f, int node, const char *scheme,
+                            const char *host, const char *more)
 {
-    const char *dir = t_tmpdir();
-    char url[1024], plain[128];
+    static char url[1024];
+
+    snprintf(url, sizeof(url), "%s://%s:%d?timeout=2s%s", scheme, host,
+             f->node[node].port, more);
+    return url;
+}
+
+static void check_acquires(const char *url, const char *key, hf_status want)
+{
     struct hf_lock_opts opts = rt_opts(2000, 0);
-    hf_client *client;
+    hf_client *client = NULL;
     hf_lock *lk = NULL;
+
+    CHECK_OK(hf_open(url, NULL, &client, &t_err));
+    CHECK_STATUS(hf_acquire(client, key, 0, &opts, &lk, &t_err), want);
+    if (want)
+        CHECK(strstr(t_err.text, "certificate") != NULL);
+    else
+        CHECK_OK(hf_release(lk, &t_err));
+    hf_close(client);
+}
+
+TEST_TIMEOUT(nodes_of_a_cluster_are_verified_by_the_name_that_was_told, 120)
+{
+    const char *dir = t_tmpdir(), *tls = tls_params(dir), *url;
     struct fleet f;
 
     tls_make(dir);
     fleet_start_tls(&f, dir);
-    snprintf(plain, sizeof(plain), "redis+cluster://127.0.0.1:%d?timeout=2s",
-             f.node[0].port);
-    rt_check_refused(plain, HF_UNAVAILABLE, "TLS");
-    /* One that was learned and is another than it should be. */
-    rename_server(&f.node[2], dir);
-    snprintf(url, sizeof(url), "rediss+cluster://127.0.0.1:%d?timeout=2s%s",
-             f.node[0].port, tls_params(dir));
-    CHECK_OK(hf_open(url, NULL, &client, &t_err));
-    CHECK_OK(hf_release(rt_lock(client, fleet_key(1, 0), 0, 2000, 0), &t_err));
-    CHECK_STATUS(hf_acquire(client, fleet_key(2, 0), 0, &opts, &lk, &t_err),
-                 HF_DENIED);
-    CHECK(strstr(t_err.text, "certificate") != NULL);
-    hf_close(client);
-    snprintf(url, sizeof(url), "rediss+cluster://127.0.0.1:%d?timeout=2s%s",
-             f.node[2].port, tls_params(dir));
-    rt_check_refused(url, HF_DENIED, "certificate");
+    rt_check_refused(node_url(&f, 0, "redis+cluster", "127.0.0.1", ""),
+                     HF_UNAVAILABLE, "TLS");
+    certify(&f.node[2], dir, "elsewhere.test");
+    url = node_url(&f, 0, "rediss+cluster", "127.0.0.1", tls);
+    check_acquires(url, fleet_key(1, 0), HF_OK);
+    check_acquires(url, fleet_key(2, 0), HF_DENIED);
     CHECK_EQ(rt_int(&f.node[2], "EXISTS holdfast:%s", fleet_key(2, 0)), 0);
+    rt_check_refused(node_url(&f, 2, "rediss+cluster", "127.0.0.1", tls),
+                     HF_DENIED, "certificate");
+    fleet_stop(&f);
+}
+
+/* How many nodes does this one know by that name? */
+static int known_by(struct rt_server *s, const char *name)
+{
+    const char *at = rt_text(s, "CLUSTER NODES");
+    int n = 0;
+
+    for (; (at = strstr(at, name)); at += strlen(name))
+        n++;
+    return n;
+}
+
+/* Their certificates have a name, and the cluster speaks of addresses until it
+ * is told to speak of names. */
+TEST_TIMEOUT(a_cluster_of_names_works_with_certificates_for_names, 120)
+{
+    const char *dir = t_tmpdir(), *url;
+    struct fleet f;
+    int i;
+
+    tls_make(dir);
+    fleet_start_tls(&f, dir);
+    for (i = 0; i < FLEET_NODES; i++)
+        certify(&f.node[i], dir, "named");
+    url = node_url(&f, 0, "rediss+cluster", "localhost", tls_params(dir));
+    rt_check_refused(url, HF_DENIED, "certificate");
+    for (i = 0; i < FLEET_NODES; i++)
+        rt_do(&f.node[i], "CONFIG SET cluster-announce-hostname localhost "
+                          "cluster-preferred-endpoint-type hostname");
+    t_poll_until(known_by(&f.node[0], ",localhost ") == FLEET_NODES, 20000);
+    for (i = 0; i < FLEET_MASTERS; i++)
+        check_acquires(url, fleet_key(i, 0), HF_OK);
+    fleet_check_clean(&f);
     fleet_stop(&f);
 }
 

@@ -8,8 +8,8 @@
 #include "rt.h"
 
 /* Make, in the directory, a CA (ca.pem), a certificate for localhost and
- * 127.0.0.1 (localhost.pem), one for another name (elsewhere.test.pem), and a CA
- * that nobody knows (no.pem). */
+ * 127.0.0.1 (localhost.pem), one for localhost alone (named.pem), one for another
+ * name (elsewhere.test.pem), and a CA that nobody knows (no.pem). */
 void tls_make(const char *dir);
 
 /* "&ca=...&cert=...&key=..." of localhost, for a URL; good until the next. */
