@@ -36,6 +36,8 @@
  *  (3) Nobody waits for a channel that was given up for want of waiters: who
  *      comes counts itself first and then looks at (2), who gives it up
  *      changes (2) first and then looks at the count.
+ *  (4) Who puts a sub back has heard all that was read on it: nothing else
+ *      tells the keeper of it.
  */
 #include "redis.h"
 
@@ -225,6 +227,21 @@ static hf_status sub_ask(struct redis_sub *sub, struct mux_link *link, int argc,
     return st;
 }
 
+/* What came together with an answer was read with it, and poll(2) does not show
+ * it.  redis_sub.c (4).  False: the connection is broken. */
+static bool sub_rest(struct redis_sub *sub, struct mux_link *link, bool *lost)
+{
+    redisReply *reply;
+
+    while (!hfi_mux_hear(link, &reply)) {
+        if (!reply)
+            return true;
+        *lost = sub_heard(sub, reply) || *lost;
+        freeReplyObject(reply);
+    }
+    return false;
+}
+
 /* ---- subscribing ------------------------------------------------------- */
 
 /* Be the only one on the connection. */
@@ -352,6 +369,8 @@ static hf_status sub_add(struct redis_sub *sub, int slot, int64_t deadline,
         if (slot >= 0 && sub->channels > CHANNELS_KEPT)
             broken = !sub_trim(sub, link, deadline);
     }
+    if (link && !broken)
+        broken = !sub_rest(sub, link, &lost);
     pthread_mutex_lock(&sub->mu);
     broken = broken || sub->late;
     if (broken || (st && fresh)) {

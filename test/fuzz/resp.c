@@ -186,6 +186,9 @@ hf_status hfi_mux_exchange(struct mux_link *link, const char *bytes, size_t len,
 hf_status hfi_mux_hear(struct mux_link *link, struct redisReply **reply)
 {
     (void)link;
+    *reply = NULL;
+    if (!fuzz_input.left || *fuzz_input.at % 2) /* which is still to be read */
+        return HF_OK;                           /* nothing yet */
     *reply = next();
     return *reply ? HF_OK : HF_UNAVAILABLE;
 }

@@ -167,6 +167,80 @@ TEST_TIMEOUT(all_go_on_after_every_kind_of_fail_over_and_fences_rise, 180)
     fleet_stop(&f);
 }
 
+/* The server is busy for a while.  To newer ones a script takes no time, so that
+ * it also counts. */
+static const char busy_script[] =
+    "local function now()"
+    "  local t = redis.call('TIME') return t[1] * 1000 + t[2] / 1000 "
+    "end "
+    "local till = now() + 400 "
+    "for i = 1, 500000 do if now() > till then break end end";
+
+static void *busy_run(void *arg)
+{
+    redisReply *reply = rt_try(arg, "EVAL %s 0", busy_script);
+
+    CHECK(reply && reply->type == REDIS_REPLY_NIL);
+    freeReplyObject(reply);
+    return NULL;
+}
+
+static pthread_t busy_start(struct rt_server *s)
+{
+    pthread_t thread;
+
+    CHECK_EQ(pthread_create(&thread, NULL, busy_run, s), 0);
+    t_sleep_ms(200);
+    return thread;
+}
+
+/* While the server is busy, `second` has its first try answered, then subscribes
+ * to its channel, and `lk`, for which another of its client waits, is released.
+ * So the answer and the message are sent together. */
+static void release_with_answer(struct rt_server *s, struct rt_waiter *second,
+                                hf_lock *lk)
+{
+    pthread_t busy[2];
+    int i;
+
+    busy[0] = busy_start(s);
+    rt_wait_start(second);
+    t_sleep_ms(50);
+    busy[1] = busy_start(s); /* served after the try, as it must connect */
+    t_sleep_ms(150);
+    CHECK_OK(hf_release(lk, &t_err));
+    for (i = 0; i < 2; i++)
+        pthread_join(busy[i], NULL);
+}
+
+TEST(a_message_that_comes_with_an_answer_is_heard)
+{
+    struct fleet f;
+    hf_client *a, *b;
+    const char *key = fleet_key(0, 0), *other = fleet_key(0, 1);
+    struct rt_waiter w, second;
+    hf_lock *lk, *kept;
+
+    fleet_start(&f, NULL);
+    a = fleet_open(&f, "");
+    b = fleet_open(&f, "");
+    lk = rt_lock(a, key, 0, 120000, 0);
+    kept = rt_lock(a, other, 0, 120000, 0);
+    w = rt_waiter(b, key, 120000, 120000, 0);
+    second = rt_waiter(b, other, 120000, 120000, 0);
+    rt_wait_start(&w);
+    t_poll_until(rt_hears(&f.node[0], key), 10000);
+    release_with_answer(&f.node[0], &second, lk);
+    t_poll_until(__atomic_load_n(&w.got_at, __ATOMIC_ACQUIRE) != 0, 10000);
+    rt_wait_join(&w);
+    CHECK_OK(hf_release(kept, &t_err));
+    rt_wait_join(&second);
+    hf_close(a);
+    hf_close(b);
+    fleet_check_clean(&f);
+    fleet_stop(&f);
+}
+
 /* ---- slots that move --------------------------------------------------- */
 
 /* The main key is there and its companions are here, for two leases: the server
