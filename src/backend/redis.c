@@ -33,6 +33,7 @@
 
 #define REDIS_PORT    6379
 #define SENTINEL_PORT 26379
+#define AWAKE_US_MAX  10000
 #define PASSWORD_MAX  1024
 
 /* A peer that is silent for so long has vanished, and before the lease is over
@@ -110,6 +111,10 @@ static hf_status open_options(struct redis_conn *rc, const struct hfi_url *url,
     if (!st)
         st = open_number(url, "replicas=", hfi_url_param(url, "replicas", "0"),
                          100, &rc->replicas, err);
+    rc->awake_us = HFI_AWAKE_US;
+    if (!st && hfi_url_param(url, "awake_us", NULL))
+        st = open_number(url, "awake_us=", hfi_url_param(url, "awake_us", ""),
+                         AWAKE_US_MAX, &rc->awake_us, err);
     if (!st && strlen(prefix) >= sizeof(rc->prefix))
         st = hfi_fail(err, HF_INVALID, "url: prefix= is too long");
     if (st)
@@ -333,6 +338,7 @@ static hf_status redis_open(struct hfi_conn *conn, const struct hfi_url *url,
     for (i = 0; i < rc->nends; i++) {
         rc->ends[i].tls = rc->tls;
         rc->ends[i].alive_ms = open_alive_ms(url);
+        rc->ends[i].awake_us = rc->awake_us;
     }
     open_names(rc, url);
     if (!open_is(url, "cluster"))
@@ -386,18 +392,12 @@ static void redis_forget(struct hfi_conn *conn)
 static const char *const redis_schemes[] = {
     "redis",           "rediss",        "redis+unix",     "redis+sentinel",
     "rediss+sentinel", "redis+cluster", "rediss+cluster", NULL};
-static const char *const redis_options[] = {"prefix",
-                                            "queue",
-                                            "acquire",
-                                            "replicas",
-                                            "db",
-                                            "ca",
-                                            "cert",
-                                            "key",
-                                            "verify",
-                                            "sentinel_user",
-                                            "sentinel_password_file",
-                                            NULL};
+static const char *const redis_options[] = {
+    "prefix",   "queue",         "acquire",
+    "replicas", "awake_us",      "db",
+    "ca",       "cert",          "key",
+    "verify",   "sentinel_user", "sentinel_password_file",
+    NULL};
 
 const struct hfi_backend hfi_backend_redis = {
     .schemes = redis_schemes,

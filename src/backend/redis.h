@@ -122,6 +122,7 @@ struct redis_conn {
     bool fair;
     char manner[REDIS_MANNER_MAX]; /* how the script is to take it */
     int replicas;                  /* that must have a grant */
+    int awake_us;                  /* an answer is waited for awake */
     char script_id[41];            /* SHA-1 of the script */
     char bare_id[41];              /* and of that for bare locks */
     struct hfi_mux mux;

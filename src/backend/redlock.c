@@ -176,6 +176,7 @@ static hf_status open_node(struct redlock_conn *rl, int i,
     rc->ends[0].port = host->port ? host->port : REDLOCK_PORT;
     rc->ends[0].tls = rl->tls;
     rc->ends[0].alive_ms = 15000;
+    rc->ends[0].awake_us = HFI_AWAKE_US;
     hfi_endpoint_name(&rc->ends[0], rc->base.endpoint,
                       sizeof(rc->base.endpoint));
     return HF_OK;

@@ -26,7 +26,9 @@
 
 #include "../banned.h"
 
-#define CONNECT_MS   1000
+/* Long enough for a node on a machine that is very busy: nobody waits for one
+ * that is silent once there is a majority. */
+#define CONNECT_MS   2500
 #define AGAIN_MS     50
 #define AGAIN_MS_MAX 1000
 #define SILENT_MS    1000 /* owing for so long, it is given up */

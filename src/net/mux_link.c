@@ -17,6 +17,7 @@
 
 #include <errno.h>
 #include <sched.h>
+#include <time.h>
 
 #include "../env.h"
 #include "../mem.h"
@@ -189,17 +190,64 @@ static void link_wake(struct mux_link *link)
     pthread_mutex_lock(&link->mux->mu);
 }
 
+static int64_t now_us(void)
+{
+    struct timespec ts;
+
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return ts.tv_sec * INT64_C(1000000) + ts.tv_nsec / 1000;
+}
+
+/* Stay awake for the answer of a server that is near: -1 and EAGAIN if that was
+ * in vain.  Whoever else wants the processor has it meanwhile. */
+static ssize_t link_watch(struct mux_link *link, char *buf, size_t size)
+{
+    int64_t end = now_us() + link->to.awake_us;
+    ssize_t got;
+
+    for (;;) {
+        got = hfi_stream_read(&link->stream, buf, size, 0);
+        if (got >= 0 || errno != EAGAIN || now_us() >= end)
+            return got;
+        sched_yield();
+    }
+}
+
+/* What was in vain is tried the less often, the more often it was; and not in a
+ * crowd, which has other things to do.  Only the one who reads is here. */
+static ssize_t link_receive(struct mux_link *link, bool crowd, char *buf,
+                            size_t size, int64_t deadline)
+{
+    ssize_t got;
+
+    if (!deadline || crowd || !link->to.awake_us)
+        return hfi_stream_read(&link->stream, buf, size, deadline);
+    if (!link->sleeps) {
+        got = link_watch(link, buf, size);
+        if (got >= 0 || errno != EAGAIN) {
+            link->in_vain = 0;
+            return got;
+        }
+        if (link->in_vain < MUX_IN_VAIN_MAX)
+            link->in_vain++;
+        link->sleeps = 1U << link->in_vain;
+    }
+    link->sleeps--;
+    return hfi_stream_read(&link->stream, buf, size, deadline);
+}
+
 /* The mutex is let go meanwhile. */
 bool mux_link_read(struct mux_link *link, int64_t deadline)
 {
     struct hfi_mux *mux = link->mux;
+    bool crowd = link->users >= MUX_AWAKE_MAX;
     char buf[16384];
     ssize_t got;
     int why;
 
     link->reading = true;
     pthread_mutex_unlock(&mux->mu);
-    got = hfi_stream_read(&link->stream, buf, sizeof(buf), deadline);
+    got = link_receive(link, crowd, buf, sizeof(buf), deadline);
     why = errno;
     pthread_mutex_lock(&mux->mu);
     link->reading = false;

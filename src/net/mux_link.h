@@ -26,6 +26,12 @@ struct mux_crew {
  * take turns and each would be idle half of the time. */
 #define MUX_FLIGHTS 4
 
+/* The answer of a server that is near is waited for awake, unless so many calls
+ * are under way that there is enough else to do.  Where that was in vain, a call
+ * sleeps the next times, up to 2 to the power of so many. */
+#define MUX_AWAKE_MAX   32
+#define MUX_IN_VAIN_MAX 10
+
 struct mux_link {
     struct hfi_mux *mux;
     struct hfi_endpoint to;
@@ -42,6 +48,8 @@ struct mux_link {
     struct mux_crew crews[MUX_CREWS];
     unsigned crew, crew_size; /* of those who append now */
     unsigned unsent;          /* calls that wait to be written */
+    unsigned in_vain;         /* times in a row */
+    unsigned sleeps;          /* before it is tried again */
     unsigned to_wake;         /* by the reader: a bit for each crew */
     unsigned answered;        /* by the last read, and have not sent again */
 };

@@ -121,8 +121,8 @@ static void job_place(struct job *job, const char *what)
     else if (!strncmp(what, "sqlite", 6))
         snprintf(job->url, sizeof(job->url), "sqlite:%s/locks.db",
                  bench_scratch(NULL));
-    else if (url)
-        snprintf(job->url, sizeof(job->url), "%s", url);
+    else if (url) /* How often one looks while awake is up to the clock. */
+        snprintf(job->url, sizeof(job->url), "%s?awake_us=0", url);
     else
         bench_die("no HF_TEST_URL");
 }

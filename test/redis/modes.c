@@ -378,4 +378,29 @@ TEST(sixty_four_threads_share_one_connection)
     rt_end(&s);
 }
 
+TEST(an_answer_is_waited_for_awake_as_long_as_was_said)
+{
+    static const char *const good[] = {"?awake_us=0", "?awake_us=10000"};
+    static const char *const bad[] = {"?awake_us=-1", "?awake_us=x",
+                                      "?awake_us=10001", "?awake_us="};
+    struct rt_server s = {0};
+    hf_client *client;
+    size_t i, n;
+
+    rt_start(&s, NULL);
+    for (i = 0; i < 2; i++) {
+        client = rt_open(&s, good[i]);
+        for (n = 0; n < 100; n++)
+            CHECK_OK(hf_release(rt_lock(client, "k", 0, 5000, 0), &t_err));
+        hf_close(client);
+    }
+    for (i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        client = NULL;
+        CHECK_STATUS(hf_open(rt_url(s.port, bad[i]), NULL, &client, &t_err),
+                     HF_INVALID);
+        CHECK(strstr(t_err.text, "awake_us=") != NULL);
+    }
+    rt_end(&s);
+}
+
 T_MAIN
