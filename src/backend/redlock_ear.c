@@ -10,11 +10,10 @@
  *   -TOKEN    this claim has been released here
  *   ?CLIENT   somebody there waits for the key
  *
- * A RELEASE is told by each node on which it happens, so by a majority.  The
- * first message wakes those who wait here, and so does each more until a majority
- * can be free (redlock_news_needed()): the third of five while all five are
- * heard.  They come together, so that is one try, or two; what comes later is a
- * duplicate, known by the token, and wakes nobody.
+ * A RELEASE is told by each node on which it happens, so by a majority.  Each
+ * wakes those who wait here: which of them complete a majority cannot be said,
+ * because those that we do not hear, or whose word we had, may be dead.  They
+ * come together, so that is one try, or two; and who has it does not wait.
  *
  * DEAF  As long as we hear enough nodes no release escapes us.  Messages are lost
  *   with an ear; if that leaves too few, those who wait are woken at once, ask
@@ -175,14 +174,11 @@ static void ear_released(struct redlock_node *node, struct redlock_want *want,
                          const char *token)
 {
     struct redlock_conn *rl = node->rl;
-    int needed = redlock_news_needed(rl->n, __builtin_popcount(want->ears));
 
     if (strcmp(want->token, token) != 0) {
         snprintf(want->token, sizeof(want->token), "%s", token);
         want->news = 0;
     }
-    if (__builtin_popcount(want->news) >= needed)
-        return; /* a duplicate */
     want->news |= 1U << node->index;
     hfi_wake(&rl->base, want->key, NULL);
 }

@@ -90,13 +90,6 @@ bool redlock_may_mend(int n, const struct redlock_tally *tally)
            tally->confirmed + count(tally->gone) >= redlock_majority(n);
 }
 
-int redlock_news_needed(int n, int ears)
-{
-    int needed = redlock_majority(n) - (n - ears);
-
-    return needed > 1 ? needed : 1;
-}
-
 bool redlock_hears_enough(int n, int ears)
 {
     return redlock_majority(n) - (n - ears) >= 1;

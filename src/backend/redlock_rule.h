@@ -72,10 +72,8 @@ bool redlock_may_mend(int n, const struct redlock_tally *);
 
 /* ---- waking ------------------------------------------------------------ */
 
-/* A release reaches a majority.  While we listen to `ears` of n nodes: how many
- * of them must have told of it before a majority can be free; and do we surely
- * hear of it? */
-int redlock_news_needed(int n, int ears);
+/* A release reaches a majority.  While we listen to `ears` of n nodes, do we
+ * surely hear of it? */
 bool redlock_hears_enough(int n, int ears);
 
 #endif
