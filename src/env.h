@@ -52,6 +52,7 @@ struct hfi_env {
 extern const struct hfi_env *hfi_env;
 
 int64_t hfi_now(void);     /* ms on CLOCK_BOOTTIME */
+int64_t hfi_now_us(void);  /* the same in us, for waits shorter than that */
 int64_t hfi_wall_us(void); /* us since 1970, for fences and display only */
 int64_t hfi_left_ms(int64_t deadline); /* never negative */
 void hfi_random(void *buf, size_t len);

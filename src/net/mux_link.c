@@ -17,7 +17,6 @@
 
 #include <errno.h>
 #include <sched.h>
-#include <time.h>
 
 #include "../env.h"
 #include "../mem.h"
@@ -190,24 +189,21 @@ static void link_wake(struct mux_link *link)
     pthread_mutex_lock(&link->mux->mu);
 }
 
-static int64_t now_us(void)
+/* Stay awake for the answer of a server that is near, but not beyond the
+ * deadline: -1 and EAGAIN if that was in vain.  Whoever else wants the processor
+ * has it meanwhile. */
+static ssize_t link_watch(struct mux_link *link, char *buf, size_t size,
+                          int64_t deadline)
 {
-    struct timespec ts;
-
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return ts.tv_sec * INT64_C(1000000) + ts.tv_nsec / 1000;
-}
-
-/* Stay awake for the answer of a server that is near: -1 and EAGAIN if that was
- * in vain.  Whoever else wants the processor has it meanwhile. */
-static ssize_t link_watch(struct mux_link *link, char *buf, size_t size)
-{
-    int64_t end = now_us() + link->to.awake_us;
+    int64_t left = hfi_left_ms(deadline), us = link->to.awake_us;
+    int64_t end = hfi_now_us() + (us / 1000 < left ? us : left * 1000);
     ssize_t got;
 
     for (;;) {
         got = hfi_stream_read(&link->stream, buf, size, 0);
-        if (got >= 0 || errno != EAGAIN || now_us() >= end)
+        if (got < 0 && errno == EINTR)
+            errno = EAGAIN; /* A signal says nothing of the server. */
+        if (got >= 0 || errno != EAGAIN || hfi_now_us() >= end)
             return got;
         sched_yield();
     }
@@ -223,7 +219,7 @@ static ssize_t link_receive(struct mux_link *link, bool crowd, char *buf,
     if (!deadline || crowd || !link->to.awake_us)
         return hfi_stream_read(&link->stream, buf, size, deadline);
     if (!link->sleeps) {
-        got = link_watch(link, buf, size);
+        got = link_watch(link, buf, size, deadline);
         if (got >= 0 || errno != EAGAIN) {
             link->in_vain = 0;
             return got;
