@@ -82,6 +82,20 @@ hf_status hfi_backend_find(const char *scheme, const struct hfi_backend **ret,
                     known);
 }
 
+/* One more name if it fits whole; else dots, for this and all that follow. */
+static void names_add(char *buf, size_t size, size_t *len, const char *name)
+{
+    size_t end = *len, more = strlen(name) + strlen(", :");
+
+    if (end >= 3 && !strcmp(buf + end - 3, "..."))
+        return;
+    if (end + more + sizeof(", ...") <= size)
+        snprintf(buf + end, size - end, "%s%s:", end ? ", " : "", name);
+    else
+        snprintf(buf + end, size - end, ", ...");
+    *len += strlen(buf + end);
+}
+
 void hfi_backend_names(char *buf, size_t size)
 {
     const char *const *name;
@@ -89,10 +103,8 @@ void hfi_backend_names(char *buf, size_t size)
 
     buf[0] = '\0';
     for (i = 0; i < BACKENDS; i++)
-        for (name = backend_table[i]->schemes; *name && len < size; name++)
-            len += (size_t)snprintf(buf + len, size - len,
-                                    "%s%s:", len ? ", " : "", *name);
-    for (i = 0; backend_modules[i].scheme && len < size; i++)
-        len += (size_t)snprintf(buf + len, size - len,
-                                ", %s:", backend_modules[i].scheme);
+        for (name = backend_table[i]->schemes; *name; name++)
+            names_add(buf, size, &len, *name);
+    for (i = 0; backend_modules[i].scheme; i++)
+        names_add(buf, size, &len, backend_modules[i].scheme);
 }

@@ -32,6 +32,8 @@ TEST(an_unknown_scheme_is_refused_and_told_which_there_are)
     refuse("nonsense:/x", HF_INVALID, "nonsense");
     refuse("nonsense://localhost", HF_INVALID, "file");
     refuse("http://example.org/", HF_INVALID, "mem");
+    /* Names are told whole, or stand behind the dots. */
+    CHECK(strchr(":.", t_err.text[strlen(t_err.text) - 1]) != NULL);
     refuse("nonsense://user:secret@host/x?password=secret", HF_INVALID, NULL);
 }
 
