@@ -265,11 +265,23 @@ HF_CHECK hf_status hf_detach(hf_lock *lock, struct hf_handle *ret,
                              struct hf_error *err);
 
 /* Take up a lock that was detached.  It is renewed at once with opts->ttl_ms;
- * HF_LOST if it is gone. */
+ * HF_LOST if it is gone.  A handle is taken up once: from then on it is void,
+ * and so is every copy of it. */
 HF_CHECK hf_status hf_attach(hf_client *client, const char *key,
                              const struct hf_handle *handle,
                              const struct hf_lock_opts *opts, hf_lock **ret,
                              struct hf_error *err);
+
+/* Renew or release a detached lock without taking it up: the handle stays good
+ * for the next call.  HF_LOST if the lock is gone or was taken up. */
+HF_CHECK hf_status hf_handle_extend(hf_client *client, const char *key,
+                                    const struct hf_handle *handle,
+                                    const struct hf_lock_opts *opts,
+                                    struct hf_error *err);
+HF_CHECK hf_status hf_handle_release(hf_client *client, const char *key,
+                                     const struct hf_handle *handle,
+                                     const struct hf_lock_opts *opts,
+                                     struct hf_error *err);
 
 /* ---- looking and mending ------------------------------------------------ */
 
@@ -286,11 +298,13 @@ struct hf_info {
     char note[HF_NOTE_MAX + 1];   /* "" without HF_TRAIT_NOTED */
     int64_t takeover_ms; /* if the holder dies, others wait this long at most,
                           * where that is more than left_ms; 0 unknown */
+    bool broken;         /* hf_break() was used: it stays taken until the holder
+                          * releases it, or until left_ms are over */
 };
 
 #define HF_INFO_INIT                                                           \
     {                                                                          \
-        sizeof(struct hf_info), false, false, 0, 0, 0, 0, 0, "", "", 0         \
+        sizeof(struct hf_info), false, false, 0, 0, 0, 0, 0, "", "", 0, false  \
     }
 
 /* Look at a lock without touching it.  Display only: it may be outdated when
@@ -306,9 +320,16 @@ HF_CHECK hf_status hf_list(hf_client *client, const char *prefix,
                            hf_list_fn *fn, void *arg, struct hf_error *err);
 
 /* Take the lock away from its holder, if its grant is still the one with this
- * fence; HF_LOST if it is not. */
+ * fence; HF_LOST if it is not.  The holder is told and cannot renew; nobody else
+ * is granted the lock before the holder has released it or its lease is over.
+ * hf_inspect() says how long that may take. */
 HF_CHECK hf_status hf_break(hf_client *client, const char *key, uint64_t fence,
                             struct hf_error *err);
+
+/* The same, but free the lock at once.  The old holder may be at work beside the
+ * next one until it notices: for a holder that is known to be dead. */
+HF_CHECK hf_status hf_break_force(hf_client *client, const char *key,
+                                  uint64_t fence, struct hf_error *err);
 
 /* HF_OK while the grant with this fence stands, HF_LOST once it does not; no
  * grant has fence 0. */

@@ -224,7 +224,7 @@ static int64_t request_jitter(struct hf_client *c, int64_t ms)
 
 /* When to try again although nothing has woken us. */
 static int64_t request_next_try(struct hf_request *rq,
-                                const struct hfi_busy *busy, int64_t now)
+                                const struct hfi_answer *answer, int64_t now)
 {
     struct hf_client *c = rq->client;
     int64_t ms;
@@ -237,8 +237,8 @@ static int64_t request_next_try(struct hf_request *rq,
     }
     ms = c->be->net_ms ? c->be->net_ms : rq->wish.ttl_ms / 2 + 1;
     ms = request_jitter(c, ms);
-    if (busy->left_ms && busy->left_ms + 1 < ms)
-        ms = busy->left_ms + 1;
+    if (answer->left_ms && answer->left_ms + 1 < ms)
+        ms = answer->left_ms + 1;
     return now + ms;
 }
 
@@ -260,12 +260,14 @@ static void request_arm(struct hf_request *rq, int64_t deadline)
         rq->woken = true; /* acquire.c (2) */
 }
 
-static void request_granted(struct hf_request *rq, int64_t sent, int64_t ttl_ms)
+static void request_granted(struct hf_request *rq,
+                            const struct hfi_proof *proof, int64_t sent,
+                            int64_t ttl_ms)
 {
     struct hf_client *c = rq->client;
     struct hfi_hold *hold = rq->hold;
 
-    if (hfi_now() >= hfi_lease_deadline(sent, ttl_ms)) {
+    if (hfi_now() >= hfi_hold_proven(c, hold, proof, sent, ttl_ms)) {
         hold->uncertain = true; /* acquire.c (3) */
         rq->woken = true;
         return;
@@ -276,7 +278,7 @@ static void request_granted(struct hf_request *rq, int64_t sent, int64_t ttl_ms)
         pthread_mutex_lock(&c->mu);
         hold->watched = false;
     }
-    hfi_hold_granted(c, hold, &rq->wish, sent, ttl_ms);
+    hfi_hold_granted(c, hold, &rq->wish, proof, sent, ttl_ms);
     hfi_request_grant(rq, hold);
 }
 
@@ -286,6 +288,7 @@ static bool request_take_gift(struct hf_request *rq, int64_t now)
 {
     struct hfi_hold *hold = rq->hold;
     struct hfi_gift gift = rq->gift;
+    struct hfi_proof proof;
 
     rq->gift.fence = 0;
     if (gift.ms > hold->claim.ttl_ms)
@@ -296,7 +299,8 @@ static bool request_take_gift(struct hf_request *rq, int64_t now)
         return false;
     hold->grant.fence = gift.fence;
     hold->grant.placed = true;
-    request_granted(rq, hold->next_at, gift.ms);
+    proof = hfi_proof_plain(hold->next_at, gift.ms);
+    request_granted(rq, &proof, hold->next_at, gift.ms);
     if (rq->state != HFI_GRANTED)
         return false;
     if (now + GIFT_MS < hold->next_at) {
@@ -311,7 +315,8 @@ static void request_try(struct hf_request *rq, int64_t now)
 {
     struct hf_client *c = rq->client;
     struct hfi_hold *hold = rq->hold;
-    struct hfi_busy busy = {0};
+    struct hfi_answer answer = {.proof =
+                                    hfi_proof_plain(now, hold->claim.ttl_ms)};
     int64_t deadline = now + c->timeout_ms;
     hf_status st;
 
@@ -327,23 +332,23 @@ static void request_try(struct hf_request *rq, int64_t now)
     hold->next_at = now;
     hold->claim.nth++;
     pthread_mutex_unlock(&c->mu);
-    st = c->be->try_acquire(c->conn, &hold->claim, &hold->grant, &busy,
+    st = c->be->try_acquire(c->conn, &hold->claim, &hold->grant, &answer,
                             deadline, &rq->err);
     pthread_mutex_lock(&c->mu);
     switch (st) {
     case HF_OK:
-        request_granted(rq, now, hold->claim.ttl_ms);
+        request_granted(rq, &answer.proof, now, hold->claim.ttl_ms);
         break;
     case HF_BUSY:
         rq->tries++; /* An earlier try without an answer may still arrive. */
-        atomic_store(&rq->place, busy.place);
+        atomic_store(&rq->place, answer.place);
         request_arm(rq, deadline);
-        rq->next_try = request_next_try(rq, &busy, hfi_now());
+        rq->next_try = request_next_try(rq, &answer, hfi_now());
         if (rq->expected && rq->expected < rq->next_try)
             rq->next_try = rq->expected;
         break;
     case HF_UNCERTAIN:
-        hold->uncertain = true;
+        hold->uncertain = hold->claim.doubt = true;
         /* fall through */
     case HF_UNAVAILABLE:
         rq->err.status = st;

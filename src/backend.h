@@ -18,8 +18,10 @@
  *  (3) try_acquire() of a claim that holds already is HF_OK with the same
  *      fence; release() of a claim that does not hold is HF_LOST and changes
  *      nothing that belongs to another.  Both are safe to repeat.
- *  (4) HF_OK from try_acquire() and renew() promises that the service will not
- *      grant the key to another before ttl_ms have passed since the call began.
+ *  (4) HF_OK from try_acquire() and renew() comes with a proof (lease.h (4)).
+ *      The core has filled it in as if the service answered for itself: it will
+ *      not grant the key to another before ttl_ms have passed since the call
+ *      began.  A backend that can prove less says so there.
  *  (5) The core calls with none of its locks held, so a backend may hold its
  *      own mutex while it calls hfi_wake(), hfi_wanted() or hfi_gone().
  *  (6) No clock but `deadline` and hfi_left_ms(); no sleeps, no randomness, no
@@ -28,6 +30,13 @@
  *  (8) A grant is a token and a fence.  One that lapsed and was given again to
  *      the same token, by a try that arrived late, has another fence: renew()
  *      of the old one is HF_LOST.
+ *  (9) Nothing is passed on while a holder may still be at work: a grant that
+ *      break_grant() marked stays taken until its holder releases it or its
+ *      lease is over.  Only free_grant() ends one at once.
+ * (10) What is removed in passing (a sweep, a take-back) is removed on the
+ *      condition that it still belongs to the session, or to the token and
+ *      fence, that it is removed for; and it counts as removed only when the
+ *      service has said so.
  */
 #ifndef HFI_BACKEND_H
 #define HFI_BACKEND_H
@@ -36,6 +45,7 @@
 
 #include "error.h"
 #include "holdfast.h"
+#include "lease.h"
 #include "url.h"
 
 #define HFI_TOKEN_LEN 32
@@ -49,6 +59,7 @@ struct hfi_claim {
     uint32_t nth; /* which try_acquire() of this claim it is */
     bool shared;
     bool queue; /* we shall wait: keep a place if it is busy */
+    bool doubt; /* a try had no answer: it may arrive after any later call */
     char token[HFI_TOKEN_LEN + 1]; /* hex digits, unique to this claim */
 };
 
@@ -64,10 +75,12 @@ struct hfi_grant {
     bool placed;       /* something of this claim is kept: release() it */
 };
 
-/* What the service says along with HF_BUSY; zeroed before the call. */
-struct hfi_busy {
+/* What the service says along with HF_BUSY, zeroed before the call; and with
+ * HF_OK what that proves. */
+struct hfi_answer {
     int64_t left_ms; /* the holder's lease ends by then; 0 unknown */
     int32_t place;   /* in the queue, 1 is next; 0 unknown */
+    struct hfi_proof proof;
 };
 
 /* One grant to be renewed. */
@@ -75,8 +88,9 @@ struct hfi_renewal {
     const struct hfi_claim *claim;
     struct hfi_grant *grant;
     int64_t ttl_ms;
-    hf_status st;   /* out: HF_OK, HF_LOST, or why it is not known */
-    hf_loss reason; /* out, with HF_LOST */
+    hf_status st;           /* out: HF_OK, HF_LOST, or why it is not known */
+    hf_loss reason;         /* out, with HF_LOST */
+    struct hfi_proof proof; /* with HF_OK */
 };
 
 /* Every backend's connection starts with this. */
@@ -121,7 +135,7 @@ struct hfi_backend {
 
     /* Take the key if it is free: HF_OK or HF_BUSY.  Never waits for it. */
     hf_status (*try_acquire)(struct hfi_conn *, const struct hfi_claim *,
-                             struct hfi_grant *, struct hfi_busy *,
+                             struct hfi_grant *, struct hfi_answer *,
                              int64_t deadline, struct hf_error *);
 
     /* Prove that each grant stands, and extend it where it can lapse; never
@@ -153,10 +167,18 @@ struct hfi_backend {
     int (*pump_fd)(struct hfi_conn *);
     void (*pump)(struct hfi_conn *);
 
-    /* Optional.  See hf_attach(): fill grant->ref from a token and its text. */
+    /* Optional.  See hf_attach(): fill grant->ref from a token and its text.
+     * No question is asked. */
     hf_status (*attach)(struct hfi_conn *, const struct hfi_claim *,
                         const struct hf_handle *, struct hfi_grant *,
                         struct hf_error *);
+
+    /* Goes with attach().  Give the grant of `token` with grant->fence to the
+     * claim's own token, in one step, so that a handle is taken up once only.
+     * HF_OK if the claim has it already; HF_LOST if neither has. */
+    hf_status (*take_over)(struct hfi_conn *, const struct hfi_claim *,
+                           const char *token, struct hfi_grant *,
+                           int64_t deadline, struct hf_error *);
 
     /* Optional.  See hf_inspect(), hf_list() and hf_break(). */
     hf_status (*inspect)(struct hfi_conn *, const char *key,
@@ -166,6 +188,11 @@ struct hfi_backend {
                       void *arg, int64_t deadline, struct hf_error *);
     hf_status (*break_grant)(struct hfi_conn *, const char *key, uint64_t fence,
                              int64_t deadline, struct hf_error *);
+
+    /* Goes with break_grant().  See hf_break_force(): end the grant at once and
+     * let the next in, though its holder may be at work. */
+    hf_status (*free_grant)(struct hfi_conn *, const char *key, uint64_t fence,
+                            int64_t deadline, struct hf_error *);
 };
 
 /* What a backend tells the core, from any thread, at any time. */

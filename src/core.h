@@ -249,10 +249,14 @@ void hfi_lane_rouse_all(struct hf_client *);
 struct hfi_hold *hfi_hold_new(struct hf_client *, struct hfi_lane *,
                               const struct hfi_wish *);
 void hfi_hold_free(struct hf_client *, struct hfi_hold *);
+int64_t hfi_hold_proven(const struct hf_client *, const struct hfi_hold *,
+                        const struct hfi_proof *, int64_t sent, int64_t ttl_ms);
 void hfi_hold_granted(struct hf_client *, struct hfi_hold *,
-                      const struct hfi_wish *, int64_t sent, int64_t ttl_ms);
-bool hfi_hold_renewed(struct hf_client *, struct hfi_hold *, int64_t sent,
-                      int64_t ttl_ms);
+                      const struct hfi_wish *, const struct hfi_proof *,
+                      int64_t sent, int64_t ttl_ms);
+hf_status hfi_hold_renewed(struct hf_client *, struct hfi_hold *,
+                           const struct hfi_proof *, int64_t sent,
+                           int64_t ttl_ms);
 bool hfi_hold_fits(const struct hfi_hold *, const struct hfi_wish *);
 void hfi_hold_give(struct hf_client *, struct hfi_hold *, struct hf_lock *);
 void hfi_hold_take_up(struct hf_client *, struct hfi_hold *,
@@ -277,6 +281,12 @@ hf_status hfi_detach(struct hf_lock *, struct hf_handle *ret,
 hf_status hfi_attach(struct hf_client *, const char *key,
                      const struct hf_handle *, const struct hfi_wish *,
                      struct hf_lock **ret, struct hf_error *);
+hf_status hfi_handle_extend(struct hf_client *, const char *key,
+                            const struct hf_handle *, const struct hfi_wish *,
+                            struct hf_error *);
+hf_status hfi_handle_release(struct hf_client *, const char *key,
+                             const struct hf_handle *, const struct hfi_wish *,
+                             struct hf_error *);
 
 /* request.c: an acquisition as a call, and for an event loop */
 hf_status hfi_acquire(struct hf_client *, const char *key, int64_t wait_ms,

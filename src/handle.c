@@ -185,12 +185,11 @@ hf_status hfi_release(struct hf_lock *lk, struct hf_error *err)
 
 /* A shorter lease is about to be asked for: the service may have it long before
  * we hear of it, so believe no more than that from now on. */
-static void handle_believe_less(struct hf_client *c, struct hfi_hold *hold,
-                                int64_t end)
+static void handle_believe_less(struct hfi_hold *hold, int64_t end)
 {
     int64_t old = atomic_load(&hold->deadline);
 
-    if (!(c->conn->traits & HF_TRAIT_LEASED) || end >= hold->lease_end)
+    if (hold->lease_end == HFI_NEVER || end >= hold->lease_end)
         return;
     hold->lease_end = end;
     while (old && end < old)
@@ -202,11 +201,12 @@ static void handle_believe_less(struct hf_client *c, struct hfi_hold *hold,
 static hf_status handle_renew(struct hf_client *c, struct hfi_hold *hold,
                               int64_t ttl_ms, struct hf_error *err)
 {
-    struct hfi_renewal item = {&hold->claim, &hold->grant, ttl_ms, HF_UNCERTAIN,
-                               HF_LOSS_STOLEN};
     int64_t sent = hfi_now(), end;
+    struct hfi_renewal item = {&hold->claim,   &hold->grant,
+                               ttl_ms,         HF_UNCERTAIN,
+                               HF_LOSS_STOLEN, hfi_proof_plain(sent, ttl_ms)};
 
-    handle_believe_less(c, hold, hfi_lease_deadline(sent, ttl_ms));
+    handle_believe_less(hold, hfi_lease_deadline(sent, ttl_ms));
     end = atomic_load(&hold->deadline);
     if (end > sent + c->timeout_ms)
         end = sent + c->timeout_ms;
@@ -219,7 +219,8 @@ static hf_status handle_renew(struct hf_client *c, struct hfi_hold *hold,
     hfi_cond_wake(&c->settle);
     if (item.st == HF_OK) {
         hold->claim.ttl_ms = ttl_ms;
-        if (!hfi_hold_renewed(c, hold, sent, ttl_ms))
+        item.st = hfi_hold_renewed(c, hold, &item.proof, sent, ttl_ms);
+        if (item.st == HF_LOST)
             hfi_hold_lose(c, hold, HF_LOSS_EXPIRED);
     } else if (item.st == HF_LOST) {
         hfi_hold_lose(c, hold, item.reason);
@@ -304,7 +305,17 @@ hf_status hfi_detach(struct hf_lock *lk, struct hf_handle *ret,
     return st;
 }
 
-/* A hold for a grant that another process got. */
+/* ---- what was detached ------------------------------------------------- */
+
+static void handle_use_token(struct hfi_hold *hold,
+                             const struct hf_handle *handle)
+{
+    memcpy(hold->claim.token, handle->token, sizeof(hold->claim.token));
+    hold->claim.token[HFI_TOKEN_LEN] = '\0';
+}
+
+/* A hold for a grant that another process got.  With the token of the handle,
+ * unless it is about to be taken over. */
 static struct hfi_hold *handle_adopt(struct hf_client *c, const char *key,
                                      const struct hf_handle *handle,
                                      const struct hfi_wish *wish)
@@ -316,12 +327,66 @@ static struct hfi_hold *handle_adopt(struct hf_client *c, const char *key,
         hold->seat = false; /* It is not what the local queue asked for. */
         hold->grant.fence = handle->fence;
         hold->grant.placed = true;
-        memcpy(hold->claim.token, handle->token, sizeof(hold->claim.token));
-        hold->claim.token[HFI_TOKEN_LEN] = '\0';
+        if (!c->be->take_over)
+            handle_use_token(hold, handle);
     }
     if (lane)
         hfi_lane_put(c, lane);
     return hold;
+}
+
+/* Begin a call about a handle: *ret is a hold that is in no list. */
+static hf_status handle_begin(struct hf_client *c, const char *key,
+                              const struct hf_handle *handle,
+                              const struct hfi_wish *wish,
+                              struct hfi_hold **ret, struct hf_error *err)
+{
+    struct hfi_hold *hold;
+    hf_status st;
+
+    if (c->closed)
+        return hfi_fail(err, HF_INVALID, "the client is closed");
+    hold = handle_adopt(c, key, handle, wish);
+    if (!hold)
+        return hfi_nomem(err);
+    pthread_mutex_unlock(&c->mu);
+    st = c->be->attach(c->conn, &hold->claim, handle, &hold->grant, err);
+    pthread_mutex_lock(&c->mu);
+    if (st)
+        hfi_hold_free(c, hold);
+    else
+        *ret = hold;
+    return st;
+}
+
+/* Make the grant ours alone.  Asked again while there is no answer: the second
+ * time it may be ours already. */
+static hf_status handle_take_over(struct hf_client *c, struct hfi_hold *hold,
+                                  const struct hf_handle *handle,
+                                  struct hf_error *err)
+{
+    int64_t end = hfi_now() + c->timeout_ms;
+    hf_status st;
+
+    if (!c->be->take_over)
+        return HF_OK;
+    pthread_mutex_unlock(&c->mu);
+    do
+        st = c->be->take_over(c->conn, &hold->claim, handle->token,
+                              &hold->grant, end, err);
+    while (st == HF_UNCERTAIN && hfi_now() < end);
+    pthread_mutex_lock(&c->mu);
+    return st;
+}
+
+/* The hold of an attach that failed: of no use, or perhaps in the service. */
+static void handle_unadopt(struct hf_client *c, struct hfi_hold *hold,
+                           hf_status st)
+{
+    if (st == HF_UNCERTAIN && c->be->take_over)
+        hfi_hold_reap(c, hold);
+    else
+        hfi_hold_free(c, hold);
 }
 
 hf_status hfi_attach(struct hf_client *c, const char *key,
@@ -331,26 +396,23 @@ hf_status hfi_attach(struct hf_client *c, const char *key,
 {
     struct hf_lock *lk = hfi_lock_new(c);
     struct hfi_hold *hold = NULL;
-    int64_t sent = hfi_now();
+    struct hfi_proof proof;
+    int64_t sent;
     hf_status st;
 
     handle_enter(c);
-    if (lk && !c->closed)
-        hold = handle_adopt(c, key, handle, wish);
-    if (!hold) {
-        st = c->closed ? hfi_fail(err, HF_INVALID, "the client is closed")
-                       : hfi_nomem(err);
+    st = lk ? handle_begin(c, key, handle, wish, &hold, err) : hfi_nomem(err);
+    if (st)
         goto out;
-    }
-    pthread_mutex_unlock(&c->mu);
-    st = c->be->attach(c->conn, &hold->claim, handle, &hold->grant, err);
-    pthread_mutex_lock(&c->mu);
+    st = handle_take_over(c, hold, handle, err);
     if (st) {
-        hfi_hold_free(c, hold);
+        handle_unadopt(c, hold, st);
         goto out;
     }
     /* Until the answer is there, believe in nothing but the time it takes. */
-    hfi_hold_granted(c, hold, wish, sent, hold->claim.ttl_ms);
+    sent = hfi_now();
+    proof = hfi_proof_plain(sent, hold->claim.ttl_ms);
+    hfi_hold_granted(c, hold, wish, &proof, sent, hold->claim.ttl_ms);
     hfi_hold_give(c, hold, lk);
     st = handle_renew(c, hold, wish->ttl_ms, err);
     if (!st) {
@@ -367,5 +429,66 @@ hf_status hfi_attach(struct hf_client *c, const char *key,
 out:
     handle_leave(c);
     hfi_lock_free(lk);
+    return st;
+}
+
+static hf_status handle_no_grant(const struct hfi_hold *hold,
+                                 struct hf_error *err)
+{
+    char key[HFI_QUOTE_MAX];
+
+    return hfi_fail(err, HF_LOST, "'%s' is not held under this handle any more",
+                    hfi_quote(key, sizeof(key), hold->claim.key));
+}
+
+/* The bearer of a handle renews, and no more: nothing here believes in it. */
+hf_status hfi_handle_extend(struct hf_client *c, const char *key,
+                            const struct hf_handle *handle,
+                            const struct hfi_wish *wish, struct hf_error *err)
+{
+    struct hfi_hold *hold = NULL;
+    struct hfi_renewal item;
+    int64_t now = hfi_now();
+    hf_status st;
+
+    handle_enter(c);
+    st = handle_begin(c, key, handle, wish, &hold, err);
+    if (!st) {
+        handle_use_token(hold, handle);
+        item = (struct hfi_renewal){
+            &hold->claim, &hold->grant,   wish->ttl_ms,
+            HF_UNCERTAIN, HF_LOSS_STOLEN, hfi_proof_plain(now, wish->ttl_ms)};
+        pthread_mutex_unlock(&c->mu);
+        c->be->renew(c->conn, &item, 1, now + c->timeout_ms, err);
+        pthread_mutex_lock(&c->mu);
+        st = item.st == HF_LOST ? handle_no_grant(hold, err) : item.st;
+        hfi_hold_free(c, hold);
+    }
+    handle_leave(c);
+    return st;
+}
+
+hf_status hfi_handle_release(struct hf_client *c, const char *key,
+                             const struct hf_handle *handle,
+                             const struct hfi_wish *wish, struct hf_error *err)
+{
+    struct hfi_hold *hold = NULL;
+    hf_status st;
+
+    handle_enter(c);
+    st = handle_begin(c, key, handle, wish, &hold, err);
+    if (!st) {
+        handle_use_token(hold, handle);
+        st = hfi_hold_send_release(c, hold, hfi_now() + c->timeout_ms, err);
+        if (st == HF_UNCERTAIN || st == HF_UNAVAILABLE) {
+            hfi_hold_reap(c, hold);
+            st = HF_UNCERTAIN;
+        } else {
+            if (st == HF_LOST)
+                st = handle_no_grant(hold, err);
+            hfi_hold_free(c, hold);
+        }
+    }
+    handle_leave(c);
     return st;
 }

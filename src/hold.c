@@ -120,24 +120,26 @@ static int64_t hold_min(int64_t a, int64_t b)
 
 /* Where the service never takes a lock from a living process there is nothing
  * to lapse, except for a caller who wants to do the renewals himself. */
-static int64_t hold_lease_end(const struct hf_client *c,
-                              const struct hfi_hold *hold, int64_t sent,
-                              int64_t ttl_ms)
+int64_t hfi_hold_proven(const struct hf_client *c, const struct hfi_hold *hold,
+                        const struct hfi_proof *proof, int64_t sent,
+                        int64_t ttl_ms)
 {
+    if (HFI_MUTANT(validity_from_reply))
+        return hfi_lease_deadline(hfi_now(), ttl_ms);
     if (hold->manual || c->conn->traits & HF_TRAIT_LEASED)
-        return hfi_lease_deadline(sent, ttl_ms);
+        return hfi_lease_proven(proof, sent, ttl_ms);
     return HFI_NEVER;
 }
 
 /* The service said yes to what was sent at `sent`. */
 void hfi_hold_granted(struct hf_client *c, struct hfi_hold *hold,
-                      const struct hfi_wish *wish, int64_t sent, int64_t ttl_ms)
+                      const struct hfi_wish *wish,
+                      const struct hfi_proof *proof, int64_t sent,
+                      int64_t ttl_ms)
 {
-    if (HFI_MUTANT(validity_from_reply))
-        sent = hfi_now();
     hold->state = HFI_HELD;
     hold->uncertain = false;
-    hold->lease_end = hold_lease_end(c, hold, sent, ttl_ms);
+    hold->lease_end = hfi_hold_proven(c, hold, proof, sent, ttl_ms);
     hold->lease_ms = ttl_ms;
     hold->next_at = hfi_lease_renew_at(sent, ttl_ms);
     hold->turns = hold->seat ? wish->local_turns : 0;
@@ -162,25 +164,30 @@ void hfi_hold_take_up(struct hf_client *c, struct hfi_hold *hold,
     hfi_keeper_hold(c, hold);
 }
 
-/* The service confirmed the hold.  False if that came too late: the holder may
- * have been told already, so the lease is not taken up again. */
-bool hfi_hold_renewed(struct hf_client *c, struct hfi_hold *hold, int64_t sent,
-                      int64_t ttl_ms)
+/* The service confirmed the hold.  HF_LOST if that came too late: the holder may
+ * have been told already, so the lease is not taken up again.  HF_UNCERTAIN if
+ * the answer proves no more than was known: what was proven before stands. */
+hf_status hfi_hold_renewed(struct hf_client *c, struct hfi_hold *hold,
+                           const struct hfi_proof *proof, int64_t sent,
+                           int64_t ttl_ms)
 {
     int64_t old = atomic_load(&hold->deadline);
-    int64_t end = hold_lease_end(c, hold, sent, ttl_ms);
+    int64_t end = hfi_hold_proven(c, hold, proof, sent, ttl_ms);
 
     if (HFI_MUTANT(late_renewal_revives))
         atomic_store(&hold->deadline, old = end);
-    if (hfi_now() >= old || /* hold.c (1) */
-        !atomic_compare_exchange_strong(&hold->deadline, &old,
+    if (hfi_now() >= old) /* hold.c (1) */
+        return HF_LOST;
+    if (end < hold->lease_end)
+        return HF_UNCERTAIN;
+    if (!atomic_compare_exchange_strong(&hold->deadline, &old,
                                         hold_min(end, hold->hold_end)))
-        return false;
+        return HF_LOST;
     hold->lease_end = end;
     hold->lease_ms = ttl_ms;
     hold->next_at = hfi_lease_renew_at(sent, ttl_ms);
     hold->warned = false;
-    return true;
+    return HF_OK;
 }
 
 /* See hold.c (1).  Async-signal-safe. */

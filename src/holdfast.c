@@ -390,13 +390,12 @@ hf_status hf_detach(hf_lock *lk, struct hf_handle *ret, struct hf_error *err)
     return st;
 }
 
-hf_status hf_attach(hf_client *c, const char *key,
-                    const struct hf_handle *handle,
-                    const struct hf_lock_opts *opts, hf_lock **ret,
-                    struct hf_error *err)
+static hf_status check_handle(struct hf_client *c, const char *key,
+                              const struct hf_handle *handle,
+                              const struct hf_lock_opts *opts, const void *ret,
+                              struct hfi_wish *wish, struct hf_error *err)
 {
-    struct hfi_wish wish;
-    hf_status st = acquire_check(c, key, 0, opts, ret, &wish, err);
+    hf_status st = acquire_check(c, key, 0, opts, ret, wish, err);
 
     if (!st && !handle)
         st = hfi_fail(err, HF_INVALID, "no handle was given");
@@ -404,7 +403,40 @@ hf_status hf_attach(hf_client *c, const char *key,
         st = check_trait(c, HF_TRAIT_DETACH, no_detach, err);
     if (!st && (strnlen(handle->token, sizeof(handle->token)) != HFI_TOKEN_LEN))
         st = hfi_fail(err, HF_INVALID, "the handle has no valid token");
+    return st;
+}
+
+hf_status hf_attach(hf_client *c, const char *key,
+                    const struct hf_handle *handle,
+                    const struct hf_lock_opts *opts, hf_lock **ret,
+                    struct hf_error *err)
+{
+    struct hfi_wish wish;
+    hf_status st = check_handle(c, key, handle, opts, ret, &wish, err);
+
     return st ? st : hfi_attach(c, key, handle, &wish, ret, err);
+}
+
+hf_status hf_handle_extend(hf_client *c, const char *key,
+                           const struct hf_handle *handle,
+                           const struct hf_lock_opts *opts,
+                           struct hf_error *err)
+{
+    struct hfi_wish wish;
+    hf_status st = check_handle(c, key, handle, opts, c, &wish, err);
+
+    return st ? st : hfi_handle_extend(c, key, handle, &wish, err);
+}
+
+hf_status hf_handle_release(hf_client *c, const char *key,
+                            const struct hf_handle *handle,
+                            const struct hf_lock_opts *opts,
+                            struct hf_error *err)
+{
+    struct hfi_wish wish;
+    hf_status st = check_handle(c, key, handle, opts, c, &wish, err);
+
+    return st ? st : hfi_handle_release(c, key, handle, &wish, err);
 }
 
 /* ---- looking and mending ------------------------------------------------ */
@@ -451,8 +483,8 @@ hf_status hf_list(hf_client *c, const char *prefix, hf_list_fn *fn, void *arg,
                        hfi_now() + c->timeout_ms, err);
 }
 
-hf_status hf_break(hf_client *c, const char *key, uint64_t fence,
-                   struct hf_error *err)
+static hf_status check_break(struct hf_client *c, const char *key,
+                             uint64_t fence, struct hf_error *err)
 {
     hf_status st = check_client(c, err);
 
@@ -463,10 +495,30 @@ hf_status hf_break(hf_client *c, const char *key, uint64_t fence,
     if (!st && !fence)
         st = hfi_fail(err, HF_INVALID,
                       "break needs the fence of the grant that was looked at");
-    if (st)
-        return st;
-    return c->be->break_grant(c->conn, key, fence, hfi_now() + c->timeout_ms,
-                              err);
+    return st;
+}
+
+hf_status hf_break(hf_client *c, const char *key, uint64_t fence,
+                   struct hf_error *err)
+{
+    hf_status st = check_break(c, key, fence, err);
+
+    return st ? st
+              : c->be->break_grant(c->conn, key, fence,
+                                   hfi_now() + c->timeout_ms, err);
+}
+
+hf_status hf_break_force(hf_client *c, const char *key, uint64_t fence,
+                         struct hf_error *err)
+{
+    hf_status st = check_break(c, key, fence, err);
+
+    if (!st && !c->be->free_grant)
+        st = hfi_fail(err, HF_UNSUPPORTED, "%s: cannot free a lock by force",
+                      c->conn->endpoint);
+    return st ? st
+              : c->be->free_grant(c->conn, key, fence,
+                                  hfi_now() + c->timeout_ms, err);
 }
 
 hf_status hf_check(hf_client *c, const char *key, uint64_t fence,

@@ -23,6 +23,23 @@ int64_t hfi_lease_deadline(int64_t sent, int64_t ttl_ms)
     return hfi_after(sent, ttl_ms - hfi_lease_margin(ttl_ms));
 }
 
+struct hfi_proof hfi_proof_plain(int64_t sent, int64_t ttl_ms)
+{
+    return (struct hfi_proof){.since = sent, .ms = ttl_ms};
+}
+
+int64_t hfi_lease_proven(const struct hfi_proof *proof, int64_t sent,
+                         int64_t ttl_ms)
+{
+    int64_t since = proof->since < sent ? proof->since : sent;
+    int64_t end, most = hfi_lease_deadline(sent, ttl_ms);
+
+    if (proof->ms <= 0 || proof->asked != proof->answered)
+        return 0;
+    end = hfi_lease_deadline(since, proof->ms);
+    return end < most ? end : most;
+}
+
 int64_t hfi_lease_renew_at(int64_t sent, int64_t ttl_ms)
 {
     return hfi_after(sent, ttl_ms / 3);

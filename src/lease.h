@@ -16,6 +16,10 @@
  *      HFI_TTL_MIN.
  *  (3) No attempt to renew lasts beyond the deadline, and there is time for at
  *      least three.
+ *  (4) An answer is believed for what it proves and no more: for the session or
+ *      term that it speaks for, for as long as the service promised, counted
+ *      from no later than the sending of the request.  hfi_lease_proven() is
+ *      the only place where an answer becomes a deadline.
  */
 #ifndef HFI_LEASE_H
 #define HFI_LEASE_H
@@ -34,6 +38,26 @@ int64_t hfi_lease_margin(int64_t ttl_ms);
 
 /* Until when a grant asked for at `sent` may be relied on. */
 int64_t hfi_lease_deadline(int64_t sent, int64_t ttl_ms);
+
+/* What an answer proves: the service keeps the grant for `ms`, counted from no
+ * earlier than `since`.  `since` is before the sending of the request; it is
+ * earlier still where the service may count from an earlier message.  A backend
+ * whose grants hang on a session, a raft term or a server's run names the one
+ * that it asked about and the one that the answer speaks for; 0 and 0 where
+ * there is no such thing. */
+struct hfi_proof {
+    int64_t since, ms;
+    uint64_t asked, answered;
+};
+
+/* The proof of a service that answers for itself: `ttl_ms` from `sent`. */
+struct hfi_proof hfi_proof_plain(int64_t sent, int64_t ttl_ms);
+
+/* Until when a lease of `ttl_ms` may be relied on after that answer, to a
+ * request that was sent at `sent`; 0 if the answer proves nothing.  lease.h (4)
+ */
+int64_t hfi_lease_proven(const struct hfi_proof *, int64_t sent,
+                         int64_t ttl_ms);
 
 /* When to renew first, and when the holder should be warned. */
 int64_t hfi_lease_renew_at(int64_t sent, int64_t ttl_ms);

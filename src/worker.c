@@ -36,9 +36,10 @@ static size_t renewer_collect(struct hf_client *c, struct hfi_renewal *items,
         hold = hfi_container(c->due.next, struct hfi_hold, due);
         hfi_link_remove(&hold->due);
         hold->busy = true;
-        items[n] =
-            (struct hfi_renewal){&hold->claim, &hold->grant, hold->claim.ttl_ms,
-                                 HF_UNCERTAIN, HF_LOSS_STOLEN};
+        items[n] = (struct hfi_renewal){
+            &hold->claim,       &hold->grant,
+            hold->claim.ttl_ms, HF_UNCERTAIN,
+            HF_LOSS_STOLEN,     hfi_proof_plain(now, hold->claim.ttl_ms)};
         if (hold->lease_ms < shortest)
             shortest = hold->lease_ms;
         end = hfi_lease_attempt_end(now, shortest, hold->lease_end,
@@ -54,20 +55,23 @@ static void renewer_apply(struct hf_client *c, const struct hfi_renewal *item,
 {
     struct hfi_hold *hold = hfi_container(item->claim, struct hfi_hold, claim);
 
+    hf_status st = item->st;
+    hf_loss reason = item->reason;
+
     hold->busy = false;
     if (hold->state != HFI_HELD && hold->state != HFI_LINGERING)
         return;
-    if (item->st == HF_LOST) {
-        hfi_hold_lose(c, hold, item->reason);
-    } else if (item->st == HF_OK) {
-        if (hfi_hold_renewed(c, hold, sent, item->ttl_ms))
-            hfi_keeper_hold(c, hold);
-        else
-            hfi_hold_lose(c, hold, HF_LOSS_EXPIRED);
-    } else { /* worker.c (2) */
-        hold->next_at = hfi_lease_retry_at(sent, hold->lease_ms);
-        hfi_keeper_hold(c, hold);
+    if (st == HF_OK) {
+        st = hfi_hold_renewed(c, hold, &item->proof, sent, item->ttl_ms);
+        reason = HF_LOSS_EXPIRED;
     }
+    if (st == HF_LOST) {
+        hfi_hold_lose(c, hold, reason);
+        return;
+    }
+    if (st) /* worker.c (2) */
+        hold->next_at = hfi_lease_retry_at(sent, hold->lease_ms);
+    hfi_keeper_hold(c, hold);
 }
 
 /* Renew what is due, once. */

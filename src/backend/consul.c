@@ -163,7 +163,7 @@ struct consul_try {
     struct consul_conn *cc;
     const struct hfi_claim *claim;
     struct hfi_grant *grant;
-    struct hfi_busy *busy;
+    struct hfi_answer *busy;
     struct consul_session *s;
     struct consul_key *k;
     int64_t began, deadline;
@@ -355,7 +355,7 @@ static bool try_may_hold(struct consul_conn *cc, const struct hfi_claim *claim)
 static hf_status consul_try_acquire(struct hfi_conn *conn,
                                     const struct hfi_claim *claim,
                                     struct hfi_grant *grant,
-                                    struct hfi_busy *busy, int64_t deadline,
+                                    struct hfi_answer *busy, int64_t deadline,
                                     struct hf_error *err)
 {
     struct consul_conn *cc = (struct consul_conn *)conn;

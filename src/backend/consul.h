@@ -245,11 +245,11 @@ void hfi_consul_keys_fini(struct consul_conn *);
 /* HF_OK: it is our turn to take the key, and *place is what to delete with
  * that ("" if there is none); HF_BUSY: it is not. */
 hf_status hfi_consul_queue_turn(struct consul_conn *, const struct hfi_claim *,
-                                struct hfi_grant *, struct hfi_busy *,
+                                struct hfi_grant *, struct hfi_answer *,
                                 int64_t deadline, char *place,
                                 struct hf_error *);
 hf_status hfi_consul_queue_join(struct consul_conn *, const struct hfi_claim *,
-                                struct hfi_grant *, struct hfi_busy *,
+                                struct hfi_grant *, struct hfi_answer *,
                                 int64_t deadline, struct hf_error *);
 hf_status hfi_consul_queue_leave(struct consul_conn *, const struct hfi_claim *,
                                  int64_t deadline, struct hf_error *);

@@ -204,7 +204,7 @@ static hf_status queue_look(struct consul_conn *cc, const char *key,
 /* Not our turn: watch the place before ours from now on. */
 static hf_status queue_behind(struct consul_conn *cc,
                               const struct hfi_claim *claim,
-                              struct hfi_grant *grant, struct hfi_busy *busy,
+                              struct hfi_grant *grant, struct hfi_answer *busy,
                               const struct queue_view *view)
 {
     char name[CONSUL_NAME_MAX];
@@ -244,7 +244,7 @@ static hf_status queue_keep(struct consul_conn *cc,
 static bool queue_is_behind_own(struct consul_conn *cc,
                                 const struct hfi_claim *claim,
                                 const struct hfi_grant *grant,
-                                struct hfi_busy *busy)
+                                struct hfi_answer *busy)
 {
     struct queue_own *before = NULL;
 
@@ -260,7 +260,7 @@ static bool queue_is_behind_own(struct consul_conn *cc,
 
 hf_status hfi_consul_queue_turn(struct consul_conn *cc,
                                 const struct hfi_claim *claim,
-                                struct hfi_grant *grant, struct hfi_busy *busy,
+                                struct hfi_grant *grant, struct hfi_answer *busy,
                                 int64_t deadline, char *place,
                                 struct hf_error *err)
 {
@@ -292,7 +292,7 @@ hf_status hfi_consul_queue_turn(struct consul_conn *cc,
 /* Take a place at the end. */
 hf_status hfi_consul_queue_join(struct consul_conn *cc,
                                 const struct hfi_claim *claim,
-                                struct hfi_grant *grant, struct hfi_busy *busy,
+                                struct hfi_grant *grant, struct hfi_answer *busy,
                                 int64_t deadline, struct hf_error *err)
 {
     char name[CONSUL_NAME_MAX], value[CONSUL_VALUE_MAX];

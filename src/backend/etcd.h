@@ -268,7 +268,7 @@ void etcd_watch_close(struct etcd_conn *);
 
 /* The rest of the vtable. */
 hf_status etcd_try_acquire(struct hfi_conn *, const struct hfi_claim *,
-                           struct hfi_grant *, struct hfi_busy *,
+                           struct hfi_grant *, struct hfi_answer *,
                            int64_t deadline, struct hf_error *);
 void etcd_renew(struct hfi_conn *, struct hfi_renewal *, size_t n,
                 int64_t deadline, struct hf_error *);

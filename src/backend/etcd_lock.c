@@ -226,7 +226,7 @@ static bool take_goes_on(struct etcd_take *t, hf_status *st,
 }
 
 hf_status etcd_try_acquire(struct hfi_conn *conn, const struct hfi_claim *claim,
-                           struct hfi_grant *grant, struct hfi_busy *busy,
+                           struct hfi_grant *grant, struct hfi_answer *busy,
                            int64_t deadline, struct hf_error *err)
 {
     struct etcd_take t = {.ec = (struct etcd_conn *)conn,

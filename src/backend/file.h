@@ -57,7 +57,7 @@ void file_forget(struct hfi_conn *);
 /* ---- file_lock.c ------------------------------------------------------- */
 
 hf_status file_try_acquire(struct hfi_conn *, const struct hfi_claim *,
-                           struct hfi_grant *, struct hfi_busy *,
+                           struct hfi_grant *, struct hfi_answer *,
                            int64_t deadline, struct hf_error *);
 void file_renew(struct hfi_conn *, struct hfi_renewal *, size_t n,
                 int64_t deadline, struct hf_error *);

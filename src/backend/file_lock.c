@@ -339,7 +339,7 @@ static hf_status file_try_once(struct file_conn *fc,
 }
 
 hf_status file_try_acquire(struct hfi_conn *conn, const struct hfi_claim *claim,
-                           struct hfi_grant *grant, struct hfi_busy *busy,
+                           struct hfi_grant *grant, struct hfi_answer *busy,
                            int64_t deadline, struct hf_error *err)
 {
     struct file_conn *fc = (struct file_conn *)conn;

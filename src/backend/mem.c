@@ -77,7 +77,7 @@ static void mem_close(struct hfi_conn *conn)
 /* Busy: queue up if that was asked for, and ask lingering holders to go. */
 static hf_status mem_busy(struct hfi_conn *conn, struct mem_key *key,
                           struct mem_entry *mine, const struct hfi_claim *claim,
-                          struct hfi_grant *grant, struct hfi_busy *busy)
+                          struct hfi_grant *grant, struct hfi_answer *busy)
 {
     struct mem_entry *holder = mem_first(&key->holders);
 
@@ -114,7 +114,7 @@ static void mem_grant(struct mem_key *key, struct mem_entry *entry,
 /* With the table's mutex held. */
 static hf_status mem_try(struct mem_conn *mc, struct mem_key *key,
                          const struct hfi_claim *claim, struct hfi_grant *grant,
-                         struct hfi_busy *busy)
+                         struct hfi_answer *busy)
 {
     struct mem_entry *mine = mem_by_token(&key->holders, claim->token);
     struct mem_entry *first;
@@ -144,7 +144,7 @@ static hf_status mem_try(struct mem_conn *mc, struct mem_key *key,
 
 static hf_status mem_try_acquire(struct hfi_conn *conn,
                                  const struct hfi_claim *claim,
-                                 struct hfi_grant *grant, struct hfi_busy *busy,
+                                 struct hfi_grant *grant, struct hfi_answer *busy,
                                  int64_t deadline, struct hf_error *err)
 {
     struct mem_conn *mc = (struct mem_conn *)conn;

@@ -397,7 +397,7 @@ static void pg_close(struct hfi_conn *base)
 /* A listener that was lost is replaced before the row is asked. */
 static hf_status pg_try_acquire(struct hfi_conn *base,
                                 const struct hfi_claim *claim,
-                                struct hfi_grant *grant, struct hfi_busy *busy,
+                                struct hfi_grant *grant, struct hfi_answer *busy,
                                 int64_t deadline, struct hf_error *err)
 {
     struct pg_conn *pc = (struct pg_conn *)base;

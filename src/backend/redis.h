@@ -352,7 +352,7 @@ void redis_renew(struct hfi_conn *, struct hfi_renewal *, size_t n,
 /* ---- redis_lock.c ------------------------------------------------------ */
 
 hf_status redis_try_acquire(struct hfi_conn *, const struct hfi_claim *,
-                            struct hfi_grant *, struct hfi_busy *,
+                            struct hfi_grant *, struct hfi_answer *,
                             int64_t deadline, struct hf_error *);
 hf_status redis_release(struct hfi_conn *, const struct hfi_claim *,
                         struct hfi_grant *, int64_t deadline,

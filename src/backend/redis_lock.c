@@ -22,7 +22,7 @@
 
 /* The fence, as text; or {ms left, place}. */
 static hf_status take_read(struct redis_conn *rc, const redisReply *reply,
-                           struct hfi_grant *grant, struct hfi_busy *busy,
+                           struct hfi_grant *grant, struct hfi_answer *busy,
                            struct hf_error *err)
 {
     if (reply->type == REDIS_REPLY_STRING) {
@@ -38,7 +38,7 @@ static hf_status take_read(struct redis_conn *rc, const redisReply *reply,
 
 static hf_status take_fenced(struct redis_conn *rc,
                              const struct hfi_claim *claim,
-                             struct hfi_grant *grant, struct hfi_busy *busy,
+                             struct hfi_grant *grant, struct hfi_answer *busy,
                              int64_t deadline, struct hf_error *err)
 {
     int64_t wait = claim->ttl_ms > PATIENCE_MIN ? claim->ttl_ms : PATIENCE_MIN;
@@ -99,7 +99,7 @@ static bool take_listen(struct redis_conn *rc, const struct hfi_claim *claim,
 
 hf_status redis_try_acquire(struct hfi_conn *conn,
                             const struct hfi_claim *claim,
-                            struct hfi_grant *grant, struct hfi_busy *busy,
+                            struct hfi_grant *grant, struct hfi_answer *busy,
                             int64_t deadline, struct hf_error *err)
 {
     struct redis_conn *rc = (struct redis_conn *)conn;

@@ -239,7 +239,7 @@ int64_t redlock_item(const redisReply *, size_t i);
 /* ---- redlock_take.c ---------------------------------------------------- */
 
 hf_status redlock_try_acquire(struct hfi_conn *, const struct hfi_claim *,
-                              struct hfi_grant *, struct hfi_busy *,
+                              struct hfi_grant *, struct hfi_answer *,
                               int64_t deadline, struct hf_error *);
 
 /* Give back on the nodes of the set.  `release`: it was a grant, so those who

@@ -344,7 +344,7 @@ static int64_t take_split_ms(const struct hfi_claim *claim, unsigned splits)
 }
 
 static hf_status take_busy(struct take *take, struct hfi_grant *grant,
-                           struct hfi_busy *busy, struct hf_error *err)
+                           struct hfi_answer *busy, struct hf_error *err)
 {
     const struct hfi_claim *claim = take->claim;
     struct redlock_conn *rl = take->rl;
@@ -372,7 +372,7 @@ static hf_status take_busy(struct take *take, struct hfi_grant *grant,
 
 /* One question, from which a grant may come. */
 static hf_status take_run(struct take *take, struct hfi_grant *grant,
-                          struct hfi_busy *busy, int64_t deadline,
+                          struct hfi_answer *busy, int64_t deadline,
                           struct hf_error *err)
 {
     struct redlock_conn *rl = take->rl;
@@ -409,7 +409,7 @@ static hf_status take_run(struct take *take, struct hfi_grant *grant,
 
 hf_status redlock_try_acquire(struct hfi_conn *conn,
                               const struct hfi_claim *claim,
-                              struct hfi_grant *grant, struct hfi_busy *busy,
+                              struct hfi_grant *grant, struct hfi_answer *busy,
                               int64_t deadline, struct hf_error *err)
 {
     struct redlock_conn *rl = (struct redlock_conn *)conn;

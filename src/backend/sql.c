@@ -269,7 +269,7 @@ static hf_status try_by_look(struct sql_conn *conn, const struct sql_call *call,
 }
 
 static void try_busy(struct sql_conn *conn, struct sql_note *note,
-                     const struct sql_tried *tried, struct hfi_busy *busy)
+                     const struct sql_tried *tried, struct hfi_answer *busy)
 {
     if (conn->strategy == SQL_VERSION && tried->version)
         busy->left_ms = note_watch(note, tried->version, tried->ttl_ms);
@@ -292,7 +292,7 @@ static hf_status sql_try(struct sql_conn *conn, const struct hfi_claim *claim,
     int i = 0;
 
     do {
-        struct hfi_busy watched = {0};
+        struct hfi_answer watched = {0};
 
         *tried = (struct sql_tried){0};
         st = conn->driver->by_look
@@ -310,7 +310,7 @@ static hf_status sql_try(struct sql_conn *conn, const struct hfi_claim *claim,
 }
 
 hf_status sql_try_acquire(struct hfi_conn *base, const struct hfi_claim *claim,
-                          struct hfi_grant *grant, struct hfi_busy *busy,
+                          struct hfi_grant *grant, struct hfi_answer *busy,
                           int64_t deadline, struct hf_error *err)
 {
     struct sql_conn *conn = (struct sql_conn *)base;

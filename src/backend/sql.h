@@ -229,7 +229,7 @@ hf_status sql_create(struct sql_session *, int64_t deadline, struct hf_error *);
 /* ---- sql.c ------------------------------------------------------------- */
 
 hf_status sql_try_acquire(struct hfi_conn *, const struct hfi_claim *,
-                          struct hfi_grant *, struct hfi_busy *,
+                          struct hfi_grant *, struct hfi_answer *,
                           int64_t deadline, struct hf_error *);
 hf_status sql_release(struct hfi_conn *, const struct hfi_claim *,
                       struct hfi_grant *, int64_t deadline, struct hf_error *);

@@ -304,7 +304,7 @@ static hf_status row_later(struct sql_conn *conn, const struct hfi_claim *claim,
 
 hf_status sql_row_try_acquire(struct sql_conn *conn,
                               const struct hfi_claim *claim,
-                              struct hfi_grant *grant, struct hfi_busy *busy,
+                              struct hfi_grant *grant, struct hfi_answer *busy,
                               int64_t deadline, struct hf_error *err)
 {
     struct row_lock *lock = sql_row_of(grant);

@@ -11,7 +11,7 @@
 hf_status sql_row_open(struct sql_conn *, struct hf_error *);
 void sql_row_close(struct sql_conn *);
 hf_status sql_row_try_acquire(struct sql_conn *, const struct hfi_claim *,
-                              struct hfi_grant *, struct hfi_busy *,
+                              struct hfi_grant *, struct hfi_answer *,
                               int64_t deadline, struct hf_error *);
 void sql_row_renew(struct sql_conn *, struct hfi_renewal **, size_t n,
                    int64_t deadline, struct hf_error *);

@@ -189,7 +189,7 @@ static void zk_close(struct hfi_conn *conn)
 
 /* Repeat the recipe's steps until one is an answer. */
 static hf_status zk_steps(struct zk_conn *zc, struct zk_place *place,
-                          const struct hfi_claim *claim, struct hfi_busy *busy,
+                          const struct hfi_claim *claim, struct hfi_answer *busy,
                           int64_t deadline, struct hf_error *err)
 {
     struct zk_session *ses;
@@ -223,7 +223,7 @@ static hf_status zk_steps(struct zk_conn *zc, struct zk_place *place,
 
 static hf_status zk_try_acquire(struct hfi_conn *conn,
                                 const struct hfi_claim *claim,
-                                struct hfi_grant *grant, struct hfi_busy *busy,
+                                struct hfi_grant *grant, struct hfi_answer *busy,
                                 int64_t deadline, struct hf_error *err)
 {
     struct zk_conn *zc = (struct zk_conn *)conn;

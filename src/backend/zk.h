@@ -288,10 +288,10 @@ void zk_last_fini(struct zk_conn *);
 /* ---- the recipes: HF_OK, HF_BUSY or a failure; `again` to be asked again - */
 
 hf_status zk_seq_step(struct zk_session *, struct zk_place *,
-                      const struct hfi_claim *, struct hfi_busy *,
+                      const struct hfi_claim *, struct hfi_answer *,
                       int64_t deadline, bool *again, struct hf_error *);
 hf_status zk_one_step(struct zk_session *, struct zk_place *,
-                      const struct hfi_claim *, struct hfi_busy *,
+                      const struct hfi_claim *, struct hfi_answer *,
                       int64_t deadline, bool *again, struct hf_error *);
 /* Have zk_watcher() called when the node at `path` ends. */
 hf_status zk_arm(struct zk_session *, struct zk_place *, const char *path,

@@ -66,7 +66,7 @@ static hf_status one_judge(struct zk_session *ses, struct zk_place *place,
 }
 
 hf_status zk_one_step(struct zk_session *ses, struct zk_place *place,
-                      const struct hfi_claim *claim, struct hfi_busy *busy,
+                      const struct hfi_claim *claim, struct hfi_answer *busy,
                       int64_t deadline, bool *again, struct hf_error *err)
 {
     struct zk_conn *zc = ses->conn;

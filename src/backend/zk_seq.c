@@ -266,7 +266,7 @@ static void seq_count(struct zk_conn *zc, struct zk_place *place,
 static hf_status seq_judge(struct zk_session *ses, struct zk_place *place,
                            const struct hfi_claim *claim,
                            const struct String_vector *names,
-                           struct hfi_busy *busy, int64_t deadline, bool *again,
+                           struct hfi_answer *busy, int64_t deadline, bool *again,
                            struct hf_error *err)
 {
     char prefix[ZK_NAME_MAX];
@@ -296,7 +296,7 @@ static hf_status seq_judge(struct zk_session *ses, struct zk_place *place,
  * are read, now if that was not done along with the create. */
 static hf_status seq_begun(struct zk_session *ses, struct zk_place *place,
                            const struct hfi_claim *claim, struct zk_flight *fl,
-                           struct hfi_busy *busy, int64_t deadline, bool *again,
+                           struct hfi_answer *busy, int64_t deadline, bool *again,
                            struct hf_error *err)
 {
     char *tail;
@@ -361,7 +361,7 @@ static void seq_created(struct zk_conn *zc, struct zk_place *place,
 
 /* The first request of a claim. */
 static hf_status seq_begin(struct zk_session *ses, struct zk_place *place,
-                           const struct hfi_claim *claim, struct hfi_busy *busy,
+                           const struct hfi_claim *claim, struct hfi_answer *busy,
                            int64_t deadline, bool *again, struct hf_error *err)
 {
     struct zk_conn *zc = ses->conn;
@@ -436,7 +436,7 @@ static hf_status seq_unseen(struct zk_session *ses,
 
 /* We have a node: look again. */
 static hf_status seq_go_on(struct zk_session *ses, struct zk_place *place,
-                           const struct hfi_claim *claim, struct hfi_busy *busy,
+                           const struct hfi_claim *claim, struct hfi_answer *busy,
                            int64_t deadline, bool *again, struct hf_error *err)
 {
     struct zk_conn *zc = ses->conn;
@@ -482,7 +482,7 @@ static bool seq_nothing_new(struct zk_session *ses, struct zk_place *place)
 }
 
 hf_status zk_seq_step(struct zk_session *ses, struct zk_place *place,
-                      const struct hfi_claim *claim, struct hfi_busy *busy,
+                      const struct hfi_claim *claim, struct hfi_answer *busy,
                       int64_t deadline, bool *again, struct hf_error *err)
 {
     if (seq_nothing_new(ses, place))

@@ -182,7 +182,7 @@ static bool each(void *arg, const char *key, const struct hf_info *info)
 
 static void drive_acquire(struct drive *d)
 {
-    struct hfi_busy busy = {0};
+    struct hfi_answer busy = {0};
     hf_status st = d->be->try_acquire(d->conn, &d->claim, &d->grant, &busy,
                                       soon(), &d->err);
 

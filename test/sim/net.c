@@ -285,8 +285,9 @@ static void net_close(struct hfi_conn *conn)
 
 static hf_status net_try_acquire(struct hfi_conn *conn,
                                  const struct hfi_claim *claim,
-                                 struct hfi_grant *grant, struct hfi_busy *busy,
-                                 int64_t deadline, struct hf_error *err)
+                                 struct hfi_grant *grant,
+                                 struct hfi_answer *busy, int64_t deadline,
+                                 struct hf_error *err)
 {
     struct sim_answer answer = {0};
     hf_status st = net_one(conn, SIM_TRY, claim, deadline, &answer, err);
@@ -295,7 +296,8 @@ static hf_status net_try_acquire(struct hfi_conn *conn,
         grant->placed = true;
     if (st == HF_OK)
         grant->fence = answer.fence;
-    *busy = answer.busy;
+    busy->left_ms = answer.busy.left_ms;
+    busy->place = answer.busy.place;
     return st;
 }
 

@@ -191,7 +191,7 @@ struct sim_answer {
     hf_loss reason;
     uint64_t fence;
     bool placed;
-    struct hfi_busy busy;
+    struct hfi_answer busy;
 };
 
 void sim_service_begin(void);

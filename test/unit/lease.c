@@ -19,6 +19,29 @@ TEST(the_holder_stops_believing_before_the_service_may_grant_again) /* (1) */
     CHECK_LT(hfi_lease_deadline(1000, ttls[i]), 1000 + ttls[i]);
 }
 
+TEST(an_answer_proves_no_more_than_it_says) /* (4) */
+{
+    EACH(i)
+    {
+        struct hfi_proof p = hfi_proof_plain(1000, ttls[i]);
+        int64_t end = hfi_lease_deadline(1000, ttls[i]);
+
+        CHECK_EQ(hfi_lease_proven(&p, 1000, ttls[i]), end);
+        p.since = 1500; /* later than it was sent: not believed */
+        CHECK_EQ(hfi_lease_proven(&p, 1000, ttls[i]), end);
+        p.since = 900;
+        CHECK_EQ(hfi_lease_proven(&p, 1000, ttls[i]), end - 100);
+        p.ms = ttls[i] * 2; /* longer than was asked for, but from earlier */
+        CHECK_LE(hfi_lease_proven(&p, 1000, ttls[i]), end);
+        p.asked = 7; /* another session or term answered */
+        CHECK_EQ(hfi_lease_proven(&p, 1000, ttls[i]), 0);
+        p.answered = 7;
+        CHECK_LT(0, hfi_lease_proven(&p, 1000, ttls[i]));
+        p.ms = 0;
+        CHECK_EQ(hfi_lease_proven(&p, 1000, ttls[i]), 0);
+    }
+}
+
 TEST(renewal_comes_before_the_warning_and_that_before_the_end) /* (2) */
 {
     EACH(i)
