@@ -22,9 +22,10 @@
  *
  * THREADS  Every function may be called from any thread at any time, on the
  *   same handle too, except that no other call may use a handle during or
- *   after the call that ends it.  Each client runs one thread of its own, the
- *   keeper, and a second one once it has work in the background; neither ever
- *   runs your code, and both block all signals.  hf_cancel() and hf_held() may
+ *   after the call that ends it.  Each client runs a few threads of its own: a
+ *   keeper, a renewer for each class of lease in use, and up to 16 workers
+ *   while there is work in the background.  None of them ever runs your code,
+ *   and all of them block all signals.  hf_cancel() and hf_held() may
  *   be called from a signal handler.
  *
  * FORK  Handles are dead in a forked child: calls answer HF_INVALID and touch
@@ -191,7 +192,8 @@ struct hf_lock_opts {
     const char *owner;   /* acquisitions with the same id are reentrant */
     const char *note;    /* for people who look at the lock */
     unsigned flags;      /* enum hf_lock_flag */
-    int32_t max_tries;   /* give up after so many; default no limit */
+    int32_t max_tries;   /* give up after so many, answered or not; default no
+                          * limit */
     int64_t retry_ms;    /* between polls, jittered; default 50 */
     int64_t linger_ms;   /* keep the lease this long after the last release */
     int64_t max_hold_ms; /* lose it after so long; default no limit */
@@ -207,14 +209,16 @@ struct hf_lock_opts {
 /* Take the lock `key` (1 to HF_KEY_MAX bytes, any but NUL).  `wait_ms`: 0 try
  * once, -1 wait for ever, n at most n ms.  On HF_OK the lock is held, and kept
  * by the keeper unless HF_MANUAL is set.  On any other status nothing of this
- * call stays in the service, except that after HF_UNCERTAIN it is being
- * removed.  HF_TIMEOUT is also the answer when max_tries is used up. */
+ * call stays in the service; where the service does not answer, what may be
+ * there is being removed in the background, and after HF_UNCERTAIN that may be
+ * the lock.  HF_TIMEOUT is also the answer when max_tries is used up. */
 HF_CHECK hf_status hf_acquire(hf_client *client, const char *key,
                               int64_t wait_ms, const struct hf_lock_opts *opts,
                               hf_lock **ret, struct hf_error *err);
 
 /* Give the lock back and end the handle.  HF_OK: it was ours until now.
- * HF_LOST: it had been lost before; whatever is there now is untouched.
+ * HF_LOST: it had been lost before; whatever is there now is untouched, and
+ * the call does not wait for the service.
  * HF_UNCERTAIN: no answer; the client goes on trying until the lease is over.
  * An inner release of a reentrant lock only counts down. */
 hf_status hf_release(hf_lock *lock, struct hf_error *err);

@@ -27,6 +27,10 @@
  *      not last long is asked for by a try instead.
  *  (5) A request that fails leaves nothing: its place is withdrawn, or passed
  *      to the next in the local queue, or given to the reaper.
+ *  (6) An event loop's request that is cancelled ends at once, also while its
+ *      try is on the wire: the claim is then abandoned, and the worker that
+ *      sent the try hands it to the reaper when the call returns.  Only the
+ *      claim is touched then; the request may be gone.
  */
 #include "core.h"
 
@@ -42,8 +46,9 @@
  * little late and certain is better than in time and not. */
 #define ANSWER_MS 1000
 
-/* Between tries of a service that does not answer. */
-#define BACKOFF_MS 100
+/* Between tries of a service that does not answer: twice as long each time. */
+#define BACKOFF_MS     100
+#define BACKOFF_MAX_MS 1600
 
 /* A lock that is held for longer than this is made a whole lease of, if less
  * was given. */
@@ -61,11 +66,7 @@ void hfi_request_rouse(struct hf_request *rq)
             hfi_spot_wake(c, rq->spot);
         return;
     }
-    if (!rq->stepping && hfi_link_alone(&rq->ready)) {
-        hfi_heap_remove(&c->timers, &rq->timer);
-        hfi_link_append(&c->ready, &rq->ready);
-        hfi_cond_wake(&c->work);
-    }
+    hfi_worker_add(c, rq);
 }
 
 /* Out of the lane's lists; an event loop is told. */
@@ -108,6 +109,12 @@ struct hfi_spot *hfi_request_grant(struct hf_request *rq, struct hfi_hold *hold)
 
 /* ---- giving up --------------------------------------------------------- */
 
+/* By when something that is given back in passing must be answered. */
+static int64_t request_soon(const struct hf_client *c)
+{
+    return hfi_now() + (c->timeout_ms < ANSWER_MS ? c->timeout_ms : ANSWER_MS);
+}
+
 /* Pass the place in the service's queue to the next who wants the same. */
 static bool request_pass_place(struct hf_request *rq)
 {
@@ -131,7 +138,16 @@ static bool request_pass_place(struct hf_request *rq)
     return true;
 }
 
-/* Undo what the request may have left in the service.  hold.c (5) */
+/* May the service have something of this claim? */
+static bool request_left_something(const struct hfi_hold *hold)
+{
+    return hold->uncertain || hold->claim.doubt ||
+           ((hold->grant.placed || hold->watched) &&
+            !HFI_MUTANT(place_left_behind));
+}
+
+/* Undo what the request may have left in the service.  An event loop does not
+ * wait for a service that is known to be silent.  hold.c (5) */
 static void request_withdraw(struct hf_request *rq)
 {
     struct hf_client *c = rq->client;
@@ -140,13 +156,13 @@ static void request_withdraw(struct hf_request *rq)
     if (!hold || request_pass_place(rq))
         return;
     rq->hold = NULL;
-    if (HFI_MUTANT(lost_reply_is_failure) && hold->uncertain)
+    if (HFI_MUTANT(lost_reply_is_failure) && hold->claim.doubt)
         hfi_hold_free(c, hold);
-    else if (hold->uncertain)
+    else if (hold->uncertain ||
+             (rq->async && c->silent && request_left_something(hold)))
         hfi_hold_reap(c, hold);
-    else if ((hold->grant.placed || hold->watched) &&
-             !HFI_MUTANT(place_left_behind))
-        hfi_hold_drop(c, hold, NULL);
+    else if (request_left_something(hold))
+        hfi_hold_drop(c, hold, request_soon(c), NULL);
     else
         hfi_hold_free(c, hold);
 }
@@ -166,6 +182,37 @@ void hfi_request_fail(struct hf_request *rq, hf_status st)
     hfi_lane_promote(c, lane);
     request_end(rq, HFI_FAILED);
     hfi_lane_put(c, lane);
+}
+
+/* Cancelled while a try is on the wire: end the request, and leave its claim to
+ * the worker that waits for the answer.  acquire.c (6) */
+static void request_abandon(struct hf_request *rq)
+{
+    struct hf_client *c = rq->client;
+    struct hfi_lane *lane = rq->lane;
+
+    lane->users++;
+    rq->hold->abandoned = true;
+    rq->hold = NULL;
+    rq->stepping = false;
+    rq->result = hfi_fail(&rq->err, HF_CANCELED, "canceled");
+    hfi_link_remove(&rq->link);
+    if (lane->head == rq)
+        lane->head = NULL;
+    hfi_lane_promote(c, lane);
+    request_end(rq, HFI_FAILED);
+    hfi_lane_put(c, lane);
+}
+
+/* The call of an abandoned claim has returned. */
+static void request_orphan(struct hf_client *c, struct hfi_hold *hold,
+                           hf_status st)
+{
+    hold->abandoned = false;
+    if (st == HF_OK || st == HF_UNCERTAIN || request_left_something(hold))
+        hfi_hold_reap(c, hold);
+    else
+        hfi_hold_free(c, hold);
 }
 
 /* The wait is over: what to call that. */
@@ -197,6 +244,15 @@ static bool request_is_canceled(const struct hf_request *rq)
            atomic_load(&rq->client->cancels) != rq->cancel_seen;
 }
 
+/* Let it see whether it was cancelled, without waiting for the service. */
+void hfi_request_look(struct hf_request *rq)
+{
+    if (rq->async && rq->on_wire && request_is_canceled(rq))
+        request_abandon(rq);
+    else
+        hfi_request_rouse(rq);
+}
+
 /* Must it end without the lock?  HF_OK if not. */
 static hf_status request_over(struct hf_request *rq, int64_t now)
 {
@@ -206,10 +262,12 @@ static hf_status request_over(struct hf_request *rq, int64_t now)
         return hfi_fail(&rq->err, HF_CANCELED, "canceled");
     if (asked && now >= rq->wait_end)
         return request_timeout(rq);
-    if (rq->tries >= rq->wish.max_tries)
-        return hfi_fail(&rq->err, HF_TIMEOUT,
-                        "held by others at each of %d tries", rq->tries);
-    return HF_OK;
+    if (rq->tries < rq->wish.max_tries)
+        return HF_OK;
+    if (rq->err.status == HF_UNAVAILABLE || rq->err.status == HF_UNCERTAIN)
+        return request_timeout(rq);
+    return hfi_fail(&rq->err, HF_TIMEOUT, "held by others at each of %d tries",
+                    rq->tries);
 }
 
 /* ---- asking the service ------------------------------------------------ */
@@ -242,8 +300,9 @@ static int64_t request_next_try(struct hf_request *rq,
     return now + ms;
 }
 
-/* Arrange to be woken, once, after the first busy.  The mutex is let go. */
-static void request_arm(struct hf_request *rq, int64_t deadline)
+/* Arrange to be woken, once, after the first busy.  The mutex is let go.  False
+ * if the request was abandoned meanwhile. */
+static bool request_arm(struct hf_request *rq, int64_t deadline)
 {
     struct hf_client *c = rq->client;
     struct hfi_hold *hold = rq->hold;
@@ -251,13 +310,30 @@ static void request_arm(struct hf_request *rq, int64_t deadline)
 
     if (hold->watched || rq->once || !c->be->watch ||
         rq->wish.flags & HF_POLL || !(c->conn->traits & HF_TRAIT_NOTIFY))
-        return;
+        return true;
+    rq->on_wire = true;
     pthread_mutex_unlock(&c->mu);
     st = c->be->watch(c->conn, &hold->claim, &hold->grant, deadline, NULL);
     pthread_mutex_lock(&c->mu);
     hold->watched = st == HF_OK;
+    if (hold->abandoned) {
+        request_orphan(c, hold, HF_BUSY);
+        return false;
+    }
+    rq->on_wire = false;
     if (hold->watched && !HFI_MUTANT(no_recheck_after_arming))
         rq->woken = true; /* acquire.c (2) */
+    return true;
+}
+
+/* The answer came when it was worth nothing any more: ask again. */
+static void request_too_late(struct hf_request *rq, int64_t sent)
+{
+    rq->hold->uncertain = true; /* acquire.c (3) */
+    rq->woken = true;
+    hfi_fail(&rq->err, HF_UNCERTAIN,
+             "granted after %lld ms, when the lease of %lld ms was over",
+             (long long)(hfi_now() - sent), (long long)rq->hold->claim.ttl_ms);
 }
 
 static void request_granted(struct hf_request *rq,
@@ -267,16 +343,15 @@ static void request_granted(struct hf_request *rq,
     struct hf_client *c = rq->client;
     struct hfi_hold *hold = rq->hold;
 
-    if (hfi_now() >= hfi_hold_proven(c, hold, proof, sent, ttl_ms)) {
-        hold->uncertain = true; /* acquire.c (3) */
-        rq->woken = true;
-        return;
-    }
     if (hold->watched) {
         pthread_mutex_unlock(&c->mu);
         c->be->unwatch(c->conn, &hold->claim, &hold->grant);
         pthread_mutex_lock(&c->mu);
         hold->watched = false;
+    }
+    if (hfi_now() >= hfi_hold_proven(c, hold, proof, sent, ttl_ms)) {
+        request_too_late(rq, sent);
+        return;
     }
     hfi_hold_granted(c, hold, &rq->wish, proof, sent, ttl_ms);
     hfi_request_grant(rq, hold);
@@ -310,53 +385,107 @@ static bool request_take_gift(struct hf_request *rq, int64_t now)
     return true;
 }
 
-/* One try.  The mutex is let go while it is on the wire. */
-static void request_try(struct hf_request *rq, int64_t now)
+/* Somebody else has it. */
+static bool request_busy(struct hf_request *rq, const struct hfi_answer *answer,
+                         int64_t deadline)
+{
+    atomic_store(&rq->place, answer->place);
+    if (!request_arm(rq, deadline))
+        return false;
+    rq->next_try = request_next_try(rq, answer, hfi_now());
+    if (rq->expected && rq->expected < rq->next_try)
+        rq->next_try = rq->expected;
+    return true;
+}
+
+/* The service does not answer, or cannot serve. */
+static void request_backs_off(struct hf_request *rq)
+{
+    int64_t ms = BACKOFF_MS << (rq->failures < 4 ? rq->failures : 4);
+
+    rq->failures++;
+    if (ms > BACKOFF_MAX_MS)
+        ms = BACKOFF_MAX_MS;
+    rq->next_try = hfi_now() + request_jitter(rq->client, ms);
+}
+
+/* What became of a try that was sent at `sent`. */
+static bool request_judge(struct hf_request *rq, hf_status st, int64_t sent,
+                          const struct hfi_answer *answer, int64_t deadline)
+{
+    struct hfi_hold *hold = rq->hold;
+
+    rq->on_wire = false;
+    rq->tries++;
+    rq->client->silent = st == HF_UNCERTAIN || st == HF_UNAVAILABLE;
+    if (!rq->client->silent)
+        rq->failures = 0;
+    switch (st) {
+    case HF_OK:
+        request_granted(rq, &answer->proof, sent, hold->claim.ttl_ms);
+        return true;
+    case HF_BUSY: /* An earlier try without an answer may still arrive. */
+        return request_busy(rq, answer, deadline);
+    case HF_UNCERTAIN:
+        hold->uncertain = hold->claim.doubt = true;
+        /* fall through */
+    case HF_UNAVAILABLE:
+        rq->err.status = st;
+        request_backs_off(rq);
+        return true;
+    default:
+        hfi_request_fail(rq, st);
+        return true;
+    }
+}
+
+/* One try.  The mutex is let go while it is on the wire.  False if the request
+ * was abandoned meanwhile. */
+static bool request_try(struct hf_request *rq, int64_t now)
 {
     struct hf_client *c = rq->client;
     struct hfi_hold *hold = rq->hold;
     struct hfi_answer answer = {.proof =
                                     hfi_proof_plain(now, hold->claim.ttl_ms)};
     int64_t deadline = now + c->timeout_ms;
+    struct hf_error err = {.status = HF_OK};
     hf_status st;
 
     if (!rq->once && rq->wait_end < deadline - ANSWER_MS)
         deadline = rq->wait_end + ANSWER_MS;
-    if (atomic_load(&c->conn->listening))
-        request_arm(rq, deadline); /* so this try is the one after it */
+    if (atomic_load(&c->conn->listening) &&
+        !request_arm(rq, deadline)) /* so this try is the one after it */
+        return false;
     rq->echo = rq->woken && rq->tries > 1;
-    rq->woken = false;
+    rq->woken = rq->called = false;
     rq->expected = 0;
     rq->gift.fence = 0;
     rq->err.status = HF_OK;
+    rq->on_wire = true;
     hold->next_at = now;
     hold->claim.nth++;
     pthread_mutex_unlock(&c->mu);
     st = c->be->try_acquire(c->conn, &hold->claim, &hold->grant, &answer,
-                            deadline, &rq->err);
+                            deadline, &err);
     pthread_mutex_lock(&c->mu);
-    switch (st) {
-    case HF_OK:
-        request_granted(rq, &answer.proof, now, hold->claim.ttl_ms);
-        break;
-    case HF_BUSY:
-        rq->tries++; /* An earlier try without an answer may still arrive. */
-        atomic_store(&rq->place, answer.place);
-        request_arm(rq, deadline);
-        rq->next_try = request_next_try(rq, &answer, hfi_now());
-        if (rq->expected && rq->expected < rq->next_try)
-            rq->next_try = rq->expected;
-        break;
-    case HF_UNCERTAIN:
-        hold->uncertain = hold->claim.doubt = true;
-        /* fall through */
-    case HF_UNAVAILABLE:
-        rq->err.status = st;
-        rq->next_try = hfi_now() + request_jitter(c, BACKOFF_MS);
-        break;
-    default:
-        hfi_request_fail(rq, st);
+    if (hold->abandoned) {
+        hold->claim.doubt = hold->claim.doubt || st == HF_UNCERTAIN;
+        request_orphan(c, hold, st);
+        return false;
     }
+    if (st)
+        rq->err = err;
+    return request_judge(rq, st, now, &answer, deadline);
+}
+
+/* Give back what lingered here and does not fit. */
+static void request_clear(struct hf_request *rq)
+{
+    struct hfi_hold *before = rq->before;
+
+    rq->before = NULL;
+    if (before)
+        hfi_hold_drop(rq->client, before, request_soon(rq->client), NULL);
 }
 
 /* Move the request on by at most one try, for which the mutex, held by the
@@ -364,17 +493,21 @@ static void request_try(struct hf_request *rq, int64_t now)
  * *until is when it wants to be stepped again, unless it is roused before. */
 bool hfi_request_step(struct hf_request *rq, int64_t *until)
 {
-    int64_t now = hfi_now();
+    int64_t now;
     hf_status st;
 
+    if (rq->before)
+        request_clear(rq);
+    now = hfi_now();
     if (rq->state == HFI_GRANTED || rq->state == HFI_FAILED)
         return true;
     st = request_over(rq, now);
     if (st)
         hfi_request_fail(rq, st);
     else if (rq->state == HFI_CONTENDING &&
-             (rq->woken || now >= rq->next_try) && !request_take_gift(rq, now))
-        request_try(rq, now);
+             (rq->woken || now >= rq->next_try) &&
+             !request_take_gift(rq, now) && !request_try(rq, now))
+        return true;
     if (rq->state == HFI_GRANTED || rq->state == HFI_FAILED)
         return true;
     *until = rq->wait_end;

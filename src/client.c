@@ -4,7 +4,7 @@
  *
  * Closing takes two steps.  First everything that moves is brought to rest:
  * calls return, threads end.  Then one thread alone, ours, gives back what is
- * left, each at most until one common deadline.  A client's memory stays until
+ * left.  Both have one common deadline, timeout_ms after the beginning.  A client's memory stays until
  * the last handle that points to it is released, so that a handle of a closed
  * client is lost, not dangling.
  */
@@ -18,6 +18,10 @@
 #include "banned.h"
 
 #define TIMEOUT_DEFAULT INT64_C(5000)
+
+/* What is left for the releases of hf_close() where calls that were under way
+ * have used up its time. */
+#define CLOSE_LEAST_MS 200
 
 /* What every URL may say, whatever the service. */
 static const char *const common_options[] = {"timeout", "ttl", "retry", "wait",
@@ -72,12 +76,9 @@ static void client_init(struct hf_client *c)
 {
     hfi_mutex_init(&c->mu);
     hfi_cond_init(&c->settle);
-    hfi_cond_init(&c->renew);
-    hfi_cond_init(&c->work);
+    hfi_renewers_init(c);
+    hfi_workers_init(c);
     hfi_link_init(&c->lost);
-    hfi_link_init(&c->due);
-    hfi_link_init(&c->ready);
-    hfi_link_init(&c->reap);
     hfi_link_init(&c->notices);
     c->bell.event_fd = c->bell.timer_fd = c->events_fd = -1;
     c->ear.bell.event_fd = c->ear.bell.timer_fd = -1;
@@ -101,8 +102,8 @@ static void client_free(struct hf_client *c)
     if (c->events_fd >= 0)
         close(c->events_fd);
     hfi_cond_fini(&c->settle);
-    hfi_cond_fini(&c->renew);
-    hfi_cond_fini(&c->work);
+    hfi_renewers_fini(c);
+    hfi_workers_fini(c);
     pthread_mutex_destroy(&c->mu);
     hfi_heap_fini(&c->timers);
     hfi_map_fini(&c->lanes);
@@ -186,16 +187,18 @@ static void close_request(struct hf_client *c, struct hf_request *rq,
                           int64_t deadline)
 {
     struct hf_lock *lk = rq->lock;
-    struct hfi_hold *hold = rq->hold;
+    struct hfi_hold *hold = rq->hold, *before = rq->before;
 
     hfi_link_remove(&lk->link); /* If it was granted, the hold goes too. */
     hfi_notice_drop(c, &lk->notice);
-    rq->hold = NULL;
+    rq->hold = rq->before = NULL;
     if (rq->lane && rq->lane->head == rq)
         rq->lane->head = NULL;
     hfi_request_free(rq);
     if (hold)
         close_hold(c, hold, deadline);
+    if (before)
+        close_hold(c, before, deadline);
     atomic_fetch_sub(&c->refs, 1); /* never the last: hf_close() has one */
     lk->client = NULL;
     if (lk->lost_fd >= 0)
@@ -203,24 +206,46 @@ static void close_request(struct hf_client *c, struct hf_request *rq,
     hfi_free(lk);
 }
 
-static struct hf_request *close_find_request(struct hf_client *c)
+/* Requests whose outcome nobody has taken.  The notice of the lock that came
+ * with one goes first: it may be the next in the list. */
+static void close_noticed(struct hf_client *c, int64_t deadline)
 {
     struct hfi_notice *notice;
-    struct hfi_lane *lane = NULL;
+    struct hf_request *rq;
+    struct hfi_link *at, *next;
+
+    for (at = c->notices.next; at != &c->notices; at = next) {
+        notice = hfi_container(at, struct hfi_notice, link);
+        rq = NULL;
+        if (notice->pending & (1u << HF_GRANTED | 1u << HF_FAILED)) {
+            rq = hfi_container(notice, struct hf_request, notice);
+            hfi_notice_drop(c, &rq->lock->notice);
+        }
+        next = at->next;
+        if (rq)
+            close_request(c, rq, deadline);
+    }
+}
+
+/* Requests that are still under way, lane by lane. */
+static void close_requests(struct hf_client *c, int64_t deadline)
+{
+    struct hfi_lane *lane = hfi_lane_next(c, NULL), *next;
     struct hfi_link *at;
 
-    for (at = c->notices.next; at != &c->notices; at = at->next) {
-        notice = hfi_container(at, struct hfi_notice, link);
-        if (notice->pending & (1u << HF_GRANTED | 1u << HF_FAILED))
-            return hfi_container(notice, struct hf_request, notice);
+    for (; lane; lane = next) {
+        lane->users++;
+        for (;;) {
+            at = !hfi_link_alone(&lane->waiting) ? &lane->waiting
+                                                 : &lane->contending;
+            if (hfi_link_alone(at))
+                break;
+            close_request(c, hfi_container(at->next, struct hf_request, link),
+                          deadline);
+        }
+        next = hfi_lane_next(c, lane);
+        hfi_lane_put(c, lane);
     }
-    while ((lane = hfi_lane_next(c, lane))) {
-        at = !hfi_link_alone(&lane->waiting) ? &lane->waiting
-                                             : &lane->contending;
-        if (!hfi_link_alone(at))
-            return hfi_container(at->next, struct hf_request, link);
-    }
-    return NULL;
 }
 
 /* Timers are holds by now, except that a hold on its way to the reaper or
@@ -246,26 +271,28 @@ static void close_quiesce(struct hf_client *c)
     while (c->calls)
         hfi_cond_wait(&c->settle, &c->mu, HFI_NEVER);
     c->stopping = true;
-    hfi_cond_wake(&c->renew);
-    hfi_cond_wake(&c->work);
+    hfi_renewers_wake(c);
+    hfi_workers_wake(c);
     pthread_mutex_unlock(&c->mu);
     hfi_bell_ring(&c->bell);
     hfi_thread_join(&c->keeper); /* first: it starts the others */
-    hfi_thread_join(&c->worker);
-    hfi_thread_join(&c->renewer);
+    hfi_workers_join(c);
+    hfi_renewers_join(c);
 }
 
 void hfi_close(struct hf_client *c)
 {
-    struct hf_request *rq;
+    int64_t deadline = hfi_now() + c->timeout_ms, least;
     struct hfi_hold *hold;
-    int64_t deadline;
 
     close_quiesce(c);
-    deadline = hfi_now() + c->timeout_ms;
+    least = hfi_now() +
+            (c->timeout_ms < CLOSE_LEAST_MS ? c->timeout_ms : CLOSE_LEAST_MS);
+    if (deadline < least)
+        deadline = least;
     pthread_mutex_lock(&c->mu);
-    while ((rq = close_find_request(c)))
-        close_request(c, rq, deadline);
+    close_noticed(c, deadline);
+    close_requests(c, deadline);
     while ((hold = close_find_hold(c)))
         close_hold(c, hold, deadline);
     pthread_mutex_unlock(&c->mu);

@@ -8,6 +8,8 @@
  *                  `-- holds:      grants of this key
  *             -- lost, reap: holds that are over but not yet done with
  *             -- timers: when the keeper must look at a hold or a request
+ *             -- renewers: a thread for each class of lease (renewer.c)
+ *             -- workers: threads that step requests and reap (worker.c)
  *
  *   hf_lock   -- a caller's handle; several may share one hold
  *   hf_request-- one acquisition under way
@@ -44,6 +46,8 @@
 
 #define HFI_RETRY_DEFAULT INT64_C(50)
 #define HFI_TURNS_DEFAULT 16
+#define HFI_RENEWERS      13 /* classes of leases, from 10 ms to 41 s and more */
+#define HFI_WORKERS       16
 
 /* What a caller asks for, checked and with all defaults filled in. */
 struct hfi_wish {
@@ -73,7 +77,7 @@ struct hfi_hold {
     struct hfi_timer timer;     /* what the keeper has to do next */
     struct hfi_link link;       /* in the list that `state` names */
     struct hfi_link handles;    /* of struct hf_lock */
-    struct hfi_link due;        /* in client->due while it waits for renewal */
+    struct hfi_link due;        /* of its renewer, while it waits for that */
     struct hfi_lane *lane;      /* owns the key */
     struct hfi_claim claim;     /* constant while a backend looks at it */
     struct hfi_grant grant;     /* the backend's, one call at a time */
@@ -95,6 +99,8 @@ struct hfi_hold {
     bool watched : 1;           /* unwatch() is due */
     bool uncertain : 1;         /* a try had no answer */
     bool wanted : 1;            /* somebody elsewhere asked: do not linger */
+    bool abandoned : 1; /* its request ended while a try was on the wire */
+    bool answered : 1;  /* the service has answered to its release */
 };
 
 struct hfi_lane {
@@ -142,11 +148,12 @@ enum hfi_request_state {
 struct hf_request {
     struct hf_client *client;
     struct hfi_lane *lane;
-    struct hfi_link link;  /* in lane->waiting or ->contending */
-    struct hfi_hold *hold; /* its claim; NULL once granted or given up */
-    struct hf_lock *lock;  /* the handle it will fill */
-    struct hfi_wish wish;  /* owner and note point into hold->claim */
-    int64_t wait_end;      /* HFI_NEVER; or `begin` for a single try */
+    struct hfi_link link;    /* in lane->waiting or ->contending */
+    struct hfi_hold *hold;   /* its claim; NULL once granted or given up */
+    struct hfi_hold *before; /* to be given back before its first try */
+    struct hf_lock *lock;    /* the handle it will fill */
+    struct hfi_wish wish;    /* owner and note point into hold->claim */
+    int64_t wait_end;        /* HFI_NEVER; or `begin` for a single try */
     int64_t next_try;
     int64_t expected;     /* by then its turn may have come; 0: not told */
     struct hfi_gift gift; /* what the service gave it while it slept */
@@ -158,8 +165,11 @@ struct hf_request {
     bool canceled; /* by hf_request_cancel() */
     bool woken;    /* try now */
     bool echo;     /* the last try followed a wake-up */
-    bool async;    /* the worker steps it, an event ends it */
-    bool stepping; /* the worker is at it */
+    bool called;   /* the service told it to try */
+    bool on_wire;  /* its try, or its watch, is on the wire */
+    bool async;    /* a worker steps it, an event ends it */
+    bool stepping; /* a worker is at it */
+    int failures;  /* tries in a row that the service did not answer */
     hf_status result;
     struct hf_error err;
     struct hfi_spot *spot;    /* blocking: its thread sleeps here, or NULL */
@@ -179,6 +189,22 @@ struct hfi_ear {
     struct hfi_bell bell;  /* wakes the waiter; made when first needed */
 };
 
+/* The renewals of one class of leases; see renewer.c. */
+struct hfi_renewer {
+    struct hf_client *client;
+    struct hfi_link due; /* of struct hfi_hold: to be renewed */
+    struct hfi_cond cond;
+    struct hfi_thread thread;
+};
+
+/* One that blocks on the service for others; see worker.c. */
+struct hfi_worker {
+    struct hf_client *client;
+    struct hfi_link idle; /* in client->idle while it has nothing to do */
+    struct hfi_cond cond;
+    struct hfi_thread thread;
+};
+
 enum hfi_timer_kind { HFI_TIMER_HOLD, HFI_TIMER_REQUEST };
 
 struct hf_client {
@@ -196,6 +222,7 @@ struct hf_client {
     bool closing;           /* no new call may begin */
     bool closed;            /* the backend is gone */
     bool stopping;          /* the threads must end */
+    bool silent;            /* the last try or release had no answer */
     unsigned calls;         /* under way in callers' threads */
     struct hfi_cond settle; /* a renewal came back, a call ended, closed */
 
@@ -211,15 +238,14 @@ struct hf_client {
     struct hfi_thread keeper;
     struct hfi_ear ear;
 
-    struct hfi_link due;  /* of struct hfi_hold: to be renewed */
-    int64_t shortest_ttl; /* of the holds; limits one attempt to renew */
-    struct hfi_cond renew;
-    struct hfi_thread renewer;
+    struct hfi_renewer renewers[HFI_RENEWERS];
 
     struct hfi_link ready; /* of struct hf_request: to be stepped */
     struct hfi_link reap;  /* of struct hfi_hold: to be released */
-    struct hfi_cond work;
-    struct hfi_thread worker;
+    struct hfi_link idle;  /* of struct hfi_worker */
+    int reaping;           /* workers that are at it */
+    int64_t short_at;      /* work waits: another worker is due then; 0: no */
+    struct hfi_worker workers[HFI_WORKERS];
 
     struct hfi_link notices;
     int events_fd; /* -1 until asked for */
@@ -265,9 +291,10 @@ void hfi_hold_lose(struct hf_client *, struct hfi_hold *, hf_loss);
 void hfi_hold_quiet(struct hf_client *, struct hfi_hold *);
 hf_status hfi_hold_send_release(struct hf_client *, struct hfi_hold *,
                                 int64_t deadline, struct hf_error *);
-hf_status hfi_hold_drop(struct hf_client *, struct hfi_hold *,
+hf_status hfi_hold_drop(struct hf_client *, struct hfi_hold *, int64_t deadline,
                         struct hf_error *);
 void hfi_hold_reap(struct hf_client *, struct hfi_hold *);
+void hfi_hold_stop_lingering(struct hf_client *, struct hfi_hold *);
 bool hfi_held(const struct hfi_hold *);
 bool hfi_stays(const struct hf_client *);
 
@@ -303,9 +330,11 @@ bool hfi_request_step(struct hf_request *, int64_t *until);
 struct hfi_spot *hfi_request_grant(struct hf_request *, struct hfi_hold *);
 void hfi_request_fail(struct hf_request *, hf_status);
 void hfi_request_rouse(struct hf_request *);
+void hfi_request_look(struct hf_request *);
 
 /* keeper.c: the thread that watches the clock and never blocks on a service */
 int64_t hfi_keeper_step(struct hf_client *, bool *listen);
+void hfi_keeper_by(struct hf_client *, int64_t due);
 void hfi_keeper_set(struct hf_client *, struct hfi_timer *, int64_t due);
 void hfi_keeper_hold(struct hf_client *, struct hfi_hold *);
 void *hfi_keeper_run(void *client);
@@ -318,9 +347,26 @@ bool hfi_ear_of_keeper(struct hf_client *, int64_t now, int64_t *until);
 void hfi_ear_pump(struct hf_client *);
 void hfi_spot_wake(struct hf_client *, struct hfi_spot *);
 
-/* worker.c: the threads, started once needed, that do block on it */
-bool hfi_renewer_start(struct hf_client *);
+/* renewer.c: the threads that send renewals */
+void hfi_renewers_init(struct hf_client *);
+void hfi_renewers_wake(struct hf_client *);
+void hfi_renewers_join(struct hf_client *);
+void hfi_renewers_fini(struct hf_client *);
+bool hfi_renewer_add(struct hf_client *, struct hfi_hold *);
+
+/* worker.c: the threads that block on the service for others */
+void hfi_workers_init(struct hf_client *);
+void hfi_workers_wake(struct hf_client *);
+void hfi_workers_join(struct hf_client *);
+void hfi_workers_fini(struct hf_client *);
 bool hfi_worker_start(struct hf_client *);
+void hfi_worker_call(struct hf_client *);
+int64_t hfi_worker_check(struct hf_client *, int64_t now);
+void hfi_worker_add(struct hf_client *, struct hf_request *);
+
+/* reaper.c: taking back what must not stay in the service */
+void hfi_reap(struct hf_client *, struct hfi_hold *);
+bool hfi_reap_goes_on(const struct hf_client *, struct hfi_hold *, hf_status);
 
 /* events.c: what hf_next_event() tells */
 void hfi_notify(struct hf_client *, struct hfi_notice *, enum hf_event_type);

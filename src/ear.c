@@ -37,10 +37,7 @@ void hfi_spot_wake(struct hf_client *c, struct hfi_spot *spot)
 static void ear_leave_to_keeper(struct hf_client *c, int64_t when)
 {
     c->ear.kept_until = when;
-    if (c->keeper_until > when) {
-        c->keeper_until = when;
-        hfi_bell_ring(&c->bell);
-    }
+    hfi_keeper_by(c, when);
 }
 
 /* One more request is under way.  One that cannot listen wants the keeper to. */

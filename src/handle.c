@@ -152,13 +152,13 @@ static hf_status handle_end(struct hf_client *c, struct hfi_hold *hold,
         if (handle_pass_on(c, hold, wake) || handle_linger(c, hold))
             return HF_OK;
         if (hold->state == HFI_HELD)
-            return hfi_hold_drop(c, hold, err);
+            return hfi_hold_drop(c, hold, hfi_now() + c->timeout_ms, err);
     }
     st = handle_lost(hold, err);
     if (c->closed)
         hfi_hold_free(c, hold);
     else if (hold->state == HFI_LOST)
-        hfi_hold_drop(c, hold, NULL);
+        hfi_hold_reap(c, hold); /* Nobody waits for the service. */
     return st;
 }
 
@@ -288,6 +288,10 @@ hf_status hfi_detach(struct hf_lock *lk, struct hf_handle *ret,
         st = hfi_fail(err, HF_INVALID,
                       "a lock that was acquired more than once cannot be "
                       "detached");
+    /* What was passed on to us may have less than its ttl. */
+    else if (hold->lease_ms < hold->claim.ttl_ms &&
+             handle_renew(c, hold, hold->claim.ttl_ms, err) == HF_LOST)
+        st = HF_LOST;
     if (!st) {
         memcpy(handle.token, hold->claim.token, sizeof(hold->claim.token));
         memcpy(handle.ref, hold->grant.ref.text, sizeof(hold->grant.ref.text));

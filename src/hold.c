@@ -16,6 +16,8 @@
  *  (5) What may be in the service is either held, on its way out, or in the
  *      hands of the reaper: until its ttl is over, or where a grant does not
  *      end with its ttl, until the service has answered.
+ *  (6) A broken hold is not given back while a handle of it is in use.  The
+ *      holder has been told; releasing the handle says that its work is over.
  */
 #include "core.h"
 
@@ -143,8 +145,6 @@ void hfi_hold_granted(struct hf_client *c, struct hfi_hold *hold,
     hold->lease_ms = ttl_ms;
     hold->next_at = hfi_lease_renew_at(sent, ttl_ms);
     hold->turns = hold->seat ? wish->local_turns : 0;
-    if (hold->claim.ttl_ms < c->shortest_ttl || !c->timers.len)
-        c->shortest_ttl = hold->claim.ttl_ms;
     hfi_link_append(&hold->lane->holds, &hold->link);
     if (hold->seat)
         hold->lane->seat = hold;
@@ -252,10 +252,16 @@ bool hfi_stays(const struct hf_client *c)
            !(c->conn->traits & HF_TRAIT_LEASED);
 }
 
-/* Must a hold that is lost for this reason be given back?  Yes if it was ours to
- * end, and where the service may go on keeping it. */
-static bool hold_may_remain(const struct hf_client *c, hf_loss reason)
+/* Must a hold that is lost for this reason be given back now?  Yes if it was ours
+ * to end, and where the service may go on keeping it.  One that was broken is
+ * kept until its last handle is released: its holder has just been told, and
+ * may be at work.  hold.c (6) */
+static bool hold_may_remain(const struct hf_client *c,
+                            const struct hfi_hold *hold, hf_loss reason)
 {
+    if (reason == HF_LOSS_BROKEN && !hfi_link_alone(&hold->handles) &&
+        !HFI_MUTANT(break_passes_on))
+        return false;
     return reason == HF_LOSS_MAX_HOLD || !(c->conn->traits & HF_TRAIT_LEASED) ||
            (reason == HF_LOSS_EXPIRED && hfi_stays(c));
 }
@@ -278,7 +284,7 @@ void hfi_hold_lose(struct hf_client *c, struct hfi_hold *hold, hf_loss reason)
     if (lane->seat == hold)
         lane->seat = NULL;
     hold_tell(c, hold);
-    if (lingering || hold_may_remain(c, reason))
+    if (lingering || hold_may_remain(c, hold, reason))
         hfi_hold_reap(c, hold);
     hfi_lane_promote(c, lane);
 }
@@ -301,6 +307,7 @@ void hfi_hold_reap(struct hf_client *c, struct hfi_hold *hold)
     int64_t now = hfi_now();
 
     hold->state = HFI_REAPING;
+    hfi_link_remove(&hold->due);
     hfi_link_remove(&hold->link);
     hold->next_at = now + hold->claim.ttl_ms;
     hfi_keeper_set(c, &hold->timer, now);
@@ -323,11 +330,12 @@ hf_status hfi_hold_send_release(struct hf_client *c, struct hfi_hold *hold,
     return st;
 }
 
-/* Send the release of a hold that has no handles, and be done with it; the
- * mutex is let go meanwhile.  A lane is not passed on before the answer, so
- * that the next one does not find it busy with ourselves. */
+/* Send the release of a hold that has no handles, by `deadline`, and be done
+ * with it or leave it to the reaper; the mutex is let go meanwhile.  A lane is
+ * not passed on before the answer, so that the next one does not find it busy
+ * with ourselves. */
 hf_status hfi_hold_drop(struct hf_client *c, struct hfi_hold *hold,
-                        struct hf_error *err)
+                        int64_t deadline, struct hf_error *err)
 {
     struct hfi_lane *lane = hold->lane;
     hf_status st;
@@ -336,17 +344,28 @@ hf_status hfi_hold_drop(struct hf_client *c, struct hfi_hold *hold,
     atomic_store(&hold->deadline, 0);
     hfi_heap_remove(&c->timers, &hold->timer);
     hfi_hold_quiet(c, hold);
-    st = hfi_hold_send_release(c, hold, hfi_now() + c->timeout_ms, err);
+    hold->next_at = hfi_now() + hold->claim.ttl_ms;
+    st = hfi_hold_send_release(c, hold, deadline, err);
+    c->silent = st == HF_UNCERTAIN || st == HF_UNAVAILABLE;
     if (lane->seat == hold)
         lane->seat = NULL;
     lane->users++;
-    if (st == HF_UNCERTAIN || st == HF_UNAVAILABLE) {
+    if (hfi_reap_goes_on(c, hold, st))
         hfi_hold_reap(c, hold);
-        st = HF_UNCERTAIN;
-    } else {
+    else
         hfi_hold_free(c, hold);
-    }
+    if (st == HF_UNAVAILABLE)
+        st = HF_UNCERTAIN;
     hfi_lane_promote(c, lane);
     hfi_lane_put(c, lane);
     return st;
+}
+
+/* Nobody took it up in time, or somebody wants it otherwise.  It keeps its seat
+ * until it is released, so that nobody here asks for what we still have. */
+void hfi_hold_stop_lingering(struct hf_client *c, struct hfi_hold *hold)
+{
+    hold->state = HFI_RELEASING;
+    hfi_link_remove(&hold->due);
+    hfi_keeper_set(c, &hold->timer, hfi_now());
 }

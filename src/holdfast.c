@@ -532,8 +532,13 @@ hf_status hf_check(hf_client *c, const char *key, uint64_t fence,
         st = check_key(key, err);
     if (!st)
         st = look(c, key, &info, err);
-    if (st || (info.held && fence && info.fence == fence && info.left_ms))
+    if (st || (info.held && fence && info.fence == fence && info.left_ms &&
+               !info.broken))
         return st;
+    if (info.held && info.fence == fence && info.broken)
+        return hfi_fail(
+            err, HF_LOST, "'%s': the grant with fence %llu was broken",
+            hfi_quote(quoted, sizeof(quoted), key), (unsigned long long)fence);
     return hfi_fail(err, HF_LOST, "'%s' is %s%s, no longer under fence %llu",
                     hfi_quote(quoted, sizeof(quoted), key),
                     info.held ? "held by " : "free", info.owner,
@@ -552,7 +557,7 @@ void hf_request_cancel(hf_request *rq)
     pthread_mutex_lock(&c->mu);
     rq->canceled = true;
     if (rq->state == HFI_WAITING || rq->state == HFI_CONTENDING)
-        hfi_request_rouse(rq);
+        hfi_request_look(rq);
     pthread_mutex_unlock(&c->mu);
 }
 

@@ -33,14 +33,20 @@ static int64_t keeper_min(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* Have the keeper look at the timer at `due`; ring only if it sleeps longer. */
-void hfi_keeper_set(struct hf_client *c, struct hfi_timer *timer, int64_t due)
+/* Have the keeper take a step at `due`; ring only if it sleeps longer. */
+void hfi_keeper_by(struct hf_client *c, int64_t due)
 {
-    hfi_heap_set(&c->timers, timer, due);
     if (due < c->keeper_until) {
         c->keeper_until = due; /* keeper.c (3) */
         hfi_bell_ring(&c->bell);
     }
+}
+
+/* The same for a timer. */
+void hfi_keeper_set(struct hf_client *c, struct hfi_timer *timer, int64_t due)
+{
+    hfi_heap_set(&c->timers, timer, due);
+    hfi_keeper_by(c, due);
 }
 
 /* When the keeper must next do something for a hold. */
@@ -63,16 +69,13 @@ void hfi_keeper_hold(struct hf_client *c, struct hfi_hold *hold)
     hfi_keeper_set(c, &hold->timer, keeper_due(hold));
 }
 
-/* Hand a hold to the renewer. */
+/* Hand a hold to its renewer.  Without one it is tried again later: beyond the
+ * slack, or it would be due at once. */
 static void keeper_renew(struct hf_client *c, struct hfi_hold *hold,
                          int64_t now)
 {
-    if (hfi_renewer_start(c)) {
-        hfi_link_append(&c->due, &hold->due);
-        hfi_cond_wake(&c->renew);
-    } else {
-        hold->next_at = now + KEEPER_AGAIN_MS;
-    }
+    if (!hfi_renewer_add(c, hold))
+        hold->next_at = now + KEEPER_AGAIN_MS + hfi_lease_slack(hold->lease_ms);
 }
 
 /* Hand a hold to the reaper: it lingered long enough, or is to be taken back. */
@@ -85,7 +88,7 @@ static void keeper_reap(struct hf_client *c, struct hfi_hold *hold, int64_t now)
     hfi_heap_remove(&c->timers, &hold->timer);
     hfi_link_remove(&hold->link);
     hfi_link_append(&c->reap, &hold->link);
-    hfi_cond_wake(&c->work);
+    hfi_worker_call(c);
 }
 
 static void keeper_warn(struct hf_client *c, struct hfi_hold *hold)
@@ -96,16 +99,6 @@ static void keeper_warn(struct hf_client *c, struct hfi_hold *hold)
     for (at = hold->handles.next; at != &hold->handles; at = at->next)
         hfi_notify(c, &hfi_container(at, struct hf_lock, link)->notice,
                    HF_AT_RISK);
-}
-
-/* A hold that lingered long enough keeps its seat until it is released, so that
- * nobody here asks for what we still have. */
-static void keeper_stop_lingering(struct hf_client *c, struct hfi_hold *hold,
-                                  int64_t now)
-{
-    hold->state = HFI_RELEASING;
-    hfi_link_remove(&hold->due);
-    keeper_reap(c, hold, now);
 }
 
 static void keeper_tend_hold(struct hf_client *c, struct hfi_hold *hold,
@@ -122,7 +115,7 @@ static void keeper_tend_hold(struct hf_client *c, struct hfi_hold *hold,
         return;
     }
     if (hold->state == HFI_LINGERING && now >= hold->linger_end) {
-        keeper_stop_lingering(c, hold, now);
+        hfi_hold_stop_lingering(c, hold);
         return;
     }
     if (!hold->warned &&
@@ -137,10 +130,7 @@ static void keeper_tend_hold(struct hf_client *c, struct hfi_hold *hold,
 static void keeper_tend_request(struct hf_client *c, struct hf_request *rq)
 {
     hfi_heap_remove(&c->timers, &rq->timer);
-    if (!rq->stepping && hfi_link_alone(&rq->ready)) {
-        hfi_link_append(&c->ready, &rq->ready);
-        hfi_cond_wake(&c->work);
-    }
+    hfi_worker_add(c, rq);
 }
 
 /* May this timer be served now?  Renewals a little early, so that they go out
@@ -189,7 +179,8 @@ int64_t hfi_keeper_step(struct hf_client *c, bool *listen)
     now = hfi_now();
     keeper_tend(c, now);
     first = hfi_heap_first(&c->timers);
-    until = first ? first->due : HFI_NEVER;
+    until =
+        keeper_min(first ? first->due : HFI_NEVER, hfi_worker_check(c, now));
     *listen = hfi_ear_of_keeper(c, now, &until);
     if (c->keeper_until > now && c->keeper_until < until)
         until = c->keeper_until; /* keeper.c (4) */

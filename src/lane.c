@@ -87,22 +87,28 @@ void hfi_lane_promote(struct hf_client *c, struct hfi_lane *lane)
     hfi_request_rouse(rq);
 }
 
-static void lane_rouse(struct hfi_link *requests)
+/* A request that is cancelled may leave the list. */
+static void lane_look(struct hfi_link *requests)
 {
-    struct hfi_link *at;
+    struct hfi_link *at, *next;
 
-    for (at = requests->next; at != requests; at = at->next)
-        hfi_request_rouse(hfi_container(at, struct hf_request, link));
+    for (at = requests->next; at != requests; at = next) {
+        next = at->next;
+        hfi_request_look(hfi_container(at, struct hf_request, link));
+    }
 }
 
 /* Let every request look at the clock and at whether it is cancelled. */
 void hfi_lane_rouse_all(struct hf_client *c)
 {
-    struct hfi_lane *lane = NULL;
+    struct hfi_lane *lane = hfi_lane_next(c, NULL), *next;
 
-    while ((lane = hfi_lane_next(c, lane))) {
-        lane_rouse(&lane->waiting);
-        lane_rouse(&lane->contending);
+    for (; lane; lane = next) {
+        lane->users++;
+        lane_look(&lane->contending);
+        lane_look(&lane->waiting);
+        next = hfi_lane_next(c, lane);
+        hfi_lane_put(c, lane);
     }
 }
 
@@ -131,7 +137,7 @@ static void lane_wake(struct hfi_lane *lane, const char *token)
         rq = hfi_container(at, struct hf_request, link);
         if (token && strcmp(token, rq->hold->claim.token) != 0)
             continue;
-        rq->woken = true;
+        rq->woken = rq->called = true;
         hfi_request_rouse(rq);
     }
 }
@@ -163,7 +169,7 @@ void hfi_granted(struct hfi_conn *conn, const char *key, const char *token,
     if (rq) {
         if (rq->hold->claim.nth == nth)
             rq->gift = (struct hfi_gift){fence, ms};
-        rq->woken = true;
+        rq->woken = rq->called = true;
         hfi_request_rouse(rq);
     }
     pthread_mutex_unlock(&c->mu);

@@ -40,6 +40,19 @@ static struct hfi_hold *request_have(struct hf_client *c, struct hfi_lane *lane,
     return NULL;
 }
 
+/* Let the request give back what lingers, at its first step: this call may be
+ * an event loop's, which waits for no service. */
+static void request_end_linger(struct hf_request *rq)
+{
+    struct hfi_hold *hold = rq->lane->seat;
+
+    rq->lane->seat = NULL;
+    rq->before = hold;
+    hold->state = HFI_RELEASING;
+    hfi_heap_remove(&rq->client->timers, &hold->timer);
+    hfi_link_remove(&hold->due);
+}
+
 /* Find a place for the request: granted at once, contending, or waiting. */
 static hf_status request_place(struct hf_request *rq, const char *key,
                                const struct hfi_wish *wish)
@@ -56,7 +69,7 @@ static hf_status request_place(struct hf_request *rq, const char *key,
         return HF_OK;
     }
     if (lane->seat && lane->seat->state == HFI_LINGERING)
-        hfi_hold_drop(c, lane->seat, NULL); /* It does not fit. */
+        request_end_linger(rq); /* It does not fit. */
     rq->hold = hfi_hold_new(c, lane, wish);
     if (!rq->hold)
         return hfi_nomem(&rq->err);

@@ -1,108 +1,26 @@
 /* SPDX-License-Identifier: MIT
  *
- * worker.c - the threads that block on the service so that the keeper need not.
+ * worker.c - the threads that block on the service for event loops, and that
+ * take back what must not stay in it.
  *
- * The renewer sends renewals, as many in one call as are due; the worker steps
- * the requests of event loops and takes back what must not stay in the
- * service.  They are two, because a claim that cannot be taken back must not
- * keep a lock from being renewed.  Each is started when there is first
- * something for it to do.
+ * A worker steps one request, or takes back one claim, at a time; both may last
+ * as long as a service is silent.  So there are several: another is started
+ * when work has waited for WORKER_MS and none is idle, up to HFI_WORKERS.  Half of them at most
+ * take claims back, so that a service that is silent about those does not keep
+ * requests waiting.  A request that the service has called goes before those
+ * that merely want to ask again.
  *
  * INVARIANTS
- *  (1) A renewal is sent only while the hold is HELD or LINGERING and `busy` is
- *      set, which release waits for (hold.c (4)).
- *  (2) One failed renewal never ends a hold; only the clock or the service's
- *      own word does.
+ *  (1) A request is in `ready` or with one worker, never both.
+ *  (2) A worker does not touch a request that was abandoned while its try was
+ *      on the wire: an event has ended it, and it may be gone (acquire.c (6)).
  */
 #include "core.h"
 
 #include "banned.h"
 
-#define BATCH_MAX 256
-
-/* Between the first attempts to take back one claim. */
-#define REAP_EVERY_MS 100
-
-/* Move what is due into `items`, and bound the attempt by the shortest. */
-static size_t renewer_collect(struct hf_client *c, struct hfi_renewal *items,
-                              int64_t now, int64_t *limit)
-{
-    struct hfi_hold *hold;
-    int64_t end, shortest = c->shortest_ttl;
-    size_t n;
-
-    *limit = HFI_NEVER;
-    for (n = 0; n < BATCH_MAX && !hfi_link_alone(&c->due); n++) {
-        hold = hfi_container(c->due.next, struct hfi_hold, due);
-        hfi_link_remove(&hold->due);
-        hold->busy = true;
-        items[n] = (struct hfi_renewal){
-            &hold->claim,       &hold->grant,
-            hold->claim.ttl_ms, HF_UNCERTAIN,
-            HF_LOSS_STOLEN,     hfi_proof_plain(now, hold->claim.ttl_ms)};
-        if (hold->lease_ms < shortest)
-            shortest = hold->lease_ms;
-        end = hfi_lease_attempt_end(now, shortest, hold->lease_end,
-                                    c->timeout_ms);
-        if (end < *limit)
-            *limit = end;
-    }
-    return n;
-}
-
-static void renewer_apply(struct hf_client *c, const struct hfi_renewal *item,
-                          int64_t sent)
-{
-    struct hfi_hold *hold = hfi_container(item->claim, struct hfi_hold, claim);
-
-    hf_status st = item->st;
-    hf_loss reason = item->reason;
-
-    hold->busy = false;
-    if (hold->state != HFI_HELD && hold->state != HFI_LINGERING)
-        return;
-    if (st == HF_OK) {
-        st = hfi_hold_renewed(c, hold, &item->proof, sent, item->ttl_ms);
-        reason = HF_LOSS_EXPIRED;
-    }
-    if (st == HF_LOST) {
-        hfi_hold_lose(c, hold, reason);
-        return;
-    }
-    if (st) /* worker.c (2) */
-        hold->next_at = hfi_lease_retry_at(sent, hold->lease_ms);
-    hfi_keeper_hold(c, hold);
-}
-
-/* Renew what is due, once. */
-static void renewer_step(struct hf_client *c)
-{
-    struct hfi_renewal items[BATCH_MAX];
-    int64_t sent = hfi_now(), limit;
-    size_t i, n = renewer_collect(c, items, sent, &limit);
-
-    pthread_mutex_unlock(&c->mu);
-    c->be->renew(c->conn, items, n, limit, NULL);
-    pthread_mutex_lock(&c->mu);
-    for (i = 0; i < n; i++)
-        renewer_apply(c, &items[i], sent);
-    hfi_cond_wake(&c->settle);
-}
-
-static void *renewer_run(void *client)
-{
-    struct hf_client *c = client;
-
-    pthread_mutex_lock(&c->mu);
-    while (!c->stopping) {
-        if (hfi_link_alone(&c->due))
-            hfi_cond_wait(&c->renew, &c->mu, HFI_NEVER);
-        else
-            renewer_step(c);
-    }
-    pthread_mutex_unlock(&c->mu);
-    return NULL;
-}
+/* A near service is done by then, and one worker is enough. */
+#define WORKER_MS 2
 
 /* Step one request of an event loop, and set its next time. */
 static void worker_step_request(struct hf_client *c, struct hf_request *rq)
@@ -120,82 +38,147 @@ static void worker_step_request(struct hf_client *c, struct hf_request *rq)
         hfi_keeper_set(c, &rq->timer, until);
 }
 
-/* The reaper is done with a hold: handles may still point to it. */
-static void worker_reaped(struct hf_client *c, struct hfi_hold *hold)
+/* Do one thing, if there is one to do. */
+static bool worker_step(struct hf_client *c)
 {
-    if (hfi_link_alone(&hold->handles)) {
-        hfi_hold_free(c, hold);
-        return;
+    if (!hfi_link_alone(&c->ready)) {
+        worker_step_request(
+            c, hfi_container(c->ready.next, struct hf_request, ready));
+        return true;
     }
-    hold->state = HFI_LOST;
-    hfi_link_append(&c->lost, &hold->link);
-}
-
-/* No answer is none.  And "not there" does not end it for a try that had no
- * answer: that may arrive after this release. */
-static bool worker_must_go_on(const struct hf_client *c,
-                              const struct hfi_hold *hold, hf_status st,
-                              int64_t now)
-{
-    if (st == HF_UNCERTAIN || st == HF_UNAVAILABLE)
-        return now < hold->next_at || hfi_stays(c);
-    return st == HF_LOST && hold->uncertain && now < hold->next_at;
-}
-
-/* Twice as long each time, and once in a ttl at least. */
-static int64_t worker_reap_pause(const struct hfi_hold *hold, int64_t now)
-{
-    int64_t since = now - (hold->next_at - hold->claim.ttl_ms);
-
-    if (since > hold->claim.ttl_ms)
-        since = hold->claim.ttl_ms;
-    return since > REAP_EVERY_MS ? since : REAP_EVERY_MS;
-}
-
-static void worker_reap(struct hf_client *c, struct hfi_hold *hold)
-{
-    int64_t now = hfi_now();
-    hf_status st;
-
-    hfi_link_remove(&hold->link);
-    if (hold->state == HFI_RELEASING) { /* It lingered. */
-        hfi_hold_drop(c, hold, NULL);
-        return;
+    if (!hfi_link_alone(&c->reap) && c->reaping < HFI_WORKERS / 2) {
+        c->reaping++;
+        hfi_reap(c, hfi_container(c->reap.next, struct hfi_hold, link));
+        c->reaping--;
+        return true;
     }
-    hfi_hold_quiet(c, hold);
-    st = hfi_hold_send_release(c, hold, now + c->timeout_ms, NULL);
-    now = hfi_now();
-    if (worker_must_go_on(c, hold, st, now))
-        hfi_keeper_set(c, &hold->timer, now + worker_reap_pause(hold, now));
-    else
-        worker_reaped(c, hold);
+    return false;
 }
 
-static void *worker_run(void *client)
+static void *worker_run(void *worker)
 {
-    struct hf_client *c = client;
+    struct hfi_worker *w = worker;
+    struct hf_client *c = w->client;
 
     pthread_mutex_lock(&c->mu);
     while (!c->stopping) {
-        if (hfi_link_alone(&c->ready) && hfi_link_alone(&c->reap))
-            hfi_cond_wait(&c->work, &c->mu, HFI_NEVER);
-        if (!hfi_link_alone(&c->ready) && !c->stopping)
-            worker_step_request(
-                c, hfi_container(c->ready.next, struct hf_request, ready));
-        if (!hfi_link_alone(&c->reap) && !c->stopping)
-            worker_reap(c, hfi_container(c->reap.next, struct hfi_hold, link));
+        if (worker_step(c))
+            continue;
+        hfi_link_append(&c->idle, &w->idle);
+        while (!hfi_link_alone(&w->idle) && !c->stopping)
+            hfi_cond_wait(&w->cond, &c->mu, HFI_NEVER);
     }
+    hfi_link_remove(&w->idle);
     pthread_mutex_unlock(&c->mu);
     return NULL;
 }
 
-/* With the mutex held.  False if the system has no thread for us now. */
-bool hfi_renewer_start(struct hf_client *c)
+/* Start one more worker, if there may be one. */
+static bool worker_start(struct hf_client *c)
 {
-    return c->renewer.running || hfi_thread_start(&c->renewer, renewer_run, c);
+    struct hfi_worker *w;
+    int i;
+
+    for (i = 0; i < HFI_WORKERS && !c->stopping; i++) {
+        w = &c->workers[i];
+        if (!w->thread.running)
+            return hfi_thread_start(&w->thread, worker_run, w);
+    }
+    return false;
 }
 
+/* With the mutex held.  False if the system has no thread for us now. */
 bool hfi_worker_start(struct hf_client *c)
 {
-    return c->worker.running || hfi_thread_start(&c->worker, worker_run, c);
+    return c->workers[0].thread.running || worker_start(c);
+}
+
+static bool worker_has_work(const struct hf_client *c)
+{
+    return !hfi_link_alone(&c->ready) ||
+           (!hfi_link_alone(&c->reap) && c->reaping < HFI_WORKERS / 2);
+}
+
+/* For the keeper: start one more worker if work has waited too long, and say
+ * when to ask again. */
+int64_t hfi_worker_check(struct hf_client *c, int64_t now)
+{
+    if (!c->short_at)
+        return HFI_NEVER;
+    if (!worker_has_work(c) || !hfi_link_alone(&c->idle)) {
+        c->short_at = 0;
+        return HFI_NEVER;
+    }
+    if (now < c->short_at)
+        return c->short_at;
+    c->short_at = worker_start(c) ? now + WORKER_MS : 0;
+    return c->short_at ? c->short_at : HFI_NEVER;
+}
+
+/* There is work: let an idle worker come; if there is none, have the keeper see
+ * to it that the work does not wait for long. */
+void hfi_worker_call(struct hf_client *c)
+{
+    struct hfi_worker *w;
+
+    if (hfi_link_alone(&c->idle)) {
+        if (!c->short_at)
+            hfi_keeper_by(c, c->short_at = hfi_now() + WORKER_MS);
+        return;
+    }
+    w = hfi_container(c->idle.prev, struct hfi_worker, idle);
+    hfi_link_remove(&w->idle);
+    hfi_cond_wake(&w->cond);
+}
+
+/* Let a worker step the request: before others if the service has called it. */
+void hfi_worker_add(struct hf_client *c, struct hf_request *rq)
+{
+    if (rq->stepping || !hfi_link_alone(&rq->ready))
+        return;
+    hfi_heap_remove(&c->timers, &rq->timer);
+    if (rq->called)
+        hfi_link_append(c->ready.next, &rq->ready);
+    else
+        hfi_link_append(&c->ready, &rq->ready);
+    hfi_worker_call(c);
+}
+
+void hfi_workers_init(struct hf_client *c)
+{
+    int i;
+
+    hfi_link_init(&c->ready);
+    hfi_link_init(&c->reap);
+    hfi_link_init(&c->idle);
+    for (i = 0; i < HFI_WORKERS; i++) {
+        c->workers[i].client = c;
+        hfi_link_init(&c->workers[i].idle);
+        hfi_cond_init(&c->workers[i].cond);
+    }
+}
+
+/* With the mutex held, once the client is stopping. */
+void hfi_workers_wake(struct hf_client *c)
+{
+    int i;
+
+    for (i = 0; i < HFI_WORKERS; i++)
+        hfi_cond_wake(&c->workers[i].cond);
+}
+
+void hfi_workers_join(struct hf_client *c)
+{
+    int i;
+
+    for (i = 0; i < HFI_WORKERS; i++)
+        hfi_thread_join(&c->workers[i].thread);
+}
+
+void hfi_workers_fini(struct hf_client *c)
+{
+    int i;
+
+    for (i = 0; i < HFI_WORKERS; i++)
+        hfi_cond_fini(&c->workers[i].cond);
 }

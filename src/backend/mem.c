@@ -120,11 +120,13 @@ static hf_status mem_try(struct mem_conn *mc, struct mem_key *key,
     struct mem_entry *first;
     bool join;
 
-    if (mine) {
+    if (mine && !mine->broken) {
         mine->expires = hfi_now() + claim->ttl_ms;
         grant->fence = mine->fence;
         return HF_OK;
     }
+    if (mine)
+        return mem_busy(&mc->base, key, mine, claim, grant, busy);
     mine = mem_by_token(&key->queue, claim->token);
     first = mem_first(&key->holders);
     /* Reentrancy does not queue: it would wait for itself. */
@@ -144,8 +146,9 @@ static hf_status mem_try(struct mem_conn *mc, struct mem_key *key,
 
 static hf_status mem_try_acquire(struct hfi_conn *conn,
                                  const struct hfi_claim *claim,
-                                 struct hfi_grant *grant, struct hfi_answer *busy,
-                                 int64_t deadline, struct hf_error *err)
+                                 struct hfi_grant *grant,
+                                 struct hfi_answer *busy, int64_t deadline,
+                                 struct hf_error *err)
 {
     struct mem_conn *mc = (struct mem_conn *)conn;
     struct mem_key *key;
@@ -174,9 +177,11 @@ static void mem_renew_one(struct mem_table *table, struct hfi_renewal *item)
         mem_expire(key, hfi_now());
         mine = mem_by_token(&key->holders, item->claim->token);
     }
-    item->st = mine ? HF_OK : HF_LOST;
-    if (mine)
+    item->st = mine && !mine->broken ? HF_OK : HF_LOST;
+    if (item->st == HF_OK)
         mine->expires = hfi_now() + item->ttl_ms;
+    else if (mine)
+        item->reason = HF_LOSS_BROKEN;
     else if (key && mem_first(&key->holders))
         item->reason = HF_LOSS_STOLEN;
     else
@@ -267,18 +272,35 @@ static hf_status mem_attach(struct hfi_conn *conn,
                             const struct hf_handle *handle,
                             struct hfi_grant *grant, struct hf_error *err)
 {
+    (void)conn;
+    (void)claim;
+    (void)handle;
+    (void)grant;
+    (void)err;
+    return HF_OK; /* What follows tells whether it is there. */
+}
+
+static hf_status mem_take_over(struct hfi_conn *conn,
+                               const struct hfi_claim *claim, const char *token,
+                               struct hfi_grant *grant, int64_t deadline,
+                               struct hf_error *err)
+{
     struct mem_conn *mc = (struct mem_conn *)conn;
     struct mem_entry *mine = NULL;
     struct mem_key *key;
 
-    (void)handle;
+    (void)deadline;
     pthread_mutex_lock(&mc->table->mu);
     key = mem_find(mc->table, claim->key);
-    if (key)
-        mine = mem_by_token(&key->holders, claim->token);
+    if (key) {
+        mem_expire(key, hfi_now());
+        mine = mem_by_token(&key->holders, token);
+    }
+    if (mine && (mine->broken || mine->fence != grant->fence))
+        mine = NULL;
     if (mine) {
         mine->conn = conn;
-        grant->fence = mine->fence;
+        memcpy(mine->token, claim->token, sizeof(mine->token));
     }
     pthread_mutex_unlock(&mc->table->mu);
     return mine ? HF_OK
@@ -302,7 +324,9 @@ const struct hfi_backend hfi_backend_mem = {
     .watch = mem_watch,
     .unwatch = mem_unwatch,
     .attach = mem_attach,
+    .take_over = mem_take_over,
     .inspect = mem_inspect,
     .list = mem_list,
     .break_grant = mem_break,
+    .free_grant = mem_free_grant,
 };

@@ -32,6 +32,7 @@ static void mem_describe(struct mem_key *key, struct hf_info *ret)
         return;
     ret->shared = holder->shared;
     ret->fence = holder->fence;
+    ret->broken = holder->broken;
     ret->left_ms = holder->expires - now;
     ret->since_ms = now - holder->since;
     snprintf(ret->owner, sizeof(ret->owner), "%s",
@@ -112,17 +113,20 @@ hf_status mem_list(struct hfi_conn *conn, const char *prefix, hf_list_fn *fn,
     return ok ? HF_OK : hfi_nomem(err);
 }
 
-hf_status mem_break(struct hfi_conn *conn, const char *name, uint64_t fence,
-                    int64_t deadline, struct hf_error *err)
+/* Tell the holders of that grant that it is over; mark it, or end it. */
+static hf_status mem_end_grant(struct hfi_conn *conn, const char *name,
+                               uint64_t fence, bool at_once,
+                               struct hf_error *err)
 {
     struct mem_conn *mc = (struct mem_conn *)conn;
     struct hfi_link *at, *next;
     struct mem_key *key;
     bool any = false;
 
-    (void)deadline;
     pthread_mutex_lock(&mc->table->mu);
     key = mem_find(mc->table, name);
+    if (key)
+        mem_expire(key, hfi_now());
     for (at = key ? key->holders.next : NULL; at && at != &key->holders;
          at = next) {
         struct mem_entry *holder = hfi_container(at, struct mem_entry, link);
@@ -130,12 +134,13 @@ hf_status mem_break(struct hfi_conn *conn, const char *name, uint64_t fence,
         next = at->next;
         if (holder->fence != fence)
             continue;
+        any = holder->broken = true;
         if (holder->conn)
             hfi_gone(holder->conn, name, holder->token, HF_LOSS_BROKEN);
-        mem_entry_free(holder);
-        any = true;
+        if (at_once)
+            mem_entry_free(holder);
     }
-    if (any)
+    if (any && at_once)
         mem_wake_next(key);
     if (key)
         mem_forget_if_unused(mc->table, key);
@@ -143,4 +148,18 @@ hf_status mem_break(struct hfi_conn *conn, const char *name, uint64_t fence,
     if (any)
         return HF_OK;
     return hfi_fail(err, HF_LOST, "%s: that grant is over", conn->endpoint);
+}
+
+hf_status mem_break(struct hfi_conn *conn, const char *name, uint64_t fence,
+                    int64_t deadline, struct hf_error *err)
+{
+    (void)deadline;
+    return mem_end_grant(conn, name, fence, false, err);
+}
+
+hf_status mem_free_grant(struct hfi_conn *conn, const char *name,
+                         uint64_t fence, int64_t deadline, struct hf_error *err)
+{
+    (void)deadline;
+    return mem_end_grant(conn, name, fence, true, err);
 }

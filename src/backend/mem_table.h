@@ -23,6 +23,7 @@ struct mem_entry {
     char *owner, *note;
     bool shared;
     bool watched; /* tell when somebody asks for it */
+    bool broken;  /* not renewed any more */
     uint64_t fence;
     int64_t since, expires;
 };
@@ -75,5 +76,8 @@ hf_status mem_list(struct hfi_conn *conn, const char *prefix, hf_list_fn *fn,
                    void *arg, int64_t deadline, struct hf_error *err);
 hf_status mem_break(struct hfi_conn *conn, const char *name, uint64_t fence,
                     int64_t deadline, struct hf_error *err);
+hf_status mem_free_grant(struct hfi_conn *conn, const char *name,
+                         uint64_t fence, int64_t deadline,
+                         struct hf_error *err);
 
 #endif

@@ -292,13 +292,72 @@ TEST(break_takes_the_lock_away_and_tells_its_holder_why)
     CHECK_NE(hf_lost_reason(lk), HF_LOSS_NONE);
     CHECK_NE(hf_lost_reason(lk), HF_LOSS_EXPIRED);
     CHECK_STATUS(hf_check(a, key, fence, &t_err), HF_LOST);
+    CHECK_STATUS(hf_extend(lk, 0, &t_err), HF_LOST);
+    CHECK_STATUS(hf_release(lk, &t_err), HF_LOST);
     next = conf_lock(b, key, NULL);
     if (conf_traits & HF_TRAIT_FENCED)
         CHECK_GT(hf_fence(next), fence);
+    CHECK(hf_held(next));
+    conf_check_busy(key);
+    conf_unlock(next);
+    hf_close(a);
+    hf_close(b);
+    conf_check_free(key);
+}
+
+/* The holder has been told but may be at work until it releases. */
+TEST(a_broken_lock_stays_taken_until_its_holder_has_released_it)
+{
+    struct hf_lock_opts opts = conf_opts(60000, 0);
+    struct hf_info info = HF_INFO_INIT;
+    const char *key = conf_key("k");
+    hf_client *a, *b;
+    hf_lock *lk, *next;
+
+    conf_needs(HF_TRAIT_BREAK);
+    a = conf_open();
+    b = conf_open();
+    lk = conf_try(a, key, &opts);
+    CHECK_OK(hf_break(b, key, hf_fence(lk), &t_err));
+    CHECK(conf_readable(hf_lost_fd(lk), 40000));
+    conf_check_busy(key);
+    CHECK_OK(hf_inspect(b, key, &info, &t_err));
+    CHECK(info.held);
+    CHECK(info.broken);
+    CHECK_EQ(info.fence, hf_fence(lk));
+    CHECK_STATUS(hf_release(lk, &t_err), HF_LOST);
+    next = conf_lock(b, key, NULL);
+    CHECK_OK(hf_inspect(b, key, &info, &t_err));
+    CHECK(!info.broken);
+    conf_unlock(next);
+    hf_close(a);
+    hf_close(b);
+    conf_check_free(key);
+}
+
+TEST(break_by_force_frees_the_lock_although_its_holder_says_nothing)
+{
+    struct hf_lock_opts opts = conf_opts(60000, HF_MANUAL);
+    const char *key = conf_key("k");
+    hf_client *a, *b;
+    hf_lock *lk, *next;
+    uint64_t fence;
+
+    conf_needs(HF_TRAIT_BREAK);
+    a = conf_open();
+    b = conf_open();
+    lk = conf_try(a, key, &opts);
+    fence = hf_fence(lk);
+    CHECK_STATUS(hf_break_force(b, key, fence + 1, &t_err), HF_LOST);
+    conf_check_busy(key);
+    CHECK_OK(hf_break(b, key, fence, &t_err)); /* first asked, then forced */
+    CHECK_OK(hf_break_force(b, key, fence, &t_err));
+    next = conf_lock(b, key, NULL);
+    CHECK_GT(hf_fence(next), fence);
     CHECK_STATUS(hf_extend(lk, 0, &t_err), HF_LOST);
     CHECK_STATUS(hf_release(lk, &t_err), HF_LOST);
     CHECK(hf_held(next));
-    conf_check_busy(key);
+    CHECK_OK(hf_extend(next, 0, &t_err));
     conf_unlock(next);
     hf_close(a);
     hf_close(b);

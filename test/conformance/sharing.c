@@ -234,12 +234,70 @@ TEST(a_detached_lock_is_taken_up_by_another_client)
     CHECK_OK(hf_attach(b, key, &handle, &opts, &lk, &t_err));
     CHECK(hf_held(lk));
     CHECK_EQ(hf_fence(lk), fence);
-    CHECK_STR(hf_token(lk), handle.token);
     conf_check_busy(key);
     conf_unlock(lk);
     conf_check_free(key);
     CHECK_STATUS(hf_attach(b, key, &handle, &opts, &lk, &t_err), HF_LOST);
     hf_close(b);
+}
+
+TEST(a_handle_is_taken_up_once)
+{
+    struct hf_lock_opts opts = conf_opts(30000, 0);
+    const char *key = conf_key("k");
+    struct hf_handle handle, second;
+    hf_client *a, *b, *c;
+    hf_lock *lk, *none = NULL;
+
+    conf_needs(HF_TRAIT_DETACH);
+    a = conf_open();
+    b = conf_open();
+    c = conf_open();
+    CHECK_OK(hf_detach(conf_try(a, key, &opts), &handle, &t_err));
+    CHECK_OK(hf_attach(b, key, &handle, &opts, &lk, &t_err));
+    CHECK_STATUS(hf_attach(c, key, &handle, &opts, &none, &t_err), HF_LOST);
+    CHECK_STATUS(hf_attach(b, key, &handle, &opts, &none, &t_err), HF_LOST);
+    CHECK_STATUS(hf_handle_extend(c, key, &handle, &opts, &t_err), HF_LOST);
+    CHECK_STATUS(hf_handle_release(c, key, &handle, &opts, &t_err), HF_LOST);
+    CHECK(none == NULL);
+    CHECK(hf_held(lk));
+    CHECK_OK(hf_extend(lk, 0, &t_err));
+    CHECK_OK(hf_detach(lk, &second, &t_err));
+    CHECK_STATUS(hf_attach(c, key, &handle, &opts, &none, &t_err), HF_LOST);
+    CHECK_OK(hf_attach(c, key, &second, &opts, &lk, &t_err));
+    conf_check_busy(key);
+    conf_unlock(lk);
+    conf_check_free(key);
+    hf_close(a);
+    hf_close(b);
+    hf_close(c);
+}
+
+TEST(a_handle_that_is_renewed_stays_good_for_the_next_process)
+{
+    struct hf_lock_opts opts = conf_opts(30000, 0);
+    const char *key = conf_key("k");
+    struct hf_handle handle;
+    hf_client *client, *other;
+
+    conf_needs(HF_TRAIT_DETACH);
+    other = conf_open(); /* A service in memory is there while it is used. */
+    client = conf_open();
+    CHECK_OK(hf_detach(conf_try(client, key, &opts), &handle, &t_err));
+    hf_close(client);
+    for (int i = 0; i < 3; i++) {
+        client = conf_open();
+        CHECK_OK(hf_handle_extend(client, key, &handle, &opts, &t_err));
+        hf_close(client);
+        conf_check_busy(key);
+    }
+    client = conf_open();
+    CHECK_OK(hf_handle_release(client, key, &handle, &opts, &t_err));
+    conf_check_free(key);
+    CHECK_STATUS(hf_handle_release(client, key, &handle, &opts, &t_err),
+                 HF_LOST);
+    hf_close(client);
+    hf_close(other);
 }
 
 TEST(a_strangers_token_takes_up_nothing)

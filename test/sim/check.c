@@ -210,6 +210,7 @@ void sim_check_step(void)
 void sim_check_idle(struct sim_proc *proc)
 {
     const struct hf_client *c = proc->client;
+    int i;
 
     if (c->lanes.len || c->timers.len || c->timers.reserved || c->calls)
         sim_fail("S6: p%d has %zu lanes, %u of %u timers, %u calls left",
@@ -217,8 +218,9 @@ void sim_check_idle(struct sim_proc *proc)
                  c->calls);
     if (!hfi_link_alone(&c->lost))
         sim_fail("S6: p%d has lost locks left", proc->id);
-    if (!hfi_link_alone(&c->due))
-        sim_fail("S6: p%d has renewals left", proc->id);
+    for (i = 0; i < HFI_RENEWERS; i++)
+        if (!hfi_link_alone(&c->renewers[i].due))
+            sim_fail("S6: p%d has renewals left", proc->id);
     if (!hfi_link_alone(&c->ready) || !hfi_link_alone(&c->reap))
         sim_fail("S6: p%d has work left", proc->id);
     if (!hfi_link_alone(&c->notices))

@@ -85,7 +85,7 @@ void sim_wish_check(const struct sim_wish *wish, hf_status st)
         break;
     case HF_UNCERTAIN:
     case HF_UNAVAILABLE:
-        ok = wish->wait_ms >= 0;
+        ok = wish->wait_ms >= 0 || wish->opts.max_tries;
         break;
     case HF_CANCELED:
         ok = sim.family->habits & (SIM_CANCEL | SIM_CLOSE | SIM_EVENTS);
