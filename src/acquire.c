@@ -146,9 +146,9 @@ static bool request_left_something(const struct hfi_hold *hold)
             !HFI_MUTANT(place_left_behind));
 }
 
-/* Undo what the request may have left in the service.  An event loop does not
- * wait for a service that is known to be silent.  hold.c (5) */
-static void request_withdraw(struct hf_request *rq)
+/* Undo what the request may have left in the service, in the background unless
+ * the caller waits.  hold.c (5) */
+static void request_withdraw(struct hf_request *rq, bool wait)
 {
     struct hf_client *c = rq->client;
     struct hfi_hold *hold = rq->hold;
@@ -158,8 +158,7 @@ static void request_withdraw(struct hf_request *rq)
     rq->hold = NULL;
     if (HFI_MUTANT(lost_reply_is_failure) && hold->claim.doubt)
         hfi_hold_free(c, hold);
-    else if (hold->uncertain ||
-             (rq->async && c->silent && request_left_something(hold)))
+    else if (hold->uncertain || (!wait && request_left_something(hold)))
         hfi_hold_reap(c, hold);
     else if (request_left_something(hold))
         hfi_hold_drop(c, hold, request_soon(c), NULL);
@@ -167,7 +166,7 @@ static void request_withdraw(struct hf_request *rq)
         hfi_hold_free(c, hold);
 }
 
-void hfi_request_fail(struct hf_request *rq, hf_status st)
+static void request_give_up(struct hf_request *rq, hf_status st, bool wait)
 {
     struct hf_client *c = rq->client;
     struct hfi_lane *lane = rq->lane;
@@ -176,12 +175,18 @@ void hfi_request_fail(struct hf_request *rq, hf_status st)
     rq->result = st;
     rq->err.status = st;
     hfi_link_remove(&rq->link);
-    request_withdraw(rq);
+    request_withdraw(rq, wait);
     if (lane->head == rq)
         lane->head = NULL;
     hfi_lane_promote(c, lane);
     request_end(rq, HFI_FAILED);
     hfi_lane_put(c, lane);
+}
+
+/* An event loop does not wait for a service that is known to be silent. */
+void hfi_request_fail(struct hf_request *rq, hf_status st)
+{
+    request_give_up(rq, st, !(rq->async && rq->client->silent));
 }
 
 /* Cancelled while a try is on the wire: end the request, and leave its claim to
@@ -244,13 +249,31 @@ static bool request_is_canceled(const struct hf_request *rq)
            atomic_load(&rq->client->cancels) != rq->cancel_seen;
 }
 
+/* Can a request that no worker is at be ended without one?  Yes if the service
+ * has nothing of it, or does not answer, or if all workers are busy. */
+static bool request_ends_here(const struct hf_request *rq)
+{
+    return !rq->stepping &&
+           (rq->client->silent || hfi_workers_busy(rq->client) ||
+            (!rq->before && !request_left_something(rq->hold)));
+}
+
 /* Let it see whether it was cancelled, without waiting for the service. */
 void hfi_request_look(struct hf_request *rq)
 {
-    if (rq->async && rq->on_wire && request_is_canceled(rq))
-        request_abandon(rq);
-    else
+    if (!rq->async || !request_is_canceled(rq)) {
         hfi_request_rouse(rq);
+    } else if (rq->on_wire) {
+        request_abandon(rq);
+    } else if (request_ends_here(rq)) {
+        if (rq->before)
+            hfi_hold_reap(rq->client, rq->before);
+        rq->before = NULL;
+        hfi_link_remove(&rq->ready);
+        request_give_up(rq, hfi_fail(&rq->err, HF_CANCELED, "canceled"), false);
+    } else {
+        hfi_request_rouse(rq);
+    }
 }
 
 /* Must it end without the lock?  HF_OK if not. */

@@ -92,6 +92,7 @@ struct hfi_hold {
     int32_t turns;              /* local hand-overs left */
     _Atomic unsigned char loss; /* hf_loss, latched; read freely */
     unsigned char state;        /* enum hfi_hold_state */
+    unsigned short quiet;       /* calls that wait for its renewal to end */
     bool seat : 1;              /* the local queue goes through it */
     bool manual : 1;            /* HF_MANUAL: never renewed by the keeper */
     bool busy : 1;              /* a renewal is on the wire */
@@ -360,6 +361,7 @@ void hfi_workers_wake(struct hf_client *);
 void hfi_workers_join(struct hf_client *);
 void hfi_workers_fini(struct hf_client *);
 bool hfi_worker_start(struct hf_client *);
+bool hfi_workers_busy(const struct hf_client *);
 void hfi_worker_call(struct hf_client *);
 int64_t hfi_worker_check(struct hf_client *, int64_t now);
 void hfi_worker_add(struct hf_client *, struct hf_request *);

@@ -259,8 +259,7 @@ bool hfi_stays(const struct hf_client *c)
 static bool hold_may_remain(const struct hf_client *c,
                             const struct hfi_hold *hold, hf_loss reason)
 {
-    if (reason == HF_LOSS_BROKEN && !hfi_link_alone(&hold->handles) &&
-        !HFI_MUTANT(break_passes_on))
+    if (reason == HF_LOSS_BROKEN && !hfi_link_alone(&hold->handles))
         return false;
     return reason == HF_LOSS_MAX_HOLD || !(c->conn->traits & HF_TRAIT_LEASED) ||
            (reason == HF_LOSS_EXPIRED && hfi_stays(c));
@@ -289,15 +288,17 @@ void hfi_hold_lose(struct hf_client *c, struct hfi_hold *hold, hf_loss reason)
     hfi_lane_promote(c, lane);
 }
 
-/* Let no renewal of the hold be on the wire, or about to be.  hold.c (4) */
+/* Let no renewal of the hold be on the wire, or about to be, and let no other
+ * begin meanwhile.  hold.c (4) */
 void hfi_hold_quiet(struct hf_client *c, struct hfi_hold *hold)
 {
-    for (;;) {
-        hfi_link_remove(&hold->due);
-        if (!hold->busy || HFI_MUTANT(renewal_after_release))
-            return;
+    hold->quiet++;
+    hfi_link_remove(&hold->due);
+    while (hold->busy && !HFI_MUTANT(renewal_after_release))
         hfi_cond_wait(&c->settle, &c->mu, HFI_NEVER);
-    }
+    hold->quiet--;
+    if (hold->state == HFI_HELD || hold->state == HFI_LINGERING)
+        hfi_keeper_hold(c, hold);
 }
 
 /* Take it back in the background until there is an answer or, where it ends by

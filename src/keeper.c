@@ -49,12 +49,19 @@ void hfi_keeper_set(struct hf_client *c, struct hfi_timer *timer, int64_t due)
     hfi_keeper_by(c, due);
 }
 
+/* May it be handed to its renewer? */
+static bool keeper_may_renew(const struct hfi_hold *hold)
+{
+    return !hold->manual && !hold->busy && !hold->quiet &&
+           hfi_link_alone(&hold->due);
+}
+
 /* When the keeper must next do something for a hold. */
 static int64_t keeper_due(const struct hfi_hold *hold)
 {
     int64_t due = keeper_min(hold->lease_end, hold->hold_end);
 
-    if (!hold->busy && hfi_link_alone(&hold->due) && !hold->manual)
+    if (keeper_may_renew(hold))
         due = keeper_min(due, hold->next_at);
     if (!hold->warned)
         due = keeper_min(due,
@@ -121,7 +128,7 @@ static void keeper_tend_hold(struct hf_client *c, struct hfi_hold *hold,
     if (!hold->warned &&
         now >= hfi_lease_at_risk_at(hold->lease_end, hold->lease_ms))
         keeper_warn(c, hold);
-    if (!hold->manual && !hold->busy && hfi_link_alone(&hold->due) &&
+    if (keeper_may_renew(hold) &&
         now + hfi_lease_slack(hold->lease_ms) >= hold->next_at)
         keeper_renew(c, hold, now);
     hfi_heap_set(&c->timers, &hold->timer, keeper_due(hold));
@@ -146,7 +153,7 @@ static bool keeper_is_due(const struct hfi_timer *timer, int64_t now)
     hold = hfi_container(timer, struct hfi_hold, timer);
     return hold->state == HFI_HELD && timer->due == hold->next_at &&
            timer->due <= now + hfi_lease_slack(hold->lease_ms) &&
-           !hold->manual && !hold->busy && hfi_link_alone(&hold->due);
+           keeper_may_renew(hold);
 }
 
 static void keeper_tend(struct hf_client *c, int64_t now)

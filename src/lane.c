@@ -105,8 +105,8 @@ void hfi_lane_rouse_all(struct hf_client *c)
 
     for (; lane; lane = next) {
         lane->users++;
+        lane_look(&lane->waiting); /* first: no other takes their turn */
         lane_look(&lane->contending);
-        lane_look(&lane->waiting);
         next = hfi_lane_next(c, lane);
         hfi_lane_put(c, lane);
     }

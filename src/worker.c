@@ -93,6 +93,13 @@ bool hfi_worker_start(struct hf_client *c)
     return c->workers[0].thread.running || worker_start(c);
 }
 
+/* Is every worker that there may be at work? */
+bool hfi_workers_busy(const struct hf_client *c)
+{
+    return hfi_link_alone(&c->idle) &&
+           c->workers[HFI_WORKERS - 1].thread.running;
+}
+
 static bool worker_has_work(const struct hf_client *c)
 {
     return !hfi_link_alone(&c->ready) ||

@@ -19,7 +19,7 @@
 
 #define FINE                                                                   \
     {                                                                          \
-        .delay_us = 2000                                                       \
+        .delay_us = 2000, .no_thread = 20                                      \
     }
 #define LOSSY                                                                  \
     {                                                                          \
