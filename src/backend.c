@@ -8,12 +8,18 @@
  * its first milliseconds on loading the client libraries of a dozen services.
  * A module is never unloaded: threads of its libraries may still run.
  *
- * Modules are looked for where they were installed, or in
- * $HOLDFAST_MODULE_DIR, which a set-user-id program ignores.
+ * Modules are looked for in $HOLDFAST_MODULE_DIR, which a set-user-id program
+ * ignores; in the folder `holdfast` next to the library, so that a tree can be
+ * moved; and where they were installed.
+ *
+ * A module uses the symbols of what loads it.  A program that has opened the
+ * library with RTLD_LOCAL, as bindings and plug-ins do, hides them; so the
+ * library first makes its own symbols, which are hf_* and hfi_* only, global.
  */
 #include "backend.h"
 
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include "config.h"
 
@@ -40,17 +46,51 @@ static const struct {
 
 #define BACKENDS (sizeof(backend_table) / sizeof(backend_table[0]))
 
+/* The file that this code is in: the library, or a program. */
+static const char *backend_home(void)
+{
+    Dl_info info;
+
+    return dladdr(&backend_table, &info) && info.dli_fname ? info.dli_fname
+                                                           : "";
+}
+
+/* Let modules see the symbols of the library, however it was loaded.  For a
+ * program there is nothing to do, and nothing happens. */
+static void backend_show_symbols(void)
+{
+    void *self = dlopen(backend_home(), RTLD_NOW | RTLD_NOLOAD | RTLD_GLOBAL);
+
+    if (self)
+        dlclose(self); /* It stays as visible as it was made. */
+}
+
+/* Where the module is. */
+static void backend_path(const char *module, char *ret, size_t size)
+{
+    const char *dir = secure_getenv("HOLDFAST_MODULE_DIR");
+    const char *home = backend_home(), *slash = strrchr(home, '/');
+
+    if (!dir && slash) {
+        snprintf(ret, size, "%.*s/holdfast/holdfast-%s.so",
+                 (int)(slash - home), home, module);
+        if (!access(ret, F_OK))
+            return;
+    }
+    snprintf(ret, size, "%s/holdfast-%s.so", dir ? dir : HFI_MODULE_DIR,
+             module);
+}
+
 static hf_status backend_load(const char *module,
                               const struct hfi_backend **ret,
                               struct hf_error *err)
 {
-    const char *dir = secure_getenv("HOLDFAST_MODULE_DIR");
-    char path[512], symbol[64];
+    char path[4096], symbol[64];
     void *handle;
 
-    snprintf(path, sizeof(path), "%s/holdfast-%s.so",
-             dir ? dir : HFI_MODULE_DIR, module);
+    backend_path(module, path, sizeof(path));
     snprintf(symbol, sizeof(symbol), "hfi_backend_%s", module);
+    backend_show_symbols();
     handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (handle)
         *ret = dlsym(handle, symbol);
