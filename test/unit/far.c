@@ -29,8 +29,8 @@ struct far_conn {
 static _Atomic int64_t far_trip_ms; /* of every call */
 static atomic_bool far_silent;      /* no call has an answer */
 static atomic_bool far_late_try;    /* the next try waits for far_arrive() */
-static const char *far_mute_key;    /* renewals of it have no answer */
-static atomic_int far_calls_here;   /* calls made by the test's own thread */
+static const char *_Atomic far_mute_key; /* renewals of it have no answer */
+static atomic_int far_calls_here; /* calls made by the test's own thread */
 static pthread_t far_test_thread;
 
 /* A try that is still under way. */
@@ -108,12 +108,12 @@ static void far_arrive(void)
 static void far_renew(struct hfi_conn *conn, struct hfi_renewal *items,
                       size_t n, int64_t deadline, struct hf_error *err)
 {
+    const char *key = far_mute_key;
     bool mute = false;
     size_t i;
 
     for (i = 0; i < n; i++)
-        mute = mute ||
-               (far_mute_key && !strcmp(items[i].claim->key, far_mute_key));
+        mute = mute || (key && !strcmp(items[i].claim->key, key));
     if (far_go(deadline, mute))
         hfi_backend_mem.renew(near_of(conn), items, n, deadline, err);
 }
