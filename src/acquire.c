@@ -250,7 +250,7 @@ static bool request_is_canceled(const struct hf_request *rq)
 }
 
 /* Can a request that no worker is at be ended without one?  Yes if the service
- * has nothing of it, or does not answer, or if all workers are busy. */
+ * has nothing of it, or does not answer, or if no worker can come now. */
 static bool request_ends_here(const struct hf_request *rq)
 {
     return !rq->stepping &&

@@ -72,8 +72,8 @@ static void backend_path(const char *module, char *ret, size_t size)
     const char *home = backend_home(), *slash = strrchr(home, '/');
 
     if (!dir && slash) {
-        snprintf(ret, size, "%.*s/holdfast/holdfast-%s.so",
-                 (int)(slash - home), home, module);
+        snprintf(ret, size, "%.*s/holdfast/holdfast-%s.so", (int)(slash - home),
+                 home, module);
         if (!access(ret, F_OK))
             return;
     }

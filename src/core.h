@@ -111,7 +111,9 @@ struct hfi_lane {
     struct hfi_link holds;      /* of struct hfi_hold */
     struct hfi_hold *seat;      /* the hold that the local queue waits for */
     struct hf_request *head;    /* the contender that will bring one */
-    uint32_t users;             /* holds and requests that point here */
+    struct hfi_link behind; /* of struct hf_request: their first try waits */
+    bool trying;            /* for the first try of one that a worker is at */
+    uint32_t users;         /* holds and requests that point here */
     char key[];
 };
 
@@ -175,7 +177,7 @@ struct hf_request {
     struct hf_error err;
     struct hfi_spot *spot;    /* blocking: its thread sleeps here, or NULL */
     struct hfi_timer timer;   /* async: when to step it */
-    struct hfi_link ready;    /* async: in client->ready */
+    struct hfi_link ready;    /* async: in client->ready or lane->behind */
     struct hfi_notice notice; /* async: its end */
     void *user;
 };

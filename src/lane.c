@@ -57,6 +57,7 @@ struct hfi_lane *hfi_lane_get(struct hf_client *c, const char *key)
     hfi_link_init(&lane->waiting);
     hfi_link_init(&lane->contending);
     hfi_link_init(&lane->holds);
+    hfi_link_init(&lane->behind);
     lane->users = 1;
     return lane;
 }

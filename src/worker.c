@@ -12,7 +12,9 @@
  *
  * INVARIANTS
  *  (1) A request is in `ready` or with one worker, never both.
- *  (2) A worker does not touch a request that was abandoned while its try was
+ *  (2) The first tries of one key are sent one after the other, in the order in
+ *      which they were asked for: that is their order in the service's queue.
+ *  (3) A worker does not touch a request that was abandoned while its try was
  *      on the wire: an event has ended it, and it may be gone (acquire.c (6)).
  */
 #include "core.h"
@@ -22,20 +24,52 @@
 /* A near service is done by then, and one worker is enough. */
 #define WORKER_MS 2
 
-/* Step one request of an event loop, and set its next time. */
-static void worker_step_request(struct hf_client *c, struct hf_request *rq)
+/* Step one request of an event loop, and set its next time.  Whoever takes its
+ * event frees it. */
+static void worker_move_on(struct hf_client *c, struct hf_request *rq)
 {
     int64_t until;
 
-    hfi_link_remove(&rq->ready);
     rq->stepping = true;
     if (hfi_request_step(rq, &until))
-        return; /* Whoever takes its event frees it. */
+        return;
     rq->stepping = false;
     if (rq->woken || until <= hfi_now())
         hfi_link_append(&c->ready, &rq->ready);
     else
         hfi_keeper_set(c, &rq->timer, until);
+}
+
+/* The first try of a request is over: the next of its key may begin. */
+static void worker_next_first(struct hf_client *c, struct hfi_lane *lane)
+{
+    struct hf_request *rq;
+
+    lane->trying = false;
+    if (hfi_link_alone(&lane->behind))
+        return;
+    rq = hfi_container(lane->behind.next, struct hf_request, ready);
+    hfi_link_remove(&rq->ready);
+    hfi_worker_add(c, rq);
+}
+
+/* worker.c (2) */
+static void worker_step_request(struct hf_client *c, struct hf_request *rq)
+{
+    struct hfi_lane *lane = rq->lane;
+    bool first = !rq->tries;
+
+    hfi_link_remove(&rq->ready);
+    if (first && lane->trying) {
+        hfi_link_append(&lane->behind, &rq->ready);
+        return;
+    }
+    lane->users++; /* The request may be gone before this is over. */
+    lane->trying = lane->trying || first;
+    worker_move_on(c, rq);
+    if (first)
+        worker_next_first(c, lane);
+    hfi_lane_put(c, lane);
 }
 
 /* Do one thing, if there is one to do. */
