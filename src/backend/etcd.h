@@ -198,9 +198,12 @@ hf_status etcd_lease_get(struct etcd_conn *, int64_t ttl_ms,
  * what has lapsed on it goes; SIZE_MAX if nothing is needed. */
 size_t etcd_lease_prove(struct etcd_conn *, struct etcd_lease *, int64_t end,
                         struct etcd_batch *);
-/* What came of it: HF_OK, HF_LOST if the lease is gone. */
+/* What came of it: HF_OK; HF_LOST, the lease is gone; HF_UNCERTAIN, nothing is
+ * proven.  `witness` heads a linearizable answer to a request that was sent at
+ * `sent` or later, or is NULL.  etcd_lease.c (1) */
 hf_status etcd_lease_proven(struct etcd_conn *, struct etcd_lease *,
-                            const struct etcd_batch *, size_t i, int64_t sent,
+                            const struct etcd_batch *, size_t i,
+                            const Pb__Header *witness, int64_t sent,
                             struct hf_error *);
 void etcd_lease_gone(struct etcd_conn *, struct etcd_lease *);
 void etcd_lease_close(struct etcd_conn *, int64_t deadline);

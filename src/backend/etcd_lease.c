@@ -11,7 +11,15 @@
  *
  * INVARIANTS
  *  (1) lease->sure is counted from before the request was sent that the server
- *      answered with its ttl.
+ *      answered with its ttl.  A grant goes through the log and proves itself.
+ *      A KeepAlive is answered from the memory of a member that takes itself
+ *      for the leader, also by one that was stopped, was deposed and has just
+ *      been continued (etcd before 3.4.31 and 3.5.13).  So its answer counts
+ *      only with a linearizable answer of the same member in the same raft
+ *      term, to a request that was sent no earlier than the KeepAlive is
+ *      counted from: until that moment no later leader was elected, and a
+ *      leader that is elected afterwards gives the lease its full time.
+ *      lease_proof() is the only place that decides it.
  *  (2) A lease that is dead is never used again, and its keys are gone.
  */
 #include "etcd.h"
@@ -148,12 +156,52 @@ size_t etcd_lease_prove(struct etcd_conn *ec, struct etcd_lease *lease,
     return etcd_add(batch, ETCD_KEEP_ALIVE, &ask.base);
 }
 
+/* What a KeepAlive that was sent at `sent` proves.  etcd_lease.c (1) */
+static struct hfi_proof lease_proof(const Pb__Header *said,
+                                    const Pb__Header *witness, int64_t sent,
+                                    int64_t ms)
+{
+    struct hfi_proof proof = hfi_proof_plain(sent, ms);
+
+    if (!said || !witness || said->member_id != witness->member_id) {
+        proof.ms = 0;
+        return proof;
+    }
+    proof.asked = said->raft_term;
+    proof.answered = witness->raft_term;
+    return proof;
+}
+
+/* The server said that the lease has `seconds` left. */
+static hf_status lease_judge(struct etcd_conn *ec, struct etcd_lease *lease,
+                             int64_t seconds, int64_t sent,
+                             struct hf_error *err)
+{
+    hf_status st = HF_OK;
+
+    if (seconds <= 0) {
+        etcd_lease_gone(ec, lease);
+        return hfi_fail(err, HF_LOST, "%s: the lease is gone",
+                        ec->base.endpoint);
+    }
+    pthread_mutex_lock(&ec->mu);
+    if (seconds < lease->ttl_ms / 1000)
+        st = hfi_fail(err, HF_UNAVAILABLE, "%s: the lease is too short",
+                      ec->base.endpoint);
+    else if (sent + lease->ttl_ms > lease->sure)
+        lease->sure = sent + lease->ttl_ms;
+    pthread_mutex_unlock(&ec->mu);
+    return st;
+}
+
 hf_status etcd_lease_proven(struct etcd_conn *ec, struct etcd_lease *lease,
                             const struct etcd_batch *batch, size_t i,
-                            int64_t sent, struct hf_error *err)
+                            const Pb__Header *witness, int64_t sent,
+                            struct hf_error *err)
 {
     Pb__LeaseKeepAliveResponse *answer;
     ProtobufCMessage *message = NULL;
+    struct hfi_proof proof;
     hf_status st;
 
     if (i == SIZE_MAX)
@@ -163,18 +211,14 @@ hf_status etcd_lease_proven(struct etcd_conn *ec, struct etcd_lease *lease,
     if (st)
         return st;
     answer = (Pb__LeaseKeepAliveResponse *)message;
-    if (answer->ttl <= 0) {
-        etcd_lease_gone(ec, lease);
-        st = hfi_fail(err, HF_LOST, "%s: the lease is gone", ec->base.endpoint);
-    } else {
-        pthread_mutex_lock(&ec->mu);
-        if (answer->ttl * 1000 < lease->ttl_ms)
-            st = hfi_fail(err, HF_UNAVAILABLE, "%s: the lease is too short",
-                          ec->base.endpoint);
-        else if (sent + lease->ttl_ms > lease->sure)
-            lease->sure = sent + lease->ttl_ms;
-        pthread_mutex_unlock(&ec->mu);
-    }
+    proof = lease_proof(answer->header, witness, sent, lease->ttl_ms);
+    if (hfi_lease_proven(&proof, sent, lease->ttl_ms))
+        st = lease_judge(ec, lease, answer->ttl, sent, err);
+    else
+        st = hfi_fail(err, HF_UNCERTAIN,
+                      "%s: the member that renewed the lease has not shown "
+                      "that it follows the leader",
+                      ec->base.endpoint);
     etcd_free(message);
     return st;
 }

@@ -62,8 +62,8 @@ static hf_status take_exchange(struct etcd_take *t, const Pb__TxnRequest *txn,
                          &answer, err);
     *ret = (Pb__TxnResponse *)answer;
     if (!st) {
-        t->alive =
-            etcd_lease_proven(t->ec, t->lease, batch, proof, t->sent, err);
+        t->alive = etcd_lease_proven(t->ec, t->lease, batch, proof,
+                                     (*ret)->header, t->sent, err);
         if (t->alive == HF_UNAVAILABLE || t->alive == HF_DENIED)
             t->alive = hfi_restate(err, HF_UNCERTAIN); /* The rest was done. */
     }

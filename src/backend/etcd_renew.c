@@ -212,45 +212,54 @@ static void round_judge(struct round *r, const Pb__TxnResponse *answer,
     }
 }
 
-/* Prove the leases, or read the keys, or both together. */
-static hf_status round_ask(struct round *r, bool proofs, bool reads,
-                           ProtobufCMessage **ret, struct hf_error *err)
+/* Read the keys and, if asked to, prove the leases: what was read is the witness
+ * of that (etcd_lease.c (1)). */
+static hf_status round_ask(struct round *r, bool proofs, Pb__TxnResponse **ret,
+                           struct hf_error *err)
 {
-    struct etcd_batch batch = {.patient = r->logged && reads,
-                               .login_by = r->last_call};
-    size_t i, at = 0;
+    struct etcd_batch batch = {.login_by = r->last_call};
+    ProtobufCMessage *message = NULL;
+    Pb__TxnResponse *answer = NULL;
+    size_t i, at;
     hf_status st;
 
     for (i = 0; i < r->nleases && proofs; i++)
         r->proofs[i] = etcd_lease_prove(r->ec, r->leases[i], r->end, &batch);
-    if (reads)
-        at = round_reads(r, &batch);
-    st = batch.n || batch.failed ? etcd_send(r->ec, &batch, r->deadline, err)
-                                 : HF_OK;
+    batch.patient = r->logged;
+    at = round_reads(r, &batch);
+    st = etcd_send(r->ec, &batch, r->deadline, err);
     etcd_key_swept(r->ec, &batch);
-    for (i = 0; i < r->nleases && proofs && !batch.failed; i++)
-        r->alive[i] = etcd_lease_proven(r->ec, r->leases[i], &batch,
-                                        r->proofs[i], r->sent, err);
-    if (reads && !batch.failed && batch.calls[at].st == HF_OK)
-        st = etcd_answer(r->ec, &batch, at, &pb__txn_response__descriptor, ret,
-                         err);
+    if (!batch.failed && batch.calls[at].st == HF_OK)
+        st = etcd_answer(r->ec, &batch, at, &pb__txn_response__descriptor,
+                         &message, err);
+    answer = (Pb__TxnResponse *)message;
+    if (!st && answer->n_responses != r->n)
+        st = etcd_nonsense(r->ec, err);
+    for (i = 0; i < r->nleases && proofs && !st; i++)
+        r->alive[i] =
+            etcd_lease_proven(r->ec, r->leases[i], &batch, r->proofs[i],
+                              answer->header, r->sent, err);
+    if (st)
+        etcd_free(message);
+    else
+        *ret = answer;
     etcd_batch_free(&batch);
     return st;
 }
 
 static void round_send(struct round *r, struct hf_error *err)
 {
-    ProtobufCMessage *answer = NULL;
-    hf_status st;
+    Pb__TxnResponse *answer = NULL, *first = NULL;
+    hf_status st = HF_OK;
     size_t i;
 
-    st = round_ask(r, !r->logged, true, &answer, err);
-    if (!st && ((Pb__TxnResponse *)answer)->n_responses != r->n)
-        st = etcd_nonsense(r->ec, err);
-    if (!st && r->logged)
-        st = round_ask(r, true, false, NULL, err);
+    if (r->logged) /* When this is back, a leader can renew leases. */
+        st = round_ask(r, false, &first, err);
+    etcd_free(first);
     if (!st)
-        round_judge(r, (Pb__TxnResponse *)answer, err);
+        st = round_ask(r, true, &answer, err);
+    if (!st)
+        round_judge(r, answer, err);
     for (i = 0; i < r->n && st; i++)
         r->items[i]->st = st;
     for (i = 0; i < r->nleases && !st; i++)
