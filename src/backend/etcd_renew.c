@@ -77,21 +77,21 @@ static bool round_add(struct round *r, struct hfi_renewal *item,
     return true;
 }
 
-/* Make it a transaction that might write: it does not, as no revision is less
- * than nothing, and if it did it would change nothing. */
+/* Make it a transaction that might write, and so goes through the log.  It does
+ * not, as no revision is less than nothing.  What it does not do is a delete:
+ * a server whose database is full refuses whatever might put. */
 static void txn_log(Pb__TxnRequest *txn, Pb__Compare *never,
-                    Pb__PutRequest *put, Pb__RequestOp *op)
+                    Pb__DeleteRangeRequest *gone, Pb__RequestOp *op)
 {
     pb__compare__init(never);
-    pb__put_request__init(put);
+    pb__delete_range_request__init(gone);
     pb__request_op__init(op);
     never->target = 1;
     never->result = 2; /* less */
     never->with_case = PB__COMPARE__WITH_CREATE_REVISION;
-    never->key = put->key = txn->success[0]->range->key;
-    put->ignore_value = put->ignore_lease = 1;
-    op->request_case = PB__REQUEST_OP__REQUEST_PUT;
-    op->put = put;
+    never->key = gone->key = txn->success[0]->range->key;
+    op->request_case = PB__REQUEST_OP__REQUEST_DELETE_RANGE;
+    op->delete_range = gone;
     txn->failure = txn->success;
     txn->n_failure = txn->n_success;
     txn->n_success = txn->n_compare = 1;
@@ -104,7 +104,7 @@ static size_t round_reads(struct round *r, struct etcd_batch *batch)
     Pb__RangeRequest ranges[RENEW_OPS];
     Pb__RequestOp ops[RENEW_OPS], *list[RENEW_OPS], log_op, *log_ops[1];
     Pb__Compare never, *nevers[1] = {&never};
-    Pb__PutRequest put;
+    Pb__DeleteRangeRequest gone;
     char *texts[RENEW_OPS], name[ETCD_NAME_MAX];
     size_t i, call;
 
@@ -124,7 +124,7 @@ static size_t round_reads(struct round *r, struct etcd_batch *batch)
     txn.n_success = r->n;
     txn.success = list;
     if (r->logged) {
-        txn_log(&txn, &never, &put, &log_op);
+        txn_log(&txn, &never, &gone, &log_op);
         log_ops[0] = &log_op;
         txn.success = log_ops;
         txn.compare = nevers;
