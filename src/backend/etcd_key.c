@@ -301,8 +301,10 @@ void etcd_key_swept(struct etcd_conn *ec, const struct etcd_batch *batch)
 
     pthread_mutex_lock(&ec->mu);
     for (i = 0; i < batch->nswept; i++) {
+        const struct hfi_h2_call *call = &batch->calls[batch->swept[i]];
+
         key = key_find(ec, batch->tokens[i]);
-        if (key && !batch->failed && batch->calls[batch->swept[i]].st == HF_OK)
+        if (key && !batch->failed && call->st == HF_OK && !call->grpc_status)
             key_free(ec, key);
         else if (key)
             key->swept = false;
