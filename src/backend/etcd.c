@@ -191,7 +191,9 @@ const struct hfi_backend hfi_backend_etcd = {
     .pump_fd = etcd_watch_fd,
     .pump = etcd_watch_pump,
     .attach = etcd_attach,
+    .take_over = etcd_take_over,
     .inspect = etcd_inspect,
     .list = etcd_list,
     .break_grant = etcd_break,
+    .free_grant = etcd_free_grant,
 };

@@ -7,7 +7,8 @@
  *   etcd_take.c   what it asks, and what it is told
  *   etcd_renew.c  keeping and giving back
  *   etcd_watch.c  wake-ups, over a connection of their own
- *   etcd_look.c   inspect, list, break
+ *   etcd_look.c   inspect, list
+ *   etcd_break.c  break, free, attach and take over
  *   etcd_lease.c  the leases of this client
  *   etcd_key.c    the keys that hang on them
  *   etcd_group.c  transactions of many threads, together
@@ -30,7 +31,7 @@
 #define ETCD_NAME_MAX (ETCD_PREFIX_MAX + 3 * HF_KEY_MAX + 1 + ETCD_LAST_MAX)
 #define ETCD_MAIL_MAX (ETCD_PREFIX_MAX + 7 + 16 + 1 + HFI_TOKEN_LEN + 1)
 #define ETCD_VALUE_MAX                                                         \
-    (8 + HFI_TOKEN_LEN + 3 * HF_OWNER_MAX + 3 * HF_NOTE_MAX + 8)
+    (8 + HFI_TOKEN_LEN + 3 * HF_OWNER_MAX + 3 * HF_NOTE_MAX + 48)
 
 /* The sum of all calls that go out together. */
 #define ETCD_CALLS_MAX 16
@@ -58,6 +59,7 @@ struct etcd_lease {
 struct etcd_key {
     struct hfi_node node; /* in conn->keys, by its token */
     struct hfi_link link; /* in lease->keys */
+    struct etcd_lease *lease;
     int64_t end;
     int64_t revision; /* at which it was made; 0: not known */
     bool swept;       /* its removal is on the wire */
@@ -139,14 +141,26 @@ void etcd_compare(Pb__Compare *, ProtobufCBinaryData key, int64_t revision);
 /* The first key after all that begin with `text`, which is changed. */
 ProtobufCBinaryData etcd_end(char *text);
 bool etcd_is(ProtobufCBinaryData, const char *text);
-void etcd_value(const struct hfi_claim *, char *ret, size_t size);
-/* What stands in a value; "" where there is nothing of ours. */
+/* Does the value of the key bear this token?  Two comparisons, which the struct
+ * has to outlive. */
+struct etcd_bears {
+    Pb__Compare above, below;
+    char low[HFI_TOKEN_LEN + 8], high[HFI_TOKEN_LEN + 8];
+};
+void etcd_bears(struct etcd_bears *, ProtobufCBinaryData key,
+                const char *token);
+/* What stands in a value; "" and 0 where there is nothing of ours. */
 struct etcd_words {
     char token[HFI_TOKEN_LEN + 1];
     char owner[HF_OWNER_MAX + 1]; /* injected; "" if it is not */
     char note[HF_NOTE_MAX + 1];
+    uint64_t fence; /* of those whom it joined; 0: it did not */
+    bool broken;    /* by an operator */
 };
 void etcd_read_value(ProtobufCBinaryData, struct etcd_words *ret);
+void etcd_write_value(const struct etcd_words *, char *ret, size_t size);
+/* The fence of the claim whose place this is, if it holds. */
+uint64_t etcd_fence(const Pb__KeyValue *, const struct etcd_words *);
 
 /* etcd_rpc.c: several calls that go out together. */
 struct etcd_batch {
@@ -215,6 +229,9 @@ void etcd_lease_close(struct etcd_conn *, int64_t deadline);
 hf_status etcd_key_note(struct etcd_conn *, struct etcd_lease *,
                         const char *token, const char *name, int64_t revision,
                         int64_t end);
+/* It is about to be renewed: it is not swept before `end`.  False: it is being
+ * removed. */
+bool etcd_key_touch(struct etcd_conn *, const char *token, int64_t end);
 void etcd_key_forget(struct etcd_conn *, const char *token);
 /* No answer came to something about it. */
 void etcd_key_doubt(struct etcd_conn *, const char *token);
@@ -247,11 +264,18 @@ void etcd_key_swept(struct etcd_conn *, const struct etcd_batch *);
  * names a lease that is gone. */
 hf_status etcd_txn(struct etcd_conn *, Pb__TxnRequest *, const char *apart,
                    Pb__TxnResponse **ret, int64_t deadline, struct hf_error *);
-/* Remove the key if it is of that revision, or of any if that is 0.  HF_LOST:
- * it is not. */
-hf_status etcd_remove(struct etcd_conn *, const char *name, int64_t revision,
-                      int64_t deadline, struct hf_error *);
+/* Remove the key if it bears the token and is of that revision, or of any if
+ * that is 0.  HF_LOST: it is not. */
+hf_status etcd_remove(struct etcd_conn *, const char *name, const char *token,
+                      int64_t revision, int64_t deadline, struct hf_error *);
 void etcd_group_close(struct etcd_conn *);
+
+/* etcd_look.c: everything that queues for a key, in order; and the fence of those
+ * who hold, given that. */
+hf_status etcd_queue(struct etcd_conn *, const char *key,
+                     Pb__RangeResponse **ret, int64_t deadline,
+                     struct hf_error *);
+uint64_t etcd_holders_fence(Pb__KeyValue *const *, size_t n);
 
 /* etcd_watch.c */
 hf_status etcd_watch(struct hfi_conn *, const struct hfi_claim *,
@@ -280,17 +304,32 @@ hf_status etcd_release(struct hfi_conn *, const struct hfi_claim *,
 hf_status etcd_attach(struct hfi_conn *, const struct hfi_claim *,
                       const struct hf_handle *, struct hfi_grant *,
                       struct hf_error *);
+hf_status etcd_take_over(struct hfi_conn *, const struct hfi_claim *,
+                         const char *token, struct hfi_grant *,
+                         int64_t deadline, struct hf_error *);
 hf_status etcd_inspect(struct hfi_conn *, const char *key, struct hf_info *ret,
                        int64_t deadline, struct hf_error *);
 hf_status etcd_list(struct hfi_conn *, const char *prefix, hf_list_fn *,
                     void *arg, int64_t deadline, struct hf_error *);
 hf_status etcd_break(struct hfi_conn *, const char *key, uint64_t fence,
                      int64_t deadline, struct hf_error *);
+hf_status etcd_free_grant(struct hfi_conn *, const char *key, uint64_t fence,
+                          int64_t deadline, struct hf_error *);
 
-/* A claim's own create revision is its fence from the moment it has a place. */
+/* A claim's own create revision is its fence from the moment it has a place,
+ * unless it joined others: then it is theirs. */
 static inline struct etcd_ref *etcd_ref(struct hfi_grant *grant)
 {
     return (struct etcd_ref *)(void *)&grant->ref;
+}
+static inline bool etcd_joined(struct hfi_grant *grant)
+{
+    return etcd_ref(grant)->last[0] == '~';
+}
+/* The revision of its key; 0: not known. */
+static inline int64_t etcd_revision(struct hfi_grant *grant)
+{
+    return etcd_joined(grant) ? 0 : (int64_t)grant->fence;
 }
 
 #endif

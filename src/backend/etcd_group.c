@@ -279,22 +279,25 @@ hf_status etcd_txn(struct etcd_conn *ec, Pb__TxnRequest *txn, const char *apart,
     return st || *ret ? st : etcd_nonsense(ec, err);
 }
 
-hf_status etcd_remove(struct etcd_conn *ec, const char *name, int64_t revision,
-                      int64_t deadline, struct hf_error *err)
+hf_status etcd_remove(struct etcd_conn *ec, const char *name, const char *token,
+                      int64_t revision, int64_t deadline, struct hf_error *err)
 {
     Pb__TxnRequest txn = PB__TXN_REQUEST__INIT;
-    Pb__Compare compare = PB__COMPARE__INIT, *compares[] = {&compare};
+    struct etcd_bears bears;
+    Pb__Compare made = PB__COMPARE__INIT;
+    Pb__Compare *compares[] = {&bears.above, &bears.below, &made};
     Pb__DeleteRangeRequest gone = PB__DELETE_RANGE_REQUEST__INIT;
     Pb__RequestOp op = PB__REQUEST_OP__INIT, *ops[] = {&op};
     Pb__TxnResponse *answer = NULL;
     hf_status st;
 
     gone.key = etcd_text(name);
-    etcd_compare(&compare, gone.key, revision);
-    compare.result = revision ? 0 : 1; /* 1: greater, so it is there */
+    etcd_bears(&bears, gone.key, token);
+    etcd_compare(&made, gone.key, revision);
     op.request_case = PB__REQUEST_OP__REQUEST_DELETE_RANGE;
     op.delete_range = &gone;
-    txn.n_compare = txn.n_success = 1;
+    txn.n_compare = revision ? 3 : 2;
+    txn.n_success = 1;
     txn.compare = compares;
     txn.success = ops;
     st = etcd_txn(ec, &txn, NULL, &answer, deadline, err);

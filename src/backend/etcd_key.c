@@ -9,8 +9,9 @@
  * whole client is gone.
  *
  * INVARIANTS
- *  (1) A key is swept only on the revision and the lease that it had when it
- *      was noted; one that was made anew, or taken up by another client, stays.
+ *  (1) A key is swept only on the token, the revision and the lease that it had
+ *      when it was noted; one that was made anew, or taken up by another claim
+ *      of whichever client, stays.  It counts as swept when etcd has said so.
  *  (2) The number that ends a name is given to another claim only when its last
  *      one has ended with an answer, and nothing about it ever lacked one: so
  *      no request that is still under way can mean a key which has come to be
@@ -61,6 +62,13 @@ static struct etcd_key *key_new(struct etcd_conn *ec, const char *token,
     return key;
 }
 
+static void key_put_last(struct etcd_key *key, int64_t end)
+{
+    key->end = end;
+    hfi_link_remove(&key->link);
+    hfi_link_append(&key->lease->keys, &key->link);
+}
+
 hf_status etcd_key_note(struct etcd_conn *ec, struct etcd_lease *lease,
                         const char *token, const char *name, int64_t revision,
                         int64_t end)
@@ -82,12 +90,25 @@ hf_status etcd_key_note(struct etcd_conn *ec, struct etcd_lease *lease,
         st = HF_NOMEM;
     if (!st) {
         key->revision = revision;
-        key->end = end;
-        hfi_link_remove(&key->link);
-        hfi_link_append(&lease->keys, &key->link);
+        key->lease = lease;
+        key_put_last(key, end);
     }
     pthread_mutex_unlock(&ec->mu);
     return st;
+}
+
+bool etcd_key_touch(struct etcd_conn *ec, const char *token, int64_t end)
+{
+    struct etcd_key *key;
+    bool ok;
+
+    pthread_mutex_lock(&ec->mu);
+    key = key_find(ec, token);
+    ok = !key || !key->swept;
+    if (key && ok && end > key->end)
+        key_put_last(key, end);
+    pthread_mutex_unlock(&ec->mu);
+    return ok;
 }
 
 void etcd_key_forget(struct etcd_conn *ec, const char *token)
@@ -250,19 +271,21 @@ static void key_sweep(struct etcd_batch *batch, struct etcd_lease *lease,
                       struct etcd_key *key)
 {
     Pb__TxnRequest txn = PB__TXN_REQUEST__INIT;
+    struct etcd_bears bears;
     Pb__Compare made = PB__COMPARE__INIT, hangs = PB__COMPARE__INIT;
-    Pb__Compare *compare[] = {&hangs, &made};
+    Pb__Compare *compare[] = {&hangs, &bears.above, &bears.below, &made};
     Pb__DeleteRangeRequest gone = PB__DELETE_RANGE_REQUEST__INIT;
     Pb__RequestOp op = PB__REQUEST_OP__INIT, *ops[] = {&op};
 
     gone.key = hangs.key = etcd_text(key->name);
+    etcd_bears(&bears, gone.key, key->token);
     etcd_compare(&made, gone.key, key->revision);
     hangs.target = 4;
     hangs.with_case = PB__COMPARE__WITH_LEASE;
     hangs.lease = lease->id;
     op.request_case = PB__REQUEST_OP__REQUEST_DELETE_RANGE;
     op.delete_range = &gone;
-    txn.n_compare = key->revision ? 2 : 1;
+    txn.n_compare = key->revision ? 4 : 3;
     txn.compare = compare;
     txn.n_success = 1;
     txn.success = ops;

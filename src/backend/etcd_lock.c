@@ -14,7 +14,8 @@
  *  (3) A place whose lease is gone is gone; the claim queues again at the end,
  *      under another name.
  *  (4) While a joined key is there, only its owner id holds.
- *  (5) The fence is the revision in which our key was made.
+ *  (5) The fence is the revision in which our key was made, or the fence of
+ *      those whom it joined: all who hold at once have one fence.
  */
 #include "etcd_take.h"
 
@@ -104,7 +105,7 @@ static void take_note(struct etcd_take *t, int64_t end)
 {
     struct hfi_grant *grant = t->grant;
 
-    grant->fence = (uint64_t)t->revision;
+    grant->fence = t->revision ? t->fence : 0;
     grant->placed = t->revision != 0;
     if (t->revision) {
         etcd_key_note(t->ec, t->lease, t->claim->token, t->name, t->revision,
@@ -159,7 +160,7 @@ static hf_status take_once(struct etcd_take *t, struct hf_error *err)
         return st;
     take_name(t);
     st = etcd_key_note(t->ec, t->lease, t->claim->token, t->name,
-                       (int64_t)grant->fence, end);
+                       etcd_revision(grant), end);
     if (st == HF_NOMEM)
         return hfi_nomem(err);
     if (st == HF_LOST)
@@ -236,7 +237,7 @@ hf_status etcd_try_acquire(struct hfi_conn *conn, const struct hfi_claim *claim,
     hf_status st;
 
     t.spare = t.ec->nends - 1;
-    if (!grant->fence && etcd_ref(grant)->last[0] == '~') {
+    if (!grant->fence && etcd_joined(grant)) {
         /* Joining had no answer: it will not be asked for under that name. */
         st = etcd_release(conn, claim, grant, deadline, err);
         if (st && st != HF_LOST)

@@ -1,22 +1,28 @@
 /* SPDX-License-Identifier: MIT
  *
- * etcd_look.c - who holds a lock, which locks there are, and taking one away.
+ * etcd_look.c - who holds a lock, and which locks there are.
  *
- * The holders are the first of the queue and those behind it, without a gap,
- * that carry its owner id; and whoever joined them (etcd_take.c).
+ * All who hold at once have one fence (etcd_take.c): that of those who joined, or
+ * else of the first in the queue.
+ *
+ * A listing reads all places in the order of their names, a page at a time, and
+ * each lease once: what it costs does not depend on how many locks there are so
+ * much as on how many clients hold them.
  */
 #include "etcd.h"
 
+#include <stdlib.h>
+
 #include "../escape.h"
+#include "../mem.h"
 
 #include "../banned.h"
 
 #define LIST_PAGE 500
 
-/* Everything that queues for a key, in order. */
-static hf_status look_queue(struct etcd_conn *ec, const char *key,
-                            Pb__RangeResponse **ret, int64_t deadline,
-                            struct hf_error *err)
+hf_status etcd_queue(struct etcd_conn *ec, const char *key,
+                     Pb__RangeResponse **ret, int64_t deadline,
+                     struct hf_error *err)
 {
     Pb__RangeRequest ask = PB__RANGE_REQUEST__INIT;
     char dir[ETCD_NAME_MAX], end[ETCD_NAME_MAX];
@@ -46,55 +52,138 @@ static bool look_joined(const Pb__KeyValue *kv)
     return at < kv->key.len && kv->key.data[at] == '~';
 }
 
-/* Who holds: asked of all in the queue, one after the other. */
-struct look {
-    struct etcd_words lead; /* of the first, or of one that joined */
-    bool all;               /* all up to here carry its owner id */
+uint64_t etcd_holders_fence(Pb__KeyValue *const *kvs, size_t n)
+{
+    struct etcd_words words;
+    size_t i, lead = 0;
+
+    if (!n)
+        return 0;
+    for (i = 0; i < n; i++)
+        if (look_joined(kvs[i]))
+            lead = i;
+    etcd_read_value(kvs[lead]->value, &words);
+    return etcd_fence(kvs[lead], &words);
+}
+
+/* What a queue, in order, says; the lease of the first holder, or 0. */
+static int64_t look_fill(struct hf_info *ret, Pb__KeyValue *const *kvs,
+                         size_t n)
+{
+    uint64_t fence = etcd_holders_fence(kvs, n);
+    struct etcd_words words;
+    int64_t lease = 0;
+    size_t i;
+
+    ret->waiters = 0;
+    for (i = 0; i < n; i++) {
+        etcd_read_value(kvs[i]->value, &words);
+        if (etcd_fence(kvs[i], &words) != fence) {
+            ret->waiters++;
+            continue;
+        }
+        ret->broken = ret->broken || words.broken;
+        if (ret->holders++)
+            continue;
+        ret->held = true;
+        ret->fence = fence;
+        lease = kvs[i]->lease;
+        snprintf(ret->owner, sizeof(ret->owner), "%s",
+                 words.owner[0] ? words.owner : words.token);
+        snprintf(ret->note, sizeof(ret->note), "%s", words.note);
+    }
+    return lease;
+}
+
+/* ---- leases ------------------------------------------------------------ */
+
+/* What is left of leases, as far as it was asked for. */
+struct lefts {
+    struct left {
+        int64_t lease, ms; /* -1: not known */
+    } * all;
+    size_t n, room;
 };
 
-static void look_begin(struct look *look, const Pb__RangeResponse *queue)
+static struct left *lefts_find(const struct lefts *lefts, int64_t lease)
 {
-    size_t k, first = 0;
+    size_t i;
 
-    look->all = true;
-    for (k = 0; k < queue->n_kvs; k++)
-        if (look_joined(queue->kvs[k]))
-            first = k;
-    if (queue->n_kvs)
-        etcd_read_value(queue->kvs[first]->value, &look->lead);
+    for (i = lefts->n; i-- > 0;)
+        if (lefts->all[i].lease == lease)
+            return &lefts->all[i];
+    return NULL;
 }
 
-/* Does the next, which is the i-th, hold?  The first does, who follows it with
- * the same owner id without a gap, and who joined; while somebody has joined,
- * only who carries that owner id. */
-static bool look_next(struct look *look, const Pb__RangeResponse *queue,
-                      size_t i)
+/* Have a line for the lease; false: no memory. */
+static bool lefts_add(struct lefts *lefts, int64_t lease)
 {
-    struct etcd_words each;
+    size_t room = lefts->room ? 2 * lefts->room : 16;
+    struct left *grown;
 
-    etcd_read_value(queue->kvs[i]->value, &each);
-    if (strcmp(each.owner, look->lead.owner) != 0 ||
-        (i && !look->lead.owner[0]))
-        look->all = false;
-    return look->all || look_joined(queue->kvs[i]);
+    if (lefts->n == lefts->room) {
+        grown = hfi_realloc(lefts->all, room * sizeof(*grown));
+        if (!grown)
+            return false;
+        lefts->all = grown;
+        lefts->room = room;
+    }
+    lefts->all[lefts->n++] = (struct left){lease, -1};
+    return true;
 }
 
-/* What is left of a lease; -1 if that is not known. */
-static int64_t look_left(struct etcd_conn *ec, int64_t lease, int64_t deadline)
+/* Ask for those from `from` on, as many as go together.  A lease that is not
+ * told of is not known, which is no failure. */
+static size_t lefts_ask(struct etcd_conn *ec, struct lefts *lefts, size_t from,
+                        int64_t deadline)
 {
     Pb__LeaseTimeToLiveRequest ask = PB__LEASE_TIME_TO_LIVE_REQUEST__INIT;
-    ProtobufCMessage *answer = NULL;
-    int64_t left = -1;
+    struct etcd_batch batch = {.n = 0};
+    ProtobufCMessage *answer;
+    size_t i, n = lefts->n - from;
+    int64_t left;
 
-    ask.id = lease;
-    if (lease && !etcd_call(ec, ETCD_TTL, &ask.base,
-                            &pb__lease_time_to_live_response__descriptor,
-                            &answer, deadline, NULL)) {
-        left = ((Pb__LeaseTimeToLiveResponse *)answer)->ttl;
-        left = left > 0 && left < INT64_MAX / 1000 ? left * 1000 : 0;
+    n = n < ETCD_CALLS_MAX ? n : ETCD_CALLS_MAX;
+    for (i = 0; i < n; i++) {
+        ask.id = lefts->all[from + i].lease;
+        etcd_add(&batch, ETCD_TTL, &ask.base);
     }
-    etcd_free(answer);
-    return left;
+    etcd_send(ec, &batch, deadline, NULL);
+    for (i = 0; i < n && !batch.failed; i++) {
+        answer = NULL;
+        if (etcd_answer(ec, &batch, i,
+                        &pb__lease_time_to_live_response__descriptor, &answer,
+                        NULL))
+            continue;
+        left = ((Pb__LeaseTimeToLiveResponse *)answer)->ttl;
+        lefts->all[from + i].ms =
+            left > 0 && left < INT64_MAX / 1000 ? left * 1000 : 0;
+        etcd_free(answer);
+    }
+    etcd_batch_free(&batch);
+    return n;
+}
+
+/* Know of the leases of all these; false: no memory. */
+static bool lefts_know(struct etcd_conn *ec, struct lefts *lefts,
+                       Pb__KeyValue *const *kvs, size_t n, int64_t deadline)
+{
+    size_t i, from = lefts->n;
+
+    for (i = 0; i < n; i++)
+        if (kvs[i]->lease && !lefts_find(lefts, kvs[i]->lease) &&
+            !lefts_add(lefts, kvs[i]->lease))
+            return false;
+    while (from < lefts->n)
+        from += lefts_ask(ec, lefts, from, deadline);
+    return true;
+}
+
+static int64_t lefts_ms(const struct lefts *lefts, int64_t lease)
+{
+    const struct left *left = lease ? lefts_find(lefts, lease) : NULL;
+
+    return left ? left->ms : -1;
 }
 
 hf_status etcd_inspect(struct hfi_conn *conn, const char *key,
@@ -103,48 +192,34 @@ hf_status etcd_inspect(struct hfi_conn *conn, const char *key,
 {
     struct etcd_conn *ec = (struct etcd_conn *)conn;
     Pb__RangeResponse *queue = NULL;
-    const Pb__KeyValue *first = NULL;
-    struct etcd_words words;
-    struct look look;
-    hf_status st = look_queue(ec, key, &queue, deadline, err);
-    size_t i;
+    struct lefts lefts = {.n = 0};
+    hf_status st = etcd_queue(ec, key, &queue, deadline, err);
+    int64_t lease;
 
     if (st)
         return st;
-    ret->waiters = 0;
-    look_begin(&look, queue);
-    for (i = 0; i < queue->n_kvs; i++) {
-        if (!look_next(&look, queue, i)) {
-            ret->waiters++;
-            continue;
-        }
-        ret->holders++;
-        ret->fence = (uint64_t)queue->kvs[i]->create_revision;
-        if (!first)
-            first = queue->kvs[i];
-    }
-    ret->held = first != NULL;
-    if (first) {
-        ret->left_ms = look_left(ec, first->lease, deadline);
-        etcd_read_value(first->value, &words);
-        snprintf(ret->owner, sizeof(ret->owner), "%s",
-                 words.owner[0] ? words.owner : words.token);
-        snprintf(ret->note, sizeof(ret->note), "%s", words.note);
-    }
+    lease = look_fill(ret, queue->kvs, queue->n_kvs);
+    if (lease && lefts_add(&lefts, lease))
+        lefts_ask(ec, &lefts, 0, deadline);
+    if (ret->held)
+        ret->left_ms = lefts_ms(&lefts, lease);
+    hfi_free(lefts.all);
     etcd_free(queue);
     return HF_OK;
 }
 
 /* ---- list -------------------------------------------------------------- */
 
-/* A walk over all keys, and the lock that was told last. */
+/* A walk over all places, and those of the lock at which it is. */
 struct walk {
     struct etcd_conn *ec;
     hf_list_fn *fn;
     void *arg;
     bool more;
-    char told[ETCD_NAME_MAX];
     int64_t deadline;
+    struct lefts lefts;
+    Pb__KeyValue **kvs; /* ours to free */
+    size_t n, room;
 };
 
 /* The lock's key in a name, or false if it is none of ours. */
@@ -163,23 +238,62 @@ static bool walk_key(const struct walk *w, ProtobufCBinaryData name, char *ret)
     return hfi_unescape(ret) && strlen(ret) <= HF_KEY_MAX;
 }
 
-static hf_status walk_tell(struct walk *w, ProtobufCBinaryData name,
-                           struct hf_error *err)
+/* How much of a name all places of its lock have in common. */
+static size_t walk_dir(const Pb__KeyValue *kv)
+{
+    size_t len = kv->key.len;
+
+    while (len && kv->key.data[len - 1] != '/')
+        len--;
+    return len;
+}
+
+static int walk_order(const void *one, const void *two)
+{
+    const Pb__KeyValue *const *a = one, *const *b = two;
+
+    return ((*a)->create_revision > (*b)->create_revision) -
+           ((*a)->create_revision < (*b)->create_revision);
+}
+
+/* All places of a lock are there: tell of it. */
+static void walk_tell(struct walk *w)
 {
     struct hf_info info = {.size = sizeof(info), .left_ms = -1, .since_ms = -1};
     char key[ETCD_NAME_MAX];
-    hf_status st;
 
-    if (!walk_key(w, name, key) || !strcmp(key, w->told))
-        return HF_OK;
-    memcpy(w->told, key, sizeof(key));
-    st = etcd_inspect(&w->ec->base, key, &info, w->deadline, err);
-    if (!st && info.held)
-        w->more = w->fn(w->arg, key, &info);
-    return st;
+    if (w->n && w->more && walk_key(w, w->kvs[0]->key, key)) {
+        qsort(w->kvs, w->n, sizeof(*w->kvs), walk_order);
+        info.left_ms = lefts_ms(&w->lefts, look_fill(&info, w->kvs, w->n));
+        if (info.held)
+            w->more = w->fn(w->arg, key, &info);
+    }
+    while (w->n)
+        etcd_free(w->kvs[--w->n]);
 }
 
-/* A page of names, and where the next one begins. */
+/* Take one place over from the page; false: no memory. */
+static bool walk_add(struct walk *w, Pb__KeyValue **kv)
+{
+    size_t len = walk_dir(*kv), room = w->room ? 2 * w->room : 64;
+    Pb__KeyValue **grown;
+
+    if (w->n && (walk_dir(w->kvs[0]) != len ||
+                 memcmp(w->kvs[0]->key.data, (*kv)->key.data, len) != 0))
+        walk_tell(w);
+    if (w->n == w->room) {
+        grown = hfi_realloc(w->kvs, room * sizeof(Pb__KeyValue *));
+        if (!grown)
+            return false;
+        w->kvs = grown;
+        w->room = room;
+    }
+    w->kvs[w->n++] = *kv;
+    *kv = NULL;
+    return true;
+}
+
+/* A page of places, and where the next one begins. */
 static hf_status walk_page(struct walk *w, char *from, ProtobufCBinaryData *at,
                            ProtobufCBinaryData end, struct hf_error *err)
 {
@@ -187,26 +301,32 @@ static hf_status walk_page(struct walk *w, char *from, ProtobufCBinaryData *at,
     ProtobufCMessage *message = NULL;
     Pb__RangeResponse *page;
     hf_status st;
+    bool last;
     size_t i;
 
     ask.key = *at;
     ask.range_end = end;
     ask.limit = LIST_PAGE;
-    ask.keys_only = 1;
     st = etcd_call(w->ec, ETCD_RANGE, &ask.base,
                    &pb__range_response__descriptor, &message, w->deadline, err);
     if (st)
         return st;
     page = (Pb__RangeResponse *)message;
-    for (i = 0; i < page->n_kvs && w->more && !st; i++)
-        st = walk_tell(w, page->kvs[i]->key, err);
-    w->more = w->more && page->more && page->n_kvs;
-    if (w->more && page->kvs[page->n_kvs - 1]->key.len + 1 < ETCD_NAME_MAX) {
+    last = !page->more || !page->n_kvs ||
+           page->kvs[page->n_kvs - 1]->key.len + 1 >= ETCD_NAME_MAX;
+    if (!last) {
         at->len = page->kvs[page->n_kvs - 1]->key.len + 1;
         memcpy(from, page->kvs[page->n_kvs - 1]->key.data, at->len - 1);
         from[at->len - 1] = '\0'; /* the very next name */
         at->data = (uint8_t *)from;
-    } else {
+    }
+    if (!lefts_know(w->ec, &w->lefts, page->kvs, page->n_kvs, w->deadline))
+        st = hfi_nomem(err);
+    for (i = 0; i < page->n_kvs && w->more && !st; i++)
+        if (!walk_add(w, &page->kvs[i]))
+            st = hfi_nomem(err);
+    if (last) {
+        walk_tell(w);
         w->more = false;
     }
     etcd_free(message);
@@ -234,70 +354,9 @@ hf_status etcd_list(struct hfi_conn *conn, const char *prefix, hf_list_fn *fn,
         at = (ProtobufCBinaryData){1, (uint8_t *)from};
     while (!st && w.more)
         st = walk_page(&w, from, &at, end, err);
+    while (w.n)
+        etcd_free(w.kvs[--w.n]);
+    hfi_free(w.kvs);
+    hfi_free(w.lefts.all);
     return st;
-}
-
-/* ---- break ------------------------------------------------------------- */
-
-/* Remove the key, if it is still that grant, and leave word for its holder. */
-static hf_status break_key(struct etcd_conn *ec, const char *key,
-                           const Pb__KeyValue *kv, int64_t deadline,
-                           struct hf_error *err)
-{
-    Pb__TxnRequest txn = PB__TXN_REQUEST__INIT;
-    Pb__Compare compare = PB__COMPARE__INIT, *compares[] = {&compare};
-    Pb__DeleteRangeRequest gone = PB__DELETE_RANGE_REQUEST__INIT;
-    Pb__PutRequest word = PB__PUT_REQUEST__INIT;
-    Pb__RequestOp op = PB__REQUEST_OP__INIT, word_op = PB__REQUEST_OP__INIT;
-    Pb__RequestOp *ops[] = {&op, &word_op};
-    ProtobufCMessage *answer = NULL;
-    struct etcd_words words;
-    char mail[ETCD_MAIL_MAX];
-    hf_status st;
-
-    etcd_read_value(kv->value, &words);
-    etcd_mail(ec, kv->lease, words.token, mail, sizeof(mail));
-    word.key = etcd_text(mail);
-    word.value = etcd_text(key);
-    word.lease = kv->lease;
-    word_op.request_case = PB__REQUEST_OP__REQUEST_PUT;
-    word_op.put = &word;
-    gone.key = kv->key;
-    etcd_compare(&compare, kv->key, kv->create_revision);
-    op.request_case = PB__REQUEST_OP__REQUEST_DELETE_RANGE;
-    op.delete_range = &gone;
-    txn.n_compare = 1;
-    txn.n_success = kv->lease && words.token[0] ? 2 : 1;
-    txn.compare = compares;
-    txn.success = ops;
-    st = etcd_call(ec, ETCD_TXN, &txn.base, &pb__txn_response__descriptor,
-                   &answer, deadline, err);
-    if (!st && !((Pb__TxnResponse *)answer)->succeeded)
-        st = HF_LOST;
-    etcd_free(answer);
-    return st;
-}
-
-hf_status etcd_break(struct hfi_conn *conn, const char *key, uint64_t fence,
-                     int64_t deadline, struct hf_error *err)
-{
-    struct etcd_conn *ec = (struct etcd_conn *)conn;
-    Pb__RangeResponse *queue = NULL;
-    struct look look;
-    hf_status st = look_queue(ec, key, &queue, deadline, err);
-    size_t i;
-
-    if (st)
-        return st;
-    look_begin(&look, queue);
-    for (i = 0; i < queue->n_kvs; i++)
-        if (look_next(&look, queue, i) &&
-            (uint64_t)queue->kvs[i]->create_revision == fence)
-            break;
-    st = i < queue->n_kvs ? break_key(ec, key, queue->kvs[i], deadline, err)
-                          : HF_LOST;
-    etcd_free(queue);
-    return st == HF_LOST ? hfi_fail(err, HF_LOST, "%s: that grant is over",
-                                    conn->endpoint)
-                         : st;
 }

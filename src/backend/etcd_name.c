@@ -16,12 +16,15 @@
  *   PREFIX%break/LEASE/TOKEN   word for the holder that its lock was broken,
  *                              with the key as its value; no escape looks so
  *
- * The value of a place is four words, "hf1 TOKEN OWNER NOTE", escaped likewise; others
- * leave theirs empty.  It is for people and for owner ids, never for safety.
+ * The value of a place is words, "hf1 TOKEN OWNER NOTE", escaped likewise, and
+ * after them "fence=N" if it joined holders whose fence is N, and "broken" if an
+ * operator broke it.  Others leave theirs empty.  Whoever changes or removes a
+ * place does it on the condition that it bears his token.
  */
 #include "etcd.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 
 #include "../escape.h"
 
@@ -91,16 +94,42 @@ bool etcd_is(ProtobufCBinaryData data, const char *text)
     return data.len == strlen(text) && !memcmp(data.data, text, data.len);
 }
 
-void etcd_value(const struct hfi_claim *claim, char *ret, size_t size)
+/* What begins with "hf1 TOKEN " lies between "hf1 TOKEN" and "hf1 TOKEN!". */
+void etcd_bears(struct etcd_bears *bears, ProtobufCBinaryData key,
+                const char *token)
 {
-    size_t len = (size_t)snprintf(ret, size, "hf1 %s ", claim->token);
+    pb__compare__init(&bears->above);
+    pb__compare__init(&bears->below);
+    snprintf(bears->low, sizeof(bears->low), "hf1 %s", token);
+    snprintf(bears->high, sizeof(bears->high), "hf1 %s!", token);
+    bears->above.key = bears->below.key = key;
+    bears->above.target = bears->below.target = 3; /* the value */
+    bears->above.with_case = PB__COMPARE__WITH_VALUE;
+    bears->below.with_case = PB__COMPARE__WITH_VALUE;
+    bears->above.value = etcd_text(bears->low);
+    bears->below.value = etcd_text(bears->high);
+    bears->above.result = 1; /* greater */
+    bears->below.result = 2; /* less */
+}
 
-    if (claim->owner)
-        len += hfi_escape(ret + len, size - len, claim->owner, WORD_KEEP);
+void etcd_write_value(const struct etcd_words *words, char *ret, size_t size)
+{
+    size_t len = (size_t)snprintf(ret, size, "hf1 %s ", words->token);
+
+    len += hfi_escape(ret + len, size - len, words->owner, WORD_KEEP);
     ret[len++] = ' ';
     ret[len] = '\0';
-    if (claim->note)
-        hfi_escape(ret + len, size - len, claim->note, WORD_KEEP);
+    len += hfi_escape(ret + len, size - len, words->note, WORD_KEEP);
+    if (words->fence)
+        len += (size_t)snprintf(ret + len, size - len, " fence=%" PRIu64,
+                                words->fence);
+    if (words->broken)
+        snprintf(ret + len, size - len, " broken");
+}
+
+uint64_t etcd_fence(const Pb__KeyValue *kv, const struct etcd_words *words)
+{
+    return words->fence ? words->fence : (uint64_t)kv->create_revision;
 }
 
 /* The next word of at most `max` bytes; false: there is none. */
@@ -123,7 +152,7 @@ static bool next_word(const char **at, char *ret, size_t size)
 
 void etcd_read_value(ProtobufCBinaryData value, struct etcd_words *ret)
 {
-    char text[ETCD_VALUE_MAX], mark[8];
+    char text[ETCD_VALUE_MAX], mark[8], more[32];
     const char *at = text;
 
     *ret = (struct etcd_words){0};
@@ -137,4 +166,10 @@ void etcd_read_value(ProtobufCBinaryData value, struct etcd_words *ret)
         !next_word(&at, ret->owner, sizeof(ret->owner)) ||
         !next_word(&at, ret->note, sizeof(ret->note)))
         *ret = (struct etcd_words){0};
+    while (ret->token[0] && *at && next_word(&at, more, sizeof(more))) {
+        if (!strncmp(more, "fence=", 6))
+            ret->fence = strtoull(more + 6, NULL, 10);
+        else if (!strcmp(more, "broken"))
+            ret->broken = true;
+    }
 }

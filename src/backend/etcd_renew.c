@@ -62,6 +62,10 @@ static bool round_add(struct round *r, struct hfi_renewal *item,
     if (r->n == RENEW_OPS)
         return false;
     item->st = etcd_lease_get(r->ec, item->ttl_ms, &lease, r->deadline, err);
+    if (!item->st &&
+        !etcd_key_touch(r->ec, item->claim->token, r->sent + item->ttl_ms))
+        item->st = hfi_fail(err, HF_UNAVAILABLE, "%s: the lock has lapsed",
+                            r->ec->base.endpoint);
     if (item->st)
         return true; /* and so it stays */
     for (i = 0; i < r->nleases && r->leases[i] != lease; i++)
@@ -116,7 +120,6 @@ static size_t round_reads(struct round *r, struct etcd_batch *batch)
         pb__range_request__init(&ranges[i]);
         pb__request_op__init(&ops[i]);
         ranges[i].key = etcd_text(texts[i] ? texts[i] : "");
-        ranges[i].keys_only = 1;
         ops[i].request_case = PB__REQUEST_OP__REQUEST_RANGE;
         ops[i].range = &ranges[i];
         list[i] = &ops[i];
@@ -137,23 +140,27 @@ static size_t round_reads(struct round *r, struct etcd_batch *batch)
 
 /* Put the key on the lease that its ttl wants. */
 static hf_status renew_move(struct etcd_conn *ec, struct hfi_renewal *item,
-                            struct etcd_lease *lease, const char *name,
+                            struct etcd_lease *lease, const Pb__KeyValue *kv,
                             int64_t deadline, struct hf_error *err)
 {
     Pb__TxnRequest txn = PB__TXN_REQUEST__INIT;
-    Pb__Compare compare = PB__COMPARE__INIT, *compares[] = {&compare};
+    struct etcd_bears bears;
+    Pb__Compare made = PB__COMPARE__INIT;
+    Pb__Compare *compares[] = {&bears.above, &bears.below, &made};
     Pb__PutRequest put = PB__PUT_REQUEST__INIT;
     Pb__RequestOp op = PB__REQUEST_OP__INIT, *ops[] = {&op};
     ProtobufCMessage *answer = NULL;
     hf_status st;
 
-    put.key = etcd_text(name);
-    etcd_compare(&compare, put.key, (int64_t)item->grant->fence);
+    put.key = kv->key;
+    etcd_bears(&bears, kv->key, item->claim->token);
+    etcd_compare(&made, kv->key, kv->create_revision);
     put.lease = lease->id;
     put.ignore_value = 1;
     op.request_case = PB__REQUEST_OP__REQUEST_PUT;
     op.put = &put;
-    txn.n_compare = txn.n_success = 1;
+    txn.n_compare = 3;
+    txn.n_success = 1;
     txn.compare = compares;
     txn.success = ops;
     st = etcd_call(ec, ETCD_TXN, &txn.base, &pb__txn_response__descriptor,
@@ -168,6 +175,25 @@ static hf_status renew_move(struct etcd_conn *ec, struct hfi_renewal *item,
     return st;
 }
 
+/* Is what was read, or NULL, still the item's grant?  If not, *reason says why. */
+static bool renew_is_there(const struct hfi_renewal *item,
+                           const Pb__KeyValue *kv, hf_loss *reason)
+{
+    struct etcd_words words;
+
+    *reason = HF_LOSS_DELETED;
+    if (!kv)
+        return false;
+    etcd_read_value(kv->value, &words);
+    if (etcd_fence(kv, &words) != item->grant->fence)
+        return false;
+    *reason = HF_LOSS_STOLEN;
+    if (strcmp(words.token, item->claim->token) != 0)
+        return false; /* Its handle was taken up. */
+    *reason = HF_LOSS_BROKEN;
+    return !words.broken;
+}
+
 /* What became of one item, whose read is `kv` or NULL. */
 static void renew_judge(struct round *r, size_t i, const Pb__KeyValue *kv,
                         struct hf_error *err)
@@ -177,11 +203,12 @@ static void renew_judge(struct round *r, size_t i, const Pb__KeyValue *kv,
     hf_status alive = r->alive[r->of[i]];
     char name[ETCD_NAME_MAX];
 
-    etcd_name(r->ec, item->claim, item->grant, name, sizeof(name));
-    if (!kv || (uint64_t)kv->create_revision != item->grant->fence) {
+    if (!renew_is_there(item, kv, &item->reason)) {
         item->st = HF_LOST;
-        item->reason = alive == HF_LOST ? HF_LOSS_SESSION : HF_LOSS_DELETED;
-        etcd_key_forget(r->ec, item->claim->token);
+        if (item->reason == HF_LOSS_DELETED && alive == HF_LOST)
+            item->reason = HF_LOSS_SESSION;
+        if (item->reason != HF_LOSS_BROKEN) /* That one has yet to go. */
+            etcd_key_forget(r->ec, item->claim->token);
         return;
     }
     /* A dead lease takes its own keys with it, another's it leaves alone: a
@@ -191,10 +218,11 @@ static void renew_judge(struct round *r, size_t i, const Pb__KeyValue *kv,
     item->reason = HF_LOSS_SESSION;
     item->st = alive;
     if (!alive && kv->lease != lease->id)
-        item->st = renew_move(r->ec, item, lease, name, r->deadline, err);
+        item->st = renew_move(r->ec, item, lease, kv, r->deadline, err);
+    etcd_name(r->ec, item->claim, item->grant, name, sizeof(name));
     if (item->st == HF_OK)
         etcd_key_note(r->ec, lease, item->claim->token, name,
-                      (int64_t)item->grant->fence, r->sent + item->ttl_ms);
+                      kv->create_revision, r->sent + item->ttl_ms);
 }
 
 static void round_judge(struct round *r, const Pb__TxnResponse *answer,
@@ -335,7 +363,8 @@ hf_status etcd_release(struct hfi_conn *conn, const struct hfi_claim *claim,
 
     etcd_name(ec, claim, grant, name, sizeof(name));
     if (ref->last[0])
-        st = etcd_remove(ec, name, (int64_t)grant->fence, deadline, err);
+        st = etcd_remove(ec, name, claim->token, etcd_revision(grant), deadline,
+                         err);
     if (st && st != HF_LOST) {
         if (st != HF_UNAVAILABLE)
             etcd_key_doubt(ec, claim->token);
@@ -347,20 +376,4 @@ hf_status etcd_release(struct hfi_conn *conn, const struct hfi_claim *claim,
     return st ? hfi_fail(err, HF_LOST, "%s: the lock was not ours any more",
                          conn->endpoint)
               : HF_OK;
-}
-
-hf_status etcd_attach(struct hfi_conn *conn, const struct hfi_claim *claim,
-                      const struct hf_handle *handle, struct hfi_grant *grant,
-                      struct hf_error *err)
-{
-    size_t len = strspn(handle->ref, "~0123456789abcdef-");
-
-    (void)claim;
-    if (!len || len >= ETCD_LAST_MAX || handle->ref[len])
-        return hfi_fail(err, HF_LOST, "%s: there is no such lock",
-                        conn->endpoint);
-    memcpy(etcd_ref(grant)->last, handle->ref, len + 1);
-    etcd_ref(grant)->held = 1;
-    grant->fence = handle->fence;
-    return HF_OK; /* The renewal that follows tells whether it is there. */
 }

@@ -10,18 +10,20 @@
  *                need be watched
  *   have a place if our key is still the one of that revision: look
  *   wait         the same, and who was before us still is: nothing; else look
- *   same owner   if nothing came below "KEY/" since we looked, and the holder
- *                that we saw is still there: put our key, marked as joined
+ *   same owner   if nothing changed below "KEY/" since we looked, and the holder
+ *                that we saw is still there: put our key, marked as joined and
+ *                with the holder's fence
  *
  * "Look" is the queue up to us: all of it in the order of creation for a claim
  * with an owner id, else the last ones before us, the nearest first.  For both
  * etcd reads and sorts the whole queue; a waiter that only wants to know whether
  * it still waits must not cost that.
  *
- * Who is first holds, and so does one whose predecessors all carry its owner id.
- * One that joined the holders of its owner id passes by those who wait: so nobody
- * else holds while a key "KEY/~..." is there.  Programs that do not know of this,
- * whose values are empty, are not passed by.
+ * Who is first holds.  One that joined the holders of its owner id passes by those
+ * who wait: so nobody else holds while a key "KEY/~..." is there.  Programs that
+ * do not know of this, whose values are empty, are not passed by.  All who hold
+ * at once have one fence, that of the first of them, which is lower than those
+ * of all who wait.
  *
  * The invariants are those of etcd_lock.c.
  */
@@ -42,6 +44,20 @@ static void txn_range(Pb__RangeRequest *range, Pb__RequestOp *op)
     op->range = range;
 }
 
+static void take_value(const struct etcd_take *t, char *ret, size_t size)
+{
+    const struct hfi_claim *claim = t->claim;
+    struct etcd_words words = {.broken = false};
+
+    snprintf(words.token, sizeof(words.token), "%s", claim->token);
+    if (claim->owner)
+        snprintf(words.owner, sizeof(words.owner), "%s", claim->owner);
+    if (claim->note)
+        snprintf(words.note, sizeof(words.note), "%s", claim->note);
+    words.fence = t->holder_revision ? t->holder_fence : 0;
+    etcd_write_value(&words, ret, size);
+}
+
 /* The parts, not yet put together. */
 static void txn_parts(struct etcd_take *t, struct etcd_take_txn *x)
 {
@@ -53,7 +69,7 @@ static void txn_parts(struct etcd_take *t, struct etcd_take_txn *x)
     txn_range(&x->own, &x->own_op);
     txn_range(&x->joined, &x->joined_op);
     pb__compare__init(&x->holder);
-    etcd_value(t->claim, x->value, sizeof(x->value));
+    take_value(t, x->value, sizeof(x->value));
     x->put.key = x->own.key = etcd_text(t->name);
     x->put.value = etcd_text(x->value);
     x->put.lease = t->lease->id;
@@ -94,6 +110,10 @@ static void txn_placed(struct etcd_take *t, struct etcd_take_txn *x)
     Pb__TxnRequest *txn = &x->txn;
 
     x->compare.create_revision = (int64_t)t->grant->fence;
+    if (etcd_joined(t->grant)) { /* Its fence is another's revision. */
+        x->compare.result = 1;   /* greater */
+        x->compare.create_revision = 0;
+    }
     if (!t->claim->owner)
         x->look.max_create_revision = (int64_t)t->grant->fence;
     if (t->claim->owner || !t->before.name[0]) {
@@ -122,8 +142,10 @@ void etcd_take_make(struct etcd_take *t, struct etcd_take_txn *x)
     if (t->claim->owner)
         txn_look(x, x->no, &txn->n_failure);
     if (t->holder_revision) {
-        x->compare.result = 2; /* made before */
-        x->compare.create_revision = t->seen + 1;
+        x->compare.result = 2; /* less */
+        x->compare.target = 2;
+        x->compare.with_case = PB__COMPARE__WITH_MOD_REVISION;
+        x->compare.mod_revision = t->seen + 1;
         x->holder.key = etcd_text(t->holder);
         x->holder.create_revision = t->holder_revision;
         txn->n_compare = 2;
@@ -138,14 +160,15 @@ void etcd_take_make(struct etcd_take *t, struct etcd_take_txn *x)
 
 /* ---- what it says ------------------------------------------------------ */
 
-static bool take_same_owner(const struct etcd_take *t, const Pb__KeyValue *kv)
+/* Is it a place of our owner id?  One that was broken is to come to its end: it
+ * is not joined. */
+static bool take_same_owner(const struct etcd_take *t, const Pb__KeyValue *kv,
+                            struct etcd_words *words)
 {
-    struct etcd_words words;
-
     if (!t->claim->owner)
         return false;
-    etcd_read_value(kv->value, &words);
-    return !strcmp(words.owner, t->claim->owner);
+    etcd_read_value(kv->value, words);
+    return !strcmp(words->owner, t->claim->owner) && !words->broken;
 }
 
 static void take_copy(char *ret, size_t size, ProtobufCBinaryData from)
@@ -169,6 +192,7 @@ static void take_look_back(struct etcd_take *t, const Pb__RangeResponse *queue)
         return;
     t->looked = true;
     t->revision = queue->kvs[0]->create_revision;
+    t->fence = (uint64_t)t->revision;
     t->mine = queue->n_kvs == 1;
     if (queue->n_kvs > 1)
         take_before(t, queue->kvs[1]);
@@ -179,21 +203,18 @@ static void take_look_back(struct etcd_take *t, const Pb__RangeResponse *queue)
 /* The queue in order, up to us or to its end. */
 static void take_look(struct etcd_take *t, const Pb__RangeResponse *queue)
 {
-    const Pb__KeyValue *kv = NULL;
-    bool ours = true; /* all before us are the same owner's */
-    size_t i;
+    struct etcd_words words;
+    size_t i = 0;
 
-    for (i = 0; i < queue->n_kvs; i++) {
-        kv = queue->kvs[i];
-        if (etcd_is(kv->key, t->name))
-            break;
-        ours = ours && take_same_owner(t, kv);
-    }
+    while (i < queue->n_kvs && !etcd_is(queue->kvs[i]->key, t->name))
+        i++;
     if (i == queue->n_kvs)
         return;
+    etcd_read_value(queue->kvs[i]->value, &words);
     t->looked = true;
-    t->revision = kv->create_revision;
-    t->mine = ours;
+    t->revision = queue->kvs[i]->create_revision;
+    t->fence = etcd_fence(queue->kvs[i], &words);
+    t->mine = i == 0;
     t->before.place = (int32_t)i;
     if (i > 0)
         take_before(t, queue->kvs[i - 1]);
@@ -205,13 +226,13 @@ static void take_holder(struct etcd_take *t, const Pb__RangeResponse *queue,
                         const Pb__RangeResponse *joined)
 {
     const Pb__KeyValue *kv = joined->n_kvs ? joined->kvs[0] : NULL;
-    struct etcd_words words;
+    struct etcd_words words, holder;
     size_t i;
 
     t->holder_revision = 0;
     if (!kv && queue->n_kvs)
         kv = queue->kvs[0];
-    if (!kv || t->mine || !take_same_owner(t, kv))
+    if (!kv || t->mine || !take_same_owner(t, kv, &holder))
         return;
     for (i = 0; i < queue->n_kvs; i++) {
         etcd_read_value(queue->kvs[i]->value, &words);
@@ -220,23 +241,21 @@ static void take_holder(struct etcd_take *t, const Pb__RangeResponse *queue,
     }
     take_copy(t->holder, sizeof(t->holder), kv->key);
     t->holder_revision = t->holder[0] ? kv->create_revision : 0;
+    t->holder_fence = etcd_fence(kv, &holder);
 }
 
-/* Somebody joined: then it is not ours, unless by the same owner.
+/* Somebody joined: then it is ours only if we have joined, too.
  * etcd_lock.c (4) */
 static void take_joined(struct etcd_take *t, const Pb__RangeResponse *joined)
 {
-    const Pb__KeyValue *kv;
-
     if (!joined->n_kvs)
         return;
-    kv = joined->kvs[0];
-    if (take_same_owner(t, kv)) {
-        t->mine = t->mine || etcd_ref(t->grant)->last[0] == '~';
+    if (etcd_joined(t->grant)) {
+        t->mine = t->revision != 0;
         return;
     }
     if (t->mine)
-        take_before(t, kv);
+        take_before(t, joined->kvs[0]);
     t->mine = false;
 }
 
@@ -270,11 +289,13 @@ hf_status etcd_take_read(struct etcd_take *t, const struct etcd_take_txn *x,
     if (t->grant->fence && answer->succeeded && !n) {
         t->revision =
             (int64_t)t->grant->fence; /* Who was before us still is. */
+        t->fence = t->grant->fence;
         return HF_OK;
     }
     t->seen = answer->header->revision;
     if (t->behind && answer->succeeded) {
         t->revision = t->seen;
+        t->fence = (uint64_t)t->revision;
         return HF_OK;
     }
     t->before = (struct etcd_before){.revision = 0};
@@ -287,6 +308,7 @@ hf_status etcd_take_read(struct etcd_take *t, const struct etcd_take_txn *x,
     }
     if (own && own->n_kvs == 1)
         t->revision = own->kvs[0]->create_revision;
+    t->fence = etcd_joined(t->grant) ? t->holder_fence : (uint64_t)t->revision;
     if (look && !t->claim->owner)
         take_look_back(t, look);
     else if (look)

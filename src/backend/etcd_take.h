@@ -19,12 +19,14 @@ struct etcd_take {
     int64_t seen;               /* the same owner has it: as of this revision */
     char holder[ETCD_NAME_MAX]; /* in this key, ... */
     int64_t holder_revision;    /* ... which was made then; 0: it has not */
+    uint64_t holder_fence;
     char dir[ETCD_NAME_MAX], end[ETCD_NAME_MAX], name[ETCD_NAME_MAX];
     bool behind; /* another of ours is `before` us, and far from its turn */
 
     /* what came of it */
     hf_status alive;           /* the lease */
     int64_t revision;          /* of our key; 0: it is not there */
+    uint64_t fence;            /* of what we hold */
     bool mine;                 /* we hold, or would if our key were there */
     bool looked;               /* the queue was read */
     struct etcd_before before; /* who is before us; known from earlier, too */
