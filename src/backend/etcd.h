@@ -52,6 +52,7 @@ struct etcd_lease {
     int64_t sure;         /* the server keeps it until then */
     int64_t mail;         /* the watch on word of broken locks; see watch_mu */
     bool dead;            /* the server said so */
+    unsigned users;       /* calls that look at it */
 };
 
 /* A key that hangs on a lease.  If it is not proven again before `end`, it must
@@ -204,10 +205,11 @@ hf_status etcd_token(struct etcd_conn *, unsigned age, char **ret,
 #define ETCD_WATCH      "/etcdserverpb.Watch/Watch"
 #define ETCD_LOGIN      "/etcdserverpb.Auth/Authenticate"
 
-/* etcd_lease.c */
+/* etcd_lease.c: a lease for that ttl, to be put back. */
 hf_status etcd_lease_get(struct etcd_conn *, int64_t ttl_ms,
                          struct etcd_lease **ret, int64_t deadline,
                          struct hf_error *);
+void etcd_lease_put(struct etcd_conn *, struct etcd_lease *);
 /* Add to the batch what makes sure that the lease lasts until `end`, and that
  * what has lapsed on it goes; SIZE_MAX if nothing is needed. */
 size_t etcd_lease_prove(struct etcd_conn *, struct etcd_lease *, int64_t end,
@@ -289,6 +291,7 @@ hf_status etcd_watch_before(struct etcd_conn *, const struct hfi_claim *,
 /* Hear of locks on this lease that an operator breaks, if it can be had; else
  * their renewal tells. */
 void etcd_watch_mail(struct etcd_conn *, struct etcd_lease *, int64_t deadline);
+void etcd_unwatch_mail(struct etcd_conn *, struct etcd_lease *);
 int etcd_watch_fd(struct hfi_conn *);
 void etcd_watch_pump(struct hfi_conn *);
 void etcd_watch_close(struct etcd_conn *);

@@ -238,17 +238,17 @@ static hf_status over_put(struct etcd_conn *ec, const struct hfi_claim *claim,
 
     if (st)
         return st;
-    if (etcd_key_note(ec, lease, claim->token, name, kv->create_revision, end))
-        return hfi_nomem(err);
+    st = etcd_key_note(ec, lease, claim->token, name, kv->create_revision, end);
     over_value(claim, words, value, sizeof(value));
     change_begin(&ch, kv);
     change_put(&ch, value);
     ch.put.lease = lease->id;
-    st = change_send(ec, &ch, deadline, err);
+    st = st ? hfi_nomem(err) : change_send(ec, &ch, deadline, err);
     if (st == HF_LOST) {
         etcd_lease_gone(ec, lease);
         st = HF_BUSY;
     }
+    etcd_lease_put(ec, lease);
     return st;
 }
 

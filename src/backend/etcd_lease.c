@@ -20,7 +20,8 @@
  *      counted from: until that moment no later leader was elected, and a
  *      leader that is elected afterwards gives the lease its full time.
  *      lease_proof() is the only place that decides it.
- *  (2) A lease that is dead is never used again, and its keys are gone.
+ *  (2) A lease that is dead is never used again, and its keys are gone.  The
+ *      last call that looks at it frees it, and ends its watch.
  */
 #include "etcd.h"
 
@@ -32,6 +33,9 @@
 /* A lease of this ttl or more is given the second of room; a shorter one should
  * rather lapse in time. */
 #define ROOM_MS 5000
+
+/* So long after it must have lapsed a lease that nobody uses is forgotten. */
+#define PRUNE_MS 10000
 
 /* ---- leases ------------------------------------------------------------ */
 
@@ -90,6 +94,7 @@ static hf_status lease_new(struct etcd_conn *ec, int64_t seconds,
     if (!lease)
         return hfi_nomem(err);
     lease->seconds = seconds;
+    lease->users = 1;
     hfi_link_init(&lease->keys);
     hfi_link_append(&ec->leases, &lease->link);
     st = lease_grant(ec, lease, deadline, err);
@@ -102,6 +107,53 @@ static hf_status lease_new(struct etcd_conn *ec, int64_t seconds,
     return st;
 }
 
+/* With the mutex held: take those out that have long lapsed, as nobody has used
+ * them. */
+static void lease_prune(struct etcd_conn *ec, struct hfi_link *ret)
+{
+    struct hfi_link *at, *next;
+    struct etcd_lease *lease;
+
+    for (at = ec->leases.next; at != &ec->leases; at = next) {
+        next = at->next;
+        lease = hfi_container(at, struct etcd_lease, link);
+        if (lease->users || !hfi_link_alone(&lease->keys) ||
+            hfi_now() < lease->sure + PRUNE_MS)
+            continue;
+        hfi_link_remove(&lease->link);
+        hfi_link_append(ret, &lease->link);
+    }
+}
+
+/* Those that nobody can find any more.  Without the mutex. */
+static void lease_free_all(struct etcd_conn *ec, struct hfi_link *list)
+{
+    struct etcd_lease *lease;
+
+    while (!hfi_link_alone(list)) {
+        lease = hfi_container(list->next, struct etcd_lease, link);
+        hfi_link_remove(&lease->link);
+        etcd_unwatch_mail(ec, lease);
+        hfi_free(lease);
+    }
+}
+
+void etcd_lease_put(struct etcd_conn *ec, struct etcd_lease *lease)
+{
+    struct hfi_link old;
+
+    hfi_link_init(&old);
+    pthread_mutex_lock(&ec->mu);
+    lease->users--;
+    if (lease->dead && !lease->users) { /* etcd_lease.c (2) */
+        etcd_keys_free(ec, lease);
+        hfi_link_remove(&lease->link);
+        hfi_link_append(&old, &lease->link);
+    }
+    pthread_mutex_unlock(&ec->mu);
+    lease_free_all(ec, &old);
+}
+
 hf_status etcd_lease_get(struct etcd_conn *ec, int64_t ttl_ms,
                          struct etcd_lease **ret, int64_t deadline,
                          struct hf_error *err)
@@ -110,9 +162,11 @@ hf_status etcd_lease_get(struct etcd_conn *ec, int64_t ttl_ms,
         ttl_ms / 1000 + (ttl_ms % 1000 != 0) + (ttl_ms >= ROOM_MS);
     struct etcd_lease *lease;
     struct timespec ts;
+    struct hfi_link old;
     bool fresh = false;
     hf_status st = HF_OK;
 
+    hfi_link_init(&old);
     pthread_mutex_lock(&ec->mu);
     while ((lease = lease_find(ec, seconds)) && !lease->id && !st) {
         hfi_monotonic(deadline, &ts);
@@ -120,11 +174,15 @@ hf_status etcd_lease_get(struct etcd_conn *ec, int64_t ttl_ms,
             st = hfi_fail(err, HF_UNAVAILABLE, "%s: no lease in time",
                           ec->base.endpoint);
     }
-    if (!st && !lease) {
+    if (!st && lease) {
+        lease->users++;
+    } else if (!st) {
+        lease_prune(ec, &old);
         st = lease_new(ec, seconds, &lease, deadline, err);
         fresh = !st;
     }
     pthread_mutex_unlock(&ec->mu);
+    lease_free_all(ec, &old);
     if (fresh)
         etcd_watch_mail(ec, lease, deadline);
     if (!st)

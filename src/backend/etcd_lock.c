@@ -143,21 +143,13 @@ static void take_behind(struct etcd_take *t)
     t->behind = t->before.name[0] != '\0';
 }
 
-/* One transaction.  HF_LOST: what we had is gone, so begin anew. */
-static hf_status take_once(struct etcd_take *t, struct hf_error *err)
+/* One transaction, on the lease that was got for it. */
+static hf_status take_leased(struct etcd_take *t, struct hf_error *err)
 {
     struct hfi_grant *grant = t->grant;
-    int64_t end;
+    int64_t end = t->sent + t->claim->ttl_ms;
     hf_status st;
 
-    t->sent = hfi_now();
-    t->limit = t->deadline;
-    if (t->claim->queue && t->ec->nends > 1) /* It will be asked again. */
-        t->limit = t->sent + hfi_left_ms(t->deadline) / 2;
-    end = t->sent + t->claim->ttl_ms;
-    st = etcd_lease_get(t->ec, t->claim->ttl_ms, &t->lease, t->limit, err);
-    if (st)
-        return st;
     take_name(t);
     st = etcd_key_note(t->ec, t->lease, t->claim->token, t->name,
                        etcd_revision(grant), end);
@@ -181,6 +173,23 @@ static hf_status take_once(struct etcd_take *t, struct hf_error *err)
     }
     take_note(t, end);
     return HF_OK;
+}
+
+/* One transaction.  HF_LOST: what we had is gone, so begin anew. */
+static hf_status take_once(struct etcd_take *t, struct hf_error *err)
+{
+    hf_status st;
+
+    t->sent = hfi_now();
+    t->limit = t->deadline;
+    if (t->claim->queue && t->ec->nends > 1) /* It will be asked again. */
+        t->limit = t->sent + hfi_left_ms(t->deadline) / 2;
+    st = etcd_lease_get(t->ec, t->claim->ttl_ms, &t->lease, t->limit, err);
+    if (st)
+        return st;
+    st = take_leased(t, err);
+    etcd_lease_put(t->ec, t->lease);
+    return st;
 }
 
 /* Join the holders of our owner id, leaving the place that we had. */

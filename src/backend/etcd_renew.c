@@ -62,18 +62,21 @@ static bool round_add(struct round *r, struct hfi_renewal *item,
     if (r->n == RENEW_OPS)
         return false;
     item->st = etcd_lease_get(r->ec, item->ttl_ms, &lease, r->deadline, err);
-    if (!item->st &&
-        !etcd_key_touch(r->ec, item->claim->token, r->sent + item->ttl_ms))
-        item->st = hfi_fail(err, HF_UNAVAILABLE, "%s: the lock has lapsed",
-                            r->ec->base.endpoint);
     if (item->st)
         return true; /* and so it stays */
     for (i = 0; i < r->nleases && r->leases[i] != lease; i++)
         continue;
+    if (i < r->nleases || i == RENEW_LEASES)
+        etcd_lease_put(r->ec, lease);
     if (i == RENEW_LEASES)
         return false;
     if (i == r->nleases)
         r->leases[r->nleases++] = lease;
+    if (!etcd_key_touch(r->ec, item->claim->token, r->sent + item->ttl_ms)) {
+        item->st = hfi_fail(err, HF_UNAVAILABLE, "%s: the lock has lapsed",
+                            r->ec->base.endpoint);
+        return true;
+    }
     if (r->sent + item->ttl_ms > r->end)
         r->end = r->sent + item->ttl_ms;
     r->of[r->n] = (unsigned char)i;
@@ -322,6 +325,8 @@ static bool renew_pass(struct etcd_conn *ec, struct hfi_renewal *items,
                 break;
         if (r.n)
             round_send(&r, err);
+        while (r.nleases)
+            etcd_lease_put(ec, r.leases[--r.nleases]);
     }
     for (i = 0; i < n && !renew_wants_more(&items[i]); i++)
         continue;

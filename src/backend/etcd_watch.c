@@ -515,6 +515,18 @@ void etcd_watch_mail(struct etcd_conn *ec, struct etcd_lease *lease,
     pthread_mutex_unlock(&ec->watch_mu);
 }
 
+void etcd_unwatch_mail(struct etcd_conn *ec, struct etcd_lease *lease)
+{
+    struct etcd_watch *w;
+
+    pthread_mutex_lock(&ec->watch_mu);
+    w = watch_find(ec, lease->mail);
+    lease->mail = 0;
+    if (w)
+        watch_cancel(ec, w);
+    pthread_mutex_unlock(&ec->watch_mu);
+}
+
 hf_status etcd_watch(struct hfi_conn *conn, const struct hfi_claim *claim,
                      struct hfi_grant *grant, int64_t deadline,
                      struct hf_error *err)

@@ -115,6 +115,68 @@ TEST(nobody_listens_to_a_queue_that_he_has_left)
     hf_close(b);
 }
 
+static long leases(void)
+{
+    long n = -1;
+    FILE *pipe = popen("etcdctl lease list", "r");
+
+    CHECK(pipe != NULL);
+    if (fscanf(pipe, "found %ld leases", &n) != 1)
+        n = -1;
+    pclose(pipe);
+    return n;
+}
+
+TEST(a_lease_that_lapsed_is_not_listened_for)
+{
+    struct hf_lock_opts opts = HF_LOCK_OPTS_INIT;
+    hf_client *client = client_new();
+    hf_lock *lk;
+    int i;
+
+    opts.ttl_ms = 1000;
+    t_poll_until(watchers() == 0 && leases() == 0, 20000);
+    for (i = 0; i < 3; i++) {
+        t_poll_until(leases() == 0, 20000);
+        CHECK_OK(hf_acquire(client, "lapse", 0, &opts, &lk, &t_err));
+        CHECK_OK(hf_release(lk, &t_err));
+    }
+    t_poll_until(watchers() == 1, 20000);
+    hf_close(client);
+}
+
+static bool count_one(void *arg, const char *key, const struct hf_info *info)
+{
+    CHECK(info->held && info->left_ms > 0);
+    CHECK(!strncmp(key, "list-", 5));
+    ++*(int *)arg;
+    return true;
+}
+
+TEST(many_locks_are_listed_in_a_few_requests)
+{
+    hf_client *a = client_new(), *b = client_new();
+    hf_lock *all[CROWD];
+    char key[32];
+    long ranges, ttls;
+    int i, n = 0;
+
+    for (i = 0; i < CROWD; i++) {
+        snprintf(key, sizeof(key), "list-%d/x", i);
+        CHECK_OK(hf_acquire(i % 2 ? a : b, key, 0, NULL, &all[i], &t_err));
+    }
+    ranges = asked("\"Range\"");
+    ttls = asked("\"LeaseTimeToLive\"");
+    CHECK_OK(hf_list(a, "list-", count_one, &n, &t_err));
+    CHECK_EQ(n, CROWD);
+    CHECK_EQ(asked("\"Range\"") - ranges, 1);
+    CHECK_EQ(asked("\"LeaseTimeToLive\"") - ttls, 2);
+    for (i = 0; i < CROWD; i++)
+        CHECK_OK(hf_release(all[i], &t_err));
+    hf_close(a);
+    hf_close(b);
+}
+
 /* ---- many threads of one client ---------------------------------------- */
 
 struct crowd {
