@@ -19,31 +19,36 @@
 /* ---- errors ------------------------------------------------------------ */
 
 /* What the server's words mean to us, and what to do about it.  The first line
- * whose code and words fit; a code of -1 fits all. */
+ * whose code and words fit; a code of -1 fits all.  Where another member may
+ * know better, the connection is left for it; a full database is full for all
+ * of them. */
 static const struct {
     int code;
     const char *words;
     hf_status st;
     const char *hint;
+    bool elsewhere;
 } rpc_errors[] = {
-    {-1, "no leader", HF_UNAVAILABLE, "the cluster has no leader now"},
-    {-1, "invalid user ID or password", HF_DENIED, "user or password is wrong"},
-    {-1, "authentication is not enabled", HF_DENIED,
-     "the server wants no user"},
-    {-1, "user name is empty", HF_DENIED, "give a user in the URL"},
-    {-1, "space exceeded", HF_UNAVAILABLE, "its database is full"},
-    {-1, "too many requests", HF_UNAVAILABLE, "it has too much to do"},
-    {-1, "not supported for learner", HF_UNAVAILABLE, "it is a learner"},
-    {-1, "too many operations", HF_PROTOCOL, "--max-txn-ops is too small"},
-    {5, "lease not found", HF_LOST, "the lease is gone"},
-    {3, "", HF_PROTOCOL, "it does not take our request"},
-    {7, "", HF_DENIED, "the user lacks rights; see holdfast-url(7)"},
-    {8, "", HF_UNAVAILABLE, "it has too much to do"},
-    {9, "", HF_PROTOCOL, "it does not take our request"},
-    {11, "", HF_PROTOCOL, "it does not take our request"},
-    {12, "", HF_UNSUPPORTED, "it is not etcd, or older than 3.3"},
-    {16, "", HF_DENIED, "the credentials are refused"},
-    {-1, "", HF_UNCERTAIN, "it cannot answer now"},
+    {-1, "no leader", HF_UNAVAILABLE, "the cluster has no leader now", true},
+    {-1, "invalid user ID or password", HF_DENIED, "user or password is wrong",
+     false},
+    {-1, "authentication is not enabled", HF_DENIED, "the server wants no user",
+     false},
+    {-1, "user name is empty", HF_DENIED, "give a user in the URL", false},
+    {-1, "space exceeded", HF_UNAVAILABLE, "its database is full", false},
+    {-1, "too many requests", HF_UNAVAILABLE, "it has too much to do", true},
+    {-1, "not supported for learner", HF_UNAVAILABLE, "it is a learner", true},
+    {-1, "too many operations", HF_PROTOCOL, "--max-txn-ops is too small",
+     false},
+    {5, "lease not found", HF_LOST, "the lease is gone", false},
+    {3, "", HF_PROTOCOL, "it does not take our request", false},
+    {7, "", HF_DENIED, "the user lacks rights; see holdfast-url(7)", false},
+    {8, "", HF_UNAVAILABLE, "it has too much to do", true},
+    {9, "", HF_PROTOCOL, "it does not take our request", false},
+    {11, "", HF_PROTOCOL, "it does not take our request", false},
+    {12, "", HF_UNSUPPORTED, "it is not etcd, or older than 3.3", false},
+    {16, "", HF_DENIED, "the credentials are refused", false},
+    {-1, "", HF_UNCERTAIN, "it cannot answer now", true},
 };
 
 static hf_status rpc_error(struct etcd_conn *ec, const struct hfi_h2_call *call,
@@ -57,8 +62,8 @@ static hf_status rpc_error(struct etcd_conn *ec, const struct hfi_h2_call *call,
         (rpc_errors[i].code >= 0 && rpc_errors[i].code != call->grpc_status) ||
         !strstr(call->message, rpc_errors[i].words))
         i++;
-    if (rpc_errors[i].st == HF_UNAVAILABLE || rpc_errors[i].st == HF_UNCERTAIN)
-        hfi_h2_retire(&ec->h2); /* Another member may know better. */
+    if (rpc_errors[i].elsewhere && ec->nends > 1)
+        hfi_h2_retire(&ec->h2, call->via);
     return hfi_fail(err, rpc_errors[i].st, "%s: %s: %s (%d)", ec->base.endpoint,
                     rpc_errors[i].hint, text, call->grpc_status);
 }
@@ -162,7 +167,8 @@ hf_status etcd_send(struct etcd_conn *ec, struct etcd_batch *batch,
 
 /* A member that lives in an older term than we have seen is left, and what it
  * says is not believed. */
-static bool answer_is_old(struct etcd_conn *ec, const ProtobufCMessage *message)
+static bool answer_is_old(struct etcd_conn *ec, const ProtobufCMessage *message,
+                          unsigned via)
 {
     /* Every answer has its header first. */
     const Pb__RangeResponse *any = (const Pb__RangeResponse *)message;
@@ -176,7 +182,7 @@ static bool answer_is_old(struct etcd_conn *ec, const ProtobufCMessage *message)
             return false;
     if (any->header->raft_term == seen)
         return false;
-    hfi_h2_retire(&ec->h2);
+    hfi_h2_retire(&ec->h2, via);
     return true;
 }
 
@@ -195,7 +201,7 @@ hf_status etcd_answer(struct etcd_conn *ec, const struct etcd_batch *batch,
                                      call->answer + HFI_GRPC_PREFIX);
     if (!*ret)
         return etcd_nonsense(ec, err);
-    if (!answer_is_old(ec, *ret))
+    if (!answer_is_old(ec, *ret, call->via))
         return HF_OK;
     etcd_free(*ret);
     *ret = NULL;
@@ -216,16 +222,18 @@ hf_status etcd_call(struct etcd_conn *ec, const char *path,
                     struct hf_error *err)
 {
     hf_status st = HF_UNAVAILABLE;
+    bool moved = true;
     size_t i;
 
     /* What one member has not taken another may. */
-    for (i = 0; i < ec->nends && st == HF_UNAVAILABLE; i++) {
+    for (i = 0; i < ec->nends && st == HF_UNAVAILABLE && moved; i++) {
         struct etcd_batch batch = {.n = 0};
 
         etcd_add(&batch, path, message);
         st = etcd_send(ec, &batch, deadline, err);
         if (!st)
             st = etcd_answer(ec, &batch, 0, type, ret, err);
+        moved = batch.failed || !hfi_h2_goes_via(&ec->h2, batch.calls[0].via);
         etcd_batch_free(&batch);
     }
     return st;

@@ -27,6 +27,9 @@
 /* How long one endpoint may take to greet while there are others to be asked. */
 #define H2_PROMPT_MS 400
 
+/* So long a server has to answer before its silence means something. */
+#define H2_SILENT_MS 250
+
 /* ---- links ------------------------------------------------------------- */
 
 /* With the mutex held, as all of these. */
@@ -175,6 +178,7 @@ static hf_status h2_connect(struct hfi_h2 *h2, int64_t deadline,
     struct h2_link *link = NULL;
     struct hf_error why = {0};
     size_t first = h2->next;
+    int64_t began = hfi_now();
     hf_status st;
 
     h2->connecting = true;
@@ -185,13 +189,16 @@ static hf_status h2_connect(struct hfi_h2 *h2, int64_t deadline,
     pthread_cond_broadcast(&h2->connected);
     if (!st) {
         h2->link = link;
+        link->number = ++h2->numbers;
         hfi_backoff_done(&h2->backoff);
         atomic_store(&h2->fd, link->stream.fd);
         return HF_OK;
     }
     h2->down = why;
     h2->down.status = st;
-    hfi_backoff_failed(&h2->backoff);
+    /* That it took longer than one in a hurry had says nothing of the server. */
+    if (deadline - began >= H2_PROMPT_MS || hfi_now() < deadline)
+        hfi_backoff_failed(&h2->backoff);
     if (err)
         *err = h2->down;
     return st;
@@ -263,6 +270,16 @@ static void call_sleep(struct h2_link *link, struct hfi_h2_call *call,
                            &ts);
 }
 
+/* A call that was sent at `sent_at` has no answer: is that the server's fault? */
+static bool link_is_silent(const struct h2_link *link, int64_t sent_at)
+{
+    int64_t now = hfi_now();
+
+    if (link->h2->nends > 1 && now >= sent_at + H2_SILENT_MS)
+        return true;
+    return link->heard < link->asked && now >= link->asked + H2_SILENT_MS;
+}
+
 /* Wait for the answer, reading for all when nobody does. */
 static void call_wait(struct h2_link *link, struct hfi_h2_call *call,
                       int64_t sent_at, int64_t deadline)
@@ -271,7 +288,7 @@ static void call_wait(struct h2_link *link, struct hfi_h2_call *call,
         if (!hfi_left_ms(deadline)) {
             call->st = call->sent ? HF_UNCERTAIN : HF_UNAVAILABLE;
             h2_link_abandon(link, call);
-            if (link->heard < sent_at || link->h2->nends > 1)
+            if (link_is_silent(link, sent_at))
                 link_leave(link);
             else
                 link_flush(link, deadline + H2_OWN_WRITE_MS);
@@ -372,9 +389,13 @@ hf_status hfi_h2_call(struct hfi_h2 *h2, struct hfi_h2_call *calls, size_t n,
     if (st)
         goto out;
     sent_at = hfi_now();
+    if (link->asked <= link->heard)
+        link->asked = sent_at;
     crowd = !hfi_link_alone(&link->calls);
-    for (i = 0; i < n && !one; i++)
+    for (i = 0; i < n && !one; i++) {
+        calls[i].via = link->number;
         one = h2_link_submit(link, &calls[i], token, err);
+    }
     if (one) { /* It has used up its streams. */
         calls[i - 1].done = true;
         link_leave(link);
@@ -407,13 +428,33 @@ void hfi_h2_done(struct hfi_h2_call *call)
     call->body = call->answer = NULL;
 }
 
-void hfi_h2_retire(struct hfi_h2 *h2)
+bool hfi_h2_goes_via(struct hfi_h2 *h2, unsigned via)
+{
+    bool yes;
+
+    pthread_mutex_lock(&h2->mu);
+    yes = h2->link && h2->link->number == via;
+    pthread_mutex_unlock(&h2->mu);
+    return yes;
+}
+
+bool hfi_h2_is_up(struct hfi_h2 *h2)
+{
+    bool yes;
+
+    pthread_mutex_lock(&h2->mu);
+    yes = h2->link && h2->link->heard >= h2->link->asked;
+    pthread_mutex_unlock(&h2->mu);
+    return yes;
+}
+
+void hfi_h2_retire(struct hfi_h2 *h2, unsigned via)
 {
     struct h2_link *link;
 
     pthread_mutex_lock(&h2->mu);
     link = h2->link;
-    if (link) {
+    if (link && link->number == via) {
         link->users++;
         link_leave(link);
         link_put(link);

@@ -8,7 +8,9 @@
  * and disturbs nobody.  Where there is another endpoint, a request that ran into
  * its deadline is reason enough to go there: a server that has lost a request
  * may well answer the others.  Where there is none, the connection is left only
- * if nothing at all was heard on it since.
+ * if nothing at all was heard on it since.  A request in a hurry, whose time was
+ * shorter than a round trip may be, is no reason for either: it must not cost
+ * the others their connection.
  *
  * Beside that, a connection of one's own carries one stream in both directions,
  * for what a server says unasked.
@@ -51,6 +53,7 @@ struct hfi_h2_call {
     char message[160];     /* the server's, when it is not */
     unsigned char *answer; /* with the prefix; hfi_h2_done() frees it */
     size_t answer_len;
+    unsigned via; /* the connection that it went over; 0: none */
 
     /* of h2grpc.c */
     struct hfi_link link;
@@ -71,7 +74,8 @@ struct hfi_h2 {
     struct hfi_h2_spot *spots; /* that nobody sleeps in */
     struct h2_link *link;      /* the one that new calls use, or NULL */
     bool connecting;
-    size_t next; /* the endpoint to try first */
+    size_t next;      /* the endpoint to try first */
+    unsigned numbers; /* connections so far */
     struct hfi_backoff backoff;
     struct hf_error down; /* why the last connect failed */
     atomic_int fd;        /* of `link`, or -1: for a forked child to close */
@@ -89,8 +93,13 @@ hf_status hfi_h2_call(struct hfi_h2 *, struct hfi_h2_call *, size_t n,
                       const char *token, int64_t deadline, struct hf_error *);
 void hfi_h2_done(struct hfi_h2_call *);
 
-/* Begin a new connection, elsewhere if there is a choice. */
-void hfi_h2_retire(struct hfi_h2 *);
+/* Begin a new connection, elsewhere if there is a choice, unless that has been
+ * done since: `via` is the one that is to be left. */
+void hfi_h2_retire(struct hfi_h2 *, unsigned via);
+/* Would a call go over this connection now? */
+bool hfi_h2_goes_via(struct hfi_h2 *, unsigned via);
+/* Is there a connection that is good as far as is known? */
+bool hfi_h2_is_up(struct hfi_h2 *);
 
 /* A connection of one's own with one stream; `heard` is told each message.
  * These calls are for one thread at a time.  hfi_h2_hear() never waits;

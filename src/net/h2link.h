@@ -28,6 +28,8 @@ struct h2_link {
     size_t end; /* which endpoint it goes to */
     unsigned users;
     int64_t heard; /* when something last came */
+    int64_t asked; /* when the first request after that was sent */
+    unsigned number;
     bool reading, writing, gathering, retired, broken;
     bool greeted; /* the server's settings are here */
     bool pinged;  /* and the answer is not here */

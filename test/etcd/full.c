@@ -7,6 +7,9 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+
+#include "../../torture/net.h"
 
 static pid_t server(void)
 {
@@ -54,6 +57,34 @@ TEST(a_full_database_keeps_what_is_held_and_takes_it_back)
     CHECK_OK(hf_release(lk, &t_err));
     CHECK_EQ(system("test -z \"$(etcdctl get holdfast/full/ --prefix)\""), 0);
     hf_close(client);
+}
+
+/* What no member can do is no reason to go to another. */
+TEST(who_waits_for_a_full_database_stays_connected)
+{
+    const char *real = strstr(getenv("HF_TEST_URL"), "//") + 2;
+    struct net *net = net_new();
+    hf_client *client = NULL;
+    hf_lock *lk = NULL;
+    char url[128], host[64], stat[128];
+    char *port;
+    long links = 0;
+
+    CHECK(net != NULL);
+    snprintf(host, sizeof(host), "%s", real);
+    port = strchr(host, ':');
+    *port++ = '\0';
+    snprintf(url, sizeof(url), "etcd://127.0.0.1:%d",
+             net_port(net, host, port));
+    CHECK_OK(hf_open(url, NULL, &client, &t_err));
+    fill();
+    CHECK_STATUS(hf_acquire(client, "full", 1500, NULL, &lk, &t_err),
+                 HF_UNAVAILABLE);
+    CHECK(net_tell(net, "stat", stat, sizeof(stat)));
+    CHECK_EQ(sscanf(stat, "connections %ld", &links), 1);
+    CHECK_LE(links, 2);
+    hf_close(client);
+    net_free(net);
 }
 
 T_MAIN
