@@ -32,14 +32,31 @@
 
 #define ETCD_PORT 2379
 
-/* What closing may take to tell the server of it. */
-#define CLOSE_MS 2000
+/* What closing may take to tell the server of it: leases lapse by themselves. */
+#define CLOSE_MS 1000
+
+/* Which member comes first: if all clients began with the same one, it would have
+ * all the work. */
+static hf_status open_order(struct etcd_conn *ec, const struct hfi_url *url,
+                            struct hf_error *err)
+{
+    const char *order = hfi_url_param(url, "order", "random");
+    uint32_t chance;
+
+    hfi_random(&chance, sizeof(chance));
+    if (!strcmp(order, "random"))
+        ec->first = chance % ec->nends;
+    else if (strcmp(order, "given") != 0)
+        return hfi_fail(err, HF_INVALID, "url: order= is random or given");
+    return HF_OK;
+}
 
 static hf_status open_where(struct etcd_conn *ec, const struct hfi_url *url,
                             struct hf_error *err)
 {
     const char *prefix = hfi_url_param(url, "prefix", "holdfast/");
     char where[300];
+    hf_status st;
     size_t i;
 
     if (!url->nhosts || (*url->path && strcmp(url->path, "/") != 0))
@@ -57,6 +74,9 @@ static hf_status open_where(struct etcd_conn *ec, const struct hfi_url *url,
         ec->ends[i].alive_ms = 15000;
     }
     ec->nends = url->nhosts;
+    st = open_order(ec, url, err);
+    if (st)
+        return st;
     hfi_endpoint_name(&ec->ends[0], where, sizeof(where));
     snprintf(ec->base.endpoint, sizeof(ec->base.endpoint), "%s:%.200s%s",
              url->scheme, where, ec->nends > 1 ? ",..." : "");
@@ -126,6 +146,7 @@ static hf_status etcd_open(struct hfi_conn *conn, const struct hfi_url *url,
     if (!st)
         st = open_where(ec, url, err);
     hfi_h2_init(&ec->h2, ec->ends, ec->nends);
+    ec->h2.next = ec->first;
     if (!st)
         st = open_secrets(ec, url, err);
     if (!st)
@@ -140,7 +161,7 @@ static void etcd_close(struct hfi_conn *conn)
     if (!ec->opened)
         return;
     etcd_watch_close(ec);
-    etcd_lease_close(ec, hfi_now() + CLOSE_MS);
+    etcd_lease_close(ec, hfi_now() + (hfi_h2_is_up(&ec->h2) ? CLOSE_MS : 0));
     hfi_h2_fini(&ec->h2);
     if (ec->tls)
         hfi_tls_free(ec->tls);
@@ -169,7 +190,7 @@ static void etcd_forget(struct hfi_conn *conn)
 }
 
 static const char *const etcd_schemes[] = {"etcd", "etcds", NULL};
-static const char *const etcd_options[] = {"prefix", "ca",     "cert",
+static const char *const etcd_options[] = {"prefix", "order",  "ca", "cert",
                                            "key",    "verify", NULL};
 
 const struct hfi_backend hfi_backend_etcd = {

@@ -89,7 +89,7 @@ struct etcd_conn {
     bool opened;
     struct hfi_h2 h2;
     struct hfi_endpoint ends[HFI_HOSTS_MAX];
-    size_t nends;
+    size_t nends, first; /* the first to be asked */
     struct ssl_ctx_st *tls;
     char prefix[ETCD_PREFIX_MAX];
     char *user, *password;

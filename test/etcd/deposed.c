@@ -126,8 +126,8 @@ static void scene_begin(struct scene *s, int64_t ttl_ms, unsigned flags)
         CHECK_GT(port[i], 0);
     }
     snprintf(holder, sizeof(holder),
-             "etcd://127.0.0.1:%d,127.0.0.1:%d,127.0.0.1:%d", port[0], port[1],
-             port[2]);
+             "etcd://127.0.0.1:%d,127.0.0.1:%d,127.0.0.1:%d?order=given",
+             port[0], port[1], port[2]);
     snprintf(waiter, sizeof(waiter), "etcd://127.0.0.1:%s",
              member_port(who[1]));
     snprintf(waiter + strlen(waiter), sizeof(waiter) - strlen(waiter),

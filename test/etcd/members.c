@@ -34,9 +34,11 @@ static hf_client *open_both(const struct h2peer *peer, bool peer_first)
     char url[512];
 
     if (peer_first)
-        snprintf(url, sizeof(url), "etcd://127.0.0.1:%d,%s", peer->port, real);
+        snprintf(url, sizeof(url), "etcd://127.0.0.1:%d,%s?order=given",
+                 peer->port, real);
     else
-        snprintf(url, sizeof(url), "etcd://%s,127.0.0.1:%d", real, peer->port);
+        snprintf(url, sizeof(url), "etcd://%s,127.0.0.1:%d?order=given", real,
+                 peer->port);
     CHECK_OK(hf_open(url, NULL, &client, &t_err));
     return client;
 }

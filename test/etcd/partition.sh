@@ -49,7 +49,7 @@ apart() {
     for n in 1 2 3; do
         [ $n = "$lone" ] || rest="$rest,$(url_of $n | sed 's/.*\///')"
     done
-    url=$(url_of "$lone")$rest
+    url=$(url_of "$lone")$rest?order=given
     until_true watch_there "$lone" 0
     scene 9s
     # The waiter's predecessor, and for each of the two word of broken locks.
