@@ -86,11 +86,21 @@ static hf_status open_where(struct etcd_conn *ec, const struct hfi_url *url,
 static hf_status open_secrets(struct etcd_conn *ec, const struct hfi_url *url,
                               struct hf_error *err)
 {
+    const char *file = hfi_url_param(url, "password_file", NULL);
+
+    if (file && (url->password || !url->user || !*url->user))
+        return hfi_fail(err, HF_INVALID,
+                        "url: password_file= needs a user without a password, "
+                        "as in etcd://user@host");
     if (!url->user || !*url->user)
         return HF_OK;
     ec->user = hfi_strdup(url->user);
     ec->password = hfi_strdup(url->password ? url->password : "");
-    return ec->user && ec->password ? HF_OK : hfi_nomem(err);
+    if (file)
+        ec->password_file = hfi_strdup(file);
+    return ec->user && ec->password && (!file || ec->password_file)
+               ? HF_OK
+               : hfi_nomem(err);
 }
 
 static hf_status open_tls(struct etcd_conn *ec, const struct hfi_url *url,
@@ -168,6 +178,7 @@ static void etcd_close(struct hfi_conn *conn)
     if (ec->password)
         explicit_bzero(ec->password, strlen(ec->password));
     hfi_free(ec->password);
+    hfi_free(ec->password_file);
     hfi_free(ec->user);
     hfi_free(ec->token);
     pthread_cond_destroy(&ec->watch_cond);
@@ -190,8 +201,8 @@ static void etcd_forget(struct hfi_conn *conn)
 }
 
 static const char *const etcd_schemes[] = {"etcd", "etcds", NULL};
-static const char *const etcd_options[] = {"prefix", "order",  "ca", "cert",
-                                           "key",    "verify", NULL};
+static const char *const etcd_options[] = {
+    "prefix", "order", "password_file", "ca", "cert", "key", "verify", NULL};
 
 const struct hfi_backend hfi_backend_etcd = {
     .schemes = etcd_schemes,

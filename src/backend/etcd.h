@@ -92,9 +92,9 @@ struct etcd_conn {
     size_t nends, first; /* the first to be asked */
     struct ssl_ctx_st *tls;
     char prefix[ETCD_PREFIX_MAX];
-    char *user, *password;
-    _Atomic uint64_t term; /* the highest that was seen */
-    atomic_bool troubled;  /* the last renewal had no answer */
+    char *user, *password, *password_file; /* the last is NULL without one */
+    _Atomic uint64_t term;                 /* the highest that was seen */
+    atomic_bool troubled;                  /* the last renewal had no answer */
 
     pthread_mutex_t mu; /* guards the rest of this part */
     pthread_cond_t settled;

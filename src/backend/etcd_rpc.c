@@ -16,6 +16,9 @@
 
 #include "../banned.h"
 
+/* The longest password. */
+#define PASSWORD_MAX 1024
+
 /* ---- errors ------------------------------------------------------------ */
 
 /* What the server's words mean to us, and what to do about it.  The first line
@@ -241,29 +244,50 @@ hf_status etcd_call(struct etcd_conn *ec, const char *path,
 
 /* ---- credentials ------------------------------------------------------- */
 
-/* Ask for a token.  The mutex is let go meanwhile. */
-static hf_status token_login(struct etcd_conn *ec, int64_t deadline,
-                             struct hf_error *err)
+/* Send user and password.  A file is read each time: it may have changed with
+ * the password. */
+static hf_status login_send(struct etcd_conn *ec, ProtobufCMessage **ret,
+                            int64_t deadline, struct hf_error *err)
 {
     Pb__AuthenticateRequest ask = PB__AUTHENTICATE_REQUEST__INIT;
-    ProtobufCMessage *answer = NULL;
     struct etcd_batch batch = {.n = 0};
-    hf_status st;
+    char secret[PASSWORD_MAX];
+    hf_status st = HF_OK;
 
-    ec->logging_in = true;
-    pthread_mutex_unlock(&ec->mu);
     ask.name = ec->user;
     ask.password = ec->password;
+    if (ec->password_file) {
+        st = hfi_url_secret(ec->password_file,
+                            "the file of password_file=", secret,
+                            sizeof(secret), err);
+        ask.password = secret;
+    }
+    if (st)
+        return st;
     etcd_add(&batch, ETCD_LOGIN, &ask.base);
     st = batch.failed
              ? hfi_nomem(err)
              : hfi_h2_call(&ec->h2, batch.calls, 1, NULL, deadline, err);
     if (!st)
         st = etcd_answer(ec, &batch, 0, &pb__authenticate_response__descriptor,
-                         &answer, err);
+                         ret, err);
     if (batch.n)
         explicit_bzero(batch.calls[0].body, batch.calls[0].len);
+    explicit_bzero(secret, sizeof(secret));
     etcd_batch_free(&batch);
+    return st;
+}
+
+/* Ask for a token.  The mutex is let go meanwhile. */
+static hf_status token_login(struct etcd_conn *ec, int64_t deadline,
+                             struct hf_error *err)
+{
+    ProtobufCMessage *answer = NULL;
+    hf_status st;
+
+    ec->logging_in = true;
+    pthread_mutex_unlock(&ec->mu);
+    st = login_send(ec, &answer, deadline, err);
     pthread_mutex_lock(&ec->mu);
     ec->logging_in = false;
     pthread_cond_broadcast(&ec->settled);

@@ -90,4 +90,50 @@ TEST(a_member_behind_in_its_term_is_not_believed)
     h2peer_stop(&peer);
 }
 
+/* How long the calls about a lock take at most. */
+static int64_t slowest(hf_client *client, hf_lock *lk)
+{
+    struct hf_info info = HF_INFO_INIT;
+    hf_lock *none = NULL;
+    int64_t at[7], most = 0;
+    int i = 0;
+
+    at[i++] = t_now_ms();
+    CHECK_NE(hf_acquire(client, "stopped", 0, NULL, &none, &t_err), HF_OK);
+    at[i++] = t_now_ms();
+    CHECK_NE(hf_inspect(client, "members", &info, &t_err), HF_OK);
+    at[i++] = t_now_ms();
+    CHECK_NE(hf_break(client, "members", hf_fence(lk), &t_err), HF_OK);
+    at[i++] = t_now_ms();
+    CHECK_NE(hf_extend(lk, 0, &t_err), HF_OK);
+    at[i++] = t_now_ms();
+    CHECK_NE(hf_release(lk, &t_err), HF_OK);
+    at[i++] = t_now_ms();
+    hf_close(client);
+    at[i++] = t_now_ms();
+    while (--i > 0) {
+        printf("# call %d: %lld ms\n", i, (long long)(at[i] - at[i - 1]));
+        if (at[i] - at[i - 1] > most)
+            most = at[i] - at[i - 1];
+    }
+    return most;
+}
+
+TEST(no_call_outlasts_its_time_on_a_server_that_is_stopped)
+{
+    struct hf_client_opts opts = HF_CLIENT_OPTS_INIT;
+    hf_client *client = NULL;
+    pid_t real = real_pid();
+    int64_t most;
+    hf_lock *lk;
+
+    opts.timeout_ms = 500;
+    CHECK_OK(hf_open(getenv("HF_TEST_URL"), &opts, &client, &t_err));
+    lk = take(client, 30000);
+    CHECK_EQ(kill(real, SIGSTOP), 0);
+    most = slowest(client, lk);
+    CHECK_EQ(kill(real, SIGCONT), 0);
+    CHECK_LE(most, 2500);
+}
+
 T_MAIN

@@ -42,9 +42,30 @@ holder=$!
 until_true test -e "$work/in"
 hf run --ttl 12s k -- true &
 waiter=$!
+
+# Meanwhile another user's password is changed, and with it the file.
+etcdctl user add other:first >/dev/null
+etcdctl user grant-role other locks >/dev/null
+echo first >"$work/secret"
+other="etcds://other@$host?$query&password_file=$work/secret"
+with_other() {
+    "$holdfast" run -n -u "$other" p -- true
+}
+ok 'a password is read from a file' with_other
+ok 'which must be there' status 78 with "etcds://other@$host?$query&password_file=$work/none"
+ok 'and there must be one password only' status 78 with "etcds://other:first@$host?$query&password_file=$work/secret"
+"$holdfast" run --ttl 12s -u "$other" o -- sh -c "touch $work/on; sleep 14" 2>"$work/other" &
+rotated=$!
+until_true test -e "$work/on"
+echo second >"$work/secret"
+echo second | etcdctl user passwd other --interactive=false >/dev/null
+ok 'the new password is used from now on' until_true with_other
+
 wait "$holder"
 ok 'a lock is held for longer than a token lives' test $? = 0
 wait "$waiter"
 ok 'and waited for' test $? = 0
+wait "$rotated"
+ok 'a lock outlives the password that it was taken with' test $? = 0
 ok 'nothing is left' clean
 finish
