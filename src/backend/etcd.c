@@ -10,7 +10,8 @@
  *
  * INVARIANTS
  *  (1) A grant is only ever read from a transaction that has seen our own key.
- *  (2) No key is removed without comparing the revision in which it was made.
+ *  (2) No key is removed or changed without comparing the token that it bears,
+ *      and the revision in which it was made where that is known.
  *  (3) Every read that decides something is linearizable.
  *
  * LEASE  One for all locks of about the same ttl, longer than it by one to two
