@@ -24,7 +24,8 @@
  *   has not been.  Leases that are not renewed lapse by our own clock.
  *
  * LIMITS  A network between an ensemble and its clients that is slower than a
- *   quarter of the ttl makes locks lapse.  Closing a client waits for a host
+ *   third of the ttl makes locks lapse.  Servers with a minSessionTimeout of less
+ *   than two ticks break the argument of zk_touch.c.  Closing a client waits for a host
  *   name that is being resolved.  No TLS: the library has none here.
  */
 #include "zk.h"
@@ -189,8 +190,9 @@ static void zk_close(struct hfi_conn *conn)
 
 /* Repeat the recipe's steps until one is an answer. */
 static hf_status zk_steps(struct zk_conn *zc, struct zk_place *place,
-                          const struct hfi_claim *claim, struct hfi_answer *busy,
-                          int64_t deadline, struct hf_error *err)
+                          const struct hfi_claim *claim,
+                          struct hfi_answer *busy, int64_t deadline,
+                          struct hf_error *err)
 {
     struct zk_session *ses;
     bool again = true;
@@ -223,8 +225,9 @@ static hf_status zk_steps(struct zk_conn *zc, struct zk_place *place,
 
 static hf_status zk_try_acquire(struct hfi_conn *conn,
                                 const struct hfi_claim *claim,
-                                struct hfi_grant *grant, struct hfi_answer *busy,
-                                int64_t deadline, struct hf_error *err)
+                                struct hfi_grant *grant,
+                                struct hfi_answer *busy, int64_t deadline,
+                                struct hf_error *err)
 {
     struct zk_conn *zc = (struct zk_conn *)conn;
     struct zk_place *place;
@@ -244,6 +247,10 @@ static hf_status zk_try_acquire(struct hfi_conn *conn,
     place->busy = false;
     if (st == HF_OK) {
         zk_place_hold(zc, place, claim->ttl_ms);
+        if (place->ses)
+            zk_proof(place->ses, &busy->proof);
+        else
+            busy->proof.ms = 0; /* zk.c (1): it ended just now. */
         grant->fence = place->fence;
     }
     grant->placed = place->sent || place->path || claim->queue;
@@ -443,7 +450,7 @@ const struct hfi_backend hfi_backend_zk = {
     .conn_size = sizeof(struct zk_conn),
     .traits = HF_TRAIT_FENCED | HF_TRAIT_LEASED | HF_TRAIT_NOTIFY |
               HF_TRAIT_BREAK | HF_TRAIT_PROCESSES | HF_TRAIT_MACHINES |
-              HF_TRAIT_NOTED | HFI_TRAIT_BOUND,
+              HF_TRAIT_TWICE | HF_TRAIT_NOTED | HFI_TRAIT_BOUND,
     .open = zk_open,
     .close = zk_close,
     .try_acquire = zk_try_acquire,

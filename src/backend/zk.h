@@ -64,6 +64,12 @@ struct zk_conn {
     int64_t zxid; /* the newest creation that we know of */
 };
 
+/* A request that the server has answered: see zk_touch.c. */
+#define ZK_TOUCHES 32
+struct zk_touch {
+    int64_t sent, answered;
+};
+
 enum zk_state { ZK_CONNECTING, ZK_UP, ZK_DEAD };
 
 struct zk_session {
@@ -96,7 +102,12 @@ struct zk_session {
     int64_t id;        /* what ephemeralOwner must be */
     int64_t asked_ms, got_ms;
     int64_t proven_at; /* a majority has agreed to something sent then */
-    unsigned users;    /* calls under way; it is not freed meanwhile */
+    int64_t try_at;    /* when this attempt to connect began */
+    int64_t asked_at;  /* when the last request was sent */
+    int64_t known_at;  /* the leader has heard of us at that time or later */
+    struct zk_touch touches[ZK_TOUCHES]; /* a ring */
+    size_t ntouches;                     /* how many there were */
+    unsigned users; /* calls under way; it is not freed meanwhile */
     struct hfi_link places, flights, errands;
     struct hfi_link hearers; /* those of them that an event may concern */
     unsigned life;           /* how often it has been connected */
@@ -139,7 +150,9 @@ struct zk_place {
 struct zk_op {
     struct zk_flight *flight;
     int rc;
-    int64_t wrote_at; /* when it was sent, if a majority has to agree; or 0 */
+    int64_t sent_at;
+    bool leads; /* the leader has to answer it */
+    bool wrote; /* and a majority to agree */
     struct Stat stat;
     char *text; /* created path or data; ends with NUL */
     int len;
@@ -172,7 +185,9 @@ hf_status zk_session_up(struct zk_session *, int64_t deadline,
                         struct hf_error *);
 void zk_session_put(struct zk_session *);
 void zk_session_leave(struct zk_session *); /* with the mutex held */
+/* Is it what a lease of this length should have; is it enough for one? */
 bool zk_session_fits(const struct zk_session *, int64_t ttl_ms);
+bool zk_session_serves(const struct zk_session *, int64_t ttl_ms);
 /* Free those that have ended. */
 void zk_sessions_reap(struct zk_conn *);
 void zk_sessions_end(struct zk_conn *);
@@ -242,7 +257,7 @@ void zk_rank(struct zk_rank *ret, const struct String_vector *,
              const char *prefix);
 
 void zk_data_write(char ret[ZK_DATA_MAX], const struct hfi_claim *,
-                   uint64_t fence);
+                   int64_t session_ms, uint64_t fence);
 /* What is said of the holder; `fence` is left alone if the data has none. */
 void zk_data_read(const char *text, struct hf_info *ret, uint64_t *fence,
                   char token[HFI_TOKEN_LEN + 1]);
@@ -258,14 +273,9 @@ void zk_place_clear(struct zk_place *);
 /* It wants to hear of another node than its own. */
 void zk_place_hears(struct zk_place *);
 void zk_place_hold(struct zk_conn *, struct zk_place *, int64_t ttl_ms);
-void zk_place_bury(struct zk_place *);
-void zk_place_listen(struct zk_place *);
-void zk_place_guard(struct zk_place *);
-void zk_place_gone(struct zk_place *, hf_loss);
 void zk_places_lapse(struct zk_conn *);
-void zk_errands_drop(struct zk_session *);
-/* Find out whether the server stands alone; with the mutex held. */
-void zk_ask_alone(struct zk_session *);
+/* Have it called then, or earlier. */
+void zk_places_look_by(struct zk_conn *, int64_t due);
 /* Make sure that its session is there and connected; one more user. */
 hf_status zk_place_session(struct zk_conn *, struct zk_place *, int64_t ttl_ms,
                            int64_t deadline, struct zk_session **ret,
@@ -277,6 +287,31 @@ hf_status zk_place_resolve(struct zk_session *, struct zk_place *,
 /* Make the node at `path` and what is missing above it. */
 hf_status zk_make_parents(struct zk_session *, const char *path,
                           int64_t deadline, struct hf_error *);
+
+/* ---- zk_errand.c: requests that nobody waits for; with the mutex held --- */
+
+void zk_place_bury(struct zk_place *);
+void zk_place_listen(struct zk_place *);
+void zk_place_guard(struct zk_place *);
+void zk_place_gone(struct zk_place *, hf_loss);
+/* Find out whether the server stands alone. */
+void zk_ask_alone(struct zk_session *);
+/* Send something, so that the server hears of us; see zk_touch.c. */
+void zk_touch(struct zk_session *);
+void zk_errands_drop(struct zk_session *);
+
+/* ---- zk_touch.c: what the leader has heard; with the mutex held --------- */
+
+void zk_touch_begin(struct zk_session *);
+/* The server has answered a request that was sent then. */
+void zk_touched(struct zk_session *, int64_t sent);
+/* And the leader has, too. */
+void zk_touch_passed(struct zk_session *, int64_t sent);
+/* When zk_touch() is due. */
+int64_t zk_touch_due(const struct zk_session *);
+/* What the answers so far prove; left alone where the server answers for
+ * itself. */
+void zk_proof(const struct zk_session *, struct hfi_proof *);
 
 /* ---- zk_last.c: who is there, known without asking --------------------- */
 

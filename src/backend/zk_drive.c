@@ -301,6 +301,8 @@ static int64_t drive_connect(struct zk_session *ses)
     pthread_mutex_unlock(mu);
     if (events && zookeeper_process(ses->zh, events) != ZOK)
         another = true;
+    if (another && !ses->heard)
+        ses->try_at = hfi_now();
     if (!ses->heard) {
         another = drive_ask(ses) != ZOK || another;
         drive_set(ses, ses->events);
@@ -334,12 +336,22 @@ static int64_t drive_rest(const struct zk_session *ses)
     return rest;
 }
 
+/* When the driver has something to do. */
+static int64_t drive_due(const struct zk_session *ses)
+{
+    int64_t rest = drive_rest(ses), touch = zk_touch_due(ses);
+
+    return rest < touch ? rest : touch;
+}
+
 /* Hear what came unasked, see that the session lives on, and when to do so
  * again. */
 static int64_t drive_listen(struct zk_session *ses)
 {
     int events = drive_ready(ses);
 
+    if (hfi_now() >= zk_touch_due(ses))
+        zk_touch(ses);
     if (ses->reading)
         return hfi_now() + 100; /* Who reads sees to it. */
     if (events)
@@ -348,7 +360,7 @@ static int64_t drive_listen(struct zk_session *ses)
         drive_ask_up(ses);
     drive_settle(ses);
     zk_pass(ses);
-    return ses->state == ZK_UP ? drive_rest(ses) : 0;
+    return ses->state == ZK_UP ? drive_due(ses) : 0;
 }
 
 /* Have zk_hear() called for what comes, while the session is up. */
@@ -404,7 +416,7 @@ void *zk_drive(void *arg)
         if (ses->state == ZK_CONNECTING)
             until = drive_connect(ses);
         else if (ses->state == ZK_UP)
-            until = drive_rest(ses);
+            until = drive_due(ses);
         if (ses->state == ZK_UP &&
             (until <= hfi_now() || !(ses->armed || ses->reading)))
             until = drive_listen(ses); /* zk_drive.c (3) */

@@ -99,6 +99,16 @@ hf_status zk_flight_wait(struct zk_flight *fl, int64_t deadline)
 
 /* ---- answers ----------------------------------------------------------- */
 
+/* The server has answered, and for some requests it has asked others first. */
+static void op_proves(struct zk_session *ses, const struct zk_op *op)
+{
+    if (op->leads)
+        zk_touch_passed(ses, op->sent_at);
+    if (op->wrote && op->sent_at > ses->proven_at)
+        ses->proven_at = op->sent_at;
+    zk_touched(ses, op->sent_at);
+}
+
 static void op_done(struct zk_op *op, int rc)
 {
     struct zk_flight *fl = op->flight;
@@ -106,9 +116,8 @@ static void op_done(struct zk_op *op, int rc)
     if (fl->ses->shut)
         return;
     op->rc = rc;
-    if (op->wrote_at > fl->ses->proven_at &&
-        (rc == ZOK || rc == ZNONODE || rc == ZNODEEXISTS))
-        fl->ses->proven_at = op->wrote_at;
+    if (rc == ZOK || rc == ZNONODE || rc == ZNODEEXISTS)
+        op_proves(fl->ses, op);
     fl->ses->pending--;
     if (--fl->pending)
         return;
@@ -214,6 +223,7 @@ static struct zk_op *op_new(struct zk_flight *fl)
 
     pthread_mutex_lock(&fl->ses->conn->mu);
     op->flight = fl;
+    op->sent_at = hfi_now();
     op->rc = ZINVALIDSTATE;
     if (fl->ses->state != ZK_UP) {
         pthread_mutex_unlock(&fl->ses->conn->mu);
@@ -227,11 +237,10 @@ static struct zk_op *op_new(struct zk_flight *fl)
 /* The same for one that changes something. */
 static struct zk_op *op_write(struct zk_flight *fl)
 {
-    int64_t now = hfi_now();
     struct zk_op *op = op_new(fl);
 
     if (op)
-        op->wrote_at = now;
+        op->leads = op->wrote = true;
     return op;
 }
 
@@ -243,6 +252,7 @@ static void op_sent(struct zk_op *op, int rc)
     op->rc = rc;
     if (!rc) {
         fl->pending++;
+        fl->ses->asked_at = op->sent_at;
         if (!fl->ses->pending++)
             fl->ses->heard_at = fl->ses->sent_at = hfi_now();
     }
@@ -260,8 +270,10 @@ bool zk_sync(struct zk_flight *fl, const char *path)
         pthread_mutex_unlock(&fl->ses->conn->mu);
         return false;
     }
-    if (op)
+    if (op) {
+        op->leads = true;
         op_sent(op, zoo_async(fl->ses->zh, path, on_string, op));
+    }
     return true;
 }
 

@@ -248,7 +248,7 @@ static const char data_magic[] = "holdfast\n";
 static const char data_keep[] = " !#$&()*+,-./:;<=>?@[]^_{|}~";
 
 void zk_data_write(char ret[ZK_DATA_MAX], const struct hfi_claim *claim,
-                   uint64_t fence)
+                   int64_t session_ms, uint64_t fence)
 {
     char owner[3 * HF_OWNER_MAX + 1] = "", note[3 * HF_NOTE_MAX + 1] = "";
     int len;
@@ -257,8 +257,9 @@ void zk_data_write(char ret[ZK_DATA_MAX], const struct hfi_claim *claim,
         hfi_escape(owner, sizeof(owner), claim->owner, data_keep);
     if (claim->note)
         hfi_escape(note, sizeof(note), claim->note, data_keep);
-    len = snprintf(ret, ZK_DATA_MAX, "%stoken=%s\nowner=%s\nnote=%s\n",
-                   data_magic, claim->token, owner, note);
+    len = snprintf(ret, ZK_DATA_MAX,
+                   "%stoken=%s\nowner=%s\nnote=%s\nsession=%lld\n", data_magic,
+                   claim->token, owner, note, (long long)session_ms);
     if (fence)
         snprintf(ret + len, ZK_DATA_MAX - (size_t)len, "fence=%llu\n",
                  (unsigned long long)fence);
@@ -306,6 +307,7 @@ void zk_data_read(const char *text, struct hf_info *ret, uint64_t *fence,
     char number[24];
 
     token[0] = '\0';
+    ret->takeover_ms = 0;
     ret->owner[0] = ret->note[0] = '\0';
     if (!text)
         return;
@@ -318,6 +320,8 @@ void zk_data_read(const char *text, struct hf_info *ret, uint64_t *fence,
     if (!ret->owner[0])
         snprintf(ret->owner, sizeof(ret->owner), "%s", token);
     data_field(text, "note=", ret->note, sizeof(ret->note));
+    if (data_field(text, "session=", number, sizeof(number)))
+        ret->takeover_ms = strtoll(number, NULL, 10);
     if (data_field(text, "fence=", number, sizeof(number)))
         *fence = strtoull(number, NULL, 10);
 }

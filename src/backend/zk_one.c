@@ -78,7 +78,7 @@ hf_status zk_one_step(struct zk_session *ses, struct zk_place *place,
     (void)busy;
     if (!fl)
         return hfi_nomem(err);
-    zk_data_write(data, claim, 0);
+    zk_data_write(data, claim, ses->got_ms, 0);
     pthread_mutex_lock(&zc->mu);
     place->sent = true;
     pthread_mutex_unlock(&zc->mu);

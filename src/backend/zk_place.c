@@ -29,9 +29,6 @@
  * woken once in this time, not for each lock that is held for less. */
 #define GUARD_AFTER_MS 20
 
-/* So long does a lease linger that nobody can ask for. */
-#define YIELD_AFTER_MS 1000
-
 struct zk_place *zk_place_find(struct zk_conn *zc, const char *token)
 {
     struct hfi_node *node = hfi_map_find(&zc->places, token);
@@ -152,7 +149,7 @@ static void places_set_timer(struct zk_conn *zc, int64_t due)
 }
 
 /* Have zk_places_lapse() look at all places then. */
-static void places_look_by(struct zk_conn *zc, int64_t due)
+void zk_places_look_by(struct zk_conn *zc, int64_t due)
 {
     if (due < zc->lapse_at)
         zc->lapse_at = due;
@@ -173,7 +170,7 @@ void zk_place_hold(struct zk_conn *zc, struct zk_place *place, int64_t ttl_ms)
     }
     place->held = true;
     place->expires = hfi_after(now, ttl_ms);
-    places_look_by(zc, place->expires);
+    zk_places_look_by(zc, place->expires);
 }
 
 /* What is held for a while is guarded, and listens if it may linger; what is
@@ -232,271 +229,6 @@ void zk_places_lapse(struct zk_conn *zc)
     zc->timer_due = HFI_NEVER;
     if (next != HFI_NEVER)
         places_set_timer(zc, next);
-}
-
-/* ---- burying, without waiting ------------------------------------------ */
-
-/* Of a request whose answer nobody waits for. */
-struct zk_errand {
-    struct hfi_link link; /* in zk_session.errands */
-    struct zk_session *ses;
-    char token[HFI_TOKEN_LEN + 1];
-};
-
-/* Of an answer; NULL if the handle is being closed, and nothing matters. */
-static struct zk_errand *errand_of(const void *data)
-{
-    struct zk_errand *errand = (struct zk_errand *)(uintptr_t)data;
-
-    return errand->ses->shut ? NULL : errand;
-}
-
-/* With the mutex held; NULL: no memory, or no connection. */
-static struct zk_errand *errand_new(struct zk_session *ses, const char *token)
-{
-    struct zk_errand *errand =
-        ses->state == ZK_UP ? hfi_alloc(sizeof(*errand)) : NULL;
-
-    if (!errand)
-        return NULL;
-    errand->ses = ses;
-    snprintf(errand->token, sizeof(errand->token), "%s", token);
-    hfi_link_init(&errand->link);
-    hfi_link_append(&ses->errands, &errand->link);
-    return errand;
-}
-
-static void errand_free(struct zk_errand *errand)
-{
-    hfi_link_remove(&errand->link);
-    hfi_free(errand);
-}
-
-/* The handle is closed, and some were not answered. */
-void zk_errands_drop(struct zk_session *ses)
-{
-    while (!hfi_link_alone(&ses->errands))
-        errand_free(hfi_container(ses->errands.next, struct zk_errand, link));
-}
-
-/* The node is gone, or its session is; else the next connection tries again. */
-static void burial_end(struct zk_errand *burial, bool gone)
-{
-    struct zk_conn *zc = burial->ses->conn;
-    struct zk_place *place = zk_place_find(zc, burial->token);
-
-    if (gone && place && place->ses == burial->ses) {
-        if (place->busy)
-            zk_place_clear(place);
-        else
-            zk_place_drop(zc, place); /* zk_place.c (1) */
-    }
-    errand_free(burial);
-}
-
-static void burial_deleted(int rc, const void *data)
-{
-    struct zk_errand *burial = errand_of(data);
-
-    if (burial)
-        burial_end(burial, rc == ZOK || rc == ZNONODE);
-}
-
-/* Where an unanswered create may have left a node. */
-static void burial_found(int rc, const struct String_vector *names,
-                         const void *data)
-{
-    struct zk_errand *burial = errand_of(data);
-    const char *name = NULL;
-    char prefix[ZK_NAME_MAX], *path;
-    struct zk_place *place;
-    struct zk_conn *zc;
-    bool sent;
-    int i;
-
-    if (!burial)
-        return;
-    zc = burial->ses->conn;
-    place = zk_place_find(zc, burial->token);
-    zk_node_prefix(zc, prefix, burial->token, NULL);
-    /* Without the word at its end it also matches names with a tag. */
-    prefix[zc->kazoo ? 32 : 39] = '\0';
-    for (i = 0; !rc && names && i < names->count && !name; i++)
-        if (zk_name_is(names->data[i], prefix))
-            name = names->data[i];
-    path = place && name ? zk_join(place->parent, name) : NULL;
-    sent = path && zoo_adelete(burial->ses->zh, path, -1, burial_deleted,
-                               burial) == ZOK;
-    if (!sent)
-        burial_end(burial, !name && (rc == ZOK || rc == ZNONODE));
-    hfi_free(path);
-}
-
-/* recipe=ephemeral: is the node ours at all? */
-static void burial_got(int rc, const char *text, int len,
-                       const struct Stat *stat, const void *data)
-{
-    struct zk_errand *burial = errand_of(data);
-    struct zk_session *ses;
-    struct hf_info info = HF_INFO_INIT;
-    char copy[ZK_DATA_MAX], token[HFI_TOKEN_LEN + 1] = "";
-    struct zk_place *place;
-    uint64_t fence = 0;
-    bool ours, sent = false;
-
-    if (!burial)
-        return;
-    ses = burial->ses;
-    snprintf(copy, sizeof(copy), "%.*s", len > 0 ? len : 0, text ? text : "");
-    zk_data_read(copy, &info, &fence, token);
-    place = zk_place_find(ses->conn, burial->token);
-    ours =
-        !rc && stat->ephemeralOwner == ses->id && !strcmp(token, burial->token);
-    if (ours && place)
-        sent = zoo_adelete(ses->zh, place->parent, -1, burial_deleted,
-                           burial) == ZOK;
-    if (!sent)
-        burial_end(burial, !ours && (rc == ZOK || rc == ZNONODE));
-}
-
-static void burial_synced(int rc, const char *path, const void *data)
-{
-    (void)rc, (void)path, (void)data;
-}
-
-/* Remove its node without waiting for it; with the mutex held.  Where it must
- * be looked for the server asks the leader first: one that lags behind would
- * not find what another has made. */
-void zk_place_bury(struct zk_place *place)
-{
-    struct zk_session *ses = place->ses;
-    struct zk_errand *burial = ses ? errand_new(ses, place->token) : NULL;
-    bool sent;
-
-    place->held = false;
-    if (!burial)
-        return;
-    if (!ses->sole && (ses->conn->single || !place->path))
-        zoo_async(ses->zh, place->parent, burial_synced, NULL);
-    if (ses->conn->single)
-        sent = zoo_awget(ses->zh, place->parent, NULL, NULL, burial_got,
-                         burial) == ZOK;
-    else if (place->path)
-        sent = zoo_adelete(ses->zh, place->path, -1, burial_deleted, burial) ==
-               ZOK;
-    else
-        sent = zoo_awget_children(ses->zh, place->parent, NULL, NULL,
-                                  burial_found, burial) == ZOK;
-    if (!sent)
-        errand_free(burial);
-}
-
-/* ---- hearing of it ----------------------------------------------------- */
-
-static void guard_answer(int rc, const struct Stat *stat, const void *data)
-{
-    struct zk_errand *who = errand_of(data);
-    struct zk_place *place;
-
-    (void)stat;
-    if (!who)
-        return;
-    place = zk_place_find(who->ses->conn, who->token);
-    if (rc == ZNONODE && place && place->ses == who->ses)
-        zk_place_gone(place, HF_LOSS_DELETED);
-    errand_free(who);
-}
-
-/* The node of a held place was removed by somebody; with the mutex held.  While
- * a call is at it, that will find out. */
-void zk_place_gone(struct zk_place *place, hf_loss reason)
-{
-    struct zk_conn *zc = place->ses->conn;
-
-    if (!place->held || place->busy || place->doomed || place->moving)
-        return;
-    zk_place_clear(place);
-    place->lost = true;
-    hfi_gone(&zc->base, place->key, place->token, reason);
-}
-
-/* Hear at once when the node of what we hold is removed; with the mutex held.
- * Nobody waits for the answer: the heartbeat would tell as well. */
-void zk_place_guard(struct zk_place *place)
-{
-    struct zk_session *ses = place->ses;
-    struct zk_errand *who =
-        ses && place->path ? errand_new(ses, place->token) : NULL;
-
-    if (who && zoo_awexists(ses->zh, place->path, zk_watcher, ses, guard_answer,
-                            who) != ZOK)
-        errand_free(who);
-}
-
-static void listen_answer(int rc, const struct String_vector *names,
-                          const void *data)
-{
-    struct zk_errand *who = errand_of(data);
-    struct zk_place *place;
-
-    if (!who)
-        return;
-    place = zk_place_find(who->ses->conn, who->token);
-    if (!rc && place && place->held && names && names->count > 1)
-        hfi_wanted(&who->ses->conn->base, place->key);
-    errand_free(who);
-}
-
-/* Hear of others who come for what we hold; with the mutex held. */
-void zk_place_listen(struct zk_place *place)
-{
-    struct zk_session *ses = place->ses;
-    struct zk_errand *who;
-
-    if (!ses || place->listening)
-        return;
-    if (ses->conn->single) { /* zk_one.c (4) */
-        place->listening = true;
-        zk_place_hears(place);
-        place->yield_at = hfi_now() + YIELD_AFTER_MS;
-        places_look_by(ses->conn, place->yield_at);
-        return;
-    }
-    who = errand_new(ses, place->token);
-    if (!who)
-        return;
-    place->listening = true;
-    zk_place_hears(place);
-    if (zoo_awget_children(ses->zh, place->parent, zk_watcher, ses,
-                           listen_answer, who) != ZOK)
-        errand_free(who);
-}
-
-/* ---- the server -------------------------------------------------------- */
-
-static void alone_answer(int rc, const char *text, int len,
-                         const struct Stat *stat, const void *data)
-{
-    struct zk_errand *errand = errand_of(data);
-
-    (void)text;
-    (void)stat;
-    if (!errand)
-        return;
-    errand->ses->sole = rc == ZOK && len <= 0;
-    errand_free(errand);
-}
-
-/* The members of an ensemble are listed in this node; where it is empty there
- * are none.  Where it cannot be read we go on asking the leader. */
-void zk_ask_alone(struct zk_session *ses)
-{
-    struct zk_errand *errand = errand_new(ses, "");
-
-    ses->sole = false;
-    if (errand && zoo_awget(ses->zh, "/zookeeper/config", NULL, NULL,
-                            alone_answer, errand) != ZOK)
-        errand_free(errand);
 }
 
 /* ---- finding out ------------------------------------------------------- */

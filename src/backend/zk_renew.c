@@ -224,7 +224,7 @@ static hf_status renew_move(struct zk_conn *zc, struct zk_place *place,
         zk_session_put(to);
         return hfi_nomem(err);
     }
-    zk_data_write(data, item->claim, place->fence);
+    zk_data_write(data, item->claim, to->got_ms, place->fence);
     zoo_delete_op_init(&ops[0], place->path, -1);
     zoo_create_op_init(&ops[1], place->path, data, (int)strlen(data),
                        zk_acl(zc), ZOO_EPHEMERAL, fl->made, sizeof(fl->made));
@@ -268,7 +268,7 @@ static void renew_finish(struct zk_conn *zc, struct hfi_renewal *item,
         pthread_mutex_lock(&zc->mu);
         renew_judge(zc, item, work, err);
         fits = place->ses && zk_session_fits(place->ses, item->ttl_ms) &&
-               place->ses->got_ms >= item->ttl_ms + item->ttl_ms / 4;
+               zk_session_serves(place->ses, item->ttl_ms);
         pthread_mutex_unlock(&zc->mu);
         if (item->st == HF_OK && !fits) {
             item->st = renew_move(zc, place, item, deadline, err);
@@ -277,8 +277,12 @@ static void renew_finish(struct zk_conn *zc, struct hfi_renewal *item,
     }
     pthread_mutex_lock(&zc->mu);
     place->busy = false;
-    if (item->st == HF_OK)
+    if (item->st == HF_OK && !place->ses)
+        renew_lost(item, place, HF_LOSS_SESSION); /* It ended meanwhile. */
+    if (item->st == HF_OK) {
         zk_place_hold(zc, place, item->ttl_ms);
+        zk_proof(place->ses, &item->proof);
+    }
     pthread_mutex_unlock(&zc->mu);
 }
 

@@ -80,7 +80,7 @@ static hf_status seq_join_send(struct zk_session *ses, struct zk_place *place,
     zk_number(zk_name_of(head), &number);
     zk_node_prefix(zc, prefix, claim->token, claim->owner);
     snprintf(name, sizeof(name), "%s%010d", prefix, number);
-    zk_data_write(data, claim, fence);
+    zk_data_write(data, claim, ses->got_ms, fence);
     path = zk_join(place->parent, name);
     fl = path ? zk_flight_new(ses, 1) : NULL;
     if (!fl) {
@@ -266,8 +266,8 @@ static void seq_count(struct zk_conn *zc, struct zk_place *place,
 static hf_status seq_judge(struct zk_session *ses, struct zk_place *place,
                            const struct hfi_claim *claim,
                            const struct String_vector *names,
-                           struct hfi_answer *busy, int64_t deadline, bool *again,
-                           struct hf_error *err)
+                           struct hfi_answer *busy, int64_t deadline,
+                           bool *again, struct hf_error *err)
 {
     char prefix[ZK_NAME_MAX];
     struct zk_rank rank;
@@ -296,8 +296,8 @@ static hf_status seq_judge(struct zk_session *ses, struct zk_place *place,
  * are read, now if that was not done along with the create. */
 static hf_status seq_begun(struct zk_session *ses, struct zk_place *place,
                            const struct hfi_claim *claim, struct zk_flight *fl,
-                           struct hfi_answer *busy, int64_t deadline, bool *again,
-                           struct hf_error *err)
+                           struct hfi_answer *busy, int64_t deadline,
+                           bool *again, struct hf_error *err)
 {
     char *tail;
     bool told = zk_last_tells(ses->conn, place, &tail) && fl->n == 1;
@@ -361,8 +361,9 @@ static void seq_created(struct zk_conn *zc, struct zk_place *place,
 
 /* The first request of a claim. */
 static hf_status seq_begin(struct zk_session *ses, struct zk_place *place,
-                           const struct hfi_claim *claim, struct hfi_answer *busy,
-                           int64_t deadline, bool *again, struct hf_error *err)
+                           const struct hfi_claim *claim,
+                           struct hfi_answer *busy, int64_t deadline,
+                           bool *again, struct hf_error *err)
 {
     struct zk_conn *zc = ses->conn;
     char prefix[ZK_NAME_MAX], data[ZK_DATA_MAX];
@@ -371,7 +372,7 @@ static hf_status seq_begin(struct zk_session *ses, struct zk_place *place,
     hf_status st;
 
     zk_node_prefix(zc, prefix, claim->token, claim->owner);
-    zk_data_write(data, claim, 0);
+    zk_data_write(data, claim, ses->got_ms, 0);
     path = fl ? zk_join(place->parent, prefix) : NULL;
     if (!path) {
         zk_flight_end(fl);
@@ -436,8 +437,9 @@ static hf_status seq_unseen(struct zk_session *ses,
 
 /* We have a node: look again. */
 static hf_status seq_go_on(struct zk_session *ses, struct zk_place *place,
-                           const struct hfi_claim *claim, struct hfi_answer *busy,
-                           int64_t deadline, bool *again, struct hf_error *err)
+                           const struct hfi_claim *claim,
+                           struct hfi_answer *busy, int64_t deadline,
+                           bool *again, struct hf_error *err)
 {
     struct zk_conn *zc = ses->conn;
     struct zk_flight *fl = zk_flight_new(ses, 3);

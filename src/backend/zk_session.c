@@ -8,16 +8,21 @@
  * for and shared by all locks whose leases are about that long.
  *
  *     ttl ............ what the holder believes, from the time of sending
- *     ttl + ttl / 4 .. what the session is asked to last
+ *     ttl + ttl / 2 .. what the session is asked to last
  *
- * The quarter is for ensembles: a follower tells the leader twice a tick which
- * sessions it has heard of, so the leader may count from half a tick earlier,
- * and a session lasts two ticks at least.
+ * The half is for ensembles.  An answer there proves only that the leader, who
+ * ends sessions, has heard of an earlier request (zk_touch.c): of one that was
+ * sent about a third of the session's time before, which is half a lease.  The
+ * holder believes for the session's time from that one on, or for the ttl from
+ * the last one on, whichever ends first.  So a lock that is renewed every third
+ * of its lease is always believed in for about the whole lease.  The price is
+ * that the lock of a dead client passes on only after one and a half leases.
  *
  * INVARIANTS
- *  (1) A session serves a lease only if the server granted it the quarter more.
- *      Where it does not grant that much, the lease is refused, with the limit
- *      in the message.
+ *  (1) A session serves a lease only if the server granted it a quarter more.
+ *      Where it grants less than the half, what is believed ends earlier; where
+ *      it grants less than the quarter, the lease is refused, with the limit in
+ *      the message.
  *  (2) A session that has ended is never revived: its places are told, and
  *      those who wait begin anew in another.
  *  (3) A handle is closed only when no call uses it, by its driver
@@ -36,7 +41,13 @@
 /* How long a session must last for a lease. */
 static int64_t session_want(int64_t ttl_ms)
 {
-    return ttl_ms + ttl_ms / 4;
+    return ttl_ms + ttl_ms / 2;
+}
+
+/* zk_session.c (1) */
+bool zk_session_serves(const struct zk_session *ses, int64_t ttl_ms)
+{
+    return ses->got_ms >= ttl_ms + ttl_ms / 4;
 }
 
 /* Is it what a lease of this length should have?  One that the server made
@@ -98,7 +109,7 @@ static void session_warn(struct zk_session *ses)
                  "the server's sessions last at least %lld ms: a dead holder's "
                  "lock passes on no sooner",
                  (long long)ses->got_ms);
-    else if (ses->got_ms < ses->asked_ms)
+    else if (ses->got_ms < ses->asked_ms - ses->asked_ms / 9)
         snprintf(text, sizeof(text),
                  "the server's sessions last at most %lld ms: no ttl may be "
                  "longer than %lld",
@@ -121,6 +132,7 @@ static void session_came_up(struct zk_session *ses)
     ses->state = ZK_UP;
     ses->life++;
     ses->heard_at = hfi_now();
+    zk_touch_begin(ses);
     zk_hear_from(ses, true);
     session_warn(ses);
     zk_ask_alone(ses);
@@ -391,7 +403,7 @@ static void session_drop_unused(struct zk_conn *zc)
 static hf_status session_limit(struct zk_session *ses, int64_t ttl_ms,
                                struct hf_error *err)
 {
-    if (ses->got_ms >= session_want(ttl_ms)) /* zk_session.c (1) */
+    if (zk_session_serves(ses, ttl_ms))
         return HF_OK;
     return hfi_fail(err, HF_INVALID,
                     "%s: a ttl of %lld ms is more than the server allows: its "

@@ -218,6 +218,67 @@ TEST_TIMEOUT(a_server_that_is_cut_off_proves_nothing, 120)
     hf_close(b);
 }
 
+/* A follower tells the leader whom it has heard only when the leader pings it.
+ * Frozen right after it has passed a renewal on, it has not told of that, and the
+ * leader counts from something earlier. */
+TEST_TIMEOUT(who_is_cut_off_with_a_follower_right_after_a_renewal_is_told, 120)
+{
+    struct hf_lock_opts opts = zkt_opts(3000);
+    const char *key = zkt_key("k");
+    int follower, left, right;
+    char here[128], there[256];
+    struct zkt_waiter w;
+    hf_client *a, *b;
+    hf_lock *lk;
+
+    zkt_await_all();
+    follower = zkt_server('f');
+    left = follower % ZKT_SERVERS + 1;
+    right = left % ZKT_SERVERS + 1;
+    snprintf(here, sizeof(here), "zk://127.0.0.1:%ld/hf-test",
+             zkt_number_of(follower, "port"));
+    snprintf(there, sizeof(there), "zk://127.0.0.1:%ld,127.0.0.1:%ld/hf-test",
+             zkt_number_of(left, "port"), zkt_number_of(right, "port"));
+    a = zkt_open(here);
+    b = zkt_open(there);
+    opts.flags = HF_MANUAL;
+    CHECK_OK(hf_acquire(a, key, 20000, &opts, &lk, &t_err));
+    zkt_wait_start(&w, b, key, 60000, 3000);
+    t_sleep_ms(1200); /* The library itself keeps quiet for longer. */
+    CHECK_OK(hf_extend(lk, 0, &t_err));
+    zkt_signal_server(follower, SIGSTOP);
+    t_check_status(__FILE__, __LINE__, "the waiter", zkt_wait_end(&w), HF_OK);
+    CHECK(!hf_held(lk));
+    zkt_signal_server(follower, SIGCONT);
+    CHECK_GT(hf_fence(w.lk), hf_fence(lk));
+    CHECK_OK(hf_release(w.lk, &t_err));
+    CHECK_STATUS(hf_release(lk, &t_err), HF_LOST);
+    zkt_await_all();
+    hf_close(a);
+    hf_close(b);
+}
+
+/* Sessions last longer than leases, so that what is proven of an earlier moment
+ * is a whole lease all the same. */
+TEST_TIMEOUT(a_lock_that_is_renewed_keeps_most_of_its_lease, 60)
+{
+    struct hf_lock_opts opts = zkt_opts(6000);
+    const char *key = zkt_key("k");
+    int64_t least = INT64_MAX, end;
+    hf_client *client;
+    hf_lock *lk;
+
+    zkt_await_all();
+    client = zkt_open(zkt_url("?ttl=6s"));
+    CHECK_OK(hf_acquire(client, key, 20000, &opts, &lk, &t_err));
+    for (end = t_now_ms() + 9000; t_now_ms() < end; t_sleep_ms(20))
+        if (hf_remaining_ms(lk) < least)
+            least = hf_remaining_ms(lk);
+    CHECK_GT(least, 1000); /* 4000, less what a busy machine takes */
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_close(client);
+}
+
 /* Turns that nothing protects but the lock. */
 struct field {
     const char *key;

@@ -170,12 +170,13 @@ TEST(data_comes_back_and_hostile_data_does_no_harm)
     char data[ZK_DATA_MAX], token[HFI_TOKEN_LEN + 1], *big;
     uint64_t fence = 3;
 
-    zk_data_write(data, &claim, 77);
+    zk_data_write(data, &claim, 45000, 77);
     zk_data_read(data, &info, &fence, token);
     CHECK_STR(info.owner, "a\nb=%");
     CHECK_STR(info.note, "n\xff\n");
     CHECK_STR(token, "t0");
     CHECK_EQ(fence, 77);
+    CHECK_EQ(info.takeover_ms, 45000);
     for (size_t i = 0; i < sizeof(hostile) / sizeof(hostile[0]); i++)
         zk_data_read(hostile[i], &info, &fence, token);
     zk_data_read(NULL, &info, &fence, token);
