@@ -18,13 +18,18 @@
  * INVARIANTS
  *  (1) The record is written under LOCK_EX, or under LOCK_SH with the gate (a
  *      second such byte) held; so a fence is given out once.
- *  (2) A descriptor that was kept from an earlier try is used only while its
- *      file has a name; else the name is opened again.  What is removed under
+ *  (2) A descriptor that was kept from an earlier try, or whose record bears the
+ *      mark of a break, is used only while its file has a name; else the name is
+ *      opened again.  What is removed under
  *      a holder's feet the heartbeat notices.
  *  (3) A lock file is never removed: that is how two processes come to hold
- *      two locks of one name.
+ *      two locks of one name.  Only hf_break_force() replaces it, which is asked
+ *      for just that, with a file in which the fence goes on.
  *  (4) A waiter keeps its descriptor from try to try.  Opening and closing is
  *      what other waiters listen for, and they would wake each other for ever.
+ *  (5) Under LOCK_SH the record and the bytes of the holders mean something only
+ *      together: whoever decides by them, or changes them, has the gate from the
+ *      first look to the last change.  Who only shows them looks twice.
  *
  * SESSION  None.  The kernel keeps the lock as long as the process lives and
  *   frees it the moment it dies, so nothing lapses and nothing is renewed; the
@@ -93,23 +98,45 @@ static void file_judge(struct hfi_conn *conn, int dir_fd)
     }
 }
 
+/* Where default directories are: in /run/lock if everybody may make one there,
+ * else in /tmp.  That is decided by the mode of /run/lock, which is the same for
+ * all processes that see it, and not by what this one may do there: one that
+ * finds it read-only or full is refused, and never looks elsewhere. */
+static const char *file_default_base(void)
+{
+    const mode_t open_to_all = S_ISVTX | S_IWOTH | S_IXOTH;
+    struct stat sb;
+
+    return !stat("/run/lock", &sb) && S_ISDIR(sb.st_mode) &&
+                   (sb.st_mode & open_to_all) == open_to_all
+               ? "/run/lock"
+               : "/tmp";
+}
+
 /* The directory that everyone gets who names none: the same for one user
  * whether from cron, a shell or a service, so no variable decides it. */
 static hf_status file_default_dir(char *ret, size_t size, struct hf_error *err)
 {
-    const char *base = access("/run/lock", W_OK) ? "/tmp" : "/run/lock";
     struct stat sb;
 
-    snprintf(ret, size, "%s/holdfast-%lu", base, (unsigned long)geteuid());
+    snprintf(ret, size, "%s/holdfast-%lu", file_default_base(),
+             (unsigned long)geteuid());
     if (mkdir(ret, 0700) && errno != EEXIST)
-        return hfi_fail_errno(err, HF_SYSTEM, errno, "make '%s'", ret);
+        return hfi_fail_errno(err, HF_SYSTEM, errno,
+                              "file: make '%s', where your locks are if no "
+                              "directory is named as file:DIR",
+                              ret);
     if (lstat(ret, &sb))
-        return hfi_fail_errno(err, HF_SYSTEM, errno, "look at '%s'", ret);
-    if (!S_ISDIR(sb.st_mode) || sb.st_uid != geteuid() || sb.st_mode & 022)
+        return hfi_fail_errno(err, HF_SYSTEM, errno, "file: look at '%s'", ret);
+    if (!S_ISDIR(sb.st_mode) || sb.st_uid != geteuid())
         return hfi_fail(err, HF_DENIED,
-                        "'%s' is not a directory that only you can write: "
-                        "remove it, or name another as file:DIR",
-                        ret);
+                        "file: '%s' should be your directory and belongs to "
+                        "user %lu: have it removed, or name another as "
+                        "file:DIR in all programs that share the locks",
+                        ret, (unsigned long)sb.st_uid);
+    if (sb.st_mode & 022)
+        return hfi_fail(err, HF_DENIED,
+                        "file: others may write to '%s': use chmod go-w", ret);
     return HF_OK;
 }
 
@@ -334,4 +361,5 @@ const struct hfi_backend hfi_backend_file = {
     .inspect = file_inspect,
     .list = file_list,
     .break_grant = file_break,
+    .free_grant = file_free,
 };

@@ -67,11 +67,21 @@ hf_status file_release(struct hfi_conn *, const struct hfi_claim *,
 /* What grant->ref.ints are. */
 enum { FILE_FD, FILE_WD, FILE_BYTES, FILE_WAITS };
 
+/* How many there are, and whether a stranger's lock may hide more. */
+struct file_tally {
+    int32_t count;
+    bool hidden;
+};
+
 /* Seen through a descriptor of the lock file that belongs to nobody: how many
  * of ours hold it with LOCK_SH, how many wait, and whether it is held alone. */
-int32_t file_count_holders(int fd);
+struct file_tally file_count_holders(int fd);
 int32_t file_count_waiters(int fd);
 bool file_is_exclusive(int fd);
+
+/* Be the only one of those with LOCK_SH who signs; false if it cannot be had. */
+bool file_gate(int fd);
+void file_ungate(int fd);
 
 /* ---- file_name.c ------------------------------------------------------- */
 
@@ -87,6 +97,9 @@ void file_path(char *ret, const char *key);
 /* The key of a path below the directory, in place; false if it has none. */
 bool file_key(char *path);
 
+/* Put the file `fd`, which has no name yet, in the place of the key's. */
+bool file_replace_key(int dir_fd, const char *key, int fd);
+
 /* Open the lock file of a key; with O_CREAT also the directories of a long
  * one.  -1 and errno on failure. */
 int file_open_key(int dir_fd, const char *key, int flags);
@@ -98,6 +111,7 @@ enum file_mode { FILE_EXCLUSIVE = 'x', FILE_OWNED = 'o', FILE_SHARED = 's' };
 struct file_record {
     uint64_t fence;  /* of the last grant; 0: none yet */
     uint64_t broken; /* the fence whose holder was asked to let go */
+    bool marked;     /* the record that was signed over had such a mark */
     ssize_t size;    /* how long the text was that was read */
     char mode;       /* enum file_mode */
     int64_t since_us;
@@ -106,8 +120,12 @@ struct file_record {
     char note[HF_NOTE_MAX + 1];
 };
 
-/* HF_PROTOCOL if something else stands there. */
+/* HF_PROTOCOL if something else stands there.  For those who keep others from
+ * signing. */
 hf_status file_record_read(int fd, struct file_record *ret,
+                           struct hf_error *err);
+/* The same while others may sign: one record or the other. */
+hf_status file_record_look(int fd, struct file_record *ret,
                            struct hf_error *err);
 /* The same, but only fence, broken and size. */
 hf_status file_record_read_fence(int fd, struct file_record *ret,
@@ -128,5 +146,7 @@ hf_status file_list(struct hfi_conn *, const char *prefix, hf_list_fn *,
                     void *arg, int64_t deadline, struct hf_error *);
 hf_status file_break(struct hfi_conn *, const char *key, uint64_t fence,
                      int64_t deadline, struct hf_error *);
+hf_status file_free(struct hfi_conn *, const char *key, uint64_t fence,
+                    int64_t deadline, struct hf_error *);
 
 #endif

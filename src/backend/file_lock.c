@@ -26,6 +26,9 @@
 /* How often a try is made again while somebody looks. */
 #define FILE_LOOKS_MAX 100
 
+/* How often the gate is tried for, which everybody holds for moments only. */
+#define FILE_GATE_MAX 10000
+
 /* How often a lock file may vanish under our hands before we give up. */
 #define FILE_REOPEN_MAX 100
 
@@ -49,32 +52,57 @@ static bool file_mark(int fd, off_t range, short type,
     return file_byte(fd, range + (off_t)(slot % FILE_SLOTS), type);
 }
 
-static int32_t file_count(int fd, off_t at)
+/* Ours are single bytes, by open file description (pid -1).  The system names
+ * one lock for a range, so behind a larger one of a stranger, which may reach to
+ * the end of all files (length 0), others can be that are not seen. */
+static struct file_tally file_count(int fd, off_t at)
 {
     struct flock range = {.l_whence = SEEK_SET};
-    off_t end = at + FILE_SLOTS;
-    int32_t count = 0;
+    off_t end = at + FILE_SLOTS, next;
+    struct file_tally tally = {0, false};
 
-    for (; at < end; count++) {
+    while (at < end) {
         range.l_type = F_WRLCK;
         range.l_start = at;
         range.l_len = end - at;
         range.l_pid = 0;
         if (fcntl(fd, F_OFD_GETLK, &range) || range.l_type == F_UNLCK)
             break;
-        at = range.l_start + range.l_len;
+        if (range.l_len == 1 && range.l_pid == -1)
+            tally.count++;
+        else
+            tally.hidden = true;
+        next = range.l_len ? range.l_start + range.l_len : end;
+        at = next > at ? next : end;
     }
-    return count;
+    return tally;
 }
 
-int32_t file_count_holders(int fd)
+struct file_tally file_count_holders(int fd)
 {
     return file_count(fd, FILE_HOLD_AT);
 }
 
 int32_t file_count_waiters(int fd)
 {
-    return file_count(fd, FILE_WAIT_AT);
+    return file_count(fd, FILE_WAIT_AT).count;
+}
+
+bool file_gate(int fd)
+{
+    int tries;
+
+    for (tries = 0; !file_byte(fd, FILE_GATE_AT, F_WRLCK); tries++) {
+        if (tries == FILE_GATE_MAX)
+            return false; /* Its owner was stopped, or is a stranger. */
+        sched_yield();
+    }
+    return true;
+}
+
+void file_ungate(int fd)
+{
+    file_byte(fd, FILE_GATE_AT, F_UNLCK);
 }
 
 static void file_unlock(int fd)
@@ -150,7 +178,9 @@ static hf_status file_flock(int fd, int how, struct hf_error *err)
     return HF_OK;
 }
 
-/* Write who has it now, under the next fence.  file.c (1) */
+/* Write who has it now, under the next fence.  The mark of a break goes with the
+ * grant that it was meant for, unless others of that time are left.  file.c (1)
+ */
 static hf_status file_sign(struct file_conn *fc, int fd,
                            const struct hfi_claim *claim, char mode,
                            struct file_record *rec, struct hf_error *err)
@@ -162,6 +192,9 @@ static hf_status file_sign(struct file_conn *fc, int fd,
     if (!rec->fence)
         return hfi_fail(err, HF_PROTOCOL,
                         "the fence in the lock file cannot rise any more");
+    rec->marked = rec->broken != 0;
+    if (rec->mode != FILE_SHARED || mode != FILE_SHARED)
+        rec->broken = 0;
     rec->mode = mode;
     rec->pid = fc->pid;
     return file_record_write(fd, rec, claim, err);
@@ -181,19 +214,46 @@ static hf_status file_take_exclusive(struct file_conn *fc, int fd,
     return st;
 }
 
-/* Somebody has it: our equals, perhaps? */
+/* Do our equals hold it?  The gate is ours.  A group that was broken takes in
+ * nobody. */
+static bool file_is_joinable(int fd, const struct hfi_claim *claim,
+                             const struct file_record *rec)
+{
+    return rec->mode == FILE_OWNED && !strcmp(rec->owner, claim->owner) &&
+           rec->broken != rec->fence && file_count_holders(fd).count;
+}
+
+/* Somebody has it: our equals, perhaps?  Between reading the record and marking
+ * our byte nobody else may sign.  file.c (5) */
 static hf_status file_join(int fd, const struct hfi_claim *claim,
                            struct file_record *rec, struct hf_error *err)
 {
     hf_status st = file_flock(fd, LOCK_SH, err);
 
-    if (!st)
-        st = file_record_read(fd, rec, err);
-    if (!st && (rec->mode != FILE_OWNED || strcmp(rec->owner, claim->owner) ||
-                !file_count_holders(fd) ||
+    if (st)
+        return st;
+    if (!file_gate(fd))
+        return HF_BUSY;
+    st = file_record_read(fd, rec, err);
+    if (!st && (!file_is_joinable(fd, claim, rec) ||
                 !file_mark(fd, FILE_HOLD_AT, F_RDLCK, claim)))
         st = HF_BUSY;
+    file_ungate(fd);
     return st;
+}
+
+/* We have LOCK_SH in place of LOCK_EX, and our byte is marked: is the record
+ * still ours?  Somebody may have come and gone in between. */
+static hf_status file_settle(int fd, uint64_t fence, struct hf_error *err)
+{
+    struct file_record now;
+    hf_status st;
+
+    if (!file_gate(fd))
+        return HF_BUSY;
+    st = file_record_read_fence(fd, &now, err);
+    file_ungate(fd);
+    return !st && now.fence != fence ? HF_BUSY : st;
 }
 
 /* First alone, to sign; then shared, for equals to join.  The change from one
@@ -212,28 +272,33 @@ static hf_status file_take_owned(struct file_conn *fc, int fd,
         st = file_sign(fc, fd, claim, FILE_OWNED, rec, err);
     if (!st && !file_mark(fd, FILE_HOLD_AT, F_RDLCK, claim))
         st = hfi_fail_errno(err, HF_SYSTEM, errno, "lock a byte");
-    return st ? st : file_flock(fd, LOCK_SH, err);
+    if (!st)
+        st = file_flock(fd, LOCK_SH, err);
+    return st ? st : file_settle(fd, rec->fence, err);
 }
 
-/* Several may hold LOCK_SH, so the gate makes one of them sign at a time. */
+/* Several may hold LOCK_SH, so the gate makes one of them sign at a time.  What
+ * is hidden may be the byte of an owner. */
 static hf_status file_take_shared(struct file_conn *fc, int fd,
                                   const struct hfi_claim *claim,
                                   struct file_record *rec, struct hf_error *err)
 {
     hf_status st = file_flock(fd, LOCK_SH, err);
+    struct file_tally tally;
 
     if (st)
         return st;
-    if (!file_byte(fd, FILE_GATE_AT, F_WRLCK))
+    if (!file_gate(fd))
         return HF_BUSY;
     st = file_record_read(fd, rec, err);
-    if (!st && rec->mode == FILE_OWNED && file_count_holders(fd))
+    tally = file_count_holders(fd);
+    if (!st && rec->mode == FILE_OWNED && (tally.count || tally.hidden))
         st = HF_BUSY;
     if (!st)
         st = file_sign(fc, fd, claim, FILE_SHARED, rec, err);
     if (!st && !file_mark(fd, FILE_HOLD_AT, F_RDLCK, claim))
         st = hfi_fail_errno(err, HF_SYSTEM, errno, "lock a byte");
-    file_byte(fd, FILE_GATE_AT, F_UNLCK);
+    file_ungate(fd);
     return st;
 }
 
@@ -311,7 +376,7 @@ static hf_status file_try_once(struct file_conn *fc,
                                struct hfi_grant *grant, bool *vanished,
                                struct hf_error *err)
 {
-    struct file_record rec;
+    struct file_record rec = {.marked = false};
     bool kept = grant->placed;
     hf_status st = file_descriptor(fc, claim, grant, err);
 
@@ -329,7 +394,8 @@ static hf_status file_try_once(struct file_conn *fc,
         file_mark(grant->ref.ints[FILE_FD], FILE_WAIT_AT, F_UNLCK, claim);
     if (claim->owner || claim->shared)
         grant->ref.ints[FILE_BYTES] = 1;
-    if (kept && !file_has_name(grant->ref.ints[FILE_FD])) { /* file.c (2) */
+    if ((kept || rec.marked) &&
+        !file_has_name(grant->ref.ints[FILE_FD])) { /* file.c (2) */
         *vanished = true;
         return HF_BUSY;
     }
@@ -391,13 +457,14 @@ static void file_renew_one(struct file_conn *fc, struct hfi_renewal *item)
     struct file_record rec;
 
     item->st = HF_OK;
-    if (!file_is_named(fc, item->claim->key, fd)) {
-        item->st = HF_LOST;
-        item->reason = HF_LOSS_DELETED;
-    } else if (!file_record_read(fd, &rec, NULL) &&
-               rec.broken == item->grant->fence) {
+    /* Of those who share, the mark means all who were there. */
+    if (!file_record_read_fence(fd, &rec, NULL) &&
+        rec.broken >= item->grant->fence) {
         item->st = HF_LOST;
         item->reason = HF_LOSS_BROKEN;
+    } else if (!file_is_named(fc, item->claim->key, fd)) {
+        item->st = HF_LOST;
+        item->reason = HF_LOSS_DELETED;
     }
 }
 

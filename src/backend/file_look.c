@@ -9,7 +9,9 @@
  *
  * Whether an exclusive holder is the one that the record names is told by
  * /proc/locks, which lists process and file.  A process of another pid
- * namespace is not in it; then the record is believed.
+ * namespace is not in it; then the record is believed.  The device there is that
+ * of the mounted file system, which is not what stat(2) says on some; it is
+ * looked up in mountinfo.
  */
 #include "file.h"
 
@@ -18,6 +20,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include "../env.h"
@@ -25,8 +28,12 @@
 
 #include "../banned.h"
 
+/* How often a lock that changes meanwhile is looked at. */
+#define LOOKS_MAX 16
+
 /* One flock(2) lock of the machine. */
 struct file_taken {
+    dev_t device;
     uint64_t inode;
     long pid;
     bool shared;
@@ -55,18 +62,19 @@ static bool taken_add(struct file_taken_list *list, struct file_taken item)
 }
 
 /* "12: FLOCK  ADVISORY  WRITE 4121 08:01:131077 0 EOF"; blocked ones have an
- * arrow.  The device is not compared: some file systems show another one here
- * than in stat(2), and a wrong match needs the same inode number and a lock. */
+ * arrow. */
 static bool taken_parse(const char *line, struct file_taken *ret)
 {
     char mode[8];
+    unsigned major, minor;
     unsigned long inode;
     long pid;
 
-    if (sscanf(line, "%*d: FLOCK ADVISORY %7s %ld %*x:%*x:%lu", mode, &pid,
-               &inode) != 3)
+    if (sscanf(line, "%*d: FLOCK ADVISORY %7s %ld %x:%x:%lu", mode, &pid,
+               &major, &minor, &inode) != 5)
         return false;
-    *ret = (struct file_taken){inode, pid, !strcmp(mode, "READ")};
+    *ret = (struct file_taken){makedev(major, minor), inode, pid,
+                               !strcmp(mode, "READ")};
     return true;
 }
 
@@ -102,22 +110,66 @@ static hf_status taken_read(struct file_taken_list *ret, struct hf_error *err)
     return HF_OK;
 }
 
+/* The first number behind `label` in a file of /proc, or -1. */
+static long proc_number(const char *path, const char *label)
+{
+    FILE *in = fopen(path, "re");
+    char line[256];
+    long ret = -1;
+
+    while (in && ret < 0 && fgets(line, sizeof(line), in))
+        if (!strncmp(line, label, strlen(label)))
+            ret = strtol(line + strlen(label), NULL, 10);
+    if (in)
+        fclose(in);
+    return ret;
+}
+
+/* The device that /proc/locks shows for a file: that of its mount. */
+static dev_t taken_device(int fd, const struct stat *sb)
+{
+    FILE *in = fopen("/proc/self/mountinfo", "re");
+    dev_t ret = sb->st_dev;
+    unsigned major, minor;
+    char text[512];
+    long mount, id;
+
+    snprintf(text, sizeof(text), "/proc/self/fdinfo/%d", fd);
+    mount = proc_number(text, "mnt_id:");
+    while (in && mount >= 0 && fgets(text, sizeof(text), in))
+        if (sscanf(text, "%ld %*d %u:%u", &id, &major, &minor) == 3 &&
+            id == mount) {
+            ret = makedev(major, minor);
+            break;
+        }
+    if (in)
+        fclose(in);
+    return ret;
+}
+
 /* The first lock on the file, or NULL. */
 static const struct file_taken *taken_find(const struct file_taken_list *list,
-                                           uint64_t inode)
+                                           int fd, const struct stat *sb)
 {
     size_t low = 0, high = list->len, mid;
+    dev_t device = 0;
+    bool known = false;
 
     while (low < high) {
         mid = low + (high - low) / 2;
-        if (list->items[mid].inode < inode)
+        if (list->items[mid].inode < sb->st_ino)
             low = mid + 1;
         else
             high = mid;
     }
-    return low < list->len && list->items[low].inode == inode
-               ? &list->items[low]
-               : NULL;
+    for (; low < list->len && list->items[low].inode == sb->st_ino; low++) {
+        if (!known)
+            device = taken_device(fd, sb);
+        known = true;
+        if (list->items[low].device == device)
+            return &list->items[low];
+    }
+    return NULL;
 }
 
 static void describe_foreign(const struct file_taken *taken,
@@ -135,6 +187,7 @@ static void describe_ours(const struct file_record *rec, int32_t holders,
     ret->held = true;
     ret->holders = holders;
     ret->shared = rec->mode == FILE_SHARED;
+    ret->broken = rec->fence && rec->broken >= rec->fence;
     ret->since_ms = (hfi_wall_us() - rec->since_us) / 1000;
     if (ret->since_ms < 0)
         ret->since_ms = -1; /* The clock was set back. */
@@ -142,27 +195,59 @@ static void describe_ours(const struct file_record *rec, int32_t holders,
     memcpy(ret->note, rec->note, sizeof(ret->note));
 }
 
+/* Who of ours holds the file, as the record says that is now; 0 if nobody. */
+static int32_t look_holders(int fd, const struct file_record *rec,
+                            const struct file_taken *foreign)
+{
+    struct file_tally tally = file_count_holders(fd);
+
+    if (tally.count)
+        return tally.count;
+    if (rec->mode == FILE_EXCLUSIVE)
+        return file_is_exclusive(fd);
+    return tally.hidden && foreign && foreign->pid == rec->pid;
+}
+
+/* Record and holders that belong together: the fence was the same before and
+ * after.  What never rests is shown as it was last. */
+static hf_status look_steady(int fd, const struct file_taken *foreign,
+                             struct file_record *rec, int32_t *holders,
+                             struct hf_error *err)
+{
+    struct file_record after;
+    hf_status st;
+    int looks;
+
+    for (looks = 0; looks < LOOKS_MAX; looks++) {
+        st = file_record_look(fd, rec, err);
+        if (st)
+            return st;
+        *holders = look_holders(fd, rec, foreign);
+        st = file_record_look(fd, &after, err);
+        if (st || after.fence == rec->fence)
+            return st;
+    }
+    return HF_OK;
+}
+
 static hf_status look_at(int fd, const struct file_taken_list *taken,
                          struct hf_info *ret, struct hf_error *err)
 {
     const struct file_taken *foreign;
     struct file_record rec;
-    int32_t holders = file_count_holders(fd);
+    int32_t holders = 0;
     struct stat sb;
     hf_status st;
 
     if (fstat(fd, &sb) || !S_ISREG(sb.st_mode))
         return hfi_fail(err, HF_PROTOCOL, "the lock file is not a file");
-    st = file_record_read(fd, &rec, err);
+    foreign = taken_find(taken, fd, &sb);
+    st = look_steady(fd, foreign, &rec, &holders, err);
     if (st)
         return st;
-    if (!holders && rec.mode == FILE_EXCLUSIVE && file_is_exclusive(fd))
-        holders = 1;
     ret->fence = rec.fence;
-    ret->since_ms = -1;
-    ret->left_ms = rec.fence && rec.broken == rec.fence ? 0 : -1;
+    ret->since_ms = ret->left_ms = -1;
     ret->waiters = file_count_waiters(fd);
-    foreign = taken_find(taken, sb.st_ino);
     if (holders &&
         (!foreign || foreign->pid == rec.pid || rec.mode != FILE_EXCLUSIVE))
         describe_ours(&rec, holders, ret);
@@ -276,25 +361,89 @@ hf_status file_list(struct hfi_conn *conn, const char *prefix, hf_list_fn *fn,
 
 /* ---- breaking ---------------------------------------------------------- */
 
-/* The holder has the kernel's lock and nobody can take that away; it is asked
- * to, and lets go at its next heartbeat, having been told that it lost. */
+/* The holder has the kernel's lock and nobody can take that away; it is told at
+ * its next heartbeat, and lets go when it releases the lock.  With the gate, so
+ * that nobody who shares the lock signs over the mark. */
+static hf_status break_mark(struct file_conn *fc, const char *key,
+                            uint64_t fence, struct hf_error *err)
+{
+    int fd = file_open_key(fc->dir_fd, key, O_RDWR | O_NONBLOCK);
+    hf_status st;
+    bool gate;
+
+    if (fd < 0)
+        return hfi_fail_errno(err, HF_SYSTEM, errno, "%s: open the lock file",
+                              fc->base.endpoint);
+    gate = file_gate(fd);
+    st = file_record_break(fd, fence, err);
+    if (gate)
+        file_ungate(fd);
+    close(fd);
+    return st;
+}
+
 hf_status file_break(struct hfi_conn *conn, const char *key, uint64_t fence,
                      int64_t deadline, struct hf_error *err)
 {
-    struct file_conn *fc = (struct file_conn *)conn;
     struct hf_info info = {0};
     hf_status st = file_inspect(conn, key, &info, deadline, err);
-    int fd;
 
     if (st)
         return st;
     if (!info.held || info.fence != fence || !info.owner[0])
         return hfi_fail(err, HF_LOST, "%s: that grant is over", conn->endpoint);
-    fd = file_open_key(fc->dir_fd, key, O_RDWR | O_NONBLOCK);
+    return break_mark((struct file_conn *)conn, key, fence, err);
+}
+
+/* A file without a name, with the record and the rights of the old one. */
+static int free_make(struct file_conn *fc, int old, struct hf_error *err)
+{
+    struct hfi_claim claim = {0};
+    struct file_record rec;
+    struct stat sb;
+    int fd;
+
+    if (fstat(old, &sb) || file_record_look(old, &rec, err))
+        return -1;
+    claim.owner = rec.owner;
+    claim.note = rec.note;
+    rec.broken = 0;
+    rec.size = 0;
+    fd = openat(fc->dir_fd, ".", O_RDWR | O_TMPFILE | O_CLOEXEC, 0600);
     if (fd < 0)
-        return hfi_fail_errno(err, HF_SYSTEM, errno, "%s: open the lock file",
-                              conn->endpoint);
-    st = file_record_break(fd, fence, err);
-    close(fd);
+        return -1;
+    /* Of another's file the owner can be kept by root only. */
+    if ((fchown(fd, sb.st_uid, sb.st_gid) && geteuid() == 0) ||
+        fchmod(fd, sb.st_mode & 0777) ||
+        file_record_write(fd, &rec, &claim, err)) {
+        close(fd);
+        return -1;
+    }
+    return fd;
+}
+
+/* Another file takes the place of the one that the holder has locked: it is
+ * free, and the fence goes on in it.  The holder is told at its next heartbeat;
+ * those who wait see that their file has no name any more. */
+hf_status file_free(struct hfi_conn *conn, const char *key, uint64_t fence,
+                    int64_t deadline, struct hf_error *err)
+{
+    struct file_conn *fc = (struct file_conn *)conn;
+    hf_status st = file_break(conn, key, fence, deadline, err);
+    int old, fd = -1;
+
+    if (st)
+        return st;
+    old = file_open_key(fc->dir_fd, key, O_RDONLY | O_NONBLOCK);
+    if (old >= 0)
+        fd = free_make(fc, old, err);
+    if (fd < 0 || !file_replace_key(fc->dir_fd, key, fd))
+        st = hfi_fail_errno(err, HF_SYSTEM, errno,
+                            "%s: put a new lock file in place of the old one",
+                            conn->endpoint);
+    if (fd >= 0)
+        close(fd);
+    if (old >= 0)
+        close(old);
     return st;
 }

@@ -96,6 +96,35 @@ static int file_open_pieces(int dir_fd, char *path, bool make, char **last)
     return fd;
 }
 
+/* The new one is linked beside the old one, and then renamed: it has either name
+ * or none, and the key's is never without a file. */
+bool file_replace_key(int dir_fd, const char *key, int fd)
+{
+    char path[FILE_PATH_MAX], from[64], beside[64];
+    char *name;
+    int dir, saved;
+    bool done;
+
+    file_path(path, key);
+    dir = file_open_pieces(dir_fd, path, false, &name);
+    if (dir < 0)
+        return false;
+    snprintf(from, sizeof(from), "/proc/self/fd/%d", fd);
+    snprintf(beside, sizeof(beside), ".new-%ld-%d", (long)getpid(), fd);
+    done = !linkat(AT_FDCWD, from, dir, beside, AT_SYMLINK_FOLLOW);
+    if (done && renameat(dir, beside, dir, name)) {
+        saved = errno;
+        unlinkat(dir, beside, 0);
+        errno = saved;
+        done = false;
+    }
+    saved = errno;
+    if (dir != dir_fd)
+        close(dir);
+    errno = saved;
+    return done;
+}
+
 int file_open_key(int dir_fd, const char *key, int flags)
 {
     char path[FILE_PATH_MAX];

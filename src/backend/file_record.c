@@ -6,10 +6,13 @@
  *   fence=01784563200000000 mode=x since=01784563200000000 pid=4121
  *   owner=6f1c...
  *   note=web3:4121%20(rsync)
+ *   sum=5b1e09c2
  *
  * It is text, so that `cat` answers the question who has it.  The first line
  * has a fixed shape and its number a fixed place: hf_break() writes that
- * alone, without the lock.  The rest is written, whole, by a holder.  An empty
+ * alone, without the lock.  The rest is written, whole, by a holder; the sum is
+ * of all of it, so that who reads meanwhile does not take half of one record and
+ * half of another for one.  Records without it are an older holdfast's.  An empty
  * file is a lock that was never taken by us; anything else is somebody's file
  * and stays as it is.
  */
@@ -17,6 +20,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <sched.h>
 #include <unistd.h>
 
 #include "../escape.h"
@@ -29,6 +33,29 @@
 
 static const char record_head[] = "holdfast 1 broken=";
 #define BROKEN_AT (sizeof(record_head) - 1)
+
+/* How often a record is read that does not agree with its sum. */
+#define LOOKS_MAX 200
+
+/* FNV-1a. */
+static uint32_t record_sum(const char *text, size_t len)
+{
+    uint32_t sum = 2166136261u;
+
+    for (; len; len--)
+        sum = (sum ^ (unsigned char)*text++) * 16777619u;
+    return sum;
+}
+
+/* Is it one record, as far as it tells?  The first line is not summed. */
+static bool record_is_whole(const char *text)
+{
+    const char *from = strchr(text, '\n');
+    const char *at = from ? strstr(from, "\nsum=") : NULL;
+
+    return !at || strtoul(at + 5, NULL, 16) ==
+                      record_sum(from + 1, (size_t)(at - from));
+}
 
 /* Read " name=value" up to a space or the end of the line, at *at. */
 static bool record_field(char **at, const char *name, char end, char **ret)
@@ -102,7 +129,7 @@ static bool record_parse_rest(char *text, struct file_record *ret)
 }
 
 static hf_status record_read(int fd, struct file_record *ret, bool all,
-                             struct hf_error *err)
+                             bool *whole, struct hf_error *err)
 {
     char text[RECORD_MAX + 1], *at = text;
     ssize_t len = pread(fd, text, RECORD_MAX, 0);
@@ -118,6 +145,8 @@ static hf_status record_read(int fd, struct file_record *ret, bool all,
         return hfi_fail_errno(err, HF_SYSTEM, errno, "read a lock file");
     text[len] = '\0';
     ret->size = len;
+    if (whole)
+        *whole = record_is_whole(text);
     /* No text is an empty file, or one whose size outlived a crash of the
      * machine and whose data did not. */
     if (!text[0] ||
@@ -131,13 +160,31 @@ static hf_status record_read(int fd, struct file_record *ret, bool all,
 hf_status file_record_read(int fd, struct file_record *ret,
                            struct hf_error *err)
 {
-    return record_read(fd, ret, true, err);
+    return record_read(fd, ret, true, NULL, err);
+}
+
+/* What stays torn was left so by a machine that crashed, and is read as it is. */
+hf_status file_record_look(int fd, struct file_record *ret,
+                           struct hf_error *err)
+{
+    hf_status st = HF_OK;
+    bool whole = false;
+    int looks;
+
+    for (looks = 0; looks < LOOKS_MAX && (!whole || st); looks++) {
+        if (looks)
+            sched_yield();
+        st = record_read(fd, ret, true, &whole, err);
+        if (st == HF_SYSTEM)
+            break;
+    }
+    return st;
 }
 
 hf_status file_record_read_fence(int fd, struct file_record *ret,
                                  struct hf_error *err)
 {
-    return record_read(fd, ret, false, err);
+    return record_read(fd, ret, false, NULL, err);
 }
 
 static char *record_put(char *at, const char *text)
@@ -146,6 +193,15 @@ static char *record_put(char *at, const char *text)
 
     memcpy(at, text, len);
     return at + len;
+}
+
+static char *record_put_hex(char *at, uint32_t n)
+{
+    int i;
+
+    for (i = 28; i >= 0; i -= 4)
+        *at++ = "0123456789abcdef"[n >> i & 15];
+    return at;
 }
 
 static char *record_put_number(char *at, uint64_t n)
@@ -161,17 +217,31 @@ static char *record_put_number(char *at, uint64_t n)
     return at + sizeof(digits) - first;
 }
 
+/* The fixed end of the first line. */
+static char *record_put_mark(char *at, uint64_t fence)
+{
+    int i;
+
+    for (i = 19; i >= 0; i--, fence /= 10)
+        at[i] = (char)('0' + fence % 10);
+    at[20] = '\n';
+    return at + 21;
+}
+
 /* A shorter record is filled up with newlines, so that nothing of the longer
  * one before it is left.  Put together by hand: printf would take longer than
  * the write. */
 hf_status file_record_write(int fd, const struct file_record *rec,
                             const struct hfi_claim *claim, struct hf_error *err)
 {
-    char text[RECORD_MAX], *at = text;
+    char text[RECORD_MAX], *at = text, *from;
     ssize_t len, done;
+    uint32_t sum;
 
     at = record_put(at, record_head);
-    at = record_put(at, "00000000000000000000\nfence=");
+    at = record_put_mark(at, rec->broken);
+    from = at;
+    at = record_put(at, "fence=");
     at = record_put_number(at, rec->fence);
     at = record_put(at, " mode=");
     *at++ = rec->mode;
@@ -187,6 +257,9 @@ hf_status file_record_write(int fd, const struct file_record *rec,
     at = record_put(at, "\nnote=");
     if (claim->note)
         at += hfi_escape(at, HF_NOTE_MAX * 3 + 1, claim->note, RECORD_KEEP);
+    *at++ = '\n';
+    sum = record_sum(from, (size_t)(at - from));
+    at = record_put_hex(record_put(at, "sum="), sum);
     *at++ = '\n';
     for (len = at - text; len < rec->size && len < RECORD_MAX; len++)
         text[len] = '\n';
