@@ -313,7 +313,7 @@ static hf_status zk_remove(struct zk_session *ses, struct zk_place *place,
     fl = zk_flight_new(ses, 1);
     if (!fl)
         return hfi_nomem(err);
-    zk_delete(fl, zc->single ? place->parent : place->path);
+    zk_delete(fl, zc->single ? place->parent : place->path, -1);
     if (zk_flight_wait(fl, deadline))
         st = zk_no_answer(zc, err);
     else if (fl->ops[0].rc == ZNONODE)
@@ -463,4 +463,5 @@ const struct hfi_backend hfi_backend_zk = {
     .inspect = zk_inspect,
     .list = zk_list,
     .break_grant = zk_break,
+    .free_grant = zk_free,
 };

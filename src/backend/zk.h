@@ -133,14 +133,16 @@ struct zk_place {
     bool busy;             /* a call is at it: nobody else frees it */
     bool sent;             /* a create may have been executed */
     bool held;
-    bool lost;      /* it was held, and its session has ended */
-    bool watched;   /* watch() was called */
-    bool doomed;    /* to be removed, in the background if need be */
-    bool moving;    /* its node changes sessions */
-    bool counted;   /* held, and `top` is known: not with an owner id */
-    bool told;      /* busy, and a watch was just set: nothing is new */
-    bool listening; /* a watch on the parent tells who else comes */
-    int32_t top;    /* the highest number when it was granted */
+    bool lost;       /* it was held, and its session has ended */
+    bool broken;     /* it is held, and was broken: its node stays for now */
+    bool watched;    /* watch() was called */
+    bool doomed;     /* to be removed, in the background if need be */
+    bool moving;     /* its node changes sessions */
+    bool counted;    /* held, and `top` is known: not with an owner id */
+    bool told;       /* busy, and a watch was just set: nothing is new */
+    bool listening;  /* a watch on the parent tells who else comes */
+    int32_t top;     /* the highest number when it was granted */
+    int32_t version; /* of its node's data, when that was last seen */
     unsigned guard; /* the life of its session in which its node was seen, and a
                      * watch set that has not spoken since; 0: none */
     char token[HFI_TOKEN_LEN + 1];
@@ -219,7 +221,9 @@ bool zk_sync(struct zk_flight *, const char *path);
 bool zk_prove(struct zk_flight *, const char *path);
 void zk_create(struct zk_flight *, const char *path, const char *data,
                int mode);
-void zk_delete(struct zk_flight *, const char *path);
+void zk_delete(struct zk_flight *, const char *path, int version);
+void zk_set(struct zk_flight *, const char *path, const char *data,
+            int version);
 void zk_exists(struct zk_flight *, const char *path, bool watch);
 void zk_get(struct zk_flight *, const char *path, bool watch);
 void zk_children(struct zk_flight *, const char *path, bool watch);
@@ -258,6 +262,7 @@ void zk_rank(struct zk_rank *ret, const struct String_vector *,
 
 void zk_data_write(char ret[ZK_DATA_MAX], const struct hfi_claim *,
                    int64_t session_ms, uint64_t fence);
+void zk_data_mark(char ret[ZK_DATA_MAX + 32], const char *text, uint64_t fence);
 /* What is said of the holder; `fence` is left alone if the data has none. */
 void zk_data_read(const char *text, struct hf_info *ret, uint64_t *fence,
                   char token[HFI_TOKEN_LEN + 1]);
@@ -294,6 +299,7 @@ void zk_place_bury(struct zk_place *);
 void zk_place_listen(struct zk_place *);
 void zk_place_guard(struct zk_place *);
 void zk_place_gone(struct zk_place *, hf_loss);
+void zk_place_broken(struct zk_place *);
 /* Find out whether the server stands alone. */
 void zk_ask_alone(struct zk_session *);
 /* Send something, so that the server hears of us; see zk_touch.c. */
@@ -342,5 +348,7 @@ hf_status zk_list(struct hfi_conn *, const char *prefix, hf_list_fn *,
                   void *arg, int64_t deadline, struct hf_error *);
 hf_status zk_break(struct hfi_conn *, const char *key, uint64_t fence,
                    int64_t deadline, struct hf_error *);
+hf_status zk_free(struct hfi_conn *, const char *key, uint64_t fence,
+                  int64_t deadline, struct hf_error *);
 
 #endif

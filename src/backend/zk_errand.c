@@ -30,6 +30,7 @@ struct zk_errand {
     struct zk_session *ses;
     int64_t sent_at;
     char token[HFI_TOKEN_LEN + 1];
+    char other[HFI_TOKEN_LEN + 1]; /* what was read */
 };
 
 /* Of an answer; NULL if the handle is being closed, and nothing matters. */
@@ -60,6 +61,17 @@ static void errand_free(struct zk_errand *errand)
 {
     hfi_link_remove(&errand->link);
     hfi_free(errand);
+}
+
+/* What the data of a node says. */
+static void errand_read(const char *text, int len, struct hf_info *info,
+                        char token[HFI_TOKEN_LEN + 1])
+{
+    char copy[ZK_DATA_MAX + 32];
+    uint64_t fence;
+
+    snprintf(copy, sizeof(copy), "%.*s", len > 0 ? len : 0, text ? text : "");
+    zk_data_read(copy, info, &fence, token);
 }
 
 /* The handle is closed, and some were not answered. */
@@ -129,19 +141,17 @@ static void burial_got(int rc, const char *text, int len,
     struct zk_errand *burial = errand_of(data);
     struct zk_session *ses;
     struct hf_info info = HF_INFO_INIT;
-    char copy[ZK_DATA_MAX], token[HFI_TOKEN_LEN + 1] = "";
     struct zk_place *place;
-    uint64_t fence = 0;
     bool ours, sent = false;
 
     if (!burial)
         return;
     ses = burial->ses;
-    snprintf(copy, sizeof(copy), "%.*s", len > 0 ? len : 0, text ? text : "");
-    zk_data_read(copy, &info, &fence, token);
+    if (!rc)
+        errand_read(text, len, &info, burial->other);
     place = zk_place_find(ses->conn, burial->token);
-    ours =
-        !rc && stat->ephemeralOwner == ses->id && !strcmp(token, burial->token);
+    ours = !rc && stat->ephemeralOwner == ses->id &&
+           !strcmp(burial->other, burial->token);
     if (ours && place)
         sent = zoo_adelete(ses->zh, place->parent, -1, burial_deleted,
                            burial) == ZOK;
@@ -149,9 +159,29 @@ static void burial_got(int rc, const char *text, int len,
         burial_end(burial, !ours && (rc == ZOK || rc == ZNONODE));
 }
 
+/* Where is it, and is it ours? */
+static bool burial_ask(struct zk_errand *burial, const char *parent)
+{
+    struct zk_session *ses = burial->ses;
+
+    if (ses->conn->single)
+        return zoo_awget(ses->zh, parent, NULL, NULL, burial_got, burial) ==
+               ZOK;
+    return zoo_awget_children(ses->zh, parent, NULL, NULL, burial_found,
+                              burial) == ZOK;
+}
+
 static void burial_synced(int rc, const char *path, const void *data)
 {
-    (void)rc, (void)path, (void)data;
+    struct zk_errand *burial = errand_of(data);
+    struct zk_place *place;
+
+    (void)path;
+    if (!burial)
+        return;
+    place = zk_place_find(burial->ses->conn, burial->token);
+    if (rc || !place || !burial_ask(burial, place->parent))
+        burial_end(burial, false);
 }
 
 /* Remove its node without waiting for it; with the mutex held.  Where it must
@@ -166,35 +196,47 @@ void zk_place_bury(struct zk_place *place)
     place->held = false;
     if (!burial)
         return;
-    if (!ses->sole && (ses->conn->single || !place->path))
-        zoo_async(ses->zh, place->parent, burial_synced, NULL);
-    if (ses->conn->single)
-        sent = zoo_awget(ses->zh, place->parent, NULL, NULL, burial_got,
-                         burial) == ZOK;
-    else if (place->path)
+    if (place->path && !ses->conn->single)
         sent = zoo_adelete(ses->zh, place->path, -1, burial_deleted, burial) ==
                ZOK;
+    else if (ses->sole)
+        sent = burial_ask(burial, place->parent);
     else
-        sent = zoo_awget_children(ses->zh, place->parent, NULL, NULL,
-                                  burial_found, burial) == ZOK;
+        sent = zoo_async(ses->zh, place->parent, burial_synced, burial) == ZOK;
     if (!sent)
         errand_free(burial);
 }
 
 /* ---- hearing of it ----------------------------------------------------- */
 
-static void guard_answer(int rc, const struct Stat *stat, const void *data)
+static void guard_answer(int rc, const char *text, int len,
+                         const struct Stat *stat, const void *data)
 {
     struct zk_errand *who = errand_of(data);
+    struct hf_info info = HF_INFO_INIT;
     struct zk_place *place;
 
     (void)stat;
     if (!who)
         return;
     place = zk_place_find(who->ses->conn, who->token);
+    if (!rc)
+        errand_read(text, len, &info, who->other);
     if (rc == ZNONODE && place && place->ses == who->ses)
         zk_place_gone(place, HF_LOSS_DELETED);
+    else if (!rc && info.broken && place && place->ses == who->ses)
+        zk_place_broken(place);
     errand_free(who);
+}
+
+/* An operator has asked for what we hold: the holder is told, and the node stays
+ * until it is done, or until its lease is over. */
+void zk_place_broken(struct zk_place *place)
+{
+    if (!place->held || place->busy || place->doomed || place->broken)
+        return;
+    place->broken = true;
+    hfi_gone(&place->ses->conn->base, place->key, place->token, HF_LOSS_BROKEN);
 }
 
 /* The node of a held place was removed by somebody; with the mutex held.  While
@@ -210,7 +252,8 @@ void zk_place_gone(struct zk_place *place, hf_loss reason)
     hfi_gone(&zc->base, place->key, place->token, reason);
 }
 
-/* Hear at once when the node of what we hold is removed; with the mutex held.
+/* Hear at once when the node of what we hold is removed or marked; with the
+ * mutex held.
  * Nobody waits for the answer: the heartbeat would tell as well. */
 void zk_place_guard(struct zk_place *place)
 {
@@ -218,8 +261,8 @@ void zk_place_guard(struct zk_place *place)
     struct zk_errand *who =
         ses && place->path ? errand_new(ses, place->token) : NULL;
 
-    if (who && zoo_awexists(ses->zh, place->path, zk_watcher, ses, guard_answer,
-                            who) != ZOK)
+    if (who && zoo_awget(ses->zh, place->path, zk_watcher, ses, guard_answer,
+                         who) != ZOK)
         errand_free(who);
 }
 

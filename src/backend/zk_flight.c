@@ -323,12 +323,23 @@ void zk_create(struct zk_flight *fl, const char *path, const char *data,
                                  zk_acl(fl->ses->conn), mode, on_created, op));
 }
 
-void zk_delete(struct zk_flight *fl, const char *path)
+/* `version` -1: whatever its data is by now. */
+void zk_delete(struct zk_flight *fl, const char *path, int version)
 {
     struct zk_op *op = op_write(fl);
 
     if (op)
-        op_sent(op, zoo_adelete(fl->ses->zh, path, -1, on_void, op));
+        op_sent(op, zoo_adelete(fl->ses->zh, path, version, on_void, op));
+}
+
+void zk_set(struct zk_flight *fl, const char *path, const char *data,
+            int version)
+{
+    struct zk_op *op = op_write(fl);
+
+    if (op)
+        op_sent(op, zoo_aset(fl->ses->zh, path, data, (int)strlen(data),
+                             version, on_stat, op));
 }
 
 void zk_exists(struct zk_flight *fl, const char *path, bool watch)

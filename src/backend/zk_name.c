@@ -265,6 +265,21 @@ void zk_data_write(char ret[ZK_DATA_MAX], const struct hfi_claim *claim,
                  (unsigned long long)fence);
 }
 
+/* What Curator writes into the node of a holder that it asks to let go. */
+static const char data_revoke[] = "__REVOKE__";
+
+/* The same text with the mark of a break.  Other programs' data is replaced by
+ * the one word of this kind that some of them know. */
+void zk_data_mark(char ret[ZK_DATA_MAX + 32], const char *text, uint64_t fence)
+{
+    if (text && !strncmp(text, data_magic, strlen(data_magic)) &&
+        strlen(text) < ZK_DATA_MAX)
+        snprintf(ret, ZK_DATA_MAX + 32, "%sbroken=%llu\n", text,
+                 (unsigned long long)fence);
+    else
+        snprintf(ret, ZK_DATA_MAX + 32, "%s", data_revoke);
+}
+
 /* The value of `name` in the text, unescaped, if it has one that fits. */
 static bool data_field(const char *text, const char *name, char *ret,
                        size_t size)
@@ -308,6 +323,7 @@ void zk_data_read(const char *text, struct hf_info *ret, uint64_t *fence,
 
     token[0] = '\0';
     ret->takeover_ms = 0;
+    ret->broken = text && !strcmp(text, data_revoke);
     ret->owner[0] = ret->note[0] = '\0';
     if (!text)
         return;
@@ -320,6 +336,7 @@ void zk_data_read(const char *text, struct hf_info *ret, uint64_t *fence,
     if (!ret->owner[0])
         snprintf(ret->owner, sizeof(ret->owner), "%s", token);
     data_field(text, "note=", ret->note, sizeof(ret->note));
+    ret->broken = data_field(text, "broken=", number, sizeof(number));
     if (data_field(text, "session=", number, sizeof(number)))
         ret->takeover_ms = strtoll(number, NULL, 10);
     if (data_field(text, "fence=", number, sizeof(number)))

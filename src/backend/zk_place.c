@@ -69,6 +69,8 @@ void zk_place_clear(struct zk_place *place)
     place->path = place->ahead = place->tail = NULL;
     place->alt = 0;
     place->fence = 0;
+    place->version = 0;
+    place->broken = false;
     place->told = place->counted = false;
     place->yield_at = 0;
     place->guard = 0;

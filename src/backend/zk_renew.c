@@ -24,7 +24,10 @@
  *      have been deposed for so long that it matters; the node is there, and
  *      its owner is the session that we keep alive.
  *  (2) A node that moved bears the fence it had.  Nobody can come in between.
- *  (3) From the first heartbeat on a watch tells of a removal at once.
+ *  (3) From the first heartbeat on a watch tells of a removal, or of the mark of
+ *      a break, at once.
+ *  (4) What was marked after we last read it is not moved, nor joined: the
+ *      version of its data is another.
  */
 #include "zk.h"
 
@@ -54,6 +57,14 @@ static void renew_lost(struct hfi_renewal *item, struct zk_place *place,
     }
 }
 
+/* Its node stays where it is until it is released, or until it lapses. */
+static void renew_broken(struct hfi_renewal *item, struct zk_place *place)
+{
+    item->st = HF_LOST;
+    item->reason = HF_LOSS_BROKEN;
+    place->broken = true;
+}
+
 /* Take up the item's place, or say at once what has become of it. */
 static void renew_take(struct zk_conn *zc, struct hfi_renewal *item,
                        struct renew_item *work, struct zk_session **down)
@@ -64,6 +75,8 @@ static void renew_take(struct zk_conn *zc, struct hfi_renewal *item,
         renew_lost(item, NULL, HF_LOSS_DELETED);
     } else if (!place->ses) {
         renew_lost(item, place, HF_LOSS_SESSION);
+    } else if (place->broken) {
+        renew_broken(item, place);
     } else if (place->ses->state == ZK_UP) {
         place->busy = true;
         place->ses->users++;
@@ -126,10 +139,8 @@ static void renew_send(struct zk_conn *zc, struct renew_item *work,
         if (work[i].guarded)
             continue;
         asked = true;
-        if (zc->single)
-            zk_get(fl, work[i].place->path, false);
-        else
-            zk_exists(fl, work[i].place->path, true); /* zk_renew.c (3) */
+        /* zk_renew.c (3) */
+        zk_get(fl, work[i].place->path, !zc->single);
     }
 }
 
@@ -145,16 +156,15 @@ static struct zk_session *renew_session_by_id(struct zk_conn *zc, int64_t id)
 
 /* recipe=ephemeral: another's node may have our name. */
 static bool renew_is_ours(const struct zk_conn *zc, const struct zk_op *op,
-                          const struct hfi_claim *claim)
+                          const struct hfi_claim *claim, bool *broken)
 {
     struct hf_info info = HF_INFO_INIT;
     char token[HFI_TOKEN_LEN + 1];
     uint64_t fence;
 
-    if (!zc->single)
-        return true;
     zk_data_read(op->text, &info, &fence, token);
-    return !strcmp(token, claim->token);
+    *broken = info.broken;
+    return !zc->single || !strcmp(token, claim->token);
 }
 
 /* What was seen of the node itself. */
@@ -164,17 +174,21 @@ static void renew_judge_node(struct zk_conn *zc, struct hfi_renewal *item,
 {
     struct zk_place *place = work->place;
     struct zk_session *alt;
+    bool broken = false;
 
     if (op->rc == ZNONODE) {
         renew_lost(item, place, HF_LOSS_DELETED);
     } else if (op->rc) {
-        item->st = zk_status(zc, op->rc, "exists", err);
+        item->st = zk_status(zc, op->rc, "get", err);
     } else if (!place->ses) {
         renew_lost(item, place, HF_LOSS_SESSION);
-    } else if (!renew_is_ours(zc, op, item->claim)) {
+    } else if (!renew_is_ours(zc, op, item->claim, &broken)) {
         renew_lost(item, place, HF_LOSS_STOLEN);
+    } else if (broken) {
+        renew_broken(item, place);
     } else if (op->stat.ephemeralOwner == place->ses->id) {
         place->guard = work->life;
+        place->version = op->stat.version;
     } else {
         alt = place->alt && op->stat.ephemeralOwner == place->alt
                   ? renew_session_by_id(zc, place->alt)
@@ -184,6 +198,16 @@ static void renew_judge_node(struct zk_conn *zc, struct hfi_renewal *item,
         else
             zk_place_bind(place, alt);
     }
+}
+
+/* Somebody has written to the node, perhaps the mark of a break: the next
+ * renewal reads it. */
+static hf_status renew_touched(const struct zk_conn *zc, struct zk_place *place,
+                               struct hf_error *err)
+{
+    place->guard = 0;
+    return hfi_fail(err, HF_UNAVAILABLE, "%s: the node was touched",
+                    zc->base.endpoint);
 }
 
 /* With the mutex held, and the answer there.  zk_renew.c (1) */
@@ -200,8 +224,7 @@ static void renew_judge(struct zk_conn *zc, struct hfi_renewal *item,
     else if (!place->ses)
         renew_lost(item, place, HF_LOSS_SESSION);
     else if (place->guard != work->life)
-        item->st = hfi_fail(err, HF_UNAVAILABLE, "%s: the node was touched",
-                            zc->base.endpoint); /* The next one looks. */
+        item->st = renew_touched(zc, place, err);
     place->moving = false;
     place->alt = 0;
 }
@@ -225,7 +248,7 @@ static hf_status renew_move(struct zk_conn *zc, struct zk_place *place,
         return hfi_nomem(err);
     }
     zk_data_write(data, item->claim, to->got_ms, place->fence);
-    zoo_delete_op_init(&ops[0], place->path, -1);
+    zoo_delete_op_init(&ops[0], place->path, place->version);
     zoo_create_op_init(&ops[1], place->path, data, (int)strlen(data),
                        zk_acl(zc), ZOO_EPHEMERAL, fl->made, sizeof(fl->made));
     pthread_mutex_lock(&zc->mu);
@@ -237,6 +260,8 @@ static hf_status renew_move(struct zk_conn *zc, struct zk_place *place,
         st = zk_no_answer(zc, err);
     else if (fl->ops[0].rc == ZNONODE)
         st = hfi_fail(err, HF_LOST, "%s: the lock is gone", zc->base.endpoint);
+    else if (fl->ops[0].rc == ZBADVERSION)
+        st = renew_touched(zc, place, err);
     else
         st = zk_status(zc, fl->ops[0].rc, "multi", err);
     if (!st) {
@@ -245,6 +270,7 @@ static hf_status renew_move(struct zk_conn *zc, struct zk_place *place,
             st = HF_LOST;
         else
             zk_place_bind(place, to);
+        place->version = 0;
         place->moving = false;
         place->alt = 0;
         pthread_mutex_unlock(&zc->mu);

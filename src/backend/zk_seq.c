@@ -20,8 +20,8 @@
  *  (3) The fence is the czxid of the node that came first: those who come later
  *      stand behind it and have a greater one.
  *  (4) Who joins a holder with the same owner id takes its number and its fence
- *      in one transaction that fails if the holder has gone.  So everyone who
- *      waits finds it before himself, peers included.
+ *      in one transaction that fails if the holder has gone or was broken.  So
+ *      everyone who waits finds it before himself, peers included.
  */
 #include "zk.h"
 
@@ -37,7 +37,7 @@ struct seq_view {
 
 /* Read what holds the key: its owner id and its fence. */
 static hf_status seq_look(struct zk_session *ses, const char *path,
-                          struct hf_info *info, uint64_t *fence,
+                          struct hf_info *info, uint64_t *fence, int *version,
                           int64_t deadline, bool *there, struct hf_error *err)
 {
     struct zk_flight *fl = zk_flight_new(ses, 1);
@@ -55,6 +55,7 @@ static hf_status seq_look(struct zk_session *ses, const char *path,
     *there = fl->ops[0].rc == ZOK;
     if (*there) {
         *fence = (uint64_t)fl->ops[0].stat.czxid;
+        *version = fl->ops[0].stat.version;
         zk_data_read(fl->ops[0].text, info, fence, token);
     } else if (fl->ops[0].rc != ZNONODE) {
         st = zk_status(ses->conn, fl->ops[0].rc, "get", err);
@@ -66,8 +67,8 @@ static hf_status seq_look(struct zk_session *ses, const char *path,
 /* zk_seq.c (4).  Sets *again whenever the answer must be looked at anew. */
 static hf_status seq_join_send(struct zk_session *ses, struct zk_place *place,
                                const struct hfi_claim *claim, const char *head,
-                               uint64_t fence, int64_t deadline, bool *again,
-                               struct hf_error *err)
+                               uint64_t fence, int version, int64_t deadline,
+                               bool *again, struct hf_error *err)
 {
     struct zk_conn *zc = ses->conn;
     char data[ZK_DATA_MAX], name[2 * ZK_NAME_MAX];
@@ -87,7 +88,7 @@ static hf_status seq_join_send(struct zk_session *ses, struct zk_place *place,
         hfi_free(path);
         return hfi_nomem(err);
     }
-    zoo_check_op_init(&ops[0], head, -1);
+    zoo_check_op_init(&ops[0], head, version);
     zoo_delete_op_init(&ops[1], place->path, -1);
     zoo_create_op_init(&ops[2], path, data, (int)strlen(data), zk_acl(zc),
                        ZOO_EPHEMERAL, fl->made, sizeof(fl->made));
@@ -99,14 +100,15 @@ static hf_status seq_join_send(struct zk_session *ses, struct zk_place *place,
     pthread_mutex_unlock(&zc->mu);
     *again = true;
     st = zk_flight_wait(fl, deadline) ? zk_no_answer(zc, err) : HF_OK;
-    if (!st && fl->ops[0].rc != ZNONODE && fl->ops[0].rc != ZNODEEXISTS)
+    if (!st && fl->ops[0].rc != ZNONODE && fl->ops[0].rc != ZNODEEXISTS &&
+        fl->ops[0].rc != ZBADVERSION)
         st = zk_status(zc, fl->ops[0].rc, "multi", err);
     zk_flight_end(fl);
     hfi_free(path);
     return st;
 }
 
-/* The first has our tag: join it if it is our owner's. */
+/* The first has our tag: join it if it is our owner's, and was not broken. */
 static hf_status seq_join(struct zk_session *ses, struct zk_place *place,
                           const struct hfi_claim *claim, const char *name,
                           int64_t deadline, bool *again, struct hf_error *err)
@@ -115,16 +117,17 @@ static hf_status seq_join(struct zk_session *ses, struct zk_place *place,
     struct hf_info info = HF_INFO_INIT;
     uint64_t fence = 0;
     bool there = false;
+    int version = 0;
     hf_status st;
 
     if (!head)
         return hfi_nomem(err);
-    st = seq_look(ses, head, &info, &fence, deadline, &there, err);
+    st = seq_look(ses, head, &info, &fence, &version, deadline, &there, err);
     if (!st && !there)
         *again = true;
-    else if (!st && !strcmp(info.owner, claim->owner))
-        st =
-            seq_join_send(ses, place, claim, head, fence, deadline, again, err);
+    else if (!st && !strcmp(info.owner, claim->owner) && !info.broken)
+        st = seq_join_send(ses, place, claim, head, fence, version, deadline,
+                           again, err);
     hfi_free(head);
     return st;
 }
@@ -195,7 +198,7 @@ static hf_status seq_withdraw(struct zk_session *ses, struct zk_place *place,
 
     if (!fl)
         return hfi_nomem(err);
-    zk_delete(fl, place->path);
+    zk_delete(fl, place->path, -1);
     if (zk_flight_wait(fl, deadline))
         st = zk_no_answer(ses->conn, err);
     else if (fl->ops[0].rc && fl->ops[0].rc != ZNONODE)

@@ -172,6 +172,8 @@ static void session_own_event(struct zk_place *place, int type,
     place->guard = 0;
     if (type == ZOO_DELETED_EVENT)
         zk_place_gone(place, HF_LOSS_DELETED);
+    else if (place->held)
+        zk_place_guard(place);
 }
 
 /* With recipe=ephemeral all nodes of one key have one name. */

@@ -168,6 +168,7 @@ TEST(data_comes_back_and_hostile_data_does_no_harm)
         .key = "k", .owner = "a\nb=%", .note = "n\xff\n", .token = "t0"};
     struct hf_info info = HF_INFO_INIT;
     char data[ZK_DATA_MAX], token[HFI_TOKEN_LEN + 1], *big;
+    char marked[ZK_DATA_MAX + 32];
     uint64_t fence = 3;
 
     zk_data_write(data, &claim, 45000, 77);
@@ -177,6 +178,14 @@ TEST(data_comes_back_and_hostile_data_does_no_harm)
     CHECK_STR(token, "t0");
     CHECK_EQ(fence, 77);
     CHECK_EQ(info.takeover_ms, 45000);
+    CHECK(!info.broken);
+    zk_data_mark(marked, data, 77);
+    zk_data_read(marked, &info, &fence, token);
+    CHECK(info.broken);
+    CHECK_STR(token, "t0");
+    zk_data_mark(marked, "10.0.0.1", 77);
+    zk_data_read(marked, &info, &fence, token);
+    CHECK(info.broken);
     for (size_t i = 0; i < sizeof(hostile) / sizeof(hostile[0]); i++)
         zk_data_read(hostile[i], &info, &fence, token);
     zk_data_read(NULL, &info, &fence, token);

@@ -219,6 +219,100 @@ TEST(an_operator_who_removes_the_node_is_heard_at_once)
     zkt_end();
 }
 
+/* As an operator or Curator would: the holder is told, and nobody is let in
+ * before it is done. */
+static void mark(const char *word)
+{
+    struct hf_lock_opts opts = zkt_opts(60000);
+    struct hf_info info = HF_INFO_INIT;
+    const char *key = zkt_key("k");
+    hf_client *client, *other;
+    struct zkt_node node;
+    struct zkt_waiter w;
+    hf_lock *lk;
+
+    zkt_begin();
+    client = zkt_open(zkt_url(""));
+    other = zkt_open(zkt_url(""));
+    CHECK_OK(hf_acquire(client, key, 0, &opts, &lk, &t_err));
+    CHECK(zkt_first(zkt_path(key), &node));
+    zkt_wait_start(&w, other, key, 60000, 60000);
+    t_poll_until(zkt_children(zkt_path(key)) == 2, 10000);
+    if (word)
+        zkt_write(node.path, word);
+    else
+        CHECK_OK(hf_break(other, key, hf_fence(lk), &t_err));
+    t_poll_until(!hf_held(lk), 5000); /* A heartbeat is 20 s away. */
+    CHECK_EQ(hf_lost_reason(lk), HF_LOSS_BROKEN);
+    CHECK_OK(hf_inspect(other, key, &info, &t_err));
+    CHECK(info.held);
+    CHECK(info.broken);
+    CHECK(zkt_read(node.path, &node));
+    t_sleep_ms(200);
+    CHECK(!atomic_load(&w.done));
+    CHECK_STATUS(hf_release(lk, &t_err), HF_LOST);
+    t_check_status(__FILE__, __LINE__, "the waiter", zkt_wait_end(&w), HF_OK);
+    CHECK_OK(hf_release(w.lk, &t_err));
+    hf_close(client);
+    hf_close(other);
+    zkt_end();
+}
+
+TEST(a_broken_holder_is_told_at_once_and_its_node_stays_until_it_is_done)
+{
+    mark(NULL);
+}
+
+TEST(what_curator_revokes_is_broken)
+{
+    mark("__REVOKE__");
+}
+
+TEST(a_broken_holder_whose_handle_nobody_releases_ends_with_its_lease)
+{
+    struct hf_lock_opts opts = zkt_opts(1500);
+    const char *key = zkt_key("k");
+    hf_client *client, *other;
+    hf_lock *lk, *next;
+
+    client = zkt_open(zkt_url(""));
+    other = zkt_open(zkt_url(""));
+    CHECK_OK(hf_acquire(client, key, 0, &opts, &lk, &t_err));
+    CHECK_OK(hf_break(other, key, hf_fence(lk), &t_err));
+    CHECK_OK(hf_acquire(other, key, 20000, &opts, &next, &t_err));
+    CHECK(!hf_held(lk));
+    CHECK_OK(hf_release(next, &t_err));
+    CHECK_STATUS(hf_release(lk, &t_err), HF_LOST);
+    hf_close(client);
+    hf_close(other);
+}
+
+/* The mark would be lost with the node. */
+TEST(a_broken_lock_is_neither_moved_to_another_session_nor_joined)
+{
+    struct hf_lock_opts opts = zkt_opts(60000);
+    const char *key = zkt_key("k");
+    struct hf_info info = HF_INFO_INIT;
+    hf_client *client, *other;
+    hf_lock *lk, *none = NULL;
+
+    client = zkt_open(zkt_url(""));
+    other = zkt_open(zkt_url(""));
+    opts.owner = "me";
+    CHECK_OK(hf_acquire(client, key, 0, &opts, &lk, &t_err));
+    CHECK_OK(hf_break(other, key, hf_fence(lk), &t_err));
+    CHECK_STATUS(hf_acquire(other, key, 0, &opts, &none, &t_err), HF_BUSY);
+    CHECK_NE(hf_extend(lk, 3000, &t_err), HF_OK);
+    CHECK_OK(hf_inspect(other, key, &info, &t_err));
+    CHECK(info.held);
+    CHECK(info.broken);
+    CHECK_STATUS(hf_release(lk, &t_err), HF_LOST);
+    CHECK_OK(hf_acquire(other, key, 20000, &opts, &none, &t_err));
+    CHECK_OK(hf_release(none, &t_err));
+    hf_close(client);
+    hf_close(other);
+}
+
 /* Renew all of them a few times. */
 static void outlast(hf_lock **locks, int n, int64_t ms)
 {

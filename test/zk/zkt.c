@@ -340,7 +340,7 @@ static bool counts_down(struct zkt_proxy *proxy, struct link *link)
     memcpy(&type, link->buf + 8, 4);
     if (ntohl(type) == 8)
         atomic_fetch_add(&proxy->lists, 1);
-    if (ntohl(type) == 3)
+    if (ntohl(type) == 3 || ntohl(type) == 4)
         atomic_fetch_add(&proxy->looks, 1);
     if (ntohl(type) == 11 || !atomic_load(&proxy->cut))
         return false;

@@ -58,7 +58,7 @@ struct zkt_proxy {
     atomic_int left;   /* requests before that */
     atomic_int cuts;   /* how often it happened */
     atomic_int lists;  /* how often children were asked for */
-    atomic_int looks;  /* how often it was asked whether a node exists */
+    atomic_int looks;  /* how often a node was asked for */
 };
 
 /* Between us and the first server. */
