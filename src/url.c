@@ -8,8 +8,10 @@
  */
 #include "url.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <strings.h>
 #include <unistd.h>
 
 #include "error.h"
@@ -315,6 +317,34 @@ hf_status hfi_url_secret(const char *path, const char *what, char *ret,
         len--;
     ret[len] = '\0';
     return HF_OK;
+}
+
+bool hfi_url_is_here(const char *host)
+{
+    size_t len = strlen(host);
+    struct in6_addr six;
+    struct in_addr four;
+
+    if (inet_pton(AF_INET, host, &four) == 1)
+        return (ntohl(four.s_addr) >> 24) == 127;
+    if (inet_pton(AF_INET6, host, &six) == 1)
+        return IN6_IS_ADDR_LOOPBACK(&six) ||
+               (IN6_IS_ADDR_V4MAPPED(&six) && six.s6_addr[12] == 127);
+    return host[0] == '/' || !strcasecmp(host, "localhost") ||
+           (len > 10 && !strcasecmp(host + len - 10, ".localhost"));
+}
+
+void hfi_warn_password(char *warning, size_t size, const char *host,
+                       bool verified)
+{
+    size_t len = strlen(warning);
+
+    if (verified || hfi_url_is_here(host))
+        return;
+    snprintf(warning + len, size - len,
+             "%sthe password is sent to %.100s without verified TLS: whoever "
+             "is in between can read it",
+             len ? "; " : "", host);
 }
 
 static bool url_listed(const char *const *list, const char *name)

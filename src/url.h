@@ -66,6 +66,17 @@ hf_status hfi_url_duration(const struct hfi_url *, const char *name,
 hf_status hfi_url_secret(const char *path, const char *what, char *ret,
                          size_t size, struct hf_error *err);
 
+/* Is it this machine, by its name alone: the path of a socket, localhost, or an
+ * address of the loopback interface? */
+bool hfi_url_is_here(const char *host);
+
+/* Add to the warnings of a conn, if need be, that a password is sent to `host`
+ * where others can read it: to another machine without TLS, or with TLS to
+ * anybody who says that he is that machine.  `verified`: there is TLS, and the
+ * name in the server's certificate is checked. */
+void hfi_warn_password(char *warning, size_t size, const char *host,
+                       bool verified);
+
 /* HF_INVALID if an option is in neither list (which end with NULL). */
 hf_status hfi_url_only(const struct hfi_url *, const char *const *common,
                        const char *const *own, struct hf_error *err);

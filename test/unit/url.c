@@ -225,6 +225,34 @@ static void check_round_trip(const char *key)
     CHECK_STR(path, key);
 }
 
+TEST(a_password_that_others_can_read_is_warned_of)
+{
+    static const char *const here[] = {
+        "localhost", "LOCALHOST", "a.localhost",    "127.0.0.1",
+        "127.3.2.1", "::1",       "/run/redis.sock"};
+    static const char *const away[] = {"example.com", "10.0.0.1",
+                                       "fe80::1",     "localhost.example.com",
+                                       "128.0.0.1",   "127.0.0.1.example.com"};
+    char warning[256];
+
+    for (size_t i = 0; i < sizeof(here) / sizeof(here[0]); i++) {
+        warning[0] = '\0';
+        hfi_warn_password(warning, sizeof(warning), here[i], false);
+        CHECK_STR(warning, "");
+    }
+    for (size_t i = 0; i < sizeof(away) / sizeof(away[0]); i++) {
+        snprintf(warning, sizeof(warning), "few nodes");
+        hfi_warn_password(warning, sizeof(warning), away[i], true);
+        CHECK_STR(warning, "few nodes");
+        hfi_warn_password(warning, sizeof(warning), away[i], false);
+        CHECK(!strncmp(warning, "few nodes; the password", 23));
+        CHECK(strstr(warning, away[i]));
+    }
+    for (int i = 0; i < 5; i++) /* It is cut, and no more. */
+        hfi_warn_password(warning, sizeof(warning), "example.com", false);
+    CHECK_LT(strlen(warning), sizeof(warning));
+}
+
 TEST(every_key_has_a_file_name_that_leads_back_to_it)
 {
     static char key[HF_KEY_MAX + 1];
