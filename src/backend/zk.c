@@ -25,8 +25,8 @@
  *
  * LIMITS  A network between an ensemble and its clients that is slower than a
  *   third of the ttl makes locks lapse.  Servers with a minSessionTimeout of less
- *   than two ticks break the argument of zk_touch.c.  Closing a client waits for a host
- *   name that is being resolved.  No TLS: the library has none here.
+ *   than two ticks break the argument of zk_touch.c.  No TLS: the library has none
+ *   here.
  */
 #include "zk.h"
 
@@ -39,8 +39,9 @@
 
 #include "../banned.h"
 
-#define PORT  2181
-#define TURNS 16
+#define PORT         2181
+#define TURNS        16
+#define PASSWORD_MAX 1024
 
 /* ---- opening ----------------------------------------------------------- */
 
@@ -105,7 +106,6 @@ static hf_status zk_options(struct zk_conn *zc, const struct hfi_url *url,
 {
     const char *layout = hfi_url_param(url, "layout", "curator");
     const char *recipe = hfi_url_param(url, "recipe", "sequential");
-    size_t size;
 
     zc->kazoo = !strcmp(layout, "kazoo");
     zc->single = !strcmp(recipe, "ephemeral");
@@ -118,16 +118,53 @@ static hf_status zk_options(struct zk_conn *zc, const struct hfi_url *url,
     if (!zc->single)
         zc->base.traits |= HF_TRAIT_QUEUED | HF_TRAIT_REENTRANT;
     zc->ttl_ms = HFI_TTL_DEFAULT;
-    if (url->user) {
-        size =
-            strlen(url->user) + (url->password ? strlen(url->password) : 0) + 2;
-        zc->auth = hfi_alloc(size);
-        if (!zc->auth)
-            return hfi_nomem(err);
-        snprintf(zc->auth, size, "%s:%s", url->user,
-                 url->password ? url->password : "");
-    }
     return hfi_url_duration(url, "ttl", &zc->ttl_ms, err);
+}
+
+/* "user:password".  The password is in the URL or in a file. */
+static hf_status zk_credentials(struct zk_conn *zc, const struct hfi_url *url,
+                                struct hf_error *err)
+{
+    const char *file = hfi_url_param(url, "password_file", NULL);
+    char password[PASSWORD_MAX] = "";
+    hf_status st = HF_OK;
+    size_t size, i;
+
+    if (file && (!url->user || url->password))
+        return hfi_fail(err, HF_INVALID,
+                        "zk: password_file= goes with a user in the URL, as in "
+                        "zk://user@host, and not with another password");
+    if (!url->user)
+        return HF_OK;
+    if (file)
+        st = hfi_url_secret(file, "zk: the file of password_file=", password,
+                            sizeof(password), err);
+    size = strlen(url->user) + sizeof(password) +
+           (url->password ? strlen(url->password) : 0) + 2;
+    zc->auth = hfi_alloc(size);
+    if (zc->auth)
+        snprintf(zc->auth, size, "%s:%s", url->user,
+                 url->password ? url->password : password);
+    else
+        st = hfi_nomem(err);
+    explicit_bzero(password, sizeof(password));
+    for (i = 0; i < url->nhosts && !zc->base.warning[0]; i++)
+        hfi_warn_password(zc->base.warning, sizeof(zc->base.warning),
+                          url->hosts[i].name, false);
+    memcpy(zc->caution, zc->base.warning, sizeof(zc->caution));
+    return st;
+}
+
+/* The library of this system was built without, and would have to be given a
+ * connection of ours, which it cannot. */
+static hf_status zk_no_tls(const struct hfi_url *url, struct hf_error *err)
+{
+    if (strcmp(url->scheme, "zks") && !hfi_url_param(url, "tls", NULL))
+        return HF_OK;
+    return hfi_fail(err, HF_UNSUPPORTED,
+                    "zk: there is no TLS to ZooKeeper here: run a TLS proxy "
+                    "such as stunnel on this machine and name that, as in "
+                    "zk://127.0.0.1:2181/locks");
 }
 
 static hf_status zk_open(struct hfi_conn *conn, const struct hfi_url *url,
@@ -149,9 +186,15 @@ static hf_status zk_open(struct hfi_conn *conn, const struct hfi_url *url,
     if (zc->timer_fd < 0 || zc->pump_fd < 0 ||
         epoll_ctl(zc->pump_fd, EPOLL_CTL_ADD, zc->timer_fd, &ev) < 0)
         return hfi_fail_errno(err, HF_SYSTEM, errno, "zk: no descriptor");
-    st = zk_hosts(zc, url, err);
+    zk_fd_keep(zc, zc->timer_fd);
+    zk_fd_keep(zc, zc->pump_fd);
+    st = zk_no_tls(url, err);
+    if (!st)
+        st = zk_hosts(zc, url, err);
     if (!st)
         st = zk_options(zc, url, err);
+    if (!st)
+        st = zk_credentials(zc, url, err);
     if (!st)
         st = zk_root(zc, url, err);
     if (!st)
@@ -441,8 +484,9 @@ static void zk_pump(struct hfi_conn *conn)
     pthread_mutex_unlock(&zc->mu);
 }
 
-static const char *const zk_schemes[] = {"zk", NULL};
-static const char *const zk_own_options[] = {"layout", "recipe", NULL};
+static const char *const zk_schemes[] = {"zk", "zks", NULL};
+static const char *const zk_own_options[] = {"layout", "recipe",
+                                             "password_file", "tls", NULL};
 
 const struct hfi_backend hfi_backend_zk = {
     .schemes = zk_schemes,
@@ -453,6 +497,7 @@ const struct hfi_backend hfi_backend_zk = {
               HF_TRAIT_TWICE | HF_TRAIT_NOTED | HFI_TRAIT_BOUND,
     .open = zk_open,
     .close = zk_close,
+    .forget = zk_forget,
     .try_acquire = zk_try_acquire,
     .renew = zk_renew,
     .release = zk_release,

@@ -41,22 +41,27 @@ struct zk_last {
     bool missed;    /* the last node that was had another number */
 };
 
+/* Two for the conn, four for each of a few sessions. */
+#define ZK_FDS 66
+
 struct zk_conn {
     struct hfi_conn base;
     pthread_mutex_t mu;
-    bool ready;             /* `mu` and the lists are there */
-    bool single;            /* recipe=ephemeral */
-    bool kazoo;             /* layout=kazoo */
-    _Atomic bool plain;     /* the server has no container nodes */
-    struct hfi_map places;  /* of struct zk_place, by token */
-    struct hfi_link living; /* of struct zk_session */
-    struct hfi_link dead;   /* to be closed by a caller's thread */
-    char *hosts;            /* "a:2181,b:2181" */
-    char *auth;             /* "user:password", or NULL */
-    char *root;             /* what all paths begin with; "" or "/a/b" */
-    int64_t ttl_ms;         /* of the session that open() makes */
-    int pump_fd;            /* an epoll: `timer_fd`, and what sessions hear */
-    int timer_fd;           /* when the first held place lapses */
+    bool ready;              /* `mu` and the lists are there */
+    bool single;             /* recipe=ephemeral */
+    bool kazoo;              /* layout=kazoo */
+    _Atomic bool plain;      /* the server has no container nodes */
+    struct hfi_map places;   /* of struct zk_place, by token */
+    struct hfi_link living;  /* of struct zk_session */
+    struct hfi_link dead;    /* to be closed by a caller's thread */
+    char *hosts;             /* "a:2181,b:2181" */
+    char *auth;              /* "user:password", or NULL */
+    char caution[256];       /* what open() had to say of that */
+    _Atomic int fds[ZK_FDS]; /* what a forked child closes, plus one; 0: none */
+    char *root;              /* what all paths begin with; "" or "/a/b" */
+    int64_t ttl_ms;          /* of the session that open() makes */
+    int pump_fd;             /* an epoll: `timer_fd`, and what sessions hear */
+    int timer_fd;            /* when the first held place lapses */
     int64_t timer_due;
     int64_t lapse_at;      /* no held place lapses before */
     struct hfi_link fresh; /* of struct zk_place: held, not yet guarded */
@@ -75,7 +80,13 @@ enum zk_state { ZK_CONNECTING, ZK_UP, ZK_DEAD };
 struct zk_session {
     struct hfi_link link; /* in zk_conn.living or .dead */
     struct zk_conn *conn;
-    zhandle_t *zh;
+    zhandle_t *zh;            /* NULL: not yet, or it could not be made */
+    struct zk_lookup *lookup; /* the driver's: names are being resolved */
+    char *addrs;              /* what the library was told */
+    int64_t resolved_at;      /* when that was last begun */
+    int fails;                /* attempts to connect since then */
+    int error;                /* errno of the last, or 0 */
+    char why[160];            /* there is no connection; "" if there is */
     struct hfi_thread driver;
     struct hfi_bell bell; /* wakes the driver */
     int epoll_fd;         /* of `sock`: so does this, or it wakes who pumps */
@@ -197,6 +208,27 @@ void zk_watcher(zhandle_t *, int type, int state, const char *path, void *);
 /* With the mutex held: the library has said so. */
 void zk_session_changed(struct zk_session *, int state);
 void zk_session_died(struct zk_session *);
+
+/* ---- zk_resolve.c: names ----------------------------------------------- */
+
+struct zk_lookup *zk_lookup_start(const char *hosts);
+int zk_lookup_fd(const struct zk_lookup *);
+const char *zk_lookup_found(struct zk_lookup *);
+void zk_lookup_why(struct zk_lookup *, char *ret, size_t size);
+void zk_lookup_end(struct zk_lookup *); /* NULL is fine */
+
+/* ---- zk_wrap.c: calls of the library ----------------------------------- */
+
+/* Until zk_library_left() this thread is in the library, for that conn. */
+void zk_library_entered(struct zk_conn *);
+/* Why it could not connect meanwhile: an errno, or 0. */
+int zk_library_left(void);
+/* Close a handle, and wait so long for the server at most. */
+void zk_library_close(struct zk_conn *, zhandle_t *, int ms);
+/* Descriptors that a forked child is to close. */
+void zk_fd_keep(struct zk_conn *, int fd);
+void zk_fd_drop(struct zk_conn *, int fd);
+void zk_forget(struct hfi_conn *);
 
 /* ---- zk_drive.c: who reads --------------------------------------------- */
 
@@ -346,6 +378,17 @@ hf_status zk_inspect(struct hfi_conn *, const char *key, struct hf_info *ret,
                      int64_t deadline, struct hf_error *);
 hf_status zk_list(struct hfi_conn *, const char *prefix, hf_list_fn *,
                   void *arg, int64_t deadline, struct hf_error *);
+/* What a look that failed means; the holder's node; all contenders, after a
+ * sync, to be ended by the caller. */
+hf_status zk_look_none(const struct zk_conn *, struct hf_error *);
+hf_status zk_look_status(const struct zk_conn *, int rc, struct hf_error *);
+void zk_look_describe(struct hf_info *, const struct zk_op *);
+hf_status zk_look_children(struct zk_session *, const char *path,
+                           int64_t deadline, struct zk_flight **ret,
+                           struct hf_error *);
+
+/* ---- zk_break.c -------------------------------------------------------- */
+
 hf_status zk_break(struct hfi_conn *, const char *key, uint64_t fence,
                    int64_t deadline, struct hf_error *);
 hf_status zk_free(struct hfi_conn *, const char *key, uint64_t fence,

@@ -13,7 +13,7 @@
  * INVARIANTS
  *  (1) While the session is up its handle is used with the mutex held only, and
  *      the library never blocks then.  While it is not, nobody uses the handle
- *      but the driver, without the mutex: resolving names may take long.
+ *      but the driver, without the mutex.
  *  (2) Requests are sent only while the session is up, so when the connection
  *      breaks the library answers all of them in that very call.  What it says
  *      of the connection is only noted in the callback (`heard`) and acted upon
@@ -39,58 +39,26 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "../mem.h"
+
 #include "../banned.h"
-
-/* The library is linked with these calls going here.
- *
- * Its sockets are to be close-on-exec from the start.
- *
- * It sends the length of a request, four bytes, before the request: they shall
- * travel together.  And when it cannot send it closes the socket but forgets to
- * answer what was sent before, and takes the next connection's answers for
- * theirs.  So it is told that there is no room: it will find out when it reads,
- * and that it does well.
- *
- * Its numbers for requests come from a counter that is not safe for threads, in
- * which several handles would disturb each other; negative ones have meanings of
- * their own. */
-int __real_socket(int domain, int type, int protocol);
-int __wrap_socket(int domain, int type, int protocol);
-ssize_t __real_send(int fd, const void *buf, size_t len, int flags);
-ssize_t __wrap_send(int fd, const void *buf, size_t len, int flags);
-int32_t __wrap_get_xid(void);
-
-int __wrap_socket(int domain, int type, int protocol)
-{
-    return __real_socket(domain, type | SOCK_CLOEXEC, protocol);
-}
-
-ssize_t __wrap_send(int fd, const void *buf, size_t len, int flags)
-{
-    ssize_t n = __real_send(fd, buf, len, len == 4 ? flags | MSG_MORE : flags);
-
-    if (n < 0)
-        errno = EAGAIN;
-    return n;
-}
-
-int32_t __wrap_get_xid(void)
-{
-    static atomic_uint last;
-
-    return (int32_t)((atomic_fetch_add(&last, 1) + 1) & INT32_MAX);
-}
 
 /* What a connection is given to come about, at first, and a server to answer, at
  * least. */
 #define PATIENCE_MS 1000
+
+/* What a server is given to say that it has closed a session. */
+#define CLOSE_MS 200
+
+/* Between two times that names are resolved. */
+#define RESOLVE_MS 2000
 
 /* ---- the connection ---------------------------------------------------- */
 
 /* Is there another server to turn to? */
 static bool drive_has_choice(const struct zk_session *ses)
 {
-    return strchr(ses->conn->hosts, ',') != NULL;
+    return strchr(ses->addrs, ',') != NULL;
 }
 
 /* Make the library believe that the server has hung up: it reads that next.
@@ -132,7 +100,9 @@ static int drive_ask(struct zk_session *ses)
     int interest = 0, rc;
 
     ses->sock = -1;
+    zk_library_entered(ses->conn);
     rc = zookeeper_interest(ses->zh, &ses->sock, &interest, &tv);
+    ses->error = zk_library_left();
     ses->events = (interest & ZOOKEEPER_READ ? EPOLLIN : 0u) |
                   (interest & ZOOKEEPER_WRITE ? EPOLLOUT : 0u);
     ses->ask_at = hfi_now() + tv.tv_sec * 1000 + tv.tv_usec / 1000 + 1;
@@ -176,13 +146,16 @@ static int drive_ready(struct zk_session *ses)
 /* Take in what has come; with the mutex held and the session up. */
 static void drive_process(struct zk_session *ses, int events)
 {
-    int rc = zookeeper_process(ses->zh, events);
+    int rc;
 
+    zk_library_entered(ses->conn);
+    rc = zookeeper_process(ses->zh, events);
     if (events & ZOOKEEPER_READ)
         ses->heard_at = hfi_now();
     /* Each call takes one message. */
     while (rc == ZOK && (ses->pending || !hfi_link_alone(&ses->errands)))
         rc = zookeeper_process(ses->zh, ZOOKEEPER_READ);
+    zk_library_left();
     drive_settle(ses);
 }
 
@@ -252,21 +225,93 @@ static void drive_hush(void)
     zoo_set_debug_level((ZooLogLevel)0);
 }
 
-static void drive_open(struct zk_session *ses)
+/* Give the library the addresses; without the mutex. */
+static void drive_open(struct zk_session *ses, const char *addrs)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     struct zk_conn *zc = ses->conn;
 
     pthread_once(&once, drive_hush);
-    ses->zh = zookeeper_init2(zc->hosts, zk_watcher, (int)ses->asked_ms, NULL,
-                              ses, ZOO_NO_LOG_CLIENTENV, drive_log);
+    ses->addrs = hfi_strdup(addrs);
+    if (ses->addrs)
+        ses->zh = zookeeper_init2(addrs, zk_watcher, (int)ses->asked_ms, NULL,
+                                  ses, ZOO_NO_LOG_CLIENTENV, drive_log);
     if (!ses->zh)
         return;
-    /* Else it resolves all names anew each time it is asked for anything. */
+    /* Else it reads them anew each time it is asked for anything. */
     zoo_set_servers_resolution_delay(ses->zh, -1);
     if (zc->auth)
         zoo_add_auth(ses->zh, "digest", zc->auth, (int)strlen(zc->auth), NULL,
                      NULL);
+}
+
+/* There is no handle yet: resolve the names, and make it.  With the mutex held,
+ * which is let go meanwhile. */
+static void drive_begin(struct zk_session *ses)
+{
+    pthread_mutex_t *mu = &ses->conn->mu;
+    const char *found;
+
+    if (!ses->lookup) {
+        ses->lookup = zk_lookup_start(ses->conn->hosts);
+        ses->resolved_at = hfi_now();
+    }
+    found = ses->lookup ? zk_lookup_found(ses->lookup) : "";
+    if (ses->lookup)
+        zk_lookup_why(ses->lookup, ses->why, sizeof(ses->why));
+    if (!found)
+        return;
+    if (*found) {
+        pthread_mutex_unlock(mu);
+        drive_open(ses, found);
+        pthread_mutex_lock(mu);
+        snprintf(ses->why, sizeof(ses->why), "no server has answered");
+    }
+    zk_lookup_end(ses->lookup);
+    ses->lookup = NULL;
+    if (!ses->zh)
+        zk_session_died(ses);
+}
+
+/* All servers were tried in vain: they may have other addresses by now.  In the
+ * driver, without the mutex. */
+static void drive_look_up(struct zk_session *ses)
+{
+    const char *found, *at;
+    char *copy;
+    int servers = 1;
+
+    for (at = strchr(ses->addrs, ','); at; at = strchr(at + 1, ','))
+        servers++;
+    if (!ses->lookup && ses->fails >= servers &&
+        hfi_now() >= ses->resolved_at + RESOLVE_MS) {
+        ses->lookup = zk_lookup_start(ses->conn->hosts);
+        ses->resolved_at = hfi_now();
+    }
+    found = ses->lookup ? zk_lookup_found(ses->lookup) : NULL;
+    if (!found)
+        return;
+    copy = *found && strcmp(found, ses->addrs) != 0 ? hfi_strdup(found) : NULL;
+    if (copy) {
+        hfi_free(ses->addrs);
+        ses->addrs = copy;
+        zoo_set_servers(ses->zh, copy);
+    }
+    zk_lookup_end(ses->lookup);
+    ses->lookup = NULL;
+    ses->fails = 0;
+}
+
+/* An attempt has failed: note why.  In the driver, without the mutex. */
+static void drive_failed(struct zk_session *ses, char *why, size_t size)
+{
+    const char *server = zoo_get_current_server(ses->zh);
+    char buf[80];
+
+    ses->fails++;
+    snprintf(why, size, "%.64s: %s", server ? server : "",
+             ses->error ? strerror_r(ses->error, buf, sizeof(buf))
+                        : "it does not answer, or hangs up");
 }
 
 /* An attempt to connect goes on, or another has begun: hang up if it takes too
@@ -290,6 +335,17 @@ static int64_t drive_patience(struct zk_session *ses, bool another)
     return ses->try_until < ses->ask_at ? ses->try_until : ses->ask_at;
 }
 
+/* Let the library go on with its attempt to connect; false if that failed. */
+static bool drive_step(struct zk_session *ses, int events)
+{
+    int rc;
+
+    zk_library_entered(ses->conn);
+    rc = zookeeper_process(ses->zh, events);
+    ses->error = zk_library_left();
+    return rc == ZOK;
+}
+
 /* The next step towards a connection, and when to take another.
  * zk_drive.c (1) */
 static int64_t drive_connect(struct zk_session *ses)
@@ -297,20 +353,30 @@ static int64_t drive_connect(struct zk_session *ses)
     pthread_mutex_t *mu = &ses->conn->mu;
     int events = drive_ready(ses);
     bool another = ses->sock < 0;
+    char why[sizeof(ses->why)] = "";
 
     pthread_mutex_unlock(mu);
-    if (events && zookeeper_process(ses->zh, events) != ZOK)
+    if (events && !drive_step(ses, events)) {
         another = true;
-    if (another && !ses->heard)
-        ses->try_at = hfi_now();
-    if (!ses->heard) {
-        another = drive_ask(ses) != ZOK || another;
-        drive_set(ses, ses->events);
+        drive_failed(ses, why, sizeof(why));
     }
+    if (!ses->heard && another) {
+        drive_look_up(ses);
+        ses->try_at = hfi_now();
+    }
+    if (!ses->heard && drive_ask(ses) != ZOK) {
+        another = true;
+        drive_failed(ses, why, sizeof(why));
+    }
+    if (!ses->heard)
+        drive_set(ses, ses->events);
     pthread_mutex_lock(mu);
+    if (*why)
+        memcpy(ses->why, why, sizeof(why));
     if (ses->heard) {
         drive_settle(ses);
         ses->patience = 0;
+        ses->fails = 0;
         return 0;
     }
     return drive_patience(ses, another);
@@ -392,7 +458,9 @@ static void drive_close(struct zk_session *ses)
     ses->shut = true;
     pthread_mutex_unlock(mu);
     if (ses->zh)
-        zookeeper_close(ses->zh);
+        zk_library_close(ses->conn, ses->zh, CLOSE_MS);
+    zk_lookup_end(ses->lookup);
+    hfi_free(ses->addrs);
     pthread_mutex_lock(mu);
     zk_flights_drop(ses);
     zk_errands_drop(ses);
@@ -407,13 +475,12 @@ void *zk_drive(void *arg)
     int64_t until;
     int fd;
 
-    drive_open(ses);
     pthread_mutex_lock(mu);
-    if (!ses->zh)
-        zk_session_died(ses);
     while (ses->state != ZK_DEAD || ses->users) {
         until = HFI_NEVER; /* A dead one waits for its users. */
-        if (ses->state == ZK_CONNECTING)
+        if (ses->state == ZK_CONNECTING && !ses->zh)
+            drive_begin(ses);
+        if (ses->state == ZK_CONNECTING && ses->zh)
             until = drive_connect(ses);
         else if (ses->state == ZK_UP)
             until = drive_due(ses);
@@ -421,6 +488,8 @@ void *zk_drive(void *arg)
             (until <= hfi_now() || !(ses->armed || ses->reading)))
             until = drive_listen(ses); /* zk_drive.c (3) */
         fd = ses->state == ZK_CONNECTING ? ses->epoll_fd : -1;
+        if (fd >= 0 && !ses->zh && ses->lookup)
+            fd = zk_lookup_fd(ses->lookup);
         pthread_mutex_unlock(mu);
         hfi_bell_wait(&ses->bell, fd, until);
         pthread_mutex_lock(mu);

@@ -1,14 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * zk_look.c - inspect, list and break.
+ * zk_look.c - inspect and list.
  *
  * Looking reads and nothing else, from whichever server we are connected to.
- * Breaking writes a mark into the node of the holder, who hears of that by a
- * watch; the node stays until he lets go or his session ends, so nobody is let in
- * meanwhile.  By force it is removed.  Either is done only to nodes that bear the
- * fence that was looked at: names of contenders are never used twice, so what is
- * changed is what was read.  With recipe=ephemeral the name is used again, and
- * the two steps are not one (zk_one.c, LIMITS).
  */
 #include "zk.h"
 
@@ -19,14 +13,13 @@
 /* How many keys of a list are asked for at once. */
 #define LOOK_BATCH 64
 
-static hf_status look_none(const struct zk_conn *zc, struct hf_error *err)
+hf_status zk_look_none(const struct zk_conn *zc, struct hf_error *err)
 {
     return hfi_fail(err, HF_UNAVAILABLE, "%s: no answer", zc->base.endpoint);
 }
 
 /* Nothing is uncertain about a look that was not answered. */
-static hf_status look_status(const struct zk_conn *zc, int rc,
-                             struct hf_error *err)
+hf_status zk_look_status(const struct zk_conn *zc, int rc, struct hf_error *err)
 {
     hf_status st = zk_status(zc, rc, "look", err);
 
@@ -36,7 +29,7 @@ static hf_status look_status(const struct zk_conn *zc, int rc,
 }
 
 /* Fill `ret` from the node of a holder. */
-static void look_describe(struct hf_info *ret, const struct zk_op *op)
+void zk_look_describe(struct hf_info *ret, const struct zk_op *op)
 {
     char token[HFI_TOKEN_LEN + 1];
 
@@ -58,22 +51,22 @@ static hf_status look_node(struct zk_session *ses, const char *path,
     zk_get(fl, path, false);
     *there = false;
     if (zk_flight_wait(fl, deadline)) {
-        st = look_none(ses->conn, err);
+        st = zk_look_none(ses->conn, err);
     } else if (fl->ops[0].rc == ZOK) {
         *there = fl->ops[0].stat.ephemeralOwner != 0;
         if (*there)
-            look_describe(ret, &fl->ops[0]);
+            zk_look_describe(ret, &fl->ops[0]);
     } else if (fl->ops[0].rc != ZNONODE) {
-        st = look_status(ses->conn, fl->ops[0].rc, err);
+        st = zk_look_status(ses->conn, fl->ops[0].rc, err);
     }
     zk_flight_end(fl);
     return st;
 }
 
 /* The children of a key, after a sync.  *ret is to be ended by the caller. */
-static hf_status look_children(struct zk_session *ses, const char *path,
-                               int64_t deadline, struct zk_flight **ret,
-                               struct hf_error *err)
+hf_status zk_look_children(struct zk_session *ses, const char *path,
+                           int64_t deadline, struct zk_flight **ret,
+                           struct hf_error *err)
 {
     struct zk_flight *fl = zk_flight_new(ses, 2);
     hf_status st = HF_OK;
@@ -83,9 +76,9 @@ static hf_status look_children(struct zk_session *ses, const char *path,
     zk_sync(fl, path);
     zk_children(fl, path, false);
     if (zk_flight_wait(fl, deadline))
-        st = look_none(ses->conn, err);
+        st = zk_look_none(ses->conn, err);
     else if (fl->ops[1].rc != ZNONODE)
-        st = look_status(ses->conn, fl->ops[1].rc, err);
+        st = zk_look_status(ses->conn, fl->ops[1].rc, err);
     if (st)
         zk_flight_end(fl);
     else
@@ -141,7 +134,7 @@ static hf_status look_key(struct zk_session *ses, const char *path,
     /* The first may go between the two looks: then look again. */
     for (turns = 0; gone && !st && turns < 8; turns++) {
         gone = false;
-        st = look_children(ses, path, deadline, &fl, err);
+        st = zk_look_children(ses, path, deadline, &fl, err);
         if (st)
             break;
         st = look_contenders(ses, path, &fl->ops[1].names, ret, deadline, &gone,
@@ -173,10 +166,36 @@ hf_status zk_inspect(struct hfi_conn *conn, const char *key,
 
 /* ---- list -------------------------------------------------------------- */
 
-/* Ask for the children of several keys in one row; an operation each. */
-static hf_status list_ask(struct zk_session *ses, char *const *paths, size_t n,
-                          int64_t deadline, struct zk_flight **ret,
-                          struct hf_error *err)
+/* What the caller of a list wants. */
+struct list_call {
+    const char *prefix;
+    hf_list_fn *fn;
+    void *arg;
+    bool more;
+};
+
+/* A few keys that are asked for together: first for the children of all, then
+ * for the first child of each.  With recipe=ephemeral the first is all. */
+struct list_batch {
+    char *paths[LOOK_BATCH]; /* of keys */
+    char *heads[LOOK_BATCH]; /* of the nodes that hold them, or NULL */
+    struct hf_info infos[LOOK_BATCH];
+    size_t n;
+};
+
+static void batch_clear(struct list_batch *batch)
+{
+    for (; batch->n; batch->n--) {
+        hfi_free(batch->paths[batch->n - 1]);
+        hfi_free(batch->heads[batch->n - 1]);
+    }
+    memset(batch, 0, sizeof(*batch));
+}
+
+/* Send one question for each, and wait for all answers. */
+static hf_status batch_ask(struct zk_session *ses, char *const *paths, size_t n,
+                           bool children, int64_t deadline,
+                           struct zk_flight **ret, struct hf_error *err)
 {
     struct zk_flight *fl = zk_flight_new(ses, n);
     size_t i;
@@ -184,48 +203,106 @@ static hf_status list_ask(struct zk_session *ses, char *const *paths, size_t n,
     if (!fl)
         return hfi_nomem(err);
     for (i = 0; i < n; i++)
-        if (ses->conn->single)
-            zk_exists(fl, paths[i], false);
-        else
+        if (children)
             zk_children(fl, paths[i], false);
+        else
+            zk_get(fl, paths[i] ? paths[i] : "/", false);
     if (zk_flight_wait(fl, deadline)) {
         zk_flight_end(fl);
-        return look_none(ses->conn, err);
+        return zk_look_none(ses->conn, err);
     }
     *ret = fl;
     return HF_OK;
 }
 
-/* Tell `fn` of those of the batch that are held. */
-static hf_status list_tell(struct zk_session *ses, char *const *paths,
-                           const struct zk_flight *fl, size_t n, hf_list_fn *fn,
-                           void *arg, int64_t deadline, bool *more,
-                           struct hf_error *err)
+/* Who is the first of each? */
+static hf_status batch_heads(struct zk_session *ses, struct list_batch *batch,
+                             int64_t deadline, struct hf_error *err)
 {
+    struct zk_flight *fl = NULL;
     struct zk_rank rank;
-    char *key;
     hf_status st;
     size_t i;
 
-    for (i = 0; i < n && *more; i++) {
-        struct hf_info info = HF_INFO_INIT;
-
+    st = batch_ask(ses, batch->paths, batch->n, true, deadline, &fl, err);
+    for (i = 0; !st && i < batch->n; i++) {
         zk_rank(&rank, &fl->ops[i].names, NULL);
-        if (fl->ops[i].rc || (!ses->conn->single && !rank.head))
+        batch->infos[i] = (struct hf_info)HF_INFO_INIT;
+        batch->infos[i].left_ms = batch->infos[i].since_ms = -1;
+        batch->infos[i].holders = rank.holders;
+        batch->infos[i].waiters = rank.waiters;
+        if (fl->ops[i].rc || !rank.head)
             continue; /* Gone, free, or not ours to read. */
-        st = look_key(ses, paths[i], &info, deadline, err);
-        if (st == HF_DENIED || (!st && !info.held))
-            continue;
-        if (st)
-            return st;
-        key = hfi_strdup(zk_name_of(paths[i]));
-        if (!key)
+        batch->heads[i] = zk_join(batch->paths[i], rank.head);
+        if (!batch->heads[i])
+            st = hfi_nomem(err);
+    }
+    zk_flight_end(fl);
+    return st;
+}
+
+static hf_status batch_heads_single(struct list_batch *batch,
+                                    struct hf_error *err)
+{
+    size_t i;
+
+    for (i = 0; i < batch->n; i++) {
+        batch->infos[i] = (struct hf_info)HF_INFO_INIT;
+        batch->infos[i].left_ms = batch->infos[i].since_ms = -1;
+        batch->infos[i].holders = 1;
+        batch->infos[i].waiters = -1;
+        batch->heads[i] = hfi_strdup(batch->paths[i]);
+        if (!batch->heads[i])
             return hfi_nomem(err);
-        if (zk_key_of_name(key))
-            *more = fn(arg, key, &info);
-        hfi_free(key);
     }
     return HF_OK;
+}
+
+/* Tell `fn` of one that is held.  Its first node may have gone since. */
+static hf_status batch_tell(struct zk_session *ses, const char *path,
+                            const struct zk_op *op, struct hf_info *info,
+                            struct list_call *call, int64_t deadline,
+                            struct hf_error *err)
+{
+    hf_status st = HF_OK;
+    char *key;
+
+    if (op->rc == ZOK && op->stat.ephemeralOwner)
+        zk_look_describe(info, op);
+    else if (op->rc == ZNONODE && !ses->conn->single)
+        st = look_key(ses, path, info, deadline, err);
+    else if (op->rc)
+        st = op->rc == ZNONODE ? HF_OK : zk_look_status(ses->conn, op->rc, err);
+    if (st == HF_DENIED || (!st && !info->held))
+        return HF_OK;
+    if (st)
+        return st;
+    key = hfi_strdup(zk_name_of(path));
+    if (!key)
+        return hfi_nomem(err);
+    if (zk_key_of_name(key))
+        call->more = call->fn(call->arg, key, info);
+    hfi_free(key);
+    return HF_OK;
+}
+
+static hf_status batch_run(struct zk_session *ses, struct list_batch *batch,
+                           struct list_call *call, int64_t deadline,
+                           struct hf_error *err)
+{
+    struct zk_flight *fl = NULL;
+    hf_status st = ses->conn->single ? batch_heads_single(batch, err)
+                                     : batch_heads(ses, batch, deadline, err);
+    size_t i;
+
+    if (!st)
+        st = batch_ask(ses, batch->heads, batch->n, false, deadline, &fl, err);
+    for (i = 0; !st && i < batch->n && call->more; i++)
+        if (batch->heads[i])
+            st = batch_tell(ses, batch->paths[i], &fl->ops[i], &batch->infos[i],
+                            call, deadline, err);
+    zk_flight_end(fl);
+    return st;
 }
 
 static bool list_wants(const char *name, const char *prefix)
@@ -240,35 +317,28 @@ static bool list_wants(const char *name, const char *prefix)
 
 static hf_status list_batches(struct zk_session *ses,
                               const struct String_vector *names,
-                              const char *prefix, hf_list_fn *fn, void *arg,
-                              int64_t deadline, struct hf_error *err)
+                              struct list_call *call, int64_t deadline,
+                              struct hf_error *err)
 {
-    char *paths[LOOK_BATCH];
-    struct zk_flight *fl = NULL;
-    hf_status st = HF_OK;
-    bool more = true;
-    size_t n;
+    struct list_batch *batch = hfi_alloc(sizeof(*batch));
+    hf_status st = batch ? HF_OK : hfi_nomem(err);
     int at = 0;
 
-    while (at < names->count && !st && more) {
-        for (n = 0; at < names->count && n < LOOK_BATCH; at++) {
-            if (!list_wants(names->data[at], prefix))
+    while (at < names->count && !st && call->more) {
+        for (; at < names->count && batch->n < LOOK_BATCH && !st; at++) {
+            if (!list_wants(names->data[at], call->prefix))
                 continue;
-            paths[n] = zk_join(ses->conn->root, names->data[at]);
-            if (!paths[n])
-                st = hfi_nomem(err);
+            batch->paths[batch->n] = zk_join(ses->conn->root, names->data[at]);
+            if (batch->paths[batch->n])
+                batch->n++;
             else
-                n++;
+                st = hfi_nomem(err);
         }
-        if (n && !st)
-            st = list_ask(ses, paths, n, deadline, &fl, err);
-        if (n && !st) {
-            st = list_tell(ses, paths, fl, n, fn, arg, deadline, &more, err);
-            zk_flight_end(fl);
-        }
-        while (n)
-            hfi_free(paths[--n]);
+        if (batch->n && !st)
+            st = batch_run(ses, batch, call, deadline, err);
+        batch_clear(batch);
     }
+    hfi_free(batch);
     return st;
 }
 
@@ -277,192 +347,17 @@ hf_status zk_list(struct hfi_conn *conn, const char *prefix, hf_list_fn *fn,
 {
     struct zk_conn *zc = (struct zk_conn *)conn;
     struct zk_session *ses;
+    struct list_call call = {prefix, fn, arg, true};
     struct zk_flight *fl;
     hf_status st = zk_session_any(zc, deadline, &ses, err);
 
     if (st)
         return st;
-    st = look_children(ses, *zc->root ? zc->root : "/", deadline, &fl, err);
+    st = zk_look_children(ses, *zc->root ? zc->root : "/", deadline, &fl, err);
     if (!st) {
-        st = list_batches(ses, &fl->ops[1].names, prefix, fn, arg, deadline,
-                          err);
+        st = list_batches(ses, &fl->ops[1].names, &call, deadline, err);
         zk_flight_end(fl);
     }
     zk_session_put(ses);
     return st;
-}
-
-/* ---- break ------------------------------------------------------------- */
-
-/* How often a node is read that is written to meanwhile. */
-#define BREAK_TURNS 4
-
-/* What is to be done to the holder with this fence. */
-struct break_wish {
-    uint64_t fence;
-    bool free; /* remove it; else it is marked, and the holder lets go */
-    bool hit;  /* out: there was one */
-};
-
-/* A place of our own need not wait to hear of it. */
-static void break_tell(struct zk_conn *zc, const char *path, bool freed)
-{
-    struct hfi_node *node = NULL;
-    struct zk_place *place;
-
-    pthread_mutex_lock(&zc->mu);
-    while ((node = hfi_map_next(&zc->places, node))) {
-        place = hfi_container(node, struct zk_place, node);
-        if (!place->ses || !place->path || strcmp(place->path, path) != 0)
-            continue;
-        if (freed)
-            zk_place_gone(place, HF_LOSS_BROKEN);
-        else
-            zk_place_broken(place);
-    }
-    pthread_mutex_unlock(&zc->mu);
-}
-
-/* Change the node that was read, unless it has been written to since. */
-static hf_status break_change(struct zk_session *ses, const char *path,
-                              const struct zk_op *seen,
-                              const struct break_wish *wish, int64_t deadline,
-                              int *rc, struct hf_error *err)
-{
-    struct zk_flight *fl = zk_flight_new(ses, 1);
-    char data[ZK_DATA_MAX + 32];
-    hf_status st = HF_OK;
-
-    if (!fl)
-        return hfi_nomem(err);
-    zk_data_mark(data, seen->text, wish->fence);
-    if (wish->free)
-        zk_delete(fl, path, seen->stat.version);
-    else
-        zk_set(fl, path, data, seen->stat.version);
-    if (zk_flight_wait(fl, deadline))
-        st = zk_no_answer(ses->conn, err);
-    else if (fl->ops[0].rc != ZNONODE && fl->ops[0].rc != ZBADVERSION)
-        st = zk_status(ses->conn, fl->ops[0].rc, "break", err);
-    *rc = st ? ZOK : fl->ops[0].rc;
-    zk_flight_end(fl);
-    return st;
-}
-
-/* Read a node, and break it if it has the fence.  *again if it has changed. */
-static hf_status break_node(struct zk_session *ses, const char *path,
-                            struct break_wish *wish, int64_t deadline,
-                            bool *again, struct hf_error *err)
-{
-    struct zk_flight *fl = zk_flight_new(ses, 1);
-    struct hf_info info = HF_INFO_INIT;
-    hf_status st = HF_OK;
-    int rc = ZNONODE;
-
-    if (!fl)
-        return hfi_nomem(err);
-    zk_get(fl, path, false);
-    if (zk_flight_wait(fl, deadline))
-        st = look_none(ses->conn, err);
-    else if (fl->ops[0].rc == ZOK && fl->ops[0].stat.ephemeralOwner)
-        look_describe(&info, &fl->ops[0]);
-    else if (fl->ops[0].rc != ZNONODE)
-        st = look_status(ses->conn, fl->ops[0].rc, err);
-    if (!st && info.held && info.fence == wish->fence) {
-        if (info.broken && !wish->free)
-            rc = ZOK;
-        else
-            st = break_change(ses, path, &fl->ops[0], wish, deadline, &rc, err);
-    }
-    zk_flight_end(fl);
-    *again = rc == ZBADVERSION;
-    if (!st && rc == ZOK) {
-        wish->hit = true;
-        break_tell(ses->conn, path, wish->free);
-    }
-    return st;
-}
-
-static hf_status break_path(struct zk_session *ses, const char *path,
-                            struct break_wish *wish, int64_t deadline,
-                            struct hf_error *err)
-{
-    hf_status st = HF_OK;
-    bool again = true;
-    int turns;
-
-    for (turns = 0; again && !st && turns < BREAK_TURNS; turns++)
-        st = break_node(ses, path, wish, deadline, &again, err);
-    if (!st && again)
-        st = hfi_fail(err, HF_UNAVAILABLE, "%s: the node changes too fast",
-                      ses->conn->base.endpoint);
-    return st;
-}
-
-/* All that have the lowest number hold together. */
-static hf_status break_holders(struct zk_session *ses, const char *parent,
-                               struct break_wish *wish, int64_t deadline,
-                               struct hf_error *err)
-{
-    struct zk_flight *fl;
-    struct zk_rank rank;
-    int32_t head = 0, number;
-    hf_status st = look_children(ses, parent, deadline, &fl, err);
-    int i;
-
-    if (st)
-        return st;
-    zk_rank(&rank, &fl->ops[1].names, NULL);
-    if (rank.head)
-        zk_number(rank.head, &head);
-    for (i = 0; rank.head && !st && i < fl->ops[1].names.count; i++) {
-        char *path;
-
-        if (!zk_number(fl->ops[1].names.data[i], &number) || number != head)
-            continue;
-        path = zk_join(parent, fl->ops[1].names.data[i]);
-        st = path ? break_path(ses, path, wish, deadline, err) : hfi_nomem(err);
-        hfi_free(path);
-    }
-    zk_flight_end(fl);
-    return st;
-}
-
-static hf_status break_key(struct zk_conn *zc, const char *key,
-                           struct break_wish *wish, int64_t deadline,
-                           struct hf_error *err)
-{
-    char *path = zk_key_path(zc, key);
-    struct zk_session *ses;
-    hf_status st;
-
-    if (!path)
-        return hfi_nomem(err);
-    st = zk_session_any(zc, deadline, &ses, err);
-    if (!st) {
-        st = zc->single ? break_path(ses, path, wish, deadline, err)
-                        : break_holders(ses, path, wish, deadline, err);
-        zk_session_put(ses);
-    }
-    hfi_free(path);
-    if (!st && !wish->hit)
-        st =
-            hfi_fail(err, HF_LOST, "%s: that grant is over", zc->base.endpoint);
-    return st;
-}
-
-hf_status zk_break(struct hfi_conn *conn, const char *key, uint64_t fence,
-                   int64_t deadline, struct hf_error *err)
-{
-    struct break_wish wish = {fence, false, false};
-
-    return break_key((struct zk_conn *)conn, key, &wish, deadline, err);
-}
-
-hf_status zk_free(struct hfi_conn *conn, const char *key, uint64_t fence,
-                  int64_t deadline, struct hf_error *err)
-{
-    struct break_wish wish = {fence, true, false};
-
-    return break_key((struct zk_conn *)conn, key, &wish, deadline, err);
 }

@@ -102,15 +102,19 @@ void zk_session_died(struct zk_session *ses)
 /* Say what the server made of the length that we asked for. */
 static void session_warn(struct zk_session *ses)
 {
-    char text[160];
+    const char *caution = ses->conn->caution;
+    char text[256];
+    int len = 0;
 
+    if (*caution)
+        len = snprintf(text, sizeof(text), "%.120s; ", caution);
     if (ses->got_ms > ses->asked_ms)
-        snprintf(text, sizeof(text),
+        snprintf(text + len, sizeof(text) - (size_t)len,
                  "the server's sessions last at least %lld ms: a dead holder's "
                  "lock passes on no sooner",
                  (long long)ses->got_ms);
     else if (ses->got_ms < ses->asked_ms - ses->asked_ms / 9)
-        snprintf(text, sizeof(text),
+        snprintf(text + len, sizeof(text) - (size_t)len,
                  "the server's sessions last at most %lld ms: no ttl may be "
                  "longer than %lld",
                  (long long)ses->got_ms, (long long)ses->got_ms * 4 / 5);
@@ -158,6 +162,7 @@ void zk_session_changed(struct zk_session *ses, int state)
         zk_session_died(ses);
     } else if (ses->state == ZK_UP) {
         ses->state = ZK_CONNECTING;
+        snprintf(ses->why, sizeof(ses->why), "it broke");
         zk_hear_from(ses, false);
         ses->sole = false;
     }
@@ -246,6 +251,7 @@ static struct zk_session *session_new(struct zk_conn *zc, int64_t ttl_ms)
     ses->conn = zc;
     ses->sock = ses->epoll_fd = -1;
     ses->bell = (struct hfi_bell){.event_fd = -1, .timer_fd = -1};
+    snprintf(ses->why, sizeof(ses->why), "no descriptor or no memory is left");
     ses->asked_ms = session_want(ttl_ms);
     if (ses->asked_ms > INT32_MAX / 2)
         ses->asked_ms = INT32_MAX / 2;
@@ -262,9 +268,13 @@ static struct zk_session *session_new(struct zk_conn *zc, int64_t ttl_ms)
 /* Have its driver connect it. */
 static hf_status session_open(struct zk_session *ses, struct hf_error *err)
 {
-    if (hfi_bell_init(&ses->bell) &&
-        (ses->epoll_fd = epoll_create1(EPOLL_CLOEXEC)) >= 0 &&
-        hfi_thread_start(&ses->driver, zk_drive, ses))
+    bool ready = hfi_bell_init(&ses->bell) &&
+                 (ses->epoll_fd = epoll_create1(EPOLL_CLOEXEC)) >= 0;
+
+    zk_fd_keep(ses->conn, ses->bell.event_fd);
+    zk_fd_keep(ses->conn, ses->bell.timer_fd);
+    zk_fd_keep(ses->conn, ses->epoll_fd);
+    if (ready && hfi_thread_start(&ses->driver, zk_drive, ses))
         return HF_OK;
     ses->done = true;
     zk_session_died(ses);
@@ -276,6 +286,9 @@ static hf_status session_open(struct zk_session *ses, struct hf_error *err)
 static void session_free(struct zk_session *ses)
 {
     hfi_thread_join(&ses->driver);
+    zk_fd_drop(ses->conn, ses->bell.event_fd);
+    zk_fd_drop(ses->conn, ses->bell.timer_fd);
+    zk_fd_drop(ses->conn, ses->epoll_fd);
     hfi_bell_fini(&ses->bell);
     if (ses->epoll_fd >= 0)
         close(ses->epoll_fd);
@@ -343,14 +356,14 @@ hf_status zk_session_up(struct zk_session *ses, int64_t deadline,
     if (ses->state == ZK_UP)
         return HF_OK;
     if (ses->denied)
-        return hfi_fail(err, HF_DENIED, "%s: the credentials were refused",
+        return hfi_fail(err, HF_DENIED,
+                        "%s: the server refused the user or the password of "
+                        "the URL",
                         zc->base.endpoint);
-    if (ses->state == ZK_CONNECTING)
-        return hfi_fail(err, HF_UNAVAILABLE, "%s: no connection",
-                        zc->base.endpoint);
-    return hfi_fail(err, HF_UNAVAILABLE,
-                    ses->zh ? "%s: the session has ended"
-                            : "%s: no such host, or no descriptor",
+    if (ses->state == ZK_CONNECTING || !ses->zh)
+        return hfi_fail(err, HF_UNAVAILABLE, "%s: no connection: %s",
+                        zc->base.endpoint, ses->why);
+    return hfi_fail(err, HF_UNAVAILABLE, "%s: the session has ended",
                     zc->base.endpoint);
 }
 

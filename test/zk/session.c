@@ -366,6 +366,43 @@ TEST(nodes_that_bear_a_watch_are_not_asked_for_again)
     zkt_end();
 }
 
+static bool count_it(void *arg, const char *key, const struct hf_info *info)
+{
+    (void)key;
+    CHECK(info->held);
+    CHECK_EQ(info->holders, 1);
+    CHECK(info->owner[0] != 0);
+    ++*(int *)arg;
+    return true;
+}
+
+TEST(a_list_asks_for_each_lock_once_and_for_many_at_a_time)
+{
+    enum { LOCKS = 100 };
+    hf_client *client = zkt_open(zkt_url("/list"));
+    struct zkt_proxy proxy;
+    hf_lock *locks[LOCKS];
+    hf_client *other;
+    int listed = 0;
+    char key[64];
+
+    zkt_proxy_start(&proxy);
+    for (int i = 0; i < LOCKS; i++) {
+        snprintf(key, sizeof(key), "listed-%d-%d", (int)getpid(), i);
+        CHECK_OK(hf_acquire(client, key, 0, NULL, &locks[i], &t_err));
+    }
+    other = zkt_open(zkt_proxy_url(&proxy, "/list"));
+    CHECK_OK(hf_list(other, "listed", count_it, &listed, &t_err));
+    hf_close(other);
+    CHECK_EQ(listed, LOCKS);
+    CHECK_LE(atomic_load(&proxy.lists), LOCKS + 1);
+    CHECK_LE(atomic_load(&proxy.looks), LOCKS + 2);
+    for (int i = 0; i < LOCKS; i++)
+        CHECK_OK(hf_release(locks[i], &t_err));
+    hf_close(client);
+    zkt_proxy_stop(&proxy);
+}
+
 TEST(an_operator_who_removes_a_waiter_makes_it_queue_up_anew)
 {
     struct hf_lock_opts opts = zkt_opts(20000);
@@ -491,14 +528,31 @@ TEST(parents_vanish_when_they_are_empty)
     zkt_end();
 }
 
+TEST(what_would_need_tls_is_refused_with_advice)
+{
+    static const char *const urls[] = {"zks://127.0.0.1:1/locks",
+                                       "zk://127.0.0.1:1/locks?tls=yes"};
+    hf_client *client = NULL;
+
+    for (int i = 0; i < 2; i++) {
+        CHECK_STATUS(hf_open(urls[i], NULL, &client, &t_err), HF_UNSUPPORTED);
+        CHECK(strstr(t_err.text, "stunnel") != NULL);
+    }
+    CHECK_STATUS(
+        hf_open("zk://127.0.0.1:1/?password_file=/x", NULL, &client, &t_err),
+        HF_INVALID);
+}
+
 TEST(with_credentials_nobody_else_may_touch_the_nodes)
 {
-    char mine[256], theirs[256], path[512];
+    char mine[512], theirs[256], path[512], file[256];
     hf_client *a, *b;
     struct hf_info info = HF_INFO_INIT;
+    FILE *f;
     const char *key = zkt_key("k");
     hf_lock *lk, *none = NULL;
 
+    snprintf(file, sizeof(file), "%s/password", t_tmpdir());
     snprintf(mine, sizeof(mine), "zk://ann:s3cret@%s/hf-ann",
              getenv("HF_ZK_HOSTS"));
     snprintf(theirs, sizeof(theirs), "zk://bob:s3cret@%s/hf-ann",
@@ -516,7 +570,13 @@ TEST(with_credentials_nobody_else_may_touch_the_nodes)
     CHECK(hf_held(lk));
     CHECK_OK(hf_release(lk, &t_err));
     hf_close(a);
-    a = zkt_open(mine); /* The same credentials, another session. */
+    f = fopen(file, "w"); /* The same credentials, another session. */
+    CHECK(f != NULL);
+    fputs("s3cret\n", f);
+    CHECK_EQ(fclose(f), 0);
+    snprintf(mine, sizeof(mine), "zk://ann@%s/hf-ann?password_file=%s",
+             getenv("HF_ZK_HOSTS"), file);
+    a = zkt_open(mine);
     CHECK_OK(hf_acquire(a, key, 0, NULL, &lk, &t_err));
     CHECK_OK(hf_release(lk, &t_err));
     hf_close(a);

@@ -437,21 +437,34 @@ static void *proxy_run(void *arg)
     return NULL;
 }
 
-void zkt_proxy_start(struct zkt_proxy *proxy)
+static void proxy_start(struct zkt_proxy *proxy, bool beside)
 {
     struct sockaddr_in at = {.sin_family = AF_INET,
-                             .sin_addr = {htonl(INADDR_LOOPBACK)}};
+                             .sin_addr = {htonl(INADDR_LOOPBACK + beside)}};
     const char *hosts = getenv("HF_ZK_HOSTS");
     socklen_t len = sizeof(at);
+    int on = 1;
 
     memset(proxy, 0, sizeof(*proxy));
     proxy->target = (int)strtol(strchr(hosts, ':') + 1, NULL, 10);
+    at.sin_port = htons((uint16_t)(beside ? proxy->target : 0));
     proxy->listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    setsockopt(proxy->listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
     CHECK_EQ(bind(proxy->listener, (struct sockaddr *)&at, sizeof(at)), 0);
     CHECK_EQ(listen(proxy->listener, 16), 0);
     getsockname(proxy->listener, (struct sockaddr *)&at, &len);
     proxy->port = ntohs(at.sin_port);
     CHECK_EQ(pthread_create(&proxy->thread, NULL, proxy_run, proxy), 0);
+}
+
+void zkt_proxy_start(struct zkt_proxy *proxy)
+{
+    proxy_start(proxy, false);
+}
+
+void zkt_proxy_start_beside(struct zkt_proxy *proxy)
+{
+    proxy_start(proxy, true);
 }
 
 void zkt_proxy_stop(struct zkt_proxy *proxy)

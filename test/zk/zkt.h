@@ -61,8 +61,10 @@ struct zkt_proxy {
     atomic_int looks;  /* how often a node was asked for */
 };
 
-/* Between us and the first server. */
+/* Between us and the first server; at any port, or at that of the server but of
+ * another address, 127.0.0.2. */
 void zkt_proxy_start(struct zkt_proxy *proxy);
+void zkt_proxy_start_beside(struct zkt_proxy *proxy);
 void zkt_proxy_stop(struct zkt_proxy *proxy);
 const char *zkt_proxy_url(struct zkt_proxy *proxy, const char *options);
 
