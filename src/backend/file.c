@@ -18,18 +18,19 @@
  * INVARIANTS
  *  (1) The record is written under LOCK_EX, or under LOCK_SH with the gate (a
  *      second such byte) held; so a fence is given out once.
- *  (2) A descriptor that was kept from an earlier try, or whose record bears the
- *      mark of a break, is used only while its file has a name; else the name is
- *      opened again.  What is removed under
+ *  (2) A descriptor that was kept from an earlier try, or whose record bears
+ *      the mark of a break, is used only while its file has a name; else the
+ *      name is opened again.  What is removed under
  *      a holder's feet the heartbeat notices.
  *  (3) A lock file is never removed: that is how two processes come to hold
- *      two locks of one name.  Only hf_break_force() replaces it, which is asked
- *      for just that, with a file in which the fence goes on.
+ *      two locks of one name.  Only hf_break_force() replaces it, which is
+ *      asked for just that, with a file in which the fence goes on.
  *  (4) A waiter keeps its descriptor from try to try.  Opening and closing is
  *      what other waiters listen for, and they would wake each other for ever.
- *  (5) Under LOCK_SH the record and the bytes of the holders mean something only
- *      together: whoever decides by them, or changes them, has the gate from the
- *      first look to the last change.  Who only shows them looks twice.
+ *  (5) Under LOCK_SH the record and the bytes of the holders mean something
+ *      only together: whoever decides by them, or changes them, has the gate
+ *      from the first look to the last change.  Who only shows them looks
+ *      twice.
  *
  * SESSION  None.  The kernel keeps the lock as long as the process lives and
  *   frees it the moment it dies, so nothing lapses and nothing is renewed; the
@@ -99,9 +100,9 @@ static void file_judge(struct hfi_conn *conn, int dir_fd)
 }
 
 /* Where default directories are: in /run/lock if everybody may make one there,
- * else in /tmp.  That is decided by the mode of /run/lock, which is the same for
- * all processes that see it, and not by what this one may do there: one that
- * finds it read-only or full is refused, and never looks elsewhere. */
+ * else in /tmp.  That is decided by the mode of /run/lock, which is the same
+ * for all processes that see it, and not by what this one may do there: one
+ * that finds it read-only or full is refused, and never looks elsewhere. */
 static const char *file_default_base(void)
 {
     const mode_t open_to_all = S_ISVTX | S_IWOTH | S_IXOTH;

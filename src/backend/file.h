@@ -79,7 +79,8 @@ struct file_tally file_count_holders(int fd);
 int32_t file_count_waiters(int fd);
 bool file_is_exclusive(int fd);
 
-/* Be the only one of those with LOCK_SH who signs; false if it cannot be had. */
+/* Be the only one of those with LOCK_SH who signs; false if it cannot be
+ * had. */
 bool file_gate(int fd);
 void file_ungate(int fd);
 

@@ -53,8 +53,8 @@ static bool file_mark(int fd, off_t range, short type,
 }
 
 /* Ours are single bytes, by open file description (pid -1).  The system names
- * one lock for a range, so behind a larger one of a stranger, which may reach to
- * the end of all files (length 0), others can be that are not seen. */
+ * one lock for a range, so behind a larger one of a stranger, which may reach
+ * to the end of all files (length 0), others can be that are not seen. */
 static struct file_tally file_count(int fd, off_t at)
 {
     struct flock range = {.l_whence = SEEK_SET};
@@ -178,8 +178,9 @@ static hf_status file_flock(int fd, int how, struct hf_error *err)
     return HF_OK;
 }
 
-/* Write who has it now, under the next fence.  The mark of a break goes with the
- * grant that it was meant for, unless others of that time are left.  file.c (1)
+/* Write who has it now, under the next fence.  The mark of a break goes with
+ * the grant that it was meant for, unless others of that time are left.  file.c
+ * (1)
  */
 static hf_status file_sign(struct file_conn *fc, int fd,
                            const struct hfi_claim *claim, char mode,

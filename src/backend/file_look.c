@@ -9,9 +9,9 @@
  *
  * Whether an exclusive holder is the one that the record names is told by
  * /proc/locks, which lists process and file.  A process of another pid
- * namespace is not in it; then the record is believed.  The device there is that
- * of the mounted file system, which is not what stat(2) says on some; it is
- * looked up in mountinfo.
+ * namespace is not in it; then the record is believed.  The device there is
+ * that of the mounted file system, which is not what stat(2) says on some; it
+ * is looked up in mountinfo.
  */
 #include "file.h"
 

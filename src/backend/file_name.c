@@ -96,8 +96,8 @@ static int file_open_pieces(int dir_fd, char *path, bool make, char **last)
     return fd;
 }
 
-/* The new one is linked beside the old one, and then renamed: it has either name
- * or none, and the key's is never without a file. */
+/* The new one is linked beside the old one, and then renamed: it has either
+ * name or none, and the key's is never without a file. */
 bool file_replace_key(int dir_fd, const char *key, int fd)
 {
     char path[FILE_PATH_MAX], from[64], beside[64];

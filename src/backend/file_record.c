@@ -11,10 +11,10 @@
  * It is text, so that `cat` answers the question who has it.  The first line
  * has a fixed shape and its number a fixed place: hf_break() writes that
  * alone, without the lock.  The rest is written, whole, by a holder; the sum is
- * of all of it, so that who reads meanwhile does not take half of one record and
- * half of another for one.  Records without it are an older holdfast's.  An empty
- * file is a lock that was never taken by us; anything else is somebody's file
- * and stays as it is.
+ * of all of it, so that who reads meanwhile does not take half of one record
+ * and half of another for one.  Records without it are an older holdfast's.  An
+ * empty file is a lock that was never taken by us; anything else is somebody's
+ * file and stays as it is.
  */
 #include "file.h"
 
@@ -163,7 +163,8 @@ hf_status file_record_read(int fd, struct file_record *ret,
     return record_read(fd, ret, true, NULL, err);
 }
 
-/* What stays torn was left so by a machine that crashed, and is read as it is. */
+/* What stays torn was left so by a machine that crashed, and is read as it
+ * is. */
 hf_status file_record_look(int fd, struct file_record *ret,
                            struct hf_error *err)
 {

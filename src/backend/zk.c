@@ -24,9 +24,9 @@
  *   has not been.  Leases that are not renewed lapse by our own clock.
  *
  * LIMITS  A network between an ensemble and its clients that is slower than a
- *   third of the ttl makes locks lapse.  Servers with a minSessionTimeout of less
- *   than two ticks break the argument of zk_touch.c.  No TLS: the library has none
- *   here.
+ *   third of the ttl makes locks lapse.  Servers with a minSessionTimeout of
+ *   less than two ticks break the argument of zk_touch.c.  No TLS: the library
+ *   has none here.
  */
 #include "zk.h"
 

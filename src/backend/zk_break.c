@@ -3,11 +3,11 @@
  * zk_break.c - taking a lock from its holder.
  *
  * Breaking writes a mark into the node of the holder, who hears of that by a
- * watch; the node stays until he lets go or his session ends, so nobody is let in
- * meanwhile.  By force it is removed.  Either is done only to nodes that bear the
- * fence that was looked at: names of contenders are never used twice, so what is
- * changed is what was read.  With recipe=ephemeral the name is used again, and
- * the two steps are not one (zk_one.c, LIMITS).
+ * watch; the node stays until he lets go or his session ends, so nobody is let
+ * in meanwhile.  By force it is removed.  Either is done only to nodes that
+ * bear the fence that was looked at: names of contenders are never used twice,
+ * so what is changed is what was read.  With recipe=ephemeral the name is used
+ * again, and the two steps are not one (zk_one.c, LIMITS).
  */
 #include "zk.h"
 

@@ -2,18 +2,18 @@
  *
  * zk_errand.c - requests whose answers nobody waits for.
  *
- * They are sent with the mutex held, from callbacks and from the driver too, and
- * their answers are acted upon in the callback.  An errand is in the list of its
- * session until it is answered or the handle is closed.
+ * They are sent with the mutex held, from callbacks and from the driver too,
+ * and their answers are acted upon in the callback.  An errand is in the list
+ * of its session until it is answered or the handle is closed.
  *
  * INVARIANTS
- *  (1) What an answer concerns is looked up by the token in it: the place may be
- *      gone, or have changed sessions, by the time of the answer.
+ *  (1) What an answer concerns is looked up by the token in it: the place may
+ *      be gone, or have changed sessions, by the time of the answer.
  *  (2) A node is removed only if it is known to be ours: by its name, which has
  *      our token, or, where all nodes of a key have one name, by its data and
  *      its owner.  It counts as removed only if the server has said so, or said
- *      that it is not there; anything else leaves the place doomed, and the next
- *      connection tries again.
+ *      that it is not there; anything else leaves the place doomed, and the
+ *      next connection tries again.
  */
 #include "zk.h"
 
@@ -229,8 +229,8 @@ static void guard_answer(int rc, const char *text, int len,
     errand_free(who);
 }
 
-/* An operator has asked for what we hold: the holder is told, and the node stays
- * until it is done, or until its lease is over. */
+/* An operator has asked for what we hold: the holder is told, and the node
+ * stays until it is done, or until its lease is over. */
 void zk_place_broken(struct zk_place *place)
 {
     if (!place->held || place->busy || place->doomed || place->broken)

@@ -24,8 +24,8 @@
  *      have been deposed for so long that it matters; the node is there, and
  *      its owner is the session that we keep alive.
  *  (2) A node that moved bears the fence it had.  Nobody can come in between.
- *  (3) From the first heartbeat on a watch tells of a removal, or of the mark of
- *      a break, at once.
+ *  (3) From the first heartbeat on a watch tells of a removal, or of the mark
+ *      of a break, at once.
  *  (4) What was marked after we last read it is not moved, nor joined: the
  *      version of its data is another.
  */

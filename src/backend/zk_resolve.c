@@ -2,10 +2,10 @@
  *
  * zk_resolve.c - the addresses of the servers.
  *
- * The library resolves names where it stands, for as long as that takes, and once
- * only, or else before each of its steps.  So it is given addresses, and names
- * are resolved by a thread that may outlive the session: getaddrinfo(3) knows no
- * deadline.  What the two share is freed by the last of them.
+ * The library resolves names where it stands, for as long as that takes, and
+ * once only, or else before each of its steps.  So it is given addresses, and
+ * names are resolved by a thread that may outlive the session: getaddrinfo(3)
+ * knows no deadline.  What the two share is freed by the last of them.
  */
 #include "zk.h"
 

@@ -16,10 +16,10 @@
  *
  *  - X was received at f1 <= a.  Y was sent at least T after a, so it was
  *    received, and passed on, at f2 >= f1 + T.
- *  - The follower answers a ping once in T at least.  So it did at some r between
- *    f1 and f2, and told of X then at the latest.
- *  - The leader reads r's report before Y: one connection, in order.  So when it
- *    answers Y it has counted from some l >= r >= f1 >= the sending of X.
+ *  - The follower answers a ping once in T at least.  So it did at some r
+ *    between f1 and f2, and told of X then at the latest.
+ *  - The leader reads r's report before Y: one connection, in order.  So when
+ *    it answers Y it has counted from some l >= r >= f1 >= the sending of X.
  *
  * Pings come every half tick, and a session lasts two ticks at least unless the
  * servers were told otherwise (minSessionTimeout): half a tick is a quarter of
@@ -27,16 +27,16 @@
  * the first time or again, is reported to the leader there and then, so that
  * counts like an X that is told of already.
  *
- * A leader that was deposed may go on answering a sync, and its successor counts
- * anew: from its own beginning, which is after everything that a majority agreed
- * to under the old one.  So nothing is proven beyond the last such write
- * (zk_prove() sees that it is recent).
+ * A leader that was deposed may go on answering a sync, and its successor
+ * counts anew: from its own beginning, which is after everything that a
+ * majority agreed to under the old one.  So nothing is proven beyond the last
+ * such write (zk_prove() sees that it is recent).
  *
  * A server that stands alone is its own leader: its answers prove all.
  *
  * INVARIANTS
- *  (1) `known_at` is the sending of a request that the leader knows of by proof;
- *      it rises only.
+ *  (1) `known_at` is the sending of a request that the leader knows of by
+ *      proof; it rises only.
  *  (2) A session that is up sends something every ninth of its time if it has
  *      places, every sixth if not.  So known_at is never much older than T.
  */

@@ -6,9 +6,9 @@
  *
  * socket, close      Its sockets are to be close-on-exec from the start, and a
  *                    forked child must be able to close them without looking at
- *                    anything that a thread of its parent may have been changing.
- *                    So each is in a table before it can be used and out of it
- *                    before it is closed.
+ *                    anything that a thread of its parent may have been
+ *                    changing. So each is in a table before it can be used and
+ *                    out of it before it is closed.
  * send               It sends the length of a request, four bytes, before the
  *                    request: they shall travel together.  And when it cannot
  *                    send it closes the socket but forgets to answer what was
