@@ -39,9 +39,6 @@
 
 #include "../banned.h"
 
-/* How often a try starts over when the key changes under its hands. */
-#define ROUNDS 4
-
 /* Between tries of a key that is free but under a lock-delay. */
 #define DELAY_MS 250
 
@@ -129,33 +126,6 @@ static void consul_close(struct hfi_conn *conn)
     cc->ready = false;
 }
 
-/* ---- one way out, for both below ---------------------------------------- */
-
-/* Unlock the entry, if it is still as it was at `index`; else HF_LOST. */
-static hf_status release_write(struct consul_conn *cc, struct consul_key *k,
-                               const char *session, uint64_t index,
-                               uint64_t fence, int64_t deadline,
-                               struct hf_error *err)
-{
-    struct consul_kv kv = {.fence = fence};
-    char value[CONSUL_VALUE_MAX];
-    struct consul_ops ops = {.len = 0};
-    struct consul_done done;
-    hf_status st;
-
-    hfi_consul_kv_value(value, &kv);
-    hfi_consul_guard(&ops, k->name, index);
-    hfi_consul_op(&ops, "unlock", k->name, session, value, 0);
-    st = hfi_consul_txn(cc, &cc->calls, &ops, true, deadline, &done, err);
-    if (st)
-        return st;
-    if (!done.ok)
-        return HF_LOST;
-    hfi_consul_key_free(cc, k, done.index ? CONSUL_FREE : CONSUL_UNKNOWN,
-                        done.index);
-    return HF_OK;
-}
-
 /* ---- acquire ------------------------------------------------------------ */
 
 /* One acquisition under way. */
@@ -193,7 +163,7 @@ static void try_ask_for(struct consul_try *t, struct consul_kv *kv)
     if (!kv->linger || kv->wanted)
         return;
     kv->wanted = true;
-    kv->fence = kv->fence ? kv->fence : kv->index;
+    kv->fence = hfi_consul_fence(kv);
     hfi_consul_kv_value(value, kv);
     hfi_consul_op(&ops, "cas", t->k->name, NULL, value, kv->index);
     hfi_consul_txn(t->cc, &t->cc->calls, &ops, true, t->deadline, &done, NULL);
@@ -212,6 +182,16 @@ static bool try_is_ghost(struct consul_try *t, const struct consul_kv *kv)
     return s;
 }
 
+/* Unlock what one of our sessions holds for nobody: HF_LOST, or HF_BUSY if it
+ * has changed. */
+static hf_status try_free(struct consul_try *t, const struct consul_kv *kv)
+{
+    return hfi_consul_unlock_at(t->cc, t->k, kv->session, kv->index,
+                                hfi_consul_fence(kv), t->deadline, t->err)
+               ? HF_BUSY
+               : HF_LOST;
+}
+
 /* What the entry, just read, means to this try: HF_OK: it is ours already;
  * HF_BUSY; or HF_LOST, which here means that nobody has it. */
 static hf_status try_judge(struct consul_try *t, struct consul_kv *kv)
@@ -222,17 +202,16 @@ static hf_status try_judge(struct consul_try *t, struct consul_kv *kv)
     if (kv->session[0]) {
         if (mine && !strcmp(kv->session, k->session->id) &&
             !strcmp(kv->token, t->claim->token)) {
+            if (kv->broken) /* No answer told of it: nobody is at work. */
+                return try_free(t, kv);
             k->index = kv->index;
             return HF_OK;
         }
-        if (mine ? kv->index != k->guard
-                 : k->holder[0] && strcmp(kv->session, k->session->id) != 0)
+        if (k->holder[0] && !(k->maybe && kv->index == k->guard) &&
+            (mine || strcmp(kv->session, k->session->id) != 0))
             hfi_consul_key_free(t->cc, k, CONSUL_UNKNOWN, 0);
         if (try_is_ghost(t, kv))
-            return release_write(t->cc, k, kv->session, kv->index, kv->fence,
-                                 t->deadline, t->err)
-                       ? HF_BUSY
-                       : HF_LOST;
+            return try_free(t, kv);
         try_ask_for(t, kv);
         return HF_BUSY;
     }
@@ -313,15 +292,16 @@ static hf_status try_key(struct consul_try *t)
     hf_status st = HF_LOST;
     int i;
 
-    for (i = 0; st == HF_LOST && i < ROUNDS; i++) {
+    for (i = 0; st == HF_LOST && i < CONSUL_ROUNDS; i++) {
         st = try_session(t);
         if (!st && (t->k->holder[0] || t->k->seen == CONSUL_UNKNOWN)) {
-            st = hfi_consul_read(t->cc, &t->cc->calls, t->k->name, false,
-                                 t->deadline, &kv, t->err);
+            /* What may be ours is asked of a leader that is one. */
+            st = hfi_consul_read(t->cc, &t->cc->calls, t->k->name,
+                                 t->k->holder[0], t->deadline, &kv, t->err);
             if (!st)
                 st = try_judge(t, &kv);
             if (!st)
-                return try_granted(t, kv.fence ? kv.fence : kv.index);
+                return try_granted(t, hfi_consul_fence(&kv));
             if (st == HF_LOST)
                 st = HF_OK;
         }
@@ -392,125 +372,6 @@ static hf_status consul_try_acquire(struct hfi_conn *conn,
     return st;
 }
 
-/* ---- release ------------------------------------------------------------ */
-
-/* Nobody has the key, but a try of ours that was not answered may still be on
- * its way: change the index that it was for.  consul.c (2) */
-static hf_status release_bar(struct consul_conn *cc, struct consul_key *k,
-                             struct consul_kv *kv, int64_t deadline,
-                             struct hf_error *err)
-{
-    char value[CONSUL_VALUE_MAX];
-    struct consul_ops ops = {.len = 0};
-    struct consul_done done;
-    hf_status st;
-
-    hfi_consul_kv_value(value, kv);
-    hfi_consul_guard(&ops, k->name, kv->index);
-    hfi_consul_op(&ops, "set", k->name, NULL, value, 0);
-    st = hfi_consul_txn(cc, &cc->calls, &ops, true, deadline, &done, err);
-    return st ? st : done.ok ? HF_OK : HF_LOST;
-}
-
-/* Is that what our own release has written?  It was not answered, or libcurl has
- * sent it twice because the connection broke in between. */
-static bool release_was_ours(const struct consul_key *k,
-                             const struct consul_kv *kv)
-{
-    return k->fence && kv->fence == k->fence && !kv->session[0] &&
-           !kv->token[0] && !kv->broken;
-}
-
-/* The slow way: look first.  HF_LOST: it is not ours, and will not be. */
-static hf_status release_look(struct consul_conn *cc, struct consul_key *k,
-                              const char *token, const char *session,
-                              int64_t deadline, struct hf_error *err)
-{
-    bool mine = !strcmp(k->holder, token), maybe = mine && k->maybe;
-    struct consul_kv kv;
-    hf_status st;
-    int i;
-
-    for (i = 0; i < ROUNDS; i++) {
-        st = hfi_consul_read(cc, &cc->calls, k->name, true, deadline, &kv, err);
-        if (st)
-            return st;
-        if (kv.session[0] &&
-            (!strcmp(kv.token, token) ||
-             (mine && !maybe && !kv.token[0] && !strcmp(kv.session, session))))
-            st = release_write(cc, k, kv.session, kv.index,
-                               kv.fence ? kv.fence : kv.index, deadline, err);
-        else if (maybe && !kv.session[0] && kv.index == k->guard)
-            st = release_bar(cc, k, &kv, deadline, err);
-        else
-            break;
-        if (st != HF_LOST)
-            return st;
-    }
-    if (!mine || !release_was_ours(k, &kv))
-        return HF_LOST;
-    hfi_consul_key_free(cc, k, CONSUL_FREE, kv.index);
-    return HF_OK;
-}
-
-/* With the key to ourselves. */
-hf_status hfi_consul_unlock(struct consul_conn *cc, struct consul_key *k,
-                            const char *token, const char *session,
-                            int64_t deadline, struct hf_error *err)
-{
-    bool mine = !strcmp(k->holder, token);
-    hf_status st = HF_LOST;
-
-    if (mine && !k->maybe)
-        st = release_write(cc, k, session, k->index, k->fence, deadline, err);
-    if (st == HF_LOST)
-        st = release_look(cc, k, token, session, deadline, err);
-    if (!mine)
-        return st;
-    if (st == HF_LOST)
-        hfi_consul_key_free(cc, k, CONSUL_UNKNOWN, 0);
-    else if (st == HF_UNCERTAIN)
-        k->maybe = true;
-    k->leaving = st != HF_OK && st != HF_LOST;
-    return st;
-}
-
-static hf_status consul_release(struct hfi_conn *conn,
-                                const struct hfi_claim *claim,
-                                struct hfi_grant *grant, int64_t deadline,
-                                struct hf_error *err)
-{
-    struct consul_conn *cc = (struct consul_conn *)conn;
-    char session[CONSUL_ID_LEN + 1] = "";
-    struct consul_key *k;
-    hf_status st, left = HF_OK;
-
-    hfi_consul_forget(cc, claim->token);
-    if (cc->conf.fair && !grant->fence)
-        left = hfi_consul_queue_leave(cc, claim, deadline, err);
-    st = hfi_consul_key_enter(cc, claim->key, deadline, &k, err);
-    if (st)
-        return st;
-    if (!strcmp(k->holder, claim->token))
-        memcpy(session, k->session->id, sizeof(session));
-    else if (grant->fence)
-        memcpy(session, grant->ref.text, sizeof(session));
-    session[CONSUL_ID_LEN] = '\0';
-    if (session[0])
-        st = hfi_consul_unlock(cc, k, claim->token, session, deadline, err);
-    else
-        st = left ? left : grant->placed ? HF_OK : HF_LOST;
-    hfi_consul_key_leave(cc, k);
-    if (st == HF_OK || st == HF_LOST)
-        grant->placed = left != HF_OK && left != HF_LOST;
-    if (grant->placed && (st == HF_OK || st == HF_LOST))
-        return left;
-    return st == HF_LOST
-               ? hfi_fail(err, HF_LOST, "%s: the lock was not ours any more",
-                          conn->endpoint)
-               : st;
-}
-
 /* ---- waiting ------------------------------------------------------------ */
 
 static hf_status consul_watch(struct hfi_conn *conn,
@@ -555,13 +416,15 @@ const struct hfi_backend hfi_backend_consul = {
     .close = consul_close,
     .try_acquire = consul_try_acquire,
     .renew = hfi_consul_renew,
-    .release = consul_release,
+    .release = hfi_consul_release,
     .watch = consul_watch,
     .unwatch = consul_unwatch,
     .pump_fd = hfi_consul_pump_fd,
     .pump = hfi_consul_pump,
     .attach = hfi_consul_attach,
+    .take_over = hfi_consul_take_over,
     .inspect = hfi_consul_inspect,
     .list = hfi_consul_list,
     .break_grant = hfi_consul_break,
+    .free_grant = hfi_consul_free,
 };

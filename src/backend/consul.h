@@ -2,14 +2,16 @@
  *
  * consul.h - the parts of the Consul backend, and what they share.
  *
- *   consul.c          the table, open, close, acquire, renew, release
+ *   consul.c          the table, open, close, acquire
  *   consul_conf.c     what the URL and the environment say, put on a handle
  *   consul_http.c     one request, on one agent after the other
  *   consul_reply.c    what came back, and what it means
  *   consul_kv.c       names and values
  *   consul_txn.c      transactions
  *   consul_key.c      what this client knows of each key
- *   consul_renew.c    renewing, moving to another ttl, attaching
+ *   consul_release.c  release, and what is given back in passing
+ *   consul_renew.c    renewing, and moving to another ttl
+ *   consul_handle.c   what was detached: taken up, or renewed by a bearer
  *   consul_session.c  one session for each ttl
  *   consul_queue.c    queue=fair
  *   consul_watch.c    who waits for which key, and what an answer means to him
@@ -43,6 +45,7 @@
 #define CONSUL_VALUE_MAX                                                       \
     (3 * (HF_OWNER_MAX + HF_NOTE_MAX) + HFI_TOKEN_LEN + 128)
 #define CONSUL_OPS_MAX 64 /* in one transaction */
+#define CONSUL_ROUNDS  4  /* when an entry changes while we work on it */
 
 /* ---- consul_conf.c ------------------------------------------------------ */
 
@@ -74,6 +77,7 @@ extern const char *const hfi_consul_options[];
 struct consul_reply {
     long status;
     uint64_t index; /* X-Consul-Index */
+    size_t agent;   /* who has answered */
     char *data;     /* ends with a NUL that `len` does not count */
     size_t len, size;
     json_t *json; /* of `data`, where that was asked for */
@@ -125,6 +129,7 @@ struct consul_kv {
     uint64_t broken; /* the fence of a grant that an operator took away */
     bool linger;     /* its holder would give it up if asked ... */
     bool wanted;     /* ... and was asked */
+    size_t agent;    /* who was asked */
 };
 
 bool hfi_consul_name(const struct consul_conf *, const char *key, char *ret);
@@ -137,6 +142,9 @@ void hfi_consul_path(char *buf, size_t size, const char *name,
 void hfi_consul_value(char *ret, const struct hfi_claim *, uint64_t fence);
 void hfi_consul_kv_value(char *ret, const struct consul_kv *);
 void hfi_consul_kv_parse(struct consul_kv *, const json_t *);
+uint64_t hfi_consul_fence(const struct consul_kv *);
+bool hfi_consul_is_grant(const struct consul_kv *, const char *token,
+                         uint64_t fence);
 bool hfi_consul_kv_read(struct consul_kv *, struct consul_reply *);
 hf_status hfi_consul_read(struct consul_conn *, struct consul_pool *,
                           const char *name, bool consistent, int64_t deadline,
@@ -161,6 +169,7 @@ struct consul_done {
     uint64_t failed;  /* bit n: the operation n did */
     bool delayed;     /* by a lock-delay */
     bool bad_session; /* it does not exist any more */
+    size_t agent;     /* who has answered */
 };
 
 void hfi_consul_op(struct consul_ops *, const char *verb, const char *name,
@@ -182,10 +191,20 @@ struct consul_session {
     char id[CONSUL_ID_LEN + 1]; /* "" until it is made */
     int64_t ttl_ms;
     bool queue;     /* its keys are deleted with it, not released */
+    bool handle;    /* it carries one lock, which is detached */
     bool busy;      /* being made or renewed */
     bool dead;      /* the service knows it no more */
-    int64_t proven; /* when the last request that it answered began */
+    int64_t proven; /* it lasts for two ttl from then on */
+    int64_t sure;   /* when that was sent which a true leader has served ... */
+    size_t agent;   /* ... by way of this agent */
     unsigned users; /* calls, keys and places */
+};
+
+/* What the service says of a session. */
+struct consul_about {
+    int64_t ttl_ms, delay_ms; /* 0: none */
+    bool handle;              /* see consul_handle.c */
+    size_t agent;             /* who was asked */
 };
 
 hf_status hfi_consul_session_get(struct consul_conn *, int64_t ttl_ms,
@@ -198,6 +217,18 @@ struct consul_session *hfi_consul_session_find(struct consul_conn *,
 hf_status hfi_consul_session_renew(struct consul_conn *,
                                    struct consul_session *, int64_t deadline,
                                    struct hf_error *);
+hf_status hfi_consul_session_create(struct consul_conn *,
+                                    struct consul_session *, int64_t deadline,
+                                    struct hf_error *);
+hf_status hfi_consul_session_prove(struct consul_conn *, struct consul_pool *,
+                                   struct consul_session *, int64_t deadline,
+                                   struct hf_error *);
+void hfi_consul_session_sure(struct consul_conn *, struct consul_session *,
+                             int64_t at, size_t agent);
+hf_status hfi_consul_session_look(struct consul_conn *, const char *id,
+                                  int64_t deadline, struct consul_about *);
+void hfi_consul_session_destroy(struct consul_conn *, const char *id,
+                                int64_t deadline);
 void hfi_consul_session_dead(struct consul_conn *, struct consul_session *);
 void hfi_consul_sessions_end(struct consul_conn *);
 
@@ -356,23 +387,48 @@ hf_status hfi_consul_list(struct hfi_conn *, const char *prefix, hf_list_fn *,
                           void *arg, int64_t deadline, struct hf_error *);
 hf_status hfi_consul_break(struct hfi_conn *, const char *key, uint64_t fence,
                            int64_t deadline, struct hf_error *);
+hf_status hfi_consul_free(struct hfi_conn *, const char *key, uint64_t fence,
+                          int64_t deadline, struct hf_error *);
 int64_t hfi_consul_duration(const char *text);
-hf_loss hfi_consul_why(const struct consul_kv *, const char *token,
-                       uint64_t fence);
 
 /* ---- consul_renew.c ----------------------------------------------------- */
 
 void hfi_consul_renew(struct hfi_conn *, struct hfi_renewal *, size_t n,
                       int64_t deadline, struct hf_error *);
+hf_loss hfi_consul_why(const struct consul_kv *, const char *token,
+                       uint64_t fence);
+
+/* ---- consul_handle.c ---------------------------------------------------- */
+
 hf_status hfi_consul_attach(struct hfi_conn *, const struct hfi_claim *,
                             const struct hf_handle *, struct hfi_grant *,
                             struct hf_error *);
+hf_status hfi_consul_take_over(struct hfi_conn *, const struct hfi_claim *,
+                               const char *token, struct hfi_grant *,
+                               int64_t deadline, struct hf_error *);
+hf_status hfi_consul_bearer(struct consul_conn *, const char *name,
+                            struct consul_kv *, int64_t ttl_ms, int64_t sure,
+                            int64_t deadline, struct hf_error *);
+hf_status hfi_consul_move(struct consul_conn *, const char *name,
+                          const struct consul_kv *, const char *id,
+                          const char *value, int64_t deadline,
+                          struct consul_done *, struct hf_error *);
+void hfi_consul_handle_end(struct consul_conn *, const char *session,
+                           int64_t deadline);
+
+/* ---- consul_release.c --------------------------------------------------- */
+
+hf_status hfi_consul_release(struct hfi_conn *, const struct hfi_claim *,
+                             struct hfi_grant *, int64_t deadline,
+                             struct hf_error *);
+hf_status hfi_consul_unlock_at(struct consul_conn *, struct consul_key *,
+                               const char *session, uint64_t index,
+                               uint64_t fence, int64_t deadline,
+                               struct hf_error *);
+hf_status hfi_consul_sweep(struct consul_conn *, struct consul_key *,
+                           const char *token, int64_t deadline);
 
 /* ---- consul.c ----------------------------------------------------------- */
-
-hf_status hfi_consul_unlock(struct consul_conn *, struct consul_key *,
-                            const char *token, const char *session,
-                            int64_t deadline, struct hf_error *);
 
 struct consul_conn {
     struct hfi_conn base;

@@ -336,6 +336,7 @@ hf_status hfi_consul_call(struct consul_conn *cc, struct consul_pool *pool,
     } while (st == HF_UNAVAILABLE && --left && hfi_left_ms(deadline));
     if (!st) {
         *ret = slot->reply;
+        ret->agent = agent;
         slot->reply = (struct consul_reply){0};
     }
     slot_put(cc, pool, slot);

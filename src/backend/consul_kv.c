@@ -333,6 +333,20 @@ void hfi_consul_kv_parse(struct consul_kv *kv, const json_t *entry)
     }
 }
 
+/* The fence of the grant, or of the last one if the entry is free; 0 unknown. */
+uint64_t hfi_consul_fence(const struct consul_kv *kv)
+{
+    return kv->fence || !kv->session[0] ? kv->fence : kv->index;
+}
+
+/* Is it the grant of this token with this fence, whatever session has it? */
+bool hfi_consul_is_grant(const struct consul_kv *kv, const char *token,
+                         uint64_t fence)
+{
+    return kv->session[0] && !strcmp(kv->token, token) &&
+           hfi_consul_fence(kv) == fence;
+}
+
 /* Read the answer to a question for one entry; false if it is none.  An entry
  * always has an index. */
 bool hfi_consul_kv_read(struct consul_kv *kv, struct consul_reply *reply)
@@ -365,6 +379,7 @@ hf_status hfi_consul_read(struct consul_conn *cc, struct consul_pool *pool,
     if (!hfi_consul_kv_read(kv, &reply))
         st = hfi_fail(err, HF_PROTOCOL, "%s: an answer that is no entry",
                       cc->base.endpoint);
+    kv->agent = reply.agent;
     hfi_consul_reply_fini(&reply);
     return st;
 }

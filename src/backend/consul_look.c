@@ -5,35 +5,27 @@
  * How long a dead holder's lock stays closed is not known to the entry but to
  * its session, whoever made that: up to twice its ttl, and the lock-delay.
  *
- * Breaking a lock has two steps, so that a holder that is alive knows before
- * the next one is granted: the entry is marked as broken, its holder, who
- * watches it, lets go at once, and only if it has not done so within a second
- * is the lock taken from it.  Both steps are conditional on the index of the
- * grant that was looked at.
+ * Breaking a lock marks its entry and leaves it locked.  The holder learns of it
+ * from its watch, or at the latest from its next renewal, which the mark makes
+ * fail, and releases the lock when its work has stopped.  If it never does, the
+ * lock ends with the lease: the holder's client sweeps it, or its session ends.
+ * Only hfi_consul_free() unlocks the entry.  Both are conditional on the index
+ * of the grant that was looked at.
  */
 #include "consul.h"
 
 #include "../banned.h"
 
-/* How long a holder has to let go by itself. */
-#define BREAK_WAIT "1s"
-
-static uint64_t look_fence(const struct consul_kv *kv)
-{
-    if (kv->fence || !kv->session[0])
-        return kv->fence;
-    return kv->index;
-}
-
 static void look_fill(const struct consul_kv *kv, struct hf_info *ret)
 {
     ret->held = kv->session[0];
     ret->holders = ret->held;
-    ret->fence = look_fence(kv);
+    ret->fence = hfi_consul_fence(kv);
     ret->left_ms = -1;
     ret->since_ms = -1;
     if (!ret->held)
         return;
+    ret->broken = kv->broken && kv->broken == ret->fence;
     snprintf(ret->owner, sizeof(ret->owner), "%s",
              kv->owner[0]   ? kv->owner
              : kv->token[0] ? kv->token
@@ -74,25 +66,11 @@ int64_t hfi_consul_duration(const char *text)
 static int64_t look_takeover(struct consul_conn *cc, const char *session,
                              int64_t deadline)
 {
-    char path[64 + CONSUL_ID_LEN];
-    struct consul_request rq = {.method = "GET", .path = path};
-    struct consul_reply reply;
-    const json_t *entry;
-    const char *text;
-    int64_t ttl_ms = 0, delay_ms = 0;
+    struct consul_about about;
 
-    snprintf(path, sizeof(path), "/v1/session/info/%s", session);
-    if (hfi_consul_call(cc, &cc->calls, &rq, deadline, &reply, NULL))
+    if (hfi_consul_session_look(cc, session, deadline, &about) || !about.ttl_ms)
         return 0;
-    if (reply.status == 200 && hfi_consul_reply_parse(&reply)) {
-        entry = json_array_get(reply.json, 0);
-        text = json_string_value(json_object_get(entry, "TTL"));
-        ttl_ms = text ? hfi_consul_duration(text) : 0;
-        delay_ms = /* in nanoseconds */
-            json_integer_value(json_object_get(entry, "LockDelay")) / 1000000;
-    }
-    hfi_consul_reply_fini(&reply);
-    return ttl_ms ? 2 * ttl_ms + (delay_ms > 0 ? delay_ms : 0) : 0;
+    return 2 * about.ttl_ms + (about.delay_ms > 0 ? about.delay_ms : 0);
 }
 
 hf_status hfi_consul_inspect(struct hfi_conn *conn, const char *key,
@@ -161,20 +139,20 @@ hf_status hfi_consul_list(struct hfi_conn *conn, const char *prefix,
 
 /* ---- break -------------------------------------------------------------- */
 
-static hf_status break_over(struct consul_conn *cc, struct hf_error *err)
-{
-    return hfi_fail(err, HF_LOST, "%s: that grant is over", cc->base.endpoint);
-}
-
-/* Write `kv` back: with its lock, or (`free`) without. */
+/* Write the entry `kv` back, marked as broken: with its lock, or (`free`)
+ * without. */
 static hf_status break_write(struct consul_conn *cc, const char *name,
-                             const struct consul_kv *kv, bool free,
-                             int64_t deadline, struct consul_done *done,
-                             struct hf_error *err)
+                             struct consul_kv *kv, bool free, int64_t deadline,
+                             struct consul_done *done, struct hf_error *err)
 {
     char value[CONSUL_VALUE_MAX];
     struct consul_ops ops = {.len = 0};
 
+    kv->broken = kv->fence = hfi_consul_fence(kv);
+    if (free) {
+        kv->token[0] = kv->owner[0] = kv->note[0] = '\0';
+        kv->linger = kv->wanted = false;
+    }
     hfi_consul_kv_value(value, kv);
     hfi_consul_guard(&ops, name, kv->index);
     hfi_consul_op(&ops, free ? "unlock" : "set", name,
@@ -182,63 +160,52 @@ static hf_status break_write(struct consul_conn *cc, const char *name,
     return hfi_consul_txn(cc, &cc->calls, &ops, true, deadline, done, err);
 }
 
-/* Wait a moment for the entry to change after `index`. */
-static void break_wait(struct consul_conn *cc, const char *name, uint64_t index,
-                       int64_t deadline)
+static hf_status break_entry(struct consul_conn *cc, const char *key,
+                             uint64_t fence, bool free, int64_t deadline,
+                             struct hf_error *err)
 {
-    char path[3 * CONSUL_NAME_MAX], query[64];
-    struct consul_request rq = {.method = "GET", .path = path};
-    struct consul_reply reply;
+    char name[CONSUL_NAME_MAX];
+    struct consul_done done;
+    struct consul_kv kv;
+    hf_status st;
+    int i;
 
-    snprintf(query, sizeof(query), "?wait=" BREAK_WAIT "&index=%llu",
-             (unsigned long long)index);
-    hfi_consul_path(path, sizeof(path), name, query);
-    if (!hfi_consul_call(cc, &cc->calls, &rq, deadline, &reply, NULL))
-        hfi_consul_reply_fini(&reply);
+    if (!hfi_consul_name(&cc->conf, key, name))
+        return hfi_fail(err, HF_INVALID, "%s: the key is too long",
+                        cc->base.endpoint);
+    for (i = 0; i < CONSUL_ROUNDS; i++) {
+        st = hfi_consul_read(cc, &cc->calls, name, true, deadline, &kv, err);
+        if (st)
+            return st;
+        if (!kv.session[0] || hfi_consul_fence(&kv) != fence)
+            return hfi_fail(err, HF_LOST, "%s: that grant is over",
+                            cc->base.endpoint);
+        if (kv.foreign)
+            return hfi_fail(err, HF_PROTOCOL,
+                            "%s: held by something that is no lock of ours",
+                            cc->base.endpoint);
+        if (kv.broken == fence && !free)
+            return HF_OK;
+        st = break_write(cc, name, &kv, free, deadline, &done, err);
+        if (st || done.ok)
+            return st;
+    }
+    return hfi_fail(err, HF_UNAVAILABLE, "%s: the lock changes all the time",
+                    cc->base.endpoint);
 }
 
 hf_status hfi_consul_break(struct hfi_conn *conn, const char *key,
                            uint64_t fence, int64_t deadline,
                            struct hf_error *err)
 {
-    struct consul_conn *cc = (struct consul_conn *)conn;
-    char name[CONSUL_NAME_MAX];
-    struct consul_done done;
-    struct consul_kv kv;
-    bool marked = false;
-    hf_status st;
-    int i;
+    return break_entry((struct consul_conn *)conn, key, fence, false, deadline,
+                       err);
+}
 
-    if (!hfi_consul_name(&cc->conf, key, name))
-        return hfi_fail(err, HF_INVALID, "%s: the key is too long",
-                        conn->endpoint);
-    for (i = 0; i < 8; i++) {
-        st = hfi_consul_read(cc, &cc->calls, name, true, deadline, &kv, err);
-        if (st)
-            return st;
-        if (!kv.session[0] || look_fence(&kv) != fence)
-            return marked ? HF_OK : break_over(cc, err);
-        if (kv.foreign)
-            return hfi_fail(err, HF_PROTOCOL,
-                            "%s: held by something that is no lock of ours",
-                            conn->endpoint);
-        kv.fence = fence;
-        if (kv.broken == fence) { /* It had its chance. */
-            kv.token[0] = kv.owner[0] = kv.note[0] = '\0';
-            kv.linger = kv.wanted = false;
-            st = break_write(cc, name, &kv, true, deadline, &done, err);
-            if (st || done.ok)
-                return st;
-            continue;
-        }
-        kv.broken = fence;
-        st = break_write(cc, name, &kv, false, deadline, &done, err);
-        if (st)
-            return st;
-        marked |= done.ok;
-        if (done.ok)
-            break_wait(cc, name, done.index, deadline);
-    }
-    return hfi_fail(err, HF_UNAVAILABLE, "%s: the lock changes all the time",
-                    conn->endpoint);
+hf_status hfi_consul_free(struct hfi_conn *conn, const char *key,
+                          uint64_t fence, int64_t deadline,
+                          struct hf_error *err)
+{
+    return break_entry((struct consul_conn *)conn, key, fence, true, deadline,
+                       err);
 }

@@ -260,9 +260,9 @@ static bool queue_is_behind_own(struct consul_conn *cc,
 
 hf_status hfi_consul_queue_turn(struct consul_conn *cc,
                                 const struct hfi_claim *claim,
-                                struct hfi_grant *grant, struct hfi_answer *busy,
-                                int64_t deadline, char *place,
-                                struct hf_error *err)
+                                struct hfi_grant *grant,
+                                struct hfi_answer *busy, int64_t deadline,
+                                char *place, struct hf_error *err)
 {
     struct queue_view view;
     hf_status st;
@@ -292,8 +292,9 @@ hf_status hfi_consul_queue_turn(struct consul_conn *cc,
 /* Take a place at the end. */
 hf_status hfi_consul_queue_join(struct consul_conn *cc,
                                 const struct hfi_claim *claim,
-                                struct hfi_grant *grant, struct hfi_answer *busy,
-                                int64_t deadline, struct hf_error *err)
+                                struct hfi_grant *grant,
+                                struct hfi_answer *busy, int64_t deadline,
+                                struct hf_error *err)
 {
     char name[CONSUL_NAME_MAX], value[CONSUL_VALUE_MAX];
     struct consul_ops ops = {.len = 0};

@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: MIT
  *
- * consul_renew.c - renewing, moving to another ttl, taking up the detached.
+ * consul_renew.c - renewing, and moving to another ttl.
  *
  * A renewal has two halves: the session is renewed, once for all the locks
- * that it carries, and each lock is checked to be still locked by it, up to 64
- * in one read-only transaction.  Either alone would not do: a session can
- * live on while an operator deletes an entry, and an entry says nothing of how
- * long its session will live.
+ * that it carries, and then each entry is checked to be as it was, up to 64 in
+ * one read-only transaction.  Either alone would not do: a session can live on
+ * while an operator deletes an entry, and an entry says nothing of how long its
+ * session will live.  The transaction is a consistent read, so it is also what
+ * makes the next renewal of the session a proof: consul_session.c (4).
  *
- * A lock that is to have another ttl, or that another process has left behind,
- * is moved: unlocked by the old session and locked by ours in one step, so
- * that nobody can come in between.  Its fence is written into the value and
- * stays what it was.
+ * A lock that is to have another ttl is moved: unlocked by the old session and
+ * locked by another of ours in one step, so that nobody can come in between.
+ * Its fence is written into the value and stays what it was.
  *
- * Locks that were not renewed in time, because they lapsed or were detached
- * and never taken up, are unlocked here once their session is renewed for
- * others.  consul.c (4)
+ * Locks that were not renewed in time, because they lapsed or were detached, are
+ * unlocked here once their session is renewed for others, if it still has them.
+ * consul.c (4), backend.h (10)
  */
 #include "consul.h"
 
@@ -43,44 +43,174 @@ hf_loss hfi_consul_why(const struct consul_kv *kv, const char *token,
     return !strcmp(kv->token, token) ? HF_LOSS_SESSION : HF_LOSS_DELETED;
 }
 
-/* The check of this item failed: look why. */
+/* With the mutex held: the key, if this claim has it, or NULL. */
+static struct consul_key *renew_key(struct consul_conn *cc, const char *name,
+                                    const struct hfi_claim *claim)
+{
+    struct hfi_node *node = hfi_map_find(&cc->keys, name);
+    struct consul_key *k =
+        node ? hfi_container(node, struct consul_key, node) : NULL;
+
+    return k && k->session && !strcmp(k->holder, claim->token) ? k : NULL;
+}
+
+static void renew_lost(const struct consul_conn *cc, struct hfi_renewal *item,
+                       const struct consul_kv *kv, struct hf_error *err)
+{
+    item->st = hfi_fail(err, HF_LOST, "%s: the lock was not ours any more",
+                        cc->base.endpoint);
+    item->reason = hfi_consul_why(kv, item->claim->token, item->grant->fence);
+}
+
+/* Lock it with `s` instead. */
+static void move_key(struct consul_conn *cc, struct consul_key *k,
+                     struct hfi_renewal *item, struct consul_session *s,
+                     int64_t deadline, struct hf_error *err)
+{
+    struct hfi_grant *grant = item->grant;
+    char value[CONSUL_VALUE_MAX];
+    struct consul_done done = {.ok = true};
+    struct consul_kv kv;
+    int64_t began = hfi_now();
+
+    item->st =
+        hfi_consul_read(cc, &cc->calls, k->name, true, deadline, &kv, err);
+    if (item->st)
+        return;
+    if (!hfi_consul_is_grant(&kv, item->claim->token, grant->fence) ||
+        kv.broken == grant->fence) {
+        renew_lost(cc, item, &kv, err);
+        return;
+    }
+    if (strcmp(kv.session, s->id) != 0) {
+        hfi_consul_value(value, item->claim, grant->fence);
+        item->st = hfi_consul_move(cc, k->name, &kv, s->id, value, deadline,
+                                   &done, err);
+    }
+    if (!item->st && !done.ok)
+        item->st = hfi_fail(err, HF_UNAVAILABLE, "%s: changed meanwhile",
+                            cc->base.endpoint);
+    if (item->st)
+        return;
+    k->index = done.index ? done.index : kv.index;
+    memcpy(grant->ref.text, s->id, sizeof(s->id));
+    hfi_consul_key_held(cc, k, item->claim->token, s, grant->fence,
+                        began + item->ttl_ms);
+}
+
+static void renew_move(struct consul_conn *cc, struct hfi_renewal *item,
+                       int64_t deadline, struct hf_error *err)
+{
+    struct consul_session *s;
+    struct consul_key *k;
+    hf_status st;
+
+    st = hfi_consul_session_get(cc, item->ttl_ms, false, deadline, &s, err);
+    if (!st) {
+        st = hfi_consul_key_enter(cc, item->claim->key, deadline, &k, err);
+        if (!st) {
+            move_key(cc, k, item, s, deadline, err);
+            st = item->st;
+            hfi_consul_key_leave(cc, k);
+        }
+        hfi_consul_session_put(cc, s);
+    }
+    item->st = st;
+}
+
+/* Does the entry, as it was just read, stand as it should, in the session that
+ * was renewed?  Then that is what the next check is for. */
+static bool renew_stands(struct consul_conn *cc, const char *name,
+                         const struct hfi_renewal *item, const char *session,
+                         const struct consul_kv *kv, bool *mine)
+{
+    struct consul_key *k;
+    bool here =
+        session && kv->session[0] && !strcmp(kv->session, session) &&
+        (!kv->token[0] || /* An operator has written another value. */
+         hfi_consul_is_grant(kv, item->claim->token, item->grant->fence));
+
+    pthread_mutex_lock(&cc->mu);
+    k = renew_key(cc, name, item->claim);
+    *mine = k;
+    if (k && here)
+        k->index = kv->index;
+    pthread_mutex_unlock(&cc->mu);
+    return here;
+}
+
+/* Look at the entry, because its check failed or because it is not in a session
+ * of ours with the right ttl (`session` is NULL). */
 static void renew_look(struct consul_conn *cc, struct hfi_renewal *item,
-                       int64_t deadline)
+                       const char *session, int64_t deadline,
+                       struct hf_error *err)
 {
     char name[CONSUL_NAME_MAX];
+    uint64_t fence = item->grant->fence;
+    int64_t asked = hfi_now();
     struct consul_kv kv;
+    bool mine;
 
     if (!hfi_consul_name(&cc->conf, item->claim->key, name))
         return;
     item->st =
-        hfi_consul_read(cc, &cc->renewals, name, true, deadline, &kv, NULL);
+        hfi_consul_read(cc, &cc->renewals, name, true, deadline, &kv, err);
     if (item->st)
         return;
-    if (!strcmp(kv.session, item->grant->ref.text))
-        return; /* It was the check that came too early or too late. */
-    item->st = HF_LOST;
-    item->reason = hfi_consul_why(&kv, item->claim->token, item->grant->fence);
+    if (kv.broken && kv.broken == fence) {
+        renew_lost(cc, item, &kv, err);
+    } else if (renew_stands(cc, name, item, session, &kv, &mine)) {
+        item->st = HF_OK;
+    } else if (!hfi_consul_is_grant(&kv, item->claim->token, fence)) {
+        renew_lost(cc, item, &kv, err);
+    } else if (mine) {
+        renew_move(cc, item, deadline, err);
+    } else {
+        item->st = hfi_consul_bearer(cc, name, &kv, item->ttl_ms, asked,
+                                     deadline, err);
+        item->reason = HF_LOSS_SESSION;
+    }
+}
+
+/* That the entry is as we wrote it says more than that our session has it: an
+ * operator may have marked it. */
+static void renew_op(struct consul_conn *cc, struct consul_ops *ops,
+                     const struct hfi_renewal *item)
+{
+    char name[CONSUL_NAME_MAX];
+    struct consul_key *k;
+    uint64_t index = 0;
+
+    if (!hfi_consul_name(&cc->conf, item->claim->key, name))
+        return;
+    pthread_mutex_lock(&cc->mu);
+    k = renew_key(cc, name, item->claim);
+    if (k)
+        index = k->index;
+    pthread_mutex_unlock(&cc->mu);
+    hfi_consul_op(ops, "check-index", name, NULL, NULL, index);
 }
 
 /* Check what is in the batch, and empty it. */
-static void renew_check(struct consul_conn *cc, struct renew_batch *batch,
-                        int64_t deadline)
+static void renew_check(struct consul_conn *cc, struct consul_session *s,
+                        struct renew_batch *batch, int64_t deadline,
+                        struct hf_error *err)
 {
-    char name[CONSUL_NAME_MAX];
     struct consul_ops ops = {.len = 0};
+    int64_t asked = hfi_now();
     struct consul_done done;
     hf_status st;
     size_t i;
 
     for (i = 0; i < batch->n; i++)
-        if (hfi_consul_name(&cc->conf, batch->items[i]->claim->key, name))
-            hfi_consul_op(&ops, "check-session", name,
-                          batch->items[i]->grant->ref.text, NULL, 0);
-    st = hfi_consul_txn(cc, &cc->renewals, &ops, false, deadline, &done, NULL);
+        renew_op(cc, &ops, batch->items[i]);
+    st = hfi_consul_txn(cc, &cc->renewals, &ops, false, deadline, &done, err);
+    if (!st)
+        hfi_consul_session_sure(cc, s, asked, done.agent);
     for (i = 0; i < batch->n; i++) {
         batch->items[i]->st = st;
         if (!st && !done.ok && done.failed >> i & 1)
-            renew_look(cc, batch->items[i], deadline);
+            renew_look(cc, batch->items[i], s->id, deadline, err);
     }
     batch->n = 0;
 }
@@ -90,15 +220,13 @@ static void renew_note(struct consul_conn *cc, struct hfi_renewal *item,
                        int64_t began)
 {
     char name[CONSUL_NAME_MAX];
-    struct hfi_node *node;
     struct consul_key *k;
 
     if (!hfi_consul_name(&cc->conf, item->claim->key, name))
         return;
     pthread_mutex_lock(&cc->mu);
-    node = hfi_map_find(&cc->keys, name);
-    k = node ? hfi_container(node, struct consul_key, node) : NULL;
-    if (k && k->session && !strcmp(k->holder, item->claim->token)) {
+    k = renew_key(cc, name, item->claim);
+    if (k) {
         k->end = began + item->ttl_ms;
         hfi_link_remove(&k->link);
         hfi_link_append(&k->session->held, &k->link);
@@ -140,76 +268,11 @@ static void renew_sweep(struct consul_conn *cc, struct consul_session *s,
             return;
         st = HF_LOST;
         if (!strcmp(k->holder, token) && k->session == s)
-            st = hfi_consul_unlock(cc, k, token, s->id, deadline, NULL);
+            st = hfi_consul_sweep(cc, k, token, deadline);
         hfi_consul_key_leave(cc, k);
         if (st != HF_OK && st != HF_LOST)
             return;
     }
-}
-
-/* Lock it with `s` instead, if it is still locked by the session in its ref. */
-static void move_key(struct consul_conn *cc, struct consul_key *k,
-                     struct hfi_renewal *item, struct consul_session *s,
-                     int64_t deadline, struct hf_error *err)
-{
-    struct hfi_grant *grant = item->grant;
-    char value[CONSUL_VALUE_MAX];
-    struct consul_done done = {.ok = true};
-    struct consul_ops ops = {.len = 0};
-    struct consul_kv kv;
-    int64_t began = hfi_now();
-
-    item->st =
-        hfi_consul_read(cc, &cc->calls, k->name, true, deadline, &kv, err);
-    if (item->st)
-        return;
-    if ((strcmp(kv.session, grant->ref.text) != 0 &&
-         strcmp(kv.session, s->id) != 0) ||
-        strcmp(kv.token, item->claim->token) != 0) {
-        item->st = hfi_fail(err, HF_LOST, "%s: the lock was not ours any more",
-                            cc->base.endpoint);
-        item->reason = hfi_consul_why(&kv, item->claim->token, grant->fence);
-        return;
-    }
-    if (grant->fence != (kv.fence ? kv.fence : kv.index))
-        grant->fence = kv.fence ? kv.fence : kv.index;
-    if (strcmp(kv.session, s->id) != 0) {
-        hfi_consul_value(value, item->claim, grant->fence);
-        hfi_consul_guard(&ops, k->name, kv.index);
-        hfi_consul_op(&ops, "unlock", k->name, kv.session, value, 0);
-        hfi_consul_op(&ops, "lock", k->name, s->id, value, 0);
-        item->st =
-            hfi_consul_txn(cc, &cc->calls, &ops, true, deadline, &done, err);
-    }
-    if (!item->st && !done.ok)
-        item->st = hfi_fail(err, HF_UNAVAILABLE, "%s: changed meanwhile",
-                            cc->base.endpoint);
-    if (item->st)
-        return;
-    k->index = done.index ? done.index : kv.index;
-    memcpy(grant->ref.text, s->id, sizeof(s->id));
-    hfi_consul_key_held(cc, k, item->claim->token, s, grant->fence,
-                        began + item->ttl_ms);
-}
-
-static void renew_move(struct consul_conn *cc, struct hfi_renewal *item,
-                       int64_t deadline, struct hf_error *err)
-{
-    struct consul_session *s;
-    struct consul_key *k;
-    hf_status st;
-
-    st = hfi_consul_session_get(cc, item->ttl_ms, false, deadline, &s, err);
-    if (!st) {
-        st = hfi_consul_key_enter(cc, item->claim->key, deadline, &k, err);
-        if (!st) {
-            move_key(cc, k, item, s, deadline, err);
-            st = item->st;
-            hfi_consul_key_leave(cc, k);
-        }
-        hfi_consul_session_put(cc, s);
-    }
-    item->st = st;
 }
 
 /* The session that carries the item as it should be, with a reference; NULL if
@@ -218,17 +281,15 @@ static struct consul_session *renew_session(struct consul_conn *cc,
                                             const struct hfi_renewal *item)
 {
     char name[CONSUL_NAME_MAX];
-    struct consul_session *s;
-    struct hfi_node *node = NULL;
+    struct consul_session *s = NULL;
+    struct consul_key *k = NULL;
 
     pthread_mutex_lock(&cc->mu);
-    s = hfi_consul_session_find(cc, item->grant->ref.text);
     if (hfi_consul_name(&cc->conf, item->claim->key, name))
-        node = hfi_map_find(&cc->keys, name);
-    if (s && !s->dead &&
-        (s->ttl_ms != item->ttl_ms || !node ||
-         strcmp(hfi_container(node, struct consul_key, node)->holder,
-                item->claim->token) != 0))
+        k = renew_key(cc, name, item->claim);
+    if (k)
+        s = k->session;
+    if (s && !s->dead && s->ttl_ms != item->ttl_ms)
         s = NULL;
     if (s)
         s->users++;
@@ -249,7 +310,7 @@ static void renew_group(struct consul_conn *cc, struct hfi_renewal *items,
 
     done[at] = true;
     if (!s) {
-        renew_move(cc, &items[at], deadline, err);
+        renew_look(cc, &items[at], NULL, deadline, err);
         return;
     }
     st = hfi_consul_session_renew(cc, s, deadline, err);
@@ -266,10 +327,10 @@ static void renew_group(struct consul_conn *cc, struct hfi_renewal *items,
             continue;
         batch.items[batch.n++] = &items[i];
         if (batch.n == CONSUL_OPS_MAX)
-            renew_check(cc, &batch, deadline);
+            renew_check(cc, s, &batch, deadline, err);
     }
     if (batch.n)
-        renew_check(cc, &batch, deadline);
+        renew_check(cc, s, &batch, deadline, err);
     for (i = at; !st && i < n; i++)
         if (done[i] && items[i].st == HF_OK &&
             !strcmp(items[i].grant->ref.text, s->id))
@@ -293,19 +354,4 @@ void hfi_consul_renew(struct hfi_conn *conn, struct hfi_renewal *items,
             if (!done[at])
                 renew_group(cc, items + from, at, part, done, deadline, err);
     }
-}
-
-/* The renewal that follows looks whether the handle is good. */
-hf_status hfi_consul_attach(struct hfi_conn *conn,
-                            const struct hfi_claim *claim,
-                            const struct hf_handle *handle,
-                            struct hfi_grant *grant, struct hf_error *err)
-{
-    (void)claim;
-    if (!hfi_consul_is_id(handle->ref))
-        return hfi_fail(err, HF_LOST, "%s: there is no such grant",
-                        conn->endpoint);
-    memcpy(grant->ref.text, handle->ref, CONSUL_ID_LEN + 1);
-    grant->fence = handle->fence;
-    return HF_OK;
 }

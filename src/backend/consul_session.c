@@ -3,23 +3,35 @@
  * consul_session.c - one session for each ttl of a client.
  *
  * A session carries every lock of one ttl and is renewed once for all of them.
- * The service ends it no earlier than twice its ttl after the last renewal, as
- * every release of Consul has done since sessions have a ttl.  A lock that is
- * taken with a session whose last proof is at most half a ttl old therefore
- * stands for at least one and a half ttl: more than backend.h (4) asks for.
- * Older than that, the session is renewed before it is used.
+ * The leader ends it no earlier than twice its ttl after the last renewal, as
+ * every release of Consul has done since sessions have a ttl; a new leader gives
+ * it twice its ttl again.  But a renewal is not written to the log, so a leader
+ * that was deposed while it was stopped may answer one, from its memory, in the
+ * moment in which it wakes up.  Hence (4).
  *
  * INVARIANTS
  *  (1) A session always has a ttl, so whatever we fail to clean up goes away.
  *  (2) A session that the service does not know is dead for good: what it held
  *      is lost, and the next who needs one gets a new one.
  *  (3) A session is destroyed only if nothing that is still ours hangs on it.
+ *  (4) `proven` is a time from which the session lasts for twice its ttl, who-
+ *      ever answered.  It is not when a renewal was sent but `sure`: when the
+ *      last request was sent before it that only a true leader can serve, a
+ *      write or a consistent read, and that was served by way of the same agent.
+ *      A leader that answered the renewal and was not one any more has been
+ *      deposed after that, and its successor began to count later still.
+ *  (5) What is taken or renewed relies on a session for one ttl.  So `proven` is
+ *      at most three quarters of a ttl old then, which leaves a quarter more
+ *      than backend.h (4) asks for.
  */
 #include "consul.h"
 
 #include "../mem.h"
 
 #include "../banned.h"
+
+#define SESSION_HANDLE        "holdfast handle"
+#define SESSION_FRESH(ttl_ms) ((ttl_ms) / 4 * 3) /* consul_session.c (5) */
 
 static struct consul_session *session_new(struct consul_conn *cc,
                                           int64_t ttl_ms, bool queue)
@@ -95,8 +107,10 @@ static char *session_body(const struct consul_conn *cc,
         json_array_append_new(list, json_string(name));
     }
     body = json_pack("{s:s,s:s,s:s,s:s,s:O,s:O}", "Name",
-                     s->queue ? "holdfast queue" : "holdfast", "TTL", ttl,
-                     "LockDelay", delay, "Behavior",
+                     s->queue    ? "holdfast queue"
+                     : s->handle ? SESSION_HANDLE
+                                 : "holdfast",
+                     "TTL", ttl, "LockDelay", delay, "Behavior",
                      s->queue ? "delete" : "release", "NodeChecks", list,
                      "Checks", list);
     if (checks && body)
@@ -107,11 +121,21 @@ static char *session_body(const struct consul_conn *cc,
     return text;
 }
 
+/* A leader, reached by way of `agent`, has served a request that was sent at
+ * `at`; with the mutex held if others use the session. */
+static void session_note(struct consul_session *s, int64_t at, size_t agent)
+{
+    if (at >= s->sure) {
+        s->sure = at;
+        s->agent = agent;
+    }
+}
+
 /* Make the session that `s` is to be.  An answer that did not come may have
  * left one, which lapses by itself; nobody will use it. */
-static hf_status session_create(struct consul_conn *cc,
-                                struct consul_session *s, int64_t deadline,
-                                struct hf_error *err)
+hf_status hfi_consul_session_create(struct consul_conn *cc,
+                                    struct consul_session *s, int64_t deadline,
+                                    struct hf_error *err)
 {
     struct consul_request rq = {"PUT", "/v1/session/create", NULL, true};
     struct consul_reply reply;
@@ -131,6 +155,7 @@ static hf_status session_create(struct consul_conn *cc,
     id = json_string_value(json_object_get(reply.json, "ID"));
     if (id && hfi_consul_is_id(id)) {
         memcpy(s->id, id, sizeof(s->id));
+        session_note(s, sent, reply.agent);
         s->proven = sent;
     } else {
         st = hfi_fail(err, HF_PROTOCOL, "%s: a session without an id",
@@ -140,29 +165,131 @@ static hf_status session_create(struct consul_conn *cc,
     return st;
 }
 
-/* Renew.  HF_LOST: it is dead, and marked so. */
-static hf_status session_prove(struct consul_conn *cc, struct consul_pool *pool,
-                               struct consul_session *s, int64_t deadline,
+static hf_status session_ended(const struct consul_conn *cc,
                                struct hf_error *err)
+{
+    return hfi_fail(err, HF_LOST, "%s: the session has ended",
+                    cc->base.endpoint);
+}
+
+/* Ask for a renewal; *agent is the one that answered.  HF_LOST: it has ended. */
+static hf_status session_ask(struct consul_conn *cc, struct consul_pool *pool,
+                             const struct consul_session *s, int64_t deadline,
+                             size_t *agent, struct hf_error *err)
 {
     char path[64 + CONSUL_ID_LEN];
     /* What became of a renewal that was not answered matters to nobody. */
     struct consul_request rq = {"PUT", path, NULL, false};
     struct consul_reply reply;
-    int64_t sent = hfi_now();
     hf_status st;
 
     snprintf(path, sizeof(path), "/v1/session/renew/%s", s->id);
     st = hfi_consul_call(cc, pool, &rq, deadline, &reply, err);
     if (st)
         return st;
-    if (reply.status == 200)
-        s->proven = sent;
-    else
-        st = hfi_fail(err, HF_LOST, "%s: the session has ended",
-                      cc->base.endpoint);
+    *agent = reply.agent;
+    if (reply.status != 200)
+        st = session_ended(cc, err);
     hfi_consul_reply_fini(&reply);
     return st;
+}
+
+/* What a leader that is one says of a session; HF_LOST: there is none. */
+static hf_status session_verify(struct consul_conn *cc,
+                                struct consul_pool *pool, const char *id,
+                                int64_t deadline, struct consul_about *ret,
+                                struct hf_error *err)
+{
+    char path[64 + CONSUL_ID_LEN];
+    struct consul_request rq = {.method = "GET", .path = path};
+    struct consul_reply reply;
+    const json_t *entry;
+    const char *text;
+    hf_status st;
+
+    *ret = (struct consul_about){.ttl_ms = 0};
+    snprintf(path, sizeof(path), "/v1/session/info/%s?consistent", id);
+    st = hfi_consul_call(cc, pool, &rq, deadline, &reply, err);
+    if (st)
+        return st;
+    ret->agent = reply.agent;
+    hfi_consul_reply_parse(&reply);
+    entry = json_array_get(reply.json, 0);
+    if (json_is_object(entry)) {
+        text = json_string_value(json_object_get(entry, "TTL"));
+        ret->ttl_ms = text ? hfi_consul_duration(text) : 0;
+        ret->delay_ms = /* in nanoseconds */
+            json_integer_value(json_object_get(entry, "LockDelay")) / 1000000;
+        text = json_string_value(json_object_get(entry, "Name"));
+        ret->handle = text && !strcmp(text, SESSION_HANDLE);
+    } else {
+        st = session_ended(cc, err);
+    }
+    hfi_consul_reply_fini(&reply);
+    return st;
+}
+
+hf_status hfi_consul_session_look(struct consul_conn *cc, const char *id,
+                                  int64_t deadline, struct consul_about *ret)
+{
+    return session_verify(cc, &cc->calls, id, deadline, ret, NULL);
+}
+
+/* Renew, so that the answer proves something: consul_session.c (4).  HF_LOST:
+ * the session has ended. */
+hf_status hfi_consul_session_prove(struct consul_conn *cc,
+                                   struct consul_pool *pool,
+                                   struct consul_session *s, int64_t deadline,
+                                   struct hf_error *err)
+{
+    struct consul_about about;
+    int64_t sent;
+    size_t agent;
+    hf_status st;
+    int i;
+
+    for (i = 0; i < CONSUL_ROUNDS; i++) {
+        sent = hfi_now();
+        st = session_ask(cc, pool, s, deadline, &agent, err);
+        if (st)
+            return st;
+        pthread_mutex_lock(&cc->mu);
+        if (agent == s->agent && sent - s->sure <= SESSION_FRESH(s->ttl_ms)) {
+            s->proven = s->sure;
+            pthread_mutex_unlock(&cc->mu);
+            return HF_OK;
+        }
+        pthread_mutex_unlock(&cc->mu);
+        sent = hfi_now();
+        st = session_verify(cc, pool, s->id, deadline, &about, err);
+        if (st)
+            return st;
+        hfi_consul_session_sure(cc, s, sent, about.agent);
+    }
+    return hfi_fail(err, HF_UNAVAILABLE, "%s: each answer is another agent's",
+                    cc->base.endpoint);
+}
+
+/* A consistent read or a write that was sent at `at` was served. */
+void hfi_consul_session_sure(struct consul_conn *cc, struct consul_session *s,
+                             int64_t at, size_t agent)
+{
+    pthread_mutex_lock(&cc->mu);
+    session_note(s, at, agent);
+    pthread_mutex_unlock(&cc->mu);
+}
+
+/* If that fails, it lapses. */
+void hfi_consul_session_destroy(struct consul_conn *cc, const char *id,
+                                int64_t deadline)
+{
+    char path[64 + CONSUL_ID_LEN];
+    struct consul_request rq = {"PUT", path, NULL, true};
+    struct consul_reply reply;
+
+    snprintf(path, sizeof(path), "/v1/session/destroy/%s", id);
+    if (!hfi_consul_call(cc, &cc->calls, &rq, deadline, &reply, NULL))
+        hfi_consul_reply_fini(&reply);
 }
 
 /* With the mutex held: have the session to oneself, or HF_UNAVAILABLE. */
@@ -217,10 +344,11 @@ static hf_status session_freshen(struct consul_conn *cc,
         return st;
     if (s->dead) {
         st = HF_LOST;
-    } else if (!s->id[0] || hfi_now() - s->proven > s->ttl_ms / 2) {
+    } else if (!s->id[0] || hfi_now() - s->proven > SESSION_FRESH(s->ttl_ms)) {
         pthread_mutex_unlock(&cc->mu);
-        st = s->id[0] ? session_prove(cc, &cc->calls, s, deadline, err)
-                      : session_create(cc, s, deadline, err);
+        st = s->id[0]
+                 ? hfi_consul_session_prove(cc, &cc->calls, s, deadline, err)
+                 : hfi_consul_session_create(cc, s, deadline, err);
         pthread_mutex_lock(&cc->mu);
         s->dead = st == HF_LOST;
     }
@@ -273,7 +401,7 @@ hf_status hfi_consul_session_renew(struct consul_conn *cc,
             st = HF_LOST;
         } else {
             pthread_mutex_unlock(&cc->mu);
-            st = session_prove(cc, &cc->renewals, s, deadline, err);
+            st = hfi_consul_session_prove(cc, &cc->renewals, s, deadline, err);
             pthread_mutex_lock(&cc->mu);
             s->dead = st == HF_LOST;
         }
@@ -299,17 +427,12 @@ static bool session_is_needed(const struct consul_session *s)
 void hfi_consul_sessions_end(struct consul_conn *cc)
 {
     int64_t deadline = hfi_now() + cc->timeout_ms;
-    char path[64 + CONSUL_ID_LEN];
-    struct consul_request rq = {"PUT", path, NULL, true};
     struct consul_session *s;
-    struct consul_reply reply;
 
     while (!hfi_link_alone(&cc->sessions)) {
         s = hfi_container(cc->sessions.next, struct consul_session, link);
-        snprintf(path, sizeof(path), "/v1/session/destroy/%s", s->id);
-        if (s->id[0] && !s->dead && !session_is_needed(s) &&
-            !hfi_consul_call(cc, &cc->calls, &rq, deadline, &reply, NULL))
-            hfi_consul_reply_fini(&reply);
+        if (s->id[0] && !s->dead && !session_is_needed(s))
+            hfi_consul_session_destroy(cc, s->id, deadline);
         while (!hfi_link_alone(&s->held))
             hfi_link_remove(s->held.next);
         session_free(s);

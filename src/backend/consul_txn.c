@@ -208,8 +208,9 @@ hf_status hfi_consul_txn(struct consul_conn *cc, struct consul_pool *pool,
                          struct consul_ops *ops, bool write, int64_t deadline,
                          struct consul_done *done, struct hf_error *err)
 {
-    struct consul_request rq = {"PUT", "/v1/txn", hfi_consul_ops_text(ops),
-                                write};
+    /* A read that is not consistent may be served by a leader that was. */
+    struct consul_request rq = {"PUT", write ? "/v1/txn" : "/v1/txn?consistent",
+                                hfi_consul_ops_text(ops), write};
     struct consul_reply reply;
     hf_status st;
 
@@ -220,6 +221,7 @@ hf_status hfi_consul_txn(struct consul_conn *cc, struct consul_pool *pool,
     if (st)
         return st;
     st = hfi_consul_txn_read(cc, &reply, done, err);
+    done->agent = reply.agent;
     hfi_consul_reply_fini(&reply);
     return st;
 }

@@ -8,7 +8,7 @@
  * less, and ends with the release, whose write is what answers the query.
  *
  * What a holder learns: that the key is not his any more (at once, not at the
- * next renewal); that an operator wants to break it; that somebody wants it
+ * next renewal); that an operator has broken it; that somebody wants it
  * while it lingers.  For the last two the entry's value is the mailbox: the
  * holder marks it as lingering, whoever waits marks it as wanted.
  *
@@ -205,30 +205,18 @@ void hfi_consul_forget(struct consul_conn *cc, const char *token)
 
 /* ---- answers ------------------------------------------------------------ */
 
-/* Write the entry as `kv` says, with its lock or (`free`) without. */
+/* Write the entry as `kv` says; its lock stays. */
 static void watch_write(struct consul_conn *cc,
                         const struct consul_watch *watch,
-                        const struct consul_kv *kv, bool free)
+                        const struct consul_kv *kv)
 {
     char value[CONSUL_VALUE_MAX];
     struct consul_ops ops = {.len = 0};
 
     hfi_consul_kv_value(value, kv);
     hfi_consul_guard(&ops, watch->name, kv->index);
-    hfi_consul_op(&ops, free ? "unlock" : "set", watch->name,
-                  free ? kv->session : NULL, value, 0);
+    hfi_consul_op(&ops, "set", watch->name, NULL, value, 0);
     hfi_consul_hub_shoot(cc, &ops);
-}
-
-/* An operator wants it: let go, so that he need not take it. */
-static void watch_broken(struct consul_conn *cc, struct consul_watch *watch,
-                         struct consul_watcher *w, struct consul_kv *kv)
-{
-    hfi_gone(&cc->base, watch->key, w->token, HF_LOSS_BROKEN);
-    kv->token[0] = kv->owner[0] = kv->note[0] = '\0';
-    kv->linger = kv->wanted = false;
-    watch_write(cc, watch, kv, true);
-    watcher_end(cc, w);
 }
 
 static void watch_holder(struct consul_conn *cc, struct consul_watch *watch,
@@ -245,13 +233,15 @@ static void watch_holder(struct consul_conn *cc, struct consul_watch *watch,
                  hfi_consul_why(kv, w->token, w->fence));
         watcher_end(cc, w);
     } else if (kv->broken && kv->broken == w->fence) {
-        watch_broken(cc, watch, w, kv);
+        /* The entry stays locked until the holder has stopped its work. */
+        hfi_gone(&cc->base, watch->key, w->token, HF_LOSS_BROKEN);
+        watcher_end(cc, w);
     } else if (kv->wanted) {
         hfi_wanted(&cc->base, watch->key);
     } else if (w->told && !kv->linger) {
         kv->linger = true;
         kv->fence = w->fence;
-        watch_write(cc, watch, kv, false);
+        watch_write(cc, watch, kv);
     }
 }
 
@@ -301,8 +291,8 @@ void hfi_consul_watch_answer(struct consul_conn *cc, struct consul_watch *watch,
     }
     if (ask) {
         kv->wanted = true;
-        kv->fence = kv->fence ? kv->fence : kv->index;
-        watch_write(cc, watch, kv, false);
+        kv->fence = hfi_consul_fence(kv);
+        watch_write(cc, watch, kv);
     }
 }
 
