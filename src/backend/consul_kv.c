@@ -348,14 +348,15 @@ bool hfi_consul_is_grant(const struct consul_kv *kv, const char *token,
 }
 
 /* Read the answer to a question for one entry; false if it is none.  An entry
- * always has an index. */
+ * always has an index, and so has the answer that there is none: without, it is
+ * the answer of something that stands before the agent. */
 bool hfi_consul_kv_read(struct consul_kv *kv, struct consul_reply *reply)
 {
     const json_t *entry;
 
     if (reply->status == 404) {
         *kv = (struct consul_kv){.index = 0};
-        return true;
+        return reply->index;
     }
     hfi_consul_reply_parse(reply);
     entry = json_array_get(reply->json, 0);

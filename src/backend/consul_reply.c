@@ -120,6 +120,18 @@ static hf_status reply_refuse(const struct consul_conn *cc,
                     reply->status);
 }
 
+/* Does the answer prove that nothing was done?  Consul's own words do: there was
+ * no server or no leader to send the request to.  A bare status does not, since
+ * something between us and the agent may have made it when it lost the answer;
+ * only 429 is said instead of passing a request on. */
+static bool reply_not_done(const struct consul_reply *reply)
+{
+    return reply->status == 429 || reply_says(reply, "No cluster leader") ||
+           reply_says(reply, "not ready to serve") ||
+           reply_says(reply, "failed to get conn") ||
+           reply_says(reply, "No known Consul servers");
+}
+
 /* HF_OK also for 404 and 409, which are answers. */
 hf_status hfi_consul_status(const struct consul_conn *cc,
                             const struct consul_request *rq,
@@ -144,14 +156,10 @@ hf_status hfi_consul_status(const struct consul_conn *cc,
             cc->base.endpoint,
             hfi_quote(text, sizeof(text), range ? range : "refused it"));
     }
-    if (reply->status == 429 || reply->status == 503 ||
-        reply_says(reply, "No cluster leader") ||
-        reply_says(reply, "not ready to serve") ||
-        reply_says(reply, "failed to get conn") ||
-        reply_says(reply, "No known Consul servers"))
+    if (reply_not_done(reply) ||
+        (!rq->write && (reply->status >= 500 || reply->status == 408)))
         return reply_refuse(cc, reply, HF_UNAVAILABLE, err);
-    if (reply->status >= 500)
-        return reply_refuse(cc, reply,
-                            rq->write ? HF_UNCERTAIN : HF_UNAVAILABLE, err);
+    if (reply->status >= 500 || reply->status == 408)
+        return reply_refuse(cc, reply, HF_UNCERTAIN, err);
     return reply_refuse(cc, reply, HF_PROTOCOL, err);
 }
