@@ -166,38 +166,74 @@ static hf_status txn_errors(const struct consul_conn *cc, const json_t *errors,
                           cc->base.endpoint);
 }
 
-/* The ModifyIndex of the last result, found without taking the rest apart: a
- * quote inside of a string has a backslash before it, so what looks like the
- * name of a field is one.  0: none. */
-static uint64_t txn_last_index(const char *text)
+/* Behind the string that begins at `at`, or NULL if it does not end. */
+static const char *txn_skip_string(const char *at)
 {
-    static const char field[] = "\"ModifyIndex\":";
-    uint64_t index = 0;
+    for (at++; *at && *at != '"'; at++)
+        if (*at == '\\' && at[1])
+            at++;
+    return *at ? at + 1 : NULL;
+}
 
-    while ((text = strstr(text, field))) {
-        text += sizeof(field) - 1;
-        index = strtoull(text, NULL, 10);
+static const char *txn_skip_space(const char *at)
+{
+    return at + strspn(at, " \t\r\n");
+}
+
+/* Is the name from `at` to `end`, with its quotes, this one? */
+static bool txn_is_named(const char *at, const char *end, const char *name)
+{
+    size_t len = strlen(name);
+
+    return (size_t)(end - at) == len + 2 && !memcmp(at + 1, name, len);
+}
+
+/* Read an object with results in one pass, without building a tree of it: the
+ * ModifyIndex of the last one goes to *index (0: none).  An agent in development
+ * mode indents what it writes.  False: it is no such object. */
+static bool txn_results(const char *text, uint64_t *index)
+{
+    const char *at = txn_skip_space(text), *end;
+    bool found = false;
+    int depth = 0;
+
+    *index = 0;
+    if (*at != '{')
+        return false;
+    for (; *at; at = txn_skip_space(at)) {
+        if (*at != '"') {
+            depth += *at == '{' || *at == '[';
+            depth -= *at == '}' || *at == ']';
+            at++;
+            continue;
+        }
+        end = txn_skip_string(at);
+        if (!end)
+            return false;
+        if (*txn_skip_space(end) == ':') {
+            found |= depth == 1 && txn_is_named(at, end, "Results");
+            if (txn_is_named(at, end, "ModifyIndex"))
+                *index = strtoull(txn_skip_space(end) + 1, NULL, 10);
+        }
+        at = end;
     }
-    return index;
+    return found && !depth;
 }
 
 hf_status hfi_consul_txn_read(const struct consul_conn *cc,
                               struct consul_reply *reply,
                               struct consul_done *done, struct hf_error *err)
 {
-    static const char begin[] = "{\"Results\":[";
-
     if (reply->status == 409) {
         hfi_consul_reply_parse(reply);
         return txn_errors(cc, json_object_get(reply->json, "Errors"), done,
                           err);
     }
     if (reply->status != 200 || !reply->data ||
-        strncmp(reply->data, begin, sizeof(begin) - 1) != 0)
+        !txn_results(reply->data, &done->index))
         return hfi_fail(err, HF_PROTOCOL,
                         "%s: an answer that is no transaction's",
                         cc->base.endpoint);
-    done->index = txn_last_index(reply->data);
     done->ok = true;
     return HF_OK;
 }
