@@ -269,6 +269,31 @@ TEST_TIMEOUT(what_an_operator_does_at_another_server_is_told, 120)
     hf_close(client);
 }
 
+/* For half a second a leader does not notice that it is alone, and one that was
+ * stopped meanwhile does not know that there is another: what it answers from its
+ * memory proves nothing. */
+TEST_TIMEOUT(a_renewal_that_no_majority_stands_behind_is_none, 120)
+{
+    hf_client *client;
+    hf_lock *lk;
+    int n;
+
+    await_all_well();
+    n = leader(1);
+    client = open_url(only(n));
+    lk = lock(client, "fault/alone", 20000, 0);
+    CHECK_OK(hf_extend(lk, 0, &t_err));
+    CHECK_EQ(sh("kill -STOP $(cat $HF_TEST_DIR/%d.pid $HF_TEST_DIR/%d.pid)",
+                n % SERVERS + 1, (n + 1) % SERVERS + 1),
+             0);
+    CHECK(hf_extend(lk, 0, &t_err) != HF_OK);
+    CHECK(hf_held(lk));
+    await_all_well();
+    CHECK_OK(hf_extend(lk, 0, &t_err));
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_close(client);
+}
+
 static bool is_free(hf_client *client, const char *key)
 {
     struct hf_info info = HF_INFO_INIT;
