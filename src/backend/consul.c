@@ -114,6 +114,7 @@ static void consul_close(struct hfi_conn *conn)
 
     if (!cc->ready)
         return;
+    hfi_consul_fd_closing(cc);
     hfi_consul_hub_fini(cc);
     hfi_consul_sessions_end(cc);
     hfi_consul_keys_fini(cc);
@@ -124,6 +125,12 @@ static void consul_close(struct hfi_conn *conn)
     hfi_cond_fini(&cc->turn);
     pthread_mutex_destroy(&cc->mu);
     cc->ready = false;
+}
+
+/* In a forked child. */
+static void consul_forget(struct hfi_conn *conn)
+{
+    hfi_consul_fd_forget((struct consul_conn *)conn);
 }
 
 /* ---- acquire ------------------------------------------------------------ */
@@ -414,6 +421,7 @@ const struct hfi_backend hfi_backend_consul = {
               HFI_TRAIT_BOUND,
     .open = consul_open,
     .close = consul_close,
+    .forget = consul_forget,
     .try_acquire = consul_try_acquire,
     .renew = hfi_consul_renew,
     .release = hfi_consul_release,

@@ -5,6 +5,7 @@
  *   consul.c          the table, open, close, acquire
  *   consul_conf.c     what the URL and the environment say, put on a handle
  *   consul_http.c     one request, on one agent after the other
+ *   consul_fd.c       the descriptors of curl, for exec and fork
  *   consul_reply.c    what came back, and what it means
  *   consul_kv.c       names and values
  *   consul_txn.c      transactions
@@ -97,14 +98,22 @@ struct consul_request {
 
 struct consul_conn;
 bool hfi_consul_global_init(void);
-CURL *hfi_consul_easy_new(struct consul_reply *);
-CURLM *hfi_consul_multi_new(void);
+CURL *hfi_consul_easy_new(struct consul_conn *, struct consul_reply *);
 bool hfi_consul_easy_aim(struct consul_conn *, CURL *, size_t agent,
                          const struct consul_request *, int64_t timeout_ms);
 hf_status hfi_consul_call(struct consul_conn *, struct consul_pool *,
                           const struct consul_request *, int64_t deadline,
                           struct consul_reply *, struct hf_error *);
 void hfi_consul_pool_fini(struct consul_pool *);
+
+/* ---- consul_fd.c -------------------------------------------------------- */
+
+#define CONSUL_FDS_MAX 512
+
+void hfi_consul_fd_watch(struct consul_conn *, CURL *);
+CURLM *hfi_consul_multi_new(struct consul_conn *);
+void hfi_consul_fd_closing(struct consul_conn *);
+void hfi_consul_fd_forget(struct consul_conn *);
 
 /* ---- consul_reply.c ----------------------------------------------------- */
 
@@ -436,6 +445,7 @@ struct consul_conn {
     int64_t timeout_ms;  /* for closing, where the core gives no deadline */
     atomic_size_t agent; /* the one that answered last */
     atomic_bool fresh;   /* an unknown key is likely not to exist */
+    atomic_bool silent;  /* the last request had no answer */
     pthread_mutex_t mu;
     bool ready;           /* mu and turn are there */
     struct hfi_cond turn; /* something is not busy any more */
@@ -446,6 +456,7 @@ struct consul_conn {
     struct hfi_link idle; /* of consul_key: kept for what they know */
     size_t nidle;
     struct consul_hub hub;
+    atomic_int fds[CONSUL_FDS_MAX]; /* of curl; each plus one, or 0 */
 };
 
 #endif

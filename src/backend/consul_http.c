@@ -11,15 +11,10 @@
  *
  * CONNECTIONS  A request has a handle of its own from a pool, with a connection
  *   that stays open.  Each handle sits in a multi handle of its own, which is
- *   what curl_easy_perform() does too, but here its descriptors can be marked
- *   to be closed by exec.
+ *   what curl_easy_perform() does too, but here its descriptors are known
+ *   (consul_fd.c).
  */
 #include "consul.h"
-
-#include <dirent.h>
-#include <fcntl.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include "../lease.h"
 #include "../mem.h"
@@ -50,80 +45,9 @@ bool hfi_consul_global_init(void)
     return http_ready;
 }
 
-/* ---- descriptors that exec closes --------------------------------------- */
-
-/* Is it one end of a nameless pair of sockets made by this process, which exec
- * would not close? */
-static bool http_is_open_pair(int fd)
-{
-    struct ucred peer = {0};
-    socklen_t len = sizeof(peer);
-    int flags = fcntl(fd, F_GETFD), domain = 0;
-    socklen_t size = sizeof(domain);
-
-    return flags >= 0 && !(flags & FD_CLOEXEC) &&
-           !getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) &&
-           domain == AF_UNIX &&
-           !getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) &&
-           peer.pid == getpid();
-}
-
-/* Call `fn` for each such descriptor. */
-static void http_each_pair(void (*fn)(int fd, unsigned char *seen),
-                           unsigned char *seen)
-{
-    DIR *dir = opendir("/proc/self/fd");
-    struct dirent *entry;
-    int fd;
-
-    while (dir && (entry = readdir(dir))) {
-        fd = (int)strtol(entry->d_name, NULL, 10);
-        if (entry->d_name[0] != '.' && fd != dirfd(dir) && fd < 65536 &&
-            http_is_open_pair(fd))
-            fn(fd, seen);
-    }
-    if (dir)
-        closedir(dir);
-}
-
-static void http_note(int fd, unsigned char *seen)
-{
-    seen[fd / 8] |= (unsigned char)(1 << fd % 8);
-}
-
-static void http_mark(int fd, unsigned char *seen)
-{
-    if (!(seen[fd / 8] >> fd % 8 & 1))
-        fcntl(fd, F_SETFD, FD_CLOEXEC);
-}
-
-/* A multi handle has a pair of sockets for curl_multi_wakeup(), which curl does
- * not let us make: those that appear while it is made are it. */
-CURLM *hfi_consul_multi_new(void)
-{
-    unsigned char *seen = hfi_alloc(65536 / 8);
-    CURLM *multi = NULL;
-
-    if (seen) {
-        http_each_pair(http_note, seen);
-        multi = curl_multi_init();
-        http_each_pair(http_mark, seen);
-    }
-    hfi_free(seen);
-    return multi;
-}
-
-static curl_socket_t http_open_socket(void *arg, curlsocktype purpose,
-                                      struct curl_sockaddr *addr)
-{
-    (void)arg;
-    (void)purpose;
-    return socket(addr->family, addr->socktype | SOCK_CLOEXEC, addr->protocol);
-}
-
 /* ---- handles ------------------------------------------------------------ */
 
-CURL *hfi_consul_easy_new(struct consul_reply *reply)
+CURL *hfi_consul_easy_new(struct consul_conn *cc, struct consul_reply *reply)
 {
     CURL *easy = curl_easy_init();
 
@@ -135,7 +59,7 @@ CURL *hfi_consul_easy_new(struct consul_reply *reply)
     curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
     curl_easy_setopt(easy, CURLOPT_TCP_KEEPIDLE, 10L);
     curl_easy_setopt(easy, CURLOPT_TCP_KEEPINTVL, 5L);
-    curl_easy_setopt(easy, CURLOPT_OPENSOCKETFUNCTION, http_open_socket);
+    hfi_consul_fd_watch(cc, easy);
     curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, hfi_consul_reply_body);
     curl_easy_setopt(easy, CURLOPT_WRITEDATA, reply);
     curl_easy_setopt(easy, CURLOPT_HEADERFUNCTION, hfi_consul_reply_header);
@@ -176,16 +100,17 @@ static void slot_free(struct http_slot *slot)
     hfi_free(slot);
 }
 
-static struct http_slot *slot_new(void)
+static struct http_slot *slot_new(struct consul_conn *cc)
 {
     struct http_slot *slot = hfi_alloc(sizeof(*slot));
 
     if (!slot)
         return NULL;
     hfi_link_init(&slot->link);
-    slot->multi = hfi_consul_multi_new();
-    slot->easy = hfi_consul_easy_new(&slot->reply);
-    if (slot->multi && slot->easy)
+    slot->easy = hfi_consul_easy_new(cc, &slot->reply);
+    if (slot->easy)
+        slot->multi = hfi_consul_multi_new(cc);
+    if (slot->multi)
         return slot;
     slot_free(slot);
     return NULL;
@@ -211,7 +136,7 @@ static struct http_slot *slot_get(struct consul_conn *cc,
         return NULL;
     }
     pthread_mutex_unlock(&cc->mu);
-    if (!slot && !(slot = slot_new())) {
+    if (!slot && !(slot = slot_new(cc))) {
         pthread_mutex_lock(&cc->mu);
         pool->open--;
         pthread_mutex_unlock(&cc->mu);
@@ -334,6 +259,7 @@ hf_status hfi_consul_call(struct consul_conn *cc, struct consul_pool *pool,
         if (st == HF_UNAVAILABLE || st == HF_UNCERTAIN)
             http_turn_away(cc, agent);
     } while (st == HF_UNAVAILABLE && --left && hfi_left_ms(deadline));
+    atomic_store(&cc->silent, st == HF_UNAVAILABLE || st == HF_UNCERTAIN);
     if (!st) {
         *ret = slot->reply;
         ret->agent = agent;

@@ -145,7 +145,7 @@ void hfi_consul_hub_shoot(struct consul_conn *cc, struct consul_ops *ops)
     if (shot && rq.body) {
         shot->shot = true;
         hfi_link_init(&shot->link);
-        shot->easy = hfi_consul_easy_new(&shot->reply);
+        shot->easy = hfi_consul_easy_new(cc, &shot->reply);
         if (shot->easy &&
             hfi_consul_easy_aim(cc, shot->easy, atomic_load(&cc->agent), &rq,
                                 cc->timeout_ms) &&
@@ -180,7 +180,7 @@ static bool hub_send(struct consul_conn *cc, struct consul_watch *watch)
         cc->hub.watches.len > CONNECTIONS_MAX ? WAIT_BUSY_S : WAIT_S;
 
     if (!watch->easy)
-        watch->easy = hfi_consul_easy_new(&watch->reply);
+        watch->easy = hfi_consul_easy_new(cc, &watch->reply);
     snprintf(query, sizeof(query), "?wait=%llds&index=%llu", (long long)wait_s,
              (unsigned long long)watch->index);
     hfi_consul_path(path, sizeof(path), watch->name, query);
@@ -409,7 +409,7 @@ hf_status hfi_consul_hub_init(struct consul_conn *cc, struct hf_error *err)
     if (hub->epoll_fd < 0 || !hub_listen_to(hub, hub->event_fd) ||
         !hub_listen_to(hub, hub->timer_fd))
         return hfi_fail_errno(err, HF_SYSTEM, errno, "no descriptor left");
-    hub->multi = hfi_consul_multi_new();
+    hub->multi = hfi_consul_multi_new(cc);
     if (!hub->multi)
         return hfi_nomem(err);
     curl_multi_setopt(hub->multi, CURLMOPT_SOCKETFUNCTION, hub_on_socket);

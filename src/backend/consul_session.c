@@ -423,7 +423,8 @@ static bool session_is_needed(const struct consul_session *s)
     return false;
 }
 
-/* Nobody else uses the conn any more.  consul_session.c (3) */
+/* Nobody else uses the conn any more.  consul_session.c (3)  A service that does
+ * not answer is not asked again: the session lapses. */
 void hfi_consul_sessions_end(struct consul_conn *cc)
 {
     int64_t deadline = hfi_now() + cc->timeout_ms;
@@ -431,7 +432,8 @@ void hfi_consul_sessions_end(struct consul_conn *cc)
 
     while (!hfi_link_alone(&cc->sessions)) {
         s = hfi_container(cc->sessions.next, struct consul_session, link);
-        if (s->id[0] && !s->dead && !session_is_needed(s))
+        if (s->id[0] && !s->dead && !session_is_needed(s) &&
+            !atomic_load(&cc->silent))
             hfi_consul_session_destroy(cc, s->id, deadline);
         while (!hfi_link_alone(&s->held))
             hfi_link_remove(s->held.next);

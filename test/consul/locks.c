@@ -6,11 +6,15 @@
  */
 #include "peer.h"
 
+#include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 /* ---- sessions ----------------------------------------------------------- */
 
@@ -311,6 +315,110 @@ TEST(wrong_options_and_addresses_are_refused)
     CHECK_STATUS(hf_open("consul://127.0.0.1:1", NULL, &none, &t_err),
                  HF_UNAVAILABLE);
     CHECK(none == NULL);
+}
+
+/* ---- descriptors -------------------------------------------------------- */
+
+struct program {
+    atomic_bool stop;
+    atomic_int made, spoilt;
+};
+
+/* A program that makes pairs of sockets which its children are to inherit, and
+ * sends and receives on them. */
+static void *make_pairs(void *arg)
+{
+    struct program *p = arg;
+    int pair[2], i;
+
+    while (!atomic_load(&p->stop)) {
+        if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair))
+            continue;
+        for (i = 0; i < 20; i++) {
+            CHECK_EQ(send(pair[0], "\1", 1, 0), 1);
+            sched_yield();
+        }
+        if ((fcntl(pair[0], F_GETFD) | fcntl(pair[1], F_GETFD)) & FD_CLOEXEC)
+            atomic_fetch_add(&p->spoilt, 1);
+        atomic_fetch_add(&p->made, 1);
+        close(pair[0]);
+        close(pair[1]);
+    }
+    return NULL;
+}
+
+TEST(the_programs_own_sockets_are_left_as_they_are)
+{
+    struct program p = {.stop = false};
+    pthread_t threads[4];
+
+    url("");
+    for (int i = 0; i < 4; i++)
+        CHECK_EQ(pthread_create(&threads[i], NULL, make_pairs, &p), 0);
+    for (int i = 0; i < 100; i++)
+        hf_close(open_url(url("")));
+    atomic_store(&p.stop, true);
+    for (int i = 0; i < 4; i++)
+        CHECK_EQ(pthread_join(threads[i], NULL), 0);
+    CHECK_GT(atomic_load(&p.made), 0);
+    CHECK_EQ(atomic_load(&p.spoilt), 0);
+}
+
+static int count_descriptors(void)
+{
+    return atoi(out("ls /proc/%d/fd | wc -l", (int)getpid()));
+}
+
+static void close_it(struct t_peer *up, void *arg)
+{
+    hf_client *client = *(hf_client **)arg;
+    int before = count_descriptors();
+
+    hf_close(client);
+    t_tell(up, before - count_descriptors());
+}
+
+TEST(a_forked_child_that_closes_the_client_closes_its_descriptors)
+{
+    int before = count_descriptors(), more;
+    hf_client *client = open_url(url(""));
+    hf_lock *lk = lock(client, "fork", 20000, 0);
+    struct t_peer child;
+
+    t_sleep_ms(200); /* The lock is watched by now. */
+    more = count_descriptors() - before;
+    child = t_fork(close_it, &client);
+    /* Two or three of them are the core's own. */
+    CHECK_GE(t_hear(&child), more - 3);
+    t_join(&child);
+    CHECK_OK(hf_extend(lk, 0, &t_err));
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_close(client);
+    check_clean();
+}
+
+/* ---- a silent service --------------------------------------------------- */
+
+TEST(closing_does_not_wait_twice_for_a_service_that_is_silent)
+{
+    hf_client *client = open_url(url("?timeout=3s"));
+    struct hf_info info = HF_INFO_INIT;
+    int64_t began;
+
+    for (int i = 0; i < 4; i++) /* So there are four sessions. */
+        CHECK_OK(hf_release(lock(client, "silent", 20000 + i, 0), &t_err));
+    CHECK_EQ(sh("kill -STOP $(cat $HF_TEST_DIR/1.pid)"), 0);
+    CHECK(hf_inspect(client, "silent", &info, &t_err) != HF_OK);
+    began = t_now_ms();
+    hf_close(client);
+    began = t_now_ms() - began;
+    CHECK_EQ(sh("kill -CONT $(cat $HF_TEST_DIR/1.pid)"), 0);
+    CHECK_LT(began, 2500);
+    CHECK_EQ(sh("for id in $(curl -s $C/v1/session/list | grep -o "
+                "'\"ID\":\"[^\"]*' | cut -d'\"' -f4); do "
+                "curl -s -X PUT $C/v1/session/destroy/$id >/dev/null; done"),
+             0);
+    check_clean();
 }
 
 /* ---- consul lock -------------------------------------------------------- */

@@ -17,15 +17,11 @@ bool hfi_consul_global_init(void)
     return true;
 }
 
-CURL *hfi_consul_easy_new(struct consul_reply *reply)
+CURL *hfi_consul_easy_new(struct consul_conn *cc, struct consul_reply *reply)
 {
+    (void)cc;
     (void)reply;
     return curl_easy_init();
-}
-
-CURLM *hfi_consul_multi_new(void)
-{
-    return curl_multi_init();
 }
 
 bool hfi_consul_easy_aim(struct consul_conn *cc, CURL *easy, size_t agent,
