@@ -293,6 +293,14 @@ static hf_status try_session(struct consul_try *t)
     return st;
 }
 
+/* Is it not known whether the key is free?  Who stands in line does not guess
+ * that the key does not exist: somebody was there before. */
+static bool try_must_look(const struct consul_try *t)
+{
+    return t->k->holder[0] || t->k->seen == CONSUL_UNKNOWN ||
+           (t->place[0] && !t->k->index);
+}
+
 static hf_status try_key(struct consul_try *t)
 {
     struct consul_kv kv;
@@ -301,7 +309,7 @@ static hf_status try_key(struct consul_try *t)
 
     for (i = 0; st == HF_LOST && i < CONSUL_ROUNDS; i++) {
         st = try_session(t);
-        if (!st && (t->k->holder[0] || t->k->seen == CONSUL_UNKNOWN)) {
+        if (!st && try_must_look(t)) {
             /* What may be ours is asked of a leader that is one. */
             st = hfi_consul_read(t->cc, &t->cc->calls, t->k->name,
                                  t->k->holder[0], t->deadline, &kv, t->err);
@@ -353,12 +361,12 @@ static hf_status consul_try_acquire(struct hfi_conn *conn,
                            .began = hfi_now(),
                            .deadline = deadline,
                            .err = err};
-    bool again = cc->conf.fair && try_may_hold(cc, claim);
+    bool again = cc->conf.fair && try_may_hold(cc, claim), stands = false;
     hf_status st = HF_OK;
 
     if (cc->conf.fair && !again)
         st = hfi_consul_queue_turn(cc, claim, grant, busy, deadline, t.place,
-                                   err);
+                                   &stands, err);
     if (!st) {
         st = hfi_consul_key_enter(cc, claim->key, deadline, &t.k, err);
         if (st == HF_UNAVAILABLE)
@@ -374,7 +382,7 @@ static hf_status consul_try_acquire(struct hfi_conn *conn,
         hfi_consul_session_put(cc, t.s);
     if (st == HF_OK && again)
         hfi_consul_queue_leave(cc, claim, deadline, NULL);
-    if (st == HF_BUSY && cc->conf.fair && claim->queue && !t.place[0])
+    if (st == HF_BUSY && cc->conf.fair && claim->queue && !stands)
         st = hfi_consul_queue_join(cc, claim, grant, busy, deadline, err);
     return st;
 }

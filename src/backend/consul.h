@@ -16,6 +16,7 @@
  *   consul_session.c  one session for each ttl
  *   consul_queue.c    queue=fair
  *   consul_watch.c    who waits for which key, and what an answer means to him
+ *   consul_herd.c     who of many waiters tries first
  *   consul_hub.c      blocking queries, which only the keeper drives
  *   consul_look.c     inspect, list, break
  *
@@ -283,10 +284,10 @@ void hfi_consul_keys_fini(struct consul_conn *);
 /* ---- consul_queue.c ----------------------------------------------------- */
 
 /* HF_OK: it is our turn to take the key, and *place is what to delete with
- * that ("" if there is none); HF_BUSY: it is not. */
+ * that ("" if there is none); HF_BUSY: it is not.  *stands: we are in line. */
 hf_status hfi_consul_queue_turn(struct consul_conn *, const struct hfi_claim *,
                                 struct hfi_grant *, struct hfi_answer *,
-                                int64_t deadline, char *place,
+                                int64_t deadline, char *place, bool *stands,
                                 struct hf_error *);
 hf_status hfi_consul_queue_join(struct consul_conn *, const struct hfi_claim *,
                                 struct hfi_grant *, struct hfi_answer *,
@@ -302,6 +303,21 @@ void hfi_consul_queue_left(struct consul_conn *, const char *key,
                            const char *token, bool sure);
 void hfi_consul_queue_fini(struct consul_conn *);
 
+/* ---- consul_herd.c ------------------------------------------------------ */
+
+/* What a waiter has seen of the others. */
+struct consul_herd {
+    unsigned misses;  /* tries in a row that came too late */
+    unsigned passed;  /* how often the key went to another ... */
+    uint64_t holders; /* ... and a bit for each of them, or for several */
+    bool tried;       /* since it was free */
+};
+
+int64_t hfi_consul_herd_delay(struct consul_herd *, const char *token,
+                              uint64_t index);
+void hfi_consul_herd_taken(struct consul_herd *, const char *session,
+                           bool ours);
+
 /* ---- consul_hub.c ------------------------------------------------------- */
 
 struct consul_hub {
@@ -311,6 +327,7 @@ struct consul_hub {
     struct hfi_map watchers; /* of consul_watcher, by token */
     struct hfi_link pending; /* of consul_watch: to be started */
     struct hfi_link orphans; /* of consul_watch: under way for nobody */
+    struct hfi_link waking;  /* of consul_watch.wake: free, but let others in */
     size_t norphans;
     struct hfi_link shots; /* of consul_shot: under way */
     int64_t timer_at;      /* for when timer_fd is set; HFI_NEVER */
@@ -335,11 +352,14 @@ struct consul_watch {
     struct hfi_link users; /* of consul_watcher */
     CURL *easy;
     struct consul_reply reply;
-    uint64_t index;   /* nothing older is of interest */
-    int64_t start_at; /* while pending */
-    int64_t due;      /* an answer by then was not made by time */
-    bool running;     /* the keeper's, until it is done with it */
-    bool answered;    /* `last` is what it said */
+    uint64_t index;       /* nothing older is of interest */
+    int64_t start_at;     /* while pending */
+    int64_t due;          /* an answer by then was not made by time */
+    bool running;         /* the keeper's, until it is done with it */
+    bool answered;        /* `last` is what it said */
+    struct hfi_link wake; /* in consul_hub.waking ... */
+    int64_t wake_at;      /* ... until then */
+    struct consul_herd herd;
     struct consul_kv last;
     bool place; /* not the lock but a place in its queue ... */
     bool own;   /* ... of this client, which will say when it is gone */
@@ -380,6 +400,7 @@ void hfi_consul_watch_free(struct consul_conn *, struct consul_watch *);
 void hfi_consul_watch_answer(struct consul_conn *, struct consul_watch *,
                              struct consul_kv *);
 void hfi_consul_watch_left(struct consul_conn *, const char *name, bool sure);
+int64_t hfi_consul_watch_wake(struct consul_conn *, int64_t now);
 
 /* consul_hub.c, with the mutex held */
 void hfi_consul_hub_add(struct consul_conn *, struct consul_watch *,

@@ -378,7 +378,9 @@ void hfi_consul_pump(struct hfi_conn *conn)
         curl_multi_socket_action(hub->multi, CURL_SOCKET_TIMEOUT, 0, &running);
     }
     hub_collect(cc);
-    next = hub->curl_at;
+    next = hfi_consul_watch_wake(cc, now);
+    if (hub->curl_at < next)
+        next = hub->curl_at;
     for (at = hub->pending.next; at != &hub->pending; at = at->next)
         if (hfi_container(at, struct consul_watch, link)->start_at < next)
             next = hfi_container(at, struct consul_watch, link)->start_at;
@@ -401,6 +403,7 @@ hf_status hfi_consul_hub_init(struct consul_conn *cc, struct hf_error *err)
 
     hfi_link_init(&hub->pending);
     hfi_link_init(&hub->orphans);
+    hfi_link_init(&hub->waking);
     hfi_link_init(&hub->shots);
     hub->timer_at = hub->curl_at = HFI_NEVER;
     hub->epoll_fd = epoll_create1(EPOLL_CLOEXEC);

@@ -262,11 +262,12 @@ hf_status hfi_consul_queue_turn(struct consul_conn *cc,
                                 const struct hfi_claim *claim,
                                 struct hfi_grant *grant,
                                 struct hfi_answer *busy, int64_t deadline,
-                                char *place, struct hf_error *err)
+                                char *place, bool *stands, struct hf_error *err)
 {
     struct queue_view view;
     hf_status st;
 
+    *stands = true;
     if (queue_is_behind_own(cc, claim, grant, busy)) {
         st = queue_keep(cc, claim, deadline, err);
         return st ? st : HF_BUSY;
@@ -276,6 +277,7 @@ hf_status hfi_consul_queue_turn(struct consul_conn *cc,
         st = queue_keep(cc, claim, deadline, err);
     if (st)
         return st;
+    *stands = view.mine;
     if (!view.mine)
         hfi_consul_queue_left(cc, claim->key, claim->token, true);
     if (view.before && view.mine)

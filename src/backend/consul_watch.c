@@ -63,6 +63,7 @@ static struct consul_watch *watch_get(struct consul_conn *cc, const char *key,
         return NULL;
     hfi_link_init(&watch->link);
     hfi_link_init(&watch->users);
+    hfi_link_init(&watch->wake);
     watch->node.key = memcpy(watch->name, name, name_len);
     watch->key = memcpy(watch->name + name_len, key, key_len);
     watch->place =
@@ -79,6 +80,7 @@ static struct consul_watch *watch_get(struct consul_conn *cc, const char *key,
 void hfi_consul_watch_free(struct consul_conn *cc, struct consul_watch *watch)
 {
     hfi_link_remove(&watch->link);
+    hfi_link_remove(&watch->wake);
     hfi_map_remove(&cc->hub.watches, &watch->node);
     curl_easy_cleanup(watch->easy);
     hfi_consul_reply_fini(&watch->reply);
@@ -245,13 +247,65 @@ static void watch_holder(struct consul_conn *cc, struct consul_watch *watch,
     }
 }
 
-/* True if the one who has the key is to be asked for it. */
-static bool watch_waiter(struct consul_conn *cc, struct consul_watch *watch,
-                         struct consul_watcher *w, const struct consul_kv *kv)
+/* Wake those who wait. */
+static void watch_wake(struct consul_conn *cc, struct consul_watch *watch)
 {
-    if (!kv->session[0])
-        hfi_wake(&cc->base, watch->key, w->token);
-    return kv->session[0] && kv->linger && !kv->wanted && !watch->place;
+    struct consul_watcher *w;
+    struct hfi_link *at;
+
+    hfi_link_remove(&watch->wake);
+    for (at = watch->users.next; at != &watch->users; at = at->next) {
+        w = hfi_container(at, struct consul_watcher, link);
+        if (!w->holds) {
+            watch->herd.tried = true;
+            hfi_wake(&cc->base, watch->key, w->token);
+        }
+    }
+}
+
+/* With the mutex held: wake whoever has let others go first for long enough; when
+ * to come again. */
+int64_t hfi_consul_watch_wake(struct consul_conn *cc, int64_t now)
+{
+    struct consul_watch *watch;
+    struct hfi_link *at, *next;
+    int64_t then = HFI_NEVER;
+
+    for (at = cc->hub.waking.next; at != &cc->hub.waking; at = next) {
+        next = at->next;
+        watch = hfi_container(at, struct consul_watch, wake);
+        if (watch->wake_at <= now)
+            watch_wake(cc, watch);
+        else if (watch->wake_at < then)
+            then = watch->wake_at;
+    }
+    return then;
+}
+
+/* There is somebody who waits, of whom `w` is the first; true if the one who has
+ * the key is to be asked for it. */
+static bool watch_waiters(struct consul_conn *cc, struct consul_watch *watch,
+                          const struct consul_watcher *w,
+                          const struct consul_kv *kv)
+{
+    int64_t ms;
+
+    hfi_link_remove(&watch->wake);
+    if (kv->session[0]) {
+        hfi_consul_herd_taken(&watch->herd, kv->session,
+                              hfi_consul_session_find(cc, kv->session));
+        return kv->linger && !kv->wanted && !watch->place;
+    }
+    ms = watch->place
+             ? 0
+             : hfi_consul_herd_delay(&watch->herd, w->token, kv->index);
+    if (!ms) {
+        watch_wake(cc, watch);
+    } else {
+        watch->wake_at = hfi_now() + ms;
+        hfi_link_append(&cc->hub.waking, &watch->wake);
+    }
+    return false;
 }
 
 /* What was read saves the try that follows a question. */
@@ -274,9 +328,8 @@ static void watch_learn(struct consul_conn *cc, struct consul_watch *watch,
 void hfi_consul_watch_answer(struct consul_conn *cc, struct consul_watch *watch,
                              struct consul_kv *kv)
 {
+    struct consul_watcher *w, *first = NULL;
     struct hfi_link *at, *next;
-    struct consul_watcher *w;
-    bool ask = false;
 
     watch_learn(cc, watch, kv);
     watch->last = *kv;
@@ -286,10 +339,10 @@ void hfi_consul_watch_answer(struct consul_conn *cc, struct consul_watch *watch,
         w = hfi_container(at, struct consul_watcher, link);
         if (w->holds)
             watch_holder(cc, watch, w, kv);
-        else
-            ask |= watch_waiter(cc, watch, w, kv);
+        else if (!first)
+            first = w;
     }
-    if (ask) {
+    if (first && watch_waiters(cc, watch, first, kv)) {
         kv->wanted = true;
         kv->fence = hfi_consul_fence(kv);
         watch_write(cc, watch, kv);

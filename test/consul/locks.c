@@ -597,4 +597,98 @@ TEST_TIMEOUT(a_killed_waiter_s_place_is_passed_over, 120)
     check_clean();
 }
 
+/* ---- what waiting costs the cluster ------------------------------------- */
+
+enum { CROWD = 24 };
+
+struct crowd {
+    const char *options;
+    int64_t ttl_ms;
+    atomic_int waiting, served;
+};
+
+static void *wait_in_crowd(void *arg)
+{
+    struct crowd *crowd = arg;
+    hf_client *client = open_url(url(crowd->options));
+    hf_lock *lk;
+
+    atomic_fetch_add(&crowd->waiting, 1);
+    lk = lock(client, "crowd", crowd->ttl_ms, 60000);
+    t_sleep_ms(20);
+    CHECK(hf_held(lk));
+    CHECK_OK(hf_release(lk, &t_err));
+    atomic_fetch_add(&crowd->served, 1);
+    while (atomic_load(&crowd->served) < CROWD)
+        t_sleep_ms(10); /* The end of its session is not what is counted. */
+    hf_close(client);
+    return NULL;
+}
+
+/* How many entries the log of the cluster has. */
+static int64_t log_length(void)
+{
+    return atoll(out("curl -s $C/v1/agent/self | tr ',' '\\n' | "
+                     "grep applied_index | tr -dc 0-9"));
+}
+
+/* Begin to wait, all of them, while `lk` is held. */
+static void gather(struct crowd *crowd, pthread_t *threads)
+{
+    for (int i = 0; i < CROWD; i++)
+        CHECK_EQ(pthread_create(&threads[i], NULL, wait_in_crowd, crowd), 0);
+    t_poll_until(atomic_load(&crowd->waiting) == CROWD, 20000);
+}
+
+/* Serve them all; how many entries that takes. */
+static int64_t serve(struct crowd *crowd, pthread_t *threads, hf_lock *lk)
+{
+    int64_t began = log_length(), entries;
+
+    CHECK_OK(hf_release(lk, &t_err));
+    t_poll_until(atomic_load(&crowd->served) == CROWD, 40000);
+    entries = log_length() - began;
+    for (int i = 0; i < CROWD; i++)
+        CHECK_EQ(pthread_join(threads[i], NULL), 0);
+    return entries;
+}
+
+TEST(waiters_in_line_write_nothing_while_nothing_happens)
+{
+    struct crowd crowd = {.options = "?queue=fair", .ttl_ms = 1500};
+    hf_client *client = open_url(url(crowd.options));
+    hf_lock *lk = lock(client, "crowd", crowd.ttl_ms, 0);
+    pthread_t threads[CROWD];
+    int64_t began;
+
+    gather(&crowd, threads);
+    t_poll_until(waiters(client, "crowd") == CROWD, 20000);
+    /* Who was not first, after all, has no use for the session of its first
+     * try. */
+    t_poll_until(count_sessions() <= CROWD + 2, 20000);
+    began = log_length();
+    t_sleep_ms(2000);
+    CHECK_LT(log_length() - began, CROWD / 2);
+    /* Two entries each, and two sessions that begin or end. */
+    CHECK_LE(serve(&crowd, threads, lk), 6 * CROWD);
+    hf_close(client);
+    check_clean();
+}
+
+/* The first release is tried for by all; two entries are needed for each. */
+TEST(not_all_who_wait_try_at_every_release)
+{
+    struct crowd crowd = {.options = "", .ttl_ms = 30000};
+    hf_client *client = open_url(url(crowd.options));
+    hf_lock *lk = lock(client, "crowd", crowd.ttl_ms, 0);
+    pthread_t threads[CROWD];
+
+    gather(&crowd, threads);
+    t_poll_until(count_sessions() == CROWD + 1, 20000);
+    t_sleep_ms(200); /* They have tried, and listen now. */
+    CHECK_LE(serve(&crowd, threads, lk), 7 * CROWD);
+    hf_close(client);
+    check_clean();
+}
+
 T_MAIN
