@@ -102,6 +102,7 @@ static hf_status consul_open(struct hfi_conn *conn, const struct hfi_url *url,
     if (st)
         return st;
     consul_describe(cc, url);
+    hfi_consul_conf_warn(&cc->conf, conn->warning, sizeof(conn->warning));
     if (cc->conf.fair)
         conn->traits |= HF_TRAIT_QUEUED;
     st = hfi_consul_hub_init(cc, err);

@@ -51,13 +51,16 @@
 
 /* ---- consul_conf.c ------------------------------------------------------ */
 
+struct consul_headers;
+
 struct consul_conf {
     char *agents[HFI_HOSTS_MAX];                  /* "http://127.0.0.1:8500" */
     struct curl_slist *connect_to[HFI_HOSTS_MAX]; /* where it is, or NULL */
     size_t nagents;
-    char *socket;               /* of a consul+unix: URL, or NULL */
-    struct curl_slist *headers; /* the ACL token is in here only */
-    char *auth;                 /* "user:password", or NULL */
+    char *socket;                           /* of a consul+unix: URL, or NULL */
+    struct consul_headers *_Atomic headers; /* the ACL token is in here only */
+    char *token_file;                       /* or NULL */
+    char *auth;                             /* "user:password", or NULL */
     char *ca_file, *ca_dir, *cert, *key;
     bool insecure;
     char *prefix; /* of every name in the store */
@@ -70,7 +73,10 @@ struct consul_conf {
 hf_status hfi_consul_conf_init(struct consul_conf *, const struct hfi_url *,
                                struct hf_error *);
 void hfi_consul_conf_fini(struct consul_conf *);
-bool hfi_consul_conf_apply(const struct consul_conf *, CURL *, size_t agent);
+bool hfi_consul_conf_apply(struct consul_conf *, CURL *, size_t agent);
+bool hfi_consul_conf_reread(struct consul_conf *, pthread_mutex_t *);
+void hfi_consul_conf_warn(const struct consul_conf *, char *warning,
+                          size_t size);
 extern const char *const hfi_consul_options[];
 
 /* ---- consul_http.c ------------------------------------------------------ */

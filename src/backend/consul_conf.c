@@ -5,6 +5,8 @@
  * An option of the URL goes before the variable that Consul's own tools read.
  * The token comes from a file or a variable, never from the URL, and leaves
  * this process as a header only: not in a path, a message or a process title.
+ * The file is read again when the service refuses the token, and certificates
+ * for every connection, so that both can be changed while locks are held.
  * A set-user-id program does not listen to the environment.
  */
 #include "consul.h"
@@ -41,37 +43,124 @@ static bool conf_keep(char **ret, const char *text)
 
 /* ---- the token ---------------------------------------------------------- */
 
-/* A header is one line, whatever the file holds. */
-static hf_status conf_token(struct consul_conf *conf, const struct hfi_url *url,
+/* What every request bears.  A request under way may use an older list, so none
+ * is freed before the end. */
+struct consul_headers {
+    struct curl_slist *list;
+    struct consul_headers *older;
+};
+
+static void headers_free(struct consul_headers *headers)
+{
+    struct consul_headers *older;
+    struct curl_slist *at;
+
+    for (; headers; headers = older) {
+        older = headers->older;
+        for (at = headers->list; at; at = at->next)
+            explicit_bzero(at->data, strlen(at->data));
+        curl_slist_free_all(headers->list);
+        hfi_free(headers);
+    }
+}
+
+/* Send the header `line` from now on, or none if it is "". */
+static bool headers_set(struct consul_conf *conf, const char *line)
+{
+    struct consul_headers *headers = hfi_alloc(sizeof(*headers));
+
+    if (!headers)
+        return false;
+    headers->list = curl_slist_append(NULL, "Expect:");
+    if (!headers->list || (*line && !curl_slist_append(headers->list, line))) {
+        headers_free(headers);
+        return false;
+    }
+    headers->older = atomic_load(&conf->headers);
+    atomic_store(&conf->headers, headers);
+    return true;
+}
+
+/* The line that bears the token now. */
+static const char *headers_token(const struct consul_conf *conf)
+{
+    struct consul_headers *headers = atomic_load(
+        (struct consul_headers * _Atomic *)(uintptr_t)&conf->headers);
+
+    return headers && headers->list->next ? headers->list->next->data : "";
+}
+
+/* Take the token from its file, or from the environment, and send it from now
+ * on.  *changed: it is not the one from before.  A header is one line, whatever
+ * the file holds. */
+static hf_status conf_token(struct consul_conf *conf, bool *changed,
                             struct hf_error *err)
 {
     static const char name[] = "X-Consul-Token: ";
     char line[sizeof(name) + TOKEN_MAX] = "";
     char *token = line + sizeof(name) - 1;
-    const char *file = conf_text(url, "token_file", "CONSUL_HTTP_TOKEN_FILE");
     const char *text = secure_getenv("CONSUL_HTTP_TOKEN");
-    struct curl_slist *headers = NULL;
     hf_status st = HF_OK;
 
     memcpy(line, name, sizeof(name));
-    if (file)
-        st = hfi_url_secret(file, "consul: the token file", token,
+    if (conf->token_file)
+        st = hfi_url_secret(conf->token_file, "consul: the token file", token,
                             TOKEN_MAX + 1, err);
     else if (text && strlen(text) <= TOKEN_MAX)
         memcpy(token, text, strlen(text) + 1);
     if (!st && strpbrk(token, "\r\n"))
         st = hfi_fail(err, HF_INVALID, "consul: a token is one line");
-    if (!st) {
-        headers = curl_slist_append(NULL, "Expect:");
-        if (headers && *token && !curl_slist_append(headers, line)) {
-            curl_slist_free_all(headers);
-            headers = NULL;
-        }
-        conf->headers = headers;
-        st = headers ? HF_OK : hfi_nomem(err);
-    }
+    if (!*token)
+        line[0] = '\0';
+    *changed = !st && (!atomic_load(&conf->headers) ||
+                       strcmp(line, headers_token(conf)) != 0);
+    if (*changed && !headers_set(conf, line))
+        st = hfi_nomem(err);
     explicit_bzero(line, sizeof(line));
     return st;
+}
+
+/* The service has refused the token: is there another one in the file by now?
+ * Tokens are rotated while locks are held. */
+bool hfi_consul_conf_reread(struct consul_conf *conf, pthread_mutex_t *mu)
+{
+    bool changed;
+    hf_status st;
+
+    if (!conf->token_file)
+        return false;
+    pthread_mutex_lock(mu);
+    st = conf_token(conf, &changed, NULL);
+    pthread_mutex_unlock(mu);
+    return !st && changed;
+}
+
+/* Add to the warning what can be read on its way. */
+void hfi_consul_conf_warn(const struct consul_conf *conf, char *warning,
+                          size_t size)
+{
+    char host[256];
+    const char *at;
+    size_t i, len;
+
+    for (i = 0; i < conf->nagents && !conf->socket; i++) {
+        at = strstr(conf->agents[i], "://") + 3;
+        at += *at == '[';
+        len = *(at - 1) == '[' ? strcspn(at, "]") : strcspn(at, ":");
+        snprintf(host, sizeof(host), "%.*s", (int)len, at);
+        if (hfi_url_is_here(host) ||
+            (!conf->insecure && !strncmp(conf->agents[i], "https:", 6)))
+            continue;
+        len = strlen(warning);
+        if (*headers_token(conf))
+            snprintf(warning + len, size - len,
+                     "%sthe ACL token is sent to %.100s without verified TLS: "
+                     "whoever is in between can read it",
+                     len ? "; " : "", host);
+        else if (conf->auth)
+            hfi_warn_password(warning, size, host, false);
+        return;
+    }
 }
 
 /* ---- where the agents are ----------------------------------------------- */
@@ -256,11 +345,16 @@ hf_status hfi_consul_conf_init(struct consul_conf *conf,
                                const struct hfi_url *url, struct hf_error *err)
 {
     hf_status st = conf_agents(conf, url, err);
+    bool changed;
 
     if (!st)
         st = conf_prefix(conf, url, err);
+    if (!st &&
+        !conf_keep(&conf->token_file,
+                   conf_text(url, "token_file", "CONSUL_HTTP_TOKEN_FILE")))
+        st = hfi_nomem(err);
     if (!st)
-        st = conf_token(conf, url, err);
+        st = conf_token(conf, &changed, err);
     if (!st)
         st = conf_tls(conf, url, err);
     if (!st)
@@ -285,16 +379,14 @@ static void conf_wipe(char *text)
 
 void hfi_consul_conf_fini(struct consul_conf *conf)
 {
-    struct curl_slist *at;
     size_t i;
 
     for (i = 0; i < conf->nagents; i++) {
         hfi_free(conf->agents[i]);
         curl_slist_free_all(conf->connect_to[i]);
     }
-    for (at = conf->headers; at; at = at->next)
-        explicit_bzero(at->data, strlen(at->data));
-    curl_slist_free_all(conf->headers);
+    headers_free(atomic_load(&conf->headers));
+    hfi_free(conf->token_file);
     conf_wipe(conf->auth);
     hfi_free(conf->socket);
     hfi_free(conf->ca_file);
@@ -308,18 +400,22 @@ void hfi_consul_conf_fini(struct consul_conf *conf)
 
 /* Put all that does not change from request to request on a handle.  False:
  * no memory. */
-bool hfi_consul_conf_apply(const struct consul_conf *conf, CURL *easy,
-                           size_t agent)
+bool hfi_consul_conf_apply(struct consul_conf *conf, CURL *easy, size_t agent)
 {
     CURLcode rc = CURLE_OK;
 
-    if (conf->connect_to[agent])
+#if LIBCURL_VERSION_NUM >= 0x075700
+    /* Certificates are read for every connection, CAs too. */
+    rc = curl_easy_setopt(easy, CURLOPT_CA_CACHE_TIMEOUT, 0L);
+#endif
+    if (!rc && conf->connect_to[agent])
         rc =
             curl_easy_setopt(easy, CURLOPT_CONNECT_TO, conf->connect_to[agent]);
     if (!rc && conf->socket)
         rc = curl_easy_setopt(easy, CURLOPT_UNIX_SOCKET_PATH, conf->socket);
     if (!rc)
-        rc = curl_easy_setopt(easy, CURLOPT_HTTPHEADER, conf->headers);
+        rc = curl_easy_setopt(easy, CURLOPT_HTTPHEADER,
+                              atomic_load(&conf->headers)->list);
     if (!rc && conf->auth)
         rc = curl_easy_setopt(easy, CURLOPT_USERPWD, conf->auth);
     if (!rc && conf->ca_file)

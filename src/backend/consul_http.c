@@ -71,7 +71,7 @@ CURL *hfi_consul_easy_new(struct consul_conn *cc, struct consul_reply *reply)
 bool hfi_consul_easy_aim(struct consul_conn *cc, CURL *easy, size_t agent,
                          const struct consul_request *rq, int64_t timeout_ms)
 {
-    const struct consul_conf *conf = &cc->conf;
+    struct consul_conf *conf = &cc->conf;
     char url[3 * CONSUL_NAME_MAX + 512];
     int len = snprintf(url, sizeof(url), "%s%s", conf->agents[agent], rq->path);
 
@@ -248,6 +248,7 @@ hf_status hfi_consul_call(struct consul_conn *cc, struct consul_pool *pool,
 {
     struct http_slot *slot = slot_get(cc, pool, deadline);
     size_t agent, left = cc->conf.nagents;
+    bool again = true;
     hf_status st;
 
     if (!slot)
@@ -256,6 +257,11 @@ hf_status hfi_consul_call(struct consul_conn *cc, struct consul_pool *pool,
     do {
         agent = atomic_load(&cc->agent);
         st = http_ask(cc, slot, agent, left, rq, deadline, err);
+        if (st == HF_DENIED && again &&
+            hfi_consul_conf_reread(&cc->conf, &cc->mu)) {
+            again = false;
+            st = http_ask(cc, slot, agent, left, rq, deadline, err);
+        }
         if (st == HF_UNAVAILABLE || st == HF_UNCERTAIN)
             http_turn_away(cc, agent);
     } while (st == HF_UNAVAILABLE && --left && hfi_left_ms(deadline));

@@ -250,14 +250,16 @@ hf_status hfi_consul_txn(struct consul_conn *cc, struct consul_pool *pool,
     struct consul_reply reply;
     hf_status st;
 
-    *done = (struct consul_done){.ok = false};
-    st = rq.body ? hfi_consul_call(cc, pool, &rq, deadline, &reply, err)
-                 : hfi_nomem(err);
+    do {
+        *done = (struct consul_done){.ok = false};
+        st = rq.body ? hfi_consul_call(cc, pool, &rq, deadline, &reply, err)
+                     : hfi_nomem(err);
+        if (st)
+            break;
+        st = hfi_consul_txn_read(cc, &reply, done, err);
+        done->agent = reply.agent;
+        hfi_consul_reply_fini(&reply);
+    } while (st == HF_DENIED && hfi_consul_conf_reread(&cc->conf, &cc->mu));
     hfi_consul_ops_fini(ops);
-    if (st)
-        return st;
-    st = hfi_consul_txn_read(cc, &reply, done, err);
-    done->agent = reply.agent;
-    hfi_consul_reply_fini(&reply);
     return st;
 }

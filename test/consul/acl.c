@@ -66,6 +66,63 @@ TEST(no_token_and_a_wrong_one_are_denied)
     refused(open_url(bare()));
 }
 
+/* Make a token for locks, and print what `field` of it is. */
+static const char make_token[] =
+    "M=\"X-Consul-Token: $(cat $HF_TEST_DIR/master)\"; "
+    "command curl -s -H \"$M\" -X PUT $C/v1/acl/token "
+    "-d '{\"Policies\": [{\"Name\": \"locks\"}]}' | tr -d ' \\n' >%s/made; "
+    "sed 's/.*\"SecretID\":\"//; s/\".*//' %s/made >%s/token; "
+    "sed 's/.*\"AccessorID\":\"//; s/\".*//' %s/made";
+
+TEST(a_token_that_was_changed_in_its_file_costs_no_lock)
+{
+    const char *dir = t_tmpdir(), *old;
+    struct hf_info info = HF_INFO_INIT;
+    char text[512];
+    hf_client *client;
+    hf_lock *lk;
+
+    old = out(make_token, dir, dir, dir, dir);
+    snprintf(text, sizeof(text), "%s?token_file=%s/token", bare(), dir);
+    client = open_url(text);
+    lk = lock(client, "acl", 20000, 0);
+    out(make_token, dir, dir, dir, dir);
+    CHECK_OK(hf_extend(lk, 0, &t_err));
+    CHECK_EQ(sh("command curl -sf -X DELETE $C/v1/acl/token/%s -H "
+                "\"X-Consul-Token: $(cat $HF_TEST_DIR/master)\" >/dev/null",
+                old),
+             0);
+    CHECK_OK(hf_extend(lk, 0, &t_err));
+    CHECK_OK(hf_inspect(client, "acl", &info, &t_err));
+    CHECK_OK(hf_release(lock(client, "acl/2", 20000, 0), &t_err));
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_close(client);
+    check_clean();
+}
+
+TEST(a_token_that_others_can_read_on_its_way_is_warned_of)
+{
+    struct hf_service about = {.size = sizeof(about)};
+    char text[512];
+    hf_client *client = open_url(url(""));
+
+    CHECK_OK(hf_describe(client, &about, &t_err));
+    CHECK_STR(about.warning, "");
+    hf_close(client);
+    /* This machine, by a name of which that is not said. */
+    snprintf(text, sizeof(text), "consul://127.1:%d?token_file=%s",
+             atoi(strrchr(bare(), ':') + 1), getenv("HF_TEST_TOKEN_FILE"));
+    client = open_url(text);
+    CHECK_OK(hf_describe(client, &about, &t_err));
+    CHECK(strstr(about.warning, "the ACL token is sent to 127.1 without"));
+    hf_close(client);
+    *strchr(text, '?') = '\0';
+    client = open_url(text);
+    CHECK_OK(hf_describe(client, &about, &t_err));
+    CHECK_STR(about.warning, "");
+    hf_close(client);
+}
+
 TEST(a_token_file_that_is_missing_or_no_token_is_refused)
 {
     char text[512];

@@ -74,4 +74,33 @@ TEST(plain_http_to_a_tls_port_is_refused)
     CHECK(none == NULL);
 }
 
+/* The server's key, its certificate and the CA behind it are exchanged, and the
+ * server starts again with them. */
+TEST_TIMEOUT(certificates_that_were_exchanged_cost_no_lock, 120)
+{
+    hf_client *client = open_url(url(""));
+    hf_lock *lk = lock(client, "tls/new", 40000, 0);
+
+    CHECK_EQ(
+        sh("cd $HF_TEST_DIR && { "
+           "openssl req -x509 -newkey rsa:2048 -nodes -days 2 "
+           "-subj '/CN=next CA' -keyout ca.key -out ca.pem && "
+           "openssl req -newkey rsa:2048 -nodes -subj '/CN=localhost' "
+           "-keyout server.key -out server.csr && "
+           "openssl x509 -req -in server.csr -CA ca.pem -CAkey ca.key -days 2 "
+           "-CAcreateserial -extfile ext -out server.pem; } >/dev/null 2>&1"),
+        0);
+    CHECK_EQ(sh("kill -KILL $(cat $HF_TEST_DIR/1.pid); "
+                "touch $HF_TEST_DIR/1.again"),
+             0);
+    t_poll_until(sh("curl -s -m 1 -o /dev/null -w '%%{http_code}' "
+                    "$C/v1/kv/none?consistent | grep -q 404") == 0,
+                 30000);
+    CHECK_OK(hf_extend(lk, 0, &t_err));
+    CHECK(hf_held(lk));
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_close(client);
+    check_clean();
+}
+
 T_MAIN
