@@ -8,13 +8,14 @@
  *
  *   acquire   K unchanged since we saw it free      lock K
  *   release   K unchanged since we locked it        unlock K
- *   move      K unchanged, for another ttl          unlock K, lock K
+ *   move      K unchanged, for another ttl, or      unlock K, lock K
+ *             to take up or renew what was detached
  *   renew     PUT session/renew once per session, and a read-only transaction
  *             that checks up to 64 keys at a time
  *
  * INVARIANTS
- *  (1) An entry is locked by the session of a client and its value names the
- *      claim's token if and only if that claim owns the lock.
+ *  (1) A claim owns the lock if and only if the entry is locked and its value
+ *      names the claim's token.  Its fence tells two grants to one token apart.
  *  (2) Every write is conditional on the entry's ModifyIndex, so a request that
  *      comes late, after its answer was given up for lost, changes nothing.
  *      Nothing that is not a lock is ever overwritten.
@@ -28,10 +29,11 @@
  *   consul_session.c).  So a dead holder's lock passes on after at most twice
  *   its ttl and the lock-delay.  The holder's own end comes after one ttl.
  *
- * LIMITS  A leader that was deposed without noticing may answer for up to half
- *   a second.  Its renewals are covered by the factor of two, and its writes
- *   fail.  A restored snapshot takes grants back and brings old ones again; the
- *   index of the next grant is beyond all of them, unless the cluster is new.
+ * LIMITS  What a leader that was deposed without noticing answers to a renewal
+ *   is not believed if agents are servers: consul_session.c (4).  An agent that
+ *   is none chooses a server for each request.  A restored snapshot takes grants
+ *   back and brings old ones again; the index of the next grant is beyond all of
+ *   them, unless the cluster is new.
  */
 #include "consul.h"
 

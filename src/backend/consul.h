@@ -473,6 +473,7 @@ struct consul_conn {
     atomic_size_t agent; /* the one that answered last */
     atomic_bool fresh;   /* an unknown key is likely not to exist */
     atomic_bool silent;  /* the last request had no answer */
+    atomic_bool doubted; /* the set-up was warned of */
     pthread_mutex_t mu;
     bool ready;           /* mu and turn are there */
     struct hfi_cond turn; /* something is not busy any more */

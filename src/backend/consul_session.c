@@ -131,6 +131,17 @@ static void session_note(struct consul_session *s, int64_t at, size_t agent)
     }
 }
 
+/* An agent in development mode indents what it writes, and it alone. */
+static void session_doubt(struct consul_conn *cc,
+                          const struct consul_reply *reply)
+{
+    if (strstr(reply->data, "\n ") && !atomic_exchange(&cc->doubted, true))
+        hfi_warn(&cc->base,
+                 "the agent seems to run in development mode (-dev), in memory "
+                 "only: when it restarts all locks are free and fences begin "
+                 "again");
+}
+
 /* Make the session that `s` is to be.  An answer that did not come may have
  * left one, which lapses by itself; nobody will use it. */
 hf_status hfi_consul_session_create(struct consul_conn *cc,
@@ -157,6 +168,7 @@ hf_status hfi_consul_session_create(struct consul_conn *cc,
         memcpy(s->id, id, sizeof(s->id));
         session_note(s, sent, reply.agent);
         s->proven = sent;
+        session_doubt(cc, &reply);
     } else {
         st = hfi_fail(err, HF_PROTOCOL, "%s: a session without an id",
                       cc->base.endpoint);

@@ -59,6 +59,17 @@ TEST(a_session_has_a_ttl_no_lock_delay_and_no_health_checks)
     check_clean();
 }
 
+TEST(an_agent_that_is_as_it_should_be_is_not_warned_of)
+{
+    struct hf_service about = {.size = sizeof(about)};
+    hf_client *client = open_url(url(""));
+
+    CHECK_OK(hf_release(lock(client, "plain", 0, 0), &t_err));
+    CHECK_OK(hf_describe(client, &about, &t_err));
+    CHECK_STR(about.warning, "");
+    hf_close(client);
+}
+
 TEST(locks_left_at_close_and_waits_given_up_leave_nothing)
 {
     hf_client *a = open_url(url("")), *b = open_url(url("?queue=fair"));
