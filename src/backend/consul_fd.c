@@ -18,8 +18,10 @@
 
 #include "../banned.h"
 
-/* How often curl is asked to write its byte, which is 1, into the pair. */
-#define RINGS 11
+/* How often curl is asked to write its byte, which is 1, into the pair; threads
+ * that do this at the same time ask for different numbers. */
+#define RINGS_MIN 8
+#define RINGS_MAX 60
 
 /* ---- which are ours ----------------------------------------------------- */
 
@@ -138,18 +140,54 @@ static int fd_find(const char *bytes, size_t len)
     return found;
 }
 
+static int fd_readable(int fd)
+{
+    int n = 0;
+
+    return ioctl(fd, FIONREAD, &n) ? -1 : n;
+}
+
+/* Have curl write into its pair, `n` times, find where it arrives, and have it
+ * read again; the descriptor, or -1. */
+static int fd_ring(CURLM *multi, unsigned n)
+{
+    char rings[RINGS_MAX];
+    unsigned i;
+    int fd;
+
+    memset(rings, 1, sizeof(rings));
+    for (i = 0; i < n; i++)
+        curl_multi_wakeup(multi);
+    fd = fd_find(rings, n);
+    curl_multi_poll(multi, NULL, 0, 0, NULL);
+    return fd >= 0 && fd_readable(fd) == 0 ? fd : -1;
+}
+
+/* The end that curl reads from, or -1.  Twice the same, with different numbers,
+ * is no accident. */
+static int fd_find_reader(CURLM *multi)
+{
+    static atomic_uint calls;
+    int fd, i;
+
+    for (i = 0; i < 3; i++) {
+        unsigned n = 2 * (atomic_fetch_add(&calls, 1) % (RINGS_MAX / 2 - 4));
+
+        fd = fd_ring(multi, RINGS_MIN + n);
+        if (fd >= 0 && fd == fd_ring(multi, RINGS_MIN + n + 1))
+            return fd;
+    }
+    return -1;
+}
+
 /* Find both ends of the pair, if there is one, and leave it empty. */
 static bool fd_find_pair(CURLM *multi, int pair[2])
 {
-    char rings[RINGS], name[48];
-    int i, len, left = 0;
+    char name[48];
+    int len;
 
-    memset(rings, 1, sizeof(rings));
-    for (i = 0; i < RINGS; i++)
-        curl_multi_wakeup(multi);
-    pair[0] = fd_find(rings, sizeof(rings));
-    curl_multi_poll(multi, NULL, 0, 0, NULL); /* reads what was written */
-    if (pair[0] < 0 || ioctl(pair[0], FIONREAD, &left) || left)
+    pair[0] = fd_find_reader(multi);
+    if (pair[0] < 0)
         return false;
     len = snprintf(name, sizeof(name), "holdfast %d %p", (int)getpid(),
                    (void *)multi);

@@ -345,7 +345,7 @@ static void *make_pairs(void *arg)
     while (!atomic_load(&p->stop)) {
         if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair))
             continue;
-        for (i = 0; i < 20; i++) {
+        for (i = 0; i < 7; i++) {
             CHECK_EQ(send(pair[0], "\1", 1, 0), 1);
             sched_yield();
         }
