@@ -61,6 +61,9 @@ int cli_fail(const struct hf_error *err);
 int cli_open(const struct cli_opts *opts, hf_client **ret,
              struct hf_service *svc);
 
+/* Close it, without waiting long for a service that does not answer. */
+void cli_close(hf_client *client);
+
 /* Say what has become doubtful since cli_open() or the last call. */
 void cli_warn_again(const struct cli_opts *opts, hf_client *client,
                     struct hf_service *svc);
@@ -141,7 +144,8 @@ int cli_usage(const struct cli_cmd *cmd, const char *fmt, ...)
 
 /* ---- out.c --------------------------------------------------------------- */
 
-/* One line on stderr, "holdfast: ...", in one write, free of control bytes. */
+/* One line on stderr, "holdfast: ...", in one write, free of control bytes.
+ * Never blocks after say_start(). */
 void cli_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
 /* Copy `text` with every control byte as \xNN; always ends it with NUL. */
@@ -174,6 +178,33 @@ int cli_done(void);
 
 /* Milliseconds on CLOCK_BOOTTIME.  Async-signal-safe. */
 int64_t cli_now(void);
+
+/* ---- say.c --------------------------------------------------------------- */
+
+/* From now on messages are written by a thread of its own, so that nobody waits
+ * for a stderr that is not read.  False if there is no thread. */
+bool say_start(void);
+
+/* Put text, which may be part of a line, on stderr as it is. */
+void say_text(const char *text);
+
+/* Whether something that was said is not yet written. */
+bool say_behind(void);
+
+/* Wait until all that was said is written, but at most so long. */
+void say_flush(int64_t ms);
+
+/* ---- end.c --------------------------------------------------------------- */
+
+#define END_MS     2000 /* so long the end waits for the service */
+#define END_SAY_MS 2000 /* and for whoever reads stderr */
+
+/* Call `fn` and wait for it, but at most so long.  False if it goes on; then
+ * `arg` must stay valid and no other call of this client may follow. */
+bool end_within(int64_t ms, void (*fn)(void *), void *arg);
+
+/* The last call of the process; returns `code` or ends the process with it. */
+int end_process(int code);
 
 /* ---- handle.c ------------------------------------------------------------ */
 

@@ -151,7 +151,7 @@ int cli_open(const struct cli_opts *opts, hf_client **ret,
     }
     *svc = (struct hf_service){.size = sizeof(*svc)};
     if (hf_describe(client, svc, &err)) {
-        hf_close(client);
+        cli_close(client);
         return cli_fail(&err);
     }
     if (!opts->quiet && opts->cmd->bit != IN_DOCTOR) {
@@ -163,6 +163,16 @@ int cli_open(const struct cli_opts *opts, hf_client **ret,
     }
     *ret = client;
     return CLI_OK;
+}
+
+static void commands_close(void *client)
+{
+    hf_close(client);
+}
+
+void cli_close(hf_client *client)
+{
+    end_within(END_MS, commands_close, client);
 }
 
 void cli_warn_again(const struct cli_opts *opts, hf_client *client,

@@ -146,6 +146,6 @@ int cmd_doctor(struct cli_opts *opts)
         cli_say("the fence did not rise: do not trust this service");
         code = CLI_FAILED;
     }
-    hf_close(client);
+    cli_close(client);
     return code;
 }

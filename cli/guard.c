@@ -27,6 +27,8 @@
  *      deadline forward it also writes a byte into the pipe.
  *  (5) Nothing from the terminal reaches it: a session of its own, and all
  *      signals blocked.
+ *  (6) It speaks when the group is dead and the lock is let go, never before:
+ *      a write to stderr may block for ever.
  *
  * The guard was forked from a process with threads, so it makes system calls
  * and nothing else: no malloc, no stdio, no locks.
@@ -49,6 +51,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#define GUARD_SAY_S 2 /* so long its last message may take */
+
 bool guard_open(struct guard *guard)
 {
     void *page = mmap(NULL, sizeof(*guard->page), PROT_READ | PROT_WRITE,
@@ -70,7 +74,7 @@ void guard_tell_lost(int fd, const char *reason)
         line[len] = reason[len];
     line[len++] = '\n';
     if (write(fd, line, len) < 0)
-        return; /* the pipe has no reader, or has been told already */
+        return; /* the pipe has no reader, or is full and so readable */
 }
 
 /* How long holdfast may take to act by itself; never into the margin. */
@@ -108,36 +112,48 @@ static bool guard_watch(const struct guard_page *page, int alive, int timer)
     }
 }
 
+/* Say something at the very end.  stderr may block for ever, so every other
+ * descriptor is closed before, the lock among them, and a signal ends us. */
 static void guard_say(const char *line)
 {
+    sigset_t wake;
+
+    if (close_range(STDERR_FILENO + 1, ~0u, 0))
+        return;
+    sigemptyset(&wake);
+    sigaddset(&wake, SIGALRM);
+    signal(SIGALRM, SIG_DFL);
+    alarm(GUARD_SAY_S);
+    sigprocmask(SIG_UNBLOCK, &wake, NULL);
     if (write(STDERR_FILENO, line, strlen(line)) < 0)
         return; /* nobody listens */
 }
 
 /* End the group: TERM unless that is done, KILL in time, and do not return
- * while one of them lives. */
-static void guard_finish(struct guard_page *page, bool orphaned, int lost_fd)
+ * while one of them lives.  Nothing here may block.  True if we began it. */
+static bool guard_finish(struct guard_page *page, bool orphaned, int lost_fd)
 {
     pid_t pgid = atomic_load(&page->pgid);
     int64_t kill_at = atomic_load(&page->deadline);
+    bool first;
 
     if (pgid <= 1)
-        return;
+        return false;
     if (kill_at != INT64_MAX)
         kill_at -= page->margin;
     if (orphaned && cli_now() + page->lead < kill_at)
         kill_at = cli_now() + page->lead;
-    if (atomic_exchange(&page->ending, 1) == 0) {
+    first = atomic_exchange(&page->ending, 1) == 0;
+    if (first) {
         guard_tell_lost(lost_fd, orphaned ? "closed" : "expired");
         group_end(pgid);
-        if (orphaned)
-            guard_say("holdfast: was killed: ending the command\n");
     }
     while (group_alive(pgid)) {
         if (cli_now() >= kill_at)
             group_signal(pgid, SIGKILL);
         poll(NULL, 0, 5);
     }
+    return first;
 }
 
 static _Noreturn void guard_main(struct guard *guard, int alive)
@@ -158,7 +174,9 @@ static _Noreturn void guard_main(struct guard *guard, int alive)
     }
     timer = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
     orphaned = guard_watch(guard->page, alive, timer);
-    guard_finish(guard->page, orphaned, guard->lost_fd);
+    if (guard_finish(guard->page, orphaned, guard->lost_fd) && orphaned)
+        guard_say("holdfast: the supervisor was killed: its command has been "
+                  "ended\n");
     _exit(0);
 }
 

@@ -237,7 +237,7 @@ int cmd_acquire(struct cli_opts *opts)
     code = handle_print(opts, &handle);
 
 out:
-    hf_close(client);
+    cli_close(client);
     return code;
 }
 
@@ -261,7 +261,7 @@ static int handle_attach(struct cli_opts *opts, struct cli_handle *handle,
     if (code)
         return code;
     if (!(svc.traits & HF_TRAIT_DETACH)) {
-        hf_close(*client);
+        cli_close(*client);
         return handle_refuse(&svc);
     }
     if (opts->ttl_ms)
@@ -270,7 +270,7 @@ static int handle_attach(struct cli_opts *opts, struct cli_handle *handle,
     lo.owner = handle->owner[0] ? handle->owner : NULL;
     lo.flags = HF_MANUAL | (handle->shared ? HF_SHARED : 0);
     if (hf_attach(*client, handle->key, &handle->hf, &lo, lock, &err)) {
-        hf_close(*client);
+        cli_close(*client);
         return cli_fail(&err);
     }
     return CLI_OK;
@@ -290,7 +290,7 @@ int cmd_renew(struct cli_opts *opts)
         code = cli_fail(&err);
     else
         code = handle_print(opts, &handle);
-    hf_close(client);
+    cli_close(client);
     return code;
 }
 
@@ -306,6 +306,6 @@ int cmd_release(struct cli_opts *opts)
         return code;
     if (hf_release(lock, &err))
         code = cli_fail(&err);
-    hf_close(client);
+    cli_close(client);
     return code;
 }

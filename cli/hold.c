@@ -11,26 +11,32 @@
  *
  *     now >= deadline - lead     the lock is about to be lost: end the group,
  *                                so that it is dead at deadline - margin
- *     lost without warning       (broken, stolen, deleted) somebody may hold it
- *                                already: TERM now, KILL after the grace
+ *     lost without warning       (broken, stolen, deleted): TERM now, KILL
+ *                                after the grace or when the lease would have
+ *                                ended, whichever is first
  *     now >= granted + max-hold  TERM now, KILL after the grace; the lock is
  *                                kept until the group is dead
  *
  *  (1) Once TERM has been sent there is no way back, even if a renewal succeeds
  *      after all: the verdict is latched, as the loss of a lock is.
- *  (2) A group that is being ended is dead before the lock is released; a group
- *      whose leader ended by itself is left alone (see --wait-group): the
- *      command is over when its first process is, as with flock(1).
+ *  (2) A group that is being ended is dead before the lock is released, also a
+ *      lock that was broken: the service keeps it until then.  A group whose
+ *      leader ended by itself is left alone (see --wait-group): the command is
+ *      over when its first process is, as with flock(1).
  *  (3) The grace is at most a third of the lease.  The keeper renews when two
  *      thirds are left, so a healthy lock never comes near to it.
  *
  *  (4) --on-lost warn means that the lock is advice: the command outlives its
- *      loss and also the death of holdfast.  There is no guard then.
+ *      loss and also the death of holdfast.  There is no guard then, and what is
+ *      left of a lost lock is given back at once.
+ *  (5) Nothing that can block stands between a verdict and its signals.  What
+ *      there is to say is said afterwards, by a thread of its own (say.c).
  *
  * A STOPPED COMMAND  A shell expects that a job that stops is seen to stop.  So
  * when the command stops we take the terminal back and stop too, and continue
  * it when we are continued.  A lease is not renewed meanwhile: a job that stays
- * stopped for longer than its lease is ended by the guard.
+ * stopped for longer than its lease is ended by the guard, which is told the
+ * newest deadline before we stop, and again before the command goes on.
  */
 #include "run.h"
 
@@ -49,11 +55,14 @@ static int64_t hold_min(int64_t a, int64_t b)
 }
 
 /* How far the lock can be proven. */
-static int64_t hold_deadline(const struct run *run)
+static int64_t hold_deadline(struct run *run)
 {
     int64_t now = cli_now(), left = hf_remaining_ms(run->lock);
+    int64_t deadline = left > INT64_MAX - now ? INT64_MAX : now + left;
 
-    return left > INT64_MAX - now ? INT64_MAX : now + left;
+    if (left > 0)
+        run->proven = deadline;
+    return deadline;
 }
 
 /* Tell the guard by when the group must be dead. */
@@ -154,12 +163,10 @@ static void hold_kill(struct run *run)
         group_signal(run->hook, SIGKILL);
 }
 
-/* The verdict: the command may not go on.  It is dead at `kill_at`. */
-static void hold_end(struct run *run, enum run_why why, int64_t kill_at)
+/* Say why the command is being ended.  The signals have been sent. */
+static void hold_explain(const struct run *run)
 {
-    run->why = why;
-    run->kill_at = kill_at;
-    if (why == WHY_LOST)
+    if (run->why == WHY_LOST)
         cli_say("lost '%s' (%s): %s", run->key, hf_loss_name(run->loss),
                 run->on_lost == ON_LOST_WARN ? "the command goes on without it"
                                              : "ending the command");
@@ -167,9 +174,20 @@ static void hold_end(struct run *run, enum run_why why, int64_t kill_at)
         cli_say("held '%s' for as long as --max-hold allows: ending the "
                 "command",
                 run->key);
+}
+
+/* The verdict: the command may not go on.  It is dead at `kill_at`. */
+static void hold_end(struct run *run, enum run_why why, int64_t kill_at)
+{
+    struct hf_error err;
+
+    run->why = why;
+    run->kill_at = kill_at;
     hold_raise(run);
     if (why == WHY_LOST && run->on_lost == ON_LOST_WARN) {
         run->stage = STAGE_WARNED;
+        hold_explain(run);
+        run_give_back(run, &err); /* the command goes on without it */
         return;
     }
     run->termed = atomic_exchange(&run->guard.page->ending, 1);
@@ -183,6 +201,7 @@ static void hold_end(struct run *run, enum run_why why, int64_t kill_at)
         hold_kill(run);
     else
         hold_term(run);
+    hold_explain(run);
 }
 
 /* Say when renewals fail, and when they work again. */
@@ -204,6 +223,19 @@ static void hold_risk(struct run *run, int64_t lease)
         cli_say("renewed '%s' again", run->key);
 }
 
+/* When the command of a lock that was lost just now must be dead.  Others may
+ * have the lock when its lease is over, and not earlier if it was broken. */
+static int64_t hold_kill_time(const struct run *run, int64_t now)
+{
+    int64_t end = run->proven;
+
+    if (run->loss == HF_LOSS_EXPIRED)
+        return now;
+    if (end != INT64_MAX)
+        end -= run->guard.page->margin;
+    return hold_min(now + run->grace, end);
+}
+
 /* Judge a command that is still allowed to run. */
 static void hold_judge(struct run *run, int64_t lease)
 {
@@ -212,8 +244,7 @@ static void hold_judge(struct run *run, int64_t lease)
 
     if (run->stage == STAGE_RUN && !hf_held(run->lock)) {
         run->loss = hf_lost_reason(run->lock);
-        hold_end(run, WHY_LOST,
-                 run->loss == HF_LOSS_EXPIRED ? now : now + run->grace);
+        hold_end(run, WHY_LOST, hold_kill_time(run, now));
     } else if (now >= run->hold_until) {
         hold_end(run, WHY_MAX_HOLD, now + run->grace);
     } else if (run->stage == STAGE_RUN &&
@@ -241,7 +272,11 @@ static void hold_stopped(struct run *run, int signo)
         return; /* somebody has his reasons, and will continue it himself */
     }
     tty_take_back(&run->tty);
+    hold_publish(run, hold_deadline(run));
     sig_stop_self(lent);
+    if (run->stage == STAGE_RUN && !hf_held(run->lock))
+        return; /* it stays stopped until it is told to end */
+    hold_publish(run, hold_deadline(run));
 
     /* We are back.  If we could not even stop, because nobody is there who
      * would ever continue us, then the command cannot wait for the terminal

@@ -60,7 +60,7 @@ int cmd_check(struct cli_opts *opts)
     code =
         look_verdict(opts, hf_check(client, opts->args[0], opts->fence, &err),
                      &err, "stands");
-    hf_close(client);
+    cli_close(client);
     return code;
 }
 
@@ -77,7 +77,7 @@ int cmd_break(struct cli_opts *opts)
                      &err, "broken");
     if (!code && opts->verbose)
         cli_say("broke '%s' (fence %" PRIu64 ")", opts->args[0], opts->fence);
-    hf_close(client);
+    cli_close(client);
     return code;
 }
 
@@ -143,7 +143,7 @@ int cmd_status(struct cli_opts *opts)
         look_line(opts, opts->args[0], &info);
         code = cli_done();
     }
-    hf_close(client);
+    cli_close(client);
     return code;
 }
 
@@ -188,7 +188,7 @@ int cmd_ls(struct cli_opts *opts)
     fputs(opts->json ? "]\n" : "", stdout);
     if (cli_done())
         code = CLI_FAILED;
-    hf_close(client);
+    cli_close(client);
     return code;
 }
 
@@ -223,6 +223,6 @@ int cmd_watch(struct cli_opts *opts)
         last = info;
         poll(NULL, 0, pause < 3600000 ? (int)pause : 3600000);
     }
-    hf_close(client);
+    cli_close(client);
     return code;
 }

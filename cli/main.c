@@ -47,5 +47,5 @@ int main(int argc, char **argv)
         return opts.cmd ? cli_help(opts.cmd) : cli_overview();
     if (!opts.cmd)
         return cli_usage(NULL, "no command is given");
-    return opts.cmd->run(&opts);
+    return end_process(opts.cmd->run(&opts));
 }

@@ -64,9 +64,9 @@ void cli_say(const char *fmt, ...)
     va_end(ap);
     cli_clean(raw, line + len, sizeof(line) - len - 1);
     len = strlen(line);
-    line[len++] = '\n';
-    if (write(STDERR_FILENO, line, len) < 0)
-        return; /* nobody is left to be told */
+    line[len] = '\n';
+    line[len + 1] = '\0';
+    say_text(line);
 }
 
 const char *cli_ago(int64_t ms, char ret[32])

@@ -107,6 +107,7 @@ static bool run_lost_pipe(struct run *run)
         return false;
     run->lost_rd = ends[0];
     run->guard.lost_fd = ends[1];
+    fcntl(ends[1], F_SETFL, O_NONBLOCK); /* whoever else may write to it */
     for (run->lost_num = 9; run->lost_num > STDERR_FILENO; run->lost_num--) {
         flags = fcntl(run->lost_num, F_GETFD);
         if (flags < 0 || (flags & FD_CLOEXEC))
@@ -134,6 +135,47 @@ static int run_code(struct run *run)
     return WEXITSTATUS(run->status);
 }
 
+/* What a thread of its own releases; it may outlive the wait for it. */
+static struct {
+    hf_lock *lock;
+    hf_status st;
+    struct hf_error err;
+} run_job;
+
+static void run_job_release(void *arg)
+{
+    (void)arg;
+    run_job.st = hf_release(run_job.lock, &run_job.err);
+}
+
+hf_status run_give_back(struct run *run, struct hf_error *err)
+{
+    run_job.lock = run->lock;
+    run->lock = NULL;
+    if (end_within(END_MS, run_job_release, NULL)) {
+        *err = run_job.err;
+        return run_job.st;
+    }
+    run->client = NULL;
+    err->status = HF_UNCERTAIN;
+    snprintf(err->text, sizeof(err->text), "%.200s: no answer in %d s",
+             run->svc.endpoint, END_MS / 1000);
+    return HF_UNCERTAIN;
+}
+
+/* The lock could not be released: say when others can have it. */
+static void run_not_released(const struct run *run, const struct hf_error *err)
+{
+    int64_t lapse = run->svc.traits & HF_TRAIT_TWICE ? 2 * run->ttl : run->ttl;
+    char ago[32];
+
+    if (run->opts->quiet)
+        return;
+    cli_say("the command has ended, but '%s' could not be released: %s: "
+            "the lease ends by itself in %s at the latest",
+            run->key, err->text, cli_ago(lapse, ago));
+}
+
 /* Give the lock back.  What was lost unnoticed is noticed here at last. */
 static int run_release(struct run *run, int code)
 {
@@ -145,10 +187,11 @@ static int run_release(struct run *run, int code)
     if (run->guard.lost_fd >= 0)
         close(run->guard.lost_fd);
     run->guard.lost_fd = -1;
+    if (!run->lock)
+        return code; /* --on-lost warn has given it back */
     if (!known)
         run->loss = hf_lost_reason(run->lock);
-    st = hf_release(run->lock, &err);
-    run->lock = NULL;
+    st = run_give_back(run, &err);
     if (st == HF_OK || known)
         return code;
     if (st == HF_LOST) {
@@ -156,9 +199,7 @@ static int run_release(struct run *run, int code)
         cli_say("lost '%s' while the command ran", run->key);
         return CLI_LOST;
     }
-    if (!run->opts->quiet)
-        cli_say("the command has ended, but '%s' could not be given back: %s",
-                run->key, err.text);
+    run_not_released(run, &err);
     return code;
 }
 
@@ -174,6 +215,7 @@ static int run_held(struct run *run)
         cli_say("got '%s', fence %" PRIu64 ", after %" PRId64 "ms", run->key,
                 run->fence, run->granted_at - run->asked_at);
     cli_warn_again(run->opts, run->client, &run->svc);
+    say_flush(RUN_ORDER_MS);
     if (guard_open(&run->guard) && run_lost_pipe(run))
         run->envp = spawn_environment(run);
     if (!run->envp)
@@ -215,7 +257,7 @@ static int run_locked(struct run *run, const char **ret)
     st = wait_for_lock(run, &err);
     if (run->cancel) {
         if (st == HF_OK)
-            hf_release(run->lock, NULL);
+            run_give_back(run, &err);
         code = 128 + run->cancel;
     } else if (st == HF_OK) {
         code = run_held(run);
@@ -247,6 +289,10 @@ int cmd_run(struct cli_opts *opts)
         run_note(&run, note);
         opts->note = note;
     }
+    if (!say_start()) {
+        cli_say("no thread can be started: is a limit reached?");
+        return CLI_FAILED;
+    }
     if (!report_open(&run))
         return CLI_FAILED;
     code = cli_open(opts, &run.client, &run.svc);
@@ -259,8 +305,10 @@ int cmd_run(struct cli_opts *opts)
         code = run_locked(&run, &word);
     else
         code = CLI_FAILED;
-    hf_close(run.client);
+    if (run.client)
+        cli_close(run.client);
     report_write(&run, word, code);
+    say_flush(END_SAY_MS);
     if (run.cancel)
         sig_die(run.cancel, false);
     if (run.die_by && !run.why)

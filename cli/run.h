@@ -84,6 +84,8 @@ void guard_tell_lost(int fd, const char *reason); /* async-signal-safe */
 
 /* ---- run.c, wait.c, hold.c, spawn.c -------------------------------------- */
 
+#define RUN_ORDER_MS 100 /* so long the command waits for our own words */
+
 enum run_stage {
     STAGE_RUN,    /* all is well */
     STAGE_WARNED, /* lost, but --on-lost warn */
@@ -120,6 +122,7 @@ struct run {
     int64_t ttl;
     int64_t grace;
     int64_t hold_until; /* INT64_MAX: no --max-hold */
+    int64_t proven;     /* how far the lock could be proven when it was held */
     int64_t kill_at;
     bool leased;
     bool blind;  /* there is no descriptor that tells of the loss */
@@ -136,8 +139,13 @@ struct run {
     int status; /* as waitpid gives it */
     pid_t hook; /* the --on-lost command, 0 if it does not run */
     int cancel; /* the signal that ended the wait */
+    int64_t cancel_at;
     int die_by; /* end by this signal, as the command did */
 };
+
+/* Release the lock in a limited time; HF_UNCERTAIN if that is over.  Then the
+ * client is still in use, and run->client becomes NULL. */
+hf_status run_give_back(struct run *run, struct hf_error *err);
 
 hf_status wait_for_lock(struct run *run, struct hf_error *err);
 int hold_start(struct run *run);

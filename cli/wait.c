@@ -11,7 +11,8 @@
  * A signal that would end a program (HUP INT QUIT TERM USR1 USR2) cancels the
  * request.  The loop goes on until the library has said how it ended: if the
  * lock was granted at that very moment it is given back, so that nothing stays
- * behind.  ^Z stops the wait as it stops any other program.
+ * behind.  A service that does not answer is not waited for longer than END_MS.
+ * ^Z stops the wait as it stops any other program.
  *
  * After one second a person is told whom the wait is for: on a terminal in one
  * line that is rewritten in place and cleared at the end, elsewhere (with -v)
@@ -100,12 +101,12 @@ static void wait_fit(char *line)
 static void wait_tell(struct wait *w)
 {
     char raw[HF_KEY_MAX + HF_NOTE_MAX + 256];
-    char line[2 * sizeof(raw)];
+    char line[2 * sizeof(raw)], shown[sizeof(line) + 8];
     uint64_t fence;
 
     w->tell_at = cli_now() + WAIT_TELL_MS;
-    if (!wait_describe(w, raw, sizeof(raw), &fence))
-        return;
+    if (say_behind() || !wait_describe(w, raw, sizeof(raw), &fence))
+        return; /* nobody reads, or there is nothing to say */
     if (!w->in_place) {
         if (!w->told || fence != w->told_fence)
             cli_say("%s", raw);
@@ -115,14 +116,15 @@ static void wait_tell(struct wait *w)
     }
     cli_clean(raw, line, sizeof(line));
     wait_fit(line);
-    dprintf(STDERR_FILENO, "\r%s\033[K", line);
+    snprintf(shown, sizeof(shown), "\r%s\033[K", line);
+    say_text(shown);
     w->shown = true;
 }
 
 static void wait_clear(struct wait *w)
 {
     if (w->shown)
-        dprintf(STDERR_FILENO, "\r\033[K");
+        say_text("\r\033[K");
     w->shown = false;
 }
 
@@ -143,6 +145,7 @@ static void wait_signal(struct wait *w, int signo)
     switch (signo) {
     case SIGTSTP:
         wait_clear(w);
+        say_flush(RUN_ORDER_MS);
         sig_stop_self(false);
         break;
     case SIGHUP:
@@ -151,10 +154,12 @@ static void wait_signal(struct wait *w, int signo)
     case SIGTERM:
     case SIGUSR1:
     case SIGUSR2:
-        if (!w->run->cancel && w->request)
+        if (w->run->cancel)
+            break;
+        w->run->cancel = signo;
+        w->run->cancel_at = cli_now();
+        if (w->request)
             hf_request_cancel(w->request);
-        if (!w->run->cancel)
-            w->run->cancel = signo;
         break;
     default:
         break;
@@ -169,6 +174,26 @@ static void wait_signals(struct wait *w)
         wait_signal(w, signo);
 }
 
+/* Take the end of the request, if it has come. */
+static bool wait_ended(struct run *run, hf_status *ret, struct hf_error *err)
+{
+    struct hf_event event;
+
+    while (hf_next_event(run->client, &event)) {
+        if (event.type == HF_GRANTED) {
+            run->lock = event.lock;
+            *ret = HF_OK;
+            return true;
+        }
+        if (event.type == HF_FAILED) {
+            *err = event.error;
+            *ret = event.error.status;
+            return true;
+        }
+    }
+    return false;
+}
+
 /* Watch the request until it has ended. */
 static hf_status wait_loop(struct wait *w, struct hf_error *err)
 {
@@ -176,31 +201,24 @@ static hf_status wait_loop(struct wait *w, struct hf_error *err)
     struct pollfd fds[2] = {
         {.fd = run->sig.fd, .events = POLLIN},
         {.fd = hf_events_fd(run->client), .events = POLLIN}};
-    struct hf_event event;
+    hf_status st;
 
-    for (;;) {
-        int64_t now = cli_now(), left = w->tell_at - now;
+    while (!wait_ended(run, &st, err)) {
+        int64_t until = run->cancel ? run->cancel_at + END_MS : w->tell_at;
+        int64_t left = until - cli_now();
 
-        while (hf_next_event(run->client, &event)) {
-            if (event.type == HF_GRANTED) {
-                run->lock = event.lock;
-                return HF_OK;
-            }
-            if (event.type == HF_FAILED) {
-                *err = event.error;
-                return event.error.status;
-            }
-        }
+        if (left <= 0 && run->cancel)
+            return HF_CANCELED; /* the service does not answer */
         if (left <= 0) {
             wait_tell(w);
             continue;
         }
         if (fds[1].fd < 0 && left > 50)
             left = 50; /* no descriptor was left: look by hand */
-        poll(fds, 2,
-             w->tell_at == INT64_MAX && fds[1].fd >= 0 ? -1 : (int)left);
+        poll(fds, 2, until == INT64_MAX && fds[1].fd >= 0 ? -1 : (int)left);
         wait_signals(w);
     }
+    return st;
 }
 
 static void wait_options(const struct run *run, struct hf_lock_opts *ret)
