@@ -6,9 +6,16 @@
 # $HOLDFAST names the executable.  Every test file calls `finish` at its end.
 
 set -u
+
+# Begin with all signals at their defaults, whoever runs the tests: nohup(1)
+# ignores HUP, and a shell cannot undo that for its children.
+if [ -z "${CLI_SIGNALS-}" ]; then
+    CLI_SIGNALS=default exec env --default-signal "$0"
+fi
 : "${HOLDFAST:?must name the executable}"
 tmp=$(mktemp -d "${TMPDIR:-/tmp}/holdfast-cli.XXXXXX")
 trap 'rm -rf "$tmp"' EXIT
+unset CLI_SIGNALS
 HOLDFAST_URL=file:$tmp/locks
 export HOLDFAST HOLDFAST_URL
 unset HOLDFAST_KEY HOLDFAST_FENCE HOLDFAST_OWNER HOLDFAST_LOST_FD
@@ -56,12 +63,12 @@ exits() {
     is "$promise" "$status" $?
 }
 
-# until COMMAND...: true as soon as it succeeds, false after 20 seconds.
+# until_true COMMAND...: true as soon as it succeeds, false after a minute.
 until_true() {
     tries=0
     until "$@"; do
         tries=$((tries + 1))
-        [ $tries -lt 800 ] || return 1
+        [ $tries -lt 2400 ] || return 1
         sleep 0.025
     done
 }

@@ -370,6 +370,92 @@ static void test_pipeline(void)
     tap(good, "in a pipeline the terminal is lent when the command asks");
 }
 
+/* ---- leases -------------------------------------------------------------- */
+
+/* Start `holdfast run` with a lease of its own (mem:) and wait for READY. */
+static bool lease_ready(struct term *t, const char *ttl, const char *script)
+{
+    const char *argv[] = {holdfast, "run", "-q", "-u", "mem:pty", "-t", ttl,
+                          "key",    "--",  "sh", "-c", script,    NULL};
+
+    term_open(t, argv);
+    return term_told(t, "pid ") && term_sees(t, "READY");
+}
+
+/* Wait until a process is gone; one that nobody reaps counts as gone. */
+static bool pid_gone(pid_t pid)
+{
+    int64_t end = now_ms() + PATIENCE_MS;
+    char path[64], line[512];
+
+    snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+    while (now_ms() < end) {
+        FILE *file = fopen(path, "r");
+        const char *state = NULL;
+
+        if (file) {
+            if (fgets(line, sizeof(line), file))
+                state = strrchr(line, ')');
+            fclose(file);
+        }
+        if (!state || state[2] == 'Z' || state[2] == 'X')
+            return true;
+        poll(NULL, 0, 10);
+    }
+    return false;
+}
+
+static void test_stopped_too_long(void)
+{
+    struct term t;
+    const char *at;
+    bool good = lease_ready(&t, "1s", "echo \"<$$> READY\"; exec sleep 1000");
+
+    good = good && term_type(&t, "\032") && term_told(&t, "stopped 20");
+    at = strchr(t.screen, '<');
+    good = good && at && pid_gone((pid_t)atoi(at + 1));
+    tap(good, "a job that is stopped for longer than its lease is ended");
+    term_foreground(&t);
+    good = good && term_status(&t, 79);
+    term_close(&t);
+    tap(good, "and holdfast says so when it is continued");
+}
+
+static void test_stopped_in_time(void)
+{
+    struct term t;
+    bool good = lease_ready(
+        &t, "3s", "echo READY; read a; sleep 3.5; echo LIVED; exit 5");
+
+    good = good && term_type(&t, "\032") && term_told(&t, "stopped 20");
+    term_foreground(&t);
+    good = good && term_type(&t, "x\n") && term_sees(&t, "LIVED") &&
+           term_status(&t, 5);
+    term_close(&t);
+    tap(good, "a job that is continued in time is renewed as before");
+}
+
+static void test_flow_control(void)
+{
+    const char *key = new_key();
+    char script[1400];
+    struct term t;
+    bool good = run_ready(&t, key, "echo READY; exec sleep 1000");
+    int64_t end = now_ms() + PATIENCE_MS;
+
+    snprintf(script, sizeof(script),
+             "f=$(%s status -u %s %s | sed 's/.*fence \\([0-9]*\\).*/\\1/'); "
+             "%s break -q -u %s --fence $f %s",
+             holdfast, url, key, holdfast, url, key);
+    good = good && term_type(&t, "\023") && system(script) == 0;
+    while (good && !is_free(key) && now_ms() < end)
+        poll(NULL, 0, 10);
+    good = good && is_free(key);
+    good = good && term_type(&t, "\021") && term_status(&t, 79);
+    term_close(&t);
+    tap(good, "^S does not keep a command alive whose lock is lost");
+}
+
 /* ---- what the wait says -------------------------------------------------- */
 
 static void test_wait_line(void)
@@ -429,6 +515,9 @@ int main(void)
     test_script_loop();
     test_foreground();
     test_pipeline();
+    test_stopped_too_long();
+    test_stopped_in_time();
+    test_flow_control();
     test_wait_line();
     remove_dir(dir);
     printf("1..%d\n", test_number);

@@ -22,7 +22,6 @@ ok 'and their fences rise in the order of the grants'
 
 # A signal at any moment of a run, from before main() until the command runs.
 # (Not INT and QUIT: a background job of a shell begins with these ignored.)
-# Who runs the tests may ignore some, as nohup(1) does; then so would we.
 all_dead() {
     for member in $(cat "$tmp/pids"); do
         alive "$member" && return 1
@@ -34,7 +33,7 @@ for sig in TERM:143 HUP:129 USR1:138 KILL:137; do
     wrong=
     for step in 0 1 2 3 4 5 6 7 8 9; do
         for again in 1 2 3; do
-            env --default-signal=HUP "$hf" run race -- sh -c 'echo $$ >>"$0"; exec sleep 1000' \
+            "$hf" run race -- sh -c 'echo $$ >>"$0"; exec sleep 1000' \
                 "$tmp/pids" 2>/dev/null &
             pid=$!
             sleep 0.00$step

@@ -18,7 +18,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#define PATIENCE_MS 20000
+#define PATIENCE_MS 60000
 
 struct term {
     int master;
