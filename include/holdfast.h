@@ -129,8 +129,9 @@ struct hf_client_opts {
         sizeof(struct hf_client_opts), 0, NULL                                 \
     }
 
-/* Open the service that `url` names; NULL or "" is "file:".  See
- * holdfast-url(7).  A network service is contacted, so that a wrong address or
+/* Open the service that `url` names; NULL is "file:".  "" is HF_INVALID: it
+ * comes from a variable that was never set, and a local lock instead of a
+ * shared one would not be noticed.  See holdfast-url(7).  A network service is contacted, so that a wrong address or
  * password is told here. */
 HF_CHECK hf_status hf_open(const char *url, const struct hf_client_opts *opts,
                            hf_client **ret, struct hf_error *err);
@@ -169,6 +170,7 @@ struct hf_service {
     char scheme[24];    /* "file" */
     char endpoint[256]; /* where, without any password: "file:/run/lock/x" */
     char warning[256];  /* what is doubtful about this set-up; "" if nothing */
+    int64_t ttl_ms;     /* the lease of a lock that asks for none */
 };
 
 HF_CHECK hf_status hf_describe(hf_client *client, struct hf_service *ret,

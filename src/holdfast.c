@@ -185,8 +185,12 @@ hf_status hf_open(const char *text, const struct hf_client_opts *opts,
         if (!st)
             st = check_text(opts->note, HF_NOTE_MAX, "note", err);
     }
+    if (!st && text && !*text)
+        st = hfi_fail(err, HF_INVALID,
+                      "the url is empty: name a service, such as "
+                      "redis://host, or file: for this machine");
     if (!st)
-        st = hfi_url_parse(&url, text && *text ? text : "file:", err);
+        st = hfi_url_parse(&url, text ? text : "file:", err);
     if (st)
         return st;
     st = hfi_backend_find(url.scheme, &be, err);
@@ -226,6 +230,7 @@ hf_status hf_describe(hf_client *c, struct hf_service *ret,
         return st;
     scheme = c->be->schemes;
     ret->traits = c->conn->traits & 0xffffffu;
+    ret->ttl_ms = c->defaults.ttl_ms;
     snprintf(ret->scheme, sizeof(ret->scheme), "%s", *scheme);
     snprintf(ret->endpoint, sizeof(ret->endpoint), "%s", c->conn->endpoint);
     pthread_mutex_lock(&c->mu);

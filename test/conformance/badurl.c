@@ -48,6 +48,29 @@ TEST(a_url_without_a_scheme_is_refused)
         refuse(urls[i], HF_INVALID, "scheme");
 }
 
+TEST(an_empty_url_is_refused_and_told_what_to_write)
+{
+    refuse("", HF_INVALID, "file:");
+}
+
+TEST(the_lease_of_the_url_is_told)
+{
+    static const struct {
+        const char *url;
+        int64_t ttl_ms;
+    } rows[] = {{"mem:a", 30000}, {"mem:a?ttl=5s", 5000}};
+
+    for (int i = 0; i < 2; i++) {
+        struct hf_service about = {.size = sizeof(about)};
+        hf_client *client = NULL;
+
+        CHECK_OK(hf_open(rows[i].url, NULL, &client, &t_err));
+        CHECK_OK(hf_describe(client, &about, &t_err));
+        CHECK_EQ(about.ttl_ms, rows[i].ttl_ms);
+        hf_close(client);
+    }
+}
+
 TEST(malformed_escapes_are_refused)
 {
     refuse("mem:%", HF_INVALID, "escape");
@@ -84,11 +107,11 @@ TEST(a_url_that_is_too_long_is_refused)
 
 TEST(the_embedded_default_is_a_directory_of_the_user)
 {
-    static const char *const urls[] = {NULL, "", "file:"};
+    static const char *const urls[] = {NULL, "file:"};
     char uid[32];
 
     snprintf(uid, sizeof(uid), "holdfast-%lu", (unsigned long)geteuid());
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 2; i++) {
         struct hf_service about = {.size = sizeof(about)};
         hf_client *client = NULL;
 
