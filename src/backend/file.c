@@ -154,9 +154,11 @@ static hf_status file_open_dir(struct file_conn *fc, const char *dir,
     if (fc->dir_fd < 0)
         return hfi_fail_errno(err, HF_SYSTEM, errno,
                               "file: open the lock directory '%s'", quoted);
-    if (faccessat(fc->dir_fd, ".", W_OK | X_OK, AT_EACCESS))
+    /* Who may not make a lock file here may still look. */
+    if (faccessat(fc->dir_fd, ".", X_OK, AT_EACCESS))
         return hfi_fail_errno(err, HF_DENIED, errno,
-                              "file: no lock file can be made in '%s'", quoted);
+                              "file: look into the lock directory '%s'",
+                              quoted);
     return HF_OK;
 }
 
