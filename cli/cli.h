@@ -17,6 +17,7 @@
 /* The exit statuses.  A command that was run adds its own, and 128+n. */
 enum cli_exit {
     CLI_OK = 0,
+    CLI_FREE = 1,         /* of status: nobody holds it */
     CLI_USAGE = 64,       /* the command line makes no sense */
     CLI_UNAVAILABLE = 69, /* the service could not be reached */
     CLI_BUSY = 75,        /* somebody else holds it; -E changes this one */
@@ -57,7 +58,8 @@ int cli_exit_of(hf_status st);
 int cli_fail(const struct hf_error *err);
 
 /* Open the service that the options name.  CLI_OK, or the exit status after
- * having said why.  A warning of the service is said once. */
+ * having said why.  A warning of the service is said once.  If -w gives a time,
+ * a service that cannot be reached is tried again until then. */
 int cli_open(const struct cli_opts *opts, hf_client **ret,
              struct hf_service *svc);
 
@@ -88,7 +90,8 @@ enum cli_in {
 
 struct cli_opts {
     const struct cli_cmd *cmd;
-    const char *url; /* NULL: the embedded default */
+    const char *url;   /* NULL: the embedded default */
+    bool url_from_env; /* $HOLDFAST_URL, and not -u */
     bool quiet;
     bool verbose;
     bool json;
@@ -112,9 +115,11 @@ struct cli_opts {
     const char *report;
     uint64_t fence;
     bool has_fence;
+    bool force;
     const char *args[2]; /* positional arguments in front of the command */
     int nargs;
     char **command; /* of `run`; NULL-terminated, empty if there is none */
+    bool dashes;    /* it came after -- */
 };
 
 enum cli_kind { OPT_FLAG, OPT_CLEAR, OPT_TEXT, OPT_TIME, OPT_CODE, OPT_FENCE };
@@ -138,9 +143,28 @@ int cli_parse(int argc, char **argv, struct cli_opts *ret);
 /* "500ms", "30s", "1.5" (seconds) into milliseconds. */
 bool cli_parse_ms(const char *text, int64_t *ret);
 
+/* Say that there is no such command; returns CLI_USAGE. */
+int cli_no_command(const char *word);
+
 /* Say what is wrong with the command line; returns CLI_USAGE. */
 int cli_usage(const struct cli_cmd *cmd, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
+
+/* ---- guess.c ------------------------------------------------------------- */
+
+#define GUESS_TEXT 64
+
+struct guess {
+    const char *word; /* what was typed */
+    const char *best; /* the nearest word, or NULL if none is near */
+    int far;
+};
+
+void guess_try(struct guess *guess, const char *name);
+
+/* "; did you mean 'MARKbest'?", or nothing. */
+const char *guess_text(const struct guess *guess, const char *mark,
+                       char ret[GUESS_TEXT]);
 
 /* ---- out.c --------------------------------------------------------------- */
 
@@ -148,8 +172,13 @@ int cli_usage(const struct cli_cmd *cmd, const char *fmt, ...)
  * Never blocks after say_start(). */
 void cli_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
-/* Copy `text` with every control byte as \xNN; always ends it with NUL. */
+/* Copy `text` so that a terminal shows it and obeys nothing in it; always ends
+ * it with NUL. */
 void cli_clean(const char *text, char *ret, size_t size);
+
+/* Hide what stands between :// and @ in a URL.  `all` looks for the @ to the
+ * end of the text, otherwise only to the next blank. */
+void cli_mask(char *text, bool all);
 
 /* "350ms", "8s", "4m12s", "2h03m". */
 const char *cli_ago(int64_t ms, char ret[32]);
@@ -197,7 +226,7 @@ void say_flush(int64_t ms);
 /* ---- end.c --------------------------------------------------------------- */
 
 #define END_MS     2000 /* so long the end waits for the service */
-#define END_SAY_MS 2000 /* and for whoever reads stderr */
+#define END_SAY_MS 1000 /* and for whoever reads stderr */
 
 /* Call `fn` and wait for it, but at most so long.  False if it goes on; then
  * `arg` must stay valid and no other call of this client may follow. */

@@ -15,6 +15,7 @@
 #include "cli.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <string.h>
 
 static const struct cli_cmd commands_table[] = {
@@ -38,8 +39,8 @@ static const struct cli_cmd commands_table[] = {
      "Needs a service that keeps the lease itself; file: does not (exit 78).\n",
      IN_ACQUIRE, cmd_acquire},
     {"renew", "[options] [HANDLE]", "renew the lease of a handle",
-     "HANDLE is what acquire printed, else $HOLDFAST_HANDLE.  Exit status 79\n"
-     "if the lock is not yours any more.\n",
+     "HANDLE is what acquire printed, else $HOLDFAST_HANDLE; it stays good.\n"
+     "Exit status 79 if the lock is not yours any more.\n",
      IN_RENEW, cmd_renew},
     {"release", "[options] [HANDLE]", "give the lock of a handle back",
      "HANDLE is what acquire printed, else $HOLDFAST_HANDLE.  Exit status 79\n"
@@ -48,13 +49,19 @@ static const struct cli_cmd commands_table[] = {
     {"check", "--fence N KEY", "tell whether grant N of KEY still stands",
      "Exit status 0 while it stands, 79 once it does not.\n", IN_CHECK,
      cmd_check},
-    {"status", "KEY", "show who holds KEY", "", IN_STATUS, cmd_status},
+    {"status", "KEY", "show who holds KEY",
+     "Exit status 0 if somebody holds it, 1 if it is free.\n", IN_STATUS,
+     cmd_status},
     {"ls", "[PREFIX]", "list the locks that are held", "", IN_LS, cmd_ls},
-    {"watch", "KEY", "print a line whenever KEY changes hands", "", IN_WATCH,
-     cmd_watch},
+    {"watch", "KEY", "print a line whenever KEY changes hands",
+     "Goes on while the service is out of reach.\n", IN_WATCH, cmd_watch},
     {"break", "--fence N KEY", "take KEY away from its holder",
-     "Only the grant that `holdfast status KEY` showed is broken; exit status\n"
-     "79 if it is not the present one.  The holder is told.\n",
+     "Only the grant that 'holdfast status KEY' showed is broken; exit status\n"
+     "79 if it is not the present one.  The holder is told and cannot renew;\n"
+     "others can have KEY when it has released it, or when its lease is over.\n"
+     "\n"
+     "With --force KEY is free at once.  A holder that still runs is then at\n"
+     "work beside the next one until it notices: for a holder that is dead.\n",
      IN_BREAK, cmd_break},
     {"doctor", "", "say what the service promises and try it", "", IN_DOCTOR,
      cmd_doctor},
@@ -94,8 +101,9 @@ static const struct {
     [HF_TIMEOUT] = {CLI_BUSY, "wait longer with -w"},
     [HF_CANCELED] = {CLI_FAILED, NULL},
     [HF_LOST] = {CLI_LOST, NULL},
-    [HF_UNCERTAIN] = {CLI_UNAVAILABLE, "it is being taken back; try again"},
-    [HF_UNAVAILABLE] = {CLI_UNAVAILABLE, "try again, or see holdfast doctor"},
+    [HF_UNCERTAIN] = {CLI_UNAVAILABLE, "try again"},
+    [HF_UNAVAILABLE] = {CLI_UNAVAILABLE,
+                        "is the service up, and is the URL right?"},
     [HF_DENIED] = {CLI_DENIED, "check credentials and permissions"},
     [HF_INVALID] = {CLI_USAGE, NULL},
     [HF_UNSUPPORTED] = {CLI_CONFIG, "choose another service with -u URL"},
@@ -134,26 +142,67 @@ static bool commands_bad_url(const struct hf_error *err)
            err->sys_errno == ELOOP || err->sys_errno == ENAMETOOLONG;
 }
 
+/* Open the service; a wait that was asked for begins here. */
+static hf_status commands_connect(const struct cli_opts *opts, hf_client **ret,
+                                  struct hf_error *err)
+{
+    int64_t end = cli_now() + opts->wait_ms, pause = 100, left;
+    bool told = opts->quiet;
+    char ago[32];
+    hf_status st;
+
+    for (;;) {
+        st = hf_open(opts->url, NULL, ret, err);
+        if ((st != HF_UNAVAILABLE && st != HF_UNCERTAIN) || opts->wait_ms <= 0)
+            return st;
+        left = end - cli_now();
+        if (left <= 0)
+            return st;
+        if (!told)
+            cli_say("%s: trying again for %s", err->text, cli_ago(left, ago));
+        told = true;
+        poll(NULL, 0, (int)(pause < left ? pause : left));
+        pause = pause < 500 ? 2 * pause : 1000;
+    }
+}
+
+/* Say why there is no service; returns the exit status. */
+static int commands_not_open(const struct cli_opts *opts,
+                             const struct hf_error *err)
+{
+    if (opts->url && !*opts->url) {
+        cli_say("%s is empty: name a service, or leave it out for file:, "
+                "which excludes only on this machine: see holdfast-url(7)",
+                opts->url_from_env ? "$HOLDFAST_URL" : "the URL of -u");
+        return CLI_CONFIG;
+    }
+    if (!commands_bad_url(err))
+        return cli_fail(err);
+    if (err->status != HF_INVALID && err->sys_errno)
+        cli_say("%s: is the place in the URL right?", err->text);
+    else
+        cli_say("%s%s", err->text,
+                strstr(err->text, "holdfast-url(7)")
+                    ? ""
+                    : ": see holdfast-url(7) for what a URL can be");
+    return CLI_CONFIG;
+}
+
 int cli_open(const struct cli_opts *opts, hf_client **ret,
              struct hf_service *svc)
 {
     hf_client *client;
     struct hf_error err;
 
-    if (hf_open(opts->url, NULL, &client, &err)) {
-        if (!commands_bad_url(&err))
-            return cli_fail(&err);
-        cli_say("%s%s", err.text,
-                strstr(err.text, "holdfast-url(7)")
-                    ? ""
-                    : ": see holdfast-url(7) for what a URL can be");
-        return CLI_CONFIG;
-    }
+    if (commands_connect(opts, &client, &err))
+        return commands_not_open(opts, &err);
     *svc = (struct hf_service){.size = sizeof(*svc)};
     if (hf_describe(client, svc, &err)) {
         cli_close(client);
         return cli_fail(&err);
     }
+    if (opts->verbose)
+        cli_say("using %s", svc->endpoint);
     if (!opts->quiet && opts->cmd->bit != IN_DOCTOR) {
         if (!(svc->traits & HF_TRAIT_PROCESSES))
             cli_say("warning: %s excludes only the threads of one process",
@@ -234,7 +283,7 @@ int cli_overview(void)
         "\nExit status of run: that of CMD, 128+n if signal n ended it;\n"
         "75 busy, 79 lost, 69 unavailable, 77 refused, 78 configuration,\n"
         "64 usage, 124 max-hold, 125 failed, 126 not executable,\n"
-        "127 not found.\n\n"
+        "127 not found.  Of status: 0 held, 1 free.\n\n"
         "'holdfast help COMMAND' tells the options; holdfast(1) the rest.\n");
     return cli_done();
 }
@@ -247,6 +296,6 @@ int cmd_help(struct cli_opts *opts)
         return cli_overview();
     cmd = cli_command_find(opts->args[0]);
     if (!cmd)
-        return cli_usage(NULL, "there is no command '%s'", opts->args[0]);
+        return cli_no_command(opts->args[0]);
     return cli_help(cmd);
 }

@@ -183,12 +183,14 @@ int cmd_completion(struct cli_opts *opts)
     };
 
     if (opts->nargs != 1)
-        return cli_usage(opts->cmd, "one of bash, zsh or fish is needed");
+        return cli_usage(opts->cmd, "name one shell: bash, zsh or fish");
     for (size_t i = 0; i < sizeof(shells) / sizeof(shells[0]); i++)
         if (!strcmp(shells[i].name, opts->args[0])) {
             shells[i].print();
             return cli_done();
         }
-    return cli_usage(opts->cmd, "there is no completion for '%s'",
+    return cli_usage(opts->cmd,
+                     "there is no completion for '%s', only for bash, zsh and "
+                     "fish",
                      opts->args[0]);
 }

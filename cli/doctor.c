@@ -101,7 +101,10 @@ static void doctor_json(const struct hf_service *svc, hf_status st,
 static void doctor_text(const struct hf_service *svc, hf_status st,
                         const struct doctor_probe *probe)
 {
-    printf("%s\n", svc->endpoint);
+    char text[2 * sizeof(svc->warning)];
+
+    cli_clean(svc->endpoint, text, sizeof(text));
+    printf("%s\n", text);
     for (size_t i = 0; i < DOCTOR_TRAITS; i++) {
         bool has = svc->traits & doctor_traits[i].trait;
 
@@ -111,8 +114,9 @@ static void doctor_text(const struct hf_service *svc, hf_status st,
     if (svc->traits & HF_TRAIT_TWICE)
         printf("  ! it may take up to twice the lease until a dead holder's "
                "lock passes on\n");
-    if (svc->warning[0])
-        printf("warning: %s\n", svc->warning);
+    cli_clean(svc->warning, text, sizeof(text));
+    if (text[0])
+        printf("warning: %s\n", text);
     if (!st)
         printf("probe: took and released '%s' twice in %" PRId64
                "ms, fences %" PRIu64 " and %" PRIu64 "\n",
@@ -129,7 +133,8 @@ int cmd_doctor(struct cli_opts *opts)
     int code;
 
     if (opts->nargs)
-        return cli_usage(opts->cmd, "no argument is taken, only -u URL");
+        return cli_usage(opts->cmd,
+                         "'doctor' takes no argument; give the URL with -u");
     code = cli_open(opts, &client, &svc);
     if (code)
         return code;

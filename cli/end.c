@@ -3,9 +3,9 @@
  * end.c - calls at the end of a command, which may take a limited time.
  *
  * To release a lock and to close a client is to wait for an answer, and a
- * service that is frozen gives none.  By then nothing depends on the answer: the
- * command is dead, and the lease ends by itself.  So such a call is made in a
- * thread of its own and waited for; if it takes too long, the process ends
+ * service that is frozen gives none.  By then nothing depends on the answer:
+ * the command is dead, and the lease ends by itself.  So such a call is made in
+ * a thread of its own and waited for; if it takes too long, the process ends
  * without it.  It then ends by _exit(2), because the destructors of libraries
  * must not run under a thread that uses them.
  */

@@ -14,10 +14,13 @@
  *
  * separated by dots, where every byte other than [A-Za-z0-9_-] is %XX.  It is
  * all that another process needs besides the URL, which is not in it because
- * that may hold a password.  `hf1` is the version of the format.
+ * that may hold a password.  `hf1` is the version of the format.  renew and
+ * release use the lock under the handle's own token and do not take it up, so
+ * the handle that acquire printed stays good until the lock is gone.
  */
-#include "cli.h"
+#include "run.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -146,32 +149,32 @@ bool cli_handle_decode(const char *word, struct cli_handle *ret)
     return true;
 }
 
-/* Print a handle: assignments for eval, or JSON. */
-static int handle_print(const struct cli_opts *opts,
-                        const struct cli_handle *handle)
+/* Write a handle: assignments for eval, or JSON. */
+static void handle_write(FILE *out, bool as_json,
+                         const struct cli_handle *handle)
 {
     char word[CLI_HANDLE_MAX];
     struct cli_json json;
 
     cli_handle_encode(handle, word);
-    if (opts->json) {
-        cli_json_open(&json, stdout);
+    if (as_json) {
+        cli_json_open(&json, out);
         cli_json_str(&json, "handle", word);
         cli_json_str(&json, "key", handle->key);
         cli_json_num(&json, "fence", (int64_t)handle->hf.fence);
         cli_json_str(&json, "owner", handle->hf.token);
         cli_json_num(&json, "ttl_ms", handle->ttl_ms);
         cli_json_close(&json);
-        putchar('\n');
-        return cli_done();
+        putc('\n', out);
+        return;
     }
-    printf("HOLDFAST_HANDLE='%s'; HOLDFAST_KEY=", word);
-    cli_shell_word(stdout, handle->key);
-    printf("; HOLDFAST_FENCE=%" PRIu64 "; HOLDFAST_OWNER=", handle->hf.fence);
-    cli_shell_word(stdout, handle->hf.token);
-    printf("; export HOLDFAST_HANDLE HOLDFAST_KEY HOLDFAST_FENCE"
-           " HOLDFAST_OWNER\n");
-    return cli_done();
+    fprintf(out, "HOLDFAST_HANDLE='%s'; HOLDFAST_KEY=", word);
+    cli_shell_word(out, handle->key);
+    fprintf(out,
+            "; HOLDFAST_FENCE=%" PRIu64 "; HOLDFAST_OWNER=", handle->hf.fence);
+    cli_shell_word(out, handle->hf.token);
+    fprintf(out, "; export HOLDFAST_HANDLE HOLDFAST_KEY HOLDFAST_FENCE"
+                 " HOLDFAST_OWNER\n");
 }
 
 static int handle_refuse(const struct hf_service *svc)
@@ -182,114 +185,217 @@ static int handle_refuse(const struct hf_service *svc)
     return CLI_CONFIG;
 }
 
-/* Ask for the lock as the options say.  The note names our parent, the script,
- * since we shall be gone when somebody reads it. */
-static hf_status handle_take(const struct cli_opts *opts, hf_client *client,
-                             const struct cli_handle *handle, hf_lock **ret,
-                             struct hf_error *err)
+/* The options for a call about a handle. */
+static struct hf_lock_opts handle_options(const struct cli_handle *handle)
 {
     struct hf_lock_opts lo = HF_LOCK_OPTS_INIT;
-    char host[65] = "", note[128];
+
+    lo.ttl_ms = handle->ttl_ms;
+    lo.owner = handle->owner[0] ? handle->owner : NULL;
+    lo.flags = HF_MANUAL | (handle->shared ? HF_SHARED : 0);
+    return lo;
+}
+
+/* ---- acquire ------------------------------------------------------------- */
+
+static volatile sig_atomic_t handle_signal;
+
+static void handle_on_signal(int signo)
+{
+    handle_signal = signo;
+}
+
+/* Let signals end a write(2) that blocks, as long as they are not ignored. */
+static void handle_catch(const struct sig *sig)
+{
+    static const int ends[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+    struct sigaction act = {.sa_handler = handle_on_signal}, old;
+
+    for (size_t i = 0; i < sizeof(ends) / sizeof(ends[0]); i++) {
+        sigaction(ends[i], NULL, &old);
+        if (old.sa_handler != SIG_IGN)
+            sigaction(ends[i], &act, NULL);
+    }
+    sigprocmask(SIG_SETMASK, &sig->old, NULL);
+}
+
+/* Write it all to stdout; false if that fails or a signal comes. */
+static bool handle_put_out(const char *text, size_t len)
+{
+    while (len && !handle_signal) {
+        ssize_t n = write(STDOUT_FILENO, text, len);
+
+        if (n < 0 && errno != EINTR)
+            return false;
+        if (n > 0) {
+            text += n;
+            len -= (size_t)n;
+        }
+    }
+    errno = EINTR;
+    return len == 0;
+}
+
+/* Print the handle.  A lock whose handle nobody got is released: it would be
+ * kept from everybody for the whole lease. */
+static int handle_hand_out(struct run *run, const struct cli_handle *handle)
+{
+    struct hf_lock_opts lo = handle_options(handle);
+    struct hf_error err;
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&text, &size);
+    const char *why;
+    bool ok;
+
+    if (out)
+        handle_write(out, run->opts->json, handle);
+    ok = out && fclose(out) == 0;
+    handle_catch(&run->sig);
+    ok = ok && handle_put_out(text, size);
+    why = strerror(errno);
+    free(text);
+    if (ok)
+        return CLI_OK;
+    if (hf_handle_release(run->client, handle->key, &handle->hf, &lo, &err))
+        cli_say("the handle cannot be written: %s; '%s' could not be released "
+                "either: %s",
+                why, handle->key, err.text);
+    else
+        cli_say("the handle cannot be written: %s; '%s' was released", why,
+                handle->key);
+    run->cancel = handle_signal;
+    return run->cancel ? 128 + run->cancel : CLI_FAILED;
+}
+
+/* Wait for the lock, leave it in the service and print its handle. */
+static int handle_acquire(struct run *run)
+{
+    const struct cli_opts *opts = run->opts;
+    struct cli_handle handle = {.ttl_ms = run->ttl, .shared = opts->shared};
+    struct hf_error err;
+    hf_status st = wait_for_lock(run, &err);
+
+    if (run->cancel) {
+        if (st == HF_OK)
+            run_give_back(run, &err);
+        return 128 + run->cancel;
+    }
+    if (st == HF_OK)
+        st = hf_detach(run->lock, &handle.hf, &err);
+    run->lock = NULL;
+    if (cli_exit_of(st) == CLI_BUSY) {
+        run_busy(run, &err);
+        return opts->busy_exit;
+    }
+    if (st)
+        return cli_fail(&err);
+    snprintf(handle.key, sizeof(handle.key), "%s", run->key);
+    snprintf(handle.owner, sizeof(handle.owner), "%s",
+             opts->owner ? opts->owner : "");
+    return handle_hand_out(run, &handle);
+}
+
+/* The note names our parent, the script, since we shall be gone when somebody
+ * reads it. */
+static void handle_note(char *ret, size_t size)
+{
+    char host[65] = "";
 
     gethostname(host, sizeof(host) - 1);
-    snprintf(note, sizeof(note), "%s:%d (holdfast acquire)", host,
-             (int)getppid());
-    lo.ttl_ms = handle->ttl_ms;
-    lo.owner = opts->owner;
-    lo.note = opts->note ? opts->note : note;
-    lo.retry_ms = opts->retry_ms;
-    lo.flags = HF_MANUAL | (opts->shared ? HF_SHARED : 0) |
-               (opts->fair ? HF_FAIR : 0) | (opts->poll ? HF_POLL : 0);
-    return hf_acquire(client, opts->args[0], opts->wait_ms, &lo, ret, err);
+    snprintf(ret, size, "%s:%d (holdfast acquire)", host, (int)getppid());
 }
 
 int cmd_acquire(struct cli_opts *opts)
 {
-    struct cli_handle handle = {0};
-    struct hf_service svc;
-    struct hf_error err;
-    hf_client *client;
-    hf_lock *lock;
+    struct run run = {.opts = opts, .manual = true, .sig.fd = -1};
+    char note[128];
     int code;
 
     if (opts->nargs != 1)
-        return cli_usage(opts->cmd, "one KEY is needed");
-    code = cli_open(opts, &client, &svc);
+        return cli_usage(opts->cmd, "'acquire' takes one KEY");
+    if (!*opts->args[0])
+        return cli_usage(opts->cmd, "the KEY is empty");
+    if (!say_start()) {
+        cli_say("no thread can be started: is a limit reached?");
+        return CLI_FAILED;
+    }
+    run.key = opts->args[0];
+    run.asked_at = cli_now();
+    if (!opts->note) {
+        handle_note(note, sizeof(note));
+        opts->note = note;
+    }
+    code = cli_open(opts, &run.client, &run.svc);
     if (code)
         return code;
-    if (!(svc.traits & HF_TRAIT_DETACH)) {
-        code = handle_refuse(&svc);
-        goto out;
+    run.remote = run.svc.traits & HF_TRAIT_MACHINES;
+    run.ttl = opts->ttl_ms ? opts->ttl_ms : run.svc.ttl_ms;
+    if (!(run.svc.traits & HF_TRAIT_DETACH))
+        code = handle_refuse(&run.svc);
+    else if (sig_open(&run.sig))
+        code = handle_acquire(&run);
+    else
+        code = CLI_FAILED;
+    if (run.client)
+        cli_close(run.client);
+    if (run.cancel) {
+        say_flush(END_SAY_MS);
+        sig_die(run.cancel, false);
     }
-    handle.ttl_ms = opts->ttl_ms ? opts->ttl_ms : 30000;
-    handle.shared = opts->shared;
-    if (handle_take(opts, client, &handle, &lock, &err) ||
-        hf_detach(lock, &handle.hf, &err)) {
-        if (cli_exit_of(err.status) != CLI_BUSY)
-            code = cli_fail(&err);
-        else if (code = opts->busy_exit, !opts->quiet)
-            cli_fail(&err);
-        goto out;
-    }
-    snprintf(handle.key, sizeof(handle.key), "%s", opts->args[0]);
-    snprintf(handle.owner, sizeof(handle.owner), "%s",
-             opts->owner ? opts->owner : "");
-    code = handle_print(opts, &handle);
-
-out:
-    cli_close(client);
     return code;
 }
 
-/* Open the service and take up the lock of the handle that was given. */
-static int handle_attach(struct cli_opts *opts, struct cli_handle *handle,
-                         hf_client **client, hf_lock **lock)
+/* ---- renew, release ------------------------------------------------------ */
+
+/* Open the service of the handle that was given; CLI_OK or the exit status. */
+static int handle_open(struct cli_opts *opts, struct cli_handle *handle,
+                       hf_client **client)
 {
-    struct hf_lock_opts lo = HF_LOCK_OPTS_INIT;
     const char *word = getenv("HOLDFAST_HANDLE");
     struct hf_service svc;
-    struct hf_error err;
     int code;
 
     if (opts->nargs > 0)
         word = opts->args[0];
-    if (opts->nargs > 1 || !word)
-        return cli_usage(opts->cmd, "one HANDLE or $HOLDFAST_HANDLE is needed");
+    if (opts->nargs > 1 || !word || !*word)
+        return cli_usage(opts->cmd,
+                         "one HANDLE is needed, as an argument or in "
+                         "$HOLDFAST_HANDLE");
     if (!cli_handle_decode(word, handle))
-        return cli_usage(opts->cmd, "'%s' is no handle from acquire", word);
+        return cli_usage(opts->cmd,
+                         "'%s' is no handle; 'holdfast acquire' prints one",
+                         word);
     code = cli_open(opts, client, &svc);
     if (code)
         return code;
     if (!(svc.traits & HF_TRAIT_DETACH)) {
+        code = handle_refuse(&svc);
         cli_close(*client);
-        return handle_refuse(&svc);
+        return code;
     }
     if (opts->ttl_ms)
         handle->ttl_ms = opts->ttl_ms;
-    lo.ttl_ms = handle->ttl_ms;
-    lo.owner = handle->owner[0] ? handle->owner : NULL;
-    lo.flags = HF_MANUAL | (handle->shared ? HF_SHARED : 0);
-    if (hf_attach(*client, handle->key, &handle->hf, &lo, lock, &err)) {
-        cli_close(*client);
-        return cli_fail(&err);
-    }
     return CLI_OK;
 }
 
 int cmd_renew(struct cli_opts *opts)
 {
     struct cli_handle handle;
+    struct hf_lock_opts lo;
     struct hf_error err;
     hf_client *client;
-    hf_lock *lock;
-    int code = handle_attach(opts, &handle, &client, &lock);
+    int code = handle_open(opts, &handle, &client);
 
     if (code)
         return code;
-    if (hf_detach(lock, &handle.hf, &err))
+    lo = handle_options(&handle);
+    if (hf_handle_extend(client, handle.key, &handle.hf, &lo, &err)) {
         code = cli_fail(&err);
-    else
-        code = handle_print(opts, &handle);
+    } else {
+        handle_write(stdout, opts->json, &handle);
+        code = cli_done();
+    }
     cli_close(client);
     return code;
 }
@@ -297,14 +403,15 @@ int cmd_renew(struct cli_opts *opts)
 int cmd_release(struct cli_opts *opts)
 {
     struct cli_handle handle;
+    struct hf_lock_opts lo;
     struct hf_error err;
     hf_client *client;
-    hf_lock *lock;
-    int code = handle_attach(opts, &handle, &client, &lock);
+    int code = handle_open(opts, &handle, &client);
 
     if (code)
         return code;
-    if (hf_release(lock, &err))
+    lo = handle_options(&handle);
+    if (hf_handle_release(client, handle.key, &handle.hf, &lo, &err))
         code = cli_fail(&err);
     cli_close(client);
     return code;

@@ -27,8 +27,8 @@
  *      thirds are left, so a healthy lock never comes near to it.
  *
  *  (4) --on-lost warn means that the lock is advice: the command outlives its
- *      loss and also the death of holdfast.  There is no guard then, and what is
- *      left of a lost lock is given back at once.
+ *      loss and also the death of holdfast.  There is no guard then, and what
+ *      is left of a lost lock is given back at once.
  *  (5) Nothing that can block stands between a verdict and its signals.  What
  *      there is to say is said afterwards, by a thread of its own (say.c).
  *

@@ -6,9 +6,9 @@
  * one command that changes something, `break`, wants the fence that `status`
  * showed and takes away that very grant or none.
  *
- * Exit statuses: `status`, `ls` and `watch` answer 0 whether a lock is held or
- * not, since both are answers; `check` and `break` answer 79 if the grant that
- * was named is not the present one.
+ * Exit statuses: `status` answers 0 if the lock is held and 1 if it is free, so
+ * that a script can ask; `check` and `break` answer 79 if the grant that was
+ * named is not the present one.
  */
 #include "cli.h"
 
@@ -22,31 +22,26 @@ static int look_open(struct cli_opts *opts, hf_client **ret)
     struct hf_service svc;
 
     if (opts->nargs != 1)
-        return cli_usage(opts->cmd, "one KEY is needed");
+        return cli_usage(opts->cmd, "'%s' takes one KEY", opts->cmd->name);
     if ((opts->cmd->bit & (IN_CHECK | IN_BREAK)) && !opts->has_fence)
         return cli_usage(opts->cmd,
-                         "--fence N is needed ('holdfast status' shows it)");
+                         "'%s' needs --fence N; 'holdfast status' shows it",
+                         opts->cmd->name);
     return cli_open(opts, ret, &svc);
 }
 
-/* The outcome of check and break: silence, or a line if that was asked for. */
-static int look_verdict(const struct cli_opts *opts, hf_status st,
-                        const struct hf_error *err, const char *word)
+/* Print the outcome of check as JSON. */
+static int look_check_json(const struct cli_opts *opts, hf_status st)
 {
     struct cli_json json;
 
-    if (opts->json && (st == HF_OK || st == HF_LOST)) {
-        cli_json_open(&json, stdout);
-        cli_json_str(&json, "key", opts->args[0]);
-        cli_json_num(&json, "fence", (int64_t)opts->fence);
-        cli_json_bool(&json, word, st == HF_OK);
-        cli_json_close(&json);
-        putchar('\n');
-        return cli_done() ? CLI_FAILED : cli_exit_of(st);
-    }
-    if (st == HF_LOST && opts->quiet)
-        return CLI_LOST;
-    return st ? cli_fail(err) : CLI_OK;
+    cli_json_open(&json, stdout);
+    cli_json_str(&json, "key", opts->args[0]);
+    cli_json_num(&json, "fence", (int64_t)opts->fence);
+    cli_json_bool(&json, "stands", st == HF_OK);
+    cli_json_close(&json);
+    putchar('\n');
+    return cli_done() ? CLI_FAILED : cli_exit_of(st);
 }
 
 int cmd_check(struct cli_opts *opts)
@@ -54,14 +49,79 @@ int cmd_check(struct cli_opts *opts)
     struct hf_error err = {.status = HF_OK};
     hf_client *client;
     int code = look_open(opts, &client);
+    hf_status st;
 
     if (code)
         return code;
-    code =
-        look_verdict(opts, hf_check(client, opts->args[0], opts->fence, &err),
-                     &err, "stands");
+    st = hf_check(client, opts->args[0], opts->fence, &err);
+    if (opts->json && (st == HF_OK || st == HF_LOST))
+        code = look_check_json(opts, st);
+    else if (st == HF_LOST && opts->quiet)
+        code = CLI_LOST;
+    else if (st)
+        code = cli_fail(&err);
     cli_close(client);
     return code;
+}
+
+/* For how long a lock that was broken stays taken at most, in ms; -1 until its
+ * holder releases it or is dead. */
+static int64_t look_most(const struct hf_info *info)
+{
+    return info->left_ms >= 0 && info->takeover_ms > info->left_ms
+               ? info->takeover_ms
+               : info->left_ms;
+}
+
+/* The same for the one that the options name; 0 if it is free by now. */
+static int64_t look_left(const struct cli_opts *opts, hf_client *client)
+{
+    struct hf_info info = HF_INFO_INIT;
+
+    if (hf_inspect(client, opts->args[0], &info, NULL))
+        return -1;
+    if (!info.held || info.fence != opts->fence)
+        return 0;
+    return info.left_ms == 0 ? 1 : look_most(&info);
+}
+
+/* Say what became of a lock that was broken, and when others can have it. */
+static void look_broken(const struct cli_opts *opts, int64_t left)
+{
+    char ago[32];
+
+    if (opts->quiet)
+        return;
+    if (opts->force)
+        cli_say("'%s' is free: if its old holder still runs, it may be at work "
+                "beside the next one until it notices",
+                opts->args[0]);
+    else if (left == 0)
+        cli_say("broke '%s': its holder has let it go", opts->args[0]);
+    else if (left < 0)
+        cli_say("broke '%s': its holder is told; others can have it when the "
+                "holder has released it or is dead",
+                opts->args[0]);
+    else
+        cli_say("broke '%s': its holder is told; others can have it when the "
+                "holder has released it, in %s at the latest",
+                opts->args[0], cli_ago(left + 999, ago));
+}
+
+static int look_break_json(const struct cli_opts *opts, hf_status st,
+                           int64_t left)
+{
+    struct cli_json json;
+
+    cli_json_open(&json, stdout);
+    cli_json_str(&json, "key", opts->args[0]);
+    cli_json_num(&json, "fence", (int64_t)opts->fence);
+    cli_json_bool(&json, "broken", st == HF_OK);
+    cli_json_bool(&json, "forced", st == HF_OK && opts->force);
+    cli_json_opt(&json, "left_ms", st == HF_OK ? left : -1);
+    cli_json_close(&json);
+    putchar('\n');
+    return cli_done() ? CLI_FAILED : cli_exit_of(st);
 }
 
 int cmd_break(struct cli_opts *opts)
@@ -69,42 +129,74 @@ int cmd_break(struct cli_opts *opts)
     struct hf_error err = {.status = HF_OK};
     hf_client *client;
     int code = look_open(opts, &client);
+    int64_t left = 0;
+    hf_status st;
 
     if (code)
         return code;
-    code =
-        look_verdict(opts, hf_break(client, opts->args[0], opts->fence, &err),
-                     &err, "broken");
-    if (!code && opts->verbose)
-        cli_say("broke '%s' (fence %" PRIu64 ")", opts->args[0], opts->fence);
+    if (opts->force)
+        st = hf_break_force(client, opts->args[0], opts->fence, &err);
+    else
+        st = hf_break(client, opts->args[0], opts->fence, &err);
+    if (st == HF_OK && !opts->force)
+        left = look_left(opts, client);
+    if (opts->json && (st == HF_OK || st == HF_LOST))
+        code = look_break_json(opts, st, left);
+    else if (st == HF_OK)
+        look_broken(opts, left);
+    else if (st == HF_LOST && opts->quiet)
+        code = CLI_LOST;
+    else
+        code = cli_fail(&err);
     cli_close(client);
     return code;
 }
 
+/* When a lock that was broken can be had, at the latest. */
+static void look_until(const struct hf_info *info)
+{
+    int64_t left = look_most(info);
+    char ago[32];
+
+    if (left >= 0)
+        printf(", free when it is released, in %s at the latest",
+               cli_ago(left + 999, ago));
+    else
+        printf(", free when it is released");
+}
+
 /* "held by NOTE, fence 812, for 4m12s, lease 8s left, 2 waiting". */
-static void look_sentence(const struct hf_info *info)
+static void look_held(const struct hf_info *info)
 {
     char text[4 * HF_NOTE_MAX + 1], ago[32];
 
-    if (!info->held) {
-        printf("free");
-        if (info->fence)
-            printf(", last fence %" PRIu64, info->fence);
-    } else {
-        cli_clean(info->note[0] ? info->note : info->owner, text, sizeof(text));
-        printf("held%s by %s", info->shared ? " (shared)" : "",
-               text[0] ? text : "somebody");
-        if (info->holders > 1)
-            printf(" and %d more", (int)info->holders - 1);
-        printf(", fence %" PRIu64, info->fence);
-        if (info->since_ms >= 0)
-            printf(", for %s", cli_ago(info->since_ms, ago));
-        if (info->left_ms >= 0)
-            printf(", lease %s left", cli_ago(info->left_ms, ago));
-        if (info->takeover_ms > 0)
-            printf(", passes on %s after a death at the latest",
-                   cli_ago(info->takeover_ms, ago));
+    cli_clean(info->note[0] ? info->note : info->owner, text, sizeof(text));
+    printf("%s%s by %s", info->broken ? "broken, still held" : "held",
+           info->shared ? " (shared)" : "", text[0] ? text : "somebody");
+    if (info->holders > 1)
+        printf(" and %d more", (int)info->holders - 1);
+    printf(", fence %" PRIu64, info->fence);
+    if (info->since_ms >= 0)
+        printf(", for %s", cli_ago(info->since_ms, ago));
+    if (info->broken) {
+        look_until(info);
+        return;
     }
+    if (info->left_ms >= 0)
+        printf(", lease %s left", cli_ago(info->left_ms, ago));
+    if (info->takeover_ms > 0)
+        printf(", passes on %s after a death at the latest",
+               cli_ago(info->takeover_ms, ago));
+}
+
+static void look_sentence(const struct hf_info *info)
+{
+    if (info->held)
+        look_held(info);
+    else if (info->fence)
+        printf("free, last fence %" PRIu64, info->fence);
+    else
+        printf("free");
     if (info->waiters > 0)
         printf(", %d waiting", (int)info->waiters);
 }
@@ -142,6 +234,8 @@ int cmd_status(struct cli_opts *opts)
     } else {
         look_line(opts, opts->args[0], &info);
         code = cli_done();
+        if (!code && !info.held)
+            code = CLI_FREE;
     }
     cli_close(client);
     return code;
@@ -178,7 +272,7 @@ int cmd_ls(struct cli_opts *opts)
     int code;
 
     if (opts->nargs > 1)
-        return cli_usage(opts->cmd, "at most one PREFIX is taken");
+        return cli_usage(opts->cmd, "'ls' takes at most one PREFIX");
     code = cli_open(opts, &client, &svc);
     if (code)
         return code;
@@ -196,32 +290,49 @@ int cmd_ls(struct cli_opts *opts)
 static bool look_changed(const struct hf_info *a, const struct hf_info *b)
 {
     return a->held != b->held || a->fence != b->fence ||
-           strcmp(a->owner, b->owner);
+           a->broken != b->broken || strcmp(a->owner, b->owner);
+}
+
+/* Say when the service goes away and when it is back.  CLI_OK, or the exit
+ * status of an error that does not go away. */
+static int look_away(const struct cli_opts *opts, hf_status st,
+                     const struct hf_error *err, bool *away)
+{
+    bool now = st == HF_UNAVAILABLE || st == HF_UNCERTAIN;
+
+    if (st && !now)
+        return cli_fail(err);
+    if (now && !*away && !opts->quiet)
+        cli_say("%s: waiting for the service", err->text);
+    if (!now && *away && !opts->quiet)
+        cli_say("the service answers again");
+    *away = now;
+    return CLI_OK;
 }
 
 int cmd_watch(struct cli_opts *opts)
 {
     struct hf_info info = HF_INFO_INIT, last = HF_INFO_INIT;
     int64_t pause = opts->retry_ms ? opts->retry_ms : 1000;
-    struct hf_error err;
+    bool first = true, away = false;
     hf_client *client;
-    bool first = true;
     int code = look_open(opts, &client);
 
     if (code)
         return code;
     while (!code) {
-        if (hf_inspect(client, opts->args[0], &info, &err)) {
-            code = cli_fail(&err);
-            break;
-        }
-        if (first || look_changed(&info, &last)) {
+        struct hf_error err = {.status = HF_OK};
+        hf_status st = hf_inspect(client, opts->args[0], &info, &err);
+
+        code = look_away(opts, st, &err, &away);
+        if (!st && (first || look_changed(&info, &last))) {
             look_line(opts, opts->args[0], &info);
             code = cli_done();
+            first = false;
+            last = info;
         }
-        first = false;
-        last = info;
-        poll(NULL, 0, pause < 3600000 ? (int)pause : 3600000);
+        if (!code)
+            poll(NULL, 0, pause < 3600000 ? (int)pause : 3600000);
     }
     cli_close(client);
     return code;

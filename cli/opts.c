@@ -31,7 +31,7 @@ static const struct cli_opt opts_table[] = {
     {'n', "nonblock", NULL, IN_TAKE, OPT_FLAG, AT(nonblock),
      "do not wait if somebody else holds it"},
     {'w', "wait", "DUR", IN_TAKE, OPT_TIME, AT(wait_ms),
-     "wait at most so long (else for ever)"},
+     "wait at most so long, for the service too (else for ever)"},
     {'E', "busy-exit", "N", IN_TAKE, OPT_CODE, AT(busy_exit),
      "exit status when it is busy (75)"},
     {'s', "shared", NULL, IN_TAKE, OPT_FLAG, AT(shared),
@@ -43,7 +43,7 @@ static const struct cli_opt opts_table[] = {
     {'c', "command", "STRING", IN_RUN, OPT_TEXT, AT(shell),
      "run STRING with /bin/sh -c"},
     {'t', "ttl", "DUR", IN_TAKE | IN_RENEW, OPT_TIME, AT(ttl_ms),
-     "the lease (30s)"},
+     "the lease (ttl= of the URL, else 30s)"},
     {0, "max-hold", "DUR", IN_RUN, OPT_TIME, AT(max_hold_ms),
      "end CMD after so long (exit 124)"},
     {0, "on-lost", "HOW", IN_RUN, OPT_TEXT, AT(on_lost),
@@ -53,7 +53,7 @@ static const struct cli_opt opts_table[] = {
     {0, "wait-group", NULL, IN_RUN, OPT_FLAG, AT(wait_group),
      "hold until all of CMD's process group has ended"},
     {0, "note", "TEXT", IN_TAKE, OPT_TEXT, AT(note),
-     "what others see (host:pid and the command)"},
+     "what others see (host:pid and CMD's name)"},
     {0, "owner", "ID", IN_TAKE, OPT_TEXT, AT(owner),
      "reentrant for everybody with the same ID"},
     {0, "fair", NULL, IN_TAKE, OPT_FLAG, AT(fair),
@@ -65,7 +65,9 @@ static const struct cli_opt opts_table[] = {
     {0, "report", "FILE", IN_RUN, OPT_TEXT, AT(report),
      "write the outcome as JSON to FILE or fd:N"},
     {0, "fence", "N", IN_CHECK | IN_BREAK, OPT_FENCE, AT(fence),
-     "the grant that is meant"},
+     "the grant that is meant ('holdfast status' shows it)"},
+    {0, "force", NULL, IN_BREAK, OPT_FLAG, AT(force),
+     "free it at once, though its holder may still be at work"},
     {0, "json", NULL, IN_DATA, OPT_FLAG, AT(json), "print JSON"},
     {'q', "quiet", NULL, IN_SERVICE, OPT_FLAG, AT(quiet),
      "say nothing but errors"},
@@ -88,10 +90,11 @@ int cli_usage(const struct cli_cmd *cmd, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(text, sizeof(text), fmt, ap);
     va_end(ap);
+    cli_mask(text, true);
     if (cmd)
-        cli_say("%s: see 'holdfast help %s'", text, cmd->name);
+        cli_say("%s (see 'holdfast help %s')", text, cmd->name);
     else
-        cli_say("%s: see 'holdfast --help'", text);
+        cli_say("%s (see 'holdfast --help')", text);
     return CLI_USAGE;
 }
 
@@ -167,10 +170,11 @@ static int opts_set(struct cli_opts *o, const struct cli_opt *opt,
     case OPT_TIME:
         if (!cli_parse_ms(value, at))
             return cli_usage(o->cmd,
-                             "--%s: '%s' is no duration like 500ms, 30s, 5m",
+                             "--%s: '%s' is no duration: write 500ms, 30s, "
+                             "5m, 1h, 1d or a number of seconds",
                              opt->name, value);
         if (*(int64_t *)at == 0 && at != &o->wait_ms && at != &o->grace_ms)
-            return cli_usage(o->cmd, "--%s must be longer than 0", opt->name);
+            return cli_usage(o->cmd, "--%s must be more than 0", opt->name);
         return CLI_OK;
     case OPT_CODE:
         if (!opts_number(value, 255, &n))
@@ -180,8 +184,10 @@ static int opts_set(struct cli_opts *o, const struct cli_opt *opt,
         return CLI_OK;
     case OPT_FENCE:
         if (!opts_number(value, UINT64_MAX, &o->fence))
-            return cli_usage(o->cmd, "--%s: '%s' is no number", opt->name,
-                             value);
+            return cli_usage(o->cmd,
+                             "--%s: '%s' is no number: write the fence that "
+                             "'holdfast status' shows",
+                             opt->name, value);
         o->has_fence = true;
         return CLI_OK;
     }
@@ -209,6 +215,47 @@ static const struct cli_opt *opts_find(const struct cli_cmd *cmd, char letter,
     return NULL;
 }
 
+/* Append the names of the commands that take an option. */
+static void opts_takers(const struct cli_opt *opt, char *ret, size_t size)
+{
+    size_t count, used = 0;
+    const struct cli_cmd *table = cli_commands(&count);
+
+    ret[0] = '\0';
+    for (size_t i = 0; i < count && used < size; i++)
+        if (opt->in & table[i].bit)
+            used += (size_t)snprintf(ret + used, size - used, "%s%s",
+                                     used ? ", " : "", table[i].name);
+}
+
+/* Say what is wrong with a long option that the command does not take. */
+static int opts_unknown(const struct cli_opts *o, const char *name, size_t len)
+{
+    char word[64], takers[128], text[GUESS_TEXT];
+    struct guess guess = {.word = word};
+    const struct cli_opt *other = NULL;
+    size_t count;
+    const struct cli_opt *table = cli_options(&count);
+
+    snprintf(word, sizeof(word), "%.*s", (int)len, name);
+    for (size_t i = 0; i < count; i++) {
+        if (!strcmp(table[i].name, word))
+            other = &table[i];
+        if (o->cmd && table[i].in & o->cmd->bit)
+            guess_try(&guess, table[i].name);
+    }
+    if (!o->cmd)
+        return cli_usage(NULL, "--%s cannot stand before the command's name",
+                         word);
+    if (other) {
+        opts_takers(other, takers, sizeof(takers));
+        return cli_usage(o->cmd, "'%s' takes no --%s; these do: %s",
+                         o->cmd->name, word, takers);
+    }
+    return cli_usage(o->cmd, "'%s' has no option --%s%s", o->cmd->name, word,
+                     guess_text(&guess, "--", text));
+}
+
 /* "--name", "--name=value" and "--name value".  Advances *i over a value. */
 static int opts_long(struct cli_opts *o, int argc, char **argv, int *i)
 {
@@ -218,12 +265,11 @@ static int opts_long(struct cli_opts *o, int argc, char **argv, int *i)
     const struct cli_opt *opt = opts_find(o->cmd, 0, name, len);
 
     if (!opt)
-        return cli_usage(o->cmd, "there is no option --%.*s here", (int)len,
-                         name);
+        return opts_unknown(o, name, len);
     if (!opt->arg && eq)
         return cli_usage(o->cmd, "--%s takes no value", opt->name);
     if (!opt->arg || eq)
-        return opts_set(o, opt, eq ? eq + 1 : NULL);
+        return opts_set(o, opt, eq ? eq + 1 : "");
     if (*i + 1 >= argc)
         return cli_usage(o->cmd, "--%s needs a value", opt->name);
     return opts_set(o, opt, argv[++*i]);
@@ -236,18 +282,38 @@ static int opts_short(struct cli_opts *o, int argc, char **argv, int *i)
         const struct cli_opt *opt = opts_find(o->cmd, *s, NULL, 0);
         int code;
 
+        if (!opt && !o->cmd)
+            return cli_usage(NULL, "-%c cannot stand before the command's name",
+                             *s);
         if (!opt)
-            return cli_usage(o->cmd, "there is no option -%c here", *s);
+            return cli_usage(o->cmd, "'%s' has no option -%c", o->cmd->name,
+                             *s);
         if (opt->arg) {
             if (!s[1] && *i + 1 >= argc)
                 return cli_usage(o->cmd, "-%c needs a value", *s);
             return opts_set(o, opt, s[1] ? s + 1 : argv[++*i]);
         }
-        code = opts_set(o, opt, NULL);
+        code = opts_set(o, opt, "");
         if (code)
             return code;
     }
     return CLI_OK;
+}
+
+int cli_no_command(const char *word)
+{
+    struct guess guess = {.word = word};
+    char text[GUESS_TEXT];
+    size_t count;
+    const struct cli_cmd *table = cli_commands(&count);
+
+    for (size_t i = 0; i < count; i++)
+        guess_try(&guess, table[i].name);
+    if (strstr(word, "://"))
+        return cli_usage(NULL, "'%s' is no command; give the URL with -u",
+                         word);
+    return cli_usage(NULL, "there is no command '%s'%s", word,
+                     guess_text(&guess, "", text));
 }
 
 /* A word that is no option: the command's name, an argument, or the first word
@@ -257,11 +323,14 @@ static int opts_word(struct cli_opts *o, int argc, char **argv, int *i)
     if (!o->cmd) {
         o->cmd = cli_command_find(argv[*i]);
         if (!o->cmd)
-            return cli_usage(NULL, "there is no command '%s'", argv[*i]);
+            return cli_no_command(argv[*i]);
         return CLI_OK;
     }
     if (o->cmd->bit == IN_RUN && o->nargs == 1) {
-        o->command = argv + *i + !strcmp(argv[*i], "--");
+        bool dashes = !strcmp(argv[*i], "--");
+
+        o->dashes = o->dashes || dashes;
+        o->command = argv + *i + dashes;
         *i = argc;
         return CLI_OK;
     }
@@ -287,16 +356,16 @@ int cli_parse(int argc, char **argv, struct cli_opts *ret)
         if (literal || word[0] != '-' || !word[1])
             code = opts_word(ret, argc, argv, &i);
         else if (!strcmp(word, "--"))
-            literal = true;
+            literal = true, ret->dashes = ret->nargs == 1;
         else if (word[1] == '-')
             code = opts_long(ret, argc, argv, &i);
         else
             code = opts_short(ret, argc, argv, &i);
     }
-    if (!ret->url)
+    if (!ret->url) {
         ret->url = getenv("HOLDFAST_URL");
-    if (ret->url && !*ret->url)
-        ret->url = NULL;
+        ret->url_from_env = true;
+    }
     if (ret->nonblock)
         ret->wait_ms = 0;
     return code;

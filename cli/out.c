@@ -5,8 +5,9 @@
  * Keys, notes and owner ids are any bytes but NUL, and some were written by
  * strangers.  So nothing of theirs reaches a reader raw:
  *
- *  (1) People get one line: control bytes are shown as \xNN, so that a note can
- *      neither move the cursor nor forge a second message.
+ *  (1) People get one line: controls are shown as \xNN or \uNNNN, and so are
+ *      bytes that are no UTF-8, so that a note can neither move the cursor nor
+ *      forge a second message.  The password of a URL is not shown.
  *  (2) Shells get words in single quotes, which eval gives back byte by byte.
  *  (3) Programs get JSON that is valid whatever the bytes are.  UTF-8 passes
  *      through; a byte that is no part of UTF-8 becomes the lone surrogate
@@ -32,24 +33,86 @@ int64_t cli_now(void)
     return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
 }
 
+/* The length of the UTF-8 sequence at `s`, and its code point; 0 if it is none:
+ * no overlong form, no surrogate, nothing above U+10FFFF. */
+static int out_utf8(const unsigned char *s, uint32_t *code)
+{
+    int len;
+
+    *code = s[0];
+    if (s[0] < 0x80)
+        return 1;
+    if (s[0] < 0xc2 || s[0] > 0xf4)
+        return 0;
+    len = s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3 : 4;
+    *code = s[0] & (0xffu >> (len + 1));
+    for (int i = 1; i < len; i++) {
+        if ((s[i] & 0xc0) != 0x80)
+            return 0;
+        *code = *code << 6 | (s[i] & 0x3f);
+    }
+    if (len == 3 && (*code < 0x800 || (*code >= 0xd800 && *code < 0xe000)))
+        return 0;
+    if (len == 4 && (*code < 0x10000 || *code > 0x10ffff))
+        return 0;
+    return len;
+}
+
+/* Whether a terminal obeys this character instead of showing it: C0 and C1
+ * controls, line separators, and what changes the direction of text. */
+static bool out_control(uint32_t code)
+{
+    return code < 0x20 || (code >= 0x7f && code < 0xa0) || code == 0x61c ||
+           (code >= 0x200b && code <= 0x200f) ||
+           (code >= 0x2028 && code <= 0x202e) ||
+           (code >= 0x2060 && code <= 0x206f) || code == 0xfeff;
+}
+
 void cli_clean(const char *text, char *ret, size_t size)
 {
-    static const char hex[] = "0123456789abcdef";
+    const unsigned char *s = (const unsigned char *)text;
     size_t used = 0;
 
-    for (; *text && used + 5 <= size; text++) {
-        unsigned char byte = (unsigned char)*text;
+    while (*s) {
+        char piece[16];
+        uint32_t code;
+        int len = out_utf8(s, &code), n;
 
-        if (byte >= 0x20 && byte != 0x7f) {
-            ret[used++] = *text;
-            continue;
-        }
-        ret[used++] = '\\';
-        ret[used++] = 'x';
-        ret[used++] = hex[byte >> 4];
-        ret[used++] = hex[byte & 15];
+        if (len == 0 || (out_control(code) && code < 0x80))
+            n = snprintf(piece, sizeof(piece), "\\x%02x", *s);
+        else if (out_control(code))
+            n = snprintf(piece, sizeof(piece), "\\u%04x", (unsigned)code);
+        else
+            n = snprintf(piece, sizeof(piece), "%.*s", len, (const char *)s);
+        if (used + (size_t)n >= size)
+            break;
+        memcpy(ret + used, piece, (size_t)n);
+        used += (size_t)n;
+        s += len ? len : 1;
     }
     ret[used] = '\0';
+}
+
+void cli_mask(char *text, bool all)
+{
+    char *at = text;
+
+    while ((at = strstr(at, "://"))) {
+        char *last = NULL;
+
+        at += 3;
+        for (char *s = at; *s && (all || *s != ' '); s++)
+            if (*s == '@')
+                last = s;
+        if (!last)
+            continue;
+        if (last - at >= 3) {
+            memcpy(at, "***", 3);
+            memmove(at + 3, last, strlen(last) + 1);
+        } else {
+            memset(at, '*', (size_t)(last - at));
+        }
+    }
 }
 
 void cli_say(const char *fmt, ...)
@@ -62,6 +125,7 @@ void cli_say(const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(raw, sizeof(raw), fmt, ap);
     va_end(ap);
+    cli_mask(raw, false);
     cli_clean(raw, line + len, sizeof(line) - len - 1);
     len = strlen(line);
     line[len] = '\n';
@@ -98,38 +162,14 @@ void cli_shell_word(FILE *out, const char *text)
     putc('\'', out);
 }
 
-/* The length of the UTF-8 sequence at `s`, or 0 if it is none: no overlong
- * form, no surrogate, nothing above U+10FFFF. */
-static int out_utf8(const unsigned char *s)
-{
-    uint32_t code;
-    int len;
-
-    if (s[0] < 0x80)
-        return 1;
-    if (s[0] < 0xc2 || s[0] > 0xf4)
-        return 0;
-    len = s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3 : 4;
-    code = s[0] & (0xffu >> (len + 1));
-    for (int i = 1; i < len; i++) {
-        if ((s[i] & 0xc0) != 0x80)
-            return 0;
-        code = code << 6 | (s[i] & 0x3f);
-    }
-    if (len == 3 && (code < 0x800 || (code >= 0xd800 && code < 0xe000)))
-        return 0;
-    if (len == 4 && (code < 0x10000 || code > 0x10ffff))
-        return 0;
-    return len;
-}
-
 void cli_json_text(FILE *out, const char *text)
 {
     const unsigned char *s = (const unsigned char *)text;
 
     putc('"', out);
     while (*s) {
-        int len = out_utf8(s);
+        uint32_t code;
+        int len = out_utf8(s, &code);
 
         if (len == 0)
             fprintf(out, "\\udc%02x", *s++);
@@ -137,8 +177,8 @@ void cli_json_text(FILE *out, const char *text)
             fprintf(out, "\\%c", *s++);
         else if (*s == '\n')
             s++, fputs("\\n", out);
-        else if (*s < 0x20 || *s == 0x7f)
-            fprintf(out, "\\u%04x", *s++);
+        else if (out_control(code))
+            s += len, fprintf(out, "\\u%04x", (unsigned)code);
         else
             for (; len > 0; len--)
                 putc(*s++, out);
@@ -194,6 +234,7 @@ void cli_json_info(struct cli_json *json, const char *key,
 {
     cli_json_str(json, "key", key);
     cli_json_bool(json, "held", info->held);
+    cli_json_bool(json, "broken", info->held && info->broken);
     cli_json_num(json, "fence", (int64_t)info->fence);
     cli_json_bool(json, "shared", info->held && info->shared);
     cli_json_num(json, "holders", info->held ? info->holders : 0);

@@ -28,23 +28,73 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* The default note: "host:pid (command words)", cut between characters. */
+/* The default note: "host:pid (program)".  The arguments stay out of it: they
+ * may hold secrets, and whoever can read the service can read the note. */
 static void run_note(const struct run *run, char ret[HF_NOTE_MAX + 1])
 {
+    const char *slash = strrchr(run->argv[0], '/');
     char host[65] = "";
     size_t len;
 
     gethostname(host, sizeof(host) - 1);
-    len =
-        (size_t)snprintf(ret, HF_NOTE_MAX + 1, "%s:%d (", host, (int)getpid());
-    for (char **word = run->argv; *word && len < HF_NOTE_MAX - 1; word++)
-        len += (size_t)snprintf(ret + len, HF_NOTE_MAX - len, "%s%s",
-                                word == run->argv ? "" : " ", *word);
-    if (len > HF_NOTE_MAX - 1)
-        for (len = HF_NOTE_MAX - 1; (ret[len] & 0xc0) == 0x80; len--)
-            continue;
+    snprintf(ret, HF_NOTE_MAX, "%s:%d (%s", host, (int)getpid(),
+             slash && slash[1] ? slash + 1 : run->argv[0]);
+    len = strlen(ret);
+    if (len == HF_NOTE_MAX - 1) /* perhaps cut: end between characters */
+        while (len > 0 && (ret[len - 1] & 0xc0) == 0x80)
+            len--;
     ret[len] = ')';
     ret[len + 1] = '\0';
+}
+
+/* Whether a program of that name can be run; false also for no name. */
+static bool run_exists(const char *name)
+{
+    const char *path = getenv("PATH");
+    char file[4096];
+
+    if (strchr(name, '/'))
+        return access(name, X_OK) == 0;
+    for (path = path ? path : "/usr/bin:/bin"; *name && *path;) {
+        size_t len = strcspn(path, ":");
+
+        snprintf(file, sizeof(file), "%.*s/%s", (int)len, path, name);
+        if (access(file, X_OK) == 0)
+            return true;
+        path += len + (path[len] == ':');
+    }
+    return false;
+}
+
+/* `run a b -- cmd`: the command would be 'b'.  That is meant only if there is
+ * such a program. */
+static bool run_two_keys(const struct cli_opts *o)
+{
+    if (o->dashes || o->shell || run_exists(o->command[0]))
+        return false;
+    for (char **word = o->command; *word; word++)
+        if (!strcmp(*word, "--"))
+            return true;
+    return false;
+}
+
+/* A single word after --on-lost must be a program, else it is a mistyped one of
+ * ours. */
+static int run_check_hook(const struct cli_opts *o, const char *const how[3])
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyz"
+                                "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-";
+    struct guess guess = {.word = o->on_lost};
+    char text[GUESS_TEXT];
+
+    if (o->on_lost[strspn(o->on_lost, plain)] || run_exists(o->on_lost))
+        return CLI_OK;
+    for (int i = 0; i < 3; i++)
+        guess_try(&guess, how[i]);
+    return cli_usage(o->cmd,
+                     "--on-lost takes term, kill, warn or a shell command, and "
+                     "'%s' is none%s",
+                     o->on_lost, guess_text(&guess, "", text));
 }
 
 /* Check what the option table cannot know. */
@@ -54,13 +104,20 @@ static int run_check(struct run *run, char **shell_argv)
     const struct cli_opts *o = run->opts;
 
     if (o->nargs < 1)
-        return cli_usage(o->cmd, "a KEY is needed");
+        return cli_usage(o->cmd, "'run' needs a KEY and a command");
     if (!*o->args[0])
         return cli_usage(o->cmd, "the KEY is empty");
     if (o->shell && o->command[0])
-        return cli_usage(o->cmd, "-c and a command exclude each other");
+        return cli_usage(o->cmd, "give a command or -c, not both");
     if (!o->shell && !o->command[0])
-        return cli_usage(o->cmd, "a command is needed");
+        return cli_usage(o->cmd,
+                         "'run' needs a command: holdfast run '%s' -- CMD",
+                         o->args[0]);
+    if (run_two_keys(o))
+        return cli_usage(o->cmd,
+                         "'run' takes one KEY: '%s' is the key, and there is "
+                         "no command '%s'",
+                         o->args[0], o->command[0]);
     run->key = o->args[0];
     run->argv = o->command;
     if (o->shell) {
@@ -71,12 +128,10 @@ static int run_check(struct run *run, char **shell_argv)
     for (int i = 0; i < 3; i++)
         if (!strcmp(o->on_lost, how[i]))
             run->on_lost = (enum run_on_lost)i;
-    run->ttl = o->ttl_ms ? o->ttl_ms : 30000;
-    return CLI_OK;
+    return run->on_lost == ON_LOST_COMMAND ? run_check_hook(o, how) : CLI_OK;
 }
 
-/* Say who is in the way. */
-static void run_busy(const struct run *run, const struct hf_error *err)
+void run_busy(const struct run *run, const struct hf_error *err)
 {
     struct hf_info info = HF_INFO_INIT;
 
@@ -87,7 +142,8 @@ static void run_busy(const struct run *run, const struct hf_error *err)
                 err->status == HF_BUSY ? "wait with -w"
                                        : "wait longer with -w");
     else
-        cli_say("'%s' is held by %s, fence %" PRIu64 ": %s", run->key,
+        cli_say("'%s' is %sheld by %s, fence %" PRIu64 ": %s", run->key,
+                info.broken ? "broken, but still " : "",
                 info.note[0]    ? info.note
                 : info.owner[0] ? info.owner
                                 : "somebody",
@@ -253,7 +309,6 @@ static int run_locked(struct run *run, const char **ret)
     hf_status st;
     int code;
 
-    run->asked_at = cli_now();
     st = wait_for_lock(run, &err);
     if (run->cancel) {
         if (st == HF_OK)
@@ -295,12 +350,14 @@ int cmd_run(struct cli_opts *opts)
     }
     if (!report_open(&run))
         return CLI_FAILED;
+    run.asked_at = cli_now();
     code = cli_open(opts, &run.client, &run.svc);
     if (code) {
         report_write(&run, "failed", code);
         return code;
     }
     run.remote = run.svc.traits & HF_TRAIT_MACHINES;
+    run.ttl = opts->ttl_ms ? opts->ttl_ms : run.svc.ttl_ms;
     if (sig_open(&run.sig))
         code = run_locked(&run, &word);
     else
@@ -308,7 +365,8 @@ int cmd_run(struct cli_opts *opts)
     if (run.client)
         cli_close(run.client);
     report_write(&run, word, code);
-    say_flush(END_SAY_MS);
+    if (run.cancel || run.die_by)
+        say_flush(END_SAY_MS);
     if (run.cancel)
         sig_die(run.cancel, false);
     if (run.die_by && !run.why)

@@ -105,6 +105,7 @@ struct run {
     hf_lock *lock;
     struct hf_service svc;
     bool remote; /* the service is not on this machine */
+    bool manual; /* nobody renews: acquire */
     uint64_t fence;
     char owner[HF_OWNER_MAX + 1];
     struct sig sig;
@@ -146,6 +147,9 @@ struct run {
 /* Release the lock in a limited time; HF_UNCERTAIN if that is over.  Then the
  * client is still in use, and run->client becomes NULL. */
 hf_status run_give_back(struct run *run, struct hf_error *err);
+
+/* Say who is in the way, after HF_BUSY or HF_TIMEOUT. */
+void run_busy(const struct run *run, const struct hf_error *err);
 
 hf_status wait_for_lock(struct run *run, struct hf_error *err);
 int hold_start(struct run *run);

@@ -3,12 +3,12 @@
  * say.c - messages on stderr that keep nobody waiting.
  *
  * A write to stderr can block for ever: the terminal was stopped with ^S, the
- * reader of a pipe is stuck, a pseudo terminal is full.  While a lock is held or
- * waited for, the command must still be ended in time, so the thread that does
- * that never writes:
+ * reader of a pipe is stuck, a pseudo terminal is full.  While a lock is held
+ * or waited for, the command must still be ended in time, so the thread that
+ * does that never writes:
  *
- *  (1) After say_start() a message is put into a buffer, and a thread of its own
- *      writes it.  Only that thread can block.
+ *  (1) After say_start() a message is put into a buffer, and a thread of its
+ *      own writes it.  Only that thread can block.
  *  (2) What does not fit into the buffer is dropped; the exit status and
  *      --report do not depend on it.
  *  (3) say_flush() waits for the thread, but only for a limited time.  It is

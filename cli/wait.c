@@ -230,7 +230,7 @@ static void wait_options(const struct run *run, struct hf_lock_opts *ret)
     ret->note = o->note;
     ret->retry_ms = o->retry_ms;
     ret->flags = (o->shared ? HF_SHARED : 0) | (o->fair ? HF_FAIR : 0) |
-                 (o->poll ? HF_POLL : 0);
+                 (o->poll ? HF_POLL : 0) | (run->manual ? HF_MANUAL : 0);
 }
 
 /* One try in this thread; true if that was all. */

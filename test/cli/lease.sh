@@ -6,17 +6,7 @@
 . "$(dirname "$0")/lib.sh"
 hf=$HOLDFAST
 
-mkdir "$tmp/redis"
-for port in 21379 21380 21381 21382 21383 21384 21385 21386; do
-    redis-server --port $port --bind 127.0.0.1 --save '' --dir "$tmp/redis" \
-        >"$tmp/redis.log" 2>&1 &
-    server=$!
-    HOLDFAST_URL=redis://127.0.0.1:$port
-    up() { dead $server || grep -q 'Ready to accept' "$tmp/redis.log"; }
-    until_true up
-    alive $server && break
-done
-trap 'kill -KILL $server 2>/dev/null; rm -rf "$tmp"' EXIT
+redis_start
 
 # acquire, renew, release.
 eval "$("$hf" acquire -t 1h "it's")"
@@ -25,7 +15,9 @@ exits 'the lock stays when acquire has ended' 75 "$hf" run -n "it's" -- true
 exits 'the fence is the one that stands' 0 \
     "$hf" check --fence "${HOLDFAST_FENCE-0}" "it's"
 exits 'renew renews it' 0 "$hf" renew
-exits 'release gives it back' 0 "$hf" release
+is 'and prints the same handle' "HOLDFAST_HANDLE='$HOLDFAST_HANDLE'" "${said%%;*}"
+exits 'the first handle can be renewed again' 0 "$hf" renew
+exits 'and can be released' 0 "$hf" release
 exits 'the lock is free then' 0 "$hf" run -n "it's" -- true
 exits 'a second release is told that it is lost' 79 "$hf" release
 exits 'and so is a renew' 79 "$hf" renew
@@ -36,6 +28,54 @@ exits 'the same owner id enters meanwhile' 0 \
 exits 'another does not' 75 "$hf" run -n --owner job-8 mine -- true
 exits 'and it can be given back' 0 "$hf" release
 unset HOLDFAST_HANDLE HOLDFAST_KEY HOLDFAST_FENCE HOLDFAST_OWNER
+
+# A handle that nobody got is no lock that anybody has.
+"$hf" acquire -t 1h full >/dev/full 2>"$tmp/said"
+is 'acquire fails if its handle cannot be written' 125 $?
+has 'and says what became of the lock' "'full' was released" "$(cat "$tmp/said")"
+exits 'which is free' 1 "$hf" status full
+mkfifo "$tmp/stuck" "$tmp/left"
+cat "$tmp/left" >/dev/null &
+reader=$!
+exec 8>"$tmp/left"
+kill $reader
+wait $reader
+"$hf" acquire -t 1h pipe >&8 2>/dev/null
+is 'the same if nobody is left to read it' 125 $?
+exits 'and the lock is free' 1 "$hf" status pipe
+exec 8<>"$tmp/stuck"
+dd if=/dev/zero of="$tmp/stuck" bs=4096 oflag=nonblock 2>/dev/null
+"$hf" acquire -t 1h stuck >"$tmp/stuck" 8>&- 2>/dev/null &
+pid=$!
+until_true held stuck
+kill -TERM $pid
+wait $pid
+is 'TERM ends an acquire whose handle is not read' 143 $?
+exits 'and the lock is free' 1 "$hf" status stuck
+"$hf" run -q inway -- sleep 1000 8>&- &
+holder=$!
+until_true held inway
+"$hf" acquire -v inway 2>"$tmp/said" 8>&- &
+pid=$!
+until_true grep -q "waiting for 'inway': held by" "$tmp/said"
+ok 'acquire -v says whom it waits for'
+kill -TERM $pid
+wait $pid
+is 'TERM ends the wait of acquire' 143 $?
+has 'and it leaves no place in the queue' '"waiters": 0' \
+    "$("$hf" status --json inway)"
+kill $holder
+wait $holder
+exec 8>&-
+
+# The lease of the URL.
+"$hf" run -u "$HOLDFAST_URL?ttl=7m" ttl -- "$hf" status --json ttl >"$tmp/said"
+has 'ttl= of the URL is the lease' '"left_ms": 4' "$(cat "$tmp/said")"
+"$hf" run -t 2m -u "$HOLDFAST_URL?ttl=7m" ttl -- "$hf" status --json ttl \
+    >"$tmp/said"
+has '-t wins over it' '"left_ms": 1' "$(cat "$tmp/said")"
+has 'acquire knows it too' '"ttl_ms": 420000' \
+    "$("$hf" acquire --json -u "$HOLDFAST_URL?ttl=7m" ttl2)"
 
 # A family of which nobody heeds TERM.  It notes that it lives.
 cat >"$tmp/family" <<'END'
@@ -94,6 +134,19 @@ kill -CONT $server
 wait $pid
 is 'server frozen: the status is 79' 79 $?
 
+# The server is frozen when the command ends.
+"$hf" run -t 1m end -- sh -c 'until [ -e "$0" ]; do sleep 0.02; done; exit 6' \
+    "$tmp/go" 2>"$tmp/said" &
+pid=$!
+until_true held end
+kill -STOP $server
+: >"$tmp/go"
+wait $pid
+is 'server frozen at the end: the status is the one of the command' 6 $?
+kill -CONT $server
+has 'server frozen at the end: the message tells when the lock will be free' \
+    'lease ends by itself in 1m' "$(cat "$tmp/said")"
+
 # The place in the queue, and a server that is not there.
 "$hf" run --note 'in front' queue -- sleep 1000 &
 holder=$!
@@ -106,6 +159,30 @@ kill $holder
 wait $holder
 wait $waiter
 is 'and ends with the lock' 0 $?
+# The server is restarted.
+"$hf" watch --retry 20ms seen >"$tmp/watch" 2>"$tmp/said" &
+watcher=$!
+until_true [ -s "$tmp/watch" ]
+kill -KILL $server
+wait $server 2>/dev/null
+until_true grep -q 'waiting for the service' "$tmp/said"
+ok 'watch goes on when the server is gone'
+"$hf" run -v -w 60 later -- echo got >"$tmp/got" 2>"$tmp/later" &
+pid=$!
+until_true grep -q 'trying again for' "$tmp/later"
+ok '-w also waits for the server'
+redis_serve "${HOLDFAST_URL##*:}"
+wait $pid
+is 'and gets the lock when it is back' 'got 0' "$(cat "$tmp/got") $?"
+"$hf" run -q seen -- sleep 1000 &
+holder=$!
+until_true grep -q 'held by' "$tmp/watch"
+ok 'watch sees the next holder of a restarted server'
+is 'and says once that the server was away' 1 \
+    "$(grep -c 'waiting for the service' "$tmp/said")"
+kill $watcher $holder
+wait $watcher $holder
+
 kill -KILL $server
 wait $server 2>/dev/null
 exits 'a server that is not there gives 69' 69 "$hf" run -n k -- true

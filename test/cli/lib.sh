@@ -14,7 +14,8 @@ if [ -z "${CLI_SIGNALS-}" ]; then
 fi
 : "${HOLDFAST:?must name the executable}"
 tmp=$(mktemp -d "${TMPDIR:-/tmp}/holdfast-cli.XXXXXX")
-trap 'rm -rf "$tmp"' EXIT
+server=
+trap '[ -z "$server" ] || kill -KILL $server 2>/dev/null; rm -rf "$tmp"' EXIT
 unset CLI_SIGNALS
 HOLDFAST_URL=file:$tmp/locks
 export HOLDFAST HOLDFAST_URL
@@ -91,6 +92,27 @@ is_free() { "$HOLDFAST" run -q -n "$1" -- true; }
 
 # fence KEY: of the grant that stands.
 fence() { "$HOLDFAST" status "$1" | sed -n 's/.*fence \([0-9]*\).*/\1/p'; }
+
+# redis_start: a private Redis, $server, which $HOLDFAST_URL then names.
+redis_start() {
+    mkdir -p "$tmp/redis"
+    for port in 21379 21380 21381 21382 21383 21384 21385 21386; do
+        redis_serve $port
+        alive $server && break
+    done
+    HOLDFAST_URL=redis://127.0.0.1:$port
+    "$HOLDFAST" ls -q >/dev/null 2>&1
+}
+
+# redis_serve PORT: start it there and wait until it answers or is dead.
+redis_serve() {
+    redis-server --port "$1" --bind 127.0.0.1 --save '' --dir "$tmp/redis" \
+        >"$tmp/redis.log" 2>&1 &
+    server=$!
+    until_true redis_up
+}
+
+redis_up() { dead $server || grep -q 'Ready to accept' "$tmp/redis.log"; }
 
 # valid_json FILE
 valid_json() {

@@ -5,13 +5,13 @@
 . "$(dirname "$0")/lib.sh"
 hf=$HOLDFAST
 
-exits 'status of a key that never was is free' 0 "$hf" status k
+exits 'status of a key that never was is free, status 1' 1 "$hf" status k
 is 'in one word' 'k: free' "$said"
 "$hf" run --note 'the note' k -- sleep 1000 &
 holder=$!
 until_true held k
 n=$(fence k)
-exits 'status of a held key' 0 "$hf" status k
+exits 'status of a held key has status 0' 0 "$hf" status k
 has 'tells note and fence' "k: held by the note*, fence $n" "$said"
 exits 'check of the present grant is 0' 0 "$hf" check --fence "$n" k
 is 'and silent' '' "$said"
@@ -50,6 +50,16 @@ ok 'ls prints one line for each lock, also with a newline in its key'
 "$hf" ls | LC_ALL=C grep -q "$(printf '[\001-\011\013-\037]')"
 [ $? -eq 1 ]
 ok 'and no control byte'
+kill $second
+wait $second
+bad=$(printf 'x\302\2332J\342\200\256\377\233y')
+"$hf" run --note "$bad" bad -- sleep 1000 &
+second=$!
+until_true held bad
+is 'neither a C1 nor a bidi control' 'x\u009b2J\u202e\xff\x9by' \
+    "$("$hf" status bad | sed 's/.*held by //; s/, fence.*//')"
+has 'also not where a busy lock is told' 'x\\u009b2J\\u202e\\xff\\x9by' \
+    "$("$hf" run -n bad -- true 2>&1)"
 kill $second
 wait $second
 

@@ -56,6 +56,18 @@ is '--on-lost warn lets the command go on, status 79' 79 $status
 has 'with its own status in the report' '"code": 4' "$(cat "$tmp/report")"
 has 'and HOLDFAST_LOST_FD tells the reason' 'told broken' "$(cat "$tmp/err")"
 
+"$hf" run --ttl 300ms --on-lost warn w -- \
+    sh -c 'echo $$ >"$0"; exec sleep 1000' "$tmp/pid" 2>/dev/null &
+pid=$!
+until_true [ -s "$tmp/pid" ]
+"$hf" break -q --fence "$(fence w)" w
+until_true is_free w
+ok '--on-lost warn gives a broken lock back at once'
+alive "$(cat "$tmp/pid")"
+ok 'while the command goes on'
+kill "$(cat "$tmp/pid")"
+wait $pid
+
 lose f --on-lost 'echo "hook $HOLDFAST_KEY" >&2' f -- sleep 1000
 is '--on-lost CMD runs it' 79 $status
 has 'with the variables' 'hook f' "$(cat "$tmp/err")"

@@ -440,9 +440,23 @@ static void test_flow_control(void)
     const char *key = new_key();
     char script[1400];
     struct term t;
-    bool good = run_ready(&t, key, "echo READY; exec sleep 1000");
+    const char *argv[] = {holdfast,
+                          "run",
+                          "-t",
+                          "300ms",
+                          "-u",
+                          url,
+                          key,
+                          "--",
+                          "sh",
+                          "-c",
+                          "echo READY; exec sleep 1000",
+                          NULL};
     int64_t end = now_ms() + PATIENCE_MS;
+    bool good;
 
+    term_open(&t, argv);
+    good = term_told(&t, "pid ") && term_sees(&t, "READY");
     snprintf(script, sizeof(script),
              "f=$(%s status -u %s %s | sed 's/.*fence \\([0-9]*\\).*/\\1/'); "
              "%s break -q -u %s --fence $f %s",

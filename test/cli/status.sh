@@ -38,7 +38,7 @@ holder=$!
 until_true held busy
 exits '-n gives 75 when it is busy' 75 "$hf" run -n busy -- true
 has 'and names the holder' "'busy' is held by" "$said"
-has 'and its command' 'sleep 1000' "$said"
+has 'and its command' '(sleep), fence' "$said"
 exits '-w gives 75 when the time is over' 75 "$hf" run -w 0.05 busy -- true
 exits '-w 0 is -n' 75 "$hf" run -w 0 busy -- true
 exits '-w takes a unit' 75 "$hf" run --wait=20ms busy -- true
@@ -99,6 +99,29 @@ renew without a handle is a usage error|renew
 a handle that is none is a usage error|release nonsense
 completion for no shell is a usage error|completion tcsh
 TABLE
+# What is mistyped is told apart, and what was meant is guessed.
+while IFS='|' read -r name words args; do
+    eval "exits '$name' 64 \"\$hf\" $args"
+    has 'in words' "$words" "$said"
+done <<'TABLE'
+a mistyped command|did you mean 'status'?|stauts k
+a mistyped option|did you mean '--max-hold'?|run --maxhold 5s k -- true
+an option of another command|these do: run, acquire, renew|ls --ttl 5s
+an option before the command|cannot stand before|--ttl 5s run k -- true
+a mistyped --on-lost|term, kill, warn or a shell command|run --on-lost trem k -- true
+a mistyped --on-lost is guessed|did you mean 'term'?|run --on-lost trem k -- true
+two keys|'run' takes one KEY|run one two -- true
+a URL as a command|'redis://***@host' is no command|redis://:s3cret@host
+a URL as a duration|redis://***@host|run -w 'redis://:s3 cret@host' k -- true
+TABLE
+exits '--on-lost takes a program' 0 "$hf" run --on-lost true k -- true
+exits 'the words after the first may hold --' 0 "$hf" run k test -- = --
+exits 'an empty URL is a configuration error' 78 "$hf" run -u '' k -- true
+has 'and says which one' 'the URL of -u is empty' "$said"
+exits 'an empty variable too' 78 env HOLDFAST_URL= "$hf" run k -- true
+has 'and says which one' '$HOLDFAST_URL is empty' "$said"
+exits '-v names the service' 0 "$hf" run -v k -- true
+has 'by its address' "using file:$tmp/locks" "$said"
 exits 'a KEY that is too long is a usage error' 64 \
     "$hf" run "$(printf '%01100d' 0)" -- true
 exits 'an unknown scheme is a configuration error' 78 \
@@ -114,17 +137,29 @@ ok 'and takes nothing'
 
 # Refused by the system.  Root may do everything, so be nobody.
 mkdir "$tmp/shut"
-chmod 700 "$tmp/shut"
 chmod 755 "$tmp"
 if [ "$(id -u)" = 0 ]; then
     cp "$hf" "$tmp/holdfast"
-    exits 'a directory that may not be written gives 77' 77 \
-        setpriv --reuid 65534 --clear-groups "$tmp/holdfast" run \
-        -u "file:$tmp/shut" k -- true
+    nobody() { setpriv --reuid 65534 --clear-groups "$tmp/holdfast" "$@"; }
 else
-    chmod 500 "$tmp/shut"
-    exits 'a directory that may not be written gives 77' 77 \
-        "$hf" run -u "file:$tmp/shut" k -- true
+    chmod 555 "$tmp/shut"
+    nobody() { "$hf" "$@"; }
+fi
+said=$(nobody run -u "file:$tmp/shut" k -- true 2>&1)
+is 'a directory that may not be written gives 77' 77 $?
+has 'and is named' "$tmp/shut" "$said"
+said=$(nobody status -u "file:$tmp/shut" k 2>&1)
+is 'but whoever may read it may look' 'k: free 1' "$said $?"
+said=$(nobody ls -u "file:$tmp/shut" 2>&1)
+is 'and list' ' 0' "$said $?"
+chmod 700 "$tmp/shut"
+if [ "$(id -u)" = 0 ]; then
+    "$hf" run -u "file:$tmp/shut" k -- true
+    chmod 755 "$tmp/shut"
+    said=$(nobody status -u "file:$tmp/shut" k 2>&1)
+    has 'also at a lock of somebody else' 'k: free, last fence' "$said"
+    said=$(nobody run -n -u "file:$tmp/shut" k -- true 2>&1)
+    is 'and may not take it' 77 $?
 fi
 exits 'a report that cannot be written is an error before anything runs' 125 \
     "$hf" run --report "$tmp/no/such" k -- touch "$tmp/ran"

@@ -91,6 +91,7 @@ static void test_json(void)
         {"\n\t\x01\x7f", "\"\\n\\u0009\\u0001\\u007f\""},
         {"\xc3\xa4\xe2\x82\xac\xf0\x9f\x94\x92",
          "\"\xc3\xa4\xe2\x82\xac\xf0\x9f\x94\x92\""},
+        {"\xc2\x9b\xe2\x80\xae", "\"\\u009b\\u202e\""},
         {"\xff", "\"\\udcff\""},
         {"\xc3", "\"\\udcc3\""},
         {"\xc3(", "\"\\udcc3(\""},
@@ -121,8 +122,61 @@ static void test_words(void)
     free(word);
     cli_clean("a\033[2J\n", clean, sizeof(clean));
     tap(!strcmp(clean, "a\\x1b[2J\\x0a"), "control bytes are shown");
+    cli_clean("\xc2\x9b"
+              "2J\x9b\xe2\x80\xae\xc3\xa4\xff",
+              clean, sizeof(clean));
+    tap(!strcmp(clean, "\\u009b2J\\x9b\\u202e\xc3\xa4\\xff"),
+        "C1 and bidi controls and bytes that are no UTF-8 are shown");
     cli_clean("abc\ndef\n", tiny, sizeof(tiny));
     tap(strlen(tiny) < sizeof(tiny), "a line is cut to its room");
+}
+
+static void test_masks(void)
+{
+    static const struct {
+        const char *text, *masked;
+        bool all;
+    } rows[] = {
+        {"no url", "no url", false},
+        {"redis://host:1 and me@home", "redis://host:1 and me@home", false},
+        {"redis://:pw@host:1", "redis://***@host:1", false},
+        {"a redis://u:p@x@host b", "a redis://***@host b", false},
+        {"'redis://:p w@host'", "'redis://***@host'", true},
+        {"x://@h y://ab@h z://abcd@h", "x://@h y://**@h z://***@h", false},
+    };
+
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        char text[128], name[160];
+
+        snprintf(text, sizeof(text), "%s", rows[i].text);
+        cli_mask(text, rows[i].all);
+        snprintf(name, sizeof(name), "\"%s\" is shown as \"%s\"", rows[i].text,
+                 rows[i].masked);
+        tap(!strcmp(text, rows[i].masked), name);
+    }
+}
+
+static void test_guesses(void)
+{
+    static const struct {
+        const char *word, *best;
+    } rows[] = {{"trem", "term"},   {"kil", "kill"}, {"warning", NULL},
+                {"wran", "warn"},   {"x", NULL},     {"te", "term"},
+                {"notify-me", NULL}};
+    static const char *const names[] = {"term", "kill", "warn"};
+
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct guess guess = {.word = rows[i].word};
+        char name[96];
+
+        for (int k = 0; k < 3; k++)
+            guess_try(&guess, names[k]);
+        snprintf(name, sizeof(name), "whoever types '%s' means %s",
+                 rows[i].word, rows[i].best ? rows[i].best : "none of ours");
+        tap(rows[i].best ? guess.best && !strcmp(guess.best, rows[i].best)
+                         : !guess.best,
+            name);
+    }
 }
 
 static void test_secrets(void)
@@ -265,14 +319,59 @@ static void test_acquire(void)
     hf_close(keep);
 }
 
+static void test_break(void)
+{
+    static const char *const acquire[] = {
+        "holdfast", "acquire", "-qnu", "mem:unit", "-t", "1h", "b", NULL};
+    static const char *const status[] = {"holdfast", "status", "-qu",
+                                         "mem:unit", "b",      NULL};
+    const char *brk[] = {"holdfast", "break", "-qu", "mem:unit", "--json",
+                         "--fence",  "",      "b",   NULL,       NULL};
+    char out[8192], fence[32] = "";
+    const char *at;
+    hf_client *keep;
+
+    if (hf_open("mem:unit", NULL, &keep, NULL))
+        exit(99);
+    tap(command(out, sizeof(out), status) == CLI_FREE,
+        "status of a free lock is 1");
+    command(out, sizeof(out), acquire);
+    at = strstr(out, "HOLDFAST_FENCE=");
+    snprintf(fence, sizeof(fence), "%.*s",
+             at ? (int)strspn(at + 15, "0123456789") : 0, at ? at + 15 : "");
+    brk[6] = fence;
+    tap(command(out, sizeof(out), status) == CLI_OK,
+        "status of a held lock is 0");
+    tap(command(out, sizeof(out), brk) == CLI_OK &&
+            strstr(out, "\"broken\": true, \"forced\": false, \"left_ms\": 3"),
+        "break tells for how long others cannot have it");
+    tap(command(out, sizeof(out), status) == CLI_OK &&
+            strstr(out, "b: broken, still held by ") &&
+            strstr(out, ", free when it is released, in 1h00m at the latest"),
+        "status of a broken lock tells when it will be free");
+    tap(command(out, sizeof(out), acquire) == CLI_BUSY,
+        "and until then it is busy");
+    brk[8] = "--force";
+    tap(command(out, sizeof(out), brk) == CLI_OK &&
+            strstr(out, "\"forced\": true, \"left_ms\": 0"),
+        "break --force frees it");
+    tap(command(out, sizeof(out), acquire) == CLI_OK, "at once");
+    tap(command(out, sizeof(out), brk) == CLI_LOST,
+        "break of a grant that is gone is 79");
+    hf_close(keep);
+}
+
 int main(void)
 {
     test_durations();
     test_json();
     test_words();
+    test_masks();
+    test_guesses();
     test_secrets();
     test_handles();
     test_acquire();
+    test_break();
     printf("1..%d\n", test_number);
     return test_failures != 0;
 }

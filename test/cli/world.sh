@@ -120,14 +120,18 @@ is 'and ends with the status of the command' 0 $?
 
 # The note.
 "$hf" run note -- sh -c '"$HOLDFAST" status note' >"$tmp/note"
-has 'others see host, process and command' "$(hostname):" "$(cat "$tmp/note")"
-has 'the words of it' '(sh -c "$HOLDFAST" status note)' "$(cat "$tmp/note")"
+has 'others see host and process' "$(hostname):" "$(cat "$tmp/note")"
+has 'and the name of the program, none of its words' ' (sh),' "$(cat "$tmp/note")"
+cp /bin/sh "$tmp/sh"
+"$hf" run note -- "$tmp/sh" -c '"$HOLDFAST" status note' >"$tmp/note"
+has 'and not the directory that it is in' ' (sh),' "$(cat "$tmp/note")"
 "$hf" run --note 'hand made' note -- sh -c '"$HOLDFAST" status note' >"$tmp/note"
 has 'or what --note says' 'held by hand made' "$(cat "$tmp/note")"
-long=$(printf 'é%.0s' $(seq 400))
-"$hf" run note -- sh -c '"$HOLDFAST" status --json note; : '"$long" >"$tmp/note"
-valid_json "$tmp/note"
-ok 'a long command is cut between characters'
+long=$(printf 'é%.0s' $(seq 120))
+cp /bin/sh "$tmp/$long"
+"$hf" run note -- "$tmp/$long" -c '"$HOLDFAST" status --json note' >"$tmp/note"
+valid_json "$tmp/note" && grep -q "é)\"" "$tmp/note"
+ok 'a long name is cut between characters'
 
 # The service.
 out=$("$hf" run -u "file:$tmp/other" k -- sh -c 'echo $HOLDFAST_URL')
