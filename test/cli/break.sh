@@ -42,6 +42,10 @@ broken() { # NAME
 }
 
 broken file
+HOLDFAST_URL=sqlite:$tmp/locks.db
+if "$hf" ls -q >"$tmp/said" 2>&1; then
+    broken sqlite
+fi
 if command -v redis-server >/dev/null && redis_start; then
     broken redis
 fi
