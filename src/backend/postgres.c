@@ -397,8 +397,9 @@ static void pg_close(struct hfi_conn *base)
 /* A listener that was lost is replaced before the row is asked. */
 static hf_status pg_try_acquire(struct hfi_conn *base,
                                 const struct hfi_claim *claim,
-                                struct hfi_grant *grant, struct hfi_answer *busy,
-                                int64_t deadline, struct hf_error *err)
+                                struct hfi_grant *grant,
+                                struct hfi_answer *busy, int64_t deadline,
+                                struct hf_error *err)
 {
     struct pg_conn *pc = (struct pg_conn *)base;
 
@@ -461,7 +462,9 @@ const struct hfi_backend hfi_backend_postgres = {
     .pump_fd = pg_pump_fd,
     .pump = pg_pump,
     .attach = sql_attach,
+    .take_over = sql_take_over,
     .inspect = sql_inspect,
     .list = sql_list,
     .break_grant = sql_break,
+    .free_grant = sql_free,
 };

@@ -89,6 +89,13 @@
     "AND i.indisvalid AND i.indpred IS NULL AND i.indnkeyatts=1 AND "          \
     "a.attname='name')"
 
+/* What the fence names, whatever its token, is over at once. */
+#define FREED "token IS NOT NULL AND fence=$7 AND "
+
+#define TAKE                                                                   \
+    "UPDATE @T SET token=$2 WHERE name=$1 AND fence=$7 AND "                   \
+    "token IN ($2,convert_from($5,'UTF8'))"
+
 /* See sql.c (6). */
 #define BREAK                                                                  \
     "UPDATE @T SET token='!'||token WHERE name=$1 AND fence=$7 AND "           \
@@ -113,6 +120,9 @@ const char *const pg_lease_texts[SQL_STMTS] = {
     [SQL_VERIFY] = "SELECT " KEYED("@T") "::int::int8",
     [SQL_RELEASE] = LET_GO("expires_at=NULL", "token=$2"),
     [SQL_BREAK] = BREAK "expires_at>clock_timestamp()",
+    [SQL_FREE] =
+        LET_GO("expires_at=NULL", FREED "expires_at>clock_timestamp()"),
+    [SQL_TAKE] = TAKE,
     [SQL_LOOK] = LEASE_LOOK "name=$1",
     [SQL_LIST] = LEASE_LOOK LISTED " AND expires_at>clock_timestamp()",
 };
@@ -130,6 +140,8 @@ const char *const pg_version_texts[SQL_STMTS] = {
     [SQL_VERIFY] = "SELECT " KEYED("@T") "::int::int8",
     [SQL_RELEASE] = LET_GO("version=version+1", "token=$2"),
     [SQL_BREAK] = BREAK "true",
+    [SQL_FREE] = LET_GO("version=version+1", FREED "true"),
+    [SQL_TAKE] = TAKE,
     [SQL_LOOK] = VERSION_LOOK "name=$1",
     [SQL_LIST] = VERSION_LOOK LISTED,
 };
@@ -146,6 +158,12 @@ const char *const pg_version_texts[SQL_STMTS] = {
                                          "k.transactionid=t.xmax) ON "         \
                                          "t.name=f.name AND k.pid=f.session "  \
                                          "WHERE f."
+
+/* End the session that has the row. */
+#define ROW_ENDED(which)                                                       \
+    "SELECT pg_terminate_backend(k.pid,1000)::int FROM @F f JOIN (@T t JOIN "  \
+    "pg_locks k ON k.locktype='transactionid' AND k.granted AND "              \
+    "k.transactionid=t.xmax) ON t.name=f.name AND k.pid=f.session WHERE f." which
 
 /* The queue is that of an advisory lock; see postgres_row.c. */
 #define ROW_WAITERS                                                            \
@@ -185,4 +203,5 @@ const char *const pg_row_texts[SQL_STMTS] = {
     [SQL_VERIFY] = "SELECT (" KEYED("@T") " AND " KEYED("@F") ")::int::int8",
     [SQL_BREAK] = "UPDATE @F SET token='!'||token WHERE name=$1 AND fence=$7 "
                   "AND token NOT LIKE '!%'",
+    [SQL_FREE] = ROW_ENDED("name=$1 AND f.fence=$7"),
 };

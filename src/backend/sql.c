@@ -26,9 +26,9 @@
  *      a release that somebody waits for rings a bell; after the mark there is
  *      another look.
  *  (6) To break is to revoke: the token is spoiled by a '!' before it, so that
- *      its holder can neither renew nor release, but the row is not free before
- *      the holder has heard (it then lets go of the spoiled token) or its
- *      lease is over.  Nobody is granted what another still believes to hold.
+ *      its holder cannot renew.  The row stays taken until the holder releases
+ *      the spoiled token or its lease is over: to be told is not to have
+ *      stopped.  Only SQL_FREE lets the next in at once.
  *  (7) Nothing but a request that was made to do so shortens a lease.
  *
  * LEASE  Lease: the server's clock, read after the request arrived, so later
@@ -56,110 +56,10 @@ struct sql_note {
     bool busy; /* look before the next try */
 };
 
-/* A row as SQL_LOOK describes it. */
-struct sql_seen {
-    bool there, held, wanted;
-    bool broken; /* held, but revoked */
-    int64_t left_ms, version, ttl_ms;
-    char token[HFI_TOKEN_LEN + 2];
-    struct hf_info info;
-};
-
-/* ---- looking ----------------------------------------------------------- */
-
-static void seen_text(char *buf, size_t size, const struct sql_cell *cell)
-{
-    size_t len = cell->len < size - 1 ? cell->len : size - 1;
-
-    if (cell->data)
-        memcpy(buf, cell->data, len);
-    buf[cell->data ? len : 0] = '\0';
-}
-
-static void seen_fill(const struct sql_conn *conn, const struct sql_cell *cells,
-                      struct sql_seen *ret)
-{
-    struct hf_info *info = &ret->info;
-    const struct sql_cell *left = &cells[SQL_LOOK_LEFT];
-    const struct sql_cell *since = &cells[SQL_LOOK_SINCE];
-
-    ret->there = true;
-    ret->left_ms = left->num;
-    ret->version = cells[SQL_LOOK_VERSION].num;
-    ret->ttl_ms = cells[SQL_LOOK_TTL].num;
-    ret->wanted = cells[SQL_LOOK_WANTED].num != 0;
-    seen_text(ret->token, sizeof(ret->token), &cells[SQL_LOOK_TOKEN]);
-    ret->held = cells[SQL_LOOK_TOKEN].data &&
-                (conn->strategy != SQL_LEASE || left->num > 0);
-    info->fence = (uint64_t)cells[SQL_LOOK_FENCE].num;
-    ret->broken = ret->held && ret->token[0] == '!';
-    info->held = ret->held && !ret->broken;
-    info->holders = info->held;
-    info->waiters = conn->strategy == SQL_ROW && cells[SQL_LOOK_WANTED].data
-                        ? (int32_t)cells[SQL_LOOK_WANTED].num
-                        : -1;
-    info->left_ms = info->since_ms = -1;
-    if (!info->held)
-        return;
-    info->left_ms = left->data ? left->num : -1;
-    info->since_ms = since->data ? since->num : -1;
-    seen_text(
-        info->owner, sizeof(info->owner),
-        &cells[cells[SQL_LOOK_OWNER].data ? SQL_LOOK_OWNER : SQL_LOOK_TOKEN]);
-    seen_text(info->note, sizeof(info->note), &cells[SQL_LOOK_NOTE]);
-}
-
-struct sql_looking {
-    struct sql_conn *conn;
-    struct sql_seen *seen;
-};
-
-static void look_row(struct sql_answer *answer, const struct sql_cell *cells,
-                     int n)
-{
-    struct sql_looking *looking = answer->arg;
-
-    if (n == SQL_LOOK_COLUMNS)
-        seen_fill(looking->conn, cells, looking->seen);
-}
-
-static hf_status sql_look(struct sql_conn *conn, const char *key,
-                          struct sql_seen *ret, int64_t deadline,
-                          struct hf_error *err)
-{
-    struct sql_call call = {.key = key};
-    struct sql_looking looking = {conn, ret};
-    struct sql_answer answer = {.row = look_row, .arg = &looking};
-
-    *ret = (struct sql_seen){.info = {.size = sizeof(ret->info)}};
-    return sql_run(conn, SQL_LOOK, &call, &answer, deadline, err);
-}
-
-hf_status sql_is_wanted(struct sql_conn *conn, const char *key, bool *ret,
-                        int64_t deadline, struct hf_error *err)
-{
-    struct sql_seen seen;
-    hf_status st = sql_look(conn, key, &seen, deadline, err);
-
-    *ret = !st && seen.held && seen.wanted;
-    return st;
-}
-
-hf_status sql_fence_of(struct sql_conn *conn, const char *key, bool *there,
-                       uint64_t *ret, int64_t deadline)
-{
-    struct sql_seen seen;
-    hf_status st = sql_look(conn, key, &seen, deadline, NULL);
-
-    *there = !st && seen.there;
-    *ret = seen.info.fence;
-    return st;
-}
-
 /* ---- taking over what stands still ------------------------------------- */
 
 /* How long a version must have stood still.  sql.c (4) */
-static int64_t note_patience(int64_t ttl_ms)
+int64_t sql_patience(int64_t ttl_ms)
 {
     return ttl_ms + hfi_lease_margin(ttl_ms);
 }
@@ -174,7 +74,7 @@ static int64_t note_watch(struct sql_note *note, int64_t version,
         note->version = version;
         note->since = now;
     }
-    left = note->since + note_patience(ttl_ms) - now;
+    left = note->since + sql_patience(ttl_ms) - now;
     return left > 0 ? left : 0;
 }
 
@@ -340,15 +240,9 @@ hf_status sql_try_acquire(struct hfi_conn *base, const struct hfi_claim *claim,
 
 /* ---- letting go -------------------------------------------------------- */
 
-void sql_let_go(struct sql_conn *conn, const struct hfi_claim *claim,
-                int64_t deadline)
+void sql_spoil(char ret[HFI_TOKEN_LEN + 2], const char *token)
 {
-    char spoiled[HFI_TOKEN_LEN + 2];
-    struct sql_call call = {.key = claim->key, .token = spoiled};
-    struct sql_answer answer = {0};
-
-    snprintf(spoiled, sizeof(spoiled), "!%s", claim->token);
-    sql_run(conn, SQL_RELEASE, &call, &answer, deadline, NULL);
+    snprintf(ret, HFI_TOKEN_LEN + 2, "!%s", token);
 }
 
 hf_status sql_release(struct hfi_conn *base, const struct hfi_claim *claim,
@@ -358,125 +252,56 @@ hf_status sql_release(struct hfi_conn *base, const struct hfi_claim *claim,
     struct sql_conn *conn = (struct sql_conn *)base;
     struct sql_call call = {.key = claim->key, .token = claim->token};
     struct sql_answer answer = {0};
+    char spoiled[HFI_TOKEN_LEN + 2];
+    bool ours;
     hf_status st;
 
     if (conn->strategy == SQL_ROW)
         return sql_row_release(conn, claim, grant, deadline, err);
     st = sql_run(conn, SQL_RELEASE, &call, &answer, deadline, err);
+    ours = answer.affected || answer.rows;
+    if (!st && !ours) { /* sql.c (6) */
+        sql_spoil(spoiled, claim->token);
+        call.token = spoiled;
+        st = sql_run(conn, SQL_RELEASE, &call, &answer, deadline, err);
+    }
     if (st)
         return st;
     grant->placed = false;
-    if (answer.affected || answer.rows)
+    if (ours)
         return HF_OK;
-    sql_let_go(conn, claim, deadline);
     return hfi_fail(err, HF_LOST, "%s: the lock was not ours any more",
                     base->endpoint);
 }
 
+/* ---- handing on -------------------------------------------------------- */
+
+/* The handle says everything: the first statement finds out whether it is
+ * true. */
 hf_status sql_attach(struct hfi_conn *base, const struct hfi_claim *claim,
                      const struct hf_handle *handle, struct hfi_grant *grant,
                      struct hf_error *err)
 {
-    struct sql_conn *conn = (struct sql_conn *)base;
-    struct sql_seen seen;
-    hf_status st =
-        sql_look(conn, claim->key, &seen, hfi_now() + conn->timeout_ms, err);
-
-    (void)handle;
-    if (st)
-        return st;
-    if (!seen.held || strcmp(seen.token, claim->token) != 0)
-        return hfi_fail(err, HF_LOST, "%s: there is no such grant",
-                        base->endpoint);
-    grant->fence = seen.info.fence;
+    (void)base;
+    (void)claim;
+    (void)err;
+    grant->fence = handle->fence;
     return HF_OK;
 }
 
-/* ---- for people -------------------------------------------------------- */
-
-hf_status sql_inspect(struct hfi_conn *base, const char *key,
-                      struct hf_info *ret, int64_t deadline,
-                      struct hf_error *err)
-{
-    struct sql_seen seen;
-    hf_status st = sql_look((struct sql_conn *)base, key, &seen, deadline, err);
-
-    if (st)
-        return st;
-    seen.info.size = ret->size;
-    ret->waiters = -1;
-    if (seen.there)
-        *ret = seen.info;
-    return HF_OK;
-}
-
-/* The rows are kept until the session is free: `fn` may use the client. */
-struct sql_listed {
-    struct hfi_link link;
-    struct hf_info info;
-    char key[HF_KEY_MAX + 1];
-};
-
-struct sql_listing {
-    struct sql_conn *conn;
-    struct hfi_link found;
-    bool nomem;
-};
-
-static void list_row(struct sql_answer *answer, const struct sql_cell *cells,
-                     int n)
-{
-    struct sql_listing *listing = answer->arg;
-    struct sql_seen seen = {.info = {.size = sizeof(seen.info)}};
-    struct sql_listed *item;
-
-    if (n != SQL_LOOK_COLUMNS || cells[SQL_LOOK_NAME].len > HF_KEY_MAX)
-        return;
-    seen_fill(listing->conn, cells, &seen);
-    if (!seen.info.held) /* It has been broken. */
-        return;
-    item = hfi_alloc(sizeof(*item));
-    listing->nomem = listing->nomem || !item;
-    if (!item)
-        return;
-    item->info = seen.info;
-    seen_text(item->key, sizeof(item->key), &cells[SQL_LOOK_NAME]);
-    hfi_link_append(&listing->found, &item->link);
-}
-
-hf_status sql_list(struct hfi_conn *base, const char *prefix, hf_list_fn *fn,
-                   void *arg, int64_t deadline, struct hf_error *err)
-{
-    struct sql_listing listing = {.conn = (struct sql_conn *)base};
-    struct sql_answer answer = {.row = list_row, .arg = &listing};
-    struct sql_call call = {.key = prefix};
-    bool more = true;
-    hf_status st;
-
-    hfi_link_init(&listing.found);
-    st = sql_run(listing.conn, SQL_LIST, &call, &answer, deadline, err);
-    if (!st && listing.nomem)
-        st = hfi_nomem(err);
-    while (!hfi_link_alone(&listing.found)) {
-        struct sql_listed *item =
-            hfi_container(listing.found.next, struct sql_listed, link);
-
-        more = more && !st && fn(arg, item->key, &item->info);
-        hfi_link_remove(&item->link);
-        hfi_free(item);
-    }
-    return st;
-}
-
-hf_status sql_break(struct hfi_conn *base, const char *key, uint64_t fence,
-                    int64_t deadline, struct hf_error *err)
+hf_status sql_take_over(struct hfi_conn *base, const struct hfi_claim *claim,
+                        const char *token, struct hfi_grant *grant,
+                        int64_t deadline, struct hf_error *err)
 {
     struct sql_conn *conn = (struct sql_conn *)base;
-    struct sql_call call = {.key = key, .number = (int64_t)fence};
+    struct sql_call call = {.key = claim->key,
+                            .token = claim->token,
+                            .note = token,
+                            .number = (int64_t)grant->fence};
     struct sql_answer answer = {0};
-    hf_status st = sql_run(conn, SQL_BREAK, &call, &answer, deadline, err);
+    hf_status st = sql_run(conn, SQL_TAKE, &call, &answer, deadline, err);
 
     if (st || answer.affected || answer.rows)
         return st;
-    return hfi_fail(err, HF_LOST, "%s: that grant is over", base->endpoint);
+    return hfi_fail(err, HF_LOST, "%s: there is no such grant", base->endpoint);
 }

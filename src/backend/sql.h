@@ -2,7 +2,8 @@
  *
  * sql.h - what the three SQL services share.
  *
- *   sql.c        strategies lease and version: the operations
+ *   sql.c        strategies lease and version: taking and letting go
+ *   sql_look.c   looking at rows, listing, breaking
  *   sql_renew.c  renewing, many at once
  *   sql_pool.c   sessions: a small pool, what is retried, making the table
  *   sql_open.c   the URL, the statements, opening and closing
@@ -37,6 +38,13 @@ enum sql_stmt {
     SQL_RENEW_MANY,   /* the same for call->items, as many rows as hold */
     SQL_RELEASE,      /* changes or returns one row if the token holds */
     SQL_BREAK,        /* puts a '!' before the token if the fence holds */
+    SQL_FREE,         /* as SQL_RELEASE, if the fence holds, whatever the token;
+                       * row: end the session that has the fence.  NULL with
+                       * row: SQL_LOOK and SQL_KILL do it */
+    SQL_TAKE,         /* the token becomes `token` if the fence holds and it is
+                       * `token` already or `note` */
+    SQL_KILL,         /* end the session `number`; rows or a change tell that
+                       * it was still there */
     SQL_LOOK,         /* columns enum sql_look */
     SQL_LIST,         /* columns enum sql_look, all that are held */
     SQL_WANT,         /* marks the row: somebody waits */
@@ -226,6 +234,34 @@ char *sql_hex(char *at, const char *text);
 
 hf_status sql_create(struct sql_session *, int64_t deadline, struct hf_error *);
 
+/* ---- sql_look.c -------------------------------------------------------- */
+
+/* A row as SQL_LOOK describes it. */
+struct sql_seen {
+    bool there, held, wanted;
+    int64_t left_ms, version, ttl_ms;
+    char token[HFI_TOKEN_LEN + 2]; /* a '!' before it: broken */
+    struct hf_info info;
+};
+
+hf_status sql_look(struct sql_conn *, const char *key, struct sql_seen *ret,
+                   int64_t deadline, struct hf_error *);
+hf_status sql_inspect(struct hfi_conn *, const char *key, struct hf_info *,
+                      int64_t deadline, struct hf_error *);
+hf_status sql_list(struct hfi_conn *, const char *prefix, hf_list_fn *,
+                   void *arg, int64_t deadline, struct hf_error *);
+hf_status sql_break(struct hfi_conn *, const char *key, uint64_t fence,
+                    int64_t deadline, struct hf_error *);
+hf_status sql_free(struct hfi_conn *, const char *key, uint64_t fence,
+                   int64_t deadline, struct hf_error *);
+
+/* Does somebody wait for the key? */
+hf_status sql_is_wanted(struct sql_conn *, const char *key, bool *ret,
+                        int64_t deadline, struct hf_error *);
+
+/* How long a version must have stood still.  sql.c (4) */
+int64_t sql_patience(int64_t ttl_ms);
+
 /* ---- sql.c ------------------------------------------------------------- */
 
 hf_status sql_try_acquire(struct hfi_conn *, const struct hfi_claim *,
@@ -236,23 +272,12 @@ hf_status sql_release(struct hfi_conn *, const struct hfi_claim *,
 hf_status sql_attach(struct hfi_conn *, const struct hfi_claim *,
                      const struct hf_handle *, struct hfi_grant *,
                      struct hf_error *);
-hf_status sql_inspect(struct hfi_conn *, const char *key, struct hf_info *,
-                      int64_t deadline, struct hf_error *);
-hf_status sql_list(struct hfi_conn *, const char *prefix, hf_list_fn *,
-                   void *arg, int64_t deadline, struct hf_error *);
-hf_status sql_break(struct hfi_conn *, const char *key, uint64_t fence,
-                    int64_t deadline, struct hf_error *);
+hf_status sql_take_over(struct hfi_conn *, const struct hfi_claim *,
+                        const char *token, struct hfi_grant *, int64_t deadline,
+                        struct hf_error *);
 
-/* Does somebody wait for the key? */
-hf_status sql_is_wanted(struct sql_conn *, const char *key, bool *ret,
-                        int64_t deadline, struct hf_error *);
-
-/* Is there a row of the key, and what is its fence? */
-hf_status sql_fence_of(struct sql_conn *, const char *key, bool *there,
-                       uint64_t *ret, int64_t deadline);
-
-/* Let go of a token that was spoiled.  sql.c (6) */
-void sql_let_go(struct sql_conn *, const struct hfi_claim *, int64_t deadline);
+/* The token as break leaves it.  sql.c (6) */
+void sql_spoil(char ret[HFI_TOKEN_LEN + 2], const char *token);
 
 /* ---- sql_renew.c ------------------------------------------------------- */
 

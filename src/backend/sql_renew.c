@@ -55,13 +55,12 @@ static int renew_compare(const void *a, const void *b)
 static hf_loss renew_reason(struct sql_conn *conn,
                             const struct hfi_renewal *item, int64_t deadline)
 {
-    uint64_t fence;
-    bool there;
+    struct sql_seen seen;
 
-    if (sql_fence_of(conn, item->claim->key, &there, &fence, deadline) ||
-        !there)
+    if (sql_look(conn, item->claim->key, &seen, deadline, NULL) || !seen.there)
         return HF_LOSS_DELETED;
-    return fence != item->grant->fence ? HF_LOSS_STOLEN : HF_LOSS_BROKEN;
+    return seen.info.fence != item->grant->fence ? HF_LOSS_STOLEN
+                                                 : HF_LOSS_BROKEN;
 }
 
 static void renew_lost(struct sql_conn *conn, struct hfi_renewal *item,
@@ -71,12 +70,6 @@ static void renew_lost(struct sql_conn *conn, struct hfi_renewal *item,
     item->reason = conn->strategy == SQL_ROW
                        ? HF_LOSS_BROKEN
                        : renew_reason(conn, item, deadline);
-    if (item->reason != HF_LOSS_BROKEN)
-        return;
-    /* The holder first, then others; see sql.c (6). */
-    hfi_gone(&conn->base, item->claim->key, item->claim->token, HF_LOSS_BROKEN);
-    if (conn->strategy != SQL_ROW)
-        sql_let_go(conn, item->claim, deadline);
 }
 
 /* ---- many and one ------------------------------------------------------ */

@@ -23,7 +23,9 @@
  *      in time may do so late; nothing else is sent before, and a late answer
  *      proves nothing for the next.
  *  (4) To break is to revoke, as in sql.c (6): the token beside the fence is
- *      spoiled, and the holder lets go when its next heartbeat finds that.
+ *      spoiled, the next heartbeat finds that and is the last.  The row stays
+ *      locked until the holder releases it or the server ends its silent
+ *      transaction.
  *  (5) One thread at a time uses a session: who calls marks it `busy` under
  *      the mutex, and the keeper leaves such a one alone.
  *  (6) Where the server can tell who stands in its queue (SQL_STANDS), a try

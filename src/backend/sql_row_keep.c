@@ -65,7 +65,7 @@ hf_status sql_row_beat(struct sql_conn *conn, struct row_lock *lock,
 /* ---- keeping and letting go -------------------------------------------- */
 
 /* Send the heartbeat of one lock; `st` is then HF_OK.  The session stays busy
- * until row_renewed(). */
+ * until sql_row_renew() is done. */
 static void row_renew_send(struct sql_conn *conn, struct hfi_renewal *item,
                            struct hf_error *err)
 {
@@ -105,19 +105,6 @@ static bool row_renew_hear(struct sql_conn *conn, struct hfi_renewal *item,
     return false;
 }
 
-/* It has beaten; was it broken?  sql_row.c (4) */
-static void row_renewed(struct sql_conn *conn, struct hfi_renewal *item,
-                        int64_t deadline)
-{
-    struct row_lock *lock = sql_row_of(item->grant);
-
-    if (item->st == HF_LOST)
-        sql_row_drop(conn, lock, item->grant,
-                     !conn->driver->row_end(lock->session, deadline, NULL));
-    else
-        sql_row_idle(conn, lock);
-}
-
 /* A heartbeat for each session, all at once, and then one question for all of
  * them. */
 void sql_row_renew(struct sql_conn *conn, struct hfi_renewal **items, size_t n,
@@ -131,8 +118,9 @@ void sql_row_renew(struct sql_conn *conn, struct hfi_renewal **items, size_t n,
         if (row_renew_hear(conn, items[i], deadline, err))
             items[left++] = items[i];
     sql_renew_all(conn, items, left, deadline, err);
+    /* One that was broken keeps its row, too: sql_row.c (4). */
     for (i = 0; i < left; i++)
-        row_renewed(conn, items[i], deadline);
+        sql_row_idle(conn, sql_row_of(items[i]->grant));
 }
 
 /* Leave the server's queue: a statement that waits must be ended from outside,
@@ -167,6 +155,8 @@ hf_status sql_row_release(struct sql_conn *conn, const struct hfi_claim *claim,
     struct row_lock *lock = sql_row_of(grant);
     struct sql_call call = {.key = claim->key, .token = claim->token};
     struct sql_answer answer = {0};
+    char spoiled[HFI_TOKEN_LEN + 2];
+    bool ours = false;
     hf_status st = HF_LOST;
 
     if (!lock)
@@ -181,11 +171,18 @@ hf_status sql_row_release(struct sql_conn *conn, const struct hfi_claim *claim,
     if (!st)
         st = conn->driver->run(lock->session, SQL_UNSIGN, &call, &answer,
                                deadline, err);
+    ours = answer.affected;
+    if (!st && !ours) {
+        sql_spoil(spoiled, claim->token);
+        call.token = spoiled;
+        st = conn->driver->run(lock->session, SQL_UNSIGN, &call, &answer,
+                               deadline, err);
+    }
     if (!st)
         st = conn->driver->row_end(lock->session, deadline, err);
     /* Without an answer the session is closed, and that frees the row. */
     sql_row_drop(conn, lock, grant, !st);
-    if (!st && answer.affected)
+    if (!st && ours)
         return HF_OK;
     return hfi_fail(err, HF_LOST, "%s: %s", conn->base.endpoint,
                     st ? "the session that held it was cut" : "it was broken");

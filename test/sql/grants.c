@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * grants.c - how a grant ends or changes hands other than by its holder: it is
+ * broken, it is freed by force, a handle of it is taken up.
+ *
+ * Run by test/servers/postgres or mysql.
+ */
+#include "scene.h"
+
+#include <string.h>
+
+static struct hf_lock_opts lasting(int64_t ttl_ms)
+{
+    struct hf_lock_opts opts = HF_LOCK_OPTS_INIT;
+
+    opts.ttl_ms = ttl_ms;
+    return opts;
+}
+
+static struct hf_info look(hf_client *client, const char *key)
+{
+    struct hf_info info = HF_INFO_INIT;
+
+    CHECK_OK(hf_inspect(client, key, &info, &t_err));
+    return info;
+}
+
+/* ---- broken ------------------------------------------------------------- */
+
+TEST(a_broken_lock_stays_taken_until_its_holder_releases_it)
+{
+    struct hf_lock_opts opts = lasting(30000);
+    hf_client *a = scene_open(0, ""), *b = scene_open(0, "");
+    const char *key = scene_key("broken");
+    hf_lock *lk, *next = NULL;
+    struct hf_info info;
+    uint64_t fence;
+
+    CHECK_OK(hf_acquire(a, key, 0, &opts, &lk, &t_err));
+    fence = hf_fence(lk);
+    CHECK_OK(hf_break(b, key, fence, &t_err));
+    CHECK_OK(hf_break(b, key, fence, &t_err)); /* once more is no more */
+    CHECK_STATUS(hf_extend(lk, 0, &t_err), HF_LOST);
+    CHECK_EQ(hf_lost_reason(lk), HF_LOSS_BROKEN);
+    /* It has been told, and may still be at work. */
+    CHECK_STATUS(hf_acquire(b, key, 0, &opts, &next, &t_err), HF_BUSY);
+    info = look(b, key);
+    CHECK(info.held);
+    CHECK(info.broken);
+    CHECK_EQ(info.fence, fence);
+    CHECK_STR(info.owner, hf_token(lk));
+    CHECK_STATUS(hf_check(b, key, fence, &t_err), HF_LOST);
+    CHECK_STATUS(hf_release(lk, &t_err), HF_LOST);
+    CHECK_OK(hf_acquire(b, key, 0, &opts, &next, &t_err));
+    CHECK_GT(hf_fence(next), fence);
+    CHECK(!look(a, key).broken);
+    CHECK_STATUS(hf_break(b, key, fence, &t_err), HF_LOST);
+    CHECK_OK(hf_release(next, &t_err));
+    hf_close(a);
+    hf_close(b);
+}
+
+TEST(the_release_of_a_broken_lock_wakes_who_waits)
+{
+    struct hf_lock_opts opts = lasting(60000);
+    hf_client *a = scene_open(0, ""), *b = scene_open(0, "");
+    const char *key = scene_key("woken");
+    struct hf_event event;
+    hf_request *req;
+    hf_lock *lk;
+
+    CHECK_OK(hf_acquire(a, key, 0, &opts, &lk, &t_err));
+    CHECK_OK(hf_acquire_start(b, key, 60000, &opts, NULL, &req, &t_err));
+    t_sleep_ms(200);
+    CHECK_OK(hf_break(b, key, hf_fence(lk), &t_err));
+    CHECK_STATUS(hf_extend(lk, 0, &t_err), HF_LOST);
+    CHECK_STATUS(hf_release(lk, &t_err), HF_LOST);
+    t_poll_until(hf_next_event(b, &event), 15000); /* ttl/2 would be 30 s */
+    CHECK_EQ(event.type, HF_GRANTED);
+    CHECK_OK(hf_release(event.lock, &t_err));
+    hf_close(a);
+    hf_close(b);
+}
+
+/* ---- freed by force ----------------------------------------------------- */
+
+TEST(a_lock_freed_by_force_is_granted_at_once)
+{
+    struct hf_lock_opts opts = lasting(60000);
+    hf_client *a = scene_open(0, ""), *b = scene_open(0, "");
+    const char *key = scene_key("forced");
+    hf_lock *lk, *next;
+    uint64_t fence;
+
+    CHECK_OK(hf_acquire(a, key, 0, &opts, &lk, &t_err));
+    fence = hf_fence(lk);
+    CHECK_STATUS(hf_break_force(b, key, fence + 1, &t_err), HF_LOST);
+    CHECK(hf_held(lk));
+    CHECK_OK(hf_break(b, key, fence, &t_err));
+    CHECK_OK(hf_break_force(b, key, fence, &t_err));
+    CHECK_OK(
+        hf_acquire(b, key, scene_is("row") ? 10000 : 0, &opts, &next, &t_err));
+    CHECK_GT(hf_fence(next), fence);
+    CHECK_STATUS(hf_break_force(b, key, fence, &t_err), HF_LOST);
+    CHECK_STATUS(hf_extend(lk, 0, &t_err), HF_LOST);
+    CHECK_STATUS(hf_release(lk, &t_err), HF_LOST);
+    CHECK(hf_held(next));
+    CHECK_OK(hf_extend(next, 0, &t_err));
+    CHECK_OK(hf_release(next, &t_err));
+    hf_close(a);
+    hf_close(b);
+}
+
+TEST(to_free_by_force_wakes_who_waits)
+{
+    struct hf_lock_opts opts = lasting(60000);
+    hf_client *a = scene_open(0, ""), *b = scene_open(0, "");
+    const char *key = scene_key("force wakes");
+    struct hf_event event;
+    hf_request *req;
+    hf_lock *lk;
+
+    CHECK_OK(hf_acquire(a, key, 0, &opts, &lk, &t_err));
+    CHECK_OK(hf_acquire_start(b, key, 60000, &opts, NULL, &req, &t_err));
+    t_sleep_ms(200);
+    CHECK_OK(hf_break_force(b, key, hf_fence(lk), &t_err));
+    t_poll_until(hf_next_event(b, &event), 15000);
+    CHECK_EQ(event.type, HF_GRANTED);
+    CHECK_OK(hf_release(event.lock, &t_err));
+    hf_release(lk, NULL);
+    hf_close(a);
+    hf_close(b);
+}
+
+/* ---- handed on ---------------------------------------------------------- */
+
+TEST(a_handle_is_taken_up_once)
+{
+    struct hf_lock_opts opts = lasting(20000);
+    hf_client *a = scene_open(0, ""), *b = scene_open(0, "");
+    const char *key = scene_key("handle");
+    struct hf_handle handle;
+    hf_lock *lk, *one, *two = NULL;
+    uint64_t fence;
+
+    if (scene_is("row"))
+        T_SKIP_TRAIT("a lock that outlives its session");
+    CHECK_OK(hf_acquire(a, key, 0, &opts, &lk, &t_err));
+    fence = hf_fence(lk);
+    CHECK_OK(hf_detach(lk, &handle, &t_err));
+    CHECK_OK(hf_handle_extend(b, key, &handle, &opts, &t_err));
+    CHECK_OK(hf_handle_extend(a, key, &handle, &opts, &t_err));
+    CHECK_OK(hf_attach(b, key, &handle, &opts, &one, &t_err));
+    CHECK_EQ(hf_fence(one), fence);
+    CHECK_STATUS(hf_attach(a, key, &handle, &opts, &two, &t_err), HF_LOST);
+    CHECK_STATUS(hf_handle_extend(a, key, &handle, &opts, &t_err), HF_LOST);
+    CHECK_STATUS(hf_handle_release(a, key, &handle, &opts, &t_err), HF_LOST);
+    CHECK_OK(hf_extend(one, 0, &t_err));
+    CHECK_STATUS(hf_acquire(a, key, 0, &opts, &two, &t_err), HF_BUSY);
+    CHECK_OK(hf_release(one, &t_err));
+    CHECK_STATUS(hf_attach(b, key, &handle, &opts, &two, &t_err), HF_LOST);
+    CHECK(!look(a, key).held);
+    hf_close(a);
+    hf_close(b);
+}
+
+T_MAIN
