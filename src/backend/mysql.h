@@ -63,7 +63,7 @@ hf_status my_settle(struct my_session *, bool first, int64_t deadline,
 /* ---- mysql_row.c ------------------------------------------------------- */
 
 hf_status my_row_send(struct sql_session *, const char *key, bool wait,
-                      int64_t ttl_ms, struct hf_error *);
+                      int64_t ttl_ms, int64_t deadline, struct hf_error *);
 hf_status my_row_done(struct sql_session *, bool *found, int64_t deadline,
                       struct hf_error *);
 hf_status my_row_beat(struct sql_session *, int64_t ttl_ms, struct hf_error *);

@@ -37,11 +37,10 @@ static hf_status row_start(struct my_session *ms, struct hf_error *err)
 
 /* Begin a transaction, then send the SELECT and do not wait for its answer. */
 hf_status my_row_send(struct sql_session *session, const char *key, bool wait,
-                      int64_t ttl_ms, struct hf_error *err)
+                      int64_t ttl_ms, int64_t deadline, struct hf_error *err)
 {
     struct my_session *ms = (struct my_session *)session;
     struct sql_call call = {.key = key, .number = WAIT_SECONDS};
-    int64_t deadline = hfi_now() + session->conn->timeout_ms;
     char text[256 + 2 * SQL_TABLE_MAX];
     hf_status st;
 

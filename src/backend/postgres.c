@@ -454,6 +454,7 @@ const struct hfi_backend hfi_backend_postgres = {
               HF_TRAIT_MACHINES | HF_TRAIT_NOTED,
     .open = pg_open,
     .close = pg_close,
+    .forget = sql_forget,
     .try_acquire = pg_try_acquire,
     .renew = sql_renew,
     .release = sql_release,

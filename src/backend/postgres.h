@@ -79,7 +79,7 @@ const char *pg_line(char *buf, size_t size, const char *message);
 /* ---- postgres_row.c ---------------------------------------------------- */
 
 hf_status pg_row_send(struct sql_session *, const char *key, bool wait,
-                      int64_t ttl_ms, struct hf_error *);
+                      int64_t ttl_ms, int64_t deadline, struct hf_error *);
 hf_status pg_row_done(struct sql_session *, bool *found, int64_t deadline,
                       struct hf_error *);
 hf_status pg_row_beat(struct sql_session *, int64_t ttl_ms, struct hf_error *);

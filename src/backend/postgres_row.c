@@ -40,13 +40,14 @@ static int64_t row_idle_ms(int64_t ttl_ms)
 }
 
 hf_status pg_row_send(struct sql_session *session, const char *key, bool wait,
-                      int64_t ttl_ms, struct hf_error *err)
+                      int64_t ttl_ms, int64_t deadline, struct hf_error *err)
 {
     struct pg_session *ps = (struct pg_session *)session;
     char text[ROW_TEXT_MAX], hex[2 * HF_KEY_MAX + 1];
     uint64_t number =
         row_hash(UINT64_C(0xcbf29ce484222325), session->conn->table);
 
+    (void)deadline;
     session->why = SQL_WHY_OTHER;
     *sql_hex(hex, key) = '\0';
     snprintf(text, sizeof(text),

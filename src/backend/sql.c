@@ -260,6 +260,12 @@ hf_status sql_release(struct hfi_conn *base, const struct hfi_claim *claim,
         return sql_row_release(conn, claim, grant, deadline, err);
     st = sql_run(conn, SQL_RELEASE, &call, &answer, deadline, err);
     ours = answer.affected || answer.rows;
+    if (!st && sql_doubt_is(conn, claim->token)) {
+        st = sql_doubt_end(conn, claim->token, deadline, err);
+        if (!st) /* sql_doubt.c (1) */
+            st = sql_run(conn, SQL_RELEASE, &call, &answer, deadline, err);
+        ours = ours || answer.affected || answer.rows;
+    }
     if (!st && !ours) { /* sql.c (6) */
         sql_spoil(spoiled, claim->token);
         call.token = spoiled;

@@ -6,6 +6,8 @@
  *   sql_look.c   looking at rows, listing, breaking
  *   sql_renew.c  renewing, many at once
  *   sql_pool.c   sessions: a small pool, what is retried, making the table
+ *   sql_doubt.c  statements without an answer, which must not arrive later
+ *   sql_fds.c    what a forked child closes
  *   sql_open.c   the URL, the statements, opening and closing
  *   sql_row*.c   strategy row: a lock held by an open transaction
  *
@@ -132,6 +134,7 @@ struct sql_session {
     int64_t used_at;  /* when it came back to the pool */
     enum sql_why why; /* of the last failure */
     bool broken;      /* not to be used again */
+    int fd;           /* as sql_fds.c knows it, or -1 */
     bool prepared[SQL_STMTS];
 };
 
@@ -166,20 +169,24 @@ struct sql_driver {
      * not yet) and whether there is such a row; send a heartbeat, which says
      * how long the server shall keep it without hearing from us; end it. */
     hf_status (*row_send)(struct sql_session *, const char *key, bool wait,
-                          int64_t ttl_ms, struct hf_error *);
+                          int64_t ttl_ms, int64_t deadline, struct hf_error *);
     hf_status (*row_done)(struct sql_session *, bool *found, int64_t deadline,
                           struct hf_error *);
     hf_status (*row_beat)(struct sql_session *, int64_t ttl_ms,
                           struct hf_error *);
     hf_status (*row_end)(struct sql_session *, int64_t deadline,
                          struct hf_error *);
-    int (*fd)(struct sql_session *);
-    int64_t (*id)(struct sql_session *); /* by which SQL_END knows it */
+    int (*fd)(struct sql_session *);     /* needed by every strategy */
+    int64_t (*id)(struct sql_session *); /* by which SQL_END and SQL_KILL know
+                                          * it, and no other after it; 0: it
+                                          * cannot be told */
 };
 
 struct sql_row_state;
+struct sql_fd;
 
-#define SQL_TABLE_MAX 104
+#define SQL_TABLE_MAX  104
+#define SQL_SCHEMA_MAX 136
 
 struct sql_conn {
     struct hfi_conn base;
@@ -188,14 +195,19 @@ struct sql_conn {
     bool opened; /* the mutex and the condition are there */
     bool create; /* make the table if it is missing */
     int64_t timeout_ms;
-    char table[SQL_TABLE_MAX]; /* as the URL names it, checked */
+    char table[SQL_TABLE_MAX];   /* as the URL names it, checked */
+    char schema[SQL_SCHEMA_MAX]; /* quoted, where connect() has found it for a
+                                  * table without one; or "" */
     char *texts[SQL_STMTS];
 
     pthread_mutex_t mu;
     pthread_cond_t freed; /* a session has come back; CLOCK_MONOTONIC */
     struct hfi_link idle; /* of struct sql_session */
-    unsigned sessions;    /* idle and lent */
-    unsigned max_sessions;
+    unsigned idles, lent;
+    unsigned max_sessions;  /* lent at once, and */
+    unsigned spare;         /* so many more to renewals */
+    struct hfi_link doubts; /* of sql_doubt.c */
+    struct sql_fd *fds;     /* of sql_fds.c */
 
     struct sql_row_state *row;
 };
@@ -219,8 +231,6 @@ hf_status sql_run(struct sql_conn *, enum sql_stmt, const struct sql_call *,
 hf_status sql_connect(struct sql_conn *, bool first, struct sql_session **ret,
                       int64_t deadline, struct hf_error *);
 void sql_disconnect(struct sql_session *);
-hf_status sql_get(struct sql_conn *, struct sql_session **ret, int64_t deadline,
-                  struct hf_error *);
 void sql_put(struct sql_session *);
 
 /* A session that may be kept for long: it does not count for the pool. */
@@ -233,6 +243,25 @@ void sql_pool_close(struct sql_conn *);
 char *sql_hex(char *at, const char *text);
 
 hf_status sql_create(struct sql_session *, int64_t deadline, struct hf_error *);
+
+/* ---- sql_doubt.c ------------------------------------------------------- */
+
+/* The statement for this token was not answered in that session. */
+void sql_doubt_add(struct sql_conn *, struct sql_session *, const char *token);
+bool sql_doubt_is(struct sql_conn *, const char *token);
+
+/* Make sure that none of them can arrive any more. */
+hf_status sql_doubt_end(struct sql_conn *, const char *token, int64_t deadline,
+                        struct hf_error *);
+void sql_doubt_close(struct sql_conn *);
+
+/* ---- sql_fds.c --------------------------------------------------------- */
+
+bool sql_fds_open(struct sql_conn *);
+void sql_fds_close(struct sql_conn *);
+void sql_fds_add(struct sql_conn *, int fd);
+void sql_fds_remove(struct sql_conn *, int fd);
+void sql_forget(struct hfi_conn *); /* hfi_backend.forget */
 
 /* ---- sql_look.c -------------------------------------------------------- */
 

@@ -19,6 +19,7 @@
 /* The name of the table is also that of a channel, which may have 63 bytes. */
 #define OPEN_TABLE_MAX   63
 #define OPEN_NAME_MAX    48
+#define OPEN_QUOTED_MAX  (SQL_SCHEMA_MAX + SQL_TABLE_MAX + 16)
 #define OPEN_SESSIONS    8
 #define OPEN_SESSION_MAX 1000
 
@@ -45,23 +46,36 @@ static bool open_part_ok(const char *text, size_t len)
     return len > 0 && len <= OPEN_NAME_MAX;
 }
 
-/* "a.b" as "a"."b", with `suffix` inside the last quotes. */
-static bool open_quote(char *buf, size_t size, const char *table,
-                       const char *quote, const char *suffix)
+static hf_status open_table(struct sql_conn *conn, const char *table,
+                            struct hf_error *err)
 {
-    const char *dot = strchr(table, '.');
-    const char *last = dot ? dot + 1 : table;
-    size_t first = dot ? (size_t)(dot - table) : 0;
+    const char *dot = strchr(table, '.'), *last = dot ? dot + 1 : table;
 
-    if ((dot && !open_part_ok(table, first)) ||
+    if (strlen(table) > OPEN_TABLE_MAX ||
+        (dot && !open_part_ok(table, (size_t)(dot - table))) ||
         !open_part_ok(last, strlen(last)))
-        return false;
+        return hfi_fail(
+            err, HF_INVALID,
+            "url: table= is NAME or SCHEMA.NAME, of letters, "
+            "digits and '_', at most %d of them in each and %d in all",
+            OPEN_NAME_MAX, OPEN_TABLE_MAX);
+    snprintf(conn->table, sizeof(conn->table), "%s", table);
+    return HF_OK;
+}
+
+/* "a.b" as "a"."b", with `suffix` inside the last quotes. */
+static void open_quote(const struct sql_conn *conn, char *buf, size_t size,
+                       const char *suffix)
+{
+    const char *quote = conn->driver->quote, *table = conn->table;
+    const char *dot = strchr(table, '.'), *last = dot ? dot + 1 : table;
+
     if (dot)
-        snprintf(buf, size, "%s%.*s%s.%s%s%s%s", quote, (int)first, table,
-                 quote, quote, last, suffix, quote);
+        snprintf(buf, size, "%s%.*s%s.%s%s%s%s", quote, (int)(dot - table),
+                 table, quote, quote, last, suffix, quote);
     else
-        snprintf(buf, size, "%s%s%s%s", quote, last, suffix, quote);
-    return true;
+        snprintf(buf, size, "%s%s%s%s%s%s", conn->schema,
+                 conn->schema[0] ? "." : "", quote, last, suffix, quote);
 }
 
 /* Replace @T, @F and @C. */
@@ -73,7 +87,7 @@ static char *open_text(const char *text, const char *const names[3])
     char *ret;
 
     for (at = text; (at = strchr(at, '@')); at++)
-        size += 4 * OPEN_NAME_MAX;
+        size += OPEN_QUOTED_MAX;
     ret = hfi_alloc(size);
     for (at = text; ret && *at; at++) {
         const char *kind = *at == '@' && at[1] ? strchr(kinds, at[1]) : NULL;
@@ -89,25 +103,17 @@ static char *open_text(const char *text, const char *const names[3])
     return ret;
 }
 
-static hf_status open_statements(struct sql_conn *conn, const char *table,
-                                 struct hf_error *err)
+static hf_status open_statements(struct sql_conn *conn, struct hf_error *err)
 {
-    char quoted[4 * OPEN_NAME_MAX], fence[4 * OPEN_NAME_MAX];
-    char text[4 * OPEN_NAME_MAX];
+    char quoted[OPEN_QUOTED_MAX], fence[OPEN_QUOTED_MAX];
+    char text[OPEN_QUOTED_MAX];
     const char *const names[3] = {quoted, fence, text};
     const char *const *texts = conn->driver->texts[conn->strategy];
     int i;
 
-    if (strlen(table) > OPEN_TABLE_MAX ||
-        !open_quote(quoted, sizeof(quoted), table, conn->driver->quote, "") ||
-        !open_quote(fence, sizeof(fence), table, conn->driver->quote, "_fence"))
-        return hfi_fail(
-            err, HF_INVALID,
-            "url: table= is NAME or SCHEMA.NAME, of letters, "
-            "digits and '_', at most %d of them in each and %d in all",
-            OPEN_NAME_MAX, OPEN_TABLE_MAX);
-    snprintf(conn->table, sizeof(conn->table), "%s", table);
-    snprintf(text, sizeof(text), "'%s'", table);
+    open_quote(conn, quoted, sizeof(quoted), "");
+    open_quote(conn, fence, sizeof(fence), "_fence");
+    snprintf(text, sizeof(text), "'%s'", conn->table);
     for (i = 0; i < SQL_STMTS; i++) {
         if (!texts[i])
             continue;
@@ -160,20 +166,27 @@ static hf_status open_options(struct sql_conn *conn, const struct hfi_url *url,
     return open_strategy(conn, url, err);
 }
 
+/* The first connection, which may tell where the table is. */
+static hf_status open_connect(struct sql_conn *conn, int64_t deadline,
+                              struct hf_error *err)
+{
+    struct sql_session *session;
+    hf_status st = sql_connect(conn, true, &session, deadline, err);
+
+    if (st)
+        return st;
+    conn->lent++;
+    sql_put(session);
+    return open_statements(conn, err);
+}
+
 /* See the table once, so that a missing one is made or told of now. */
 static hf_status open_look(struct sql_conn *conn, int64_t deadline,
                            struct hf_error *err)
 {
     struct sql_call call = {.key = "holdfast"};
     struct sql_answer answer = {0};
-    struct sql_session *session;
-    hf_status st;
 
-    st = sql_connect(conn, true, &session, deadline, err);
-    if (st)
-        return st;
-    conn->sessions++;
-    sql_put(session);
     return sql_run(conn, SQL_LOOK, &call, &answer, deadline, err);
 }
 
@@ -211,17 +224,21 @@ hf_status sql_open(struct sql_conn *conn, const struct hfi_url *url,
 
     conn->driver = driver;
     conn->timeout_ms = hfi_left_ms(deadline);
+    conn->spare = driver->sessions ? 0 : 1;
     hfi_link_init(&conn->idle);
+    hfi_link_init(&conn->doubts);
     pthread_mutex_init(&conn->mu, NULL);
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_cond_init(&conn->freed, &attr);
     pthread_condattr_destroy(&attr);
     conn->opened = true;
-    st = open_options(conn, url, err);
+    st = sql_fds_open(conn) ? open_options(conn, url, err) : hfi_nomem(err);
     if (!st)
-        st = open_statements(conn, hfi_url_param(url, "table", "holdfast_lock"),
-                             err);
+        st =
+            open_table(conn, hfi_url_param(url, "table", "holdfast_lock"), err);
+    if (!st)
+        st = open_connect(conn, deadline, err);
     if (!st)
         st = open_look(conn, deadline, err);
     if (!st)
@@ -240,6 +257,8 @@ void sql_close(struct sql_conn *conn)
     if (conn->row)
         sql_row_close(conn);
     sql_pool_close(conn);
+    sql_doubt_close(conn);
+    sql_fds_close(conn);
     for (i = 0; i < SQL_STMTS; i++)
         hfi_free(conn->texts[i]);
     pthread_cond_destroy(&conn->freed);

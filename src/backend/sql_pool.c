@@ -7,7 +7,10 @@
  *      transaction of the caller: nobody else knows of it.
  *  (2) A session whose statement was not answered, or not wholly, is closed
  *      and never lent again: the late answer would be read as the next one's.
- *  (3) A deadlock, a serialization failure or a lock timeout says nothing
+ *  (3) No more than `max_sessions` are lent at once, but for renewals: they
+ *      have one more (`spare`), so that statements which wait for rows never
+ *      keep a lock from being renewed.
+ *  (4) A deadlock, a serialization failure or a lock timeout says nothing
  *      about who holds what, so it is never an answer: the statement, which
  *      has changed nothing, is run again until the deadline.
  */
@@ -32,9 +35,13 @@ hf_status sql_connect(struct sql_conn *conn, bool first,
     if (!session)
         return hfi_nomem(err);
     session->conn = conn;
+    session->fd = -1;
     hfi_link_init(&session->link);
     st = conn->driver->connect(session, first, deadline, err);
     if (!st) {
+        if (conn->driver->fd)
+            session->fd = conn->driver->fd(session);
+        sql_fds_add(conn, session->fd);
         *ret = session;
         return HF_OK;
     }
@@ -47,15 +54,17 @@ hf_status sql_connect(struct sql_conn *conn, bool first,
 
 void sql_disconnect(struct sql_session *session)
 {
+    sql_fds_remove(session->conn, session->fd);
     session->conn->driver->disconnect(session);
     hfi_free(session);
 }
 
+/* One is lent no longer.  Not everybody who waits may have it: wake all. */
 static void pool_forget(struct sql_conn *conn)
 {
     pthread_mutex_lock(&conn->mu);
-    conn->sessions--;
-    pthread_cond_signal(&conn->freed);
+    conn->lent--;
+    pthread_cond_broadcast(&conn->freed);
     pthread_mutex_unlock(&conn->mu);
 }
 
@@ -78,36 +87,49 @@ static bool pool_wait(struct sql_conn *conn, int64_t deadline)
     return true;
 }
 
-/* An idle session, or leave for a new one with *ret NULL; false: too late. */
-static bool pool_take(struct sql_conn *conn, struct sql_session **ret,
-                      int64_t deadline)
+/* With the mutex held: the newest idle session, since its caches are warm and
+ * the others may age; or NULL. */
+static struct sql_session *pool_idle(struct sql_conn *conn)
 {
+    struct sql_session *session;
+
+    if (hfi_link_alone(&conn->idle))
+        return NULL;
+    session = hfi_container(conn->idle.prev, struct sql_session, link);
+    hfi_link_remove(&session->link);
+    conn->idles--;
+    return session;
+}
+
+/* An idle session, or leave for a new one with *ret NULL; false: too late.
+ * sql_pool.c (3) */
+static bool pool_take(struct sql_conn *conn, bool renewal,
+                      struct sql_session **ret, int64_t deadline)
+{
+    unsigned most = conn->max_sessions + (renewal ? conn->spare : 0);
     bool ok = true;
 
     *ret = NULL;
     pthread_mutex_lock(&conn->mu);
-    while (ok && hfi_link_alone(&conn->idle) &&
-           conn->sessions >= conn->max_sessions)
+    while (ok && conn->lent >= most)
         ok = pool_wait(conn, deadline);
-    if (ok && !hfi_link_alone(&conn->idle)) {
-        /* The newest first: its caches are warm, and the others may age. */
-        *ret = hfi_container(conn->idle.prev, struct sql_session, link);
-        hfi_link_remove(&(*ret)->link);
-    } else if (ok) {
-        conn->sessions++;
+    if (ok) {
+        *ret = pool_idle(conn);
+        conn->lent++;
     }
     pthread_mutex_unlock(&conn->mu);
     return ok;
 }
 
-hf_status sql_get(struct sql_conn *conn, struct sql_session **ret,
-                  int64_t deadline, struct hf_error *err)
+static hf_status pool_get(struct sql_conn *conn, bool renewal,
+                          struct sql_session **ret, int64_t deadline,
+                          struct hf_error *err)
 {
     struct sql_session *session;
     hf_status st;
 
     for (;;) {
-        if (!pool_take(conn, &session, deadline))
+        if (!pool_take(conn, renewal, &session, deadline))
             return hfi_fail(err, HF_UNAVAILABLE,
                             "%s: all %u connections are in use",
                             conn->base.endpoint, conn->max_sessions);
@@ -139,22 +161,22 @@ void sql_put(struct sql_session *session)
     session->used_at = hfi_now();
     pthread_mutex_lock(&conn->mu);
     hfi_link_append(&conn->idle, &session->link);
-    pthread_cond_signal(&conn->freed);
+    conn->idles++;
+    conn->lent--;
+    pthread_cond_broadcast(&conn->freed);
     pthread_mutex_unlock(&conn->mu);
 }
 
+/* The last idle session stays where it is: renewals need one too, and the server
+ * may have no room for another. */
 hf_status sql_take(struct sql_conn *conn, struct sql_session **ret,
                    int64_t deadline, struct hf_error *err)
 {
     struct sql_session *session = NULL;
 
     pthread_mutex_lock(&conn->mu);
-    if (!hfi_link_alone(&conn->idle)) {
-        session = hfi_container(conn->idle.prev, struct sql_session, link);
-        hfi_link_remove(&session->link);
-        conn->sessions--;
-        pthread_cond_signal(&conn->freed);
-    }
+    if (conn->idles > 1)
+        session = pool_idle(conn);
     pthread_mutex_unlock(&conn->mu);
     if (session && conn->driver->alive(session)) {
         *ret = session;
@@ -171,9 +193,9 @@ void sql_give_back(struct sql_session *session)
     bool full;
 
     pthread_mutex_lock(&conn->mu);
-    full = conn->sessions >= conn->max_sessions;
+    full = conn->idles + conn->lent >= conn->max_sessions;
     if (!full)
-        conn->sessions++;
+        conn->lent++;
     pthread_mutex_unlock(&conn->mu);
     if (full)
         sql_disconnect(session);
@@ -185,11 +207,8 @@ void sql_pool_close(struct sql_conn *conn)
 {
     struct sql_session *session;
 
-    while (!hfi_link_alone(&conn->idle)) {
-        session = hfi_container(conn->idle.next, struct sql_session, link);
-        hfi_link_remove(&session->link);
+    while ((session = pool_idle(conn)))
         sql_disconnect(session);
-    }
 }
 
 /* Make the tables.  Others may be at it too: then theirs is as good. */
@@ -233,19 +252,21 @@ hf_status sql_run(struct sql_conn *conn, enum sql_stmt stmt,
                   const struct sql_call *call, struct sql_answer *answer,
                   int64_t deadline, struct hf_error *err)
 {
+    bool renewal = stmt == SQL_RENEW || stmt == SQL_RENEW_MANY, again;
     struct sql_session *session;
     enum sql_why why;
-    bool again;
     hf_status st;
 
     do {
-        st = sql_get(conn, &session, deadline, err);
+        st = pool_get(conn, renewal, &session, deadline, err);
         if (st)
             return st;
         answer->rows = answer->affected = answer->id = 0;
         st = conn->driver->run(session, stmt, call, answer, deadline, err);
         why = session->why;
-        /* sql_pool.c (3); none of these statements says NOWAIT. */
+        if (st == HF_UNCERTAIN && (stmt == SQL_ACQUIRE || stmt == SQL_TAKE))
+            sql_doubt_add(conn, session, call->token);
+        /* sql_pool.c (4); none of these statements says NOWAIT. */
         again = st && (why == SQL_WHY_RETRY || why == SQL_WHY_BLOCKED);
         if (st && why == SQL_WHY_TABLE && conn->create && !session->broken) {
             st = sql_create(session, deadline, err);

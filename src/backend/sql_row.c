@@ -74,6 +74,7 @@ hf_status sql_row_open(struct sql_conn *conn, struct hf_error *err)
     row->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     if (row->epoll_fd < 0)
         return hfi_fail_errno(err, HF_SYSTEM, errno, "epoll");
+    sql_fds_add(conn, row->epoll_fd);
     /* Waiters are woken, but nobody can tell a holder that lingers of them, so
      * this is not the whole of HF_TRAIT_NOTIFY. */
     conn->base.traits &= ~(unsigned)(HF_TRAIT_DETACH | HF_TRAIT_NOTIFY);
@@ -200,7 +201,7 @@ static hf_status row_nowait(struct sql_conn *conn, struct row_lock *lock,
 
     do {
         st = conn->driver->row_send(lock->session, lock->key, false, ttl_ms,
-                                    err);
+                                    deadline, err);
         if (!st)
             st = conn->driver->row_done(lock->session, &found, deadline, err);
         if (st && lock->session->why == SQL_WHY_BLOCKED)
@@ -273,7 +274,7 @@ static hf_status row_first(struct sql_conn *conn, const struct hfi_claim *claim,
     lock->held = !st;
     if (st == HF_BUSY && claim->queue) {
         st = conn->driver->row_send(lock->session, lock->key, true,
-                                    claim->ttl_ms, err);
+                                    claim->ttl_ms, deadline, err);
         lock->waiting = !st;
         if (!st)
             row_stand(conn, lock, deadline); /* sql_row.c (6) */
