@@ -12,6 +12,9 @@
  *  (2) Only an error that the server sent, in a session that stands, proves
  *      that a statement did not happen; any other failure after sending is
  *      HF_UNCERTAIN.
+ *  (3) No code of another role runs with our rights; postgres_trust.c.
+ *  (4) What is left in a session of the server is left only where the session
+ *      is known to be ours alone; postgres_wire.c (2).
  *
  * LIMITS  Name resolution is libpq's and blocks; hostaddr= avoids it.  What an
  *   asynchronous standby had not received is forgotten when it is promoted;
@@ -19,179 +22,23 @@
  */
 #include "postgres.h"
 
-#include <errno.h>
 #include <poll.h>
 
 #include "../banned.h"
 
-/* ---- waiting ----------------------------------------------------------- */
-
-bool pg_poll(PGconn *pg, short events, int64_t deadline)
-{
-    struct pollfd pfd = {.fd = PQsocket(pg), .events = events};
-    int64_t left;
-    int n;
-
-    do {
-        left = hfi_left_ms(deadline);
-        n = poll(&pfd, 1, left > 1000000 ? 1000000 : (int)left);
-    } while (n < 0 && errno == EINTR);
-    return n > 0;
-}
-
-/* The first line of what libpq says, which never holds a password. */
-const char *pg_line(char *buf, size_t size, const char *message)
-{
-    char *end;
-
-    snprintf(buf, size, "%s", message && *message ? message : "no reason");
-    end = strchr(buf, '\n');
-    if (end)
-        *end = '\0';
-    return buf;
-}
-
-hf_status pg_cut(struct pg_session *ps, const char *why, struct hf_error *err)
-{
-    char line[160];
-
-    ps->base.broken = true;
-    ps->base.why = SQL_WHY_CUT;
-    return hfi_fail(err, HF_UNCERTAIN, "no answer: %s",
-                    why ? why
-                        : pg_line(line, sizeof(line), PQerrorMessage(ps->pg)));
-}
-
-hf_status pg_unsent(struct pg_session *ps, struct hf_error *err)
-{
-    char line[160];
-
-    ps->base.broken = true;
-    ps->base.why = SQL_WHY_OTHER;
-    return hfi_fail(err, HF_UNAVAILABLE, "%s",
-                    pg_line(line, sizeof(line), PQerrorMessage(ps->pg)));
-}
-
-/* ---- errors ------------------------------------------------------------ */
-
-/* By SQLSTATE, or its class where the rest is blank. */
-static const struct {
-    const char *state;
-    hf_status st;
-    enum sql_why why;
-} pg_states[] = {
-    {"40001", HF_UNAVAILABLE, SQL_WHY_RETRY},
-    {"40P01", HF_UNAVAILABLE, SQL_WHY_RETRY},
-    {"55P03", HF_UNAVAILABLE, SQL_WHY_BLOCKED},
-    {"42P07", HF_UNAVAILABLE, SQL_WHY_RETRY}, /* made by another just now */
-    {"42710", HF_UNAVAILABLE, SQL_WHY_RETRY}, /* likewise */
-    {"23505", HF_UNAVAILABLE, SQL_WHY_RETRY}, /* likewise */
-    {"0A000", HF_UNAVAILABLE, SQL_WHY_RETRY}, /* the plan is outdated */
-    {"42P01", HF_PROTOCOL, SQL_WHY_TABLE},
-    {"3F000", HF_PROTOCOL, SQL_WHY_TABLE},
-    {"42703", HF_PROTOCOL, SQL_WHY_COLUMN},
-    {"42804", HF_PROTOCOL, SQL_WHY_COLUMN},
-    {"42501", HF_DENIED, SQL_WHY_OTHER},
-    {"28", HF_DENIED, SQL_WHY_OTHER},
-    {"22", HF_PROTOCOL, SQL_WHY_OTHER},
-    {"23", HF_PROTOCOL, SQL_WHY_OTHER},
-    {"42", HF_PROTOCOL, SQL_WHY_COLUMN},
-};
-
-/* Anything else, such as 57014 (statement timeout), 53 (no room) or 25006
- * (read only by now), is the service's "not now". */
-hf_status pg_error(struct pg_session *ps, const PGresult *result,
-                   struct hf_error *err)
-{
-    const char *state = PQresultErrorField(result, PG_DIAG_SQLSTATE);
-    const char *text = PQresultErrorField(result, PG_DIAG_MESSAGE_PRIMARY);
-    hf_status st = HF_UNAVAILABLE;
-    char line[160];
-    size_t i;
-
-    ps->base.why = SQL_WHY_OTHER;
-    if (!state || PQstatus(ps->pg) != CONNECTION_OK ||
-        !strncmp(state, "57P", 3)) /* postgres.c (2) */
-        return pg_cut(ps, text, err);
-    for (i = 0; i < sizeof(pg_states) / sizeof(pg_states[0]); i++) {
-        const char *known = pg_states[i].state;
-
-        if (strncmp(state, known, strlen(known)) != 0)
-            continue;
-        st = pg_states[i].st;
-        ps->base.why = pg_states[i].why;
-        break;
-    }
-    if (!strcmp(state, "25006") || !strcmp(state, "26000") ||
-        !strcmp(state, "0A000"))
-        ps->base.broken = true; /* Another session will fare better. */
-    return hfi_fail(err, st, "%s (%s)", pg_line(line, sizeof(line), text),
-                    state);
-}
-
 /* ---- statements -------------------------------------------------------- */
 
-/* Wait for one result; NULL in *ret when there are no more. */
-hf_status pg_next(struct pg_session *ps, PGresult **ret, int64_t deadline,
-                  struct hf_error *err)
-{
-    int more = PQflush(ps->pg);
-
-    while (more > 0 || PQisBusy(ps->pg)) {
-        if (!pg_poll(ps->pg, more > 0 ? POLLIN | POLLOUT : POLLIN, deadline))
-            return pg_cut(ps, "the time is over", err);
-        if (!PQconsumeInput(ps->pg))
-            return pg_cut(ps, NULL, err);
-        if (more > 0)
-            more = PQflush(ps->pg);
-    }
-    if (more < 0)
-        return pg_cut(ps, NULL, err);
-    *ret = PQgetResult(ps->pg);
-    return HF_OK;
-}
-
-/* Wait for all results and keep the last good one. */
-hf_status pg_results(struct pg_session *ps, PGresult **ret, int64_t deadline,
-                     struct hf_error *err)
-{
-    PGresult *result = NULL, *last = NULL;
-    hf_status st = HF_OK, lost;
-
-    while (!(lost = pg_next(ps, &result, deadline, st ? NULL : err)) &&
-           result) {
-        ExecStatusType status = PQresultStatus(result);
-
-        if (status != PGRES_COMMAND_OK && status != PGRES_TUPLES_OK && !st)
-            st = pg_error(ps, result, err);
-        PQclear(last);
-        last = result;
-    }
-    if (!st && lost)
-        st = lost;
-    if (!st && ret)
-        *ret = last;
-    else
-        PQclear(last);
-    return st;
-}
-
-hf_status pg_exec(struct pg_session *ps, const char *text, PGresult **ret,
-                  int64_t deadline, struct hf_error *err)
-{
-    if (!PQsendQuery(ps->pg, text))
-        return pg_unsent(ps, err);
-    return pg_results(ps, ret, deadline, err);
-}
+static const Oid pg_types[] = {17, 25, 20, 17, 17, 20, 20};
 
 static hf_status pg_prepare(struct pg_session *ps, enum sql_stmt stmt,
                             const char *name, int64_t deadline,
                             struct hf_error *err)
 {
-    static const Oid types[] = {17, 25, 20, 17, 17, 20, 20};
     hf_status st;
 
-    if (!PQsendPrepare(ps->pg, name, ps->base.conn->texts[stmt], 7, types))
+    ps->heard = 0;
+    ps->most = PG_ANSWER_MAX;
+    if (!PQsendPrepare(ps->pg, name, ps->base.conn->texts[stmt], 7, pg_types))
         return pg_unsent(ps, err);
     st = pg_results(ps, NULL, deadline, err);
     /* Nothing was changed yet, so nothing can be in doubt. */
@@ -218,7 +65,9 @@ static const char *pg_list(const struct sql_call *call)
     return call->room;
 }
 
-static bool pg_send(struct pg_session *ps, const char *name,
+/* By the name of what was prepared; or the text itself behind a pooler, where
+ * the name may be another's. */
+static bool pg_send(struct pg_session *ps, enum sql_stmt stmt, const char *name,
                     const struct sql_call *call)
 {
     static const int formats[] = {1, 1, 0, 1, 1, 0, 0};
@@ -234,15 +83,20 @@ static bool pg_send(struct pg_session *ps, const char *name,
     snprintf(number, sizeof(number), "%lld", (long long)call->number);
     for (i = 0; i < 7; i++)
         lengths[i] = values[i] ? (int)strlen(values[i]) : 0;
+    ps->heard = 0;
+    ps->most = stmt == SQL_LIST ? PG_LIST_MAX : PG_ANSWER_MAX;
+    if (ps->pooled)
+        return PQsendQueryParams(ps->pg, ps->base.conn->texts[stmt], 7,
+                                 pg_types, values, lengths, formats, 1);
     return PQsendQueryPrepared(ps->pg, name, 7, values, lengths, formats, 1);
 }
 
-static int64_t pg_number(const char *data, int len)
+static int64_t pg_number(const char *data, size_t len)
 {
     uint64_t ret = 0;
-    int i;
+    size_t i;
 
-    for (i = 0; i < len; i++)
+    for (i = 0; i < len && len <= sizeof(ret); i++)
         ret = ret << 8 | (unsigned char)data[i];
     return (int64_t)ret;
 }
@@ -257,19 +111,31 @@ static void pg_answer(const PGresult *result, struct sql_answer *answer)
     answer->affected =
         strtoll(PQcmdTuples((PGresult *)(uintptr_t)result), NULL, 10);
     for (i = 0; answer->row && i < rows; i++) {
-        struct sql_cell cells[SQL_CELLS];
+        struct sql_cell cells[SQL_CELLS] = {{0}};
 
         for (j = 0; j < columns; j++) {
-            bool null = PQgetisnull(result, i, j);
-
-            cells[j].data = null ? NULL : PQgetvalue(result, i, j);
+            cells[j].data = pg_value(result, i, j);
+            if (!cells[j].data)
+                continue;
             cells[j].len = (size_t)PQgetlength(result, i, j);
-            cells[j].num = !null && PQftype(result, j) == 20
-                               ? pg_number(cells[j].data, (int)cells[j].len)
-                               : 0;
+            if (PQftype(result, j) == 20)
+                cells[j].num = pg_number(cells[j].data, cells[j].len);
         }
         answer->row(answer, cells, columns);
     }
+}
+
+/* A text without parameters: it makes a table, which may have been there. */
+static hf_status pg_run_text(struct pg_session *ps, const char *text,
+                             int64_t deadline, struct hf_error *err)
+{
+    bool began;
+    hf_status st = pg_begin(ps, &began, deadline, err);
+
+    if (!st)
+        st = pg_finish(ps, began, pg_exec(ps, text, NULL, deadline, err),
+                       deadline, err);
+    return st ? st : pg_trust(ps, deadline, err);
 }
 
 static hf_status pg_run(struct sql_session *session, enum sql_stmt stmt,
@@ -280,18 +146,23 @@ static hf_status pg_run(struct sql_session *session, enum sql_stmt stmt,
     PGresult *result = NULL;
     hf_status st = HF_OK;
     char name[16];
+    bool began;
 
     session->why = SQL_WHY_OTHER;
     if (!call)
-        return pg_exec(ps, session->conn->texts[stmt], NULL, deadline, err);
+        return pg_run_text(ps, session->conn->texts[stmt], deadline, err);
     snprintf(name, sizeof(name), "hf%d", (int)stmt);
-    if (!session->prepared[stmt])
+    if (!ps->pooled && !session->prepared[stmt])
         st = pg_prepare(ps, stmt, name, deadline, err);
+    if (!st)
+        st = pg_begin(ps, &began, deadline, err);
     if (st)
         return st;
-    if (!hfi_left_ms(deadline) || !pg_send(ps, name, call))
-        return pg_unsent(ps, err);
-    st = pg_results(ps, &result, deadline, err);
+    if (!hfi_left_ms(deadline) || !pg_send(ps, stmt, name, call))
+        st = pg_unsent(ps, err);
+    else
+        st = pg_results(ps, &result, deadline, err);
+    st = pg_finish(ps, began, st, deadline, err);
     if (!st)
         pg_answer(result, answer);
     PQclear(result);
@@ -315,7 +186,9 @@ static hf_status pg_session_open(struct sql_session *session, bool first,
     struct pg_conn *pc = (struct pg_conn *)session->conn;
     hf_status st = pg_connect(pc, &ps->pg, deadline, err);
 
-    return st ? st : pg_settle(ps, first, deadline, err);
+    if (!st)
+        st = pg_settle(ps, first, deadline, err);
+    return st ? st : pg_trust(ps, deadline, err);
 }
 
 /* Between statements the server says little, and good-bye before it leaves. */
@@ -394,7 +267,6 @@ static void pg_close(struct hfi_conn *base)
     pc->wake_opened = false;
 }
 
-/* A listener that was lost is replaced before the row is asked. */
 static hf_status pg_try_acquire(struct hfi_conn *base,
                                 const struct hfi_claim *claim,
                                 struct hfi_grant *grant,
@@ -402,10 +274,14 @@ static hf_status pg_try_acquire(struct hfi_conn *base,
                                 struct hf_error *err)
 {
     struct pg_conn *pc = (struct pg_conn *)base;
+    hf_status st;
 
-    if (claim->queue && atomic_load(&pc->listening))
-        pg_listen(pc, deadline, NULL);
-    return sql_try_acquire(base, claim, grant, busy, deadline, err);
+    if (claim->queue)
+        pg_listen_again(pc, deadline);
+    st = sql_try_acquire(base, claim, grant, busy, deadline, err);
+    if (st == HF_BUSY && claim->queue)
+        pg_deaf(pc, claim);
+    return st;
 }
 
 static const char *const pg_schemes[] = {"postgres", "postgresql", NULL};
@@ -416,6 +292,7 @@ static const char *const pg_options[] = {SQL_OPTIONS,
                                          "port",
                                          "user",
                                          "password",
+                                         "password_file",
                                          "dbname",
                                          "passfile",
                                          "service",

@@ -2,8 +2,10 @@
  *
  * postgres.h - what the parts of the postgres: backend share.
  *
- *   postgres.c       sessions, statements, errors, the table of operations
+ *   postgres.c       sessions, statements, the table of operations
+ *   postgres_wire.c  questions and answers, errors
  *   postgres_text.c  the statements
+ *   postgres_trust.c where the table is, and whose
  *   postgres_open.c  the URL, a connection, what must be refused
  *   postgres_wake.c  LISTEN
  *   postgres_row.c   sessions of strategy row
@@ -16,23 +18,45 @@
 
 #include "sql.h"
 
-#define PG_PARAMS_MAX 48
+#define PG_PARAMS_MAX   48
+#define PG_SETTINGS_MAX 1024
+
+/* The most that is read of an answer, in bytes. */
+#define PG_ANSWER_MAX ((size_t)4 << 20)
+#define PG_LIST_MAX   ((size_t)256 << 20)
+
+/* A session, by its process and when that began: a number that is not given
+ * again while anybody may remember it.  It fits into 62 bits. */
+#define PG_PID_BITS "4194303"
+#define PG_ID(pid, start)                                                      \
+    "((((extract(epoch from " start ")*1000)::int8&1099511627775)<<22)|(" pid  \
+    "&" PG_PID_BITS "))"
+#define PG_SAME(pid, id) "(" pid "&" PG_PID_BITS ")=(" id "&" PG_PID_BITS ")"
 
 struct pg_conn {
     struct sql_conn sql;
     char *names[PG_PARAMS_MAX], *values[PG_PARAMS_MAX]; /* for libpq */
     size_t params;
+    char *password_file; /* read for each connection; or NULL */
+    bool pooled;         /* a pooler is in between */
+    bool named;          /* the URL says in which schema the table is */
+    char schema[64];     /* of the table */
 
     pthread_mutex_t wake_mu; /* guards what follows */
     bool wake_opened;
     bool making;           /* somebody is about to bring a listener */
     PGconn *listener;      /* read by pump() only, once it is here */
+    int listener_fd;       /* as sql_fds.c knows it */
+    size_t heard;          /* since the last bell */
     atomic_bool listening; /* there was one: keep it */
 };
 
 struct pg_session {
     struct sql_session base;
     PGconn *pg;
+    int64_t id;  /* PG_ID; behind a pooler 0, but for a row that is locked */
+    bool pooled; /* postgres_wire.c (2) */
+    size_t heard, most; /* of the answer under way; postgres_wire.c (1) */
 };
 
 /* ---- postgres_text.c --------------------------------------------------- */
@@ -49,11 +73,22 @@ void pg_params_free(struct pg_conn *);
 hf_status pg_connect(struct pg_conn *, PGconn **ret, int64_t deadline,
                      struct hf_error *);
 
-/* Settings of our own; with `first`, refuse what cannot keep our promises. */
+/* Settings of our own; with `first`, find the table, and refuse what cannot keep
+ * our promises. */
 hf_status pg_settle(struct pg_session *, bool first, int64_t deadline,
                     struct hf_error *);
 
-/* ---- postgres.c -------------------------------------------------------- */
+/* ---- postgres_trust.c -------------------------------------------------- */
+
+/* Which of the schemas that were searched, as the server lists them, has the
+ * table, or shall have it. */
+hf_status pg_find(struct pg_session *, const char *path, int64_t deadline,
+                  struct hf_error *);
+
+/* Refuse tables by which others could act with our rights. */
+hf_status pg_trust(struct pg_session *, int64_t deadline, struct hf_error *);
+
+/* ---- postgres_wire.c --------------------------------------------------- */
 
 /* Run a text of several statements and keep the last result. */
 hf_status pg_exec(struct pg_session *, const char *text, PGresult **ret,
@@ -67,6 +102,26 @@ bool pg_poll(PGconn *, short events, int64_t deadline);
 hf_status pg_cut(struct pg_session *, const char *why, struct hf_error *);
 hf_status pg_unsent(struct pg_session *, struct hf_error *);
 hf_status pg_error(struct pg_session *, const PGresult *, struct hf_error *);
+hf_status pg_nonsense(struct pg_session *, struct hf_error *);
+
+/* A value of a result, NULL or 0 if there is none. */
+const char *pg_value(const PGresult *, int row, int column);
+int64_t pg_integer(const PGresult *, int row, int column);
+bool pg_hears(PGconn *, size_t *heard, size_t most);
+
+/* What each session, or behind a pooler each transaction, is told first. */
+void pg_settings(const struct pg_session *, char *buf, size_t size);
+
+/* Around a statement behind a pooler; *began: pg_finish() must follow. */
+hf_status pg_begin(struct pg_session *, bool *began, int64_t deadline,
+                   struct hf_error *);
+hf_status pg_finish(struct pg_session *, bool began, hf_status,
+                    int64_t deadline, struct hf_error *);
+
+/* One question with parameters, all of it in text. */
+hf_status pg_ask(struct pg_session *, const char *text, int n,
+                 const char *const *values, PGresult **ret, int64_t deadline,
+                 struct hf_error *);
 
 /* Wait for the next result, NULL after the last; or for all of them, and keep
  * the last. */
@@ -91,6 +146,8 @@ int64_t pg_id(struct sql_session *);
 
 hf_status pg_listen(struct pg_conn *, int64_t deadline, struct hf_error *);
 void pg_unlisten(struct pg_conn *);
+void pg_listen_again(struct pg_conn *, int64_t deadline);
+void pg_deaf(struct pg_conn *, const struct hfi_claim *);
 hf_status pg_watch(struct hfi_conn *, const struct hfi_claim *,
                    struct hfi_grant *, int64_t deadline, struct hf_error *);
 void pg_unwatch(struct hfi_conn *, const struct hfi_claim *,

@@ -5,12 +5,12 @@
  * Every option of libpq that a URL names is passed on as it is, so TLS,
  * password files and service files work as everywhere else.
  *
- * REFUSED  A standby cannot write.  A pooler in transaction mode gives each
- *   statement another session: neither our settings, nor prepared statements,
- *   nor LISTEN, nor a row lock would be where we left them.  A pooler is
- *   known by a process id that is not that of the backend; whether it shares
- *   sessions is tried out: what one connection has set, another must not see
- *   while the first one is still open.
+ * POOLERS  A pooler is known by the process id it gave us, which is not that of
+ *   the backend.  Whether it gives each transaction another session cannot be
+ *   found out for certain, so behind any of them nothing is left in a session:
+ *   no setting, no prepared statement, no LISTEN; postgres_wire.c (2).
+ *
+ * REFUSED  A standby cannot write.  Tables of others: postgres_trust.c.
  */
 #include "postgres.h"
 
@@ -28,7 +28,7 @@ static bool params_add(struct pg_conn *pc, const char *name, const char *value)
 
     if (!value)
         return true;
-    if (i + 1 >= PG_PARAMS_MAX)
+    if (i + 2 >= PG_PARAMS_MAX) /* one for the password, and the end */
         return false;
     pc->names[i] = hfi_strdup(name);
     pc->values[i] = hfi_strdup(value);
@@ -59,8 +59,8 @@ static bool params_hosts(struct pg_conn *pc, const struct hfi_url *url)
 
 static bool params_is_ours(const char *name)
 {
-    static const char *const ours[] = {SQL_OPTIONS, "timeout", "ttl",
-                                       "retry",     "wait",    NULL};
+    static const char *const ours[] = {
+        SQL_OPTIONS, "password_file", "timeout", "ttl", "retry", "wait", NULL};
     int i;
 
     for (i = 0; ours[i]; i++)
@@ -69,13 +69,44 @@ static bool params_is_ours(const char *name)
     return false;
 }
 
+/* A number of ms that libpq wants in `unit`s, unless the URL has its own. */
+static bool params_time(struct pg_conn *pc, const struct hfi_url *url,
+                        const char *name, int64_t ms, int64_t unit)
+{
+    char text[24];
+    int64_t n = ms / unit > 0 ? ms / unit : 1;
+
+    snprintf(text, sizeof(text), "%lld", (long long)n);
+    return hfi_url_param(url, name, NULL) || params_add(pc, name, text);
+}
+
+/* A connection that listens says nothing for long, so the kernel asks whether
+ * the other side is there: a silent cut is noticed within two timeouts. */
+static bool params_times(struct pg_conn *pc, const struct hfi_url *url)
+{
+    int64_t ms = pc->sql.timeout_ms;
+
+    return params_time(pc, url, "tcp_user_timeout", ms, 1) &&
+           params_time(pc, url, "keepalives_idle", ms, 1000) &&
+           params_time(pc, url, "keepalives_interval", ms / 3, 1000) &&
+           params_time(pc, url, "keepalives_count", 3, 1);
+}
+
 hf_status pg_params(struct pg_conn *pc, const struct hfi_url *url,
                     struct hf_error *err)
 {
     const char *database = url->path[0] == '/' ? url->path + 1 : url->path;
-    char timeout[24];
+    const char *secret = hfi_url_param(url, "password_file", NULL);
     bool ok = params_hosts(pc, url);
     size_t i;
+
+    if (secret && (url->password || hfi_url_param(url, "password", NULL)))
+        return hfi_fail(err, HF_INVALID,
+                        "url: give a password or password_file=, not both");
+    if (secret) {
+        pc->password_file = hfi_strdup(secret);
+        ok = ok && pc->password_file;
+    }
 
     ok = ok && params_add(pc, "user", url->user) &&
          params_add(pc, "password", url->password) &&
@@ -83,10 +114,8 @@ hf_status pg_params(struct pg_conn *pc, const struct hfi_url *url,
     for (i = 0; ok && i < url->nparams; i++)
         if (!params_is_ours(url->params[i].name))
             ok = params_add(pc, url->params[i].name, url->params[i].value);
-    snprintf(timeout, sizeof(timeout), "%lld", (long long)pc->sql.timeout_ms);
-    ok = ok && params_add(pc, "fallback_application_name", "holdfast");
-    if (ok && !hfi_url_param(url, "tcp_user_timeout", NULL))
-        ok = params_add(pc, "tcp_user_timeout", timeout);
+    ok = ok && params_add(pc, "fallback_application_name", "holdfast") &&
+         params_times(pc, url);
     return ok ? HF_OK : hfi_fail(err, HF_INVALID, "url: too much in it");
 }
 
@@ -102,6 +131,8 @@ void pg_params_free(struct pg_conn *pc)
         pc->names[i] = pc->values[i] = NULL;
     }
     pc->params = 0;
+    hfi_free(pc->password_file);
+    pc->password_file = NULL;
 }
 
 /* ---- connecting -------------------------------------------------------- */
@@ -112,35 +143,78 @@ static void pg_quiet(void *arg, const PGresult *result)
     (void)result;
 }
 
-/* libpq keeps no code of a refused connection, so its words must do. */
-static hf_status pg_refused(PGconn *pg, struct hf_error *err)
+/* Does the line say that another attempt would end the same way?  libpq keeps no
+ * code of a refused connection, so its words must do. */
+static bool refused_for_good(const char *line)
 {
     static const char *const denied[] = {
-        "authentication failed", "no pg_hba.conf entry", "does not exist",
-        "permission denied",     "not permitted to",     "no password supplied",
-        "certificate verify",    "server certificate",   "root certificate",
-        "client certificate"};
-    const char *why = PQerrorMessage(pg);
-    hf_status st = PQconnectionNeedsPassword(pg) ? HF_DENIED : HF_UNAVAILABLE;
-    char line[160];
+        "authentication failed", "no pg_hba.conf entry", "pg_hba.conf rejects",
+        "does not exist",        "permission denied",    "not permitted to",
+        "no password supplied",  "certificate",          "alert unknown ca",
+        "does not support SSL",  "channel binding"};
     size_t i;
 
     for (i = 0; i < sizeof(denied) / sizeof(denied[0]); i++)
-        if (strstr(why, denied[i]))
-            st = HF_DENIED;
-    return hfi_fail(err, st, "connect: %s", pg_line(line, sizeof(line), why));
+        if (strstr(line, denied[i]))
+            return true;
+    return false;
+}
+
+/* libpq has a line for each address that it tried, and hints that begin with a
+ * tab.  The one that says most is the first that is for good, or the last. */
+static hf_status pg_refused(PGconn *pg, struct hf_error *err)
+{
+    hf_status st = PQconnectionNeedsPassword(pg) ? HF_DENIED : HF_UNAVAILABLE;
+    const char *at = PQerrorMessage(pg), *best = at;
+    char line[200];
+
+    for (; at && *at; at = *at ? at + 1 : at) {
+        if (*at != '\t' && *at != '\n') {
+            best = at;
+            if (refused_for_good(pg_line(line, sizeof(line), at))) {
+                st = HF_DENIED;
+                break;
+            }
+        }
+        at += strcspn(at, "\n");
+    }
+    return hfi_fail(err, st, "connect: %s", pg_line(line, sizeof(line), best));
+}
+
+/* Begin, with the password as it is in its file now. */
+static hf_status connect_start(struct pg_conn *pc, PGconn **ret,
+                               struct hf_error *err)
+{
+    const char *names[PG_PARAMS_MAX], *values[PG_PARAMS_MAX];
+    char secret[1024] = "";
+    hf_status st = HF_OK;
+
+    memcpy(names, pc->names, sizeof(names));
+    memcpy(values, pc->values, sizeof(values));
+    if (pc->password_file) {
+        st = hfi_url_secret(pc->password_file, "password_file=", secret,
+                            sizeof(secret), err);
+        names[pc->params] = "password";
+        values[pc->params] = secret;
+    }
+    if (!st) {
+        *ret = PQconnectStartParams(names, values, 0);
+        st = *ret ? HF_OK : hfi_nomem(err);
+    }
+    explicit_bzero(secret, sizeof(secret));
+    return st;
 }
 
 hf_status pg_connect(struct pg_conn *pc, PGconn **ret, int64_t deadline,
                      struct hf_error *err)
 {
-    PGconn *pg = PQconnectStartParams((const char *const *)pc->names,
-                                      (const char *const *)pc->values, 0);
     PostgresPollingStatusType want = PGRES_POLLING_WRITING;
-    hf_status st = HF_OK;
+    size_t heard = 0;
+    PGconn *pg = NULL;
+    hf_status st = connect_start(pc, &pg, err);
 
-    if (!pg)
-        return hfi_nomem(err);
+    if (st)
+        return st;
     PQsetNoticeReceiver(pg, pg_quiet, NULL);
     while (!st && want != PGRES_POLLING_OK) {
         if (PQstatus(pg) == CONNECTION_BAD || want == PGRES_POLLING_FAILED)
@@ -148,6 +222,8 @@ hf_status pg_connect(struct pg_conn *pc, PGconn **ret, int64_t deadline,
         else if (!pg_poll(pg, want == PGRES_POLLING_READING ? POLLIN : POLLOUT,
                           deadline))
             st = hfi_fail(err, HF_UNAVAILABLE, "connect: no answer in time");
+        else if (!pg_hears(pg, &heard, PG_ANSWER_MAX))
+            st = hfi_fail(err, HF_PROTOCOL, "connect: this is no PostgreSQL");
         else
             want = PQconnectPoll(pg);
     }
@@ -160,95 +236,92 @@ hf_status pg_connect(struct pg_conn *pc, PGconn **ret, int64_t deadline,
     return st;
 }
 
-/* ---- what is refused --------------------------------------------------- */
+/* ---- what is doubtful or refused --------------------------------------- */
 
-static int64_t judge_number(const PGresult *result, int column)
+static bool judge_is_local(const char *host)
 {
-    return PQnfields(result) > column && PQntuples(result) == 1
-               ? strtoll(PQgetvalue(result, 0, column), NULL, 10)
-               : 0;
+    return !host || !*host || host[0] == '/' || host[0] == '@' ||
+           !strncmp(host, "127.", 4) || !strcmp(host, "::1") ||
+           !strcmp(host, "localhost");
 }
 
-/* Does a second connection see what this one has set?  See REFUSED. */
-static hf_status judge_pooler(struct pg_session *ps, int64_t deadline,
-                              struct hf_error *err)
+/* Could somebody on the way have had the password? */
+static bool judge_exposed(PGconn *pg)
+{
+    PQconninfoOption *options = PQconninfo(pg), *at;
+    bool verified = false;
+
+    for (at = options; at && at->keyword; at++)
+        if (!strcmp(at->keyword, "sslmode") && at->val)
+            verified = !strncmp(at->val, "verify-", 7);
+    PQconninfoFree(options);
+    return PQconnectionUsedPassword(pg) && !judge_is_local(PQhost(pg)) &&
+           !(verified && PQsslInUse(pg));
+}
+
+static void judge_warn(struct pg_session *ps)
+{
+    struct hfi_conn *base = &ps->base.conn->base;
+
+    if (ps->pooled)
+        snprintf(base->warning, sizeof(base->warning),
+                 "a pooler is between client and server: waiters ask again and "
+                 "again, since they cannot be woken through it");
+    else if (judge_exposed(ps->pg))
+        snprintf(base->warning, sizeof(base->warning),
+                 "the password goes to a server that is not verified: say "
+                 "sslmode=verify-full and sslrootcert=");
+}
+
+/* The path is kept over the change of search_path by a setting that ends with
+ * the transaction. */
+#define JUDGE                                                                  \
+    "BEGIN;SELECT pg_catalog.set_config('holdfast.path',"                      \
+    "pg_catalog.current_schemas(false)::pg_catalog.text,true);"                \
+    "SET LOCAL search_path=pg_catalog;"                                        \
+    "SELECT pg_is_in_recovery()::int,pg_backend_pid()," PG_ID(                 \
+        "pid", "backend_start") ",current_setting('holdfast.path') FROM "      \
+                                "pg_stat_activity WHERE pid=pg_backend_pid();" \
+                                "COMMIT"
+
+static hf_status settle_judged(struct pg_session *ps, const PGresult *result,
+                               bool first, int64_t deadline,
+                               struct hf_error *err)
 {
     struct pg_conn *pc = (struct pg_conn *)ps->base.conn;
-    struct pg_session other = {.base = {.conn = ps->base.conn}};
-    PGresult *result = NULL;
-    bool shared = false;
-    char text[96];
-    uint64_t mark;
-    hf_status st;
+    const char *path = pg_value(result, 0, 3);
+    hf_status st = HF_OK;
 
-    hfi_random(&mark, sizeof(mark));
-    snprintf(text, sizeof(text), "SET holdfast.probe='%llx'",
-             (unsigned long long)mark);
-    st = pg_exec(ps, text, NULL, deadline, err);
-    if (!st)
-        st = pg_connect(pc, &other.pg, deadline, err);
-    snprintf(text, sizeof(text),
-             "BEGIN;SELECT (current_setting('holdfast.probe',true)="
-             "'%llx')::int",
-             (unsigned long long)mark);
-    if (!st)
-        st = pg_exec(&other, text, &result, deadline, err);
-    if (!st)
-        shared = judge_number(result, 0) == 1;
-    PQclear(result);
-    if (other.pg)
-        PQfinish(other.pg);
-    if (!st)
-        st = pg_exec(ps, "RESET holdfast.probe", NULL, deadline, err);
-    if (!st && shared)
-        st = hfi_fail(err, HF_UNSUPPORTED,
-                      "a pooler in transaction mode is in between: connect to "
-                      "the server itself, or to a pool in session mode");
+    if (!pg_integer(result, 0, 1) || !path)
+        return pg_nonsense(ps, err);
+    if (pg_integer(result, 0, 0))
+        return hfi_fail(err, HF_UNSUPPORTED,
+                        "this server is a standby and cannot write: name the "
+                        "primary, or several hosts");
+    ps->pooled = pg_integer(result, 0, 1) != PQbackendPID(ps->pg);
+    ps->id = ps->pooled ? 0 : pg_integer(result, 0, 2);
+    if (first) {
+        judge_warn(ps);
+        pc->pooled = ps->pooled;
+        if (ps->pooled)
+            pc->sql.base.traits &= ~(unsigned)HF_TRAIT_NOTIFY;
+        st = pg_find(ps, path, deadline, err);
+    }
     return st;
 }
 
-static hf_status pg_judge(struct pg_session *ps, int64_t deadline,
-                          struct hf_error *err)
-{
-    PGresult *result = NULL;
-    hf_status st = pg_exec(ps,
-                           "SELECT pg_is_in_recovery()::int,pg_backend_pid(),"
-                           "(current_setting('synchronous_commit')='off')::int",
-                           &result, deadline, err);
-
-    if (st)
-        return st;
-    if (judge_number(result, 0))
-        st = hfi_fail(err, HF_UNSUPPORTED,
-                      "this server is a standby and cannot write: name the "
-                      "primary, or several hosts");
-    else if (judge_number(result, 1) != PQbackendPID(ps->pg))
-        st = judge_pooler(ps, deadline, err);
-    PQclear(result);
-    return st;
-}
-
-/* Every statement finds its rows by the key, so no other plan is ever better,
- * whatever the statistics of a table that was empty a moment ago say; and rows
- * are locked in the order in which they are named. */
 hf_status pg_settle(struct pg_session *ps, bool first, int64_t deadline,
                     struct hf_error *err)
 {
-    char text[768];
-    hf_status st = first ? pg_judge(ps, deadline, err) : HF_OK;
+    char text[PG_SETTINGS_MAX];
+    PGresult *result = NULL;
+    hf_status st = pg_exec(ps, JUDGE, &result, deadline, err);
 
-    if (st)
+    if (!st)
+        st = settle_judged(ps, result, first, deadline, err);
+    PQclear(result);
+    if (st || ps->pooled)
         return st;
-    snprintf(text, sizeof(text),
-             "SET default_transaction_isolation='read committed';"
-             "SET statement_timeout=%lld;SET lock_timeout=0;"
-             "SET TimeZone='UTC';SET jit=off;"
-             "SET plan_cache_mode=force_generic_plan;"
-             "SET idle_in_transaction_session_timeout=0;"
-             "SET enable_seqscan=off;SET enable_bitmapscan=off;"
-             "SET enable_hashjoin=off;SET enable_mergejoin=off;"
-             "SELECT set_config('synchronous_commit','on',false) WHERE "
-             "current_setting('synchronous_commit') IN ('off','local')",
-             (long long)ps->base.conn->timeout_ms);
+    pg_settings(ps, text, sizeof(text));
     return pg_exec(ps, text, NULL, deadline, err);
 }

@@ -92,6 +92,11 @@
 /* What the fence names, whatever its token, is over at once. */
 #define FREED "token IS NOT NULL AND fence=$7 AND "
 
+/* End a session and wait for that, but not for long. */
+#define KILL                                                                         \
+    "SELECT pg_terminate_backend(pid,1000)::int FROM pg_stat_activity WHERE " PG_ID( \
+        "pid", "backend_start") "=$7"
+
 #define TAKE                                                                   \
     "UPDATE @T SET token=$2 WHERE name=$1 AND fence=$7 AND "                   \
     "token IN ($2,convert_from($5,'UTF8'))"
@@ -123,6 +128,7 @@ const char *const pg_lease_texts[SQL_STMTS] = {
     [SQL_FREE] =
         LET_GO("expires_at=NULL", FREED "expires_at>clock_timestamp()"),
     [SQL_TAKE] = TAKE,
+    [SQL_KILL] = KILL,
     [SQL_LOOK] = LEASE_LOOK "name=$1",
     [SQL_LIST] = LEASE_LOOK LISTED " AND expires_at>clock_timestamp()",
 };
@@ -142,34 +148,31 @@ const char *const pg_version_texts[SQL_STMTS] = {
     [SQL_BREAK] = BREAK "true",
     [SQL_FREE] = LET_GO("version=version+1", FREED "true"),
     [SQL_TAKE] = TAKE,
+    [SQL_KILL] = KILL,
     [SQL_LOOK] = VERSION_LOOK "name=$1",
     [SQL_LIST] = VERSION_LOOK LISTED,
 };
 
 /* Who locks a row is told by its xmax, and that he is still there by the lock
  * that every transaction has on its own number. */
+#define ROW_HOLDER                                                             \
+    "(@T t JOIN pg_locks k ON k.locktype='transactionid' AND k.granted AND "   \
+    "k.transactionid=t.xmax) ON t.name=f.name AND " PG_SAME("k.pid",           \
+                                                            "f.session")
+
 #define ROW_LOOK(waiters)                                                      \
     "SELECT CASE WHEN k.pid IS NOT NULL THEN token END,fence,NULL::int8," MS(  \
         "clock_timestamp()-acquired_at") ",owner,note,session,ttl_ms," waiters \
-                                         ",f.name FROM @F f LEFT JOIN (@T t "  \
-                                         "JOIN pg_locks k ON "                 \
-                                         "k.locktype='transactionid' AND "     \
-                                         "k.granted AND "                      \
-                                         "k.transactionid=t.xmax) ON "         \
-                                         "t.name=f.name AND k.pid=f.session "  \
-                                         "WHERE f."
-
-/* End the session that has the row. */
-#define ROW_ENDED(which)                                                       \
-    "SELECT pg_terminate_backend(k.pid,1000)::int FROM @F f JOIN (@T t JOIN "  \
-    "pg_locks k ON k.locktype='transactionid' AND k.granted AND "              \
-    "k.transactionid=t.xmax) ON t.name=f.name AND k.pid=f.session WHERE f." which
+                                         ",f.name FROM @F f LEFT "             \
+                                         "JOIN " ROW_HOLDER " WHERE f."
 
 /* The queue is that of an advisory lock; see postgres_row.c. */
 #define ROW_WAITERS                                                            \
     "(SELECT count(*) FROM pg_locks k JOIN pg_locks w USING "                  \
-    "(locktype,database,classid,objid,objsubid) WHERE k.pid=f.session AND "    \
-    "k.locktype='advisory' AND k.granted AND NOT w.granted)"
+    "(locktype,database,classid,objid,objsubid) WHERE " PG_SAME(               \
+        "k.pid",                                                               \
+        "f.session") " AND k.locktype='advisory' AND k.granted AND NOT "       \
+                     "w.granted)"
 
 const char *const pg_row_texts[SQL_STMTS] = {
     [SQL_CREATE] = "CREATE TABLE IF NOT EXISTS @T (name bytea PRIMARY KEY, "
@@ -195,13 +198,17 @@ const char *const pg_row_texts[SQL_STMTS] = {
     [SQL_LOOK] = ROW_LOOK(ROW_WAITERS) "name=$1",
     [SQL_LIST] = ROW_LOOK("NULL::int8") "token IS NOT NULL AND "
                                         "substring(f.name for length($1))=$1",
-    [SQL_END] = "SELECT pg_terminate_backend($7::int,1000)::int",
-    [SQL_STANDS] = "SELECT count(*) FROM pg_locks WHERE pid=$7 AND "
-                   "locktype='advisory'",
+    [SQL_END] = KILL,
+    [SQL_KILL] = KILL,
+    [SQL_STANDS] = "SELECT count(*) FROM pg_locks WHERE " PG_SAME(
+        "pid", "$7") " AND "
+                     "locktype='advisory'",
     [SQL_RENEW] = "SELECT 1 FROM @F" RENEW_ONE,
     [SQL_RENEW_MANY] = "SELECT 1 FROM @F l," LISTED_MANY,
     [SQL_VERIFY] = "SELECT (" KEYED("@T") " AND " KEYED("@F") ")::int::int8",
     [SQL_BREAK] = "UPDATE @F SET token='!'||token WHERE name=$1 AND fence=$7 "
                   "AND token NOT LIKE '!%'",
-    [SQL_FREE] = ROW_ENDED("name=$1 AND f.fence=$7"),
+    [SQL_FREE] =
+        "SELECT pg_terminate_backend(k.pid,1000)::int FROM @F f JOIN " ROW_HOLDER
+        " WHERE f.name=$1 AND f.fence=$7",
 };

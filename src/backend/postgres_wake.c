@@ -7,8 +7,12 @@
  * a waiter blocked in pg_advisory_lock(), needs a connection for each waited
  * key on both sides; bench/bells.c shows both.
  *
- * When the connection is lost, every waiter is woken, and its next try makes
- * another before it asks, so that nothing is missed in between.
+ * INVARIANTS
+ *  (1) A waiter that relies on the listener asks once more after there is one:
+ *      when another has taken the place of one that was lost, every waiter is
+ *      woken, since bells may have rung in between.
+ *  (2) While there is none, waiters ask every WAKE_DEAF_MS, and each try makes
+ *      another first.
  */
 #include "postgres.h"
 
@@ -17,6 +21,9 @@
 #include "sql_row.h"
 
 #include "../banned.h"
+
+/* How often a waiter asks that cannot hear. */
+#define WAKE_DEAF_MS 200
 
 static hf_status wake_make(struct pg_conn *pc, PGconn **ret, int64_t deadline,
                            struct hf_error *err)
@@ -40,8 +47,8 @@ static hf_status wake_make(struct pg_conn *pc, PGconn **ret, int64_t deadline,
  * told that there is none yet, and polls until it asks again. */
 hf_status pg_listen(struct pg_conn *pc, int64_t deadline, struct hf_error *err)
 {
+    bool mine, again = atomic_load(&pc->listening);
     PGconn *made = NULL;
-    bool mine;
     hf_status st;
 
     pthread_mutex_lock(&pc->wake_mu);
@@ -54,20 +61,48 @@ hf_status pg_listen(struct pg_conn *pc, int64_t deadline, struct hf_error *err)
     st = wake_make(pc, &made, deadline, err);
     pthread_mutex_lock(&pc->wake_mu);
     pc->listener = made;
+    pc->heard = 0;
     pc->making = false;
-    pthread_mutex_unlock(&pc->wake_mu);
     if (!st) {
-        atomic_store(&pc->listening, true);
-        hfi_pump_changed(&pc->sql.base);
+        pc->listener_fd = PQsocket(made);
+        sql_fds_add(&pc->sql, pc->listener_fd);
     }
-    return st;
+    pthread_mutex_unlock(&pc->wake_mu);
+    if (st)
+        return st;
+    atomic_store(&pc->listening, true);
+    hfi_pump_changed(&pc->sql.base);
+    if (again)
+        hfi_wake_all(&pc->sql.base); /* postgres_wake.c (1) */
+    return HF_OK;
 }
 
 void pg_unlisten(struct pg_conn *pc)
 {
-    if (pc->listener)
-        PQfinish(pc->listener);
+    if (!pc->listener)
+        return;
+    sql_fds_remove(&pc->sql, pc->listener_fd);
+    PQfinish(pc->listener);
     pc->listener = NULL;
+}
+
+/* Before a try: a listener that was lost is replaced, but that must leave time
+ * for the try.  After it: see postgres_wake.c (2). */
+void pg_listen_again(struct pg_conn *pc, int64_t deadline)
+{
+    if (atomic_load(&pc->listening))
+        pg_listen(pc, hfi_now() + hfi_left_ms(deadline) / 2, NULL);
+}
+
+void pg_deaf(struct pg_conn *pc, const struct hfi_claim *claim)
+{
+    bool deaf;
+
+    pthread_mutex_lock(&pc->wake_mu);
+    deaf = !pc->listener;
+    pthread_mutex_unlock(&pc->wake_mu);
+    if (deaf && atomic_load(&pc->listening))
+        hfi_expect(&pc->sql.base, claim->key, claim->token, WAKE_DEAF_MS);
 }
 
 /* For a waiter: hear of releases.  For a holder that lingers: hear of waiters,
@@ -80,7 +115,7 @@ hf_status pg_watch(struct hfi_conn *base, const struct hfi_claim *claim,
     hf_status st;
     bool wanted;
 
-    if (pc->sql.strategy == SQL_ROW)
+    if (pc->sql.strategy == SQL_ROW || pc->pooled)
         return HF_UNSUPPORTED;
     st = pg_listen(pc, deadline, err);
     if (st || !grant->placed)
@@ -149,9 +184,12 @@ void pg_pump(struct hfi_conn *base)
         return;
     }
     pthread_mutex_lock(&pc->wake_mu);
-    lost = pc->listener && (!PQconsumeInput(pc->listener) ||
-                            PQstatus(pc->listener) != CONNECTION_OK);
+    lost =
+        pc->listener && (!pg_hears(pc->listener, &pc->heard, PG_ANSWER_MAX) ||
+                         !PQconsumeInput(pc->listener) ||
+                         PQstatus(pc->listener) != CONNECTION_OK);
     while (pc->listener && (note = PQnotifies(pc->listener))) {
+        pc->heard = 0;
         wake_heard(base, note->extra);
         PQfreemem(note);
     }

@@ -153,48 +153,251 @@ TEST_TIMEOUT(a_standby_is_refused, 120)
              0);
 }
 
-TEST_TIMEOUT(a_pooler_in_transaction_mode_is_refused_in_session_mode_not, 60)
+/* ---- tables of others --------------------------------------------------- */
+
+static void planted(const char *how, const char *word)
+{
+    scene_sql(
+        "CREATE TABLE planted (name bytea PRIMARY KEY, token text, fence "
+        "bigint NOT NULL, acquired_at timestamptz, expires_at timestamptz,"
+        " ttl_ms bigint NOT NULL, wanted boolean NOT NULL DEFAULT false, "
+        "owner bytea, note bytea)");
+    hf_close(scene_open(0, "&table=planted")); /* Like this it is ours. */
+    scene_sql("%s", how);
+    scene_refused(scene_url(0, "&table=planted"), HF_DENIED, word);
+    scene_refused(scene_url(0, "&table=public.planted"), HF_DENIED, word);
+    scene_sql("DROP TABLE planted CASCADE");
+}
+
+TEST_TIMEOUT(a_table_that_could_act_with_our_rights_is_refused, 60)
+{
+    if (!scene_is_postgres())
+        T_SKIP_TRAIT("tables with an owner");
+    scene_sql("CREATE ROLE mallory");
+    scene_sql("GRANT CREATE ON SCHEMA public TO mallory");
+    scene_sql(
+        "CREATE FUNCTION act() RETURNS trigger LANGUAGE plpgsql AS "
+        "\\$\\$ BEGIN EXECUTE 'ALTER ROLE mallory SUPERUSER'; RETURN NEW; "
+        "END \\$\\$");
+    scene_sql("CREATE FUNCTION acts() RETURNS boolean LANGUAGE sql AS 'SELECT "
+              "true'");
+    scene_sql("ALTER FUNCTION act() OWNER TO mallory");
+    planted("ALTER TABLE planted OWNER TO mallory", "mallory");
+    planted(
+        "CREATE TRIGGER act BEFORE INSERT OR UPDATE ON planted FOR EACH ROW "
+        "EXECUTE FUNCTION act()",
+        "trigger");
+    planted("CREATE RULE act AS ON INSERT TO planted DO ALSO SELECT acts()",
+            "rules");
+    planted("ALTER TABLE planted ENABLE ROW LEVEL SECURITY", "row security");
+    planted("ALTER TABLE planted ALTER wanted SET DEFAULT acts()", "default");
+    planted("ALTER TABLE planted ADD CHECK (acts())", "constraint");
+    planted("CREATE TABLE child () INHERITS (planted)", "ordinary");
+    scene_sql("CREATE VIEW seen AS SELECT 1 AS name");
+    scene_refused(scene_url(0, "&table=seen"), HF_DENIED, "ordinary");
+    /* A schema that is searched first may be anybody's. */
+    scene_sql("CREATE SCHEMA holdfast AUTHORIZATION mallory; CREATE TABLE "
+              "holdfast.first (n int)");
+    scene_refused(scene_url(0, "&table=first"), HF_DENIED, "schema");
+    scene_sql("DROP SCHEMA holdfast CASCADE");
+    CHECK_EQ(scene_sql("SELECT rolsuper::int FROM pg_roles WHERE "
+                       "rolname='mallory'"),
+             0);
+    hf_close(scene_open(0, ""));
+}
+
+/* What stands in a schema that is searched cannot stand in for what is built
+ * in. */
+TEST(functions_of_others_are_never_called)
+{
+    hf_client *client;
+    hf_lock *lk;
+
+    if (!scene_is_postgres())
+        T_SKIP_TRAIT("functions that can be hidden");
+    scene_sql("CREATE FUNCTION public.clock_timestamp() RETURNS timestamptz "
+              "LANGUAGE sql AS 'SELECT to_timestamp(0)'");
+    scene_sql("CREATE FUNCTION public.pg_backend_pid() RETURNS int LANGUAGE "
+              "sql AS 'SELECT 1'");
+    scene_sql("ALTER ROLE holdfast SET search_path=public,pg_catalog");
+    client = scene_open(0, "");
+    CHECK_OK(hf_acquire(client, scene_key("hidden"), 0, NULL, &lk, &t_err));
+    CHECK_GT(hf_fence(lk), INT64_C(1500000000000000));
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_close(client);
+    scene_sql("ALTER ROLE holdfast RESET search_path");
+    scene_sql("DROP FUNCTION public.clock_timestamp(); DROP FUNCTION "
+              "public.pg_backend_pid()");
+}
+
+/* ---- poolers ------------------------------------------------------------ */
+
+static int pooler_start(const char *mode)
+{
+    int port = 20000 + getpid() % 10000;
+    char text[1024];
+
+    if (shell("command -v pgbouncer >/dev/null"))
+        T_SKIP_HOST("pgbouncer is not installed");
+    snprintf(text, sizeof(text),
+             "cd $HF_TEST_DIR && { echo '[databases]'; echo \"postgres = "
+             "host=127.0.0.1 port=$HF_TEST_PORT user=holdfast\"; echo "
+             "'[pgbouncer]'; echo listen_addr=127.0.0.1; echo "
+             "listen_port=%d; echo unix_socket_dir=; echo auth_type=any; "
+             "echo pool_mode=%s; echo server_round_robin=1; echo "
+             "logfile=$HF_TEST_DIR/bouncer.log; "
+             "echo pidfile=$HF_TEST_DIR/bouncer.pid; } >bouncer.ini && "
+             "r=; [ $(id -u) != 0 ] || r='setpriv --reuid=postgres "
+             "--regid=postgres --clear-groups --'; $r pgbouncer -q -d "
+             "bouncer.ini",
+             port, mode);
+    CHECK_EQ(shell(text), 0);
+    snprintf(text, sizeof(text),
+             "psql -X -q -h 127.0.0.1 -p %d -U holdfast -c 'SELECT 1' postgres "
+             ">/dev/null 2>&1",
+             port);
+    t_poll_until(!shell(text), 10000);
+    return port;
+}
+
+static void pooler_stop(void)
+{
+    CHECK_EQ(shell("kill $(cat $HF_TEST_DIR/bouncer.pid)"), 0);
+    t_poll_until(shell("test -e $HF_TEST_DIR/bouncer.pid"), 10000);
+}
+
+static hf_client *pooler_open(int port, const char *strategy)
+{
+    hf_client *client = NULL;
+    char url[256];
+
+    snprintf(url, sizeof(url),
+             "postgres://holdfast@127.0.0.1:%d/postgres?strategy=%s&"
+             "table=pooled_%s",
+             port, strategy, strategy);
+    CHECK_OK(hf_open(url, NULL, &client, &t_err));
+    return client;
+}
+
+/* Two clients behind the pooler pass a lock on. */
+static void pooler_works(int port, const char *strategy)
+{
+    hf_client *a = pooler_open(port, strategy);
+    hf_client *b = pooler_open(port, strategy);
+    struct hf_info info = HF_INFO_INIT;
+    struct hf_event event;
+    hf_lock *lk, *none = NULL;
+    hf_request *req;
+
+    CHECK_OK(hf_acquire(a, "pooled", 0, NULL, &lk, &t_err));
+    CHECK_STATUS(hf_acquire(b, "pooled", 0, NULL, &none, &t_err), HF_BUSY);
+    CHECK_OK(hf_inspect(b, "pooled", &info, &t_err));
+    CHECK(info.held);
+    CHECK_OK(hf_check(b, "pooled", hf_fence(lk), &t_err));
+    CHECK_OK(hf_extend(lk, 0, &t_err));
+    CHECK_OK(hf_acquire_start(b, "pooled", 20000, NULL, NULL, &req, &t_err));
+    t_sleep_ms(100);
+    CHECK_OK(hf_release(lk, &t_err));
+    t_poll_until(hf_next_event(b, &event), 20000);
+    CHECK_EQ(event.type, HF_GRANTED);
+    CHECK_OK(hf_release(event.lock, &t_err));
+    hf_close(a);
+    hf_close(b);
+}
+
+/* Has no session of the pooler anything of ours? */
+static bool pooler_is_clean(int port)
+{
+    char text[640];
+
+    snprintf(text, sizeof(text),
+             "for i in 1 2 3 4 5 6 7 8; do psql -X -q -A -t -h 127.0.0.1 -p %d "
+             "-U holdfast -c \"SELECT current_setting('enable_seqscan')||"
+             "current_setting('search_path')||(SELECT count(*) FROM "
+             "pg_prepared_statements)||(SELECT count(*) FROM "
+             "pg_listening_channels())\" postgres; done | "
+             "grep -qv '^on.*public00$'",
+             port);
+    return shell(text) != 0;
+}
+
+TEST_TIMEOUT(behind_a_pooler_nothing_is_left_in_a_session, 120)
 {
     static const char *const modes[] = {"transaction", "session"};
+    static const char *const strategies[] = {"lease", "version", "row"};
 
     if (!scene_is_postgres())
         T_SKIP_TRAIT("poolers");
-    if (shell("command -v pgbouncer >/dev/null"))
-        T_SKIP_HOST("pgbouncer is not installed");
     for (int i = 0; i < 2; i++) {
-        int64_t port = 20000 + getpid() % 10000 + i;
-        char text[1024], url[256];
-        hf_client *client = NULL;
+        int port = pooler_start(modes[i]);
+        struct hf_service service = {.size = sizeof(service)};
+        hf_client *client = pooler_open(port, "lease");
 
-        snprintf(text, sizeof(text),
-                 "cd $HF_TEST_DIR && { echo '[databases]'; echo \"postgres = "
-                 "host=127.0.0.1 port=$HF_TEST_PORT user=holdfast\"; echo "
-                 "'[pgbouncer]'; echo listen_addr=127.0.0.1; echo "
-                 "listen_port=%lld; echo unix_socket_dir=; echo auth_type=any; "
-                 "echo pool_mode=%s; echo logfile=$HF_TEST_DIR/bouncer.log; "
-                 "echo pidfile=$HF_TEST_DIR/bouncer.pid; } >bouncer.ini && "
-                 "r=; [ $(id -u) != 0 ] || r='setpriv --reuid=postgres "
-                 "--regid=postgres --clear-groups --'; $r pgbouncer -q -d "
-                 "bouncer.ini",
-                 (long long)port, modes[i]);
-        CHECK_EQ(shell(text), 0);
-        snprintf(url, sizeof(url),
-                 "postgres://holdfast@127.0.0.1:%lld/postgres",
-                 (long long)port);
-        t_sleep_ms(300);
-        if (i) {
-            hf_lock *lk;
-
-            CHECK_OK(hf_open(url, NULL, &client, &t_err));
-            CHECK_OK(hf_acquire(client, "pooled", 0, NULL, &lk, &t_err));
-            CHECK_OK(hf_release(lk, &t_err));
-            hf_close(client);
-        } else {
-            scene_refused(url, HF_UNSUPPORTED, "transaction mode");
-        }
-        CHECK_EQ(shell("kill $(cat $HF_TEST_DIR/bouncer.pid)"), 0);
-        t_poll_until(shell("test -e $HF_TEST_DIR/bouncer.pid"), 10000);
+        CHECK_OK(hf_describe(client, &service, &t_err));
+        CHECK(strstr(service.warning, "pooler") != NULL);
+        CHECK(!(service.traits & HF_TRAIT_NOTIFY));
+        hf_close(client);
+        for (int j = 0; j < 3; j++)
+            pooler_works(port, strategies[j]);
+        CHECK(pooler_is_clean(port));
+        pooler_stop();
     }
+}
+
+/* ---- passwords ---------------------------------------------------------- */
+
+/* As if it were a server elsewhere. */
+static const char *secret_url(const char *more)
+{
+    static char url[512];
+
+    snprintf(url, sizeof(url),
+             "postgres://reader@db.test:%s/postgres?hostaddr=127.0.0.1&"
+             "table=secrets%s",
+             getenv("HF_TEST_PORT"), more);
+    return url;
+}
+
+TEST_TIMEOUT(a_password_file_is_read_again_for_each_connection, 60)
+{
+    struct hf_service service = {.size = sizeof(service)};
+    char more[256];
+    hf_client *client = NULL;
+    hf_lock *lk;
+
+    if (!scene_is_postgres())
+        T_SKIP_TRAIT("a server that can be told whom to ask for a password");
+    scene_sql("CREATE ROLE reader LOGIN PASSWORD 'first secret'");
+    scene_sql("GRANT CREATE ON SCHEMA public TO reader");
+    CHECK_EQ(
+        shell("cd $HF_TEST_DIR && { echo 'local all all trust'; echo "
+              "'host all reader all scram-sha-256'; echo 'host all all all "
+              "trust'; } >hba && chmod 644 hba && echo first secret >pw"),
+        0);
+    snprintf(more, sizeof(more), "-c hba_file=%s/hba", getenv("HF_TEST_DIR"));
+    scene_options(more);
+    scene_server("stop");
+    scene_server("start");
+    snprintf(more, sizeof(more), "&password_file=%s/pw", getenv("HF_TEST_DIR"));
+    CHECK_OK(hf_open(secret_url(more), NULL, &client, &t_err));
+    CHECK_OK(hf_describe(client, &service, &t_err));
+    CHECK(strstr(service.warning, "verify-full") != NULL);
+    CHECK_OK(hf_acquire(client, "x", 0, NULL, &lk, &t_err));
+    scene_sql("ALTER ROLE reader PASSWORD 'second secret'");
+    CHECK_EQ(shell("echo second secret >$HF_TEST_DIR/pw"), 0);
+    scene_end_sessions();
+    t_poll_until(hf_extend(lk, 0, &t_err) == HF_OK, 10000);
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_close(client);
+    CHECK_EQ(shell("echo wrong >$HF_TEST_DIR/pw"), 0);
+    scene_refused(secret_url(more), HF_DENIED, "authentication");
+    scene_refused(secret_url("&password_file=/nonexistent/pw"), HF_SYSTEM,
+                  "password_file=");
+    scene_refused(secret_url("&password=x&password_file=/x"), HF_INVALID,
+                  "password_file=");
+    scene_options("");
+    scene_server("stop");
+    scene_server("start");
 }
 
 /* ---- people who look at the table --------------------------------------- */

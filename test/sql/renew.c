@@ -210,7 +210,7 @@ static void grumble(const char *table, const char *error)
         scene_sql("CREATE SEQUENCE IF NOT EXISTS grumbles");
         scene_sql(
             "CREATE OR REPLACE FUNCTION grumble() RETURNS trigger "
-            "LANGUAGE plpgsql AS \\$\\$ BEGIN IF nextval('grumbles')%%8<4 "
+            "LANGUAGE plpgsql AS \\$\\$ BEGIN IF nextval('public.grumbles')%%8<4 "
             "THEN RAISE EXCEPTION 'grumble' USING ERRCODE='%s'; END IF; "
             "RETURN NULL; END \\$\\$",
             error);
