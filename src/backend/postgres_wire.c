@@ -6,7 +6,8 @@
  * INVARIANTS
  *  (1) Nothing that a server sends is taken for what was asked for: a value is
  *      read by pg_value(), which says NULL where there is none, and an answer
- *      that is longer than a lock table's can be is cut off.
+ *      that is longer than a lock table's can be is cut off.  (A single
+ *      message of up to 1 GiB is libpq's own limit.)
  *  (2) Behind a pooler each statement may be another session's.  So a statement
  *      brings its settings with it, in a transaction of its own, and leaves
  *      nothing behind.

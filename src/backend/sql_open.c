@@ -23,6 +23,9 @@
 #define OPEN_SESSIONS    8
 #define OPEN_SESSION_MAX 1000
 
+/* Renewals that may be under way at once. */
+#define OPEN_SPARE 16
+
 char *sql_hex(char *at, const char *text)
 {
     static const char digits[] = "0123456789abcdef";
@@ -224,7 +227,7 @@ hf_status sql_open(struct sql_conn *conn, const struct hfi_url *url,
 
     conn->driver = driver;
     conn->timeout_ms = hfi_left_ms(deadline);
-    conn->spare = driver->sessions ? 0 : 1;
+    conn->spare = driver->sessions ? 0 : OPEN_SPARE;
     hfi_link_init(&conn->idle);
     hfi_link_init(&conn->doubts);
     pthread_mutex_init(&conn->mu, NULL);

@@ -8,8 +8,8 @@
  *  (2) A session whose statement was not answered, or not wholly, is closed
  *      and never lent again: the late answer would be read as the next one's.
  *  (3) No more than `max_sessions` are lent at once, but for renewals: they
- *      have one more (`spare`), so that statements which wait for rows never
- *      keep a lock from being renewed.
+ *      may have more (`spare`), so that statements which wait for rows never
+ *      keep a lock from being renewed.  One of those stays open.
  *  (4) A deadlock, a serialization failure or a lock timeout says nothing
  *      about who holds what, so it is never an answer: the statement, which
  *      has changed nothing, is run again until the deadline.
@@ -152,19 +152,23 @@ static hf_status pool_get(struct sql_conn *conn, bool renewal,
 void sql_put(struct sql_session *session)
 {
     struct sql_conn *conn = session->conn;
+    bool keep;
 
-    if (session->broken) { /* sql_pool.c (2) */
-        sql_disconnect(session);
-        pool_forget(conn);
-        return;
-    }
     session->used_at = hfi_now();
     pthread_mutex_lock(&conn->mu);
-    hfi_link_append(&conn->idle, &session->link);
-    conn->idles++;
-    conn->lent--;
-    pthread_cond_broadcast(&conn->freed);
+    keep = !session->broken && /* sql_pool.c (2) */
+           conn->idles + conn->lent <= conn->max_sessions + 1;
+    if (keep) {
+        hfi_link_append(&conn->idle, &session->link);
+        conn->idles++;
+        conn->lent--;
+        pthread_cond_broadcast(&conn->freed);
+    }
     pthread_mutex_unlock(&conn->mu);
+    if (!keep) {
+        sql_disconnect(session);
+        pool_forget(conn);
+    }
 }
 
 /* The last idle session stays where it is: renewals need one too, and the server
