@@ -88,6 +88,18 @@ static const char *tls_checked(const char *ca, const char *more)
     return tls_url(text);
 }
 
+/* One address that refuses, and one whose certificate is not trusted. */
+static const char *tls_two_hosts(void)
+{
+    static char url[512];
+
+    snprintf(url, sizeof(url),
+             "postgres://holdfast@127.0.0.1:1,localhost:%s/postgres?timeout=5s&"
+             "sslmode=verify-full&sslrootcert=%s/no.pem",
+             getenv("HF_TEST_PORT"), tls_dir);
+    return url;
+}
+
 /* Two clients that pass a lock on, and all that they have is encrypted. */
 static void tls_works(const char *url)
 {
@@ -125,6 +137,8 @@ TEST_TIMEOUT(tls_is_used_and_the_name_is_checked, 120)
     tls_serve("localhost");
     tls_works(tls_checked("ca", ""));
     scene_refused(tls_checked("no", ""), HF_DENIED, "certificate");
+    if (scene_is_postgres()) /* It says most of the address that was nearest. */
+        scene_refused(tls_two_hosts(), HF_DENIED, "certificate");
     scene_refused(tls_url(scene_is_postgres() ? "&sslmode=disable" : ""),
                   HF_DENIED, "");
     tls_serve("elsewhere.test");
