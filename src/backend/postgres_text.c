@@ -69,10 +69,17 @@
 /* $2 is "name:token:fence,..." with the names in hex, in the order in which
  * the rows are to be locked; postgres_open.c sees to it that no plan changes
  * that. */
-#define LISTED_MANY                                                            \
+#define MANY_KEYS(t)                                                           \
     "(SELECT decode(split_part(x,':',1),'hex') n,split_part(x,':',2) t,"       \
     "split_part(x,':',3)::int8 f FROM unnest(string_to_array($2,',')) x) k "   \
-    "WHERE l.name=k.n AND l.token=k.t AND l.fence=k.f"
+    "WHERE " t ".name=k.n AND " t ".token=k.t AND " t ".fence=k.f"
+
+/* A row that another has locked is passed over, so that nobody else's lock has to
+ * wait for it; sql_renew.c (4). */
+#define MANY_ROWS                                                              \
+    " FROM (SELECT r.name n FROM @T r," MANY_KEYS(                             \
+        "r") " FOR UPDATE OF r SKIP LOCKED) s WHERE l.name=s.n RETURNING "     \
+             "l.name,l.token"
 
 #define LEASE_RENEW                                                            \
     "UPDATE @T l SET " RENEW_TTL ",expires_at=CASE WHEN $6=1 OR "              \
@@ -121,7 +128,7 @@ const char *const pg_lease_texts[SQL_STMTS] = {
         "expires_at>clock_timestamp()", "l.expires_at<=clock_timestamp()",
         MS("expires_at-clock_timestamp()") "+1", "0"),
     [SQL_RENEW] = LEASE_RENEW RENEW_ONE,
-    [SQL_RENEW_MANY] = LEASE_RENEW " FROM " LISTED_MANY,
+    [SQL_RENEW_MANY] = LEASE_RENEW MANY_ROWS,
     [SQL_VERIFY] = "SELECT " KEYED("@T") "::int::int8",
     [SQL_RELEASE] = LET_GO("expires_at=NULL", "token=$2"),
     [SQL_BREAK] = BREAK "expires_at>clock_timestamp()",
@@ -142,7 +149,7 @@ const char *const pg_version_texts[SQL_STMTS] = {
     [SQL_ACQUIRE] = ACQUIRE("version", "1", "version=l.version+1",
                             "version<>$7", "l.version=$7", "0", "version"),
     [SQL_RENEW] = VERSION_RENEW RENEW_ONE,
-    [SQL_RENEW_MANY] = VERSION_RENEW " FROM " LISTED_MANY,
+    [SQL_RENEW_MANY] = VERSION_RENEW MANY_ROWS,
     [SQL_VERIFY] = "SELECT " KEYED("@T") "::int::int8",
     [SQL_RELEASE] = LET_GO("version=version+1", "token=$2"),
     [SQL_BREAK] = BREAK "true",
@@ -204,7 +211,7 @@ const char *const pg_row_texts[SQL_STMTS] = {
         "pid", "$7") " AND "
                      "locktype='advisory'",
     [SQL_RENEW] = "SELECT 1 FROM @F" RENEW_ONE,
-    [SQL_RENEW_MANY] = "SELECT 1 FROM @F l," LISTED_MANY,
+    [SQL_RENEW_MANY] = "SELECT 1 FROM @F l," MANY_KEYS("l"),
     [SQL_VERIFY] = "SELECT (" KEYED("@T") " AND " KEYED("@F") ")::int::int8",
     [SQL_BREAK] = "UPDATE @F SET token='!'||token WHERE name=$1 AND fence=$7 "
                   "AND token NOT LIKE '!%'",

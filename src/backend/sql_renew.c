@@ -10,12 +10,15 @@
  *  (1) A grant is renewed if and only if its row has both its token and its
  *      fence: a token that lapsed and was granted once more by a try that
  *      came late has another fence, and the old grant stays lost.
- *  (2) A statement says only how many rows it has found.  If that is all of
- *      them, all stand.  If not, each half is asked again, down to single
- *      ones, so that a lost grant costs the others nothing but a few more
- *      statements; to renew twice does no harm.
+ *  (2) A statement says how many rows it has found.  If that is all of them,
+ *      all stand.  If not, and it names them, the others are asked one by one;
+ *      if it does not, each half is asked again, down to single ones.  So a
+ *      lost grant costs the others nothing but a few more statements; to renew
+ *      twice does no harm.
  *  (3) Rows are locked in the order of their keys, so two such statements
  *      cannot wait for each other in a circle.
+ *  (4) Where rows that others have locked are passed over, each of them is
+ *      waited for alone and for its share of the time, after all the rest.
  */
 #include "sql.h"
 
@@ -74,13 +77,47 @@ static void renew_lost(struct sql_conn *conn, struct hfi_renewal *item,
 
 /* ---- many and one ------------------------------------------------------ */
 
+/* How a cell compares with a text. */
+static int renew_versus(const struct sql_cell *cell, const char *text)
+{
+    size_t len = strlen(text), least = len < cell->len ? len : cell->len;
+    int order = memcmp(cell->data, text, least);
+
+    return order ? order : (cell->len > len) - (cell->len < len);
+}
+
+/* A name and a token that SQL_RENEW_MANY returns: that one stands.  The items
+ * are in the order of their keys. */
+static void renew_named(struct sql_answer *answer, const struct sql_cell *cells,
+                        int n)
+{
+    const struct sql_call *call = answer->arg;
+    size_t low = 0, high = call->count;
+
+    if (n != 2 || !cells[0].data || !cells[1].data)
+        return;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+
+        if (renew_versus(&cells[0], call->items[middle]->claim->key) > 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    for (; low < call->count &&
+           !renew_versus(&cells[0], call->items[low]->claim->key);
+         low++)
+        if (!renew_versus(&cells[1], call->items[low]->claim->token))
+            call->items[low]->st = HF_OK;
+}
+
 /* One statement; *all: all the rows were there. */
 static hf_status renew_ask(struct sql_conn *conn, enum sql_stmt stmt,
                            struct sql_call *call,
                            struct hfi_renewal *const *items, bool *all,
                            int64_t deadline, struct hf_error *err)
 {
-    struct sql_answer answer = {0};
+    struct sql_answer answer = {.row = renew_named, .arg = call};
     hf_status st;
 
     call->key = items[0]->claim->key;
@@ -105,32 +142,54 @@ static hf_status renew_many(struct sql_conn *conn,
     return renew_ask(conn, SQL_RENEW_MANY, &call, items, all, deadline, err);
 }
 
-static hf_status renew_one(struct sql_conn *conn,
-                           struct hfi_renewal *const *items, bool *all,
-                           int64_t deadline, struct hf_error *err)
+static void renew_one(struct sql_conn *conn, struct hfi_renewal *const *item,
+                      int64_t deadline, struct hf_error *err)
 {
     struct sql_call call = {.count = 1};
+    bool all = false;
 
-    return renew_ask(conn, SQL_RENEW, &call, items, all, deadline, err);
+    (*item)->st = renew_ask(conn, SQL_RENEW, &call, item, &all, deadline, err);
+    if (!(*item)->st && !all)
+        renew_lost(conn, *item, deadline);
+}
+
+/* Those that were not named.  sql_renew.c (4) */
+static void renew_rest(struct sql_conn *conn, struct hfi_renewal *const *items,
+                       size_t n, int64_t deadline, struct hf_error *err)
+{
+    size_t i, left = 0;
+
+    for (i = 0; i < n; i++)
+        left += items[i]->st != HF_OK;
+    for (i = 0; i < n; i++)
+        if (items[i]->st)
+            renew_one(conn, &items[i],
+                      hfi_now() + hfi_left_ms(deadline) / (int64_t)left--, err);
 }
 
 static void renew_some(struct sql_conn *conn, struct hfi_renewal *const *items,
                        size_t n, int64_t deadline, struct hf_error *err)
 {
-    bool all = false;
-    hf_status st = n > 1 ? renew_many(conn, items, n, &all, deadline, err)
-                         : renew_one(conn, items, &all, deadline, err);
+    bool named = conn->driver->names && conn->strategy != SQL_ROW, all = false;
+    hf_status st;
     size_t i;
 
-    if (!st && !all && n > 1) { /* sql_renew.c (2) */
-        renew_some(conn, items, n / 2, deadline, err);
-        renew_some(conn, items + n / 2, n - n / 2, deadline, err);
+    if (n == 1) {
+        renew_one(conn, items, deadline, err);
         return;
     }
     for (i = 0; i < n; i++)
-        items[i]->st = st;
-    if (!st && !all)
-        renew_lost(conn, items[0], deadline);
+        items[i]->st = HF_UNCERTAIN;
+    st = renew_many(conn, items, n, &all, deadline, err);
+    if (!st && !all && named) { /* sql_renew.c (2) */
+        renew_rest(conn, items, n, deadline, err);
+    } else if (!st && !all) {
+        renew_some(conn, items, n / 2, deadline, err);
+        renew_some(conn, items + n / 2, n - n / 2, deadline, err);
+    } else {
+        for (i = 0; i < n; i++)
+            items[i]->st = st;
+    }
 }
 
 /* How many of them, from the first, are of one kind and fit. */

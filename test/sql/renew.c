@@ -161,9 +161,32 @@ static const char *locking(const char *key)
     return text;
 }
 
+TEST_TIMEOUT(a_row_that_is_locked_costs_the_others_nothing, 60)
+{
+    hf_client *client;
+    char key[160], begin[600];
+    int n = 20, blocked = 7;
+    FILE *other;
+
+    if (!scene_is_postgres() || scene_is("row"))
+        T_SKIP_TRAIT("renewals that pass over locked rows");
+    client = scene_open(0, "");
+    hold(client, "locked", n, 3000);
+    snprintf(key, sizeof(key), "%s %d", scene_key("locked"), blocked);
+    snprintf(begin, sizeof(begin), "BEGIN; %s", locking(key));
+    other = scene_operator(begin);
+    t_sleep_ms(5000); /* longer than a lease */
+    check_held(n, blocked);
+    pclose(other);
+    hf_release(locks[blocked], NULL);
+    let_go(n, blocked);
+    hf_close(client);
+}
+
 /* Our renewal of two rows waits for the second one, which an operator has, and
  * who then waits for the first.  He has written more, so it is ours that the
- * server gives up; it is sent again and nobody is told. */
+ * server gives up; it is sent again and nobody is told.  Where locked rows are
+ * passed over there is no deadlock. */
 TEST_TIMEOUT(a_renewal_that_is_ended_by_a_deadlock_is_sent_again, 120)
 {
     char keys[2][160], begin[600];
@@ -191,7 +214,8 @@ TEST_TIMEOUT(a_renewal_that_is_ended_by_a_deadlock_is_sent_again, 120)
     scene_operator_runs(other, locking(keys[0]));
     scene_operator_runs(other, "COMMIT;");
     pclose(other);
-    t_poll_until(deadlocks() > before, 10000);
+    if (!scene_is_postgres())
+        t_poll_until(deadlocks() > before, 10000);
     for (int i = 0; i < 2; i++)
         t_poll_until(hf_remaining_ms(locks[i]) > 8000, 8000);
     check_held(2, -1);
