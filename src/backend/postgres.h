@@ -73,8 +73,8 @@ void pg_params_free(struct pg_conn *);
 hf_status pg_connect(struct pg_conn *, PGconn **ret, int64_t deadline,
                      struct hf_error *);
 
-/* Settings of our own; with `first`, find the table, and refuse what cannot keep
- * our promises. */
+/* Settings of our own; with `first`, find the table, and refuse what cannot
+ * keep our promises. */
 hf_status pg_settle(struct pg_session *, bool first, int64_t deadline,
                     struct hf_error *);
 

@@ -143,8 +143,8 @@ static void pg_quiet(void *arg, const PGresult *result)
     (void)result;
 }
 
-/* Does the line say that another attempt would end the same way?  libpq keeps no
- * code of a refused connection, so its words must do. */
+/* Does the line say that another attempt would end the same way?  libpq keeps
+ * no code of a refused connection, so its words must do. */
 static bool refused_for_good(const char *line)
 {
     static const char *const denied[] = {

@@ -74,8 +74,8 @@
     "split_part(x,':',3)::int8 f FROM unnest(string_to_array($2,',')) x) k "   \
     "WHERE " t ".name=k.n AND " t ".token=k.t AND " t ".fence=k.f"
 
-/* A row that another has locked is passed over, so that nobody else's lock has to
- * wait for it; sql_renew.c (4). */
+/* A row that another has locked is passed over, so that nobody else's lock has
+ * to wait for it; sql_renew.c (4). */
 #define MANY_ROWS                                                              \
     " FROM (SELECT r.name n FROM @T r," MANY_KEYS(                             \
         "r") " FOR UPDATE OF r SKIP LOCKED) s WHERE l.name=s.n RETURNING "     \
@@ -100,9 +100,8 @@
 #define FREED "token IS NOT NULL AND fence=$7 AND "
 
 /* End a session and wait for that, but not for long. */
-#define KILL                                                                         \
-    "SELECT pg_terminate_backend(pid,1000)::int FROM pg_stat_activity WHERE " PG_ID( \
-        "pid", "backend_start") "=$7"
+#define KILLED " FROM pg_stat_activity WHERE " PG_ID("pid", "backend_start")
+#define KILL   "SELECT pg_terminate_backend(pid,1000)::int" KILLED "=$7"
 
 #define TAKE                                                                   \
     "UPDATE @T SET token=$2 WHERE name=$1 AND fence=$7 AND "                   \
@@ -215,7 +214,6 @@ const char *const pg_row_texts[SQL_STMTS] = {
     [SQL_VERIFY] = "SELECT (" KEYED("@T") " AND " KEYED("@F") ")::int::int8",
     [SQL_BREAK] = "UPDATE @F SET token='!'||token WHERE name=$1 AND fence=$7 "
                   "AND token NOT LIKE '!%'",
-    [SQL_FREE] =
-        "SELECT pg_terminate_backend(k.pid,1000)::int FROM @F f JOIN " ROW_HOLDER
-        " WHERE f.name=$1 AND f.fence=$7",
+    [SQL_FREE] = "SELECT pg_terminate_backend(k.pid,1000)::int FROM "
+                 "@F f JOIN " ROW_HOLDER " WHERE f.name=$1 AND f.fence=$7",
 };

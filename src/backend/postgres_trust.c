@@ -3,8 +3,8 @@
  * postgres_trust.c - where the table is, and whether its owner can be trusted.
  *
  * A table is more than data: its triggers, rules, policies, defaults and
- * constraints are code, which runs with the rights of whoever writes to it.  Who
- * may create a table in a schema that we search could so act as our role.
+ * constraints are code, which runs with the rights of whoever writes to it.  A
+ * role that may create a table in a schema that we search could so act as ours.
  *
  * INVARIANTS
  *  (1) Every name in a statement is qualified, or is found in pg_catalog, which
@@ -29,8 +29,8 @@
     "n.nspname=p.name ORDER BY EXISTS(SELECT 1 FROM pg_class c WHERE "         \
     "c.relnamespace=n.oid AND c.relname=$2) DESC,p.place LIMIT 1"
 
-/* $1 the schema, $2 and $3 the tables, $4 whether the URL names the schema.  One
- * row for each table that there is, with the reason against it or NULL. */
+/* $1 the schema, $2 and $3 the tables, $4 whether the URL names the schema.
+ * One row for each table that there is, with the reason against it or NULL. */
 #define TRUST                                                                  \
     "WITH me AS (SELECT oid,rolsuper FROM pg_roles WHERE "                     \
     "rolname=current_user),"                                                   \

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * postgres_wire.c - questions and answers: waiting for libpq, what an answer may
- * be, and what an error means.
+ * postgres_wire.c - questions and answers: waiting for libpq, what an answer
+ * may be, and what an error means.
  *
  * INVARIANTS
  *  (1) Nothing that a server sends is taken for what was asked for: a value is

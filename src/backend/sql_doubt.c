@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * sql_doubt.c - a statement without an answer may be served after any later one.
+ * sql_doubt.c - a statement without an answer may be served after a later one.
  *
  * Its connection is closed, but the server may not have read the statement yet:
  * its process is stopped, or waits for a row, or the network is slow.  If the
@@ -9,10 +9,11 @@
  * the session in the server first.
  *
  * INVARIANTS
- *  (1) A session that the server has ended serves no statement any more, and what
- *      it has committed before can be seen.  So after sql_doubt_end() one more
- *      release is the last word.
- *  (2) A session is forgotten here only when the server has said that it is gone.
+ *  (1) A session that the server has ended serves no statement any more, and
+ *      what it has committed before can be seen.  So after sql_doubt_end() one
+ *      more release is the last word.
+ *  (2) A session is forgotten here only when the server has said that it is
+ *      gone.
  */
 #include "sql.h"
 

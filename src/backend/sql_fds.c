@@ -9,8 +9,8 @@
  * never moves.
  *
  * A library may close a socket on its own when the connection fails, and the
- * number is then another file's.  So a slot has the inode of the socket too, and
- * what has another one is left alone.
+ * number is then another file's.  So a slot has the inode of the socket too,
+ * and what has another one is left alone.
  */
 #include "sql.h"
 

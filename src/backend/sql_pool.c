@@ -171,8 +171,8 @@ void sql_put(struct sql_session *session)
     }
 }
 
-/* The last idle session stays where it is: renewals need one too, and the server
- * may have no room for another. */
+/* The last idle session stays where it is: renewals need one too, and the
+ * server may have no room for another. */
 hf_status sql_take(struct sql_conn *conn, struct sql_session **ret,
                    int64_t deadline, struct hf_error *err)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * late.c - what comes late or never: a try that is served after the release, a
- * wake-up while the listener is cut, a renewal while other statements have every
- * session; and what a forked child keeps.
+ * wake-up while the listener is cut, a renewal while other statements have all
+ * the sessions; and what a forked child keeps.
  *
  * Run by test/servers/postgres or mysql.
  */

@@ -232,12 +232,12 @@ static void grumble(const char *table, const char *error)
 {
     if (scene_is_postgres()) {
         scene_sql("CREATE SEQUENCE IF NOT EXISTS grumbles");
-        scene_sql(
-            "CREATE OR REPLACE FUNCTION grumble() RETURNS trigger "
-            "LANGUAGE plpgsql AS \\$\\$ BEGIN IF nextval('public.grumbles')%%8<4 "
-            "THEN RAISE EXCEPTION 'grumble' USING ERRCODE='%s'; END IF; "
-            "RETURN NULL; END \\$\\$",
-            error);
+        scene_sql("CREATE OR REPLACE FUNCTION grumble() RETURNS trigger "
+                  "LANGUAGE plpgsql AS \\$\\$ BEGIN IF "
+                  "nextval('public.grumbles')%%8<4 "
+                  "THEN RAISE EXCEPTION 'grumble' USING ERRCODE='%s'; END IF; "
+                  "RETURN NULL; END \\$\\$",
+                  error);
         scene_sql("CREATE OR REPLACE TRIGGER grumble BEFORE INSERT OR UPDATE "
                   "ON %s FOR EACH STATEMENT EXECUTE FUNCTION grumble()",
                   table);
