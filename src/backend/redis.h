@@ -12,7 +12,8 @@
  *   redis_acks.c    grants that replicas must have
  *   redis_cluster.c which node of a cluster has a key
  *   redis_step.c    commands that go where their key is
- *   redis_script.c  the steps that must be atomic, in Lua; names of keys
+ *   redis_script.c  the steps that must be atomic, in Lua
+ *   redis_name.c    names of keys, and their slots
  *   redis_call.c    commands and replies over the shared connection
  *   redis_sub.c     wake-ups, over connections of their own
  */
@@ -148,7 +149,7 @@ enum redis_native {
 /* A waiter whose turn has come must take it up within this. */
 #define REDIS_WINDOW_MS 2000
 
-/* ---- redis_script.c ---------------------------------------------------- */
+/* ---- redis_script.c, redis_name.c -------------------------------------- */
 
 #define REDIS_NAME_MAX (2 * (HF_KEY_MAX + 128) + 32)
 
@@ -166,6 +167,9 @@ void redis_script_digest(const char *script, char ret[41]);
 void redis_name(const struct redis_conn *, const char *key,
                 struct redis_names *ret);
 unsigned redis_slot(const char *name);
+
+/* The least number whose digits are in the slot. */
+unsigned redis_slot_number(unsigned slot);
 
 /* ---- redis_call.c ------------------------------------------------------ */
 

@@ -55,42 +55,24 @@
 
 /* ---- names ------------------------------------------------------------- */
 
-/* The least number that is in the slot. */
-static unsigned slot_numbers[REDIS_SLOTS];
-
-static void find_slot_numbers(void)
-{
-    unsigned n, slot, found = 0;
-    char text[16];
-
-    for (n = 1; found < REDIS_SLOTS; n++) {
-        snprintf(text, sizeof(text), "%u", n);
-        slot = redis_slot(text);
-        found += !slot_numbers[slot];
-        if (!slot_numbers[slot])
-            slot_numbers[slot] = n;
-    }
-}
-
 /* The name ends in an `s`, which is no digit of an id, if it is sharded.  A
  * prefix with half a tag would take the channel elsewhere, and is left out. */
 static void channel_name(struct redis_conn *rc, int slot, bool sharded,
                          char ret[REDIS_CHANNEL_MAX])
 {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
     const char *end = sharded ? "s" : "";
+    unsigned number;
 
     if (slot < 0) {
         snprintf(ret, REDIS_CHANNEL_MAX, "%swake:%s%s", rc->prefix, rc->id,
                  end);
         return;
     }
-    pthread_once(&once, find_slot_numbers);
-    snprintf(ret, REDIS_CHANNEL_MAX, "%swake:{%u}:%s%s", rc->prefix,
-             slot_numbers[slot], rc->id, end);
+    number = redis_slot_number((unsigned)slot);
+    snprintf(ret, REDIS_CHANNEL_MAX, "%swake:{%u}:%s%s", rc->prefix, number,
+             rc->id, end);
     if (redis_slot(ret) != (unsigned)slot)
-        snprintf(ret, REDIS_CHANNEL_MAX, "{%u}:wake:%s%s", slot_numbers[slot],
-                 rc->id, end);
+        snprintf(ret, REDIS_CHANNEL_MAX, "{%u}:wake:%s%s", number, rc->id, end);
 }
 
 static bool is_sharded(struct redis_conn *rc)

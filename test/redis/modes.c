@@ -6,6 +6,7 @@
  */
 #include "rt.h"
 
+#include <time.h>
 #include <unistd.h>
 
 TEST(what_another_library_holds_has_nothing_of_our_last_grant)
@@ -310,6 +311,32 @@ static bool count_one(void *arg, const char *key, const struct hf_info *info)
     CHECK_STR(key, "only");
     (*(int *)arg)++;
     return true;
+}
+
+/* The name of a companion is not searched for each time. */
+TEST(a_lone_brace_in_a_key_costs_little)
+{
+    struct rt_server s = {0};
+    struct timespec from, to;
+    hf_client *client;
+    char key[32];
+    int i;
+
+    rt_start(&s, NULL);
+    client = rt_open(&s, "?prefix=%7D");
+    CHECK_OK(hf_release(rt_lock(client, "}", 0, 5000, 0), &t_err));
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &from);
+    for (i = 0; i < 300; i++) {
+        snprintf(key, sizeof(key), "%d}", i);
+        CHECK_OK(hf_release(rt_lock(client, key, 0, 5000, 0), &t_err));
+    }
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &to);
+    CHECK_LE((to.tv_sec - from.tv_sec) * 1000 +
+                 (to.tv_nsec - from.tv_nsec) / 1000000,
+             750);
+    hf_close(client);
+    rt_do(&s, "FLUSHALL");
+    rt_end(&s);
 }
 
 TEST(an_empty_prefix_puts_the_key_where_others_look)
