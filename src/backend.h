@@ -180,7 +180,9 @@ struct hfi_backend {
                            const char *token, struct hfi_grant *,
                            int64_t deadline, struct hf_error *);
 
-    /* Optional.  See hf_inspect(), hf_list() and hf_break(). */
+    /* Optional.  See hf_inspect(), hf_list() and hf_break().  A listing that
+     * takes many requests may take longer: `deadline` is that of the first, and
+     * each of the others may take as long. */
     hf_status (*inspect)(struct hfi_conn *, const char *key,
                          struct hf_info *ret, int64_t deadline,
                          struct hf_error *);

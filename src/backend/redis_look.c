@@ -126,7 +126,7 @@ static hf_status list_some(struct redis_conn *rc, struct hfi_mux *mux,
 /* One page of SCAN. */
 static hf_status list_page(struct redis_conn *rc, struct hfi_mux *mux,
                            const redisReply *keys, hf_list_fn *fn, void *arg,
-                           bool *more, int64_t deadline, struct hf_error *err)
+                           bool *more, int64_t limit_ms, struct hf_error *err)
 {
     size_t i, skip = strlen(rc->prefix);
     const char *some[LIST_AT_ONCE];
@@ -142,18 +142,20 @@ static hf_status list_page(struct redis_conn *rc, struct hfi_mux *mux,
         some[n++] = key->str + skip;
         if (n < LIST_AT_ONCE)
             continue;
-        st = list_some(rc, mux, some, n, fn, arg, more, deadline, err);
+        st = list_some(rc, mux, some, n, fn, arg, more, hfi_now() + limit_ms,
+                       err);
         n = 0;
     }
     if (n && *more && !st)
-        st = list_some(rc, mux, some, n, fn, arg, more, deadline, err);
+        st = list_some(rc, mux, some, n, fn, arg, more, hfi_now() + limit_ms,
+                       err);
     return st;
 }
 
 /* All keys of one server. */
 static hf_status list_server(struct redis_conn *rc, struct hfi_mux *mux,
                              const char *pattern, hf_list_fn *fn, void *arg,
-                             bool *more, int64_t deadline, struct hf_error *err)
+                             bool *more, int64_t limit_ms, struct hf_error *err)
 {
     char cursor[32] = "0";
     const char *argv[] = {"SCAN",  cursor, "MATCH", pattern,
@@ -162,7 +164,7 @@ static hf_status list_server(struct redis_conn *rc, struct hfi_mux *mux,
     hf_status st;
 
     do {
-        st = redis_command(rc, mux, 8, argv, &reply, deadline, err);
+        st = redis_command(rc, mux, 8, argv, &reply, hfi_now() + limit_ms, err);
         if (st)
             return st;
         if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2 ||
@@ -173,16 +175,19 @@ static hf_status list_server(struct redis_conn *rc, struct hfi_mux *mux,
         }
         snprintf(cursor, sizeof(cursor), "%s", reply->element[0]->str);
         st =
-            list_page(rc, mux, reply->element[1], fn, arg, more, deadline, err);
+            list_page(rc, mux, reply->element[1], fn, arg, more, limit_ms, err);
         freeReplyObject(reply);
     } while (!st && *more && strcmp(cursor, "0") != 0);
     return st;
 }
 
+/* `deadline` says how long one request may take: a server with many keys is
+ * listed page by page, for as long as it answers. */
 hf_status redis_list(struct hfi_conn *conn, const char *prefix, hf_list_fn *fn,
                      void *arg, int64_t deadline, struct hf_error *err)
 {
     struct redis_conn *rc = (struct redis_conn *)conn;
+    int64_t limit_ms = hfi_left_ms(deadline);
     char pattern[2 * REDIS_NAME_MAX];
     bool more = true;
     hf_status st = HF_OK;
@@ -190,12 +195,12 @@ hf_status redis_list(struct hfi_conn *conn, const char *prefix, hf_list_fn *fn,
 
     list_pattern(rc, prefix, pattern, sizeof(pattern));
     if (!rc->cluster)
-        return list_server(rc, &rc->mux, pattern, fn, arg, &more, deadline,
+        return list_server(rc, &rc->mux, pattern, fn, arg, &more, limit_ms,
                            err);
     for (i = 0; !st && more && i < atomic_load(&rc->cluster->nnodes); i++)
         if (redis_has_slots(rc->cluster, i))
             st = list_server(rc, &rc->cluster->nodes[i]->mux, pattern, fn, arg,
-                             &more, deadline, err);
+                             &more, limit_ms, err);
     return st;
 }
 

@@ -328,6 +328,38 @@ TEST(many_locks_are_kept_and_listed_over_a_slow_line)
 }
 
 /* Somebody waits, so there is a subscriber; its new connection hangs. */
+static bool count_one(void *arg, const char *key, const struct hf_info *info)
+{
+    ++*(int *)arg;
+    return strlen(key) > 0 && info->held;
+}
+
+/* The limit is that of one request, and a listing is many. */
+TEST(a_listing_may_take_longer_than_a_request)
+{
+    struct rt_server s = {0};
+    struct proxy p;
+    hf_client *client;
+    hf_lock *lk;
+    int n = 0;
+
+    rt_start(&s, NULL);
+    proxy_start(&p, &s);
+    client = open_through(&p, "?timeout=500ms");
+    lk = rt_lock(client, "k", 5000, 60000, 0);
+    rt_do(&s, "EVAL %s 0",
+          "for i=1,50000 do redis.call('SET','foreign:'..i,'x') end");
+    proxy_delay(&p, 10);
+    CHECK_OK(hf_list(client, NULL, count_one, &n, &t_err));
+    CHECK_EQ(n, 1);
+    proxy_delay(&p, 0);
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_close(client);
+    proxy_stop(&p);
+    rt_do(&s, "FLUSHALL");
+    rt_end(&s);
+}
+
 TEST(a_loss_is_told_in_time_though_the_subscriber_cannot_connect)
 {
     struct rt_server s = {0};
