@@ -34,7 +34,6 @@
 #define REDIS_PORT    6379
 #define SENTINEL_PORT 26379
 #define AWAKE_US_MAX  10000
-#define PASSWORD_MAX  1024
 
 /* A peer that is silent for so long has vanished, and before the lease is over
  * in any case.  A call has a deadline of its own; this is for connections that
@@ -186,20 +185,40 @@ static hf_status open_where(struct redis_conn *rc, const struct hfi_url *url,
                        &rc->db, err);
 }
 
-/* The password may also come from REDISCLI_AUTH, as redis-cli has it. */
+/* Is there a password in the file?  It is read again for each connection. */
+static hf_status open_file(const char *file, const char *option, char **ret,
+                           struct hf_error *err)
+{
+    char secret[REDIS_SECRET_MAX];
+    hf_status st = redis_secret(file, option, secret, err);
+
+    explicit_bzero(secret, sizeof(secret));
+    if (st)
+        return st;
+    *ret = hfi_strdup(file);
+    return *ret ? HF_OK : hfi_nomem(err);
+}
+
+/* The password may also come from a file, or from REDISCLI_AUTH, as redis-cli
+ * has it. */
 static hf_status open_secrets(struct redis_conn *rc, const struct hfi_url *url,
                               struct hf_error *err)
 {
     const char *password = url->password;
     const char *user = url->user && *url->user ? url->user : NULL;
+    const char *file = hfi_url_param(url, "password_file", NULL);
 
-    if (!password)
+    if (file && password)
+        return hfi_fail(err, HF_INVALID,
+                        "url: has a password and password_file=");
+    if (!password && !file)
         password = secure_getenv("REDISCLI_AUTH");
     rc->user = hfi_strdup(user);
     rc->password = hfi_strdup(password);
     if ((user && !rc->user) || (password && !rc->password))
         return hfi_nomem(err);
-    return HF_OK;
+    return file ? open_file(file, "password_file=", &rc->password_file, err)
+                : HF_OK;
 }
 
 /* The sentinels may want others.  The place for a password in the URL is the
@@ -210,29 +229,17 @@ static hf_status open_sentinel_secrets(struct redis_conn *rc,
 {
     const char *user = hfi_url_param(url, "sentinel_user", NULL);
     const char *file = hfi_url_param(url, "sentinel_password_file", NULL);
-    char password[PASSWORD_MAX] = "";
-    hf_status st;
-
     if (!user && !file)
         return HF_OK;
     if (!rc->master[0] || !file)
         return hfi_fail(err, HF_INVALID, "url: %s",
                         file ? "sentinel_password_file= is for sentinels only"
                              : "sentinel_user= needs sentinel_password_file=");
-    st = hfi_url_secret(file,
-                        "url: the file of sentinel_password_file=", password,
-                        sizeof(password), err);
-    if (!st && !*password)
-        st = hfi_fail(err, HF_INVALID,
-                      "url: the file of sentinel_password_file= is empty");
-    if (!st) {
-        rc->sentinel_user = hfi_strdup(user);
-        rc->sentinel_password = hfi_strdup(password);
-        if ((user && !rc->sentinel_user) || !rc->sentinel_password)
-            st = hfi_nomem(err);
-    }
-    explicit_bzero(password, sizeof(password));
-    return st;
+    rc->sentinel_user = hfi_strdup(user);
+    if (user && !rc->sentinel_user)
+        return hfi_nomem(err);
+    return open_file(
+        file, "sentinel_password_file=", &rc->sentinel_password_file, err);
 }
 
 static void open_names(struct redis_conn *rc, const struct hfi_url *url)
@@ -370,7 +377,8 @@ static void redis_close(struct hfi_conn *conn)
     if (rc->tls)
         hfi_tls_free(rc->tls);
     close_secret(rc->password);
-    close_secret(rc->sentinel_password);
+    hfi_free(rc->password_file);
+    hfi_free(rc->sentinel_password_file);
     hfi_free(rc->user);
     hfi_free(rc->sentinel_user);
     rc->opened = false;
@@ -392,12 +400,21 @@ static void redis_forget(struct hfi_conn *conn)
 static const char *const redis_schemes[] = {
     "redis",           "rediss",        "redis+unix",     "redis+sentinel",
     "rediss+sentinel", "redis+cluster", "rediss+cluster", NULL};
-static const char *const redis_options[] = {
-    "prefix",   "queue",         "acquire",
-    "replicas", "awake_us",      "db",
-    "ca",       "cert",          "key",
-    "verify",   "sentinel_user", "sentinel_password_file",
-    NULL};
+static const char *const redis_options[] = {"prefix",
+                                            "queue",
+                                            "acquire",
+                                            "replicas",
+                                            "awake_us",
+                                            "db",
+
+                                            "ca",
+                                            "cert",
+                                            "key",
+                                            "verify",
+                                            "password_file",
+                                            "sentinel_user",
+                                            "sentinel_password_file",
+                                            NULL};
 
 const struct hfi_backend hfi_backend_redis = {
     .schemes = redis_schemes,

@@ -114,8 +114,9 @@ struct redis_conn {
     char master[128]; /* Sentinel's name of the master, or "" */
     struct redis_follow follow;
     struct redis_cluster *cluster; /* NULL: it is none */
-    char *user, *password;
-    char *sentinel_user, *sentinel_password; /* NULL: they want none */
+    char *user, *password;         /* NULL: none */
+    char *password_file;           /* where the password is instead, or NULL */
+    char *sentinel_user, *sentinel_password_file; /* NULL: they want none */
     int db;
     char prefix[128];
     struct ssl_ctx_st *tls;
@@ -145,6 +146,8 @@ enum redis_native {
     REDIS_DELIFEQ = 1 << 3, /* DELIFEQ: Valkey 9.0 */
     REDIS_DELEX = 1 << 4    /* DELEX IFEQ: Redis 8.4 */
 };
+
+#define REDIS_SECRET_MAX 1024 /* of a password, with its NUL */
 
 /* A waiter whose turn has come must take it up within this. */
 #define REDIS_WINDOW_MS 2000
@@ -216,6 +219,10 @@ hf_status redis_find(void *conn, struct hfi_endpoint *ret, int64_t deadline,
                      struct hf_error *);
 hf_status redis_hello(void *conn, struct mux_link *, int64_t deadline,
                       struct hf_error *);
+
+/* What stands in the file of an option, which must not be empty. */
+hf_status redis_secret(const char *file, const char *option,
+                       char ret[REDIS_SECRET_MAX], struct hf_error *);
 
 /* How a connection to a sentinel begins; what it refuses is told in the words of
  * the URL. */

@@ -39,6 +39,19 @@ hf_status redis_hello_send(struct redis_conn *rc, struct mux_link *link,
     return st;
 }
 
+hf_status redis_secret(const char *file, const char *option,
+                       char ret[REDIS_SECRET_MAX], struct hf_error *err)
+{
+    char what[64];
+    hf_status st;
+
+    snprintf(what, sizeof(what), "url: the file of %s", option);
+    st = hfi_url_secret(file, what, ret, REDIS_SECRET_MAX, err);
+    if (!st && !*ret)
+        st = hfi_fail(err, HF_INVALID, "%s is empty", what);
+    return st;
+}
+
 /* AUTH, with a user if there is one: the number of words. */
 static int hello_auth(const char **argv, const char *user, const char *password)
 {
@@ -51,19 +64,26 @@ static int hello_auth(const char **argv, const char *user, const char *password)
     return n;
 }
 
+/* The file is read for each connection: a password may change. */
 hf_status redis_hello_sentinel(void *arg, struct mux_link *link,
                                int64_t deadline, struct hf_error *err)
 {
     struct redis_conn *rc = arg;
+    char secret[REDIS_SECRET_MAX];
     const char *argv[3];
     redisReply *reply;
     hf_status st;
     int n;
 
-    if (!rc->sentinel_password)
+    if (!rc->sentinel_password_file)
         return HF_OK;
-    n = hello_auth(argv, rc->sentinel_user, rc->sentinel_password);
-    st = hello_ask(link, n, argv, &reply, deadline, err);
+    st = redis_secret(rc->sentinel_password_file,
+                      "sentinel_password_file=", secret, err);
+    if (!st) {
+        n = hello_auth(argv, rc->sentinel_user, secret);
+        st = hello_ask(link, n, argv, &reply, deadline, err);
+    }
+    explicit_bzero(secret, sizeof(secret));
     if (st)
         return st;
     if (reply->type == REDIS_REPLY_ERROR)
@@ -72,6 +92,35 @@ hf_status redis_hello_sentinel(void *arg, struct mux_link *link,
                                 : "sentinel_password_file=",
                             reply, err);
     freeReplyObject(reply);
+    return st;
+}
+
+/* Say who we are, if anybody.  A user without a password is one that needs
+ * none.  The file is read for each connection: a password may change. */
+static hf_status hello_user(struct redis_conn *rc, struct mux_link *link,
+                            int64_t deadline, struct hf_error *err)
+{
+    const char *password = rc->password ? rc->password : "";
+    char secret[REDIS_SECRET_MAX];
+    const char *argv[3];
+    redisReply *reply;
+    hf_status st = HF_OK;
+
+    if (!rc->user && !rc->password && !rc->password_file)
+        return HF_OK;
+    if (rc->password_file) {
+        st = redis_secret(rc->password_file, "password_file=", secret, err);
+        password = secret;
+    }
+    if (!st)
+        st = redis_hello_send(rc, link, hello_auth(argv, rc->user, password),
+                              argv, &reply, deadline, err);
+    if (!st)
+        freeReplyObject(reply);
+    else if (!*password && st == HF_DENIED)
+        st = hfi_wrap(err, st, "the url has a user and no password");
+    if (rc->password_file)
+        explicit_bzero(secret, sizeof(secret));
     return st;
 }
 
@@ -100,18 +149,11 @@ hf_status redis_hello(void *arg, struct mux_link *link, int64_t deadline,
                       struct hf_error *err)
 {
     struct redis_conn *rc = arg;
-    const char *argv[3];
+    const char *argv[2];
     redisReply *reply = NULL;
     char db[16];
-    hf_status st = HF_OK;
-    int n;
+    hf_status st = hello_user(rc, link, deadline, err);
 
-    if (rc->password) {
-        n = hello_auth(argv, rc->user, rc->password);
-        st = redis_hello_send(rc, link, n, argv, &reply, deadline, err);
-        if (!st)
-            freeReplyObject(reply);
-    }
     if (!st && rc->db) {
         snprintf(db, sizeof(db), "%d", rc->db);
         argv[0] = "SELECT";
