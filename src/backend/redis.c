@@ -19,8 +19,11 @@
  *   never set again once it is gone.
  *
  * LIMITS  Replication is asynchronous: a fail-over can forget a grant, and the
- *   next one is then given early; its fence is still larger.  replicas=K makes
- *   that unlikely, not impossible.  Expiry follows the server's wall clock.
+ *   next one is then given early.  Its fence is larger, unless the new master's
+ *   clock is behind by more than the fail-over took, and neither the client nor
+ *   the server has heard of the old fence yet (redis_lock.c, redis_script.c).
+ *   replicas=K makes that unlikely, not impossible.  Expiry follows the server's
+ *   wall clock.
  */
 #include "redis.h"
 
@@ -34,6 +37,13 @@
 #define REDIS_PORT    6379
 #define SENTINEL_PORT 26379
 #define AWAKE_US_MAX  10000
+
+/* How long companions, and with them the fence of a key, outlive its last use:
+ * a week, and not less than the clocks of a server and its replicas may be
+ * apart. */
+#define KEEP_MS     (INT64_C(7) * 24 * 3600 * 1000)
+#define KEEP_MS_MIN (INT64_C(60) * 1000)
+#define KEEP_MS_MAX (INT64_C(366) * 24 * 3600 * 1000)
 
 /* A peer that is silent for so long has vanished, and before the lease is over
  * in any case.  A call has a deadline of its own; this is for connections that
@@ -114,6 +124,11 @@ static hf_status open_options(struct redis_conn *rc, const struct hfi_url *url,
     if (!st && hfi_url_param(url, "awake_us", NULL))
         st = open_number(url, "awake_us=", hfi_url_param(url, "awake_us", ""),
                          AWAKE_US_MAX, &rc->awake_us, err);
+    rc->keep_ms = KEEP_MS;
+    if (!st)
+        st = hfi_url_duration(url, "keep", &rc->keep_ms, err);
+    if (!st && (rc->keep_ms < KEEP_MS_MIN || rc->keep_ms > KEEP_MS_MAX))
+        st = hfi_fail(err, HF_INVALID, "url: keep= is from 1m to 8784h");
     if (!st && strlen(prefix) >= sizeof(rc->prefix))
         st = hfi_fail(err, HF_INVALID, "url: prefix= is too long");
     if (st)
@@ -242,7 +257,8 @@ static hf_status open_sentinel_secrets(struct redis_conn *rc,
         file, "sentinel_password_file=", &rc->sentinel_password_file, err);
 }
 
-static void open_names(struct redis_conn *rc, const struct hfi_url *url)
+static hf_status open_names(struct redis_conn *rc, const struct hfi_url *url,
+                            struct hf_error *err)
 {
     char where[300];
     unsigned char id[8];
@@ -256,8 +272,12 @@ static void open_names(struct redis_conn *rc, const struct hfi_url *url)
         snprintf(rc->id + 2 * i, 3, "%02x", id[i]);
     snprintf(rc->manner, sizeof(rc->manner), "%d%zu ", rc->fair,
              strlen(rc->prefix));
-    redis_script_digest(redis_script, rc->script_id);
+    rc->script = redis_script_make(rc->keep_ms);
+    if (!rc->script)
+        return hfi_nomem(err);
+    redis_script_digest(rc->script, rc->script_id);
     redis_script_digest(redis_bare_script, rc->bare_id);
+    return HF_OK;
 }
 
 /* "maxmemory", its value, "maxmemory-policy", its value, and others. */
@@ -274,18 +294,42 @@ const char *redis_setting(const redisReply *reply, const char *name)
     return "";
 }
 
-/* Is it a Redis, and would it throw locks away?  Who may not ask the second is
- * not told. */
+/* What is doubtful, by the answers to CONFIG GET and to a message that nobody
+ * hears. */
+static void open_doubts(struct redis_conn *rc, const redisReply *settings,
+                        const redisReply *told)
+{
+    size_t size = sizeof(rc->base.warning);
+
+    if (strtoull(redis_setting(settings, "maxmemory"), NULL, 10) &&
+        strcmp(redis_setting(settings, "maxmemory-policy"), "noeviction") != 0)
+        snprintf(rc->base.warning, size,
+                 "the server evicts keys when it is full, and locks are keys: "
+                 "set maxmemory-policy to noeviction");
+    if (rc->acquire != REDIS_FENCED || told->type != REDIS_REPLY_ERROR ||
+        strncmp(told->str, "NOPERM", 6) != 0)
+        return;
+    atomic_store(&rc->mute, true);
+    if (!*rc->base.warning)
+        snprintf(rc->base.warning, size, "%s", redis_mute_warning);
+}
+
+/* Is it a Redis, would it throw locks away, and may we wake those who wait for
+ * ours?  Who may not ask the second is not told. */
 static hf_status open_greet(struct redis_conn *rc, struct hfi_mux *mux,
                             int64_t deadline, struct hf_error *err)
 {
+    char channel[REDIS_CHANNEL_MAX];
     const char *ping[] = {"PING"}, *get[] = {"CONFIG", "GET", "maxmemory*"};
+    const char *tell[] = {"SPUBLISH", channel, ""};
     struct redis_batch batch = {0};
-    redisReply *reply[2];
+    redisReply *reply[3];
     hf_status st;
 
+    redis_channel(rc, "", channel);
     redis_batch_add(&batch, 1, ping);
     redis_batch_add(&batch, 3, get);
+    redis_batch_add(&batch, 3, tell);
     st = redis_batch_send(rc, mux, &batch, reply, deadline, err);
     redis_batch_free(&batch);
     if (st)
@@ -296,14 +340,11 @@ static hf_status open_greet(struct redis_conn *rc, struct hfi_mux *mux,
              strcmp(reply[0]->str, "PONG") != 0)
         st = hfi_fail(err, HF_PROTOCOL, "%s: this is no redis server",
                       rc->base.endpoint);
-    else if (strtoull(redis_setting(reply[1], "maxmemory"), NULL, 10) &&
-             strcmp(redis_setting(reply[1], "maxmemory-policy"),
-                    "noeviction") != 0)
-        snprintf(rc->base.warning, sizeof(rc->base.warning),
-                 "the server evicts keys when it is full, and locks are keys: "
-                 "set maxmemory-policy to noeviction");
+    else
+        open_doubts(rc, reply[1], reply[2]);
     freeReplyObject(reply[0]);
     freeReplyObject(reply[1]);
+    freeReplyObject(reply[2]);
     return st;
 }
 
@@ -347,7 +388,9 @@ static hf_status redis_open(struct hfi_conn *conn, const struct hfi_url *url,
         rc->ends[i].alive_ms = open_alive_ms(url);
         rc->ends[i].awake_us = rc->awake_us;
     }
-    open_names(rc, url);
+    st = open_names(rc, url, err);
+    if (st)
+        return st;
     if (!open_is(url, "cluster"))
         return open_greet(rc, &rc->mux, deadline, err);
     st = redis_cluster_open(rc, deadline, err);
@@ -379,6 +422,7 @@ static void redis_close(struct hfi_conn *conn)
     close_secret(rc->password);
     hfi_free(rc->password_file);
     hfi_free(rc->sentinel_password_file);
+    hfi_free(rc->script);
     hfi_free(rc->user);
     hfi_free(rc->sentinel_user);
     rc->opened = false;
@@ -406,7 +450,7 @@ static const char *const redis_options[] = {"prefix",
                                             "replicas",
                                             "awake_us",
                                             "db",
-
+                                            "keep",
                                             "ca",
                                             "cert",
                                             "key",
@@ -435,7 +479,9 @@ const struct hfi_backend hfi_backend_redis = {
     .pump_fd = redis_sub_fd,
     .pump = redis_sub_pump,
     .attach = redis_attach,
+    .take_over = redis_take_over,
     .inspect = redis_inspect,
     .list = redis_list,
     .break_grant = redis_break,
+    .free_grant = redis_free,
 };

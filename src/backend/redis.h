@@ -80,6 +80,7 @@ struct redis_cluster {
     atomic_uchar slots[REDIS_SLOTS];    /* index into `nodes` */
     atomic_uchar heard[REDIS_SLOTS];    /* 1 + where its channel is heard */
     atomic_ushort waiters[REDIS_SLOTS]; /* who want to hear it */
+    _Atomic uint64_t seen[REDIS_SLOTS]; /* the greatest fence */
     _Atomic int64_t asked_at;           /* when a slot was last found moving */
     struct hfi_cond closed;
     bool closing;
@@ -123,15 +124,19 @@ struct redis_conn {
     enum redis_acquire acquire;
     bool fair;
     char manner[REDIS_MANNER_MAX]; /* how the script is to take it */
-    int replicas;                  /* that must have a grant */
-    int awake_us;                  /* an answer is waited for awake */
-    char script_id[41];            /* SHA-1 of the script */
-    char bare_id[41];              /* and of that for bare locks */
+    int64_t keep_ms;               /* companions outlive their use so long */
+    char *script;
+    int replicas;       /* that must have a grant */
+    int awake_us;       /* an answer is waited for awake */
+    char script_id[41]; /* SHA-1 of the script */
+    char bare_id[41];   /* and of that for bare locks */
     struct hfi_mux mux;
     struct redis_acks acks; /* of one server */
 
     atomic_uint epoch; /* counts the connections that were made for `mux` */
     atomic_uint lacks; /* enum redis_native: what the server does not know */
+    atomic_bool mute;  /* we may not publish: who waits for us must ask */
+    _Atomic uint64_t seen; /* the greatest fence, where there is no cluster */
 
     char id[17];          /* part of the names of this client's channels */
     struct redis_sub sub; /* of one server */
@@ -152,7 +157,12 @@ enum redis_native {
 /* A waiter whose turn has come must take it up within this. */
 #define REDIS_WINDOW_MS 2000
 
-/* ---- redis_script.c, redis_name.c -------------------------------------- */
+/* ---- redis_script.c ---------------------------------------------------- */
+
+/* The script for this keep=, to be freed; NULL: no memory. */
+char *redis_script_make(int64_t keep_ms);
+
+/* ---- redis_name.c ------------------------------------------------------ */
 
 #define REDIS_NAME_MAX (2 * (HF_KEY_MAX + 128) + 32)
 
@@ -163,8 +173,6 @@ enum { REDIS_MAIN, REDIS_META, REDIS_QUEUE, REDIS_OWNERS };
 struct redis_names {
     char text[REDIS_NAMES][REDIS_NAME_MAX];
 };
-
-extern const char redis_script[];
 
 void redis_script_digest(const char *script, char ret[41]);
 void redis_name(const struct redis_conn *, const char *key,
@@ -350,6 +358,11 @@ void redis_bare_renew(struct redis_conn *, struct hfi_renewal *,
 void redis_bare_renew_add(struct redis_conn *, struct redis_batch *,
                           const struct hfi_renewal *, bool whole);
 
+/* Give the key from one token to the claim's; *said is such an integer. */
+hf_status redis_bare_take_over(struct redis_conn *, const struct hfi_claim *,
+                               const char *token, int *said, int64_t deadline,
+                               struct hf_error *);
+
 /* Write it again, as it is, and WAIT; *said is such an integer. */
 hf_status redis_bare_write(struct redis_conn *, struct redis_wait *,
                            const struct hfi_claim *, int *said,
@@ -368,6 +381,12 @@ hf_status redis_try_acquire(struct hfi_conn *, const struct hfi_claim *,
 hf_status redis_release(struct hfi_conn *, const struct hfi_claim *,
                         struct hfi_grant *, int64_t deadline,
                         struct hf_error *);
+extern const char redis_mute_warning[];
+
+/* A fence of the key was heard of.  False if a greater one has been already: it
+ * is not to be used. */
+bool redis_saw(struct redis_conn *, const char *key, uint64_t fence);
+
 hf_status redis_watch(struct hfi_conn *, const struct hfi_claim *,
                       struct hfi_grant *, int64_t deadline, struct hf_error *);
 void redis_unwatch(struct hfi_conn *, const struct hfi_claim *,
@@ -375,6 +394,10 @@ void redis_unwatch(struct hfi_conn *, const struct hfi_claim *,
 hf_status redis_attach(struct hfi_conn *, const struct hfi_claim *,
                        const struct hf_handle *, struct hfi_grant *,
                        struct hf_error *);
+
+hf_status redis_take_over(struct hfi_conn *, const struct hfi_claim *,
+                          const char *token, struct hfi_grant *,
+                          int64_t deadline, struct hf_error *);
 
 /* ---- redis_look.c ------------------------------------------------------ */
 
@@ -384,6 +407,8 @@ hf_status redis_list(struct hfi_conn *, const char *prefix, hf_list_fn *,
                      void *arg, int64_t deadline, struct hf_error *);
 hf_status redis_break(struct hfi_conn *, const char *key, uint64_t fence,
                       int64_t deadline, struct hf_error *);
+hf_status redis_free(struct hfi_conn *, const char *key, uint64_t fence,
+                     int64_t deadline, struct hf_error *);
 
 /* ---- redis_sub.c ------------------------------------------------------- */
 

@@ -21,9 +21,9 @@
 
 #include "../banned.h"
 
-/* KEYS the lock; ARGV operation, token, ttl, 1 if the ttl may shrink.
- * 1 done; 0 the key is not there; 2 it is another's.  W is R, and writes in any
- * case. */
+/* KEYS the lock; ARGV operation, token, ttl, 1 if the ttl may shrink; to take
+ * over, the new token.  1 done; 0 the key is not there; 2 it is another's.  W is
+ * R, and writes in any case. */
 const char redis_bare_script[] =
     "local v=redis.call('GET',KEYS[1])\n"
     "local ttl=tonumber(ARGV[3])\n"
@@ -31,9 +31,14 @@ const char redis_bare_script[] =
     "  redis.call('SETNX',KEYS[1],ARGV[2])\n"
     "  return redis.call('PEXPIRE',KEYS[1],ttl)\n"
     "end\n"
+    "if v and v==ARGV[5] then return 1 end\n"
     "if v~=ARGV[2] then return v and 2 or 0 end\n"
     "if ARGV[1]=='L' then return redis.call('DEL',KEYS[1]) end\n"
     "local left=redis.call('PTTL',KEYS[1])\n"
+    "if ARGV[1]=='T' then\n"
+    "  redis.call('SET',KEYS[1],ARGV[5],'PX',math.max(left,1))\n"
+    "  return 1\n"
+    "end\n"
     "if ARGV[4]=='1' or left<ttl then left=ttl\n"
     "elseif ARGV[1]~='W' then return 1 end\n"
     "redis.call('PEXPIRE',KEYS[1],left)\n"
@@ -170,6 +175,27 @@ void redis_bare_renew_add(struct redis_conn *rc, struct redis_batch *batch,
         bare_order(rc, &texts, "R", item->claim, item->ttl_ms);
 
     redis_order_add(batch, &order, whole);
+}
+
+hf_status redis_bare_take_over(struct redis_conn *rc,
+                               const struct hfi_claim *claim, const char *token,
+                               int *said, int64_t deadline,
+                               struct hf_error *err)
+{
+    struct bare_texts texts;
+    struct redis_order order =
+        bare_order(rc, &texts, "T", claim, claim->ttl_ms);
+    redisReply *reply;
+    hf_status st;
+
+    order.argv[5] = token;
+    order.argv[order.argc++] = claim->token;
+    st = redis_order(rc, claim->key, &order, &reply, deadline, err);
+    if (st)
+        return st;
+    *said = (int)redis_number(reply);
+    freeReplyObject(reply);
+    return HF_OK;
 }
 
 hf_status redis_bare_write(struct redis_conn *rc, struct redis_wait *wait,

@@ -53,6 +53,7 @@ hf_status redis_batch_send(struct redis_conn *rc, struct hfi_mux *mux,
 /* ---- errors ------------------------------------------------------------ */
 
 static const char error_replica[] = "it is a replica";
+static const char error_rights[] = "the user lacks rights; see holdfast-url(7)";
 
 /* How an error begins, what it means to us, and what to do about it. */
 static const struct {
@@ -62,7 +63,9 @@ static const struct {
 } redis_errors[] = {
     {"NOAUTH", HF_DENIED, "give a password in the URL"},
     {"WRONGPASS", HF_DENIED, "user or password is wrong"},
-    {"NOPERM", HF_DENIED, "the user lacks rights; see holdfast-url(7)"},
+    {"NOPERM", HF_DENIED, error_rights},
+    {"ERR ACL failure in script", HF_DENIED, error_rights},
+    {"ERR The user executing the script", HF_DENIED, error_rights},
     {"ERR invalid password", HF_DENIED, "the password is wrong"},
     {"ERR AUTH", HF_DENIED, "the server wants no password"},
     {"ERR Client sent AUTH", HF_DENIED, "the server wants no password"},

@@ -18,9 +18,94 @@
 /* A waiter that cannot be told asks this often. */
 #define DEAF_MS 100
 
+/* A try that had no answer is refused for its ttl and so much longer, once its
+ * claim is over. */
+#define LATE_MS INT64_C(60000)
+
+const char redis_mute_warning[] =
+    "this user may not publish to those who wait, who must ask every 100 ms "
+    "instead: see \"Rights\" in holdfast-url(7)";
+
+/* ---- fences ------------------------------------------------------------ */
+
+/* The clock of a server that was promoted may be behind, and it may lack the
+ * last grants.  What this client has seen is not forgotten: for each server, or
+ * slot, the greatest fence of all keys.  A grant is given by a clock that has
+ * passed that, or its fence is raised.  What is apart by more than a day was
+ * not written by clocks that are a little apart. */
+#define DAY_US (UINT64_C(86400) * 1000 * 1000)
+
+static bool fence_falls(uint64_t fence, uint64_t floor)
+{
+    return fence <= floor && floor - fence < DAY_US;
+}
+
+static _Atomic uint64_t *fence_seen(struct redis_conn *rc, const char *key)
+{
+    return rc->cluster ? &rc->cluster->seen[redis_key_slot(rc, key)]
+                       : &rc->seen;
+}
+
+bool redis_saw(struct redis_conn *rc, const char *key, uint64_t fence)
+{
+    _Atomic uint64_t *seen = fence_seen(rc, key);
+    uint64_t old = atomic_load(seen);
+
+    while (old < fence)
+        if (atomic_compare_exchange_weak(seen, &old, fence))
+            return true;
+    return !fence_falls(fence, old);
+}
+
+/* What had been seen when the claim was first sent is kept with it, after what
+ * hf_detach() hands on as text. */
+static uint64_t fence_floor(struct redis_conn *rc,
+                            const struct hfi_claim *claim,
+                            struct hfi_grant *grant)
+{
+    char *kept = grant->ref.text + 2 * sizeof(grant->ref.ints[0]);
+    uint64_t floor;
+
+    memcpy(&floor, kept, sizeof(floor));
+    if (claim->nth <= 1) {
+        floor = atomic_load(fence_seen(rc, claim->key));
+        memcpy(kept, &floor, sizeof(floor));
+    }
+    return floor;
+}
+
+/* The grant is ours, and its fence is not: let it be greater than `floor`. */
+static hf_status fence_raise(struct redis_conn *rc,
+                             const struct hfi_claim *claim,
+                             struct hfi_grant *grant, uint64_t floor,
+                             int64_t deadline, struct hf_error *err)
+{
+    char fence[24], least[24];
+    const char *argv[] = {fence, least};
+    redisReply *reply;
+    hf_status st;
+
+    hfi_warn(&rc->base, "the server's clock is behind fences that were granted "
+                        "before: set the clocks of servers and replicas by "
+                        "NTP");
+    snprintf(fence, sizeof(fence), "%" PRIu64, grant->fence);
+    snprintf(least, sizeof(least), "%" PRIu64, floor);
+    st = redis_step(rc, NULL, 'U', claim, 2, argv, &reply, deadline, err);
+    if (st)
+        return hfi_restate(err, HF_UNCERTAIN);
+    grant->fence = redis_number(reply);
+    freeReplyObject(reply);
+    return grant->fence > floor
+               ? HF_OK
+               : hfi_fail(err, HF_UNCERTAIN,
+                          "%s: the lock was gone before its fence was raised",
+                          rc->base.endpoint);
+}
+
 /* ---- taking ------------------------------------------------------------ */
 
-/* The fence, as text; or {ms left, place}. */
+/* The fence, as text, with a = if it was granted before; {ms left, place}; -1 if
+ * the try is to be repeated; 0 if the claim is over. */
 static hf_status take_read(struct redis_conn *rc, const redisReply *reply,
                            struct hfi_grant *grant, struct hfi_answer *busy,
                            struct hf_error *err)
@@ -29,6 +114,9 @@ static hf_status take_read(struct redis_conn *rc, const redisReply *reply,
         grant->fence = redis_number(reply);
         return grant->fence ? HF_OK : redis_nonsense(rc, err);
     }
+    if (reply->type == REDIS_REPLY_INTEGER && reply->integer == 0)
+        return hfi_fail(err, HF_LOST, "%s: this claim was given back before",
+                        rc->base.endpoint);
     if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2)
         return redis_nonsense(rc, err);
     busy->left_ms = (int64_t)redis_number(reply->element[0]);
@@ -36,35 +124,84 @@ static hf_status take_read(struct redis_conn *rc, const redisReply *reply,
     return HF_BUSY;
 }
 
+/* What a try says beside the claim. */
+struct take_args {
+    char ttl[24], patience[24], nth[16], channel[REDIS_CHANNEL_MAX];
+    char about[REDIS_CHANNEL_MAX + HF_NOTE_MAX + 16];
+    const char *argv[5];
+};
+
+static void take_say(struct redis_conn *rc, const struct hfi_claim *claim,
+                     const struct hfi_grant *grant, struct take_args *ret)
+{
+    int64_t wait = claim->ttl_ms > PATIENCE_MIN ? claim->ttl_ms : PATIENCE_MIN;
+
+    ret->channel[0] = '\0';
+    if (grant->ref.ints[0])
+        redis_channel(rc, claim->key, ret->channel);
+    snprintf(ret->ttl, sizeof(ret->ttl), "%" PRId64, claim->ttl_ms);
+    snprintf(ret->about, sizeof(ret->about), "%s%zu %s%s",
+             atomic_load(&rc->mute) ? "!" : "", strlen(ret->channel),
+             ret->channel, claim->note ? claim->note : "");
+    if (claim->queue) {
+        snprintf(ret->patience, sizeof(ret->patience), "%" PRId64, wait);
+        snprintf(ret->nth, sizeof(ret->nth), "%" PRIu32, claim->nth);
+    }
+    ret->argv[0] = ret->ttl;
+    ret->argv[1] = ret->about;
+    ret->argv[2] = ret->patience;
+    ret->argv[3] = ret->nth;
+    ret->argv[4] = ret->channel;
+}
+
+/* One step, or several while there are dead waiters to be passed over.  *fresh
+ * if it was granted just now. */
+static hf_status take_step(struct redis_conn *rc, const struct hfi_claim *claim,
+                           struct take_args *args, struct hfi_grant *grant,
+                           struct hfi_answer *busy, bool *fresh,
+                           int64_t deadline, struct hf_error *err)
+{
+    redisReply *reply;
+    hf_status st;
+    bool again;
+
+    do {
+        st = redis_step(rc, NULL, 'A', claim, claim->queue ? 5 : 2, args->argv,
+                        &reply, deadline, err);
+        if (st)
+            return st;
+        again = reply->type == REDIS_REPLY_INTEGER && reply->integer == -1;
+        if (!again)
+            st = take_read(rc, reply, grant, busy, err);
+        *fresh = reply->type == REDIS_REPLY_STRING && !strchr(reply->str, '=');
+        freeReplyObject(reply);
+    } while (again);
+    return st;
+}
+
 static hf_status take_fenced(struct redis_conn *rc,
                              const struct hfi_claim *claim,
                              struct hfi_grant *grant, struct hfi_answer *busy,
                              int64_t deadline, struct hf_error *err)
 {
-    int64_t wait = claim->ttl_ms > PATIENCE_MIN ? claim->ttl_ms : PATIENCE_MIN;
-    char ttl[24], patience[24], nth[16], channel[REDIS_CHANNEL_MAX] = "";
-    char about[REDIS_CHANNEL_MAX + HF_NOTE_MAX + 16];
-    const char *argv[] = {ttl, about, patience, nth, channel};
-    redisReply *reply;
+    uint64_t floor = fence_floor(rc, claim, grant);
+    struct take_args args;
+    bool fresh = true;
     hf_status st;
 
-    if (grant->ref.ints[0])
-        redis_channel(rc, claim->key, channel);
-    snprintf(ttl, sizeof(ttl), "%" PRId64, claim->ttl_ms);
-    snprintf(about, sizeof(about), "%zu %s%s", strlen(channel), channel,
-             claim->note ? claim->note : "");
-    if (claim->queue) {
-        snprintf(patience, sizeof(patience), "%" PRId64, wait);
-        snprintf(nth, sizeof(nth), "%" PRIu32, claim->nth);
-    }
-    st = redis_step(rc, NULL, 'A', claim, claim->queue ? 5 : 2, argv, &reply,
-                    deadline, err);
-    if (st)
-        return st;
-    st = take_read(rc, reply, grant, busy, err);
-    freeReplyObject(reply);
+    take_say(rc, claim, grant, &args);
+    st = take_step(rc, claim, &args, grant, busy, &fresh, deadline, err);
+    /* Who joins its equals has their fence, which may be old. */
+    if (!st && fence_falls(grant->fence, floor) && (fresh || !claim->owner))
+        st = fence_raise(rc, claim, grant, floor, deadline, err);
+    if (!st)
+        redis_saw(rc, claim->key, grant->fence);
     return st;
 }
+
+static hf_status give_back(struct redis_conn *, const struct hfi_claim *,
+                           struct hfi_grant *, bool over, int64_t deadline,
+                           struct hf_error *);
 
 /* The grant counts only once enough replicas have it; else it is given back.
  * Once that was answered nothing is left there, and the failure is certain. */
@@ -80,7 +217,7 @@ static hf_status take_confirm(struct redis_conn *rc,
 
     if (!st)
         return HF_OK;
-    undone = redis_release(&rc->base, claim, grant, deadline, NULL);
+    undone = give_back(rc, claim, grant, false, deadline, NULL);
     if (undone && undone != HF_LOST)
         return hfi_restate(err, HF_UNCERTAIN);
     return st == HF_UNCERTAIN ? hfi_restate(err, HF_UNAVAILABLE) : st;
@@ -128,29 +265,60 @@ hf_status redis_try_acquire(struct hfi_conn *conn,
 
 /* ---- keeping and giving back ------------------------------------------- */
 
+/* L, or D if the claim is over and a try of it may still arrive; repeated while
+ * there are dead waiters to be passed over.  *said is what it said. */
+static hf_status give_step(struct redis_conn *rc, const struct hfi_claim *claim,
+                           bool over, uint64_t *said, int64_t deadline,
+                           struct hf_error *err)
+{
+    bool late = over && claim->doubt;
+    char life[24];
+    const char *argv[] = {life};
+    redisReply *reply;
+    hf_status st;
+
+    if (late)
+        snprintf(life, sizeof(life), "%" PRId64, claim->ttl_ms + LATE_MS);
+    do {
+        st = redis_step(rc, NULL, late ? 'D' : 'L', claim, late, argv, &reply,
+                        deadline, err);
+        if (st)
+            return st;
+        *said = redis_number(reply);
+        freeReplyObject(reply);
+    } while (*said == 2);
+    return HF_OK;
+}
+
+/* `over`: the claim will not be tried again. */
+static hf_status give_back(struct redis_conn *rc, const struct hfi_claim *claim,
+                           struct hfi_grant *grant, bool over, int64_t deadline,
+                           struct hf_error *err)
+{
+    bool bare = rc->acquire != REDIS_FENCED;
+    uint64_t said = 0;
+    hf_status st = HF_UNAVAILABLE;
+
+    if (!bare)
+        st = give_step(rc, claim, over, &said, deadline, err);
+    if (bare)
+        st = redis_bare_release(rc, claim, deadline, err);
+    else if (!st && !said)
+        st = hfi_fail(err, HF_LOST, "%s: the lock was not ours any more",
+                      rc->base.endpoint);
+    if (said == 5 && !atomic_exchange(&rc->mute, true))
+        hfi_warn(&rc->base, redis_mute_warning);
+    if (!st || st == HF_LOST)
+        grant->placed = false;
+    return st;
+}
+
 hf_status redis_release(struct hfi_conn *conn, const struct hfi_claim *claim,
                         struct hfi_grant *grant, int64_t deadline,
                         struct hf_error *err)
 {
-    struct redis_conn *rc = (struct redis_conn *)conn;
-    redisReply *reply;
-    bool done;
-    hf_status st;
-
-    if (rc->acquire != REDIS_FENCED) {
-        st = redis_bare_release(rc, claim, deadline, err);
-        grant->placed = grant->placed && st && st != HF_LOST;
-        return st;
-    }
-    st = redis_step(rc, NULL, 'L', claim, 0, NULL, &reply, deadline, err);
-    if (st)
-        return st;
-    done = reply->type == REDIS_REPLY_INTEGER && reply->integer == 1;
-    freeReplyObject(reply);
-    grant->placed = false;
-    return done ? HF_OK
-                : hfi_fail(err, HF_LOST, "%s: the lock was not ours any more",
-                           conn->endpoint);
+    return give_back((struct redis_conn *)conn, claim, grant, true, deadline,
+                     err);
 }
 
 /* ---- waking ------------------------------------------------------------ */
@@ -211,4 +379,42 @@ hf_status redis_attach(struct hfi_conn *conn, const struct hfi_claim *claim,
     (void)err;
     grant->fence = handle->fence;
     return HF_OK; /* The renewal that follows tells whether it is there. */
+}
+
+/* The script's T; 1 if the claim has it. */
+static hf_status take_over_step(struct redis_conn *rc,
+                                const struct hfi_claim *claim,
+                                const char *token, uint64_t fence, int *said,
+                                int64_t deadline, struct hf_error *err)
+{
+    char number[24];
+    const char *argv[] = {token, number};
+    redisReply *reply;
+    hf_status st;
+
+    snprintf(number, sizeof(number), "%" PRIu64, fence);
+    st = redis_step(rc, NULL, 'T', claim, 2, argv, &reply, deadline, err);
+    if (st)
+        return st;
+    *said = (int)redis_number(reply);
+    freeReplyObject(reply);
+    return HF_OK;
+}
+
+hf_status redis_take_over(struct hfi_conn *conn, const struct hfi_claim *claim,
+                          const char *token, struct hfi_grant *grant,
+                          int64_t deadline, struct hf_error *err)
+{
+    struct redis_conn *rc = (struct redis_conn *)conn;
+    int said = 0;
+    hf_status st =
+        rc->acquire == REDIS_FENCED
+            ? take_over_step(rc, claim, token, grant->fence, &said, deadline,
+                             err)
+            : redis_bare_take_over(rc, claim, token, &said, deadline, err);
+
+    if (st || said == 1)
+        return st;
+    return hfi_fail(err, HF_LOST, "%s: the lock is not held by this handle%s",
+                    rc->base.endpoint, said == 3 ? ": it was broken" : "");
 }

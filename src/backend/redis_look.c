@@ -8,14 +8,14 @@
 
 #include "../banned.h"
 
-/* {value, ms left, fence, note, since, now, waiters, owners} */
+/* {value, ms left, fence, note, since, now, waiters, owners, broken} */
 static hf_status look_read(struct redis_conn *rc, const redisReply *reply,
                            struct hf_info *ret, struct hf_error *err)
 {
     redisReply **item = reply->element;
     bool bare = rc->acquire != REDIS_FENCED;
 
-    if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 8)
+    if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 9)
         return redis_nonsense(rc, err);
     ret->waiters = bare ? -1 : (int32_t)redis_number(item[6]);
     ret->fence = bare ? 0 : redis_number(item[2]);
@@ -32,6 +32,7 @@ static hf_status look_read(struct redis_conn *rc, const redisReply *reply,
     if (item[4]->type == REDIS_REPLY_STRING)
         ret->since_ms =
             (int64_t)(redis_number(item[5]) - redis_number(item[4]));
+    ret->broken = redis_number(item[8]) != 0;
     if (item[3]->type == REDIS_REPLY_STRING)
         snprintf(ret->note, sizeof(ret->note), "%s", item[3]->str);
     return HF_OK;
@@ -204,24 +205,41 @@ hf_status redis_list(struct hfi_conn *conn, const char *prefix, hf_list_fn *fn,
     return st;
 }
 
-hf_status redis_break(struct hfi_conn *conn, const char *key, uint64_t fence,
-                      int64_t deadline, struct hf_error *err)
+/* B, or F, which may have to be repeated: see redis_script.c. */
+static hf_status break_step(struct redis_conn *rc, char op, const char *key,
+                            uint64_t fence, int64_t deadline,
+                            struct hf_error *err)
 {
-    struct redis_conn *rc = (struct redis_conn *)conn;
     struct hfi_claim claim = {.key = key};
     char number[24];
     const char *argv[] = {number};
     redisReply *reply;
-    bool done;
+    uint64_t said;
     hf_status st;
 
     snprintf(number, sizeof(number), "%" PRIu64, fence);
-    st = redis_step(rc, NULL, 'B', &claim, 1, argv, &reply, deadline, err);
-    if (st)
-        return st;
-    done = reply->type == REDIS_REPLY_INTEGER && reply->integer == 1;
-    freeReplyObject(reply);
-    return done ? HF_OK
+    do {
+        st = redis_step(rc, NULL, op, &claim, 1, argv, &reply, deadline, err);
+        if (st)
+            return st;
+        said = redis_number(reply);
+        freeReplyObject(reply);
+    } while (said == 2);
+    return said ? HF_OK
                 : hfi_fail(err, HF_LOST, "%s: that grant is over",
-                           conn->endpoint);
+                           rc->base.endpoint);
+}
+
+hf_status redis_break(struct hfi_conn *conn, const char *key, uint64_t fence,
+                      int64_t deadline, struct hf_error *err)
+{
+    return break_step((struct redis_conn *)conn, 'B', key, fence, deadline,
+                      err);
+}
+
+hf_status redis_free(struct hfi_conn *conn, const char *key, uint64_t fence,
+                     int64_t deadline, struct hf_error *err)
+{
+    return break_step((struct redis_conn *)conn, 'F', key, fence, deadline,
+                      err);
 }

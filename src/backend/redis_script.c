@@ -8,12 +8,14 @@
  *   KEYS  main     the lock: a plain string, the holder's token or owner id,
  *                  with an expiry; what other libraries use, too
  *         meta     a hash: g the last grant, "FENCE SINCE TOKEN LENGTH
- *                  CHANNEL+NOTE" with a ? before the length if it lingers;
- *                  b the fence that was broken; and for each waiter, by its
- *                  token, its place: end, owner, length and channel and note,
- *                  channel, number of the try that last asked for it, when it
- *                  looks again
- *         queue    a sorted set: tokens of waiters by time of arrival
+ *                  CHANNEL+NOTE" with a ? before the length if it lingers, or a
+ *                  ! if its holder cannot publish; b the fence that was broken;
+ *                  and for each waiter, by its token, its place: end, owner,
+ *                  length and channel and note, channel, number of the try that
+ *                  last asked for it, when it looks again, when it last asked
+ *         queue    a sorted set: tokens of waiters by time of arrival; with
+ *                  4e15 added those that were passed over, since they could not
+ *                  be told; and at 7e15 + end "-TOKEN" of claims that are over
  *         owners   a hash: token -> end, for the claims of one owner id
  *   ARGV  operation, fair (1 or 0), length of the prefix, space, owner id, all
  *         in one; token; then
@@ -21,8 +23,12 @@
  *              patience, number of the try, channel
  *           R  renew: ttl, fence; S  the same, even if that is less
  *           L  leave: release, or give up a place
+ *           D  the same, and refuse tries of this token that arrive later: for
+ *              how long
+ *           T  take over: old token, fence
+ *           U  raise the fence: fence, the greatest that is known
  *           H  hear of those who want it, while it lingers: channel
- *           B  break: fence
+ *           B  break: fence; F  break and free: fence
  *           I  inspect
  *         An operation in small letters has an owner id.
  *
@@ -30,33 +36,51 @@
  * that is made a third of one: hence few, and late.
  *
  * All times are the server's.  Nothing is stored without an expiry: the
- * companions outlive their last use by a week, a place its waiter's last try by
+ * companions outlive their last use by keep=, a place its waiter's last try by
  * its patience.
+ *
+ * What can be refused for want of rights comes before the key itself is set: a
+ * grant that fails halfway leaves the lock free.
  *
  * A release in a fair queue passes the lock to the first waiter that hears of
  * it: for two seconds, in which that one must extend it to its own ttl, or
  * release it.  So nobody can barge in between.  It is told the fence and which
  * try of its own it had made last: the two seconds began after that one, and
- * so it may rely on them without asking again.  A waiter whose process is dead has
- * nobody listening on its channel and costs nothing; one that is frozen costs
- * the two seconds, and the next in line is told to look again after them, unless
- * it will have looked by then anyway.
+ * so it may rely on them without asking again.  A waiter whose process is dead
+ * has nobody listening on its channel and is passed over; one that is frozen
+ * costs the two seconds, and the next in line is told to look again after them,
+ * unless it will have looked by then anyway.  A waiter that polls is passed the
+ * lock only if it is about to ask.
+ *
+ * One call looks at a limited number of places.  Those that are passed over are
+ * put aside, so that no call looks at them again, and get their place back when
+ * their waiter asks the next time.  If all that were looked at are passed over
+ * and more may follow, the caller is told to repeat its call.
  *
  * Breaking a lock does not free it: its holder would believe in it until the
  * next renewal.  It is marked, its holder is told, renewals are refused, and
  * the key ends with the release or with the lease, as it would have anyway.
+ *
+ * A renewal with a greater fence than any that is known here tells that the
+ * server has forgotten a grant, and that its clock is behind that of the server
+ * that gave it.  The fence is written down, so that the next is greater; whoever
+ * was granted a smaller one meanwhile loses the lock.
  */
 #include "redis.h"
+
+#include <inttypes.h>
+
+#include "../mem.h"
 
 #include "../banned.h"
 
 /* Longer than ISO C asks a compiler to take; ours take it. */
 #pragma GCC diagnostic ignored "-Woverlength-strings"
 
-const char redis_script[] =
+static const char script_body[] =
     "local M,T,Q,O=KEYS[1],KEYS[2],KEYS[3],KEYS[4]\n"
     "local what,token=ARGV[1],ARGV[2]\n"
-    "local call,sub,match,week=redis.call,string.sub,string.match,'604800000'\n"
+    "local call,sub,match=redis.call,string.sub,string.match\n"
     "local op=sub(what,1,1)\n"
     "\n"
     "-- What happens most comes first, before functions are made that it does\n"
@@ -73,9 +97,15 @@ const char redis_script[] =
     "      f=string.format('%.0f',old+1)\n"
     "    end\n"
     "  end\n"
-    "  call('SET',M,token,'PX',ARGV[3])\n"
     "  call('HSET',T,'g',f..' '..ms..' '..token..' '..ARGV[4])\n"
-    "  if not old or old<sub(f,1,5) then call('PEXPIRE',T,week) end\n"
+    "  if not old or old<sub(f,1,day) or #ARGV[3]>long then\n"
+    "    local set=redis.pcall('PEXPIRE',T,ARGV[3]+keep)\n"
+    "    if set~=1 then\n"
+    "      if not old then call('DEL',T) end\n"
+    "      return set\n"
+    "    end\n"
+    "  end\n"
+    "  call('SET',M,token,'PX',ARGV[3])\n"
     "  return f\n"
     "end\n"
     "local v,line=call('GET',M)\n"
@@ -87,7 +117,9 @@ const char redis_script[] =
     "    local m,f=call('HMGET',T,'g','b'),ARGV[4]\n"
     "    if m[1] and sub(m[1],1,#f+1)==f..' ' and m[2]~=f then\n"
     "      if call('PTTL',M)<tonumber(ARGV[3]) then call('PEXPIRE',M,ARGV[3]) end\n"
-    "      if call('PTTL',T)<518400000 then call('PEXPIRE',T,week) end\n"
+    "      if call('PTTL',T)<fresh or #ARGV[3]>long then\n"
+    "        call('PEXPIRE',T,ARGV[3]+keep)\n"
+    "      end\n"
     "      return 1\n"
     "    end\n"
     "  end\n"
@@ -95,16 +127,20 @@ const char redis_script[] =
     "\n"
     "local fair,skip,owner=match(what,'^.(.)(%d+) (.*)$')\n"
     "local id,window=owner~='' and owner or token,2000\n"
+    "local aside,over,mute=4e15,7e15,false\n"
     "local clock=call('TIME')\n"
     "local stamp=clock[1]..sub('00000'..clock[2],-6)\n"
     "local since=sub(stamp,1,-4)\n"
     "local ms=since+0\n"
     "fair,op=fair=='1',string.upper(op)\n"
     "\n"
+    "-- False if that is not allowed.\n"
     "local function tell(channel,sign,tok,more)\n"
-    "  if channel=='' then return end\n"
-    "  redis.pcall(sub(channel,-1)=='s' and 'SPUBLISH' or 'PUBLISH',\n"
+    "  if channel=='' then return true end\n"
+    "  local n=redis.pcall(sub(channel,-1)=='s' and 'SPUBLISH' or 'PUBLISH',\n"
     "    channel,sign..tok..(more or '')..sub(M,skip+1))\n"
+    "  if type(n)~='number' then mute=true end\n"
+    "  return type(n)=='number'\n"
     "end\n"
     "\n"
     "-- Somebody has it: stand in line, if that is wanted.\n"
@@ -112,22 +148,37 @@ const char redis_script[] =
     "  local left,nth,g=call('PTTL',M),0,call('HGET',T,'g')\n"
     "  local k,asks=match(g or '','^%d+ %d+ (%S+) (.)')\n"
     "  if left==0 then left=1 end -- It ends with this very millisecond.\n"
-    "  -- Other libraries tell nobody when they release: look often.\n"
-    "  if v~=k and call('EXISTS',O)==0 and (left<0 or left>100) then\n"
+    "  -- Other libraries tell nobody when they release, nor do those who cannot\n"
+    "  -- publish: look often.\n"
+    "  if (asks=='!' or v~=k and call('EXISTS',O)==0) and (left<0 or left>100) then\n"
     "    left=100\n"
     "  end\n"
     "  if ARGV[5] then\n"
+    "    local looks,old=ms+(left<0 and ARGV[3] or left)\n"
     "    local new=call('ZADD',Q,'NX',stamp,token)\n"
+    "    if new==1 then\n"
+    "      if call('ZSCORE',Q,'-'..token) then\n"
+    "        call('ZREM',Q,token)\n"
+    "        return 0\n"
+    "      end\n"
+    "    elseif tonumber(call('ZSCORE',Q,token))>=aside then\n"
+    "      call('ZINCRBY',Q,-aside,token)\n"
+    "    end\n"
+    "    if ARGV[7]=='' then -- It polls: by when, as far as is known of it?\n"
+    "      old=new==0 and call('HGET',T,token)\n"
+    "      old=old and cmsgpack.unpack(old)[7]\n"
+    "      looks=ms+math.max(500,old and 2*(ms-old) or 0)\n"
+    "    end\n"
     "    call('HSET',T,token,cmsgpack.pack({ms+ARGV[5],owner,ARGV[4],ARGV[7],\n"
-    "      ARGV[6],ms+(left<0 and ARGV[3] or left)}))\n"
-    "    nth=new==1 and call('ZCARD',Q) or call('ZRANK',Q,token)+1\n"
+    "      ARGV[6],looks,ms}))\n"
+    "    nth=call('ZRANK',Q,token)+1\n"
     "    if nth==1 or new==0 then\n"
-    "      call('PEXPIRE',Q,week)\n"
-    "      call('PEXPIRE',T,week)\n"
+    "      call('PEXPIRE',Q,ARGV[5]+keep)\n"
+    "      call('PEXPIRE',T,ARGV[5]+keep)\n"
     "    end\n"
     "  end\n"
-    "  if asks=='?' then -- Who lingers wants to know.\n"
-    "    local n,rest=match(g,'%?(%d+) (.*)$')\n"
+    "  if asks=='?' or asks=='!' then -- Who lingers wants to know.\n"
+    "    local n,rest=match(g,'[?!](%d+) (.*)$')\n"
     "    tell(sub(rest,1,n),'?',token)\n"
     "  end\n"
     "  return {left,nth}\n"
@@ -139,21 +190,23 @@ const char redis_script[] =
     "  return call('ZREM',Q,tok)\n"
     "end\n"
     "\n"
-    "-- The fence rises, also when all data was lost.  The companions' week\n"
-    "-- begins again once a day: that is often enough.\n"
+    "-- The fence rises, also when all data was lost.  The companions' time\n"
+    "-- begins again now and then: that is often enough.\n"
     "local function grant(last,tok,own,rest,px)\n"
     "  local f,old=stamp,last and match(last,'^%d+')\n"
     "  if old and (#old>#f or #old==#f and old>=f) then\n"
     "    f=string.format('%.0f',old+1)\n"
     "  end\n"
-    "  call('SET',M,own~='' and own or tok,'PX',px)\n"
+    "  local stay=not old or old<sub(f,1,day) or px>=keep/10\n"
+    "  local new=stay and call('PEXPIRE',T,px+keep)==0\n"
     "  call('HSET',T,'g',f..' '..since..' '..tok..' '..rest)\n"
-    "  if not old or old<sub(f,1,5) then\n"
-    "    call('PEXPIRE',T,week)\n"
-    "    call('PEXPIRE',Q,week)\n"
-    "  end\n"
-    "  if own~='' then\n"
+    "  if new then call('PEXPIRE',T,px+keep) end\n"
+    "  if own=='' then\n"
+    "    call('SET',M,tok,'PX',px)\n"
+    "  else\n"
     "    call('DEL',O)\n"
+    "    call('PEXPIRE',O,px) -- It is gone: this asks for the right.\n"
+    "    call('SET',M,own,'PX',px)\n"
     "    call('HSET',O,tok,ms+px)\n"
     "    call('PEXPIRE',O,px)\n"
     "  end\n"
@@ -166,88 +219,159 @@ const char redis_script[] =
     "  if p and p[1]>ms then return p end\n"
     "end\n"
     "\n"
-    "-- The first waiter that lives, the one after it, and the last grant.\n"
-    "local function first()\n"
-    "  while true do\n"
-    "    local a=line or call('ZRANGE',Q,'0','1')\n"
-    "    if not a[1] then return nil end\n"
-    "    local raw=call('HMGET',T,a[1],a[2] or '','g')\n"
-    "    local p=place(raw[1])\n"
-    "    if p then return a[1],p,a[2],place(raw[2]),raw[3] end\n"
-    "    leave(a[1])\n"
-    "    line=nil\n"
+    "-- How many hear on the channels of these places?  To publish would not only\n"
+    "-- ask: a replica passes on what is not counted here, and two would hear\n"
+    "-- that they have the lock.\n"
+    "local function listeners(places,n)\n"
+    "  local ask,count={NUMSUB={},SHARDNUMSUB={}},{}\n"
+    "  for i=1,n do\n"
+    "    local c=places[i] and places[i][4] or ''\n"
+    "    local to=ask[sub(c,-1)=='s' and 'SHARDNUMSUB' or 'NUMSUB']\n"
+    "    if c~='' then to[#to+1]=c end\n"
     "  end\n"
-    "end\n"
-    "\n"
-    "-- Does anybody hear here?  To publish would not only ask: a replica\n"
-    "-- passes on what is not counted here, and two would hear that they\n"
-    "-- have the lock.  Who polls need not be told.\n"
-    "local function hears(p)\n"
-    "  if p[4]=='' then return true end\n"
-    "  local n=redis.pcall('PUBSUB',sub(p[4],-1)=='s' and 'SHARDNUMSUB'\n"
-    "    or 'NUMSUB',p[4])\n"
-    "  return (n[2] or 0)>0\n"
-    "end\n"
-    "\n"
-    "-- The first waiter that hears, or else the first; and who comes after.\n"
-    "local function next_in_line()\n"
-    "  local tok,p,after,q,last=first()\n"
-    "  if not tok or hears(p) then return tok,p,after,q,last end\n"
-    "  local more=call('ZRANGE',Q,1,16)\n"
-    "  for i=1,math.min(#more,15) do\n"
-    "    local r=place(call('HGET',T,more[i]))\n"
-    "    if r and hears(r) then\n"
-    "      local s=more[i+1]\n"
-    "      return more[i],r,s,s and place(call('HGET',T,s)),last\n"
+    "  for how,channels in pairs(ask) do\n"
+    "    if channels[1] then\n"
+    "      local r=redis.pcall('PUBSUB',how,unpack(channels))\n"
+    "      if r.err then mute=true end\n"
+    "      for i=1,#r,2 do count[r[i]]=r[i+1] end\n"
     "    end\n"
     "  end\n"
-    "  return tok,p,after,q,last\n"
+    "  return count\n"
     "end\n"
     "\n"
-    "-- The lock is free: whose turn is it?  True if that one has it now.\n"
-    "local function pass_on()\n"
-    "  local f,tok,p,after,q,last='0',next_in_line()\n"
-    "  if not tok then return false end\n"
+    "-- Can it be passed the lock?  Who polls need not be told, but must ask.\n"
+    "local function ready(p,count)\n"
+    "  if p[4]=='' then return p[6]>=ms and p[6]<=ms+window end\n"
+    "  return (count[p[4]] or 0)>0\n"
+    "end\n"
+    "\n"
+    "local function remove(toks)\n"
+    "  if toks[1] then\n"
+    "    call('HDEL',T,unpack(toks))\n"
+    "    call('ZREM',Q,unpack(toks))\n"
+    "  end\n"
+    "end\n"
+    "\n"
+    "-- Of those put aside, remove the dead; and what has been over for long.\n"
+    "local function tidy()\n"
+    "  local gone,a={},call('ZRANGEBYSCORE',Q,aside,'(7e15','LIMIT',0,64)\n"
+    "  local raw=a[1] and call('HMGET',T,unpack(a))\n"
+    "  for i=1,#a do\n"
+    "    if place(raw[i]) then break end\n"
+    "    gone[i]=a[i]\n"
+    "  end\n"
+    "  remove(gone)\n"
+    "  call('ZREMRANGEBYSCORE',Q,over,over+ms)\n"
+    "end\n"
+    "\n"
+    "-- The first that can be passed the lock, or is `me`, and who comes after;\n"
+    "-- and the last grant.  Nothing if there is none, false if there may be one\n"
+    "-- behind those that were looked at.\n"
+    "local function first_of_many(me)\n"
+    "  tidy() -- A write, and after one a full server refuses no other.\n"
+    "  local a=call('ZRANGEBYSCORE',Q,'-inf','(4e15','LIMIT',0,128)\n"
+    "  local raw=call('HMGET',T,'g',unpack(a))\n"
+    "  local p,gone,at={},{},nil\n"
+    "  for i=1,#a do p[i]=place(raw[i+1]) end\n"
+    "  local count=listeners(p,#a)\n"
+    "  for i=1,#a do\n"
+    "    if at then\n"
+    "      if p[i] and ready(p[i],count) then\n"
+    "        remove(gone)\n"
+    "        return a[at],p[at],a[i],p[i],raw[1]\n"
+    "      end\n"
+    "    elseif a[i]==me or p[i] and ready(p[i],count) then at=i\n"
+    "    elseif p[i] then call('ZINCRBY',Q,aside,a[i])\n"
+    "    else gone[#gone+1]=a[i] end\n"
+    "  end\n"
+    "  remove(gone)\n"
+    "  if at then return a[at],p[at],nil,nil,raw[1] end\n"
+    "  if #a==128 then return false end\n"
+    "end\n"
+    "\n"
+    "-- The same; as a rule it is the very first.\n"
+    "local function next_in_line(me)\n"
+    "  if line and sub(line[1],1,1)=='-' then line=nil end\n"
+    "  local a=line or call('ZRANGEBYSCORE',Q,'-inf','(4e15','LIMIT',0,2)\n"
+    "  if not a[1] then return tidy() end\n"
+    "  local raw=call('HMGET',T,a[1],a[2] or '','g')\n"
+    "  local p=place(raw[1])\n"
+    "  if a[1]==me or p and ready(p,listeners({p},1)) then\n"
+    "    return a[1],p,a[2],place(raw[2]),raw[3]\n"
+    "  end\n"
+    "  return first_of_many(me)\n"
+    "end\n"
+    "\n"
+    "-- The lock is free: whose turn is it?  1 if that one has it now, 0 if\n"
+    "-- nobody's but `me`, 2 if that is not known yet.\n"
+    "local function pass_on(me)\n"
+    "  local f,tok,p,after,q,last='0',next_in_line(me)\n"
+    "  if not tok or tok==me then return tok==false and 2 or 0 end\n"
     "  if fair then\n"
     "    leave(tok)\n"
     "    f=grant(last,tok,p[2],p[3],window)\n"
     "  end\n"
-    "  tell(p[4],'+',tok,p[5]..' '..f..' ')\n"
-    "  if q and q[6]>ms+window then\n"
+    "  if not tell(p[4],'+',tok,p[5]..' '..f..' ') then\n"
+    "    if fair then call('DEL',M,O) end\n"
+    "    return 0\n"
+    "  end\n"
+    "  if q and q[4]~='' and q[6]>ms+window then\n"
     "    tell(q[4],'~',after)\n"
     "    q[6]=ms+window\n"
     "    call('HSET',T,after,cmsgpack.pack(q))\n"
     "  end\n"
-    "  return fair\n"
+    "  return fair and 1 or 0\n"
+    "end\n"
+    "\n"
+    "-- The holder is gone: 1 once the next has it, or it is free; 2 if this is\n"
+    "-- to be repeated.  Who does not repeat it keeps nobody waiting for long.\n"
+    "local function set_free(gone)\n"
+    "  local said=pass_on()\n"
+    "  if said==2 then\n"
+    "    if call('PTTL',M)>window then call('PEXPIRE',M,window) end\n"
+    "    return 2\n"
+    "  end\n"
+    "  if said==0 then call('DEL',M) end\n"
+    "  if gone then call('HDEL',O,gone) end\n"
+    "  return mute and 5 or 1\n"
     "end\n"
     "\n"
     "-- When the last claim of the owner ends; 0 if none is left.\n"
-    "local function last_end()\n"
+    "local function last_end(but)\n"
     "  local last,all=0,call('HGETALL',O)\n"
     "  for i=1,#all,2 do\n"
     "    local e=tonumber(all[i+1])\n"
     "    if e<=ms then call('HDEL',O,all[i])\n"
-    "    elseif e>last then last=e end\n"
+    "    elseif e>last and all[i]~=but then last=e end\n"
     "  end\n"
     "  return last\n"
     "end\n"
     "\n"
     "local ours=v==id and (owner=='' or call('HEXISTS',O,token)==1)\n"
     "\n"
+    "if op=='D' then\n"
+    "  local life=tonumber(ARGV[3])\n"
+    "  call('ZADD',Q,over+ms+life,'-'..token)\n"
+    "  if call('PTTL',Q)<life then call('PEXPIRE',Q,life) end\n"
+    "  op='L'\n"
+    "end\n"
+    "\n"
     "if op=='L' then\n"
     "  if not ours then return leave(token) end\n"
-    "  if owner~='' then\n"
+    "  local last=owner~='' and last_end(token) or 0\n"
+    "  if last>0 then\n"
     "    call('HDEL',O,token)\n"
-    "    local last=last_end()\n"
-    "    if last>0 then call('PEXPIRE',M,last-ms) return 1 end\n"
+    "    call('PEXPIRE',M,last-ms)\n"
+    "    return 1\n"
     "  end\n"
-    "  if not pass_on() then call('DEL',M) end\n"
-    "  return 1\n"
+    "  return set_free(owner~='' and token)\n"
     "end\n"
     "\n"
     "-- Give a claim that holds its whole ttl again; less only if told so.\n"
     "local function refresh(ttl,less)\n"
-    "  if call('PTTL',T)<518400000 then call('PEXPIRE',T,week) end\n"
+    "  if call('PTTL',T)<fresh or ttl>=keep/10 then\n"
+    "    call('PEXPIRE',T,ttl+keep)\n"
+    "  end\n"
     "  if owner=='' then\n"
     "    if less or call('PTTL',M)<ttl then call('PEXPIRE',M,ttl) end\n"
     "    return\n"
@@ -262,50 +386,124 @@ const char redis_script[] =
     "end\n"
     "\n"
     "if op=='A' then\n"
-    "  local ttl,tok=tonumber(ARGV[3]),not v and first()\n"
-    "  if tok and tok~=token and fair then\n"
-    "    pass_on()\n"
-    "    v=call('GET',M)\n"
-    "    if v~=id then return busy() end\n"
+    "  local ttl=tonumber(ARGV[3])\n"
+    "  if (not v or owner~='') and call('ZSCORE',Q,'-'..token) then return 0 end\n"
+    "  if not v and fair then\n"
+    "    local said=pass_on(token)\n"
+    "    if said==2 then return -1 end\n"
+    "    if said==1 then\n"
+    "      v=call('GET',M)\n"
+    "      if v~=id then return busy() end\n"
+    "    end\n"
     "  end\n"
     "  local last=call('HGET',T,'g')\n"
-    "  if tok or owner~='' then leave(token) end\n"
+    "  if not v or owner~='' then leave(token) end\n"
     "  if not v then return grant(last,token,owner,ARGV[4],ttl) end\n"
     "  refresh(ttl)\n"
-    "  return last and match(last,'^%d+') or stamp\n"
+    "  return (last and match(last,'^%d+') or stamp)..'='\n"
     "end\n"
     "\n"
     "local m=call('HMGET',T,'g','b')\n"
-    "local f,t,k,_,n,rest=match(m[1] or '',\n"
-    "  '^(%d+) (%d+) (%S+) ([?]?)(%d+) (.*)$')\n"
+    "local f,t,k,how,n,rest=match(m[1] or '',\n"
+    "  '^(%d+) (%d+) (%S+) ([?!]?)(%d+) (.*)$')\n"
     "local broken=f and f==m[2]\n"
+    "-- Another library has it, and nothing of the last grant is its own.\n"
+    "local foreign=v and v~=k and call('EXISTS',O)==0\n"
     "\n"
     "if op=='R' or op=='S' then\n"
-    "  if not ours then return v and 2 or 0 end\n"
-    "  if ARGV[4]~='0' and f~=ARGV[4] then return 0 end\n"
+    "  local said,ttl=ARGV[4],tonumber(ARGV[3])\n"
+    "  local less=not f or #f==#said and f<said\n"
+    "  local forgot=#said==16 and less and (said>=stamp or f and v)\n"
+    "    and said<string.format('%.0f',stamp+864e8)\n"
+    "  if ours and said~='0' and f~=said and m[1] then ours=false end\n"
+    "  if not ours then\n"
+    "    if m[2]==said then return 3 end\n"
+    "    if forgot then\n"
+    "      call('HSET',T,'g',said..' '..since..' '..token..' 0 ')\n"
+    "      call('PEXPIRE',T,ttl+keep)\n"
+    "    end\n"
+    "    return v and v~=id and 2 or 0\n"
+    "  end\n"
     "  if broken and (owner~='' or k==token) then return 3 end\n"
-    "  refresh(tonumber(ARGV[3]),op=='S')\n"
+    "  refresh(ttl,op=='S')\n"
+    "  if not m[1] and said~='0' then -- It was removed, or expired.\n"
+    "    call('HSET',T,'g',said..' '..since..' '..token..' 0 ')\n"
+    "    call('PEXPIRE',T,ttl+keep)\n"
+    "  end\n"
     "  return 1\n"
+    "end\n"
+    "\n"
+    "if op=='T' then\n"
+    "  if f~=ARGV[4] then return 0 end\n"
+    "  if ours then return 1 end\n"
+    "  if broken then return 3 end\n"
+    "  local old=ARGV[3]\n"
+    "  if owner=='' then\n"
+    "    if v~=old then return 0 end\n"
+    "    call('SET',M,token,'PX',math.max(call('PTTL',M),1))\n"
+    "  else\n"
+    "    local till=v==owner and call('HGET',O,old)\n"
+    "    if not till then return 0 end\n"
+    "    call('HSET',O,token,till)\n"
+    "    call('HDEL',O,old)\n"
+    "  end\n"
+    "  if k==old then\n"
+    "    call('HSET',T,'g',f..' '..t..' '..token..sub(m[1],#f+#t+#k+3))\n"
+    "  end\n"
+    "  return 1\n"
+    "end\n"
+    "\n"
+    "if op=='U' then\n"
+    "  if not ours or broken or f~=ARGV[3] then return 0 end\n"
+    "  f=string.format('%.0f',ARGV[4]+1)\n"
+    "  call('HSET',T,'g',f..sub(m[1],#ARGV[3]+1))\n"
+    "  return f\n"
     "end\n"
     "\n"
     "if op=='H' then\n"
     "  if not ours then return 0 end\n"
     "  if f then\n"
-    "    call('HSET',T,'g',f..' '..t..' '..k..' ?'..#ARGV[3]..' '..ARGV[3]\n"
-    "      ..sub(rest,n+1))\n"
+    "    call('HSET',T,'g',f..' '..t..' '..k..(how=='!' and ' !' or ' ?')\n"
+    "      ..#ARGV[3]..' '..ARGV[3]..sub(rest,n+1))\n"
     "  end\n"
-    "  return call('ZCARD',Q)\n"
+    "  return call('ZCOUNT',Q,'-inf','(7e15')\n"
     "end\n"
     "\n"
-    "if op=='B' then\n"
-    "  if not v or f~=ARGV[3] then return 0 end\n"
+    "if op=='B' or op=='F' then\n"
+    "  if not v or f~=ARGV[3] or foreign then return 0 end\n"
     "  call('HSET',T,'b',f)\n"
     "  tell(sub(rest,1,n),'!',k)\n"
+    "  if op=='B' then return 1 end\n"
+    "  local old,said=call('HKEYS',O),set_free()\n"
+    "  if said==2 then return 2 end\n"
+    "  if old[1] then call('HDEL',O,unpack(old)) end\n"
     "  return 1\n"
     "end\n"
     "\n"
-    "-- Another library has it, and nothing of the last grant is its own.\n"
-    "if v and v~=k and call('EXISTS',O)==0 then f,broken=nil,nil end\n"
-    "return {v,broken and 0 or call('PTTL',M),f or false,\n"
+    "if foreign then f,broken=nil,nil end\n"
+    "return {v,call('PTTL',M),f or false,\n"
     "  f and sub(rest,n+1) or false,f and t or false,since,\n"
-    "  call('ZCARD',Q),call('HLEN',O)}\n";
+    "  call('ZCOUNT',Q,'-inf','(7e15'),call('HLEN',O),broken and 1 or 0}\n";
+
+/* How long the companions are kept, as the script needs it: in ms; how many
+ * digits of a fence tell whether that was begun again lately, within a sixth of
+ * it; when a renewal begins it again; and which leases, by their digits, are so
+ * long that every step does. */
+char *redis_script_make(int64_t keep_ms)
+{
+    int64_t every_s = 1, at;
+    int day = 10, digits = 0;
+    char *ret = hfi_alloc(sizeof(script_body) + 128);
+
+    while (every_s * 10 <= keep_ms / 6000) {
+        every_s *= 10;
+        day--;
+    }
+    for (at = keep_ms; at; at /= 10)
+        digits++;
+    if (ret)
+        snprintf(ret, sizeof(script_body) + 128,
+                 "local keep,day,fresh,long=%" PRId64 ",%d,%" PRId64 ",%d\n%s",
+                 keep_ms, day, keep_ms / 7 * 6, digits - 2, script_body);
+    return ret;
+}

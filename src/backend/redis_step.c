@@ -165,7 +165,7 @@ static void step_order(struct redis_conn *rc, struct redis_order *order,
 
     step_what(rc, texts->what, op, claim);
     redis_name(rc, claim->key, &texts->names);
-    order->script = redis_script;
+    order->script = rc->script;
     order->wait = NULL;
     all[n++] = "EVALSHA";
     all[n++] = rc->script_id;

@@ -104,7 +104,7 @@ static void heard_turn(struct redis_conn *rc, const char *text,
     fence = strtoull(text, &end, 10);
     if (end == text || *end != ' ')
         return;
-    if (fence && !rc->replicas)
+    if (fence && !rc->replicas && redis_saw(rc, end + 1, fence))
         hfi_granted(&rc->base, end + 1, token, (uint32_t)nth, fence,
                     REDIS_WINDOW_MS);
     else

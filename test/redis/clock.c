@@ -135,6 +135,79 @@ TEST(fences_rise_over_a_flush_whatever_the_clock_did_before)
     rt_end(&s);
 }
 
+/* As when a replica is promoted that has not heard of the last grants, and whose
+ * clock is behind. */
+static void forget_and_go_back(struct rt_server *s)
+{
+    rt_do(s, "FLUSHALL");
+    shift(s, 0);
+}
+
+TEST(a_client_that_has_seen_a_fence_is_granted_no_smaller_one)
+{
+    struct hf_service svc = {.size = sizeof(svc)};
+    struct rt_server s = {0};
+    hf_client *client;
+    struct rt_waiter w;
+    uint64_t fence;
+    hf_lock *lk;
+
+    start_shifted(&s);
+    shift(&s, 20);
+    client = rt_open(&s, "");
+    CHECK_OK(hf_release(rt_lock(client, "l", 0, 5000, 0), &t_err));
+    lk = rt_lock(client, "k", 0, 5000, 0);
+    fence = hf_fence(lk);
+    CHECK_OK(hf_release(lk, &t_err));
+    CHECK_OK(hf_describe(client, &svc, &t_err));
+    CHECK_STR(svc.warning, "");
+    forget_and_go_back(&s);
+    lk = rt_lock(client, "k", 0, 5000, 0);
+    CHECK_GT(hf_fence(lk), fence);
+    CHECK_OK(hf_check(client, "k", hf_fence(lk), &t_err));
+    CHECK_OK(hf_describe(client, &svc, &t_err));
+    CHECK(strstr(svc.warning, "clock") != NULL);
+    /* Nor by who passes it on. */
+    fence = hf_fence(lk);
+    w = rt_waiter(client, "k", 20000, 5000, HF_FAIR);
+    rt_wait_start(&w);
+    t_poll_until(rt_hears(&s, "k"), 5000);
+    CHECK_OK(hf_release(lk, &t_err));
+    rt_wait_join(&w);
+    CHECK_GT(w.fence, fence);
+    hf_close(client);
+    rt_end(&s);
+}
+
+/* The next one has not seen it; but the old holder asks for its renewal. */
+TEST(a_holder_that_was_forgotten_ends_a_grant_with_a_smaller_fence)
+{
+    struct rt_server s = {0};
+    hf_client *a, *b;
+    hf_lock *old, *lk;
+    uint64_t fence;
+
+    start_shifted(&s);
+    shift(&s, 20);
+    a = rt_open(&s, "");
+    b = rt_open(&s, "");
+    old = rt_lock(a, "k", 0, 3000, 0);
+    fence = hf_fence(old);
+    forget_and_go_back(&s);
+    lk = rt_lock(b, "k", 0, 3000, 0); /* Nobody there knows better yet. */
+    CHECK_LT(hf_fence(lk), fence);
+    t_poll_until(!hf_held(old), 5000);
+    t_poll_until(!hf_held(lk), 5000);
+    CHECK_STATUS(hf_release(old, &t_err), HF_LOST);
+    CHECK_STATUS(hf_release(lk, &t_err), HF_LOST);
+    lk = rt_lock(b, "k", 10000, 3000, 0);
+    CHECK_GT(hf_fence(lk), fence);
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_close(a);
+    hf_close(b);
+    rt_end(&s);
+}
+
 /* No time of the client's is sent, so its clock may say what it likes. */
 TEST(a_client_whose_clock_is_off_by_an_hour_is_like_any_other)
 {

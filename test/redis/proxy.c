@@ -178,6 +178,7 @@ static void hostile_flood(struct hostile *h, int fd, const char *word)
 static void hostile_serve(struct hostile *h, int fd)
 {
     char buf[8192];
+    ssize_t n;
     int good = h->good;
     struct pollfd one = {.fd = fd, .events = POLLIN};
 
@@ -186,10 +187,13 @@ static void hostile_serve(struct hostile *h, int fd)
     while (!atomic_load(&h->stop)) {
         if (poll(&one, 1, 20) <= 0)
             continue;
-        if (recv(fd, buf, sizeof(buf), 0) <= 0)
+        n = recv(fd, buf, sizeof(buf) - 1, 0);
+        if (n <= 0)
             return;
+        buf[n] = '\0';
         if (good-- > 0) {
-            send(fd, "+PONG\r\n*0\r\n", 11, MSG_NOSIGNAL);
+            send(fd, "+PONG\r\n*0\r\n:0\r\n", strstr(buf, "SPUBLISH") ? 15 : 11,
+                 MSG_NOSIGNAL);
             continue;
         }
         if (h->kind == HOSTILE_CLOSES)

@@ -32,7 +32,7 @@ void proxy_delay(struct proxy *p, int ms);
 int64_t proxy_bytes(struct proxy *p);
 void proxy_stop(struct proxy *p);
 
-/* A peer that answers `good` greetings, which are two commands, as a server
+/* A peer that answers `good` greetings, as a server
  * does, and then as `kind` says. */
 enum hostile_kind {
     HOSTILE_GARBAGE,

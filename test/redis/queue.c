@@ -96,6 +96,132 @@ TEST(with_barging_a_dead_waiter_keeps_nobody_from_being_woken)
     CHECK_LE(dead_waiters_cost("?queue=barge", 1, SIGKILL), 2000 + 500);
 }
 
+/* Places of waiters on a channel that nobody hears, as killed processes leave
+ * them behind, or without one, of those who poll; they last for `ms`. */
+static void plant(struct rt_server *s, int n, int ms, const char *channel)
+{
+    rt_do(s, "EVAL %s 2 {holdfast:k}:queue: {holdfast:k}:meta: %d %d %s",
+          "local now=redis.call('TIME')[1]*1000 "
+          "for i=1,ARGV[1] do local k=string.format('%032x',i) "
+          "redis.call('ZADD',KEYS[1],i,k) redis.call('HSET',KEYS[2],k,"
+          "cmsgpack.pack({now+ARGV[2],'','0 x',ARGV[3],'1',now-9000})) end",
+          n, ms, channel);
+}
+
+TEST(any_number_of_dead_waiters_is_passed_over_at_once)
+{
+    struct rt_server s = {0};
+    hf_client *holder, *client;
+    struct rt_waiter w;
+    hf_lock *lk;
+
+    rt_start(&s, NULL);
+    holder = rt_open(&s, "");
+    client = rt_open(&s, "");
+    lk = rt_lock(holder, "k", 0, 60000, 0);
+    plant(&s, 1000, 60000, "holdfast:wake:dead");
+    w = rt_waiter(client, "k", 20000, 60000, 0);
+    rt_wait_start(&w);
+    t_poll_until(rt_waiters(&s, "k") == 1001 && rt_channels(&s) == 1, 5000);
+    t_poll_until(rt_int(&s, "ZCOUNT {holdfast:k}:queue: 1e9 inf") == 1, 5000);
+    CHECK_OK(hf_release(lk, &t_err));
+    rt_wait_join(&w); /* long before half its lease is over */
+    CHECK_OK(hf_release(rt_lock(holder, "k", 0, 60000, 0), &t_err));
+    rt_do(&s, "DEL {holdfast:k}:queue: {holdfast:k}:meta:");
+    hf_close(client);
+    hf_close(holder);
+    rt_end(&s);
+}
+
+/* One step looks at some of them, and the next goes on. */
+TEST(many_dead_places_are_removed_little_by_little)
+{
+    enum { DEAD = 5000 };
+    struct rt_server s = {0};
+    long long calls;
+    hf_client *client;
+    hf_lock *lk;
+
+    rt_start(&s, NULL);
+    client = rt_open(&s, "");
+    lk = rt_lock(client, "k", 0, 60000, 0);
+    plant(&s, DEAD, -1000, "holdfast:wake:dead");
+    calls = rt_calls(&s, "evalsha");
+    CHECK_OK(hf_release(lk, &t_err));
+    calls = rt_calls(&s, "evalsha") - calls;
+    CHECK_GE(calls, DEAD / 250);
+    CHECK_EQ(rt_int(&s, "EXISTS holdfast:k"), 0);
+    CHECK_EQ(rt_int(&s, "EXISTS {holdfast:k}:queue:"), 0);
+    CHECK_EQ(rt_int(&s, "HLEN {holdfast:k}:meta:"), 1);
+    /* The same where nobody released it. */
+    plant(&s, DEAD, -1000, "holdfast:wake:dead");
+    CHECK_OK(hf_release(rt_lock(client, "k", 0, 60000, 0), &t_err));
+    CHECK_EQ(rt_int(&s, "EXISTS {holdfast:k}:queue:"), 0);
+    hf_close(client);
+    rt_end(&s);
+}
+
+/* Whoever cannot be told keeps its place for when it asks again. */
+TEST(a_waiter_that_was_passed_over_has_its_place_again)
+{
+    struct rt_server s = {0};
+    hf_client *client;
+    struct rt_waiter w[2];
+    double score;
+    hf_lock *lk;
+    int i;
+
+    rt_start(&s, NULL);
+    client = rt_open(&s, "?wait=poll&retry=200ms");
+    lk = rt_lock(client, "k", 0, 60000, 0);
+    for (i = 0; i < 2; i++) {
+        w[i] = rt_waiter(client, "k", 20000, 60000, HF_FAIR);
+        rt_wait_start(&w[i]);
+        t_poll_until(rt_waiters(&s, "k") == i + 1, 5000);
+    }
+    rt_do(&s, "ZINCRBY {holdfast:k}:queue: 4e15 %s",
+          rt_text(&s, "EVAL %s 1 {holdfast:k}:queue:",
+                  "return redis.call('ZRANGE',KEYS[1],0,0)[1]"));
+    do {
+        t_sleep_ms(20);
+        score = strtod(rt_text(&s, "EVAL %s 1 {holdfast:k}:queue:",
+                               "return redis.call('ZRANGE',KEYS[1],-1,-1,"
+                               "'WITHSCORES')[2]"),
+                       NULL);
+    } while (score > 4e15);
+    CHECK_OK(hf_release(lk, &t_err));
+    rt_wait_join(&w[0]);
+    rt_wait_join(&w[1]);
+    CHECK_GT(w[1].fence, w[0].fence);
+    hf_close(client);
+    rt_end(&s);
+}
+
+/* A lock that is passed to somebody who asks only when its time is over goes to
+ * and fro between such, and nobody has it. */
+TEST(those_who_ask_seldom_do_not_keep_a_free_lock_from_the_next)
+{
+    struct rt_server s = {0};
+    hf_client *holder, *client;
+    struct rt_waiter w;
+    hf_lock *lk;
+
+    rt_start(&s, NULL);
+    holder = rt_open(&s, "");
+    client = rt_open(&s, "?wait=poll&retry=200ms");
+    lk = rt_lock(holder, "k", 0, 60000, 0);
+    plant(&s, 20, 60000, "");
+    w = rt_waiter(client, "k", 15000, 60000, 0);
+    rt_wait_start(&w);
+    t_poll_until(rt_waiters(&s, "k") == 21, 5000);
+    CHECK_OK(hf_release(lk, &t_err));
+    rt_wait_join(&w);
+    rt_do(&s, "DEL {holdfast:k}:queue: {holdfast:k}:meta:");
+    hf_close(client);
+    hf_close(holder);
+    rt_end(&s);
+}
+
 /* ---- what waiting costs ------------------------------------------------ */
 
 #define CROWD 8

@@ -170,16 +170,24 @@ static bool rt_is_tidy(struct rt_server *s, const char *name)
     redisReply *fields = rt_try(s, "HKEYS %s", name);
     bool tidy =
         fields->type == REDIS_REPLY_ARRAY || !strncmp(fields->str, "MOVED ", 6);
+    const char *rest = strstr(name, ":meta:") + strlen(":meta:");
+    char queue[2200];
+    long long places = 0;
     size_t i;
 
     for (i = 0; i < fields->elements; i++)
-        tidy = tidy && fields->element[i]->len == 1;
+        places += fields->element[i]->len != 1;
     freeReplyObject(fields);
-    return tidy;
+    snprintf(queue, sizeof(queue), "%.*s:queue:%s",
+             (int)(rest - name) - (int)strlen(":meta:"), name, rest);
+    if (places)
+        places -= rt_int(s, "ZCOUNT %s 4e15 (7e15", queue);
+    return tidy && places <= 0;
 }
 
-/* One key, by its name, that is neither a fence nor what belongs to it: or
- * NULL. */
+/* One key, by its name, that is neither a fence nor what belongs to it, nor a
+ * mark of claims that are over, nor the place of a waiter that was passed over,
+ * since it was dead: or NULL. */
 static const char *rt_stray(struct rt_server *s)
 {
     static char name[2200];
@@ -189,8 +197,12 @@ static const char *rt_stray(struct rt_server *s)
 
     for (i = 0; i < keys->elements && !found; i++) {
         snprintf(name, sizeof(name), "%s", keys->element[i]->str);
-        if (!strstr(name, ":meta:") || !rt_is_tidy(s, name))
+        if (strstr(name, ":queue:")) {
+            if (rt_int(s, "ZCOUNT %s -inf (4e15", name) > 0)
+                found = name;
+        } else if (!strstr(name, ":meta:") || !rt_is_tidy(s, name)) {
             found = name;
+        }
     }
     freeReplyObject(keys);
     return found;
@@ -359,7 +371,7 @@ long long rt_calls(struct rt_server *s, const char *command)
 
 long long rt_waiters(struct rt_server *s, const char *key)
 {
-    return rt_int(s, "ZCARD {holdfast:%s}:queue:", key);
+    return rt_int(s, "ZCOUNT {holdfast:%s}:queue: -inf (7e15", key);
 }
 
 bool rt_hears(struct rt_server *s, const char *key)

@@ -195,6 +195,91 @@ TEST(a_try_that_is_repeated_lasts_as_long_as_it_says_in_every_mode)
     rt_end(&s);
 }
 
+/* The text of the last try that the server has served: "evalsha" and its
+ * arguments, each between quotes. */
+static void last_try(redisContext *monitor, char *ret, size_t size)
+{
+    redisReply *line;
+
+    for (ret[0] = '\0';; freeReplyObject(line)) {
+        CHECK_EQ(redisGetReply(monitor, (void **)&line), REDIS_OK);
+        if (strstr(line->str, "\"the end\""))
+            break;
+        if (strstr(line->str, " \"EVALSHA\" ") && strstr(line->str, "\"A1"))
+            snprintf(ret, size, "%s", strstr(line->str, "\"EVALSHA\""));
+    }
+    freeReplyObject(line);
+}
+
+/* Send it again, as if the network had kept a copy. */
+static void try_late(struct rt_server *s, char *text)
+{
+    const char *argv[16];
+    char *at, path[200];
+    int argc = 0;
+    redisContext *c;
+    redisReply *reply;
+
+    for (at = strtok(text, "\""); at && argc < 16; at = strtok(NULL, "\""))
+        if (strcmp(at, " ") != 0)
+            argv[argc++] = at;
+    CHECK_GE(argc, 11);
+    snprintf(path, sizeof(path), "%s/sock", s->dir);
+    c = redisConnectUnix(path);
+    CHECK(c && !c->err);
+    reply = redisCommandArgv(c, argc, argv, NULL);
+    CHECK(reply && reply->type != REDIS_REPLY_ERROR);
+    freeReplyObject(reply);
+    redisFree(c);
+}
+
+/* Its first try had no answer, so a copy of it may be on its way for long. */
+TEST(a_try_that_arrives_after_the_release_takes_nothing)
+{
+    struct rt_server s = {0};
+    struct rt_waiter w;
+    struct proxy p;
+    redisContext *monitor;
+    hf_client *client, *other;
+    char path[200], text[2][2048];
+    hf_lock *lk;
+    int i;
+
+    rt_start(&s, NULL);
+    proxy_start(&p, &s);
+    client = open_through(&p, "?timeout=300ms");
+    other = rt_open(&s, "");
+    CHECK_OK(hf_release(rt_lock(client, "l", 0, 5000, 0), &t_err));
+    snprintf(path, sizeof(path), "%s/sock", s.dir);
+    monitor = redisConnectUnix(path);
+    CHECK(monitor && !monitor->err);
+    freeReplyObject(redisCommand(monitor, "MONITOR"));
+    proxy_set(&p, PROXY_DROP, 0);
+    w = rt_waiter(client, "k", 20000, 20000, 0);
+    w.hold_ms = 100;
+    rt_wait_start(&w);
+    t_poll_until(!is_gone(&s, "k"), 5000);
+    t_sleep_ms(350); /* longer than its answer is waited for */
+    proxy_set(&p, PROXY_PASS, 0);
+    rt_wait_join(&w);
+    rt_do(&s, "ECHO %s", "the end");
+    last_try(monitor, text[0], sizeof(text[0]));
+    snprintf(text[1], sizeof(text[1]), "%s", text[0]);
+    redisFree(monitor);
+    for (i = 0; i < 2; i++) {
+        lk = i ? rt_lock(other, "k", 0, 20000, 0) : NULL;
+        try_late(&s, text[i]); /* to a free lock, then to one that is taken */
+        CHECK_EQ(rt_waiters(&s, "k"), 0);
+        CHECK_EQ(is_gone(&s, "k"), !lk);
+        if (lk)
+            CHECK_OK(hf_release(lk, &t_err));
+    }
+    hf_close(client);
+    hf_close(other);
+    proxy_stop(&p);
+    rt_end(&s);
+}
+
 TEST(a_waiter_whose_replies_are_lost_leaves_its_place)
 {
     struct rt_server s = {0};

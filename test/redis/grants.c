@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * grants.c - what becomes of a grant in Redis: it is broken, freed by force,
+ * taken up by another process, and known for as long as it lasts and longer.
+ */
+#include "rt.h"
+
+TEST(a_lock_that_was_broken_goes_to_the_next_with_its_release)
+{
+    struct hf_info info = HF_INFO_INIT;
+    struct rt_server s = {0};
+    hf_client *a, *b;
+    struct hf_handle handle;
+    struct hf_lock_opts opts = rt_opts(30000, 0);
+    struct rt_waiter w;
+    hf_lock *lk;
+
+    rt_start(&s, NULL);
+    a = rt_open(&s, "");
+    b = rt_open(&s, "");
+    lk = rt_lock(a, "k", 0, 30000, 0);
+    CHECK_OK(hf_detach(lk, &handle, &t_err));
+    w = rt_waiter(b, "k", 20000, 30000, 0);
+    rt_wait_start(&w);
+    t_poll_until(rt_waiters(&s, "k") == 1 && rt_hears(&s, "k"), 5000);
+    CHECK_OK(hf_break(b, "k", handle.fence, &t_err));
+    CHECK_OK(hf_inspect(b, "k", &info, &t_err));
+    CHECK(info.held && info.broken);
+    CHECK_EQ(info.fence, handle.fence);
+    CHECK_GT(info.left_ms, 10000);
+    CHECK_STATUS(hf_check(b, "k", handle.fence, &t_err), HF_LOST);
+    CHECK_STATUS(hf_handle_extend(a, "k", &handle, &opts, &t_err), HF_LOST);
+    CHECK_STATUS(hf_attach(a, "k", &handle, &opts, &lk, &t_err), HF_LOST);
+    CHECK_EQ(__atomic_load_n(&w.got_at, __ATOMIC_ACQUIRE), 0);
+    CHECK_OK(hf_handle_release(a, "k", &handle, &opts, &t_err));
+    rt_wait_join(&w);
+    hf_close(a);
+    hf_close(b);
+    rt_end(&s);
+}
+
+TEST(a_lock_that_is_broken_by_force_goes_to_the_next_at_once)
+{
+    static const char *const owners[] = {NULL, "order-7"};
+    struct hf_info info = HF_INFO_INIT;
+    struct hf_lock_opts opts = rt_opts(3000, 0);
+    struct rt_server s = {0};
+    hf_client *a, *b;
+    struct rt_waiter w;
+    hf_lock *lk = NULL;
+    int i;
+
+    rt_start(&s, NULL);
+    a = rt_open(&s, "");
+    b = rt_open(&s, "");
+    for (i = 0; i < 2; i++) {
+        opts.owner = owners[i];
+        CHECK_OK(hf_acquire(a, "k", 0, &opts, &lk, &t_err));
+        w = rt_waiter(b, "k", 20000, 30000, 0);
+        rt_wait_start(&w);
+        t_poll_until(rt_waiters(&s, "k") == 1 && rt_hears(&s, "k"), 5000);
+        CHECK_STATUS(hf_break_force(b, "k", hf_fence(lk) - 1, &t_err), HF_LOST);
+        CHECK_OK(hf_break_force(b, "k", hf_fence(lk), &t_err));
+        rt_wait_join(&w);
+        CHECK_GT(w.fence, hf_fence(lk));
+        t_poll_until(!hf_held(lk), 5000);
+        CHECK_EQ(hf_lost_reason(lk), HF_LOSS_BROKEN);
+        CHECK_STATUS(hf_release(lk, &t_err), HF_LOST);
+        /* Nobody waits: it is free. */
+        CHECK_OK(hf_acquire(a, "k", 0, &opts, &lk, &t_err));
+        CHECK_OK(hf_break_force(b, "k", hf_fence(lk), &t_err));
+        CHECK_OK(hf_inspect(b, "k", &info, &t_err));
+        CHECK(!info.held);
+        CHECK_OK(hf_release(rt_lock(b, "k", 0, 30000, 0), &t_err));
+        CHECK_STATUS(hf_release(lk, &t_err), HF_LOST);
+    }
+    hf_close(a);
+    hf_close(b);
+    rt_end(&s);
+}
+
+TEST(a_handle_is_taken_up_once_in_every_mode)
+{
+    static const char *const modes[] = {"", "?acquire=set", "?acquire=script",
+                                        ""};
+    struct hf_info info = HF_INFO_INIT;
+    struct hf_lock_opts opts = rt_opts(5000, 0);
+    struct rt_server s = {0};
+    struct hf_handle handle;
+    hf_client *a, *b;
+    hf_lock *lk = NULL, *none = NULL;
+    int i;
+
+    rt_start(&s, NULL);
+    for (i = 0; i < 4; i++) {
+        a = rt_open(&s, modes[i]);
+        b = rt_open(&s, modes[i]);
+        opts.owner = i == 3 ? "order-7" : NULL;
+        opts.note = "nightly";
+        CHECK_OK(hf_acquire(a, "k", 0, &opts, &lk, &t_err));
+        CHECK_OK(hf_detach(lk, &handle, &t_err));
+        CHECK_OK(hf_handle_extend(b, "k", &handle, &opts, &t_err));
+        CHECK_OK(hf_attach(a, "k", &handle, &opts, &lk, &t_err));
+        CHECK_EQ(hf_fence(lk), handle.fence);
+        CHECK_STATUS(hf_attach(b, "k", &handle, &opts, &none, &t_err), HF_LOST);
+        CHECK_STATUS(hf_handle_extend(b, "k", &handle, &opts, &t_err), HF_LOST);
+        CHECK_STATUS(hf_handle_release(b, "k", &handle, &opts, &t_err),
+                     HF_LOST);
+        CHECK_OK(hf_extend(lk, 0, &t_err));
+        CHECK(hf_held(lk));
+        if (i == 0 || i == 3) {
+            CHECK_OK(hf_inspect(b, "k", &info, &t_err));
+            CHECK_EQ(info.fence, handle.fence);
+            CHECK_STR(info.owner, hf_token(lk));
+            CHECK_STR(info.note, "nightly");
+        }
+        CHECK_OK(hf_release(lk, &t_err));
+        CHECK_EQ(rt_int(&s, "EXISTS holdfast:k {holdfast:k}:owners:"), 0);
+        hf_close(a);
+        hf_close(b);
+    }
+    rt_end(&s);
+}
+
+/* ---- companions -------------------------------------------------------- */
+
+TEST(a_lease_that_is_longer_than_companions_are_kept_outlives_nothing)
+{
+    struct rt_server s = {0};
+    hf_client *client;
+    hf_lock *lk;
+
+    rt_start(&s, NULL);
+    client = rt_open(&s, "");
+    lk = rt_lock(client, "k", 0, INT64_C(30) * 86400 * 1000, HF_MANUAL);
+    CHECK_GT(rt_int(&s, "PTTL {holdfast:k}:meta:"),
+             rt_int(&s, "PTTL holdfast:k"));
+    CHECK_OK(hf_extend(lk, INT64_C(60) * 86400 * 1000, &t_err));
+    CHECK_GT(rt_int(&s, "PTTL {holdfast:k}:meta:"),
+             rt_int(&s, "PTTL holdfast:k"));
+    /* And if they go all the same, what is held is still held. */
+    rt_do(&s, "DEL {holdfast:k}:meta:");
+    CHECK_OK(hf_extend(lk, 0, &t_err));
+    CHECK_OK(hf_check(client, "k", hf_fence(lk), &t_err));
+    CHECK_GT(rt_int(&s, "PTTL {holdfast:k}:meta:"),
+             rt_int(&s, "PTTL holdfast:k"));
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_close(client);
+    rt_end(&s);
+}
+
+TEST(companions_are_kept_as_long_as_the_url_says)
+{
+    struct rt_server s = {0};
+    hf_client *client, *other;
+    struct rt_waiter w;
+    uint64_t fence;
+    hf_lock *lk;
+
+    rt_start(&s, NULL);
+    rt_check_refused(rt_url(s.port, "?keep=59s"), HF_INVALID, "keep=");
+    rt_check_refused(rt_url(s.port, "?keep=9000h"), HF_INVALID, "keep=");
+    client = rt_open(&s, "?keep=1m");
+    other = rt_open(&s, "?keep=1m");
+    lk = rt_lock(client, "k", 0, 5000, 0);
+    fence = hf_fence(lk);
+    CHECK_LE(rt_int(&s, "PTTL {holdfast:k}:meta:"), 65000);
+    w = rt_waiter(other, "k", 20000, 90000, 0);
+    rt_wait_start(&w);
+    t_poll_until(rt_waiters(&s, "k") == 1 && rt_hears(&s, "k"), 5000);
+    /* A place lasts as long as its waiter's patience. */
+    CHECK_GT(rt_int(&s, "PTTL {holdfast:k}:meta:"), 90000);
+    CHECK_GT(rt_int(&s, "PTTL {holdfast:k}:queue:"), 90000);
+    CHECK_OK(hf_release(lk, &t_err));
+    rt_wait_join(&w);
+    rt_do(&s, "DEL {holdfast:k}:meta:"); /* as if it had expired */
+    lk = rt_lock(client, "k", 0, 5000, 0);
+    CHECK_GT(hf_fence(lk), fence);
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_close(client);
+    hf_close(other);
+    rt_end(&s);
+}
+
+T_MAIN
