@@ -12,6 +12,7 @@
  *   redis_acks.c    grants that replicas must have
  *   redis_cluster.c which node of a cluster has a key
  *   redis_step.c    commands that go where their key is
+ *   redis_move.c    locks whose slot goes to another node
  *   redis_script.c  the steps that must be atomic, in Lua
  *   redis_name.c    names of keys, and their slots
  *   redis_call.c    commands and replies over the shared connection
@@ -367,6 +368,15 @@ hf_status redis_bare_take_over(struct redis_conn *, const struct hfi_claim *,
 hf_status redis_bare_write(struct redis_conn *, struct redis_wait *,
                            const struct hfi_claim *, int *said,
                            int64_t deadline, struct hf_error *);
+
+/* ---- redis_move.c ------------------------------------------------------ */
+
+/* Take and renew a lock whose keys are not all in one place. */
+hf_status redis_move_take(struct redis_conn *, const struct hfi_claim *,
+                          const char *about, struct hfi_grant *,
+                          int64_t deadline, struct hf_error *);
+void redis_move_renew(struct redis_conn *, struct hfi_renewal *,
+                      int64_t deadline, struct hf_error *);
 
 /* ---- redis_renew.c ----------------------------------------------------- */
 

@@ -54,6 +54,7 @@ hf_status redis_batch_send(struct redis_conn *rc, struct hfi_mux *mux,
 
 static const char error_replica[] = "it is a replica";
 static const char error_rights[] = "the user lacks rights; see holdfast-url(7)";
+static const char error_moving[] = "its slot is moving";
 
 /* How an error begins, what it means to us, and what to do about it. */
 static const struct {
@@ -79,7 +80,7 @@ static const struct {
     {"ERR WAIT cannot be used with replica", HF_UNAVAILABLE, error_replica},
     {"MASTERDOWN", HF_UNAVAILABLE, "its master is down"},
     {"CLUSTERDOWN", HF_UNAVAILABLE, "the cluster is down"},
-    {"TRYAGAIN", HF_UNAVAILABLE, "its slot is moving"},
+    {"TRYAGAIN", HF_UNAVAILABLE, error_moving},
     {"ERR This instance has cluster support disabled", HF_INVALID,
      "it is no cluster: use redis:"},
     {"NOREPLICAS", HF_UNAVAILABLE, "too few replicas are connected"},
@@ -148,6 +149,8 @@ hf_status redis_error(struct redis_conn *rc, const redisReply *reply,
         hfi_mux_retire(&rc->mux);
         hfi_mux_retire(&rc->acks.mux);
     }
+    if (i >= 0 && redis_errors[i].hint == error_moving && rc->cluster)
+        atomic_store(&rc->cluster->asked_at, hfi_now());
     return redis_complain(rc->base.endpoint, reply, err);
 }
 

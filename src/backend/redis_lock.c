@@ -191,6 +191,8 @@ static hf_status take_fenced(struct redis_conn *rc,
 
     take_say(rc, claim, grant, &args);
     st = take_step(rc, claim, &args, grant, busy, &fresh, deadline, err);
+    if (st == HF_UNAVAILABLE && !claim->owner && redis_is_moving(rc))
+        st = redis_move_take(rc, claim, args.about, grant, deadline, err);
     /* Who joins its equals has their fence, which may be old. */
     if (!st && fence_falls(grant->fence, floor) && (fresh || !claim->owner))
         st = fence_raise(rc, claim, grant, floor, deadline, err);
@@ -301,7 +303,7 @@ static hf_status give_back(struct redis_conn *rc, const struct hfi_claim *claim,
 
     if (!bare)
         st = give_step(rc, claim, over, &said, deadline, err);
-    if (bare)
+    if (bare || (st == HF_UNAVAILABLE && !claim->owner && redis_is_moving(rc)))
         st = redis_bare_release(rc, claim, deadline, err);
     else if (!st && !said)
         st = hfi_fail(err, HF_LOST, "%s: the lock was not ours any more",

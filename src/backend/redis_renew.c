@@ -12,8 +12,9 @@
  *      fails at once and is tried again, and the locks on other nodes are not
  *      kept waiting.
  *  (3) While the slot of a lock moves, the server refuses a script whose keys
- *      are not all there yet.  The key alone can always be renewed, and is:
- *      that there was a break is then seen by the renewal after the move.
+ *      are not all there yet.  The key alone can always be renewed, and is
+ *      (redis_move.c): that there was a break is then seen by the renewal after
+ *      the move.
  *  (4) What was not carried out, because the server lacks the script or has the
  *      slot no more, is sent again together: a fail-over costs all the locks of
  *      a shard one or two round trips more, and not each of them.
@@ -138,37 +139,6 @@ static void renew_send(struct redis_conn *rc, struct renew_part *parts,
     }
 }
 
-/* Its slot moves, and its keys are not all in one place.  redis_renew.c (3) */
-static bool renew_must_be_bare(const struct redis_conn *rc,
-                               const struct hfi_renewal *item,
-                               const redisReply *reply)
-{
-    return rc->acquire != REDIS_FENCED ||
-           (!item->claim->owner && (!strncmp(reply->str, "TRYAGAIN", 8) ||
-                                    !strncmp(reply->str, "ASK ", 4)));
-}
-
-/* Its keys are on their way to another node. */
-static void renew_alone(struct redis_conn *rc, struct hfi_renewal *item,
-                        const redisReply *why, int64_t deadline,
-                        struct hf_error *err)
-{
-    struct renew_args args;
-    redisReply *reply;
-
-    if (renew_must_be_bare(rc, item, why)) {
-        redis_bare_renew(rc, item, deadline, err);
-        return;
-    }
-    renew_say(&args, item);
-    item->st = redis_step(rc, NULL, args.op, item->claim, 2, args.argv, &reply,
-                          deadline, err);
-    if (item->st)
-        return;
-    renew_read(rc, item, reply, err);
-    freeReplyObject(reply);
-}
-
 /* One answer; false if the item is to be sent again.  redis_renew.c (4) */
 static bool renew_settle(struct redis_conn *rc, struct hfi_renewal *item,
                          const redisReply *reply, int64_t deadline,
@@ -185,7 +155,7 @@ static bool renew_settle(struct redis_conn *rc, struct hfi_renewal *item,
             return false;
         }
         if (ask || !strncmp(reply->str, "TRYAGAIN", 8)) {
-            renew_alone(rc, item, reply, deadline, err);
+            redis_move_renew(rc, item, deadline, err);
             return true;
         }
     }

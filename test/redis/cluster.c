@@ -289,6 +289,63 @@ TEST_TIMEOUT(a_held_lock_outlives_a_slot_that_moves_slowly, 120)
     fleet_stop(&f);
 }
 
+/* From the first moment on the server refuses every command with several keys,
+ * since not all of them are there. */
+TEST_TIMEOUT(a_lock_is_taken_kept_and_given_back_while_its_slot_moves, 120)
+{
+    const char *key = fleet_key(0, 0);
+    struct hf_lock_opts opts = rt_opts(2000, 0);
+    struct hf_info info = HF_INFO_INIT;
+    hf_lock *plain, *owned = NULL, *lk;
+    char keys[3][64];
+    struct rt_waiter w;
+    struct fleet f;
+    hf_client *a, *b;
+    uint64_t fence;
+    long long slot;
+    int64_t end;
+    int i;
+
+    fleet_start(&f, NULL);
+    a = fleet_open(&f, "");
+    b = fleet_open(&f, "");
+    slot = fleet_slot(&f, key);
+    for (i = 0; i < 3; i++)
+        snprintf(keys[i], sizeof(keys[i]), "%d{holdfast:%s}", i, key);
+    plain = rt_lock(a, keys[0], 0, 2000, 0);
+    opts.owner = "order-7";
+    CHECK_OK(hf_acquire(a, keys[1], 0, &opts, &owned, &t_err));
+    lk = rt_lock(a, keys[2], 0, 2000, 0);
+    fence = hf_fence(lk);
+    CHECK_OK(hf_release(lk, &t_err));
+    fleet_move_begin(&f, slot, 0, 1);
+    for (end = t_now_ms() + 3000; t_now_ms() < end; t_sleep_ms(20))
+        CHECK(hf_held(plain) && hf_held(owned));
+    lk = rt_lock(a, keys[2], 0, 20000, 0);
+    CHECK_GT(hf_fence(lk), fence);
+    fence = hf_fence(lk);
+    CHECK_OK(hf_extend(lk, 0, &t_err));
+    w = rt_waiter(b, keys[2], 30000, 20000, 0);
+    rt_wait_start(&w);
+    t_sleep_ms(300);
+    CHECK_EQ(__atomic_load_n(&w.got_at, __ATOMIC_ACQUIRE), 0);
+    CHECK_OK(hf_release(lk, &t_err));
+    rt_wait_join(&w);
+    CHECK_GT(w.fence, fence);
+    lk = rt_lock(b, keys[2], 5000, 20000, 0); /* kept over the end of it */
+    fleet_move_rest(&f, slot, 0, 1);
+    CHECK_OK(hf_extend(lk, 0, &t_err));
+    CHECK_OK(hf_inspect(a, keys[2], &info, &t_err));
+    CHECK_EQ(info.fence, hf_fence(lk));
+    CHECK_OK(hf_release(lk, &t_err));
+    CHECK_OK(hf_release(plain, &t_err));
+    CHECK_OK(hf_release(owned, &t_err));
+    hf_close(a);
+    hf_close(b);
+    fleet_check_clean(&f);
+    fleet_stop(&f);
+}
+
 /* Behind a balancer they tell a port and no name. */
 TEST(nodes_that_do_not_say_where_they_are_are_found)
 {
