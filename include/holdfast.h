@@ -131,8 +131,8 @@ struct hf_client_opts {
 
 /* Open the service that `url` names; NULL is "file:".  "" is HF_INVALID: it
  * comes from a variable that was never set, and a local lock instead of a
- * shared one would not be noticed.  See holdfast-url(7).  A network service is contacted, so that a wrong address or
- * password is told here. */
+ * shared one would not be noticed.  See holdfast-url(7).  A network service is
+ * contacted, so that a wrong address or password is told here. */
 HF_CHECK hf_status hf_open(const char *url, const struct hf_client_opts *opts,
                            hf_client **ret, struct hf_error *err);
 
