@@ -15,6 +15,10 @@
  *      is over whatever it says, and the fence goes on from the wall clock.
  *  (3) The database is touched through SQLite only: closing a descriptor of
  *      ours would drop its POSIX locks.
+ *  (4) The file may be removed, or replaced by a backup, at any time: the
+ *      answer of a statement is believed only while the name leads to the file
+ *      that it was run in (sqlite_file.c), and a client is never granted a
+ *      fence below one that it had before.
  *
  * LIMITS  One machine: on a network file system neither the locks nor the
  *   clock are what they must be, and open() refuses it.  Containers with a
@@ -24,22 +28,9 @@
  */
 #include "sqlite.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
-#include <sys/vfs.h>
-#include <unistd.h>
-
-#include "../mem.h"
 
 #include "../banned.h"
-
-struct lite_session {
-    struct sql_session base;
-    sqlite3 *db;
-    sqlite3_stmt *stmts[SQL_STMTS];
-    int64_t deadline; /* of the statement that runs */
-};
 
 /* ---- errors ------------------------------------------------------------ */
 
@@ -114,6 +105,24 @@ static void lite_bind_text(sqlite3_stmt *stmt, int at, const char *text,
         sqlite3_bind_text(stmt, at, text, len, SQLITE_STATIC);
 }
 
+/* The least fence that may be granted next.  A file may be replaced by an older
+ * one, and the wall clock may go back.  sqlite.c (4) */
+static int64_t lite_fence(struct lite_conn *lc)
+{
+    int64_t now = hfi_wall_us(), next = lc->fence + 1;
+
+    return now > next ? now : next;
+}
+
+static void lite_fenced(struct lite_conn *lc, int64_t fence)
+{
+    int64_t last = lc->fence;
+
+    while (fence > last &&
+           !atomic_compare_exchange_weak(&lc->fence, &last, fence))
+        ;
+}
+
 /* A number that a statement does not have is out of range, and ignored. */
 static void lite_bind(struct lite_session *ls, sqlite3_stmt *stmt,
                       const struct sql_call *call)
@@ -129,7 +138,7 @@ static void lite_bind(struct lite_session *ls, sqlite3_stmt *stmt,
     sqlite3_bind_int64(stmt, 7, call->number);
     sqlite3_bind_int64(stmt, 8, hfi_now());
     lite_bind_text(stmt, 9, lc->boot, false);
-    sqlite3_bind_int64(stmt, 10, hfi_wall_us());
+    sqlite3_bind_int64(stmt, 10, lite_fence(lc));
 }
 
 static void lite_row(sqlite3_stmt *stmt, struct sql_answer *answer)
@@ -165,59 +174,16 @@ static hf_status lite_exec(struct lite_session *ls, const char *text,
     return code ? lite_error(ls, code, err) : HF_OK;
 }
 
-static hf_status lite_run(struct sql_session *session, enum sql_stmt which,
-                          const struct sql_call *call,
-                          struct sql_answer *answer, int64_t deadline,
-                          struct hf_error *err);
-
-/* All of them, or none and an error. */
-static hf_status lite_renew_many(struct lite_session *ls,
-                                 const struct sql_call *call,
-                                 struct sql_answer *answer, int64_t deadline,
-                                 struct hf_error *err)
+/* One statement in the session's files, wherever they are by now. */
+static hf_status lite_step(struct lite_session *ls, enum sql_stmt which,
+                           const struct sql_call *call,
+                           struct sql_answer *answer, struct hf_error *err)
 {
-    struct sql_call one = *call;
-    int64_t affected = 0;
-    enum sql_why why;
-    hf_status st = lite_exec(ls, ls->base.conn->texts[SQL_RENEW_MANY], err);
-    size_t i;
-
-    if (st)
-        return st;
-    for (i = 0; !st && i < call->count; i++) {
-        one.key = call->items[i]->claim->key;
-        one.token = call->items[i]->claim->token;
-        one.number = (int64_t)call->items[i]->grant->fence;
-        st = lite_run(&ls->base, SQL_RENEW, &one, answer, deadline, err);
-        affected += answer->affected;
-    }
-    if (!st)
-        st = lite_exec(ls, "COMMIT", err);
-    why = ls->base.why;
-    if (st && lite_exec(ls, "ROLLBACK", NULL))
-        ls->base.broken = true;
-    ls->base.why = why;
-    answer->affected = affected;
-    return st;
-}
-
-static hf_status lite_run(struct sql_session *session, enum sql_stmt which,
-                          const struct sql_call *call,
-                          struct sql_answer *answer, int64_t deadline,
-                          struct hf_error *err)
-{
-    struct lite_session *ls = (struct lite_session *)session;
-    const char *text = session->conn->texts[which];
+    const char *text = ls->base.conn->texts[which];
     sqlite3_stmt *stmt;
     hf_status st = HF_OK;
     int code = SQLITE_OK;
 
-    session->why = SQL_WHY_OTHER;
-    ls->deadline = deadline;
-    if (!call)
-        return lite_exec(ls, text, err);
-    if (which == SQL_RENEW_MANY)
-        return lite_renew_many(ls, call, answer, deadline, err);
     if (!ls->stmts[which])
         code = sqlite3_prepare_v3(ls->db, text, -1, SQLITE_PREPARE_PERSISTENT,
                                   &ls->stmts[which], NULL);
@@ -232,9 +198,74 @@ static hf_status lite_run(struct sql_session *session, enum sql_stmt which,
     answer->affected =
         !st && !sqlite3_stmt_readonly(stmt) ? sqlite3_changes(ls->db) : 0;
     sqlite3_reset(stmt);
+    return st;
+}
+
+/* All of them, or none and an error. */
+static hf_status lite_renew_many(struct lite_session *ls,
+                                 const struct sql_call *call,
+                                 struct sql_answer *answer,
+                                 struct hf_error *err)
+{
+    struct sql_call one = *call;
+    int64_t affected = 0;
+    enum sql_why why;
+    hf_status st = lite_exec(ls, ls->base.conn->texts[SQL_RENEW_MANY], err);
+    size_t i;
+
+    if (st)
+        return st;
+    for (i = 0; !st && i < call->count; i++) {
+        one.key = call->items[i]->claim->key;
+        one.token = call->items[i]->claim->token;
+        one.number = (int64_t)call->items[i]->grant->fence;
+        st = lite_step(ls, SQL_RENEW, &one, answer, err);
+        affected += answer->affected;
+    }
+    if (!st)
+        st = lite_exec(ls, "COMMIT", err);
+    why = ls->base.why;
+    if (st && lite_exec(ls, "ROLLBACK", NULL))
+        ls->base.broken = true;
+    ls->base.why = why;
+    answer->affected = affected;
+    return st;
+}
+
+/* The statement may have been run in a file that is gone: then it is run again
+ * in another session.  sqlite_file.c (2) */
+static hf_status lite_moved(struct lite_session *ls, struct hf_error *err)
+{
+    ls->base.broken = true;
+    ls->base.why = SQL_WHY_RETRY;
+    return hfi_fail(err, HF_UNAVAILABLE,
+                    "the database file was removed or replaced");
+}
+
+static hf_status lite_run(struct sql_session *session, enum sql_stmt which,
+                          const struct sql_call *call,
+                          struct sql_answer *answer, int64_t deadline,
+                          struct hf_error *err)
+{
+    struct lite_session *ls = (struct lite_session *)session;
+    struct lite_conn *lc = (struct lite_conn *)session->conn;
+    hf_status st;
+
+    session->why = SQL_WHY_OTHER;
+    ls->deadline = deadline;
+    if (!call)
+        st = lite_exec(ls, session->conn->texts[which], err);
+    else if (which == SQL_RENEW_MANY)
+        st = lite_renew_many(ls, call, answer, err);
+    else
+        st = lite_step(ls, which, call, answer, err);
+    if (lite_has_moved(ls))
+        return lite_moved(ls, err);
+    if (!st && which == SQL_ACQUIRE)
+        lite_fenced(lc, answer->id);
     if (!st && ((which == SQL_RELEASE && answer->id) ||
                 (which == SQL_WANT && answer->affected)))
-        lite_ring((struct lite_conn *)session->conn, call->key);
+        lite_ring(lc, call->key);
     return st;
 }
 
@@ -250,6 +281,21 @@ static void lite_disconnect(struct sql_session *session)
     sqlite3_close(ls->db);
 }
 
+/* WAL, and the files of that opened; two who both make it WAL may meet, and
+ * then no handler is asked. */
+static hf_status lite_settle(struct lite_session *ls, struct hf_error *err)
+{
+    hf_status st;
+
+    do
+        st = lite_exec(ls,
+                       "PRAGMA journal_mode=WAL;PRAGMA synchronous=NORMAL;"
+                       "SELECT 1 FROM sqlite_master LIMIT 1;",
+                       err);
+    while (st && ls->base.why == SQL_WHY_RETRY && lite_busy(ls, 0));
+    return st;
+}
+
 static hf_status lite_connect(struct sql_session *session, bool first,
                               int64_t deadline, struct hf_error *err)
 {
@@ -260,22 +306,20 @@ static hf_status lite_connect(struct sql_session *session, bool first,
     int code = sqlite3_open_v2(lc->path, &ls->db, flags, NULL);
     hf_status st;
 
-    (void)first;
     if (code)
         return lite_error(ls, code, err);
+    if (first)
+        snprintf(lc->real, sizeof(lc->real), "%s",
+                 sqlite3_db_filename(ls->db, "main"));
     ls->deadline = deadline;
     sqlite3_busy_handler(ls->db, lite_busy, ls);
-    do /* Two who both make it WAL may meet, and then no handler is asked. */
-        st = lite_exec(ls, "PRAGMA journal_mode=WAL;PRAGMA synchronous=NORMAL;",
-                       err);
-    while (st && session->why == SQL_WHY_RETRY && lite_busy(ls, 0));
-    return st;
+    st = lite_settle(ls, err);
+    return st ? st : lite_remember(ls, err);
 }
 
 static bool lite_alive(struct sql_session *session)
 {
-    (void)session;
-    return true;
+    return !lite_has_moved((struct lite_session *)session);
 }
 
 static const struct sql_driver lite_driver = {
@@ -295,48 +339,6 @@ static const struct sql_driver lite_driver = {
 
 /* ---- operations -------------------------------------------------------- */
 
-/* sqlite.c (1) */
-static hf_status lite_boot(struct lite_conn *lc, struct hf_error *err)
-{
-    int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
-    ssize_t len = fd >= 0 ? read(fd, lc->boot, 36) : -1;
-
-    if (fd >= 0)
-        close(fd);
-    if (len != 36)
-        return hfi_fail(err, HF_SYSTEM, "sqlite: the boot id cannot be read");
-    lc->boot[len] = '\0';
-    return HF_OK;
-}
-
-/* The directory decides, because the file may not be there yet. */
-static hf_status lite_judge(const char *path, struct hf_error *err)
-{
-    static const unsigned long remote[] = {
-        0x6969,     0x517b,     0xff534d42, 0xfe534d42, 0x5346414f, 0x01021997,
-        0x00c36400, 0x73757245, 0x47504653, 0x0bd00bd0, 0};
-    char dir[LITE_PATH_MAX];
-    char *slash;
-    struct statfs fs;
-    size_t i;
-
-    snprintf(dir, sizeof(dir), "%s", path);
-    slash = strrchr(dir, '/');
-    if (slash == dir)
-        slash++;
-    if (slash)
-        *slash = '\0';
-    if (statfs(slash ? dir : ".", &fs))
-        return hfi_fail_errno(err, HF_SYSTEM, errno,
-                              "sqlite: the directory of the database");
-    for (i = 0; remote[i]; i++)
-        if ((unsigned long)fs.f_type == remote[i])
-            return hfi_fail(err, HF_UNSUPPORTED,
-                            "sqlite: the database is on a network file "
-                            "system, where its locks cannot be trusted");
-    return HF_OK;
-}
-
 static hf_status lite_open(struct hfi_conn *base, const struct hfi_url *url,
                            int64_t deadline, struct hf_error *err)
 {
@@ -344,16 +346,14 @@ static hf_status lite_open(struct hfi_conn *base, const struct hfi_url *url,
     hf_status st;
 
     lite_bell_open(lc);
-    if (url->nhosts || url->user || !*url->path ||
-        strlen(url->path) >= sizeof(lc->path) - 16)
+    if (url->nhosts || url->user || !*url->path)
         return hfi_fail(err, HF_INVALID,
                         "url: sqlite: takes a file, as in sqlite:/var/x.db");
-    snprintf(lc->path, sizeof(lc->path), "%s", url->path);
     snprintf(base->endpoint, sizeof(base->endpoint), "sqlite:%.240s",
              url->path);
     st = lite_boot(lc, err);
     if (!st)
-        st = lite_judge(lc->path, err);
+        st = lite_find(lc, url->path, err);
     return st ? st : sql_open(&lc->sql, url, &lite_driver, deadline, err);
 }
 

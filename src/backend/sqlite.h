@@ -4,21 +4,33 @@
  *
  *   sqlite.c       sessions, statements, the table of operations
  *   sqlite_text.c  the statements
+ *   sqlite_file.c  the file: its name, and whether it is still that one
  *   sqlite_bell.c  wake-ups by inotify
  */
 #ifndef HFI_BACKEND_SQLITE_H
 #define HFI_BACKEND_SQLITE_H
 
 #include <sqlite3.h>
+#include <sys/types.h>
 
 #include "sql.h"
 
 #define LITE_PATH_MAX 4096
 
+/* The database, its log, and the index of that. */
+#define LITE_FILES 3
+
+struct lite_id {
+    dev_t dev;
+    ino_t ino;
+};
+
 struct lite_conn {
     struct sql_conn sql;
-    char path[LITE_PATH_MAX];
-    char boot[40]; /* which boot of which machine this is */
+    char path[LITE_PATH_MAX]; /* absolute, as the URL names it */
+    char real[LITE_PATH_MAX]; /* without symbolic links; of the first session */
+    char boot[40];            /* which boot of which machine this is */
+    _Atomic int64_t fence;    /* the highest that was granted to us */
 
     pthread_mutex_t bell_mu; /* guards what follows */
     bool bell_opened;
@@ -27,10 +39,33 @@ struct lite_conn {
     struct hfi_link heard; /* of struct lite_watch */
 };
 
+struct lite_session {
+    struct sql_session base;
+    sqlite3 *db;
+    sqlite3_stmt *stmts[SQL_STMTS];
+    int64_t deadline;               /* of the statement that runs */
+    struct lite_id ids[LITE_FILES]; /* what it has opened */
+};
+
 /* ---- sqlite_text.c ----------------------------------------------------- */
 
 extern const char *const lite_lease_texts[SQL_STMTS];
 extern const char *const lite_version_texts[SQL_STMTS];
+
+/* ---- sqlite_file.c ----------------------------------------------------- */
+
+/* Which boot is this?  sqlite.c (1) */
+hf_status lite_boot(struct lite_conn *, struct hf_error *);
+
+/* Take the path of the URL; refused are names that SQLite keeps in memory, and
+ * file systems whose locks are made elsewhere. */
+hf_status lite_find(struct lite_conn *, const char *path, struct hf_error *);
+
+/* Note which files the session has opened. */
+hf_status lite_remember(struct lite_session *, struct hf_error *);
+
+/* Do their names lead to other files by now, or to none? */
+bool lite_has_moved(const struct lite_session *);
 
 /* ---- sqlite_bell.c ----------------------------------------------------- */
 

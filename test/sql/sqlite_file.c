@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * sqlite_file.c - a database is a file, which people remove, replace, link and
+ * restore, and whose name may mean no file at all.
+ */
+#include "../t.h"
+
+#include <sqlite3.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char *path_of(const char *name)
+{
+    static char path[256];
+
+    snprintf(path, sizeof(path), "%s/%s", t_tmpdir(), name);
+    return path;
+}
+
+static const char *url_of(const char *name)
+{
+    static char url[300];
+
+    snprintf(url, sizeof(url), "sqlite:%s", path_of(name));
+    return url;
+}
+
+static hf_client *open_url(const char *url)
+{
+    hf_client *client = NULL;
+
+    CHECK_OK(hf_open(url, NULL, &client, &t_err));
+    return client;
+}
+
+static hf_lock *take(hf_client *client, const char *key, int64_t ttl_ms)
+{
+    struct hf_lock_opts opts = HF_LOCK_OPTS_INIT;
+    hf_lock *lk = NULL;
+
+    opts.ttl_ms = ttl_ms;
+    CHECK_OK(hf_acquire(client, key, 0, &opts, &lk, &t_err));
+    return lk;
+}
+
+/* Run a command of the shell in the directory of the databases. */
+static void shell(const char *command)
+{
+    char text[512];
+
+    snprintf(text, sizeof(text), "cd %s && { %s; }", t_tmpdir(), command);
+    CHECK_EQ(system(text), 0);
+}
+
+static void run_sql(const char *sql)
+{
+    sqlite3 *db;
+
+    CHECK_EQ(sqlite3_open(path_of("x.db"), &db), SQLITE_OK);
+    sqlite3_busy_timeout(db, 5000);
+    CHECK_EQ(sqlite3_exec(db, sql, NULL, NULL, NULL), SQLITE_OK);
+    sqlite3_close(db);
+}
+
+static void refused(const char *url, hf_status want, const char *word)
+{
+    hf_client *client = NULL;
+
+    CHECK_STATUS(hf_open(url, NULL, &client, &t_err), want);
+    if (!strstr(t_err.text, word))
+        t_fail(__FILE__, __LINE__, "'%s' does not say '%s'", t_err.text, word);
+}
+
+/* ---- removed and replaced ------------------------------------------------ */
+
+/* Another process, which takes the lock in the file that is there now; it tells
+ * its fence and releases when it is told to. */
+static void take_next(struct t_peer *up, void *arg)
+{
+    hf_client *client;
+    hf_lock *lk;
+
+    (void)arg;
+    t_hear(up);
+    client = open_url(url_of("x.db"));
+    lk = take(client, "k", 3000);
+    t_tell(up, (int64_t)hf_fence(lk));
+    t_hear(up);
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_close(client);
+}
+
+/* Somebody does that to the files of a holder: it is told by its next renewal,
+ * and the other process has a higher fence. */
+static void told(const char *command)
+{
+    struct t_peer peer = t_fork(take_next, NULL);
+    hf_client *client = open_url(url_of("x.db"));
+    hf_lock *lk;
+
+    hf_release(take(client, "other", 3000), NULL);
+    shell("[ -h x.db ] || cp x.db backup");
+    lk = take(client, "k", 3000);
+    shell(command);
+    t_tell(&peer, 0);
+    CHECK_GT(t_hear(&peer), hf_fence(lk));
+    t_poll_until(!hf_held(lk), 2500);
+    CHECK(hf_lost_reason(lk) == HF_LOSS_STOLEN ||
+          hf_lost_reason(lk) == HF_LOSS_DELETED);
+    CHECK_STATUS(hf_release(lk, &t_err), HF_LOST);
+    t_tell(&peer, 0);
+    t_join(&peer);
+    hf_close(client);
+}
+
+TEST(a_holder_is_told_that_the_database_was_removed)
+{
+    told("rm -f x.db x.db-wal x.db-shm");
+}
+
+TEST(a_holder_is_told_that_a_backup_took_the_place_of_the_database)
+{
+    told("rm -f x.db-wal x.db-shm && mv backup x.db");
+}
+
+TEST(a_holder_is_told_that_a_backup_was_written_over_the_database)
+{
+    told("cat backup >x.db && rm -f x.db-wal x.db-shm");
+}
+
+TEST(a_holder_is_told_that_a_symbolic_link_leads_elsewhere)
+{
+    shell("ln -s one.db x.db");
+    told("ln -sfn two.db x.db");
+}
+
+TEST(nothing_is_granted_in_a_file_that_is_gone)
+{
+    hf_client *a = open_url(url_of("x.db")), *b;
+    hf_lock *lk, *none = NULL;
+
+    hf_release(take(a, "k", 3000), NULL);
+    shell("rm -f x.db x.db-wal x.db-shm");
+    lk = take(a, "k", 3000);
+    b = open_url(url_of("x.db"));
+    CHECK_STATUS(hf_acquire(b, "k", 0, NULL, &none, &t_err), HF_BUSY);
+    CHECK_OK(hf_extend(lk, 0, &t_err));
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_close(a);
+    hf_close(b);
+}
+
+TEST(a_client_is_never_granted_a_lower_fence_by_an_older_file)
+{
+    hf_client *client = open_url(url_of("x.db"));
+    hf_lock *lk = take(client, "k", 3000);
+    uint64_t fence;
+
+    CHECK_OK(hf_release(lk, &t_err));
+    run_sql("UPDATE holdfast_lock SET fence=fence+3600000000");
+    lk = take(client, "k", 3000);
+    fence = hf_fence(lk);
+    CHECK_OK(hf_release(lk, &t_err));
+    shell("rm -f x.db x.db-wal x.db-shm");
+    lk = take(client, "k", 3000);
+    CHECK_GT(hf_fence(lk), fence);
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_close(client);
+}
+
+TEST(a_relative_path_means_the_same_file_after_a_chdir)
+{
+    hf_client *client;
+    hf_lock *lk;
+
+    CHECK_EQ(chdir(t_tmpdir()), 0);
+    client = open_url("sqlite:x.db");
+    lk = take(client, "k", 3000);
+    CHECK_EQ(chdir("/"), 0);
+    CHECK_OK(hf_extend(lk, 0, &t_err));
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_close(client);
+    CHECK_EQ(access(path_of("x.db"), F_OK), 0);
+}
+
+/* ---- names --------------------------------------------------------------- */
+
+TEST(a_name_that_means_a_database_in_memory_is_refused)
+{
+    refused("sqlite:", HF_INVALID, "takes a file");
+    refused("sqlite::memory:", HF_INVALID, "mem:");
+    refused("sqlite:%3Amemory:", HF_INVALID, "mem:");
+    refused("sqlite:file::memory:", HF_INVALID, "mem:");
+    refused("sqlite:file:x%3Fmode=memory", HF_INVALID, "mem:");
+}
+
+TEST(a_database_with_two_names_is_refused)
+{
+    hf_close(open_url(url_of("x.db")));
+    shell("ln x.db y.db");
+    refused(url_of("y.db"), HF_UNSUPPORTED, "hard links");
+    shell("rm y.db");
+    hf_close(open_url(url_of("x.db")));
+}
+
+T_MAIN
