@@ -102,6 +102,7 @@ static const struct {
     {1049, HF_DENIED, SQL_WHY_OTHER}, /* no such database */
     {1142, HF_DENIED, SQL_WHY_OTHER},
     {1143, HF_DENIED, SQL_WHY_OTHER},
+    {1094, HF_LOST, SQL_WHY_OTHER}, /* to be ended, and gone already */
     {1227, HF_DENIED, SQL_WHY_OTHER},
     {1251, HF_DENIED, SQL_WHY_OTHER},
     {1698, HF_DENIED, SQL_WHY_OTHER},
@@ -431,7 +432,9 @@ const struct hfi_backend hfi_backend_mysql = {
     .pump_fd = my_pump_fd,
     .pump = my_pump,
     .attach = sql_attach,
+    .take_over = sql_take_over,
     .inspect = sql_inspect,
     .list = sql_list,
     .break_grant = sql_break,
+    .free_grant = sql_free,
 };

@@ -73,9 +73,15 @@
     "CONCAT(SUBSTRING_INDEX(@C,'.',-1),'" suffix "') GROUP BY index_name "     \
     "HAVING COUNT(*)=1) k WHERE c='name' AND u=0"
 
-#define LET_GO(sets)                                                           \
+#define LET_GO(sets, which)                                                    \
     "UPDATE @T SET token=NULL,owner=NULL,note=NULL," sets                      \
-    " WHERE name=$1 AND token=$2"
+    " WHERE name=$1 AND " which
+
+/* What the fence names, whatever its token, is over at once. */
+#define FREED "token IS NOT NULL AND fence=$7"
+
+#define TAKE                                                                   \
+    "UPDATE @T SET token=$2 WHERE name=$1 AND fence=$7 AND token IN ($2,$5)"
 
 #define BREAK(table)                                                           \
     "UPDATE " table " SET token=CONCAT('!',token) WHERE name=$1 AND "          \
@@ -104,8 +110,10 @@ const char *const my_lease_texts[SQL_STMTS] = {
     [SQL_RENEW] = LEASE_RENEW RENEW_ONE,
     [SQL_RENEW_MANY] = LEASE_RENEW RENEW_MANY,
     [SQL_VERIFY] = KEYED(""),
-    [SQL_RELEASE] = LET_GO("expires_at=NULL"),
+    [SQL_RELEASE] = LET_GO("expires_at=NULL", "token=$2"),
     [SQL_BREAK] = BREAK("@T") " AND expires_at>" NOW,
+    [SQL_FREE] = LET_GO("expires_at=NULL", FREED " AND expires_at>" NOW),
+    [SQL_TAKE] = TAKE,
     [SQL_LOOK] = LEASE_LOOK "name=$1",
     [SQL_LIST] = LEASE_LOOK LISTED " AND expires_at>" NOW,
 };
@@ -118,8 +126,10 @@ const char *const my_version_texts[SQL_STMTS] = {
     [SQL_RENEW] = VERSION_RENEW RENEW_ONE,
     [SQL_RENEW_MANY] = VERSION_RENEW RENEW_MANY,
     [SQL_VERIFY] = KEYED(""),
-    [SQL_RELEASE] = LET_GO("version=version+1"),
+    [SQL_RELEASE] = LET_GO("version=version+1", "token=$2"),
     [SQL_BREAK] = BREAK("@T"),
+    [SQL_FREE] = LET_GO("version=version+1", FREED),
+    [SQL_TAKE] = TAKE,
     [SQL_LOOK] = VERSION_LOOK "name=$1",
     [SQL_LIST] = VERSION_LOOK LISTED,
 };
@@ -159,4 +169,5 @@ const char *const my_row_texts[SQL_STMTS] = {
     [SQL_RENEW_MANY] = "SELECT 1 FROM @F" RENEW_MANY,
     [SQL_VERIFY] = "SELECT (" KEYED("") ")>0 AND (" KEYED("_fence") ")>0",
     [SQL_BREAK] = BREAK("@F"),
+    [SQL_KILL] = "KILL $7",
 };

@@ -263,7 +263,7 @@ static hf_status lite_run(struct sql_session *session, enum sql_stmt which,
         return lite_moved(ls, err);
     if (!st && which == SQL_ACQUIRE)
         lite_fenced(lc, answer->id);
-    if (!st && ((which == SQL_RELEASE && answer->id) ||
+    if (!st && (((which == SQL_RELEASE || which == SQL_FREE) && answer->id) ||
                 (which == SQL_WANT && answer->affected)))
         lite_ring(lc, call->key);
     return st;
@@ -385,7 +385,9 @@ const struct hfi_backend hfi_backend_sqlite = {
     .pump_fd = lite_pump_fd,
     .pump = lite_pump,
     .attach = sql_attach,
+    .take_over = sql_take_over,
     .inspect = sql_inspect,
     .list = sql_list,
     .break_grant = sql_break,
+    .free_grant = sql_free,
 };

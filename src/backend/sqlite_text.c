@@ -40,9 +40,16 @@
     "EXPLAIN INSERT INTO @T (name,fence,ttl_ms) VALUES (?1,0,0) "              \
     "ON CONFLICT (name) DO NOTHING"
 
-#define LET_GO(sets)                                                           \
+#define LET_GO(sets, which)                                                    \
     "UPDATE @T SET token=NULL,owner=NULL,note=NULL," sets                      \
-    " WHERE name=?1 AND token=?2 RETURNING wanted"
+    " WHERE name=?1 AND " which " RETURNING wanted"
+
+/* What the fence names, whatever its token, is over at once. */
+#define FREED "token IS NOT NULL AND fence=?7"
+
+#define TAKE                                                                   \
+    "UPDATE @T SET token=?2 WHERE name=?1 AND fence=?7 AND "                   \
+    "token IN (?2,CAST(?5 AS TEXT))"
 
 #define BREAK                                                                  \
     "UPDATE @T SET token='!'||token WHERE name=?1 AND fence=?7 AND "           \
@@ -73,8 +80,10 @@ const char *const lite_lease_texts[SQL_STMTS] = {
                         "max(expires,?8+?3) END,boot=?9" RENEW_ONE,
     [SQL_RENEW_MANY] = RENEW_MANY,
     [SQL_VERIFY] = KEYED,
-    [SQL_RELEASE] = LET_GO("expires=NULL"),
+    [SQL_RELEASE] = LET_GO("expires=NULL", "token=?2"),
     [SQL_BREAK] = BREAK "boot=?9 AND expires>?8",
+    [SQL_FREE] = LET_GO("expires=NULL", FREED " AND boot=?9 AND expires>?8"),
+    [SQL_TAKE] = TAKE,
     [SQL_LOOK] = LEASE_LOOK "name=?1",
     [SQL_LIST] = LEASE_LOOK LISTED " AND boot=?9 AND expires>?8",
     [SQL_WANT] = WANT,
@@ -88,8 +97,10 @@ const char *const lite_version_texts[SQL_STMTS] = {
     [SQL_RENEW] = RENEW "version=version+1" RENEW_ONE,
     [SQL_RENEW_MANY] = RENEW_MANY,
     [SQL_VERIFY] = KEYED,
-    [SQL_RELEASE] = LET_GO("version=version+1"),
+    [SQL_RELEASE] = LET_GO("version=version+1", "token=?2"),
     [SQL_BREAK] = BREAK "1",
+    [SQL_FREE] = LET_GO("version=version+1", FREED),
+    [SQL_TAKE] = TAKE,
     [SQL_LOOK] = VERSION_LOOK "name=?1",
     [SQL_LIST] = VERSION_LOOK LISTED,
     [SQL_WANT] = WANT,

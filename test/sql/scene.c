@@ -36,6 +36,11 @@ bool scene_is_mysql(void)
     return kind && strcmp(kind, "mysql") == 0;
 }
 
+bool scene_is_sqlite(void)
+{
+    return !getenv("HF_TEST_URL");
+}
+
 bool scene_is(const char *strategy)
 {
     const char *set = getenv("HF_SQL_STRATEGY");
@@ -46,9 +51,17 @@ bool scene_is(const char *strategy)
 const char *scene_url(int port, const char *more)
 {
     static _Thread_local char url[512];
-    const char *base = scene_env("HF_TEST_URL");
-    const char *colon = strrchr(base, ':'), *slash = strrchr(base, '/');
     const char *strategy = getenv("HF_SQL_STRATEGY");
+    const char *base, *colon, *slash;
+
+    if (scene_is_sqlite()) {
+        snprintf(url, sizeof(url), "sqlite:%s/x.db?strategy=%s%s", t_tmpdir(),
+                 strategy, more);
+        return url;
+    }
+    base = scene_env("HF_TEST_URL");
+    colon = strrchr(base, ':');
+    slash = strrchr(base, '/');
 
     snprintf(url, sizeof(url), "%.*s:%d%s?strategy=%s%s", (int)(colon - base),
              base, port ? port : atoi(colon + 1), slash,

@@ -14,7 +14,8 @@
 #include <stdio.h>
 
 bool scene_is_postgres(void);
-bool scene_is_mysql(void); /* and not MariaDB */
+bool scene_is_mysql(void);  /* and not MariaDB */
+bool scene_is_sqlite(void); /* there is no server */
 bool scene_is(const char *strategy);
 
 /* The URL under test, with a port of its own (0: the server's) and more
