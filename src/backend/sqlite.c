@@ -375,8 +375,10 @@ const struct hfi_backend hfi_backend_sqlite = {
     .traits = HF_TRAIT_FENCED | HF_TRAIT_LEASED | HF_TRAIT_NOTIFY |
               HF_TRAIT_DETACH | HF_TRAIT_BREAK | HF_TRAIT_PROCESSES |
               HF_TRAIT_NOTED,
+    .net_ms = LITE_NET_MS,
     .open = lite_open,
     .close = lite_close,
+    .forget = lite_forget,
     .try_acquire = sql_try_acquire,
     .renew = sql_renew,
     .release = sql_release,

@@ -17,6 +17,9 @@
 
 #define LITE_PATH_MAX 4096
 
+/* How late a waiter may be where a bell cannot be rung. */
+#define LITE_NET_MS 1000
+
 /* The database, its log, and the index of that. */
 #define LITE_FILES 3
 
@@ -36,6 +39,7 @@ struct lite_conn {
     bool bell_opened;
     int inotify_fd;
     int dir_fd;            /* of the bells; -1 if there is none */
+    bool listens;          /* inotify_fd watches it */
     struct hfi_link heard; /* of struct lite_watch */
 };
 
@@ -71,6 +75,7 @@ bool lite_has_moved(const struct lite_session *);
 
 void lite_bell_open(struct lite_conn *);
 void lite_bell_close(struct lite_conn *);
+void lite_forget(struct hfi_conn *);
 void lite_ring(struct lite_conn *, const char *key);
 hf_status lite_watch(struct hfi_conn *, const struct hfi_claim *,
                      struct hfi_grant *, int64_t deadline, struct hf_error *);
