@@ -44,6 +44,8 @@ static const struct {
 #undef Y
     {NULL, NULL}};
 
+#define SCHEME_MAX 32
+
 #define BACKENDS (sizeof(backend_table) / sizeof(backend_table[0]))
 
 /* The file that this code is in: the library, or a program. */
@@ -100,11 +102,90 @@ static hf_status backend_load(const char *module,
                     dlerror());
 }
 
+/* ---- names ------------------------------------------------------------- */
+
+/* The i-th scheme of this build, built in or of a module, or NULL; *module is
+ * which module serves it. */
+static const char *backend_scheme(size_t i, const char **module)
+{
+    const char *const *name;
+    size_t at;
+
+    for (at = 0; at < BACKENDS; at++)
+        for (name = backend_table[at]->schemes; *name; name++)
+            if (!i--) {
+                *module = backend_table[at]->schemes[0];
+                return *name;
+            }
+    *module = backend_modules[i].module;
+    return backend_modules[i].scheme;
+}
+
+/* How many letters must be changed, added, left out or swapped with the next
+ * to make one word of the other. */
+static size_t backend_distance(const char *a, const char *b)
+{
+    size_t rows[3][SCHEME_MAX + 1], len = strlen(b), i, j;
+
+    for (j = 0; j <= len; j++)
+        rows[0][j] = j;
+    for (i = 1; a[i - 1]; i++) {
+        size_t *row = rows[i % 3], *last = rows[(i + 2) % 3];
+
+        row[0] = i;
+        for (j = 1; j <= len; j++) {
+            size_t best = last[j - 1] + (a[i - 1] != b[j - 1]);
+
+            if (last[j] + 1 < best)
+                best = last[j] + 1;
+            if (row[j - 1] + 1 < best)
+                best = row[j - 1] + 1;
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] &&
+                a[i - 2] == b[j - 1] && rows[(i + 1) % 3][j - 2] + 1 < best)
+                best = rows[(i + 1) % 3][j - 2] + 1;
+            row[j] = best;
+        }
+    }
+    return rows[(i - 1) % 3][len];
+}
+
+/* The scheme that was meant, if it is plain; else NULL. */
+static const char *backend_guess(const char *scheme)
+{
+    const char *name, *module, *ret = NULL;
+    size_t i, far, best = 1 + (strlen(scheme) > 3);
+
+    if (strlen(scheme) > SCHEME_MAX)
+        return NULL;
+    for (i = 0; (name = backend_scheme(i, &module)); i++) {
+        far = backend_distance(scheme, name);
+        if (far > best || (ret && far == best))
+            continue;
+        best = far;
+        ret = name;
+    }
+    return ret;
+}
+
+static hf_status backend_unknown(const char *scheme, struct hf_error *err)
+{
+    const char *guess = backend_guess(scheme);
+    char known[160];
+
+    if (guess)
+        return hfi_fail(err, HF_INVALID,
+                        "url: unknown scheme '%.32s:': did you mean '%s:'?",
+                        scheme, guess);
+    hfi_backend_names(known, sizeof(known));
+    return hfi_fail(err, HF_INVALID,
+                    "url: unknown scheme '%.32s:'; this build knows %s", scheme,
+                    known);
+}
+
 hf_status hfi_backend_find(const char *scheme, const struct hfi_backend **ret,
                            struct hf_error *err)
 {
     const char *const *name;
-    char known[160];
     size_t i;
 
     for (i = 0; i < BACKENDS; i++)
@@ -116,35 +197,19 @@ hf_status hfi_backend_find(const char *scheme, const struct hfi_backend **ret,
     for (i = 0; backend_modules[i].scheme; i++)
         if (!strcmp(backend_modules[i].scheme, scheme))
             return backend_load(backend_modules[i].module, ret, err);
-    hfi_backend_names(known, sizeof(known));
-    return hfi_fail(err, HF_INVALID,
-                    "url: unknown scheme '%.32s:'; this build knows %s", scheme,
-                    known);
-}
-
-/* One more name if it fits whole; else dots, for this and all that follow. */
-static void names_add(char *buf, size_t size, size_t *len, const char *name)
-{
-    size_t end = *len, more = strlen(name) + strlen(", :");
-
-    if (end >= 3 && !strcmp(buf + end - 3, "..."))
-        return;
-    if (end + more + sizeof(", ...") <= size)
-        snprintf(buf + end, size - end, "%s%s:", end ? ", " : "", name);
-    else
-        snprintf(buf + end, size - end, ", ...");
-    *len += strlen(buf + end);
+    return backend_unknown(scheme, err);
 }
 
 void hfi_backend_names(char *buf, size_t size)
 {
-    const char *const *name;
+    const char *name, *module, *last = "";
     size_t i, len = 0;
 
     buf[0] = '\0';
-    for (i = 0; i < BACKENDS; i++)
-        for (name = backend_table[i]->schemes; *name; name++)
-            names_add(buf, size, &len, *name);
-    for (i = 0; backend_modules[i].scheme; i++)
-        names_add(buf, size, &len, backend_modules[i].scheme);
+    for (i = 0; (name = backend_scheme(i, &module)); i++) {
+        if (strcmp(module, last) != 0 && len < size)
+            len += (size_t)snprintf(buf + len, size - len,
+                                    "%s%s:", len ? ", " : "", name);
+        last = module;
+    }
 }

@@ -219,7 +219,7 @@ void hfi_warn(struct hfi_conn *,
 hf_status hfi_backend_find(const char *scheme, const struct hfi_backend **ret,
                            struct hf_error *);
 
-/* "mem, file": what this build can open. */
+/* "mem:, file:": what this build can open, one scheme of each service. */
 void hfi_backend_names(char *buf, size_t size);
 
 #endif

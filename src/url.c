@@ -148,6 +148,18 @@ static hf_status url_authority(struct hfi_url *url, char *text,
     return HF_OK;
 }
 
+/* Names appear in messages. */
+static bool url_name_ok(const char *name)
+{
+    const char *c;
+
+    for (c = name; *c; c++)
+        if (!((*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') ||
+              (*c >= '0' && *c <= '9') || strchr("_-.", *c)))
+            return false;
+    return c > name;
+}
+
 static hf_status url_params(struct hfi_url *url, char *text,
                             struct hf_error *err)
 {
@@ -158,9 +170,11 @@ static hf_status url_params(struct hfi_url *url, char *text,
         if (!*text)
             continue;
         value = url_cut(text, '=');
-        if (!value || !hfi_unescape(text) || !hfi_unescape(value))
+        if (!value || !hfi_unescape(text) || !hfi_unescape(value) ||
+            !url_name_ok(text))
             return hfi_fail(err, HF_INVALID,
-                            "url: options are written name=value");
+                            "url: options are written name=value; a '?' in a "
+                            "password is written %%3F");
         if (url->nparams == HFI_PARAMS_MAX)
             return hfi_fail(err, HF_INVALID, "url: more than %d options",
                             HFI_PARAMS_MAX);
@@ -201,6 +215,25 @@ static hf_status url_rest(struct hfi_url *url, char *rest, struct hf_error *err)
     return query ? url_params(url, query, err) : HF_OK;
 }
 
+/* A '/' or '?' in a password ends what is taken for the authority: the rest of
+ * it would be a path or an option, which messages may show.  What gives it away
+ * is the '@' behind it. */
+static hf_status url_whole(const char *rest, struct hf_error *err)
+{
+    const char *end;
+
+    if (strncmp(rest, "//", 2) != 0)
+        return HF_OK;
+    rest += 2;
+    end = rest + strcspn(rest, "/?");
+    if (!strchr(end, '@') || strcspn(rest, ":@") > (size_t)(end - rest))
+        return HF_OK;
+    return hfi_fail(err, HF_INVALID,
+                    "url: there is an '@' behind the hosts: in a user or a "
+                    "password write / as %%2F, ? as %%3F and @ as %%40, and in "
+                    "a path or an option @ as %%40");
+}
+
 hf_status hfi_url_parse(struct hfi_url *ret, const char *text,
                         struct hf_error *err)
 {
@@ -222,7 +255,9 @@ hf_status hfi_url_parse(struct hfi_url *ret, const char *text,
         goto out;
     }
     url.scheme = url.text;
-    st = url_rest(&url, rest, err);
+    st = url_whole(rest, err);
+    if (!st)
+        st = url_rest(&url, rest, err);
 out:
     if (st)
         hfi_url_fini(&url);
@@ -248,51 +283,6 @@ const char *hfi_url_param(const struct hfi_url *url, const char *name,
         if (!strcmp(url->params[i].name, name))
             return url->params[i].value;
     return otherwise;
-}
-
-/* How many ms the unit `text` has; 0 if it is none. */
-static int64_t url_unit(const char *text)
-{
-    static const struct {
-        const char *name;
-        int64_t ms;
-    } units[] = {{"ms", 1}, {"s", 1000}, {"m", 60000}, {"h", 3600000}};
-    size_t i;
-
-    for (i = 0; i < sizeof(units) / sizeof(units[0]); i++)
-        if (!strcmp(text, units[i].name))
-            return units[i].ms;
-    return 0;
-}
-
-/* "30s" in ms; 0 if it is no duration. */
-static int64_t url_parse_duration(const char *text)
-{
-    int64_t number = 0;
-
-    for (; *text >= '0' && *text <= '9'; text++) {
-        if (number > 1000000000)
-            return 0;
-        number = number * 10 + (*text - '0');
-    }
-    return number * url_unit(text);
-}
-
-hf_status hfi_url_duration(const struct hfi_url *url, const char *name,
-                           int64_t *ret, struct hf_error *err)
-{
-    const char *text = hfi_url_param(url, name, NULL);
-    int64_t ms;
-
-    if (!text)
-        return HF_OK;
-    ms = url_parse_duration(text);
-    if (!ms)
-        return hfi_fail(err, HF_INVALID,
-                        "url: %s= is a duration such as 500ms, 30s, 5m or 1h",
-                        name);
-    *ret = ms;
-    return HF_OK;
 }
 
 hf_status hfi_url_secret(const char *path, const char *what, char *ret,

@@ -55,10 +55,26 @@ void hfi_url_fini(struct hfi_url *); /* wipes the password */
 const char *hfi_url_param(const struct hfi_url *, const char *name,
                           const char *otherwise);
 
-/* An option that is a duration ("500ms", "30s", "5m", "1h"); *ret is left alone
- * if it is not given. */
+/* ---- url_value.c: *ret is left alone if the option is not given -------- */
+
+/* The number of one of the words, of which the list ends with NULL. */
+hf_status hfi_url_word(const struct hfi_url *, const char *name,
+                       const char *const *words, int *ret, struct hf_error *);
+
+/* yes, on, true, 1; no, off, false, 0. */
+hf_status hfi_url_bool(const struct hfi_url *, const char *name, bool *ret,
+                       struct hf_error *);
+
+/* A whole number from `min`, which is not negative, to `max`. */
+hf_status hfi_url_number(const struct hfi_url *, const char *name, int64_t min,
+                         int64_t max, int64_t *ret, struct hf_error *);
+
+/* A duration in ms: "500ms", "30s", "1.5m", "1h", "1d", or "30", in seconds as on
+ * the command line. */
 hf_status hfi_url_duration(const struct hfi_url *, const char *name,
                            int64_t *ret, struct hf_error *err);
+
+/* ---- url.c ------------------------------------------------------------- */
 
 /* What stands in the file of this name, which an option gave, but for the end of
  * its last line: a secret, which is not to stand in a URL.  HF_INVALID if it is

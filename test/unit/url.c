@@ -179,16 +179,125 @@ TEST(random_bytes_never_break_the_parser)
     }
 }
 
-TEST(durations_have_units)
+/* A password with characters that should have been escaped. */
+TEST(no_message_shows_a_part_of_a_password)
+{
+    static const char *const bad[] = {
+        "redis://:secret/secret@h/0",
+        "redis://u:secret?secret@h",
+        "redis://u:secret?secret=secret@h",
+        "redis://u:12/secret@h",
+        "redis://u:secret@secret/secret@h",
+        "redis://u:secret@secret?secret=1@h",
+        "mysql://u:se/secret@h/db?ssl=yes",
+        "postgres://u:secret#secret/secret@h/db",
+        "x://u?secret@h",
+        "x:y?secret@h=1",
+        "x:y?secret@h",
+        "x://u:secret%2@h",
+        "x://secret:99999999@h:secret",
+        "x://u:p@h:secret",
+        "x://u:p@[secret",
+        ":secret@h",
+        "//u:secret@h",
+        "se cret:secret@h",
+    };
+    struct hfi_url url;
+
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        t_err.text[0] = '\0';
+        if (hfi_url_parse(&url, bad[i], &t_err) != HF_INVALID)
+            t_fail(__FILE__, __LINE__, "accepted: %s", bad[i]);
+        if (!t_err.text[0] || strstr(t_err.text, "secret"))
+            t_fail(__FILE__, __LINE__, "%s: %s", bad[i], t_err.text);
+    }
+}
+
+TEST(an_at_sign_may_stand_where_no_password_can_be)
+{
+    struct hfi_url url = parsed("x:///run/a@b?c=d@e");
+
+    CHECK_STR(url.path, "/run/a@b");
+    CHECK_STR(hfi_url_param(&url, "c", ""), "d@e");
+    hfi_url_fini(&url);
+    url = parsed("x://h/db?user=a@b");
+    CHECK_STR(hfi_url_param(&url, "user", ""), "a@b");
+    hfi_url_fini(&url);
+    url = parsed("x://u:p%40@h:1/a%40b");
+    CHECK_STR(url.password, "p@");
+    CHECK_STR(url.path, "/a@b");
+    hfi_url_fini(&url);
+}
+
+TEST(a_misspelt_scheme_is_guessed)
+{
+    static const struct {
+        const char *url, *said;
+    } cases[] = {{"redsi://h", "did you mean 'redis:'?"},
+                 {"postgre://h", "did you mean 'postgres:'?"},
+                 {"flie:/x", "did you mean 'file:'?"},
+                 {"me:", "did you mean 'mem:'?"},
+                 {"memcached://h", "this build knows"},
+                 {"q:", "this build knows"}};
+    struct hf_client *client = NULL;
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        CHECK_STATUS(hf_open(cases[i].url, NULL, &client, &t_err), HF_INVALID);
+        if (!strstr(t_err.text, cases[i].said))
+            t_fail(__FILE__, __LINE__, "%s: %s", cases[i].url, t_err.text);
+        CHECK(!strstr(t_err.text, "..."));
+    }
+}
+
+TEST(a_value_that_an_option_does_not_have_is_refused)
+{
+    static const char *const words[] = {"fair", "barge", NULL};
+    static const char *const yes[] = {"yes", "on", "true", "1"};
+    static const char *const no[] = {"no", "off", "false", "0"};
+    char text[32];
+    struct hfi_url url = parsed("x:?q=barge&n=7&b=secret&m=12x&e=");
+    int64_t number = 3;
+    int word = 5;
+    bool flag = true;
+
+    CHECK_OK(hfi_url_word(&url, "absent", words, &word, &t_err));
+    CHECK_EQ(word, 5);
+    CHECK_OK(hfi_url_word(&url, "q", words, &word, &t_err));
+    CHECK_EQ(word, 1);
+    CHECK_STATUS(hfi_url_word(&url, "b", words, &word, &t_err), HF_INVALID);
+    CHECK_STR(t_err.text, "url: b= is fair or barge");
+    CHECK_STATUS(hfi_url_bool(&url, "b", &flag, &t_err), HF_INVALID);
+    CHECK(!strstr(t_err.text, "secret"));
+    CHECK_STATUS(hfi_url_bool(&url, "e", &flag, &t_err), HF_INVALID);
+    CHECK_OK(hfi_url_number(&url, "absent", 1, 10, &number, &t_err));
+    CHECK_EQ(number, 3);
+    CHECK_OK(hfi_url_number(&url, "n", 1, 10, &number, &t_err));
+    CHECK_EQ(number, 7);
+    CHECK_STATUS(hfi_url_number(&url, "n", 8, 10, &number, &t_err), HF_INVALID);
+    CHECK_STATUS(hfi_url_number(&url, "n", 1, 6, &number, &t_err), HF_INVALID);
+    CHECK_STATUS(hfi_url_number(&url, "m", 1, 99, &number, &t_err), HF_INVALID);
+    CHECK_STATUS(hfi_url_number(&url, "e", 0, 99, &number, &t_err), HF_INVALID);
+    hfi_url_fini(&url);
+    for (int i = 0; i < 8; i++) {
+        snprintf(text, sizeof(text), "x:?b=%s", i < 4 ? yes[i] : no[i - 4]);
+        url = parsed(text);
+        CHECK_OK(hfi_url_bool(&url, "b", &flag, &t_err));
+        CHECK_EQ(flag, i < 4);
+        hfi_url_fini(&url);
+    }
+}
+
+TEST(durations_are_written_as_on_the_command_line)
 {
     static const struct {
         const char *text;
         int64_t ms;
     } cases[] = {
-        {"x:?t=500ms", 500},  {"x:?t=30s", 30000},     {"x:?t=5m", 300000},
-        {"x:?t=1h", 3600000}, {"x:?t=5", 0},           {"x:?t=", 0},
-        {"x:?t=s", 0},        {"x:?t=-5s", 0},         {"x:?t=5d", 0},
-        {"x:?t=0s", 0},       {"x:?t=99999999999h", 0}};
+        {"x:?t=500ms", 500},  {"x:?t=30s", 30000},      {"x:?t=5m", 300000},
+        {"x:?t=1h", 3600000}, {"x:?t=5", 5000},         {"x:?t=", 0},
+        {"x:?t=s", 0},        {"x:?t=-5s", 0},          {"x:?t=5d", 432000000},
+        {"x:?t=0s", 0},       {"x:?t=99999999999h", 0}, {"x:?t=1.5s", 1500},
+        {"x:?t=0.5", 500},    {"x:?t=5sec", 0},         {"x:?t=.5s", 0}};
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct hfi_url url = parsed(cases[i].text);
