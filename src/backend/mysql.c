@@ -102,12 +102,12 @@ static const struct {
     {1049, HF_DENIED, SQL_WHY_OTHER}, /* no such database */
     {1142, HF_DENIED, SQL_WHY_OTHER},
     {1143, HF_DENIED, SQL_WHY_OTHER},
-    {1094, HF_LOST, SQL_WHY_OTHER}, /* to be ended, and gone already */
     {1227, HF_DENIED, SQL_WHY_OTHER},
     {1251, HF_DENIED, SQL_WHY_OTHER},
     {1698, HF_DENIED, SQL_WHY_OTHER},
-    {2026, HF_DENIED, SQL_WHY_OTHER}, /* TLS */
-    {3159, HF_DENIED, SQL_WHY_OTHER}, /* not without TLS */
+    {2020, HF_PROTOCOL, SQL_WHY_OTHER}, /* a packet that is too large */
+    {2026, HF_DENIED, SQL_WHY_OTHER},   /* TLS */
+    {3159, HF_DENIED, SQL_WHY_OTHER},   /* not without TLS */
 };
 
 /* Did the session end under the statement? */
@@ -239,54 +239,72 @@ const char *my_paste(struct my_session *ms, const char *text,
     return ret;
 }
 
-static void my_rows(MYSQL_RES *res, struct sql_answer *answer)
+static void my_row(MYSQL_RES *res, MYSQL_ROW row, struct sql_answer *answer)
 {
     unsigned i, n = mysql_num_fields(res);
+    unsigned long *lengths = mysql_fetch_lengths(res);
     struct sql_cell cells[SQL_CELLS];
-    unsigned long *lengths;
-    MYSQL_ROW row;
 
     if (n > SQL_CELLS)
         n = SQL_CELLS;
-    while ((row = mysql_fetch_row(res))) {
-        lengths = mysql_fetch_lengths(res);
-        answer->rows++;
-        for (i = 0; i < n; i++) {
-            cells[i].data = row[i];
-            cells[i].len = lengths[i];
-            cells[i].num = row[i] ? strtoll(row[i], NULL, 10) : 0;
-        }
-        if (answer->row)
-            answer->row(answer, cells, (int)n);
+    for (i = 0; i < n; i++) {
+        cells[i].data = row[i];
+        cells[i].len = lengths[i];
+        cells[i].num = row[i] ? strtoll(row[i], NULL, 10) : 0;
     }
+    if (answer->row)
+        answer->row(answer, cells, (int)n);
+}
+
+/* The rows one by one, so that they take no room. */
+static hf_status my_rows(struct my_session *ms, MYSQL_RES *res,
+                         struct sql_answer *answer, int64_t deadline,
+                         struct hf_error *err)
+{
+    MYSQL_ROW row = NULL;
+    int status;
+
+    do {
+        status = mysql_fetch_row_start(&row, res);
+        while (status) {
+            status = my_wait(ms->my, status, deadline);
+            if (!status)
+                return my_late(ms, err);
+            status = mysql_fetch_row_cont(&row, res, status);
+        }
+        if (row && ++answer->rows > MY_ROWS_MAX) {
+            ms->base.broken = true;
+            return hfi_fail(err, HF_PROTOCOL,
+                            "the server sends more than %d rows", MY_ROWS_MAX);
+        }
+        if (row)
+            my_row(res, row, answer);
+    } while (row);
+    return mysql_errno(ms->my) ? my_error(ms, err) : HF_OK;
 }
 
 hf_status my_store(struct my_session *ms, struct sql_answer *answer,
                    int64_t deadline, struct hf_error *err)
 {
-    MYSQL_RES *res = NULL;
-    int status;
+    struct sql_answer none = {0};
+    MYSQL_RES *res;
+    hf_status st;
 
+    if (!answer)
+        answer = &none;
     if (!mysql_field_count(ms->my)) {
-        if (answer) {
-            answer->affected = (int64_t)mysql_affected_rows(ms->my);
-            answer->id = (int64_t)mysql_insert_id(ms->my);
-        }
+        answer->affected = (int64_t)mysql_affected_rows(ms->my);
+        answer->id = (int64_t)mysql_insert_id(ms->my);
         return HF_OK;
     }
-    status = mysql_store_result_start(&res, ms->my);
-    while (status) {
-        status = my_wait(ms->my, status, deadline);
-        if (!status)
-            return my_late(ms, err);
-        status = mysql_store_result_cont(&res, ms->my, status);
-    }
+    res = mysql_use_result(ms->my);
     if (!res)
         return my_error(ms, err);
-    if (answer)
-        my_rows(res, answer);
-    mysql_free_result(res); /* Stored whole, so nothing is read here. */
-    return HF_OK;
+    st = my_rows(ms, res, answer, deadline, err);
+    if (ms->base.broken) /* What is left of it is not waited for. */
+        shutdown(mysql_get_socket(ms->my), SHUT_RDWR);
+    mysql_free_result(res);
+    return st;
 }
 
 hf_status my_exec(struct my_session *ms, const char *text,
@@ -312,6 +330,23 @@ hf_status my_exec(struct my_session *ms, const char *text,
     return my_store(ms, answer, deadline, err);
 }
 
+/* Whether the session was still there is told by `affected`.  One of that number
+ * that belongs to somebody else is not ours any more. */
+static hf_status my_kill(struct my_session *ms, const char *text,
+                         struct sql_answer *answer, int64_t deadline,
+                         struct hf_error *err)
+{
+    hf_status st = my_exec(ms, text, answer, deadline, err);
+    unsigned code = mysql_errno(ms->my);
+
+    answer->affected = !st;
+    if (!st || (code != 1094 && code != 1095))
+        return st;
+    if (err)
+        err->status = HF_OK;
+    return HF_OK;
+}
+
 static hf_status my_run(struct sql_session *session, enum sql_stmt stmt,
                         const struct sql_call *call, struct sql_answer *answer,
                         int64_t deadline, struct hf_error *err)
@@ -324,7 +359,8 @@ static hf_status my_run(struct sql_session *session, enum sql_stmt stmt,
     text = my_paste(ms, text, call);
     if (!text)
         return hfi_fail(err, HF_INVALID, "the statement is too long");
-    return my_exec(ms, text, answer, deadline, err);
+    return stmt == SQL_KILL ? my_kill(ms, text, answer, deadline, err)
+                            : my_exec(ms, text, answer, deadline, err);
 }
 
 /* ---- sessions ---------------------------------------------------------- */
@@ -344,7 +380,7 @@ static hf_status my_session_open(struct sql_session *session, bool first,
                                  int64_t deadline, struct hf_error *err)
 {
     struct my_session *ms = (struct my_session *)session;
-    hf_status st = my_connect(ms, deadline, err);
+    hf_status st = my_connect(ms, first, deadline, err);
 
     return st ? st : my_settle(ms, first, deadline, err);
 }
@@ -388,7 +424,13 @@ static hf_status my_open(struct hfi_conn *base, const struct hfi_url *url,
              host, url->nhosts ? url->hosts[0].port : 0, url->path);
     mc->sql.timeout_ms = hfi_left_ms(deadline);
     st = my_params(mc, url, err);
-    return st ? st : sql_open(&mc->sql, url, &my_driver, deadline, err);
+    if (!st)
+        st = sql_open(&mc->sql, url, &my_driver, deadline, err);
+    if (!st && mc->params[MY_HOST] &&
+        (mc->params[MY_PASSWORD] || mc->params[MY_PASSWORD_FILE]))
+        hfi_warn_password(base->warning, sizeof(base->warning),
+                          mc->params[MY_HOST], mc->tls && mc->verify);
+    return st;
 }
 
 static void my_close(struct hfi_conn *base)
@@ -414,8 +456,8 @@ static void my_pump(struct hfi_conn *base)
 
 static const char *const my_schemes[] = {"mysql", "mariadb", NULL};
 static const char *const my_options_own[] = {
-    SQL_OPTIONS, "socket",  "ssl",        "ssl_ca",
-    "ssl_cert",  "ssl_key", "ssl_verify", NULL};
+    SQL_OPTIONS, "socket",     "ssl",           "ssl_ca", "ssl_cert",
+    "ssl_key",   "ssl_verify", "password_file", NULL};
 
 const struct hfi_backend hfi_backend_mysql = {
     .schemes = my_schemes,
@@ -426,6 +468,7 @@ const struct hfi_backend hfi_backend_mysql = {
               HF_TRAIT_NOTED,
     .open = my_open,
     .close = my_close,
+    .forget = sql_forget,
     .try_acquire = sql_try_acquire,
     .renew = sql_renew,
     .release = sql_release,

@@ -17,10 +17,15 @@
 /* The longest statement with its parameters pasted in. */
 #define MY_TEXT_MAX 32768
 
+/* What a server may send at most: bytes of a packet, rows of an answer. */
+#define MY_PACKET_MAX (1 << 20)
+#define MY_ROWS_MAX   200000
+
 enum my_param {
     MY_HOST,
     MY_USER,
     MY_PASSWORD,
+    MY_PASSWORD_FILE,
     MY_DATABASE,
     MY_SOCKET,
     MY_SSL_CA,
@@ -33,8 +38,9 @@ struct my_conn {
     struct sql_conn sql;
     char *params[MY_PARAMS]; /* NULL: not given */
     unsigned port;
-    bool tls;           /* insist on it */
-    bool tls_unchecked; /* do not look whose certificate it is */
+    bool tls;    /* insist on it */
+    bool verify; /* and look whose certificate it is */
+    bool galera; /* as the first session has found */
 };
 
 struct my_session {
@@ -56,7 +62,8 @@ extern const char *const my_row_texts[SQL_STMTS];
 hf_status my_params(struct my_conn *, const struct hfi_url *,
                     struct hf_error *);
 void my_params_free(struct my_conn *);
-hf_status my_connect(struct my_session *, int64_t deadline, struct hf_error *);
+hf_status my_connect(struct my_session *, bool first, int64_t deadline,
+                     struct hf_error *);
 hf_status my_settle(struct my_session *, bool first, int64_t deadline,
                     struct hf_error *);
 

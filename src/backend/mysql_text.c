@@ -114,6 +114,7 @@ const char *const my_lease_texts[SQL_STMTS] = {
     [SQL_BREAK] = BREAK("@T") " AND expires_at>" NOW,
     [SQL_FREE] = LET_GO("expires_at=NULL", FREED " AND expires_at>" NOW),
     [SQL_TAKE] = TAKE,
+    [SQL_KILL] = "KILL $7",
     [SQL_LOOK] = LEASE_LOOK "name=$1",
     [SQL_LIST] = LEASE_LOOK LISTED " AND expires_at>" NOW,
 };
@@ -130,6 +131,7 @@ const char *const my_version_texts[SQL_STMTS] = {
     [SQL_BREAK] = BREAK("@T"),
     [SQL_FREE] = LET_GO("version=version+1", FREED),
     [SQL_TAKE] = TAKE,
+    [SQL_KILL] = "KILL $7",
     [SQL_LOOK] = VERSION_LOOK "name=$1",
     [SQL_LIST] = VERSION_LOOK LISTED,
 };

@@ -75,6 +75,66 @@ TEST(a_lease_that_goes_by_two_clocks_is_warned_of)
     }
 }
 
+/* ---- sessions ------------------------------------------------------------ */
+
+static void *take_turns(void *arg)
+{
+    struct hf_lock_opts opts = HF_LOCK_OPTS_INIT;
+    hf_lock *lk = NULL;
+    char key[32];
+
+    opts.flags = HF_FAIR;
+    for (int i = 0; i < 30; i++) {
+        snprintf(key, sizeof(key), "own.%lx", (unsigned long)pthread_self());
+        CHECK_OK(hf_acquire(arg, key, 10000, &opts, &lk, &t_err));
+        CHECK_OK(hf_release(lk, &t_err));
+    }
+    return NULL;
+}
+
+/* In node 1: how many statements of the log have that in them? */
+static int64_t logged(const char *where)
+{
+    char text[512], line[64] = "";
+    FILE *pipe;
+
+    snprintf(text, sizeof(text),
+             "mariadb --no-defaults -N -B -u root -S $HF_TEST_DIR/socket.1 -e "
+             "\"%s\"",
+             where);
+    pipe = popen(text, "r");
+    CHECK(pipe != NULL);
+    if (!fgets(line, sizeof(line), pipe))
+        line[0] = '\0';
+    CHECK_EQ(pclose(pipe), 0);
+    return atoll(line);
+}
+
+TEST(every_session_waits_for_what_other_nodes_have_committed)
+{
+    hf_client *client;
+    pthread_t threads[4];
+    int64_t sessions;
+
+    logged("SET GLOBAL log_output='TABLE'; TRUNCATE mysql.general_log; SET "
+           "GLOBAL general_log=1");
+    client = node_open(0, "lease");
+    for (int i = 0; i < 4; i++)
+        CHECK_EQ(pthread_create(&threads[i], NULL, take_turns, client), 0);
+    for (int i = 0; i < 4; i++)
+        pthread_join(threads[i], NULL);
+    hf_close(client);
+    logged("SET GLOBAL general_log=0");
+    sessions = logged("SELECT COUNT(*) FROM mysql.general_log WHERE "
+                      "command_type='Connect' AND argument LIKE 'holdfast@%'");
+    CHECK_GT(sessions, 1);
+    CHECK_EQ(logged("SELECT COUNT(*) FROM mysql.general_log WHERE argument "
+                    "LIKE 'SET%wsrep_sync_wait=7%'"),
+             sessions);
+}
+
+/* ---- exclusion ----------------------------------------------------------- */
+
 struct field {
     hf_client *clients[2];
     const char *key;

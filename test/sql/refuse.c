@@ -100,6 +100,74 @@ TEST(a_table_without_its_index_is_refused)
     without_index("row", "bare_fence");
 }
 
+/* A view may run its author's functions with our rights. */
+TEST(a_view_and_a_table_without_transactions_are_refused)
+{
+    if (scene_is_postgres())
+        T_SKIP_TRAIT("see what a planted table can do there");
+    hf_close(scene_open(0, "&table=genuine"));
+    scene_sql("CREATE FUNCTION spy() RETURNS INT SQL SECURITY INVOKER NO SQL "
+              "BEGIN SET @spied=1; RETURN 0; END//");
+    scene_sql("CREATE SQL SECURITY INVOKER VIEW planted AS SELECT * FROM "
+              "genuine WHERE spy()=0");
+    scene_refused(scene_url(0, "&table=planted"), HF_PROTOCOL, "view");
+    scene_refused(scene_url(0, "&table=test.planted"), HF_PROTOCOL, "view");
+    scene_sql("CREATE TABLE lockless LIKE genuine");
+    scene_sql("ALTER TABLE lockless ENGINE=MEMORY");
+    scene_refused(scene_url(0, "&table=lockless"), HF_PROTOCOL, "transactions");
+    scene_sql("DROP VIEW planted; DROP FUNCTION spy; DROP TABLE genuine, "
+              "lockless");
+}
+
+/* ---- passwords ----------------------------------------------------------- */
+
+static void write_password(const char *path, const char *text)
+{
+    FILE *file = fopen(path, "w");
+
+    CHECK(file != NULL);
+    fputs(text, file);
+    fclose(file);
+}
+
+TEST(a_password_file_is_read_for_each_connection)
+{
+    char path[128], url[512];
+    hf_client *client = NULL;
+    hf_lock *lk;
+
+    if (scene_is_postgres())
+        T_SKIP_TRAIT("password_file=: passfile is the library's own");
+    scene_sql("CREATE USER rotating@'%%' IDENTIFIED BY 'first'");
+    scene_sql("GRANT ALL ON test.* TO rotating@'%%'");
+    snprintf(path, sizeof(path), "%s/password", t_tmpdir());
+    snprintf(url, sizeof(url),
+             "mysql://rotating@127.0.0.1:%s/test?password_file=%s",
+             getenv("HF_TEST_PORT"), path);
+    scene_refused(url, HF_SYSTEM, "password_file=");
+    write_password(path, "wrong-secret\n");
+    scene_refused(url, HF_DENIED, "");
+    write_password(path, "first\n");
+    CHECK_OK(hf_open(url, NULL, &client, &t_err));
+    CHECK_OK(hf_acquire(client, scene_key("p"), 0, NULL, &lk, &t_err));
+    scene_sql("ALTER USER rotating@'%%' IDENTIFIED BY 'second'");
+    write_password(path, "second");
+    CHECK_EQ(system("mariadb --no-defaults -N -B -u root -S "
+                    "$HF_TEST_DIR/socket -e \"SELECT CONCAT('KILL ',id,';') "
+                    "FROM information_schema.processlist WHERE "
+                    "user='rotating'\" | mariadb --no-defaults -f -u root -S "
+                    "$HF_TEST_DIR/socket"),
+             0);
+    t_poll_until(hf_extend(lk, 0, NULL) == HF_OK, 15000);
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_close(client);
+    snprintf(url, sizeof(url),
+             "mysql://rotating:second@127.0.0.1:%s/test?password_file=%s",
+             getenv("HF_TEST_PORT"), path);
+    scene_refused(url, HF_INVALID, "password_file=");
+    scene_sql("DROP USER rotating@'%%'");
+}
+
 TEST(a_read_only_server_is_refused)
 {
     if (scene_is_postgres())
