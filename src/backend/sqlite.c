@@ -279,6 +279,7 @@ static void lite_disconnect(struct sql_session *session)
     for (i = 0; i < SQL_STMTS; i++)
         sqlite3_finalize(ls->stmts[i]);
     sqlite3_close(ls->db);
+    lite_unuse(ls);
 }
 
 /* WAL, and the files of that opened; two who both make it WAL may meet, and
@@ -303,18 +304,20 @@ static hf_status lite_connect(struct sql_session *session, bool first,
     struct lite_conn *lc = (struct lite_conn *)session->conn;
     int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX |
                 (session->conn->create ? SQLITE_OPEN_CREATE : 0);
-    int code = sqlite3_open_v2(lc->path, &ls->db, flags, NULL);
-    hf_status st;
+    hf_status st = lite_may_open(lc, err);
+    int code = st ? SQLITE_OK : sqlite3_open_v2(lc->path, &ls->db, flags, NULL);
 
-    if (code)
-        return lite_error(ls, code, err);
+    if (st || code)
+        return st ? st : lite_error(ls, code, err);
     if (first)
         snprintf(lc->real, sizeof(lc->real), "%s",
                  sqlite3_db_filename(ls->db, "main"));
     ls->deadline = deadline;
     sqlite3_busy_handler(ls->db, lite_busy, ls);
     st = lite_settle(ls, err);
-    return st ? st : lite_remember(ls, err);
+    if (!st)
+        st = lite_remember(ls, err);
+    return st ? st : lite_use(ls, err);
 }
 
 static bool lite_alive(struct sql_session *session)

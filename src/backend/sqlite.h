@@ -43,12 +43,15 @@ struct lite_conn {
     struct hfi_link heard; /* of struct lite_watch */
 };
 
+struct lite_use;
+
 struct lite_session {
     struct sql_session base;
     sqlite3 *db;
     sqlite3_stmt *stmts[SQL_STMTS];
     int64_t deadline;               /* of the statement that runs */
     struct lite_id ids[LITE_FILES]; /* what it has opened */
+    struct lite_use *use;           /* of sqlite_file.c; NULL: none yet */
 };
 
 /* ---- sqlite_text.c ----------------------------------------------------- */
@@ -67,6 +70,12 @@ hf_status lite_find(struct lite_conn *, const char *path, struct hf_error *);
 
 /* Note which files the session has opened. */
 hf_status lite_remember(struct lite_session *, struct hf_error *);
+
+/* Is this not a child of a process that has it open?  Ask before SQLite does
+ * anything; and note that a session has it open, and not any more. */
+hf_status lite_may_open(const struct lite_conn *, struct hf_error *);
+hf_status lite_use(struct lite_session *, struct hf_error *);
+void lite_unuse(struct lite_session *);
 
 /* Do their names lead to other files by now, or to none? */
 bool lite_has_moved(const struct lite_session *);

@@ -17,6 +17,9 @@
  *      is run again in the file that is there now.  A grant that is not in that
  *      file is lost, and its next renewal says so.
  *  (3) No file is opened here: closing it would drop SQLite's POSIX locks.
+ *  (4) A process whose parent had the database open when it forked does not
+ *      open it: SQLite keeps one record of a file's locks for all sessions of a
+ *      process, and does not notice that the child has none of them.
  */
 #include "sqlite.h"
 
@@ -25,6 +28,8 @@
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
+
+#include "../mem.h"
 
 #include "../banned.h"
 
@@ -88,6 +93,63 @@ hf_status lite_remember(struct lite_session *ls, struct hf_error *err)
                         "the database file is being replaced");
     }
     return file_links(lc->path, err);
+}
+
+/* ---- after a fork ------------------------------------------------------ */
+
+/* A database that sessions of a process have had open.  None is ever removed, so
+ * that a child finds the list whole whatever its parent's threads were doing. */
+struct lite_use {
+    struct lite_use *next;
+    struct lite_id id;
+    pid_t pid;
+    atomic_int sessions;
+};
+
+static _Atomic(struct lite_use *) file_uses;
+
+hf_status lite_may_open(const struct lite_conn *lc, struct hf_error *err)
+{
+    struct lite_id id = file_id(lc->path, "");
+    const struct lite_use *use;
+    pid_t pid = getpid();
+
+    for (use = atomic_load(&file_uses); use; use = use->next)
+        if (use->pid != pid && use->sessions && file_is_same(use->id, id))
+            return hfi_fail(err, HF_UNSUPPORTED,
+                            "the parent of this process had the database open "
+                            "when it forked, which SQLite does not survive: "
+                            "fork before opening it, or exec");
+    return HF_OK;
+}
+
+hf_status lite_use(struct lite_session *ls, struct hf_error *err)
+{
+    struct lite_use *use;
+    pid_t pid = getpid();
+
+    for (use = atomic_load(&file_uses); use; use = use->next)
+        if (use->pid == pid && file_is_same(use->id, ls->ids[0]))
+            break;
+    if (!use) { /* Two entries of one file do no harm. */
+        use = hfi_alloc(sizeof(*use));
+        if (!use)
+            return hfi_nomem(err);
+        use->id = ls->ids[0];
+        use->pid = pid;
+        use->next = atomic_load(&file_uses);
+        while (!atomic_compare_exchange_weak(&file_uses, &use->next, use))
+            ;
+    }
+    atomic_fetch_add(&use->sessions, 1);
+    ls->use = use;
+    return HF_OK;
+}
+
+void lite_unuse(struct lite_session *ls)
+{
+    if (ls->use)
+        atomic_fetch_sub(&ls->use->sessions, 1);
 }
 
 /* ---- what is refused --------------------------------------------------- */

@@ -82,13 +82,14 @@ static void hold_as_we_are(struct t_peer *up, void *arg)
 static void woken(struct t_peer *peer, const char *name, const char *meanwhile)
 {
     struct hf_lock_opts opts = HF_LOCK_OPTS_INIT;
-    hf_client *client = open_db(name);
     struct hf_event event;
     char command[512];
+    hf_client *client;
     hf_request *req;
 
     opts.ttl_ms = LEASE_MS;
     CHECK_EQ(t_hear(peer), 1);
+    client = open_db(name);
     CHECK_OK(hf_acquire_start(client, "k", 60000, &opts, NULL, &req, &t_err));
     t_poll_until(access(path_of("x.db-bells"), F_OK) == 0, WOKEN_MS);
     t_sleep_ms(300); /* It cannot be asked whether the waiter sleeps. */

@@ -185,6 +185,37 @@ TEST(a_relative_path_means_the_same_file_after_a_chdir)
     CHECK_EQ(access(path_of("x.db"), F_OK), 0);
 }
 
+/* ---- forks ---------------------------------------------------------------- */
+
+static void open_in_a_child(struct t_peer *up, void *arg)
+{
+    (void)up;
+    (void)arg;
+    refused(url_of("x.db"), HF_UNSUPPORTED, "fork");
+    hf_close(open_url(url_of("other.db")));
+    hf_close(open_url(url_of("closed.db")));
+}
+
+/* SQLite would take the parent's locks for those of the child. */
+TEST(a_forked_child_cannot_open_what_its_parent_has_open)
+{
+    hf_client *client = open_url(url_of("x.db"));
+    struct t_peer child;
+    hf_lock *lk;
+
+    hf_close(open_url(url_of("closed.db")));
+    child = t_fork(open_in_a_child, NULL);
+    t_join(&child);
+    lk = take(client, "k", 3000);
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_close(client);
+    child = t_fork(take_next, NULL);
+    t_tell(&child, 0);
+    t_hear(&child);
+    t_tell(&child, 0);
+    t_join(&child);
+}
+
 /* ---- names --------------------------------------------------------------- */
 
 TEST(a_name_that_means_a_database_in_memory_is_refused)
