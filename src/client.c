@@ -30,8 +30,9 @@ static const char *const common_options[] = {"timeout", "ttl", "retry", "wait",
 static hf_status client_options(struct hf_client *c, const struct hfi_url *url,
                                 struct hf_error *err)
 {
-    const char *wait = hfi_url_param(url, "wait", "notify");
+    static const char *const waits[] = {"notify", "poll", NULL};
     hf_status st = hfi_url_only(url, common_options, c->be->options, err);
+    int wait = 0;
 
     c->defaults = (struct hfi_wish){.note = c->note,
                                     .ttl_ms = HFI_TTL_DEFAULT,
@@ -51,10 +52,9 @@ static hf_status client_options(struct hf_client *c, const struct hfi_url *url,
     if (!st &&
         (c->defaults.ttl_ms < HFI_TTL_MIN || c->defaults.ttl_ms > HFI_TTL_MAX))
         st = hfi_fail(err, HF_INVALID, "url: ttl= is out of range");
-    if (!st && !strcmp(wait, "poll"))
-        c->defaults.flags = HF_POLL;
-    else if (!st && strcmp(wait, "notify") != 0)
-        st = hfi_fail(err, HF_INVALID, "url: wait= is notify or poll");
+    if (!st)
+        st = hfi_url_word(url, "wait", waits, &wait, err);
+    c->defaults.flags = wait ? HF_POLL : 0;
     return st;
 }
 

@@ -250,6 +250,9 @@ static hf_status pg_open(struct hfi_conn *base, const struct hfi_url *url,
     pthread_mutex_init(&pc->wake_mu, NULL);
     pc->wake_opened = true;
     pc->sql.timeout_ms = hfi_left_ms(deadline);
+    if (url->path[0] != '/' && strchr(url->path, '@')) /* a password in it? */
+        return hfi_fail(err, HF_INVALID,
+                        "url: postgres: is written postgres://user@host/db");
     pg_endpoint(base, url);
     st = pg_params(pc, url, err);
     return st ? st : sql_open(&pc->sql, url, &pg_driver, deadline, err);

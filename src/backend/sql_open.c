@@ -130,43 +130,30 @@ static hf_status open_statements(struct sql_conn *conn, struct hf_error *err)
 static hf_status open_strategy(struct sql_conn *conn, const struct hfi_url *url,
                                struct hf_error *err)
 {
-    static const char *const names[] = {"lease", "version", "row"};
-    const char *name = hfi_url_param(url, "strategy", names[0]);
-    size_t i;
+    static const char *const names[] = {"lease", "version", "row", NULL};
+    int i = 0;
+    hf_status st = hfi_url_word(url, "strategy", names, &i, err);
 
-    for (i = 0; i < SQL_STRATEGIES; i++)
-        if (!strcmp(name, names[i]))
-            break;
-    if (i == SQL_STRATEGIES)
-        return hfi_fail(err, HF_INVALID,
-                        "url: strategy= is lease, version or row");
+    if (st)
+        return st;
     conn->strategy = (enum sql_strategy)i;
     if (!conn->driver->texts[i])
         return hfi_fail(err, HF_UNSUPPORTED, "%s: strategy=%s: %s",
-                        conn->driver->name, name, conn->driver->refusal);
+                        conn->driver->name, names[i], conn->driver->refusal);
     return HF_OK;
 }
 
 static hf_status open_options(struct sql_conn *conn, const struct hfi_url *url,
                               struct hf_error *err)
 {
-    const char *create = hfi_url_param(url, "create", "yes");
-    const char *pool = hfi_url_param(url, "pool", NULL);
-    char *end = NULL;
-    long n = conn->driver->sessions ? conn->driver->sessions : OPEN_SESSIONS;
+    int64_t n = conn->driver->sessions ? conn->driver->sessions : OPEN_SESSIONS;
+    hf_status st = hfi_url_number(url, "pool", 1, OPEN_SESSION_MAX, &n, err);
 
-    if (pool)
-        n = strtol(pool, &end, 10);
-
-    if (pool && (!*pool || *end || n < 1 || n > OPEN_SESSION_MAX))
-        return hfi_fail(err, HF_INVALID,
-                        "url: pool= is a number of connections, 1 to %d",
-                        OPEN_SESSION_MAX);
     conn->max_sessions = (unsigned)n;
-    conn->create = !strcmp(create, "yes");
-    if (!conn->create && strcmp(create, "no") != 0)
-        return hfi_fail(err, HF_INVALID, "url: create= is yes or no");
-    return open_strategy(conn, url, err);
+    conn->create = true;
+    if (!st)
+        st = hfi_url_bool(url, "create", &conn->create, err);
+    return st ? st : open_strategy(conn, url, err);
 }
 
 /* The first connection, which may tell where the table is. */

@@ -20,6 +20,11 @@ TEST(options_that_make_no_sense_are_refused)
                             "b123456789b123456789b123456789"),
                   HF_INVALID, "table=");
     scene_refused(scene_url(0, "&create=maybe"), HF_INVALID, "create=");
+    scene_refused(scene_url(0, "&create="), HF_INVALID, "create=");
+    scene_refused(scene_url(0, "&wait=perhaps"), HF_INVALID, "wait=");
+    scene_refused(scene_is_postgres() ? "postgres:u:secret@h/db"
+                                      : "mysql:u:secret@h/db",
+                  HF_INVALID, "://");
     scene_refused(scene_url(0, "&pool=0"), HF_INVALID, "pool=");
     scene_refused(scene_url(0, "&pool=x"), HF_INVALID, "pool=");
     scene_refused(scene_url(0, "&nonsense=1"), HF_INVALID, "nonsense");
