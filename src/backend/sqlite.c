@@ -263,8 +263,9 @@ static hf_status lite_run(struct sql_session *session, enum sql_stmt which,
         return lite_moved(ls, err);
     if (!st && which == SQL_ACQUIRE)
         lite_fenced(lc, answer->id);
-    if (!st && (((which == SQL_RELEASE || which == SQL_FREE) && answer->id) ||
-                (which == SQL_WANT && answer->affected)))
+    if (!st && call &&
+        (((which == SQL_RELEASE || which == SQL_FREE) && answer->id) ||
+         (which == SQL_WANT && answer->affected)))
         lite_ring(lc, call->key);
     return st;
 }
