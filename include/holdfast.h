@@ -354,7 +354,9 @@ HF_CHECK hf_status hf_acquire_start(hf_client *client, const char *key,
                                     hf_request **ret, struct hf_error *err);
 
 /* End the request with HF_FAILED and HF_CANCELED, unless it is granted just
- * now; either event will come.  Valid until that event has been taken. */
+ * now; either event will come, also while the service is silent.  What a try
+ * that is on the wire leaves in the service is removed in the background.
+ * Valid until that event has been taken. */
 void hf_request_cancel(hf_request *request);
 
 /* The place in the service's queue, 1 is next; 0 if it is not known. */
