@@ -48,13 +48,12 @@
  *  (5) A renewal counts a node that has our token and has seen no later fence
  *      confirmed.  A node that lost the key is given it again only while others
  *      confirm the grant, and counts from the next renewal on.
- *  (6) Restarts.  A node that was started less than the longest lease in use ago
- *      may have forgotten a grant that stands, so it may not vote for a new one,
- *      unless it is known to have everything on disk (appendonly with fsync
- *      always).  A restart ends our connection, so it is enough to ask for run
- *      id and uptime when a connection begins; one that does not tell its run
- *      id counts as restarted each time.  The longest lease is that of
- *      this client: who uses longer ones elsewhere says so with quarantine=.
+ *  (6) Restarts.  A node that was started less than the longest lease of any
+ *      client ago may have forgotten a grant that stands, so it may not vote for
+ *      a new one, unless it has proven that it kept its data.  A restart ends
+ *      our connection, so it is enough to ask for run id and uptime when a
+ *      connection begins; one that does not tell its run id counts as restarted
+ *      each time.  How long the longest lease is, see redlock_quarantine.c.
  *
  * LEASE  The expiry of the key on a majority.  A minority that fails never ends
  *   a lock.  Release goes to all; on a node that cannot be reached it is
@@ -85,15 +84,12 @@ static hf_status open_options(struct redlock_conn *rl,
 {
     const char *prefix = hfi_url_param(url, "prefix", "holdfast:");
     const char *fence = hfi_url_param(url, "fence", "on");
-    const char *quarantine = hfi_url_param(url, "quarantine", "on");
-    hf_status st = HF_OK;
+    hf_status st;
 
     rl->fenced = strcmp(fence, "off") != 0;
-    rl->quarantine = strcmp(quarantine, "off") != 0;
     if (rl->fenced && strcmp(fence, "on") != 0)
         return hfi_fail(err, HF_INVALID, "url: fence= is on or off");
-    if (rl->quarantine && strcmp(quarantine, "on") != 0)
-        st = hfi_url_duration(url, "quarantine", &rl->longest_ttl, err);
+    st = redlock_quarantine_open(rl, url, err);
     if (!st)
         st = hfi_url_duration(url, "node", &rl->node_ms, err);
     if (!st && rl->node_ms > 60000)

@@ -8,7 +8,8 @@
  *   redlock_look.c    inspect, list, break
  *   redlock_call.c    one question to all nodes at once
  *   redlock_rule.c    what their answers mean: pure functions
- *   redlock_node.c    connecting a node, and who may vote
+ *   redlock_node.c    connecting a node
+ *   redlock_quarantine.c  when a node that was restarted may vote again
  *   redlock_debt.c    what must still be given back
  *   redlock_ear.c     wake-ups
  *   redlock_script.c  the steps of one node, in Lua
@@ -41,6 +42,13 @@ enum redlock_state {
     REDLOCK_UP
 };
 
+/* Does it write to disk what it says before it says so? */
+enum redlock_disk {
+    REDLOCK_DISK_UNKNOWN,
+    REDLOCK_DISK_NO,
+    REDLOCK_DISK_ALWAYS
+};
+
 struct redlock_node {
     struct redis_conn rc; /* its name, secrets and prefix; and its mux */
     struct redlock_conn *rl;
@@ -54,8 +62,9 @@ struct redlock_node {
     long long client_id;   /* of our last connection there, 0 unknown */
     int64_t born;          /* not before it was started, on our clock */
     _Atomic int64_t heard; /* when it last answered */
-    bool durable;          /* keeps what it said over a restart */
-    atomic_bool native;    /* SET takes NX with GET */
+    enum redlock_disk disk;
+    bool kept;          /* it has its data from before it was started */
+    atomic_bool native; /* SET takes NX with GET */
     struct redlock_debt *debts;
     struct hfi_mux ear_mux; /* makes the connection below, and no other */
     struct mux_link *ear;   /* where it tells of releases, or NULL */
@@ -69,13 +78,14 @@ struct redlock_conn {
     bool closing;
     bool fenced;
     bool quarantine;
-    int64_t node_ms; /* limit of one node; 0: from the ttl */
+    int64_t lease_max; /* what this client may ask for, with quarantine */
+    int64_t node_ms;   /* limit of one node; 0: from the ttl */
     int n, majority;
     char script_id[41];
     struct ssl_ctx_st *tls;
     pthread_mutex_t mu; /* guards what is not constant here and in the nodes */
     struct hfi_cond changed;
-    int64_t longest_ttl; /* in use by this client */
+    int64_t longest_ttl; /* that any client may have, as far as is known */
     struct redlock_node nodes[REDLOCK_MAX];
 
     pthread_mutex_t ear_mu; /* guards the ears and what follows */
@@ -119,11 +129,27 @@ bool redlock_gather_more(struct redlock_conn *, unsigned asked,
 /* May it be asked?  Not while it owes an answer for longer than `limit`. */
 bool redlock_node_is_ready(struct redlock_node *, int64_t limit);
 
-/* May it vote?  redlock.c (6) */
-bool redlock_node_may_vote(struct redlock_node *, int64_t ttl_ms);
+/* A command on a connection that is being begun.  Where it is not allowed, that
+ * is HF_OK and no reply. */
+hf_status redlock_hello_may(struct redlock_node *, struct mux_link *, int argc,
+                            const char **argv, redisReply **reply,
+                            int64_t deadline, struct hf_error *);
 
-/* A lease of so long is in use. */
-void redlock_note_ttl(struct redlock_conn *, int64_t ttl_ms);
+/* ---- redlock_quarantine.c ---------------------------------------------- */
+
+hf_status redlock_quarantine_open(struct redlock_conn *, const struct hfi_url *,
+                                  struct hf_error *);
+
+/* Agree with the node on the longest lease, as its connection begins. */
+hf_status redlock_quarantine_hello(struct redlock_node *, struct mux_link *,
+                                   int64_t deadline, struct hf_error *);
+
+/* HF_INVALID if the lease is longer than what was agreed on. */
+hf_status redlock_check_ttl(const struct redlock_conn *, int64_t ttl_ms,
+                            struct hf_error *);
+
+/* When it may vote: in so many milliseconds; 0 now. */
+int64_t redlock_quarantine_left(struct redlock_node *);
 
 /* ---- redlock_debt.c ---------------------------------------------------- */
 

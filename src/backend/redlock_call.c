@@ -327,6 +327,7 @@ static const char *few_why(struct redlock_round *round, int i, int64_t ttl_ms,
 {
     struct redlock_flight *flight = &round->flights[i];
     struct redlock_node *node = &round->rl->nodes[i];
+    int64_t left = ttl_ms ? redlock_quarantine_left(node) : 0;
 
     if (flight->waiting)
         return "no answer in time";
@@ -338,10 +339,10 @@ static const char *few_why(struct redlock_round *round, int i, int64_t ttl_ms,
     if (!hfi_mux_is_up(&node->rc.mux))
         snprintf(buf, size, "%s",
                  node->why.text[0] ? node->why.text : "not connected");
-    else if (ttl_ms && !node->durable && node->rl->quarantine &&
-             hfi_now() - node->born < node->rl->longest_ttl)
-        snprintf(buf, size, "restarted %" PRId64 " ms ago",
-                 hfi_now() - node->born);
+    else if (left)
+        snprintf(buf, size,
+                 "restarted %" PRId64 " ms ago, votes in %" PRId64 " ms",
+                 hfi_now() - node->born, left);
     else
         snprintf(buf, size, "it still owes an answer");
     pthread_mutex_unlock(&node->rl->mu);

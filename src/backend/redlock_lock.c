@@ -103,23 +103,27 @@ static unsigned renew_send(struct redlock_round *round,
     return sent;
 }
 
-/* One node's answers; false if they are none. */
-static bool renew_read(const struct redlock_flight *flight, int node, size_t n,
+/* One node's answers, to the items that were not refused; false if they are
+ * none. */
+static bool renew_read(const struct redlock_flight *flight, int node,
+                       const struct hfi_renewal *items, size_t n,
                        struct redlock_tally *tallies)
 {
     size_t item;
+    int at = 0;
 
     if (!flight->landed)
         return false;
     for (item = 0; item < n; item++)
-        renew_count(redlock_reply(flight, (int)item), node, &tallies[item]);
-    return n && redlock_reply(flight, 0)->type == REDIS_REPLY_INTEGER;
+        if (!items[item].st)
+            renew_count(redlock_reply(flight, at++), node, &tallies[item]);
+    return redlock_reply(flight, 0)->type == REDIS_REPLY_INTEGER;
 }
 
 /* Ask all that are there, and if they are too few, those that come. */
 static void renew_ask(struct redlock_conn *rl, const struct redis_batch *batch,
-                      size_t n, int64_t ttl_ms, int64_t deadline,
-                      struct redlock_tally *tallies)
+                      const struct hfi_renewal *items, size_t n, int64_t ttl_ms,
+                      int64_t deadline, struct redlock_tally *tallies)
 {
     struct redlock_span span;
     struct redlock_round round;
@@ -134,7 +138,7 @@ static void renew_ask(struct redlock_conn *rl, const struct redis_batch *batch,
         while ((i = redlock_hear(&round, answered < rl->majority ? span.late
                                                                  : span.end)) >=
                0)
-            answered += renew_read(&round.flights[i], i, n, tallies);
+            answered += renew_read(&round.flights[i], i, items, n, tallies);
     } while (more && answered < rl->majority &&
              redlock_gather_more(rl, asked, deadline));
     redlock_round_fini(&round);
@@ -206,14 +210,19 @@ void redlock_renew(struct hfi_conn *conn, struct hfi_renewal *items, size_t n,
 
     n = n < BATCH_MAX ? n : BATCH_MAX; /* the core sends no more at once */
     for (i = 0; i < n; i++) {
+        items[i].st = redlock_check_ttl(rl, items[i].ttl_ms, err);
+        if (items[i].st)
+            continue;
         ttl_ms = items[i].ttl_ms < ttl_ms ? items[i].ttl_ms : ttl_ms;
-        redlock_note_ttl(rl, items[i].ttl_ms);
         renew_say(rl, &batch, &items[i], false);
     }
+    if (!batch.count && !batch.failed)
+        return;
     redlock_gather(rl, deadline);
-    renew_ask(rl, &batch, n, ttl_ms, deadline, tallies);
+    renew_ask(rl, &batch, items, n, ttl_ms, deadline, tallies);
     for (i = 0; i < n; i++) {
-        renew_judge(rl, &items[i], &tallies[i], err);
+        if (!items[i].st)
+            renew_judge(rl, &items[i], &tallies[i], err);
         mend = mend || redlock_may_mend(rl->n, &tallies[i]);
     }
     redis_batch_free(&batch);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * redlock_node.c - connecting a node, and who may vote.
+ * redlock_node.c - connecting a node.
  *
  * A call never connects: it would wait for a node that is down, once for each.
  * A node that is not connected has a thread that tries again and again, at
@@ -16,7 +16,8 @@
  *  (c) the end of the connection before: CLIENT KILL by its id.  When that is
  *      answered, nothing that we ever sent there can still be served.  A node
  *      that forbids it is left to the expiry of what it may yet take;
- *  (d) what was to be given back there and has had no answer.
+ *  (d) how long the longest lease is there (redlock_quarantine.c);
+ *  (e) what was to be given back there and has had no answer.
  */
 #include "redlock.h"
 
@@ -38,10 +39,9 @@ static _Thread_local bool node_connects;
 
 /* ---- the beginning of a connection ------------------------------------- */
 
-/* A command whose refusal we can live with; NULL then. */
-static hf_status hello_may(struct redlock_node *node, struct mux_link *link,
-                           int argc, const char **argv, redisReply **reply,
-                           int64_t deadline, struct hf_error *err)
+hf_status redlock_hello_may(struct redlock_node *node, struct mux_link *link,
+                            int argc, const char **argv, redisReply **reply,
+                            int64_t deadline, struct hf_error *err)
 {
     struct hf_error why = {0};
     hf_status st;
@@ -122,14 +122,13 @@ static hf_status hello_identity(struct redlock_node *node,
     return st;
 }
 
-/* Does it have on disk what it has said?  Then a restart loses nothing. */
-static bool hello_is_durable(const redisReply *config)
+static enum redlock_disk hello_disk(const redisReply *config)
 {
     bool on = false, always = false;
     size_t i;
 
     if (!config || config->type != REDIS_REPLY_ARRAY)
-        return false;
+        return REDLOCK_DISK_UNKNOWN;
     for (i = 0; i + 1 < config->elements; i += 2) {
         const char *name = config->element[i]->str;
         const char *value = config->element[i + 1]->str;
@@ -139,7 +138,7 @@ static bool hello_is_durable(const redisReply *config)
         on |= !strcmp(name, "appendonly") && !strcmp(value, "yes");
         always |= !strcmp(name, "appendfsync") && !strcmp(value, "always");
     }
-    return on && always;
+    return on && always ? REDLOCK_DISK_ALWAYS : REDLOCK_DISK_NO;
 }
 
 /* (c): nothing of the connection before is served any more. */
@@ -154,13 +153,13 @@ static hf_status hello_kill(struct redlock_node *node, struct mux_link *link,
 
     if (same && node->client_id) {
         snprintf(id, sizeof(id), "%lld", node->client_id);
-        st = hello_may(node, link, 4, kill, &reply, deadline, err);
+        st = redlock_hello_may(node, link, 4, kill, &reply, deadline, err);
         if (reply)
             freeReplyObject(reply);
     }
     if (st)
         return st;
-    st = hello_may(node, link, 2, ask, &reply, deadline, err);
+    st = redlock_hello_may(node, link, 2, ask, &reply, deadline, err);
     node->client_id =
         reply && reply->type == REDIS_REPLY_INTEGER ? reply->integer : 0;
     if (reply)
@@ -174,7 +173,8 @@ static hf_status hello_know(struct redlock_node *node, struct mux_link *link,
     const char *info[] = {"INFO", "server"};
     const char *config[] = {"CONFIG", "GET", "append*"};
     redisReply *reply;
-    hf_status st = hello_may(node, link, 2, info, &reply, deadline, err);
+    hf_status st =
+        redlock_hello_may(node, link, 2, info, &reply, deadline, err);
 
     if (!st)
         st = hello_identity(node, reply, same, err);
@@ -182,9 +182,9 @@ static hf_status hello_know(struct redlock_node *node, struct mux_link *link,
         freeReplyObject(reply);
     if (st)
         return st;
-    st = hello_may(node, link, 3, config, &reply, deadline, err);
+    st = redlock_hello_may(node, link, 3, config, &reply, deadline, err);
     pthread_mutex_lock(&node->rl->mu);
-    node->durable = hello_is_durable(reply);
+    node->disk = hello_disk(reply);
     pthread_mutex_unlock(&node->rl->mu);
     if (reply)
         freeReplyObject(reply);
@@ -209,6 +209,8 @@ static hf_status node_hello(void *arg, struct mux_link *link, int64_t deadline,
         if (!st)
             freeReplyObject(reply);
     }
+    if (!st)
+        st = redlock_quarantine_hello(node, link, deadline, err);
     return st ? st : redlock_pay(node, link, deadline, err);
 }
 
@@ -375,7 +377,7 @@ bool redlock_gather_more(struct redlock_conn *rl, unsigned asked,
     return found;
 }
 
-/* ---- who may be asked, and who may vote -------------------------------- */
+/* ---- who may be asked -------------------------------------------------- */
 
 bool redlock_node_is_ready(struct redlock_node *node, int64_t limit)
 {
@@ -388,29 +390,6 @@ bool redlock_node_is_ready(struct redlock_node *node, int64_t limit)
     if (owed < 0 || owed > SILENT_MS)
         redlock_node_tend(node);
     return owed >= 0 && owed <= limit;
-}
-
-/* redlock.c (6) */
-bool redlock_node_may_vote(struct redlock_node *node, int64_t ttl_ms)
-{
-    struct redlock_conn *rl = node->rl;
-    bool may;
-
-    if (!rl->quarantine)
-        return true;
-    redlock_note_ttl(rl, ttl_ms);
-    pthread_mutex_lock(&rl->mu);
-    may = node->durable || hfi_now() - node->born >= rl->longest_ttl;
-    pthread_mutex_unlock(&rl->mu);
-    return may;
-}
-
-void redlock_note_ttl(struct redlock_conn *rl, int64_t ttl_ms)
-{
-    pthread_mutex_lock(&rl->mu);
-    if (ttl_ms > rl->longest_ttl)
-        rl->longest_ttl = ttl_ms;
-    pthread_mutex_unlock(&rl->mu);
 }
 
 void redlock_node_init(struct redlock_conn *rl, int index)

@@ -16,6 +16,7 @@
  *   L tell                   release  1, 0 not ours
  *   B fence                  break    1, 0 not that grant
  *   I                        look     {v, PTTL, c, k, n, o, t, b, now}
+ *   Q longest run            agree    {longest, run}; redlock_quarantine.c
  *
  * What is asked most often needs no script: A is the same as SET NX GET PX,
  * HMGET, TIME and PTTL, one after the other, where SET knows NX with GET (since
@@ -33,6 +34,20 @@
 const char redlock_script[] =
     "local M,T,op,token=KEYS[1],KEYS[2],ARGV[1],ARGV[2]\n"
     "local call=redis.call\n"
+    "if op=='Q' then\n"
+    "  local q=call('HMGET',T,'q','d')\n"
+    "  if not q[1] or tonumber(q[1])<tonumber(ARGV[3]) then\n"
+    "    q[1]=ARGV[3]\n"
+    "  end\n"
+    "  if ARGV[4]=='-' then\n"
+    "    q[2]=''\n"
+    "  elseif not q[2] or q[2]=='' then\n"
+    "    q[2]=ARGV[4]\n"
+    "  end\n"
+    "  redis.pcall('HSET',T,'q',q[1],'d',q[2])\n"
+    "  redis.pcall('PEXPIRE',T,'31622400000')\n"
+    "  return q\n"
+    "end\n"
     "local v=call('GET',M)\n"
     "if op=='L' then\n"
     "  if v~=token then return 0 end\n"

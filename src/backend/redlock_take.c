@@ -124,7 +124,7 @@ static int take_ask(struct take *take, int64_t deadline)
         bool owed;
 
         if (take->reached & 1U << i || !redlock_node_is_ready(node, limit) ||
-            !redlock_node_may_vote(node, claim->ttl_ms))
+            redlock_quarantine_left(node))
             continue;
         owed = redlock_owe_not(node, claim);
         redlock_ask(&take->round, i, take_batch(take, node), deadline);
@@ -418,8 +418,10 @@ hf_status redlock_try_acquire(struct hfi_conn *conn,
                         .watched = grant->ref.text[REDLOCK_NOTE_WATCHED],
                         .votes = {.n = rl->n}};
     int had, had_not;
-    hf_status st;
+    hf_status st = redlock_check_ttl(rl, claim->ttl_ms, err);
 
+    if (st)
+        return st;
     redlock_round_init(&take.round, rl);
     take_say(&take);
     st = take_run(&take, grant, busy, deadline, err);

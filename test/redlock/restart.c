@@ -64,12 +64,84 @@ static bool is_given_away(const char *options)
 
 TEST(a_node_that_has_just_started_may_not_vote)
 {
-    CHECK(!is_given_away(""));
+    CHECK(!is_given_away("?quarantine=4s"));
 }
 
 TEST(without_quarantine_a_majority_that_forgets_gives_the_lock_away)
 {
     CHECK(is_given_away("?quarantine=off"));
+}
+
+TEST(a_short_lease_does_not_shorten_the_quarantine)
+{
+    struct hf_lock_opts opts = rt_opts(20000, HF_MANUAL);
+    struct rl rl;
+    char url[600];
+    hf_client *a = NULL, *b;
+    hf_lock *lk = NULL, *other = NULL;
+    int64_t end;
+
+    rl_start(&rl, "", false);
+    snprintf(url, sizeof(url), "%s?quarantine=off", rl.url);
+    CHECK_OK(hf_open(url, NULL, &a, &t_err)); /* need not wait for the nodes */
+    CHECK_OK(hf_acquire(a, "k", 0, &opts, &lk, &t_err));
+    for (int i = 0; i < 3; i++) {
+        rt_crash(&rl.nodes[i]);
+        rt_again(&rl.nodes[i]);
+    }
+    b = rl_open(&rl);
+    for (end = t_now_ms() + 4000; t_now_ms() < end; t_sleep_ms(20))
+        CHECK(rl_try(b, "k", 200, &other) != HF_OK);
+    CHECK(strstr(t_err.text, "restarted"));
+    hf_release(lk, NULL);
+    hf_close(a);
+    hf_close(b);
+    rl_end(&rl);
+}
+
+TEST(clients_that_were_told_different_quarantines_obey_the_longest)
+{
+    struct rl rl;
+    char url[600];
+    hf_client *brief, *slow = NULL, *late;
+    hf_lock *lk = NULL;
+    int64_t end;
+
+    rl_start(&rl, "?quarantine=200ms", false);
+    brief = rl_open(&rl);
+    t_poll_until(rl_try(brief, "k", 200, &lk) == HF_OK, 10000);
+    CHECK_OK(hf_release(lk, &t_err));
+    snprintf(url, sizeof(url), "%.*s?quarantine=1h", (int)strcspn(rl.url, "?"),
+             rl.url);
+    CHECK_OK(hf_open(url, NULL, &slow, &t_err));
+    late = rl_open(&rl);
+    for (end = t_now_ms() + 3000; t_now_ms() < end; t_sleep_ms(20))
+        CHECK_STATUS(rl_try(late, "k", 200, &lk), HF_UNAVAILABLE);
+    CHECK(strstr(t_err.text, "restarted"));
+    hf_close(brief);
+    hf_close(slow);
+    hf_close(late);
+    rl_end(&rl);
+}
+
+TEST(a_lease_that_is_longer_than_the_quarantine_is_refused)
+{
+    struct rl rl;
+    char url[600];
+    hf_client *client, *none = NULL;
+    hf_lock *lk = NULL;
+
+    rl_start(&rl, "?quarantine=1s", false);
+    client = rl_open(&rl);
+    CHECK_STATUS(rl_try(client, "k", 1001, &lk), HF_INVALID);
+    CHECK(strstr(t_err.text, "quarantine="));
+    t_poll_until(rl_try(client, "k", 1000, &lk) == HF_OK, 10000);
+    CHECK_STATUS(hf_extend(lk, 2000, &t_err), HF_INVALID);
+    hf_release(lk, NULL);
+    snprintf(url, sizeof(url), "%s&ttl=2s", rl.url);
+    CHECK_STATUS(hf_open(url, NULL, &none, &t_err), HF_INVALID);
+    hf_close(client);
+    rl_end(&rl);
 }
 
 TEST(young_nodes_are_named_as_the_reason)
@@ -86,6 +158,32 @@ TEST(young_nodes_are_named_as_the_reason)
     rl_end(&rl);
 }
 
+static void restart_all(struct rl *rl)
+{
+    for (int i = 0; i < RL_N; i++) {
+        rt_crash(&rl->nodes[i]);
+        rt_again(&rl->nodes[i]);
+    }
+}
+
+TEST(a_node_that_comes_back_with_an_empty_disk_may_not_vote)
+{
+    struct rl rl;
+    hf_client *client;
+    hf_lock *lk = NULL;
+
+    rl_start(&rl, "", true);
+    hf_close(rl_open(&rl));
+    for (int i = 0; i < RL_N; i++)
+        rt_do(&rl.nodes[i], "FLUSHALL");
+    restart_all(&rl);
+    client = rl_open(&rl);
+    CHECK_STATUS(rl_try(client, "k", 60000, &lk), HF_UNAVAILABLE);
+    CHECK(strstr(t_err.text, "restarted"));
+    hf_close(client);
+    rl_end(&rl);
+}
+
 TEST(a_node_that_keeps_everything_on_disk_may_vote_at_once)
 {
     struct rl rl;
@@ -93,6 +191,8 @@ TEST(a_node_that_keeps_everything_on_disk_may_vote_at_once)
     hf_lock *lk = NULL;
 
     rl_start(&rl, "", true);
+    hf_close(rl_open(&rl)); /* It is noted that they do. */
+    restart_all(&rl);
     client = rl_open(&rl);
     CHECK_OK(rl_try(client, "k", 60000, &lk));
     for (int i = 0; i < 3; i++) {
