@@ -344,7 +344,9 @@ const struct hfi_backend hfi_backend_redlock = {
     .pump_fd = redlock_pump_fd,
     .pump = redlock_pump,
     .attach = redlock_attach,
+    .take_over = redlock_take_over,
     .inspect = redlock_inspect,
     .list = redlock_list,
     .break_grant = redlock_break,
+    .free_grant = redlock_free,
 };

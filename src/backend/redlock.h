@@ -5,6 +5,7 @@
  *   redlock.c         the rules and why they hold; opening
  *   redlock_take.c    taking: votes, the fence, taking back
  *   redlock_lock.c    keeping, mending, giving back
+ *   redlock_handle.c  taking up what was detached
  *   redlock_look.c    inspect, list, break
  *   redlock_call.c    one question to all nodes at once
  *   redlock_rule.c    what their answers mean: pure functions
@@ -97,14 +98,16 @@ struct redlock_conn {
 };
 
 /* What a grant notes: the nodes that may have it, as hex digits and as such
- * handed on by hf_detach(); then two bytes of our own. */
+ * handed on by hf_detach(); then a few bytes of our own. */
 #define REDLOCK_NOTE_WATCHED 8 /* one of: */
 enum { REDLOCK_WATCHED_NOT, REDLOCK_WATCHED_NEW, REDLOCK_WATCHED_TOLD };
-#define REDLOCK_NOTE_SPLITS 9 /* how often in a row nobody got a majority */
+#define REDLOCK_NOTE_SPLITS 9  /* how often in a row nobody got a majority */
+#define REDLOCK_NOTE_DOUBT  10 /* the nodes where a try had no answer */
 
 unsigned redlock_note_nodes(const struct redlock_conn *,
                             const struct hfi_grant *);
 void redlock_note_add(struct hfi_grant *, unsigned nodes);
+unsigned redlock_note_doubt(struct hfi_grant *, unsigned more);
 
 /* ---- redlock_script.c -------------------------------------------------- */
 
@@ -153,8 +156,9 @@ int64_t redlock_quarantine_left(struct redlock_node *);
 
 /* ---- redlock_debt.c ---------------------------------------------------- */
 
-/* Remember to give something back there, or forget that. */
-void redlock_owe(struct redlock_node *, const struct hfi_claim *);
+/* Remember to give something back there, or forget that.  It is forgotten by
+ * itself when the lease is over, unless a try may arrive later than that. */
+void redlock_owe(struct redlock_node *, const struct hfi_claim *, bool lasting);
 bool redlock_owe_not(struct redlock_node *, const struct hfi_claim *);
 
 /* Give it back, on a connection that is being begun. */
@@ -213,6 +217,9 @@ struct redlock_round {
 void redlock_round_init(struct redlock_round *, struct redlock_conn *);
 void redlock_round_fini(struct redlock_round *);
 
+/* Those who were asked and have not answered. */
+unsigned redlock_silent(const struct redlock_round *);
+
 /* Ask one node.  The batch must stay until the round is over. */
 void redlock_ask(struct redlock_round *, int node, const struct redis_batch *,
                  int64_t deadline);
@@ -268,13 +275,13 @@ hf_status redlock_try_acquire(struct hfi_conn *, const struct hfi_claim *,
                               struct hfi_grant *, struct hfi_answer *,
                               int64_t deadline, struct hf_error *);
 
-/* Give back on the nodes of the set.  `release`: it was a grant, so those who
- * wait are told, and whether a majority had it is worth waiting for until the
- * deadline.  How many had it, how many said that they had not, and how many said
+/* Give back on the nodes of the set, in some of which a try may still arrive.
+ * `release`: it was a grant, so those who wait are told, and whether a majority
+ * had it is worth waiting for until the deadline.  How many had it, how many said that they had not, and how many said
  * nothing: that is owed there. */
 int redlock_give_back(struct redlock_conn *, const struct hfi_claim *,
-                      unsigned nodes, bool release, int64_t deadline, int *had,
-                      int *had_not);
+                      unsigned nodes, unsigned doubt, bool release,
+                      int64_t deadline, int *had, int *had_not);
 
 /* ---- redlock_lock.c ---------------------------------------------------- */
 
@@ -283,9 +290,15 @@ void redlock_renew(struct hfi_conn *, struct hfi_renewal *, size_t n,
 hf_status redlock_release(struct hfi_conn *, const struct hfi_claim *,
                           struct hfi_grant *, int64_t deadline,
                           struct hf_error *);
+
+/* ---- redlock_handle.c -------------------------------------------------- */
+
 hf_status redlock_attach(struct hfi_conn *, const struct hfi_claim *,
                          const struct hf_handle *, struct hfi_grant *,
                          struct hf_error *);
+hf_status redlock_take_over(struct hfi_conn *, const struct hfi_claim *,
+                            const char *token, struct hfi_grant *,
+                            int64_t deadline, struct hf_error *);
 
 /* ---- redlock_look.c ---------------------------------------------------- */
 
@@ -295,5 +308,7 @@ hf_status redlock_list(struct hfi_conn *, const char *prefix, hf_list_fn *,
                        void *arg, int64_t deadline, struct hf_error *);
 hf_status redlock_break(struct hfi_conn *, const char *key, uint64_t fence,
                         int64_t deadline, struct hf_error *);
+hf_status redlock_free(struct hfi_conn *, const char *key, uint64_t fence,
+                       int64_t deadline, struct hf_error *);
 
 #endif

@@ -126,6 +126,17 @@ void redlock_round_fini(struct redlock_round *round)
     }
 }
 
+unsigned redlock_silent(const struct redlock_round *round)
+{
+    unsigned silent = 0;
+    int i;
+
+    for (i = 0; i < round->rl->n; i++)
+        if (round->flights[i].asked && !round->flights[i].landed)
+            silent |= 1U << i;
+    return silent;
+}
+
 /* Send the script first, on a node that has lost it. */
 static hf_status ask_loaded(struct hfi_mux *mux, struct redlock_flight *flight,
                             int64_t deadline)

@@ -9,6 +9,11 @@
  *
  * One that was answered after nobody waited any longer is paid twice, or not at
  * all if its lease is over by then: a release that finds nothing does nothing.
+ *
+ * LASTING  A lease that the node has granted is over at a time that is known
+ *   here.  A try that had no answer may lie with a node that hangs, and its
+ *   lease begins when the node goes on.  What is owed for such a one lasts until
+ *   it is paid.
  */
 #include "redlock.h"
 
@@ -38,7 +43,8 @@ static struct redlock_debt **debt_find(struct redlock_node *node,
     return at;
 }
 
-void redlock_owe(struct redlock_node *node, const struct hfi_claim *claim)
+void redlock_owe(struct redlock_node *node, const struct hfi_claim *claim,
+                 bool lasting)
 {
     size_t len = strlen(claim->key) + 1;
     struct redlock_debt *debt, **at;
@@ -54,7 +60,7 @@ void redlock_owe(struct redlock_node *node, const struct hfi_claim *claim)
         }
     }
     if (*at)
-        (*at)->until = hfi_now() + claim->ttl_ms;
+        (*at)->until = lasting ? HFI_NEVER : hfi_now() + claim->ttl_ms;
     pthread_mutex_unlock(&node->rl->mu);
 }
 

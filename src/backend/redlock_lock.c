@@ -43,6 +43,16 @@ void redlock_note_add(struct hfi_grant *grant, unsigned nodes)
     memcpy(grant->ref.text, digits, sizeof(digits) - 1);
 }
 
+unsigned redlock_note_doubt(struct hfi_grant *grant, unsigned more)
+{
+    uint16_t nodes;
+
+    memcpy(&nodes, grant->ref.text + REDLOCK_NOTE_DOUBT, sizeof(nodes));
+    nodes |= (uint16_t)more;
+    memcpy(grant->ref.text + REDLOCK_NOTE_DOUBT, &nodes, sizeof(nodes));
+    return nodes;
+}
+
 /* ---- keeping ----------------------------------------------------------- */
 
 static void renew_say(struct redlock_conn *rl, struct redis_batch *batch,
@@ -193,6 +203,9 @@ static void renew_mend(struct redlock_conn *rl, struct hfi_renewal *items,
     }
     while (redlock_hear(&round, span.end) >= 0)
         continue;
+    for (item = 0; item < n; item++)
+        redlock_note_doubt(items[item].grant,
+                           redlock_silent(&round) & tallies[item].gone);
     redlock_round_fini(&round);
     for (i = 0; i < rl->n; i++)
         redis_batch_free(&batches[i]);
@@ -239,7 +252,8 @@ hf_status redlock_release(struct hfi_conn *conn, const struct hfi_claim *claim,
     int had, had_not;
 
     redlock_gather(rl, deadline);
-    redlock_give_back(rl, claim, nodes, true, deadline, &had, &had_not);
+    redlock_give_back(rl, claim, nodes, redlock_note_doubt(grant, 0), true,
+                      deadline, &had, &had_not);
     grant->placed = false;
     if (had >= rl->majority)
         return HF_OK;
@@ -251,16 +265,4 @@ hf_status redlock_release(struct hfi_conn *conn, const struct hfi_claim *claim,
                     "%s: %d of %d nodes have given the lock up, the others "
                     "will when they can be reached",
                     conn->endpoint, had, rl->n);
-}
-
-hf_status redlock_attach(struct hfi_conn *conn, const struct hfi_claim *claim,
-                         const struct hf_handle *handle,
-                         struct hfi_grant *grant, struct hf_error *err)
-{
-    (void)conn;
-    (void)claim;
-    (void)err;
-    grant->fence = handle->fence;
-    memcpy(grant->ref.text, handle->ref, REDLOCK_NOTE_WATCHED);
-    return HF_OK; /* The renewal that follows tells whether it is there. */
 }

@@ -119,7 +119,7 @@ static void look_add(const redisReply *reply, struct hf_info *ret)
         return; /* It was never told of the grant. */
     ret->fence = (uint64_t)fence;
     if (redlock_item(reply, LOOK_BROKEN) == fence)
-        ret->left_ms = 0;
+        ret->broken = true;
     since = (redlock_item(reply, LOOK_NOW) - since) / 1000;
     if (since > ret->since_ms)
         ret->since_ms = since;
@@ -344,36 +344,66 @@ hf_status redlock_list(struct hfi_conn *conn, const char *prefix,
     return HF_OK;
 }
 
-hf_status redlock_break(struct hfi_conn *conn, const char *key, uint64_t fence,
-                        int64_t deadline, struct hf_error *err)
+/* What the nodes said to `op`, which ends the grant with this fence: how many
+ * did it, and how many have no lock at all. */
+static hf_status end_ask(struct redlock_conn *rl, char op, const char *key,
+                         uint64_t fence, int64_t deadline, int *done, int *none,
+                         struct hf_error *err)
 {
-    struct redlock_conn *rl = (struct redlock_conn *)conn;
     char number[24];
     const char *argv[] = {"", number};
     struct redlock_round round;
     struct redis_batch batch = {0};
     const redisReply *reply;
-    int i, answered, done = 0;
     hf_status st = HF_OK;
+    int i, answered;
 
+    *done = *none = 0;
     snprintf(number, sizeof(number), "%" PRIu64, fence);
     redlock_round_init(&round, rl);
-    redlock_step(rl, &batch, 'B', key, 2, argv);
+    redlock_step(rl, &batch, op, key, 2, argv);
     answered = look_ask(&round, &batch, deadline);
     for (i = 0; i < rl->n; i++) {
         reply = redlock_reply(&round.flights[i], 0);
-        done +=
-            reply && reply->type == REDIS_REPLY_INTEGER && reply->integer == 1;
+        if (!reply || reply->type != REDIS_REPLY_INTEGER)
+            continue;
+        *done += reply->integer == 1;
+        *none += reply->integer == 2;
     }
     if (answered < rl->majority)
         st = redlock_too_few(&round, answered, 0, err);
-    else if (!done)
-        st = hfi_fail(err, HF_LOST, "%s: that grant is over", conn->endpoint);
-    else if (rl->n - done >= rl->majority)
+    else if (!*done)
+        st =
+            hfi_fail(err, HF_LOST, "%s: that grant is over", rl->base.endpoint);
+    redlock_round_fini(&round);
+    redis_batch_free(&batch);
+    return st;
+}
+
+hf_status redlock_break(struct hfi_conn *conn, const char *key, uint64_t fence,
+                        int64_t deadline, struct hf_error *err)
+{
+    struct redlock_conn *rl = (struct redlock_conn *)conn;
+    int done, none;
+    hf_status st = end_ask(rl, 'B', key, fence, deadline, &done, &none, err);
+
+    if (!st && rl->n - done >= rl->majority)
         st = hfi_fail(err, HF_UNAVAILABLE,
                       "%s: only %d of %d nodes could be told", conn->endpoint,
                       done, rl->n);
-    redlock_round_fini(&round);
-    redis_batch_free(&batch);
+    return st;
+}
+
+hf_status redlock_free(struct hfi_conn *conn, const char *key, uint64_t fence,
+                       int64_t deadline, struct hf_error *err)
+{
+    struct redlock_conn *rl = (struct redlock_conn *)conn;
+    int done, none;
+    hf_status st = end_ask(rl, 'F', key, fence, deadline, &done, &none, err);
+
+    if (!st && done + none < rl->majority)
+        st = hfi_fail(err, HF_UNAVAILABLE,
+                      "%s: only %d of %d nodes have given the lock up",
+                      conn->endpoint, done + none, rl->n);
     return st;
 }

@@ -15,6 +15,9 @@
  *                                     4 put back, 5 a later grant was here
  *   L tell                   release  1, 0 not ours
  *   B fence                  break    1, 0 not that grant
+ *   F fence                  free     1, 0 another grant is here, 2 none is
+ *   T old fence              take up  {1}, or why not: {2, whose}, {0}, {3},
+ *                                     {5}, as with R
  *   I                        look     {v, PTTL, c, k, n, o, t, b, now}
  *   Q longest run            agree    {longest, run}; redlock_quarantine.c
  *
@@ -54,6 +57,19 @@ const char redlock_script[] =
     "  call('DEL',M)\n"
     "  if ARGV[3]=='1' then redis.pcall('PUBLISH','wake:'..M,'-'..token) end\n"
     "  return 1\n"
+    "end\n"
+    "if op=='T' then\n"
+    "  local m,f=false,ARGV[4]\n"
+    "  if f~='0' then\n"
+    "    m=call('HMGET',T,'c','k','b')\n"
+    "    if m[1] and tonumber(m[1])>tonumber(f) then return {5} end\n"
+    "    if m[3]==f then return {3} end\n"
+    "  end\n"
+    "  if v==token then return {1} end\n"
+    "  if v~=ARGV[3] then return {v and 2 or 0,v} end\n"
+    "  call('SET',M,token,'PX',math.max(call('PTTL',M),1))\n"
+    "  if m and m[1]==f then call('HSET',T,'k',token) end\n"
+    "  return {1}\n"
     "end\n"
     "local F,m=ARGV[5],false\n"
     "if op=='W' then\n"
@@ -101,6 +117,15 @@ const char redlock_script[] =
     "  m=call('HMGET',T,'c','k')\n"
     "  if not v or m[1]~=ARGV[3] or m[2]~=v then return 0 end\n"
     "  call('HSET',T,'b',ARGV[3])\n"
+    "  return 1\n"
+    "end\n"
+    "if op=='F' then\n"
+    "  m=call('HMGET',T,'c','k','b')\n"
+    "  if m[1]~=ARGV[3] or v and m[2]~=v then return v and 0 or 2 end\n"
+    "  if not v then return m[3]==m[1] and 1 or 2 end\n"
+    "  call('HSET',T,'b',ARGV[3])\n"
+    "  call('DEL',M)\n"
+    "  redis.pcall('PUBLISH','wake:'..M,'-'..v)\n"
     "  return 1\n"
     "end\n"
     "m=call('HMGET',T,'c','k','n','o','t','b')\n"

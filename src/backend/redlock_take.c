@@ -133,7 +133,7 @@ static int take_ask(struct take *take, int64_t deadline)
             take->reached |= 1U << i;
             n++;
         } else if (owed) {
-            redlock_owe(node, claim);
+            redlock_owe(node, claim, true);
         }
     }
     return n;
@@ -417,6 +417,7 @@ hf_status redlock_try_acquire(struct hfi_conn *conn,
                         .claim = claim,
                         .watched = grant->ref.text[REDLOCK_NOTE_WATCHED],
                         .votes = {.n = rl->n}};
+    unsigned doubt;
     int had, had_not;
     hf_status st = redlock_check_ttl(rl, claim->ttl_ms, err);
 
@@ -429,11 +430,12 @@ hf_status redlock_try_acquire(struct hfi_conn *conn,
         grant->ref.text[REDLOCK_NOTE_WATCHED] = REDLOCK_WATCHED_TOLD;
     grant->placed = st == HF_OK;
     redlock_note_add(grant, take.asked);
+    doubt = redlock_note_doubt(grant, redlock_silent(&take.round));
     redlock_round_fini(&take.round);
     redis_batch_free(&take.plain);
     redis_batch_free(&take.script);
     if (st &&
-        redlock_give_back(rl, claim, take.asked, false, HFI_NEVER, &had,
+        redlock_give_back(rl, claim, take.asked, doubt, false, HFI_NEVER, &had,
                           &had_not) &&
         st == HF_UNAVAILABLE)
         st = hfi_restate(err, HF_UNCERTAIN);
@@ -449,8 +451,8 @@ static bool give_is_decided(const struct redlock_conn *rl, int asked, int had,
 }
 
 int redlock_give_back(struct redlock_conn *rl, const struct hfi_claim *claim,
-                      unsigned nodes, bool release, int64_t deadline, int *had,
-                      int *had_not)
+                      unsigned nodes, unsigned doubt, bool release,
+                      int64_t deadline, int *had, int *had_not)
 {
     struct redlock_span span = redlock_span(rl, claim->ttl_ms, deadline);
     const char *argv[] = {claim->token, release ? "1" : "0"};
@@ -464,7 +466,7 @@ int redlock_give_back(struct redlock_conn *rl, const struct hfi_claim *claim,
     redlock_step(rl, &batch, 'L', claim->key, 2, argv);
     for (i = 0; i < rl->n; i++)
         if (nodes & 1U << i) {
-            redlock_owe(&rl->nodes[i], claim);
+            redlock_owe(&rl->nodes[i], claim, claim->doubt || doubt & 1U << i);
             redlock_ask(&round, i, &batch, span.end);
         }
     while ((i = redlock_hear(

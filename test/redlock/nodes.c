@@ -123,6 +123,35 @@ TEST(a_release_outlives_the_connection_that_it_was_sent_on)
     rl_end(&rl);
 }
 
+/* The node hangs with the try in its mailbox for longer than the lease: what it
+ * takes when it goes on is given back. */
+TEST(a_try_that_a_node_serves_after_the_lease_is_given_back)
+{
+    struct rl rl;
+    hf_client *client;
+    hf_lock *lk = NULL;
+    long long before;
+    int64_t end;
+
+    rl_start(&rl, "?quarantine=off&fence=off", false);
+    client = rl_open(&rl);
+    before = rt_calls(&rl.nodes[4], "evalsha");
+    rl_signal(&rl, 1 << 4, SIGSTOP);
+    CHECK_OK(rl_try(client, "k", 600, &lk));
+    /* Until the connection to that node has been given up. */
+    for (end = t_now_ms() + 1500; t_now_ms() < end;) {
+        t_sleep_ms(100);
+        CHECK_OK(hf_extend(lk, 0, &t_err));
+    }
+    CHECK_OK(hf_release(lk, &t_err));
+    t_sleep_ms(700); /* Its lease is over, as far as we know. */
+    rl_signal(&rl, 1 << 4, SIGCONT);
+    t_poll_until(rt_calls(&rl.nodes[4], "evalsha") > before, 10000);
+    rl_check_clean(&rl);
+    hf_close(client);
+    rl_end(&rl);
+}
+
 TEST(a_minority_that_others_hold_does_not_matter_and_is_left_alone)
 {
     struct rl rl;
