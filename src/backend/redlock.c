@@ -191,21 +191,22 @@ static void open_names(struct redlock_conn *rl, const struct hfi_url *url)
 }
 
 /* Wait until each node is connected or has failed; a little only, once there is
- * a majority.  How many are up. */
+ * a majority that has answered.  How many are up. */
 static int open_wait(struct redlock_conn *rl, int64_t deadline)
 {
-    int64_t until;
+    int64_t until = deadline;
     int i, up, trying;
 
     redlock_gather(rl, deadline);
-    until = hfi_now() + STRAGGLER_MS;
-    until = until < deadline ? until : deadline;
     pthread_mutex_lock(&rl->mu);
     for (;;) {
         for (i = up = trying = 0; i < rl->n; i++) {
             up += rl->nodes[i].state == REDLOCK_UP;
             trying += rl->nodes[i].state == REDLOCK_TRYING;
         }
+        if (up >= rl->majority && until == deadline)
+            until = hfi_now() + STRAGGLER_MS;
+        until = until < deadline ? until : deadline;
         if (!trying || !hfi_left_ms(until))
             break;
         hfi_cond_wait(&rl->changed, &rl->mu, until);

@@ -250,7 +250,9 @@ const char *redlock_channel_key(const struct redlock_conn *,
 int64_t redlock_limit(const struct redlock_conn *, int64_t ttl_ms);
 
 /* Until when a question that is sent now waits for those who are late: `end`
- * while a majority has answered, `late` while it has not. */
+ * while a majority has answered, `late` while it has not.  Taken before the
+ * question is sent, for the sending, and again after it: sending may take long
+ * if this process has no processor. */
 struct redlock_span {
     int64_t end, late;
 };

@@ -8,7 +8,9 @@
  * hfi_mux_abandon(): its connection goes on, so that whatever is said to it next
  * is served after what it owes (redlock.c (3)).
  *
- * One slow node is not waited for longer than its limit.  When so many are slow
+ * One slow node is not waited for longer than its limit.  What lies in the socket
+ * when the limit is over has come in time, since it may be this process that was
+ * slow: it is taken in before anything is decided.  When so many are slow
  * that the others decide nothing, it is not they who are ill but the network or
  * this machine, and there is nothing to gain from giving up so early: then all
  * are waited for up to a quarter of the lease, and three seconds at most, unless
@@ -276,6 +278,7 @@ static void hear_wait(struct redlock_round *round, int64_t left)
 
 int redlock_hear(struct redlock_round *round, int64_t deadline)
 {
+    bool last = false;
     int64_t left;
     int i;
 
@@ -292,9 +295,13 @@ int redlock_hear(struct redlock_round *round, int64_t deadline)
                 return i;
         }
         left = hfi_left_ms(deadline);
-        if (!left)
+        if (last)
             return -1;
-        hear_wait(round, left);
+        last = !left;
+        if (last) /* Who had no processor finds what came meanwhile. */
+            hear_poll(round, 0);
+        else
+            hear_wait(round, left);
     }
     return -1;
 }

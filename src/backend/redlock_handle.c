@@ -94,6 +94,7 @@ static void handle_ask(struct redlock_round *round,
     for (i = 0; i < rl->n; i++)
         if (redlock_node_is_ready(&rl->nodes[i], limit))
             redlock_ask(round, i, batch, span.end);
+    span = redlock_span(rl, ttl_ms, deadline);
     while ((i = redlock_hear(round, tally->answered < rl->majority
                                         ? span.late
                                         : span.end)) >= 0)

@@ -145,6 +145,7 @@ static void renew_ask(struct redlock_conn *rl, const struct redis_batch *batch,
         span = redlock_span(rl, ttl_ms, deadline);
         more = renew_send(&round, batch, asked, ttl_ms, span.end);
         asked |= more;
+        span = redlock_span(rl, ttl_ms, deadline);
         while ((i = redlock_hear(&round, answered < rl->majority ? span.late
                                                                  : span.end)) >=
                0)
@@ -201,6 +202,7 @@ static void renew_mend(struct redlock_conn *rl, struct hfi_renewal *items,
         if (batches[i].count)
             redlock_ask(&round, i, &batches[i], span.end);
     }
+    span = redlock_span(rl, ttl_ms, deadline);
     while (redlock_hear(&round, span.end) >= 0)
         continue;
     for (item = 0; item < n; item++)

@@ -45,6 +45,7 @@ static int look_ask(struct redlock_round *round,
     for (i = 0; i < rl->n; i++)
         if (redlock_node_is_ready(&rl->nodes[i], limit))
             redlock_ask(round, i, batch, span.end);
+    span = redlock_span(rl, LOOK_TTL, deadline);
     while ((i = redlock_hear(round, answered < rl->majority ? span.late
                                                             : span.end)) >= 0) {
         struct redlock_flight *flight = &round->flights[i];

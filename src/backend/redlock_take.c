@@ -116,6 +116,7 @@ static int take_ask(struct take *take, int64_t deadline)
 {
     const struct hfi_claim *claim = take->claim;
     struct redlock_conn *rl = take->rl;
+    struct redlock_span span = redlock_span(rl, claim->ttl_ms, deadline);
     int64_t limit = redlock_limit(rl, claim->ttl_ms);
     int i, n = 0;
 
@@ -127,7 +128,7 @@ static int take_ask(struct take *take, int64_t deadline)
             redlock_quarantine_left(node))
             continue;
         owed = redlock_owe_not(node, claim);
-        redlock_ask(&take->round, i, take_batch(take, node), deadline);
+        redlock_ask(&take->round, i, take_batch(take, node), span.end);
         if (take->round.flights[i].asked) {
             take->asked |= 1U << i;
             take->reached |= 1U << i;
@@ -234,9 +235,10 @@ static void take_count(struct take *take, int node, int64_t deadline)
 /* Hear until it is known who has the majority, or that nobody can tell.  Where
  * others have it, hear the rest, too: whether one of them has a majority, and
  * who need not be asked to give back. */
-static enum redlock_verdict take_hear(struct take *take,
-                                      const struct redlock_span *span)
+static enum redlock_verdict take_hear(struct take *take, int64_t deadline)
 {
+    struct redlock_span span =
+        redlock_span(take->rl, take->claim->ttl_ms, deadline);
     enum redlock_verdict verdict;
     int node;
 
@@ -244,14 +246,14 @@ static enum redlock_verdict take_hear(struct take *take,
                REDLOCK_OPEN ||
            verdict == REDLOCK_BEATEN) {
         node = redlock_hear(&take->round,
-                            verdict == REDLOCK_OPEN ? span->late : span->end);
+                            verdict == REDLOCK_OPEN ? span.late : span.end);
         if (node < 0)
             return redlock_verdict(&take->votes, 0);
-        take_count(take, node, span->end);
+        take_count(take, node, span.end);
     }
     while (verdict == REDLOCK_HELD &&
-           (node = redlock_hear(&take->round, span->end)) >= 0)
-        take_count(take, node, span->end);
+           (node = redlock_hear(&take->round, span.end)) >= 0)
+        take_count(take, node, span.end);
     return verdict;
 }
 
@@ -277,6 +279,7 @@ static bool take_confirm(struct take *take, uint64_t fence, int64_t deadline)
     for (i = 0; i < rl->n; i++)
         if (take->asked & 1U << i)
             redlock_ask(&round, i, &batch, span.end);
+    span = redlock_span(rl, claim->ttl_ms, deadline);
     while (!redlock_is_confirmed(rl->n, yes) &&
            redlock_may_be_confirmed(rl->n, yes, round.waiting)) {
         i = redlock_hear(&round, span.late);
@@ -377,19 +380,16 @@ static hf_status take_run(struct take *take, struct hfi_grant *grant,
 {
     struct redlock_conn *rl = take->rl;
     enum redlock_verdict verdict;
-    struct redlock_span span;
     uint64_t fence;
 
     redlock_gather(rl, deadline);
-    span = redlock_span(rl, take->claim->ttl_ms, deadline);
-    take_ask(take, span.end);
-    verdict = take_hear(take, &span);
+    take_ask(take, deadline);
+    verdict = take_hear(take, deadline);
     while (verdict == REDLOCK_TOO_FEW && /* Some had closed unnoticed. */
            redlock_gather_more(rl, take->reached, deadline)) {
-        span = redlock_span(rl, take->claim->ttl_ms, deadline);
-        if (!take_ask(take, span.end))
+        if (!take_ask(take, deadline))
             break;
-        verdict = take_hear(take, &span);
+        verdict = take_hear(take, deadline);
     }
     if (verdict == REDLOCK_HELD)
         return take_busy(take, grant, busy, err);
@@ -469,6 +469,7 @@ int redlock_give_back(struct redlock_conn *rl, const struct hfi_claim *claim,
             redlock_owe(&rl->nodes[i], claim, claim->doubt || doubt & 1U << i);
             redlock_ask(&round, i, &batch, span.end);
         }
+    span = redlock_span(rl, claim->ttl_ms, deadline);
     while ((i = redlock_hear(
                 &round, release && !give_is_decided(rl, asked, *had, *had_not)
                             ? span.late

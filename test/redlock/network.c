@@ -83,6 +83,61 @@ TEST(a_slow_minority_is_not_waited_for)
     net_end(&net);
 }
 
+TEST(nodes_that_are_slow_to_greet_are_waited_for)
+{
+    static struct net net;
+    hf_client *client;
+    hf_lock *lk = NULL;
+
+    net_start(&net);
+    /* The first is there while the others still owe their last answer. */
+    for (int i = 0; i < RL_N; i++)
+        proxy_delay(&net.proxies[i], i ? 400 : 350);
+    client = net_open(&net);
+    for (int i = 0; i < RL_N; i++)
+        proxy_delay(&net.proxies[i], 0);
+    CHECK_OK(rl_try(client, "k", TTL, &lk));
+    CHECK_OK(hf_release(lk, &t_err));
+    rl_check_clean(&net.rl);
+    hf_close(client);
+    net_end(&net);
+}
+
+/* Take and give back until told to stop; only what fails is told. */
+static void keep_trying(struct t_peer *up, void *arg)
+{
+    hf_client *client = rl_open(arg);
+    hf_lock *lk = NULL;
+    int64_t word;
+
+    t_tell(up, 0);
+    while (!t_try_hear(up, 0, &word)) {
+        CHECK_OK(rl_try(client, "k", 4000, &lk));
+        CHECK_OK(hf_release(lk, &t_err));
+    }
+    hf_close(client);
+}
+
+TEST(answers_that_came_while_the_client_was_stopped_count)
+{
+    struct t_peer peer;
+    struct rl rl;
+
+    rl_start(&rl, "?quarantine=off", false);
+    peer = t_fork(keep_trying, &rl);
+    t_hear(&peer);
+    for (int i = 0; i < 4; i++) {
+        t_sleep_ms(20 + i);
+        kill(peer.pid, SIGSTOP);
+        t_sleep_ms(1100); /* longer than a quarter of the lease */
+        kill(peer.pid, SIGCONT);
+    }
+    t_tell(&peer, 0);
+    t_join(&peer);
+    rl_check_clean(&rl);
+    rl_end(&rl);
+}
+
 /* Who lets a lock linger learns late who waits for it. */
 static void linger_slowly(int64_t ttl_ms, int delay_ms)
 {
