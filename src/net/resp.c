@@ -17,10 +17,17 @@
 
 #include "../banned.h"
 
-static redisReplyObjectFunctions resp_functions;
-static void *(*resp_any_array)(const redisReadTask *, int);
+/* How hiredis counts the elements of an array. */
+#if HIREDIS_MAJOR >= 1
+typedef size_t resp_count;
+#else
+typedef int resp_count;
+#endif
 
-static void *resp_array(const redisReadTask *task, int elements)
+static redisReplyObjectFunctions resp_functions;
+static void *(*resp_any_array)(const redisReadTask *, resp_count);
+
+static void *resp_array(const redisReadTask *task, resp_count elements)
 {
     return elements > HFI_RESP_ITEMS ? NULL : resp_any_array(task, elements);
 }
