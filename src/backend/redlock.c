@@ -150,6 +150,22 @@ static hf_status open_db(struct redlock_conn *rl, const struct hfi_url *url,
     return HF_OK;
 }
 
+static hf_status open_secret_file(struct redlock_conn *rl,
+                                  const struct hfi_url *url,
+                                  struct hf_error *err)
+{
+    const char *file = hfi_url_param(url, "password_file", NULL);
+    size_t i;
+
+    for (i = 0; file && i < url->nhosts; i++)
+        if (url->hosts[i].password)
+            return hfi_fail(err, HF_INVALID,
+                            "url: password_file= is the password of all "
+                            "hosts: give none in the URL");
+    rl->password_file = hfi_strdup(file);
+    return file && !rl->password_file ? hfi_nomem(err) : HF_OK;
+}
+
 /* The password may also come from REDISCLI_AUTH, as redis-cli has it. */
 static hf_status open_node(struct redlock_conn *rl, int i,
                            const struct hfi_url *url, struct hf_error *err)
@@ -175,7 +191,21 @@ static hf_status open_node(struct redlock_conn *rl, int i,
     rc->ends[0].awake_us = HFI_AWAKE_US;
     hfi_endpoint_name(&rc->ends[0], rc->base.endpoint,
                       sizeof(rc->base.endpoint));
-    return HF_OK;
+    return redlock_node_secret(&rl->nodes[i], err);
+}
+
+/* The first node to which a password goes where others can read it. */
+static void open_warn(const struct redlock_conn *rl, const struct hfi_url *url,
+                      char *ret, size_t size)
+{
+    int i;
+
+    for (i = 0; i < rl->n; i++)
+        if (rl->nodes[i].rc.password && !hfi_url_is_here(url->hosts[i].name)) {
+            hfi_warn_password(ret, size, url->hosts[i].name,
+                              hfi_tls_is_verified(rl->tls));
+            return;
+        }
 }
 
 static void open_names(struct redlock_conn *rl, const struct hfi_url *url)
@@ -260,6 +290,8 @@ static hf_status redlock_open(struct hfi_conn *conn, const struct hfi_url *url,
                               int64_t deadline, struct hf_error *err)
 {
     struct redlock_conn *rl = (struct redlock_conn *)conn;
+    char warning[sizeof(rl->base.warning)] = "";
+    size_t len;
     hf_status st;
     int i;
 
@@ -280,12 +312,20 @@ static hf_status redlock_open(struct hfi_conn *conn, const struct hfi_url *url,
         st = open_db(rl, url, err);
     if (!st && !strcmp(url->scheme, "redlocks"))
         st = hfi_tls_new(&rl->tls, url, err);
+    if (!st)
+        st = open_secret_file(rl, url, err);
     for (i = 0; !st && i < rl->n; i++)
         st = open_node(rl, i, url, err);
     if (st)
         return st;
     open_names(rl, url);
-    return open_judge(rl, open_wait(rl, deadline), err);
+    open_warn(rl, url, warning, sizeof(warning));
+    st = open_judge(rl, open_wait(rl, deadline), err);
+    len = strlen(rl->base.warning);
+    if (*warning)
+        snprintf(rl->base.warning + len, sizeof(rl->base.warning) - len, "%s%s",
+                 len ? "; " : "", warning);
+    return st;
 }
 
 static void redlock_close(struct hfi_conn *conn)
@@ -304,6 +344,7 @@ static void redlock_close(struct hfi_conn *conn)
     redlock_ear_fini(rl);
     if (rl->tls)
         hfi_tls_free(rl->tls);
+    hfi_free(rl->password_file);
     hfi_cond_fini(&rl->changed);
     hfi_cond_fini(&rl->ear_changed);
     pthread_mutex_destroy(&rl->mu);
@@ -323,7 +364,7 @@ static void redlock_forget(struct hfi_conn *conn)
 
 static const char *const redlock_schemes[] = {"redlock", "redlocks", NULL};
 static const char *const redlock_options[] = {
-    "prefix", "fence", "quarantine", "node",   "db",
+    "prefix", "fence", "quarantine", "node",   "db", "password_file",
     "ca",     "cert",  "key",        "verify", NULL};
 
 const struct hfi_backend hfi_backend_redlock = {

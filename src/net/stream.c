@@ -19,7 +19,6 @@
 #include <netinet/tcp.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
-#include <openssl/x509v3.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -27,6 +26,7 @@
 
 #include "../env.h"
 #include "../mem.h"
+#include "tls.h"
 
 #include "../banned.h"
 
@@ -233,125 +233,6 @@ static hf_status stream_connect_tcp(const struct hfi_endpoint *to,
 
 /* ---- TLS --------------------------------------------------------------- */
 
-static hf_status tls_fail(struct hf_error *err, hf_status st, const char *what)
-{
-    unsigned long code = ERR_peek_last_error();
-    const char *why = code ? ERR_reason_error_string(code) : NULL;
-
-    ERR_clear_error();
-    return hfi_fail(err, st, "tls: %s: %s", what,
-                    why ? why : "no reason was given");
-}
-
-hf_status hfi_tls_new(SSL_CTX **ret, const struct hfi_url *url,
-                      struct hf_error *err)
-{
-    const char *ca = hfi_url_param(url, "ca", NULL);
-    const char *cert = hfi_url_param(url, "cert", NULL);
-    const char *key = hfi_url_param(url, "key", cert);
-    const char *verify = hfi_url_param(url, "verify", "yes");
-    SSL_CTX *ctx = SSL_CTX_new(TLS_client_method());
-    hf_status st = HF_OK;
-
-    if (!ctx)
-        return hfi_nomem(err);
-    SSL_CTX_set_min_proto_version(ctx, TLS1_2_VERSION);
-    SSL_CTX_set_mode(ctx, SSL_MODE_ENABLE_PARTIAL_WRITE |
-                              SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
-                              SSL_MODE_AUTO_RETRY);
-    SSL_CTX_set_verify(
-        ctx, strcmp(verify, "no") ? SSL_VERIFY_PEER : SSL_VERIFY_NONE, NULL);
-    if (ca ? !SSL_CTX_load_verify_locations(ctx, ca, NULL)
-           : !SSL_CTX_set_default_verify_paths(ctx))
-        st = tls_fail(err, HF_INVALID, "the certificates of ca=");
-    else if (cert && SSL_CTX_use_certificate_chain_file(ctx, cert) != 1)
-        st = tls_fail(err, HF_INVALID, "the certificate of cert=");
-    else if (cert &&
-             SSL_CTX_use_PrivateKey_file(ctx, key, SSL_FILETYPE_PEM) != 1)
-        st = tls_fail(err, HF_INVALID, "the private key of key=");
-    if (st)
-        SSL_CTX_free(ctx);
-    else
-        *ret = ctx;
-    return st;
-}
-
-void hfi_tls_free(SSL_CTX *ctx)
-{
-    SSL_CTX_free(ctx);
-}
-
-/* OpenSSL's own sockets raise SIGPIPE, which is not ours to raise in somebody's
- * program; these do not. */
-static int bio_write(BIO *bio, const char *from, int len)
-{
-    int fd = (int)(intptr_t)BIO_get_data(bio);
-    ssize_t done = send(fd, from, (size_t)len, MSG_NOSIGNAL);
-
-    BIO_clear_retry_flags(bio);
-    if (done < 0 && (errno == EAGAIN || errno == EINTR))
-        BIO_set_retry_write(bio);
-    return (int)done;
-}
-
-static int bio_read(BIO *bio, char *to, int size)
-{
-    int fd = (int)(intptr_t)BIO_get_data(bio);
-    ssize_t got = recv(fd, to, (size_t)size, 0);
-
-    BIO_clear_retry_flags(bio);
-    if (got < 0 && (errno == EAGAIN || errno == EINTR))
-        BIO_set_retry_read(bio);
-    return (int)got;
-}
-
-static long bio_control(BIO *bio, int command, long number, void *ptr)
-{
-    (void)bio;
-    (void)number;
-    (void)ptr;
-    return command == BIO_CTRL_FLUSH;
-}
-
-static BIO_METHOD *bio_quiet;
-
-static void bio_make(void)
-{
-    bio_quiet = BIO_meth_new(BIO_TYPE_SOURCE_SINK | BIO_get_new_index(),
-                             "quiet socket");
-    if (bio_quiet) {
-        BIO_meth_set_write(bio_quiet, bio_write);
-        BIO_meth_set_read(bio_quiet, bio_read);
-        BIO_meth_set_ctrl(bio_quiet, bio_control);
-    }
-}
-
-static bool tls_set_fd(SSL *ssl, int fd)
-{
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    BIO *bio;
-
-    pthread_once(&once, bio_make);
-    bio = bio_quiet ? BIO_new(bio_quiet) : NULL;
-    if (!bio)
-        return false;
-    BIO_set_data(bio, (void *)(intptr_t)fd);
-    BIO_set_init(bio, 1);
-    SSL_set_bio(ssl, bio, bio);
-    return true;
-}
-
-/* The name in the certificate must be the one that is connected to: what the
- * user wrote, or what a server that was verified has named. */
-static bool tls_expect(SSL *ssl, const char *host)
-{
-    X509_VERIFY_PARAM *param = SSL_get0_param(ssl);
-
-    if (X509_VERIFY_PARAM_set1_ip_asc(param, host))
-        return true;
-    return SSL_set1_host(ssl, host) && SSL_set_tlsext_host_name(ssl, host);
-}
-
 /* Wait for what OpenSSL wants after a call that returned `result`. */
 static bool tls_wait(struct hfi_stream *s, int why, int64_t deadline)
 {
@@ -371,8 +252,8 @@ static hf_status tls_start(struct hfi_stream *s, const struct hfi_endpoint *to,
     long verdict;
     int result, why;
 
-    s->ssl = SSL_new(to->tls);
-    if (!s->ssl || !tls_set_fd(s->ssl, s->fd) || !tls_expect(s->ssl, to->host))
+    s->ssl = hfi_tls_begin(to->tls, s->fd, to->host);
+    if (!s->ssl)
         return hfi_nomem(err);
     for (;;) {
         ERR_clear_error();
@@ -381,12 +262,13 @@ static hf_status tls_start(struct hfi_stream *s, const struct hfi_endpoint *to,
             return HF_OK;
         why = SSL_get_error(s->ssl, result);
         verdict = SSL_get_verify_result(s->ssl);
-        if (verdict != X509_V_OK)
+        /* A handshake goes on with any certificate if none is asked for. */
+        if (why == SSL_ERROR_SSL && verdict != X509_V_OK)
             return hfi_fail(err, HF_DENIED,
                             "tls: the server's certificate is refused: %s",
                             X509_verify_cert_error_string(verdict));
         if (why == SSL_ERROR_SSL)
-            return tls_fail(err, HF_DENIED, "handshake");
+            return hfi_tls_fail(err, HF_DENIED, "handshake");
         if (!tls_wait(s, why, deadline))
             return hfi_fail_errno(err, HF_UNAVAILABLE, errno, "tls: handshake");
     }

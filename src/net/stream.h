@@ -13,9 +13,7 @@
 #include <sys/types.h>
 
 #include "../backend.h"
-
-struct ssl_st;
-struct ssl_ctx_st;
+#include "tls.h"
 
 struct hfi_endpoint {
     char host[256]; /* a name or an address; for a unix socket, its path */
@@ -54,11 +52,5 @@ bool hfi_stream_write(struct hfi_stream *, const void *buf, size_t len,
 
 /* Has the peer closed it, or sent what nobody asked for? */
 bool hfi_stream_is_stale(const struct hfi_stream *);
-
-/* TLS 1.2 or newer, with the peer's name verified unless the URL says
- * verify=no; ca=, cert= and key= are files. */
-hf_status hfi_tls_new(struct ssl_ctx_st **ret, const struct hfi_url *,
-                      struct hf_error *err);
-void hfi_tls_free(struct ssl_ctx_st *);
 
 #endif

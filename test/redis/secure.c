@@ -39,6 +39,63 @@ static void certify(struct rt_server *s, const char *dir, const char *name)
           name, dir, name);
 }
 
+/* ---- one server -------------------------------------------------------- */
+
+/* Everything that the client reads is replaced while it runs. */
+TEST_TIMEOUT(certificates_are_read_again_for_each_connection, 120)
+{
+    struct rt_server s = {0};
+    hf_client *client = NULL;
+    hf_lock *lk = NULL;
+    char dir[256], next[256], url[1024], command[1024];
+    int port;
+
+    snprintf(dir, sizeof(dir), "%s/now", t_tmpdir());
+    snprintf(next, sizeof(next), "%s/next", t_tmpdir());
+    snprintf(command, sizeof(command), "mkdir %s %s", dir, next);
+    CHECK_EQ(system(command), 0);
+    tls_make(dir);
+    tls_make(next);
+    tls_start(&s, dir, "localhost", "yes", &port);
+    snprintf(url, sizeof(url), "rediss://localhost:%d?timeout=2s%s", port,
+             tls_params(dir));
+    CHECK_OK(hf_open(url, NULL, &client, &t_err));
+    lk = rt_lock(client, "k", 0, 20000, 0);
+    rt_do(&s,
+          "CONFIG SET tls-cert-file %s/localhost.pem"
+          " tls-key-file %s/localhost.key tls-ca-cert-file %s/ca.pem",
+          next, next, next);
+    snprintf(command, sizeof(command), "cp %s/* %s", next, dir);
+    CHECK_EQ(system(command), 0);
+    rt_do(&s, "CLIENT KILL TYPE normal");
+    t_poll_until(hf_extend(lk, 0, &t_err) == HF_OK, 10000);
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_close(client);
+    rt_end(&s);
+}
+
+TEST_TIMEOUT(without_verification_any_certificate_will_do, 120)
+{
+    static const char *const versions[] = {"TLSv1.2", "TLSv1.3"};
+    const char *dir = t_tmpdir();
+    struct rt_server s = {0};
+    char url[256];
+    int port;
+
+    tls_make(dir);
+    tls_start(&s, dir, "elsewhere.test", "no", &port);
+    for (int i = 0; i < 2; i++) {
+        rt_do(&s, "CONFIG SET tls-protocols %s", versions[i]);
+        snprintf(url, sizeof(url), "rediss://localhost:%d?verify=no", port);
+        for (int n = 0; n < 5; n++)
+            rt_check_works(url);
+        snprintf(url, sizeof(url), "rediss://localhost:%d", port);
+        rt_check_refused(url, HF_DENIED, "certificate");
+    }
+    rt_check_refused("rediss://localhost?verify=maybe", HF_INVALID, "verify=");
+    rt_end(&s);
+}
+
 /* ---- Sentinel ---------------------------------------------------------- */
 
 static const char *sentinel_url(const char *scheme, const char *host, int port,

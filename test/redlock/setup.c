@@ -195,6 +195,69 @@ TEST(each_node_may_have_its_own_user_password_and_database)
     many_end(&many);
 }
 
+static void write_secret(const char *path, const char *secret)
+{
+    FILE *f = fopen(path, "w");
+
+    CHECK(f && fprintf(f, "%s\n", secret) > 0 && !fclose(f));
+}
+
+TEST(a_password_file_is_read_for_each_connection)
+{
+    static const char *const secrets[] = {"s3cret-1", "s3cret-2"};
+    struct many many;
+    hf_client *client = NULL;
+    hf_lock *lk = NULL;
+    char file[256], url[512];
+
+    many_start(&many, 3);
+    snprintf(file, sizeof(file), "%s/password", t_tmpdir());
+    snprintf(url, sizeof(url),
+             "redlock://127.0.0.1:%d,127.0.0.1:%d,127.0.0.1:%d"
+             "?quarantine=off&password_file=%s",
+             many.nodes[0].port, many.nodes[1].port, many.nodes[2].port, file);
+    CHECK(hf_open(url, NULL, &client, &t_err) != HF_OK); /* no such file */
+    for (int round = 0; round < 2; round++) {
+        write_secret(file, secrets[round]);
+        for (int i = 0; i < 3; i++) {
+            rt_do(&many.nodes[i], "CONFIG SET requirepass %s", secrets[round]);
+            many.nodes[i].password = secrets[round];
+            rt_do(&many.nodes[i], "CLIENT KILL TYPE normal");
+        }
+        if (!client)
+            client = open_url(url);
+        t_poll_until(rl_try(client, "k", TTL, &lk) == HF_OK, 10000);
+        CHECK_OK(hf_release(lk, &t_err));
+    }
+    hf_close(client);
+    snprintf(url, sizeof(url), "redlock://:s3cret@a,b,c?password_file=%s",
+             file);
+    rt_check_refused(url, HF_INVALID, "password_file=");
+    many_end(&many);
+}
+
+TEST(a_password_that_others_can_read_is_warned_of)
+{
+    struct hf_service about = {.size = sizeof(about)};
+    struct many many;
+    hf_client *client;
+    char url[512];
+
+    many_start(&many, 2);
+    for (int i = 0; i < 2; i++)
+        rt_do(&many.nodes[i], "ACL SETUSER u on >p ~* &* +@all");
+    /* A name that ends in .invalid is nowhere. */
+    snprintf(url, sizeof(url),
+             "redlock://u:p@127.0.0.1:%d,127.0.0.1:%d,far.invalid"
+             "?quarantine=off",
+             many.nodes[0].port, many.nodes[1].port);
+    client = open_url(url);
+    CHECK_OK(hf_describe(client, &about, &t_err));
+    CHECK(strstr(about.warning, "far.invalid without verified TLS"));
+    hf_close(client);
+    many_end(&many);
+}
+
 TEST(databases_are_one_for_all_or_one_for_each)
 {
     static const char *const bad[] = {"db=",      "db=1,2",   "db=1,2,3,4",
