@@ -11,6 +11,7 @@
  *   redis_bare.c    locks that are a key and nothing else
  *   redis_acks.c    grants that replicas must have
  *   redis_cluster.c which node of a cluster has a key
+ *   redis_map.c     and how that is found out
  *   redis_step.c    commands that go where their key is
  *   redis_move.c    locks whose slot goes to another node
  *   redis_script.c  the steps that must be atomic, in Lua
@@ -85,6 +86,7 @@ struct redis_cluster {
     _Atomic int64_t asked_at;           /* when a slot was last found moving */
     struct hfi_cond closed;
     bool closing;
+    void (*stale)(struct redis_conn *); /* have the map read anew */
     unsigned spare;  /* the node that was last given another address */
     unsigned reader; /* whose mender last read the map for MOVED */
 };
@@ -310,7 +312,17 @@ hf_status redis_acks_confirm(struct redis_conn *, const struct hfi_claim *,
                              const struct hfi_grant *, int64_t deadline,
                              struct hf_error *);
 
+/* ---- redis_map.c ------------------------------------------------------- */
+
+/* Read the map from whoever knows it best. */
+hf_status redis_map(struct redis_conn *, int64_t deadline, struct hf_error *);
+
 /* ---- redis_cluster.c --------------------------------------------------- */
+
+/* Where a node is; and the number of the node at an address, known or new, or -1
+ * if there is no room. */
+struct hfi_endpoint redis_node_at(struct redis_node *);
+int redis_node_for(struct redis_conn *, const char *host, int port);
 
 /* The slot of a key, and the connection to whoever has it. */
 unsigned redis_key_slot(const struct redis_conn *, const char *key);

@@ -79,7 +79,8 @@ static const struct {
     {"READONLY", HF_UNAVAILABLE, error_replica},
     {"ERR WAIT cannot be used with replica", HF_UNAVAILABLE, error_replica},
     {"MASTERDOWN", HF_UNAVAILABLE, "its master is down"},
-    {"CLUSTERDOWN", HF_UNAVAILABLE, "the cluster is down"},
+    {"CLUSTERDOWN", HF_UNAVAILABLE,
+     "the cluster is down, or this node is not in it"},
     {"TRYAGAIN", HF_UNAVAILABLE, error_moving},
     {"ERR This instance has cluster support disabled", HF_INVALID,
      "it is no cluster: use redis:"},
@@ -125,6 +126,19 @@ static int error_known(const char *word)
     return -1;
 }
 
+/* Is it likely that another server has what was asked for? */
+static bool error_is_elsewhere(const char *word)
+{
+    static const char *const words[] = {"CLUSTERDOWN", "LOADING", "MASTERDOWN",
+                                        "READONLY"};
+    size_t i;
+
+    for (i = 0; i < sizeof(words) / sizeof(words[0]); i++)
+        if (!strncmp(word, words[i], strlen(words[i])))
+            return true;
+    return false;
+}
+
 hf_status redis_complain(const char *who, const redisReply *reply,
                          struct hf_error *err)
 {
@@ -142,7 +156,8 @@ hf_status redis_complain(const char *who, const redisReply *reply,
 hf_status redis_error(struct redis_conn *rc, const redisReply *reply,
                       struct hf_error *err)
 {
-    int i = error_known(error_word(reply->str));
+    const char *word = error_word(reply->str);
+    int i = error_known(word);
 
     /* The master is elsewhere now: find it for the next call. */
     if (i >= 0 && redis_errors[i].hint == error_replica) {
@@ -151,6 +166,8 @@ hf_status redis_error(struct redis_conn *rc, const redisReply *reply,
     }
     if (i >= 0 && redis_errors[i].hint == error_moving && rc->cluster)
         atomic_store(&rc->cluster->asked_at, hfi_now());
+    if (rc->cluster && error_is_elsewhere(word))
+        rc->cluster->stale(rc);
     return redis_complain(rc->base.endpoint, reply, err);
 }
 

@@ -19,8 +19,9 @@
  *      that, and reads the map anew, so that a fail-over is followed without
  *      anybody having to tell; neither takes the time of a call, nor that of
  *      another node's mender.
- *  (4) Whoever finds a slot elsewhere has the whole map read: where one slot
- *      has gone others have, too.
+ *  (4) Whoever finds a slot elsewhere, or is told that a node has not what was
+ *      asked for (CLUSTERDOWN, READONLY, LOADING), has the whole map read: where
+ *      one slot has gone others have, too.
  *
  * LIMITS  While a slot moves, the server refuses a step on a lock whose keys
  * are partly here and partly there; such a lock can be renewed but neither
@@ -42,7 +43,7 @@
 
 /* ---- nodes ------------------------------------------------------------- */
 
-static struct hfi_endpoint node_at(struct redis_node *node)
+struct hfi_endpoint redis_node_at(struct redis_node *node)
 {
     struct hfi_endpoint at;
 
@@ -57,7 +58,7 @@ static hf_status node_find(void *arg, struct hfi_endpoint *ret,
 {
     (void)deadline;
     (void)err;
-    *ret = node_at(arg);
+    *ret = redis_node_at(arg);
     return HF_OK;
 }
 
@@ -132,7 +133,7 @@ static struct redis_node *node_make(struct redis_conn *rc)
 }
 
 /* The node at an address, known or new; -1 if there is no room. */
-static int cluster_node(struct redis_conn *rc, const char *host, int port)
+int redis_node_for(struct redis_conn *rc, const char *host, int port)
 {
     struct redis_cluster *cl = rc->cluster;
     struct redis_node *node = NULL;
@@ -209,7 +210,7 @@ struct hfi_mux *redis_redirect(struct redis_conn *rc, const redisReply *reply,
     if (!*host) /* Where we are anyway, but for the port. */
         host = rc->ends[0].host;
     number = (int)strtol(slot, NULL, 10);
-    node = cluster_node(rc, host, (int)strtol(port, NULL, 10));
+    node = redis_node_for(rc, host, (int)strtol(port, NULL, 10));
     if (node < 0 || number < 0 || number >= REDIS_SLOTS)
         return NULL;
     if (*ask) {
@@ -219,82 +220,6 @@ struct hfi_mux *redis_redirect(struct redis_conn *rc, const redisReply *reply,
         mend_map(rc->cluster->nodes[node]); /* redis_cluster.c (4) */
     }
     return &rc->cluster->nodes[node]->mux;
-}
-
-/* ---- the map ----------------------------------------------------------- */
-
-/* One entry of CLUSTER SLOTS: first, last, then the master's {host, port}. */
-static void map_entry(struct redis_conn *rc, const struct hfi_endpoint *from,
-                      const redisReply *entry)
-{
-    const redisReply *master;
-    const char *host;
-    long long slot;
-    int node;
-
-    if (entry->type != REDIS_REPLY_ARRAY || entry->elements < 3 ||
-        entry->element[0]->type != REDIS_REPLY_INTEGER ||
-        entry->element[1]->type != REDIS_REPLY_INTEGER ||
-        entry->element[2]->type != REDIS_REPLY_ARRAY ||
-        entry->element[2]->elements < 2)
-        return;
-    master = entry->element[2];
-    if (master->element[1]->type != REDIS_REPLY_INTEGER)
-        return;
-    host = master->element[0]->str;
-    if (!host || !*host)
-        host = from->host; /* It does not know its own name. */
-    node = cluster_node(rc, host, (int)master->element[1]->integer);
-    if (node < 0)
-        return;
-    for (slot = entry->element[0]->integer;
-         slot >= 0 && slot <= entry->element[1]->integer && slot < REDIS_SLOTS;
-         slot++)
-        atomic_store(&rc->cluster->slots[slot], (unsigned char)node);
-}
-
-static hf_status map_read(struct redis_conn *rc, struct redis_node *from,
-                          int64_t deadline, struct hf_error *err)
-{
-    const char *argv[] = {"CLUSTER", "SLOTS"};
-    struct hfi_endpoint at = node_at(from);
-    redisReply *reply;
-    size_t i;
-    hf_status st =
-        redis_command(rc, &from->mux, 2, argv, &reply, deadline, err);
-
-    if (st)
-        return st;
-    if (reply->type != REDIS_REPLY_ARRAY || !reply->elements)
-        st = hfi_fail(err, HF_UNAVAILABLE, "%s: its cluster has no slots",
-                      rc->base.endpoint);
-    for (i = 0; !st && i < reply->elements; i++)
-        map_entry(rc, &at, reply->element[i]);
-    freeReplyObject(reply);
-    return st;
-}
-
-/* Ask the nodes in turn, sharing the time, until one answers; those that are
- * sick last. */
-static hf_status cluster_map(struct redis_conn *rc, int64_t deadline,
-                             struct hf_error *err)
-{
-    struct redis_cluster *cl = rc->cluster;
-    unsigned i, n = atomic_load(&cl->nnodes), left = n;
-    hf_status st = HF_UNAVAILABLE;
-    int64_t now;
-    int sick;
-
-    for (sick = 0; sick <= 1; sick++) {
-        for (i = 0; st && i < n; i++) {
-            if (atomic_load(&cl->nodes[i]->sick) != (bool)sick || !left)
-                continue;
-            now = hfi_now();
-            st = map_read(rc, cl->nodes[i], now + (deadline - now) / left, err);
-            left--;
-        }
-    }
-    return st;
 }
 
 /* ---- mending ----------------------------------------------------------- */
@@ -357,7 +282,7 @@ static bool mend_round(struct redis_node *node)
 {
     if (atomic_load(&node->sick) && mend_ping(node))
         atomic_store(&node->sick, false);
-    return !cluster_map(node->rc, hfi_now() + MEND_MS, NULL) &&
+    return !redis_map(node->rc, hfi_now() + MEND_MS, NULL) &&
            !atomic_load(&node->sick);
 }
 
@@ -421,6 +346,12 @@ static void mend_map(struct redis_node *node)
     pthread_mutex_unlock(&cl->mu);
 }
 
+/* A node has not what was asked of it.  redis_cluster.c (4) */
+static void cluster_stale(struct redis_conn *rc)
+{
+    mend_map(rc->cluster->nodes[0]);
+}
+
 /* ---- opening ----------------------------------------------------------- */
 
 hf_status redis_cluster_open(struct redis_conn *rc, int64_t deadline,
@@ -437,12 +368,13 @@ hf_status redis_cluster_open(struct redis_conn *rc, int64_t deadline,
     pthread_mutex_init(&cl->mu, NULL);
     hfi_cond_init(&cl->closed);
     atomic_init(&cl->asked_at, -MOVING_MS);
+    cl->stale = cluster_stale;
     if (redis_sub_gather(rc, err))
         return HF_SYSTEM;
     for (i = 0; i < rc->nends; i++)
-        if (cluster_node(rc, rc->ends[i].host, rc->ends[i].port) < 0)
+        if (redis_node_for(rc, rc->ends[i].host, rc->ends[i].port) < 0)
             return hfi_nomem(err);
-    return cluster_map(rc, deadline, err);
+    return redis_map(rc, deadline, err);
 }
 
 void redis_cluster_close(struct redis_conn *rc)

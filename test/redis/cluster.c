@@ -167,6 +167,75 @@ TEST_TIMEOUT(all_go_on_after_every_kind_of_fail_over_and_fences_rise, 180)
     fleet_stop(&f);
 }
 
+/* Master 2 is not of the cluster any more: it has forgotten the others, and they
+ * it, and its replica has taken over. */
+static void cast_out(struct fleet *f)
+{
+    const char *id = rt_text(&f->node[2], "CLUSTER MYID");
+    int i;
+
+    for (i = 0; i < FLEET_NODES; i++)
+        if (i != 2)
+            rt_do(&f->node[2], "CLUSTER FORGET %s",
+                  rt_text(&f->node[i], "CLUSTER MYID"));
+    rt_do(&f->node[5], "CLUSTER FAILOVER TAKEOVER");
+    check_master(f, 5);
+    for (i = 0; i < FLEET_NODES; i++)
+        if (i != 2)
+            rt_do(&f->node[i], "CLUSTER FORGET %s", id);
+}
+
+/* Take and give back a lock on each shard, soon. */
+static void check_serves(hf_client *client)
+{
+    hf_lock *lk = NULL;
+    int i;
+
+    for (i = 0; i < FLEET_MASTERS; i++) {
+        t_poll_until(hf_acquire(client, fleet_key(i, 0), 0, NULL, &lk, NULL) ==
+                         HF_OK,
+                     20000);
+        CHECK_OK(hf_release(lk, &t_err));
+    }
+}
+
+TEST_TIMEOUT(an_idle_client_finds_the_slots_of_a_node_that_was_removed, 120)
+{
+    struct fleet f;
+    hf_client *client;
+
+    fleet_start(&f, NULL);
+    client = fleet_open(&f, "");
+    check_serves(client);
+    rt_do(&f.node[5], "CLUSTER FAILOVER");
+    check_master(&f, 5);
+    t_poll_until(!fleet_is_master(&f, 2), 20000);
+    for (int i = 0; i < FLEET_NODES; i++)
+        if (i != 2)
+            rt_do(&f.node[i], "CLUSTER FORGET %s",
+                  rt_text(&f.node[2], "CLUSTER MYID"));
+    rt_do(&f.node[2], "CLUSTER RESET HARD"); /* CLUSTERDOWN is all it says. */
+    check_serves(client);
+    hf_close(client);
+    fleet_stop(&f);
+}
+
+TEST_TIMEOUT(a_node_that_knows_a_part_of_the_cluster_hides_no_shard, 120)
+{
+    struct fleet f;
+    hf_client *client = NULL;
+    char url[256];
+
+    fleet_start(&f, NULL);
+    cast_out(&f);
+    snprintf(url, sizeof(url), "redis+cluster://127.0.0.1:%d,127.0.0.1:%d",
+             f.node[2].port, f.node[1].port);
+    t_poll_until(hf_open(url, NULL, &client, NULL) == HF_OK, 20000);
+    check_serves(client);
+    hf_close(client);
+    fleet_stop(&f);
+}
+
 /* The server is busy for a while.  To newer ones a script takes no time, so that
  * it also counts. */
 static const char busy_script[] =
