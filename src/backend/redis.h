@@ -17,6 +17,7 @@
  *   redis_script.c  the steps that must be atomic, in Lua
  *   redis_name.c    names of keys, and their slots
  *   redis_call.c    commands and replies over the shared connection
+ *   redis_channel.c how the channels for wake-ups are called
  *   redis_sub.c     wake-ups, over connections of their own
  */
 #ifndef HFI_BACKEND_REDIS_H
@@ -432,13 +433,19 @@ hf_status redis_break(struct hfi_conn *, const char *key, uint64_t fence,
 hf_status redis_free(struct hfi_conn *, const char *key, uint64_t fence,
                      int64_t deadline, struct hf_error *);
 
-/* ---- redis_sub.c ------------------------------------------------------- */
+/* ---- redis_channel.c --------------------------------------------------- */
 
 #define REDIS_CHANNEL_MAX 192
 
-/* Where this client is told about a key. */
+/* Where this client is told about a key; about a slot, or -1 for one server that
+ * is in no cluster; and are those channels sharded? */
 void redis_channel(struct redis_conn *, const char *key,
                    char ret[REDIS_CHANNEL_MAX]);
+void redis_channel_name(struct redis_conn *, int slot, bool sharded,
+                        char ret[REDIS_CHANNEL_MAX]);
+bool redis_is_sharded(struct redis_conn *);
+
+/* ---- redis_sub.c ------------------------------------------------------- */
 
 /* Be listening there. */
 hf_status redis_sub_ensure(struct redis_conn *, const char *key,

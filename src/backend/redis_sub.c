@@ -38,6 +38,10 @@
  *      changes (2) first and then looks at the count.
  *  (4) Who puts a sub back has heard all that was read on it: nothing else
  *      tells the keeper of it.
+ *  (5) A sub that is taken to be connected anew hears nothing, and nobody relies
+ *      on it before it is put back.  If meanwhile the commands were given
+ *      another connection, it may be to the server from before: those who wait
+ *      are woken, and the first of them connects it once more.
  */
 #include "redis.h"
 
@@ -52,40 +56,6 @@
 
 /* How often a slot may have moved while we look for it. */
 #define ATTEMPTS 4
-
-/* ---- names ------------------------------------------------------------- */
-
-/* The name ends in an `s`, which is no digit of an id, if it is sharded.  A
- * prefix with half a tag would take the channel elsewhere, and is left out. */
-static void channel_name(struct redis_conn *rc, int slot, bool sharded,
-                         char ret[REDIS_CHANNEL_MAX])
-{
-    const char *end = sharded ? "s" : "";
-    unsigned number;
-
-    if (slot < 0) {
-        snprintf(ret, REDIS_CHANNEL_MAX, "%swake:%s%s", rc->prefix, rc->id,
-                 end);
-        return;
-    }
-    number = redis_slot_number((unsigned)slot);
-    snprintf(ret, REDIS_CHANNEL_MAX, "%swake:{%u}:%s%s", rc->prefix, number,
-             rc->id, end);
-    if (redis_slot(ret) != (unsigned)slot)
-        snprintf(ret, REDIS_CHANNEL_MAX, "{%u}:wake:%s%s", number, rc->id, end);
-}
-
-static bool is_sharded(struct redis_conn *rc)
-{
-    return !(atomic_load(&rc->lacks) & REDIS_SHARDED);
-}
-
-void redis_channel(struct redis_conn *rc, const char *key,
-                   char ret[REDIS_CHANNEL_MAX])
-{
-    channel_name(rc, rc->cluster ? (int)redis_key_slot(rc, key) : -1,
-                 is_sharded(rc), ret);
-}
 
 /* ---- messages ---------------------------------------------------------- */
 
@@ -268,7 +238,7 @@ static hf_status sub_subscribe(struct redis_sub *sub, struct mux_link *link,
     struct redis_conn *rc = sub->rc;
     char channel[REDIS_CHANNEL_MAX];
     const char *argv[2] = {NULL, channel};
-    bool sharded = sub->node != REDIS_SENTINEL && is_sharded(rc), ask;
+    bool sharded = sub->node != REDIS_SENTINEL && redis_is_sharded(rc), ask;
     redisReply *reply;
     hf_status st;
 
@@ -276,7 +246,7 @@ static hf_status sub_subscribe(struct redis_sub *sub, struct mux_link *link,
     if (sub->node == REDIS_SENTINEL)
         argv[1] = "+switch-master";
     else
-        channel_name(rc, slot, sharded, channel);
+        redis_channel_name(rc, slot, sharded, channel);
     st = sub_ask(sub, link, 2, argv, lost, &reply, deadline, err);
     *broken = st != HF_OK;
     if (st)
@@ -301,8 +271,8 @@ static bool sub_trim(struct redis_sub *sub, struct mux_link *link,
     struct redis_cluster *cl = sub->rc->cluster;
     unsigned char self = (unsigned char)(sub->node + 1);
     char channel[REDIS_CHANNEL_MAX];
-    const char *argv[2] = {is_sharded(sub->rc) ? "SUNSUBSCRIBE" : "UNSUBSCRIBE",
-                           channel};
+    const char *argv[2] = {
+        redis_is_sharded(sub->rc) ? "SUNSUBSCRIBE" : "UNSUBSCRIBE", channel};
     bool lost = false;
     redisReply *reply;
     int slot;
@@ -317,7 +287,7 @@ static bool sub_trim(struct redis_sub *sub, struct mux_link *link,
             atomic_store(&cl->heard[slot], self);
             continue;
         }
-        channel_name(sub->rc, slot, is_sharded(sub->rc), channel);
+        redis_channel_name(sub->rc, slot, redis_is_sharded(sub->rc), channel);
         if (sub_ask(sub, link, 2, argv, &lost, &reply, deadline, NULL))
             return false;
         freeReplyObject(reply);
@@ -326,20 +296,30 @@ static bool sub_trim(struct redis_sub *sub, struct mux_link *link,
     return true;
 }
 
+/* Have the commands to that server another connection by now? */
+static bool sub_is_old(const struct redis_sub *sub)
+{
+    return sub->node == REDIS_ALONE &&
+           sub->epoch != atomic_load(&sub->rc->epoch);
+}
+
 /* Connect if need be, and subscribe.  With the mutex held, let go meanwhile. */
 static hf_status sub_add(struct redis_sub *sub, int slot, int64_t deadline,
                          struct hf_error *err)
 {
     struct mux_link *link = sub->link;
     bool fresh = !link || slot < 0, broken = false, lost = false;
+    /* The connection that is made here counts as one. */
+    unsigned epoch = atomic_load(&sub->rc->epoch) + 1;
     hf_status st = HF_OK;
 
+    if (fresh)
+        sub->link = NULL;
     pthread_mutex_unlock(&sub->mu);
     if (fresh) {
         hfi_mux_close(link); /* It is to where the server was. */
         link = NULL;
         st = hfi_mux_open(sub->mux, deadline, &link, err);
-        sub->epoch = atomic_load(&sub->rc->epoch);
     }
     if (!st)
         st = sub_subscribe(sub, link, slot, &lost, &broken, deadline, err);
@@ -359,7 +339,10 @@ static hf_status sub_add(struct redis_sub *sub, int slot, int64_t deadline,
         hfi_mux_close(link);
         link = NULL;
     }
+    if (fresh)
+        sub->epoch = epoch;
     sub_put(sub, link);
+    lost = lost || (link && sub_is_old(sub)); /* redis_sub.c (5) */
     if (lost || (broken && !fresh))
         hfi_wake_all(&sub->rc->base);
     if (link && fresh)
@@ -371,8 +354,7 @@ static bool sub_hears(const struct redis_sub *sub, int slot)
 {
     if (slot >= 0)
         return atomic_load(&sub->rc->cluster->heard[slot]) == sub->node + 1;
-    return sub->link && (sub->node == REDIS_SENTINEL ||
-                         sub->epoch == atomic_load(&sub->rc->epoch));
+    return sub->link && !sub_is_old(sub);
 }
 
 static hf_status sub_have(struct redis_sub *sub, int slot, int64_t deadline,
@@ -381,7 +363,7 @@ static hf_status sub_have(struct redis_sub *sub, int slot, int64_t deadline,
     hf_status st = HF_OK;
 
     pthread_mutex_lock(&sub->mu);
-    if (!sub_hears(sub, slot)) {
+    if ((slot < 0 && sub->taken) || !sub_hears(sub, slot)) {
         st = sub_take(sub, deadline, err);
         if (!st && sub_hears(sub, slot))
             sub_put(sub, sub->link); /* Somebody was faster. */
