@@ -12,9 +12,9 @@
  *  (1) Any number of threads use a conn at once.  A backend shares its
  *      connection, keeps a pool or has a mutex, as its service likes best.
  *  (2) Every call returns by `deadline`.  If a request was sent and no answer
- *      came, the status is HF_UNCERTAIN and the connection is not used again.
- *      If nothing was sent it is HF_UNAVAILABLE.  Both are worth a retry; any
- *      other failure is final.
+ *      came, the status is HF_UNCERTAIN, and what comes later is never taken for
+ *      the answer to another.  If nothing was sent it is HF_UNAVAILABLE.  Both
+ *      are worth a retry; any other failure is final.
  *  (3) try_acquire() of a claim that holds already is HF_OK with the same
  *      fence; release() of a claim that does not hold is HF_LOST and changes
  *      nothing that belongs to another.  Both are safe to repeat.

@@ -110,9 +110,9 @@ static void renew_begin(struct redis_conn *rc, struct renew_part *part,
         part->st = hfi_fail(err, HF_UNAVAILABLE, "%s: a node is silent",
                             rc->base.endpoint);
     else
-        part->st = hfi_mux_begin(part->mux, &part->call, part->batch.bytes,
-                                 part->batch.len, part->batch.count,
-                                 part->replies, deadline, err);
+        part->st = hfi_mux_begin_first(
+            part->mux, &part->call, part->batch.bytes, part->batch.len,
+            part->batch.count, part->replies, deadline, err);
 }
 
 /* Send all parts, then wait for each: first to those who are connected, since

@@ -9,6 +9,10 @@
  *      broken; one that gives up leaves a ghost that swallows them.
  *  (3) A call that waits sleeps with its crew, and is woken there when its
  *      replies have come, when the link breaks, and when it is to read for all.
+ *  (4) A call that gives up retires its link for the link's silence and for
+ *      nothing else: answers are owed and nothing has arrived for a second, and
+ *      for twice as long as the slowest answer took of late; or what was sent
+ *      has not even reached the server's machine.
  */
 
 #include <errno.h>
@@ -29,6 +33,9 @@
  * before one sleeps. */
 #define MUX_CROWD  8
 #define MUX_YIELDS 3
+
+/* mux.c (4) */
+#define MUX_SILENT_MS 1000
 
 /* ---- connecting -------------------------------------------------------- */
 
@@ -117,6 +124,13 @@ static hf_status mux_get(struct hfi_mux *mux, int64_t deadline,
 
     mux_drop_stale(mux);
     while (!mux->link) {
+        /* While a server is known to be down, one looks for it, and the others
+         * need not wait. */
+        if (mux->connecting && mux->backoff.ms) {
+            if (err)
+                *err = mux->down;
+            return mux->down.status;
+        }
         if (mux->connecting) {
             hfi_monotonic(deadline, &ts);
             if (pthread_cond_clockwait(&mux->connected, &mux->mu,
@@ -160,12 +174,26 @@ static bool call_haunt(struct mux_link *link, struct hfi_mux_call *call)
     return true;
 }
 
+/* mux.c (4) */
+static bool link_is_silent(const struct mux_link *link)
+{
+    const struct hfi_mux_call *first =
+        hfi_container(link->calls.next, struct hfi_mux_call, place);
+    int64_t since =
+        first->begun_at > link->heard_at ? first->begun_at : link->heard_at;
+    int64_t silent = hfi_now() - since;
+
+    return (silent >= MUX_SILENT_MS && silent >= 2 * link->slow_ms) ||
+           hfi_stream_is_unheard(&link->stream);
+}
+
 /* The deadline passed. */
 static hf_status call_give_up(struct mux_link *link, struct hfi_mux_call *call)
 {
     if (HFI_MUTANT(timed_out_connection_reused))
         return HF_UNCERTAIN;
-    mux_link_retire(link);
+    if (link_is_silent(link))
+        mux_link_retire(link);
     return call_haunt(link, call) ? HF_UNCERTAIN : call->st;
 }
 
@@ -199,7 +227,8 @@ static bool call_yield(struct mux_link *link, const struct hfi_mux_call *call)
 }
 
 /* Wait for the replies, reading for all when nobody does; false at the
- * deadline. */
+ * deadline.  What lies in the socket by then has come in time: it may be that
+ * this thread had no processor. */
 static bool call_wait(struct mux_link *link, struct hfi_mux_call *call,
                       int64_t deadline)
 {
@@ -209,6 +238,8 @@ static bool call_wait(struct mux_link *link, struct hfi_mux_call *call,
         else if (!call_yield(link, call))
             call_sleep(link, call, deadline);
     }
+    while (!call->done && !link->reading && mux_link_read(link, 0))
+        continue;
     return call->done;
 }
 
@@ -234,6 +265,7 @@ hf_status hfi_mux_begin(struct hfi_mux *mux, struct hfi_mux_call *call,
     }
     if (!st) {
         crowd = mux_link_is_busy(link);
+        call->begun_at = hfi_now();
         call->link = link;
         call->crew = mux_link_join(link);
         hfi_link_append(&link->calls, &call->place);
@@ -281,6 +313,8 @@ hf_status hfi_mux_call(struct hfi_mux *mux, const char *bytes, size_t len,
 
     return st ? st : hfi_mux_finish(&call, deadline, err);
 }
+
+/* ---- several servers --------------------------------------------------- */
 
 bool hfi_mux_advance(struct hfi_mux_call *call, bool readable)
 {
@@ -398,9 +432,13 @@ static void mux_retire(struct hfi_mux *mux)
 
 void hfi_mux_retire(struct hfi_mux *mux)
 {
+    struct hfi_mux *aside = atomic_load(&mux->aside);
+
     pthread_mutex_lock(&mux->mu);
     mux_retire(mux);
     pthread_mutex_unlock(&mux->mu);
+    if (aside)
+        hfi_mux_retire(aside);
 }
 
 bool hfi_mux_is_to(const struct mux_link *link, const struct hfi_endpoint *to)
@@ -420,8 +458,11 @@ bool hfi_mux_is_at(struct hfi_mux *mux, const struct hfi_endpoint *to)
 
 bool hfi_mux_move(struct hfi_mux *mux, const struct hfi_endpoint *to)
 {
+    struct hfi_mux *aside = atomic_load(&mux->aside);
     bool away;
 
+    if (aside)
+        hfi_mux_move(aside, to);
     pthread_mutex_lock(&mux->mu);
     mux->moves++;
     away = mux->link && !hfi_mux_is_to(mux->link, to);
@@ -436,20 +477,29 @@ void hfi_mux_init(struct hfi_mux *mux, hfi_mux_find *find, hfi_mux_hello *hello,
 {
     *mux = (struct hfi_mux){.find = find, .hello = hello, .arg = arg};
     atomic_init(&mux->fd, -1);
+    atomic_init(&mux->aside, NULL);
     hfi_mutex_init(&mux->mu);
     pthread_cond_init(&mux->connected, NULL);
 }
 
 void hfi_mux_forget(struct hfi_mux *mux)
 {
+    struct hfi_mux *aside = atomic_load(&mux->aside);
     int fd = atomic_exchange(&mux->fd, -1);
 
     if (fd >= 0)
         close(fd);
+    if (aside)
+        hfi_mux_forget(aside);
 }
 
 void hfi_mux_fini(struct hfi_mux *mux)
 {
+    struct hfi_mux *aside = atomic_exchange(&mux->aside, NULL);
+
+    if (aside)
+        hfi_mux_fini(aside);
+    hfi_free(aside);
     mux_link_free(mux->link);
     pthread_cond_destroy(&mux->connected);
     pthread_mutex_destroy(&mux->mu);

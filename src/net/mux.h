@@ -7,9 +7,11 @@
  * its own has come.  So one thread pays nothing extra, and many threads
  * pipeline by themselves.  Replies come in the order of the requests (RESP).
  *
- * A call that runs into its deadline retires the connection: nobody else begins
- * on it, those who wait on it still get what is theirs, and the late reply is
- * thrown away with it.
+ * A call that runs into its deadline leaves its place to a ghost, which throws
+ * the late reply away, and the connection goes on: who is slow to answer one call
+ * is no worse for the others.  Only a connection on which nothing at all arrives
+ * is retired: nobody else begins on it, and those who wait on it still get what is
+ * theirs.
  */
 #ifndef HFI_MUX_H
 #define HFI_MUX_H
@@ -45,6 +47,11 @@ struct hfi_mux {
     struct hfi_backoff backoff;
     struct hf_error down; /* why the last connect failed */
     atomic_int fd;        /* of `link`, or -1: for a forked child to close */
+
+    /* A second connection to the same server, for what must not wait behind
+     * others; made when it is first needed. */
+    hfi_mux_hello *aside_hello; /* how it begins; NULL: there is none */
+    struct hfi_mux *_Atomic aside;
 };
 
 /* A call between its beginning and its end. */
@@ -55,6 +62,7 @@ struct hfi_mux_call {
     struct redisReply **replies; /* the caller's; NULL for a ghost */
     int want, got;
     uint64_t begin; /* where its bytes start in the stream that is sent */
+    int64_t begun_at;
     bool done;
     bool ghost;      /* nobody waits for it any more: it is on the heap */
     int64_t left_at; /* since when it is a ghost */
@@ -80,6 +88,16 @@ hf_status hfi_mux_begin(struct hfi_mux *, struct hfi_mux_call *,
                         struct hf_error *);
 hf_status hfi_mux_finish(struct hfi_mux_call *, int64_t deadline,
                          struct hf_error *);
+
+/* Begin what must not wait for others, such as a renewal: on the shared
+ * connection if nothing is under way there, since what comes later is served
+ * later; and else on the one aside, if hfi_mux_set_aside() has said how that
+ * begins.  So who has little to do has one connection. */
+hf_status hfi_mux_begin_first(struct hfi_mux *, struct hfi_mux_call *,
+                              const char *bytes, size_t len, int n,
+                              struct redisReply **replies, int64_t deadline,
+                              struct hf_error *);
+void hfi_mux_set_aside(struct hfi_mux *, hfi_mux_hello *);
 
 /* For one thread that waits for several servers at once, with poll(2) on the
  * descriptors of its calls.  hfi_mux_advance() takes in what has come, if

@@ -131,6 +131,7 @@ static void link_answer(struct mux_link *link, struct hfi_mux_call *call)
 static bool link_deliver(struct mux_link *link, redisReply *reply)
 {
     struct hfi_mux_call *call;
+    int64_t took;
 
     if (hfi_link_alone(&link->calls)) {
         freeReplyObject(reply);
@@ -144,6 +145,9 @@ static bool link_deliver(struct mux_link *link, redisReply *reply)
     if (++call->got < call->want)
         return true;
     hfi_link_remove(&call->place);
+    took = link->heard_at - call->begun_at;
+    link->slow_ms -= link->slow_ms / 8;
+    link->slow_ms = took > link->slow_ms ? took : link->slow_ms;
     if (call->ghost)
         hfi_free(call);
     else
@@ -248,13 +252,15 @@ bool mux_link_read(struct mux_link *link, int64_t deadline)
     pthread_mutex_lock(&mux->mu);
     link->reading = false;
     link->answered = 0;
-    link->heard = link->heard || got > 0;
-    if (got > 0)
+    if (got > 0) {
+        link->heard = true;
+        link->heard_at = hfi_now();
         link_parse(link, buf, (size_t)got);
-    else if (got == 0)
+    }
+    if (got == 0)
         mux_link_break(
             link, link_end(link, 0, "the server closed the connection"), 0);
-    else if (why != ETIMEDOUT && (deadline || why != EAGAIN))
+    else if (got < 0 && why != ETIMEDOUT && (deadline || why != EAGAIN))
         mux_link_break(link, link_end(link, why, "no answer"), why);
     link_wake(link);
     return got > 0;

@@ -41,7 +41,9 @@ struct mux_link {
     struct hfi_outbox out;
     uint64_t appended, written; /* in bytes since the beginning */
     unsigned users;
-    int64_t used_at; /* when its last call ended */
+    int64_t used_at;  /* when its last call ended */
+    int64_t heard_at; /* when something last arrived */
+    int64_t slow_ms;  /* how long the slowest answer took, of late */
     bool reading, writing, gathering, retired, broken;
     bool heard; /* it has said something */
     struct hf_error why;

@@ -419,6 +419,15 @@ bool hfi_stream_write(struct hfi_stream *s, const void *buf, size_t len,
     return true;
 }
 
+bool hfi_stream_is_unheard(const struct hfi_stream *s)
+{
+    struct tcp_info info = {.tcpi_retransmits = 0};
+    socklen_t size = sizeof(info);
+
+    return !getsockopt(s->fd, IPPROTO_TCP, TCP_INFO, &info, &size) &&
+           info.tcpi_retransmits > 0;
+}
+
 bool hfi_stream_is_stale(const struct hfi_stream *s)
 {
     char c;

@@ -50,6 +50,10 @@ ssize_t hfi_stream_read(struct hfi_stream *, void *buf, size_t size,
 bool hfi_stream_write(struct hfi_stream *, const void *buf, size_t len,
                       int64_t deadline);
 
+/* Has the system had to send something again, in vain so far?  Then the peer's
+ * machine, or the way to it, is gone. */
+bool hfi_stream_is_unheard(const struct hfi_stream *);
+
 /* Has the peer closed it, or sent what nobody asked for? */
 bool hfi_stream_is_stale(const struct hfi_stream *);
 

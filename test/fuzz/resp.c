@@ -63,6 +63,11 @@ void hfi_mux_init(struct hfi_mux *mux, hfi_mux_find *find, hfi_mux_hello *hello,
     *mux = (struct hfi_mux){.find = find, .hello = hello, .arg = arg};
 }
 
+void hfi_mux_set_aside(struct hfi_mux *mux, hfi_mux_hello *hello)
+{
+    mux->aside_hello = hello;
+}
+
 void hfi_mux_fini(struct hfi_mux *mux)
 {
     mux->link = NULL;
@@ -133,6 +138,14 @@ hf_status hfi_mux_begin(struct hfi_mux *mux, struct hfi_mux_call *call,
     call->replies = replies;
     call->st = hfi_mux_call(mux, bytes, len, n, replies, deadline, err);
     return HF_OK;
+}
+
+hf_status hfi_mux_begin_first(struct hfi_mux *mux, struct hfi_mux_call *call,
+                              const char *bytes, size_t len, int n,
+                              redisReply **replies, int64_t deadline,
+                              struct hf_error *err)
+{
+    return hfi_mux_begin(mux, call, bytes, len, n, replies, deadline, err);
 }
 
 hf_status hfi_mux_finish(struct hfi_mux_call *call, int64_t deadline,

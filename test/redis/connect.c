@@ -130,6 +130,9 @@ TEST(a_connect_that_hangs_does_not_outlast_the_deadline)
 
 #define THREADS 8
 
+/* So many that one of them asks soon after a pause is over. */
+#define KNOCKERS 64
+
 static void *knock_run(void *arg)
 {
     struct hf_lock_opts opts = rt_opts(5000, HF_FAIR);
@@ -146,7 +149,7 @@ static void *knock_run(void *arg)
 TEST(those_who_look_for_a_server_back_off_and_by_chance)
 {
     struct rt_server s = {0};
-    pthread_t thread[THREADS];
+    pthread_t thread[KNOCKERS];
     hf_client *client;
     int64_t pause = 50, gap;
     int i, n, shorter = 0;
@@ -155,9 +158,9 @@ TEST(those_who_look_for_a_server_back_off_and_by_chance)
     client = rt_open(&s, "");
     rt_crash(&s);
     atomic_store(&watched_port, s.port);
-    for (i = 0; i < THREADS; i++)
+    for (i = 0; i < KNOCKERS; i++)
         CHECK_EQ(pthread_create(&thread[i], NULL, knock_run, client), 0);
-    for (i = 0; i < THREADS; i++)
+    for (i = 0; i < KNOCKERS; i++)
         pthread_join(thread[i], NULL);
     n = atomic_load(&nconnects);
     CHECK_GE(n, 3);
