@@ -21,9 +21,11 @@
 /* How often to look where nobody tells us. */
 #define LOOK_MS 100
 
-/* After a split, at most: twice this for the first, doubled for each more. */
+/* After a split, at most: this and the time that the try took, doubled for each
+ * more in a row.  Who waits for less than a try takes meets the same others. */
 #define SPLIT_MS      2
 #define SPLIT_DOUBLED 4
+#define SPLIT_MS_MAX  2000
 
 /* Numbers are exact in Lua below 2^53. */
 #define FENCE_MAX INT64_C(9000000000000000)
@@ -35,6 +37,7 @@ struct take {
     struct redis_batch plain;  /* what is asked, in plain commands */
     struct redis_batch script; /* and as a script */
     char watched;              /* see redlock.h */
+    int64_t began;
     struct redlock_round round;
     struct redlock_votes votes;
     unsigned reached;                /* the nodes that were asked */
@@ -336,14 +339,16 @@ static bool take_is_split(const struct take *take)
 }
 
 /* A time that differs from others'. */
-static int64_t take_split_ms(const struct hfi_claim *claim, unsigned splits)
+static int64_t take_split_ms(const struct take *take, unsigned splits)
 {
-    unsigned range = SPLIT_MS
-                     << (splits < SPLIT_DOUBLED ? splits : SPLIT_DOUBLED);
+    int64_t range = (SPLIT_MS + hfi_now() - take->began)
+                    << (splits < SPLIT_DOUBLED ? splits : SPLIT_DOUBLED);
     char digits[5] = "";
 
-    memcpy(digits, claim->token + splits % 7 * 4, 4);
-    return 1 + (int64_t)(strtoul(digits, NULL, 16) % range);
+    if (range > SPLIT_MS_MAX)
+        range = SPLIT_MS_MAX;
+    memcpy(digits, take->claim->token + splits % 7 * 4, 4);
+    return 1 + strtol(digits, NULL, 16) % range;
 }
 
 static hf_status take_busy(struct take *take, struct hfi_grant *grant,
@@ -362,7 +367,7 @@ static hf_status take_busy(struct take *take, struct hfi_grant *grant,
         if (!busy->left_ms || busy->left_ms > LOOK_MS)
             busy->left_ms = LOOK_MS;
     if (split)
-        busy->left_ms = take_split_ms(claim, splits);
+        busy->left_ms = take_split_ms(take, splits);
     splits = !split ? 0 : splits < 100 ? splits + 1 : splits;
     grant->ref.text[REDLOCK_NOTE_SPLITS] = (char)splits;
     return hfi_fail(err, HF_BUSY, "%.160s %s",
@@ -416,6 +421,7 @@ hf_status redlock_try_acquire(struct hfi_conn *conn,
     struct take take = {.rl = rl,
                         .claim = claim,
                         .watched = grant->ref.text[REDLOCK_NOTE_WATCHED],
+                        .began = hfi_now(),
                         .votes = {.n = rl->n}};
     unsigned doubt;
     int had, had_not;
