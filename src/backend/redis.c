@@ -370,6 +370,7 @@ static hf_status redis_open(struct hfi_conn *conn, const struct hfi_url *url,
     rc->epoll = rc->follow.timer = -1;
     redis_sub_init(&rc->sub, rc, &rc->mux, REDIS_ALONE);
     hfi_mux_init(&rc->acks.mux, redis_find, redis_hello, rc);
+    rc->acks.mux.blocks = true;
     rc->opened = true;
     st = open_options(rc, url, err);
     if (!st)

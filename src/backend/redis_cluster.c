@@ -85,6 +85,7 @@ static struct redis_node *node_new(struct redis_conn *rc, unsigned i)
     hfi_mux_init(&node->mux, node_find, node_hello, node);
     hfi_mux_set_aside(&node->mux, node_hello);
     hfi_mux_init(&node->acks.mux, node_find, node_hello, node);
+    node->acks.mux.blocks = true;
     redis_sub_init(&node->sub, rc, &node->mux, (int)i);
     return node;
 }

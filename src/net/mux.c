@@ -12,7 +12,8 @@
  *  (4) A call that gives up retires its link for the link's silence and for
  *      nothing else: answers are owed and nothing has arrived for a second, and
  *      for twice as long as the slowest answer took of late; or what was sent
- *      has not even reached the server's machine.
+ *      has not even reached the server's machine.  Where calls keep the server
+ *      waiting (WAIT) each that gives up does.
  */
 
 #include <errno.h>
@@ -192,7 +193,7 @@ static hf_status call_give_up(struct mux_link *link, struct hfi_mux_call *call)
 {
     if (HFI_MUTANT(timed_out_connection_reused))
         return HF_UNCERTAIN;
-    if (link_is_silent(link))
+    if (link->mux->blocks || link_is_silent(link))
         mux_link_retire(link);
     return call_haunt(link, call) ? HF_UNCERTAIN : call->st;
 }

@@ -47,6 +47,8 @@ struct hfi_mux {
     struct hfi_backoff backoff;
     struct hf_error down; /* why the last connect failed */
     atomic_int fd;        /* of `link`, or -1: for a forked child to close */
+    bool blocks; /* its calls keep the server waiting: one that was given up may
+                  * do so still, so nobody begins behind it */
 
     /* A second connection to the same server, for what must not wait behind
      * others; made when it is first needed. */
