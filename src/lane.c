@@ -176,6 +176,18 @@ void hfi_granted(struct hfi_conn *conn, const char *key, const char *token,
     pthread_mutex_unlock(&c->mu);
 }
 
+/* Let the request try again by then. */
+static void lane_expect(struct hf_request *rq, int64_t at)
+{
+    if (rq->expected && at >= rq->expected)
+        return;
+    rq->expected = at;
+    if (at >= rq->next_try)
+        return;
+    rq->next_try = at;
+    hfi_request_rouse(rq);
+}
+
 /* Its turn may come by then without a word: let it try again. */
 void hfi_expect(struct hfi_conn *conn, const char *key, const char *token,
                 int64_t ms)
@@ -188,24 +200,35 @@ void hfi_expect(struct hfi_conn *conn, const char *key, const char *token,
     pthread_mutex_lock(&c->mu);
     lane = hfi_lane_find(c, key);
     rq = lane ? lane_contender(lane, token) : NULL;
-    if (rq && (!rq->expected || at < rq->expected)) {
-        rq->expected = at;
-        if (at < rq->next_try) {
-            rq->next_try = at;
-            hfi_request_rouse(rq);
-        }
-    }
+    if (rq)
+        lane_expect(rq, at);
     pthread_mutex_unlock(&c->mu);
 }
+
+/* A service that has just come back is not asked by all who wait at once: so many
+ * keys at a time, so many milliseconds apart. */
+#define LANE_WAKE_KEYS 32
+#define LANE_WAKE_MS   10
 
 void hfi_wake_all(struct hfi_conn *conn)
 {
     struct hf_client *c = conn->client;
     struct hfi_lane *lane = NULL;
+    struct hfi_link *at;
+    int64_t now = hfi_now(), n = 0;
 
     pthread_mutex_lock(&c->mu);
-    while ((lane = hfi_lane_next(c, lane)))
-        lane_wake(lane, NULL);
+    while ((lane = hfi_lane_next(c, lane))) {
+        if (hfi_link_alone(&lane->contending))
+            continue;
+        if (n++ < LANE_WAKE_KEYS) {
+            lane_wake(lane, NULL);
+            continue;
+        }
+        for (at = lane->contending.next; at != &lane->contending; at = at->next)
+            lane_expect(hfi_container(at, struct hf_request, link),
+                        now + n / LANE_WAKE_KEYS * LANE_WAKE_MS);
+    }
     pthread_mutex_unlock(&c->mu);
 }
 

@@ -167,4 +167,45 @@ TEST(while_one_looks_for_a_dead_server_the_others_are_told_at_once)
     rt_end(&s);
 }
 
+/* ---- those who wait ---------------------------------------------------- */
+
+/* Their connections are cut, and they look again for what they may have missed:
+ * all of them, but not all at once. */
+TEST(those_who_wait_come_back_a_few_at_a_time)
+{
+    enum { WAITERS = 320 };
+    struct hf_lock_opts opts = rt_opts(60000, HF_MANUAL);
+    struct rt_server s = {0};
+    hf_client *holder, *client;
+    hf_request *rq[WAITERS];
+    hf_lock *lk[WAITERS];
+    char key[16];
+    long long calls;
+    int64_t began;
+
+    rt_start(&s, NULL);
+    holder = rt_open(&s, "");
+    client = rt_open(&s, "");
+    for (int i = 0; i < WAITERS; i++) {
+        snprintf(key, sizeof(key), "k%d", i);
+        lk[i] = rt_lock(holder, key, 0, 60000, HF_MANUAL);
+        CHECK_OK(
+            hf_acquire_start(client, key, -1, &opts, NULL, &rq[i], &t_err));
+    }
+    for (int i = 0; i < WAITERS; i++) {
+        snprintf(key, sizeof(key), "k%d", i);
+        t_poll_until(rt_hears(&s, key), 20000);
+    }
+    calls = rt_calls(&s, "evalsha");
+    rt_do(&s, "CLIENT KILL TYPE pubsub");
+    began = t_now_ms();
+    t_poll_until(rt_calls(&s, "evalsha") >= calls + WAITERS, 20000);
+    CHECK_GE(t_now_ms() - began, 60);
+    hf_close(client);
+    for (int i = 0; i < WAITERS; i++)
+        CHECK_OK(hf_release(lk[i], &t_err));
+    hf_close(holder);
+    rt_end(&s);
+}
+
 T_MAIN
