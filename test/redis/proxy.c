@@ -157,7 +157,7 @@ static size_t hostile_piece(char *piece, const char *word)
 /* Large pieces, so that memory would fill fast if nobody bounded it. */
 static void hostile_flood(struct hostile *h, int fd, const char *word)
 {
-    static char piece[70000];
+    static _Thread_local char piece[70000];
     size_t fill, i;
     struct pollfd one = {.fd = fd, .events = POLLOUT};
 
