@@ -46,6 +46,10 @@
  * little late and certain is better than in time and not. */
 #define ANSWER_MS 1000
 
+/* A single try whose grant comes when its lease is over is asked for again so
+ * often: mostly the next answer is in time. */
+#define LATE_MAX 3
+
 /* Between tries of a service that does not answer: twice as long each time. */
 #define BACKOFF_MS     100
 #define BACKOFF_MAX_MS 1600
@@ -279,7 +283,9 @@ void hfi_request_look(struct hf_request *rq)
 /* Must it end without the lock?  HF_OK if not. */
 static hf_status request_over(struct hf_request *rq, int64_t now)
 {
-    bool asked = rq->state == HFI_WAITING || rq->tries || !rq->woken;
+    bool again = rq->once && rq->late && rq->late < LATE_MAX;
+    bool asked =
+        rq->state == HFI_WAITING || (rq->tries && !again) || !rq->woken;
 
     if (request_is_canceled(rq))
         return hfi_fail(&rq->err, HF_CANCELED, "canceled");
@@ -354,6 +360,7 @@ static void request_too_late(struct hf_request *rq, int64_t sent)
 {
     rq->hold->uncertain = true; /* acquire.c (3) */
     rq->woken = true;
+    rq->late++;
     hfi_fail(&rq->err, HF_UNCERTAIN,
              "granted after %lld ms, when the lease of %lld ms was over",
              (long long)(hfi_now() - sent), (long long)rq->hold->claim.ttl_ms);

@@ -173,6 +173,7 @@ struct hf_request {
     bool async;    /* a worker steps it, an event ends it */
     bool stepping; /* a worker is at it */
     int failures;  /* tries in a row that the service did not answer */
+    int late;      /* grants that came when their lease was over */
     hf_status result;
     struct hf_error err;
     struct hfi_spot *spot;    /* blocking: its thread sleeps here, or NULL */
