@@ -226,7 +226,10 @@ HF_CHECK hf_status hf_acquire(hf_client *client, const char *key,
 hf_status hf_release(hf_lock *lock, struct hf_error *err);
 
 /* Renew now, with a new lease of `ttl_ms` (0 keeps the old one), counted from
- * this call; it may be shorter.  HF_LOST if the lock is not ours any more. */
+ * this call; it may be shorter.  HF_LOST if the lock is not ours any more.
+ * After a shorter lease that had no answer (HF_UNCERTAIN) the lock is relied on
+ * for that much at a time, also if a longer one is confirmed later: the request
+ * for the shorter one may yet arrive. */
 HF_CHECK hf_status hf_extend(hf_lock *lock, int64_t ttl_ms,
                              struct hf_error *err);
 

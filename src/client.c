@@ -175,7 +175,8 @@ static void close_hold(struct hf_client *c, struct hfi_hold *hold,
     hfi_heap_remove(&c->timers, &hold->timer);
     hfi_link_remove(&hold->link);
     hold->state = HFI_RELEASING;
-    if (hold->grant.placed || hold->uncertain || hold->watched)
+    if (hold->grant.placed || hold->uncertain || hold->claim.doubt ||
+        hold->watched)
         hfi_hold_send_release(c, hold, deadline, NULL);
     hold->state = HFI_LOST;
     if (hfi_link_alone(&hold->handles))

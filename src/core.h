@@ -44,10 +44,11 @@
 #include "list.h"
 #include "map.h"
 
-#define HFI_RETRY_DEFAULT INT64_C(50)
-#define HFI_TURNS_DEFAULT 16
-#define HFI_RENEWERS      13 /* classes of leases, from 10 ms to 41 s and more */
-#define HFI_WORKERS       16
+#define HFI_RETRY_DEFAULT   INT64_C(50)
+#define HFI_TURNS_DEFAULT   16
+#define HFI_RENEWERS        13 /* classes of leases, from 10 ms to 41 s and more */
+#define HFI_RENEWER_THREADS 8 /* of one class at most, where many are due */
+#define HFI_WORKERS         16
 
 /* What a caller asks for, checked and with all defaults filled in. */
 struct hfi_wish {
@@ -93,6 +94,9 @@ struct hfi_hold {
     _Atomic unsigned char loss; /* hf_loss, latched; read freely */
     unsigned char state;        /* enum hfi_hold_state */
     unsigned short quiet;       /* calls that wait for its renewal to end */
+    unsigned short failed;      /* renewals in a row that had no answer */
+    int64_t short_ms;           /* a shorter lease that was asked for and had no
+                                 * answer, and may yet arrive; 0: none */
     bool seat : 1;              /* the local queue goes through it */
     bool manual : 1;            /* HF_MANUAL: never renewed by the keeper */
     bool busy : 1;              /* a renewal is on the wire */
@@ -198,7 +202,7 @@ struct hfi_renewer {
     struct hf_client *client;
     struct hfi_link due; /* of struct hfi_hold: to be renewed */
     struct hfi_cond cond;
-    struct hfi_thread thread;
+    struct hfi_thread threads[HFI_RENEWER_THREADS];
 };
 
 /* One that blocks on the service for others; see worker.c. */

@@ -20,6 +20,9 @@
 
 #include "banned.h"
 
+/* Between two attempts to take a handle up. */
+#define TAKE_OVER_MS 50
+
 struct hf_lock *hfi_lock_new(struct hf_client *c)
 {
     struct hf_lock *lk = hfi_alloc(sizeof(*lk));
@@ -197,14 +200,64 @@ static void handle_believe_less(struct hfi_hold *hold, int64_t end)
             break;
 }
 
+/* A request for a lease that is shorter than the one before had no answer. */
+static void handle_doubt_short(struct hfi_hold *hold, int64_t ttl_ms)
+{
+    if (ttl_ms < hold->claim.ttl_ms &&
+        (!hold->short_ms || ttl_ms < hold->short_ms))
+        hold->short_ms = ttl_ms; /* hold.c (7) */
+}
+
+/* No answer at all: what is known of the lease now, and when the keeper tries
+ * again. */
+static void handle_unanswered(struct hfi_hold *hold, int64_t sent,
+                              int64_t ttl_ms)
+{
+    if (ttl_ms < hold->claim.ttl_ms)
+        hold->claim.ttl_ms = hold->lease_ms = ttl_ms;
+    hold->failed++;
+    hold->next_at = hfi_lease_retry_at(sent, hold->lease_ms);
+}
+
+/* Ask for a renewal until there is an answer or `end` has come.  The mutex is let
+ * go meanwhile.  An attempt has a limit of its own, so that one connection that
+ * hangs does not take all the time.  *sent is when the last one was sent. */
+static void handle_ask(struct hf_client *c, struct hfi_hold *hold,
+                       struct hfi_renewal *item, int64_t end, int64_t *sent,
+                       struct hf_error *err)
+{
+    int64_t limit, ttl_ms = item->ttl_ms;
+    int failed = 0;
+
+    pthread_mutex_unlock(&c->mu);
+    do {
+        *sent = hfi_now();
+        limit =
+            hfi_lease_attempt_end(*sent, ttl_ms, end, c->timeout_ms, failed++);
+        *item = (struct hfi_renewal){.claim = &hold->claim,
+                                     .grant = &hold->grant,
+                                     .ttl_ms = ttl_ms,
+                                     .st = HF_UNCERTAIN,
+                                     .reason = HF_LOSS_STOLEN,
+                                     .proof = hfi_proof_plain(*sent, ttl_ms)};
+        c->be->renew(c->conn, item, 1, limit, err);
+        if (item->st != HF_UNCERTAIN && item->st != HF_UNAVAILABLE)
+            break;
+        pthread_mutex_lock(&c->mu); /* It may have failed at once. */
+        if (item->st == HF_UNCERTAIN)
+            handle_doubt_short(hold, ttl_ms);
+        hfi_cond_wait(&c->settle, &c->mu, hfi_lease_retry_at(*sent, ttl_ms));
+        pthread_mutex_unlock(&c->mu);
+    } while (hfi_now() < end);
+    pthread_mutex_lock(&c->mu);
+}
+
 /* Renew on behalf of the caller; the renewer keeps off meanwhile. */
 static hf_status handle_renew(struct hf_client *c, struct hfi_hold *hold,
                               int64_t ttl_ms, struct hf_error *err)
 {
+    struct hfi_renewal item = {.ttl_ms = ttl_ms};
     int64_t sent = hfi_now(), end;
-    struct hfi_renewal item = {&hold->claim,   &hold->grant,
-                               ttl_ms,         HF_UNCERTAIN,
-                               HF_LOSS_STOLEN, hfi_proof_plain(sent, ttl_ms)};
 
     handle_believe_less(hold, hfi_lease_deadline(sent, ttl_ms));
     end = atomic_load(&hold->deadline);
@@ -212,9 +265,7 @@ static hf_status handle_renew(struct hf_client *c, struct hfi_hold *hold,
         end = sent + c->timeout_ms;
     hold->busy = true;
     hfi_keeper_hold(c, hold);
-    pthread_mutex_unlock(&c->mu);
-    c->be->renew(c->conn, &item, 1, end, err);
-    pthread_mutex_lock(&c->mu);
+    handle_ask(c, hold, &item, end, &sent, err);
     hold->busy = false;
     hfi_cond_wake(&c->settle);
     if (item.st == HF_OK) {
@@ -224,9 +275,8 @@ static hf_status handle_renew(struct hf_client *c, struct hfi_hold *hold,
             hfi_hold_lose(c, hold, HF_LOSS_EXPIRED);
     } else if (item.st == HF_LOST) {
         hfi_hold_lose(c, hold, item.reason);
-    } else if (ttl_ms < hold->claim.ttl_ms) {
-        /* It may yet arrive, after our next renewal: ask for no more. */
-        hold->claim.ttl_ms = ttl_ms;
+    } else {
+        handle_unanswered(hold, sent, ttl_ms);
     }
     if (!handle_still_held(c, hold))
         return handle_lost(hold, err);
@@ -272,6 +322,13 @@ static void handle_forget(struct hf_client *c, struct hfi_hold *hold)
     hfi_lane_put(c, lane);
 }
 
+static hf_status handle_is_shared(struct hf_error *err)
+{
+    return hfi_fail(err, HF_INVALID,
+                    "a lock that was acquired more than once cannot be "
+                    "detached");
+}
+
 hf_status hfi_detach(struct hf_lock *lk, struct hf_handle *ret,
                      struct hf_error *err)
 {
@@ -285,13 +342,13 @@ hf_status hfi_detach(struct hf_lock *lk, struct hf_handle *ret,
     if (!handle_still_held(c, hold))
         st = handle_lost(hold, err);
     else if (hold->handles.next != hold->handles.prev)
-        st = hfi_fail(err, HF_INVALID,
-                      "a lock that was acquired more than once cannot be "
-                      "detached");
+        st = handle_is_shared(err);
     /* What was passed on to us may have less than its ttl. */
     else if (hold->lease_ms < hold->claim.ttl_ms &&
              handle_renew(c, hold, hold->claim.ttl_ms, err) == HF_LOST)
         st = HF_LOST;
+    else if (hold->handles.next != hold->handles.prev)
+        st = handle_is_shared(err); /* meanwhile */
     if (!st) {
         memcpy(handle.token, hold->claim.token, sizeof(hold->claim.token));
         memcpy(handle.ref, hold->grant.ref.text, sizeof(hold->grant.ref.text));
@@ -363,44 +420,62 @@ static hf_status handle_begin(struct hf_client *c, const char *key,
     return st;
 }
 
-/* Make the grant ours alone.  Asked again while there is no answer: the second
- * time it may be ours already. */
+static hf_status handle_no_grant(const char *key, struct hf_error *err)
+{
+    char quoted[HFI_QUOTE_MAX];
+
+    return hfi_fail(err, HF_LOST, "'%s' is not held under this handle any more",
+                    hfi_quote(quoted, sizeof(quoted), key));
+}
+
+/* Make the grant ours alone.  Asked again while there is time: the second time it
+ * may be ours already, which is why a try without an answer is remembered. */
 static hf_status handle_take_over(struct hf_client *c, struct hfi_hold *hold,
                                   const struct hf_handle *handle,
                                   struct hf_error *err)
 {
-    int64_t end = hfi_now() + c->timeout_ms;
-    hf_status st;
+    int64_t now, end = hfi_now() + c->timeout_ms;
+    hf_status st = HF_OK;
 
-    if (!c->be->take_over)
-        return HF_OK;
-    pthread_mutex_unlock(&c->mu);
-    do
+    while (c->be->take_over) {
+        pthread_mutex_unlock(&c->mu);
         st = c->be->take_over(c->conn, &hold->claim, handle->token,
                               &hold->grant, end, err);
-    while (st == HF_UNCERTAIN && hfi_now() < end);
-    pthread_mutex_lock(&c->mu);
+        pthread_mutex_lock(&c->mu);
+        hold->claim.doubt = hold->claim.doubt || st == HF_UNCERTAIN;
+        now = hfi_now();
+        if ((st != HF_UNCERTAIN && st != HF_UNAVAILABLE) || now >= end)
+            break;
+        hfi_cond_wait(&c->settle, &c->mu, now + TAKE_OVER_MS);
+    }
     return st;
 }
 
-/* The hold of an attach that failed: of no use, or perhaps in the service. */
-static void handle_unadopt(struct hf_client *c, struct hfi_hold *hold,
-                           hf_status st)
+/* The attach failed.  What may be ours in the service is taken back. */
+static hf_status handle_unadopt(struct hf_client *c, struct hfi_hold *hold,
+                                hf_status st, bool ours)
 {
-    if (st == HF_UNCERTAIN && c->be->take_over)
-        hfi_hold_reap(c, hold);
-    else
+    ours = ours || hold->claim.doubt;
+    if (!ours || !c->be->take_over || st == HF_LOST) {
         hfi_hold_free(c, hold);
+        return st;
+    }
+    hold->claim.doubt = true;
+    hfi_hold_reap(c, hold);
+    return HF_UNCERTAIN;
 }
 
+/* The hold is in no list, and nobody knows of it, before its renewal has been
+ * answered: until then nothing is proven. */
 hf_status hfi_attach(struct hf_client *c, const char *key,
                      const struct hf_handle *handle,
                      const struct hfi_wish *wish, struct hf_lock **ret,
                      struct hf_error *err)
 {
+    struct hfi_renewal item = {.ttl_ms = wish->ttl_ms};
     struct hf_lock *lk = hfi_lock_new(c);
     struct hfi_hold *hold = NULL;
-    struct hfi_proof proof;
+    bool ours = false;
     int64_t sent;
     hf_status st;
 
@@ -409,40 +484,28 @@ hf_status hfi_attach(struct hf_client *c, const char *key,
     if (st)
         goto out;
     st = handle_take_over(c, hold, handle, err);
+    if (!st) {
+        ours = true;
+        handle_ask(c, hold, &item, hfi_now() + c->timeout_ms, &sent, err);
+        st = item.st;
+    }
+    if (!st &&
+        hfi_now() >= hfi_hold_proven(c, hold, &item.proof, sent, wish->ttl_ms))
+        st = hfi_fail(err, HF_UNCERTAIN, "the answer came too late");
     if (st) {
-        handle_unadopt(c, hold, st);
+        st = handle_unadopt(c, hold, st, ours);
+        if (st == HF_LOST)
+            st = handle_no_grant(key, err);
         goto out;
     }
-    /* Until the answer is there, believe in nothing but the time it takes. */
-    sent = hfi_now();
-    proof = hfi_proof_plain(sent, hold->claim.ttl_ms);
-    hfi_hold_granted(c, hold, wish, &proof, sent, hold->claim.ttl_ms);
+    hfi_hold_granted(c, hold, wish, &item.proof, sent, wish->ttl_ms);
     hfi_hold_give(c, hold, lk);
-    st = handle_renew(c, hold, wish->ttl_ms, err);
-    if (!st) {
-        *ret = lk;
-        lk = NULL;
-    } else {
-        hfi_notice_drop(c, &lk->notice);
-        hfi_link_remove(&lk->link);
-        if (hold->state == HFI_HELD)
-            handle_forget(c, hold);
-        else if (hold->state == HFI_LOST)
-            hfi_hold_free(c, hold); /* else the reaper has it */
-    }
+    *ret = lk;
+    lk = NULL;
 out:
     handle_leave(c);
     hfi_lock_free(lk);
     return st;
-}
-
-static hf_status handle_no_grant(const struct hfi_hold *hold,
-                                 struct hf_error *err)
-{
-    char key[HFI_QUOTE_MAX];
-
-    return hfi_fail(err, HF_LOST, "'%s' is not held under this handle any more",
-                    hfi_quote(key, sizeof(key), hold->claim.key));
 }
 
 /* The bearer of a handle renews, and no more: nothing here believes in it. */
@@ -450,22 +513,17 @@ hf_status hfi_handle_extend(struct hf_client *c, const char *key,
                             const struct hf_handle *handle,
                             const struct hfi_wish *wish, struct hf_error *err)
 {
+    struct hfi_renewal item = {.ttl_ms = wish->ttl_ms};
     struct hfi_hold *hold = NULL;
-    struct hfi_renewal item;
-    int64_t now = hfi_now();
+    int64_t sent;
     hf_status st;
 
     handle_enter(c);
     st = handle_begin(c, key, handle, wish, &hold, err);
     if (!st) {
         handle_use_token(hold, handle);
-        item = (struct hfi_renewal){
-            &hold->claim, &hold->grant,   wish->ttl_ms,
-            HF_UNCERTAIN, HF_LOSS_STOLEN, hfi_proof_plain(now, wish->ttl_ms)};
-        pthread_mutex_unlock(&c->mu);
-        c->be->renew(c->conn, &item, 1, now + c->timeout_ms, err);
-        pthread_mutex_lock(&c->mu);
-        st = item.st == HF_LOST ? handle_no_grant(hold, err) : item.st;
+        handle_ask(c, hold, &item, hfi_now() + c->timeout_ms, &sent, err);
+        st = item.st == HF_LOST ? handle_no_grant(key, err) : item.st;
         hfi_hold_free(c, hold);
     }
     handle_leave(c);
@@ -489,7 +547,7 @@ hf_status hfi_handle_release(struct hf_client *c, const char *key,
             st = HF_UNCERTAIN;
         } else {
             if (st == HF_LOST)
-                st = handle_no_grant(hold, err);
+                st = handle_no_grant(key, err);
             hfi_hold_free(c, hold);
         }
     }

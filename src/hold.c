@@ -18,6 +18,9 @@
  *      end with its ttl, until the service has answered.
  *  (6) A broken hold is not given back while a handle of it is in use.  The
  *      holder has been told; releasing the handle says that its work is over.
+ *  (7) A shorter lease that was asked for and had no answer may arrive after any
+ *      later renewal.  From then on no renewal is believed for longer than that
+ *      lease: wherever it arrives, it leaves that much.
  */
 #include "core.h"
 
@@ -171,9 +174,11 @@ hf_status hfi_hold_renewed(struct hf_client *c, struct hfi_hold *hold,
                            const struct hfi_proof *proof, int64_t sent,
                            int64_t ttl_ms)
 {
-    int64_t old = atomic_load(&hold->deadline);
-    int64_t end = hfi_hold_proven(c, hold, proof, sent, ttl_ms);
+    int64_t old = atomic_load(&hold->deadline), end;
 
+    if (hold->short_ms && hold->short_ms < ttl_ms)
+        ttl_ms = hold->short_ms; /* hold.c (7) */
+    end = hfi_hold_proven(c, hold, proof, sent, ttl_ms);
     if (HFI_MUTANT(late_renewal_revives))
         atomic_store(&hold->deadline, old = end);
     if (hfi_now() >= old) /* hold.c (1) */
@@ -187,6 +192,7 @@ hf_status hfi_hold_renewed(struct hf_client *c, struct hfi_hold *hold,
     hold->lease_ms = ttl_ms;
     hold->next_at = hfi_lease_renew_at(sent, ttl_ms);
     hold->warned = false;
+    hold->failed = 0;
     return HF_OK;
 }
 

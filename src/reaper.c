@@ -74,6 +74,10 @@ void hfi_reap(struct hf_client *c, struct hfi_hold *hold)
         return;
     }
     hfi_hold_quiet(c, hold);
+    if (hold->quiet) { /* Another call waited for the same, and is yet to see. */
+        hfi_keeper_set(c, &hold->timer, hfi_now() + 1);
+        return;
+    }
     st = hfi_hold_send_release(c, hold, hfi_now() + c->timeout_ms, NULL);
     now = hfi_now();
     if (hfi_reap_goes_on(c, hold, st))

@@ -8,7 +8,9 @@
  * behind the attempt of a long one, or give the long one only the time of the
  * short one.  So there is a renewer for each class of lease, started when a lock
  * of that class is first due: a class spans a factor of two, and most programs
- * have one.
+ * have one.  Where more are due than go into one batch, the class gets more
+ * threads: a batch takes a round trip, and thousands of locks are more than one
+ * batch at a time can renew over a long way.
  *
  * Renewals share no thread with anything else: an acquisition, a release or a
  * claim that is being taken back never stands in front of one.
@@ -18,9 +20,10 @@
  *      set, which release waits for (hold.c (4)).
  *  (2) One failed renewal never ends a hold; only the clock or the service's
  *      own word does.
- *  (3) An attempt lasts at most a third of the shortest lease of its class.  A
- *      hold that is due meanwhile still has a third of its lease, which is two
- *      attempts of its own.
+ *  (3) A first attempt lasts at most a third of the shortest lease of its class.
+ *      A hold that is due meanwhile still has a third of its lease, which is two
+ *      attempts of its own.  Attempts after a failure last longer and go apart
+ *      from others.
  */
 #include "core.h"
 
@@ -39,21 +42,27 @@ static int renewer_class(int64_t lease_ms)
     return i;
 }
 
-/* Move what is due into `items`, and bound the attempt by the shortest. */
+/* Move what is due, and has failed as often as the first, into `items`; bound the
+ * attempt by the shortest. */
 static size_t renewer_collect(struct hfi_renewer *r, struct hfi_renewal *items,
                               int64_t now, int64_t *limit)
 {
     int64_t floor = HFI_TTL_MIN << (r - r->client->renewers);
-    struct hfi_hold *hold;
+    struct hfi_hold *hold = hfi_container(r->due.next, struct hfi_hold, due);
+    int failed = hold->failed;
+    struct hfi_link *at, *next;
     int64_t end;
-    size_t n;
+    size_t n = 0;
 
-    *limit = now + floor / 3; /* renewer.c (3) */
-    for (n = 0; n < BATCH_MAX && !hfi_link_alone(&r->due); n++) {
-        hold = hfi_container(r->due.next, struct hfi_hold, due);
+    *limit = failed < 2 ? now + floor / 3 : HFI_NEVER;
+    for (at = r->due.next; at != &r->due && n < BATCH_MAX; at = next) {
+        next = at->next;
+        hold = hfi_container(at, struct hfi_hold, due);
+        if (hold->failed != failed)
+            continue; /* renewer.c (3) */
         hfi_link_remove(&hold->due);
         hold->busy = true;
-        items[n] = (struct hfi_renewal){
+        items[n++] = (struct hfi_renewal){
             .claim = &hold->claim,
             .grant = &hold->grant,
             .ttl_ms = hold->claim.ttl_ms,
@@ -61,7 +70,7 @@ static size_t renewer_collect(struct hfi_renewer *r, struct hfi_renewal *items,
             .reason = HF_LOSS_STOLEN,
             .proof = hfi_proof_plain(now, hold->claim.ttl_ms)};
         end = hfi_lease_attempt_end(now, hold->lease_ms, hold->lease_end,
-                                    r->client->timeout_ms);
+                                    r->client->timeout_ms, failed);
         if (end < *limit)
             *limit = end;
     }
@@ -86,9 +95,24 @@ static void renewer_apply(struct hf_client *c, const struct hfi_renewal *item,
         hfi_hold_lose(c, hold, reason);
         return;
     }
-    if (st) /* renewer.c (2) */
+    if (st) { /* renewer.c (2) */
         hold->next_at = hfi_lease_retry_at(sent, hold->lease_ms);
+        hold->failed++;
+    }
     hfi_keeper_hold(c, hold);
+}
+
+static void *renewer_run(void *renewer);
+
+/* Have one more thread for the class, if there may be one. */
+static bool renewer_start(struct hfi_renewer *r)
+{
+    int i;
+
+    for (i = 0; i < HFI_RENEWER_THREADS && !r->client->stopping; i++)
+        if (!r->threads[i].running)
+            return hfi_thread_start(&r->threads[i], renewer_run, r);
+    return false;
 }
 
 /* Renew what is due, once. */
@@ -99,6 +123,8 @@ static void renewer_step(struct hfi_renewer *r)
     int64_t sent = hfi_now(), limit;
     size_t i, n = renewer_collect(r, items, sent, &limit);
 
+    if (!hfi_link_alone(&r->due))
+        renewer_start(r); /* The rest need not wait for this batch. */
     pthread_mutex_unlock(&c->mu);
     c->be->renew(c->conn, items, n, limit, NULL);
     pthread_mutex_lock(&c->mu);
@@ -128,7 +154,7 @@ bool hfi_renewer_add(struct hf_client *c, struct hfi_hold *hold)
 {
     struct hfi_renewer *r = &c->renewers[renewer_class(hold->lease_ms)];
 
-    if (!r->thread.running && !hfi_thread_start(&r->thread, renewer_run, r))
+    if (!r->threads[0].running && !renewer_start(r))
         return false;
     hfi_link_append(&r->due, &hold->due);
     hfi_cond_wake(&r->cond);
@@ -157,10 +183,11 @@ void hfi_renewers_wake(struct hf_client *c)
 
 void hfi_renewers_join(struct hf_client *c)
 {
-    int i;
+    int i, j;
 
     for (i = 0; i < HFI_RENEWERS; i++)
-        hfi_thread_join(&c->renewers[i].thread);
+        for (j = 0; j < HFI_RENEWER_THREADS; j++)
+            hfi_thread_join(&c->renewers[i].threads[j]);
 }
 
 void hfi_renewers_fini(struct hf_client *c)

@@ -64,8 +64,8 @@ TEST(there_is_time_for_three_attempts_that_each_run_to_their_limit) /* (3) */
         int attempts = 0;
 
         for (; now < deadline; attempts++) {
-            int64_t end =
-                hfi_lease_attempt_end(now, ttls[i], deadline, INT64_MAX / 4);
+            int64_t end = hfi_lease_attempt_end(now, ttls[i], deadline,
+                                                INT64_MAX / 4, attempts);
 
             CHECK_LE(end, deadline);
             CHECK_GT(end, now);
@@ -80,8 +80,8 @@ TEST(there_is_time_for_three_attempts_that_each_run_to_their_limit) /* (3) */
 
 TEST(an_attempt_never_outlives_the_limit_of_a_request)
 {
-    CHECK_EQ(hfi_lease_attempt_end(1000, 30000, 90000, 50), 1050);
-    CHECK_EQ(hfi_lease_attempt_end(1000, 30000, 1010, 50), 1010);
+    CHECK_EQ(hfi_lease_attempt_end(1000, 30000, 90000, 50, 0), 1050);
+    CHECK_EQ(hfi_lease_attempt_end(1000, 30000, 1010, 50, 2), 1010);
 }
 
 TEST(never_stays_never)
