@@ -150,37 +150,46 @@ static hf_status open_db(struct redlock_conn *rl, const struct hfi_url *url,
     return HF_OK;
 }
 
-static hf_status open_secret_file(struct redlock_conn *rl,
-                                  const struct hfi_url *url,
-                                  struct hf_error *err)
+/* A node's own password, that of all in a file, which is read for each
+ * connection (redis_hello.c), or REDISCLI_AUTH, as redis-cli has it. */
+static hf_status open_secrets(struct redis_conn *rc,
+                              const struct hfi_host *host, const char *file,
+                              struct hf_error *err)
 {
-    const char *file = hfi_url_param(url, "password_file", NULL);
-    size_t i;
+    const char *user = host->user && *host->user ? host->user : NULL;
+    const char *password = host->password;
+    char secret[REDIS_SECRET_MAX];
+    hf_status st = HF_OK;
 
-    for (i = 0; file && i < url->nhosts; i++)
-        if (url->hosts[i].password)
-            return hfi_fail(err, HF_INVALID,
-                            "url: password_file= is the password of all "
-                            "hosts: give none in the URL");
-    rl->password_file = hfi_strdup(file);
-    return file && !rl->password_file ? hfi_nomem(err) : HF_OK;
+    if (file && password)
+        return hfi_fail(err, HF_INVALID,
+                        "url: has a password and password_file=");
+    if (!password && !file)
+        password = secure_getenv("REDISCLI_AUTH");
+    if (file)
+        st = redis_secret(file, "password_file=", secret, err);
+    explicit_bzero(secret, sizeof(secret));
+    if (st)
+        return st;
+    rc->user = hfi_strdup(user);
+    rc->password = hfi_strdup(password);
+    rc->password_file = hfi_strdup(file);
+    if ((user && !rc->user) || (password && !rc->password) ||
+        (file && !rc->password_file))
+        return hfi_nomem(err);
+    return HF_OK;
 }
 
-/* The password may also come from REDISCLI_AUTH, as redis-cli has it. */
 static hf_status open_node(struct redlock_conn *rl, int i,
                            const struct hfi_url *url, struct hf_error *err)
 {
     struct redis_conn *rc = &rl->nodes[i].rc;
     const struct hfi_host *host = &url->hosts[i];
-    const char *user = host->user && *host->user ? host->user : NULL;
-    const char *password = host->password;
+    hf_status st =
+        open_secrets(rc, host, hfi_url_param(url, "password_file", NULL), err);
 
-    if (!password)
-        password = secure_getenv("REDISCLI_AUTH");
-    rc->user = hfi_strdup(user);
-    rc->password = hfi_strdup(password);
-    if ((user && !rc->user) || (password && !rc->password))
-        return hfi_nomem(err);
+    if (st)
+        return st;
     snprintf(rc->prefix, sizeof(rc->prefix), "%s",
              hfi_url_param(url, "prefix", "holdfast:"));
     rc->nends = 1;
@@ -191,7 +200,7 @@ static hf_status open_node(struct redlock_conn *rl, int i,
     rc->ends[0].awake_us = HFI_AWAKE_US;
     hfi_endpoint_name(&rc->ends[0], rc->base.endpoint,
                       sizeof(rc->base.endpoint));
-    return redlock_node_secret(&rl->nodes[i], err);
+    return HF_OK;
 }
 
 /* The first node to which a password goes where others can read it. */
@@ -201,7 +210,8 @@ static void open_warn(const struct redlock_conn *rl, const struct hfi_url *url,
     int i;
 
     for (i = 0; i < rl->n; i++)
-        if (rl->nodes[i].rc.password && !hfi_url_is_here(url->hosts[i].name)) {
+        if ((rl->nodes[i].rc.password || rl->nodes[i].rc.password_file) &&
+            !hfi_url_is_here(url->hosts[i].name)) {
             hfi_warn_password(ret, size, url->hosts[i].name,
                               hfi_tls_is_verified(rl->tls));
             return;
@@ -312,8 +322,6 @@ static hf_status redlock_open(struct hfi_conn *conn, const struct hfi_url *url,
         st = open_db(rl, url, err);
     if (!st && !strcmp(url->scheme, "redlocks"))
         st = hfi_tls_new(&rl->tls, url, err);
-    if (!st)
-        st = open_secret_file(rl, url, err);
     for (i = 0; !st && i < rl->n; i++)
         st = open_node(rl, i, url, err);
     if (st)
@@ -344,7 +352,6 @@ static void redlock_close(struct hfi_conn *conn)
     redlock_ear_fini(rl);
     if (rl->tls)
         hfi_tls_free(rl->tls);
-    hfi_free(rl->password_file);
     hfi_cond_fini(&rl->changed);
     hfi_cond_fini(&rl->ear_changed);
     pthread_mutex_destroy(&rl->mu);

@@ -84,8 +84,7 @@ struct redlock_conn {
     int n, majority;
     char script_id[41];
     struct ssl_ctx_st *tls;
-    char *password_file; /* read for each connection; or NULL */
-    pthread_mutex_t mu;  /* guards what is not constant here and in the nodes */
+    pthread_mutex_t mu; /* guards what is not constant here and in the nodes */
     struct hfi_cond changed;
     int64_t longest_ttl; /* that any client may have, as far as is known */
     struct redlock_node nodes[REDLOCK_MAX];
@@ -132,10 +131,6 @@ bool redlock_gather_more(struct redlock_conn *, unsigned asked,
 
 /* May it be asked?  Not while it owes an answer for longer than `limit`. */
 bool redlock_node_is_ready(struct redlock_node *, int64_t limit);
-
-/* The password that stands in the file now, if there is a file.  By the node's
- * own thread, once that runs. */
-hf_status redlock_node_secret(struct redlock_node *, struct hf_error *);
 
 /* A command on a connection that is being begun.  Where it is not allowed, that
  * is HF_OK and no reply. */

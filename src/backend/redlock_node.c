@@ -33,7 +33,6 @@
 #define AGAIN_MS     50
 #define AGAIN_MS_MAX 1000
 #define SILENT_MS    1000 /* owing for so long, it is given up */
-#define SECRET_MAX   1024
 
 /* Only the thread of a node connects it. */
 static _Thread_local bool node_connects;
@@ -224,39 +223,6 @@ static hf_status node_find(void *arg, struct hfi_endpoint *ret,
     if (!node_connects)
         return hfi_fail(err, HF_UNAVAILABLE, "not connected");
     *ret = node->rc.ends[0];
-    return redlock_node_secret(node, err);
-}
-
-static void node_forget_secret(struct redlock_node *node)
-{
-    if (node->rc.password)
-        explicit_bzero(node->rc.password, strlen(node->rc.password));
-    hfi_free(node->rc.password);
-    node->rc.password = NULL;
-}
-
-hf_status redlock_node_secret(struct redlock_node *node, struct hf_error *err)
-{
-    char text[SECRET_MAX] = "", *password = NULL;
-    hf_status st;
-
-    if (!node->rl->password_file)
-        return HF_OK;
-    st = hfi_url_secret(node->rl->password_file,
-                        "url: the file of password_file=", text, sizeof(text),
-                        err);
-    if (!st && !*text)
-        st = hfi_fail(err, HF_INVALID,
-                      "url: the file of password_file= is empty");
-    if (!st)
-        password = hfi_strdup(text);
-    explicit_bzero(text, sizeof(text));
-    if (st) /* The one before may still be good, while the file is replaced. */
-        return node->rc.password ? HF_OK : st;
-    if (!password)
-        return hfi_nomem(err);
-    node_forget_secret(node);
-    node->rc.password = password;
     return HF_OK;
 }
 
@@ -447,6 +413,9 @@ void redlock_node_fini(struct redlock_node *node)
     node->ear = NULL;
     hfi_mux_fini(&node->ear_mux);
     hfi_mux_fini(&node->rc.mux);
-    node_forget_secret(node);
+    if (node->rc.password)
+        explicit_bzero(node->rc.password, strlen(node->rc.password));
+    hfi_free(node->rc.password);
+    hfi_free(node->rc.password_file);
     hfi_free(node->rc.user);
 }
