@@ -337,6 +337,18 @@ void hfi_warn_password(char *warning, size_t size, const char *host,
              len ? "; " : "", host);
 }
 
+void hfi_warn_passwords(char *warning, size_t size, const struct hfi_url *url,
+                        bool verified)
+{
+    size_t i;
+
+    for (i = 0; i < url->nhosts; i++)
+        if (!hfi_url_is_here(url->hosts[i].name)) {
+            hfi_warn_password(warning, size, url->hosts[i].name, verified);
+            return;
+        }
+}
+
 static bool url_listed(const char *const *list, const char *name)
 {
     for (; list && *list; list++)

@@ -93,6 +93,10 @@ bool hfi_url_is_here(const char *host);
 void hfi_warn_password(char *warning, size_t size, const char *host,
                        bool verified);
 
+/* The same for a URL: the first of its hosts where that is so. */
+void hfi_warn_passwords(char *warning, size_t size, const struct hfi_url *,
+                        bool verified);
+
 /* HF_INVALID if an option is in neither list (which end with NULL). */
 hf_status hfi_url_only(const struct hfi_url *, const char *const *common,
                        const char *const *own, struct hf_error *err);

@@ -160,6 +160,9 @@ static hf_status etcd_open(struct hfi_conn *conn, const struct hfi_url *url,
     ec->h2.next = ec->first;
     if (!st)
         st = open_secrets(ec, url, err);
+    if (!st && ec->user)
+        hfi_warn_passwords(conn->warning, sizeof(conn->warning), url,
+                           hfi_tls_is_verified(ec->tls));
     if (!st)
         st = open_greet(ec, deadline, err);
     return st == HF_UNCERTAIN ? hfi_restate(err, HF_UNAVAILABLE) : st;

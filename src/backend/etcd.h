@@ -64,6 +64,7 @@ struct etcd_key {
     int64_t end;
     int64_t revision; /* at which it was made; 0: not known */
     bool swept;       /* its removal is on the wire */
+    bool moving;      /* a move to another lease had no answer */
     bool unsure;      /* something about it had no answer */
     int32_t place;    /* in the queue, when it was last looked at */
     int64_t before_revision;
@@ -234,6 +235,9 @@ hf_status etcd_key_note(struct etcd_conn *, struct etcd_lease *,
 /* It is about to be renewed: it is not swept before `end`.  False: it is being
  * removed. */
 bool etcd_key_touch(struct etcd_conn *, const char *token, int64_t end);
+/* A move to another lease had no answer, or one that came later had. */
+void etcd_key_moving(struct etcd_conn *, const char *token, bool yes);
+bool etcd_key_is_moving(struct etcd_conn *, const char *token);
 void etcd_key_forget(struct etcd_conn *, const char *token);
 /* No answer came to something about it. */
 void etcd_key_doubt(struct etcd_conn *, const char *token);

@@ -111,6 +111,29 @@ bool etcd_key_touch(struct etcd_conn *ec, const char *token, int64_t end)
     return ok;
 }
 
+void etcd_key_moving(struct etcd_conn *ec, const char *token, bool yes)
+{
+    struct etcd_key *key;
+
+    pthread_mutex_lock(&ec->mu);
+    key = key_find(ec, token);
+    if (key)
+        key->moving = yes;
+    pthread_mutex_unlock(&ec->mu);
+}
+
+bool etcd_key_is_moving(struct etcd_conn *ec, const char *token)
+{
+    const struct etcd_key *key;
+    bool yes;
+
+    pthread_mutex_lock(&ec->mu);
+    key = key_find(ec, token);
+    yes = key && key->moving;
+    pthread_mutex_unlock(&ec->mu);
+    return yes;
+}
+
 void etcd_key_forget(struct etcd_conn *ec, const char *token)
 {
     struct etcd_key *key;

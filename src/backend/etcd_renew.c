@@ -17,7 +17,11 @@
  *
  * A key that hangs on another lease than its ttl wants, because it was extended
  * to another ttl or taken up from another process, is put on that one.  It
- * keeps its name and its revision, and so its place and its fence.
+ * keeps its name and its revision, and so its place and its fence.  A move that
+ * had no answer may arrive later, when the lease that it names is kept by
+ * nobody.  So a move is made only if the key is as it was read, and the renewal
+ * after one that had no answer writes the key itself: the late one then finds
+ * another key than the one that it was meant for.
  */
 #include "etcd.h"
 
@@ -148,8 +152,8 @@ static hf_status renew_move(struct etcd_conn *ec, struct hfi_renewal *item,
 {
     Pb__TxnRequest txn = PB__TXN_REQUEST__INIT;
     struct etcd_bears bears;
-    Pb__Compare made = PB__COMPARE__INIT;
-    Pb__Compare *compares[] = {&bears.above, &bears.below, &made};
+    Pb__Compare same = PB__COMPARE__INIT;
+    Pb__Compare *compares[] = {&bears.above, &bears.below, &same};
     Pb__PutRequest put = PB__PUT_REQUEST__INIT;
     Pb__RequestOp op = PB__REQUEST_OP__INIT, *ops[] = {&op};
     ProtobufCMessage *answer = NULL;
@@ -157,7 +161,10 @@ static hf_status renew_move(struct etcd_conn *ec, struct hfi_renewal *item,
 
     put.key = kv->key;
     etcd_bears(&bears, kv->key, item->claim->token);
-    etcd_compare(&made, kv->key, kv->create_revision);
+    same.key = kv->key;
+    same.target = 2; /* when it was last written; equal */
+    same.with_case = PB__COMPARE__WITH_MOD_REVISION;
+    same.mod_revision = kv->mod_revision;
     put.lease = lease->id;
     put.ignore_value = 1;
     op.request_case = PB__REQUEST_OP__REQUEST_PUT;
@@ -173,8 +180,9 @@ static hf_status renew_move(struct etcd_conn *ec, struct hfi_renewal *item,
         return RENEW_AGAIN;
     }
     if (!st && !((Pb__TxnResponse *)answer)->succeeded)
-        st = HF_LOST;
+        st = RENEW_AGAIN; /* It has changed since: look again. */
     etcd_free(answer);
+    etcd_key_moving(ec, item->claim->token, st != HF_OK && st != RENEW_AGAIN);
     return st;
 }
 
@@ -220,7 +228,8 @@ static void renew_judge(struct round *r, size_t i, const Pb__KeyValue *kv,
         alive = RENEW_AGAIN;
     item->reason = HF_LOSS_SESSION;
     item->st = alive;
-    if (!alive && kv->lease != lease->id)
+    if (!alive && (kv->lease != lease->id ||
+                   etcd_key_is_moving(r->ec, item->claim->token)))
         item->st = renew_move(r->ec, item, lease, kv, r->deadline, err);
     etcd_name(r->ec, item->claim, item->grant, name, sizeof(name));
     if (item->st == HF_OK)

@@ -381,6 +381,9 @@ static hf_status redis_open(struct hfi_conn *conn, const struct hfi_url *url,
         st = open_sentinel_secrets(rc, url, err);
     if (!st && open_is_tls(url))
         st = hfi_tls_new(&rc->tls, url, err);
+    if (!st && (rc->password || rc->password_file))
+        hfi_warn_passwords(conn->warning, sizeof(conn->warning), url,
+                           hfi_tls_is_verified(rc->tls));
     if (!st && rc->master[0])
         st = redis_follow_open(rc, err);
     if (st)
