@@ -478,9 +478,12 @@ static bool request_try(struct hf_request *rq, int64_t now)
     struct hfi_answer answer = {.proof =
                                     hfi_proof_plain(now, hold->claim.ttl_ms)};
     int64_t deadline = now + c->timeout_ms;
-    struct hf_error err = {.status = HF_OK};
+    struct hf_error err; /* not zeroed: a failure fills it */
     hf_status st;
 
+    err.status = HF_OK;
+    err.sys_errno = 0;
+    err.text[0] = '\0';
     if (!rq->once && rq->wait_end < deadline - ANSWER_MS)
         deadline = rq->wait_end + ANSWER_MS;
     if (atomic_load(&c->conn->listening) &&

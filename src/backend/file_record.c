@@ -37,14 +37,20 @@ static const char record_head[] = "holdfast 1 broken=";
 /* How often a record is read that does not agree with its sum. */
 #define LOOKS_MAX 200
 
-/* FNV-1a. */
+/* FNV-1a, eight bytes at a time: a record is signed for every lock.  It is read
+ * on the machine that wrote it, so the order of bytes does not matter. */
 static uint32_t record_sum(const char *text, size_t len)
 {
-    uint32_t sum = 2166136261u;
+    uint64_t word, sum = UINT64_C(14695981039346656037);
 
+    for (; len >= sizeof(word); len -= sizeof(word), text += sizeof(word)) {
+        memcpy(&word, text, sizeof(word));
+        sum = (sum ^ word) * UINT64_C(1099511628211);
+        sum ^= sum >> 32;
+    }
     for (; len; len--)
-        sum = (sum ^ (unsigned char)*text++) * 16777619u;
-    return sum;
+        sum = (sum ^ (unsigned char)*text++) * UINT64_C(1099511628211);
+    return (uint32_t)(sum ^ sum >> 32);
 }
 
 /* Is it one record, as far as it tells?  The first line is not summed. */
@@ -223,7 +229,8 @@ static char *record_put_mark(char *at, uint64_t fence)
 {
     int i;
 
-    for (i = 19; i >= 0; i--, fence /= 10)
+    memset(at, '0', 20);
+    for (i = 19; fence; i--, fence /= 10)
         at[i] = (char)('0' + fence % 10);
     at[20] = '\n';
     return at + 21;
