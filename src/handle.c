@@ -273,6 +273,8 @@ static hf_status handle_renew(struct hf_client *c, struct hfi_hold *hold,
         item.st = hfi_hold_renewed(c, hold, &item.proof, sent, ttl_ms);
         if (item.st == HF_LOST)
             hfi_hold_lose(c, hold, HF_LOSS_EXPIRED);
+        else if (item.st)
+            hfi_fail(err, item.st, "the answer proves no more than was known");
     } else if (item.st == HF_LOST) {
         hfi_hold_lose(c, hold, item.reason);
     } else {

@@ -116,6 +116,8 @@ static void far_renew(struct hfi_conn *conn, struct hfi_renewal *items,
         mute = mute || (key && !strcmp(items[i].claim->key, key));
     if (far_go(deadline, mute))
         hfi_backend_mem.renew(near_of(conn), items, n, deadline, err);
+    else
+        hfi_fail(err, HF_UNCERTAIN, "far: no answer");
 }
 
 static hf_status far_release(struct hfi_conn *conn,
@@ -126,6 +128,25 @@ static hf_status far_release(struct hfi_conn *conn,
     if (!far_go(deadline, false))
         return hfi_fail(err, HF_UNCERTAIN, "far: no answer");
     return hfi_backend_mem.release(near_of(conn), claim, grant, deadline, err);
+}
+
+static hf_status far_attach(struct hfi_conn *conn,
+                            const struct hfi_claim *claim,
+                            const struct hf_handle *handle,
+                            struct hfi_grant *grant, struct hf_error *err)
+{
+    return hfi_backend_mem.attach(near_of(conn), claim, handle, grant, err);
+}
+
+static hf_status far_take_over(struct hfi_conn *conn,
+                               const struct hfi_claim *claim, const char *token,
+                               struct hfi_grant *grant, int64_t deadline,
+                               struct hf_error *err)
+{
+    if (!far_go(deadline, false))
+        return hfi_fail(err, HF_UNCERTAIN, "far: no answer");
+    return hfi_backend_mem.take_over(near_of(conn), claim, token, grant,
+                                     deadline, err);
 }
 
 static hf_status far_watch(struct hfi_conn *conn, const struct hfi_claim *claim,
@@ -156,7 +177,8 @@ static const struct hfi_backend far_backend = {
     .schemes = far_schemes,
     .conn_size = sizeof(struct far_conn),
     .traits = HF_TRAIT_FENCED | HF_TRAIT_LEASED | HF_TRAIT_QUEUED |
-              HF_TRAIT_NOTIFY | HF_TRAIT_NOTED,
+              HF_TRAIT_NOTIFY | HF_TRAIT_NOTED | HF_TRAIT_REENTRANT |
+              HF_TRAIT_DETACH,
     .open = far_open,
     .close = far_close,
     .try_acquire = far_try_acquire,
@@ -164,6 +186,8 @@ static const struct hfi_backend far_backend = {
     .release = far_release,
     .watch = far_watch,
     .unwatch = far_unwatch,
+    .attach = far_attach,
+    .take_over = far_take_over,
     .inspect = far_inspect,
 };
 
@@ -233,6 +257,19 @@ TEST(a_short_lease_leaves_no_mark_on_the_renewals_of_others)
     far_end(client);
 }
 
+TEST(a_lease_of_four_round_trips_is_kept)
+{
+    hf_client *client = far_client(5000);
+    hf_lock *lk;
+
+    atomic_store(&far_trip_ms, 300);
+    lk = far_lock(client, "k", 1400);
+    t_sleep_ms(4000);
+    CHECK(hf_held(lk));
+    CHECK_OK(hf_release(lk, &t_err));
+    far_end(client);
+}
+
 TEST(a_renewal_without_an_answer_does_not_delay_a_shorter_lease)
 {
     hf_client *client = far_client(60000);
@@ -292,6 +329,94 @@ TEST(a_try_that_arrives_after_the_release_is_taken_back)
     far_arrive();
     CHECK(!far_is_free(client, "k"));
     t_poll_until(far_is_free(client, "k"), 30000);
+    far_end(client);
+}
+
+/* ---- handles ----------------------------------------------------------- */
+
+static struct hf_handle far_detached(hf_client *client, const char *key,
+                                     int64_t ttl_ms)
+{
+    struct hf_lock_opts opts = far_opts(ttl_ms, 0);
+    struct hf_handle handle;
+    hf_lock *lk;
+
+    opts.owner = "somebody";
+    CHECK_OK(hf_acquire(client, key, 0, &opts, &lk, &t_err));
+    CHECK_OK(hf_detach(lk, &handle, &t_err));
+    return handle;
+}
+
+struct attacher {
+    hf_client *client;
+    const struct hf_handle *handle;
+    pthread_t thread;
+    hf_status st;
+    hf_lock *lk;
+};
+
+static void *far_attacher(void *arg)
+{
+    struct attacher *a = arg;
+    struct hf_lock_opts opts = far_opts(30000, 0);
+
+    opts.owner = "somebody";
+    a->st = hf_attach(a->client, "mute", a->handle, &opts, &a->lk, &t_err);
+    return NULL;
+}
+
+TEST(a_lock_that_is_being_attached_is_shown_to_nobody)
+{
+    struct hf_lock_opts opts = far_opts(30000, 0);
+    hf_client *client = far_client(1500);
+    struct hf_handle handle = far_detached(client, "mute", 60000);
+    struct attacher a = {.client = client, .handle = &handle};
+    struct hf_event event;
+    hf_lock *lk;
+
+    opts.owner = "somebody";
+    far_mute_key = "mute"; /* It is taken over, but not proven. */
+    CHECK_EQ(pthread_create(&a.thread, NULL, far_attacher, &a), 0);
+    t_sleep_ms(300);
+    far_calls_here = 0;
+    CHECK_OK(hf_acquire(client, "mute", 0, &opts, &lk, &t_err));
+    CHECK_GT(far_calls_here, 0); /* The service was asked. */
+    CHECK_OK(hf_release(lk, &t_err));
+    pthread_join(a.thread, NULL);
+    CHECK_EQ(a.st, HF_UNCERTAIN);
+    CHECK(!hf_next_event(client, &event));
+    t_poll_until(far_is_free(client, "mute"), 20000); /* It was taken back. */
+    far_mute_key = NULL;
+    far_end(client);
+}
+
+TEST(a_shorter_lease_without_an_answer_limits_what_is_believed)
+{
+    hf_client *client = far_client(300);
+    hf_lock *lk = far_lock(client, "mute", 60000);
+
+    far_mute_key = "mute";
+    CHECK_STATUS(hf_extend(lk, 5000, &t_err), HF_UNCERTAIN);
+    CHECK_LE(hf_remaining_ms(lk), 5000);
+    far_mute_key = NULL;
+    CHECK_OK(hf_extend(lk, 60000, &t_err));
+    CHECK(hf_held(lk));
+    CHECK_LE(hf_remaining_ms(lk), 5000);
+    CHECK_OK(hf_release(lk, &t_err));
+    far_end(client);
+}
+
+TEST(a_lock_is_kept_after_an_extension_that_had_no_answer)
+{
+    hf_client *client = far_client(300);
+    hf_lock *lk = far_lock(client, "mute", 60000);
+
+    far_mute_key = "mute";
+    CHECK_STATUS(hf_extend(lk, 2000, &t_err), HF_UNCERTAIN);
+    far_mute_key = NULL;
+    t_sleep_ms(3000); /* past the end of what was believed then */
+    CHECK(hf_held(lk));
+    CHECK_OK(hf_release(lk, &t_err));
     far_end(client);
 }
 
