@@ -31,6 +31,9 @@
 
 #define BATCH_MAX 256
 
+/* A near service has renewed a batch by then, and one thread is enough. */
+#define RENEWER_SLOW_MS 5
+
 /* The class of a lease: its leases are at least HFI_TTL_MIN << class long, and
  * less than twice that, but for the last. */
 static int renewer_class(int64_t lease_ms)
@@ -123,14 +126,14 @@ static void renewer_step(struct hfi_renewer *r)
     int64_t sent = hfi_now(), limit;
     size_t i, n = renewer_collect(r, items, sent, &limit);
 
-    if (!hfi_link_alone(&r->due))
-        renewer_start(r); /* The rest need not wait for this batch. */
     pthread_mutex_unlock(&c->mu);
     c->be->renew(c->conn, items, n, limit, NULL);
     pthread_mutex_lock(&c->mu);
     for (i = 0; i < n; i++)
         renewer_apply(c, &items[i], sent);
     hfi_cond_wake(&c->settle);
+    if (!hfi_link_alone(&r->due) && hfi_now() - sent >= RENEWER_SLOW_MS)
+        renewer_start(r); /* One batch after the other takes too long. */
 }
 
 static void *renewer_run(void *renewer)

@@ -23,7 +23,7 @@ static void kill_heal(struct run *run, int target)
 
 static void net_pass(struct run *run, int target)
 {
-    route_tell(run, target, 0, "pass");
+    route_heal(run, target);
 }
 
 static void net_part(struct run *run, int target)
@@ -61,7 +61,7 @@ static void net_half(struct run *run, int target)
 static void net_after_half(struct run *run, int target)
 {
     route_tell(run, target, 0, "reset");
-    route_tell(run, target, 0, "pass");
+    route_heal(run, target);
 }
 
 static void net_refuse(struct run *run, int target)

@@ -187,6 +187,7 @@ static bool run_everything(struct run *run, const struct opts *opts,
 static void plan_fill(struct run *run, const struct opts *opts, unsigned traits)
 {
     run->plan.ttl_ms = opts->ttl_ms;
+    run->plan.trip_ms = opts->trip_ms;
     run->plan.keys = opts->keys;
     run->plan.processes = opts->processes;
     run->plan.threads = opts->threads;
@@ -217,8 +218,11 @@ static bool faults_fill(struct run *run, const struct opts *opts,
         fail(78, "the hook does not say how many servers there are", run->hook);
         return false;
     }
-    if (opts->faults & fault_default())
-        route_open(run, why, sizeof(why));
+    if ((opts->faults & fault_default() || opts->trip_ms) &&
+        !route_open(run, why, sizeof(why)) && opts->trip_ms) {
+        fail(78, "--trip", why);
+        return false;
+    }
     possible = fault_possible(run, traits & HF_TRAIT_PROCESSES);
     run->faults = opts->faults & possible;
     if (opts->faults_named && fault_missing(opts->faults, possible)) {

@@ -21,7 +21,8 @@ enum {
     O_SEED,
     O_SERVER,
     O_SHIM,
-    O_SLACK
+    O_SLACK,
+    O_TRIP
 };
 
 static const struct option options[] = {
@@ -41,6 +42,7 @@ static const struct option options[] = {
     {"server", required_argument, NULL, O_SERVER},
     {"slack", required_argument, NULL, O_SLACK},
     {"threads", required_argument, NULL, 'T'},
+    {"trip", required_argument, NULL, O_TRIP},
     {"ttl", required_argument, NULL, 't'},
     {"verbose", no_argument, NULL, 'v'},
     {"version", no_argument, NULL, 'V'},
@@ -69,6 +71,7 @@ static void help(void)
         "      --check FILE        judge a history that was kept\n"
         "      --prefix TEXT       of all keys (holdfast-torture.)\n"
         "      --seed N            of all chance (from the clock)\n"
+        "      --trip DUR          of every round trip at least (0)\n"
         "      --slack DUR         on top of twice the lease, at the end (2s)\n"
         "      --clock-shim LIB    preloaded into clients, for `wall'\n"
         "  -v, --verbose           say each fault when it happens\n\n"
@@ -143,6 +146,8 @@ static bool opts_take(struct opts *o, int letter, const char *arg)
         return small(arg, MAX_KEYS, &o->keys);
     case O_SLACK:
         return duration(arg, &o->slack_ms);
+    case O_TRIP:
+        return duration(arg, &o->trip_ms);
     case O_SEED:
         if (!number(arg, 1, INT64_MAX, &value))
             return false;

@@ -17,7 +17,7 @@ struct opts {
     const char *prefix;
     const char *client, *dir; /* hidden: who we are */
     int processes, threads, keys;
-    int64_t duration_ms, ttl_ms, slack_ms;
+    int64_t duration_ms, ttl_ms, slack_ms, trip_ms;
     uint64_t seed;
     unsigned faults;
     bool faults_named, by_fence, verbose;

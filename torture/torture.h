@@ -30,6 +30,7 @@ enum { MAX_PROCESSES = 32, MAX_THREADS = 64, MAX_KEYS = 64, MAX_MEMBERS = 9 };
 /* What the clients are to do. */
 struct plan {
     int64_t ttl_ms;
+    int64_t trip_ms; /* what a round trip takes at least, without a fault */
     int processes, threads, keys;
     uint64_t seed;
     char prefix[64]; /* of every key */
@@ -108,6 +109,7 @@ bool crew_end(struct run *run, int64_t limit_ms);
 /* route.c: false and why if this URL cannot be led through a net */
 bool route_open(struct run *run, char *why, size_t size);
 void route_tell(struct run *run, int process, int host, const char *words);
+void route_heal(struct run *run, int process);
 
 /* fault.c */
 bool fault_parse(const char *list, unsigned *ret, char *why, size_t size);
