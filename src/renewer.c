@@ -133,7 +133,8 @@ static void renewer_step(struct hfi_renewer *r)
         renewer_apply(c, &items[i], sent);
     hfi_cond_wake(&c->settle);
     if (!hfi_link_alone(&r->due) && hfi_now() - sent >= RENEWER_SLOW_MS)
-        renewer_start(r); /* One batch after the other takes too long. */
+        while (renewer_start(r))
+            continue; /* One batch after the other takes too long. */
 }
 
 static void *renewer_run(void *renewer)
