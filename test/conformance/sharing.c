@@ -241,6 +241,34 @@ TEST(a_detached_lock_is_taken_up_by_another_client)
     hf_close(b);
 }
 
+TEST(a_lock_that_was_passed_on_is_detached_with_its_whole_lease)
+{
+    struct hf_lock_opts opts = conf_opts(60000, 0);
+    const char *key = conf_key("k");
+    struct hf_handle handle;
+    struct hf_info info;
+    struct conf_waiter w;
+    hf_client *a, *b;
+    hf_lock *lk;
+
+    conf_needs(HF_TRAIT_DETACH);
+    a = conf_open();
+    b = conf_open();
+    lk = conf_try(a, key, &opts);
+    conf_waiter_start(&w, b, key, -1, &opts);
+    conf_await_waiters(a, key, 1);
+    conf_unlock(lk);
+    conf_waiter_join(&w, HF_OK);
+    CHECK_OK(hf_detach(w.lk, &handle, &t_err));
+    info = conf_look(a, key);
+    CHECK(info.held);
+    CHECK_GT(info.left_ms, 20000);
+    CHECK_OK(hf_handle_release(a, key, &handle, &opts, &t_err));
+    hf_close(a);
+    hf_close(b);
+    conf_check_free(key);
+}
+
 TEST(a_handle_is_taken_up_once)
 {
     struct hf_lock_opts opts = conf_opts(30000, 0);
