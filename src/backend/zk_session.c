@@ -162,6 +162,7 @@ void zk_session_changed(struct zk_session *ses, int state)
         zk_session_died(ses);
     } else if (ses->state == ZK_UP) {
         ses->state = ZK_CONNECTING;
+        ses->sock = -1; /* The library has closed it: an attempt begins. */
         snprintf(ses->why, sizeof(ses->why), "it broke");
         zk_hear_from(ses, false);
         ses->sole = false;

@@ -61,7 +61,8 @@ void zk_touch_begin(struct zk_session *ses)
 {
     ses->ntouches = 0;
     ses->asked_at = hfi_now();
-    ses->known_at = ses->try_at;
+    if (ses->try_at > ses->known_at)
+        ses->known_at = ses->try_at;
 }
 
 /* Those that come in quick succession are worth one. */

@@ -279,6 +279,37 @@ TEST_TIMEOUT(a_lock_that_is_renewed_keeps_most_of_its_lease, 60)
     hf_close(client);
 }
 
+/* The leader is asked when a session connects again, however long after the
+ * first time: that is as good as a request that it knows of. */
+TEST_TIMEOUT(a_connection_that_breaks_costs_nothing_of_the_next_lease, 60)
+{
+    struct hf_lock_opts opts = zkt_opts(3000);
+    struct hf_info info = HF_INFO_INIT;
+    const char *key = zkt_key("k");
+    struct zkt_proxy proxy;
+    hf_client *client;
+    int64_t begun;
+    hf_lock *lk;
+
+    zkt_await_all();
+    zkt_proxy_start(&proxy);
+    client = zkt_open(zkt_proxy_url(&proxy, "?ttl=3s"));
+    begun = t_now_ms();
+    /* The session lasts 4500 ms, and speaks about once in 750. */
+    t_poll_until(t_now_ms() > begun + 5000, 20000);
+    for (int i = 0; i < 3; i++) {
+        atomic_store(&proxy.left, 0);
+        atomic_store(&proxy.cut, ZKT_BEFORE);
+        t_poll_until(atomic_load(&proxy.cuts) == i + 1, 10000);
+        t_poll_until(hf_inspect(client, key, &info, NULL) == HF_OK, 10000);
+        CHECK_OK(hf_acquire(client, key, 0, &opts, &lk, &t_err));
+        CHECK_GT(hf_remaining_ms(lk), 1000);
+        CHECK_OK(hf_release(lk, &t_err));
+    }
+    hf_close(client);
+    zkt_proxy_stop(&proxy);
+}
+
 /* Turns that nothing protects but the lock. */
 struct field {
     const char *key;
