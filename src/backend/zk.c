@@ -25,8 +25,8 @@
  *
  * LIMITS  A network between an ensemble and its clients that is slower than a
  *   third of the ttl makes locks lapse.  Servers with a minSessionTimeout of
- *   less than two ticks break the argument of zk_touch.c.  No TLS: the library
- *   has none here.
+ *   less than two ticks break the argument of zk_touch.c; so does a leader that
+ *   answers for a while and pings nobody.  No TLS: the library has none here.
  */
 #include "zk.h"
 

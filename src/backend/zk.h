@@ -72,7 +72,9 @@ struct zk_conn {
 /* A request that the server has answered: see zk_touch.c. */
 #define ZK_TOUCHES 32
 struct zk_touch {
-    int64_t sent, answered;
+    int64_t sent;
+    int64_t after; /* the next that counts for it is sent then or later */
+    int passed;    /* how many did, and were answered */
 };
 
 enum zk_state { ZK_CONNECTING, ZK_UP, ZK_DEAD };
@@ -114,7 +116,8 @@ struct zk_session {
     int64_t asked_ms, got_ms;
     int64_t proven_at; /* a majority has agreed to something sent then */
     int64_t try_at;    /* when this attempt to connect began */
-    int64_t asked_at;  /* when the last request was sent */
+    int64_t asked_at;  /* when the last request was sent, but for those */
+    int64_t chase_at;  /* when one is due that proves an earlier one */
     int64_t known_at;  /* the leader has heard of us at that time or later */
     struct zk_touch touches[ZK_TOUCHES]; /* a ring */
     size_t ntouches;                     /* how many there were */
@@ -345,8 +348,9 @@ void zk_touch_begin(struct zk_session *);
 void zk_touched(struct zk_session *, int64_t sent);
 /* And the leader has, too. */
 void zk_touch_passed(struct zk_session *, int64_t sent);
-/* When zk_touch() is due. */
+/* When zk_touch() is due, and that it is done: is its answer one to note? */
 int64_t zk_touch_due(const struct zk_session *);
+bool zk_touch_sent(struct zk_session *);
 /* What the answers so far prove; left alone where the server answers for
  * itself. */
 void zk_proof(const struct zk_session *, struct hfi_proof *);

@@ -29,6 +29,7 @@ struct zk_errand {
     struct hfi_link link; /* in zk_session.errands */
     struct zk_session *ses;
     int64_t sent_at;
+    bool counts; /* zk_touch.c (2): it is an X */
     char token[HFI_TOKEN_LEN + 1];
     char other[HFI_TOKEN_LEN + 1]; /* what was read */
 };
@@ -332,25 +333,29 @@ void zk_ask_alone(struct zk_session *ses)
         errand_free(errand);
 }
 
-static void touch_answer(int rc, const struct Stat *stat, const void *data)
+static void touch_answer(int rc, const char *path, const void *data)
 {
     struct zk_errand *errand = errand_of(data);
 
-    (void)stat;
+    (void)path;
     if (!errand)
         return;
     if (rc == ZOK)
+        zk_touch_passed(errand->ses, errand->sent_at);
+    if (rc == ZOK && errand->counts)
         zk_touched(errand->ses, errand->sent_at);
     errand_free(errand);
 }
 
-/* zk_touch.c (2): any question will do. */
+/* zk_touch.c (2): any question will do that the leader has to answer. */
 void zk_touch(struct zk_session *ses)
 {
     struct zk_errand *errand = errand_new(ses, "");
+    bool counts = zk_touch_sent(ses);
 
-    ses->asked_at = hfi_now();
-    if (errand &&
-        zoo_awexists(ses->zh, "/", NULL, NULL, touch_answer, errand) != ZOK)
+    if (!errand)
+        return;
+    errand->counts = counts;
+    if (zoo_async(ses->zh, "/", touch_answer, errand) != ZOK)
         errand_free(errand);
 }

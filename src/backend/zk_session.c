@@ -12,10 +12,10 @@
  *
  * The half is for ensembles.  An answer there proves only that the leader, who
  * ends sessions, has heard of an earlier request (zk_touch.c): of one that was
- * sent about a third of the session's time before, which is half a lease.  The
- * holder believes for the session's time from that one on, or for the ttl from
- * the last one on, whichever ends first.  So a lock that is renewed every third
- * of its lease is always believed in for about the whole lease.  The price is
+ * sent about two fifths of the session's time before, or six tenths of a lease.
+ * The holder believes for the session's time from that one on, or for the ttl
+ * from the last one on, whichever ends first.  So a lock that is renewed every
+ * third of its lease has most of a lease left after each renewal.  The price is
  * that the lock of a dead client passes on only after one and a half leases.
  *
  * INVARIANTS
