@@ -200,6 +200,8 @@ hf_status zk_session_any(struct zk_conn *, int64_t deadline,
 hf_status zk_session_up(struct zk_session *, int64_t deadline,
                         struct hf_error *);
 void zk_session_put(struct zk_session *);
+/* A living one; NULL: none.  With the mutex held. */
+struct zk_session *zk_session_by_id(struct zk_conn *, int64_t id);
 void zk_session_leave(struct zk_session *); /* with the mutex held */
 /* Is it what a lease of this length should have; is it enough for one? */
 bool zk_session_fits(const struct zk_session *, int64_t ttl_ms);
@@ -308,6 +310,7 @@ struct zk_place *zk_place_find(struct zk_conn *, const char *token);
 struct zk_place *zk_place_new(struct zk_conn *, const struct hfi_claim *);
 void zk_place_drop(struct zk_conn *, struct zk_place *);
 void zk_place_bind(struct zk_place *, struct zk_session *);
+void zk_place_follow(struct zk_place *, struct zk_session *alt);
 /* It has no node any more. */
 void zk_place_clear(struct zk_place *);
 /* It wants to hear of another node than its own. */

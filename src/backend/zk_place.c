@@ -99,6 +99,14 @@ void zk_place_bind(struct zk_place *place, struct zk_session *ses)
     zk_place_hears(place);
 }
 
+/* Its node was moved to that session, or is gone. */
+void zk_place_follow(struct zk_place *place, struct zk_session *ses)
+{
+    place->alt = 0;
+    place->moving = false;
+    zk_place_bind(place, ses);
+}
+
 /* It is in the list while it may want to hear something.  Who finds one there
  * that does not takes it out. */
 void zk_place_hears(struct zk_place *place)

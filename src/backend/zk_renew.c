@@ -28,6 +28,11 @@
  *      of a break, at once.
  *  (4) What was marked after we last read it is not moved, nor joined: the
  *      version of its data is another.
+ *  (5) A move that had no answer may still be executed, until it is barred:
+ *      the node's data is written anew, as it is, so the move finds another
+ *      version than it expects.  Until then `alt` says where the node may be.
+ *      With recipe=ephemeral the next holder's node has the name of ours, and
+ *      version 0 at first, so there nothing is moved that has version 0.
  */
 #include "zk.h"
 
@@ -83,7 +88,8 @@ static void renew_take(struct zk_conn *zc, struct hfi_renewal *item,
         work->place = place;
         work->ses = place->ses;
         work->life = place->ses->life;
-        work->guarded = place->guard == work->life && !zc->single;
+        work->guarded =
+            place->guard == work->life && !zc->single && !place->alt;
     } else {
         item->st = HF_UNAVAILABLE;
         *down = place->ses;
@@ -144,16 +150,6 @@ static void renew_send(struct zk_conn *zc, struct renew_item *work,
     }
 }
 
-static struct zk_session *renew_session_by_id(struct zk_conn *zc, int64_t id)
-{
-    struct hfi_link *at;
-
-    for (at = zc->living.next; at != &zc->living; at = at->next)
-        if (hfi_container(at, struct zk_session, link)->id == id)
-            return hfi_container(at, struct zk_session, link);
-    return NULL;
-}
-
 /* recipe=ephemeral: another's node may have our name. */
 static bool renew_is_ours(const struct zk_conn *zc, const struct zk_op *op,
                           const struct hfi_claim *claim, bool *broken)
@@ -187,16 +183,18 @@ static void renew_judge_node(struct zk_conn *zc, struct hfi_renewal *item,
     } else if (broken) {
         renew_broken(item, place);
     } else if (op->stat.ephemeralOwner == place->ses->id) {
-        place->guard = work->life;
+        place->guard = place->ses == work->ses ? work->life : 0;
         place->version = op->stat.version;
     } else {
         alt = place->alt && op->stat.ephemeralOwner == place->alt
-                  ? renew_session_by_id(zc, place->alt)
+                  ? zk_session_by_id(zc, place->alt)
                   : NULL;
-        if (!alt)
+        if (alt) {
+            zk_place_follow(place, alt);
+            place->version = op->stat.version;
+        } else {
             renew_lost(item, place, HF_LOSS_STOLEN);
-        else
-            zk_place_bind(place, alt);
+        }
     }
 }
 
@@ -225,8 +223,55 @@ static void renew_judge(struct zk_conn *zc, struct hfi_renewal *item,
         renew_lost(item, place, HF_LOSS_SESSION);
     else if (place->guard != work->life)
         item->st = renew_touched(zc, place, err);
+}
+
+/* zk_renew.c (5): a write of what was just read. */
+static hf_status renew_bar(struct zk_conn *zc, struct renew_item *work,
+                           int64_t deadline, struct hf_error *err)
+{
+    struct zk_place *place = work->place;
+    struct zk_flight *fl = zk_flight_new(work->ses, 1);
+    hf_status st;
+
+    if (!fl)
+        return hfi_nomem(err);
+    zk_set(fl, place->path, work->fl->ops[work->op].text, place->version);
+    if (zk_flight_wait(fl, deadline))
+        st = zk_no_answer(zc, err);
+    else if (fl->ops[0].rc == ZNONODE || fl->ops[0].rc == ZBADVERSION)
+        st = renew_touched(zc, place, err);
+    else
+        st = zk_status(zc, fl->ops[0].rc, "set", err);
+    if (!st) {
+        pthread_mutex_lock(&zc->mu);
+        place->version = fl->ops[0].stat.version;
+        place->moving = false;
+        place->alt = 0;
+        pthread_mutex_unlock(&zc->mu);
+    }
+    zk_flight_end(fl);
+    return st;
+}
+
+/* What the answer to a move means; with the mutex held. */
+static hf_status renew_moved(struct zk_conn *zc, struct zk_place *place,
+                             struct zk_session *to, int rc,
+                             struct hf_error *err)
+{
+    if (rc != ZOK && rc != ZNONODE && rc != ZBADVERSION)
+        return zk_status(zc, rc, "multi", err); /* zk_renew.c (5) */
     place->moving = false;
     place->alt = 0;
+    if (rc == ZBADVERSION)
+        return renew_touched(zc, place, err);
+    if (rc == ZNONODE)
+        return hfi_fail(err, HF_LOST, "%s: the lock is gone",
+                        zc->base.endpoint);
+    place->version = 0;
+    if (to->state == ZK_DEAD)
+        return HF_LOST;
+    zk_place_bind(place, to);
+    return HF_OK;
 }
 
 /* zk_renew.c (2) */
@@ -254,25 +299,14 @@ static hf_status renew_move(struct zk_conn *zc, struct zk_place *place,
     pthread_mutex_lock(&zc->mu);
     place->moving = true;
     place->alt = to->id;
+    to->used = true; /* Its end would be that of the node. */
     pthread_mutex_unlock(&zc->mu);
     zk_multi(fl, 2, ops);
-    if (zk_flight_wait(fl, deadline))
+    if (zk_flight_wait(fl, deadline)) {
         st = zk_no_answer(zc, err);
-    else if (fl->ops[0].rc == ZNONODE)
-        st = hfi_fail(err, HF_LOST, "%s: the lock is gone", zc->base.endpoint);
-    else if (fl->ops[0].rc == ZBADVERSION)
-        st = renew_touched(zc, place, err);
-    else
-        st = zk_status(zc, fl->ops[0].rc, "multi", err);
-    if (!st) {
+    } else {
         pthread_mutex_lock(&zc->mu);
-        if (to->state == ZK_DEAD)
-            st = HF_LOST;
-        else
-            zk_place_bind(place, to);
-        place->version = 0;
-        place->moving = false;
-        place->alt = 0;
+        st = renew_moved(zc, place, to, fl->ops[0].rc, err);
         pthread_mutex_unlock(&zc->mu);
     }
     zk_flight_end(fl);
@@ -286,7 +320,7 @@ static void renew_finish(struct zk_conn *zc, struct hfi_renewal *item,
                          struct hf_error *err)
 {
     struct zk_place *place = work->place;
-    bool fits = false;
+    bool fits = false, bar;
 
     if (!work->fl || zk_flight_wait(work->fl, deadline)) {
         item->st = work->fl ? zk_no_answer(zc, err) : hfi_nomem(err);
@@ -295,7 +329,10 @@ static void renew_finish(struct zk_conn *zc, struct hfi_renewal *item,
         renew_judge(zc, item, work, err);
         fits = place->ses && zk_session_fits(place->ses, item->ttl_ms) &&
                zk_session_serves(place->ses, item->ttl_ms);
+        bar = place->alt || (zc->single && !fits && !place->version);
         pthread_mutex_unlock(&zc->mu);
+        if (item->st == HF_OK && bar)
+            item->st = renew_bar(zc, work, deadline, err);
         if (item->st == HF_OK && !fits) {
             item->st = renew_move(zc, place, item, deadline, err);
             item->reason = HF_LOSS_DELETED;

@@ -65,6 +65,34 @@ bool zk_session_fits(const struct zk_session *ses, int64_t ttl_ms)
 
 /* ---- events, in the library's thread ----------------------------------- */
 
+struct zk_session *zk_session_by_id(struct zk_conn *zc, int64_t id)
+{
+    struct hfi_link *at;
+
+    for (at = zc->living.next; at != &zc->living; at = at->next)
+        if (hfi_container(at, struct zk_session, link)->id == id)
+            return hfi_container(at, struct zk_session, link);
+    return NULL;
+}
+
+/* A move had no answer: the node of the place may be in another session, and
+ * must not stay there unknown.  Ask for it; who is not told removes it. */
+static bool session_hands_on(struct zk_session *ses, struct zk_place *place)
+{
+    struct zk_session *alt = place->alt && !ses->closing
+                                 ? zk_session_by_id(ses->conn, place->alt)
+                                 : NULL;
+
+    if (!alt)
+        return false;
+    zk_place_follow(place, alt);
+    if (place->doomed && !place->busy)
+        zk_place_bury(place);
+    else
+        zk_place_guard(place);
+    return true;
+}
+
 /* zk_session.c (2) */
 void zk_session_died(struct zk_session *ses)
 {
@@ -82,6 +110,8 @@ void zk_session_died(struct zk_session *ses)
     hfi_bell_ring(&ses->bell);
     while (!hfi_link_alone(&ses->places)) {
         place = hfi_container(ses->places.next, struct zk_place, link);
+        if (session_hands_on(ses, place))
+            continue;
         hfi_link_remove(&place->link);
         hfi_link_remove(&place->hears);
         place->ses = NULL;

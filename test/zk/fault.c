@@ -254,4 +254,50 @@ TEST_TIMEOUT(a_lost_answer_leaves_nothing_of_kazoos_layout, 120)
     tell(queueing, "?layout=kazoo", ZKT_AFTER);
 }
 
+/* The move to another session is on its way while the lock is renewed where it
+ * is. */
+static void move_late(const char *options)
+{
+    struct hf_lock_opts brief = zkt_opts(4000), opts = zkt_opts(16000);
+    struct hf_client_opts limit = HF_CLIENT_OPTS_INIT;
+    const char *key = zkt_key("k"), *other = zkt_key("other");
+    struct zkt_proxy proxy;
+    struct zkt_node node;
+    hf_client *client;
+    hf_lock *lk, *more;
+
+    zkt_begin();
+    zkt_proxy_start(&proxy);
+    limit.timeout_ms = 1000;
+    CHECK_OK(hf_open(zkt_proxy_url(&proxy, options), &limit, &client, &t_err));
+    CHECK_OK(hf_acquire(client, key, 0, &brief, &lk, &t_err));
+    CHECK_OK(hf_acquire(client, other, 0, &opts, &more, &t_err));
+    atomic_store(&proxy.stalled, 1);
+    CHECK_STATUS(hf_extend(lk, 16000, &t_err), HF_UNCERTAIN);
+    CHECK_OK(hf_extend(lk, 4000, &t_err));
+    atomic_store(&proxy.stalled, 0);
+    /* What goes the same way arrives after it. */
+    t_poll_until(hf_extend(more, 0, NULL) == HF_OK, 10000);
+    CHECK_OK(hf_extend(lk, 4000, &t_err));
+    CHECK(hf_held(lk));
+    CHECK_OK(hf_release(lk, &t_err));
+    CHECK_OK(hf_release(more, &t_err));
+    t_poll_until(zkt_children(zkt_path(key)) == 0, 10000);
+    if (strstr(options, "ephemeral"))
+        t_poll_until(!zkt_read(zkt_path(key), &node), 10000);
+    hf_close(client);
+    zkt_proxy_stop(&proxy);
+    zkt_end();
+}
+
+TEST_TIMEOUT(a_move_that_arrives_late_finds_the_lock_renewed, 60)
+{
+    move_late("?ttl=4s");
+}
+
+TEST_TIMEOUT(a_move_that_arrives_late_finds_the_single_node_renewed, 60)
+{
+    move_late("?ttl=4s&recipe=ephemeral");
+}
+
 T_MAIN

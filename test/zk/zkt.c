@@ -310,6 +310,7 @@ static void link_open(struct zkt_proxy *proxy, struct link *links)
         ;
     CHECK_LT(i, LINKS);
     links[i].client = fd;
+    atomic_store(&proxy->youngest, i);
     links[i].server = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (connect(links[i].server, (struct sockaddr *)&to, sizeof(to)) < 0)
         link_close(&links[i]);
@@ -415,8 +416,11 @@ static void *proxy_run(void *arg)
         fds[2 * LINKS] =
             (struct pollfd){.fd = proxy->listener, .events = POLLIN};
         for (i = 0; i < LINKS; i++) {
-            fds[2 * i] =
-                (struct pollfd){.fd = links[i].client, .events = POLLIN};
+            bool waits = atomic_load(&proxy->stalled) &&
+                         atomic_load(&proxy->youngest) == i;
+
+            fds[2 * i] = (struct pollfd){.fd = waits ? -1 : links[i].client,
+                                         .events = POLLIN};
             fds[2 * i + 1] = (struct pollfd){
                 .fd = atomic_load(&proxy->deaf) ? -1 : links[i].server,
                 .events = POLLIN};

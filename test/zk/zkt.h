@@ -52,13 +52,15 @@ struct zkt_proxy {
     pthread_t thread;
     int listener, port, target;
     atomic_int stop;
-    atomic_int frozen; /* nothing is passed on, nothing is closed */
-    atomic_int deaf;   /* the same for what the server says */
-    atomic_int cut;    /* enum zkt_cut, of the request when `left` is 0 */
-    atomic_int left;   /* requests before that */
-    atomic_int cuts;   /* how often it happened */
-    atomic_int lists;  /* how often children were asked for */
-    atomic_int looks;  /* how often a node was asked for */
+    atomic_int frozen;  /* nothing is passed on, nothing is closed */
+    atomic_int deaf;    /* the same for what the server says */
+    atomic_int stalled; /* requests of the youngest connection wait */
+    atomic_int youngest;
+    atomic_int cut;   /* enum zkt_cut, of the request when `left` is 0 */
+    atomic_int left;  /* requests before that */
+    atomic_int cuts;  /* how often it happened */
+    atomic_int lists; /* how often children were asked for */
+    atomic_int looks; /* how often a node was asked for */
 };
 
 /* Between us and the first server; at any port, or at that of the server but of
