@@ -217,6 +217,10 @@ static hf_status try_judge(struct consul_try *t, struct consul_kv *kv)
             k->index = kv->index;
             return HF_OK;
         }
+        if (!mine && hfi_consul_key_rebind(t->cc, k, kv)) {
+            try_ask_for(t, kv);
+            return HF_BUSY;
+        }
         if (k->holder[0] && !(k->maybe && kv->index == k->guard) &&
             (mine || strcmp(kv->session, k->session->id) != 0))
             hfi_consul_key_free(t->cc, k, CONSUL_UNKNOWN, 0);

@@ -266,9 +266,10 @@ struct consul_key {
     char holder[HFI_TOKEN_LEN + 1]; /* our claim that has it, or "" */
     bool maybe;                     /* ... or may have it: no answer came */
     bool leaving;                   /* ... and was told to release it */
+    bool moving; /* a move to another session may still take effect */
     struct consul_session *session; /* of the holder */
     uint64_t fence;
-    uint64_t guard; /* the index that the unanswered try was for */
+    uint64_t guard; /* the index that the unanswered try or move was for */
     int64_t end;    /* of the lease that was last proven */
     const char *key;
     char name[];
@@ -283,6 +284,8 @@ void hfi_consul_key_held(struct consul_conn *, struct consul_key *,
                          uint64_t fence, int64_t end);
 void hfi_consul_key_maybe(struct consul_conn *, struct consul_key *,
                           const char *token, struct consul_session *);
+bool hfi_consul_key_rebind(struct consul_conn *, struct consul_key *,
+                           const struct consul_kv *);
 void hfi_consul_key_free(struct consul_conn *, struct consul_key *,
                          enum consul_seen, uint64_t index);
 void hfi_consul_keys_fini(struct consul_conn *);

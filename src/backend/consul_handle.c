@@ -173,7 +173,8 @@ hf_status hfi_consul_take_over(struct hfi_conn *conn,
 
 /* ---- renewed by a bearer ------------------------------------------------ */
 
-/* The lock is in a session of its own: renew that. */
+/* The lock is in a session of its own: renew that.  The entry is written anew, so
+ * that a move of another bearer which comes late changes nothing. */
 static hf_status bearer_renew(struct consul_conn *cc, const char *name,
                               const struct consul_kv *kv, int64_t ttl_ms,
                               int64_t sure, int64_t deadline,
@@ -181,7 +182,7 @@ static hf_status bearer_renew(struct consul_conn *cc, const char *name,
 {
     struct consul_session s = {
         .ttl_ms = ttl_ms, .sure = sure, .agent = kv->agent};
-    struct consul_ops ops = {.len = 0};
+    char value[CONSUL_VALUE_MAX];
     struct consul_done done;
     hf_status st;
 
@@ -189,8 +190,8 @@ static hf_status bearer_renew(struct consul_conn *cc, const char *name,
     st = hfi_consul_session_prove(cc, &cc->calls, &s, deadline, err);
     if (st)
         return st;
-    hfi_consul_guard(&ops, name, kv->index);
-    st = hfi_consul_txn(cc, &cc->calls, &ops, false, deadline, &done, err);
+    hfi_consul_kv_value(value, kv);
+    st = hfi_consul_move(cc, name, kv, s.id, value, deadline, &done, err);
     return st ? st : done.ok ? HF_OK : handle_changed(cc, err);
 }
 

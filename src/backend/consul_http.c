@@ -7,7 +7,8 @@
  *   HF_UNAVAILABLE is the answer when none is left.  A write that was sent and
  *   not answered, or that failed half-way between agent and leader, is
  *   HF_UNCERTAIN and is not repeated here; but the next call begins with the
- *   next agent, because this one may be cut off.
+ *   next agent, because this one may be cut off.  Nor does libcurl repeat it,
+ *   as it would where a connection that was used before breaks.
  *
  * CONNECTIONS  A request has a handle of its own from a pool, with a connection
  *   that stays open.  Each handle sits in a multi handle of its own, which is
@@ -67,6 +68,21 @@ CURL *hfi_consul_easy_new(struct consul_conn *cc, struct consul_reply *reply)
     return easy;
 }
 
+/* libcurl is about to send; for a write that it has sent before, on a connection
+ * that broke, the first one may have been done. */
+static int easy_sends(void *arg, char *to_ip, char *from_ip, int to, int from)
+{
+    long sent = 0;
+
+    (void)to_ip;
+    (void)from_ip;
+    (void)to;
+    (void)from;
+    if (curl_easy_getinfo((CURL *)arg, CURLINFO_REQUEST_SIZE, &sent) || sent)
+        return CURL_PREREQFUNC_ABORT;
+    return CURL_PREREQFUNC_OK;
+}
+
 /* Set a handle up for a request to one of the agents. */
 bool hfi_consul_easy_aim(struct consul_conn *cc, CURL *easy, size_t agent,
                          const struct consul_request *rq, int64_t timeout_ms)
@@ -78,6 +94,9 @@ bool hfi_consul_easy_aim(struct consul_conn *cc, CURL *easy, size_t agent,
     if (len < 0 || (size_t)len >= sizeof(url) ||
         !hfi_consul_conf_apply(conf, easy, agent) ||
         curl_easy_setopt(easy, CURLOPT_URL, url) ||
+        curl_easy_setopt(easy, CURLOPT_PREREQFUNCTION,
+                         rq->write ? easy_sends : NULL) ||
+        curl_easy_setopt(easy, CURLOPT_PREREQDATA, easy) ||
         curl_easy_setopt(easy, CURLOPT_TIMEOUT_MS, (long)timeout_ms))
         return false;
     if (!strcmp(rq->method, "GET"))
@@ -184,7 +203,9 @@ static hf_status http_failed(const struct consul_conn *cc, CURL *easy,
     else if (sent > 0 && rq->write)
         st = HF_UNCERTAIN;
     return hfi_fail(err, st, "%s: %s", cc->base.endpoint,
-                    curl_easy_strerror(rc));
+                    rc == CURLE_ABORTED_BY_CALLBACK
+                        ? "the connection broke before an answer came"
+                        : curl_easy_strerror(rc));
 }
 
 static CURLcode slot_perform(struct http_slot *slot)

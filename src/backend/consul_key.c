@@ -13,6 +13,8 @@
  *      is known to have released, or until the service says otherwise.
  *  (2) A key that says CONSUL_FREE only saves a question.  If it is wrong, the
  *      condition of the write fails.
+ *  (3) Token and fence say whose grant an entry is; the session does not: a
+ *      move that was not answered may have taken effect.
  */
 #include "consul.h"
 
@@ -140,10 +142,32 @@ void hfi_consul_key_held(struct consul_conn *cc, struct consul_key *k,
     pthread_mutex_lock(&cc->mu);
     key_bind(k, token, s);
     k->seen = CONSUL_UNKNOWN;
-    k->maybe = k->leaving = false;
+    k->maybe = k->leaving = k->moving = false;
     k->fence = fence;
     k->end = end;
     pthread_mutex_unlock(&cc->mu);
+}
+
+/* Is the entry the grant of our claim that has the key?  If it is in another
+ * session of ours, that is the one to remember.  consul_key.c (3) */
+bool hfi_consul_key_rebind(struct consul_conn *cc, struct consul_key *k,
+                           const struct consul_kv *kv)
+{
+    struct consul_session *s;
+
+    if (!k->holder[0] || !hfi_consul_is_grant(kv, k->holder, k->fence))
+        return false;
+    pthread_mutex_lock(&cc->mu);
+    s = hfi_consul_session_find(cc, kv->session);
+    if (s && s != k->session) {
+        s->users++;
+        k->session->users--;
+        k->session = s;
+        hfi_link_remove(&k->link);
+        hfi_link_append(&s->held, &k->link);
+    }
+    pthread_mutex_unlock(&cc->mu);
+    return true;
 }
 
 /* A write that may have granted it to `token` was not answered. */
@@ -165,7 +189,7 @@ void hfi_consul_key_free(struct consul_conn *cc, struct consul_key *k,
     pthread_mutex_lock(&cc->mu);
     k->seen = seen;
     k->index = index;
-    k->maybe = k->leaving = false;
+    k->maybe = k->leaving = k->moving = false;
     k->fence = 0;
     k->holder[0] = '\0';
     hfi_link_remove(&k->link);

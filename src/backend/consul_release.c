@@ -7,7 +7,7 @@
  *      it was seen, or written by us, as the grant that is given up: its token
  *      and its fence, or, while no answer told the fence, its token and our own
  *      session.
- *  (2) What is removed in passing must be locked by our own session too.  A lock
+ *  (2) What is removed in passing must be locked by a session of ours too.  A lock
  *      that was detached keeps its token and its fence while a bearer of its
  *      handle renews it, in another session.
  */
@@ -54,16 +54,21 @@ hf_status hfi_consul_unlock_at(struct consul_conn *cc, struct consul_key *k,
 }
 
 /* A try of ours that was not answered may still be on its way: change the index
- * that it was for, and nothing else.  consul.c (2) */
+ * that it was for, and nothing else.  consul.c (2)  The service does not write a
+ * value that is the same, so this one names the index; it is read by nobody. */
 static hf_status release_bar(struct release *r, struct consul_kv *kv)
 {
     char value[CONSUL_VALUE_MAX];
     struct consul_ops ops = {.len = 0};
     struct consul_done done;
     hf_status st;
+    size_t len;
 
     kv->fence = hfi_consul_fence(kv);
     hfi_consul_kv_value(value, kv);
+    len = strlen(value);
+    snprintf(value + len, sizeof(value) - len, "barred %llu\n",
+             (unsigned long long)kv->index);
     hfi_consul_guard(&ops, r->k->name, kv->index);
     hfi_consul_op(&ops, "set", r->k->name, NULL, value, 0);
     st = hfi_consul_txn(r->cc, &r->cc->calls, &ops, true, r->deadline, &done,
@@ -83,9 +88,12 @@ static bool release_was_ours(const struct release *r,
 /* Is the entry the grant that is given up?  consul_release.c (1), (2) */
 static bool release_fits(const struct release *r, const struct consul_kv *kv)
 {
-    bool here = r->session[0] && !strcmp(kv->session, r->session);
+    bool here = r->session[0] && !strcmp(kv->session, r->session), ours;
 
-    if (!kv->session[0] || ((r->sweep || !r->fence) && !here))
+    pthread_mutex_lock(&r->cc->mu);
+    ours = here || hfi_consul_session_find(r->cc, kv->session);
+    pthread_mutex_unlock(&r->cc->mu);
+    if (!kv->session[0] || ((r->sweep || !r->fence) && !ours))
         return false;
     if (!kv->token[0]) /* An operator has written another value. */
         return here && !r->maybe;

@@ -62,6 +62,33 @@ static void renew_lost(const struct consul_conn *cc, struct hfi_renewal *item,
     item->reason = hfi_consul_why(kv, item->claim->token, item->grant->fence);
 }
 
+/* The move was refused or not answered.  It may have been done all the same:
+ * the entry tells.  If it does not, the move may still come, and the next renewal
+ * bars it by changing the index that it is for. */
+static void move_settle(struct consul_conn *cc, struct consul_key *k,
+                        struct hfi_renewal *item,
+                        const struct consul_session *s, struct consul_kv *kv,
+                        int64_t deadline, struct hf_error *err)
+{
+    uint64_t before = kv->index;
+
+    if (!item->st) {
+        item->st = hfi_fail(err, HF_UNAVAILABLE, "%s: changed meanwhile",
+                            cc->base.endpoint);
+    } else if (item->st == HF_UNCERTAIN || item->st == HF_PROTOCOL) {
+        pthread_mutex_lock(&cc->mu);
+        k->moving = true;
+        k->guard = before;
+        pthread_mutex_unlock(&cc->mu);
+    } else {
+        return;
+    }
+    if (!hfi_consul_read(cc, &cc->calls, k->name, true, deadline, kv, NULL) &&
+        hfi_consul_is_grant(kv, item->claim->token, item->grant->fence) &&
+        !strcmp(kv->session, s->id) && kv->index != before)
+        item->st = HF_OK;
+}
+
 /* Lock it with `s` instead. */
 static void move_key(struct consul_conn *cc, struct consul_key *k,
                      struct hfi_renewal *item, struct consul_session *s,
@@ -69,7 +96,7 @@ static void move_key(struct consul_conn *cc, struct consul_key *k,
 {
     struct hfi_grant *grant = item->grant;
     char value[CONSUL_VALUE_MAX];
-    struct consul_done done = {.ok = true};
+    struct consul_done done;
     struct consul_kv kv;
     int64_t began = hfi_now();
 
@@ -82,17 +109,20 @@ static void move_key(struct consul_conn *cc, struct consul_key *k,
         renew_lost(cc, item, &kv, err);
         return;
     }
-    if (strcmp(kv.session, s->id) != 0) {
+    if (strcmp(kv.session, s->id) != 0 || (k->moving && kv.index == k->guard)) {
         hfi_consul_value(value, item->claim, grant->fence);
         item->st = hfi_consul_move(cc, k->name, &kv, s->id, value, deadline,
                                    &done, err);
+        if (!item->st && done.bad_session)
+            hfi_consul_session_dead(cc, s);
+        if (item->st || !done.ok)
+            move_settle(cc, k, item, s, &kv, deadline, err);
+        else if (done.index)
+            kv.index = done.index;
     }
-    if (!item->st && !done.ok)
-        item->st = hfi_fail(err, HF_UNAVAILABLE, "%s: changed meanwhile",
-                            cc->base.endpoint);
     if (item->st)
         return;
-    k->index = done.index ? done.index : kv.index;
+    k->index = kv.index;
     memcpy(grant->ref.text, s->id, sizeof(s->id));
     hfi_consul_key_held(cc, k, item->claim->token, s, grant->fence,
                         began + item->ttl_ms);
@@ -234,18 +264,26 @@ static void renew_note(struct consul_conn *cc, struct hfi_renewal *item,
     pthread_mutex_unlock(&cc->mu);
 }
 
-/* The oldest lock of the session that has lapsed, or NULL. */
-static bool sweep_find(struct consul_conn *cc, struct consul_session *s,
-                       char *key, char *token)
+/* With the mutex held: the oldest lock of the session, if it has lapsed. */
+static struct consul_key *sweep_oldest(const struct consul_session *s)
 {
     struct consul_key *k = NULL;
 
-    pthread_mutex_lock(&cc->mu);
-    if (!hfi_link_alone(&s->held)) {
+    if (!hfi_link_alone(&s->held))
         k = hfi_container(s->held.next, struct consul_key, link);
-        if (k->end > hfi_now() || strlen(k->key) > HF_KEY_MAX)
-            k = NULL;
-    }
+    return k && k->end <= hfi_now() && strlen(k->key) <= HF_KEY_MAX ? k : NULL;
+}
+
+/* A lock that has lapsed.  It need not be in the session that is renewed: a move
+ * that was not answered may have put it there. */
+static bool sweep_find(struct consul_conn *cc, char *key, char *token)
+{
+    struct consul_key *k = NULL;
+    struct hfi_link *at;
+
+    pthread_mutex_lock(&cc->mu);
+    for (at = cc->sessions.next; !k && at != &cc->sessions; at = at->next)
+        k = sweep_oldest(hfi_container(at, struct consul_session, link));
     if (k) {
         memcpy(key, k->key, strlen(k->key) + 1);
         memcpy(token, k->holder, sizeof(k->holder));
@@ -255,19 +293,18 @@ static bool sweep_find(struct consul_conn *cc, struct consul_session *s,
 }
 
 /* Let go of what has lapsed in a session that lives on for others. */
-static void renew_sweep(struct consul_conn *cc, struct consul_session *s,
-                        int64_t deadline)
+static void renew_sweep(struct consul_conn *cc, int64_t deadline)
 {
     char key[HF_KEY_MAX + 1], token[HFI_TOKEN_LEN + 1];
     struct consul_key *k;
     hf_status st;
     int i;
 
-    for (i = 0; i < SWEEP_MAX && sweep_find(cc, s, key, token); i++) {
+    for (i = 0; i < SWEEP_MAX && sweep_find(cc, key, token); i++) {
         if (hfi_consul_key_enter(cc, key, deadline, &k, NULL))
             return;
         st = HF_LOST;
-        if (!strcmp(k->holder, token) && k->session == s)
+        if (!strcmp(k->holder, token) && k->end <= hfi_now())
             st = hfi_consul_sweep(cc, k, token, deadline);
         hfi_consul_key_leave(cc, k);
         if (st != HF_OK && st != HF_LOST)
@@ -289,7 +326,7 @@ static struct consul_session *renew_session(struct consul_conn *cc,
         k = renew_key(cc, name, item->claim);
     if (k)
         s = k->session;
-    if (s && !s->dead && s->ttl_ms != item->ttl_ms)
+    if (s && ((!s->dead && s->ttl_ms != item->ttl_ms) || k->moving))
         s = NULL;
     if (s)
         s->users++;
@@ -336,7 +373,7 @@ static void renew_group(struct consul_conn *cc, struct hfi_renewal *items,
             !strcmp(items[i].grant->ref.text, s->id))
             renew_note(cc, &items[i], began);
     if (!st)
-        renew_sweep(cc, s, deadline);
+        renew_sweep(cc, deadline);
     hfi_consul_session_put(cc, s);
 }
 

@@ -19,7 +19,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-static atomic_int mode, answered, alive;
+static atomic_int mode, answered, alive, to_catch, held;
+static atomic_bool gate;
+static enum front_how catch_how;
+static const char *catch_text;
 static int listener = -1;
 static pthread_t door;
 static struct sockaddr_in agent;
@@ -50,6 +53,34 @@ static bool carry(int from, int to)
     return n > 0 && send(to, buf, (size_t)n, MSG_NOSIGNAL) == n;
 }
 
+/* Is this request one to be caught? */
+static bool is_caught(const char *buf, size_t len)
+{
+    return atomic_load(&to_catch) > 0 &&
+           memmem(buf, len, catch_text, strlen(catch_text)) &&
+           atomic_fetch_sub(&to_catch, 1) > 0;
+}
+
+/* Carry a request; false: the connection is over, because it was caught too. */
+static bool carry_request(int client, int server)
+{
+    char buf[16384];
+    ssize_t n = recv(client, buf, sizeof(buf), 0);
+    bool caught = n > 0 && is_caught(buf, (size_t)n);
+
+    if (caught && catch_how == FRONT_HOLD) {
+        atomic_fetch_add(&held, 1);
+        t_poll_until(atomic_load(&gate), 60000);
+    }
+    if (n <= 0 || send(server, buf, (size_t)n, MSG_NOSIGNAL) != n)
+        return false;
+    if (caught)
+        recv(server, buf, sizeof(buf), 0);
+    if (caught && catch_how == FRONT_HOLD)
+        atomic_fetch_sub(&held, 1);
+    return !caught;
+}
+
 static void serve(int client, int server)
 {
     struct pollfd fds[2] = {{.fd = client, .events = POLLIN},
@@ -65,7 +96,7 @@ static void serve(int client, int server)
             return;
         }
         if (fds[0].revents) {
-            if (!carry(client, server))
+            if (!carry_request(client, server))
                 return;
             waiting = true;
         }
@@ -131,6 +162,26 @@ const char *front_url(void)
 void front_answer(int status)
 {
     atomic_store(&mode, status);
+}
+
+void front_catch(const char *text, int n, enum front_how how)
+{
+    catch_text = text;
+    catch_how = how;
+    atomic_store(&gate, false);
+    atomic_store(&to_catch, n);
+}
+
+int front_held(void)
+{
+    return atomic_load(&held);
+}
+
+void front_let_go(void)
+{
+    atomic_store(&to_catch, 0);
+    atomic_store(&gate, true);
+    t_poll_until(atomic_load(&held) == 0, 20000);
 }
 
 int front_count(void)

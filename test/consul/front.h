@@ -14,6 +14,17 @@ const char *front_url(void);
  * of a status is the answer once the agent has done what was asked. */
 void front_answer(int status);
 
+/* The next `n` requests with this text in them are done but not answered (LOSE),
+ * or do not reach the agent before front_let_go() (HOLD). */
+enum front_how { FRONT_LOSE, FRONT_HOLD };
+void front_catch(const char *text, int n, enum front_how how);
+
+/* How many requests are held. */
+int front_held(void);
+
+/* What is held reaches the agent, which has answered when this returns. */
+void front_let_go(void);
+
 /* How many requests were answered here. */
 int front_count(void);
 

@@ -133,6 +133,108 @@ TEST_TIMEOUT(a_release_called_a_failure_is_a_release, 120)
     check_clean();
 }
 
+/* ---- answers that are lost, and requests that come late ------------------ */
+
+/* Asks often, and by itself, not when it is told. */
+static void *ask_for_a_while(void *arg)
+{
+    struct hf_lock_opts opts = HF_LOCK_OPTS_INIT;
+    struct waiter *w = arg;
+
+    opts.ttl_ms = 4000;
+    opts.flags = HF_FAIR | HF_POLL;
+    opts.retry_ms = 20;
+    CHECK_STATUS(hf_acquire(w->client, w->key, 3000, &opts, &w->lk, &t_err),
+                 HF_TIMEOUT);
+    return NULL;
+}
+
+/* The other claim of this client finds the entry in a session that is not the
+ * one in which the lock was taken. */
+TEST_TIMEOUT(a_move_whose_answer_is_lost_is_done_and_costs_no_lock, 120)
+{
+    hf_client *client = open_url(front_url());
+    hf_lock *lk = lock(client, "moved", 4000, 0);
+    struct waiter w = {.client = client, .key = "moved"};
+
+    CHECK_EQ(pthread_create(&w.thread, NULL, ask_for_a_while, &w), 0);
+    front_catch("\"unlock\"", 1, FRONT_LOSE);
+    CHECK_OK(hf_extend(lk, 8000, &t_err));
+    CHECK_EQ(pthread_join(w.thread, NULL), 0);
+    CHECK(hf_held(lk));
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_close(client);
+    front_end();
+    check_clean();
+}
+
+static unsigned long long index_of(const char *key)
+{
+    return strtoull(out("curl -si $C/v1/kv/%s | tr -d '\r' | "
+                        "sed -n 's/^X-Consul-Index: //ip'",
+                        key),
+                    NULL, 10);
+}
+
+static const char *session_of(const char *key)
+{
+    return out("curl -s $C/v1/kv/%s | tr ',' '\n' | grep '\"Session\"'", key);
+}
+
+TEST_TIMEOUT(a_move_that_comes_after_the_next_renewal_changes_nothing, 120)
+{
+    char address[128], before[128];
+    hf_client *client;
+    hf_lock *lk;
+
+    snprintf(address, sizeof(address), "%s?timeout=1s", front_url());
+    client = open_url(address);
+    lk = lock(client, "late", 20000, 0);
+    snprintf(before, sizeof(before), "%s", session_of("late"));
+    front_catch("\"unlock\"", 1000, FRONT_HOLD);
+    CHECK(hf_extend(lk, 9000, &t_err) != HF_OK);
+    CHECK_GT(front_held(), 0);
+    front_catch("", 0, FRONT_HOLD);
+    CHECK_OK(hf_extend(lk, 20000, &t_err));
+    front_let_go();
+    CHECK_STR(session_of("late"), before);
+    CHECK_OK(hf_extend(lk, 0, &t_err));
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_close(client);
+    front_end();
+    check_clean();
+}
+
+/* Twice in a row, so that the second time the entry is as it was left, and while
+ * another lock keeps the session alive. */
+TEST_TIMEOUT(a_grant_that_comes_after_it_was_given_up_is_none, 120)
+{
+    struct hf_lock_opts opts = HF_LOCK_OPTS_INIT;
+    char address[128];
+    hf_client *client;
+    hf_lock *kept, *none = NULL;
+    unsigned long long index;
+
+    snprintf(address, sizeof(address), "%s?timeout=1s", front_url());
+    client = open_url(address);
+    opts.ttl_ms = 30000;
+    kept = lock(client, "barred/kept", 30000, 0);
+    CHECK_OK(hf_release(lock(client, "barred", 30000, 0), &t_err));
+    for (int i = 0; i < 2; i++) {
+        index = index_of("barred");
+        front_catch("\"lock\"", 1, FRONT_HOLD);
+        CHECK(hf_acquire(client, "barred", 0, &opts, &none, &t_err) != HF_OK);
+        CHECK_EQ(front_held(), 1);
+        t_poll_until(index_of("barred") != index, 10000);
+        front_let_go();
+        CHECK_EQ(count_locked(), 1);
+    }
+    CHECK_OK(hf_release(kept, &t_err));
+    hf_close(client);
+    front_end();
+    check_clean();
+}
+
 /* ---- a restored snapshot ------------------------------------------------ */
 
 static void save(void)
@@ -146,14 +248,6 @@ static void restore(void)
     CHECK_EQ(
         sh("$HF_TEST_CONSUL snapshot restore %s/snap >/dev/null", t_tmpdir()),
         0);
-}
-
-static unsigned long long index_of(const char *key)
-{
-    return strtoull(out("curl -si $C/v1/kv/%s | tr -d '\r' | "
-                        "sed -n 's/^X-Consul-Index: //ip'",
-                        key),
-                    NULL, 10);
 }
 
 TEST_TIMEOUT(an_index_that_goes_backwards_wakes_and_keeps_waking, 120)
