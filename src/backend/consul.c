@@ -387,7 +387,8 @@ static hf_status consul_try_acquire(struct hfi_conn *conn,
     }
     if (t.s)
         hfi_consul_session_put(cc, t.s);
-    if (st == HF_OK && again)
+    if (st == HF_OK && (again || (cc->conf.fair &&
+                                  hfi_consul_queue_in_doubt(cc, claim->token))))
         hfi_consul_queue_leave(cc, claim, deadline, NULL);
     if (st == HF_BUSY && cc->conf.fair && claim->queue && !stands)
         st = hfi_consul_queue_join(cc, claim, grant, busy, deadline, err);

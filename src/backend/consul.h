@@ -310,6 +310,9 @@ bool hfi_consul_queue_place(const struct consul_conf *, const char *key,
                             const char *token, char *ret);
 void hfi_consul_queue_left(struct consul_conn *, const char *key,
                            const char *token, bool sure);
+bool hfi_consul_queue_is_own(struct consul_conn *, const char *token);
+bool hfi_consul_queue_in_doubt(struct consul_conn *, const char *token);
+bool hfi_consul_is_place(const struct consul_kv *);
 void hfi_consul_queue_fini(struct consul_conn *);
 
 /* ---- consul_herd.c ------------------------------------------------------ */

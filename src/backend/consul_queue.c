@@ -11,6 +11,12 @@
  * a queue of hundreds in one client needs one connection, not hundreds, and one
  * of them reads the list, not all.
  *
+ * DOUBT  A place is written on the condition that there is none.  Where no answer
+ *   came, that may happen after the waiter has left.  So it leaves its place
+ *   locked by the same session, but without a token: nobody counts that, the late
+ *   write fails, and when the session ends, and with it the late write's chance,
+ *   the service deletes the place.
+ *
  * LIMITS  Clients that do not say queue=fair, and `consul lock`, take the key
  * when they find it free.  A lock-delay holds for the key, not for places.
  */
@@ -51,6 +57,9 @@ bool hfi_consul_queue_place(const struct consul_conf *conf, const char *key,
 struct queue_own {
     struct hfi_node node; /* in consul_conn.places */
     int32_t place;        /* in line, when it was last seen; 0 unknown */
+    bool gone;            /* it is remembered for its doubt only */
+    char doubt[CONSUL_ID_LEN + 1]; /* the session of a place that may still
+                                    * be written, or "" */
     char token[HFI_TOKEN_LEN + 1];
 };
 
@@ -58,27 +67,75 @@ static struct queue_own *queue_own_find(struct consul_conn *cc,
                                         const char *token)
 {
     struct hfi_node *node = hfi_map_find(&cc->places, token);
+    struct queue_own *own =
+        node ? hfi_container(node, struct queue_own, node) : NULL;
 
-    return node ? hfi_container(node, struct queue_own, node) : NULL;
+    return own && !own->gone ? own : NULL;
+}
+
+/* With the mutex held: is there a place of ours with this token? */
+bool hfi_consul_queue_is_own(struct consul_conn *cc, const char *token)
+{
+    return queue_own_find(cc, token);
+}
+
+/* May a place of this claim be written late?  *session is the one. */
+static bool queue_doubt(struct consul_conn *cc, const char *token,
+                        char *session)
+{
+    struct hfi_node *node;
+
+    session[0] = '\0';
+    pthread_mutex_lock(&cc->mu);
+    node = hfi_map_find(&cc->places, token);
+    if (node)
+        memcpy(session, hfi_container(node, struct queue_own, node)->doubt,
+               CONSUL_ID_LEN + 1);
+    pthread_mutex_unlock(&cc->mu);
+    return session[0];
+}
+
+bool hfi_consul_queue_in_doubt(struct consul_conn *cc, const char *token)
+{
+    char session[CONSUL_ID_LEN + 1];
+
+    return queue_doubt(cc, token, session);
+}
+
+static void queue_set_doubt(struct consul_conn *cc, const char *token,
+                            const char *session)
+{
+    struct hfi_node *node;
+
+    pthread_mutex_lock(&cc->mu);
+    node = hfi_map_find(&cc->places, token);
+    if (node)
+        memcpy(hfi_container(node, struct queue_own, node)->doubt, session,
+               strlen(session) + 1);
+    pthread_mutex_unlock(&cc->mu);
 }
 
 /* Before the place is written, so that whoever sees it finds it here. */
 static bool queue_own_add(struct consul_conn *cc, const char *token)
 {
+    struct hfi_node *node;
     struct queue_own *own = NULL;
-    bool ok;
 
     pthread_mutex_lock(&cc->mu);
-    ok = hfi_map_find(&cc->places, token);
-    if (!ok && hfi_map_reserve(&cc->places))
+    node = hfi_map_find(&cc->places, token);
+    if (node) {
+        own = hfi_container(node, struct queue_own, node);
+        own->gone = false;
+    } else if (hfi_map_reserve(&cc->places)) {
         own = hfi_alloc(sizeof(*own));
-    if (own) {
-        memcpy(own->token, token, sizeof(own->token));
-        own->node.key = own->token;
-        hfi_map_add(&cc->places, &own->node);
+        if (own) {
+            memcpy(own->token, token, sizeof(own->token));
+            own->node.key = own->token;
+            hfi_map_add(&cc->places, &own->node);
+        }
     }
     pthread_mutex_unlock(&cc->mu);
-    return ok || own;
+    return own;
 }
 
 static void queue_own_free(struct consul_conn *cc, struct hfi_node *node)
@@ -93,11 +150,19 @@ void hfi_consul_queue_left(struct consul_conn *cc, const char *key,
 {
     char name[CONSUL_NAME_MAX];
     struct hfi_node *node;
+    struct queue_own *own;
+    bool told = true;
 
     pthread_mutex_lock(&cc->mu);
     node = hfi_map_find(&cc->places, token);
     if (node) {
-        queue_own_free(cc, node);
+        own = hfi_container(node, struct queue_own, node);
+        told = own->gone;
+        own->gone = true;
+        if (!own->doubt[0])
+            queue_own_free(cc, node);
+    }
+    if (!told) {
         if (hfi_consul_queue_place(&cc->conf, key, token, name))
             hfi_consul_watch_left(cc, name, sure);
     }
@@ -137,6 +202,12 @@ static void queue_count(struct queue_view *view, const char *token,
     }
 }
 
+/* Does somebody stand there? */
+bool hfi_consul_is_place(const struct consul_kv *kv)
+{
+    return kv->session[0] && kv->token[0];
+}
+
 /* The token of the place that an entry is, or NULL. */
 static const char *queue_token(const json_t *entry)
 {
@@ -161,6 +232,8 @@ static void queue_read(struct queue_view *view, const json_t *list,
         if (!at || strcmp(at, token) != 0)
             continue;
         hfi_consul_kv_parse(&kv, entry);
+        if (!hfi_consul_is_place(&kv))
+            continue;
         view->create = kv.create;
         view->mine = true;
     }
@@ -168,7 +241,7 @@ static void queue_read(struct queue_view *view, const json_t *list,
         entry = json_array_get(list, i);
         at = queue_token(entry);
         hfi_consul_kv_parse(&kv, entry);
-        if (at && kv.session[0])
+        if (at && hfi_consul_is_place(&kv))
             queue_count(view, at, kv.create);
     }
 }
@@ -286,7 +359,8 @@ hf_status hfi_consul_queue_turn(struct consul_conn *cc,
         return HF_BUSY;
     if (view.mine) {
         queue_behind(cc, claim, grant, busy, &view);
-        hfi_consul_queue_place(&cc->conf, claim->key, claim->token, place);
+        if (!hfi_consul_queue_in_doubt(cc, claim->token))
+            hfi_consul_queue_place(&cc->conf, claim->key, claim->token, place);
     }
     return HF_OK;
 }
@@ -314,12 +388,15 @@ hf_status hfi_consul_queue_join(struct consul_conn *cc,
     st = hfi_consul_session_get(cc, queue_ttl(claim), true, deadline, &s, err);
     if (st)
         return st;
+    hfi_consul_guard(&ops, name, 0);
     hfi_consul_op(&ops, "lock", name, s->id, value, 0);
     st = hfi_consul_txn(cc, &cc->calls, &ops, true, deadline, &done, err);
     if (!st && done.bad_session)
         hfi_consul_session_dead(cc, s);
+    if (st == HF_UNCERTAIN || st == HF_PROTOCOL)
+        queue_set_doubt(cc, claim->token, s->id);
     hfi_consul_session_put(cc, s);
-    if (!st || st == HF_UNCERTAIN)
+    if (!st || st == HF_UNCERTAIN || st == HF_PROTOCOL)
         grant->placed = true;
     if (!st)
         st = queue_look(cc, claim->key, claim->token, deadline, &view, err);
@@ -331,15 +408,22 @@ hf_status hfi_consul_queue_leave(struct consul_conn *cc,
                                  const struct hfi_claim *claim,
                                  int64_t deadline, struct hf_error *err)
 {
-    char name[CONSUL_NAME_MAX];
-    struct consul_ops ops = {.len = 0};
-    struct consul_done done;
-    hf_status st;
+    char name[CONSUL_NAME_MAX], session[CONSUL_ID_LEN + 1];
+    struct consul_ops ops = {.len = 0}, bar = {.len = 0};
+    struct consul_done done = {.ok = false};
+    hf_status st = HF_OK;
 
     if (!hfi_consul_queue_place(&cc->conf, claim->key, claim->token, name))
         return HF_LOST;
-    hfi_consul_op(&ops, "delete", name, NULL, NULL, 0);
-    st = hfi_consul_txn(cc, &cc->calls, &ops, true, deadline, &done, err);
+    if (queue_doubt(cc, claim->token, session)) {
+        hfi_consul_op(&bar, "lock", name, session, "", 0);
+        st = hfi_consul_txn(cc, &cc->calls, &bar, true, deadline, &done, err);
+    }
+    if (!st && !done.ok) { /* no doubt, or its session has ended */
+        queue_set_doubt(cc, claim->token, "");
+        hfi_consul_op(&ops, "delete", name, NULL, NULL, 0);
+        st = hfi_consul_txn(cc, &cc->calls, &ops, true, deadline, &done, err);
+    }
     hfi_consul_queue_left(cc, claim->key, claim->token, !st);
     return st;
 }

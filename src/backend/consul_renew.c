@@ -63,8 +63,8 @@ static void renew_lost(const struct consul_conn *cc, struct hfi_renewal *item,
 }
 
 /* The move was refused or not answered.  It may have been done all the same:
- * the entry tells.  If it does not, the move may still come, and the next renewal
- * bars it by changing the index that it is for. */
+ * the entry tells.  If it does not, the move may still come, and the next
+ * renewal bars it by changing the index that it is for. */
 static void move_settle(struct consul_conn *cc, struct consul_key *k,
                         struct hfi_renewal *item,
                         const struct consul_session *s, struct consul_kv *kv,

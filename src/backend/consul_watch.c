@@ -69,7 +69,7 @@ static struct consul_watch *watch_get(struct consul_conn *cc, const char *key,
     watch->place =
         !hfi_consul_name(&cc->conf, key, lock) || strcmp(lock, name) != 0;
     watch->own = watch->place && /* .../TOKEN */
-                 hfi_map_find(&cc->places, strrchr(name, '/') + 1);
+                 hfi_consul_queue_is_own(cc, strrchr(name, '/') + 1);
     hfi_map_add(&cc->hub.watches, &watch->node);
     if (!watch->own)
         hfi_consul_hub_add(cc, watch, at);
@@ -291,7 +291,7 @@ static bool watch_waiters(struct consul_conn *cc, struct consul_watch *watch,
     int64_t ms;
 
     hfi_link_remove(&watch->wake);
-    if (kv->session[0]) {
+    if (watch->place ? hfi_consul_is_place(kv) : kv->session[0] != '\0') {
         hfi_consul_herd_taken(&watch->herd, kv->session,
                               hfi_consul_session_find(cc, kv->session));
         return kv->linger && !kv->wanted && !watch->place;

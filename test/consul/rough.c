@@ -235,6 +235,67 @@ TEST_TIMEOUT(a_grant_that_comes_after_it_was_given_up_is_none, 120)
     check_clean();
 }
 
+static hf_status acquire_for(hf_client *client, const char *key,
+                             int64_t wait_ms, hf_lock **ret)
+{
+    struct hf_lock_opts opts = HF_LOCK_OPTS_INIT;
+
+    opts.ttl_ms = 30000;
+    return hf_acquire(client, key, wait_ms, &opts, ret, &t_err);
+}
+
+static void *wait_with(void *arg)
+{
+    struct waiter *w = arg;
+
+    CHECK_OK(acquire_for(w->client, w->key, 60000, &w->lk));
+    atomic_store(&w->done, true);
+    return NULL;
+}
+
+/* Nobody else stands there as far as anybody can see. */
+static bool is_left(void)
+{
+    hf_client *client = open_url(url("?queue=fair"));
+    struct hf_info info = HF_INFO_INIT;
+
+    CHECK_OK(hf_inspect(client, "place", &info, &t_err));
+    hf_close(client);
+    return info.waiters == 0;
+}
+
+/* Another wait of the same client keeps the session of its places alive. */
+TEST_TIMEOUT(a_place_that_comes_after_its_waiter_has_left_is_none, 120)
+{
+    char address[128];
+    hf_client *holder = open_url(url("?queue=fair")), *client;
+    hf_lock *one = lock(holder, "place", 30000, 0), *none = NULL;
+    hf_lock *two = lock(holder, "place/kept", 30000, 0);
+    struct waiter w = {.key = "place/kept"};
+
+    snprintf(address, sizeof(address), "%s?queue=fair&timeout=1s", front_url());
+    client = open_url(address);
+    w.address = address;
+    w.client = client;
+    CHECK_EQ(pthread_create(&w.thread, NULL, wait_with, &w), 0);
+    t_poll_until(count_locked() == 3, 10000);
+    front_catch("{\"KV\":{\"Verb\":\"lock\",\"Key\":\"place/.holdfast/", 1,
+                FRONT_HOLD);
+    CHECK(acquire_for(client, "place", 1500, &none) != HF_OK);
+    CHECK_EQ(front_held(), 1);
+    t_poll_until(is_left(), 10000);
+    front_let_go();
+    CHECK_OK(hf_release(one, &t_err));
+    CHECK_OK(hf_release(lock(holder, "place", 30000, 10000), &t_err));
+    CHECK_OK(hf_release(two, &t_err));
+    check_woken(&w, 0);
+    CHECK_OK(hf_release(w.lk, &t_err));
+    hf_close(client);
+    hf_close(holder);
+    front_end();
+    check_clean();
+}
+
 /* ---- a restored snapshot ------------------------------------------------ */
 
 static void save(void)
