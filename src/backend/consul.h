@@ -101,6 +101,8 @@ struct consul_pool {
 struct consul_request {
     const char *method, *path, *body;
     bool write; /* no answer leaves it open whether it took effect */
+    bool to;    /* ask this agent first, not the one that all begin with */
+    size_t agent;
 };
 
 struct consul_conn;
@@ -475,11 +477,12 @@ hf_status hfi_consul_sweep(struct consul_conn *, struct consul_key *,
 struct consul_conn {
     struct hfi_conn base;
     struct consul_conf conf;
-    int64_t timeout_ms;  /* for closing, where the core gives no deadline */
-    atomic_size_t agent; /* the one that answered last */
-    atomic_bool fresh;   /* an unknown key is likely not to exist */
-    atomic_bool silent;  /* the last request had no answer */
-    atomic_bool doubted; /* the set-up was warned of */
+    int64_t timeout_ms;    /* for closing, where the core gives no deadline */
+    atomic_size_t agent;   /* the one that answered last */
+    _Atomic int64_t heard; /* when it did, or when we turned to it */
+    atomic_bool fresh;     /* an unknown key is likely not to exist */
+    atomic_bool silent;    /* the last request had no answer */
+    atomic_bool doubted;   /* the set-up was warned of */
     pthread_mutex_t mu;
     bool ready;           /* mu and turn are there */
     struct hfi_cond turn; /* something is not busy any more */

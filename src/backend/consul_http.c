@@ -9,6 +9,8 @@
  *   HF_UNCERTAIN and is not repeated here; but the next call begins with the
  *   next agent, because this one may be cut off.  Nor does libcurl repeat it,
  *   as it would where a connection that was used before breaks.
+ *   A request for a short lease that runs out of its own time is no evidence
+ *   against an agent that has answered others just before.
  *
  * CONNECTIONS  A request has a handle of its own from a pool, with a connection
  *   that stays open.  Each handle sits in a multi handle of its own, which is
@@ -21,6 +23,10 @@
 #include "../mem.h"
 
 #include "../banned.h"
+
+/* An agent is silent when nothing was heard of it for so long, or for a third of
+ * the client's timeout. */
+#define SILENT_MS 1000
 
 /* Handles of one pool that are open at once; an agent accepts 200. */
 #define POOL_MAX 32
@@ -251,14 +257,27 @@ static hf_status http_ask(struct consul_conn *cc, struct http_slot *slot,
     return hfi_consul_status(cc, rq, &slot->reply, err);
 }
 
+/* Has the agent only been slower than this request could wait? */
+static bool http_is_slow(struct consul_conn *cc, int64_t deadline)
+{
+    int64_t silent_ms =
+        cc->timeout_ms / 3 < SILENT_MS ? cc->timeout_ms / 3 : SILENT_MS;
+
+    return !hfi_left_ms(deadline) &&
+           hfi_now() - atomic_load(&cc->heard) < silent_ms;
+}
+
 /* This agent is no good: begin with the next one. */
 static void http_turn_away(struct consul_conn *cc, size_t agent)
 {
     size_t next = (agent + 1) % cc->conf.nagents;
 
-    if (cc->conf.nagents > 1 &&
-        atomic_compare_exchange_strong(&cc->agent, &agent, next))
+    if (cc->conf.nagents < 2)
+        return;
+    if (atomic_compare_exchange_strong(&cc->agent, &agent, next)) {
+        atomic_store(&cc->heard, hfi_now());
         hfi_consul_hub_moved(cc);
+    }
 }
 
 /* On HF_OK the reply is the caller's to finish; its status is 200, 404 or
@@ -276,14 +295,17 @@ hf_status hfi_consul_call(struct consul_conn *cc, struct consul_pool *pool,
         return hfi_fail(err, HF_UNAVAILABLE, "%s: no connection is free",
                         cc->base.endpoint);
     do {
-        agent = atomic_load(&cc->agent);
+        agent = rq->to && left == cc->conf.nagents ? rq->agent
+                                                   : atomic_load(&cc->agent);
         st = http_ask(cc, slot, agent, left, rq, deadline, err);
         if (st == HF_DENIED && again &&
             hfi_consul_conf_reread(&cc->conf, &cc->mu)) {
             again = false;
             st = http_ask(cc, slot, agent, left, rq, deadline, err);
         }
-        if (st == HF_UNAVAILABLE || st == HF_UNCERTAIN)
+        if (st != HF_UNAVAILABLE && st != HF_UNCERTAIN)
+            atomic_store(&cc->heard, hfi_now());
+        else if (!http_is_slow(cc, deadline))
             http_turn_away(cc, agent);
     } while (st == HF_UNAVAILABLE && --left && hfi_left_ms(deadline));
     atomic_store(&cc->silent, st == HF_UNAVAILABLE || st == HF_UNCERTAIN);

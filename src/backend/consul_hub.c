@@ -138,8 +138,10 @@ static int hub_on_timer(CURLM *multi, long ms, void *arg)
 /* Send a write; with the mutex held.  Finishes `ops`. */
 void hfi_consul_hub_shoot(struct consul_conn *cc, struct consul_ops *ops)
 {
-    struct consul_request rq = {"PUT", "/v1/txn", hfi_consul_ops_text(ops),
-                                true};
+    struct consul_request rq = {.method = "PUT",
+                                .path = "/v1/txn",
+                                .body = hfi_consul_ops_text(ops),
+                                .write = true};
     struct consul_shot *shot = hfi_alloc(sizeof(*shot));
 
     if (shot && rq.body) {

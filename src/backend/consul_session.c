@@ -148,7 +148,8 @@ hf_status hfi_consul_session_create(struct consul_conn *cc,
                                     struct consul_session *s, int64_t deadline,
                                     struct hf_error *err)
 {
-    struct consul_request rq = {"PUT", "/v1/session/create", NULL, true};
+    struct consul_request rq = {
+        .method = "PUT", .path = "/v1/session/create", .write = true};
     struct consul_reply reply;
     const char *id;
     char *body = session_body(cc, s);
@@ -184,17 +185,20 @@ static hf_status session_ended(const struct consul_conn *cc,
                     cc->base.endpoint);
 }
 
-/* Ask for a renewal; *agent is the one that answered.  HF_LOST: it has ended. */
+/* Ask for a renewal, if `to`, of *agent first, which then is the one that
+ * answered.  HF_LOST: it has ended. */
 static hf_status session_ask(struct consul_conn *cc, struct consul_pool *pool,
-                             const struct consul_session *s, int64_t deadline,
-                             size_t *agent, struct hf_error *err)
+                             const struct consul_session *s, bool to,
+                             int64_t deadline, size_t *agent,
+                             struct hf_error *err)
 {
     char path[64 + CONSUL_ID_LEN];
     /* What became of a renewal that was not answered matters to nobody. */
-    struct consul_request rq = {"PUT", path, NULL, false};
+    struct consul_request rq = {.method = "PUT", .path = path, .to = to};
     struct consul_reply reply;
     hf_status st;
 
+    rq.agent = *agent;
     snprintf(path, sizeof(path), "/v1/session/renew/%s", s->id);
     st = hfi_consul_call(cc, pool, &rq, deadline, &reply, err);
     if (st)
@@ -256,13 +260,15 @@ hf_status hfi_consul_session_prove(struct consul_conn *cc,
 {
     struct consul_about about;
     int64_t sent;
-    size_t agent;
+    size_t agent = 0;
     hf_status st;
     int i;
 
     for (i = 0; i < CONSUL_ROUNDS; i++) {
         sent = hfi_now();
-        st = session_ask(cc, pool, s, deadline, &agent, err);
+        /* Others may turn to another agent at any time: after the question,
+         * its own agent is asked. */
+        st = session_ask(cc, pool, s, i > 0, deadline, &agent, err);
         if (st)
             return st;
         pthread_mutex_lock(&cc->mu);
@@ -277,6 +283,7 @@ hf_status hfi_consul_session_prove(struct consul_conn *cc,
         if (st)
             return st;
         hfi_consul_session_sure(cc, s, sent, about.agent);
+        agent = about.agent;
     }
     return hfi_fail(err, HF_UNAVAILABLE, "%s: each answer is another agent's",
                     cc->base.endpoint);
@@ -296,7 +303,7 @@ void hfi_consul_session_destroy(struct consul_conn *cc, const char *id,
                                 int64_t deadline)
 {
     char path[64 + CONSUL_ID_LEN];
-    struct consul_request rq = {"PUT", path, NULL, true};
+    struct consul_request rq = {.method = "PUT", .path = path, .write = true};
     struct consul_reply reply;
 
     snprintf(path, sizeof(path), "/v1/session/destroy/%s", id);

@@ -245,8 +245,11 @@ hf_status hfi_consul_txn(struct consul_conn *cc, struct consul_pool *pool,
                          struct consul_done *done, struct hf_error *err)
 {
     /* A read that is not consistent may be served by a leader that was. */
-    struct consul_request rq = {"PUT", write ? "/v1/txn" : "/v1/txn?consistent",
-                                hfi_consul_ops_text(ops), write};
+    struct consul_request rq = {.method = "PUT",
+                                .path =
+                                    write ? "/v1/txn" : "/v1/txn?consistent",
+                                .body = hfi_consul_ops_text(ops),
+                                .write = write};
     struct consul_reply reply;
     hf_status st;
 
