@@ -295,6 +295,37 @@ TEST_TIMEOUT(a_place_that_comes_after_its_waiter_has_left_is_none, 120)
     check_clean();
 }
 
+/* Does a client stay with its first agent when the renewal of a short lease runs
+ * out of time there, while others are answered?  Then the next one is sent there
+ * too. */
+static bool stays(const char *address)
+{
+    hf_client *client = open_url(address);
+    hf_lock *lk = lock(client, "haste", 1500, 0);
+    int64_t end = t_now_ms() + 1500;
+    struct hf_info info = HF_INFO_INIT;
+    bool stayed;
+
+    front_catch("session/renew", 2, FRONT_HOLD);
+    while (front_held() < 2 && t_now_ms() < end)
+        CHECK_OK(hf_inspect(client, "haste", &info, &t_err));
+    stayed = front_held() == 2;
+    front_let_go();
+    hf_release(lk, NULL);
+    hf_close(client);
+    return stayed;
+}
+
+TEST_TIMEOUT(a_short_lease_turns_nobody_away_from_an_agent_that_answers, 120)
+{
+    char address[256];
+
+    snprintf(address, sizeof(address), "%s,%s", front_url(),
+             out("cat $HF_TEST_DIR/1.addr"));
+    t_poll_until(stays(address), 20000);
+    front_end();
+}
+
 /* ---- a restored snapshot ------------------------------------------------ */
 
 static void save(void)
