@@ -249,6 +249,8 @@ static void handle_ask(struct hf_client *c, struct hfi_hold *hold,
         hfi_cond_wait(&c->settle, &c->mu, hfi_lease_retry_at(*sent, ttl_ms));
         pthread_mutex_unlock(&c->mu);
     } while (hfi_now() < end);
+    if (item->st == HF_OK && err)
+        *err = (struct hf_error){.status = HF_OK}; /* of an earlier attempt */
     pthread_mutex_lock(&c->mu);
 }
 
