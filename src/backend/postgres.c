@@ -8,7 +8,8 @@
  *
  * INVARIANTS
  *  (1) libpq is never asked to block: each wait is a poll() that ends at the
- *      deadline, and a session that was left waiting is closed.
+ *      deadline, and a session that was left waiting is closed, but for
+ *      sql_pool.c (2).
  *  (2) Only an error that the server sent, in a session that stands, proves
  *      that a statement did not happen; any other failure after sending is
  *      HF_UNCERTAIN.
@@ -163,6 +164,11 @@ static hf_status pg_run(struct sql_session *session, enum sql_stmt stmt,
     else
         st = pg_results(ps, &result, deadline, err);
     st = pg_finish(ps, began, st, deadline, err);
+    if (st && !ps->pooled && ps->late &&
+        (stmt == SQL_RENEW || stmt == SQL_RENEW_MANY)) {
+        session->late = true; /* sql_pool.c (2) */
+        session->broken = false;
+    }
     if (!st)
         pg_answer(result, answer);
     PQclear(result);
@@ -183,12 +189,26 @@ static hf_status pg_session_open(struct sql_session *session, bool first,
                                  int64_t deadline, struct hf_error *err)
 {
     struct pg_session *ps = (struct pg_session *)session;
-    struct pg_conn *pc = (struct pg_conn *)session->conn;
-    hf_status st = pg_connect(pc, &ps->pg, deadline, err);
+    hf_status st = ps->settling ? HF_OK : pg_dial(ps, deadline, err);
 
-    if (!st)
-        st = pg_settle(ps, first, deadline, err);
-    return st ? st : pg_trust(ps, deadline, err);
+    return st ? st : pg_settle(ps, first, deadline, err);
+}
+
+/* sql_pool.c (2) */
+static hf_status pg_session_settle(struct sql_session *session,
+                                   int64_t deadline)
+{
+    struct pg_session *ps = (struct pg_session *)session;
+    PGresult *result = NULL;
+    hf_status st;
+
+    do {
+        st = pg_next_soon(ps, &result, deadline, NULL);
+        if (st)
+            return st;
+        PQclear(result);
+    } while (result);
+    return PQstatus(ps->pg) == CONNECTION_OK ? HF_OK : HF_UNAVAILABLE;
 }
 
 /* Between statements the server says little, and good-bye before it leaves. */
@@ -215,6 +235,8 @@ static const struct sql_driver pg_driver = {
     .connect = pg_session_open,
     .disconnect = pg_session_close,
     .alive = pg_session_alive,
+    .settle = pg_session_settle,
+    .prepare = pg_prepare_renewals,
     .run = pg_run,
     .row_send = pg_row_send,
     .row_done = pg_row_done,

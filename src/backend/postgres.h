@@ -6,7 +6,8 @@
  *   postgres_wire.c  questions and answers, errors
  *   postgres_text.c  the statements
  *   postgres_trust.c where the table is, and whose
- *   postgres_open.c  the URL, a connection, what must be refused
+ *   postgres_open.c  the URL, a connection
+ *   postgres_settle.c settings, what must be refused
  *   postgres_wake.c  LISTEN
  *   postgres_row.c   sessions of strategy row
  */
@@ -19,7 +20,7 @@
 #include "sql.h"
 
 #define PG_PARAMS_MAX   48
-#define PG_SETTINGS_MAX 1024
+#define PG_SETTINGS_MAX 1536
 
 /* The most that is read of an answer, in bytes. */
 #define PG_ANSWER_MAX ((size_t)4 << 20)
@@ -56,7 +57,13 @@ struct pg_session {
     PGconn *pg;
     int64_t id;  /* PG_ID; behind a pooler 0, but for a row that is locked */
     bool pooled; /* postgres_wire.c (2) */
+    bool late;   /* the last answer had not come at the deadline */
     size_t heard, most; /* of the answer under way; postgres_wire.c (1) */
+
+    /* While it opens, over several calls: what libpq waits for, and how far we
+     * are. */
+    PostgresPollingStatusType want;
+    bool settling, judged, trusted;
 };
 
 /* ---- postgres_text.c --------------------------------------------------- */
@@ -70,13 +77,24 @@ extern const char *const pg_row_texts[SQL_STMTS];
 hf_status pg_params(struct pg_conn *, const struct hfi_url *,
                     struct hf_error *);
 void pg_params_free(struct pg_conn *);
-hf_status pg_connect(struct pg_conn *, PGconn **ret, int64_t deadline,
-                     struct hf_error *);
 
-/* Settings of our own; with `first`, find the table, and refuse what cannot
- * keep our promises. */
+/* Connect, or go on with it.  HF_BUSY: not yet, call again. */
+hf_status pg_dial(struct pg_session *, int64_t deadline, struct hf_error *);
+
+/* ---- postgres_settle.c ------------------------------------------------- */
+
+/* The same for settings of our own; with `first`, find the table, and refuse
+ * what cannot keep our promises. */
 hf_status pg_settle(struct pg_session *, bool first, int64_t deadline,
                     struct hf_error *);
+
+/* Prepare the renewals in the first session, which had no statements yet. */
+void pg_prepare_renewals(struct sql_session *, int64_t deadline);
+
+/* What each session, or behind a pooler each transaction, is told first.
+ * `local`, in SQL: whether it ends with the transaction. */
+void pg_settings(const struct pg_session *, const char *local, char *buf,
+                 size_t size);
 
 /* ---- postgres_trust.c -------------------------------------------------- */
 
@@ -85,8 +103,12 @@ hf_status pg_settle(struct pg_session *, bool first, int64_t deadline,
 hf_status pg_find(struct pg_session *, const char *path, int64_t deadline,
                   struct hf_error *);
 
-/* Refuse tables by which others could act with our rights. */
+/* Refuse tables by which others could act with our rights.  Or bring the
+ * question as a text, for hfi_free(), and judge its answer. */
 hf_status pg_trust(struct pg_session *, int64_t deadline, struct hf_error *);
+char *pg_trust_text(struct pg_session *);
+hf_status pg_trust_judge(struct pg_session *, const PGresult *,
+                         struct hf_error *);
 
 /* ---- postgres_wire.c --------------------------------------------------- */
 
@@ -109,9 +131,6 @@ const char *pg_value(const PGresult *, int row, int column);
 int64_t pg_integer(const PGresult *, int row, int column);
 bool pg_hears(PGconn *, size_t *heard, size_t most);
 
-/* What each session, or behind a pooler each transaction, is told first. */
-void pg_settings(const struct pg_session *, char *buf, size_t size);
-
 /* Around a statement behind a pooler; *began: pg_finish() must follow. */
 hf_status pg_begin(struct pg_session *, bool *began, int64_t deadline,
                    struct hf_error *);
@@ -127,6 +146,10 @@ hf_status pg_ask(struct pg_session *, const char *text, int n,
  * the last. */
 hf_status pg_next(struct pg_session *, PGresult **ret, int64_t deadline,
                   struct hf_error *);
+
+/* Likewise, but HF_BUSY at the deadline: the answer may still come. */
+hf_status pg_next_soon(struct pg_session *, PGresult **ret, int64_t deadline,
+                       struct hf_error *);
 hf_status pg_results(struct pg_session *, PGresult **ret, int64_t deadline,
                      struct hf_error *);
 const char *pg_line(char *buf, size_t size, const char *message);

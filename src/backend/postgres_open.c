@@ -1,16 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * postgres_open.c - a connection, its settings, and what is refused.
+ * postgres_open.c - the URL, and a connection.
  *
  * Every option of libpq that a URL names is passed on as it is, so TLS,
  * password files and service files work as everywhere else.
- *
- * POOLERS  A pooler is known by the process id it gave us, which is not that of
- *   the backend.  Whether it gives each transaction another session cannot be
- *   found out for certain, so behind any of them nothing is left in a session:
- *   no setting, no prepared statement, no LISTEN; postgres_wire.c (2).
- *
- * REFUSED  A standby cannot write.  Tables of others: postgres_trust.c.
  */
 #include "postgres.h"
 
@@ -205,123 +198,33 @@ static hf_status connect_start(struct pg_conn *pc, PGconn **ret,
     return st;
 }
 
-hf_status pg_connect(struct pg_conn *pc, PGconn **ret, int64_t deadline,
-                     struct hf_error *err)
-{
-    PostgresPollingStatusType want = PGRES_POLLING_WRITING;
-    size_t heard = 0;
-    PGconn *pg = NULL;
-    hf_status st = connect_start(pc, &pg, err);
-
-    if (st)
-        return st;
-    PQsetNoticeReceiver(pg, pg_quiet, NULL);
-    while (!st && want != PGRES_POLLING_OK) {
-        if (PQstatus(pg) == CONNECTION_BAD || want == PGRES_POLLING_FAILED)
-            st = pg_refused(pg, err);
-        else if (!pg_poll(pg, want == PGRES_POLLING_READING ? POLLIN : POLLOUT,
-                          deadline))
-            st = hfi_fail(err, HF_UNAVAILABLE, "connect: no answer in time");
-        else if (!pg_hears(pg, &heard, PG_ANSWER_MAX))
-            st = hfi_fail(err, HF_PROTOCOL, "connect: this is no PostgreSQL");
-        else
-            want = PQconnectPoll(pg);
-    }
-    if (!st && PQsetnonblocking(pg, 1))
-        st = hfi_nomem(err);
-    if (st)
-        PQfinish(pg);
-    else
-        *ret = pg;
-    return st;
-}
-
-/* ---- what is doubtful or refused --------------------------------------- */
-
-static bool judge_is_local(const char *host)
-{
-    return !host || !*host || host[0] == '/' || host[0] == '@' ||
-           !strncmp(host, "127.", 4) || !strcmp(host, "::1") ||
-           !strcmp(host, "localhost");
-}
-
-/* Could somebody on the way have had the password? */
-static bool judge_exposed(PGconn *pg)
-{
-    PQconninfoOption *options = PQconninfo(pg), *at;
-    bool verified = false;
-
-    for (at = options; at && at->keyword; at++)
-        if (!strcmp(at->keyword, "sslmode") && at->val)
-            verified = !strncmp(at->val, "verify-", 7);
-    PQconninfoFree(options);
-    return PQconnectionUsedPassword(pg) && !judge_is_local(PQhost(pg)) &&
-           !(verified && PQsslInUse(pg));
-}
-
-static void judge_warn(struct pg_session *ps)
-{
-    struct hfi_conn *base = &ps->base.conn->base;
-
-    if (ps->pooled)
-        snprintf(base->warning, sizeof(base->warning),
-                 "a pooler is between client and server: waiters ask again and "
-                 "again, since they cannot be woken through it");
-    else if (judge_exposed(ps->pg))
-        snprintf(base->warning, sizeof(base->warning),
-                 "the password goes to a server that is not verified: say "
-                 "sslmode=verify-full and sslrootcert=");
-}
-
-/* The path is kept over the change of search_path by a setting that ends with
- * the transaction. */
-#define JUDGE                                                                  \
-    "BEGIN;SELECT pg_catalog.set_config('holdfast.path',"                      \
-    "pg_catalog.current_schemas(false)::pg_catalog.text,true);"                \
-    "SET LOCAL search_path=pg_catalog;"                                        \
-    "SELECT pg_is_in_recovery()::int,pg_backend_pid()," PG_ID(                 \
-        "pid", "backend_start") ",current_setting('holdfast.path') FROM "      \
-                                "pg_stat_activity WHERE pid=pg_backend_pid();" \
-                                "COMMIT"
-
-static hf_status settle_judged(struct pg_session *ps, const PGresult *result,
-                               bool first, int64_t deadline,
-                               struct hf_error *err)
+/* What libpq has to say may come over several calls; `heard_at` is when it got
+ * on. */
+hf_status pg_dial(struct pg_session *ps, int64_t deadline, struct hf_error *err)
 {
     struct pg_conn *pc = (struct pg_conn *)ps->base.conn;
-    const char *path = pg_value(result, 0, 3);
     hf_status st = HF_OK;
 
-    if (!pg_integer(result, 0, 1) || !path)
-        return pg_nonsense(ps, err);
-    if (pg_integer(result, 0, 0))
-        return hfi_fail(err, HF_UNSUPPORTED,
-                        "this server is a standby and cannot write: name the "
-                        "primary, or several hosts");
-    ps->pooled = pg_integer(result, 0, 1) != PQbackendPID(ps->pg);
-    ps->id = ps->pooled ? 0 : pg_integer(result, 0, 2);
-    if (first) {
-        judge_warn(ps);
-        pc->pooled = ps->pooled;
-        if (ps->pooled)
-            pc->sql.base.traits &= ~(unsigned)HF_TRAIT_NOTIFY;
-        st = pg_find(ps, path, deadline, err);
+    if (!ps->pg) {
+        st = connect_start(pc, &ps->pg, err);
+        if (st)
+            return st;
+        PQsetNoticeReceiver(ps->pg, pg_quiet, NULL);
+        ps->want = PGRES_POLLING_WRITING;
+        ps->heard = 0;
     }
-    return st;
-}
-
-hf_status pg_settle(struct pg_session *ps, bool first, int64_t deadline,
-                    struct hf_error *err)
-{
-    char text[PG_SETTINGS_MAX];
-    PGresult *result = NULL;
-    hf_status st = pg_exec(ps, JUDGE, &result, deadline, err);
-
-    if (!st)
-        st = settle_judged(ps, result, first, deadline, err);
-    PQclear(result);
-    if (st || ps->pooled)
-        return st;
-    pg_settings(ps, text, sizeof(text));
-    return pg_exec(ps, text, NULL, deadline, err);
+    while (ps->want != PGRES_POLLING_OK) {
+        if (PQstatus(ps->pg) == CONNECTION_BAD ||
+            ps->want == PGRES_POLLING_FAILED)
+            return pg_refused(ps->pg, err);
+        if (!pg_poll(ps->pg,
+                     ps->want == PGRES_POLLING_READING ? POLLIN : POLLOUT,
+                     deadline))
+            return HF_BUSY;
+        if (!pg_hears(ps->pg, &ps->heard, PG_ANSWER_MAX))
+            return hfi_fail(err, HF_PROTOCOL, "connect: this is no PostgreSQL");
+        ps->want = PQconnectPoll(ps->pg);
+        ps->base.heard_at = hfi_now();
+    }
+    return PQsetnonblocking(ps->pg, 1) ? hfi_nomem(err) : HF_OK;
 }

@@ -18,6 +18,8 @@
  */
 #include "postgres.h"
 
+#include "../mem.h"
+
 #include "../banned.h"
 
 #define OWNED "datname=current_database()"
@@ -40,7 +42,7 @@
     "ok AS (SELECT r.oid FROM pg_roles r,me WHERE r.oid=me.oid OR "            \
     "r.rolsuper OR (NOT me.rolsuper AND r.oid IN (SELECT oid FROM db)) OR "    \
     "($4='1' AND r.oid=(SELECT nspowner FROM n))) "                            \
-    "SELECT c.relname,CASE "                                                   \
+    "SELECT c.relname AS hf_trust,CASE "                                       \
     "WHEN n.nspowner NOT IN (SELECT oid FROM ok UNION SELECT oid FROM db) "    \
     "THEN 'its schema belongs to role '||pg_get_userbyid(n.nspowner) "         \
     "WHEN c.relkind<>'r' OR c.relispartition OR c.relhassubclass "             \
@@ -97,32 +99,83 @@ hf_status pg_find(struct pg_session *ps, const char *path, int64_t deadline,
     return st;
 }
 
-hf_status pg_trust(struct pg_session *ps, int64_t deadline,
-                   struct hf_error *err)
+struct trust {
+    char fence[SQL_TABLE_MAX + 8];
+    const char *values[4];
+};
+
+static void trust_values(const struct pg_conn *pc, struct trust *ret)
 {
-    struct pg_conn *pc = (struct pg_conn *)ps->base.conn;
     const char *dot = strchr(pc->sql.table, '.');
     const char *table = dot ? dot + 1 : pc->sql.table;
-    char fence[SQL_TABLE_MAX + 8];
-    const char *const values[] = {pc->schema, table,
-                                  pc->sql.strategy == SQL_ROW ? fence : table,
-                                  pc->named ? "1" : "0"};
-    PGresult *result = NULL;
-    hf_status st;
+
+    snprintf(ret->fence, sizeof(ret->fence), "%s_fence", table);
+    ret->values[0] = pc->schema;
+    ret->values[1] = table;
+    ret->values[2] = pc->sql.strategy == SQL_ROW ? ret->fence : table;
+    ret->values[3] = pc->named ? "1" : "0";
+}
+
+/* TRUST with its values in their places. */
+char *pg_trust_text(struct pg_session *ps)
+{
+    char text[sizeof(TRUST) + 8 * (4 * SQL_SCHEMA_MAX)], *ret;
+    struct trust trust;
+    const char *from = TRUST;
+    size_t at = 0;
+
+    trust_values((struct pg_conn *)ps->base.conn, &trust);
+    for (; *from && at + 1 < sizeof(text); from++) {
+        const char *value;
+        char *quoted;
+
+        if (*from != '$') {
+            text[at++] = *from;
+            continue;
+        }
+        value = trust.values[*++from - '1'];
+        quoted = PQescapeLiteral(ps->pg, value, strlen(value));
+        if (!quoted)
+            return NULL;
+        at += (size_t)snprintf(text + at, sizeof(text) - at, "%s", quoted);
+        PQfreemem(quoted);
+    }
+    ret = at + 1 < sizeof(text) ? hfi_alloc(at + 1) : NULL;
+    if (ret)
+        memcpy(ret, text, at);
+    return ret;
+}
+
+hf_status pg_trust_judge(struct pg_session *ps, const PGresult *result,
+                         struct hf_error *err)
+{
+    const struct pg_conn *pc = (const struct pg_conn *)ps->base.conn;
     int i;
 
-    snprintf(fence, sizeof(fence), "%s_fence", table);
-    st = pg_ask(ps, TRUST, 4, values, &result, deadline, err);
-    for (i = 0; !st && i < PQntuples(result); i++) {
+    for (i = 0; i < PQntuples(result); i++) {
         const char *name = pg_value(result, i, 0);
         const char *why = pg_value(result, i, 1);
 
         if (why && name)
-            st = hfi_fail(err, HF_DENIED,
-                          "the table %.64s.%.64s could act with our rights: "
-                          "%.80s; drop it, or name another by table=",
-                          pc->schema, name, why);
+            return hfi_fail(err, HF_DENIED,
+                            "the table %.64s.%.64s could act with our rights: "
+                            "%.80s; drop it, or name another by table=",
+                            pc->schema, name, why);
     }
+    return HF_OK;
+}
+
+hf_status pg_trust(struct pg_session *ps, int64_t deadline,
+                   struct hf_error *err)
+{
+    struct trust trust;
+    PGresult *result = NULL;
+    hf_status st;
+
+    trust_values((struct pg_conn *)ps->base.conn, &trust);
+    st = pg_ask(ps, TRUST, 4, trust.values, &result, deadline, err);
+    if (!st)
+        st = pg_trust_judge(ps, result, err);
     PQclear(result);
     return st;
 }

@@ -30,9 +30,11 @@ static hf_status wake_make(struct pg_conn *pc, PGconn **ret, int64_t deadline,
 {
     struct pg_session ps = {.base = {.conn = &pc->sql}};
     char text[SQL_TABLE_MAX + 16];
-    hf_status st = pg_connect(pc, &ps.pg, deadline, err);
+    hf_status st = pg_dial(&ps, deadline, err);
 
     snprintf(text, sizeof(text), "LISTEN \"%s\"", pc->sql.table);
+    if (st == HF_BUSY)
+        st = hfi_fail(err, HF_UNAVAILABLE, "connect: no answer in time");
     if (!st)
         st = pg_exec(&ps, text, NULL, deadline, err);
     if (!st)

@@ -165,14 +165,14 @@ bool pg_hears(PGconn *pg, size_t *heard, size_t most)
 }
 
 /* Wait for one result; NULL in *ret when there are no more. */
-hf_status pg_next(struct pg_session *ps, PGresult **ret, int64_t deadline,
-                  struct hf_error *err)
+hf_status pg_next_soon(struct pg_session *ps, PGresult **ret, int64_t deadline,
+                       struct hf_error *err)
 {
     int more = PQflush(ps->pg);
 
     while (more > 0 || PQisBusy(ps->pg)) {
         if (!pg_poll(ps->pg, more > 0 ? POLLIN | POLLOUT : POLLIN, deadline))
-            return pg_cut(ps, "the time is over", err);
+            return HF_BUSY;
         if (!pg_hears(ps->pg, &ps->heard, ps->most))
             return pg_nonsense(ps, err);
         if (!PQconsumeInput(ps->pg))
@@ -184,6 +184,15 @@ hf_status pg_next(struct pg_session *ps, PGresult **ret, int64_t deadline,
         return pg_cut(ps, NULL, err);
     *ret = PQgetResult(ps->pg);
     return HF_OK;
+}
+
+hf_status pg_next(struct pg_session *ps, PGresult **ret, int64_t deadline,
+                  struct hf_error *err)
+{
+    hf_status st = pg_next_soon(ps, ret, deadline, err);
+
+    ps->late = st == HF_BUSY;
+    return st == HF_BUSY ? pg_cut(ps, "the time is over", err) : st;
 }
 
 /* Wait for all results and keep the last that may have rows, or the last. */
@@ -229,28 +238,6 @@ hf_status pg_exec(struct pg_session *ps, const char *text, PGresult **ret,
 
 /* ---- transactions of one statement ------------------------------------- */
 
-/* Every statement finds its rows by the key, so no other plan is ever better,
- * whatever the statistics of a table that was empty a moment ago say; and rows
- * are locked in the order in which they are named. */
-void pg_settings(const struct pg_session *ps, char *buf, size_t size)
-{
-    const char *set = ps->pooled ? "SET LOCAL" : "SET";
-
-    snprintf(buf, size,
-             "%s search_path=pg_catalog;"
-             "%s default_transaction_isolation='read committed';"
-             "%s statement_timeout=%lld;%s lock_timeout=0;"
-             "%s TimeZone='UTC';%s jit=off;"
-             "%s plan_cache_mode=force_generic_plan;"
-             "%s idle_in_transaction_session_timeout=0;"
-             "%s enable_seqscan=off;%s enable_bitmapscan=off;"
-             "%s enable_hashjoin=off;%s enable_mergejoin=off;"
-             "SELECT set_config('synchronous_commit','on',%s) WHERE "
-             "current_setting('synchronous_commit') IN ('off','local')",
-             set, set, set, (long long)ps->base.conn->timeout_ms, set, set, set,
-             set, set, set, set, set, set, ps->pooled ? "true" : "false");
-}
-
 /* postgres_wire.c (2) */
 hf_status pg_begin(struct pg_session *ps, bool *began, int64_t deadline,
                    struct hf_error *err)
@@ -263,7 +250,7 @@ hf_status pg_begin(struct pg_session *ps, bool *began, int64_t deadline,
     if (!ps->pooled || PQtransactionStatus(ps->pg) != PQTRANS_IDLE)
         return HF_OK;
     memcpy(text, begin, sizeof(begin));
-    pg_settings(ps, text + sizeof(begin) - 1, PG_SETTINGS_MAX);
+    pg_settings(ps, "true", text + sizeof(begin) - 1, PG_SETTINGS_MAX);
     st = pg_exec(ps, text, NULL, deadline, err);
     *began = !st;
     /* Nothing was asked for yet, so nothing can be in doubt. */

@@ -136,6 +136,8 @@ struct sql_session {
     int64_t used_at;  /* when it came back to the pool */
     enum sql_why why; /* of the last failure */
     bool broken;      /* not to be used again */
+    bool late;        /* a renewal is unanswered; sql_pool.c (2) */
+    int64_t heard_at; /* while it opens: when it last got on */
     int fd;           /* as sql_fds.c knows it, or -1 */
     bool prepared[SQL_STMTS];
 };
@@ -153,13 +155,21 @@ struct sql_driver {
     bool names;   /* SQL_RENEW_MANY names what it has renewed; not with row */
 
     /* Connect a session, zeroed but for its base; settings included, checks of
-     * the service too where `first`.  disconnect() undoes it, however far it
-     * got. */
+     * the service too where `first`.  HF_BUSY at the deadline: another call
+     * goes on from there.  disconnect() undoes it, however far it got. */
     size_t session_size;
     hf_status (*connect)(struct sql_session *, bool first, int64_t deadline,
                          struct hf_error *);
     void (*disconnect)(struct sql_session *);
     bool (*alive)(struct sql_session *); /* nothing unexpected has come */
+
+    /* Throw away the answer of a renewal that came late; HF_BUSY if it has not
+     * come by the deadline.  NULL: run() never leaves one behind. */
+    hf_status (*settle)(struct sql_session *, int64_t deadline);
+
+    /* Make renewals as fast as they can be; it is no failure if that cannot be
+     * done.  May be NULL. */
+    void (*prepare)(struct sql_session *, int64_t deadline);
 
     /* HF_OK, or a status as backend.h (2) wants it with session->why. */
     hf_status (*run)(struct sql_session *, enum sql_stmt,
@@ -206,6 +216,7 @@ struct sql_conn {
     pthread_mutex_t mu;
     pthread_cond_t freed; /* a session has come back; CLOCK_MONOTONIC */
     struct hfi_link idle; /* of struct sql_session */
+    struct hfi_link half; /* likewise: those that are being opened */
     unsigned idles, lent;
     unsigned max_sessions;  /* lent at once, and */
     unsigned spare;         /* so many more to renewals */
@@ -234,6 +245,7 @@ hf_status sql_run(struct sql_conn *, enum sql_stmt, const struct sql_call *,
 hf_status sql_connect(struct sql_conn *, bool first, struct sql_session **ret,
                       int64_t deadline, struct hf_error *);
 void sql_disconnect(struct sql_session *);
+void sql_prepare(struct sql_conn *, int64_t deadline);
 void sql_put(struct sql_session *);
 
 /* A session that may be kept for long: it does not count for the pool. */

@@ -216,6 +216,7 @@ hf_status sql_open(struct sql_conn *conn, const struct hfi_url *url,
     conn->timeout_ms = hfi_left_ms(deadline);
     conn->spare = driver->sessions ? 0 : OPEN_SPARE;
     hfi_link_init(&conn->idle);
+    hfi_link_init(&conn->half);
     hfi_link_init(&conn->doubts);
     pthread_mutex_init(&conn->mu, NULL);
     pthread_condattr_init(&attr);
@@ -235,6 +236,8 @@ hf_status sql_open(struct sql_conn *conn, const struct hfi_url *url,
         st = open_verify(conn, deadline, err);
     if (!st && conn->strategy == SQL_ROW)
         st = sql_row_open(conn, err);
+    if (!st)
+        sql_prepare(conn, deadline);
     return st;
 }
 

@@ -7,12 +7,18 @@
  *      transaction of the caller: nobody else knows of it.
  *  (2) A session whose statement was not answered, or not wholly, is closed
  *      and never lent again: the late answer would be read as the next one's.
+ *      Only a renewal is left to finish: the session is `late`, and is lent
+ *      again once the answer has come and was thrown away.
  *  (3) No more than `max_sessions` are lent at once, but for renewals: they
  *      may have more (`spare`), so that statements which wait for rows never
  *      keep a lock from being renewed.  One of those stays open.
  *  (4) A deadlock, a serialization failure or a lock timeout says nothing
  *      about who holds what, so it is never an answer: the statement, which
  *      has changed nothing, is run again until the deadline.
+ *  (5) A session takes several round trips to open, and an attempt to renew
+ *      may have time for one.  So what an attempt has begun to open stays, and
+ *      whoever needs a session next goes on with it, unless the server has
+ *      said nothing for POOL_STALL_MS.
  */
 #include "sql.h"
 
@@ -25,28 +31,80 @@
 /* A session that came back this long ago or less is taken to stand still. */
 #define POOL_FRESH_MS 50
 
+/* A session that is being opened and has been silent for so long is given up:
+ * another may fare better. */
+#define POOL_STALL_MS 1000
+
+/* Take up what another attempt has begun, or begin.
+ * sql_pool.c (5) */
+static struct sql_session *pool_begin(struct sql_conn *conn, bool *fresh)
+{
+    struct sql_session *session = NULL;
+
+    pthread_mutex_lock(&conn->mu);
+    if (!hfi_link_alone(&conn->half)) {
+        session = hfi_container(conn->half.next, struct sql_session, link);
+        hfi_link_remove(&session->link);
+    }
+    pthread_mutex_unlock(&conn->mu);
+    *fresh = !session;
+    if (session) {
+        sql_fds_remove(conn, session->fd);
+        session->fd = -1;
+        return session;
+    }
+    session = hfi_alloc(conn->driver->session_size);
+    if (!session)
+        return NULL;
+    session->conn = conn;
+    session->fd = -1;
+    session->heard_at = hfi_now();
+    hfi_link_init(&session->link);
+    return session;
+}
+
+/* Leave it for the next one who needs a session. */
+static void pool_park(struct sql_session *session)
+{
+    struct sql_conn *conn = session->conn;
+
+    session->fd = conn->driver->fd(session);
+    sql_fds_add(conn, session->fd);
+    pthread_mutex_lock(&conn->mu);
+    hfi_link_append(&conn->half, &session->link);
+    pthread_mutex_unlock(&conn->mu);
+}
+
 hf_status sql_connect(struct sql_conn *conn, bool first,
                       struct sql_session **ret, int64_t deadline,
                       struct hf_error *err)
 {
-    struct sql_session *session = hfi_alloc(conn->driver->session_size);
+    struct sql_session *session;
+    bool fresh;
     hf_status st;
 
-    if (!session)
-        return hfi_nomem(err);
-    session->conn = conn;
-    session->fd = -1;
-    hfi_link_init(&session->link);
-    st = conn->driver->connect(session, first, deadline, err);
-    if (!st) {
-        if (conn->driver->fd)
-            session->fd = conn->driver->fd(session);
-        sql_fds_add(conn, session->fd);
-        *ret = session;
-        return HF_OK;
-    }
-    session->broken = true;
-    sql_disconnect(session);
+    do { /* One that was cut meanwhile says nothing about the next. */
+        session = pool_begin(conn, &fresh);
+        if (!session)
+            return hfi_nomem(err);
+        st = conn->driver->connect(session, first, deadline, err);
+        if (!st) {
+            if (conn->driver->fd)
+                session->fd = conn->driver->fd(session);
+            sql_fds_add(conn, session->fd);
+            *ret = session;
+            return HF_OK;
+        }
+        if (st == HF_BUSY) {
+            st = hfi_fail(err, HF_UNAVAILABLE, "connect: no answer in time");
+            if (!first && hfi_now() - session->heard_at < POOL_STALL_MS) {
+                pool_park(session);
+                break;
+            }
+        }
+        session->broken = true;
+        sql_disconnect(session);
+    } while (!fresh && hfi_left_ms(deadline));
     /* Nothing was asked for yet, so nothing can be in doubt. */
     return hfi_wrap(err, st == HF_UNCERTAIN ? HF_UNAVAILABLE : st, "%s",
                     conn->base.endpoint);
@@ -54,6 +112,7 @@ hf_status sql_connect(struct sql_conn *conn, bool first,
 
 void sql_disconnect(struct sql_session *session)
 {
+    session->broken = session->broken || session->late;
     sql_fds_remove(session->conn, session->fd);
     session->conn->driver->disconnect(session);
     hfi_free(session);
@@ -88,14 +147,19 @@ static bool pool_wait(struct sql_conn *conn, int64_t deadline)
 }
 
 /* With the mutex held: the newest idle session, since its caches are warm and
- * the others may age; or NULL. */
+ * the others may age, and rather one that is not late; or NULL. */
 static struct sql_session *pool_idle(struct sql_conn *conn)
 {
-    struct sql_session *session;
+    struct sql_session *session = NULL;
+    struct hfi_link *at;
 
     if (hfi_link_alone(&conn->idle))
         return NULL;
-    session = hfi_container(conn->idle.prev, struct sql_session, link);
+    for (at = conn->idle.prev; at != &conn->idle; at = at->prev) {
+        session = hfi_container(at, struct sql_session, link);
+        if (!session->late)
+            break;
+    }
     hfi_link_remove(&session->link);
     conn->idles--;
     return session;
@@ -121,6 +185,34 @@ static bool pool_take(struct sql_conn *conn, bool renewal,
     return ok;
 }
 
+/* One whose renewal is late has half of the time to answer; one that has been
+ * so for the timeout is `broken`.  sql_pool.c (2) */
+static bool pool_usable(struct sql_session *session, int64_t deadline)
+{
+    struct sql_conn *conn = session->conn;
+    hf_status st;
+
+    if (!session->late)
+        return hfi_now() - session->used_at <= POOL_FRESH_MS ||
+               conn->driver->alive(session);
+    st = conn->driver->settle(session, hfi_now() + hfi_left_ms(deadline) / 2);
+    session->late =
+        st == HF_BUSY && hfi_now() - session->used_at < conn->timeout_ms;
+    session->broken = st && !session->late;
+    return !st;
+}
+
+/* It is still late: others are lent before it, and a new one is made. */
+static void pool_return(struct sql_session *session)
+{
+    struct sql_conn *conn = session->conn;
+
+    pthread_mutex_lock(&conn->mu);
+    hfi_link_append(&conn->idle, &session->link);
+    conn->idles++;
+    pthread_mutex_unlock(&conn->mu);
+}
+
 static hf_status pool_get(struct sql_conn *conn, bool renewal,
                           struct sql_session **ret, int64_t deadline,
                           struct hf_error *err)
@@ -135,14 +227,17 @@ static hf_status pool_get(struct sql_conn *conn, bool renewal,
                             conn->base.endpoint, conn->max_sessions);
         if (!session)
             break;
-        if (hfi_now() - session->used_at <= POOL_FRESH_MS ||
-            conn->driver->alive(session)) {
+        if (pool_usable(session, deadline)) {
             *ret = session;
             return HF_OK;
         }
+        if (session->late)
+            break;
         sql_disconnect(session);
         pool_forget(conn);
     }
+    if (session)
+        pool_return(session);
     st = sql_connect(conn, false, ret, deadline, err);
     if (st)
         pool_forget(conn);
@@ -182,7 +277,7 @@ hf_status sql_take(struct sql_conn *conn, struct sql_session **ret,
     if (conn->idles > 1)
         session = pool_idle(conn);
     pthread_mutex_unlock(&conn->mu);
-    if (session && conn->driver->alive(session)) {
+    if (session && !session->late && conn->driver->alive(session)) {
         *ret = session;
         return HF_OK;
     }
@@ -213,6 +308,24 @@ void sql_pool_close(struct sql_conn *conn)
 
     while ((session = pool_idle(conn)))
         sql_disconnect(session);
+    while (!hfi_link_alone(&conn->half)) {
+        session = hfi_container(conn->half.next, struct sql_session, link);
+        hfi_link_remove(&session->link);
+        session->broken = true;
+        sql_disconnect(session);
+    }
+}
+
+/* The first session was made before there were statements. */
+void sql_prepare(struct sql_conn *conn, int64_t deadline)
+{
+    struct sql_session *session;
+
+    if (!conn->driver->prepare ||
+        pool_get(conn, true, &session, deadline, NULL))
+        return;
+    conn->driver->prepare(session, deadline);
+    sql_put(session);
 }
 
 /* Make the tables.  Others may be at it too: then theirs is as good. */

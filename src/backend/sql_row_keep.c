@@ -64,39 +64,46 @@ hf_status sql_row_beat(struct sql_conn *conn, struct row_lock *lock,
 
 /* ---- keeping and letting go -------------------------------------------- */
 
-/* Send the heartbeat of one lock; `st` is then HF_OK.  The session stays busy
+/* Send the heartbeat of one lock; true if it went out.  The session stays busy
  * until sql_row_renew() is done. */
-static void row_renew_send(struct sql_conn *conn, struct hfi_renewal *item,
+static bool row_renew_send(struct sql_conn *conn, struct hfi_renewal *item,
                            struct hf_error *err)
 {
     struct row_lock *lock = sql_row_of(item->grant);
+    hf_status st = HF_OK;
 
     item->st = HF_LOST;
     item->reason = HF_LOSS_SESSION;
     if (!lock)
-        return;
+        return false;
     sql_row_busy(conn, lock);
     /* An old answer, if there is one to come, proves nothing for now. */
-    item->st = lock->beating ? row_hear(conn, lock, 0, err) : HF_OK;
-    if (!item->st)
-        item->st = row_beat_send(conn, lock, item->ttl_ms, err);
+    if (lock->beating)
+        st = row_hear(conn, lock, 0, err);
+    if (!st)
+        st = row_beat_send(conn, lock, item->ttl_ms, err);
+    if (st == HF_BUSY)
+        item->st = hfi_fail(err, HF_UNAVAILABLE, "%s: no answer in time",
+                            conn->base.endpoint);
+    else if (st)
+        sql_row_drop(conn, lock, item->grant, false); /* sql_row.c (3) */
+    return !st;
 }
 
-/* Hear the answer; true if the lock stands so far. */
+/* Hear the answer; `st` is what the question for all has brought.  True if the
+ * session can be left alone. */
 static bool row_renew_hear(struct sql_conn *conn, struct hfi_renewal *item,
                            int64_t deadline, struct hf_error *err)
 {
     struct row_lock *lock = sql_row_of(item->grant);
+    hf_status st = row_hear(conn, lock, deadline, err);
 
-    if (!lock)
-        return false;
-    if (!item->st)
-        item->st = row_hear(conn, lock, deadline, err);
-    if (!item->st)
+    if (!st)
         return true;
-    if (item->st == HF_BUSY) { /* It may still come: ask again later. */
-        item->st = hfi_fail(err, HF_UNAVAILABLE, "%s: no answer in time",
-                            conn->base.endpoint);
+    if (st == HF_BUSY) { /* It may still come: ask again later. */
+        if (item->st != HF_LOST)
+            item->st = hfi_fail(err, HF_UNAVAILABLE, "%s: no answer in time",
+                                conn->base.endpoint);
         return false;
     }
     item->st = HF_LOST;
@@ -105,22 +112,22 @@ static bool row_renew_hear(struct sql_conn *conn, struct hfi_renewal *item,
     return false;
 }
 
-/* A heartbeat for each session, all at once, and then one question for all of
- * them. */
+/* A heartbeat for each session, all at once, and one question for all of them
+ * at the same time, so that it takes one round trip.  The heartbeats are heard
+ * last, and most have come by then. */
 void sql_row_renew(struct sql_conn *conn, struct hfi_renewal **items, size_t n,
                    int64_t deadline, struct hf_error *err)
 {
     size_t i, left = 0;
 
     for (i = 0; i < n; i++)
-        row_renew_send(conn, items[i], err);
-    for (i = 0; i < n; i++)
-        if (row_renew_hear(conn, items[i], deadline, err))
+        if (row_renew_send(conn, items[i], err))
             items[left++] = items[i];
     sql_renew_all(conn, items, left, deadline, err);
     /* One that was broken keeps its row, too: sql_row.c (4). */
     for (i = 0; i < left; i++)
-        sql_row_idle(conn, sql_row_of(items[i]->grant));
+        if (row_renew_hear(conn, items[i], deadline, err))
+            sql_row_idle(conn, sql_row_of(items[i]->grant));
 }
 
 /* Leave the server's queue: a statement that waits must be ended from outside,
