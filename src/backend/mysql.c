@@ -10,7 +10,7 @@
  * INVARIANTS
  *  (1) libmariadb's calls that do not block are used throughout: each wait is
  *      a poll() that ends at the deadline, and a session that was left waiting
- *      is closed.
+ *      is closed, but for sql_pool.c (2).
  *  (2) Only an error that the server sent proves that a statement did not
  *      happen; a connection that ended after sending is HF_UNCERTAIN.
  *
@@ -320,11 +320,13 @@ hf_status my_exec(struct my_session *ms, const char *text,
     ms->sent = true;
     status = mysql_real_query_start(&code, ms->my, text, strlen(text));
     while (status) {
+        ms->wait = status;
         status = my_wait(ms->my, status, deadline);
         if (!status)
             return my_late(ms, err);
         status = mysql_real_query_cont(&code, ms->my, status);
     }
+    ms->wait = 0;
     if (code)
         return my_error(ms, err);
     return my_store(ms, answer, deadline, err);
@@ -353,14 +355,24 @@ static hf_status my_run(struct sql_session *session, enum sql_stmt stmt,
 {
     struct my_session *ms = (struct my_session *)session;
     const char *text = session->conn->texts[stmt];
+    hf_status st;
 
     if (!call)
         return my_exec(ms, text, answer, deadline, err);
     text = my_paste(ms, text, call);
     if (!text)
         return hfi_fail(err, HF_INVALID, "the statement is too long");
-    return stmt == SQL_KILL ? my_kill(ms, text, answer, deadline, err)
-                            : my_exec(ms, text, answer, deadline, err);
+    if (stmt == SQL_KILL)
+        return my_kill(ms, text, answer, deadline, err);
+    st = my_exec(ms, text, answer, deadline, err);
+    /* What is not wholly sent is still read from `text`. */
+    if (st && ms->wait && !(ms->wait & MYSQL_WAIT_WRITE) &&
+        session->conn->strategy != SQL_ROW &&
+        (stmt == SQL_RENEW || stmt == SQL_RENEW_MANY)) {
+        session->late = true; /* sql_pool.c (2) */
+        session->broken = false;
+    }
+    return st;
 }
 
 /* ---- sessions ---------------------------------------------------------- */
@@ -374,6 +386,7 @@ static void my_session_close(struct sql_session *session)
         shutdown(fd, SHUT_RDWR); /* No good-bye that could block. */
     if (ms->my)
         mysql_close(ms->my);
+    explicit_bzero(ms->password, sizeof(ms->password));
 }
 
 static hf_status my_session_open(struct sql_session *session, bool first,
@@ -382,7 +395,27 @@ static hf_status my_session_open(struct sql_session *session, bool first,
     struct my_session *ms = (struct my_session *)session;
     hf_status st = my_connect(ms, first, deadline, err);
 
-    return st ? st : my_settle(ms, first, deadline, err);
+    return st || !first ? st : my_settle(ms, deadline, err);
+}
+
+/* sql_pool.c (2): only what brings no rows is left to finish. */
+static hf_status my_session_settle(struct sql_session *session,
+                                   int64_t deadline)
+{
+    struct my_session *ms = (struct my_session *)session;
+    int code = 0, ready;
+
+    while (ms->wait) {
+        ready = my_wait(ms->my, ms->wait, deadline);
+        if (!ready)
+            return HF_BUSY;
+        ms->wait = mysql_real_query_cont(&code, ms->my, ready);
+    }
+    /* Of an error that the server sent the session stands. */
+    return (code && my_error(ms, NULL) && session->broken) ||
+                   mysql_field_count(ms->my)
+               ? HF_UNAVAILABLE
+               : HF_OK;
 }
 
 /* Between statements the server says nothing but good-bye. */
@@ -401,6 +434,7 @@ static const struct sql_driver my_driver = {
     .connect = my_session_open,
     .disconnect = my_session_close,
     .alive = my_session_alive,
+    .settle = my_session_settle,
     .run = my_run,
     .row_send = my_row_send,
     .row_done = my_row_done,

@@ -21,6 +21,8 @@
 #define MY_PACKET_MAX (1 << 20)
 #define MY_ROWS_MAX   200000
 
+#define MY_PASSWORD_MAX 512
+
 enum my_param {
     MY_HOST,
     MY_USER,
@@ -38,9 +40,10 @@ struct my_conn {
     struct sql_conn sql;
     char *params[MY_PARAMS]; /* NULL: not given */
     unsigned port;
-    bool tls;    /* insist on it */
-    bool verify; /* and look whose certificate it is */
-    bool galera; /* as the first session has found */
+    bool tls;              /* insist on it */
+    bool verify;           /* and look whose certificate it is */
+    bool galera, mariadb;  /* as the first session has found */
+    unsigned long version; /* likewise */
 };
 
 struct my_session {
@@ -48,6 +51,8 @@ struct my_session {
     MYSQL *my;
     bool sent; /* the statement that runs has left */
     int wait;  /* strategy row: what the answer waits for; 0: none */
+    int dial;  /* while it connects, over several calls: likewise */
+    char password[MY_PASSWORD_MAX]; /* until then */
     char text[MY_TEXT_MAX];
 };
 
@@ -62,10 +67,11 @@ extern const char *const my_row_texts[SQL_STMTS];
 hf_status my_params(struct my_conn *, const struct hfi_url *,
                     struct hf_error *);
 void my_params_free(struct my_conn *);
+
+/* Connect, or go on with it.  HF_BUSY: not yet, call again. */
 hf_status my_connect(struct my_session *, bool first, int64_t deadline,
                      struct hf_error *);
-hf_status my_settle(struct my_session *, bool first, int64_t deadline,
-                    struct hf_error *);
+hf_status my_settle(struct my_session *, int64_t deadline, struct hf_error *);
 
 /* ---- mysql_row.c ------------------------------------------------------- */
 

@@ -16,8 +16,9 @@
 #include "../banned.h"
 
 /* The library's own: the server wants a way to log in that is not on our list. */
-#define MY_NOT_ALLOWED  5010
-#define MY_PASSWORD_MAX 512
+#define MY_NOT_ALLOWED 5010
+
+#define MY_SETTINGS_MAX 320
 
 /* ---- parameters -------------------------------------------------------- */
 
@@ -145,6 +146,24 @@ static void my_options(struct my_conn *mc, MYSQL *my)
         mysql_options(my, MYSQL_OPT_SSL_KEY, mc->params[MY_SSL_KEY]);
 }
 
+/* One statement, which the library runs while it connects a later session.  On
+ * Galera a session also waits until its node has caught up with what others
+ * have committed: it may have come to another node than the one before it. */
+static void my_settings(const struct my_conn *mc, char *buf, size_t size)
+{
+    long long seconds = (long long)mc->sql.timeout_ms / 1000 + 1;
+    bool old = mc->mariadb && mc->version < 110100;
+    char limit[48] = "";
+
+    if (mc->mariadb)
+        snprintf(limit, sizeof(limit), ",max_statement_time=%lld", seconds);
+    snprintf(buf, size,
+             "SET SESSION %s='READ-COMMITTED',time_zone='+00:00',autocommit=1,"
+             "sql_mode='STRICT_TRANS_TABLES',innodb_lock_wait_timeout=%lld%s%s",
+             old ? "tx_isolation" : "transaction_isolation", seconds, limit,
+             mc->galera ? ",wsrep_sync_wait=7" : "");
+}
+
 static void my_library(void)
 {
     mysql_library_init(0, NULL, NULL);
@@ -169,25 +188,13 @@ static hf_status my_password(const struct my_conn *mc, bool first, char *ret,
     return HF_OK;
 }
 
-static hf_status my_dial(struct my_session *ms, const char *password,
-                         int64_t deadline, struct hf_error *err)
+/* How it went, after the library has ended its attempt. */
+static hf_status my_dialed(struct my_session *ms, const MYSQL *ret,
+                           struct hf_error *err)
 {
-    struct my_conn *mc = (struct my_conn *)ms->base.conn;
-    MYSQL *ret = NULL;
     hf_status st;
-    int status = mysql_real_connect_start(
-        &ret, ms->my, mc->params[MY_HOST], mc->params[MY_USER], password,
-        mc->params[MY_DATABASE], mc->port, mc->params[MY_SOCKET],
-        CLIENT_FOUND_ROWS);
 
-    while (status) {
-        /* The library does not, and there is no earlier moment. */
-        fcntl(mysql_get_socket(ms->my), F_SETFD, FD_CLOEXEC);
-        status = my_wait(ms->my, status, deadline);
-        if (!status)
-            return hfi_fail(err, HF_UNAVAILABLE, "connect: no answer in time");
-        status = mysql_real_connect_cont(&ret, ms->my, status);
-    }
+    explicit_bzero(ms->password, sizeof(ms->password));
     if (ret) {
         fcntl(mysql_get_socket(ms->my), F_SETFD, FD_CLOEXEC);
         return HF_OK;
@@ -201,24 +208,52 @@ static hf_status my_dial(struct my_session *ms, const char *password,
     return st == HF_UNCERTAIN ? HF_UNAVAILABLE : st;
 }
 
+/* The library reads the password until it is connected. */
+static hf_status my_dial(struct my_session *ms, int64_t deadline,
+                         struct hf_error *err)
+{
+    struct my_conn *mc = (struct my_conn *)ms->base.conn;
+    MYSQL *ret = NULL;
+    int ready;
+
+    if (!ms->dial)
+        ms->dial = mysql_real_connect_start(
+            &ret, ms->my, mc->params[MY_HOST], mc->params[MY_USER],
+            ms->password, mc->params[MY_DATABASE], mc->port,
+            mc->params[MY_SOCKET], CLIENT_FOUND_ROWS);
+    while (ms->dial) {
+        /* The library does not, and there is no earlier moment. */
+        fcntl(mysql_get_socket(ms->my), F_SETFD, FD_CLOEXEC);
+        ready = my_wait(ms->my, ms->dial, deadline);
+        if (!ready)
+            return HF_BUSY;
+        ms->dial = mysql_real_connect_cont(&ret, ms->my, ready);
+        ms->base.heard_at = hfi_now();
+    }
+    return my_dialed(ms, ret, err);
+}
+
 hf_status my_connect(struct my_session *ms, bool first, int64_t deadline,
                      struct hf_error *err)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     struct my_conn *mc = (struct my_conn *)ms->base.conn;
-    char password[MY_PASSWORD_MAX];
+    char settings[MY_SETTINGS_MAX];
     hf_status st;
 
+    if (ms->my)
+        return my_dial(ms, deadline, err);
     pthread_once(&once, my_library); /* Two at once are not safe. */
     ms->my = mysql_init(NULL);
     if (!ms->my)
         return hfi_nomem(err);
     my_options(mc, ms->my);
-    st = my_password(mc, first, password, sizeof(password), err);
-    if (!st)
-        st = my_dial(ms, password, deadline, err);
-    explicit_bzero(password, sizeof(password));
-    return st;
+    if (!first) {
+        my_settings(mc, settings, sizeof(settings));
+        mysql_options(ms->my, MYSQL_INIT_COMMAND, settings);
+    }
+    st = my_password(mc, first, ms->password, sizeof(ms->password), err);
+    return st ? st : my_dial(ms, deadline, err);
 }
 
 /* ---- what is refused --------------------------------------------------- */
@@ -320,26 +355,16 @@ static hf_status my_judge(struct my_session *ms, int64_t deadline,
     return my_judge_table(ms, deadline, err);
 }
 
-/* On Galera a session also waits until its node has caught up with what others
- * have committed: it may have come to another node than the one before it. */
-hf_status my_settle(struct my_session *ms, bool first, int64_t deadline,
+/* The first session: what the server is, and settings. */
+hf_status my_settle(struct my_session *ms, int64_t deadline,
                     struct hf_error *err)
 {
-    static const char *const settings[] = {
-        "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
-        "SET time_zone='+00:00',autocommit=1,sql_mode='STRICT_TRANS_TABLES'"};
-    const struct my_conn *mc = (const struct my_conn *)ms->base.conn;
-    bool mariadb = strstr(mysql_get_server_info(ms->my), "MariaDB") != NULL;
-    long long seconds = (long long)mc->sql.timeout_ms / 1000 + 1;
-    char text[128], limit[48] = "";
-    hf_status st = first ? my_judge(ms, deadline, err) : HF_OK;
-    size_t i;
+    struct my_conn *mc = (struct my_conn *)ms->base.conn;
+    char settings[MY_SETTINGS_MAX];
+    hf_status st = my_judge(ms, deadline, err);
 
-    for (i = 0; !st && i < 2; i++)
-        st = my_exec(ms, settings[i], NULL, deadline, err);
-    if (mariadb)
-        snprintf(limit, sizeof(limit), ",max_statement_time=%lld", seconds);
-    snprintf(text, sizeof(text), "SET innodb_lock_wait_timeout=%lld%s%s",
-             seconds, limit, mc->galera ? ",wsrep_sync_wait=7" : "");
-    return st ? st : my_exec(ms, text, NULL, deadline, err);
+    mc->mariadb = strstr(mysql_get_server_info(ms->my), "MariaDB") != NULL;
+    mc->version = mysql_get_server_version(ms->my);
+    my_settings(mc, settings, sizeof(settings));
+    return st ? st : my_exec(ms, settings, NULL, deadline, err);
 }
