@@ -67,7 +67,7 @@
 #define RENEW_ONE " WHERE name=$1 AND token=$2 AND fence=$7"
 
 /* $2 is "name:token:fence,..." with the names in hex, in the order in which
- * the rows are to be locked; postgres_open.c sees to it that no plan changes
+ * the rows are to be locked; postgres_settle.c sees to it that no plan changes
  * that. */
 #define MANY_KEYS(t)                                                           \
     "(SELECT decode(split_part(x,':',1),'hex') n,split_part(x,':',2) t,"       \

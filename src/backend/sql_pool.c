@@ -35,6 +35,10 @@
  * another may fare better. */
 #define POOL_STALL_MS 1000
 
+/* What an answer that is late is waited for at most, before another session is
+ * opened: its statement may be blocked. */
+#define POOL_LATE_MS 250
+
 /* Take up what another attempt has begun, or begin.
  * sql_pool.c (5) */
 static struct sql_session *pool_begin(struct sql_conn *conn, bool *fresh)
@@ -185,17 +189,19 @@ static bool pool_take(struct sql_conn *conn, bool renewal,
     return ok;
 }
 
-/* One whose renewal is late has half of the time to answer; one that has been
+/* One whose renewal is late has up to half of the time to answer; one that has been
  * so for the timeout is `broken`.  sql_pool.c (2) */
 static bool pool_usable(struct sql_session *session, int64_t deadline)
 {
     struct sql_conn *conn = session->conn;
+    int64_t wait = hfi_left_ms(deadline) / 2;
     hf_status st;
 
     if (!session->late)
         return hfi_now() - session->used_at <= POOL_FRESH_MS ||
                conn->driver->alive(session);
-    st = conn->driver->settle(session, hfi_now() + hfi_left_ms(deadline) / 2);
+    st = conn->driver->settle(
+        session, hfi_now() + (wait < POOL_LATE_MS ? wait : POOL_LATE_MS));
     session->late =
         st == HF_BUSY && hfi_now() - session->used_at < conn->timeout_ms;
     session->broken = st && !session->late;
