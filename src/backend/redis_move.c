@@ -127,19 +127,21 @@ hf_status redis_move_take(struct redis_conn *rc, const struct hfi_claim *claim,
     return HF_OK;
 }
 
-/* The owner's key, whose value is the owner id. */
+/* The owner's key, whose value is "OWNER FENCE". */
 static hf_status move_renew_key(struct redis_conn *rc,
                                 const struct hfi_renewal *item,
                                 const char *name, const char *ttl,
                                 redisReply **ret, int64_t deadline,
                                 struct hf_error *err)
 {
-    const struct redis_order order = {.script = redis_bare_script,
-                                      .argc = 8,
-                                      .argv = {"EVALSHA", rc->bare_id, "1",
-                                               name, "R", item->claim->owner,
-                                               ttl, "0"}};
+    char value[HF_OWNER_MAX + 24];
+    const struct redis_order order = {
+        .script = redis_bare_script,
+        .argc = 8,
+        .argv = {"EVALSHA", rc->bare_id, "1", name, "R", value, ttl, "0"}};
 
+    snprintf(value, sizeof(value), "%s %" PRIu64, item->claim->owner,
+             item->grant->fence);
     return redis_order(rc, item->claim->key, &order, ret, deadline, err);
 }
 

@@ -122,6 +122,80 @@ TEST(a_handle_is_taken_up_once_in_every_mode)
     rt_end(&s);
 }
 
+/* ---- owner ids --------------------------------------------------------- */
+
+TEST(an_owner_id_joins_nothing_but_grants_of_that_owner_id)
+{
+    struct rt_server s = {0};
+    struct hf_lock_opts opts = rt_opts(5000, 0);
+    hf_client *a, *b;
+    hf_lock *lk, *owned = NULL, *none = NULL;
+    uint64_t fence;
+
+    rt_start(&s, NULL);
+    a = rt_open(&s, "");
+    b = rt_open(&s, "");
+    /* Somebody's token. */
+    lk = rt_lock(a, "k", 0, 20000, 0);
+    opts.owner = hf_token(lk);
+    CHECK_STATUS(hf_acquire(b, "k", 0, &opts, &none, &t_err), HF_BUSY);
+    fence = hf_fence(lk);
+    CHECK_OK(hf_release(lk, &t_err));
+    /* What another library has put there, before and after a grant. */
+    opts.owner = "worker-1";
+    rt_do(&s, "SET holdfast:k worker-1 PX 20000");
+    CHECK_STATUS(hf_acquire(b, "k", 0, &opts, &none, &t_err), HF_BUSY);
+    rt_do(&s, "DEL holdfast:k");
+    CHECK_OK(hf_acquire(a, "k", 0, &opts, &owned, &t_err));
+    CHECK_GT(hf_fence(owned), fence);
+    rt_do(&s, "SET holdfast:k worker-1 PX 20000");
+    CHECK_STATUS(hf_acquire(b, "k", 0, &opts, &none, &t_err), HF_BUSY);
+    CHECK_STATUS(hf_extend(owned, 0, &t_err), HF_LOST);
+    CHECK_STATUS(hf_release(owned, &t_err), HF_LOST);
+    CHECK_STR(rt_text(&s, "GET holdfast:k"), "worker-1");
+    rt_do(&s, "DEL holdfast:k {holdfast:k}:owners:");
+    /* Its own, it joins. */
+    CHECK_OK(hf_acquire(a, "k", 0, &opts, &owned, &t_err));
+    CHECK_OK(hf_acquire(b, "k", 0, &opts, &lk, &t_err));
+    CHECK_EQ(hf_fence(owned), hf_fence(lk));
+    CHECK_OK(hf_release(owned, &t_err));
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_close(a);
+    hf_close(b);
+    rt_end(&s);
+}
+
+TEST(a_grant_that_was_broken_is_joined_and_extended_by_nobody)
+{
+    struct rt_server s = {0};
+    struct hf_lock_opts opts = rt_opts(20000, HF_MANUAL);
+    struct hf_handle handle;
+    hf_client *a, *b;
+    hf_lock *lk = NULL, *none = NULL;
+    uint64_t fence;
+    long long left;
+
+    rt_start(&s, NULL);
+    a = rt_open(&s, "");
+    b = rt_open(&s, "");
+    opts.owner = "order-7";
+    CHECK_OK(hf_acquire(a, "k", 0, &opts, &lk, &t_err));
+    fence = hf_fence(lk);
+    CHECK_OK(hf_detach(lk, &handle, &t_err));
+    CHECK_OK(hf_break(b, "k", fence, &t_err));
+    left = rt_int(&s, "PTTL holdfast:k");
+    opts.ttl_ms = 60000;
+    CHECK_STATUS(hf_acquire(b, "k", 0, &opts, &none, &t_err), HF_BUSY);
+    CHECK_LE(rt_int(&s, "PTTL holdfast:k"), left);
+    CHECK_OK(hf_handle_release(a, "k", &handle, &opts, &t_err));
+    CHECK_OK(hf_acquire(b, "k", 0, &opts, &lk, &t_err));
+    CHECK_GT(hf_fence(lk), fence);
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_close(a);
+    hf_close(b);
+    rt_end(&s);
+}
+
 /* ---- companions -------------------------------------------------------- */
 
 TEST(a_lease_that_is_longer_than_companions_are_kept_outlives_nothing)
