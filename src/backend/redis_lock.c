@@ -104,8 +104,9 @@ static hf_status fence_raise(struct redis_conn *rc,
 
 /* ---- taking ------------------------------------------------------------ */
 
-/* The fence, as text, with a = if it was granted before; {ms left, place}; -1 if
- * the try is to be repeated; 0 if the claim is over. */
+/* The fence, as text, with a = if it was granted before, or a + if others with
+ * the same owner id have it, too; {ms left, place}; -1 if the try is to be
+ * repeated; 0 if the claim is over. */
 static hf_status take_read(struct redis_conn *rc, const redisReply *reply,
                            struct hfi_grant *grant, struct hfi_answer *busy,
                            struct hf_error *err)
@@ -154,11 +155,11 @@ static void take_say(struct redis_conn *rc, const struct hfi_claim *claim,
     ret->argv[4] = ret->channel;
 }
 
-/* One step, or several while there are dead waiters to be passed over.  *fresh
- * if it was granted just now. */
+/* One step, or several while there are dead waiters to be passed over.  *joined
+ * if others have it, too. */
 static hf_status take_step(struct redis_conn *rc, const struct hfi_claim *claim,
                            struct take_args *args, struct hfi_grant *grant,
-                           struct hfi_answer *busy, bool *fresh,
+                           struct hfi_answer *busy, bool *joined,
                            int64_t deadline, struct hf_error *err)
 {
     redisReply *reply;
@@ -173,7 +174,7 @@ static hf_status take_step(struct redis_conn *rc, const struct hfi_claim *claim,
         again = reply->type == REDIS_REPLY_INTEGER && reply->integer == -1;
         if (!again)
             st = take_read(rc, reply, grant, busy, err);
-        *fresh = reply->type == REDIS_REPLY_STRING && !strchr(reply->str, '=');
+        *joined = reply->type == REDIS_REPLY_STRING && strchr(reply->str, '+');
         freeReplyObject(reply);
     } while (again);
     return st;
@@ -186,15 +187,15 @@ static hf_status take_fenced(struct redis_conn *rc,
 {
     uint64_t floor = fence_floor(rc, claim, grant);
     struct take_args args;
-    bool fresh = true;
+    bool joined = false;
     hf_status st;
 
     take_say(rc, claim, grant, &args);
-    st = take_step(rc, claim, &args, grant, busy, &fresh, deadline, err);
+    st = take_step(rc, claim, &args, grant, busy, &joined, deadline, err);
     if (st == HF_UNAVAILABLE && !claim->owner && redis_is_moving(rc))
         st = redis_move_take(rc, claim, args.about, grant, deadline, err);
     /* Who joins its equals has their fence, which may be old. */
-    if (!st && fence_falls(grant->fence, floor) && (fresh || !claim->owner))
+    if (!st && fence_falls(grant->fence, floor) && !joined)
         st = fence_raise(rc, claim, grant, floor, deadline, err);
     if (!st)
         redis_saw(rc, claim->key, grant->fence);

@@ -179,6 +179,41 @@ TEST(a_client_that_has_seen_a_fence_is_granted_no_smaller_one)
     rt_end(&s);
 }
 
+/* The one that passes it on has not seen the fence. */
+TEST(a_lock_is_passed_on_with_no_smaller_fence_to_an_owner_id_either)
+{
+    static const char *const owners[] = {NULL, "order-7"};
+    struct rt_server s = {0};
+    hf_client *client, *holder;
+    struct rt_waiter w;
+    uint64_t fence;
+    hf_lock *lk;
+    int i;
+
+    start_shifted(&s);
+    for (i = 0; i < 2; i++) {
+        shift(&s, 20);
+        client = rt_open(&s, "");
+        lk = rt_lock(client, "k", 0, 5000, 0);
+        fence = hf_fence(lk);
+        CHECK_OK(hf_release(lk, &t_err));
+        forget_and_go_back(&s);
+        holder = rt_open(&s, "");
+        lk = rt_lock(holder, "k", 0, 5000, 0);
+        CHECK_LT(hf_fence(lk), fence);
+        w = rt_waiter(client, "k", 20000, 5000, HF_FAIR);
+        w.owner = owners[i];
+        rt_wait_start(&w);
+        t_poll_until(rt_hears(&s, "k"), 5000);
+        CHECK_OK(hf_release(lk, &t_err));
+        rt_wait_join(&w);
+        CHECK_GT(w.fence, fence);
+        hf_close(client);
+        hf_close(holder);
+    }
+    rt_end(&s);
+}
+
 /* The next one has not seen it; but the old holder asks for its renewal. */
 TEST(a_holder_that_was_forgotten_ends_a_grant_with_a_smaller_fence)
 {

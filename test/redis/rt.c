@@ -469,6 +469,8 @@ static void *rt_wait_run(void *arg)
     struct hf_lock_opts opts = rt_opts(w->ttl_ms, w->flags);
     hf_lock *lk = NULL;
 
+    opts.owner = w->owner;
+    opts.retry_ms = w->retry_ms;
     w->st = hf_acquire(w->client, w->key, w->wait_ms, &opts, &lk, &w->err);
     if (w->st)
         return NULL;

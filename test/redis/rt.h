@@ -89,8 +89,9 @@ void rt_check_works(const char *url);
 struct rt_waiter {
     hf_client *client;
     const char *key;
-    int64_t wait_ms, ttl_ms;
+    int64_t wait_ms, ttl_ms, retry_ms;
     unsigned flags;
+    const char *owner;
     int64_t hold_ms; /* before it releases */
     bool cut;        /* connections are cut: its release may be in doubt */
     pthread_t thread;
