@@ -277,6 +277,7 @@ static hf_status give_step(struct redis_conn *rc, const struct hfi_claim *claim,
     bool late = over && claim->doubt;
     char life[24];
     const char *argv[] = {life};
+    bool ours = false;
     redisReply *reply;
     hf_status st;
 
@@ -289,7 +290,10 @@ static hf_status give_step(struct redis_conn *rc, const struct hfi_claim *claim,
             return st;
         *said = redis_number(reply);
         freeReplyObject(reply);
-    } while (*said == 2);
+        ours = ours || *said == 2;
+    } while (*said == 2 || *said == 4);
+    if (!*said && ours)
+        *said = 1; /* It ended before all were passed over. */
     return HF_OK;
 }
 

@@ -213,6 +213,7 @@ static hf_status break_step(struct redis_conn *rc, char op, const char *key,
     struct hfi_claim claim = {.key = key};
     char number[24];
     const char *argv[] = {number};
+    bool freed = false;
     redisReply *reply;
     uint64_t said;
     hf_status st;
@@ -224,10 +225,11 @@ static hf_status break_step(struct redis_conn *rc, char op, const char *key,
             return st;
         said = redis_number(reply);
         freeReplyObject(reply);
-    } while (said == 2);
-    return said ? HF_OK
-                : hfi_fail(err, HF_LOST, "%s: that grant is over",
-                           rc->base.endpoint);
+        freed = freed || said == 2;
+    } while (said == 2 || said == 4);
+    return said || freed ? HF_OK
+                         : hfi_fail(err, HF_LOST, "%s: that grant is over",
+                                    rc->base.endpoint);
 }
 
 hf_status redis_break(struct hfi_conn *conn, const char *key, uint64_t fence,

@@ -5,7 +5,7 @@
  * First come, first served; one is woken for each release; who waits asks
  * almost nothing; who dies while waiting costs the others little.
  */
-#include "rt.h"
+#include "proxy.h"
 
 #include <unistd.h>
 
@@ -130,6 +130,117 @@ TEST(any_number_of_dead_waiters_is_passed_over_at_once)
     rt_do(&s, "DEL {holdfast:k}:queue: {holdfast:k}:meta:");
     hf_close(client);
     hf_close(holder);
+    rt_end(&s);
+}
+
+/* A call that is made by a thread, from far away. */
+struct far {
+    hf_client *client;
+    hf_lock *lk;
+    bool force;
+    hf_status st;
+};
+
+static void *far_run(void *arg)
+{
+    struct far *far = arg;
+
+    far->st = far->force
+                  ? hf_break_force(far->client, "k", hf_fence(far->lk), NULL)
+                  : hf_release(far->lk, NULL);
+    return NULL;
+}
+
+/* Each of the calls that pass over some of the dead is slow; meanwhile the key,
+ * which was cut to two seconds, may end, or be `gone`. */
+static void far_holder_forgets_nobody(bool force, bool gone)
+{
+    struct hf_client_opts opts = HF_CLIENT_OPTS_INIT;
+    struct far far = {.force = force};
+    struct rt_server s = {0};
+    hf_client *near;
+    struct proxy p;
+    struct rt_waiter w;
+    pthread_t thread;
+
+    rt_start(&s, NULL);
+    proxy_start(&p, &s);
+    opts.timeout_ms = 20000;
+    CHECK_OK(hf_open(rt_url(p.port, ""), &opts, &far.client, &t_err));
+    near = rt_open(&s, "");
+    far.lk = rt_lock(far.client, "k", 0, 60000, 0);
+    plant(&s, 1280, 60000, "holdfast:wake:dead");
+    w = rt_waiter(near, "k", 20000, 60000, 0);
+    rt_wait_start(&w);
+    t_poll_until(rt_int(&s, "ZCOUNT {holdfast:k}:queue: 1e9 inf") == 1, 5000);
+    t_poll_until(rt_channels(&s) == 1, 5000);
+    proxy_delay(&p, 300);
+    CHECK_EQ(pthread_create(&thread, NULL, far_run, &far), 0);
+    t_poll_until(rt_int(&s, "ZCOUNT {holdfast:k}:queue: 4e15 inf") > 0, 10000);
+    if (gone)
+        rt_do(&s, "DEL holdfast:k");
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+    CHECK_OK(far.st);
+    rt_wait_join(&w); /* long before half its lease is over */
+    proxy_delay(&p, 0);
+    if (force)
+        CHECK_STATUS(hf_release(far.lk, &t_err), HF_LOST);
+    rt_do(&s, "DEL {holdfast:k}:queue: {holdfast:k}:meta:");
+    hf_close(near);
+    hf_close(far.client);
+    proxy_stop(&p);
+    rt_end(&s);
+}
+
+TEST(a_far_holder_that_releases_passes_over_any_number_of_dead)
+{
+    far_holder_forgets_nobody(false, false);
+}
+
+TEST(a_key_that_ends_while_it_is_passed_on_is_passed_on_all_the_same)
+{
+    far_holder_forgets_nobody(false, true);
+    far_holder_forgets_nobody(true, true);
+}
+
+TEST(a_far_break_by_force_passes_over_any_number_of_dead)
+{
+    far_holder_forgets_nobody(true, false);
+}
+
+/* The first is frozen and the second dead: the third is told when to look. */
+TEST(who_comes_after_a_frozen_waiter_is_told_though_one_between_is_dead)
+{
+    struct rt_server s = {0};
+    struct dying dying = {0, ""};
+    struct t_peer peer[2];
+    hf_client *client;
+    struct rt_waiter w;
+    hf_lock *lk;
+    int i;
+
+    rt_start(&s, NULL);
+    dying.port = s.port;
+    for (i = 0; i < 2; i++) /* before we have threads */
+        peer[i] = t_fork(wait_to_die, &dying);
+    client = rt_open(&s, "");
+    lk = rt_lock(client, "k", 0, 60000, 0);
+    for (i = 0; i < 2; i++) {
+        t_tell(&peer[i], 1);
+        t_poll_until(rt_waiters(&s, "k") == 1 + i && rt_hears(&s, "k"), 5000);
+    }
+    w = rt_waiter(client, "k", 15000, 60000, HF_FAIR);
+    rt_wait_start(&w);
+    t_poll_until(rt_waiters(&s, "k") == 3 && rt_hears(&s, "k"), 5000);
+    kill(peer[0].pid, SIGSTOP);
+    kill(peer[1].pid, SIGKILL);
+    t_poll_until(rt_channels(&s) == 2, 5000);
+    CHECK_OK(hf_release(lk, &t_err));
+    rt_wait_join(&w); /* long before half its lease is over */
+    for (i = 0; i < 2; i++)
+        t_kill(&peer[i]);
+    hf_close(client);
+    rt_do(&s, "DEL {holdfast:k}:queue: {holdfast:k}:meta: holdfast:k");
     rt_end(&s);
 }
 
