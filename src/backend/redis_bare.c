@@ -36,6 +36,7 @@ const char redis_bare_script[] =
     "if ARGV[1]=='L' then return redis.call('DEL',KEYS[1]) end\n"
     "local left=redis.call('PTTL',KEYS[1])\n"
     "if ARGV[1]=='T' then\n"
+    "  redis.call('PEXPIRE',KEYS[1],math.max(left,1)) -- Even if it is full.\n"
     "  redis.call('SET',KEYS[1],ARGV[5],'PX',math.max(left,1))\n"
     "  return 1\n"
     "end\n"

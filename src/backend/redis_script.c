@@ -27,7 +27,7 @@
  *           L  leave: release, or give up a place
  *           D  the same, and refuse tries of this token that arrive later: for
  *              how long
- *           T  take over: old token, fence
+ *           T  take over, unless this token's claim is over: old token, fence
  *           U  raise the fence: fence, the greatest that is known
  *           H  hear of those who want it, while it lingers: channel
  *           B  break: fence; F  break and free: fence
@@ -136,6 +136,11 @@ static const char script_body[] =
     "local since=sub(stamp,1,-4)\n"
     "local ms=since+0\n"
     "fair,op=fair=='1',string.upper(op)\n"
+    "\n"
+    "-- A write, if only of nothing: a full server refuses none that needs memory\n"
+    "-- after one that needs none.  What keeps, ends or hands over a lock that is\n"
+    "-- there begins with it.\n"
+    "local function must() call('HDEL',T,'') end\n"
     "\n"
     "-- False if that is not allowed.\n"
     "local function tell(channel,sign,tok,more)\n"
@@ -297,7 +302,7 @@ static const char script_body[] =
     "-- and the last grant.  Nothing if there is none, false if there may be one\n"
     "-- behind those that were looked at.\n"
     "local function first_of_many(me)\n"
-    "  tidy() -- A write, and after one a full server refuses no other.\n"
+    "  tidy() -- It writes: see must().\n"
     "  local a=call('ZRANGEBYSCORE',Q,'-inf','(4e15','LIMIT',0,128)\n"
     "  local raw=call('HMGET',T,'g',unpack(a))\n"
     "  local p,gone,at={},{},nil\n"
@@ -382,6 +387,7 @@ static const char script_body[] =
     "end\n"
     "\n"
     "if op=='D' then\n"
+    "  must()\n"
     "  local life=tonumber(ARGV[3])\n"
     "  call('ZADD',Q,over+ms+life,'-'..token)\n"
     "  if call('PTTL',Q)<life then call('PEXPIRE',Q,life) end\n"
@@ -413,7 +419,7 @@ static const char script_body[] =
     "    if less or call('PTTL',M)<ttl then call('PEXPIRE',M,ttl) end\n"
     "    return\n"
     "  end\n"
-    "  -- What only extends comes first: it works without memory, too.\n"
+    "  must()\n"
     "  if not less and call('PTTL',M)<ttl then call('PEXPIRE',M,ttl) end\n"
     "  local old=tonumber(call('HGET',O,token) or 0)\n"
     "  if less or old<ms+ttl then call('HSET',O,token,ms+ttl) end\n"
@@ -461,6 +467,7 @@ static const char script_body[] =
     "  if not ours then\n"
     "    if m[2]==said then return 3 end\n"
     "    if forgot then\n"
+    "      must()\n"
     "      call('HSET',T,'g',said..' '..since..' '..token..' 0 ')\n"
     "      call('PEXPIRE',T,ttl+keep)\n"
     "    end\n"
@@ -479,6 +486,9 @@ static const char script_body[] =
     "  if f~=ARGV[4] then return 0 end\n"
     "  if ours then return 1 end\n"
     "  if broken then return 3 end\n"
+    "  -- It arrives late, and its claim is over: the handle stays good.\n"
+    "  if call('ZSCORE',Q,'-'..token) then return 0 end\n"
+    "  must()\n"
     "  local old=ARGV[3]\n"
     "  if owner=='' then\n"
     "    if v~=old then return 0 end\n"
@@ -498,6 +508,7 @@ static const char script_body[] =
     "if op=='U' then\n"
     "  if not ours or broken or f~=ARGV[3] then return 0 end\n"
     "  if held and call('HLEN',O)>1 then return f end -- Others rely on it.\n"
+    "  must()\n"
     "  f=string.format('%.0f',ARGV[4]+1)\n"
     "  call('HSET',T,'g',f..sub(m[1],#ARGV[3]+1))\n"
     "  if held then\n"
@@ -509,6 +520,7 @@ static const char script_body[] =
     "if op=='H' then\n"
     "  if not ours then return 0 end\n"
     "  if f then\n"
+    "    must()\n"
     "    call('HSET',T,'g',f..' '..t..' '..k..(how=='!' and ' !' or ' ?')\n"
     "      ..#ARGV[3]..' '..ARGV[3]..sub(rest,n+1))\n"
     "  end\n"
@@ -520,6 +532,7 @@ static const char script_body[] =
     "  if not v then -- As with L.\n"
     "    return op=='F' and broken and set_free()==2 and 4 or 0\n"
     "  end\n"
+    "  must()\n"
     "  call('HSET',T,'b',f)\n"
     "  tell(sub(rest,1,n),'!',k)\n"
     "  if op=='B' then return 1 end\n"

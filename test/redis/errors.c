@@ -6,7 +6,7 @@
  *
  * No message shows a password.
  */
-#include "rt.h"
+#include "proxy.h"
 #include "tls.h"
 
 #include <sys/stat.h>
@@ -207,6 +207,55 @@ TEST(a_full_server_refuses_new_locks_and_keeps_those_there_are)
     CHECK_OK(hf_release(rt_lock(client, "new", 0, 5000, 0), &t_err));
     hf_close(client);
     hf_close(other);
+    rt_end(&s);
+}
+
+/* None of it needs more memory than there was before. */
+TEST(a_full_server_lets_locks_be_kept_handed_over_broken_and_released)
+{
+    static const char *const modes[] = {"", "?acquire=set"};
+    struct hf_lock_opts opts = rt_opts(60000, HF_MANUAL);
+    struct rt_server s = {0};
+    struct hf_handle handle[2];
+    struct proxy p;
+    hf_client *client[2], *far;
+    hf_lock *lk, *owned[2], *doubt;
+    int i;
+
+    rt_start(&s, NULL);
+    proxy_start(&p, &s);
+    CHECK_OK(hf_open(rt_url(p.port, ""), NULL, &far, &t_err));
+    for (i = 0; i < 2; i++) {
+        client[i] = rt_open(&s, modes[i]);
+        lk = rt_lock(client[i], modes[i][0] ? "bare" : "det", 0, 60000, 0);
+        CHECK_OK(hf_detach(lk, &handle[i], &t_err));
+    }
+    opts.owner = "order-7";
+    CHECK_OK(hf_acquire(client[0], "owned", 0, &opts, &owned[0], &t_err));
+    opts.ttl_ms = 20000;
+    CHECK_OK(hf_acquire(client[0], "owned", 0, &opts, &owned[1], &t_err));
+    opts.owner = NULL;
+    proxy_set(&p, PROXY_CUT, 0); /* the answer to its first try is lost */
+    doubt = rt_lock(far, "doubt", 10000, 60000, HF_MANUAL);
+    proxy_set(&p, PROXY_PASS, 0);
+    rt_do(&s, "CONFIG SET maxmemory 1");
+    check_not_now(client[0], "OOM");
+    CHECK_OK(hf_extend(owned[1], 0, &t_err));
+    CHECK_OK(hf_extend(owned[1], 5000, &t_err));
+    CHECK_OK(hf_release(doubt, &t_err));
+    CHECK_EQ(rt_int(&s, "EXISTS holdfast:doubt"), 0);
+    CHECK_OK(hf_attach(client[1], "bare", &handle[1], &opts, &lk, &t_err));
+    CHECK_OK(hf_release(lk, &t_err));
+    CHECK_OK(hf_attach(client[0], "det", &handle[0], &opts, &lk, &t_err));
+    CHECK_OK(hf_break(client[0], "det", hf_fence(lk), &t_err));
+    CHECK_OK(hf_release(lk, &t_err));
+    for (i = 0; i < 2; i++)
+        CHECK_OK(hf_release(owned[i], &t_err));
+    rt_do(&s, "CONFIG SET maxmemory 0");
+    for (i = 0; i < 2; i++)
+        hf_close(client[i]);
+    hf_close(far);
+    proxy_stop(&p);
     rt_end(&s);
 }
 

@@ -3,7 +3,7 @@
  * grants.c - what becomes of a grant in Redis: it is broken, freed by force,
  * taken up by another process, and known for as long as it lasts and longer.
  */
-#include "rt.h"
+#include "proxy.h"
 
 TEST(a_lock_that_was_broken_goes_to_the_next_with_its_release)
 {
@@ -119,6 +119,55 @@ TEST(a_handle_is_taken_up_once_in_every_mode)
         hf_close(a);
         hf_close(b);
     }
+    rt_end(&s);
+}
+
+/* Hold, or let go, what the first connection sends. */
+static void first_sends(struct proxy *p, const char *verb)
+{
+    char command[32], answer[128];
+
+    snprintf(command, sizeof(command), "conn 1 up %s", verb);
+    CHECK(net_tell(p->net, command, answer, sizeof(answer)));
+}
+
+TEST(a_handle_stays_good_when_a_request_to_take_it_up_arrives_too_late)
+{
+    static const char *const owners[] = {NULL, "order-7"};
+    struct hf_lock_opts opts = rt_opts(20000, 0);
+    struct rt_server s = {0};
+    struct hf_handle handle;
+    struct proxy p;
+    hf_client *near, *far;
+    hf_lock *lk = NULL;
+    long long calls;
+    int i;
+
+    rt_start(&s, NULL);
+    near = rt_open(&s, "");
+    for (i = 0; i < 2; i++) {
+        opts.owner = owners[i];
+        proxy_start(&p, &s);
+        CHECK_OK(hf_open(rt_url(p.port, "?timeout=300ms"), NULL, &far, &t_err));
+        CHECK_OK(hf_acquire(near, "k", 0, &opts, &lk, &t_err));
+        CHECK_OK(hf_detach(lk, &handle, &t_err));
+        first_sends(&p, "hold");
+        CHECK_STATUS(hf_attach(far, "k", &handle, &opts, &lk, &t_err),
+                     HF_UNCERTAIN);
+        /* It is taken back, over a connection that works. */
+        t_poll_until(rt_int(&s, "ZCOUNT {holdfast:k}:queue: 7e15 inf") == 1,
+                     20000);
+        calls = rt_calls(&s, "evalsha");
+        first_sends(&p, "pass");
+        t_poll_until(rt_calls(&s, "evalsha") > calls, 10000);
+        CHECK_OK(hf_handle_extend(near, "k", &handle, &opts, &t_err));
+        CHECK_OK(hf_attach(near, "k", &handle, &opts, &lk, &t_err));
+        CHECK_OK(hf_release(lk, &t_err));
+        hf_close(far);
+        proxy_stop(&p);
+        rt_do(&s, "DEL {holdfast:k}:queue:");
+    }
+    hf_close(near);
     rt_end(&s);
 }
 
