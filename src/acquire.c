@@ -317,7 +317,7 @@ static int64_t request_next_try(struct hf_request *rq,
     int64_t ms;
 
     if (!rq->hold->watched)
-        return now + request_jitter(c, rq->wish.retry_ms);
+        return now + rq->hold->claim.poll_ms;
     if (rq->echo && c->conn->traits & HFI_TRAIT_EARLY) {
         rq->echo = false;
         return now + ECHO_MS;
@@ -497,6 +497,7 @@ static bool request_try(struct hf_request *rq, int64_t now)
     rq->on_wire = true;
     hold->next_at = now;
     hold->claim.nth++;
+    hold->claim.poll_ms = request_jitter(c, rq->wish.retry_ms);
     pthread_mutex_unlock(&c->mu);
     st = c->be->try_acquire(c->conn, &hold->claim, &hold->grant, &answer,
                             deadline, &err);

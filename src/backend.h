@@ -50,13 +50,16 @@
 
 #define HFI_TOKEN_LEN 32
 
-/* What we ask for.  Built by the core; only ttl_ms and nth ever change. */
+/* What we ask for.  Built by the core; only ttl_ms, poll_ms and nth ever
+ * change. */
 struct hfi_claim {
     const char *key;
     const char *owner; /* injected id: reentrant with its equals; or NULL */
     const char *note;
     int64_t ttl_ms;
-    uint32_t nth; /* which try_acquire() of this claim it is */
+    int64_t poll_ms; /* if this try is busy and nobody wakes us, we try again
+                      * after so long */
+    uint32_t nth;    /* which try_acquire() of this claim it is */
     bool shared;
     bool queue; /* we shall wait: keep a place if it is busy */
     bool doubt; /* a try had no answer: it may arrive after any later call */
