@@ -127,9 +127,10 @@ static hf_status take_read(struct redis_conn *rc, const redisReply *reply,
 
 /* What a try says beside the claim. */
 struct take_args {
-    char ttl[24], patience[24], nth[16], channel[REDIS_CHANNEL_MAX];
+    char ttl[24], patience[24], nth[16], poll[24], channel[REDIS_CHANNEL_MAX];
     char about[REDIS_CHANNEL_MAX + HF_NOTE_MAX + 16];
-    const char *argv[5];
+    const char *argv[6];
+    int argc;
 };
 
 static void take_say(struct redis_conn *rc, const struct hfi_claim *claim,
@@ -140,6 +141,8 @@ static void take_say(struct redis_conn *rc, const struct hfi_claim *claim,
     ret->channel[0] = '\0';
     if (grant->ref.ints[0])
         redis_channel(rc, claim->key, ret->channel);
+    else if (wait < 2 * claim->poll_ms)
+        wait = 2 * claim->poll_ms;
     snprintf(ret->ttl, sizeof(ret->ttl), "%" PRId64, claim->ttl_ms);
     snprintf(ret->about, sizeof(ret->about), "%s%zu %s%s",
              atomic_load(&rc->mute) ? "!" : "", strlen(ret->channel),
@@ -147,12 +150,15 @@ static void take_say(struct redis_conn *rc, const struct hfi_claim *claim,
     if (claim->queue) {
         snprintf(ret->patience, sizeof(ret->patience), "%" PRId64, wait);
         snprintf(ret->nth, sizeof(ret->nth), "%" PRIu32, claim->nth);
+        snprintf(ret->poll, sizeof(ret->poll), "%" PRId64, claim->poll_ms);
     }
+    ret->argc = !claim->queue ? 2 : ret->channel[0] ? 5 : 6;
     ret->argv[0] = ret->ttl;
     ret->argv[1] = ret->about;
     ret->argv[2] = ret->patience;
     ret->argv[3] = ret->nth;
     ret->argv[4] = ret->channel;
+    ret->argv[5] = ret->poll;
 }
 
 /* One step, or several while there are dead waiters to be passed over.  *joined
@@ -167,8 +173,8 @@ static hf_status take_step(struct redis_conn *rc, const struct hfi_claim *claim,
     bool again;
 
     do {
-        st = redis_step(rc, NULL, 'A', claim, claim->queue ? 5 : 2, args->argv,
-                        &reply, deadline, err);
+        st = redis_step(rc, NULL, 'A', claim, args->argc, args->argv, &reply,
+                        deadline, err);
         if (st)
             return st;
         again = reply->type == REDIS_REPLY_INTEGER && reply->integer == -1;

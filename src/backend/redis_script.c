@@ -14,7 +14,7 @@
  *                  ! if its holder cannot publish; b the fence that was broken;
  *                  and for each waiter, by its token, its place: end, owner,
  *                  length and channel and note, channel, number of the try that
- *                  last asked for it, when it looks again, when it last asked
+ *                  last asked for it, when it looks again
  *         queue    a sorted set: tokens of waiters by time of arrival; with
  *                  4e15 added those that were passed over, since they could not
  *                  be told; and at 7e15 + end "-TOKEN" of claims that are over
@@ -22,7 +22,8 @@
  *   ARGV  operation, fair (1 or 0), length of the prefix, space, owner id, all
  *         in one; token; then
  *           A  acquire: ttl, "LENGTH CHANNEL+NOTE" and, to stand in line,
- *              patience, number of the try, channel
+ *              patience, number of the try, channel, and if that is empty
+ *              after how long it asks again
  *           R  renew: ttl, fence; S  the same, even if that is less
  *           L  leave: release, or give up a place
  *           D  the same, and refuse tries of this token that arrive later: for
@@ -52,13 +53,14 @@
  * has nobody listening on its channel and is passed over; one that is frozen
  * costs the two seconds, and the next in line is told to look again after them,
  * unless it will have looked by then anyway.  A waiter that polls is passed the
- * lock only if it is about to ask.
+ * lock only if it is about to ask, and keeps its place until it has.
  *
  * One call looks at a limited number of places.  Those that are passed over are
  * put aside, so that no call looks at them again, and get their place back when
- * their waiter asks the next time.  If all that were looked at are passed over
- * and more may follow, the caller is told to repeat its call: by 2 if the lock
- * was its own, by 4 if it was nobody's.
+ * their waiter asks the next time; but for a few who poll and are not due yet.
+ * If all that were looked at are passed over and more may follow, the caller is
+ * told to repeat its call: by 2 if the lock was its own, by 4 if it was
+ * nobody's.
  *
  * Breaking a lock does not free it: its holder would believe in it until the
  * next renewal.  It is marked, its holder is told, renewals are refused, and
@@ -178,7 +180,7 @@ static const char script_body[] =
     "    left=100\n"
     "  end\n"
     "  if ARGV[5] and not ours then\n"
-    "    local looks,old=ms+(left<0 and ARGV[3] or left)\n"
+    "    local looks=ms+(left<0 and ARGV[3] or left)\n"
     "    local new=call('ZADD',Q,'NX',stamp,token)\n"
     "    if new==1 then\n"
     "      if call('ZSCORE',Q,'-'..token) then\n"
@@ -188,13 +190,9 @@ static const char script_body[] =
     "    elseif tonumber(call('ZSCORE',Q,token))>=aside then\n"
     "      call('ZINCRBY',Q,-aside,token)\n"
     "    end\n"
-    "    if ARGV[7]=='' then -- It polls: by when, as far as is known of it?\n"
-    "      old=new==0 and call('HGET',T,token)\n"
-    "      old=old and cmsgpack.unpack(old)[7]\n"
-    "      looks=ms+math.max(500,old and 2*(ms-old) or 0)\n"
-    "    end\n"
+    "    if ARGV[8] then looks=ms+ARGV[8] end -- It polls.\n"
     "    call('HSET',T,token,cmsgpack.pack({ms+ARGV[5],owner,ARGV[4],ARGV[7],\n"
-    "      ARGV[6],looks,ms}))\n"
+    "      ARGV[6],looks}))\n"
     "    nth=call('ZRANK',Q,token)+1\n"
     "    if nth==1 or new==0 then\n"
     "      call('PEXPIRE',Q,ARGV[5]+keep)\n"
@@ -273,9 +271,11 @@ static const char script_body[] =
     "  return count\n"
     "end\n"
     "\n"
-    "-- Can it be passed the lock?  Who polls need not be told, but must ask.\n"
+    "-- Can it be passed the lock?  Who polls need not be told, but must ask while\n"
+    "-- the lock is kept for it, and may be late by as much as half a second.\n"
     "local function ready(p,count)\n"
-    "  if p[4]=='' then return p[6]>=ms and p[6]<=ms+window end\n"
+    "  local late=p[6]+500\n"
+    "  if p[4]=='' then return late>=ms and late<=ms+window end\n"
     "  return (count[p[4]] or 0)>0\n"
     "end\n"
     "\n"
@@ -305,7 +305,7 @@ static const char script_body[] =
     "  tidy() -- It writes: see must().\n"
     "  local a=call('ZRANGEBYSCORE',Q,'-inf','(4e15','LIMIT',0,128)\n"
     "  local raw=call('HMGET',T,'g',unpack(a))\n"
-    "  local p,gone,at={},{},nil\n"
+    "  local p,gone,few,at={},{},16,nil\n"
     "  for i=1,#a do p[i]=place(raw[i+1]) end\n"
     "  local count=listeners(p,#a)\n"
     "  for i=1,#a do\n"
@@ -315,6 +315,8 @@ static const char script_body[] =
     "        return a[at],p[at],a[i],p[i],raw[1]\n"
     "      end\n"
     "    elseif a[i]==me or p[i] and ready(p[i],count) then at=i\n"
+    "    elseif few>0 and p[i] and p[i][4]=='' and p[i][6]+500>=ms then\n"
+    "      few=few-1 -- It polls, and its time may come before it does.\n"
     "    elseif p[i] then call('ZINCRBY',Q,aside,a[i])\n"
     "    else gone[#gone+1]=a[i] end\n"
     "  end\n"
@@ -344,7 +346,7 @@ static const char script_body[] =
     "  local f,tok,p,after,q,last='0',next_in_line(me)\n"
     "  if not tok or tok==me then return tok==false and 2 or 0 end\n"
     "  if fair then\n"
-    "    leave(tok)\n"
+    "    if p[4]=='' then must() else leave(tok) end\n"
     "    f=grant(last,tok,p[2],p[3],window)\n"
     "  end\n"
     "  if not tell(p[4],'+',tok,p[5]..' '..f..' ') then\n"
@@ -401,6 +403,10 @@ static const char script_body[] =
     "    local placed=leave(token)\n"
     "    return not v and set_free()==2 and 4 or placed\n"
     "  end\n"
+    "  if call('ZREM',Q,token)==1 then -- It polls, and was passed the lock.\n"
+    "    call('HDEL',T,token)\n"
+    "    line=nil\n"
+    "  end\n"
     "  local last=owner~='' and last_end(token) or 0\n"
     "  if last>0 then\n"
     "    call('HDEL',O,token)\n"
@@ -441,7 +447,7 @@ static const char script_body[] =
     "    end\n"
     "  end\n"
     "  local last=call('HGET',T,'g')\n"
-    "  if not v or owner~='' then leave(token) end\n"
+    "  leave(token)\n"
     "  if not v then return grant(last,token,owner,ARGV[4],ttl) end\n"
     "  refresh(ttl)\n"
     "  local f,k=match(last or '','^(%d+) %d+ (%S+)')\n"

@@ -333,6 +333,47 @@ TEST(those_who_ask_seldom_do_not_keep_a_free_lock_from_the_next)
     rt_end(&s);
 }
 
+/* A waiter that asks seldom among those who are told keeps its place, and is
+ * passed the lock once it is about to ask; so the others never wait in vain. */
+TEST(who_asks_seldom_gets_the_lock_and_keeps_nobody_waiting_in_vain)
+{
+    enum { N = 2 };
+    struct rt_server s = {0};
+    hf_client *client[N], *poller;
+    struct rt_waiter w[N], slow;
+    int64_t end;
+    int i;
+
+    rt_start(&s, NULL);
+    poller = rt_open(&s, "");
+    for (i = 0; i < N; i++) {
+        client[i] = rt_open(&s, "");
+        w[i] = rt_waiter(client[i], "k", 20000, 60000, HF_FAIR);
+        w[i].hold_ms = 20;
+        rt_wait_start(&w[i]);
+    }
+    slow = rt_waiter(poller, "k", 30000, 60000, HF_POLL);
+    slow.retry_ms = 3000;
+    rt_wait_start(&slow);
+    for (end = t_now_ms() + 20000; t_now_ms() < end;) {
+        if (__atomic_load_n(&slow.got_at, __ATOMIC_ACQUIRE))
+            break;
+        for (i = 0; i < N; i++) { /* The other one waits meanwhile. */
+            rt_wait_join(&w[i]);
+            w[i].got_at = 0;
+            rt_wait_start(&w[i]);
+        }
+    }
+    for (i = 0; i < N; i++)
+        rt_wait_join(&w[i]);
+    CHECK(__atomic_load_n(&slow.got_at, __ATOMIC_ACQUIRE));
+    rt_wait_join(&slow);
+    for (i = 0; i < N; i++)
+        hf_close(client[i]);
+    hf_close(poller);
+    rt_end(&s);
+}
+
 /* ---- what waiting costs ------------------------------------------------ */
 
 #define CROWD 8
