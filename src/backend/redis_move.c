@@ -15,7 +15,8 @@
  *      any time.
  *  (2) The fence is taken after the key, and written over that grant only which
  *      was read after the key was taken: a part that arrives late finds another
- *      grant, if there was one, and changes nothing.
+ *      grant, if there was one, and changes nothing.  Before another is read
+ *      the key is taken again: it may have become another's meanwhile.
  *  (3) The queue is left alone: who waits asks every 100 ms meanwhile, and
  *      whoever comes first gets the lock.
  *  (4) A claim with an owner id is renewed among the owners first, then the key
@@ -110,15 +111,18 @@ hf_status redis_move_take(struct redis_conn *rc, const struct hfi_claim *claim,
 {
     struct redis_names names;
     uint64_t fence = 0;
-    hf_status st = redis_bare_take(rc, claim, deadline, err);
+    hf_status st = HF_OK;
     int i;
 
-    if (st)
-        return st;
     redis_name(rc, claim->key, &names);
-    for (i = 0; i < ATTEMPTS && !st && !fence; i++)
-        st = move_fence(rc, claim, names.text[REDIS_META], about, &fence,
-                        deadline, err);
+    for (i = 0; i < ATTEMPTS && !st && !fence; i++) {
+        st = redis_bare_take(rc, claim, deadline, err);
+        if (st == HF_BUSY || (st && !i))
+            return st;
+        if (!st)
+            st = move_fence(rc, claim, names.text[REDIS_META], about, &fence,
+                            deadline, err);
+    }
     if (st || !fence) /* The key may be ours. */
         return st ? hfi_restate(err, HF_UNCERTAIN)
                   : hfi_fail(err, HF_UNCERTAIN, "%s: its slot is moving",
