@@ -245,6 +245,36 @@ TEST(a_grant_that_was_broken_is_joined_and_extended_by_nobody)
     rt_end(&s);
 }
 
+TEST(those_who_wait_with_one_owner_id_have_the_lock_together)
+{
+    enum { N = 3 };
+    struct rt_server s = {0};
+    hf_client *client[N], *holder;
+    struct rt_waiter w[N];
+    hf_lock *lk;
+    int i;
+
+    rt_start(&s, NULL);
+    holder = rt_open(&s, "");
+    lk = rt_lock(holder, "k", 0, 60000, 0);
+    for (i = 0; i < N; i++) {
+        client[i] = rt_open(&s, "");
+        w[i] = rt_waiter(client[i], "k", 20000, 60000, 0);
+        w[i].owner = "order-7";
+        w[i].hold_ms = 3000;
+        rt_wait_start(&w[i]);
+        t_poll_until(rt_waiters(&s, "k") == i + 1 && rt_hears(&s, "k"), 5000);
+    }
+    CHECK_OK(hf_release(lk, &t_err));
+    for (i = 0; i < N; i++) {
+        rt_wait_join(&w[i]);
+        CHECK_EQ(w[i].fence, w[0].fence);
+        hf_close(client[i]);
+    }
+    hf_close(holder);
+    rt_end(&s);
+}
+
 /* ---- companions -------------------------------------------------------- */
 
 TEST(a_lease_that_is_longer_than_companions_are_kept_outlives_nothing)
