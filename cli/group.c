@@ -7,9 +7,17 @@
  *
  * kill(-pgid, 0) also counts zombies, and those may stay for as long as their
  * parent likes: holdfast itself may be stopped, and some containers have an
- * init that never waits.  A zombie does no more harm, so when kill() says that
- * there is somebody, /proc tells whether anybody of them is alive.  Where there
- * is no /proc the answer of kill() stands, which errs on the safe side.
+ * init that never waits.  A zombie does no more harm, so a group that is being
+ * ended also counts as dead if /proc shows that only zombies are left.
+ *
+ *  (1) /proc is believed only if it is that of our own pid namespace and shows
+ *      at least one member.  Else the answer of kill() stands, which errs on
+ *      the safe side.
+ *  (2) A process whose first thread has ended is shown as a zombie while its
+ *      other threads run: it is dead only if it has no other thread.
+ *  (3) A process can be forked while /proc is read, and one that /proc hides
+ *      (hidepid=2) is never seen.  So KILL is sent to such a group, and what
+ *      /proc shows is believed a moment later.
  */
 #include "run.h"
 
@@ -20,6 +28,8 @@
 #include <stddef.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#define GROUP_KILL_MS 100 /* so long a process may take to die of KILL */
 
 void group_signal(pid_t pgid, int signo)
 {
@@ -43,14 +53,53 @@ struct group_dirent {
     char name[];
 };
 
-/* Whether /proc/NAME/stat shows a living member: "PID (COMM) STATE PPID PGRP".
- * COMM may hold anything, so the last parenthesis counts. */
-static bool group_has(int proc, const char *name, pid_t pgid)
+enum group_sight { GROUP_OTHER, GROUP_ZOMBIE, GROUP_LIVES };
+
+/* The number after `skip` more fields of /proc/PID/stat. */
+static long long group_field(const char **at, int skip)
+{
+    const char *s = *at;
+    long long n = 0;
+
+    for (; skip > 0; skip--) {
+        while (*s && *s != ' ')
+            s++;
+        s += *s == ' ';
+    }
+    for (; *s >= '0' && *s <= '9'; s++)
+        n = n * 10 + (*s - '0');
+    *at = s;
+    return n;
+}
+
+/* Judge the text of /proc/PID/stat: "PID (COMM) STATE PPID PGRP ...", where the
+ * number of threads is the fifteenth after PGRP.  COMM may hold anything, so
+ * the last parenthesis counts. */
+static enum group_sight group_judge(const char *text, pid_t pgid)
+{
+    const char *s = NULL;
+    char state;
+
+    for (const char *p = text; *p; p++)
+        if (*p == ')')
+            s = p;
+    if (!s || s[1] != ' ' || !s[2] || s[3] != ' ')
+        return GROUP_LIVES; /* not what is expected here */
+    state = s[2];
+    s += 4;
+    if (group_field(&s, 1) != pgid)
+        return GROUP_OTHER;
+    if (state != 'Z' && state != 'X')
+        return GROUP_LIVES;
+    return group_field(&s, 15) > 1 ? GROUP_LIVES : GROUP_ZOMBIE;
+}
+
+/* Look at /proc/NAME/stat.  What cannot be read may be a living member, unless
+ * it has ended meanwhile. */
+static enum group_sight group_look(int proc, const char *name, pid_t pgid)
 {
     char path[32], buf[512];
-    const char *s = NULL;
     size_t used = 0;
-    long long pgrp = 0;
     ssize_t len;
     int fd;
 
@@ -64,54 +113,88 @@ static bool group_has(int proc, const char *name, pid_t pgid)
 
     fd = openat(proc, path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
-        return false;
+        return errno == ENOENT ? GROUP_OTHER : GROUP_LIVES;
     len = read(fd, buf, sizeof(buf) - 1);
+    if (len < 0) {
+        close(fd);
+        return errno == ESRCH ? GROUP_OTHER : GROUP_LIVES;
+    }
     close(fd);
-    buf[len < 0 ? 0 : len] = '\0';
-    for (const char *p = buf; *p; p++)
-        if (*p == ')')
-            s = p;
-    if (!s || s[1] != ' ' || s[2] == 'Z' || s[2] == 'X' || s[3] != ' ')
-        return false;
-    for (s += 4; *s && *s != ' '; s++)
-        continue;
-    for (s += *s == ' '; *s >= '0' && *s <= '9'; s++)
-        pgrp = pgrp * 10 + (*s - '0');
-    return pgrp == pgid;
+    buf[len] = '\0';
+    return group_judge(buf, pgid);
 }
 
-/* Look through /proc; `unknown` is the answer if it cannot be read. */
-static bool group_scan(pid_t pgid, bool unknown)
+/* Whether this /proc is that of our own pid namespace. */
+static bool group_proc_is_ours(int proc)
+{
+    char name[24];
+    ssize_t len = readlinkat(proc, "self", name, sizeof(name) - 1);
+    const char *at = name;
+
+    if (len <= 0)
+        return false;
+    name[len] = '\0';
+    return group_field(&at, 0) == getpid();
+}
+
+/* Whether there are members and all of them are zombies. */
+static bool group_only_zombies(int proc, pid_t pgid)
 {
     union {
         char bytes[8192];
         uint64_t align;
     } buf;
-    bool found = false, read_any = false;
-    int proc = open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    bool seen = false;
     long len;
 
-    if (proc < 0)
-        return unknown;
-    while (!found && (len = syscall(SYS_getdents64, proc, buf.bytes,
-                                    sizeof(buf.bytes))) > 0) {
-        for (long at = 0; at < len && !found;) {
+    while ((len = syscall(SYS_getdents64, proc, buf.bytes, sizeof(buf.bytes))) >
+           0) {
+        for (long at = 0; at < len;) {
             const struct group_dirent *d = (const void *)(buf.bytes + at);
+            enum group_sight sight = GROUP_OTHER;
 
             at += d->len;
-            if (d->name[0] < '0' || d->name[0] > '9')
-                continue;
-            read_any = true;
-            found = group_has(proc, d->name, pgid);
+            if (d->name[0] >= '0' && d->name[0] <= '9')
+                sight = group_look(proc, d->name, pgid);
+            if (sight == GROUP_LIVES)
+                return false;
+            seen = seen || sight == GROUP_ZOMBIE;
         }
     }
-    close(proc);
-    return found || (unknown && !read_any);
+    return len == 0 && seen;
 }
 
 bool group_alive(pid_t pgid)
 {
-    if (pgid <= 1 || (kill(-pgid, 0) < 0 && errno == ESRCH))
+    return pgid > 1 && (kill(-pgid, 0) == 0 || errno != ESRCH);
+}
+
+/* Whether only zombies are left, as far as that can be known. */
+static bool group_looks_dead(pid_t pgid)
+{
+    int proc = open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    bool ret;
+
+    if (proc < 0)
         return false;
-    return group_scan(pgid, true);
+    ret = group_proc_is_ours(proc) && group_only_zombies(proc, pgid);
+    close(proc);
+    return ret;
+}
+
+bool group_ended(pid_t pgid)
+{
+    static pid_t killed; /* the group that has got KILL from here, and when */
+    static int64_t killed_at;
+
+    if (!group_alive(pgid))
+        return true;
+    if (!group_looks_dead(pgid))
+        return false;
+    if (killed == pgid)
+        return cli_now() >= killed_at + GROUP_KILL_MS;
+    group_signal(pgid, SIGKILL);
+    killed = pgid;
+    killed_at = cli_now();
+    return false;
 }

@@ -148,7 +148,7 @@ static bool guard_finish(struct guard_page *page, bool orphaned, int lost_fd)
         guard_tell_lost(lost_fd, orphaned ? "closed" : "expired");
         group_end(pgid);
     }
-    while (group_alive(pgid)) {
+    while (!group_ended(pgid)) {
         if (cli_now() >= kill_at)
             group_signal(pgid, SIGKILL);
         poll(NULL, 0, 5);

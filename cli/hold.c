@@ -361,9 +361,9 @@ static bool hold_over(const struct run *run)
 {
     if (!run->gone)
         return false;
-    if (run->stage >= STAGE_HOOK || run->opts->wait_group)
-        return !group_alive(run->pgid);
-    return true;
+    if (run->stage >= STAGE_HOOK)
+        return group_ended(run->pgid);
+    return !run->opts->wait_group || !group_alive(run->pgid);
 }
 
 /* Milliseconds until something must be looked at again; -1 for ever. */

@@ -55,7 +55,8 @@ bool tty_ours(const struct tty *tty);
 
 void group_signal(pid_t pgid, int signo);
 void group_end(pid_t pgid); /* TERM, and wake it if it is stopped */
-bool group_alive(pid_t pgid);
+bool group_alive(pid_t pgid); /* or there are zombies of it */
+bool group_ended(pid_t pgid); /* of a group that has been told to end */
 
 /* ---- guard.c ------------------------------------------------------------- */
 
