@@ -223,6 +223,21 @@ bool say_behind(void);
 /* Wait until all that was said is written, but at most so long. */
 void say_flush(int64_t ms);
 
+/* ---- peek.c -------------------------------------------------------------- */
+
+struct cli_peek {
+    hf_status st;
+    struct hf_info info;
+    struct hf_error err;
+};
+
+/* Look at a lock in a thread of its own, unless a look is under way; `key` must
+ * stay valid.  False if no thread can be had. */
+bool peek_start(hf_client *client, const char *key);
+int peek_fd(void);                    /* readable when the look is over */
+bool peek_take(struct cli_peek *ret); /* the result, once */
+void peek_settle(void);               /* wait for the look's end */
+
 /* ---- end.c --------------------------------------------------------------- */
 
 #define END_MS     2000 /* so long the end waits for the service */

@@ -216,6 +216,7 @@ int cli_open(const struct cli_opts *opts, hf_client **ret,
 
 static void commands_close(void *client)
 {
+    peek_settle();
     hf_close(client);
 }
 

@@ -23,6 +23,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -133,21 +134,26 @@ static int run_check(struct run *run, char **shell_argv)
 
 void run_busy(const struct run *run, const struct hf_error *err)
 {
-    struct hf_info info = HF_INFO_INIT;
+    struct pollfd over = {.fd = peek_fd(), .events = POLLIN};
+    const struct hf_info *info;
+    struct cli_peek peek;
 
     if (run->opts->quiet)
         return;
-    if (hf_inspect(run->client, run->key, &info, NULL) || !info.held)
+    info = &peek.info;
+    peek_take(&peek); /* what was seen while it was waited for is old */
+    if (!peek_start(run->client, run->key) || poll(&over, 1, END_MS) <= 0 ||
+        !peek_take(&peek) || peek.st || !info->held)
         cli_say("'%s' is busy: %s", run->key,
                 err->status == HF_BUSY ? "wait with -w"
                                        : "wait longer with -w");
     else
         cli_say("'%s' is %sheld by %s, fence %" PRIu64 ": %s", run->key,
-                info.broken ? "broken, but still " : "",
-                info.note[0]    ? info.note
-                : info.owner[0] ? info.owner
-                                : "somebody",
-                info.fence,
+                info->broken ? "broken, but still " : "",
+                info->note[0]    ? info->note
+                : info->owner[0] ? info->owner
+                                 : "somebody",
+                info->fence,
                 err->status == HF_BUSY ? "wait with -w"
                                        : "wait longer with -w");
 }

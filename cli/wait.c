@@ -16,7 +16,8 @@
  *
  * After one second a person is told whom the wait is for: on a terminal in one
  * line that is rewritten in place and cleared at the end, elsewhere (with -v)
- * in a line of its own whenever the holder changes.
+ * in a line of its own whenever the holder changes.  The look at the lock is
+ * made by a thread of its own (peek.c), so that this loop never waits for it.
  */
 #include "run.h"
 
@@ -56,31 +57,30 @@ static void wait_add(char *line, size_t size, const char *fmt, ...)
 }
 
 /* Describe the holder: false if there is nothing to say. */
-static bool wait_describe(struct wait *w, char *line, size_t size,
-                          uint64_t *fence)
+static bool wait_describe(struct wait *w, const struct cli_peek *peek,
+                          char *line, size_t size)
 {
-    struct hf_info info = HF_INFO_INIT;
+    const struct hf_info *info = &peek->info;
+    bool held = !peek->st && info->held;
     int32_t place = hf_request_place(w->request);
     char ago[32];
 
     snprintf(line, size, "waiting for '%s'", w->run->key);
-    if (hf_inspect(w->run->client, w->run->key, &info, NULL))
-        info.held = false;
-    *fence = info.held ? info.fence : 0;
-    if (info.held) {
+    if (held) {
         wait_add(line, size, ": held by %s, fence %" PRIu64,
-                 info.note[0]    ? info.note
-                 : info.owner[0] ? info.owner
-                                 : "somebody",
-                 info.fence);
-        if (info.since_ms >= 0)
-            wait_add(line, size, ", for %s", cli_ago(info.since_ms, ago));
-        if (info.left_ms >= 0)
-            wait_add(line, size, ", lease %s left", cli_ago(info.left_ms, ago));
+                 info->note[0]    ? info->note
+                 : info->owner[0] ? info->owner
+                                  : "somebody",
+                 info->fence);
+        if (info->since_ms >= 0)
+            wait_add(line, size, ", for %s", cli_ago(info->since_ms, ago));
+        if (info->left_ms >= 0)
+            wait_add(line, size, ", lease %s left",
+                     cli_ago(info->left_ms, ago));
     }
     if (place > 0)
         wait_add(line, size, ", you are #%d", (int)place);
-    return info.held || place > 0;
+    return held || place > 0;
 }
 
 /* Cut a line to the width of the terminal, between characters. */
@@ -98,14 +98,14 @@ static void wait_fit(char *line)
     line[len] = '\0';
 }
 
-static void wait_tell(struct wait *w)
+/* Tell what a look has found. */
+static void wait_tell(struct wait *w, const struct cli_peek *peek)
 {
     char raw[HF_KEY_MAX + HF_NOTE_MAX + 256];
     char line[2 * sizeof(raw)], shown[sizeof(line) + 8];
-    uint64_t fence;
+    uint64_t fence = !peek->st && peek->info.held ? peek->info.fence : 0;
 
-    w->tell_at = cli_now() + WAIT_TELL_MS;
-    if (say_behind() || !wait_describe(w, raw, sizeof(raw), &fence))
+    if (say_behind() || !wait_describe(w, peek, raw, sizeof(raw)))
         return; /* nobody reads, or there is nothing to say */
     if (!w->in_place) {
         if (!w->told || fence != w->told_fence)
@@ -119,6 +119,22 @@ static void wait_tell(struct wait *w)
     snprintf(shown, sizeof(shown), "\r%s\033[K", line);
     say_text(shown);
     w->shown = true;
+}
+
+/* Look when it is time to, and tell what the last look has found.  The next one
+ * is due a while after this one has ended. */
+static void wait_look(struct wait *w)
+{
+    struct cli_peek peek;
+
+    if (peek_take(&peek)) {
+        w->tell_at = cli_now() + WAIT_TELL_MS;
+        wait_tell(w, &peek);
+    } else if (cli_now() >= w->tell_at) {
+        w->tell_at = peek_start(w->run->client, w->run->key)
+                         ? INT64_MAX
+                         : cli_now() + WAIT_TELL_MS;
+    }
 }
 
 static void wait_clear(struct wait *w)
@@ -198,9 +214,10 @@ static bool wait_ended(struct run *run, hf_status *ret, struct hf_error *err)
 static hf_status wait_loop(struct wait *w, struct hf_error *err)
 {
     struct run *run = w->run;
-    struct pollfd fds[2] = {
+    struct pollfd fds[3] = {
         {.fd = run->sig.fd, .events = POLLIN},
-        {.fd = hf_events_fd(run->client), .events = POLLIN}};
+        {.fd = hf_events_fd(run->client), .events = POLLIN},
+        {.fd = w->tell_at == INT64_MAX ? -1 : peek_fd(), .events = POLLIN}};
     hf_status st;
 
     while (!wait_ended(run, &st, err)) {
@@ -209,14 +226,15 @@ static hf_status wait_loop(struct wait *w, struct hf_error *err)
 
         if (left <= 0 && run->cancel)
             return HF_CANCELED; /* the service does not answer */
-        if (left <= 0) {
-            wait_tell(w);
-            continue;
-        }
         if (fds[1].fd < 0 && left > 50)
             left = 50; /* no descriptor was left: look by hand */
-        poll(fds, 2, until == INT64_MAX && fds[1].fd >= 0 ? -1 : (int)left);
+        poll(fds, 3,
+             until == INT64_MAX && fds[1].fd >= 0 ? -1
+             : left < 0                           ? 0
+                                                  : (int)left);
         wait_signals(w);
+        if (!run->cancel)
+            wait_look(w);
     }
     return st;
 }

@@ -147,6 +147,24 @@ kill -CONT $server
 has 'server frozen at the end: the message tells when the lock will be free' \
     'lease ends by itself in 1m' "$(cat "$tmp/said")"
 
+# The server is frozen while a person is told whom the wait is for.  The limit of
+# a request is so long that the wait cannot end by it.
+"$hf" run frozen -- sleep 1000 &
+holder=$!
+until_true held frozen
+"$hf" run -v -u "$HOLDFAST_URL?timeout=1h" frozen -- true 2>"$tmp/said" &
+waiter=$!
+until_true grep -q 'waiting for' "$tmp/said"
+kill -STOP $server
+sleep 1.5 # so that the next look is under way
+kill -TERM $waiter
+until_true dead $waiter
+ok 'server frozen: TERM ends a wait that looks at the lock'
+kill -CONT $server
+kill -KILL $waiter 2>/dev/null
+kill $holder
+wait $holder $waiter
+
 # The place in the queue, and a server that is not there.
 "$hf" run --note 'in front' queue -- sleep 1000 &
 holder=$!
