@@ -101,6 +101,9 @@ bool file_key(char *path);
 /* Put the file `fd`, which has no name yet, in the place of the key's. */
 bool file_replace_key(int dir_fd, const char *key, int fd);
 
+/* Whether that will be allowed, `old` being the key's file; errno if not. */
+bool file_may_replace_key(int dir_fd, const char *key, int old);
+
 /* Open the lock file of a key; with O_CREAT also the directories of a long
  * one.  -1 and errno on failure. */
 int file_open_key(int dir_fd, const char *key, int flags);

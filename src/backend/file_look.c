@@ -362,28 +362,42 @@ hf_status file_list(struct hfi_conn *conn, const char *prefix, hf_list_fn *fn,
 /* ---- breaking ---------------------------------------------------------- */
 
 /* The holder has the kernel's lock and nobody can take that away; it is told at
- * its next heartbeat, and lets go when it releases the lock.  With the gate, so
- * that nobody who shares the lock signs over the mark. */
+ * its next heartbeat, and lets go when it releases the lock.  The mark is
+ * written with the gate, so that nobody who shares the lock signs over it, and
+ * only over the record of the grant that is meant: a break that comes late must
+ * not take back the mark of a later grant. */
 static hf_status break_mark(struct file_conn *fc, const char *key,
                             uint64_t fence, struct hf_error *err)
 {
     int fd = file_open_key(fc->dir_fd, key, O_RDWR | O_NONBLOCK);
+    struct file_record rec;
     hf_status st;
-    bool gate;
 
     if (fd < 0)
         return hfi_fail_errno(err, HF_SYSTEM, errno, "%s: open the lock file",
                               fc->base.endpoint);
-    gate = file_gate(fd);
-    st = file_record_break(fd, fence, err);
-    if (gate)
-        file_ungate(fd);
+    if (!file_gate(fd)) {
+        close(fd);
+        return hfi_fail(err, HF_UNAVAILABLE,
+                        "%s: another process is writing into the lock file: "
+                        "try again",
+                        fc->base.endpoint);
+    }
+    st = file_record_look(fd, &rec, err);
+    if (!st && rec.fence != fence)
+        st =
+            hfi_fail(err, HF_LOST, "%s: that grant is over", fc->base.endpoint);
+    else if (!st && rec.broken < fence)
+        st = file_record_break(fd, fence, err);
+    file_ungate(fd);
     close(fd);
     return st;
 }
 
-hf_status file_break(struct hfi_conn *conn, const char *key, uint64_t fence,
-                     int64_t deadline, struct hf_error *err)
+/* Whether the grant can be broken. */
+static hf_status break_check(struct hfi_conn *conn, const char *key,
+                             uint64_t fence, int64_t deadline,
+                             struct hf_error *err)
 {
     struct hf_info info = {0};
     hf_status st = file_inspect(conn, key, &info, deadline, err);
@@ -392,7 +406,15 @@ hf_status file_break(struct hfi_conn *conn, const char *key, uint64_t fence,
         return st;
     if (!info.held || info.fence != fence || !info.owner[0])
         return hfi_fail(err, HF_LOST, "%s: that grant is over", conn->endpoint);
-    return break_mark((struct file_conn *)conn, key, fence, err);
+    return HF_OK;
+}
+
+hf_status file_break(struct hfi_conn *conn, const char *key, uint64_t fence,
+                     int64_t deadline, struct hf_error *err)
+{
+    hf_status st = break_check(conn, key, fence, deadline, err);
+
+    return st ? st : break_mark((struct file_conn *)conn, key, fence, err);
 }
 
 /* A file without a name, with the record and the rights of the old one. */
@@ -424,20 +446,26 @@ static int free_make(struct file_conn *fc, int old, struct hf_error *err)
 
 /* Another file takes the place of the one that the holder has locked: it is
  * free, and the fence goes on in it.  The holder is told at its next heartbeat;
- * those who wait see that their file has no name any more. */
+ * those who wait see that their file has no name any more.
+ *
+ * The mark comes before the new name, because whoever has just opened the old
+ * file looks for its name only if there is a mark.  All that can be refused
+ * comes before the mark, so that what is refused has broken nothing. */
 hf_status file_free(struct hfi_conn *conn, const char *key, uint64_t fence,
                     int64_t deadline, struct hf_error *err)
 {
     struct file_conn *fc = (struct file_conn *)conn;
-    hf_status st = file_break(conn, key, fence, deadline, err);
+    hf_status st = break_check(conn, key, fence, deadline, err);
     int old, fd = -1;
 
     if (st)
         return st;
     old = file_open_key(fc->dir_fd, key, O_RDONLY | O_NONBLOCK);
-    if (old >= 0)
+    if (old >= 0 && file_may_replace_key(fc->dir_fd, key, old))
         fd = free_make(fc, old, err);
-    if (fd < 0 || !file_replace_key(fc->dir_fd, key, fd))
+    if (fd >= 0)
+        st = break_mark(fc, key, fence, err);
+    if (!st && (fd < 0 || !file_replace_key(fc->dir_fd, key, fd)))
         st = hfi_fail_errno(err, HF_SYSTEM, errno,
                             "%s: put a new lock file in place of the old one",
                             conn->endpoint);

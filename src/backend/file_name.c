@@ -125,6 +125,33 @@ bool file_replace_key(int dir_fd, const char *key, int fd)
     return done;
 }
 
+/* In a sticky directory the file must be ours, or the directory. */
+bool file_may_replace_key(int dir_fd, const char *key, int old)
+{
+    char path[FILE_PATH_MAX];
+    struct stat place, sb;
+    int dir, saved;
+    char *name;
+    bool ok;
+
+    file_path(path, key);
+    dir = file_open_pieces(dir_fd, path, false, &name);
+    if (dir < 0)
+        return false;
+    ok = !faccessat(dir, ".", W_OK | X_OK, AT_EACCESS) && !fstat(dir, &place) &&
+         !fstat(old, &sb);
+    if (ok && place.st_mode & S_ISVTX && geteuid() != 0 &&
+        geteuid() != place.st_uid && geteuid() != sb.st_uid) {
+        errno = EPERM;
+        ok = false;
+    }
+    saved = errno;
+    if (dir != dir_fd)
+        close(dir);
+    errno = saved;
+    return ok;
+}
+
 int file_open_key(int dir_fd, const char *key, int flags)
 {
     char path[FILE_PATH_MAX];

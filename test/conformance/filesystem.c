@@ -673,6 +673,73 @@ TEST(a_lock_that_was_freed_by_force_goes_on_in_another_file)
     hf_close(other);
 }
 
+/* Break the lock as a user who may write the file and not replace it; returns
+ * the status. */
+static int force_as_stranger(const char *dir, uint64_t fence)
+{
+    hf_client *client = NULL;
+    int status = -1;
+    pid_t pid = fork();
+
+    if (pid == 0) {
+        if (setgid(65534) || setuid(65534) || open_at(dir, &client))
+            _exit(100);
+        _exit((int)hf_break_force(client, "job", fence, &t_err));
+    }
+    CHECK_EQ(waitpid(pid, &status, 0), pid);
+    return WEXITSTATUS(status);
+}
+
+TEST(a_break_by_force_that_is_refused_has_broken_nothing)
+{
+    hf_client *client = open_locks();
+    struct hf_info info = HF_INFO_INIT;
+    hf_lock *lk;
+
+    if (geteuid())
+        T_SKIP_HOST("only root can become another user");
+    CHECK_EQ(chmod(t_tmpdir(), 0711), 0);
+    CHECK_EQ(chmod(path("locks"), 01777), 0);
+    CHECK_OK(hf_acquire(client, "job", 0, NULL, &lk, &t_err));
+    CHECK_EQ(chmod(path("locks/job.lock"), 0666), 0);
+    CHECK_EQ(force_as_stranger(path("locks"), hf_fence(lk)), HF_DENIED);
+    CHECK_OK(hf_inspect(client, "job", &info, &t_err));
+    CHECK(info.held && !info.broken);
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_close(client);
+}
+
+/* The gate is a byte far behind the record.  While another has it, a break
+ * would write over what that one is writing. */
+TEST(a_break_writes_nothing_while_another_process_has_the_gate)
+{
+    hf_client *client = open_locks(), *other = open_locks();
+    struct flock gate = {.l_type = F_WRLCK,
+                         .l_whence = SEEK_SET,
+                         .l_start = (off_t)1 << 40,
+                         .l_len = 1};
+    struct hf_info info = HF_INFO_INIT;
+    hf_lock *lk;
+    int fd;
+
+    CHECK_OK(hf_acquire(client, "job", 0, NULL, &lk, &t_err));
+    fd = open(path("locks/job.lock"), O_RDWR | O_CLOEXEC);
+    CHECK_EQ(fcntl(fd, F_OFD_SETLK, &gate), 0);
+    CHECK_STATUS(hf_break(other, "job", hf_fence(lk), &t_err), HF_UNAVAILABLE);
+    CHECK_OK(hf_inspect(other, "job", &info, &t_err));
+    CHECK(info.held && !info.broken);
+    close(fd);
+    CHECK_OK(hf_break(other, "job", hf_fence(lk), &t_err));
+    CHECK_OK(hf_inspect(other, "job", &info, &t_err));
+    CHECK(info.broken);
+    CHECK_STATUS(hf_break(other, "job", hf_fence(lk) - 1, &t_err), HF_LOST);
+    CHECK_OK(hf_inspect(other, "job", &info, &t_err));
+    CHECK(info.broken);
+    hf_close(client);
+    hf_close(other);
+    hf_release(lk, NULL);
+}
+
 /* ---- flock(1) ---------------------------------------------------------- */
 
 TEST(flock_is_refused_while_holdfast_holds)
