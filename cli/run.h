@@ -54,7 +54,7 @@ bool tty_ours(const struct tty *tty);
 /* ---- group.c ------------------------------------------------------------- */
 
 void group_signal(pid_t pgid, int signo);
-void group_end(pid_t pgid); /* TERM, and wake it if it is stopped */
+void group_end(pid_t pgid);   /* TERM, and wake it if it is stopped */
 bool group_alive(pid_t pgid); /* or there are zombies of it */
 bool group_ended(pid_t pgid); /* of a group that has been told to end */
 
