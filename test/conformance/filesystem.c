@@ -613,13 +613,18 @@ static void check_default(const char *dir)
 TEST(a_user_has_one_default_directory_and_never_another)
 {
     hf_client *client = NULL;
+    hf_lock *lk = NULL;
 
     mount_run_lock("1777");
     check_default("file:/run/lock/holdfast-0");
     CHECK_EQ(mount("none", "/run/lock", NULL, MS_REMOUNT | MS_RDONLY, NULL), 0);
-    CHECK_STATUS(hf_open(NULL, NULL, &client, &t_err), HF_DENIED);
+    check_default(
+        "file:/run/lock/holdfast-0"); /* to look, one need not write */
+    CHECK_OK(hf_open(NULL, NULL, &client, &t_err));
+    CHECK_STATUS(hf_acquire(client, "k", 0, NULL, &lk, &t_err), HF_DENIED);
     CHECK(strstr(t_err.text, "/run/lock/holdfast-0") != NULL);
     CHECK_EQ(access("/tmp/holdfast-0", F_OK), -1);
+    hf_close(client);
 }
 
 TEST(a_run_lock_of_root_alone_is_nobodys_default)
