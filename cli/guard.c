@@ -10,8 +10,8 @@
  *     deadline   by then the group must be dead (CLOCK_BOOTTIME, which counts
  *                suspend); holdfast moves it on while renewals succeed
  *     pgid       what to kill; 0 when there is nothing to kill
- *     ending     taken by whoever begins to end the group, so that TERM is
- *                sent once
+ *     term_at    when the --on-lost command has had its time, if it runs
+ *     ending     taken by whoever sends TERM, so that it is sent once
  *
  *  (1) holdfast is frozen.  The deadline stands still.  Soon after deadline -
  *      lead, when a holdfast that runs would have acted, the guard sends TERM,
@@ -129,31 +129,43 @@ static void guard_say(const char *line)
         return; /* nobody listens */
 }
 
+/* Send TERM; false if holdfast has done it. */
+static bool guard_term(struct guard_page *page, pid_t pgid, bool orphaned,
+                       int lost_fd)
+{
+    if (atomic_exchange(&page->ending, 1))
+        return false;
+    guard_tell_lost(lost_fd, orphaned ? "closed" : "expired");
+    group_end(pgid);
+    return true;
+}
+
 /* End the group: TERM unless that is done, KILL in time, and do not return
  * while one of them lives.  Nothing here may block.  True if we began it. */
 static bool guard_finish(struct guard_page *page, bool orphaned, int lost_fd)
 {
     pid_t pgid = atomic_load(&page->pgid);
     int64_t kill_at = atomic_load(&page->deadline);
-    bool first;
+    int64_t term_at = atomic_load(&page->term_at);
+    bool began = false;
 
     if (pgid <= 1)
         return false;
+    if (term_at && !orphaned)
+        term_at += guard_patience(page);
     if (kill_at != INT64_MAX)
         kill_at -= page->margin;
     if (orphaned && cli_now() + page->lead < kill_at)
         kill_at = cli_now() + page->lead;
-    first = atomic_exchange(&page->ending, 1) == 0;
-    if (first) {
-        guard_tell_lost(lost_fd, orphaned ? "closed" : "expired");
-        group_end(pgid);
-    }
-    while (!group_ended(pgid)) {
+    for (;;) {
+        if (!began && cli_now() >= term_at)
+            began = guard_term(page, pgid, orphaned, lost_fd);
+        if (group_ended(pgid))
+            return began;
         if (cli_now() >= kill_at)
             group_signal(pgid, SIGKILL);
         poll(NULL, 0, 5);
     }
-    return first;
 }
 
 static _Noreturn void guard_main(struct guard *guard, int alive)

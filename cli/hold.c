@@ -147,17 +147,18 @@ static void hold_raise(struct run *run)
     run->guard.lost_fd = -1;
 }
 
+/* Send TERM, unless the guard has done it. */
 static void hold_term(struct run *run)
 {
     run->stage = STAGE_TERM;
-    if (!run->termed)
+    if (!atomic_exchange(&run->guard.page->ending, 1))
         group_end(run->pgid);
-    run->termed = true;
 }
 
 static void hold_kill(struct run *run)
 {
     run->stage = STAGE_KILL;
+    atomic_store(&run->guard.page->ending, 1);
     group_signal(run->pgid, SIGKILL);
     if (run->hook)
         group_signal(run->hook, SIGKILL);
@@ -176,6 +177,19 @@ static void hold_explain(const struct run *run)
                 run->key);
 }
 
+/* Start the --on-lost command.  It has half of the time that is left; the other
+ * half is for what the group does on TERM.  The guard is told before. */
+static void hold_hook(struct run *run)
+{
+    int64_t now = cli_now();
+
+    run->term_at = run->kill_at > now ? now + (run->kill_at - now) / 2 : now;
+    atomic_store(&run->guard.page->term_at, run->term_at);
+    run->hook = spawn_hook(run);
+    if (run->hook < 0)
+        run->hook = 0; /* no process can be had: go on without */
+}
+
 /* The verdict: the command may not go on.  It is dead at `kill_at`. */
 static void hold_end(struct run *run, enum run_why why, int64_t kill_at)
 {
@@ -190,11 +204,8 @@ static void hold_end(struct run *run, enum run_why why, int64_t kill_at)
         run_give_back(run, &err); /* the command goes on without it */
         return;
     }
-    run->termed = atomic_exchange(&run->guard.page->ending, 1);
     if (why == WHY_LOST && run->on_lost == ON_LOST_COMMAND)
-        run->hook = spawn_hook(run);
-    if (run->hook < 0)
-        run->hook = 0; /* no process can be had: go on without */
+        hold_hook(run);
     if (run->hook)
         run->stage = STAGE_HOOK;
     else if (why == WHY_LOST && run->on_lost == ON_LOST_KILL)
@@ -373,7 +384,9 @@ static int hold_pause(const struct run *run, int64_t lease)
 
     if (run->stage == STAGE_KILL || (run->gone && run->stage >= STAGE_HOOK))
         return 20;
-    if (run->stage == STAGE_HOOK || run->stage == STAGE_TERM)
+    if (run->stage == STAGE_HOOK)
+        until = run->term_at;
+    else if (run->stage == STAGE_TERM)
         until = run->kill_at;
     else if (run->stage == STAGE_RUN && (run->leased || run->blind))
         until = hold_min(hold_min(until, lease - run->guard.page->lead),
@@ -395,7 +408,7 @@ static void hold_turn(struct run *run, int64_t lease)
     if (open && (!run->gone || run->opts->wait_group ||
                  atomic_load(&run->guard.page->ending)))
         hold_judge(run, lease);
-    if (run->stage == STAGE_HOOK && !run->hook)
+    if (run->stage == STAGE_HOOK && (!run->hook || cli_now() >= run->term_at))
         hold_term(run);
     if (run->stage >= STAGE_HOOK && cli_now() >= run->kill_at)
         hold_kill(run);

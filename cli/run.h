@@ -64,7 +64,8 @@ bool group_ended(pid_t pgid); /* of a group that has been told to end */
 struct guard_page {
     _Atomic int64_t deadline;   /* by then the group must be dead; INT64_MAX */
     _Atomic int32_t pgid;       /* 0: there is nothing to kill */
-    _Atomic int32_t ending;     /* 1: somebody has begun to end the group */
+    _Atomic int64_t term_at;    /* not TERM earlier: a hook runs; or 0 */
+    _Atomic int32_t ending;     /* 1: the group has got TERM or KILL */
     _Atomic int32_t exec_errno; /* why exec failed */
     int64_t lead;               /* act so long before the deadline */
     int64_t margin;             /* KILL so long before the deadline */
@@ -125,10 +126,10 @@ struct run {
     int64_t grace;
     int64_t hold_until; /* INT64_MAX: no --max-hold */
     int64_t proven;     /* how far the lock could be proven when it was held */
+    int64_t term_at;    /* when a hook has had its time */
     int64_t kill_at;
     bool leased;
-    bool blind;  /* there is no descriptor that tells of the loss */
-    bool termed; /* the group has got TERM */
+    bool blind; /* there is no descriptor that tells of the loss */
     bool at_risk;
     enum run_on_lost on_lost;
     enum run_stage stage;

@@ -76,6 +76,26 @@ has 'and then ends the command' '"signal": 15' "$(cat "$tmp/report")"
 lose g --grace 100ms --on-lost 'sleep 1000' g -- sleep 1000
 is 'a hook that hangs does not keep the command alive' 79 $status
 
+lose t --grace 4s --on-lost 'sleep 1000' t -- \
+    sh -c 'trap "exit 5" TERM; while :; do sleep 0.05; done'
+has 'and what it leaves of the grace begins with TERM' '"code": 5' \
+    "$(cat "$tmp/report")"
+
+cat >"$tmp/kid" <<'END'
+trap 'echo TERM >"$0.got"; exit' TERM
+while :; do sleep 0.05; done
+END
+"$hf" run -q --ttl 300ms --grace 4s --on-lost "echo \$\$ >$tmp/hooked; exec sleep 1000" u \
+    -- sh -c 'sh "$0" & sleep 1000' "$tmp/kid" 2>"$tmp/err" &
+pid=$!
+until_true held u
+"$hf" break -q --fence "$(fence u)" u
+until_true [ -s "$tmp/hooked" ]
+kill -KILL $pid
+until_true is_free u
+is 'also if holdfast is killed while the hook runs' TERM "$(cat "$tmp/kid.got")"
+kill "$(cat "$tmp/hooked")"
+
 lose h --grace 200ms h -- sh -c '
     sh -c "trap \"\" TERM; echo \$\$ >$0; while :; do sleep 0.05; done" &
     sleep 1000' "$tmp/stray"
