@@ -126,15 +126,15 @@ TEST_TIMEOUT(closing_ends_while_locks_and_requests_are_under_way, 120)
 
 TEST_TIMEOUT(a_long_lease_outlives_a_short_silence, 120)
 {
-    struct hf_lock_opts opts = conf_opts(24000, 0);
-    hf_client *client = silent_open(2000);
+    struct hf_lock_opts opts = conf_opts(12000, 0);
+    hf_client *client = silent_open(1000);
     hf_lock *lk = conf_lock(client, conf_key("k"), &opts);
 
-    t_sleep_ms(6500);
+    t_sleep_ms(3000);
     silence(); /* across its first renewal */
-    t_sleep_ms(4000);
+    t_sleep_ms(2000);
     speak();
-    t_sleep_ms(16000); /* past the end of the first lease */
+    t_sleep_ms(8000); /* past the end of the first lease */
     CHECK(hf_held(lk));
     conf_unlock(lk);
     hf_close(client);
