@@ -363,9 +363,9 @@ static int handle_open(struct cli_opts *opts, struct cli_handle *handle,
                          "one HANDLE is needed, as an argument or in "
                          "$HOLDFAST_HANDLE");
     if (!cli_handle_decode(word, handle))
-        return cli_usage(opts->cmd,
-                         "'%s' is no handle; 'holdfast acquire' prints one",
-                         word);
+        return cli_usage(opts->cmd, /* It may be one, damaged: a secret. */
+                         "that is no handle; 'holdfast acquire' prints one, to "
+                         "be passed on unchanged");
     code = cli_open(opts, client, &svc);
     if (code)
         return code;

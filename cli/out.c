@@ -93,6 +93,35 @@ void cli_clean(const char *text, char *ret, size_t size)
     ret[used] = '\0';
 }
 
+/* Put stars in place of what is between the two. */
+static void out_stars(char *from, char *to)
+{
+    if (to - from >= 3) {
+        memcpy(from, "***", 3);
+        memmove(from + 3, to, strlen(to) + 1);
+    } else {
+        memset(from, '*', (size_t)(to - from));
+    }
+}
+
+/* scheme:user:password@host, which lacks its slashes: the stars go behind the
+ * first colon. */
+static void out_mask_words(char *text)
+{
+    char *word, *end, *last, *first;
+
+    for (word = text; *word; word = *end ? end + 1 : end) {
+        end = word + strcspn(word, " ");
+        first = memchr(word, ':', (size_t)(end - word));
+        last = memrchr(word, '@', (size_t)(end - word));
+        if (first && last && first[1] != '/' && last > first + 1 &&
+            memchr(first + 1, ':', (size_t)(last - first - 1))) {
+            out_stars(first + 1, last);
+            end = word + strcspn(word, " ");
+        }
+    }
+}
+
 void cli_mask(char *text, bool all)
 {
     char *at = text;
@@ -104,15 +133,14 @@ void cli_mask(char *text, bool all)
         for (char *s = at; *s && (all || *s != ' '); s++)
             if (*s == '@')
                 last = s;
-        if (!last)
-            continue;
-        if (last - at >= 3) {
-            memcpy(at, "***", 3);
-            memmove(at + 3, last, strlen(last) + 1);
-        } else {
-            memset(at, '*', (size_t)(last - at));
-        }
+        if (last)
+            out_stars(at, last);
     }
+    for (at = text; (at = strstr(at, "password="));) {
+        at += strlen("password=");
+        out_stars(at, at + strcspn(at, "& '"));
+    }
+    out_mask_words(text);
 }
 
 void cli_say(const char *fmt, ...)

@@ -143,6 +143,10 @@ static void test_masks(void)
         {"a redis://u:p@x@host b", "a redis://***@host b", false},
         {"'redis://:p w@host'", "'redis://***@host'", true},
         {"x://@h y://ab@h z://abcd@h", "x://@h y://**@h z://***@h", false},
+        {"postgres://h/db?password=s3cret&a=b",
+         "postgres://h/db?password=***&a=b", false},
+        {"'postgres:u:s3cret@h/db' no", "'postgres:***@h/db' no", false},
+        {"file:/run/lock/a@b: no", "file:/run/lock/a@b: no", false},
     };
 
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
