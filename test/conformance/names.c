@@ -157,7 +157,7 @@ static bool tick_off(void *arg, const char *key, const struct hf_info *info)
     t_fail(__FILE__, __LINE__, "listed, but never locked: \"%s\"", key);
 }
 
-TEST_TIMEOUT(a_thousand_odd_keys_are_different_locks_and_listed_exactly, 120)
+TEST_TIMEOUT(a_thousand_odd_keys_are_different_locks_and_listed_exactly, 300)
 {
     static struct listing listing;
     static hf_lock *lk[KEYS];
