@@ -51,11 +51,13 @@ TEST_TIMEOUT(a_lock_is_taken_exactly_when_a_majority_answers, 120)
 
 TEST_TIMEOUT(a_lock_is_renewed_exactly_when_a_majority_answers, 120)
 {
+    struct hf_client_opts opts = HF_CLIENT_OPTS_INIT;
     struct rl rl;
-    hf_client *client;
+    hf_client *client = NULL;
 
+    opts.timeout_ms = 1000; /* so long an extension is asked for */
     rl_start(&rl, CALM, false);
-    client = rl_open(&rl);
+    CHECK_OK(hf_open(rl.url, &opts, &client, &t_err));
     for (unsigned set = 0; set < 1U << RL_N; set++) {
         hf_lock *lk = NULL;
         hf_status st;
