@@ -56,7 +56,7 @@ lint: all
 soak: all
 	@$(BUILD)/test/sim/sim -t $(SOAK)
 	@SEEDS=100000 $(BUILD)/test/redlock/redlock-fence
-	@HF_SOAK=60 HOLDFAST_MODULE_DIR=$(BUILD) $(BUILD)/test/redlock/redlock-contend
+	@HF_SOAK=60 HOLDFAST_MODULE_DIR=$(BUILD)/src $(BUILD)/test/redlock/redlock-contend
 	@scripts/setup check
 	@test -f build-fuzz/build.ninja || \
 	    CC=clang meson setup build-fuzz -Db_sanitize=address,undefined -Db_lundef=false >/dev/null

@@ -21,8 +21,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "backend/etcd.h"
-#include "env.h"
+#include "backend/etcd/etcd.h"
+#include "base/env.h"
 
 static double seconds(void)
 {

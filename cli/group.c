@@ -21,7 +21,7 @@
  */
 #include "run.h"
 
-#include "../src/mutant.h"
+#include "../src/base/mutant.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -6,14 +6,14 @@
  * Nothing below this file sees a NULL, a struct of the wrong size, a key that
  * is too long or a handle of another process.
  */
-#include "core.h"
+#include "core/core.h"
 
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "config.h"
 
-#include "banned.h"
+#include "base/banned.h"
 
 #define DURATION_MAX HFI_TTL_MAX
 

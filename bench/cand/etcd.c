@@ -12,8 +12,8 @@
  */
 #include "cand.h"
 
-#include "backend/etcd.h"
-#include "env.h"
+#include "backend/etcd/etcd.h"
+#include "base/env.h"
 
 #include <stdio.h>
 #include <stdlib.h>

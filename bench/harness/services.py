@@ -186,7 +186,7 @@ def ports():
 def environment(proxies=()):
     """What a candidate finds: with proxies, every mention of a server's port
     is that of its proxy."""
-    env = dict(os.environ, HOLDFAST_MODULE_DIR=BUILD, LC_ALL="C.UTF-8")
+    env = dict(os.environ, HOLDFAST_MODULE_DIR=os.path.join(BUILD, "src"), LC_ALL="C.UTF-8")
     for one in proxies:
         for name, value in env.items():
             if name.startswith(("HF_", "ETCD", "CONSUL")):

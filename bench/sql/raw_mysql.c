@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../src/backend/mysql.h"
+#include "backend/sql/mysql/mysql.h"
 
 struct raw {
     MYSQL *my;

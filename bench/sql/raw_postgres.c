@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../src/backend/postgres.h"
+#include "backend/sql/postgres/postgres.h"
 
 struct raw {
     PGconn *pg;

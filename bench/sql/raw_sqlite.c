@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../src/backend/sqlite.h"
+#include "backend/sql/sqlite/sqlite.h"
 
 struct raw {
     sqlite3 *db;

@@ -7,9 +7,9 @@
  */
 #include "backoff.h"
 
-#include "../env.h"
+#include "base/env.h"
 
-#include "../banned.h"
+#include "base/banned.h"
 
 #define BACKOFF_MS     50
 #define BACKOFF_MS_MAX 1000

@@ -15,7 +15,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "../banned.h"
+#include "base/banned.h"
 
 /* How hiredis counts the elements of an array. */
 #if HIREDIS_MAJOR >= 1

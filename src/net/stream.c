@@ -24,11 +24,11 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "../env.h"
-#include "../mem.h"
+#include "base/alloc.h"
+#include "base/env.h"
 #include "tls.h"
 
-#include "../banned.h"
+#include "base/banned.h"
 
 const char *hfi_endpoint_name(const struct hfi_endpoint *to, char *buf,
                               size_t size)

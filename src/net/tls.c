@@ -11,9 +11,9 @@
 #include <openssl/x509v3.h>
 #include <sys/socket.h>
 
-#include "../mem.h"
+#include "base/alloc.h"
 
-#include "../banned.h"
+#include "base/banned.h"
 
 hf_status hfi_tls_fail(struct hf_error *err, hf_status st, const char *what)
 {

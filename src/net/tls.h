@@ -5,7 +5,7 @@
 #ifndef HFI_TLS_H
 #define HFI_TLS_H
 
-#include "../backend.h"
+#include "backend/backend.h"
 
 struct ssl_st;
 struct ssl_ctx_st;

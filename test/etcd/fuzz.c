@@ -6,8 +6,8 @@
  * to each decoder of messages and values.  Built with libFuzzer; fuzz.sh runs
  * it, shortly in `make check` and at length in `make soak`.
  */
-#include "backend/etcd.h"
-#include "net/h2link.h"
+#include "backend/etcd/etcd.h"
+#include "net/grpc_wire.h"
 
 #include <stdlib.h>
 #include <string.h>

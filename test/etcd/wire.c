@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "env.h"
-#include "net/h2grpc.h"
+#include "base/env.h"
+#include "net/grpc_link.h"
 #include "t.h"
 
 #define PATH "/etcdserverpb.KV/Txn"

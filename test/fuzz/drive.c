@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "env.h"
-#include "mem.h"
+#include "base/alloc.h"
+#include "base/env.h"
 
 struct fuzz_input fuzz_input;
 

@@ -10,7 +10,7 @@
 #ifndef FUZZ_DRIVE_H
 #define FUZZ_DRIVE_H
 
-#include "backend.h"
+#include "backend/backend.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
 

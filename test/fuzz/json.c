@@ -7,7 +7,7 @@
  * and a body up to a byte 0xff.  What a blocking query brings is judged by the
  * same functions; here it comes whenever something is asked.
  */
-#include "backend/consul.h"
+#include "backend/consul/consul.h"
 #include "drive.h"
 
 extern const struct hfi_backend hfi_backend_consul;

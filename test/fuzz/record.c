@@ -3,7 +3,7 @@
  * record.c - any bytes as a lock file and as the name of one: refused, or read
  * as something that is read the same when it is written again.
  */
-#include "backend/file.h"
+#include "backend/file/file.h"
 
 #include <stdlib.h>
 #include <string.h>

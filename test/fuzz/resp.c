@@ -7,7 +7,7 @@
  * to whichever question, and is parsed as it would be there, a few bytes at a
  * time.
  */
-#include "backend/redis.h"
+#include "backend/redis/redis.h"
 #include "drive.h"
 
 #include <stdlib.h>

@@ -3,12 +3,12 @@
  * url.c - any text as a URL: it is refused, or all its parts are where they
  * should be; and a refusal repeats nothing that may be a password.
  */
-#include "url.h"
+#include "base/url.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "mem.h"
+#include "base/alloc.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
 

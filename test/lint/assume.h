@@ -5,8 +5,8 @@
  * A function that fails by `return hfi_fail(...)` never returns HF_OK from there.
  * Included before each file but those that define these functions.
  */
+#include "base/error.h"
 #include "cli/cli.h"
-#include "src/error.h"
 
 #define hfi_fail(err, st, ...) (hfi_fail(err, st, __VA_ARGS__), (st))
 #define hfi_fail_errno(err, st, ...)                                           \

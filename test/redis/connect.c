@@ -19,7 +19,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "env.h"
+#include "base/env.h"
 #include "net/backoff.h"
 
 /* What the scheduler of a busy host may add to a deadline. */

@@ -8,7 +8,7 @@
  */
 #include "rl.h"
 
-#include "backend/redlock.h"
+#include "backend/redlock/redlock.h"
 #include "sim.h"
 
 #define STEPS 1500

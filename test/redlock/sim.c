@@ -22,8 +22,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "backend/redlock_rule.h"
-#include "lease.h"
+#include "backend/redlock/rule.h"
+#include "base/lease.h"
 
 #define NODES   5
 #define CLIENTS 4

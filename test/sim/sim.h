@@ -24,7 +24,7 @@
 #ifndef HFI_SIM_H
 #define HFI_SIM_H
 
-#include "core.h"
+#include "core/core.h"
 
 /* Both sanitizers have to be told about stacks and leaks; gcc and clang say in
  * different ways that one is there. */

@@ -9,9 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "heap.h"
-#include "list.h"
-#include "map.h"
+#include "base/heap.h"
+#include "base/list.h"
+#include "base/map.h"
 
 #define N 500
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT
  *
  * The arithmetic of validity, for every ttl that makes a difference: the
- * numbered invariants are those of src/lease.h.
+ * numbered invariants are those of src/base/lease.h.
  */
 #include "t.h"
 
-#include "lease.h"
+#include "base/lease.h"
 
 static const int64_t ttls[] = {HFI_TTL_MIN, 11,    12,      29,         30,
                                99,          100,   101,     250,        1000,

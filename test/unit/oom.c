@@ -9,7 +9,7 @@
  */
 #include "../t.h"
 
-#include "mem.h"
+#include "base/alloc.h"
 
 #include <stdio.h>
 #include <string.h>

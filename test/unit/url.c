@@ -8,10 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "backend.h"
-#include "backend/file.h"
-#include "escape.h"
-#include "url.h"
+#include "backend/backend.h"
+#include "backend/file/file.h"
+#include "base/escape.h"
+#include "base/url.h"
 
 static struct hfi_url parsed(const char *text)
 {

@@ -3,7 +3,7 @@
  * name.c - names of nodes: numbers that wrap, peers' names, hostile ones.
  */
 #include "../t.h"
-#include "backend/zk.h"
+#include "backend/zk/zk.h"
 
 #include <stdio.h>
 #include <stdlib.h>

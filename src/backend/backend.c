@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * backend.c - from a URL's scheme to its backend.
+ *
+ * `mem:` and `file:` are inside.  Every other backend is a module, a shared
+ * object named holdfast-NAME.so that exports hfi_backend_NAME and is loaded
+ * when a URL first asks for it.  So `holdfast run` on files does not spend
+ * its first milliseconds on loading the client libraries of a dozen services.
+ * A module is never unloaded: threads of its libraries may still run.
+ *
+ * Modules are looked for in $HOLDFAST_MODULE_DIR, which a set-user-id program
+ * ignores; in the folder `holdfast` next to the library, so that a tree can be
+ * moved; and where they were installed.
+ *
+ * A module uses the symbols of what loads it.  A program that has opened the
+ * library with RTLD_LOCAL, as bindings and plug-ins do, hides them; so the
+ * library first makes its own symbols, which are hf_* and hfi_* only, global.
+ */
+#include "backend.h"
+
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include "config.h"
+
+#include "base/banned.h"
+
+#define X(name) extern const struct hfi_backend hfi_backend_##name;
+HFI_BACKENDS
+#undef X
+
+static const struct hfi_backend *const backend_table[] = {
+#define X(name) &hfi_backend_##name,
+    HFI_BACKENDS
+#undef X
+};
+
+/* Which module serves which scheme; ends with NULL. */
+static const struct {
+    const char *scheme, *module;
+} backend_modules[] = {
+#define Y(scheme, module) {scheme, module},
+    HFI_MODULES
+#undef Y
+    {NULL, NULL}};
+
+#define SCHEME_MAX 32
+
+#define BACKENDS (sizeof(backend_table) / sizeof(backend_table[0]))
+
+/* The file that this code is in: the library, or a program. */
+static const char *backend_home(void)
+{
+    Dl_info info;
+
+    return dladdr(&backend_table, &info) && info.dli_fname ? info.dli_fname
+                                                           : "";
+}
+
+/* Let modules see the symbols of the library, however it was loaded.  For a
+ * program there is nothing to do, and nothing happens. */
+static void backend_show_symbols(void)
+{
+    void *self = dlopen(backend_home(), RTLD_NOW | RTLD_NOLOAD | RTLD_GLOBAL);
+
+    if (self)
+        dlclose(self); /* It stays as visible as it was made. */
+}
+
+/* Where the module is. */
+static void backend_path(const char *module, char *ret, size_t size)
+{
+    const char *dir = secure_getenv("HOLDFAST_MODULE_DIR");
+    const char *home = backend_home(), *slash = strrchr(home, '/');
+
+    if (!dir && slash) {
+        snprintf(ret, size, "%.*s/holdfast/holdfast-%s.so", (int)(slash - home),
+                 home, module);
+        if (!access(ret, F_OK))
+            return;
+    }
+    snprintf(ret, size, "%s/holdfast-%s.so", dir ? dir : HFI_MODULE_DIR,
+             module);
+}
+
+static hf_status backend_load(const char *module,
+                              const struct hfi_backend **ret,
+                              struct hf_error *err)
+{
+    char path[4096], symbol[64];
+    void *handle;
+
+    backend_path(module, path, sizeof(path));
+    snprintf(symbol, sizeof(symbol), "hfi_backend_%s", module);
+    backend_show_symbols();
+    handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    if (handle)
+        *ret = dlsym(handle, symbol);
+    if (handle && *ret)
+        return HF_OK;
+    return hfi_fail(err, HF_UNSUPPORTED, "url: the module for %s: %s", module,
+                    dlerror());
+}
+
+/* ---- names ------------------------------------------------------------- */
+
+/* The i-th scheme of this build, built in or of a module, or NULL; *module is
+ * which module serves it. */
+static const char *backend_scheme(size_t i, const char **module)
+{
+    const char *const *name;
+    size_t at;
+
+    for (at = 0; at < BACKENDS; at++)
+        for (name = backend_table[at]->schemes; *name; name++)
+            if (!i--) {
+                *module = backend_table[at]->schemes[0];
+                return *name;
+            }
+    *module = backend_modules[i].module;
+    return backend_modules[i].scheme;
+}
+
+/* How many letters must be changed, added, left out or swapped with the next
+ * to make one word of the other. */
+static size_t backend_distance(const char *a, const char *b)
+{
+    size_t rows[3][SCHEME_MAX + 1], len = strlen(b), i, j;
+
+    for (j = 0; j <= len; j++)
+        rows[0][j] = j;
+    for (i = 1; a[i - 1]; i++) {
+        size_t *row = rows[i % 3], *last = rows[(i + 2) % 3];
+
+        row[0] = i;
+        for (j = 1; j <= len; j++) {
+            size_t best = last[j - 1] + (a[i - 1] != b[j - 1]);
+
+            if (last[j] + 1 < best)
+                best = last[j] + 1;
+            if (row[j - 1] + 1 < best)
+                best = row[j - 1] + 1;
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] &&
+                a[i - 2] == b[j - 1] && rows[(i + 1) % 3][j - 2] + 1 < best)
+                best = rows[(i + 1) % 3][j - 2] + 1;
+            row[j] = best;
+        }
+    }
+    return rows[(i - 1) % 3][len];
+}
+
+/* The scheme that was meant, if it is plain; else NULL. */
+static const char *backend_guess(const char *scheme)
+{
+    const char *name, *module, *ret = NULL;
+    size_t i, far, best = 1 + (strlen(scheme) > 3);
+
+    if (strlen(scheme) > SCHEME_MAX)
+        return NULL;
+    for (i = 0; (name = backend_scheme(i, &module)); i++) {
+        far = backend_distance(scheme, name);
+        if (far > best || (ret && far == best))
+            continue;
+        best = far;
+        ret = name;
+    }
+    return ret;
+}
+
+static hf_status backend_unknown(const char *scheme, struct hf_error *err)
+{
+    const char *guess = backend_guess(scheme);
+    char known[160];
+
+    if (guess)
+        return hfi_fail(err, HF_INVALID,
+                        "url: unknown scheme '%.32s:': did you mean '%s:'?",
+                        scheme, guess);
+    hfi_backend_names(known, sizeof(known));
+    return hfi_fail(err, HF_INVALID,
+                    "url: unknown scheme '%.32s:'; this build knows %s", scheme,
+                    known);
+}
+
+hf_status hfi_backend_find(const char *scheme, const struct hfi_backend **ret,
+                           struct hf_error *err)
+{
+    const char *const *name;
+    size_t i;
+
+    for (i = 0; i < BACKENDS; i++)
+        for (name = backend_table[i]->schemes; *name; name++)
+            if (!strcmp(*name, scheme)) {
+                *ret = backend_table[i];
+                return HF_OK;
+            }
+    for (i = 0; backend_modules[i].scheme; i++)
+        if (!strcmp(backend_modules[i].scheme, scheme))
+            return backend_load(backend_modules[i].module, ret, err);
+    return backend_unknown(scheme, err);
+}
+
+void hfi_backend_names(char *buf, size_t size)
+{
+    const char *name, *module, *last = "";
+    size_t i, len = 0;
+
+    buf[0] = '\0';
+    for (i = 0; (name = backend_scheme(i, &module)); i++) {
+        if (strcmp(module, last) != 0 && len < size)
+            len += (size_t)snprintf(buf + len, size - len,
+                                    "%s%s:", len ? ", " : "", name);
+        last = module;
+    }
+}

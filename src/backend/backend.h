@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * backend.h - what a lock service must be able to do.
+ *
+ * A backend is one file, src/backend/NAME.c, that ends with one constant:
+ * `const struct hfi_backend hfi_backend_NAME = { ... };`, and one entry in
+ * meson.build.  It speaks one
+ * protocol and decides nothing: how long to wait, when to renew, when a lease
+ * is lost and what to retry are all decided once, in core/acquire.c and core/keeper.c.
+ *
+ * RULES OF THE GAME
+ *  (1) Any number of threads use a conn at once.  A backend shares its
+ *      connection, keeps a pool or has a mutex, as its service likes best.
+ *  (2) Every call returns by `deadline`.  If a request was sent and no answer
+ *      came, the status is HF_UNCERTAIN, and what comes later is never taken for
+ *      the answer to another.  If nothing was sent it is HF_UNAVAILABLE.  Both
+ *      are worth a retry; any other failure is final.
+ *  (3) try_acquire() of a claim that holds already is HF_OK with the same
+ *      fence; release() of a claim that does not hold is HF_LOST and changes
+ *      nothing that belongs to another.  Both are safe to repeat.
+ *  (4) HF_OK from try_acquire() and renew() comes with a proof (base/lease.h (4)).
+ *      The core has filled it in as if the service answered for itself: it will
+ *      not grant the key to another before ttl_ms have passed since the call
+ *      began.  A backend that can prove less says so there.
+ *  (5) The core calls with none of its locks held, so a backend may hold its
+ *      own mutex while it calls hfi_wake(), hfi_wanted() or hfi_gone().
+ *  (6) No clock but `deadline` and hfi_left_ms(); no sleeps, no randomness, no
+ *      printing.
+ *  (7) A claim is used by one call at a time.
+ *  (8) A grant is a token and a fence.  One that lapsed and was given again to
+ *      the same token, by a try that arrived late, has another fence: renew()
+ *      of the old one is HF_LOST.
+ *  (9) Nothing is passed on while a holder may still be at work: a grant that
+ *      break_grant() marked stays taken until its holder releases it or its
+ *      lease is over.  Only free_grant() ends one at once.
+ * (10) What is removed in passing (a sweep, a take-back) is removed on the
+ *      condition that it still belongs to the session, or to the token and
+ *      fence, that it is removed for; and it counts as removed only when the
+ *      service has said so.
+ */
+#ifndef HFI_BACKEND_H
+#define HFI_BACKEND_H
+
+#include <stdatomic.h>
+
+#include "base/error.h"
+#include "base/lease.h"
+#include "base/url.h"
+#include "holdfast.h"
+
+#define HFI_TOKEN_LEN 32
+
+/* What we ask for.  Built by the core; only ttl_ms, poll_ms and nth ever
+ * change. */
+struct hfi_claim {
+    const char *key;
+    const char *owner; /* injected id: reentrant with its equals; or NULL */
+    const char *note;
+    int64_t ttl_ms;
+    int64_t poll_ms; /* if this try is busy and nobody wakes us, we try again
+                      * after so long */
+    uint32_t nth;    /* which try_acquire() of this claim it is */
+    bool shared;
+    bool queue; /* we shall wait: keep a place if it is busy */
+    bool doubt; /* a try had no answer: it may arrive after any later call */
+    char token[HFI_TOKEN_LEN + 1]; /* hex digits, unique to this claim */
+};
+
+/* What we got.  Written by the backend, kept by the core, zeroed before the
+ * first call.  A place in a queue is kept here too: release() of a claim that
+ * was never granted withdraws it.  After HF_OK something is always kept. */
+struct hfi_grant {
+    uint64_t fence;
+    union {
+        int ints[4];
+        char text[40]; /* what hf_detach() hands on */
+    } ref;             /* the backend's own note */
+    bool placed;       /* something of this claim is kept: release() it */
+};
+
+/* What the service says along with HF_BUSY, zeroed before the call; and with
+ * HF_OK what that proves. */
+struct hfi_answer {
+    int64_t left_ms; /* the holder's lease ends by then; 0 unknown */
+    int32_t place;   /* in the queue, 1 is next; 0 unknown */
+    struct hfi_proof proof;
+};
+
+/* One grant to be renewed. */
+struct hfi_renewal {
+    const struct hfi_claim *claim;
+    struct hfi_grant *grant;
+    int64_t ttl_ms;
+    hf_status st;           /* out: HF_OK, HF_LOST, or why it is not known */
+    hf_loss reason;         /* out, with HF_LOST */
+    struct hfi_proof proof; /* with HF_OK */
+};
+
+/* Every backend's connection starts with this. */
+struct hfi_conn {
+    const struct hfi_backend *be;
+    struct hf_client *client; /* for hfi_wake() and its like */
+    unsigned traits;          /* be->traits, to which open() may add */
+    atomic_bool listening;    /* watch() costs nothing now */
+    char endpoint[256];       /* for messages; never a password */
+    char warning[256];        /* doubts about this set-up, or ""; open() may
+                               * write it, later only hfi_warn() */
+};
+
+/* Traits that only the core needs to know, beside enum hf_trait. */
+enum hfi_trait {
+    HFI_TRAIT_EARLY = 1 << 24, /* a wake-up may overtake what it announces: try
+                                * once more, shortly after */
+    HFI_TRAIT_BOUND = 1 << 25  /* a grant lasts as long as a session, which
+                                * other locks may keep alive */
+};
+
+struct hfi_backend {
+    const char *const *schemes; /* "redis", "rediss"; ends with NULL */
+    const char *const *options; /* its own URL options; ends with NULL */
+    bool users;       /* each host of the URL may have a user of its own */
+    size_t conn_size; /* the core allocates this much, zeroed */
+    unsigned traits;
+    int64_t net_ms; /* waiters ask this often although they would be woken; 0
+                     * for half a lease */
+
+    /* Connect.  On failure the core calls close() all the same. */
+    hf_status (*open)(struct hfi_conn *, const struct hfi_url *,
+                      int64_t deadline, struct hf_error *);
+
+    /* Undo open(), however far it got.  Every grant has been released. */
+    void (*close)(struct hfi_conn *);
+
+    /* Optional.  In a forked child: close the descriptors that it inherited, and
+     * do nothing else.  Another thread of the parent may have been in the middle
+     * of anything. */
+    void (*forget)(struct hfi_conn *);
+
+    /* Take the key if it is free: HF_OK or HF_BUSY.  Never waits for it. */
+    hf_status (*try_acquire)(struct hfi_conn *, const struct hfi_claim *,
+                             struct hfi_grant *, struct hfi_answer *,
+                             int64_t deadline, struct hf_error *);
+
+    /* Prove that each grant stands, and extend it where it can lapse; never
+     * shorten it, unless item.ttl_ms is less than claim.ttl_ms, since a request
+     * may arrive later than the one that was sent after it.  One item's failure
+     * never keeps another from being renewed. */
+    void (*renew)(struct hfi_conn *, struct hfi_renewal *, size_t n,
+                  int64_t deadline, struct hf_error *);
+
+    /* Give up a grant or a place, owner-checked. */
+    hf_status (*release)(struct hfi_conn *, const struct hfi_claim *,
+                         struct hfi_grant *, int64_t deadline,
+                         struct hf_error *);
+
+    /* Optional.  Arrange that hfi_wake() is called when a try may succeed, from
+     * now on; and, for a claim that holds, that hfi_wanted() is called when
+     * somebody else asks for the key, or has asked already and still waits.
+     * unwatch() ends it and never fails. */
+    hf_status (*watch)(struct hfi_conn *, const struct hfi_claim *,
+                       struct hfi_grant *, int64_t deadline, struct hf_error *);
+    void (*unwatch)(struct hfi_conn *, const struct hfi_claim *,
+                    struct hfi_grant *);
+
+    /* Optional.  A descriptor that is readable when pump() has something to
+     * do, or -1; pump() is called by one thread at a time (core/listener.c) and never
+     * blocks.  After a waiter has listened nobody may for 20 ms: a call that
+     * waits for what pump() reads looks itself now and then.  Tell
+     * hfi_pump_changed() when there is another descriptor. */
+    int (*pump_fd)(struct hfi_conn *);
+    void (*pump)(struct hfi_conn *);
+
+    /* Optional.  See hf_attach(): fill grant->ref from a token and its text.
+     * No question is asked. */
+    hf_status (*attach)(struct hfi_conn *, const struct hfi_claim *,
+                        const struct hf_handle *, struct hfi_grant *,
+                        struct hf_error *);
+
+    /* Goes with attach().  Give the grant of `token` with grant->fence to the
+     * claim's own token, in one step, so that a handle is taken up once only.
+     * HF_OK if the claim has it already; HF_LOST if neither has. */
+    hf_status (*take_over)(struct hfi_conn *, const struct hfi_claim *,
+                           const char *token, struct hfi_grant *,
+                           int64_t deadline, struct hf_error *);
+
+    /* Optional.  See hf_inspect(), hf_list() and hf_break().  A listing that
+     * takes many requests may take longer: `deadline` is that of the first, and
+     * each of the others may take as long. */
+    hf_status (*inspect)(struct hfi_conn *, const char *key,
+                         struct hf_info *ret, int64_t deadline,
+                         struct hf_error *);
+    hf_status (*list)(struct hfi_conn *, const char *prefix, hf_list_fn *,
+                      void *arg, int64_t deadline, struct hf_error *);
+    hf_status (*break_grant)(struct hfi_conn *, const char *key, uint64_t fence,
+                             int64_t deadline, struct hf_error *);
+
+    /* Goes with break_grant().  See hf_break_force(): end the grant at once and
+     * let the next in, though its holder may be at work. */
+    hf_status (*free_grant)(struct hfi_conn *, const char *key, uint64_t fence,
+                            int64_t deadline, struct hf_error *);
+};
+
+/* What a backend tells the core, from any thread, at any time. */
+void hfi_wake(struct hfi_conn *, const char *key,
+              const char *token); /* a try may succeed now; NULL: anybody's */
+void hfi_granted(struct hfi_conn *, const char *key, const char *token,
+                 uint32_t nth, uint64_t fence,
+                 int64_t ms); /* the claim has it, for `ms` from some moment
+                               * after the service served its nth try */
+void hfi_wake_all(struct hfi_conn *); /* events may have been missed */
+void hfi_expect(
+    struct hfi_conn *, const char *key, const char *token,
+    int64_t ms); /* a try may succeed by then, if nothing is heard */
+void hfi_wanted(struct hfi_conn *, const char *key); /* somebody asks for it */
+void hfi_gone(struct hfi_conn *, const char *key, const char *token,
+              hf_loss reason);            /* this grant is no more */
+void hfi_pump_changed(struct hfi_conn *); /* ask pump_fd() again */
+void hfi_warn(struct hfi_conn *,
+              const char *text); /* the set-up is doubtful after all */
+
+/* The backend for a URL scheme, loaded if it is a module. */
+hf_status hfi_backend_find(const char *scheme, const struct hfi_backend **ret,
+                           struct hf_error *);
+
+/* "mem:, file:": what this build can open, one scheme of each service. */
+void hfi_backend_names(char *buf, size_t size);
+
+#endif

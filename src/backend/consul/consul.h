@@ -1,0 +1,499 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * consul.h - the parts of the Consul backend, and what they share.
+ *
+ *   consul.c          the table, open, close, acquire
+ *   options.c     what the URL and the environment say, put on a handle
+ *   http.c     one request, on one agent after the other
+ *   fds.c       the descriptors of curl, for exec and fork
+ *   reply.c    what came back, and what it means
+ *   kv.c       names and values
+ *   txn.c      transactions
+ *   key.c      what this client knows of each key
+ *   release.c  release, and what is given back in passing
+ *   renew.c    renewing, and moving to another ttl
+ *   handle.c   what was detached: taken up, or renewed by a bearer
+ *   session.c  one session for each ttl
+ *   queue.c    queue=fair
+ *   wait.c    who waits for which key, and what an answer means to him
+ *   stagger.c     who of many waiters tries first
+ *   poller.c      blocking queries, which only the keeper drives
+ *   inspect.c     inspect, list, break
+ *
+ * LOCKING  `mu` guards sessions, keys and watches.  It is never held across
+ * a request.  A key and a session are used by one call at a time: whoever has
+ * set `busy` owns the rest of the struct, others wait for `turn`.
+ */
+#ifndef HFI_CONSUL_H
+#define HFI_CONSUL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include <curl/curl.h>
+#include <jansson.h>
+
+#include "backend/backend.h"
+#include "base/env.h"
+#include "base/list.h"
+#include "base/map.h"
+
+/* What `consul lock` and the Go library put into Flags, so that each knows the
+ * other's locks and refuses what is none. */
+#define CONSUL_FLAGS INT64_C(0x2ddccbc058a50c18)
+
+#define CONSUL_ID_LEN   36
+#define CONSUL_NAME_MAX 4096
+#define CONSUL_VALUE_MAX                                                       \
+    (3 * (HF_OWNER_MAX + HF_NOTE_MAX) + HFI_TOKEN_LEN + 128)
+#define CONSUL_OPS_MAX 64 /* in one transaction */
+#define CONSUL_ROUNDS  4  /* when an entry changes while we work on it */
+
+/* ---- options.c ------------------------------------------------------ */
+
+struct consul_headers;
+
+struct consul_conf {
+    char *agents[HFI_HOSTS_MAX];                  /* "http://127.0.0.1:8500" */
+    struct curl_slist *connect_to[HFI_HOSTS_MAX]; /* where it is, or NULL */
+    size_t nagents;
+    char *socket;                           /* of a consul+unix: URL, or NULL */
+    struct consul_headers *_Atomic headers; /* the ACL token is in here only */
+    char *token_file;                       /* or NULL */
+    char *auth;                             /* "user:password", or NULL */
+    char *ca_file, *ca_dir, *cert, *key;
+    bool insecure;
+    char *prefix; /* of every name in the store */
+    char *checks; /* health checks that sessions depend on; "" for none */
+    int64_t lock_delay_ms;
+    bool cli;  /* layout=cli */
+    bool fair; /* queue=fair */
+};
+
+hf_status hfi_consul_conf_init(struct consul_conf *, const struct hfi_url *,
+                               struct hf_error *);
+void hfi_consul_conf_fini(struct consul_conf *);
+bool hfi_consul_conf_apply(struct consul_conf *, CURL *, size_t agent);
+bool hfi_consul_conf_reread(struct consul_conf *, pthread_mutex_t *);
+void hfi_consul_conf_warn(const struct consul_conf *, char *warning,
+                          size_t size);
+extern const char *const hfi_consul_options[];
+
+/* ---- http.c ------------------------------------------------------ */
+
+/* An answer; hfi_consul_reply_fini() it. */
+struct consul_reply {
+    long status;
+    uint64_t index; /* X-Consul-Index */
+    size_t agent;   /* who has answered */
+    char *data;     /* ends with a NUL that `len` does not count */
+    size_t len, size;
+    json_t *json; /* of `data`, where that was asked for */
+};
+
+/* Handles that are used by one request each, so that one kind of request
+ * never waits for another. */
+struct consul_pool {
+    struct hfi_link idle;
+    unsigned open;
+};
+
+struct consul_request {
+    const char *method, *path, *body;
+    bool write; /* no answer leaves it open whether it took effect */
+    bool to;    /* ask this agent first, not the one that all begin with */
+    size_t agent;
+};
+
+struct consul_conn;
+bool hfi_consul_global_init(void);
+CURL *hfi_consul_easy_new(struct consul_conn *, struct consul_reply *);
+bool hfi_consul_easy_aim(struct consul_conn *, CURL *, size_t agent,
+                         const struct consul_request *, int64_t timeout_ms);
+hf_status hfi_consul_call(struct consul_conn *, struct consul_pool *,
+                          const struct consul_request *, int64_t deadline,
+                          struct consul_reply *, struct hf_error *);
+void hfi_consul_pool_fini(struct consul_pool *);
+
+/* ---- fds.c -------------------------------------------------------- */
+
+#define CONSUL_FDS_MAX 512
+
+void hfi_consul_fd_watch(struct consul_conn *, CURL *);
+CURLM *hfi_consul_multi_new(struct consul_conn *);
+void hfi_consul_fd_closing(struct consul_conn *);
+void hfi_consul_fd_forget(struct consul_conn *);
+
+/* ---- reply.c ----------------------------------------------------- */
+
+size_t hfi_consul_reply_body(char *data, size_t one, size_t n, void *arg);
+size_t hfi_consul_reply_header(char *line, size_t one, size_t n, void *arg);
+bool hfi_consul_reply_parse(struct consul_reply *);
+void hfi_consul_reply_fini(struct consul_reply *);
+hf_status hfi_consul_status(const struct consul_conn *,
+                            const struct consul_request *,
+                            const struct consul_reply *, struct hf_error *);
+
+/* ---- kv.c -------------------------------------------------------- */
+
+/* An entry of the store, and what its value says if we wrote it. */
+struct consul_kv {
+    bool exists, foreign; /* foreign: somebody's data, not a lock */
+    uint64_t index, create;
+    char session[CONSUL_ID_LEN + 1];
+    char token[HFI_TOKEN_LEN + 1];
+    char owner[HF_OWNER_MAX + 1], note[HF_NOTE_MAX + 1];
+    uint64_t fence;  /* of the grant; 0: it is `index` */
+    uint64_t broken; /* the fence of a grant that an operator took away */
+    bool linger;     /* its holder would give it up if asked ... */
+    bool wanted;     /* ... and was asked */
+    size_t agent;    /* who was asked */
+};
+
+bool hfi_consul_name(const struct consul_conf *, const char *key, char *ret);
+bool hfi_consul_key_of(const struct consul_conf *, const char *name, char *ret);
+void hfi_consul_list_prefix(const struct consul_conf *, const char *prefix,
+                            char *ret);
+bool hfi_consul_is_id(const char *text);
+void hfi_consul_path(char *buf, size_t size, const char *name,
+                     const char *query);
+void hfi_consul_value(char *ret, const struct hfi_claim *, uint64_t fence);
+void hfi_consul_kv_value(char *ret, const struct consul_kv *);
+void hfi_consul_kv_parse(struct consul_kv *, const json_t *);
+uint64_t hfi_consul_fence(const struct consul_kv *);
+bool hfi_consul_is_grant(const struct consul_kv *, const char *token,
+                         uint64_t fence);
+bool hfi_consul_kv_read(struct consul_kv *, struct consul_reply *);
+hf_status hfi_consul_read(struct consul_conn *, struct consul_pool *,
+                          const char *name, bool consistent, int64_t deadline,
+                          struct consul_kv *, struct hf_error *);
+void hfi_consul_encode(char *ret, const char *text);
+
+/* ---- txn.c ------------------------------------------------------- */
+
+/* Operations to be done at once, as the service wants to read them; begins as
+ * {.len = 0}.  What has no room in `first` is on the heap. */
+struct consul_ops {
+    size_t len, size;
+    bool bad; /* no memory */
+    char *text;
+    char first[1500];
+};
+
+/* What became of a transaction that was answered. */
+struct consul_done {
+    bool ok;
+    uint64_t index;   /* of the last entry written; 0 if it has none */
+    uint64_t failed;  /* bit n: the operation n did */
+    bool delayed;     /* by a lock-delay */
+    bool bad_session; /* it does not exist any more */
+    size_t agent;     /* who has answered */
+};
+
+void hfi_consul_op(struct consul_ops *, const char *verb, const char *name,
+                   const char *session, const char *value, uint64_t index);
+void hfi_consul_guard(struct consul_ops *, const char *name, uint64_t index);
+const char *hfi_consul_ops_text(struct consul_ops *);
+void hfi_consul_ops_fini(struct consul_ops *);
+hf_status hfi_consul_txn(struct consul_conn *, struct consul_pool *,
+                         struct consul_ops *, bool write, int64_t deadline,
+                         struct consul_done *, struct hf_error *);
+hf_status hfi_consul_txn_read(const struct consul_conn *, struct consul_reply *,
+                              struct consul_done *, struct hf_error *);
+
+/* ---- session.c --------------------------------------------------- */
+
+struct consul_session {
+    struct hfi_link link; /* in consul_conn.sessions */
+    struct hfi_link held; /* of consul_key: what it holds, oldest proof first */
+    char id[CONSUL_ID_LEN + 1]; /* "" until it is made */
+    int64_t ttl_ms;
+    bool queue;     /* its keys are deleted with it, not released */
+    bool handle;    /* it carries one lock, which is detached */
+    bool busy;      /* being made or renewed */
+    bool dead;      /* the service knows it no more */
+    int64_t proven; /* it lasts for two ttl from then on */
+    int64_t sure;   /* when that was sent which a true leader has served ... */
+    size_t agent;   /* ... by way of this agent */
+    unsigned users; /* calls, keys and places */
+};
+
+/* What the service says of a session. */
+struct consul_about {
+    int64_t ttl_ms, delay_ms; /* 0: none */
+    bool handle;              /* see handle.c */
+    size_t agent;             /* who was asked */
+};
+
+hf_status hfi_consul_session_get(struct consul_conn *, int64_t ttl_ms,
+                                 bool queue, int64_t deadline,
+                                 struct consul_session **ret,
+                                 struct hf_error *);
+void hfi_consul_session_put(struct consul_conn *, struct consul_session *);
+struct consul_session *hfi_consul_session_find(struct consul_conn *,
+                                               const char *id);
+hf_status hfi_consul_session_renew(struct consul_conn *,
+                                   struct consul_session *, int64_t deadline,
+                                   struct hf_error *);
+hf_status hfi_consul_session_create(struct consul_conn *,
+                                    struct consul_session *, int64_t deadline,
+                                    struct hf_error *);
+hf_status hfi_consul_session_prove(struct consul_conn *, struct consul_pool *,
+                                   struct consul_session *, int64_t deadline,
+                                   struct hf_error *);
+void hfi_consul_session_sure(struct consul_conn *, struct consul_session *,
+                             int64_t at, size_t agent);
+hf_status hfi_consul_session_look(struct consul_conn *, const char *id,
+                                  int64_t deadline, struct consul_about *);
+void hfi_consul_session_destroy(struct consul_conn *, const char *id,
+                                int64_t deadline);
+void hfi_consul_session_dead(struct consul_conn *, struct consul_session *);
+void hfi_consul_sessions_end(struct consul_conn *);
+
+/* ---- key.c ------------------------------------------------------- */
+
+enum consul_seen {
+    CONSUL_UNKNOWN, /* ask before writing */
+    CONSUL_FREE     /* nobody held it at `index`; 0: it did not exist */
+};
+
+/* What this client knows of a key. */
+struct consul_key {
+    struct hfi_node node; /* in consul_conn.keys, by its name */
+    struct hfi_link link; /* in consul_session.held, or consul_conn.idle */
+    enum consul_seen seen;
+    uint64_t index;                 /* of the entry when it was last seen */
+    bool busy;                      /* a call works on it */
+    unsigned users;                 /* calls and watches */
+    char holder[HFI_TOKEN_LEN + 1]; /* our claim that has it, or "" */
+    bool maybe;                     /* ... or may have it: no answer came */
+    bool leaving;                   /* ... and was told to release it */
+    bool moving; /* a move to another session may still take effect */
+    struct consul_session *session; /* of the holder */
+    uint64_t fence;
+    uint64_t guard; /* the index that the unanswered try or move was for */
+    int64_t end;    /* of the lease that was last proven */
+    const char *key;
+    char name[];
+};
+
+hf_status hfi_consul_key_enter(struct consul_conn *, const char *key,
+                               int64_t deadline, struct consul_key **ret,
+                               struct hf_error *);
+void hfi_consul_key_leave(struct consul_conn *, struct consul_key *);
+void hfi_consul_key_held(struct consul_conn *, struct consul_key *,
+                         const char *token, struct consul_session *,
+                         uint64_t fence, int64_t end);
+void hfi_consul_key_maybe(struct consul_conn *, struct consul_key *,
+                          const char *token, struct consul_session *);
+bool hfi_consul_key_rebind(struct consul_conn *, struct consul_key *,
+                           const struct consul_kv *);
+void hfi_consul_key_free(struct consul_conn *, struct consul_key *,
+                         enum consul_seen, uint64_t index);
+void hfi_consul_keys_fini(struct consul_conn *);
+
+/* ---- queue.c ----------------------------------------------------- */
+
+/* HF_OK: it is our turn to take the key, and *place is what to delete with
+ * that ("" if there is none); HF_BUSY: it is not.  *stands: we are in line. */
+hf_status hfi_consul_queue_turn(struct consul_conn *, const struct hfi_claim *,
+                                struct hfi_grant *, struct hfi_answer *,
+                                int64_t deadline, char *place, bool *stands,
+                                struct hf_error *);
+hf_status hfi_consul_queue_join(struct consul_conn *, const struct hfi_claim *,
+                                struct hfi_grant *, struct hfi_answer *,
+                                int64_t deadline, struct hf_error *);
+hf_status hfi_consul_queue_leave(struct consul_conn *, const struct hfi_claim *,
+                                 int64_t deadline, struct hf_error *);
+hf_status hfi_consul_queue_count(struct consul_conn *, const char *key,
+                                 int64_t deadline, int32_t *ret,
+                                 struct hf_error *);
+bool hfi_consul_queue_place(const struct consul_conf *, const char *key,
+                            const char *token, char *ret);
+void hfi_consul_queue_left(struct consul_conn *, const char *key,
+                           const char *token, bool sure);
+bool hfi_consul_queue_is_own(struct consul_conn *, const char *token);
+bool hfi_consul_queue_in_doubt(struct consul_conn *, const char *token);
+bool hfi_consul_is_place(const struct consul_kv *);
+void hfi_consul_queue_fini(struct consul_conn *);
+
+/* ---- stagger.c ------------------------------------------------------ */
+
+/* What a waiter has seen of the others. */
+struct consul_herd {
+    unsigned misses;  /* tries in a row that came too late */
+    unsigned passed;  /* how often the key went to another ... */
+    uint64_t holders; /* ... and a bit for each of them, or for several */
+    bool tried;       /* since it was free */
+};
+
+int64_t hfi_consul_herd_delay(struct consul_herd *, const char *token,
+                              uint64_t index);
+void hfi_consul_herd_taken(struct consul_herd *, const char *session,
+                           bool ours);
+
+/* ---- poller.c ------------------------------------------------------- */
+
+struct consul_hub {
+    CURLM *multi;
+    int epoll_fd, event_fd, timer_fd;
+    struct hfi_map watches;  /* of consul_watch, by name */
+    struct hfi_map watchers; /* of consul_watcher, by token */
+    struct hfi_link pending; /* of consul_watch: to be started */
+    struct hfi_link orphans; /* of consul_watch: under way for nobody */
+    struct hfi_link waking;  /* of consul_watch.wake: free, but let others in */
+    size_t norphans;
+    struct hfi_link shots; /* of consul_shot: under way */
+    int64_t timer_at;      /* for when timer_fd is set; HFI_NEVER */
+    int64_t curl_at;       /* when curl wants to be called; HFI_NEVER */
+    unsigned monitors;
+    bool moved; /* another agent: start all queries again */
+};
+
+hf_status hfi_consul_hub_init(struct consul_conn *, struct hf_error *);
+void hfi_consul_hub_fini(struct consul_conn *);
+void hfi_consul_hub_moved(struct consul_conn *);
+int hfi_consul_pump_fd(struct hfi_conn *);
+void hfi_consul_pump(struct hfi_conn *);
+
+/* ---- wait.c: who watches what ------------------------------------ */
+
+/* A query that the hub keeps in flight. */
+struct consul_watch {
+    bool shot;             /* false: see struct consul_shot */
+    struct hfi_node node;  /* in consul_hub.watches */
+    struct hfi_link link;  /* in consul_hub.pending or .orphans */
+    struct hfi_link users; /* of consul_watcher */
+    CURL *easy;
+    struct consul_reply reply;
+    uint64_t index;       /* nothing older is of interest */
+    int64_t start_at;     /* while pending */
+    int64_t due;          /* an answer by then was not made by time */
+    bool running;         /* the keeper's, until it is done with it */
+    bool answered;        /* `last` is what it said */
+    struct hfi_link wake; /* in consul_hub.waking ... */
+    int64_t wake_at;      /* ... until then */
+    struct consul_herd herd;
+    struct consul_kv last;
+    bool place; /* not the lock but a place in its queue ... */
+    bool own;   /* ... of this client, which will say when it is gone */
+    const char *key;
+    char name[];
+};
+
+struct consul_watcher {
+    struct hfi_node node; /* in consul_hub.watchers */
+    struct hfi_link link; /* in consul_watch.users */
+    struct consul_watch *watch;
+    char token[HFI_TOKEN_LEN + 1];
+    bool holds;     /* tell of its loss; else: wake it */
+    bool told;      /* the core has asked for it: while it holds, to hear of
+                     * others who want the key */
+    uint64_t since; /* of the grant: older answers do not concern it */
+    uint64_t fence;
+};
+
+/* A write that the keeper sends and whose outcome the watch will show. */
+struct consul_shot {
+    bool shot; /* true */
+    struct hfi_link link;
+    CURL *easy;
+    struct consul_reply reply;
+};
+
+hf_status hfi_consul_wait(struct consul_conn *, const char *key,
+                          const char *name, const char *token,
+                          struct hf_error *);
+void hfi_consul_unwait(struct consul_conn *, const char *token);
+void hfi_consul_retarget(struct consul_conn *, const char *key,
+                         const char *name, const char *token);
+void hfi_consul_monitor(struct consul_conn *, const struct consul_key *,
+                        const char *token);
+void hfi_consul_forget(struct consul_conn *, const char *token);
+void hfi_consul_watch_free(struct consul_conn *, struct consul_watch *);
+void hfi_consul_watch_answer(struct consul_conn *, struct consul_watch *,
+                             struct consul_kv *);
+void hfi_consul_watch_left(struct consul_conn *, const char *name, bool sure);
+int64_t hfi_consul_watch_wake(struct consul_conn *, int64_t now);
+
+/* poller.c, with the mutex held */
+void hfi_consul_hub_add(struct consul_conn *, struct consul_watch *,
+                        int64_t at);
+void hfi_consul_hub_orphan(struct consul_conn *, struct consul_watch *);
+void hfi_consul_hub_shoot(struct consul_conn *, struct consul_ops *);
+
+/* ---- inspect.c ------------------------------------------------------ */
+
+hf_status hfi_consul_inspect(struct hfi_conn *, const char *key,
+                             struct hf_info *, int64_t deadline,
+                             struct hf_error *);
+hf_status hfi_consul_list(struct hfi_conn *, const char *prefix, hf_list_fn *,
+                          void *arg, int64_t deadline, struct hf_error *);
+hf_status hfi_consul_break(struct hfi_conn *, const char *key, uint64_t fence,
+                           int64_t deadline, struct hf_error *);
+hf_status hfi_consul_free(struct hfi_conn *, const char *key, uint64_t fence,
+                          int64_t deadline, struct hf_error *);
+int64_t hfi_consul_duration(const char *text);
+
+/* ---- renew.c ----------------------------------------------------- */
+
+void hfi_consul_renew(struct hfi_conn *, struct hfi_renewal *, size_t n,
+                      int64_t deadline, struct hf_error *);
+hf_loss hfi_consul_why(const struct consul_kv *, const char *token,
+                       uint64_t fence);
+
+/* ---- handle.c ---------------------------------------------------- */
+
+hf_status hfi_consul_attach(struct hfi_conn *, const struct hfi_claim *,
+                            const struct hf_handle *, struct hfi_grant *,
+                            struct hf_error *);
+hf_status hfi_consul_take_over(struct hfi_conn *, const struct hfi_claim *,
+                               const char *token, struct hfi_grant *,
+                               int64_t deadline, struct hf_error *);
+hf_status hfi_consul_bearer(struct consul_conn *, const char *name,
+                            struct consul_kv *, int64_t ttl_ms, int64_t sure,
+                            int64_t deadline, struct hf_error *);
+hf_status hfi_consul_move(struct consul_conn *, const char *name,
+                          const struct consul_kv *, const char *id,
+                          const char *value, int64_t deadline,
+                          struct consul_done *, struct hf_error *);
+void hfi_consul_handle_end(struct consul_conn *, const char *session,
+                           int64_t deadline);
+
+/* ---- release.c --------------------------------------------------- */
+
+hf_status hfi_consul_release(struct hfi_conn *, const struct hfi_claim *,
+                             struct hfi_grant *, int64_t deadline,
+                             struct hf_error *);
+hf_status hfi_consul_unlock_at(struct consul_conn *, struct consul_key *,
+                               const char *session, uint64_t index,
+                               uint64_t fence, int64_t deadline,
+                               struct hf_error *);
+hf_status hfi_consul_sweep(struct consul_conn *, struct consul_key *,
+                           const char *token, int64_t deadline);
+
+/* ---- consul.c ----------------------------------------------------------- */
+
+struct consul_conn {
+    struct hfi_conn base;
+    struct consul_conf conf;
+    int64_t timeout_ms;    /* for closing, where the core gives no deadline */
+    atomic_size_t agent;   /* the one that answered last */
+    _Atomic int64_t heard; /* when it did, or when we turned to it */
+    atomic_bool fresh;     /* an unknown key is likely not to exist */
+    atomic_bool silent;    /* the last request had no answer */
+    atomic_bool doubted;   /* the set-up was warned of */
+    pthread_mutex_t mu;
+    bool ready;           /* mu and turn are there */
+    struct hfi_cond turn; /* something is not busy any more */
+    struct consul_pool calls, renewals;
+    struct hfi_link sessions;
+    struct hfi_map places; /* in queues, of this client; by token */
+    struct hfi_map keys;
+    struct hfi_link idle; /* of consul_key: kept for what they know */
+    size_t nidle;
+    struct consul_hub hub;
+    atomic_int fds[CONSUL_FDS_MAX]; /* of curl; each plus one, or 0 */
+};
+
+#endif

@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * handle.c - locks that outlive the process that took them.
+ *
+ * A handle names a grant by its token and its fence.  Which session carries the
+ * lock is not a part of it: that changes while the handle stays good.
+ *
+ * TAKEN UP  The lock moves to a session of this client, and its entry names the
+ *   new claim's token, in one transaction.  After that no copy of the handle
+ *   fits the entry.
+ *
+ * RENEWED BY A BEARER  The first renewal moves the lock to a session that
+ *   carries nothing else; the later ones renew that session.  It belongs to no
+ *   client: none keeps it alive, none destroys it at its end, and it goes when
+ *   the lock is released or taken up.  In the session of the process that
+ *   detached it the lock would live for as long as that process has other locks,
+ *   or be swept by it although a bearer has renewed it.
+ */
+#include "consul.h"
+
+#include "base/banned.h"
+
+/* No question is asked: what follows looks whether the handle is good. */
+hf_status hfi_consul_attach(struct hfi_conn *conn,
+                            const struct hfi_claim *claim,
+                            const struct hf_handle *handle,
+                            struct hfi_grant *grant, struct hf_error *err)
+{
+    (void)claim;
+    if (!handle->fence)
+        return hfi_fail(err, HF_LOST, "%s: there is no such grant",
+                        conn->endpoint);
+    grant->ref.text[0] = '\0';
+    grant->fence = handle->fence;
+    return HF_OK;
+}
+
+/* Is the session one that carries a single lock, of a handle?  *ttl_ms is its
+ * ttl. */
+static bool handle_owns(struct consul_conn *cc, const char *session,
+                        int64_t deadline, int64_t *ttl_ms)
+{
+    struct consul_about about;
+
+    if (hfi_consul_session_look(cc, session, deadline, &about))
+        return false;
+    *ttl_ms = about.ttl_ms;
+    return about.handle;
+}
+
+/* The lock is not in that session any more: destroy it if it was there for this
+ * one only.  If that fails, it lapses. */
+void hfi_consul_handle_end(struct consul_conn *cc, const char *session,
+                           int64_t deadline)
+{
+    int64_t ttl_ms;
+
+    if (handle_owns(cc, session, deadline, &ttl_ms))
+        hfi_consul_session_destroy(cc, session, deadline);
+}
+
+/* Lock it with the session `id` instead, with this value, if the entry is still
+ * what `kv` says; see `done`. */
+hf_status hfi_consul_move(struct consul_conn *cc, const char *name,
+                          const struct consul_kv *kv, const char *id,
+                          const char *value, int64_t deadline,
+                          struct consul_done *done, struct hf_error *err)
+{
+    struct consul_ops ops = {.len = 0};
+
+    hfi_consul_guard(&ops, name, kv->index);
+    hfi_consul_op(&ops, "unlock", name, kv->session, value, 0);
+    hfi_consul_op(&ops, "lock", name, id, value, 0);
+    return hfi_consul_txn(cc, &cc->calls, &ops, true, deadline, done, err);
+}
+
+static hf_status handle_void(const struct consul_conn *cc, struct hf_error *err)
+{
+    return hfi_fail(err, HF_LOST, "%s: the lock was not ours any more",
+                    cc->base.endpoint);
+}
+
+static hf_status handle_changed(const struct consul_conn *cc,
+                                struct hf_error *err)
+{
+    return hfi_fail(err, HF_UNAVAILABLE, "%s: the lock changed meanwhile",
+                    cc->base.endpoint);
+}
+
+/* ---- taken up ----------------------------------------------------------- */
+
+/* With the key to ourselves: give the entry `kv` to the claim and to `s`. */
+static hf_status take_entry(struct consul_conn *cc, struct consul_key *k,
+                            const struct consul_kv *kv,
+                            const struct hfi_claim *claim, uint64_t fence,
+                            struct consul_session *s, int64_t deadline,
+                            struct hf_error *err)
+{
+    char value[CONSUL_VALUE_MAX];
+    struct consul_done done;
+    hf_status st;
+
+    hfi_consul_value(value, claim, fence);
+    st = hfi_consul_move(cc, k->name, kv, s->id, value, deadline, &done, err);
+    if (st == HF_UNCERTAIN || st == HF_PROTOCOL) {
+        k->guard = kv->index;
+        hfi_consul_key_maybe(cc, k, claim->token, s);
+    }
+    if (st)
+        return st;
+    if (done.bad_session)
+        hfi_consul_session_dead(cc, s);
+    if (!done.ok)
+        return handle_changed(cc, err);
+    k->index = done.index;
+    return HF_OK;
+}
+
+static hf_status take_key(struct consul_conn *cc, struct consul_key *k,
+                          const struct hfi_claim *claim, const char *token,
+                          struct hfi_grant *grant, struct consul_session *s,
+                          int64_t deadline, struct hf_error *err)
+{
+    int64_t began = hfi_now();
+    struct consul_kv kv;
+    hf_status st =
+        hfi_consul_read(cc, &cc->calls, k->name, true, deadline, &kv, err);
+
+    if (st)
+        return st;
+    if (kv.broken && kv.broken == grant->fence)
+        return handle_void(cc, err);
+    if (hfi_consul_is_grant(&kv, claim->token, grant->fence) &&
+        !strcmp(kv.session, s->id)) {
+        k->index = kv.index; /* A move that was not answered. */
+    } else if (hfi_consul_is_grant(&kv, token, grant->fence)) {
+        st = take_entry(cc, k, &kv, claim, grant->fence, s, deadline, err);
+        if (st)
+            return st;
+    } else {
+        return handle_void(cc, err);
+    }
+    hfi_consul_key_held(cc, k, claim->token, s, grant->fence,
+                        began + claim->ttl_ms);
+    memcpy(grant->ref.text, s->id, sizeof(s->id));
+    hfi_consul_monitor(cc, k, claim->token);
+    if (strcmp(kv.session, s->id) != 0)
+        hfi_consul_handle_end(cc, kv.session, deadline);
+    return HF_OK;
+}
+
+hf_status hfi_consul_take_over(struct hfi_conn *conn,
+                               const struct hfi_claim *claim, const char *token,
+                               struct hfi_grant *grant, int64_t deadline,
+                               struct hf_error *err)
+{
+    struct consul_conn *cc = (struct consul_conn *)conn;
+    struct consul_session *s;
+    struct consul_key *k;
+    hf_status st;
+
+    st = hfi_consul_session_get(cc, claim->ttl_ms, false, deadline, &s, err);
+    if (st)
+        return st;
+    st = hfi_consul_key_enter(cc, claim->key, deadline, &k, err);
+    if (!st) {
+        st = take_key(cc, k, claim, token, grant, s, deadline, err);
+        hfi_consul_key_leave(cc, k);
+    }
+    hfi_consul_session_put(cc, s);
+    return st;
+}
+
+/* ---- renewed by a bearer ------------------------------------------------ */
+
+/* The lock is in a session of its own: renew that.  The entry is written anew, so
+ * that a move of another bearer which comes late changes nothing. */
+static hf_status bearer_renew(struct consul_conn *cc, const char *name,
+                              const struct consul_kv *kv, int64_t ttl_ms,
+                              int64_t sure, int64_t deadline,
+                              struct hf_error *err)
+{
+    struct consul_session s = {
+        .ttl_ms = ttl_ms, .sure = sure, .agent = kv->agent};
+    char value[CONSUL_VALUE_MAX];
+    struct consul_done done;
+    hf_status st;
+
+    memcpy(s.id, kv->session, sizeof(s.id));
+    st = hfi_consul_session_prove(cc, &cc->calls, &s, deadline, err);
+    if (st)
+        return st;
+    hfi_consul_kv_value(value, kv);
+    st = hfi_consul_move(cc, name, kv, s.id, value, deadline, &done, err);
+    return st ? st : done.ok ? HF_OK : handle_changed(cc, err);
+}
+
+/* Give the lock a session of its own. */
+static hf_status bearer_move(struct consul_conn *cc, const char *name,
+                             struct consul_kv *kv, int64_t ttl_ms,
+                             int64_t deadline, struct hf_error *err)
+{
+    struct consul_session s = {.ttl_ms = ttl_ms, .handle = true};
+    char value[CONSUL_VALUE_MAX];
+    struct consul_done done;
+    hf_status st = hfi_consul_session_create(cc, &s, deadline, err);
+
+    if (st)
+        return st;
+    kv->fence = hfi_consul_fence(kv);
+    kv->linger = kv->wanted = false;
+    hfi_consul_kv_value(value, kv);
+    st = hfi_consul_move(cc, name, kv, s.id, value, deadline, &done, err);
+    if (!st && !done.ok)
+        st = handle_changed(cc, err);
+    if (!st)
+        hfi_consul_handle_end(cc, kv->session, deadline);
+    else if (st != HF_UNCERTAIN && st != HF_PROTOCOL)
+        hfi_consul_session_destroy(cc, s.id, deadline);
+    return st;
+}
+
+/* Renew a grant that no claim of this client has; `kv`, which was asked for at
+ * `sure`, says that it stands. */
+hf_status hfi_consul_bearer(struct consul_conn *cc, const char *name,
+                            struct consul_kv *kv, int64_t ttl_ms, int64_t sure,
+                            int64_t deadline, struct hf_error *err)
+{
+    int64_t now_ms = 0;
+
+    if (handle_owns(cc, kv->session, deadline, &now_ms) && now_ms == ttl_ms)
+        return bearer_renew(cc, name, kv, ttl_ms, sure, deadline, err);
+    return bearer_move(cc, name, kv, ttl_ms, deadline, err);
+}

@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * key.c - what this client knows of each key.
+ *
+ * The service knows sessions, not claims: to it, two claims of one client that
+ * share a session are the same, and it would grant a key to both.  So which
+ * claim has a key is remembered here, and a key is worked on by one call at a
+ * time.  The index at which the key was last seen is kept too: it makes the
+ * next acquisition a single conditional write.
+ *
+ * INVARIANTS
+ *  (1) `holder` is set from before a write that may grant until after one that
+ *      is known to have released, or until the service says otherwise.
+ *  (2) A key that says CONSUL_FREE only saves a question.  If it is wrong, the
+ *      condition of the write fails.
+ *  (3) Token and fence say whose grant an entry is; the session does not: a
+ *      move that was not answered may have taken effect.
+ */
+#include "consul.h"
+
+#include "base/alloc.h"
+
+#include "base/banned.h"
+
+/* How many keys are remembered that nobody uses. */
+#define IDLE_MAX 4096
+
+static void key_free(struct consul_conn *cc, struct consul_key *key)
+{
+    hfi_link_remove(&key->link);
+    hfi_map_remove(&cc->keys, &key->node);
+    hfi_free(key);
+}
+
+static struct consul_key *key_new(struct consul_conn *cc, const char *key,
+                                  const char *name)
+{
+    size_t name_len = strlen(name) + 1, key_len = strlen(key) + 1;
+    struct consul_key *k = NULL;
+
+    if (hfi_map_reserve(&cc->keys))
+        k = hfi_alloc(sizeof(*k) + name_len + key_len);
+    if (!k)
+        return NULL;
+    hfi_link_init(&k->link);
+    k->node.key = memcpy(k->name, name, name_len);
+    k->key = memcpy(k->name + name_len, key, key_len);
+    /* Where new keys have been the rule, guess that this is one. */
+    k->seen = atomic_load(&cc->fresh) ? CONSUL_FREE : CONSUL_UNKNOWN;
+    hfi_map_add(&cc->keys, &k->node);
+    return k;
+}
+
+/* With the mutex held: the key, which from now on is not forgotten. */
+static struct consul_key *key_get(struct consul_conn *cc, const char *key,
+                                  const char *name)
+{
+    struct hfi_node *node = hfi_map_find(&cc->keys, name);
+    struct consul_key *k;
+
+    k = node ? hfi_container(node, struct consul_key, node)
+             : key_new(cc, key, name);
+    if (k && !k->users++ && !k->holder[0] && node) {
+        hfi_link_remove(&k->link);
+        cc->nidle--;
+    }
+    return k;
+}
+
+/* With the mutex held. */
+static void key_put(struct consul_conn *cc, struct consul_key *k)
+{
+    if (--k->users || k->holder[0])
+        return;
+    hfi_link_append(&cc->idle, &k->link);
+    if (++cc->nidle > IDLE_MAX) {
+        key_free(cc, hfi_container(cc->idle.next, struct consul_key, link));
+        cc->nidle--;
+    }
+}
+
+/* Have the key to oneself. */
+hf_status hfi_consul_key_enter(struct consul_conn *cc, const char *key,
+                               int64_t deadline, struct consul_key **ret,
+                               struct hf_error *err)
+{
+    char name[CONSUL_NAME_MAX];
+    struct consul_key *k;
+    hf_status st = HF_OK;
+
+    if (!hfi_consul_name(&cc->conf, key, name))
+        return hfi_fail(err, HF_INVALID, "%s: the key is too long",
+                        cc->base.endpoint);
+    pthread_mutex_lock(&cc->mu);
+    k = key_get(cc, key, name);
+    while (k && k->busy && hfi_left_ms(deadline))
+        hfi_cond_wait(&cc->turn, &cc->mu, deadline);
+    if (!k) {
+        st = hfi_nomem(err);
+    } else if (k->busy) {
+        key_put(cc, k);
+        st = hfi_fail(err, HF_UNAVAILABLE, "%s: no time left to ask",
+                      cc->base.endpoint);
+    } else {
+        k->busy = true;
+        *ret = k;
+    }
+    pthread_mutex_unlock(&cc->mu);
+    return st;
+}
+
+void hfi_consul_key_leave(struct consul_conn *cc, struct consul_key *k)
+{
+    pthread_mutex_lock(&cc->mu);
+    k->busy = false;
+    if (k->users > 1)
+        hfi_cond_wake(&cc->turn);
+    key_put(cc, k);
+    pthread_mutex_unlock(&cc->mu);
+}
+
+/* With the mutex held. */
+static void key_bind(struct consul_key *k, const char *token,
+                     struct consul_session *s)
+{
+    if (k->session != s) {
+        s->users++;
+        if (k->session)
+            k->session->users--; /* never the last: the caller has one */
+        k->session = s;
+    }
+    memcpy(k->holder, token, sizeof(k->holder));
+    hfi_link_remove(&k->link);
+    hfi_link_append(&s->held, &k->link);
+}
+
+/* The claim `token` has it, until `end` at least. */
+void hfi_consul_key_held(struct consul_conn *cc, struct consul_key *k,
+                         const char *token, struct consul_session *s,
+                         uint64_t fence, int64_t end)
+{
+    pthread_mutex_lock(&cc->mu);
+    key_bind(k, token, s);
+    k->seen = CONSUL_UNKNOWN;
+    k->maybe = k->leaving = k->moving = false;
+    k->fence = fence;
+    k->end = end;
+    pthread_mutex_unlock(&cc->mu);
+}
+
+/* Is the entry the grant of our claim that has the key?  If it is in another
+ * session of ours, that is the one to remember.  key.c (3) */
+bool hfi_consul_key_rebind(struct consul_conn *cc, struct consul_key *k,
+                           const struct consul_kv *kv)
+{
+    struct consul_session *s;
+
+    if (!k->holder[0] || !hfi_consul_is_grant(kv, k->holder, k->fence))
+        return false;
+    pthread_mutex_lock(&cc->mu);
+    s = hfi_consul_session_find(cc, kv->session);
+    if (s && s != k->session) {
+        s->users++;
+        k->session->users--;
+        k->session = s;
+        hfi_link_remove(&k->link);
+        hfi_link_append(&s->held, &k->link);
+    }
+    pthread_mutex_unlock(&cc->mu);
+    return true;
+}
+
+/* A write that may have granted it to `token` was not answered. */
+void hfi_consul_key_maybe(struct consul_conn *cc, struct consul_key *k,
+                          const char *token, struct consul_session *s)
+{
+    pthread_mutex_lock(&cc->mu);
+    key_bind(k, token, s);
+    k->seen = CONSUL_UNKNOWN;
+    k->maybe = true;
+    k->end = hfi_now() + s->ttl_ms;
+    pthread_mutex_unlock(&cc->mu);
+}
+
+/* No claim of ours has it. */
+void hfi_consul_key_free(struct consul_conn *cc, struct consul_key *k,
+                         enum consul_seen seen, uint64_t index)
+{
+    pthread_mutex_lock(&cc->mu);
+    k->seen = seen;
+    k->index = index;
+    k->maybe = k->leaving = k->moving = false;
+    k->fence = 0;
+    k->holder[0] = '\0';
+    hfi_link_remove(&k->link);
+    if (k->session && --k->session->users == 0 && k->session->dead) {
+        hfi_link_remove(&k->session->link);
+        hfi_free(k->session);
+    }
+    k->session = NULL;
+    pthread_mutex_unlock(&cc->mu);
+}
+
+/* Nobody else uses the conn any more. */
+void hfi_consul_keys_fini(struct consul_conn *cc)
+{
+    struct hfi_node *node;
+
+    while ((node = hfi_map_next(&cc->keys, NULL)))
+        key_free(cc, hfi_container(node, struct consul_key, node));
+    hfi_map_fini(&cc->keys);
+}

@@ -1,0 +1,441 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * queue.c - queue=fair: first come, first served, one woken at a time.
+ *
+ * A waiter has a place, the entry K/.holdfast/TOKEN, locked by a session whose
+ * keys are deleted with it, so that a dead waiter's place goes away.  Places
+ * are in the order of their CreateIndex.  The first in line takes the lock and
+ * deletes its place in one transaction; each other watches the place before
+ * its own.  If that one is this client's too, no query is needed for it: the
+ * client knows when it goes, and until then there is nothing to ask either.  So
+ * a queue of hundreds in one client needs one connection, not hundreds, and one
+ * of them reads the list, not all.
+ *
+ * DOUBT  A place is written on the condition that there is none.  Where no answer
+ *   came, that may happen after the waiter has left.  So it leaves its place
+ *   locked by the same session, but without a token: nobody counts that, the late
+ *   write fails, and when the session ends, and with it the late write's chance,
+ *   the service deletes the place.
+ *
+ * LIMITS  Clients that do not say queue=fair, and `consul lock`, take the key
+ * when they find it free.  A lock-delay holds for the key, not for places.
+ */
+#include "consul.h"
+
+#include "base/alloc.h"
+
+#include "base/banned.h"
+
+#define PLACE_TTL_MIN INT64_C(10000)
+
+/* A place needs less than the lock: the core asks again within two thirds of a
+ * ttl, and a session lasts for twice its own.  So a dead waiter is in nobody's
+ * way for longer than the ttl.  Less than 10 s a server may not accept. */
+static int64_t queue_ttl(const struct hfi_claim *claim)
+{
+    if (claim->ttl_ms < PLACE_TTL_MIN)
+        return claim->ttl_ms;
+    return claim->ttl_ms / 2 < PLACE_TTL_MIN ? PLACE_TTL_MIN
+                                             : claim->ttl_ms / 2;
+}
+
+bool hfi_consul_queue_place(const struct consul_conf *conf, const char *key,
+                            const char *token, char *ret)
+{
+    struct consul_conf plain = {.prefix = conf->prefix};
+    size_t len;
+
+    if (!hfi_consul_name(&plain, key, ret))
+        return false;
+    len = strlen(ret);
+    return snprintf(ret + len, CONSUL_NAME_MAX - len, "/.holdfast/%s", token) <
+           (int)(CONSUL_NAME_MAX - len);
+}
+
+/* ---- the places of this client ------------------------------------------ */
+
+struct queue_own {
+    struct hfi_node node; /* in consul_conn.places */
+    int32_t place;        /* in line, when it was last seen; 0 unknown */
+    bool gone;            /* it is remembered for its doubt only */
+    char doubt[CONSUL_ID_LEN + 1]; /* the session of a place that may still
+                                    * be written, or "" */
+    char token[HFI_TOKEN_LEN + 1];
+};
+
+static struct queue_own *queue_own_find(struct consul_conn *cc,
+                                        const char *token)
+{
+    struct hfi_node *node = hfi_map_find(&cc->places, token);
+    struct queue_own *own =
+        node ? hfi_container(node, struct queue_own, node) : NULL;
+
+    return own && !own->gone ? own : NULL;
+}
+
+/* With the mutex held: is there a place of ours with this token? */
+bool hfi_consul_queue_is_own(struct consul_conn *cc, const char *token)
+{
+    return queue_own_find(cc, token);
+}
+
+/* May a place of this claim be written late?  *session is the one. */
+static bool queue_doubt(struct consul_conn *cc, const char *token,
+                        char *session)
+{
+    struct hfi_node *node;
+
+    session[0] = '\0';
+    pthread_mutex_lock(&cc->mu);
+    node = hfi_map_find(&cc->places, token);
+    if (node)
+        memcpy(session, hfi_container(node, struct queue_own, node)->doubt,
+               CONSUL_ID_LEN + 1);
+    pthread_mutex_unlock(&cc->mu);
+    return session[0];
+}
+
+bool hfi_consul_queue_in_doubt(struct consul_conn *cc, const char *token)
+{
+    char session[CONSUL_ID_LEN + 1];
+
+    return queue_doubt(cc, token, session);
+}
+
+static void queue_set_doubt(struct consul_conn *cc, const char *token,
+                            const char *session)
+{
+    struct hfi_node *node;
+
+    pthread_mutex_lock(&cc->mu);
+    node = hfi_map_find(&cc->places, token);
+    if (node)
+        memcpy(hfi_container(node, struct queue_own, node)->doubt, session,
+               strlen(session) + 1);
+    pthread_mutex_unlock(&cc->mu);
+}
+
+/* Before the place is written, so that whoever sees it finds it here. */
+static bool queue_own_add(struct consul_conn *cc, const char *token)
+{
+    struct hfi_node *node;
+    struct queue_own *own = NULL;
+
+    pthread_mutex_lock(&cc->mu);
+    node = hfi_map_find(&cc->places, token);
+    if (node) {
+        own = hfi_container(node, struct queue_own, node);
+        own->gone = false;
+    } else if (hfi_map_reserve(&cc->places)) {
+        own = hfi_alloc(sizeof(*own));
+        if (own) {
+            memcpy(own->token, token, sizeof(own->token));
+            own->node.key = own->token;
+            hfi_map_add(&cc->places, &own->node);
+        }
+    }
+    pthread_mutex_unlock(&cc->mu);
+    return own;
+}
+
+static void queue_own_free(struct consul_conn *cc, struct hfi_node *node)
+{
+    hfi_map_remove(&cc->places, node);
+    hfi_free(hfi_container(node, struct queue_own, node));
+}
+
+/* The place is gone, or (not `sure`) may be: tell who stands behind it. */
+void hfi_consul_queue_left(struct consul_conn *cc, const char *key,
+                           const char *token, bool sure)
+{
+    char name[CONSUL_NAME_MAX];
+    struct hfi_node *node;
+    struct queue_own *own;
+    bool told = true;
+
+    pthread_mutex_lock(&cc->mu);
+    node = hfi_map_find(&cc->places, token);
+    if (node) {
+        own = hfi_container(node, struct queue_own, node);
+        told = own->gone;
+        own->gone = true;
+        if (!own->doubt[0])
+            queue_own_free(cc, node);
+    }
+    if (!told) {
+        if (hfi_consul_queue_place(&cc->conf, key, token, name))
+            hfi_consul_watch_left(cc, name, sure);
+    }
+    pthread_mutex_unlock(&cc->mu);
+}
+
+/* Nobody else uses the conn any more. */
+void hfi_consul_queue_fini(struct consul_conn *cc)
+{
+    struct hfi_node *node;
+
+    while ((node = hfi_map_next(&cc->places, NULL)))
+        queue_own_free(cc, node);
+    hfi_map_fini(&cc->places);
+}
+
+/* ---- the queue ---------------------------------------------------------- */
+
+/* What a look at the queue finds. */
+struct queue_view {
+    int32_t places, before; /* all, and those before ours */
+    bool mine;
+    char previous[HFI_TOKEN_LEN + 1]; /* the one just before ours */
+    uint64_t create, previous_create; /* of ours (or "last"), of that */
+};
+
+static void queue_count(struct queue_view *view, const char *token,
+                        uint64_t create)
+{
+    view->places++;
+    if (create >= view->create)
+        return;
+    view->before++;
+    if (create > view->previous_create) {
+        view->previous_create = create;
+        memcpy(view->previous, token, HFI_TOKEN_LEN + 1);
+    }
+}
+
+/* Does somebody stand there? */
+bool hfi_consul_is_place(const struct consul_kv *kv)
+{
+    return kv->session[0] && kv->token[0];
+}
+
+/* The token of the place that an entry is, or NULL. */
+static const char *queue_token(const json_t *entry)
+{
+    const char *name = json_string_value(json_object_get(entry, "Key"));
+    const char *slash = name ? strrchr(name, '/') : NULL;
+
+    return slash && strlen(slash + 1) == HFI_TOKEN_LEN ? slash + 1 : NULL;
+}
+
+static void queue_read(struct queue_view *view, const json_t *list,
+                       const char *token)
+{
+    const json_t *entry;
+    struct consul_kv kv;
+    const char *at;
+    size_t i;
+
+    view->create = UINT64_MAX;
+    for (i = 0; i < json_array_size(list); i++) {
+        entry = json_array_get(list, i);
+        at = queue_token(entry);
+        if (!at || strcmp(at, token) != 0)
+            continue;
+        hfi_consul_kv_parse(&kv, entry);
+        if (!hfi_consul_is_place(&kv))
+            continue;
+        view->create = kv.create;
+        view->mine = true;
+    }
+    for (i = 0; i < json_array_size(list); i++) {
+        entry = json_array_get(list, i);
+        at = queue_token(entry);
+        hfi_consul_kv_parse(&kv, entry);
+        if (at && hfi_consul_is_place(&kv))
+            queue_count(view, at, kv.create);
+    }
+}
+
+static hf_status queue_look(struct consul_conn *cc, const char *key,
+                            const char *token, int64_t deadline,
+                            struct queue_view *view, struct hf_error *err)
+{
+    char name[CONSUL_NAME_MAX], path[3 * CONSUL_NAME_MAX];
+    struct consul_request rq = {.method = "GET", .path = path};
+    struct consul_reply reply;
+    hf_status st;
+
+    *view = (struct queue_view){.places = 0};
+    if (!hfi_consul_queue_place(&cc->conf, key, "", name))
+        return hfi_fail(err, HF_INVALID, "%s: the key is too long",
+                        cc->base.endpoint);
+    hfi_consul_path(path, sizeof(path), name, "?recurse");
+    st = hfi_consul_call(cc, &cc->calls, &rq, deadline, &reply, err);
+    if (st)
+        return st;
+    if (reply.status == 404)
+        st = HF_OK; /* It is empty. */
+    else if (hfi_consul_reply_parse(&reply) && json_is_array(reply.json))
+        queue_read(view, reply.json, token);
+    else
+        st = hfi_fail(err, HF_PROTOCOL, "%s: an answer that is no list",
+                      cc->base.endpoint);
+    hfi_consul_reply_fini(&reply);
+    return st;
+}
+
+/* Not our turn: watch the place before ours from now on. */
+static hf_status queue_behind(struct consul_conn *cc,
+                              const struct hfi_claim *claim,
+                              struct hfi_grant *grant, struct hfi_answer *busy,
+                              const struct queue_view *view)
+{
+    char name[CONSUL_NAME_MAX];
+    struct queue_own *own;
+
+    pthread_mutex_lock(&cc->mu);
+    own = queue_own_find(cc, claim->token);
+    if (own)
+        own->place = view->before + 1;
+    pthread_mutex_unlock(&cc->mu);
+    busy->place = view->before + 1;
+    memcpy(grant->ref.text, view->previous, sizeof(view->previous));
+    if (view->before ? hfi_consul_queue_place(&cc->conf, claim->key,
+                                              view->previous, name)
+                     : hfi_consul_name(&cc->conf, claim->key, name))
+        hfi_consul_retarget(cc, claim->key, name, claim->token);
+    return HF_BUSY;
+}
+
+/* Keep the place alive as long as we ask for it. */
+static hf_status queue_keep(struct consul_conn *cc,
+                            const struct hfi_claim *claim, int64_t deadline,
+                            struct hf_error *err)
+{
+    struct consul_session *s;
+    hf_status st =
+        hfi_consul_session_get(cc, queue_ttl(claim), true, deadline, &s, err);
+
+    if (!st)
+        hfi_consul_session_put(cc, s);
+    return st;
+}
+
+/* Does the place before ours belong to this client, and is it still there?  Then
+ * it is not our turn.  If it has vanished without our doing, whoever stands
+ * there finds out, and leaves it. */
+static bool queue_is_behind_own(struct consul_conn *cc,
+                                const struct hfi_claim *claim,
+                                const struct hfi_grant *grant,
+                                struct hfi_answer *busy)
+{
+    struct queue_own *before = NULL;
+
+    pthread_mutex_lock(&cc->mu);
+    if (grant->placed && !grant->fence && grant->ref.text[0] &&
+        queue_own_find(cc, claim->token))
+        before = queue_own_find(cc, grant->ref.text);
+    if (before && before->place)
+        busy->place = before->place + 1;
+    pthread_mutex_unlock(&cc->mu);
+    return before;
+}
+
+hf_status hfi_consul_queue_turn(struct consul_conn *cc,
+                                const struct hfi_claim *claim,
+                                struct hfi_grant *grant,
+                                struct hfi_answer *busy, int64_t deadline,
+                                char *place, bool *stands, struct hf_error *err)
+{
+    struct queue_view view;
+    hf_status st;
+
+    *stands = true;
+    if (queue_is_behind_own(cc, claim, grant, busy)) {
+        st = queue_keep(cc, claim, deadline, err);
+        return st ? st : HF_BUSY;
+    }
+    st = queue_look(cc, claim->key, claim->token, deadline, &view, err);
+    if (!st && view.mine)
+        st = queue_keep(cc, claim, deadline, err);
+    if (st)
+        return st;
+    *stands = view.mine;
+    if (!view.mine)
+        hfi_consul_queue_left(cc, claim->key, claim->token, true);
+    if (view.before && view.mine)
+        return queue_behind(cc, claim, grant, busy, &view);
+    if (view.before)
+        return HF_BUSY;
+    if (view.mine) {
+        queue_behind(cc, claim, grant, busy, &view);
+        if (!hfi_consul_queue_in_doubt(cc, claim->token))
+            hfi_consul_queue_place(&cc->conf, claim->key, claim->token, place);
+    }
+    return HF_OK;
+}
+
+/* Take a place at the end. */
+hf_status hfi_consul_queue_join(struct consul_conn *cc,
+                                const struct hfi_claim *claim,
+                                struct hfi_grant *grant,
+                                struct hfi_answer *busy, int64_t deadline,
+                                struct hf_error *err)
+{
+    char name[CONSUL_NAME_MAX], value[CONSUL_VALUE_MAX];
+    struct consul_ops ops = {.len = 0};
+    struct consul_session *s;
+    struct consul_done done;
+    struct queue_view view;
+    hf_status st;
+
+    if (!hfi_consul_queue_place(&cc->conf, claim->key, claim->token, name))
+        return hfi_fail(err, HF_INVALID, "%s: the key is too long",
+                        cc->base.endpoint);
+    if (!queue_own_add(cc, claim->token))
+        return hfi_nomem(err);
+    hfi_consul_value(value, claim, 0);
+    st = hfi_consul_session_get(cc, queue_ttl(claim), true, deadline, &s, err);
+    if (st)
+        return st;
+    hfi_consul_guard(&ops, name, 0);
+    hfi_consul_op(&ops, "lock", name, s->id, value, 0);
+    st = hfi_consul_txn(cc, &cc->calls, &ops, true, deadline, &done, err);
+    if (!st && done.bad_session)
+        hfi_consul_session_dead(cc, s);
+    if (st == HF_UNCERTAIN || st == HF_PROTOCOL)
+        queue_set_doubt(cc, claim->token, s->id);
+    hfi_consul_session_put(cc, s);
+    if (!st || st == HF_UNCERTAIN || st == HF_PROTOCOL)
+        grant->placed = true;
+    if (!st)
+        st = queue_look(cc, claim->key, claim->token, deadline, &view, err);
+    return st ? st : queue_behind(cc, claim, grant, busy, &view);
+}
+
+/* Give the place up.  HF_LOST: there was none. */
+hf_status hfi_consul_queue_leave(struct consul_conn *cc,
+                                 const struct hfi_claim *claim,
+                                 int64_t deadline, struct hf_error *err)
+{
+    char name[CONSUL_NAME_MAX], session[CONSUL_ID_LEN + 1];
+    struct consul_ops ops = {.len = 0}, bar = {.len = 0};
+    struct consul_done done = {.ok = false};
+    hf_status st = HF_OK;
+
+    if (!hfi_consul_queue_place(&cc->conf, claim->key, claim->token, name))
+        return HF_LOST;
+    if (queue_doubt(cc, claim->token, session)) {
+        hfi_consul_op(&bar, "lock", name, session, "", 0);
+        st = hfi_consul_txn(cc, &cc->calls, &bar, true, deadline, &done, err);
+    }
+    if (!st && !done.ok) { /* no doubt, or its session has ended */
+        queue_set_doubt(cc, claim->token, "");
+        hfi_consul_op(&ops, "delete", name, NULL, NULL, 0);
+        st = hfi_consul_txn(cc, &cc->calls, &ops, true, deadline, &done, err);
+    }
+    hfi_consul_queue_left(cc, claim->key, claim->token, !st);
+    return st;
+}
+
+hf_status hfi_consul_queue_count(struct consul_conn *cc, const char *key,
+                                 int64_t deadline, int32_t *ret,
+                                 struct hf_error *err)
+{
+    struct queue_view view;
+    hf_status st = queue_look(cc, key, "", deadline, &view, err);
+
+    if (!st)
+        *ret = view.places;
+    return st;
+}

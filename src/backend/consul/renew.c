@@ -1,0 +1,394 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * renew.c - renewing, and moving to another ttl.
+ *
+ * A renewal has two halves: the session is renewed, once for all the locks
+ * that it carries, and then each entry is checked to be as it was, up to 64 in
+ * one read-only transaction.  Either alone would not do: a session can live on
+ * while an operator deletes an entry, and an entry says nothing of how long its
+ * session will live.  The transaction is a consistent read, so it is also what
+ * makes the next renewal of the session a proof: session.c (4).
+ *
+ * A lock that is to have another ttl is moved: unlocked by the old session and
+ * locked by another of ours in one step, so that nobody can come in between.
+ * Its fence is written into the value and stays what it was.
+ *
+ * Locks that were not renewed in time, because they lapsed or were detached, are
+ * unlocked here once their session is renewed for others, if it still has them.
+ * consul.c (4), backend/backend.h (10)
+ */
+#include "consul.h"
+
+#include "base/banned.h"
+
+/* What is swept in one renewal. */
+#define SWEEP_MAX 8
+
+/* Items that are checked in one transaction. */
+struct renew_batch {
+    struct hfi_renewal *items[CONSUL_OPS_MAX];
+    size_t n;
+};
+
+/* Why is it not ours any more?  The entry tells. */
+hf_loss hfi_consul_why(const struct consul_kv *kv, const char *token,
+                       uint64_t fence)
+{
+    if (kv->broken && kv->broken == fence)
+        return HF_LOSS_BROKEN;
+    if (!kv->exists)
+        return HF_LOSS_DELETED;
+    if (kv->session[0])
+        return HF_LOSS_STOLEN;
+    return !strcmp(kv->token, token) ? HF_LOSS_SESSION : HF_LOSS_DELETED;
+}
+
+/* With the mutex held: the key, if this claim has it, or NULL. */
+static struct consul_key *renew_key(struct consul_conn *cc, const char *name,
+                                    const struct hfi_claim *claim)
+{
+    struct hfi_node *node = hfi_map_find(&cc->keys, name);
+    struct consul_key *k =
+        node ? hfi_container(node, struct consul_key, node) : NULL;
+
+    return k && k->session && !strcmp(k->holder, claim->token) ? k : NULL;
+}
+
+static void renew_lost(const struct consul_conn *cc, struct hfi_renewal *item,
+                       const struct consul_kv *kv, struct hf_error *err)
+{
+    item->st = hfi_fail(err, HF_LOST, "%s: the lock was not ours any more",
+                        cc->base.endpoint);
+    item->reason = hfi_consul_why(kv, item->claim->token, item->grant->fence);
+}
+
+/* The move was refused or not answered.  It may have been done all the same:
+ * the entry tells.  If it does not, the move may still come, and the next
+ * renewal bars it by changing the index that it is for. */
+static void move_settle(struct consul_conn *cc, struct consul_key *k,
+                        struct hfi_renewal *item,
+                        const struct consul_session *s, struct consul_kv *kv,
+                        int64_t deadline, struct hf_error *err)
+{
+    uint64_t before = kv->index;
+
+    if (!item->st) {
+        item->st = hfi_fail(err, HF_UNAVAILABLE, "%s: changed meanwhile",
+                            cc->base.endpoint);
+    } else if (item->st == HF_UNCERTAIN || item->st == HF_PROTOCOL) {
+        pthread_mutex_lock(&cc->mu);
+        k->moving = true;
+        k->guard = before;
+        pthread_mutex_unlock(&cc->mu);
+    } else {
+        return;
+    }
+    if (!hfi_consul_read(cc, &cc->calls, k->name, true, deadline, kv, NULL) &&
+        hfi_consul_is_grant(kv, item->claim->token, item->grant->fence) &&
+        !strcmp(kv->session, s->id) && kv->index != before)
+        item->st = HF_OK;
+}
+
+/* Lock it with `s` instead. */
+static void move_key(struct consul_conn *cc, struct consul_key *k,
+                     struct hfi_renewal *item, struct consul_session *s,
+                     int64_t deadline, struct hf_error *err)
+{
+    struct hfi_grant *grant = item->grant;
+    char value[CONSUL_VALUE_MAX];
+    struct consul_done done;
+    struct consul_kv kv;
+    int64_t began = hfi_now();
+
+    item->st =
+        hfi_consul_read(cc, &cc->calls, k->name, true, deadline, &kv, err);
+    if (item->st)
+        return;
+    if (!hfi_consul_is_grant(&kv, item->claim->token, grant->fence) ||
+        kv.broken == grant->fence) {
+        renew_lost(cc, item, &kv, err);
+        return;
+    }
+    if (strcmp(kv.session, s->id) != 0 || (k->moving && kv.index == k->guard)) {
+        hfi_consul_value(value, item->claim, grant->fence);
+        item->st = hfi_consul_move(cc, k->name, &kv, s->id, value, deadline,
+                                   &done, err);
+        if (!item->st && done.bad_session)
+            hfi_consul_session_dead(cc, s);
+        if (item->st || !done.ok)
+            move_settle(cc, k, item, s, &kv, deadline, err);
+        else if (done.index)
+            kv.index = done.index;
+    }
+    if (item->st)
+        return;
+    k->index = kv.index;
+    memcpy(grant->ref.text, s->id, sizeof(s->id));
+    hfi_consul_key_held(cc, k, item->claim->token, s, grant->fence,
+                        began + item->ttl_ms);
+}
+
+static void renew_move(struct consul_conn *cc, struct hfi_renewal *item,
+                       int64_t deadline, struct hf_error *err)
+{
+    struct consul_session *s;
+    struct consul_key *k;
+    hf_status st;
+
+    st = hfi_consul_session_get(cc, item->ttl_ms, false, deadline, &s, err);
+    if (!st) {
+        st = hfi_consul_key_enter(cc, item->claim->key, deadline, &k, err);
+        if (!st) {
+            move_key(cc, k, item, s, deadline, err);
+            st = item->st;
+            hfi_consul_key_leave(cc, k);
+        }
+        hfi_consul_session_put(cc, s);
+    }
+    item->st = st;
+}
+
+/* Does the entry, as it was just read, stand as it should, in the session that
+ * was renewed?  Then that is what the next check is for. */
+static bool renew_stands(struct consul_conn *cc, const char *name,
+                         const struct hfi_renewal *item, const char *session,
+                         const struct consul_kv *kv, bool *mine)
+{
+    struct consul_key *k;
+    bool here =
+        session && kv->session[0] && !strcmp(kv->session, session) &&
+        (!kv->token[0] || /* An operator has written another value. */
+         hfi_consul_is_grant(kv, item->claim->token, item->grant->fence));
+
+    pthread_mutex_lock(&cc->mu);
+    k = renew_key(cc, name, item->claim);
+    *mine = k;
+    if (k && here)
+        k->index = kv->index;
+    pthread_mutex_unlock(&cc->mu);
+    return here;
+}
+
+/* Look at the entry, because its check failed or because it is not in a session
+ * of ours with the right ttl (`session` is NULL). */
+static void renew_look(struct consul_conn *cc, struct hfi_renewal *item,
+                       const char *session, int64_t deadline,
+                       struct hf_error *err)
+{
+    char name[CONSUL_NAME_MAX];
+    uint64_t fence = item->grant->fence;
+    int64_t asked = hfi_now();
+    struct consul_kv kv;
+    bool mine;
+
+    if (!hfi_consul_name(&cc->conf, item->claim->key, name))
+        return;
+    item->st =
+        hfi_consul_read(cc, &cc->renewals, name, true, deadline, &kv, err);
+    if (item->st)
+        return;
+    if (kv.broken && kv.broken == fence) {
+        renew_lost(cc, item, &kv, err);
+    } else if (renew_stands(cc, name, item, session, &kv, &mine)) {
+        item->st = HF_OK;
+    } else if (!hfi_consul_is_grant(&kv, item->claim->token, fence)) {
+        renew_lost(cc, item, &kv, err);
+    } else if (mine) {
+        renew_move(cc, item, deadline, err);
+    } else {
+        item->st = hfi_consul_bearer(cc, name, &kv, item->ttl_ms, asked,
+                                     deadline, err);
+        item->reason = HF_LOSS_SESSION;
+    }
+}
+
+/* That the entry is as we wrote it says more than that our session has it: an
+ * operator may have marked it. */
+static void renew_op(struct consul_conn *cc, struct consul_ops *ops,
+                     const struct hfi_renewal *item)
+{
+    char name[CONSUL_NAME_MAX];
+    struct consul_key *k;
+    uint64_t index = 0;
+
+    if (!hfi_consul_name(&cc->conf, item->claim->key, name))
+        return;
+    pthread_mutex_lock(&cc->mu);
+    k = renew_key(cc, name, item->claim);
+    if (k)
+        index = k->index;
+    pthread_mutex_unlock(&cc->mu);
+    hfi_consul_op(ops, "check-index", name, NULL, NULL, index);
+}
+
+/* Check what is in the batch, and empty it. */
+static void renew_check(struct consul_conn *cc, struct consul_session *s,
+                        struct renew_batch *batch, int64_t deadline,
+                        struct hf_error *err)
+{
+    struct consul_ops ops = {.len = 0};
+    int64_t asked = hfi_now();
+    struct consul_done done;
+    hf_status st;
+    size_t i;
+
+    for (i = 0; i < batch->n; i++)
+        renew_op(cc, &ops, batch->items[i]);
+    st = hfi_consul_txn(cc, &cc->renewals, &ops, false, deadline, &done, err);
+    if (!st)
+        hfi_consul_session_sure(cc, s, asked, done.agent);
+    for (i = 0; i < batch->n; i++) {
+        batch->items[i]->st = st;
+        if (!st && !done.ok && done.failed >> i & 1)
+            renew_look(cc, batch->items[i], s->id, deadline, err);
+    }
+    batch->n = 0;
+}
+
+/* What was proven, counted from `began`. */
+static void renew_note(struct consul_conn *cc, struct hfi_renewal *item,
+                       int64_t began)
+{
+    char name[CONSUL_NAME_MAX];
+    struct consul_key *k;
+
+    if (!hfi_consul_name(&cc->conf, item->claim->key, name))
+        return;
+    pthread_mutex_lock(&cc->mu);
+    k = renew_key(cc, name, item->claim);
+    if (k) {
+        k->end = began + item->ttl_ms;
+        hfi_link_remove(&k->link);
+        hfi_link_append(&k->session->held, &k->link);
+    }
+    pthread_mutex_unlock(&cc->mu);
+}
+
+/* With the mutex held: the oldest lock of the session, if it has lapsed. */
+static struct consul_key *sweep_oldest(const struct consul_session *s)
+{
+    struct consul_key *k = NULL;
+
+    if (!hfi_link_alone(&s->held))
+        k = hfi_container(s->held.next, struct consul_key, link);
+    return k && k->end <= hfi_now() && strlen(k->key) <= HF_KEY_MAX ? k : NULL;
+}
+
+/* A lock that has lapsed.  It need not be in the session that is renewed: a move
+ * that was not answered may have put it there. */
+static bool sweep_find(struct consul_conn *cc, char *key, char *token)
+{
+    struct consul_key *k = NULL;
+    struct hfi_link *at;
+
+    pthread_mutex_lock(&cc->mu);
+    for (at = cc->sessions.next; !k && at != &cc->sessions; at = at->next)
+        k = sweep_oldest(hfi_container(at, struct consul_session, link));
+    if (k) {
+        memcpy(key, k->key, strlen(k->key) + 1);
+        memcpy(token, k->holder, sizeof(k->holder));
+    }
+    pthread_mutex_unlock(&cc->mu);
+    return k;
+}
+
+/* Let go of what has lapsed in a session that lives on for others. */
+static void renew_sweep(struct consul_conn *cc, int64_t deadline)
+{
+    char key[HF_KEY_MAX + 1], token[HFI_TOKEN_LEN + 1];
+    struct consul_key *k;
+    hf_status st;
+    int i;
+
+    for (i = 0; i < SWEEP_MAX && sweep_find(cc, key, token); i++) {
+        if (hfi_consul_key_enter(cc, key, deadline, &k, NULL))
+            return;
+        st = HF_LOST;
+        if (!strcmp(k->holder, token) && k->end <= hfi_now())
+            st = hfi_consul_sweep(cc, k, token, deadline);
+        hfi_consul_key_leave(cc, k);
+        if (st != HF_OK && st != HF_LOST)
+            return;
+    }
+}
+
+/* The session that carries the item as it should be, with a reference; NULL if
+ * it must be moved to one. */
+static struct consul_session *renew_session(struct consul_conn *cc,
+                                            const struct hfi_renewal *item)
+{
+    char name[CONSUL_NAME_MAX];
+    struct consul_session *s = NULL;
+    struct consul_key *k = NULL;
+
+    pthread_mutex_lock(&cc->mu);
+    if (hfi_consul_name(&cc->conf, item->claim->key, name))
+        k = renew_key(cc, name, item->claim);
+    if (k)
+        s = k->session;
+    if (s && ((!s->dead && s->ttl_ms != item->ttl_ms) || k->moving))
+        s = NULL;
+    if (s)
+        s->users++;
+    pthread_mutex_unlock(&cc->mu);
+    return s;
+}
+
+/* Renew all items from `at` on that share its session. */
+static void renew_group(struct consul_conn *cc, struct hfi_renewal *items,
+                        size_t at, size_t n, bool *done, int64_t deadline,
+                        struct hf_error *err)
+{
+    struct consul_session *s = renew_session(cc, &items[at]), *other;
+    struct renew_batch batch = {.n = 0};
+    int64_t began = hfi_now();
+    hf_status st;
+    size_t i;
+
+    done[at] = true;
+    if (!s) {
+        renew_look(cc, &items[at], NULL, deadline, err);
+        return;
+    }
+    st = hfi_consul_session_renew(cc, s, deadline, err);
+    for (i = at; i < n; i++) {
+        other = i == at ? s : done[i] ? NULL : renew_session(cc, &items[i]);
+        if (other && i != at)
+            hfi_consul_session_put(cc, other);
+        if (other != s)
+            continue;
+        done[i] = true;
+        items[i].st = st;
+        items[i].reason = HF_LOSS_SESSION;
+        if (st)
+            continue;
+        batch.items[batch.n++] = &items[i];
+        if (batch.n == CONSUL_OPS_MAX)
+            renew_check(cc, s, &batch, deadline, err);
+    }
+    if (batch.n)
+        renew_check(cc, s, &batch, deadline, err);
+    for (i = at; !st && i < n; i++)
+        if (done[i] && items[i].st == HF_OK &&
+            !strcmp(items[i].grant->ref.text, s->id))
+            renew_note(cc, &items[i], began);
+    if (!st)
+        renew_sweep(cc, deadline);
+    hfi_consul_session_put(cc, s);
+}
+
+void hfi_consul_renew(struct hfi_conn *conn, struct hfi_renewal *items,
+                      size_t n, int64_t deadline, struct hf_error *err)
+{
+    struct consul_conn *cc = (struct consul_conn *)conn;
+    bool done[256];
+    size_t at, from, part;
+
+    for (from = 0; from < n; from += part) {
+        part = n - from < 256 ? n - from : 256;
+        memset(done, 0, sizeof(done));
+        for (at = 0; at < part; at++)
+            if (!done[at])
+                renew_group(cc, items + from, at, part, done, deadline, err);
+    }
+}

@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * acquire.c - taking: a try, from the lease that it needs to its verdict.
+ *
+ * A try is one transaction (try.c), or several where the first shows that
+ * another is due at once: the lease is gone, there is a new watch, or the holder
+ * is the same owner.
+ *
+ * INVARIANTS
+ *  (1) A grant is read from a transaction in which our own key exists, so its
+ *      lease was alive then; and the lease was proven for the whole ttl by a
+ *      message that was sent no earlier than this try, or is sure that long.
+ *  (2) A try that is not queued writes nothing unless it holds.
+ *  (3) A place whose lease is gone is gone; the claim queues again at the end,
+ *      under another name.
+ *  (4) While a joined key is there, only its owner id holds.
+ *  (5) The fence is the revision in which our key was made, or the fence of
+ *      those whom it joined: all who hold at once have one fence.
+ */
+#include "try.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "base/env.h"
+
+#include "base/banned.h"
+
+/* How soon a waiter asks again that could not have its watch. */
+#define UNWATCHED_MS 500
+
+/* Name our key, after the lease that it hangs on.  (3) */
+static void take_name(struct etcd_take *t)
+{
+    struct etcd_ref *ref = etcd_ref(t->grant);
+    const char *had = strchr(ref->last, '-');
+    char lease[18];
+
+    snprintf(lease, sizeof(lease), "%" PRIx64 "-", (uint64_t)t->lease->id);
+    if (!had ||
+        strncmp(lease, ref->last + (ref->last[0] == '~'), strlen(lease)) != 0)
+        t->grant->fence = 0;
+    if (!t->grant->fence)
+        snprintf(ref->last, sizeof(ref->last), "%s%.17s%x",
+                 t->holder_revision ? "~" : "", lease,
+                 had ? (unsigned)strtoul(had + 1, NULL, 16) & 0xfffffff
+                     : (unsigned)etcd_number(t->ec) & 0xfffffff);
+    etcd_name(t->ec, t->claim, t->grant, t->name, sizeof(t->name));
+}
+
+/* Send it together with what the lease needs. */
+static hf_status take_exchange(struct etcd_take *t, const Pb__TxnRequest *txn,
+                               struct etcd_batch *batch, size_t proof,
+                               Pb__TxnResponse **ret, struct hf_error *err)
+{
+    size_t at = etcd_add(batch, ETCD_TXN, &txn->base);
+    ProtobufCMessage *answer = NULL;
+    hf_status st = etcd_send(t->ec, batch, t->limit, err);
+
+    etcd_key_swept(t->ec, batch);
+    if (!st)
+        st = etcd_answer(t->ec, batch, at, &pb__txn_response__descriptor,
+                         &answer, err);
+    *ret = (Pb__TxnResponse *)answer;
+    if (!st) {
+        t->alive = etcd_lease_proven(t->ec, t->lease, batch, proof,
+                                     (*ret)->header, t->sent, err);
+        if (t->alive == HF_UNAVAILABLE || t->alive == HF_DENIED)
+            t->alive = hfi_restate(err, HF_UNCERTAIN); /* The rest was done. */
+    }
+    return st;
+}
+
+/* One transaction.  HF_LOST: the lease is gone. */
+static hf_status take_send(struct etcd_take *t, struct hf_error *err)
+{
+    struct etcd_batch batch = {.n = 0};
+    Pb__TxnResponse *answer = NULL;
+    struct etcd_take_txn x;
+    size_t proof;
+    hf_status st;
+
+    memset(&x, 0, offsetof(struct etcd_take_txn, value));
+    etcd_take_make(t, &x);
+    proof =
+        etcd_lease_prove(t->ec, t->lease, t->sent + t->claim->ttl_ms, &batch);
+    t->alive = HF_OK;
+    if (batch.n || batch.failed || t->grant->fence)
+        st = take_exchange(t, &x.txn, &batch, proof, &answer, err);
+    else
+        st = etcd_txn(t->ec, &x.txn, t->dir, &answer, t->limit, err);
+    if (st == HF_LOST)
+        etcd_lease_gone(t->ec, t->lease);
+    if (!st)
+        st = etcd_take_read(t, &x, answer, err);
+    if (!st)
+        st = t->alive;
+    etcd_free(answer);
+    etcd_batch_free(&batch);
+    return st;
+}
+
+/* What came of it, for those who ask later. */
+static void take_note(struct etcd_take *t, int64_t end)
+{
+    struct hfi_grant *grant = t->grant;
+
+    grant->fence = t->revision ? t->fence : 0;
+    grant->placed = t->revision != 0;
+    if (t->revision) {
+        etcd_key_note(t->ec, t->lease, t->claim->token, t->name, t->revision,
+                      end);
+        etcd_key_set_before(t->ec, t->claim->token, &t->before);
+    } else if (etcd_key_done(t->ec, t->claim->token, etcd_ref(grant)->last)) {
+        etcd_ref(grant)->last[0] = '\0';
+    }
+}
+
+/* The key has lapsed and is being removed: wait for that, or give it up. */
+static hf_status take_lapsed(struct etcd_take *t, struct hf_error *err)
+{
+    hf_status st;
+
+    if (!t->grant->fence)
+        return hfi_fail(err, HF_UNAVAILABLE, "%s: the place lapsed",
+                        t->ec->base.endpoint);
+    st = etcd_release(&t->ec->base, t->claim, t->grant, t->deadline, err);
+    if (st && st != HF_LOST)
+        return st;
+    t->grant->fence = 0;
+    return HF_LOST;
+}
+
+/* Is one of ours so far behind that we need not look who is before us?  Its
+ * place has been told, so ours comes after it. */
+static void take_behind(struct etcd_take *t)
+{
+    t->behind = false;
+    if (t->grant->fence || !t->claim->queue || t->claim->owner ||
+        t->holder_revision)
+        return;
+    etcd_key_tail(t->ec, t->dir, &t->before);
+    t->behind = t->before.name[0] != '\0';
+}
+
+/* One transaction, on the lease that was got for it. */
+static hf_status take_leased(struct etcd_take *t, struct hf_error *err)
+{
+    struct hfi_grant *grant = t->grant;
+    int64_t end = t->sent + t->claim->ttl_ms;
+    hf_status st;
+
+    take_name(t);
+    st = etcd_key_note(t->ec, t->lease, t->claim->token, t->name,
+                       etcd_revision(grant), end);
+    if (st == HF_NOMEM)
+        return hfi_nomem(err);
+    if (st == HF_LOST)
+        return take_lapsed(t, err);
+    take_behind(t);
+    st = take_send(t, err);
+    if (st) {
+        /* A final failure may come after the deed. */
+        if (st != HF_LOST && st != HF_UNAVAILABLE && st != HF_UNCERTAIN)
+            grant->placed = true;
+        if (st != HF_LOST && st != HF_UNAVAILABLE)
+            etcd_key_doubt(t->ec, t->claim->token);
+        return st;
+    }
+    if (!t->revision && grant->fence) {
+        grant->fence = 0;
+        return HF_LOST;
+    }
+    take_note(t, end);
+    return HF_OK;
+}
+
+/* One transaction.  HF_LOST: what we had is gone, so begin anew. */
+static hf_status take_once(struct etcd_take *t, struct hf_error *err)
+{
+    hf_status st;
+
+    t->sent = hfi_now();
+    t->limit = t->deadline;
+    if (t->claim->queue && t->ec->nends > 1) /* It will be asked again. */
+        t->limit = t->sent + hfi_left_ms(t->deadline) / 2;
+    st = etcd_lease_get(t->ec, t->claim->ttl_ms, &t->lease, t->limit, err);
+    if (st)
+        return st;
+    st = take_leased(t, err);
+    etcd_lease_put(t->ec, t->lease);
+    return st;
+}
+
+/* Join the holders of our owner id, leaving the place that we had. */
+static bool take_joins(struct etcd_take *t, hf_status *st, struct hf_error *err)
+{
+    if (t->grant->fence)
+        *st = etcd_release(&t->ec->base, t->claim, t->grant, t->deadline, err);
+    if (*st == HF_LOST)
+        *st = HF_OK;
+    t->grant->fence = 0;
+    return !*st;
+}
+
+/* Is there another transaction to be sent at once? */
+static bool take_goes_on(struct etcd_take *t, hf_status *st,
+                         struct hf_error *err)
+{
+    bool fresh = false;
+
+    if (*st == HF_LOST) {
+        t->holder_revision = 0;
+        return true;
+    }
+    if (*st == HF_UNAVAILABLE && t->spare) {
+        t->spare--; /* Another member may take it. */
+        return true;
+    }
+    if (*st || t->mine)
+        return false;
+    if (t->holder_revision)
+        return take_joins(t, st, err);
+    if (t->claim->queue && !t->revision)
+        return true; /* There was nobody left to join. */
+    if (t->revision && !t->looked && !t->before.name[0])
+        return true; /* An earlier try had put it: where does it stand? */
+    if (t->revision && etcd_ref(t->grant)->watched)
+        *st = etcd_watch_before(t->ec, t->claim, t->grant, t->before.name,
+                                t->sent, &fresh, t->deadline, err);
+    /* A waiter without a watch asks again soon: that is no failure. */
+    if (*st)
+        hfi_expect(&t->ec->base, t->claim->key, t->claim->token, UNWATCHED_MS);
+    *st = HF_OK;
+    return fresh;
+}
+
+hf_status etcd_try_acquire(struct hfi_conn *conn, const struct hfi_claim *claim,
+                           struct hfi_grant *grant, struct hfi_answer *busy,
+                           int64_t deadline, struct hf_error *err)
+{
+    struct etcd_take t = {.ec = (struct etcd_conn *)conn,
+                          .claim = claim,
+                          .grant = grant,
+                          .deadline = deadline};
+    hf_status st;
+
+    t.spare = t.ec->nends - 1;
+    if (!grant->fence && etcd_joined(grant)) {
+        /* Joining had no answer: it will not be asked for under that name. */
+        st = etcd_release(conn, claim, grant, deadline, err);
+        if (st && st != HF_LOST)
+            return st;
+        etcd_ref(grant)->last[0] = '\0';
+    }
+    etcd_key_get_before(t.ec, claim->token, &t.before);
+    etcd_dir(t.ec, claim->key, t.dir, sizeof(t.dir));
+    memcpy(t.end, t.dir, sizeof(t.end));
+    etcd_end(t.end);
+    do {
+        if (!hfi_left_ms(deadline))
+            return hfi_fail(err, HF_UNCERTAIN, "%s: no verdict in time",
+                            conn->endpoint);
+        st = take_once(&t, err);
+    } while (take_goes_on(&t, &st, err));
+    if (st)
+        return st;
+    busy->place = t.before.place;
+    etcd_ref(grant)->held = t.mine;
+    return t.mine ? HF_OK : HF_BUSY;
+}

@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * etcd.c - etcd, version 3.3 or newer, one member or a cluster.
+ *
+ * ON THE WIRE  Each claim has a key of its own, PREFIX KEY/LEASE-NUMBER, bound
+ *   to a lease.  The key with the lowest create revision below PREFIX KEY/ has
+ *   the lock, which is the recipe of etcd's own clients: `etcdctl lock` and
+ *   Go's concurrency.Mutex exclude and queue with holdfast on the same name.
+ *   The server's lock service is not used.
+ *
+ * INVARIANTS
+ *  (1) A grant is only ever read from a transaction that has seen our own key.
+ *  (2) No key is removed or changed without comparing the token that it bears,
+ *      and the revision in which it was made where that is known.
+ *  (3) Every read that decides something is linearizable.
+ *
+ * LEASE  One for all locks of about the same ttl, longer than it by one to two
+ *   seconds (lease.c), revoked when the client is closed.
+ *
+ * LIMITS  A new leader gives every lease its full time again, so a dead
+ *   holder's lock may take twice the lease to lapse.  A key that was made by
+ *   another program and has no lease never lapses.
+ */
+#include "etcd.h"
+
+#include <openssl/ssl.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/env.h"
+
+#include "base/banned.h"
+
+#define ETCD_PORT 2379
+
+/* What closing may take to tell the server of it: leases lapse by themselves. */
+#define CLOSE_MS 1000
+
+/* Which member comes first: if all clients began with the same one, it would have
+ * all the work. */
+static hf_status open_order(struct etcd_conn *ec, const struct hfi_url *url,
+                            struct hf_error *err)
+{
+    const char *order = hfi_url_param(url, "order", "random");
+    uint32_t chance;
+
+    hfi_random(&chance, sizeof(chance));
+    if (!strcmp(order, "random"))
+        ec->first = chance % ec->nends;
+    else if (strcmp(order, "given") != 0)
+        return hfi_fail(err, HF_INVALID, "url: order= is random or given");
+    return HF_OK;
+}
+
+static hf_status open_where(struct etcd_conn *ec, const struct hfi_url *url,
+                            struct hf_error *err)
+{
+    const char *prefix = hfi_url_param(url, "prefix", "holdfast/");
+    char where[300];
+    hf_status st;
+    size_t i;
+
+    if (!url->nhosts || (*url->path && strcmp(url->path, "/") != 0))
+        return hfi_fail(err, HF_INVALID,
+                        "url: etcd: takes hosts and no path, as in "
+                        "etcd://a:2379,b:2379");
+    if (strlen(prefix) >= sizeof(ec->prefix))
+        return hfi_fail(err, HF_INVALID, "url: prefix= is too long");
+    snprintf(ec->prefix, sizeof(ec->prefix), "%s", prefix);
+    for (i = 0; i < url->nhosts; i++) {
+        snprintf(ec->ends[i].host, sizeof(ec->ends[i].host), "%s",
+                 url->hosts[i].name);
+        ec->ends[i].port = url->hosts[i].port ? url->hosts[i].port : ETCD_PORT;
+        ec->ends[i].tls = ec->tls;
+        ec->ends[i].alive_ms = 15000;
+    }
+    ec->nends = url->nhosts;
+    st = open_order(ec, url, err);
+    if (st)
+        return st;
+    hfi_endpoint_name(&ec->ends[0], where, sizeof(where));
+    snprintf(ec->base.endpoint, sizeof(ec->base.endpoint), "%s:%.200s%s",
+             url->scheme, where, ec->nends > 1 ? ",..." : "");
+    return HF_OK;
+}
+
+static hf_status open_secrets(struct etcd_conn *ec, const struct hfi_url *url,
+                              struct hf_error *err)
+{
+    const char *file = hfi_url_param(url, "password_file", NULL);
+
+    if (file && (url->password || !url->user || !*url->user))
+        return hfi_fail(err, HF_INVALID,
+                        "url: password_file= needs a user without a password, "
+                        "as in etcd://user@host");
+    if (!url->user || !*url->user)
+        return HF_OK;
+    ec->user = hfi_strdup(url->user);
+    ec->password = hfi_strdup(url->password ? url->password : "");
+    if (file)
+        ec->password_file = hfi_strdup(file);
+    return ec->user && ec->password && (!file || ec->password_file)
+               ? HF_OK
+               : hfi_nomem(err);
+}
+
+static hf_status open_tls(struct etcd_conn *ec, const struct hfi_url *url,
+                          struct hf_error *err)
+{
+    static const unsigned char protocols[] = {2, 'h', '2'};
+    hf_status st;
+
+    if (strcmp(url->scheme, "etcds") != 0)
+        return HF_OK;
+    st = hfi_tls_new(&ec->tls, url, err);
+    if (!st && SSL_CTX_set_alpn_protos(ec->tls, protocols, sizeof(protocols)))
+        st = hfi_nomem(err);
+    return st;
+}
+
+/* See that it is there and takes our credentials. */
+static hf_status open_greet(struct etcd_conn *ec, int64_t deadline,
+                            struct hf_error *err)
+{
+    Pb__RangeRequest ask = PB__RANGE_REQUEST__INIT;
+    ProtobufCMessage *answer = NULL;
+    char name[ETCD_PREFIX_MAX + 1];
+    hf_status st;
+
+    snprintf(name, sizeof(name), "%s/", ec->prefix);
+    ask.key = etcd_text(name);
+    st = etcd_call(ec, ETCD_RANGE, &ask.base, &pb__range_response__descriptor,
+                   &answer, deadline, err);
+    etcd_free(answer);
+    return st;
+}
+
+static hf_status etcd_open(struct hfi_conn *conn, const struct hfi_url *url,
+                           int64_t deadline, struct hf_error *err)
+{
+    struct etcd_conn *ec = (struct etcd_conn *)conn;
+    hf_status st;
+
+    pthread_mutex_init(&ec->mu, NULL);
+    pthread_cond_init(&ec->settled, NULL);
+    pthread_mutex_init(&ec->group_mu, NULL);
+    pthread_mutex_init(&ec->watch_mu, NULL);
+    pthread_cond_init(&ec->watch_cond, NULL);
+    hfi_link_init(&ec->leases);
+    hfi_link_init(&ec->jobs);
+    hfi_link_init(&ec->parked);
+    atomic_init(&ec->watch_fd, -1);
+    atomic_init(&ec->term, 0);
+    atomic_init(&ec->troubled, false);
+    ec->opened = true;
+    st = open_tls(ec, url, err);
+    if (!st)
+        st = open_where(ec, url, err);
+    hfi_h2_init(&ec->h2, ec->ends, ec->nends);
+    ec->h2.next = ec->first;
+    if (!st)
+        st = open_secrets(ec, url, err);
+    if (!st && ec->user)
+        hfi_warn_passwords(conn->warning, sizeof(conn->warning), url,
+                           hfi_tls_is_verified(ec->tls));
+    if (!st)
+        st = open_greet(ec, deadline, err);
+    return st == HF_UNCERTAIN ? hfi_restate(err, HF_UNAVAILABLE) : st;
+}
+
+static void etcd_close(struct hfi_conn *conn)
+{
+    struct etcd_conn *ec = (struct etcd_conn *)conn;
+
+    if (!ec->opened)
+        return;
+    etcd_watch_close(ec);
+    etcd_lease_close(ec, hfi_now() + (hfi_h2_is_up(&ec->h2) ? CLOSE_MS : 0));
+    hfi_h2_fini(&ec->h2);
+    if (ec->tls)
+        hfi_tls_free(ec->tls);
+    if (ec->password)
+        explicit_bzero(ec->password, strlen(ec->password));
+    hfi_free(ec->password);
+    hfi_free(ec->password_file);
+    hfi_free(ec->user);
+    hfi_free(ec->token);
+    pthread_cond_destroy(&ec->watch_cond);
+    pthread_mutex_destroy(&ec->watch_mu);
+    etcd_group_close(ec);
+    pthread_mutex_destroy(&ec->group_mu);
+    pthread_cond_destroy(&ec->settled);
+    pthread_mutex_destroy(&ec->mu);
+    ec->opened = false;
+}
+
+static void etcd_forget(struct hfi_conn *conn)
+{
+    struct etcd_conn *ec = (struct etcd_conn *)conn;
+    int fd = atomic_exchange(&ec->watch_fd, -1);
+
+    hfi_h2_forget(&ec->h2);
+    if (fd >= 0)
+        close(fd);
+}
+
+static const char *const etcd_schemes[] = {"etcd", "etcds", NULL};
+static const char *const etcd_options[] = {
+    "prefix", "order", "password_file", "ca", "cert", "key", "verify", NULL};
+
+const struct hfi_backend hfi_backend_etcd = {
+    .schemes = etcd_schemes,
+    .options = etcd_options,
+    .conn_size = sizeof(struct etcd_conn),
+    .traits = HF_TRAIT_FENCED | HF_TRAIT_LEASED | HF_TRAIT_QUEUED |
+              HF_TRAIT_NOTIFY | HF_TRAIT_REENTRANT | HF_TRAIT_DETACH |
+              HF_TRAIT_BREAK | HF_TRAIT_PROCESSES | HF_TRAIT_MACHINES |
+              HF_TRAIT_NOTED | HFI_TRAIT_BOUND,
+    .open = etcd_open,
+    .close = etcd_close,
+    .forget = etcd_forget,
+    .try_acquire = etcd_try_acquire,
+    .renew = etcd_renew,
+    .release = etcd_release,
+    .watch = etcd_watch,
+    .unwatch = etcd_unwatch,
+    .pump_fd = etcd_watch_fd,
+    .pump = etcd_watch_pump,
+    .attach = etcd_attach,
+    .take_over = etcd_take_over,
+    .inspect = etcd_inspect,
+    .list = etcd_list,
+    .break_grant = etcd_break,
+    .free_grant = etcd_free_grant,
+};

@@ -1,0 +1,342 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * etcd.h - what the parts of the etcd: backend share.
+ *
+ *   etcd.c        the rules; opening
+ *   acquire.c   taking: a try
+ *   try.c   what it asks, and what it is told
+ *   renew.c  keeping and giving back
+ *   wait.c  wake-ups, over a connection of their own
+ *   inspect.c   inspect, list
+ *   break.c  break, free, attach and take over
+ *   lease.c  the leases of this client
+ *   key.c    the keys that hang on them
+ *   combine.c  transactions of many threads, together
+ *   names.c   names of keys, and what stands in them
+ *   rpc.c    calls: packing, credentials, errors
+ */
+#ifndef HFI_BACKEND_ETCD_H
+#define HFI_BACKEND_ETCD_H
+
+#include "backend/etcd/etcd.pb-c.h"
+#include "base/map.h"
+#include "net/grpc_link.h"
+
+#define ETCD_PREFIX_MAX 256
+
+/* What ends a name: '~' if it joined, a lease, '-' and a number. */
+#define ETCD_LAST_MAX 26
+
+/* The prefix, each byte of the key escaped, '/', and that. */
+#define ETCD_NAME_MAX (ETCD_PREFIX_MAX + 3 * HF_KEY_MAX + 1 + ETCD_LAST_MAX)
+#define ETCD_MAIL_MAX (ETCD_PREFIX_MAX + 7 + 16 + 1 + HFI_TOKEN_LEN + 1)
+#define ETCD_VALUE_MAX                                                         \
+    (8 + HFI_TOKEN_LEN + 3 * HF_OWNER_MAX + 3 * HF_NOTE_MAX + 48)
+
+/* The sum of all calls that go out together. */
+#define ETCD_CALLS_MAX 16
+
+/* For so many locks it is known who of us waits at the end of a long queue. */
+#define ETCD_TAILS 8
+
+/* How many keys that have lapsed are removed along the way. */
+#define ETCD_SWEEP_MAX 4
+
+/* One lease of ours. */
+struct etcd_lease {
+    struct hfi_link link; /* in conn->leases */
+    struct hfi_link keys; /* of struct etcd_key, the longest unproven first */
+    int64_t id;           /* 0: being granted */
+    int64_t seconds;      /* what was asked for */
+    int64_t ttl_ms;       /* what was granted */
+    int64_t sure;         /* the server keeps it until then */
+    int64_t mail;         /* the watch on word of broken locks; see watch_mu */
+    bool dead;            /* the server said so */
+    unsigned users;       /* calls that look at it */
+};
+
+/* A key that hangs on a lease.  If it is not proven again before `end`, it must
+ * lapse although the lease goes on. */
+struct etcd_key {
+    struct hfi_node node; /* in conn->keys, by its token */
+    struct hfi_link link; /* in lease->keys */
+    struct etcd_lease *lease;
+    int64_t end;
+    int64_t revision; /* at which it was made; 0: not known */
+    bool swept;       /* its removal is on the wire */
+    bool moving;      /* a move to another lease had no answer */
+    bool unsure;      /* something about it had no answer */
+    int32_t place;    /* in the queue, when it was last looked at */
+    int64_t before_revision;
+    char *before; /* who is before it, or NULL */
+    char token[HFI_TOKEN_LEN + 1];
+    char name[];
+};
+
+/* What a grant remembers, in its `ref`.  Another process needs the lease. */
+struct etcd_ref {
+    char last[ETCD_LAST_MAX]; /* the end of its name; "": it has none */
+    char held;                /* 1: this claim has the lock */
+    char watched;             /* 1: wake me */
+    int64_t watch;            /* its watch, or 0 */
+};
+_Static_assert(sizeof(struct etcd_ref) <= sizeof(((struct hfi_grant *)0)->ref),
+               "a grant has room for it");
+
+struct etcd_job;
+
+struct etcd_conn {
+    struct hfi_conn base;
+    bool opened;
+    struct hfi_h2 h2;
+    struct hfi_endpoint ends[HFI_HOSTS_MAX];
+    size_t nends, first; /* the first to be asked */
+    struct ssl_ctx_st *tls;
+    char prefix[ETCD_PREFIX_MAX];
+    char *user, *password, *password_file; /* the last is NULL without one */
+    _Atomic uint64_t term;                 /* the highest that was seen */
+    atomic_bool troubled;                  /* the last renewal had no answer */
+
+    pthread_mutex_t mu; /* guards the rest of this part */
+    pthread_cond_t settled;
+    char *token;
+    unsigned token_age; /* counts the tokens that we had */
+    bool logging_in;
+    struct hfi_link leases; /* of struct etcd_lease */
+    struct hfi_map keys;    /* of struct etcd_key */
+    uint32_t *numbers;      /* that ended a name, and may again */
+    size_t nnumbers, numbers_room;
+    uint32_t number;                           /* the first that never did */
+    char tails[ETCD_TAILS][HFI_TOKEN_LEN + 1]; /* who last queued far behind */
+
+    pthread_mutex_t group_mu; /* guards the rest of this part */
+    struct hfi_link jobs;     /* of struct etcd_job: nobody has sent them yet */
+    struct etcd_job *spare;   /* that are in no use */
+    unsigned flights;         /* calls with jobs that are under way */
+
+    pthread_mutex_t watch_mu; /* guards the rest */
+    pthread_cond_t watch_cond;
+    struct h2_link *watch;
+    bool watch_opening;
+    bool watch_refused;    /* its token is too old */
+    unsigned watch_age;    /* of its token */
+    unsigned watch_forget; /* tokens up to this age are too old */
+    int64_t watch_last;    /* the last id */
+    int64_t watch_heard;   /* when something last came */
+    struct hfi_map watches;
+    struct hfi_link parked; /* of struct etcd_watch, the oldest first */
+    size_t nparked;
+    bool watch_spent; /* one of those was used up */
+    atomic_int watch_fd;
+};
+
+/* names.c */
+void etcd_dir(const struct etcd_conn *, const char *key, char *ret,
+              size_t size); /* "PREFIX KEY/" */
+void etcd_name(const struct etcd_conn *, const struct hfi_claim *,
+               const struct hfi_grant *, char *ret, size_t size);
+void etcd_mail(const struct etcd_conn *, int64_t lease, const char *token,
+               char *ret, size_t size);
+ProtobufCBinaryData etcd_text(const char *text);
+/* Was the key made at this revision?  At 0: is it not there? */
+void etcd_compare(Pb__Compare *, ProtobufCBinaryData key, int64_t revision);
+/* The first key after all that begin with `text`, which is changed. */
+ProtobufCBinaryData etcd_end(char *text);
+bool etcd_is(ProtobufCBinaryData, const char *text);
+/* Does the value of the key bear this token?  Two comparisons, which the struct
+ * has to outlive. */
+struct etcd_bears {
+    Pb__Compare above, below;
+    char low[HFI_TOKEN_LEN + 8], high[HFI_TOKEN_LEN + 8];
+};
+void etcd_bears(struct etcd_bears *, ProtobufCBinaryData key,
+                const char *token);
+/* What stands in a value; "" and 0 where there is nothing of ours. */
+struct etcd_words {
+    char token[HFI_TOKEN_LEN + 1];
+    char owner[HF_OWNER_MAX + 1]; /* injected; "" if it is not */
+    char note[HF_NOTE_MAX + 1];
+    uint64_t fence; /* of those whom it joined; 0: it did not */
+    bool broken;    /* by an operator */
+};
+void etcd_read_value(ProtobufCBinaryData, struct etcd_words *ret);
+void etcd_write_value(const struct etcd_words *, char *ret, size_t size);
+/* The fence of the claim whose place this is, if it holds. */
+uint64_t etcd_fence(const Pb__KeyValue *, const struct etcd_words *);
+
+/* rpc.c: several calls that go out together. */
+struct etcd_batch {
+    struct hfi_h2_call calls[ETCD_CALLS_MAX];
+    size_t n;
+    bool failed;      /* no memory */
+    bool patient;     /* a member without a leader may wait for one */
+    int64_t login_by; /* a new token may take until then; 0: as all the rest */
+    /* which of the calls remove a key that has lapsed, and its token */
+    size_t swept[ETCD_SWEEP_MAX], nswept;
+    char tokens[ETCD_SWEEP_MAX][HFI_TOKEN_LEN + 1];
+};
+/* Each adds a call and returns its number. */
+size_t etcd_add(struct etcd_batch *, const char *path,
+                const ProtobufCMessage *);
+hf_status etcd_send(struct etcd_conn *, struct etcd_batch *, int64_t deadline,
+                    struct hf_error *);
+void etcd_batch_free(struct etcd_batch *);
+/* The answer of a call, or why there is none; freed with
+ * protobuf_c_message_free_unpacked(). */
+hf_status etcd_answer(struct etcd_conn *, const struct etcd_batch *, size_t i,
+                      const ProtobufCMessageDescriptor *,
+                      ProtobufCMessage **ret, struct hf_error *);
+/* One call and its answer. */
+hf_status etcd_call(struct etcd_conn *, const char *path,
+                    const ProtobufCMessage *,
+                    const ProtobufCMessageDescriptor *, ProtobufCMessage **ret,
+                    int64_t deadline, struct hf_error *);
+void etcd_free(void *message);
+hf_status etcd_nonsense(struct etcd_conn *, struct hf_error *);
+/* A copy of the token to call with, or NULL. */
+hf_status etcd_token(struct etcd_conn *, unsigned age, char **ret,
+                     unsigned *ret_age, int64_t deadline, struct hf_error *);
+
+#define ETCD_RANGE      "/etcdserverpb.KV/Range"
+#define ETCD_TXN        "/etcdserverpb.KV/Txn"
+#define ETCD_GRANT      "/etcdserverpb.Lease/LeaseGrant"
+#define ETCD_REVOKE     "/etcdserverpb.Lease/LeaseRevoke"
+#define ETCD_KEEP_ALIVE "/etcdserverpb.Lease/LeaseKeepAlive"
+#define ETCD_TTL        "/etcdserverpb.Lease/LeaseTimeToLive"
+#define ETCD_WATCH      "/etcdserverpb.Watch/Watch"
+#define ETCD_LOGIN      "/etcdserverpb.Auth/Authenticate"
+
+/* lease.c: a lease for that ttl, to be put back. */
+hf_status etcd_lease_get(struct etcd_conn *, int64_t ttl_ms,
+                         struct etcd_lease **ret, int64_t deadline,
+                         struct hf_error *);
+void etcd_lease_put(struct etcd_conn *, struct etcd_lease *);
+/* Add to the batch what makes sure that the lease lasts until `end`, and that
+ * what has lapsed on it goes; SIZE_MAX if nothing is needed. */
+size_t etcd_lease_prove(struct etcd_conn *, struct etcd_lease *, int64_t end,
+                        struct etcd_batch *);
+/* What came of it: HF_OK; HF_LOST, the lease is gone; HF_UNCERTAIN, nothing is
+ * proven.  `witness` heads a linearizable answer to a request that was sent at
+ * `sent` or later, or is NULL.  lease.c (1) */
+hf_status etcd_lease_proven(struct etcd_conn *, struct etcd_lease *,
+                            const struct etcd_batch *, size_t i,
+                            const Pb__Header *witness, int64_t sent,
+                            struct hf_error *);
+void etcd_lease_gone(struct etcd_conn *, struct etcd_lease *);
+void etcd_lease_close(struct etcd_conn *, int64_t deadline);
+
+/* key.c */
+/* The key of this claim is good until `end`: remember it before it is sent, and
+ * again when its revision is known.  HF_LOST if it has lapsed and is about to
+ * be removed. */
+hf_status etcd_key_note(struct etcd_conn *, struct etcd_lease *,
+                        const char *token, const char *name, int64_t revision,
+                        int64_t end);
+/* It is about to be renewed: it is not swept before `end`.  False: it is being
+ * removed. */
+bool etcd_key_touch(struct etcd_conn *, const char *token, int64_t end);
+/* A move to another lease had no answer, or one that came later had. */
+void etcd_key_moving(struct etcd_conn *, const char *token, bool yes);
+bool etcd_key_is_moving(struct etcd_conn *, const char *token);
+void etcd_key_forget(struct etcd_conn *, const char *token);
+/* No answer came to something about it. */
+void etcd_key_doubt(struct etcd_conn *, const char *token);
+/* The claim is done with its key, and that is certain: true if its name may be
+ * used again, and then it is not the claim's any more. */
+bool etcd_key_done(struct etcd_conn *, const char *token, const char *last);
+/* A number that ends no name of ours now. */
+uint32_t etcd_number(struct etcd_conn *);
+/* Who is before it; "" and 0 if that is not known. */
+struct etcd_before {
+    char name[ETCD_NAME_MAX];
+    int64_t revision;
+    int32_t place;
+};
+void etcd_key_set_before(struct etcd_conn *, const char *token,
+                         const struct etcd_before *);
+void etcd_key_get_before(struct etcd_conn *, const char *token,
+                         struct etcd_before *ret);
+/* One of ours that waits in that queue far behind: "" and 0 if there is none. */
+void etcd_key_tail(struct etcd_conn *, const char *dir,
+                   struct etcd_before *ret);
+/* Add to the batch the removal of what has lapsed.  With the mutex held. */
+void etcd_keys_sweep(struct etcd_batch *, struct etcd_lease *);
+void etcd_keys_free(struct etcd_conn *, struct etcd_lease *);
+/* After a batch: what was swept is forgotten. */
+void etcd_key_swept(struct etcd_conn *, const struct etcd_batch *);
+
+/* combine.c: a transaction, perhaps together with those of other threads but
+ * never with one that has the same `apart`, which may be NULL.  HF_LOST: it
+ * names a lease that is gone. */
+hf_status etcd_txn(struct etcd_conn *, Pb__TxnRequest *, const char *apart,
+                   Pb__TxnResponse **ret, int64_t deadline, struct hf_error *);
+/* Remove the key if it bears the token and is of that revision, or of any if
+ * that is 0.  HF_LOST: it is not. */
+hf_status etcd_remove(struct etcd_conn *, const char *name, const char *token,
+                      int64_t revision, int64_t deadline, struct hf_error *);
+void etcd_group_close(struct etcd_conn *);
+
+/* inspect.c: everything that queues for a key, in order; and the fence of those
+ * who hold, given that. */
+hf_status etcd_queue(struct etcd_conn *, const char *key,
+                     Pb__RangeResponse **ret, int64_t deadline,
+                     struct hf_error *);
+uint64_t etcd_holders_fence(Pb__KeyValue *const *, size_t n);
+
+/* wait.c */
+hf_status etcd_watch(struct hfi_conn *, const struct hfi_claim *,
+                     struct hfi_grant *, int64_t deadline, struct hf_error *);
+void etcd_unwatch(struct hfi_conn *, const struct hfi_claim *,
+                  struct hfi_grant *);
+hf_status etcd_watch_before(struct etcd_conn *, const struct hfi_claim *,
+                            struct hfi_grant *, const char *before,
+                            int64_t sent, bool *fresh, int64_t deadline,
+                            struct hf_error *);
+/* Hear of locks on this lease that an operator breaks, if it can be had; else
+ * their renewal tells. */
+void etcd_watch_mail(struct etcd_conn *, struct etcd_lease *, int64_t deadline);
+void etcd_unwatch_mail(struct etcd_conn *, struct etcd_lease *);
+int etcd_watch_fd(struct hfi_conn *);
+void etcd_watch_pump(struct hfi_conn *);
+void etcd_watch_close(struct etcd_conn *);
+
+/* The rest of the vtable. */
+hf_status etcd_try_acquire(struct hfi_conn *, const struct hfi_claim *,
+                           struct hfi_grant *, struct hfi_answer *,
+                           int64_t deadline, struct hf_error *);
+void etcd_renew(struct hfi_conn *, struct hfi_renewal *, size_t n,
+                int64_t deadline, struct hf_error *);
+hf_status etcd_release(struct hfi_conn *, const struct hfi_claim *,
+                       struct hfi_grant *, int64_t deadline, struct hf_error *);
+hf_status etcd_attach(struct hfi_conn *, const struct hfi_claim *,
+                      const struct hf_handle *, struct hfi_grant *,
+                      struct hf_error *);
+hf_status etcd_take_over(struct hfi_conn *, const struct hfi_claim *,
+                         const char *token, struct hfi_grant *,
+                         int64_t deadline, struct hf_error *);
+hf_status etcd_inspect(struct hfi_conn *, const char *key, struct hf_info *ret,
+                       int64_t deadline, struct hf_error *);
+hf_status etcd_list(struct hfi_conn *, const char *prefix, hf_list_fn *,
+                    void *arg, int64_t deadline, struct hf_error *);
+hf_status etcd_break(struct hfi_conn *, const char *key, uint64_t fence,
+                     int64_t deadline, struct hf_error *);
+hf_status etcd_free_grant(struct hfi_conn *, const char *key, uint64_t fence,
+                          int64_t deadline, struct hf_error *);
+
+/* A claim's own create revision is its fence from the moment it has a place,
+ * unless it joined others: then it is theirs. */
+static inline struct etcd_ref *etcd_ref(struct hfi_grant *grant)
+{
+    return (struct etcd_ref *)(void *)&grant->ref;
+}
+static inline bool etcd_joined(struct hfi_grant *grant)
+{
+    return etcd_ref(grant)->last[0] == '~';
+}
+/* The revision of its key; 0: not known. */
+static inline int64_t etcd_revision(struct hfi_grant *grant)
+{
+    return etcd_joined(grant) ? 0 : (int64_t)grant->fence;
+}
+
+#endif

@@ -1,0 +1,322 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * try.c - what a try asks, and what it is told.
+ *
+ * Each try is one transaction, and which one depends on what we know:
+ *
+ *   try once     if nothing is below "KEY/": put our key
+ *   queue        if our key is not there: put it and look; or put it only, if
+ *                we have another that waits far behind: nobody but that one
+ *                need be watched
+ *   have a place if our key is still the one of that revision: look
+ *   wait         the same, and who was before us still is: nothing; else look
+ *   same owner   if nothing changed below "KEY/" since we looked, and the holder
+ *                that we saw is still there: put our key, marked as joined and
+ *                with the holder's fence
+ *
+ * "Look" is the queue up to us: all of it in the order of creation for a claim
+ * with an owner id, else the last ones before us, the nearest first.  For both
+ * etcd reads and sorts the whole queue; a waiter that only wants to know whether
+ * it still waits must not cost that.
+ *
+ * Who is first holds.  One that joined the holders of its owner id passes by those
+ * who wait: so nobody else holds while a key "KEY/~..." is there.  Programs that
+ * do not know of this, whose values are empty, are not passed by.  All who hold
+ * at once have one fence, that of the first of them, which is lower than those
+ * of all who wait.
+ *
+ * The invariants are those of acquire.c.
+ */
+#include "try.h"
+
+#include "base/banned.h"
+
+/* How far before us the queue is read: a place behind that is not told. */
+#define QUEUE_LIMIT 64
+
+/* ---- what a transaction is made of ------------------------------------- */
+
+static void txn_range(Pb__RangeRequest *range, Pb__RequestOp *op)
+{
+    pb__range_request__init(range);
+    pb__request_op__init(op);
+    op->request_case = PB__REQUEST_OP__REQUEST_RANGE;
+    op->range = range;
+}
+
+static void take_value(const struct etcd_take *t, char *ret, size_t size)
+{
+    const struct hfi_claim *claim = t->claim;
+    struct etcd_words words = {.broken = false};
+
+    snprintf(words.token, sizeof(words.token), "%s", claim->token);
+    if (claim->owner)
+        snprintf(words.owner, sizeof(words.owner), "%s", claim->owner);
+    if (claim->note)
+        snprintf(words.note, sizeof(words.note), "%s", claim->note);
+    words.fence = t->holder_revision ? t->holder_fence : 0;
+    etcd_write_value(&words, ret, size);
+}
+
+/* The parts, not yet put together. */
+static void txn_parts(struct etcd_take *t, struct etcd_take_txn *x)
+{
+    pb__txn_request__init(&x->txn);
+    pb__compare__init(&x->compare);
+    pb__put_request__init(&x->put);
+    pb__request_op__init(&x->put_op);
+    txn_range(&x->look, &x->look_op);
+    txn_range(&x->own, &x->own_op);
+    txn_range(&x->joined, &x->joined_op);
+    pb__compare__init(&x->holder);
+    take_value(t, x->value, sizeof(x->value));
+    x->put.key = x->own.key = etcd_text(t->name);
+    x->put.value = etcd_text(x->value);
+    x->put.lease = t->lease->id;
+    x->put_op.request_case = PB__REQUEST_OP__REQUEST_PUT;
+    x->put_op.put = &x->put;
+    x->own.keys_only = 1;
+    x->look.key = etcd_text(t->dir);
+    x->look.range_end = etcd_text(t->end);
+    x->look.sort_order = t->claim->owner ? 1 : 2;
+    x->look.sort_target = 2;
+    x->look.keys_only = !t->claim->owner;
+    x->look.limit = t->claim->owner ? 0 : QUEUE_LIMIT;
+    snprintf(x->from, sizeof(x->from), "%s~", t->dir);
+    snprintf(x->to, sizeof(x->to), "%s~", t->dir);
+    x->joined.key = etcd_text(x->from);
+    x->joined.range_end = etcd_end(x->to);
+    x->compare.target = x->holder.target = 1;
+    x->compare.with_case = PB__COMPARE__WITH_CREATE_REVISION;
+    x->holder.with_case = PB__COMPARE__WITH_CREATE_REVISION;
+    x->compare.key = etcd_text(t->name);
+    x->compares[0] = &x->compare;
+    x->compares[1] = &x->holder;
+    x->txn.compare = x->compares;
+    x->txn.n_compare = 1;
+    x->txn.success = x->yes;
+    x->txn.failure = x->no;
+}
+
+static void txn_look(struct etcd_take_txn *x, Pb__RequestOp **ops, size_t *n)
+{
+    ops[(*n)++] = &x->look_op;
+    ops[(*n)++] = &x->joined_op;
+}
+
+/* For a claim that has a place. */
+static void txn_placed(struct etcd_take *t, struct etcd_take_txn *x)
+{
+    Pb__TxnRequest *txn = &x->txn;
+
+    x->compare.create_revision = (int64_t)t->grant->fence;
+    if (etcd_joined(t->grant)) { /* Its fence is another's revision. */
+        x->compare.result = 1;   /* greater */
+        x->compare.create_revision = 0;
+    }
+    if (!t->claim->owner)
+        x->look.max_create_revision = (int64_t)t->grant->fence;
+    if (t->claim->owner || !t->before.name[0]) {
+        txn_look(x, x->yes, &txn->n_success);
+        return;
+    }
+    x->holder.key = etcd_text(t->before.name);
+    x->holder.create_revision = t->before.revision;
+    txn->n_compare = 2;
+    x->no[txn->n_failure++] = &x->own_op;
+    txn_look(x, x->no, &txn->n_failure);
+}
+
+/* Put them together; see the top of this file. */
+void etcd_take_make(struct etcd_take *t, struct etcd_take_txn *x)
+{
+    Pb__TxnRequest *txn = &x->txn;
+
+    txn_parts(t, x);
+    if (t->grant->fence) {
+        txn_placed(t, x);
+        return;
+    }
+    x->yes[txn->n_success++] = &x->put_op;
+    x->no[txn->n_failure++] = &x->own_op;
+    if (t->claim->owner)
+        txn_look(x, x->no, &txn->n_failure);
+    if (t->holder_revision) {
+        x->compare.result = 2; /* less */
+        x->compare.target = 2;
+        x->compare.with_case = PB__COMPARE__WITH_MOD_REVISION;
+        x->compare.mod_revision = t->seen + 1;
+        x->holder.key = etcd_text(t->holder);
+        x->holder.create_revision = t->holder_revision;
+        txn->n_compare = 2;
+    } else if (t->claim->queue) {
+        if (!t->behind)
+            txn_look(x, x->yes, &txn->n_success);
+        return;
+    }
+    x->compare.key = etcd_text(t->dir);
+    x->compare.range_end = etcd_text(t->end);
+}
+
+/* ---- what it says ------------------------------------------------------ */
+
+/* Is it a place of our owner id?  One that was broken is to come to its end: it
+ * is not joined. */
+static bool take_same_owner(const struct etcd_take *t, const Pb__KeyValue *kv,
+                            struct etcd_words *words)
+{
+    if (!t->claim->owner)
+        return false;
+    etcd_read_value(kv->value, words);
+    return !strcmp(words->owner, t->claim->owner) && !words->broken;
+}
+
+static void take_copy(char *ret, size_t size, ProtobufCBinaryData from)
+{
+    if (from.len >= size)
+        from.len = 0;
+    memcpy(ret, from.data, from.len);
+    ret[from.len] = '\0';
+}
+
+static void take_before(struct etcd_take *t, const Pb__KeyValue *kv)
+{
+    take_copy(t->before.name, sizeof(t->before.name), kv->key);
+    t->before.revision = kv->create_revision;
+}
+
+/* Those before us, the nearest first, if we are there. */
+static void take_look_back(struct etcd_take *t, const Pb__RangeResponse *queue)
+{
+    if (!queue->n_kvs || !etcd_is(queue->kvs[0]->key, t->name))
+        return;
+    t->looked = true;
+    t->revision = queue->kvs[0]->create_revision;
+    t->fence = (uint64_t)t->revision;
+    t->mine = queue->n_kvs == 1;
+    if (queue->n_kvs > 1)
+        take_before(t, queue->kvs[1]);
+    if (queue->n_kvs < QUEUE_LIMIT)
+        t->before.place = (int32_t)queue->n_kvs - 1;
+}
+
+/* The queue in order, up to us or to its end. */
+static void take_look(struct etcd_take *t, const Pb__RangeResponse *queue)
+{
+    struct etcd_words words;
+    size_t i = 0;
+
+    while (i < queue->n_kvs && !etcd_is(queue->kvs[i]->key, t->name))
+        i++;
+    if (i == queue->n_kvs)
+        return;
+    etcd_read_value(queue->kvs[i]->value, &words);
+    t->looked = true;
+    t->revision = queue->kvs[i]->create_revision;
+    t->fence = etcd_fence(queue->kvs[i], &words);
+    t->mine = i == 0;
+    t->before.place = (int32_t)i;
+    if (i > 0)
+        take_before(t, queue->kvs[i - 1]);
+}
+
+/* May we join?  The first, or one that joined, must be of our owner, and all in
+ * the queue must know what joining is. */
+static void take_holder(struct etcd_take *t, const Pb__RangeResponse *queue,
+                        const Pb__RangeResponse *joined)
+{
+    const Pb__KeyValue *kv = joined->n_kvs ? joined->kvs[0] : NULL;
+    struct etcd_words words, holder;
+    size_t i;
+
+    t->holder_revision = 0;
+    if (!kv && queue->n_kvs)
+        kv = queue->kvs[0];
+    if (!kv || t->mine || !take_same_owner(t, kv, &holder))
+        return;
+    for (i = 0; i < queue->n_kvs; i++) {
+        etcd_read_value(queue->kvs[i]->value, &words);
+        if (!words.token[0])
+            return;
+    }
+    take_copy(t->holder, sizeof(t->holder), kv->key);
+    t->holder_revision = t->holder[0] ? kv->create_revision : 0;
+    t->holder_fence = etcd_fence(kv, &holder);
+}
+
+/* Somebody joined: then it is ours only if we have joined, too.
+ * acquire.c (4) */
+static void take_joined(struct etcd_take *t, const Pb__RangeResponse *joined)
+{
+    if (!joined->n_kvs)
+        return;
+    if (etcd_joined(t->grant)) {
+        t->mine = t->revision != 0;
+        return;
+    }
+    if (t->mine)
+        take_before(t, joined->kvs[0]);
+    t->mine = false;
+}
+
+/* The answer to one of the reads, or NULL. */
+static const Pb__RangeResponse *take_range(const struct etcd_take_txn *x,
+                                           const Pb__TxnResponse *answer,
+                                           const Pb__RequestOp *op)
+{
+    Pb__RequestOp *const *ops = answer->succeeded ? x->yes : x->no;
+    size_t i;
+
+    for (i = 0; i < answer->n_responses; i++)
+        if (ops[i] == op && answer->responses[i]->response_case ==
+                                PB__RESPONSE_OP__RESPONSE_RANGE)
+            return answer->responses[i]->range;
+    return NULL;
+}
+
+/* What the transaction answered. */
+hf_status etcd_take_read(struct etcd_take *t, const struct etcd_take_txn *x,
+                         const Pb__TxnResponse *answer, struct hf_error *err)
+{
+    size_t n = answer->succeeded ? x->txn.n_success : x->txn.n_failure;
+    const Pb__RangeResponse *look, *own, *joined;
+
+    if (!answer->header || answer->header->revision <= 0 ||
+        answer->n_responses != n)
+        return etcd_nonsense(t->ec, err);
+    t->revision = 0;
+    t->mine = t->looked = false;
+    if (t->grant->fence && answer->succeeded && !n) {
+        t->revision =
+            (int64_t)t->grant->fence; /* Who was before us still is. */
+        t->fence = t->grant->fence;
+        return HF_OK;
+    }
+    t->seen = answer->header->revision;
+    if (t->behind && answer->succeeded) {
+        t->revision = t->seen;
+        t->fence = (uint64_t)t->revision;
+        return HF_OK;
+    }
+    t->before = (struct etcd_before){.revision = 0};
+    look = take_range(x, answer, &x->look_op);
+    own = take_range(x, answer, &x->own_op);
+    joined = take_range(x, answer, &x->joined_op);
+    if (n && answer->succeeded && x->yes[0] == &x->put_op) {
+        t->revision = t->seen;
+        t->mine = n == 1; /* It was ours to put. */
+    }
+    if (own && own->n_kvs == 1)
+        t->revision = own->kvs[0]->create_revision;
+    t->fence = etcd_joined(t->grant) ? t->holder_fence : (uint64_t)t->revision;
+    if (look && !t->claim->owner)
+        take_look_back(t, look);
+    else if (look)
+        take_look(t, look);
+    if (joined)
+        take_joined(t, joined);
+    t->holder_revision = 0;
+    if (look && joined)
+        take_holder(t, look, joined);
+    return HF_OK;
+}

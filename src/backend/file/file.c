@@ -1,0 +1,368 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * file.c - locks between the processes of one machine, on no server at all.
+ *
+ * ON THE WIRE  flock(2) on DIR/KEY.lock, so flock(1) on the same file excludes
+ *   and is excluded.
+ *   exclusive      LOCK_EX
+ *   with owner id  LOCK_EX to come first, then LOCK_SH, which its equals join
+ *   shared         LOCK_SH
+ *   Bytes beyond the end of the file carry the rest, by open file description
+ *   locks, which flock does not see.  Holders with LOCK_SH keep one each: it
+ *   tells a living group from what a dead one left in the record, or from a
+ *   foreign reader.  Waiters keep one each, so that a holder that would linger
+ *   can see them, and then read a byte, which it can hear.  Who only looks
+ *   keeps one while it has LOCK_SH for an instant, and a try that fails just
+ *   then is made again.
+ *
+ * INVARIANTS
+ *  (1) The record is written under LOCK_EX, or under LOCK_SH with the gate (a
+ *      second such byte) held; so a fence is given out once.
+ *  (2) A descriptor that was kept from an earlier try, or whose record bears
+ *      the mark of a break, is used only while its file has a name; else the
+ *      name is opened again.  What is removed under
+ *      a holder's feet the heartbeat notices.
+ *  (3) A lock file is never removed: that is how two processes come to hold
+ *      two locks of one name.  Only hf_break_force() replaces it, which is
+ *      asked for just that, with a file in which the fence goes on.
+ *  (4) A waiter keeps its descriptor from try to try.  Opening and closing is
+ *      what other waiters listen for, and they would wake each other for ever.
+ *  (5) Under LOCK_SH the record and the bytes of the holders mean something
+ *      only together: whoever decides by them, or changes them, has the gate
+ *      from the first look to the last change.  Who only shows them looks
+ *      twice.
+ *
+ * SESSION  None.  The kernel keeps the lock as long as the process lives and
+ *   frees it the moment it dies, so nothing lapses and nothing is renewed; the
+ *   heartbeat looks whether the file was removed or an operator has asked for
+ *   the lock.
+ *
+ * LIMITS  One machine.  A child that was forked without exec shares the
+ *   descriptor and keeps the lock alive after its parent, unless it calls
+ *   hf_close().  Waiters of several
+ *   processes race.  On network file systems flock(2) means what the server
+ *   makes of it, and open() says so.
+ */
+#include "file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/file.h>
+#include <sys/inotify.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/env.h"
+
+#include "base/banned.h"
+
+/* An inotify watch, shared by all claims on one file. */
+struct file_watch {
+    struct file_watch *next;
+    int wd;
+    unsigned users;
+    char key[];
+};
+
+/* ---- opening ----------------------------------------------------------- */
+
+/* File systems whose locks are made elsewhere. */
+static const struct {
+    unsigned long magic;
+    const char *name;
+} file_remote[] = {
+    {0x6969, "NFS"},      {0x517b, "SMB"},        {0xff534d42, "CIFS"},
+    {0xfe534d42, "SMB2"}, {0x65735546, "FUSE"},   {0x5346414f, "AFS"},
+    {0x01021997, "9P"},   {0x00c36400, "CephFS"}, {0x73757245, "Coda"},
+    {0x47504653, "GPFS"}, {0x0bd00bd0, "Lustre"},
+};
+
+static void file_judge(struct hfi_conn *conn, int dir_fd)
+{
+    struct statfs fs;
+    size_t i;
+
+    if (fstatfs(dir_fd, &fs))
+        return;
+    for (i = 0; i < sizeof(file_remote) / sizeof(file_remote[0]); i++) {
+        if ((unsigned long)fs.f_type != file_remote[i].magic)
+            continue;
+        conn->traits &= ~(unsigned)(HF_TRAIT_NOTIFY | HF_TRAIT_DEATH);
+        snprintf(conn->warning, sizeof(conn->warning),
+                 "the lock directory is on %s: locks hold between processes "
+                 "of this machine, and beyond it only if that file system "
+                 "says so; waiters poll",
+                 file_remote[i].name);
+    }
+}
+
+/* Where default directories are: in /run/lock if everybody may make one there,
+ * else in /tmp.  That is decided by the mode of /run/lock, which is the same
+ * for all processes that see it, and not by what this one may do there: one
+ * that finds it read-only or full is refused, and never looks elsewhere. */
+static const char *file_default_base(void)
+{
+    const mode_t open_to_all = S_ISVTX | S_IWOTH | S_IXOTH;
+    struct stat sb;
+
+    return !stat("/run/lock", &sb) && S_ISDIR(sb.st_mode) &&
+                   (sb.st_mode & open_to_all) == open_to_all
+               ? "/run/lock"
+               : "/tmp";
+}
+
+/* The directory that everyone gets who names none: the same for one user
+ * whether from cron, a shell or a service, so no variable decides it. */
+static hf_status file_default_dir(char *ret, size_t size, struct hf_error *err)
+{
+    struct stat sb;
+
+    snprintf(ret, size, "%s/holdfast-%lu", file_default_base(),
+             (unsigned long)geteuid());
+    if (mkdir(ret, 0700) && errno != EEXIST)
+        return hfi_fail_errno(err, HF_SYSTEM, errno,
+                              "file: make '%s', where your locks are if no "
+                              "directory is named as file:DIR",
+                              ret);
+    if (lstat(ret, &sb))
+        return hfi_fail_errno(err, HF_SYSTEM, errno, "file: look at '%s'", ret);
+    if (!S_ISDIR(sb.st_mode) || sb.st_uid != geteuid())
+        return hfi_fail(err, HF_DENIED,
+                        "file: '%s' should be your directory and belongs to "
+                        "user %lu: have it removed, or name another as "
+                        "file:DIR in all programs that share the locks",
+                        ret, (unsigned long)sb.st_uid);
+    if (sb.st_mode & 022)
+        return hfi_fail(err, HF_DENIED,
+                        "file: others may write to '%s': use chmod go-w", ret);
+    return HF_OK;
+}
+
+static hf_status file_open_dir(struct file_conn *fc, const char *dir,
+                               struct hf_error *err)
+{
+    char quoted[HFI_QUOTE_MAX];
+
+    hfi_quote(quoted, sizeof(quoted), dir);
+    if (access(dir, F_OK) && mkdir(dir, 0777) && errno != EEXIST)
+        return hfi_fail_errno(err, HF_SYSTEM, errno,
+                              "file: make the lock directory '%s'", quoted);
+    fc->dir_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fc->dir_fd < 0)
+        return hfi_fail_errno(err, HF_SYSTEM, errno,
+                              "file: open the lock directory '%s'", quoted);
+    /* Who may not make a lock file here may still look. */
+    if (faccessat(fc->dir_fd, ".", X_OK, AT_EACCESS))
+        return hfi_fail_errno(err, HF_DENIED, errno,
+                              "file: look into the lock directory '%s'",
+                              quoted);
+    return HF_OK;
+}
+
+static hf_status file_open(struct hfi_conn *conn, const struct hfi_url *url,
+                           int64_t deadline, struct hf_error *err)
+{
+    struct file_conn *fc = (struct file_conn *)conn;
+    const char *dir = url->path;
+    char standard[64];
+    hf_status st;
+
+    (void)deadline;
+    fc->dir_fd = fc->inotify_fd = -1;
+    fc->pid = (long)getpid();
+    pthread_mutex_init(&fc->mu, NULL);
+    fc->opened = true;
+    if (url->nhosts || url->user)
+        return hfi_fail(err, HF_INVALID,
+                        "url: file: takes a directory, as in file:/run/x or "
+                        "file:///run/x");
+    if (!*dir) {
+        st = file_default_dir(standard, sizeof(standard), err);
+        if (st)
+            return st;
+        dir = standard;
+    }
+    snprintf(conn->endpoint, sizeof(conn->endpoint), "file:%s", dir);
+    st = file_open_dir(fc, dir, err);
+    if (st)
+        return st;
+    file_judge(conn, fc->dir_fd);
+    return HF_OK;
+}
+
+static void file_close(struct hfi_conn *conn)
+{
+    struct file_conn *fc = (struct file_conn *)conn;
+
+    if (!fc->opened)
+        return;
+    if (fc->dir_fd >= 0)
+        close(fc->dir_fd);
+    if (fc->inotify_fd >= 0)
+        close(fc->inotify_fd);
+    file_fds_fini(&fc->fds);
+    pthread_mutex_destroy(&fc->mu);
+    fc->opened = false;
+}
+
+/* ---- waking ------------------------------------------------------------ */
+
+static struct file_watch **file_watch_at(struct file_conn *fc, int wd)
+{
+    size_t n = sizeof(fc->watches) / sizeof(fc->watches[0]);
+    struct file_watch **at = &fc->watches[(unsigned)wd % n];
+
+    while (*at && (*at)->wd != wd)
+        at = &(*at)->next;
+    return at;
+}
+
+/* Watch the file itself, whatever it is called by now. */
+static int file_inotify(struct file_conn *fc, int fd)
+{
+    char path[64];
+
+    if (fc->inotify_fd < 0) {
+        fc->inotify_fd = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
+        if (fc->inotify_fd < 0)
+            return -1;
+        hfi_pump_changed(&fc->base);
+    }
+    snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+    return inotify_add_watch(fc->inotify_fd, path,
+                             IN_CLOSE | IN_OPEN | IN_ACCESS | IN_ATTRIB);
+}
+
+hf_status file_watch(struct hfi_conn *conn, const struct hfi_claim *claim,
+                     struct hfi_grant *grant, int64_t deadline,
+                     struct hf_error *err)
+{
+    struct file_conn *fc = (struct file_conn *)conn;
+    struct file_watch **at, *watch;
+    size_t size = strlen(claim->key) + 1;
+    hf_status st = HF_OK;
+    int wd;
+
+    (void)deadline;
+    pthread_mutex_lock(&fc->mu);
+    wd = file_inotify(fc, grant->ref.ints[FILE_FD]);
+    if (wd < 0) {
+        st = hfi_fail_errno(err, HF_SYSTEM, errno, "inotify");
+        goto out;
+    }
+    at = file_watch_at(fc, wd);
+    watch = *at;
+    if (!watch) {
+        watch = hfi_alloc(sizeof(*watch) + size);
+        if (!watch) {
+            inotify_rm_watch(fc->inotify_fd, wd);
+            st = hfi_nomem(err);
+            goto out;
+        }
+        watch->wd = wd;
+        memcpy(watch->key, claim->key, size);
+        *at = watch;
+    }
+    watch->users++;
+    grant->ref.ints[FILE_WD] = wd;
+    /* Who waited before we listened will not be heard. */
+    if (grant->fence && file_count_waiters(grant->ref.ints[FILE_FD]))
+        hfi_wanted(conn, claim->key);
+out:
+    pthread_mutex_unlock(&fc->mu);
+    return st;
+}
+
+void file_unwatch(struct hfi_conn *conn, const struct hfi_claim *claim,
+                  struct hfi_grant *grant)
+{
+    struct file_conn *fc = (struct file_conn *)conn;
+    struct file_watch **at, *watch;
+    int wd = grant->ref.ints[FILE_WD];
+
+    (void)claim;
+    if (wd < 0)
+        return;
+    grant->ref.ints[FILE_WD] = -1;
+    pthread_mutex_lock(&fc->mu);
+    at = file_watch_at(fc, wd);
+    watch = *at;
+    if (watch && !--watch->users) {
+        inotify_rm_watch(fc->inotify_fd, wd);
+        *at = watch->next;
+        hfi_free(watch);
+    }
+    pthread_mutex_unlock(&fc->mu);
+}
+
+static int file_pump_fd(struct hfi_conn *conn)
+{
+    struct file_conn *fc = (struct file_conn *)conn;
+    int fd;
+
+    pthread_mutex_lock(&fc->mu);
+    fd = fc->inotify_fd;
+    pthread_mutex_unlock(&fc->mu);
+    return fd;
+}
+
+/* Somebody opened the file or read it: perhaps it wants the lock.  Somebody
+ * closed it: perhaps it let go, or died.  Its name changed: it may be gone. */
+static void file_heard(struct file_conn *fc, const struct inotify_event *event)
+{
+    struct file_watch *watch;
+
+    if (event->mask & IN_Q_OVERFLOW) {
+        hfi_wake_all(&fc->base);
+        return;
+    }
+    pthread_mutex_lock(&fc->mu);
+    watch = *file_watch_at(fc, event->wd);
+    if (watch && event->mask & (IN_OPEN | IN_ACCESS))
+        hfi_wanted(&fc->base, watch->key);
+    if (watch && event->mask & ~(uint32_t)(IN_OPEN | IN_ACCESS))
+        hfi_wake(&fc->base, watch->key, NULL);
+    pthread_mutex_unlock(&fc->mu);
+}
+
+static void file_pump(struct hfi_conn *conn)
+{
+    struct file_conn *fc = (struct file_conn *)conn;
+    _Alignas(struct inotify_event) char buf[4096];
+    const struct inotify_event *event;
+    ssize_t len, at;
+
+    len = read(fc->inotify_fd, buf, sizeof(buf));
+    for (at = 0; at < len; at += (ssize_t)(sizeof(*event) + event->len)) {
+        event = (const void *)(buf + at);
+        file_heard(fc, event);
+    }
+}
+
+static const char *const file_schemes[] = {"file", NULL};
+
+const struct hfi_backend hfi_backend_file = {
+    .schemes = file_schemes,
+    .conn_size = sizeof(struct file_conn),
+    .traits = HF_TRAIT_FENCED | HF_TRAIT_NOTIFY | HF_TRAIT_SHARED |
+              HF_TRAIT_REENTRANT | HF_TRAIT_BREAK | HF_TRAIT_PROCESSES |
+              HF_TRAIT_DEATH | HF_TRAIT_NOTED | HFI_TRAIT_EARLY,
+    .net_ms = 500,
+    .open = file_open,
+    .close = file_close,
+    .forget = file_forget,
+    .try_acquire = file_try_acquire,
+    .renew = file_renew,
+    .release = file_release,
+    .watch = file_watch,
+    .unwatch = file_unwatch,
+    .pump_fd = file_pump_fd,
+    .pump = file_pump,
+    .inspect = file_inspect,
+    .list = file_list,
+    .break_grant = file_break,
+    .free_grant = file_free,
+};

@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * file.h - what the parts of the file: backend share.
+ *
+ *   file.c         the rules; opening, waking
+ *   acquire.c    taking, keeping, giving back
+ *   fds.c     what a forked child must close
+ *   names.c    keys as file names
+ *   record.c  what stands in a lock file
+ *   inspect.c    inspect, list, break
+ */
+#ifndef HFI_BACKEND_FILE_H
+#define HFI_BACKEND_FILE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/types.h>
+
+#include "backend/backend.h"
+
+struct file_watch;
+
+/* Which descriptors are lock files: a bit for each, in pieces that are made when
+ * they are first needed and stay, so that a forked child can read them whatever
+ * the parent's threads were doing. */
+#define FILE_FDS_PIECE  4096
+#define FILE_FDS_PIECES 256
+
+struct file_fds {
+    _Atomic(atomic_ulong *) pieces[FILE_FDS_PIECES];
+};
+
+struct file_conn {
+    struct hfi_conn base;
+    bool opened; /* the descriptors below are ours */
+    long pid;
+    int dir_fd;
+    int inotify_fd;
+    pthread_mutex_t mu; /* guards `watches` */
+    struct file_watch *watches[64];
+    struct file_fds fds;
+};
+
+/* ---- file.c ------------------------------------------------------------ */
+
+hf_status file_watch(struct hfi_conn *, const struct hfi_claim *,
+                     struct hfi_grant *, int64_t deadline, struct hf_error *);
+void file_unwatch(struct hfi_conn *, const struct hfi_claim *,
+                  struct hfi_grant *);
+
+/* ---- fds.c -------------------------------------------------------- */
+
+void file_fds_set(struct file_fds *, int fd, bool on);
+void file_fds_fini(struct file_fds *);
+void file_forget(struct hfi_conn *);
+
+/* ---- acquire.c ------------------------------------------------------- */
+
+hf_status file_try_acquire(struct hfi_conn *, const struct hfi_claim *,
+                           struct hfi_grant *, struct hfi_answer *,
+                           int64_t deadline, struct hf_error *);
+void file_renew(struct hfi_conn *, struct hfi_renewal *, size_t n,
+                int64_t deadline, struct hf_error *);
+hf_status file_release(struct hfi_conn *, const struct hfi_claim *,
+                       struct hfi_grant *, int64_t deadline, struct hf_error *);
+
+/* What grant->ref.ints are. */
+enum { FILE_FD, FILE_WD, FILE_BYTES, FILE_WAITS };
+
+/* How many there are, and whether a stranger's lock may hide more. */
+struct file_tally {
+    int32_t count;
+    bool hidden;
+};
+
+/* Seen through a descriptor of the lock file that belongs to nobody: how many
+ * of ours hold it with LOCK_SH, how many wait, and whether it is held alone. */
+struct file_tally file_count_holders(int fd);
+int32_t file_count_waiters(int fd);
+bool file_is_exclusive(int fd);
+
+/* Be the only one of those with LOCK_SH who signs; false if it cannot be
+ * had. */
+bool file_gate(int fd);
+void file_ungate(int fd);
+
+/* ---- names.c ------------------------------------------------------- */
+
+#define FILE_SUFFIX ".lock"
+
+/* The longest path of a key below the directory: each byte may become three,
+ * and each piece of FILE_PIECE brings two more. */
+#define FILE_PIECE    240
+#define FILE_PATH_MAX (HF_KEY_MAX * 3 + HF_KEY_MAX * 3 / FILE_PIECE * 2 + 16)
+
+void file_path(char *ret, const char *key);
+
+/* The key of a path below the directory, in place; false if it has none. */
+bool file_key(char *path);
+
+/* Put the file `fd`, which has no name yet, in the place of the key's. */
+bool file_replace_key(int dir_fd, const char *key, int fd);
+
+/* Whether that will be allowed, `old` being the key's file; errno if not. */
+bool file_may_replace_key(int dir_fd, const char *key, int old);
+
+/* Open the lock file of a key; with O_CREAT also the directories of a long
+ * one.  -1 and errno on failure. */
+int file_open_key(int dir_fd, const char *key, int flags);
+
+/* ---- record.c ----------------------------------------------------- */
+
+enum file_mode { FILE_EXCLUSIVE = 'x', FILE_OWNED = 'o', FILE_SHARED = 's' };
+
+struct file_record {
+    uint64_t fence;  /* of the last grant; 0: none yet */
+    uint64_t broken; /* the fence whose holder was asked to let go */
+    bool marked;     /* the record that was signed over had such a mark */
+    ssize_t size;    /* how long the text was that was read */
+    char mode;       /* enum file_mode */
+    int64_t since_us;
+    long pid;
+    char owner[HF_OWNER_MAX + 1];
+    char note[HF_NOTE_MAX + 1];
+};
+
+/* HF_PROTOCOL if something else stands there.  For those who keep others from
+ * signing. */
+hf_status file_record_read(int fd, struct file_record *ret,
+                           struct hf_error *err);
+/* The same while others may sign: one record or the other. */
+hf_status file_record_look(int fd, struct file_record *ret,
+                           struct hf_error *err);
+/* The same, but only fence, broken and size. */
+hf_status file_record_read_fence(int fd, struct file_record *ret,
+                                 struct hf_error *err);
+/* Write the record with the claim's owner and note in place of its own. */
+hf_status file_record_write(int fd, const struct file_record *,
+                            const struct hfi_claim *, struct hf_error *err);
+hf_status file_record_break(int fd, uint64_t fence, struct hf_error *err);
+
+/* The fence for the next grant; 0 if there is none left. */
+uint64_t file_next_fence(const struct file_record *, int64_t wall_us);
+
+/* ---- inspect.c ------------------------------------------------------- */
+
+hf_status file_inspect(struct hfi_conn *, const char *key, struct hf_info *,
+                       int64_t deadline, struct hf_error *);
+hf_status file_list(struct hfi_conn *, const char *prefix, hf_list_fn *,
+                    void *arg, int64_t deadline, struct hf_error *);
+hf_status file_break(struct hfi_conn *, const char *key, uint64_t fence,
+                     int64_t deadline, struct hf_error *);
+hf_status file_free(struct hfi_conn *, const char *key, uint64_t fence,
+                    int64_t deadline, struct hf_error *);
+
+#endif

@@ -1,0 +1,300 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * record.c - what stands in a lock file.
+ *
+ *   holdfast 1 broken=00000000000000000000
+ *   fence=01784563200000000 mode=x since=01784563200000000 pid=4121
+ *   owner=6f1c...
+ *   note=web3:4121%20(rsync)
+ *   sum=5b1e09c2
+ *
+ * It is text, so that `cat` answers the question who has it.  The first line
+ * has a fixed shape and its number a fixed place: hf_break() writes that
+ * alone, without the lock.  The rest is written, whole, by a holder; the sum is
+ * of all of it, so that who reads meanwhile does not take half of one record
+ * and half of another for one.  Records without it are an older holdfast's.  An
+ * empty file is a lock that was never taken by us; anything else is somebody's
+ * file and stays as it is.
+ */
+#include "file.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include "base/escape.h"
+
+#include "base/banned.h"
+
+#define RECORD_MAX  2048
+#define FENCE_MAX   (UINT64_C(1) << 53) /* what a script can compute with */
+#define RECORD_KEEP "._-+@:=,/()[] "
+
+static const char record_head[] = "holdfast 1 broken=";
+#define BROKEN_AT (sizeof(record_head) - 1)
+
+/* How often a record is read that does not agree with its sum. */
+#define LOOKS_MAX 200
+
+/* FNV-1a, eight bytes at a time: a record is signed for every lock.  It is read
+ * on the machine that wrote it, so the order of bytes does not matter. */
+static uint32_t record_sum(const char *text, size_t len)
+{
+    uint64_t word, sum = UINT64_C(14695981039346656037);
+
+    for (; len >= sizeof(word); len -= sizeof(word), text += sizeof(word)) {
+        memcpy(&word, text, sizeof(word));
+        sum = (sum ^ word) * UINT64_C(1099511628211);
+        sum ^= sum >> 32;
+    }
+    for (; len; len--)
+        sum = (sum ^ (unsigned char)*text++) * UINT64_C(1099511628211);
+    return (uint32_t)(sum ^ sum >> 32);
+}
+
+/* Is it one record, as far as it tells?  The first line is not summed. */
+static bool record_is_whole(const char *text)
+{
+    const char *from = strchr(text, '\n');
+    const char *at = from ? strstr(from, "\nsum=") : NULL;
+
+    return !at || strtoul(at + 5, NULL, 16) ==
+                      record_sum(from + 1, (size_t)(at - from));
+}
+
+/* Read " name=value" up to a space or the end of the line, at *at. */
+static bool record_field(char **at, const char *name, char end, char **ret)
+{
+    size_t len = strlen(name);
+    char *stop;
+
+    if (strncmp(*at, name, len) != 0)
+        return false;
+    *ret = *at + len;
+    stop = strchr(*ret, end);
+    if (!stop)
+        return false;
+    *stop = '\0';
+    *at = stop + 1;
+    return true;
+}
+
+static bool record_number(const char *text, uint64_t *ret)
+{
+    uint64_t n = 0;
+
+    if (!*text)
+        return false;
+    for (; *text; text++) {
+        if (*text < '0' || *text > '9' || n >= FENCE_MAX)
+            return false;
+        n = n * 10 + (uint64_t)(*text - '0');
+    }
+    *ret = n;
+    return n < FENCE_MAX;
+}
+
+static bool record_text(char *text, char *ret, size_t size)
+{
+    if (!hfi_unescape(text) || strlen(text) >= size)
+        return false;
+    memcpy(ret, text, strlen(text) + 1);
+    return true;
+}
+
+/* The first line and the fence; *text is left behind them. */
+static bool record_parse_fence(char **text, struct file_record *ret)
+{
+    char *broken, *fence;
+
+    return record_field(text, record_head, '\n', &broken) &&
+           record_field(text, "fence=", ' ', &fence) &&
+           record_number(broken, &ret->broken) &&
+           record_number(fence, &ret->fence);
+}
+
+static bool record_parse_rest(char *text, struct file_record *ret)
+{
+    char *mode, *since, *pid, *owner, *note;
+    uint64_t since_us, pid_number;
+
+    if (!record_field(&text, "mode=", ' ', &mode) ||
+        !record_field(&text, "since=", ' ', &since) ||
+        !record_field(&text, "pid=", '\n', &pid) ||
+        !record_field(&text, "owner=", '\n', &owner) ||
+        !record_field(&text, "note=", '\n', &note) ||
+        !record_number(since, &since_us) || !record_number(pid, &pid_number) ||
+        !record_text(owner, ret->owner, sizeof(ret->owner)) ||
+        !record_text(note, ret->note, sizeof(ret->note)))
+        return false;
+    ret->mode = mode[0];
+    ret->since_us = (int64_t)since_us;
+    ret->pid = (long)pid_number;
+    return true;
+}
+
+static hf_status record_read(int fd, struct file_record *ret, bool all,
+                             bool *whole, struct hf_error *err)
+{
+    char text[RECORD_MAX + 1], *at = text;
+    ssize_t len = pread(fd, text, RECORD_MAX, 0);
+
+    ret->fence = ret->broken = 0;
+    ret->mode = ret->owner[0] = ret->note[0] = '\0';
+    ret->since_us = 0;
+    ret->pid = 0;
+    ret->size = 0;
+    if (len < 0 && errno == ESPIPE)
+        return hfi_fail(err, HF_PROTOCOL, "the lock file is not a file");
+    if (len < 0)
+        return hfi_fail_errno(err, HF_SYSTEM, errno, "read a lock file");
+    text[len] = '\0';
+    ret->size = len;
+    if (whole)
+        *whole = record_is_whole(text);
+    /* No text is an empty file, or one whose size outlived a crash of the
+     * machine and whose data did not. */
+    if (!text[0] ||
+        (record_parse_fence(&at, ret) && (!all || record_parse_rest(at, ret))))
+        return HF_OK;
+    return hfi_fail(err, HF_PROTOCOL,
+                    "something that is not a holdfast lock stands in the lock "
+                    "file; move it away or choose another key");
+}
+
+hf_status file_record_read(int fd, struct file_record *ret,
+                           struct hf_error *err)
+{
+    return record_read(fd, ret, true, NULL, err);
+}
+
+/* What stays torn was left so by a machine that crashed, and is read as it
+ * is. */
+hf_status file_record_look(int fd, struct file_record *ret,
+                           struct hf_error *err)
+{
+    hf_status st = HF_OK;
+    bool whole = false;
+    int looks;
+
+    for (looks = 0; looks < LOOKS_MAX && (!whole || st); looks++) {
+        if (looks)
+            sched_yield();
+        st = record_read(fd, ret, true, &whole, err);
+        if (st == HF_SYSTEM)
+            break;
+    }
+    return st;
+}
+
+hf_status file_record_read_fence(int fd, struct file_record *ret,
+                                 struct hf_error *err)
+{
+    return record_read(fd, ret, false, NULL, err);
+}
+
+static char *record_put(char *at, const char *text)
+{
+    size_t len = strlen(text);
+
+    memcpy(at, text, len);
+    return at + len;
+}
+
+static char *record_put_hex(char *at, uint32_t n)
+{
+    int i;
+
+    for (i = 28; i >= 0; i -= 4)
+        *at++ = "0123456789abcdef"[n >> i & 15];
+    return at;
+}
+
+static char *record_put_number(char *at, uint64_t n)
+{
+    char digits[20];
+    size_t first = sizeof(digits);
+
+    do {
+        digits[--first] = (char)('0' + n % 10);
+        n /= 10;
+    } while (n);
+    memcpy(at, digits + first, sizeof(digits) - first);
+    return at + sizeof(digits) - first;
+}
+
+/* The fixed end of the first line. */
+static char *record_put_mark(char *at, uint64_t fence)
+{
+    int i;
+
+    memset(at, '0', 20);
+    for (i = 19; fence; i--, fence /= 10)
+        at[i] = (char)('0' + fence % 10);
+    at[20] = '\n';
+    return at + 21;
+}
+
+/* A shorter record is filled up with newlines, so that nothing of the longer
+ * one before it is left.  Put together by hand: printf would take longer than
+ * the write. */
+hf_status file_record_write(int fd, const struct file_record *rec,
+                            const struct hfi_claim *claim, struct hf_error *err)
+{
+    char text[RECORD_MAX], *at = text, *from;
+    ssize_t len, done;
+    uint32_t sum;
+
+    at = record_put(at, record_head);
+    at = record_put_mark(at, rec->broken);
+    from = at;
+    at = record_put(at, "fence=");
+    at = record_put_number(at, rec->fence);
+    at = record_put(at, " mode=");
+    *at++ = rec->mode;
+    at = record_put(at, " since=");
+    at = record_put_number(at, (uint64_t)rec->since_us);
+    at = record_put(at, " pid=");
+    at = record_put_number(at, (uint64_t)rec->pid);
+    at = record_put(at, "\nowner=");
+    if (claim->owner)
+        at += hfi_escape(at, HF_OWNER_MAX * 3 + 1, claim->owner, RECORD_KEEP);
+    else
+        at = record_put(at, claim->token);
+    at = record_put(at, "\nnote=");
+    if (claim->note)
+        at += hfi_escape(at, HF_NOTE_MAX * 3 + 1, claim->note, RECORD_KEEP);
+    *at++ = '\n';
+    sum = record_sum(from, (size_t)(at - from));
+    at = record_put_hex(record_put(at, "sum="), sum);
+    *at++ = '\n';
+    for (len = at - text; len < rec->size && len < RECORD_MAX; len++)
+        text[len] = '\n';
+    done = pwrite(fd, text, (size_t)len, 0);
+    if (done == len)
+        return HF_OK;
+    return hfi_fail_errno(err, HF_SYSTEM, done < 0 ? errno : ENOSPC,
+                          "write the fence into the lock file");
+}
+
+hf_status file_record_break(int fd, uint64_t fence, struct hf_error *err)
+{
+    char digits[21];
+
+    snprintf(digits, sizeof(digits), "%020" PRIu64, fence);
+    if (pwrite(fd, digits, 20, BROKEN_AT) == 20)
+        return HF_OK;
+    return hfi_fail_errno(err, HF_SYSTEM, errno, "write into the lock file");
+}
+
+/* Rising also when the file was lost or restored, as long as the clock has not
+ * gone back behind the last grant. */
+uint64_t file_next_fence(const struct file_record *rec, int64_t wall_us)
+{
+    uint64_t next = rec->fence + 1, clock = (uint64_t)wall_us;
+
+    if (clock > next && clock < FENCE_MAX)
+        next = clock;
+    return next < FENCE_MAX ? next : 0;
+}

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * table.h - what the parts of the mem: backend share.
+ *
+ *   mem.c        the rules; taking, keeping, giving back, waking
+ *   table.c  the tables: keys, their holders and their queues
+ *   inspect.c   inspect, list, break
+ */
+#ifndef HFI_BACKEND_MEM_TABLE_H
+#define HFI_BACKEND_MEM_TABLE_H
+
+#include <pthread.h>
+
+#include "backend/backend.h"
+#include "base/list.h"
+#include "base/map.h"
+
+/* A grant or a place in the queue. */
+struct mem_entry {
+    struct hfi_link link;  /* in mem_key.holders or .queue */
+    struct hfi_conn *conn; /* NULL: detached */
+    char token[HFI_TOKEN_LEN + 1];
+    char *owner, *note;
+    bool shared;
+    bool watched; /* tell when somebody asks for it */
+    bool broken;  /* not renewed any more */
+    uint64_t fence;
+    int64_t since, expires;
+};
+
+struct mem_key {
+    struct hfi_node node;
+    struct hfi_link holders, queue;
+    char name[];
+};
+
+struct mem_table {
+    struct hfi_link link; /* in mem_named, or alone */
+    char *name;           /* NULL: of one client */
+    unsigned users;
+    pthread_mutex_t mu;
+    struct hfi_map keys;
+};
+
+struct mem_conn {
+    struct hfi_conn base;
+    struct mem_table *table;
+};
+
+/* ---- table.c; all but the first two with the table's mutex held ----- */
+
+struct mem_table *mem_table_get(const char *name);
+void mem_table_put(struct mem_table *table);
+struct mem_key *mem_find(struct mem_table *table, const char *name);
+struct mem_key *mem_get(struct mem_table *table, const char *name);
+void mem_forget_if_unused(struct mem_table *table, struct mem_key *key);
+struct mem_entry *mem_entry_new(struct hfi_conn *conn,
+                                const struct hfi_claim *claim);
+void mem_entry_free(struct mem_entry *entry);
+struct mem_entry *mem_first(struct hfi_link *list);
+struct mem_entry *mem_by_token(struct hfi_link *list, const char *token);
+bool mem_may_join(const struct mem_entry *holder,
+                  const struct hfi_claim *claim);
+bool mem_is_turn(struct mem_key *key, const struct mem_entry *mine,
+                 const struct hfi_claim *claim);
+int32_t mem_place_of(struct mem_key *key, const struct mem_entry *mine);
+void mem_wake_next(struct mem_key *key);
+void mem_expire(struct mem_key *key, int64_t now);
+
+/* ---- inspect.c -------------------------------------------------------- */
+
+hf_status mem_inspect(struct hfi_conn *conn, const char *name,
+                      struct hf_info *ret, int64_t deadline,
+                      struct hf_error *err);
+hf_status mem_list(struct hfi_conn *conn, const char *prefix, hf_list_fn *fn,
+                   void *arg, int64_t deadline, struct hf_error *err);
+hf_status mem_break(struct hfi_conn *conn, const char *name, uint64_t fence,
+                    int64_t deadline, struct hf_error *err);
+hf_status mem_free_grant(struct hfi_conn *conn, const char *name,
+                         uint64_t fence, int64_t deadline,
+                         struct hf_error *err);
+
+#endif

@@ -1,0 +1,433 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * acquire.c - taking, keeping and giving back; the rules are in redis.c, and
+ * what happens on the server is in script.c.
+ */
+#include "redis.h"
+
+#include <inttypes.h>
+
+#include "base/alloc.h"
+#include "base/env.h"
+
+#include "base/banned.h"
+
+/* A place lasts this long after its waiter's last try, at least. */
+#define PATIENCE_MIN INT64_C(5000)
+
+/* A waiter that cannot be told asks this often. */
+#define DEAF_MS 100
+
+/* A try that had no answer is refused for its ttl and so much longer, once its
+ * claim is over. */
+#define LATE_MS INT64_C(60000)
+
+const char redis_mute_warning[] =
+    "this user may not publish to those who wait, who must ask every 100 ms "
+    "instead: see \"Rights\" in holdfast-url(7)";
+
+/* ---- fences ------------------------------------------------------------ */
+
+/* The clock of a server that was promoted may be behind, and it may lack the
+ * last grants.  What this client has seen is not forgotten: for each server, or
+ * slot, the greatest fence of all keys.  A grant is given by a clock that has
+ * passed that, or its fence is raised.  What is apart by more than a day was
+ * not written by clocks that are a little apart. */
+#define DAY_US (UINT64_C(86400) * 1000 * 1000)
+
+static bool fence_falls(uint64_t fence, uint64_t floor)
+{
+    return fence <= floor && floor - fence < DAY_US;
+}
+
+static _Atomic uint64_t *fence_seen(struct redis_conn *rc, const char *key)
+{
+    return rc->cluster ? &rc->cluster->seen[redis_key_slot(rc, key)]
+                       : &rc->seen;
+}
+
+bool redis_saw(struct redis_conn *rc, const char *key, uint64_t fence)
+{
+    _Atomic uint64_t *seen = fence_seen(rc, key);
+    uint64_t old = atomic_load(seen);
+
+    while (old < fence)
+        if (atomic_compare_exchange_weak(seen, &old, fence))
+            return true;
+    return !fence_falls(fence, old);
+}
+
+/* What had been seen when the claim was first sent is kept with it, after what
+ * hf_detach() hands on as text. */
+static uint64_t fence_floor(struct redis_conn *rc,
+                            const struct hfi_claim *claim,
+                            struct hfi_grant *grant)
+{
+    char *kept = grant->ref.text + 2 * sizeof(grant->ref.ints[0]);
+    uint64_t floor;
+
+    memcpy(&floor, kept, sizeof(floor));
+    if (claim->nth <= 1) {
+        floor = atomic_load(fence_seen(rc, claim->key));
+        memcpy(kept, &floor, sizeof(floor));
+    }
+    return floor;
+}
+
+/* The grant is ours, and its fence is not: let it be greater than `floor`. */
+static hf_status fence_raise(struct redis_conn *rc,
+                             const struct hfi_claim *claim,
+                             struct hfi_grant *grant, uint64_t floor,
+                             int64_t deadline, struct hf_error *err)
+{
+    char fence[24], least[24];
+    const char *argv[] = {fence, least};
+    redisReply *reply;
+    hf_status st;
+
+    hfi_warn(&rc->base, "the server's clock is behind fences that were granted "
+                        "before: set the clocks of servers and replicas by "
+                        "NTP");
+    snprintf(fence, sizeof(fence), "%" PRIu64, grant->fence);
+    snprintf(least, sizeof(least), "%" PRIu64, floor);
+    st = redis_step(rc, NULL, 'U', claim, 2, argv, &reply, deadline, err);
+    if (st)
+        return hfi_restate(err, HF_UNCERTAIN);
+    grant->fence = redis_number(reply);
+    freeReplyObject(reply);
+    return grant->fence > floor
+               ? HF_OK
+               : hfi_fail(err, HF_UNCERTAIN,
+                          "%s: the lock was gone before its fence was raised",
+                          rc->base.endpoint);
+}
+
+/* ---- taking ------------------------------------------------------------ */
+
+/* The fence, as text, with a = if it was granted before, or a + if others with
+ * the same owner id have it, too; {ms left, place}; -1 if the try is to be
+ * repeated; 0 if the claim is over. */
+static hf_status take_read(struct redis_conn *rc, const redisReply *reply,
+                           struct hfi_grant *grant, struct hfi_answer *busy,
+                           struct hf_error *err)
+{
+    if (reply->type == REDIS_REPLY_STRING) {
+        grant->fence = redis_number(reply);
+        return grant->fence ? HF_OK : redis_nonsense(rc, err);
+    }
+    if (reply->type == REDIS_REPLY_INTEGER && reply->integer == 0)
+        return hfi_fail(err, HF_LOST, "%s: this claim was given back before",
+                        rc->base.endpoint);
+    if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2)
+        return redis_nonsense(rc, err);
+    busy->left_ms = (int64_t)redis_number(reply->element[0]);
+    busy->place = (int32_t)redis_number(reply->element[1]);
+    return HF_BUSY;
+}
+
+/* What a try says beside the claim. */
+struct take_args {
+    char ttl[24], patience[24], nth[16], poll[24], channel[REDIS_CHANNEL_MAX];
+    char about[REDIS_CHANNEL_MAX + HF_NOTE_MAX + 16];
+    const char *argv[6];
+    int argc;
+};
+
+static void take_say(struct redis_conn *rc, const struct hfi_claim *claim,
+                     const struct hfi_grant *grant, struct take_args *ret)
+{
+    int64_t wait = claim->ttl_ms > PATIENCE_MIN ? claim->ttl_ms : PATIENCE_MIN;
+
+    ret->channel[0] = '\0';
+    if (grant->ref.ints[0])
+        redis_channel(rc, claim->key, ret->channel);
+    else if (wait < 2 * claim->poll_ms)
+        wait = 2 * claim->poll_ms;
+    snprintf(ret->ttl, sizeof(ret->ttl), "%" PRId64, claim->ttl_ms);
+    snprintf(ret->about, sizeof(ret->about), "%s%zu %s%s",
+             atomic_load(&rc->mute) ? "!" : "", strlen(ret->channel),
+             ret->channel, claim->note ? claim->note : "");
+    if (claim->queue) {
+        snprintf(ret->patience, sizeof(ret->patience), "%" PRId64, wait);
+        snprintf(ret->nth, sizeof(ret->nth), "%" PRIu32, claim->nth);
+        snprintf(ret->poll, sizeof(ret->poll), "%" PRId64, claim->poll_ms);
+    }
+    ret->argc = !claim->queue ? 2 : ret->channel[0] ? 5 : 6;
+    ret->argv[0] = ret->ttl;
+    ret->argv[1] = ret->about;
+    ret->argv[2] = ret->patience;
+    ret->argv[3] = ret->nth;
+    ret->argv[4] = ret->channel;
+    ret->argv[5] = ret->poll;
+}
+
+/* One step, or several while there are dead waiters to be passed over.  *joined
+ * if others have it, too. */
+static hf_status take_step(struct redis_conn *rc, const struct hfi_claim *claim,
+                           struct take_args *args, struct hfi_grant *grant,
+                           struct hfi_answer *busy, bool *joined,
+                           int64_t deadline, struct hf_error *err)
+{
+    redisReply *reply;
+    hf_status st;
+    bool again;
+
+    do {
+        st = redis_step(rc, NULL, 'A', claim, args->argc, args->argv, &reply,
+                        deadline, err);
+        if (st)
+            return st;
+        again = reply->type == REDIS_REPLY_INTEGER && reply->integer == -1;
+        if (!again)
+            st = take_read(rc, reply, grant, busy, err);
+        *joined = reply->type == REDIS_REPLY_STRING && strchr(reply->str, '+');
+        freeReplyObject(reply);
+    } while (again);
+    return st;
+}
+
+static hf_status take_fenced(struct redis_conn *rc,
+                             const struct hfi_claim *claim,
+                             struct hfi_grant *grant, struct hfi_answer *busy,
+                             int64_t deadline, struct hf_error *err)
+{
+    uint64_t floor = fence_floor(rc, claim, grant);
+    struct take_args args;
+    bool joined = false;
+    hf_status st;
+
+    take_say(rc, claim, grant, &args);
+    st = take_step(rc, claim, &args, grant, busy, &joined, deadline, err);
+    if (st == HF_UNAVAILABLE && !claim->owner && redis_is_moving(rc))
+        st = redis_move_take(rc, claim, args.about, grant, deadline, err);
+    /* Who joins its equals has their fence, which may be old. */
+    if (!st && fence_falls(grant->fence, floor) && !joined)
+        st = fence_raise(rc, claim, grant, floor, deadline, err);
+    if (!st)
+        redis_saw(rc, claim->key, grant->fence);
+    return st;
+}
+
+static hf_status give_back(struct redis_conn *, const struct hfi_claim *,
+                           struct hfi_grant *, bool over, int64_t deadline,
+                           struct hf_error *);
+
+/* The grant counts only once enough replicas have it; else it is given back.
+ * Once that was answered nothing is left there, and the failure is certain. */
+static hf_status take_confirm(struct redis_conn *rc,
+                              const struct hfi_claim *claim,
+                              struct hfi_grant *grant, int64_t deadline,
+                              struct hf_error *err)
+{
+    int64_t now = hfi_now();
+    hf_status undone,
+        st = redis_acks_confirm(rc, claim, grant,
+                                now + (deadline - now) / 4 * 3, err);
+
+    if (!st)
+        return HF_OK;
+    undone = give_back(rc, claim, grant, false, deadline, NULL);
+    if (undone && undone != HF_LOST)
+        return hfi_restate(err, HF_UNCERTAIN);
+    return st == HF_UNCERTAIN ? hfi_restate(err, HF_UNAVAILABLE) : st;
+}
+
+/* Be listening before the try, or nobody will wake us.  A server that is away is
+ * looked for by the try, which backs off; only then is it listened to. */
+static bool take_listen(struct redis_conn *rc, const struct hfi_claim *claim,
+                        int64_t deadline)
+{
+    int64_t now = hfi_now();
+
+    return hfi_mux_is_up(redis_route(rc, claim->key)) &&
+           !redis_sub_ensure(rc, claim->key, now + (deadline - now) / 2, NULL);
+}
+
+hf_status redis_try_acquire(struct hfi_conn *conn,
+                            const struct hfi_claim *claim,
+                            struct hfi_grant *grant, struct hfi_answer *busy,
+                            int64_t deadline, struct hf_error *err)
+{
+    struct redis_conn *rc = (struct redis_conn *)conn;
+    bool deaf = false;
+    hf_status st = redis_acks_may(rc, claim->key, deadline, err);
+
+    if (st)
+        return st;
+    if (grant->ref.ints[0]) /* watched */
+        deaf = !take_listen(rc, claim, deadline);
+    if (rc->acquire == REDIS_FENCED)
+        st = take_fenced(rc, claim, grant, busy, deadline, err);
+    else
+        st = redis_bare_take(rc, claim, deadline, err);
+    if (st == HF_OK && rc->replicas)
+        st = take_confirm(rc, claim, grant, deadline, err);
+    if (st == HF_OK)
+        grant->placed = true;
+    else if (st == HF_BUSY)
+        grant->placed = claim->queue && rc->acquire == REDIS_FENCED;
+    if (st == HF_BUSY && (deaf || redis_is_moving(rc)) &&
+        (!busy->left_ms || busy->left_ms > DEAF_MS))
+        busy->left_ms = DEAF_MS; /* Nobody will wake us. */
+    return st;
+}
+
+/* ---- keeping and giving back ------------------------------------------- */
+
+/* L, or D if the claim is over and a try of it may still arrive; repeated while
+ * there are dead waiters to be passed over.  *said is what it said. */
+static hf_status give_step(struct redis_conn *rc, const struct hfi_claim *claim,
+                           bool over, uint64_t *said, int64_t deadline,
+                           struct hf_error *err)
+{
+    bool late = over && claim->doubt;
+    char life[24];
+    const char *argv[] = {life};
+    bool ours = false;
+    redisReply *reply;
+    hf_status st;
+
+    if (late)
+        snprintf(life, sizeof(life), "%" PRId64, claim->ttl_ms + LATE_MS);
+    do {
+        st = redis_step(rc, NULL, late ? 'D' : 'L', claim, late, argv, &reply,
+                        deadline, err);
+        if (st)
+            return st;
+        *said = redis_number(reply);
+        freeReplyObject(reply);
+        ours = ours || *said == 2;
+    } while (*said == 2 || *said == 4);
+    if (!*said && ours)
+        *said = 1; /* It ended before all were passed over. */
+    return HF_OK;
+}
+
+/* `over`: the claim will not be tried again. */
+static hf_status give_back(struct redis_conn *rc, const struct hfi_claim *claim,
+                           struct hfi_grant *grant, bool over, int64_t deadline,
+                           struct hf_error *err)
+{
+    bool bare = rc->acquire != REDIS_FENCED;
+    uint64_t said = 0;
+    hf_status st = HF_UNAVAILABLE;
+
+    if (!bare)
+        st = give_step(rc, claim, over, &said, deadline, err);
+    if (bare || (st == HF_UNAVAILABLE && !claim->owner && redis_is_moving(rc)))
+        st = redis_bare_release(rc, claim, deadline, err);
+    else if (!st && !said)
+        st = hfi_fail(err, HF_LOST, "%s: the lock was not ours any more",
+                      rc->base.endpoint);
+    if (said == 5 && !atomic_exchange(&rc->mute, true))
+        hfi_warn(&rc->base, redis_mute_warning);
+    if (!st || st == HF_LOST)
+        grant->placed = false;
+    return st;
+}
+
+hf_status redis_release(struct hfi_conn *conn, const struct hfi_claim *claim,
+                        struct hfi_grant *grant, int64_t deadline,
+                        struct hf_error *err)
+{
+    return give_back((struct redis_conn *)conn, claim, grant, true, deadline,
+                     err);
+}
+
+/* ---- waking ------------------------------------------------------------ */
+
+/* A holder that lets its lock linger says where it can be asked for it. */
+static hf_status watch_holder(struct redis_conn *rc,
+                              const struct hfi_claim *claim, int64_t deadline,
+                              struct hf_error *err)
+{
+    char channel[REDIS_CHANNEL_MAX];
+    const char *argv[] = {channel};
+    redisReply *reply;
+    hf_status st;
+
+    redis_channel(rc, claim->key, channel);
+    st = redis_step(rc, NULL, 'H', claim, 1, argv, &reply, deadline, err);
+    if (st)
+        return st;
+    if (redis_number(reply) > 0)
+        hfi_wanted(&rc->base, claim->key);
+    freeReplyObject(reply);
+    return HF_OK;
+}
+
+hf_status redis_watch(struct hfi_conn *conn, const struct hfi_claim *claim,
+                      struct hfi_grant *grant, int64_t deadline,
+                      struct hf_error *err)
+{
+    struct redis_conn *rc = (struct redis_conn *)conn;
+    hf_status st;
+
+    if (rc->acquire != REDIS_FENCED)
+        return hfi_fail(err, HF_UNSUPPORTED, "%s: nobody is told of bare locks",
+                        conn->endpoint);
+    redis_sub_want(rc, claim->key, 1);
+    st = redis_sub_ensure(rc, claim->key, deadline, err);
+    if (!st && grant->fence)
+        st = watch_holder(rc, claim, deadline, err);
+    if (st)
+        redis_sub_want(rc, claim->key, -1);
+    grant->ref.ints[0] = !st;
+    return st;
+}
+
+void redis_unwatch(struct hfi_conn *conn, const struct hfi_claim *claim,
+                   struct hfi_grant *grant)
+{
+    redis_sub_want((struct redis_conn *)conn, claim->key, -1);
+    grant->ref.ints[0] = 0;
+}
+
+hf_status redis_attach(struct hfi_conn *conn, const struct hfi_claim *claim,
+                       const struct hf_handle *handle, struct hfi_grant *grant,
+                       struct hf_error *err)
+{
+    (void)conn;
+    (void)claim;
+    (void)err;
+    grant->fence = handle->fence;
+    return HF_OK; /* The renewal that follows tells whether it is there. */
+}
+
+/* The script's T; 1 if the claim has it. */
+static hf_status take_over_step(struct redis_conn *rc,
+                                const struct hfi_claim *claim,
+                                const char *token, uint64_t fence, int *said,
+                                int64_t deadline, struct hf_error *err)
+{
+    char number[24];
+    const char *argv[] = {token, number};
+    redisReply *reply;
+    hf_status st;
+
+    snprintf(number, sizeof(number), "%" PRIu64, fence);
+    st = redis_step(rc, NULL, 'T', claim, 2, argv, &reply, deadline, err);
+    if (st)
+        return st;
+    *said = (int)redis_number(reply);
+    freeReplyObject(reply);
+    return HF_OK;
+}
+
+hf_status redis_take_over(struct hfi_conn *conn, const struct hfi_claim *claim,
+                          const char *token, struct hfi_grant *grant,
+                          int64_t deadline, struct hf_error *err)
+{
+    struct redis_conn *rc = (struct redis_conn *)conn;
+    int said = 0;
+    hf_status st =
+        rc->acquire == REDIS_FENCED
+            ? take_over_step(rc, claim, token, grant->fence, &said, deadline,
+                             err)
+            : redis_bare_take_over(rc, claim, token, &said, deadline, err);
+
+    if (st || said == 1)
+        return st;
+    return hfi_fail(err, HF_LOST, "%s: the lock is not held by this handle%s",
+                    rc->base.endpoint, said == 3 ? ": it was broken" : "");
+}

@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * eval.c - commands that go where their key is.
+ *
+ * Scripts are called by digest.  NOSCRIPT, which follows a flush, a restart or
+ * a fail-over, is answered by sending the script whole, which loads it again;
+ * MOVED and ASK are answered by going where they say.  None of the three was
+ * executed, so what is sent again is sent without doubt, and no caller ever
+ * sees them.
+ */
+#include "redis.h"
+
+#include <ctype.h>
+
+#include "base/banned.h"
+
+/* An order may be sent on to where a key has gone, and whole to a new node. */
+#define ATTEMPTS 6
+
+void redis_order_add(struct redis_batch *batch, const struct redis_order *order,
+                     bool whole)
+{
+    struct redis_order full = *order;
+
+    if (order->script && whole) {
+        full.argv[0] = "EVAL";
+        full.argv[1] = order->script;
+    }
+    redis_batch_add(batch, full.argc, full.argv);
+}
+
+/* Where an order goes, and how. */
+struct order_way {
+    struct hfi_mux *mux;
+    bool whole, ask;
+};
+
+/* The server lacks the script, or the key has moved: true if another attempt
+ * should be made, in the way that it says. */
+static bool order_again(struct redis_conn *rc, const redisReply *reply,
+                        struct order_way *way)
+{
+    struct hfi_mux *there;
+    bool ask;
+
+    if (reply->type != REDIS_REPLY_ERROR)
+        return false;
+    if (redis_is_noscript(reply) && !way->whole) {
+        way->whole = true;
+        return true;
+    }
+    there = redis_redirect(rc, reply, &ask);
+    if (!there)
+        return false;
+    way->mux = there;
+    way->ask = ask;
+    way->whole = false;
+    return true;
+}
+
+static hf_status order_once(struct redis_conn *rc, const struct order_way *way,
+                            const struct redis_order *order, redisReply **ret,
+                            int64_t deadline, struct hf_error *err)
+{
+    const char *asking[] = {"ASKING"};
+    struct redis_batch batch = {0};
+    struct redis_wait *wait = order->wait;
+    redisReply *replies[3] = {NULL, NULL, NULL};
+    hf_status st;
+
+    if (way->ask)
+        redis_batch_add(&batch, 1, asking);
+    redis_order_add(&batch, order, way->whole);
+    if (wait)
+        redis_acks_add(rc, &batch, wait->ms);
+    st = redis_batch_send(rc,
+                          wait ? &redis_acks_of(rc, way->mux)->mux : way->mux,
+                          &batch, replies, deadline, err);
+    redis_batch_free(&batch);
+    if (st)
+        return st;
+    *ret = replies[way->ask];
+    if (way->ask)
+        freeReplyObject(replies[0]);
+    if (wait) {
+        freeReplyObject(wait->reply); /* of an attempt before */
+        wait->reply = replies[way->ask + 1];
+    }
+    return HF_OK;
+}
+
+/* That no answer came on a connection that waits for replicas does not mean
+ * that the server is silent; that it has gone elsewhere may be. */
+static void order_failed(struct redis_conn *rc, const struct order_way *way,
+                         const struct redis_order *order)
+{
+    if (order->wait)
+        redis_stir(rc, way->mux);
+    else
+        redis_doubt(rc, way->mux);
+}
+
+hf_status redis_order(struct redis_conn *rc, const char *key,
+                      const struct redis_order *order, redisReply **ret,
+                      int64_t deadline, struct hf_error *err)
+{
+    struct order_way way = {redis_route(rc, key), false, false};
+    redisReply *reply = NULL;
+    hf_status st;
+    int i;
+
+    for (i = 0; i < ATTEMPTS; i++) {
+        st = order_once(rc, &way, order, &reply, deadline, err);
+        if (st) {
+            order_failed(rc, &way, order);
+            return st;
+        }
+        if (!order_again(rc, reply, &way))
+            break;
+        freeReplyObject(reply);
+        reply = NULL;
+    }
+    if (!reply)
+        return hfi_fail(err, HF_UNAVAILABLE,
+                        "%s: nobody has the key, or keeps scripts",
+                        rc->base.endpoint);
+    if (reply->type == REDIS_REPLY_ERROR) {
+        st = redis_error(rc, reply, err);
+        freeReplyObject(reply);
+        return st;
+    }
+    *ret = reply;
+    return HF_OK;
+}
+
+/* ---- steps ------------------------------------------------------------- */
+
+/* The texts that an order for a step points to. */
+struct step_texts {
+    struct redis_names names;
+    char what[1 + REDIS_MANNER_MAX + HF_OWNER_MAX];
+};
+
+/* The operation, the manner, and the owner id if there is one.  By hand, as it is
+ * done for every request. */
+static void step_what(const struct redis_conn *rc, char *ret, char op,
+                      const struct hfi_claim *claim)
+{
+    const char *owner = rc->acquire == REDIS_FENCED ? claim->owner : NULL;
+    size_t len = strlen(rc->manner);
+
+    *ret++ = owner ? (char)tolower(op) : op;
+    memcpy(ret, rc->manner, len + 1);
+    if (owner)
+        memcpy(ret + len, owner, strlen(owner) + 1);
+}
+
+static void step_order(struct redis_conn *rc, struct redis_order *order,
+                       struct step_texts *texts, char op,
+                       const struct hfi_claim *claim, int argc,
+                       const char **argv)
+{
+    const char **all = order->argv;
+    int i, n = 0;
+
+    step_what(rc, texts->what, op, claim);
+    redis_name(rc, claim->key, &texts->names);
+    order->script = rc->script;
+    order->wait = NULL;
+    all[n++] = "EVALSHA";
+    all[n++] = rc->script_id;
+    all[n++] = "4";
+    for (i = 0; i < REDIS_NAMES; i++)
+        all[n++] = texts->names.text[i];
+    all[n++] = texts->what;
+    all[n++] = claim->token;
+    for (i = 0; i < argc; i++)
+        all[n++] = argv[i];
+    order->argc = n;
+}
+
+void redis_step_add(struct redis_conn *rc, struct redis_batch *batch, char op,
+                    const struct hfi_claim *claim, int argc, const char **argv,
+                    bool whole)
+{
+    struct redis_order order;
+    struct step_texts texts;
+
+    step_order(rc, &order, &texts, op, claim, argc, argv);
+    redis_order_add(batch, &order, whole);
+}
+
+hf_status redis_step(struct redis_conn *rc, struct redis_wait *wait, char op,
+                     const struct hfi_claim *claim, int argc, const char **argv,
+                     redisReply **ret, int64_t deadline, struct hf_error *err)
+{
+    struct redis_order order;
+    struct step_texts texts;
+
+    step_order(rc, &order, &texts, op, claim, argc, argv);
+    order.wait = wait;
+    return redis_order(rc, claim->key, &order, ret, deadline, err);
+}

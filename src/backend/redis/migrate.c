@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * migrate.c - locks whose slot goes to another node of a cluster.
+ *
+ * While a slot moves, a server refuses every command with several keys unless
+ * all of them are in one place ("TRYAGAIN").  The script has four, and some are
+ * there only while somebody waits, or an owner id is in use: so it is refused
+ * from the first moment of the move to the last.  A command with one key always
+ * works, on the one node or the other.  So a lock without an owner id is taken,
+ * renewed and given back in parts with one key each.
+ *
+ * INVARIANTS
+ *  (1) The key itself decides who has the lock: it is taken where it is not
+ *      there, and changed by the one whose token it is.  It is in one place at
+ *      any time.
+ *  (2) The fence is taken after the key, and written over that grant only which
+ *      was read after the key was taken: a part that arrives late finds another
+ *      grant, if there was one, and changes nothing.  Before another is read
+ *      the key is taken again: it may have become another's meanwhile.
+ *  (3) The queue is left alone: who waits asks every 100 ms meanwhile, and
+ *      whoever comes first gets the lock.
+ *  (4) A claim with an owner id is renewed among the owners first, then the key
+ *      for all of them: so the key never ends before the claim.
+ */
+#include "redis.h"
+
+#include <inttypes.h>
+
+#include "base/banned.h"
+
+/* How often the last grant may have become another while we look at it. */
+#define ATTEMPTS 4
+
+/* F  KEYS meta; ARGV the grant that was read, token, what is said of it, for how
+ *    long it is kept: the new fence, or 0.
+ * O  KEYS owners; ARGV token, ttl: 1, or 0 if it is not there. */
+static const char move_script[] =
+    "local K,call=KEYS[1],redis.call\n"
+    "local t=call('TIME')\n"
+    "local f=t[1]..string.sub('00000'..t[2],-6)\n"
+    "local ms=string.sub(f,1,-4)\n"
+    "if ARGV[1]=='O' then\n"
+    "  local old=call('HGET',K,ARGV[2])\n"
+    "  if not old then return 0 end\n"
+    "  if call('PTTL',K)<tonumber(ARGV[3]) then\n"
+    "    call('PEXPIRE',K,ARGV[3])\n"
+    "  end\n"
+    "  if tonumber(old)<ms+ARGV[3] then\n"
+    "    call('HSET',K,ARGV[2],ms+ARGV[3])\n"
+    "  end\n"
+    "  return 1\n"
+    "end\n"
+    "local g=call('HGET',K,'g') or ''\n"
+    "if g~=ARGV[2] then return 0 end\n"
+    "local old=string.match(g,'^%d+')\n"
+    "if old and (#old>#f or #old==#f and old>=f) then\n"
+    "  f=string.format('%.0f',old+1)\n"
+    "end\n"
+    "call('HSET',K,'g',f..' '..ms..' '..ARGV[3]..' '..ARGV[4])\n"
+    "call('HDEL',K,ARGV[3])\n"
+    "call('PEXPIRE',K,ARGV[5])\n"
+    "return f\n";
+
+static hf_status move_step(struct redis_conn *rc, const char *key,
+                           const char *name, int argc, const char **argv,
+                           redisReply **ret, int64_t deadline,
+                           struct hf_error *err)
+{
+    char id[41];
+    struct redis_order order = {.script = move_script,
+                                .argc = 4 + argc,
+                                .argv = {"EVALSHA", id, "1", name}};
+    int i;
+
+    redis_script_digest(move_script, id);
+    for (i = 0; i < argc; i++)
+        order.argv[4 + i] = argv[i];
+    return redis_order(rc, key, &order, ret, deadline, err);
+}
+
+/* One attempt: read the last grant and replace it.  *fence is 0 if it had become
+ * another.  migrate.c (2) */
+static hf_status move_fence(struct redis_conn *rc,
+                            const struct hfi_claim *claim, const char *name,
+                            const char *about, uint64_t *fence,
+                            int64_t deadline, struct hf_error *err)
+{
+    const struct redis_order read = {.argc = 3, .argv = {"HGET", name, "g"}};
+    char keep[24];
+    const char *argv[] = {"F", "", claim->token, about, keep};
+    redisReply *last, *reply;
+    hf_status st = redis_order(rc, claim->key, &read, &last, deadline, err);
+
+    if (st)
+        return st;
+    if (last->type == REDIS_REPLY_STRING)
+        argv[1] = last->str;
+    snprintf(keep, sizeof(keep), "%" PRId64, rc->keep_ms + claim->ttl_ms);
+    st = move_step(rc, claim->key, name, 5, argv, &reply, deadline, err);
+    freeReplyObject(last);
+    if (st)
+        return st;
+    *fence = redis_number(reply);
+    freeReplyObject(reply);
+    return HF_OK;
+}
+
+hf_status redis_move_take(struct redis_conn *rc, const struct hfi_claim *claim,
+                          const char *about, struct hfi_grant *grant,
+                          int64_t deadline, struct hf_error *err)
+{
+    struct redis_names names;
+    uint64_t fence = 0;
+    hf_status st = HF_OK;
+    int i;
+
+    redis_name(rc, claim->key, &names);
+    for (i = 0; i < ATTEMPTS && !st && !fence; i++) {
+        st = redis_bare_take(rc, claim, deadline, err);
+        if (st == HF_BUSY || (st && !i))
+            return st;
+        if (!st)
+            st = move_fence(rc, claim, names.text[REDIS_META], about, &fence,
+                            deadline, err);
+    }
+    if (st || !fence) /* The key may be ours. */
+        return st ? hfi_restate(err, HF_UNCERTAIN)
+                  : hfi_fail(err, HF_UNCERTAIN, "%s: its slot is moving",
+                             rc->base.endpoint);
+    grant->fence = fence;
+    return HF_OK;
+}
+
+/* The owner's key, whose value is "OWNER FENCE". */
+static hf_status move_renew_key(struct redis_conn *rc,
+                                const struct hfi_renewal *item,
+                                const char *name, const char *ttl,
+                                redisReply **ret, int64_t deadline,
+                                struct hf_error *err)
+{
+    char value[HF_OWNER_MAX + 24];
+    const struct redis_order order = {
+        .script = redis_bare_script,
+        .argc = 8,
+        .argv = {"EVALSHA", rc->bare_id, "1", name, "R", value, ttl, "0"}};
+
+    snprintf(value, sizeof(value), "%s %" PRIu64, item->claim->owner,
+             item->grant->fence);
+    return redis_order(rc, item->claim->key, &order, ret, deadline, err);
+}
+
+void redis_move_renew(struct redis_conn *rc, struct hfi_renewal *item,
+                      int64_t deadline, struct hf_error *err)
+{
+    struct redis_names names;
+    char ttl[24];
+    const char *argv[] = {"O", item->claim->token, ttl};
+    redisReply *reply;
+    uint64_t said;
+
+    if (!item->claim->owner || rc->acquire != REDIS_FENCED) {
+        redis_bare_renew(rc, item, deadline, err);
+        return;
+    }
+    redis_name(rc, item->claim->key, &names);
+    snprintf(ttl, sizeof(ttl), "%" PRId64, item->ttl_ms);
+    item->st = move_step(rc, item->claim->key, names.text[REDIS_OWNERS], 3,
+                         argv, &reply, deadline, err);
+    if (item->st)
+        return;
+    said = redis_number(reply);
+    freeReplyObject(reply);
+    if (said) {
+        item->st = move_renew_key(rc, item, names.text[REDIS_MAIN], ttl, &reply,
+                                  deadline, err);
+        if (item->st)
+            return;
+        said = redis_number(reply);
+        freeReplyObject(reply);
+    }
+    if (said == 1)
+        return;
+    item->st = HF_LOST;
+    item->reason = said == 2 ? HF_LOSS_STOLEN : HF_LOSS_DELETED;
+}

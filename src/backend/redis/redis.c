@@ -1,0 +1,492 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * redis.c - one Redis or Valkey server, the master that Sentinel names, or a
+ * cluster.
+ *
+ * ON THE WIRE  Each step is one script, so it happens whole or not at all
+ *   (script.c).  The lock itself is a plain string key with an expiry, as
+ *   redis-py, node-redlock, redsync and others have it, so they and holdfast
+ *   exclude each other on the same key.
+ *
+ * INVARIANTS
+ *  (1) The key holds the token, or the owner id, of whoever has the lock.
+ *  (2) No step changes the key without having compared it.
+ *  (3) Only relative times are sent, and no client's clock is stored.
+ *  (4) The fence is max(last + 1, the server's clock in microseconds), taken in
+ *      the step that grants.
+ *
+ * LEASE  The expiry of the key.  It is renewed as long as the key is ours and
+ *   never set again once it is gone.
+ *
+ * LIMITS  Replication is asynchronous: a fail-over can forget a grant, and the
+ *   next one is then given early.  Its fence is larger, unless the new master's
+ *   clock is behind by more than the fail-over took, and neither the client nor
+ *   the server has heard of the old fence yet (acquire.c, script.c).
+ *   replicas=K makes that unlikely, not impossible.  Expiry follows the server's
+ *   wall clock.
+ */
+#include "redis.h"
+
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/env.h"
+
+#include "base/banned.h"
+
+#define REDIS_PORT    6379
+#define SENTINEL_PORT 26379
+#define AWAKE_US_MAX  10000
+
+/* How long companions, and with them the fence of a key, outlive its last use:
+ * a week, and not less than the clocks of a server and its replicas may be
+ * apart. */
+#define KEEP_MS     (INT64_C(7) * 24 * 3600 * 1000)
+#define KEEP_MS_MIN (INT64_C(60) * 1000)
+#define KEEP_MS_MAX (INT64_C(366) * 24 * 3600 * 1000)
+
+/* A peer that is silent for so long has vanished, and before the lease is over
+ * in any case.  A call has a deadline of its own; this is for connections that
+ * only listen. */
+#define ALIVE_MS     INT64_C(15000)
+#define ALIVE_MS_MIN INT64_C(1000)
+
+/* ---- connecting -------------------------------------------------------- */
+
+/* A new connection: those that listen may be to a server that hangs, or is not
+ * the master any more.  Those who wait look again, and listen anew. */
+static hf_status open_hello(void *arg, struct mux_link *link, int64_t deadline,
+                            struct hf_error *err)
+{
+    struct redis_conn *rc = arg;
+    hf_status st = redis_hello(rc, link, deadline, err);
+
+    if (st)
+        return st;
+    atomic_fetch_add(&rc->epoch, 1);
+    if (atomic_load(&rc->sub.fd) >= 0)
+        hfi_wake_all(&rc->base);
+    return HF_OK;
+}
+
+/* ---- opening ----------------------------------------------------------- */
+
+static hf_status open_number(const struct hfi_url *url, const char *name,
+                             const char *text, int max, int *ret,
+                             struct hf_error *err)
+{
+    char *end;
+    long n = strtol(text, &end, 10);
+
+    (void)url;
+    if (!*text || *end || n < 0 || n > max)
+        return hfi_fail(err, HF_INVALID,
+                        "url: %s must be a number from 0 to %d", name, max);
+    *ret = (int)n;
+    return HF_OK;
+}
+
+/* One of a few words. */
+static hf_status open_word(const struct hfi_url *url, const char *name,
+                           const char *const *words, int *ret,
+                           struct hf_error *err)
+{
+    const char *value = hfi_url_param(url, name, words[0]);
+    int i;
+
+    for (i = 0; words[i]; i++) {
+        if (!strcmp(words[i], value)) {
+            *ret = i;
+            return HF_OK;
+        }
+    }
+    return hfi_fail(err, HF_INVALID,
+                    "url: %s= is not one of its words; "
+                    "holdfast-url(7) lists them",
+                    name);
+}
+
+static hf_status open_options(struct redis_conn *rc, const struct hfi_url *url,
+                              struct hf_error *err)
+{
+    static const char *const queues[] = {"fair", "barge", NULL};
+    static const char *const acquires[] = {"fenced", "set", "script", NULL};
+    const char *prefix = hfi_url_param(url, "prefix", "holdfast:");
+    int queue = 0, acquire = 0;
+    hf_status st = open_word(url, "queue", queues, &queue, err);
+
+    if (!st)
+        st = open_word(url, "acquire", acquires, &acquire, err);
+    if (!st)
+        st = open_number(url, "replicas=", hfi_url_param(url, "replicas", "0"),
+                         100, &rc->replicas, err);
+    rc->awake_us = HFI_AWAKE_US;
+    if (!st && hfi_url_param(url, "awake_us", NULL))
+        st = open_number(url, "awake_us=", hfi_url_param(url, "awake_us", ""),
+                         AWAKE_US_MAX, &rc->awake_us, err);
+    rc->keep_ms = KEEP_MS;
+    if (!st)
+        st = hfi_url_duration(url, "keep", &rc->keep_ms, err);
+    if (!st && (rc->keep_ms < KEEP_MS_MIN || rc->keep_ms > KEEP_MS_MAX))
+        st = hfi_fail(err, HF_INVALID, "url: keep= is from 1m to 8784h");
+    if (!st && strlen(prefix) >= sizeof(rc->prefix))
+        st = hfi_fail(err, HF_INVALID, "url: prefix= is too long");
+    if (st)
+        return st;
+    snprintf(rc->prefix, sizeof(rc->prefix), "%s", prefix);
+    rc->fair = queue == 0;
+    rc->acquire = (enum redis_acquire)acquire;
+    if (!rc->fair)
+        rc->base.traits &= ~(unsigned)HF_TRAIT_QUEUED;
+    if (rc->acquire != REDIS_FENCED)
+        rc->base.traits = HF_TRAIT_LEASED | HF_TRAIT_DETACH |
+                          HF_TRAIT_PROCESSES | HF_TRAIT_MACHINES;
+    return HF_OK;
+}
+
+/* "redis+sentinel" and "rediss+sentinel" are the same but for TLS. */
+static bool open_is(const struct hfi_url *url, const char *kind)
+{
+    const char *plus = strchr(url->scheme, '+');
+
+    return plus && !strcmp(plus + 1, kind);
+}
+
+static bool open_is_tls(const struct hfi_url *url)
+{
+    return !strncmp(url->scheme, "rediss", 6);
+}
+
+/* Where it is: a socket's path, one host, or sentinels and a name. */
+static hf_status open_where(struct redis_conn *rc, const struct hfi_url *url,
+                            struct hf_error *err)
+{
+    bool sentinel = open_is(url, "sentinel");
+    bool cluster = open_is(url, "cluster");
+    const char *path = url->path;
+    size_t i;
+
+    if (open_is(url, "unix")) {
+        if (url->nhosts || !*path || strlen(path) >= sizeof(rc->ends[0].host))
+            return hfi_fail(err, HF_INVALID,
+                            "url: redis+unix: takes the path of a socket");
+        snprintf(rc->ends[0].host, sizeof(rc->ends[0].host), "%s", path);
+        rc->nends = 1;
+        return open_number(url, "db=", hfi_url_param(url, "db", "0"), 1 << 20,
+                           &rc->db, err);
+    }
+    path += *path == '/';
+    if (!url->nhosts || (url->nhosts > 1 && !sentinel && !cluster))
+        return hfi_fail(err, HF_INVALID,
+                        "url: redis: takes one host, as in redis://host:6379");
+    for (i = 0; i < url->nhosts; i++) {
+        snprintf(rc->ends[i].host, sizeof(rc->ends[i].host), "%s",
+                 url->hosts[i].name);
+        rc->ends[i].port = url->hosts[i].port ? url->hosts[i].port
+                           : sentinel         ? SENTINEL_PORT
+                                              : REDIS_PORT;
+    }
+    rc->nends = url->nhosts;
+    if (!sentinel)
+        return open_number(url, "the database",
+                           *path ? path : hfi_url_param(url, "db", "0"),
+                           1 << 20, &rc->db, err);
+    if (!*path || strlen(path) >= sizeof(rc->master))
+        return hfi_fail(err, HF_INVALID,
+                        "url: redis+sentinel: needs the master's name, as in "
+                        "redis+sentinel://a,b,c/main");
+    snprintf(rc->master, sizeof(rc->master), "%s", path);
+    return open_number(url, "db=", hfi_url_param(url, "db", "0"), 1 << 20,
+                       &rc->db, err);
+}
+
+/* Is there a password in the file?  It is read again for each connection. */
+static hf_status open_file(const char *file, const char *option, char **ret,
+                           struct hf_error *err)
+{
+    char secret[REDIS_SECRET_MAX];
+    hf_status st = redis_secret(file, option, secret, err);
+
+    explicit_bzero(secret, sizeof(secret));
+    if (st)
+        return st;
+    *ret = hfi_strdup(file);
+    return *ret ? HF_OK : hfi_nomem(err);
+}
+
+/* The password may also come from a file, or from REDISCLI_AUTH, as redis-cli
+ * has it. */
+static hf_status open_secrets(struct redis_conn *rc, const struct hfi_url *url,
+                              struct hf_error *err)
+{
+    const char *password = url->password;
+    const char *user = url->user && *url->user ? url->user : NULL;
+    const char *file = hfi_url_param(url, "password_file", NULL);
+
+    if (file && password)
+        return hfi_fail(err, HF_INVALID,
+                        "url: has a password and password_file=");
+    if (!password && !file)
+        password = secure_getenv("REDISCLI_AUTH");
+    rc->user = hfi_strdup(user);
+    rc->password = hfi_strdup(password);
+    if ((user && !rc->user) || (password && !rc->password))
+        return hfi_nomem(err);
+    return file ? open_file(file, "password_file=", &rc->password_file, err)
+                : HF_OK;
+}
+
+/* The sentinels may want others.  The place for a password in the URL is the
+ * server's; this one comes from a file. */
+static hf_status open_sentinel_secrets(struct redis_conn *rc,
+                                       const struct hfi_url *url,
+                                       struct hf_error *err)
+{
+    const char *user = hfi_url_param(url, "sentinel_user", NULL);
+    const char *file = hfi_url_param(url, "sentinel_password_file", NULL);
+    if (!user && !file)
+        return HF_OK;
+    if (!rc->master[0] || !file)
+        return hfi_fail(err, HF_INVALID, "url: %s",
+                        file ? "sentinel_password_file= is for sentinels only"
+                             : "sentinel_user= needs sentinel_password_file=");
+    rc->sentinel_user = hfi_strdup(user);
+    if (user && !rc->sentinel_user)
+        return hfi_nomem(err);
+    return open_file(
+        file, "sentinel_password_file=", &rc->sentinel_password_file, err);
+}
+
+static hf_status open_names(struct redis_conn *rc, const struct hfi_url *url,
+                            struct hf_error *err)
+{
+    char where[300];
+    unsigned char id[8];
+    int i;
+
+    hfi_endpoint_name(&rc->ends[0], where, sizeof(where));
+    snprintf(rc->base.endpoint, sizeof(rc->base.endpoint), "%s:%.200s",
+             url->scheme, where);
+    hfi_random(id, sizeof(id));
+    for (i = 0; i < (int)sizeof(id); i++)
+        snprintf(rc->id + 2 * i, 3, "%02x", id[i]);
+    snprintf(rc->manner, sizeof(rc->manner), "%d%zu ", rc->fair,
+             strlen(rc->prefix));
+    rc->script = redis_script_make(rc->keep_ms);
+    if (!rc->script)
+        return hfi_nomem(err);
+    redis_script_digest(rc->script, rc->script_id);
+    redis_script_digest(redis_bare_script, rc->bare_id);
+    return HF_OK;
+}
+
+/* "maxmemory", its value, "maxmemory-policy", its value, and others. */
+const char *redis_setting(const redisReply *reply, const char *name)
+{
+    size_t i;
+
+    for (i = 0; reply->type == REDIS_REPLY_ARRAY && i + 1 < reply->elements;
+         i += 2)
+        if (reply->element[i]->type == REDIS_REPLY_STRING &&
+            reply->element[i + 1]->type == REDIS_REPLY_STRING &&
+            !strcmp(reply->element[i]->str, name))
+            return reply->element[i + 1]->str;
+    return "";
+}
+
+/* What is doubtful, by the answers to CONFIG GET and to a message that nobody
+ * hears. */
+static void open_doubts(struct redis_conn *rc, const redisReply *settings,
+                        const redisReply *told)
+{
+    size_t size = sizeof(rc->base.warning);
+
+    if (strtoull(redis_setting(settings, "maxmemory"), NULL, 10) &&
+        strcmp(redis_setting(settings, "maxmemory-policy"), "noeviction") != 0)
+        snprintf(rc->base.warning, size,
+                 "the server evicts keys when it is full, and locks are keys: "
+                 "set maxmemory-policy to noeviction");
+    if (rc->acquire != REDIS_FENCED || told->type != REDIS_REPLY_ERROR ||
+        strncmp(told->str, "NOPERM", 6) != 0)
+        return;
+    atomic_store(&rc->mute, true);
+    if (!*rc->base.warning)
+        snprintf(rc->base.warning, size, "%s", redis_mute_warning);
+}
+
+/* Is it a Redis, would it throw locks away, and may we wake those who wait for
+ * ours?  Who may not ask the second is not told. */
+static hf_status open_greet(struct redis_conn *rc, struct hfi_mux *mux,
+                            int64_t deadline, struct hf_error *err)
+{
+    char channel[REDIS_CHANNEL_MAX];
+    const char *ping[] = {"PING"}, *get[] = {"CONFIG", "GET", "maxmemory*"};
+    const char *tell[] = {"SPUBLISH", channel, ""};
+    struct redis_batch batch = {0};
+    redisReply *reply[3];
+    hf_status st;
+
+    redis_channel(rc, "", channel);
+    redis_batch_add(&batch, 1, ping);
+    redis_batch_add(&batch, 3, get);
+    redis_batch_add(&batch, 3, tell);
+    st = redis_batch_send(rc, mux, &batch, reply, deadline, err);
+    redis_batch_free(&batch);
+    if (st)
+        return st;
+    if (reply[0]->type == REDIS_REPLY_ERROR)
+        st = redis_error(rc, reply[0], err);
+    else if (reply[0]->type != REDIS_REPLY_STATUS ||
+             strcmp(reply[0]->str, "PONG") != 0)
+        st = hfi_fail(err, HF_PROTOCOL, "%s: this is no redis server",
+                      rc->base.endpoint);
+    else
+        open_doubts(rc, reply[1], reply[2]);
+    freeReplyObject(reply[0]);
+    freeReplyObject(reply[1]);
+    freeReplyObject(reply[2]);
+    return st;
+}
+
+/* Half the lease that locks have unless they say otherwise. */
+static int64_t open_alive_ms(const struct hfi_url *url)
+{
+    int64_t ttl_ms = 2 * ALIVE_MS;
+
+    if (hfi_url_duration(url, "ttl", &ttl_ms, NULL) || ttl_ms > 2 * ALIVE_MS)
+        return ALIVE_MS;
+    return ttl_ms > 2 * ALIVE_MS_MIN ? ttl_ms / 2 : ALIVE_MS_MIN;
+}
+
+static hf_status redis_open(struct hfi_conn *conn, const struct hfi_url *url,
+                            int64_t deadline, struct hf_error *err)
+{
+    struct redis_conn *rc = (struct redis_conn *)conn;
+    hf_status st;
+    size_t i;
+
+    hfi_mux_init(&rc->mux, redis_find, open_hello, rc);
+    hfi_mux_set_aside(&rc->mux, redis_hello);
+    rc->epoll = rc->follow.timer = -1;
+    redis_sub_init(&rc->sub, rc, &rc->mux, REDIS_ALONE);
+    hfi_mux_init(&rc->acks.mux, redis_find, redis_hello, rc);
+    rc->acks.mux.blocks = true;
+    rc->opened = true;
+    st = open_options(rc, url, err);
+    if (!st)
+        st = open_where(rc, url, err);
+    if (!st)
+        st = open_secrets(rc, url, err);
+    if (!st)
+        st = open_sentinel_secrets(rc, url, err);
+    if (!st && open_is_tls(url))
+        st = hfi_tls_new(&rc->tls, url, err);
+    if (!st && (rc->password || rc->password_file))
+        hfi_warn_passwords(conn->warning, sizeof(conn->warning), url,
+                           hfi_tls_is_verified(rc->tls));
+    if (!st && rc->master[0])
+        st = redis_follow_open(rc, err);
+    if (st)
+        return st;
+    for (i = 0; i < rc->nends; i++) {
+        rc->ends[i].tls = rc->tls;
+        rc->ends[i].alive_ms = open_alive_ms(url);
+        rc->ends[i].awake_us = rc->awake_us;
+    }
+    st = open_names(rc, url, err);
+    if (st)
+        return st;
+    if (!open_is(url, "cluster"))
+        return open_greet(rc, &rc->mux, deadline, err);
+    st = redis_cluster_open(rc, deadline, err);
+    return st ? st : open_greet(rc, redis_route(rc, ""), deadline, err);
+}
+
+static void close_secret(char *secret)
+{
+    if (secret)
+        explicit_bzero(secret, strlen(secret));
+    hfi_free(secret);
+}
+
+static void redis_close(struct hfi_conn *conn)
+{
+    struct redis_conn *rc = (struct redis_conn *)conn;
+
+    if (!rc->opened)
+        return;
+    redis_cluster_close(rc);
+    redis_follow_close(rc);
+    redis_sub_fini(&rc->sub);
+    if (rc->epoll >= 0)
+        close(rc->epoll);
+    hfi_mux_fini(&rc->mux);
+    hfi_mux_fini(&rc->acks.mux);
+    if (rc->tls)
+        hfi_tls_free(rc->tls);
+    close_secret(rc->password);
+    hfi_free(rc->password_file);
+    hfi_free(rc->sentinel_password_file);
+    hfi_free(rc->script);
+    hfi_free(rc->user);
+    hfi_free(rc->sentinel_user);
+    rc->opened = false;
+}
+
+static void redis_forget(struct hfi_conn *conn)
+{
+    struct redis_conn *rc = (struct redis_conn *)conn;
+
+    hfi_mux_forget(&rc->mux);
+    hfi_mux_forget(&rc->acks.mux);
+    redis_sub_forget(&rc->sub);
+    redis_cluster_forget(rc);
+    redis_follow_forget(rc);
+    if (rc->epoll >= 0)
+        close(rc->epoll);
+}
+
+static const char *const redis_schemes[] = {
+    "redis",           "rediss",        "redis+unix",     "redis+sentinel",
+    "rediss+sentinel", "redis+cluster", "rediss+cluster", NULL};
+static const char *const redis_options[] = {"prefix",
+                                            "queue",
+                                            "acquire",
+                                            "replicas",
+                                            "awake_us",
+                                            "db",
+                                            "keep",
+                                            "ca",
+                                            "cert",
+                                            "key",
+                                            "verify",
+                                            "password_file",
+                                            "sentinel_user",
+                                            "sentinel_password_file",
+                                            NULL};
+
+const struct hfi_backend hfi_backend_redis = {
+    .schemes = redis_schemes,
+    .options = redis_options,
+    .conn_size = sizeof(struct redis_conn),
+    .traits = HF_TRAIT_FENCED | HF_TRAIT_LEASED | HF_TRAIT_QUEUED |
+              HF_TRAIT_NOTIFY | HF_TRAIT_REENTRANT | HF_TRAIT_DETACH |
+              HF_TRAIT_BREAK | HF_TRAIT_PROCESSES | HF_TRAIT_MACHINES |
+              HF_TRAIT_NOTED,
+    .open = redis_open,
+    .close = redis_close,
+    .forget = redis_forget,
+    .try_acquire = redis_try_acquire,
+    .renew = redis_renew,
+    .release = redis_release,
+    .watch = redis_watch,
+    .unwatch = redis_unwatch,
+    .pump_fd = redis_sub_fd,
+    .pump = redis_sub_pump,
+    .attach = redis_attach,
+    .take_over = redis_take_over,
+    .inspect = redis_inspect,
+    .list = redis_list,
+    .break_grant = redis_break,
+    .free_grant = redis_free,
+};

@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * renew.c - keeping many locks at once.
+ *
+ * All renewals for one server go out as one write; those for different nodes of
+ * a cluster are under way together.
+ *
+ * INVARIANTS
+ *  (1) One item's failure is that item's alone.
+ *  (2) A node that is silent is waited for once.  From then on, until it has
+ *      answered the mender of cluster.c, what is to be renewed there
+ *      fails at once and is tried again, and the locks on other nodes are not
+ *      kept waiting.
+ *  (3) While the slot of a lock moves, the server refuses a script whose keys
+ *      are not all there yet.  The key alone can always be renewed, and is
+ *      (migrate.c): that there was a break is then seen by the renewal after
+ *      the move.
+ *  (4) What was not carried out, because the server lacks the script or has the
+ *      slot no more, is sent again together: a fail-over costs all the locks of
+ *      a shard one or two round trips more, and not each of them.
+ */
+#include "redis.h"
+
+#include <inttypes.h>
+
+#include "base/alloc.h"
+
+#include "base/banned.h"
+
+static void renew_read(struct redis_conn *rc, struct hfi_renewal *item,
+                       const redisReply *reply, struct hf_error *err)
+{
+    if (reply->type == REDIS_REPLY_ERROR) {
+        item->st = redis_error(rc, reply, err);
+    } else if (reply->type != REDIS_REPLY_INTEGER) {
+        item->st = redis_nonsense(rc, err);
+    } else {
+        item->st = reply->integer == 1 ? HF_OK : HF_LOST;
+        item->reason = reply->integer == 2   ? HF_LOSS_STOLEN
+                       : reply->integer == 3 ? HF_LOSS_BROKEN
+                                             : HF_LOSS_DELETED;
+    }
+}
+
+/* What goes to one server. */
+struct renew_part {
+    struct hfi_mux *mux;
+    struct redis_batch batch;
+    struct hfi_mux_call call;
+    redisReply **replies;
+    hf_status st;
+    bool begun;
+};
+
+/* At most so many servers at once; the rest of the items wait for the next
+ * round. */
+#define RENEW_PARTS 32
+
+/* The core sends no more at once. */
+#define RENEW_ITEMS 256
+
+/* Where the items go, in one round. */
+struct renew_round {
+    struct redis_conn *rc;
+    struct hfi_renewal *items;
+    size_t n, left; /* items, and those that are not settled yet */
+    bool settled[RENEW_ITEMS];
+    unsigned char of[RENEW_ITEMS]; /* the part that has it, or RENEW_PARTS */
+    struct renew_part parts[RENEW_PARTS];
+    size_t nparts;
+    bool whole; /* the first of each part says its script whole */
+};
+
+/* What a renewal says beside the claim: whether it may be less; ttl, fence. */
+struct renew_args {
+    char op, ttl[24], fence[24];
+    const char *argv[2];
+};
+
+static void renew_say(struct renew_args *args, const struct hfi_renewal *item)
+{
+    snprintf(args->ttl, sizeof(args->ttl), "%" PRId64, item->ttl_ms);
+    snprintf(args->fence, sizeof(args->fence), "%" PRIu64, item->grant->fence);
+    args->op = item->ttl_ms < item->claim->ttl_ms ? 'S' : 'R';
+    args->argv[0] = args->ttl;
+    args->argv[1] = args->fence;
+}
+
+static void renew_add(struct redis_conn *rc, struct redis_batch *batch,
+                      const struct hfi_renewal *item, bool whole)
+{
+    struct renew_args args;
+
+    if (rc->acquire != REDIS_FENCED) {
+        redis_bare_renew_add(rc, batch, item, whole);
+        return;
+    }
+    renew_say(&args, item);
+    redis_step_add(rc, batch, args.op, item->claim, 2, args.argv, whole);
+}
+
+static void renew_begin(struct redis_conn *rc, struct renew_part *part,
+                        int64_t deadline, struct hf_error *err)
+{
+    part->begun = true;
+    part->replies = hfi_alloc((size_t)part->batch.count * sizeof(redisReply *));
+    if (part->batch.failed || !part->replies)
+        part->st = hfi_nomem(err);
+    else if (redis_is_sick(rc, part->mux)) /* renew.c (2) */
+        part->st = hfi_fail(err, HF_UNAVAILABLE, "%s: a node is silent",
+                            rc->base.endpoint);
+    else
+        part->st = hfi_mux_begin_first(
+            part->mux, &part->call, part->batch.bytes, part->batch.len,
+            part->batch.count, part->replies, deadline, err);
+}
+
+/* Send all parts, then wait for each: first to those who are connected, since
+ * connecting may take all the time there is. */
+static void renew_send(struct redis_conn *rc, struct renew_part *parts,
+                       size_t n, int64_t deadline, struct hf_error *err)
+{
+    size_t i;
+
+    for (i = 0; i < n; i++)
+        if (n > 1 && hfi_mux_is_up(parts[i].mux))
+            renew_begin(rc, &parts[i], deadline, err);
+    for (i = 0; i < n; i++)
+        if (!parts[i].begun)
+            renew_begin(rc, &parts[i], deadline, err);
+    for (i = 0; i < n; i++) {
+        if (!parts[i].st) {
+            if (!hfi_left_ms(deadline)) /* We are late; it may be here. */
+                hfi_mux_advance(&parts[i].call, true);
+            parts[i].st = hfi_mux_finish(&parts[i].call, deadline, err);
+        }
+        if (parts[i].st)
+            redis_doubt(rc, parts[i].mux);
+    }
+}
+
+/* One answer; false if the item is to be sent again.  renew.c (4) */
+static bool renew_settle(struct redis_conn *rc, struct hfi_renewal *item,
+                         const redisReply *reply, int64_t deadline,
+                         struct hf_error *err)
+{
+    bool ask = false;
+
+    if (reply->type == REDIS_REPLY_ERROR) {
+        if (redis_is_noscript(reply) ||
+            (redis_redirect(rc, reply, &ask) && !ask)) {
+            item->st = hfi_fail(err, HF_UNAVAILABLE,
+                                "%s: nobody has the key, or keeps scripts",
+                                rc->base.endpoint);
+            return false;
+        }
+        if (ask || !strncmp(reply->str, "TRYAGAIN", 8)) {
+            redis_move_renew(rc, item, deadline, err);
+            return true;
+        }
+    }
+    renew_read(rc, item, reply, err);
+    return true;
+}
+
+/* Put the answers of a part where they belong, in the order of its items. */
+static void renew_apply(struct renew_round *round, size_t p, int64_t deadline,
+                        struct hf_error *err)
+{
+    struct renew_part *part = &round->parts[p];
+    size_t i, at = 0;
+
+    for (i = 0; i < round->n; i++) {
+        if (round->settled[i] || round->of[i] != p)
+            continue;
+        round->items[i].st = part->st;
+        round->settled[i] = true;
+        if (!part->st) {
+            round->settled[i] = renew_settle(round->rc, &round->items[i],
+                                             part->replies[at], deadline, err);
+            freeReplyObject(part->replies[at++]);
+        }
+        round->left -= round->settled[i];
+    }
+    redis_batch_free(&part->batch);
+    hfi_free(part->replies);
+    *part = (struct renew_part){0};
+}
+
+/* Give each item that is not settled to the server that has its key. */
+static void renew_sort(struct renew_round *round)
+{
+    struct renew_part *parts = round->parts;
+    struct hfi_mux *mux;
+    size_t i, p;
+
+    round->nparts = 0;
+    for (i = 0; i < round->n; i++) {
+        if (round->settled[i])
+            continue;
+        mux = redis_route(round->rc, round->items[i].claim->key);
+        for (p = 0; p < round->nparts && parts[p].mux != mux; p++)
+            continue;
+        round->of[i] = (unsigned char)p;
+        if (p == RENEW_PARTS)
+            continue;
+        if (p == round->nparts)
+            parts[round->nparts++].mux = mux;
+        renew_add(round->rc, &parts[p].batch, &round->items[i],
+                  round->whole && !parts[p].batch.count);
+    }
+}
+
+/* A key may have moved while we followed it, and scripts may be flushed. */
+#define RENEW_ROUNDS 4
+
+void redis_renew(struct hfi_conn *conn, struct hfi_renewal *items, size_t n,
+                 int64_t deadline, struct hf_error *err)
+{
+    struct renew_round round = {.rc = (struct redis_conn *)conn,
+                                .items = items,
+                                .n = n < RENEW_ITEMS ? n : RENEW_ITEMS};
+    size_t p;
+    int i;
+
+    round.left = round.n;
+    for (i = 0; i < RENEW_ROUNDS && round.left; i++) {
+        round.whole = i > 0;
+        renew_sort(&round);
+        renew_send(round.rc, round.parts, round.nparts, deadline, err);
+        for (p = 0; p < round.nparts; p++)
+            renew_apply(&round, p, deadline, err);
+    }
+}

@@ -1,0 +1,494 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * acquire.c - taking: votes, the fence, and taking back.  The rules and
+ * why they hold are in redlock.c.
+ *
+ * WAITING  Who is told of releases asks again when it is told.  But nobody is
+ *   told when a lease lapses, when other libraries release, or by nodes that we
+ *   cannot hear; so a busy answer says when to ask again.  And when several who
+ *   were woken together have taken a part each, so that nobody has a majority,
+ *   all give back and ask again after times that differ: by the token, since a
+ *   token is random, and longer each time in a row.
+ */
+#include "redlock.h"
+
+#include <inttypes.h>
+
+#include "base/lease.h"
+
+#include "base/banned.h"
+
+/* How often to look where nobody tells us. */
+#define LOOK_MS 100
+
+/* After a split, at most: this and the time that the try took, doubled for each
+ * more in a row.  Who waits for less than a try takes meets the same others. */
+#define SPLIT_MS      2
+#define SPLIT_DOUBLED 4
+#define SPLIT_MS_MAX  2000
+
+/* Numbers are exact in Lua below 2^53. */
+#define FENCE_MAX INT64_C(9000000000000000)
+
+/* One attempt. */
+struct take {
+    struct redlock_conn *rl;
+    const struct hfi_claim *claim;
+    struct redis_batch plain;  /* what is asked, in plain commands */
+    struct redis_batch script; /* and as a script */
+    char watched;              /* see redlock.h */
+    int64_t began;
+    struct redlock_round round;
+    struct redlock_votes votes;
+    unsigned reached;                /* the nodes that were asked */
+    unsigned asked;                  /* those of them that may have it now */
+    unsigned strange;                /* not known to have a holder of ours */
+    const char *holder[REDLOCK_MAX]; /* on each that said no */
+    int64_t left[REDLOCK_MAX];       /* of its lease; 0 unknown */
+    struct hf_error why;             /* the fence could not be confirmed */
+};
+
+/* ---- asking ------------------------------------------------------------ */
+
+/* The parts of an answer, in plain replies or in that of the script.  Who does
+ * not need the later ones does not ask for them. */
+enum { PART_VALUE, PART_META, PART_TIME, PART_LEFT };
+
+/* Whoever lets the key linger is told, once, that we wait. */
+static void take_call_out(const struct take *take, struct redis_batch *batch)
+{
+    char channel[REDIS_NAME_MAX], id[24];
+    const char *publish[] = {"PUBLISH", channel, id};
+
+    if (take->watched != REDLOCK_WATCHED_NEW)
+        return;
+    redlock_channel(take->rl, take->claim->key, channel, sizeof(channel));
+    snprintf(id, sizeof(id), "?%s", take->rl->id);
+    redis_batch_add(batch, 3, publish);
+}
+
+static void take_say(struct take *take)
+{
+    const struct hfi_claim *claim = take->claim;
+    const struct redlock_conn *rl = take->rl;
+    char ttl[24];
+    struct redis_names names;
+    const char *set[] = {
+        "SET", names.text[REDIS_MAIN], claim->token, "NX", "PX", ttl, "GET"};
+    const char *meta[] = {"HMGET", names.text[REDIS_META], "c", "k"};
+    const char *clock[] = {"TIME"};
+    const char *left[] = {"PTTL", names.text[REDIS_MAIN]};
+
+    redlock_name(rl, claim->key, &names);
+    snprintf(ttl, sizeof(ttl), "%" PRId64, claim->ttl_ms);
+    redis_batch_add(&take->plain, 7, set);
+    if (rl->fenced || claim->queue) {
+        redis_batch_add(&take->plain, 4, meta);
+        redis_batch_add(&take->plain, 1, clock);
+    }
+    if (claim->queue)
+        redis_batch_add(&take->plain, 2, left);
+    take_call_out(take, &take->plain);
+}
+
+static const struct redis_batch *take_script(struct take *take)
+{
+    char ttl[24];
+    const char *argv[] = {take->claim->token, ttl};
+
+    snprintf(ttl, sizeof(ttl), "%" PRId64, take->claim->ttl_ms);
+    if (!take->script.count) {
+        redlock_step(take->rl, &take->script, 'A', take->claim->key, 2, argv);
+        take_call_out(take, &take->script);
+    }
+    return &take->script;
+}
+
+/* Plain commands are cheapest for the server, but they are four; who waits and
+ * looks again, most likely for nothing, sends one. */
+static const struct redis_batch *take_batch(struct take *take,
+                                            struct redlock_node *node)
+{
+    if (take->watched == REDLOCK_WATCHED_TOLD || !atomic_load(&node->native))
+        return take_script(take);
+    return &take->plain;
+}
+
+/* Ask every node that may vote and has not been asked; how many were. */
+static int take_ask(struct take *take, int64_t deadline)
+{
+    const struct hfi_claim *claim = take->claim;
+    struct redlock_conn *rl = take->rl;
+    struct redlock_span span = redlock_span(rl, claim->ttl_ms, deadline);
+    int64_t limit = redlock_limit(rl, claim->ttl_ms);
+    int i, n = 0;
+
+    for (i = 0; i < rl->n; i++) {
+        struct redlock_node *node = &rl->nodes[i];
+        bool owed;
+
+        if (take->reached & 1U << i || !redlock_node_is_ready(node, limit) ||
+            redlock_quarantine_left(node))
+            continue;
+        owed = redlock_owe_not(node, claim);
+        redlock_ask(&take->round, i, take_batch(take, node), span.end);
+        if (take->round.flights[i].asked) {
+            take->asked |= 1U << i;
+            take->reached |= 1U << i;
+            n++;
+        } else if (owed) {
+            redlock_owe(node, claim, true);
+        }
+    }
+    return n;
+}
+
+/* ---- counting ---------------------------------------------------------- */
+
+static const redisReply *take_part(struct take *take, int node, int part)
+{
+    const struct redlock_flight *flight = &take->round.flights[node];
+    const redisReply *reply;
+
+    if (flight->batch == &take->plain)
+        return part < flight->batch->count ? redlock_reply(flight, part) : NULL;
+    reply = redlock_reply(flight, 0);
+    if (!reply || reply->type != REDIS_REPLY_ARRAY)
+        return part == PART_VALUE ? reply : NULL;
+    return (size_t)part < reply->elements ? reply->element[part] : NULL;
+}
+
+/* What the node proposes, and what it has confirmed for this claim; false if
+ * that cannot be read. */
+static bool take_numbers(struct take *take, int node, bool own,
+                         uint64_t *proposal, uint64_t *confirmed)
+{
+    const redisReply *meta = take_part(take, node, PART_META);
+    const redisReply *now = take_part(take, node, PART_TIME);
+    const redisReply *k;
+    int64_t c, s, us;
+
+    *proposal = *confirmed = 0;
+    if (!take->rl->fenced)
+        return true;
+    if (!meta || !now || meta->type != REDIS_REPLY_ARRAY || meta->elements != 2)
+        return false;
+    s = redlock_item(now, 0);
+    us = redlock_item(now, 1);
+    c = redlock_item(meta, 0);
+    k = meta->element[1];
+    if (s <= 0 || s >= FENCE_MAX / 1000000 || us < 0 || us > 999999 ||
+        c >= FENCE_MAX)
+        return false;
+    *proposal =
+        redlock_proposal(c > 0 ? (uint64_t)c : 0, (uint64_t)(s * 1000000 + us));
+    if (own && c > 0 && k->type == REDIS_REPLY_STRING &&
+        !strcmp(k->str, take->claim->token))
+        *confirmed = (uint64_t)c;
+    return true;
+}
+
+static void take_no(struct take *take, int node, const redisReply *value)
+{
+    const redisReply *meta = take_part(take, node, PART_META);
+    const redisReply *left = take_part(take, node, PART_LEFT);
+    const redisReply *k = NULL;
+
+    redlock_vote_no(&take->votes, node);
+    take->asked &= ~(1U << node);
+    take->holder[node] = value->str;
+    if (left && left->type == REDIS_REPLY_INTEGER && left->integer >= 0)
+        take->left[node] = left->integer ? left->integer : 1;
+    if (meta && meta->type == REDIS_REPLY_ARRAY && meta->elements == 2)
+        k = meta->element[1];
+    if (!k || k->type != REDIS_REPLY_STRING || strcmp(k->str, value->str) != 0)
+        take->strange |= 1U << node;
+}
+
+/* A node has answered, or failed to. */
+static void take_count(struct take *take, int node, int64_t deadline)
+{
+    struct redlock_flight *flight = &take->round.flights[node];
+    const redisReply *value = take_part(take, node, PART_VALUE);
+    struct redis_conn *rc = &take->rl->nodes[node].rc;
+    uint64_t proposal, confirmed;
+    bool own;
+
+    if (!value)
+        return;
+    if (value->type == REDIS_REPLY_ERROR) {
+        flight->st = redis_error(rc, value, &flight->err);
+        return;
+    }
+    own = value->type == REDIS_REPLY_STRING &&
+          !strcmp(value->str, take->claim->token);
+    if (value->type == REDIS_REPLY_STRING && !own) {
+        take_no(take, node, value);
+    } else if (own && flight->batch == &take->plain) {
+        /* An earlier try's, which SET has not extended. */
+        redlock_ask_again(&take->round, node, take_script(take), deadline);
+    } else if ((!own && value->type != REDIS_REPLY_NIL) ||
+               !take_numbers(take, node, own, &proposal, &confirmed)) {
+        flight->st = redis_nonsense(rc, &flight->err);
+    } else {
+        redlock_vote_yes(&take->votes, node, proposal, confirmed);
+    }
+}
+
+/* Hear until it is known who has the majority, or that nobody can tell.  Where
+ * others have it, hear the rest, too: whether one of them has a majority, and
+ * who need not be asked to give back. */
+static enum redlock_verdict take_hear(struct take *take, int64_t deadline)
+{
+    struct redlock_span span =
+        redlock_span(take->rl, take->claim->ttl_ms, deadline);
+    enum redlock_verdict verdict;
+    int node;
+
+    while ((verdict = redlock_verdict(&take->votes, take->round.waiting)) ==
+               REDLOCK_OPEN ||
+           verdict == REDLOCK_BEATEN) {
+        node = redlock_hear(&take->round,
+                            verdict == REDLOCK_OPEN ? span.late : span.end);
+        if (node < 0)
+            return redlock_verdict(&take->votes, 0);
+        take_count(take, node, span.end);
+    }
+    while (verdict == REDLOCK_HELD &&
+           (node = redlock_hear(&take->round, span.end)) >= 0)
+        take_count(take, node, span.end);
+    return verdict;
+}
+
+/* ---- the fence --------------------------------------------------------- */
+
+/* Have a majority confirm it before anybody learns of it.  redlock.c (4) */
+static bool take_confirm(struct take *take, uint64_t fence, int64_t deadline)
+{
+    const struct hfi_claim *claim = take->claim;
+    struct redlock_conn *rl = take->rl;
+    struct redlock_span span = redlock_span(rl, claim->ttl_ms, deadline);
+    char number[24];
+    const char *argv[] = {claim->token, number, claim->note ? claim->note : "",
+                          claim->owner ? claim->owner : ""};
+    struct redis_batch batch = {0};
+    struct redlock_round round;
+    const redisReply *reply;
+    int i, yes = 0;
+
+    snprintf(number, sizeof(number), "%" PRIu64, fence);
+    redlock_round_init(&round, rl);
+    redlock_step(rl, &batch, 'W', claim->key, 4, argv);
+    for (i = 0; i < rl->n; i++)
+        if (take->asked & 1U << i)
+            redlock_ask(&round, i, &batch, span.end);
+    span = redlock_span(rl, claim->ttl_ms, deadline);
+    while (!redlock_is_confirmed(rl->n, yes) &&
+           redlock_may_be_confirmed(rl->n, yes, round.waiting)) {
+        i = redlock_hear(&round, span.late);
+        if (i < 0)
+            break;
+        reply = redlock_reply(&round.flights[i], 0);
+        yes +=
+            reply && reply->type == REDIS_REPLY_INTEGER && reply->integer == 1;
+    }
+    if (!redlock_is_confirmed(rl->n, yes))
+        redlock_too_few(&round, yes, claim->ttl_ms, &take->why);
+    redlock_round_fini(&round);
+    redis_batch_free(&batch);
+    return redlock_is_confirmed(rl->n, yes);
+}
+
+/* ---- the verdict ------------------------------------------------------- */
+
+/* When enough of those who said no will be free again; 0 unknown. */
+static int64_t take_left(const struct take *take)
+{
+    int yes = __builtin_popcount(take->votes.yes);
+    int64_t best = 0;
+    int i, j, sooner;
+
+    for (i = 0; i < take->rl->n; i++) {
+        if (!take->left[i])
+            continue;
+        for (j = sooner = 0; j < take->rl->n; j++)
+            sooner += take->left[j] && take->left[j] <= take->left[i];
+        if (yes + sooner >= take->rl->majority &&
+            (!best || take->left[i] < best))
+            best = take->left[i];
+    }
+    return best;
+}
+
+/* Nobody has a majority, not even with all who were not heard. */
+static bool take_is_split(const struct take *take)
+{
+    int n = take->rl->n, i, j, same;
+    int silent = n - __builtin_popcount(take->votes.yes | take->votes.no);
+
+    for (i = 0; i < n; i++) {
+        if (!take->holder[i])
+            continue;
+        for (j = same = 0; j < n; j++)
+            same +=
+                take->holder[j] && !strcmp(take->holder[i], take->holder[j]);
+        if (same + silent >= take->rl->majority)
+            return false;
+    }
+    return true;
+}
+
+/* A time that differs from others'. */
+static int64_t take_split_ms(const struct take *take, unsigned splits)
+{
+    int64_t range = (SPLIT_MS + hfi_now() - take->began)
+                    << (splits < SPLIT_DOUBLED ? splits : SPLIT_DOUBLED);
+    char digits[5] = "";
+
+    if (range > SPLIT_MS_MAX)
+        range = SPLIT_MS_MAX;
+    memcpy(digits, take->claim->token + splits % 7 * 4, 4);
+    return 1 + strtol(digits, NULL, 16) % range;
+}
+
+static hf_status take_busy(struct take *take, struct hfi_grant *grant,
+                           struct hfi_answer *busy, struct hf_error *err)
+{
+    const struct hfi_claim *claim = take->claim;
+    struct redlock_conn *rl = take->rl;
+    unsigned char splits = (unsigned char)grant->ref.text[REDLOCK_NOTE_SPLITS];
+    bool split = take_is_split(take);
+    char names[sizeof(err->text)];
+
+    busy->left_ms = take_left(take);
+    if (!rl->fenced || take->strange == take->votes.no ||
+        (grant->ref.text[REDLOCK_NOTE_WATCHED] &&
+         !redlock_ear_hears(rl, claim->key)))
+        if (!busy->left_ms || busy->left_ms > LOOK_MS)
+            busy->left_ms = LOOK_MS;
+    if (split)
+        busy->left_ms = take_split_ms(take, splits);
+    splits = !split ? 0 : splits < 100 ? splits + 1 : splits;
+    grant->ref.text[REDLOCK_NOTE_SPLITS] = (char)splits;
+    return hfi_fail(err, HF_BUSY, "%.160s %s",
+                    redlock_names(rl, take->votes.no, names, sizeof(names)),
+                    split ? "have other holders, none of which has a majority"
+                          : "have another holder");
+}
+
+/* ---- taking ------------------------------------------------------------ */
+
+/* One question, from which a grant may come. */
+static hf_status take_run(struct take *take, struct hfi_grant *grant,
+                          struct hfi_answer *busy, int64_t deadline,
+                          struct hf_error *err)
+{
+    struct redlock_conn *rl = take->rl;
+    enum redlock_verdict verdict;
+    uint64_t fence;
+
+    redlock_gather(rl, deadline);
+    take_ask(take, deadline);
+    verdict = take_hear(take, deadline);
+    while (verdict == REDLOCK_TOO_FEW && /* Some had closed unnoticed. */
+           redlock_gather_more(rl, take->reached, deadline)) {
+        if (!take_ask(take, deadline))
+            break;
+        verdict = take_hear(take, deadline);
+    }
+    if (verdict == REDLOCK_HELD)
+        return take_busy(take, grant, busy, err);
+    if (verdict != REDLOCK_WON)
+        return redlock_too_few(
+            &take->round, __builtin_popcount(take->votes.yes | take->votes.no),
+            take->claim->ttl_ms, err);
+    if (rl->fenced && redlock_fence(&take->votes, &fence) &&
+        !take_confirm(take, fence, deadline)) {
+        if (err)
+            *err = take->why;
+        return hfi_wrap(err, HF_UNAVAILABLE, "the fence is not confirmed");
+    }
+    grant->fence = rl->fenced ? fence : 0;
+    return HF_OK;
+}
+
+hf_status redlock_try_acquire(struct hfi_conn *conn,
+                              const struct hfi_claim *claim,
+                              struct hfi_grant *grant, struct hfi_answer *busy,
+                              int64_t deadline, struct hf_error *err)
+{
+    struct redlock_conn *rl = (struct redlock_conn *)conn;
+    struct take take = {.rl = rl,
+                        .claim = claim,
+                        .watched = grant->ref.text[REDLOCK_NOTE_WATCHED],
+                        .began = hfi_now(),
+                        .votes = {.n = rl->n}};
+    unsigned doubt;
+    int had, had_not;
+    hf_status st = redlock_check_ttl(rl, claim->ttl_ms, err);
+
+    if (st)
+        return st;
+    redlock_round_init(&take.round, rl);
+    take_say(&take);
+    st = take_run(&take, grant, busy, deadline, err);
+    if (grant->ref.text[REDLOCK_NOTE_WATCHED])
+        grant->ref.text[REDLOCK_NOTE_WATCHED] = REDLOCK_WATCHED_TOLD;
+    grant->placed = st == HF_OK;
+    redlock_note_add(grant, take.asked);
+    doubt = redlock_note_doubt(grant, redlock_silent(&take.round));
+    redlock_round_fini(&take.round);
+    redis_batch_free(&take.plain);
+    redis_batch_free(&take.script);
+    if (st &&
+        redlock_give_back(rl, claim, take.asked, doubt, false, HFI_NEVER, &had,
+                          &had_not) &&
+        st == HF_UNAVAILABLE)
+        st = hfi_restate(err, HF_UNCERTAIN);
+    return st;
+}
+
+/* Whether a release was one is told by a majority that had the lock, or by so
+ * many that had it not that there was none. */
+static bool give_is_decided(const struct redlock_conn *rl, int asked, int had,
+                            int had_not)
+{
+    return had >= rl->majority || asked - had_not < rl->majority;
+}
+
+int redlock_give_back(struct redlock_conn *rl, const struct hfi_claim *claim,
+                      unsigned nodes, unsigned doubt, bool release,
+                      int64_t deadline, int *had, int *had_not)
+{
+    struct redlock_span span = redlock_span(rl, claim->ttl_ms, deadline);
+    const char *argv[] = {claim->token, release ? "1" : "0"};
+    struct redis_batch batch = {0};
+    struct redlock_round round;
+    const redisReply *reply;
+    int i, asked = __builtin_popcount(nodes);
+
+    *had = *had_not = 0;
+    redlock_round_init(&round, rl);
+    redlock_step(rl, &batch, 'L', claim->key, 2, argv);
+    for (i = 0; i < rl->n; i++)
+        if (nodes & 1U << i) {
+            redlock_owe(&rl->nodes[i], claim, claim->doubt || doubt & 1U << i);
+            redlock_ask(&round, i, &batch, span.end);
+        }
+    span = redlock_span(rl, claim->ttl_ms, deadline);
+    while ((i = redlock_hear(
+                &round, release && !give_is_decided(rl, asked, *had, *had_not)
+                            ? span.late
+                            : span.end)) >= 0) {
+        reply = redlock_reply(&round.flights[i], 0);
+        if (!reply || reply->type != REDIS_REPLY_INTEGER)
+            continue;
+        redlock_owe_not(&rl->nodes[i], claim);
+        nodes &= ~(1U << i);
+        *had += reply->integer == 1;
+        *had_not += reply->integer != 1;
+    }
+    redlock_round_fini(&round);
+    redis_batch_free(&batch);
+    return __builtin_popcount(nodes);
+}

@@ -1,0 +1,410 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * inspect.c - who holds a lock, which locks there are, and taking one away.
+ *
+ * A lock is held by the token that has a majority, or would have one if the
+ * nodes that do not answer agreed.
+ */
+#include "redlock.h"
+
+#include <inttypes.h>
+
+#include "base/alloc.h"
+#include "base/map.h"
+
+#include "base/banned.h"
+
+/* {token, ms left, fence, its token, note, owner, since, broken, now}. */
+enum {
+    LOOK_TOKEN,
+    LOOK_LEFT,
+    LOOK_FENCE,
+    LOOK_WHOSE,
+    LOOK_NOTE,
+    LOOK_OWNER,
+    LOOK_SINCE,
+    LOOK_BROKEN,
+    LOOK_NOW,
+    LOOK_PARTS
+};
+
+/* Looking has no lease to take its limit from. */
+#define LOOK_TTL INT64_C(30000)
+
+/* Ask all that are there and wait for them; how many have answered. */
+static int look_ask(struct redlock_round *round,
+                    const struct redis_batch *batch, int64_t deadline)
+{
+    struct redlock_conn *rl = round->rl;
+    int64_t limit = redlock_limit(rl, LOOK_TTL);
+    struct redlock_span span;
+    int i, answered = 0;
+
+    redlock_gather(rl, deadline);
+    span = redlock_span(rl, LOOK_TTL, deadline);
+    for (i = 0; i < rl->n; i++)
+        if (redlock_node_is_ready(&rl->nodes[i], limit))
+            redlock_ask(round, i, batch, span.end);
+    span = redlock_span(rl, LOOK_TTL, deadline);
+    while ((i = redlock_hear(round, answered < rl->majority ? span.late
+                                                            : span.end)) >= 0) {
+        struct redlock_flight *flight = &round->flights[i];
+        const redisReply *reply = redlock_reply(flight, 0);
+
+        if (reply && reply->type == REDIS_REPLY_ERROR)
+            flight->st = redis_error(&rl->nodes[i].rc, reply, &flight->err);
+        answered += !flight->st;
+    }
+    return answered;
+}
+
+/* The token that a node has, or NULL. */
+static const char *look_token(const struct redlock_round *round, int node)
+{
+    const redisReply *reply = redlock_reply(&round->flights[node], 0);
+
+    if (!reply || reply->type != REDIS_REPLY_ARRAY ||
+        reply->elements != LOOK_PARTS ||
+        reply->element[0]->type != REDIS_REPLY_STRING)
+        return NULL;
+    return reply->element[0]->str;
+}
+
+static int look_count(const struct redlock_round *round, const char *token)
+{
+    const char *other;
+    int i, n = 0;
+
+    for (i = 0; i < round->rl->n; i++) {
+        other = look_token(round, i);
+        n += other && !strcmp(other, token);
+    }
+    return n;
+}
+
+/* The first node that has the token which holds the lock; -1 if none does. */
+static int look_holder(const struct redlock_round *round, int answered)
+{
+    const struct redlock_conn *rl = round->rl;
+    const char *token;
+    int i, n, best = -1, most = 0;
+
+    for (i = 0; i < rl->n; i++) {
+        token = look_token(round, i);
+        n = token ? look_count(round, token) : 0;
+        if (n > most && n + rl->n - answered >= rl->majority) {
+            most = n;
+            best = i;
+        }
+    }
+    return best;
+}
+
+static const char *look_text(const redisReply *reply, int part)
+{
+    reply = reply->element[part];
+    return reply->type == REDIS_REPLY_STRING ? reply->str : "";
+}
+
+/* What a node that has the holder's token knows of it. */
+static void look_add(const redisReply *reply, struct hf_info *ret)
+{
+    int64_t fence = redlock_item(reply, LOOK_FENCE);
+    int64_t since = redlock_item(reply, LOOK_SINCE);
+    int64_t left = redlock_item(reply, LOOK_LEFT);
+    const char *token = look_text(reply, LOOK_TOKEN);
+
+    if (ret->left_ms < 0 || left < ret->left_ms)
+        ret->left_ms = left;
+    if (strcmp(look_text(reply, LOOK_WHOSE), token) != 0)
+        return; /* It was never told of the grant. */
+    ret->fence = (uint64_t)fence;
+    if (redlock_item(reply, LOOK_BROKEN) == fence)
+        ret->broken = true;
+    since = (redlock_item(reply, LOOK_NOW) - since) / 1000;
+    if (since > ret->since_ms)
+        ret->since_ms = since;
+    if (*look_text(reply, LOOK_OWNER))
+        snprintf(ret->owner, sizeof(ret->owner), "%s",
+                 look_text(reply, LOOK_OWNER));
+    snprintf(ret->note, sizeof(ret->note), "%s", look_text(reply, LOOK_NOTE));
+}
+
+static void look_read(const struct redlock_round *round, int holder,
+                      struct hf_info *ret)
+{
+    const redisReply *reply;
+    const char *token;
+    int64_t fence;
+    int i;
+
+    ret->waiters = -1;
+    ret->held = holder >= 0;
+    for (i = 0; i < round->rl->n; i++) {
+        reply = redlock_reply(&round->flights[i], 0);
+        fence = reply ? redlock_item(reply, LOOK_FENCE) : -1;
+        if (fence > 0 && (uint64_t)fence > ret->fence)
+            ret->fence = (uint64_t)fence;
+    }
+    if (!ret->held)
+        return;
+    ret->holders = 1;
+    ret->left_ms = ret->since_ms = -1;
+    snprintf(ret->owner, sizeof(ret->owner), "%s", look_token(round, holder));
+    for (i = 0; i < round->rl->n; i++) {
+        token = look_token(round, i);
+        if (token && !strcmp(token, look_token(round, holder)))
+            look_add(redlock_reply(&round->flights[i], 0), ret);
+    }
+}
+
+static hf_status look_at(struct redlock_conn *rl, const char *key,
+                         struct hf_info *ret, int64_t deadline,
+                         struct hf_error *err)
+{
+    const char *argv[] = {""};
+    struct redlock_round round;
+    struct redis_batch batch = {0};
+    hf_status st = HF_OK;
+    int answered;
+
+    redlock_round_init(&round, rl);
+    redlock_step(rl, &batch, 'I', key, 1, argv);
+    answered = look_ask(&round, &batch, deadline);
+    if (answered >= rl->majority) {
+        look_read(&round, look_holder(&round, answered), ret);
+    } else {
+        st = redlock_too_few(&round, answered, 0, err);
+    }
+    redlock_round_fini(&round);
+    redis_batch_free(&batch);
+    return st;
+}
+
+hf_status redlock_inspect(struct hfi_conn *conn, const char *key,
+                          struct hf_info *ret, int64_t deadline,
+                          struct hf_error *err)
+{
+    return look_at((struct redlock_conn *)conn, key, ret, deadline, err);
+}
+
+/* ---- listing ----------------------------------------------------------- */
+
+/* A pattern that matches the prefix and nothing else. */
+static void list_pattern(const struct redlock_conn *rl, const char *prefix,
+                         char *ret, size_t size)
+{
+    const char *parts[] = {rl->nodes[0].rc.prefix, prefix};
+    size_t len = 0;
+    int i;
+
+    for (i = 0; i < 2; i++) {
+        const char *at;
+
+        for (at = parts[i]; *at && len + 4 < size; at++) {
+            if (strchr("*?[]\\^-", *at))
+                ret[len++] = '\\';
+            ret[len++] = *at;
+        }
+    }
+    ret[len++] = '*';
+    ret[len] = '\0';
+}
+
+/* What a listing goes through. */
+struct list_walk {
+    struct redlock_conn *rl;
+    hf_list_fn *fn;
+    void *arg;
+    int64_t deadline;
+    bool more;           /* the caller wants more */
+    struct hfi_map told; /* of struct list_told: each is told of once */
+};
+
+struct list_told {
+    struct hfi_node node;
+    char key[];
+};
+
+/* Remember a key; false: no memory. */
+static bool list_note(struct list_walk *walk, const char *key)
+{
+    size_t len = strlen(key);
+    struct list_told *told = hfi_alloc(sizeof(*told) + len + 1);
+
+    if (!told || !hfi_map_reserve(&walk->told)) {
+        hfi_free(told);
+        return false;
+    }
+    memcpy(told->key, key, len + 1);
+    told->node.key = told->key;
+    hfi_map_add(&walk->told, &told->node);
+    return true;
+}
+
+static void list_forget(struct list_walk *walk)
+{
+    struct hfi_node *node = hfi_map_next(&walk->told, NULL), *next;
+
+    for (; node; node = next) {
+        next = hfi_map_next(&walk->told, node);
+        hfi_map_remove(&walk->told, node);
+        hfi_free(hfi_container(node, struct list_told, node));
+    }
+    hfi_map_fini(&walk->told);
+}
+
+/* One page of a node's keys. */
+static hf_status list_page(struct list_walk *walk, const redisReply *keys,
+                           struct hf_error *err)
+{
+    size_t i, skip = strlen(walk->rl->nodes[0].rc.prefix);
+    struct hf_info info;
+    hf_status st;
+
+    for (i = 0; i < keys->elements && walk->more; i++) {
+        const redisReply *key = keys->element[i];
+
+        if (key->type != REDIS_REPLY_STRING || (size_t)key->len <= skip ||
+            key->len > skip + HF_KEY_MAX || strlen(key->str) != key->len ||
+            hfi_map_find(&walk->told, key->str + skip))
+            continue;
+        info = (struct hf_info){
+            .size = sizeof(info), .left_ms = -1, .since_ms = -1};
+        st = look_at(walk->rl, key->str + skip, &info, walk->deadline, err);
+        if (!st && info.held && !list_note(walk, key->str + skip))
+            st = hfi_nomem(err);
+        if (st)
+            return st;
+        if (info.held)
+            walk->more = walk->fn(walk->arg, key->str + skip, &info);
+    }
+    return HF_OK;
+}
+
+static hf_status list_node(struct list_walk *walk, int node,
+                           const char *pattern, struct hf_error *err)
+{
+    struct redis_conn *rc = &walk->rl->nodes[node].rc;
+    char cursor[32] = "0";
+    const char *argv[] = {"SCAN",  cursor, "MATCH", pattern,
+                          "COUNT", "500",  "TYPE",  "string"};
+    redisReply *reply;
+    hf_status st;
+
+    do {
+        st = redis_command(rc, &rc->mux, 8, argv, &reply, walk->deadline, err);
+        if (st)
+            return st;
+        if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2 ||
+            reply->element[0]->type != REDIS_REPLY_STRING ||
+            reply->element[1]->type != REDIS_REPLY_ARRAY) {
+            freeReplyObject(reply);
+            return redis_nonsense(rc, err);
+        }
+        snprintf(cursor, sizeof(cursor), "%s", reply->element[0]->str);
+        st = list_page(walk, reply->element[1], err);
+        freeReplyObject(reply);
+    } while (!st && walk->more && strcmp(cursor, "0") != 0);
+    return st;
+}
+
+hf_status redlock_list(struct hfi_conn *conn, const char *prefix,
+                       hf_list_fn *fn, void *arg, int64_t deadline,
+                       struct hf_error *err)
+{
+    struct list_walk walk = {.rl = (struct redlock_conn *)conn,
+                             .fn = fn,
+                             .arg = arg,
+                             .deadline = deadline,
+                             .more = true};
+    struct redlock_conn *rl = walk.rl;
+    int64_t limit = redlock_limit(rl, LOOK_TTL);
+    char pattern[2 * REDIS_NAME_MAX];
+    hf_status st = HF_OK;
+    int i, asked = 0;
+
+    list_pattern(rl, prefix, pattern, sizeof(pattern));
+    redlock_gather(rl, deadline);
+    for (i = 0; i < rl->n && walk.more; i++) {
+        if (!redlock_node_is_ready(&rl->nodes[i], limit))
+            continue;
+        st = list_node(&walk, i, pattern, err);
+        asked += !st;
+        if (st && st != HF_UNAVAILABLE && st != HF_UNCERTAIN)
+            break;
+        st = HF_OK;
+    }
+    list_forget(&walk);
+    if (st)
+        return st;
+    if (walk.more && asked < rl->majority)
+        return hfi_fail(err, HF_UNAVAILABLE,
+                        "%s: only %d of %d nodes could be listed",
+                        conn->endpoint, asked, rl->n);
+    return HF_OK;
+}
+
+/* What the nodes said to `op`, which ends the grant with this fence: how many
+ * did it, and how many have no lock at all. */
+static hf_status end_ask(struct redlock_conn *rl, char op, const char *key,
+                         uint64_t fence, int64_t deadline, int *done, int *none,
+                         struct hf_error *err)
+{
+    char number[24];
+    const char *argv[] = {"", number};
+    struct redlock_round round;
+    struct redis_batch batch = {0};
+    const redisReply *reply;
+    hf_status st = HF_OK;
+    int i, answered;
+
+    *done = *none = 0;
+    snprintf(number, sizeof(number), "%" PRIu64, fence);
+    redlock_round_init(&round, rl);
+    redlock_step(rl, &batch, op, key, 2, argv);
+    answered = look_ask(&round, &batch, deadline);
+    for (i = 0; i < rl->n; i++) {
+        reply = redlock_reply(&round.flights[i], 0);
+        if (!reply || reply->type != REDIS_REPLY_INTEGER)
+            continue;
+        *done += reply->integer == 1;
+        *none += reply->integer == 2;
+    }
+    if (answered < rl->majority)
+        st = redlock_too_few(&round, answered, 0, err);
+    else if (!*done)
+        st =
+            hfi_fail(err, HF_LOST, "%s: that grant is over", rl->base.endpoint);
+    redlock_round_fini(&round);
+    redis_batch_free(&batch);
+    return st;
+}
+
+hf_status redlock_break(struct hfi_conn *conn, const char *key, uint64_t fence,
+                        int64_t deadline, struct hf_error *err)
+{
+    struct redlock_conn *rl = (struct redlock_conn *)conn;
+    int done, none;
+    hf_status st = end_ask(rl, 'B', key, fence, deadline, &done, &none, err);
+
+    if (!st && rl->n - done >= rl->majority)
+        st = hfi_fail(err, HF_UNAVAILABLE,
+                      "%s: only %d of %d nodes could be told", conn->endpoint,
+                      done, rl->n);
+    return st;
+}
+
+hf_status redlock_free(struct hfi_conn *conn, const char *key, uint64_t fence,
+                       int64_t deadline, struct hf_error *err)
+{
+    struct redlock_conn *rl = (struct redlock_conn *)conn;
+    int done, none;
+    hf_status st = end_ask(rl, 'F', key, fence, deadline, &done, &none, err);
+
+    if (!st && done + none < rl->majority)
+        st = hfi_fail(err, HF_UNAVAILABLE,
+                      "%s: only %d of %d nodes have given the lock up",
+                      conn->endpoint, done + none, rl->n);
+    return st;
+}

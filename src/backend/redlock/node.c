@@ -1,0 +1,421 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * node.c - connecting a node.
+ *
+ * A call never connects: it would wait for a node that is down, once for each.
+ * A node that is not connected has a thread that tries again and again, at
+ * growing intervals, and ends when it has succeeded; so where all is well there
+ * are no threads.  A call that finds too few nodes connected waits for the
+ * first attempt on each, since they may all have closed idle connections; but
+ * not for nodes whose last attempt has failed.
+ *
+ * A connection begins with what must come before anything else is said on it:
+ *  (a) who we are, as with any Redis;
+ *  (b) which server it is and since when: its run id and uptime; the same one
+ *      twice in the list would be two votes of one node, and is refused;
+ *  (c) the end of the connection before: CLIENT KILL by its id.  When that is
+ *      answered, nothing that we ever sent there can still be served.  A node
+ *      that forbids it is left to the expiry of what it may yet take;
+ *  (d) how long the longest lease is there (quarantine.c);
+ *  (e) what was to be given back there and has had no answer.
+ */
+#include "redlock.h"
+
+#include <inttypes.h>
+
+#include "base/alloc.h"
+
+#include "base/banned.h"
+
+/* Long enough for a node on a machine that is very busy: nobody waits for one
+ * that is silent once there is a majority. */
+#define CONNECT_MS   2500
+#define AGAIN_MS     50
+#define AGAIN_MS_MAX 1000
+#define SILENT_MS    1000 /* owing for so long, it is given up */
+
+/* Only the thread of a node connects it. */
+static _Thread_local bool node_connects;
+
+/* ---- the beginning of a connection ------------------------------------- */
+
+hf_status redlock_hello_may(struct redlock_node *node, struct mux_link *link,
+                            int argc, const char **argv, redisReply **reply,
+                            int64_t deadline, struct hf_error *err)
+{
+    struct hf_error why = {0};
+    hf_status st;
+
+    *reply = NULL;
+    st = redis_hello_send(&node->rc, link, argc, argv, reply, deadline, &why);
+    if (!st || st == HF_DENIED || (st == HF_PROTOCOL && !why.sys_errno))
+        return HF_OK;
+    if (err)
+        *err = why;
+    return st;
+}
+
+static const char *info_field(const redisReply *reply, const char *name)
+{
+    const char *at =
+        reply && reply->type == REDIS_REPLY_STRING ? reply->str : NULL;
+
+    at = at ? strstr(at, name) : NULL;
+    return at ? at + strlen(name) : NULL;
+}
+
+/* The first other node that is this very server. */
+static const struct redlock_node *hello_twin(const struct redlock_node *node,
+                                             const char *run_id)
+{
+    struct redlock_conn *rl = node->rl;
+    int i;
+
+    for (i = 0; i < rl->n; i++)
+        if (&rl->nodes[i] != node && rl->nodes[i].state != REDLOCK_DOWN &&
+            !strcmp(rl->nodes[i].run_id, run_id))
+            return &rl->nodes[i];
+    return NULL;
+}
+
+/* When it was started, at the latest.  Both the time of its start and that of
+ * its answer are whole seconds, so it may be a second younger than it says. */
+static int64_t hello_born(const redisReply *info, int64_t now)
+{
+    const char *up = info_field(info, "\nuptime_in_seconds:");
+    long long seconds = up ? strtoll(up, NULL, 10) - 1 : 0;
+
+    return seconds > 0 ? now - seconds * 1000 : now;
+}
+
+/* (b): who it is.  *same: it is the server that it was before; who does not say
+ * which it is may be another each time. */
+static hf_status hello_identity(struct redlock_node *node,
+                                const redisReply *info, bool *same,
+                                struct hf_error *err)
+{
+    const char *id = info_field(info, "\nrun_id:");
+    const char *version = info_field(info, "\nredis_version:");
+    int64_t born = hello_born(info, hfi_now());
+    const struct redlock_node *twin = NULL;
+    char run_id[48] = "";
+    hf_status st = HF_OK;
+
+    if (id)
+        snprintf(run_id, sizeof(run_id), "%.*s", (int)strcspn(id, "\r\n"), id);
+    atomic_store(&node->native, version && strtol(version, NULL, 10) >= 7);
+    pthread_mutex_lock(&node->rl->mu);
+    *same = run_id[0] && !strcmp(node->run_id, run_id);
+    if (run_id[0])
+        twin = hello_twin(node, run_id);
+    if (twin) {
+        st = hfi_fail(err, HF_INVALID, "it is the same server as %s",
+                      twin->rc.base.endpoint);
+    } else if (!*same) {
+        /* It was started after the last answer of the one before it. */
+        if (node->run_id[0] && atomic_load(&node->heard) > born)
+            born = atomic_load(&node->heard);
+        node->born = born ? born : 1;
+        memcpy(node->run_id, run_id, sizeof(run_id));
+    }
+    pthread_mutex_unlock(&node->rl->mu);
+    return st;
+}
+
+static enum redlock_disk hello_disk(const redisReply *config)
+{
+    bool on = false, always = false;
+    size_t i;
+
+    if (!config || config->type != REDIS_REPLY_ARRAY)
+        return REDLOCK_DISK_UNKNOWN;
+    for (i = 0; i + 1 < config->elements; i += 2) {
+        const char *name = config->element[i]->str;
+        const char *value = config->element[i + 1]->str;
+
+        if (!name || !value)
+            continue;
+        on |= !strcmp(name, "appendonly") && !strcmp(value, "yes");
+        always |= !strcmp(name, "appendfsync") && !strcmp(value, "always");
+    }
+    return on && always ? REDLOCK_DISK_ALWAYS : REDLOCK_DISK_NO;
+}
+
+/* (c): nothing of the connection before is served any more. */
+static hf_status hello_kill(struct redlock_node *node, struct mux_link *link,
+                            bool same, int64_t deadline, struct hf_error *err)
+{
+    char id[24];
+    const char *kill[] = {"CLIENT", "KILL", "ID", id};
+    const char *ask[] = {"CLIENT", "ID"};
+    redisReply *reply = NULL;
+    hf_status st = HF_OK;
+
+    if (same && node->client_id) {
+        snprintf(id, sizeof(id), "%lld", node->client_id);
+        st = redlock_hello_may(node, link, 4, kill, &reply, deadline, err);
+        if (reply)
+            freeReplyObject(reply);
+    }
+    if (st)
+        return st;
+    st = redlock_hello_may(node, link, 2, ask, &reply, deadline, err);
+    node->client_id =
+        reply && reply->type == REDIS_REPLY_INTEGER ? reply->integer : 0;
+    if (reply)
+        freeReplyObject(reply);
+    return st;
+}
+
+static hf_status hello_know(struct redlock_node *node, struct mux_link *link,
+                            bool *same, int64_t deadline, struct hf_error *err)
+{
+    const char *info[] = {"INFO", "server"};
+    const char *config[] = {"CONFIG", "GET", "append*"};
+    redisReply *reply;
+    hf_status st =
+        redlock_hello_may(node, link, 2, info, &reply, deadline, err);
+
+    if (!st)
+        st = hello_identity(node, reply, same, err);
+    if (reply)
+        freeReplyObject(reply);
+    if (st)
+        return st;
+    st = redlock_hello_may(node, link, 3, config, &reply, deadline, err);
+    pthread_mutex_lock(&node->rl->mu);
+    node->disk = hello_disk(reply);
+    pthread_mutex_unlock(&node->rl->mu);
+    if (reply)
+        freeReplyObject(reply);
+    return st;
+}
+
+static hf_status node_hello(void *arg, struct mux_link *link, int64_t deadline,
+                            struct hf_error *err)
+{
+    struct redlock_node *node = arg;
+    const char *load[] = {"SCRIPT", "LOAD", redlock_script};
+    redisReply *reply;
+    bool same = false;
+    hf_status st = redis_hello(&node->rc, link, deadline, err);
+
+    if (!st)
+        st = hello_know(node, link, &same, deadline, err);
+    if (!st)
+        st = hello_kill(node, link, same, deadline, err);
+    if (!st) {
+        st = redis_hello_send(&node->rc, link, 3, load, &reply, deadline, err);
+        if (!st)
+            freeReplyObject(reply);
+    }
+    if (!st)
+        st = redlock_quarantine_hello(node, link, deadline, err);
+    return st ? st : redlock_pay(node, link, deadline, err);
+}
+
+static hf_status node_find(void *arg, struct hfi_endpoint *ret,
+                           int64_t deadline, struct hf_error *err)
+{
+    struct redlock_node *node = arg;
+
+    (void)deadline;
+    if (!node_connects)
+        return hfi_fail(err, HF_UNAVAILABLE, "not connected");
+    *ret = node->rc.ends[0];
+    return HF_OK;
+}
+
+/* ---- connecting -------------------------------------------------------- */
+
+/* One attempt. */
+static hf_status node_connect(struct redlock_node *node, struct hf_error *err)
+{
+    const char *argv[] = {"PING"};
+    struct redis_batch batch = {0};
+    redisReply *reply;
+    hf_status st;
+
+    pthread_mutex_lock(&node->rc.mux.mu);
+    node->rc.mux.backoff.until = 0; /* The pause is ours. */
+    pthread_mutex_unlock(&node->rc.mux.mu);
+    redis_batch_add(&batch, 1, argv);
+    st = batch.failed ? hfi_nomem(err)
+                      : hfi_mux_call(&node->rc.mux, batch.bytes, batch.len, 1,
+                                     &reply, hfi_now() + CONNECT_MS, err);
+    redis_batch_free(&batch);
+    if (!st)
+        freeReplyObject(reply);
+    return st;
+}
+
+/* With the mutex held. */
+static void node_pause(struct redlock_node *node, int64_t ms)
+{
+    struct redlock_conn *rl = node->rl;
+    uint32_t chance;
+    int64_t until;
+
+    hfi_random(&chance, sizeof(chance));
+    until = hfi_now() + ms / 2 + chance % (uint32_t)(ms / 2 + 1);
+    while (!rl->closing && hfi_now() < until)
+        hfi_cond_wait(&rl->changed, &rl->mu, until);
+}
+
+/* With the mutex held, let go meanwhile: have an ear there, if one is wanted. */
+static hf_status node_listen(struct redlock_node *node)
+{
+    hf_status st = HF_OK;
+
+    pthread_mutex_unlock(&node->rl->mu);
+    if (redlock_ear_lacks(node))
+        st = redlock_ear_connect(node, hfi_now() + CONNECT_MS, NULL);
+    pthread_mutex_lock(&node->rl->mu);
+    return st;
+}
+
+static void *node_run(void *arg)
+{
+    struct redlock_node *node = arg;
+    struct redlock_conn *rl = node->rl;
+    int64_t ms = AGAIN_MS;
+    struct hf_error err;
+    hf_status st;
+
+    node_connects = true;
+    pthread_mutex_lock(&rl->mu);
+    while (!rl->closing && node->connecting) {
+        pthread_mutex_unlock(&rl->mu);
+        err = (struct hf_error){0};
+        st = node_connect(node, &err);
+        pthread_mutex_lock(&rl->mu);
+        node->state = st ? REDLOCK_DOWN : REDLOCK_UP;
+        node->why = err;
+        node->why.status = st;
+        if (!st)
+            atomic_store(&node->heard, hfi_now());
+        hfi_cond_wake(&rl->changed);
+        if (!st)
+            st = node_listen(node);
+        node->connecting = st != HF_OK;
+        if (st)
+            node_pause(node, ms);
+        ms = ms * 2 < AGAIN_MS_MAX ? ms * 2 : AGAIN_MS_MAX;
+    }
+    node->connecting = false;
+    pthread_mutex_unlock(&rl->mu);
+    return NULL;
+}
+
+void redlock_node_tend(struct redlock_node *node)
+{
+    struct redlock_conn *rl = node->rl;
+    bool up, lacks = redlock_ear_lacks(node);
+
+    pthread_mutex_lock(&rl->mu);
+    up = hfi_mux_is_up(&node->rc.mux);
+    if (!rl->closing && !node->connecting && (!up || lacks)) {
+        if (node->joinable)
+            hfi_thread_join(&node->thread); /* It is at its very end. */
+        node->connecting = true;
+        if (!up)
+            node->state = REDLOCK_TRYING;
+        node->joinable = hfi_thread_start(&node->thread, node_run, node);
+        if (!node->joinable) {
+            node->connecting = false;
+            node->state = REDLOCK_DOWN;
+            hfi_fail(&node->why, HF_UNAVAILABLE, "no thread to connect it");
+        }
+    }
+    pthread_mutex_unlock(&rl->mu);
+}
+
+void redlock_gather(struct redlock_conn *rl, int64_t deadline)
+{
+    int i, up, trying;
+
+    for (i = 0; i < rl->n; i++)
+        if (!hfi_mux_is_up(&rl->nodes[i].rc.mux))
+            redlock_node_tend(&rl->nodes[i]);
+    pthread_mutex_lock(&rl->mu);
+    for (;;) {
+        for (i = up = trying = 0; i < rl->n; i++) {
+            if (hfi_mux_is_up(&rl->nodes[i].rc.mux))
+                up++;
+            else if (rl->nodes[i].state == REDLOCK_TRYING)
+                trying++;
+        }
+        if (up >= rl->majority || up + trying < rl->majority ||
+            !hfi_left_ms(deadline))
+            break;
+        hfi_cond_wait(&rl->changed, &rl->mu, deadline);
+    }
+    pthread_mutex_unlock(&rl->mu);
+}
+
+bool redlock_gather_more(struct redlock_conn *rl, unsigned asked,
+                         int64_t deadline)
+{
+    bool found, trying;
+    int i;
+
+    redlock_gather(rl, deadline); /* a majority at once, if it can be had */
+    pthread_mutex_lock(&rl->mu);
+    for (;;) {
+        found = trying = false;
+        for (i = 0; i < rl->n; i++) {
+            if (asked & 1U << i)
+                continue;
+            found = found || hfi_mux_is_up(&rl->nodes[i].rc.mux);
+            trying = trying || rl->nodes[i].state == REDLOCK_TRYING;
+        }
+        if (found || !trying || !hfi_left_ms(deadline))
+            break;
+        hfi_cond_wait(&rl->changed, &rl->mu, deadline);
+    }
+    pthread_mutex_unlock(&rl->mu);
+    return found;
+}
+
+/* ---- who may be asked -------------------------------------------------- */
+
+bool redlock_node_is_ready(struct redlock_node *node, int64_t limit)
+{
+    int64_t owed = hfi_mux_owed_ms(&node->rc.mux);
+
+    if (owed > SILENT_MS) {
+        hfi_mux_retire(&node->rc.mux);
+        redlock_ear_drop(node);
+    }
+    if (owed < 0 || owed > SILENT_MS)
+        redlock_node_tend(node);
+    return owed >= 0 && owed <= limit;
+}
+
+void redlock_node_init(struct redlock_conn *rl, int index)
+{
+    struct redlock_node *node = &rl->nodes[index];
+
+    node->rl = rl;
+    node->index = index;
+    hfi_mux_init(&node->rc.mux, node_find, node_hello, node);
+    hfi_mux_init(&node->ear_mux, node_find, redis_hello, node);
+    atomic_init(&node->ear_fd, -1);
+}
+
+void redlock_node_fini(struct redlock_node *node)
+{
+    if (node->joinable)
+        hfi_thread_join(&node->thread);
+    node->joinable = false;
+    redlock_debts_free(node);
+    hfi_mux_close(node->ear);
+    node->ear = NULL;
+    hfi_mux_fini(&node->ear_mux);
+    hfi_mux_fini(&node->rc.mux);
+    if (node->rc.password)
+        explicit_bzero(node->rc.password, strlen(node->rc.password));
+    hfi_free(node->rc.password);
+    hfi_free(node->rc.password_file);
+    hfi_free(node->rc.user);
+}

@@ -1,0 +1,411 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * node_call.c - one question to all nodes at once.
+ *
+ * The caller's own thread sends to every node and then sleeps on all their
+ * descriptors, so a question costs the time of the slowest node that is waited
+ * for, and no other threads.  Who does not answer in time is left behind with
+ * hfi_mux_abandon(): its connection goes on, so that whatever is said to it next
+ * is served after what it owes (redlock.c (3)).
+ *
+ * One slow node is not waited for longer than its limit.  What lies in the socket
+ * when the limit is over has come in time, since it may be this process that was
+ * slow: it is taken in before anything is decided.  When so many are slow
+ * that the others decide nothing, it is not they who are ill but the network or
+ * this machine, and there is nothing to gain from giving up so early: then all
+ * are waited for up to a quarter of the lease, and three seconds at most, unless
+ * the limit was set in the URL.
+ *
+ * A node that has lost the script is given it again, along with the question.
+ */
+#include "redlock.h"
+
+#include <inttypes.h>
+#include <poll.h>
+
+#include "base/alloc.h"
+
+#include "base/banned.h"
+
+#define LIMIT_MIN 5
+#define LIMIT_MAX 50
+#define LATE_MAX  3000
+
+/* Another thread may have taken in our answer, and then poll() sees nothing. */
+#define SLICE_MS 2
+
+int64_t redlock_limit(const struct redlock_conn *rl, int64_t ttl_ms)
+{
+    int64_t ms = rl->node_ms ? rl->node_ms : ttl_ms / 50;
+
+    if (rl->node_ms)
+        return ms;
+    return ms < LIMIT_MIN ? LIMIT_MIN : ms > LIMIT_MAX ? LIMIT_MAX : ms;
+}
+
+struct redlock_span redlock_span(const struct redlock_conn *rl, int64_t ttl_ms,
+                                 int64_t deadline)
+{
+    int64_t now = hfi_now(), limit = redlock_limit(rl, ttl_ms);
+    int64_t late = ttl_ms / 4 < LATE_MAX ? ttl_ms / 4 : LATE_MAX;
+    struct redlock_span span = {now + limit, now + late};
+
+    if (rl->node_ms || late < limit)
+        span.late = span.end;
+    span.end = span.end < deadline ? span.end : deadline;
+    span.late = span.late < deadline ? span.late : deadline;
+    return span;
+}
+
+void redlock_name(const struct redlock_conn *rl, const char *key,
+                  struct redis_names *ret)
+{
+    redis_name(&rl->nodes[0].rc, key, ret);
+}
+
+void redlock_step(struct redlock_conn *rl, struct redis_batch *batch, char op,
+                  const char *key, int argc, const char **argv)
+{
+    char op_text[2] = {op, '\0'};
+    struct redis_names names;
+    const char *all[16];
+    int i, n = 0;
+
+    redlock_name(rl, key, &names);
+    all[n++] = "EVALSHA";
+    all[n++] = rl->script_id;
+    all[n++] = "2";
+    all[n++] = names.text[REDIS_MAIN];
+    all[n++] = names.text[REDIS_META];
+    all[n++] = op_text;
+    for (i = 0; i < argc; i++)
+        all[n++] = argv[i];
+    redis_batch_add(batch, n, all);
+}
+
+void redlock_channel(const struct redlock_conn *rl, const char *key, char *buf,
+                     size_t size)
+{
+    snprintf(buf, size, "wake:%s%s", rl->nodes[0].rc.prefix, key);
+}
+
+const char *redlock_channel_key(const struct redlock_conn *rl,
+                                const char *channel)
+{
+    size_t skip = 5 + strlen(rl->nodes[0].rc.prefix);
+
+    return strlen(channel) > skip ? channel + skip : NULL;
+}
+
+/* ---- asking ------------------------------------------------------------ */
+
+void redlock_round_init(struct redlock_round *round, struct redlock_conn *rl)
+{
+    memset(round, 0, sizeof(*round));
+    round->rl = rl;
+}
+
+static void flight_drop_replies(struct redlock_flight *flight)
+{
+    int i, n = flight->batch->count + flight->loaded;
+
+    for (i = 0; i < n; i++)
+        freeReplyObject(flight->replies[i]);
+}
+
+void redlock_round_fini(struct redlock_round *round)
+{
+    int i;
+
+    for (i = 0; i < round->rl->n; i++) {
+        struct redlock_flight *flight = &round->flights[i];
+
+        if (flight->waiting)
+            hfi_mux_abandon(&flight->call);
+        else if (flight->landed)
+            flight_drop_replies(flight);
+        hfi_free(flight->replies);
+    }
+}
+
+unsigned redlock_silent(const struct redlock_round *round)
+{
+    unsigned silent = 0;
+    int i;
+
+    for (i = 0; i < round->rl->n; i++)
+        if (round->flights[i].asked && !round->flights[i].landed)
+            silent |= 1U << i;
+    return silent;
+}
+
+/* Send the script first, on a node that has lost it. */
+static hf_status ask_loaded(struct hfi_mux *mux, struct redlock_flight *flight,
+                            int64_t deadline)
+{
+    const char *load[] = {"SCRIPT", "LOAD", redlock_script};
+    const struct redis_batch *batch = flight->batch;
+    struct redis_batch whole = {0};
+    char *grown;
+    hf_status st;
+
+    redis_batch_add(&whole, 3, load);
+    grown =
+        whole.failed ? NULL : hfi_realloc(whole.bytes, whole.len + batch->len);
+    if (!grown) {
+        redis_batch_free(&whole);
+        return hfi_nomem(&flight->err);
+    }
+    memcpy(grown + whole.len, batch->bytes, batch->len);
+    whole.bytes = grown;
+    st = hfi_mux_begin(mux, &flight->call, whole.bytes, whole.len + batch->len,
+                       1 + batch->count, flight->replies, deadline,
+                       &flight->err);
+    redis_batch_free(&whole);
+    return st;
+}
+
+void redlock_ask(struct redlock_round *round, int node,
+                 const struct redis_batch *batch, int64_t deadline)
+{
+    struct redlock_flight *flight = &round->flights[node];
+    struct redlock_node *to = &round->rl->nodes[node];
+
+    hfi_free(flight->replies); /* of an attempt that was not sent */
+    flight->batch = batch;
+    flight->replies =
+        batch->failed
+            ? NULL
+            : hfi_alloc((size_t)(batch->count + 1) * sizeof(redisReply *));
+    if (!flight->replies)
+        flight->st = hfi_nomem(&flight->err);
+    else if (!hfi_mux_is_up(&to->rc.mux))
+        flight->st = hfi_fail(&flight->err, HF_UNAVAILABLE, "not connected");
+    else
+        flight->st = hfi_mux_begin(&to->rc.mux, &flight->call, batch->bytes,
+                                   batch->len, batch->count, flight->replies,
+                                   deadline, &flight->err);
+    flight->asked = flight->waiting = !flight->st;
+    round->waiting += flight->waiting;
+    if (flight->st == HF_UNAVAILABLE)
+        redlock_node_tend(to);
+}
+
+void redlock_ask_again(struct redlock_round *round, int node,
+                       const struct redis_batch *batch, int64_t deadline)
+{
+    struct redlock_flight *flight = &round->flights[node];
+
+    flight_drop_replies(flight);
+    flight->landed = flight->loaded = false;
+    redlock_ask(round, node, batch, deadline);
+}
+
+/* ---- hearing ----------------------------------------------------------- */
+
+/* The answer is there.  False if the question has been sent again. */
+static bool flight_land(struct redlock_round *round, int node, int64_t deadline)
+{
+    struct redlock_flight *flight = &round->flights[node];
+    struct redlock_node *from = &round->rl->nodes[node];
+    int i;
+
+    flight->st = hfi_mux_finish(&flight->call, deadline, &flight->err);
+    for (i = 0; !flight->st && !flight->loaded && i < flight->batch->count; i++)
+        if (redis_is_noscript(flight->replies[i])) {
+            flight_drop_replies(flight);
+            flight->loaded = true;
+            flight->st = ask_loaded(&from->rc.mux, flight, deadline);
+            if (!flight->st)
+                return false;
+        }
+    flight->waiting = false;
+    round->waiting--;
+    flight->landed = !flight->st;
+    if (flight->landed)
+        atomic_store(&from->heard, hfi_now());
+    else
+        redlock_node_tend(from);
+    return true;
+}
+
+/* Sleep until one of the nodes has said something. */
+static void hear_poll(struct redlock_round *round, int64_t left)
+{
+    struct pollfd fds[REDLOCK_MAX];
+    int i;
+
+    for (i = 0; i < round->rl->n; i++) {
+        struct redlock_flight *flight = &round->flights[i];
+
+        fds[i] = (struct pollfd){.fd = -1, .events = POLLIN};
+        if (flight->waiting)
+            fds[i].fd = hfi_mux_call_fd(&flight->call);
+    }
+    poll(fds, (nfds_t)round->rl->n, (int)(left < SLICE_MS ? left : SLICE_MS));
+    for (i = 0; i < round->rl->n; i++)
+        if (fds[i].fd >= 0 && fds[i].revents)
+            round->readable |= 1U << i;
+}
+
+/* The node that is likely to be the next: it was heard last, and not waited for
+ * in vain.  -1 if there is none. */
+static int hear_whom(struct redlock_round *round)
+{
+    const struct redlock_node *nodes = round->rl->nodes;
+    int i, best = -1;
+
+    for (i = 0; i < round->rl->n; i++)
+        if (round->flights[i].waiting && !(round->mute & 1U << i) &&
+            (best < 0 ||
+             atomic_load(&nodes[i].heard) > atomic_load(&nodes[best].heard)))
+            best = i;
+    return best;
+}
+
+/* Sleep until something can be taken in.  With other threads there, one of them
+ * will take in ours: poll(2) would not tell, but they do. */
+static void hear_wait(struct redlock_round *round, int64_t left)
+{
+    int64_t end = hfi_now() + (left < SLICE_MS ? left : SLICE_MS);
+    int i = hear_whom(round);
+
+    if (i < 0 || !hfi_mux_is_shared(&round->flights[i].call))
+        hear_poll(round, left);
+    else if (!hfi_mux_await(&round->flights[i].call, end))
+        round->mute |= 1U << i;
+}
+
+int redlock_hear(struct redlock_round *round, int64_t deadline)
+{
+    bool last = false;
+    int64_t left;
+    int i;
+
+    while (round->waiting) {
+        for (i = 0; i < round->rl->n; i++) {
+            struct redlock_flight *flight = &round->flights[i];
+            bool readable = round->readable & 1U << i;
+
+            if (!flight->waiting)
+                continue;
+            round->readable &= ~(1U << i);
+            if (hfi_mux_advance(&flight->call, readable) &&
+                flight_land(round, i, deadline))
+                return i;
+        }
+        left = hfi_left_ms(deadline);
+        if (last)
+            return -1;
+        last = !left;
+        if (last) /* Who had no processor finds what came meanwhile. */
+            hear_poll(round, 0);
+        else
+            hear_wait(round, left);
+    }
+    return -1;
+}
+
+/* ---- answers ----------------------------------------------------------- */
+
+const redisReply *redlock_reply(const struct redlock_flight *flight, int i)
+{
+    return flight->landed ? flight->replies[i + flight->loaded] : NULL;
+}
+
+int64_t redlock_item(const redisReply *reply, size_t i)
+{
+    if (reply->type != REDIS_REPLY_ARRAY || i >= reply->elements)
+        return -1;
+    reply = reply->element[i];
+    if (reply->type == REDIS_REPLY_INTEGER)
+        return reply->integer;
+    return reply->type == REDIS_REPLY_STRING ? strtoll(reply->str, NULL, 10)
+                                             : -1;
+}
+
+const char *redlock_names(const struct redlock_conn *rl, unsigned nodes,
+                          char *buf, size_t size)
+{
+    size_t len = 0;
+    int i;
+
+    buf[0] = '\0';
+    for (i = 0; i < rl->n && len < size; i++)
+        if (nodes & 1U << i)
+            len +=
+                (size_t)snprintf(buf + len, size - len, "%s%s", len ? ", " : "",
+                                 rl->nodes[i].rc.base.endpoint);
+    return buf;
+}
+
+/* Why a node is no help; NULL if it is. */
+static const char *few_why(struct redlock_round *round, int i, int64_t ttl_ms,
+                           char *buf, size_t size)
+{
+    struct redlock_flight *flight = &round->flights[i];
+    struct redlock_node *node = &round->rl->nodes[i];
+    int64_t left = ttl_ms ? redlock_quarantine_left(node) : 0;
+
+    if (flight->waiting)
+        return "no answer in time";
+    if (flight->st && flight->st != HF_UNAVAILABLE)
+        return flight->err.text;
+    if (flight->asked && !flight->st)
+        return NULL;
+    pthread_mutex_lock(&node->rl->mu);
+    if (!hfi_mux_is_up(&node->rc.mux))
+        snprintf(buf, size, "%s",
+                 node->why.text[0] ? node->why.text : "not connected");
+    else if (left)
+        snprintf(buf, size,
+                 "restarted %" PRId64 " ms ago, votes in %" PRId64 " ms",
+                 hfi_now() - node->born, left);
+    else
+        snprintf(buf, size, "it still owes an answer");
+    pthread_mutex_unlock(&node->rl->mu);
+    return buf;
+}
+
+/* A refusal of so many nodes that no majority is left is final. */
+static hf_status few_status(struct redlock_round *round)
+{
+    struct redlock_conn *rl = round->rl;
+    hf_status st = HF_UNAVAILABLE;
+    int i, final = 0;
+
+    for (i = 0; i < rl->n; i++) {
+        hf_status one = round->flights[i].st;
+
+        if (!one || one == HF_UNAVAILABLE || one == HF_UNCERTAIN)
+            continue;
+        st = one;
+        final++;
+    }
+    return rl->n - final < rl->majority ? st : HF_UNAVAILABLE;
+}
+
+hf_status redlock_too_few(struct redlock_round *round, int answered,
+                          int64_t ttl_ms, struct hf_error *err)
+{
+    struct redlock_conn *rl = round->rl;
+    char text[sizeof(err->text)], buf[sizeof(err->text)];
+    const char *why, *name;
+    size_t len = 0;
+    int i;
+
+    text[0] = '\0';
+    for (i = 0; i < rl->n && len < sizeof(text); i++) {
+        name = rl->nodes[i].rc.base.endpoint;
+        why = few_why(round, i, ttl_ms, buf, sizeof(buf));
+        if (why && !strncmp(why, name, strlen(name)))
+            name = ""; /* It says so itself. */
+        if (why)
+            len +=
+                (size_t)snprintf(text + len, sizeof(text) - len, "%s%s%s%.80s",
+                                 len ? "; " : "", name, *name ? ": " : "", why);
+    }
+    return hfi_fail(err, few_status(round),
+                    "only %d of %d nodes can be counted on, %d are needed: %s",
+                    answered, rl->n, rl->majority, text);
+}

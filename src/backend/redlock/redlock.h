@@ -1,0 +1,316 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * redlock.h - what the parts of the redlock: backend share.
+ *
+ *   redlock.c         the rules and why they hold; opening
+ *   acquire.c    taking: votes, the fence, taking back
+ *   renew.c    keeping, mending, giving back
+ *   handle.c  taking up what was detached
+ *   inspect.c    inspect, list, break
+ *   node_call.c    one question to all nodes at once
+ *   rule.c    what their answers mean: pure functions
+ *   node.c    connecting a node
+ *   quarantine.c  when a node that was restarted may vote again
+ *   pending_release.c    what must still be given back
+ *   wait.c     wake-ups
+ *   script.c  the steps of one node, in Lua
+ *
+ * Each node is a small redis: connection of its own, so what is said to one
+ * server is said by the code that speaks to one server.
+ */
+#ifndef HFI_BACKEND_REDLOCK_H
+#define HFI_BACKEND_REDLOCK_H
+
+#include "backend/redis/redis.h"
+#include "base/env.h"
+#include "base/map.h"
+#include "rule.h"
+
+#define REDLOCK_MIN 3
+#define REDLOCK_MAX 15
+
+/* What must still be given back on a node that did not answer. */
+struct redlock_debt {
+    struct redlock_debt *next;
+    int64_t until; /* it lapses by itself then */
+    char token[HFI_TOKEN_LEN + 1];
+    char key[];
+};
+
+enum redlock_state {
+    REDLOCK_DOWN,   /* the last attempt to connect failed */
+    REDLOCK_TRYING, /* being connected for the first time since it was lost */
+    REDLOCK_UP
+};
+
+/* Does it write to disk what it says before it says so? */
+enum redlock_disk {
+    REDLOCK_DISK_UNKNOWN,
+    REDLOCK_DISK_NO,
+    REDLOCK_DISK_ALWAYS
+};
+
+struct redlock_node {
+    struct redis_conn rc; /* its name, secrets and prefix; and its mux */
+    struct redlock_conn *rl;
+    int index;
+    struct hfi_thread thread; /* connects it, while it is not up */
+    bool connecting;          /* the thread runs */
+    bool joinable;            /* and was started */
+    enum redlock_state state;
+    struct hf_error why; /* of the last failure */
+    char run_id[48];
+    long long client_id;   /* of our last connection there, 0 unknown */
+    int64_t born;          /* not before it was started, on our clock */
+    _Atomic int64_t heard; /* when it last answered */
+    enum redlock_disk disk;
+    bool kept;          /* it has its data from before it was started */
+    atomic_bool native; /* SET takes NX with GET */
+    struct redlock_debt *debts;
+    struct hfi_mux ear_mux; /* makes the connection below, and no other */
+    struct mux_link *ear;   /* where it tells of releases, or NULL */
+    atomic_int ear_fd;      /* of `ear`, or -1 */
+    bool deaf;              /* it does not let us listen */
+};
+
+struct redlock_conn {
+    struct hfi_conn base;
+    bool opened;
+    bool closing;
+    bool fenced;
+    bool quarantine;
+    int64_t lease_max; /* what this client may ask for, with quarantine */
+    int64_t node_ms;   /* limit of one node; 0: from the ttl */
+    int n, majority;
+    char script_id[41];
+    struct ssl_ctx_st *tls;
+    pthread_mutex_t mu; /* guards what is not constant here and in the nodes */
+    struct hfi_cond changed;
+    int64_t longest_ttl; /* that any client may have, as far as is known */
+    struct redlock_node nodes[REDLOCK_MAX];
+
+    pthread_mutex_t ear_mu; /* guards the ears and what follows */
+    struct hfi_cond ear_changed;
+    struct hfi_map wants;  /* of struct redlock_want, by key */
+    atomic_int ear_poll;   /* readable when an ear is, or -1 */
+    char id[17];           /* of this client, among those who wait */
+    atomic_bool listening; /* somebody has waited: be connected to listen */
+};
+
+/* What a grant notes: the nodes that may have it, as hex digits and as such
+ * handed on by hf_detach(); then a few bytes of our own. */
+#define REDLOCK_NOTE_WATCHED 8 /* one of: */
+enum { REDLOCK_WATCHED_NOT, REDLOCK_WATCHED_NEW, REDLOCK_WATCHED_TOLD };
+#define REDLOCK_NOTE_SPLITS 9  /* how often in a row nobody got a majority */
+#define REDLOCK_NOTE_DOUBT  10 /* the nodes where a try had no answer */
+
+unsigned redlock_note_nodes(const struct redlock_conn *,
+                            const struct hfi_grant *);
+void redlock_note_add(struct hfi_grant *, unsigned nodes);
+unsigned redlock_note_doubt(struct hfi_grant *, unsigned more);
+
+/* ---- script.c -------------------------------------------------- */
+
+extern const char redlock_script[];
+
+/* ---- node.c ---------------------------------------------------- */
+
+void redlock_node_init(struct redlock_conn *, int index);
+void redlock_node_fini(struct redlock_node *);
+
+/* See to it that a node which is not connected is being connected. */
+void redlock_node_tend(struct redlock_node *);
+
+/* Wait until a majority is connected, or cannot be, or the deadline. */
+void redlock_gather(struct redlock_conn *, int64_t deadline);
+
+/* Those who were asked are too few: wait for another that is being connected
+ * for the first time.  False if there is none. */
+bool redlock_gather_more(struct redlock_conn *, unsigned asked,
+                         int64_t deadline);
+
+/* May it be asked?  Not while it owes an answer for longer than `limit`. */
+bool redlock_node_is_ready(struct redlock_node *, int64_t limit);
+
+/* A command on a connection that is being begun.  Where it is not allowed, that
+ * is HF_OK and no reply. */
+hf_status redlock_hello_may(struct redlock_node *, struct mux_link *, int argc,
+                            const char **argv, redisReply **reply,
+                            int64_t deadline, struct hf_error *);
+
+/* ---- quarantine.c ---------------------------------------------- */
+
+hf_status redlock_quarantine_open(struct redlock_conn *, const struct hfi_url *,
+                                  struct hf_error *);
+
+/* Agree with the node on the longest lease, as its connection begins. */
+hf_status redlock_quarantine_hello(struct redlock_node *, struct mux_link *,
+                                   int64_t deadline, struct hf_error *);
+
+/* HF_INVALID if the lease is longer than what was agreed on. */
+hf_status redlock_check_ttl(const struct redlock_conn *, int64_t ttl_ms,
+                            struct hf_error *);
+
+/* When it may vote: in so many milliseconds; 0 now. */
+int64_t redlock_quarantine_left(struct redlock_node *);
+
+/* ---- pending_release.c ---------------------------------------------------- */
+
+/* Remember to give something back there, or forget that.  It is forgotten by
+ * itself when the lease is over, unless a try may arrive later than that. */
+void redlock_owe(struct redlock_node *, const struct hfi_claim *, bool lasting);
+bool redlock_owe_not(struct redlock_node *, const struct hfi_claim *);
+
+/* Give it back, on a connection that is being begun. */
+hf_status redlock_pay(struct redlock_node *, struct mux_link *,
+                      int64_t deadline, struct hf_error *);
+void redlock_debts_free(struct redlock_node *);
+
+/* ---- wait.c ----------------------------------------------------- */
+
+hf_status redlock_ear_init(struct redlock_conn *, struct hf_error *);
+void redlock_ear_fini(struct redlock_conn *);
+void redlock_ear_forget(struct redlock_conn *);
+
+/* Does the node still lack an ear?  Give it one: only by its own thread. */
+bool redlock_ear_lacks(struct redlock_node *);
+hf_status redlock_ear_connect(struct redlock_node *, int64_t deadline,
+                              struct hf_error *);
+
+/* It has been silent for long: do not count on hearing it. */
+void redlock_ear_drop(struct redlock_node *);
+
+/* Do we surely hear of it when the key is released? */
+bool redlock_ear_hears(struct redlock_conn *, const char *key);
+
+hf_status redlock_watch(struct hfi_conn *, const struct hfi_claim *,
+                        struct hfi_grant *, int64_t deadline,
+                        struct hf_error *);
+void redlock_unwatch(struct hfi_conn *, const struct hfi_claim *,
+                     struct hfi_grant *);
+int redlock_pump_fd(struct hfi_conn *);
+void redlock_pump(struct hfi_conn *);
+
+/* ---- node_call.c ---------------------------------------------------- */
+
+/* One node's part of a question. */
+struct redlock_flight {
+    struct hfi_mux_call call;
+    bool asked;   /* it was sent there */
+    bool waiting; /* and there is no answer yet */
+    bool landed;  /* the replies are here */
+    bool loaded;  /* the script was sent along */
+    hf_status st; /* why it was not asked or is no help */
+    redisReply **replies;
+    const struct redis_batch *batch;
+    struct hf_error err;
+};
+
+struct redlock_round {
+    struct redlock_conn *rl;
+    struct redlock_flight flights[REDLOCK_MAX];
+    int waiting;       /* for how many */
+    unsigned readable; /* the nodes that poll(2) has seen something of */
+    unsigned mute;     /* those that were waited for in vain */
+};
+
+void redlock_round_init(struct redlock_round *, struct redlock_conn *);
+void redlock_round_fini(struct redlock_round *);
+
+/* Those who were asked and have not answered. */
+unsigned redlock_silent(const struct redlock_round *);
+
+/* Ask one node.  The batch must stay until the round is over. */
+void redlock_ask(struct redlock_round *, int node, const struct redis_batch *,
+                 int64_t deadline);
+
+/* Throw away the answer of one node and ask it something else. */
+void redlock_ask_again(struct redlock_round *, int node,
+                       const struct redis_batch *, int64_t deadline);
+
+/* The next node that has answered or failed; -1 at the deadline or when there
+ * are none. */
+int redlock_hear(struct redlock_round *, int64_t deadline);
+
+/* The key and its hash, in a node. */
+void redlock_name(const struct redlock_conn *, const char *key,
+                  struct redis_names *);
+
+/* A step of the script. */
+void redlock_step(struct redlock_conn *, struct redis_batch *, char op,
+                  const char *key, int argc, const char **argv);
+
+/* The channel of a key, and the key of a channel or NULL. */
+void redlock_channel(const struct redlock_conn *, const char *key, char *buf,
+                     size_t size);
+const char *redlock_channel_key(const struct redlock_conn *,
+                                const char *channel);
+
+/* The limit of one node for a lease of so long. */
+int64_t redlock_limit(const struct redlock_conn *, int64_t ttl_ms);
+
+/* Until when a question that is sent now waits for those who are late: `end`
+ * while a majority has answered, `late` while it has not.  Taken before the
+ * question is sent, for the sending, and again after it: sending may take long
+ * if this process has no processor. */
+struct redlock_span {
+    int64_t end, late;
+};
+struct redlock_span redlock_span(const struct redlock_conn *, int64_t ttl_ms,
+                                 int64_t deadline);
+
+/* "a:1, b:2": the nodes of a set. */
+const char *redlock_names(const struct redlock_conn *, unsigned nodes,
+                          char *buf, size_t size);
+
+/* "a:1 no answer in time; b:2 connection refused": why they are not enough. */
+hf_status redlock_too_few(struct redlock_round *, int answered, int64_t ttl_ms,
+                          struct hf_error *);
+
+/* The only element of an answer, or the one at `i`; NULL if it is none. */
+const redisReply *redlock_reply(const struct redlock_flight *, int i);
+int64_t redlock_item(const redisReply *, size_t i);
+
+/* ---- acquire.c ---------------------------------------------------- */
+
+hf_status redlock_try_acquire(struct hfi_conn *, const struct hfi_claim *,
+                              struct hfi_grant *, struct hfi_answer *,
+                              int64_t deadline, struct hf_error *);
+
+/* Give back on the nodes of the set, in some of which a try may still arrive.
+ * `release`: it was a grant, so those who wait are told, and whether a majority
+ * had it is worth waiting for until the deadline.  How many had it, how many said that they had not, and how many said
+ * nothing: that is owed there. */
+int redlock_give_back(struct redlock_conn *, const struct hfi_claim *,
+                      unsigned nodes, unsigned doubt, bool release,
+                      int64_t deadline, int *had, int *had_not);
+
+/* ---- renew.c ---------------------------------------------------- */
+
+void redlock_renew(struct hfi_conn *, struct hfi_renewal *, size_t n,
+                   int64_t deadline, struct hf_error *);
+hf_status redlock_release(struct hfi_conn *, const struct hfi_claim *,
+                          struct hfi_grant *, int64_t deadline,
+                          struct hf_error *);
+
+/* ---- handle.c -------------------------------------------------- */
+
+hf_status redlock_attach(struct hfi_conn *, const struct hfi_claim *,
+                         const struct hf_handle *, struct hfi_grant *,
+                         struct hf_error *);
+hf_status redlock_take_over(struct hfi_conn *, const struct hfi_claim *,
+                            const char *token, struct hfi_grant *,
+                            int64_t deadline, struct hf_error *);
+
+/* ---- inspect.c ---------------------------------------------------- */
+
+hf_status redlock_inspect(struct hfi_conn *, const char *key, struct hf_info *,
+                          int64_t deadline, struct hf_error *);
+hf_status redlock_list(struct hfi_conn *, const char *prefix, hf_list_fn *,
+                       void *arg, int64_t deadline, struct hf_error *);
+hf_status redlock_break(struct hfi_conn *, const char *key, uint64_t fence,
+                        int64_t deadline, struct hf_error *);
+hf_status redlock_free(struct hfi_conn *, const char *key, uint64_t fence,
+                       int64_t deadline, struct hf_error *);
+
+#endif

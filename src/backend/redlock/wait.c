@@ -1,0 +1,451 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * wait.c - wake-ups.
+ *
+ * Once somebody has had to wait there is a second connection to each node, the
+ * ear, on which we subscribe to the channels of the keys that are waited for.
+ * The thread that connects the node connects it, too, and one thread at a time
+ * reads it (core/listener.c).  A message is one character and who says it:
+ *
+ *   -TOKEN    this claim has been released here
+ *   ?CLIENT   somebody there waits for the key
+ *
+ * A RELEASE is told by each node on which it happens, so by a majority.  Each
+ * wakes those who wait here: which of them complete a majority cannot be said,
+ * because those that we do not hear, or whose word we had, may be dead.  They
+ * come together, so that is one try, or two; and who has it does not wait.
+ *
+ * DEAF  As long as we hear enough nodes no release escapes us.  Messages are lost
+ *   with an ear; if that leaves too few, those who wait are woken at once, ask
+ *   again and again (acquire.c), and are woken once more when we hear enough
+ *   again: what was released in between is seen by that try.
+ *
+ * ASKING  A holder that lets its lease linger listens on the same channel.  Who
+ *   waits subscribes first and says so after that; who lets linger subscribes
+ *   first and counts the subscribers after that.  So one of them hears of the
+ *   other.  A holder that does not hear enough nodes, or whose count a majority
+ *   does not answer in time, cannot know: it takes it that somebody waits.
+ */
+#include "redlock.h"
+
+#include <errno.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+
+#include "base/banned.h"
+
+/* A key that somebody here waits for or lets linger. */
+struct redlock_want {
+    struct hfi_node node;
+    unsigned users;
+    unsigned ears; /* the nodes that told us that we are subscribed */
+    unsigned news; /* those that told of the release of `token` */
+    char token[HFI_TOKEN_LEN + 1];
+    char key[];
+};
+
+static struct redlock_want *want_find(const struct redlock_conn *rl,
+                                      const char *key)
+{
+    struct hfi_node *node = hfi_map_find(&rl->wants, key);
+
+    return node ? hfi_container(node, struct redlock_want, node) : NULL;
+}
+
+static bool want_hears(const struct redlock_conn *rl,
+                       const struct redlock_want *want)
+{
+    return redlock_hears_enough(rl->n, __builtin_popcount(want->ears));
+}
+
+/* ---- ears -------------------------------------------------------------- */
+
+/* What was told there may have been missed. */
+static void ear_close(struct redlock_node *node)
+{
+    struct redlock_conn *rl = node->rl;
+    struct hfi_node *at;
+
+    if (!node->ear)
+        return;
+    epoll_ctl(atomic_load(&rl->ear_poll), EPOLL_CTL_DEL, hfi_mux_fd(node->ear),
+              NULL);
+    atomic_store(&node->ear_fd, -1);
+    hfi_mux_close(node->ear);
+    node->ear = NULL;
+    for (at = hfi_map_next(&rl->wants, NULL); at;
+         at = hfi_map_next(&rl->wants, at)) {
+        struct redlock_want *want =
+            hfi_container(at, struct redlock_want, node);
+        bool heard = want_hears(rl, want);
+
+        want->ears &= ~(1U << node->index);
+        if (heard && !want_hears(rl, want))
+            hfi_wake(&rl->base, want->key, NULL);
+    }
+}
+
+/* (UN)SUBSCRIBE; what would block is broken. */
+static void ear_say(struct redlock_node *node, const char *word,
+                    const char *key)
+{
+    char channel[REDIS_NAME_MAX];
+    const char *argv[] = {word, channel};
+    struct redis_batch batch = {0};
+
+    if (!node->ear)
+        return;
+    redlock_channel(node->rl, key, channel, sizeof(channel));
+    redis_batch_add(&batch, 2, argv);
+    if (batch.failed ||
+        !hfi_mux_say(node->ear, batch.bytes, batch.len, hfi_now()))
+        ear_close(node);
+    redis_batch_free(&batch);
+}
+
+bool redlock_ear_lacks(struct redlock_node *node)
+{
+    struct redlock_conn *rl = node->rl;
+    bool lacks;
+
+    if (!atomic_load(&rl->listening))
+        return false;
+    pthread_mutex_lock(&rl->ear_mu);
+    lacks = !node->ear && !node->deaf;
+    pthread_mutex_unlock(&rl->ear_mu);
+    return lacks;
+}
+
+hf_status redlock_ear_connect(struct redlock_node *node, int64_t deadline,
+                              struct hf_error *err)
+{
+    struct redlock_conn *rl = node->rl;
+    struct epoll_event event = {.events = EPOLLIN,
+                                .data.u32 = (uint32_t)node->index};
+    struct mux_link *link = NULL;
+    struct hfi_node *at;
+    hf_status st = hfi_mux_open(&node->ear_mux, deadline, &link, err);
+
+    if (st)
+        return st;
+    pthread_mutex_lock(&rl->ear_mu);
+    if (epoll_ctl(atomic_load(&rl->ear_poll), EPOLL_CTL_ADD, hfi_mux_fd(link),
+                  &event)) {
+        st = hfi_fail_errno(err, HF_SYSTEM, errno, "epoll");
+        hfi_mux_close(link);
+    } else {
+        node->ear = link;
+        atomic_store(&node->ear_fd, hfi_mux_fd(link));
+        for (at = hfi_map_next(&rl->wants, NULL); at;
+             at = hfi_map_next(&rl->wants, at))
+            ear_say(node, "SUBSCRIBE", at->key);
+    }
+    pthread_mutex_unlock(&rl->ear_mu);
+    return st;
+}
+
+void redlock_ear_drop(struct redlock_node *node)
+{
+    pthread_mutex_lock(&node->rl->ear_mu);
+    ear_close(node);
+    node->deaf = false;
+    pthread_mutex_unlock(&node->rl->ear_mu);
+}
+
+/* ---- hearing ----------------------------------------------------------- */
+
+/* What was released before it could be told here is seen by a try from now on. */
+static void ear_subscribed(struct redlock_node *node, struct redlock_want *want)
+{
+    struct redlock_conn *rl = node->rl;
+    bool heard = want_hears(rl, want);
+
+    want->ears |= 1U << node->index;
+    if (!want_hears(rl, want))
+        return;
+    hfi_cond_wake(&rl->ear_changed);
+    if (!heard || want->news)
+        hfi_wake(&rl->base, want->key, NULL);
+}
+
+static void ear_released(struct redlock_node *node, struct redlock_want *want,
+                         const char *token)
+{
+    struct redlock_conn *rl = node->rl;
+
+    if (strcmp(want->token, token) != 0) {
+        snprintf(want->token, sizeof(want->token), "%s", token);
+        want->news = 0;
+    }
+    want->news |= 1U << node->index;
+    hfi_wake(&rl->base, want->key, NULL);
+}
+
+/* "message", the channel, the payload; or "subscribe", the channel, a number. */
+static void ear_heard(struct redlock_node *node, const redisReply *reply)
+{
+    struct redlock_conn *rl = node->rl;
+    struct redlock_want *want;
+    const char *key, *kind, *text;
+
+    if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 3 ||
+        reply->element[0]->type != REDIS_REPLY_STRING ||
+        reply->element[1]->type != REDIS_REPLY_STRING)
+        return;
+    kind = reply->element[0]->str;
+    key = redlock_channel_key(rl, reply->element[1]->str);
+    want = key ? want_find(rl, key) : NULL;
+    if (!want)
+        return;
+    if (!strcmp(kind, "subscribe"))
+        ear_subscribed(node, want);
+    if (strcmp(kind, "message") != 0 ||
+        reply->element[2]->type != REDIS_REPLY_STRING)
+        return;
+    text = reply->element[2]->str;
+    if (*text == '-' && strlen(text + 1) == HFI_TOKEN_LEN)
+        ear_released(node, want, text + 1);
+    else if (*text == '?' && strcmp(text + 1, rl->id) != 0)
+        hfi_wanted(&rl->base, want->key);
+}
+
+/* True if the ear is lost. */
+static bool ear_pump(struct redlock_node *node)
+{
+    redisReply *reply = NULL;
+    hf_status st = HF_OK;
+
+    while (node->ear && !(st = hfi_mux_hear(node->ear, &reply)) && reply) {
+        if (reply->type == REDIS_REPLY_ERROR) {
+            node->deaf = true; /* It does not let us. */
+            st = HF_DENIED;
+        }
+        ear_heard(node, reply);
+        freeReplyObject(reply);
+        reply = NULL;
+        if (st)
+            break;
+    }
+    if (st)
+        ear_close(node);
+    return st != HF_OK;
+}
+
+int redlock_pump_fd(struct hfi_conn *conn)
+{
+    return atomic_load(&((struct redlock_conn *)conn)->ear_poll);
+}
+
+/* Read all that has come, with the mutex held; the ears that were lost. */
+static unsigned ears_read(struct redlock_conn *rl)
+{
+    struct epoll_event events[REDLOCK_MAX];
+    unsigned lost = 0;
+    int i, n = epoll_wait(atomic_load(&rl->ear_poll), events, REDLOCK_MAX, 0);
+
+    for (i = 0; i < n; i++)
+        if (ear_pump(&rl->nodes[events[i].data.u32]))
+            lost |= 1U << events[i].data.u32;
+    return lost;
+}
+
+static void ears_tend(struct redlock_conn *rl, unsigned lost)
+{
+    int i;
+
+    for (i = 0; i < rl->n; i++)
+        if (lost & 1U << i)
+            redlock_node_tend(&rl->nodes[i]);
+}
+
+void redlock_pump(struct hfi_conn *conn)
+{
+    struct redlock_conn *rl = (struct redlock_conn *)conn;
+    unsigned lost;
+
+    pthread_mutex_lock(&rl->ear_mu);
+    lost = ears_read(rl);
+    pthread_mutex_unlock(&rl->ear_mu);
+    ears_tend(rl, lost);
+}
+
+/* ---- wanting ----------------------------------------------------------- */
+
+bool redlock_ear_hears(struct redlock_conn *rl, const char *key)
+{
+    struct redlock_want *want;
+    bool hears;
+
+    pthread_mutex_lock(&rl->ear_mu);
+    want = want_find(rl, key);
+    hears = want && want_hears(rl, want);
+    pthread_mutex_unlock(&rl->ear_mu);
+    return hears;
+}
+
+/* With the mutex held. */
+static bool want_add(struct redlock_conn *rl, const struct hfi_claim *claim)
+{
+    struct redlock_want *want = want_find(rl, claim->key);
+    size_t len = strlen(claim->key) + 1;
+    int i;
+
+    if (want) {
+        want->users++;
+        return true;
+    }
+    want = hfi_map_reserve(&rl->wants) ? hfi_alloc(sizeof(*want) + len) : NULL;
+    if (!want)
+        return false;
+    memcpy(want->key, claim->key, len);
+    want->node.key = want->key;
+    want->users = 1;
+    hfi_map_add(&rl->wants, &want->node);
+    for (i = 0; i < rl->n; i++)
+        ear_say(&rl->nodes[i], "SUBSCRIBE", claim->key);
+    return true;
+}
+
+/* Would enough of the nodes let us listen?  With the mutex held. */
+static bool want_may_hear(const struct redlock_conn *rl)
+{
+    int i, n = 0;
+
+    for (i = 0; i < rl->n; i++)
+        n += !rl->nodes[i].deaf;
+    return redlock_hears_enough(rl->n, n);
+}
+
+/* Wait for the nodes to say that we are subscribed, for a little.  Who reads may
+ * stand back for us (core/listener.c), so read oneself now and then. */
+static void want_wait(struct redlock_conn *rl, const struct hfi_claim *claim,
+                      int64_t deadline)
+{
+    struct redlock_want *want;
+    unsigned lost = 0;
+
+    pthread_mutex_lock(&rl->ear_mu);
+    while ((want = want_find(rl, claim->key)) && !want_hears(rl, want) &&
+           want_may_hear(rl) && hfi_left_ms(deadline)) {
+        hfi_cond_wait(&rl->ear_changed, &rl->ear_mu, hfi_now() + 1);
+        lost |= ears_read(rl);
+    }
+    pthread_mutex_unlock(&rl->ear_mu);
+    ears_tend(rl, lost);
+}
+
+/* Does anybody else listen to the channel of a key that we let linger, as far as
+ * a majority can tell? */
+static bool want_is_asked(struct redlock_conn *rl,
+                          const struct hfi_claim *claim, int64_t deadline)
+{
+    char channel[REDIS_NAME_MAX];
+    const char *argv[] = {"PUBSUB", "NUMSUB", channel};
+    struct redis_batch batch = {0};
+    struct redlock_round round;
+    bool asked = false;
+    int i, needed = redlock_majority(rl->n);
+
+    redlock_channel(rl, claim->key, channel, sizeof(channel));
+    redis_batch_add(&batch, 3, argv);
+    redlock_round_init(&round, rl);
+    for (i = 0; i < rl->n; i++)
+        if (redlock_node_is_ready(&rl->nodes[i],
+                                  redlock_limit(rl, claim->ttl_ms)))
+            redlock_ask(&round, i, &batch, deadline);
+    while (!asked && needed && (i = redlock_hear(&round, deadline)) >= 0) {
+        const redisReply *reply = redlock_reply(&round.flights[i], 0);
+
+        needed -= reply && reply->type == REDIS_REPLY_ARRAY;
+        asked = reply && redlock_item(reply, 1) > 1;
+    }
+    redlock_round_fini(&round);
+    redis_batch_free(&batch);
+    return asked || needed;
+}
+
+hf_status redlock_watch(struct hfi_conn *conn, const struct hfi_claim *claim,
+                        struct hfi_grant *grant, int64_t deadline,
+                        struct hf_error *err)
+{
+    struct redlock_conn *rl = (struct redlock_conn *)conn;
+    struct redlock_span span = redlock_span(rl, claim->ttl_ms, deadline);
+    bool added;
+    int i;
+
+    atomic_store(&rl->listening, true);
+    pthread_mutex_lock(&rl->ear_mu);
+    added = want_add(rl, claim);
+    pthread_mutex_unlock(&rl->ear_mu);
+    if (!added)
+        return hfi_nomem(err);
+    for (i = 0; i < rl->n; i++)
+        redlock_node_tend(&rl->nodes[i]);
+    /* Who holds has no other chance: a waiter asks again. */
+    want_wait(rl, claim, grant->placed ? span.late : span.end);
+    grant->ref.text[REDLOCK_NOTE_WATCHED] = REDLOCK_WATCHED_NEW;
+    if (grant->placed && (!redlock_ear_hears(rl, claim->key) ||
+                          want_is_asked(rl, claim, span.late)))
+        hfi_wanted(conn, claim->key);
+    return HF_OK;
+}
+
+void redlock_unwatch(struct hfi_conn *conn, const struct hfi_claim *claim,
+                     struct hfi_grant *grant)
+{
+    struct redlock_conn *rl = (struct redlock_conn *)conn;
+    struct redlock_want *want;
+    int i;
+
+    grant->ref.text[REDLOCK_NOTE_WATCHED] = 0;
+    pthread_mutex_lock(&rl->ear_mu);
+    want = want_find(rl, claim->key);
+    if (want && !--want->users) {
+        hfi_map_remove(&rl->wants, &want->node);
+        for (i = 0; i < rl->n; i++)
+            ear_say(&rl->nodes[i], "UNSUBSCRIBE", claim->key);
+        hfi_free(want);
+    }
+    pthread_mutex_unlock(&rl->ear_mu);
+}
+
+/* ---- beginning and end ------------------------------------------------- */
+
+hf_status redlock_ear_init(struct redlock_conn *rl, struct hf_error *err)
+{
+    unsigned char id[8];
+    int i, fd = epoll_create1(EPOLL_CLOEXEC);
+
+    hfi_random(id, sizeof(id));
+    for (i = 0; i < (int)sizeof(id); i++)
+        snprintf(rl->id + 2 * i, 3, "%02x", id[i]);
+    if (fd < 0)
+        return hfi_fail_errno(err, HF_SYSTEM, errno, "epoll");
+    atomic_store(&rl->ear_poll, fd);
+    return HF_OK;
+}
+
+void redlock_ear_fini(struct redlock_conn *rl)
+{
+    int fd = atomic_exchange(&rl->ear_poll, -1);
+
+    if (fd >= 0)
+        close(fd);
+    hfi_map_fini(&rl->wants);
+}
+
+void redlock_ear_forget(struct redlock_conn *rl)
+{
+    int i, fd;
+
+    for (i = 0; i < REDLOCK_MAX; i++) {
+        fd = atomic_exchange(&rl->nodes[i].ear_fd, -1);
+        if (fd >= 0)
+            close(fd);
+    }
+    fd = atomic_exchange(&rl->ear_poll, -1);
+    if (fd >= 0)
+        close(fd);
+}

@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * open.c - the URL, and a connection.
+ *
+ * Every option of libpq that a URL names is passed on as it is, so TLS,
+ * password files and service files work as everywhere else.
+ */
+#include "postgres.h"
+
+#include <poll.h>
+
+#include "base/alloc.h"
+
+#include "base/banned.h"
+
+/* ---- parameters -------------------------------------------------------- */
+
+static bool params_add(struct pg_conn *pc, const char *name, const char *value)
+{
+    size_t i = pc->params;
+
+    if (!value)
+        return true;
+    if (i + 2 >= PG_PARAMS_MAX) /* one for the password, and the end */
+        return false;
+    pc->names[i] = hfi_strdup(name);
+    pc->values[i] = hfi_strdup(value);
+    if (!pc->names[i] || !pc->values[i])
+        return false;
+    pc->params++;
+    return true;
+}
+
+static bool params_hosts(struct pg_conn *pc, const struct hfi_url *url)
+{
+    char hosts[1024] = "", ports[128] = "";
+    size_t i, at = 0, port_at = 0;
+
+    for (i = 0; i < url->nhosts; i++) {
+        at += (size_t)snprintf(hosts + at, sizeof(hosts) - at, "%s%s",
+                               i ? "," : "", url->hosts[i].name);
+        port_at += (size_t)snprintf(ports + port_at, sizeof(ports) - port_at,
+                                    "%s%.0d", i ? "," : "", url->hosts[i].port);
+        if (at >= sizeof(hosts) || port_at >= sizeof(ports))
+            return false;
+    }
+    return !i ||
+           (params_add(pc, "host", hosts) && params_add(pc, "port", ports) &&
+            (i < 2 || hfi_url_param(url, "target_session_attrs", NULL) ||
+             params_add(pc, "target_session_attrs", "read-write")));
+}
+
+static bool params_is_ours(const char *name)
+{
+    static const char *const ours[] = {
+        SQL_OPTIONS, "password_file", "timeout", "ttl", "retry", "wait", NULL};
+    int i;
+
+    for (i = 0; ours[i]; i++)
+        if (!strcmp(ours[i], name))
+            return true;
+    return false;
+}
+
+/* A number of ms that libpq wants in `unit`s, unless the URL has its own. */
+static bool params_time(struct pg_conn *pc, const struct hfi_url *url,
+                        const char *name, int64_t ms, int64_t unit)
+{
+    char text[24];
+    int64_t n = ms / unit > 0 ? ms / unit : 1;
+
+    snprintf(text, sizeof(text), "%lld", (long long)n);
+    return hfi_url_param(url, name, NULL) || params_add(pc, name, text);
+}
+
+/* A connection that listens says nothing for long, so the kernel asks whether
+ * the other side is there: a silent cut is noticed within two timeouts. */
+static bool params_times(struct pg_conn *pc, const struct hfi_url *url)
+{
+    int64_t ms = pc->sql.timeout_ms;
+
+    return params_time(pc, url, "tcp_user_timeout", ms, 1) &&
+           params_time(pc, url, "keepalives_idle", ms, 1000) &&
+           params_time(pc, url, "keepalives_interval", ms / 3, 1000) &&
+           params_time(pc, url, "keepalives_count", 3, 1);
+}
+
+hf_status pg_params(struct pg_conn *pc, const struct hfi_url *url,
+                    struct hf_error *err)
+{
+    const char *database = url->path[0] == '/' ? url->path + 1 : url->path;
+    const char *secret = hfi_url_param(url, "password_file", NULL);
+    bool ok = params_hosts(pc, url);
+    size_t i;
+
+    if (secret && (url->password || hfi_url_param(url, "password", NULL)))
+        return hfi_fail(err, HF_INVALID,
+                        "url: give a password or password_file=, not both");
+    if (secret) {
+        pc->password_file = hfi_strdup(secret);
+        ok = ok && pc->password_file;
+    }
+
+    ok = ok && params_add(pc, "user", url->user) &&
+         params_add(pc, "password", url->password) &&
+         (!*database || params_add(pc, "dbname", database));
+    for (i = 0; ok && i < url->nparams; i++)
+        if (!params_is_ours(url->params[i].name))
+            ok = params_add(pc, url->params[i].name, url->params[i].value);
+    ok = ok && params_add(pc, "fallback_application_name", "holdfast") &&
+         params_times(pc, url);
+    return ok ? HF_OK : hfi_fail(err, HF_INVALID, "url: too much in it");
+}
+
+void pg_params_free(struct pg_conn *pc)
+{
+    size_t i;
+
+    for (i = 0; i < PG_PARAMS_MAX; i++) {
+        if (pc->values[i])
+            explicit_bzero(pc->values[i], strlen(pc->values[i]));
+        hfi_free(pc->names[i]);
+        hfi_free(pc->values[i]);
+        pc->names[i] = pc->values[i] = NULL;
+    }
+    pc->params = 0;
+    hfi_free(pc->password_file);
+    pc->password_file = NULL;
+}
+
+/* ---- connecting -------------------------------------------------------- */
+
+static void pg_quiet(void *arg, const PGresult *result)
+{
+    (void)arg;
+    (void)result;
+}
+
+/* Does the line say that another attempt would end the same way?  libpq keeps
+ * no code of a refused connection, so its words must do. */
+static bool refused_for_good(const char *line)
+{
+    static const char *const denied[] = {
+        "authentication failed", "no pg_hba.conf entry", "pg_hba.conf rejects",
+        "does not exist",        "permission denied",    "not permitted to",
+        "no password supplied",  "certificate",          "alert unknown ca",
+        "does not support SSL",  "channel binding"};
+    size_t i;
+
+    for (i = 0; i < sizeof(denied) / sizeof(denied[0]); i++)
+        if (strstr(line, denied[i]))
+            return true;
+    return false;
+}
+
+/* libpq has a line for each address that it tried, and hints that begin with a
+ * tab.  The one that says most is the first that is for good, or the last. */
+static hf_status pg_refused(PGconn *pg, struct hf_error *err)
+{
+    hf_status st = PQconnectionNeedsPassword(pg) ? HF_DENIED : HF_UNAVAILABLE;
+    const char *at = PQerrorMessage(pg), *best = at;
+    char line[200];
+
+    for (; at && *at; at = *at ? at + 1 : at) {
+        if (*at != '\t' && *at != '\n') {
+            best = at;
+            if (refused_for_good(pg_line(line, sizeof(line), at))) {
+                st = HF_DENIED;
+                break;
+            }
+        }
+        at += strcspn(at, "\n");
+    }
+    return hfi_fail(err, st, "connect: %s", pg_line(line, sizeof(line), best));
+}
+
+/* Begin, with the password as it is in its file now. */
+static hf_status connect_start(struct pg_conn *pc, PGconn **ret,
+                               struct hf_error *err)
+{
+    const char *names[PG_PARAMS_MAX], *values[PG_PARAMS_MAX];
+    char secret[1024] = "";
+    hf_status st = HF_OK;
+
+    memcpy(names, pc->names, sizeof(names));
+    memcpy(values, pc->values, sizeof(values));
+    if (pc->password_file) {
+        st = hfi_url_secret(pc->password_file, "password_file=", secret,
+                            sizeof(secret), err);
+        names[pc->params] = "password";
+        values[pc->params] = secret;
+    }
+    if (!st) {
+        *ret = PQconnectStartParams(names, values, 0);
+        st = *ret ? HF_OK : hfi_nomem(err);
+    }
+    explicit_bzero(secret, sizeof(secret));
+    return st;
+}
+
+/* What libpq has to say may come over several calls; `heard_at` is when it got
+ * on. */
+hf_status pg_dial(struct pg_session *ps, int64_t deadline, struct hf_error *err)
+{
+    struct pg_conn *pc = (struct pg_conn *)ps->base.conn;
+    hf_status st = HF_OK;
+
+    if (!ps->pg) {
+        st = connect_start(pc, &ps->pg, err);
+        if (st)
+            return st;
+        PQsetNoticeReceiver(ps->pg, pg_quiet, NULL);
+        ps->want = PGRES_POLLING_WRITING;
+        ps->heard = 0;
+    }
+    while (ps->want != PGRES_POLLING_OK) {
+        if (PQstatus(ps->pg) == CONNECTION_BAD ||
+            ps->want == PGRES_POLLING_FAILED)
+            return pg_refused(ps->pg, err);
+        if (!pg_poll(ps->pg,
+                     ps->want == PGRES_POLLING_READING ? POLLIN : POLLOUT,
+                     deadline))
+            return HF_BUSY;
+        if (!pg_hears(ps->pg, &ps->heard, PG_ANSWER_MAX))
+            return hfi_fail(err, HF_PROTOCOL, "connect: this is no PostgreSQL");
+        ps->want = PQconnectPoll(ps->pg);
+        ps->base.heard_at = hfi_now();
+    }
+    return PQsetnonblocking(ps->pg, 1) ? hfi_nomem(err) : HF_OK;
+}

@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * postgres.h - what the parts of the postgres: backend share.
+ *
+ *   postgres.c       sessions, statements, the table of operations
+ *   wire.c  questions and answers, errors
+ *   statements.c  the statements
+ *   trust.c where the table is, and whose
+ *   open.c  the URL, a connection
+ *   settings.c settings, what must be refused
+ *   wait.c  LISTEN
+ *   row.c   sessions of strategy row
+ */
+#ifndef HFI_BACKEND_POSTGRES_H
+#define HFI_BACKEND_POSTGRES_H
+
+#include <libpq-fe.h>
+#include <stdatomic.h>
+
+#include "backend/sql/sql.h"
+
+#define PG_PARAMS_MAX   48
+#define PG_SETTINGS_MAX 1536
+
+/* The most that is read of an answer, in bytes. */
+#define PG_ANSWER_MAX ((size_t)4 << 20)
+#define PG_LIST_MAX   ((size_t)256 << 20)
+
+/* A session, by its process and when that began: a number that is not given
+ * again while anybody may remember it.  It fits into 62 bits. */
+#define PG_PID_BITS "4194303"
+#define PG_ID(pid, start)                                                      \
+    "((((extract(epoch from " start ")*1000)::int8&1099511627775)<<22)|(" pid  \
+    "&" PG_PID_BITS "))"
+#define PG_SAME(pid, id) "(" pid "&" PG_PID_BITS ")=(" id "&" PG_PID_BITS ")"
+
+struct pg_conn {
+    struct sql_conn sql;
+    char *names[PG_PARAMS_MAX], *values[PG_PARAMS_MAX]; /* for libpq */
+    size_t params;
+    char *password_file; /* read for each connection; or NULL */
+    bool pooled;         /* a pooler is in between */
+    bool named;          /* the URL says in which schema the table is */
+    char schema[64];     /* of the table */
+
+    pthread_mutex_t wake_mu; /* guards what follows */
+    bool wake_opened;
+    bool making;           /* somebody is about to bring a listener */
+    PGconn *listener;      /* read by pump() only, once it is here */
+    int listener_fd;       /* as backend/sql/fds.c knows it */
+    size_t heard;          /* since the last bell */
+    atomic_bool listening; /* there was one: keep it */
+};
+
+struct pg_session {
+    struct sql_session base;
+    PGconn *pg;
+    int64_t id;  /* PG_ID; behind a pooler 0, but for a row that is locked */
+    bool pooled; /* wire.c (2) */
+    bool late;   /* the last answer had not come at the deadline */
+    size_t heard, most; /* of the answer under way; wire.c (1) */
+
+    /* While it opens, over several calls: what libpq waits for, and how far we
+     * are. */
+    PostgresPollingStatusType want;
+    bool settling, judged, trusted;
+};
+
+/* ---- statements.c --------------------------------------------------- */
+
+extern const char *const pg_lease_texts[SQL_STMTS];
+extern const char *const pg_version_texts[SQL_STMTS];
+extern const char *const pg_row_texts[SQL_STMTS];
+
+/* ---- open.c --------------------------------------------------- */
+
+hf_status pg_params(struct pg_conn *, const struct hfi_url *,
+                    struct hf_error *);
+void pg_params_free(struct pg_conn *);
+
+/* Connect, or go on with it.  HF_BUSY: not yet, call again. */
+hf_status pg_dial(struct pg_session *, int64_t deadline, struct hf_error *);
+
+/* ---- settings.c ------------------------------------------------- */
+
+/* The same for settings of our own; with `first`, find the table, and refuse
+ * what cannot keep our promises. */
+hf_status pg_settle(struct pg_session *, bool first, int64_t deadline,
+                    struct hf_error *);
+
+/* Prepare the renewals in the first session, which had no statements yet. */
+void pg_prepare_renewals(struct sql_session *, int64_t deadline);
+
+/* What each session, or behind a pooler each transaction, is told first.
+ * `local`, in SQL: whether it ends with the transaction. */
+void pg_settings(const struct pg_session *, const char *local, char *buf,
+                 size_t size);
+
+/* ---- trust.c -------------------------------------------------- */
+
+/* Which of the schemas that were searched, as the server lists them, has the
+ * table, or shall have it. */
+hf_status pg_find(struct pg_session *, const char *path, int64_t deadline,
+                  struct hf_error *);
+
+/* Refuse tables by which others could act with our rights.  Or bring the
+ * question as a text, for hfi_free(), and judge its answer. */
+hf_status pg_trust(struct pg_session *, int64_t deadline, struct hf_error *);
+char *pg_trust_text(struct pg_session *);
+hf_status pg_trust_judge(struct pg_session *, const PGresult *,
+                         struct hf_error *);
+
+/* ---- wire.c --------------------------------------------------- */
+
+/* Run a text of several statements and keep the last result. */
+hf_status pg_exec(struct pg_session *, const char *text, PGresult **ret,
+                  int64_t deadline, struct hf_error *);
+
+/* Wait until the socket can be read (or written); false: too late. */
+bool pg_poll(PGconn *, short events, int64_t deadline);
+
+/* The session was cut (`why` NULL: as libpq says); nothing could be sent; the
+ * server said no. */
+hf_status pg_cut(struct pg_session *, const char *why, struct hf_error *);
+hf_status pg_unsent(struct pg_session *, struct hf_error *);
+hf_status pg_error(struct pg_session *, const PGresult *, struct hf_error *);
+hf_status pg_nonsense(struct pg_session *, struct hf_error *);
+
+/* A value of a result, NULL or 0 if there is none. */
+const char *pg_value(const PGresult *, int row, int column);
+int64_t pg_integer(const PGresult *, int row, int column);
+bool pg_hears(PGconn *, size_t *heard, size_t most);
+
+/* Around a statement behind a pooler; *began: pg_finish() must follow. */
+hf_status pg_begin(struct pg_session *, bool *began, int64_t deadline,
+                   struct hf_error *);
+hf_status pg_finish(struct pg_session *, bool began, hf_status,
+                    int64_t deadline, struct hf_error *);
+
+/* One question with parameters, all of it in text. */
+hf_status pg_ask(struct pg_session *, const char *text, int n,
+                 const char *const *values, PGresult **ret, int64_t deadline,
+                 struct hf_error *);
+
+/* Wait for the next result, NULL after the last; or for all of them, and keep
+ * the last. */
+hf_status pg_next(struct pg_session *, PGresult **ret, int64_t deadline,
+                  struct hf_error *);
+
+/* Likewise, but HF_BUSY at the deadline: the answer may still come. */
+hf_status pg_next_soon(struct pg_session *, PGresult **ret, int64_t deadline,
+                       struct hf_error *);
+hf_status pg_results(struct pg_session *, PGresult **ret, int64_t deadline,
+                     struct hf_error *);
+const char *pg_line(char *buf, size_t size, const char *message);
+
+/* ---- row.c ---------------------------------------------------- */
+
+hf_status pg_row_send(struct sql_session *, const char *key, bool wait,
+                      int64_t ttl_ms, int64_t deadline, struct hf_error *);
+hf_status pg_row_done(struct sql_session *, bool *found, int64_t deadline,
+                      struct hf_error *);
+hf_status pg_row_beat(struct sql_session *, int64_t ttl_ms, struct hf_error *);
+hf_status pg_row_end(struct sql_session *, int64_t deadline, struct hf_error *);
+int pg_fd(struct sql_session *);
+int64_t pg_id(struct sql_session *);
+
+/* ---- wait.c --------------------------------------------------- */
+
+hf_status pg_listen(struct pg_conn *, int64_t deadline, struct hf_error *);
+void pg_unlisten(struct pg_conn *);
+void pg_listen_again(struct pg_conn *, int64_t deadline);
+void pg_deaf(struct pg_conn *, const struct hfi_claim *);
+hf_status pg_watch(struct hfi_conn *, const struct hfi_claim *,
+                   struct hfi_grant *, int64_t deadline, struct hf_error *);
+void pg_unwatch(struct hfi_conn *, const struct hfi_claim *,
+                struct hfi_grant *);
+int pg_pump_fd(struct hfi_conn *);
+void pg_pump(struct hfi_conn *);
+
+#endif

@@ -1,0 +1,313 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * sql.c - a lock is a row: strategies lease and version, on any SQL service.
+ *
+ * ON THE WIRE  One row for each key that was ever locked, and one statement
+ *   for each step, outside any transaction of the caller:
+ *   acquire   insert the row, or change it if it is free, lapsed, or ours
+ *   renew     change it if it has our token; renew.c
+ *   release   take the token out, if it is ours; the row and its fence stay
+ *
+ * INVARIANTS
+ *  (1) A claim owns the lock if and only if the row has its token, 128 random
+ *      bits, and, with strategy lease, the time in it has not come by the
+ *      server's clock.
+ *  (2) No statement changes a row that has another's token, but for taking
+ *      over a lapsed one, breaking by fence, and the mark `wanted`.
+ *  (3) The fence is computed in the statement that grants, under the row's
+ *      lock: the greater of the last one plus one and the server's clock in
+ *      microseconds.  It is never deleted with the lock.
+ *  (4) Strategy version stores no time.  Who waits may take over a row whose
+ *      version has not changed while it watched, on its own clock, for the
+ *      ttl that the row names and a margin; the watch begins anew at every
+ *      change, and when the answer came, not when the question was sent.  The
+ *      statement that takes over compares the version once more.
+ *  (5) Who found the row busy and will wait leaves a mark in it, so that only
+ *      a release that somebody waits for rings a bell; after the mark there is
+ *      another look.
+ *  (6) To break is to revoke: the token is spoiled by a '!' before it, so that
+ *      its holder cannot renew.  The row stays taken until the holder releases
+ *      the spoiled token or its lease is over: to be told is not to have
+ *      stopped.  Only SQL_FREE lets the next in at once.
+ *  (7) Nothing but a request that was made to do so shortens a lease.
+ *
+ * LEASE  Lease: the server's clock, read after the request arrived, so later
+ *   than the moment from which the holder counts.  Version: see (4).
+ *
+ * LIMITS  A server whose clock jumps forward ends leases early, and the fence
+ *   is then what protects; with strategy version it does not matter, but a
+ *   dead holder's lock is only taken over by somebody who waits a whole ttl.
+ *   What an asynchronous replica had not heard of is forgotten by a failover.
+ */
+#include "sql.h"
+
+#include "base/alloc.h"
+#include "base/lease.h"
+#include "row.h"
+
+#include "base/banned.h"
+
+/* How often a row may change between two statements of one try. */
+#define TRY_MAX 20
+
+/* What a claim that waits has seen; kept in grant->ref until it is granted. */
+struct sql_note {
+    int64_t version, since;
+    bool busy; /* look before the next try */
+};
+
+/* ---- taking over what stands still ------------------------------------- */
+
+/* How long a version must have stood still.  sql.c (4) */
+int64_t sql_patience(int64_t ttl_ms)
+{
+    return ttl_ms + hfi_lease_margin(ttl_ms);
+}
+
+/* The row was busy with this version just now: how long must we watch? */
+static int64_t note_watch(struct sql_note *note, int64_t version,
+                          int64_t ttl_ms)
+{
+    int64_t now = hfi_now(), left;
+
+    if (!note->since || note->version != version) {
+        note->version = version;
+        note->since = now;
+    }
+    left = note->since + sql_patience(ttl_ms) - now;
+    return left > 0 ? left : 0;
+}
+
+/* ---- acquiring --------------------------------------------------------- */
+
+/* One try, as the statement or a look tells it. */
+struct sql_tried {
+    int64_t fence, left_ms, version, ttl_ms;
+    int64_t mine; /* the fence, if a look has found our own token */
+    bool again;
+};
+
+static void try_row(struct sql_answer *answer, const struct sql_cell *cells,
+                    int n)
+{
+    struct sql_tried *tried = answer->arg;
+
+    if (n <= SQL_TRY_AGAIN)
+        return;
+    tried->fence = cells[SQL_TRY_FENCE].num;
+    tried->left_ms = cells[SQL_TRY_LEFT].num;
+    tried->version = cells[SQL_TRY_VERSION].num;
+    tried->ttl_ms = cells[SQL_TRY_TTL].num;
+    tried->again = cells[SQL_TRY_AGAIN].num != 0;
+}
+
+/* The statement tells everything. */
+static hf_status try_once(struct sql_conn *conn, const struct sql_call *call,
+                          struct sql_tried *ret, int64_t deadline,
+                          struct hf_error *err)
+{
+    struct sql_answer answer = {.row = try_row, .arg = ret};
+    hf_status st = sql_run(conn, SQL_ACQUIRE, call, &answer, deadline, err);
+
+    if (!answer.rows) /* Free when we looked, and not when we wrote. */
+        ret->again = true;
+    return st;
+}
+
+/* Look, mark and look again: *ret is what keeps us out, or `again`. */
+static hf_status try_look(struct sql_conn *conn, const struct sql_call *call,
+                          struct sql_tried *ret, int64_t deadline,
+                          struct hf_error *err)
+{
+    struct sql_answer answer = {0};
+    struct sql_seen seen;
+    hf_status st = sql_look(conn, call->key, &seen, deadline, err);
+
+    if (!st && seen.held && !seen.wanted && call->queue &&
+        conn->texts[SQL_WANT]) { /* sql.c (5) */
+        st = sql_run(conn, SQL_WANT, call, &answer, deadline, err);
+        if (!st)
+            st = sql_look(conn, call->key, &seen, deadline, err);
+    }
+    ret->mine = seen.held && !strcmp(seen.token, call->token)
+                    ? (int64_t)seen.info.fence
+                    : 0;
+    ret->again =
+        !seen.held || ret->mine ||
+        (conn->strategy == SQL_VERSION && seen.version == call->number);
+    ret->left_ms = seen.left_ms;
+    ret->version = seen.version;
+    ret->ttl_ms = seen.ttl_ms;
+    return st;
+}
+
+/* The statement tells only whether it was granted; a look tells the rest. */
+static hf_status try_by_look(struct sql_conn *conn, const struct sql_call *call,
+                             struct sql_note *note, struct sql_tried *ret,
+                             int64_t deadline, struct hf_error *err)
+{
+    struct sql_answer answer = {0};
+    hf_status st = HF_OK;
+
+    if (note->busy) {
+        st = try_look(conn, call, ret, deadline, err);
+        if (st || !ret->again)
+            return st;
+    }
+    ret->again = false;
+    st = sql_run(conn, SQL_ACQUIRE, call, &answer, deadline, err);
+    ret->fence = answer.id;
+    if (st || answer.id)
+        return st;
+    note->busy = true;
+    if (!call->queue && !conn->driver->mute)
+        return HF_OK;
+    st = try_look(conn, call, ret, deadline, err);
+    if (!st && ret->mine)
+        ret->fence = ret->mine; /* It was, and the answer did not say so. */
+    return st;
+}
+
+static void try_busy(struct sql_conn *conn, struct sql_note *note,
+                     const struct sql_tried *tried, struct hfi_answer *busy)
+{
+    if (conn->strategy == SQL_VERSION && tried->version)
+        busy->left_ms = note_watch(note, tried->version, tried->ttl_ms);
+    else
+        busy->left_ms = tried->left_ms > 0 ? tried->left_ms : 0;
+}
+
+static hf_status sql_try(struct sql_conn *conn, const struct hfi_claim *claim,
+                         struct sql_note *note, struct sql_tried *tried,
+                         int64_t deadline, struct hf_error *err)
+{
+    struct sql_call call = {.key = claim->key,
+                            .token = claim->token,
+                            .owner = claim->owner,
+                            .note = claim->note,
+                            .ttl_ms = claim->ttl_ms,
+                            .queue = claim->queue,
+                            .number = -1};
+    hf_status st;
+    int i = 0;
+
+    do {
+        struct hfi_answer watched = {0};
+
+        *tried = (struct sql_tried){0};
+        st = conn->driver->by_look
+                 ? try_by_look(conn, &call, note, tried, deadline, err)
+                 : try_once(conn, &call, tried, deadline, err);
+        if (st || tried->fence || conn->strategy != SQL_VERSION || tried->again)
+            continue;
+        try_busy(conn, note, tried, &watched);
+        if (!watched.left_ms && tried->version && call.number < 0) {
+            call.number = note->version; /* It has stood still. */
+            tried->again = true;
+        }
+    } while (!st && !tried->fence && tried->again && ++i < TRY_MAX);
+    return st;
+}
+
+hf_status sql_try_acquire(struct hfi_conn *base, const struct hfi_claim *claim,
+                          struct hfi_grant *grant, struct hfi_answer *busy,
+                          int64_t deadline, struct hf_error *err)
+{
+    struct sql_conn *conn = (struct sql_conn *)base;
+    struct sql_tried tried;
+    struct sql_note note;
+    hf_status st;
+
+    if (conn->strategy == SQL_ROW)
+        return sql_row_try_acquire(conn, claim, grant, busy, deadline, err);
+    memcpy(&note, grant->ref.text, sizeof(note));
+    st = sql_try(conn, claim, &note, &tried, deadline, err);
+    if (st)
+        return st;
+    if (tried.fence) {
+        memset(&grant->ref, 0, sizeof(grant->ref));
+        grant->fence = (uint64_t)tried.fence;
+        grant->placed = true;
+        return HF_OK;
+    }
+    note.busy = true;
+    if (err)
+        err->status = HF_OK; /* of a deadlock that was gone through again */
+    try_busy(conn, &note, &tried, busy);
+    memcpy(grant->ref.text, &note, sizeof(note));
+    return HF_BUSY;
+}
+
+/* ---- letting go -------------------------------------------------------- */
+
+void sql_spoil(char ret[HFI_TOKEN_LEN + 2], const char *token)
+{
+    snprintf(ret, HFI_TOKEN_LEN + 2, "!%s", token);
+}
+
+hf_status sql_release(struct hfi_conn *base, const struct hfi_claim *claim,
+                      struct hfi_grant *grant, int64_t deadline,
+                      struct hf_error *err)
+{
+    struct sql_conn *conn = (struct sql_conn *)base;
+    struct sql_call call = {.key = claim->key, .token = claim->token};
+    struct sql_answer answer = {0};
+    char spoiled[HFI_TOKEN_LEN + 2];
+    bool ours;
+    hf_status st;
+
+    if (conn->strategy == SQL_ROW)
+        return sql_row_release(conn, claim, grant, deadline, err);
+    st = sql_run(conn, SQL_RELEASE, &call, &answer, deadline, err);
+    ours = answer.affected || answer.rows;
+    if (!st && sql_doubt_is(conn, claim->token)) {
+        st = sql_doubt_end(conn, claim->token, deadline, err);
+        if (!st) /* doubt.c (1) */
+            st = sql_run(conn, SQL_RELEASE, &call, &answer, deadline, err);
+        ours = ours || answer.affected || answer.rows;
+    }
+    if (!st && !ours) { /* sql.c (6) */
+        sql_spoil(spoiled, claim->token);
+        call.token = spoiled;
+        st = sql_run(conn, SQL_RELEASE, &call, &answer, deadline, err);
+    }
+    if (st)
+        return st;
+    grant->placed = false;
+    if (ours)
+        return HF_OK;
+    return hfi_fail(err, HF_LOST, "%s: the lock was not ours any more",
+                    base->endpoint);
+}
+
+/* ---- handing on -------------------------------------------------------- */
+
+/* The handle says everything: the first statement finds out whether it is
+ * true. */
+hf_status sql_attach(struct hfi_conn *base, const struct hfi_claim *claim,
+                     const struct hf_handle *handle, struct hfi_grant *grant,
+                     struct hf_error *err)
+{
+    (void)base;
+    (void)claim;
+    (void)err;
+    grant->fence = handle->fence;
+    return HF_OK;
+}
+
+hf_status sql_take_over(struct hfi_conn *base, const struct hfi_claim *claim,
+                        const char *token, struct hfi_grant *grant,
+                        int64_t deadline, struct hf_error *err)
+{
+    struct sql_conn *conn = (struct sql_conn *)base;
+    struct sql_call call = {.key = claim->key,
+                            .token = claim->token,
+                            .note = token,
+                            .number = (int64_t)grant->fence};
+    struct sql_answer answer = {0};
+    hf_status st = sql_run(conn, SQL_TAKE, &call, &answer, deadline, err);
+
+    if (st || answer.affected || answer.rows)
+        return st;
+    return hfi_fail(err, HF_LOST, "%s: there is no such grant", base->endpoint);
+}

@@ -1,0 +1,335 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * sql.h - what the three SQL services share.
+ *
+ *   sql.c        strategies lease and version: taking and letting go
+ *   inspect.c   looking at rows, listing, breaking
+ *   renew.c  renewing, many at once
+ *   pool.c   sessions: a small pool, what is retried, making the table
+ *   doubt.c  statements without an answer, which must not arrive later
+ *   fds.c    what a forked child closes
+ *   open.c   the URL, the statements, opening and closing
+ *   sql_row*.c   strategy row: a lock held by an open transaction
+ *
+ *   postgres*.c mysql*.c sqlite*.c   a driver each: statements and sessions
+ *
+ * A driver knows how to open a session and to run one statement in it by a
+ * deadline.  What a statement is for, and what its answer means, is the same
+ * for all of them: parameters and columns have fixed numbers, and the texts
+ * are tables in the drivers.
+ */
+#ifndef HFI_BACKEND_SQL_H
+#define HFI_BACKEND_SQL_H
+
+#include <pthread.h>
+
+#include "backend/backend.h"
+#include "base/env.h"
+#include "base/list.h"
+
+enum sql_strategy { SQL_LEASE, SQL_VERSION, SQL_ROW, SQL_STRATEGIES };
+
+/* What a driver must be able to say.  A statement that a strategy does not
+ * need is NULL.  In the text, @T is the table, @F the table of fences of
+ * strategy row, @C the name of the table as a string. */
+enum sql_stmt {
+    SQL_CREATE,       /* the table, if it is not there; run without call */
+    SQL_CREATE_FENCE, /* @F; run without call */
+    SQL_ACQUIRE,      /* columns enum sql_try, or the fence as answer->id */
+    SQL_RENEW,        /* changes one row if token and fence hold */
+    SQL_RENEW_MANY,   /* the same for call->items, as many rows as hold; or it
+                       * passes over rows that others have locked, and returns
+                       * name and token of those that it has changed */
+    SQL_RELEASE,      /* changes or returns one row if the token holds */
+    SQL_BREAK,        /* puts a '!' before the token if the fence holds */
+    SQL_FREE,         /* as SQL_RELEASE, if the fence holds, whatever the token;
+                       * row: end the session that has the fence.  NULL with
+                       * row: SQL_LOOK and SQL_KILL do it */
+    SQL_TAKE,         /* the token becomes `token` if the fence holds and it is
+                       * `token` already or `note` */
+    SQL_KILL,         /* end the session `number`; rows or a change tell that
+                       * it was still there */
+    SQL_LOOK,         /* columns enum sql_look */
+    SQL_LIST,         /* columns enum sql_look, all that are held */
+    SQL_WANT,         /* marks the row: somebody waits */
+    SQL_LOCK,         /* row: for row_send() */
+    SQL_MAKE,         /* row: the row to be locked, and its fence */
+    SQL_SIGN,         /* row: the next fence, as column 0 or answer->id */
+    SQL_UNSIGN,       /* row: the token holds no longer */
+    SQL_END,          /* row: end the session `number` and wait for that */
+    SQL_STANDS,       /* row: 1 once the session `number` is in the queue */
+    SQL_VERIFY,       /* a number above 0 if `name` is a key of its own */
+    SQL_STMTS
+};
+
+/* Parameters: $1 key, $2 token, $3 ttl_ms, $4 owner, $5 note, $6 queue,
+ * $7 number.  A statement that has none of a kind just does not name it. */
+struct sql_call {
+    const char *key, *token, *owner, *note; /* NULL is NULL */
+    int64_t ttl_ms;
+    bool queue;     /* shall wait; with SQL_RENEW: may shorten the lease */
+    int64_t number; /* a version, a fence, a session */
+
+    /* Of SQL_RENEW_MANY: the grants, in the order of their keys; their lists
+     * fit into SQL_MANY_TEXT bytes, and there is room for a statement too. */
+    struct hfi_renewal *const *items;
+    size_t count;
+    char *room;
+};
+
+#define SQL_MANY_TEXT  (64 * 1024)
+#define SQL_MANY_FRAME 4096
+
+struct sql_cell {
+    const char *data; /* NULL is NULL */
+    size_t len;
+    int64_t num; /* of a number, else 0 */
+};
+
+enum sql_try {
+    SQL_TRY_FENCE, /* 0: busy */
+    SQL_TRY_LEFT,
+    SQL_TRY_VERSION,
+    SQL_TRY_TTL,
+    SQL_TRY_AGAIN /* it changed under our hands */
+};
+
+enum sql_look {
+    SQL_LOOK_TOKEN, /* NULL: free */
+    SQL_LOOK_FENCE,
+    SQL_LOOK_LEFT,  /* ms; NULL: never lapses */
+    SQL_LOOK_SINCE, /* ms; NULL: unknown */
+    SQL_LOOK_OWNER,
+    SQL_LOOK_NOTE,
+    SQL_LOOK_VERSION,
+    SQL_LOOK_TTL,
+    SQL_LOOK_WANTED,
+    SQL_LOOK_NAME,
+    SQL_LOOK_COLUMNS
+};
+
+#define SQL_CELLS SQL_LOOK_COLUMNS
+
+/* What a statement brought.  `row` is called for each row, and must not use
+ * the session. */
+struct sql_answer {
+    void (*row)(struct sql_answer *, const struct sql_cell *, int n);
+    void *arg;
+    int64_t rows;     /* returned */
+    int64_t affected; /* inserted, changed */
+    int64_t id;       /* where a driver answers by a number */
+};
+
+/* Why a statement failed, beyond its status, for pool.c. */
+enum sql_why {
+    SQL_WHY_OTHER,
+    SQL_WHY_RETRY,   /* a deadlock or the like: nothing happened, go again */
+    SQL_WHY_TABLE,   /* there is no such table */
+    SQL_WHY_COLUMN,  /* there is, but not as we know it */
+    SQL_WHY_BLOCKED, /* somebody has the row, and we said not to wait */
+    SQL_WHY_CUT      /* its session was ended, which told us so */
+};
+
+struct sql_session {
+    struct hfi_link link; /* in the pool, or of row.c */
+    struct sql_conn *conn;
+    int64_t used_at;  /* when it came back to the pool */
+    enum sql_why why; /* of the last failure */
+    bool broken;      /* not to be used again */
+    bool late;        /* a renewal is unanswered; pool.c (2) */
+    int64_t heard_at; /* while it opens: when it last got on */
+    int fd;           /* as fds.c knows it, or -1 */
+    bool prepared[SQL_STMTS];
+};
+
+struct sql_conn;
+
+struct sql_driver {
+    const char *name;
+    const char *quote; /* of an identifier: one or two characters */
+    const char *const *texts[SQL_STRATEGIES]; /* NULL: see `refusal` */
+    const char *refusal;                      /* why there is no row */
+    unsigned sessions;                        /* of the pool; 0: 8 */
+    bool by_look; /* SQL_ACQUIRE says only whether it was granted */
+    bool mute;    /* and may forget even that: look when it says no */
+    bool names;   /* SQL_RENEW_MANY names what it has renewed; not with row */
+
+    /* Connect a session, zeroed but for its base; settings included, checks of
+     * the service too where `first`.  HF_BUSY at the deadline: another call
+     * goes on from there.  disconnect() undoes it, however far it got. */
+    size_t session_size;
+    hf_status (*connect)(struct sql_session *, bool first, int64_t deadline,
+                         struct hf_error *);
+    void (*disconnect)(struct sql_session *);
+    bool (*alive)(struct sql_session *); /* nothing unexpected has come */
+
+    /* Throw away the answer of a renewal that came late; HF_BUSY if it has not
+     * come by the deadline.  NULL: run() never leaves one behind. */
+    hf_status (*settle)(struct sql_session *, int64_t deadline);
+
+    /* Make renewals as fast as they can be; it is no failure if that cannot be
+     * done.  May be NULL. */
+    void (*prepare)(struct sql_session *, int64_t deadline);
+
+    /* HF_OK, or a status as backend/backend.h (2) wants it with session->why. */
+    hf_status (*run)(struct sql_session *, enum sql_stmt,
+                     const struct sql_call *, struct sql_answer *,
+                     int64_t deadline, struct hf_error *);
+
+    /* For strategy row, in a session that nobody else uses; see row.c.
+     * Send a transaction that locks the row of `key`, and waits for it or
+     * does not; see whether what was sent is done (with deadline 0: HF_BUSY if
+     * not yet) and whether there is such a row; send a heartbeat, which says
+     * how long the server shall keep it without hearing from us; end it. */
+    hf_status (*row_send)(struct sql_session *, const char *key, bool wait,
+                          int64_t ttl_ms, int64_t deadline, struct hf_error *);
+    hf_status (*row_done)(struct sql_session *, bool *found, int64_t deadline,
+                          struct hf_error *);
+    hf_status (*row_beat)(struct sql_session *, int64_t ttl_ms,
+                          struct hf_error *);
+    hf_status (*row_end)(struct sql_session *, int64_t deadline,
+                         struct hf_error *);
+    int (*fd)(struct sql_session *);     /* needed by every strategy */
+    int64_t (*id)(struct sql_session *); /* by which SQL_END and SQL_KILL know
+                                          * it, and no other after it; 0: it
+                                          * cannot be told */
+};
+
+struct sql_row_state;
+struct sql_fd;
+
+#define SQL_TABLE_MAX  104
+#define SQL_SCHEMA_MAX 136
+
+struct sql_conn {
+    struct hfi_conn base;
+    const struct sql_driver *driver;
+    enum sql_strategy strategy;
+    bool opened; /* the mutex and the condition are there */
+    bool create; /* make the table if it is missing */
+    int64_t timeout_ms;
+    char table[SQL_TABLE_MAX];   /* as the URL names it, checked */
+    char schema[SQL_SCHEMA_MAX]; /* quoted, where connect() has found it for a
+                                  * table without one; or "" */
+    char *texts[SQL_STMTS];
+
+    pthread_mutex_t mu;
+    pthread_cond_t freed; /* a session has come back; CLOCK_MONOTONIC */
+    struct hfi_link idle; /* of struct sql_session */
+    struct hfi_link half; /* likewise: those that are being opened */
+    unsigned idles, lent;
+    unsigned max_sessions;  /* lent at once, and */
+    unsigned spare;         /* so many more to renewals */
+    struct hfi_link doubts; /* of doubt.c */
+    struct sql_fd *fds;     /* of fds.c */
+
+    struct sql_row_state *row;
+};
+
+/* ---- open.c -------------------------------------------------------- */
+
+/* The options that all three have; a driver's list begins with them. */
+#define SQL_OPTIONS "table", "strategy", "create", "pool"
+
+hf_status sql_open(struct sql_conn *, const struct hfi_url *,
+                   const struct sql_driver *, int64_t deadline,
+                   struct hf_error *);
+void sql_close(struct sql_conn *);
+
+/* ---- pool.c -------------------------------------------------------- */
+
+/* Run a statement in a session of the pool.  Deadlocks are gone through again,
+ * a missing table is made where that is allowed. */
+hf_status sql_run(struct sql_conn *, enum sql_stmt, const struct sql_call *,
+                  struct sql_answer *, int64_t deadline, struct hf_error *);
+hf_status sql_connect(struct sql_conn *, bool first, struct sql_session **ret,
+                      int64_t deadline, struct hf_error *);
+void sql_disconnect(struct sql_session *);
+void sql_prepare(struct sql_conn *, int64_t deadline);
+void sql_put(struct sql_session *);
+
+/* A session that may be kept for long: it does not count for the pool. */
+hf_status sql_take(struct sql_conn *, struct sql_session **ret,
+                   int64_t deadline, struct hf_error *);
+void sql_give_back(struct sql_session *);
+
+void sql_pool_close(struct sql_conn *);
+/* Write the text in hex digits; its end is returned, without a NUL. */
+char *sql_hex(char *at, const char *text);
+
+hf_status sql_create(struct sql_session *, int64_t deadline, struct hf_error *);
+
+/* ---- doubt.c ------------------------------------------------------- */
+
+/* The statement for this token was not answered in that session. */
+void sql_doubt_add(struct sql_conn *, struct sql_session *, const char *token);
+bool sql_doubt_is(struct sql_conn *, const char *token);
+
+/* Make sure that none of them can arrive any more. */
+hf_status sql_doubt_end(struct sql_conn *, const char *token, int64_t deadline,
+                        struct hf_error *);
+void sql_doubt_close(struct sql_conn *);
+
+/* ---- fds.c --------------------------------------------------------- */
+
+bool sql_fds_open(struct sql_conn *);
+void sql_fds_close(struct sql_conn *);
+void sql_fds_add(struct sql_conn *, int fd);
+void sql_fds_remove(struct sql_conn *, int fd);
+void sql_forget(struct hfi_conn *); /* hfi_backend.forget */
+
+/* ---- inspect.c -------------------------------------------------------- */
+
+/* A row as SQL_LOOK describes it. */
+struct sql_seen {
+    bool there, held, wanted;
+    int64_t left_ms, version, ttl_ms;
+    char token[HFI_TOKEN_LEN + 2]; /* a '!' before it: broken */
+    struct hf_info info;
+};
+
+hf_status sql_look(struct sql_conn *, const char *key, struct sql_seen *ret,
+                   int64_t deadline, struct hf_error *);
+hf_status sql_inspect(struct hfi_conn *, const char *key, struct hf_info *,
+                      int64_t deadline, struct hf_error *);
+hf_status sql_list(struct hfi_conn *, const char *prefix, hf_list_fn *,
+                   void *arg, int64_t deadline, struct hf_error *);
+hf_status sql_break(struct hfi_conn *, const char *key, uint64_t fence,
+                    int64_t deadline, struct hf_error *);
+hf_status sql_free(struct hfi_conn *, const char *key, uint64_t fence,
+                   int64_t deadline, struct hf_error *);
+
+/* Does somebody wait for the key? */
+hf_status sql_is_wanted(struct sql_conn *, const char *key, bool *ret,
+                        int64_t deadline, struct hf_error *);
+
+/* How long a version must have stood still.  sql.c (4) */
+int64_t sql_patience(int64_t ttl_ms);
+
+/* ---- sql.c ------------------------------------------------------------- */
+
+hf_status sql_try_acquire(struct hfi_conn *, const struct hfi_claim *,
+                          struct hfi_grant *, struct hfi_answer *,
+                          int64_t deadline, struct hf_error *);
+hf_status sql_release(struct hfi_conn *, const struct hfi_claim *,
+                      struct hfi_grant *, int64_t deadline, struct hf_error *);
+hf_status sql_attach(struct hfi_conn *, const struct hfi_claim *,
+                     const struct hf_handle *, struct hfi_grant *,
+                     struct hf_error *);
+hf_status sql_take_over(struct hfi_conn *, const struct hfi_claim *,
+                        const char *token, struct hfi_grant *, int64_t deadline,
+                        struct hf_error *);
+
+/* The token as break leaves it.  sql.c (6) */
+void sql_spoil(char ret[HFI_TOKEN_LEN + 2], const char *token);
+
+/* ---- renew.c ------------------------------------------------------- */
+
+void sql_renew(struct hfi_conn *, struct hfi_renewal *, size_t n,
+               int64_t deadline, struct hf_error *);
+
+/* In the order of kind and key; writes `st` and `reason` of each. */
+void sql_renew_all(struct sql_conn *, struct hfi_renewal *const *, size_t n,
+                   int64_t deadline, struct hf_error *);
+
+#endif

@@ -1,0 +1,399 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * sqlite.c - a database file: locks of one machine that survive a reboot.
+ *
+ * ON THE WIRE  The statements of statements.c, each a transaction of its own,
+ *   on a database in WAL mode.  See backend/sql/sql.c for what they promise.
+ *
+ * INVARIANTS
+ *  (1) There is no server, so the clock is the machine's: the time since boot,
+ *      which no change of the wall clock touches and which runs while the
+ *      machine sleeps, together with the id of the boot.
+ *  (2) A commit reaches the other processes at once and the disk later
+ *      (synchronous=NORMAL).  A power failure may take back the last commits,
+ *      and does not matter: with it every holder died, a lease of another boot
+ *      is over whatever it says, and the fence goes on from the wall clock.
+ *  (3) The database is touched through SQLite only: closing a descriptor of
+ *      ours would drop its POSIX locks.
+ *  (4) The file may be removed, or replaced by a backup, at any time: the
+ *      answer of a statement is believed only while the name leads to the file
+ *      that it was run in (file.c), and a client is never granted a
+ *      fence below one that it had before.
+ *
+ * LIMITS  One machine: on a network file system neither the locks nor the
+ *   clock are what they must be, and open() refuses it.  Containers with a
+ *   time namespace of their own must not share a database.  One writer at a
+ *   time for all keys; and there are no row locks, so strategy=row is
+ *   refused.
+ */
+#include "sqlite.h"
+
+#include <poll.h>
+
+#include "base/banned.h"
+
+/* ---- errors ------------------------------------------------------------ */
+
+static hf_status lite_error(struct lite_session *ls, int code,
+                            struct hf_error *err)
+{
+    const char *text = ls->db ? sqlite3_errmsg(ls->db) : sqlite3_errstr(code);
+    hf_status st = HF_UNAVAILABLE;
+
+    ls->base.why = SQL_WHY_OTHER;
+    switch (code & 255) {
+    case SQLITE_BUSY:
+    case SQLITE_LOCKED:
+    case SQLITE_SCHEMA:
+        ls->base.why = SQL_WHY_RETRY;
+        break;
+    case SQLITE_NOMEM:
+        return hfi_nomem(err);
+    case SQLITE_PERM:
+    case SQLITE_AUTH:
+    case SQLITE_READONLY:
+    case SQLITE_CANTOPEN:
+        st = HF_DENIED;
+        break;
+    case SQLITE_CORRUPT:
+    case SQLITE_NOTADB:
+    case SQLITE_MISMATCH:
+    case SQLITE_CONSTRAINT:
+        st = HF_PROTOCOL;
+        break;
+    case SQLITE_ERROR:
+        st = HF_PROTOCOL;
+        if (strstr(text, "no such table"))
+            ls->base.why = SQL_WHY_TABLE;
+        else if (strstr(text, "column"))
+            ls->base.why = SQL_WHY_COLUMN;
+        break;
+    case SQLITE_IOERR: /* The commit may or may not be on the disk. */
+        st = HF_UNCERTAIN;
+        ls->base.broken = true;
+        break;
+    default:
+        break;
+    }
+    return hfi_fail(err, st, "%.160s", text);
+}
+
+/* Another process writes.  SQLite has nothing to wait on, so look again every
+ * millisecond or two until the deadline. */
+static int lite_busy(void *arg, int n)
+{
+    struct lite_session *ls = arg;
+
+    if (!hfi_left_ms(ls->deadline))
+        return 0;
+    poll(NULL, 0, n < 20 ? 1 : 2);
+    return 1;
+}
+
+/* ---- statements -------------------------------------------------------- */
+
+static void lite_bind_text(sqlite3_stmt *stmt, int at, const char *text,
+                           bool blob)
+{
+    int len = text ? (int)strlen(text) : 0;
+
+    if (!text)
+        sqlite3_bind_null(stmt, at);
+    else if (blob)
+        sqlite3_bind_blob(stmt, at, text, len, SQLITE_STATIC);
+    else
+        sqlite3_bind_text(stmt, at, text, len, SQLITE_STATIC);
+}
+
+/* The least fence that may be granted next.  A file may be replaced by an older
+ * one, and the wall clock may go back.  sqlite.c (4) */
+static int64_t lite_fence(struct lite_conn *lc)
+{
+    int64_t now = hfi_wall_us(), next = lc->fence + 1;
+
+    return now > next ? now : next;
+}
+
+static void lite_fenced(struct lite_conn *lc, int64_t fence)
+{
+    int64_t last = lc->fence;
+
+    while (fence > last &&
+           !atomic_compare_exchange_weak(&lc->fence, &last, fence))
+        ;
+}
+
+/* A number that a statement does not have is out of range, and ignored. */
+static void lite_bind(struct lite_session *ls, sqlite3_stmt *stmt,
+                      const struct sql_call *call)
+{
+    struct lite_conn *lc = (struct lite_conn *)ls->base.conn;
+
+    lite_bind_text(stmt, 1, call->key, true);
+    lite_bind_text(stmt, 2, call->token, false);
+    sqlite3_bind_int64(stmt, 3, call->ttl_ms);
+    lite_bind_text(stmt, 4, call->owner, true);
+    lite_bind_text(stmt, 5, call->note, true);
+    sqlite3_bind_int(stmt, 6, call->queue);
+    sqlite3_bind_int64(stmt, 7, call->number);
+    sqlite3_bind_int64(stmt, 8, hfi_now());
+    lite_bind_text(stmt, 9, lc->boot, false);
+    sqlite3_bind_int64(stmt, 10, lite_fence(lc));
+}
+
+static void lite_row(sqlite3_stmt *stmt, struct sql_answer *answer)
+{
+    struct sql_cell cells[SQL_CELLS];
+    int i, n = sqlite3_column_count(stmt);
+
+    if (n > SQL_CELLS)
+        n = SQL_CELLS;
+    answer->rows++;
+    for (i = 0; i < n; i++) {
+        bool null = sqlite3_column_type(stmt, i) == SQLITE_NULL;
+
+        cells[i].num = sqlite3_column_type(stmt, i) == SQLITE_INTEGER
+                           ? sqlite3_column_int64(stmt, i)
+                           : 0;
+        cells[i].data = sqlite3_column_blob(stmt, i);
+        cells[i].len = (size_t)sqlite3_column_bytes(stmt, i);
+        if (!null && !cells[i].data)
+            cells[i].data = "";
+    }
+    if (!answer->id && n == 1)
+        answer->id = cells[0].num; /* the fence, or the mark */
+    if (answer->row)
+        answer->row(answer, cells, n);
+}
+
+static hf_status lite_exec(struct lite_session *ls, const char *text,
+                           struct hf_error *err)
+{
+    int code = sqlite3_exec(ls->db, text, NULL, NULL, NULL);
+
+    return code ? lite_error(ls, code, err) : HF_OK;
+}
+
+/* One statement in the session's files, wherever they are by now. */
+static hf_status lite_step(struct lite_session *ls, enum sql_stmt which,
+                           const struct sql_call *call,
+                           struct sql_answer *answer, struct hf_error *err)
+{
+    const char *text = ls->base.conn->texts[which];
+    sqlite3_stmt *stmt;
+    hf_status st = HF_OK;
+    int code = SQLITE_OK;
+
+    if (!ls->stmts[which])
+        code = sqlite3_prepare_v3(ls->db, text, -1, SQLITE_PREPARE_PERSISTENT,
+                                  &ls->stmts[which], NULL);
+    if (code)
+        return lite_error(ls, code, err);
+    stmt = ls->stmts[which];
+    lite_bind(ls, stmt, call);
+    while ((code = sqlite3_step(stmt)) == SQLITE_ROW)
+        lite_row(stmt, answer);
+    if (code != SQLITE_DONE)
+        st = lite_error(ls, code, err);
+    answer->affected =
+        !st && !sqlite3_stmt_readonly(stmt) ? sqlite3_changes(ls->db) : 0;
+    sqlite3_reset(stmt);
+    return st;
+}
+
+/* All of them, or none and an error. */
+static hf_status lite_renew_many(struct lite_session *ls,
+                                 const struct sql_call *call,
+                                 struct sql_answer *answer,
+                                 struct hf_error *err)
+{
+    struct sql_call one = *call;
+    int64_t affected = 0;
+    enum sql_why why;
+    hf_status st = lite_exec(ls, ls->base.conn->texts[SQL_RENEW_MANY], err);
+    size_t i;
+
+    if (st)
+        return st;
+    for (i = 0; !st && i < call->count; i++) {
+        one.key = call->items[i]->claim->key;
+        one.token = call->items[i]->claim->token;
+        one.number = (int64_t)call->items[i]->grant->fence;
+        st = lite_step(ls, SQL_RENEW, &one, answer, err);
+        affected += answer->affected;
+    }
+    if (!st)
+        st = lite_exec(ls, "COMMIT", err);
+    why = ls->base.why;
+    if (st && lite_exec(ls, "ROLLBACK", NULL))
+        ls->base.broken = true;
+    ls->base.why = why;
+    answer->affected = affected;
+    return st;
+}
+
+/* The statement may have been run in a file that is gone: then it is run again
+ * in another session.  file.c (2) */
+static hf_status lite_moved(struct lite_session *ls, struct hf_error *err)
+{
+    ls->base.broken = true;
+    ls->base.why = SQL_WHY_RETRY;
+    return hfi_fail(err, HF_UNAVAILABLE,
+                    "the database file was removed or replaced");
+}
+
+static hf_status lite_run(struct sql_session *session, enum sql_stmt which,
+                          const struct sql_call *call,
+                          struct sql_answer *answer, int64_t deadline,
+                          struct hf_error *err)
+{
+    struct lite_session *ls = (struct lite_session *)session;
+    struct lite_conn *lc = (struct lite_conn *)session->conn;
+    hf_status st;
+
+    session->why = SQL_WHY_OTHER;
+    ls->deadline = deadline;
+    if (!call)
+        st = lite_exec(ls, session->conn->texts[which], err);
+    else if (which == SQL_RENEW_MANY)
+        st = lite_renew_many(ls, call, answer, err);
+    else
+        st = lite_step(ls, which, call, answer, err);
+    if (lite_has_moved(ls))
+        return lite_moved(ls, err);
+    if (!st && which == SQL_ACQUIRE)
+        lite_fenced(lc, answer->id);
+    if (!st && call &&
+        (((which == SQL_RELEASE || which == SQL_FREE) && answer->id) ||
+         (which == SQL_WANT && answer->affected)))
+        lite_ring(lc, call->key);
+    return st;
+}
+
+/* ---- sessions ---------------------------------------------------------- */
+
+static void lite_disconnect(struct sql_session *session)
+{
+    struct lite_session *ls = (struct lite_session *)session;
+    int i;
+
+    for (i = 0; i < SQL_STMTS; i++)
+        sqlite3_finalize(ls->stmts[i]);
+    sqlite3_close(ls->db);
+    lite_unuse(ls);
+}
+
+/* WAL, and the files of that opened; two who both make it WAL may meet, and
+ * then no handler is asked. */
+static hf_status lite_settle(struct lite_session *ls, struct hf_error *err)
+{
+    hf_status st;
+
+    do
+        st = lite_exec(ls,
+                       "PRAGMA journal_mode=WAL;PRAGMA synchronous=NORMAL;"
+                       "SELECT 1 FROM sqlite_master LIMIT 1;",
+                       err);
+    while (st && ls->base.why == SQL_WHY_RETRY && lite_busy(ls, 0));
+    return st;
+}
+
+static hf_status lite_connect(struct sql_session *session, bool first,
+                              int64_t deadline, struct hf_error *err)
+{
+    struct lite_session *ls = (struct lite_session *)session;
+    struct lite_conn *lc = (struct lite_conn *)session->conn;
+    int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX |
+                (session->conn->create ? SQLITE_OPEN_CREATE : 0);
+    hf_status st = lite_may_open(lc, err);
+    int code = st ? SQLITE_OK : sqlite3_open_v2(lc->path, &ls->db, flags, NULL);
+
+    if (st || code)
+        return st ? st : lite_error(ls, code, err);
+    if (first)
+        snprintf(lc->real, sizeof(lc->real), "%s",
+                 sqlite3_db_filename(ls->db, "main"));
+    ls->deadline = deadline;
+    sqlite3_busy_handler(ls->db, lite_busy, ls);
+    st = lite_settle(ls, err);
+    if (!st)
+        st = lite_remember(ls, err);
+    return st ? st : lite_use(ls, err);
+}
+
+static bool lite_alive(struct sql_session *session)
+{
+    return !lite_has_moved((struct lite_session *)session);
+}
+
+static const struct sql_driver lite_driver = {
+    .name = "sqlite",
+    .quote = "\"",
+    .texts = {lite_lease_texts, lite_version_texts, NULL},
+    .refusal = "SQLite has no row locks, and an open transaction would lock "
+               "out everybody from the whole file; use lease or version",
+    .by_look = true,
+    .sessions = 1,
+    .session_size = sizeof(struct lite_session),
+    .connect = lite_connect,
+    .disconnect = lite_disconnect,
+    .alive = lite_alive,
+    .run = lite_run,
+};
+
+/* ---- operations -------------------------------------------------------- */
+
+static hf_status lite_open(struct hfi_conn *base, const struct hfi_url *url,
+                           int64_t deadline, struct hf_error *err)
+{
+    struct lite_conn *lc = (struct lite_conn *)base;
+    hf_status st;
+
+    lite_bell_open(lc);
+    if (url->nhosts || url->user || !*url->path)
+        return hfi_fail(err, HF_INVALID,
+                        "url: sqlite: takes a file, as in sqlite:/var/x.db");
+    snprintf(base->endpoint, sizeof(base->endpoint), "sqlite:%.240s",
+             url->path);
+    st = lite_boot(lc, err);
+    if (!st)
+        st = lite_find(lc, url->path, err);
+    return st ? st : sql_open(&lc->sql, url, &lite_driver, deadline, err);
+}
+
+static void lite_close(struct hfi_conn *base)
+{
+    struct lite_conn *lc = (struct lite_conn *)base;
+
+    sql_close(&lc->sql);
+    lite_bell_close(lc);
+}
+
+static const char *const lite_schemes[] = {"sqlite", NULL};
+static const char *const lite_options[] = {SQL_OPTIONS, NULL};
+
+const struct hfi_backend hfi_backend_sqlite = {
+    .schemes = lite_schemes,
+    .options = lite_options,
+    .conn_size = sizeof(struct lite_conn),
+    .traits = HF_TRAIT_FENCED | HF_TRAIT_LEASED | HF_TRAIT_NOTIFY |
+              HF_TRAIT_DETACH | HF_TRAIT_BREAK | HF_TRAIT_PROCESSES |
+              HF_TRAIT_NOTED,
+    .net_ms = LITE_NET_MS,
+    .open = lite_open,
+    .close = lite_close,
+    .forget = lite_forget,
+    .try_acquire = sql_try_acquire,
+    .renew = sql_renew,
+    .release = sql_release,
+    .watch = lite_watch,
+    .unwatch = lite_unwatch,
+    .pump_fd = lite_pump_fd,
+    .pump = lite_pump,
+    .attach = sql_attach,
+    .take_over = sql_take_over,
+    .inspect = sql_inspect,
+    .list = sql_list,
+    .break_grant = sql_break,
+    .free_grant = sql_free,
+};

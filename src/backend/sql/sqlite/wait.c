@@ -1,0 +1,305 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * wait.c - wake-ups: empty files beside the database, and inotify.
+ *
+ * The database's own files change with every commit of every key, so they
+ * would wake everybody for everything.  Instead there is a directory,
+ * FILE-bells, with up to 256 empty files, where FILE is the database without
+ * symbolic links, so that all its users share it.  A client that frees a lock
+ * for which somebody waits, or that begins to wait, opens and closes the file
+ * named by a hash of the key, and inotify tells the others which it was.
+ *
+ * INVARIANTS
+ *  (1) Ringing never blocks and never follows a link, whatever another user
+ *      has put in place of a bell.
+ *  (2) The bells may be rung by everybody who can write the database: they
+ *      get its group and its permissions, whatever the umask.
+ *  (3) A waiter listens only where (2) holds and nobody but a user of the
+ *      database owns the bells.  Elsewhere it polls.
+ *
+ * A bell is a hint: a client that hears it asks the database, and a waiter that
+ * hears nothing asks every LITE_NET_MS.
+ */
+#include "sqlite.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/inotify.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+
+#include "base/banned.h"
+
+/* Somebody of this client who wants to hear of a key. */
+struct lite_watch {
+    struct hfi_link link; /* in lite_conn.heard */
+    char token[HFI_TOKEN_LEN + 1];
+    char bell[4];
+    bool holds;
+    char key[];
+};
+
+static void bell_name(char ret[4], const char *key)
+{
+    unsigned hash = 5381;
+
+    for (; *key; key++)
+        hash = hash * 33 + (unsigned char)*key;
+    snprintf(ret, 4, "%02x", (hash ^ hash >> 16) & 255);
+}
+
+/* ---- the files --------------------------------------------------------- */
+
+/* Of the kinds of users that have `all`, those that can write the database.
+ * Others cannot take part. */
+static mode_t bell_mode(const struct stat *db, mode_t all)
+{
+    return (all & 0700) | (db->st_mode & 0020 ? all & 0070 : 0) |
+           (db->st_mode & 0002 ? all & 0007 : 0);
+}
+
+/* wait.c (2); what is not ours to change stays. */
+static void bell_share(int fd, const struct stat *db, mode_t all)
+{
+    uid_t owner = geteuid() ? (uid_t)-1 : db->st_uid;
+
+    if (fchown(fd, owner, db->st_gid))
+        all &= (mode_t)~0070; /* another group has no part in it */
+    fchmod(fd, bell_mode(db, all));
+}
+
+/* wait.c (3) */
+static bool bell_serves(int dir_fd, const struct stat *db)
+{
+    mode_t need = bell_mode(db, 0777);
+    bool all = db->st_mode & 0002, group = db->st_mode & 0020;
+    struct stat dir;
+
+    if (fstat(dir_fd, &dir) || dir.st_dev != db->st_dev || !dir.st_nlink ||
+        (dir.st_mode & need) != need)
+        return false;
+    if (group && !all && dir.st_gid != db->st_gid)
+        return false;
+    return dir.st_uid == db->st_uid || group || all;
+}
+
+/* Make the directory if it is not there, open it if it is not open; with the
+ * mutex held.  False where that cannot be. */
+static bool bell_dir(struct lite_conn *lc, const struct stat *db)
+{
+    char path[LITE_PATH_MAX + 8];
+    struct stat sb;
+    bool made;
+
+    if (lc->dir_fd >= 0 && !fstat(lc->dir_fd, &sb) && sb.st_nlink)
+        return true;
+    if (lc->dir_fd >= 0)
+        close(lc->dir_fd); /* It was removed. */
+    lc->listens = false;
+    snprintf(path, sizeof(path), "%s-bells", lc->real);
+    made = !mkdir(path, 0700);
+    lc->dir_fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (lc->dir_fd >= 0 && (made || !bell_serves(lc->dir_fd, db)))
+        bell_share(lc->dir_fd, db, 0777);
+    return lc->dir_fd >= 0;
+}
+
+/* wait.c (1) */
+static void bell_touch(int dir_fd, const char *name, const struct stat *db)
+{
+    const int flags = O_WRONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC;
+    int fd = openat(dir_fd, name, flags);
+
+    if (fd < 0 && (errno == EACCES || errno == ENXIO || errno == ELOOP))
+        unlinkat(dir_fd, name, 0); /* not ours to ring, a FIFO, a link */
+    if (fd < 0) {
+        fd = openat(dir_fd, name, flags | O_CREAT | O_EXCL, 0600);
+        if (fd >= 0)
+            bell_share(fd, db, 0666);
+    }
+    if (fd >= 0)
+        close(fd);
+}
+
+/* ---- ringing and listening --------------------------------------------- */
+
+void lite_bell_open(struct lite_conn *lc)
+{
+    pthread_mutex_init(&lc->bell_mu, NULL);
+    hfi_link_init(&lc->heard);
+    lc->inotify_fd = lc->dir_fd = -1;
+    lc->bell_opened = true;
+}
+
+void lite_bell_close(struct lite_conn *lc)
+{
+    if (!lc->bell_opened)
+        return;
+    while (!hfi_link_alone(&lc->heard)) {
+        struct lite_watch *watch =
+            hfi_container(lc->heard.next, struct lite_watch, link);
+
+        hfi_link_remove(&watch->link);
+        hfi_free(watch);
+    }
+    if (lc->inotify_fd >= 0)
+        close(lc->inotify_fd);
+    if (lc->dir_fd >= 0)
+        close(lc->dir_fd);
+    pthread_mutex_destroy(&lc->bell_mu);
+    lc->bell_opened = false;
+}
+
+/* In a forked child; SQLite's own descriptors must stay as they are, since it
+ * would use their numbers again. */
+void lite_forget(struct hfi_conn *base)
+{
+    struct lite_conn *lc = (struct lite_conn *)base;
+
+    if (lc->bell_opened && lc->inotify_fd >= 0)
+        close(lc->inotify_fd);
+    if (lc->bell_opened && lc->dir_fd >= 0)
+        close(lc->dir_fd);
+}
+
+void lite_ring(struct lite_conn *lc, const char *key)
+{
+    struct stat db;
+    char name[4];
+
+    if (stat(lc->real, &db))
+        return;
+    bell_name(name, key);
+    pthread_mutex_lock(&lc->bell_mu);
+    if (bell_dir(lc, &db))
+        bell_touch(lc->dir_fd, name, &db);
+    pthread_mutex_unlock(&lc->bell_mu);
+}
+
+/* With the mutex held. */
+static hf_status bell_listen(struct lite_conn *lc, struct hf_error *err)
+{
+    char path[64];
+    struct stat db;
+
+    if (stat(lc->real, &db) || !bell_dir(lc, &db))
+        return hfi_fail_errno(err, HF_SYSTEM, errno, "the bells");
+    if (!bell_serves(lc->dir_fd, &db))
+        return hfi_fail(err, HF_DENIED, "the bells are not for everybody");
+    if (lc->listens)
+        return HF_OK;
+    if (lc->inotify_fd < 0) {
+        lc->inotify_fd = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
+        if (lc->inotify_fd < 0)
+            return hfi_fail_errno(err, HF_SYSTEM, errno, "inotify");
+        hfi_pump_changed(&lc->sql.base);
+    }
+    snprintf(path, sizeof(path), "/proc/self/fd/%d", lc->dir_fd);
+    if (inotify_add_watch(lc->inotify_fd, path, IN_CLOSE_WRITE) < 0)
+        return hfi_fail_errno(err, HF_SYSTEM, errno, "inotify");
+    lc->listens = true;
+    return HF_OK;
+}
+
+hf_status lite_watch(struct hfi_conn *base, const struct hfi_claim *claim,
+                     struct hfi_grant *grant, int64_t deadline,
+                     struct hf_error *err)
+{
+    struct lite_conn *lc = (struct lite_conn *)base;
+    size_t size = strlen(claim->key) + 1;
+    struct lite_watch *watch = hfi_alloc(sizeof(*watch) + size);
+    bool wanted = false;
+    hf_status st;
+
+    if (!watch)
+        return hfi_nomem(err);
+    memcpy(watch->key, claim->key, size);
+    memcpy(watch->token, claim->token, sizeof(watch->token));
+    bell_name(watch->bell, claim->key);
+    watch->holds = grant->placed;
+    hfi_link_init(&watch->link);
+    lite_unwatch(base, claim, grant);
+    pthread_mutex_lock(&lc->bell_mu);
+    st = bell_listen(lc, err);
+    if (!st)
+        hfi_link_append(&lc->heard, &watch->link);
+    else
+        hfi_free(watch);
+    pthread_mutex_unlock(&lc->bell_mu);
+    if (!st && grant->placed)
+        st = sql_is_wanted(&lc->sql, claim->key, &wanted, deadline, err);
+    if (wanted)
+        hfi_wanted(base, claim->key);
+    return st;
+}
+
+void lite_unwatch(struct hfi_conn *base, const struct hfi_claim *claim,
+                  struct hfi_grant *grant)
+{
+    struct lite_conn *lc = (struct lite_conn *)base;
+    struct hfi_link *at, *next;
+
+    (void)grant;
+    pthread_mutex_lock(&lc->bell_mu);
+    for (at = lc->heard.next; at != &lc->heard; at = next) {
+        struct lite_watch *watch = hfi_container(at, struct lite_watch, link);
+
+        next = at->next;
+        if (strcmp(watch->token, claim->token) != 0)
+            continue;
+        hfi_link_remove(&watch->link);
+        hfi_free(watch);
+    }
+    pthread_mutex_unlock(&lc->bell_mu);
+}
+
+int lite_pump_fd(struct hfi_conn *base)
+{
+    struct lite_conn *lc = (struct lite_conn *)base;
+    int fd;
+
+    pthread_mutex_lock(&lc->bell_mu);
+    fd = lc->inotify_fd;
+    pthread_mutex_unlock(&lc->bell_mu);
+    return fd;
+}
+
+/* With the mutex held; `name` NULL: any may have rung.  A holder that was
+ * granted while it was watched is told too: hfi_wanted() is harmless to those
+ * who do not linger. */
+static void bell_heard(struct lite_conn *lc, const char *name)
+{
+    struct hfi_link *at;
+
+    for (at = lc->heard.next; at != &lc->heard; at = at->next) {
+        struct lite_watch *watch = hfi_container(at, struct lite_watch, link);
+
+        if (name && strcmp(watch->bell, name) != 0)
+            continue;
+        hfi_wanted(&lc->sql.base, watch->key);
+        if (!watch->holds)
+            hfi_wake(&lc->sql.base, watch->key, NULL);
+    }
+}
+
+void lite_pump(struct hfi_conn *base)
+{
+    struct lite_conn *lc = (struct lite_conn *)base;
+    _Alignas(struct inotify_event) char buf[4096];
+    const struct inotify_event *event;
+    ssize_t len, at;
+
+    pthread_mutex_lock(&lc->bell_mu);
+    len = read(lc->inotify_fd, buf, sizeof(buf)); /* It does not block. */
+    for (at = 0; at < len; at += (ssize_t)(sizeof(*event) + event->len)) {
+        event = (const void *)(buf + at);
+        if (event->mask & IN_IGNORED) { /* The directory was removed. */
+            lc->listens = false;
+            bell_listen(lc, NULL);
+        }
+        bell_heard(lc, event->len ? event->name : NULL);
+    }
+    pthread_mutex_unlock(&lc->bell_mu);
+}

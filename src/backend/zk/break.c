@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * break.c - taking a lock from its holder.
+ *
+ * Breaking writes a mark into the node of the holder, who hears of that by a
+ * watch; the node stays until he lets go or his session ends, so nobody is let
+ * in meanwhile.  By force it is removed.  Either is done only to nodes that
+ * bear the fence that was looked at: names of contenders are never used twice,
+ * so what is changed is what was read.  With recipe=ephemeral the name is used
+ * again, and the two steps are not one (ephemeral.c, LIMITS).
+ */
+#include "zk.h"
+
+#include "base/alloc.h"
+
+#include "base/banned.h"
+
+/* How often a node is read that is written to meanwhile. */
+#define BREAK_TURNS 4
+
+/* What is to be done to the holder with this fence. */
+struct break_wish {
+    uint64_t fence;
+    bool free; /* remove it; else it is marked, and the holder lets go */
+    bool hit;  /* out: there was one */
+};
+
+/* A place of our own need not wait to hear of it. */
+static void break_tell(struct zk_conn *zc, const char *path, bool freed)
+{
+    struct hfi_node *node = NULL;
+    struct zk_place *place;
+
+    pthread_mutex_lock(&zc->mu);
+    while ((node = hfi_map_next(&zc->places, node))) {
+        place = hfi_container(node, struct zk_place, node);
+        if (!place->ses || !place->path || strcmp(place->path, path) != 0)
+            continue;
+        if (freed)
+            zk_place_gone(place, HF_LOSS_BROKEN);
+        else
+            zk_place_broken(place);
+    }
+    pthread_mutex_unlock(&zc->mu);
+}
+
+/* Change the node that was read, unless it has been written to since. */
+static hf_status break_change(struct zk_session *ses, const char *path,
+                              const struct zk_op *seen,
+                              const struct break_wish *wish, int64_t deadline,
+                              int *rc, struct hf_error *err)
+{
+    struct zk_flight *fl = zk_flight_new(ses, 1);
+    char data[ZK_DATA_MAX + 32];
+    hf_status st = HF_OK;
+
+    if (!fl)
+        return hfi_nomem(err);
+    zk_data_mark(data, seen->text, wish->fence);
+    if (wish->free)
+        zk_delete(fl, path, seen->stat.version);
+    else
+        zk_set(fl, path, data, seen->stat.version);
+    if (zk_flight_wait(fl, deadline))
+        st = zk_no_answer(ses->conn, err);
+    else if (fl->ops[0].rc != ZNONODE && fl->ops[0].rc != ZBADVERSION)
+        st = zk_status(ses->conn, fl->ops[0].rc, "break", err);
+    *rc = st ? ZOK : fl->ops[0].rc;
+    zk_flight_end(fl);
+    return st;
+}
+
+/* Read a node, and break it if it has the fence.  *again if it has changed. */
+static hf_status break_node(struct zk_session *ses, const char *path,
+                            struct break_wish *wish, int64_t deadline,
+                            bool *again, struct hf_error *err)
+{
+    struct zk_flight *fl = zk_flight_new(ses, 1);
+    struct hf_info info = HF_INFO_INIT;
+    hf_status st = HF_OK;
+    int rc = ZNONODE;
+
+    if (!fl)
+        return hfi_nomem(err);
+    zk_get(fl, path, false);
+    if (zk_flight_wait(fl, deadline))
+        st = zk_look_none(ses->conn, err);
+    else if (fl->ops[0].rc == ZOK && fl->ops[0].stat.ephemeralOwner)
+        zk_look_describe(&info, &fl->ops[0]);
+    else if (fl->ops[0].rc != ZNONODE)
+        st = zk_look_status(ses->conn, fl->ops[0].rc, err);
+    if (!st && info.held && info.fence == wish->fence) {
+        if (info.broken && !wish->free)
+            rc = ZOK;
+        else
+            st = break_change(ses, path, &fl->ops[0], wish, deadline, &rc, err);
+    }
+    zk_flight_end(fl);
+    *again = rc == ZBADVERSION;
+    if (!st && rc == ZOK) {
+        wish->hit = true;
+        break_tell(ses->conn, path, wish->free);
+    }
+    return st;
+}
+
+static hf_status break_path(struct zk_session *ses, const char *path,
+                            struct break_wish *wish, int64_t deadline,
+                            struct hf_error *err)
+{
+    hf_status st = HF_OK;
+    bool again = true;
+    int turns;
+
+    for (turns = 0; again && !st && turns < BREAK_TURNS; turns++)
+        st = break_node(ses, path, wish, deadline, &again, err);
+    if (!st && again)
+        st = hfi_fail(err, HF_UNAVAILABLE, "%s: the node changes too fast",
+                      ses->conn->base.endpoint);
+    return st;
+}
+
+/* All that have the lowest number hold together. */
+static hf_status break_holders(struct zk_session *ses, const char *parent,
+                               struct break_wish *wish, int64_t deadline,
+                               struct hf_error *err)
+{
+    struct zk_flight *fl;
+    struct zk_rank rank;
+    int32_t head = 0, number;
+    hf_status st = zk_look_children(ses, parent, deadline, &fl, err);
+    int i;
+
+    if (st)
+        return st;
+    zk_rank(&rank, &fl->ops[1].names, NULL);
+    if (rank.head)
+        zk_number(rank.head, &head);
+    for (i = 0; rank.head && !st && i < fl->ops[1].names.count; i++) {
+        char *path;
+
+        if (!zk_number(fl->ops[1].names.data[i], &number) || number != head)
+            continue;
+        path = zk_join(parent, fl->ops[1].names.data[i]);
+        st = path ? break_path(ses, path, wish, deadline, err) : hfi_nomem(err);
+        hfi_free(path);
+    }
+    zk_flight_end(fl);
+    return st;
+}
+
+static hf_status break_key(struct zk_conn *zc, const char *key,
+                           struct break_wish *wish, int64_t deadline,
+                           struct hf_error *err)
+{
+    char *path = zk_key_path(zc, key);
+    struct zk_session *ses;
+    hf_status st;
+
+    if (!path)
+        return hfi_nomem(err);
+    st = zk_session_any(zc, deadline, &ses, err);
+    if (!st) {
+        st = zc->single ? break_path(ses, path, wish, deadline, err)
+                        : break_holders(ses, path, wish, deadline, err);
+        zk_session_put(ses);
+    }
+    hfi_free(path);
+    if (!st && !wish->hit)
+        st =
+            hfi_fail(err, HF_LOST, "%s: that grant is over", zc->base.endpoint);
+    return st;
+}
+
+hf_status zk_break(struct hfi_conn *conn, const char *key, uint64_t fence,
+                   int64_t deadline, struct hf_error *err)
+{
+    struct break_wish wish = {fence, false, false};
+
+    return break_key((struct zk_conn *)conn, key, &wish, deadline, err);
+}
+
+hf_status zk_free(struct hfi_conn *conn, const char *key, uint64_t fence,
+                  int64_t deadline, struct hf_error *err)
+{
+    struct break_wish wish = {fence, true, false};
+
+    return break_key((struct zk_conn *)conn, key, &wish, deadline, err);
+}

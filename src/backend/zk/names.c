@@ -1,0 +1,344 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * names.c - names of nodes and what is written in them.  Pure functions.
+ *
+ * A key is one level of a path: printable ASCII stands for itself, anything
+ * else, '/' and '%' as '%' and two hex digits, so that ordinary keys are the
+ * very paths that Curator and kazoo use.
+ *
+ *   layout=curator   _c_UUID-lock-0000000007
+ *   layout=kazoo     UUID__lock__0000000007
+ *
+ * UUID is the token of the claim.  With an owner id a tag made from it follows
+ * the UUID; both peers look only at what stands at the end.
+ *
+ * INVARIANTS
+ *  (1) A contender is any child that ends in a sequence number, whoever made
+ *      it: peers with another layout are waited for, too.
+ *  (2) Numbers are compared as the server counts them, in 32 bits that wrap:
+ *      INT32_MAX comes before INT32_MIN.
+ *  (3) Only nodes with the lowest number hold.  Several have it only if they
+ *      were made to join the first of them (sequential.c (4)).
+ */
+#include "zk.h"
+
+#include <errno.h>
+
+#include "base/alloc.h"
+#include "base/escape.h"
+
+#include "base/banned.h"
+
+char *zk_join(const char *parent, const char *name)
+{
+    size_t size = strlen(parent) + strlen(name) + 2;
+    char *path = hfi_alloc(size);
+
+    if (path)
+        snprintf(path, size, "%s/%s", parent, name);
+    return path;
+}
+
+static bool name_is_plain(unsigned char c)
+{
+    return c > ' ' && c < 0x7f && c != '/' && c != '%';
+}
+
+/* The node of a key; NULL: no memory. */
+char *zk_key_path(const struct zk_conn *zc, const char *key)
+{
+    static const char digits[] = "0123456789ABCDEF";
+    /* "." and ".." are no names, and the server keeps /zookeeper to itself. */
+    bool reserved = !strcmp(key, ".") || !strcmp(key, "..") ||
+                    (!*zc->root && !strcmp(key, "zookeeper"));
+    size_t at = strlen(zc->root);
+    char *path = hfi_alloc(at + 3 * strlen(key) + 2);
+    const unsigned char *from = (const unsigned char *)key;
+
+    if (!path)
+        return NULL;
+    memcpy(path, zc->root, at);
+    path[at++] = '/';
+    for (; *from; from++) {
+        if (name_is_plain(*from) && !reserved) {
+            path[at++] = (char)*from;
+            continue;
+        }
+        path[at++] = '%';
+        path[at++] = digits[*from >> 4];
+        path[at++] = digits[*from & 15];
+    }
+    return path;
+}
+
+/* The key of a child of the root, in place; false if it cannot be one. */
+bool zk_key_of_name(char *name)
+{
+    return hfi_unescape(name) && *name && strlen(name) <= HF_KEY_MAX;
+}
+
+static uint64_t name_hash(const char *text)
+{
+    uint64_t hash = UINT64_C(14695981039346656037);
+
+    for (; *text; text++)
+        hash = (hash ^ (unsigned char)*text) * UINT64_C(1099511628211);
+    return hash;
+}
+
+/* What the names of this claim begin with, up to the number. */
+void zk_node_prefix(const struct zk_conn *zc, char ret[ZK_NAME_MAX],
+                    const char *t, const char *owner)
+{
+    char tag[24] = "";
+
+    if (owner)
+        snprintf(tag, sizeof(tag), "-o%016llx",
+                 (unsigned long long)name_hash(owner));
+    if (zc->kazoo)
+        snprintf(ret, ZK_NAME_MAX, "%.32s%s__lock__", t, tag);
+    else
+        snprintf(ret, ZK_NAME_MAX, "_c_%.8s-%.4s-%.4s-%.4s-%.12s%s-lock-", t,
+                 t + 8, t + 12, t + 16, t + 20, tag);
+}
+
+bool zk_name_is(const char *name, const char *prefix)
+{
+    return !strncmp(name, prefix, strlen(prefix));
+}
+
+const char *zk_name_of(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+
+    return slash ? slash + 1 : path;
+}
+
+/* "_c_8-4-4-4-12" or 32 digits; those of a peer look alike. */
+bool zk_name_token(const char *name, char ret[HFI_TOKEN_LEN + 1])
+{
+    size_t n = 0;
+
+    if (!strncmp(name, "_c_", 3))
+        name += 3;
+    for (; *name && n < HFI_TOKEN_LEN; name++)
+        if (*name != '-')
+            ret[n++] = *name;
+    ret[n] = '\0';
+    return n == HFI_TOKEN_LEN;
+}
+
+/* Do both have a tag, and the same?  A hint: the data decides. */
+bool zk_name_owned_alike(const char *a, const char *b)
+{
+    const char *tag_a = strstr(a, "-o"), *tag_b = strstr(b, "-o");
+
+    return tag_a && tag_b && strlen(tag_a) > 18 && strlen(tag_b) > 18 &&
+           !strncmp(tag_a, tag_b, 18);
+}
+
+static bool name_parse(const char *text, int32_t *ret)
+{
+    char *end;
+    long value;
+
+    if (*text != '-' && (*text < '0' || *text > '9'))
+        return false;
+    errno = 0;
+    value = strtol(text, &end, 10);
+    if (errno || *end || end == text || value < INT32_MIN || value > INT32_MAX)
+        return false;
+    *ret = (int32_t)value;
+    return true;
+}
+
+/* What follows the last `mark` in the name, or NULL. */
+static const char *name_after(const char *name, const char *mark)
+{
+    const char *found = NULL, *at = name;
+
+    while ((at = strstr(at, mark))) {
+        found = at + strlen(mark);
+        at++;
+    }
+    return found;
+}
+
+/* The sequence number at the end of a name; false if there is none.  The word
+ * before it decides whether a '-' belongs to the number. */
+bool zk_number(const char *name, int32_t *ret)
+{
+    const char *text = name_after(name, "lock-");
+    size_t len = strlen(name);
+
+    if (text && strlen(text) >= 10 && name_parse(text, ret))
+        return true;
+    text = name_after(name, "__");
+    if (text && strlen(text) >= 10 && name_parse(text, ret))
+        return true;
+    return len >= 10 && name[len - 10] != '-' &&
+           name_parse(name + len - 10, ret);
+}
+
+/* names.c (2) */
+bool zk_before(int32_t a, int32_t b)
+{
+    return (int32_t)((uint32_t)a - (uint32_t)b) < 0;
+}
+
+static int32_t rank_find_own(struct zk_rank *ret,
+                             const struct String_vector *names,
+                             const char *prefix)
+{
+    int32_t number = 0;
+    int i;
+
+    for (i = 0; i < names->count; i++)
+        if (zk_name_is(names->data[i], prefix) &&
+            zk_number(names->data[i], &number)) {
+            ret->own = names->data[i];
+            break;
+        }
+    return number;
+}
+
+/* Find the node whose name begins with `prefix` (NULL: none) among the
+ * children, the first and the last of all, and the last of those before it. */
+void zk_rank(struct zk_rank *ret, const struct String_vector *names,
+             const char *prefix)
+{
+    int32_t own = 0, head = 0, ahead = 0, number;
+    int i;
+
+    *ret = (struct zk_rank){0};
+    if (prefix)
+        own = rank_find_own(ret, names, prefix);
+    for (i = 0; i < names->count; i++) {
+        const char *name = names->data[i];
+
+        if (!zk_number(name, &number)) /* names.c (1) */
+            continue;
+        ret->waiters++;
+        if (!ret->last || !zk_before(number, ret->top)) {
+            ret->last = name;
+            ret->top = number;
+        }
+        if (!ret->head || zk_before(number, head)) {
+            ret->head = name;
+            head = number;
+            ret->holders = 0;
+        }
+        if (number == head)
+            ret->holders++;
+        if (!ret->own || !zk_before(number, own))
+            continue;
+        ret->place++;
+        if (!ret->ahead || zk_before(ahead, number)) {
+            ret->ahead = name;
+            ahead = number;
+        }
+    }
+    ret->waiters -= ret->holders;
+    ret->first = ret->own && own == head; /* names.c (3) */
+}
+
+/* ---- data -------------------------------------------------------------- */
+
+static const char data_magic[] = "holdfast\n";
+static const char data_keep[] = " !#$&()*+,-./:;<=>?@[]^_{|}~";
+
+void zk_data_write(char ret[ZK_DATA_MAX], const struct hfi_claim *claim,
+                   int64_t session_ms, uint64_t fence)
+{
+    char owner[3 * HF_OWNER_MAX + 1] = "", note[3 * HF_NOTE_MAX + 1] = "";
+    int len;
+
+    if (claim->owner)
+        hfi_escape(owner, sizeof(owner), claim->owner, data_keep);
+    if (claim->note)
+        hfi_escape(note, sizeof(note), claim->note, data_keep);
+    len = snprintf(ret, ZK_DATA_MAX,
+                   "%stoken=%s\nowner=%s\nnote=%s\nsession=%lld\n", data_magic,
+                   claim->token, owner, note, (long long)session_ms);
+    if (fence)
+        snprintf(ret + len, ZK_DATA_MAX - (size_t)len, "fence=%llu\n",
+                 (unsigned long long)fence);
+}
+
+/* What Curator writes into the node of a holder that it asks to let go. */
+static const char data_revoke[] = "__REVOKE__";
+
+/* The same text with the mark of a break.  Other programs' data is replaced by
+ * the one word of this kind that some of them know. */
+void zk_data_mark(char ret[ZK_DATA_MAX + 32], const char *text, uint64_t fence)
+{
+    if (text && !strncmp(text, data_magic, strlen(data_magic)) &&
+        strlen(text) < ZK_DATA_MAX)
+        snprintf(ret, ZK_DATA_MAX + 32, "%sbroken=%llu\n", text,
+                 (unsigned long long)fence);
+    else
+        snprintf(ret, ZK_DATA_MAX + 32, "%s", data_revoke);
+}
+
+/* The value of `name` in the text, unescaped, if it has one that fits. */
+static bool data_field(const char *text, const char *name, char *ret,
+                       size_t size)
+{
+    char line[3 * HF_NOTE_MAX + 1];
+    size_t skip = strlen(name);
+    const char *at = strchr(text, '\n'), *end;
+
+    for (; at; at = end) {
+        at++;
+        end = strchr(at, '\n');
+        if (!end || strncmp(at, name, skip) != 0)
+            continue;
+        if ((size_t)(end - at) - skip >= sizeof(line))
+            return false;
+        snprintf(line, sizeof(line), "%.*s", (int)((size_t)(end - at) - skip),
+                 at + skip);
+        if (!hfi_unescape(line) || strlen(line) >= size)
+            return false;
+        memcpy(ret, line, strlen(line) + 1);
+        return true;
+    }
+    return false;
+}
+
+/* Another program's data: show it if it is text. */
+static void data_foreign(const char *text, struct hf_info *ret)
+{
+    const unsigned char *at = (const unsigned char *)text;
+
+    for (; *at; at++)
+        if (*at < ' ' || *at == 0x7f)
+            return;
+    snprintf(ret->note, sizeof(ret->note), "%.256s", text);
+}
+
+void zk_data_read(const char *text, struct hf_info *ret, uint64_t *fence,
+                  char token[HFI_TOKEN_LEN + 1])
+{
+    char number[24];
+
+    token[0] = '\0';
+    ret->takeover_ms = 0;
+    ret->broken = text && !strcmp(text, data_revoke);
+    ret->owner[0] = ret->note[0] = '\0';
+    if (!text)
+        return;
+    if (strncmp(text, data_magic, strlen(data_magic)) != 0) {
+        data_foreign(text, ret);
+        return;
+    }
+    data_field(text, "token=", token, HFI_TOKEN_LEN + 1);
+    data_field(text, "owner=", ret->owner, sizeof(ret->owner));
+    if (!ret->owner[0])
+        snprintf(ret->owner, sizeof(ret->owner), "%s", token);
+    data_field(text, "note=", ret->note, sizeof(ret->note));
+    ret->broken = data_field(text, "broken=", number, sizeof(number));
+    if (data_field(text, "session=", number, sizeof(number)))
+        ret->takeover_ms = strtoll(number, NULL, 10);
+    if (data_field(text, "fence=", number, sizeof(number)))
+        *fence = strtoull(number, NULL, 10);
+}

@@ -1,0 +1,376 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * renew.c - the heartbeat: does every node stand, and is it ours?
+ *
+ * The library keeps a session alive by itself, but it tells of its end only
+ * when a server says so, and a server that is cut off from the leader goes on
+ * answering; so does a leader that has been deposed, until it notices.  So the
+ * proof is our own: a question that a majority has to answer (zk_prove()), and
+ * behind it a look at each node, all in one row per session.  The core counts
+ * from before it was sent.
+ *
+ * A node that has been looked at bears a watch, and what the server says of a
+ * watch comes before its answer to any later question.  So while the connection
+ * stands the question alone is enough for all nodes of which nothing was said:
+ * one request for hundreds of locks.  A server that stands alone has nobody to
+ * ask, so there one of the nodes is looked at: something must be answered.
+ *
+ * A lease of another length than its session's moves to a session that fits:
+ * one transaction removes the node and makes it again, in the other session,
+ * with the same name and thus the same place.
+ *
+ * INVARIANTS
+ *  (1) HF_OK means: the leader answered after the call began, one that cannot
+ *      have been deposed for so long that it matters; the node is there, and
+ *      its owner is the session that we keep alive.
+ *  (2) A node that moved bears the fence it had.  Nobody can come in between.
+ *  (3) From the first heartbeat on a watch tells of a removal, or of the mark
+ *      of a break, at once.
+ *  (4) What was marked after we last read it is not moved, nor joined: the
+ *      version of its data is another.
+ *  (5) A move that had no answer may still be executed, until it is barred:
+ *      the node's data is written anew, as it is, so the move finds another
+ *      version than it expects.  Until then `alt` says where the node may be.
+ *      With recipe=ephemeral the next holder's node has the name of ours, and
+ *      version 0 at first, so there nothing is moved that has version 0.
+ */
+#include "zk.h"
+
+#include "base/alloc.h"
+
+#include "base/banned.h"
+
+/* One item on its way. */
+struct renew_item {
+    struct zk_place *place; /* NULL: nothing more to do */
+    unsigned life;          /* of its session, before it was sent */
+    bool guarded;           /* its node bears a watch */
+    struct zk_session *ses;
+    struct zk_flight *fl;
+    size_t op;
+    bool sender; /* `fl` is to be ended with this one */
+};
+
+static void renew_lost(struct hfi_renewal *item, struct zk_place *place,
+                       hf_loss reason)
+{
+    item->st = HF_LOST;
+    item->reason = reason;
+    if (place) {
+        zk_place_clear(place);
+        place->lost = true;
+    }
+}
+
+/* Its node stays where it is until it is released, or until it lapses. */
+static void renew_broken(struct hfi_renewal *item, struct zk_place *place)
+{
+    item->st = HF_LOST;
+    item->reason = HF_LOSS_BROKEN;
+    place->broken = true;
+}
+
+/* Take up the item's place, or say at once what has become of it. */
+static void renew_take(struct zk_conn *zc, struct hfi_renewal *item,
+                       struct renew_item *work, struct zk_session **down)
+{
+    struct zk_place *place = zk_place_find(zc, item->claim->token);
+
+    if (!place || place->doomed || (place->ses && !place->path)) {
+        renew_lost(item, NULL, HF_LOSS_DELETED);
+    } else if (!place->ses) {
+        renew_lost(item, place, HF_LOSS_SESSION);
+    } else if (place->broken) {
+        renew_broken(item, place);
+    } else if (place->ses->state == ZK_UP) {
+        place->busy = true;
+        place->ses->users++;
+        work->place = place;
+        work->ses = place->ses;
+        work->life = place->ses->life;
+        work->guarded =
+            place->guard == work->life && !zc->single && !place->alt;
+    } else {
+        item->st = HF_UNAVAILABLE;
+        *down = place->ses;
+    }
+}
+
+/* Take up all items; if none has a connection, wait for one to come back. */
+static void renew_take_all(struct zk_conn *zc, struct hfi_renewal *items,
+                           struct renew_item *work, size_t n, int64_t deadline,
+                           struct hf_error *err)
+{
+    struct zk_session *down;
+    bool any = false;
+    size_t i;
+    int turn;
+
+    pthread_mutex_lock(&zc->mu);
+    for (turn = 0; turn < 2; turn++) {
+        down = NULL;
+        for (i = 0; i < n; i++) {
+            if (items[i].st != HF_LOST)
+                renew_take(zc, &items[i], &work[i], &down);
+            any = any || work[i].place;
+        }
+        if (any || !down || turn)
+            break;
+        down->users++;
+        zk_session_up(down, deadline, err);
+        zk_session_leave(down);
+    }
+    pthread_mutex_unlock(&zc->mu);
+}
+
+/* Send what belongs to the session of item `first`, and all like it. */
+static void renew_send(struct zk_conn *zc, struct renew_item *work,
+                       size_t first, size_t n)
+{
+    struct zk_session *ses = work[first].ses;
+    struct zk_flight *fl = zk_flight_new(ses, n - first + 1);
+    bool asked;
+    size_t i;
+
+    if (!fl)
+        return;
+    work[first].sender = true;
+    asked = zk_prove(fl, work[first].place->parent);
+    for (i = first; i < n; i++) {
+        if (!work[i].place || work[i].fl || work[i].ses != ses)
+            continue;
+        work[i].fl = fl;
+        work[i].op = fl->n;
+        work[i].guarded = work[i].guarded && asked; /* renew.c (1) */
+        if (work[i].guarded)
+            continue;
+        asked = true;
+        /* renew.c (3) */
+        zk_get(fl, work[i].place->path, !zc->single);
+    }
+}
+
+/* recipe=ephemeral: another's node may have our name. */
+static bool renew_is_ours(const struct zk_conn *zc, const struct zk_op *op,
+                          const struct hfi_claim *claim, bool *broken)
+{
+    struct hf_info info = HF_INFO_INIT;
+    char token[HFI_TOKEN_LEN + 1];
+    uint64_t fence;
+
+    zk_data_read(op->text, &info, &fence, token);
+    *broken = info.broken;
+    return !zc->single || !strcmp(token, claim->token);
+}
+
+/* What was seen of the node itself. */
+static void renew_judge_node(struct zk_conn *zc, struct hfi_renewal *item,
+                             struct renew_item *work, const struct zk_op *op,
+                             struct hf_error *err)
+{
+    struct zk_place *place = work->place;
+    struct zk_session *alt;
+    bool broken = false;
+
+    if (op->rc == ZNONODE) {
+        renew_lost(item, place, HF_LOSS_DELETED);
+    } else if (op->rc) {
+        item->st = zk_status(zc, op->rc, "get", err);
+    } else if (!place->ses) {
+        renew_lost(item, place, HF_LOSS_SESSION);
+    } else if (!renew_is_ours(zc, op, item->claim, &broken)) {
+        renew_lost(item, place, HF_LOSS_STOLEN);
+    } else if (broken) {
+        renew_broken(item, place);
+    } else if (op->stat.ephemeralOwner == place->ses->id) {
+        place->guard = place->ses == work->ses ? work->life : 0;
+        place->version = op->stat.version;
+    } else {
+        alt = place->alt && op->stat.ephemeralOwner == place->alt
+                  ? zk_session_by_id(zc, place->alt)
+                  : NULL;
+        if (alt) {
+            zk_place_follow(place, alt);
+            place->version = op->stat.version;
+        } else {
+            renew_lost(item, place, HF_LOSS_STOLEN);
+        }
+    }
+}
+
+/* Somebody has written to the node, perhaps the mark of a break: the next
+ * renewal reads it. */
+static hf_status renew_touched(const struct zk_conn *zc, struct zk_place *place,
+                               struct hf_error *err)
+{
+    place->guard = 0;
+    return hfi_fail(err, HF_UNAVAILABLE, "%s: the node was touched",
+                    zc->base.endpoint);
+}
+
+/* With the mutex held, and the answer there.  renew.c (1) */
+static void renew_judge(struct zk_conn *zc, struct hfi_renewal *item,
+                        struct renew_item *work, struct hf_error *err)
+{
+    struct zk_place *place = work->place;
+
+    item->st = zk_status(zc, work->fl->ops[0].rc, "sync", err);
+    if (item->st)
+        return;
+    if (!work->guarded)
+        renew_judge_node(zc, item, work, &work->fl->ops[work->op], err);
+    else if (!place->ses)
+        renew_lost(item, place, HF_LOSS_SESSION);
+    else if (place->guard != work->life)
+        item->st = renew_touched(zc, place, err);
+}
+
+/* renew.c (5): a write of what was just read. */
+static hf_status renew_bar(struct zk_conn *zc, struct renew_item *work,
+                           int64_t deadline, struct hf_error *err)
+{
+    struct zk_place *place = work->place;
+    struct zk_flight *fl = zk_flight_new(work->ses, 1);
+    hf_status st;
+
+    if (!fl)
+        return hfi_nomem(err);
+    zk_set(fl, place->path, work->fl->ops[work->op].text, place->version);
+    if (zk_flight_wait(fl, deadline))
+        st = zk_no_answer(zc, err);
+    else if (fl->ops[0].rc == ZNONODE || fl->ops[0].rc == ZBADVERSION)
+        st = renew_touched(zc, place, err);
+    else
+        st = zk_status(zc, fl->ops[0].rc, "set", err);
+    if (!st) {
+        pthread_mutex_lock(&zc->mu);
+        place->version = fl->ops[0].stat.version;
+        place->moving = false;
+        place->alt = 0;
+        pthread_mutex_unlock(&zc->mu);
+    }
+    zk_flight_end(fl);
+    return st;
+}
+
+/* What the answer to a move means; with the mutex held. */
+static hf_status renew_moved(struct zk_conn *zc, struct zk_place *place,
+                             struct zk_session *to, int rc,
+                             struct hf_error *err)
+{
+    if (rc != ZOK && rc != ZNONODE && rc != ZBADVERSION)
+        return zk_status(zc, rc, "multi", err); /* renew.c (5) */
+    place->moving = false;
+    place->alt = 0;
+    if (rc == ZBADVERSION)
+        return renew_touched(zc, place, err);
+    if (rc == ZNONODE)
+        return hfi_fail(err, HF_LOST, "%s: the lock is gone",
+                        zc->base.endpoint);
+    place->version = 0;
+    if (to->state == ZK_DEAD)
+        return HF_LOST;
+    zk_place_bind(place, to);
+    return HF_OK;
+}
+
+/* renew.c (2) */
+static hf_status renew_move(struct zk_conn *zc, struct zk_place *place,
+                            const struct hfi_renewal *item, int64_t deadline,
+                            struct hf_error *err)
+{
+    struct zk_session *to;
+    struct zk_flight *fl;
+    char data[ZK_DATA_MAX];
+    zoo_op_t ops[2];
+    hf_status st = zk_session_for(zc, item->ttl_ms, deadline, &to, err);
+
+    if (st)
+        return st;
+    fl = zk_flight_new(to, 1);
+    if (!fl) {
+        zk_session_put(to);
+        return hfi_nomem(err);
+    }
+    zk_data_write(data, item->claim, to->got_ms, place->fence);
+    zoo_delete_op_init(&ops[0], place->path, place->version);
+    zoo_create_op_init(&ops[1], place->path, data, (int)strlen(data),
+                       zk_acl(zc), ZOO_EPHEMERAL, fl->made, sizeof(fl->made));
+    pthread_mutex_lock(&zc->mu);
+    place->moving = true;
+    place->alt = to->id;
+    to->used = true; /* Its end would be that of the node. */
+    pthread_mutex_unlock(&zc->mu);
+    zk_multi(fl, 2, ops);
+    if (zk_flight_wait(fl, deadline)) {
+        st = zk_no_answer(zc, err);
+    } else {
+        pthread_mutex_lock(&zc->mu);
+        st = renew_moved(zc, place, to, fl->ops[0].rc, err);
+        pthread_mutex_unlock(&zc->mu);
+    }
+    zk_flight_end(fl);
+    zk_session_put(to);
+    return st;
+}
+
+/* The answer is there, or will not come. */
+static void renew_finish(struct zk_conn *zc, struct hfi_renewal *item,
+                         struct renew_item *work, int64_t deadline,
+                         struct hf_error *err)
+{
+    struct zk_place *place = work->place;
+    bool fits = false, bar;
+
+    if (!work->fl || zk_flight_wait(work->fl, deadline)) {
+        item->st = work->fl ? zk_no_answer(zc, err) : hfi_nomem(err);
+    } else {
+        pthread_mutex_lock(&zc->mu);
+        renew_judge(zc, item, work, err);
+        fits = place->ses && zk_session_fits(place->ses, item->ttl_ms) &&
+               zk_session_serves(place->ses, item->ttl_ms);
+        bar = place->alt || (zc->single && !fits && !place->version);
+        pthread_mutex_unlock(&zc->mu);
+        if (item->st == HF_OK && bar)
+            item->st = renew_bar(zc, work, deadline, err);
+        if (item->st == HF_OK && !fits) {
+            item->st = renew_move(zc, place, item, deadline, err);
+            item->reason = HF_LOSS_DELETED;
+        }
+    }
+    pthread_mutex_lock(&zc->mu);
+    place->busy = false;
+    if (item->st == HF_OK && !place->ses)
+        renew_lost(item, place, HF_LOSS_SESSION); /* It ended meanwhile. */
+    if (item->st == HF_OK) {
+        zk_place_hold(zc, place, item->ttl_ms);
+        zk_proof(place->ses, &item->proof);
+    }
+    pthread_mutex_unlock(&zc->mu);
+}
+
+void zk_renew(struct hfi_conn *conn, struct hfi_renewal *items, size_t n,
+              int64_t deadline, struct hf_error *err)
+{
+    struct zk_conn *zc = (struct zk_conn *)conn;
+    struct renew_item *work = hfi_alloc(n * sizeof(*work));
+    size_t i;
+
+    for (i = 0; i < n; i++)
+        items[i].st = HF_UNAVAILABLE;
+    if (!work)
+        return;
+    renew_take_all(zc, items, work, n, deadline, err);
+    for (i = 0; i < n; i++)
+        if (work[i].place && !work[i].fl)
+            renew_send(zc, work, i, n);
+    for (i = 0; i < n; i++)
+        if (work[i].place)
+            renew_finish(zc, &items[i], &work[i], deadline, err);
+    for (i = 0; i < n; i++) {
+        if (work[i].sender)
+            zk_flight_end(work[i].fl);
+        zk_session_put(work[i].ses);
+    }
+    hfi_free(work);
+}

@@ -1,0 +1,501 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * sequential.c - recipe=sequential: ephemeral nodes with numbers, the lowest holds.
+ *
+ *   first try     create2 (ephemeral, sequential) and getChildren, together,
+ *                 or create2 alone where its number will tell (predict.c)
+ *   again         sync (zk_prove()) and getChildren, together
+ *   busy          watch the node before ours, and only that one
+ *   same owner    multi: the first still there, ours away, ours beside it
+ *
+ * INVARIANTS
+ *  (1) A claim has at most one node.  A create without an answer is looked for
+ *      by its token before another is sent.
+ *  (2) A claim is granted only if its node is there, belongs to the session
+ *      that we have now, and has the lowest number, all of it seen by a server
+ *      that had asked the leader after this call began.  The first try needs
+ *      not ask: a majority agreed to its create.  Whose a node is, is known
+ *      from the create's answer in this very session, or else read:
+ *      place->fence is set by nothing else, and cleared with the session.
+ *  (3) The fence is the czxid of the node that came first: those who come later
+ *      stand behind it and have a greater one.
+ *  (4) Who joins a holder with the same owner id takes its number and its fence
+ *      in one transaction that fails if the holder has gone or was broken.  So
+ *      everyone who waits finds it before himself, peers included.
+ */
+#include "zk.h"
+
+#include "base/alloc.h"
+
+#include "base/banned.h"
+
+/* What a flight of this recipe has brought. */
+struct seq_view {
+    struct zk_flight *fl;
+    const struct String_vector *names;
+};
+
+/* Read what holds the key: its owner id and its fence. */
+static hf_status seq_look(struct zk_session *ses, const char *path,
+                          struct hf_info *info, uint64_t *fence, int *version,
+                          int64_t deadline, bool *there, struct hf_error *err)
+{
+    struct zk_flight *fl = zk_flight_new(ses, 1);
+    char token[HFI_TOKEN_LEN + 1];
+    hf_status st = HF_OK;
+
+    if (!fl)
+        return hfi_nomem(err);
+    zk_get(fl, path, false);
+    if (zk_flight_wait(fl, deadline)) {
+        zk_flight_end(fl);
+        return hfi_fail(err, HF_UNAVAILABLE, "%s: no answer",
+                        ses->conn->base.endpoint);
+    }
+    *there = fl->ops[0].rc == ZOK;
+    if (*there) {
+        *fence = (uint64_t)fl->ops[0].stat.czxid;
+        *version = fl->ops[0].stat.version;
+        zk_data_read(fl->ops[0].text, info, fence, token);
+    } else if (fl->ops[0].rc != ZNONODE) {
+        st = zk_status(ses->conn, fl->ops[0].rc, "get", err);
+    }
+    zk_flight_end(fl);
+    return st;
+}
+
+/* sequential.c (4).  Sets *again whenever the answer must be looked at anew. */
+static hf_status seq_join_send(struct zk_session *ses, struct zk_place *place,
+                               const struct hfi_claim *claim, const char *head,
+                               uint64_t fence, int version, int64_t deadline,
+                               bool *again, struct hf_error *err)
+{
+    struct zk_conn *zc = ses->conn;
+    char data[ZK_DATA_MAX], name[2 * ZK_NAME_MAX];
+    char prefix[ZK_NAME_MAX], *path;
+    struct zk_flight *fl;
+    zoo_op_t ops[3];
+    int32_t number = 0;
+    hf_status st;
+
+    zk_number(zk_name_of(head), &number);
+    zk_node_prefix(zc, prefix, claim->token, claim->owner);
+    snprintf(name, sizeof(name), "%s%010d", prefix, number);
+    zk_data_write(data, claim, ses->got_ms, fence);
+    path = zk_join(place->parent, name);
+    fl = path ? zk_flight_new(ses, 1) : NULL;
+    if (!fl) {
+        hfi_free(path);
+        return hfi_nomem(err);
+    }
+    zoo_check_op_init(&ops[0], head, version);
+    zoo_delete_op_init(&ops[1], place->path, -1);
+    zoo_create_op_init(&ops[2], path, data, (int)strlen(data), zk_acl(zc),
+                       ZOO_EPHEMERAL, fl->made, sizeof(fl->made));
+    zk_multi(fl, 3, ops);
+    pthread_mutex_lock(&zc->mu);
+    hfi_free(place->path); /* Whichever it is now will be looked for. */
+    place->path = NULL;
+    place->fence = 0;
+    pthread_mutex_unlock(&zc->mu);
+    *again = true;
+    st = zk_flight_wait(fl, deadline) ? zk_no_answer(zc, err) : HF_OK;
+    if (!st && fl->ops[0].rc != ZNONODE && fl->ops[0].rc != ZNODEEXISTS &&
+        fl->ops[0].rc != ZBADVERSION)
+        st = zk_status(zc, fl->ops[0].rc, "multi", err);
+    zk_flight_end(fl);
+    hfi_free(path);
+    return st;
+}
+
+/* The first has our tag: join it if it is our owner's, and was not broken. */
+static hf_status seq_join(struct zk_session *ses, struct zk_place *place,
+                          const struct hfi_claim *claim, const char *name,
+                          int64_t deadline, bool *again, struct hf_error *err)
+{
+    char *head = zk_join(place->parent, name);
+    struct hf_info info = HF_INFO_INIT;
+    uint64_t fence = 0;
+    bool there = false;
+    int version = 0;
+    hf_status st;
+
+    if (!head)
+        return hfi_nomem(err);
+    st = seq_look(ses, head, &info, &fence, &version, deadline, &there, err);
+    if (!st && !there)
+        *again = true;
+    else if (!st && !strcmp(info.owner, claim->owner) && !info.broken)
+        st = seq_join_send(ses, place, claim, head, fence, version, deadline,
+                           again, err);
+    hfi_free(head);
+    return st;
+}
+
+/* Ask for the node so that its end is told.  It is read, because to ask whether
+ * it exists would leave a watch also where it does not, for as long as the
+ * session lasts.  That is for one that we may not read. */
+static hf_status arm_send(struct zk_flight *fl, const char *path,
+                          int64_t deadline)
+{
+    hf_status st;
+
+    zk_get(fl, path, true);
+    st = zk_flight_wait(fl, deadline);
+    if (st || fl->ops[0].rc != ZNOAUTH)
+        return st;
+    zk_exists(fl, path, true);
+    return zk_flight_wait(fl, deadline);
+}
+
+/* Set the watch, unless it is there already.  *again if the node is gone. */
+hf_status zk_arm(struct zk_session *ses, struct zk_place *place,
+                 const char *path, int64_t deadline, bool *again,
+                 struct hf_error *err)
+{
+    struct zk_conn *zc = ses->conn;
+    char *copy = hfi_strdup(path);
+    struct zk_flight *fl;
+    hf_status st = HF_OK;
+    bool armed;
+
+    fl = copy ? zk_flight_new(ses, 2) : NULL;
+    if (!fl) {
+        hfi_free(copy);
+        return hfi_nomem(err);
+    }
+    pthread_mutex_lock(&zc->mu);
+    armed = place->ahead && !strcmp(place->ahead, path);
+    hfi_free(place->ahead);
+    place->ahead = copy;
+    zk_place_hears(place);
+    pthread_mutex_unlock(&zc->mu);
+    if (armed)
+        goto out;
+    if (arm_send(fl, path, deadline))
+        st = HF_BUSY; /* The next try sets it. */
+    else if (fl->ops[fl->n - 1].rc == ZNONODE)
+        *again = true;
+    else
+        st = zk_status(zc, fl->ops[fl->n - 1].rc, "get", err);
+    if (st || *again) {
+        pthread_mutex_lock(&zc->mu);
+        hfi_free(place->ahead);
+        place->ahead = NULL;
+        pthread_mutex_unlock(&zc->mu);
+    }
+out:
+    zk_flight_end(fl);
+    return st;
+}
+
+/* Who does not want to wait leaves nothing behind. */
+static hf_status seq_withdraw(struct zk_session *ses, struct zk_place *place,
+                              int64_t deadline, struct hf_error *err)
+{
+    struct zk_flight *fl = zk_flight_new(ses, 1);
+    hf_status st = HF_BUSY;
+
+    if (!fl)
+        return hfi_nomem(err);
+    zk_delete(fl, place->path, -1);
+    if (zk_flight_wait(fl, deadline))
+        st = zk_no_answer(ses->conn, err);
+    else if (fl->ops[0].rc && fl->ops[0].rc != ZNONODE)
+        st = zk_status(ses->conn, fl->ops[0].rc, "delete", err);
+    zk_flight_end(fl);
+    if (st == HF_BUSY) {
+        pthread_mutex_lock(&ses->conn->mu);
+        zk_place_clear(place);
+        pthread_mutex_unlock(&ses->conn->mu);
+    }
+    return st;
+}
+
+/* Wait for the end of the node at `path`. */
+static hf_status seq_await(struct zk_session *ses, struct zk_place *place,
+                           const char *path, int64_t deadline, bool *again,
+                           struct hf_error *err)
+{
+    hf_status st = zk_arm(ses, place, path, deadline, again, err);
+
+    place->told = !place->watched && !st && !*again;
+    return st || *again ? st : HF_BUSY;
+}
+
+static hf_status seq_busy(struct zk_session *ses, struct zk_place *place,
+                          const struct hfi_claim *claim, const char *name,
+                          int64_t deadline, bool *again, struct hf_error *err)
+{
+    char *ahead;
+    hf_status st;
+
+    if (!claim->queue)
+        return seq_withdraw(ses, place, deadline, err);
+    ahead = zk_join(place->parent, name);
+    if (!ahead)
+        return hfi_nomem(err);
+    st = seq_await(ses, place, ahead, deadline, again, err);
+    hfi_free(ahead);
+    return st;
+}
+
+/* Somebody removed our node: queue up anew. */
+static void seq_forget(struct zk_conn *zc, struct zk_place *place, bool *again)
+{
+    pthread_mutex_lock(&zc->mu);
+    zk_place_clear(place);
+    pthread_mutex_unlock(&zc->mu);
+    *again = true;
+}
+
+/* It is granted: remember who was there, for the next time (predict.c). */
+static void seq_count(struct zk_conn *zc, struct zk_place *place,
+                      const struct hfi_claim *claim, const struct zk_rank *rank)
+{
+    char *tail = claim->owner || rank->last == rank->own
+                     ? NULL
+                     : zk_join(place->parent, rank->last);
+
+    pthread_mutex_lock(&zc->mu);
+    hfi_free(place->tail);
+    place->tail = tail;
+    place->top = rank->top;
+    place->counted = !claim->owner && (tail || rank->last == rank->own);
+    pthread_mutex_unlock(&zc->mu);
+}
+
+/* Our node is there: is it its turn? */
+static hf_status seq_judge(struct zk_session *ses, struct zk_place *place,
+                           const struct hfi_claim *claim,
+                           const struct String_vector *names,
+                           struct hfi_answer *busy, int64_t deadline,
+                           bool *again, struct hf_error *err)
+{
+    char prefix[ZK_NAME_MAX];
+    struct zk_rank rank;
+    hf_status st;
+
+    zk_node_prefix(ses->conn, prefix, claim->token, claim->owner);
+    zk_rank(&rank, names, prefix);
+    if (!rank.own) {
+        seq_forget(ses->conn, place, again);
+        return HF_OK;
+    }
+    if (rank.first) {
+        seq_count(ses->conn, place, claim, &rank);
+        return HF_OK;
+    }
+    busy->place = rank.place - rank.holders + 1;
+    if (claim->owner && zk_name_owned_alike(rank.head, prefix)) {
+        st = seq_join(ses, place, claim, rank.head, deadline, again, err);
+        if (st || *again)
+            return st;
+    }
+    return seq_busy(ses, place, claim, rank.ahead, deadline, again, err);
+}
+
+/* Our node is made: who else is there?  Unless the number tells, the children
+ * are read, now if that was not done along with the create. */
+static hf_status seq_begun(struct zk_session *ses, struct zk_place *place,
+                           const struct hfi_claim *claim, struct zk_flight *fl,
+                           struct hfi_answer *busy, int64_t deadline,
+                           bool *again, struct hf_error *err)
+{
+    char *tail;
+    bool told = zk_last_tells(ses->conn, place, &tail) && fl->n == 1;
+    hf_status st;
+
+    if (told && !tail) {
+        place->counted = zk_number(zk_name_of(place->path), &place->top);
+        return HF_OK;
+    }
+    st = told ? seq_await(ses, place, tail, deadline, again, err) : HF_OK;
+    hfi_free(tail);
+    if (told)
+        return st;
+    if (fl->n == 1) {
+        zk_children(fl, place->parent, false);
+        if (zk_flight_wait(fl, deadline))
+            return zk_no_answer(ses->conn, err);
+    }
+    if (fl->ops[1].rc == ZNONODE) {
+        seq_forget(ses->conn, place, again); /* gone, and the parent with it */
+        return HF_OK;
+    }
+    if (fl->ops[1].rc)
+        return zk_status(ses->conn, fl->ops[1].rc, "children", err);
+    return seq_judge(ses, place, claim, &fl->ops[1].names, busy, deadline,
+                     again, err);
+}
+
+/* Does this answer say that nothing was created? */
+static bool seq_refused(int rc)
+{
+    switch (rc) {
+    case ZNONODE:
+    case ZNOAUTH:
+    case ZINVALIDACL:
+    case ZAUTHFAILED:
+    case ZBADARGUMENTS:
+    case ZINVALIDSTATE:
+    case ZNOCHILDRENFOREPHEMERALS:
+    case ZSESSIONEXPIRED:
+    case ZTHROTTLEDOP:
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* The answer to the create, with the mutex held. */
+static void seq_created(struct zk_conn *zc, struct zk_place *place,
+                        struct zk_op *op)
+{
+    if (op->rc == ZOK) {
+        place->path = op->text;
+        op->text = NULL;
+        place->fence = (uint64_t)op->stat.czxid;
+        zc->zxid = op->stat.czxid;
+    } else if (seq_refused(op->rc)) {
+        place->sent = false;
+    }
+}
+
+/* The first request of a claim. */
+static hf_status seq_begin(struct zk_session *ses, struct zk_place *place,
+                           const struct hfi_claim *claim,
+                           struct hfi_answer *busy, int64_t deadline,
+                           bool *again, struct hf_error *err)
+{
+    struct zk_conn *zc = ses->conn;
+    char prefix[ZK_NAME_MAX], data[ZK_DATA_MAX];
+    struct zk_flight *fl = zk_flight_new(ses, 2);
+    char *path;
+    hf_status st;
+
+    zk_node_prefix(zc, prefix, claim->token, claim->owner);
+    zk_data_write(data, claim, ses->got_ms, 0);
+    path = fl ? zk_join(place->parent, prefix) : NULL;
+    if (!path) {
+        zk_flight_end(fl);
+        return hfi_nomem(err);
+    }
+    pthread_mutex_lock(&zc->mu);
+    place->sent = true; /* sequential.c (1) */
+    pthread_mutex_unlock(&zc->mu);
+    zk_create(fl, path, data, ZOO_EPHEMERAL_SEQUENTIAL);
+    if (claim->owner || !zk_last_known(zc, place->parent, claim->queue))
+        zk_children(fl, place->parent, false);
+    hfi_free(path);
+    if (zk_flight_wait(fl, deadline)) {
+        zk_flight_end(fl);
+        return zk_no_answer(zc, err);
+    }
+    pthread_mutex_lock(&zc->mu);
+    seq_created(zc, place, &fl->ops[0]);
+    pthread_mutex_unlock(&zc->mu);
+    if (fl->ops[0].rc == ZNONODE) {
+        *again = true;
+        st = zk_make_parents(ses, place->parent, deadline, err);
+    } else if (fl->ops[0].rc) {
+        st = zk_status(zc, fl->ops[0].rc, "create", err);
+    } else {
+        st = seq_begun(ses, place, claim, fl, busy, deadline, again, err);
+    }
+    zk_flight_end(fl);
+    return st;
+}
+
+/* Is our node still there, and ours?  A name that is not known from this
+ * session's own create is read, to see whose it is.  sequential.c (2) */
+static bool seq_stands(struct zk_session *ses, struct zk_place *place,
+                       const struct zk_op *op)
+{
+    struct hf_info info = HF_INFO_INIT;
+    char token[HFI_TOKEN_LEN + 1];
+    uint64_t fence = (uint64_t)op->stat.czxid;
+
+    if (op->rc == ZNONODE || op->stat.ephemeralOwner != ses->id)
+        return false;
+    zk_data_read(op->text, &info, &fence, token);
+    place->fence = fence;
+    return true;
+}
+
+/* There was no time to look.  Who stands in the queue of a service that he is
+ * connected to still does: that is not uncertain, he has not got it yet. */
+static hf_status seq_unseen(struct zk_session *ses,
+                            const struct zk_place *place,
+                            const struct hfi_claim *claim, struct hf_error *err)
+{
+    struct zk_conn *zc = ses->conn;
+    bool waits;
+
+    pthread_mutex_lock(&zc->mu);
+    waits = claim->queue && !place->held && ses->state == ZK_UP;
+    pthread_mutex_unlock(&zc->mu);
+    return waits ? HF_BUSY : zk_no_answer(zc, err);
+}
+
+/* We have a node: look again. */
+static hf_status seq_go_on(struct zk_session *ses, struct zk_place *place,
+                           const struct hfi_claim *claim,
+                           struct hfi_answer *busy, int64_t deadline,
+                           bool *again, struct hf_error *err)
+{
+    struct zk_conn *zc = ses->conn;
+    struct zk_flight *fl = zk_flight_new(ses, 3);
+    bool known = place->fence != 0;
+    hf_status st = HF_OK;
+    size_t i;
+
+    if (!fl)
+        return hfi_nomem(err);
+    zk_prove(fl, place->parent);
+    zk_children(fl, place->parent, false);
+    if (!known)
+        zk_get(fl, place->path, false);
+    if (zk_flight_wait(fl, deadline)) {
+        zk_flight_end(fl);
+        return seq_unseen(ses, place, claim, err);
+    }
+    for (i = 0; i < fl->n && !st; i++)
+        if (fl->ops[i].rc != ZNONODE)
+            st = zk_status(zc, fl->ops[i].rc, "look", err);
+    if (!st && (!known && !seq_stands(ses, place, &fl->ops[2])))
+        seq_forget(zc, place, again);
+    else if (!st)
+        st = seq_judge(ses, place, claim, &fl->ops[1].names, busy, deadline,
+                       again, err);
+    zk_flight_end(fl);
+    return st;
+}
+
+/* The core tries once more after watch(), to see what happened before it was
+ * called.  Our watch is older than that: as long as it has not told, the one
+ * ahead is there.  Only this once: later tries are there to look. */
+static bool seq_nothing_new(struct zk_session *ses, struct zk_place *place)
+{
+    bool told;
+
+    pthread_mutex_lock(&ses->conn->mu);
+    told = place->told && place->watched && place->ahead && ses->state == ZK_UP;
+    place->told = false;
+    pthread_mutex_unlock(&ses->conn->mu);
+    return told;
+}
+
+hf_status zk_seq_step(struct zk_session *ses, struct zk_place *place,
+                      const struct hfi_claim *claim, struct hfi_answer *busy,
+                      int64_t deadline, bool *again, struct hf_error *err)
+{
+    if (seq_nothing_new(ses, place))
+        return HF_BUSY;
+    if (place->path)
+        return seq_go_on(ses, place, claim, busy, deadline, again, err);
+    if (!place->sent)
+        return seq_begin(ses, place, claim, busy, deadline, again, err);
+    *again = true;
+    return zk_place_resolve(ses, place, claim, deadline, err);
+}

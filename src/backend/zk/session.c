@@ -1,0 +1,505 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * session.c - sessions: one for each length of lease that is in use.
+ *
+ * The server ends a session, and with it every ephemeral node, once it has not
+ * heard of it for the session's timeout; that timeout cannot be changed.  So a
+ * client has a session for each length of lease, opened when it is first asked
+ * for and shared by all locks whose leases are about that long.
+ *
+ *     ttl ............ what the holder believes, from the time of sending
+ *     ttl + ttl / 2 .. what the session is asked to last
+ *
+ * The half is for ensembles.  An answer there proves only that the leader, who
+ * ends sessions, has heard of an earlier request (touch.c): of one that was
+ * sent about two fifths of the session's time before, or six tenths of a lease.
+ * The holder believes for the session's time from that one on, or for the ttl
+ * from the last one on, whichever ends first.  So a lock that is renewed every
+ * third of its lease has most of a lease left after each renewal.  The price is
+ * that the lock of a dead client passes on only after one and a half leases.
+ *
+ * INVARIANTS
+ *  (1) A session serves a lease only if the server granted it a quarter more.
+ *      Where it grants less than the half, what is believed ends earlier; where
+ *      it grants less than the quarter, the lease is refused, with the limit in
+ *      the message.
+ *  (2) A session that has ended is never revived: its places are told, and
+ *      those who wait begin anew in another.
+ *  (3) A handle is closed only when no call uses it, by its driver
+ *      (io.c), never in a callback.
+ */
+#include "zk.h"
+
+#include <errno.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+
+#include "base/banned.h"
+
+/* How long a session must last for a lease. */
+static int64_t session_want(int64_t ttl_ms)
+{
+    return ttl_ms + ttl_ms / 2;
+}
+
+/* session.c (1) */
+bool zk_session_serves(const struct zk_session *ses, int64_t ttl_ms)
+{
+    return ses->got_ms >= ttl_ms + ttl_ms / 4;
+}
+
+/* Is it what a lease of this length should have?  One that the server made
+ * longer than was asked for is its shortest: it serves all that are shorter. */
+bool zk_session_fits(const struct zk_session *ses, int64_t ttl_ms)
+{
+    int64_t want = session_want(ttl_ms);
+
+    if (!ses->got_ms)
+        return ses->asked_ms >= want && ses->asked_ms <= want + want / 4;
+    if (ses->got_ms < want)
+        return ses->got_ms < ses->asked_ms; /* the longest there is */
+    return ses->got_ms <= want + want / 4 || ses->got_ms > ses->asked_ms;
+}
+
+/* ---- events, in the library's thread ----------------------------------- */
+
+struct zk_session *zk_session_by_id(struct zk_conn *zc, int64_t id)
+{
+    struct hfi_link *at;
+
+    for (at = zc->living.next; at != &zc->living; at = at->next)
+        if (hfi_container(at, struct zk_session, link)->id == id)
+            return hfi_container(at, struct zk_session, link);
+    return NULL;
+}
+
+/* A move had no answer: the node of the place may be in another session, and
+ * must not stay there unknown.  Ask for it; who is not told removes it. */
+static bool session_hands_on(struct zk_session *ses, struct zk_place *place)
+{
+    struct zk_session *alt = place->alt && !ses->closing
+                                 ? zk_session_by_id(ses->conn, place->alt)
+                                 : NULL;
+
+    if (!alt)
+        return false;
+    zk_place_follow(place, alt);
+    if (place->doomed && !place->busy)
+        zk_place_bury(place);
+    else
+        zk_place_guard(place);
+    return true;
+}
+
+/* session.c (2) */
+void zk_session_died(struct zk_session *ses)
+{
+    struct zk_conn *zc = ses->conn;
+    struct zk_place *place;
+
+    if (ses->state == ZK_DEAD)
+        return;
+    if (ses->state == ZK_UP)
+        zk_hear_from(ses, false);
+    ses->state = ZK_DEAD;
+    hfi_link_remove(&ses->link);
+    hfi_link_append(&zc->dead, &ses->link);
+    hfi_cond_wake(&ses->cond);
+    hfi_bell_ring(&ses->bell);
+    while (!hfi_link_alone(&ses->places)) {
+        place = hfi_container(ses->places.next, struct zk_place, link);
+        if (session_hands_on(ses, place))
+            continue;
+        hfi_link_remove(&place->link);
+        hfi_link_remove(&place->hears);
+        place->ses = NULL;
+        place->lost = place->held;
+        if (!place->busy)
+            zk_place_clear(place); /* else its caller will */
+        if (ses->closing)
+            continue;
+        if (place->lost)
+            hfi_gone(&zc->base, place->key, place->token, HF_LOSS_SESSION);
+        else
+            hfi_wake(&zc->base, place->key, place->token);
+        if (place->doomed && !place->busy)
+            zk_place_drop(zc, place);
+    }
+}
+
+/* Say what the server made of the length that we asked for. */
+static void session_warn(struct zk_session *ses)
+{
+    const char *caution = ses->conn->caution;
+    char text[256];
+    int len = 0;
+
+    if (*caution)
+        len = snprintf(text, sizeof(text), "%.120s; ", caution);
+    if (ses->got_ms > ses->asked_ms)
+        snprintf(text + len, sizeof(text) - (size_t)len,
+                 "the server's sessions last at least %lld ms: a dead holder's "
+                 "lock passes on no sooner",
+                 (long long)ses->got_ms);
+    else if (ses->got_ms < ses->asked_ms - ses->asked_ms / 9)
+        snprintf(text + len, sizeof(text) - (size_t)len,
+                 "the server's sessions last at most %lld ms: no ttl may be "
+                 "longer than %lld",
+                 (long long)ses->got_ms, (long long)ses->got_ms * 4 / 5);
+    else
+        return;
+    hfi_warn(&ses->conn->base, text);
+}
+
+/* Connected, for the first time or again: finish what could not be done, and
+ * let everyone look for what they may have missed. */
+static void session_came_up(struct zk_session *ses)
+{
+    struct zk_conn *zc = ses->conn;
+    struct hfi_link *at, *next;
+    struct zk_place *place;
+
+    ses->id = zoo_client_id(ses->zh)->client_id;
+    ses->got_ms = zoo_recv_timeout(ses->zh);
+    ses->state = ZK_UP;
+    ses->life++;
+    ses->heard_at = hfi_now();
+    zk_touch_begin(ses);
+    zk_hear_from(ses, true);
+    session_warn(ses);
+    zk_ask_alone(ses);
+    hfi_cond_wake(&ses->cond);
+    for (at = ses->places.next; at != &ses->places; at = next) {
+        next = at->next;
+        place = hfi_container(at, struct zk_place, link);
+        if (place->doomed && !place->busy)
+            zk_place_bury(place);
+        else if (!place->held)
+            hfi_wake(&zc->base, place->key, place->token);
+    }
+}
+
+void zk_session_changed(struct zk_session *ses, int state)
+{
+    if (state == ZOO_CONNECTED_STATE) {
+        session_came_up(ses);
+    } else if (state == ZOO_EXPIRED_SESSION_STATE) {
+        zk_session_died(ses);
+    } else if (state == ZOO_AUTH_FAILED_STATE) {
+        ses->denied = true;
+        zk_session_died(ses);
+    } else if (ses->state == ZK_UP) {
+        ses->state = ZK_CONNECTING;
+        ses->sock = -1; /* The library has closed it: an attempt begins. */
+        snprintf(ses->why, sizeof(ses->why), "it broke");
+        zk_hear_from(ses, false);
+        ses->sole = false;
+    }
+}
+
+/* The node of a place was removed or changed; the watch on it is used up. */
+static void session_own_event(struct zk_place *place, int type,
+                              const char *path)
+{
+    if (!place->path || strcmp(place->path, path) != 0)
+        return;
+    place->guard = 0;
+    if (type == ZOO_DELETED_EVENT)
+        zk_place_gone(place, HF_LOSS_DELETED);
+    else if (place->held)
+        zk_place_guard(place);
+}
+
+/* With recipe=ephemeral all nodes of one key have one name. */
+static void session_own_events(struct zk_session *ses, int type,
+                               const char *path)
+{
+    char token[HFI_TOKEN_LEN + 1];
+    struct hfi_link *at;
+    struct zk_place *place;
+
+    if (!ses->conn->single) {
+        place = zk_name_token(zk_name_of(path), token)
+                    ? zk_place_find(ses->conn, token)
+                    : NULL;
+        if (place && place->ses == ses)
+            session_own_event(place, type, path);
+        return;
+    }
+    for (at = ses->places.next; at != &ses->places; at = at->next)
+        session_own_event(hfi_container(at, struct zk_place, link), type, path);
+}
+
+/* A node has gone, or the children of one have changed. */
+static void session_event(struct zk_session *ses, int type, const char *path)
+{
+    struct hfi_conn *conn = &ses->conn->base;
+    struct hfi_link *at, *next;
+    struct zk_place *place;
+
+    for (at = ses->hearers.next; at != &ses->hearers; at = next) {
+        next = at->next;
+        place = hfi_container(at, struct zk_place, hears);
+        if (place->ahead && !strcmp(place->ahead, path)) {
+            hfi_free(place->ahead);
+            place->ahead = NULL;
+            hfi_wake(conn, place->key, place->token);
+        }
+        if (place->held && place->listening && !strcmp(place->parent, path) &&
+            type != ZOO_DELETED_EVENT) {
+            place->listening = false;
+            hfi_wanted(conn, place->key);
+        }
+        if (!place->ahead && !place->listening)
+            hfi_link_remove(&place->hears);
+    }
+    session_own_events(ses, type, path);
+}
+
+void zk_watcher(zhandle_t *zh, int type, int state, const char *path,
+                void *context)
+{
+    struct zk_session *ses = context;
+
+    (void)zh;
+    if (type == ZOO_SESSION_EVENT)
+        ses->heard = state; /* io.c (2) */
+    else if (ses->state == ZK_UP && path && *path)
+        session_event(ses, type, path);
+}
+
+/* ---- beginning and end ------------------------------------------------- */
+
+/* Put a session into the list; it has no handle yet. */
+static struct zk_session *session_new(struct zk_conn *zc, int64_t ttl_ms)
+{
+    struct zk_session *ses = hfi_alloc(sizeof(*ses));
+
+    if (!ses)
+        return NULL;
+    ses->conn = zc;
+    ses->sock = ses->epoll_fd = -1;
+    ses->bell = (struct hfi_bell){.event_fd = -1, .timer_fd = -1};
+    snprintf(ses->why, sizeof(ses->why), "no descriptor or no memory is left");
+    ses->asked_ms = session_want(ttl_ms);
+    if (ses->asked_ms > INT32_MAX / 2)
+        ses->asked_ms = INT32_MAX / 2;
+    hfi_cond_init(&ses->cond);
+    hfi_link_init(&ses->places);
+    hfi_link_init(&ses->hearers);
+    hfi_link_init(&ses->flights);
+    hfi_link_init(&ses->errands);
+    hfi_link_init(&ses->link);
+    hfi_link_append(&zc->living, &ses->link);
+    return ses;
+}
+
+/* Have its driver connect it. */
+static hf_status session_open(struct zk_session *ses, struct hf_error *err)
+{
+    bool ready = hfi_bell_init(&ses->bell) &&
+                 (ses->epoll_fd = epoll_create1(EPOLL_CLOEXEC)) >= 0;
+
+    zk_fd_keep(ses->conn, ses->bell.event_fd);
+    zk_fd_keep(ses->conn, ses->bell.timer_fd);
+    zk_fd_keep(ses->conn, ses->epoll_fd);
+    if (ready && hfi_thread_start(&ses->driver, zk_drive, ses))
+        return HF_OK;
+    ses->done = true;
+    zk_session_died(ses);
+    return hfi_fail(err, HF_SYSTEM, "%s: no descriptor, or no thread",
+                    ses->conn->base.endpoint);
+}
+
+/* Its driver has ended: free what is left. */
+static void session_free(struct zk_session *ses)
+{
+    hfi_thread_join(&ses->driver);
+    zk_fd_drop(ses->conn, ses->bell.event_fd);
+    zk_fd_drop(ses->conn, ses->bell.timer_fd);
+    zk_fd_drop(ses->conn, ses->epoll_fd);
+    hfi_bell_fini(&ses->bell);
+    if (ses->epoll_fd >= 0)
+        close(ses->epoll_fd);
+    hfi_cond_fini(&ses->cond);
+    hfi_free(ses);
+}
+
+static struct zk_session *session_first_done(struct zk_conn *zc)
+{
+    struct hfi_link *at;
+    struct zk_session *ses;
+
+    for (at = zc->dead.next; at != &zc->dead; at = at->next) {
+        ses = hfi_container(at, struct zk_session, link);
+        if (ses->done && !ses->users)
+            return ses;
+    }
+    return NULL;
+}
+
+void zk_sessions_reap(struct zk_conn *zc)
+{
+    struct zk_session *ses;
+
+    while ((ses = session_first_done(zc))) {
+        hfi_link_remove(&ses->link);
+        pthread_mutex_unlock(&zc->mu);
+        session_free(ses);
+        pthread_mutex_lock(&zc->mu);
+    }
+}
+
+static void session_retire(struct zk_session *ses)
+{
+    ses->closing = true;
+    zk_session_died(ses);
+}
+
+/* Nobody calls any more. */
+void zk_sessions_end(struct zk_conn *zc)
+{
+    struct zk_session *ses;
+
+    pthread_mutex_lock(&zc->mu);
+    while (!hfi_link_alone(&zc->living))
+        session_retire(hfi_container(zc->living.next, struct zk_session, link));
+    while (!hfi_link_alone(&zc->dead)) {
+        ses = hfi_container(zc->dead.next, struct zk_session, link);
+        while (!ses->done)
+            hfi_cond_wait(&ses->cond, &zc->mu, HFI_NEVER);
+        zk_sessions_reap(zc);
+    }
+    pthread_mutex_unlock(&zc->mu);
+}
+
+/* ---- getting one ------------------------------------------------------- */
+
+hf_status zk_session_up(struct zk_session *ses, int64_t deadline,
+                        struct hf_error *err)
+{
+    struct zk_conn *zc = ses->conn;
+
+    while (ses->state == ZK_CONNECTING && hfi_left_ms(deadline))
+        hfi_cond_wait(&ses->cond, &zc->mu, deadline);
+    if (ses->state == ZK_UP)
+        return HF_OK;
+    if (ses->denied)
+        return hfi_fail(err, HF_DENIED,
+                        "%s: the server refused the user or the password of "
+                        "the URL",
+                        zc->base.endpoint);
+    if (ses->state == ZK_CONNECTING || !ses->zh)
+        return hfi_fail(err, HF_UNAVAILABLE, "%s: no connection: %s",
+                        zc->base.endpoint, ses->why);
+    return hfi_fail(err, HF_UNAVAILABLE, "%s: the session has ended",
+                    zc->base.endpoint);
+}
+
+/* With the mutex held.  A dead one waits for its last user. */
+void zk_session_leave(struct zk_session *ses)
+{
+    if (!--ses->users && ses->state == ZK_DEAD)
+        hfi_bell_ring(&ses->bell);
+}
+
+void zk_session_put(struct zk_session *ses)
+{
+    pthread_mutex_t *mu;
+
+    if (!ses)
+        return;
+    mu = &ses->conn->mu;
+    pthread_mutex_lock(mu);
+    zk_session_leave(ses);
+    pthread_mutex_unlock(mu);
+}
+
+static struct zk_session *session_find(struct zk_conn *zc, int64_t ttl_ms)
+{
+    struct hfi_link *at;
+    struct zk_session *ses;
+
+    for (at = zc->living.next; at != &zc->living; at = at->next) {
+        ses = hfi_container(at, struct zk_session, link);
+        if (ttl_ms < 0 || zk_session_fits(ses, ttl_ms))
+            return ses;
+    }
+    return NULL;
+}
+
+/* A client that never uses the length of lease it was opened with needs no
+ * session for it. */
+static void session_drop_unused(struct zk_conn *zc)
+{
+    struct hfi_link *at;
+    struct zk_session *ses;
+
+    for (at = zc->living.next; at != &zc->living; at = at->next) {
+        ses = hfi_container(at, struct zk_session, link);
+        if (!ses->used && !ses->users && ses->state == ZK_UP) {
+            session_retire(ses);
+            return;
+        }
+    }
+}
+
+static hf_status session_limit(struct zk_session *ses, int64_t ttl_ms,
+                               struct hf_error *err)
+{
+    if (zk_session_serves(ses, ttl_ms))
+        return HF_OK;
+    return hfi_fail(err, HF_INVALID,
+                    "%s: a ttl of %lld ms is more than the server allows: its "
+                    "sessions last %lld ms, so at most %lld",
+                    ses->conn->base.endpoint, (long long)ttl_ms,
+                    (long long)ses->got_ms, (long long)ses->got_ms * 4 / 5);
+}
+
+static hf_status session_get(struct zk_conn *zc, int64_t ttl_ms,
+                             int64_t deadline, struct zk_session **ret,
+                             struct hf_error *err)
+{
+    struct zk_session *ses = session_find(zc, ttl_ms);
+    hf_status st = HF_OK;
+
+    if (!ses) {
+        session_drop_unused(zc);
+        ses = session_new(zc, ttl_ms < 0 ? zc->ttl_ms : ttl_ms);
+        if (!ses)
+            return hfi_nomem(err);
+        ses->users++;
+        st = session_open(ses, err);
+    } else {
+        ses->users++;
+    }
+    if (!st)
+        st = zk_session_up(ses, deadline, err);
+    if (!st && ttl_ms >= 0)
+        st = session_limit(ses, ttl_ms, err);
+    if (st)
+        zk_session_leave(ses);
+    else
+        *ret = ses;
+    return st;
+}
+
+hf_status zk_session_for(struct zk_conn *zc, int64_t ttl_ms, int64_t deadline,
+                         struct zk_session **ret, struct hf_error *err)
+{
+    hf_status st;
+
+    pthread_mutex_lock(&zc->mu);
+    zk_sessions_reap(zc);
+    st = session_get(zc, ttl_ms, deadline, ret, err);
+    pthread_mutex_unlock(&zc->mu);
+    return st;
+}
+
+hf_status zk_session_any(struct zk_conn *zc, int64_t deadline,
+                         struct zk_session **ret, struct hf_error *err)
+{
+    return zk_session_for(zc, -1, deadline, ret, err);
+}

@@ -1,0 +1,512 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * zk.c - ZooKeeper: ephemeral nodes, in a queue or alone.
+ *
+ * ON THE WIRE  A key is a node under the path of the URL.
+ *   recipe=sequential  contenders are its children, ephemeral and numbered; the
+ *                      lowest holds, each watches the one before it (sequential.c).
+ *                      The nodes are named as Curator's or kazoo's are, so that
+ *                      these wait for us and we for them (names.c).
+ *   recipe=ephemeral   the node itself, ephemeral; who creates it holds, and
+ *                      everybody else watches it (ephemeral.c).
+ *   Parents are containers, which the server removes when they are empty.
+ *
+ * INVARIANTS
+ *  (1) HF_OK is said of a node that belongs to a session we have now, never of
+ *      one that an earlier session left.
+ *  (2) Every node of ours is in our books until it is known to be gone
+ *      (node.c).
+ *  (3) The library's callbacks only note what happened and send what need not
+ *      be waited for (io.c).
+ *
+ * SESSION  The server frees what a dead client held when the session's timeout
+ *   is over; session.c chooses that by the ttl, renew.c proves that it
+ *   has not been.  Leases that are not renewed lapse by our own clock.
+ *
+ * LIMITS  A network between an ensemble and its clients that is slower than a
+ *   third of the ttl makes locks lapse.  Servers with a minSessionTimeout of
+ *   less than two ticks break the argument of touch.c; so does a leader that
+ *   answers for a while and pings nobody.  No TLS: the library has none here.
+ */
+#include "zk.h"
+
+#include <errno.h>
+#include <sys/epoll.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+
+#include "base/banned.h"
+
+#define PORT         2181
+#define TURNS        16
+#define PASSWORD_MAX 1024
+
+/* ---- opening ----------------------------------------------------------- */
+
+/* "a:2181,b:2181", and the same for messages. */
+static hf_status zk_hosts(struct zk_conn *zc, const struct hfi_url *url,
+                          struct hf_error *err)
+{
+    size_t i, len = 0, size = 1;
+
+    if (!url->nhosts)
+        return hfi_fail(err, HF_INVALID,
+                        "zk: a host is needed, as in zk://host/locks");
+    for (i = 0; i < url->nhosts; i++)
+        size += strlen(url->hosts[i].name) + 16;
+    zc->hosts = hfi_alloc(size);
+    if (!zc->hosts)
+        return hfi_nomem(err);
+    for (i = 0; i < url->nhosts; i++) {
+        const char *name = url->hosts[i].name;
+        bool bare = strchr(name, ':') && name[0] != '[';
+
+        if (!*name || strpbrk(name, ",/"))
+            return hfi_fail(err, HF_INVALID, "zk: a host is malformed");
+        len += (size_t)snprintf(zc->hosts + len, size - len, "%s%s%s%s:%d",
+                                len ? "," : "", bare ? "[" : "", name,
+                                bare ? "]" : "",
+                                url->hosts[i].port ? url->hosts[i].port : PORT);
+    }
+    snprintf(zc->base.endpoint, sizeof(zc->base.endpoint), "zk://%.240s",
+             zc->hosts);
+    return HF_OK;
+}
+
+/* The path of the URL without its final slash; it is made if it is missing. */
+static hf_status zk_root(struct zk_conn *zc, const struct hfi_url *url,
+                         struct hf_error *err)
+{
+    const char *path = *url->path ? url->path : "/holdfast";
+    const unsigned char *at = (const unsigned char *)path;
+    size_t len = strlen(path);
+
+    while (len && path[len - 1] == '/')
+        len--;
+    for (; *at; at++)
+        if (*at < ' ' || *at >= 0x7f)
+            return hfi_fail(err, HF_INVALID,
+                            "zk: the path must be printable ASCII");
+    zc->root = hfi_alloc(len + 3);
+    if (!zc->root)
+        return hfi_nomem(err);
+    if (len)
+        snprintf(zc->root, len + 2, "%s%.*s", path[0] == '/' ? "" : "/",
+                 (int)len, path);
+    if (strstr(zc->root, "//") || strstr(zc->root, "/./") ||
+        strstr(zc->root, "/../"))
+        return hfi_fail(err, HF_INVALID, "zk: the path is malformed");
+    return HF_OK;
+}
+
+static hf_status zk_options(struct zk_conn *zc, const struct hfi_url *url,
+                            struct hf_error *err)
+{
+    const char *layout = hfi_url_param(url, "layout", "curator");
+    const char *recipe = hfi_url_param(url, "recipe", "sequential");
+
+    zc->kazoo = !strcmp(layout, "kazoo");
+    zc->single = !strcmp(recipe, "ephemeral");
+    zc->plain = zc->kazoo; /* It makes the parent once and counts on it. */
+    if (!zc->kazoo && strcmp(layout, "curator") != 0)
+        return hfi_fail(err, HF_INVALID, "zk: layout= is curator or kazoo");
+    if (!zc->single && strcmp(recipe, "sequential") != 0)
+        return hfi_fail(err, HF_INVALID,
+                        "zk: recipe= is sequential or ephemeral");
+    if (!zc->single)
+        zc->base.traits |= HF_TRAIT_QUEUED | HF_TRAIT_REENTRANT;
+    zc->ttl_ms = HFI_TTL_DEFAULT;
+    return hfi_url_duration(url, "ttl", &zc->ttl_ms, err);
+}
+
+/* "user:password".  The password is in the URL or in a file. */
+static hf_status zk_credentials(struct zk_conn *zc, const struct hfi_url *url,
+                                struct hf_error *err)
+{
+    const char *file = hfi_url_param(url, "password_file", NULL);
+    char password[PASSWORD_MAX] = "";
+    hf_status st = HF_OK;
+    size_t size, i;
+
+    if (file && (!url->user || url->password))
+        return hfi_fail(err, HF_INVALID,
+                        "zk: password_file= goes with a user in the URL, as in "
+                        "zk://user@host, and not with another password");
+    if (!url->user)
+        return HF_OK;
+    if (file)
+        st = hfi_url_secret(file, "zk: the file of password_file=", password,
+                            sizeof(password), err);
+    size = strlen(url->user) + sizeof(password) +
+           (url->password ? strlen(url->password) : 0) + 2;
+    zc->auth = hfi_alloc(size);
+    if (zc->auth)
+        snprintf(zc->auth, size, "%s:%s", url->user,
+                 url->password ? url->password : password);
+    else
+        st = hfi_nomem(err);
+    explicit_bzero(password, sizeof(password));
+    for (i = 0; i < url->nhosts && !zc->base.warning[0]; i++)
+        hfi_warn_password(zc->base.warning, sizeof(zc->base.warning),
+                          url->hosts[i].name, false);
+    memcpy(zc->caution, zc->base.warning, sizeof(zc->caution));
+    return st;
+}
+
+/* The library of this system was built without, and would have to be given a
+ * connection of ours, which it cannot. */
+static hf_status zk_no_tls(const struct hfi_url *url, struct hf_error *err)
+{
+    if (strcmp(url->scheme, "zks") && !hfi_url_param(url, "tls", NULL))
+        return HF_OK;
+    return hfi_fail(err, HF_UNSUPPORTED,
+                    "zk: there is no TLS to ZooKeeper here: run a TLS proxy "
+                    "such as stunnel on this machine and name that, as in "
+                    "zk://127.0.0.1:2181/locks");
+}
+
+static hf_status zk_open(struct hfi_conn *conn, const struct hfi_url *url,
+                         int64_t deadline, struct hf_error *err)
+{
+    struct zk_conn *zc = (struct zk_conn *)conn;
+    struct epoll_event ev = {.events = EPOLLIN};
+    struct zk_session *ses;
+    hf_status st;
+
+    pthread_mutex_init(&zc->mu, NULL);
+    hfi_link_init(&zc->living);
+    hfi_link_init(&zc->dead);
+    hfi_link_init(&zc->fresh);
+    zc->ready = true;
+    zc->timer_due = zc->lapse_at = HFI_NEVER;
+    zc->timer_fd = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
+    zc->pump_fd = epoll_create1(EPOLL_CLOEXEC);
+    if (zc->timer_fd < 0 || zc->pump_fd < 0 ||
+        epoll_ctl(zc->pump_fd, EPOLL_CTL_ADD, zc->timer_fd, &ev) < 0)
+        return hfi_fail_errno(err, HF_SYSTEM, errno, "zk: no descriptor");
+    zk_fd_keep(zc, zc->timer_fd);
+    zk_fd_keep(zc, zc->pump_fd);
+    st = zk_no_tls(url, err);
+    if (!st)
+        st = zk_hosts(zc, url, err);
+    if (!st)
+        st = zk_options(zc, url, err);
+    if (!st)
+        st = zk_credentials(zc, url, err);
+    if (!st)
+        st = zk_root(zc, url, err);
+    if (!st)
+        st = zk_session_any(zc, deadline, &ses, err);
+    if (!st)
+        zk_session_put(ses);
+    return st;
+}
+
+static void zk_close(struct hfi_conn *conn)
+{
+    struct zk_conn *zc = (struct zk_conn *)conn;
+    struct hfi_node *node;
+
+    if (!zc->ready)
+        return;
+    zk_sessions_end(zc);
+    while ((node = hfi_map_next(&zc->places, NULL)))
+        zk_place_drop(zc, hfi_container(node, struct zk_place, node));
+    hfi_map_fini(&zc->places);
+    zk_last_fini(zc);
+    if (zc->timer_fd >= 0)
+        close(zc->timer_fd);
+    if (zc->pump_fd >= 0)
+        close(zc->pump_fd);
+    if (zc->auth)
+        explicit_bzero(zc->auth, strlen(zc->auth));
+    hfi_free(zc->auth);
+    hfi_free(zc->hosts);
+    hfi_free(zc->root);
+    pthread_mutex_destroy(&zc->mu);
+    zc->ready = false;
+}
+
+/* ---- taking ------------------------------------------------------------ */
+
+/* Repeat the recipe's steps until one is an answer. */
+static hf_status zk_steps(struct zk_conn *zc, struct zk_place *place,
+                          const struct hfi_claim *claim,
+                          struct hfi_answer *busy, int64_t deadline,
+                          struct hf_error *err)
+{
+    struct zk_session *ses;
+    bool again = true;
+    hf_status st = HF_OK;
+    int turn;
+
+    for (turn = 0; again && turn < TURNS; turn++) {
+        again = false;
+        st = zk_place_session(zc, place, claim->ttl_ms, deadline, &ses, err);
+        if (st)
+            break;
+        st = zc->single
+                 ? zk_one_step(ses, place, claim, busy, deadline, &again, err)
+                 : zk_seq_step(ses, place, claim, busy, deadline, &again, err);
+        pthread_mutex_lock(&zc->mu);
+        if (st == HF_OK && place->ses != ses)
+            again = true; /* zk.c (1): it ended meanwhile. */
+        if (st == HF_UNAVAILABLE)
+            again = ses->state == ZK_DEAD && !ses->denied;
+        pthread_mutex_unlock(&zc->mu);
+        zk_session_put(ses);
+        if (st && st != HF_UNAVAILABLE)
+            break;
+    }
+    if (!st && again)
+        st = hfi_fail(err, HF_UNAVAILABLE, "%s: the queue changes too fast",
+                      zc->base.endpoint);
+    return st;
+}
+
+static hf_status zk_try_acquire(struct hfi_conn *conn,
+                                const struct hfi_claim *claim,
+                                struct hfi_grant *grant,
+                                struct hfi_answer *busy, int64_t deadline,
+                                struct hf_error *err)
+{
+    struct zk_conn *zc = (struct zk_conn *)conn;
+    struct zk_place *place;
+    hf_status st;
+
+    pthread_mutex_lock(&zc->mu);
+    place = zk_place_find(zc, claim->token);
+    if (!place)
+        place = zk_place_new(zc, claim);
+    if (place)
+        place->busy = true;
+    pthread_mutex_unlock(&zc->mu);
+    if (!place)
+        return hfi_nomem(err);
+    st = zk_steps(zc, place, claim, busy, deadline, err);
+    pthread_mutex_lock(&zc->mu);
+    place->busy = false;
+    if (st == HF_OK) {
+        zk_place_hold(zc, place, claim->ttl_ms);
+        if (place->ses)
+            zk_proof(place->ses, &busy->proof);
+        else
+            busy->proof.ms = 0; /* zk.c (1): it ended just now. */
+        grant->fence = place->fence;
+    }
+    grant->placed = place->sent || place->path || claim->queue;
+    if (!grant->placed)
+        zk_place_drop(zc, place);
+    pthread_mutex_unlock(&zc->mu);
+    return st;
+}
+
+/* ---- giving back ------------------------------------------------------- */
+
+/* recipe=ephemeral: the name may be another's by now. */
+static hf_status zk_remove_single(struct zk_session *ses,
+                                  struct zk_place *place,
+                                  const struct hfi_claim *claim,
+                                  int64_t deadline, struct hf_error *err)
+{
+    struct zk_conn *zc = ses->conn;
+    struct zk_flight *fl = zk_flight_new(ses, 1);
+    struct hf_info info = HF_INFO_INIT;
+    char token[HFI_TOKEN_LEN + 1] = "";
+    uint64_t fence;
+    hf_status st;
+
+    if (!fl)
+        return hfi_nomem(err);
+    zk_get(fl, place->parent, false);
+    if (zk_flight_wait(fl, deadline))
+        st = zk_no_answer(zc, err);
+    else if (fl->ops[0].rc == ZNONODE)
+        st = HF_LOST;
+    else
+        st = zk_status(zc, fl->ops[0].rc, "get", err);
+    if (!st) {
+        zk_data_read(fl->ops[0].text, &info, &fence, token);
+        if (fl->ops[0].stat.ephemeralOwner != ses->id ||
+            strcmp(token, claim->token) != 0)
+            st = HF_LOST;
+    }
+    zk_flight_end(fl);
+    return st;
+}
+
+/* Remove the node of a place; HF_LOST if there is none. */
+static hf_status zk_remove(struct zk_session *ses, struct zk_place *place,
+                           const struct hfi_claim *claim, int64_t deadline,
+                           struct hf_error *err)
+{
+    struct zk_conn *zc = ses->conn;
+    struct zk_flight *fl;
+    hf_status st = HF_OK;
+
+    if (zc->single)
+        st = place->sent ? zk_remove_single(ses, place, claim, deadline, err)
+                         : HF_LOST;
+    else if (place->sent && !place->path)
+        st = zk_place_resolve(ses, place, claim, deadline, err);
+    if (st || (!zc->single && !place->path))
+        return st ? st : HF_LOST;
+    fl = zk_flight_new(ses, 1);
+    if (!fl)
+        return hfi_nomem(err);
+    zk_delete(fl, zc->single ? place->parent : place->path, -1);
+    if (zk_flight_wait(fl, deadline))
+        st = zk_no_answer(zc, err);
+    else if (fl->ops[0].rc == ZNONODE)
+        st = HF_LOST;
+    else
+        st = zk_status(zc, fl->ops[0].rc, "delete", err);
+    zk_flight_end(fl);
+    return st;
+}
+
+/* Take up a place to remove it: true if it is there and may have a node. */
+static bool zk_doom(struct zk_conn *zc, const struct hfi_claim *claim,
+                    struct zk_place **ret, bool *held, bool *again)
+{
+    struct zk_place *place = zk_place_find(zc, claim->token);
+
+    *ret = place;
+    if (!place)
+        return false;
+    *held = place->held;
+    *again = place->doomed;
+    place->busy = true;
+    place->doomed = true;
+    hfi_link_remove(&place->fresh);
+    return place->ses && (place->path || place->sent);
+}
+
+static hf_status zk_release(struct hfi_conn *conn,
+                            const struct hfi_claim *claim,
+                            struct hfi_grant *grant, int64_t deadline,
+                            struct hf_error *err)
+{
+    struct zk_conn *zc = (struct zk_conn *)conn;
+    struct zk_session *ses;
+    struct zk_place *place;
+    bool held = false, again = false, there;
+    hf_status st = HF_LOST;
+
+    pthread_mutex_lock(&zc->mu);
+    there = zk_doom(zc, claim, &place, &held, &again);
+    pthread_mutex_unlock(&zc->mu);
+    if (there)
+        st = zk_place_session(zc, place, claim->ttl_ms, deadline, &ses, err);
+    if (there && !st) {
+        st = zk_remove(ses, place, claim, deadline, err);
+        zk_session_put(ses);
+    }
+    pthread_mutex_lock(&zc->mu);
+    if (place)
+        place->busy = false;
+    /* A session that has ended took the node along. */
+    if (place && st && st != HF_LOST && !place->ses)
+        st = HF_LOST;
+    if (place && held && st == HF_OK)
+        zk_last_note(zc, place);
+    if (place && (st == HF_OK || st == HF_LOST))
+        zk_place_drop(zc, place);
+    else if (place)
+        zk_place_bury(place); /* or when there is a connection again */
+    pthread_mutex_unlock(&zc->mu);
+    if (st == HF_LOST && again)
+        st = HF_OK; /* An earlier attempt did it. */
+    grant->placed = st == HF_UNCERTAIN || st == HF_UNAVAILABLE;
+    if (st == HF_LOST)
+        return hfi_fail(err, HF_LOST, "%s: the lock was not ours any more",
+                        conn->endpoint);
+    return st;
+}
+
+/* ---- waiting ----------------------------------------------------------- */
+
+/* The next try sets the watch that a waiter needs; a holder hears of others. */
+static hf_status zk_watch(struct hfi_conn *conn, const struct hfi_claim *claim,
+                          struct hfi_grant *grant, int64_t deadline,
+                          struct hf_error *err)
+{
+    struct zk_conn *zc = (struct zk_conn *)conn;
+    struct zk_place *place;
+
+    (void)grant;
+    (void)deadline;
+    pthread_mutex_lock(&zc->mu);
+    place = zk_place_find(zc, claim->token);
+    if (place) {
+        place->watched = true;
+        if (place->held)
+            zk_place_listen(place);
+    }
+    pthread_mutex_unlock(&zc->mu);
+    return place ? HF_OK
+                 : hfi_fail(err, HF_LOST, "%s: no such place", conn->endpoint);
+}
+
+static void zk_unwatch(struct hfi_conn *conn, const struct hfi_claim *claim,
+                       struct hfi_grant *grant)
+{
+    struct zk_conn *zc = (struct zk_conn *)conn;
+    struct zk_place *place;
+
+    (void)grant;
+    pthread_mutex_lock(&zc->mu);
+    place = zk_place_find(zc, claim->token);
+    if (place)
+        place->watched = place->listening = false;
+    pthread_mutex_unlock(&zc->mu);
+}
+
+/* Readable when a held place may have lapsed, or a session has heard something
+ * while nobody waited for an answer. */
+static int zk_pump_fd(struct hfi_conn *conn)
+{
+    return ((struct zk_conn *)conn)->pump_fd;
+}
+
+static void zk_pump(struct hfi_conn *conn)
+{
+    struct zk_conn *zc = (struct zk_conn *)conn;
+    uint64_t times;
+
+    pthread_mutex_lock(&zc->mu);
+    zk_hear(zc);
+    if (hfi_now() >= zc->timer_due &&
+        read(zc->timer_fd, &times, sizeof(times)) > 0)
+        zk_places_lapse(zc);
+    pthread_mutex_unlock(&zc->mu);
+}
+
+static const char *const zk_schemes[] = {"zk", "zks", NULL};
+static const char *const zk_own_options[] = {"layout", "recipe",
+                                             "password_file", "tls", NULL};
+
+const struct hfi_backend hfi_backend_zk = {
+    .schemes = zk_schemes,
+    .options = zk_own_options,
+    .conn_size = sizeof(struct zk_conn),
+    .traits = HF_TRAIT_FENCED | HF_TRAIT_LEASED | HF_TRAIT_NOTIFY |
+              HF_TRAIT_BREAK | HF_TRAIT_PROCESSES | HF_TRAIT_MACHINES |
+              HF_TRAIT_TWICE | HF_TRAIT_NOTED | HFI_TRAIT_BOUND,
+    .open = zk_open,
+    .close = zk_close,
+    .forget = zk_forget,
+    .try_acquire = zk_try_acquire,
+    .renew = zk_renew,
+    .release = zk_release,
+    .watch = zk_watch,
+    .unwatch = zk_unwatch,
+    .pump_fd = zk_pump_fd,
+    .pump = zk_pump,
+    .inspect = zk_inspect,
+    .list = zk_list,
+    .break_grant = zk_break,
+    .free_grant = zk_free,
+};

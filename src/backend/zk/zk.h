@@ -1,0 +1,404 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * zk.h - what the parts of the ZooKeeper backend share; zk.c has the essay.
+ *
+ *   zk_conn -- sessions: one per length of lease
+ *              |-- places:  nodes that this session keeps alive
+ *              `-- flights: requests that wait for their answers
+ *           -- places by token
+ *
+ * LOCKING  `mu` of the conn guards all that is here, and the library's handles
+ * while they are connected (io.c (1)).  So the library's callbacks find it
+ * held.  It is held while the core is called (hfi_wake() and its like), never
+ * while anybody waits.  A place is used by one call at a time (backend/backend.h (7));
+ * what callbacks look at in it is changed under `mu` only.
+ */
+#ifndef HFI_ZK_H
+#define HFI_ZK_H
+
+#include "backend/backend.h"
+#include "base/env.h"
+#include "base/lease.h"
+#include "base/list.h"
+#include "base/map.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <zookeeper/zookeeper.h>
+
+/* The longest name of a contender: prefix, uuid, tag, word, number. */
+#define ZK_NAME_MAX 96
+#define ZK_DATA_MAX 2048
+
+/* The last grant of a key that was given back here; see predict.c. */
+#define ZK_LAST_MAX 256
+struct zk_last {
+    char *parent;
+    char *tail;     /* who stood last; NULL: it was our own node */
+    int32_t number; /* of that one */
+    int64_t zxid;   /* of the transaction that created our node */
+    bool fresh;     /* no other of ours has been created since */
+    bool missed;    /* the last node that was had another number */
+};
+
+/* Two for the conn, four for each of a few sessions. */
+#define ZK_FDS 66
+
+struct zk_conn {
+    struct hfi_conn base;
+    pthread_mutex_t mu;
+    bool ready;              /* `mu` and the lists are there */
+    bool single;             /* recipe=ephemeral */
+    bool kazoo;              /* layout=kazoo */
+    _Atomic bool plain;      /* the server has no container nodes */
+    struct hfi_map places;   /* of struct zk_place, by token */
+    struct hfi_link living;  /* of struct zk_session */
+    struct hfi_link dead;    /* to be closed by a caller's thread */
+    char *hosts;             /* "a:2181,b:2181" */
+    char *auth;              /* "user:password", or NULL */
+    char caution[256];       /* what open() had to say of that */
+    _Atomic int fds[ZK_FDS]; /* what a forked child closes, plus one; 0: none */
+    char *root;              /* what all paths begin with; "" or "/a/b" */
+    int64_t ttl_ms;          /* of the session that open() makes */
+    int pump_fd;             /* an epoll: `timer_fd`, and what sessions hear */
+    int timer_fd;            /* when the first held place lapses */
+    int64_t timer_due;
+    int64_t lapse_at;      /* no held place lapses before */
+    struct hfi_link fresh; /* of struct zk_place: held, not yet guarded */
+    struct zk_last last[ZK_LAST_MAX];
+    int64_t zxid; /* the newest creation that we know of */
+};
+
+/* A request that the server has answered: see touch.c. */
+#define ZK_TOUCHES 32
+struct zk_touch {
+    int64_t sent;
+    int64_t after; /* the next that counts for it is sent then or later */
+    int passed;    /* how many did, and were answered */
+};
+
+enum zk_state { ZK_CONNECTING, ZK_UP, ZK_DEAD };
+
+struct zk_session {
+    struct hfi_link link; /* in zk_conn.living or .dead */
+    struct zk_conn *conn;
+    zhandle_t *zh;            /* NULL: not yet, or it could not be made */
+    struct zk_lookup *lookup; /* the driver's: names are being resolved */
+    char *addrs;              /* what the library was told */
+    int64_t resolved_at;      /* when that was last begun */
+    int fails;                /* attempts to connect since then */
+    int error;                /* errno of the last, or 0 */
+    char why[160];            /* there is no connection; "" if there is */
+    struct hfi_thread driver;
+    struct hfi_bell bell; /* wakes the driver */
+    int epoll_fd;         /* of `sock`: so does this, or it wakes who pumps */
+    int sock;             /* the library's; -1: none */
+    uint32_t events;      /* what it waits for there */
+    int64_t ask_at;       /* when it has something to do at the latest */
+    int64_t heard_at;     /* when something came, or was first asked for */
+    int64_t sent_at;      /* when something was; perhaps also later */
+    int64_t patience;     /* how long an attempt to connect may take; 0: not
+                           * begun */
+    int64_t try_until;    /* the end of this one */
+    int heard;            /* what it said of the connection, or 0 */
+    size_t pending;       /* requests of flights without an answer */
+    struct hfi_cond cond; /* `state` has changed, or `done` */
+    enum zk_state state;
+    bool reading;      /* a caller reads for all */
+    bool armed;        /* who pumps will */
+    bool shut;         /* being closed: answers mean nothing any more */
+    bool done;         /* the driver has ended */
+    bool denied;       /* dead because the server refused the credentials */
+    bool used;         /* somebody other than open() wanted it */
+    _Atomic bool sole; /* its server is no ensemble: it need ask nobody */
+    bool closing;      /* its end is our own doing */
+    int64_t id;        /* what ephemeralOwner must be */
+    int64_t asked_ms, got_ms;
+    int64_t proven_at; /* a majority has agreed to something sent then */
+    int64_t try_at;    /* when this attempt to connect began */
+    int64_t asked_at;  /* when the last request was sent, but for those */
+    int64_t chase_at;  /* when one is due that proves an earlier one */
+    int64_t known_at;  /* the leader has heard of us at that time or later */
+    struct zk_touch touches[ZK_TOUCHES]; /* a ring */
+    size_t ntouches;                     /* how many there were */
+    unsigned users; /* calls under way; it is not freed meanwhile */
+    struct hfi_link places, flights, errands;
+    struct hfi_link hearers; /* those of them that an event may concern */
+    unsigned life;           /* how often it has been connected */
+};
+
+/* A claim in the service: its node, or the wish for one. */
+struct zk_place {
+    struct hfi_node node;   /* in zk_conn.places */
+    struct hfi_link link;   /* in zk_session.places */
+    struct hfi_link hears;  /* in zk_session.hearers, or alone */
+    struct zk_session *ses; /* NULL: none yet, or it has ended */
+    int64_t alt;            /* id of where an unanswered move may have put it */
+    char *key;
+    char *parent;          /* the node whose children contend */
+    char *path;            /* of our node; NULL: none, or not known */
+    char *ahead;           /* the node whose end we wait for */
+    char *tail;            /* held: who stood last; NULL: our own node */
+    uint64_t fence;        /* 0: not known */
+    int64_t expires;       /* when a held one lapses */
+    int64_t yield_at;      /* recipe=ephemeral: when it must not linger on */
+    int64_t guard_at;      /* when it is held for long enough to be guarded */
+    struct hfi_link fresh; /* in zk_conn.fresh */
+    bool busy;             /* a call is at it: nobody else frees it */
+    bool sent;             /* a create may have been executed */
+    bool held;
+    bool lost;       /* it was held, and its session has ended */
+    bool broken;     /* it is held, and was broken: its node stays for now */
+    bool watched;    /* watch() was called */
+    bool doomed;     /* to be removed, in the background if need be */
+    bool moving;     /* its node changes sessions */
+    bool counted;    /* held, and `top` is known: not with an owner id */
+    bool told;       /* busy, and a watch was just set: nothing is new */
+    bool listening;  /* a watch on the parent tells who else comes */
+    int32_t top;     /* the highest number when it was granted */
+    int32_t version; /* of its node's data, when that was last seen */
+    unsigned guard; /* the life of its session in which its node was seen, and a
+                     * watch set that has not spoken since; 0: none */
+    char token[HFI_TOKEN_LEN + 1];
+};
+
+/* One request and its answer. */
+struct zk_op {
+    struct zk_flight *flight;
+    int rc;
+    int64_t sent_at;
+    bool leads; /* the leader has to answer it */
+    bool wrote; /* and a majority to agree */
+    struct Stat stat;
+    char *text; /* created path or data; ends with NUL */
+    int len;
+    struct String_vector names;
+};
+
+/* Requests that went out together and are waited for together. */
+struct zk_flight {
+    struct hfi_link link; /* in zk_session.flights */
+    struct zk_session *ses;
+    struct hfi_cond cond;
+    size_t n, room, pending;
+    bool waits; /* its caller sleeps, and somebody else reads */
+    bool left;  /* its caller has gone: the last answer frees it */
+    zoo_op_result_t results[3];
+    char made[8]; /* where a multi writes what nobody reads */
+    struct zk_op ops[];
+};
+
+/* ---- session.c: sessions -------------------------------------------- */
+
+/* A living session for leases of this length, with one more user. */
+hf_status zk_session_for(struct zk_conn *, int64_t ttl_ms, int64_t deadline,
+                         struct zk_session **ret, struct hf_error *);
+/* Any session, for looking, with one more user. */
+hf_status zk_session_any(struct zk_conn *, int64_t deadline,
+                         struct zk_session **ret, struct hf_error *);
+/* Wait until it is connected; the mutex is held by the caller. */
+hf_status zk_session_up(struct zk_session *, int64_t deadline,
+                        struct hf_error *);
+void zk_session_put(struct zk_session *);
+/* A living one; NULL: none.  With the mutex held. */
+struct zk_session *zk_session_by_id(struct zk_conn *, int64_t id);
+void zk_session_leave(struct zk_session *); /* with the mutex held */
+/* Is it what a lease of this length should have; is it enough for one? */
+bool zk_session_fits(const struct zk_session *, int64_t ttl_ms);
+bool zk_session_serves(const struct zk_session *, int64_t ttl_ms);
+/* Free those that have ended. */
+void zk_sessions_reap(struct zk_conn *);
+void zk_sessions_end(struct zk_conn *);
+void zk_watcher(zhandle_t *, int type, int state, const char *path, void *);
+/* With the mutex held: the library has said so. */
+void zk_session_changed(struct zk_session *, int state);
+void zk_session_died(struct zk_session *);
+
+/* ---- resolve.c: names ----------------------------------------------- */
+
+struct zk_lookup *zk_lookup_start(const char *hosts);
+int zk_lookup_fd(const struct zk_lookup *);
+const char *zk_lookup_found(struct zk_lookup *);
+void zk_lookup_why(struct zk_lookup *, char *ret, size_t size);
+void zk_lookup_end(struct zk_lookup *); /* NULL is fine */
+
+/* ---- wrap.c: calls of the library ----------------------------------- */
+
+/* Until zk_library_left() this thread is in the library, for that conn. */
+void zk_library_entered(struct zk_conn *);
+/* Why it could not connect meanwhile: an errno, or 0. */
+int zk_library_left(void);
+/* Close a handle, and wait so long for the server at most. */
+void zk_library_close(struct zk_conn *, zhandle_t *, int ms);
+/* Descriptors that a forked child is to close. */
+void zk_fd_keep(struct zk_conn *, int fd);
+void zk_fd_drop(struct zk_conn *, int fd);
+void zk_forget(struct hfi_conn *);
+
+/* ---- io.c: who reads --------------------------------------------- */
+
+void *zk_drive(void *session);
+/* Read for all until *pending is 0; with the mutex held, which is let go
+ * meanwhile, nobody else reading, and the session up. */
+void zk_read(struct zk_session *, const size_t *pending, int64_t deadline);
+/* See that somebody reads; with the mutex held. */
+void zk_pass(struct zk_session *);
+/* With the mutex held: take in what came unasked, of sessions that are up. */
+void zk_hear(struct zk_conn *);
+void zk_hear_from(struct zk_session *, bool up);
+
+/* ---- batch.c: requests --------------------------------------------- */
+
+struct zk_flight *zk_flight_new(struct zk_session *, size_t room);
+/* HF_OK once every answer is there, whatever it says. */
+hf_status zk_flight_wait(struct zk_flight *, int64_t deadline);
+void zk_flight_end(struct zk_flight *); /* NULL is fine */
+void zk_flights_drop(struct zk_session *);
+bool zk_sync(struct zk_flight *, const char *path);
+bool zk_prove(struct zk_flight *, const char *path);
+void zk_create(struct zk_flight *, const char *path, const char *data,
+               int mode);
+void zk_delete(struct zk_flight *, const char *path, int version);
+void zk_set(struct zk_flight *, const char *path, const char *data,
+            int version);
+void zk_exists(struct zk_flight *, const char *path, bool watch);
+void zk_get(struct zk_flight *, const char *path, bool watch);
+void zk_children(struct zk_flight *, const char *path, bool watch);
+void zk_multi(struct zk_flight *, int n, const zoo_op_t *);
+const struct ACL_vector *zk_acl(const struct zk_conn *);
+/* What an answer means; HF_OK for ZOK. */
+hf_status zk_status(const struct zk_conn *, int rc, const char *what,
+                    struct hf_error *);
+hf_status zk_no_answer(const struct zk_conn *, struct hf_error *);
+
+/* ---- names.c: names and data, pure ----------------------------------- */
+
+char *zk_join(const char *parent, const char *name);
+char *zk_key_path(const struct zk_conn *, const char *key);
+bool zk_key_of_name(char *name);
+void zk_node_prefix(const struct zk_conn *, char ret[ZK_NAME_MAX],
+                    const char *token, const char *owner);
+bool zk_name_is(const char *name, const char *prefix);
+const char *zk_name_of(const char *path);
+/* The token in the name of a node of ours. */
+bool zk_name_token(const char *name, char ret[HFI_TOKEN_LEN + 1]);
+bool zk_name_owned_alike(const char *a, const char *b);
+bool zk_number(const char *name, int32_t *ret);
+bool zk_before(int32_t a, int32_t b);
+
+/* Where a node stands among those who contend. */
+struct zk_rank {
+    const char *own, *head, *ahead, *last; /* names; NULL: none */
+    int32_t top;                           /* the number of the last */
+    int32_t holders, waiters;
+    int32_t place; /* how many are before it */
+    bool first;    /* it is among the holders */
+};
+void zk_rank(struct zk_rank *ret, const struct String_vector *,
+             const char *prefix);
+
+void zk_data_write(char ret[ZK_DATA_MAX], const struct hfi_claim *,
+                   int64_t session_ms, uint64_t fence);
+void zk_data_mark(char ret[ZK_DATA_MAX + 32], const char *text, uint64_t fence);
+/* What is said of the holder; `fence` is left alone if the data has none. */
+void zk_data_read(const char *text, struct hf_info *ret, uint64_t *fence,
+                  char token[HFI_TOKEN_LEN + 1]);
+
+/* ---- node.c: what we have in the service --------------------------- */
+
+struct zk_place *zk_place_find(struct zk_conn *, const char *token);
+struct zk_place *zk_place_new(struct zk_conn *, const struct hfi_claim *);
+void zk_place_drop(struct zk_conn *, struct zk_place *);
+void zk_place_bind(struct zk_place *, struct zk_session *);
+void zk_place_follow(struct zk_place *, struct zk_session *alt);
+/* It has no node any more. */
+void zk_place_clear(struct zk_place *);
+/* It wants to hear of another node than its own. */
+void zk_place_hears(struct zk_place *);
+void zk_place_hold(struct zk_conn *, struct zk_place *, int64_t ttl_ms);
+void zk_places_lapse(struct zk_conn *);
+/* Have it called then, or earlier. */
+void zk_places_look_by(struct zk_conn *, int64_t due);
+/* Make sure that its session is there and connected; one more user. */
+hf_status zk_place_session(struct zk_conn *, struct zk_place *, int64_t ttl_ms,
+                           int64_t deadline, struct zk_session **ret,
+                           struct hf_error *);
+/* Learn the outcome of a create that had no answer. */
+hf_status zk_place_resolve(struct zk_session *, struct zk_place *,
+                           const struct hfi_claim *, int64_t deadline,
+                           struct hf_error *);
+/* Make the node at `path` and what is missing above it. */
+hf_status zk_make_parents(struct zk_session *, const char *path,
+                          int64_t deadline, struct hf_error *);
+
+/* ---- async.c: requests that nobody waits for; with the mutex held --- */
+
+void zk_place_bury(struct zk_place *);
+void zk_place_listen(struct zk_place *);
+void zk_place_guard(struct zk_place *);
+void zk_place_gone(struct zk_place *, hf_loss);
+void zk_place_broken(struct zk_place *);
+/* Find out whether the server stands alone. */
+void zk_ask_alone(struct zk_session *);
+/* Send something, so that the server hears of us; see touch.c. */
+void zk_touch(struct zk_session *);
+void zk_errands_drop(struct zk_session *);
+
+/* ---- touch.c: what the leader has heard; with the mutex held --------- */
+
+void zk_touch_begin(struct zk_session *);
+/* The server has answered a request that was sent then. */
+void zk_touched(struct zk_session *, int64_t sent);
+/* And the leader has, too. */
+void zk_touch_passed(struct zk_session *, int64_t sent);
+/* When zk_touch() is due, and that it is done: is its answer one to note? */
+int64_t zk_touch_due(const struct zk_session *);
+bool zk_touch_sent(struct zk_session *);
+/* What the answers so far prove; left alone where the server answers for
+ * itself. */
+void zk_proof(const struct zk_session *, struct hfi_proof *);
+
+/* ---- predict.c: who is there, known without asking --------------------- */
+
+void zk_last_note(struct zk_conn *, struct zk_place *);
+bool zk_last_known(struct zk_conn *, const char *parent, bool queue);
+bool zk_last_tells(struct zk_conn *, const struct zk_place *, char **tail);
+void zk_last_fini(struct zk_conn *);
+
+/* ---- the recipes: HF_OK, HF_BUSY or a failure; `again` to be asked again - */
+
+hf_status zk_seq_step(struct zk_session *, struct zk_place *,
+                      const struct hfi_claim *, struct hfi_answer *,
+                      int64_t deadline, bool *again, struct hf_error *);
+hf_status zk_one_step(struct zk_session *, struct zk_place *,
+                      const struct hfi_claim *, struct hfi_answer *,
+                      int64_t deadline, bool *again, struct hf_error *);
+/* Have zk_watcher() called when the node at `path` ends. */
+hf_status zk_arm(struct zk_session *, struct zk_place *, const char *path,
+                 int64_t deadline, bool *again, struct hf_error *);
+
+/* ---- renew.c, inspect.c --------------------------------------------- */
+
+void zk_renew(struct hfi_conn *, struct hfi_renewal *, size_t n,
+              int64_t deadline, struct hf_error *);
+hf_status zk_inspect(struct hfi_conn *, const char *key, struct hf_info *ret,
+                     int64_t deadline, struct hf_error *);
+hf_status zk_list(struct hfi_conn *, const char *prefix, hf_list_fn *,
+                  void *arg, int64_t deadline, struct hf_error *);
+/* What a look that failed means; the holder's node; all contenders, after a
+ * sync, to be ended by the caller. */
+hf_status zk_look_none(const struct zk_conn *, struct hf_error *);
+hf_status zk_look_status(const struct zk_conn *, int rc, struct hf_error *);
+void zk_look_describe(struct hf_info *, const struct zk_op *);
+hf_status zk_look_children(struct zk_session *, const char *path,
+                           int64_t deadline, struct zk_flight **ret,
+                           struct hf_error *);
+
+/* ---- break.c -------------------------------------------------------- */
+
+hf_status zk_break(struct hfi_conn *, const char *key, uint64_t fence,
+                   int64_t deadline, struct hf_error *);
+hf_status zk_free(struct hfi_conn *, const char *key, uint64_t fence,
+                  int64_t deadline, struct hf_error *);
+
+#endif

@@ -1,0 +1,319 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * client.c - opening and closing a client.
+ *
+ * Closing takes two steps.  First everything that moves is brought to rest:
+ * calls return, threads end.  Then one thread alone, ours, gives back what is
+ * left.  Both have one common deadline, timeout_ms after the beginning.  A client's memory stays until
+ * the last handle that points to it is released, so that a handle of a closed
+ * client is lost, not dangling.
+ */
+#include "core.h"
+
+#include <errno.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+
+#include "base/banned.h"
+
+#define TIMEOUT_DEFAULT INT64_C(5000)
+
+/* What is left for the releases of hf_close() where calls that were under way
+ * have used up its time. */
+#define CLOSE_LEAST_MS 200
+
+/* What every URL may say, whatever the service. */
+static const char *const common_options[] = {"timeout", "ttl", "retry", "wait",
+                                             NULL};
+
+static hf_status client_options(struct hf_client *c, const struct hfi_url *url,
+                                struct hf_error *err)
+{
+    static const char *const waits[] = {"notify", "poll", NULL};
+    hf_status st = hfi_url_only(url, common_options, c->be->options, err);
+    int wait = 0;
+
+    c->defaults = (struct hfi_wish){.note = c->note,
+                                    .ttl_ms = HFI_TTL_DEFAULT,
+                                    .retry_ms = HFI_RETRY_DEFAULT,
+                                    .max_tries = INT32_MAX,
+                                    .local_turns = HFI_TURNS_DEFAULT};
+    if (!st && url->users && !c->be->users)
+        st = hfi_fail(err, HF_INVALID,
+                      "url: %s: has one user and password for all hosts",
+                      url->scheme);
+    if (!st)
+        st = hfi_url_duration(url, "timeout", &c->timeout_ms, err);
+    if (!st)
+        st = hfi_url_duration(url, "ttl", &c->defaults.ttl_ms, err);
+    if (!st)
+        st = hfi_url_duration(url, "retry", &c->defaults.retry_ms, err);
+    if (!st &&
+        (c->defaults.ttl_ms < HFI_TTL_MIN || c->defaults.ttl_ms > HFI_TTL_MAX))
+        st = hfi_fail(err, HF_INVALID, "url: ttl= is out of range");
+    if (!st)
+        st = hfi_url_word(url, "wait", waits, &wait, err);
+    c->defaults.flags = wait ? HF_POLL : 0;
+    return st;
+}
+
+static void client_note(struct hf_client *c, const char *note)
+{
+    char host[65] = "?";
+
+    if (note) {
+        snprintf(c->note, sizeof(c->note), "%s", note);
+        return;
+    }
+    gethostname(host, sizeof(host) - 1);
+    host[sizeof(host) - 1] = '\0';
+    snprintf(c->note, sizeof(c->note), "%s:%ld", host, (long)getpid());
+}
+
+/* All that cannot fail; the rest is undone by client_free(). */
+static void client_init(struct hf_client *c)
+{
+    hfi_mutex_init(&c->mu);
+    hfi_cond_init(&c->settle);
+    hfi_renewers_init(c);
+    hfi_workers_init(c);
+    hfi_link_init(&c->lost);
+    hfi_link_init(&c->notices);
+    c->bell.event_fd = c->bell.timer_fd = c->events_fd = -1;
+    c->ear.bell.event_fd = c->ear.bell.timer_fd = -1;
+    c->keeper_until = HFI_NEVER;
+    hfi_random(&c->jitter, sizeof(c->jitter));
+    c->jitter |= 1;
+    atomic_init(&c->refs, 1);
+}
+
+static void client_free(struct hf_client *c)
+{
+    struct hfi_spot *spot;
+
+    while ((spot = c->spots)) {
+        c->spots = spot->next;
+        hfi_cond_fini(&spot->cond);
+        hfi_free(spot);
+    }
+    hfi_bell_fini(&c->bell);
+    hfi_bell_fini(&c->ear.bell);
+    if (c->events_fd >= 0)
+        close(c->events_fd);
+    hfi_cond_fini(&c->settle);
+    hfi_renewers_fini(c);
+    hfi_workers_fini(c);
+    pthread_mutex_destroy(&c->mu);
+    hfi_heap_fini(&c->timers);
+    hfi_map_fini(&c->lanes);
+    hfi_free(c->conn);
+    hfi_fork_mark_free(c->mark);
+    hfi_free(c);
+}
+
+void hfi_client_put(struct hf_client *c)
+{
+    if (atomic_fetch_sub(&c->refs, 1) == 1)
+        client_free(c);
+}
+
+static hf_status client_start(struct hf_client *c, const struct hfi_url *url,
+                              struct hf_error *err)
+{
+    hf_status st;
+
+    c->mark = hfi_fork_mark_new();
+    c->conn = hfi_alloc(c->be->conn_size);
+    if (!c->mark || !c->conn)
+        return hfi_nomem(err);
+    if (!hfi_bell_init(&c->bell))
+        return hfi_fail_errno(err, HF_SYSTEM, errno, "no descriptor left");
+    c->conn->be = c->be;
+    c->conn->client = c;
+    c->conn->traits = c->be->traits;
+    st = client_options(c, url, err);
+    if (st)
+        return st;
+    st = c->be->open(c->conn, url, hfi_now() + c->timeout_ms, err);
+    if (!st && !hfi_thread_start(&c->keeper, hfi_keeper_run, c))
+        st = hfi_fail(err, HF_SYSTEM, "no thread could be started");
+    if (st)
+        c->be->close(c->conn);
+    /* Nothing was asked for that could be in doubt. */
+    return st == HF_UNCERTAIN ? hfi_restate(err, HF_UNAVAILABLE) : st;
+}
+
+/* Open `url` with a backend that need not be in the table. */
+hf_status hfi_open_with(const struct hfi_backend *be, const struct hfi_url *url,
+                        const struct hf_client_opts *opts, hf_client **ret,
+                        struct hf_error *err)
+{
+    struct hf_client *c = hfi_alloc(sizeof(*c));
+    hf_status st;
+
+    if (!c)
+        return hfi_nomem(err);
+    c->be = be;
+    client_init(c);
+    client_note(c, opts ? opts->note : NULL);
+    c->timeout_ms =
+        opts && opts->timeout_ms ? opts->timeout_ms : TIMEOUT_DEFAULT;
+    st = client_start(c, url, err);
+    if (st)
+        client_free(c);
+    else
+        *ret = c;
+    return st;
+}
+
+/* Nobody is left but us: give back one hold, as long as there is time. */
+static void close_hold(struct hf_client *c, struct hfi_hold *hold,
+                       int64_t deadline)
+{
+    hfi_hold_lose(c, hold, HF_LOSS_CLOSED);
+    hfi_heap_remove(&c->timers, &hold->timer);
+    hfi_link_remove(&hold->link);
+    hold->state = HFI_RELEASING;
+    if (hold->grant.placed || hold->uncertain || hold->claim.doubt ||
+        hold->watched)
+        hfi_hold_send_release(c, hold, deadline, NULL);
+    hold->state = HFI_LOST;
+    if (hfi_link_alone(&hold->handles))
+        hfi_hold_free(c, hold);
+}
+
+/* A request that is still under way, or whose outcome nobody has taken. */
+static void close_request(struct hf_client *c, struct hf_request *rq,
+                          int64_t deadline)
+{
+    struct hf_lock *lk = rq->lock;
+    struct hfi_hold *hold = rq->hold, *before = rq->before;
+
+    hfi_link_remove(&lk->link); /* If it was granted, the hold goes too. */
+    hfi_notice_drop(c, &lk->notice);
+    rq->hold = rq->before = NULL;
+    if (rq->lane && rq->lane->head == rq)
+        rq->lane->head = NULL;
+    hfi_request_free(rq);
+    if (hold)
+        close_hold(c, hold, deadline);
+    if (before)
+        close_hold(c, before, deadline);
+    atomic_fetch_sub(&c->refs, 1); /* never the last: hf_close() has one */
+    lk->client = NULL;
+    if (lk->lost_fd >= 0)
+        close(lk->lost_fd);
+    hfi_free(lk);
+}
+
+/* Requests whose outcome nobody has taken.  The notice of the lock that came
+ * with one goes first: it may be the next in the list. */
+static void close_noticed(struct hf_client *c, int64_t deadline)
+{
+    struct hfi_notice *notice;
+    struct hf_request *rq;
+    struct hfi_link *at, *next;
+
+    for (at = c->notices.next; at != &c->notices; at = next) {
+        notice = hfi_container(at, struct hfi_notice, link);
+        rq = NULL;
+        if (notice->pending & (1u << HF_GRANTED | 1u << HF_FAILED)) {
+            rq = hfi_container(notice, struct hf_request, notice);
+            hfi_notice_drop(c, &rq->lock->notice);
+        }
+        next = at->next;
+        if (rq)
+            close_request(c, rq, deadline);
+    }
+}
+
+/* Requests that are still under way, lane by lane. */
+static void close_requests(struct hf_client *c, int64_t deadline)
+{
+    struct hfi_lane *lane = hfi_lane_next(c, NULL), *next;
+    struct hfi_link *at;
+
+    for (; lane; lane = next) {
+        lane->users++;
+        for (;;) {
+            at = !hfi_link_alone(&lane->waiting) ? &lane->waiting
+                                                 : &lane->contending;
+            if (hfi_link_alone(at))
+                break;
+            close_request(c, hfi_container(at->next, struct hf_request, link),
+                          deadline);
+        }
+        next = hfi_lane_next(c, lane);
+        hfi_lane_put(c, lane);
+    }
+}
+
+/* Timers are holds by now, except that a hold on its way to the reaper or
+ * already lost has none. */
+static struct hfi_hold *close_find_hold(struct hf_client *c)
+{
+    if (!hfi_link_alone(&c->reap))
+        return hfi_container(c->reap.next, struct hfi_hold, link);
+    if (!hfi_link_alone(&c->lost))
+        return hfi_container(c->lost.next, struct hfi_hold, link);
+    if (hfi_heap_first(&c->timers))
+        return hfi_container(hfi_heap_first(&c->timers), struct hfi_hold,
+                             timer);
+    return NULL;
+}
+
+/* Let every call return and end the threads. */
+static void close_quiesce(struct hf_client *c)
+{
+    pthread_mutex_lock(&c->mu);
+    c->closing = true;
+    hfi_lane_rouse_all(c);
+    while (c->calls)
+        hfi_cond_wait(&c->settle, &c->mu, HFI_NEVER);
+    c->stopping = true;
+    hfi_renewers_wake(c);
+    hfi_workers_wake(c);
+    pthread_mutex_unlock(&c->mu);
+    hfi_bell_ring(&c->bell);
+    hfi_thread_join(&c->keeper); /* first: it starts the others */
+    hfi_workers_join(c);
+    hfi_renewers_join(c);
+}
+
+void hfi_close(struct hf_client *c)
+{
+    int64_t deadline = hfi_now() + c->timeout_ms, least;
+    struct hfi_hold *hold;
+
+    close_quiesce(c);
+    least = hfi_now() +
+            (c->timeout_ms < CLOSE_LEAST_MS ? c->timeout_ms : CLOSE_LEAST_MS);
+    if (deadline < least)
+        deadline = least;
+    pthread_mutex_lock(&c->mu);
+    close_noticed(c, deadline);
+    close_requests(c, deadline);
+    while ((hold = close_find_hold(c)))
+        close_hold(c, hold, deadline);
+    pthread_mutex_unlock(&c->mu);
+    c->be->close(c->conn);
+    pthread_mutex_lock(&c->mu);
+    c->closed = true;
+    hfi_cond_wake(&c->settle);
+    pthread_mutex_unlock(&c->mu);
+    hfi_client_put(c);
+}
+
+/* In a forked child.  The memory is a picture of a moment at which another
+ * thread may have been changing it: only descriptors are looked at. */
+void hfi_forget(struct hf_client *c)
+{
+    if (c->be->forget)
+        c->be->forget(c->conn);
+    hfi_bell_fini(&c->bell);
+    hfi_bell_fini(&c->ear.bell);
+    if (c->events_fd >= 0)
+        close(c->events_fd);
+    c->events_fd = -1;
+}

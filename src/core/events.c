@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * events.c - what hf_next_event() tells, and the descriptor that announces it.
+ *
+ * A notice lives inside the lock or the request that it is about, so telling of
+ * a loss needs no memory and the queue cannot grow beyond what exists.  A lock
+ * that is released takes its notices with it.
+ *
+ * INVARIANT  The descriptor is readable if and only if a notice waits.
+ */
+#include "core.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "base/banned.h"
+
+void hfi_notice_init(struct hfi_notice *notice)
+{
+    hfi_link_init(&notice->link);
+    notice->pending = 0;
+}
+
+/* Make the descriptor agree with the queue. */
+static void notice_signal(struct hf_client *c, bool waiting)
+{
+    uint64_t count = 1;
+    ssize_t done;
+
+    if (c->events_fd < 0)
+        return;
+    if (waiting)
+        done = write(c->events_fd, &count, sizeof(count));
+    else
+        done = read(c->events_fd, &count, sizeof(count));
+    (void)done; /* It is in that state already. */
+}
+
+void hfi_notify(struct hf_client *c, struct hfi_notice *notice,
+                enum hf_event_type type)
+{
+    bool first = hfi_link_alone(&c->notices);
+
+    notice->pending |= 1u << type;
+    if (!hfi_link_alone(&notice->link))
+        return;
+    hfi_link_append(&c->notices, &notice->link);
+    if (first)
+        notice_signal(c, true);
+}
+
+void hfi_notice_drop(struct hf_client *c, struct hfi_notice *notice)
+{
+    notice->pending = 0;
+    if (hfi_link_alone(&notice->link))
+        return;
+    hfi_link_remove(&notice->link);
+    if (hfi_link_alone(&c->notices))
+        notice_signal(c, false);
+}
+
+/* The end of a request: it is gone after this, only its name goes on. */
+static void notice_take_request(struct hf_request *rq, struct hf_event *ret)
+{
+    ret->request = rq;
+    ret->user = rq->user;
+    if (rq->state == HFI_GRANTED) {
+        ret->type = HF_GRANTED;
+        ret->lock = rq->lock;
+    } else {
+        ret->type = HF_FAILED;
+        ret->error = rq->err;
+    }
+    hfi_request_free(rq);
+}
+
+static void notice_take_lock(struct hf_client *c, struct hf_lock *lk,
+                             struct hf_event *ret)
+{
+    bool risk = lk->notice.pending & 1u << HF_AT_RISK;
+
+    ret->type = risk ? HF_AT_RISK : HF_GONE;
+    ret->lock = lk;
+    ret->user = lk->user;
+    ret->reason = (hf_loss)atomic_load(&lk->hold->loss);
+    if (risk && lk->notice.pending & 1u << HF_GONE)
+        lk->notice.pending = 1u << HF_GONE;
+    else
+        hfi_notice_drop(c, &lk->notice);
+}
+
+/* Notices of locks come only after the event that handed the lock out, which
+ * was queued before: the queue is in order. */
+bool hfi_notice_take(struct hf_client *c, struct hf_event *ret)
+{
+    struct hfi_notice *notice;
+    struct hf_lock *failed = NULL;
+
+    pthread_mutex_lock(&c->mu);
+    if (hfi_link_alone(&c->notices)) {
+        pthread_mutex_unlock(&c->mu);
+        return false;
+    }
+    *ret = (struct hf_event){0};
+    notice = hfi_container(c->notices.next, struct hfi_notice, link);
+    if (notice->pending & (1u << HF_GRANTED | 1u << HF_FAILED)) {
+        struct hf_request *rq =
+            hfi_container(notice, struct hf_request, notice);
+
+        if (rq->state == HFI_FAILED)
+            failed = rq->lock;
+        notice_take_request(rq, ret);
+    } else {
+        notice_take_lock(c, hfi_container(notice, struct hf_lock, notice), ret);
+    }
+    pthread_mutex_unlock(&c->mu);
+    hfi_lock_free(failed);
+    return true;
+}
+
+int hfi_notice_fd(struct hf_client *c)
+{
+    int fd;
+
+    pthread_mutex_lock(&c->mu);
+    if (c->events_fd < 0) {
+        c->events_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+        if (!hfi_link_alone(&c->notices))
+            notice_signal(c, true);
+    }
+    fd = c->events_fd;
+    pthread_mutex_unlock(&c->mu);
+    return fd;
+}

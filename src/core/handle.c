@@ -1,0 +1,560 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * handle.c - what a caller does with a lock: release, extend, detach, attach.
+ *
+ * A handle is one acquisition.  Several share a hold when one owner id was
+ * acquired more than once in this client; the hold ends with the last.  When
+ * it does, it goes, in this order, to the first in the local queue (as long as
+ * turns are left and nobody could tell the difference), to nobody for a while
+ * (linger_ms), or back to the service.
+ *
+ * Every function here counts as a call under way, which hf_close() waits for;
+ * one that begins later waits for hf_close() and finds the lock lost.
+ */
+#include "core.h"
+
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/mutant.h"
+
+#include "base/banned.h"
+
+/* Between two attempts to take a handle up. */
+#define TAKE_OVER_MS 50
+
+struct hf_lock *hfi_lock_new(struct hf_client *c)
+{
+    struct hf_lock *lk = hfi_alloc(sizeof(*lk));
+
+    if (!lk)
+        return NULL;
+    lk->client = c;
+    lk->lost_fd = -1;
+    hfi_link_init(&lk->link);
+    hfi_notice_init(&lk->notice);
+    atomic_fetch_add(&c->refs, 1);
+    return lk;
+}
+
+void hfi_lock_free(struct hf_lock *lk)
+{
+    struct hf_client *c;
+
+    if (!lk)
+        return;
+    c = lk->client;
+    if (lk->lost_fd >= 0)
+        close(lk->lost_fd);
+    hfi_free(lk);
+    hfi_client_put(c);
+}
+
+static void handle_enter(struct hf_client *c)
+{
+    pthread_mutex_lock(&c->mu);
+    while (c->closing && !c->closed)
+        hfi_cond_wait(&c->settle, &c->mu, HFI_NEVER);
+    c->calls++;
+}
+
+static void handle_leave(struct hf_client *c)
+{
+    c->calls--;
+    if (c->closing)
+        hfi_cond_wake(&c->settle);
+    pthread_mutex_unlock(&c->mu);
+}
+
+/* Latch what the clock says, so that status, descriptor and event agree. */
+static bool handle_still_held(struct hf_client *c, struct hfi_hold *hold)
+{
+    if (hold->state == HFI_HELD && !hfi_held(hold))
+        hfi_hold_lose(c, hold,
+                      hfi_now() >= hold->hold_end ? HF_LOSS_MAX_HOLD
+                                                  : HF_LOSS_EXPIRED);
+    return hold->state == HFI_HELD;
+}
+
+static hf_status handle_lost(const struct hfi_hold *hold, struct hf_error *err)
+{
+    char key[HFI_QUOTE_MAX];
+
+    return hfi_fail(err, HF_LOST, "'%s' was lost: %s",
+                    hfi_quote(key, sizeof(key), hold->claim.key),
+                    hf_loss_name((hf_loss)atomic_load(&hold->loss)));
+}
+
+/* Hand the seat to the first in the local queue, if it wants just that; *wake is
+ * where that one sleeps. */
+static bool handle_pass_on(struct hf_client *c, struct hfi_hold *hold,
+                           struct hfi_spot **wake)
+{
+    struct hfi_lane *lane = hold->lane;
+    struct hf_request *rq;
+    int64_t now;
+
+    if ((hold->turns <= 0 && !HFI_MUTANT(handover_without_limit)) ||
+        hfi_link_alone(&lane->waiting))
+        return false;
+    rq = hfi_container(lane->waiting.next, struct hf_request, link);
+    now = hfi_now();
+    if (!hfi_hold_fits(hold, &rq->wish) || rq->canceled ||
+        rq->wait_end <= now || hold->lease_end - now < hold->claim.ttl_ms / 4)
+        return false;
+    if (hold->turns != INT32_MAX)
+        hold->turns--;
+    hfi_hold_take_up(c, hold, &rq->wish);
+    *wake = hfi_request_grant(rq, hold);
+    return true;
+}
+
+/* Ask once to be told when somebody else wants the key.  The mutex is let go
+ * meanwhile; `busy` keeps renewals off. */
+static void handle_watch(struct hf_client *c, struct hfi_hold *hold)
+{
+    hf_status st;
+
+    hfi_hold_quiet(c, hold);
+    if (hold->state != HFI_HELD)
+        return; /* lost meanwhile, and perhaps the reaper's already */
+    hold->busy = true;
+    pthread_mutex_unlock(&c->mu);
+    st = c->be->watch(c->conn, &hold->claim, &hold->grant,
+                      hfi_now() + c->timeout_ms, NULL);
+    pthread_mutex_lock(&c->mu);
+    hold->watched = st == HF_OK;
+    hold->busy = false;
+    hfi_cond_wake(&c->settle);
+}
+
+/* Keep the lease although nobody has it, and listen for others who ask. */
+static bool handle_linger(struct hf_client *c, struct hfi_hold *hold)
+{
+    if (!hold->linger_ms || hold->manual || !hold->seat || hold->wanted)
+        return false;
+    if (!hold->watched && c->be->watch)
+        handle_watch(c, hold);
+    if (!handle_still_held(c, hold) || c->closing || hold->wanted ||
+        !hfi_link_alone(&hold->lane->waiting))
+        return false;
+    hold->state = HFI_LINGERING;
+    hold->linger_end = hfi_now() + hold->linger_ms;
+    hold->hold_end = HFI_NEVER;
+    hfi_keeper_hold(c, hold);
+    return true;
+}
+
+/* The last handle of a hold is gone. */
+static hf_status handle_end(struct hf_client *c, struct hfi_hold *hold,
+                            struct hfi_spot **wake, struct hf_error *err)
+{
+    hf_status st;
+
+    if (handle_still_held(c, hold)) {
+        if (handle_pass_on(c, hold, wake) || handle_linger(c, hold))
+            return HF_OK;
+        if (hold->state == HFI_HELD)
+            return hfi_hold_drop(c, hold, hfi_now() + c->timeout_ms, err);
+    }
+    st = handle_lost(hold, err);
+    if (c->closed)
+        hfi_hold_free(c, hold);
+    else if (hold->state == HFI_LOST)
+        hfi_hold_reap(c, hold); /* Nobody waits for the service. */
+    return st;
+}
+
+hf_status hfi_release(struct hf_lock *lk, struct hf_error *err)
+{
+    struct hf_client *c = lk->client;
+    struct hfi_hold *hold = lk->hold;
+    struct hfi_spot *wake = NULL;
+    hf_status st = HF_OK;
+
+    handle_enter(c);
+    hfi_notice_drop(c, &lk->notice);
+    hfi_link_remove(&lk->link);
+    if (hfi_link_alone(&hold->handles))
+        st = handle_end(c, hold, &wake, err);
+    else if (!handle_still_held(c, hold))
+        st = handle_lost(hold, err);
+    handle_leave(c);
+    if (wake)
+        hfi_spot_wake(c, wake);
+    hfi_lock_free(lk);
+    return st;
+}
+
+/* A shorter lease is about to be asked for: the service may have it long before
+ * we hear of it, so believe no more than that from now on. */
+static void handle_believe_less(struct hfi_hold *hold, int64_t end)
+{
+    int64_t old = atomic_load(&hold->deadline);
+
+    if (hold->lease_end == HFI_NEVER || end >= hold->lease_end)
+        return;
+    hold->lease_end = end;
+    while (old && end < old)
+        if (atomic_compare_exchange_weak(&hold->deadline, &old, end))
+            break;
+}
+
+/* A request for a lease that is shorter than the one before had no answer. */
+static void handle_doubt_short(struct hfi_hold *hold, int64_t ttl_ms)
+{
+    if (ttl_ms < hold->claim.ttl_ms &&
+        (!hold->short_ms || ttl_ms < hold->short_ms))
+        hold->short_ms = ttl_ms; /* grant.c (7) */
+}
+
+/* No answer at all: what is known of the lease now, and when the keeper tries
+ * again. */
+static void handle_unanswered(struct hfi_hold *hold, int64_t sent,
+                              int64_t ttl_ms)
+{
+    if (ttl_ms < hold->claim.ttl_ms)
+        hold->claim.ttl_ms = hold->lease_ms = ttl_ms;
+    hold->failed++;
+    hold->next_at = hfi_lease_retry_at(sent, hold->lease_ms);
+}
+
+/* Ask for a renewal until there is an answer or `end` has come.  The mutex is let
+ * go meanwhile.  An attempt has a limit of its own, so that one connection that
+ * hangs does not take all the time.  *sent is when the last one was sent. */
+static void handle_ask(struct hf_client *c, struct hfi_hold *hold,
+                       struct hfi_renewal *item, int64_t end, int64_t *sent,
+                       struct hf_error *err)
+{
+    int64_t limit, ttl_ms = item->ttl_ms;
+    int failed = 0;
+
+    pthread_mutex_unlock(&c->mu);
+    do {
+        *sent = hfi_now();
+        limit =
+            hfi_lease_attempt_end(*sent, ttl_ms, end, c->timeout_ms, failed++);
+        *item = (struct hfi_renewal){.claim = &hold->claim,
+                                     .grant = &hold->grant,
+                                     .ttl_ms = ttl_ms,
+                                     .st = HF_UNCERTAIN,
+                                     .reason = HF_LOSS_STOLEN,
+                                     .proof = hfi_proof_plain(*sent, ttl_ms)};
+        c->be->renew(c->conn, item, 1, limit, err);
+        if (item->st != HF_UNCERTAIN && item->st != HF_UNAVAILABLE)
+            break;
+        pthread_mutex_lock(&c->mu); /* It may have failed at once. */
+        if (item->st == HF_UNCERTAIN)
+            handle_doubt_short(hold, ttl_ms);
+        hfi_cond_wait(&c->settle, &c->mu, hfi_lease_retry_at(*sent, ttl_ms));
+        pthread_mutex_unlock(&c->mu);
+    } while (hfi_now() < end);
+    if (item->st == HF_OK && err)
+        *err = (struct hf_error){.status = HF_OK}; /* of an earlier attempt */
+    pthread_mutex_lock(&c->mu);
+}
+
+/* Renew on behalf of the caller; the renewer keeps off meanwhile. */
+static hf_status handle_renew(struct hf_client *c, struct hfi_hold *hold,
+                              int64_t ttl_ms, struct hf_error *err)
+{
+    struct hfi_renewal item = {.ttl_ms = ttl_ms};
+    int64_t sent = hfi_now(), end;
+
+    handle_believe_less(hold, hfi_lease_deadline(sent, ttl_ms));
+    end = atomic_load(&hold->deadline);
+    if (end > sent + c->timeout_ms)
+        end = sent + c->timeout_ms;
+    hold->busy = true;
+    hfi_keeper_hold(c, hold);
+    handle_ask(c, hold, &item, end, &sent, err);
+    hold->busy = false;
+    hfi_cond_wake(&c->settle);
+    if (item.st == HF_OK) {
+        hold->claim.ttl_ms = ttl_ms;
+        item.st = hfi_hold_renewed(c, hold, &item.proof, sent, ttl_ms);
+        if (item.st == HF_LOST)
+            hfi_hold_lose(c, hold, HF_LOSS_EXPIRED);
+        else if (item.st)
+            hfi_fail(err, item.st, "the answer proves no more than was known");
+    } else if (item.st == HF_LOST) {
+        hfi_hold_lose(c, hold, item.reason);
+    } else {
+        handle_unanswered(hold, sent, ttl_ms);
+    }
+    if (!handle_still_held(c, hold))
+        return handle_lost(hold, err);
+    hfi_keeper_hold(c, hold);
+    return item.st;
+}
+
+hf_status hfi_extend(struct hf_lock *lk, int64_t ttl_ms, struct hf_error *err)
+{
+    struct hf_client *c = lk->client;
+    struct hfi_hold *hold = lk->hold;
+    hf_status st;
+
+    handle_enter(c);
+    hfi_hold_quiet(c, hold);
+    if (!handle_still_held(c, hold))
+        st = handle_lost(hold, err);
+    else
+        st = handle_renew(c, hold, ttl_ms ? ttl_ms : hold->claim.ttl_ms, err);
+    handle_leave(c);
+    return st;
+}
+
+/* Let go of a hold here without a word to the service. */
+static void handle_forget(struct hf_client *c, struct hfi_hold *hold)
+{
+    struct hfi_lane *lane = hold->lane;
+
+    hold->state = HFI_RELEASING;
+    hfi_heap_remove(&c->timers, &hold->timer);
+    hfi_link_remove(&hold->due);
+    if (hold->watched) {
+        hold->watched = false;
+        pthread_mutex_unlock(&c->mu);
+        c->be->unwatch(c->conn, &hold->claim, &hold->grant);
+        pthread_mutex_lock(&c->mu);
+    }
+    lane->users++;
+    if (lane->seat == hold)
+        lane->seat = NULL;
+    hfi_hold_free(c, hold);
+    hfi_lane_promote(c, lane);
+    hfi_lane_put(c, lane);
+}
+
+static hf_status handle_is_shared(struct hf_error *err)
+{
+    return hfi_fail(err, HF_INVALID,
+                    "a lock that was acquired more than once cannot be "
+                    "detached");
+}
+
+hf_status hfi_detach(struct hf_lock *lk, struct hf_handle *ret,
+                     struct hf_error *err)
+{
+    struct hf_client *c = lk->client;
+    struct hfi_hold *hold = lk->hold;
+    struct hf_handle handle = {0};
+    hf_status st = HF_OK;
+
+    handle_enter(c);
+    hfi_hold_quiet(c, hold);
+    if (!handle_still_held(c, hold))
+        st = handle_lost(hold, err);
+    else if (hold->handles.next != hold->handles.prev)
+        st = handle_is_shared(err);
+    /* What was passed on to us may have less than its ttl. */
+    else if (hold->lease_ms < hold->claim.ttl_ms &&
+             handle_renew(c, hold, hold->claim.ttl_ms, err) == HF_LOST)
+        st = HF_LOST;
+    else if (hold->handles.next != hold->handles.prev)
+        st = handle_is_shared(err); /* meanwhile */
+    if (!st) {
+        memcpy(handle.token, hold->claim.token, sizeof(hold->claim.token));
+        memcpy(handle.ref, hold->grant.ref.text, sizeof(hold->grant.ref.text));
+        handle.fence = hold->grant.fence;
+        *ret = handle;
+        hfi_notice_drop(c, &lk->notice);
+        hfi_link_remove(&lk->link);
+        handle_forget(c, hold);
+    }
+    handle_leave(c);
+    if (st)
+        hfi_release(lk, NULL);
+    else
+        hfi_lock_free(lk);
+    return st;
+}
+
+/* ---- what was detached ------------------------------------------------- */
+
+static void handle_use_token(struct hfi_hold *hold,
+                             const struct hf_handle *handle)
+{
+    memcpy(hold->claim.token, handle->token, sizeof(hold->claim.token));
+    hold->claim.token[HFI_TOKEN_LEN] = '\0';
+}
+
+/* A hold for a grant that another process got.  With the token of the handle,
+ * unless it is about to be taken over. */
+static struct hfi_hold *handle_adopt(struct hf_client *c, const char *key,
+                                     const struct hf_handle *handle,
+                                     const struct hfi_wish *wish)
+{
+    struct hfi_lane *lane = hfi_lane_get(c, key);
+    struct hfi_hold *hold = lane ? hfi_hold_new(c, lane, wish) : NULL;
+
+    if (hold) {
+        hold->seat = false; /* It is not what the local queue asked for. */
+        hold->grant.fence = handle->fence;
+        hold->grant.placed = true;
+        if (!c->be->take_over)
+            handle_use_token(hold, handle);
+    }
+    if (lane)
+        hfi_lane_put(c, lane);
+    return hold;
+}
+
+/* Begin a call about a handle: *ret is a hold that is in no list. */
+static hf_status handle_begin(struct hf_client *c, const char *key,
+                              const struct hf_handle *handle,
+                              const struct hfi_wish *wish,
+                              struct hfi_hold **ret, struct hf_error *err)
+{
+    struct hfi_hold *hold;
+    hf_status st;
+
+    if (c->closed)
+        return hfi_fail(err, HF_INVALID, "the client is closed");
+    hold = handle_adopt(c, key, handle, wish);
+    if (!hold)
+        return hfi_nomem(err);
+    pthread_mutex_unlock(&c->mu);
+    st = c->be->attach(c->conn, &hold->claim, handle, &hold->grant, err);
+    pthread_mutex_lock(&c->mu);
+    if (st)
+        hfi_hold_free(c, hold);
+    else
+        *ret = hold;
+    return st;
+}
+
+static hf_status handle_no_grant(const char *key, struct hf_error *err)
+{
+    char quoted[HFI_QUOTE_MAX];
+
+    return hfi_fail(err, HF_LOST, "'%s' is not held under this handle any more",
+                    hfi_quote(quoted, sizeof(quoted), key));
+}
+
+/* Make the grant ours alone.  Asked again while there is time: the second time it
+ * may be ours already, which is why a try without an answer is remembered. */
+static hf_status handle_take_over(struct hf_client *c, struct hfi_hold *hold,
+                                  const struct hf_handle *handle,
+                                  struct hf_error *err)
+{
+    int64_t now, end = hfi_now() + c->timeout_ms;
+    hf_status st = HF_OK;
+
+    while (c->be->take_over) {
+        pthread_mutex_unlock(&c->mu);
+        st = c->be->take_over(c->conn, &hold->claim, handle->token,
+                              &hold->grant, end, err);
+        pthread_mutex_lock(&c->mu);
+        hold->claim.doubt = hold->claim.doubt || st == HF_UNCERTAIN;
+        now = hfi_now();
+        if ((st != HF_UNCERTAIN && st != HF_UNAVAILABLE) || now >= end)
+            break;
+        hfi_cond_wait(&c->settle, &c->mu, now + TAKE_OVER_MS);
+    }
+    return st;
+}
+
+/* The attach failed.  What may be ours in the service is taken back. */
+static hf_status handle_unadopt(struct hf_client *c, struct hfi_hold *hold,
+                                hf_status st, bool ours)
+{
+    ours = ours || hold->claim.doubt;
+    if (!ours || !c->be->take_over || st == HF_LOST) {
+        hfi_hold_free(c, hold);
+        return st;
+    }
+    hold->claim.doubt = true;
+    hfi_hold_reap(c, hold);
+    return HF_UNCERTAIN;
+}
+
+/* The hold is in no list, and nobody knows of it, before its renewal has been
+ * answered: until then nothing is proven. */
+hf_status hfi_attach(struct hf_client *c, const char *key,
+                     const struct hf_handle *handle,
+                     const struct hfi_wish *wish, struct hf_lock **ret,
+                     struct hf_error *err)
+{
+    struct hfi_renewal item = {.ttl_ms = wish->ttl_ms};
+    struct hf_lock *lk = hfi_lock_new(c);
+    struct hfi_hold *hold = NULL;
+    bool ours = false;
+    int64_t sent;
+    hf_status st;
+
+    handle_enter(c);
+    st = lk ? handle_begin(c, key, handle, wish, &hold, err) : hfi_nomem(err);
+    if (st)
+        goto out;
+    st = handle_take_over(c, hold, handle, err);
+    if (!st) {
+        ours = true;
+        handle_ask(c, hold, &item, hfi_now() + c->timeout_ms, &sent, err);
+        st = item.st;
+    }
+    if (!st &&
+        hfi_now() >= hfi_hold_proven(c, hold, &item.proof, sent, wish->ttl_ms))
+        st = hfi_fail(err, HF_UNCERTAIN, "the answer came too late");
+    if (st) {
+        st = handle_unadopt(c, hold, st, ours);
+        if (st == HF_LOST)
+            st = handle_no_grant(key, err);
+        goto out;
+    }
+    hfi_hold_granted(c, hold, wish, &item.proof, sent, wish->ttl_ms);
+    hfi_hold_give(c, hold, lk);
+    *ret = lk;
+    lk = NULL;
+out:
+    handle_leave(c);
+    hfi_lock_free(lk);
+    return st;
+}
+
+/* The bearer of a handle renews, and no more: nothing here believes in it. */
+hf_status hfi_handle_extend(struct hf_client *c, const char *key,
+                            const struct hf_handle *handle,
+                            const struct hfi_wish *wish, struct hf_error *err)
+{
+    struct hfi_renewal item = {.ttl_ms = wish->ttl_ms};
+    struct hfi_hold *hold = NULL;
+    int64_t sent;
+    hf_status st;
+
+    handle_enter(c);
+    st = handle_begin(c, key, handle, wish, &hold, err);
+    if (!st) {
+        handle_use_token(hold, handle);
+        handle_ask(c, hold, &item, hfi_now() + c->timeout_ms, &sent, err);
+        st = item.st == HF_LOST ? handle_no_grant(key, err) : item.st;
+        hfi_hold_free(c, hold);
+    }
+    handle_leave(c);
+    return st;
+}
+
+hf_status hfi_handle_release(struct hf_client *c, const char *key,
+                             const struct hf_handle *handle,
+                             const struct hfi_wish *wish, struct hf_error *err)
+{
+    struct hfi_hold *hold = NULL;
+    hf_status st;
+
+    handle_enter(c);
+    st = handle_begin(c, key, handle, wish, &hold, err);
+    if (!st) {
+        handle_use_token(hold, handle);
+        st = hfi_hold_send_release(c, hold, hfi_now() + c->timeout_ms, err);
+        if (st == HF_UNCERTAIN || st == HF_UNAVAILABLE) {
+            hfi_hold_reap(c, hold);
+            st = HF_UNCERTAIN;
+        } else {
+            if (st == HF_LOST)
+                st = handle_no_grant(key, err);
+            hfi_hold_free(c, hold);
+        }
+    }
+    handle_leave(c);
+    return st;
+}

@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * keeper.c - the thread that watches the clock.
+ *
+ * It knows when each hold must be renewed, warned of or given up, and when each
+ * request of an event loop wants another look; it reads the wake-ups of the
+ * service, unless a lone waiter does (listener.c); it hears hf_cancel().  It never
+ * blocks on the service: what takes a round trip it hands to the threads of
+ * worker.c.  So a loss is told in time however long an answer takes, and a
+ * wake-up never waits behind a renewal.
+ *
+ * INVARIANTS
+ *  (1) Every HELD or LINGERING hold with a finite deadline has a timer that is
+ *      due no later than it, also while its renewal is on the wire.
+ *  (2) A hold is given to the renewer only before its deadline, and is lost at
+ *      it: nothing that lapsed is ever renewed.
+ *  (3) keeper_until is never later than the first timer.
+ *  (4) Nor does it move to a later time before it has come.  Otherwise somebody
+ *      who takes and releases a lock again and again would ring the keeper
+ *      each time, only for it to find that there is nothing to do.
+ *
+ * hfi_keeper_step() is the whole of it; the thread is a loop around a step.
+ */
+#include "core.h"
+
+#include "base/banned.h"
+
+/* A reaper or worker that could not be started is tried again after this. */
+#define KEEPER_AGAIN_MS 100
+
+static int64_t keeper_min(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Have the keeper take a step at `due`; ring only if it sleeps longer. */
+void hfi_keeper_by(struct hf_client *c, int64_t due)
+{
+    if (due < c->keeper_until) {
+        c->keeper_until = due; /* keeper.c (3) */
+        hfi_bell_ring(&c->bell);
+    }
+}
+
+/* The same for a timer. */
+void hfi_keeper_set(struct hf_client *c, struct hfi_timer *timer, int64_t due)
+{
+    hfi_heap_set(&c->timers, timer, due);
+    hfi_keeper_by(c, due);
+}
+
+/* May it be handed to its renewer? */
+static bool keeper_may_renew(const struct hfi_hold *hold)
+{
+    return !hold->manual && !hold->busy && !hold->quiet &&
+           hfi_link_alone(&hold->due);
+}
+
+/* When the keeper must next do something for a hold. */
+static int64_t keeper_due(const struct hfi_hold *hold)
+{
+    int64_t due = keeper_min(hold->lease_end, hold->hold_end);
+
+    if (keeper_may_renew(hold))
+        due = keeper_min(due, hold->next_at);
+    if (!hold->warned)
+        due = keeper_min(due,
+                         hfi_lease_at_risk_at(hold->lease_end, hold->lease_ms));
+    if (hold->state == HFI_LINGERING)
+        due = keeper_min(due, hold->linger_end);
+    return due;
+}
+
+void hfi_keeper_hold(struct hf_client *c, struct hfi_hold *hold)
+{
+    hfi_keeper_set(c, &hold->timer, keeper_due(hold));
+}
+
+/* Hand a hold to its renewer.  Without one it is tried again later: beyond the
+ * slack, or it would be due at once. */
+static void keeper_renew(struct hf_client *c, struct hfi_hold *hold,
+                         int64_t now)
+{
+    if (!hfi_renewer_add(c, hold))
+        hold->next_at = now + KEEPER_AGAIN_MS + hfi_lease_slack(hold->lease_ms);
+}
+
+/* Hand a hold to the reaper: it lingered long enough, or is to be taken back. */
+static void keeper_reap(struct hf_client *c, struct hfi_hold *hold, int64_t now)
+{
+    if (!hfi_worker_start(c)) {
+        hfi_keeper_set(c, &hold->timer, now + KEEPER_AGAIN_MS);
+        return;
+    }
+    hfi_heap_remove(&c->timers, &hold->timer);
+    hfi_link_remove(&hold->link);
+    hfi_link_append(&c->reap, &hold->link);
+    hfi_worker_call(c);
+}
+
+static void keeper_warn(struct hf_client *c, struct hfi_hold *hold)
+{
+    struct hfi_link *at;
+
+    hold->warned = true;
+    for (at = hold->handles.next; at != &hold->handles; at = at->next)
+        hfi_notify(c, &hfi_container(at, struct hf_lock, link)->notice,
+                   HF_AT_RISK);
+}
+
+static void keeper_tend_hold(struct hf_client *c, struct hfi_hold *hold,
+                             int64_t now)
+{
+    if (hold->state == HFI_REAPING || hold->state == HFI_RELEASING) {
+        keeper_reap(c, hold, now);
+        return;
+    }
+    if (!hfi_held(hold)) {
+        hfi_hold_lose(c, hold,
+                      now >= hold->hold_end ? HF_LOSS_MAX_HOLD
+                                            : HF_LOSS_EXPIRED);
+        return;
+    }
+    if (hold->state == HFI_LINGERING && now >= hold->linger_end) {
+        hfi_hold_stop_lingering(c, hold);
+        return;
+    }
+    if (!hold->warned &&
+        now >= hfi_lease_at_risk_at(hold->lease_end, hold->lease_ms))
+        keeper_warn(c, hold);
+    if (keeper_may_renew(hold) &&
+        now + hfi_lease_slack(hold->lease_ms) >= hold->next_at)
+        keeper_renew(c, hold, now);
+    hfi_heap_set(&c->timers, &hold->timer, keeper_due(hold));
+}
+
+static void keeper_tend_request(struct hf_client *c, struct hf_request *rq)
+{
+    hfi_heap_remove(&c->timers, &rq->timer);
+    hfi_worker_add(c, rq);
+}
+
+/* May this timer be served now?  Renewals a little early, so that they go out
+ * together. */
+static bool keeper_is_due(const struct hfi_timer *timer, int64_t now)
+{
+    const struct hfi_hold *hold;
+
+    if (timer->due <= now)
+        return true;
+    if (timer->kind != HFI_TIMER_HOLD)
+        return false;
+    hold = hfi_container(timer, struct hfi_hold, timer);
+    return hold->state == HFI_HELD && timer->due == hold->next_at &&
+           timer->due <= now + hfi_lease_slack(hold->lease_ms) &&
+           keeper_may_renew(hold);
+}
+
+static void keeper_tend(struct hf_client *c, int64_t now)
+{
+    struct hfi_timer *timer;
+
+    while ((timer = hfi_heap_first(&c->timers)) && keeper_is_due(timer, now)) {
+        if (timer->kind == HFI_TIMER_HOLD)
+            keeper_tend_hold(c, hfi_container(timer, struct hfi_hold, timer),
+                             now);
+        else
+            keeper_tend_request(c,
+                                hfi_container(timer, struct hf_request, timer));
+    }
+}
+
+/* Do what is due and say when to come again, and whether to listen till then. */
+int64_t hfi_keeper_step(struct hf_client *c, bool *listen)
+{
+    struct hfi_timer *first;
+    int64_t now, until;
+    unsigned cancels;
+
+    pthread_mutex_lock(&c->mu);
+    cancels = atomic_load(&c->cancels);
+    if (cancels != c->cancels_told) {
+        c->cancels_told = cancels;
+        hfi_lane_rouse_all(c);
+    }
+    now = hfi_now();
+    keeper_tend(c, now);
+    first = hfi_heap_first(&c->timers);
+    until =
+        keeper_min(first ? first->due : HFI_NEVER, hfi_worker_check(c, now));
+    *listen = hfi_ear_of_keeper(c, now, &until);
+    if (c->keeper_until > now && c->keeper_until < until)
+        until = c->keeper_until; /* keeper.c (4) */
+    if (c->stopping)
+        until = 0;
+    c->keeper_until = until;
+    pthread_mutex_unlock(&c->mu);
+    return until;
+}
+
+void hfi_warn(struct hfi_conn *conn, const char *text)
+{
+    pthread_mutex_lock(&conn->client->mu);
+    snprintf(conn->warning, sizeof(conn->warning), "%s", text);
+    pthread_mutex_unlock(&conn->client->mu);
+}
+
+void *hfi_keeper_run(void *client)
+{
+    struct hf_client *c = client;
+    int64_t until;
+    bool listen;
+    int fd;
+
+    while ((until = hfi_keeper_step(c, &listen)) != 0) {
+        fd = listen && c->be->pump_fd ? c->be->pump_fd(c->conn) : -1;
+        if (hfi_bell_wait(&c->bell, fd, until))
+            hfi_ear_pump(c);
+    }
+    return NULL;
+}

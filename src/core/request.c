@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * request.c - a request from where it is asked for to where it is over.
+ *
+ * It is first looked for among what this client has, then put where it belongs:
+ * in the local queue of its key, or among those that talk to the service.  From
+ * there on acquire.c says what happens.  A blocking call is a loop around its
+ * step in the caller's own thread; an event loop's request is stepped by the
+ * worker, and an event ends it.
+ */
+#include "core.h"
+
+#include "base/alloc.h"
+
+#include "base/banned.h"
+
+/* ---- beginning --------------------------------------------------------- */
+
+/* What this client has already that serves the wish as it is. */
+static struct hfi_hold *request_have(struct hf_client *c, struct hfi_lane *lane,
+                                     const struct hfi_wish *wish)
+{
+    struct hfi_hold *hold = lane->seat;
+    struct hfi_link *at;
+
+    if (hold && hold->state == HFI_LINGERING && hfi_held(hold) &&
+        hfi_hold_fits(hold, wish)) {
+        hfi_hold_take_up(c, hold, wish);
+        return hold;
+    }
+    if (!wish->owner)
+        return NULL;
+    for (at = lane->holds.next; at != &lane->holds; at = at->next) {
+        hold = hfi_container(at, struct hfi_hold, link);
+        if (hold->state == HFI_HELD && hold->claim.owner &&
+            !strcmp(hold->claim.owner, wish->owner) &&
+            hold->claim.shared == !!(wish->flags & HF_SHARED) && hfi_held(hold))
+            return hold;
+    }
+    return NULL;
+}
+
+/* Let the request give back what lingers, at its first step: this call may be
+ * an event loop's, which waits for no service. */
+static void request_end_linger(struct hf_request *rq)
+{
+    struct hfi_hold *hold = rq->lane->seat;
+
+    rq->lane->seat = NULL;
+    rq->before = hold;
+    hold->state = HFI_RELEASING;
+    hfi_heap_remove(&rq->client->timers, &hold->timer);
+    hfi_link_remove(&hold->due);
+}
+
+/* Find a place for the request: granted at once, contending, or waiting. */
+static hf_status request_place(struct hf_request *rq, const char *key,
+                               const struct hfi_wish *wish)
+{
+    struct hf_client *c = rq->client;
+    struct hfi_lane *lane = rq->lane = hfi_lane_get(c, key);
+    struct hfi_hold *have;
+
+    if (!lane)
+        return hfi_nomem(&rq->err);
+    have = request_have(c, lane, wish);
+    if (have) {
+        hfi_request_grant(rq, have);
+        return HF_OK;
+    }
+    if (lane->seat && lane->seat->state == HFI_LINGERING)
+        request_end_linger(rq); /* It does not fit. */
+    rq->hold = hfi_hold_new(c, lane, wish);
+    if (!rq->hold)
+        return hfi_nomem(&rq->err);
+    rq->wish.owner = rq->hold->claim.owner;
+    rq->wish.note = rq->hold->claim.note;
+    rq->hold->claim.queue = !rq->once;
+    if (rq->hold->seat && (lane->seat || lane->head)) {
+        rq->state = HFI_WAITING;
+        hfi_link_append(&lane->waiting, &rq->link);
+        return HF_OK;
+    }
+    rq->state = HFI_CONTENDING;
+    rq->woken = true;
+    hfi_link_append(&lane->contending, &rq->link);
+    if (rq->hold->seat)
+        lane->head = rq;
+    return HF_OK;
+}
+
+static void request_init(struct hf_request *rq, struct hf_client *c,
+                         int64_t wait_ms, const struct hfi_wish *wish)
+{
+    rq->client = c;
+    rq->wish = *wish;
+    rq->once = wait_ms == 0;
+    rq->wait_end = wait_ms < 0 ? HFI_NEVER : hfi_after(hfi_now(), wait_ms);
+    rq->cancel_seen = atomic_load(&c->cancels);
+    rq->timer.kind = HFI_TIMER_REQUEST;
+    hfi_link_init(&rq->link);
+    hfi_link_init(&rq->ready);
+    hfi_notice_init(&rq->notice);
+}
+
+/* Undo request_init() and request_place(), with the mutex held. */
+static void request_fini(struct hf_request *rq)
+{
+    if (rq->hold)
+        hfi_hold_free(rq->client, rq->hold);
+    if (rq->lane)
+        hfi_lane_put(rq->client, rq->lane);
+    if (rq->spot) {
+        rq->spot->next = rq->client->spots;
+        rq->client->spots = rq->spot;
+    }
+    rq->hold = NULL;
+    rq->lane = NULL;
+    rq->spot = NULL;
+}
+
+static hf_status request_closed(struct hf_request *rq)
+{
+    return hfi_fail(&rq->err, HF_INVALID, "the client is being closed");
+}
+
+/* Have a place to sleep: one that was used before, or a new one. */
+static bool request_find_spot(struct hf_request *rq)
+{
+    struct hf_client *c = rq->client;
+
+    if (rq->spot)
+        return true;
+    rq->spot = c->spots;
+    if (rq->spot) {
+        c->spots = rq->spot->next;
+        return true;
+    }
+    rq->spot = hfi_alloc(sizeof(*rq->spot));
+    if (rq->spot)
+        hfi_cond_init(&rq->spot->cond);
+    return rq->spot != NULL;
+}
+
+/* Step, sleep, step again, in the caller's thread, until it is over. */
+static hf_status request_drive(struct hf_request *rq)
+{
+    struct hf_client *c = rq->client;
+    int64_t until;
+
+    hfi_ear_enter(rq);
+    while (!hfi_request_step(rq, &until)) {
+        if (rq->woken || until <= hfi_now())
+            continue;
+        if (!request_find_spot(rq))
+            hfi_request_fail(rq, hfi_nomem(&rq->err));
+        else if (!hfi_ear_wait(rq, until))
+            hfi_cond_wait(&rq->spot->cond, &c->mu, until);
+    }
+    hfi_ear_leave(rq);
+    return rq->state == HFI_GRANTED ? HF_OK : rq->result;
+}
+
+hf_status hfi_acquire(struct hf_client *c, const char *key, int64_t wait_ms,
+                      const struct hfi_wish *wish, struct hf_lock **ret,
+                      struct hf_error *err)
+{
+    struct hf_request rq = {0};
+    hf_status st;
+
+    rq.lock = hfi_lock_new(c);
+    if (!rq.lock)
+        return hfi_nomem(err);
+    request_init(&rq, c, wait_ms, wish);
+    pthread_mutex_lock(&c->mu);
+    c->calls++;
+    st = c->closing ? request_closed(&rq) : request_place(&rq, key, wish);
+    if (!st)
+        st = request_drive(&rq);
+    request_fini(&rq);
+    c->calls--;
+    if (c->closing)
+        hfi_cond_wake(&c->settle);
+    pthread_mutex_unlock(&c->mu);
+    if (st) {
+        hfi_lock_free(rq.lock);
+        if (err)
+            *err = rq.err;
+        return st;
+    }
+    *ret = rq.lock;
+    return HF_OK;
+}
+
+/* ---- for event loops --------------------------------------------------- */
+
+void hfi_request_free(struct hf_request *rq)
+{
+    struct hf_client *c = rq->client;
+
+    hfi_heap_remove(&c->timers, &rq->timer);
+    hfi_heap_unreserve(&c->timers);
+    hfi_link_remove(&rq->link);
+    hfi_link_remove(&rq->ready);
+    hfi_notice_drop(c, &rq->notice);
+    request_fini(rq);
+    hfi_free(rq);
+}
+
+/* With the mutex held: make room for the timer, have a worker, find a place. */
+static hf_status request_admit(struct hf_request *rq, const char *key,
+                               const struct hfi_wish *wish)
+{
+    struct hf_client *c = rq->client;
+    hf_status st;
+
+    if (c->closing)
+        return request_closed(rq);
+    if (!hfi_worker_start(c))
+        return hfi_fail(&rq->err, HF_SYSTEM, "no thread could be started");
+    if (!hfi_heap_reserve(&c->timers))
+        return hfi_nomem(&rq->err);
+    hfi_ear_enter(rq);
+    st = request_place(rq, key, wish);
+    if (st) {
+        hfi_heap_unreserve(&c->timers);
+        hfi_ear_leave(rq);
+    } else if (rq->state == HFI_CONTENDING) {
+        hfi_request_rouse(rq);
+    } else if (rq->state == HFI_WAITING) {
+        hfi_keeper_set(c, &rq->timer, rq->wait_end);
+    }
+    return st;
+}
+
+hf_status hfi_acquire_start(struct hf_client *c, const char *key,
+                            int64_t wait_ms, const struct hfi_wish *wish,
+                            void *user, struct hf_request **ret,
+                            struct hf_error *err)
+{
+    struct hf_request *rq = hfi_alloc(sizeof(*rq));
+    struct hf_lock *lk = rq ? hfi_lock_new(c) : NULL;
+    hf_status st;
+
+    if (!lk) {
+        hfi_free(rq);
+        return hfi_nomem(err);
+    }
+    request_init(rq, c, wait_ms, wish);
+    rq->async = true;
+    rq->user = user;
+    rq->lock = lk;
+    pthread_mutex_lock(&c->mu);
+    c->calls++; /* The mutex may be let go; see request_place(). */
+    st = request_admit(rq, key, wish);
+    if (!st) {
+        *ret = rq;
+    } else {
+        if (err)
+            *err = rq->err;
+        request_fini(rq);
+        hfi_free(rq);
+    }
+    c->calls--;
+    if (c->closing)
+        hfi_cond_wake(&c->settle);
+    pthread_mutex_unlock(&c->mu);
+    if (st)
+        hfi_lock_free(lk);
+    return st;
+}

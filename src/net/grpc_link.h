@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * grpc_link.h - gRPC over HTTP/2: many threads, one connection.
+ *
+ * A caller submits its requests and flushes.  Whoever waits and finds no reader
+ * reads for all and passes the reading on when its own answers have come, as in
+ * resp_link.c; but answers are matched by stream, so one that is given up is reset
+ * and disturbs nobody.  Where there is another endpoint, a request that ran into
+ * its deadline is reason enough to go there: a server that has lost a request
+ * may well answer the others.  Where there is none, the connection is left only
+ * if nothing at all was heard on it since.  A request in a hurry, whose time was
+ * shorter than a round trip may be, is no reason for either: it must not cost
+ * the others their connection.
+ *
+ * Beside that, a connection of one's own carries one stream in both directions,
+ * for what a server says unasked.
+ */
+#ifndef HFI_H2GRPC_H
+#define HFI_H2GRPC_H
+
+#include <stdatomic.h>
+
+#include "backoff.h"
+#include "base/list.h"
+#include "stream.h"
+
+struct h2_link;
+
+/* Where a caller sleeps.  They belong to the connection and are used again, so
+ * one can be signalled after the mutex was let go, when its caller may be gone:
+ * a wake-up for nothing. */
+struct hfi_h2_spot {
+    struct hfi_h2_spot *next; /* in h2->spots */
+    pthread_cond_t cond;
+};
+
+/* What precedes each message: a flag and four bytes of length. */
+#define HFI_GRPC_PREFIX 5
+
+/* The largest answer that is taken. */
+#define HFI_GRPC_MAX (16u << 20)
+
+/* One request and its answer.  `body` has room for the prefix in front of the
+ * message; hfi_h2_call() fills it. */
+struct hfi_h2_call {
+    const char *path; /* "/etcdserverpb.KV/Txn" */
+    unsigned char *body;
+    size_t len;   /* with the prefix */
+    bool patient; /* a member without a leader may wait for one */
+
+    hf_status st;          /* HF_OK: answered, grpc_status says how */
+    int grpc_status;       /* 0 is fine */
+    char message[160];     /* the server's, when it is not */
+    unsigned char *answer; /* with the prefix; hfi_h2_done() frees it */
+    size_t answer_len;
+    unsigned via; /* the connection that it went over; 0: none */
+
+    /* of grpc_link.c */
+    struct hfi_link link;
+    struct hfi_h2_spot *spot; /* where its caller sleeps, or has slept */
+    size_t at, room;
+    int32_t stream_id;
+    int http_status;
+    bool sent, done;
+    void (*heard)(void *arg, const void *message, size_t len); /* a stream's */
+    void *arg;
+};
+
+struct hfi_h2 {
+    const struct hfi_endpoint *ends; /* the caller's */
+    size_t nends;
+    pthread_mutex_t mu;
+    pthread_cond_t connected;
+    struct hfi_h2_spot *spots; /* that nobody sleeps in */
+    struct h2_link *link;      /* the one that new calls use, or NULL */
+    bool connecting;
+    size_t next;      /* the endpoint to try first */
+    unsigned numbers; /* connections so far */
+    struct hfi_backoff backoff;
+    struct hf_error down; /* why the last connect failed */
+    atomic_int fd;        /* of `link`, or -1: for a forked child to close */
+};
+
+void hfi_h2_init(struct hfi_h2 *, const struct hfi_endpoint *, size_t n);
+void hfi_h2_fini(struct hfi_h2 *);
+void hfi_h2_forget(struct hfi_h2 *); /* in a forked child */
+
+/* Send `n` requests together and wait for their answers; `token` may be NULL.
+ * Each call has its status: HF_UNAVAILABLE, it was not taken; HF_UNCERTAIN, it
+ * was sent and has no answer.  If one failed that is returned, and
+ * HF_UNAVAILABLE only if none was taken. */
+hf_status hfi_h2_call(struct hfi_h2 *, struct hfi_h2_call *, size_t n,
+                      const char *token, int64_t deadline, struct hf_error *);
+void hfi_h2_done(struct hfi_h2_call *);
+
+/* Begin a new connection, elsewhere if there is a choice, unless that has been
+ * done since: `via` is the one that is to be left. */
+void hfi_h2_retire(struct hfi_h2 *, unsigned via);
+/* Would a call go over this connection now? */
+bool hfi_h2_goes_via(struct hfi_h2 *, unsigned via);
+/* Is there a connection that is good as far as is known? */
+bool hfi_h2_is_up(struct hfi_h2 *);
+
+/* A connection of one's own with one stream; `heard` is told each message.
+ * These calls are for one thread at a time.  hfi_h2_hear() never waits;
+ * HF_UNAVAILABLE once the stream is over, and then it is to be closed. */
+hf_status hfi_h2_open(struct hfi_h2 *, const char *path, const char *token,
+                      void (*heard)(void *, const void *, size_t), void *arg,
+                      int64_t deadline, struct h2_link **ret,
+                      struct hf_error *);
+hf_status hfi_h2_send(struct h2_link *, const void *message, size_t len);
+hf_status hfi_h2_hear(struct h2_link *);
+bool hfi_h2_ping(struct h2_link *); /* false: the last one is unanswered */
+int hfi_h2_fd(const struct h2_link *);
+void hfi_h2_close(struct h2_link *);
+
+#endif

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * resp_aside.c - a second connection for what must not wait behind others.
+ *
+ * A renewal that stands behind a crowd of acquisitions, or behind a call that the
+ * server is slow to answer, may cost a lock.  On one connection requests are
+ * served in order, so only what is ahead of it can delay it: where nothing is,
+ * the shared connection is as good as one of its own.  The other one is made
+ * when a renewal first finds the shared one in use or being connected, and has
+ * an attempt to connect, and a back-off, of its own.
+ */
+#include "resp_wire.h"
+
+#include "base/alloc.h"
+#include "base/env.h"
+
+#include "base/banned.h"
+
+void hfi_mux_set_aside(struct hfi_mux *mux, hfi_mux_hello *hello)
+{
+    mux->aside_hello = hello;
+}
+
+/* Would a call that begins now be the first to be served, and be connected by
+ * nobody else? */
+static bool mux_is_calm(struct hfi_mux *mux)
+{
+    bool calm;
+
+    pthread_mutex_lock(&mux->mu);
+    calm = mux->link ? hfi_link_alone(&mux->link->calls)
+                     : !mux->connecting && !mux->backoff.ms;
+    pthread_mutex_unlock(&mux->mu);
+    return calm;
+}
+
+/* Where to begin what must not wait. */
+static struct hfi_mux *mux_first(struct hfi_mux *mux)
+{
+    struct hfi_mux *aside = atomic_load(&mux->aside), *made;
+
+    if (!mux->aside_hello || mux_is_calm(mux))
+        return mux;
+    if (aside)
+        return aside;
+    made = hfi_alloc(sizeof(*made));
+    if (!made)
+        return mux;
+    hfi_mux_init(made, mux->find, mux->aside_hello, mux->arg);
+    if (atomic_compare_exchange_strong(&mux->aside, &aside, made))
+        return made;
+    hfi_mux_fini(made); /* Somebody was faster. */
+    hfi_free(made);
+    return aside;
+}
+
+hf_status hfi_mux_begin_first(struct hfi_mux *mux, struct hfi_mux_call *call,
+                              const char *bytes, size_t len, int n,
+                              redisReply **replies, int64_t deadline,
+                              struct hf_error *err)
+{
+    return hfi_mux_begin(mux_first(mux), call, bytes, len, n, replies, deadline,
+                         err);
+}
