@@ -138,8 +138,9 @@ static hf_status check_opts(const struct hf_client *c,
 }
 
 /* Options over the client's defaults. */
-static hf_status wish_make(struct hf_client *c, const struct hf_lock_opts *opts,
-                           struct hfi_wish *ret, struct hf_error *err)
+static hf_status params_make(struct hf_client *c,
+                             const struct hf_lock_opts *opts,
+                             struct hfi_lock_params *ret, struct hf_error *err)
 {
     hf_status st;
 
@@ -213,7 +214,7 @@ void hf_cancel(hf_client *c)
     if (!c || !*c->mark)
         return;
     atomic_fetch_add(&c->cancels, 1);
-    hfi_bell_ring(&c->bell);
+    hfi_notifier_notify(&c->notifier);
 }
 
 hf_status hf_describe(hf_client *c, struct hf_service *ret,
@@ -243,7 +244,7 @@ hf_status hf_describe(hf_client *c, struct hf_service *ret,
 
 static hf_status acquire_check(struct hf_client *c, const char *key,
                                int64_t wait_ms, const struct hf_lock_opts *opts,
-                               const void *ret, struct hfi_wish *wish,
+                               const void *ret, struct hfi_lock_params *params,
                                struct hf_error *err)
 {
     hf_status st = check_client(c, err);
@@ -257,7 +258,7 @@ static hf_status acquire_check(struct hf_client *c, const char *key,
                       "wait_ms is %lld; -1 waits for ever, 0 does not wait",
                       (long long)wait_ms);
     if (!st)
-        st = wish_make(c, opts, wish, err);
+        st = params_make(c, opts, params, err);
     return st;
 }
 
@@ -265,20 +266,21 @@ hf_status hf_acquire(hf_client *c, const char *key, int64_t wait_ms,
                      const struct hf_lock_opts *opts, hf_lock **ret,
                      struct hf_error *err)
 {
-    struct hfi_wish wish;
-    hf_status st = acquire_check(c, key, wait_ms, opts, ret, &wish, err);
+    struct hfi_lock_params params;
+    hf_status st = acquire_check(c, key, wait_ms, opts, ret, &params, err);
 
-    return st ? st : hfi_acquire(c, key, wait_ms, &wish, ret, err);
+    return st ? st : hfi_acquire(c, key, wait_ms, &params, ret, err);
 }
 
 hf_status hf_acquire_start(hf_client *c, const char *key, int64_t wait_ms,
                            const struct hf_lock_opts *opts, void *user,
                            hf_request **ret, struct hf_error *err)
 {
-    struct hfi_wish wish;
-    hf_status st = acquire_check(c, key, wait_ms, opts, ret, &wish, err);
+    struct hfi_lock_params params;
+    hf_status st = acquire_check(c, key, wait_ms, opts, ret, &params, err);
 
-    return st ? st : hfi_acquire_start(c, key, wait_ms, &wish, user, ret, err);
+    return st ? st
+              : hfi_acquire_start(c, key, wait_ms, &params, user, ret, err);
 }
 
 hf_status hf_release(hf_lock *lk, struct hf_error *err)
@@ -299,7 +301,7 @@ hf_status hf_extend(hf_lock *lk, int64_t ttl_ms, struct hf_error *err)
 
 bool hf_held(const hf_lock *lk)
 {
-    return lk && *lk->client->mark && hfi_held(lk->hold);
+    return lk && *lk->client->mark && hfi_held(lk->grant);
 }
 
 hf_loss hf_lost_reason(const hf_lock *lk)
@@ -308,7 +310,7 @@ hf_loss hf_lost_reason(const hf_lock *lk)
 
     if (!lk || hf_held(lk))
         return HF_LOSS_NONE;
-    reason = (hf_loss)atomic_load(&lk->hold->loss);
+    reason = (hf_loss)atomic_load(&lk->grant->loss);
     /* Past its deadline, and the keeper has not come to say so yet. */
     return reason ? reason : HF_LOSS_EXPIRED;
 }
@@ -319,13 +321,13 @@ int64_t hf_remaining_ms(const hf_lock *lk)
 
     if (!hf_held(lk))
         return 0;
-    deadline = atomic_load(&lk->hold->deadline);
+    deadline = atomic_load(&lk->grant->deadline);
     return deadline == HFI_NEVER ? INT64_MAX : hfi_left_ms(deadline);
 }
 
 uint64_t hf_fence(const hf_lock *lk)
 {
-    return lk ? lk->hold->grant.fence : 0;
+    return lk ? lk->grant->receipt.fence : 0;
 }
 
 const char *hf_token(const hf_lock *lk)
@@ -334,7 +336,7 @@ const char *hf_token(const hf_lock *lk)
 
     if (!lk)
         return "";
-    claim = &lk->hold->claim;
+    claim = &lk->grant->claim;
     return claim->owner && lk->client->conn->traits & HF_TRAIT_NOTED
                ? claim->owner
                : claim->token;
@@ -342,7 +344,7 @@ const char *hf_token(const hf_lock *lk)
 
 const char *hf_key(const hf_lock *lk)
 {
-    return lk ? lk->hold->claim.key : "";
+    return lk ? lk->grant->claim.key : "";
 }
 
 int hf_lost_fd(hf_lock *lk)
@@ -357,7 +359,7 @@ int hf_lost_fd(hf_lock *lk)
     pthread_mutex_lock(&c->mu);
     if (lk->lost_fd < 0) {
         lk->lost_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-        if (lk->lost_fd >= 0 && atomic_load(&lk->hold->loss) &&
+        if (lk->lost_fd >= 0 && atomic_load(&lk->grant->loss) &&
             write(lk->lost_fd, &one, sizeof(one)) < 0) {
             close(lk->lost_fd);
             lk->lost_fd = -1;
@@ -398,9 +400,10 @@ hf_status hf_detach(hf_lock *lk, struct hf_handle *ret, struct hf_error *err)
 static hf_status check_handle(struct hf_client *c, const char *key,
                               const struct hf_handle *handle,
                               const struct hf_lock_opts *opts, const void *ret,
-                              struct hfi_wish *wish, struct hf_error *err)
+                              struct hfi_lock_params *params,
+                              struct hf_error *err)
 {
-    hf_status st = acquire_check(c, key, 0, opts, ret, wish, err);
+    hf_status st = acquire_check(c, key, 0, opts, ret, params, err);
 
     if (!st && !handle)
         st = hfi_fail(err, HF_INVALID, "no handle was given");
@@ -416,10 +419,10 @@ hf_status hf_attach(hf_client *c, const char *key,
                     const struct hf_lock_opts *opts, hf_lock **ret,
                     struct hf_error *err)
 {
-    struct hfi_wish wish;
-    hf_status st = check_handle(c, key, handle, opts, ret, &wish, err);
+    struct hfi_lock_params params;
+    hf_status st = check_handle(c, key, handle, opts, ret, &params, err);
 
-    return st ? st : hfi_attach(c, key, handle, &wish, ret, err);
+    return st ? st : hfi_attach(c, key, handle, &params, ret, err);
 }
 
 hf_status hf_handle_extend(hf_client *c, const char *key,
@@ -427,10 +430,10 @@ hf_status hf_handle_extend(hf_client *c, const char *key,
                            const struct hf_lock_opts *opts,
                            struct hf_error *err)
 {
-    struct hfi_wish wish;
-    hf_status st = check_handle(c, key, handle, opts, c, &wish, err);
+    struct hfi_lock_params params;
+    hf_status st = check_handle(c, key, handle, opts, c, &params, err);
 
-    return st ? st : hfi_handle_extend(c, key, handle, &wish, err);
+    return st ? st : hfi_handle_extend(c, key, handle, &params, err);
 }
 
 hf_status hf_handle_release(hf_client *c, const char *key,
@@ -438,10 +441,10 @@ hf_status hf_handle_release(hf_client *c, const char *key,
                             const struct hf_lock_opts *opts,
                             struct hf_error *err)
 {
-    struct hfi_wish wish;
-    hf_status st = check_handle(c, key, handle, opts, c, &wish, err);
+    struct hfi_lock_params params;
+    hf_status st = check_handle(c, key, handle, opts, c, &params, err);
 
-    return st ? st : hfi_handle_release(c, key, handle, &wish, err);
+    return st ? st : hfi_handle_release(c, key, handle, &params, err);
 }
 
 /* ---- looking and mending ------------------------------------------------ */
@@ -562,7 +565,7 @@ void hf_request_cancel(hf_request *rq)
     pthread_mutex_lock(&c->mu);
     rq->canceled = true;
     if (rq->state == HFI_WAITING || rq->state == HFI_CONTENDING)
-        hfi_request_look(rq);
+        hfi_request_inspect(rq);
     pthread_mutex_unlock(&c->mu);
 }
 

@@ -2,26 +2,26 @@
  *
  * backend.h - what a lock service must be able to do.
  *
- * A backend is one file, src/backend/NAME.c, that ends with one constant:
- * `const struct hfi_backend hfi_backend_NAME = { ... };`, and one entry in
- * meson.build.  It speaks one
- * protocol and decides nothing: how long to wait, when to renew, when a lease
- * is lost and what to retry are all decided once, in core/acquire.c and core/keeper.c.
+ * A backend is one folder, src/backend/NAME/, and one line in
+ * src/backend/meson.build.  Its main file ends with one constant:
+ * `const struct hfi_backend hfi_backend_NAME = { ... };`.  It speaks one
+ * protocol.  How long to wait, when to renew, when a lease is lost and what to
+ * retry are decided once, in core/.
  *
  * RULES OF THE GAME
  *  (1) Any number of threads use a conn at once.  A backend shares its
  *      connection, keeps a pool or has a mutex, as its service likes best.
  *  (2) Every call returns by `deadline`.  If a request was sent and no answer
- *      came, the status is HF_UNCERTAIN, and what comes later is never taken for
- *      the answer to another.  If nothing was sent it is HF_UNAVAILABLE.  Both
- *      are worth a retry; any other failure is final.
+ *      came, the status is HF_UNCERTAIN, and what comes later is never taken
+ *      for the answer to another.  If nothing was sent it is HF_UNAVAILABLE.
+ *      Both are worth a retry; any other failure is final.
  *  (3) try_acquire() of a claim that holds already is HF_OK with the same
  *      fence; release() of a claim that does not hold is HF_LOST and changes
  *      nothing that belongs to another.  Both are safe to repeat.
- *  (4) HF_OK from try_acquire() and renew() comes with a proof (base/lease.h (4)).
- *      The core has filled it in as if the service answered for itself: it will
- *      not grant the key to another before ttl_ms have passed since the call
- *      began.  A backend that can prove less says so there.
+ *  (4) HF_OK from try_acquire() and renew() comes with a proof (base/lease.h
+ *      (4)). The core has filled it in as if the service answered for itself:
+ *      it will not grant the key to another before ttl_ms have passed since the
+ *      call began.  A backend that can prove less says so there.
  *  (5) The core calls with none of its locks held, so a backend may hold its
  *      own mutex while it calls hfi_wake(), hfi_wanted() or hfi_gone().
  *  (6) No clock but `deadline` and hfi_left_ms(); no sleeps, no randomness, no
@@ -69,7 +69,7 @@ struct hfi_claim {
 /* What we got.  Written by the backend, kept by the core, zeroed before the
  * first call.  A place in a queue is kept here too: release() of a claim that
  * was never granted withdraws it.  After HF_OK something is always kept. */
-struct hfi_grant {
+struct hfi_receipt {
     uint64_t fence;
     union {
         int ints[4];
@@ -89,7 +89,7 @@ struct hfi_answer {
 /* One grant to be renewed. */
 struct hfi_renewal {
     const struct hfi_claim *claim;
-    struct hfi_grant *grant;
+    struct hfi_receipt *receipt;
     int64_t ttl_ms;
     hf_status st;           /* out: HF_OK, HF_LOST, or why it is not known */
     hf_loss reason;         /* out, with HF_LOST */
@@ -121,8 +121,8 @@ struct hfi_backend {
     bool users;       /* each host of the URL may have a user of its own */
     size_t conn_size; /* the core allocates this much, zeroed */
     unsigned traits;
-    int64_t net_ms; /* waiters ask this often although they would be woken; 0
-                     * for half a lease */
+    int64_t fallback_poll_ms; /* waiters ask this often although they would be
+                               * woken; 0 for half a lease */
 
     /* Connect.  On failure the core calls close() all the same. */
     hf_status (*open)(struct hfi_conn *, const struct hfi_url *,
@@ -132,13 +132,13 @@ struct hfi_backend {
     void (*close)(struct hfi_conn *);
 
     /* Optional.  In a forked child: close the descriptors that it inherited, and
-     * do nothing else.  Another thread of the parent may have been in the middle
-     * of anything. */
-    void (*forget)(struct hfi_conn *);
+     * do nothing else.  Another thread of the parent may have been in the
+     * middle of anything. */
+    void (*after_fork_child)(struct hfi_conn *);
 
     /* Take the key if it is free: HF_OK or HF_BUSY.  Never waits for it. */
     hf_status (*try_acquire)(struct hfi_conn *, const struct hfi_claim *,
-                             struct hfi_grant *, struct hfi_answer *,
+                             struct hfi_receipt *, struct hfi_answer *,
                              int64_t deadline, struct hf_error *);
 
     /* Prove that each grant stands, and extend it where it can lapse; never
@@ -150,7 +150,7 @@ struct hfi_backend {
 
     /* Give up a grant or a place, owner-checked. */
     hf_status (*release)(struct hfi_conn *, const struct hfi_claim *,
-                         struct hfi_grant *, int64_t deadline,
+                         struct hfi_receipt *, int64_t deadline,
                          struct hf_error *);
 
     /* Optional.  Arrange that hfi_wake() is called when a try may succeed, from
@@ -158,29 +158,30 @@ struct hfi_backend {
      * somebody else asks for the key, or has asked already and still waits.
      * unwatch() ends it and never fails. */
     hf_status (*watch)(struct hfi_conn *, const struct hfi_claim *,
-                       struct hfi_grant *, int64_t deadline, struct hf_error *);
+                       struct hfi_receipt *, int64_t deadline,
+                       struct hf_error *);
     void (*unwatch)(struct hfi_conn *, const struct hfi_claim *,
-                    struct hfi_grant *);
+                    struct hfi_receipt *);
 
-    /* Optional.  A descriptor that is readable when pump() has something to
-     * do, or -1; pump() is called by one thread at a time (core/listener.c) and never
-     * blocks.  After a waiter has listened nobody may for 20 ms: a call that
-     * waits for what pump() reads looks itself now and then.  Tell
-     * hfi_pump_changed() when there is another descriptor. */
-    int (*pump_fd)(struct hfi_conn *);
-    void (*pump)(struct hfi_conn *);
+    /* Optional.  A descriptor that is readable when dispatch() has something to
+     * do, or -1; dispatch() is called by one thread at a time (core/listener.c)
+     * and never blocks.  After a waiter has listened nobody may for 20 ms: a
+     * call that waits for what dispatch() reads looks itself now and then.
+     * Tell hfi_poll_fd_changed() when there is another descriptor. */
+    int (*poll_fd)(struct hfi_conn *);
+    void (*dispatch)(struct hfi_conn *);
 
-    /* Optional.  See hf_attach(): fill grant->ref from a token and its text.
+    /* Optional.  See hf_attach(): fill receipt->ref from a token and its text.
      * No question is asked. */
     hf_status (*attach)(struct hfi_conn *, const struct hfi_claim *,
-                        const struct hf_handle *, struct hfi_grant *,
+                        const struct hf_handle *, struct hfi_receipt *,
                         struct hf_error *);
 
-    /* Goes with attach().  Give the grant of `token` with grant->fence to the
+    /* Goes with attach().  Give the grant of `token` with receipt->fence to the
      * claim's own token, in one step, so that a handle is taken up once only.
      * HF_OK if the claim has it already; HF_LOST if neither has. */
     hf_status (*take_over)(struct hfi_conn *, const struct hfi_claim *,
-                           const char *token, struct hfi_grant *,
+                           const char *token, struct hfi_receipt *,
                            int64_t deadline, struct hf_error *);
 
     /* Optional.  See hf_inspect(), hf_list() and hf_break().  A listing that
@@ -213,8 +214,8 @@ void hfi_expect(
     int64_t ms); /* a try may succeed by then, if nothing is heard */
 void hfi_wanted(struct hfi_conn *, const char *key); /* somebody asks for it */
 void hfi_gone(struct hfi_conn *, const char *key, const char *token,
-              hf_loss reason);            /* this grant is no more */
-void hfi_pump_changed(struct hfi_conn *); /* ask pump_fd() again */
+              hf_loss reason);               /* this grant is no more */
+void hfi_poll_fd_changed(struct hfi_conn *); /* ask poll_fd() again */
 void hfi_warn(struct hfi_conn *,
               const char *text); /* the set-up is doubtful after all */
 

@@ -2,7 +2,7 @@
  *
  * env.c - time, randomness, waiting and threads; see env.h.
  *
- * TIME  Deadlines are on CLOCK_BOOTTIME.  The keeper's bell uses a timer
+ * TIME  Deadlines are on CLOCK_BOOTTIME.  The keeper's notifier uses a timer
  * descriptor on that clock, so it rings at once when a machine that was
  * suspended past a deadline wakes up.  Condition variables know no such
  * clock: they sleep for the difference on CLOCK_MONOTONIC, which is enough for
@@ -138,79 +138,80 @@ void hfi_cond_wake(struct hfi_cond *cond)
         pthread_cond_broadcast(&cond->cond);
 }
 
-bool hfi_bell_init(struct hfi_bell *bell)
+bool hfi_notifier_init(struct hfi_notifier *notifier)
 {
-    *bell = (struct hfi_bell){.event_fd = -1, .timer_fd = -1};
+    *notifier = (struct hfi_notifier){.event_fd = -1, .timer_fd = -1};
     if (hfi_env)
         return true;
-    bell->armed = HFI_NEVER;
-    bell->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    bell->timer_fd = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
-    return bell->event_fd >= 0 && bell->timer_fd >= 0;
+    notifier->armed = HFI_NEVER;
+    notifier->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    notifier->timer_fd =
+        timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
+    return notifier->event_fd >= 0 && notifier->timer_fd >= 0;
 }
 
-void hfi_bell_fini(struct hfi_bell *bell)
+void hfi_notifier_fini(struct hfi_notifier *notifier)
 {
-    if (bell->event_fd >= 0)
-        close(bell->event_fd);
-    if (bell->timer_fd >= 0)
-        close(bell->timer_fd);
-    bell->event_fd = bell->timer_fd = -1;
+    if (notifier->event_fd >= 0)
+        close(notifier->event_fd);
+    if (notifier->timer_fd >= 0)
+        close(notifier->timer_fd);
+    notifier->event_fd = notifier->timer_fd = -1;
 }
 
 /* Set the timer, unless it is set for that time already. */
-static void bell_arm(struct hfi_bell *bell, int64_t until)
+static void notifier_arm(struct hfi_notifier *notifier, int64_t until)
 {
     struct itimerspec when = {0};
 
-    if (bell->armed == until)
+    if (notifier->armed == until)
         return;
-    bell->armed = until;
+    notifier->armed = until;
     if (until != HFI_NEVER) {
         if (until < 1)
             until = 1;
         when.it_value.tv_sec = until / 1000;
         when.it_value.tv_nsec = until % 1000 * 1000000;
     }
-    timerfd_settime(bell->timer_fd, TFD_TIMER_ABSTIME, &when, NULL);
+    timerfd_settime(notifier->timer_fd, TFD_TIMER_ABSTIME, &when, NULL);
 }
 
-bool hfi_bell_wait(struct hfi_bell *bell, int fd, int64_t until)
+bool hfi_notifier_wait(struct hfi_notifier *notifier, int fd, int64_t until)
 {
     struct pollfd fds[3];
     uint64_t count;
 
     if (hfi_env) {
-        hfi_env->bell_wait(bell, until);
+        hfi_env->notifier_wait(notifier, until);
         return false;
     }
-    bell_arm(bell, until);
-    fds[0] = (struct pollfd){.fd = bell->event_fd, .events = POLLIN};
-    fds[1] = (struct pollfd){.fd = bell->timer_fd, .events = POLLIN};
+    notifier_arm(notifier, until);
+    fds[0] = (struct pollfd){.fd = notifier->event_fd, .events = POLLIN};
+    fds[1] = (struct pollfd){.fd = notifier->timer_fd, .events = POLLIN};
     fds[2] = (struct pollfd){.fd = fd, .events = POLLIN};
     if (poll(fds, 3, -1) < 0)
         return false;
-    if (fds[0].revents && read(bell->event_fd, &count, sizeof(count)) < 0)
+    if (fds[0].revents && read(notifier->event_fd, &count, sizeof(count)) < 0)
         return false;
     if (fds[1].revents) {
-        bell->armed = HFI_NEVER;
-        if (read(bell->timer_fd, &count, sizeof(count)) < 0)
+        notifier->armed = HFI_NEVER;
+        if (read(notifier->timer_fd, &count, sizeof(count)) < 0)
             return false;
     }
     return fds[2].revents != 0;
 }
 
-void hfi_bell_ring(struct hfi_bell *bell)
+void hfi_notifier_notify(struct hfi_notifier *notifier)
 {
     uint64_t one = 1;
     int saved = errno;
     ssize_t done;
 
     if (hfi_env) {
-        hfi_env->bell_ring(bell);
+        hfi_env->notifier_notify(notifier);
         return;
     }
-    done = write(bell->event_fd, &one, sizeof(one));
+    done = write(notifier->event_fd, &one, sizeof(one));
     (void)done; /* Only a full counter fails, and then it rings anyway. */
     errno = saved;
 }

@@ -24,7 +24,7 @@ struct hfi_cond {
 
 /* A place to sleep that also hears descriptors, and may be rung by a signal
  * handler. */
-struct hfi_bell {
+struct hfi_notifier {
     int event_fd;
     int timer_fd;
     int64_t armed; /* for when timer_fd is set; only its sleeper looks */
@@ -44,8 +44,8 @@ struct hfi_env {
     void (*random)(void *buf, size_t len);
     void (*wait)(struct hfi_cond *, pthread_mutex_t *, int64_t until);
     void (*wake)(struct hfi_cond *);
-    void (*bell_wait)(struct hfi_bell *, int64_t until);
-    void (*bell_ring)(struct hfi_bell *);
+    void (*notifier_wait)(struct hfi_notifier *, int64_t until);
+    void (*notifier_notify)(struct hfi_notifier *);
     bool (*start)(struct hfi_thread *, void *(*run)(void *), void *arg);
     void (*join)(struct hfi_thread *);
 };
@@ -69,12 +69,12 @@ void hfi_cond_fini(struct hfi_cond *);
 void hfi_cond_wait(struct hfi_cond *, pthread_mutex_t *, int64_t until);
 void hfi_cond_wake(struct hfi_cond *); /* everyone */
 
-bool hfi_bell_init(struct hfi_bell *);
-void hfi_bell_fini(struct hfi_bell *);
+bool hfi_notifier_init(struct hfi_notifier *);
+void hfi_notifier_fini(struct hfi_notifier *);
 /* Sleep until rung, `fd` (or -1) is readable, or `until`; a ring that came
  * before is not forgotten.  True if `fd` is readable. */
-bool hfi_bell_wait(struct hfi_bell *, int fd, int64_t until);
-void hfi_bell_ring(struct hfi_bell *); /* async-signal-safe */
+bool hfi_notifier_wait(struct hfi_notifier *, int fd, int64_t until);
+void hfi_notifier_notify(struct hfi_notifier *); /* async-signal-safe */
 
 /* Threads block all signals, so that no handler of the program runs there. */
 bool hfi_thread_start(struct hfi_thread *, void *(*run)(void *), void *arg);

@@ -68,9 +68,9 @@ int64_t hfi_lease_slack(int64_t ttl_ms);
 
 /* The limit of one attempt to renew that starts now, after `failed` others in a
  * row: a sixth of the lease, and all that is left of it from the third on,
- * because the service may be further away than that.  And when the next may start, after one that began then
- * has failed: at once if that took its time, since a service that comes back
- * for a moment must not find us pausing. */
+ * because the service may be further away than that.  And when the next may
+ * start, after one that began then has failed: at once if that took its time,
+ * since a service that comes back for a moment must not find us pausing. */
 int64_t hfi_lease_attempt_end(int64_t now, int64_t ttl_ms, int64_t deadline,
                               int64_t timeout_ms, int failed);
 int64_t hfi_lease_retry_at(int64_t began, int64_t ttl_ms);

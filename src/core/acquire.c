@@ -8,7 +8,8 @@
  *     `-----> CONTENDING <-------'-- try --- yes -------------------> GRANTED
  *                 ^                   |--- busy: arm, try again, sleep --.
  *                 |-------------------'<----- woken or next_try ---------|
- *                 `-------- given it while asleep, and took it ---------> GRANTED
+ *                 `-------- given it while asleep, and took it --------->
+ *                 GRANTED
  *             (any) -- wait over, cancelled, tries used up, final error: FAILED
  *
  * A request is moved on by hfi_request_step(), which sends at most one try and
@@ -61,54 +62,55 @@
 /* ---- state ------------------------------------------------------------- */
 
 /* Let its driver look at it again. */
-void hfi_request_rouse(struct hf_request *rq)
+void hfi_request_schedule(struct hf_request *rq)
 {
     struct hf_client *c = rq->client;
 
     if (!rq->async) {
-        if (rq->spot)
-            hfi_spot_wake(c, rq->spot);
+        if (rq->sleeper)
+            hfi_sleeper_wake(c, rq->sleeper);
         return;
     }
     hfi_worker_add(c, rq);
 }
 
-/* Out of the lane's lists; an event loop is told. */
+/* Out of the key queue's lists; an event loop is told. */
 static void request_end(struct hf_request *rq, enum hfi_request_state state)
 {
     struct hf_client *c = rq->client;
-    struct hfi_lane *lane = rq->lane;
+    struct hfi_key_queue *queue = rq->queue;
 
     rq->state = state;
     hfi_link_remove(&rq->link);
-    if (lane->head == rq)
-        lane->head = NULL;
+    if (queue->leader == rq)
+        queue->leader = NULL;
     if (rq->async) {
-        hfi_ear_leave(rq);
+        hfi_listener_leave(rq);
         hfi_heap_remove(&c->timers, &rq->timer);
         hfi_link_remove(&rq->ready);
-        rq->lane = NULL;
-        hfi_lane_put(c, lane);
+        rq->queue = NULL;
+        hfi_key_queue_put(c, queue);
         hfi_notify(c, &rq->notice,
                    state == HFI_GRANTED ? HF_GRANTED : HF_FAILED);
     }
 }
 
-/* The request has `hold`, its own or one that was handed to it.  Where its
+/* The request has `grant`, its own or one that was handed to it.  Where its
  * thread sleeps, to be woken by the caller: best after the mutex is let go, or
  * it would wake up only to wait for that. */
-struct hfi_spot *hfi_request_grant(struct hf_request *rq, struct hfi_hold *hold)
+struct hfi_sleeper *hfi_request_grant(struct hf_request *rq,
+                                      struct hfi_grant *grant)
 {
     struct hf_client *c = rq->client;
-    struct hfi_spot *spot = rq->spot;
+    struct hfi_sleeper *sleeper = rq->sleeper;
 
-    if (rq->hold && rq->hold != hold)
-        hfi_hold_free(c, rq->hold); /* It was never sent. */
-    rq->hold = NULL;
+    if (rq->grant && rq->grant != grant)
+        hfi_grant_free(c, rq->grant); /* It was never sent. */
+    rq->grant = NULL;
     rq->lock->user = rq->user;
-    hfi_hold_give(c, hold, rq->lock);
+    hfi_grant_give(c, grant, rq->lock);
     request_end(rq, HFI_GRANTED);
-    return spot;
+    return sleeper;
 }
 
 /* ---- giving up --------------------------------------------------------- */
@@ -122,31 +124,31 @@ static int64_t request_soon(const struct hf_client *c)
 /* Pass the place in the service's queue to the next who wants the same. */
 static bool request_pass_place(struct hf_request *rq)
 {
-    struct hfi_lane *lane = rq->lane;
+    struct hfi_key_queue *queue = rq->queue;
     struct hf_request *next;
-    struct hfi_hold *hold = rq->hold;
+    struct hfi_grant *grant = rq->grant;
 
-    if (lane->head != rq || hfi_link_alone(&lane->waiting))
+    if (queue->leader != rq || hfi_link_alone(&queue->waiting))
         return false;
-    next = hfi_container(lane->waiting.next, struct hf_request, link);
-    if (!hfi_hold_fits(hold, &next->wish))
+    next = hfi_container(queue->waiting.next, struct hf_request, link);
+    if (!hfi_grant_fits(grant, &next->params))
         return false;
-    hfi_hold_free(rq->client, next->hold);
-    next->hold = hold;
-    hold->claim.queue = !next->once;
-    next->wish.owner = hold->claim.owner;
-    next->wish.note = hold->claim.note;
-    rq->hold = NULL;
-    lane->head = NULL;
-    hfi_lane_promote(rq->client, lane);
+    hfi_grant_free(rq->client, next->grant);
+    next->grant = grant;
+    grant->claim.queue = !next->once;
+    next->params.owner = grant->claim.owner;
+    next->params.note = grant->claim.note;
+    rq->grant = NULL;
+    queue->leader = NULL;
+    hfi_key_queue_promote(rq->client, queue);
     return true;
 }
 
 /* May the service have something of this claim? */
-static bool request_left_something(const struct hfi_hold *hold)
+static bool request_left_something(const struct hfi_grant *grant)
 {
-    return hold->uncertain || hold->claim.doubt ||
-           ((hold->grant.placed || hold->watched) &&
+    return grant->uncertain || grant->claim.doubt ||
+           ((grant->receipt.placed || grant->watched) &&
             !HFI_MUTANT(place_left_behind));
 }
 
@@ -155,36 +157,36 @@ static bool request_left_something(const struct hfi_hold *hold)
 static void request_withdraw(struct hf_request *rq, bool wait)
 {
     struct hf_client *c = rq->client;
-    struct hfi_hold *hold = rq->hold;
+    struct hfi_grant *grant = rq->grant;
 
-    if (!hold || request_pass_place(rq))
+    if (!grant || request_pass_place(rq))
         return;
-    rq->hold = NULL;
-    if (HFI_MUTANT(lost_reply_is_failure) && hold->claim.doubt)
-        hfi_hold_free(c, hold);
-    else if (hold->uncertain || (!wait && request_left_something(hold)))
-        hfi_hold_reap(c, hold);
-    else if (request_left_something(hold))
-        hfi_hold_drop(c, hold, request_soon(c), NULL);
+    rq->grant = NULL;
+    if (HFI_MUTANT(lost_reply_is_failure) && grant->claim.doubt)
+        hfi_grant_free(c, grant);
+    else if (grant->uncertain || (!wait && request_left_something(grant)))
+        hfi_grant_reap(c, grant);
+    else if (request_left_something(grant))
+        hfi_grant_drop(c, grant, request_soon(c), NULL);
     else
-        hfi_hold_free(c, hold);
+        hfi_grant_free(c, grant);
 }
 
 static void request_give_up(struct hf_request *rq, hf_status st, bool wait)
 {
     struct hf_client *c = rq->client;
-    struct hfi_lane *lane = rq->lane;
+    struct hfi_key_queue *queue = rq->queue;
 
-    lane->users++; /* An event may be all that is left of the request. */
+    queue->users++; /* An event may be all that is left of the request. */
     rq->result = st;
     rq->err.status = st;
     hfi_link_remove(&rq->link);
     request_withdraw(rq, wait);
-    if (lane->head == rq)
-        lane->head = NULL;
-    hfi_lane_promote(c, lane);
+    if (queue->leader == rq)
+        queue->leader = NULL;
+    hfi_key_queue_promote(c, queue);
     request_end(rq, HFI_FAILED);
-    hfi_lane_put(c, lane);
+    hfi_key_queue_put(c, queue);
 }
 
 /* An event loop does not wait for a service that is known to be silent. */
@@ -198,30 +200,30 @@ void hfi_request_fail(struct hf_request *rq, hf_status st)
 static void request_abandon(struct hf_request *rq)
 {
     struct hf_client *c = rq->client;
-    struct hfi_lane *lane = rq->lane;
+    struct hfi_key_queue *queue = rq->queue;
 
-    lane->users++;
-    rq->hold->abandoned = true;
-    rq->hold = NULL;
+    queue->users++;
+    rq->grant->abandoned = true;
+    rq->grant = NULL;
     rq->stepping = false;
     rq->result = hfi_fail(&rq->err, HF_CANCELED, "canceled");
     hfi_link_remove(&rq->link);
-    if (lane->head == rq)
-        lane->head = NULL;
-    hfi_lane_promote(c, lane);
+    if (queue->leader == rq)
+        queue->leader = NULL;
+    hfi_key_queue_promote(c, queue);
     request_end(rq, HFI_FAILED);
-    hfi_lane_put(c, lane);
+    hfi_key_queue_put(c, queue);
 }
 
 /* The call of an abandoned claim has returned. */
-static void request_orphan(struct hf_client *c, struct hfi_hold *hold,
+static void request_orphan(struct hf_client *c, struct hfi_grant *grant,
                            hf_status st)
 {
-    hold->abandoned = false;
-    if (st == HF_OK || st == HF_UNCERTAIN || request_left_something(hold))
-        hfi_hold_reap(c, hold);
+    grant->abandoned = false;
+    if (st == HF_OK || st == HF_UNCERTAIN || request_left_something(grant))
+        hfi_grant_reap(c, grant);
     else
-        hfi_hold_free(c, hold);
+        hfi_grant_free(c, grant);
 }
 
 /* The wait is over: what to call that. */
@@ -230,10 +232,10 @@ static hf_status request_timeout(struct hf_request *rq)
     char key[HFI_QUOTE_MAX];
     hf_status last = rq->err.status;
 
-    hfi_quote(key, sizeof(key), rq->lane->key);
+    hfi_quote(key, sizeof(key), rq->queue->key);
     if (rq->state == HFI_CONTENDING &&
         (last == HF_UNAVAILABLE || last == HF_UNCERTAIN))
-        return rq->hold->uncertain
+        return rq->grant->uncertain
                    ? hfi_wrap(&rq->err, HF_UNCERTAIN, "acquire '%s'", key)
                    : hfi_wrap(&rq->err, last, "acquire '%s'", key);
     if (last != HF_BUSY) /* The service has nothing to add. */
@@ -259,24 +261,24 @@ static bool request_ends_here(const struct hf_request *rq)
 {
     return !rq->stepping &&
            (rq->client->silent || hfi_workers_busy(rq->client) ||
-            (!rq->before && !request_left_something(rq->hold)));
+            (!rq->before && !request_left_something(rq->grant)));
 }
 
 /* Let it see whether it was cancelled, without waiting for the service. */
-void hfi_request_look(struct hf_request *rq)
+void hfi_request_inspect(struct hf_request *rq)
 {
     if (!rq->async || !request_is_canceled(rq)) {
-        hfi_request_rouse(rq);
+        hfi_request_schedule(rq);
     } else if (rq->on_wire) {
         request_abandon(rq);
     } else if (request_ends_here(rq)) {
         if (rq->before)
-            hfi_hold_reap(rq->client, rq->before);
+            hfi_grant_reap(rq->client, rq->before);
         rq->before = NULL;
         hfi_link_remove(&rq->ready);
         request_give_up(rq, hfi_fail(&rq->err, HF_CANCELED, "canceled"), false);
     } else {
-        hfi_request_rouse(rq);
+        hfi_request_schedule(rq);
     }
 }
 
@@ -291,7 +293,7 @@ static hf_status request_over(struct hf_request *rq, int64_t now)
         return hfi_fail(&rq->err, HF_CANCELED, "canceled");
     if (asked && now >= rq->wait_end)
         return request_timeout(rq);
-    if (rq->tries < rq->wish.max_tries)
+    if (rq->tries < rq->params.max_tries)
         return HF_OK;
     if (rq->err.status == HF_UNAVAILABLE || rq->err.status == HF_UNCERTAIN)
         return request_timeout(rq);
@@ -316,13 +318,14 @@ static int64_t request_next_try(struct hf_request *rq,
     struct hf_client *c = rq->client;
     int64_t ms;
 
-    if (!rq->hold->watched)
-        return now + rq->hold->claim.poll_ms;
-    if (rq->echo && c->conn->traits & HFI_TRAIT_EARLY) {
-        rq->echo = false;
+    if (!rq->grant->watched)
+        return now + rq->grant->claim.poll_ms;
+    if (rq->retry_early_wake && c->conn->traits & HFI_TRAIT_EARLY) {
+        rq->retry_early_wake = false;
         return now + ECHO_MS;
     }
-    ms = c->be->net_ms ? c->be->net_ms : rq->wish.ttl_ms / 2 + 1;
+    ms = c->be->fallback_poll_ms ? c->be->fallback_poll_ms
+                                 : rq->params.ttl_ms / 2 + 1;
     ms = request_jitter(c, ms);
     if (answer->left_ms && answer->left_ms + 1 < ms)
         ms = answer->left_ms + 1;
@@ -334,23 +337,23 @@ static int64_t request_next_try(struct hf_request *rq,
 static bool request_arm(struct hf_request *rq, int64_t deadline)
 {
     struct hf_client *c = rq->client;
-    struct hfi_hold *hold = rq->hold;
+    struct hfi_grant *grant = rq->grant;
     hf_status st;
 
-    if (hold->watched || rq->once || !c->be->watch ||
-        rq->wish.flags & HF_POLL || !(c->conn->traits & HF_TRAIT_NOTIFY))
+    if (grant->watched || rq->once || !c->be->watch ||
+        rq->params.flags & HF_POLL || !(c->conn->traits & HF_TRAIT_NOTIFY))
         return true;
     rq->on_wire = true;
     pthread_mutex_unlock(&c->mu);
-    st = c->be->watch(c->conn, &hold->claim, &hold->grant, deadline, NULL);
+    st = c->be->watch(c->conn, &grant->claim, &grant->receipt, deadline, NULL);
     pthread_mutex_lock(&c->mu);
-    hold->watched = st == HF_OK;
-    if (hold->abandoned) {
-        request_orphan(c, hold, HF_BUSY);
+    grant->watched = st == HF_OK;
+    if (grant->abandoned) {
+        request_orphan(c, grant, HF_BUSY);
         return false;
     }
     rq->on_wire = false;
-    if (hold->watched && !HFI_MUTANT(no_recheck_after_arming))
+    if (grant->watched && !HFI_MUTANT(no_recheck_after_arming))
         rq->woken = true; /* acquire.c (2) */
     return true;
 }
@@ -358,12 +361,12 @@ static bool request_arm(struct hf_request *rq, int64_t deadline)
 /* The answer came when it was worth nothing any more: ask again. */
 static void request_too_late(struct hf_request *rq, int64_t sent)
 {
-    rq->hold->uncertain = true; /* acquire.c (3) */
+    rq->grant->uncertain = true; /* acquire.c (3) */
     rq->woken = true;
     rq->late++;
     hfi_fail(&rq->err, HF_UNCERTAIN,
              "granted after %lld ms, when the lease of %lld ms was over",
-             (long long)(hfi_now() - sent), (long long)rq->hold->claim.ttl_ms);
+             (long long)(hfi_now() - sent), (long long)rq->grant->claim.ttl_ms);
 }
 
 static void request_granted(struct hf_request *rq,
@@ -371,46 +374,46 @@ static void request_granted(struct hf_request *rq,
                             int64_t ttl_ms)
 {
     struct hf_client *c = rq->client;
-    struct hfi_hold *hold = rq->hold;
+    struct hfi_grant *grant = rq->grant;
 
-    if (hold->watched) {
+    if (grant->watched) {
         pthread_mutex_unlock(&c->mu);
-        c->be->unwatch(c->conn, &hold->claim, &hold->grant);
+        c->be->unwatch(c->conn, &grant->claim, &grant->receipt);
         pthread_mutex_lock(&c->mu);
-        hold->watched = false;
+        grant->watched = false;
     }
-    if (hfi_now() >= hfi_hold_proven(c, hold, proof, sent, ttl_ms)) {
+    if (hfi_now() >= hfi_grant_proven(c, grant, proof, sent, ttl_ms)) {
         request_too_late(rq, sent);
         return;
     }
-    hfi_hold_granted(c, hold, &rq->wish, proof, sent, ttl_ms);
-    hfi_request_grant(rq, hold);
+    hfi_grant_begin(c, grant, &rq->params, proof, sent, ttl_ms);
+    hfi_request_grant(rq, grant);
 }
 
 /* Take what was given while we slept.  The keeper soon makes a whole lease of it;
  * without a keeper, a try must.  acquire.c (4) */
-static bool request_take_gift(struct hf_request *rq, int64_t now)
+static bool request_take_handoff(struct hf_request *rq, int64_t now)
 {
-    struct hfi_hold *hold = rq->hold;
-    struct hfi_gift gift = rq->gift;
+    struct hfi_grant *grant = rq->grant;
+    struct hfi_handoff handoff = rq->handoff;
     struct hfi_proof proof;
 
-    rq->gift.fence = 0;
-    if (gift.ms > hold->claim.ttl_ms)
-        gift.ms = hold->claim.ttl_ms;
-    if (!gift.fence || hold->manual ||
-        now >= hfi_lease_at_risk_at(hfi_lease_deadline(hold->next_at, gift.ms),
-                                    gift.ms))
+    rq->handoff.fence = 0;
+    if (handoff.ms > grant->claim.ttl_ms)
+        handoff.ms = grant->claim.ttl_ms;
+    if (!handoff.fence || grant->manual ||
+        now >= hfi_lease_at_risk_at(
+                   hfi_lease_deadline(grant->next_at, handoff.ms), handoff.ms))
         return false;
-    hold->grant.fence = gift.fence;
-    hold->grant.placed = true;
-    proof = hfi_proof_plain(hold->next_at, gift.ms);
-    request_granted(rq, &proof, hold->next_at, gift.ms);
+    grant->receipt.fence = handoff.fence;
+    grant->receipt.placed = true;
+    proof = hfi_proof_plain(grant->next_at, handoff.ms);
+    request_granted(rq, &proof, grant->next_at, handoff.ms);
     if (rq->state != HFI_GRANTED)
         return false;
-    if (now + GIFT_MS < hold->next_at) {
-        hold->next_at = now + GIFT_MS;
-        hfi_keeper_hold(rq->client, hold);
+    if (now + GIFT_MS < grant->next_at) {
+        grant->next_at = now + GIFT_MS;
+        hfi_keeper_add(rq->client, grant);
     }
     return true;
 }
@@ -443,7 +446,7 @@ static void request_backs_off(struct hf_request *rq)
 static bool request_judge(struct hf_request *rq, hf_status st, int64_t sent,
                           const struct hfi_answer *answer, int64_t deadline)
 {
-    struct hfi_hold *hold = rq->hold;
+    struct hfi_grant *grant = rq->grant;
 
     rq->on_wire = false;
     rq->tries++;
@@ -452,12 +455,12 @@ static bool request_judge(struct hf_request *rq, hf_status st, int64_t sent,
         rq->failures = 0;
     switch (st) {
     case HF_OK:
-        request_granted(rq, &answer->proof, sent, hold->claim.ttl_ms);
+        request_granted(rq, &answer->proof, sent, grant->claim.ttl_ms);
         return true;
     case HF_BUSY: /* An earlier try without an answer may still arrive. */
         return request_busy(rq, answer, deadline);
     case HF_UNCERTAIN:
-        hold->uncertain = hold->claim.doubt = true;
+        grant->uncertain = grant->claim.doubt = true;
         /* fall through */
     case HF_UNAVAILABLE:
         rq->err.status = st;
@@ -474,9 +477,9 @@ static bool request_judge(struct hf_request *rq, hf_status st, int64_t sent,
 static bool request_try(struct hf_request *rq, int64_t now)
 {
     struct hf_client *c = rq->client;
-    struct hfi_hold *hold = rq->hold;
+    struct hfi_grant *grant = rq->grant;
     struct hfi_answer answer = {.proof =
-                                    hfi_proof_plain(now, hold->claim.ttl_ms)};
+                                    hfi_proof_plain(now, grant->claim.ttl_ms)};
     int64_t deadline = now + c->timeout_ms;
     struct hf_error err; /* not zeroed: a failure fills it */
     hf_status st;
@@ -489,22 +492,22 @@ static bool request_try(struct hf_request *rq, int64_t now)
     if (atomic_load(&c->conn->listening) &&
         !request_arm(rq, deadline)) /* so this try is the one after it */
         return false;
-    rq->echo = rq->woken && rq->tries > 1;
+    rq->retry_early_wake = rq->woken && rq->tries > 1;
     rq->woken = rq->called = false;
     rq->expected = 0;
-    rq->gift.fence = 0;
+    rq->handoff.fence = 0;
     rq->err.status = HF_OK;
     rq->on_wire = true;
-    hold->next_at = now;
-    hold->claim.nth++;
-    hold->claim.poll_ms = request_jitter(c, rq->wish.retry_ms);
+    grant->next_at = now;
+    grant->claim.nth++;
+    grant->claim.poll_ms = request_jitter(c, rq->params.retry_ms);
     pthread_mutex_unlock(&c->mu);
-    st = c->be->try_acquire(c->conn, &hold->claim, &hold->grant, &answer,
+    st = c->be->try_acquire(c->conn, &grant->claim, &grant->receipt, &answer,
                             deadline, &err);
     pthread_mutex_lock(&c->mu);
-    if (hold->abandoned) {
-        hold->claim.doubt = hold->claim.doubt || st == HF_UNCERTAIN;
-        request_orphan(c, hold, st);
+    if (grant->abandoned) {
+        grant->claim.doubt = grant->claim.doubt || st == HF_UNCERTAIN;
+        request_orphan(c, grant, st);
         return false;
     }
     if (st)
@@ -515,16 +518,17 @@ static bool request_try(struct hf_request *rq, int64_t now)
 /* Give back what lingered here and does not fit. */
 static void request_clear(struct hf_request *rq)
 {
-    struct hfi_hold *before = rq->before;
+    struct hfi_grant *before = rq->before;
 
     rq->before = NULL;
     if (before)
-        hfi_hold_drop(rq->client, before, request_soon(rq->client), NULL);
+        hfi_grant_drop(rq->client, before, request_soon(rq->client), NULL);
 }
 
 /* Move the request on by at most one try, for which the mutex, held by the
  * caller, is let go.  True when it is over, and then it may be gone; else
- * *until is when it wants to be stepped again, unless it is roused before. */
+ * *until is when it wants to be stepped again, unless it is scheduled before.
+ * */
 bool hfi_request_step(struct hf_request *rq, int64_t *until)
 {
     int64_t now;
@@ -540,7 +544,7 @@ bool hfi_request_step(struct hf_request *rq, int64_t *until)
         hfi_request_fail(rq, st);
     else if (rq->state == HFI_CONTENDING &&
              (rq->woken || now >= rq->next_try) &&
-             !request_take_gift(rq, now) && !request_try(rq, now))
+             !request_take_handoff(rq, now) && !request_try(rq, now))
         return true;
     if (rq->state == HFI_GRANTED || rq->state == HFI_FAILED)
         return true;

@@ -4,9 +4,9 @@
  *
  * Closing takes two steps.  First everything that moves is brought to rest:
  * calls return, threads end.  Then one thread alone, ours, gives back what is
- * left.  Both have one common deadline, timeout_ms after the beginning.  A client's memory stays until
- * the last handle that points to it is released, so that a handle of a closed
- * client is lost, not dangling.
+ * left.  Both have one common deadline, timeout_ms after the beginning.  A
+ * client's memory stays until the last handle that points to it is released, so
+ * that a handle of a closed client is lost, not dangling.
  */
 #include "core.h"
 
@@ -34,11 +34,11 @@ static hf_status client_options(struct hf_client *c, const struct hfi_url *url,
     hf_status st = hfi_url_only(url, common_options, c->be->options, err);
     int wait = 0;
 
-    c->defaults = (struct hfi_wish){.note = c->note,
-                                    .ttl_ms = HFI_TTL_DEFAULT,
-                                    .retry_ms = HFI_RETRY_DEFAULT,
-                                    .max_tries = INT32_MAX,
-                                    .local_turns = HFI_TURNS_DEFAULT};
+    c->defaults = (struct hfi_lock_params){.note = c->note,
+                                           .ttl_ms = HFI_TTL_DEFAULT,
+                                           .retry_ms = HFI_RETRY_DEFAULT,
+                                           .max_tries = INT32_MAX,
+                                           .local_turns = HFI_TURNS_DEFAULT};
     if (!st && url->users && !c->be->users)
         st = hfi_fail(err, HF_INVALID,
                       "url: %s: has one user and password for all hosts",
@@ -80,8 +80,8 @@ static void client_init(struct hf_client *c)
     hfi_workers_init(c);
     hfi_link_init(&c->lost);
     hfi_link_init(&c->notices);
-    c->bell.event_fd = c->bell.timer_fd = c->events_fd = -1;
-    c->ear.bell.event_fd = c->ear.bell.timer_fd = -1;
+    c->notifier.event_fd = c->notifier.timer_fd = c->events_fd = -1;
+    c->listener.notifier.event_fd = c->listener.notifier.timer_fd = -1;
     c->keeper_until = HFI_NEVER;
     hfi_random(&c->jitter, sizeof(c->jitter));
     c->jitter |= 1;
@@ -90,15 +90,15 @@ static void client_init(struct hf_client *c)
 
 static void client_free(struct hf_client *c)
 {
-    struct hfi_spot *spot;
+    struct hfi_sleeper *sleeper;
 
-    while ((spot = c->spots)) {
-        c->spots = spot->next;
-        hfi_cond_fini(&spot->cond);
-        hfi_free(spot);
+    while ((sleeper = c->sleepers)) {
+        c->sleepers = sleeper->next;
+        hfi_cond_fini(&sleeper->cond);
+        hfi_free(sleeper);
     }
-    hfi_bell_fini(&c->bell);
-    hfi_bell_fini(&c->ear.bell);
+    hfi_notifier_fini(&c->notifier);
+    hfi_notifier_fini(&c->listener.notifier);
     if (c->events_fd >= 0)
         close(c->events_fd);
     hfi_cond_fini(&c->settle);
@@ -106,7 +106,7 @@ static void client_free(struct hf_client *c)
     hfi_workers_fini(c);
     pthread_mutex_destroy(&c->mu);
     hfi_heap_fini(&c->timers);
-    hfi_map_fini(&c->lanes);
+    hfi_map_fini(&c->queues);
     hfi_free(c->conn);
     hfi_fork_mark_free(c->mark);
     hfi_free(c);
@@ -127,7 +127,7 @@ static hf_status client_start(struct hf_client *c, const struct hfi_url *url,
     c->conn = hfi_alloc(c->be->conn_size);
     if (!c->mark || !c->conn)
         return hfi_nomem(err);
-    if (!hfi_bell_init(&c->bell))
+    if (!hfi_notifier_init(&c->notifier))
         return hfi_fail_errno(err, HF_SYSTEM, errno, "no descriptor left");
     c->conn->be = c->be;
     c->conn->client = c;
@@ -168,19 +168,19 @@ hf_status hfi_open_with(const struct hfi_backend *be, const struct hfi_url *url,
 }
 
 /* Nobody is left but us: give back one hold, as long as there is time. */
-static void close_hold(struct hf_client *c, struct hfi_hold *hold,
-                       int64_t deadline)
+static void close_grant(struct hf_client *c, struct hfi_grant *grant,
+                        int64_t deadline)
 {
-    hfi_hold_lose(c, hold, HF_LOSS_CLOSED);
-    hfi_heap_remove(&c->timers, &hold->timer);
-    hfi_link_remove(&hold->link);
-    hold->state = HFI_RELEASING;
-    if (hold->grant.placed || hold->uncertain || hold->claim.doubt ||
-        hold->watched)
-        hfi_hold_send_release(c, hold, deadline, NULL);
-    hold->state = HFI_LOST;
-    if (hfi_link_alone(&hold->handles))
-        hfi_hold_free(c, hold);
+    hfi_grant_lose(c, grant, HF_LOSS_CLOSED);
+    hfi_heap_remove(&c->timers, &grant->timer);
+    hfi_link_remove(&grant->link);
+    grant->state = HFI_RELEASING;
+    if (grant->receipt.placed || grant->uncertain || grant->claim.doubt ||
+        grant->watched)
+        hfi_grant_send_release(c, grant, deadline, NULL);
+    grant->state = HFI_LOST;
+    if (hfi_link_alone(&grant->handles))
+        hfi_grant_free(c, grant);
 }
 
 /* A request that is still under way, or whose outcome nobody has taken. */
@@ -188,18 +188,18 @@ static void close_request(struct hf_client *c, struct hf_request *rq,
                           int64_t deadline)
 {
     struct hf_lock *lk = rq->lock;
-    struct hfi_hold *hold = rq->hold, *before = rq->before;
+    struct hfi_grant *grant = rq->grant, *before = rq->before;
 
     hfi_link_remove(&lk->link); /* If it was granted, the hold goes too. */
     hfi_notice_drop(c, &lk->notice);
-    rq->hold = rq->before = NULL;
-    if (rq->lane && rq->lane->head == rq)
-        rq->lane->head = NULL;
+    rq->grant = rq->before = NULL;
+    if (rq->queue && rq->queue->leader == rq)
+        rq->queue->leader = NULL;
     hfi_request_free(rq);
-    if (hold)
-        close_hold(c, hold, deadline);
+    if (grant)
+        close_grant(c, grant, deadline);
     if (before)
-        close_hold(c, before, deadline);
+        close_grant(c, before, deadline);
     atomic_fetch_sub(&c->refs, 1); /* never the last: hf_close() has one */
     lk->client = NULL;
     if (lk->lost_fd >= 0)
@@ -228,37 +228,37 @@ static void close_noticed(struct hf_client *c, int64_t deadline)
     }
 }
 
-/* Requests that are still under way, lane by lane. */
+/* Requests that are still under way, key queue by key queue. */
 static void close_requests(struct hf_client *c, int64_t deadline)
 {
-    struct hfi_lane *lane = hfi_lane_next(c, NULL), *next;
+    struct hfi_key_queue *queue = hfi_key_queue_next(c, NULL), *next;
     struct hfi_link *at;
 
-    for (; lane; lane = next) {
-        lane->users++;
+    for (; queue; queue = next) {
+        queue->users++;
         for (;;) {
-            at = !hfi_link_alone(&lane->waiting) ? &lane->waiting
-                                                 : &lane->contending;
+            at = !hfi_link_alone(&queue->waiting) ? &queue->waiting
+                                                  : &queue->contending;
             if (hfi_link_alone(at))
                 break;
             close_request(c, hfi_container(at->next, struct hf_request, link),
                           deadline);
         }
-        next = hfi_lane_next(c, lane);
-        hfi_lane_put(c, lane);
+        next = hfi_key_queue_next(c, queue);
+        hfi_key_queue_put(c, queue);
     }
 }
 
 /* Timers are holds by now, except that a hold on its way to the reaper or
  * already lost has none. */
-static struct hfi_hold *close_find_hold(struct hf_client *c)
+static struct hfi_grant *close_find_grant(struct hf_client *c)
 {
     if (!hfi_link_alone(&c->reap))
-        return hfi_container(c->reap.next, struct hfi_hold, link);
+        return hfi_container(c->reap.next, struct hfi_grant, link);
     if (!hfi_link_alone(&c->lost))
-        return hfi_container(c->lost.next, struct hfi_hold, link);
+        return hfi_container(c->lost.next, struct hfi_grant, link);
     if (hfi_heap_first(&c->timers))
-        return hfi_container(hfi_heap_first(&c->timers), struct hfi_hold,
+        return hfi_container(hfi_heap_first(&c->timers), struct hfi_grant,
                              timer);
     return NULL;
 }
@@ -268,14 +268,14 @@ static void close_quiesce(struct hf_client *c)
 {
     pthread_mutex_lock(&c->mu);
     c->closing = true;
-    hfi_lane_rouse_all(c);
+    hfi_key_queue_schedule_all(c);
     while (c->calls)
         hfi_cond_wait(&c->settle, &c->mu, HFI_NEVER);
     c->stopping = true;
     hfi_renewers_wake(c);
     hfi_workers_wake(c);
     pthread_mutex_unlock(&c->mu);
-    hfi_bell_ring(&c->bell);
+    hfi_notifier_notify(&c->notifier);
     hfi_thread_join(&c->keeper); /* first: it starts the others */
     hfi_workers_join(c);
     hfi_renewers_join(c);
@@ -284,7 +284,7 @@ static void close_quiesce(struct hf_client *c)
 void hfi_close(struct hf_client *c)
 {
     int64_t deadline = hfi_now() + c->timeout_ms, least;
-    struct hfi_hold *hold;
+    struct hfi_grant *grant;
 
     close_quiesce(c);
     least = hfi_now() +
@@ -294,8 +294,8 @@ void hfi_close(struct hf_client *c)
     pthread_mutex_lock(&c->mu);
     close_noticed(c, deadline);
     close_requests(c, deadline);
-    while ((hold = close_find_hold(c)))
-        close_hold(c, hold, deadline);
+    while ((grant = close_find_grant(c)))
+        close_grant(c, grant, deadline);
     pthread_mutex_unlock(&c->mu);
     c->be->close(c->conn);
     pthread_mutex_lock(&c->mu);
@@ -309,10 +309,10 @@ void hfi_close(struct hf_client *c)
  * thread may have been changing it: only descriptors are looked at. */
 void hfi_forget(struct hf_client *c)
 {
-    if (c->be->forget)
-        c->be->forget(c->conn);
-    hfi_bell_fini(&c->bell);
-    hfi_bell_fini(&c->ear.bell);
+    if (c->be->after_fork_child)
+        c->be->after_fork_child(c->conn);
+    hfi_notifier_fini(&c->notifier);
+    hfi_notifier_fini(&c->listener.notifier);
     if (c->events_fd >= 0)
         close(c->events_fd);
     c->events_fd = -1;

@@ -2,28 +2,28 @@
  *
  * core.h - the structs of the core: who points to whom and who guards what.
  *
- *   hf_client -- lanes: one per key that this client wants or has
+ *   hf_client -- key queues: one per key that this client wants or has
  *                  |-- waiting:    requests in the local queue
  *                  |-- contending: requests that talk to the service
- *                  `-- holds:      grants of this key
- *             -- lost, reap: holds that are over but not yet done with
- *             -- timers: when the keeper must look at a hold or a request
+ *                  `-- grants:      grants of this key
+ *             -- lost, reap: grants that are over but not yet done with
+ *             -- timers: when the keeper must look at a grant or a request
  *             -- renewers: a thread for each class of lease (renewer.c)
  *             -- workers: threads that step requests and reap (worker.c)
  *
- *   hf_lock   -- a caller's handle; several may share one hold
+ *   hf_lock   -- a caller's handle; several may share one grant
  *   hf_request-- one acquisition under way
  *
  * LOCKING  `mu` of the client guards everything below unless a field says
  * otherwise.  It is never held across a call to the backend.  A backend's own
  * mutex may be held while `mu` is taken, never the other way round.
  *
- * A hold is in exactly one place at a time, and its state says which:
+ * A grant is in exactly one place at a time, and its state says which:
  *
  *   CLAIMING   of a request that asks for it        (in no list)
- *   HELD       has handles                          (lane->holds)
- *   LINGERING  has no handle, is kept for the next  (lane->holds)
- *   RELEASING  its release is on the wire           (lane->holds)
+ *   HELD       has handles                          (queue->grants)
+ *   LINGERING  has no handle, is kept for the next  (queue->grants)
+ *   RELEASING  its release is on the wire           (queue->grants)
  *   LOST       latched; handles may remain          (client->lost)
  *   REAPING    to be taken back in the background   (client->reap or timer)
  *
@@ -51,7 +51,7 @@
 #define HFI_WORKERS         16
 
 /* What a caller asks for, checked and with all defaults filled in. */
-struct hfi_wish {
+struct hfi_lock_params {
     const char *owner, *note; /* the caller's; copied into the claim */
     int64_t ttl_ms, retry_ms, linger_ms, max_hold_ms;
     int32_t max_tries, local_turns; /* INT32_MAX: no limit */
@@ -64,7 +64,7 @@ struct hfi_notice {
     unsigned pending;     /* bits 1 << enum hf_event_type */
 };
 
-enum hfi_hold_state {
+enum hfi_grant_state {
     HFI_CLAIMING,
     HFI_HELD,
     HFI_LINGERING,
@@ -74,64 +74,65 @@ enum hfi_hold_state {
 };
 
 /* A claim, and once it is granted, the grant. */
-struct hfi_hold {
-    struct hfi_timer timer;     /* what the keeper has to do next */
-    struct hfi_link link;       /* in the list that `state` names */
-    struct hfi_link handles;    /* of struct hf_lock */
-    struct hfi_link due;        /* of its renewer, while it waits for that */
-    struct hfi_lane *lane;      /* owns the key */
-    struct hfi_claim claim;     /* constant while a backend looks at it */
-    struct hfi_grant grant;     /* the backend's, one call at a time */
-    _Atomic int64_t deadline;   /* held before it; 0 once lost; read freely */
-    int64_t lease_end;          /* end of the proven lease */
-    int64_t hold_end;           /* end by max_hold_ms, or HFI_NEVER */
-    int64_t lease_ms;           /* and how long that was in all */
-    int64_t next_at;            /* next renewal; end of ttl when reaping; when
+struct hfi_grant {
+    struct hfi_timer timer;      /* what the keeper has to do next */
+    struct hfi_link link;        /* in the list that `state` names */
+    struct hfi_link handles;     /* of struct hf_lock */
+    struct hfi_link due;         /* of its renewer, while it waits for that */
+    struct hfi_key_queue *queue; /* owns the key */
+    struct hfi_claim claim;      /* constant while a backend looks at it */
+    struct hfi_receipt receipt;  /* the backend's, one call at a time */
+    _Atomic int64_t deadline;    /* held before it; 0 once lost; read freely */
+    int64_t lease_end;           /* end of the proven lease */
+    int64_t hold_end;            /* end by max_hold_ms, or HFI_NEVER */
+    int64_t lease_ms;            /* and how long that was in all */
+    int64_t next_at;             /* next renewal; end of ttl when reaping; when
                                  * its last try began while CLAIMING */
-    int64_t linger_end;         /* while LINGERING */
-    int32_t linger_ms;          /* after the next release */
-    int32_t turns;              /* local hand-overs left */
-    _Atomic unsigned char loss; /* hf_loss, latched; read freely */
-    unsigned char state;        /* enum hfi_hold_state */
-    unsigned short quiet;       /* calls that wait for its renewal to end */
-    unsigned short failed;      /* renewals in a row that had no answer */
-    int64_t short_ms;           /* a shorter lease that was asked for and had no
+    int64_t linger_end;          /* while LINGERING */
+    int32_t linger_ms;           /* after the next release */
+    int32_t turns;               /* local hand-overs left */
+    _Atomic unsigned char loss;  /* hf_loss, latched; read freely */
+    unsigned char state;         /* enum hfi_grant_state */
+    unsigned short quiet;        /* calls that wait for its renewal to end */
+    unsigned short failed;       /* renewals in a row that had no answer */
+    int64_t short_ms;      /* a shorter lease that was asked for and had no
                                  * answer, and may yet arrive; 0: none */
-    bool seat : 1;              /* the local queue goes through it */
-    bool manual : 1;            /* HF_MANUAL: never renewed by the keeper */
-    bool busy : 1;              /* a renewal is on the wire */
-    bool warned : 1;            /* HF_AT_RISK was told for this lease */
-    bool watched : 1;           /* unwatch() is due */
-    bool uncertain : 1;         /* a try had no answer */
-    bool wanted : 1;            /* somebody elsewhere asked: do not linger */
-    bool abandoned : 1; /* its request ended while a try was on the wire */
-    bool answered : 1;  /* the service has answered to its release */
+    bool shared_grant : 1; /* the local queue goes through it */
+    bool manual : 1;       /* HF_MANUAL: never renewed by the keeper */
+    bool busy : 1;         /* a renewal is on the wire */
+    bool warned : 1;       /* HF_AT_RISK was told for this lease */
+    bool watched : 1;      /* unwatch() is due */
+    bool uncertain : 1;    /* a try had no answer */
+    bool wanted : 1;       /* somebody elsewhere asked: do not linger */
+    bool abandoned : 1;    /* its request ended while a try was on the wire */
+    bool answered : 1;     /* the service has answered to its release */
 };
 
-struct hfi_lane {
-    struct hfi_node node;       /* in client->lanes */
+struct hfi_key_queue {
+    struct hfi_node node;       /* in client->queues */
     struct hfi_link waiting;    /* of struct hf_request: the local queue */
     struct hfi_link contending; /* of struct hf_request */
-    struct hfi_link holds;      /* of struct hfi_hold */
-    struct hfi_hold *seat;      /* the hold that the local queue waits for */
-    struct hf_request *head;    /* the contender that will bring one */
-    struct hfi_link behind; /* of struct hf_request: their first try waits */
-    bool trying;            /* for the first try of one that a worker is at */
-    uint32_t users;         /* holds and requests that point here */
+    struct hfi_link grants;     /* of struct hfi_grant */
+    struct hfi_grant
+        *shared_grant;         /* the hold that the local queue waits for */
+    struct hf_request *leader; /* the contender that will bring one */
+    struct hfi_link behind;    /* of struct hf_request: their first try waits */
+    bool trying;    /* for the first try of one that a worker is at */
+    uint32_t users; /* holds and requests that point here */
     char key[];
 };
 
 struct hf_lock {
     struct hf_client *client;
-    struct hfi_hold *hold;
-    struct hfi_link link; /* in hold->handles */
+    struct hfi_grant *grant;
+    struct hfi_link link; /* in grant->handles */
     struct hfi_notice notice;
     void *user;
     int lost_fd;
 };
 
 /* A grant that came by itself, and not as the answer to a try. */
-struct hfi_gift {
+struct hfi_handoff {
     uint64_t fence; /* 0: there is none */
     int64_t ms;
 };
@@ -139,10 +140,11 @@ struct hfi_gift {
 /* Where the thread of a blocking request sleeps.  They belong to the client and
  * are used again and again, so one may be woken after its sleeper has left: a
  * wake-up for nothing, where a condition of the request's own would be gone. */
-struct hfi_spot {
-    struct hfi_spot *next; /* in client->spots */
+struct hfi_sleeper {
+    struct hfi_sleeper *next; /* in client->sleepers */
     struct hfi_cond cond;
-    atomic_bool listens; /* its thread sleeps on the ear's bell instead */
+    atomic_bool
+        listens; /* its thread sleeps on the listener's notifier instead */
 };
 
 enum hfi_request_state {
@@ -154,53 +156,53 @@ enum hfi_request_state {
 
 struct hf_request {
     struct hf_client *client;
-    struct hfi_lane *lane;
-    struct hfi_link link;    /* in lane->waiting or ->contending */
-    struct hfi_hold *hold;   /* its claim; NULL once granted or given up */
-    struct hfi_hold *before; /* to be given back before its first try */
-    struct hf_lock *lock;    /* the handle it will fill */
-    struct hfi_wish wish;    /* owner and note point into hold->claim */
-    int64_t wait_end;        /* HFI_NEVER; or `begin` for a single try */
+    struct hfi_key_queue *queue;
+    struct hfi_link link;     /* in queue->waiting or ->contending */
+    struct hfi_grant *grant;  /* its claim; NULL once granted or given up */
+    struct hfi_grant *before; /* to be given back before its first try */
+    struct hf_lock *lock;     /* the handle it will fill */
+    struct hfi_lock_params params; /* owner and note point into grant->claim */
+    int64_t wait_end;              /* HFI_NEVER; or `begin` for a single try */
     int64_t next_try;
-    int64_t expected;     /* by then its turn may have come; 0: not told */
-    struct hfi_gift gift; /* what the service gave it while it slept */
-    unsigned cancel_seen; /* client->cancels when it began */
+    int64_t expected; /* by then its turn may have come; 0: not told */
+    struct hfi_handoff handoff; /* what the service gave it while it slept */
+    unsigned cancel_seen;       /* client->cancels when it began */
     int32_t tries;
     _Atomic int32_t place;
     enum hfi_request_state state;
-    bool once;     /* wait_ms 0 */
-    bool canceled; /* by hf_request_cancel() */
-    bool woken;    /* try now */
-    bool echo;     /* the last try followed a wake-up */
-    bool called;   /* the service told it to try */
-    bool on_wire;  /* its try, or its watch, is on the wire */
-    bool async;    /* a worker steps it, an event ends it */
-    bool stepping; /* a worker is at it */
-    int failures;  /* tries in a row that the service did not answer */
-    int late;      /* grants that came when their lease was over */
+    bool once;             /* wait_ms 0 */
+    bool canceled;         /* by hf_request_cancel() */
+    bool woken;            /* try now */
+    bool retry_early_wake; /* the last try followed a wake-up */
+    bool called;           /* the service told it to try */
+    bool on_wire;          /* its try, or its watch, is on the wire */
+    bool async;            /* a worker steps it, an event ends it */
+    bool stepping;         /* a worker is at it */
+    int failures;          /* tries in a row that the service did not answer */
+    int late;              /* grants that came when their lease was over */
     hf_status result;
     struct hf_error err;
-    struct hfi_spot *spot;    /* blocking: its thread sleeps here, or NULL */
-    struct hfi_timer timer;   /* async: when to step it */
-    struct hfi_link ready;    /* async: in client->ready or lane->behind */
-    struct hfi_notice notice; /* async: its end */
+    struct hfi_sleeper *sleeper; /* blocking: its thread sleeps here, or NULL */
+    struct hfi_timer timer;      /* async: when to step it */
+    struct hfi_link ready;       /* async: in client->ready or queue->behind */
+    struct hfi_notice notice;    /* async: its end */
     void *user;
 };
 
 /* Who reads the wake-ups of the service; see listener.c. */
-struct hfi_ear {
+struct hfi_listener {
     struct hf_request *by; /* the waiter that listens, or NULL */
     unsigned asking;       /* requests under way */
     int64_t kept_until;    /* before that the keeper leaves it to waiters */
     bool of_keeper;        /* the keeper sleeps on it */
-    bool pumping;          /* the keeper reads */
-    struct hfi_bell bell;  /* wakes the waiter; made when first needed */
+    bool dispatching;      /* the keeper reads */
+    struct hfi_notifier notifier; /* wakes the waiter; made when first needed */
 };
 
 /* The renewals of one class of leases; see renewer.c. */
 struct hfi_renewer {
     struct hf_client *client;
-    struct hfi_link due; /* of struct hfi_hold: to be renewed */
+    struct hfi_link due; /* of struct hfi_grant: to be renewed */
     struct hfi_cond cond;
     struct hfi_thread threads[HFI_RENEWER_THREADS];
 };
@@ -213,14 +215,14 @@ struct hfi_worker {
     struct hfi_thread thread;
 };
 
-enum hfi_timer_kind { HFI_TIMER_HOLD, HFI_TIMER_REQUEST };
+enum hfi_timer_kind { HFI_TIMER_GRANT, HFI_TIMER_REQUEST };
 
 struct hf_client {
     unsigned char *mark; /* 0 in a forked child; see base/env.h */
     struct hfi_conn *conn;
     const struct hfi_backend *be;
     int64_t timeout_ms; /* of one request */
-    struct hfi_wish defaults;
+    struct hfi_lock_params defaults;
     char note[HF_NOTE_MAX + 1];
 
     atomic_uint refs;    /* hf_open() and each handle */
@@ -234,22 +236,22 @@ struct hf_client {
     unsigned calls;         /* under way in callers' threads */
     struct hfi_cond settle; /* a renewal came back, a call ended, closed */
 
-    struct hfi_spot *spots; /* that nobody sleeps in */
+    struct hfi_sleeper *sleepers; /* that nobody sleeps in */
 
-    struct hfi_map lanes;
-    struct hfi_link lost; /* of struct hfi_hold */
+    struct hfi_map queues;
+    struct hfi_link lost; /* of struct hfi_grant */
 
     struct hfi_heap timers;
     int64_t keeper_until; /* the keeper sleeps until then */
     unsigned cancels_told;
-    struct hfi_bell bell;
+    struct hfi_notifier notifier;
     struct hfi_thread keeper;
-    struct hfi_ear ear;
+    struct hfi_listener listener;
 
     struct hfi_renewer renewers[HFI_RENEWERS];
 
     struct hfi_link ready; /* of struct hf_request: to be stepped */
-    struct hfi_link reap;  /* of struct hfi_hold: to be released */
+    struct hfi_link reap;  /* of struct hfi_grant: to be released */
     struct hfi_link idle;  /* of struct hfi_worker */
     int reaping;           /* workers that are at it */
     int64_t short_at;      /* work waits: another worker is due then; 0: no */
@@ -272,38 +274,40 @@ void hfi_forget(struct hf_client *);
 void hfi_client_put(struct hf_client *);
 
 /* key_queue.c: who in this client wants or has which key */
-struct hfi_lane *hfi_lane_find(struct hf_client *, const char *key);
-struct hfi_lane *hfi_lane_next(struct hf_client *, struct hfi_lane *);
-struct hfi_lane *hfi_lane_get(struct hf_client *, const char *key);
-void hfi_lane_put(struct hf_client *, struct hfi_lane *);
-void hfi_lane_promote(struct hf_client *, struct hfi_lane *);
-void hfi_lane_rouse_all(struct hf_client *);
+struct hfi_key_queue *hfi_key_queue_find(struct hf_client *, const char *key);
+struct hfi_key_queue *hfi_key_queue_next(struct hf_client *,
+                                         struct hfi_key_queue *);
+struct hfi_key_queue *hfi_key_queue_get(struct hf_client *, const char *key);
+void hfi_key_queue_put(struct hf_client *, struct hfi_key_queue *);
+void hfi_key_queue_promote(struct hf_client *, struct hfi_key_queue *);
+void hfi_key_queue_schedule_all(struct hf_client *);
 
 /* grant.c: a grant, from its claim to its end */
-struct hfi_hold *hfi_hold_new(struct hf_client *, struct hfi_lane *,
-                              const struct hfi_wish *);
-void hfi_hold_free(struct hf_client *, struct hfi_hold *);
-int64_t hfi_hold_proven(const struct hf_client *, const struct hfi_hold *,
-                        const struct hfi_proof *, int64_t sent, int64_t ttl_ms);
-void hfi_hold_granted(struct hf_client *, struct hfi_hold *,
-                      const struct hfi_wish *, const struct hfi_proof *,
-                      int64_t sent, int64_t ttl_ms);
-hf_status hfi_hold_renewed(struct hf_client *, struct hfi_hold *,
-                           const struct hfi_proof *, int64_t sent,
-                           int64_t ttl_ms);
-bool hfi_hold_fits(const struct hfi_hold *, const struct hfi_wish *);
-void hfi_hold_give(struct hf_client *, struct hfi_hold *, struct hf_lock *);
-void hfi_hold_take_up(struct hf_client *, struct hfi_hold *,
-                      const struct hfi_wish *);
-void hfi_hold_lose(struct hf_client *, struct hfi_hold *, hf_loss);
-void hfi_hold_quiet(struct hf_client *, struct hfi_hold *);
-hf_status hfi_hold_send_release(struct hf_client *, struct hfi_hold *,
-                                int64_t deadline, struct hf_error *);
-hf_status hfi_hold_drop(struct hf_client *, struct hfi_hold *, int64_t deadline,
-                        struct hf_error *);
-void hfi_hold_reap(struct hf_client *, struct hfi_hold *);
-void hfi_hold_stop_lingering(struct hf_client *, struct hfi_hold *);
-bool hfi_held(const struct hfi_hold *);
+struct hfi_grant *hfi_grant_new(struct hf_client *, struct hfi_key_queue *,
+                                const struct hfi_lock_params *);
+void hfi_grant_free(struct hf_client *, struct hfi_grant *);
+int64_t hfi_grant_proven(const struct hf_client *, const struct hfi_grant *,
+                         const struct hfi_proof *, int64_t sent,
+                         int64_t ttl_ms);
+void hfi_grant_begin(struct hf_client *, struct hfi_grant *,
+                     const struct hfi_lock_params *, const struct hfi_proof *,
+                     int64_t sent, int64_t ttl_ms);
+hf_status hfi_grant_renewed(struct hf_client *, struct hfi_grant *,
+                            const struct hfi_proof *, int64_t sent,
+                            int64_t ttl_ms);
+bool hfi_grant_fits(const struct hfi_grant *, const struct hfi_lock_params *);
+void hfi_grant_give(struct hf_client *, struct hfi_grant *, struct hf_lock *);
+void hfi_grant_take_up(struct hf_client *, struct hfi_grant *,
+                       const struct hfi_lock_params *);
+void hfi_grant_lose(struct hf_client *, struct hfi_grant *, hf_loss);
+void hfi_grant_quiet(struct hf_client *, struct hfi_grant *);
+hf_status hfi_grant_send_release(struct hf_client *, struct hfi_grant *,
+                                 int64_t deadline, struct hf_error *);
+hf_status hfi_grant_drop(struct hf_client *, struct hfi_grant *,
+                         int64_t deadline, struct hf_error *);
+void hfi_grant_reap(struct hf_client *, struct hfi_grant *);
+void hfi_grant_stop_lingering(struct hf_client *, struct hfi_grant *);
+bool hfi_held(const struct hfi_grant *);
 bool hfi_stays(const struct hf_client *);
 
 /* handle.c: what a caller does with a lock */
@@ -314,53 +318,53 @@ hf_status hfi_extend(struct hf_lock *, int64_t ttl_ms, struct hf_error *);
 hf_status hfi_detach(struct hf_lock *, struct hf_handle *ret,
                      struct hf_error *);
 hf_status hfi_attach(struct hf_client *, const char *key,
-                     const struct hf_handle *, const struct hfi_wish *,
+                     const struct hf_handle *, const struct hfi_lock_params *,
                      struct hf_lock **ret, struct hf_error *);
 hf_status hfi_handle_extend(struct hf_client *, const char *key,
-                            const struct hf_handle *, const struct hfi_wish *,
-                            struct hf_error *);
+                            const struct hf_handle *,
+                            const struct hfi_lock_params *, struct hf_error *);
 hf_status hfi_handle_release(struct hf_client *, const char *key,
-                             const struct hf_handle *, const struct hfi_wish *,
-                             struct hf_error *);
+                             const struct hf_handle *,
+                             const struct hfi_lock_params *, struct hf_error *);
 
 /* request.c: an acquisition as a call, and for an event loop */
 hf_status hfi_acquire(struct hf_client *, const char *key, int64_t wait_ms,
-                      const struct hfi_wish *, struct hf_lock **ret,
+                      const struct hfi_lock_params *, struct hf_lock **ret,
                       struct hf_error *);
 hf_status hfi_acquire_start(struct hf_client *, const char *key,
-                            int64_t wait_ms, const struct hfi_wish *,
+                            int64_t wait_ms, const struct hfi_lock_params *,
                             void *user, struct hf_request **ret,
                             struct hf_error *);
 void hfi_request_free(struct hf_request *);
 
 /* acquire.c: its steps */
 bool hfi_request_step(struct hf_request *, int64_t *until);
-struct hfi_spot *hfi_request_grant(struct hf_request *, struct hfi_hold *);
+struct hfi_sleeper *hfi_request_grant(struct hf_request *, struct hfi_grant *);
 void hfi_request_fail(struct hf_request *, hf_status);
-void hfi_request_rouse(struct hf_request *);
-void hfi_request_look(struct hf_request *);
+void hfi_request_schedule(struct hf_request *);
+void hfi_request_inspect(struct hf_request *);
 
 /* keeper.c: the thread that watches the clock and never blocks on a service */
 int64_t hfi_keeper_step(struct hf_client *, bool *listen);
 void hfi_keeper_by(struct hf_client *, int64_t due);
 void hfi_keeper_set(struct hf_client *, struct hfi_timer *, int64_t due);
-void hfi_keeper_hold(struct hf_client *, struct hfi_hold *);
+void hfi_keeper_add(struct hf_client *, struct hfi_grant *);
 void *hfi_keeper_run(void *client);
 
 /* listener.c: who reads the wake-ups of the service */
-void hfi_ear_enter(struct hf_request *);
-bool hfi_ear_wait(struct hf_request *, int64_t until);
-void hfi_ear_leave(struct hf_request *);
-bool hfi_ear_of_keeper(struct hf_client *, int64_t now, int64_t *until);
-void hfi_ear_pump(struct hf_client *);
-void hfi_spot_wake(struct hf_client *, struct hfi_spot *);
+void hfi_listener_enter(struct hf_request *);
+bool hfi_listener_wait(struct hf_request *, int64_t until);
+void hfi_listener_leave(struct hf_request *);
+bool hfi_listener_of_keeper(struct hf_client *, int64_t now, int64_t *until);
+void hfi_listener_dispatch(struct hf_client *);
+void hfi_sleeper_wake(struct hf_client *, struct hfi_sleeper *);
 
 /* renewer.c: the threads that send renewals */
 void hfi_renewers_init(struct hf_client *);
 void hfi_renewers_wake(struct hf_client *);
 void hfi_renewers_join(struct hf_client *);
 void hfi_renewers_fini(struct hf_client *);
-bool hfi_renewer_add(struct hf_client *, struct hfi_hold *);
+bool hfi_renewer_add(struct hf_client *, struct hfi_grant *);
 
 /* worker.c: the threads that block on the service for others */
 void hfi_workers_init(struct hf_client *);
@@ -374,8 +378,8 @@ int64_t hfi_worker_check(struct hf_client *, int64_t now);
 void hfi_worker_add(struct hf_client *, struct hf_request *);
 
 /* reaper.c: taking back what must not stay in the service */
-void hfi_reap(struct hf_client *, struct hfi_hold *);
-bool hfi_reap_goes_on(const struct hf_client *, struct hfi_hold *, hf_status);
+void hfi_reap(struct hf_client *, struct hfi_grant *);
+bool hfi_reap_goes_on(const struct hf_client *, struct hfi_grant *, hf_status);
 
 /* events.c: what hf_next_event() tells */
 void hfi_notify(struct hf_client *, struct hfi_notice *, enum hf_event_type);

@@ -82,7 +82,7 @@ static void notice_take_lock(struct hf_client *c, struct hf_lock *lk,
     ret->type = risk ? HF_AT_RISK : HF_GONE;
     ret->lock = lk;
     ret->user = lk->user;
-    ret->reason = (hf_loss)atomic_load(&lk->hold->loss);
+    ret->reason = (hf_loss)atomic_load(&lk->grant->loss);
     if (risk && lk->notice.pending & 1u << HF_GONE)
         lk->notice.pending = 1u << HF_GONE;
     else

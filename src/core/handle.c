@@ -67,162 +67,164 @@ static void handle_leave(struct hf_client *c)
 }
 
 /* Latch what the clock says, so that status, descriptor and event agree. */
-static bool handle_still_held(struct hf_client *c, struct hfi_hold *hold)
+static bool handle_still_held(struct hf_client *c, struct hfi_grant *grant)
 {
-    if (hold->state == HFI_HELD && !hfi_held(hold))
-        hfi_hold_lose(c, hold,
-                      hfi_now() >= hold->hold_end ? HF_LOSS_MAX_HOLD
-                                                  : HF_LOSS_EXPIRED);
-    return hold->state == HFI_HELD;
+    if (grant->state == HFI_HELD && !hfi_held(grant))
+        hfi_grant_lose(c, grant,
+                       hfi_now() >= grant->hold_end ? HF_LOSS_MAX_HOLD
+                                                    : HF_LOSS_EXPIRED);
+    return grant->state == HFI_HELD;
 }
 
-static hf_status handle_lost(const struct hfi_hold *hold, struct hf_error *err)
+static hf_status handle_lost(const struct hfi_grant *grant,
+                             struct hf_error *err)
 {
     char key[HFI_QUOTE_MAX];
 
     return hfi_fail(err, HF_LOST, "'%s' was lost: %s",
-                    hfi_quote(key, sizeof(key), hold->claim.key),
-                    hf_loss_name((hf_loss)atomic_load(&hold->loss)));
+                    hfi_quote(key, sizeof(key), grant->claim.key),
+                    hf_loss_name((hf_loss)atomic_load(&grant->loss)));
 }
 
 /* Hand the seat to the first in the local queue, if it wants just that; *wake is
  * where that one sleeps. */
-static bool handle_pass_on(struct hf_client *c, struct hfi_hold *hold,
-                           struct hfi_spot **wake)
+static bool handle_pass_on(struct hf_client *c, struct hfi_grant *grant,
+                           struct hfi_sleeper **wake)
 {
-    struct hfi_lane *lane = hold->lane;
+    struct hfi_key_queue *queue = grant->queue;
     struct hf_request *rq;
     int64_t now;
 
-    if ((hold->turns <= 0 && !HFI_MUTANT(handover_without_limit)) ||
-        hfi_link_alone(&lane->waiting))
+    if ((grant->turns <= 0 && !HFI_MUTANT(handover_without_limit)) ||
+        hfi_link_alone(&queue->waiting))
         return false;
-    rq = hfi_container(lane->waiting.next, struct hf_request, link);
+    rq = hfi_container(queue->waiting.next, struct hf_request, link);
     now = hfi_now();
-    if (!hfi_hold_fits(hold, &rq->wish) || rq->canceled ||
-        rq->wait_end <= now || hold->lease_end - now < hold->claim.ttl_ms / 4)
+    if (!hfi_grant_fits(grant, &rq->params) || rq->canceled ||
+        rq->wait_end <= now || grant->lease_end - now < grant->claim.ttl_ms / 4)
         return false;
-    if (hold->turns != INT32_MAX)
-        hold->turns--;
-    hfi_hold_take_up(c, hold, &rq->wish);
-    *wake = hfi_request_grant(rq, hold);
+    if (grant->turns != INT32_MAX)
+        grant->turns--;
+    hfi_grant_take_up(c, grant, &rq->params);
+    *wake = hfi_request_grant(rq, grant);
     return true;
 }
 
 /* Ask once to be told when somebody else wants the key.  The mutex is let go
  * meanwhile; `busy` keeps renewals off. */
-static void handle_watch(struct hf_client *c, struct hfi_hold *hold)
+static void handle_watch(struct hf_client *c, struct hfi_grant *grant)
 {
     hf_status st;
 
-    hfi_hold_quiet(c, hold);
-    if (hold->state != HFI_HELD)
+    hfi_grant_quiet(c, grant);
+    if (grant->state != HFI_HELD)
         return; /* lost meanwhile, and perhaps the reaper's already */
-    hold->busy = true;
+    grant->busy = true;
     pthread_mutex_unlock(&c->mu);
-    st = c->be->watch(c->conn, &hold->claim, &hold->grant,
+    st = c->be->watch(c->conn, &grant->claim, &grant->receipt,
                       hfi_now() + c->timeout_ms, NULL);
     pthread_mutex_lock(&c->mu);
-    hold->watched = st == HF_OK;
-    hold->busy = false;
+    grant->watched = st == HF_OK;
+    grant->busy = false;
     hfi_cond_wake(&c->settle);
 }
 
 /* Keep the lease although nobody has it, and listen for others who ask. */
-static bool handle_linger(struct hf_client *c, struct hfi_hold *hold)
+static bool handle_linger(struct hf_client *c, struct hfi_grant *grant)
 {
-    if (!hold->linger_ms || hold->manual || !hold->seat || hold->wanted)
+    if (!grant->linger_ms || grant->manual || !grant->shared_grant ||
+        grant->wanted)
         return false;
-    if (!hold->watched && c->be->watch)
-        handle_watch(c, hold);
-    if (!handle_still_held(c, hold) || c->closing || hold->wanted ||
-        !hfi_link_alone(&hold->lane->waiting))
+    if (!grant->watched && c->be->watch)
+        handle_watch(c, grant);
+    if (!handle_still_held(c, grant) || c->closing || grant->wanted ||
+        !hfi_link_alone(&grant->queue->waiting))
         return false;
-    hold->state = HFI_LINGERING;
-    hold->linger_end = hfi_now() + hold->linger_ms;
-    hold->hold_end = HFI_NEVER;
-    hfi_keeper_hold(c, hold);
+    grant->state = HFI_LINGERING;
+    grant->linger_end = hfi_now() + grant->linger_ms;
+    grant->hold_end = HFI_NEVER;
+    hfi_keeper_add(c, grant);
     return true;
 }
 
 /* The last handle of a hold is gone. */
-static hf_status handle_end(struct hf_client *c, struct hfi_hold *hold,
-                            struct hfi_spot **wake, struct hf_error *err)
+static hf_status handle_end(struct hf_client *c, struct hfi_grant *grant,
+                            struct hfi_sleeper **wake, struct hf_error *err)
 {
     hf_status st;
 
-    if (handle_still_held(c, hold)) {
-        if (handle_pass_on(c, hold, wake) || handle_linger(c, hold))
+    if (handle_still_held(c, grant)) {
+        if (handle_pass_on(c, grant, wake) || handle_linger(c, grant))
             return HF_OK;
-        if (hold->state == HFI_HELD)
-            return hfi_hold_drop(c, hold, hfi_now() + c->timeout_ms, err);
+        if (grant->state == HFI_HELD)
+            return hfi_grant_drop(c, grant, hfi_now() + c->timeout_ms, err);
     }
-    st = handle_lost(hold, err);
+    st = handle_lost(grant, err);
     if (c->closed)
-        hfi_hold_free(c, hold);
-    else if (hold->state == HFI_LOST)
-        hfi_hold_reap(c, hold); /* Nobody waits for the service. */
+        hfi_grant_free(c, grant);
+    else if (grant->state == HFI_LOST)
+        hfi_grant_reap(c, grant); /* Nobody waits for the service. */
     return st;
 }
 
 hf_status hfi_release(struct hf_lock *lk, struct hf_error *err)
 {
     struct hf_client *c = lk->client;
-    struct hfi_hold *hold = lk->hold;
-    struct hfi_spot *wake = NULL;
+    struct hfi_grant *grant = lk->grant;
+    struct hfi_sleeper *wake = NULL;
     hf_status st = HF_OK;
 
     handle_enter(c);
     hfi_notice_drop(c, &lk->notice);
     hfi_link_remove(&lk->link);
-    if (hfi_link_alone(&hold->handles))
-        st = handle_end(c, hold, &wake, err);
-    else if (!handle_still_held(c, hold))
-        st = handle_lost(hold, err);
+    if (hfi_link_alone(&grant->handles))
+        st = handle_end(c, grant, &wake, err);
+    else if (!handle_still_held(c, grant))
+        st = handle_lost(grant, err);
     handle_leave(c);
     if (wake)
-        hfi_spot_wake(c, wake);
+        hfi_sleeper_wake(c, wake);
     hfi_lock_free(lk);
     return st;
 }
 
 /* A shorter lease is about to be asked for: the service may have it long before
  * we hear of it, so believe no more than that from now on. */
-static void handle_believe_less(struct hfi_hold *hold, int64_t end)
+static void handle_believe_less(struct hfi_grant *grant, int64_t end)
 {
-    int64_t old = atomic_load(&hold->deadline);
+    int64_t old = atomic_load(&grant->deadline);
 
-    if (hold->lease_end == HFI_NEVER || end >= hold->lease_end)
+    if (grant->lease_end == HFI_NEVER || end >= grant->lease_end)
         return;
-    hold->lease_end = end;
+    grant->lease_end = end;
     while (old && end < old)
-        if (atomic_compare_exchange_weak(&hold->deadline, &old, end))
+        if (atomic_compare_exchange_weak(&grant->deadline, &old, end))
             break;
 }
 
 /* A request for a lease that is shorter than the one before had no answer. */
-static void handle_doubt_short(struct hfi_hold *hold, int64_t ttl_ms)
+static void handle_doubt_short(struct hfi_grant *grant, int64_t ttl_ms)
 {
-    if (ttl_ms < hold->claim.ttl_ms &&
-        (!hold->short_ms || ttl_ms < hold->short_ms))
-        hold->short_ms = ttl_ms; /* grant.c (7) */
+    if (ttl_ms < grant->claim.ttl_ms &&
+        (!grant->short_ms || ttl_ms < grant->short_ms))
+        grant->short_ms = ttl_ms; /* grant.c (7) */
 }
 
 /* No answer at all: what is known of the lease now, and when the keeper tries
  * again. */
-static void handle_unanswered(struct hfi_hold *hold, int64_t sent,
+static void handle_unanswered(struct hfi_grant *grant, int64_t sent,
                               int64_t ttl_ms)
 {
-    if (ttl_ms < hold->claim.ttl_ms)
-        hold->claim.ttl_ms = hold->lease_ms = ttl_ms;
-    hold->failed++;
-    hold->next_at = hfi_lease_retry_at(sent, hold->lease_ms);
+    if (ttl_ms < grant->claim.ttl_ms)
+        grant->claim.ttl_ms = grant->lease_ms = ttl_ms;
+    grant->failed++;
+    grant->next_at = hfi_lease_retry_at(sent, grant->lease_ms);
 }
 
 /* Ask for a renewal until there is an answer or `end` has come.  The mutex is let
  * go meanwhile.  An attempt has a limit of its own, so that one connection that
  * hangs does not take all the time.  *sent is when the last one was sent. */
-static void handle_ask(struct hf_client *c, struct hfi_hold *hold,
+static void handle_ask(struct hf_client *c, struct hfi_grant *grant,
                        struct hfi_renewal *item, int64_t end, int64_t *sent,
                        struct hf_error *err)
 {
@@ -234,8 +236,8 @@ static void handle_ask(struct hf_client *c, struct hfi_hold *hold,
         *sent = hfi_now();
         limit =
             hfi_lease_attempt_end(*sent, ttl_ms, end, c->timeout_ms, failed++);
-        *item = (struct hfi_renewal){.claim = &hold->claim,
-                                     .grant = &hold->grant,
+        *item = (struct hfi_renewal){.claim = &grant->claim,
+                                     .receipt = &grant->receipt,
                                      .ttl_ms = ttl_ms,
                                      .st = HF_UNCERTAIN,
                                      .reason = HF_LOSS_STOLEN,
@@ -245,7 +247,7 @@ static void handle_ask(struct hf_client *c, struct hfi_hold *hold,
             break;
         pthread_mutex_lock(&c->mu); /* It may have failed at once. */
         if (item->st == HF_UNCERTAIN)
-            handle_doubt_short(hold, ttl_ms);
+            handle_doubt_short(grant, ttl_ms);
         hfi_cond_wait(&c->settle, &c->mu, hfi_lease_retry_at(*sent, ttl_ms));
         pthread_mutex_unlock(&c->mu);
     } while (hfi_now() < end);
@@ -255,75 +257,75 @@ static void handle_ask(struct hf_client *c, struct hfi_hold *hold,
 }
 
 /* Renew on behalf of the caller; the renewer keeps off meanwhile. */
-static hf_status handle_renew(struct hf_client *c, struct hfi_hold *hold,
+static hf_status handle_renew(struct hf_client *c, struct hfi_grant *grant,
                               int64_t ttl_ms, struct hf_error *err)
 {
     struct hfi_renewal item = {.ttl_ms = ttl_ms};
     int64_t sent = hfi_now(), end;
 
-    handle_believe_less(hold, hfi_lease_deadline(sent, ttl_ms));
-    end = atomic_load(&hold->deadline);
+    handle_believe_less(grant, hfi_lease_deadline(sent, ttl_ms));
+    end = atomic_load(&grant->deadline);
     if (end > sent + c->timeout_ms)
         end = sent + c->timeout_ms;
-    hold->busy = true;
-    hfi_keeper_hold(c, hold);
-    handle_ask(c, hold, &item, end, &sent, err);
-    hold->busy = false;
+    grant->busy = true;
+    hfi_keeper_add(c, grant);
+    handle_ask(c, grant, &item, end, &sent, err);
+    grant->busy = false;
     hfi_cond_wake(&c->settle);
     if (item.st == HF_OK) {
-        hold->claim.ttl_ms = ttl_ms;
-        item.st = hfi_hold_renewed(c, hold, &item.proof, sent, ttl_ms);
+        grant->claim.ttl_ms = ttl_ms;
+        item.st = hfi_grant_renewed(c, grant, &item.proof, sent, ttl_ms);
         if (item.st == HF_LOST)
-            hfi_hold_lose(c, hold, HF_LOSS_EXPIRED);
+            hfi_grant_lose(c, grant, HF_LOSS_EXPIRED);
         else if (item.st)
             hfi_fail(err, item.st, "the answer proves no more than was known");
     } else if (item.st == HF_LOST) {
-        hfi_hold_lose(c, hold, item.reason);
+        hfi_grant_lose(c, grant, item.reason);
     } else {
-        handle_unanswered(hold, sent, ttl_ms);
+        handle_unanswered(grant, sent, ttl_ms);
     }
-    if (!handle_still_held(c, hold))
-        return handle_lost(hold, err);
-    hfi_keeper_hold(c, hold);
+    if (!handle_still_held(c, grant))
+        return handle_lost(grant, err);
+    hfi_keeper_add(c, grant);
     return item.st;
 }
 
 hf_status hfi_extend(struct hf_lock *lk, int64_t ttl_ms, struct hf_error *err)
 {
     struct hf_client *c = lk->client;
-    struct hfi_hold *hold = lk->hold;
+    struct hfi_grant *grant = lk->grant;
     hf_status st;
 
     handle_enter(c);
-    hfi_hold_quiet(c, hold);
-    if (!handle_still_held(c, hold))
-        st = handle_lost(hold, err);
+    hfi_grant_quiet(c, grant);
+    if (!handle_still_held(c, grant))
+        st = handle_lost(grant, err);
     else
-        st = handle_renew(c, hold, ttl_ms ? ttl_ms : hold->claim.ttl_ms, err);
+        st = handle_renew(c, grant, ttl_ms ? ttl_ms : grant->claim.ttl_ms, err);
     handle_leave(c);
     return st;
 }
 
 /* Let go of a hold here without a word to the service. */
-static void handle_forget(struct hf_client *c, struct hfi_hold *hold)
+static void handle_forget(struct hf_client *c, struct hfi_grant *grant)
 {
-    struct hfi_lane *lane = hold->lane;
+    struct hfi_key_queue *queue = grant->queue;
 
-    hold->state = HFI_RELEASING;
-    hfi_heap_remove(&c->timers, &hold->timer);
-    hfi_link_remove(&hold->due);
-    if (hold->watched) {
-        hold->watched = false;
+    grant->state = HFI_RELEASING;
+    hfi_heap_remove(&c->timers, &grant->timer);
+    hfi_link_remove(&grant->due);
+    if (grant->watched) {
+        grant->watched = false;
         pthread_mutex_unlock(&c->mu);
-        c->be->unwatch(c->conn, &hold->claim, &hold->grant);
+        c->be->unwatch(c->conn, &grant->claim, &grant->receipt);
         pthread_mutex_lock(&c->mu);
     }
-    lane->users++;
-    if (lane->seat == hold)
-        lane->seat = NULL;
-    hfi_hold_free(c, hold);
-    hfi_lane_promote(c, lane);
-    hfi_lane_put(c, lane);
+    queue->users++;
+    if (queue->shared_grant == grant)
+        queue->shared_grant = NULL;
+    hfi_grant_free(c, grant);
+    hfi_key_queue_promote(c, queue);
+    hfi_key_queue_put(c, queue);
 }
 
 static hf_status handle_is_shared(struct hf_error *err)
@@ -337,30 +339,31 @@ hf_status hfi_detach(struct hf_lock *lk, struct hf_handle *ret,
                      struct hf_error *err)
 {
     struct hf_client *c = lk->client;
-    struct hfi_hold *hold = lk->hold;
+    struct hfi_grant *grant = lk->grant;
     struct hf_handle handle = {0};
     hf_status st = HF_OK;
 
     handle_enter(c);
-    hfi_hold_quiet(c, hold);
-    if (!handle_still_held(c, hold))
-        st = handle_lost(hold, err);
-    else if (hold->handles.next != hold->handles.prev)
+    hfi_grant_quiet(c, grant);
+    if (!handle_still_held(c, grant))
+        st = handle_lost(grant, err);
+    else if (grant->handles.next != grant->handles.prev)
         st = handle_is_shared(err);
     /* What was passed on to us may have less than its ttl. */
-    else if (hold->lease_ms < hold->claim.ttl_ms &&
-             handle_renew(c, hold, hold->claim.ttl_ms, err) == HF_LOST)
+    else if (grant->lease_ms < grant->claim.ttl_ms &&
+             handle_renew(c, grant, grant->claim.ttl_ms, err) == HF_LOST)
         st = HF_LOST;
-    else if (hold->handles.next != hold->handles.prev)
+    else if (grant->handles.next != grant->handles.prev)
         st = handle_is_shared(err); /* meanwhile */
     if (!st) {
-        memcpy(handle.token, hold->claim.token, sizeof(hold->claim.token));
-        memcpy(handle.ref, hold->grant.ref.text, sizeof(hold->grant.ref.text));
-        handle.fence = hold->grant.fence;
+        memcpy(handle.token, grant->claim.token, sizeof(grant->claim.token));
+        memcpy(handle.ref, grant->receipt.ref.text,
+               sizeof(grant->receipt.ref.text));
+        handle.fence = grant->receipt.fence;
         *ret = handle;
         hfi_notice_drop(c, &lk->notice);
         hfi_link_remove(&lk->link);
-        handle_forget(c, hold);
+        handle_forget(c, grant);
     }
     handle_leave(c);
     if (st)
@@ -372,55 +375,56 @@ hf_status hfi_detach(struct hf_lock *lk, struct hf_handle *ret,
 
 /* ---- what was detached ------------------------------------------------- */
 
-static void handle_use_token(struct hfi_hold *hold,
+static void handle_use_token(struct hfi_grant *grant,
                              const struct hf_handle *handle)
 {
-    memcpy(hold->claim.token, handle->token, sizeof(hold->claim.token));
-    hold->claim.token[HFI_TOKEN_LEN] = '\0';
+    memcpy(grant->claim.token, handle->token, sizeof(grant->claim.token));
+    grant->claim.token[HFI_TOKEN_LEN] = '\0';
 }
 
 /* A hold for a grant that another process got.  With the token of the handle,
  * unless it is about to be taken over. */
-static struct hfi_hold *handle_adopt(struct hf_client *c, const char *key,
-                                     const struct hf_handle *handle,
-                                     const struct hfi_wish *wish)
+static struct hfi_grant *handle_adopt(struct hf_client *c, const char *key,
+                                      const struct hf_handle *handle,
+                                      const struct hfi_lock_params *params)
 {
-    struct hfi_lane *lane = hfi_lane_get(c, key);
-    struct hfi_hold *hold = lane ? hfi_hold_new(c, lane, wish) : NULL;
+    struct hfi_key_queue *queue = hfi_key_queue_get(c, key);
+    struct hfi_grant *grant = queue ? hfi_grant_new(c, queue, params) : NULL;
 
-    if (hold) {
-        hold->seat = false; /* It is not what the local queue asked for. */
-        hold->grant.fence = handle->fence;
-        hold->grant.placed = true;
+    if (grant) {
+        grant->shared_grant =
+            false; /* It is not what the local queue asked for. */
+        grant->receipt.fence = handle->fence;
+        grant->receipt.placed = true;
         if (!c->be->take_over)
-            handle_use_token(hold, handle);
+            handle_use_token(grant, handle);
     }
-    if (lane)
-        hfi_lane_put(c, lane);
-    return hold;
+    if (queue)
+        hfi_key_queue_put(c, queue);
+    return grant;
 }
 
 /* Begin a call about a handle: *ret is a hold that is in no list. */
 static hf_status handle_begin(struct hf_client *c, const char *key,
                               const struct hf_handle *handle,
-                              const struct hfi_wish *wish,
-                              struct hfi_hold **ret, struct hf_error *err)
+                              const struct hfi_lock_params *params,
+                              struct hfi_grant **ret, struct hf_error *err)
 {
-    struct hfi_hold *hold;
+    struct hfi_grant *grant;
     hf_status st;
 
     if (c->closed)
         return hfi_fail(err, HF_INVALID, "the client is closed");
-    hold = handle_adopt(c, key, handle, wish);
-    if (!hold)
+    grant = handle_adopt(c, key, handle, params);
+    if (!grant)
         return hfi_nomem(err);
     pthread_mutex_unlock(&c->mu);
-    st = c->be->attach(c->conn, &hold->claim, handle, &hold->grant, err);
+    st = c->be->attach(c->conn, &grant->claim, handle, &grant->receipt, err);
     pthread_mutex_lock(&c->mu);
     if (st)
-        hfi_hold_free(c, hold);
+        hfi_grant_free(c, grant);
     else
-        *ret = hold;
+        *ret = grant;
     return st;
 }
 
@@ -434,7 +438,7 @@ static hf_status handle_no_grant(const char *key, struct hf_error *err)
 
 /* Make the grant ours alone.  Asked again while there is time: the second time it
  * may be ours already, which is why a try without an answer is remembered. */
-static hf_status handle_take_over(struct hf_client *c, struct hfi_hold *hold,
+static hf_status handle_take_over(struct hf_client *c, struct hfi_grant *grant,
                                   const struct hf_handle *handle,
                                   struct hf_error *err)
 {
@@ -443,10 +447,10 @@ static hf_status handle_take_over(struct hf_client *c, struct hfi_hold *hold,
 
     while (c->be->take_over) {
         pthread_mutex_unlock(&c->mu);
-        st = c->be->take_over(c->conn, &hold->claim, handle->token,
-                              &hold->grant, end, err);
+        st = c->be->take_over(c->conn, &grant->claim, handle->token,
+                              &grant->receipt, end, err);
         pthread_mutex_lock(&c->mu);
-        hold->claim.doubt = hold->claim.doubt || st == HF_UNCERTAIN;
+        grant->claim.doubt = grant->claim.doubt || st == HF_UNCERTAIN;
         now = hfi_now();
         if ((st != HF_UNCERTAIN && st != HF_UNAVAILABLE) || now >= end)
             break;
@@ -456,16 +460,16 @@ static hf_status handle_take_over(struct hf_client *c, struct hfi_hold *hold,
 }
 
 /* The attach failed.  What may be ours in the service is taken back. */
-static hf_status handle_unadopt(struct hf_client *c, struct hfi_hold *hold,
+static hf_status handle_unadopt(struct hf_client *c, struct hfi_grant *grant,
                                 hf_status st, bool ours)
 {
-    ours = ours || hold->claim.doubt;
+    ours = ours || grant->claim.doubt;
     if (!ours || !c->be->take_over || st == HF_LOST) {
-        hfi_hold_free(c, hold);
+        hfi_grant_free(c, grant);
         return st;
     }
-    hold->claim.doubt = true;
-    hfi_hold_reap(c, hold);
+    grant->claim.doubt = true;
+    hfi_grant_reap(c, grant);
     return HF_UNCERTAIN;
 }
 
@@ -473,37 +477,38 @@ static hf_status handle_unadopt(struct hf_client *c, struct hfi_hold *hold,
  * answered: until then nothing is proven. */
 hf_status hfi_attach(struct hf_client *c, const char *key,
                      const struct hf_handle *handle,
-                     const struct hfi_wish *wish, struct hf_lock **ret,
+                     const struct hfi_lock_params *params, struct hf_lock **ret,
                      struct hf_error *err)
 {
-    struct hfi_renewal item = {.ttl_ms = wish->ttl_ms};
+    struct hfi_renewal item = {.ttl_ms = params->ttl_ms};
     struct hf_lock *lk = hfi_lock_new(c);
-    struct hfi_hold *hold = NULL;
+    struct hfi_grant *grant = NULL;
     bool ours = false;
     int64_t sent;
     hf_status st;
 
     handle_enter(c);
-    st = lk ? handle_begin(c, key, handle, wish, &hold, err) : hfi_nomem(err);
+    st =
+        lk ? handle_begin(c, key, handle, params, &grant, err) : hfi_nomem(err);
     if (st)
         goto out;
-    st = handle_take_over(c, hold, handle, err);
+    st = handle_take_over(c, grant, handle, err);
     if (!st) {
         ours = true;
-        handle_ask(c, hold, &item, hfi_now() + c->timeout_ms, &sent, err);
+        handle_ask(c, grant, &item, hfi_now() + c->timeout_ms, &sent, err);
         st = item.st;
     }
-    if (!st &&
-        hfi_now() >= hfi_hold_proven(c, hold, &item.proof, sent, wish->ttl_ms))
+    if (!st && hfi_now() >= hfi_grant_proven(c, grant, &item.proof, sent,
+                                             params->ttl_ms))
         st = hfi_fail(err, HF_UNCERTAIN, "the answer came too late");
     if (st) {
-        st = handle_unadopt(c, hold, st, ours);
+        st = handle_unadopt(c, grant, st, ours);
         if (st == HF_LOST)
             st = handle_no_grant(key, err);
         goto out;
     }
-    hfi_hold_granted(c, hold, wish, &item.proof, sent, wish->ttl_ms);
-    hfi_hold_give(c, hold, lk);
+    hfi_grant_begin(c, grant, params, &item.proof, sent, params->ttl_ms);
+    hfi_grant_give(c, grant, lk);
     *ret = lk;
     lk = NULL;
 out:
@@ -515,20 +520,21 @@ out:
 /* The bearer of a handle renews, and no more: nothing here believes in it. */
 hf_status hfi_handle_extend(struct hf_client *c, const char *key,
                             const struct hf_handle *handle,
-                            const struct hfi_wish *wish, struct hf_error *err)
+                            const struct hfi_lock_params *params,
+                            struct hf_error *err)
 {
-    struct hfi_renewal item = {.ttl_ms = wish->ttl_ms};
-    struct hfi_hold *hold = NULL;
+    struct hfi_renewal item = {.ttl_ms = params->ttl_ms};
+    struct hfi_grant *grant = NULL;
     int64_t sent;
     hf_status st;
 
     handle_enter(c);
-    st = handle_begin(c, key, handle, wish, &hold, err);
+    st = handle_begin(c, key, handle, params, &grant, err);
     if (!st) {
-        handle_use_token(hold, handle);
-        handle_ask(c, hold, &item, hfi_now() + c->timeout_ms, &sent, err);
+        handle_use_token(grant, handle);
+        handle_ask(c, grant, &item, hfi_now() + c->timeout_ms, &sent, err);
         st = item.st == HF_LOST ? handle_no_grant(key, err) : item.st;
-        hfi_hold_free(c, hold);
+        hfi_grant_free(c, grant);
     }
     handle_leave(c);
     return st;
@@ -536,23 +542,24 @@ hf_status hfi_handle_extend(struct hf_client *c, const char *key,
 
 hf_status hfi_handle_release(struct hf_client *c, const char *key,
                              const struct hf_handle *handle,
-                             const struct hfi_wish *wish, struct hf_error *err)
+                             const struct hfi_lock_params *params,
+                             struct hf_error *err)
 {
-    struct hfi_hold *hold = NULL;
+    struct hfi_grant *grant = NULL;
     hf_status st;
 
     handle_enter(c);
-    st = handle_begin(c, key, handle, wish, &hold, err);
+    st = handle_begin(c, key, handle, params, &grant, err);
     if (!st) {
-        handle_use_token(hold, handle);
-        st = hfi_hold_send_release(c, hold, hfi_now() + c->timeout_ms, err);
+        handle_use_token(grant, handle);
+        st = hfi_grant_send_release(c, grant, hfi_now() + c->timeout_ms, err);
         if (st == HF_UNCERTAIN || st == HF_UNAVAILABLE) {
-            hfi_hold_reap(c, hold);
+            hfi_grant_reap(c, grant);
             st = HF_UNCERTAIN;
         } else {
             if (st == HF_LOST)
                 st = handle_no_grant(key, err);
-            hfi_hold_free(c, hold);
+            hfi_grant_free(c, grant);
         }
     }
     handle_leave(c);

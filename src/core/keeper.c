@@ -4,9 +4,9 @@
  *
  * It knows when each hold must be renewed, warned of or given up, and when each
  * request of an event loop wants another look; it reads the wake-ups of the
- * service, unless a lone waiter does (listener.c); it hears hf_cancel().  It never
- * blocks on the service: what takes a round trip it hands to the threads of
- * worker.c.  So a loss is told in time however long an answer takes, and a
+ * service, unless a lone waiter does (listener.c); it hears hf_cancel().  It
+ * never blocks on the service: what takes a round trip it hands to the threads
+ * of worker.c.  So a loss is told in time however long an answer takes, and a
  * wake-up never waits behind a renewal.
  *
  * INVARIANTS
@@ -38,7 +38,7 @@ void hfi_keeper_by(struct hf_client *c, int64_t due)
 {
     if (due < c->keeper_until) {
         c->keeper_until = due; /* keeper.c (3) */
-        hfi_bell_ring(&c->bell);
+        hfi_notifier_notify(&c->notifier);
     }
 }
 
@@ -50,88 +50,90 @@ void hfi_keeper_set(struct hf_client *c, struct hfi_timer *timer, int64_t due)
 }
 
 /* May it be handed to its renewer? */
-static bool keeper_may_renew(const struct hfi_hold *hold)
+static bool keeper_may_renew(const struct hfi_grant *grant)
 {
-    return !hold->manual && !hold->busy && !hold->quiet &&
-           hfi_link_alone(&hold->due);
+    return !grant->manual && !grant->busy && !grant->quiet &&
+           hfi_link_alone(&grant->due);
 }
 
 /* When the keeper must next do something for a hold. */
-static int64_t keeper_due(const struct hfi_hold *hold)
+static int64_t keeper_due(const struct hfi_grant *grant)
 {
-    int64_t due = keeper_min(hold->lease_end, hold->hold_end);
+    int64_t due = keeper_min(grant->lease_end, grant->hold_end);
 
-    if (keeper_may_renew(hold))
-        due = keeper_min(due, hold->next_at);
-    if (!hold->warned)
-        due = keeper_min(due,
-                         hfi_lease_at_risk_at(hold->lease_end, hold->lease_ms));
-    if (hold->state == HFI_LINGERING)
-        due = keeper_min(due, hold->linger_end);
+    if (keeper_may_renew(grant))
+        due = keeper_min(due, grant->next_at);
+    if (!grant->warned)
+        due = keeper_min(
+            due, hfi_lease_at_risk_at(grant->lease_end, grant->lease_ms));
+    if (grant->state == HFI_LINGERING)
+        due = keeper_min(due, grant->linger_end);
     return due;
 }
 
-void hfi_keeper_hold(struct hf_client *c, struct hfi_hold *hold)
+void hfi_keeper_add(struct hf_client *c, struct hfi_grant *grant)
 {
-    hfi_keeper_set(c, &hold->timer, keeper_due(hold));
+    hfi_keeper_set(c, &grant->timer, keeper_due(grant));
 }
 
 /* Hand a hold to its renewer.  Without one it is tried again later: beyond the
  * slack, or it would be due at once. */
-static void keeper_renew(struct hf_client *c, struct hfi_hold *hold,
+static void keeper_renew(struct hf_client *c, struct hfi_grant *grant,
                          int64_t now)
 {
-    if (!hfi_renewer_add(c, hold))
-        hold->next_at = now + KEEPER_AGAIN_MS + hfi_lease_slack(hold->lease_ms);
+    if (!hfi_renewer_add(c, grant))
+        grant->next_at =
+            now + KEEPER_AGAIN_MS + hfi_lease_slack(grant->lease_ms);
 }
 
 /* Hand a hold to the reaper: it lingered long enough, or is to be taken back. */
-static void keeper_reap(struct hf_client *c, struct hfi_hold *hold, int64_t now)
+static void keeper_reap(struct hf_client *c, struct hfi_grant *grant,
+                        int64_t now)
 {
     if (!hfi_worker_start(c)) {
-        hfi_keeper_set(c, &hold->timer, now + KEEPER_AGAIN_MS);
+        hfi_keeper_set(c, &grant->timer, now + KEEPER_AGAIN_MS);
         return;
     }
-    hfi_heap_remove(&c->timers, &hold->timer);
-    hfi_link_remove(&hold->link);
-    hfi_link_append(&c->reap, &hold->link);
+    hfi_heap_remove(&c->timers, &grant->timer);
+    hfi_link_remove(&grant->link);
+    hfi_link_append(&c->reap, &grant->link);
     hfi_worker_call(c);
 }
 
-static void keeper_warn(struct hf_client *c, struct hfi_hold *hold)
+static void keeper_warn(struct hf_client *c, struct hfi_grant *grant)
 {
     struct hfi_link *at;
 
-    hold->warned = true;
-    for (at = hold->handles.next; at != &hold->handles; at = at->next)
+    grant->warned = true;
+    for (at = grant->handles.next; at != &grant->handles; at = at->next)
         hfi_notify(c, &hfi_container(at, struct hf_lock, link)->notice,
                    HF_AT_RISK);
 }
 
-static void keeper_tend_hold(struct hf_client *c, struct hfi_hold *hold,
-                             int64_t now)
+static void keeper_tend_grant(struct hf_client *c, struct hfi_grant *grant,
+                              int64_t now)
 {
-    if (hold->state == HFI_REAPING || hold->state == HFI_RELEASING) {
-        keeper_reap(c, hold, now);
+    if (grant->state == HFI_REAPING || grant->state == HFI_RELEASING) {
+        keeper_reap(c, grant, now);
         return;
     }
-    if (!hfi_held(hold)) {
-        hfi_hold_lose(c, hold,
-                      now >= hold->hold_end ? HF_LOSS_MAX_HOLD
-                                            : HF_LOSS_EXPIRED);
+    if (!hfi_held(grant)) {
+        hfi_grant_lose(c, grant,
+                       now >= grant->hold_end ? HF_LOSS_MAX_HOLD
+                                              : HF_LOSS_EXPIRED);
         return;
     }
-    if (hold->state == HFI_LINGERING && now >= hold->linger_end) {
-        hfi_hold_stop_lingering(c, hold);
+    if (grant->state == HFI_LINGERING && now >= grant->linger_end) {
+        hfi_grant_stop_lingering(c, grant);
         return;
     }
-    if (!hold->warned &&
-        now >= hfi_lease_at_risk_at(hold->lease_end, hold->lease_ms))
-        keeper_warn(c, hold);
-    if (keeper_may_renew(hold) &&
-        now + hfi_lease_slack(hold->lease_ms) >= hold->next_at)
-        keeper_renew(c, hold, now);
-    hfi_heap_set(&c->timers, &hold->timer, keeper_due(hold));
+    if (!grant->warned &&
+        now >= hfi_lease_at_risk_at(grant->lease_end, grant->lease_ms))
+        keeper_warn(c, grant);
+    if (keeper_may_renew(grant) &&
+        now + hfi_lease_slack(grant->lease_ms) >= grant->next_at)
+        keeper_renew(c, grant, now);
+    hfi_heap_set(&c->timers, &grant->timer, keeper_due(grant));
 }
 
 static void keeper_tend_request(struct hf_client *c, struct hf_request *rq)
@@ -144,16 +146,16 @@ static void keeper_tend_request(struct hf_client *c, struct hf_request *rq)
  * together. */
 static bool keeper_is_due(const struct hfi_timer *timer, int64_t now)
 {
-    const struct hfi_hold *hold;
+    const struct hfi_grant *grant;
 
     if (timer->due <= now)
         return true;
-    if (timer->kind != HFI_TIMER_HOLD)
+    if (timer->kind != HFI_TIMER_GRANT)
         return false;
-    hold = hfi_container(timer, struct hfi_hold, timer);
-    return hold->state == HFI_HELD && timer->due == hold->next_at &&
-           timer->due <= now + hfi_lease_slack(hold->lease_ms) &&
-           keeper_may_renew(hold);
+    grant = hfi_container(timer, struct hfi_grant, timer);
+    return grant->state == HFI_HELD && timer->due == grant->next_at &&
+           timer->due <= now + hfi_lease_slack(grant->lease_ms) &&
+           keeper_may_renew(grant);
 }
 
 static void keeper_tend(struct hf_client *c, int64_t now)
@@ -161,9 +163,9 @@ static void keeper_tend(struct hf_client *c, int64_t now)
     struct hfi_timer *timer;
 
     while ((timer = hfi_heap_first(&c->timers)) && keeper_is_due(timer, now)) {
-        if (timer->kind == HFI_TIMER_HOLD)
-            keeper_tend_hold(c, hfi_container(timer, struct hfi_hold, timer),
-                             now);
+        if (timer->kind == HFI_TIMER_GRANT)
+            keeper_tend_grant(c, hfi_container(timer, struct hfi_grant, timer),
+                              now);
         else
             keeper_tend_request(c,
                                 hfi_container(timer, struct hf_request, timer));
@@ -181,14 +183,14 @@ int64_t hfi_keeper_step(struct hf_client *c, bool *listen)
     cancels = atomic_load(&c->cancels);
     if (cancels != c->cancels_told) {
         c->cancels_told = cancels;
-        hfi_lane_rouse_all(c);
+        hfi_key_queue_schedule_all(c);
     }
     now = hfi_now();
     keeper_tend(c, now);
     first = hfi_heap_first(&c->timers);
     until =
         keeper_min(first ? first->due : HFI_NEVER, hfi_worker_check(c, now));
-    *listen = hfi_ear_of_keeper(c, now, &until);
+    *listen = hfi_listener_of_keeper(c, now, &until);
     if (c->keeper_until > now && c->keeper_until < until)
         until = c->keeper_until; /* keeper.c (4) */
     if (c->stopping)
@@ -213,9 +215,9 @@ void *hfi_keeper_run(void *client)
     int fd;
 
     while ((until = hfi_keeper_step(c, &listen)) != 0) {
-        fd = listen && c->be->pump_fd ? c->be->pump_fd(c->conn) : -1;
-        if (hfi_bell_wait(&c->bell, fd, until))
-            hfi_ear_pump(c);
+        fd = listen && c->be->poll_fd ? c->be->poll_fd(c->conn) : -1;
+        if (hfi_notifier_wait(&c->notifier, fd, until))
+            hfi_listener_dispatch(c);
     }
     return NULL;
 }

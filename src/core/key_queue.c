@@ -2,16 +2,16 @@
  *
  * key_queue.c - who in this client wants or has which key.
  *
- * A lane is the part of a lock that is inside this process: the queue of those
- * who wait for it here.  At most one of them, the head, stands in the
+ * A key queue is the part of a lock that is inside this process: the queue of
+ * those who wait for it here.  At most one of them, the head, stands in the
  * service's queue for all; when it has the grant, that becomes the seat of the
- * lane, and releases hand the seat on (grant.c) or give it back.  So many
+ * key queue, and releases hand the seat on (grant.c) or give it back.  So many
  * threads that want one key cost the service no more than one.
  *
  * INVARIANTS
- *  (1) A lane is in the table while something points to it, and no longer.
+ *  (1) A key queue is in the table while something points to it, and no longer.
  *  (2) Never both a seat and a head: who would ask for what we have?
- *  (3) With neither, nobody is left waiting: hfi_lane_promote() is called
+ *  (3) With neither, nobody is left waiting: hfi_key_queue_promote() is called
  *      whenever a seat or a head goes.
  */
 #include "core.h"
@@ -21,137 +21,138 @@
 
 #include "base/banned.h"
 
-static struct hfi_lane *lane_of(struct hfi_node *node)
+static struct hfi_key_queue *queue_of(struct hfi_node *node)
 {
-    return node ? hfi_container(node, struct hfi_lane, node) : NULL;
+    return node ? hfi_container(node, struct hfi_key_queue, node) : NULL;
 }
 
-struct hfi_lane *hfi_lane_find(struct hf_client *c, const char *key)
+struct hfi_key_queue *hfi_key_queue_find(struct hf_client *c, const char *key)
 {
-    return lane_of(hfi_map_find(&c->lanes, key));
+    return queue_of(hfi_map_find(&c->queues, key));
 }
 
-/* The lane after this one, or the first after NULL. */
-struct hfi_lane *hfi_lane_next(struct hf_client *c, struct hfi_lane *lane)
+/* The key queue after this one, or the first after NULL. */
+struct hfi_key_queue *hfi_key_queue_next(struct hf_client *c,
+                                         struct hfi_key_queue *queue)
 {
-    return lane_of(hfi_map_next(&c->lanes, lane ? &lane->node : NULL));
+    return queue_of(hfi_map_next(&c->queues, queue ? &queue->node : NULL));
 }
 
-/* The lane of a key, made if need be, with one more user; NULL: no memory. */
-struct hfi_lane *hfi_lane_get(struct hf_client *c, const char *key)
+/* The key queue of a key, made if need be, with one more user; NULL: no memory. */
+struct hfi_key_queue *hfi_key_queue_get(struct hf_client *c, const char *key)
 {
-    struct hfi_lane *lane = hfi_lane_find(c, key);
+    struct hfi_key_queue *queue = hfi_key_queue_find(c, key);
     size_t size = strlen(key) + 1;
 
-    if (lane) {
-        lane->users++;
-        return lane;
+    if (queue) {
+        queue->users++;
+        return queue;
     }
-    lane = hfi_map_reserve(&c->lanes)
-               ? hfi_alloc(offsetof(struct hfi_lane, key) + size)
-               : NULL;
-    if (!lane)
+    queue = hfi_map_reserve(&c->queues)
+                ? hfi_alloc(offsetof(struct hfi_key_queue, key) + size)
+                : NULL;
+    if (!queue)
         return NULL;
-    lane->node.key = memcpy(lane->key, key, size);
-    hfi_map_add(&c->lanes, &lane->node);
-    hfi_link_init(&lane->waiting);
-    hfi_link_init(&lane->contending);
-    hfi_link_init(&lane->holds);
-    hfi_link_init(&lane->behind);
-    lane->users = 1;
-    return lane;
+    queue->node.key = memcpy(queue->key, key, size);
+    hfi_map_add(&c->queues, &queue->node);
+    hfi_link_init(&queue->waiting);
+    hfi_link_init(&queue->contending);
+    hfi_link_init(&queue->grants);
+    hfi_link_init(&queue->behind);
+    queue->users = 1;
+    return queue;
 }
 
-void hfi_lane_put(struct hf_client *c, struct hfi_lane *lane)
+void hfi_key_queue_put(struct hf_client *c, struct hfi_key_queue *queue)
 {
-    if (--lane->users)
+    if (--queue->users)
         return;
-    hfi_map_remove(&c->lanes, &lane->node);
-    hfi_free(lane);
+    hfi_map_remove(&c->queues, &queue->node);
+    hfi_free(queue);
 }
 
 /* If nobody of this client has or asks for the key, let the first in the local
  * queue ask. */
-void hfi_lane_promote(struct hf_client *c, struct hfi_lane *lane)
+void hfi_key_queue_promote(struct hf_client *c, struct hfi_key_queue *queue)
 {
     struct hf_request *rq;
 
     (void)c;
-    if (lane->seat || lane->head || hfi_link_alone(&lane->waiting))
+    if (queue->shared_grant || queue->leader || hfi_link_alone(&queue->waiting))
         return;
-    rq = hfi_container(lane->waiting.next, struct hf_request, link);
+    rq = hfi_container(queue->waiting.next, struct hf_request, link);
     hfi_link_remove(&rq->link);
-    hfi_link_append(&lane->contending, &rq->link);
-    lane->head = rq;
+    hfi_link_append(&queue->contending, &rq->link);
+    queue->leader = rq;
     rq->state = HFI_CONTENDING;
     rq->woken = true;
-    hfi_request_rouse(rq);
+    hfi_request_schedule(rq);
 }
 
 /* A request that is cancelled may leave the list. */
-static void lane_look(struct hfi_link *requests)
+static void queue_look(struct hfi_link *requests)
 {
     struct hfi_link *at, *next;
 
     for (at = requests->next; at != requests; at = next) {
         next = at->next;
-        hfi_request_look(hfi_container(at, struct hf_request, link));
+        hfi_request_inspect(hfi_container(at, struct hf_request, link));
     }
 }
 
 /* Let every request look at the clock and at whether it is cancelled. */
-void hfi_lane_rouse_all(struct hf_client *c)
+void hfi_key_queue_schedule_all(struct hf_client *c)
 {
-    struct hfi_lane *lane = hfi_lane_next(c, NULL), *next;
+    struct hfi_key_queue *queue = hfi_key_queue_next(c, NULL), *next;
 
-    for (; lane; lane = next) {
-        lane->users++;
-        lane_look(&lane->waiting); /* first: no other takes their turn */
-        lane_look(&lane->contending);
-        next = hfi_lane_next(c, lane);
-        hfi_lane_put(c, lane);
+    for (; queue; queue = next) {
+        queue->users++;
+        queue_look(&queue->waiting); /* first: no other takes their turn */
+        queue_look(&queue->contending);
+        next = hfi_key_queue_next(c, queue);
+        hfi_key_queue_put(c, queue);
     }
 }
 
 /* The request whose claim has this token, or NULL. */
-static struct hf_request *lane_contender(struct hfi_lane *lane,
-                                         const char *token)
+static struct hf_request *queue_contender(struct hfi_key_queue *queue,
+                                          const char *token)
 {
     struct hfi_link *at;
     struct hf_request *rq;
 
-    for (at = lane->contending.next; at != &lane->contending; at = at->next) {
+    for (at = queue->contending.next; at != &queue->contending; at = at->next) {
         rq = hfi_container(at, struct hf_request, link);
-        if (!strcmp(token, rq->hold->claim.token))
+        if (!strcmp(token, rq->grant->claim.token))
             return rq;
     }
     return NULL;
 }
 
 /* A try of the request with this token (NULL: of any) may succeed now. */
-static void lane_wake(struct hfi_lane *lane, const char *token)
+static void queue_wake(struct hfi_key_queue *queue, const char *token)
 {
     struct hfi_link *at;
     struct hf_request *rq;
 
-    for (at = lane->contending.next; at != &lane->contending; at = at->next) {
+    for (at = queue->contending.next; at != &queue->contending; at = at->next) {
         rq = hfi_container(at, struct hf_request, link);
-        if (token && strcmp(token, rq->hold->claim.token) != 0)
+        if (token && strcmp(token, rq->grant->claim.token) != 0)
             continue;
         rq->woken = rq->called = true;
-        hfi_request_rouse(rq);
+        hfi_request_schedule(rq);
     }
 }
 
 void hfi_wake(struct hfi_conn *conn, const char *key, const char *token)
 {
     struct hf_client *c = conn->client;
-    struct hfi_lane *lane;
+    struct hfi_key_queue *queue;
 
     pthread_mutex_lock(&c->mu);
-    lane = hfi_lane_find(c, key);
-    if (lane && !HFI_MUTANT(wakeup_lost))
-        lane_wake(lane, token);
+    queue = hfi_key_queue_find(c, key);
+    if (queue && !HFI_MUTANT(wakeup_lost))
+        queue_wake(queue, token);
     pthread_mutex_unlock(&c->mu);
 }
 
@@ -162,22 +163,22 @@ void hfi_granted(struct hfi_conn *conn, const char *key, const char *token,
 {
     struct hf_client *c = conn->client;
     struct hf_request *rq;
-    struct hfi_lane *lane;
+    struct hfi_key_queue *queue;
 
     pthread_mutex_lock(&c->mu);
-    lane = hfi_lane_find(c, key);
-    rq = lane ? lane_contender(lane, token) : NULL;
+    queue = hfi_key_queue_find(c, key);
+    rq = queue ? queue_contender(queue, token) : NULL;
     if (rq) {
-        if (rq->hold->claim.nth == nth)
-            rq->gift = (struct hfi_gift){fence, ms};
+        if (rq->grant->claim.nth == nth)
+            rq->handoff = (struct hfi_handoff){fence, ms};
         rq->woken = rq->called = true;
-        hfi_request_rouse(rq);
+        hfi_request_schedule(rq);
     }
     pthread_mutex_unlock(&c->mu);
 }
 
 /* Let the request try again by then. */
-static void lane_expect(struct hf_request *rq, int64_t at)
+static void queue_expect(struct hf_request *rq, int64_t at)
 {
     if (rq->expected && at >= rq->expected)
         return;
@@ -185,7 +186,7 @@ static void lane_expect(struct hf_request *rq, int64_t at)
     if (at >= rq->next_try)
         return;
     rq->next_try = at;
-    hfi_request_rouse(rq);
+    hfi_request_schedule(rq);
 }
 
 /* Its turn may come by then without a word: let it try again. */
@@ -195,13 +196,13 @@ void hfi_expect(struct hfi_conn *conn, const char *key, const char *token,
     struct hf_client *c = conn->client;
     int64_t at = hfi_now() + ms;
     struct hf_request *rq;
-    struct hfi_lane *lane;
+    struct hfi_key_queue *queue;
 
     pthread_mutex_lock(&c->mu);
-    lane = hfi_lane_find(c, key);
-    rq = lane ? lane_contender(lane, token) : NULL;
+    queue = hfi_key_queue_find(c, key);
+    rq = queue ? queue_contender(queue, token) : NULL;
     if (rq)
-        lane_expect(rq, at);
+        queue_expect(rq, at);
     pthread_mutex_unlock(&c->mu);
 }
 
@@ -213,21 +214,22 @@ void hfi_expect(struct hfi_conn *conn, const char *key, const char *token,
 void hfi_wake_all(struct hfi_conn *conn)
 {
     struct hf_client *c = conn->client;
-    struct hfi_lane *lane = NULL;
+    struct hfi_key_queue *queue = NULL;
     struct hfi_link *at;
     int64_t now = hfi_now(), n = 0;
 
     pthread_mutex_lock(&c->mu);
-    while ((lane = hfi_lane_next(c, lane))) {
-        if (hfi_link_alone(&lane->contending))
+    while ((queue = hfi_key_queue_next(c, queue))) {
+        if (hfi_link_alone(&queue->contending))
             continue;
         if (n++ < LANE_WAKE_KEYS) {
-            lane_wake(lane, NULL);
+            queue_wake(queue, NULL);
             continue;
         }
-        for (at = lane->contending.next; at != &lane->contending; at = at->next)
-            lane_expect(hfi_container(at, struct hf_request, link),
-                        now + n / LANE_WAKE_KEYS * LANE_WAKE_MS);
+        for (at = queue->contending.next; at != &queue->contending;
+             at = at->next)
+            queue_expect(hfi_container(at, struct hf_request, link),
+                         now + n / LANE_WAKE_KEYS * LANE_WAKE_MS);
     }
     pthread_mutex_unlock(&c->mu);
 }
@@ -236,17 +238,17 @@ void hfi_wake_all(struct hfi_conn *conn)
 void hfi_wanted(struct hfi_conn *conn, const char *key)
 {
     struct hf_client *c = conn->client;
-    struct hfi_lane *lane;
+    struct hfi_key_queue *queue;
 
     pthread_mutex_lock(&c->mu);
-    lane = hfi_lane_find(c, key);
-    if (lane && !lane->seat && lane->head && lane->head->hold)
-        lane->head->hold->wanted = true; /* It overtook our own answer. */
-    if (lane && lane->seat) {
-        lane->seat->wanted = true;
-        lane->seat->linger_end = 0;
-        if (lane->seat->state == HFI_LINGERING)
-            hfi_keeper_hold(c, lane->seat);
+    queue = hfi_key_queue_find(c, key);
+    if (queue && !queue->shared_grant && queue->leader && queue->leader->grant)
+        queue->leader->grant->wanted = true; /* It overtook our own answer. */
+    if (queue && queue->shared_grant) {
+        queue->shared_grant->wanted = true;
+        queue->shared_grant->linger_end = 0;
+        if (queue->shared_grant->state == HFI_LINGERING)
+            hfi_keeper_add(c, queue->shared_grant);
     }
     pthread_mutex_unlock(&c->mu);
 }
@@ -255,20 +257,20 @@ void hfi_gone(struct hfi_conn *conn, const char *key, const char *token,
               hf_loss reason)
 {
     struct hf_client *c = conn->client;
-    struct hfi_lane *lane;
-    struct hfi_hold *hold;
+    struct hfi_key_queue *queue;
+    struct hfi_grant *grant;
     struct hfi_link *at, *next;
 
     pthread_mutex_lock(&c->mu);
-    lane = hfi_lane_find(c, key);
-    for (at = lane ? lane->holds.next : NULL; at && at != &lane->holds;
+    queue = hfi_key_queue_find(c, key);
+    for (at = queue ? queue->grants.next : NULL; at && at != &queue->grants;
          at = next) {
         next = at->next;
-        hold = hfi_container(at, struct hfi_hold, link);
-        if (strcmp(token, hold->claim.token) != 0)
+        grant = hfi_container(at, struct hfi_grant, link);
+        if (strcmp(token, grant->claim.token) != 0)
             continue;
-        hfi_hold_lose(c, hold, reason);
-        break; /* The lane may be gone with its last hold. */
+        hfi_grant_lose(c, grant, reason);
+        break; /* The key queue may be gone with its last hold. */
     }
     pthread_mutex_unlock(&c->mu);
 }

@@ -6,11 +6,11 @@
  * follows the lease: a sixth of it.  Leases of very different lengths must not
  * wait for each other.  One renewer for all would either let a short lease wait
  * behind the attempt of a long one, or give the long one only the time of the
- * short one.  So there is a renewer for each class of lease, started when a lock
- * of that class is first due: a class spans a factor of two, and most programs
- * have one.  Where more are due than go into one batch, the class gets more
- * threads: a batch takes a round trip, and thousands of locks are more than one
- * batch at a time can renew over a long way.
+ * short one.  So there is a renewer for each class of lease, started when a
+ * lock of that class is first due: a class spans a factor of two, and most
+ * programs have one.  Where more are due than go into one batch, the class gets
+ * more threads: a batch takes a round trip, and thousands of locks are more
+ * than one batch at a time can renew over a long way.
  *
  * Renewals share no thread with anything else: an acquisition, a release or a
  * claim that is being taken back never stands in front of one.
@@ -20,10 +20,10 @@
  *      set, which release waits for (grant.c (4)).
  *  (2) One failed renewal never ends a hold; only the clock or the service's
  *      own word does.
- *  (3) A first attempt lasts at most a third of the shortest lease of its class.
- *      A hold that is due meanwhile still has a third of its lease, which is two
- *      attempts of its own.  Attempts after a failure last longer and go apart
- *      from others.
+ *  (3) A first attempt lasts at most a third of the shortest lease of its
+ *      class. A hold that is due meanwhile still has a third of its lease,
+ *      which is two attempts of its own.  Attempts after a failure last longer
+ *      and go apart from others.
  */
 #include "core.h"
 
@@ -51,8 +51,8 @@ static size_t renewer_collect(struct hfi_renewer *r, struct hfi_renewal *items,
                               int64_t now, int64_t *limit)
 {
     int64_t floor = HFI_TTL_MIN << (r - r->client->renewers);
-    struct hfi_hold *hold = hfi_container(r->due.next, struct hfi_hold, due);
-    int failed = hold->failed;
+    struct hfi_grant *grant = hfi_container(r->due.next, struct hfi_grant, due);
+    int failed = grant->failed;
     struct hfi_link *at, *next;
     int64_t end;
     size_t n = 0;
@@ -60,19 +60,19 @@ static size_t renewer_collect(struct hfi_renewer *r, struct hfi_renewal *items,
     *limit = failed < 2 ? now + floor / 3 : HFI_NEVER;
     for (at = r->due.next; at != &r->due && n < BATCH_MAX; at = next) {
         next = at->next;
-        hold = hfi_container(at, struct hfi_hold, due);
-        if (hold->failed != failed)
+        grant = hfi_container(at, struct hfi_grant, due);
+        if (grant->failed != failed)
             continue; /* renewer.c (3) */
-        hfi_link_remove(&hold->due);
-        hold->busy = true;
+        hfi_link_remove(&grant->due);
+        grant->busy = true;
         items[n++] = (struct hfi_renewal){
-            .claim = &hold->claim,
-            .grant = &hold->grant,
-            .ttl_ms = hold->claim.ttl_ms,
+            .claim = &grant->claim,
+            .receipt = &grant->receipt,
+            .ttl_ms = grant->claim.ttl_ms,
             .st = HF_UNCERTAIN,
             .reason = HF_LOSS_STOLEN,
-            .proof = hfi_proof_plain(now, hold->claim.ttl_ms)};
-        end = hfi_lease_attempt_end(now, hold->lease_ms, hold->lease_end,
+            .proof = hfi_proof_plain(now, grant->claim.ttl_ms)};
+        end = hfi_lease_attempt_end(now, grant->lease_ms, grant->lease_end,
                                     r->client->timeout_ms, failed);
         if (end < *limit)
             *limit = end;
@@ -83,26 +83,27 @@ static size_t renewer_collect(struct hfi_renewer *r, struct hfi_renewal *items,
 static void renewer_apply(struct hf_client *c, const struct hfi_renewal *item,
                           int64_t sent)
 {
-    struct hfi_hold *hold = hfi_container(item->claim, struct hfi_hold, claim);
+    struct hfi_grant *grant =
+        hfi_container(item->claim, struct hfi_grant, claim);
     hf_status st = item->st;
     hf_loss reason = item->reason;
 
-    hold->busy = false;
-    if (hold->state != HFI_HELD && hold->state != HFI_LINGERING)
+    grant->busy = false;
+    if (grant->state != HFI_HELD && grant->state != HFI_LINGERING)
         return;
     if (st == HF_OK) {
-        st = hfi_hold_renewed(c, hold, &item->proof, sent, item->ttl_ms);
+        st = hfi_grant_renewed(c, grant, &item->proof, sent, item->ttl_ms);
         reason = HF_LOSS_EXPIRED;
     }
     if (st == HF_LOST) {
-        hfi_hold_lose(c, hold, reason);
+        hfi_grant_lose(c, grant, reason);
         return;
     }
     if (st) { /* renewer.c (2) */
-        hold->next_at = hfi_lease_retry_at(sent, hold->lease_ms);
-        hold->failed++;
+        grant->next_at = hfi_lease_retry_at(sent, grant->lease_ms);
+        grant->failed++;
     }
-    hfi_keeper_hold(c, hold);
+    hfi_keeper_add(c, grant);
 }
 
 static void *renewer_run(void *renewer);
@@ -154,13 +155,13 @@ static void *renewer_run(void *renewer)
 }
 
 /* Have the hold renewed soon.  False if the system has no thread for it now. */
-bool hfi_renewer_add(struct hf_client *c, struct hfi_hold *hold)
+bool hfi_renewer_add(struct hf_client *c, struct hfi_grant *grant)
 {
-    struct hfi_renewer *r = &c->renewers[renewer_class(hold->lease_ms)];
+    struct hfi_renewer *r = &c->renewers[renewer_class(grant->lease_ms)];
 
     if (!r->threads[0].running && !renewer_start(r))
         return false;
-    hfi_link_append(&r->due, &hold->due);
+    hfi_link_append(&r->due, &grant->due);
     hfi_cond_wake(&r->cond);
     return true;
 }

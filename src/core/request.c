@@ -17,25 +17,27 @@
 /* ---- beginning --------------------------------------------------------- */
 
 /* What this client has already that serves the wish as it is. */
-static struct hfi_hold *request_have(struct hf_client *c, struct hfi_lane *lane,
-                                     const struct hfi_wish *wish)
+static struct hfi_grant *request_have(struct hf_client *c,
+                                      struct hfi_key_queue *queue,
+                                      const struct hfi_lock_params *params)
 {
-    struct hfi_hold *hold = lane->seat;
+    struct hfi_grant *grant = queue->shared_grant;
     struct hfi_link *at;
 
-    if (hold && hold->state == HFI_LINGERING && hfi_held(hold) &&
-        hfi_hold_fits(hold, wish)) {
-        hfi_hold_take_up(c, hold, wish);
-        return hold;
+    if (grant && grant->state == HFI_LINGERING && hfi_held(grant) &&
+        hfi_grant_fits(grant, params)) {
+        hfi_grant_take_up(c, grant, params);
+        return grant;
     }
-    if (!wish->owner)
+    if (!params->owner)
         return NULL;
-    for (at = lane->holds.next; at != &lane->holds; at = at->next) {
-        hold = hfi_container(at, struct hfi_hold, link);
-        if (hold->state == HFI_HELD && hold->claim.owner &&
-            !strcmp(hold->claim.owner, wish->owner) &&
-            hold->claim.shared == !!(wish->flags & HF_SHARED) && hfi_held(hold))
-            return hold;
+    for (at = queue->grants.next; at != &queue->grants; at = at->next) {
+        grant = hfi_container(at, struct hfi_grant, link);
+        if (grant->state == HFI_HELD && grant->claim.owner &&
+            !strcmp(grant->claim.owner, params->owner) &&
+            grant->claim.shared == !!(params->flags & HF_SHARED) &&
+            hfi_held(grant))
+            return grant;
     }
     return NULL;
 }
@@ -44,56 +46,56 @@ static struct hfi_hold *request_have(struct hf_client *c, struct hfi_lane *lane,
  * an event loop's, which waits for no service. */
 static void request_end_linger(struct hf_request *rq)
 {
-    struct hfi_hold *hold = rq->lane->seat;
+    struct hfi_grant *grant = rq->queue->shared_grant;
 
-    rq->lane->seat = NULL;
-    rq->before = hold;
-    hold->state = HFI_RELEASING;
-    hfi_heap_remove(&rq->client->timers, &hold->timer);
-    hfi_link_remove(&hold->due);
+    rq->queue->shared_grant = NULL;
+    rq->before = grant;
+    grant->state = HFI_RELEASING;
+    hfi_heap_remove(&rq->client->timers, &grant->timer);
+    hfi_link_remove(&grant->due);
 }
 
 /* Find a place for the request: granted at once, contending, or waiting. */
 static hf_status request_place(struct hf_request *rq, const char *key,
-                               const struct hfi_wish *wish)
+                               const struct hfi_lock_params *params)
 {
     struct hf_client *c = rq->client;
-    struct hfi_lane *lane = rq->lane = hfi_lane_get(c, key);
-    struct hfi_hold *have;
+    struct hfi_key_queue *queue = rq->queue = hfi_key_queue_get(c, key);
+    struct hfi_grant *have;
 
-    if (!lane)
+    if (!queue)
         return hfi_nomem(&rq->err);
-    have = request_have(c, lane, wish);
+    have = request_have(c, queue, params);
     if (have) {
         hfi_request_grant(rq, have);
         return HF_OK;
     }
-    if (lane->seat && lane->seat->state == HFI_LINGERING)
+    if (queue->shared_grant && queue->shared_grant->state == HFI_LINGERING)
         request_end_linger(rq); /* It does not fit. */
-    rq->hold = hfi_hold_new(c, lane, wish);
-    if (!rq->hold)
+    rq->grant = hfi_grant_new(c, queue, params);
+    if (!rq->grant)
         return hfi_nomem(&rq->err);
-    rq->wish.owner = rq->hold->claim.owner;
-    rq->wish.note = rq->hold->claim.note;
-    rq->hold->claim.queue = !rq->once;
-    if (rq->hold->seat && (lane->seat || lane->head)) {
+    rq->params.owner = rq->grant->claim.owner;
+    rq->params.note = rq->grant->claim.note;
+    rq->grant->claim.queue = !rq->once;
+    if (rq->grant->shared_grant && (queue->shared_grant || queue->leader)) {
         rq->state = HFI_WAITING;
-        hfi_link_append(&lane->waiting, &rq->link);
+        hfi_link_append(&queue->waiting, &rq->link);
         return HF_OK;
     }
     rq->state = HFI_CONTENDING;
     rq->woken = true;
-    hfi_link_append(&lane->contending, &rq->link);
-    if (rq->hold->seat)
-        lane->head = rq;
+    hfi_link_append(&queue->contending, &rq->link);
+    if (rq->grant->shared_grant)
+        queue->leader = rq;
     return HF_OK;
 }
 
 static void request_init(struct hf_request *rq, struct hf_client *c,
-                         int64_t wait_ms, const struct hfi_wish *wish)
+                         int64_t wait_ms, const struct hfi_lock_params *params)
 {
     rq->client = c;
-    rq->wish = *wish;
+    rq->params = *params;
     rq->once = wait_ms == 0;
     rq->wait_end = wait_ms < 0 ? HFI_NEVER : hfi_after(hfi_now(), wait_ms);
     rq->cancel_seen = atomic_load(&c->cancels);
@@ -106,17 +108,17 @@ static void request_init(struct hf_request *rq, struct hf_client *c,
 /* Undo request_init() and request_place(), with the mutex held. */
 static void request_fini(struct hf_request *rq)
 {
-    if (rq->hold)
-        hfi_hold_free(rq->client, rq->hold);
-    if (rq->lane)
-        hfi_lane_put(rq->client, rq->lane);
-    if (rq->spot) {
-        rq->spot->next = rq->client->spots;
-        rq->client->spots = rq->spot;
+    if (rq->grant)
+        hfi_grant_free(rq->client, rq->grant);
+    if (rq->queue)
+        hfi_key_queue_put(rq->client, rq->queue);
+    if (rq->sleeper) {
+        rq->sleeper->next = rq->client->sleepers;
+        rq->client->sleepers = rq->sleeper;
     }
-    rq->hold = NULL;
-    rq->lane = NULL;
-    rq->spot = NULL;
+    rq->grant = NULL;
+    rq->queue = NULL;
+    rq->sleeper = NULL;
 }
 
 static hf_status request_closed(struct hf_request *rq)
@@ -125,21 +127,21 @@ static hf_status request_closed(struct hf_request *rq)
 }
 
 /* Have a place to sleep: one that was used before, or a new one. */
-static bool request_find_spot(struct hf_request *rq)
+static bool request_find_sleeper(struct hf_request *rq)
 {
     struct hf_client *c = rq->client;
 
-    if (rq->spot)
+    if (rq->sleeper)
         return true;
-    rq->spot = c->spots;
-    if (rq->spot) {
-        c->spots = rq->spot->next;
+    rq->sleeper = c->sleepers;
+    if (rq->sleeper) {
+        c->sleepers = rq->sleeper->next;
         return true;
     }
-    rq->spot = hfi_alloc(sizeof(*rq->spot));
-    if (rq->spot)
-        hfi_cond_init(&rq->spot->cond);
-    return rq->spot != NULL;
+    rq->sleeper = hfi_alloc(sizeof(*rq->sleeper));
+    if (rq->sleeper)
+        hfi_cond_init(&rq->sleeper->cond);
+    return rq->sleeper != NULL;
 }
 
 /* Step, sleep, step again, in the caller's thread, until it is over. */
@@ -148,22 +150,22 @@ static hf_status request_drive(struct hf_request *rq)
     struct hf_client *c = rq->client;
     int64_t until;
 
-    hfi_ear_enter(rq);
+    hfi_listener_enter(rq);
     while (!hfi_request_step(rq, &until)) {
         if (rq->woken || until <= hfi_now())
             continue;
-        if (!request_find_spot(rq))
+        if (!request_find_sleeper(rq))
             hfi_request_fail(rq, hfi_nomem(&rq->err));
-        else if (!hfi_ear_wait(rq, until))
-            hfi_cond_wait(&rq->spot->cond, &c->mu, until);
+        else if (!hfi_listener_wait(rq, until))
+            hfi_cond_wait(&rq->sleeper->cond, &c->mu, until);
     }
-    hfi_ear_leave(rq);
+    hfi_listener_leave(rq);
     return rq->state == HFI_GRANTED ? HF_OK : rq->result;
 }
 
 hf_status hfi_acquire(struct hf_client *c, const char *key, int64_t wait_ms,
-                      const struct hfi_wish *wish, struct hf_lock **ret,
-                      struct hf_error *err)
+                      const struct hfi_lock_params *params,
+                      struct hf_lock **ret, struct hf_error *err)
 {
     struct hf_request rq = {0};
     hf_status st;
@@ -171,10 +173,10 @@ hf_status hfi_acquire(struct hf_client *c, const char *key, int64_t wait_ms,
     rq.lock = hfi_lock_new(c);
     if (!rq.lock)
         return hfi_nomem(err);
-    request_init(&rq, c, wait_ms, wish);
+    request_init(&rq, c, wait_ms, params);
     pthread_mutex_lock(&c->mu);
     c->calls++;
-    st = c->closing ? request_closed(&rq) : request_place(&rq, key, wish);
+    st = c->closing ? request_closed(&rq) : request_place(&rq, key, params);
     if (!st)
         st = request_drive(&rq);
     request_fini(&rq);
@@ -209,7 +211,7 @@ void hfi_request_free(struct hf_request *rq)
 
 /* With the mutex held: make room for the timer, have a worker, find a place. */
 static hf_status request_admit(struct hf_request *rq, const char *key,
-                               const struct hfi_wish *wish)
+                               const struct hfi_lock_params *params)
 {
     struct hf_client *c = rq->client;
     hf_status st;
@@ -220,13 +222,13 @@ static hf_status request_admit(struct hf_request *rq, const char *key,
         return hfi_fail(&rq->err, HF_SYSTEM, "no thread could be started");
     if (!hfi_heap_reserve(&c->timers))
         return hfi_nomem(&rq->err);
-    hfi_ear_enter(rq);
-    st = request_place(rq, key, wish);
+    hfi_listener_enter(rq);
+    st = request_place(rq, key, params);
     if (st) {
         hfi_heap_unreserve(&c->timers);
-        hfi_ear_leave(rq);
+        hfi_listener_leave(rq);
     } else if (rq->state == HFI_CONTENDING) {
-        hfi_request_rouse(rq);
+        hfi_request_schedule(rq);
     } else if (rq->state == HFI_WAITING) {
         hfi_keeper_set(c, &rq->timer, rq->wait_end);
     }
@@ -234,9 +236,9 @@ static hf_status request_admit(struct hf_request *rq, const char *key,
 }
 
 hf_status hfi_acquire_start(struct hf_client *c, const char *key,
-                            int64_t wait_ms, const struct hfi_wish *wish,
-                            void *user, struct hf_request **ret,
-                            struct hf_error *err)
+                            int64_t wait_ms,
+                            const struct hfi_lock_params *params, void *user,
+                            struct hf_request **ret, struct hf_error *err)
 {
     struct hf_request *rq = hfi_alloc(sizeof(*rq));
     struct hf_lock *lk = rq ? hfi_lock_new(c) : NULL;
@@ -246,13 +248,13 @@ hf_status hfi_acquire_start(struct hf_client *c, const char *key,
         hfi_free(rq);
         return hfi_nomem(err);
     }
-    request_init(rq, c, wait_ms, wish);
+    request_init(rq, c, wait_ms, params);
     rq->async = true;
     rq->user = user;
     rq->lock = lk;
     pthread_mutex_lock(&c->mu);
     c->calls++; /* The mutex may be let go; see request_place(). */
-    st = request_admit(rq, key, wish);
+    st = request_admit(rq, key, params);
     if (!st) {
         *ret = rq;
     } else {

@@ -5,10 +5,10 @@
  *
  * A worker steps one request, or takes back one claim, at a time; both may last
  * as long as a service is silent.  So there are several: another is started
- * when work has waited for WORKER_MS and none is idle, up to HFI_WORKERS.  Half of them at most
- * take claims back, so that a service that is silent about those does not keep
- * requests waiting.  A request that the service has called goes before those
- * that merely want to ask again.
+ * when work has waited for WORKER_MS and none is idle, up to HFI_WORKERS.  Half
+ * of them at most take claims back, so that a service that is silent about
+ * those does not keep requests waiting.  A request that the service has called
+ * goes before those that merely want to ask again.
  *
  * INVARIANTS
  *  (1) A request is in `ready` or with one worker, never both.
@@ -41,14 +41,14 @@ static void worker_move_on(struct hf_client *c, struct hf_request *rq)
 }
 
 /* The first try of a request is over: the next of its key may begin. */
-static void worker_next_first(struct hf_client *c, struct hfi_lane *lane)
+static void worker_next_first(struct hf_client *c, struct hfi_key_queue *queue)
 {
     struct hf_request *rq;
 
-    lane->trying = false;
-    if (hfi_link_alone(&lane->behind))
+    queue->trying = false;
+    if (hfi_link_alone(&queue->behind))
         return;
-    rq = hfi_container(lane->behind.next, struct hf_request, ready);
+    rq = hfi_container(queue->behind.next, struct hf_request, ready);
     hfi_link_remove(&rq->ready);
     hfi_worker_add(c, rq);
 }
@@ -56,20 +56,20 @@ static void worker_next_first(struct hf_client *c, struct hfi_lane *lane)
 /* worker.c (2) */
 static void worker_step_request(struct hf_client *c, struct hf_request *rq)
 {
-    struct hfi_lane *lane = rq->lane;
+    struct hfi_key_queue *queue = rq->queue;
     bool first = !rq->tries;
 
     hfi_link_remove(&rq->ready);
-    if (first && lane->trying) {
-        hfi_link_append(&lane->behind, &rq->ready);
+    if (first && queue->trying) {
+        hfi_link_append(&queue->behind, &rq->ready);
         return;
     }
-    lane->users++; /* The request may be gone before this is over. */
-    lane->trying = lane->trying || first;
+    queue->users++; /* The request may be gone before this is over. */
+    queue->trying = queue->trying || first;
     worker_move_on(c, rq);
     if (first)
-        worker_next_first(c, lane);
-    hfi_lane_put(c, lane);
+        worker_next_first(c, queue);
+    hfi_key_queue_put(c, queue);
 }
 
 /* Do one thing, if there is one to do. */
@@ -82,7 +82,7 @@ static bool worker_step(struct hf_client *c)
     }
     if (!hfi_link_alone(&c->reap) && c->reaping < HFI_WORKERS / 2) {
         c->reaping++;
-        hfi_reap(c, hfi_container(c->reap.next, struct hfi_hold, link));
+        hfi_reap(c, hfi_container(c->reap.next, struct hfi_grant, link));
         c->reaping--;
         return true;
     }

@@ -9,8 +9,8 @@
  *      stops reading wakes another.
  *  (3) Who stops writing has seen that nothing was left to be written.
  *  (4) A link is freed when it is not the current one and nobody is on it.
- *  (5) Those whose answers have come are woken after the mutex was let go, as in
- *      resp_wire.c; whoever has ended calls does it before it goes on.
+ *  (5) Those whose answers have come are woken after the mutex was let go, as
+ *      in resp_wire.c; whoever has ended calls does it before it goes on.
  */
 #include "grpc_link.h"
 

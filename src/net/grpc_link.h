@@ -4,13 +4,13 @@
  *
  * A caller submits its requests and flushes.  Whoever waits and finds no reader
  * reads for all and passes the reading on when its own answers have come, as in
- * resp_link.c; but answers are matched by stream, so one that is given up is reset
- * and disturbs nobody.  Where there is another endpoint, a request that ran into
- * its deadline is reason enough to go there: a server that has lost a request
- * may well answer the others.  Where there is none, the connection is left only
- * if nothing at all was heard on it since.  A request in a hurry, whose time was
- * shorter than a round trip may be, is no reason for either: it must not cost
- * the others their connection.
+ * resp_link.c; but answers are matched by stream, so one that is given up is
+ * reset and disturbs nobody.  Where there is another endpoint, a request that
+ * ran into its deadline is reason enough to go there: a server that has lost a
+ * request may well answer the others.  Where there is none, the connection is
+ * left only if nothing at all was heard on it since.  A request in a hurry,
+ * whose time was shorter than a round trip may be, is no reason for either: it
+ * must not cost the others their connection.
  *
  * Beside that, a connection of one's own carries one stream in both directions,
  * for what a server says unasked.

@@ -2,9 +2,9 @@
  *
  * grpc_stream.c - a connection of one's own with one stream; see grpc_link.h.
  *
- * Its reader has others to wake and must not be kept: nothing here waits for the
- * server once it is connected, and a server that does not take what is sent at
- * once is left.
+ * Its reader has others to wake and must not be kept: nothing here waits for
+ * the server once it is connected, and a server that does not take what is sent
+ * at once is left.
  */
 #include <errno.h>
 

@@ -2,12 +2,12 @@
  *
  * resp_aside.c - a second connection for what must not wait behind others.
  *
- * A renewal that stands behind a crowd of acquisitions, or behind a call that the
- * server is slow to answer, may cost a lock.  On one connection requests are
- * served in order, so only what is ahead of it can delay it: where nothing is,
- * the shared connection is as good as one of its own.  The other one is made
- * when a renewal first finds the shared one in use or being connected, and has
- * an attempt to connect, and a back-off, of its own.
+ * A renewal that stands behind a crowd of acquisitions, or behind a call that
+ * the server is slow to answer, may cost a lock.  On one connection requests
+ * are served in order, so only what is ahead of it can delay it: where nothing
+ * is, the shared connection is as good as one of its own.  The other one is
+ * made when a renewal first finds the shared one in use or being connected, and
+ * has an attempt to connect, and a back-off, of its own.
  */
 #include "resp_wire.h"
 

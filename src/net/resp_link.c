@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * resp_link.c - many threads, one connection; see resp_link.h.  What happens on the
- * connection itself is in resp_wire.c.
+ * resp_link.c - many threads, one connection; see resp_link.h.  What happens on
+ * the connection itself is in resp_wire.c.
  *
  * INVARIANTS
  *  (1) There is one current link at most, and one thread that connects it.

@@ -8,10 +8,10 @@
  * pipeline by themselves.  Replies come in the order of the requests (RESP).
  *
  * A call that runs into its deadline leaves its place to a ghost, which throws
- * the late reply away, and the connection goes on: who is slow to answer one call
- * is no worse for the others.  Only a connection on which nothing at all arrives
- * is retired: nobody else begins on it, and those who wait on it still get what is
- * theirs.
+ * the late reply away, and the connection goes on: who is slow to answer one
+ * call is no worse for the others.  Only a connection on which nothing at all
+ * arrives is retired: nobody else begins on it, and those who wait on it still
+ * get what is theirs.
  */
 #ifndef HFI_MUX_H
 #define HFI_MUX_H

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * resp_wire.c - one connection and the calls that are under way on it; see resp_wire.h.
+ * resp_wire.c - one connection and the calls that are under way on it; see
+ * resp_wire.h.
  *
  * INVARIANTS
  *  (1) The calls of a link stand in the order in which their bytes were
@@ -194,8 +195,8 @@ static void link_wake(struct mux_link *link)
 }
 
 /* Stay awake for the answer of a server that is near, but not beyond the
- * deadline: -1 and EAGAIN if that was in vain.  Whoever else wants the processor
- * has it meanwhile. */
+ * deadline: -1 and EAGAIN if that was in vain.  Whoever else wants the
+ * processor has it meanwhile. */
 static ssize_t link_watch(struct mux_link *link, char *buf, size_t size,
                           int64_t deadline)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * resp_wire.h - one connection and the calls that are under way on it; what resp_link.c is
- * made of.  Everything here wants the mutex of the mux, unless the link is known
- * to nobody else yet.
+ * resp_wire.h - one connection and the calls that are under way on it; what
+ * resp_link.c is made of.  Everything here wants the mutex of the mux, unless
+ * the link is known to nobody else yet.
  */
 #ifndef HFI_MUX_LINK_H
 #define HFI_MUX_LINK_H
@@ -27,8 +27,8 @@ struct mux_crew {
 #define MUX_FLIGHTS 4
 
 /* The answer of a server that is near is waited for awake, unless so many calls
- * are under way that there is enough else to do.  Where that was in vain, a call
- * sleeps the next times, up to 2 to the power of so many. */
+ * are under way that there is enough else to do.  Where that was in vain, a
+ * call sleeps the next times, up to 2 to the power of so many. */
 #define MUX_AWAKE_MAX   32
 #define MUX_IN_VAIN_MAX 10
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * tls.c - what TLS needs before its handshake: certificates and who is expected;
- * see tls.h.
+ * tls.c - what TLS needs before its handshake: certificates and who is
+ * expected; see tls.h.
  */
 #include "tls.h"
 
@@ -120,7 +120,8 @@ static bool tls_load_ca(SSL *ssl, const char *ca)
 }
 
 /* One connection's state, with what stands in the files by now.  While they are
- * being replaced they may not fit each other: then with what was read before. */
+ * being replaced they may not fit each other: then with what was read before.
+ * */
 static SSL *tls_new(SSL_CTX *ctx)
 {
     const struct tls_files *files = SSL_CTX_get_app_data(ctx);

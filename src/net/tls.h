@@ -12,8 +12,8 @@ struct ssl_ctx_st;
 
 /* TLS 1.2 or newer, with the peer's name verified unless the URL says
  * verify=no; ca=, cert= and key= are files.  They are read again for each
- * connection, so that certificates can be replaced while a client runs; one that
- * cannot be read then leaves what was read before. */
+ * connection, so that certificates can be replaced while a client runs; one
+ * that cannot be read then leaves what was read before. */
 hf_status hfi_tls_new(struct ssl_ctx_st **ret, const struct hfi_url *,
                       struct hf_error *err);
 void hfi_tls_free(struct ssl_ctx_st *);

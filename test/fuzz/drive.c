@@ -134,7 +134,7 @@ void hfi_gone(struct hfi_conn *conn, const char *key, const char *token,
         fuzz_wrong("a loss without a reason");
 }
 
-void hfi_pump_changed(struct hfi_conn *conn)
+void hfi_poll_fd_changed(struct hfi_conn *conn)
 {
     (void)conn;
 }
@@ -145,7 +145,7 @@ struct drive {
     const struct hfi_backend *be;
     struct hfi_conn *conn;
     struct hfi_claim claim;
-    struct hfi_grant grant;
+    struct hfi_receipt receipt;
     struct hf_error err;
 };
 
@@ -183,28 +183,28 @@ static bool each(void *arg, const char *key, const struct hf_info *info)
 static void drive_acquire(struct drive *d)
 {
     struct hfi_answer busy = {0};
-    hf_status st = d->be->try_acquire(d->conn, &d->claim, &d->grant, &busy,
+    hf_status st = d->be->try_acquire(d->conn, &d->claim, &d->receipt, &busy,
                                       soon(), &d->err);
 
     check_status(d, st);
-    if (st == HF_OK && !d->grant.placed)
+    if (st == HF_OK && !d->receipt.placed)
         fuzz_wrong("a grant of which nothing is kept");
-    if (st == HF_OK && d->conn->traits & HF_TRAIT_FENCED && !d->grant.fence)
+    if (st == HF_OK && d->conn->traits & HF_TRAIT_FENCED && !d->receipt.fence)
         fuzz_wrong("a grant without a fence");
     if (st == HF_LOST)
         fuzz_wrong("a try cannot be lost");
-    st = d->be->watch(d->conn, &d->claim, &d->grant, soon(), &d->err);
+    st = d->be->watch(d->conn, &d->claim, &d->receipt, soon(), &d->err);
     check_status(d, st);
-    if (d->be->pump)
-        d->be->pump(d->conn);
+    if (d->be->dispatch)
+        d->be->dispatch(d->conn);
 }
 
 static void drive_renew(struct drive *d)
 {
     struct hfi_renewal item = {
-        .claim = &d->claim, .grant = &d->grant, .ttl_ms = d->claim.ttl_ms};
+        .claim = &d->claim, .receipt = &d->receipt, .ttl_ms = d->claim.ttl_ms};
 
-    if (!d->grant.placed)
+    if (!d->receipt.placed)
         return;
     d->be->renew(d->conn, &item, 1, soon(), &d->err);
     check_status(d, item.st);
@@ -220,16 +220,16 @@ static void drive_look(struct drive *d)
                  d->be->inspect(d->conn, d->claim.key, &info, soon(), &d->err));
     check_info(&info);
     check_status(d, d->be->list(d->conn, "", each, NULL, soon(), &d->err));
-    check_status(d, d->be->break_grant(d->conn, d->claim.key, d->grant.fence,
+    check_status(d, d->be->break_grant(d->conn, d->claim.key, d->receipt.fence,
                                        soon(), &d->err));
 }
 
 static void drive_release(struct drive *d)
 {
-    d->be->unwatch(d->conn, &d->claim, &d->grant);
-    for (int i = 0; d->grant.placed && i < 3; i++)
-        check_status(
-            d, d->be->release(d->conn, &d->claim, &d->grant, soon(), &d->err));
+    d->be->unwatch(d->conn, &d->claim, &d->receipt);
+    for (int i = 0; d->receipt.placed && i < 3; i++)
+        check_status(d, d->be->release(d->conn, &d->claim, &d->receipt, soon(),
+                                       &d->err));
 }
 
 static void drive_all(struct drive *d)

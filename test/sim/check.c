@@ -46,47 +46,49 @@ static int64_t local_ms(const struct sim_proc *proc)
 /* What hf_held() would say, without its latching. */
 static bool is_held(const struct sim_belief *b)
 {
-    return atomic_load(&b->lk->hold->deadline) > local_ms(b->proc);
+    return atomic_load(&b->lk->grant->deadline) > local_ms(b->proc);
 }
 
 static enum sim_standing standing(const struct sim_belief *b)
 {
-    return sim_service_stands(b->key, b->lk->hold->claim.token,
-                              b->lk->hold->grant.fence);
+    return sim_service_stands(b->key, b->lk->grant->claim.token,
+                              b->lk->grant->receipt.fence);
 }
 
 /* S2: who holds alone has the newest grant, and with HF_FAIR one of its own. */
-static void check_fence(const struct sim_belief *b, const struct sim_wish *wish)
+static void check_fence(const struct sim_belief *b,
+                        const struct sim_wish *params)
 {
     uint64_t fence = hf_fence(b->lk), *newest = &sim.fences[b->key];
 
     if (b->shared || b->owner || !is_held(b) || standing(b) == SIM_EXCUSED)
         return;
-    if (fence < *newest || (fence == *newest && wish->opts.flags & HF_FAIR))
+    if (fence < *newest || (fence == *newest && params->opts.flags & HF_FAIR))
         sim_fail("S2: p%d got %s with fence %llu after %llu", b->proc->id,
                  sim_key_name(b->key), (unsigned long long)fence,
                  (unsigned long long)*newest);
     *newest = fence;
 }
 
-void sim_believe(struct sim_belief *b, hf_lock *lk, const struct sim_wish *wish)
+void sim_believe(struct sim_belief *b, hf_lock *lk,
+                 const struct sim_wish *params)
 {
-    int key = wish->key;
-    bool shared = wish->opts.flags & HF_SHARED;
+    int key = params->key;
+    bool shared = params->opts.flags & HF_SHARED;
 
     *b = (struct sim_belief){.lk = lk, .proc = sim.proc, .key = key};
     b->shared = shared;
-    b->owner = wish->opts.owner;
+    b->owner = params->opts.owner;
     b->max_end = SIM_NEVER;
-    if (wish->opts.max_hold_ms && !b->owner)
-        b->max_end = local_ms(sim.proc) + wish->opts.max_hold_ms;
+    if (params->opts.max_hold_ms && !b->owner)
+        b->max_end = local_ms(sim.proc) + params->opts.max_hold_ms;
     sim_trace("has %s %.6s fence %llu%s until %+lld ms", sim_key_name(key),
-              lk->hold->claim.token,
+              lk->grant->claim.token,
               (unsigned long long)(hf_fence(lk) % 10000000000),
               shared ? " shared" : "", (long long)hf_remaining_ms(lk));
     if (strcmp(hf_key(lk), sim_key_name(key)) != 0)
         sim_fail("S1: asked for %s, got %s", sim_key_name(key), hf_key(lk));
-    check_fence(b, wish);
+    check_fence(b, params);
     hfi_link_append(&beliefs, &b->link);
 }
 
@@ -113,7 +115,7 @@ static void check_pair(const struct sim_belief *a, const struct sim_belief *b)
         standing(a) == SIM_EXCUSED || standing(b) == SIM_EXCUSED)
         return;
     sim_fail("S1: p%d (%.6s) and p%d (%.6s) both hold %s", a->proc->id,
-             a->lk->hold->claim.token, b->proc->id, b->lk->hold->claim.token,
+             a->lk->grant->claim.token, b->proc->id, b->lk->grant->claim.token,
              sim_key_name(a->key));
 }
 
@@ -127,7 +129,7 @@ static void check_end(struct sim_belief *b)
     }
     if (b->proc->closing || sim_ran(b->proc) - b->ended_at < TOLD_US)
         return;
-    if (!atomic_load(&b->lk->hold->loss))
+    if (!atomic_load(&b->lk->grant->loss))
         sim_fail("S5: p%d lost %s %lld ms ago and was not told", b->proc->id,
                  sim_key_name(b->key),
                  (long long)(sim_ran(b->proc) - b->ended_at) / 1000);
@@ -143,7 +145,7 @@ static void check_belief(struct sim_belief *b)
     }
     if (b->ended)
         sim_fail("S4: p%d holds %s again", b->proc->id, sim_key_name(b->key));
-    if (atomic_load(&b->lk->hold->loss))
+    if (atomic_load(&b->lk->grant->loss))
         sim_fail("S4: p%d holds %s, but was told of its loss", b->proc->id,
                  sim_key_name(b->key));
     if (local_ms(b->proc) >= b->max_end)
@@ -151,7 +153,7 @@ static void check_belief(struct sim_belief *b)
                  sim_key_name(b->key));
     if (standing(b) == SIM_GONE)
         sim_fail("S3: p%d holds %s (%.6s), but the service has no such grant",
-                 b->proc->id, sim_key_name(b->key), b->lk->hold->claim.token);
+                 b->proc->id, sim_key_name(b->key), b->lk->grant->claim.token);
     for (at = b->link.next; at != &beliefs; at = at->next)
         check_pair(b, hfi_container(at, struct sim_belief, link));
 }
@@ -212,9 +214,9 @@ void sim_check_idle(struct sim_proc *proc)
     const struct hf_client *c = proc->client;
     int i;
 
-    if (c->lanes.len || c->timers.len || c->timers.reserved || c->calls)
+    if (c->queues.len || c->timers.len || c->timers.reserved || c->calls)
         sim_fail("S6: p%d has %zu lanes, %u of %u timers, %u calls left",
-                 proc->id, c->lanes.len, c->timers.len, c->timers.reserved,
+                 proc->id, c->queues.len, c->timers.len, c->timers.reserved,
                  c->calls);
     if (!hfi_link_alone(&c->lost))
         sim_fail("S6: p%d has lost locks left", proc->id);

@@ -14,7 +14,7 @@
 
 struct slot {
     enum { FREE, ASKED, HELD } state;
-    struct sim_wish wish;
+    struct sim_wish params;
     hf_request *request;
     hf_lock *lk;
     struct sim_belief belief;
@@ -26,14 +26,14 @@ static void slot_start(struct slot *slot)
 {
     hf_status st;
 
-    sim_wish_draw(&slot->wish);
-    st = hf_acquire_start(sim.proc->client, sim_key_name(slot->wish.key),
-                          slot->wish.wait_ms, &slot->wish.opts, slot,
+    sim_wish_draw(&slot->params);
+    st = hf_acquire_start(sim.proc->client, sim_key_name(slot->params.key),
+                          slot->params.wait_ms, &slot->params.opts, slot,
                           &slot->request, NULL);
     sim_trace("starts to ask for %s, waits %lld, flags %x: %s",
-              sim_key_name(slot->wish.key), (long long)slot->wish.wait_ms,
-              slot->wish.opts.flags, hf_status_name(st));
-    sim_wish_check(&slot->wish, st);
+              sim_key_name(slot->params.key), (long long)slot->params.wait_ms,
+              slot->params.opts.flags, hf_status_name(st));
+    sim_wish_check(&slot->params, st);
     if (!st)
         slot->state = ASKED;
 }
@@ -46,8 +46,8 @@ static void slot_ended(struct slot *slot, const struct hf_event *event)
     }
     slot->state = FREE;
     if (event->type == HF_FAILED) {
-        sim_wish_check(&slot->wish, event->error.status);
-        sim_trace("event: no %s: %s", sim_key_name(slot->wish.key),
+        sim_wish_check(&slot->params, event->error.status);
+        sim_trace("event: no %s: %s", sim_key_name(slot->params.key),
                   hf_status_name(event->error.status));
         return;
     }
@@ -55,7 +55,7 @@ static void slot_ended(struct slot *slot, const struct hf_event *event)
     slot->lk = event->lock;
     slot->gone = false;
     slot->until = sim.now + sim_below(sim.hold_ms * 1000);
-    sim_believe(&slot->belief, slot->lk, &slot->wish);
+    sim_believe(&slot->belief, slot->lk, &slot->params);
 }
 
 /* The descriptor is readable if and only if an event waits. */
@@ -92,7 +92,7 @@ static void take_events(void)
 static void slot_check(const struct slot *slot)
 {
     if (slot->state == HELD && !slot->gone &&
-        atomic_load(&slot->lk->hold->loss))
+        atomic_load(&slot->lk->grant->loss))
         sim_fail("S5: %s is lost, and no event tells", hf_key(slot->lk));
 }
 

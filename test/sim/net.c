@@ -2,10 +2,10 @@
  *
  * net.c - the backend: requests that are late, lost or doubled.
  *
- * A call sleeps until its answer is there or its deadline has come.  Request and
- * answer travel on their own: a request whose caller has given up may still
- * arrive, long after, and is carried out then.  That is what makes locks hard,
- * so most of the chances here go into it.
+ * A call sleeps until its answer is there or its deadline has come. Request
+ * and answer travel on their own: a request whose caller has given up may
+ * still arrive, long after, and is carried out then. That is what makes locks
+ * hard, so most of the chances here go into it.
  *
  *   caller   |--request--> service |--answer-->| HF_OK, HF_BUSY, HF_LOST
  *            |--request--x         .           | deadline: HF_UNCERTAIN
@@ -285,7 +285,7 @@ static void net_close(struct hfi_conn *conn)
 
 static hf_status net_try_acquire(struct hfi_conn *conn,
                                  const struct hfi_claim *claim,
-                                 struct hfi_grant *grant,
+                                 struct hfi_receipt *receipt,
                                  struct hfi_answer *busy, int64_t deadline,
                                  struct hf_error *err)
 {
@@ -293,9 +293,9 @@ static hf_status net_try_acquire(struct hfi_conn *conn,
     hf_status st = net_one(conn, SIM_TRY, claim, deadline, &answer, err);
 
     if (answer.placed)
-        grant->placed = true;
+        receipt->placed = true;
     if (st == HF_OK)
-        grant->fence = answer.fence;
+        receipt->fence = answer.fence;
     busy->left_ms = answer.busy.left_ms;
     busy->place = answer.busy.place;
     return st;
@@ -312,7 +312,7 @@ static void net_renew(struct hfi_conn *conn, struct hfi_renewal *items,
         net_claim_begin(items[i].claim);
         net_fill(call, i, SIM_RENEW, items[i].claim);
         call->requests[i].ttl_ms = items[i].ttl_ms;
-        call->requests[i].fence = items[i].grant->fence;
+        call->requests[i].fence = items[i].receipt->fence;
         call->requests[i].shorten = items[i].ttl_ms < items[i].claim->ttl_ms;
         if (call->requests[i].shorten)
             call->shortens = true;
@@ -331,33 +331,33 @@ static void net_renew(struct hfi_conn *conn, struct hfi_renewal *items,
 
 static hf_status net_release(struct hfi_conn *conn,
                              const struct hfi_claim *claim,
-                             struct hfi_grant *grant, int64_t deadline,
+                             struct hfi_receipt *receipt, int64_t deadline,
                              struct hf_error *err)
 {
     struct sim_answer answer = {0};
     hf_status st = net_one(conn, SIM_RELEASE, claim, deadline, &answer, err);
 
     if (st == HF_OK || st == HF_LOST)
-        grant->placed = false;
+        receipt->placed = false;
     return st;
 }
 
 static hf_status net_watch(struct hfi_conn *conn, const struct hfi_claim *claim,
-                           struct hfi_grant *grant, int64_t deadline,
+                           struct hfi_receipt *receipt, int64_t deadline,
                            struct hf_error *err)
 {
     struct sim_answer answer = {0};
 
-    (void)grant;
+    (void)receipt;
     return net_one(conn, SIM_WATCH, claim, deadline, &answer, err);
 }
 
 static void net_unwatch(struct hfi_conn *conn, const struct hfi_claim *claim,
-                        struct hfi_grant *grant)
+                        struct hfi_receipt *receipt)
 {
     struct net_call *call = net_new(conn, 1);
 
-    (void)grant;
+    (void)receipt;
     net_claim_begin(claim);
     net_fill(call, 0, SIM_UNWATCH, claim);
     sim_at(net_in_order(call->proc, sim.now + net_delay(0)), net_arrive, call);
@@ -369,13 +369,13 @@ static void net_unwatch(struct hfi_conn *conn, const struct hfi_claim *claim,
 static hf_status net_attach(struct hfi_conn *conn,
                             const struct hfi_claim *claim,
                             const struct hf_handle *handle,
-                            struct hfi_grant *grant, struct hf_error *err)
+                            struct hfi_receipt *receipt, struct hf_error *err)
 {
     (void)net_proc(conn);
     (void)err;
     if (strcmp(claim->token, handle->token) != 0)
         sim_fail("S3: a handle was attached under another token");
-    grant->fence = handle->fence;
+    receipt->fence = handle->fence;
     return HF_OK;
 }
 

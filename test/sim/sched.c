@@ -419,19 +419,19 @@ static void env_wake(struct hfi_cond *cond)
     sim_ring(cond);
 }
 
-static void env_bell_wait(struct hfi_bell *bell, int64_t until)
+static void env_notifier_wait(struct hfi_notifier *notifier, int64_t until)
 {
-    if (bell->sim)
+    if (notifier->sim)
         sim_sleep(0);
     else
-        sim_wait_on(bell, env_restless(env_us(until)));
-    bell->sim = NULL;
+        sim_wait_on(notifier, env_restless(env_us(until)));
+    notifier->sim = NULL;
 }
 
-static void env_bell_ring(struct hfi_bell *bell)
+static void env_notifier_notify(struct hfi_notifier *notifier)
 {
-    bell->sim = bell;
-    sim_ring(bell);
+    notifier->sim = notifier;
+    sim_ring(notifier);
 }
 
 static bool env_start(struct hfi_thread *thread, void *(*run)(void *),
@@ -456,8 +456,8 @@ static const struct hfi_env env_table = {
     .random = env_random,
     .wait = env_wait,
     .wake = env_wake,
-    .bell_wait = env_bell_wait,
-    .bell_ring = env_bell_ring,
+    .notifier_wait = env_notifier_wait,
+    .notifier_notify = env_notifier_notify,
     .start = env_start,
     .join = env_join,
 };

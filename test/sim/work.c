@@ -70,7 +70,7 @@ void sim_wish_draw(struct sim_wish *ret)
 }
 
 /* Can that be the answer to this? */
-void sim_wish_check(const struct sim_wish *wish, hf_status st)
+void sim_wish_check(const struct sim_wish *params, hf_status st)
 {
     bool ok = false;
 
@@ -78,14 +78,14 @@ void sim_wish_check(const struct sim_wish *wish, hf_status st)
     case HF_OK:
         return;
     case HF_BUSY:
-        ok = wish->wait_ms == 0;
+        ok = params->wait_ms == 0;
         break;
     case HF_TIMEOUT:
-        ok = wish->wait_ms > 0 || wish->opts.max_tries;
+        ok = params->wait_ms > 0 || params->opts.max_tries;
         break;
     case HF_UNCERTAIN:
     case HF_UNAVAILABLE:
-        ok = wish->wait_ms >= 0 || wish->opts.max_tries;
+        ok = params->wait_ms >= 0 || params->opts.max_tries;
         break;
     case HF_CANCELED:
         ok = sim.family->habits & (SIM_CANCEL | SIM_CLOSE | SIM_EVENTS);
@@ -101,7 +101,7 @@ void sim_wish_check(const struct sim_wish *wish, hf_status st)
     }
     if (!ok)
         sim_fail("S8: a wait of %lld ms ended with %s",
-                 (long long)wish->wait_ms, hf_status_name(st));
+                 (long long)params->wait_ms, hf_status_name(st));
 }
 
 /* ---- use --------------------------------------------------------------- */
@@ -111,36 +111,36 @@ static bool is_shortened(const hf_lock *lk)
     int i;
 
     for (i = 0; i < sim.nshortened; i++)
-        if (!strcmp(sim.shortened[i], lk->hold->claim.token))
+        if (!strcmp(sim.shortened[i], lk->grant->claim.token))
             return true;
     return sim.nshortened == SIM_SHORT;
 }
 
-static void use_extend(hf_lock *lk, const struct sim_wish *wish)
+static void use_extend(hf_lock *lk, const struct sim_wish *params)
 {
     bool spoilt = is_shortened(lk);
     int64_t ttl_ms = 0;
     struct sim_attempt attempt;
     hf_status st;
 
-    if (!wish->opts.owner && !spoilt && sim_chance(600))
+    if (!params->opts.owner && !spoilt && sim_chance(600))
         ttl_ms = sim.ttl_ms / 6 + sim_below(sim.ttl_ms);
     sim_attempt_begin(&attempt, 0, "extend");
     st = hf_extend(lk, ttl_ms, NULL);
     sim_attempt_end(&attempt);
-    sim_trace("extend %s %.6s by %lld: %s", hf_key(lk), lk->hold->claim.token,
+    sim_trace("extend %s %.6s by %lld: %s", hf_key(lk), lk->grant->claim.token,
               (long long)ttl_ms, hf_status_name(st));
     if (st == HF_LOST && hf_held(lk))
         sim_fail("S4: extend says lost, held says held");
     if (st == HF_UNCERTAIN && ttl_ms && !spoilt)
-        memcpy(sim.shortened[sim.nshortened++], lk->hold->claim.token,
+        memcpy(sim.shortened[sim.nshortened++], lk->grant->claim.token,
                HFI_TOKEN_LEN + 1);
 }
 
 /* The descriptor says the same as hf_lost_reason() once the keeper has come. */
 static void use_look(hf_lock *lk)
 {
-    bool lost = atomic_load(&lk->hold->loss);
+    bool lost = atomic_load(&lk->grant->loss);
     struct pollfd poller = {.fd = hf_lost_fd(lk), .events = POLLIN};
 
     if (poller.fd < 0 || poll(&poller, 1, 0) < 0)
@@ -159,7 +159,7 @@ hf_status sim_let_go(hf_lock *lk, struct sim_belief *belief)
 
     if (lk->lost_fd >= 0 || sim_chance(50))
         use_look(lk);
-    sim_trace("lets go of %s %.6s%s", hf_key(lk), lk->hold->claim.token,
+    sim_trace("lets go of %s %.6s%s", hf_key(lk), lk->grant->claim.token,
               held ? "" : ", lost");
     sim_disbelieve(belief);
     st = hf_release(lk, NULL);
@@ -184,43 +184,43 @@ static void use_detach(hf_lock *lk, struct sim_belief *belief, int key)
         sim.parcel = (struct sim_parcel){true, key, handle};
 }
 
-static void use_nested(const struct sim_wish *wish);
+static void use_nested(const struct sim_wish *params);
 
 /* Hold it for a while, and end it somehow. */
-static void use(hf_lock *lk, const struct sim_wish *wish, bool nested)
+static void use(hf_lock *lk, const struct sim_wish *params, bool nested)
 {
     struct sim_belief belief;
     int64_t i, n = sim_below(4);
 
-    sim_believe(&belief, lk, wish);
+    sim_believe(&belief, lk, params);
     if (sim_chance(100) && hf_lost_fd(lk) < 0)
         sim_fail("S5: no descriptor is left");
     for (i = 0; i < n && !sim.failed; i++) {
         sim_sleep(sim_below(sim.hold_ms * 1000 / n));
         if (likes(SIM_EXTEND, 400))
-            use_extend(lk, wish);
-        if (wish->opts.owner && !nested && sim_chance(300))
-            use_nested(wish);
+            use_extend(lk, params);
+        if (params->opts.owner && !nested && sim_chance(300))
+            use_nested(params);
         if (sim_chance(300) && !hf_held(lk))
             break;
     }
-    if (!wish->opts.owner && !is_shortened(lk) && likes(SIM_DETACH, 300))
-        use_detach(lk, &belief, wish->key);
+    if (!params->opts.owner && !is_shortened(lk) && likes(SIM_DETACH, 300))
+        use_detach(lk, &belief, params->key);
     else
         sim_let_go(lk, &belief);
 }
 
 /* The same owner once more. */
-static void use_nested(const struct sim_wish *wish)
+static void use_nested(const struct sim_wish *params)
 {
-    struct sim_wish again = *wish;
+    struct sim_wish again = *params;
     hf_lock *lk;
     hf_status st;
 
     if (sim.proc->closing)
         return;
     again.wait_ms = sim_below(20);
-    st = hf_acquire(sim.proc->client, sim_key_name(wish->key), again.wait_ms,
+    st = hf_acquire(sim.proc->client, sim_key_name(params->key), again.wait_ms,
                     &again.opts, &lk, NULL);
     sim_wish_check(&again, st);
     if (!st)
@@ -231,27 +231,27 @@ static void use_nested(const struct sim_wish *wish)
 static void use_parcel(void)
 {
     struct sim_parcel parcel = sim.parcel;
-    struct sim_wish wish;
+    struct sim_wish params;
     hf_lock *lk;
     hf_status st;
 
     sim.parcel.full = false;
-    sim_wish_draw(&wish);
-    wish.key = parcel.key;
-    wish.opts.flags &= HF_MANUAL;
-    wish.opts.owner = NULL;
-    wish.opts.ttl_ms = sim.ttl_ms;
+    sim_wish_draw(&params);
+    params.key = parcel.key;
+    params.opts.flags &= HF_MANUAL;
+    params.opts.owner = NULL;
+    params.opts.ttl_ms = sim.ttl_ms;
     st = hf_attach(sim.proc->client, sim_key_name(parcel.key), &parcel.handle,
-                   &wish.opts, &lk, NULL);
+                   &params.opts, &lk, NULL);
     sim_trace("attach %s: %s", sim_key_name(parcel.key), hf_status_name(st));
     if (!st)
-        use(lk, &wish, true);
+        use(lk, &params, true);
 }
 
 static void work_round(void)
 {
     struct sim_attempt attempt;
-    struct sim_wish wish;
+    struct sim_wish params;
     hf_lock *lk;
     hf_status st;
 
@@ -259,20 +259,20 @@ static void work_round(void)
         use_parcel();
         return;
     }
-    sim_wish_draw(&wish);
+    sim_wish_draw(&params);
     sim_trace("wants %s, waits %lld, flags %x, owner %s",
-              sim_key_name(wish.key), (long long)wish.wait_ms, wish.opts.flags,
-              wish.opts.owner ? wish.opts.owner : "-");
-    sim_attempt_begin(&attempt, wish.wait_ms, "acquire");
-    st = hf_acquire(sim.proc->client, sim_key_name(wish.key), wish.wait_ms,
-                    &wish.opts, &lk, NULL);
+              sim_key_name(params.key), (long long)params.wait_ms,
+              params.opts.flags, params.opts.owner ? params.opts.owner : "-");
+    sim_attempt_begin(&attempt, params.wait_ms, "acquire");
+    st = hf_acquire(sim.proc->client, sim_key_name(params.key), params.wait_ms,
+                    &params.opts, &lk, NULL);
     sim_attempt_end(&attempt);
-    sim_wish_check(&wish, st);
+    sim_wish_check(&params, st);
     if (st)
-        sim_trace("has not got %s: %s", sim_key_name(wish.key),
+        sim_trace("has not got %s: %s", sim_key_name(params.key),
                   hf_status_name(st));
     else
-        use(lk, &wish, false);
+        use(lk, &params, false);
 }
 
 /* An application: an argument is not needed, it knows its process. */

@@ -78,7 +78,7 @@ static void far_close(struct hfi_conn *conn)
 
 static hf_status far_try_acquire(struct hfi_conn *conn,
                                  const struct hfi_claim *claim,
-                                 struct hfi_grant *grant,
+                                 struct hfi_receipt *receipt,
                                  struct hfi_answer *answer, int64_t deadline,
                                  struct hf_error *err)
 {
@@ -91,18 +91,18 @@ static hf_status far_try_acquire(struct hfi_conn *conn,
     }
     if (!far_go(deadline, false))
         return hfi_fail(err, HF_UNCERTAIN, "far: no answer");
-    return hfi_backend_mem.try_acquire(near_of(conn), claim, grant, answer,
+    return hfi_backend_mem.try_acquire(near_of(conn), claim, receipt, answer,
                                        deadline, err);
 }
 
 /* The try that was late is there now. */
 static void far_arrive(void)
 {
-    struct hfi_grant grant = {0};
+    struct hfi_receipt receipt = {0};
     struct hfi_answer answer = {0};
 
-    hfi_backend_mem.try_acquire(far_late.near, &far_late.claim, &grant, &answer,
-                                HFI_NEVER, NULL);
+    hfi_backend_mem.try_acquire(far_late.near, &far_late.claim, &receipt,
+                                &answer, HFI_NEVER, NULL);
 }
 
 static void far_renew(struct hfi_conn *conn, struct hfi_renewal *items,
@@ -122,46 +122,47 @@ static void far_renew(struct hfi_conn *conn, struct hfi_renewal *items,
 
 static hf_status far_release(struct hfi_conn *conn,
                              const struct hfi_claim *claim,
-                             struct hfi_grant *grant, int64_t deadline,
+                             struct hfi_receipt *receipt, int64_t deadline,
                              struct hf_error *err)
 {
     if (!far_go(deadline, false))
         return hfi_fail(err, HF_UNCERTAIN, "far: no answer");
-    return hfi_backend_mem.release(near_of(conn), claim, grant, deadline, err);
+    return hfi_backend_mem.release(near_of(conn), claim, receipt, deadline,
+                                   err);
 }
 
 static hf_status far_attach(struct hfi_conn *conn,
                             const struct hfi_claim *claim,
                             const struct hf_handle *handle,
-                            struct hfi_grant *grant, struct hf_error *err)
+                            struct hfi_receipt *receipt, struct hf_error *err)
 {
-    return hfi_backend_mem.attach(near_of(conn), claim, handle, grant, err);
+    return hfi_backend_mem.attach(near_of(conn), claim, handle, receipt, err);
 }
 
 static hf_status far_take_over(struct hfi_conn *conn,
                                const struct hfi_claim *claim, const char *token,
-                               struct hfi_grant *grant, int64_t deadline,
+                               struct hfi_receipt *receipt, int64_t deadline,
                                struct hf_error *err)
 {
     if (!far_go(deadline, false))
         return hfi_fail(err, HF_UNCERTAIN, "far: no answer");
-    return hfi_backend_mem.take_over(near_of(conn), claim, token, grant,
+    return hfi_backend_mem.take_over(near_of(conn), claim, token, receipt,
                                      deadline, err);
 }
 
 static hf_status far_watch(struct hfi_conn *conn, const struct hfi_claim *claim,
-                           struct hfi_grant *grant, int64_t deadline,
+                           struct hfi_receipt *receipt, int64_t deadline,
                            struct hf_error *err)
 {
     if (!far_go(deadline, false))
         return hfi_fail(err, HF_UNCERTAIN, "far: no answer");
-    return hfi_backend_mem.watch(near_of(conn), claim, grant, deadline, err);
+    return hfi_backend_mem.watch(near_of(conn), claim, receipt, deadline, err);
 }
 
 static void far_unwatch(struct hfi_conn *conn, const struct hfi_claim *claim,
-                        struct hfi_grant *grant)
+                        struct hfi_receipt *receipt)
 {
-    hfi_backend_mem.unwatch(near_of(conn), claim, grant);
+    hfi_backend_mem.unwatch(near_of(conn), claim, receipt);
 }
 
 static hf_status far_inspect(struct hfi_conn *conn, const char *key,

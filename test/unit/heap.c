@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * The keeper's heap and the map of lanes, against the obvious slow way to do
+ * The keeper's heap and the map of key queues, against the obvious slow way to do
  * the same.
  */
 #include "t.h"

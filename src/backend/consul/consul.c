@@ -30,10 +30,10 @@
  *   its ttl and the lock-delay.  The holder's own end comes after one ttl.
  *
  * LIMITS  What a leader that was deposed without noticing answers to a renewal
- *   is not believed if agents are servers: session.c (4).  An agent that
- *   is none chooses a server for each request.  A restored snapshot takes grants
- *   back and brings old ones again; the index of the next grant is beyond all of
- *   them, unless the cluster is new.
+ *   is not believed if agents are servers: session.c (4).  An agent that is
+ *   none chooses a server for each request.  A restored snapshot takes grants
+ *   back and brings old ones again; the index of the next grant is beyond all
+ *   of them, unless the cluster is new.
  */
 #include "consul.h"
 
@@ -142,7 +142,7 @@ static void consul_forget(struct hfi_conn *conn)
 struct consul_try {
     struct consul_conn *cc;
     const struct hfi_claim *claim;
-    struct hfi_grant *grant;
+    struct hfi_receipt *receipt;
     struct hfi_answer *busy;
     struct consul_session *s;
     struct consul_key *k;
@@ -155,9 +155,9 @@ static hf_status try_granted(struct consul_try *t, uint64_t fence)
 {
     hfi_consul_key_held(t->cc, t->k, t->claim->token, t->s, fence,
                         t->began + t->claim->ttl_ms);
-    t->grant->fence = fence;
-    t->grant->placed = true;
-    memcpy(t->grant->ref.text, t->s->id, sizeof(t->s->id));
+    t->receipt->fence = fence;
+    t->receipt->placed = true;
+    memcpy(t->receipt->ref.text, t->s->id, sizeof(t->s->id));
     hfi_consul_monitor(t->cc, t->k, t->claim->token);
     return HF_OK;
 }
@@ -264,7 +264,7 @@ static hf_status try_lock(struct consul_try *t)
                       t->cc->base.endpoint);
     if (st == HF_UNCERTAIN || st == HF_PROTOCOL) {
         hfi_consul_key_maybe(t->cc, k, t->claim->token, t->s);
-        t->grant->placed = true;
+        t->receipt->placed = true;
     }
     if (st)
         return st;
@@ -356,14 +356,14 @@ static bool try_may_hold(struct consul_conn *cc, const struct hfi_claim *claim)
 
 static hf_status consul_try_acquire(struct hfi_conn *conn,
                                     const struct hfi_claim *claim,
-                                    struct hfi_grant *grant,
+                                    struct hfi_receipt *receipt,
                                     struct hfi_answer *busy, int64_t deadline,
                                     struct hf_error *err)
 {
     struct consul_conn *cc = (struct consul_conn *)conn;
     struct consul_try t = {.cc = cc,
                            .claim = claim,
-                           .grant = grant,
+                           .receipt = receipt,
                            .busy = busy,
                            .began = hfi_now(),
                            .deadline = deadline,
@@ -372,7 +372,7 @@ static hf_status consul_try_acquire(struct hfi_conn *conn,
     hf_status st = HF_OK;
 
     if (cc->conf.fair && !again)
-        st = hfi_consul_queue_turn(cc, claim, grant, busy, deadline, t.place,
+        st = hfi_consul_queue_turn(cc, claim, receipt, busy, deadline, t.place,
                                    &stands, err);
     if (!st) {
         st = hfi_consul_key_enter(cc, claim->key, deadline, &t.k, err);
@@ -391,7 +391,7 @@ static hf_status consul_try_acquire(struct hfi_conn *conn,
                                   hfi_consul_queue_in_doubt(cc, claim->token))))
         hfi_consul_queue_leave(cc, claim, deadline, NULL);
     if (st == HF_BUSY && cc->conf.fair && claim->queue && !stands)
-        st = hfi_consul_queue_join(cc, claim, grant, busy, deadline, err);
+        st = hfi_consul_queue_join(cc, claim, receipt, busy, deadline, err);
     return st;
 }
 
@@ -399,7 +399,7 @@ static hf_status consul_try_acquire(struct hfi_conn *conn,
 
 static hf_status consul_watch(struct hfi_conn *conn,
                               const struct hfi_claim *claim,
-                              struct hfi_grant *grant, int64_t deadline,
+                              struct hfi_receipt *receipt, int64_t deadline,
                               struct hf_error *err)
 {
     struct consul_conn *cc = (struct consul_conn *)conn;
@@ -407,8 +407,8 @@ static hf_status consul_watch(struct hfi_conn *conn,
 
     (void)deadline;
     /* In a queue, `ref` is the token of the place before ours. */
-    if (cc->conf.fair && !grant->fence && grant->ref.text[0]) {
-        if (!hfi_consul_queue_place(&cc->conf, claim->key, grant->ref.text,
+    if (cc->conf.fair && !receipt->fence && receipt->ref.text[0]) {
+        if (!hfi_consul_queue_place(&cc->conf, claim->key, receipt->ref.text,
                                     name))
             return HF_INVALID;
     } else if (!hfi_consul_name(&cc->conf, claim->key, name)) {
@@ -418,9 +418,9 @@ static hf_status consul_watch(struct hfi_conn *conn,
 }
 
 static void consul_unwatch(struct hfi_conn *conn, const struct hfi_claim *claim,
-                           struct hfi_grant *grant)
+                           struct hfi_receipt *receipt)
 {
-    (void)grant;
+    (void)receipt;
     hfi_consul_unwait((struct consul_conn *)conn, claim->token);
 }
 
@@ -437,14 +437,14 @@ const struct hfi_backend hfi_backend_consul = {
               HFI_TRAIT_BOUND,
     .open = consul_open,
     .close = consul_close,
-    .forget = consul_forget,
+    .after_fork_child = consul_forget,
     .try_acquire = consul_try_acquire,
     .renew = hfi_consul_renew,
     .release = hfi_consul_release,
     .watch = consul_watch,
     .unwatch = consul_unwatch,
-    .pump_fd = hfi_consul_pump_fd,
-    .pump = hfi_consul_pump,
+    .poll_fd = hfi_consul_poll_fd,
+    .dispatch = hfi_consul_dispatch,
     .attach = hfi_consul_attach,
     .take_over = hfi_consul_take_over,
     .inspect = hfi_consul_inspect,

@@ -297,11 +297,11 @@ void hfi_consul_keys_fini(struct consul_conn *);
 /* HF_OK: it is our turn to take the key, and *place is what to delete with
  * that ("" if there is none); HF_BUSY: it is not.  *stands: we are in line. */
 hf_status hfi_consul_queue_turn(struct consul_conn *, const struct hfi_claim *,
-                                struct hfi_grant *, struct hfi_answer *,
+                                struct hfi_receipt *, struct hfi_answer *,
                                 int64_t deadline, char *place, bool *stands,
                                 struct hf_error *);
 hf_status hfi_consul_queue_join(struct consul_conn *, const struct hfi_claim *,
-                                struct hfi_grant *, struct hfi_answer *,
+                                struct hfi_receipt *, struct hfi_answer *,
                                 int64_t deadline, struct hf_error *);
 hf_status hfi_consul_queue_leave(struct consul_conn *, const struct hfi_claim *,
                                  int64_t deadline, struct hf_error *);
@@ -353,8 +353,8 @@ struct consul_hub {
 hf_status hfi_consul_hub_init(struct consul_conn *, struct hf_error *);
 void hfi_consul_hub_fini(struct consul_conn *);
 void hfi_consul_hub_moved(struct consul_conn *);
-int hfi_consul_pump_fd(struct hfi_conn *);
-void hfi_consul_pump(struct hfi_conn *);
+int hfi_consul_poll_fd(struct hfi_conn *);
+void hfi_consul_dispatch(struct hfi_conn *);
 
 /* ---- wait.c: who watches what ------------------------------------ */
 
@@ -445,10 +445,10 @@ hf_loss hfi_consul_why(const struct consul_kv *, const char *token,
 /* ---- handle.c ---------------------------------------------------- */
 
 hf_status hfi_consul_attach(struct hfi_conn *, const struct hfi_claim *,
-                            const struct hf_handle *, struct hfi_grant *,
+                            const struct hf_handle *, struct hfi_receipt *,
                             struct hf_error *);
 hf_status hfi_consul_take_over(struct hfi_conn *, const struct hfi_claim *,
-                               const char *token, struct hfi_grant *,
+                               const char *token, struct hfi_receipt *,
                                int64_t deadline, struct hf_error *);
 hf_status hfi_consul_bearer(struct consul_conn *, const char *name,
                             struct consul_kv *, int64_t ttl_ms, int64_t sure,
@@ -463,7 +463,7 @@ void hfi_consul_handle_end(struct consul_conn *, const char *session,
 /* ---- release.c --------------------------------------------------- */
 
 hf_status hfi_consul_release(struct hfi_conn *, const struct hfi_claim *,
-                             struct hfi_grant *, int64_t deadline,
+                             struct hfi_receipt *, int64_t deadline,
                              struct hf_error *);
 hf_status hfi_consul_unlock_at(struct consul_conn *, struct consul_key *,
                                const char *session, uint64_t index,

@@ -4,9 +4,10 @@
  *
  * Its sockets are made and closed here.  But a multi handle also has a pair of
  * sockets for curl_multi_wakeup(), which curl makes itself, open across exec,
- * and does not show.  Which one it is, is found out by using it: what is written
- * into one end is there at the other end, and nowhere else.  So no descriptor of
- * the program is taken for one of ours, whatever its other threads do meanwhile.
+ * and does not show.  Which one it is, is found out by using it: what is
+ * written into one end is there at the other end, and nowhere else.  So no
+ * descriptor of the program is taken for one of ours, whatever its other
+ * threads do meanwhile.
  */
 #include "consul.h"
 

@@ -13,8 +13,8 @@
  *   carries nothing else; the later ones renew that session.  It belongs to no
  *   client: none keeps it alive, none destroys it at its end, and it goes when
  *   the lock is released or taken up.  In the session of the process that
- *   detached it the lock would live for as long as that process has other locks,
- *   or be swept by it although a bearer has renewed it.
+ *   detached it the lock would live for as long as that process has other
+ *   locks, or be swept by it although a bearer has renewed it.
  */
 #include "consul.h"
 
@@ -24,14 +24,14 @@
 hf_status hfi_consul_attach(struct hfi_conn *conn,
                             const struct hfi_claim *claim,
                             const struct hf_handle *handle,
-                            struct hfi_grant *grant, struct hf_error *err)
+                            struct hfi_receipt *receipt, struct hf_error *err)
 {
     (void)claim;
     if (!handle->fence)
         return hfi_fail(err, HF_LOST, "%s: there is no such grant",
                         conn->endpoint);
-    grant->ref.text[0] = '\0';
-    grant->fence = handle->fence;
+    receipt->ref.text[0] = '\0';
+    receipt->fence = handle->fence;
     return HF_OK;
 }
 
@@ -118,7 +118,7 @@ static hf_status take_entry(struct consul_conn *cc, struct consul_key *k,
 
 static hf_status take_key(struct consul_conn *cc, struct consul_key *k,
                           const struct hfi_claim *claim, const char *token,
-                          struct hfi_grant *grant, struct consul_session *s,
+                          struct hfi_receipt *receipt, struct consul_session *s,
                           int64_t deadline, struct hf_error *err)
 {
     int64_t began = hfi_now();
@@ -128,21 +128,21 @@ static hf_status take_key(struct consul_conn *cc, struct consul_key *k,
 
     if (st)
         return st;
-    if (kv.broken && kv.broken == grant->fence)
+    if (kv.broken && kv.broken == receipt->fence)
         return handle_void(cc, err);
-    if (hfi_consul_is_grant(&kv, claim->token, grant->fence) &&
+    if (hfi_consul_is_grant(&kv, claim->token, receipt->fence) &&
         !strcmp(kv.session, s->id)) {
         k->index = kv.index; /* A move that was not answered. */
-    } else if (hfi_consul_is_grant(&kv, token, grant->fence)) {
-        st = take_entry(cc, k, &kv, claim, grant->fence, s, deadline, err);
+    } else if (hfi_consul_is_grant(&kv, token, receipt->fence)) {
+        st = take_entry(cc, k, &kv, claim, receipt->fence, s, deadline, err);
         if (st)
             return st;
     } else {
         return handle_void(cc, err);
     }
-    hfi_consul_key_held(cc, k, claim->token, s, grant->fence,
+    hfi_consul_key_held(cc, k, claim->token, s, receipt->fence,
                         began + claim->ttl_ms);
-    memcpy(grant->ref.text, s->id, sizeof(s->id));
+    memcpy(receipt->ref.text, s->id, sizeof(s->id));
     hfi_consul_monitor(cc, k, claim->token);
     if (strcmp(kv.session, s->id) != 0)
         hfi_consul_handle_end(cc, kv.session, deadline);
@@ -151,7 +151,7 @@ static hf_status take_key(struct consul_conn *cc, struct consul_key *k,
 
 hf_status hfi_consul_take_over(struct hfi_conn *conn,
                                const struct hfi_claim *claim, const char *token,
-                               struct hfi_grant *grant, int64_t deadline,
+                               struct hfi_receipt *receipt, int64_t deadline,
                                struct hf_error *err)
 {
     struct consul_conn *cc = (struct consul_conn *)conn;
@@ -164,7 +164,7 @@ hf_status hfi_consul_take_over(struct hfi_conn *conn,
         return st;
     st = hfi_consul_key_enter(cc, claim->key, deadline, &k, err);
     if (!st) {
-        st = take_key(cc, k, claim, token, grant, s, deadline, err);
+        st = take_key(cc, k, claim, token, receipt, s, deadline, err);
         hfi_consul_key_leave(cc, k);
     }
     hfi_consul_session_put(cc, s);

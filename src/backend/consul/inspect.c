@@ -5,12 +5,12 @@
  * How long a dead holder's lock stays closed is not known to the entry but to
  * its session, whoever made that: up to twice its ttl, and the lock-delay.
  *
- * Breaking a lock marks its entry and leaves it locked.  The holder learns of it
- * from its watch, or at the latest from its next renewal, which the mark makes
- * fail, and releases the lock when its work has stopped.  If it never does, the
- * lock ends with the lease: the holder's client sweeps it, or its session ends.
- * Only hfi_consul_free() unlocks the entry.  Both are conditional on the index
- * of the grant that was looked at.
+ * Breaking a lock marks its entry and leaves it locked.  The holder learns of
+ * it from its watch, or at the latest from its next renewal, which the mark
+ * makes fail, and releases the lock when its work has stopped.  If it never
+ * does, the lock ends with the lease: the holder's client sweeps it, or its
+ * session ends. Only hfi_consul_free() unlocks the entry.  Both are conditional
+ * on the index of the grant that was looked at.
  */
 #include "consul.h"
 

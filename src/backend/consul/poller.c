@@ -12,11 +12,11 @@
  * at all is noticed by the short calls, which then choose another one; every
  * query is started again there.
  *
- * An index can go backwards (a restored snapshot, a new cluster); then it starts
- * from nothing.  A query that is under way when a snapshot is restored is
- * answered at once, but from the old state, as if nothing had changed; the next
- * one, with the old index, would wait for what may never come.  So an answer
- * that says nothing new before its time starts from nothing as well.
+ * An index can go backwards (a restored snapshot, a new cluster); then it
+ * starts from nothing.  A query that is under way when a snapshot is restored
+ * is answered at once, but from the old state, as if nothing had changed; the
+ * next one, with the old index, would wait for what may never come.  So an
+ * answer that says nothing new before its time starts from nothing as well.
  */
 #include "consul.h"
 
@@ -355,12 +355,12 @@ static void hub_listen(struct consul_hub *hub)
     }
 }
 
-int hfi_consul_pump_fd(struct hfi_conn *conn)
+int hfi_consul_poll_fd(struct hfi_conn *conn)
 {
     return ((struct consul_conn *)conn)->hub.epoll_fd;
 }
 
-void hfi_consul_pump(struct hfi_conn *conn)
+void hfi_consul_dispatch(struct hfi_conn *conn)
 {
     struct consul_conn *cc = (struct consul_conn *)conn;
     struct consul_hub *hub = &cc->hub;

@@ -11,11 +11,11 @@
  * a queue of hundreds in one client needs one connection, not hundreds, and one
  * of them reads the list, not all.
  *
- * DOUBT  A place is written on the condition that there is none.  Where no answer
- *   came, that may happen after the waiter has left.  So it leaves its place
- *   locked by the same session, but without a token: nobody counts that, the late
- *   write fails, and when the session ends, and with it the late write's chance,
- *   the service deletes the place.
+ * DOUBT  A place is written on the condition that there is none.  Where no
+ *   answer came, that may happen after the waiter has left.  So it leaves its
+ *   place locked by the same session, but without a token: nobody counts that,
+ *   the late write fails, and when the session ends, and with it the late
+ *   write's chance, the service deletes the place.
  *
  * LIMITS  Clients that do not say queue=fair, and `consul lock`, take the key
  * when they find it free.  A lock-delay holds for the key, not for places.
@@ -277,7 +277,8 @@ static hf_status queue_look(struct consul_conn *cc, const char *key,
 /* Not our turn: watch the place before ours from now on. */
 static hf_status queue_behind(struct consul_conn *cc,
                               const struct hfi_claim *claim,
-                              struct hfi_grant *grant, struct hfi_answer *busy,
+                              struct hfi_receipt *receipt,
+                              struct hfi_answer *busy,
                               const struct queue_view *view)
 {
     char name[CONSUL_NAME_MAX];
@@ -289,7 +290,7 @@ static hf_status queue_behind(struct consul_conn *cc,
         own->place = view->before + 1;
     pthread_mutex_unlock(&cc->mu);
     busy->place = view->before + 1;
-    memcpy(grant->ref.text, view->previous, sizeof(view->previous));
+    memcpy(receipt->ref.text, view->previous, sizeof(view->previous));
     if (view->before ? hfi_consul_queue_place(&cc->conf, claim->key,
                                               view->previous, name)
                      : hfi_consul_name(&cc->conf, claim->key, name))
@@ -316,15 +317,15 @@ static hf_status queue_keep(struct consul_conn *cc,
  * there finds out, and leaves it. */
 static bool queue_is_behind_own(struct consul_conn *cc,
                                 const struct hfi_claim *claim,
-                                const struct hfi_grant *grant,
+                                const struct hfi_receipt *receipt,
                                 struct hfi_answer *busy)
 {
     struct queue_own *before = NULL;
 
     pthread_mutex_lock(&cc->mu);
-    if (grant->placed && !grant->fence && grant->ref.text[0] &&
+    if (receipt->placed && !receipt->fence && receipt->ref.text[0] &&
         queue_own_find(cc, claim->token))
-        before = queue_own_find(cc, grant->ref.text);
+        before = queue_own_find(cc, receipt->ref.text);
     if (before && before->place)
         busy->place = before->place + 1;
     pthread_mutex_unlock(&cc->mu);
@@ -333,7 +334,7 @@ static bool queue_is_behind_own(struct consul_conn *cc,
 
 hf_status hfi_consul_queue_turn(struct consul_conn *cc,
                                 const struct hfi_claim *claim,
-                                struct hfi_grant *grant,
+                                struct hfi_receipt *receipt,
                                 struct hfi_answer *busy, int64_t deadline,
                                 char *place, bool *stands, struct hf_error *err)
 {
@@ -341,7 +342,7 @@ hf_status hfi_consul_queue_turn(struct consul_conn *cc,
     hf_status st;
 
     *stands = true;
-    if (queue_is_behind_own(cc, claim, grant, busy)) {
+    if (queue_is_behind_own(cc, claim, receipt, busy)) {
         st = queue_keep(cc, claim, deadline, err);
         return st ? st : HF_BUSY;
     }
@@ -354,11 +355,11 @@ hf_status hfi_consul_queue_turn(struct consul_conn *cc,
     if (!view.mine)
         hfi_consul_queue_left(cc, claim->key, claim->token, true);
     if (view.before && view.mine)
-        return queue_behind(cc, claim, grant, busy, &view);
+        return queue_behind(cc, claim, receipt, busy, &view);
     if (view.before)
         return HF_BUSY;
     if (view.mine) {
-        queue_behind(cc, claim, grant, busy, &view);
+        queue_behind(cc, claim, receipt, busy, &view);
         if (!hfi_consul_queue_in_doubt(cc, claim->token))
             hfi_consul_queue_place(&cc->conf, claim->key, claim->token, place);
     }
@@ -368,7 +369,7 @@ hf_status hfi_consul_queue_turn(struct consul_conn *cc,
 /* Take a place at the end. */
 hf_status hfi_consul_queue_join(struct consul_conn *cc,
                                 const struct hfi_claim *claim,
-                                struct hfi_grant *grant,
+                                struct hfi_receipt *receipt,
                                 struct hfi_answer *busy, int64_t deadline,
                                 struct hf_error *err)
 {
@@ -397,10 +398,10 @@ hf_status hfi_consul_queue_join(struct consul_conn *cc,
         queue_set_doubt(cc, claim->token, s->id);
     hfi_consul_session_put(cc, s);
     if (!st || st == HF_UNCERTAIN || st == HF_PROTOCOL)
-        grant->placed = true;
+        receipt->placed = true;
     if (!st)
         st = queue_look(cc, claim->key, claim->token, deadline, &view, err);
-    return st ? st : queue_behind(cc, claim, grant, busy, &view);
+    return st ? st : queue_behind(cc, claim, receipt, busy, &view);
 }
 
 /* Give the place up.  HF_LOST: there was none. */

@@ -7,9 +7,9 @@
  *      it was seen, or written by us, as the grant that is given up: its token
  *      and its fence, or, while no answer told the fence, its token and our own
  *      session.
- *  (2) What is removed in passing must be locked by a session of ours too.  A lock
- *      that was detached keeps its token and its fence while a bearer of its
- *      handle renews it, in another session.
+ *  (2) What is removed in passing must be locked by a session of ours too.  A
+ *      lock that was detached keeps its token and its fence while a bearer of
+ *      its handle renews it, in another session.
  */
 #include "consul.h"
 
@@ -54,8 +54,9 @@ hf_status hfi_consul_unlock_at(struct consul_conn *cc, struct consul_key *k,
 }
 
 /* A try of ours that was not answered may still be on its way: change the index
- * that it was for, and nothing else.  consul.c (2)  The service does not write a
- * value that is the same, so this one names the index; it is read by nobody. */
+ * that it was for, and nothing else.  consul.c (2)  The service does not write
+ * a value that is the same, so this one names the index; it is read by nobody.
+ * */
 static hf_status release_bar(struct release *r, struct consul_kv *kv)
 {
     char value[CONSUL_VALUE_MAX];
@@ -182,31 +183,31 @@ hf_status hfi_consul_sweep(struct consul_conn *cc, struct consul_key *k,
 
 hf_status hfi_consul_release(struct hfi_conn *conn,
                              const struct hfi_claim *claim,
-                             struct hfi_grant *grant, int64_t deadline,
+                             struct hfi_receipt *receipt, int64_t deadline,
                              struct hf_error *err)
 {
     struct consul_conn *cc = (struct consul_conn *)conn;
     struct release r = {.cc = cc,
                         .token = claim->token,
-                        .fence = grant->fence,
+                        .fence = receipt->fence,
                         .deadline = deadline,
                         .err = err};
     hf_status st, left = HF_OK;
 
     hfi_consul_forget(cc, claim->token);
-    if (cc->conf.fair && !grant->fence)
+    if (cc->conf.fair && !receipt->fence)
         left = hfi_consul_queue_leave(cc, claim, deadline, err);
     st = hfi_consul_key_enter(cc, claim->key, deadline, &r.k, err);
     if (st)
         return st;
-    if (grant->fence || !strcmp(r.k->holder, claim->token))
+    if (receipt->fence || !strcmp(r.k->holder, claim->token))
         st = release_unlock(&r);
     else
-        st = left ? left : grant->placed ? HF_OK : HF_LOST;
+        st = left ? left : receipt->placed ? HF_OK : HF_LOST;
     hfi_consul_key_leave(cc, r.k);
     if (st == HF_OK || st == HF_LOST)
-        grant->placed = left != HF_OK && left != HF_LOST;
-    if (grant->placed && (st == HF_OK || st == HF_LOST))
+        receipt->placed = left != HF_OK && left != HF_LOST;
+    if (receipt->placed && (st == HF_OK || st == HF_LOST))
         return left;
     return st == HF_LOST
                ? hfi_fail(err, HF_LOST, "%s: the lock was not ours any more",

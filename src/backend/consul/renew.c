@@ -13,9 +13,9 @@
  * locked by another of ours in one step, so that nobody can come in between.
  * Its fence is written into the value and stays what it was.
  *
- * Locks that were not renewed in time, because they lapsed or were detached, are
- * unlocked here once their session is renewed for others, if it still has them.
- * consul.c (4), backend/backend.h (10)
+ * Locks that were not renewed in time, because they lapsed or were detached,
+ * are unlocked here once their session is renewed for others, if it still has
+ * them. consul.c (4), backend/backend.h (10)
  */
 #include "consul.h"
 
@@ -59,7 +59,7 @@ static void renew_lost(const struct consul_conn *cc, struct hfi_renewal *item,
 {
     item->st = hfi_fail(err, HF_LOST, "%s: the lock was not ours any more",
                         cc->base.endpoint);
-    item->reason = hfi_consul_why(kv, item->claim->token, item->grant->fence);
+    item->reason = hfi_consul_why(kv, item->claim->token, item->receipt->fence);
 }
 
 /* The move was refused or not answered.  It may have been done all the same:
@@ -84,7 +84,7 @@ static void move_settle(struct consul_conn *cc, struct consul_key *k,
         return;
     }
     if (!hfi_consul_read(cc, &cc->calls, k->name, true, deadline, kv, NULL) &&
-        hfi_consul_is_grant(kv, item->claim->token, item->grant->fence) &&
+        hfi_consul_is_grant(kv, item->claim->token, item->receipt->fence) &&
         !strcmp(kv->session, s->id) && kv->index != before)
         item->st = HF_OK;
 }
@@ -94,7 +94,7 @@ static void move_key(struct consul_conn *cc, struct consul_key *k,
                      struct hfi_renewal *item, struct consul_session *s,
                      int64_t deadline, struct hf_error *err)
 {
-    struct hfi_grant *grant = item->grant;
+    struct hfi_receipt *receipt = item->receipt;
     char value[CONSUL_VALUE_MAX];
     struct consul_done done;
     struct consul_kv kv;
@@ -104,13 +104,13 @@ static void move_key(struct consul_conn *cc, struct consul_key *k,
         hfi_consul_read(cc, &cc->calls, k->name, true, deadline, &kv, err);
     if (item->st)
         return;
-    if (!hfi_consul_is_grant(&kv, item->claim->token, grant->fence) ||
-        kv.broken == grant->fence) {
+    if (!hfi_consul_is_grant(&kv, item->claim->token, receipt->fence) ||
+        kv.broken == receipt->fence) {
         renew_lost(cc, item, &kv, err);
         return;
     }
     if (strcmp(kv.session, s->id) != 0 || (k->moving && kv.index == k->guard)) {
-        hfi_consul_value(value, item->claim, grant->fence);
+        hfi_consul_value(value, item->claim, receipt->fence);
         item->st = hfi_consul_move(cc, k->name, &kv, s->id, value, deadline,
                                    &done, err);
         if (!item->st && done.bad_session)
@@ -123,8 +123,8 @@ static void move_key(struct consul_conn *cc, struct consul_key *k,
     if (item->st)
         return;
     k->index = kv.index;
-    memcpy(grant->ref.text, s->id, sizeof(s->id));
-    hfi_consul_key_held(cc, k, item->claim->token, s, grant->fence,
+    memcpy(receipt->ref.text, s->id, sizeof(s->id));
+    hfi_consul_key_held(cc, k, item->claim->token, s, receipt->fence,
                         began + item->ttl_ms);
 }
 
@@ -158,7 +158,7 @@ static bool renew_stands(struct consul_conn *cc, const char *name,
     bool here =
         session && kv->session[0] && !strcmp(kv->session, session) &&
         (!kv->token[0] || /* An operator has written another value. */
-         hfi_consul_is_grant(kv, item->claim->token, item->grant->fence));
+         hfi_consul_is_grant(kv, item->claim->token, item->receipt->fence));
 
     pthread_mutex_lock(&cc->mu);
     k = renew_key(cc, name, item->claim);
@@ -176,7 +176,7 @@ static void renew_look(struct consul_conn *cc, struct hfi_renewal *item,
                        struct hf_error *err)
 {
     char name[CONSUL_NAME_MAX];
-    uint64_t fence = item->grant->fence;
+    uint64_t fence = item->receipt->fence;
     int64_t asked = hfi_now();
     struct consul_kv kv;
     bool mine;
@@ -370,7 +370,7 @@ static void renew_group(struct consul_conn *cc, struct hfi_renewal *items,
         renew_check(cc, s, &batch, deadline, err);
     for (i = at; !st && i < n; i++)
         if (done[i] && items[i].st == HF_OK &&
-            !strcmp(items[i].grant->ref.text, s->id))
+            !strcmp(items[i].receipt->ref.text, s->id))
             renew_note(cc, &items[i], began);
     if (!st)
         renew_sweep(cc, deadline);

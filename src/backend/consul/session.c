@@ -4,10 +4,10 @@
  *
  * A session carries every lock of one ttl and is renewed once for all of them.
  * The leader ends it no earlier than twice its ttl after the last renewal, as
- * every release of Consul has done since sessions have a ttl; a new leader gives
- * it twice its ttl again.  But a renewal is not written to the log, so a leader
- * that was deposed while it was stopped may answer one, from its memory, in the
- * moment in which it wakes up.  Hence (4).
+ * every release of Consul has done since sessions have a ttl; a new leader
+ * gives it twice its ttl again.  But a renewal is not written to the log, so a
+ * leader that was deposed while it was stopped may answer one, from its memory,
+ * in the moment in which it wakes up.  Hence (4).
  *
  * INVARIANTS
  *  (1) A session always has a ttl, so whatever we fail to clean up goes away.
@@ -17,11 +17,11 @@
  *  (4) `proven` is a time from which the session lasts for twice its ttl, who-
  *      ever answered.  It is not when a renewal was sent but `sure`: when the
  *      last request was sent before it that only a true leader can serve, a
- *      write or a consistent read, and that was served by way of the same agent.
- *      A leader that answered the renewal and was not one any more has been
- *      deposed after that, and its successor began to count later still.
- *  (5) What is taken or renewed relies on a session for one ttl.  So `proven` is
- *      at most three quarters of a ttl old then, which leaves a quarter more
+ *      write or a consistent read, and that was served by way of the same
+ *      agent. A leader that answered the renewal and was not one any more has
+ *      been deposed after that, and its successor began to count later still.
+ *  (5) What is taken or renewed relies on a session for one ttl.  So `proven`
+ *      is at most three quarters of a ttl old then, which leaves a quarter more
  *      than backend/backend.h (4) asks for.
  */
 #include "consul.h"

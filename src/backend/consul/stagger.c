@@ -11,8 +11,8 @@
  * the key, the try is not made.
  *
  * So that those who come and go do not overtake one that waits for ever, it
- * counts how often the key was passed on and how many had it: when that was more
- * than twice each, it tries at once.
+ * counts how often the key was passed on and how many had it: when that was
+ * more than twice each, it tries at once.
  */
 #include "consul.h"
 

@@ -189,8 +189,8 @@ static bool txn_is_named(const char *at, const char *end, const char *name)
 }
 
 /* Read an object with results in one pass, without building a tree of it: the
- * ModifyIndex of the last one goes to *index (0: none).  An agent in development
- * mode indents what it writes.  False: it is no such object. */
+ * ModifyIndex of the last one goes to *index (0: none).  An agent in
+ * development mode indents what it writes.  False: it is no such object. */
 static bool txn_results(const char *text, uint64_t *index)
 {
     const char *at = txn_skip_space(text), *end;

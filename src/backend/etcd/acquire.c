@@ -3,8 +3,8 @@
  * acquire.c - taking: a try, from the lease that it needs to its verdict.
  *
  * A try is one transaction (try.c), or several where the first shows that
- * another is due at once: the lease is gone, there is a new watch, or the holder
- * is the same owner.
+ * another is due at once: the lease is gone, there is a new watch, or the
+ * holder is the same owner.
  *
  * INVARIANTS
  *  (1) A grant is read from a transaction in which our own key exists, so its
@@ -32,20 +32,20 @@
 /* Name our key, after the lease that it hangs on.  (3) */
 static void take_name(struct etcd_take *t)
 {
-    struct etcd_ref *ref = etcd_ref(t->grant);
+    struct etcd_ref *ref = etcd_ref(t->receipt);
     const char *had = strchr(ref->last, '-');
     char lease[18];
 
     snprintf(lease, sizeof(lease), "%" PRIx64 "-", (uint64_t)t->lease->id);
     if (!had ||
         strncmp(lease, ref->last + (ref->last[0] == '~'), strlen(lease)) != 0)
-        t->grant->fence = 0;
-    if (!t->grant->fence)
+        t->receipt->fence = 0;
+    if (!t->receipt->fence)
         snprintf(ref->last, sizeof(ref->last), "%s%.17s%x",
                  t->holder_revision ? "~" : "", lease,
                  had ? (unsigned)strtoul(had + 1, NULL, 16) & 0xfffffff
                      : (unsigned)etcd_number(t->ec) & 0xfffffff);
-    etcd_name(t->ec, t->claim, t->grant, t->name, sizeof(t->name));
+    etcd_name(t->ec, t->claim, t->receipt, t->name, sizeof(t->name));
 }
 
 /* Send it together with what the lease needs. */
@@ -85,7 +85,7 @@ static hf_status take_send(struct etcd_take *t, struct hf_error *err)
     proof =
         etcd_lease_prove(t->ec, t->lease, t->sent + t->claim->ttl_ms, &batch);
     t->alive = HF_OK;
-    if (batch.n || batch.failed || t->grant->fence)
+    if (batch.n || batch.failed || t->receipt->fence)
         st = take_exchange(t, &x.txn, &batch, proof, &answer, err);
     else
         st = etcd_txn(t->ec, &x.txn, t->dir, &answer, t->limit, err);
@@ -103,16 +103,16 @@ static hf_status take_send(struct etcd_take *t, struct hf_error *err)
 /* What came of it, for those who ask later. */
 static void take_note(struct etcd_take *t, int64_t end)
 {
-    struct hfi_grant *grant = t->grant;
+    struct hfi_receipt *receipt = t->receipt;
 
-    grant->fence = t->revision ? t->fence : 0;
-    grant->placed = t->revision != 0;
+    receipt->fence = t->revision ? t->fence : 0;
+    receipt->placed = t->revision != 0;
     if (t->revision) {
         etcd_key_note(t->ec, t->lease, t->claim->token, t->name, t->revision,
                       end);
         etcd_key_set_before(t->ec, t->claim->token, &t->before);
-    } else if (etcd_key_done(t->ec, t->claim->token, etcd_ref(grant)->last)) {
-        etcd_ref(grant)->last[0] = '\0';
+    } else if (etcd_key_done(t->ec, t->claim->token, etcd_ref(receipt)->last)) {
+        etcd_ref(receipt)->last[0] = '\0';
     }
 }
 
@@ -121,13 +121,13 @@ static hf_status take_lapsed(struct etcd_take *t, struct hf_error *err)
 {
     hf_status st;
 
-    if (!t->grant->fence)
+    if (!t->receipt->fence)
         return hfi_fail(err, HF_UNAVAILABLE, "%s: the place lapsed",
                         t->ec->base.endpoint);
-    st = etcd_release(&t->ec->base, t->claim, t->grant, t->deadline, err);
+    st = etcd_release(&t->ec->base, t->claim, t->receipt, t->deadline, err);
     if (st && st != HF_LOST)
         return st;
-    t->grant->fence = 0;
+    t->receipt->fence = 0;
     return HF_LOST;
 }
 
@@ -136,7 +136,7 @@ static hf_status take_lapsed(struct etcd_take *t, struct hf_error *err)
 static void take_behind(struct etcd_take *t)
 {
     t->behind = false;
-    if (t->grant->fence || !t->claim->queue || t->claim->owner ||
+    if (t->receipt->fence || !t->claim->queue || t->claim->owner ||
         t->holder_revision)
         return;
     etcd_key_tail(t->ec, t->dir, &t->before);
@@ -146,13 +146,13 @@ static void take_behind(struct etcd_take *t)
 /* One transaction, on the lease that was got for it. */
 static hf_status take_leased(struct etcd_take *t, struct hf_error *err)
 {
-    struct hfi_grant *grant = t->grant;
+    struct hfi_receipt *receipt = t->receipt;
     int64_t end = t->sent + t->claim->ttl_ms;
     hf_status st;
 
     take_name(t);
     st = etcd_key_note(t->ec, t->lease, t->claim->token, t->name,
-                       etcd_revision(grant), end);
+                       etcd_revision(receipt), end);
     if (st == HF_NOMEM)
         return hfi_nomem(err);
     if (st == HF_LOST)
@@ -162,13 +162,13 @@ static hf_status take_leased(struct etcd_take *t, struct hf_error *err)
     if (st) {
         /* A final failure may come after the deed. */
         if (st != HF_LOST && st != HF_UNAVAILABLE && st != HF_UNCERTAIN)
-            grant->placed = true;
+            receipt->placed = true;
         if (st != HF_LOST && st != HF_UNAVAILABLE)
             etcd_key_doubt(t->ec, t->claim->token);
         return st;
     }
-    if (!t->revision && grant->fence) {
-        grant->fence = 0;
+    if (!t->revision && receipt->fence) {
+        receipt->fence = 0;
         return HF_LOST;
     }
     take_note(t, end);
@@ -195,11 +195,12 @@ static hf_status take_once(struct etcd_take *t, struct hf_error *err)
 /* Join the holders of our owner id, leaving the place that we had. */
 static bool take_joins(struct etcd_take *t, hf_status *st, struct hf_error *err)
 {
-    if (t->grant->fence)
-        *st = etcd_release(&t->ec->base, t->claim, t->grant, t->deadline, err);
+    if (t->receipt->fence)
+        *st =
+            etcd_release(&t->ec->base, t->claim, t->receipt, t->deadline, err);
     if (*st == HF_LOST)
         *st = HF_OK;
-    t->grant->fence = 0;
+    t->receipt->fence = 0;
     return !*st;
 }
 
@@ -225,8 +226,8 @@ static bool take_goes_on(struct etcd_take *t, hf_status *st,
         return true; /* There was nobody left to join. */
     if (t->revision && !t->looked && !t->before.name[0])
         return true; /* An earlier try had put it: where does it stand? */
-    if (t->revision && etcd_ref(t->grant)->watched)
-        *st = etcd_watch_before(t->ec, t->claim, t->grant, t->before.name,
+    if (t->revision && etcd_ref(t->receipt)->watched)
+        *st = etcd_watch_before(t->ec, t->claim, t->receipt, t->before.name,
                                 t->sent, &fresh, t->deadline, err);
     /* A waiter without a watch asks again soon: that is no failure. */
     if (*st)
@@ -236,22 +237,22 @@ static bool take_goes_on(struct etcd_take *t, hf_status *st,
 }
 
 hf_status etcd_try_acquire(struct hfi_conn *conn, const struct hfi_claim *claim,
-                           struct hfi_grant *grant, struct hfi_answer *busy,
+                           struct hfi_receipt *receipt, struct hfi_answer *busy,
                            int64_t deadline, struct hf_error *err)
 {
     struct etcd_take t = {.ec = (struct etcd_conn *)conn,
                           .claim = claim,
-                          .grant = grant,
+                          .receipt = receipt,
                           .deadline = deadline};
     hf_status st;
 
     t.spare = t.ec->nends - 1;
-    if (!grant->fence && etcd_joined(grant)) {
+    if (!receipt->fence && etcd_joined(receipt)) {
         /* Joining had no answer: it will not be asked for under that name. */
-        st = etcd_release(conn, claim, grant, deadline, err);
+        st = etcd_release(conn, claim, receipt, deadline, err);
         if (st && st != HF_LOST)
             return st;
-        etcd_ref(grant)->last[0] = '\0';
+        etcd_ref(receipt)->last[0] = '\0';
     }
     etcd_key_get_before(t.ec, claim->token, &t.before);
     etcd_dir(t.ec, claim->key, t.dir, sizeof(t.dir));
@@ -266,6 +267,6 @@ hf_status etcd_try_acquire(struct hfi_conn *conn, const struct hfi_claim *claim,
     if (st)
         return st;
     busy->place = t.before.place;
-    etcd_ref(grant)->held = t.mine;
+    etcd_ref(receipt)->held = t.mine;
     return t.mine ? HF_OK : HF_BUSY;
 }

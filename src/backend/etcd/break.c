@@ -196,8 +196,8 @@ hf_status etcd_free_grant(struct hfi_conn *conn, const char *key,
 /* ---- handles ----------------------------------------------------------- */
 
 hf_status etcd_attach(struct hfi_conn *conn, const struct hfi_claim *claim,
-                      const struct hf_handle *handle, struct hfi_grant *grant,
-                      struct hf_error *err)
+                      const struct hf_handle *handle,
+                      struct hfi_receipt *receipt, struct hf_error *err)
 {
     size_t len = strspn(handle->ref, "~0123456789abcdef-");
 
@@ -205,9 +205,9 @@ hf_status etcd_attach(struct hfi_conn *conn, const struct hfi_claim *claim,
     if (!len || len >= ETCD_LAST_MAX || handle->ref[len])
         return hfi_fail(err, HF_LOST, "%s: there is no such lock",
                         conn->endpoint);
-    memcpy(etcd_ref(grant)->last, handle->ref, len + 1);
-    etcd_ref(grant)->held = 1;
-    grant->fence = handle->fence;
+    memcpy(etcd_ref(receipt)->last, handle->ref, len + 1);
+    etcd_ref(receipt)->held = 1;
+    receipt->fence = handle->fence;
     return HF_OK; /* The renewal that follows tells whether it is there. */
 }
 
@@ -254,7 +254,7 @@ static hf_status over_put(struct etcd_conn *ec, const struct hfi_claim *claim,
 
 /* One look, and one step if it is there.  HF_BUSY: look again. */
 static hf_status over_once(struct etcd_conn *ec, const struct hfi_claim *claim,
-                           const char *token, struct hfi_grant *grant,
+                           const char *token, struct hfi_receipt *receipt,
                            int64_t deadline, struct hf_error *err)
 {
     Pb__RangeRequest ask = PB__RANGE_REQUEST__INIT;
@@ -264,7 +264,7 @@ static hf_status over_once(struct etcd_conn *ec, const struct hfi_claim *claim,
     char name[ETCD_NAME_MAX];
     hf_status st;
 
-    etcd_name(ec, claim, grant, name, sizeof(name));
+    etcd_name(ec, claim, receipt, name, sizeof(name));
     ask.key = etcd_text(name);
     st = etcd_call(ec, ETCD_RANGE, &ask.base, &pb__range_response__descriptor,
                    &message, deadline, err);
@@ -274,7 +274,8 @@ static hf_status over_once(struct etcd_conn *ec, const struct hfi_claim *claim,
     st = HF_LOST;
     if (answer->n_kvs == 1) {
         etcd_read_value(answer->kvs[0]->value, &words);
-        if (etcd_fence(answer->kvs[0], &words) != grant->fence || words.broken)
+        if (etcd_fence(answer->kvs[0], &words) != receipt->fence ||
+            words.broken)
             st = HF_LOST;
         else if (!strcmp(words.token, claim->token))
             st = HF_OK;
@@ -287,14 +288,14 @@ static hf_status over_once(struct etcd_conn *ec, const struct hfi_claim *claim,
 }
 
 hf_status etcd_take_over(struct hfi_conn *conn, const struct hfi_claim *claim,
-                         const char *token, struct hfi_grant *grant,
+                         const char *token, struct hfi_receipt *receipt,
                          int64_t deadline, struct hf_error *err)
 {
     struct etcd_conn *ec = (struct etcd_conn *)conn;
     hf_status st = HF_BUSY;
 
     while (st == HF_BUSY && hfi_left_ms(deadline))
-        st = over_once(ec, claim, token, grant, deadline, err);
+        st = over_once(ec, claim, token, receipt, deadline, err);
     if (st == HF_BUSY)
         return hfi_fail(err, HF_UNCERTAIN, "%s: not in time", conn->endpoint);
     if (st == HF_LOST) {

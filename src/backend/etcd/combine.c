@@ -6,8 +6,8 @@
  * log and the copy of all recent writes that each of them begins with, not the
  * deed.  So while some are under way those who come next wait for the first to
  * come back, and then one of them takes all of theirs along: one transaction of
- * many, each with its own comparison and its own answer.  Who is alone, or among
- * a few, waits for nobody.
+ * many, each with its own comparison and its own answer.  Who is alone, or
+ * among a few, waits for nobody.
  *
  * Keys that are made in one transaction have one revision, and who of two was
  * first could not be told.  So two that take the same lock never go together.

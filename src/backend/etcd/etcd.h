@@ -80,7 +80,8 @@ struct etcd_ref {
     char watched;             /* 1: wake me */
     int64_t watch;            /* its watch, or 0 */
 };
-_Static_assert(sizeof(struct etcd_ref) <= sizeof(((struct hfi_grant *)0)->ref),
+_Static_assert(sizeof(struct etcd_ref) <=
+                   sizeof(((struct hfi_receipt *)0)->ref),
                "a grant has room for it");
 
 struct etcd_job;
@@ -134,7 +135,7 @@ struct etcd_conn {
 void etcd_dir(const struct etcd_conn *, const char *key, char *ret,
               size_t size); /* "PREFIX KEY/" */
 void etcd_name(const struct etcd_conn *, const struct hfi_claim *,
-               const struct hfi_grant *, char *ret, size_t size);
+               const struct hfi_receipt *, char *ret, size_t size);
 void etcd_mail(const struct etcd_conn *, int64_t lease, const char *token,
                char *ret, size_t size);
 ProtobufCBinaryData etcd_text(const char *text);
@@ -285,11 +286,11 @@ uint64_t etcd_holders_fence(Pb__KeyValue *const *, size_t n);
 
 /* wait.c */
 hf_status etcd_watch(struct hfi_conn *, const struct hfi_claim *,
-                     struct hfi_grant *, int64_t deadline, struct hf_error *);
+                     struct hfi_receipt *, int64_t deadline, struct hf_error *);
 void etcd_unwatch(struct hfi_conn *, const struct hfi_claim *,
-                  struct hfi_grant *);
+                  struct hfi_receipt *);
 hf_status etcd_watch_before(struct etcd_conn *, const struct hfi_claim *,
-                            struct hfi_grant *, const char *before,
+                            struct hfi_receipt *, const char *before,
                             int64_t sent, bool *fresh, int64_t deadline,
                             struct hf_error *);
 /* Hear of locks on this lease that an operator breaks, if it can be had; else
@@ -297,22 +298,23 @@ hf_status etcd_watch_before(struct etcd_conn *, const struct hfi_claim *,
 void etcd_watch_mail(struct etcd_conn *, struct etcd_lease *, int64_t deadline);
 void etcd_unwatch_mail(struct etcd_conn *, struct etcd_lease *);
 int etcd_watch_fd(struct hfi_conn *);
-void etcd_watch_pump(struct hfi_conn *);
+void etcd_watch_dispatch(struct hfi_conn *);
 void etcd_watch_close(struct etcd_conn *);
 
 /* The rest of the vtable. */
 hf_status etcd_try_acquire(struct hfi_conn *, const struct hfi_claim *,
-                           struct hfi_grant *, struct hfi_answer *,
+                           struct hfi_receipt *, struct hfi_answer *,
                            int64_t deadline, struct hf_error *);
 void etcd_renew(struct hfi_conn *, struct hfi_renewal *, size_t n,
                 int64_t deadline, struct hf_error *);
 hf_status etcd_release(struct hfi_conn *, const struct hfi_claim *,
-                       struct hfi_grant *, int64_t deadline, struct hf_error *);
+                       struct hfi_receipt *, int64_t deadline,
+                       struct hf_error *);
 hf_status etcd_attach(struct hfi_conn *, const struct hfi_claim *,
-                      const struct hf_handle *, struct hfi_grant *,
+                      const struct hf_handle *, struct hfi_receipt *,
                       struct hf_error *);
 hf_status etcd_take_over(struct hfi_conn *, const struct hfi_claim *,
-                         const char *token, struct hfi_grant *,
+                         const char *token, struct hfi_receipt *,
                          int64_t deadline, struct hf_error *);
 hf_status etcd_inspect(struct hfi_conn *, const char *key, struct hf_info *ret,
                        int64_t deadline, struct hf_error *);
@@ -325,18 +327,18 @@ hf_status etcd_free_grant(struct hfi_conn *, const char *key, uint64_t fence,
 
 /* A claim's own create revision is its fence from the moment it has a place,
  * unless it joined others: then it is theirs. */
-static inline struct etcd_ref *etcd_ref(struct hfi_grant *grant)
+static inline struct etcd_ref *etcd_ref(struct hfi_receipt *receipt)
 {
-    return (struct etcd_ref *)(void *)&grant->ref;
+    return (struct etcd_ref *)(void *)&receipt->ref;
 }
-static inline bool etcd_joined(struct hfi_grant *grant)
+static inline bool etcd_joined(struct hfi_receipt *receipt)
 {
-    return etcd_ref(grant)->last[0] == '~';
+    return etcd_ref(receipt)->last[0] == '~';
 }
 /* The revision of its key; 0: not known. */
-static inline int64_t etcd_revision(struct hfi_grant *grant)
+static inline int64_t etcd_revision(struct hfi_receipt *receipt)
 {
-    return etcd_joined(grant) ? 0 : (int64_t)grant->fence;
+    return etcd_joined(receipt) ? 0 : (int64_t)receipt->fence;
 }
 
 #endif

@@ -17,9 +17,9 @@
  *                              with the key as its value; no escape looks so
  *
  * The value of a place is words, "hf1 TOKEN OWNER NOTE", escaped likewise, and
- * after them "fence=N" if it joined holders whose fence is N, and "broken" if an
- * operator broke it.  Others leave theirs empty.  Whoever changes or removes a
- * place does it on the condition that it bears his token.
+ * after them "fence=N" if it joined holders whose fence is N, and "broken" if
+ * an operator broke it.  Others leave theirs empty.  Whoever changes or removes
+ * a place does it on the condition that it bears his token.
  */
 #include "etcd.h"
 
@@ -44,10 +44,10 @@ void etcd_dir(const struct etcd_conn *ec, const char *key, char *ret,
 }
 
 void etcd_name(const struct etcd_conn *ec, const struct hfi_claim *claim,
-               const struct hfi_grant *grant, char *ret, size_t size)
+               const struct hfi_receipt *receipt, char *ret, size_t size)
 {
     const struct etcd_ref *ref =
-        (const struct etcd_ref *)(const void *)&grant->ref;
+        (const struct etcd_ref *)(const void *)&receipt->ref;
     size_t len;
 
     etcd_dir(ec, claim->key, ret, size);

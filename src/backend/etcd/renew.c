@@ -6,14 +6,14 @@
  * hangs on is alive.  One message per lease proves the second for all locks on
  * it, one transaction of many reads proves the first; they go out together.
  *
- * When that has no answer, it is asked again while there is time, another member
- * if there is one, in a way that is slower but gets through while a leader is
- * being found.  A linearizable read that its member has sent to a leader which
- * is gone, or not yet established, is lost, and etcd 3.4 lets all reads on that
- * member wait seven seconds for it.  A transaction that might write is kept by
- * the member until there is a leader and then goes through the log; when it has
- * come back, a leader is there that can renew the lease.  This matters: the
- * time between two elections may be a tenth of a second.
+ * When that has no answer, it is asked again while there is time, another
+ * member if there is one, in a way that is slower but gets through while a
+ * leader is being found.  A linearizable read that its member has sent to a
+ * leader which is gone, or not yet established, is lost, and etcd 3.4 lets all
+ * reads on that member wait seven seconds for it.  A transaction that might
+ * write is kept by the member until there is a leader and then goes through the
+ * log; when it has come back, a leader is there that can renew the lease.  This
+ * matters: the time between two elections may be a tenth of a second.
  *
  * A key that hangs on another lease than its ttl wants, because it was extended
  * to another ttl or taken up from another process, is put on that one.  It
@@ -120,7 +120,7 @@ static size_t round_reads(struct round *r, struct etcd_batch *batch)
     size_t i, call;
 
     for (i = 0; i < r->n; i++) {
-        etcd_name(r->ec, r->items[i]->claim, r->items[i]->grant, name,
+        etcd_name(r->ec, r->items[i]->claim, r->items[i]->receipt, name,
                   sizeof(name));
         texts[i] = hfi_strdup(name);
         batch->failed = batch->failed || !texts[i];
@@ -196,7 +196,7 @@ static bool renew_is_there(const struct hfi_renewal *item,
     if (!kv)
         return false;
     etcd_read_value(kv->value, &words);
-    if (etcd_fence(kv, &words) != item->grant->fence)
+    if (etcd_fence(kv, &words) != item->receipt->fence)
         return false;
     *reason = HF_LOSS_STOLEN;
     if (strcmp(words.token, item->claim->token) != 0)
@@ -231,7 +231,7 @@ static void renew_judge(struct round *r, size_t i, const Pb__KeyValue *kv,
     if (!alive && (kv->lease != lease->id ||
                    etcd_key_is_moving(r->ec, item->claim->token)))
         item->st = renew_move(r->ec, item, lease, kv, r->deadline, err);
-    etcd_name(r->ec, item->claim, item->grant, name, sizeof(name));
+    etcd_name(r->ec, item->claim, item->receipt, name, sizeof(name));
     if (item->st == HF_OK)
         etcd_key_note(r->ec, lease, item->claim->token, name,
                       kv->create_revision, r->sent + item->ttl_ms);
@@ -367,18 +367,18 @@ void etcd_renew(struct hfi_conn *conn, struct hfi_renewal *items, size_t n,
 /* ---- giving back ------------------------------------------------------- */
 
 hf_status etcd_release(struct hfi_conn *conn, const struct hfi_claim *claim,
-                       struct hfi_grant *grant, int64_t deadline,
+                       struct hfi_receipt *receipt, int64_t deadline,
                        struct hf_error *err)
 {
     struct etcd_conn *ec = (struct etcd_conn *)conn;
-    struct etcd_ref *ref = etcd_ref(grant);
+    struct etcd_ref *ref = etcd_ref(receipt);
     char name[ETCD_NAME_MAX];
     hf_status st = HF_LOST;
 
-    etcd_name(ec, claim, grant, name, sizeof(name));
+    etcd_name(ec, claim, receipt, name, sizeof(name));
     if (ref->last[0])
-        st = etcd_remove(ec, name, claim->token, etcd_revision(grant), deadline,
-                         err);
+        st = etcd_remove(ec, name, claim->token, etcd_revision(receipt),
+                         deadline, err);
     if (st && st != HF_LOST) {
         if (st != HF_UNAVAILABLE)
             etcd_key_doubt(ec, claim->token);
@@ -386,7 +386,7 @@ hf_status etcd_release(struct hfi_conn *conn, const struct hfi_claim *claim,
     }
     if (etcd_key_done(ec, claim->token, ref->last))
         ref->last[0] = '\0';
-    grant->placed = false;
+    receipt->placed = false;
     return st ? hfi_fail(err, HF_LOST, "%s: the lock was not ours any more",
                          conn->endpoint)
               : HF_OK;

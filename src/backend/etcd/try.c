@@ -8,22 +8,22 @@
  *   queue        if our key is not there: put it and look; or put it only, if
  *                we have another that waits far behind: nobody but that one
  *                need be watched
- *   have a place if our key is still the one of that revision: look
- *   wait         the same, and who was before us still is: nothing; else look
- *   same owner   if nothing changed below "KEY/" since we looked, and the holder
+ *   have a place if our key is still the one of that revision: look wait
+ *   the same, and who was before us still is: nothing; else look same owner
+ *   if nothing changed below "KEY/" since we looked, and the holder
  *                that we saw is still there: put our key, marked as joined and
  *                with the holder's fence
  *
  * "Look" is the queue up to us: all of it in the order of creation for a claim
  * with an owner id, else the last ones before us, the nearest first.  For both
- * etcd reads and sorts the whole queue; a waiter that only wants to know whether
- * it still waits must not cost that.
+ * etcd reads and sorts the whole queue; a waiter that only wants to know
+ * whether it still waits must not cost that.
  *
- * Who is first holds.  One that joined the holders of its owner id passes by those
- * who wait: so nobody else holds while a key "KEY/~..." is there.  Programs that
- * do not know of this, whose values are empty, are not passed by.  All who hold
- * at once have one fence, that of the first of them, which is lower than those
- * of all who wait.
+ * Who is first holds.  One that joined the holders of its owner id passes by
+ * those who wait: so nobody else holds while a key "KEY/~..." is there.
+ * Programs that do not know of this, whose values are empty, are not passed by.
+ * All who hold at once have one fence, that of the first of them, which is
+ * lower than those of all who wait.
  *
  * The invariants are those of acquire.c.
  */
@@ -109,13 +109,13 @@ static void txn_placed(struct etcd_take *t, struct etcd_take_txn *x)
 {
     Pb__TxnRequest *txn = &x->txn;
 
-    x->compare.create_revision = (int64_t)t->grant->fence;
-    if (etcd_joined(t->grant)) { /* Its fence is another's revision. */
-        x->compare.result = 1;   /* greater */
+    x->compare.create_revision = (int64_t)t->receipt->fence;
+    if (etcd_joined(t->receipt)) { /* Its fence is another's revision. */
+        x->compare.result = 1;     /* greater */
         x->compare.create_revision = 0;
     }
     if (!t->claim->owner)
-        x->look.max_create_revision = (int64_t)t->grant->fence;
+        x->look.max_create_revision = (int64_t)t->receipt->fence;
     if (t->claim->owner || !t->before.name[0]) {
         txn_look(x, x->yes, &txn->n_success);
         return;
@@ -133,7 +133,7 @@ void etcd_take_make(struct etcd_take *t, struct etcd_take_txn *x)
     Pb__TxnRequest *txn = &x->txn;
 
     txn_parts(t, x);
-    if (t->grant->fence) {
+    if (t->receipt->fence) {
         txn_placed(t, x);
         return;
     }
@@ -250,7 +250,7 @@ static void take_joined(struct etcd_take *t, const Pb__RangeResponse *joined)
 {
     if (!joined->n_kvs)
         return;
-    if (etcd_joined(t->grant)) {
+    if (etcd_joined(t->receipt)) {
         t->mine = t->revision != 0;
         return;
     }
@@ -286,10 +286,10 @@ hf_status etcd_take_read(struct etcd_take *t, const struct etcd_take_txn *x,
         return etcd_nonsense(t->ec, err);
     t->revision = 0;
     t->mine = t->looked = false;
-    if (t->grant->fence && answer->succeeded && !n) {
+    if (t->receipt->fence && answer->succeeded && !n) {
         t->revision =
-            (int64_t)t->grant->fence; /* Who was before us still is. */
-        t->fence = t->grant->fence;
+            (int64_t)t->receipt->fence; /* Who was before us still is. */
+        t->fence = t->receipt->fence;
         return HF_OK;
     }
     t->seen = answer->header->revision;
@@ -308,7 +308,8 @@ hf_status etcd_take_read(struct etcd_take *t, const struct etcd_take_txn *x,
     }
     if (own && own->n_kvs == 1)
         t->revision = own->kvs[0]->create_revision;
-    t->fence = etcd_joined(t->grant) ? t->holder_fence : (uint64_t)t->revision;
+    t->fence =
+        etcd_joined(t->receipt) ? t->holder_fence : (uint64_t)t->revision;
     if (look && !t->claim->owner)
         take_look_back(t, look);
     else if (look)

@@ -11,7 +11,7 @@
 struct etcd_take {
     struct etcd_conn *ec;
     const struct hfi_claim *claim;
-    struct hfi_grant *grant;
+    struct hfi_receipt *receipt;
     struct etcd_lease *lease;
     int64_t sent, deadline;
     int64_t limit;              /* of one exchange */

@@ -11,13 +11,13 @@
  * a slow tick; so when etcd has said that it has begun, the queue is read once
  * more (acquire.c), and what happened in between is seen there.
  *
- * That is two messages, a transaction, and now and then the slow tick after all,
- * when somebody writes while etcd is at it.  Those who take turns stand behind
- * the same one each time, under the same name; so a watch that has served is
- * parked, and whoever next stands behind that name takes it up and need not look
- * again, if it had begun before he asked who that is.  One that etcd says
- * something on while it is parked belongs to a queue that goes on without us: it
- * is ended.
+ * That is two messages, a transaction, and now and then the slow tick after
+ * all, when somebody writes while etcd is at it.  Those who take turns stand
+ * behind the same one each time, under the same name; so a watch that has
+ * served is parked, and whoever next stands behind that name takes it up and
+ * need not look again, if it had begun before he asked who that is.  One that
+ * etcd says something on while it is parked belongs to a queue that goes on
+ * without us: it is ended.
  *
  * INVARIANTS
  *  (1) A watch is in the table from before it is asked for until its owner
@@ -280,7 +280,7 @@ static void watch_hear(struct etcd_conn *ec)
         watch_tidy(ec);
 }
 
-void etcd_watch_pump(struct hfi_conn *conn)
+void etcd_watch_dispatch(struct hfi_conn *conn)
 {
     struct etcd_conn *ec = (struct etcd_conn *)conn;
 
@@ -327,7 +327,7 @@ static hf_status watch_connect(struct etcd_conn *ec, int64_t deadline,
     ec->watch_age = age;
     ec->watch_heard = hfi_now();
     atomic_store(&ec->watch_fd, hfi_h2_fd(link));
-    hfi_pump_changed(&ec->base);
+    hfi_poll_fd_changed(&ec->base);
     return HF_OK;
 }
 
@@ -393,10 +393,10 @@ static hf_status watch_await(struct etcd_conn *ec, int64_t id, int64_t deadline,
 
 static hf_status watch_begin(struct etcd_conn *ec,
                              const struct hfi_claim *claim,
-                             struct hfi_grant *grant, const char *target,
+                             struct hfi_receipt *receipt, const char *target,
                              int64_t deadline, struct hf_error *err)
 {
-    struct etcd_ref *ref = etcd_ref(grant);
+    struct etcd_ref *ref = etcd_ref(receipt);
     struct etcd_watch *w;
     hf_status st = watch_ensure(ec, deadline, err);
 
@@ -416,9 +416,10 @@ static hf_status watch_begin(struct etcd_conn *ec,
 }
 
 /* Give up the watch of a claim, or park it. */
-static void watch_drop(struct etcd_conn *ec, struct hfi_grant *grant, bool park)
+static void watch_drop(struct etcd_conn *ec, struct hfi_receipt *receipt,
+                       bool park)
 {
-    struct etcd_ref *ref = etcd_ref(grant);
+    struct etcd_ref *ref = etcd_ref(receipt);
     struct etcd_watch *w = watch_find(ec, ref->watch);
 
     ref->watch = 0;
@@ -444,7 +445,7 @@ static void watch_doubt(struct etcd_conn *ec)
 /* Watch who was before us when we asked, at `sent`, unless that is so already.
  * *fresh: the watch is new, so look again. */
 hf_status etcd_watch_before(struct etcd_conn *ec, const struct hfi_claim *claim,
-                            struct hfi_grant *grant, const char *before,
+                            struct hfi_receipt *receipt, const char *before,
                             int64_t sent, bool *fresh, int64_t deadline,
                             struct hf_error *err)
 {
@@ -456,16 +457,16 @@ hf_status etcd_watch_before(struct etcd_conn *ec, const struct hfi_claim *claim,
         return HF_OK;
     pthread_mutex_lock(&ec->watch_mu);
     watch_doubt(ec);
-    w = watch_find(ec, etcd_ref(grant)->watch);
+    w = watch_find(ec, etcd_ref(receipt)->watch);
     if (!w || strcmp(w->target, before) != 0) {
-        watch_drop(ec, grant, false);
+        watch_drop(ec, receipt, false);
         w = watch_parked(ec, before, sent);
         if (w) {
             watch_unpark(ec, w);
             memcpy(w->token, claim->token, sizeof(w->token));
-            etcd_ref(grant)->watch = w->id;
+            etcd_ref(receipt)->watch = w->id;
         } else {
-            st = watch_begin(ec, claim, grant, before, deadline, err);
+            st = watch_begin(ec, claim, receipt, before, deadline, err);
             *fresh = !st;
         }
     }
@@ -476,7 +477,7 @@ hf_status etcd_watch_before(struct etcd_conn *ec, const struct hfi_claim *claim,
 /* Watch what is put beside a lock that we hold, and see who is there. */
 static hf_status watch_wanted(struct etcd_conn *ec,
                               const struct hfi_claim *claim,
-                              struct hfi_grant *grant, int64_t deadline,
+                              struct hfi_receipt *receipt, int64_t deadline,
                               struct hf_error *err)
 {
     struct hf_info info = {.size = sizeof(info)};
@@ -485,8 +486,8 @@ static hf_status watch_wanted(struct etcd_conn *ec,
 
     etcd_dir(ec, claim->key, dir, sizeof(dir));
     pthread_mutex_lock(&ec->watch_mu);
-    watch_drop(ec, grant, false);
-    st = watch_begin(ec, claim, grant, dir, deadline, err);
+    watch_drop(ec, receipt, false);
+    st = watch_begin(ec, claim, receipt, dir, deadline, err);
     pthread_mutex_unlock(&ec->watch_mu);
     if (!st)
         st = etcd_inspect(&ec->base, claim->key, &info, deadline, err);
@@ -528,7 +529,7 @@ void etcd_unwatch_mail(struct etcd_conn *ec, struct etcd_lease *lease)
 }
 
 hf_status etcd_watch(struct hfi_conn *conn, const struct hfi_claim *claim,
-                     struct hfi_grant *grant, int64_t deadline,
+                     struct hfi_receipt *receipt, int64_t deadline,
                      struct hf_error *err)
 {
     struct etcd_conn *ec = (struct etcd_conn *)conn;
@@ -536,30 +537,30 @@ hf_status etcd_watch(struct hfi_conn *conn, const struct hfi_claim *claim,
     bool fresh;
     hf_status st;
 
-    if (etcd_ref(grant)->held)
-        return watch_wanted(ec, claim, grant, deadline, err);
-    if (!grant->fence) { /* The try that gives it a place sees to it. */
-        etcd_ref(grant)->watched = 1;
+    if (etcd_ref(receipt)->held)
+        return watch_wanted(ec, claim, receipt, deadline, err);
+    if (!receipt->fence) { /* The try that gives it a place sees to it. */
+        etcd_ref(receipt)->watched = 1;
         return HF_OK;
     }
     etcd_key_get_before(ec, claim->token, &before);
-    st = etcd_watch_before(ec, claim, grant, before.name, 0, &fresh, deadline,
+    st = etcd_watch_before(ec, claim, receipt, before.name, 0, &fresh, deadline,
                            err);
     if (!st)
-        etcd_ref(grant)->watched = 1;
+        etcd_ref(receipt)->watched = 1;
     return st;
 }
 
 void etcd_unwatch(struct hfi_conn *conn, const struct hfi_claim *claim,
-                  struct hfi_grant *grant)
+                  struct hfi_receipt *receipt)
 {
     struct etcd_conn *ec = (struct etcd_conn *)conn;
 
     (void)claim;
-    etcd_ref(grant)->watched = 0;
-    if (!etcd_ref(grant)->watch)
+    etcd_ref(receipt)->watched = 0;
+    if (!etcd_ref(receipt)->watch)
         return;
     pthread_mutex_lock(&ec->watch_mu);
-    watch_drop(ec, grant, true);
+    watch_drop(ec, receipt, true);
     pthread_mutex_unlock(&ec->watch_mu);
 }

@@ -115,16 +115,16 @@ static void file_unlock(int fd)
 
 /* Show that we wait, and let a lingering holder hear it. */
 static void file_queue(int fd, const struct hfi_claim *claim,
-                       struct hfi_grant *grant)
+                       struct hfi_receipt *receipt)
 {
     char c;
 
-    if (grant->ref.ints[FILE_WAITS])
+    if (receipt->ref.ints[FILE_WAITS])
         return;
-    grant->ref.ints[FILE_BYTES] = grant->ref.ints[FILE_WAITS] =
+    receipt->ref.ints[FILE_BYTES] = receipt->ref.ints[FILE_WAITS] =
         file_mark(fd, FILE_WAIT_AT, F_RDLCK, claim);
     if (pread(fd, &c, 1, 0) < 0)
-        grant->ref.ints[FILE_WAITS] = 0; /* Show it again at the next try. */
+        receipt->ref.ints[FILE_WAITS] = 0; /* Show it again at the next try. */
 }
 
 /* ---- taking ------------------------------------------------------------ */
@@ -326,11 +326,12 @@ static void file_untake(int fd, const struct hfi_claim *claim)
 /* The file of a claim: kept from the last try, or opened. */
 static hf_status file_descriptor(struct file_conn *fc,
                                  const struct hfi_claim *claim,
-                                 struct hfi_grant *grant, struct hf_error *err)
+                                 struct hfi_receipt *receipt,
+                                 struct hf_error *err)
 {
     int fd;
 
-    if (grant->placed)
+    if (receipt->placed)
         return HF_OK;
     fd = file_open_key(fc->dir_fd, claim->key, O_RDWR | O_NONBLOCK);
     if (fd < 0 && errno == ENOENT)
@@ -340,27 +341,27 @@ static hf_status file_descriptor(struct file_conn *fc,
         return hfi_fail(err, HF_DENIED, "the lock file is a symbolic link");
     if (fd < 0)
         return hfi_fail_errno(err, HF_SYSTEM, errno, "open the lock file");
-    grant->ref.ints[FILE_FD] = fd;
-    grant->ref.ints[FILE_WD] = -1;
-    grant->ref.ints[FILE_BYTES] = grant->ref.ints[FILE_WAITS] = 0;
-    grant->placed = true;
+    receipt->ref.ints[FILE_FD] = fd;
+    receipt->ref.ints[FILE_WD] = -1;
+    receipt->ref.ints[FILE_BYTES] = receipt->ref.ints[FILE_WAITS] = 0;
+    receipt->placed = true;
     file_fds_set(&fc->fds, fd, true);
     return HF_OK;
 }
 
-static void file_let_go(struct file_conn *fc, struct hfi_grant *grant)
+static void file_let_go(struct file_conn *fc, struct hfi_receipt *receipt)
 {
-    if (!grant->placed)
+    if (!receipt->placed)
         return;
     /* Before others hear it close; and a child that was forked shares the
      * description, so closing is not enough. */
-    if (grant->ref.ints[FILE_BYTES])
-        file_unlock(grant->ref.ints[FILE_FD]);
+    if (receipt->ref.ints[FILE_BYTES])
+        file_unlock(receipt->ref.ints[FILE_FD]);
     else
-        flock(grant->ref.ints[FILE_FD], LOCK_UN);
-    file_fds_set(&fc->fds, grant->ref.ints[FILE_FD], false);
-    close(grant->ref.ints[FILE_FD]);
-    grant->placed = false;
+        flock(receipt->ref.ints[FILE_FD], LOCK_UN);
+    file_fds_set(&fc->fds, receipt->ref.ints[FILE_FD], false);
+    close(receipt->ref.ints[FILE_FD]);
+    receipt->placed = false;
 }
 
 /* fstat() would also ask for the times, and that makes the next write store new
@@ -374,66 +375,66 @@ static bool file_has_name(int fd)
 
 static hf_status file_try_once(struct file_conn *fc,
                                const struct hfi_claim *claim,
-                               struct hfi_grant *grant, bool *vanished,
+                               struct hfi_receipt *receipt, bool *vanished,
                                struct hf_error *err)
 {
     struct file_record rec = {.marked = false};
-    bool kept = grant->placed;
-    hf_status st = file_descriptor(fc, claim, grant, err);
+    bool kept = receipt->placed;
+    hf_status st = file_descriptor(fc, claim, receipt, err);
 
     *vanished = false;
     if (st)
         return st;
     if (HFI_MUTANT(fence_before_lock))
         hfi_mutant_note(claim, hfi_wall_us());
-    st = file_take(fc, grant->ref.ints[FILE_FD], claim, &rec, err);
+    st = file_take(fc, receipt->ref.ints[FILE_FD], claim, &rec, err);
     if (st && st != HF_BUSY)
         return st; /* and let go by the caller */
     if (st)
-        file_untake(grant->ref.ints[FILE_FD], claim);
-    else if (grant->ref.ints[FILE_WAITS])
-        file_mark(grant->ref.ints[FILE_FD], FILE_WAIT_AT, F_UNLCK, claim);
+        file_untake(receipt->ref.ints[FILE_FD], claim);
+    else if (receipt->ref.ints[FILE_WAITS])
+        file_mark(receipt->ref.ints[FILE_FD], FILE_WAIT_AT, F_UNLCK, claim);
     if (claim->owner || claim->shared)
-        grant->ref.ints[FILE_BYTES] = 1;
+        receipt->ref.ints[FILE_BYTES] = 1;
     if ((kept || rec.marked) &&
-        !file_has_name(grant->ref.ints[FILE_FD])) { /* file.c (2) */
+        !file_has_name(receipt->ref.ints[FILE_FD])) { /* file.c (2) */
         *vanished = true;
         return HF_BUSY;
     }
     if (!st)
-        grant->fence = rec.fence;
+        receipt->fence = rec.fence;
     return st;
 }
 
 hf_status file_try_acquire(struct hfi_conn *conn, const struct hfi_claim *claim,
-                           struct hfi_grant *grant, struct hfi_answer *busy,
+                           struct hfi_receipt *receipt, struct hfi_answer *busy,
                            int64_t deadline, struct hf_error *err)
 {
     struct file_conn *fc = (struct file_conn *)conn;
     bool vanished = true,
-         watched = grant->placed && grant->ref.ints[FILE_WD] >= 0;
+         watched = receipt->placed && receipt->ref.ints[FILE_WD] >= 0;
     hf_status st = HF_BUSY;
     char key[HFI_QUOTE_MAX];
     int i;
 
     (void)busy;
-    if (grant->placed && grant->fence)
+    if (receipt->placed && receipt->fence)
         return HF_OK;
     for (i = 0; vanished && i < FILE_REOPEN_MAX; i++) {
-        st = file_try_once(fc, claim, grant, &vanished, err);
+        st = file_try_once(fc, claim, receipt, &vanished, err);
         if (vanished) {
-            file_unwatch(conn, claim, grant);
-            file_let_go(fc, grant);
+            file_unwatch(conn, claim, receipt);
+            file_let_go(fc, receipt);
         }
     }
-    if (st == HF_BUSY && claim->queue && grant->placed) { /* file.c (4) */
-        file_queue(grant->ref.ints[FILE_FD], claim, grant);
-        if (watched && grant->ref.ints[FILE_WD] < 0)
-            file_watch(conn, claim, grant, deadline, NULL);
+    if (st == HF_BUSY && claim->queue && receipt->placed) { /* file.c (4) */
+        file_queue(receipt->ref.ints[FILE_FD], claim, receipt);
+        if (watched && receipt->ref.ints[FILE_WD] < 0)
+            file_watch(conn, claim, receipt, deadline, NULL);
         return st;
     }
     if (st)
-        file_let_go(fc, grant);
+        file_let_go(fc, receipt);
     if (st && st != HF_BUSY)
         hfi_wrap(err, st, "%s: '%s'", conn->endpoint,
                  hfi_quote(key, sizeof(key), claim->key));
@@ -454,13 +455,13 @@ static bool file_is_named(struct file_conn *fc, const char *key, int fd)
 
 static void file_renew_one(struct file_conn *fc, struct hfi_renewal *item)
 {
-    int fd = item->grant->ref.ints[FILE_FD];
+    int fd = item->receipt->ref.ints[FILE_FD];
     struct file_record rec;
 
     item->st = HF_OK;
     /* Of those who share, the mark means all who were there. */
     if (!file_record_read_fence(fd, &rec, NULL) &&
-        rec.broken >= item->grant->fence) {
+        rec.broken >= item->receipt->fence) {
         item->st = HF_LOST;
         item->reason = HF_LOSS_BROKEN;
     } else if (!file_is_named(fc, item->claim->key, fd)) {
@@ -481,14 +482,14 @@ void file_renew(struct hfi_conn *conn, struct hfi_renewal *items, size_t n,
 }
 
 hf_status file_release(struct hfi_conn *conn, const struct hfi_claim *claim,
-                       struct hfi_grant *grant, int64_t deadline,
+                       struct hfi_receipt *receipt, int64_t deadline,
                        struct hf_error *err)
 {
-    bool had = grant->placed;
+    bool had = receipt->placed;
 
     (void)claim;
     (void)deadline;
-    file_let_go((struct file_conn *)conn, grant);
+    file_let_go((struct file_conn *)conn, receipt);
     return had ? HF_OK
                : hfi_fail(err, HF_LOST, "%s: nothing to release",
                           conn->endpoint);

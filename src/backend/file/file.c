@@ -229,7 +229,7 @@ static int file_inotify(struct file_conn *fc, int fd)
         fc->inotify_fd = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
         if (fc->inotify_fd < 0)
             return -1;
-        hfi_pump_changed(&fc->base);
+        hfi_poll_fd_changed(&fc->base);
     }
     snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
     return inotify_add_watch(fc->inotify_fd, path,
@@ -237,7 +237,7 @@ static int file_inotify(struct file_conn *fc, int fd)
 }
 
 hf_status file_watch(struct hfi_conn *conn, const struct hfi_claim *claim,
-                     struct hfi_grant *grant, int64_t deadline,
+                     struct hfi_receipt *receipt, int64_t deadline,
                      struct hf_error *err)
 {
     struct file_conn *fc = (struct file_conn *)conn;
@@ -248,7 +248,7 @@ hf_status file_watch(struct hfi_conn *conn, const struct hfi_claim *claim,
 
     (void)deadline;
     pthread_mutex_lock(&fc->mu);
-    wd = file_inotify(fc, grant->ref.ints[FILE_FD]);
+    wd = file_inotify(fc, receipt->ref.ints[FILE_FD]);
     if (wd < 0) {
         st = hfi_fail_errno(err, HF_SYSTEM, errno, "inotify");
         goto out;
@@ -267,9 +267,9 @@ hf_status file_watch(struct hfi_conn *conn, const struct hfi_claim *claim,
         *at = watch;
     }
     watch->users++;
-    grant->ref.ints[FILE_WD] = wd;
+    receipt->ref.ints[FILE_WD] = wd;
     /* Who waited before we listened will not be heard. */
-    if (grant->fence && file_count_waiters(grant->ref.ints[FILE_FD]))
+    if (receipt->fence && file_count_waiters(receipt->ref.ints[FILE_FD]))
         hfi_wanted(conn, claim->key);
 out:
     pthread_mutex_unlock(&fc->mu);
@@ -277,16 +277,16 @@ out:
 }
 
 void file_unwatch(struct hfi_conn *conn, const struct hfi_claim *claim,
-                  struct hfi_grant *grant)
+                  struct hfi_receipt *receipt)
 {
     struct file_conn *fc = (struct file_conn *)conn;
     struct file_watch **at, *watch;
-    int wd = grant->ref.ints[FILE_WD];
+    int wd = receipt->ref.ints[FILE_WD];
 
     (void)claim;
     if (wd < 0)
         return;
-    grant->ref.ints[FILE_WD] = -1;
+    receipt->ref.ints[FILE_WD] = -1;
     pthread_mutex_lock(&fc->mu);
     at = file_watch_at(fc, wd);
     watch = *at;
@@ -298,7 +298,7 @@ void file_unwatch(struct hfi_conn *conn, const struct hfi_claim *claim,
     pthread_mutex_unlock(&fc->mu);
 }
 
-static int file_pump_fd(struct hfi_conn *conn)
+static int file_poll_fd(struct hfi_conn *conn)
 {
     struct file_conn *fc = (struct file_conn *)conn;
     int fd;
@@ -328,7 +328,7 @@ static void file_heard(struct file_conn *fc, const struct inotify_event *event)
     pthread_mutex_unlock(&fc->mu);
 }
 
-static void file_pump(struct hfi_conn *conn)
+static void file_dispatch(struct hfi_conn *conn)
 {
     struct file_conn *fc = (struct file_conn *)conn;
     _Alignas(struct inotify_event) char buf[4096];
@@ -350,17 +350,17 @@ const struct hfi_backend hfi_backend_file = {
     .traits = HF_TRAIT_FENCED | HF_TRAIT_NOTIFY | HF_TRAIT_SHARED |
               HF_TRAIT_REENTRANT | HF_TRAIT_BREAK | HF_TRAIT_PROCESSES |
               HF_TRAIT_DEATH | HF_TRAIT_NOTED | HFI_TRAIT_EARLY,
-    .net_ms = 500,
+    .fallback_poll_ms = 500,
     .open = file_open,
     .close = file_close,
-    .forget = file_forget,
+    .after_fork_child = file_forget,
     .try_acquire = file_try_acquire,
     .renew = file_renew,
     .release = file_release,
     .watch = file_watch,
     .unwatch = file_unwatch,
-    .pump_fd = file_pump_fd,
-    .pump = file_pump,
+    .poll_fd = file_poll_fd,
+    .dispatch = file_dispatch,
     .inspect = file_inspect,
     .list = file_list,
     .break_grant = file_break,

@@ -44,9 +44,9 @@ struct file_conn {
 /* ---- file.c ------------------------------------------------------------ */
 
 hf_status file_watch(struct hfi_conn *, const struct hfi_claim *,
-                     struct hfi_grant *, int64_t deadline, struct hf_error *);
+                     struct hfi_receipt *, int64_t deadline, struct hf_error *);
 void file_unwatch(struct hfi_conn *, const struct hfi_claim *,
-                  struct hfi_grant *);
+                  struct hfi_receipt *);
 
 /* ---- fds.c -------------------------------------------------------- */
 
@@ -57,14 +57,15 @@ void file_forget(struct hfi_conn *);
 /* ---- acquire.c ------------------------------------------------------- */
 
 hf_status file_try_acquire(struct hfi_conn *, const struct hfi_claim *,
-                           struct hfi_grant *, struct hfi_answer *,
+                           struct hfi_receipt *, struct hfi_answer *,
                            int64_t deadline, struct hf_error *);
 void file_renew(struct hfi_conn *, struct hfi_renewal *, size_t n,
                 int64_t deadline, struct hf_error *);
 hf_status file_release(struct hfi_conn *, const struct hfi_claim *,
-                       struct hfi_grant *, int64_t deadline, struct hf_error *);
+                       struct hfi_receipt *, int64_t deadline,
+                       struct hf_error *);
 
-/* What grant->ref.ints are. */
+/* What receipt->ref.ints are. */
 enum { FILE_FD, FILE_WD, FILE_BYTES, FILE_WAITS };
 
 /* How many there are, and whether a stranger's lock may hide more. */

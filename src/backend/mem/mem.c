@@ -77,7 +77,7 @@ static void mem_close(struct hfi_conn *conn)
 /* Busy: queue up if that was asked for, and ask lingering holders to go. */
 static hf_status mem_busy(struct hfi_conn *conn, struct mem_key *key,
                           struct mem_entry *mine, const struct hfi_claim *claim,
-                          struct hfi_grant *grant, struct hfi_answer *busy)
+                          struct hfi_receipt *receipt, struct hfi_answer *busy)
 {
     struct mem_entry *holder = mem_first(&key->holders);
 
@@ -86,7 +86,7 @@ static hf_status mem_busy(struct hfi_conn *conn, struct mem_key *key,
         if (!mine)
             return HF_NOMEM;
         hfi_link_append(&key->queue, &mine->link);
-        grant->placed = true;
+        receipt->placed = true;
     }
     if (mine)
         busy->place = mem_place_of(key, mine);
@@ -113,8 +113,8 @@ static void mem_grant(struct mem_key *key, struct mem_entry *entry,
 
 /* With the table's mutex held. */
 static hf_status mem_try(struct mem_conn *mc, struct mem_key *key,
-                         const struct hfi_claim *claim, struct hfi_grant *grant,
-                         struct hfi_answer *busy)
+                         const struct hfi_claim *claim,
+                         struct hfi_receipt *receipt, struct hfi_answer *busy)
 {
     struct mem_entry *mine = mem_by_token(&key->holders, claim->token);
     struct mem_entry *first;
@@ -122,31 +122,31 @@ static hf_status mem_try(struct mem_conn *mc, struct mem_key *key,
 
     if (mine && !mine->broken) {
         mine->expires = hfi_now() + claim->ttl_ms;
-        grant->fence = mine->fence;
+        receipt->fence = mine->fence;
         return HF_OK;
     }
     if (mine)
-        return mem_busy(&mc->base, key, mine, claim, grant, busy);
+        return mem_busy(&mc->base, key, mine, claim, receipt, busy);
     mine = mem_by_token(&key->queue, claim->token);
     first = mem_first(&key->holders);
     /* Reentrancy does not queue: it would wait for itself. */
     join = first && !first->shared && mem_may_join(first, claim);
     if (!mem_may_join(first, claim) ||
         (!join && !mem_is_turn(key, mine, claim)))
-        return mem_busy(&mc->base, key, mine, claim, grant, busy);
+        return mem_busy(&mc->base, key, mine, claim, receipt, busy);
     if (!mine)
         mine = mem_entry_new(&mc->base, claim);
     if (!mine)
         return HF_NOMEM;
     mem_grant(key, mine, claim->ttl_ms);
-    grant->fence = mine->fence;
-    grant->placed = true;
+    receipt->fence = mine->fence;
+    receipt->placed = true;
     return HF_OK;
 }
 
 static hf_status mem_try_acquire(struct hfi_conn *conn,
                                  const struct hfi_claim *claim,
-                                 struct hfi_grant *grant,
+                                 struct hfi_receipt *receipt,
                                  struct hfi_answer *busy, int64_t deadline,
                                  struct hf_error *err)
 {
@@ -159,7 +159,7 @@ static hf_status mem_try_acquire(struct hfi_conn *conn,
     key = mem_get(mc->table, claim->key);
     if (key) {
         mem_expire(key, hfi_now());
-        st = mem_try(mc, key, claim, grant, busy);
+        st = mem_try(mc, key, claim, receipt, busy);
         mem_forget_if_unused(mc->table, key);
     } else {
         st = HF_NOMEM;
@@ -204,7 +204,7 @@ static void mem_renew(struct hfi_conn *conn, struct hfi_renewal *items,
 
 static hf_status mem_release(struct hfi_conn *conn,
                              const struct hfi_claim *claim,
-                             struct hfi_grant *grant, int64_t deadline,
+                             struct hfi_receipt *receipt, int64_t deadline,
                              struct hf_error *err)
 {
     struct mem_conn *mc = (struct mem_conn *)conn;
@@ -227,7 +227,7 @@ static hf_status mem_release(struct hfi_conn *conn,
         mem_forget_if_unused(mc->table, key);
     }
     pthread_mutex_unlock(&mc->table->mu);
-    grant->placed = false;
+    receipt->placed = false;
     if (mine)
         return HF_OK;
     return hfi_fail(err, HF_LOST, "%s: the lock was not ours any more",
@@ -236,14 +236,14 @@ static hf_status mem_release(struct hfi_conn *conn,
 
 /* Places are always woken; a holder wants to hear of others from now on. */
 static hf_status mem_watch(struct hfi_conn *conn, const struct hfi_claim *claim,
-                           struct hfi_grant *grant, int64_t deadline,
+                           struct hfi_receipt *receipt, int64_t deadline,
                            struct hf_error *err)
 {
     struct mem_conn *mc = (struct mem_conn *)conn;
     struct mem_entry *mine = NULL;
     struct mem_key *key;
 
-    (void)grant;
+    (void)receipt;
     (void)deadline;
     (void)err;
     pthread_mutex_lock(&mc->table->mu);
@@ -260,29 +260,29 @@ static hf_status mem_watch(struct hfi_conn *conn, const struct hfi_claim *claim,
 }
 
 static void mem_unwatch(struct hfi_conn *conn, const struct hfi_claim *claim,
-                        struct hfi_grant *grant)
+                        struct hfi_receipt *receipt)
 {
     (void)conn;
     (void)claim;
-    (void)grant;
+    (void)receipt;
 }
 
 static hf_status mem_attach(struct hfi_conn *conn,
                             const struct hfi_claim *claim,
                             const struct hf_handle *handle,
-                            struct hfi_grant *grant, struct hf_error *err)
+                            struct hfi_receipt *receipt, struct hf_error *err)
 {
     (void)conn;
     (void)claim;
     (void)handle;
-    (void)grant;
+    (void)receipt;
     (void)err;
     return HF_OK; /* What follows tells whether it is there. */
 }
 
 static hf_status mem_take_over(struct hfi_conn *conn,
                                const struct hfi_claim *claim, const char *token,
-                               struct hfi_grant *grant, int64_t deadline,
+                               struct hfi_receipt *receipt, int64_t deadline,
                                struct hf_error *err)
 {
     struct mem_conn *mc = (struct mem_conn *)conn;
@@ -296,7 +296,7 @@ static hf_status mem_take_over(struct hfi_conn *conn,
         mem_expire(key, hfi_now());
         mine = mem_by_token(&key->holders, token);
     }
-    if (mine && (mine->broken || mine->fence != grant->fence))
+    if (mine && (mine->broken || mine->fence != receipt->fence))
         mine = NULL;
     if (mine) {
         mine->conn = conn;

@@ -61,9 +61,9 @@ bool redis_saw(struct redis_conn *rc, const char *key, uint64_t fence)
  * hf_detach() hands on as text. */
 static uint64_t fence_floor(struct redis_conn *rc,
                             const struct hfi_claim *claim,
-                            struct hfi_grant *grant)
+                            struct hfi_receipt *receipt)
 {
-    char *kept = grant->ref.text + 2 * sizeof(grant->ref.ints[0]);
+    char *kept = receipt->ref.text + 2 * sizeof(receipt->ref.ints[0]);
     uint64_t floor;
 
     memcpy(&floor, kept, sizeof(floor));
@@ -77,7 +77,7 @@ static uint64_t fence_floor(struct redis_conn *rc,
 /* The grant is ours, and its fence is not: let it be greater than `floor`. */
 static hf_status fence_raise(struct redis_conn *rc,
                              const struct hfi_claim *claim,
-                             struct hfi_grant *grant, uint64_t floor,
+                             struct hfi_receipt *receipt, uint64_t floor,
                              int64_t deadline, struct hf_error *err)
 {
     char fence[24], least[24];
@@ -88,14 +88,14 @@ static hf_status fence_raise(struct redis_conn *rc,
     hfi_warn(&rc->base, "the server's clock is behind fences that were granted "
                         "before: set the clocks of servers and replicas by "
                         "NTP");
-    snprintf(fence, sizeof(fence), "%" PRIu64, grant->fence);
+    snprintf(fence, sizeof(fence), "%" PRIu64, receipt->fence);
     snprintf(least, sizeof(least), "%" PRIu64, floor);
     st = redis_step(rc, NULL, 'U', claim, 2, argv, &reply, deadline, err);
     if (st)
         return hfi_restate(err, HF_UNCERTAIN);
-    grant->fence = redis_number(reply);
+    receipt->fence = redis_number(reply);
     freeReplyObject(reply);
-    return grant->fence > floor
+    return receipt->fence > floor
                ? HF_OK
                : hfi_fail(err, HF_UNCERTAIN,
                           "%s: the lock was gone before its fence was raised",
@@ -108,12 +108,12 @@ static hf_status fence_raise(struct redis_conn *rc,
  * the same owner id have it, too; {ms left, place}; -1 if the try is to be
  * repeated; 0 if the claim is over. */
 static hf_status take_read(struct redis_conn *rc, const redisReply *reply,
-                           struct hfi_grant *grant, struct hfi_answer *busy,
+                           struct hfi_receipt *receipt, struct hfi_answer *busy,
                            struct hf_error *err)
 {
     if (reply->type == REDIS_REPLY_STRING) {
-        grant->fence = redis_number(reply);
-        return grant->fence ? HF_OK : redis_nonsense(rc, err);
+        receipt->fence = redis_number(reply);
+        return receipt->fence ? HF_OK : redis_nonsense(rc, err);
     }
     if (reply->type == REDIS_REPLY_INTEGER && reply->integer == 0)
         return hfi_fail(err, HF_LOST, "%s: this claim was given back before",
@@ -134,12 +134,12 @@ struct take_args {
 };
 
 static void take_say(struct redis_conn *rc, const struct hfi_claim *claim,
-                     const struct hfi_grant *grant, struct take_args *ret)
+                     const struct hfi_receipt *receipt, struct take_args *ret)
 {
     int64_t wait = claim->ttl_ms > PATIENCE_MIN ? claim->ttl_ms : PATIENCE_MIN;
 
     ret->channel[0] = '\0';
-    if (grant->ref.ints[0])
+    if (receipt->ref.ints[0])
         redis_channel(rc, claim->key, ret->channel);
     else if (wait < 2 * claim->poll_ms)
         wait = 2 * claim->poll_ms;
@@ -164,7 +164,7 @@ static void take_say(struct redis_conn *rc, const struct hfi_claim *claim,
 /* One step, or several while there are dead waiters to be passed over.  *joined
  * if others have it, too. */
 static hf_status take_step(struct redis_conn *rc, const struct hfi_claim *claim,
-                           struct take_args *args, struct hfi_grant *grant,
+                           struct take_args *args, struct hfi_receipt *receipt,
                            struct hfi_answer *busy, bool *joined,
                            int64_t deadline, struct hf_error *err)
 {
@@ -179,7 +179,7 @@ static hf_status take_step(struct redis_conn *rc, const struct hfi_claim *claim,
             return st;
         again = reply->type == REDIS_REPLY_INTEGER && reply->integer == -1;
         if (!again)
-            st = take_read(rc, reply, grant, busy, err);
+            st = take_read(rc, reply, receipt, busy, err);
         *joined = reply->type == REDIS_REPLY_STRING && strchr(reply->str, '+');
         freeReplyObject(reply);
     } while (again);
@@ -188,45 +188,46 @@ static hf_status take_step(struct redis_conn *rc, const struct hfi_claim *claim,
 
 static hf_status take_fenced(struct redis_conn *rc,
                              const struct hfi_claim *claim,
-                             struct hfi_grant *grant, struct hfi_answer *busy,
-                             int64_t deadline, struct hf_error *err)
+                             struct hfi_receipt *receipt,
+                             struct hfi_answer *busy, int64_t deadline,
+                             struct hf_error *err)
 {
-    uint64_t floor = fence_floor(rc, claim, grant);
+    uint64_t floor = fence_floor(rc, claim, receipt);
     struct take_args args;
     bool joined = false;
     hf_status st;
 
-    take_say(rc, claim, grant, &args);
-    st = take_step(rc, claim, &args, grant, busy, &joined, deadline, err);
+    take_say(rc, claim, receipt, &args);
+    st = take_step(rc, claim, &args, receipt, busy, &joined, deadline, err);
     if (st == HF_UNAVAILABLE && !claim->owner && redis_is_moving(rc))
-        st = redis_move_take(rc, claim, args.about, grant, deadline, err);
+        st = redis_move_take(rc, claim, args.about, receipt, deadline, err);
     /* Who joins its equals has their fence, which may be old. */
-    if (!st && fence_falls(grant->fence, floor) && !joined)
-        st = fence_raise(rc, claim, grant, floor, deadline, err);
+    if (!st && fence_falls(receipt->fence, floor) && !joined)
+        st = fence_raise(rc, claim, receipt, floor, deadline, err);
     if (!st)
-        redis_saw(rc, claim->key, grant->fence);
+        redis_saw(rc, claim->key, receipt->fence);
     return st;
 }
 
 static hf_status give_back(struct redis_conn *, const struct hfi_claim *,
-                           struct hfi_grant *, bool over, int64_t deadline,
+                           struct hfi_receipt *, bool over, int64_t deadline,
                            struct hf_error *);
 
 /* The grant counts only once enough replicas have it; else it is given back.
  * Once that was answered nothing is left there, and the failure is certain. */
 static hf_status take_confirm(struct redis_conn *rc,
                               const struct hfi_claim *claim,
-                              struct hfi_grant *grant, int64_t deadline,
+                              struct hfi_receipt *receipt, int64_t deadline,
                               struct hf_error *err)
 {
     int64_t now = hfi_now();
     hf_status undone,
-        st = redis_acks_confirm(rc, claim, grant,
+        st = redis_acks_confirm(rc, claim, receipt,
                                 now + (deadline - now) / 4 * 3, err);
 
     if (!st)
         return HF_OK;
-    undone = give_back(rc, claim, grant, false, deadline, NULL);
+    undone = give_back(rc, claim, receipt, false, deadline, NULL);
     if (undone && undone != HF_LOST)
         return hfi_restate(err, HF_UNCERTAIN);
     return st == HF_UNCERTAIN ? hfi_restate(err, HF_UNAVAILABLE) : st;
@@ -245,8 +246,9 @@ static bool take_listen(struct redis_conn *rc, const struct hfi_claim *claim,
 
 hf_status redis_try_acquire(struct hfi_conn *conn,
                             const struct hfi_claim *claim,
-                            struct hfi_grant *grant, struct hfi_answer *busy,
-                            int64_t deadline, struct hf_error *err)
+                            struct hfi_receipt *receipt,
+                            struct hfi_answer *busy, int64_t deadline,
+                            struct hf_error *err)
 {
     struct redis_conn *rc = (struct redis_conn *)conn;
     bool deaf = false;
@@ -254,18 +256,18 @@ hf_status redis_try_acquire(struct hfi_conn *conn,
 
     if (st)
         return st;
-    if (grant->ref.ints[0]) /* watched */
+    if (receipt->ref.ints[0]) /* watched */
         deaf = !take_listen(rc, claim, deadline);
     if (rc->acquire == REDIS_FENCED)
-        st = take_fenced(rc, claim, grant, busy, deadline, err);
+        st = take_fenced(rc, claim, receipt, busy, deadline, err);
     else
         st = redis_bare_take(rc, claim, deadline, err);
     if (st == HF_OK && rc->replicas)
-        st = take_confirm(rc, claim, grant, deadline, err);
+        st = take_confirm(rc, claim, receipt, deadline, err);
     if (st == HF_OK)
-        grant->placed = true;
+        receipt->placed = true;
     else if (st == HF_BUSY)
-        grant->placed = claim->queue && rc->acquire == REDIS_FENCED;
+        receipt->placed = claim->queue && rc->acquire == REDIS_FENCED;
     if (st == HF_BUSY && (deaf || redis_is_moving(rc)) &&
         (!busy->left_ms || busy->left_ms > DEAF_MS))
         busy->left_ms = DEAF_MS; /* Nobody will wake us. */
@@ -305,8 +307,8 @@ static hf_status give_step(struct redis_conn *rc, const struct hfi_claim *claim,
 
 /* `over`: the claim will not be tried again. */
 static hf_status give_back(struct redis_conn *rc, const struct hfi_claim *claim,
-                           struct hfi_grant *grant, bool over, int64_t deadline,
-                           struct hf_error *err)
+                           struct hfi_receipt *receipt, bool over,
+                           int64_t deadline, struct hf_error *err)
 {
     bool bare = rc->acquire != REDIS_FENCED;
     uint64_t said = 0;
@@ -322,15 +324,15 @@ static hf_status give_back(struct redis_conn *rc, const struct hfi_claim *claim,
     if (said == 5 && !atomic_exchange(&rc->mute, true))
         hfi_warn(&rc->base, redis_mute_warning);
     if (!st || st == HF_LOST)
-        grant->placed = false;
+        receipt->placed = false;
     return st;
 }
 
 hf_status redis_release(struct hfi_conn *conn, const struct hfi_claim *claim,
-                        struct hfi_grant *grant, int64_t deadline,
+                        struct hfi_receipt *receipt, int64_t deadline,
                         struct hf_error *err)
 {
-    return give_back((struct redis_conn *)conn, claim, grant, true, deadline,
+    return give_back((struct redis_conn *)conn, claim, receipt, true, deadline,
                      err);
 }
 
@@ -357,7 +359,7 @@ static hf_status watch_holder(struct redis_conn *rc,
 }
 
 hf_status redis_watch(struct hfi_conn *conn, const struct hfi_claim *claim,
-                      struct hfi_grant *grant, int64_t deadline,
+                      struct hfi_receipt *receipt, int64_t deadline,
                       struct hf_error *err)
 {
     struct redis_conn *rc = (struct redis_conn *)conn;
@@ -368,29 +370,29 @@ hf_status redis_watch(struct hfi_conn *conn, const struct hfi_claim *claim,
                         conn->endpoint);
     redis_sub_want(rc, claim->key, 1);
     st = redis_sub_ensure(rc, claim->key, deadline, err);
-    if (!st && grant->fence)
+    if (!st && receipt->fence)
         st = watch_holder(rc, claim, deadline, err);
     if (st)
         redis_sub_want(rc, claim->key, -1);
-    grant->ref.ints[0] = !st;
+    receipt->ref.ints[0] = !st;
     return st;
 }
 
 void redis_unwatch(struct hfi_conn *conn, const struct hfi_claim *claim,
-                   struct hfi_grant *grant)
+                   struct hfi_receipt *receipt)
 {
     redis_sub_want((struct redis_conn *)conn, claim->key, -1);
-    grant->ref.ints[0] = 0;
+    receipt->ref.ints[0] = 0;
 }
 
 hf_status redis_attach(struct hfi_conn *conn, const struct hfi_claim *claim,
-                       const struct hf_handle *handle, struct hfi_grant *grant,
-                       struct hf_error *err)
+                       const struct hf_handle *handle,
+                       struct hfi_receipt *receipt, struct hf_error *err)
 {
     (void)conn;
     (void)claim;
     (void)err;
-    grant->fence = handle->fence;
+    receipt->fence = handle->fence;
     return HF_OK; /* The renewal that follows tells whether it is there. */
 }
 
@@ -415,14 +417,14 @@ static hf_status take_over_step(struct redis_conn *rc,
 }
 
 hf_status redis_take_over(struct hfi_conn *conn, const struct hfi_claim *claim,
-                          const char *token, struct hfi_grant *grant,
+                          const char *token, struct hfi_receipt *receipt,
                           int64_t deadline, struct hf_error *err)
 {
     struct redis_conn *rc = (struct redis_conn *)conn;
     int said = 0;
     hf_status st =
         rc->acquire == REDIS_FENCED
-            ? take_over_step(rc, claim, token, grant->fence, &said, deadline,
+            ? take_over_step(rc, claim, token, receipt->fence, &said, deadline,
                              err)
             : redis_bare_take_over(rc, claim, token, &said, deadline, err);
 

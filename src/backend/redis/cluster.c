@@ -20,8 +20,8 @@
  *      anybody having to tell; neither takes the time of a call, nor that of
  *      another node's mender.
  *  (4) Whoever finds a slot elsewhere, or is told that a node has not what was
- *      asked for (CLUSTERDOWN, READONLY, LOADING), has the whole map read: where
- *      one slot has gone others have, too.
+ *      asked for (CLUSTERDOWN, READONLY, LOADING), has the whole map read:
+ *      where one slot has gone others have, too.
  *
  * LIMITS  While a slot moves, the server refuses a step on a lock whose keys
  * are partly here and partly there; such a lock can be renewed but neither

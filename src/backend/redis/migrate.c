@@ -106,7 +106,7 @@ static hf_status move_fence(struct redis_conn *rc,
 }
 
 hf_status redis_move_take(struct redis_conn *rc, const struct hfi_claim *claim,
-                          const char *about, struct hfi_grant *grant,
+                          const char *about, struct hfi_receipt *receipt,
                           int64_t deadline, struct hf_error *err)
 {
     struct redis_names names;
@@ -127,7 +127,7 @@ hf_status redis_move_take(struct redis_conn *rc, const struct hfi_claim *claim,
         return st ? hfi_restate(err, HF_UNCERTAIN)
                   : hfi_fail(err, HF_UNCERTAIN, "%s: its slot is moving",
                              rc->base.endpoint);
-    grant->fence = fence;
+    receipt->fence = fence;
     return HF_OK;
 }
 
@@ -145,7 +145,7 @@ static hf_status move_renew_key(struct redis_conn *rc,
         .argv = {"EVALSHA", rc->bare_id, "1", name, "R", value, ttl, "0"}};
 
     snprintf(value, sizeof(value), "%s %" PRIu64, item->claim->owner,
-             item->grant->fence);
+             item->receipt->fence);
     return redis_order(rc, item->claim->key, &order, ret, deadline, err);
 }
 

@@ -21,9 +21,9 @@
  * LIMITS  Replication is asynchronous: a fail-over can forget a grant, and the
  *   next one is then given early.  Its fence is larger, unless the new master's
  *   clock is behind by more than the fail-over took, and neither the client nor
- *   the server has heard of the old fence yet (acquire.c, script.c).
- *   replicas=K makes that unlikely, not impossible.  Expiry follows the server's
- *   wall clock.
+ *   the server has heard of the old fence yet (acquire.c, script.c). replicas=K
+ *   makes that unlikely, not impossible.  Expiry follows the server's wall
+ *   clock.
  */
 #include "redis.h"
 
@@ -475,14 +475,14 @@ const struct hfi_backend hfi_backend_redis = {
               HF_TRAIT_NOTED,
     .open = redis_open,
     .close = redis_close,
-    .forget = redis_forget,
+    .after_fork_child = redis_forget,
     .try_acquire = redis_try_acquire,
     .renew = redis_renew,
     .release = redis_release,
     .watch = redis_watch,
     .unwatch = redis_unwatch,
-    .pump_fd = redis_sub_fd,
-    .pump = redis_sub_pump,
+    .poll_fd = redis_sub_fd,
+    .dispatch = redis_sub_dispatch,
     .attach = redis_attach,
     .take_over = redis_take_over,
     .inspect = redis_inspect,

@@ -310,7 +310,7 @@ hf_status redis_acks_may(struct redis_conn *, const char *key, int64_t deadline,
 
 /* After it: have they got it? */
 hf_status redis_acks_confirm(struct redis_conn *, const struct hfi_claim *,
-                             const struct hfi_grant *, int64_t deadline,
+                             const struct hfi_receipt *, int64_t deadline,
                              struct hf_error *);
 
 /* ---- slots.c ------------------------------------------------------- */
@@ -334,7 +334,8 @@ struct hfi_mux *redis_redirect(struct redis_conn *, const redisReply *,
                                bool *ask);
 
 /* Whoever was asked there did not get an answer; or the node may have gone, so
- * that the map is to be read anew.  Where there is no cluster they do nothing. */
+ * that the map is to be read anew.  Where there is no cluster they do nothing.
+ * */
 void redis_doubt(struct redis_conn *, const struct hfi_mux *);
 void redis_stir(struct redis_conn *, const struct hfi_mux *);
 
@@ -386,7 +387,7 @@ hf_status redis_bare_write(struct redis_conn *, struct redis_wait *,
 
 /* Take and renew a lock whose keys are not all in one place. */
 hf_status redis_move_take(struct redis_conn *, const struct hfi_claim *,
-                          const char *about, struct hfi_grant *,
+                          const char *about, struct hfi_receipt *,
                           int64_t deadline, struct hf_error *);
 void redis_move_renew(struct redis_conn *, struct hfi_renewal *,
                       int64_t deadline, struct hf_error *);
@@ -399,10 +400,10 @@ void redis_renew(struct hfi_conn *, struct hfi_renewal *, size_t n,
 /* ---- acquire.c ------------------------------------------------------ */
 
 hf_status redis_try_acquire(struct hfi_conn *, const struct hfi_claim *,
-                            struct hfi_grant *, struct hfi_answer *,
+                            struct hfi_receipt *, struct hfi_answer *,
                             int64_t deadline, struct hf_error *);
 hf_status redis_release(struct hfi_conn *, const struct hfi_claim *,
-                        struct hfi_grant *, int64_t deadline,
+                        struct hfi_receipt *, int64_t deadline,
                         struct hf_error *);
 extern const char redis_mute_warning[];
 
@@ -411,15 +412,16 @@ extern const char redis_mute_warning[];
 bool redis_saw(struct redis_conn *, const char *key, uint64_t fence);
 
 hf_status redis_watch(struct hfi_conn *, const struct hfi_claim *,
-                      struct hfi_grant *, int64_t deadline, struct hf_error *);
+                      struct hfi_receipt *, int64_t deadline,
+                      struct hf_error *);
 void redis_unwatch(struct hfi_conn *, const struct hfi_claim *,
-                   struct hfi_grant *);
+                   struct hfi_receipt *);
 hf_status redis_attach(struct hfi_conn *, const struct hfi_claim *,
-                       const struct hf_handle *, struct hfi_grant *,
+                       const struct hf_handle *, struct hfi_receipt *,
                        struct hf_error *);
 
 hf_status redis_take_over(struct hfi_conn *, const struct hfi_claim *,
-                          const char *token, struct hfi_grant *,
+                          const char *token, struct hfi_receipt *,
                           int64_t deadline, struct hf_error *);
 
 /* ---- inspect.c ------------------------------------------------------ */
@@ -469,6 +471,6 @@ hf_status redis_sub_open(struct redis_sub *, int64_t deadline,
 bool redis_sub_leave(struct redis_sub *, const struct hfi_endpoint *to);
 void redis_sub_ping(struct redis_sub *);
 int redis_sub_fd(struct hfi_conn *);
-void redis_sub_pump(struct hfi_conn *);
+void redis_sub_dispatch(struct hfi_conn *);
 
 #endif

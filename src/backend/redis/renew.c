@@ -80,7 +80,8 @@ struct renew_args {
 static void renew_say(struct renew_args *args, const struct hfi_renewal *item)
 {
     snprintf(args->ttl, sizeof(args->ttl), "%" PRId64, item->ttl_ms);
-    snprintf(args->fence, sizeof(args->fence), "%" PRIu64, item->grant->fence);
+    snprintf(args->fence, sizeof(args->fence), "%" PRIu64,
+             item->receipt->fence);
     args->op = item->ttl_ms < item->claim->ttl_ms ? 'S' : 'R';
     args->argv[0] = args->ttl;
     args->argv[1] = args->fence;

@@ -17,9 +17,9 @@
  *      used for nothing else: one for each server, made when it is first
  *      needed.  A replica that is silent keeps nobody from renewing, releasing
  *      or being told that a lock is busy, and nobody on another node at all.
- *  (3) The renewal changes nothing unless the grant is in place.  So one that is
- *      late does no harm to whoever comes after, and a grant that was released
- *      for want of replicas is gone.
+ *  (3) The renewal changes nothing unless the grant is in place.  So one that
+ *      is late does no harm to whoever comes after, and a grant that was
+ *      released for want of replicas is gone.
  */
 #include "redis.h"
 
@@ -98,7 +98,7 @@ hf_status redis_acks_may(struct redis_conn *rc, const char *key,
 /* Write the grant again; *said is 1 if it was in place. */
 static hf_status acks_write(struct redis_conn *rc, struct redis_wait *wait,
                             const struct hfi_claim *claim,
-                            const struct hfi_grant *grant, int *said,
+                            const struct hfi_receipt *receipt, int *said,
                             int64_t deadline, struct hf_error *err)
 {
     char ttl[24], fence[24];
@@ -109,7 +109,7 @@ static hf_status acks_write(struct redis_conn *rc, struct redis_wait *wait,
     if (rc->acquire != REDIS_FENCED)
         return redis_bare_write(rc, wait, claim, said, deadline, err);
     snprintf(ttl, sizeof(ttl), "%" PRId64, claim->ttl_ms);
-    snprintf(fence, sizeof(fence), "%" PRIu64, grant->fence);
+    snprintf(fence, sizeof(fence), "%" PRIu64, receipt->fence);
     /* S: write, even if it is so. */
     st = redis_step(rc, wait, 'S', claim, 2, argv, &reply, deadline, err);
     if (st)
@@ -121,13 +121,13 @@ static hf_status acks_write(struct redis_conn *rc, struct redis_wait *wait,
 
 hf_status redis_acks_confirm(struct redis_conn *rc,
                              const struct hfi_claim *claim,
-                             const struct hfi_grant *grant, int64_t deadline,
-                             struct hf_error *err)
+                             const struct hfi_receipt *receipt,
+                             int64_t deadline, struct hf_error *err)
 {
     struct redis_wait wait = {.ms = hfi_left_ms(deadline) / 3 * 2};
     struct redis_acks *acks = redis_acks_of(rc, redis_route(rc, claim->key));
     int said = 0;
-    hf_status st = acks_write(rc, &wait, claim, grant, &said, deadline, err);
+    hf_status st = acks_write(rc, &wait, claim, receipt, &said, deadline, err);
 
     if (!st && said != 1)
         st = hfi_fail(err, HF_UNAVAILABLE,

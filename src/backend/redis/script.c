@@ -5,10 +5,10 @@
  * One script serves all of them, so there is one digest to know and one script
  * to load again after a flush or a fail-over.  It is called with
  *
- *   KEYS  main     the lock: a plain string with an expiry, what other libraries
- *                  use, too: the holder's token; or "OWNER FENCE", which is no
- *                  token, nor what another library puts there: so nobody joins
- *                  a lock that is not its owner id's
+ *   KEYS  main     the lock: a plain string with an expiry, what other
+ *                  libraries use, too: the holder's token; or "OWNER FENCE",
+ *                  which is no token, nor what another library puts there: so
+ *                  nobody joins a lock that is not its owner id's
  *         meta     a hash: g the last grant, "FENCE SINCE TOKEN LENGTH
  *                  CHANNEL+NOTE" with a ? before the length if it lingers, or a
  *                  ! if its holder cannot publish; b the fence that was broken;
@@ -68,8 +68,8 @@
  *
  * A renewal with a greater fence than any that is known here tells that the
  * server has forgotten a grant, and that its clock is behind that of the server
- * that gave it.  The fence is written down, so that the next is greater; whoever
- * was granted a smaller one meanwhile loses the lock.
+ * that gave it.  The fence is written down, so that the next is greater;
+ * whoever was granted a smaller one meanwhile loses the lock.
  */
 #include "redis.h"
 

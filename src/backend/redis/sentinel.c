@@ -2,11 +2,11 @@
  *
  * sentinel.c - which server is the master, by the word of the sentinels.
  *
- * Each new connection asks the sentinels in turn, and is not used if the
- * server turns out to be a replica (handshake.c).  That alone finds the
- * master, but a connection to one that was deposed may go on working: it is cut
- * off from the sentinels and not from us, or has not been told yet.  So a client
- * that is in use also listens at one of the sentinels for
+ * Each new connection asks the sentinels in turn, and is not used if the server
+ * turns out to be a replica (handshake.c).  That alone finds the master, but a
+ * connection to one that was deposed may go on working: it is cut off from the
+ * sentinels and not from us, or has not been told yet.  So a client that is in
+ * use also listens at one of the sentinels for
  *
  *   +switch-master   NAME OLD-ADDRESS OLD-PORT NEW-ADDRESS NEW-PORT
  *

@@ -4,9 +4,9 @@
  *
  * INVARIANTS
  *  (1) The map of a node is taken as it is if the node is in good order and
- *      knows of every slot.  One that was cut off or removed from the cluster is
- *      not: then all nodes are asked, those of the URL and of the last map, and
- *      the best of their maps is taken.
+ *      knows of every slot.  One that was cut off or removed from the cluster
+ *      is not: then all nodes are asked, those of the URL and of the last map,
+ *      and the best of their maps is taken.
  */
 #include "redis.h"
 

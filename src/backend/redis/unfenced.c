@@ -10,10 +10,10 @@
  * used, which does the same everywhere.
  *
  * A renewal is always the script.  SET IFEQ would set the expiry to what an old
- * request says that arrives late, after a longer one was granted; the
- * script never shortens a lease (backend/backend.h, renew).  For the same reason a
- * key that turns out to be ours already is renewed and not merely found: the
- * grant counts from this try, so its expiry must, too.
+ * request says that arrives late, after a longer one was granted; the script
+ * never shortens a lease (backend/backend.h, renew).  For the same reason a key
+ * that turns out to be ours already is renewed and not merely found: the grant
+ * counts from this try, so its expiry must, too.
  */
 #include "redis.h"
 
@@ -22,8 +22,8 @@
 #include "base/banned.h"
 
 /* KEYS the lock; ARGV operation, token, ttl, 1 if the ttl may shrink; to take
- * over, the new token.  1 done; 0 the key is not there; 2 it is another's.  W is
- * R, and writes in any case. */
+ * over, the new token.  1 done; 0 the key is not there; 2 it is another's.  W
+ * is R, and writes in any case. */
 const char redis_bare_script[] =
     "local v=redis.call('GET',KEYS[1])\n"
     "local ttl=tonumber(ARGV[3])\n"

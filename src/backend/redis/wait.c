@@ -38,10 +38,10 @@
  *      changes (2) first and then looks at the count.
  *  (4) Who puts a sub back has heard all that was read on it: nothing else
  *      tells the keeper of it.
- *  (5) A sub that is taken to be connected anew hears nothing, and nobody relies
- *      on it before it is put back.  If meanwhile the commands were given
- *      another connection, it may be to the server from before: those who wait
- *      are woken, and the first of them connects it once more.
+ *  (5) A sub that is taken to be connected anew hears nothing, and nobody
+ *      relies on it before it is put back.  If meanwhile the commands were
+ *      given another connection, it may be to the server from before: those who
+ *      wait are woken, and the first of them connects it once more.
  */
 #include "redis.h"
 
@@ -346,7 +346,7 @@ static hf_status sub_add(struct redis_sub *sub, int slot, int64_t deadline,
     if (lost || (broken && !fresh))
         hfi_wake_all(&sub->rc->base);
     if (link && fresh)
-        hfi_pump_changed(&sub->rc->base);
+        hfi_poll_fd_changed(&sub->rc->base);
     return broken && !st ? hfi_fail(err, HF_UNAVAILABLE, "no answer") : st;
 }
 
@@ -427,7 +427,7 @@ static void sub_lost(struct redis_sub *sub)
         hfi_wake_all(&sub->rc->base);
 }
 
-static void sub_pump(struct redis_sub *sub)
+static void sub_dispatch(struct redis_sub *sub)
 {
     redisReply *reply;
     bool broken = false, lost = false;
@@ -498,20 +498,20 @@ int redis_sub_fd(struct hfi_conn *conn)
     return rc->epoll >= 0 ? rc->epoll : atomic_load(&rc->sub.fd);
 }
 
-void redis_sub_pump(struct hfi_conn *conn)
+void redis_sub_dispatch(struct hfi_conn *conn)
 {
     struct redis_conn *rc = (struct redis_conn *)conn;
     struct epoll_event events[16];
     int i, n;
 
     if (rc->epoll < 0) {
-        sub_pump(&rc->sub);
+        sub_dispatch(&rc->sub);
         return;
     }
     n = epoll_wait(rc->epoll, events, 16, 0);
     for (i = 0; i < n; i++) {
         if (events[i].data.ptr)
-            sub_pump(events[i].data.ptr);
+            sub_dispatch(events[i].data.ptr);
         else
             redis_follow_tick(rc);
     }

@@ -351,25 +351,26 @@ static int64_t take_split_ms(const struct take *take, unsigned splits)
     return 1 + strtol(digits, NULL, 16) % range;
 }
 
-static hf_status take_busy(struct take *take, struct hfi_grant *grant,
+static hf_status take_busy(struct take *take, struct hfi_receipt *receipt,
                            struct hfi_answer *busy, struct hf_error *err)
 {
     const struct hfi_claim *claim = take->claim;
     struct redlock_conn *rl = take->rl;
-    unsigned char splits = (unsigned char)grant->ref.text[REDLOCK_NOTE_SPLITS];
+    unsigned char splits =
+        (unsigned char)receipt->ref.text[REDLOCK_NOTE_SPLITS];
     bool split = take_is_split(take);
     char names[sizeof(err->text)];
 
     busy->left_ms = take_left(take);
     if (!rl->fenced || take->strange == take->votes.no ||
-        (grant->ref.text[REDLOCK_NOTE_WATCHED] &&
+        (receipt->ref.text[REDLOCK_NOTE_WATCHED] &&
          !redlock_ear_hears(rl, claim->key)))
         if (!busy->left_ms || busy->left_ms > LOOK_MS)
             busy->left_ms = LOOK_MS;
     if (split)
         busy->left_ms = take_split_ms(take, splits);
     splits = !split ? 0 : splits < 100 ? splits + 1 : splits;
-    grant->ref.text[REDLOCK_NOTE_SPLITS] = (char)splits;
+    receipt->ref.text[REDLOCK_NOTE_SPLITS] = (char)splits;
     return hfi_fail(err, HF_BUSY, "%.160s %s",
                     redlock_names(rl, take->votes.no, names, sizeof(names)),
                     split ? "have other holders, none of which has a majority"
@@ -379,7 +380,7 @@ static hf_status take_busy(struct take *take, struct hfi_grant *grant,
 /* ---- taking ------------------------------------------------------------ */
 
 /* One question, from which a grant may come. */
-static hf_status take_run(struct take *take, struct hfi_grant *grant,
+static hf_status take_run(struct take *take, struct hfi_receipt *receipt,
                           struct hfi_answer *busy, int64_t deadline,
                           struct hf_error *err)
 {
@@ -397,7 +398,7 @@ static hf_status take_run(struct take *take, struct hfi_grant *grant,
         verdict = take_hear(take, deadline);
     }
     if (verdict == REDLOCK_HELD)
-        return take_busy(take, grant, busy, err);
+        return take_busy(take, receipt, busy, err);
     if (verdict != REDLOCK_WON)
         return redlock_too_few(
             &take->round, __builtin_popcount(take->votes.yes | take->votes.no),
@@ -408,19 +409,20 @@ static hf_status take_run(struct take *take, struct hfi_grant *grant,
             *err = take->why;
         return hfi_wrap(err, HF_UNAVAILABLE, "the fence is not confirmed");
     }
-    grant->fence = rl->fenced ? fence : 0;
+    receipt->fence = rl->fenced ? fence : 0;
     return HF_OK;
 }
 
 hf_status redlock_try_acquire(struct hfi_conn *conn,
                               const struct hfi_claim *claim,
-                              struct hfi_grant *grant, struct hfi_answer *busy,
-                              int64_t deadline, struct hf_error *err)
+                              struct hfi_receipt *receipt,
+                              struct hfi_answer *busy, int64_t deadline,
+                              struct hf_error *err)
 {
     struct redlock_conn *rl = (struct redlock_conn *)conn;
     struct take take = {.rl = rl,
                         .claim = claim,
-                        .watched = grant->ref.text[REDLOCK_NOTE_WATCHED],
+                        .watched = receipt->ref.text[REDLOCK_NOTE_WATCHED],
                         .began = hfi_now(),
                         .votes = {.n = rl->n}};
     unsigned doubt;
@@ -431,12 +433,12 @@ hf_status redlock_try_acquire(struct hfi_conn *conn,
         return st;
     redlock_round_init(&take.round, rl);
     take_say(&take);
-    st = take_run(&take, grant, busy, deadline, err);
-    if (grant->ref.text[REDLOCK_NOTE_WATCHED])
-        grant->ref.text[REDLOCK_NOTE_WATCHED] = REDLOCK_WATCHED_TOLD;
-    grant->placed = st == HF_OK;
-    redlock_note_add(grant, take.asked);
-    doubt = redlock_note_doubt(grant, redlock_silent(&take.round));
+    st = take_run(&take, receipt, busy, deadline, err);
+    if (receipt->ref.text[REDLOCK_NOTE_WATCHED])
+        receipt->ref.text[REDLOCK_NOTE_WATCHED] = REDLOCK_WATCHED_TOLD;
+    receipt->placed = st == HF_OK;
+    redlock_note_add(receipt, take.asked);
+    doubt = redlock_note_doubt(receipt, redlock_silent(&take.round));
     redlock_round_fini(&take.round);
     redis_batch_free(&take.plain);
     redis_batch_free(&take.script);

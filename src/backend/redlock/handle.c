@@ -7,9 +7,9 @@
  * node, so at most one succeeds.  Who fails gives the nodes that it has back to
  * the token of the handle.
  *
- * SPLIT  With nodes that do not answer, none of those who try at once may have a
- *   majority.  Each of them sees the tokens of others: all but the one with the
- *   largest give back and say that they have lost, and that one asks again.
+ * SPLIT  With nodes that do not answer, none of those who try at once may have
+ *   a majority.  Each of them sees the tokens of others: all but the one with
+ *   the largest give back and say that they have lost, and that one asks again.
  */
 #include "redlock.h"
 
@@ -19,15 +19,15 @@
 
 hf_status redlock_attach(struct hfi_conn *conn, const struct hfi_claim *claim,
                          const struct hf_handle *handle,
-                         struct hfi_grant *grant, struct hf_error *err)
+                         struct hfi_receipt *receipt, struct hf_error *err)
 {
     struct redlock_conn *rl = (struct redlock_conn *)conn;
 
     (void)claim;
     (void)err;
-    grant->fence = handle->fence;
+    receipt->fence = handle->fence;
     /* The lock may have been mended since the handle was written. */
-    redlock_note_add(grant, (1U << rl->n) - 1);
+    redlock_note_add(receipt, (1U << rl->n) - 1);
     return HF_OK; /* The question that follows tells whether it is there. */
 }
 
@@ -131,7 +131,7 @@ static hf_status handle_judge(const struct redlock_conn *rl,
 
 hf_status redlock_take_over(struct hfi_conn *conn,
                             const struct hfi_claim *claim, const char *token,
-                            struct hfi_grant *grant, int64_t deadline,
+                            struct hfi_receipt *receipt, int64_t deadline,
                             struct hf_error *err)
 {
     struct redlock_conn *rl = (struct redlock_conn *)conn;
@@ -143,7 +143,7 @@ hf_status redlock_take_over(struct hfi_conn *conn,
     if (st)
         return st;
     redlock_round_init(&round, rl);
-    handle_say(rl, &batch, claim->key, claim->token, token, grant->fence);
+    handle_say(rl, &batch, claim->key, claim->token, token, receipt->fence);
     redlock_gather(rl, deadline);
     handle_ask(&round, &batch, claim->ttl_ms, deadline, &tally);
     st = handle_judge(rl, claim, &tally);
@@ -158,6 +158,6 @@ hf_status redlock_take_over(struct hfi_conn *conn,
     redlock_round_fini(&round);
     redis_batch_free(&batch);
     if (st == HF_LOST && tally.ours)
-        handle_give_back(rl, claim, token, grant->fence, deadline);
+        handle_give_back(rl, claim, token, receipt->fence, deadline);
     return st;
 }

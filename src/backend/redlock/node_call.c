@@ -5,16 +5,16 @@
  * The caller's own thread sends to every node and then sleeps on all their
  * descriptors, so a question costs the time of the slowest node that is waited
  * for, and no other threads.  Who does not answer in time is left behind with
- * hfi_mux_abandon(): its connection goes on, so that whatever is said to it next
- * is served after what it owes (redlock.c (3)).
+ * hfi_mux_abandon(): its connection goes on, so that whatever is said to it
+ * next is served after what it owes (redlock.c (3)).
  *
- * One slow node is not waited for longer than its limit.  What lies in the socket
- * when the limit is over has come in time, since it may be this process that was
- * slow: it is taken in before anything is decided.  When so many are slow
- * that the others decide nothing, it is not they who are ill but the network or
- * this machine, and there is nothing to gain from giving up so early: then all
- * are waited for up to a quarter of the lease, and three seconds at most, unless
- * the limit was set in the URL.
+ * One slow node is not waited for longer than its limit.  What lies in the
+ * socket when the limit is over has come in time, since it may be this process
+ * that was slow: it is taken in before anything is decided.  When so many are
+ * slow that the others decide nothing, it is not they who are ill but the
+ * network or this machine, and there is nothing to gain from giving up so
+ * early: then all are waited for up to a quarter of the lease, and three
+ * seconds at most, unless the limit was set in the URL.
  *
  * A node that has lost the script is given it again, along with the question.
  */

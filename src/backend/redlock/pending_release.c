@@ -12,8 +12,8 @@
  *
  * LASTING  A lease that the node has granted is over at a time that is known
  *   here.  A try that had no answer may lie with a node that hangs, and its
- *   lease begins when the node goes on.  What is owed for such a one lasts until
- *   it is paid.
+ *   lease begins when the node goes on.  What is owed for such a one lasts
+ *   until it is paid.
  */
 #include "redlock.h"
 

@@ -6,21 +6,23 @@
  * must not vote before the longest lease is over that any client may have had,
  * and which one that is cannot be seen from here.  It is therefore agreed on:
  *
- *  (1) quarantine= is the longest lease that any client of these nodes asks for,
- *      a minute unless it is given.  This client asks for no longer one: that is
- *      refused before anything is sent.
- *  (2) Each client writes its own quarantine= down on each node when it connects,
- *      if that is more than what stands there, and obeys the largest that it has
- *      read from any node.  So clients that were not given the same value obey
- *      the largest of them, as long as one node is left that remembers it.
- *  (3) A node that has everything on disk (appendonly with fsync always) forgets
- *      nothing and votes at once, provided that it proves to have kept its data:
- *      what a client wrote down there during an earlier run is still there.  One
- *      that was started with an empty disk is a node that has forgotten.
+ *  (1) quarantine= is the longest lease that any client of these nodes asks
+ *      for, a minute unless it is given.  This client asks for no longer one:
+ *      that is refused before anything is sent.
+ *  (2) Each client writes its own quarantine= down on each node when it
+ *      connects, if that is more than what stands there, and obeys the largest
+ *      that it has read from any node.  So clients that were not given the same
+ *      value obey the largest of them, as long as one node is left that
+ *      remembers it.
+ *  (3) A node that has everything on disk (appendonly with fsync always)
+ *      forgets nothing and votes at once, provided that it proves to have kept
+ *      its data: what a client wrote down there during an earlier run is still
+ *      there.  One that was started with an empty disk is a node that has
+ *      forgotten.
  *
- * The note of a node is the hash that a lock with an empty key would have, which
- * no lock is: q is the longest lease in milliseconds, d the run id under which
- * the node was first seen to keep everything on disk.
+ * The note of a node is the hash that a lock with an empty key would have,
+ * which no lock is: q is the longest lease in milliseconds, d the run id under
+ * which the node was first seen to keep everything on disk.
  */
 #include "redlock.h"
 

@@ -23,8 +23,9 @@
  *      silence, bytes of it may still lie with the server.  So the next one
  *      first has the server end it (CLIENT KILL by id), after which they are
  *      never read, and then repeats every release that had no answer
- *      (pending_release.c), before anybody else may use it.  Where CLIENT KILL is forbidden such a key can
- *      stay until it expires: it delays others, and never harms them.
+ *      (pending_release.c), before anybody else may use it.  Where CLIENT KILL
+ *      is forbidden such a key can stay until it expires: it delays others, and
+ *      never harms them.
  *  (4) The fence.  A node confirms a fence, for the token that it has, only if
  *      it is larger than every one that it has confirmed before.  A grant is
  *      returned only after a majority has confirmed its fence.
@@ -49,9 +50,9 @@
  *      confirmed.  A node that lost the key is given it again only while others
  *      confirm the grant, and counts from the next renewal on.
  *  (6) Restarts.  A node that was started less than the longest lease of any
- *      client ago may have forgotten a grant that stands, so it may not vote for
- *      a new one, unless it has proven that it kept its data.  A restart ends
- *      our connection, so it is enough to ask for run id and uptime when a
+ *      client ago may have forgotten a grant that stands, so it may not vote
+ *      for a new one, unless it has proven that it kept its data.  A restart
+ *      ends our connection, so it is enough to ask for run id and uptime when a
  *      connection begins; one that does not tell its run id counts as restarted
  *      each time.  How long the longest lease is, see quarantine.c.
  *
@@ -59,10 +60,10 @@
  *   a lock.  Release goes to all; on a node that cannot be reached it is
  *   repeated in the background until the lease is over.
  *
- * LIMITS  Expiry follows the wall clocks of the servers: a majority whose clocks
- *   leap forward within one lease grants early, and its fence is still larger.
- *   Uptime is told by the same clocks.  There is no queue: all who wait are told
- *   of a release (wait.c), and who asks at the right moment gets it.
+ * LIMITS  Expiry follows the wall clocks of the servers: a majority whose
+ *   clocks leap forward within one lease grants early, and its fence is still
+ *   larger. Uptime is told by the same clocks.  There is no queue: all who wait
+ *   are told of a release (wait.c), and who asks at the right moment gets it.
  */
 #include "redlock.h"
 
@@ -151,7 +152,8 @@ static hf_status open_db(struct redlock_conn *rl, const struct hfi_url *url,
 }
 
 /* A node's own password, that of all in a file, which is read for each
- * connection (backend/redis/handshake.c), or REDISCLI_AUTH, as redis-cli has it. */
+ * connection (backend/redis/handshake.c), or REDISCLI_AUTH, as redis-cli has
+ * it. */
 static hf_status open_secrets(struct redis_conn *rc,
                               const struct hfi_host *host, const char *file,
                               struct hf_error *err)
@@ -384,14 +386,14 @@ const struct hfi_backend hfi_backend_redlock = {
               HF_TRAIT_MACHINES | HF_TRAIT_NOTED,
     .open = redlock_open,
     .close = redlock_close,
-    .forget = redlock_forget,
+    .after_fork_child = redlock_forget,
     .try_acquire = redlock_try_acquire,
     .renew = redlock_renew,
     .release = redlock_release,
     .watch = redlock_watch,
     .unwatch = redlock_unwatch,
-    .pump_fd = redlock_pump_fd,
-    .pump = redlock_pump,
+    .poll_fd = redlock_poll_fd,
+    .dispatch = redlock_dispatch,
     .attach = redlock_attach,
     .take_over = redlock_take_over,
     .inspect = redlock_inspect,

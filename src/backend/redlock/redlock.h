@@ -105,9 +105,9 @@ enum { REDLOCK_WATCHED_NOT, REDLOCK_WATCHED_NEW, REDLOCK_WATCHED_TOLD };
 #define REDLOCK_NOTE_DOUBT  10 /* the nodes where a try had no answer */
 
 unsigned redlock_note_nodes(const struct redlock_conn *,
-                            const struct hfi_grant *);
-void redlock_note_add(struct hfi_grant *, unsigned nodes);
-unsigned redlock_note_doubt(struct hfi_grant *, unsigned more);
+                            const struct hfi_receipt *);
+void redlock_note_add(struct hfi_receipt *, unsigned nodes);
+unsigned redlock_note_doubt(struct hfi_receipt *, unsigned more);
 
 /* ---- script.c -------------------------------------------------- */
 
@@ -184,12 +184,12 @@ void redlock_ear_drop(struct redlock_node *);
 bool redlock_ear_hears(struct redlock_conn *, const char *key);
 
 hf_status redlock_watch(struct hfi_conn *, const struct hfi_claim *,
-                        struct hfi_grant *, int64_t deadline,
+                        struct hfi_receipt *, int64_t deadline,
                         struct hf_error *);
 void redlock_unwatch(struct hfi_conn *, const struct hfi_claim *,
-                     struct hfi_grant *);
-int redlock_pump_fd(struct hfi_conn *);
-void redlock_pump(struct hfi_conn *);
+                     struct hfi_receipt *);
+int redlock_poll_fd(struct hfi_conn *);
+void redlock_dispatch(struct hfi_conn *);
 
 /* ---- node_call.c ---------------------------------------------------- */
 
@@ -274,13 +274,13 @@ int64_t redlock_item(const redisReply *, size_t i);
 /* ---- acquire.c ---------------------------------------------------- */
 
 hf_status redlock_try_acquire(struct hfi_conn *, const struct hfi_claim *,
-                              struct hfi_grant *, struct hfi_answer *,
+                              struct hfi_receipt *, struct hfi_answer *,
                               int64_t deadline, struct hf_error *);
 
 /* Give back on the nodes of the set, in some of which a try may still arrive.
  * `release`: it was a grant, so those who wait are told, and whether a majority
- * had it is worth waiting for until the deadline.  How many had it, how many said that they had not, and how many said
- * nothing: that is owed there. */
+ * had it is worth waiting for until the deadline.  How many had it, how many
+ * said that they had not, and how many said nothing: that is owed there. */
 int redlock_give_back(struct redlock_conn *, const struct hfi_claim *,
                       unsigned nodes, unsigned doubt, bool release,
                       int64_t deadline, int *had, int *had_not);
@@ -290,16 +290,16 @@ int redlock_give_back(struct redlock_conn *, const struct hfi_claim *,
 void redlock_renew(struct hfi_conn *, struct hfi_renewal *, size_t n,
                    int64_t deadline, struct hf_error *);
 hf_status redlock_release(struct hfi_conn *, const struct hfi_claim *,
-                          struct hfi_grant *, int64_t deadline,
+                          struct hfi_receipt *, int64_t deadline,
                           struct hf_error *);
 
 /* ---- handle.c -------------------------------------------------- */
 
 hf_status redlock_attach(struct hfi_conn *, const struct hfi_claim *,
-                         const struct hf_handle *, struct hfi_grant *,
+                         const struct hf_handle *, struct hfi_receipt *,
                          struct hf_error *);
 hf_status redlock_take_over(struct hfi_conn *, const struct hfi_claim *,
-                            const char *token, struct hfi_grant *,
+                            const char *token, struct hfi_receipt *,
                             int64_t deadline, struct hf_error *);
 
 /* ---- inspect.c ---------------------------------------------------- */

@@ -24,32 +24,32 @@
 /* ---- on which nodes a grant may be ------------------------------------- */
 
 unsigned redlock_note_nodes(const struct redlock_conn *rl,
-                            const struct hfi_grant *grant)
+                            const struct hfi_receipt *receipt)
 {
     unsigned all = (1U << rl->n) - 1;
     char digits[9] = "";
 
-    memcpy(digits, grant->ref.text, sizeof(digits) - 1);
+    memcpy(digits, receipt->ref.text, sizeof(digits) - 1);
     return digits[0] ? (unsigned)strtoul(digits, NULL, 16) & all : all;
 }
 
-void redlock_note_add(struct hfi_grant *grant, unsigned nodes)
+void redlock_note_add(struct hfi_receipt *receipt, unsigned nodes)
 {
     char digits[9] = "";
 
-    memcpy(digits, grant->ref.text, sizeof(digits) - 1);
+    memcpy(digits, receipt->ref.text, sizeof(digits) - 1);
     nodes |= (unsigned)strtoul(digits, NULL, 16);
     snprintf(digits, sizeof(digits), "%x", nodes);
-    memcpy(grant->ref.text, digits, sizeof(digits) - 1);
+    memcpy(receipt->ref.text, digits, sizeof(digits) - 1);
 }
 
-unsigned redlock_note_doubt(struct hfi_grant *grant, unsigned more)
+unsigned redlock_note_doubt(struct hfi_receipt *receipt, unsigned more)
 {
     uint16_t nodes;
 
-    memcpy(&nodes, grant->ref.text + REDLOCK_NOTE_DOUBT, sizeof(nodes));
+    memcpy(&nodes, receipt->ref.text + REDLOCK_NOTE_DOUBT, sizeof(nodes));
     nodes |= (uint16_t)more;
-    memcpy(grant->ref.text + REDLOCK_NOTE_DOUBT, &nodes, sizeof(nodes));
+    memcpy(receipt->ref.text + REDLOCK_NOTE_DOUBT, &nodes, sizeof(nodes));
     return nodes;
 }
 
@@ -69,7 +69,7 @@ static void renew_say(struct redlock_conn *rl, struct redis_batch *batch,
 
     snprintf(ttl, sizeof(ttl), "%" PRId64, item->ttl_ms);
     snprintf(fence, sizeof(fence), "%" PRIu64,
-             rl->fenced ? item->grant->fence : 0);
+             rl->fenced ? item->receipt->fence : 0);
     redlock_step(rl, batch, 'R', item->claim->key, 7, argv);
 }
 
@@ -196,7 +196,7 @@ static void renew_mend(struct redlock_conn *rl, struct hfi_renewal *items,
             if (tallies[item].gone & 1U << i &&
                 redlock_may_mend(rl->n, &tallies[item])) {
                 redlock_owe_not(&rl->nodes[i], items[item].claim);
-                redlock_note_add(items[item].grant, 1U << i);
+                redlock_note_add(items[item].receipt, 1U << i);
                 renew_say(rl, &batches[i], &items[item], true);
             }
         if (batches[i].count)
@@ -206,7 +206,7 @@ static void renew_mend(struct redlock_conn *rl, struct hfi_renewal *items,
     while (redlock_hear(&round, span.end) >= 0)
         continue;
     for (item = 0; item < n; item++)
-        redlock_note_doubt(items[item].grant,
+        redlock_note_doubt(items[item].receipt,
                            redlock_silent(&round) & tallies[item].gone);
     redlock_round_fini(&round);
     for (i = 0; i < rl->n; i++)
@@ -246,17 +246,17 @@ void redlock_renew(struct hfi_conn *conn, struct hfi_renewal *items, size_t n,
 }
 
 hf_status redlock_release(struct hfi_conn *conn, const struct hfi_claim *claim,
-                          struct hfi_grant *grant, int64_t deadline,
+                          struct hfi_receipt *receipt, int64_t deadline,
                           struct hf_error *err)
 {
     struct redlock_conn *rl = (struct redlock_conn *)conn;
-    unsigned nodes = redlock_note_nodes(rl, grant);
+    unsigned nodes = redlock_note_nodes(rl, receipt);
     int had, had_not;
 
     redlock_gather(rl, deadline);
-    redlock_give_back(rl, claim, nodes, redlock_note_doubt(grant, 0), true,
+    redlock_give_back(rl, claim, nodes, redlock_note_doubt(receipt, 0), true,
                       deadline, &had, &had_not);
-    grant->placed = false;
+    receipt->placed = false;
     if (had >= rl->majority)
         return HF_OK;
     if (__builtin_popcount(nodes) - had_not < rl->majority)

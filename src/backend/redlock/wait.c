@@ -15,10 +15,10 @@
  * because those that we do not hear, or whose word we had, may be dead.  They
  * come together, so that is one try, or two; and who has it does not wait.
  *
- * DEAF  As long as we hear enough nodes no release escapes us.  Messages are lost
- *   with an ear; if that leaves too few, those who wait are woken at once, ask
- *   again and again (acquire.c), and are woken once more when we hear enough
- *   again: what was released in between is seen by that try.
+ * DEAF  As long as we hear enough nodes no release escapes us.  Messages are
+ *   lost with an ear; if that leaves too few, those who wait are woken at once,
+ *   ask again and again (acquire.c), and are woken once more when we hear
+ *   enough again: what was released in between is seen by that try.
  *
  * ASKING  A holder that lets its lease linger listens on the same channel.  Who
  *   waits subscribes first and says so after that; who lets linger subscribes
@@ -233,7 +233,7 @@ static bool ear_pump(struct redlock_node *node)
     return st != HF_OK;
 }
 
-int redlock_pump_fd(struct hfi_conn *conn)
+int redlock_poll_fd(struct hfi_conn *conn)
 {
     return atomic_load(&((struct redlock_conn *)conn)->ear_poll);
 }
@@ -260,7 +260,7 @@ static void ears_tend(struct redlock_conn *rl, unsigned lost)
             redlock_node_tend(&rl->nodes[i]);
 }
 
-void redlock_pump(struct hfi_conn *conn)
+void redlock_dispatch(struct hfi_conn *conn)
 {
     struct redlock_conn *rl = (struct redlock_conn *)conn;
     unsigned lost;
@@ -367,7 +367,7 @@ static bool want_is_asked(struct redlock_conn *rl,
 }
 
 hf_status redlock_watch(struct hfi_conn *conn, const struct hfi_claim *claim,
-                        struct hfi_grant *grant, int64_t deadline,
+                        struct hfi_receipt *receipt, int64_t deadline,
                         struct hf_error *err)
 {
     struct redlock_conn *rl = (struct redlock_conn *)conn;
@@ -384,22 +384,22 @@ hf_status redlock_watch(struct hfi_conn *conn, const struct hfi_claim *claim,
     for (i = 0; i < rl->n; i++)
         redlock_node_tend(&rl->nodes[i]);
     /* Who holds has no other chance: a waiter asks again. */
-    want_wait(rl, claim, grant->placed ? span.late : span.end);
-    grant->ref.text[REDLOCK_NOTE_WATCHED] = REDLOCK_WATCHED_NEW;
-    if (grant->placed && (!redlock_ear_hears(rl, claim->key) ||
-                          want_is_asked(rl, claim, span.late)))
+    want_wait(rl, claim, receipt->placed ? span.late : span.end);
+    receipt->ref.text[REDLOCK_NOTE_WATCHED] = REDLOCK_WATCHED_NEW;
+    if (receipt->placed && (!redlock_ear_hears(rl, claim->key) ||
+                            want_is_asked(rl, claim, span.late)))
         hfi_wanted(conn, claim->key);
     return HF_OK;
 }
 
 void redlock_unwatch(struct hfi_conn *conn, const struct hfi_claim *claim,
-                     struct hfi_grant *grant)
+                     struct hfi_receipt *receipt)
 {
     struct redlock_conn *rl = (struct redlock_conn *)conn;
     struct redlock_want *want;
     int i;
 
-    grant->ref.text[REDLOCK_NOTE_WATCHED] = 0;
+    receipt->ref.text[REDLOCK_NOTE_WATCHED] = 0;
     pthread_mutex_lock(&rl->ear_mu);
     want = want_find(rl, claim->key);
     if (want && !--want->users) {

@@ -62,8 +62,8 @@ static hf_loss renew_reason(struct sql_conn *conn,
 
     if (sql_look(conn, item->claim->key, &seen, deadline, NULL) || !seen.there)
         return HF_LOSS_DELETED;
-    return seen.info.fence != item->grant->fence ? HF_LOSS_STOLEN
-                                                 : HF_LOSS_BROKEN;
+    return seen.info.fence != item->receipt->fence ? HF_LOSS_STOLEN
+                                                   : HF_LOSS_BROKEN;
 }
 
 static void renew_lost(struct sql_conn *conn, struct hfi_renewal *item,
@@ -124,7 +124,7 @@ static hf_status renew_ask(struct sql_conn *conn, enum sql_stmt stmt,
     call->token = items[0]->claim->token;
     call->ttl_ms = items[0]->ttl_ms;
     call->queue = renew_shortens(items[0]);
-    call->number = (int64_t)items[0]->grant->fence;
+    call->number = (int64_t)items[0]->receipt->fence;
     call->items = items;
     st = sql_run(conn, stmt, call, &answer, deadline, err);
     *all = (conn->strategy == SQL_ROW ? answer.rows : answer.affected) >=

@@ -85,17 +85,17 @@ hf_status sql_row_open(struct sql_conn *conn, struct hf_error *err)
 
 /* ---- one lock ---------------------------------------------------------- */
 
-struct row_lock *sql_row_of(const struct hfi_grant *grant)
+struct row_lock *sql_row_of(const struct hfi_receipt *receipt)
 {
     struct row_lock *lock = NULL;
 
-    if (grant->placed)
-        memcpy(&lock, grant->ref.text, sizeof(lock));
+    if (receipt->placed)
+        memcpy(&lock, receipt->ref.text, sizeof(lock));
     return lock;
 }
 
 static hf_status row_new(struct sql_conn *conn, const struct hfi_claim *claim,
-                         struct hfi_grant *grant, int64_t deadline,
+                         struct hfi_receipt *receipt, int64_t deadline,
                          struct row_lock **ret, struct hf_error *err)
 {
     size_t size = strlen(claim->key) + 1;
@@ -116,8 +116,8 @@ static hf_status row_new(struct sql_conn *conn, const struct hfi_claim *claim,
     pthread_mutex_lock(&conn->row->mu);
     hfi_link_append(&conn->row->locks, &lock->link);
     pthread_mutex_unlock(&conn->row->mu);
-    memcpy(grant->ref.text, &lock, sizeof(lock));
-    grant->placed = true;
+    memcpy(receipt->ref.text, &lock, sizeof(lock));
+    receipt->placed = true;
     *ret = lock;
     return HF_OK;
 }
@@ -125,7 +125,7 @@ static hf_status row_new(struct sql_conn *conn, const struct hfi_claim *claim,
 /* Forget the lock; its session goes back if it is `clean`, else it is closed.
  * row.c (3) */
 void sql_row_drop(struct sql_conn *conn, struct row_lock *lock,
-                  struct hfi_grant *grant, bool clean)
+                  struct hfi_receipt *receipt, bool clean)
 {
     pthread_mutex_lock(&conn->row->mu);
     epoll_ctl(conn->row->epoll_fd, EPOLL_CTL_DEL,
@@ -137,8 +137,8 @@ void sql_row_drop(struct sql_conn *conn, struct row_lock *lock,
     else
         sql_disconnect(lock->session);
     hfi_free(lock);
-    memset(&grant->ref, 0, sizeof(grant->ref));
-    grant->placed = false;
+    memset(&receipt->ref, 0, sizeof(receipt->ref));
+    receipt->placed = false;
 }
 
 /* With the mutex held: have the keeper listen to the session again, once. */
@@ -227,7 +227,7 @@ static void row_number(struct sql_answer *answer, const struct sql_cell *cells,
 
 /* We have the row: write who we are beside the next fence. */
 static hf_status row_sign(struct sql_conn *conn, const struct hfi_claim *claim,
-                          struct row_lock *lock, struct hfi_grant *grant,
+                          struct row_lock *lock, struct hfi_receipt *receipt,
                           int64_t deadline, struct hf_error *err)
 {
     struct sql_call call = {.key = claim->key,
@@ -243,7 +243,7 @@ static hf_status row_sign(struct sql_conn *conn, const struct hfi_claim *claim,
         st = hfi_fail(err, HF_PROTOCOL, "%s: no row for the fence",
                       conn->base.endpoint);
     if (!st)
-        grant->fence = (uint64_t)answer.id;
+        receipt->fence = (uint64_t)answer.id;
     return st;
 }
 
@@ -307,15 +307,16 @@ static hf_status row_later(struct sql_conn *conn, const struct hfi_claim *claim,
 
 hf_status sql_row_try_acquire(struct sql_conn *conn,
                               const struct hfi_claim *claim,
-                              struct hfi_grant *grant, struct hfi_answer *busy,
-                              int64_t deadline, struct hf_error *err)
+                              struct hfi_receipt *receipt,
+                              struct hfi_answer *busy, int64_t deadline,
+                              struct hf_error *err)
 {
-    struct row_lock *lock = sql_row_of(grant);
+    struct row_lock *lock = sql_row_of(receipt);
     hf_status st = HF_OK;
 
     (void)busy;
     if (!lock) {
-        st = row_new(conn, claim, grant, deadline, &lock, err);
+        st = row_new(conn, claim, receipt, deadline, &lock, err);
         if (st)
             return st;
         st = row_first(conn, claim, lock, deadline, err);
@@ -329,7 +330,7 @@ hf_status sql_row_try_acquire(struct sql_conn *conn,
             st = sql_row_beat(conn, lock, claim->ttl_ms, deadline, err);
     }
     if (!st)
-        st = row_sign(conn, claim, lock, grant, deadline, err);
+        st = row_sign(conn, claim, lock, receipt, deadline, err);
     if (!st && !conn->driver->alive(lock->session)) {
         lock->session->broken = true;
         st = hfi_fail(err, HF_UNAVAILABLE, "%s: the session was ended",
@@ -343,14 +344,14 @@ hf_status sql_row_try_acquire(struct sql_conn *conn,
     }
     if (!lock->session->broken)
         conn->driver->row_end(lock->session, deadline, NULL);
-    sql_row_drop(conn, lock, grant, true);
+    sql_row_drop(conn, lock, receipt, true);
     /* The row is free again, or will be when the server sees the end. */
     return st == HF_UNCERTAIN ? HF_UNAVAILABLE : st;
 }
 
 /* ---- hearing ----------------------------------------------------------- */
 
-int sql_row_pump_fd(struct sql_conn *conn)
+int sql_row_poll_fd(struct sql_conn *conn)
 {
     return conn->row->epoll_fd;
 }
@@ -366,7 +367,7 @@ static bool row_is_known(struct sql_row_state *row, const struct row_lock *lock)
 }
 
 /* A session that waits has an answer; one that holds has been cut. */
-void sql_row_pump(struct sql_conn *conn)
+void sql_row_dispatch(struct sql_conn *conn)
 {
     struct sql_row_state *row = conn->row;
     struct epoll_event events[16];

@@ -11,17 +11,17 @@
 hf_status sql_row_open(struct sql_conn *, struct hf_error *);
 void sql_row_close(struct sql_conn *);
 hf_status sql_row_try_acquire(struct sql_conn *, const struct hfi_claim *,
-                              struct hfi_grant *, struct hfi_answer *,
+                              struct hfi_receipt *, struct hfi_answer *,
                               int64_t deadline, struct hf_error *);
 void sql_row_renew(struct sql_conn *, struct hfi_renewal **, size_t n,
                    int64_t deadline, struct hf_error *);
 hf_status sql_row_release(struct sql_conn *, const struct hfi_claim *,
-                          struct hfi_grant *, int64_t deadline,
+                          struct hfi_receipt *, int64_t deadline,
                           struct hf_error *);
 
 /* Where the sessions that wait are heard; the keeper calls both. */
-int sql_row_pump_fd(struct sql_conn *);
-void sql_row_pump(struct sql_conn *);
+int sql_row_poll_fd(struct sql_conn *);
+void sql_row_dispatch(struct sql_conn *);
 
 /* ---- between row.c and row_keep.c ------------------------------ */
 
@@ -37,14 +37,14 @@ struct row_lock {
 };
 
 /* The lock that a grant or a place is, or NULL. */
-struct row_lock *sql_row_of(const struct hfi_grant *);
+struct row_lock *sql_row_of(const struct hfi_receipt *);
 
 /* Its session is ours to use; or the keeper's again.  row.c (5) */
 void sql_row_busy(struct sql_conn *, struct row_lock *);
 void sql_row_idle(struct sql_conn *, struct row_lock *);
 
 /* Forget it; the session goes back if it is `clean`, else it is closed. */
-void sql_row_drop(struct sql_conn *, struct row_lock *, struct hfi_grant *,
+void sql_row_drop(struct sql_conn *, struct row_lock *, struct hfi_receipt *,
                   bool clean);
 
 /* A heartbeat while it is taken. */

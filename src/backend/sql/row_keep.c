@@ -69,7 +69,7 @@ hf_status sql_row_beat(struct sql_conn *conn, struct row_lock *lock,
 static bool row_renew_send(struct sql_conn *conn, struct hfi_renewal *item,
                            struct hf_error *err)
 {
-    struct row_lock *lock = sql_row_of(item->grant);
+    struct row_lock *lock = sql_row_of(item->receipt);
     hf_status st = HF_OK;
 
     item->st = HF_LOST;
@@ -86,7 +86,7 @@ static bool row_renew_send(struct sql_conn *conn, struct hfi_renewal *item,
         item->st = hfi_fail(err, HF_UNAVAILABLE, "%s: no answer in time",
                             conn->base.endpoint);
     else if (st)
-        sql_row_drop(conn, lock, item->grant, false); /* row.c (3) */
+        sql_row_drop(conn, lock, item->receipt, false); /* row.c (3) */
     return !st;
 }
 
@@ -95,7 +95,7 @@ static bool row_renew_send(struct sql_conn *conn, struct hfi_renewal *item,
 static bool row_renew_hear(struct sql_conn *conn, struct hfi_renewal *item,
                            int64_t deadline, struct hf_error *err)
 {
-    struct row_lock *lock = sql_row_of(item->grant);
+    struct row_lock *lock = sql_row_of(item->receipt);
     hf_status st = row_hear(conn, lock, deadline, err);
 
     if (!st)
@@ -108,7 +108,7 @@ static bool row_renew_hear(struct sql_conn *conn, struct hfi_renewal *item,
     }
     item->st = HF_LOST;
     item->reason = HF_LOSS_SESSION;
-    sql_row_drop(conn, lock, item->grant, false); /* row.c (3) */
+    sql_row_drop(conn, lock, item->receipt, false); /* row.c (3) */
     return false;
 }
 
@@ -127,14 +127,14 @@ void sql_row_renew(struct sql_conn *conn, struct hfi_renewal **items, size_t n,
     /* One that was broken keeps its row, too: row.c (4). */
     for (i = 0; i < left; i++)
         if (row_renew_hear(conn, items[i], deadline, err))
-            sql_row_idle(conn, sql_row_of(items[i]->grant));
+            sql_row_idle(conn, sql_row_of(items[i]->receipt));
 }
 
 /* Leave the server's queue: a statement that waits must be ended from outside,
  * more than once if the first attempt came before it did.  It may have been
  * granted just then, so what it got is given back. */
 static void row_withdraw(struct sql_conn *conn, struct row_lock *lock,
-                         struct hfi_grant *grant, int64_t deadline)
+                         struct hfi_receipt *receipt, int64_t deadline)
 {
     struct sql_call call = {.number = conn->driver->id(lock->session)};
     struct pollfd pfd = {.fd = conn->driver->fd(lock->session),
@@ -152,14 +152,14 @@ static void row_withdraw(struct sql_conn *conn, struct row_lock *lock,
         lock->session->broken = true;
     if (!lock->session->broken)
         conn->driver->row_end(lock->session, deadline, NULL);
-    sql_row_drop(conn, lock, grant, true);
+    sql_row_drop(conn, lock, receipt, true);
 }
 
 hf_status sql_row_release(struct sql_conn *conn, const struct hfi_claim *claim,
-                          struct hfi_grant *grant, int64_t deadline,
+                          struct hfi_receipt *receipt, int64_t deadline,
                           struct hf_error *err)
 {
-    struct row_lock *lock = sql_row_of(grant);
+    struct row_lock *lock = sql_row_of(receipt);
     struct sql_call call = {.key = claim->key, .token = claim->token};
     struct sql_answer answer = {0};
     char spoiled[HFI_TOKEN_LEN + 2];
@@ -171,7 +171,7 @@ hf_status sql_row_release(struct sql_conn *conn, const struct hfi_claim *claim,
                         conn->base.endpoint);
     sql_row_busy(conn, lock);
     if (lock->waiting) {
-        row_withdraw(conn, lock, grant, deadline);
+        row_withdraw(conn, lock, receipt, deadline);
         return HF_OK;
     }
     st = lock->beating ? row_hear(conn, lock, deadline, err) : HF_OK;
@@ -188,7 +188,7 @@ hf_status sql_row_release(struct sql_conn *conn, const struct hfi_claim *claim,
     if (!st)
         st = conn->driver->row_end(lock->session, deadline, err);
     /* Without an answer the session is closed, and that frees the row. */
-    sql_row_drop(conn, lock, grant, !st);
+    sql_row_drop(conn, lock, receipt, !st);
     if (!st && ours)
         return HF_OK;
     return hfi_fail(err, HF_LOST, "%s: %s", conn->base.endpoint,

@@ -50,7 +50,7 @@
 /* How often a row may change between two statements of one try. */
 #define TRY_MAX 20
 
-/* What a claim that waits has seen; kept in grant->ref until it is granted. */
+/* What a claim that waits has seen; kept in receipt->ref until it is granted. */
 struct sql_note {
     int64_t version, since;
     bool busy; /* look before the next try */
@@ -210,7 +210,7 @@ static hf_status sql_try(struct sql_conn *conn, const struct hfi_claim *claim,
 }
 
 hf_status sql_try_acquire(struct hfi_conn *base, const struct hfi_claim *claim,
-                          struct hfi_grant *grant, struct hfi_answer *busy,
+                          struct hfi_receipt *receipt, struct hfi_answer *busy,
                           int64_t deadline, struct hf_error *err)
 {
     struct sql_conn *conn = (struct sql_conn *)base;
@@ -219,22 +219,22 @@ hf_status sql_try_acquire(struct hfi_conn *base, const struct hfi_claim *claim,
     hf_status st;
 
     if (conn->strategy == SQL_ROW)
-        return sql_row_try_acquire(conn, claim, grant, busy, deadline, err);
-    memcpy(&note, grant->ref.text, sizeof(note));
+        return sql_row_try_acquire(conn, claim, receipt, busy, deadline, err);
+    memcpy(&note, receipt->ref.text, sizeof(note));
     st = sql_try(conn, claim, &note, &tried, deadline, err);
     if (st)
         return st;
     if (tried.fence) {
-        memset(&grant->ref, 0, sizeof(grant->ref));
-        grant->fence = (uint64_t)tried.fence;
-        grant->placed = true;
+        memset(&receipt->ref, 0, sizeof(receipt->ref));
+        receipt->fence = (uint64_t)tried.fence;
+        receipt->placed = true;
         return HF_OK;
     }
     note.busy = true;
     if (err)
         err->status = HF_OK; /* of a deadlock that was gone through again */
     try_busy(conn, &note, &tried, busy);
-    memcpy(grant->ref.text, &note, sizeof(note));
+    memcpy(receipt->ref.text, &note, sizeof(note));
     return HF_BUSY;
 }
 
@@ -246,7 +246,7 @@ void sql_spoil(char ret[HFI_TOKEN_LEN + 2], const char *token)
 }
 
 hf_status sql_release(struct hfi_conn *base, const struct hfi_claim *claim,
-                      struct hfi_grant *grant, int64_t deadline,
+                      struct hfi_receipt *receipt, int64_t deadline,
                       struct hf_error *err)
 {
     struct sql_conn *conn = (struct sql_conn *)base;
@@ -257,7 +257,7 @@ hf_status sql_release(struct hfi_conn *base, const struct hfi_claim *claim,
     hf_status st;
 
     if (conn->strategy == SQL_ROW)
-        return sql_row_release(conn, claim, grant, deadline, err);
+        return sql_row_release(conn, claim, receipt, deadline, err);
     st = sql_run(conn, SQL_RELEASE, &call, &answer, deadline, err);
     ours = answer.affected || answer.rows;
     if (!st && sql_doubt_is(conn, claim->token)) {
@@ -273,7 +273,7 @@ hf_status sql_release(struct hfi_conn *base, const struct hfi_claim *claim,
     }
     if (st)
         return st;
-    grant->placed = false;
+    receipt->placed = false;
     if (ours)
         return HF_OK;
     return hfi_fail(err, HF_LOST, "%s: the lock was not ours any more",
@@ -285,25 +285,25 @@ hf_status sql_release(struct hfi_conn *base, const struct hfi_claim *claim,
 /* The handle says everything: the first statement finds out whether it is
  * true. */
 hf_status sql_attach(struct hfi_conn *base, const struct hfi_claim *claim,
-                     const struct hf_handle *handle, struct hfi_grant *grant,
-                     struct hf_error *err)
+                     const struct hf_handle *handle,
+                     struct hfi_receipt *receipt, struct hf_error *err)
 {
     (void)base;
     (void)claim;
     (void)err;
-    grant->fence = handle->fence;
+    receipt->fence = handle->fence;
     return HF_OK;
 }
 
 hf_status sql_take_over(struct hfi_conn *base, const struct hfi_claim *claim,
-                        const char *token, struct hfi_grant *grant,
+                        const char *token, struct hfi_receipt *receipt,
                         int64_t deadline, struct hf_error *err)
 {
     struct sql_conn *conn = (struct sql_conn *)base;
     struct sql_call call = {.key = claim->key,
                             .token = claim->token,
                             .note = token,
-                            .number = (int64_t)grant->fence};
+                            .number = (int64_t)receipt->fence};
     struct sql_answer answer = {0};
     hf_status st = sql_run(conn, SQL_TAKE, &call, &answer, deadline, err);
 

@@ -309,16 +309,17 @@ int64_t sql_patience(int64_t ttl_ms);
 /* ---- sql.c ------------------------------------------------------------- */
 
 hf_status sql_try_acquire(struct hfi_conn *, const struct hfi_claim *,
-                          struct hfi_grant *, struct hfi_answer *,
+                          struct hfi_receipt *, struct hfi_answer *,
                           int64_t deadline, struct hf_error *);
 hf_status sql_release(struct hfi_conn *, const struct hfi_claim *,
-                      struct hfi_grant *, int64_t deadline, struct hf_error *);
+                      struct hfi_receipt *, int64_t deadline,
+                      struct hf_error *);
 hf_status sql_attach(struct hfi_conn *, const struct hfi_claim *,
-                     const struct hf_handle *, struct hfi_grant *,
+                     const struct hf_handle *, struct hfi_receipt *,
                      struct hf_error *);
 hf_status sql_take_over(struct hfi_conn *, const struct hfi_claim *,
-                        const char *token, struct hfi_grant *, int64_t deadline,
-                        struct hf_error *);
+                        const char *token, struct hfi_receipt *,
+                        int64_t deadline, struct hf_error *);
 
 /* The token as break leaves it.  sql.c (6) */
 void sql_spoil(char ret[HFI_TOKEN_LEN + 2], const char *token);

@@ -7,8 +7,8 @@
  * until it has its own; then the reading goes to somebody else who waits.  So a
  * lone caller's answer reaches it without a change of threads.  When nobody
  * waits, what comes unasked is read by who reads the wake-ups for the core
- * (zk_hear(), called by pump()).  A thread of the session's own, the driver,
- * connects it, keeps it alive, and closes it.
+ * (zk_hear(), called by dispatch()).  A thread of the session's own, the
+ * driver, connects it, keeps it alive, and closes it.
  *
  * INVARIANTS
  *  (1) While the session is up its handle is used with the mutex held only, and
@@ -20,7 +20,7 @@
  *      when the call is over: nothing else happens in callbacks of a session
  *      that is not up.
  *  (3) Somebody will read: a caller is at it (`reading`), or one was woken for
- *      it, or the socket is armed, to wake who calls pump().  Whoever stops
+ *      it, or the socket is armed, to wake who calls dispatch().  Whoever stops
  *      reading, or was woken for it and does not, passes it on.
  *  (4) Only who reads closes the socket, so nobody sleeps on a stale one.
  *
@@ -177,7 +177,7 @@ void zk_pass(struct zk_session *ses)
         }
     }
     if (ses->state != ZK_UP) {
-        hfi_bell_ring(&ses->bell);
+        hfi_notifier_notify(&ses->bell);
         return;
     }
     ses->armed = true;
@@ -386,8 +386,8 @@ static int64_t drive_connect(struct zk_session *ses)
  * for a third of the timeout; half of it will do, and who waits for a lock asks
  * for that about as often.  `ask_at` is no later than when it would, and may be
  * from before the last answer; so is what we know to have been sent.  No later
- * than when it would find the server silent; and not where there would be little
- * time for the answer. */
+ * than when it would find the server silent; and not where there would be
+ * little time for the answer. */
 static int64_t drive_rest(const struct zk_session *ses)
 {
     int64_t more = ses->got_ms / 6, dead = ses->heard_at + 4 * more;
@@ -434,7 +434,7 @@ void zk_hear_from(struct zk_session *ses, bool up)
 {
     struct epoll_event ev = {.events = EPOLLIN};
 
-    epoll_ctl(ses->conn->pump_fd, up ? EPOLL_CTL_ADD : EPOLL_CTL_DEL,
+    epoll_ctl(ses->conn->poll_fd, up ? EPOLL_CTL_ADD : EPOLL_CTL_DEL,
               ses->epoll_fd, &ev);
 }
 
@@ -491,7 +491,7 @@ void *zk_drive(void *arg)
         if (fd >= 0 && !ses->zh && ses->lookup)
             fd = zk_lookup_fd(ses->lookup);
         pthread_mutex_unlock(mu);
-        hfi_bell_wait(&ses->bell, fd, until);
+        hfi_notifier_wait(&ses->bell, fd, until);
         pthread_mutex_lock(mu);
     }
     drive_close(ses);

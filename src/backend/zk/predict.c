@@ -4,8 +4,8 @@
  *
  * A sequence number is the count of nodes that were ever created under the
  * parent.  If k was the highest when we held, and after giving that back we are
- * given k + 1, then no node was created in between, and the children need not be
- * read to know who is before us:
+ * given k + 1, then no node was created in between, and the children need not
+ * be read to know who is before us:
  *
  *   k was our own   Nobody: those before k had gone when we held it.  A pair is
  *                   two requests, as many as a create and a delete.
@@ -13,28 +13,30 @@
  *                   Who takes turns with others saves a request each time.
  *
  * The first fails only if the parent is not the same one: removed when it was
- * empty, made again, and used for k + 1 creates, all of it between our delete and
- * our create.  The server numbers its transactions, too, and tells in the stat of
- * a node which one created it.  So it is seen whether there was room for that.
- * The second grants nothing: who waits reads the children when it is woken, and
- * a node that is not there, of whichever parent, is noticed by who would watch it.
+ * empty, made again, and used for k + 1 creates, all of it between our delete
+ * and our create.  The server numbers its transactions, too, and tells in the
+ * stat of a node which one created it.  So it is seen whether there was room
+ * for that. The second grants nothing: who waits reads the children when it is
+ * woken, and a node that is not there, of whichever parent, is noticed by who
+ * would watch it.
  *
  * INVARIANTS
  *  (1) Being alone is believed only if no more than k transactions lie between
- *      the creation of k and that of k + 1.  Making the parent anew and counting
- *      up to k again takes more, one for each node.
+ *      the creation of k and that of k + 1.  Making the parent anew and
+ *      counting up to k again takes more, one for each node.
  *  (2) Only numbers that were seen while we held, without an owner id (which
  *      others may join), and whose removal was confirmed are remembered.
  *
  * LIMITS  A transaction that creates many numbered nodes at once (a multi),
  * under a parent that was removed and made again within the same moment, would
- * pass unseen.  No client is known that takes locks in this way; who has one can
- * use layout=kazoo, whose parents are never removed.
+ * pass unseen.  No client is known that takes locks in this way; who has one
+ * can use layout=kazoo, whose parents are never removed.
  *
- * A key that is new is asked for as ever, and so is one for which this was wrong
- * the last time: a create that does not tell enough costs a round trip more than
- * one that is sent along with the question.  Who will have to wait anyway has the
- * time.  What is remembered is a small table in which keys push each other out.
+ * A key that is new is asked for as ever, and so is one for which this was
+ * wrong the last time: a create that does not tell enough costs a round trip
+ * more than one that is sent along with the question.  Who will have to wait
+ * anyway has the time.  What is remembered is a small table in which keys push
+ * each other out.
  */
 #include "zk.h"
 

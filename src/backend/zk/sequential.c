@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * sequential.c - recipe=sequential: ephemeral nodes with numbers, the lowest holds.
+ * sequential.c - recipe=sequential: ephemeral nodes with numbers, the lowest
+ * holds.
  *
  *   first try     create2 (ephemeral, sequential) and getChildren, together,
  *                 or create2 alone where its number will tell (predict.c)

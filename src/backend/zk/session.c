@@ -107,7 +107,7 @@ void zk_session_died(struct zk_session *ses)
     hfi_link_remove(&ses->link);
     hfi_link_append(&zc->dead, &ses->link);
     hfi_cond_wake(&ses->cond);
-    hfi_bell_ring(&ses->bell);
+    hfi_notifier_notify(&ses->bell);
     while (!hfi_link_alone(&ses->places)) {
         place = hfi_container(ses->places.next, struct zk_place, link);
         if (session_hands_on(ses, place))
@@ -281,7 +281,7 @@ static struct zk_session *session_new(struct zk_conn *zc, int64_t ttl_ms)
         return NULL;
     ses->conn = zc;
     ses->sock = ses->epoll_fd = -1;
-    ses->bell = (struct hfi_bell){.event_fd = -1, .timer_fd = -1};
+    ses->bell = (struct hfi_notifier){.event_fd = -1, .timer_fd = -1};
     snprintf(ses->why, sizeof(ses->why), "no descriptor or no memory is left");
     ses->asked_ms = session_want(ttl_ms);
     if (ses->asked_ms > INT32_MAX / 2)
@@ -299,7 +299,7 @@ static struct zk_session *session_new(struct zk_conn *zc, int64_t ttl_ms)
 /* Have its driver connect it. */
 static hf_status session_open(struct zk_session *ses, struct hf_error *err)
 {
-    bool ready = hfi_bell_init(&ses->bell) &&
+    bool ready = hfi_notifier_init(&ses->bell) &&
                  (ses->epoll_fd = epoll_create1(EPOLL_CLOEXEC)) >= 0;
 
     zk_fd_keep(ses->conn, ses->bell.event_fd);
@@ -320,7 +320,7 @@ static void session_free(struct zk_session *ses)
     zk_fd_drop(ses->conn, ses->bell.event_fd);
     zk_fd_drop(ses->conn, ses->bell.timer_fd);
     zk_fd_drop(ses->conn, ses->epoll_fd);
-    hfi_bell_fini(&ses->bell);
+    hfi_notifier_fini(&ses->bell);
     if (ses->epoll_fd >= 0)
         close(ses->epoll_fd);
     hfi_cond_fini(&ses->cond);
@@ -402,7 +402,7 @@ hf_status zk_session_up(struct zk_session *ses, int64_t deadline,
 void zk_session_leave(struct zk_session *ses)
 {
     if (!--ses->users && ses->state == ZK_DEAD)
-        hfi_bell_ring(&ses->bell);
+        hfi_notifier_notify(&ses->bell);
 }
 
 void zk_session_put(struct zk_session *ses)

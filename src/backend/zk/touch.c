@@ -32,10 +32,10 @@
  *    X before C, and when C is answered it has counted from some time that is
  *    not before f >= the sending of X.  If the report is late, then C.a is.
  *
- * No delay of a message is assumed.  Two things are, of the leader alone.  Pings
- * are due every half tick, and a session lasts two ticks at least unless the
- * servers were told otherwise (minSessionTimeout): half a tick is a quarter of
- * the session at most.  H is three tenths of it.  And a leader that was seen
+ * No delay of a message is assumed.  Two things are, of the leader alone.
+ * Pings are due every half tick, and a session lasts two ticks at least unless
+ * the servers were told otherwise (minSessionTimeout): half a tick is a quarter
+ * of the session at most.  H is three tenths of it.  And a leader that was seen
  * running twice, a thirty-sixth of the session's time apart, has in between run
  * the thread whose ping was due.  Nothing that a client is told depends on a
  * ping, so that cannot be seen.  A leader that was stopped and goes on is
@@ -133,7 +133,7 @@ void zk_touch_passed(struct zk_session *ses, int64_t sent)
             next = touch->after;
     }
     if (next < ses->chase_at)
-        hfi_bell_ring(&ses->bell);
+        hfi_notifier_notify(&ses->bell);
     ses->chase_at = next;
 }
 

@@ -4,9 +4,10 @@
  *
  * ON THE WIRE  A key is a node under the path of the URL.
  *   recipe=sequential  contenders are its children, ephemeral and numbered; the
- *                      lowest holds, each watches the one before it (sequential.c).
- *                      The nodes are named as Curator's or kazoo's are, so that
- *                      these wait for us and we for them (names.c).
+ *                      lowest holds, each watches the one before it
+ *                      (sequential.c). The nodes are named as Curator's or
+ *                      kazoo's are, so that these wait for us and we for them
+ *                      (names.c).
  *   recipe=ephemeral   the node itself, ephemeral; who creates it holds, and
  *                      everybody else watches it (ephemeral.c).
  *   Parents are containers, which the server removes when they are empty.
@@ -182,12 +183,12 @@ static hf_status zk_open(struct hfi_conn *conn, const struct hfi_url *url,
     zc->ready = true;
     zc->timer_due = zc->lapse_at = HFI_NEVER;
     zc->timer_fd = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
-    zc->pump_fd = epoll_create1(EPOLL_CLOEXEC);
-    if (zc->timer_fd < 0 || zc->pump_fd < 0 ||
-        epoll_ctl(zc->pump_fd, EPOLL_CTL_ADD, zc->timer_fd, &ev) < 0)
+    zc->poll_fd = epoll_create1(EPOLL_CLOEXEC);
+    if (zc->timer_fd < 0 || zc->poll_fd < 0 ||
+        epoll_ctl(zc->poll_fd, EPOLL_CTL_ADD, zc->timer_fd, &ev) < 0)
         return hfi_fail_errno(err, HF_SYSTEM, errno, "zk: no descriptor");
     zk_fd_keep(zc, zc->timer_fd);
-    zk_fd_keep(zc, zc->pump_fd);
+    zk_fd_keep(zc, zc->poll_fd);
     st = zk_no_tls(url, err);
     if (!st)
         st = zk_hosts(zc, url, err);
@@ -218,8 +219,8 @@ static void zk_close(struct hfi_conn *conn)
     zk_last_fini(zc);
     if (zc->timer_fd >= 0)
         close(zc->timer_fd);
-    if (zc->pump_fd >= 0)
-        close(zc->pump_fd);
+    if (zc->poll_fd >= 0)
+        close(zc->poll_fd);
     if (zc->auth)
         explicit_bzero(zc->auth, strlen(zc->auth));
     hfi_free(zc->auth);
@@ -268,7 +269,7 @@ static hf_status zk_steps(struct zk_conn *zc, struct zk_place *place,
 
 static hf_status zk_try_acquire(struct hfi_conn *conn,
                                 const struct hfi_claim *claim,
-                                struct hfi_grant *grant,
+                                struct hfi_receipt *receipt,
                                 struct hfi_answer *busy, int64_t deadline,
                                 struct hf_error *err)
 {
@@ -294,10 +295,10 @@ static hf_status zk_try_acquire(struct hfi_conn *conn,
             zk_proof(place->ses, &busy->proof);
         else
             busy->proof.ms = 0; /* zk.c (1): it ended just now. */
-        grant->fence = place->fence;
+        receipt->fence = place->fence;
     }
-    grant->placed = place->sent || place->path || claim->queue;
-    if (!grant->placed)
+    receipt->placed = place->sent || place->path || claim->queue;
+    if (!receipt->placed)
         zk_place_drop(zc, place);
     pthread_mutex_unlock(&zc->mu);
     return st;
@@ -386,7 +387,7 @@ static bool zk_doom(struct zk_conn *zc, const struct hfi_claim *claim,
 
 static hf_status zk_release(struct hfi_conn *conn,
                             const struct hfi_claim *claim,
-                            struct hfi_grant *grant, int64_t deadline,
+                            struct hfi_receipt *receipt, int64_t deadline,
                             struct hf_error *err)
 {
     struct zk_conn *zc = (struct zk_conn *)conn;
@@ -419,7 +420,7 @@ static hf_status zk_release(struct hfi_conn *conn,
     pthread_mutex_unlock(&zc->mu);
     if (st == HF_LOST && again)
         st = HF_OK; /* An earlier attempt did it. */
-    grant->placed = st == HF_UNCERTAIN || st == HF_UNAVAILABLE;
+    receipt->placed = st == HF_UNCERTAIN || st == HF_UNAVAILABLE;
     if (st == HF_LOST)
         return hfi_fail(err, HF_LOST, "%s: the lock was not ours any more",
                         conn->endpoint);
@@ -430,13 +431,13 @@ static hf_status zk_release(struct hfi_conn *conn,
 
 /* The next try sets the watch that a waiter needs; a holder hears of others. */
 static hf_status zk_watch(struct hfi_conn *conn, const struct hfi_claim *claim,
-                          struct hfi_grant *grant, int64_t deadline,
+                          struct hfi_receipt *receipt, int64_t deadline,
                           struct hf_error *err)
 {
     struct zk_conn *zc = (struct zk_conn *)conn;
     struct zk_place *place;
 
-    (void)grant;
+    (void)receipt;
     (void)deadline;
     pthread_mutex_lock(&zc->mu);
     place = zk_place_find(zc, claim->token);
@@ -451,12 +452,12 @@ static hf_status zk_watch(struct hfi_conn *conn, const struct hfi_claim *claim,
 }
 
 static void zk_unwatch(struct hfi_conn *conn, const struct hfi_claim *claim,
-                       struct hfi_grant *grant)
+                       struct hfi_receipt *receipt)
 {
     struct zk_conn *zc = (struct zk_conn *)conn;
     struct zk_place *place;
 
-    (void)grant;
+    (void)receipt;
     pthread_mutex_lock(&zc->mu);
     place = zk_place_find(zc, claim->token);
     if (place)
@@ -466,12 +467,12 @@ static void zk_unwatch(struct hfi_conn *conn, const struct hfi_claim *claim,
 
 /* Readable when a held place may have lapsed, or a session has heard something
  * while nobody waited for an answer. */
-static int zk_pump_fd(struct hfi_conn *conn)
+static int zk_poll_fd(struct hfi_conn *conn)
 {
-    return ((struct zk_conn *)conn)->pump_fd;
+    return ((struct zk_conn *)conn)->poll_fd;
 }
 
-static void zk_pump(struct hfi_conn *conn)
+static void zk_dispatch(struct hfi_conn *conn)
 {
     struct zk_conn *zc = (struct zk_conn *)conn;
     uint64_t times;
@@ -497,14 +498,14 @@ const struct hfi_backend hfi_backend_zk = {
               HF_TRAIT_TWICE | HF_TRAIT_NOTED | HFI_TRAIT_BOUND,
     .open = zk_open,
     .close = zk_close,
-    .forget = zk_forget,
+    .after_fork_child = zk_forget,
     .try_acquire = zk_try_acquire,
     .renew = zk_renew,
     .release = zk_release,
     .watch = zk_watch,
     .unwatch = zk_unwatch,
-    .pump_fd = zk_pump_fd,
-    .pump = zk_pump,
+    .poll_fd = zk_poll_fd,
+    .dispatch = zk_dispatch,
     .inspect = zk_inspect,
     .list = zk_list,
     .break_grant = zk_break,

@@ -10,8 +10,9 @@
  * LOCKING  `mu` of the conn guards all that is here, and the library's handles
  * while they are connected (io.c (1)).  So the library's callbacks find it
  * held.  It is held while the core is called (hfi_wake() and its like), never
- * while anybody waits.  A place is used by one call at a time (backend/backend.h (7));
- * what callbacks look at in it is changed under `mu` only.
+ * while anybody waits.  A place is used by one call at a time
+ * (backend/backend.h (7)); what callbacks look at in it is changed under `mu`
+ * only.
  */
 #ifndef HFI_ZK_H
 #define HFI_ZK_H
@@ -60,7 +61,7 @@ struct zk_conn {
     _Atomic int fds[ZK_FDS]; /* what a forked child closes, plus one; 0: none */
     char *root;              /* what all paths begin with; "" or "/a/b" */
     int64_t ttl_ms;          /* of the session that open() makes */
-    int pump_fd;             /* an epoll: `timer_fd`, and what sessions hear */
+    int poll_fd;             /* an epoll: `timer_fd`, and what sessions hear */
     int timer_fd;            /* when the first held place lapses */
     int64_t timer_due;
     int64_t lapse_at;      /* no held place lapses before */
@@ -90,7 +91,7 @@ struct zk_session {
     int error;                /* errno of the last, or 0 */
     char why[160];            /* there is no connection; "" if there is */
     struct hfi_thread driver;
-    struct hfi_bell bell; /* wakes the driver */
+    struct hfi_notifier bell; /* wakes the driver */
     int epoll_fd;         /* of `sock`: so does this, or it wakes who pumps */
     int sock;             /* the library's; -1: none */
     uint32_t events;      /* what it waits for there */

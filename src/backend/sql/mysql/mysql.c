@@ -3,9 +3,9 @@
  * mysql.c - MariaDB and MySQL, by libmariadb.
  *
  * ON THE WIRE  The statements of statements.c, each a transaction of its own
- *   (autocommit), so granted means committed.  See backend/sql/sql.c for what they
- *   promise.  Parameters are pasted in as hex literals, which no setting of
- *   the server and no character set can read as anything else.
+ *   (autocommit), so granted means committed.  See backend/sql/sql.c for what
+ *   they promise.  Parameters are pasted in as hex literals, which no setting
+ *   of the server and no character set can read as anything else.
  *
  * INVARIANTS
  *  (1) libmariadb's calls that do not block are used throughout: each wait is
@@ -169,7 +169,7 @@ static char *paste_many(char *at, const struct sql_call *call, bool names)
         const struct hfi_renewal *item = call->items[i];
 
         snprintf(stamp, sizeof(stamp), "%s:%llu", item->claim->token,
-                 (unsigned long long)item->grant->fence);
+                 (unsigned long long)item->receipt->fence);
         if (i)
             *at++ = ',';
         at = paste_hex(at, names ? item->claim->key : stamp);
@@ -476,16 +476,16 @@ static void my_close(struct hfi_conn *base)
 }
 
 /* Only sessions of strategy row are listened to; see LIMITS. */
-static int my_pump_fd(struct hfi_conn *base)
+static int my_poll_fd(struct hfi_conn *base)
 {
     struct sql_conn *conn = (struct sql_conn *)base;
 
-    return conn->strategy == SQL_ROW ? sql_row_pump_fd(conn) : -1;
+    return conn->strategy == SQL_ROW ? sql_row_poll_fd(conn) : -1;
 }
 
-static void my_pump(struct hfi_conn *base)
+static void my_dispatch(struct hfi_conn *base)
 {
-    sql_row_pump((struct sql_conn *)base);
+    sql_row_dispatch((struct sql_conn *)base);
 }
 
 static const char *const my_schemes[] = {"mysql", "mariadb", NULL};
@@ -502,12 +502,12 @@ const struct hfi_backend hfi_backend_mysql = {
               HF_TRAIT_NOTED,
     .open = my_open,
     .close = my_close,
-    .forget = sql_forget,
+    .after_fork_child = sql_forget,
     .try_acquire = sql_try_acquire,
     .renew = sql_renew,
     .release = sql_release,
-    .pump_fd = my_pump_fd,
-    .pump = my_pump,
+    .poll_fd = my_poll_fd,
+    .dispatch = my_dispatch,
     .attach = sql_attach,
     .take_over = sql_take_over,
     .inspect = sql_inspect,

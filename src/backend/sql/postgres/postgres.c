@@ -2,9 +2,9 @@
  *
  * postgres.c - PostgreSQL, by libpq.
  *
- * ON THE WIRE  The statements of statements.c, prepared once in each
- *   session and run outside any transaction block, so each is a transaction
- *   of its own: granted means committed.  See backend/sql/sql.c for what they promise.
+ * ON THE WIRE  The statements of statements.c, prepared once in each session
+ *   and run outside any transaction block, so each is a transaction of its own:
+ *   granted means committed.  See backend/sql/sql.c for what they promise.
  *
  * INVARIANTS
  *  (1) libpq is never asked to block: each wait is a poll() that ends at the
@@ -60,7 +60,7 @@ static const char *pg_list(const struct sql_call *call)
 
         at = sql_hex(at, item->claim->key);
         at += snprintf(at, SQL_MANY_FRAME, ":%s:%llu,", item->claim->token,
-                       (unsigned long long)item->grant->fence);
+                       (unsigned long long)item->receipt->fence);
     }
     at[-1] = '\0';
     return call->room;
@@ -295,7 +295,7 @@ static void pg_close(struct hfi_conn *base)
 
 static hf_status pg_try_acquire(struct hfi_conn *base,
                                 const struct hfi_claim *claim,
-                                struct hfi_grant *grant,
+                                struct hfi_receipt *receipt,
                                 struct hfi_answer *busy, int64_t deadline,
                                 struct hf_error *err)
 {
@@ -304,7 +304,7 @@ static hf_status pg_try_acquire(struct hfi_conn *base,
 
     if (claim->queue)
         pg_listen_again(pc, deadline);
-    st = sql_try_acquire(base, claim, grant, busy, deadline, err);
+    st = sql_try_acquire(base, claim, receipt, busy, deadline, err);
     if (st == HF_BUSY && claim->queue)
         pg_deaf(pc, claim);
     return st;
@@ -357,14 +357,14 @@ const struct hfi_backend hfi_backend_postgres = {
               HF_TRAIT_MACHINES | HF_TRAIT_NOTED,
     .open = pg_open,
     .close = pg_close,
-    .forget = sql_forget,
+    .after_fork_child = sql_forget,
     .try_acquire = pg_try_acquire,
     .renew = sql_renew,
     .release = sql_release,
     .watch = pg_watch,
     .unwatch = pg_unwatch,
-    .pump_fd = pg_pump_fd,
-    .pump = pg_pump,
+    .poll_fd = pg_poll_fd,
+    .dispatch = pg_dispatch,
     .attach = sql_attach,
     .take_over = sql_take_over,
     .inspect = sql_inspect,

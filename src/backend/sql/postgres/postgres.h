@@ -46,7 +46,7 @@ struct pg_conn {
     pthread_mutex_t wake_mu; /* guards what follows */
     bool wake_opened;
     bool making;           /* somebody is about to bring a listener */
-    PGconn *listener;      /* read by pump() only, once it is here */
+    PGconn *listener;      /* read by dispatch() only, once it is here */
     int listener_fd;       /* as backend/sql/fds.c knows it */
     size_t heard;          /* since the last bell */
     atomic_bool listening; /* there was one: keep it */
@@ -172,10 +172,10 @@ void pg_unlisten(struct pg_conn *);
 void pg_listen_again(struct pg_conn *, int64_t deadline);
 void pg_deaf(struct pg_conn *, const struct hfi_claim *);
 hf_status pg_watch(struct hfi_conn *, const struct hfi_claim *,
-                   struct hfi_grant *, int64_t deadline, struct hf_error *);
+                   struct hfi_receipt *, int64_t deadline, struct hf_error *);
 void pg_unwatch(struct hfi_conn *, const struct hfi_claim *,
-                struct hfi_grant *);
-int pg_pump_fd(struct hfi_conn *);
-void pg_pump(struct hfi_conn *);
+                struct hfi_receipt *);
+int pg_poll_fd(struct hfi_conn *);
+void pg_dispatch(struct hfi_conn *);
 
 #endif

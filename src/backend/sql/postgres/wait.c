@@ -73,7 +73,7 @@ hf_status pg_listen(struct pg_conn *pc, int64_t deadline, struct hf_error *err)
     if (st)
         return st;
     atomic_store(&pc->listening, true);
-    hfi_pump_changed(&pc->sql.base);
+    hfi_poll_fd_changed(&pc->sql.base);
     if (again)
         hfi_wake_all(&pc->sql.base); /* wait.c (1) */
     return HF_OK;
@@ -110,7 +110,7 @@ void pg_deaf(struct pg_conn *pc, const struct hfi_claim *claim)
 /* For a waiter: hear of releases.  For a holder that lingers: hear of waiters,
  * those included that came before. */
 hf_status pg_watch(struct hfi_conn *base, const struct hfi_claim *claim,
-                   struct hfi_grant *grant, int64_t deadline,
+                   struct hfi_receipt *receipt, int64_t deadline,
                    struct hf_error *err)
 {
     struct pg_conn *pc = (struct pg_conn *)base;
@@ -120,7 +120,7 @@ hf_status pg_watch(struct hfi_conn *base, const struct hfi_claim *claim,
     if (pc->sql.strategy == SQL_ROW || pc->pooled)
         return HF_UNSUPPORTED;
     st = pg_listen(pc, deadline, err);
-    if (st || !grant->placed)
+    if (st || !receipt->placed)
         return st;
     st = sql_is_wanted(&pc->sql, claim->key, &wanted, deadline, err);
     if (!st && wanted)
@@ -129,20 +129,20 @@ hf_status pg_watch(struct hfi_conn *base, const struct hfi_claim *claim,
 }
 
 void pg_unwatch(struct hfi_conn *base, const struct hfi_claim *claim,
-                struct hfi_grant *grant)
+                struct hfi_receipt *receipt)
 {
     (void)base;
     (void)claim;
-    (void)grant;
+    (void)receipt;
 }
 
-int pg_pump_fd(struct hfi_conn *base)
+int pg_poll_fd(struct hfi_conn *base)
 {
     struct pg_conn *pc = (struct pg_conn *)base;
     int fd;
 
     if (pc->sql.strategy == SQL_ROW)
-        return sql_row_pump_fd(&pc->sql);
+        return sql_row_poll_fd(&pc->sql);
     pthread_mutex_lock(&pc->wake_mu);
     fd = pc->listener ? PQsocket(pc->listener) : -1;
     pthread_mutex_unlock(&pc->wake_mu);
@@ -175,14 +175,14 @@ static void wake_heard(struct hfi_conn *base, const char *payload)
         hfi_wanted(base, key);
 }
 
-void pg_pump(struct hfi_conn *base)
+void pg_dispatch(struct hfi_conn *base)
 {
     struct pg_conn *pc = (struct pg_conn *)base;
     PGnotify *note;
     bool lost;
 
     if (pc->sql.strategy == SQL_ROW) {
-        sql_row_pump(&pc->sql);
+        sql_row_dispatch(&pc->sql);
         return;
     }
     pthread_mutex_lock(&pc->wake_mu);

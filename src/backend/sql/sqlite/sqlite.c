@@ -218,7 +218,7 @@ static hf_status lite_renew_many(struct lite_session *ls,
     for (i = 0; !st && i < call->count; i++) {
         one.key = call->items[i]->claim->key;
         one.token = call->items[i]->claim->token;
-        one.number = (int64_t)call->items[i]->grant->fence;
+        one.number = (int64_t)call->items[i]->receipt->fence;
         st = lite_step(ls, SQL_RENEW, &one, answer, err);
         affected += answer->affected;
     }
@@ -379,17 +379,17 @@ const struct hfi_backend hfi_backend_sqlite = {
     .traits = HF_TRAIT_FENCED | HF_TRAIT_LEASED | HF_TRAIT_NOTIFY |
               HF_TRAIT_DETACH | HF_TRAIT_BREAK | HF_TRAIT_PROCESSES |
               HF_TRAIT_NOTED,
-    .net_ms = LITE_NET_MS,
+    .fallback_poll_ms = LITE_NET_MS,
     .open = lite_open,
     .close = lite_close,
-    .forget = lite_forget,
+    .after_fork_child = lite_forget,
     .try_acquire = sql_try_acquire,
     .renew = sql_renew,
     .release = sql_release,
     .watch = lite_watch,
     .unwatch = lite_unwatch,
-    .pump_fd = lite_pump_fd,
-    .pump = lite_pump,
+    .poll_fd = lite_poll_fd,
+    .dispatch = lite_dispatch,
     .attach = sql_attach,
     .take_over = sql_take_over,
     .inspect = sql_inspect,

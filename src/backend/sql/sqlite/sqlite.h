@@ -87,10 +87,10 @@ void lite_bell_close(struct lite_conn *);
 void lite_forget(struct hfi_conn *);
 void lite_ring(struct lite_conn *, const char *key);
 hf_status lite_watch(struct hfi_conn *, const struct hfi_claim *,
-                     struct hfi_grant *, int64_t deadline, struct hf_error *);
+                     struct hfi_receipt *, int64_t deadline, struct hf_error *);
 void lite_unwatch(struct hfi_conn *, const struct hfi_claim *,
-                  struct hfi_grant *);
-int lite_pump_fd(struct hfi_conn *);
-void lite_pump(struct hfi_conn *);
+                  struct hfi_receipt *);
+int lite_poll_fd(struct hfi_conn *);
+void lite_dispatch(struct hfi_conn *);
 
 #endif

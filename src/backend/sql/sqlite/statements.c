@@ -2,10 +2,10 @@
  *
  * statements.c - the statements of sqlite:.
  *
- * Beside the parameters of backend/sql/sql.h there are ?8, the time since boot in ms, read
- * before the statement was sent, ?9, the id of this boot, and ?10, the wall
- * clock in microseconds, which goes into fences only.  A lease of another boot
- * is over: its holder died with it.
+ * Beside the parameters of backend/sql/sql.h there are ?8, the time since boot
+ * in ms, read before the statement was sent, ?9, the id of this boot, and ?10,
+ * the wall clock in microseconds, which goes into fences only.  A lease of
+ * another boot is over: its holder died with it.
  */
 #include "sqlite.h"
 

@@ -194,7 +194,7 @@ static hf_status bell_listen(struct lite_conn *lc, struct hf_error *err)
         lc->inotify_fd = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
         if (lc->inotify_fd < 0)
             return hfi_fail_errno(err, HF_SYSTEM, errno, "inotify");
-        hfi_pump_changed(&lc->sql.base);
+        hfi_poll_fd_changed(&lc->sql.base);
     }
     snprintf(path, sizeof(path), "/proc/self/fd/%d", lc->dir_fd);
     if (inotify_add_watch(lc->inotify_fd, path, IN_CLOSE_WRITE) < 0)
@@ -204,7 +204,7 @@ static hf_status bell_listen(struct lite_conn *lc, struct hf_error *err)
 }
 
 hf_status lite_watch(struct hfi_conn *base, const struct hfi_claim *claim,
-                     struct hfi_grant *grant, int64_t deadline,
+                     struct hfi_receipt *receipt, int64_t deadline,
                      struct hf_error *err)
 {
     struct lite_conn *lc = (struct lite_conn *)base;
@@ -218,9 +218,9 @@ hf_status lite_watch(struct hfi_conn *base, const struct hfi_claim *claim,
     memcpy(watch->key, claim->key, size);
     memcpy(watch->token, claim->token, sizeof(watch->token));
     bell_name(watch->bell, claim->key);
-    watch->holds = grant->placed;
+    watch->holds = receipt->placed;
     hfi_link_init(&watch->link);
-    lite_unwatch(base, claim, grant);
+    lite_unwatch(base, claim, receipt);
     pthread_mutex_lock(&lc->bell_mu);
     st = bell_listen(lc, err);
     if (!st)
@@ -228,7 +228,7 @@ hf_status lite_watch(struct hfi_conn *base, const struct hfi_claim *claim,
     else
         hfi_free(watch);
     pthread_mutex_unlock(&lc->bell_mu);
-    if (!st && grant->placed)
+    if (!st && receipt->placed)
         st = sql_is_wanted(&lc->sql, claim->key, &wanted, deadline, err);
     if (wanted)
         hfi_wanted(base, claim->key);
@@ -236,12 +236,12 @@ hf_status lite_watch(struct hfi_conn *base, const struct hfi_claim *claim,
 }
 
 void lite_unwatch(struct hfi_conn *base, const struct hfi_claim *claim,
-                  struct hfi_grant *grant)
+                  struct hfi_receipt *receipt)
 {
     struct lite_conn *lc = (struct lite_conn *)base;
     struct hfi_link *at, *next;
 
-    (void)grant;
+    (void)receipt;
     pthread_mutex_lock(&lc->bell_mu);
     for (at = lc->heard.next; at != &lc->heard; at = next) {
         struct lite_watch *watch = hfi_container(at, struct lite_watch, link);
@@ -255,7 +255,7 @@ void lite_unwatch(struct hfi_conn *base, const struct hfi_claim *claim,
     pthread_mutex_unlock(&lc->bell_mu);
 }
 
-int lite_pump_fd(struct hfi_conn *base)
+int lite_poll_fd(struct hfi_conn *base)
 {
     struct lite_conn *lc = (struct lite_conn *)base;
     int fd;
@@ -284,7 +284,7 @@ static void bell_heard(struct lite_conn *lc, const char *name)
     }
 }
 
-void lite_pump(struct hfi_conn *base)
+void lite_dispatch(struct hfi_conn *base)
 {
     struct lite_conn *lc = (struct lite_conn *)base;
     _Alignas(struct inotify_event) char buf[4096];
