@@ -442,11 +442,16 @@ static bool t_one(const struct t_case *one, int number, bool verbose)
     return ok || skipped;
 }
 
-static bool t_wanted(const struct t_case *one, int argc, char **argv)
+/* `nth` counts the tests.  Of -pK/N, every N-th test from K on is wanted. */
+static bool t_wanted(const struct t_case *one, int nth, int argc, char **argv)
 {
     bool any = false;
+    int part, parts;
 
     for (int i = 1; i < argc; i++) {
+        if (sscanf(argv[i], "-p%d/%d", &part, &parts) == 2 && parts > 0 &&
+            nth % parts != part)
+            return false;
         if (argv[i][0] == '-')
             continue;
         any = true;
@@ -459,7 +464,7 @@ static bool t_wanted(const struct t_case *one, int argc, char **argv)
 int t_main(int argc, char **argv)
 {
     bool list = false, verbose = false;
-    int wanted = 0, number = 0, failed = 0;
+    int wanted = 0, nth = 0, number = 0, failed = 0;
 
     for (int i = 1; i < argc; i++) {
         list = list || strcmp(argv[i], "-l") == 0;
@@ -468,7 +473,7 @@ int t_main(int argc, char **argv)
     for (struct t_case *one = t_first; one; one = one->next) {
         if (list)
             printf("%s\n", one->name);
-        wanted += t_wanted(one, argc, argv);
+        wanted += t_wanted(one, nth++, argc, argv);
     }
     if (list)
         return 0;
@@ -479,8 +484,9 @@ int t_main(int argc, char **argv)
     prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
     printf("1..%d\n", wanted);
     fflush(stdout);
+    nth = 0;
     for (struct t_case *one = t_first; one; one = one->next)
-        if (t_wanted(one, argc, argv))
+        if (t_wanted(one, nth++, argc, argv))
             failed += !t_one(one, ++number, verbose);
     return failed > 0;
 }

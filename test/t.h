@@ -50,7 +50,8 @@ void t_register(struct t_case *one);
 #define TEST(name) TEST_TIMEOUT(name, 60)
 
 /* Run the tests whose names contain one of the arguments (all without any):
- * `-l` lists them, `-v` shows what they print also when they succeed. */
+ * `-l` lists them, `-v` shows what they print also when they succeed, and
+ * `-pK/N` runs part K, from 0 on, of N parts that have all tests together. */
 int t_main(int argc, char **argv);
 
 #define T_MAIN                                                                 \

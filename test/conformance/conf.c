@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * conf.c - the conformance program: `conformance URL [-l] [-v] [NAME...]`.
+ * conf.c - the conformance program: `conformance URL [-l] [-v] [-pK/N] [NAME...]`.
  *
  * The traits are asked for once, in a process of its own, before the first
  * test: the tests themselves can then decide what applies before they open a
@@ -13,7 +13,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+/* A call that takes no longer is one to a service that is near. */
+enum { CONF_NEAR_MS = 10 };
+
 unsigned conf_traits;
+int64_t conf_trip_ms;
 
 static const char *conf_template;
 static long conf_run; /* the same for all tests of a run */
@@ -31,6 +35,19 @@ void conf_needs(unsigned traits)
     for (unsigned i = 0; missing; i++, missing >>= 1)
         if (missing & 1)
             T_SKIP_TRAIT(conf_trait_names[i]);
+}
+
+/* Whole seconds, since some services count so. */
+int64_t conf_ms(int64_t ms)
+{
+    return ms + (8 * conf_trip_ms + 999) / 1000 * 1000;
+}
+
+int conf_times(int n, int least)
+{
+    if (!conf_trip_ms)
+        return t_scaled(n, least);
+    return n / 40 > 3 ? n / 40 : 3;
 }
 
 const char *conf_url(void)
@@ -74,13 +91,18 @@ hf_client *conf_open(void)
     return client;
 }
 
-struct hf_lock_opts conf_opts(int64_t ttl_ms, unsigned flags)
+struct hf_lock_opts conf_exact_opts(int64_t ttl_ms, unsigned flags)
 {
     struct hf_lock_opts opts = HF_LOCK_OPTS_INIT;
 
     opts.ttl_ms = ttl_ms;
     opts.flags = flags;
     return opts;
+}
+
+struct hf_lock_opts conf_opts(int64_t ttl_ms, unsigned flags)
+{
+    return conf_exact_opts(ttl_ms > 0 ? conf_ms(ttl_ms) : ttl_ms, flags);
 }
 
 static hf_lock *conf_acquire(hf_client *client, const char *key, int64_t wait,
@@ -174,7 +196,7 @@ void conf_check_busy(const char *key)
 void conf_await_waiters(hf_client *client, const char *key, int n)
 {
     if (conf_look(client, key).waiters < 0)
-        t_sleep_ms(100);
+        t_sleep_ms(conf_ms(100));
     else
         t_poll_until(conf_look(client, key).waiters >= n, 20000);
 }
@@ -263,6 +285,21 @@ void conf_waiter_join(struct conf_waiter *w, hf_status want)
     CHECK((want == HF_OK) == (w->lk != NULL));
 }
 
+/* What the fastest of some calls takes. */
+static int64_t conf_measure_trip(hf_client *client)
+{
+    int64_t best = INT64_MAX;
+
+    for (int i = 0; i < 9; i++) {
+        int64_t began = t_now_ms();
+
+        conf_look(client, "hf-test.trip");
+        if (t_now_ms() - began < best)
+            best = t_now_ms() - began;
+    }
+    return best < CONF_NEAR_MS ? 0 : best;
+}
+
 /* Ask for the traits in a child, so that this process stays without threads. */
 static void conf_ask_traits(struct t_peer *up, void *arg)
 {
@@ -270,6 +307,7 @@ static void conf_ask_traits(struct t_peer *up, void *arg)
     char dir[] = "/tmp/hf-test.XXXXXX";
     const char *mark = strstr(conf_template, "%T");
     hf_client *client;
+    int64_t trip_ms;
     char url[1024];
 
     (void)arg;
@@ -280,13 +318,16 @@ static void conf_ask_traits(struct t_peer *up, void *arg)
                  conf_template, dir, mark + 2);
     CHECK_OK(hf_open(url, NULL, &client, &t_err));
     CHECK_OK(hf_describe(client, &about, &t_err));
+    trip_ms = conf_measure_trip(client);
     hf_close(client);
     snprintf(url, sizeof(url), "rm -rf '%s'", dir);
     CHECK_EQ(system(url), 0);
-    printf("# %s, traits 0x%x, %s\n", about.endpoint, about.traits,
+    printf("# %s, traits 0x%x, a call takes %lld ms, %s\n", about.endpoint,
+           about.traits, (long long)trip_ms,
            about.warning[0] ? about.warning : "no warning");
     fflush(stdout);
     t_tell(up, about.traits);
+    t_tell(up, trip_ms);
 }
 
 int main(int argc, char **argv)
@@ -301,13 +342,14 @@ int main(int argc, char **argv)
         argv++;
     }
     if (!list && !conf_template) {
-        fprintf(stderr, "usage: conformance URL [-l] [-v] [NAME...]\n");
+        fprintf(stderr, "usage: conformance URL [-l] [-v] [-pK/N] [NAME...]\n");
         return 64;
     }
     if (!list) {
         conf_run = (long)(t_now_ms() ^ getpid());
         child = t_fork(conf_ask_traits, NULL);
         conf_traits = (unsigned)t_hear(&child);
+        conf_trip_ms = t_hear(&child);
         t_join(&child);
     }
     return t_main(argc, argv);

@@ -24,6 +24,18 @@ extern unsigned conf_traits;
 /* Skip the test unless the service has all these traits. */
 void conf_needs(unsigned traits);
 
+/* What a call takes at least, or 0 where the service is near: what it takes
+ * there is no time to reckon with. */
+extern int64_t conf_trip_ms;
+
+/* A length of time in which calls are made: `ms` where the service is near,
+ * and the time of some calls more where it is not. */
+int64_t conf_ms(int64_t ms);
+
+/* How often something that takes calls is done: t_scaled(n, least) times where
+ * the service is near, and a few times where it is not. */
+int conf_times(int n, int least);
+
 const char *conf_url(void);
 
 /* A key of this test.  The string stays as it is for the next 63 calls. */
@@ -34,8 +46,11 @@ const char *conf_prefix(void);
 
 hf_client *conf_open(void);
 
-/* Options with their size set. */
+/* Options with their size set.  The lease is made longer by conf_ms(). */
 struct hf_lock_opts conf_opts(int64_t ttl_ms, unsigned flags);
+
+/* The same with this very lease, however far the service is. */
+struct hf_lock_opts conf_exact_opts(int64_t ttl_ms, unsigned flags);
 
 /* Acquire, or fail the test.  conf_lock() waits for up to half a minute. */
 hf_lock *conf_lock(hf_client *client, const char *key,

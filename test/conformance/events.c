@@ -139,7 +139,7 @@ TEST(a_cancel_that_races_a_grant_brings_one_event_and_no_stray_lock)
     const char *key = conf_key("k");
     hf_client *a = conf_open(), *b = conf_open();
 
-    for (int i = 0; i < t_scaled(100, 20); i++) {
+    for (int i = 0; i < conf_times(100, 20); i++) {
         hf_lock *lk = conf_lock(a, key, NULL);
         hf_request *req = start(b, key, -1, NULL, i);
         struct hf_event event;
@@ -176,7 +176,7 @@ TEST(a_canceled_request_fails_soon_whatever_it_was_doing)
     hf_client *a = conf_open(), *b = conf_open();
     hf_lock *lk = conf_try(a, key, NULL);
 
-    for (int i = 0; i < t_scaled(300, 100); i++) {
+    for (int i = 0; i < conf_times(300, 100); i++) {
         hf_request *req = start(b, key, -1, NULL, i);
 
         for (volatile int spin = i % 50 * 400; spin > 0;)
@@ -311,12 +311,12 @@ static void wait_without_threads(int n, unsigned flags)
 
 TEST_TIMEOUT(two_thousand_requests_wait_without_a_thread_each, 120)
 {
-    wait_without_threads(t_scaled(2000, 200), 0);
+    wait_without_threads(conf_times(2000, 200), 0);
 }
 
 TEST_TIMEOUT(two_hundred_fair_requests_wait_without_a_thread_each, 120)
 {
-    wait_without_threads(t_scaled(200, 50), HF_FAIR);
+    wait_without_threads(conf_times(200, 50), HF_FAIR);
 }
 
 TEST_TIMEOUT(requests_on_many_keys_wait_without_a_thread_each, 120)
@@ -325,7 +325,7 @@ TEST_TIMEOUT(requests_on_many_keys_wait_without_a_thread_each, 120)
     static hf_lock *lk[MANY];
     static char keys[MANY][80];
     hf_client *a = conf_open(), *b = conf_open();
-    int n = t_scaled(MANY, 50), threads = t_count_threads();
+    int n = conf_times(MANY, 50), threads = t_count_threads();
 
     for (int i = 0; i < n; i++) {
         snprintf(keys[i], sizeof(keys[i]), "%s%d", conf_prefix(), i);
@@ -355,7 +355,7 @@ TEST(cancel_fails_two_thousand_requests_and_leaves_nothing)
     const char *key = conf_key("k");
     hf_client *a = conf_open(), *b = conf_open();
     hf_lock *lk = conf_try(a, key, NULL);
-    int n = t_scaled(2000, 200);
+    int n = conf_times(2000, 200);
 
     for (int i = 0; i < n; i++)
         start(b, key, -1, NULL, i);

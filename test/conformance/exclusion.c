@@ -155,8 +155,8 @@ TEST_TIMEOUT(one_holder_at_a_time_among_64_threads_of_8_parties, 240)
 {
     contest((struct party){
         .opts = conf_opts(0, 0),
-        .threads = THREADS,
-        .rounds = t_scaled(10, 2),
+        .threads = conf_trip_ms ? 2 : THREADS,
+        .rounds = conf_times(10, 2),
     });
 }
 
@@ -164,8 +164,8 @@ TEST_TIMEOUT(one_holder_at_a_time_and_rising_fences_when_all_are_fair, 240)
 {
     contest((struct party){
         .opts = conf_opts(0, HF_FAIR),
-        .threads = 8,
-        .rounds = t_scaled(10, 2),
+        .threads = conf_trip_ms ? 2 : 8,
+        .rounds = conf_times(10, 2),
         .strict = conf_traits & HF_TRAIT_FENCED,
     });
 }
@@ -177,8 +177,8 @@ TEST_TIMEOUT(one_holder_at_a_time_when_all_poll, 240)
     opts.retry_ms = 2;
     contest((struct party){
         .opts = opts,
-        .threads = 8,
-        .rounds = t_scaled(10, 2),
+        .threads = conf_trip_ms ? 2 : 8,
+        .rounds = conf_times(10, 2),
     });
 }
 
@@ -190,8 +190,8 @@ TEST_TIMEOUT(one_holder_at_a_time_when_leases_linger, 240)
     opts.local_turns = 2;
     contest((struct party){
         .opts = opts,
-        .threads = 8,
-        .rounds = t_scaled(15, 2),
+        .threads = conf_trip_ms ? 2 : 8,
+        .rounds = conf_times(15, 2),
     });
 }
 
@@ -202,8 +202,8 @@ TEST_TIMEOUT(one_holder_at_a_time_while_others_try_give_up_and_cancel, 240)
     opts.linger_ms = 5;
     contest((struct party){
         .opts = opts,
-        .threads = 16,
-        .rounds = t_scaled(40, 5),
+        .threads = conf_trip_ms ? 2 : 16,
+        .rounds = conf_times(40, 5),
         .mixed = true,
     });
 }

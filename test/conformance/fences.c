@@ -18,7 +18,7 @@ TEST(fences_rise_across_clients)
     conf_needs(HF_TRAIT_FENCED);
     for (int i = 0; i < 5; i++)
         clients[i] = conf_open();
-    for (int i = 0; i < 100; i++) {
+    for (int i = 0; i < conf_times(100, 100); i++) {
         hf_lock *lk = conf_try(clients[i * 3 % 5], key, NULL);
 
         CHECK_GT(hf_fence(lk), last);
@@ -36,7 +36,7 @@ TEST(fences_rise_when_everything_is_opened_anew)
     uint64_t last = 0;
 
     conf_needs(HF_TRAIT_FENCED);
-    for (int i = 0; i < 20; i++) {
+    for (int i = 0; i < conf_times(20, 20); i++) {
         hf_client *client = conf_open();
         hf_lock *lk = conf_try(client, key, NULL);
 
@@ -153,7 +153,7 @@ TEST(fences_rise_over_kills_at_any_moment)
 
     conf_needs(HF_TRAIT_FENCED | HF_TRAIT_PROCESSES | HF_TRAIT_DEATH);
     snprintf(key, sizeof(key), "%s", conf_key("k"));
-    for (int i = 0; i < t_scaled(60, 10); i++) {
+    for (int i = 0; i < conf_times(60, 10); i++) {
         struct t_peer peer = t_fork(storm, key);
         int64_t fence = t_hear(&peer);
         int64_t end = t_now_ms() + i % 7;

@@ -107,11 +107,11 @@ TEST_TIMEOUT(a_late_renewal_leaves_the_next_holder_alone, 120)
     hf_client *a = conf_open(), *b = conf_open();
     const char *key = conf_key("k");
 
-    for (int i = 0; i < t_scaled(60, 15); i++) {
+    for (int i = 0; i < conf_times(60, 15); i++) {
         hf_lock *lk = conf_lock(a, key, &brief), *next;
         int64_t end;
 
-        t_sleep_ms(15 + i % 9);
+        t_sleep_ms(conf_ms(60) / 4 + i % 9 * (1 + conf_trip_ms / 4));
         hf_release(lk, NULL);
         next = conf_lock(b, key, NULL);
         for (end = t_now_ms() + 30; t_now_ms() < end;) {
@@ -156,7 +156,7 @@ TEST(a_lock_is_not_held_any_more_when_the_next_is_granted)
     const char *key = conf_key("k");
     hf_client *a = conf_open(), *b = conf_open();
 
-    for (int i = 0; i < t_scaled(20, 5); i++) {
+    for (int i = 0; i < conf_times(20, 5); i++) {
         hf_lock *old = conf_lock(a, key, &brief);
         hf_lock *cur = conf_lock(b, key, NULL);
 
@@ -175,7 +175,7 @@ TEST(the_keeper_keeps_a_lock_far_beyond_its_ttl)
     const char *key = conf_key("k");
     hf_client *client = conf_open();
     hf_lock *lk = conf_try(client, key, &brief);
-    int64_t end = t_now_ms() + 5000;
+    int64_t end = t_now_ms() + conf_ms(5000);
 
     while (t_now_ms() < end) {
         CHECK(hf_held(lk));
@@ -197,11 +197,11 @@ TEST(extend_lengthens_a_lease)
     hf_lock *lk = conf_try(client, key, &brief);
     uint64_t fence = hf_fence(lk);
 
-    CHECK_LE(hf_remaining_ms(lk), 700);
+    CHECK_LE(hf_remaining_ms(lk), conf_ms(700));
     CHECK_OK(hf_extend(lk, 60000, &t_err));
     CHECK_GT(hf_remaining_ms(lk), 20000);
     CHECK_LE(hf_remaining_ms(lk), 60000);
-    t_sleep_ms(1400);
+    t_sleep_ms(conf_ms(1400));
     CHECK(hf_held(lk));
     conf_check_busy(key);
     CHECK_EQ(hf_fence(lk), fence);
@@ -217,8 +217,8 @@ TEST(extend_shortens_a_lease)
     hf_lock *lk = conf_try(client, key, &slow);
 
     CHECK_GT(hf_remaining_ms(lk), 20000);
-    CHECK_OK(hf_extend(lk, 200, &t_err));
-    CHECK_LE(hf_remaining_ms(lk), 200);
+    CHECK_OK(hf_extend(lk, conf_ms(200), &t_err));
+    CHECK_LE(hf_remaining_ms(lk), conf_ms(200));
     conf_unlock(conf_lock(other, key, NULL));
     CHECK(!hf_held(lk));
     CHECK_STATUS(hf_release(lk, &t_err), HF_LOST);
@@ -235,7 +235,7 @@ TEST(extend_by_zero_keeps_the_length_and_counts_it_anew)
     for (int i = 0; i < 6; i++) {
         t_sleep_ms(400);
         CHECK_OK(hf_extend(lk, 0, &t_err));
-        CHECK_LE(hf_remaining_ms(lk), 1500);
+        CHECK_LE(hf_remaining_ms(lk), conf_ms(1500));
         CHECK(hf_held(lk));
     }
     conf_unlock(lk);
@@ -249,7 +249,7 @@ TEST(what_remains_counts_down_and_never_exceeds_the_ttl)
     hf_lock *lk = conf_try(client, conf_key("k"), &opts);
     int64_t first = hf_remaining_ms(lk), last = first;
 
-    CHECK_LE(first, 5000);
+    CHECK_LE(first, conf_ms(5000));
     CHECK_GT(first, 1000);
     while (first - last < 200) {
         CHECK_LE(hf_remaining_ms(lk), last);
@@ -321,8 +321,8 @@ TEST(a_kept_lock_survives_extend_to_a_shorter_and_longer_lease)
     hf_lock *lk = conf_try(client, key, NULL);
 
     for (int i = 0; i < 4; i++) {
-        CHECK_OK(hf_extend(lk, ttls[i], &t_err));
-        t_sleep_ms(1500);
+        CHECK_OK(hf_extend(lk, conf_ms(ttls[i]), &t_err));
+        t_sleep_ms(conf_ms(1500));
         CHECK(hf_held(lk));
         conf_check_busy(key);
     }

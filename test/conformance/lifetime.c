@@ -14,7 +14,7 @@ TEST(opening_and_closing_costs_nothing_that_stays)
 {
     int fds = t_count_fds();
 
-    for (int i = 0; i < t_scaled(100, 20); i++)
+    for (int i = 0; i < conf_times(100, 20); i++)
         hf_close(conf_open());
     CHECK_EQ(t_count_fds(), fds);
     hf_close(NULL);
@@ -169,7 +169,7 @@ static void *open_lock_close(void *arg)
 {
     struct storm *storm = arg;
 
-    for (int i = 0; i < t_scaled(40, 8); i++) {
+    for (int i = 0; i < conf_times(40, 8); i++) {
         hf_client *client = conf_open();
         hf_lock *lk = conf_lock(client, storm->key, NULL);
 
@@ -205,7 +205,7 @@ static void *cancel_often(void *arg)
 
     for (int i = 0; i < t_scaled(300, 50); i++) {
         hf_cancel(*client);
-        t_sleep_ms(1);
+        t_sleep_ms(1 + conf_trip_ms / 25);
     }
     return NULL;
 }
@@ -217,7 +217,7 @@ TEST(cancels_at_any_moment_leave_nothing)
     pthread_t thread = conf_thread(cancel_often, &b);
     int granted = 0;
 
-    for (int i = 0; i < t_scaled(150, 30); i++) {
+    for (int i = 0; i < conf_times(150, 30); i++) {
         hf_lock *lk = conf_lock(a, key, NULL), *other = NULL;
         struct conf_waiter w;
 
@@ -247,7 +247,7 @@ TEST_TIMEOUT(a_thousand_locks_are_kept_without_a_thread_each, 120)
     static hf_lock *lk[MANY];
     struct hf_lock_opts opts = conf_opts(3000, 0);
     hf_client *client = conf_open();
-    int n = t_scaled(MANY, 100);
+    int n = conf_times(MANY, 100);
     int threads = t_count_threads();
     char key[128];
 
@@ -255,7 +255,8 @@ TEST_TIMEOUT(a_thousand_locks_are_kept_without_a_thread_each, 120)
         snprintf(key, sizeof(key), "%s%d", conf_prefix(), i);
         lk[i] = conf_try(client, key, &opts);
     }
-    for (int64_t end = t_now_ms() + 4500; t_now_ms() < end; t_sleep_ms(100))
+    for (int64_t end = t_now_ms() + conf_ms(4500); t_now_ms() < end;
+         t_sleep_ms(100))
         for (int i = 0; i < n; i++)
             CHECK(hf_held(lk[i]));
     CHECK_LE(t_count_threads(), threads + 10);

@@ -129,7 +129,7 @@ TEST(looking_while_it_changes_hands_shows_one_or_the_other)
 
     for (int i = 0; i < 2; i++)
         threads[i] = conf_thread(come_and_go, arg);
-    for (int i = 0; i < t_scaled(3000, 500); i++) {
+    for (int i = 0; i < conf_times(3000, 500); i++) {
         struct hf_info info = conf_look(client, key);
 
         /* One holder's note is one letter, again and again. */
@@ -308,7 +308,8 @@ TEST(break_takes_the_lock_away_and_tells_its_holder_why)
 /* The holder has been told but may be at work until it releases. */
 TEST(a_broken_lock_stays_taken_until_its_holder_has_released_it)
 {
-    struct hf_lock_opts opts = conf_opts(60000, 0);
+    /* It is told when it renews, where nothing else tells it. */
+    struct hf_lock_opts opts = conf_opts(12000, 0);
     struct hf_info info = HF_INFO_INIT;
     const char *key = conf_key("k");
     hf_client *a, *b;

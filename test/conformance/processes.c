@@ -58,7 +58,8 @@ TEST(a_killed_holders_lock_passes_on_within_its_ttl_and_a_second)
         client = conf_open();
         conf_unlock(conf_lock(client, p.key, NULL));
         CHECK_LE(t_now_ms() - killed,
-                 (conf_traits & HF_TRAIT_TWICE ? 2 : 1) * 2000 + 1000);
+                 (conf_traits & HF_TRAIT_TWICE ? 2 : 1) * conf_ms(2000) +
+                     conf_ms(1000));
         hf_close(client);
     }
 }
@@ -115,7 +116,7 @@ TEST(a_killed_waiter_does_not_hold_up_the_others)
     a = conf_open();
     b = conf_open();
     lk = conf_lock(a, p.key, NULL);
-    t_sleep_ms(150);
+    t_sleep_ms(conf_ms(150));
     t_kill(&waiter);
     conf_waiter_start(&w, b, p.key, -1, NULL);
     t_sleep_ms(50);
@@ -193,7 +194,7 @@ static void freeze_beyond_ttl(unsigned flags)
 
         kill(peer.pid, SIGSTOP);
         waitpid(peer.pid, NULL, WUNTRACED);
-        end = t_now_ms() + 1000;
+        end = t_now_ms() + conf_ms(1000);
         if (shared && leased) {
             lk = conf_lock(client, p.key, NULL);
             if (conf_traits & HF_TRAIT_FENCED)
@@ -272,7 +273,7 @@ TEST(a_forked_child_can_neither_use_nor_release_its_parents_lock)
     }
     CHECK_EQ(waitpid(pid, &status, 0), pid);
     CHECK_EQ(status, 0);
-    t_sleep_ms(2000);
+    t_sleep_ms(conf_ms(2000));
     CHECK(hf_held(lk));
     CHECK(!conf_readable(fd, 0));
     CHECK(!atomic_load(&w.done));

@@ -105,7 +105,7 @@ static void hammer_until_another_gets_in(int32_t turns, int64_t linger_ms,
     hf_client *other = conf_open();
     pthread_t threads[4];
     hf_lock *lk = NULL;
-    int rounds = t_scaled(5, 2);
+    int rounds = conf_times(5, 2);
 
     crowd.opts = conf_opts(0, 0);
     crowd.opts.local_turns = turns;
@@ -190,7 +190,7 @@ TEST(a_lingering_lease_is_taken_again_with_the_same_fence)
     opts.linger_ms = 60000;
     lk = conf_try(client, key, &opts);
     fence = hf_fence(lk);
-    for (int i = 0; i < 100; i++) {
+    for (int i = 0; i < conf_times(100, 100); i++) {
         conf_unlock(lk);
         lk = conf_try(client, key, &opts);
         CHECK_EQ(hf_fence(lk), fence);
@@ -210,7 +210,7 @@ TEST(without_linger_every_grant_has_a_fence_of_its_own)
 
     conf_needs(HF_TRAIT_FENCED);
     client = conf_open();
-    for (int i = 0; i < 100; i++) {
+    for (int i = 0; i < conf_times(100, 100); i++) {
         hf_lock *lk = conf_try(client, key, NULL);
 
         CHECK_GT(hf_fence(lk), fence);

@@ -114,7 +114,7 @@ static void *nest_run(void *arg)
 
     snprintf(owner, sizeof(owner), "thread %lx", (unsigned long)pthread_self());
     opts.owner = owner;
-    for (int i = 0; i < t_scaled(50, 10); i++) {
+    for (int i = 0; i < conf_times(50, 10); i++) {
         for (int j = 0; j < 3; j++)
             lk[j] = conf_lock(nest->client, nest->key, &opts);
         CHECK_EQ(atomic_fetch_add(&nest->inside, 1), 0);
@@ -244,12 +244,13 @@ TEST(a_killed_process_does_not_free_its_owners_other_lock)
     snprintf(key, sizeof(key), "%s", conf_key("k"));
     peer = t_fork(enter_and_wait, key);
     client = conf_open();
-    opts.ttl_ms = 1000;
+    opts.ttl_ms = conf_ms(1000);
     lk = conf_try(client, key, &opts);
     t_tell(&peer, 0);
     t_hear(&peer);
     t_kill(&peer);
-    for (int64_t end = t_now_ms() + 1500; t_now_ms() < end; t_sleep_ms(50)) {
+    for (int64_t end = t_now_ms() + conf_ms(1500); t_now_ms() < end;
+         t_sleep_ms(50)) {
         CHECK(hf_held(lk));
         conf_check_busy(key);
     }
@@ -265,7 +266,7 @@ TEST(a_lost_reentrant_lock_is_lost_for_all_its_handles)
     hf_lock *one, *two, *next;
 
     opts.flags = HF_MANUAL;
-    opts.ttl_ms = 150;
+    opts.ttl_ms = conf_ms(150);
     one = conf_try(client, key, &opts);
     two = conf_try(client, key, &opts);
     next = conf_lock(other, key, NULL);

@@ -177,7 +177,7 @@ static void *use_handle(void *arg)
 {
     hf_lock *lk = arg;
 
-    for (int i = 0; i < t_scaled(200, 50); i++) {
+    for (int i = 0; i < conf_times(200, 50); i++) {
         CHECK(hf_held(lk));
         CHECK_GT(hf_remaining_ms(lk), 0);
         CHECK_EQ(hf_fence(lk) > 0, (conf_traits & HF_TRAIT_FENCED) != 0);

@@ -37,11 +37,11 @@ TEST_TIMEOUT(leases_of_all_lengths_live_side_by_side, 120)
     char name[16];
 
     /* One that is short, and gone when the others are renewed. */
-    opts = conf_opts(1000, 0);
+    opts = conf_exact_opts(1000, 0);
     conf_unlock(conf_lock(client, conf_key("short"), &opts));
     for (int i = 0; i < N; i++) {
         snprintf(name, sizeof(name), "k%d", i);
-        opts = conf_opts(ttls[i], 0);
+        opts = conf_exact_opts(ttls[i], 0);
         locks[i] = conf_lock(client, conf_key(name), &opts);
     }
     t_sleep_ms(4000); /* longer than the shortest of them */
@@ -76,7 +76,7 @@ static void scale_take(hf_client *client, hf_lock **locks, int n,
 
 TEST_TIMEOUT(ten_thousand_locks_of_one_client_are_all_kept, 300)
 {
-    struct hf_lock_opts opts = conf_opts(18000, 0);
+    struct hf_lock_opts opts = conf_exact_opts(18000, 0);
     hf_client *client = conf_open();
     int n = scale_locks(10000), held = 0;
     hf_lock **locks = calloc((size_t)n, sizeof(hf_lock *));
@@ -101,7 +101,7 @@ TEST_TIMEOUT(ten_thousand_locks_of_one_client_are_all_kept, 300)
 
 TEST_TIMEOUT(a_thousand_requests_for_one_key_are_all_granted, 300)
 {
-    struct hf_lock_opts opts = conf_opts(30000, 0);
+    struct hf_lock_opts opts = conf_exact_opts(30000, 0);
     const char *key = conf_key("k");
     hf_client *a = conf_open(), *b = conf_open();
     hf_lock *lk = conf_try(a, key, NULL);
@@ -125,7 +125,7 @@ TEST_TIMEOUT(a_thousand_requests_for_one_key_are_all_granted, 300)
 /* A process that waits for the key, when it is told to, until it is killed. */
 static void scale_doomed(struct t_peer *up, void *key)
 {
-    struct hf_lock_opts opts = conf_opts(2000, HF_FAIR);
+    struct hf_lock_opts opts = conf_exact_opts(2000, HF_FAIR);
     hf_client *client = conf_open();
     hf_lock *lk;
 
@@ -144,7 +144,7 @@ static void scale_await(hf_client *client, const char *key, int n)
 TEST_TIMEOUT(dozens_of_dead_waiters_do_not_hold_up_the_living, 180)
 {
     enum { DEAD = 24 };
-    struct hf_lock_opts opts = conf_opts(60000, HF_FAIR);
+    struct hf_lock_opts opts = conf_exact_opts(60000, HF_FAIR);
     char *key = strdup(conf_key("k"));
     struct t_peer dead[DEAD];
     struct conf_waiter w;
@@ -178,7 +178,7 @@ TEST_TIMEOUT(dozens_of_dead_waiters_do_not_hold_up_the_living, 180)
 TEST_TIMEOUT(a_lock_goes_to_and_fro_between_two_clients, 180)
 {
     enum { TURNS = 20 };
-    struct hf_lock_opts opts = conf_opts(30000, 0);
+    struct hf_lock_opts opts = conf_exact_opts(30000, 0);
     const char *key = conf_key("k");
     hf_client *clients[2] = {conf_open(), conf_open()};
     hf_lock *lk = conf_try(clients[0], key, &opts);

@@ -97,7 +97,7 @@ static void *visit(void *arg)
 {
     struct library *lib = arg;
 
-    for (int i = 0; i < t_scaled(60, 10); i++) {
+    for (int i = 0; i < conf_times(60, 10); i++) {
         bool write = rand_r(&lib->seed) % 4 == 0;
         struct hf_lock_opts opts = conf_opts(0, write ? 0 : HF_SHARED);
         hf_lock *lk = conf_lock(lib->client, lib->key, &opts);
@@ -194,7 +194,7 @@ TEST(readers_behind_a_writer_that_gave_up_get_in)
     b = conf_open();
     c = conf_open();
     lk = conf_try(a, key, &read);
-    conf_waiter_start(&writer, b, key, 300, NULL);
+    conf_waiter_start(&writer, b, key, conf_ms(300), NULL);
     conf_await_waiters(a, key, 1);
     conf_waiter_start(&reader, c, key, -1, &read);
     conf_waiter_join(&writer, HF_TIMEOUT);

@@ -62,7 +62,7 @@ static void silent_check_free(const char *key)
 TEST_TIMEOUT(locks_are_lost_in_time_and_their_release_waits_for_nobody, 120)
 {
     enum { N = 50 };
-    struct hf_lock_opts opts = conf_opts(3000, 0);
+    struct hf_lock_opts opts = conf_exact_opts(3000, 0);
     hf_client *client = silent_open(20000);
     hf_lock *locks[N];
     char name[16];
@@ -87,7 +87,7 @@ TEST_TIMEOUT(locks_are_lost_in_time_and_their_release_waits_for_nobody, 120)
 
 TEST_TIMEOUT(a_wait_ends_and_leaves_nothing_behind, 120)
 {
-    struct hf_lock_opts opts = conf_opts(5000, 0);
+    struct hf_lock_opts opts = conf_exact_opts(5000, 0);
     const char *key = conf_key("k");
     hf_client *client = silent_open(2000);
     hf_lock *lk = NULL;
@@ -105,7 +105,7 @@ TEST_TIMEOUT(a_wait_ends_and_leaves_nothing_behind, 120)
 
 TEST_TIMEOUT(closing_ends_while_locks_and_requests_are_under_way, 120)
 {
-    struct hf_lock_opts opts = conf_opts(30000, 0);
+    struct hf_lock_opts opts = conf_exact_opts(30000, 0);
     hf_client *client = silent_open(2000);
     hf_lock *locks[10];
     hf_request *rq;
@@ -126,7 +126,7 @@ TEST_TIMEOUT(closing_ends_while_locks_and_requests_are_under_way, 120)
 
 TEST_TIMEOUT(a_long_lease_outlives_a_short_silence, 120)
 {
-    struct hf_lock_opts opts = conf_opts(12000, 0);
+    struct hf_lock_opts opts = conf_exact_opts(12000, 0);
     hf_client *client = silent_open(1000);
     hf_lock *lk = conf_lock(client, conf_key("k"), &opts);
 

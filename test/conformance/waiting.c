@@ -16,7 +16,7 @@ TEST(a_try_that_fails_returns_at_once_and_leaves_nothing)
     hf_client *a = conf_open(), *b = conf_open();
     hf_lock *lk = conf_try(a, key, NULL), *none = NULL;
 
-    for (int i = 0; i < 50; i++)
+    for (int i = 0; i < conf_times(50, 50); i++)
         CHECK_STATUS(hf_acquire(b, key, 0, NULL, &none, &t_err), HF_BUSY);
     CHECK_EQ(conf_look(a, key).holders, 1);
     CHECK_LE(conf_look(a, key).waiters, 0);
@@ -89,7 +89,7 @@ TEST(a_waiter_is_woken_not_polling)
     opts.retry_ms = 600000;
     a = conf_open();
     b = conf_open();
-    for (int i = 0; i < t_scaled(20, 5); i++) {
+    for (int i = 0; i < conf_times(20, 5); i++) {
         hf_lock *lk = conf_lock(a, key, NULL);
         struct conf_waiter w;
 
@@ -114,7 +114,7 @@ TEST(who_comes_after_a_lone_waiter_is_woken_too)
     a = conf_open();
     b = conf_open();
     /* Alone at first, then not; and the one that is left must not be deaf. */
-    for (int i = 0; i < t_scaled(12, 4); i++) {
+    for (int i = 0; i < conf_times(12, 4); i++) {
         const char *keys[] = {conf_key("first"), conf_key("second")};
         hf_lock *lk[] = {conf_lock(a, keys[0], NULL),
                          conf_lock(a, keys[1], NULL)};
@@ -241,7 +241,7 @@ TEST(one_cancel_is_enough_whatever_the_waiter_was_doing)
     hf_client *a = conf_open(), *b = conf_open();
     hf_lock *lk = conf_try(a, key, NULL);
 
-    for (int i = 0; i < t_scaled(100, 40); i++) {
+    for (int i = 0; i < conf_times(100, 40); i++) {
         struct conf_waiter w;
         int64_t end = t_now_ms() + 20000;
 
@@ -332,7 +332,7 @@ TEST(a_waiter_that_gives_up_does_not_hold_up_those_behind_it)
     hf_lock *lk = conf_try(a, key, NULL);
     struct conf_waiter brief, patient;
 
-    conf_waiter_start(&brief, b, key, 400, NULL);
+    conf_waiter_start(&brief, b, key, conf_ms(400), NULL);
     conf_await_waiters(a, key, 1);
     conf_waiter_start(&patient, c, key, -1, NULL);
     conf_waiter_join(&brief, HF_TIMEOUT);
