@@ -51,7 +51,7 @@ bench:
 lint: all
 	@scripts/setup check
 	@scripts/lint-format
-	@test/lint/check $(BUILD) full
+	@test/lint/analyse $(BUILD) full
 
 soak: all
 	@$(BUILD)/test/sim/sim -t $(SOAK)
@@ -73,7 +73,7 @@ mutants:
 	@test -f build-mutants/build.ninja || \
 	    meson setup build-mutants --buildtype=debugoptimized -Dmutants=true
 	@meson compile -C build-mutants
-	@test/mutants/run build-mutants --write
+	@test/mutants/hunt build-mutants --write
 
 install: all
 	@meson configure $(BUILD) -Dprefix=$(PREFIX)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * cand.c - the questions of bench/run, answered in C; see cand.h.
+ * cand.c - the questions of bench/compare, answered in C; see cand.h.
  *
  * Nothing is printed while the clock runs: times are kept and told afterwards.
  */

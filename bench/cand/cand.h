@@ -2,7 +2,7 @@
  *
  * cand.h - a candidate of the benchmark, at the end of a pipe.
  *
- * bench/run starts each candidate as a process of its own, whatever language it
+ * bench/compare starts each candidate as a process of its own, whatever language it
  * is written in, and asks it for work, one line a question:
  *
  *   pairs N KEY       take and give KEY, N times    ok NS...  (each pair's time)

@@ -4,7 +4,7 @@
  *
  * HFI_MUTANT(name) is false, and so nothing at all, in every build but one that
  * was configured with -Dmutants=true: there it is true if $HF_MUTANT says that
- * name.  doc/mutants.md lists them, and test/mutants/run tries them all.
+ * name.  doc/mutants.md lists them, and test/mutants/hunt tries them all.
  */
 #ifndef HFI_MUTANT_H
 #define HFI_MUTANT_H
