@@ -309,7 +309,7 @@ static void handle_note(char *ret, size_t size)
 int cmd_acquire(struct cli_opts *opts)
 {
     struct run run = {.opts = opts, .manual = true, .sig.fd = -1};
-    char note[128];
+    static char note[128];
     int code;
 
     if (opts->nargs != 1)

@@ -336,7 +336,7 @@ int cmd_run(struct cli_opts *opts)
 {
     static char shell[] = "/bin/sh", dash_c[] = "-c";
     char *shell_argv[] = {shell, dash_c, NULL, NULL};
-    char note[HF_NOTE_MAX + 1];
+    static char note[HF_NOTE_MAX + 1];
     const char *word = "failed";
     struct run run = {
         .opts = opts, .lost_rd = -1, .sig.fd = -1, .guard.alive = -1};

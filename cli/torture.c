@@ -20,7 +20,7 @@ int cli_torture(char **argv)
     static const char *const places[] = {"/" TORTURE, "/../torture/" TORTURE};
     char path[4096], *slash;
     ssize_t len = readlink("/proc/self/exe", path, sizeof(path) - 64);
-    char name[] = TORTURE;
+    static char name[] = TORTURE;
 
     path[len > 0 ? len : 0] = '\0';
     slash = strrchr(path, '/');
