@@ -267,6 +267,10 @@ static hf_status tls_start(struct hfi_stream *s, const struct hfi_endpoint *to,
             return hfi_fail(err, HF_DENIED,
                             "tls: the server's certificate is refused: %s",
                             X509_verify_cert_error_string(verdict));
+        /* What does not speak TLS refuses nobody, it only answers or not. */
+        if (why == SSL_ERROR_SSL &&
+            ERR_GET_REASON(ERR_peek_last_error()) == SSL_R_WRONG_VERSION_NUMBER)
+            return hfi_tls_fail(err, HF_UNAVAILABLE, "handshake");
         if (why == SSL_ERROR_SSL)
             return hfi_tls_fail(err, HF_DENIED, "handshake");
         if (!tls_wait(s, why, deadline))
