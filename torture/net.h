@@ -21,7 +21,8 @@
  *                                       lost something gets RST when it would
  *                                       pass again
  *              drop-reply K             the K-th answer from now on vanishes,
- *                                       whole; once
+ *                                       whole; once.  The connection gets RST
+ *                                       when the server says more
  *              hold                     nothing moves; it goes on after pass
  *              half                     the end of this direction; the other
  *                                       goes on

@@ -260,10 +260,14 @@ void net_link_read(struct net *net, struct net_link *link, int dir)
         return;
     }
     net->bytes[dir] += got;
-    if (rule->drop)
+    if (link_swallows(net, link, dir) || rule->drop) {
         link->flow[dir].hole = true;
-    if (link_swallows(net, link, dir) || rule->drop)
         return;
+    }
+    if (link->flow[dir].hole) { /* No network delivers what follows a gap. */
+        net_link_end(link, true);
+        return;
+    }
     len = link_cut(net, link, dir, (size_t)got);
     if (!link_queue(net, link, dir, buf, len))
         net_link_end(link, true);

@@ -81,15 +81,7 @@ TEST_TIMEOUT(certificates_that_were_exchanged_cost_no_lock, 120)
     hf_client *client = open_url(url(""));
     hf_lock *lk = lock(client, "tls/new", 40000, 0);
 
-    CHECK_EQ(
-        sh("cd $HF_TEST_DIR && { "
-           "openssl req -x509 -newkey rsa:2048 -nodes -days 2 "
-           "-subj '/CN=next CA' -keyout ca.key -out ca.pem && "
-           "openssl req -newkey rsa:2048 -nodes -subj '/CN=localhost' "
-           "-keyout server.key -out server.csr && "
-           "openssl x509 -req -in server.csr -CA ca.pem -CAkey ca.key -days 2 "
-           "-CAcreateserial -extfile ext -out server.pem; } >/dev/null 2>&1"),
-        0);
+    CHECK_EQ(sh("$HF_TEST_MAKE_CERTS $HF_TEST_DIR"), 0);
     CHECK_EQ(sh("kill -KILL $(cat $HF_TEST_DIR/1.pid); "
                 "touch $HF_TEST_DIR/1.again"),
              0);

@@ -16,7 +16,7 @@ ok 'user, password and certificate' with "$url"
 ok 'a wrong password is refused' status 77 with "etcds://app:wrong@$host?$query"
 ok 'so is no user' status 77 with "etcds://$host?$query"
 ok 'and a prefix that the user may not write' status 77 with "$url&prefix=other/"
-ok 'a server that nobody vouches for is refused' status 77 with "$base?cert=$HF_TEST_CERTS/client.pem&key=$HF_TEST_CERTS/client.key"
+ok 'a server that nobody vouches for is refused' status 77 with "$base?cert=$HF_TEST_CERTS/holdfast.pem&key=$HF_TEST_CERTS/holdfast.key"
 with "$base?ca=$HF_TEST_CERTS/ca.pem"
 got=$?
 ok 'without a certificate there is no way in' test $got -ne 0
@@ -26,13 +26,13 @@ ok 'a name that is in the certificate will do' with "etcds://app:word@localhost:
 ok 'a name that is not in it is refused' status 77 with "etcds://app:word@127.1:${host##*:}?$query"
 ok 'unless nobody asks' with "etcds://app:word@127.1:${host##*:}?$query&verify=no"
 
-openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=client -keyout "$work/stranger.key" \
+openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=holdfast -keyout "$work/stranger.key" \
     -out "$work/stranger.pem" 2>/dev/null
 with "$base?ca=$HF_TEST_CERTS/ca.pem&cert=$work/stranger.pem&key=$work/stranger.key"
 got=$?
 ok 'nor with one that a stranger has made' test $got -ne 0
-etcdctl user add client --no-password >/dev/null
-etcdctl user grant-role client locks >/dev/null
+etcdctl user add holdfast --no-password >/dev/null
+etcdctl user grant-role holdfast locks >/dev/null
 ok 'a certificate can stand for its user' with "etcds://$host?$query"
 
 # Hold and wait for longer than a token lives.  To log in takes etcd a tenth of

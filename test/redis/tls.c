@@ -6,27 +6,10 @@
 
 void tls_make(const char *dir)
 {
-    char command[2048];
+    char command[512];
 
-    snprintf(command, sizeof(command),
-             "cd %s && ("
-             "new='-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes' &&"
-             "openssl req -x509 $new -days 2 -subj '/CN=test CA'"
-             " -keyout ca.key -out ca.pem &&"
-             "openssl req -x509 $new -days 2 -subj '/CN=no CA'"
-             " -keyout no.key -out no.pem &&"
-             "for name in localhost named elsewhere.test; do"
-             " openssl req $new -subj /CN=$name"
-             "  -keyout $name.key -out $name.csr &&"
-             " case $name in"
-             " localhost) echo subjectAltName=DNS:localhost,IP:127.0.0.1;;"
-             " named) echo subjectAltName=DNS:localhost;;"
-             " *) echo subjectAltName=DNS:$name;;"
-             " esac >ext &&"
-             " openssl x509 -req -in $name.csr -CA ca.pem -CAkey ca.key -days 2"
-             "  -CAcreateserial -extfile ext -out $name.pem || exit 1;"
-             "done) >openssl.log 2>&1",
-             dir);
+    snprintf(command, sizeof(command), "'%s' '%s'",
+             getenv("HF_TEST_MAKE_CERTS"), dir);
     if (system("command -v openssl >/dev/null"))
         T_SKIP_HOST("there is no openssl");
     CHECK_EQ(system(command), 0);

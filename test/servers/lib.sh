@@ -1,0 +1,87 @@
+# shellcheck shell=sh
+# SPDX-License-Identifier: MIT
+#
+# lib.sh - what the scripts that start servers share; they read it with `.`.
+#
+# A script calls begin, which makes the directory $dir, starts its servers, and
+# ends with beside.  However it ends, the servers are stopped by stop_servers,
+# which it may define anew, and the directory is removed.
+
+# begin NAME [memory] - make $dir for NAME, in memory where that can be if asked:
+# some servers wait for the disk at every write.
+begin() {
+    base=${TMPDIR:-/tmp}
+    [ "${2-}" != memory ] || [ ! -w /dev/shm ] || base=/dev/shm
+    dir=$(mktemp -d "$base/hf-$1.XXXXXX")
+    command='' helpers=''
+    trap end EXIT
+    trap 'exit 129' HUP
+    trap 'exit 130' INT
+    trap 'exit 143' TERM
+}
+
+# Kill the process of every file called pid in $dir or in a directory there.  A
+# stopped one is killed, too.
+stop_servers() {
+    for file in "$dir"/pid "$dir"/*/pid; do
+        [ ! -f "$file" ] || kill -KILL "$(cat "$file")" 2>/dev/null || :
+    done
+}
+
+end() {
+    status=$?
+    trap '' HUP INT TERM
+    [ -z "$command" ] || kill -TERM "$command" 2>/dev/null || :
+    # shellcheck disable=SC2086 # a list of numbers
+    [ -z "$helpers" ] || kill -KILL $helpers 2>/dev/null || :
+    stop_servers
+    wait 2>/dev/null || :
+    rm -rf "$dir"
+    exit "$status"
+}
+
+# beside COMMAND ARGS... - run it; its exit status is ours.  It runs in the
+# background, so that a signal reaches us meanwhile.
+beside() {
+    "$@" <&0 &
+    command=$!
+    status=0
+    wait "$command" || status=$?
+    command=''
+    exit "$status"
+}
+
+# Wait until the process $1 is gone.  One whose parent has not looked yet is.
+gone() {
+    while state=$(ps -o stat= -p "$1"); do
+        case $state in Z*) return ;; esac
+        sleep 0.05
+    done
+}
+
+# Print $1 free ports of the loopback interface, all different.  Somebody else
+# may be given one before the server has it.
+free_ports() {
+    python3 -c '
+import socket, sys
+held = [socket.socket() for _ in range(int(sys.argv[1]))]
+for s in held:
+    s.bind(("127.0.0.1", 0))
+print(*[s.getsockname()[1] for s in held])' "$1"
+}
+
+# A server that a test starts again must outlive the test: the test asks us.
+# ask_restart is called in the test, answer_restarts before it, with the function
+# that starts the server; $1 is the directory.
+answer_restarts() {
+    mkfifo "$1/ask" "$1/answer"
+    (while read -r word <"$1/ask"; do
+        start
+        echo "$word" >"$1/answer"
+    done) &
+    helpers="$helpers $!"
+}
+ask_restart() {
+    echo start >"$1/ask"
+    read -r _ <"$1/answer"
+}
