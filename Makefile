@@ -35,7 +35,7 @@ all:
 demo:
 	@scripts/setup build
 	@test -f $(BUILD)/build.ninja || $(SETUP)
-	@meson compile -C $(BUILD)
+	@meson compile -C $(BUILD) cli/holdfast
 	@HOLDFAST=$(BUILD)/cli/holdfast scripts/demo
 
 check:
