@@ -2,7 +2,7 @@
  *
  * rights.c - who we are to a Redis server, and what we may do there.
  *
- * The rights that holdfast-url(7) names are enough for everything, and with
+ * The rights that holdfast-redis(7) names are enough for everything, and with
  * fewer nothing is left half done.  A password may come from a file, and may
  * change.
  */
@@ -21,7 +21,7 @@ static void manual_rules(char *ret, size_t size)
 {
     static const char begin[] = "ACL SETUSER locks ";
     char line[512];
-    FILE *page = fopen(HF_TEST_SOURCE "/../../doc/holdfast-url.7", "r");
+    FILE *page = fopen(HF_TEST_SOURCE "/../../doc/holdfast-redis.7", "r");
     size_t len = 0;
 
     CHECK(page != NULL);

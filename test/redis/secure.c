@@ -210,7 +210,7 @@ TEST_TIMEOUT(sentinels_with_a_password_are_asked_and_heard, 120)
     ensemble_stop(&e);
 }
 
-/* What holdfast-url(7) says of the rights. */
+/* What holdfast-redis(7) says of the rights. */
 static void add_users(struct ensemble *e)
 {
     int i;

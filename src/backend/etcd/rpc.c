@@ -45,7 +45,7 @@ static const struct {
      false},
     {5, "lease not found", HF_LOST, "the lease is gone", false},
     {3, "", HF_PROTOCOL, "it does not take our request", false},
-    {7, "", HF_DENIED, "the user lacks rights; see holdfast-url(7)", false},
+    {7, "", HF_DENIED, "the user lacks rights; see holdfast-etcd(7)", false},
     {8, "", HF_UNAVAILABLE, "it has too much to do", true},
     {9, "", HF_PROTOCOL, "it does not take our request", false},
     {11, "", HF_PROTOCOL, "it does not take our request", false},

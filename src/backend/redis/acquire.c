@@ -24,7 +24,7 @@
 
 const char redis_mute_warning[] =
     "this user may not publish to those who wait, who must ask every 100 ms "
-    "instead: see \"Rights\" in holdfast-url(7)";
+    "instead: see \"Rights\" in holdfast-redis(7)";
 
 /* ---- fences ------------------------------------------------------------ */
 
