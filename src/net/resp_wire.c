@@ -3,6 +3,16 @@
  * resp_wire.c - one connection and the calls that are under way on it; see
  * resp_wire.h.
  *
+ * Spin before blocking: a nearby server answers faster than a thread can sleep
+ * and wake.  The thread that reads polls for up to 100 us and yields the
+ * processor between polls.  After a spin without an answer the next calls block
+ * at once, twice as many after each, so that a far server costs one spin in a
+ * thousand calls.  With 32 callers or more nobody spins.
+ *
+ * Batches: a quarter of the callers that are there is enough to send.  If all
+ * were sent in one write, their answers would come together and they would ask
+ * again together, and server and clients would be idle in turns.
+ *
  * INVARIANTS
  *  (1) The calls of a link stand in the order in which their bytes were
  *      appended, so the next reply belongs to the first call.

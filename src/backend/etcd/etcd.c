@@ -17,6 +17,23 @@
  * LEASE  One for all locks of about the same ttl, longer than it by one to two
  *   seconds (lease.c), revoked when the client is closed.
  *
+ * DECISIONS
+ *   A lease is kept by calls, not by a LeaseKeepAlive stream.  A stream saves
+ *   little (doc/bench.md).  etcd serves its messages one after the other, and
+ *   an answer names the lease but not the message: when the leader falls
+ *   silent the stream hangs, and an answer to a message that was given up
+ *   could be taken for that of the next and prove a lease for too long.  A
+ *   call is given up and repeated on its own, and goes out in one write with
+ *   the transaction that proves the keys, to the same member.
+ *   Names of keys are used again (key.c).  etcd's index keeps a deleted name
+ *   until the next compaction, and each look at a queue passes by all of them.
+ *   A watch that has served is parked for the next waiter at the same place
+ *   (wait.c).  To begin one takes two messages and another look, and etcd 3.4
+ *   serves a watch late if somebody writes while it begins.
+ *   Requests of many threads go in one transaction (combine.c), but never two
+ *   for the same lock: keys of one transaction have one revision, and the
+ *   queue is in the order of revisions.
+ *
  * LIMITS  A new leader gives every lease its full time again, so a dead
  *   holder's lock may take twice the lease to lapse.  A key that was made by
  *   another program and has no lease never lapses.

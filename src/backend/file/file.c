@@ -37,6 +37,23 @@
  *   heartbeat looks whether the file was removed or an operator has asked for
  *   the lock.
  *
+ * DECISIONS
+ *   flock(2), not open file description locks: scripts use flock(1), and the
+ *   two kinds do not see each other.  Description locks do what flock cannot,
+ *   see above.
+ *   A wake-up may be early: the kernel announces the close of a file before it
+ *   drops the lock on it.  So a try that finds the lock taken after a wake-up
+ *   is made once more, 2 ms later (HFI_TRAIT_EARLY).
+ *   To break is to ask.  Nobody can take a kernel lock from a living process,
+ *   so the request is written into the file and the holder reads it at its
+ *   heartbeat.  Only hf_break_force() replaces the file.
+ *   The default directory depends on the user and the system only.
+ *   $XDG_RUNTIME_DIR is set in a desktop session and not in cron, so two jobs
+ *   of one user would not see each other.  Nor does it matter whether this
+ *   process can write there: a service with a read-only /run/lock would
+ *   otherwise use /tmp, and hold its lock beside a cron job that does not.  It
+ *   is refused.
+ *
  * LIMITS  One machine.  A child that was forked without exec shares the
  *   descriptor and keeps the lock alive after its parent, unless it calls
  *   hf_close().  Waiters of several

@@ -18,6 +18,31 @@
  * LEASE  The expiry of the key.  It is renewed as long as the key is ours and
  *   never set again once it is gone.
  *
+ * DECISIONS
+ *   One script for the fenced steps, because fence, queue and key must change
+ *   together (script.c).  The server pays for each argument, each command and
+ *   each function of a script, so the script has four keys and few arguments,
+ *   and handles the common cases before it defines a function.  Rejected:
+ *   fewer keys with names that the script makes up, which a cluster forbids; a
+ *   library of functions (7.0), which would stay on the server for good; MULTI
+ *   with plain commands, of which the only one that makes a rising number by
+ *   the clock, XADD, costs more than the whole script.
+ *   Plain commands for acquire=set, where they say enough (unfenced.c).
+ *   In a cluster a channel for each slot, not for each client: a sharded
+ *   message reaches only the shard of its channel, and a script may publish
+ *   only there.  The channel of a slot moves with its keys (wait.c).
+ *   A release checks for subscribers (PUBSUB NUMSUB) before it publishes, and
+ *   then notifies one waiter: a message is replicated, and may be heard where
+ *   the script cannot count it.
+ *   A node of a cluster that did not answer is probed by a thread of its own,
+ *   and its locks fail at once until it answers, so that renewals on other
+ *   nodes do not wait.  Rejected: one thread for all such nodes, which would
+ *   wait for the one that hangs (cluster.c).
+ *   +switch-master of Sentinel only causes a question, because it has no
+ *   number and a sentinel may be behind the others (sentinel.c).
+ *   WAIT has a connection of its own and follows a renewal there, because it
+ *   speaks only of what its own connection wrote (replicas.c).
+ *
  * LIMITS  Replication is asynchronous: a fail-over can forget a grant, and the
  *   next one is then given early.  Its fence is larger, unless the new master's
  *   clock is behind by more than the fail-over took, and neither the client nor

@@ -14,10 +14,18 @@
  *  (2) Only an error that the server sent proves that a statement did not
  *      happen; a connection that ended after sending is HF_UNCERTAIN.
  *
- * LIMITS  Waiters poll: there is no NOTIFY here, and GET_LOCK() as a bell would
- *   need a connection for each waited key on both sides and ring on one node of
- *   Galera only; DESIGN.md weighs what else could ring.  Name resolution is the
- *   library's and blocks.
+ * DECISIONS  Waiters poll every retry_ms, because nothing here announces a row
+ *   that was released.  Rejected:
+ *   GET_LOCK() needs a connection for each waited key on both sides and one
+ *   more statement for each acquisition, and locks one node of Galera only.
+ *   A row that stays locked needs a transaction for each lock: strategy=row.
+ *   SLEEP() ended by KILL QUERY needs one connection for all keys, but a KILL
+ *   between two statements is lost, a late one ends the wrong statement, and
+ *   ending another user's needs a privilege that no application should have.
+ *   The binary log tells everything, and needs the rights of a replica.
+ *
+ * LIMITS  A waiter is late by up to retry_ms.  Name resolution is the library's
+ *   and blocks.
  */
 #include "mysql.h"
 

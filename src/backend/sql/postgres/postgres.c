@@ -17,6 +17,15 @@
  *  (4) What is left in a session of the server is left only where the session
  *      is known to be ours alone; wire.c (2).
  *
+ * DECISIONS
+ *   NOTIFY wakes waiters of a lease: one connection listens for all keys of a
+ *   client, where a waiter blocked in pg_advisory_lock() needs a connection
+ *   for each key on both sides.  Its price, a lock of the whole cluster at
+ *   commit, is paid only by a release that somebody waits for (sql.c (5)).
+ *   Strategy row has a connection for each lock anyway.  There an advisory
+ *   lock queues: the one who releases it hands it on, so no newcomer gets
+ *   between, which a row lock does not prevent.
+ *
  * LIMITS  Name resolution is libpq's and blocks; hostaddr= avoids it.  What an
  *   asynchronous standby had not received is forgotten when it is promoted;
  *   the fence then rises only if its clock does.
