@@ -24,8 +24,13 @@
  *      call began.  A backend that can prove less says so there.
  *  (5) The core calls with none of its locks held, so a backend may hold its
  *      own mutex while it calls hfi_wake(), hfi_wanted() or hfi_gone().
- *  (6) No clock but `deadline` and hfi_left_ms(); no sleeps, no randomness, no
- *      printing.
+ *  (6) Time and randomness come from base/env.h only; every wait ends by a
+ *      deadline; nothing is printed.  What a backend decides by itself concerns
+ *      its own connections and sessions: which of several servers to ask, how
+ *      long to wait for a silent one and when to connect again, since only it
+ *      knows the servers, in a thread of its own where no call may wait for it;
+ *      and when to remove what has lapsed on a session that other locks keep
+ *      alive (etcd, ZooKeeper, Consul), since only it knows what hangs there.
  *  (7) A claim is used by one call at a time.
  *  (8) A grant is a token and a fence.  One that lapsed and was given again to
  *      the same token, by a try that arrived late, has another fence: renew()
