@@ -27,7 +27,9 @@
  *      deadline forward it also writes a byte into the pipe.
  *  (5) Nothing from the terminal reaches it: a session of its own, and all
  *      signals blocked.
- *  (6) It speaks when the group is dead and the lock is let go, never before:
+ *  (6) A run inside the command has a guard of its own, which obeys our page
+ *      too.  It dies last, and we wait for it (nest.c).
+ *  (7) It speaks when the group is dead and the lock is let go, never before:
  *      a write to stderr may block for ever.
  *
  * The guard was forked from a process with threads, so it makes system calls
@@ -45,23 +47,21 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/timerfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define GUARD_SAY_S 2 /* so long its last message may take */
+#define GUARD_SAY_S   2   /* so long its last message may take */
+#define GUARD_NEST_MS 100 /* so often it looks at the run around us */
 
 bool guard_open(struct guard *guard)
 {
-    void *page = mmap(NULL, sizeof(*guard->page), PROT_READ | PROT_WRITE,
-                      MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-
-    if (page == MAP_FAILED)
+    guard->page = nest_make(&guard->page_fd);
+    if (!guard->page)
         return false;
-    guard->page = page;
     atomic_store(&guard->page->deadline, INT64_MAX);
+    nest_open(&guard->nest);
     return true;
 }
 
@@ -85,27 +85,41 @@ static int64_t guard_patience(const struct guard_page *page)
     return room < 200 ? room : 200;
 }
 
-/* Sleep until holdfast is dead (true) or the deadline is near (false). */
-static bool guard_watch(const struct guard_page *page, int alive, int timer)
+/* When to act if holdfast does not: at the deadline, or with the run around
+ * us. */
+static int64_t guard_due(const struct guard *guard)
+{
+    const struct guard_page *page = guard->page;
+    int64_t at = atomic_load(&page->deadline);
+    int64_t outer = nest_term_at(&guard->nest);
+
+    if (at != INT64_MAX)
+        at += guard_patience(page) - page->lead;
+    return at < outer ? at : outer;
+}
+
+/* Sleep until holdfast is dead (true) or it is time to act (false). */
+static bool guard_watch(const struct guard *guard, int alive, int timer)
 {
     struct pollfd fds[2] = {{.fd = alive, .events = POLLIN},
                             {.fd = timer, .events = POLLIN}};
 
     for (;;) {
-        int64_t deadline = atomic_load(&page->deadline);
         struct itimerspec when = {{0, 0}, {0, 0}};
+        int64_t at = guard_due(guard);
         char drain[64];
 
-        if (deadline != INT64_MAX) {
-            int64_t at = deadline - page->lead + guard_patience(page);
-
-            if (cli_now() >= at)
-                return false;
+        if (cli_now() >= at)
+            return false;
+        if (at != INT64_MAX) {
             when.it_value.tv_sec = at / 1000;
             when.it_value.tv_nsec = at % 1000 * 1000000;
         }
         timerfd_settime(timer, TFD_TIMER_ABSTIME, &when, NULL);
-        if (poll(fds, 2, timer < 0 ? 50 : -1) < 0)
+        if (poll(fds, 2,
+                 timer < 0                  ? 50
+                 : nest_binds(&guard->nest) ? GUARD_NEST_MS
+                                            : -1) < 0)
             continue;
         if (fds[0].revents && read(alive, drain, sizeof(drain)) == 0)
             return true;
@@ -140,31 +154,63 @@ static bool guard_term(struct guard_page *page, pid_t pgid, bool orphaned,
     return true;
 }
 
-/* End the group: TERM unless that is done, KILL in time, and do not return
- * while one of them lives.  Nothing here may block.  True if we began it. */
-static bool guard_finish(struct guard_page *page, bool orphaned, int lost_fd)
+/* When to send KILL.  The deadlines may still come forward. */
+static int64_t guard_kill_at(const struct guard *guard)
 {
+    int64_t at = atomic_load(&guard->page->deadline);
+    int64_t outer = nest_kill_at(&guard->nest);
+
+    if (at != INT64_MAX)
+        at -= guard->page->margin;
+    return at < outer ? at : outer;
+}
+
+/* Bring the deadline forward, for runs inside the command too: they know our
+ * page and not that of the run around us. */
+static void guard_hasten(struct guard_page *page, int64_t kill_at)
+{
+    if (kill_at != INT64_MAX &&
+        kill_at + page->margin < atomic_load(&page->deadline))
+        atomic_store(&page->deadline, kill_at + page->margin);
+}
+
+/* Wait for a moment.  True if holdfast has died in it. */
+static bool guard_pause(int alive, bool orphaned)
+{
+    struct pollfd fd = {.fd = orphaned ? -1 : alive, .events = POLLIN};
+    char drain[64];
+
+    return poll(&fd, 1, 5) > 0 && read(alive, drain, sizeof(drain)) == 0;
+}
+
+/* End the group: TERM unless that is done, KILL in time, and do not return
+ * while one of them, or of a run inside, lives.  Nothing here may block.  True
+ * if we began it. */
+static bool guard_finish(struct guard *guard, int alive, bool orphaned)
+{
+    struct guard_page *page = guard->page;
     pid_t pgid = atomic_load(&page->pgid);
-    int64_t kill_at = atomic_load(&page->deadline);
     int64_t term_at = atomic_load(&page->term_at);
     bool began = false;
 
     if (pgid <= 1)
         return false;
-    if (term_at && !orphaned)
+    if (orphaned)
+        guard_hasten(page, cli_now() + page->lead);
+    else if (term_at)
         term_at += guard_patience(page);
-    if (kill_at != INT64_MAX)
-        kill_at -= page->margin;
-    if (orphaned && cli_now() + page->lead < kill_at)
-        kill_at = cli_now() + page->lead;
     for (;;) {
         if (!began && cli_now() >= term_at)
-            began = guard_term(page, pgid, orphaned, lost_fd);
-        if (group_ended(pgid))
+            began = guard_term(page, pgid, orphaned, guard->lost_fd);
+        if (group_ended(pgid) && !nest_busy(guard->page_fd))
             return began;
-        if (cli_now() >= kill_at)
+        guard_hasten(page, guard_kill_at(guard));
+        if (cli_now() >= guard_kill_at(guard))
             group_signal(pgid, SIGKILL);
-        poll(NULL, 0, 5);
+        if (guard_pause(alive, orphaned)) {
+            orphaned = true;
+            guard_hasten(page, cli_now() + page->lead);
+        }
     }
 }
 
@@ -185,8 +231,8 @@ static _Noreturn void guard_main(struct guard *guard, int alive)
         dup2(null, STDOUT_FILENO);
     }
     timer = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
-    orphaned = guard_watch(guard->page, alive, timer);
-    if (guard_finish(guard->page, orphaned, guard->lost_fd) && orphaned)
+    orphaned = guard_watch(guard, alive, timer);
+    if (guard_finish(guard, alive, orphaned) && orphaned)
         guard_say("holdfast: the supervisor was killed: its command has been "
                   "ended\n");
     _exit(0);

@@ -14,6 +14,7 @@
  *     lost without warning       (broken, stolen, deleted): TERM now, KILL
  *                                after the grace or when the lease would have
  *                                ended, whichever is first
+ *     the run around us ends     TERM now, KILL when that run kills (nest.c)
  *     now >= granted + max-hold  TERM now, KILL after the grace; the lock is
  *                                kept until the group is dead
  *
@@ -28,7 +29,8 @@
  *
  *  (4) --on-lost warn means that the lock is advice: the command outlives its
  *      loss and also the death of holdfast.  There is no guard then, and what
- *      is left of a lost lock is given back at once.
+ *      is left of a lost lock is given back at once.  Only inside another run
+ *      there is one, since the command must end with that.
  *  (5) Nothing that can block stands between a verdict and its signals.  What
  *      there is to say is said afterwards, by a thread of its own (say.c).
  *
@@ -48,6 +50,9 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#define HOLD_NEST_MS 100 /* so often we look at the run around us */
+#define HOLD_END_MS  20  /* and at a group that is ending */
 
 static int64_t hold_min(int64_t a, int64_t b)
 {
@@ -71,7 +76,12 @@ static void hold_publish(struct run *run, int64_t lease)
     int64_t hold = run->hold_until;
 
     if (run->stage >= STAGE_HOOK)
-        guard_publish(&run->guard, run->kill_at + run->guard.page->margin);
+        guard_publish(&run->guard,
+                      run->kill_at == INT64_MAX
+                          ? INT64_MAX
+                          : run->kill_at + run->guard.page->margin);
+    else if (run->on_lost == ON_LOST_WARN)
+        guard_publish(&run->guard, INT64_MAX);
     else
         guard_publish(
             &run->guard,
@@ -121,8 +131,14 @@ int hold_start(struct run *run)
                 hf_loss_name(run->loss));
         return CLI_LOST;
     }
+    if (cli_now() >= nest_term_at(&run->guard.nest)) {
+        run->why = WHY_OUTER;
+        cli_say("the run around this one is being ended: '%s' is given back",
+                run->key);
+        return CLI_LOST;
+    }
     prctl(PR_SET_CHILD_SUBREAPER, 1);
-    if (run->on_lost != ON_LOST_WARN && !guard_start(&run->guard)) {
+    if (run->guarded && !guard_start(&run->guard)) {
         cli_say("the guard cannot be started: %s", strerror(errno));
         return CLI_FAILED;
     }
@@ -140,8 +156,9 @@ static void hold_raise(struct run *run)
 {
     if (run->guard.lost_fd < 0)
         return;
-    guard_tell_lost(run->guard.lost_fd, run->why == WHY_MAX_HOLD
-                                            ? "max-hold"
+    guard_tell_lost(run->guard.lost_fd, run->why == WHY_MAX_HOLD ? "max-hold"
+                                        : run->why == WHY_OUTER
+                                            ? "outer"
                                             : hf_loss_name(run->loss));
     close(run->guard.lost_fd);
     run->guard.lost_fd = -1;
@@ -158,6 +175,7 @@ static void hold_term(struct run *run)
 static void hold_kill(struct run *run)
 {
     run->stage = STAGE_KILL;
+    run->kill_at = hold_min(run->kill_at, cli_now());
     atomic_store(&run->guard.page->ending, 1);
     group_signal(run->pgid, SIGKILL);
     if (run->hook)
@@ -171,7 +189,12 @@ static void hold_explain(const struct run *run)
         cli_say("lost '%s' (%s): %s", run->key, hf_loss_name(run->loss),
                 run->on_lost == ON_LOST_WARN ? "the command goes on without it"
                                              : "ending the command");
-    else if (!run->opts->quiet)
+    else if (run->opts->quiet)
+        return;
+    else if (run->why == WHY_OUTER)
+        cli_say("the run around '%s' is being ended: ending the command",
+                run->key);
+    else
         cli_say("held '%s' for as long as --max-hold allows: ending the "
                 "command",
                 run->key);
@@ -253,7 +276,9 @@ static void hold_judge(struct run *run, int64_t lease)
     const struct guard_page *page = run->guard.page;
     int64_t now = cli_now();
 
-    if (run->stage == STAGE_RUN && !hf_held(run->lock)) {
+    if (now >= nest_term_at(&run->guard.nest)) {
+        hold_end(run, WHY_OUTER, nest_kill_at(&run->guard.nest));
+    } else if (run->stage == STAGE_RUN && !hf_held(run->lock)) {
         run->loss = hf_lost_reason(run->lock);
         hold_end(run, WHY_LOST, hold_kill_time(run, now));
     } else if (now >= run->hold_until) {
@@ -326,20 +351,32 @@ static void hold_guard_gone(struct run *run)
                 strerror(errno));
 }
 
-static void hold_reap(struct run *run)
+/* Whether the child has ended and has not been reaped. */
+static bool hold_ended(const struct run *run)
 {
     siginfo_t info = {0};
+
+    return !run->gone &&
+           waitid(P_PID, (id_t)run->child, &info,
+                  WEXITED | WNOHANG | WNOWAIT) == 0 &&
+           info.si_pid == run->child;
+}
+
+/* Before the child's number can be given to another process, the guard must
+ * have forgotten it, unless the rest of its group has to end too.  A child that
+ * ends because the run around us does is such a case: that run announces its
+ * end before it sends TERM. */
+static void hold_reap(struct run *run)
+{
     int status;
     pid_t pid;
 
-    /* Before the child's number can be given to another process, the guard
-     * must have forgotten it. */
-    if (!run->gone && run->stage < STAGE_HOOK && !run->opts->wait_group &&
-        waitid(P_PID, (id_t)run->child, &info, WEXITED | WNOHANG | WNOWAIT) ==
-            0 &&
-        info.si_pid == run->child)
-        atomic_store(&run->guard.page->pgid, 0);
-
+    if (run->stage < STAGE_HOOK && !run->opts->wait_group && hold_ended(run)) {
+        if (cli_now() >= nest_term_at(&run->guard.nest))
+            hold_end(run, WHY_OUTER, nest_kill_at(&run->guard.nest));
+        else
+            atomic_store(&run->guard.page->pgid, 0);
+    }
     while ((pid = waitpid(-1, &status, WNOHANG | WUNTRACED)) > 0) {
         if (pid == run->child)
             hold_child(run, status);
@@ -373,7 +410,7 @@ static bool hold_over(const struct run *run)
     if (!run->gone)
         return false;
     if (run->stage >= STAGE_HOOK)
-        return group_ended(run->pgid);
+        return group_ended(run->pgid) && !nest_busy(run->guard.page_fd);
     return !run->opts->wait_group || !group_alive(run->pgid);
 }
 
@@ -383,7 +420,7 @@ static int hold_pause(const struct run *run, int64_t lease)
     int64_t until = run->hold_until, left;
 
     if (run->stage == STAGE_KILL || (run->gone && run->stage >= STAGE_HOOK))
-        return 20;
+        return HOLD_END_MS;
     if (run->stage == STAGE_HOOK)
         until = run->term_at;
     else if (run->stage == STAGE_TERM)
@@ -393,6 +430,10 @@ static int hold_pause(const struct run *run, int64_t lease)
                          cli_now() + run->ttl / 10);
     if (run->gone)
         until = hold_min(until, cli_now() + 1000);
+    if (nest_binds(&run->guard.nest))
+        until = hold_min(
+            until,
+            cli_now() + (run->stage < STAGE_HOOK ? HOLD_NEST_MS : HOLD_END_MS));
     if (until == INT64_MAX)
         return -1;
     left = until - cli_now();
@@ -410,6 +451,7 @@ static void hold_turn(struct run *run, int64_t lease)
         hold_judge(run, lease);
     if (run->stage == STAGE_HOOK && (!run->hook || cli_now() >= run->term_at))
         hold_term(run);
+    run->kill_at = hold_min(run->kill_at, nest_kill_at(&run->guard.nest));
     if (run->stage >= STAGE_HOOK && cli_now() >= run->kill_at)
         hold_kill(run);
 }

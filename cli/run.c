@@ -278,8 +278,10 @@ static int run_held(struct run *run)
                 run->fence, run->granted_at - run->asked_at);
     cli_warn_again(run->opts, run->client, &run->svc);
     say_flush(RUN_ORDER_MS);
-    if (guard_open(&run->guard) && run_lost_pipe(run))
+    if (guard_open(&run->guard) && run_lost_pipe(run)) {
+        run->guarded = run->on_lost != ON_LOST_WARN || run->guard.nest.page;
         run->envp = spawn_environment(run);
+    }
     if (!run->envp)
         cli_say("the command cannot be prepared: %s", strerror(errno));
     else
@@ -305,6 +307,8 @@ static const char *run_word(const struct run *run, hf_status st, int code)
         return "lost";
     if (run->why == WHY_MAX_HOLD)
         return "max-hold";
+    if (run->why == WHY_OUTER)
+        return "canceled";
     return code == CLI_FAILED && !run->gone ? "failed" : "ok";
 }
 
@@ -342,7 +346,7 @@ int cmd_run(struct cli_opts *opts)
         .opts = opts, .lost_rd = -1, .sig.fd = -1, .guard.alive = -1};
     int code = run_check(&run, shell_argv);
 
-    run.guard.lost_fd = -1;
+    run.guard.lost_fd = run.guard.page_fd = -1;
     tty_init(&run.tty);
     if (code)
         return code;

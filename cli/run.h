@@ -7,6 +7,7 @@
  *     hold.c     the loop while the command runs: signals, loss, end
  *     spawn.c    environment, fork and exec of the command
  *     guard.c    the second process, which acts when holdfast cannot
+ *     nest.c     a run inside the command of another
  *     group.c    a process group: signal it, see whether it lives
  *     sig.c      signals as a descriptor, and back to what they were
  *     tty.c      lending the terminal
@@ -62,6 +63,7 @@ bool group_ended(pid_t pgid); /* of a group that has been told to end */
 
 /* What holdfast, the guard and the command (until its exec) share. */
 struct guard_page {
+    uint64_t magic;             /* nest.c */
     _Atomic int64_t deadline;   /* by then the group must be dead; INT64_MAX */
     _Atomic int32_t pgid;       /* 0: there is nothing to kill */
     _Atomic int64_t term_at;    /* not TERM earlier: a hook runs; or 0 */
@@ -71,8 +73,15 @@ struct guard_page {
     int64_t margin;             /* KILL so long before the deadline */
 };
 
+/* The run whose command we are in, if there is one. */
+struct nest {
+    const struct guard_page *page; /* NULL: none */
+};
+
 struct guard {
     struct guard_page *page;
+    int page_fd; /* the same as a descriptor, for runs inside the command */
+    struct nest nest;
     pid_t pid;   /* 0: not running */
     int alive;   /* our end of the pipe whose end means that we are dead */
     int lost_fd; /* where the command's $HOLDFAST_LOST_FD is written */
@@ -83,6 +92,28 @@ bool guard_start(struct guard *guard);
 void guard_publish(struct guard *guard, int64_t deadline);
 void guard_stop(struct guard *guard);
 void guard_tell_lost(int fd, const char *reason); /* async-signal-safe */
+
+/* ---- nest.c -------------------------------------------------------------- */
+
+#define NEST_NAME 64
+
+/* Make the page that the runs inside our command may read; NULL on failure.
+ * The descriptor is -1 if it cannot be handed down. */
+struct guard_page *nest_make(int *fd);
+
+/* The value of $HOLDFAST_WITHIN for it; NULL if it cannot be handed down. */
+const char *nest_name(int fd, char ret[NEST_NAME]);
+
+/* Whether a run inside our command, or its guard, lives. */
+bool nest_busy(int fd);
+
+/* Find the run around us and make it wait for our end and that of our guard. */
+void nest_open(struct nest *nest);
+bool nest_binds(const struct nest *nest);
+
+/* When that run ends its command, and thus us; INT64_MAX. */
+int64_t nest_term_at(const struct nest *nest);
+int64_t nest_kill_at(const struct nest *nest);
 
 /* ---- run.c, wait.c, hold.c, spawn.c -------------------------------------- */
 
@@ -96,7 +127,7 @@ enum run_stage {
     STAGE_KILL    /* KILL has been sent */
 };
 
-enum run_why { WHY_NONE, WHY_LOST, WHY_MAX_HOLD };
+enum run_why { WHY_NONE, WHY_LOST, WHY_MAX_HOLD, WHY_OUTER };
 
 enum run_on_lost { ON_LOST_TERM, ON_LOST_KILL, ON_LOST_WARN, ON_LOST_COMMAND };
 
@@ -129,7 +160,8 @@ struct run {
     int64_t term_at;    /* when a hook has had its time */
     int64_t kill_at;
     bool leased;
-    bool blind; /* there is no descriptor that tells of the loss */
+    bool guarded; /* there is a guard */
+    bool blind;   /* there is no descriptor that tells of the loss */
     bool at_risk;
     enum run_on_lost on_lost;
     enum run_stage stage;

@@ -5,7 +5,7 @@
  * The command finds itself in the world that holdfast was started in: the same
  * stdin, stdout and stderr, signal mask and dispositions, and not one of our
  * descriptors but the one that it is told about.  What differs is its process
- * group and five variables, which are always overwritten, so that in a nested
+ * group and six variables, which are always overwritten, so that in a nested
  * run the inner values are seen:
  *
  *     HOLDFAST_KEY, HOLDFAST_FENCE, HOLDFAST_OWNER
@@ -13,6 +13,9 @@
  *                        end of file) when the lock is lost or given up
  *     HOLDFAST_URL       the service, so that nested runs use the same one;
  *                        left as it was if our URL holds a secret
+ *
+ *     HOLDFAST_WITHIN    where a nested run finds our deadline (nest.c); a
+ *                        descriptor belongs to it
  *
  * All memory is allocated before fork, since other threads may hold the
  * allocator's lock at that moment; the child makes only system calls.
@@ -34,11 +37,12 @@
 
 extern char **environ;
 
-#define SPAWN_VARS 5
+#define SPAWN_VARS 6
+#define SPAWN_TEXT NEST_NAME /* the longest value that is made here */
 
 static const char *const spawn_names[SPAWN_VARS] = {
-    "HOLDFAST_KEY", "HOLDFAST_FENCE", "HOLDFAST_OWNER", "HOLDFAST_LOST_FD",
-    "HOLDFAST_URL"};
+    "HOLDFAST_KEY",     "HOLDFAST_FENCE", "HOLDFAST_OWNER",
+    "HOLDFAST_LOST_FD", "HOLDFAST_URL",   "HOLDFAST_WITHIN"};
 
 /* Whether a URL holds a secret: user:password@, or a parameter named so. */
 bool spawn_secret(const char *url)
@@ -59,19 +63,22 @@ bool spawn_secret(const char *url)
 }
 
 /* The value for one of our variables in `buf`, or NULL to leave it alone. */
-static const char *spawn_value(const struct run *run, int which, char buf[32])
+static const char *spawn_value(const struct run *run, int which,
+                               char buf[SPAWN_TEXT])
 {
     switch (which) {
     case 0:
         return run->key;
     case 1:
-        snprintf(buf, 32, "%" PRIu64, run->fence);
+        snprintf(buf, SPAWN_TEXT, "%" PRIu64, run->fence);
         return buf;
     case 2:
         return run->owner;
     case 3:
-        snprintf(buf, 32, "%d", run->lost_num);
+        snprintf(buf, SPAWN_TEXT, "%d", run->lost_num);
         return buf;
+    case 5:
+        return run->guarded ? nest_name(run->guard.page_fd, buf) : NULL;
     default:
         if (!run->opts->url || spawn_secret(run->opts->url))
             return NULL;
@@ -96,7 +103,7 @@ static bool spawn_replaced(const char *entry, char *const *set, size_t count)
 char **spawn_environment(const struct run *run)
 {
     const char *values[SPAWN_VARS];
-    char bufs[SPAWN_VARS][32], *text, **envp;
+    char bufs[SPAWN_VARS][SPAWN_TEXT], *text, **envp;
     size_t count = 0, size = 0, used = 0, ours;
 
     for (int i = 0; i < SPAWN_VARS; i++) {
@@ -133,7 +140,7 @@ static _Noreturn void spawn_child(struct run *run, pid_t parent, bool lend)
     setpgid(0, 0);
     if (lend)
         tcsetpgrp(run->tty.fd, getpid());
-    if (run->on_lost != ON_LOST_WARN) {
+    if (run->guarded) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (getppid() != parent)
             _exit(CLI_FAILED);
@@ -141,6 +148,8 @@ static _Noreturn void spawn_child(struct run *run, pid_t parent, bool lend)
     atomic_store(&page->pgid, getpid());
     dup2(run->lost_rd, run->lost_num);
     fcntl(run->lost_num, F_SETFD, 0);
+    if (run->guarded)
+        fcntl(run->guard.page_fd, F_SETFD, 0);
     sig_restore(&run->sig);
     execvpe(run->argv[0], run->argv, run->envp);
     atomic_store(&page->exec_errno, errno);

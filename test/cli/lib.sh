@@ -19,7 +19,7 @@ trap '[ -z "$server" ] || kill -KILL $server 2>/dev/null; rm -rf "$tmp"' EXIT
 unset CLI_SIGNALS
 HOLDFAST_URL=file:$tmp/locks
 export HOLDFAST HOLDFAST_URL
-unset HOLDFAST_KEY HOLDFAST_FENCE HOLDFAST_OWNER HOLDFAST_LOST_FD
+unset HOLDFAST_KEY HOLDFAST_FENCE HOLDFAST_OWNER HOLDFAST_LOST_FD HOLDFAST_WITHIN
 count=0
 failed=0
 
