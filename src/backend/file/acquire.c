@@ -364,13 +364,21 @@ static void file_let_go(struct file_conn *fc, struct hfi_receipt *receipt)
     receipt->placed = false;
 }
 
-/* fstat() would also ask for the times, and that makes the next write store new
+/* Does the key's name still lead to the file that we have?  A number of links
+ * would not tell: a file that was renamed, or has a second name, has some.
+ * fstat() would also ask for the times, and that makes the next write store new
  * ones. */
-static bool file_has_name(int fd)
+static bool file_is_named(struct file_conn *fc, const char *key, int fd)
 {
-    struct statx sx;
+    char path[FILE_PATH_MAX];
+    struct statx ours, named;
 
-    return !statx(fd, "", AT_EMPTY_PATH, STATX_NLINK, &sx) && sx.stx_nlink;
+    file_path(path, key);
+    return !statx(fd, "", AT_EMPTY_PATH, STATX_INO, &ours) &&
+           !statx(fc->dir_fd, path, AT_SYMLINK_NOFOLLOW, STATX_INO, &named) &&
+           ours.stx_ino == named.stx_ino &&
+           ours.stx_dev_major == named.stx_dev_major &&
+           ours.stx_dev_minor == named.stx_dev_minor;
 }
 
 static hf_status file_try_once(struct file_conn *fc,
@@ -397,7 +405,8 @@ static hf_status file_try_once(struct file_conn *fc,
     if (claim->owner || claim->shared)
         receipt->ref.ints[FILE_BYTES] = 1;
     if ((kept || rec.marked) &&
-        !file_has_name(receipt->ref.ints[FILE_FD])) { /* file.c (2) */
+        !file_is_named(fc, claim->key,
+                       receipt->ref.ints[FILE_FD])) { /* file.c (2) */
         *vanished = true;
         return HF_BUSY;
     }
@@ -439,18 +448,6 @@ hf_status file_try_acquire(struct hfi_conn *conn, const struct hfi_claim *claim,
         hfi_wrap(err, st, "%s: '%s'", conn->endpoint,
                  hfi_quote(key, sizeof(key), claim->key));
     return st;
-}
-
-/* Does the name still lead to the file that we have? */
-static bool file_is_named(struct file_conn *fc, const char *key, int fd)
-{
-    char path[FILE_PATH_MAX];
-    struct stat ours, named;
-
-    file_path(path, key);
-    return !fstat(fd, &ours) &&
-           !fstatat(fc->dir_fd, path, &named, AT_SYMLINK_NOFOLLOW) &&
-           ours.st_ino == named.st_ino && ours.st_dev == named.st_dev;
 }
 
 static void file_renew_one(struct file_conn *fc, struct hfi_renewal *item)

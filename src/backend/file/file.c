@@ -19,9 +19,9 @@
  *  (1) The record is written under LOCK_EX, or under LOCK_SH with the gate (a
  *      second such byte) held; so a fence is given out once.
  *  (2) A descriptor that was kept from an earlier try, or whose record bears
- *      the mark of a break, is used only while its file has a name; else the
- *      name is opened again.  What is removed under
- *      a holder's feet the heartbeat notices.
+ *      the mark of a break, is used only while the key's name leads to its
+ *      file; else the name is opened again.  What is removed or renamed under a
+ *      holder the heartbeat notices.
  *  (3) A lock file is never removed: that is how two processes come to hold
  *      two locks of one name.  Only hf_break_force() replaces it, which is
  *      asked for just that, with a file in which the fence goes on.
@@ -250,7 +250,8 @@ static int file_inotify(struct file_conn *fc, int fd)
     }
     snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
     return inotify_add_watch(fc->inotify_fd, path,
-                             IN_CLOSE | IN_OPEN | IN_ACCESS | IN_ATTRIB);
+                             IN_CLOSE | IN_OPEN | IN_ACCESS | IN_ATTRIB |
+                                 IN_MOVE_SELF);
 }
 
 hf_status file_watch(struct hfi_conn *conn, const struct hfi_claim *claim,
