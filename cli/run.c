@@ -358,6 +358,12 @@ int cmd_run(struct cli_opts *opts)
         cli_say("no thread can be started: is a limit reached?");
         return CLI_FAILED;
     }
+    if (!spawn_absolute(opts)) {
+        cli_say("the URL is relative and the current directory is not known: "
+                "%s",
+                strerror(errno));
+        return CLI_CONFIG;
+    }
     if (!report_open(&run))
         return CLI_FAILED;
     run.asked_at = cli_now();

@@ -190,6 +190,7 @@ int hold_start(struct run *run);
 void hold_loop(struct run *run);
 
 bool spawn_secret(const char *url);
+bool spawn_absolute(struct cli_opts *opts);
 char **spawn_environment(const struct run *run);
 pid_t spawn_command(struct run *run);
 pid_t spawn_hook(struct run *run);

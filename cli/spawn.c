@@ -11,8 +11,9 @@
  *     HOLDFAST_KEY, HOLDFAST_FENCE, HOLDFAST_OWNER
  *     HOLDFAST_LOST_FD   becomes readable (a line with the reason, then the
  *                        end of file) when the lock is lost or given up
- *     HOLDFAST_URL       the service, so that nested runs use the same one;
- *                        left as it was if our URL holds a secret
+ *     HOLDFAST_URL       the service, so that nested runs use the same one,
+ *                        whatever their directory is; left as it was if the
+ *                        URL of -u holds a secret
  *
  *     HOLDFAST_WITHIN    where a nested run finds our deadline (nest.c); a
  *                        descriptor belongs to it
@@ -32,6 +33,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -62,6 +64,55 @@ bool spawn_secret(const char *url)
     return colon != NULL;
 }
 
+/* The path of a URL whose service lies in the file system, if it is one that
+ * depends on the current directory; else NULL. */
+static const char *spawn_relative(const char *url)
+{
+    static const char *const schemes[] = {"file:", "sqlite:", "redis+unix:"};
+
+    for (size_t i = 0; i < sizeof(schemes) / sizeof(schemes[0]); i++) {
+        const char *path = url + strlen(schemes[i]);
+
+        if (!strncasecmp(url, schemes[i], strlen(schemes[i])))
+            return !*path || *path == '/' || *path == '?' ||
+                           !strncasecmp(path, "%2F", 3)
+                       ? NULL
+                       : path;
+    }
+    return NULL;
+}
+
+/* Make the URL mean the same in every directory.  False, with errno, if that
+ * cannot be done; it is kept until the end of the process. */
+bool spawn_absolute(struct cli_opts *opts)
+{
+    const char *path = opts->url ? spawn_relative(opts->url) : NULL;
+    char *here, *text = NULL;
+    size_t size;
+    FILE *out;
+
+    if (!path)
+        return true;
+    here = getcwd(NULL, 0);
+    out = here && *here == '/' ? open_memstream(&text, &size) : NULL;
+    if (!out) {
+        free(here);
+        return false;
+    }
+    fprintf(out, "%.*s", (int)(path - opts->url), opts->url);
+    for (const char *c = here; *c; c++)
+        if (strchr("%?#&@", *c))
+            fprintf(out, "%%%02X", (unsigned)*c);
+        else
+            putc(*c, out);
+    fprintf(out, "%s%s", here[1] ? "/" : "", path);
+    free(here);
+    if (fclose(out))
+        return false;
+    opts->url = text;
+    return true;
+}
+
 /* The value for one of our variables in `buf`, or NULL to leave it alone. */
 static const char *spawn_value(const struct run *run, int which,
                                char buf[SPAWN_TEXT])
@@ -80,7 +131,8 @@ static const char *spawn_value(const struct run *run, int which,
     case 5:
         return run->guarded ? nest_name(run->guard.page_fd, buf) : NULL;
     default:
-        if (!run->opts->url || spawn_secret(run->opts->url))
+        if (!run->opts->url ||
+            (!run->opts->url_from_env && spawn_secret(run->opts->url)))
             return NULL;
         return run->opts->url;
     }

@@ -139,6 +139,19 @@ ok 'a long name is cut between characters'
 # The service.
 out=$("$hf" run -u "file:$tmp/other" k -- sh -c 'echo $HOLDFAST_URL')
 is '-u wins over $HOLDFAST_URL, and nested runs use it' "file:$tmp/other" "$out"
+# nested COMMAND...: what a run inside the command finds after cd.
+nested() {
+    mkdir -p "$tmp/100%? here/down"
+    (cd "$tmp/100%? here" && "$@" k -- sh -c \
+        'cd down && "$HOLDFAST" run -q -n k -- true; echo $?')
+}
+is 'a relative -u means the same service after cd' 75 \
+    "$(nested "$hf" run -u file:locks)"
+is 'and so does a relative $HOLDFAST_URL' 75 \
+    "$(HOLDFAST_URL=file:locks nested "$hf" run)"
+if "$hf" ls -q -u "sqlite:$tmp/x.db" >"$tmp/said" 2>&1; then
+    is 'and a relative database' 75 "$(nested "$hf" run -u sqlite:x.db)"
+fi
 is 'options that all commands take may come first' 0 \
     "$("$hf" -u "file:$tmp/other" run k -- true; echo $?)"
 finish
