@@ -113,4 +113,68 @@ TEST(a_waiter_gets_the_file_that_a_break_by_force_made)
     check_waiter(link_and_force_it);
 }
 
+/* ---- breaking by force ------------------------------------------------- */
+
+/* How many files there are in the directory of the locks. */
+static int count_files(void)
+{
+    char command[600];
+    FILE *in;
+    int n = -1;
+
+    snprintf(command, sizeof(command), "ls -A %s | wc -l", path("locks"));
+    in = popen(command, "r");
+    CHECK(in != NULL && fscanf(in, "%d", &n) == 1);
+    pclose(in);
+    return n;
+}
+
+TEST(files_that_others_made_do_not_prevent_a_break_by_force)
+{
+    hf_client *client = open_locks(), *other = open_locks();
+    hf_lock *lk, *next;
+    char name[64];
+    int fd, i;
+
+    CHECK_OK(hf_acquire(client, "job", 0, NULL, &lk, &t_err));
+    for (i = 0; i < 40; i++) {
+        snprintf(name, sizeof(name), "locks/.new-%ld-%d", (long)getpid(), i);
+        fd = open(path(name), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+        CHECK_GE(fd, 0);
+        close(fd);
+    }
+    CHECK_OK(hf_break_force(other, "job", hf_fence(lk), &t_err));
+    CHECK_OK(hf_acquire(other, "job", 0, NULL, &next, &t_err));
+    CHECK_OK(hf_release(next, &t_err));
+    CHECK_EQ(count_files(), 41);
+    hf_release(lk, NULL);
+    hf_close(client);
+    hf_close(other);
+}
+
+TEST(a_break_by_force_that_cannot_mark_leaves_nothing_behind)
+{
+    hf_client *client = open_locks(), *other = open_locks();
+    struct flock gate = {.l_type = F_WRLCK,
+                         .l_whence = SEEK_SET,
+                         .l_start = HOLD_AT - 2,
+                         .l_len = 1};
+    hf_lock *lk;
+    int fd;
+
+    CHECK_OK(hf_acquire(client, "job", 0, NULL, &lk, &t_err));
+    fd = open(path("locks/job.lock"), O_RDWR | O_CLOEXEC);
+    CHECK_EQ(fcntl(fd, F_OFD_SETLK, &gate), 0);
+    CHECK_STATUS(hf_break_force(other, "job", hf_fence(lk), &t_err),
+                 HF_UNAVAILABLE);
+    CHECK(look(other).held && !look(other).broken);
+    CHECK_EQ(count_files(), 1);
+    close(fd);
+    CHECK_OK(hf_break_force(other, "job", hf_fence(lk), &t_err));
+    CHECK_EQ(count_files(), 1);
+    hf_release(lk, NULL);
+    hf_close(client);
+    hf_close(other);
+}
+
 T_MAIN

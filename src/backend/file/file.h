@@ -7,7 +7,8 @@
  *   fds.c     what a forked child must close
  *   names.c    keys as file names
  *   record.c  what stands in a lock file
- *   inspect.c    inspect, list, break
+ *   inspect.c    inspect, list
+ *   break.c    break
  */
 #ifndef HFI_BACKEND_FILE_H
 #define HFI_BACKEND_FILE_H
@@ -99,11 +100,9 @@ void file_path(char *ret, const char *key);
 /* The key of a path below the directory, in place; false if it has none. */
 bool file_key(char *path);
 
-/* Put the file `fd`, which has no name yet, in the place of the key's. */
-bool file_replace_key(int dir_fd, const char *key, int fd);
-
-/* Whether that will be allowed, `old` being the key's file; errno if not. */
-bool file_may_replace_key(int dir_fd, const char *key, int old);
+/* Open the directory that the key's file is in; `dir_fd` itself for all but long
+ * keys.  *name, in `path`, is the last piece.  -1 and errno on failure. */
+int file_open_place(int dir_fd, const char *key, char *path, char **name);
 
 /* Open the lock file of a key; with O_CREAT also the directories of a long
  * one.  -1 and errno on failure. */
@@ -149,6 +148,8 @@ hf_status file_inspect(struct hfi_conn *, const char *key, struct hf_info *,
                        int64_t deadline, struct hf_error *);
 hf_status file_list(struct hfi_conn *, const char *prefix, hf_list_fn *,
                     void *arg, int64_t deadline, struct hf_error *);
+/* ---- break.c ---------------------------------------------------------- */
+
 hf_status file_break(struct hfi_conn *, const char *key, uint64_t fence,
                      int64_t deadline, struct hf_error *);
 hf_status file_free(struct hfi_conn *, const char *key, uint64_t fence,

@@ -96,60 +96,10 @@ static int file_open_pieces(int dir_fd, char *path, bool make, char **last)
     return fd;
 }
 
-/* The new one is linked beside the old one, and then renamed: it has either
- * name or none, and the key's is never without a file. */
-bool file_replace_key(int dir_fd, const char *key, int fd)
+int file_open_place(int dir_fd, const char *key, char *path, char **name)
 {
-    char path[FILE_PATH_MAX], from[64], beside[64];
-    char *name;
-    int dir, saved;
-    bool done;
-
     file_path(path, key);
-    dir = file_open_pieces(dir_fd, path, false, &name);
-    if (dir < 0)
-        return false;
-    snprintf(from, sizeof(from), "/proc/self/fd/%d", fd);
-    snprintf(beside, sizeof(beside), ".new-%ld-%d", (long)getpid(), fd);
-    done = !linkat(AT_FDCWD, from, dir, beside, AT_SYMLINK_FOLLOW);
-    if (done && renameat(dir, beside, dir, name)) {
-        saved = errno;
-        unlinkat(dir, beside, 0);
-        errno = saved;
-        done = false;
-    }
-    saved = errno;
-    if (dir != dir_fd)
-        close(dir);
-    errno = saved;
-    return done;
-}
-
-/* In a sticky directory the file must be ours, or the directory. */
-bool file_may_replace_key(int dir_fd, const char *key, int old)
-{
-    char path[FILE_PATH_MAX];
-    struct stat place, sb;
-    int dir, saved;
-    char *name;
-    bool ok;
-
-    file_path(path, key);
-    dir = file_open_pieces(dir_fd, path, false, &name);
-    if (dir < 0)
-        return false;
-    ok = !faccessat(dir, ".", W_OK | X_OK, AT_EACCESS) && !fstat(dir, &place) &&
-         !fstat(old, &sb);
-    if (ok && place.st_mode & S_ISVTX && geteuid() != 0 &&
-        geteuid() != place.st_uid && geteuid() != sb.st_uid) {
-        errno = EPERM;
-        ok = false;
-    }
-    saved = errno;
-    if (dir != dir_fd)
-        close(dir);
-    errno = saved;
-    return ok;
+    return file_open_pieces(dir_fd, path, false, name);
 }
 
 int file_open_key(int dir_fd, const char *key, int flags)
