@@ -177,4 +177,104 @@ TEST(a_break_by_force_that_cannot_mark_leaves_nothing_behind)
     hf_close(other);
 }
 
+/* ---- bytes ------------------------------------------------------------- */
+
+/* Lock `n` bytes, with gaps, from where those of holders begin; returns the
+ * descriptor that keeps them. */
+static int lock_bytes(int flags, short type, int n)
+{
+    int fd = open(path("locks/job.lock"), flags | O_CLOEXEC), i;
+
+    CHECK_GE(fd, 0);
+    for (i = n - 1; i >= 0; i--) {
+        struct flock byte = {.l_type = type,
+                             .l_whence = SEEK_SET,
+                             .l_start = HOLD_AT + 2 * i,
+                             .l_len = 1};
+
+        CHECK_EQ(fcntl(fd, F_OFD_SETLK, &byte), 0);
+    }
+    return fd;
+}
+
+TEST(who_may_only_read_the_file_cannot_pretend_that_it_is_held)
+{
+    struct hf_lock_opts opts = HF_LOCK_OPTS_INIT;
+    hf_client *client = open_locks(), *other = open_locks();
+    hf_lock *lk;
+    uint64_t fence;
+    int fd;
+
+    CHECK_OK(hf_acquire(client, "job", 0, NULL, &lk, &t_err));
+    fence = hf_fence(lk);
+    CHECK_OK(hf_release(lk, &t_err));
+    fd = lock_bytes(O_RDONLY, F_RDLCK, 1);
+    CHECK(!look(other).held);
+    CHECK_STATUS(hf_check(other, "job", fence, &t_err), HF_LOST);
+    opts.owner = "me";
+    CHECK_OK(hf_acquire(client, "job", 0, &opts, &lk, &t_err));
+    CHECK_OK(hf_release(lk, &t_err));
+    CHECK(!look(other).held);
+    opts.owner = NULL;
+    opts.flags = HF_SHARED;
+    CHECK_OK(hf_acquire(other, "job", 0, &opts, &lk, &t_err));
+    CHECK_EQ(look(client).holders, 1);
+    CHECK_OK(hf_release(lk, &t_err));
+    close(fd);
+    hf_close(client);
+    hf_close(other);
+}
+
+TEST(all_holders_and_all_waiters_are_counted)
+{
+    enum { N = 7 };
+    struct hf_lock_opts shared = HF_LOCK_OPTS_INIT;
+    hf_client *clients[N], *other = open_locks();
+    hf_request *requests[N];
+    hf_lock *locks[N], *lk;
+    int i, round;
+
+    shared.flags = HF_SHARED;
+    for (i = 0; i < N; i++)
+        clients[i] = open_locks();
+    for (round = 0; round < 5; round++) {
+        for (i = 0; i < N; i++)
+            CHECK_OK(
+                hf_acquire(clients[i], "job", 0, &shared, &locks[i], &t_err));
+        CHECK_EQ(look(other).holders, N);
+        for (i = 0; i < N; i++)
+            CHECK_OK(hf_release(locks[i], &t_err));
+    }
+    CHECK_OK(hf_acquire(other, "job", 0, NULL, &lk, &t_err));
+    for (i = 0; i < N; i++)
+        CHECK_OK(hf_acquire_start(clients[i], "job", -1, NULL, NULL,
+                                  &requests[i], &t_err));
+    t_poll_until(look(other).waiters == N, 20000);
+    for (i = 0; i < N; i++)
+        hf_close(clients[i]);
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_close(other);
+}
+
+TEST(many_locks_of_a_stranger_stop_nobody)
+{
+    struct hf_lock_opts shared = HF_LOCK_OPTS_INIT;
+    hf_client *client = open_locks();
+    int64_t began = t_now_ms();
+    hf_lock *lk;
+    int fd;
+
+    shared.flags = HF_SHARED;
+    CHECK_OK(hf_acquire(client, "job", 0, &shared, &lk, &t_err));
+    CHECK_OK(hf_release(lk, &t_err));
+    fd = lock_bytes(O_RDWR, F_WRLCK, 5000);
+    began = t_now_ms();
+    look(client);
+    CHECK_OK(hf_acquire(client, "job", 0, &shared, &lk, &t_err));
+    CHECK_OK(hf_release(lk, &t_err));
+    CHECK_LT(t_now_ms() - began, 5000);
+    close(fd);
+    hf_close(client);
+}
+
 T_MAIN

@@ -42,8 +42,8 @@ static bool file_byte(int fd, off_t at, short type)
     return fcntl(fd, F_OFD_SETLK, &byte) == 0;
 }
 
-/* Lock or unlock a byte of our own, as far as chance will have it; two may share
- * one. */
+/* Lock or unlock a byte of our own, as far as chance will have it; who meets
+ * another's is busy. */
 static bool file_mark(int fd, off_t range, short type,
                       const struct hfi_claim *claim)
 {
@@ -52,40 +52,64 @@ static bool file_mark(int fd, off_t range, short type,
     return file_byte(fd, range + (off_t)(slot % FILE_SLOTS), type);
 }
 
-/* Ours are single bytes, by open file description (pid -1).  The system names
- * one lock for a range, so behind a larger one of a stranger, which may reach
- * to the end of all files (length 0), others can be that are not seen. */
-static struct file_tally file_count(int fd, off_t at)
+/* Show that we hold it.  A stranger's lock may be in the way. */
+static hf_status file_mark_held(int fd, const struct hfi_claim *claim,
+                                struct hf_error *err)
 {
-    struct flock range = {.l_whence = SEEK_SET};
-    off_t end = at + FILE_SLOTS, next;
-    struct file_tally tally = {0, false};
+    if (file_mark(fd, FILE_HOLD_AT, F_WRLCK, claim))
+        return HF_OK;
+    if (errno == EAGAIN || errno == EACCES)
+        return HF_BUSY;
+    return hfi_fail_errno(err, HF_SYSTEM, errno, "lock a byte");
+}
 
-    while (at < end) {
-        range.l_type = F_WRLCK;
-        range.l_start = at;
-        range.l_len = end - at;
-        range.l_pid = 0;
-        if (fcntl(fd, F_OFD_GETLK, &range) || range.l_type == F_UNLCK)
-            break;
-        if (range.l_len == 1 && range.l_pid == -1)
+/* Ours are single bytes, by open file description (pid -1), locked for writing:
+ * who may only read the file cannot pretend to be one of us.  The system names
+ * any one lock of a range, not the first, so the parts on both sides of it are
+ * searched.  Behind a larger one of a stranger, which may reach to the end of
+ * all files (length 0), others can be that are not seen.  Each question takes
+ * as long as there are locks, so not more than `most` are counted. */
+static struct file_tally file_count(int fd, off_t at, int most)
+{
+    struct {
+        off_t from, to;
+    } rest[FILE_COUNT_MAX + 1] = {{at, at + FILE_SLOTS}};
+    struct flock hit = {.l_whence = SEEK_SET};
+    struct file_tally tally = {0, false};
+    int left = 1, hits = 0;
+    off_t from, to, end;
+
+    while (left && hits < most) {
+        from = rest[--left].from;
+        to = rest[left].to;
+        hit.l_type = F_RDLCK;
+        hit.l_start = from;
+        hit.l_len = to - from;
+        hit.l_pid = 0;
+        if (from >= to || fcntl(fd, F_OFD_GETLK, &hit) || hit.l_type == F_UNLCK)
+            continue;
+        hits++;
+        if (hit.l_len == 1 && hit.l_pid == -1)
             tally.count++;
         else
             tally.hidden = true;
-        next = range.l_len ? range.l_start + range.l_len : end;
-        at = next > at ? next : end;
+        end = hit.l_len ? hit.l_start + hit.l_len : to;
+        rest[left].from = end;
+        rest[left++].to = to;
+        rest[left].from = from;
+        rest[left++].to = hit.l_start;
     }
     return tally;
 }
 
-struct file_tally file_count_holders(int fd)
+struct file_tally file_count_holders(int fd, int most)
 {
-    return file_count(fd, FILE_HOLD_AT);
+    return file_count(fd, FILE_HOLD_AT, most);
 }
 
-int32_t file_count_waiters(int fd)
+int32_t file_count_waiters(int fd, int most)
 {
-    return file_count(fd, FILE_WAIT_AT).count;
+    return file_count(fd, FILE_WAIT_AT, most).count;
 }
 
 bool file_gate(int fd)
@@ -122,7 +146,7 @@ static void file_queue(int fd, const struct hfi_claim *claim,
     if (receipt->ref.ints[FILE_WAITS])
         return;
     receipt->ref.ints[FILE_BYTES] = receipt->ref.ints[FILE_WAITS] =
-        file_mark(fd, FILE_WAIT_AT, F_RDLCK, claim);
+        file_mark(fd, FILE_WAIT_AT, F_WRLCK, claim);
     if (pread(fd, &c, 1, 0) < 0)
         receipt->ref.ints[FILE_WAITS] = 0; /* Show it again at the next try. */
 }
@@ -221,7 +245,7 @@ static bool file_is_joinable(int fd, const struct hfi_claim *claim,
                              const struct file_record *rec)
 {
     return rec->mode == FILE_OWNED && !strcmp(rec->owner, claim->owner) &&
-           rec->broken != rec->fence && file_count_holders(fd).count;
+           rec->broken != rec->fence && file_count_holders(fd, 1).count;
 }
 
 /* Somebody has it: our equals, perhaps?  Between reading the record and marking
@@ -237,7 +261,7 @@ static hf_status file_join(int fd, const struct hfi_claim *claim,
         return HF_BUSY;
     st = file_record_read(fd, rec, err);
     if (!st && (!file_is_joinable(fd, claim, rec) ||
-                !file_mark(fd, FILE_HOLD_AT, F_RDLCK, claim)))
+                !file_mark(fd, FILE_HOLD_AT, F_WRLCK, claim)))
         st = HF_BUSY;
     file_ungate(fd);
     return st;
@@ -271,8 +295,8 @@ static hf_status file_take_owned(struct file_conn *fc, int fd,
         st = file_record_read(fd, rec, err);
     if (!st)
         st = file_sign(fc, fd, claim, FILE_OWNED, rec, err);
-    if (!st && !file_mark(fd, FILE_HOLD_AT, F_RDLCK, claim))
-        st = hfi_fail_errno(err, HF_SYSTEM, errno, "lock a byte");
+    if (!st)
+        st = file_mark_held(fd, claim, err);
     if (!st)
         st = file_flock(fd, LOCK_SH, err);
     return st ? st : file_settle(fd, rec->fence, err);
@@ -292,13 +316,13 @@ static hf_status file_take_shared(struct file_conn *fc, int fd,
     if (!file_gate(fd))
         return HF_BUSY;
     st = file_record_read(fd, rec, err);
-    tally = file_count_holders(fd);
+    tally = file_count_holders(fd, 1);
     if (!st && rec->mode == FILE_OWNED && (tally.count || tally.hidden))
         st = HF_BUSY;
     if (!st)
         st = file_sign(fc, fd, claim, FILE_SHARED, rec, err);
-    if (!st && !file_mark(fd, FILE_HOLD_AT, F_RDLCK, claim))
-        st = hfi_fail_errno(err, HF_SYSTEM, errno, "lock a byte");
+    if (!st)
+        st = file_mark_held(fd, claim, err);
     file_ungate(fd);
     return st;
 }

@@ -8,7 +8,8 @@
  *   with owner id  LOCK_EX to come first, then LOCK_SH, which its equals join
  *   shared         LOCK_SH
  *   Bytes beyond the end of the file carry the rest, by open file description
- *   locks, which flock does not see.  Holders with LOCK_SH keep one each: it
+ *   locks for writing, which flock does not see.  Holders with LOCK_SH keep one
+ *   each: it
  *   tells a living group from what a dead one left in the record, or from a
  *   foreign reader.  Waiters keep one each, so that a holder that would linger
  *   can see them, and then read a byte, which it can hear.  Who only looks
@@ -287,7 +288,7 @@ hf_status file_watch(struct hfi_conn *conn, const struct hfi_claim *claim,
     watch->users++;
     receipt->ref.ints[FILE_WD] = wd;
     /* Who waited before we listened will not be heard. */
-    if (receipt->fence && file_count_waiters(receipt->ref.ints[FILE_FD]))
+    if (receipt->fence && file_count_waiters(receipt->ref.ints[FILE_FD], 1))
         hfi_wanted(conn, claim->key);
 out:
     pthread_mutex_unlock(&fc->mu);

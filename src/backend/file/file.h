@@ -76,9 +76,11 @@ struct file_tally {
 };
 
 /* Seen through a descriptor of the lock file that belongs to nobody: how many
- * of ours hold it with LOCK_SH, how many wait, and whether it is held alone. */
-struct file_tally file_count_holders(int fd);
-int32_t file_count_waiters(int fd);
+ * of ours hold it with LOCK_SH, how many wait, and whether it is held alone.
+ * Not more than `most` are counted, at most FILE_COUNT_MAX. */
+#define FILE_COUNT_MAX 1000
+struct file_tally file_count_holders(int fd, int most);
+int32_t file_count_waiters(int fd, int most);
 bool file_is_exclusive(int fd);
 
 /* Be the only one of those with LOCK_SH who signs; false if it cannot be

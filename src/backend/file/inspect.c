@@ -199,12 +199,13 @@ static void describe_ours(const struct file_record *rec, int32_t holders,
 static int32_t look_holders(int fd, const struct file_record *rec,
                             const struct file_taken *foreign)
 {
-    struct file_tally tally = file_count_holders(fd);
+    struct file_tally tally;
 
-    if (tally.count)
-        return tally.count;
     if (rec->mode == FILE_EXCLUSIVE)
         return file_is_exclusive(fd);
+    tally = file_count_holders(fd, FILE_COUNT_MAX);
+    if (tally.count)
+        return tally.count;
     return tally.hidden && foreign && foreign->pid == rec->pid;
 }
 
@@ -247,7 +248,7 @@ static hf_status look_at(int fd, const struct file_taken_list *taken,
         return st;
     ret->fence = rec.fence;
     ret->since_ms = ret->left_ms = -1;
-    ret->waiters = file_count_waiters(fd);
+    ret->waiters = file_count_waiters(fd, FILE_COUNT_MAX);
     if (holders &&
         (!foreign || foreign->pid == rec.pid || rec.mode != FILE_EXCLUSIVE))
         describe_ours(&rec, holders, ret);
