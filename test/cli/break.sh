@@ -42,6 +42,22 @@ broken() { # NAME
 }
 
 broken file
+
+# The holder is in a pid namespace below ours and has another number there.
+if unshare -pf --mount-proc true 2>/dev/null; then
+    unshare -pf --mount-proc "$hf" run -q -t 900ms inside -- sleep 1000 \
+        2>"$tmp/err" &
+    until_true held inside
+    has 'a holder in a container is shown' '(sleep), fence' \
+        "$("$hf" status inside)"
+    exits 'check from the host says that its grant stands' 0 \
+        "$hf" check --fence "$(fence inside)" inside
+    exits 'and break reaches it' 0 "$hf" break --fence "$(fence inside)" inside
+    until_true is_free inside
+    ok 'and ends it'
+else
+    skip 'a holder in a container is shown' 'no pid namespace can be made'
+fi
 HOLDFAST_URL=sqlite:$tmp/locks.db
 if "$hf" ls -q >"$tmp/said" 2>&1; then
     broken sqlite

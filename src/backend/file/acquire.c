@@ -222,6 +222,7 @@ static hf_status file_sign(struct file_conn *fc, int fd,
         rec->broken = 0;
     rec->mode = mode;
     rec->pid = fc->pid;
+    rec->pid_ns = fc->pid_ns;
     return file_record_write(fd, rec, claim, err);
 }
 

@@ -180,6 +180,13 @@ static hf_status file_open_dir(struct file_conn *fc, const char *dir,
     return HF_OK;
 }
 
+uint64_t file_pid_ns(void)
+{
+    struct stat sb;
+
+    return stat("/proc/self/ns/pid", &sb) ? 0 : sb.st_ino;
+}
+
 static hf_status file_open(struct hfi_conn *conn, const struct hfi_url *url,
                            int64_t deadline, struct hf_error *err)
 {
@@ -191,6 +198,7 @@ static hf_status file_open(struct hfi_conn *conn, const struct hfi_url *url,
     (void)deadline;
     fc->dir_fd = fc->inotify_fd = -1;
     fc->pid = (long)getpid();
+    fc->pid_ns = file_pid_ns();
     pthread_mutex_init(&fc->mu, NULL);
     fc->opened = true;
     if (url->nhosts || url->user)

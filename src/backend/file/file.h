@@ -35,6 +35,7 @@ struct file_conn {
     struct hfi_conn base;
     bool opened; /* the descriptors below are ours */
     long pid;
+    uint64_t pid_ns;
     int dir_fd;
     int inotify_fd;
     pthread_mutex_t mu; /* guards `watches` */
@@ -43,6 +44,9 @@ struct file_conn {
 };
 
 /* ---- file.c ------------------------------------------------------------ */
+
+/* The number of our pid namespace; 0 if it is not known. */
+uint64_t file_pid_ns(void);
 
 hf_status file_watch(struct hfi_conn *, const struct hfi_claim *,
                      struct hfi_receipt *, int64_t deadline, struct hf_error *);
@@ -122,6 +126,7 @@ struct file_record {
     char mode;       /* enum file_mode */
     int64_t since_us;
     long pid;
+    uint64_t pid_ns; /* the namespace that it counts in; 0: unknown */
     char owner[HF_OWNER_MAX + 1];
     char note[HF_NOTE_MAX + 1];
 };

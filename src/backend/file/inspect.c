@@ -9,7 +9,8 @@
  *
  * Whether an exclusive holder is the one that the record names is told by
  * /proc/locks, which lists process and file.  A process of another pid
- * namespace is not in it; then the record is believed.  The device there is
+ * namespace is not in it, or has another number there; then the record is
+ * believed.  The device there is
  * that of the mounted file system, which is not what stat(2) says on some; it
  * is looked up in mountinfo.
  */
@@ -42,6 +43,7 @@ struct file_taken {
 struct file_taken_list {
     struct file_taken *items;
     size_t len, room;
+    uint64_t pid_ns; /* in which the processes are counted */
 };
 
 static bool taken_add(struct file_taken_list *list, struct file_taken item)
@@ -93,7 +95,7 @@ static hf_status taken_read(struct file_taken_list *ret, struct hf_error *err)
     char line[256];
     bool ok = true;
 
-    *ret = (struct file_taken_list){0};
+    *ret = (struct file_taken_list){.pid_ns = file_pid_ns()};
     if (!in)
         return HF_OK; /* Foreign holders are then not shown. */
     while (ok && fgets(line, sizeof(line), in))
@@ -195,8 +197,19 @@ static void describe_ours(const struct file_record *rec, int32_t holders,
     memcpy(ret->note, rec->note, sizeof(ret->note));
 }
 
+/* Can the process that has the lock be the one of the record?  Numbers of two
+ * pid namespaces cannot be compared. */
+static bool look_same(const struct file_taken_list *list,
+                      const struct file_taken *taken,
+                      const struct file_record *rec)
+{
+    return taken->pid == rec->pid ||
+           (rec->pid_ns && list->pid_ns && rec->pid_ns != list->pid_ns);
+}
+
 /* Who of ours holds the file, as the record says that is now; 0 if nobody. */
 static int32_t look_holders(int fd, const struct file_record *rec,
+                            const struct file_taken_list *list,
                             const struct file_taken *foreign)
 {
     struct file_tally tally;
@@ -206,12 +219,13 @@ static int32_t look_holders(int fd, const struct file_record *rec,
     tally = file_count_holders(fd, FILE_COUNT_MAX);
     if (tally.count)
         return tally.count;
-    return tally.hidden && foreign && foreign->pid == rec->pid;
+    return tally.hidden && foreign && look_same(list, foreign, rec);
 }
 
 /* Record and holders that belong together: the fence was the same before and
  * after.  What never rests is shown as it was last. */
-static hf_status look_steady(int fd, const struct file_taken *foreign,
+static hf_status look_steady(int fd, const struct file_taken_list *list,
+                             const struct file_taken *foreign,
                              struct file_record *rec, int32_t *holders,
                              struct hf_error *err)
 {
@@ -223,7 +237,7 @@ static hf_status look_steady(int fd, const struct file_taken *foreign,
         st = file_record_look(fd, rec, err);
         if (st)
             return st;
-        *holders = look_holders(fd, rec, foreign);
+        *holders = look_holders(fd, rec, list, foreign);
         st = file_record_look(fd, &after, err);
         if (st || after.fence == rec->fence)
             return st;
@@ -243,14 +257,14 @@ static hf_status look_at(int fd, const struct file_taken_list *taken,
     if (fstat(fd, &sb) || !S_ISREG(sb.st_mode))
         return hfi_fail(err, HF_PROTOCOL, "the lock file is not a file");
     foreign = taken_find(taken, fd, &sb);
-    st = look_steady(fd, foreign, &rec, &holders, err);
+    st = look_steady(fd, taken, foreign, &rec, &holders, err);
     if (st)
         return st;
     ret->fence = rec.fence;
     ret->since_ms = ret->left_ms = -1;
     ret->waiters = file_count_waiters(fd, FILE_COUNT_MAX);
-    if (holders &&
-        (!foreign || foreign->pid == rec.pid || rec.mode != FILE_EXCLUSIVE))
+    if (holders && (!foreign || rec.mode != FILE_EXCLUSIVE ||
+                    look_same(taken, foreign, &rec)))
         describe_ours(&rec, holders, ret);
     else if (foreign)
         describe_foreign(foreign, ret);

@@ -6,13 +6,15 @@
  *   fence=01784563200000000 mode=x since=01784563200000000 pid=4121
  *   owner=6f1c...
  *   note=web3:4121%20(rsync)
+ *   ns=4026531836
  *   sum=5b1e09c2
  *
  * It is text, so that `cat` answers the question who has it.  The first line
  * has a fixed shape and its number a fixed place: hf_break() writes that
  * alone, without the lock.  The rest is written, whole, by a holder; the sum is
  * of all of it, so that who reads meanwhile does not take half of one record
- * and half of another for one.  Records without it are an older holdfast's.  An
+ * and half of another for one.  The pid is that of the pid namespace `ns`.  Records
+ * without one of these are an older holdfast's.  An
  * empty file is a lock that was never taken by us; anything else is somebody's
  * file and stays as it is.
  */
@@ -116,7 +118,7 @@ static bool record_parse_fence(char **text, struct file_record *ret)
 
 static bool record_parse_rest(char *text, struct file_record *ret)
 {
-    char *mode, *since, *pid, *owner, *note;
+    char *mode, *since, *pid, *owner, *note, *ns;
     uint64_t since_us, pid_number;
 
     if (!record_field(&text, "mode=", ' ', &mode) ||
@@ -131,7 +133,8 @@ static bool record_parse_rest(char *text, struct file_record *ret)
     ret->mode = mode[0];
     ret->since_us = (int64_t)since_us;
     ret->pid = (long)pid_number;
-    return true;
+    return !record_field(&text, "ns=", '\n', &ns) ||
+           record_number(ns, &ret->pid_ns);
 }
 
 static hf_status record_read(int fd, struct file_record *ret, bool all,
@@ -144,6 +147,7 @@ static hf_status record_read(int fd, struct file_record *ret, bool all,
     ret->mode = ret->owner[0] = ret->note[0] = '\0';
     ret->since_us = 0;
     ret->pid = 0;
+    ret->pid_ns = 0;
     ret->size = 0;
     if (len < 0 && errno == ESPIPE)
         return hfi_fail(err, HF_PROTOCOL, "the lock file is not a file");
@@ -265,6 +269,8 @@ hf_status file_record_write(int fd, const struct file_record *rec,
     at = record_put(at, "\nnote=");
     if (claim->note)
         at += hfi_escape(at, HF_NOTE_MAX * 3 + 1, claim->note, RECORD_KEEP);
+    at = record_put(at, "\nns=");
+    at = record_put_number(at, rec->pid_ns);
     *at++ = '\n';
     sum = record_sum(from, (size_t)(at - from));
     at = record_put_hex(record_put(at, "sum="), sum);
