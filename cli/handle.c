@@ -208,13 +208,12 @@ static void handle_on_signal(int signo)
 /* Let signals end a write(2) that blocks, as long as they are not ignored. */
 static void handle_catch(const struct sig *sig)
 {
-    static const int ends[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM};
     struct sigaction act = {.sa_handler = handle_on_signal}, old;
 
-    for (size_t i = 0; i < sizeof(ends) / sizeof(ends[0]); i++) {
-        sigaction(ends[i], NULL, &old);
+    for (const int *list = sig_ending; *list; list++) {
+        sigaction(*list, NULL, &old);
         if (old.sa_handler != SIG_IGN)
-            sigaction(ends[i], &act, NULL);
+            sigaction(*list, &act, NULL);
     }
     sigprocmask(SIG_SETMASK, &sig->old, NULL);
 }

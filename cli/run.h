@@ -31,6 +31,8 @@ struct sig {
     struct sigaction old_pipe;
 };
 
+extern const int sig_ending[]; /* those that end a program; 0 is the last */
+bool sig_ends(int signo);      /* is it one of them? */
 bool sig_open(struct sig *sig);
 int sig_next(struct sig *sig);           /* the next signal, or 0 */
 void sig_restore(const struct sig *sig); /* before exec; async-signal-safe */

@@ -23,12 +23,34 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-static const int sig_handled[] = {SIGHUP,  SIGINT,   SIGQUIT, SIGTERM, SIGUSR1,
-                                  SIGUSR2, SIGWINCH, SIGTSTP, SIGCONT, SIGCHLD};
+const int sig_ending[] = {SIGHUP,  SIGINT,  SIGQUIT, SIGTERM,
+                          SIGUSR1, SIGUSR2, 0};
+
+static const int sig_others[] = {SIGWINCH, SIGTSTP, SIGCONT, SIGCHLD, 0};
+
+/* Add those that were not ignored when we were started. */
+static void sig_add(sigset_t *set, const int *list)
+{
+    struct sigaction old;
+
+    for (; *list; list++) {
+        sigaction(*list, NULL, &old);
+        if (old.sa_handler != SIG_IGN)
+            sigaddset(set, *list);
+    }
+}
+
+bool sig_ends(int signo)
+{
+    for (const int *list = sig_ending; *list; list++)
+        if (*list == signo)
+            return true;
+    return false;
+}
 
 bool sig_open(struct sig *sig)
 {
-    struct sigaction act = {.sa_handler = SIG_DFL}, old;
+    struct sigaction act = {.sa_handler = SIG_DFL};
     sigset_t read_set, block_set;
 
     sigaction(SIGCHLD, &act, &sig->old_chld);
@@ -36,11 +58,8 @@ bool sig_open(struct sig *sig)
     sigaction(SIGPIPE, &act, &sig->old_pipe);
 
     sigemptyset(&read_set);
-    for (size_t i = 0; i < sizeof(sig_handled) / sizeof(sig_handled[0]); i++) {
-        sigaction(sig_handled[i], NULL, &old);
-        if (old.sa_handler != SIG_IGN)
-            sigaddset(&read_set, sig_handled[i]);
-    }
+    sig_add(&read_set, sig_ending);
+    sig_add(&read_set, sig_others);
     block_set = read_set;
     sigaddset(&block_set, SIGTTOU);
     sigaddset(&block_set, SIGTTIN);

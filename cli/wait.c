@@ -158,27 +158,15 @@ static void wait_init(struct wait *w, struct run *run)
 
 static void wait_signal(struct wait *w, int signo)
 {
-    switch (signo) {
-    case SIGTSTP:
+    if (signo == SIGTSTP) {
         wait_clear(w);
         say_flush(RUN_ORDER_MS);
         sig_stop_self(false);
-        break;
-    case SIGHUP:
-    case SIGINT:
-    case SIGQUIT:
-    case SIGTERM:
-    case SIGUSR1:
-    case SIGUSR2:
-        if (w->run->cancel)
-            break;
+    } else if (sig_ends(signo) && !w->run->cancel) {
         w->run->cancel = signo;
         w->run->cancel_at = cli_now();
         if (w->request)
             hf_request_cancel(w->request);
-        break;
-    default:
-        break;
     }
 }
 

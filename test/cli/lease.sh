@@ -45,13 +45,16 @@ is 'the same if nobody is left to read it' 125 $?
 exits 'and the lock is free' 1 "$hf" status pipe
 exec 8<>"$tmp/stuck"
 dd if=/dev/zero of="$tmp/stuck" bs=4096 oflag=nonblock 2>/dev/null
-"$hf" acquire -t 1h stuck >"$tmp/stuck" 8>&- 2>/dev/null &
-pid=$!
-until_true held stuck
-kill -TERM $pid
-wait $pid
-is 'TERM ends an acquire whose handle is not read' 143 $?
-exits 'and the lock is free' 1 "$hf" status stuck
+for signal in TERM USR1 USR2; do
+    "$hf" acquire -t 1h stuck >"$tmp/stuck" 8>&- 2>/dev/null &
+    pid=$!
+    until_true held stuck
+    kill -$signal $pid
+    wait $pid
+    is "$signal ends an acquire whose handle is not read" $signal \
+        "$(kill -l $?)"
+    exits 'and the lock is free' 1 "$hf" status stuck
+done
 "$hf" run -q inway -- sleep 1000 8>&- &
 holder=$!
 until_true held inway
