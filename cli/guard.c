@@ -12,6 +12,8 @@
  *     pgid       what to kill; 0 when there is nothing to kill
  *     term_at    when the --on-lost command has had its time, if it runs
  *     ending     taken by whoever sends TERM, so that it is sent once
+ *     told       the same for the line in $HOLDFAST_LOST_FD
+ *     hook       the --on-lost command, which ends when its time is over
  *
  *  (1) holdfast is frozen.  The deadline stands still.  Soon after deadline -
  *      lead, when a holdfast that runs would have acted, the guard sends TERM,
@@ -65,7 +67,7 @@ bool guard_open(struct guard *guard)
     return true;
 }
 
-void guard_tell_lost(int fd, const char *reason)
+static void guard_tell_lost(int fd, const char *reason)
 {
     char line[64];
     size_t len = 0;
@@ -98,8 +100,18 @@ static int64_t guard_due(const struct guard *guard)
     return at < outer ? at : outer;
 }
 
+/* A reader of $HOLDFAST_LOST_FD finds the end behind the line: nobody may keep
+ * the other side open. */
+static void guard_close_told(struct guard *guard)
+{
+    if (guard->lost_fd < 0 || !atomic_load(&guard->page->told))
+        return;
+    close(guard->lost_fd);
+    guard->lost_fd = -1;
+}
+
 /* Sleep until holdfast is dead (true) or it is time to act (false). */
-static bool guard_watch(const struct guard *guard, int alive, int timer)
+static bool guard_watch(struct guard *guard, int alive, int timer)
 {
     struct pollfd fds[2] = {{.fd = alive, .events = POLLIN},
                             {.fd = timer, .events = POLLIN}};
@@ -109,6 +121,7 @@ static bool guard_watch(const struct guard *guard, int alive, int timer)
         int64_t at = guard_due(guard);
         char drain[64];
 
+        guard_close_told(guard);
         if (cli_now() >= at)
             return false;
         if (at != INT64_MAX) {
@@ -144,12 +157,12 @@ static void guard_say(const char *line)
 }
 
 /* Send TERM; false if holdfast has done it. */
-static bool guard_term(struct guard_page *page, pid_t pgid, bool orphaned,
-                       int lost_fd)
+static bool guard_term(struct guard *guard, pid_t pgid, bool orphaned)
 {
-    if (atomic_exchange(&page->ending, 1))
+    if (atomic_exchange(&guard->page->ending, 1))
         return false;
-    guard_tell_lost(lost_fd, orphaned ? "closed" : "expired");
+    if (guard->lost_fd >= 0 && !atomic_exchange(&guard->page->told, 1))
+        guard_tell_lost(guard->lost_fd, orphaned ? "closed" : "expired");
     group_end(pgid);
     return true;
 }
@@ -172,6 +185,20 @@ static void guard_hasten(struct guard_page *page, int64_t kill_at)
     if (kill_at != INT64_MAX &&
         kill_at + page->margin < atomic_load(&page->deadline))
         atomic_store(&page->deadline, kill_at + page->margin);
+}
+
+/* Whether the --on-lost command has ended.  When its time is over, it has to. */
+static bool guard_hook_over(struct guard_page *page, int64_t term_at)
+{
+    pid_t hook = atomic_load(&page->hook);
+
+    if (!hook || !group_alive(hook))
+        return true;
+    if (cli_now() < term_at)
+        return false;
+    group_signal(hook, SIGKILL);
+    atomic_store(&page->hook, 0);
+    return true;
 }
 
 /* Wait for a moment.  True if holdfast has died in it. */
@@ -201,8 +228,10 @@ static bool guard_finish(struct guard *guard, int alive, bool orphaned)
         term_at += guard_patience(page);
     for (;;) {
         if (!began && cli_now() >= term_at)
-            began = guard_term(page, pgid, orphaned, guard->lost_fd);
-        if (group_ended(pgid) && !nest_busy(guard->page_fd))
+            began = guard_term(guard, pgid, orphaned);
+        guard_close_told(guard);
+        if (guard_hook_over(page, term_at) && group_ended(pgid) &&
+            !nest_busy(guard->page_fd))
             return began;
         guard_hasten(page, guard_kill_at(guard));
         if (cli_now() >= guard_kill_at(guard))
@@ -257,12 +286,26 @@ bool guard_start(struct guard *guard)
     return pid > 0;
 }
 
+/* Let the guard look at the page. */
+static void guard_wake(struct guard *guard)
+{
+    if (guard->pid && write(guard->alive, "", 1) < 0)
+        return; /* it is full of bytes that say the same, or has no reader */
+}
+
 void guard_publish(struct guard *guard, int64_t deadline)
 {
-    int64_t before = atomic_exchange(&guard->page->deadline, deadline);
+    if (deadline < atomic_exchange(&guard->page->deadline, deadline))
+        guard_wake(guard);
+}
 
-    if (deadline < before && guard->pid && write(guard->alive, "", 1) < 0)
-        return; /* it is full of bytes that say the same, or has no reader */
+void guard_raise(struct guard *guard, const char *reason)
+{
+    if (!atomic_exchange(&guard->page->told, 1))
+        guard_tell_lost(guard->lost_fd, reason);
+    close(guard->lost_fd);
+    guard->lost_fd = -1;
+    guard_wake(guard);
 }
 
 /* The guard must be gone before the lock is released: it shares descriptors

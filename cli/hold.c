@@ -156,12 +156,9 @@ static void hold_raise(struct run *run)
 {
     if (run->guard.lost_fd < 0)
         return;
-    guard_tell_lost(run->guard.lost_fd, run->why == WHY_MAX_HOLD ? "max-hold"
-                                        : run->why == WHY_OUTER
-                                            ? "outer"
-                                            : hf_loss_name(run->loss));
-    close(run->guard.lost_fd);
-    run->guard.lost_fd = -1;
+    guard_raise(&run->guard, run->why == WHY_MAX_HOLD ? "max-hold"
+                             : run->why == WHY_OUTER  ? "outer"
+                                                     : hf_loss_name(run->loss));
 }
 
 /* Send TERM, unless the guard has done it. */
@@ -211,6 +208,7 @@ static void hold_hook(struct run *run)
     run->hook = spawn_hook(run);
     if (run->hook < 0)
         run->hook = 0; /* no process can be had: go on without */
+    atomic_store(&run->guard.page->hook, run->hook);
 }
 
 /* The verdict: the command may not go on.  It is dead at `kill_at`. */
@@ -351,6 +349,13 @@ static void hold_guard_gone(struct run *run)
                 strerror(errno));
 }
 
+/* What the --on-lost command started has ended with it or is left alone. */
+static void hold_hook_gone(struct run *run)
+{
+    atomic_store(&run->guard.page->hook, 0);
+    run->hook = 0;
+}
+
 /* Whether the child has ended and has not been reaped. */
 static bool hold_ended(const struct run *run)
 {
@@ -383,7 +388,7 @@ static void hold_reap(struct run *run)
         else if (pid == run->guard.pid && !WIFSTOPPED(status))
             hold_guard_gone(run);
         else if (pid == run->hook && !WIFSTOPPED(status))
-            run->hook = 0;
+            hold_hook_gone(run);
     }
 }
 
@@ -407,8 +412,8 @@ static void hold_signals(struct run *run)
 /* Whether there is nothing left to wait for. */
 static bool hold_over(const struct run *run)
 {
-    if (!run->gone)
-        return false;
+    if (!run->gone || (run->stage == STAGE_HOOK && run->hook))
+        return false; /* the hook has its time even if the command obeys */
     if (run->stage >= STAGE_HOOK)
         return group_ended(run->pgid) && !nest_busy(run->guard.page_fd);
     return !run->opts->wait_group || !group_alive(run->pgid);

@@ -70,6 +70,8 @@ struct guard_page {
     _Atomic int32_t pgid;       /* 0: there is nothing to kill */
     _Atomic int64_t term_at;    /* not TERM earlier: a hook runs; or 0 */
     _Atomic int32_t ending;     /* 1: the group has got TERM or KILL */
+    _Atomic int32_t told;       /* 1: $HOLDFAST_LOST_FD has been written */
+    _Atomic int32_t hook;       /* the group of the --on-lost command, or 0 */
     _Atomic int32_t exec_errno; /* why exec failed */
     int64_t lead;               /* act so long before the deadline */
     int64_t margin;             /* KILL so long before the deadline */
@@ -92,8 +94,9 @@ struct guard {
 bool guard_open(struct guard *guard);
 bool guard_start(struct guard *guard);
 void guard_publish(struct guard *guard, int64_t deadline);
+void guard_raise(struct guard *guard,
+                 const char *reason); /* tell the command */
 void guard_stop(struct guard *guard);
-void guard_tell_lost(int fd, const char *reason); /* async-signal-safe */
 
 /* ---- nest.c -------------------------------------------------------------- */
 

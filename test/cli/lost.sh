@@ -94,7 +94,19 @@ until_true [ -s "$tmp/hooked" ]
 kill -KILL $pid
 until_true is_free u
 is 'also if holdfast is killed while the hook runs' TERM "$(cat "$tmp/kid.got")"
-kill "$(cat "$tmp/hooked")"
+until_true dead "$(cat "$tmp/hooked")"
+ok 'and the hook ends with its time'
+
+lose obeys --grace 20s --on-lost "sleep 0.3; echo 'the hook is done' >&2" \
+    obeys -- sh -c 'read why <&$HOLDFAST_LOST_FD'
+is 'a command that ends by itself when it is told' 79 $status
+has 'lets the hook finish' 'the hook is done' "$(cat "$tmp/err")"
+
+lose end --grace 20s end -- sh -c 'trap "" TERM
+    cat <&$HOLDFAST_LOST_FD >&2; echo "that was all" >&2'
+has 'behind the reason the end of HOLDFAST_LOST_FD can be read' \
+    'that was all' "$(cat "$tmp/err")"
+has 'while the command is still alive' '"code": 0' "$(cat "$tmp/report")"
 
 lose h --grace 200ms h -- sh -c '
     sh -c "trap \"\" TERM; echo \$\$ >$0; while :; do sleep 0.05; done" &
