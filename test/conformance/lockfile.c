@@ -277,4 +277,43 @@ TEST(many_locks_of_a_stranger_stop_nobody)
     hf_close(client);
 }
 
+/* ---- limits ------------------------------------------------------------ */
+
+/* Take the lock with a limit on the size of files; returns how that ended, or
+ * 100 if a signal ended it. */
+static int acquire_limited(rlim_t most)
+{
+    struct rlimit limit = {most, RLIM_INFINITY};
+    hf_client *client;
+    hf_lock *lk = NULL;
+    int status = -1;
+    pid_t pid = fork();
+
+    if (pid == 0) {
+        client = open_locks();
+        if (setrlimit(RLIMIT_FSIZE, &limit))
+            _exit(101);
+        _exit((int)hf_acquire(client, "job", 0, NULL, &lk, &t_err));
+    }
+    CHECK_EQ(waitpid(pid, &status, 0), pid);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 100;
+}
+
+TEST(a_limit_on_the_size_of_files_spoils_no_lock_file)
+{
+    hf_client *client = open_locks();
+    hf_lock *lk;
+
+    CHECK_EQ(acquire_limited(0), HF_SYSTEM);
+    CHECK_EQ(acquire_limited(50), HF_SYSTEM);
+    CHECK_OK(hf_acquire(client, "job", 0, NULL, &lk, &t_err));
+    CHECK_OK(hf_release(lk, &t_err));
+    CHECK_EQ(acquire_limited(0), HF_SYSTEM);
+    CHECK_EQ(acquire_limited(50), HF_SYSTEM);
+    CHECK_OK(hf_acquire(client, "job", 0, NULL, &lk, &t_err));
+    CHECK_OK(hf_release(lk, &t_err));
+    CHECK_EQ(acquire_limited(1 << 20), HF_OK);
+    hf_close(client);
+}
+
 T_MAIN

@@ -23,6 +23,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <sched.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/escape.h"
@@ -240,6 +241,31 @@ static char *record_put_mark(char *at, uint64_t fence)
     return at + 21;
 }
 
+/* Write all or nothing.  A write that RLIMIT_FSIZE forbids would end the process
+ * by SIGXFSZ, so it is not tried.  What was cut off, because the disk is full,
+ * would be nobody's record and refused by everybody: an empty file is a lock
+ * that was never taken, and its fence rises with the clock. */
+static hf_status record_store(int fd, const char *text, size_t len, off_t at,
+                              struct hf_error *err)
+{
+    struct rlimit most;
+    ssize_t done;
+
+    if (!getrlimit(RLIMIT_FSIZE, &most) && most.rlim_cur != RLIM_INFINITY &&
+        most.rlim_cur < (rlim_t)at + len)
+        return hfi_fail_errno(err, HF_SYSTEM, EFBIG,
+                              "write into the lock file (see ulimit -f)");
+    done = pwrite(fd, text, len, at);
+    if (done == (ssize_t)len)
+        return HF_OK;
+    if (done < 0)
+        done = -errno;
+    else if (ftruncate(fd, 0))
+        done = -EIO;
+    return hfi_fail_errno(err, HF_SYSTEM, done < 0 ? (int)-done : ENOSPC,
+                          "write into the lock file");
+}
+
 /* A shorter record is filled up with newlines, so that nothing of the longer
  * one before it is left.  Put together by hand: printf would take longer than
  * the write. */
@@ -247,7 +273,7 @@ hf_status file_record_write(int fd, const struct file_record *rec,
                             const struct hfi_claim *claim, struct hf_error *err)
 {
     char text[RECORD_MAX], *at = text, *from;
-    ssize_t len, done;
+    ssize_t len;
     uint32_t sum;
 
     at = record_put(at, record_head);
@@ -277,11 +303,7 @@ hf_status file_record_write(int fd, const struct file_record *rec,
     *at++ = '\n';
     for (len = at - text; len < rec->size && len < RECORD_MAX; len++)
         text[len] = '\n';
-    done = pwrite(fd, text, (size_t)len, 0);
-    if (done == len)
-        return HF_OK;
-    return hfi_fail_errno(err, HF_SYSTEM, done < 0 ? errno : ENOSPC,
-                          "write the fence into the lock file");
+    return record_store(fd, text, (size_t)len, 0, err);
 }
 
 hf_status file_record_break(int fd, uint64_t fence, struct hf_error *err)
@@ -289,9 +311,7 @@ hf_status file_record_break(int fd, uint64_t fence, struct hf_error *err)
     char digits[21];
 
     snprintf(digits, sizeof(digits), "%020" PRIu64, fence);
-    if (pwrite(fd, digits, 20, BROKEN_AT) == 20)
-        return HF_OK;
-    return hfi_fail_errno(err, HF_SYSTEM, errno, "write into the lock file");
+    return record_store(fd, digits, 20, BROKEN_AT, err);
 }
 
 /* Rising also when the file was lost or restored, as long as the clock has not
