@@ -196,6 +196,7 @@ void cli_json_text(FILE *out, const char *text);
 void cli_json_open(struct cli_json *json, FILE *out);
 void cli_json_str(struct cli_json *json, const char *name, const char *value);
 void cli_json_num(struct cli_json *json, const char *name, int64_t value);
+void cli_json_fence(struct cli_json *json, uint64_t fence);
 void cli_json_opt(struct cli_json *json, const char *name, int64_t value);
 void cli_json_bool(struct cli_json *json, const char *name, bool value);
 void cli_json_info(struct cli_json *json, const char *key,

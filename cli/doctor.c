@@ -92,7 +92,7 @@ static void doctor_json(const struct hf_service *svc, hf_status st,
     cli_json_str(&json, "warning", svc->warning[0] ? svc->warning : NULL);
     cli_json_str(&json, "probe", hf_status_name(st));
     cli_json_str(&json, "error", st ? err->text : NULL);
-    cli_json_num(&json, "fence", (int64_t)probe->fences[1]);
+    cli_json_fence(&json, probe->fences[1]);
     cli_json_num(&json, "took_ms", probe->took_ms);
     cli_json_close(&json);
     putchar('\n');

@@ -161,7 +161,7 @@ static void handle_write(FILE *out, bool as_json,
         cli_json_open(&json, out);
         cli_json_str(&json, "handle", word);
         cli_json_str(&json, "key", handle->key);
-        cli_json_num(&json, "fence", (int64_t)handle->hf.fence);
+        cli_json_fence(&json, handle->hf.fence);
         cli_json_str(&json, "owner", handle->hf.token);
         cli_json_num(&json, "ttl_ms", handle->ttl_ms);
         cli_json_close(&json);
@@ -335,7 +335,7 @@ int cmd_acquire(struct cli_opts *opts)
     else if (sig_open(&run.sig))
         code = handle_acquire(&run);
     else
-        code = CLI_FAILED;
+        code = sig_failed();
     if (run.client)
         cli_close(run.client);
     if (run.cancel) {

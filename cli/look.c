@@ -37,7 +37,7 @@ static int look_check_json(const struct cli_opts *opts, hf_status st)
 
     cli_json_open(&json, stdout);
     cli_json_str(&json, "key", opts->args[0]);
-    cli_json_num(&json, "fence", (int64_t)opts->fence);
+    cli_json_fence(&json, opts->fence);
     cli_json_bool(&json, "stands", st == HF_OK);
     cli_json_close(&json);
     putchar('\n');
@@ -115,7 +115,7 @@ static int look_break_json(const struct cli_opts *opts, hf_status st,
 
     cli_json_open(&json, stdout);
     cli_json_str(&json, "key", opts->args[0]);
-    cli_json_num(&json, "fence", (int64_t)opts->fence);
+    cli_json_fence(&json, opts->fence);
     cli_json_bool(&json, "broken", st == HF_OK);
     cli_json_bool(&json, "forced", st == HF_OK && opts->force);
     cli_json_opt(&json, "left_ms", st == HF_OK ? left : -1);

@@ -242,6 +242,12 @@ void cli_json_num(struct cli_json *json, const char *name, int64_t value)
     fprintf(json->out, "%" PRId64, value);
 }
 
+void cli_json_fence(struct cli_json *json, uint64_t fence)
+{
+    out_name(json, "fence");
+    fprintf(json->out, "%" PRIu64, fence);
+}
+
 /* A number that is null when it is negative: "not known". */
 void cli_json_opt(struct cli_json *json, const char *name, int64_t value)
 {
@@ -263,7 +269,7 @@ void cli_json_info(struct cli_json *json, const char *key,
     cli_json_str(json, "key", key);
     cli_json_bool(json, "held", info->held);
     cli_json_bool(json, "broken", info->held && info->broken);
-    cli_json_num(json, "fence", (int64_t)info->fence);
+    cli_json_fence(json, info->fence);
     cli_json_bool(json, "shared", info->held && info->shared);
     cli_json_num(json, "holders", info->held ? info->holders : 0);
     cli_json_opt(json, "waiters", info->waiters);

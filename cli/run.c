@@ -377,7 +377,7 @@ int cmd_run(struct cli_opts *opts)
     if (sig_open(&run.sig))
         code = run_locked(&run, &word);
     else
-        code = CLI_FAILED;
+        code = sig_failed();
     if (run.client)
         cli_close(run.client);
     report_write(&run, word, code);

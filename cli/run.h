@@ -34,7 +34,8 @@ struct sig {
 extern const int sig_ending[]; /* those that end a program; 0 is the last */
 bool sig_ends(int signo);      /* is it one of them? */
 bool sig_open(struct sig *sig);
-int sig_next(struct sig *sig);           /* the next signal, or 0 */
+int sig_failed(void);          /* say that it failed; the exit status */
+int sig_next(struct sig *sig); /* the next signal, or 0 */
 void sig_restore(const struct sig *sig); /* before exec; async-signal-safe */
 void sig_stop_self(bool whole_group);    /* returns once continued */
 bool sig_was_continued(void);            /* a SIGCONT waits */
@@ -59,6 +60,7 @@ bool tty_ours(const struct tty *tty);
 void group_signal(pid_t pgid, int signo);
 void group_end(pid_t pgid);   /* TERM, and wake it if it is stopped */
 bool group_alive(pid_t pgid); /* or there are zombies of it */
+bool group_over(pid_t pgid);  /* of one that is left to itself */
 bool group_ended(pid_t pgid); /* of a group that has been told to end */
 
 /* ---- guard.c ------------------------------------------------------------- */

@@ -19,6 +19,7 @@
 #include "run.h"
 
 #include <errno.h>
+#include <string.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
@@ -66,6 +67,12 @@ bool sig_open(struct sig *sig)
     sigprocmask(SIG_BLOCK, &block_set, &sig->old);
     sig->fd = signalfd(-1, &read_set, SFD_CLOEXEC | SFD_NONBLOCK);
     return sig->fd >= 0;
+}
+
+int sig_failed(void)
+{
+    cli_say("signals cannot be watched: %s", strerror(errno));
+    return CLI_FAILED;
 }
 
 int sig_next(struct sig *sig)

@@ -125,4 +125,7 @@ fi
 exits 'a service that only threads can share is warned about' 0 \
     "$hf" run -u mem: k -- true
 has 'in words' 'warning: ' "$said"
+has 'the fence in JSON is a number without sign' \
+    '"fence": 18446744073709551615' \
+    "$("$hf" check --json --fence 18446744073709551615 k)"
 finish
