@@ -18,6 +18,9 @@
  *  (3) A process can be forked while /proc is read, and one that /proc hides
  *      (hidepid=2) is never seen.  So KILL is sent to such a group, and what
  *      /proc shows is believed a moment later.
+ *  (4) A group that is left to itself gets no KILL.  It counts as dead if /proc
+ *      hides nothing from us, which the first process tells, and has shown
+ *      nobody alive at two looks.
  */
 #include "run.h"
 
@@ -197,4 +200,29 @@ bool group_ended(pid_t pgid)
     killed = pgid;
     killed_at = cli_now();
     return false;
+}
+
+/* Whether this /proc shows the processes of others. */
+static bool group_sees_all(void)
+{
+    int fd = open("/proc/1/stat", O_RDONLY | O_CLOEXEC);
+
+    if (fd >= 0)
+        close(fd);
+    return fd >= 0;
+}
+
+bool group_over(pid_t pgid)
+{
+    static int64_t since; /* so long nobody was seen alive; 0: not yet */
+
+    if (!group_alive(pgid))
+        return true;
+    if (!group_sees_all() || !group_looks_dead(pgid)) {
+        since = 0;
+        return false;
+    }
+    if (!since)
+        since = cli_now();
+    return cli_now() >= since + GROUP_KILL_MS;
 }

@@ -416,7 +416,7 @@ static bool hold_over(const struct run *run)
         return false; /* the hook has its time even if the command obeys */
     if (run->stage >= STAGE_HOOK)
         return group_ended(run->pgid) && !nest_busy(run->guard.page_fd);
-    return !run->opts->wait_group || !group_alive(run->pgid);
+    return !run->opts->wait_group || group_over(run->pgid);
 }
 
 /* Milliseconds until something must be looked at again; -1 for ever. */

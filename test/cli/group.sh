@@ -57,6 +57,23 @@ kill -KILL "$(cat "$tmp/group.lock")"
 wait $pid
 is 'and ends with it' 0 $?
 
+# A zombie of the group, whose parent has left the group and does not wait.
+if command -v python3 >/dev/null; then
+    "$hf" run --wait-group zombie -- python3 -c '
+import os, sys, time
+if os.fork() == 0:
+    if os.fork() == 0:
+        os._exit(0)
+    os.setsid()
+    print(os.getpid(), file=open(sys.argv[1], "w"), flush=True)
+    time.sleep(60)
+' "$tmp/zombie"
+    is '--wait-group does not wait for a zombie' 0 $?
+    alive "$(cat "$tmp/zombie")"
+    ok 'while its parent, which has left the group, lives'
+    kill -KILL "$(cat "$tmp/zombie")"
+fi
+
 # Where /proc is of no use: holdfast is killed, the guard ends the family, and
 # the next holder looks.
 cat >"$tmp/inside" <<'END'
