@@ -7,6 +7,9 @@
  * name that cannot be written is an error at a moment when it costs nothing.
  * `fd:N` writes to a descriptor that the caller has opened; the command does
  * not inherit it.
+ *
+ * A pipe that nobody reads must not keep holdfast from its end: the object is
+ * put together in memory, and writing it may take END_MS.
  */
 #include "run.h"
 
@@ -16,6 +19,22 @@
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+/* More than the longest key, owner and endings take when all is escaped. */
+#define REPORT_ROOM 32768
+
+/* What a thread of its own writes; it may outlive the wait for it. */
+static struct {
+    FILE *file;
+    int failed; /* errno */
+} report_job;
+
+static void report_close(void *arg)
+{
+    (void)arg;
+    if (fclose(report_job.file))
+        report_job.failed = errno ? errno : EIO;
+}
 
 bool report_open(struct run *run)
 {
@@ -42,9 +61,11 @@ bool report_open(struct run *run)
                   0666);
     }
     run->report = fd < 0 ? NULL : fdopen(fd, "w");
-    if (!run->report)
+    if (!run->report || setvbuf(run->report, NULL, _IOFBF, REPORT_ROOM)) {
         cli_say("--report %s: %s", name, strerror(errno));
-    return run->report != NULL;
+        return false;
+    }
+    return true;
 }
 
 /* How the command ended: exited, signaled, or not-started. */
@@ -77,7 +98,7 @@ void report_write(struct run *run, const char *status, int code)
     cli_json_num(&json, "waited_ms",
                  (run->granted_at ? run->granted_at : end) - run->asked_at);
     if (run->granted_at) {
-        cli_json_num(&json, "fence", (int64_t)run->fence);
+        cli_json_fence(&json, run->fence);
         cli_json_str(&json, "owner", run->owner);
         cli_json_num(&json, "held_ms", end - run->granted_at);
     }
@@ -86,7 +107,11 @@ void report_write(struct run *run, const char *status, int code)
         cli_json_str(&json, "lost", hf_loss_name(run->loss));
     cli_json_close(&json);
     putc('\n', run->report);
-    if (fclose(run->report))
-        cli_say("--report %s: %s", run->opts->report, strerror(errno));
+    report_job.file = run->report;
     run->report = NULL;
+    if (!end_within(END_MS, report_close, NULL))
+        cli_say("--report %s: nobody reads it", run->opts->report);
+    else if (report_job.failed)
+        cli_say("--report %s: %s", run->opts->report,
+                strerror(report_job.failed));
 }

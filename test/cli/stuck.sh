@@ -73,4 +73,11 @@ until_true dead $pid
 ok 'a waiter gets its turn although nobody hears that it waits'
 wait $pid
 is 'and runs its command' 0 $?
+
+"$hf" run -q --report fd:7 report -- true 7>"$tmp/full" 8>&- &
+pid=$!
+until_true dead $pid
+ok 'a report that nobody reads does not keep holdfast from its end'
+wait $pid
+is 'with the status of its command' 0 $?
 finish
