@@ -142,17 +142,51 @@ static bool commands_bad_url(const struct hf_error *err)
            err->sys_errno == ELOOP || err->sys_errno == ENAMETOOLONG;
 }
 
+/* What a thread of its own opens; it may outlive the wait for it. */
+static struct {
+    const char *url;
+    hf_client *client;
+    hf_status st;
+    struct hf_error err;
+} commands_job;
+
+static void commands_job_open(void *arg)
+{
+    (void)arg;
+    commands_job.st = hf_open(commands_job.url, NULL, &commands_job.client,
+                              &commands_job.err);
+}
+
+/* Open the service.  One that is reached and silent is waited for no longer
+ * than `left`. */
+static hf_status commands_try(const struct cli_opts *opts, int64_t left,
+                              hf_client **ret, struct hf_error *err)
+{
+    if (opts->wait_ms <= 0)
+        return hf_open(opts->url, NULL, ret, err);
+    commands_job.url = opts->url;
+    if (!end_within(left, commands_job_open, NULL)) {
+        *err = (struct hf_error){.status = HF_UNAVAILABLE};
+        snprintf(err->text, sizeof(err->text),
+                 "the service has not answered in the time of -w");
+        return HF_TIMEOUT;
+    }
+    *ret = commands_job.client;
+    *err = commands_job.err;
+    return commands_job.st;
+}
+
 /* Open the service; a wait that was asked for begins here. */
 static hf_status commands_connect(const struct cli_opts *opts, hf_client **ret,
                                   struct hf_error *err)
 {
-    int64_t end = cli_now() + opts->wait_ms, pause = 100, left;
+    int64_t end = cli_now() + opts->wait_ms, pause = 100, left = opts->wait_ms;
     bool told = opts->quiet;
     char ago[32];
     hf_status st;
 
     for (;;) {
-        st = hf_open(opts->url, NULL, ret, err);
+        st = commands_try(opts, left, ret, err);
         if ((st != HF_UNAVAILABLE && st != HF_UNCERTAIN) || opts->wait_ms <= 0)
             return st;
         left = end - cli_now();
@@ -163,6 +197,8 @@ static hf_status commands_connect(const struct cli_opts *opts, hf_client **ret,
         told = true;
         poll(NULL, 0, (int)(pause < left ? pause : left));
         pause = pause < 500 ? 2 * pause : 1000;
+        left = end - cli_now();
+        left = left < 1 ? 1 : left;
     }
 }
 

@@ -72,6 +72,7 @@ bool end_within(int64_t ms, void (*fn)(void *), void *arg)
     struct end_call *call = malloc(sizeof(*call));
     struct timespec until;
     pthread_t thread;
+    bool done;
     int rc = 0;
 
     end_prepare();
@@ -89,9 +90,10 @@ bool end_within(int64_t ms, void (*fn)(void *), void *arg)
     pthread_mutex_lock(&end_mu);
     while (rc == 0 && !call->done)
         rc = pthread_cond_timedwait(&end_cond, &end_mu, &until);
-    end_abandoned = end_abandoned || !call->done;
+    done = call->done;
+    end_abandoned = end_abandoned || !done;
     pthread_mutex_unlock(&end_mu);
-    if (end_abandoned)
+    if (!done)
         return false; /* the call owns its memory for as long as it runs */
     pthread_join(thread, NULL);
     free(call);

@@ -204,6 +204,18 @@ is 'and says once that the server was away' 1 \
 kill $watcher $holder
 wait $watcher $holder
 
+# The server is there and does not answer.
+"$hf" run -q --report "$tmp/report" frozen -- sh -c 'kill -STOP $0' $server
+is 'a release without an answer keeps the status of the command' 0 $?
+valid_json "$tmp/report"
+ok 'and the report is written'
+begin=$(date +%s)
+exits 'a server that is silent gives 69 when -w is over' 69 \
+    "$hf" run -q -w 0.2 -u "$HOLDFAST_URL?timeout=50s" k -- true
+[ $(($(date +%s) - begin)) -lt 30 ]
+ok 'and not when its own time is over'
+kill -CONT $server
+
 kill -KILL $server
 wait $server 2>/dev/null
 exits 'a server that is not there gives 69' 69 "$hf" run -n k -- true
