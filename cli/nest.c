@@ -21,8 +21,9 @@
  *      opened through /proc, from the outer holdfast.
  *
  * LIMITS  Without /proc the deadline is obeyed, but the outer run does not
- * wait.  Before Linux 5.1 nothing is handed down.  Children that the inner
- * command leaves in the background when it ends have left the outer group.
+ * wait.  Before Linux 5.1, or without memfd_create(2), nothing is handed down.
+ * Children that the inner command leaves in the background when it ends have
+ * left the outer group.
  */
 #include "run.h"
 
@@ -36,28 +37,47 @@
 #define NEST_MAGIC  UINT64_C(0x31656761702d6668)
 #define NEST_NUMBER 10 /* shells use the numbers below this one */
 
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 0x0008U
+#endif
 #ifndef F_SEAL_FUTURE_WRITE
 #define F_SEAL_FUTURE_WRITE 0x0010
 #endif
 
+/* Memory with a descriptor that shells do not use; -1 if there is none.  Some
+ * systems want it to be said that it is never executed, older ones do not know
+ * the flag. */
+static int nest_memory(size_t size)
+{
+    const unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
+    int low = memfd_create("holdfast", flags | MFD_NOEXEC_SEAL), fd;
+
+    if (low < 0)
+        low = memfd_create("holdfast", flags);
+    if (low < 0)
+        return -1;
+    fd = fcntl(low, F_DUPFD_CLOEXEC, NEST_NUMBER);
+    close(low);
+    if (fd >= 0 && ftruncate(fd, (off_t)size)) {
+        close(fd);
+        fd = -1;
+    }
+    return fd;
+}
+
 struct guard_page *nest_make(int *fd)
 {
+    const int seals =
+        F_SEAL_FUTURE_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
     struct guard_page *page;
-    int low = memfd_create("holdfast", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 
-    *fd = low < 0 ? -1 : fcntl(low, F_DUPFD_CLOEXEC, NEST_NUMBER);
-    if (low >= 0)
-        close(low);
-    if (*fd < 0 || ftruncate(*fd, sizeof(*page)))
-        return NULL;
-    page =
-        mmap(NULL, sizeof(*page), PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
+    *fd = nest_memory(sizeof(*page));
+    page = mmap(NULL, sizeof(*page), PROT_READ | PROT_WRITE,
+                *fd < 0 ? MAP_SHARED | MAP_ANONYMOUS : MAP_SHARED, *fd, 0);
     if (page == MAP_FAILED)
         return NULL;
     page->magic = NEST_MAGIC;
-    if (fcntl(*fd, F_ADD_SEALS,
-              F_SEAL_FUTURE_WRITE | F_SEAL_SHRINK | F_SEAL_GROW |
-                  F_SEAL_SEAL)) {
+    if (*fd >= 0 && fcntl(*fd, F_ADD_SEALS, seals)) {
         close(*fd);
         *fd = -1;
     }
