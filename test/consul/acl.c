@@ -100,6 +100,51 @@ TEST(a_token_that_was_changed_in_its_file_costs_no_lock)
     check_clean();
 }
 
+/* Have the policy "some" say that, and print a token for it. */
+static const char *allow(const char *rules)
+{
+    return out("M=\"X-Consul-Token: $(cat $HF_TEST_DIR/master)\"; "
+               "id=$(command curl -s -H \"$M\" $C/v1/acl/policies | "
+               "tr '{' '\\n' | grep '\"some\"' | "
+               "sed 's/.*\"ID\":\"//; s/\".*//'); "
+               "command curl -s -H \"$M\" -X PUT $C/v1/acl/policy/$id "
+               "-d '{\"Name\": \"some\", \"Rules\": \"session_prefix \\\"\\\" "
+               "{policy=\\\"write\\\"} key_prefix \\\"\\\" "
+               "{policy=\\\"write\\\"} %s\"}' >/dev/null; "
+               "command curl -s -H \"$M\" -X PUT $C/v1/acl/token "
+               "-d '{\"Policies\": [{\"Name\": \"some\"}]}' | tr -d ' \\n' | "
+               "sed 's/.*\"SecretID\":\"//; s/\".*//'",
+               rules);
+}
+
+#define DENY_3 "key \\\"acl/3\\\" {policy=\\\"deny\\\"}"
+
+TEST(a_key_that_the_token_may_not_read_any_more_costs_no_other_lock)
+{
+    hf_client *client;
+    hf_lock *lk[40];
+    char key[16];
+
+    setenv("CONSUL_HTTP_TOKEN", allow(""), 1);
+    client = open_url(bare());
+    for (int i = 0; i < 40; i++) {
+        snprintf(key, sizeof(key), "acl/%d", i);
+        lk[i] = lock(client, key, 2000, 0);
+    }
+    t_sleep_ms(
+        2000); /* Now those that are close together are renewed at once. */
+    allow(DENY_3);
+    check_lost(lk[3], HF_LOSS_EXPIRED);
+    t_sleep_ms(300); /* Leases that began at the same time would be over. */
+    allow("");
+    hf_release(lk[3], NULL);
+    for (int i = 0; i < 40; i++)
+        if (i != 3)
+            CHECK_OK(hf_release(lk[i], &t_err));
+    hf_close(client);
+    check_clean();
+}
+
 TEST(a_token_that_others_can_read_on_its_way_is_warned_of)
 {
     struct hf_service about = {.size = sizeof(about)};

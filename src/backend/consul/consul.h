@@ -185,6 +185,7 @@ struct consul_done {
     bool ok;
     uint64_t index;   /* of the last entry written; 0 if it has none */
     uint64_t failed;  /* bit n: the operation n did */
+    uint64_t denied;  /* bit n: the token does not allow the operation n */
     bool delayed;     /* by a lock-delay */
     bool bad_session; /* it does not exist any more */
     size_t agent;     /* who has answered */

@@ -221,14 +221,15 @@ static void renew_op(struct consul_conn *cc, struct consul_ops *ops,
     hfi_consul_op(ops, "check-index", name, NULL, NULL, index);
 }
 
-/* Check what is in the batch, and empty it. */
-static void renew_check(struct consul_conn *cc, struct consul_session *s,
-                        struct renew_batch *batch, int64_t deadline,
-                        struct hf_error *err)
+/* Check what is in the batch; the bits of `denied` say which items the token may
+ * not read, in which case no other was checked. */
+static hf_status renew_ask(struct consul_conn *cc, struct consul_session *s,
+                           struct renew_batch *batch, uint64_t *denied,
+                           int64_t deadline, struct hf_error *err)
 {
     struct consul_ops ops = {.len = 0};
     int64_t asked = hfi_now();
-    struct consul_done done;
+    struct consul_done done = {.ok = false};
     hf_status st;
     size_t i;
 
@@ -242,6 +243,28 @@ static void renew_check(struct consul_conn *cc, struct consul_session *s,
         if (!st && !done.ok && done.failed >> i & 1)
             renew_look(cc, batch->items[i], s->id, deadline, err);
     }
+    *denied = done.denied;
+    return st;
+}
+
+/* Check what is in the batch, and empty it.  The service refuses a transaction
+ * as a whole if the token may not read one of its keys.  That concerns this key
+ * only: the others are checked without it. */
+static void renew_check(struct consul_conn *cc, struct consul_session *s,
+                        struct renew_batch *batch, int64_t deadline,
+                        struct hf_error *err)
+{
+    uint64_t denied;
+    size_t i, n;
+
+    do {
+        n = batch->n;
+        if (renew_ask(cc, s, batch, &denied, deadline, err) != HF_DENIED)
+            break;
+        for (i = batch->n = 0; i < n; i++)
+            if (!(denied >> i & 1))
+                batch->items[batch->n++] = batch->items[i];
+    } while (batch->n && batch->n < n);
     batch->n = 0;
 }
 

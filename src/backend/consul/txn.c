@@ -134,21 +134,23 @@ static bool txn_ends_with(const char *text, const char *end)
     return len >= n && !strcmp(text + len - n, end);
 }
 
-/* What the service says of each operation that failed. */
+/* What the service says of each operation that failed.  HF_DENIED: `denied` says
+ * which the token does not allow; none of the others was tried. */
 static hf_status txn_errors(const struct consul_conn *cc, const json_t *errors,
                             struct consul_done *done, struct hf_error *err)
 {
     const json_t *error;
     const char *what;
     json_int_t op;
+    uint64_t bit;
     size_t i;
 
     for (i = 0; i < json_array_size(errors); i++) {
         error = json_array_get(errors, i);
         op = json_integer_value(json_object_get(error, "OpIndex"));
         what = json_string_value(json_object_get(error, "What"));
-        if (op >= 0 && op < CONSUL_OPS_MAX)
-            done->failed |= UINT64_C(1) << op;
+        bit = op >= 0 && op < CONSUL_OPS_MAX ? UINT64_C(1) << op : 0;
+        done->failed |= bit;
         if (!what)
             continue;
         if (txn_ends_with(what, "due to lock delay"))
@@ -156,10 +158,11 @@ static hf_status txn_errors(const struct consul_conn *cc, const json_t *errors,
         else if (!strncmp(what, "invalid session", 15))
             done->bad_session = true;
         else if (!strncmp(what, "Permission denied", 17))
-            return hfi_fail(err, HF_DENIED,
-                            "%s: the ACL token does not allow this",
-                            cc->base.endpoint);
+            done->denied |= bit;
     }
+    if (done->denied)
+        return hfi_fail(err, HF_DENIED, "%s: the ACL token does not allow this",
+                        cc->base.endpoint);
     return done->failed
                ? HF_OK
                : hfi_fail(err, HF_PROTOCOL, "%s: refused without a reason",
