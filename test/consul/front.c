@@ -72,6 +72,10 @@ static bool carry_request(int client, int server)
         atomic_fetch_add(&held, 1);
         t_poll_until(atomic_load(&gate), 60000);
     }
+    if (caught && catch_how == FRONT_404)
+        answer(client, 404);
+    if (caught && (catch_how == FRONT_404 || catch_how == FRONT_DROP))
+        return false;
     if (n <= 0 || send(server, buf, (size_t)n, MSG_NOSIGNAL) != n)
         return false;
     if (caught)

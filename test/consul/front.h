@@ -15,8 +15,9 @@ const char *front_url(void);
 void front_answer(int status);
 
 /* The next `n` requests with this text in them are done but not answered (LOSE),
- * or do not reach the agent before front_let_go() (HOLD). */
-enum front_how { FRONT_LOSE, FRONT_HOLD };
+ * are neither (DROP), do not reach the agent before front_let_go() (HOLD), or
+ * are answered here (404). */
+enum front_how { FRONT_LOSE, FRONT_DROP, FRONT_HOLD, FRONT_404 };
 void front_catch(const char *text, int n, enum front_how how);
 
 /* How many requests are held. */

@@ -85,6 +85,33 @@ TEST_TIMEOUT(errors_for_less_than_the_ttl_cost_neither_lock_nor_wait, 120)
     check_clean();
 }
 
+/* Whatever a load balancer without an agent behind it says to a renewal, it does
+ * not know of sessions. */
+TEST_TIMEOUT(a_renewal_that_is_answered_for_the_agent_costs_no_lock, 120)
+{
+    static const int statuses[] = {404, 409, 200, 403};
+    hf_client *client = open_url(front_url());
+    hf_lock *lk = lock(client, "404", 6000, 0);
+    int before;
+
+    for (size_t i = 0; i < sizeof(statuses) / sizeof(statuses[0]); i++) {
+        before = front_count();
+        front_answer(statuses[i]);
+        t_poll_until(front_count() > before, 20000);
+        CHECK(hf_held(lk));
+        front_answer(0);
+        CHECK_OK(hf_extend(lk, 0, &t_err));
+    }
+    before = front_count();
+    front_catch("session/renew", 1, FRONT_404);
+    CHECK_OK(hf_extend(lk, 0, &t_err));
+    CHECK_GT(front_count(), before);
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_close(client);
+    front_end();
+    check_clean();
+}
+
 /* By something that lost the agent's answer, and though another lock keeps the
  * session alive. */
 TEST_TIMEOUT(a_grant_called_a_failure_is_taken_back, 120)

@@ -116,7 +116,7 @@ hf_status hfi_consul_list(struct hfi_conn *conn, const char *prefix,
     st = hfi_consul_call(cc, &cc->calls, &rq, deadline, &reply, err);
     if (st)
         return st;
-    if (reply.status == 200 && !hfi_consul_reply_parse(&reply))
+    if (reply.status == 404 ? !reply.index : !hfi_consul_reply_parse(&reply))
         st = hfi_fail(err, HF_PROTOCOL, "%s: an answer that is no list",
                       conn->endpoint);
     for (i = 0; !st && i < json_array_size(reply.json); i++) {

@@ -263,7 +263,7 @@ static hf_status queue_look(struct consul_conn *cc, const char *key,
     st = hfi_consul_call(cc, &cc->calls, &rq, deadline, &reply, err);
     if (st)
         return st;
-    if (reply.status == 404)
+    if (reply.status == 404 && reply.index)
         st = HF_OK; /* It is empty. */
     else if (hfi_consul_reply_parse(&reply) && json_is_array(reply.json))
         queue_read(view, reply.json, token);

@@ -12,7 +12,10 @@
  * INVARIANTS
  *  (1) A session always has a ttl, so whatever we fail to clean up goes away.
  *  (2) A session that the service does not know is dead for good: what it held
- *      is lost, and the next who needs one gets a new one.
+ *      is lost, and the next who needs one gets a new one.  Only a consistent
+ *      read, or a transaction that was refused because of it, says so.  The
+ *      404 of a renewal does not: a load balancer may have made it, or a new
+ *      leader that has not applied its whole log yet.
  *  (3) A session is destroyed only if nothing that is still ours hangs on it.
  *  (4) `proven` is a time from which the session lasts for twice its ttl, who-
  *      ever answered.  It is not when a renewal was sent but `sure`: when the
@@ -185,8 +188,18 @@ static hf_status session_ended(const struct consul_conn *cc,
                     cc->base.endpoint);
 }
 
+/* Something that stands before the agent has answered in its place. */
+static hf_status session_not_consul(const struct consul_conn *cc, long status,
+                                    struct hf_error *err)
+{
+    return hfi_fail(err, HF_UNAVAILABLE,
+                    "%s: an answer about a session that is not Consul's (%ld)",
+                    cc->base.endpoint, status);
+}
+
 /* Ask for a renewal, if `to`, of *agent first, which then is the one that
- * answered.  HF_LOST: it has ended. */
+ * answered.  HF_LOST: the answer says that it has ended, which session_verify()
+ * has to confirm. */
 static hf_status session_ask(struct consul_conn *cc, struct consul_pool *pool,
                              const struct consul_session *s, bool to,
                              int64_t deadline, size_t *agent,
@@ -206,11 +219,14 @@ static hf_status session_ask(struct consul_conn *cc, struct consul_pool *pool,
     *agent = reply.agent;
     if (reply.status != 200)
         st = session_ended(cc, err);
+    else if (!reply.data || !strstr(reply.data, s->id))
+        st = session_not_consul(cc, reply.status, err);
     hfi_consul_reply_fini(&reply);
     return st;
 }
 
-/* What a leader that is one says of a session; HF_LOST: there is none. */
+/* What a leader that is one says of a session; HF_LOST: there is none.  The
+ * answer to a read has an index and is a list, which is empty then. */
 static hf_status session_verify(struct consul_conn *cc,
                                 struct consul_pool *pool, const char *id,
                                 int64_t deadline, struct consul_about *ret,
@@ -238,8 +254,11 @@ static hf_status session_verify(struct consul_conn *cc,
             json_integer_value(json_object_get(entry, "LockDelay")) / 1000000;
         text = json_string_value(json_object_get(entry, "Name"));
         ret->handle = text && !strcmp(text, SESSION_HANDLE);
-    } else {
+    } else if (reply.status == 200 && reply.index &&
+               json_is_array(reply.json)) {
         st = session_ended(cc, err);
+    } else {
+        st = session_not_consul(cc, reply.status, err);
     }
     hfi_consul_reply_fini(&reply);
     return st;
@@ -269,10 +288,11 @@ hf_status hfi_consul_session_prove(struct consul_conn *cc,
         /* Others may turn to another agent at any time: after the question,
          * its own agent is asked. */
         st = session_ask(cc, pool, s, i > 0, deadline, &agent, err);
-        if (st)
+        if (st && st != HF_LOST)
             return st;
         pthread_mutex_lock(&cc->mu);
-        if (agent == s->agent && sent - s->sure <= SESSION_FRESH(s->ttl_ms)) {
+        if (!st && agent == s->agent &&
+            sent - s->sure <= SESSION_FRESH(s->ttl_ms)) {
             s->proven = s->sure;
             pthread_mutex_unlock(&cc->mu);
             return HF_OK;
