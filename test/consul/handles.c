@@ -3,6 +3,7 @@
  * handles.c - locks that outlive the process that took them, and locks that an
  * operator breaks.
  */
+#include "front.h"
 #include "peer.h"
 
 #include <pthread.h>
@@ -112,6 +113,71 @@ TEST(what_a_bearer_stops_renewing_lapses)
     hf_close(a);
     hf_close(b);
     t_poll_until(count_sessions() == 0, 20000);
+}
+
+/* A client before which requests can be dropped. */
+static hf_client *open_front(void)
+{
+    char address[128];
+
+    snprintf(address, sizeof(address), "%s?timeout=1s", front_url());
+    return open_url(address);
+}
+
+/* Take the handle up by the client that detached it; the request is lost. */
+static void take_up_in_vain(hf_client *client, const char *key,
+                            const struct hf_handle *handle, int64_t ttl_ms)
+{
+    struct hf_lock_opts opts = with_ttl(ttl_ms);
+    hf_lock *none = NULL;
+
+    front_catch("\"unlock\"", 1000, FRONT_DROP);
+    CHECK(hf_attach(client, key, handle, &opts, &none, NULL) == HF_UNCERTAIN);
+    front_catch("", 0, FRONT_DROP);
+}
+
+TEST(what_was_taken_up_in_vain_where_it_was_detached_lapses)
+{
+    hf_client *a = open_front(), *b = open_url(url(""));
+    hf_lock *kept = lock(a, "vain/kept", 1500, 0), *next;
+    struct hf_handle handle = leave(a, "vain", 1500);
+
+    take_up_in_vain(a, "vain", &handle, 1500);
+    next = lock(b, "vain", 1500, 20000);
+    CHECK(hf_held(kept));
+    CHECK_OK(hf_release(next, &t_err));
+    CHECK_OK(hf_release(kept, &t_err));
+    hf_close(a);
+    hf_close(b);
+    front_end();
+    check_clean();
+}
+
+TEST(what_was_taken_up_in_vain_is_free_to_nobody_before_it_lapses)
+{
+    struct hf_lock_opts opts = with_ttl(30000);
+    hf_client *a = open_front(), *b = open_url(url(""));
+    struct hf_handle handle = leave(a, "vain/2", 30000);
+    hf_lock *none = NULL, *taken = NULL;
+    uint64_t before = strtoull(out("curl -s $C/v1/kv/vain/2 | tr ',' '\n' | "
+                                   "sed -n 's/.*ModifyIndex.://p'"),
+                               NULL, 10);
+
+    take_up_in_vain(a, "vain/2", &handle, 20000);
+    /* The client has barred the request that may still come. */
+    t_poll_until(strtoull(out("curl -s $C/v1/kv/vain/2 | tr ',' '\n' | "
+                              "sed -n 's/.*ModifyIndex.://p'"),
+                          NULL, 10) > before,
+                 10000);
+    for (int i = 0; i < 3; i++)
+        CHECK_STATUS(hf_acquire(a, "vain/2", 0, &opts, &none, &t_err), HF_BUSY);
+    CHECK_OK(hf_attach(b, "vain/2", &handle, &opts, &taken, &t_err));
+    CHECK_OK(hf_release(taken, &t_err));
+    CHECK_OK(hf_release(lock(a, "vain/2", 30000, 0), &t_err));
+    hf_close(a);
+    hf_close(b);
+    front_end();
+    check_clean();
 }
 
 /* ---- break -------------------------------------------------------------- */

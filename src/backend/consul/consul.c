@@ -223,7 +223,7 @@ static hf_status try_judge(struct consul_try *t, struct consul_kv *kv)
         }
         if (k->holder[0] && !(k->maybe && kv->index == k->guard) &&
             (mine || strcmp(kv->session, k->session->id) != 0))
-            hfi_consul_key_free(t->cc, k, CONSUL_UNKNOWN, 0);
+            hfi_consul_key_settle(t->cc, k, kv);
         if (try_is_ghost(t, kv))
             return try_free(t, kv);
         try_ask_for(t, kv);

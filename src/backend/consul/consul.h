@@ -289,6 +289,8 @@ void hfi_consul_key_maybe(struct consul_conn *, struct consul_key *,
                           const char *token, struct consul_session *);
 bool hfi_consul_key_rebind(struct consul_conn *, struct consul_key *,
                            const struct consul_kv *);
+void hfi_consul_key_settle(struct consul_conn *, struct consul_key *,
+                           const struct consul_kv *);
 void hfi_consul_key_free(struct consul_conn *, struct consul_key *,
                          enum consul_seen, uint64_t index);
 void hfi_consul_keys_fini(struct consul_conn *);

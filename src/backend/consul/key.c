@@ -15,6 +15,8 @@
  *      condition of the write fails.
  *  (3) Token and fence say whose grant an entry is; the session does not: a
  *      move that was not answered may have taken effect.
+ *  (4) What a session of ours holds for a claim that was detached is remembered
+ *      until it is seen elsewhere, so that it is swept when its lease is over.
  */
 #include "consul.h"
 
@@ -119,14 +121,24 @@ void hfi_consul_key_leave(struct consul_conn *cc, struct consul_key *k)
     pthread_mutex_unlock(&cc->mu);
 }
 
+/* With the mutex held: a session that is dead goes with the last who uses it. */
+static void key_unbind(struct consul_key *k)
+{
+    hfi_link_remove(&k->link);
+    if (k->session && --k->session->users == 0 && k->session->dead) {
+        hfi_link_remove(&k->session->link);
+        hfi_free(k->session);
+    }
+    k->session = NULL;
+}
+
 /* With the mutex held. */
 static void key_bind(struct consul_key *k, const char *token,
                      struct consul_session *s)
 {
     if (k->session != s) {
         s->users++;
-        if (k->session)
-            k->session->users--; /* never the last: the caller has one */
+        key_unbind(k);
         k->session = s;
     }
     memcpy(k->holder, token, sizeof(k->holder));
@@ -159,13 +171,8 @@ bool hfi_consul_key_rebind(struct consul_conn *cc, struct consul_key *k,
         return false;
     pthread_mutex_lock(&cc->mu);
     s = hfi_consul_session_find(cc, kv->session);
-    if (s && s != k->session) {
-        s->users++;
-        k->session->users--;
-        k->session = s;
-        hfi_link_remove(&k->link);
-        hfi_link_append(&s->held, &k->link);
-    }
+    if (s && s != k->session)
+        key_bind(k, kv->token, s);
     pthread_mutex_unlock(&cc->mu);
     return true;
 }
@@ -182,6 +189,31 @@ void hfi_consul_key_maybe(struct consul_conn *cc, struct consul_key *k,
     pthread_mutex_unlock(&cc->mu);
 }
 
+/* The claim that may have had the key does not, as the entry `kv` says.  If a
+ * session of ours has it for another token, that claim was detached here before
+ * this one tried to take it up: it is remembered, for the rest of the lease,
+ * so that it lapses.  key.c (4) */
+void hfi_consul_key_settle(struct consul_conn *cc, struct consul_key *k,
+                           const struct consul_kv *kv)
+{
+    bool is_free = !kv->session[0] && !kv->foreign;
+    struct consul_session *s = NULL;
+
+    pthread_mutex_lock(&cc->mu);
+    if (kv->session[0] && kv->token[0] && strcmp(kv->token, k->holder) != 0)
+        s = hfi_consul_session_find(cc, kv->session);
+    if (s) {
+        key_bind(k, kv->token, s);
+        k->maybe = k->leaving = k->moving = false;
+        k->fence = hfi_consul_fence(kv);
+        k->index = kv->index;
+    }
+    pthread_mutex_unlock(&cc->mu);
+    if (!s)
+        hfi_consul_key_free(cc, k, is_free ? CONSUL_FREE : CONSUL_UNKNOWN,
+                            is_free ? kv->index : 0);
+}
+
 /* No claim of ours has it. */
 void hfi_consul_key_free(struct consul_conn *cc, struct consul_key *k,
                          enum consul_seen seen, uint64_t index)
@@ -192,12 +224,7 @@ void hfi_consul_key_free(struct consul_conn *cc, struct consul_key *k,
     k->maybe = k->leaving = k->moving = false;
     k->fence = 0;
     k->holder[0] = '\0';
-    hfi_link_remove(&k->link);
-    if (k->session && --k->session->users == 0 && k->session->dead) {
-        hfi_link_remove(&k->session->link);
-        hfi_free(k->session);
-    }
-    k->session = NULL;
+    key_unbind(k);
     pthread_mutex_unlock(&cc->mu);
 }
 

@@ -74,7 +74,13 @@ static hf_status release_bar(struct release *r, struct consul_kv *kv)
     hfi_consul_op(&ops, "set", r->k->name, NULL, value, 0);
     st = hfi_consul_txn(r->cc, &r->cc->calls, &ops, true, r->deadline, &done,
                         r->err);
-    return st ? st : done.ok ? HF_OK : HF_LOST;
+    if (!st && !done.ok)
+        st = HF_LOST;
+    if (!st) {
+        kv->index = done.index;
+        hfi_consul_key_settle(r->cc, r->k, kv);
+    }
+    return st;
 }
 
 /* Is that what our own release has written?  It was not answered, or libcurl has
@@ -135,10 +141,10 @@ static hf_status release_look(struct release *r)
         if (st != HF_LOST)
             return st;
     }
-    if (!release_was_ours(r, &kv))
-        return HF_LOST;
-    hfi_consul_key_free(r->cc, r->k, CONSUL_FREE, kv.index);
-    return HF_OK;
+    st = release_was_ours(r, &kv) ? HF_OK : HF_LOST;
+    if (r->mine)
+        hfi_consul_key_settle(r->cc, r->k, &kv);
+    return st;
 }
 
 /* With the key to ourselves. */
@@ -156,13 +162,11 @@ static hf_status release_unlock(struct release *r)
                                   r->deadline, r->err);
     if (st == HF_LOST)
         st = release_look(r);
-    if (!r->mine)
+    if (!r->mine || st == HF_OK || st == HF_LOST)
         return st;
-    if (st == HF_LOST)
-        hfi_consul_key_free(r->cc, k, CONSUL_UNKNOWN, 0);
-    else if (st == HF_UNCERTAIN)
+    if (st == HF_UNCERTAIN)
         k->maybe = true;
-    k->leaving = st != HF_OK && st != HF_LOST;
+    k->leaving = true;
     return st;
 }
 
