@@ -262,6 +262,29 @@ TEST_TIMEOUT(a_grant_that_comes_after_it_was_given_up_is_none, 120)
     check_clean();
 }
 
+/* The key does not exist at first, and not when the grant comes. */
+TEST_TIMEOUT(a_grant_that_comes_after_the_entry_was_deleted_is_none, 120)
+{
+    char address[128];
+    hf_client *client;
+    hf_lock *kept, *none = NULL;
+
+    snprintf(address, sizeof(address), "%s?timeout=1s", front_url());
+    client = open_url(address);
+    kept = lock(client, "deleted/kept", 30000, 0);
+    front_catch("\"lock\"", 1, FRONT_HOLD);
+    CHECK(hf_acquire(client, "deleted", 0, NULL, &none, &t_err) != HF_OK);
+    CHECK_EQ(front_held(), 1);
+    t_poll_until(sh("curl -sf $C/v1/kv/deleted >/dev/null") == 0, 10000);
+    CHECK_EQ(sh("curl -sf -X DELETE $C/v1/kv/deleted >/dev/null"), 0);
+    front_let_go();
+    CHECK_EQ(count_locked(), 1);
+    CHECK_OK(hf_release(kept, &t_err));
+    hf_close(client);
+    front_end();
+    check_clean();
+}
+
 static hf_status acquire_for(hf_client *client, const char *key,
                              int64_t wait_ms, hf_lock **ret)
 {

@@ -6,6 +6,7 @@
  *   as `consul lock K` has it), locked by a session.  Each step is one
  *   transaction that happens whole or not at all:
  *
+ *   create    there is no K                         set K
  *   acquire   K unchanged since we saw it free      lock K
  *   release   K unchanged since we locked it        unlock K
  *   move      K unchanged, for another ttl, or      unlock K, lock K
@@ -18,7 +19,9 @@
  *      names the claim's token.  Its fence tells two grants to one token apart.
  *  (2) Every write is conditional on the entry's ModifyIndex, so a request that
  *      comes late, after its answer was given up for lost, changes nothing.
- *      Nothing that is not a lock is ever overwritten.
+ *      Nothing that is not a lock is ever overwritten.  "There is no entry" is
+ *      no such condition: it is true again once somebody deletes the entry.  So
+ *      a lock is never taken on it: the entry is made first, without a lock.
  *  (3) The fence is the ModifyIndex of the grant, an index of the Raft log: it
  *      rises over everything, also over a deletion of the entry, which resets
  *      its LockIndex.  We never delete an entry.
@@ -242,6 +245,34 @@ static hf_status try_judge(struct consul_try *t, struct consul_kv *kv)
     return HF_LOST;
 }
 
+/* Make the entry of a key that does not exist; HF_LOST: it does.  consul.c (2)
+ * Without an answer it may be made late, which harms nobody. */
+static hf_status try_create(struct consul_try *t)
+{
+    struct consul_key *k = t->k;
+    struct consul_ops ops = {.len = 0};
+    struct consul_done done;
+    hf_status st;
+
+    hfi_consul_guard(&ops, k->name, 0);
+    hfi_consul_op(&ops, "set", k->name, NULL, "", 0);
+    st = hfi_consul_txn(t->cc, &t->cc->calls, &ops, true, t->deadline, &done,
+                        t->err);
+    if (!st && done.ok && done.index) {
+        k->index = done.index;
+        return HF_OK;
+    }
+    k->seen = CONSUL_UNKNOWN;
+    if (st == HF_UNCERTAIN)
+        return hfi_fail(t->err, HF_UNAVAILABLE,
+                        "%s: no answer, and nothing was locked",
+                        t->cc->base.endpoint);
+    if (st)
+        return st;
+    atomic_store(&t->cc->fresh, false);
+    return HF_LOST;
+}
+
 /* Write the grant, if the key is as we saw it.  HF_LOST: it was not. */
 static hf_status try_lock(struct consul_try *t)
 {
@@ -277,8 +308,6 @@ static hf_status try_lock(struct consul_try *t)
     if (done.bad_session)
         hfi_consul_session_dead(t->cc, t->s);
     k->seen = CONSUL_UNKNOWN;
-    if (!k->guard && done.failed & 1)
-        atomic_store(&t->cc->fresh, false);
     if (done.delayed)
         t->busy->left_ms = DELAY_MS;
     return done.delayed ? HF_BUSY : HF_LOST;
@@ -327,6 +356,8 @@ static hf_status try_key(struct consul_try *t)
             if (st == HF_LOST)
                 st = HF_OK;
         }
+        if (!st && !t->k->index)
+            st = try_create(t);
         if (!st)
             st = try_lock(t);
     }
