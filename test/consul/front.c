@@ -19,7 +19,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-static atomic_int mode, answered, alive, to_catch, held;
+static atomic_int mode, answered, alive, to_catch, held, delay;
 static atomic_bool gate;
 static enum front_how catch_how;
 static const char *catch_text;
@@ -68,6 +68,8 @@ static bool carry_request(int client, int server)
     ssize_t n = recv(client, buf, sizeof(buf), 0);
     bool caught = n > 0 && is_caught(buf, (size_t)n);
 
+    if (n > 0 && atomic_load(&delay))
+        t_sleep_ms(atomic_load(&delay));
     if (caught && catch_how == FRONT_HOLD) {
         atomic_fetch_add(&held, 1);
         t_poll_until(atomic_load(&gate), 60000);
@@ -174,6 +176,11 @@ void front_catch(const char *text, int n, enum front_how how)
     catch_how = how;
     atomic_store(&gate, false);
     atomic_store(&to_catch, n);
+}
+
+void front_delay(int ms)
+{
+    atomic_store(&delay, ms);
 }
 
 int front_held(void)

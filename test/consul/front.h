@@ -20,6 +20,9 @@ void front_answer(int status);
 enum front_how { FRONT_LOSE, FRONT_DROP, FRONT_HOLD, FRONT_404 };
 void front_catch(const char *text, int n, enum front_how how);
 
+/* From now on each request takes so long to reach the agent. */
+void front_delay(int ms);
+
 /* How many requests are held. */
 int front_held(void);
 

@@ -160,6 +160,27 @@ TEST_TIMEOUT(a_release_called_a_failure_is_a_release, 120)
     check_clean();
 }
 
+/* One after the other they would take longer than a lease. */
+TEST_TIMEOUT(locks_of_many_ttls_are_renewed_side_by_side, 120)
+{
+    hf_client *client = open_url(front_url());
+    hf_lock *lk[40];
+    char key[16];
+
+    for (int i = 0; i < 40; i++) {
+        snprintf(key, sizeof(key), "many/%d", i);
+        lk[i] = lock(client, key, 3000 + i, 0);
+    }
+    front_delay(60);
+    t_sleep_ms(4500);
+    front_delay(0);
+    for (int i = 0; i < 40; i++)
+        CHECK_OK(hf_release(lk[i], &t_err));
+    hf_close(client);
+    front_end();
+    check_clean();
+}
+
 /* ---- answers that are lost, and requests that come late ------------------ */
 
 /* Asks often, and by itself, not when it is told. */

@@ -14,6 +14,7 @@
  *   renew.c    renewing, and moving to another ttl
  *   handle.c   what was detached: taken up, or renewed by a bearer
  *   session.c  one session for each ttl
+ *   prove.c    renewing sessions, side by side
  *   queue.c    queue=fair
  *   wait.c    who waits for which key, and what an answer means to him
  *   stagger.c     who of many waiters tries first
@@ -105,6 +106,15 @@ struct consul_request {
     size_t agent;
 };
 
+/* One of several requests that are sent side by side. */
+#define CONSUL_CALLS_MAX 16
+
+struct consul_call {
+    struct consul_request rq;
+    struct consul_reply reply; /* on HF_OK, to be finished by the caller */
+    hf_status st;
+};
+
 struct consul_conn;
 bool hfi_consul_global_init(void);
 CURL *hfi_consul_easy_new(struct consul_conn *, struct consul_reply *);
@@ -113,6 +123,9 @@ bool hfi_consul_easy_aim(struct consul_conn *, CURL *, size_t agent,
 hf_status hfi_consul_call(struct consul_conn *, struct consul_pool *,
                           const struct consul_request *, int64_t deadline,
                           struct consul_reply *, struct hf_error *);
+void hfi_consul_calls(struct consul_conn *, struct consul_pool *,
+                      struct consul_call *, size_t n, int64_t deadline,
+                      struct hf_error *);
 void hfi_consul_pool_fini(struct consul_pool *);
 
 /* ---- fds.c -------------------------------------------------------- */
@@ -219,6 +232,9 @@ struct consul_session {
     unsigned users; /* calls, keys and places */
 };
 
+#define CONSUL_HANDLE_NAME   "holdfast handle"  /* of a session; see handle.c */
+#define CONSUL_FRESH(ttl_ms) ((ttl_ms) / 4 * 3) /* session.c (5) */
+
 /* What the service says of a session. */
 struct consul_about {
     int64_t ttl_ms, delay_ms; /* 0: none */
@@ -233,23 +249,30 @@ hf_status hfi_consul_session_get(struct consul_conn *, int64_t ttl_ms,
 void hfi_consul_session_put(struct consul_conn *, struct consul_session *);
 struct consul_session *hfi_consul_session_find(struct consul_conn *,
                                                const char *id);
-hf_status hfi_consul_session_renew(struct consul_conn *,
-                                   struct consul_session *, int64_t deadline,
-                                   struct hf_error *);
 hf_status hfi_consul_session_create(struct consul_conn *,
                                     struct consul_session *, int64_t deadline,
                                     struct hf_error *);
-hf_status hfi_consul_session_prove(struct consul_conn *, struct consul_pool *,
-                                   struct consul_session *, int64_t deadline,
-                                   struct hf_error *);
 void hfi_consul_session_sure(struct consul_conn *, struct consul_session *,
                              int64_t at, size_t agent);
-hf_status hfi_consul_session_look(struct consul_conn *, const char *id,
-                                  int64_t deadline, struct consul_about *);
 void hfi_consul_session_destroy(struct consul_conn *, const char *id,
                                 int64_t deadline);
 void hfi_consul_session_dead(struct consul_conn *, struct consul_session *);
 void hfi_consul_sessions_end(struct consul_conn *);
+hf_status hfi_consul_session_claim(struct consul_conn *,
+                                   struct consul_session *, int64_t deadline,
+                                   struct hf_error *);
+void hfi_consul_session_yield(struct consul_conn *, struct consul_session *);
+
+/* ---- prove.c ----------------------------------------------------- */
+
+hf_status hfi_consul_session_look(struct consul_conn *, const char *id,
+                                  int64_t deadline, struct consul_about *);
+hf_status hfi_consul_session_prove(struct consul_conn *, struct consul_pool *,
+                                   struct consul_session *, int64_t deadline,
+                                   struct hf_error *);
+void hfi_consul_sessions_renew(struct consul_conn *,
+                               struct consul_session *const *, hf_status *ret,
+                               size_t n, int64_t deadline, struct hf_error *);
 
 /* ---- key.c ------------------------------------------------------- */
 

@@ -36,6 +36,7 @@ struct http_slot {
     CURL *easy;
     CURLM *multi;
     struct consul_reply reply;
+    CURLcode rc; /* of the last request */
 };
 
 static pthread_once_t http_once = PTHREAD_ONCE_INIT;
@@ -214,33 +215,41 @@ static hf_status http_failed(const struct consul_conn *cc, CURL *easy,
                         : curl_easy_strerror(rc));
 }
 
-static CURLcode slot_perform(struct http_slot *slot)
+/* Do the requests of all slots at once, in the multi handle of the first. */
+static void slots_perform(struct http_slot *const *slots, size_t n)
 {
-    CURLMcode mc = curl_multi_add_handle(slot->multi, slot->easy);
-    CURLcode rc = CURLE_FAILED_INIT;
+    CURLM *multi = slots[0]->multi;
+    CURLMcode mc = CURLM_OK;
     CURLMsg *msg;
     int running = 1, left;
+    size_t i;
 
-    while (!mc && running) {
-        mc = curl_multi_perform(slot->multi, &running);
-        if (!mc && running)
-            mc = curl_multi_poll(slot->multi, NULL, 0, 1000, NULL);
+    for (i = 0; i < n; i++) {
+        slots[i]->rc = CURLE_FAILED_INIT;
+        if (!mc)
+            mc = curl_multi_add_handle(multi, slots[i]->easy);
     }
-    while ((msg = curl_multi_info_read(slot->multi, &left)))
-        if (msg->msg == CURLMSG_DONE)
-            rc = msg->data.result;
-    curl_multi_remove_handle(slot->multi, slot->easy);
-    return rc;
+    while (!mc && running) {
+        mc = curl_multi_perform(multi, &running);
+        if (!mc && running)
+            mc = curl_multi_poll(multi, NULL, 0, 1000, NULL);
+    }
+    while ((msg = curl_multi_info_read(multi, &left)))
+        for (i = 0; i < n; i++)
+            if (msg->msg == CURLMSG_DONE && msg->easy_handle == slots[i]->easy)
+                slots[i]->rc = msg->data.result;
+    for (i = 0; i < n; i++)
+        curl_multi_remove_handle(multi, slots[i]->easy);
 }
 
-/* Ask one agent.  It has at most its share of the time to accept us. */
-static hf_status http_ask(struct consul_conn *cc, struct http_slot *slot,
-                          size_t agent, size_t agents_left,
-                          const struct consul_request *rq, int64_t deadline,
-                          struct hf_error *err)
+/* Have a slot ask one agent, which has at most its share of the time to accept
+ * us. */
+static hf_status http_begin(struct consul_conn *cc, struct http_slot *slot,
+                            size_t agent, size_t agents_left,
+                            const struct consul_request *rq, int64_t deadline,
+                            struct hf_error *err)
 {
     int64_t left = hfi_left_ms(deadline);
-    CURLcode rc;
 
     hfi_consul_reply_fini(&slot->reply);
     if (!left)
@@ -250,11 +259,30 @@ static hf_status http_ask(struct consul_conn *cc, struct http_slot *slot,
         return hfi_nomem(err);
     curl_easy_setopt(slot->easy, CURLOPT_CONNECTTIMEOUT_MS,
                      (long)(left / (int64_t)agents_left + 1));
-    rc = slot_perform(slot);
-    if (rc)
-        return http_failed(cc, slot->easy, rq, rc, err);
+    return HF_OK;
+}
+
+/* What the slot's request came to. */
+static hf_status http_end(struct consul_conn *cc, struct http_slot *slot,
+                          const struct consul_request *rq, struct hf_error *err)
+{
+    if (slot->rc)
+        return http_failed(cc, slot->easy, rq, slot->rc, err);
     curl_easy_getinfo(slot->easy, CURLINFO_RESPONSE_CODE, &slot->reply.status);
     return hfi_consul_status(cc, rq, &slot->reply, err);
+}
+
+static hf_status http_ask(struct consul_conn *cc, struct http_slot *slot,
+                          size_t agent, size_t agents_left,
+                          const struct consul_request *rq, int64_t deadline,
+                          struct hf_error *err)
+{
+    hf_status st = http_begin(cc, slot, agent, agents_left, rq, deadline, err);
+
+    if (st)
+        return st;
+    slots_perform(&slot, 1);
+    return http_end(cc, slot, rq, err);
 }
 
 /* Has the agent only been slower than this request could wait? */
@@ -280,6 +308,24 @@ static void http_turn_away(struct consul_conn *cc, size_t agent)
     }
 }
 
+/* Did the agent answer?  If it has not, another one is asked from now on. */
+static void http_judge(struct consul_conn *cc, size_t agent, hf_status st,
+                       int64_t deadline)
+{
+    if (st != HF_UNAVAILABLE && st != HF_UNCERTAIN)
+        atomic_store(&cc->heard, hfi_now());
+    else if (!http_is_slow(cc, deadline))
+        http_turn_away(cc, agent);
+}
+
+static void slot_take_reply(struct http_slot *slot, size_t agent,
+                            struct consul_reply *ret)
+{
+    *ret = slot->reply;
+    ret->agent = agent;
+    slot->reply = (struct consul_reply){0};
+}
+
 /* On HF_OK the reply is the caller's to finish; its status is 200, 404 or
  * 409. */
 hf_status hfi_consul_call(struct consul_conn *cc, struct consul_pool *pool,
@@ -303,17 +349,66 @@ hf_status hfi_consul_call(struct consul_conn *cc, struct consul_pool *pool,
             again = false;
             st = http_ask(cc, slot, agent, left, rq, deadline, err);
         }
-        if (st != HF_UNAVAILABLE && st != HF_UNCERTAIN)
-            atomic_store(&cc->heard, hfi_now());
-        else if (!http_is_slow(cc, deadline))
-            http_turn_away(cc, agent);
+        http_judge(cc, agent, st, deadline);
     } while (st == HF_UNAVAILABLE && --left && hfi_left_ms(deadline));
     atomic_store(&cc->silent, st == HF_UNAVAILABLE || st == HF_UNCERTAIN);
-    if (!st) {
-        *ret = slot->reply;
-        ret->agent = agent;
-        slot->reply = (struct consul_reply){0};
-    }
+    if (!st)
+        slot_take_reply(slot, agent, ret);
     slot_put(cc, pool, slot);
     return st;
+}
+
+/* Begin as many of the calls as there are slots; how many.  If it is none, the
+ * first one has failed. */
+static size_t calls_begin(struct consul_conn *cc, struct consul_pool *pool,
+                          struct consul_call *calls, size_t n,
+                          struct http_slot **slots, int64_t deadline,
+                          struct hf_error *err)
+{
+    size_t i, agent = atomic_load(&cc->agent);
+
+    for (i = 0; i < n; i++) {
+        slots[i] = slot_get(cc, pool, i ? hfi_now() : deadline);
+        if (!slots[i]) {
+            calls[i].st =
+                hfi_fail(err, HF_UNAVAILABLE, "%s: no connection is free",
+                         cc->base.endpoint);
+            break;
+        }
+        calls[i].reply.agent = calls[i].rq.to ? calls[i].rq.agent : agent;
+        calls[i].st = http_begin(cc, slots[i], calls[i].reply.agent, 1,
+                                 &calls[i].rq, deadline, err);
+        if (calls[i].st) {
+            slot_put(cc, pool, slots[i]);
+            break;
+        }
+    }
+    return i;
+}
+
+/* Make up to CONSUL_CALLS_MAX calls side by side, each of one agent; those that
+ * found none that answers may be made again. */
+void hfi_consul_calls(struct consul_conn *cc, struct consul_pool *pool,
+                      struct consul_call *calls, size_t n, int64_t deadline,
+                      struct hf_error *err)
+{
+    struct http_slot *slots[CONSUL_CALLS_MAX];
+    size_t i, begun;
+
+    for (; n; calls += begun, n -= begun) {
+        begun = calls_begin(cc, pool, calls, n, slots, deadline, err);
+        if (!begun) {
+            begun = 1;
+            continue;
+        }
+        slots_perform(slots, begun);
+        for (i = 0; i < begun; i++) {
+            calls[i].st = http_end(cc, slots[i], &calls[i].rq, err);
+            http_judge(cc, calls[i].reply.agent, calls[i].st, deadline);
+            if (!calls[i].st)
+                slot_take_reply(slots[i], calls[i].reply.agent,
+                                &calls[i].reply);
+            slot_put(cc, pool, slots[i]);
+        }
+    }
 }

@@ -2,9 +2,9 @@
  *
  * renew.c - renewing, and moving to another ttl.
  *
- * A renewal has two halves: the session is renewed, once for all the locks
- * that it carries, and then each entry is checked to be as it was, up to 64 in
- * one read-only transaction.  Either alone would not do: a session can live on
+ * A renewal has two halves: sessions are renewed side by side, each once for all
+ * the locks that it carries, and then each entry is checked to be as it was, up
+ * to 64 in one read-only transaction.  Either alone would not do: a session can live on
  * while an operator deletes an entry, and an entry says nothing of how long its
  * session will live.  The transaction is a consistent read, so it is also what
  * makes the next renewal of the session a proof: session.c (4).
@@ -24,9 +24,25 @@
 /* What is swept in one renewal. */
 #define SWEEP_MAX 8
 
+/* Items that are renewed at once. */
+#define RENEW_MAX 256
+
+struct renewal {
+    struct consul_conn *cc;
+    struct hfi_renewal *items;
+    size_t n;
+    struct consul_session *of[RENEW_MAX];       /* of each item, or NULL */
+    struct consul_session *sessions[RENEW_MAX]; /* each once ... */
+    hf_status st[RENEW_MAX];                    /* ... and what became of it */
+    size_t nsessions;
+    int64_t deadline;
+    struct hf_error *err;
+};
+
 /* Items that are checked in one transaction. */
 struct renew_batch {
     struct hfi_renewal *items[CONSUL_OPS_MAX];
+    struct consul_session *of[CONSUL_OPS_MAX];
     size_t n;
 };
 
@@ -223,9 +239,9 @@ static void renew_op(struct consul_conn *cc, struct consul_ops *ops,
 
 /* Check what is in the batch; the bits of `denied` say which items the token may
  * not read, in which case no other was checked. */
-static hf_status renew_ask(struct consul_conn *cc, struct consul_session *s,
-                           struct renew_batch *batch, uint64_t *denied,
-                           int64_t deadline, struct hf_error *err)
+static hf_status renew_ask(struct consul_conn *cc, struct renew_batch *batch,
+                           uint64_t *denied, int64_t deadline,
+                           struct hf_error *err)
 {
     struct consul_ops ops = {.len = 0};
     int64_t asked = hfi_now();
@@ -236,12 +252,12 @@ static hf_status renew_ask(struct consul_conn *cc, struct consul_session *s,
     for (i = 0; i < batch->n; i++)
         renew_op(cc, &ops, batch->items[i]);
     st = hfi_consul_txn(cc, &cc->renewals, &ops, false, deadline, &done, err);
-    if (!st)
-        hfi_consul_session_sure(cc, s, asked, done.agent);
     for (i = 0; i < batch->n; i++) {
         batch->items[i]->st = st;
+        if (!st)
+            hfi_consul_session_sure(cc, batch->of[i], asked, done.agent);
         if (!st && !done.ok && done.failed >> i & 1)
-            renew_look(cc, batch->items[i], s->id, deadline, err);
+            renew_look(cc, batch->items[i], batch->of[i]->id, deadline, err);
     }
     *denied = done.denied;
     return st;
@@ -250,20 +266,21 @@ static hf_status renew_ask(struct consul_conn *cc, struct consul_session *s,
 /* Check what is in the batch, and empty it.  The service refuses a transaction
  * as a whole if the token may not read one of its keys.  That concerns this key
  * only: the others are checked without it. */
-static void renew_check(struct consul_conn *cc, struct consul_session *s,
-                        struct renew_batch *batch, int64_t deadline,
-                        struct hf_error *err)
+static void renew_check(struct consul_conn *cc, struct renew_batch *batch,
+                        int64_t deadline, struct hf_error *err)
 {
     uint64_t denied;
     size_t i, n;
 
     do {
         n = batch->n;
-        if (renew_ask(cc, s, batch, &denied, deadline, err) != HF_DENIED)
+        if (renew_ask(cc, batch, &denied, deadline, err) != HF_DENIED)
             break;
         for (i = batch->n = 0; i < n; i++)
-            if (!(denied >> i & 1))
-                batch->items[batch->n++] = batch->items[i];
+            if (!(denied >> i & 1)) {
+                batch->items[batch->n] = batch->items[i];
+                batch->of[batch->n++] = batch->of[i];
+            }
     } while (batch->n && batch->n < n);
     batch->n = 0;
 }
@@ -357,61 +374,88 @@ static struct consul_session *renew_session(struct consul_conn *cc,
     return s;
 }
 
-/* Renew all items from `at` on that share its session. */
-static void renew_group(struct consul_conn *cc, struct hfi_renewal *items,
-                        size_t at, size_t n, bool *done, int64_t deadline,
-                        struct hf_error *err)
+/* Find the sessions of all items, and renew them. */
+static void renew_sessions(struct renewal *r)
 {
-    struct consul_session *s = renew_session(cc, &items[at]), *other;
+    size_t i, j;
+
+    for (i = 0; i < r->n; i++) {
+        r->of[i] = renew_session(r->cc, &r->items[i]);
+        for (j = 0; r->of[i] && j < r->nsessions; j++)
+            if (r->sessions[j] == r->of[i])
+                break;
+        if (r->of[i] && j == r->nsessions)
+            r->sessions[r->nsessions++] = r->of[i];
+    }
+    hfi_consul_sessions_renew(r->cc, r->sessions, r->st, r->nsessions,
+                              r->deadline, r->err);
+    for (i = 0; i < r->n; i++)
+        for (j = 0; j < r->nsessions; j++)
+            if (r->sessions[j] == r->of[i]) {
+                r->items[i].st = r->st[j];
+                r->items[i].reason = HF_LOSS_SESSION;
+            }
+}
+
+/* Check the entries of all whose session was renewed, whichever that is. */
+static void renew_entries(struct renewal *r, int64_t began)
+{
     struct renew_batch batch = {.n = 0};
-    int64_t began = hfi_now();
-    hf_status st;
+    bool renewed[RENEW_MAX];
     size_t i;
 
-    done[at] = true;
-    if (!s) {
-        renew_look(cc, &items[at], NULL, deadline, err);
-        return;
-    }
-    st = hfi_consul_session_renew(cc, s, deadline, err);
-    for (i = at; i < n; i++) {
-        other = i == at ? s : done[i] ? NULL : renew_session(cc, &items[i]);
-        if (other && i != at)
-            hfi_consul_session_put(cc, other);
-        if (other != s)
+    for (i = 0; i < r->n; i++) {
+        renewed[i] = r->of[i] && !r->items[i].st;
+        if (!renewed[i])
             continue;
-        done[i] = true;
-        items[i].st = st;
-        items[i].reason = HF_LOSS_SESSION;
-        if (st)
-            continue;
-        batch.items[batch.n++] = &items[i];
+        batch.items[batch.n] = &r->items[i];
+        batch.of[batch.n++] = r->of[i];
         if (batch.n == CONSUL_OPS_MAX)
-            renew_check(cc, s, &batch, deadline, err);
+            renew_check(r->cc, &batch, r->deadline, r->err);
     }
     if (batch.n)
-        renew_check(cc, s, &batch, deadline, err);
-    for (i = at; !st && i < n; i++)
-        if (done[i] && items[i].st == HF_OK &&
-            !strcmp(items[i].receipt->ref.text, s->id))
-            renew_note(cc, &items[i], began);
-    if (!st)
-        renew_sweep(cc, deadline);
-    hfi_consul_session_put(cc, s);
+        renew_check(r->cc, &batch, r->deadline, r->err);
+    for (i = 0; i < r->n; i++)
+        if (renewed[i] && r->items[i].st == HF_OK &&
+            !strcmp(r->items[i].receipt->ref.text, r->of[i]->id))
+            renew_note(r->cc, &r->items[i], began);
+}
+
+/* Those that have no session as they should have it come last: each of them takes
+ * several round trips of its own. */
+static void renew_part(struct renewal *r)
+{
+    int64_t began = hfi_now();
+    bool sweep = false;
+    size_t i;
+
+    renew_sessions(r);
+    renew_entries(r, began);
+    for (i = 0; i < r->nsessions; i++)
+        sweep = sweep || !r->st[i];
+    for (i = 0; i < r->n; i++) {
+        if (r->of[i])
+            hfi_consul_session_put(r->cc, r->of[i]);
+        else
+            renew_look(r->cc, &r->items[i], NULL, r->deadline, r->err);
+    }
+    if (sweep)
+        renew_sweep(r->cc, r->deadline);
 }
 
 void hfi_consul_renew(struct hfi_conn *conn, struct hfi_renewal *items,
                       size_t n, int64_t deadline, struct hf_error *err)
 {
-    struct consul_conn *cc = (struct consul_conn *)conn;
-    bool done[256];
-    size_t at, from, part;
+    struct renewal r;
+    size_t from;
 
-    for (from = 0; from < n; from += part) {
-        part = n - from < 256 ? n - from : 256;
-        memset(done, 0, sizeof(done));
-        for (at = 0; at < part; at++)
-            if (!done[at])
-                renew_group(cc, items + from, at, part, done, deadline, err);
+    for (from = 0; from < n; from += r.n) {
+        r.cc = (struct consul_conn *)conn;
+        r.items = items + from;
+        r.n = n - from < RENEW_MAX ? n - from : RENEW_MAX;
+        r.nsessions = 0;
+        r.deadline = deadline;
+        r.err = err;
+        renew_part(&r);
     }
 }

@@ -33,9 +33,6 @@
 
 #include "base/banned.h"
 
-#define SESSION_HANDLE        "holdfast handle"
-#define SESSION_FRESH(ttl_ms) ((ttl_ms) / 4 * 3) /* session.c (5) */
-
 static struct consul_session *session_new(struct consul_conn *cc,
                                           int64_t ttl_ms, bool queue)
 {
@@ -111,7 +108,7 @@ static char *session_body(const struct consul_conn *cc,
     }
     body = json_pack("{s:s,s:s,s:s,s:s,s:O,s:O}", "Name",
                      s->queue    ? "holdfast queue"
-                     : s->handle ? SESSION_HANDLE
+                     : s->handle ? CONSUL_HANDLE_NAME
                                  : "holdfast",
                      "TTL", ttl, "LockDelay", delay, "Behavior",
                      s->queue ? "delete" : "release", "NodeChecks", list,
@@ -181,134 +178,6 @@ hf_status hfi_consul_session_create(struct consul_conn *cc,
     return st;
 }
 
-static hf_status session_ended(const struct consul_conn *cc,
-                               struct hf_error *err)
-{
-    return hfi_fail(err, HF_LOST, "%s: the session has ended",
-                    cc->base.endpoint);
-}
-
-/* Something that stands before the agent has answered in its place. */
-static hf_status session_not_consul(const struct consul_conn *cc, long status,
-                                    struct hf_error *err)
-{
-    return hfi_fail(err, HF_UNAVAILABLE,
-                    "%s: an answer about a session that is not Consul's (%ld)",
-                    cc->base.endpoint, status);
-}
-
-/* Ask for a renewal, if `to`, of *agent first, which then is the one that
- * answered.  HF_LOST: the answer says that it has ended, which session_verify()
- * has to confirm. */
-static hf_status session_ask(struct consul_conn *cc, struct consul_pool *pool,
-                             const struct consul_session *s, bool to,
-                             int64_t deadline, size_t *agent,
-                             struct hf_error *err)
-{
-    char path[64 + CONSUL_ID_LEN];
-    /* What became of a renewal that was not answered matters to nobody. */
-    struct consul_request rq = {.method = "PUT", .path = path, .to = to};
-    struct consul_reply reply;
-    hf_status st;
-
-    rq.agent = *agent;
-    snprintf(path, sizeof(path), "/v1/session/renew/%s", s->id);
-    st = hfi_consul_call(cc, pool, &rq, deadline, &reply, err);
-    if (st)
-        return st;
-    *agent = reply.agent;
-    if (reply.status != 200)
-        st = session_ended(cc, err);
-    else if (!reply.data || !strstr(reply.data, s->id))
-        st = session_not_consul(cc, reply.status, err);
-    hfi_consul_reply_fini(&reply);
-    return st;
-}
-
-/* What a leader that is one says of a session; HF_LOST: there is none.  The
- * answer to a read has an index and is a list, which is empty then. */
-static hf_status session_verify(struct consul_conn *cc,
-                                struct consul_pool *pool, const char *id,
-                                int64_t deadline, struct consul_about *ret,
-                                struct hf_error *err)
-{
-    char path[64 + CONSUL_ID_LEN];
-    struct consul_request rq = {.method = "GET", .path = path};
-    struct consul_reply reply;
-    const json_t *entry;
-    const char *text;
-    hf_status st;
-
-    *ret = (struct consul_about){.ttl_ms = 0};
-    snprintf(path, sizeof(path), "/v1/session/info/%s?consistent", id);
-    st = hfi_consul_call(cc, pool, &rq, deadline, &reply, err);
-    if (st)
-        return st;
-    ret->agent = reply.agent;
-    hfi_consul_reply_parse(&reply);
-    entry = json_array_get(reply.json, 0);
-    if (json_is_object(entry)) {
-        text = json_string_value(json_object_get(entry, "TTL"));
-        ret->ttl_ms = text ? hfi_consul_duration(text) : 0;
-        ret->delay_ms = /* in nanoseconds */
-            json_integer_value(json_object_get(entry, "LockDelay")) / 1000000;
-        text = json_string_value(json_object_get(entry, "Name"));
-        ret->handle = text && !strcmp(text, SESSION_HANDLE);
-    } else if (reply.status == 200 && reply.index &&
-               json_is_array(reply.json)) {
-        st = session_ended(cc, err);
-    } else {
-        st = session_not_consul(cc, reply.status, err);
-    }
-    hfi_consul_reply_fini(&reply);
-    return st;
-}
-
-hf_status hfi_consul_session_look(struct consul_conn *cc, const char *id,
-                                  int64_t deadline, struct consul_about *ret)
-{
-    return session_verify(cc, &cc->calls, id, deadline, ret, NULL);
-}
-
-/* Renew, so that the answer proves something: session.c (4).  HF_LOST:
- * the session has ended. */
-hf_status hfi_consul_session_prove(struct consul_conn *cc,
-                                   struct consul_pool *pool,
-                                   struct consul_session *s, int64_t deadline,
-                                   struct hf_error *err)
-{
-    struct consul_about about;
-    int64_t sent;
-    size_t agent = 0;
-    hf_status st;
-    int i;
-
-    for (i = 0; i < CONSUL_ROUNDS; i++) {
-        sent = hfi_now();
-        /* Others may turn to another agent at any time: after the question,
-         * its own agent is asked. */
-        st = session_ask(cc, pool, s, i > 0, deadline, &agent, err);
-        if (st && st != HF_LOST)
-            return st;
-        pthread_mutex_lock(&cc->mu);
-        if (!st && agent == s->agent &&
-            sent - s->sure <= SESSION_FRESH(s->ttl_ms)) {
-            s->proven = s->sure;
-            pthread_mutex_unlock(&cc->mu);
-            return HF_OK;
-        }
-        pthread_mutex_unlock(&cc->mu);
-        sent = hfi_now();
-        st = session_verify(cc, pool, s->id, deadline, &about, err);
-        if (st)
-            return st;
-        hfi_consul_session_sure(cc, s, sent, about.agent);
-        agent = about.agent;
-    }
-    return hfi_fail(err, HF_UNAVAILABLE, "%s: each answer is another agent's",
-                    cc->base.endpoint);
-}
-
 /* A consistent read or a write that was sent at `at` was served. */
 void hfi_consul_session_sure(struct consul_conn *cc, struct consul_session *s,
                              int64_t at, size_t agent)
@@ -332,8 +201,9 @@ void hfi_consul_session_destroy(struct consul_conn *cc, const char *id,
 }
 
 /* With the mutex held: have the session to oneself, or HF_UNAVAILABLE. */
-static hf_status session_claim(struct consul_conn *cc, struct consul_session *s,
-                               int64_t deadline, struct hf_error *err)
+hf_status hfi_consul_session_claim(struct consul_conn *cc,
+                                   struct consul_session *s, int64_t deadline,
+                                   struct hf_error *err)
 {
     while (s->busy && hfi_left_ms(deadline))
         hfi_cond_wait(&cc->turn, &cc->mu, deadline);
@@ -344,7 +214,7 @@ static hf_status session_claim(struct consul_conn *cc, struct consul_session *s,
     return HF_OK;
 }
 
-static void session_yield(struct consul_conn *cc, struct consul_session *s)
+void hfi_consul_session_yield(struct consul_conn *cc, struct consul_session *s)
 {
     s->busy = false;
     hfi_cond_wake(&cc->turn);
@@ -377,13 +247,13 @@ static hf_status session_freshen(struct consul_conn *cc,
                                  struct consul_session *s, int64_t deadline,
                                  struct hf_error *err)
 {
-    hf_status st = session_claim(cc, s, deadline, err);
+    hf_status st = hfi_consul_session_claim(cc, s, deadline, err);
 
     if (st)
         return st;
     if (s->dead) {
         st = HF_LOST;
-    } else if (!s->id[0] || hfi_now() - s->proven > SESSION_FRESH(s->ttl_ms)) {
+    } else if (!s->id[0] || hfi_now() - s->proven > CONSUL_FRESH(s->ttl_ms)) {
         pthread_mutex_unlock(&cc->mu);
         st = s->id[0]
                  ? hfi_consul_session_prove(cc, &cc->calls, s, deadline, err)
@@ -391,7 +261,7 @@ static hf_status session_freshen(struct consul_conn *cc,
         pthread_mutex_lock(&cc->mu);
         s->dead = st == HF_LOST;
     }
-    session_yield(cc, s);
+    hfi_consul_session_yield(cc, s);
     return st;
 }
 
@@ -424,30 +294,6 @@ hf_status hfi_consul_session_get(struct consul_conn *cc, int64_t ttl_ms,
                ? hfi_fail(err, HF_UNAVAILABLE, "%s: no session stays alive",
                           cc->base.endpoint)
                : st;
-}
-
-/* Renew on behalf of the locks that it carries. */
-hf_status hfi_consul_session_renew(struct consul_conn *cc,
-                                   struct consul_session *s, int64_t deadline,
-                                   struct hf_error *err)
-{
-    hf_status st;
-
-    pthread_mutex_lock(&cc->mu);
-    st = session_claim(cc, s, deadline, err);
-    if (!st) {
-        if (s->dead) {
-            st = HF_LOST;
-        } else {
-            pthread_mutex_unlock(&cc->mu);
-            st = hfi_consul_session_prove(cc, &cc->renewals, s, deadline, err);
-            pthread_mutex_lock(&cc->mu);
-            s->dead = st == HF_LOST;
-        }
-        session_yield(cc, s);
-    }
-    pthread_mutex_unlock(&cc->mu);
-    return st;
 }
 
 /* A key that was never released here was detached: somebody else may count on
