@@ -145,6 +145,30 @@ TEST(a_key_that_the_token_may_not_read_any_more_costs_no_other_lock)
     check_clean();
 }
 
+#define READ_3 "key \\\"acl/3\\\" {policy=\\\"read\\\"}"
+
+TEST(a_release_that_is_refused_keeps_no_other_lock_from_lapsing)
+{
+    hf_client *a, *b = open_url(url(""));
+    struct hf_handle handle;
+    hf_lock *refused, *kept, *next;
+
+    setenv("CONSUL_HTTP_TOKEN", allow(""), 1);
+    a = open_url(bare());
+    refused = lock(a, "acl/3", 1500, 0);
+    kept = lock(a, "acl/kept", 1500, 0);
+    allow(READ_3);
+    CHECK_STATUS(hf_release(refused, &t_err), HF_DENIED);
+    CHECK_OK(hf_detach(lock(a, "acl/left", 1500, 0), &handle, &t_err));
+    next = lock(b, "acl/left", 1500, 20000);
+    CHECK(hf_held(kept));
+    CHECK_OK(hf_release(next, &t_err));
+    CHECK_OK(hf_release(kept, &t_err));
+    hf_close(a);
+    hf_close(b);
+    check_clean();
+}
+
 TEST(a_token_that_others_can_read_on_its_way_is_warned_of)
 {
     struct hf_service about = {.size = sizeof(about)};

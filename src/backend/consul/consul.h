@@ -296,7 +296,7 @@ struct consul_key {
     struct consul_session *session; /* of the holder */
     uint64_t fence;
     uint64_t guard; /* the index that the unanswered try or move was for */
-    int64_t end;    /* of the lease that was last proven */
+    int64_t end;    /* of the lease that was last proven: when to sweep it */
     const char *key;
     char name[];
 };
@@ -314,6 +314,7 @@ bool hfi_consul_key_rebind(struct consul_conn *, struct consul_key *,
                            const struct consul_kv *);
 void hfi_consul_key_settle(struct consul_conn *, struct consul_key *,
                            const struct consul_kv *);
+void hfi_consul_key_postpone(struct consul_conn *, struct consul_key *);
 void hfi_consul_key_free(struct consul_conn *, struct consul_key *,
                          enum consul_seen, uint64_t index);
 void hfi_consul_keys_fini(struct consul_conn *);

@@ -214,6 +214,19 @@ void hfi_consul_key_settle(struct consul_conn *cc, struct consul_key *k,
                             is_free ? kv->index : 0);
 }
 
+/* It has lapsed and could not be unlocked: others come first, and then it is
+ * tried again, at the next renewal. */
+void hfi_consul_key_postpone(struct consul_conn *cc, struct consul_key *k)
+{
+    pthread_mutex_lock(&cc->mu);
+    if (k->session) {
+        k->end = hfi_now() + k->session->ttl_ms / 4;
+        hfi_link_remove(&k->link);
+        hfi_link_append(&k->session->held, &k->link);
+    }
+    pthread_mutex_unlock(&cc->mu);
+}
+
 /* No claim of ours has it. */
 void hfi_consul_key_free(struct consul_conn *cc, struct consul_key *k,
                          enum consul_seen seen, uint64_t index)

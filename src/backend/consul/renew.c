@@ -332,7 +332,8 @@ static bool sweep_find(struct consul_conn *cc, char *key, char *token)
     return k;
 }
 
-/* Let go of what has lapsed in a session that lives on for others. */
+/* Let go of what has lapsed in a session that lives on for others.  What cannot
+ * be unlocked, because the token does not allow it, is in no other's way. */
 static void renew_sweep(struct consul_conn *cc, int64_t deadline)
 {
     char key[HF_KEY_MAX + 1], token[HFI_TOKEN_LEN + 1];
@@ -340,15 +341,17 @@ static void renew_sweep(struct consul_conn *cc, int64_t deadline)
     hf_status st;
     int i;
 
-    for (i = 0; i < SWEEP_MAX && sweep_find(cc, key, token); i++) {
+    for (i = 0;
+         i < SWEEP_MAX && hfi_left_ms(deadline) && sweep_find(cc, key, token);
+         i++) {
         if (hfi_consul_key_enter(cc, key, deadline, &k, NULL))
             return;
         st = HF_LOST;
         if (!strcmp(k->holder, token) && k->end <= hfi_now())
             st = hfi_consul_sweep(cc, k, token, deadline);
-        hfi_consul_key_leave(cc, k);
         if (st != HF_OK && st != HF_LOST)
-            return;
+            hfi_consul_key_postpone(cc, k);
+        hfi_consul_key_leave(cc, k);
     }
 }
 
