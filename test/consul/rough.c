@@ -181,6 +181,55 @@ TEST_TIMEOUT(locks_of_many_ttls_are_renewed_side_by_side, 120)
     check_clean();
 }
 
+/* Wait until the request for the key `user` is granted. */
+static hf_lock *granted(hf_client *client, const void *user)
+{
+    int64_t end = t_now_ms() + 8000;
+    struct hf_event event;
+
+    while (t_now_ms() < end) {
+        while (hf_next_event(client, &event))
+            if (event.type == HF_GRANTED && event.user == user)
+                return event.lock;
+        t_sleep_ms(5);
+    }
+    return NULL;
+}
+
+/* More than there are connections for queries.  The core would try again after
+ * 15 s. */
+TEST_TIMEOUT(a_client_that_waits_for_many_keys_is_woken_for_each, 120)
+{
+    enum { MANY = 300 };
+    static char keys[MANY][16];
+    struct hf_lock_opts opts = HF_LOCK_OPTS_INIT;
+    hf_client *holder = open_url(url("")), *client = open_url(url(""));
+    hf_lock *held[MANY], *next;
+    hf_request *request;
+
+    opts.ttl_ms = 30000;
+    for (int i = 0; i < MANY; i++) {
+        snprintf(keys[i], sizeof(keys[i]), "wake/%d", i);
+        held[i] = lock(holder, keys[i], opts.ttl_ms, 0);
+        CHECK_OK(hf_acquire_start(client, keys[i], -1, &opts, keys[i], &request,
+                                  &t_err));
+    }
+    t_sleep_ms(1000); /* They have tried, and listen now. */
+    for (int i = 20; i < MANY; i += 40) {
+        CHECK_OK(hf_release(held[i], &t_err));
+        held[i] = NULL;
+        next = granted(client, keys[i]);
+        CHECK(next != NULL);
+        CHECK_OK(hf_release(next, &t_err));
+    }
+    hf_close(client);
+    for (int i = 0; i < MANY; i++)
+        if (held[i])
+            CHECK_OK(hf_release(held[i], &t_err));
+    hf_close(holder);
+    check_clean();
+}
+
 /* ---- answers that are lost, and requests that come late ------------------ */
 
 /* Asks often, and by itself, not when it is told. */

@@ -374,7 +374,9 @@ struct consul_hub {
     int64_t timer_at;      /* for when timer_fd is set; HFI_NEVER */
     int64_t curl_at;       /* when curl wants to be called; HFI_NEVER */
     unsigned monitors;
-    bool moved; /* another agent: start all queries again */
+    unsigned running; /* queries */
+    bool many;        /* there are more than connections: they take turns */
+    bool moved;       /* another agent: start all queries again */
 };
 
 hf_status hfi_consul_hub_init(struct consul_conn *, struct hf_error *);

@@ -8,7 +8,7 @@
  * Only the keeper drives it; other threads put a query into `pending` and
  * ring, or set the timer if it is for later.
  *
- * A query waits at most WAIT_S on the service.  An agent that answers nothing
+ * A query waits at most WAIT_MS on the service.  An agent that answers nothing
  * at all is noticed by the short calls, which then choose another one; every
  * query is started again there.
  *
@@ -31,12 +31,18 @@
 
 #include "base/banned.h"
 
-#define WAIT_S      60
-#define WAIT_BUSY_S 2 /* when there are more queries than connections */
+#define WAIT_MS 60000
 
 /* An agent accepts 200 connections of one address, and we are not alone. */
 #define CONNECTIONS_MAX 64
-#define ORPHANS_MAX     16
+
+/* If there are more queries than that they take turns: each waits for so short a
+ * time that every one has its turn within TURN_MS, but not so short that an
+ * agent is asked more than CONNECTIONS_MAX times in WAIT_MIN_MS. */
+#define TURN_MS     2000
+#define WAIT_MIN_MS 100
+#define WRITES_MAX  8 /* connections for writes, beside those */
+#define ORPHANS_MAX 16
 
 #define EARLY_MS  500 /* before its time, whose clock may run faster */
 #define AGAIN_MS  250 /* after a failure */
@@ -72,6 +78,8 @@ void hfi_consul_hub_add(struct consul_conn *cc, struct consul_watch *watch,
 {
     struct consul_hub *hub = &cc->hub;
 
+    if (!hfi_link_alone(&watch->link) && watch->start_at <= at)
+        return; /* It keeps its turn. */
     watch->start_at = at;
     hfi_link_remove(&watch->link);
     hfi_link_append(&hub->pending, &watch->link);
@@ -173,24 +181,33 @@ static void shot_end(struct consul_conn *cc, struct consul_shot *shot)
     hfi_free(shot);
 }
 
+/* How long a query waits for a change. */
+static int64_t hub_wait_ms(const struct consul_hub *hub)
+{
+    int64_t n = (int64_t)hub->watches.len, ms = TURN_MS * CONNECTIONS_MAX / n;
+
+    if (n <= CONNECTIONS_MAX)
+        return WAIT_MS;
+    return ms < WAIT_MIN_MS ? WAIT_MIN_MS : ms;
+}
+
 /* Send the query of a watch that is pending. */
 static bool hub_send(struct consul_conn *cc, struct consul_watch *watch)
 {
     char path[3 * CONSUL_NAME_MAX], query[64];
     struct consul_request rq = {.method = "GET", .path = path};
-    int64_t wait_s =
-        cc->hub.watches.len > CONNECTIONS_MAX ? WAIT_BUSY_S : WAIT_S;
+    int64_t wait_ms = hub_wait_ms(&cc->hub);
 
     if (!watch->easy)
         watch->easy = hfi_consul_easy_new(cc, &watch->reply);
-    snprintf(query, sizeof(query), "?wait=%llds&index=%llu", (long long)wait_s,
-             (unsigned long long)watch->index);
+    snprintf(query, sizeof(query), "?wait=%lldms&index=%llu",
+             (long long)wait_ms, (unsigned long long)watch->index);
     hfi_consul_path(path, sizeof(path), watch->name, query);
     hfi_consul_reply_fini(&watch->reply);
-    watch->due = hfi_now() + wait_s * 1000 - EARLY_MS;
+    watch->due = hfi_now() + wait_ms - EARLY_MS;
     return watch->easy &&
            hfi_consul_easy_aim(cc, watch->easy, atomic_load(&cc->agent), &rq,
-                               (wait_s + wait_s / 16 + 5) * 1000) &&
+                               wait_ms + wait_ms / 16 + 5000) &&
            !curl_easy_setopt(watch->easy, CURLOPT_CONNECTTIMEOUT_MS, 3000L) &&
            !curl_easy_setopt(watch->easy, CURLOPT_PRIVATE, watch) &&
            !curl_multi_add_handle(cc->hub.multi, watch->easy);
@@ -206,9 +223,13 @@ static void hub_start_due(struct consul_conn *cc, int64_t now)
         watch = hfi_container(at, struct consul_watch, link);
         if (watch->start_at > now)
             continue;
+        if (cc->hub.running >= CONNECTIONS_MAX)
+            break;
         hfi_link_remove(&watch->link);
         watch->running = hub_send(cc, watch);
-        if (!watch->running)
+        if (watch->running)
+            cc->hub.running++;
+        else
             hfi_consul_hub_add(cc, watch, now + AGAIN_MS);
     }
 }
@@ -270,6 +291,7 @@ static void hub_done(struct consul_conn *cc, struct consul_watch *watch,
     if (!hfi_link_alone(&watch->link)) /* The last one left meanwhile. */
         hfi_consul_hub_orphan(cc, watch);
     watch->running = false;
+    cc->hub.running--;
     if (hfi_link_alone(&watch->users))
         hfi_consul_watch_free(cc, watch);
     else
@@ -302,12 +324,37 @@ static void hub_stop(struct consul_conn *cc, struct consul_watch *watch)
     if (!hfi_link_alone(&watch->link))
         hfi_consul_hub_orphan(cc, watch);
     watch->running = false;
+    cc->hub.running--;
+}
+
+/* Start queries again: all of them with another agent (`moved`), or those that
+ * would keep their connections for long while others wait for one. */
+static void hub_restart(struct consul_conn *cc, bool moved)
+{
+    struct consul_hub *hub = &cc->hub;
+    int64_t now = hfi_now();
+    struct hfi_node *node, *next;
+    struct consul_watch *watch;
+
+    for (node = hfi_map_next(&hub->watches, NULL); node; node = next) {
+        next = hfi_map_next(&hub->watches, node);
+        watch = hfi_container(node, struct consul_watch, node);
+        if (!watch->running || (!moved && watch->due < now + TURN_MS))
+            continue;
+        hub_stop(cc, watch);
+        if (moved)
+            watch->index = 0;
+        if (hfi_link_alone(&watch->users))
+            hfi_consul_watch_free(cc, watch);
+        else
+            hfi_consul_hub_add(cc, watch, now);
+    }
 }
 
 static void hub_tidy(struct consul_conn *cc)
 {
     struct consul_hub *hub = &cc->hub;
-    struct hfi_node *node, *next;
+    bool many = hub->watches.len > CONNECTIONS_MAX;
     struct consul_watch *watch;
 
     while (hub->norphans > ORPHANS_MAX) {
@@ -315,21 +362,10 @@ static void hub_tidy(struct consul_conn *cc)
         hub_stop(cc, watch);
         hfi_consul_watch_free(cc, watch);
     }
-    if (!hub->moved)
-        return;
+    if (hub->moved || (many && !hub->many))
+        hub_restart(cc, hub->moved);
     hub->moved = false;
-    for (node = hfi_map_next(&hub->watches, NULL); node; node = next) {
-        next = hfi_map_next(&hub->watches, node);
-        watch = hfi_container(node, struct consul_watch, node);
-        if (!watch->running)
-            continue;
-        hub_stop(cc, watch);
-        watch->index = 0;
-        if (hfi_link_alone(&watch->users))
-            hfi_consul_watch_free(cc, watch);
-        else
-            hfi_consul_hub_add(cc, watch, hfi_now());
-    }
+    hub->many = many;
 }
 
 static void hub_listen(struct consul_hub *hub)
@@ -383,7 +419,9 @@ void hfi_consul_dispatch(struct hfi_conn *conn)
     next = hfi_consul_watch_wake(cc, now);
     if (hub->curl_at < next)
         next = hub->curl_at;
-    for (at = hub->pending.next; at != &hub->pending; at = at->next)
+    /* A query that ends makes room for those that are due. */
+    for (at = hub->pending.next;
+         hub->running < CONNECTIONS_MAX && at != &hub->pending; at = at->next)
         if (hfi_container(at, struct consul_watch, link)->start_at < next)
             next = hfi_container(at, struct consul_watch, link)->start_at;
     hub_set_timer(hub, next);
@@ -422,7 +460,7 @@ hf_status hfi_consul_hub_init(struct consul_conn *cc, struct hf_error *err)
     curl_multi_setopt(hub->multi, CURLMOPT_TIMERFUNCTION, hub_on_timer);
     curl_multi_setopt(hub->multi, CURLMOPT_TIMERDATA, hub);
     curl_multi_setopt(hub->multi, CURLMOPT_MAX_TOTAL_CONNECTIONS,
-                      (long)CONNECTIONS_MAX);
+                      (long)CONNECTIONS_MAX + WRITES_MAX);
     return HF_OK;
 }
 
