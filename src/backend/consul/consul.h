@@ -2,10 +2,11 @@
  *
  * consul.h - the parts of the Consul backend, and what they share.
  *
- *   consul.c          the table, open, close, acquire
- *   options.c     what the URL and the environment say, put on a handle
+ *   consul.c   the table, open, close
+ *   acquire.c  taking a key that is free
+ *   options.c  what the URL and the environment say, put on a handle
  *   http.c     one request, on one agent after the other
- *   fds.c       the descriptors of curl, for exec and fork
+ *   fds.c      the descriptors of curl, for exec and fork
  *   reply.c    what came back, and what it means
  *   kv.c       names and values
  *   txn.c      transactions
@@ -16,10 +17,10 @@
  *   session.c  one session for each ttl
  *   prove.c    renewing sessions, side by side
  *   queue.c    queue=fair
- *   wait.c    who waits for which key, and what an answer means to him
- *   stagger.c     who of many waiters tries first
- *   poller.c      blocking queries, which only the keeper drives
- *   inspect.c     inspect, list, break
+ *   wait.c     watching keys, and what an answer means to whom
+ *   stagger.c  which of many waiters tries first
+ *   poller.c   blocking queries, which only the keeper drives
+ *   inspect.c  inspect, list, break
  *
  * LOCKING  `mu` guards sessions, keys and watches.  It is never held across
  * a request.  A key and a session are used by one call at a time: whoever has
@@ -430,10 +431,11 @@ struct consul_shot {
     struct consul_reply reply;
 };
 
-hf_status hfi_consul_wait(struct consul_conn *, const char *key,
-                          const char *name, const char *token,
-                          struct hf_error *);
-void hfi_consul_unwait(struct consul_conn *, const char *token);
+hf_status hfi_consul_watch(struct hfi_conn *, const struct hfi_claim *,
+                           struct hfi_receipt *, int64_t deadline,
+                           struct hf_error *);
+void hfi_consul_unwatch(struct hfi_conn *, const struct hfi_claim *,
+                        struct hfi_receipt *);
 void hfi_consul_retarget(struct consul_conn *, const char *key,
                          const char *name, const char *token);
 void hfi_consul_monitor(struct consul_conn *, const struct consul_key *,
@@ -488,6 +490,12 @@ hf_status hfi_consul_move(struct consul_conn *, const char *name,
                           struct consul_done *, struct hf_error *);
 void hfi_consul_handle_end(struct consul_conn *, const char *session,
                            int64_t deadline);
+
+/* ---- acquire.c --------------------------------------------------- */
+
+hf_status hfi_consul_try_acquire(struct hfi_conn *, const struct hfi_claim *,
+                                 struct hfi_receipt *, struct hfi_answer *,
+                                 int64_t deadline, struct hf_error *);
 
 /* ---- release.c --------------------------------------------------- */
 

@@ -145,7 +145,7 @@ static struct consul_watcher *watcher_new(struct consul_conn *cc,
 }
 
 /* The core does not want to be told any more; a holder is still watched. */
-void hfi_consul_unwait(struct consul_conn *cc, const char *token)
+static void watch_end(struct consul_conn *cc, const char *token)
 {
     struct consul_watcher *w;
 
@@ -388,9 +388,9 @@ static void watch_remind(struct consul_conn *cc, struct consul_watcher *w)
 
 /* The core wants to be told of this claim: that it may have the key, or, if it
  * has it already, that somebody else wants it. */
-hf_status hfi_consul_wait(struct consul_conn *cc, const char *key,
-                          const char *name, const char *token,
-                          struct hf_error *err)
+static hf_status watch_begin(struct consul_conn *cc, const char *key,
+                             const char *name, const char *token,
+                             struct hf_error *err)
 {
     struct consul_watcher *w;
     bool ok = false;
@@ -409,4 +409,30 @@ hf_status hfi_consul_wait(struct consul_conn *cc, const char *key,
     }
     pthread_mutex_unlock(&cc->mu);
     return ok ? HF_OK : hfi_nomem(err);
+}
+
+hf_status hfi_consul_watch(struct hfi_conn *conn, const struct hfi_claim *claim,
+                           struct hfi_receipt *receipt, int64_t deadline,
+                           struct hf_error *err)
+{
+    struct consul_conn *cc = (struct consul_conn *)conn;
+    char name[CONSUL_NAME_MAX];
+
+    (void)deadline;
+    /* In a queue, `ref` is the token of the place before ours. */
+    if (cc->conf.fair && !receipt->fence && receipt->ref.text[0]) {
+        if (!hfi_consul_queue_place(&cc->conf, claim->key, receipt->ref.text,
+                                    name))
+            return HF_INVALID;
+    } else if (!hfi_consul_name(&cc->conf, claim->key, name)) {
+        return HF_INVALID;
+    }
+    return watch_begin(cc, claim->key, name, claim->token, err);
+}
+
+void hfi_consul_unwatch(struct hfi_conn *conn, const struct hfi_claim *claim,
+                        struct hfi_receipt *receipt)
+{
+    (void)receipt;
+    watch_end((struct consul_conn *)conn, claim->token);
 }

@@ -1,0 +1,300 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * acquire.c - taking a key that is free.
+ *
+ * A key whose last index is known is taken by a single conditional write; else
+ * the entry is read first, and made if there is none.  consul.c (2)
+ */
+#include "consul.h"
+
+#include "base/lease.h"
+
+#include "base/banned.h"
+
+/* Between tries of a key that is free but under a lock-delay. */
+#define DELAY_MS 250
+
+/* One acquisition under way. */
+struct consul_try {
+    struct consul_conn *cc;
+    const struct hfi_claim *claim;
+    struct hfi_receipt *receipt;
+    struct hfi_answer *busy;
+    struct consul_session *s;
+    struct consul_key *k;
+    int64_t began, deadline;
+    char place[CONSUL_NAME_MAX]; /* in the queue, or "" */
+    struct hf_error *err;
+};
+
+static hf_status try_granted(struct consul_try *t, uint64_t fence)
+{
+    hfi_consul_key_held(t->cc, t->k, t->claim->token, t->s, fence,
+                        t->began + t->claim->ttl_ms);
+    t->receipt->fence = fence;
+    t->receipt->placed = true;
+    memcpy(t->receipt->ref.text, t->s->id, sizeof(t->s->id));
+    hfi_consul_monitor(t->cc, t->k, t->claim->token);
+    return HF_OK;
+}
+
+/* Ask a holder that lingers to let go.  If that fails, so be it: whoever waits
+ * will ask again. */
+static void try_ask_for(struct consul_try *t, struct consul_kv *kv)
+{
+    char value[CONSUL_VALUE_MAX];
+    struct consul_ops ops = {.len = 0};
+    struct consul_done done;
+
+    if (!kv->linger || kv->wanted)
+        return;
+    kv->wanted = true;
+    kv->fence = hfi_consul_fence(kv);
+    hfi_consul_kv_value(value, kv);
+    hfi_consul_op(&ops, "cas", t->k->name, NULL, value, kv->index);
+    hfi_consul_txn(t->cc, &t->cc->calls, &ops, true, t->deadline, &done, NULL);
+}
+
+/* Is it locked by a session of ours, for no claim of ours?  A restored snapshot
+ * can bring back what was released, and who but us could let go of it? */
+static bool try_is_ghost(struct consul_try *t, const struct consul_kv *kv)
+{
+    struct consul_session *s = NULL;
+
+    pthread_mutex_lock(&t->cc->mu);
+    if (!t->k->holder[0])
+        s = hfi_consul_session_find(t->cc, kv->session);
+    pthread_mutex_unlock(&t->cc->mu);
+    return s;
+}
+
+/* Unlock what one of our sessions holds for nobody: HF_LOST, or HF_BUSY if it
+ * has changed. */
+static hf_status try_free(struct consul_try *t, const struct consul_kv *kv)
+{
+    return hfi_consul_unlock_at(t->cc, t->k, kv->session, kv->index,
+                                hfi_consul_fence(kv), t->deadline, t->err)
+               ? HF_BUSY
+               : HF_LOST;
+}
+
+/* What the entry, just read, means to this try: HF_OK: it is ours already;
+ * HF_BUSY; or HF_LOST, which here means that nobody has it. */
+static hf_status try_judge(struct consul_try *t, struct consul_kv *kv)
+{
+    struct consul_key *k = t->k;
+    bool mine = !strcmp(k->holder, t->claim->token);
+
+    if (kv->session[0]) {
+        if (mine && !strcmp(kv->session, k->session->id) &&
+            !strcmp(kv->token, t->claim->token)) {
+            if (kv->broken) /* No answer told of it: nobody is at work. */
+                return try_free(t, kv);
+            k->index = kv->index;
+            return HF_OK;
+        }
+        if (!mine && hfi_consul_key_rebind(t->cc, k, kv)) {
+            try_ask_for(t, kv);
+            return HF_BUSY;
+        }
+        if (k->holder[0] && !(k->maybe && kv->index == k->guard) &&
+            (mine || strcmp(kv->session, k->session->id) != 0))
+            hfi_consul_key_settle(t->cc, k, kv);
+        if (try_is_ghost(t, kv))
+            return try_free(t, kv);
+        try_ask_for(t, kv);
+        return HF_BUSY;
+    }
+    if (kv->foreign)
+        return hfi_fail(t->err, HF_PROTOCOL,
+                        "%s: there is something at this key that is no lock",
+                        t->cc->base.endpoint);
+    if (!mine && k->holder[0] && k->maybe && kv->index == k->guard)
+        return HF_BUSY; /* Its try may still come: nothing has barred it. */
+    atomic_store(&t->cc->fresh, !kv->exists);
+    if (!mine)
+        hfi_consul_key_free(t->cc, k, CONSUL_FREE, kv->index);
+    k->index = kv->index;
+    return HF_LOST;
+}
+
+/* Make the entry of a key that does not exist; HF_LOST: it does.  consul.c (2)
+ * Without an answer it may be made late, which harms nobody. */
+static hf_status try_create(struct consul_try *t)
+{
+    struct consul_key *k = t->k;
+    struct consul_ops ops = {.len = 0};
+    struct consul_done done;
+    hf_status st;
+
+    hfi_consul_guard(&ops, k->name, 0);
+    hfi_consul_op(&ops, "set", k->name, NULL, "", 0);
+    st = hfi_consul_txn(t->cc, &t->cc->calls, &ops, true, t->deadline, &done,
+                        t->err);
+    if (!st && done.ok && done.index) {
+        k->index = done.index;
+        return HF_OK;
+    }
+    k->seen = CONSUL_UNKNOWN;
+    if (st == HF_UNCERTAIN)
+        return hfi_fail(t->err, HF_UNAVAILABLE,
+                        "%s: no answer, and nothing was locked",
+                        t->cc->base.endpoint);
+    if (st)
+        return st;
+    atomic_store(&t->cc->fresh, false);
+    return HF_LOST;
+}
+
+/* Write the grant, if the key is as we saw it.  HF_LOST: it was not. */
+static hf_status try_lock(struct consul_try *t)
+{
+    char value[CONSUL_VALUE_MAX];
+    struct consul_key *k = t->k;
+    struct consul_ops ops = {.len = 0};
+    struct consul_done done;
+    hf_status st;
+
+    hfi_consul_value(value, t->claim, 0);
+    hfi_consul_guard(&ops, k->name, k->index);
+    if (t->place[0])
+        hfi_consul_op(&ops, "delete", t->place, NULL, NULL, 0);
+    hfi_consul_op(&ops, "lock", k->name, t->s->id, value, 0);
+    k->guard = k->index;
+    st = hfi_consul_txn(t->cc, &t->cc->calls, &ops, true, t->deadline, &done,
+                        t->err);
+    if (!st && done.ok && !done.index)
+        st = hfi_fail(t->err, HF_PROTOCOL, "%s: a grant without an index",
+                      t->cc->base.endpoint);
+    if (st == HF_UNCERTAIN || st == HF_PROTOCOL) {
+        hfi_consul_key_maybe(t->cc, k, t->claim->token, t->s);
+        t->receipt->placed = true;
+    }
+    if (st)
+        return st;
+    if (done.ok) {
+        k->index = done.index;
+        if (t->place[0])
+            hfi_consul_queue_left(t->cc, t->claim->key, t->claim->token, true);
+        return try_granted(t, done.index);
+    }
+    if (done.bad_session)
+        hfi_consul_session_dead(t->cc, t->s);
+    k->seen = CONSUL_UNKNOWN;
+    if (done.delayed)
+        t->busy->left_ms = DELAY_MS;
+    return done.delayed ? HF_BUSY : HF_LOST;
+}
+
+/* Another session, where the service has forgotten the one we had. */
+static hf_status try_session(struct consul_try *t)
+{
+    struct consul_session *old = t->s;
+    hf_status st;
+
+    if (old && !old->dead)
+        return HF_OK;
+    t->s = NULL;
+    st = hfi_consul_session_get(t->cc, t->claim->ttl_ms, false, t->deadline,
+                                &t->s, t->err);
+    if (old)
+        hfi_consul_session_put(t->cc, old);
+    return st;
+}
+
+/* Is it not known whether the key is free?  Who stands in line does not guess
+ * that the key does not exist: somebody was there before. */
+static bool try_must_look(const struct consul_try *t)
+{
+    return t->k->holder[0] || t->k->seen == CONSUL_UNKNOWN ||
+           (t->place[0] && !t->k->index);
+}
+
+static hf_status try_key(struct consul_try *t)
+{
+    struct consul_kv kv;
+    hf_status st = HF_LOST;
+    int i;
+
+    for (i = 0; st == HF_LOST && i < CONSUL_ROUNDS; i++) {
+        st = try_session(t);
+        if (!st && try_must_look(t)) {
+            /* What may be ours is asked of a leader that is one. */
+            st = hfi_consul_read(t->cc, &t->cc->calls, t->k->name,
+                                 t->k->holder[0], t->deadline, &kv, t->err);
+            if (!st)
+                st = try_judge(t, &kv);
+            if (!st)
+                return try_granted(t, hfi_consul_fence(&kv));
+            if (st == HF_LOST)
+                st = HF_OK;
+        }
+        if (!st && !t->k->index)
+            st = try_create(t);
+        if (!st)
+            st = try_lock(t);
+    }
+    if (st == HF_LOST) { /* So many want it that somebody has it. */
+        t->busy->left_ms = 1;
+        st = HF_BUSY;
+    }
+    return st;
+}
+
+/* Has a try of this claim not been answered?  Then it may have the key already,
+ * and whoever stands in line now stands behind it. */
+static bool try_may_hold(struct consul_conn *cc, const struct hfi_claim *claim)
+{
+    char name[CONSUL_NAME_MAX];
+    struct hfi_node *node = NULL;
+    bool may;
+
+    pthread_mutex_lock(&cc->mu);
+    if (hfi_consul_name(&cc->conf, claim->key, name))
+        node = hfi_map_find(&cc->keys, name);
+    may = node && !strcmp(hfi_container(node, struct consul_key, node)->holder,
+                          claim->token);
+    pthread_mutex_unlock(&cc->mu);
+    return may;
+}
+
+hf_status hfi_consul_try_acquire(struct hfi_conn *conn,
+                                 const struct hfi_claim *claim,
+                                 struct hfi_receipt *receipt,
+                                 struct hfi_answer *busy, int64_t deadline,
+                                 struct hf_error *err)
+{
+    struct consul_conn *cc = (struct consul_conn *)conn;
+    struct consul_try t = {.cc = cc,
+                           .claim = claim,
+                           .receipt = receipt,
+                           .busy = busy,
+                           .began = hfi_now(),
+                           .deadline = deadline,
+                           .err = err};
+    bool again = cc->conf.fair && try_may_hold(cc, claim), stands = false;
+    hf_status st = HF_OK;
+
+    if (cc->conf.fair && !again)
+        st = hfi_consul_queue_turn(cc, claim, receipt, busy, deadline, t.place,
+                                   &stands, err);
+    if (!st) {
+        st = hfi_consul_key_enter(cc, claim->key, deadline, &t.k, err);
+        if (st == HF_UNAVAILABLE)
+            return HF_BUSY; /* with another claim of this client */
+    }
+    if (!st) {
+        st = try_session(&t);
+        if (!st)
+            st = try_key(&t);
+        hfi_consul_key_leave(cc, t.k);
+    }
+    if (t.s)
+        hfi_consul_session_put(cc, t.s);
+    if (st == HF_OK && (again || (cc->conf.fair &&
+                                  hfi_consul_queue_in_doubt(cc, claim->token))))
+        hfi_consul_queue_leave(cc, claim, deadline, NULL);
+    if (st == HF_BUSY && cc->conf.fair && claim->queue && !stands)
+        st = hfi_consul_queue_join(cc, claim, receipt, busy, deadline, err);
+    return st;
+}
