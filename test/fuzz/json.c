@@ -97,6 +97,15 @@ hf_status hfi_consul_call(struct consul_conn *cc, struct consul_pool *pool,
     return next(cc, rq, ret, err);
 }
 
+void hfi_consul_calls(struct consul_conn *cc, struct consul_pool *pool,
+                      struct consul_call *calls, size_t n, int64_t deadline,
+                      struct hf_error *err)
+{
+    for (size_t i = 0; i < n; i++)
+        calls[i].st = hfi_consul_call(cc, pool, &calls[i].rq, deadline,
+                                      &calls[i].reply, err);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 {
     static const char *const urls[] = {
