@@ -74,7 +74,7 @@ static void answer_watches(struct consul_conn *cc)
     struct consul_kv kv;
     struct hfi_node *node;
 
-    node = hfi_map_next(&cc->hub.watches, NULL);
+    node = hfi_map_next(&cc->poller.watches, NULL);
     if (!node || next(cc, &rq, &reply, NULL))
         return;
     if (hfi_consul_kv_read(&kv, &reply)) {
@@ -92,7 +92,7 @@ hf_status hfi_consul_call(struct consul_conn *cc, struct consul_pool *pool,
 {
     (void)pool;
     (void)deadline;
-    if (cc->hub.watches.len && fuzz_byte() % 4 == 3)
+    if (cc->poller.watches.len && fuzz_byte() % 4 == 3)
         answer_watches(cc);
     return next(cc, rq, ret, err);
 }

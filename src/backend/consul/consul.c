@@ -95,7 +95,7 @@ static hf_status consul_open(struct hfi_conn *conn, const struct hfi_url *url,
     hfi_link_init(&cc->renewals.idle);
     atomic_init(&cc->fresh, true);
     cc->ready = true;
-    cc->hub.epoll_fd = cc->hub.event_fd = cc->hub.timer_fd = -1;
+    cc->poller.epoll_fd = cc->poller.event_fd = cc->poller.timer_fd = -1;
     if (!hfi_consul_global_init())
         return hfi_fail(err, HF_SYSTEM, "consul: libcurl does not start");
     st = hfi_consul_conf_init(&cc->conf, url, err);
@@ -105,7 +105,7 @@ static hf_status consul_open(struct hfi_conn *conn, const struct hfi_url *url,
     hfi_consul_conf_warn(&cc->conf, conn->warning, sizeof(conn->warning));
     if (cc->conf.fair)
         conn->traits |= HF_TRAIT_QUEUED;
-    st = hfi_consul_hub_init(cc, err);
+    st = hfi_consul_poller_init(cc, err);
     return st ? st : consul_greet(cc, deadline, err);
 }
 
@@ -116,7 +116,7 @@ static void consul_close(struct hfi_conn *conn)
     if (!cc->ready)
         return;
     hfi_consul_fd_closing(cc);
-    hfi_consul_hub_fini(cc);
+    hfi_consul_poller_fini(cc);
     hfi_consul_sessions_end(cc);
     hfi_consul_keys_fini(cc);
     hfi_consul_queue_fini(cc);

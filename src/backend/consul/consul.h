@@ -362,37 +362,37 @@ void hfi_consul_herd_taken(struct consul_herd *, const char *session,
 
 /* ---- poller.c ------------------------------------------------------- */
 
-struct consul_hub {
+struct consul_poller {
     CURLM *multi;
     int epoll_fd, event_fd, timer_fd;
     struct hfi_map watches;  /* of consul_watch, by name */
     struct hfi_map watchers; /* of consul_watcher, by token */
     struct hfi_link pending; /* of consul_watch: to be started */
-    struct hfi_link orphans; /* of consul_watch: under way for nobody */
+    struct hfi_link unused;  /* of consul_watch: under way for nobody */
     struct hfi_link waking;  /* of consul_watch.wake: free, but let others in */
-    size_t norphans;
-    struct hfi_link shots; /* of consul_shot: under way */
-    int64_t timer_at;      /* for when timer_fd is set; HFI_NEVER */
-    int64_t curl_at;       /* when curl wants to be called; HFI_NEVER */
+    size_t nunused;
+    struct hfi_link writes; /* of consul_async_write: under way */
+    int64_t timer_at;       /* for when timer_fd is set; HFI_NEVER */
+    int64_t curl_at;        /* when curl wants to be called; HFI_NEVER */
     unsigned monitors;
     unsigned running; /* queries */
     bool many;        /* there are more than connections: they take turns */
     bool moved;       /* another agent: start all queries again */
 };
 
-hf_status hfi_consul_hub_init(struct consul_conn *, struct hf_error *);
-void hfi_consul_hub_fini(struct consul_conn *);
-void hfi_consul_hub_moved(struct consul_conn *);
+hf_status hfi_consul_poller_init(struct consul_conn *, struct hf_error *);
+void hfi_consul_poller_fini(struct consul_conn *);
+void hfi_consul_poller_moved(struct consul_conn *);
 int hfi_consul_poll_fd(struct hfi_conn *);
 void hfi_consul_dispatch(struct hfi_conn *);
 
 /* ---- wait.c: who watches what ------------------------------------ */
 
-/* A query that the hub keeps in flight. */
+/* A query that the poller keeps in flight. */
 struct consul_watch {
-    bool shot;             /* false: see struct consul_shot */
-    struct hfi_node node;  /* in consul_hub.watches */
-    struct hfi_link link;  /* in consul_hub.pending or .orphans */
+    bool is_write;         /* false: see struct consul_async_write */
+    struct hfi_node node;  /* in consul_poller.watches */
+    struct hfi_link link;  /* in consul_poller.pending or .unused */
     struct hfi_link users; /* of consul_watcher */
     CURL *easy;
     struct consul_reply reply;
@@ -401,7 +401,7 @@ struct consul_watch {
     int64_t due;          /* an answer by then was not made by time */
     bool running;         /* the keeper's, until it is done with it */
     bool answered;        /* `last` is what it said */
-    struct hfi_link wake; /* in consul_hub.waking ... */
+    struct hfi_link wake; /* in consul_poller.waking ... */
     int64_t wake_at;      /* ... until then */
     struct consul_herd herd;
     struct consul_kv last;
@@ -412,7 +412,7 @@ struct consul_watch {
 };
 
 struct consul_watcher {
-    struct hfi_node node; /* in consul_hub.watchers */
+    struct hfi_node node; /* in consul_poller.watchers */
     struct hfi_link link; /* in consul_watch.users */
     struct consul_watch *watch;
     char token[HFI_TOKEN_LEN + 1];
@@ -424,8 +424,8 @@ struct consul_watcher {
 };
 
 /* A write that the keeper sends and whose outcome the watch will show. */
-struct consul_shot {
-    bool shot; /* true */
+struct consul_async_write {
+    bool is_write; /* true */
     struct hfi_link link;
     CURL *easy;
     struct consul_reply reply;
@@ -448,10 +448,10 @@ void hfi_consul_watch_left(struct consul_conn *, const char *name, bool sure);
 int64_t hfi_consul_watch_wake(struct consul_conn *, int64_t now);
 
 /* poller.c, with the mutex held */
-void hfi_consul_hub_add(struct consul_conn *, struct consul_watch *,
-                        int64_t at);
-void hfi_consul_hub_orphan(struct consul_conn *, struct consul_watch *);
-void hfi_consul_hub_shoot(struct consul_conn *, struct consul_ops *);
+void hfi_consul_poller_add(struct consul_conn *, struct consul_watch *,
+                           int64_t at);
+void hfi_consul_poller_unused(struct consul_conn *, struct consul_watch *);
+void hfi_consul_poller_write(struct consul_conn *, struct consul_ops *);
 
 /* ---- inspect.c ------------------------------------------------------ */
 
@@ -529,7 +529,7 @@ struct consul_conn {
     struct hfi_map keys;
     struct hfi_link idle; /* of consul_key: kept for what they know */
     size_t nidle;
-    struct consul_hub hub;
+    struct consul_poller poller;
     atomic_int fds[CONSUL_FDS_MAX]; /* of curl; each plus one, or 0 */
 };
 

@@ -94,13 +94,13 @@ void hfi_consul_fd_forget(struct consul_conn *cc)
         if (fd >= 0)
             close(fd);
     }
-    if (cc->hub.epoll_fd >= 0)
-        close(cc->hub.epoll_fd);
-    if (cc->hub.event_fd >= 0)
-        close(cc->hub.event_fd);
-    if (cc->hub.timer_fd >= 0)
-        close(cc->hub.timer_fd);
-    cc->hub.epoll_fd = cc->hub.event_fd = cc->hub.timer_fd = -1;
+    if (cc->poller.epoll_fd >= 0)
+        close(cc->poller.epoll_fd);
+    if (cc->poller.event_fd >= 0)
+        close(cc->poller.event_fd);
+    if (cc->poller.timer_fd >= 0)
+        close(cc->poller.timer_fd);
+    cc->poller.epoll_fd = cc->poller.event_fd = cc->poller.timer_fd = -1;
 }
 
 /* ---- the pair of a multi handle ----------------------------------------- */

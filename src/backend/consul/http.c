@@ -304,7 +304,7 @@ static void http_turn_away(struct consul_conn *cc, size_t agent)
         return;
     if (atomic_compare_exchange_strong(&cc->agent, &agent, next)) {
         atomic_store(&cc->heard, hfi_now());
-        hfi_consul_hub_moved(cc);
+        hfi_consul_poller_moved(cc);
     }
 }
 

@@ -34,7 +34,7 @@
 static struct consul_watcher *watcher_find(struct consul_conn *cc,
                                            const char *token)
 {
-    struct hfi_node *node = hfi_map_find(&cc->hub.watchers, token);
+    struct hfi_node *node = hfi_map_find(&cc->poller.watchers, token);
 
     return node ? hfi_container(node, struct consul_watcher, node) : NULL;
 }
@@ -42,7 +42,7 @@ static struct consul_watcher *watcher_find(struct consul_conn *cc,
 static struct consul_watch *watch_get(struct consul_conn *cc, const char *key,
                                       const char *name, int64_t at)
 {
-    struct hfi_node *node = hfi_map_find(&cc->hub.watches, name);
+    struct hfi_node *node = hfi_map_find(&cc->poller.watches, name);
     size_t name_len = strlen(name) + 1, key_len = strlen(key) + 1;
     char lock[CONSUL_NAME_MAX];
     struct consul_watch *watch;
@@ -50,13 +50,13 @@ static struct consul_watch *watch_get(struct consul_conn *cc, const char *key,
     if (node) {
         watch = hfi_container(node, struct consul_watch, node);
         if (!watch->running && !watch->own)
-            hfi_consul_hub_add(cc, watch,
-                               at < watch->start_at ? at : watch->start_at);
+            hfi_consul_poller_add(cc, watch,
+                                  at < watch->start_at ? at : watch->start_at);
         else if (hfi_link_alone(&watch->users))
-            hfi_consul_hub_orphan(cc, watch);
+            hfi_consul_poller_unused(cc, watch);
         return watch;
     }
-    if (!hfi_map_reserve(&cc->hub.watches))
+    if (!hfi_map_reserve(&cc->poller.watches))
         return NULL;
     watch = hfi_alloc(sizeof(*watch) + name_len + key_len);
     if (!watch)
@@ -70,9 +70,9 @@ static struct consul_watch *watch_get(struct consul_conn *cc, const char *key,
         !hfi_consul_name(&cc->conf, key, lock) || strcmp(lock, name) != 0;
     watch->own = watch->place && /* .../TOKEN */
                  hfi_consul_queue_is_own(cc, strrchr(name, '/') + 1);
-    hfi_map_add(&cc->hub.watches, &watch->node);
+    hfi_map_add(&cc->poller.watches, &watch->node);
     if (!watch->own)
-        hfi_consul_hub_add(cc, watch, at);
+        hfi_consul_poller_add(cc, watch, at);
     return watch;
 }
 
@@ -81,7 +81,7 @@ void hfi_consul_watch_free(struct consul_conn *cc, struct consul_watch *watch)
 {
     hfi_link_remove(&watch->link);
     hfi_link_remove(&watch->wake);
-    hfi_map_remove(&cc->hub.watches, &watch->node);
+    hfi_map_remove(&cc->poller.watches, &watch->node);
     curl_easy_cleanup(watch->easy);
     hfi_consul_reply_fini(&watch->reply);
     hfi_free(watch);
@@ -97,7 +97,7 @@ static void watcher_leave(struct consul_conn *cc, struct consul_watcher *w)
     if (!watch || !hfi_link_alone(&watch->users))
         return;
     if (watch->running)
-        hfi_consul_hub_orphan(cc, watch);
+        hfi_consul_poller_unused(cc, watch);
     else
         hfi_consul_watch_free(cc, watch);
 }
@@ -106,8 +106,8 @@ static void watcher_end(struct consul_conn *cc, struct consul_watcher *w)
 {
     watcher_leave(cc, w);
     if (w->holds)
-        cc->hub.monitors--;
-    hfi_map_remove(&cc->hub.watchers, &w->node);
+        cc->poller.monitors--;
+    hfi_map_remove(&cc->poller.watchers, &w->node);
     hfi_free(w);
 }
 
@@ -133,14 +133,14 @@ static struct consul_watcher *watcher_new(struct consul_conn *cc,
 {
     struct consul_watcher *w = NULL;
 
-    if (hfi_map_reserve(&cc->hub.watchers))
+    if (hfi_map_reserve(&cc->poller.watchers))
         w = hfi_alloc(sizeof(*w));
     if (!w)
         return NULL;
     hfi_link_init(&w->link);
     memcpy(w->token, token, sizeof(w->token));
     w->node.key = w->token;
-    hfi_map_add(&cc->hub.watchers, &w->node);
+    hfi_map_add(&cc->poller.watchers, &w->node);
     return w;
 }
 
@@ -179,11 +179,11 @@ void hfi_consul_monitor(struct consul_conn *cc, const struct consul_key *k,
 
     pthread_mutex_lock(&cc->mu);
     w = watcher_find(cc, token);
-    if (!w && cc->hub.monitors < MONITORS_MAX)
+    if (!w && cc->poller.monitors < MONITORS_MAX)
         w = watcher_new(cc, token);
     if (w && !w->holds) {
         w->holds = true;
-        cc->hub.monitors++;
+        cc->poller.monitors++;
     }
     if (w) {
         w->since = k->index;
@@ -218,7 +218,7 @@ static void watch_write(struct consul_conn *cc,
     hfi_consul_kv_value(value, kv);
     hfi_consul_guard(&ops, watch->name, kv->index);
     hfi_consul_op(&ops, "set", watch->name, NULL, value, 0);
-    hfi_consul_hub_shoot(cc, &ops);
+    hfi_consul_poller_write(cc, &ops);
 }
 
 static void watch_holder(struct consul_conn *cc, struct consul_watch *watch,
@@ -271,7 +271,7 @@ int64_t hfi_consul_watch_wake(struct consul_conn *cc, int64_t now)
     struct hfi_link *at, *next;
     int64_t then = HFI_NEVER;
 
-    for (at = cc->hub.waking.next; at != &cc->hub.waking; at = next) {
+    for (at = cc->poller.waking.next; at != &cc->poller.waking; at = next) {
         next = at->next;
         watch = hfi_container(at, struct consul_watch, wake);
         if (watch->wake_at <= now)
@@ -303,7 +303,7 @@ static bool watch_waiters(struct consul_conn *cc, struct consul_watch *watch,
         watch_wake(cc, watch);
     } else {
         watch->wake_at = hfi_now() + ms;
-        hfi_link_append(&cc->hub.waking, &watch->wake);
+        hfi_link_append(&cc->poller.waking, &watch->wake);
     }
     return false;
 }
@@ -353,7 +353,7 @@ void hfi_consul_watch_answer(struct consul_conn *cc, struct consul_watch *watch,
  * it look for another one now; the query is for those who could not. */
 void hfi_consul_watch_left(struct consul_conn *cc, const char *name, bool sure)
 {
-    struct hfi_node *node = hfi_map_find(&cc->hub.watches, name);
+    struct hfi_node *node = hfi_map_find(&cc->poller.watches, name);
     struct consul_watch *watch;
     struct hfi_link *at;
 
@@ -366,7 +366,7 @@ void hfi_consul_watch_left(struct consul_conn *cc, const char *name, bool sure)
     for (at = watch->users.next; sure && at != &watch->users; at = at->next)
         hfi_wake(&cc->base, watch->key,
                  hfi_container(at, struct consul_watcher, link)->token);
-    hfi_consul_hub_add(cc, watch, hfi_now() + (sure ? LEFT_MS : 0));
+    hfi_consul_poller_add(cc, watch, hfi_now() + (sure ? LEFT_MS : 0));
 }
 
 /* ---- the core asks ------------------------------------------------------ */
@@ -379,7 +379,7 @@ static void watch_remind(struct consul_conn *cc, struct consul_watcher *w)
     struct consul_kv kv;
 
     if (!watch->running && !watch->own) {
-        hfi_consul_hub_add(cc, watch, hfi_now());
+        hfi_consul_poller_add(cc, watch, hfi_now());
     } else if (w->holds && watch->answered) {
         kv = watch->last;
         watch_holder(cc, watch, w, &kv);
