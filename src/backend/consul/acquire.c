@@ -97,7 +97,7 @@ static hf_status try_judge(struct consul_try *t, struct consul_kv *kv)
             try_ask_for(t, kv);
             return HF_BUSY;
         }
-        if (k->holder[0] && !(k->maybe && kv->index == k->guard) &&
+        if (k->holder[0] && !(k->maybe && kv->index == k->expected_index) &&
             (mine || strcmp(kv->session, k->session->id) != 0))
             hfi_consul_key_settle(t->cc, k, kv);
         if (try_is_ghost(t, kv))
@@ -109,7 +109,7 @@ static hf_status try_judge(struct consul_try *t, struct consul_kv *kv)
         return hfi_fail(t->err, HF_PROTOCOL,
                         "%s: there is something at this key that is no lock",
                         t->cc->base.endpoint);
-    if (!mine && k->holder[0] && k->maybe && kv->index == k->guard)
+    if (!mine && k->holder[0] && k->maybe && kv->index == k->expected_index)
         return HF_BUSY; /* Its try may still come: nothing has barred it. */
     atomic_store(&t->cc->fresh, !kv->exists);
     if (!mine)
@@ -127,7 +127,7 @@ static hf_status try_create(struct consul_try *t)
     struct consul_done done;
     hf_status st;
 
-    hfi_consul_guard(&ops, k->name, 0);
+    hfi_consul_expect_index(&ops, k->name, 0);
     hfi_consul_op(&ops, "set", k->name, NULL, "", 0);
     st = hfi_consul_txn(t->cc, &t->cc->calls, &ops, true, t->deadline, &done,
                         t->err);
@@ -156,11 +156,11 @@ static hf_status try_lock(struct consul_try *t)
     hf_status st;
 
     hfi_consul_value(value, t->claim, 0);
-    hfi_consul_guard(&ops, k->name, k->index);
+    hfi_consul_expect_index(&ops, k->name, k->index);
     if (t->place[0])
         hfi_consul_op(&ops, "delete", t->place, NULL, NULL, 0);
     hfi_consul_op(&ops, "lock", k->name, t->s->id, value, 0);
-    k->guard = k->index;
+    k->expected_index = k->index;
     st = hfi_consul_txn(t->cc, &t->cc->calls, &ops, true, t->deadline, &done,
                         t->err);
     if (!st && done.ok && !done.index)

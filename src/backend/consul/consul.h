@@ -207,7 +207,8 @@ struct consul_done {
 
 void hfi_consul_op(struct consul_ops *, const char *verb, const char *name,
                    const char *session, const char *value, uint64_t index);
-void hfi_consul_guard(struct consul_ops *, const char *name, uint64_t index);
+void hfi_consul_expect_index(struct consul_ops *, const char *name,
+                             uint64_t index);
 const char *hfi_consul_ops_text(struct consul_ops *);
 void hfi_consul_ops_fini(struct consul_ops *);
 hf_status hfi_consul_txn(struct consul_conn *, struct consul_pool *,
@@ -296,8 +297,9 @@ struct consul_key {
     bool moving; /* a move to another session may still take effect */
     struct consul_session *session; /* of the holder */
     uint64_t fence;
-    uint64_t guard; /* the index that the unanswered try or move was for */
-    int64_t end;    /* of the lease that was last proven: when to sweep it */
+    uint64_t
+        expected_index; /* the index that the unanswered try or move was for */
+    int64_t end; /* of the lease that was last proven: when to sweep it */
     const char *key;
     char name[];
 };

@@ -68,7 +68,7 @@ hf_status hfi_consul_move(struct consul_conn *cc, const char *name,
 {
     struct consul_ops ops = {.len = 0};
 
-    hfi_consul_guard(&ops, name, kv->index);
+    hfi_consul_expect_index(&ops, name, kv->index);
     hfi_consul_op(&ops, "unlock", name, kv->session, value, 0);
     hfi_consul_op(&ops, "lock", name, id, value, 0);
     return hfi_consul_txn(cc, &cc->calls, &ops, true, deadline, done, err);
@@ -103,7 +103,7 @@ static hf_status take_entry(struct consul_conn *cc, struct consul_key *k,
     hfi_consul_value(value, claim, fence);
     st = hfi_consul_move(cc, k->name, kv, s->id, value, deadline, &done, err);
     if (st == HF_UNCERTAIN || st == HF_PROTOCOL) {
-        k->guard = kv->index;
+        k->expected_index = kv->index;
         hfi_consul_key_maybe(cc, k, claim->token, s);
     }
     if (st)

@@ -154,7 +154,7 @@ static hf_status break_write(struct consul_conn *cc, const char *name,
         kv->linger = kv->wanted = false;
     }
     hfi_consul_kv_value(value, kv);
-    hfi_consul_guard(&ops, name, kv->index);
+    hfi_consul_expect_index(&ops, name, kv->index);
     hfi_consul_op(&ops, free ? "unlock" : "set", name,
                   free ? kv->session : NULL, value, 0);
     return hfi_consul_txn(cc, &cc->calls, &ops, true, deadline, done, err);

@@ -389,7 +389,7 @@ hf_status hfi_consul_queue_join(struct consul_conn *cc,
     st = hfi_consul_session_get(cc, queue_ttl(claim), true, deadline, &s, err);
     if (st)
         return st;
-    hfi_consul_guard(&ops, name, 0);
+    hfi_consul_expect_index(&ops, name, 0);
     hfi_consul_op(&ops, "lock", name, s->id, value, 0);
     st = hfi_consul_txn(cc, &cc->calls, &ops, true, deadline, &done, err);
     if (!st && done.bad_session)

@@ -41,7 +41,7 @@ hf_status hfi_consul_unlock_at(struct consul_conn *cc, struct consul_key *k,
     hf_status st;
 
     hfi_consul_kv_value(value, &kv);
-    hfi_consul_guard(&ops, k->name, index);
+    hfi_consul_expect_index(&ops, k->name, index);
     hfi_consul_op(&ops, "unlock", k->name, session, value, 0);
     st = hfi_consul_txn(cc, &cc->calls, &ops, true, deadline, &done, err);
     if (st)
@@ -70,7 +70,7 @@ static hf_status release_bar(struct release *r, struct consul_kv *kv)
     len = strlen(value);
     snprintf(value + len, sizeof(value) - len, "barred %llu\n",
              (unsigned long long)kv->index);
-    hfi_consul_guard(&ops, r->k->name, kv->index);
+    hfi_consul_expect_index(&ops, r->k->name, kv->index);
     hfi_consul_op(&ops, "set", r->k->name, NULL, value, 0);
     st = hfi_consul_txn(r->cc, &r->cc->calls, &ops, true, r->deadline, &done,
                         r->err);
@@ -134,7 +134,7 @@ static hf_status release_look(struct release *r)
             return st;
         if (release_fits(r, &kv))
             st = release_seen(r, &kv);
-        else if (r->maybe && kv.index == r->k->guard)
+        else if (r->maybe && kv.index == r->k->expected_index)
             st = release_bar(r, &kv);
         else
             break;

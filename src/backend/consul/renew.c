@@ -94,7 +94,7 @@ static void move_settle(struct consul_conn *cc, struct consul_key *k,
     } else if (item->st == HF_UNCERTAIN || item->st == HF_PROTOCOL) {
         pthread_mutex_lock(&cc->mu);
         k->moving = true;
-        k->guard = before;
+        k->expected_index = before;
         pthread_mutex_unlock(&cc->mu);
     } else {
         return;
@@ -125,7 +125,8 @@ static void move_key(struct consul_conn *cc, struct consul_key *k,
         renew_lost(cc, item, &kv, err);
         return;
     }
-    if (strcmp(kv.session, s->id) != 0 || (k->moving && kv.index == k->guard)) {
+    if (strcmp(kv.session, s->id) != 0 ||
+        (k->moving && kv.index == k->expected_index)) {
         hfi_consul_value(value, item->claim, receipt->fence);
         item->st = hfi_consul_move(cc, k->name, &kv, s->id, value, deadline,
                                    &done, err);

@@ -106,7 +106,8 @@ void hfi_consul_op(struct consul_ops *ops, const char *verb, const char *name,
 }
 
 /* Only if the entry has not changed since `index`; 0: does not exist. */
-void hfi_consul_guard(struct consul_ops *ops, const char *name, uint64_t index)
+void hfi_consul_expect_index(struct consul_ops *ops, const char *name,
+                             uint64_t index)
 {
     hfi_consul_op(ops, index ? "check-index" : "check-not-exists", name, NULL,
                   NULL, index);

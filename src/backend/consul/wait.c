@@ -216,7 +216,7 @@ static void watch_write(struct consul_conn *cc,
     struct consul_ops ops = {.len = 0};
 
     hfi_consul_kv_value(value, kv);
-    hfi_consul_guard(&ops, watch->name, kv->index);
+    hfi_consul_expect_index(&ops, watch->name, kv->index);
     hfi_consul_op(&ops, "set", watch->name, NULL, value, 0);
     hfi_consul_poller_write(cc, &ops);
 }
