@@ -204,7 +204,7 @@ static hf_status try_session(struct consul_try *t)
 
 /* Is it not known whether the key is free?  Who stands in line does not guess
  * that the key does not exist: somebody was there before. */
-static bool try_must_look(const struct consul_try *t)
+static bool try_must_inspect(const struct consul_try *t)
 {
     return t->k->holder[0] || t->k->seen == CONSUL_UNKNOWN ||
            (t->place[0] && !t->k->index);
@@ -218,7 +218,7 @@ static hf_status try_key(struct consul_try *t)
 
     for (i = 0; st == HF_LOST && i < CONSUL_ROUNDS; i++) {
         st = try_session(t);
-        if (!st && try_must_look(t)) {
+        if (!st && try_must_inspect(t)) {
             /* What may be ours is asked of a leader that is one. */
             st = hfi_consul_read(t->cc, &t->cc->calls, t->k->name,
                                  t->k->holder[0], t->deadline, &kv, t->err);

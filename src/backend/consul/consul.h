@@ -267,8 +267,8 @@ void hfi_consul_session_yield(struct consul_conn *, struct consul_session *);
 
 /* ---- prove.c ----------------------------------------------------- */
 
-hf_status hfi_consul_session_look(struct consul_conn *, const char *id,
-                                  int64_t deadline, struct consul_about *);
+hf_status hfi_consul_session_inspect(struct consul_conn *, const char *id,
+                                     int64_t deadline, struct consul_about *);
 hf_status hfi_consul_session_prove(struct consul_conn *, struct consul_pool *,
                                    struct consul_session *, int64_t deadline,
                                    struct hf_error *);

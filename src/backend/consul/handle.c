@@ -42,7 +42,7 @@ static bool handle_owns(struct consul_conn *cc, const char *session,
 {
     struct consul_about about;
 
-    if (hfi_consul_session_look(cc, session, deadline, &about))
+    if (hfi_consul_session_inspect(cc, session, deadline, &about))
         return false;
     *ttl_ms = about.ttl_ms;
     return about.handle;

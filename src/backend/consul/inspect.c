@@ -16,7 +16,7 @@
 
 #include "base/banned.h"
 
-static void look_fill(const struct consul_kv *kv, struct hf_info *ret)
+static void inspect_fill(const struct consul_kv *kv, struct hf_info *ret)
 {
     ret->held = kv->session[0];
     ret->holders = ret->held;
@@ -63,12 +63,13 @@ int64_t hfi_consul_duration(const char *text)
 
 /* If the session ends because its holder died: when, at the latest?  0 where
  * it may not be looked at, or never ends by itself. */
-static int64_t look_takeover(struct consul_conn *cc, const char *session,
-                             int64_t deadline)
+static int64_t inspect_takeover(struct consul_conn *cc, const char *session,
+                                int64_t deadline)
 {
     struct consul_about about;
 
-    if (hfi_consul_session_look(cc, session, deadline, &about) || !about.ttl_ms)
+    if (hfi_consul_session_inspect(cc, session, deadline, &about) ||
+        !about.ttl_ms)
         return 0;
     return 2 * about.ttl_ms + (about.delay_ms > 0 ? about.delay_ms : 0);
 }
@@ -88,9 +89,9 @@ hf_status hfi_consul_inspect(struct hfi_conn *conn, const char *key,
     st = hfi_consul_read(cc, &cc->calls, name, false, deadline, &kv, err);
     if (st)
         return st;
-    look_fill(&kv, ret);
+    inspect_fill(&kv, ret);
     if (ret->held)
-        ret->takeover_ms = look_takeover(cc, kv.session, deadline);
+        ret->takeover_ms = inspect_takeover(cc, kv.session, deadline);
     ret->waiters = -1;
     if (cc->conf.fair)
         st = hfi_consul_queue_count(cc, key, deadline, &ret->waiters, err);
@@ -129,7 +130,7 @@ hf_status hfi_consul_list(struct hfi_conn *conn, const char *prefix,
             !hfi_consul_key_of(&cc->conf, text, key) ||
             strncmp(key, prefix, strlen(prefix)) != 0)
             continue;
-        look_fill(&kv, &info);
+        inspect_fill(&kv, &info);
         if (!fn(arg, key, &info))
             break;
     }

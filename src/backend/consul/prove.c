@@ -79,8 +79,8 @@ static hf_status session_verify(struct consul_conn *cc,
     return st;
 }
 
-hf_status hfi_consul_session_look(struct consul_conn *cc, const char *id,
-                                  int64_t deadline, struct consul_about *ret)
+hf_status hfi_consul_session_inspect(struct consul_conn *cc, const char *id,
+                                     int64_t deadline, struct consul_about *ret)
 {
     return session_verify(cc, &cc->calls, id, deadline, ret, NULL);
 }

@@ -246,9 +246,9 @@ static void queue_read(struct queue_view *view, const json_t *list,
     }
 }
 
-static hf_status queue_look(struct consul_conn *cc, const char *key,
-                            const char *token, int64_t deadline,
-                            struct queue_view *view, struct hf_error *err)
+static hf_status queue_inspect(struct consul_conn *cc, const char *key,
+                               const char *token, int64_t deadline,
+                               struct queue_view *view, struct hf_error *err)
 {
     char name[CONSUL_NAME_MAX], path[3 * CONSUL_NAME_MAX];
     struct consul_request rq = {.method = "GET", .path = path};
@@ -346,7 +346,7 @@ hf_status hfi_consul_queue_turn(struct consul_conn *cc,
         st = queue_keep(cc, claim, deadline, err);
         return st ? st : HF_BUSY;
     }
-    st = queue_look(cc, claim->key, claim->token, deadline, &view, err);
+    st = queue_inspect(cc, claim->key, claim->token, deadline, &view, err);
     if (!st && view.mine)
         st = queue_keep(cc, claim, deadline, err);
     if (st)
@@ -400,7 +400,7 @@ hf_status hfi_consul_queue_join(struct consul_conn *cc,
     if (!st || st == HF_UNCERTAIN || st == HF_PROTOCOL)
         receipt->placed = true;
     if (!st)
-        st = queue_look(cc, claim->key, claim->token, deadline, &view, err);
+        st = queue_inspect(cc, claim->key, claim->token, deadline, &view, err);
     return st ? st : queue_behind(cc, claim, receipt, busy, &view);
 }
 
@@ -434,7 +434,7 @@ hf_status hfi_consul_queue_count(struct consul_conn *cc, const char *key,
                                  struct hf_error *err)
 {
     struct queue_view view;
-    hf_status st = queue_look(cc, key, "", deadline, &view, err);
+    hf_status st = queue_inspect(cc, key, "", deadline, &view, err);
 
     if (!st)
         *ret = view.places;

@@ -121,7 +121,7 @@ static hf_status release_seen(struct release *r, const struct consul_kv *kv)
 }
 
 /* The slow way: look first.  HF_LOST: it is not ours, and will not be. */
-static hf_status release_look(struct release *r)
+static hf_status release_inspect(struct release *r)
 {
     struct consul_kv kv;
     hf_status st;
@@ -161,7 +161,7 @@ static hf_status release_unlock(struct release *r)
         st = hfi_consul_unlock_at(r->cc, k, r->session, k->index, k->fence,
                                   r->deadline, r->err);
     if (st == HF_LOST)
-        st = release_look(r);
+        st = release_inspect(r);
     if (!r->mine || st == HF_OK || st == HF_LOST)
         return st;
     if (st == HF_UNCERTAIN)

@@ -188,9 +188,9 @@ static bool renew_stands(struct consul_conn *cc, const char *name,
 
 /* Look at the entry, because its check failed or because it is not in a session
  * of ours with the right ttl (`session` is NULL). */
-static void renew_look(struct consul_conn *cc, struct hfi_renewal *item,
-                       const char *session, int64_t deadline,
-                       struct hf_error *err)
+static void renew_inspect(struct consul_conn *cc, struct hfi_renewal *item,
+                          const char *session, int64_t deadline,
+                          struct hf_error *err)
 {
     char name[CONSUL_NAME_MAX];
     uint64_t fence = item->receipt->fence;
@@ -258,7 +258,7 @@ static hf_status renew_ask(struct consul_conn *cc, struct renew_batch *batch,
         if (!st)
             hfi_consul_session_sure(cc, batch->of[i], asked, done.agent);
         if (!st && !done.ok && done.failed >> i & 1)
-            renew_look(cc, batch->items[i], batch->of[i]->id, deadline, err);
+            renew_inspect(cc, batch->items[i], batch->of[i]->id, deadline, err);
     }
     *denied = done.denied;
     return st;
@@ -441,7 +441,7 @@ static void renew_part(struct renewal *r)
         if (r->of[i])
             hfi_consul_session_put(r->cc, r->of[i]);
         else
-            renew_look(r->cc, &r->items[i], NULL, r->deadline, r->err);
+            renew_inspect(r->cc, &r->items[i], NULL, r->deadline, r->err);
     }
     if (sweep)
         renew_sweep(r->cc, r->deadline);
