@@ -250,7 +250,7 @@ static bool try_may_hold(struct consul_conn *cc, const struct hfi_claim *claim)
     bool may;
 
     pthread_mutex_lock(&cc->mu);
-    if (hfi_consul_name(&cc->conf, claim->key, name))
+    if (hfi_consul_name(&cc->options, claim->key, name))
         node = hfi_map_find(&cc->keys, name);
     may = node && !strcmp(hfi_container(node, struct consul_key, node)->holder,
                           claim->token);
@@ -272,10 +272,10 @@ hf_status hfi_consul_try_acquire(struct hfi_conn *conn,
                            .began = hfi_now(),
                            .deadline = deadline,
                            .err = err};
-    bool again = cc->conf.fair && try_may_hold(cc, claim), stands = false;
+    bool again = cc->options.fair && try_may_hold(cc, claim), stands = false;
     hf_status st = HF_OK;
 
-    if (cc->conf.fair && !again)
+    if (cc->options.fair && !again)
         st = hfi_consul_queue_turn(cc, claim, receipt, busy, deadline, t.place,
                                    &stands, err);
     if (!st) {
@@ -291,10 +291,10 @@ hf_status hfi_consul_try_acquire(struct hfi_conn *conn,
     }
     if (t.s)
         hfi_consul_session_put(cc, t.s);
-    if (st == HF_OK && (again || (cc->conf.fair &&
+    if (st == HF_OK && (again || (cc->options.fair &&
                                   hfi_consul_queue_in_doubt(cc, claim->token))))
         hfi_consul_queue_leave(cc, claim, deadline, NULL);
-    if (st == HF_BUSY && cc->conf.fair && claim->queue && !stands)
+    if (st == HF_BUSY && cc->options.fair && claim->queue && !stands)
         st = hfi_consul_queue_join(cc, claim, receipt, busy, deadline, err);
     return st;
 }

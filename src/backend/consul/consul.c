@@ -46,20 +46,21 @@
 
 static void consul_describe(struct consul_conn *cc, const struct hfi_url *url)
 {
-    const struct consul_conf *conf = &cc->conf;
-    const char *at = strstr(conf->agents[0], "://");
+    const struct consul_options *options = &cc->options;
+    const char *at = strstr(options->agents[0], "://");
     size_t len, i;
 
-    if (conf->socket) {
+    if (options->socket) {
         snprintf(cc->base.endpoint, sizeof(cc->base.endpoint), "%s://%s",
-                 url->scheme, conf->socket);
+                 url->scheme, options->socket);
     } else {
         len = (size_t)snprintf(cc->base.endpoint, sizeof(cc->base.endpoint),
                                "%s%s", url->scheme, at);
-        for (i = 1; i < conf->nagents && len < sizeof(cc->base.endpoint); i++)
+        for (i = 1; i < options->nagents && len < sizeof(cc->base.endpoint);
+             i++)
             len += (size_t)snprintf(cc->base.endpoint + len,
                                     sizeof(cc->base.endpoint) - len, ",%s",
-                                    strstr(conf->agents[i], "://") + 3);
+                                    strstr(options->agents[i], "://") + 3);
     }
 }
 
@@ -98,12 +99,12 @@ static hf_status consul_open(struct hfi_conn *conn, const struct hfi_url *url,
     cc->poller.epoll_fd = cc->poller.event_fd = cc->poller.timer_fd = -1;
     if (!hfi_consul_global_init())
         return hfi_fail(err, HF_SYSTEM, "consul: libcurl does not start");
-    st = hfi_consul_conf_init(&cc->conf, url, err);
+    st = hfi_consul_options_init(&cc->options, url, err);
     if (st)
         return st;
     consul_describe(cc, url);
-    hfi_consul_conf_warn(&cc->conf, conn->warning, sizeof(conn->warning));
-    if (cc->conf.fair)
+    hfi_consul_options_warn(&cc->options, conn->warning, sizeof(conn->warning));
+    if (cc->options.fair)
         conn->traits |= HF_TRAIT_QUEUED;
     st = hfi_consul_poller_init(cc, err);
     return st ? st : consul_greet(cc, deadline, err);
@@ -122,7 +123,7 @@ static void consul_close(struct hfi_conn *conn)
     hfi_consul_queue_fini(cc);
     hfi_consul_pool_fini(&cc->calls);
     hfi_consul_pool_fini(&cc->renewals);
-    hfi_consul_conf_fini(&cc->conf);
+    hfi_consul_options_fini(&cc->options);
     hfi_cond_fini(&cc->turn);
     pthread_mutex_destroy(&cc->mu);
     cc->ready = false;

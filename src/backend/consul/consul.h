@@ -55,7 +55,7 @@
 
 struct consul_headers;
 
-struct consul_conf {
+struct consul_options {
     char *agents[HFI_HOSTS_MAX];                  /* "http://127.0.0.1:8500" */
     struct curl_slist *connect_to[HFI_HOSTS_MAX]; /* where it is, or NULL */
     size_t nagents;
@@ -72,13 +72,13 @@ struct consul_conf {
     bool fair; /* queue=fair */
 };
 
-hf_status hfi_consul_conf_init(struct consul_conf *, const struct hfi_url *,
-                               struct hf_error *);
-void hfi_consul_conf_fini(struct consul_conf *);
-bool hfi_consul_conf_apply(struct consul_conf *, CURL *, size_t agent);
-bool hfi_consul_conf_reread(struct consul_conf *, pthread_mutex_t *);
-void hfi_consul_conf_warn(const struct consul_conf *, char *warning,
-                          size_t size);
+hf_status hfi_consul_options_init(struct consul_options *,
+                                  const struct hfi_url *, struct hf_error *);
+void hfi_consul_options_fini(struct consul_options *);
+bool hfi_consul_options_apply(struct consul_options *, CURL *, size_t agent);
+bool hfi_consul_options_reread(struct consul_options *, pthread_mutex_t *);
+void hfi_consul_options_warn(const struct consul_options *, char *warning,
+                             size_t size);
 extern const char *const hfi_consul_options[];
 
 /* ---- http.c ------------------------------------------------------ */
@@ -164,9 +164,10 @@ struct consul_kv {
     size_t agent;    /* who was asked */
 };
 
-bool hfi_consul_name(const struct consul_conf *, const char *key, char *ret);
-bool hfi_consul_key_of(const struct consul_conf *, const char *name, char *ret);
-void hfi_consul_list_prefix(const struct consul_conf *, const char *prefix,
+bool hfi_consul_name(const struct consul_options *, const char *key, char *ret);
+bool hfi_consul_key_of(const struct consul_options *, const char *name,
+                       char *ret);
+void hfi_consul_list_prefix(const struct consul_options *, const char *prefix,
                             char *ret);
 bool hfi_consul_is_id(const char *text);
 void hfi_consul_path(char *buf, size_t size, const char *name,
@@ -338,7 +339,7 @@ hf_status hfi_consul_queue_leave(struct consul_conn *, const struct hfi_claim *,
 hf_status hfi_consul_queue_count(struct consul_conn *, const char *key,
                                  int64_t deadline, int32_t *ret,
                                  struct hf_error *);
-bool hfi_consul_queue_place(const struct consul_conf *, const char *key,
+bool hfi_consul_queue_place(const struct consul_options *, const char *key,
                             const char *token, char *ret);
 void hfi_consul_queue_left(struct consul_conn *, const char *key,
                            const char *token, bool sure);
@@ -515,7 +516,7 @@ hf_status hfi_consul_sweep(struct consul_conn *, struct consul_key *,
 
 struct consul_conn {
     struct hfi_conn base;
-    struct consul_conf conf;
+    struct consul_options options;
     int64_t timeout_ms;    /* for closing, where the core gives no deadline */
     atomic_size_t agent;   /* the one that answered last */
     _Atomic int64_t heard; /* when it did, or when we turned to it */

@@ -94,12 +94,13 @@ static int easy_sends(void *arg, char *to_ip, char *from_ip, int to, int from)
 bool hfi_consul_easy_aim(struct consul_conn *cc, CURL *easy, size_t agent,
                          const struct consul_request *rq, int64_t timeout_ms)
 {
-    struct consul_conf *conf = &cc->conf;
+    struct consul_options *options = &cc->options;
     char url[3 * CONSUL_NAME_MAX + 512];
-    int len = snprintf(url, sizeof(url), "%s%s", conf->agents[agent], rq->path);
+    int len =
+        snprintf(url, sizeof(url), "%s%s", options->agents[agent], rq->path);
 
     if (len < 0 || (size_t)len >= sizeof(url) ||
-        !hfi_consul_conf_apply(conf, easy, agent) ||
+        !hfi_consul_options_apply(options, easy, agent) ||
         curl_easy_setopt(easy, CURLOPT_URL, url) ||
         curl_easy_setopt(easy, CURLOPT_PREREQFUNCTION,
                          rq->write ? easy_sends : NULL) ||
@@ -298,9 +299,9 @@ static bool http_is_slow(struct consul_conn *cc, int64_t deadline)
 /* This agent is no good: begin with the next one. */
 static void http_turn_away(struct consul_conn *cc, size_t agent)
 {
-    size_t next = (agent + 1) % cc->conf.nagents;
+    size_t next = (agent + 1) % cc->options.nagents;
 
-    if (cc->conf.nagents < 2)
+    if (cc->options.nagents < 2)
         return;
     if (atomic_compare_exchange_strong(&cc->agent, &agent, next)) {
         atomic_store(&cc->heard, hfi_now());
@@ -333,7 +334,7 @@ hf_status hfi_consul_call(struct consul_conn *cc, struct consul_pool *pool,
                           struct consul_reply *ret, struct hf_error *err)
 {
     struct http_slot *slot = slot_get(cc, pool, deadline);
-    size_t agent, left = cc->conf.nagents;
+    size_t agent, left = cc->options.nagents;
     bool again = true;
     hf_status st;
 
@@ -341,11 +342,11 @@ hf_status hfi_consul_call(struct consul_conn *cc, struct consul_pool *pool,
         return hfi_fail(err, HF_UNAVAILABLE, "%s: no connection is free",
                         cc->base.endpoint);
     do {
-        agent = rq->to && left == cc->conf.nagents ? rq->agent
-                                                   : atomic_load(&cc->agent);
+        agent = rq->to && left == cc->options.nagents ? rq->agent
+                                                      : atomic_load(&cc->agent);
         st = http_ask(cc, slot, agent, left, rq, deadline, err);
         if (st == HF_DENIED && again &&
-            hfi_consul_conf_reread(&cc->conf, &cc->mu)) {
+            hfi_consul_options_reread(&cc->options, &cc->mu)) {
             again = false;
             st = http_ask(cc, slot, agent, left, rq, deadline, err);
         }

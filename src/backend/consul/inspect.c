@@ -83,7 +83,7 @@ hf_status hfi_consul_inspect(struct hfi_conn *conn, const char *key,
     struct consul_kv kv;
     hf_status st;
 
-    if (!hfi_consul_name(&cc->conf, key, name))
+    if (!hfi_consul_name(&cc->options, key, name))
         return hfi_fail(err, HF_INVALID, "%s: the key is too long",
                         conn->endpoint);
     st = hfi_consul_read(cc, &cc->calls, name, false, deadline, &kv, err);
@@ -93,7 +93,7 @@ hf_status hfi_consul_inspect(struct hfi_conn *conn, const char *key,
     if (ret->held)
         ret->takeover_ms = inspect_takeover(cc, kv.session, deadline);
     ret->waiters = -1;
-    if (cc->conf.fair)
+    if (cc->options.fair)
         st = hfi_consul_queue_count(cc, key, deadline, &ret->waiters, err);
     return st;
 }
@@ -112,7 +112,7 @@ hf_status hfi_consul_list(struct hfi_conn *conn, const char *prefix,
     size_t i;
     hf_status st;
 
-    hfi_consul_list_prefix(&cc->conf, prefix, name);
+    hfi_consul_list_prefix(&cc->options, prefix, name);
     hfi_consul_path(path, sizeof(path), name, "?recurse");
     st = hfi_consul_call(cc, &cc->calls, &rq, deadline, &reply, err);
     if (st)
@@ -127,7 +127,7 @@ hf_status hfi_consul_list(struct hfi_conn *conn, const char *prefix,
         text = json_string_value(json_object_get(entry, "Key"));
         hfi_consul_kv_parse(&kv, entry);
         if (!text || !kv.session[0] ||
-            !hfi_consul_key_of(&cc->conf, text, key) ||
+            !hfi_consul_key_of(&cc->options, text, key) ||
             strncmp(key, prefix, strlen(prefix)) != 0)
             continue;
         inspect_fill(&kv, &info);
@@ -171,7 +171,7 @@ static hf_status break_entry(struct consul_conn *cc, const char *key,
     hf_status st;
     int i;
 
-    if (!hfi_consul_name(&cc->conf, key, name))
+    if (!hfi_consul_name(&cc->options, key, name))
         return hfi_fail(err, HF_INVALID, "%s: the key is too long",
                         cc->base.endpoint);
     for (i = 0; i < CONSUL_ROUNDS; i++) {

@@ -90,7 +90,7 @@ hf_status hfi_consul_key_enter(struct consul_conn *cc, const char *key,
     struct consul_key *k;
     hf_status st = HF_OK;
 
-    if (!hfi_consul_name(&cc->conf, key, name))
+    if (!hfi_consul_name(&cc->options, key, name))
         return hfi_fail(err, HF_INVALID, "%s: the key is too long",
                         cc->base.endpoint);
     pthread_mutex_lock(&cc->mu);

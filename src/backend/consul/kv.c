@@ -82,27 +82,28 @@ static size_t kv_escape(char *ret, size_t size, const char *text)
 }
 
 /* The name of the entry that is the lock `key`; ret has CONSUL_NAME_MAX. */
-bool hfi_consul_name(const struct consul_conf *conf, const char *key, char *ret)
+bool hfi_consul_name(const struct consul_options *options, const char *key,
+                     char *ret)
 {
-    size_t len = (size_t)snprintf(ret, CONSUL_NAME_MAX, "%s", conf->prefix);
+    size_t len = (size_t)snprintf(ret, CONSUL_NAME_MAX, "%s", options->prefix);
 
     len += kv_escape(ret + len, CONSUL_NAME_MAX - len, key);
-    if (conf->cli)
+    if (options->cli)
         len += (size_t)snprintf(ret + len, CONSUL_NAME_MAX - len, "/.lock");
     return len < CONSUL_NAME_MAX - 4;
 }
 
 /* And back; false if it is not the name of a lock.  ret has HF_KEY_MAX + 1. */
-bool hfi_consul_key_of(const struct consul_conf *conf, const char *name,
+bool hfi_consul_key_of(const struct consul_options *options, const char *name,
                        char *ret)
 {
     char buf[CONSUL_NAME_MAX], again[CONSUL_NAME_MAX];
-    size_t skip = strlen(conf->prefix), len = strlen(name);
+    size_t skip = strlen(options->prefix), len = strlen(name);
 
-    if (len >= sizeof(buf) || strncmp(name, conf->prefix, skip) != 0)
+    if (len >= sizeof(buf) || strncmp(name, options->prefix, skip) != 0)
         return false;
     memcpy(buf, name, len + 1);
-    if (conf->cli) {
+    if (options->cli) {
         if (len < skip + 7 || strcmp(buf + len - 6, "/.lock") != 0)
             return false;
         buf[len - 6] = '\0';
@@ -112,14 +113,14 @@ bool hfi_consul_key_of(const struct consul_conf *conf, const char *name,
         return false;
     memcpy(ret, buf + skip, strlen(buf + skip) + 1);
     /* What we would not have written is not ours to list twice. */
-    return hfi_consul_name(conf, ret, again) && !strcmp(again, name);
+    return hfi_consul_name(options, ret, again) && !strcmp(again, name);
 }
 
 /* The longest name that all keys with this prefix begin with for sure. */
-void hfi_consul_list_prefix(const struct consul_conf *conf, const char *prefix,
-                            char *ret)
+void hfi_consul_list_prefix(const struct consul_options *options,
+                            const char *prefix, char *ret)
 {
-    size_t len = (size_t)snprintf(ret, CONSUL_NAME_MAX, "%s", conf->prefix);
+    size_t len = (size_t)snprintf(ret, CONSUL_NAME_MAX, "%s", options->prefix);
     const char *c;
 
     for (c = prefix; *c && len + 1 < CONSUL_NAME_MAX; c++) {

@@ -23,8 +23,8 @@ const char *const hfi_consul_options[] = {
     "capath",     "cert",       "key",    "server_name", "verify", NULL};
 
 /* An option, else a variable, else NULL; nothing is not an answer. */
-static const char *conf_text(const struct hfi_url *url, const char *option,
-                             const char *variable)
+static const char *options_text(const struct hfi_url *url, const char *option,
+                                const char *variable)
 {
     const char *text = hfi_url_param(url, option, NULL);
 
@@ -34,7 +34,7 @@ static const char *conf_text(const struct hfi_url *url, const char *option,
 }
 
 /* Keep a copy; false: no memory. */
-static bool conf_keep(char **ret, const char *text)
+static bool options_keep(char **ret, const char *text)
 {
     if (text)
         *ret = hfi_strdup(text);
@@ -65,7 +65,7 @@ static void headers_free(struct consul_headers *headers)
 }
 
 /* Send the header `line` from now on, or none if it is "". */
-static bool headers_set(struct consul_conf *conf, const char *line)
+static bool headers_set(struct consul_options *options, const char *line)
 {
     struct consul_headers *headers = hfi_alloc(sizeof(*headers));
 
@@ -76,16 +76,16 @@ static bool headers_set(struct consul_conf *conf, const char *line)
         headers_free(headers);
         return false;
     }
-    headers->older = atomic_load(&conf->headers);
-    atomic_store(&conf->headers, headers);
+    headers->older = atomic_load(&options->headers);
+    atomic_store(&options->headers, headers);
     return true;
 }
 
 /* The line that bears the token now. */
-static const char *headers_token(const struct consul_conf *conf)
+static const char *headers_token(const struct consul_options *options)
 {
     struct consul_headers *headers = atomic_load(
-        (struct consul_headers * _Atomic *)(uintptr_t)&conf->headers);
+        (struct consul_headers * _Atomic *)(uintptr_t)&options->headers);
 
     return headers && headers->list->next ? headers->list->next->data : "";
 }
@@ -93,8 +93,8 @@ static const char *headers_token(const struct consul_conf *conf)
 /* Take the token from its file, or from the environment, and send it from now
  * on.  *changed: it is not the one from before.  A header is one line, whatever
  * the file holds. */
-static hf_status conf_token(struct consul_conf *conf, bool *changed,
-                            struct hf_error *err)
+static hf_status options_token(struct consul_options *options, bool *changed,
+                               struct hf_error *err)
 {
     static const char name[] = "X-Consul-Token: ";
     char line[sizeof(name) + TOKEN_MAX] = "";
@@ -103,18 +103,18 @@ static hf_status conf_token(struct consul_conf *conf, bool *changed,
     hf_status st = HF_OK;
 
     memcpy(line, name, sizeof(name));
-    if (conf->token_file)
-        st = hfi_url_secret(conf->token_file, "consul: the token file", token,
-                            TOKEN_MAX + 1, err);
+    if (options->token_file)
+        st = hfi_url_secret(options->token_file, "consul: the token file",
+                            token, TOKEN_MAX + 1, err);
     else if (text && strlen(text) <= TOKEN_MAX)
         memcpy(token, text, strlen(text) + 1);
     if (!st && strpbrk(token, "\r\n"))
         st = hfi_fail(err, HF_INVALID, "consul: a token is one line");
     if (!*token)
         line[0] = '\0';
-    *changed = !st && (!atomic_load(&conf->headers) ||
-                       strcmp(line, headers_token(conf)) != 0);
-    if (*changed && !headers_set(conf, line))
+    *changed = !st && (!atomic_load(&options->headers) ||
+                       strcmp(line, headers_token(options)) != 0);
+    if (*changed && !headers_set(options, line))
         st = hfi_nomem(err);
     explicit_bzero(line, sizeof(line));
     return st;
@@ -122,42 +122,43 @@ static hf_status conf_token(struct consul_conf *conf, bool *changed,
 
 /* The service has refused the token: is there another one in the file by now?
  * Tokens are rotated while locks are held. */
-bool hfi_consul_conf_reread(struct consul_conf *conf, pthread_mutex_t *mu)
+bool hfi_consul_options_reread(struct consul_options *options,
+                               pthread_mutex_t *mu)
 {
     bool changed;
     hf_status st;
 
-    if (!conf->token_file)
+    if (!options->token_file)
         return false;
     pthread_mutex_lock(mu);
-    st = conf_token(conf, &changed, NULL);
+    st = options_token(options, &changed, NULL);
     pthread_mutex_unlock(mu);
     return !st && changed;
 }
 
 /* Add to the warning what can be read on its way. */
-void hfi_consul_conf_warn(const struct consul_conf *conf, char *warning,
-                          size_t size)
+void hfi_consul_options_warn(const struct consul_options *options,
+                             char *warning, size_t size)
 {
     char host[256];
     const char *at;
     size_t i, len;
 
-    for (i = 0; i < conf->nagents && !conf->socket; i++) {
-        at = strstr(conf->agents[i], "://") + 3;
+    for (i = 0; i < options->nagents && !options->socket; i++) {
+        at = strstr(options->agents[i], "://") + 3;
         at += *at == '[';
         len = *(at - 1) == '[' ? strcspn(at, "]") : strcspn(at, ":");
         snprintf(host, sizeof(host), "%.*s", (int)len, at);
         if (hfi_url_is_here(host) ||
-            (!conf->insecure && !strncmp(conf->agents[i], "https:", 6)))
+            (!options->insecure && !strncmp(options->agents[i], "https:", 6)))
             continue;
         len = strlen(warning);
-        if (*headers_token(conf))
+        if (*headers_token(options))
             snprintf(warning + len, size - len,
                      "%sthe ACL token is sent to %.100s without verified TLS: "
                      "whoever is in between can read it",
                      len ? "; " : "", host);
-        else if (conf->auth)
+        else if (options->auth)
             hfi_warn_password(warning, size, host, false);
         return;
     }
@@ -165,9 +166,9 @@ void hfi_consul_conf_warn(const struct consul_conf *conf, char *warning,
 
 /* ---- where the agents are ----------------------------------------------- */
 
-static hf_status conf_agent(struct consul_conf *conf, const char *scheme,
-                            const char *host, int port, const char *server_name,
-                            struct hf_error *err)
+static hf_status options_agent(struct consul_options *options,
+                               const char *scheme, const char *host, int port,
+                               const char *server_name, struct hf_error *err)
 {
     const char *open = strchr(host, ':') ? "[" : "", *shut = *open ? "]" : "";
     size_t size = strlen(host) + (server_name ? strlen(server_name) : 0) + 40;
@@ -180,21 +181,21 @@ static hf_status conf_agent(struct consul_conf *conf, const char *scheme,
         return hfi_nomem(err);
     if (server_name) {
         snprintf(agent, size, "::%s%s%s:%d", open, host, shut, port);
-        conf->connect_to[conf->nagents] = curl_slist_append(NULL, agent);
+        options->connect_to[options->nagents] = curl_slist_append(NULL, agent);
         snprintf(agent, size, "%s://%s:%d", scheme, server_name, port);
     } else {
         snprintf(agent, size, "%s://%s%s%s:%d", scheme, open, host, shut, port);
     }
-    conf->agents[conf->nagents] = agent;
-    if (server_name && !conf->connect_to[conf->nagents++])
+    options->agents[options->nagents] = agent;
+    if (server_name && !options->connect_to[options->nagents++])
         return hfi_nomem(err);
-    conf->nagents += !server_name;
+    options->nagents += !server_name;
     return HF_OK;
 }
 
 /* $CONSUL_HTTP_ADDR: [http[s]://]host[:port] or unix:///path. */
-static hf_status conf_from_env(struct consul_conf *conf, bool tls,
-                               const char *server_name, struct hf_error *err)
+static hf_status options_from_env(struct consul_options *options, bool tls,
+                                  const char *server_name, struct hf_error *err)
 {
     const char *addr = secure_getenv("CONSUL_HTTP_ADDR");
     const char *ssl = secure_getenv("CONSUL_HTTP_SSL");
@@ -203,8 +204,8 @@ static hf_status conf_from_env(struct consul_conf *conf, bool tls,
     hf_status st;
 
     if (!addr || !*addr)
-        return conf_agent(conf, tls ? "https" : "http", "127.0.0.1",
-                          tls ? 8501 : 8500, server_name, err);
+        return options_agent(options, tls ? "https" : "http", "127.0.0.1",
+                             tls ? 8501 : 8500, server_name, err);
     snprintf(text, sizeof(text), "%s%s", strstr(addr, "://") ? "" : "http://",
              addr);
     st = hfi_url_parse(&url, text, err);
@@ -215,23 +216,23 @@ static hf_status conf_from_env(struct consul_conf *conf, bool tls,
     tls = tls || !strcmp(url.scheme, "https") ||
           (ssl && (!strcmp(ssl, "true") || !strcmp(ssl, "1")));
     if (!strcmp(url.scheme, "unix"))
-        st = conf_keep(&conf->socket, url.path) ? HF_OK : hfi_nomem(err);
+        st = options_keep(&options->socket, url.path) ? HF_OK : hfi_nomem(err);
     if (!st)
-        st = conf_agent(conf, tls ? "https" : "http",
-                        url.nhosts ? url.hosts[0].name : "localhost",
-                        url.nhosts && url.hosts[0].port ? url.hosts[0].port
-                                                        : 8500,
-                        server_name, err);
+        st = options_agent(options, tls ? "https" : "http",
+                           url.nhosts ? url.hosts[0].name : "localhost",
+                           url.nhosts && url.hosts[0].port ? url.hosts[0].port
+                                                           : 8500,
+                           server_name, err);
     hfi_url_fini(&url);
     return st;
 }
 
-static hf_status conf_agents(struct consul_conf *conf,
-                             const struct hfi_url *url, struct hf_error *err)
+static hf_status options_agents(struct consul_options *options,
+                                const struct hfi_url *url, struct hf_error *err)
 {
     bool tls = !strcmp(url->scheme, "consuls");
     const char *server_name =
-        conf_text(url, "server_name", "CONSUL_TLS_SERVER_NAME");
+        options_text(url, "server_name", "CONSUL_TLS_SERVER_NAME");
     hf_status st = HF_OK;
     size_t i;
 
@@ -241,78 +242,83 @@ static hf_status conf_agents(struct consul_conf *conf,
         if (url->nhosts || url->path[0] != '/')
             return hfi_fail(err, HF_INVALID,
                             "url: it is written consul+unix:///path");
-        if (!conf_keep(&conf->socket, url->path))
+        if (!options_keep(&options->socket, url->path))
             return hfi_nomem(err);
-        return conf_agent(conf, "http", "localhost", 8500, NULL, err);
+        return options_agent(options, "http", "localhost", 8500, NULL, err);
     }
     if (!url->nhosts)
-        return conf_from_env(conf, tls, server_name, err);
+        return options_from_env(options, tls, server_name, err);
     for (i = 0; i < url->nhosts && !st; i++)
-        st = conf_agent(conf, tls ? "https" : "http", url->hosts[i].name,
-                        url->hosts[i].port ? url->hosts[i].port
-                        : tls              ? 8501
-                                           : 8500,
-                        tls ? server_name : NULL, err);
+        st = options_agent(options, tls ? "https" : "http", url->hosts[i].name,
+                           url->hosts[i].port ? url->hosts[i].port
+                           : tls              ? 8501
+                                              : 8500,
+                           tls ? server_name : NULL, err);
     return st;
 }
 
 /* ---- the rest ----------------------------------------------------------- */
 
 /* "user:password" of the URL or $CONSUL_HTTP_AUTH. */
-static bool conf_auth(struct consul_conf *conf, const struct hfi_url *url)
+static bool options_auth(struct consul_options *options,
+                         const struct hfi_url *url)
 {
     size_t size;
 
     if (!url->user)
-        return conf_keep(&conf->auth, secure_getenv("CONSUL_HTTP_AUTH"));
+        return options_keep(&options->auth, secure_getenv("CONSUL_HTTP_AUTH"));
     size = strlen(url->user) + 2;
     size += url->password ? strlen(url->password) : 0;
-    conf->auth = hfi_alloc(size);
-    if (conf->auth)
-        snprintf(conf->auth, size, "%s:%s", url->user,
+    options->auth = hfi_alloc(size);
+    if (options->auth)
+        snprintf(options->auth, size, "%s:%s", url->user,
                  url->password ? url->password : "");
-    return conf->auth;
+    return options->auth;
 }
 
-static hf_status conf_tls(struct consul_conf *conf, const struct hfi_url *url,
-                          struct hf_error *err)
+static hf_status options_tls(struct consul_options *options,
+                             const struct hfi_url *url, struct hf_error *err)
 {
-    const char *verify = conf_text(url, "verify", NULL);
+    const char *verify = options_text(url, "verify", NULL);
     const char *env = secure_getenv("CONSUL_HTTP_SSL_VERIFY");
 
     if (verify && strcmp(verify, "yes") != 0 && strcmp(verify, "no") != 0)
         return hfi_fail(err, HF_INVALID, "url: verify= is yes or no");
     if (verify)
-        conf->insecure = !strcmp(verify, "no");
+        options->insecure = !strcmp(verify, "no");
     else
-        conf->insecure = env && (!strcmp(env, "false") || !strcmp(env, "0"));
-    if (!conf_keep(&conf->ca_file, conf_text(url, "cacert", "CONSUL_CACERT")) ||
-        !conf_keep(&conf->ca_dir, conf_text(url, "capath", "CONSUL_CAPATH")) ||
-        !conf_keep(&conf->cert, conf_text(url, "cert", "CONSUL_CLIENT_CERT")) ||
-        !conf_keep(&conf->key, conf_text(url, "key", "CONSUL_CLIENT_KEY")))
+        options->insecure = env && (!strcmp(env, "false") || !strcmp(env, "0"));
+    if (!options_keep(&options->ca_file,
+                      options_text(url, "cacert", "CONSUL_CACERT")) ||
+        !options_keep(&options->ca_dir,
+                      options_text(url, "capath", "CONSUL_CAPATH")) ||
+        !options_keep(&options->cert,
+                      options_text(url, "cert", "CONSUL_CLIENT_CERT")) ||
+        !options_keep(&options->key,
+                      options_text(url, "key", "CONSUL_CLIENT_KEY")))
         return hfi_nomem(err);
     return HF_OK;
 }
 
 /* Zero is a duration here, and the default. */
-static hf_status conf_lock_delay(struct consul_conf *conf,
-                                 const struct hfi_url *url,
-                                 struct hf_error *err)
+static hf_status options_lock_delay(struct consul_options *options,
+                                    const struct hfi_url *url,
+                                    struct hf_error *err)
 {
     const char *text = hfi_url_param(url, "lock_delay", "0");
     hf_status st;
 
     if (!strcmp(text, "0") || !strcmp(text, "0s") || !strcmp(text, "0ms"))
         return HF_OK;
-    st = hfi_url_duration(url, "lock_delay", &conf->lock_delay_ms, err);
-    if (!st && conf->lock_delay_ms > LOCK_DELAY_MAX)
+    st = hfi_url_duration(url, "lock_delay", &options->lock_delay_ms, err);
+    if (!st && options->lock_delay_ms > LOCK_DELAY_MAX)
         st = hfi_fail(err, HF_INVALID, "url: lock_delay= is at most 60s");
     return st;
 }
 
-static hf_status conf_choose(const struct hfi_url *url, const char *option,
-                             const char *no, const char *yes, bool *ret,
-                             struct hf_error *err)
+static hf_status options_choose(const struct hfi_url *url, const char *option,
+                                const char *no, const char *yes, bool *ret,
+                                struct hf_error *err)
 {
     const char *text = hfi_url_param(url, option, no);
 
@@ -323,10 +329,10 @@ static hf_status conf_choose(const struct hfi_url *url, const char *option,
 }
 
 /* The path of the URL stands before every key, but for its leading slash. */
-static hf_status conf_prefix(struct consul_conf *conf,
-                             const struct hfi_url *url, struct hf_error *err)
+static hf_status options_prefix(struct consul_options *options,
+                                const struct hfi_url *url, struct hf_error *err)
 {
-    const char *path = conf->socket ? "" : url->path, *c;
+    const char *path = options->socket ? "" : url->path, *c;
 
     path += *path == '/';
     for (c = path; *c; c++)
@@ -338,69 +344,72 @@ static hf_status conf_prefix(struct consul_conf *conf,
                             "every key: letters, digits, '-', '_', '.', '/'");
     if (strlen(path) > 256)
         return hfi_fail(err, HF_INVALID, "url: the path is too long");
-    return conf_keep(&conf->prefix, path) ? HF_OK : hfi_nomem(err);
+    return options_keep(&options->prefix, path) ? HF_OK : hfi_nomem(err);
 }
 
-hf_status hfi_consul_conf_init(struct consul_conf *conf,
-                               const struct hfi_url *url, struct hf_error *err)
+hf_status hfi_consul_options_init(struct consul_options *options,
+                                  const struct hfi_url *url,
+                                  struct hf_error *err)
 {
-    hf_status st = conf_agents(conf, url, err);
+    hf_status st = options_agents(options, url, err);
     bool changed;
 
     if (!st)
-        st = conf_prefix(conf, url, err);
+        st = options_prefix(options, url, err);
+    if (!st && !options_keep(
+                   &options->token_file,
+                   options_text(url, "token_file", "CONSUL_HTTP_TOKEN_FILE")))
+        st = hfi_nomem(err);
+    if (!st)
+        st = options_token(options, &changed, err);
+    if (!st)
+        st = options_tls(options, url, err);
+    if (!st)
+        st = options_lock_delay(options, url, err);
+    if (!st)
+        st = options_choose(url, "layout", "key", "cli", &options->cli, err);
+    if (!st)
+        st = options_choose(url, "queue", "barge", "fair", &options->fair, err);
+    if (!st && !options_auth(options, url))
+        st = hfi_nomem(err);
     if (!st &&
-        !conf_keep(&conf->token_file,
-                   conf_text(url, "token_file", "CONSUL_HTTP_TOKEN_FILE")))
-        st = hfi_nomem(err);
-    if (!st)
-        st = conf_token(conf, &changed, err);
-    if (!st)
-        st = conf_tls(conf, url, err);
-    if (!st)
-        st = conf_lock_delay(conf, url, err);
-    if (!st)
-        st = conf_choose(url, "layout", "key", "cli", &conf->cli, err);
-    if (!st)
-        st = conf_choose(url, "queue", "barge", "fair", &conf->fair, err);
-    if (!st && !conf_auth(conf, url))
-        st = hfi_nomem(err);
-    if (!st && !conf_keep(&conf->checks, hfi_url_param(url, "checks", "")))
+        !options_keep(&options->checks, hfi_url_param(url, "checks", "")))
         st = hfi_nomem(err);
     return st;
 }
 
-static void conf_wipe(char *text)
+static void options_wipe(char *text)
 {
     if (text)
         explicit_bzero(text, strlen(text));
     hfi_free(text);
 }
 
-void hfi_consul_conf_fini(struct consul_conf *conf)
+void hfi_consul_options_fini(struct consul_options *options)
 {
     size_t i;
 
-    for (i = 0; i < conf->nagents; i++) {
-        hfi_free(conf->agents[i]);
-        curl_slist_free_all(conf->connect_to[i]);
+    for (i = 0; i < options->nagents; i++) {
+        hfi_free(options->agents[i]);
+        curl_slist_free_all(options->connect_to[i]);
     }
-    headers_free(atomic_load(&conf->headers));
-    hfi_free(conf->token_file);
-    conf_wipe(conf->auth);
-    hfi_free(conf->socket);
-    hfi_free(conf->ca_file);
-    hfi_free(conf->ca_dir);
-    hfi_free(conf->cert);
-    hfi_free(conf->key);
-    hfi_free(conf->prefix);
-    hfi_free(conf->checks);
-    *conf = (struct consul_conf){0};
+    headers_free(atomic_load(&options->headers));
+    hfi_free(options->token_file);
+    options_wipe(options->auth);
+    hfi_free(options->socket);
+    hfi_free(options->ca_file);
+    hfi_free(options->ca_dir);
+    hfi_free(options->cert);
+    hfi_free(options->key);
+    hfi_free(options->prefix);
+    hfi_free(options->checks);
+    *options = (struct consul_options){0};
 }
 
 /* Put all that does not change from request to request on a handle.  False:
  * no memory. */
-bool hfi_consul_conf_apply(struct consul_conf *conf, CURL *easy, size_t agent)
+bool hfi_consul_options_apply(struct consul_options *options, CURL *easy,
+                              size_t agent)
 {
     CURLcode rc = CURLE_OK;
 
@@ -408,25 +417,25 @@ bool hfi_consul_conf_apply(struct consul_conf *conf, CURL *easy, size_t agent)
     /* Certificates are read for every connection, CAs too. */
     rc = curl_easy_setopt(easy, CURLOPT_CA_CACHE_TIMEOUT, 0L);
 #endif
-    if (!rc && conf->connect_to[agent])
-        rc =
-            curl_easy_setopt(easy, CURLOPT_CONNECT_TO, conf->connect_to[agent]);
-    if (!rc && conf->socket)
-        rc = curl_easy_setopt(easy, CURLOPT_UNIX_SOCKET_PATH, conf->socket);
+    if (!rc && options->connect_to[agent])
+        rc = curl_easy_setopt(easy, CURLOPT_CONNECT_TO,
+                              options->connect_to[agent]);
+    if (!rc && options->socket)
+        rc = curl_easy_setopt(easy, CURLOPT_UNIX_SOCKET_PATH, options->socket);
     if (!rc)
         rc = curl_easy_setopt(easy, CURLOPT_HTTPHEADER,
-                              atomic_load(&conf->headers)->list);
-    if (!rc && conf->auth)
-        rc = curl_easy_setopt(easy, CURLOPT_USERPWD, conf->auth);
-    if (!rc && conf->ca_file)
-        rc = curl_easy_setopt(easy, CURLOPT_CAINFO, conf->ca_file);
-    if (!rc && conf->ca_dir)
-        rc = curl_easy_setopt(easy, CURLOPT_CAPATH, conf->ca_dir);
-    if (!rc && conf->cert)
-        rc = curl_easy_setopt(easy, CURLOPT_SSLCERT, conf->cert);
-    if (!rc && conf->key)
-        rc = curl_easy_setopt(easy, CURLOPT_SSLKEY, conf->key);
-    if (!rc && conf->insecure) {
+                              atomic_load(&options->headers)->list);
+    if (!rc && options->auth)
+        rc = curl_easy_setopt(easy, CURLOPT_USERPWD, options->auth);
+    if (!rc && options->ca_file)
+        rc = curl_easy_setopt(easy, CURLOPT_CAINFO, options->ca_file);
+    if (!rc && options->ca_dir)
+        rc = curl_easy_setopt(easy, CURLOPT_CAPATH, options->ca_dir);
+    if (!rc && options->cert)
+        rc = curl_easy_setopt(easy, CURLOPT_SSLCERT, options->cert);
+    if (!rc && options->key)
+        rc = curl_easy_setopt(easy, CURLOPT_SSLKEY, options->key);
+    if (!rc && options->insecure) {
         curl_easy_setopt(easy, CURLOPT_SSL_VERIFYPEER, 0L);
         curl_easy_setopt(easy, CURLOPT_SSL_VERIFYHOST, 0L);
     }

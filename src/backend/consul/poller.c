@@ -257,9 +257,9 @@ static void poller_turn_away(struct consul_conn *cc)
 {
     size_t agent = atomic_load(&cc->agent);
 
-    if (cc->conf.nagents > 1)
+    if (cc->options.nagents > 1)
         atomic_compare_exchange_strong(&cc->agent, &agent,
-                                       (agent + 1) % cc->conf.nagents);
+                                       (agent + 1) % cc->options.nagents);
 }
 
 /* From where to go on after an answer with this index. */

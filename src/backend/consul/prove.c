@@ -188,11 +188,11 @@ static void batch_settle(struct consul_conn *cc, struct session_batch *b)
             continue;
         b->to = false;
         if (b->st[i] == HF_DENIED && !reread)
-            reread = hfi_consul_conf_reread(&cc->conf, &cc->mu);
+            reread = hfi_consul_options_reread(&cc->options, &cc->mu);
         b->open[i] = b->st[i] == HF_DENIED
                          ? reread
                          : b->st[i] == HF_UNAVAILABLE && b->n > 1 &&
-                               cc->conf.nagents > 1;
+                               cc->options.nagents > 1;
     }
 }
 

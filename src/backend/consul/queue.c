@@ -39,10 +39,10 @@ static int64_t queue_ttl(const struct hfi_claim *claim)
                                              : claim->ttl_ms / 2;
 }
 
-bool hfi_consul_queue_place(const struct consul_conf *conf, const char *key,
-                            const char *token, char *ret)
+bool hfi_consul_queue_place(const struct consul_options *options,
+                            const char *key, const char *token, char *ret)
 {
-    struct consul_conf plain = {.prefix = conf->prefix};
+    struct consul_options plain = {.prefix = options->prefix};
     size_t len;
 
     if (!hfi_consul_name(&plain, key, ret))
@@ -163,7 +163,7 @@ void hfi_consul_queue_left(struct consul_conn *cc, const char *key,
             queue_own_free(cc, node);
     }
     if (!told) {
-        if (hfi_consul_queue_place(&cc->conf, key, token, name))
+        if (hfi_consul_queue_place(&cc->options, key, token, name))
             hfi_consul_watch_left(cc, name, sure);
     }
     pthread_mutex_unlock(&cc->mu);
@@ -256,7 +256,7 @@ static hf_status queue_inspect(struct consul_conn *cc, const char *key,
     hf_status st;
 
     *view = (struct queue_view){.places = 0};
-    if (!hfi_consul_queue_place(&cc->conf, key, "", name))
+    if (!hfi_consul_queue_place(&cc->options, key, "", name))
         return hfi_fail(err, HF_INVALID, "%s: the key is too long",
                         cc->base.endpoint);
     hfi_consul_path(path, sizeof(path), name, "?recurse");
@@ -291,9 +291,9 @@ static hf_status queue_behind(struct consul_conn *cc,
     pthread_mutex_unlock(&cc->mu);
     busy->place = view->before + 1;
     memcpy(receipt->ref.text, view->previous, sizeof(view->previous));
-    if (view->before ? hfi_consul_queue_place(&cc->conf, claim->key,
+    if (view->before ? hfi_consul_queue_place(&cc->options, claim->key,
                                               view->previous, name)
-                     : hfi_consul_name(&cc->conf, claim->key, name))
+                     : hfi_consul_name(&cc->options, claim->key, name))
         hfi_consul_retarget(cc, claim->key, name, claim->token);
     return HF_BUSY;
 }
@@ -361,7 +361,8 @@ hf_status hfi_consul_queue_turn(struct consul_conn *cc,
     if (view.mine) {
         queue_behind(cc, claim, receipt, busy, &view);
         if (!hfi_consul_queue_in_doubt(cc, claim->token))
-            hfi_consul_queue_place(&cc->conf, claim->key, claim->token, place);
+            hfi_consul_queue_place(&cc->options, claim->key, claim->token,
+                                   place);
     }
     return HF_OK;
 }
@@ -380,7 +381,7 @@ hf_status hfi_consul_queue_join(struct consul_conn *cc,
     struct queue_view view;
     hf_status st;
 
-    if (!hfi_consul_queue_place(&cc->conf, claim->key, claim->token, name))
+    if (!hfi_consul_queue_place(&cc->options, claim->key, claim->token, name))
         return hfi_fail(err, HF_INVALID, "%s: the key is too long",
                         cc->base.endpoint);
     if (!queue_own_add(cc, claim->token))
@@ -414,7 +415,7 @@ hf_status hfi_consul_queue_leave(struct consul_conn *cc,
     struct consul_done done = {.ok = false};
     hf_status st = HF_OK;
 
-    if (!hfi_consul_queue_place(&cc->conf, claim->key, claim->token, name))
+    if (!hfi_consul_queue_place(&cc->options, claim->key, claim->token, name))
         return HF_LOST;
     if (queue_doubt(cc, claim->token, session)) {
         hfi_consul_op(&bar, "lock", name, session, "", 0);

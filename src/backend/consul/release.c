@@ -199,7 +199,7 @@ hf_status hfi_consul_release(struct hfi_conn *conn,
     hf_status st, left = HF_OK;
 
     hfi_consul_forget(cc, claim->token);
-    if (cc->conf.fair && !receipt->fence)
+    if (cc->options.fair && !receipt->fence)
         left = hfi_consul_queue_leave(cc, claim, deadline, err);
     st = hfi_consul_key_enter(cc, claim->key, deadline, &r.k, err);
     if (st)

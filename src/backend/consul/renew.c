@@ -198,7 +198,7 @@ static void renew_inspect(struct consul_conn *cc, struct hfi_renewal *item,
     struct consul_kv kv;
     bool mine;
 
-    if (!hfi_consul_name(&cc->conf, item->claim->key, name))
+    if (!hfi_consul_name(&cc->options, item->claim->key, name))
         return;
     item->st =
         hfi_consul_read(cc, &cc->renewals, name, true, deadline, &kv, err);
@@ -228,7 +228,7 @@ static void renew_op(struct consul_conn *cc, struct consul_ops *ops,
     struct consul_key *k;
     uint64_t index = 0;
 
-    if (!hfi_consul_name(&cc->conf, item->claim->key, name))
+    if (!hfi_consul_name(&cc->options, item->claim->key, name))
         return;
     pthread_mutex_lock(&cc->mu);
     k = renew_key(cc, name, item->claim);
@@ -293,7 +293,7 @@ static void renew_note(struct consul_conn *cc, struct hfi_renewal *item,
     char name[CONSUL_NAME_MAX];
     struct consul_key *k;
 
-    if (!hfi_consul_name(&cc->conf, item->claim->key, name))
+    if (!hfi_consul_name(&cc->options, item->claim->key, name))
         return;
     pthread_mutex_lock(&cc->mu);
     k = renew_key(cc, name, item->claim);
@@ -366,7 +366,7 @@ static struct consul_session *renew_session(struct consul_conn *cc,
     struct consul_key *k = NULL;
 
     pthread_mutex_lock(&cc->mu);
-    if (hfi_consul_name(&cc->conf, item->claim->key, name))
+    if (hfi_consul_name(&cc->options, item->claim->key, name))
         k = renew_key(cc, name, item->claim);
     if (k)
         s = k->session;

@@ -92,14 +92,14 @@ struct consul_session *hfi_consul_session_find(struct consul_conn *cc,
 static char *session_body(const struct consul_conn *cc,
                           const struct consul_session *s)
 {
-    char ttl[32], delay[32], *checks = hfi_strdup(cc->conf.checks), *name,
+    char ttl[32], delay[32], *checks = hfi_strdup(cc->options.checks), *name,
                              *rest;
     json_t *list = json_array(), *body;
     char *text = NULL;
 
     snprintf(ttl, sizeof(ttl), "%lldms", (long long)s->ttl_ms);
     snprintf(delay, sizeof(delay), "%lldms",
-             (long long)(s->queue ? 0 : cc->conf.lock_delay_ms));
+             (long long)(s->queue ? 0 : cc->options.lock_delay_ms));
     for (name = checks; name && *name; name = rest) {
         rest = name + strcspn(name, ",");
         if (*rest)

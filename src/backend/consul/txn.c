@@ -266,7 +266,8 @@ hf_status hfi_consul_txn(struct consul_conn *cc, struct consul_pool *pool,
         st = hfi_consul_txn_read(cc, &reply, done, err);
         done->agent = reply.agent;
         hfi_consul_reply_fini(&reply);
-    } while (st == HF_DENIED && hfi_consul_conf_reread(&cc->conf, &cc->mu));
+    } while (st == HF_DENIED &&
+             hfi_consul_options_reread(&cc->options, &cc->mu));
     hfi_consul_ops_fini(ops);
     return st;
 }

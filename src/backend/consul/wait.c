@@ -67,7 +67,7 @@ static struct consul_watch *watch_get(struct consul_conn *cc, const char *key,
     watch->node.key = memcpy(watch->name, name, name_len);
     watch->key = memcpy(watch->name + name_len, key, key_len);
     watch->place =
-        !hfi_consul_name(&cc->conf, key, lock) || strcmp(lock, name) != 0;
+        !hfi_consul_name(&cc->options, key, lock) || strcmp(lock, name) != 0;
     watch->own = watch->place && /* .../TOKEN */
                  hfi_consul_queue_is_own(cc, strrchr(name, '/') + 1);
     hfi_map_add(&cc->poller.watches, &watch->node);
@@ -420,11 +420,11 @@ hf_status hfi_consul_watch(struct hfi_conn *conn, const struct hfi_claim *claim,
 
     (void)deadline;
     /* In a queue, `ref` is the token of the place before ours. */
-    if (cc->conf.fair && !receipt->fence && receipt->ref.text[0]) {
-        if (!hfi_consul_queue_place(&cc->conf, claim->key, receipt->ref.text,
+    if (cc->options.fair && !receipt->fence && receipt->ref.text[0]) {
+        if (!hfi_consul_queue_place(&cc->options, claim->key, receipt->ref.text,
                                     name))
             return HF_INVALID;
-    } else if (!hfi_consul_name(&cc->conf, claim->key, name)) {
+    } else if (!hfi_consul_name(&cc->options, claim->key, name)) {
         return HF_INVALID;
     }
     return watch_begin(cc, claim->key, name, claim->token, err);
