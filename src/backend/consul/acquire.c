@@ -23,7 +23,7 @@ struct consul_try {
     struct consul_session *s;
     struct consul_key *k;
     int64_t began, deadline;
-    char place[CONSUL_NAME_MAX]; /* in the queue, or "" */
+    char queue_entry[CONSUL_NAME_MAX]; /* of the claim, or "" */
     struct hf_error *err;
 };
 
@@ -157,8 +157,8 @@ static hf_status try_lock(struct consul_try *t)
 
     hfi_consul_value(value, t->claim, 0);
     hfi_consul_expect_index(&ops, k->name, k->index);
-    if (t->place[0])
-        hfi_consul_op(&ops, "delete", t->place, NULL, NULL, 0);
+    if (t->queue_entry[0])
+        hfi_consul_op(&ops, "delete", t->queue_entry, NULL, NULL, 0);
     hfi_consul_op(&ops, "lock", k->name, t->s->id, value, 0);
     k->expected_index = k->index;
     st = hfi_consul_txn(t->cc, &t->cc->calls, &ops, true, t->deadline, &done,
@@ -174,7 +174,7 @@ static hf_status try_lock(struct consul_try *t)
         return st;
     if (done.ok) {
         k->index = done.index;
-        if (t->place[0])
+        if (t->queue_entry[0])
             hfi_consul_queue_left(t->cc, t->claim->key, t->claim->token, true);
         return try_granted(t, done.index);
     }
@@ -207,7 +207,7 @@ static hf_status try_session(struct consul_try *t)
 static bool try_must_inspect(const struct consul_try *t)
 {
     return t->k->holder[0] || t->k->seen == CONSUL_UNKNOWN ||
-           (t->place[0] && !t->k->index);
+           (t->queue_entry[0] && !t->k->index);
 }
 
 static hf_status try_key(struct consul_try *t)
@@ -276,8 +276,8 @@ hf_status hfi_consul_try_acquire(struct hfi_conn *conn,
     hf_status st = HF_OK;
 
     if (cc->options.fair && !again)
-        st = hfi_consul_queue_turn(cc, claim, receipt, busy, deadline, t.place,
-                                   &stands, err);
+        st = hfi_consul_queue_turn(cc, claim, receipt, busy, deadline,
+                                   t.queue_entry, &stands, err);
     if (!st) {
         st = hfi_consul_key_enter(cc, claim->key, deadline, &t.k, err);
         if (st == HF_UNAVAILABLE)

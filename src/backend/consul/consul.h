@@ -232,7 +232,7 @@ struct consul_session {
     int64_t proven; /* it lasts for two ttl from then on */
     int64_t sure;   /* when that was sent which a true leader has served ... */
     size_t agent;   /* ... by way of this agent */
-    unsigned users; /* calls, keys and places */
+    unsigned users; /* calls, keys and queue entries */
 };
 
 #define CONSUL_HANDLE_NAME   "holdfast handle"  /* of a session; see handle.c */
@@ -325,12 +325,12 @@ void hfi_consul_keys_fini(struct consul_conn *);
 
 /* ---- queue.c ----------------------------------------------------- */
 
-/* HF_OK: it is our turn to take the key, and *place is what to delete with
+/* HF_OK: it is our turn to take the key, and *queue_entry is what to delete with
  * that ("" if there is none); HF_BUSY: it is not.  *stands: we are in line. */
 hf_status hfi_consul_queue_turn(struct consul_conn *, const struct hfi_claim *,
                                 struct hfi_receipt *, struct hfi_answer *,
-                                int64_t deadline, char *place, bool *stands,
-                                struct hf_error *);
+                                int64_t deadline, char *queue_entry,
+                                bool *stands, struct hf_error *);
 hf_status hfi_consul_queue_join(struct consul_conn *, const struct hfi_claim *,
                                 struct hfi_receipt *, struct hfi_answer *,
                                 int64_t deadline, struct hf_error *);
@@ -339,13 +339,13 @@ hf_status hfi_consul_queue_leave(struct consul_conn *, const struct hfi_claim *,
 hf_status hfi_consul_queue_count(struct consul_conn *, const char *key,
                                  int64_t deadline, int32_t *ret,
                                  struct hf_error *);
-bool hfi_consul_queue_place(const struct consul_options *, const char *key,
+bool hfi_consul_queue_entry(const struct consul_options *, const char *key,
                             const char *token, char *ret);
 void hfi_consul_queue_left(struct consul_conn *, const char *key,
                            const char *token, bool sure);
 bool hfi_consul_queue_is_own(struct consul_conn *, const char *token);
 bool hfi_consul_queue_in_doubt(struct consul_conn *, const char *token);
-bool hfi_consul_is_place(const struct consul_kv *);
+bool hfi_consul_is_queue_entry(const struct consul_kv *);
 void hfi_consul_queue_fini(struct consul_conn *);
 
 /* ---- stagger.c ------------------------------------------------------ */
@@ -408,8 +408,8 @@ struct consul_watch {
     int64_t wake_at;      /* ... until then */
     struct consul_herd herd;
     struct consul_kv last;
-    bool place; /* not the lock but a place in its queue ... */
-    bool own;   /* ... of this client, which will say when it is gone */
+    bool queue_entry; /* not the lock but an entry of its queue ... */
+    bool own;         /* ... of this client, which will say when it is gone */
     const char *key;
     char name[];
 };
@@ -528,7 +528,7 @@ struct consul_conn {
     struct hfi_cond turn; /* something is not busy any more */
     struct consul_pool calls, renewals;
     struct hfi_link sessions;
-    struct hfi_map places; /* in queues, of this client; by token */
+    struct hfi_map queue_entries; /* of this client; by token */
     struct hfi_map keys;
     struct hfi_link idle; /* of consul_key: kept for what they know */
     size_t nidle;

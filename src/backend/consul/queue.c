@@ -2,23 +2,23 @@
  *
  * queue.c - queue=fair: first come, first served, one woken at a time.
  *
- * A waiter has a place, the entry K/.holdfast/TOKEN, locked by a session whose
- * keys are deleted with it, so that a dead waiter's place goes away.  Places
- * are in the order of their CreateIndex.  The first in line takes the lock and
- * deletes its place in one transaction; each other watches the place before
- * its own.  If that one is this client's too, no query is needed for it: the
- * client knows when it goes, and until then there is nothing to ask either.  So
- * a queue of hundreds in one client needs one connection, not hundreds, and one
- * of them reads the list, not all.
+ * A waiter has a queue entry, K/.holdfast/TOKEN, locked by a session whose keys
+ * are deleted with it, so that the entry of a dead waiter goes away.  Queue
+ * entries are in the order of their CreateIndex.  The first in line takes the
+ * lock and deletes its queue entry in one transaction; each other watches the
+ * one before its own.  If that one is this client's too, no query is needed for
+ * it: the client knows when it goes, and until then there is nothing to ask
+ * either.  So a queue of hundreds in one client needs one connection, not
+ * hundreds, and one of them reads the list, not all.
  *
- * DOUBT  A place is written on the condition that there is none.  Where no
- *   answer came, that may happen after the waiter has left.  So it leaves its
- *   place locked by the same session, but without a token: nobody counts that,
- *   the late write fails, and when the session ends, and with it the late
- *   write's chance, the service deletes the place.
+ * DOUBT  A queue entry is written on the condition that there is none.  Where
+ *   no answer came, that may happen after the waiter has left.  So it leaves its
+ *   queue entry locked by the same session, but without a token: nobody counts
+ *   that, the late write fails, and when the session ends, and with it the late
+ *   write's chance, the service deletes the entry.
  *
  * LIMITS  Clients that do not say queue=fair, and `consul lock`, take the key
- * when they find it free.  A lock-delay holds for the key, not for places.
+ *   when they find it free.  A lock-delay holds for the key, not for its queue.
  */
 #include "consul.h"
 
@@ -26,20 +26,21 @@
 
 #include "base/banned.h"
 
-#define PLACE_TTL_MIN INT64_C(10000)
+#define ENTRY_TTL_MIN INT64_C(10000)
 
-/* A place needs less than the lock: the core asks again within two thirds of a
- * ttl, and a session lasts for twice its own.  So a dead waiter is in nobody's
- * way for longer than the ttl.  Less than 10 s a server may not accept. */
+/* A queue entry needs less than the lock: the core asks again within two thirds
+ * of a ttl, and a session lasts for twice its own.  So a dead waiter is in
+ * nobody's way for longer than the ttl.  Less than 10 s a server may not
+ * accept. */
 static int64_t queue_ttl(const struct hfi_claim *claim)
 {
-    if (claim->ttl_ms < PLACE_TTL_MIN)
+    if (claim->ttl_ms < ENTRY_TTL_MIN)
         return claim->ttl_ms;
-    return claim->ttl_ms / 2 < PLACE_TTL_MIN ? PLACE_TTL_MIN
+    return claim->ttl_ms / 2 < ENTRY_TTL_MIN ? ENTRY_TTL_MIN
                                              : claim->ttl_ms / 2;
 }
 
-bool hfi_consul_queue_place(const struct consul_options *options,
+bool hfi_consul_queue_entry(const struct consul_options *options,
                             const char *key, const char *token, char *ret)
 {
     struct consul_options plain = {.prefix = options->prefix};
@@ -52,13 +53,13 @@ bool hfi_consul_queue_place(const struct consul_options *options,
            (int)(CONSUL_NAME_MAX - len);
 }
 
-/* ---- the places of this client ------------------------------------------ */
+/* ---- the queue entries of this client ----------------------------------- */
 
 struct queue_own {
-    struct hfi_node node; /* in consul_conn.places */
-    int32_t place;        /* in line, when it was last seen; 0 unknown */
+    struct hfi_node node; /* in consul_conn.queue_entries */
+    int32_t position;     /* in the queue, when it was last seen; 0 unknown */
     bool gone;            /* it is remembered for its doubt only */
-    char doubt[CONSUL_ID_LEN + 1]; /* the session of a place that may still
+    char doubt[CONSUL_ID_LEN + 1]; /* the session of an entry that may still
                                     * be written, or "" */
     char token[HFI_TOKEN_LEN + 1];
 };
@@ -66,20 +67,20 @@ struct queue_own {
 static struct queue_own *queue_own_find(struct consul_conn *cc,
                                         const char *token)
 {
-    struct hfi_node *node = hfi_map_find(&cc->places, token);
+    struct hfi_node *node = hfi_map_find(&cc->queue_entries, token);
     struct queue_own *own =
         node ? hfi_container(node, struct queue_own, node) : NULL;
 
     return own && !own->gone ? own : NULL;
 }
 
-/* With the mutex held: is there a place of ours with this token? */
+/* With the mutex held: is there a queue entry of ours with this token? */
 bool hfi_consul_queue_is_own(struct consul_conn *cc, const char *token)
 {
     return queue_own_find(cc, token);
 }
 
-/* May a place of this claim be written late?  *session is the one. */
+/* May a queue entry of this claim be written late?  *session is the one. */
 static bool queue_doubt(struct consul_conn *cc, const char *token,
                         char *session)
 {
@@ -87,7 +88,7 @@ static bool queue_doubt(struct consul_conn *cc, const char *token,
 
     session[0] = '\0';
     pthread_mutex_lock(&cc->mu);
-    node = hfi_map_find(&cc->places, token);
+    node = hfi_map_find(&cc->queue_entries, token);
     if (node)
         memcpy(session, hfi_container(node, struct queue_own, node)->doubt,
                CONSUL_ID_LEN + 1);
@@ -108,30 +109,30 @@ static void queue_set_doubt(struct consul_conn *cc, const char *token,
     struct hfi_node *node;
 
     pthread_mutex_lock(&cc->mu);
-    node = hfi_map_find(&cc->places, token);
+    node = hfi_map_find(&cc->queue_entries, token);
     if (node)
         memcpy(hfi_container(node, struct queue_own, node)->doubt, session,
                strlen(session) + 1);
     pthread_mutex_unlock(&cc->mu);
 }
 
-/* Before the place is written, so that whoever sees it finds it here. */
+/* Before the queue entry is written, so that whoever sees it finds it here. */
 static bool queue_own_add(struct consul_conn *cc, const char *token)
 {
     struct hfi_node *node;
     struct queue_own *own = NULL;
 
     pthread_mutex_lock(&cc->mu);
-    node = hfi_map_find(&cc->places, token);
+    node = hfi_map_find(&cc->queue_entries, token);
     if (node) {
         own = hfi_container(node, struct queue_own, node);
         own->gone = false;
-    } else if (hfi_map_reserve(&cc->places)) {
+    } else if (hfi_map_reserve(&cc->queue_entries)) {
         own = hfi_alloc(sizeof(*own));
         if (own) {
             memcpy(own->token, token, sizeof(own->token));
             own->node.key = own->token;
-            hfi_map_add(&cc->places, &own->node);
+            hfi_map_add(&cc->queue_entries, &own->node);
         }
     }
     pthread_mutex_unlock(&cc->mu);
@@ -140,11 +141,11 @@ static bool queue_own_add(struct consul_conn *cc, const char *token)
 
 static void queue_own_free(struct consul_conn *cc, struct hfi_node *node)
 {
-    hfi_map_remove(&cc->places, node);
+    hfi_map_remove(&cc->queue_entries, node);
     hfi_free(hfi_container(node, struct queue_own, node));
 }
 
-/* The place is gone, or (not `sure`) may be: tell who stands behind it. */
+/* The queue entry is gone, or (not `sure`) may be: tell who stands behind it. */
 void hfi_consul_queue_left(struct consul_conn *cc, const char *key,
                            const char *token, bool sure)
 {
@@ -154,7 +155,7 @@ void hfi_consul_queue_left(struct consul_conn *cc, const char *key,
     bool told = true;
 
     pthread_mutex_lock(&cc->mu);
-    node = hfi_map_find(&cc->places, token);
+    node = hfi_map_find(&cc->queue_entries, token);
     if (node) {
         own = hfi_container(node, struct queue_own, node);
         told = own->gone;
@@ -163,7 +164,7 @@ void hfi_consul_queue_left(struct consul_conn *cc, const char *key,
             queue_own_free(cc, node);
     }
     if (!told) {
-        if (hfi_consul_queue_place(&cc->options, key, token, name))
+        if (hfi_consul_queue_entry(&cc->options, key, token, name))
             hfi_consul_watch_left(cc, name, sure);
     }
     pthread_mutex_unlock(&cc->mu);
@@ -174,16 +175,16 @@ void hfi_consul_queue_fini(struct consul_conn *cc)
 {
     struct hfi_node *node;
 
-    while ((node = hfi_map_next(&cc->places, NULL)))
+    while ((node = hfi_map_next(&cc->queue_entries, NULL)))
         queue_own_free(cc, node);
-    hfi_map_fini(&cc->places);
+    hfi_map_fini(&cc->queue_entries);
 }
 
 /* ---- the queue ---------------------------------------------------------- */
 
 /* What a look at the queue finds. */
 struct queue_view {
-    int32_t places, before; /* all, and those before ours */
+    int32_t entries, before; /* all, and those before ours */
     bool mine;
     char previous[HFI_TOKEN_LEN + 1]; /* the one just before ours */
     uint64_t create, previous_create; /* of ours (or "last"), of that */
@@ -192,7 +193,7 @@ struct queue_view {
 static void queue_count(struct queue_view *view, const char *token,
                         uint64_t create)
 {
-    view->places++;
+    view->entries++;
     if (create >= view->create)
         return;
     view->before++;
@@ -203,12 +204,12 @@ static void queue_count(struct queue_view *view, const char *token,
 }
 
 /* Does somebody stand there? */
-bool hfi_consul_is_place(const struct consul_kv *kv)
+bool hfi_consul_is_queue_entry(const struct consul_kv *kv)
 {
     return kv->session[0] && kv->token[0];
 }
 
-/* The token of the place that an entry is, or NULL. */
+/* The token of a queue entry, or NULL if it is none. */
 static const char *queue_token(const json_t *entry)
 {
     const char *name = json_string_value(json_object_get(entry, "Key"));
@@ -232,7 +233,7 @@ static void queue_read(struct queue_view *view, const json_t *list,
         if (!at || strcmp(at, token) != 0)
             continue;
         hfi_consul_kv_parse(&kv, entry);
-        if (!hfi_consul_is_place(&kv))
+        if (!hfi_consul_is_queue_entry(&kv))
             continue;
         view->create = kv.create;
         view->mine = true;
@@ -241,7 +242,7 @@ static void queue_read(struct queue_view *view, const json_t *list,
         entry = json_array_get(list, i);
         at = queue_token(entry);
         hfi_consul_kv_parse(&kv, entry);
-        if (at && hfi_consul_is_place(&kv))
+        if (at && hfi_consul_is_queue_entry(&kv))
             queue_count(view, at, kv.create);
     }
 }
@@ -255,8 +256,8 @@ static hf_status queue_inspect(struct consul_conn *cc, const char *key,
     struct consul_reply reply;
     hf_status st;
 
-    *view = (struct queue_view){.places = 0};
-    if (!hfi_consul_queue_place(&cc->options, key, "", name))
+    *view = (struct queue_view){.entries = 0};
+    if (!hfi_consul_queue_entry(&cc->options, key, "", name))
         return hfi_fail(err, HF_INVALID, "%s: the key is too long",
                         cc->base.endpoint);
     hfi_consul_path(path, sizeof(path), name, "?recurse");
@@ -274,7 +275,7 @@ static hf_status queue_inspect(struct consul_conn *cc, const char *key,
     return st;
 }
 
-/* Not our turn: watch the place before ours from now on. */
+/* Not our turn: watch the queue entry before ours from now on. */
 static hf_status queue_behind(struct consul_conn *cc,
                               const struct hfi_claim *claim,
                               struct hfi_receipt *receipt,
@@ -287,18 +288,18 @@ static hf_status queue_behind(struct consul_conn *cc,
     pthread_mutex_lock(&cc->mu);
     own = queue_own_find(cc, claim->token);
     if (own)
-        own->place = view->before + 1;
+        own->position = view->before + 1;
     pthread_mutex_unlock(&cc->mu);
     busy->place = view->before + 1;
     memcpy(receipt->ref.text, view->previous, sizeof(view->previous));
-    if (view->before ? hfi_consul_queue_place(&cc->options, claim->key,
+    if (view->before ? hfi_consul_queue_entry(&cc->options, claim->key,
                                               view->previous, name)
                      : hfi_consul_name(&cc->options, claim->key, name))
         hfi_consul_retarget(cc, claim->key, name, claim->token);
     return HF_BUSY;
 }
 
-/* Keep the place alive as long as we ask for it. */
+/* Keep the queue entry alive as long as we ask for it. */
 static hf_status queue_keep(struct consul_conn *cc,
                             const struct hfi_claim *claim, int64_t deadline,
                             struct hf_error *err)
@@ -312,8 +313,8 @@ static hf_status queue_keep(struct consul_conn *cc,
     return st;
 }
 
-/* Does the place before ours belong to this client, and is it still there?  Then
- * it is not our turn.  If it has vanished without our doing, whoever stands
+/* Does the queue entry before ours belong to this client, and is it still there?
+ * Then it is not our turn.  If it has vanished without our doing, whoever stands
  * there finds out, and leaves it. */
 static bool queue_is_behind_own(struct consul_conn *cc,
                                 const struct hfi_claim *claim,
@@ -326,8 +327,8 @@ static bool queue_is_behind_own(struct consul_conn *cc,
     if (receipt->placed && !receipt->fence && receipt->ref.text[0] &&
         queue_own_find(cc, claim->token))
         before = queue_own_find(cc, receipt->ref.text);
-    if (before && before->place)
-        busy->place = before->place + 1;
+    if (before && before->position)
+        busy->place = before->position + 1;
     pthread_mutex_unlock(&cc->mu);
     return before;
 }
@@ -336,7 +337,8 @@ hf_status hfi_consul_queue_turn(struct consul_conn *cc,
                                 const struct hfi_claim *claim,
                                 struct hfi_receipt *receipt,
                                 struct hfi_answer *busy, int64_t deadline,
-                                char *place, bool *stands, struct hf_error *err)
+                                char *queue_entry, bool *stands,
+                                struct hf_error *err)
 {
     struct queue_view view;
     hf_status st;
@@ -361,13 +363,13 @@ hf_status hfi_consul_queue_turn(struct consul_conn *cc,
     if (view.mine) {
         queue_behind(cc, claim, receipt, busy, &view);
         if (!hfi_consul_queue_in_doubt(cc, claim->token))
-            hfi_consul_queue_place(&cc->options, claim->key, claim->token,
-                                   place);
+            hfi_consul_queue_entry(&cc->options, claim->key, claim->token,
+                                   queue_entry);
     }
     return HF_OK;
 }
 
-/* Take a place at the end. */
+/* Take a queue entry at the end. */
 hf_status hfi_consul_queue_join(struct consul_conn *cc,
                                 const struct hfi_claim *claim,
                                 struct hfi_receipt *receipt,
@@ -381,7 +383,7 @@ hf_status hfi_consul_queue_join(struct consul_conn *cc,
     struct queue_view view;
     hf_status st;
 
-    if (!hfi_consul_queue_place(&cc->options, claim->key, claim->token, name))
+    if (!hfi_consul_queue_entry(&cc->options, claim->key, claim->token, name))
         return hfi_fail(err, HF_INVALID, "%s: the key is too long",
                         cc->base.endpoint);
     if (!queue_own_add(cc, claim->token))
@@ -405,7 +407,7 @@ hf_status hfi_consul_queue_join(struct consul_conn *cc,
     return st ? st : queue_behind(cc, claim, receipt, busy, &view);
 }
 
-/* Give the place up.  HF_LOST: there was none. */
+/* Give the queue entry up.  HF_LOST: there was none. */
 hf_status hfi_consul_queue_leave(struct consul_conn *cc,
                                  const struct hfi_claim *claim,
                                  int64_t deadline, struct hf_error *err)
@@ -415,7 +417,7 @@ hf_status hfi_consul_queue_leave(struct consul_conn *cc,
     struct consul_done done = {.ok = false};
     hf_status st = HF_OK;
 
-    if (!hfi_consul_queue_place(&cc->options, claim->key, claim->token, name))
+    if (!hfi_consul_queue_entry(&cc->options, claim->key, claim->token, name))
         return HF_LOST;
     if (queue_doubt(cc, claim->token, session)) {
         hfi_consul_op(&bar, "lock", name, session, "", 0);
@@ -438,6 +440,6 @@ hf_status hfi_consul_queue_count(struct consul_conn *cc, const char *key,
     hf_status st = queue_inspect(cc, key, "", deadline, &view, err);
 
     if (!st)
-        *ret = view.places;
+        *ret = view.entries;
     return st;
 }

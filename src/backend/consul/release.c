@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * release.c - giving up a grant, a place, or what may have been granted.
+ * release.c - giving up a grant, a queue entry, or what may have been granted.
  *
  * INVARIANTS
  *  (1) An entry is unlocked only on the condition that it has not changed since

@@ -2,12 +2,13 @@
  *
  * renew.c - renewing, and moving to another ttl.
  *
- * A renewal has two halves: sessions are renewed side by side, each once for all
- * the locks that it carries, and then each entry is checked to be as it was, up
- * to 64 in one read-only transaction.  Either alone would not do: a session can live on
- * while an operator deletes an entry, and an entry says nothing of how long its
- * session will live.  The transaction is a consistent read, so it is also what
- * makes the next renewal of the session a proof: session.c (4).
+ * A renewal has two halves: sessions are renewed side by side, each once for
+ * all the locks that it carries, and then each entry is checked to be as it
+ * was, up to 64 in one read-only transaction.  Either alone would not do: a
+ * session can live on while an operator deletes an entry, and an entry says
+ * nothing of how long its session will live.  The transaction is a consistent
+ * read, so it is also what makes the next renewal of the session a proof:
+ * session.c (4).
  *
  * A lock that is to have another ttl is moved: unlocked by the old session and
  * locked by another of ours in one step, so that nobody can come in between.

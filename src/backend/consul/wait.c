@@ -28,7 +28,7 @@
 #define MONITOR_AFTER_MS 50
 #define MONITORS_MAX     32
 
-/* How long those behind a place that is gone have to look elsewhere. */
+/* How long those behind a queue entry that is gone have to look elsewhere. */
 #define LEFT_MS 250
 
 static struct consul_watcher *watcher_find(struct consul_conn *cc,
@@ -66,9 +66,9 @@ static struct consul_watch *watch_get(struct consul_conn *cc, const char *key,
     hfi_link_init(&watch->wake);
     watch->node.key = memcpy(watch->name, name, name_len);
     watch->key = memcpy(watch->name + name_len, key, key_len);
-    watch->place =
+    watch->queue_entry =
         !hfi_consul_name(&cc->options, key, lock) || strcmp(lock, name) != 0;
-    watch->own = watch->place && /* .../TOKEN */
+    watch->own = watch->queue_entry && /* .../TOKEN */
                  hfi_consul_queue_is_own(cc, strrchr(name, '/') + 1);
     hfi_map_add(&cc->poller.watches, &watch->node);
     if (!watch->own)
@@ -291,12 +291,13 @@ static bool watch_waiters(struct consul_conn *cc, struct consul_watch *watch,
     int64_t ms;
 
     hfi_link_remove(&watch->wake);
-    if (watch->place ? hfi_consul_is_place(kv) : kv->session[0] != '\0') {
+    if (watch->queue_entry ? hfi_consul_is_queue_entry(kv)
+                           : kv->session[0] != '\0') {
         hfi_consul_herd_taken(&watch->herd, kv->session,
                               hfi_consul_session_find(cc, kv->session));
-        return kv->linger && !kv->wanted && !watch->place;
+        return kv->linger && !kv->wanted && !watch->queue_entry;
     }
-    ms = watch->place
+    ms = watch->queue_entry
              ? 0
              : hfi_consul_herd_delay(&watch->herd, w->token, kv->index);
     if (!ms) {
@@ -315,7 +316,7 @@ static void watch_learn(struct consul_conn *cc, struct consul_watch *watch,
     struct hfi_node *node = hfi_map_find(&cc->keys, watch->name);
     struct consul_key *k;
 
-    if (!node || watch->place)
+    if (!node || watch->queue_entry)
         return;
     k = hfi_container(node, struct consul_key, node);
     if (k->busy || k->holder[0] || kv->foreign)
@@ -349,8 +350,8 @@ void hfi_consul_watch_answer(struct consul_conn *cc, struct consul_watch *watch,
     }
 }
 
-/* With the mutex held: a place of this client is gone, or may be.  Those behind
- * it look for another one now; the query is for those who could not. */
+/* With the mutex held: a queue entry of this client is gone, or may be.  Those
+ * behind it look for another one now; the query is for those who could not. */
 void hfi_consul_watch_left(struct consul_conn *cc, const char *name, bool sure)
 {
     struct hfi_node *node = hfi_map_find(&cc->poller.watches, name);
@@ -419,9 +420,9 @@ hf_status hfi_consul_watch(struct hfi_conn *conn, const struct hfi_claim *claim,
     char name[CONSUL_NAME_MAX];
 
     (void)deadline;
-    /* In a queue, `ref` is the token of the place before ours. */
+    /* In a queue, `ref` is the token of the queue entry before ours. */
     if (cc->options.fair && !receipt->fence && receipt->ref.text[0]) {
-        if (!hfi_consul_queue_place(&cc->options, claim->key, receipt->ref.text,
+        if (!hfi_consul_queue_entry(&cc->options, claim->key, receipt->ref.text,
                                     name))
             return HF_INVALID;
     } else if (!hfi_consul_name(&cc->options, claim->key, name)) {
