@@ -168,4 +168,23 @@ TEST(an_old_handle_does_nothing_to_a_lock_that_was_taken_up)
     hf_close(b);
 }
 
+/* The lock keeps its name in etcd, which the first client has made. */
+TEST(who_gave_a_lock_away_is_not_granted_it_while_another_holds_it)
+{
+    hf_client *a = client_new(), *b = client_new();
+    hf_lock *lk = take(a, "given", NULL, 0, 0), *none = NULL;
+    struct hf_handle handle;
+
+    CHECK_OK(hf_detach(lk, &handle, &t_err));
+    CHECK_OK(hf_attach(b, "given", &handle, NULL, &lk, &t_err));
+    CHECK_STATUS(hf_handle_release(a, "given", &handle, NULL, &t_err), HF_LOST);
+    CHECK_STATUS(hf_acquire(a, "given", 0, NULL, &none, &t_err), HF_BUSY);
+    CHECK_STATUS(hf_acquire(a, "given", 200, NULL, &none, &t_err), HF_TIMEOUT);
+    CHECK_OK(hf_release(lk, &t_err));
+    lk = take(a, "given", NULL, 20000, 0);
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_close(a);
+    hf_close(b);
+}
+
 T_MAIN

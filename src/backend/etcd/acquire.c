@@ -16,6 +16,11 @@
  *  (4) While a joined key is there, only its owner id holds.
  *  (5) The fence is the revision in which our key was made, or the fence of
  *      those whom it joined: all who hold at once have one fence.
+ *  (6) A key is ours if it has our name and bears our token: a key of ours that
+ *      was detached may have been taken up by another client, and keeps its
+ *      name.
+ *  (7) A claim whose key may be removed by a request that had no answer takes
+ *      another name before it asks again (key.c (3)).
  */
 #include "try.h"
 
@@ -111,22 +116,18 @@ static void take_note(struct etcd_take *t, int64_t end)
         etcd_key_note(t->ec, t->lease, t->claim->token, t->name, t->revision,
                       end);
         etcd_key_set_before(t->ec, t->claim->token, &t->before);
-    } else if (etcd_key_done(t->ec, t->claim->token, etcd_ref(receipt)->last)) {
+    } else if (etcd_key_done(t->ec, t->claim->token, etcd_ref(receipt)->last,
+                             true)) {
         etcd_ref(receipt)->last[0] = '\0';
     }
 }
 
-/* The key has lapsed and is being removed: wait for that, or give it up. */
-static hf_status take_lapsed(struct etcd_take *t, struct hf_error *err)
+/* Begin anew under another name: a removal may yet come under this one, or it is
+ * another's.  (6), (7) */
+static hf_status take_rename(struct etcd_take *t)
 {
-    hf_status st;
-
-    if (!t->receipt->fence)
-        return hfi_fail(err, HF_UNAVAILABLE, "%s: the place lapsed",
-                        t->ec->base.endpoint);
-    st = etcd_release(&t->ec->base, t->claim, t->receipt, t->deadline, err);
-    if (st && st != HF_LOST)
-        return st;
+    etcd_key_abandon(t->ec, t->claim->token);
+    etcd_ref(t->receipt)->last[0] = '\0';
     t->receipt->fence = 0;
     return HF_LOST;
 }
@@ -156,7 +157,7 @@ static hf_status take_leased(struct etcd_take *t, struct hf_error *err)
     if (st == HF_NOMEM)
         return hfi_nomem(err);
     if (st == HF_LOST)
-        return take_lapsed(t, err);
+        return take_rename(t);
     take_behind(t);
     st = take_send(t, err);
     if (st) {
@@ -167,6 +168,8 @@ static hf_status take_leased(struct etcd_take *t, struct hf_error *err)
             etcd_key_doubt(t->ec, t->claim->token);
         return st;
     }
+    if (t->foreign)
+        return take_rename(t);
     if (!t->revision && receipt->fence) {
         receipt->fence = 0;
         return HF_LOST;
@@ -192,15 +195,24 @@ static hf_status take_once(struct etcd_take *t, struct hf_error *err)
     return st;
 }
 
+/* Remove the key that the claim has, and take another name.  A removal that had
+ * no answer leaves the claim as it was: see take_leased(). */
+static hf_status take_leave(struct etcd_take *t, struct hf_error *err)
+{
+    hf_status st =
+        etcd_release(&t->ec->base, t->claim, t->receipt, t->deadline, err);
+
+    if (st && st != HF_LOST)
+        return st;
+    take_rename(t);
+    return HF_OK;
+}
+
 /* Join the holders of our owner id, leaving the place that we had. */
 static bool take_joins(struct etcd_take *t, hf_status *st, struct hf_error *err)
 {
     if (t->receipt->fence)
-        *st =
-            etcd_release(&t->ec->base, t->claim, t->receipt, t->deadline, err);
-    if (*st == HF_LOST)
-        *st = HF_OK;
-    t->receipt->fence = 0;
+        *st = take_leave(t, err);
     return !*st;
 }
 
@@ -249,10 +261,9 @@ hf_status etcd_try_acquire(struct hfi_conn *conn, const struct hfi_claim *claim,
     t.spare = t.ec->nends - 1;
     if (!receipt->fence && etcd_joined(receipt)) {
         /* Joining had no answer: it will not be asked for under that name. */
-        st = etcd_release(conn, claim, receipt, deadline, err);
-        if (st && st != HF_LOST)
+        st = take_leave(&t, err);
+        if (st)
             return st;
-        etcd_ref(receipt)->last[0] = '\0';
     }
     etcd_key_get_before(t.ec, claim->token, &t.before);
     etcd_dir(t.ec, claim->key, t.dir, sizeof(t.dir));

@@ -243,10 +243,18 @@ static hf_status over_put(struct etcd_conn *ec, const struct hfi_claim *claim,
     change_begin(&ch, kv);
     change_put(&ch, value);
     ch.put.lease = lease->id;
-    st = st ? hfi_nomem(err) : change_send(ec, &ch, deadline, err);
+    if (st == HF_NOMEM)
+        st = hfi_nomem(err);
+    else if (st) /* key.c (3) */
+        st = hfi_fail(err, HF_UNCERTAIN, "%s: the handle was taken up too late",
+                      ec->base.endpoint);
+    else
+        st = change_send(ec, &ch, deadline, err);
     if (st == HF_LOST) {
         etcd_lease_gone(ec, lease);
         st = HF_BUSY;
+    } else if (st && st != HF_BUSY && st != HF_UNAVAILABLE) {
+        etcd_key_doubt(ec, claim->token); /* It may yet be put. */
     }
     etcd_lease_put(ec, lease);
     return st;

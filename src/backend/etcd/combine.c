@@ -279,30 +279,48 @@ hf_status etcd_txn(struct etcd_conn *ec, Pb__TxnRequest *txn, const char *apart,
     return st || *ret ? st : etcd_nonsense(ec, err);
 }
 
+/* Does the answer say that there is no key of that name? */
+static bool remove_is_absent(const Pb__TxnResponse *answer)
+{
+    const Pb__ResponseOp *op =
+        answer->n_responses == 1 ? answer->responses[0] : NULL;
+
+    return op && op->response_case == PB__RESPONSE_OP__RESPONSE_RANGE &&
+           !op->range->n_kvs;
+}
+
 hf_status etcd_remove(struct etcd_conn *ec, const char *name, const char *token,
-                      int64_t revision, int64_t deadline, struct hf_error *err)
+                      int64_t revision, bool *absent, int64_t deadline,
+                      struct hf_error *err)
 {
     Pb__TxnRequest txn = PB__TXN_REQUEST__INIT;
     struct etcd_bears bears;
     Pb__Compare made = PB__COMPARE__INIT;
     Pb__Compare *compares[] = {&bears.above, &bears.below, &made};
     Pb__DeleteRangeRequest gone = PB__DELETE_RANGE_REQUEST__INIT;
+    Pb__RangeRequest look = PB__RANGE_REQUEST__INIT;
     Pb__RequestOp op = PB__REQUEST_OP__INIT, *ops[] = {&op};
+    Pb__RequestOp look_op = PB__REQUEST_OP__INIT, *look_ops[] = {&look_op};
     Pb__TxnResponse *answer = NULL;
     hf_status st;
 
-    gone.key = etcd_text(name);
+    gone.key = look.key = etcd_text(name);
     etcd_bears(&bears, gone.key, token);
     etcd_compare(&made, gone.key, revision);
     op.request_case = PB__REQUEST_OP__REQUEST_DELETE_RANGE;
     op.delete_range = &gone;
+    look.keys_only = 1;
+    look_op.request_case = PB__REQUEST_OP__REQUEST_RANGE;
+    look_op.range = &look;
     txn.n_compare = revision ? 3 : 2;
-    txn.n_success = 1;
+    txn.n_success = txn.n_failure = 1;
     txn.compare = compares;
     txn.success = ops;
+    txn.failure = look_ops;
     st = etcd_txn(ec, &txn, NULL, &answer, deadline, err);
     if (!st && !answer->succeeded)
         st = HF_LOST;
+    *absent = !st || (st == HF_LOST && answer && remove_is_absent(answer));
     etcd_free(answer);
     return st;
 }

@@ -39,8 +39,11 @@
 /* For so many locks it is known who of us waits at the end of a long queue. */
 #define ETCD_TAILS 8
 
-/* How many keys that have lapsed are removed along the way. */
-#define ETCD_SWEEP_MAX 4
+/* How many calls of one batch remove keys that have lapsed, and how many keys
+ * each of them removes: etcd takes 128 operations, and counts those of the
+ * longest transaction inside another with it. */
+#define ETCD_SWEEPS_MAX 4
+#define ETCD_SWEEP_KEYS 100
 
 /* One lease of ours. */
 struct etcd_lease {
@@ -58,15 +61,20 @@ struct etcd_lease {
 /* A key that hangs on a lease.  If it is not proven again before `end`, it must
  * lapse although the lease goes on. */
 struct etcd_key {
-    struct hfi_node node; /* in conn->keys, by its token */
+    struct hfi_node node; /* in conn->keys, by its token; no key: it is not */
     struct hfi_link link; /* in lease->keys */
     struct etcd_lease *lease;
     int64_t end;
     int64_t revision; /* at which it was made; 0: not known */
-    bool swept;       /* its removal is on the wire */
+    bool swept;       /* a sweep that removes it is on the wire */
+    bool orphan;      /* ... and frees this, which is in no list any more */
+    bool alone;       /* swept by itself, as a sweep of many was refused */
     bool moving;      /* a move to another lease had no answer */
-    bool unsure;      /* something about it had no answer */
-    int32_t place;    /* in the queue, when it was last looked at */
+    bool unsure;      /* a write of it had no answer */
+    bool leaving;     /* a removal of it had no answer: key.c (3) */
+    size_t sweep;     /* which sweep of the batch, and ... */
+    struct etcd_key *sweep_next; /* ... the next key of that batch */
+    int32_t place;               /* in the queue, when it was last looked at */
     int64_t before_revision;
     char *before; /* who is before it, or NULL */
     char token[HFI_TOKEN_LEN + 1];
@@ -172,9 +180,9 @@ struct etcd_batch {
     bool failed;      /* no memory */
     bool patient;     /* a member without a leader may wait for one */
     int64_t login_by; /* a new token may take until then; 0: as all the rest */
-    /* which of the calls remove a key that has lapsed, and its token */
-    size_t swept[ETCD_SWEEP_MAX], nswept;
-    char tokens[ETCD_SWEEP_MAX][HFI_TOKEN_LEN + 1];
+    /* which of the calls remove keys that have lapsed, and these keys */
+    size_t sweeps[ETCD_SWEEPS_MAX], nsweeps;
+    struct etcd_key *swept;
 };
 /* Each adds a call and returns its number. */
 size_t etcd_add(struct etcd_batch *, const char *path,
@@ -228,23 +236,29 @@ void etcd_lease_close(struct etcd_conn *, int64_t deadline);
 
 /* key.c */
 /* The key of this claim is good until `end`: remember it before it is sent, and
- * again when its revision is known.  HF_LOST if it has lapsed and is about to
- * be removed. */
+ * again when its revision is known.  HF_LOST: a removal of it is under way, or
+ * had no answer, so the claim cannot hold under this name.  key.c (3) */
 hf_status etcd_key_note(struct etcd_conn *, struct etcd_lease *,
                         const char *token, const char *name, int64_t revision,
                         int64_t end);
-/* It is about to be renewed: it is not swept before `end`.  False: it is being
- * removed. */
-bool etcd_key_touch(struct etcd_conn *, const char *token, int64_t end);
+/* It is about to be renewed: it is not swept before `end`.  HF_UNAVAILABLE: it
+ * is being removed; HF_LOST: it may be removed at any time. */
+hf_status etcd_key_touch(struct etcd_conn *, const char *token, int64_t end);
 /* A move to another lease had no answer, or one that came later had. */
 void etcd_key_moving(struct etcd_conn *, const char *token, bool yes);
 bool etcd_key_is_moving(struct etcd_conn *, const char *token);
+/* The key is gone or another's. */
 void etcd_key_forget(struct etcd_conn *, const char *token);
-/* No answer came to something about it. */
+/* No answer came to a write of it, or to a removal. */
 void etcd_key_doubt(struct etcd_conn *, const char *token);
-/* The claim is done with its key, and that is certain: true if its name may be
- * used again, and then it is not the claim's any more. */
-bool etcd_key_done(struct etcd_conn *, const char *token, const char *last);
+void etcd_key_leaving(struct etcd_conn *, const char *token);
+/* The claim takes another name: what is left of its key is for the sweep. */
+void etcd_key_abandon(struct etcd_conn *, const char *token);
+/* The key is not there, or is no longer ours if not `absent`, and an answer has
+ * said so.  True if the claim is done with its name; false: a write or a
+ * removal without an answer may still mean it. */
+bool etcd_key_done(struct etcd_conn *, const char *token, const char *last,
+                   bool absent);
 /* A number that ends no name of ours now. */
 uint32_t etcd_number(struct etcd_conn *);
 /* Who is before it; "" and 0 if that is not known. */
@@ -264,7 +278,7 @@ void etcd_key_tail(struct etcd_conn *, const char *dir,
 void etcd_keys_sweep(struct etcd_batch *, struct etcd_lease *);
 void etcd_keys_free(struct etcd_conn *, struct etcd_lease *);
 /* After a batch: what was swept is forgotten. */
-void etcd_key_swept(struct etcd_conn *, const struct etcd_batch *);
+void etcd_key_swept(struct etcd_conn *, struct etcd_batch *);
 
 /* combine.c: a transaction, perhaps together with those of other threads but
  * never with one that has the same `apart`, which may be NULL.  HF_LOST: it
@@ -272,9 +286,10 @@ void etcd_key_swept(struct etcd_conn *, const struct etcd_batch *);
 hf_status etcd_txn(struct etcd_conn *, Pb__TxnRequest *, const char *apart,
                    Pb__TxnResponse **ret, int64_t deadline, struct hf_error *);
 /* Remove the key if it bears the token and is of that revision, or of any if
- * that is 0.  HF_LOST: it is not. */
+ * that is 0.  HF_LOST: it is not; *absent: nobody has a key of that name. */
 hf_status etcd_remove(struct etcd_conn *, const char *name, const char *token,
-                      int64_t revision, int64_t deadline, struct hf_error *);
+                      int64_t revision, bool *absent, int64_t deadline,
+                      struct hf_error *);
 void etcd_group_close(struct etcd_conn *);
 
 /* inspect.c: everything that queues for a key, in order; and the fence of those

@@ -12,11 +12,16 @@
  *  (1) A key is swept only on the token, the revision and the lease that it had
  *      when it was noted; one that was made anew, or taken up by another claim
  *      of whichever client, stays.  It counts as swept when etcd has said so.
- *  (2) The number that ends a name is given to another claim only when its last
- *      one has ended with an answer, and nothing about it ever lacked one: so
- *      no request that is still under way can mean a key which has come to be
- *      another's.  What was detached is never done with here, and keeps its
- *      number.
+ *  (2) The number that ends a name is given to another claim only when etcd has
+ *      said that there is no key of that name, and nothing about it ever lacked
+ *      an answer: so no request that is still under way can mean a key which
+ *      has come to be another's.  What was detached and taken up by another
+ *      client keeps its number.
+ *  (3) A removal that had no answer may arrive at any later time.  So a claim
+ *      is never granted, and a grant never renewed, under the name that it
+ *      means: the claim takes another name, and the sweep removes the old key.
+ *  (4) A write that had no answer may make its key at any later time.  So it is
+ *      remembered until its lease is dead, and swept again once in a ttl.
  */
 #include "etcd.h"
 
@@ -35,12 +40,33 @@ static struct etcd_key *key_find(struct etcd_conn *ec, const char *token)
     return node ? hfi_container(node, struct etcd_key, node) : NULL;
 }
 
+static void key_unmap(struct etcd_conn *ec, struct etcd_key *key)
+{
+    if (key->node.key)
+        hfi_map_remove(&ec->keys, &key->node);
+    key->node.key = NULL;
+}
+
+/* One that is being swept is freed by etcd_key_swept(). */
 static void key_free(struct etcd_conn *ec, struct etcd_key *key)
 {
-    hfi_map_remove(&ec->keys, &key->node);
+    key_unmap(ec, key);
     hfi_link_remove(&key->link);
     hfi_free(key->before);
-    hfi_free(key);
+    key->before = NULL;
+    key->orphan = key->swept;
+    if (!key->orphan)
+        hfi_free(key);
+}
+
+/* Leave it to the next sweep: its claim has no more to do with it. */
+static void key_abandon(struct etcd_conn *ec, struct etcd_key *key)
+{
+    key_unmap(ec, key);
+    key->revision = 0;
+    key->end = INT64_MIN / 2;
+    hfi_link_remove(&key->link);
+    hfi_link_append(key->lease->keys.next, &key->link); /* the first */
 }
 
 /* A new one.  With the mutex held. */
@@ -78,17 +104,17 @@ hf_status etcd_key_note(struct etcd_conn *ec, struct etcd_lease *lease,
 
     pthread_mutex_lock(&ec->mu);
     key = key_find(ec, token);
-    if (key && key->swept) {
-        st = HF_LOST;
-    } else if (key && strcmp(key->name, name) != 0) {
-        key_free(ec, key); /* It hung on a lease that is dead. */
+    if (key && strcmp(key->name, name) != 0) {
+        key_abandon(ec, key);
         key = NULL;
     }
-    if (!st && !key)
+    if (!key)
         key = key_new(ec, token, name);
-    if (!st && !key)
+    if (!key) {
         st = HF_NOMEM;
-    if (!st) {
+    } else if (key->swept || key->leaving) {
+        st = HF_LOST;
+    } else {
         key->revision = revision;
         key->lease = lease;
         key_put_last(key, end);
@@ -97,18 +123,21 @@ hf_status etcd_key_note(struct etcd_conn *ec, struct etcd_lease *lease,
     return st;
 }
 
-bool etcd_key_touch(struct etcd_conn *ec, const char *token, int64_t end)
+hf_status etcd_key_touch(struct etcd_conn *ec, const char *token, int64_t end)
 {
     struct etcd_key *key;
-    bool ok;
+    hf_status st = HF_OK;
 
     pthread_mutex_lock(&ec->mu);
     key = key_find(ec, token);
-    ok = !key || !key->swept;
-    if (key && ok && end > key->end)
+    if (key && key->swept)
+        st = HF_UNAVAILABLE;
+    else if (key && key->leaving)
+        st = HF_LOST; /* key.c (3) */
+    else if (key && end > key->end)
         key_put_last(key, end);
     pthread_mutex_unlock(&ec->mu);
-    return ok;
+    return st;
 }
 
 void etcd_key_moving(struct etcd_conn *ec, const char *token, bool yes)
@@ -134,6 +163,15 @@ bool etcd_key_is_moving(struct etcd_conn *ec, const char *token)
     return yes;
 }
 
+/* With the mutex held: its claim is over.  key.c (4) */
+static void key_end(struct etcd_conn *ec, struct etcd_key *key)
+{
+    if (key->unsure)
+        key->revision = 0; /* It may be made anew. */
+    else
+        key_free(ec, key);
+}
+
 void etcd_key_forget(struct etcd_conn *ec, const char *token)
 {
     struct etcd_key *key;
@@ -141,7 +179,7 @@ void etcd_key_forget(struct etcd_conn *ec, const char *token)
     pthread_mutex_lock(&ec->mu);
     key = key_find(ec, token);
     if (key)
-        key_free(ec, key);
+        key_end(ec, key);
     pthread_mutex_unlock(&ec->mu);
 }
 
@@ -153,6 +191,28 @@ void etcd_key_doubt(struct etcd_conn *ec, const char *token)
     key = key_find(ec, token);
     if (key)
         key->unsure = true;
+    pthread_mutex_unlock(&ec->mu);
+}
+
+void etcd_key_leaving(struct etcd_conn *ec, const char *token)
+{
+    struct etcd_key *key;
+
+    pthread_mutex_lock(&ec->mu);
+    key = key_find(ec, token);
+    if (key)
+        key->leaving = true;
+    pthread_mutex_unlock(&ec->mu);
+}
+
+void etcd_key_abandon(struct etcd_conn *ec, const char *token)
+{
+    struct etcd_key *key;
+
+    pthread_mutex_lock(&ec->mu);
+    key = key_find(ec, token);
+    if (key)
+        key_abandon(ec, key);
     pthread_mutex_unlock(&ec->mu);
 }
 
@@ -201,21 +261,23 @@ static bool is_ours(struct etcd_conn *ec, const char *last)
     return false;
 }
 
-bool etcd_key_done(struct etcd_conn *ec, const char *token, const char *last)
+bool etcd_key_done(struct etcd_conn *ec, const char *token, const char *last,
+                   bool absent)
 {
     const char *number = strchr(last, '-');
     struct etcd_key *key;
-    bool done;
+    bool sure, again;
 
     pthread_mutex_lock(&ec->mu);
     key = key_find(ec, token);
-    done = number && key && !key->unsure && is_ours(ec, last);
-    if (done) /* key.c (2) */
+    sure = !key || (!key->unsure && !key->leaving && !key->swept);
+    again = number && key && sure && absent && is_ours(ec, last);
+    if (again) /* key.c (2) */
         number_put(ec, (uint32_t)strtoul(number + 1, NULL, 16));
-    if (key && !key->unsure)
+    if (key && sure)
         key_free(ec, key);
     pthread_mutex_unlock(&ec->mu);
-    return done;
+    return sure;
 }
 
 /* Where the token of a queue's last is kept, by all of the name but its end. */
@@ -289,32 +351,45 @@ void etcd_key_get_before(struct etcd_conn *ec, const char *token,
     pthread_mutex_unlock(&ec->mu);
 }
 
-/* Remove the key, if it is still the one that lapsed.  key.c (1) */
-static void key_sweep(struct etcd_batch *batch, struct etcd_lease *lease,
-                      struct etcd_key *key)
-{
-    Pb__TxnRequest txn = PB__TXN_REQUEST__INIT;
-    struct etcd_bears bears;
-    Pb__Compare made = PB__COMPARE__INIT, hangs = PB__COMPARE__INIT;
-    Pb__Compare *compare[] = {&hangs, &bears.above, &bears.below, &made};
-    Pb__DeleteRangeRequest gone = PB__DELETE_RANGE_REQUEST__INIT;
-    Pb__RequestOp op = PB__REQUEST_OP__INIT, *ops[] = {&op};
+/* ---- sweeping ---------------------------------------------------------- */
 
-    gone.key = hangs.key = etcd_text(key->name);
-    etcd_bears(&bears, gone.key, key->token);
-    etcd_compare(&made, gone.key, key->revision);
-    hangs.target = 4;
-    hangs.with_case = PB__COMPARE__WITH_LEASE;
-    hangs.lease = lease->id;
-    op.request_case = PB__REQUEST_OP__REQUEST_DELETE_RANGE;
-    op.delete_range = &gone;
-    txn.n_compare = key->revision ? 4 : 3;
-    txn.compare = compare;
-    txn.n_success = 1;
-    txn.success = ops;
-    snprintf(batch->tokens[batch->nswept], HFI_TOKEN_LEN + 1, "%s", key->token);
-    batch->swept[batch->nswept++] = etcd_add(batch, ETCD_TXN, &txn.base);
-    key->swept = true;
+/* The removal of one key, if it is still the one that lapsed.  key.c (1) */
+struct sweep {
+    Pb__TxnRequest txn;
+    struct etcd_bears bears;
+    Pb__Compare made, hangs, *compares[4];
+    Pb__DeleteRangeRequest gone;
+    Pb__RequestOp op, *ops[1], outer;
+};
+
+static void sweep_make(struct sweep *s, const struct etcd_lease *lease,
+                       const struct etcd_key *key)
+{
+    pb__txn_request__init(&s->txn);
+    pb__compare__init(&s->made);
+    pb__compare__init(&s->hangs);
+    pb__delete_range_request__init(&s->gone);
+    pb__request_op__init(&s->op);
+    pb__request_op__init(&s->outer);
+    s->gone.key = s->hangs.key = etcd_text(key->name);
+    etcd_bears(&s->bears, s->gone.key, key->token);
+    etcd_compare(&s->made, s->gone.key, key->revision);
+    s->hangs.target = 4;
+    s->hangs.with_case = PB__COMPARE__WITH_LEASE;
+    s->hangs.lease = lease->id;
+    s->op.request_case = PB__REQUEST_OP__REQUEST_DELETE_RANGE;
+    s->op.delete_range = &s->gone;
+    s->ops[0] = &s->op;
+    s->compares[0] = &s->hangs;
+    s->compares[1] = &s->bears.above;
+    s->compares[2] = &s->bears.below;
+    s->compares[3] = &s->made;
+    s->txn.n_compare = key->revision ? 4 : 3;
+    s->txn.compare = s->compares;
+    s->txn.n_success = 1;
+    s->txn.success = s->ops;
+    s->outer.request_case = PB__REQUEST_OP__REQUEST_TXN;
+    s->outer.txn = &s->txn;
 }
 
 /* A key whose revision is unknown gets another ttl: its claim may yet learn. */
@@ -324,38 +399,99 @@ static bool key_has_lapsed(const struct etcd_lease *lease,
     return now > key->end + (key->revision ? 0 : lease->ttl_ms);
 }
 
-void etcd_keys_sweep(struct etcd_batch *batch, struct etcd_lease *lease)
+/* Choose what the next call is to remove, in sweep_next order; how many. */
+static size_t sweep_choose(struct etcd_lease *lease, struct etcd_key **ret)
 {
+    int64_t now = hfi_now();
     struct etcd_key *key;
     struct hfi_link *at;
-    int64_t now = hfi_now();
+    size_t n = 0;
 
-    for (at = lease->keys.next;
-         at != &lease->keys && batch->nswept < ETCD_SWEEP_MAX; at = at->next) {
+    for (at = lease->keys.next; at != &lease->keys && n < ETCD_SWEEP_KEYS;
+         at = at->next) {
         key = hfi_container(at, struct etcd_key, link);
-        if (!key_has_lapsed(lease, key, now))
-            return;
-        if (!key->swept)
-            key_sweep(batch, lease, key);
+        if (now <= key->end)
+            break;
+        if (key->swept || !key_has_lapsed(lease, key, now) || (key->alone && n))
+            continue;
+        ret[n++] = key;
+        if (key->alone)
+            break;
     }
+    return n;
 }
 
-void etcd_key_swept(struct etcd_conn *ec, const struct etcd_batch *batch)
+/* One call that removes what has lapsed; false: there is nothing, or no memory. */
+static bool sweep_add(struct etcd_batch *batch, struct etcd_lease *lease)
 {
+    Pb__TxnRequest txn = PB__TXN_REQUEST__INIT;
+    struct etcd_key *keys[ETCD_SWEEP_KEYS];
+    Pb__RequestOp *ops[ETCD_SWEEP_KEYS];
+    size_t i, n = sweep_choose(lease, keys);
+    struct sweep *sweeps = n ? hfi_alloc(n * sizeof(*sweeps)) : NULL;
+
+    if (!sweeps)
+        return false;
+    for (i = 0; i < n; i++) {
+        sweep_make(&sweeps[i], lease, keys[i]);
+        ops[i] = &sweeps[i].outer;
+        keys[i]->swept = true;
+        keys[i]->sweep = batch->nsweeps;
+        keys[i]->sweep_next = batch->swept;
+        batch->swept = keys[i];
+    }
+    txn.n_success = n;
+    txn.success = ops;
+    batch->sweeps[batch->nsweeps++] = etcd_add(batch, ETCD_TXN, &txn.base);
+    hfi_free(sweeps);
+    return true;
+}
+
+void etcd_keys_sweep(struct etcd_batch *batch, struct etcd_lease *lease)
+{
+    while (batch->nsweeps < ETCD_SWEEPS_MAX && sweep_add(batch, lease))
+        continue;
+}
+
+/* What became of one key, whose sweep ended so.  key.c (3), (4) */
+static void key_swept(struct etcd_conn *ec, struct etcd_key *key, hf_status st)
+{
+    key->swept = false;
+    if (key->orphan || (!st && !key->unsure)) {
+        key_free(ec, key);
+        return;
+    }
+    if (st == HF_UNCERTAIN)
+        key->leaving = true;
+    if (!st)
+        key->revision = 0;
+    key->alone = st && st != HF_UNCERTAIN && st != HF_UNAVAILABLE;
+    if (!st || key->alone) /* not before another ttl is over */
+        key_put_last(key, hfi_now() + key->lease->ttl_ms);
+}
+
+void etcd_key_swept(struct etcd_conn *ec, struct etcd_batch *batch)
+{
+    ProtobufCMessage *answer = NULL;
+    hf_status st[ETCD_SWEEPS_MAX];
     struct etcd_key *key;
     size_t i;
 
+    for (i = 0; i < batch->nsweeps; i++) {
+        st[i] = HF_UNAVAILABLE;
+        if (!batch->failed)
+            st[i] = etcd_answer(ec, batch, batch->sweeps[i],
+                                &pb__group_response__descriptor, &answer, NULL);
+        etcd_free(answer);
+        answer = NULL;
+    }
     pthread_mutex_lock(&ec->mu);
-    for (i = 0; i < batch->nswept; i++) {
-        const struct hfi_h2_call *call = &batch->calls[batch->swept[i]];
-
-        key = key_find(ec, batch->tokens[i]);
-        if (key && !batch->failed && call->st == HF_OK && !call->grpc_status)
-            key_free(ec, key);
-        else if (key)
-            key->swept = false;
+    while ((key = batch->swept)) {
+        batch->swept = key->sweep_next;
+        key_swept(ec, key, st[key->sweep]);
     }
     pthread_mutex_unlock(&ec->mu);
+    batch->nsweeps = 0;
 }
 
 void etcd_keys_free(struct etcd_conn *ec, struct etcd_lease *lease)

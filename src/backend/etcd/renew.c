@@ -76,9 +76,12 @@ static bool round_add(struct round *r, struct hfi_renewal *item,
         return false;
     if (i == r->nleases)
         r->leases[r->nleases++] = lease;
-    if (!etcd_key_touch(r->ec, item->claim->token, r->sent + item->ttl_ms)) {
-        item->st = hfi_fail(err, HF_UNAVAILABLE, "%s: the lock has lapsed",
-                            r->ec->base.endpoint);
+    item->st =
+        etcd_key_touch(r->ec, item->claim->token, r->sent + item->ttl_ms);
+    if (item->st) {
+        item->reason = HF_LOSS_EXPIRED;
+        hfi_fail(err, item->st, "%s: the lock has lapsed",
+                 r->ec->base.endpoint);
         return true;
     }
     if (r->sent + item->ttl_ms > r->end)
@@ -232,9 +235,12 @@ static void renew_judge(struct round *r, size_t i, const Pb__KeyValue *kv,
                    etcd_key_is_moving(r->ec, item->claim->token)))
         item->st = renew_move(r->ec, item, lease, kv, r->deadline, err);
     etcd_name(r->ec, item->claim, item->receipt, name, sizeof(name));
-    if (item->st == HF_OK)
+    if (item->st == HF_OK &&
         etcd_key_note(r->ec, lease, item->claim->token, name,
-                      kv->create_revision, r->sent + item->ttl_ms);
+                      kv->create_revision, r->sent + item->ttl_ms) == HF_LOST) {
+        item->reason = HF_LOSS_EXPIRED; /* The answer came after its end. */
+        item->st = HF_LOST;
+    }
 }
 
 static void round_judge(struct round *r, const Pb__TxnResponse *answer,
@@ -373,18 +379,19 @@ hf_status etcd_release(struct hfi_conn *conn, const struct hfi_claim *claim,
     struct etcd_conn *ec = (struct etcd_conn *)conn;
     struct etcd_ref *ref = etcd_ref(receipt);
     char name[ETCD_NAME_MAX];
+    bool absent = false;
     hf_status st = HF_LOST;
 
     etcd_name(ec, claim, receipt, name, sizeof(name));
     if (ref->last[0])
         st = etcd_remove(ec, name, claim->token, etcd_revision(receipt),
-                         deadline, err);
+                         &absent, deadline, err);
     if (st && st != HF_LOST) {
         if (st != HF_UNAVAILABLE)
-            etcd_key_doubt(ec, claim->token);
+            etcd_key_leaving(ec, claim->token);
         return st;
     }
-    if (etcd_key_done(ec, claim->token, ref->last))
+    if (etcd_key_done(ec, claim->token, ref->last, absent))
         ref->last[0] = '\0';
     receipt->placed = false;
     return st ? hfi_fail(err, HF_LOST, "%s: the lock was not ours any more",

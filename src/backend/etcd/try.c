@@ -75,7 +75,6 @@ static void txn_parts(struct etcd_take *t, struct etcd_take_txn *x)
     x->put.lease = t->lease->id;
     x->put_op.request_case = PB__REQUEST_OP__REQUEST_PUT;
     x->put_op.put = &x->put;
-    x->own.keys_only = 1;
     x->look.key = etcd_text(t->dir);
     x->look.range_end = etcd_text(t->end);
     x->look.sort_order = t->claim->owner ? 1 : 2;
@@ -90,6 +89,7 @@ static void txn_parts(struct etcd_take *t, struct etcd_take_txn *x)
     x->compare.with_case = PB__COMPARE__WITH_CREATE_REVISION;
     x->holder.with_case = PB__COMPARE__WITH_CREATE_REVISION;
     x->compare.key = etcd_text(t->name);
+    etcd_bears(&x->bears, etcd_text(t->name), t->claim->token);
     x->compares[0] = &x->compare;
     x->compares[1] = &x->holder;
     x->txn.compare = x->compares;
@@ -116,13 +116,17 @@ static void txn_placed(struct etcd_take *t, struct etcd_take_txn *x)
     }
     if (!t->claim->owner)
         x->look.max_create_revision = (int64_t)t->receipt->fence;
+    x->compares[1] = &x->bears.above; /* acquire.c (6) */
+    x->compares[2] = &x->bears.below;
+    x->compares[3] = &x->holder;
+    txn->n_compare = 3;
     if (t->claim->owner || !t->before.name[0]) {
         txn_look(x, x->yes, &txn->n_success);
         return;
     }
     x->holder.key = etcd_text(t->before.name);
     x->holder.create_revision = t->before.revision;
-    txn->n_compare = 2;
+    txn->n_compare = 4;
     x->no[txn->n_failure++] = &x->own_op;
     txn_look(x, x->no, &txn->n_failure);
 }
@@ -148,7 +152,10 @@ void etcd_take_make(struct etcd_take *t, struct etcd_take_txn *x)
         x->compare.mod_revision = t->seen + 1;
         x->holder.key = etcd_text(t->holder);
         x->holder.create_revision = t->holder_revision;
-        txn->n_compare = 2;
+        pb__compare__init(&x->unused);
+        etcd_compare(&x->unused, etcd_text(t->name), 0);
+        x->compares[2] = &x->unused;
+        txn->n_compare = 3;
     } else if (t->claim->queue) {
         if (!t->behind)
             txn_look(x, x->yes, &txn->n_success);
@@ -280,12 +287,13 @@ hf_status etcd_take_read(struct etcd_take *t, const struct etcd_take_txn *x,
 {
     size_t n = answer->succeeded ? x->txn.n_success : x->txn.n_failure;
     const Pb__RangeResponse *look, *own, *joined;
+    struct etcd_words words;
 
     if (!answer->header || answer->header->revision <= 0 ||
         answer->n_responses != n)
         return etcd_nonsense(t->ec, err);
     t->revision = 0;
-    t->mine = t->looked = false;
+    t->mine = t->looked = t->foreign = false;
     if (t->receipt->fence && answer->succeeded && !n) {
         t->revision =
             (int64_t)t->receipt->fence; /* Who was before us still is. */
@@ -306,8 +314,13 @@ hf_status etcd_take_read(struct etcd_take *t, const struct etcd_take_txn *x,
         t->revision = t->seen;
         t->mine = n == 1; /* It was ours to put. */
     }
-    if (own && own->n_kvs == 1)
+    if (own && own->n_kvs == 1) {
+        etcd_read_value(own->kvs[0]->value, &words);
+        t->foreign = strcmp(words.token, t->claim->token) != 0;
+        if (t->foreign)
+            return HF_OK;
         t->revision = own->kvs[0]->create_revision;
+    }
     t->fence =
         etcd_joined(t->receipt) ? t->holder_fence : (uint64_t)t->revision;
     if (look && !t->claim->owner)

@@ -27,6 +27,7 @@ struct etcd_take {
     hf_status alive;           /* the lease */
     int64_t revision;          /* of our key; 0: it is not there */
     uint64_t fence;            /* of what we hold */
+    bool foreign;              /* our name is another's: acquire.c (6) */
     bool mine;                 /* we hold, or would if our key were there */
     bool looked;               /* the queue was read */
     struct etcd_before before; /* who is before us; known from earlier, too */
@@ -35,7 +36,8 @@ struct etcd_take {
 /* A transaction and what it is made of. */
 struct etcd_take_txn {
     Pb__TxnRequest txn;
-    Pb__Compare compare, holder, *compares[2];
+    Pb__Compare compare, holder, unused, *compares[4];
+    struct etcd_bears bears;
     Pb__PutRequest put;
     Pb__RangeRequest look, own, joined;
     Pb__RequestOp put_op, look_op, own_op, joined_op, *yes[3], *no[3];

@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * late.c - requests that had no answer and arrive later: run under
+ * test/servers/etcd.
+ *
+ * One client, `far`, is connected through a net; its first connection carries
+ * its calls.  The others are connected directly.  What is late is delayed, not
+ * held: then the end of the connection comes as late as the request, and does
+ * not cancel it.
+ */
+#include "t.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../../torture/net.h"
+
+static struct net *net;
+
+static void tell(const char *command)
+{
+    char answer[128];
+
+    CHECK(net_tell(net, command, answer, sizeof(answer)));
+}
+
+static hf_client *client_new(const char *url, int64_t timeout_ms)
+{
+    struct hf_client_opts opts = HF_CLIENT_OPTS_INIT;
+    hf_client *client = NULL;
+
+    opts.timeout_ms = timeout_ms;
+    CHECK_OK(hf_open(url, &opts, &client, &t_err));
+    return client;
+}
+
+static hf_client *far_new(int64_t timeout_ms)
+{
+    const char *real = strstr(getenv("HF_TEST_URL"), "//") + 2;
+    char url[128], host[64];
+    char *port;
+
+    net = net_new();
+    CHECK(net != NULL);
+    snprintf(host, sizeof(host), "%s", real);
+    port = strchr(host, ':');
+    *port++ = '\0';
+    snprintf(url, sizeof(url), "etcd://127.0.0.1:%d",
+             net_port(net, host, port));
+    return client_new(url, timeout_ms);
+}
+
+static hf_client *near_new(void)
+{
+    return client_new(getenv("HF_TEST_URL"), 0);
+}
+
+static hf_lock *take(hf_client *client, const char *key, const char *owner,
+                     int64_t ttl_ms)
+{
+    struct hf_lock_opts opts = HF_LOCK_OPTS_INIT;
+    hf_lock *lk = NULL;
+
+    opts.owner = owner;
+    opts.ttl_ms = ttl_ms;
+    CHECK_OK(hf_acquire(client, key, 0, &opts, &lk, &t_err));
+    return lk;
+}
+
+/* The lock that a test is about is asked for with this. */
+static char asked;
+
+static void queue_up(hf_client *client, const char *key, const char *owner,
+                     int64_t ttl_ms, void *user)
+{
+    struct hf_lock_opts opts = HF_LOCK_OPTS_INIT;
+    hf_request *rq = NULL;
+
+    opts.owner = owner;
+    opts.ttl_ms = ttl_ms;
+    CHECK_OK(
+        hf_acquire_start(client, key, user ? -1 : 0, &opts, user, &rq, &t_err));
+}
+
+static int waiters(hf_client *client, const char *key)
+{
+    struct hf_info info = HF_INFO_INIT;
+
+    CHECK_OK(hf_inspect(client, key, &info, &t_err));
+    return info.waiters;
+}
+
+/* What the client was granted, or NULL. */
+static hf_lock *granted(hf_client *client)
+{
+    struct hf_event event;
+
+    while (hf_next_event(client, &event))
+        if (event.type == HF_GRANTED && event.user == &asked)
+            return event.lock;
+    return NULL;
+}
+
+static void pause_ms(int64_t ms)
+{
+    int64_t end = t_now_ms() + ms;
+
+    t_poll_until(t_now_ms() > end, 60000);
+}
+
+/* `next` is granted the lock, then `far`, and never both at once. */
+static void one_after_the_other(hf_client *far, hf_client *next)
+{
+    hf_lock *mine = NULL, *theirs = NULL;
+
+    t_poll_until((mine = mine ? mine : granted(far), theirs = granted(next)) !=
+                     NULL,
+                 20000);
+    CHECK(!mine || !hf_held(mine));
+    CHECK_OK(hf_release(theirs, &t_err));
+    if (mine)
+        hf_release(mine, NULL);
+    else
+        t_poll_until((mine = granted(far)) != NULL, 20000);
+    hf_release(mine, NULL);
+}
+
+/* A waiter leaves its place in order to join, and that has no answer. */
+TEST(a_place_left_to_join_is_never_granted_when_its_removal_is_late)
+{
+    hf_client *far = far_new(15000), *near = near_new(), *next = near_new();
+    hf_lock *lk = take(near, "joined", "o", 30000);
+
+    hf_release(take(far, "warm", NULL, 20000), NULL);
+    tell("conn 1 up delay 1500");
+    queue_up(far, "joined", "o", 20000, &asked);
+    t_poll_until(waiters(near, "joined") == 1, 20000);
+    queue_up(next, "joined", NULL, 10000, &asked);
+    t_poll_until(waiters(near, "joined") == 2, 20000);
+    CHECK_OK(hf_release(lk, &t_err));
+    tell("conn 1 down half"); /* The removal is on its way. */
+    one_after_the_other(far, next);
+    hf_close(far);
+    hf_close(near);
+    hf_close(next);
+    net_free(net);
+}
+
+/* A waiter's try has no answer for longer than its ttl.  Other calls of its
+ * client keep the lease, and one of them sweeps the place. */
+TEST(a_place_that_was_swept_is_never_granted_when_the_sweep_is_late)
+{
+    hf_client *far = far_new(15000), *near = near_new(), *next = near_new();
+    hf_lock *lk = take(near, "swept", NULL, 30000);
+    hf_lock *others[7];
+    char key[16];
+    int i;
+
+    for (i = 0; i < 7; i++) {
+        snprintf(key, sizeof(key), "other%d", i);
+        others[i] = take(near, key, NULL, 30000);
+    }
+    hf_release(take(far, "swept2", NULL, 1000), NULL);
+    tell("conn 1 down hold");
+    queue_up(far, "swept", NULL, 1000, &asked);
+    t_poll_until(waiters(near, "swept") == 1, 20000);
+    queue_up(next, "swept", NULL, 10000, &asked);
+    t_poll_until(waiters(near, "swept") == 2, 20000);
+    CHECK_OK(hf_release(lk, &t_err));
+    for (i = 0; i < 7; i++) {
+        if (i == 6)
+            tell("conn 1 up delay 1500"); /* The last one sweeps. */
+        pause_ms(i == 6 ? 200 : 480);
+        snprintf(key, sizeof(key), "other%d", i);
+        queue_up(far, key, NULL, 1000, NULL);
+    }
+    pause_ms(200);
+    tell("conn 1 down half"); /* The client leaves this connection. */
+    one_after_the_other(far, next);
+    for (i = 0; i < 7; i++)
+        CHECK_OK(hf_release(others[i], &t_err));
+    hf_close(far);
+    hf_close(near);
+    hf_close(next);
+    net_free(net);
+}
+
+/* Its client keeps the lease for another lock. */
+TEST(a_key_that_is_put_late_does_not_stay)
+{
+    struct hf_lock_opts opts = HF_LOCK_OPTS_INIT;
+    hf_client *far = far_new(500), *near = near_new();
+    hf_lock *other = take(far, "other", NULL, 1000), *lk = NULL;
+    struct hf_info info = HF_INFO_INIT;
+
+    opts.ttl_ms = 1000;
+    tell("conn 1 up delay 5500");
+    CHECK_STATUS(hf_acquire(far, "late", 0, &opts, &lk, &t_err), HF_UNCERTAIN);
+    pause_ms(5500); /* All that was asked about it since has been answered. */
+    CHECK(hf_held(other));
+    CHECK_OK(hf_acquire(near, "late", 15000, NULL, &lk, &t_err));
+    CHECK_OK(hf_inspect(near, "other", &info, &t_err));
+    CHECK(info.held && hf_held(other));
+    CHECK_OK(hf_release(lk, &t_err));
+    CHECK_OK(hf_release(other, &t_err));
+    hf_close(far);
+    hf_close(near);
+    net_free(net);
+}
+
+T_MAIN
