@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * late.c - requests that had no answer and arrive later: run under
- * test/servers/etcd.
+ * late.c - requests that had no answer and arrive later, and connections that
+ * are not served: run under test/servers/etcd.
  *
  * One client, `far`, is connected through a net; its first connection carries
  * its calls.  The others are connected directly.  What is late is delayed, not
@@ -206,6 +206,31 @@ TEST(a_key_that_is_put_late_does_not_stay)
     CHECK_OK(hf_release(other, &t_err));
     hf_close(far);
     hf_close(near);
+    net_free(net);
+}
+
+/* The connection of the calls works, a new one is taken and never served. */
+TEST(a_watch_that_cannot_be_opened_costs_no_lock)
+{
+    hf_client *far = far_new(0);
+    hf_lock *lks[150], *lk;
+    char key[16];
+    int i;
+
+    for (i = 0; i < 150; i++) {
+        snprintf(key, sizeof(key), "held%d", i);
+        lks[i] = take(far, key, NULL, 3000);
+    }
+    pause_ms(300); /* until the watch is there, as the second connection */
+    tell("port 1 hold");
+    tell("conn 1 delay 0");
+    tell("conn 2 reset");
+    lk = take(far, "fresh", NULL, 9000);
+    CHECK_OK(hf_release(lk, &t_err));
+    pause_ms(5000);
+    for (i = 0; i < 150; i++)
+        CHECK_OK(hf_release(lks[i], &t_err));
+    hf_close(far);
     net_free(net);
 }
 

@@ -7,6 +7,7 @@
  *   try.c   what it asks, and what it is told
  *   renew.c  keeping and giving back
  *   wait.c  wake-ups, over a connection of their own
+ *   connect.c  that connection
  *   inspect.c   inspect, list
  *   break.c  break, free, attach and take over
  *   lease.c  the leases of this client
@@ -19,6 +20,7 @@
 #define HFI_BACKEND_ETCD_H
 
 #include "backend/etcd/etcd.pb-c.h"
+#include "base/env.h"
 #include "base/map.h"
 #include "net/grpc_link.h"
 
@@ -126,7 +128,10 @@ struct etcd_conn {
     pthread_mutex_t watch_mu; /* guards the rest */
     pthread_cond_t watch_cond;
     struct h2_link *watch;
-    bool watch_opening;
+    bool watch_opening; /* by this thread: */
+    struct hfi_thread watch_opener;
+    struct hfi_backoff watch_backoff;
+    bool watch_closing;
     bool watch_refused;    /* its token is too old */
     unsigned watch_age;    /* of its token */
     unsigned watch_forget; /* tokens up to this age are too old */
@@ -310,11 +315,17 @@ hf_status etcd_watch_before(struct etcd_conn *, const struct hfi_claim *,
                             struct hf_error *);
 /* Hear of locks on this lease that an operator breaks, if it can be had; else
  * their renewal tells. */
-void etcd_watch_mail(struct etcd_conn *, struct etcd_lease *, int64_t deadline);
+void etcd_watch_mail(struct etcd_conn *, struct etcd_lease *);
 void etcd_unwatch_mail(struct etcd_conn *, struct etcd_lease *);
 int etcd_watch_fd(struct hfi_conn *);
 void etcd_watch_dispatch(struct hfi_conn *);
+void etcd_watch_message(void *conn, const void *bytes, size_t len);
 void etcd_watch_close(struct etcd_conn *);
+
+/* connect.c: is there a connection for watches?  If not, one is begun, unless
+ * the last attempt failed just now.  With watch_mu held. */
+bool etcd_watch_is_up(struct etcd_conn *);
+void etcd_watch_connect_close(struct etcd_conn *);
 
 /* The rest of the vtable. */
 hf_status etcd_try_acquire(struct hfi_conn *, const struct hfi_claim *,

@@ -184,7 +184,7 @@ hf_status etcd_lease_get(struct etcd_conn *ec, int64_t ttl_ms,
     pthread_mutex_unlock(&ec->mu);
     lease_free_all(ec, &old);
     if (fresh)
-        etcd_watch_mail(ec, lease, deadline);
+        etcd_watch_mail(ec, lease);
     if (!st)
         *ret = lease;
     return st;

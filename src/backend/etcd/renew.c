@@ -309,7 +309,7 @@ static void round_send(struct round *r, struct hf_error *err)
     for (i = 0; i < r->n && st; i++)
         r->items[i]->st = st;
     for (i = 0; i < r->nleases && !st; i++)
-        etcd_watch_mail(r->ec, r->leases[i], r->deadline);
+        etcd_watch_mail(r->ec, r->leases[i]);
     etcd_free(answer);
 }
 

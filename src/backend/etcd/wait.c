@@ -43,6 +43,9 @@
 /* For so long one waits for another to read that a watch has begun. */
 #define WATCH_AWAIT_MS 1
 
+/* How long a waiter waits for the connection to be made. */
+#define WATCH_PATIENCE_MS 200
+
 /* How many may be parked. */
 #define WATCH_PARKED_MAX 16
 
@@ -239,7 +242,7 @@ static void watch_event(struct etcd_conn *ec, struct etcd_watch *w,
         hfi_wanted(&ec->base, w->key);
 }
 
-static void watch_message(void *arg, const void *bytes, size_t len)
+void etcd_watch_message(void *arg, const void *bytes, size_t len)
 {
     struct etcd_conn *ec = arg;
     Pb__WatchResponse *said = pb__watch_response__unpack(NULL, len, bytes);
@@ -292,6 +295,7 @@ void etcd_watch_dispatch(struct hfi_conn *conn)
 
 void etcd_watch_close(struct etcd_conn *ec)
 {
+    etcd_watch_connect_close(ec);
     pthread_mutex_lock(&ec->watch_mu);
     if (ec->watch)
         watch_break(ec);
@@ -301,50 +305,22 @@ void etcd_watch_close(struct etcd_conn *ec)
 
 /* ---- asking ------------------------------------------------------------ */
 
-/* Connect.  The mutex is let go meanwhile: the keeper wants it. */
-static hf_status watch_connect(struct etcd_conn *ec, int64_t deadline,
-                               struct hf_error *err)
-{
-    struct h2_link *link = NULL;
-    unsigned age = ec->watch_forget;
-    char *token = NULL;
-    hf_status st = HF_OK;
-
-    ec->watch_opening = true;
-    pthread_mutex_unlock(&ec->watch_mu);
-    if (ec->user)
-        st = etcd_token(ec, age, &token, &age, deadline, err);
-    if (!st)
-        st = hfi_h2_open(&ec->h2, ETCD_WATCH, token, watch_message, ec,
-                         deadline, &link, err);
-    hfi_free(token);
-    pthread_mutex_lock(&ec->watch_mu);
-    ec->watch_opening = false;
-    pthread_cond_broadcast(&ec->watch_cond);
-    if (st)
-        return st;
-    ec->watch = link;
-    ec->watch_age = age;
-    ec->watch_heard = hfi_now();
-    atomic_store(&ec->watch_fd, hfi_h2_fd(link));
-    hfi_poll_fd_changed(&ec->base);
-    return HF_OK;
-}
-
-/* Be connected.  With several callers one connects; the others wait for it. */
+/* Be connected.  The first attempt is waited for a little; see connect.c. */
 static hf_status watch_ensure(struct etcd_conn *ec, int64_t deadline,
                               struct hf_error *err)
 {
+    int64_t limit = hfi_now() + (ec->watch_backoff.ms ? 0 : WATCH_PATIENCE_MS);
     struct timespec ts;
 
-    hfi_monotonic(deadline, &ts);
-    while (ec->watch_opening)
-        if (pthread_cond_clockwait(&ec->watch_cond, &ec->watch_mu,
+    hfi_monotonic(limit < deadline ? limit : deadline, &ts);
+    while (!etcd_watch_is_up(ec))
+        if (!ec->watch_opening ||
+            pthread_cond_clockwait(&ec->watch_cond, &ec->watch_mu,
                                    CLOCK_MONOTONIC, &ts))
             return hfi_fail(err, HF_UNAVAILABLE,
-                            "%s: still connecting at the deadline",
+                            "%s: there is no connection for watches now",
                             ec->base.endpoint);
-    return ec->watch ? HF_OK : watch_connect(ec, deadline, err);
+    return HF_OK;
 }
 
 /* Ask for a watch of the target, or of all that begins with it. */
@@ -496,14 +472,13 @@ static hf_status watch_wanted(struct etcd_conn *ec,
     return st;
 }
 
-void etcd_watch_mail(struct etcd_conn *ec, struct etcd_lease *lease,
-                     int64_t deadline)
+void etcd_watch_mail(struct etcd_conn *ec, struct etcd_lease *lease)
 {
     char target[ETCD_MAIL_MAX];
     struct etcd_watch *w;
 
     pthread_mutex_lock(&ec->watch_mu);
-    if (!watch_find(ec, lease->mail) && !watch_ensure(ec, deadline, NULL)) {
+    if (!watch_find(ec, lease->mail) && etcd_watch_is_up(ec)) {
         etcd_mail(ec, lease->id, "", target, sizeof(target));
         w = watch_new(ec, "", "", target);
         if (w) {
