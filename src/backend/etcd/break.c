@@ -118,9 +118,11 @@ static hf_status break_one(struct etcd_conn *ec, const char *key,
     if (kv->lease && words->token[0])
         change_tell(&ch, mail, key, kv->lease);
     st = change_send(ec, &ch, deadline, err);
-    if (force && st == HF_UNAVAILABLE) { /* There may be no room for a word. */
-        ch.txn.n_success = 1;
+    if (force && (st == HF_UNAVAILABLE || st == HF_UNCERTAIN)) {
+        ch.txn.n_success = 1; /* There may be no room for a word. */
         st = change_send(ec, &ch, deadline, err);
+        if (st == HF_BUSY)
+            st = HF_OK; /* It has gone since, perhaps by the first. */
     }
     return st;
 }

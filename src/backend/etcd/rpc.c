@@ -7,7 +7,8 @@
  * token was not carried out, so it is sent again with a new one.
  *
  * A server that says "not now" may have said it before or after the deed:
- * only where the words leave no doubt is it HF_UNAVAILABLE.
+ * only where the words leave no doubt is it HF_UNAVAILABLE.  The write that
+ * fills the database is carried out and answered with "space exceeded".
  */
 #include "etcd.h"
 
@@ -38,7 +39,7 @@ static const struct {
     {-1, "authentication is not enabled", HF_DENIED, "the server wants no user",
      false},
     {-1, "user name is empty", HF_DENIED, "give a user in the URL", false},
-    {-1, "space exceeded", HF_UNAVAILABLE, "its database is full", false},
+    {-1, "space exceeded", HF_UNCERTAIN, "its database is full", false},
     {-1, "too many requests", HF_UNAVAILABLE, "it has too much to do", true},
     {-1, "not supported for learner", HF_UNAVAILABLE, "it is a learner", true},
     {-1, "too many operations", HF_PROTOCOL, "--max-txn-ops is too small",
