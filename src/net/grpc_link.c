@@ -394,6 +394,7 @@ hf_status hfi_h2_call(struct hfi_h2 *h2, struct hfi_h2_call *calls, size_t n,
     crowd = !hfi_link_alone(&link->calls);
     for (i = 0; i < n && !one; i++) {
         calls[i].via = link->number;
+        calls[i].end = link->end;
         one = h2_link_submit(link, &calls[i], token, err);
     }
     if (one) { /* It has used up its streams. */

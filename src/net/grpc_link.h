@@ -54,6 +54,7 @@ struct hfi_h2_call {
     unsigned char *answer; /* with the prefix; hfi_h2_done() frees it */
     size_t answer_len;
     unsigned via; /* the connection that it went over; 0: none */
+    size_t end;   /* the endpoint of that connection */
 
     /* of grpc_link.c */
     struct hfi_link link;

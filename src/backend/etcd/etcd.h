@@ -105,11 +105,15 @@ struct etcd_conn {
     struct ssl_ctx_st *tls;
     char prefix[ETCD_PREFIX_MAX];
     char *user, *password, *password_file; /* the last is NULL without one */
-    _Atomic uint64_t term;                 /* the highest that was seen */
-    atomic_bool troubled;                  /* the last renewal had no answer */
+    _Atomic uint64_t cluster; /* that we speak to; 0: not known yet */
+    _Atomic uint64_t term;    /* the highest that was seen there */
+    atomic_bool doubted;  /* an answer was of another, or of an older term */
+    atomic_bool troubled; /* the last renewal had no answer */
 
     pthread_mutex_t mu; /* guards the rest of this part */
     pthread_cond_t settled;
+    int64_t old_since;       /* only such answers came since then, and ... */
+    bool old[HFI_HOSTS_MAX]; /* ... from these endpoints */
     char *token;
     unsigned token_age; /* counts the tokens that we had */
     bool logging_in;
@@ -237,6 +241,9 @@ hf_status etcd_lease_proven(struct etcd_conn *, struct etcd_lease *,
                             const Pb__Header *witness, int64_t sent,
                             struct hf_error *);
 void etcd_lease_gone(struct etcd_conn *, struct etcd_lease *);
+/* Have all leases lapsed, as far as this client knows?  Then they are dead.
+ * With the mutex held. */
+bool etcd_lease_none(struct etcd_conn *);
 void etcd_lease_close(struct etcd_conn *, int64_t deadline);
 
 /* key.c */

@@ -198,6 +198,25 @@ void etcd_lease_gone(struct etcd_conn *ec, struct etcd_lease *lease)
     pthread_mutex_unlock(&ec->mu);
 }
 
+bool etcd_lease_none(struct etcd_conn *ec)
+{
+    struct etcd_lease *lease;
+    struct hfi_link *at;
+
+    for (at = ec->leases.next; at != &ec->leases; at = at->next) {
+        lease = hfi_container(at, struct etcd_lease, link);
+        if (!lease->dead && hfi_now() <= lease->sure)
+            return false;
+    }
+    for (at = ec->leases.next; at != &ec->leases; at = at->next) {
+        lease = hfi_container(at, struct etcd_lease, link);
+        lease->dead = lease->id != 0; /* One that is being granted is new. */
+        if (lease->dead)
+            etcd_keys_free(ec, lease);
+    }
+    return true;
+}
+
 size_t etcd_lease_prove(struct etcd_conn *ec, struct etcd_lease *lease,
                         int64_t end, struct etcd_batch *batch)
 {

@@ -169,24 +169,85 @@ hf_status etcd_send(struct etcd_conn *ec, struct etcd_batch *batch,
     return st;
 }
 
-/* A member that lives in an older term than we have seen is left, and what it
- * says is not believed. */
+/* ---- members that are behind, and clusters that were restored ----------- */
+
+/* Only other answers than the one that we believe in came for some time. */
+#define RESTORED_MS 1000
+
+/* Does an answer to it come from a member that has a leader and a quorum? */
+static bool is_linearizable(const char *path)
+{
+    return !strcmp(path, ETCD_RANGE) || !strcmp(path, ETCD_TXN) ||
+           !strcmp(path, ETCD_GRANT);
+}
+
+/* A term that is older than one that was seen, with a quorum behind it, is that
+ * of a cluster which was restored from a snapshot or made anew.  What it says
+ * next is believed when every endpoint has answered so, none has answered
+ * otherwise meanwhile, and no lock that we held can be left. */
+static void answer_restored(struct etcd_conn *ec, const Pb__Header *header,
+                            const struct hfi_h2_call *call)
+{
+    int64_t now = hfi_now();
+    bool yes;
+    size_t i;
+
+    if (!is_linearizable(call->path))
+        return;
+    pthread_mutex_lock(&ec->mu);
+    if (!atomic_exchange(&ec->doubted, true)) {
+        ec->old_since = now;
+        memset(ec->old, 0, sizeof(ec->old));
+    }
+    ec->old[call->end] = true;
+    for (i = 0; i < ec->nends && ec->old[i]; i++)
+        continue;
+    yes = i == ec->nends && now > ec->old_since + RESTORED_MS &&
+          etcd_lease_none(ec);
+    if (yes) {
+        atomic_store(&ec->cluster, header->cluster_id);
+        atomic_store(&ec->term, header->raft_term);
+        atomic_store(&ec->doubted, false);
+    }
+    pthread_mutex_unlock(&ec->mu);
+    if (yes)
+        hfi_warn(&ec->base, "the cluster was restored or made anew: locks of "
+                            "before are lost, and fences may begin again");
+}
+
+/* Is it of the cluster that we know, and of no older term? */
+static bool answer_is_current(struct etcd_conn *ec, const Pb__Header *header)
+{
+    uint64_t none = 0, seen = atomic_load(&ec->term);
+
+    if (header->cluster_id &&
+        !atomic_compare_exchange_strong(&ec->cluster, &none,
+                                        header->cluster_id) &&
+        none != header->cluster_id)
+        return false;
+    while (header->raft_term > seen)
+        if (atomic_compare_exchange_weak(&ec->term, &seen, header->raft_term))
+            return true;
+    return header->raft_term == seen;
+}
+
+/* A member that lives in an older term than we have seen, or in another cluster,
+ * is left, and what it says is not believed. */
 static bool answer_is_old(struct etcd_conn *ec, const ProtobufCMessage *message,
-                          unsigned via)
+                          const struct hfi_h2_call *call)
 {
     /* Every answer has its header first. */
-    const Pb__RangeResponse *any = (const Pb__RangeResponse *)message;
-    uint64_t seen = atomic_load(&ec->term);
+    const Pb__Header *header = ((const Pb__RangeResponse *)message)->header;
 
-    if (!any->header || !any->header->raft_term)
+    if (!header || !header->raft_term)
         return false;
-    while (any->header->raft_term > seen)
-        if (atomic_compare_exchange_weak(&ec->term, &seen,
-                                         any->header->raft_term))
-            return false;
-    if (any->header->raft_term == seen)
+    if (answer_is_current(ec, header)) {
+        if (atomic_load(&ec->doubted) && is_linearizable(call->path))
+            atomic_store(&ec->doubted, false);
         return false;
-    hfi_h2_retire(&ec->h2, via);
+    }
+    hfi_h2_retire(&ec->h2, call->via);
+    answer_restored(ec, header, call);
     return true;
 }
 
@@ -205,11 +266,12 @@ hf_status etcd_answer(struct etcd_conn *ec, const struct etcd_batch *batch,
                                      call->answer + HFI_GRPC_PREFIX);
     if (!*ret)
         return etcd_nonsense(ec, err);
-    if (!answer_is_old(ec, *ret, call->via))
+    if (!answer_is_old(ec, *ret, call))
         return HF_OK;
     etcd_free(*ret);
     *ret = NULL;
-    return hfi_fail(err, HF_UNCERTAIN, "%s: this member is behind the others",
+    return hfi_fail(err, HF_UNCERTAIN,
+                    "%s: this member is behind the others, or was restored",
                     ec->base.endpoint);
 }
 

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * restore.c - a client outlives its etcd, which is restored from a snapshot and
+ * begins with a lower raft term: run under test/servers/etcd.
+ */
+#include "t.h"
+
+#include <stdlib.h>
+
+#define UP                                                                     \
+    "until etcdctl --command-timeout 1s get x >/dev/null 2>&1; do"             \
+    "    sleep 0.1;"                                                           \
+    " done;"
+
+static void shell(const char *text)
+{
+    CHECK_EQ(system(text), 0);
+}
+
+/* Each start is another term. */
+static void restart(void)
+{
+    shell("cd $HF_TEST_MEMBERS && kill -KILL $(cat 1/pid) && 1/run && " UP);
+}
+
+static void restore(void)
+{
+    shell("cd $HF_TEST_MEMBERS && kill -KILL $(cat 1/pid) && rm -r 1/data &&"
+          " peer=$(grep -o 'm1=http[^ ]*' 1/run) &&"
+          " etcdctl snapshot restore snap --name m1 --initial-cluster $peer"
+          "     --initial-advertise-peer-urls ${peer#m1=} --data-dir 1/data"
+          "     >/dev/null 2>&1 &&"
+          " 1/run && " UP);
+}
+
+TEST(a_client_works_again_after_its_cluster_was_restored)
+{
+    struct hf_lock_opts opts = HF_LOCK_OPTS_INIT;
+    hf_client *client = NULL;
+    hf_lock *lk = NULL, *next = NULL;
+
+    opts.ttl_ms = 2000;
+    shell("etcdctl snapshot save $HF_TEST_MEMBERS/snap >/dev/null 2>&1");
+    restart();
+    restart();
+    CHECK_OK(hf_open(getenv("HF_TEST_URL"), NULL, &client, &t_err));
+    CHECK_OK(hf_acquire(client, "old", 0, &opts, &lk, &t_err));
+    restore();
+    t_poll_until(!hf_held(lk), 20000);
+    t_poll_until(hf_acquire(client, "new", 0, &opts, &next, &t_err) == HF_OK,
+                 30000);
+    CHECK_OK(hf_extend(next, 0, &t_err));
+    CHECK_OK(hf_release(next, &t_err));
+    CHECK_STATUS(hf_release(lk, &t_err), HF_LOST);
+    hf_close(client);
+}
+
+T_MAIN
