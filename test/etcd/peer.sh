@@ -103,4 +103,36 @@ done
 touch "$work/go"
 wait "$compactor"
 ok 'nothing is left at the end' clean
+
+# --- keys of other programs below the prefix: long names, large values
+long=$(head -c 3400 /dev/zero | tr '\0' a)
+etcdctl put "holdfast/far/$long" '' >/dev/null
+hf run --ttl 90s -w 25s far -- true &
+ours=$!
+until_true waits far 2
+etcdctl del "holdfast/far/$long" >/dev/null
+wait "$ours"
+ok 'a waiter behind a long name asks again soon' test $? = 0
+hf run --ttl 60s last -- sh -c "touch $work/last; while [ ! -e $work/end ]; do sleep 0.1; done" &
+ours=$!
+until_true test -e "$work/last"
+for n in 1 2 3 4 5 6; do
+    {
+        echo
+        for m in $(seq 100); do echo "put holdfast/!$n-$m/$long x"; done
+        echo
+        echo
+    } | etcdctl txn >/dev/null
+done
+ok 'a lock behind many long names is listed' sh -c "'$holdfast' ls -u '$url' | grep -q '^last: held'"
+for n in $(seq 13); do
+    head -c 1400000 /dev/zero | tr '\0' x | etcdctl put "holdfast/last/$n" >/dev/null
+done
+ok 'a lock beside large values is inspected' sh -c "'$holdfast' status -u '$url' last | grep -q '^last: held'"
+ok 'and listed' sh -c "'$holdfast' ls -u '$url' | grep -q '^last: held'"
+touch "$work/end"
+wait "$ours"
+ok 'and released' test $? = 0
+etcdctl del holdfast/ --prefix >/dev/null
+ok 'and nothing else was left' clean
 finish

@@ -10,8 +10,7 @@
  * A handle is taken up by putting another token in place of its own.
  *
  * INVARIANTS
- *  (1) A value is changed only if it is still, byte by byte, the one that was
- *      read.
+ *  (1) A key is changed only if it was not written since it was read.
  *  (2) All who hold have one fence, so all of them are broken or freed.  Nobody
  *      joins one that is broken: so when all have been seen to be, they stay.
  */
@@ -42,9 +41,9 @@ static void change_begin(struct change *ch, const Pb__KeyValue *kv)
     pb__request_op__init(&ch->word_op);
     etcd_compare(&ch->made, kv->key, kv->create_revision);
     ch->same.key = ch->put.key = ch->gone.key = kv->key;
-    ch->same.target = 3; /* the value; equal */
-    ch->same.with_case = PB__COMPARE__WITH_VALUE;
-    ch->same.value = kv->value;
+    ch->same.target = 2; /* when it was last written; equal */
+    ch->same.with_case = PB__COMPARE__WITH_MOD_REVISION;
+    ch->same.mod_revision = kv->mod_revision;
     ch->compares[0] = &ch->made;
     ch->compares[1] = &ch->same;
     ch->op.request_case = PB__REQUEST_OP__REQUEST_DELETE_RANGE;
@@ -133,27 +132,25 @@ static hf_status break_all(struct etcd_conn *ec, const char *key,
                            uint64_t fence, bool force, bool *done,
                            int64_t deadline, struct hf_error *err)
 {
-    Pb__RangeResponse *queue = NULL;
+    struct etcd_places queue = {.n = 0};
     struct etcd_words words;
     bool any = false, changed = false;
     hf_status st = etcd_queue(ec, key, &queue, deadline, err);
     size_t i;
 
-    if (st)
-        return st;
-    if (etcd_holders_fence(queue->kvs, queue->n_kvs) != fence)
+    if (!st && etcd_holders_fence(queue.kvs, queue.n) != fence)
         st = HF_LOST;
-    for (i = 0; i < queue->n_kvs && !st; i++) {
-        etcd_read_value(queue->kvs[i]->value, &words);
-        if (etcd_fence(queue->kvs[i], &words) != fence)
+    for (i = 0; i < queue.n && !st; i++) {
+        etcd_read_value(queue.kvs[i]->value, &words);
+        if (etcd_fence(queue.kvs[i], &words) != fence)
             continue;
         any = true;
         if (words.broken && !force)
             continue;
-        st = break_one(ec, key, queue->kvs[i], &words, force, deadline, err);
+        st = break_one(ec, key, queue.kvs[i], &words, force, deadline, err);
         changed = changed || !st;
     }
-    etcd_free(queue);
+    etcd_places_free(&queue);
     *done = *done || changed;
     if (!st && !any)
         return HF_LOST;

@@ -304,11 +304,16 @@ hf_status etcd_remove(struct etcd_conn *, const char *name, const char *token,
                       struct hf_error *);
 void etcd_group_close(struct etcd_conn *);
 
-/* inspect.c: everything that queues for a key, in order; and the fence of those
- * who hold, given that. */
-hf_status etcd_queue(struct etcd_conn *, const char *key,
-                     Pb__RangeResponse **ret, int64_t deadline,
-                     struct hf_error *);
+/* inspect.c: everything that queues for a key, in order, to be freed also after
+ * a failure; a value that is too long to be one of ours is left out.  And the
+ * fence of those who hold, given that. */
+struct etcd_places {
+    Pb__KeyValue **kvs;
+    size_t n, room;
+};
+hf_status etcd_queue(struct etcd_conn *, const char *key, struct etcd_places *,
+                     int64_t deadline, struct hf_error *);
+void etcd_places_free(struct etcd_places *);
 uint64_t etcd_holders_fence(Pb__KeyValue *const *, size_t n);
 
 /* wait.c */

@@ -18,27 +18,141 @@
 
 #include "base/banned.h"
 
+/* How many places are asked for at once; and how few, when the answer did not
+ * come: values may be of 1.5 megabytes, and an answer of HFI_GRPC_MAX. */
 #define LIST_PAGE 500
+#define LIST_FEW  8
 
-hf_status etcd_queue(struct etcd_conn *ec, const char *key,
-                     Pb__RangeResponse **ret, int64_t deadline,
-                     struct hf_error *err)
+/* ---- pages ------------------------------------------------------------- */
+
+/* A walk over names, in their order. */
+struct pages {
+    struct etcd_conn *ec;
+    ProtobufCBinaryData at, end; /* the next, and the first that is not meant */
+    char *from;       /* ours to free, or NULL: what `at` points to */
+    int64_t revision; /* 0: each page as it is now */
+    int64_t limit, deadline;
+    bool last; /* there is no other page */
+};
+
+/* The next page begins behind this name. */
+static hf_status pages_go(struct pages *p, ProtobufCBinaryData name,
+                          struct hf_error *err)
+{
+    char *from = hfi_alloc(name.len + 1);
+
+    if (!from)
+        return hfi_nomem(err);
+    memcpy(from, name.data, name.len);
+    from[name.len] = '\0'; /* the very next name */
+    hfi_free(p->from);
+    p->from = from;
+    p->at = (ProtobufCBinaryData){name.len + 1, (uint8_t *)from};
+    return HF_OK;
+}
+
+static hf_status pages_next(struct pages *p, Pb__RangeResponse **ret,
+                            struct hf_error *err)
 {
     Pb__RangeRequest ask = PB__RANGE_REQUEST__INIT;
-    char dir[ETCD_NAME_MAX], end[ETCD_NAME_MAX];
-    ProtobufCMessage *answer = NULL;
+    ProtobufCMessage *message = NULL;
+    Pb__RangeResponse *page;
     hf_status st;
+    bool again;
+
+    ask.key = p->at;
+    ask.range_end = p->end;
+    ask.revision = p->revision;
+    do {
+        ask.limit = p->limit;
+        st = etcd_call(p->ec, ETCD_RANGE, &ask.base,
+                       &pb__range_response__descriptor, &message, p->deadline,
+                       err);
+        again = st == HF_UNCERTAIN && p->limit > LIST_FEW &&
+                hfi_left_ms(p->deadline);
+        p->limit = st ? LIST_FEW : p->limit;
+    } while (again);
+    if (st)
+        return st;
+    page = *ret = (Pb__RangeResponse *)message;
+    p->limit = 2 * p->limit < LIST_PAGE ? 2 * p->limit : LIST_PAGE;
+    p->last = !page->more || !page->n_kvs;
+    return p->last ? HF_OK : pages_go(p, page->kvs[page->n_kvs - 1]->key, err);
+}
+
+/* Take one over from its page; false: no memory. */
+static bool places_add(struct etcd_places *places, Pb__KeyValue **kv)
+{
+    size_t room = places->room ? 2 * places->room : 64;
+    Pb__KeyValue **grown;
+
+    if (places->n == places->room) {
+        grown = hfi_realloc(places->kvs, room * sizeof(Pb__KeyValue *));
+        if (!grown)
+            return false;
+        places->kvs = grown;
+        places->room = room;
+    }
+    if ((*kv)->value.len > ETCD_VALUE_MAX)
+        (*kv)->value.len = 0;
+    places->kvs[places->n++] = *kv;
+    *kv = NULL;
+    return true;
+}
+
+static int places_compare(const void *one, const void *two)
+{
+    const Pb__KeyValue *const *a = one, *const *b = two;
+
+    return ((*a)->create_revision > (*b)->create_revision) -
+           ((*a)->create_revision < (*b)->create_revision);
+}
+
+static void places_sort(struct etcd_places *places)
+{
+    if (places->n)
+        qsort(places->kvs, places->n, sizeof(*places->kvs), places_compare);
+}
+
+static void places_clear(struct etcd_places *places)
+{
+    while (places->n)
+        etcd_free(places->kvs[--places->n]);
+}
+
+void etcd_places_free(struct etcd_places *places)
+{
+    places_clear(places);
+    hfi_free(places->kvs);
+}
+
+/* All pages are of one revision: that of the first. */
+hf_status etcd_queue(struct etcd_conn *ec, const char *key,
+                     struct etcd_places *ret, int64_t deadline,
+                     struct hf_error *err)
+{
+    char dir[ETCD_NAME_MAX], end[ETCD_NAME_MAX];
+    struct pages p = {.ec = ec, .limit = LIST_PAGE, .deadline = deadline};
+    Pb__RangeResponse *page;
+    hf_status st = HF_OK;
+    size_t i;
 
     etcd_dir(ec, key, dir, sizeof(dir));
     memcpy(end, dir, sizeof(end));
-    ask.key = etcd_text(dir);
-    ask.range_end = etcd_end(end);
-    ask.sort_order = 1;
-    ask.sort_target = 2;
-    st = etcd_call(ec, ETCD_RANGE, &ask.base, &pb__range_response__descriptor,
-                   &answer, deadline, err);
-    if (!st)
-        *ret = (Pb__RangeResponse *)answer;
+    p.at = etcd_text(dir);
+    p.end = etcd_end(end);
+    while (!st && !p.last) {
+        page = NULL;
+        st = pages_next(&p, &page, err);
+        for (i = 0; !st && i < page->n_kvs; i++)
+            if (!places_add(ret, &page->kvs[i]))
+                st = hfi_nomem(err);
+        if (!st && page->header)
+            p.revision = p.revision ? p.revision : page->header->revision;
+        etcd_free(page);
+    }
+    hfi_free(p.from);
+    places_sort(ret);
     return st;
 }
 
@@ -191,41 +305,38 @@ hf_status etcd_inspect(struct hfi_conn *conn, const char *key,
                        struct hf_error *err)
 {
     struct etcd_conn *ec = (struct etcd_conn *)conn;
-    Pb__RangeResponse *queue = NULL;
+    struct etcd_places queue = {.n = 0};
     struct lefts lefts = {.n = 0};
     hf_status st = etcd_queue(ec, key, &queue, deadline, err);
-    int64_t lease;
+    int64_t lease = 0;
 
-    if (st)
-        return st;
-    lease = look_fill(ret, queue->kvs, queue->n_kvs);
+    if (!st)
+        lease = look_fill(ret, queue.kvs, queue.n);
     if (lease && lefts_add(&lefts, lease))
         lefts_ask(ec, &lefts, 0, deadline);
-    if (ret->held)
+    if (!st && ret->held)
         ret->left_ms = lefts_ms(&lefts, lease);
     hfi_free(lefts.all);
-    etcd_free(queue);
-    return HF_OK;
+    etcd_places_free(&queue);
+    return st;
 }
 
 /* ---- list -------------------------------------------------------------- */
 
 /* A walk over all places, and those of the lock at which it is. */
 struct walk {
-    struct etcd_conn *ec;
+    struct pages pages;
     hf_list_fn *fn;
     void *arg;
     bool more;
-    int64_t deadline;
     struct lefts lefts;
-    Pb__KeyValue **kvs; /* ours to free */
-    size_t n, room;
+    struct etcd_places places;
 };
 
 /* The lock's key in a name, or false if it is none of ours. */
 static bool walk_key(const struct walk *w, ProtobufCBinaryData name, char *ret)
 {
-    size_t skip = strlen(w->ec->prefix), len = name.len;
+    size_t skip = strlen(w->pages.ec->prefix), len = name.len;
 
     while (len > skip && name.data[len - 1] != '/')
         len--;
@@ -248,115 +359,78 @@ static size_t walk_dir(const Pb__KeyValue *kv)
     return len;
 }
 
-static int walk_order(const void *one, const void *two)
-{
-    const Pb__KeyValue *const *a = one, *const *b = two;
-
-    return ((*a)->create_revision > (*b)->create_revision) -
-           ((*a)->create_revision < (*b)->create_revision);
-}
-
 /* All places of a lock are there: tell of it. */
 static void walk_tell(struct walk *w)
 {
     struct hf_info info = {.size = sizeof(info), .left_ms = -1, .since_ms = -1};
+    struct etcd_places *places = &w->places;
     char key[ETCD_NAME_MAX];
 
-    if (w->n && w->more && walk_key(w, w->kvs[0]->key, key)) {
-        qsort(w->kvs, w->n, sizeof(*w->kvs), walk_order);
-        info.left_ms = lefts_ms(&w->lefts, look_fill(&info, w->kvs, w->n));
+    if (places->n && w->more && walk_key(w, places->kvs[0]->key, key)) {
+        places_sort(places);
+        info.left_ms =
+            lefts_ms(&w->lefts, look_fill(&info, places->kvs, places->n));
         if (info.held)
             w->more = w->fn(w->arg, key, &info);
     }
-    while (w->n)
-        etcd_free(w->kvs[--w->n]);
+    places_clear(places);
 }
 
 /* Take one place over from the page; false: no memory. */
 static bool walk_add(struct walk *w, Pb__KeyValue **kv)
 {
-    size_t len = walk_dir(*kv), room = w->room ? 2 * w->room : 64;
-    Pb__KeyValue **grown;
+    const Pb__KeyValue *first = w->places.n ? w->places.kvs[0] : NULL;
+    size_t len = walk_dir(*kv);
 
-    if (w->n && (walk_dir(w->kvs[0]) != len ||
-                 memcmp(w->kvs[0]->key.data, (*kv)->key.data, len) != 0))
+    if (first && (walk_dir(first) != len ||
+                  memcmp(first->key.data, (*kv)->key.data, len) != 0))
         walk_tell(w);
-    if (w->n == w->room) {
-        grown = hfi_realloc(w->kvs, room * sizeof(Pb__KeyValue *));
-        if (!grown)
-            return false;
-        w->kvs = grown;
-        w->room = room;
-    }
-    w->kvs[w->n++] = *kv;
-    *kv = NULL;
-    return true;
+    return places_add(&w->places, kv);
 }
 
-/* A page of places, and where the next one begins. */
-static hf_status walk_page(struct walk *w, char *from, ProtobufCBinaryData *at,
-                           ProtobufCBinaryData end, struct hf_error *err)
+static hf_status walk_page(struct walk *w, struct hf_error *err)
 {
-    Pb__RangeRequest ask = PB__RANGE_REQUEST__INIT;
-    ProtobufCMessage *message = NULL;
-    Pb__RangeResponse *page;
-    hf_status st;
-    bool last;
+    Pb__RangeResponse *page = NULL;
+    hf_status st = pages_next(&w->pages, &page, err);
     size_t i;
 
-    ask.key = *at;
-    ask.range_end = end;
-    ask.limit = LIST_PAGE;
-    st = etcd_call(w->ec, ETCD_RANGE, &ask.base,
-                   &pb__range_response__descriptor, &message, w->deadline, err);
-    if (st)
-        return st;
-    page = (Pb__RangeResponse *)message;
-    last = !page->more || !page->n_kvs ||
-           page->kvs[page->n_kvs - 1]->key.len + 1 >= ETCD_NAME_MAX;
-    if (!last) {
-        at->len = page->kvs[page->n_kvs - 1]->key.len + 1;
-        memcpy(from, page->kvs[page->n_kvs - 1]->key.data, at->len - 1);
-        from[at->len - 1] = '\0'; /* the very next name */
-        at->data = (uint8_t *)from;
-    }
-    if (!lefts_know(w->ec, &w->lefts, page->kvs, page->n_kvs, w->deadline))
+    if (!st && !lefts_know(w->pages.ec, &w->lefts, page->kvs, page->n_kvs,
+                           w->pages.deadline))
         st = hfi_nomem(err);
-    for (i = 0; i < page->n_kvs && w->more && !st; i++)
+    for (i = 0; !st && i < page->n_kvs && w->more; i++)
         if (!walk_add(w, &page->kvs[i]))
             st = hfi_nomem(err);
-    if (last) {
+    if (!st && w->pages.last) {
         walk_tell(w);
         w->more = false;
     }
-    etcd_free(message);
+    etcd_free(page);
     return st;
 }
 
 hf_status etcd_list(struct hfi_conn *conn, const char *prefix, hf_list_fn *fn,
                     void *arg, int64_t deadline, struct hf_error *err)
 {
-    struct walk w = {.ec = (struct etcd_conn *)conn,
-                     .fn = fn,
-                     .arg = arg,
-                     .more = true,
-                     .deadline = deadline};
+    struct etcd_conn *ec = (struct etcd_conn *)conn;
+    struct walk w = {
+        .pages = {.ec = ec, .limit = LIST_PAGE, .deadline = deadline},
+        .fn = fn,
+        .arg = arg,
+        .more = true};
     char from[ETCD_NAME_MAX], to[ETCD_NAME_MAX];
-    ProtobufCBinaryData at, end;
     hf_status st = HF_OK;
 
-    etcd_dir(w.ec, prefix, from, sizeof(from));
+    etcd_dir(ec, prefix, from, sizeof(from));
     from[strlen(from) - 1] = '\0'; /* A prefix ends anywhere. */
     memcpy(to, from, sizeof(to));
-    end = etcd_end(to);
-    at = etcd_text(from);
-    if (!at.len) /* an empty prefix= and no prefix */
-        at = (ProtobufCBinaryData){1, (uint8_t *)from};
+    w.pages.end = etcd_end(to);
+    w.pages.at = etcd_text(from);
+    if (!w.pages.at.len) /* an empty prefix= and no prefix */
+        w.pages.at = (ProtobufCBinaryData){1, (uint8_t *)from};
     while (!st && w.more)
-        st = walk_page(&w, from, &at, end, err);
-    while (w.n)
-        etcd_free(w.kvs[--w.n]);
-    hfi_free(w.kvs);
+        st = walk_page(&w, err);
+    etcd_places_free(&w.places);
+    hfi_free(w.pages.from);
     hfi_free(w.lefts.all);
     return st;
 }

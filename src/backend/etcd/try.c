@@ -178,9 +178,10 @@ static bool take_same_owner(const struct etcd_take *t, const Pb__KeyValue *kv,
     return !strcmp(words->owner, t->claim->owner) && !words->broken;
 }
 
+/* A name that is none of ours may be too long, or have a NUL: "" stands for it. */
 static void take_copy(char *ret, size_t size, ProtobufCBinaryData from)
 {
-    if (from.len >= size)
+    if (from.len >= size || memchr(from.data, '\0', from.len))
         from.len = 0;
     memcpy(ret, from.data, from.len);
     ret[from.len] = '\0';

@@ -429,8 +429,10 @@ hf_status etcd_watch_before(struct etcd_conn *ec, const struct hfi_claim *claim,
     hf_status st = HF_OK;
 
     *fresh = false;
-    if (!*before) /* too long a name, which is none of ours */
-        return HF_OK;
+    if (!*before)
+        return hfi_fail(err, HF_UNAVAILABLE,
+                        "%s: another program's key cannot be watched",
+                        ec->base.endpoint);
     pthread_mutex_lock(&ec->watch_mu);
     watch_doubt(ec);
     w = watch_find(ec, etcd_ref(receipt)->watch);
