@@ -467,7 +467,7 @@ static void key_swept(struct etcd_conn *ec, struct etcd_key *key, hf_status st)
         key->revision = 0;
     key->alone = st && st != HF_UNCERTAIN && st != HF_UNAVAILABLE;
     if (!st || key->alone) /* not before another ttl is over */
-        key_put_last(key, hfi_now() + key->lease->ttl_ms);
+        key_put_last(key, hfi_now() + (key->revision ? key->lease->ttl_ms : 0));
 }
 
 void etcd_key_swept(struct etcd_conn *ec, struct etcd_batch *batch)
