@@ -281,35 +281,43 @@ static bool hear(struct visit *v)
     return true;
 }
 
-static void receive(struct h2peer *peer, int fd)
+static void *receive(void *arg)
 {
-    struct visit v = {.peer = peer, .fd = fd, .credit = 65535};
+    struct h2peer_link *link = arg;
+    struct visit v = {.peer = link->peer, .fd = link->fd, .credit = 65535};
     char preface[24];
     int on = 1;
 
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-    atomic_fetch_add(&peer->links, 1);
+    setsockopt(v.fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
     if (hear_bytes(&v, preface, sizeof(preface))) {
         say_greeting(&v);
         while (!v.over && hear(&v))
             continue;
     }
-    close(fd);
+    close(v.fd);
+    return NULL;
 }
 
 static void *run(void *arg)
 {
     struct h2peer *peer = arg;
     struct pollfd p = {.fd = peer->listener, .events = POLLIN};
-    int fd;
+    struct h2peer_link *link;
+    int n = 0;
 
     while (!atomic_load(&peer->stop)) {
-        if (poll(&p, 1, 50) <= 0)
+        if (poll(&p, n < H2PEER_LINKS, 50) <= 0)
             continue;
-        fd = accept(peer->listener, NULL, NULL);
-        if (fd >= 0)
-            receive(peer, fd);
+        link = &peer->served[n];
+        link->peer = peer;
+        link->fd = accept(peer->listener, NULL, NULL);
+        if (link->fd < 0)
+            continue;
+        CHECK_EQ(pthread_create(&link->thread, NULL, receive, link), 0);
+        atomic_store(&peer->links, ++n);
     }
+    while (n)
+        pthread_join(peer->served[--n].thread, NULL);
     return NULL;
 }
 

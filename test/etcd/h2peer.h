@@ -33,9 +33,16 @@ enum h2peer_manner {
     H2_BEHIND          /* an answer of a raft term long ago */
 };
 
+#define H2PEER_LINKS 64
+
 struct h2peer {
     int listener, port;
     pthread_t thread;
+    struct h2peer_link { /* each connection has a thread of its own */
+        struct h2peer *peer;
+        pthread_t thread;
+        int fd;
+    } served[H2PEER_LINKS];
     atomic_int manner;  /* enum h2peer_manner; of what comes from now on */
     atomic_int links;   /* connections so far */
     atomic_int asked;   /* requests that came whole */
