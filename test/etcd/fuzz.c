@@ -74,7 +74,7 @@ static void decode(const uint8_t *bytes, size_t len)
     static const ProtobufCMessageDescriptor *const types[] = {
         &pb__range_response__descriptor,
         &pb__txn_response__descriptor,
-        &pb__group_response__descriptor,
+        &pb__combined_response__descriptor,
         &pb__lease_grant_response__descriptor,
         &pb__lease_keep_alive_response__descriptor,
         &pb__lease_time_to_live_response__descriptor,

@@ -35,7 +35,7 @@
 #define UNWATCHED_MS 500
 
 /* Name our key, after the lease that it hangs on.  (3) */
-static void take_name(struct etcd_take *t)
+static void acquire_name(struct etcd_try *t)
 {
     struct etcd_ref *ref = etcd_ref(t->receipt);
     const char *had = strchr(ref->last, '-');
@@ -54,9 +54,9 @@ static void take_name(struct etcd_take *t)
 }
 
 /* Send it together with what the lease needs. */
-static hf_status take_exchange(struct etcd_take *t, const Pb__TxnRequest *txn,
-                               struct etcd_batch *batch, size_t proof,
-                               Pb__TxnResponse **ret, struct hf_error *err)
+static hf_status acquire_exchange(struct etcd_try *t, const Pb__TxnRequest *txn,
+                                  struct etcd_batch *batch, size_t proof,
+                                  Pb__TxnResponse **ret, struct hf_error *err)
 {
     size_t at = etcd_add(batch, ETCD_TXN, &txn->base);
     ProtobufCMessage *answer = NULL;
@@ -77,27 +77,27 @@ static hf_status take_exchange(struct etcd_take *t, const Pb__TxnRequest *txn,
 }
 
 /* One transaction.  HF_LOST: the lease is gone. */
-static hf_status take_send(struct etcd_take *t, struct hf_error *err)
+static hf_status acquire_send(struct etcd_try *t, struct hf_error *err)
 {
     struct etcd_batch batch = {.n = 0};
     Pb__TxnResponse *answer = NULL;
-    struct etcd_take_txn x;
+    struct etcd_try_txn x;
     size_t proof;
     hf_status st;
 
-    memset(&x, 0, offsetof(struct etcd_take_txn, value));
-    etcd_take_make(t, &x);
+    memset(&x, 0, offsetof(struct etcd_try_txn, value));
+    etcd_try_make(t, &x);
     proof =
         etcd_lease_prove(t->ec, t->lease, t->sent + t->claim->ttl_ms, &batch);
     t->alive = HF_OK;
     if (batch.n || batch.failed || t->receipt->fence)
-        st = take_exchange(t, &x.txn, &batch, proof, &answer, err);
+        st = acquire_exchange(t, &x.txn, &batch, proof, &answer, err);
     else
         st = etcd_txn(t->ec, &x.txn, t->dir, &answer, t->limit, err);
     if (st == HF_LOST)
         etcd_lease_gone(t->ec, t->lease);
     if (!st)
-        st = etcd_take_read(t, &x, answer, err);
+        st = etcd_try_read(t, &x, answer, err);
     if (!st)
         st = t->alive;
     etcd_free(answer);
@@ -106,7 +106,7 @@ static hf_status take_send(struct etcd_take *t, struct hf_error *err)
 }
 
 /* What came of it, for those who ask later. */
-static void take_note(struct etcd_take *t, int64_t end)
+static void acquire_note(struct etcd_try *t, int64_t end)
 {
     struct hfi_receipt *receipt = t->receipt;
 
@@ -115,16 +115,16 @@ static void take_note(struct etcd_take *t, int64_t end)
     if (t->revision) {
         etcd_key_note(t->ec, t->lease, t->claim->token, t->name, t->revision,
                       end);
-        etcd_key_set_before(t->ec, t->claim->token, &t->before);
+        etcd_key_set_predecessor(t->ec, t->claim->token, &t->predecessor);
     } else if (etcd_key_done(t->ec, t->claim->token, etcd_ref(receipt)->last,
                              true)) {
         etcd_ref(receipt)->last[0] = '\0';
     }
 }
 
-/* Begin anew under another name: a removal may yet come under this one, or it is
- * another's.  (6), (7) */
-static hf_status take_rename(struct etcd_take *t)
+/* Begin anew under another name: this one may yet be removed, or is another's.
+ * (6), (7) */
+static hf_status acquire_rename(struct etcd_try *t)
 {
     etcd_key_abandon(t->ec, t->claim->token);
     etcd_ref(t->receipt)->last[0] = '\0';
@@ -134,32 +134,32 @@ static hf_status take_rename(struct etcd_take *t)
 
 /* Is one of ours so far behind that we need not look who is before us?  Its
  * place has been told, so ours comes after it. */
-static void take_behind(struct etcd_take *t)
+static void acquire_behind(struct etcd_try *t)
 {
-    t->behind = false;
+    t->at_queue_tail = false;
     if (t->receipt->fence || !t->claim->queue || t->claim->owner ||
         t->holder_revision)
         return;
-    etcd_key_tail(t->ec, t->dir, &t->before);
-    t->behind = t->before.name[0] != '\0';
+    etcd_key_queue_tail(t->ec, t->dir, &t->predecessor);
+    t->at_queue_tail = t->predecessor.name[0] != '\0';
 }
 
 /* One transaction, on the lease that was got for it. */
-static hf_status take_leased(struct etcd_take *t, struct hf_error *err)
+static hf_status acquire_leased(struct etcd_try *t, struct hf_error *err)
 {
     struct hfi_receipt *receipt = t->receipt;
     int64_t end = t->sent + t->claim->ttl_ms;
     hf_status st;
 
-    take_name(t);
+    acquire_name(t);
     st = etcd_key_note(t->ec, t->lease, t->claim->token, t->name,
                        etcd_revision(receipt), end);
     if (st == HF_NOMEM)
         return hfi_nomem(err);
     if (st == HF_LOST)
-        return take_rename(t);
-    take_behind(t);
-    st = take_send(t, err);
+        return acquire_rename(t);
+    acquire_behind(t);
+    st = acquire_send(t, err);
     if (st) {
         /* A final failure may come after the deed. */
         if (st != HF_LOST && st != HF_UNAVAILABLE && st != HF_UNCERTAIN)
@@ -169,17 +169,17 @@ static hf_status take_leased(struct etcd_take *t, struct hf_error *err)
         return st;
     }
     if (t->foreign)
-        return take_rename(t);
+        return acquire_rename(t);
     if (!t->revision && receipt->fence) {
         receipt->fence = 0;
         return HF_LOST;
     }
-    take_note(t, end);
+    acquire_note(t, end);
     return HF_OK;
 }
 
 /* One transaction.  HF_LOST: what we had is gone, so begin anew. */
-static hf_status take_once(struct etcd_take *t, struct hf_error *err)
+static hf_status acquire_once(struct etcd_try *t, struct hf_error *err)
 {
     hf_status st;
 
@@ -190,35 +190,36 @@ static hf_status take_once(struct etcd_take *t, struct hf_error *err)
     st = etcd_lease_get(t->ec, t->claim->ttl_ms, &t->lease, t->limit, err);
     if (st)
         return st;
-    st = take_leased(t, err);
+    st = acquire_leased(t, err);
     etcd_lease_put(t->ec, t->lease);
     return st;
 }
 
 /* Remove the key that the claim has, and take another name.  A removal that had
- * no answer leaves the claim as it was: see take_leased(). */
-static hf_status take_leave(struct etcd_take *t, struct hf_error *err)
+ * no answer leaves the claim as it was: see acquire_leased(). */
+static hf_status acquire_leave(struct etcd_try *t, struct hf_error *err)
 {
     hf_status st =
         etcd_release(&t->ec->base, t->claim, t->receipt, t->deadline, err);
 
     if (st && st != HF_LOST)
         return st;
-    take_rename(t);
+    acquire_rename(t);
     return HF_OK;
 }
 
 /* Join the holders of our owner id, leaving the place that we had. */
-static bool take_joins(struct etcd_take *t, hf_status *st, struct hf_error *err)
+static bool acquire_joins(struct etcd_try *t, hf_status *st,
+                          struct hf_error *err)
 {
     if (t->receipt->fence)
-        *st = take_leave(t, err);
+        *st = acquire_leave(t, err);
     return !*st;
 }
 
 /* Is there another transaction to be sent at once? */
-static bool take_goes_on(struct etcd_take *t, hf_status *st,
-                         struct hf_error *err)
+static bool acquire_goes_on(struct etcd_try *t, hf_status *st,
+                            struct hf_error *err)
 {
     bool fresh = false;
 
@@ -233,14 +234,15 @@ static bool take_goes_on(struct etcd_take *t, hf_status *st,
     if (*st || t->mine)
         return false;
     if (t->holder_revision)
-        return take_joins(t, st, err);
+        return acquire_joins(t, st, err);
     if (t->claim->queue && !t->revision)
         return true; /* There was nobody left to join. */
-    if (t->revision && !t->looked && !t->before.name[0])
+    if (t->revision && !t->inspected && !t->predecessor.name[0])
         return true; /* An earlier try had put it: where does it stand? */
     if (t->revision && etcd_ref(t->receipt)->watched)
-        *st = etcd_watch_before(t->ec, t->claim, t->receipt, t->before.name,
-                                t->sent, &fresh, t->deadline, err);
+        *st = etcd_watch_predecessor(t->ec, t->claim, t->receipt,
+                                     t->predecessor.name, t->sent, &fresh,
+                                     t->deadline, err);
     /* A waiter without a watch asks again soon: that is no failure. */
     if (*st)
         hfi_expect(&t->ec->base, t->claim->key, t->claim->token, UNWATCHED_MS);
@@ -252,20 +254,20 @@ hf_status etcd_try_acquire(struct hfi_conn *conn, const struct hfi_claim *claim,
                            struct hfi_receipt *receipt, struct hfi_answer *busy,
                            int64_t deadline, struct hf_error *err)
 {
-    struct etcd_take t = {.ec = (struct etcd_conn *)conn,
-                          .claim = claim,
-                          .receipt = receipt,
-                          .deadline = deadline};
+    struct etcd_try t = {.ec = (struct etcd_conn *)conn,
+                         .claim = claim,
+                         .receipt = receipt,
+                         .deadline = deadline};
     hf_status st;
 
     t.spare = t.ec->nends - 1;
     if (!receipt->fence && etcd_joined(receipt)) {
         /* Joining had no answer: it will not be asked for under that name. */
-        st = take_leave(&t, err);
+        st = acquire_leave(&t, err);
         if (st)
             return st;
     }
-    etcd_key_get_before(t.ec, claim->token, &t.before);
+    etcd_key_get_predecessor(t.ec, claim->token, &t.predecessor);
     etcd_dir(t.ec, claim->key, t.dir, sizeof(t.dir));
     memcpy(t.end, t.dir, sizeof(t.end));
     etcd_end(t.end);
@@ -273,11 +275,11 @@ hf_status etcd_try_acquire(struct hfi_conn *conn, const struct hfi_claim *claim,
         if (!hfi_left_ms(deadline))
             return hfi_fail(err, HF_UNCERTAIN, "%s: no verdict in time",
                             conn->endpoint);
-        st = take_once(&t, err);
-    } while (take_goes_on(&t, &st, err));
+        st = acquire_once(&t, err);
+    } while (acquire_goes_on(&t, &st, err));
     if (st)
         return st;
-    busy->place = t.before.place;
+    busy->place = t.predecessor.place;
     etcd_ref(receipt)->held = t.mine;
     return t.mine ? HF_OK : HF_BUSY;
 }

@@ -65,10 +65,10 @@ static void change_put(struct change *ch, const char *value)
 }
 
 /* Leave word for the holder, with its lease. */
-static void change_tell(struct change *ch, const char *mail, const char *key,
+static void change_tell(struct change *ch, const char *notice, const char *key,
                         int64_t lease)
 {
-    ch->word.key = etcd_text(mail);
+    ch->word.key = etcd_text(notice);
     ch->word.value = etcd_text(key);
     ch->word.lease = lease;
     ch->word_op.request_case = PB__REQUEST_OP__REQUEST_PUT;
@@ -98,7 +98,7 @@ static hf_status break_one(struct etcd_conn *ec, const char *key,
                            const Pb__KeyValue *kv, struct etcd_words *words,
                            bool force, int64_t deadline, struct hf_error *err)
 {
-    char mail[ETCD_MAIL_MAX], value[ETCD_VALUE_MAX];
+    char notice[ETCD_NOTICE_MAX], value[ETCD_VALUE_MAX];
     struct change ch;
     hf_status st;
 
@@ -110,12 +110,12 @@ static hf_status break_one(struct etcd_conn *ec, const char *key,
     change_begin(&ch, kv);
     words->broken = true;
     etcd_write_value(words, value, sizeof(value));
-    etcd_mail(ec, kv->lease, words->token, mail, sizeof(mail));
+    etcd_break_notice(ec, kv->lease, words->token, notice, sizeof(notice));
     ch.put.ignore_lease = 1;
     if (!force)
         change_put(&ch, value);
     if (kv->lease && words->token[0])
-        change_tell(&ch, mail, key, kv->lease);
+        change_tell(&ch, notice, key, kv->lease);
     st = change_send(ec, &ch, deadline, err);
     if (force && (st == HF_UNAVAILABLE || st == HF_UNCERTAIN)) {
         ch.txn.n_success = 1; /* There may be no room for a word. */

@@ -13,12 +13,12 @@
  * first could not be told.  So two that take the same lock never go together.
  *
  * INVARIANTS
- *  (1) A job is in the list, or taken by who sends it, or done.
- *  (2) While jobs are in the list, GROUP_FREE calls are under way, or one of
- *      those who wait is awake to begin another.
- *  (3) A call ends by the first deadline of its jobs, so nobody needs to leave
- *      one that was taken.
- *  (4) Of the jobs of one call no two have the same `apart`.
+ *  (1) A request is in the list, or taken by who sends it, or done.
+ *  (2) While requests are in the list, COMBINE_FREE calls are under way, or one
+ *      of those who wait is awake to begin another.
+ *  (3) A call ends by the first deadline of its requests, so nobody needs to
+ *      leave one that was taken.
+ *  (4) Of the requests of one call no two have the same `conflict_key`.
  */
 #include "etcd.h"
 
@@ -28,95 +28,97 @@
 #include "base/banned.h"
 
 /* So many calls may be under way before others are gathered. */
-#define GROUP_FREE 4
+#define COMBINE_FREE 4
 
 /* How many go together: etcd takes 128 operations, those of the longest of them
  * counted with it. */
-#define GROUP_MAX 48
+#define COMBINE_MAX 48
 
-/* How many are looked at for that. */
-#define GROUP_LOOK 96
+/* How many are considered for that. */
+#define COMBINE_SCAN 96
 
 /* Who has less time than this goes alone. */
-#define GROUP_LEFT_MS 1000
+#define COMBINE_LEFT_MS 1000
 
-struct etcd_job {
-    struct hfi_link link; /* in conn->jobs */
-    struct etcd_job *next;
+struct etcd_request {
+    struct hfi_link link; /* in conn->requests */
+    struct etcd_request *next;
     pthread_cond_t cond;
-    Pb__TxnRequest *txn; /* the caller's */
-    Pb__RequestOp outer; /* around it, when it is one of many */
-    const char *apart;   /* or NULL */
+    Pb__TxnRequest *txn;      /* the caller's */
+    Pb__RequestOp outer;      /* around it, when it is one of many */
+    const char *conflict_key; /* or NULL */
     int64_t deadline;
     hf_status st;
     Pb__TxnResponse *answer;
     bool taken, done;
-    bool alone; /* its group was refused, for one of them */
+    bool alone; /* its call was refused, for one of them */
     struct hf_error err;
 };
 
 /* ---- one call ---------------------------------------------------------- */
 
-static hf_status job_send(struct etcd_conn *ec, struct etcd_job *job,
-                          struct hf_error *err)
+static hf_status request_send(struct etcd_conn *ec,
+                              struct etcd_request *request,
+                              struct hf_error *err)
 {
     ProtobufCMessage *answer = NULL;
-    hf_status st =
-        etcd_call(ec, ETCD_TXN, &job->txn->base, &pb__txn_response__descriptor,
-                  &answer, job->deadline, err);
+    hf_status st = etcd_call(ec, ETCD_TXN, &request->txn->base,
+                             &pb__txn_response__descriptor, &answer,
+                             request->deadline, err);
 
-    job->answer = (Pb__TxnResponse *)answer;
+    request->answer = (Pb__TxnResponse *)answer;
     return st;
 }
 
 /* Give each its answer.  Only the outer one says at which revision it was. */
-static void group_judge(struct etcd_conn *ec, struct etcd_job **jobs, size_t n,
-                        Pb__GroupResponse *answer)
+static void combine_judge(struct etcd_conn *ec, struct etcd_request **requests,
+                          size_t n, Pb__CombinedResponse *answer)
 {
     size_t i;
 
     for (i = 0; i < n; i++) {
-        Pb__GroupOp *op = i < answer->n_responses ? answer->responses[i] : NULL;
+        Pb__CombinedOp *op =
+            i < answer->n_responses ? answer->responses[i] : NULL;
 
-        if (!op || op->response_case != PB__GROUP_OP__RESPONSE_TXN ||
+        if (!op || op->response_case != PB__COMBINED_OP__RESPONSE_TXN ||
             !op->txn->header || !answer->header) {
-            jobs[i]->st = etcd_nonsense(ec, &jobs[i]->err);
+            requests[i]->st = etcd_bad_reply(ec, &requests[i]->err);
             continue;
         }
-        jobs[i]->st = HF_OK;
-        jobs[i]->answer = op->txn;
-        jobs[i]->answer->header->revision = answer->header->revision;
-        op->response_case = PB__GROUP_OP__RESPONSE__NOT_SET;
+        requests[i]->st = HF_OK;
+        requests[i]->answer = op->txn;
+        requests[i]->answer->header->revision = answer->header->revision;
+        op->response_case = PB__COMBINED_OP__RESPONSE__NOT_SET;
     }
 }
 
-static void group_send(struct etcd_conn *ec, struct etcd_job **jobs, size_t n,
-                       int64_t deadline)
+static void combine_send(struct etcd_conn *ec, struct etcd_request **requests,
+                         size_t n, int64_t deadline)
 {
     Pb__TxnRequest txn = PB__TXN_REQUEST__INIT;
-    Pb__RequestOp *ops[GROUP_MAX];
+    Pb__RequestOp *ops[COMBINE_MAX];
     ProtobufCMessage *answer = NULL;
     struct hf_error err = {0};
     hf_status st;
     size_t i;
 
     for (i = 0; i < n; i++) {
-        pb__request_op__init(&jobs[i]->outer);
-        jobs[i]->outer.request_case = PB__REQUEST_OP__REQUEST_TXN;
-        jobs[i]->outer.txn = jobs[i]->txn;
-        ops[i] = &jobs[i]->outer;
+        pb__request_op__init(&requests[i]->outer);
+        requests[i]->outer.request_case = PB__REQUEST_OP__REQUEST_TXN;
+        requests[i]->outer.txn = requests[i]->txn;
+        ops[i] = &requests[i]->outer;
     }
     txn.n_success = n;
     txn.success = ops;
-    st = etcd_call(ec, ETCD_TXN, &txn.base, &pb__group_response__descriptor,
+    st = etcd_call(ec, ETCD_TXN, &txn.base, &pb__combined_response__descriptor,
                    &answer, deadline, &err);
     if (!st)
-        group_judge(ec, jobs, n, (Pb__GroupResponse *)answer);
+        combine_judge(ec, requests, n, (Pb__CombinedResponse *)answer);
     for (i = 0; i < n && st; i++) {
-        jobs[i]->st = st;
-        jobs[i]->err = err;
+        requests[i]->st = st;
+        requests[i]->err = err;
         /* It was refused for all: perhaps only one is not allowed. */
-        jobs[i]->alone = st != HF_UNAVAILABLE && st != HF_UNCERTAIN;
+        requests[i]->alone = st != HF_UNAVAILABLE && st != HF_UNCERTAIN;
     }
     etcd_free(answer);
 }
@@ -124,159 +126,161 @@ static void group_send(struct etcd_conn *ec, struct etcd_job **jobs, size_t n,
 /* ---- who sends --------------------------------------------------------- */
 
 /* With the mutex held, as all of these. */
-static struct etcd_job *job_new(struct etcd_conn *ec)
+static struct etcd_request *request_new(struct etcd_conn *ec)
 {
-    struct etcd_job *job = ec->spare;
+    struct etcd_request *request = ec->spare;
 
-    if (job) {
-        ec->spare = job->next;
+    if (request) {
+        ec->spare = request->next;
     } else {
-        job = hfi_alloc(sizeof(*job));
-        if (!job)
+        request = hfi_alloc(sizeof(*request));
+        if (!request)
             return NULL;
-        pthread_cond_init(&job->cond, NULL);
-        hfi_link_init(&job->link);
+        pthread_cond_init(&request->cond, NULL);
+        hfi_link_init(&request->link);
     }
-    job->taken = job->done = job->alone = false;
-    job->answer = NULL;
-    return job;
+    request->taken = request->done = request->alone = false;
+    request->answer = NULL;
+    return request;
 }
 
-static void job_put(struct etcd_conn *ec, struct etcd_job *job)
+static void request_put(struct etcd_conn *ec, struct etcd_request *request)
 {
-    job->next = ec->spare;
-    ec->spare = job;
+    request->next = ec->spare;
+    ec->spare = request;
 }
 
 /* (2) */
-static void group_next(struct etcd_conn *ec)
+static void combine_next(struct etcd_conn *ec)
 {
-    if (!hfi_link_alone(&ec->jobs) && ec->flights < GROUP_FREE)
+    if (!hfi_link_alone(&ec->requests) && ec->in_flight < COMBINE_FREE)
         pthread_cond_signal(
-            &hfi_container(ec->jobs.next, struct etcd_job, link)->cond);
+            &hfi_container(ec->requests.next, struct etcd_request, link)->cond);
 }
 
 /* (4) */
-static bool job_fits(const struct etcd_job *job, struct etcd_job **jobs,
-                     size_t n)
+static bool request_fits(const struct etcd_request *request,
+                         struct etcd_request **requests, size_t n)
 {
-    while (job->apart && n--)
-        if (jobs[n]->apart && !strcmp(jobs[n]->apart, job->apart))
+    while (request->conflict_key && n--)
+        if (requests[n]->conflict_key &&
+            !strcmp(requests[n]->conflict_key, request->conflict_key))
             return false;
     return true;
 }
 
 /* Take what others have to send along with the first; how many it is then, and
  * by when. */
-static size_t group_gather(struct etcd_conn *ec, struct etcd_job **jobs,
-                           int64_t *deadline)
+static size_t combine_gather(struct etcd_conn *ec,
+                             struct etcd_request **requests, int64_t *deadline)
 {
-    int64_t soon = hfi_now() + GROUP_LEFT_MS;
+    int64_t soon = hfi_now() + COMBINE_LEFT_MS;
     struct hfi_link *at, *next;
-    size_t n = 1, looked = 0;
+    size_t n = 1, scanned = 0;
 
-    for (at = ec->jobs.next; at != &ec->jobs && n < GROUP_MAX &&
-                             looked<GROUP_LOOK && * deadline> soon;
-         at = next, looked++) {
-        struct etcd_job *job = hfi_container(at, struct etcd_job, link);
+    for (at = ec->requests.next; at != &ec->requests && n < COMBINE_MAX &&
+                                 scanned<COMBINE_SCAN && * deadline> soon;
+         at = next, scanned++) {
+        struct etcd_request *request =
+            hfi_container(at, struct etcd_request, link);
 
         next = at->next;
-        if (job->deadline <= soon || !job_fits(job, jobs, n))
+        if (request->deadline <= soon || !request_fits(request, requests, n))
             continue;
-        if (job->deadline < *deadline)
-            *deadline = job->deadline; /* (3) */
-        hfi_link_remove(&job->link);
-        job->taken = true;
-        jobs[n++] = job;
+        if (request->deadline < *deadline)
+            *deadline = request->deadline; /* (3) */
+        hfi_link_remove(&request->link);
+        request->taken = true;
+        requests[n++] = request;
     }
     return n;
 }
 
 /* Send ours and with it what others have to send.  Jobs are never freed while
  * the client lives, so they can be told after the mutex was let go. */
-static void group_lead(struct etcd_conn *ec, struct etcd_job *own)
+static void combine_lead(struct etcd_conn *ec, struct etcd_request *own)
 {
-    struct etcd_job *jobs[GROUP_MAX] = {own};
+    struct etcd_request *requests[COMBINE_MAX] = {own};
     int64_t deadline = own->deadline;
     size_t i, n;
 
-    ec->flights++;
+    ec->in_flight++;
     hfi_link_remove(&own->link);
-    n = group_gather(ec, jobs, &deadline);
-    pthread_mutex_unlock(&ec->group_mu);
+    n = combine_gather(ec, requests, &deadline);
+    pthread_mutex_unlock(&ec->combine_mu);
     if (n > 1)
-        group_send(ec, jobs, n, deadline);
+        combine_send(ec, requests, n, deadline);
     else
-        own->st = job_send(ec, own, &own->err);
-    pthread_mutex_lock(&ec->group_mu);
+        own->st = request_send(ec, own, &own->err);
+    pthread_mutex_lock(&ec->combine_mu);
     for (i = 0; i < n; i++)
-        jobs[i]->done = true;
-    ec->flights--;
-    group_next(ec);
-    pthread_mutex_unlock(&ec->group_mu);
+        requests[i]->done = true;
+    ec->in_flight--;
+    combine_next(ec);
+    pthread_mutex_unlock(&ec->combine_mu);
     for (i = 1; i < n; i++)
-        pthread_cond_signal(&jobs[i]->cond);
-    pthread_mutex_lock(&ec->group_mu);
+        pthread_cond_signal(&requests[i]->cond);
+    pthread_mutex_lock(&ec->combine_mu);
 }
 
 /* Until it is done, by us or by another.  False: not sent in time. */
-static bool job_run(struct etcd_conn *ec, struct etcd_job *job)
+static bool request_run(struct etcd_conn *ec, struct etcd_request *request)
 {
     struct timespec ts;
 
-    hfi_monotonic(job->deadline, &ts);
-    hfi_link_append(&ec->jobs, &job->link);
-    while (!job->done) {
-        if (job->taken)
-            pthread_cond_wait(&job->cond, &ec->group_mu);
-        else if (ec->flights < GROUP_FREE)
-            group_lead(ec, job);
-        else if (pthread_cond_clockwait(&job->cond, &ec->group_mu,
+    hfi_monotonic(request->deadline, &ts);
+    hfi_link_append(&ec->requests, &request->link);
+    while (!request->done) {
+        if (request->taken)
+            pthread_cond_wait(&request->cond, &ec->combine_mu);
+        else if (ec->in_flight < COMBINE_FREE)
+            combine_lead(ec, request);
+        else if (pthread_cond_clockwait(&request->cond, &ec->combine_mu,
                                         CLOCK_MONOTONIC, &ts) &&
-                 !job->taken) {
-            hfi_link_remove(&job->link);
-            group_next(ec); /* It may have been our turn. */
+                 !request->taken) {
+            hfi_link_remove(&request->link);
+            combine_next(ec); /* It may have been our turn. */
             return false;
         }
     }
     return true;
 }
 
-hf_status etcd_txn(struct etcd_conn *ec, Pb__TxnRequest *txn, const char *apart,
-                   Pb__TxnResponse **ret, int64_t deadline,
-                   struct hf_error *err)
+hf_status etcd_txn(struct etcd_conn *ec, Pb__TxnRequest *txn,
+                   const char *conflict_key, Pb__TxnResponse **ret,
+                   int64_t deadline, struct hf_error *err)
 {
-    struct etcd_job *job;
+    struct etcd_request *request;
     bool alone = false;
     hf_status st;
 
-    pthread_mutex_lock(&ec->group_mu);
-    job = job_new(ec);
-    if (!job) {
-        pthread_mutex_unlock(&ec->group_mu);
+    pthread_mutex_lock(&ec->combine_mu);
+    request = request_new(ec);
+    if (!request) {
+        pthread_mutex_unlock(&ec->combine_mu);
         return hfi_nomem(err);
     }
-    job->txn = txn;
-    job->apart = apart;
-    job->deadline = deadline;
+    request->txn = txn;
+    request->conflict_key = conflict_key;
+    request->deadline = deadline;
     st = HF_UNAVAILABLE;
-    if (!job_run(ec, job)) {
+    if (!request_run(ec, request)) {
         hfi_fail(err, st, "%s: not sent in time", ec->base.endpoint);
     } else {
-        st = job->st;
-        alone = job->alone;
+        st = request->st;
+        alone = request->alone;
         if (st && err)
-            *err = job->err;
+            *err = request->err;
     }
     if (alone) {
-        pthread_mutex_unlock(&ec->group_mu);
-        st = job_send(ec, job, err);
-        pthread_mutex_lock(&ec->group_mu);
+        pthread_mutex_unlock(&ec->combine_mu);
+        st = request_send(ec, request, err);
+        pthread_mutex_lock(&ec->combine_mu);
     }
-    *ret = job->answer;
-    job_put(ec, job);
-    pthread_mutex_unlock(&ec->group_mu);
-    return st || *ret ? st : etcd_nonsense(ec, err);
+    *ret = request->answer;
+    request_put(ec, request);
+    pthread_mutex_unlock(&ec->combine_mu);
+    return st || *ret ? st : etcd_bad_reply(ec, err);
 }
 
 /* Does the answer say that there is no key of that name? */
@@ -298,25 +302,25 @@ hf_status etcd_remove(struct etcd_conn *ec, const char *name, const char *token,
     Pb__Compare made = PB__COMPARE__INIT;
     Pb__Compare *compares[] = {&bears.above, &bears.below, &made};
     Pb__DeleteRangeRequest gone = PB__DELETE_RANGE_REQUEST__INIT;
-    Pb__RangeRequest look = PB__RANGE_REQUEST__INIT;
+    Pb__RangeRequest read = PB__RANGE_REQUEST__INIT;
     Pb__RequestOp op = PB__REQUEST_OP__INIT, *ops[] = {&op};
-    Pb__RequestOp look_op = PB__REQUEST_OP__INIT, *look_ops[] = {&look_op};
+    Pb__RequestOp read_op = PB__REQUEST_OP__INIT, *read_ops[] = {&read_op};
     Pb__TxnResponse *answer = NULL;
     hf_status st;
 
-    gone.key = look.key = etcd_text(name);
+    gone.key = read.key = etcd_text(name);
     etcd_bears(&bears, gone.key, token);
     etcd_compare(&made, gone.key, revision);
     op.request_case = PB__REQUEST_OP__REQUEST_DELETE_RANGE;
     op.delete_range = &gone;
-    look.keys_only = 1;
-    look_op.request_case = PB__REQUEST_OP__REQUEST_RANGE;
-    look_op.range = &look;
+    read.keys_only = 1;
+    read_op.request_case = PB__REQUEST_OP__REQUEST_RANGE;
+    read_op.range = &read;
     txn.n_compare = revision ? 3 : 2;
     txn.n_success = txn.n_failure = 1;
     txn.compare = compares;
     txn.success = ops;
-    txn.failure = look_ops;
+    txn.failure = read_ops;
     st = etcd_txn(ec, &txn, NULL, &answer, deadline, err);
     if (!st && !answer->succeeded)
         st = HF_LOST;
@@ -325,13 +329,13 @@ hf_status etcd_remove(struct etcd_conn *ec, const char *name, const char *token,
     return st;
 }
 
-void etcd_group_close(struct etcd_conn *ec)
+void etcd_combine_close(struct etcd_conn *ec)
 {
-    struct etcd_job *job;
+    struct etcd_request *request;
 
-    while ((job = ec->spare)) {
-        ec->spare = job->next;
-        pthread_cond_destroy(&job->cond);
-        hfi_free(job);
+    while ((request = ec->spare)) {
+        ec->spare = request->next;
+        pthread_cond_destroy(&request->cond);
+        hfi_free(request);
     }
 }

@@ -10,8 +10,8 @@
  * connection again, and a pause after each failure is kept here.
  *
  * INVARIANTS
- *  (1) While conn->watch_opening is set, one thread connects.  It takes watch_mu
- *      for the last time when it unsets it, so whoever holds watch_mu and finds
+ *  (1) While conn->watch_opening is set, one thread connects.  When it unsets it
+ *      it holds watch_mu for the last time, so whoever holds watch_mu and finds
  *      it unset can join the thread.
  */
 #include "etcd.h"
@@ -72,7 +72,7 @@ static void connect_leases(struct etcd_conn *ec)
     }
     pthread_mutex_unlock(&ec->mu);
     while (n) {
-        etcd_watch_mail(ec, leases[--n]);
+        etcd_watch_break_notice(ec, leases[--n]);
         etcd_lease_put(ec, leases[n]);
     }
 }

@@ -160,11 +160,11 @@ static hf_status etcd_open(struct hfi_conn *conn, const struct hfi_url *url,
 
     pthread_mutex_init(&ec->mu, NULL);
     pthread_cond_init(&ec->settled, NULL);
-    pthread_mutex_init(&ec->group_mu, NULL);
+    pthread_mutex_init(&ec->combine_mu, NULL);
     pthread_mutex_init(&ec->watch_mu, NULL);
     pthread_cond_init(&ec->watch_cond, NULL);
     hfi_link_init(&ec->leases);
-    hfi_link_init(&ec->jobs);
+    hfi_link_init(&ec->requests);
     hfi_link_init(&ec->parked);
     atomic_init(&ec->watch_fd, -1);
     atomic_init(&ec->cluster, 0);
@@ -206,8 +206,8 @@ static void etcd_close(struct hfi_conn *conn)
     hfi_free(ec->token);
     pthread_cond_destroy(&ec->watch_cond);
     pthread_mutex_destroy(&ec->watch_mu);
-    etcd_group_close(ec);
-    pthread_mutex_destroy(&ec->group_mu);
+    etcd_combine_close(ec);
+    pthread_mutex_destroy(&ec->combine_mu);
     pthread_cond_destroy(&ec->settled);
     pthread_mutex_destroy(&ec->mu);
     ec->opened = false;

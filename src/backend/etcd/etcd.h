@@ -30,8 +30,8 @@
 #define ETCD_LAST_MAX 26
 
 /* The prefix, each byte of the key escaped, '/', and that. */
-#define ETCD_NAME_MAX (ETCD_PREFIX_MAX + 3 * HF_KEY_MAX + 1 + ETCD_LAST_MAX)
-#define ETCD_MAIL_MAX (ETCD_PREFIX_MAX + 7 + 16 + 1 + HFI_TOKEN_LEN + 1)
+#define ETCD_NAME_MAX   (ETCD_PREFIX_MAX + 3 * HF_KEY_MAX + 1 + ETCD_LAST_MAX)
+#define ETCD_NOTICE_MAX (ETCD_PREFIX_MAX + 7 + 16 + 1 + HFI_TOKEN_LEN + 1)
 #define ETCD_VALUE_MAX                                                         \
     (8 + HFI_TOKEN_LEN + 3 * HF_OWNER_MAX + 3 * HF_NOTE_MAX + 48)
 
@@ -39,7 +39,7 @@
 #define ETCD_CALLS_MAX 16
 
 /* For so many locks it is known who of us waits at the end of a long queue. */
-#define ETCD_TAILS 8
+#define ETCD_QUEUE_TAILS 8
 
 /* How many calls of one batch remove keys that have lapsed, and how many keys
  * each of them removes: etcd takes 128 operations, and counts those of the
@@ -55,7 +55,7 @@ struct etcd_lease {
     int64_t seconds;      /* what was asked for */
     int64_t ttl_ms;       /* what was granted */
     int64_t sure;         /* the server keeps it until then */
-    int64_t mail;         /* the watch on word of broken locks; see watch_mu */
+    int64_t break_notice; /* the watch on word of broken locks; see watch_mu */
     bool dead;            /* the server said so */
     unsigned users;       /* calls that look at it */
 };
@@ -77,8 +77,8 @@ struct etcd_key {
     size_t sweep;     /* which sweep of the batch, and ... */
     struct etcd_key *sweep_next; /* ... the next key of that batch */
     int32_t place;               /* in the queue, when it was last looked at */
-    int64_t before_revision;
-    char *before; /* who is before it, or NULL */
+    int64_t predecessor_revision;
+    char *predecessor; /* who is before it, or NULL */
     char token[HFI_TOKEN_LEN + 1];
     char name[];
 };
@@ -94,7 +94,7 @@ _Static_assert(sizeof(struct etcd_ref) <=
                    sizeof(((struct hfi_receipt *)0)->ref),
                "a grant has room for it");
 
-struct etcd_job;
+struct etcd_request;
 
 struct etcd_conn {
     struct hfi_conn base;
@@ -121,13 +121,14 @@ struct etcd_conn {
     struct hfi_map keys;    /* of struct etcd_key */
     uint32_t *numbers;      /* that ended a name, and may again */
     size_t nnumbers, numbers_room;
-    uint32_t number;                           /* the first that never did */
-    char tails[ETCD_TAILS][HFI_TOKEN_LEN + 1]; /* who last queued far behind */
+    uint32_t number; /* the first that never did */
+    /* Tokens of those who last queued far behind. */
+    char queue_tails[ETCD_QUEUE_TAILS][HFI_TOKEN_LEN + 1];
 
-    pthread_mutex_t group_mu; /* guards the rest of this part */
-    struct hfi_link jobs;     /* of struct etcd_job: nobody has sent them yet */
-    struct etcd_job *spare;   /* that are in no use */
-    unsigned flights;         /* calls with jobs that are under way */
+    pthread_mutex_t combine_mu; /* guards the rest of this part */
+    struct hfi_link requests;   /* of struct etcd_request, not sent yet */
+    struct etcd_request *spare; /* that are in no use */
+    unsigned in_flight;         /* calls that are under way */
 
     pthread_mutex_t watch_mu; /* guards the rest */
     pthread_cond_t watch_cond;
@@ -153,8 +154,8 @@ void etcd_dir(const struct etcd_conn *, const char *key, char *ret,
               size_t size); /* "PREFIX KEY/" */
 void etcd_name(const struct etcd_conn *, const struct hfi_claim *,
                const struct hfi_receipt *, char *ret, size_t size);
-void etcd_mail(const struct etcd_conn *, int64_t lease, const char *token,
-               char *ret, size_t size);
+void etcd_break_notice(const struct etcd_conn *, int64_t lease,
+                       const char *token, char *ret, size_t size);
 ProtobufCBinaryData etcd_text(const char *text);
 /* Was the key made at this revision?  At 0: is it not there? */
 void etcd_compare(Pb__Compare *, ProtobufCBinaryData key, int64_t revision);
@@ -210,7 +211,7 @@ hf_status etcd_call(struct etcd_conn *, const char *path,
                     const ProtobufCMessageDescriptor *, ProtobufCMessage **ret,
                     int64_t deadline, struct hf_error *);
 void etcd_free(void *message);
-hf_status etcd_nonsense(struct etcd_conn *, struct hf_error *);
+hf_status etcd_bad_reply(struct etcd_conn *, struct hf_error *);
 /* A copy of the token to call with, or NULL. */
 hf_status etcd_token(struct etcd_conn *, unsigned age, char **ret,
                      unsigned *ret_age, int64_t deadline, struct hf_error *);
@@ -274,18 +275,18 @@ bool etcd_key_done(struct etcd_conn *, const char *token, const char *last,
 /* A number that ends no name of ours now. */
 uint32_t etcd_number(struct etcd_conn *);
 /* Who is before it; "" and 0 if that is not known. */
-struct etcd_before {
+struct etcd_predecessor {
     char name[ETCD_NAME_MAX];
     int64_t revision;
     int32_t place;
 };
-void etcd_key_set_before(struct etcd_conn *, const char *token,
-                         const struct etcd_before *);
-void etcd_key_get_before(struct etcd_conn *, const char *token,
-                         struct etcd_before *ret);
+void etcd_key_set_predecessor(struct etcd_conn *, const char *token,
+                              const struct etcd_predecessor *);
+void etcd_key_get_predecessor(struct etcd_conn *, const char *token,
+                              struct etcd_predecessor *ret);
 /* One of ours that waits in that queue far behind: "" and 0 if there is none. */
-void etcd_key_tail(struct etcd_conn *, const char *dir,
-                   struct etcd_before *ret);
+void etcd_key_queue_tail(struct etcd_conn *, const char *dir,
+                         struct etcd_predecessor *ret);
 /* Add to the batch the removal of what has lapsed.  With the mutex held. */
 void etcd_keys_sweep(struct etcd_batch *, struct etcd_lease *);
 void etcd_keys_free(struct etcd_conn *, struct etcd_lease *);
@@ -293,16 +294,17 @@ void etcd_keys_free(struct etcd_conn *, struct etcd_lease *);
 void etcd_key_swept(struct etcd_conn *, struct etcd_batch *);
 
 /* combine.c: a transaction, perhaps together with those of other threads but
- * never with one that has the same `apart`, which may be NULL.  HF_LOST: it
- * names a lease that is gone. */
-hf_status etcd_txn(struct etcd_conn *, Pb__TxnRequest *, const char *apart,
-                   Pb__TxnResponse **ret, int64_t deadline, struct hf_error *);
+ * never with one that has the same `conflict_key`, which may be NULL.
+ * HF_LOST: it names a lease that is gone. */
+hf_status etcd_txn(struct etcd_conn *, Pb__TxnRequest *,
+                   const char *conflict_key, Pb__TxnResponse **ret,
+                   int64_t deadline, struct hf_error *);
 /* Remove the key if it bears the token and is of that revision, or of any if
  * that is 0.  HF_LOST: it is not; *absent: nobody has a key of that name. */
 hf_status etcd_remove(struct etcd_conn *, const char *name, const char *token,
                       int64_t revision, bool *absent, int64_t deadline,
                       struct hf_error *);
-void etcd_group_close(struct etcd_conn *);
+void etcd_combine_close(struct etcd_conn *);
 
 /* inspect.c: everything that queues for a key, in order, to be freed also after
  * a failure; a value that is too long to be one of ours is left out.  And the
@@ -321,14 +323,14 @@ hf_status etcd_watch(struct hfi_conn *, const struct hfi_claim *,
                      struct hfi_receipt *, int64_t deadline, struct hf_error *);
 void etcd_unwatch(struct hfi_conn *, const struct hfi_claim *,
                   struct hfi_receipt *);
-hf_status etcd_watch_before(struct etcd_conn *, const struct hfi_claim *,
-                            struct hfi_receipt *, const char *before,
-                            int64_t sent, bool *fresh, int64_t deadline,
-                            struct hf_error *);
+hf_status etcd_watch_predecessor(struct etcd_conn *, const struct hfi_claim *,
+                                 struct hfi_receipt *, const char *predecessor,
+                                 int64_t sent, bool *fresh, int64_t deadline,
+                                 struct hf_error *);
 /* Hear of locks on this lease that an operator breaks, if it can be had; else
  * their renewal tells. */
-void etcd_watch_mail(struct etcd_conn *, struct etcd_lease *);
-void etcd_unwatch_mail(struct etcd_conn *, struct etcd_lease *);
+void etcd_watch_break_notice(struct etcd_conn *, struct etcd_lease *);
+void etcd_unwatch_break_notice(struct etcd_conn *, struct etcd_lease *);
 int etcd_watch_fd(struct hfi_conn *);
 void etcd_watch_dispatch(struct hfi_conn *);
 void etcd_watch_message(void *conn, const void *bytes, size_t len);

@@ -157,7 +157,7 @@ hf_status etcd_queue(struct etcd_conn *ec, const char *key,
 }
 
 /* Did it join the holders of its owner id?  Its last part tells. */
-static bool look_joined(const Pb__KeyValue *kv)
+static bool inspect_joined(const Pb__KeyValue *kv)
 {
     size_t at = kv->key.len;
 
@@ -174,15 +174,15 @@ uint64_t etcd_holders_fence(Pb__KeyValue *const *kvs, size_t n)
     if (!n)
         return 0;
     for (i = 0; i < n; i++)
-        if (look_joined(kvs[i]))
+        if (inspect_joined(kvs[i]))
             lead = i;
     etcd_read_value(kvs[lead]->value, &words);
     return etcd_fence(kvs[lead], &words);
 }
 
 /* What a queue, in order, says; the lease of the first holder, or 0. */
-static int64_t look_fill(struct hf_info *ret, Pb__KeyValue *const *kvs,
-                         size_t n)
+static int64_t inspect_fill(struct hf_info *ret, Pb__KeyValue *const *kvs,
+                            size_t n)
 {
     uint64_t fence = etcd_holders_fence(kvs, n);
     struct etcd_words words;
@@ -311,7 +311,7 @@ hf_status etcd_inspect(struct hfi_conn *conn, const char *key,
     int64_t lease = 0;
 
     if (!st)
-        lease = look_fill(ret, queue.kvs, queue.n);
+        lease = inspect_fill(ret, queue.kvs, queue.n);
     if (lease && lefts_add(&lefts, lease))
         lefts_ask(ec, &lefts, 0, deadline);
     if (!st && ret->held)
@@ -369,7 +369,7 @@ static void walk_tell(struct walk *w)
     if (places->n && w->more && walk_key(w, places->kvs[0]->key, key)) {
         places_sort(places);
         info.left_ms =
-            lefts_ms(&w->lefts, look_fill(&info, places->kvs, places->n));
+            lefts_ms(&w->lefts, inspect_fill(&info, places->kvs, places->n));
         if (info.held)
             w->more = w->fn(w->arg, key, &info);
     }

@@ -52,8 +52,8 @@ static void key_free(struct etcd_conn *ec, struct etcd_key *key)
 {
     key_unmap(ec, key);
     hfi_link_remove(&key->link);
-    hfi_free(key->before);
-    key->before = NULL;
+    hfi_free(key->predecessor);
+    key->predecessor = NULL;
     key->orphan = key->swept;
     if (!key->orphan)
         hfi_free(key);
@@ -281,17 +281,17 @@ bool etcd_key_done(struct etcd_conn *ec, const char *token, const char *last,
 }
 
 /* Where the token of a queue's last is kept, by all of the name but its end. */
-static char *tail_of(struct etcd_conn *ec, const char *name, size_t len)
+static char *queue_tail_of(struct etcd_conn *ec, const char *name, size_t len)
 {
     uint32_t hash = 2166136261u;
 
     while (len--)
         hash = (hash ^ (unsigned char)name[len]) * 16777619u;
-    return ec->tails[hash % ETCD_TAILS];
+    return ec->queue_tails[hash % ETCD_QUEUE_TAILS];
 }
 
-void etcd_key_tail(struct etcd_conn *ec, const char *dir,
-                   struct etcd_before *ret)
+void etcd_key_queue_tail(struct etcd_conn *ec, const char *dir,
+                         struct etcd_predecessor *ret)
 {
     size_t len = strlen(dir);
     struct etcd_key *key;
@@ -300,17 +300,18 @@ void etcd_key_tail(struct etcd_conn *ec, const char *dir,
     ret->revision = 0;
     ret->place = 0;
     pthread_mutex_lock(&ec->mu);
-    key = key_find(ec, tail_of(ec, dir, len));
-    if (key && key->before && !key->place && key->revision && !key->swept &&
-        !strncmp(key->name, dir, len) && !strchr(key->name + len, '/')) {
+    key = key_find(ec, queue_tail_of(ec, dir, len));
+    if (key && key->predecessor && !key->place && key->revision &&
+        !key->swept && !strncmp(key->name, dir, len) &&
+        !strchr(key->name + len, '/')) {
         snprintf(ret->name, sizeof(ret->name), "%s", key->name);
         ret->revision = key->revision;
     }
     pthread_mutex_unlock(&ec->mu);
 }
 
-void etcd_key_set_before(struct etcd_conn *ec, const char *token,
-                         const struct etcd_before *before)
+void etcd_key_set_predecessor(struct etcd_conn *ec, const char *token,
+                              const struct etcd_predecessor *predecessor)
 {
     const char *last;
 
@@ -318,23 +319,25 @@ void etcd_key_set_before(struct etcd_conn *ec, const char *token,
 
     pthread_mutex_lock(&ec->mu);
     key = key_find(ec, token);
-    if (key && (!key->before || strcmp(key->before, before->name) != 0)) {
-        hfi_free(key->before);
-        key->before = before->name[0] ? hfi_strdup(before->name) : NULL;
+    if (key && (!key->predecessor ||
+                strcmp(key->predecessor, predecessor->name) != 0)) {
+        hfi_free(key->predecessor);
+        key->predecessor =
+            predecessor->name[0] ? hfi_strdup(predecessor->name) : NULL;
     }
     if (key) {
-        key->before_revision = before->revision;
-        key->place = before->place;
+        key->predecessor_revision = predecessor->revision;
+        key->place = predecessor->place;
         last = strrchr(key->name, '/');
-        if (key->before && !key->place && last)
-            memcpy(tail_of(ec, key->name, (size_t)(last + 1 - key->name)),
+        if (key->predecessor && !key->place && last)
+            memcpy(queue_tail_of(ec, key->name, (size_t)(last + 1 - key->name)),
                    key->token, sizeof(key->token));
     }
     pthread_mutex_unlock(&ec->mu);
 }
 
-void etcd_key_get_before(struct etcd_conn *ec, const char *token,
-                         struct etcd_before *ret)
+void etcd_key_get_predecessor(struct etcd_conn *ec, const char *token,
+                              struct etcd_predecessor *ret)
 {
     struct etcd_key *key;
 
@@ -343,9 +346,9 @@ void etcd_key_get_before(struct etcd_conn *ec, const char *token,
     ret->place = 0;
     pthread_mutex_lock(&ec->mu);
     key = key_find(ec, token);
-    if (key && key->before) {
-        snprintf(ret->name, sizeof(ret->name), "%s", key->before);
-        ret->revision = key->before_revision;
+    if (key && key->predecessor) {
+        snprintf(ret->name, sizeof(ret->name), "%s", key->predecessor);
+        ret->revision = key->predecessor_revision;
         ret->place = key->place;
     }
     pthread_mutex_unlock(&ec->mu);
@@ -421,7 +424,7 @@ static size_t sweep_choose(struct etcd_lease *lease, struct etcd_key **ret)
     return n;
 }
 
-/* One call that removes what has lapsed; false: there is nothing, or no memory. */
+/* One call that removes what has lapsed; false: there is nothing or no memory. */
 static bool sweep_add(struct etcd_batch *batch, struct etcd_lease *lease)
 {
     Pb__TxnRequest txn = PB__TXN_REQUEST__INIT;
@@ -480,8 +483,9 @@ void etcd_key_swept(struct etcd_conn *ec, struct etcd_batch *batch)
     for (i = 0; i < batch->nsweeps; i++) {
         st[i] = HF_UNAVAILABLE;
         if (!batch->failed)
-            st[i] = etcd_answer(ec, batch, batch->sweeps[i],
-                                &pb__group_response__descriptor, &answer, NULL);
+            st[i] =
+                etcd_answer(ec, batch, batch->sweeps[i],
+                            &pb__combined_response__descriptor, &answer, NULL);
         etcd_free(answer);
         answer = NULL;
     }

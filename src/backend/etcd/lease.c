@@ -57,7 +57,7 @@ static hf_status lease_grant(struct etcd_conn *ec, struct etcd_lease *lease,
     answer = (Pb__LeaseGrantResponse *)message;
     if (!st && (!answer->id || answer->ttl < lease->seconds ||
                 answer->ttl > INT64_C(9000000000)))
-        st = etcd_nonsense(ec, err);
+        st = etcd_bad_reply(ec, err);
     pthread_mutex_lock(&ec->mu);
     if (!st) {
         lease->id = answer->id;
@@ -133,7 +133,7 @@ static void lease_free_all(struct etcd_conn *ec, struct hfi_link *list)
     while (!hfi_link_alone(list)) {
         lease = hfi_container(list->next, struct etcd_lease, link);
         hfi_link_remove(&lease->link);
-        etcd_unwatch_mail(ec, lease);
+        etcd_unwatch_break_notice(ec, lease);
         hfi_free(lease);
     }
 }
@@ -184,7 +184,7 @@ hf_status etcd_lease_get(struct etcd_conn *ec, int64_t ttl_ms,
     pthread_mutex_unlock(&ec->mu);
     lease_free_all(ec, &old);
     if (fresh)
-        etcd_watch_mail(ec, lease);
+        etcd_watch_break_notice(ec, lease);
     if (!st)
         *ret = lease;
     return st;
@@ -306,11 +306,11 @@ hf_status etcd_lease_proven(struct etcd_conn *ec, struct etcd_lease *lease,
 static bool is_lock(const struct etcd_conn *ec, const struct etcd_lease *lease,
                     ProtobufCBinaryData name)
 {
-    char mail[ETCD_MAIL_MAX];
+    char notice[ETCD_NOTICE_MAX];
 
-    etcd_mail(ec, lease->id, "", mail, sizeof(mail));
-    return name.len < strlen(mail) ||
-           memcmp(name.data, mail, strlen(mail)) != 0;
+    etcd_break_notice(ec, lease->id, "", notice, sizeof(notice));
+    return name.len < strlen(notice) ||
+           memcmp(name.data, notice, strlen(notice)) != 0;
 }
 
 /* Does something hang on it yet?  What was detached must stay. */

@@ -55,8 +55,8 @@ void etcd_name(const struct etcd_conn *ec, const struct hfi_claim *claim,
     snprintf(ret + len, size - len, "%.25s", ref->last);
 }
 
-void etcd_mail(const struct etcd_conn *ec, int64_t lease, const char *token,
-               char *ret, size_t size)
+void etcd_break_notice(const struct etcd_conn *ec, int64_t lease,
+                       const char *token, char *ret, size_t size)
 {
     snprintf(ret, size, "%s%%break/%" PRIx64 "/%s", ec->prefix, (uint64_t)lease,
              token);

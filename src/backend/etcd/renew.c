@@ -252,7 +252,7 @@ static void round_judge(struct round *r, const Pb__TxnResponse *answer,
         const Pb__ResponseOp *op = answer->responses[i];
 
         if (op->response_case != PB__RESPONSE_OP__RESPONSE_RANGE)
-            r->items[i]->st = etcd_nonsense(r->ec, err);
+            r->items[i]->st = etcd_bad_reply(r->ec, err);
         else
             renew_judge(r, i, op->range->n_kvs ? op->range->kvs[0] : NULL, err);
     }
@@ -280,7 +280,7 @@ static hf_status round_ask(struct round *r, bool proofs, Pb__TxnResponse **ret,
                          &message, err);
     answer = (Pb__TxnResponse *)message;
     if (!st && answer->n_responses != r->n)
-        st = etcd_nonsense(r->ec, err);
+        st = etcd_bad_reply(r->ec, err);
     for (i = 0; i < r->nleases && proofs && !st; i++)
         r->alive[i] =
             etcd_lease_proven(r->ec, r->leases[i], &batch, r->proofs[i],
@@ -309,7 +309,7 @@ static void round_send(struct round *r, struct hf_error *err)
     for (i = 0; i < r->n && st; i++)
         r->items[i]->st = st;
     for (i = 0; i < r->nleases && !st; i++)
-        etcd_watch_mail(r->ec, r->leases[i]);
+        etcd_watch_break_notice(r->ec, r->leases[i]);
     etcd_free(answer);
 }
 

@@ -80,7 +80,7 @@ static bool is_token_refused(const struct hfi_h2_call *call)
             strstr(call->message, "revision in header is old"));
 }
 
-hf_status etcd_nonsense(struct etcd_conn *ec, struct hf_error *err)
+hf_status etcd_bad_reply(struct etcd_conn *ec, struct hf_error *err)
 {
     return hfi_fail(err, HF_PROTOCOL, "%s: an answer that makes no sense",
                     ec->base.endpoint);
@@ -231,8 +231,8 @@ static bool answer_is_current(struct etcd_conn *ec, const Pb__Header *header)
     return header->raft_term == seen;
 }
 
-/* A member that lives in an older term than we have seen, or in another cluster,
- * is left, and what it says is not believed. */
+/* A member of an older term than we have seen, or of another cluster, is left,
+ * and what it says is not believed. */
 static bool answer_is_old(struct etcd_conn *ec, const ProtobufCMessage *message,
                           const struct hfi_h2_call *call)
 {
@@ -265,7 +265,7 @@ hf_status etcd_answer(struct etcd_conn *ec, const struct etcd_batch *batch,
                                      call->answer_len - HFI_GRPC_PREFIX,
                                      call->answer + HFI_GRPC_PREFIX);
     if (!*ret)
-        return etcd_nonsense(ec, err);
+        return etcd_bad_reply(ec, err);
     if (!answer_is_old(ec, *ret, call))
         return HF_OK;
     etcd_free(*ret);

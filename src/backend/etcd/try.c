@@ -44,7 +44,7 @@ static void txn_range(Pb__RangeRequest *range, Pb__RequestOp *op)
     op->range = range;
 }
 
-static void take_value(const struct etcd_take *t, char *ret, size_t size)
+static void try_value(const struct etcd_try *t, char *ret, size_t size)
 {
     const struct hfi_claim *claim = t->claim;
     struct etcd_words words = {.broken = false};
@@ -59,28 +59,28 @@ static void take_value(const struct etcd_take *t, char *ret, size_t size)
 }
 
 /* The parts, not yet put together. */
-static void txn_parts(struct etcd_take *t, struct etcd_take_txn *x)
+static void txn_parts(struct etcd_try *t, struct etcd_try_txn *x)
 {
     pb__txn_request__init(&x->txn);
     pb__compare__init(&x->compare);
     pb__put_request__init(&x->put);
     pb__request_op__init(&x->put_op);
-    txn_range(&x->look, &x->look_op);
+    txn_range(&x->inspect, &x->inspect_op);
     txn_range(&x->own, &x->own_op);
     txn_range(&x->joined, &x->joined_op);
     pb__compare__init(&x->holder);
-    take_value(t, x->value, sizeof(x->value));
+    try_value(t, x->value, sizeof(x->value));
     x->put.key = x->own.key = etcd_text(t->name);
     x->put.value = etcd_text(x->value);
     x->put.lease = t->lease->id;
     x->put_op.request_case = PB__REQUEST_OP__REQUEST_PUT;
     x->put_op.put = &x->put;
-    x->look.key = etcd_text(t->dir);
-    x->look.range_end = etcd_text(t->end);
-    x->look.sort_order = t->claim->owner ? 1 : 2;
-    x->look.sort_target = 2;
-    x->look.keys_only = !t->claim->owner;
-    x->look.limit = t->claim->owner ? 0 : QUEUE_LIMIT;
+    x->inspect.key = etcd_text(t->dir);
+    x->inspect.range_end = etcd_text(t->end);
+    x->inspect.sort_order = t->claim->owner ? 1 : 2;
+    x->inspect.sort_target = 2;
+    x->inspect.keys_only = !t->claim->owner;
+    x->inspect.limit = t->claim->owner ? 0 : QUEUE_LIMIT;
     snprintf(x->from, sizeof(x->from), "%s~", t->dir);
     snprintf(x->to, sizeof(x->to), "%s~", t->dir);
     x->joined.key = etcd_text(x->from);
@@ -98,14 +98,14 @@ static void txn_parts(struct etcd_take *t, struct etcd_take_txn *x)
     x->txn.failure = x->no;
 }
 
-static void txn_look(struct etcd_take_txn *x, Pb__RequestOp **ops, size_t *n)
+static void txn_inspect(struct etcd_try_txn *x, Pb__RequestOp **ops, size_t *n)
 {
-    ops[(*n)++] = &x->look_op;
+    ops[(*n)++] = &x->inspect_op;
     ops[(*n)++] = &x->joined_op;
 }
 
 /* For a claim that has a place. */
-static void txn_placed(struct etcd_take *t, struct etcd_take_txn *x)
+static void txn_placed(struct etcd_try *t, struct etcd_try_txn *x)
 {
     Pb__TxnRequest *txn = &x->txn;
 
@@ -115,24 +115,24 @@ static void txn_placed(struct etcd_take *t, struct etcd_take_txn *x)
         x->compare.create_revision = 0;
     }
     if (!t->claim->owner)
-        x->look.max_create_revision = (int64_t)t->receipt->fence;
+        x->inspect.max_create_revision = (int64_t)t->receipt->fence;
     x->compares[1] = &x->bears.above; /* acquire.c (6) */
     x->compares[2] = &x->bears.below;
     x->compares[3] = &x->holder;
     txn->n_compare = 3;
-    if (t->claim->owner || !t->before.name[0]) {
-        txn_look(x, x->yes, &txn->n_success);
+    if (t->claim->owner || !t->predecessor.name[0]) {
+        txn_inspect(x, x->yes, &txn->n_success);
         return;
     }
-    x->holder.key = etcd_text(t->before.name);
-    x->holder.create_revision = t->before.revision;
+    x->holder.key = etcd_text(t->predecessor.name);
+    x->holder.create_revision = t->predecessor.revision;
     txn->n_compare = 4;
     x->no[txn->n_failure++] = &x->own_op;
-    txn_look(x, x->no, &txn->n_failure);
+    txn_inspect(x, x->no, &txn->n_failure);
 }
 
 /* Put them together; see the top of this file. */
-void etcd_take_make(struct etcd_take *t, struct etcd_take_txn *x)
+void etcd_try_make(struct etcd_try *t, struct etcd_try_txn *x)
 {
     Pb__TxnRequest *txn = &x->txn;
 
@@ -144,7 +144,7 @@ void etcd_take_make(struct etcd_take *t, struct etcd_take_txn *x)
     x->yes[txn->n_success++] = &x->put_op;
     x->no[txn->n_failure++] = &x->own_op;
     if (t->claim->owner)
-        txn_look(x, x->no, &txn->n_failure);
+        txn_inspect(x, x->no, &txn->n_failure);
     if (t->holder_revision) {
         x->compare.result = 2; /* less */
         x->compare.target = 2;
@@ -157,8 +157,8 @@ void etcd_take_make(struct etcd_take *t, struct etcd_take_txn *x)
         x->compares[2] = &x->unused;
         txn->n_compare = 3;
     } else if (t->claim->queue) {
-        if (!t->behind)
-            txn_look(x, x->yes, &txn->n_success);
+        if (!t->at_queue_tail)
+            txn_inspect(x, x->yes, &txn->n_success);
         return;
     }
     x->compare.key = etcd_text(t->dir);
@@ -169,8 +169,8 @@ void etcd_take_make(struct etcd_take *t, struct etcd_take_txn *x)
 
 /* Is it a place of our owner id?  One that was broken is to come to its end: it
  * is not joined. */
-static bool take_same_owner(const struct etcd_take *t, const Pb__KeyValue *kv,
-                            struct etcd_words *words)
+static bool try_same_owner(const struct etcd_try *t, const Pb__KeyValue *kv,
+                           struct etcd_words *words)
 {
     if (!t->claim->owner)
         return false;
@@ -178,8 +178,8 @@ static bool take_same_owner(const struct etcd_take *t, const Pb__KeyValue *kv,
     return !strcmp(words->owner, t->claim->owner) && !words->broken;
 }
 
-/* A name that is none of ours may be too long, or have a NUL: "" stands for it. */
-static void take_copy(char *ret, size_t size, ProtobufCBinaryData from)
+/* A name that is none of ours may be too long or have a NUL: "" stands for it. */
+static void try_copy(char *ret, size_t size, ProtobufCBinaryData from)
 {
     if (from.len >= size || memchr(from.data, '\0', from.len))
         from.len = 0;
@@ -187,29 +187,29 @@ static void take_copy(char *ret, size_t size, ProtobufCBinaryData from)
     ret[from.len] = '\0';
 }
 
-static void take_before(struct etcd_take *t, const Pb__KeyValue *kv)
+static void try_predecessor(struct etcd_try *t, const Pb__KeyValue *kv)
 {
-    take_copy(t->before.name, sizeof(t->before.name), kv->key);
-    t->before.revision = kv->create_revision;
+    try_copy(t->predecessor.name, sizeof(t->predecessor.name), kv->key);
+    t->predecessor.revision = kv->create_revision;
 }
 
 /* Those before us, the nearest first, if we are there. */
-static void take_look_back(struct etcd_take *t, const Pb__RangeResponse *queue)
+static void try_inspect_back(struct etcd_try *t, const Pb__RangeResponse *queue)
 {
     if (!queue->n_kvs || !etcd_is(queue->kvs[0]->key, t->name))
         return;
-    t->looked = true;
+    t->inspected = true;
     t->revision = queue->kvs[0]->create_revision;
     t->fence = (uint64_t)t->revision;
     t->mine = queue->n_kvs == 1;
     if (queue->n_kvs > 1)
-        take_before(t, queue->kvs[1]);
+        try_predecessor(t, queue->kvs[1]);
     if (queue->n_kvs < QUEUE_LIMIT)
-        t->before.place = (int32_t)queue->n_kvs - 1;
+        t->predecessor.place = (int32_t)queue->n_kvs - 1;
 }
 
 /* The queue in order, up to us or to its end. */
-static void take_look(struct etcd_take *t, const Pb__RangeResponse *queue)
+static void try_inspect(struct etcd_try *t, const Pb__RangeResponse *queue)
 {
     struct etcd_words words;
     size_t i = 0;
@@ -219,19 +219,19 @@ static void take_look(struct etcd_take *t, const Pb__RangeResponse *queue)
     if (i == queue->n_kvs)
         return;
     etcd_read_value(queue->kvs[i]->value, &words);
-    t->looked = true;
+    t->inspected = true;
     t->revision = queue->kvs[i]->create_revision;
     t->fence = etcd_fence(queue->kvs[i], &words);
     t->mine = i == 0;
-    t->before.place = (int32_t)i;
+    t->predecessor.place = (int32_t)i;
     if (i > 0)
-        take_before(t, queue->kvs[i - 1]);
+        try_predecessor(t, queue->kvs[i - 1]);
 }
 
 /* May we join?  The first, or one that joined, must be of our owner, and all in
  * the queue must know what joining is. */
-static void take_holder(struct etcd_take *t, const Pb__RangeResponse *queue,
-                        const Pb__RangeResponse *joined)
+static void try_holder(struct etcd_try *t, const Pb__RangeResponse *queue,
+                       const Pb__RangeResponse *joined)
 {
     const Pb__KeyValue *kv = joined->n_kvs ? joined->kvs[0] : NULL;
     struct etcd_words words, holder;
@@ -240,21 +240,21 @@ static void take_holder(struct etcd_take *t, const Pb__RangeResponse *queue,
     t->holder_revision = 0;
     if (!kv && queue->n_kvs)
         kv = queue->kvs[0];
-    if (!kv || t->mine || !take_same_owner(t, kv, &holder))
+    if (!kv || t->mine || !try_same_owner(t, kv, &holder))
         return;
     for (i = 0; i < queue->n_kvs; i++) {
         etcd_read_value(queue->kvs[i]->value, &words);
         if (!words.token[0])
             return;
     }
-    take_copy(t->holder, sizeof(t->holder), kv->key);
+    try_copy(t->holder, sizeof(t->holder), kv->key);
     t->holder_revision = t->holder[0] ? kv->create_revision : 0;
     t->holder_fence = etcd_fence(kv, &holder);
 }
 
 /* Somebody joined: then it is ours only if we have joined, too.
  * acquire.c (4) */
-static void take_joined(struct etcd_take *t, const Pb__RangeResponse *joined)
+static void try_joined(struct etcd_try *t, const Pb__RangeResponse *joined)
 {
     if (!joined->n_kvs)
         return;
@@ -263,14 +263,14 @@ static void take_joined(struct etcd_take *t, const Pb__RangeResponse *joined)
         return;
     }
     if (t->mine)
-        take_before(t, joined->kvs[0]);
+        try_predecessor(t, joined->kvs[0]);
     t->mine = false;
 }
 
 /* The answer to one of the reads, or NULL. */
-static const Pb__RangeResponse *take_range(const struct etcd_take_txn *x,
-                                           const Pb__TxnResponse *answer,
-                                           const Pb__RequestOp *op)
+static const Pb__RangeResponse *try_range(const struct etcd_try_txn *x,
+                                          const Pb__TxnResponse *answer,
+                                          const Pb__RequestOp *op)
 {
     Pb__RequestOp *const *ops = answer->succeeded ? x->yes : x->no;
     size_t i;
@@ -283,18 +283,18 @@ static const Pb__RangeResponse *take_range(const struct etcd_take_txn *x,
 }
 
 /* What the transaction answered. */
-hf_status etcd_take_read(struct etcd_take *t, const struct etcd_take_txn *x,
-                         const Pb__TxnResponse *answer, struct hf_error *err)
+hf_status etcd_try_read(struct etcd_try *t, const struct etcd_try_txn *x,
+                        const Pb__TxnResponse *answer, struct hf_error *err)
 {
     size_t n = answer->succeeded ? x->txn.n_success : x->txn.n_failure;
-    const Pb__RangeResponse *look, *own, *joined;
+    const Pb__RangeResponse *queue, *own, *joined;
     struct etcd_words words;
 
     if (!answer->header || answer->header->revision <= 0 ||
         answer->n_responses != n)
-        return etcd_nonsense(t->ec, err);
+        return etcd_bad_reply(t->ec, err);
     t->revision = 0;
-    t->mine = t->looked = t->foreign = false;
+    t->mine = t->inspected = t->foreign = false;
     if (t->receipt->fence && answer->succeeded && !n) {
         t->revision =
             (int64_t)t->receipt->fence; /* Who was before us still is. */
@@ -302,15 +302,15 @@ hf_status etcd_take_read(struct etcd_take *t, const struct etcd_take_txn *x,
         return HF_OK;
     }
     t->seen = answer->header->revision;
-    if (t->behind && answer->succeeded) {
+    if (t->at_queue_tail && answer->succeeded) {
         t->revision = t->seen;
         t->fence = (uint64_t)t->revision;
         return HF_OK;
     }
-    t->before = (struct etcd_before){.revision = 0};
-    look = take_range(x, answer, &x->look_op);
-    own = take_range(x, answer, &x->own_op);
-    joined = take_range(x, answer, &x->joined_op);
+    t->predecessor = (struct etcd_predecessor){.revision = 0};
+    queue = try_range(x, answer, &x->inspect_op);
+    own = try_range(x, answer, &x->own_op);
+    joined = try_range(x, answer, &x->joined_op);
     if (n && answer->succeeded && x->yes[0] == &x->put_op) {
         t->revision = t->seen;
         t->mine = n == 1; /* It was ours to put. */
@@ -324,14 +324,14 @@ hf_status etcd_take_read(struct etcd_take *t, const struct etcd_take_txn *x,
     }
     t->fence =
         etcd_joined(t->receipt) ? t->holder_fence : (uint64_t)t->revision;
-    if (look && !t->claim->owner)
-        take_look_back(t, look);
-    else if (look)
-        take_look(t, look);
+    if (queue && !t->claim->owner)
+        try_inspect_back(t, queue);
+    else if (queue)
+        try_inspect(t, queue);
     if (joined)
-        take_joined(t, joined);
+        try_joined(t, joined);
     t->holder_revision = 0;
-    if (look && joined)
-        take_holder(t, look, joined);
+    if (queue && joined)
+        try_holder(t, queue, joined);
     return HF_OK;
 }

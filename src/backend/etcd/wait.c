@@ -56,7 +56,7 @@ struct etcd_watch {
     char text[24]; /* the same */
     int64_t begun; /* when etcd had said that it has; 0: it has not yet */
     bool spent;    /* parked, and had an event */
-    enum { WATCH_BEFORE, WATCH_BESIDE, WATCH_MAIL } kind;
+    enum { WATCH_PREDECESSOR, WATCH_BESIDE, WATCH_BREAK_NOTICE } kind;
     char token[HFI_TOKEN_LEN + 1];
     char *key;     /* the lock's */
     char target[]; /* what is watched */
@@ -233,9 +233,9 @@ static void watch_event(struct etcd_conn *ec, struct etcd_watch *w,
 
     if (!hfi_link_alone(&w->parked))
         w->spent = ec->watch_spent = true; /* wait.c (4) */
-    else if (w->kind == WATCH_BEFORE && event->type == 1)
+    else if (w->kind == WATCH_PREDECESSOR && event->type == 1)
         hfi_wake(&ec->base, w->key, w->token);
-    else if (w->kind == WATCH_MAIL && event->type == 0 && kv)
+    else if (w->kind == WATCH_BREAK_NOTICE && event->type == 0 && kv)
         watch_broken(ec, kv);
     else if (w->kind == WATCH_BESIDE && event->type == 0 && kv &&
              !watch_own(w, kv))
@@ -329,13 +329,13 @@ static hf_status watch_ask(struct etcd_conn *ec, const struct etcd_watch *w,
 {
     Pb__WatchRequest ask = PB__WATCH_REQUEST__INIT;
     Pb__WatchCreateRequest create = PB__WATCH_CREATE_REQUEST__INIT;
-    int32_t filter = w->kind != WATCH_BEFORE;
+    int32_t filter = w->kind != WATCH_PREDECESSOR;
     char end[ETCD_NAME_MAX];
 
     ask.request_case = PB__WATCH_REQUEST__REQUEST_CREATE;
     ask.create = &create;
     create.key = etcd_text(w->target);
-    if (w->kind != WATCH_BEFORE) {
+    if (w->kind != WATCH_PREDECESSOR) {
         snprintf(end, sizeof(end), "%s", w->target);
         create.range_end = etcd_end(end);
     }
@@ -381,7 +381,7 @@ static hf_status watch_begin(struct etcd_conn *ec,
     w = watch_new(ec, claim->key, claim->token, target);
     if (!w)
         return hfi_nomem(err);
-    w->kind = ref->held ? WATCH_BESIDE : WATCH_BEFORE;
+    w->kind = ref->held ? WATCH_BESIDE : WATCH_PREDECESSOR;
     ref->watch = ec->watch_last;
     if (watch_ask(ec, w, ref->watch)) {
         watch_break(ec);
@@ -399,7 +399,7 @@ static void watch_drop(struct etcd_conn *ec, struct hfi_receipt *receipt,
     struct etcd_watch *w = watch_find(ec, ref->watch);
 
     ref->watch = 0;
-    if (w && park && w->begun && w->kind == WATCH_BEFORE)
+    if (w && park && w->begun && w->kind == WATCH_PREDECESSOR)
         watch_park(ec, w);
     else if (w)
         watch_cancel(ec, w);
@@ -420,31 +420,33 @@ static void watch_doubt(struct etcd_conn *ec)
 
 /* Watch who was before us when we asked, at `sent`, unless that is so already.
  * *fresh: the watch is new, so look again. */
-hf_status etcd_watch_before(struct etcd_conn *ec, const struct hfi_claim *claim,
-                            struct hfi_receipt *receipt, const char *before,
-                            int64_t sent, bool *fresh, int64_t deadline,
-                            struct hf_error *err)
+hf_status etcd_watch_predecessor(struct etcd_conn *ec,
+                                 const struct hfi_claim *claim,
+                                 struct hfi_receipt *receipt,
+                                 const char *predecessor, int64_t sent,
+                                 bool *fresh, int64_t deadline,
+                                 struct hf_error *err)
 {
     struct etcd_watch *w;
     hf_status st = HF_OK;
 
     *fresh = false;
-    if (!*before)
+    if (!*predecessor)
         return hfi_fail(err, HF_UNAVAILABLE,
                         "%s: another program's key cannot be watched",
                         ec->base.endpoint);
     pthread_mutex_lock(&ec->watch_mu);
     watch_doubt(ec);
     w = watch_find(ec, etcd_ref(receipt)->watch);
-    if (!w || strcmp(w->target, before) != 0) {
+    if (!w || strcmp(w->target, predecessor) != 0) {
         watch_drop(ec, receipt, false);
-        w = watch_parked(ec, before, sent);
+        w = watch_parked(ec, predecessor, sent);
         if (w) {
             watch_unpark(ec, w);
             memcpy(w->token, claim->token, sizeof(w->token));
             etcd_ref(receipt)->watch = w->id;
         } else {
-            st = watch_begin(ec, claim, receipt, before, deadline, err);
+            st = watch_begin(ec, claim, receipt, predecessor, deadline, err);
             *fresh = !st;
         }
     }
@@ -474,32 +476,32 @@ static hf_status watch_wanted(struct etcd_conn *ec,
     return st;
 }
 
-void etcd_watch_mail(struct etcd_conn *ec, struct etcd_lease *lease)
+void etcd_watch_break_notice(struct etcd_conn *ec, struct etcd_lease *lease)
 {
-    char target[ETCD_MAIL_MAX];
+    char target[ETCD_NOTICE_MAX];
     struct etcd_watch *w;
 
     pthread_mutex_lock(&ec->watch_mu);
-    if (!watch_find(ec, lease->mail) && etcd_watch_is_up(ec)) {
-        etcd_mail(ec, lease->id, "", target, sizeof(target));
+    if (!watch_find(ec, lease->break_notice) && etcd_watch_is_up(ec)) {
+        etcd_break_notice(ec, lease->id, "", target, sizeof(target));
         w = watch_new(ec, "", "", target);
         if (w) {
-            w->kind = WATCH_MAIL;
-            lease->mail = ec->watch_last;
-            if (watch_ask(ec, w, lease->mail))
+            w->kind = WATCH_BREAK_NOTICE;
+            lease->break_notice = ec->watch_last;
+            if (watch_ask(ec, w, lease->break_notice))
                 watch_break(ec);
         }
     }
     pthread_mutex_unlock(&ec->watch_mu);
 }
 
-void etcd_unwatch_mail(struct etcd_conn *ec, struct etcd_lease *lease)
+void etcd_unwatch_break_notice(struct etcd_conn *ec, struct etcd_lease *lease)
 {
     struct etcd_watch *w;
 
     pthread_mutex_lock(&ec->watch_mu);
-    w = watch_find(ec, lease->mail);
-    lease->mail = 0;
+    w = watch_find(ec, lease->break_notice);
+    lease->break_notice = 0;
     if (w)
         watch_cancel(ec, w);
     pthread_mutex_unlock(&ec->watch_mu);
@@ -510,7 +512,7 @@ hf_status etcd_watch(struct hfi_conn *conn, const struct hfi_claim *claim,
                      struct hf_error *err)
 {
     struct etcd_conn *ec = (struct etcd_conn *)conn;
-    struct etcd_before before;
+    struct etcd_predecessor predecessor;
     bool fresh;
     hf_status st;
 
@@ -520,9 +522,9 @@ hf_status etcd_watch(struct hfi_conn *conn, const struct hfi_claim *claim,
         etcd_ref(receipt)->watched = 1;
         return HF_OK;
     }
-    etcd_key_get_before(ec, claim->token, &before);
-    st = etcd_watch_before(ec, claim, receipt, before.name, 0, &fresh, deadline,
-                           err);
+    etcd_key_get_predecessor(ec, claim->token, &predecessor);
+    st = etcd_watch_predecessor(ec, claim, receipt, predecessor.name, 0, &fresh,
+                                deadline, err);
     if (!st)
         etcd_ref(receipt)->watched = 1;
     return st;
