@@ -313,8 +313,19 @@ bool hfi_stays(const struct hf_client *);
 /* handle.c: what a caller does with a lock */
 struct hf_lock *hfi_lock_new(struct hf_client *);
 void hfi_lock_free(struct hf_lock *);
+void hfi_handle_enter(struct hf_client *);
+void hfi_handle_leave(struct hf_client *);
+bool hfi_handle_still_held(struct hf_client *, struct hfi_grant *);
+hf_status hfi_handle_lost(const struct hfi_grant *, struct hf_error *);
+void hfi_handle_ask(struct hf_client *, struct hfi_grant *,
+                    struct hfi_renewal *, int64_t end, int64_t *sent,
+                    struct hf_error *);
+hf_status hfi_handle_renew(struct hf_client *, struct hfi_grant *,
+                           int64_t ttl_ms, struct hf_error *);
 hf_status hfi_release(struct hf_lock *, struct hf_error *);
 hf_status hfi_extend(struct hf_lock *, int64_t ttl_ms, struct hf_error *);
+
+/* detached.c: locks that leave the process */
 hf_status hfi_detach(struct hf_lock *, struct hf_handle *ret,
                      struct hf_error *);
 hf_status hfi_attach(struct hf_client *, const char *key,

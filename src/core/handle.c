@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * handle.c - what a caller does with a lock: release, extend, detach, attach.
+ * handle.c - what a caller does with a lock: release and extend.
  *
  * A handle is one acquisition.  Several share a hold when one owner id was
  * acquired more than once in this client; the hold ends with the last.  When
@@ -19,9 +19,6 @@
 #include "base/mutant.h"
 
 #include "base/banned.h"
-
-/* Between two attempts to take a handle up. */
-#define TAKE_OVER_MS 50
 
 struct hf_lock *hfi_lock_new(struct hf_client *c)
 {
@@ -50,7 +47,7 @@ void hfi_lock_free(struct hf_lock *lk)
     hfi_client_put(c);
 }
 
-static void handle_enter(struct hf_client *c)
+void hfi_handle_enter(struct hf_client *c)
 {
     pthread_mutex_lock(&c->mu);
     while (c->closing && !c->closed)
@@ -58,7 +55,7 @@ static void handle_enter(struct hf_client *c)
     c->calls++;
 }
 
-static void handle_leave(struct hf_client *c)
+void hfi_handle_leave(struct hf_client *c)
 {
     c->calls--;
     if (c->closing)
@@ -67,7 +64,7 @@ static void handle_leave(struct hf_client *c)
 }
 
 /* Latch what the clock says, so that status, descriptor and event agree. */
-static bool handle_still_held(struct hf_client *c, struct hfi_grant *grant)
+bool hfi_handle_still_held(struct hf_client *c, struct hfi_grant *grant)
 {
     if (grant->state == HFI_HELD && !hfi_held(grant))
         hfi_grant_lose(c, grant,
@@ -76,8 +73,7 @@ static bool handle_still_held(struct hf_client *c, struct hfi_grant *grant)
     return grant->state == HFI_HELD;
 }
 
-static hf_status handle_lost(const struct hfi_grant *grant,
-                             struct hf_error *err)
+hf_status hfi_handle_lost(const struct hfi_grant *grant, struct hf_error *err)
 {
     char key[HFI_QUOTE_MAX];
 
@@ -137,7 +133,7 @@ static bool handle_linger(struct hf_client *c, struct hfi_grant *grant)
         return false;
     if (!grant->watched && c->be->watch)
         handle_watch(c, grant);
-    if (!handle_still_held(c, grant) || c->closing || grant->wanted ||
+    if (!hfi_handle_still_held(c, grant) || c->closing || grant->wanted ||
         !hfi_link_alone(&grant->queue->waiting))
         return false;
     grant->state = HFI_LINGERING;
@@ -153,13 +149,13 @@ static hf_status handle_end(struct hf_client *c, struct hfi_grant *grant,
 {
     hf_status st;
 
-    if (handle_still_held(c, grant)) {
+    if (hfi_handle_still_held(c, grant)) {
         if (handle_pass_on(c, grant, wake) || handle_linger(c, grant))
             return HF_OK;
         if (grant->state == HFI_HELD)
             return hfi_grant_drop(c, grant, hfi_now() + c->timeout_ms, err);
     }
-    st = handle_lost(grant, err);
+    st = hfi_handle_lost(grant, err);
     if (c->closed)
         hfi_grant_free(c, grant);
     else if (grant->state == HFI_LOST)
@@ -174,14 +170,14 @@ hf_status hfi_release(struct hf_lock *lk, struct hf_error *err)
     struct hfi_sleeper *wake = NULL;
     hf_status st = HF_OK;
 
-    handle_enter(c);
+    hfi_handle_enter(c);
     hfi_notice_drop(c, &lk->notice);
     hfi_link_remove(&lk->link);
     if (hfi_link_alone(&grant->handles))
         st = handle_end(c, grant, &wake, err);
-    else if (!handle_still_held(c, grant))
-        st = handle_lost(grant, err);
-    handle_leave(c);
+    else if (!hfi_handle_still_held(c, grant))
+        st = hfi_handle_lost(grant, err);
+    hfi_handle_leave(c);
     if (wake)
         hfi_sleeper_wake(c, wake);
     hfi_lock_free(lk);
@@ -224,9 +220,9 @@ static void handle_unanswered(struct hfi_grant *grant, int64_t sent,
 /* Ask for a renewal until there is an answer or `end` has come.  The mutex is let
  * go meanwhile.  An attempt has a limit of its own, so that one connection that
  * hangs does not take all the time.  *sent is when the last one was sent. */
-static void handle_ask(struct hf_client *c, struct hfi_grant *grant,
-                       struct hfi_renewal *item, int64_t end, int64_t *sent,
-                       struct hf_error *err)
+void hfi_handle_ask(struct hf_client *c, struct hfi_grant *grant,
+                    struct hfi_renewal *item, int64_t end, int64_t *sent,
+                    struct hf_error *err)
 {
     int64_t limit, ttl_ms = item->ttl_ms;
     int failed = 0;
@@ -257,8 +253,8 @@ static void handle_ask(struct hf_client *c, struct hfi_grant *grant,
 }
 
 /* Renew on behalf of the caller; the renewer keeps off meanwhile. */
-static hf_status handle_renew(struct hf_client *c, struct hfi_grant *grant,
-                              int64_t ttl_ms, struct hf_error *err)
+hf_status hfi_handle_renew(struct hf_client *c, struct hfi_grant *grant,
+                           int64_t ttl_ms, struct hf_error *err)
 {
     struct hfi_renewal item = {.ttl_ms = ttl_ms};
     int64_t sent = hfi_now(), end;
@@ -269,7 +265,7 @@ static hf_status handle_renew(struct hf_client *c, struct hfi_grant *grant,
         end = sent + c->timeout_ms;
     grant->busy = true;
     hfi_keeper_add(c, grant);
-    handle_ask(c, grant, &item, end, &sent, err);
+    hfi_handle_ask(c, grant, &item, end, &sent, err);
     grant->busy = false;
     hfi_cond_wake(&c->settle);
     if (item.st == HF_OK) {
@@ -284,8 +280,8 @@ static hf_status handle_renew(struct hf_client *c, struct hfi_grant *grant,
     } else {
         handle_unanswered(grant, sent, ttl_ms);
     }
-    if (!handle_still_held(c, grant))
-        return handle_lost(grant, err);
+    if (!hfi_handle_still_held(c, grant))
+        return hfi_handle_lost(grant, err);
     hfi_keeper_add(c, grant);
     return item.st;
 }
@@ -296,272 +292,13 @@ hf_status hfi_extend(struct hf_lock *lk, int64_t ttl_ms, struct hf_error *err)
     struct hfi_grant *grant = lk->grant;
     hf_status st;
 
-    handle_enter(c);
+    hfi_handle_enter(c);
     hfi_grant_quiet(c, grant);
-    if (!handle_still_held(c, grant))
-        st = handle_lost(grant, err);
+    if (!hfi_handle_still_held(c, grant))
+        st = hfi_handle_lost(grant, err);
     else
-        st = handle_renew(c, grant, ttl_ms ? ttl_ms : grant->claim.ttl_ms, err);
-    handle_leave(c);
-    return st;
-}
-
-/* Let go of a hold here without a word to the service. */
-static void handle_forget(struct hf_client *c, struct hfi_grant *grant)
-{
-    struct hfi_key_queue *queue = grant->queue;
-
-    grant->state = HFI_RELEASING;
-    hfi_heap_remove(&c->timers, &grant->timer);
-    hfi_link_remove(&grant->due);
-    if (grant->watched) {
-        grant->watched = false;
-        pthread_mutex_unlock(&c->mu);
-        c->be->unwatch(c->conn, &grant->claim, &grant->receipt);
-        pthread_mutex_lock(&c->mu);
-    }
-    queue->users++;
-    if (queue->shared_grant == grant)
-        queue->shared_grant = NULL;
-    hfi_grant_free(c, grant);
-    hfi_key_queue_promote(c, queue);
-    hfi_key_queue_put(c, queue);
-}
-
-static hf_status handle_is_shared(struct hf_error *err)
-{
-    return hfi_fail(err, HF_INVALID,
-                    "a lock that was acquired more than once cannot be "
-                    "detached");
-}
-
-hf_status hfi_detach(struct hf_lock *lk, struct hf_handle *ret,
-                     struct hf_error *err)
-{
-    struct hf_client *c = lk->client;
-    struct hfi_grant *grant = lk->grant;
-    struct hf_handle handle = {0};
-    hf_status st = HF_OK;
-
-    handle_enter(c);
-    hfi_grant_quiet(c, grant);
-    if (!handle_still_held(c, grant))
-        st = handle_lost(grant, err);
-    else if (grant->handles.next != grant->handles.prev)
-        st = handle_is_shared(err);
-    /* What was passed on to us may have less than its ttl. */
-    else if (grant->lease_ms < grant->claim.ttl_ms &&
-             handle_renew(c, grant, grant->claim.ttl_ms, err) == HF_LOST)
-        st = HF_LOST;
-    else if (grant->handles.next != grant->handles.prev)
-        st = handle_is_shared(err); /* meanwhile */
-    if (!st) {
-        memcpy(handle.token, grant->claim.token, sizeof(grant->claim.token));
-        memcpy(handle.ref, grant->receipt.ref.text,
-               sizeof(grant->receipt.ref.text));
-        handle.fence = grant->receipt.fence;
-        *ret = handle;
-        hfi_notice_drop(c, &lk->notice);
-        hfi_link_remove(&lk->link);
-        handle_forget(c, grant);
-    }
-    handle_leave(c);
-    if (st)
-        hfi_release(lk, NULL);
-    else
-        hfi_lock_free(lk);
-    return st;
-}
-
-/* ---- what was detached ------------------------------------------------- */
-
-static void handle_use_token(struct hfi_grant *grant,
-                             const struct hf_handle *handle)
-{
-    memcpy(grant->claim.token, handle->token, sizeof(grant->claim.token));
-    grant->claim.token[HFI_TOKEN_LEN] = '\0';
-}
-
-/* A hold for a grant that another process got.  With the token of the handle,
- * unless it is about to be taken over. */
-static struct hfi_grant *handle_adopt(struct hf_client *c, const char *key,
-                                      const struct hf_handle *handle,
-                                      const struct hfi_lock_params *params)
-{
-    struct hfi_key_queue *queue = hfi_key_queue_get(c, key);
-    struct hfi_grant *grant = queue ? hfi_grant_new(c, queue, params) : NULL;
-
-    if (grant) {
-        grant->shared_grant =
-            false; /* It is not what the local queue asked for. */
-        grant->receipt.fence = handle->fence;
-        grant->receipt.placed = true;
-        if (!c->be->take_over)
-            handle_use_token(grant, handle);
-    }
-    if (queue)
-        hfi_key_queue_put(c, queue);
-    return grant;
-}
-
-/* Begin a call about a handle: *ret is a hold that is in no list. */
-static hf_status handle_begin(struct hf_client *c, const char *key,
-                              const struct hf_handle *handle,
-                              const struct hfi_lock_params *params,
-                              struct hfi_grant **ret, struct hf_error *err)
-{
-    struct hfi_grant *grant;
-    hf_status st;
-
-    if (c->closed)
-        return hfi_fail(err, HF_INVALID, "the client is closed");
-    grant = handle_adopt(c, key, handle, params);
-    if (!grant)
-        return hfi_nomem(err);
-    pthread_mutex_unlock(&c->mu);
-    st = c->be->attach(c->conn, &grant->claim, handle, &grant->receipt, err);
-    pthread_mutex_lock(&c->mu);
-    if (st)
-        hfi_grant_free(c, grant);
-    else
-        *ret = grant;
-    return st;
-}
-
-static hf_status handle_no_grant(const char *key, struct hf_error *err)
-{
-    char quoted[HFI_QUOTE_MAX];
-
-    return hfi_fail(err, HF_LOST, "'%s' is not held under this handle any more",
-                    hfi_quote(quoted, sizeof(quoted), key));
-}
-
-/* Make the grant ours alone.  Asked again while there is time: the second time it
- * may be ours already, which is why a try without an answer is remembered. */
-static hf_status handle_take_over(struct hf_client *c, struct hfi_grant *grant,
-                                  const struct hf_handle *handle,
-                                  struct hf_error *err)
-{
-    int64_t now, end = hfi_now() + c->timeout_ms;
-    hf_status st = HF_OK;
-
-    while (c->be->take_over) {
-        pthread_mutex_unlock(&c->mu);
-        st = c->be->take_over(c->conn, &grant->claim, handle->token,
-                              &grant->receipt, end, err);
-        pthread_mutex_lock(&c->mu);
-        grant->claim.doubt = grant->claim.doubt || st == HF_UNCERTAIN;
-        now = hfi_now();
-        if ((st != HF_UNCERTAIN && st != HF_UNAVAILABLE) || now >= end)
-            break;
-        hfi_cond_wait(&c->settle, &c->mu, now + TAKE_OVER_MS);
-    }
-    return st;
-}
-
-/* The attach failed.  What may be ours in the service is taken back. */
-static hf_status handle_unadopt(struct hf_client *c, struct hfi_grant *grant,
-                                hf_status st, bool ours)
-{
-    ours = ours || grant->claim.doubt;
-    if (!ours || !c->be->take_over || st == HF_LOST) {
-        hfi_grant_free(c, grant);
-        return st;
-    }
-    grant->claim.doubt = true;
-    hfi_grant_reap(c, grant);
-    return HF_UNCERTAIN;
-}
-
-/* The hold is in no list, and nobody knows of it, before its renewal has been
- * answered: until then nothing is proven. */
-hf_status hfi_attach(struct hf_client *c, const char *key,
-                     const struct hf_handle *handle,
-                     const struct hfi_lock_params *params, struct hf_lock **ret,
-                     struct hf_error *err)
-{
-    struct hfi_renewal item = {.ttl_ms = params->ttl_ms};
-    struct hf_lock *lk = hfi_lock_new(c);
-    struct hfi_grant *grant = NULL;
-    bool ours = false;
-    int64_t sent;
-    hf_status st;
-
-    handle_enter(c);
-    st =
-        lk ? handle_begin(c, key, handle, params, &grant, err) : hfi_nomem(err);
-    if (st)
-        goto out;
-    st = handle_take_over(c, grant, handle, err);
-    if (!st) {
-        ours = true;
-        handle_ask(c, grant, &item, hfi_now() + c->timeout_ms, &sent, err);
-        st = item.st;
-    }
-    if (!st && hfi_now() >= hfi_grant_proven(c, grant, &item.proof, sent,
-                                             params->ttl_ms))
-        st = hfi_fail(err, HF_UNCERTAIN, "the answer came too late");
-    if (st) {
-        st = handle_unadopt(c, grant, st, ours);
-        if (st == HF_LOST)
-            st = handle_no_grant(key, err);
-        goto out;
-    }
-    hfi_grant_begin(c, grant, params, &item.proof, sent, params->ttl_ms);
-    hfi_grant_give(c, grant, lk);
-    *ret = lk;
-    lk = NULL;
-out:
-    handle_leave(c);
-    hfi_lock_free(lk);
-    return st;
-}
-
-/* The bearer of a handle renews, and no more: nothing here believes in it. */
-hf_status hfi_handle_extend(struct hf_client *c, const char *key,
-                            const struct hf_handle *handle,
-                            const struct hfi_lock_params *params,
-                            struct hf_error *err)
-{
-    struct hfi_renewal item = {.ttl_ms = params->ttl_ms};
-    struct hfi_grant *grant = NULL;
-    int64_t sent;
-    hf_status st;
-
-    handle_enter(c);
-    st = handle_begin(c, key, handle, params, &grant, err);
-    if (!st) {
-        handle_use_token(grant, handle);
-        handle_ask(c, grant, &item, hfi_now() + c->timeout_ms, &sent, err);
-        st = item.st == HF_LOST ? handle_no_grant(key, err) : item.st;
-        hfi_grant_free(c, grant);
-    }
-    handle_leave(c);
-    return st;
-}
-
-hf_status hfi_handle_release(struct hf_client *c, const char *key,
-                             const struct hf_handle *handle,
-                             const struct hfi_lock_params *params,
-                             struct hf_error *err)
-{
-    struct hfi_grant *grant = NULL;
-    hf_status st;
-
-    handle_enter(c);
-    st = handle_begin(c, key, handle, params, &grant, err);
-    if (!st) {
-        handle_use_token(grant, handle);
-        st = hfi_grant_send_release(c, grant, hfi_now() + c->timeout_ms, err);
-        if (st == HF_UNCERTAIN || st == HF_UNAVAILABLE) {
-            hfi_grant_reap(c, grant);
-            st = HF_UNCERTAIN;
-        } else {
-            if (st == HF_LOST)
-                st = handle_no_grant(key, err);
-            hfi_grant_free(c, grant);
-        }
-    }
-    handle_leave(c);
+        st = hfi_handle_renew(c, grant, ttl_ms ? ttl_ms : grant->claim.ttl_ms,
+                              err);
+    hfi_handle_leave(c);
     return st;
 }

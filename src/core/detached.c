@@ -1,0 +1,278 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * detached.c - locks that leave the process: detach, attach, and what the
+ * bearer of a handle may do without taking it up.
+ *
+ * INVARIANTS
+ *  (1) A handle is taken up once: the service moves the grant to a fresh token
+ *      in one step, and every copy of the handle is void from then on.
+ *  (2) No request of an earlier call can change what a handle stands for.  Where
+ *      one had no answer and may still arrive (a shorter lease, a try), the
+ *      grant is moved to a fresh token before it is handed out, and the old
+ *      token is taken back like every doubtful claim.
+ */
+#include "core.h"
+
+#include "base/banned.h"
+
+/* Between two attempts to move a grant to another token. */
+#define TAKE_OVER_MS 50
+
+/* Let go of a hold here without a word to the service. */
+static void detached_forget(struct hf_client *c, struct hfi_grant *grant)
+{
+    struct hfi_key_queue *queue = grant->queue;
+
+    grant->state = HFI_RELEASING;
+    hfi_heap_remove(&c->timers, &grant->timer);
+    hfi_link_remove(&grant->due);
+    if (grant->watched) {
+        grant->watched = false;
+        pthread_mutex_unlock(&c->mu);
+        c->be->unwatch(c->conn, &grant->claim, &grant->receipt);
+        pthread_mutex_lock(&c->mu);
+    }
+    queue->users++;
+    if (queue->shared_grant == grant)
+        queue->shared_grant = NULL;
+    hfi_grant_free(c, grant);
+    hfi_key_queue_promote(c, queue);
+    hfi_key_queue_put(c, queue);
+}
+
+static hf_status detached_is_shared(struct hf_error *err)
+{
+    return hfi_fail(err, HF_INVALID,
+                    "a lock that was acquired more than once cannot be "
+                    "detached");
+}
+
+hf_status hfi_detach(struct hf_lock *lk, struct hf_handle *ret,
+                     struct hf_error *err)
+{
+    struct hf_client *c = lk->client;
+    struct hfi_grant *grant = lk->grant;
+    struct hf_handle handle = {0};
+    hf_status st = HF_OK;
+
+    hfi_handle_enter(c);
+    hfi_grant_quiet(c, grant);
+    if (!hfi_handle_still_held(c, grant))
+        st = hfi_handle_lost(grant, err);
+    else if (grant->handles.next != grant->handles.prev)
+        st = detached_is_shared(err);
+    /* What was passed on to us may have less than its ttl. */
+    else if (grant->lease_ms < grant->claim.ttl_ms &&
+             hfi_handle_renew(c, grant, grant->claim.ttl_ms, err) == HF_LOST)
+        st = HF_LOST;
+    else if (grant->handles.next != grant->handles.prev)
+        st = detached_is_shared(err); /* meanwhile */
+    if (!st) {
+        memcpy(handle.token, grant->claim.token, sizeof(grant->claim.token));
+        memcpy(handle.ref, grant->receipt.ref.text,
+               sizeof(grant->receipt.ref.text));
+        handle.fence = grant->receipt.fence;
+        *ret = handle;
+        hfi_notice_drop(c, &lk->notice);
+        hfi_link_remove(&lk->link);
+        detached_forget(c, grant);
+    }
+    hfi_handle_leave(c);
+    if (st)
+        hfi_release(lk, NULL);
+    else
+        hfi_lock_free(lk);
+    return st;
+}
+
+static void detached_use_token(struct hfi_grant *grant,
+                               const struct hf_handle *handle)
+{
+    memcpy(grant->claim.token, handle->token, sizeof(grant->claim.token));
+    grant->claim.token[HFI_TOKEN_LEN] = '\0';
+}
+
+/* A hold for a grant that another process got.  With the token of the handle,
+ * unless it is about to be taken over. */
+static struct hfi_grant *detached_adopt(struct hf_client *c, const char *key,
+                                        const struct hf_handle *handle,
+                                        const struct hfi_lock_params *params)
+{
+    struct hfi_key_queue *queue = hfi_key_queue_get(c, key);
+    struct hfi_grant *grant = queue ? hfi_grant_new(c, queue, params) : NULL;
+
+    if (grant) {
+        grant->shared_grant =
+            false; /* It is not what the local queue asked for. */
+        grant->receipt.fence = handle->fence;
+        grant->receipt.placed = true;
+        if (!c->be->take_over)
+            detached_use_token(grant, handle);
+    }
+    if (queue)
+        hfi_key_queue_put(c, queue);
+    return grant;
+}
+
+/* Begin a call about a handle: *ret is a hold that is in no list. */
+static hf_status detached_begin(struct hf_client *c, const char *key,
+                                const struct hf_handle *handle,
+                                const struct hfi_lock_params *params,
+                                struct hfi_grant **ret, struct hf_error *err)
+{
+    struct hfi_grant *grant;
+    hf_status st;
+
+    if (c->closed)
+        return hfi_fail(err, HF_INVALID, "the client is closed");
+    grant = detached_adopt(c, key, handle, params);
+    if (!grant)
+        return hfi_nomem(err);
+    pthread_mutex_unlock(&c->mu);
+    st = c->be->attach(c->conn, &grant->claim, handle, &grant->receipt, err);
+    pthread_mutex_lock(&c->mu);
+    if (st)
+        hfi_grant_free(c, grant);
+    else
+        *ret = grant;
+    return st;
+}
+
+static hf_status detached_no_grant(const char *key, struct hf_error *err)
+{
+    char quoted[HFI_QUOTE_MAX];
+
+    return hfi_fail(err, HF_LOST, "'%s' is not held under this handle any more",
+                    hfi_quote(quoted, sizeof(quoted), key));
+}
+
+/* Make the grant ours alone.  Asked again while there is time: the second time it
+ * may be ours already, which is why a try without an answer is remembered. */
+static hf_status detached_take_over(struct hf_client *c,
+                                    struct hfi_grant *grant,
+                                    const struct hf_handle *handle,
+                                    struct hf_error *err)
+{
+    int64_t now, end = hfi_now() + c->timeout_ms;
+    hf_status st = HF_OK;
+
+    while (c->be->take_over) {
+        pthread_mutex_unlock(&c->mu);
+        st = c->be->take_over(c->conn, &grant->claim, handle->token,
+                              &grant->receipt, end, err);
+        pthread_mutex_lock(&c->mu);
+        grant->claim.doubt = grant->claim.doubt || st == HF_UNCERTAIN;
+        now = hfi_now();
+        if ((st != HF_UNCERTAIN && st != HF_UNAVAILABLE) || now >= end)
+            break;
+        hfi_cond_wait(&c->settle, &c->mu, now + TAKE_OVER_MS);
+    }
+    return st;
+}
+
+/* The attach failed.  What may be ours in the service is taken back. */
+static hf_status detached_unadopt(struct hf_client *c, struct hfi_grant *grant,
+                                  hf_status st, bool ours)
+{
+    ours = ours || grant->claim.doubt;
+    if (!ours || !c->be->take_over || st == HF_LOST) {
+        hfi_grant_free(c, grant);
+        return st;
+    }
+    grant->claim.doubt = true;
+    hfi_grant_reap(c, grant);
+    return HF_UNCERTAIN;
+}
+
+/* The hold is in no list, and nobody knows of it, before its renewal has been
+ * answered: until then nothing is proven. */
+hf_status hfi_attach(struct hf_client *c, const char *key,
+                     const struct hf_handle *handle,
+                     const struct hfi_lock_params *params, struct hf_lock **ret,
+                     struct hf_error *err)
+{
+    struct hfi_renewal item = {.ttl_ms = params->ttl_ms};
+    struct hf_lock *lk = hfi_lock_new(c);
+    struct hfi_grant *grant = NULL;
+    bool ours = false;
+    int64_t sent;
+    hf_status st;
+
+    hfi_handle_enter(c);
+    st = lk ? detached_begin(c, key, handle, params, &grant, err)
+            : hfi_nomem(err);
+    if (st)
+        goto out;
+    st = detached_take_over(c, grant, handle, err);
+    if (!st) {
+        ours = true;
+        hfi_handle_ask(c, grant, &item, hfi_now() + c->timeout_ms, &sent, err);
+        st = item.st;
+    }
+    if (!st && hfi_now() >= hfi_grant_proven(c, grant, &item.proof, sent,
+                                             params->ttl_ms))
+        st = hfi_fail(err, HF_UNCERTAIN, "the answer came too late");
+    if (st) {
+        st = detached_unadopt(c, grant, st, ours);
+        if (st == HF_LOST)
+            st = detached_no_grant(key, err);
+        goto out;
+    }
+    hfi_grant_begin(c, grant, params, &item.proof, sent, params->ttl_ms);
+    hfi_grant_give(c, grant, lk);
+    *ret = lk;
+    lk = NULL;
+out:
+    hfi_handle_leave(c);
+    hfi_lock_free(lk);
+    return st;
+}
+
+/* The bearer of a handle renews, and no more: nothing here believes in it. */
+hf_status hfi_handle_extend(struct hf_client *c, const char *key,
+                            const struct hf_handle *handle,
+                            const struct hfi_lock_params *params,
+                            struct hf_error *err)
+{
+    struct hfi_renewal item = {.ttl_ms = params->ttl_ms};
+    struct hfi_grant *grant = NULL;
+    int64_t sent;
+    hf_status st;
+
+    hfi_handle_enter(c);
+    st = detached_begin(c, key, handle, params, &grant, err);
+    if (!st) {
+        detached_use_token(grant, handle);
+        hfi_handle_ask(c, grant, &item, hfi_now() + c->timeout_ms, &sent, err);
+        st = item.st == HF_LOST ? detached_no_grant(key, err) : item.st;
+        hfi_grant_free(c, grant);
+    }
+    hfi_handle_leave(c);
+    return st;
+}
+
+hf_status hfi_handle_release(struct hf_client *c, const char *key,
+                             const struct hf_handle *handle,
+                             const struct hfi_lock_params *params,
+                             struct hf_error *err)
+{
+    struct hfi_grant *grant = NULL;
+    hf_status st;
+
+    hfi_handle_enter(c);
+    st = detached_begin(c, key, handle, params, &grant, err);
+    if (!st) {
+        detached_use_token(grant, handle);
+        st = hfi_grant_send_release(c, grant, hfi_now() + c->timeout_ms, err);
+        if (st == HF_UNCERTAIN || st == HF_UNAVAILABLE) {
+            hfi_grant_reap(c, grant);
+            st = HF_UNCERTAIN;
+        } else {
+            if (st == HF_LOST)
+                st = detached_no_grant(key, err);
+            hfi_grant_free(c, grant);
+        }
+    }
+    hfi_handle_leave(c);
+    return st;
+}
