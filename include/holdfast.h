@@ -269,7 +269,8 @@ struct hf_handle {
 };
 
 /* End the handle but leave the lock in the service, where it lapses at the end
- * of the lease unless somebody attaches to it and renews it. */
+ * of the lease unless somebody attaches to it and renews it.  If that fails the
+ * lock is released. */
 HF_CHECK hf_status hf_detach(hf_lock *lock, struct hf_handle *ret,
                              struct hf_error *err);
 

@@ -18,73 +18,6 @@
 /* Between two attempts to move a grant to another token. */
 #define TAKE_OVER_MS 50
 
-/* Let go of a hold here without a word to the service. */
-static void detached_forget(struct hf_client *c, struct hfi_grant *grant)
-{
-    struct hfi_key_queue *queue = grant->queue;
-
-    grant->state = HFI_RELEASING;
-    hfi_heap_remove(&c->timers, &grant->timer);
-    hfi_link_remove(&grant->due);
-    if (grant->watched) {
-        grant->watched = false;
-        pthread_mutex_unlock(&c->mu);
-        c->be->unwatch(c->conn, &grant->claim, &grant->receipt);
-        pthread_mutex_lock(&c->mu);
-    }
-    queue->users++;
-    if (queue->shared_grant == grant)
-        queue->shared_grant = NULL;
-    hfi_grant_free(c, grant);
-    hfi_key_queue_promote(c, queue);
-    hfi_key_queue_put(c, queue);
-}
-
-static hf_status detached_is_shared(struct hf_error *err)
-{
-    return hfi_fail(err, HF_INVALID,
-                    "a lock that was acquired more than once cannot be "
-                    "detached");
-}
-
-hf_status hfi_detach(struct hf_lock *lk, struct hf_handle *ret,
-                     struct hf_error *err)
-{
-    struct hf_client *c = lk->client;
-    struct hfi_grant *grant = lk->grant;
-    struct hf_handle handle = {0};
-    hf_status st = HF_OK;
-
-    hfi_handle_enter(c);
-    hfi_grant_quiet(c, grant);
-    if (!hfi_handle_still_held(c, grant))
-        st = hfi_handle_lost(grant, err);
-    else if (grant->handles.next != grant->handles.prev)
-        st = detached_is_shared(err);
-    /* What was passed on to us may have less than its ttl. */
-    else if (grant->lease_ms < grant->claim.ttl_ms &&
-             hfi_handle_renew(c, grant, grant->claim.ttl_ms, err) == HF_LOST)
-        st = HF_LOST;
-    else if (grant->handles.next != grant->handles.prev)
-        st = detached_is_shared(err); /* meanwhile */
-    if (!st) {
-        memcpy(handle.token, grant->claim.token, sizeof(grant->claim.token));
-        memcpy(handle.ref, grant->receipt.ref.text,
-               sizeof(grant->receipt.ref.text));
-        handle.fence = grant->receipt.fence;
-        *ret = handle;
-        hfi_notice_drop(c, &lk->notice);
-        hfi_link_remove(&lk->link);
-        detached_forget(c, grant);
-    }
-    hfi_handle_leave(c);
-    if (st)
-        hfi_release(lk, NULL);
-    else
-        hfi_lock_free(lk);
-    return st;
-}
-
 static void detached_use_token(struct hfi_grant *grant,
                                const struct hf_handle *handle)
 {
@@ -146,20 +79,23 @@ static hf_status detached_no_grant(const char *key, struct hf_error *err)
                     hfi_quote(quoted, sizeof(quoted), key));
 }
 
-/* Make the grant ours alone.  Asked again while there is time: the second time it
- * may be ours already, which is why a try without an answer is remembered. */
+/* Make the grant ours alone.  Asked again until `end`: the second time it may be
+ * ours already, which is why a try without an answer is remembered.  An attempt
+ * has half of the time that is left, so that one connection that hangs does not
+ * take all of it. */
 static hf_status detached_take_over(struct hf_client *c,
                                     struct hfi_grant *grant,
-                                    const struct hf_handle *handle,
+                                    const struct hf_handle *handle, int64_t end,
                                     struct hf_error *err)
 {
-    int64_t now, end = hfi_now() + c->timeout_ms;
+    int64_t now = hfi_now(), least = c->timeout_ms / 8 + 1, limit;
     hf_status st = HF_OK;
 
     while (c->be->take_over) {
+        limit = end - now > 2 * least ? now + (end - now) / 2 : end;
         pthread_mutex_unlock(&c->mu);
         st = c->be->take_over(c->conn, &grant->claim, handle->token,
-                              &grant->receipt, end, err);
+                              &grant->receipt, limit, err);
         pthread_mutex_lock(&c->mu);
         grant->claim.doubt = grant->claim.doubt || st == HF_UNCERTAIN;
         now = hfi_now();
@@ -184,6 +120,166 @@ static hf_status detached_unadopt(struct hf_client *c, struct hfi_grant *grant,
     return HF_UNCERTAIN;
 }
 
+/* ---- detach ------------------------------------------------------------ */
+
+static struct hf_handle detached_handle(const struct hfi_grant *grant)
+{
+    struct hf_handle handle = {.fence = grant->receipt.fence};
+
+    memcpy(handle.token, grant->claim.token, sizeof(grant->claim.token));
+    memcpy(handle.ref, grant->receipt.ref.text,
+           sizeof(grant->receipt.ref.text));
+    return handle;
+}
+
+static void detached_unwatch(struct hf_client *c, struct hfi_grant *grant)
+{
+    if (!grant->watched)
+        return;
+    grant->watched = false;
+    pthread_mutex_unlock(&c->mu);
+    c->be->unwatch(c->conn, &grant->claim, &grant->receipt);
+    pthread_mutex_lock(&c->mu);
+}
+
+/* `other` has taken the grant over from `grant`, which goes on under its token.
+ * What may still arrive for the old token is taken back.  detached.c (2) */
+static void detached_swap(struct hf_client *c, struct hfi_grant *grant,
+                          struct hfi_grant *other)
+{
+    struct hfi_receipt receipt = grant->receipt;
+    char token[HFI_TOKEN_LEN + 1];
+    bool doubt = grant->claim.doubt;
+
+    memcpy(token, grant->claim.token, sizeof(token));
+    memcpy(grant->claim.token, other->claim.token, sizeof(token));
+    memcpy(other->claim.token, token, sizeof(token));
+    grant->receipt = other->receipt;
+    other->receipt = receipt;
+    grant->claim.doubt = false;
+    grant->short_ms = 0;
+    other->claim.doubt = doubt;
+    if (doubt)
+        hfi_grant_reap(c, other);
+    else
+        hfi_grant_free(c, other);
+}
+
+/* Give the grant a fresh token, with which no request was ever sent. */
+static hf_status detached_renew_token(struct hf_client *c,
+                                      struct hfi_grant *grant,
+                                      struct hf_error *err)
+{
+    struct hfi_lock_params params = {.owner = grant->claim.owner,
+                                     .note = grant->claim.note,
+                                     .ttl_ms = grant->claim.ttl_ms,
+                                     .flags =
+                                         grant->claim.shared ? HF_SHARED : 0};
+    int64_t end = hfi_now() + c->timeout_ms;
+    struct hfi_grant *other = NULL;
+    struct hf_handle handle;
+    hf_status st;
+
+    if (end > atomic_load(&grant->deadline))
+        end = atomic_load(&grant->deadline);
+    grant->busy = true; /* grant.c (4) */
+    detached_unwatch(c, grant);
+    handle = detached_handle(grant);
+    st = detached_begin(c, grant->claim.key, &handle, &params, &other, err);
+    if (!st) {
+        st = detached_take_over(c, other, &handle, end, err);
+        if (!st) {
+            detached_swap(c, grant, other);
+        } else {
+            if (other->claim.doubt) /* Either token may have it. */
+                hfi_grant_lose(c, grant, HF_LOSS_EXPIRED);
+            st = detached_unadopt(c, other, st, false);
+        }
+    }
+    grant->busy = false;
+    hfi_cond_wake(&c->settle);
+    return st;
+}
+
+/* Let go of a hold here without a word to the service. */
+static void detached_forget(struct hf_client *c, struct hfi_grant *grant)
+{
+    struct hfi_key_queue *queue = grant->queue;
+
+    grant->state = HFI_RELEASING;
+    hfi_heap_remove(&c->timers, &grant->timer);
+    hfi_link_remove(&grant->due);
+    detached_unwatch(c, grant);
+    queue->users++;
+    if (queue->shared_grant == grant)
+        queue->shared_grant = NULL;
+    hfi_grant_free(c, grant);
+    hfi_key_queue_promote(c, queue);
+    hfi_key_queue_put(c, queue);
+}
+
+static hf_status detached_is_shared(struct hf_error *err)
+{
+    return hfi_fail(err, HF_INVALID,
+                    "a lock that was acquired more than once cannot be "
+                    "detached");
+}
+
+/* See to it that a handle of the grant stands for all of the lease, whatever was
+ * sent before. */
+static hf_status detached_prepare(struct hf_client *c, struct hfi_grant *grant,
+                                  struct hf_error *err)
+{
+    bool doubt = grant->claim.doubt || grant->short_ms;
+    hf_status st;
+
+    if (doubt && c->be->take_over) {
+        st = detached_renew_token(c, grant, err);
+        if (st)
+            return st;
+    }
+    if (!hfi_handle_still_held(c, grant))
+        return hfi_handle_lost(grant, err);
+    /* What was passed on to us may have less than its ttl. */
+    if ((doubt || grant->lease_ms < grant->claim.ttl_ms) &&
+        hfi_handle_renew(c, grant, grant->claim.ttl_ms, err) == HF_LOST)
+        return HF_LOST;
+    if (grant->handles.next != grant->handles.prev)
+        return detached_is_shared(err); /* meanwhile */
+    return HF_OK;
+}
+
+hf_status hfi_detach(struct hf_lock *lk, struct hf_handle *ret,
+                     struct hf_error *err)
+{
+    struct hf_client *c = lk->client;
+    struct hfi_grant *grant = lk->grant;
+    hf_status st;
+
+    hfi_handle_enter(c);
+    hfi_grant_quiet(c, grant);
+    if (!hfi_handle_still_held(c, grant))
+        st = hfi_handle_lost(grant, err);
+    else if (grant->handles.next != grant->handles.prev)
+        st = detached_is_shared(err);
+    else
+        st = detached_prepare(c, grant, err);
+    if (!st) {
+        *ret = detached_handle(grant);
+        hfi_notice_drop(c, &lk->notice);
+        hfi_link_remove(&lk->link);
+        detached_forget(c, grant);
+    }
+    hfi_handle_leave(c);
+    if (st)
+        hfi_release(lk, NULL);
+    else
+        hfi_lock_free(lk);
+    return st;
+}
+
+/* ---- attach ------------------------------------------------------------ */
+
 /* The hold is in no list, and nobody knows of it, before its renewal has been
  * answered: until then nothing is proven. */
 hf_status hfi_attach(struct hf_client *c, const char *key,
@@ -203,7 +299,7 @@ hf_status hfi_attach(struct hf_client *c, const char *key,
             : hfi_nomem(err);
     if (st)
         goto out;
-    st = detached_take_over(c, grant, handle, err);
+    st = detached_take_over(c, grant, handle, hfi_now() + c->timeout_ms, err);
     if (!st) {
         ours = true;
         hfi_handle_ask(c, grant, &item, hfi_now() + c->timeout_ms, &sent, err);

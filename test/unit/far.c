@@ -26,17 +26,19 @@ struct far_conn {
     struct hfi_conn *near;
 };
 
-static _Atomic int64_t far_trip_ms; /* of every call */
-static atomic_bool far_silent;      /* no call has an answer */
-static atomic_bool far_late_try;    /* the next try waits for far_arrive() */
+static _Atomic int64_t far_trip_ms;  /* of every call */
+static atomic_bool far_silent;       /* no call has an answer */
+static atomic_bool far_late_try;     /* the next try waits for far_arrive() */
+static atomic_bool far_late_renewal; /* so does the next renewal */
 static const char *_Atomic far_mute_key; /* renewals of it have no answer */
 static atomic_int far_calls_here; /* calls made by the test's own thread */
 static pthread_t far_test_thread;
 
-/* A try that is still under way. */
+/* A try, or a renewal, that is still under way. */
 static struct {
     struct hfi_conn *near;
     struct hfi_claim claim;
+    int64_t ttl_ms; /* 0: a try */
     char key[64];
 } far_late;
 
@@ -76,6 +78,16 @@ static void far_close(struct hfi_conn *conn)
     free(near_of(conn));
 }
 
+static void far_delay(struct hfi_conn *conn, const struct hfi_claim *claim,
+                      int64_t ttl_ms)
+{
+    far_late.near = near_of(conn);
+    far_late.claim = *claim;
+    far_late.ttl_ms = ttl_ms;
+    snprintf(far_late.key, sizeof(far_late.key), "%s", claim->key);
+    far_late.claim.key = far_late.key;
+}
+
 static hf_status far_try_acquire(struct hfi_conn *conn,
                                  const struct hfi_claim *claim,
                                  struct hfi_receipt *receipt,
@@ -83,10 +95,7 @@ static hf_status far_try_acquire(struct hfi_conn *conn,
                                  struct hf_error *err)
 {
     if (atomic_exchange(&far_late_try, false)) {
-        far_late.near = near_of(conn);
-        far_late.claim = *claim;
-        snprintf(far_late.key, sizeof(far_late.key), "%s", claim->key);
-        far_late.claim.key = far_late.key;
+        far_delay(conn, claim, 0);
         return hfi_fail(err, HF_UNCERTAIN, "far: no answer yet");
     }
     if (!far_go(deadline, false))
@@ -95,14 +104,20 @@ static hf_status far_try_acquire(struct hfi_conn *conn,
                                        deadline, err);
 }
 
-/* The try that was late is there now. */
+/* What was late is there now. */
 static void far_arrive(void)
 {
     struct hfi_receipt receipt = {0};
     struct hfi_answer answer = {0};
+    struct hfi_renewal item = {.claim = &far_late.claim,
+                               .receipt = &receipt,
+                               .ttl_ms = far_late.ttl_ms};
 
-    hfi_backend_mem.try_acquire(far_late.near, &far_late.claim, &receipt,
-                                &answer, HFI_NEVER, NULL);
+    if (far_late.ttl_ms)
+        hfi_backend_mem.renew(far_late.near, &item, 1, HFI_NEVER, NULL);
+    else
+        hfi_backend_mem.try_acquire(far_late.near, &far_late.claim, &receipt,
+                                    &answer, HFI_NEVER, NULL);
 }
 
 static void far_renew(struct hfi_conn *conn, struct hfi_renewal *items,
@@ -112,6 +127,11 @@ static void far_renew(struct hfi_conn *conn, struct hfi_renewal *items,
     bool mute = false;
     size_t i;
 
+    if (atomic_exchange(&far_late_renewal, false)) {
+        far_delay(conn, items[0].claim, items[0].ttl_ms);
+        hfi_fail(err, HF_UNCERTAIN, "far: no answer yet");
+        return;
+    }
     for (i = 0; i < n; i++)
         mute = mute || (key && !strcmp(items[i].claim->key, key));
     if (far_go(deadline, mute))
@@ -418,6 +438,64 @@ TEST(a_lock_is_kept_after_an_extension_that_had_no_answer)
     t_sleep_ms(3000); /* past the end of what was believed then */
     CHECK(hf_held(lk));
     CHECK_OK(hf_release(lk, &t_err));
+    far_end(client);
+}
+
+static int64_t far_left(hf_client *client, const char *key)
+{
+    struct hf_info info = HF_INFO_INIT;
+
+    CHECK_OK(hf_inspect(client, key, &info, &t_err));
+    return info.held ? info.left_ms : 0;
+}
+
+TEST(a_late_request_does_not_shorten_what_a_handle_stands_for)
+{
+    struct hf_lock_opts opts = far_opts(60000, 0);
+    hf_client *client = far_client(5000);
+    hf_lock *lk = far_lock(client, "k", 60000);
+    struct hf_handle handle;
+
+    atomic_store(&far_late_renewal, true);
+    CHECK_OK(hf_extend(lk, 20000, &t_err)); /* by its second attempt */
+    CHECK_OK(hf_extend(lk, 60000, &t_err));
+    CHECK_OK(hf_detach(lk, &handle, &t_err));
+    CHECK_OK(hf_handle_extend(client, "k", &handle, &opts, &t_err));
+    far_arrive();
+    CHECK_GT(far_left(client, "k"), 25000);
+    CHECK_OK(hf_handle_release(client, "k", &handle, &opts, &t_err));
+    far_end(client);
+}
+
+TEST(a_try_that_arrives_after_a_handle_was_released_is_taken_back)
+{
+    struct hf_lock_opts opts = far_opts(40000, 0);
+    hf_client *client = far_client(5000);
+    struct hf_handle handle;
+    hf_lock *lk;
+
+    atomic_store(&far_late_try, true);
+    CHECK_OK(hf_acquire(client, "k", 20000, &opts, &lk, &t_err));
+    CHECK_OK(hf_detach(lk, &handle, &t_err));
+    CHECK(!far_is_free(client, "k"));
+    CHECK_OK(hf_handle_release(client, "k", &handle, &opts, &t_err));
+    far_arrive();
+    t_poll_until(far_is_free(client, "k"), 30000);
+    far_end(client);
+}
+
+TEST(a_lock_whose_token_cannot_be_replaced_is_given_back_not_detached)
+{
+    hf_client *client = far_client(400);
+    hf_lock *lk = far_lock(client, "k", 60000);
+    struct hf_handle handle;
+
+    atomic_store(&far_late_renewal, true);
+    CHECK_OK(hf_extend(lk, 5000, &t_err));
+    atomic_store(&far_silent, true);
+    CHECK_STATUS(hf_detach(lk, &handle, &t_err), HF_UNCERTAIN);
+    atomic_store(&far_silent, false);
+    t_poll_until(far_is_free(client, "k"), 20000);
     far_end(client);
 }
 

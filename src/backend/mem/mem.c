@@ -171,16 +171,18 @@ static hf_status mem_try_acquire(struct hfi_conn *conn,
 static void mem_renew_one(struct mem_table *table, struct hfi_renewal *item)
 {
     struct mem_key *key = mem_find(table, item->claim->key);
+    int64_t now = hfi_now(), end = now + item->ttl_ms;
     struct mem_entry *mine = NULL;
 
     if (key) {
-        mem_expire(key, hfi_now());
+        mem_expire(key, now);
         mine = mem_by_token(&key->holders, item->claim->token);
     }
     item->st = mine && !mine->broken ? HF_OK : HF_LOST;
-    if (item->st == HF_OK)
-        mine->expires = hfi_now() + item->ttl_ms;
-    else if (mine)
+    if (item->st == HF_OK) {
+        if (end > mine->expires || item->ttl_ms < item->claim->ttl_ms)
+            mine->expires = end;
+    } else if (mine)
         item->reason = HF_LOSS_BROKEN;
     else if (key && mem_first(&key->holders))
         item->reason = HF_LOSS_STOLEN;
@@ -294,7 +296,9 @@ static hf_status mem_take_over(struct hfi_conn *conn,
     key = mem_find(mc->table, claim->key);
     if (key) {
         mem_expire(key, hfi_now());
-        mine = mem_by_token(&key->holders, token);
+        mine = mem_by_token(&key->holders, claim->token);
+        if (!mine)
+            mine = mem_by_token(&key->holders, token);
     }
     if (mine && (mine->broken || mine->fence != receipt->fence))
         mine = NULL;
