@@ -269,6 +269,7 @@ static void close_quiesce(struct hf_client *c)
     pthread_mutex_lock(&c->mu);
     c->closing = true;
     hfi_key_queue_schedule_all(c);
+    hfi_cond_wake(&c->settle);
     while (c->calls)
         hfi_cond_wait(&c->settle, &c->mu, HFI_NEVER);
     c->stopping = true;

@@ -88,6 +88,9 @@ struct hfi_grant {
     int64_t lease_ms;            /* and how long that was in all */
     int64_t next_at;             /* next renewal; end of ttl when reaping; when
                                  * its last try began while CLAIMING */
+    int64_t most_ms;             /* the longest lease that a request asked for;
+                                  * HFI_NEVER: not known */
+    int64_t reap_pause;          /* while REAPING */
     int64_t linger_end;          /* while LINGERING */
     int32_t linger_ms;           /* after the next release */
     int32_t turns;               /* local hand-overs left */
@@ -317,6 +320,7 @@ void hfi_handle_enter(struct hf_client *);
 void hfi_handle_leave(struct hf_client *);
 bool hfi_handle_still_held(struct hf_client *, struct hfi_grant *);
 hf_status hfi_handle_lost(const struct hfi_grant *, struct hf_error *);
+bool hfi_handle_pause(struct hf_client *, int64_t until, unsigned cancels);
 void hfi_handle_ask(struct hf_client *, struct hfi_grant *,
                     struct hfi_renewal *, int64_t end, int64_t *sent,
                     struct hf_error *);

@@ -89,6 +89,7 @@ static hf_status detached_take_over(struct hf_client *c,
                                     struct hf_error *err)
 {
     int64_t now = hfi_now(), least = c->timeout_ms / 8 + 1, limit;
+    unsigned cancels = atomic_load(&c->cancels);
     hf_status st = HF_OK;
 
     while (c->be->take_over) {
@@ -101,7 +102,8 @@ static hf_status detached_take_over(struct hf_client *c,
         now = hfi_now();
         if ((st != HF_UNCERTAIN && st != HF_UNAVAILABLE) || now >= end)
             break;
-        hfi_cond_wait(&c->settle, &c->mu, now + TAKE_OVER_MS);
+        if (!hfi_handle_pause(c, now + TAKE_OVER_MS, cancels))
+            break;
     }
     return st;
 }
@@ -156,6 +158,7 @@ static void detached_swap(struct hf_client *c, struct hfi_grant *grant,
     memcpy(other->claim.token, token, sizeof(token));
     grant->receipt = other->receipt;
     other->receipt = receipt;
+    other->most_ms = grant->most_ms;
     grant->claim.doubt = false;
     grant->short_ms = 0;
     other->claim.doubt = doubt;
@@ -361,6 +364,7 @@ hf_status hfi_handle_release(struct hf_client *c, const char *key,
         detached_use_token(grant, handle);
         st = hfi_grant_send_release(c, grant, hfi_now() + c->timeout_ms, err);
         if (st == HF_UNCERTAIN || st == HF_UNAVAILABLE) {
+            grant->most_ms = HFI_NEVER; /* the bearer's, whatever that was */
             hfi_grant_reap(c, grant);
             st = HF_UNCERTAIN;
         } else {

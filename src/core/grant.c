@@ -14,8 +14,9 @@
  *  (4) A renewal and a release of one hold are never on the wire together:
  *      hfi_grant_quiet() is the barrier.
  *  (5) What may be in the service is either held, on its way out, or in the
- *      hands of the reaper: until its ttl is over, or where a grant does not
- *      end with its ttl, until the service has answered.
+ *      hands of the reaper: until the longest lease that it may have there is
+ *      over, or where that has no end or is not known, until the service has
+ *      answered.
  *  (6) A broken hold is not given back while a handle of it is in use.  The
  *      holder has been told; releasing the handle says that its work is over.
  *  (7) A shorter lease that was asked for and had no answer may arrive after
@@ -93,7 +94,7 @@ struct hfi_grant *hfi_grant_new(struct hf_client *c,
     grant->claim.key = queue->key;
     grant->claim.owner = grant_text(c, params->owner, &ok);
     grant->claim.note = grant_text(c, params->note, &ok);
-    grant->claim.ttl_ms = params->ttl_ms;
+    grant->claim.ttl_ms = grant->most_ms = params->ttl_ms;
     grant->claim.shared = params->flags & HF_SHARED;
     grant->manual = params->flags & HF_MANUAL;
     /* Others may not stand for those who have a turn of their own, or who may
@@ -314,7 +315,7 @@ void hfi_grant_quiet(struct hf_client *c, struct hfi_grant *grant)
 }
 
 /* Take it back in the background until there is an answer or, where it ends by
- * itself, the ttl is over.  grant.c (5) */
+ * itself, the longest lease that it may have is over.  grant.c (5) */
 void hfi_grant_reap(struct hf_client *c, struct hfi_grant *grant)
 {
     int64_t now = hfi_now();
@@ -322,7 +323,7 @@ void hfi_grant_reap(struct hf_client *c, struct hfi_grant *grant)
     grant->state = HFI_REAPING;
     hfi_link_remove(&grant->due);
     hfi_link_remove(&grant->link);
-    grant->next_at = now + grant->claim.ttl_ms;
+    grant->next_at = hfi_after(now, grant->most_ms);
     hfi_keeper_set(c, &grant->timer, now);
 }
 
@@ -357,7 +358,7 @@ hf_status hfi_grant_drop(struct hf_client *c, struct hfi_grant *grant,
     atomic_store(&grant->deadline, 0);
     hfi_heap_remove(&c->timers, &grant->timer);
     hfi_grant_quiet(c, grant);
-    grant->next_at = hfi_now() + grant->claim.ttl_ms;
+    grant->next_at = hfi_after(hfi_now(), grant->most_ms);
     st = hfi_grant_send_release(c, grant, deadline, err);
     c->silent = st == HF_UNCERTAIN || st == HF_UNAVAILABLE;
     if (queue->shared_grant == grant)

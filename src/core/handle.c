@@ -217,6 +217,47 @@ static void handle_unanswered(struct hfi_grant *grant, int64_t sent,
     grant->next_at = hfi_lease_retry_at(sent, grant->lease_ms);
 }
 
+/* Sleep between two attempts.  False if the caller must not try again: the wait
+ * was cancelled, or the client is being closed, since `cancels` was read. */
+bool hfi_handle_pause(struct hf_client *c, int64_t until, unsigned cancels)
+{
+    bool on = true;
+
+    while ((on = !c->closing && atomic_load(&c->cancels) == cancels) &&
+           hfi_now() < until)
+        hfi_cond_wait(&c->settle, &c->mu, until);
+    return on;
+}
+
+/* When an attempt that is sent now must be answered.  Attempts are as long as the
+ * lease that is left allows, not the one that is asked for.  One that asks for a
+ * shorter lease has half of all the time: without an answer it limits what can
+ * be believed from then on, so it is not given up early.  grant.c (7) */
+static int64_t handle_limit(const struct hf_client *c,
+                            const struct hfi_grant *grant, int64_t ttl_ms,
+                            int64_t sent, int64_t end, int failed)
+{
+    bool held = grant->state == HFI_HELD;
+
+    if (held && ttl_ms < grant->claim.ttl_ms)
+        return failed ? end : sent + (end - sent) / 2;
+    if (held && grant->lease_ms < ttl_ms)
+        ttl_ms = grant->lease_ms;
+    return hfi_lease_attempt_end(sent, ttl_ms, end, c->timeout_ms, failed);
+}
+
+/* When to ask again, after an attempt that failed at once. */
+static int64_t handle_retry_at(const struct hfi_grant *grant, int64_t ttl_ms,
+                               int64_t sent, int64_t end)
+{
+    int64_t at;
+
+    if (grant->state == HFI_HELD && grant->lease_ms < ttl_ms)
+        ttl_ms = grant->lease_ms;
+    at = hfi_lease_retry_at(sent, ttl_ms);
+    return at < end ? at : end;
+}
+
 /* Ask for a renewal until there is an answer or `end` has come.  The mutex is let
  * go meanwhile.  An attempt has a limit of its own, so that one connection that
  * hangs does not take all the time.  *sent is when the last one was sent. */
@@ -224,32 +265,33 @@ void hfi_handle_ask(struct hf_client *c, struct hfi_grant *grant,
                     struct hfi_renewal *item, int64_t end, int64_t *sent,
                     struct hf_error *err)
 {
+    unsigned cancels = atomic_load(&c->cancels);
     int64_t limit, ttl_ms = item->ttl_ms;
     int failed = 0;
 
-    pthread_mutex_unlock(&c->mu);
+    if (ttl_ms > grant->most_ms)
+        grant->most_ms = ttl_ms; /* reaper.c (1) */
     do {
         *sent = hfi_now();
-        limit =
-            hfi_lease_attempt_end(*sent, ttl_ms, end, c->timeout_ms, failed++);
+        limit = handle_limit(c, grant, ttl_ms, *sent, end, failed++);
         *item = (struct hfi_renewal){.claim = &grant->claim,
                                      .receipt = &grant->receipt,
                                      .ttl_ms = ttl_ms,
                                      .st = HF_UNCERTAIN,
                                      .reason = HF_LOSS_STOLEN,
                                      .proof = hfi_proof_plain(*sent, ttl_ms)};
+        pthread_mutex_unlock(&c->mu);
         c->be->renew(c->conn, item, 1, limit, err);
+        pthread_mutex_lock(&c->mu);
         if (item->st != HF_UNCERTAIN && item->st != HF_UNAVAILABLE)
             break;
-        pthread_mutex_lock(&c->mu); /* It may have failed at once. */
         if (item->st == HF_UNCERTAIN)
             handle_doubt_short(grant, ttl_ms);
-        hfi_cond_wait(&c->settle, &c->mu, hfi_lease_retry_at(*sent, ttl_ms));
-        pthread_mutex_unlock(&c->mu);
-    } while (hfi_now() < end);
+    } while (hfi_handle_pause(c, handle_retry_at(grant, ttl_ms, *sent, end),
+                              cancels) &&
+             hfi_now() < end);
     if (item->st == HF_OK && err)
         *err = (struct hf_error){.status = HF_OK}; /* of an earlier attempt */
-    pthread_mutex_lock(&c->mu);
 }
 
 /* Renew on behalf of the caller; the renewer keeps off meanwhile. */

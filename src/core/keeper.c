@@ -184,6 +184,7 @@ int64_t hfi_keeper_step(struct hf_client *c, bool *listen)
     if (cancels != c->cancels_told) {
         c->cancels_told = cancels;
         hfi_key_queue_schedule_all(c);
+        hfi_cond_wake(&c->settle);
     }
     now = hfi_now();
     keeper_tend(c, now);

@@ -9,9 +9,10 @@
  *
  * INVARIANTS
  *  (1) A claim stays here until the service has said with certainty that it is
- *      gone, or until it has lapsed there by itself.
+ *      gone, or until it has lapsed there by itself, also if the lease became
+ *      longer by the last request that had no answer.
  *  (2) "Not there" is no certainty while a try without an answer may still
- *      arrive (claim.doubt): the claim stays for a whole ttl, counted from the
+ *      arrive (claim.doubt): the claim stays for a whole lease, counted from the
  *      first answer of the service, because what is under way to a service that
  *      is silent arrives when it speaks again.
  *  (3) A release touches nothing but its own token and fence (backend/backend.h
@@ -47,26 +48,28 @@ bool hfi_reap_goes_on(const struct hf_client *c, struct hfi_grant *grant,
         return false;
     if (!grant->answered) {
         grant->answered = true;
-        grant->next_at = now + grant->claim.ttl_ms;
+        grant->next_at = hfi_after(now, grant->most_ms);
     }
     return now < grant->next_at;
 }
 
 /* Twice as long each time, and once in a ttl at least. */
-static int64_t reap_pause(const struct hfi_grant *grant, int64_t now)
+static int64_t reap_pause(struct hfi_grant *grant)
 {
-    int64_t since = now - (grant->next_at - grant->claim.ttl_ms);
+    int64_t ms = grant->reap_pause;
 
-    if (since > grant->claim.ttl_ms)
-        since = grant->claim.ttl_ms;
-    return since > REAP_EVERY_MS ? since : REAP_EVERY_MS;
+    if (ms > grant->claim.ttl_ms)
+        ms = grant->claim.ttl_ms;
+    if (ms < REAP_EVERY_MS)
+        ms = REAP_EVERY_MS;
+    grant->reap_pause = 2 * ms;
+    return ms;
 }
 
 /* Release one hold of client->reap, once; the mutex is let go meanwhile. */
 void hfi_reap(struct hf_client *c, struct hfi_grant *grant)
 {
     hf_status st;
-    int64_t now;
 
     hfi_link_remove(&grant->link);
     if (grant->state == HFI_RELEASING) { /* It lingered. */
@@ -80,9 +83,8 @@ void hfi_reap(struct hf_client *c, struct hfi_grant *grant)
         return;
     }
     st = hfi_grant_send_release(c, grant, hfi_now() + c->timeout_ms, NULL);
-    now = hfi_now();
     if (hfi_reap_goes_on(c, grant, st))
-        hfi_keeper_set(c, &grant->timer, now + reap_pause(grant, now));
+        hfi_keeper_set(c, &grant->timer, hfi_now() + reap_pause(grant));
     else
         reap_done(c, grant);
 }
