@@ -233,6 +233,11 @@ static hf_status request_timeout(struct hf_request *rq)
     hf_status last = rq->err.status;
 
     hfi_quote(key, sizeof(key), rq->queue->key);
+    if (rq->state == HFI_CONTENDING && !rq->tries)
+        return hfi_fail(&rq->err, rq->once ? HF_UNAVAILABLE : HF_TIMEOUT,
+                        "'%s' was not asked for in time: earlier requests of "
+                        "this client still wait for the service",
+                        key);
     if (rq->state == HFI_CONTENDING &&
         (last == HF_UNAVAILABLE || last == HF_UNCERTAIN))
         return rq->grant->uncertain
@@ -264,22 +269,33 @@ static bool request_ends_here(const struct hf_request *rq)
             (!rq->before && !request_left_something(rq->grant)));
 }
 
+/* End a request that no worker is at, without one. */
+static void request_end_here(struct hf_request *rq, hf_status st)
+{
+    if (rq->before)
+        hfi_grant_reap(rq->client, rq->before);
+    rq->before = NULL;
+    hfi_link_remove(&rq->ready);
+    request_give_up(rq, st, false);
+}
+
 /* Let it see whether it was cancelled, without waiting for the service. */
 void hfi_request_inspect(struct hf_request *rq)
 {
-    if (!rq->async || !request_is_canceled(rq)) {
+    if (!rq->async || !request_is_canceled(rq))
         hfi_request_schedule(rq);
-    } else if (rq->on_wire) {
+    else if (rq->on_wire)
         request_abandon(rq);
-    } else if (request_ends_here(rq)) {
-        if (rq->before)
-            hfi_grant_reap(rq->client, rq->before);
-        rq->before = NULL;
-        hfi_link_remove(&rq->ready);
-        request_give_up(rq, hfi_fail(&rq->err, HF_CANCELED, "canceled"), false);
-    } else {
+    else if (request_ends_here(rq))
+        request_end_here(rq, hfi_fail(&rq->err, HF_CANCELED, "canceled"));
+    else
         hfi_request_schedule(rq);
-    }
+}
+
+/* Its wait is over, and every worker is at others.  worker.c (4) */
+void hfi_request_expire(struct hf_request *rq)
+{
+    request_end_here(rq, request_timeout(rq));
 }
 
 /* Must it end without the lock?  HF_OK if not. */
@@ -287,7 +303,8 @@ static hf_status request_over(struct hf_request *rq, int64_t now)
 {
     bool again = rq->once && rq->late && rq->late < LATE_MAX;
     bool asked =
-        rq->state == HFI_WAITING || (rq->tries && !again) || !rq->woken;
+        rq->state == HFI_WAITING || (rq->tries && !again) || !rq->woken ||
+        (!rq->once && now - rq->wait_end >= ANSWER_MS); /* too late for one */
 
     if (request_is_canceled(rq))
         return hfi_fail(&rq->err, HF_CANCELED, "canceled");

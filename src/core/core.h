@@ -358,6 +358,7 @@ struct hfi_sleeper *hfi_request_grant(struct hf_request *, struct hfi_grant *);
 void hfi_request_fail(struct hf_request *, hf_status);
 void hfi_request_schedule(struct hf_request *);
 void hfi_request_inspect(struct hf_request *);
+void hfi_request_expire(struct hf_request *);
 
 /* keeper.c: the thread that watches the clock and never blocks on a service */
 int64_t hfi_keeper_step(struct hf_client *, bool *listen);

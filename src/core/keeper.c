@@ -136,10 +136,14 @@ static void keeper_tend_grant(struct hf_client *c, struct hfi_grant *grant,
     hfi_heap_set(&c->timers, &grant->timer, keeper_due(grant));
 }
 
+/* It wants another look; or it waits for a worker, and its time is over. */
 static void keeper_tend_request(struct hf_client *c, struct hf_request *rq)
 {
     hfi_heap_remove(&c->timers, &rq->timer);
-    hfi_worker_add(c, rq);
+    if (hfi_link_alone(&rq->ready))
+        hfi_worker_add(c, rq);
+    else
+        hfi_request_expire(rq);
 }
 
 /* May this timer be served now?  Renewals a little early, so that they go out

@@ -16,6 +16,8 @@
  *      which they were asked for: that is their order in the service's queue.
  *  (3) A worker does not touch a request that was abandoned while its try was
  *      on the wire: an event has ended it, and it may be gone (acquire.c (6)).
+ *  (4) A request that waits for a worker has a timer: however long the workers
+ *      are at others, its own wait ends in time (acquire.c).
  */
 #include "core.h"
 
@@ -23,6 +25,29 @@
 
 /* A near service is done by then, and one worker is enough. */
 #define WORKER_MS 2
+
+/* A request whose wait is over is ended by the keeper if no worker has come by
+ * then. */
+#define LATE_WORKER_MS 50
+
+/* Let the request wait for a worker at this place.  worker.c (4) */
+static void worker_queue(struct hf_client *c, struct hf_request *rq,
+                         struct hfi_link *place)
+{
+    int64_t now, end = rq->wait_end;
+
+    hfi_link_append(place, &rq->ready);
+    if (end == HFI_NEVER) {
+        hfi_heap_remove(&c->timers, &rq->timer);
+        return;
+    }
+    now = hfi_now();
+    if (rq->once)
+        end = hfi_after(now, c->timeout_ms);
+    else if (end < now + LATE_WORKER_MS)
+        end = now + LATE_WORKER_MS;
+    hfi_keeper_set(c, &rq->timer, end);
+}
 
 /* Step one request of an event loop, and set its next time.  Whoever takes its
  * event frees it. */
@@ -35,7 +60,7 @@ static void worker_move_on(struct hf_client *c, struct hf_request *rq)
         return;
     rq->stepping = false;
     if (rq->woken || until <= hfi_now())
-        hfi_link_append(&c->ready, &rq->ready);
+        worker_queue(c, rq, &c->ready);
     else
         hfi_keeper_set(c, &rq->timer, until);
 }
@@ -61,9 +86,10 @@ static void worker_step_request(struct hf_client *c, struct hf_request *rq)
 
     hfi_link_remove(&rq->ready);
     if (first && queue->trying) {
-        hfi_link_append(&queue->behind, &rq->ready);
+        hfi_link_append(&queue->behind, &rq->ready); /* Its timer stays. */
         return;
     }
+    hfi_heap_remove(&c->timers, &rq->timer);
     queue->users++; /* The request may be gone before this is over. */
     queue->trying = queue->trying || first;
     worker_move_on(c, rq);
@@ -177,11 +203,7 @@ void hfi_worker_add(struct hf_client *c, struct hf_request *rq)
 {
     if (rq->stepping || !hfi_link_alone(&rq->ready))
         return;
-    hfi_heap_remove(&c->timers, &rq->timer);
-    if (rq->called)
-        hfi_link_append(c->ready.next, &rq->ready);
-    else
-        hfi_link_append(&c->ready, &rq->ready);
+    worker_queue(c, rq, rq->called ? c->ready.next : &c->ready);
     hfi_worker_call(c);
 }
 

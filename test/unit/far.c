@@ -222,6 +222,41 @@ TEST(one_request_that_has_no_answer_does_not_keep_the_next_waiting)
     far_end(client);
 }
 
+/* With one key the first tries wait for each other, with many for a worker. */
+static void far_check_wait(int keys, unsigned flags)
+{
+    struct hf_lock_opts opts = far_opts(30000, flags);
+    hf_client *client = far_client(60000);
+    int64_t began = t_now_ms();
+    struct hf_event event;
+    hf_request *rq;
+    char name[16];
+    int i;
+
+    atomic_store(&far_silent, true);
+    for (i = 0; i < 40; i++) {
+        snprintf(name, sizeof(name), "%d", i % keys);
+        CHECK_OK(hf_acquire_start(client, name, -1, &opts, NULL, &rq, &t_err));
+    }
+    t_sleep_ms(50);
+    CHECK_OK(hf_acquire_start(client, keys > 1 ? "other" : "0", 100, &opts,
+                              client, &rq, &t_err));
+    t_poll_until(hf_next_event(client, &event), 30000);
+    CHECK_EQ(event.type, HF_FAILED);
+    CHECK_EQ(event.error.status, HF_TIMEOUT);
+    CHECK(event.user == client);
+    hf_cancel(client);
+    far_take_failed(client, 40, HF_CANCELED);
+    CHECK_LT(t_now_ms() - began, 50000);
+    far_end(client);
+}
+
+TEST(a_wait_ends_in_time_although_no_worker_is_free)
+{
+    far_check_wait(39, HF_FAIR);
+    far_check_wait(1, HF_FAIR);
+}
+
 /* ---- closing ----------------------------------------------------------- */
 
 TEST(closing_a_client_of_many_locks_and_requests_is_linear)
