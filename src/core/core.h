@@ -105,6 +105,7 @@ struct hfi_grant {
     bool busy : 1;         /* a renewal is on the wire */
     bool warned : 1;       /* HF_AT_RISK was told for this lease */
     bool watched : 1;      /* unwatch() is due */
+    bool deaf : 1;         /* what the watch should tell may have been missed */
     bool uncertain : 1;    /* a try had no answer */
     bool wanted : 1;       /* somebody elsewhere asked: do not linger */
     bool abandoned : 1;    /* its request ended while a try was on the wire */
@@ -302,6 +303,7 @@ bool hfi_grant_fits(const struct hfi_grant *, const struct hfi_lock_params *);
 void hfi_grant_give(struct hf_client *, struct hfi_grant *, struct hf_lock *);
 void hfi_grant_take_up(struct hf_client *, struct hfi_grant *,
                        const struct hfi_lock_params *);
+void hfi_grant_unhold(struct hfi_grant *);
 void hfi_grant_lose(struct hf_client *, struct hfi_grant *, hf_loss);
 void hfi_grant_quiet(struct hf_client *, struct hfi_grant *);
 hf_status hfi_grant_send_release(struct hf_client *, struct hfi_grant *,

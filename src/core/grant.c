@@ -164,12 +164,25 @@ void hfi_grant_take_up(struct hf_client *c, struct hfi_grant *grant,
 {
     grant->state = HFI_HELD;
     grant->linger_ms = (int32_t)params->linger_ms;
+    grant->warned = false; /* The new holder was not. */
     grant->hold_end = HFI_NEVER;
     if (params->max_hold_ms)
         grant->hold_end = hfi_after(hfi_now(), params->max_hold_ms);
     atomic_store(&grant->deadline,
                  grant_min(grant->lease_end, grant->hold_end));
     hfi_keeper_add(c, grant);
+}
+
+/* Nobody has it, so max_hold_ms of the last holder is over: only the lease counts.
+ * grant.c (1) */
+void hfi_grant_unhold(struct hfi_grant *grant)
+{
+    int64_t old = atomic_load(&grant->deadline);
+
+    grant->hold_end = HFI_NEVER;
+    if (old && hfi_now() < old)
+        atomic_compare_exchange_strong(&grant->deadline, &old,
+                                       grant->lease_end);
 }
 
 /* The service confirmed the hold.  HF_LOST if that came too late: the holder may

@@ -107,38 +107,47 @@ static bool handle_pass_on(struct hf_client *c, struct hfi_grant *grant,
 }
 
 /* Ask once to be told when somebody else wants the key.  The mutex is let go
- * meanwhile; `busy` keeps renewals off. */
-static void handle_watch(struct hf_client *c, struct hfi_grant *grant)
+ * meanwhile; `busy` keeps renewals off, so this lasts no longer than one of
+ * those.  False if nobody will tell although the service could. */
+static bool handle_watch(struct hf_client *c, struct hfi_grant *grant)
 {
+    int64_t now = hfi_now();
+    bool again = grant->watched;
     hf_status st;
 
+    if (!c->be->watch || (grant->watched && !grant->deaf))
+        return true;
     hfi_grant_quiet(c, grant);
     if (grant->state != HFI_HELD)
-        return; /* lost meanwhile, and perhaps the reaper's already */
+        return false; /* lost meanwhile, and perhaps the reaper's already */
     grant->busy = true;
+    grant->watched = grant->deaf = false;
     pthread_mutex_unlock(&c->mu);
+    if (again)
+        c->be->unwatch(c->conn, &grant->claim, &grant->receipt);
     st = c->be->watch(c->conn, &grant->claim, &grant->receipt,
-                      hfi_now() + c->timeout_ms, NULL);
+                      hfi_lease_attempt_end(now, grant->lease_ms,
+                                            grant->lease_end, c->timeout_ms, 0),
+                      NULL);
     pthread_mutex_lock(&c->mu);
     grant->watched = st == HF_OK;
     grant->busy = false;
     hfi_cond_wake(&c->settle);
+    return st == HF_OK || st == HF_UNSUPPORTED;
 }
 
 /* Keep the lease although nobody has it, and listen for others who ask. */
 static bool handle_linger(struct hf_client *c, struct hfi_grant *grant)
 {
     if (!grant->linger_ms || grant->manual || !grant->shared_grant ||
-        grant->wanted)
+        grant->wanted || !handle_watch(c, grant))
         return false;
-    if (!grant->watched && c->be->watch)
-        handle_watch(c, grant);
     if (!hfi_handle_still_held(c, grant) || c->closing || grant->wanted ||
-        !hfi_link_alone(&grant->queue->waiting))
+        grant->deaf || !hfi_link_alone(&grant->queue->waiting))
         return false;
     grant->state = HFI_LINGERING;
     grant->linger_end = hfi_now() + grant->linger_ms;
-    grant->hold_end = HFI_NEVER;
+    hfi_grant_unhold(grant);
     hfi_keeper_add(c, grant);
     return true;
 }

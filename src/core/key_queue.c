@@ -211,25 +211,45 @@ void hfi_expect(struct hfi_conn *conn, const char *key, const char *token,
 #define LANE_WAKE_KEYS 32
 #define LANE_WAKE_MS   10
 
+static void queue_wake_later(struct hfi_key_queue *queue, int64_t at)
+{
+    struct hfi_link *link;
+
+    for (link = queue->contending.next; link != &queue->contending;
+         link = link->next)
+        queue_expect(hfi_container(link, struct hf_request, link), at);
+}
+
+/* The word that somebody asks for what we have may have been missed: do not let
+ * it linger, and listen anew before it lingers again. */
+static void queue_stop_lingering(struct hf_client *c,
+                                 struct hfi_key_queue *queue)
+{
+    struct hfi_grant *grant = queue->shared_grant;
+
+    if (!grant || (!grant->watched && !grant->busy))
+        return;
+    grant->deaf = true;
+    grant->linger_end = 0;
+    if (grant->state == HFI_LINGERING)
+        hfi_keeper_add(c, grant);
+}
+
 void hfi_wake_all(struct hfi_conn *conn)
 {
     struct hf_client *c = conn->client;
     struct hfi_key_queue *queue = NULL;
-    struct hfi_link *at;
     int64_t now = hfi_now(), n = 0;
 
     pthread_mutex_lock(&c->mu);
     while ((queue = hfi_key_queue_next(c, queue))) {
+        queue_stop_lingering(c, queue);
         if (hfi_link_alone(&queue->contending))
             continue;
-        if (n++ < LANE_WAKE_KEYS) {
+        if (n++ < LANE_WAKE_KEYS)
             queue_wake(queue, NULL);
-            continue;
-        }
-        for (at = queue->contending.next; at != &queue->contending;
-             at = at->next)
-            queue_expect(hfi_container(at, struct hf_request, link),
-                         now + n / LANE_WAKE_KEYS * LANE_WAKE_MS);
+        else
+            queue_wake_later(queue, now + n / LANE_WAKE_KEYS * LANE_WAKE_MS);
     }
     pthread_mutex_unlock(&c->mu);
 }

@@ -257,6 +257,92 @@ TEST(a_wait_ends_in_time_although_no_worker_is_free)
     far_check_wait(1, HF_FAIR);
 }
 
+/* ---- lingering --------------------------------------------------------- */
+
+static void far_release_to_linger(hf_client *client, int64_t ttl_ms)
+{
+    struct hf_lock_opts opts = far_opts(ttl_ms, 0);
+    hf_lock *lk;
+
+    opts.linger_ms = 100000;
+    CHECK_OK(hf_acquire(client, "k", 0, &opts, &lk, &t_err));
+    CHECK_OK(hf_release(lk, &t_err));
+}
+
+TEST(a_lock_does_not_linger_where_wake_ups_may_have_been_missed)
+{
+    hf_client *client = far_client(5000);
+
+    far_release_to_linger(client, 60000);
+    CHECK(!far_is_free(client, "k"));
+    hfi_wake_all(client->conn);
+    t_poll_until(far_is_free(client, "k"), 20000);
+    far_release_to_linger(client, 60000); /* It listens anew. */
+    CHECK(!far_is_free(client, "k"));
+    far_end(client);
+}
+
+TEST(a_lock_does_not_linger_unheard)
+{
+    hf_client *client = far_client(200);
+
+    atomic_store(&far_no_watch, true);
+    far_release_to_linger(client, 60000);
+    CHECK(far_is_free(client, "k"));
+    atomic_store(&far_no_watch, false);
+    far_end(client);
+}
+
+TEST(a_lock_is_released_although_nobody_can_be_heard)
+{
+    hf_client *client = far_client(60000);
+
+    atomic_store(&far_no_watch, true);
+    far_release_to_linger(client, 3000); /* HF_OK, not HF_LOST */
+    CHECK(far_is_free(client, "k"));
+    atomic_store(&far_no_watch, false);
+    far_end(client);
+}
+
+TEST(max_hold_ms_does_not_end_a_lock_that_lingers)
+{
+    struct hf_lock_opts opts = far_opts(60000, 0);
+    hf_client *client = far_client(5000);
+    uint64_t fence;
+    hf_lock *lk;
+
+    opts.linger_ms = 100000;
+    opts.max_hold_ms = 300;
+    CHECK_OK(hf_acquire(client, "k", 0, &opts, &lk, &t_err));
+    fence = hf_fence(lk);
+    CHECK_OK(hf_release(lk, &t_err));
+    t_sleep_ms(600);
+    CHECK_OK(hf_acquire(client, "k", 0, &opts, &lk, &t_err));
+    CHECK_EQ(hf_fence(lk), fence);
+    CHECK_OK(hf_release(lk, &t_err));
+    far_end(client);
+}
+
+TEST(each_holder_of_a_lease_is_told_that_it_is_at_risk)
+{
+    struct hf_lock_opts opts = far_opts(6000, 0);
+    hf_client *client = far_client(5000);
+    struct hf_event event;
+    hf_lock *lk;
+    int i;
+
+    atomic_store(&far_refuses, true);
+    opts.linger_ms = 100000;
+    for (i = 0; i < 2; i++) {
+        CHECK_OK(hf_acquire(client, "k", 0, &opts, &lk, &t_err));
+        t_poll_until(hf_next_event(client, &event), 20000);
+        CHECK_EQ(event.type, HF_AT_RISK);
+        CHECK_EQ(hf_release(lk, NULL), HF_OK);
+    }
+    atomic_store(&far_refuses, false);
+    far_end(client);
+}
+
 /* ---- closing ----------------------------------------------------------- */
 
 TEST(closing_a_client_of_many_locks_and_requests_is_linear)

@@ -32,6 +32,7 @@ static atomic_bool far_silent;       /* no call has an answer */
 static atomic_bool far_late_try;     /* the next try waits for far_arrive() */
 static atomic_bool far_late_renewal; /* so does the next renewal */
 static atomic_bool far_lost_answer;  /* renewals arrive, answers do not */
+static atomic_bool far_no_watch;     /* watch() has no answer */
 static atomic_bool far_refuses;      /* renewals fail at once, in doubt */
 static const char *_Atomic far_mute_key; /* renewals of it have no answer */
 static atomic_int far_calls_here; /* calls made by the test's own thread */
@@ -185,7 +186,7 @@ static hf_status far_watch(struct hfi_conn *conn, const struct hfi_claim *claim,
                            struct hfi_receipt *receipt, int64_t deadline,
                            struct hf_error *err)
 {
-    if (!far_go(deadline, false))
+    if (!far_go(deadline, atomic_load(&far_no_watch)))
         return hfi_fail(err, HF_UNCERTAIN, "far: no answer");
     return hfi_backend_mem.watch(near_of(conn), claim, receipt, deadline, err);
 }
