@@ -26,12 +26,6 @@
  *      before the last try was sent: the service gave it after it had served
  *      that try, so the end comes no later for us than for it.  One that would
  *      not last long is asked for by a try instead.
- *  (5) A request that fails leaves nothing: its place is withdrawn, or passed
- *      to the next in the local queue, or given to the reaper.
- *  (6) An event loop's request that is cancelled ends at once, also while its
- *      try is on the wire: the claim is then abandoned, and the worker that
- *      sent the try hands it to the reaper when the call returns.  Only the
- *      claim is touched then; the request may be gone.
  */
 #include "core.h"
 
@@ -42,10 +36,6 @@
 
 /* After a wake-up that found the lock still busy, where they come early. */
 #define ECHO_MS 2
-
-/* A try that is on the wire when the wait is over may still be answered: a
- * little late and certain is better than in time and not. */
-#define ANSWER_MS 1000
 
 /* A single try whose grant comes when its lease is over is asked for again so
  * often: mostly the next answer is in time. */
@@ -74,27 +64,6 @@ void hfi_request_schedule(struct hf_request *rq)
     hfi_worker_add(c, rq);
 }
 
-/* Out of the key queue's lists; an event loop is told. */
-static void request_end(struct hf_request *rq, enum hfi_request_state state)
-{
-    struct hf_client *c = rq->client;
-    struct hfi_key_queue *queue = rq->queue;
-
-    rq->state = state;
-    hfi_link_remove(&rq->link);
-    if (queue->leader == rq)
-        queue->leader = NULL;
-    if (rq->async) {
-        hfi_listener_leave(rq);
-        hfi_heap_remove(&c->timers, &rq->timer);
-        hfi_link_remove(&rq->ready);
-        rq->queue = NULL;
-        hfi_key_queue_put(c, queue);
-        hfi_notify(c, &rq->notice,
-                   state == HFI_GRANTED ? HF_GRANTED : HF_FAILED);
-    }
-}
-
 /* The request has `grant`, its own or one that was handed to it.  Where its
  * thread sleeps, to be woken by the caller: best after the mutex is let go, or
  * it would wake up only to wait for that. */
@@ -109,211 +78,27 @@ struct hfi_sleeper *hfi_request_grant(struct hf_request *rq,
     rq->grant = NULL;
     rq->lock->user = rq->user;
     hfi_grant_give(c, grant, rq->lock);
-    request_end(rq, HFI_GRANTED);
+    hfi_request_end(rq, HFI_GRANTED);
     return sleeper;
-}
-
-/* ---- giving up --------------------------------------------------------- */
-
-/* By when something that is given back in passing must be answered. */
-static int64_t request_soon(const struct hf_client *c)
-{
-    return hfi_now() + (c->timeout_ms < ANSWER_MS ? c->timeout_ms : ANSWER_MS);
-}
-
-/* Pass the place in the service's queue to the next who wants the same. */
-static bool request_pass_place(struct hf_request *rq)
-{
-    struct hfi_key_queue *queue = rq->queue;
-    struct hf_request *next;
-    struct hfi_grant *grant = rq->grant;
-
-    if (queue->leader != rq || hfi_link_alone(&queue->waiting))
-        return false;
-    next = hfi_container(queue->waiting.next, struct hf_request, link);
-    if (!hfi_grant_fits(grant, &next->params))
-        return false;
-    hfi_grant_free(rq->client, next->grant);
-    next->grant = grant;
-    grant->claim.queue = !next->once;
-    next->params.owner = grant->claim.owner;
-    next->params.note = grant->claim.note;
-    rq->grant = NULL;
-    queue->leader = NULL;
-    hfi_key_queue_promote(rq->client, queue);
-    return true;
-}
-
-/* May the service have something of this claim? */
-static bool request_left_something(const struct hfi_grant *grant)
-{
-    return grant->uncertain || grant->claim.doubt ||
-           ((grant->receipt.placed || grant->watched) &&
-            !HFI_MUTANT(place_left_behind));
-}
-
-/* Undo what the request may have left in the service, in the background unless
- * the caller waits.  grant.c (5) */
-static void request_withdraw(struct hf_request *rq, bool wait)
-{
-    struct hf_client *c = rq->client;
-    struct hfi_grant *grant = rq->grant;
-
-    if (!grant || request_pass_place(rq))
-        return;
-    rq->grant = NULL;
-    if (HFI_MUTANT(lost_reply_is_failure) && grant->claim.doubt)
-        hfi_grant_free(c, grant);
-    else if (grant->uncertain || (!wait && request_left_something(grant)))
-        hfi_grant_reap(c, grant);
-    else if (request_left_something(grant))
-        hfi_grant_drop(c, grant, request_soon(c), NULL);
-    else
-        hfi_grant_free(c, grant);
-}
-
-static void request_give_up(struct hf_request *rq, hf_status st, bool wait)
-{
-    struct hf_client *c = rq->client;
-    struct hfi_key_queue *queue = rq->queue;
-
-    queue->users++; /* An event may be all that is left of the request. */
-    rq->result = st;
-    rq->err.status = st;
-    hfi_link_remove(&rq->link);
-    request_withdraw(rq, wait);
-    if (queue->leader == rq)
-        queue->leader = NULL;
-    hfi_key_queue_promote(c, queue);
-    request_end(rq, HFI_FAILED);
-    hfi_key_queue_put(c, queue);
-}
-
-/* An event loop does not wait for a service that is known to be silent. */
-void hfi_request_fail(struct hf_request *rq, hf_status st)
-{
-    request_give_up(rq, st, !(rq->async && rq->client->silent));
-}
-
-/* Cancelled while a try is on the wire: end the request, and leave its claim to
- * the worker that waits for the answer.  acquire.c (6) */
-static void request_abandon(struct hf_request *rq)
-{
-    struct hf_client *c = rq->client;
-    struct hfi_key_queue *queue = rq->queue;
-
-    queue->users++;
-    rq->grant->abandoned = true;
-    rq->grant = NULL;
-    rq->stepping = false;
-    rq->result = hfi_fail(&rq->err, HF_CANCELED, "canceled");
-    hfi_link_remove(&rq->link);
-    if (queue->leader == rq)
-        queue->leader = NULL;
-    hfi_key_queue_promote(c, queue);
-    request_end(rq, HFI_FAILED);
-    hfi_key_queue_put(c, queue);
-}
-
-/* The call of an abandoned claim has returned. */
-static void request_orphan(struct hf_client *c, struct hfi_grant *grant,
-                           hf_status st)
-{
-    grant->abandoned = false;
-    if (st == HF_OK || st == HF_UNCERTAIN || request_left_something(grant))
-        hfi_grant_reap(c, grant);
-    else
-        hfi_grant_free(c, grant);
-}
-
-/* The wait is over: what to call that. */
-static hf_status request_timeout(struct hf_request *rq)
-{
-    char key[HFI_QUOTE_MAX];
-    hf_status last = rq->err.status;
-
-    hfi_quote(key, sizeof(key), rq->queue->key);
-    if (rq->state == HFI_CONTENDING && !rq->tries)
-        return hfi_fail(&rq->err, rq->once ? HF_UNAVAILABLE : HF_TIMEOUT,
-                        "'%s' was not asked for in time: earlier requests of "
-                        "this client still wait for the service",
-                        key);
-    if (rq->state == HFI_CONTENDING &&
-        (last == HF_UNAVAILABLE || last == HF_UNCERTAIN))
-        return rq->grant->uncertain
-                   ? hfi_wrap(&rq->err, HF_UNCERTAIN, "acquire '%s'", key)
-                   : hfi_wrap(&rq->err, last, "acquire '%s'", key);
-    if (last != HF_BUSY) /* The service has nothing to add. */
-        return rq->once ? hfi_fail(&rq->err, HF_BUSY,
-                                   "'%s' is held by somebody else", key)
-                        : hfi_fail(&rq->err, HF_TIMEOUT,
-                                   "'%s' was held by others all the time", key);
-    return rq->once ? hfi_wrap(&rq->err, HF_BUSY,
-                               "'%s' is held by somebody else", key)
-                    : hfi_wrap(&rq->err, HF_TIMEOUT,
-                               "'%s' was held by others all the time", key);
-}
-
-static bool request_is_canceled(const struct hf_request *rq)
-{
-    return rq->canceled || rq->client->closing ||
-           atomic_load(&rq->client->cancels) != rq->cancel_seen;
-}
-
-/* Can a request that no worker is at be ended without one?  Yes if the service
- * has nothing of it, or does not answer, or if no worker can come now. */
-static bool request_ends_here(const struct hf_request *rq)
-{
-    return !rq->stepping &&
-           (rq->client->silent || hfi_workers_busy(rq->client) ||
-            (!rq->before && !request_left_something(rq->grant)));
-}
-
-/* End a request that no worker is at, without one. */
-static void request_end_here(struct hf_request *rq, hf_status st)
-{
-    if (rq->before)
-        hfi_grant_reap(rq->client, rq->before);
-    rq->before = NULL;
-    hfi_link_remove(&rq->ready);
-    request_give_up(rq, st, false);
-}
-
-/* Let it see whether it was cancelled, without waiting for the service. */
-void hfi_request_inspect(struct hf_request *rq)
-{
-    if (!rq->async || !request_is_canceled(rq))
-        hfi_request_schedule(rq);
-    else if (rq->on_wire)
-        request_abandon(rq);
-    else if (request_ends_here(rq))
-        request_end_here(rq, hfi_fail(&rq->err, HF_CANCELED, "canceled"));
-    else
-        hfi_request_schedule(rq);
-}
-
-/* Its wait is over, and every worker is at others.  worker.c (4) */
-void hfi_request_expire(struct hf_request *rq)
-{
-    request_end_here(rq, request_timeout(rq));
 }
 
 /* Must it end without the lock?  HF_OK if not. */
 static hf_status request_over(struct hf_request *rq, int64_t now)
 {
     bool again = rq->once && rq->late && rq->late < LATE_MAX;
-    bool asked =
-        rq->state == HFI_WAITING || (rq->tries && !again) || !rq->woken ||
-        (!rq->once && now - rq->wait_end >= ANSWER_MS); /* too late for one */
+    bool asked = rq->state == HFI_WAITING || (rq->tries && !again) ||
+                 !rq->woken ||
+                 (!rq->once &&
+                  now - rq->wait_end >= HFI_ANSWER_MS); /* too late for one */
 
-    if (request_is_canceled(rq))
+    if (hfi_request_is_canceled(rq))
         return hfi_fail(&rq->err, HF_CANCELED, "canceled");
     if (asked && now >= rq->wait_end)
-        return request_timeout(rq);
+        return hfi_request_timeout(rq);
     if (rq->tries < rq->params.max_tries)
         return HF_OK;
     if (rq->err.status == HF_UNAVAILABLE || rq->err.status == HF_UNCERTAIN)
-        return request_timeout(rq);
+        return hfi_request_timeout(rq);
     return hfi_fail(&rq->err, HF_TIMEOUT, "held by others at each of %d tries",
                     rq->tries);
 }
@@ -366,7 +151,7 @@ static bool request_arm(struct hf_request *rq, int64_t deadline)
     pthread_mutex_lock(&c->mu);
     grant->watched = st == HF_OK;
     if (grant->abandoned) {
-        request_orphan(c, grant, HF_BUSY);
+        hfi_request_orphan(c, grant, HF_BUSY);
         return false;
     }
     rq->on_wire = false;
@@ -405,6 +190,22 @@ static void request_granted(struct hf_request *rq,
     }
     hfi_grant_begin(c, grant, &rq->params, proof, sent, ttl_ms);
     hfi_request_grant(rq, grant);
+    if (grant->claim.owner)
+        hfi_key_queue_wake_owner(grant->queue, grant);
+}
+
+/* Share what another request of the same owner id has got meanwhile. */
+static bool request_join(struct hf_request *rq)
+{
+    struct hfi_grant *grant =
+        rq->params.owner ? hfi_key_queue_owned(rq->queue, &rq->params) : NULL;
+
+    if (!grant)
+        return false;
+    hfi_grant_join(rq->client, grant, &rq->params);
+    hfi_request_withdraw(rq, false);
+    hfi_request_grant(rq, grant);
+    return true;
 }
 
 /* Take what was given while we slept.  The keeper soon makes a whole lease of it;
@@ -504,8 +305,8 @@ static bool request_try(struct hf_request *rq, int64_t now)
     err.status = HF_OK;
     err.sys_errno = 0;
     err.text[0] = '\0';
-    if (!rq->once && rq->wait_end < deadline - ANSWER_MS)
-        deadline = rq->wait_end + ANSWER_MS;
+    if (!rq->once && rq->wait_end < deadline - HFI_ANSWER_MS)
+        deadline = rq->wait_end + HFI_ANSWER_MS;
     if (atomic_load(&c->conn->listening) &&
         !request_arm(rq, deadline)) /* so this try is the one after it */
         return false;
@@ -524,7 +325,7 @@ static bool request_try(struct hf_request *rq, int64_t now)
     pthread_mutex_lock(&c->mu);
     if (grant->abandoned) {
         grant->claim.doubt = grant->claim.doubt || st == HF_UNCERTAIN;
-        request_orphan(c, grant, st);
+        hfi_request_orphan(c, grant, st);
         return false;
     }
     if (st)
@@ -539,7 +340,7 @@ static void request_clear(struct hf_request *rq)
 
     rq->before = NULL;
     if (before)
-        hfi_grant_drop(rq->client, before, request_soon(rq->client), NULL);
+        hfi_grant_drop(rq->client, before, hfi_request_soon(rq->client), NULL);
 }
 
 /* Move the request on by at most one try, for which the mutex, held by the
@@ -560,7 +361,7 @@ bool hfi_request_step(struct hf_request *rq, int64_t *until)
     if (st)
         hfi_request_fail(rq, st);
     else if (rq->state == HFI_CONTENDING &&
-             (rq->woken || now >= rq->next_try) &&
+             (rq->woken || now >= rq->next_try) && !request_join(rq) &&
              !request_take_handoff(rq, now) && !request_try(rq, now))
         return true;
     if (rq->state == HFI_GRANTED || rq->state == HFI_FAILED)
@@ -569,7 +370,7 @@ bool hfi_request_step(struct hf_request *rq, int64_t *until)
     if (rq->state == HFI_CONTENDING && rq->next_try < rq->wait_end)
         *until = rq->next_try;
     if ((rq->state == HFI_CONTENDING && (rq->woken || rq->once)) ||
-        request_is_canceled(rq))
+        hfi_request_is_canceled(rq))
         *until = 0;
     return false;
 }

@@ -50,6 +50,10 @@
 #define HFI_RENEWER_THREADS 8 /* of one class at most, where many are due */
 #define HFI_WORKERS         16
 
+/* A try that is on the wire when the wait is over may still be answered: a
+ * little late and certain is better than in time and not. */
+#define HFI_ANSWER_MS 1000
+
 /* What a caller asks for, checked and with all defaults filled in. */
 struct hfi_lock_params {
     const char *owner, *note; /* the caller's; copied into the claim */
@@ -90,6 +94,7 @@ struct hfi_grant {
                                  * its last try began while CLAIMING */
     int64_t most_ms;             /* the longest lease that a request asked for;
                                   * HFI_NEVER: not known */
+    int64_t want_ms;             /* a longer lease, from the next renewal on */
     int64_t reap_pause;          /* while REAPING */
     int64_t linger_end;          /* while LINGERING */
     int32_t linger_ms;           /* after the next release */
@@ -283,6 +288,10 @@ struct hfi_key_queue *hfi_key_queue_next(struct hf_client *,
                                          struct hfi_key_queue *);
 struct hfi_key_queue *hfi_key_queue_get(struct hf_client *, const char *key);
 void hfi_key_queue_put(struct hf_client *, struct hfi_key_queue *);
+void hfi_key_queue_spur(struct hfi_key_queue *, const struct hfi_lock_params *);
+struct hfi_grant *hfi_key_queue_owned(const struct hfi_key_queue *,
+                                      const struct hfi_lock_params *);
+void hfi_key_queue_wake_owner(struct hfi_key_queue *, const struct hfi_grant *);
 void hfi_key_queue_promote(struct hf_client *, struct hfi_key_queue *);
 void hfi_key_queue_schedule_all(struct hf_client *);
 
@@ -303,6 +312,10 @@ bool hfi_grant_fits(const struct hfi_grant *, const struct hfi_lock_params *);
 void hfi_grant_give(struct hf_client *, struct hfi_grant *, struct hf_lock *);
 void hfi_grant_take_up(struct hf_client *, struct hfi_grant *,
                        const struct hfi_lock_params *);
+void hfi_grant_join(struct hf_client *, struct hfi_grant *,
+                    const struct hfi_lock_params *);
+void hfi_grant_want(struct hfi_grant *);
+void hfi_grant_lower(struct hfi_grant *, int64_t end);
 void hfi_grant_unhold(struct hfi_grant *);
 void hfi_grant_lose(struct hf_client *, struct hfi_grant *, hf_loss);
 void hfi_grant_quiet(struct hf_client *, struct hfi_grant *);
@@ -357,8 +370,16 @@ void hfi_request_free(struct hf_request *);
 /* acquire.c: its steps */
 bool hfi_request_step(struct hf_request *, int64_t *until);
 struct hfi_sleeper *hfi_request_grant(struct hf_request *, struct hfi_grant *);
-void hfi_request_fail(struct hf_request *, hf_status);
 void hfi_request_schedule(struct hf_request *);
+
+/* request_end.c: its end */
+void hfi_request_end(struct hf_request *, enum hfi_request_state);
+int64_t hfi_request_soon(const struct hf_client *);
+void hfi_request_withdraw(struct hf_request *, bool wait);
+void hfi_request_fail(struct hf_request *, hf_status);
+void hfi_request_orphan(struct hf_client *, struct hfi_grant *, hf_status);
+hf_status hfi_request_timeout(struct hf_request *);
+bool hfi_request_is_canceled(const struct hf_request *);
 void hfi_request_inspect(struct hf_request *);
 void hfi_request_expire(struct hf_request *);
 

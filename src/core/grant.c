@@ -173,6 +173,53 @@ void hfi_grant_take_up(struct hf_client *c, struct hfi_grant *grant,
     hfi_keeper_add(c, grant);
 }
 
+/* Let nobody believe in it beyond `end`. */
+void hfi_grant_lower(struct hfi_grant *grant, int64_t end)
+{
+    int64_t old = atomic_load(&grant->deadline);
+
+    while (old && end < old)
+        if (atomic_compare_exchange_weak(&grant->deadline, &old, end))
+            break;
+}
+
+/* One more acquisition shares the grant, and has what it asked for: renewals by
+ * the keeper, no shorter lease, no longer hold.  The claim may be on the wire,
+ * so its lease waits for the next renewal. */
+void hfi_grant_join(struct hf_client *c, struct hfi_grant *grant,
+                    const struct hfi_lock_params *params)
+{
+    int64_t end = HFI_NEVER;
+
+    if (params->max_hold_ms)
+        end = hfi_after(hfi_now(), params->max_hold_ms);
+    if (!(grant->manual && !(params->flags & HF_MANUAL)) &&
+        params->ttl_ms <= grant->claim.ttl_ms && end >= grant->hold_end)
+        return; /* It has that already. */
+    if (!(params->flags & HF_MANUAL))
+        grant->manual = false;
+    if (params->ttl_ms > grant->claim.ttl_ms &&
+        params->ttl_ms > grant->want_ms) {
+        grant->want_ms = params->ttl_ms;
+        grant->next_at = hfi_now();
+    }
+    if (end < grant->hold_end) {
+        grant->hold_end = end;
+        hfi_grant_lower(grant, end);
+    }
+    hfi_keeper_add(c, grant);
+}
+
+/* Before a renewal: ask for what the keenest acquisition wants. */
+void hfi_grant_want(struct hfi_grant *grant)
+{
+    if (grant->want_ms > grant->claim.ttl_ms)
+        grant->claim.ttl_ms = grant->want_ms;
+    if (grant->claim.ttl_ms > grant->most_ms)
+        grant->most_ms = grant->claim.ttl_ms;
+    grant->want_ms = 0;
+}
+
 /* Nobody has it, so max_hold_ms of the last holder is over: only the lease counts.
  * grant.c (1) */
 void hfi_grant_unhold(struct hfi_grant *grant)

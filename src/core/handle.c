@@ -197,14 +197,10 @@ hf_status hfi_release(struct hf_lock *lk, struct hf_error *err)
  * we hear of it, so believe no more than that from now on. */
 static void handle_believe_less(struct hfi_grant *grant, int64_t end)
 {
-    int64_t old = atomic_load(&grant->deadline);
-
     if (grant->lease_end == HFI_NEVER || end >= grant->lease_end)
         return;
     grant->lease_end = end;
-    while (old && end < old)
-        if (atomic_compare_exchange_weak(&grant->deadline, &old, end))
-            break;
+    hfi_grant_lower(grant, end);
 }
 
 /* A request for a lease that is shorter than the one before had no answer. */
@@ -345,11 +341,13 @@ hf_status hfi_extend(struct hf_lock *lk, int64_t ttl_ms, struct hf_error *err)
 
     hfi_handle_enter(c);
     hfi_grant_quiet(c, grant);
-    if (!hfi_handle_still_held(c, grant))
+    if (!hfi_handle_still_held(c, grant)) {
         st = hfi_handle_lost(grant, err);
-    else
+    } else {
+        hfi_grant_want(grant);
         st = hfi_handle_renew(c, grant, ttl_ms ? ttl_ms : grant->claim.ttl_ms,
                               err);
+    }
     hfi_handle_leave(c);
     return st;
 }

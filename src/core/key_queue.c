@@ -71,13 +71,51 @@ void hfi_key_queue_put(struct hf_client *c, struct hfi_key_queue *queue)
     hfi_free(queue);
 }
 
+/* The leader asks for all who wait behind it, so it asks as often as the keenest
+ * of them would. */
+void hfi_key_queue_spur(struct hfi_key_queue *queue,
+                        const struct hfi_lock_params *params)
+{
+    struct hf_request *leader = queue->leader;
+    int64_t by;
+
+    if (!leader || !leader->grant || /* It is ending. */
+        (leader->params.retry_ms <= params->retry_ms &&
+         !(leader->params.flags & ~params->flags & HF_POLL)))
+        return;
+    if (leader->params.flags & ~params->flags & HF_POLL) {
+        leader->params.flags &= ~(unsigned)HF_POLL;
+        leader->woken = true; /* It arms a wake-up after this try. */
+    }
+    if (params->retry_ms < leader->params.retry_ms)
+        leader->params.retry_ms = params->retry_ms;
+    by = hfi_now() + leader->params.retry_ms;
+    if (by < leader->next_try && !leader->grant->watched)
+        leader->next_try = by;
+    else if (!leader->woken)
+        return;
+    hfi_request_schedule(leader);
+}
+
+/* The same for a new leader, which others wait behind already. */
+static void queue_spur_by_all(struct hf_client *c, struct hfi_key_queue *queue)
+{
+    struct hfi_link *at;
+
+    if (c->conn->traits & HF_TRAIT_NOTIFY &&
+        !(queue->leader->params.flags & HF_POLL))
+        return; /* It is woken. */
+    for (at = queue->waiting.next; at != &queue->waiting; at = at->next)
+        hfi_key_queue_spur(queue,
+                           &hfi_container(at, struct hf_request, link)->params);
+}
+
 /* If nobody of this client has or asks for the key, let the first in the local
  * queue ask. */
 void hfi_key_queue_promote(struct hf_client *c, struct hfi_key_queue *queue)
 {
     struct hf_request *rq;
 
-    (void)c;
     if (queue->shared_grant || queue->leader || hfi_link_alone(&queue->waiting))
         return;
     rq = hfi_container(queue->waiting.next, struct hf_request, link);
@@ -87,7 +125,51 @@ void hfi_key_queue_promote(struct hf_client *c, struct hfi_key_queue *queue)
     rq->state = HFI_CONTENDING;
     rq->woken = true;
     hfi_request_schedule(rq);
+    queue_spur_by_all(c, queue);
 }
+
+/* ---- owner ids --------------------------------------------------------- */
+
+static bool queue_same_owner(const struct hfi_claim *claim,
+                             const struct hfi_lock_params *params)
+{
+    return claim->owner && !strcmp(claim->owner, params->owner) &&
+           claim->shared == !!(params->flags & HF_SHARED);
+}
+
+/* The lock of this client that an acquisition with an owner id shares. */
+struct hfi_grant *hfi_key_queue_owned(const struct hfi_key_queue *queue,
+                                      const struct hfi_lock_params *params)
+{
+    struct hfi_grant *grant;
+    struct hfi_link *at;
+
+    for (at = queue->grants.next; at != &queue->grants; at = at->next) {
+        grant = hfi_container(at, struct hfi_grant, link);
+        if (grant->state == HFI_HELD &&
+            queue_same_owner(&grant->claim, params) && hfi_held(grant))
+            return grant;
+    }
+    return NULL;
+}
+
+/* A lock with an owner id has begun: all who ask for it under that id have it. */
+void hfi_key_queue_wake_owner(struct hfi_key_queue *queue,
+                              const struct hfi_grant *grant)
+{
+    struct hfi_link *at;
+    struct hf_request *rq;
+
+    for (at = queue->contending.next; at != &queue->contending; at = at->next) {
+        rq = hfi_container(at, struct hf_request, link);
+        if (!rq->params.owner || !queue_same_owner(&grant->claim, &rq->params))
+            continue;
+        rq->woken = true;
+        hfi_request_schedule(rq);
+    }
+}
+
+/* ---- wake-ups ---------------------------------------------------------- */
 
 /* A request that is cancelled may leave the list. */
 static void queue_look(struct hfi_link *requests)
@@ -208,8 +290,8 @@ void hfi_expect(struct hfi_conn *conn, const char *key, const char *token,
 
 /* A service that has just come back is not asked by all who wait at once: so many
  * keys at a time, so many milliseconds apart. */
-#define LANE_WAKE_KEYS 32
-#define LANE_WAKE_MS   10
+#define QUEUE_WAKE_KEYS 32
+#define QUEUE_WAKE_MS   10
 
 static void queue_wake_later(struct hfi_key_queue *queue, int64_t at)
 {
@@ -246,10 +328,10 @@ void hfi_wake_all(struct hfi_conn *conn)
         queue_stop_lingering(c, queue);
         if (hfi_link_alone(&queue->contending))
             continue;
-        if (n++ < LANE_WAKE_KEYS)
+        if (n++ < QUEUE_WAKE_KEYS)
             queue_wake(queue, NULL);
         else
-            queue_wake_later(queue, now + n / LANE_WAKE_KEYS * LANE_WAKE_MS);
+            queue_wake_later(queue, now + n / QUEUE_WAKE_KEYS * QUEUE_WAKE_MS);
     }
     pthread_mutex_unlock(&c->mu);
 }

@@ -65,6 +65,7 @@ static size_t renewer_collect(struct hfi_renewer *r, struct hfi_renewal *items,
             continue; /* renewer.c (3) */
         hfi_link_remove(&grant->due);
         grant->busy = true;
+        hfi_grant_want(grant);
         items[n++] = (struct hfi_renewal){
             .claim = &grant->claim,
             .receipt = &grant->receipt,

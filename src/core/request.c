@@ -22,24 +22,16 @@ static struct hfi_grant *request_have(struct hf_client *c,
                                       const struct hfi_lock_params *params)
 {
     struct hfi_grant *grant = queue->shared_grant;
-    struct hfi_link *at;
 
     if (grant && grant->state == HFI_LINGERING && hfi_held(grant) &&
         hfi_grant_fits(grant, params)) {
         hfi_grant_take_up(c, grant, params);
         return grant;
     }
-    if (!params->owner)
-        return NULL;
-    for (at = queue->grants.next; at != &queue->grants; at = at->next) {
-        grant = hfi_container(at, struct hfi_grant, link);
-        if (grant->state == HFI_HELD && grant->claim.owner &&
-            !strcmp(grant->claim.owner, params->owner) &&
-            grant->claim.shared == !!(params->flags & HF_SHARED) &&
-            hfi_held(grant))
-            return grant;
-    }
-    return NULL;
+    grant = params->owner ? hfi_key_queue_owned(queue, params) : NULL;
+    if (grant)
+        hfi_grant_join(c, grant, params);
+    return grant;
 }
 
 /* Let the request give back what lingers, at its first step: this call may be
@@ -81,6 +73,7 @@ static hf_status request_place(struct hf_request *rq, const char *key,
     if (rq->grant->shared_grant && (queue->shared_grant || queue->leader)) {
         rq->state = HFI_WAITING;
         hfi_link_append(&queue->waiting, &rq->link);
+        hfi_key_queue_spur(queue, &rq->params);
         return HF_OK;
     }
     rq->state = HFI_CONTENDING;

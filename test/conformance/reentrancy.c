@@ -98,6 +98,83 @@ TEST(an_inner_lock_passes_by_those_who_wait)
     conf_check_free(key);
 }
 
+TEST(all_who_wait_under_one_owner_id_enter_together)
+{
+    struct hf_lock_opts opts = owned("me");
+    const char *key = conf_key("k");
+    hf_client *client = conf_open(), *other = conf_open();
+    hf_lock *held = conf_try(other, key, NULL);
+    struct conf_waiter waiters[3];
+
+    for (int i = 0; i < 3; i++)
+        conf_waiter_start(&waiters[i], client, key, 20000, &opts);
+    t_sleep_ms(100);
+    conf_unlock(held);
+    for (int i = 0; i < 3; i++)
+        conf_waiter_join(&waiters[i], HF_OK);
+    for (int i = 0; i < 3; i++) {
+        CHECK(hf_held(waiters[i].lk));
+        conf_unlock(waiters[i].lk);
+    }
+    hf_close(client);
+    hf_close(other);
+    conf_check_free(key);
+}
+
+TEST(an_inner_lock_is_renewed_although_the_outer_one_is_not)
+{
+    struct hf_lock_opts manual = owned("me"), opts = owned("me");
+    const char *key = conf_key("k");
+    hf_client *client = conf_open();
+    hf_lock *outer, *inner;
+
+    manual.ttl_ms = 3000;
+    manual.flags = HF_MANUAL;
+    opts.ttl_ms = 3000;
+    outer = conf_try(client, key, &manual);
+    inner = conf_try(client, key, &opts);
+    t_sleep_ms(4000);
+    CHECK(hf_held(inner) && hf_held(outer));
+    conf_unlock(inner);
+    conf_unlock(outer);
+    hf_close(client);
+}
+
+TEST(an_inner_lock_has_the_lease_that_it_asks_for)
+{
+    struct hf_lock_opts opts = owned("me");
+    const char *key = conf_key("k");
+    hf_client *client = conf_open();
+    hf_lock *outer, *inner;
+
+    conf_needs(HF_TRAIT_LEASED);
+    opts.ttl_ms = 10000;
+    outer = conf_try(client, key, &opts);
+    opts.ttl_ms = 40000;
+    inner = conf_try(client, key, &opts);
+    t_poll_until(hf_remaining_ms(inner) > 12000, 20000);
+    CHECK(hf_held(outer));
+    conf_unlock(inner);
+    conf_unlock(outer);
+    hf_close(client);
+}
+
+TEST(an_inner_lock_is_not_held_for_longer_than_it_says)
+{
+    struct hf_lock_opts opts = owned("me");
+    const char *key = conf_key("k");
+    hf_client *client = conf_open();
+    hf_lock *outer = conf_try(client, key, &opts), *inner;
+
+    opts.max_hold_ms = 300;
+    inner = conf_try(client, key, &opts);
+    t_poll_until(!hf_held(inner), 20000);
+    CHECK_EQ(hf_lost_reason(inner), HF_LOSS_MAX_HOLD);
+    CHECK_STATUS(hf_release(inner, &t_err), HF_LOST);
+    CHECK_STATUS(hf_release(outer, &t_err), HF_LOST);
+    hf_close(client);
+}
+
 struct nest {
     hf_client *client;
     const char *key;

@@ -257,6 +257,73 @@ TEST(a_wait_ends_in_time_although_no_worker_is_free)
     far_check_wait(1, HF_FAIR);
 }
 
+/* ---- the local queue --------------------------------------------------- */
+
+struct leader {
+    hf_client *client;
+    int64_t wait_ms;
+    struct hf_lock_opts opts;
+    pthread_t thread;
+    hf_status st;
+};
+
+static void *far_leader_run(void *arg)
+{
+    struct leader *leader = arg;
+    hf_lock *lk;
+
+    leader->st = hf_acquire(leader->client, "k", leader->wait_ms, &leader->opts,
+                            &lk, NULL);
+    if (!leader->st)
+        CHECK_OK(hf_release(lk, &t_err));
+    return NULL;
+}
+
+static void far_leader_start(struct leader *leader)
+{
+    CHECK_EQ(pthread_create(&leader->thread, NULL, far_leader_run, leader), 0);
+    t_sleep_ms(500);
+}
+
+TEST(a_local_waiter_is_not_told_of_a_holder_that_nobody_has_seen)
+{
+    hf_client *client = far_client(100);
+    struct leader leader = {client, 60000, far_opts(30000, 0), 0, HF_OK};
+    hf_lock *lk;
+
+    atomic_store(&far_silent, true);
+    far_leader_start(&leader);
+    CHECK_STATUS(hf_acquire(client, "k", 0, NULL, &lk, &t_err), HF_UNAVAILABLE);
+    CHECK_STATUS(hf_acquire(client, "k", 50, NULL, &lk, &t_err),
+                 HF_UNAVAILABLE);
+    hf_cancel(client);
+    pthread_join(leader.thread, NULL);
+    CHECK_EQ(leader.st, HF_CANCELED);
+    far_end(client);
+}
+
+TEST(a_local_waiter_does_not_wait_for_the_next_poll_of_another)
+{
+    hf_client *client = far_client(5000), *other = far_client(5000);
+    struct leader leader = {client, -1, far_opts(30000, HF_POLL), 0, HF_OK};
+    struct leader second = {client, 60000, far_opts(30000, 0), 0, HF_OK};
+    hf_lock *lk = far_lock(other, "k", 60000);
+    int64_t began;
+
+    leader.opts.retry_ms = 600000;
+    far_leader_start(&leader);
+    far_leader_start(&second);
+    began = t_now_ms();
+    CHECK_OK(hf_release(lk, &t_err));
+    pthread_join(second.thread, NULL);
+    pthread_join(leader.thread, NULL);
+    CHECK_EQ(leader.st, HF_OK);
+    CHECK_EQ(second.st, HF_OK);
+    CHECK_LT(t_now_ms() - began, 30000);
+    far_end(client);
+    far_end(other);
+}
+
 /* ---- lingering --------------------------------------------------------- */
 
 static void far_release_to_linger(hf_client *client, int64_t ttl_ms)
