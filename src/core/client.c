@@ -3,8 +3,9 @@
  * client.c - opening and closing a client.
  *
  * Closing takes two steps.  First everything that moves is brought to rest:
- * calls return, threads end.  Then one thread alone, ours, gives back what is
- * left.  Both have one common deadline, timeout_ms after the beginning.  A
+ * calls return, threads end.  Then what is left is given back, by our thread
+ * alone and, where the service is far away, by others beside it.  Both steps
+ * have one common deadline, timeout_ms after the beginning.  A
  * client's memory stays until the last handle that points to it is released, so
  * that a handle of a closed client is lost, not dangling.
  */
@@ -22,6 +23,9 @@
 /* What is left for the releases of hf_close() where calls that were under way
  * have used up its time. */
 #define CLOSE_LEAST_MS 200
+
+/* A release that takes so long has a long way: others go beside it. */
+#define CLOSE_SLOW_MS 2
 
 /* What every URL may say, whatever the service. */
 static const char *const common_options[] = {"timeout", "ttl", "retry", "wait",
@@ -263,6 +267,51 @@ static struct hfi_grant *close_find_grant(struct hf_client *c)
     return NULL;
 }
 
+/* Give back grants until there are none.  With the mutex held, which is let go
+ * for each of them; several threads may be at it.  True: a release took so long
+ * that they should be. */
+static bool close_grants(struct hf_client *c, bool until_slow)
+{
+    struct hfi_grant *grant;
+    int64_t began;
+
+    while ((grant = close_find_grant(c))) {
+        began = hfi_now();
+        close_grant(c, grant, c->close_end);
+        if (until_slow && hfi_now() - began >= CLOSE_SLOW_MS)
+            return true;
+    }
+    return false;
+}
+
+static void *close_run(void *client)
+{
+    struct hf_client *c = client;
+
+    pthread_mutex_lock(&c->mu);
+    close_grants(c, false);
+    pthread_mutex_unlock(&c->mu);
+    return NULL;
+}
+
+/* With the mutex held: give back every grant, with the threads of the workers,
+ * which have ended, if one by one would take too long. */
+static void close_all_grants(struct hf_client *c)
+{
+    int i, n = 0;
+
+    if (!close_grants(c, true))
+        return;
+    while (n < HFI_WORKERS &&
+           hfi_thread_start(&c->workers[n].thread, close_run, c))
+        n++;
+    close_grants(c, false);
+    pthread_mutex_unlock(&c->mu);
+    for (i = 0; i < n; i++)
+        hfi_thread_join(&c->workers[i].thread);
+    pthread_mutex_lock(&c->mu);
+}
+
 /* Let every call return and end the threads. */
 static void close_quiesce(struct hf_client *c)
 {
@@ -285,7 +334,6 @@ static void close_quiesce(struct hf_client *c)
 void hfi_close(struct hf_client *c)
 {
     int64_t deadline = hfi_now() + c->timeout_ms, least;
-    struct hfi_grant *grant;
 
     close_quiesce(c);
     least = hfi_now() +
@@ -293,10 +341,10 @@ void hfi_close(struct hf_client *c)
     if (deadline < least)
         deadline = least;
     pthread_mutex_lock(&c->mu);
+    c->close_end = deadline;
     close_noticed(c, deadline);
     close_requests(c, deadline);
-    while ((grant = close_find_grant(c)))
-        close_grant(c, grant, deadline);
+    close_all_grants(c);
     pthread_mutex_unlock(&c->mu);
     c->be->close(c->conn);
     pthread_mutex_lock(&c->mu);

@@ -239,6 +239,7 @@ struct hf_client {
 
     pthread_mutex_t mu;
     bool closing;           /* no new call may begin */
+    int64_t close_end;      /* by then hf_close() has given back what it can */
     bool closed;            /* the backend is gone */
     bool stopping;          /* the threads must end */
     bool silent;            /* the last try or release had no answer */

@@ -412,6 +412,28 @@ TEST(each_holder_of_a_lease_is_told_that_it_is_at_risk)
 
 /* ---- closing ----------------------------------------------------------- */
 
+TEST(closing_a_client_far_away_leaves_nothing)
+{
+    enum { HELD = 400 };
+    hf_client *client = far_client(20000), *other = far_client(5000);
+    hf_lock *locks[HELD];
+    char key[16];
+    int i;
+
+    for (i = 0; i < HELD; i++) {
+        snprintf(key, sizeof(key), "k%d", i);
+        locks[i] = far_lock(client, key, 60000);
+    }
+    atomic_store(&far_trip_ms, 100); /* one by one: 40 seconds */
+    hf_close(client);
+    for (i = 0; i < HELD; i++) {
+        snprintf(key, sizeof(key), "k%d", i);
+        CHECK(far_is_free(other, key));
+        CHECK_STATUS(hf_release(locks[i], &t_err), HF_LOST);
+    }
+    far_end(other);
+}
+
 TEST(closing_a_client_of_many_locks_and_requests_is_linear)
 {
     enum { HELD = 20000, ASKED = 4000 };
