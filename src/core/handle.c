@@ -111,24 +111,21 @@ static bool handle_pass_on(struct hf_client *c, struct hfi_grant *grant,
  * those.  False if nobody will tell although the service could. */
 static bool handle_watch(struct hf_client *c, struct hfi_grant *grant)
 {
-    int64_t now = hfi_now();
     bool again = grant->watched;
+    int64_t limit;
     hf_status st;
 
-    if (!c->be->watch || (grant->watched && !grant->deaf))
-        return true;
     hfi_grant_quiet(c, grant);
     if (grant->state != HFI_HELD)
         return false; /* lost meanwhile, and perhaps the reaper's already */
     grant->busy = true;
     grant->watched = grant->deaf = false;
+    limit = hfi_lease_attempt_end(hfi_now(), grant->lease_ms, grant->lease_end,
+                                  c->timeout_ms, 0);
     pthread_mutex_unlock(&c->mu);
     if (again)
         c->be->unwatch(c->conn, &grant->claim, &grant->receipt);
-    st = c->be->watch(c->conn, &grant->claim, &grant->receipt,
-                      hfi_lease_attempt_end(now, grant->lease_ms,
-                                            grant->lease_end, c->timeout_ms, 0),
-                      NULL);
+    st = c->be->watch(c->conn, &grant->claim, &grant->receipt, limit, NULL);
     pthread_mutex_lock(&c->mu);
     grant->watched = st == HF_OK;
     grant->busy = false;
@@ -140,14 +137,18 @@ static bool handle_watch(struct hf_client *c, struct hfi_grant *grant)
 static bool handle_linger(struct hf_client *c, struct hfi_grant *grant)
 {
     if (!grant->linger_ms || grant->manual || !grant->shared_grant ||
-        grant->wanted || !handle_watch(c, grant))
+        grant->wanted)
         return false;
-    if (!hfi_handle_still_held(c, grant) || c->closing || grant->wanted ||
-        grant->deaf || !hfi_link_alone(&grant->queue->waiting))
+    if (c->be->watch && (!grant->watched || grant->deaf) &&
+        !(handle_watch(c, grant) && hfi_handle_still_held(c, grant)))
+        return false;
+    if (c->closing || grant->wanted || grant->deaf ||
+        !hfi_link_alone(&grant->queue->waiting))
         return false;
     grant->state = HFI_LINGERING;
     grant->linger_end = hfi_now() + grant->linger_ms;
-    hfi_grant_unhold(grant);
+    if (grant->hold_end != HFI_NEVER)
+        hfi_grant_unhold(grant);
     hfi_keeper_add(c, grant);
     return true;
 }
