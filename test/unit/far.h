@@ -59,7 +59,8 @@ static bool far_go(int64_t deadline, bool mute)
     if (pthread_equal(pthread_self(), far_test_thread))
         atomic_fetch_add(&far_calls_here, 1);
     while (t_now_ms() < deadline &&
-           (mute || atomic_load(&far_silent) || t_now_ms() < there))
+           ((mute && (far_mute_key || atomic_load(&far_no_watch))) ||
+            atomic_load(&far_silent) || t_now_ms() < there))
         t_sleep_ms(1);
     return t_now_ms() < deadline;
 }
