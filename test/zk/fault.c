@@ -35,6 +35,7 @@ static void tell(story *fn, const char *options, enum zkt_cut cut)
             struct zkt_node node;
 
             t_poll_until(!zkt_read(zkt_path(key), &node), 20000);
+            t_poll_until(zkt_children_like("/hf-test", "%move-") == 0, 20000);
         }
     }
     printf("# %d requests\n", cuts);
@@ -234,6 +235,11 @@ TEST_TIMEOUT(a_lost_answer_leaves_nothing_of_who_extends, 120)
     tell(extending, "", ZKT_AFTER);
 }
 
+TEST_TIMEOUT(a_lost_answer_leaves_nothing_of_who_extends_a_plain_node, 120)
+{
+    tell(extending, "?recipe=ephemeral", ZKT_AFTER);
+}
+
 TEST_TIMEOUT(a_lost_answer_leaves_nothing_of_one_plain_node, 120)
 {
     tell(alone, "?recipe=ephemeral", ZKT_AFTER);
@@ -252,6 +258,28 @@ TEST_TIMEOUT(a_lost_answer_leaves_nothing_of_who_takes_turns, 120)
 TEST_TIMEOUT(a_lost_answer_leaves_nothing_of_kazoos_layout, 120)
 {
     tell(queueing, "?layout=kazoo", ZKT_AFTER);
+}
+
+struct extension {
+    hf_lock *lk;
+    int64_t ttl_ms;
+    hf_status status;
+    pthread_t thread;
+};
+
+static void *extension_run(void *arg)
+{
+    struct extension *x = arg;
+
+    x->status = hf_extend(x->lk, x->ttl_ms, NULL);
+    return NULL;
+}
+
+static void extension_start(struct extension *x, hf_lock *lk, int64_t ttl_ms)
+{
+    x->lk = lk;
+    x->ttl_ms = ttl_ms;
+    CHECK_EQ(pthread_create(&x->thread, NULL, extension_run, x), 0);
 }
 
 /* The move to another session is on its way while the lock is renewed where it
@@ -298,6 +326,52 @@ TEST_TIMEOUT(a_move_that_arrives_late_finds_the_lock_renewed, 60)
 TEST_TIMEOUT(a_move_that_arrives_late_finds_the_single_node_renewed, 60)
 {
     move_late("?ttl=4s&recipe=ephemeral");
+}
+
+/* A request of this type that is part of A's move is on its way while the lock
+ * is freed by force and taken by B. */
+static void move_after_break(int type)
+{
+    const char *url = zkt_url("?recipe=ephemeral"), *key = zkt_key("k");
+    struct hf_lock_opts opts = zkt_opts(8000);
+    hf_client *a, *b;
+    hf_lock *lk_a, *lk_b;
+    struct zkt_proxy proxy;
+    struct extension extension;
+
+    zkt_begin();
+    zkt_proxy_start(&proxy);
+    a = zkt_open(zkt_proxy_url(&proxy, "?recipe=ephemeral"));
+    b = zkt_open(url);
+    CHECK_OK(hf_acquire(a, key, 0, &opts, &lk_a, &t_err));
+    atomic_store(&proxy.hold, type);
+    extension_start(&extension, lk_a, 20000);
+    t_poll_until(atomic_load(&proxy.held) > 0, 10000);
+    CHECK_OK(hf_break_force(b, key, hf_fence(lk_a), &t_err));
+    CHECK_OK(hf_acquire(b, key, 5000, &opts, &lk_b, &t_err));
+    atomic_store(&proxy.hold, 0);
+    pthread_join(extension.thread, NULL);
+    CHECK(extension.status != HF_OK);
+    t_poll_until(!hf_held(lk_a), 20000);
+    CHECK_OK(hf_extend(lk_b, 0, &t_err));
+    CHECK_OK(hf_check(b, key, hf_fence(lk_b), &t_err));
+    hf_release(lk_a, NULL);
+    CHECK_OK(hf_release(lk_b, &t_err));
+    t_poll_until(zkt_children_like("/hf-test", "%move-") == 0, 10000);
+    hf_close(a);
+    hf_close(b);
+    zkt_proxy_stop(&proxy);
+    zkt_end();
+}
+
+TEST_TIMEOUT(a_move_never_touches_the_single_node_of_the_next_holder, 60)
+{
+    move_after_break(ZKT_MULTI);
+}
+
+TEST_TIMEOUT(a_bar_never_touches_the_single_node_of_the_next_holder, 60)
+{
+    move_after_break(ZKT_SET_DATA);
 }
 
 T_MAIN

@@ -165,15 +165,21 @@ static int children_of(const char *path, struct String_vector *names)
     return rc;
 }
 
-int zkt_children(const char *path)
+int zkt_children_like(const char *path, const char *prefix)
 {
     struct String_vector names = {0, NULL};
-    int n;
+    int n = 0;
 
     children_of(path, &names);
-    n = names.count;
+    for (int i = 0; i < names.count; i++)
+        n += !strncmp(names.data[i], prefix, strlen(prefix));
     deallocate_String_vector(&names);
     return n;
+}
+
+int zkt_children(const char *path)
+{
+    return zkt_children_like(path, "");
 }
 
 static bool child_of(const char *path, bool last, struct zkt_node *ret)
@@ -283,6 +289,7 @@ struct link {
     int client, server; /* -1: free */
     size_t have;
     bool greeted; /* its first frame is no request */
+    bool held;    /* its next request waits */
     unsigned char buf[FRAME];
 };
 
@@ -294,7 +301,7 @@ static void link_close(struct link *link)
         close(link->server);
     link->client = link->server = -1;
     link->have = 0;
-    link->greeted = false;
+    link->greeted = link->held = false;
 }
 
 static void link_open(struct zkt_proxy *proxy, struct link *links)
@@ -348,6 +355,21 @@ static bool counts_down(struct zkt_proxy *proxy, struct link *link)
     return atomic_fetch_sub(&proxy->left, 1) == 0;
 }
 
+/* Does this request wait? */
+static bool holds(struct zkt_proxy *proxy, struct link *link)
+{
+    uint32_t type;
+
+    memcpy(&type, link->buf + 8, 4);
+    type = ntohl(type);
+    if (!link->greeted || (uint32_t)atomic_load(&proxy->hold) != type)
+        return false;
+    if (!link->held)
+        atomic_fetch_add(&proxy->held, 1);
+    link->held = true;
+    return true;
+}
+
 /* Pass on whole requests; false when the connection is to end. */
 static bool link_requests(struct zkt_proxy *proxy, struct link *link)
 {
@@ -360,6 +382,9 @@ static bool link_requests(struct zkt_proxy *proxy, struct link *link)
         size = ntohl(len) + 4;
         if (size > FRAME || link->have < size)
             return size <= FRAME;
+        if (holds(proxy, link))
+            return true;
+        link->held = false;
         if (counts_down(proxy, link)) {
             cut = atomic_exchange(&proxy->cut, ZKT_NEVER);
             if (cut == ZKT_AFTER) {
@@ -425,8 +450,12 @@ static void *proxy_run(void *arg)
                 .fd = atomic_load(&proxy->deaf) ? -1 : links[i].server,
                 .events = POLLIN};
         }
-        if (poll(fds, 2 * LINKS + 1, 10) <= 0 || atomic_load(&proxy->frozen))
+        poll(fds, 2 * LINKS + 1, 10);
+        if (atomic_load(&proxy->frozen))
             continue;
+        for (i = 0; i < LINKS; i++)
+            if (links[i].held && !link_requests(proxy, &links[i]))
+                link_close(&links[i]);
         for (i = 0; i < LINKS; i++)
             if (links[i].client >= 0 &&
                 !link_turn(proxy, &links[i], fds[2 * i].revents != 0,

@@ -28,6 +28,7 @@ struct zkt_node {
 void zkt_begin(void); /* connect; HF_ZK_HOSTS names the servers */
 void zkt_end(void);
 int zkt_children(const char *path); /* how many; 0 if there is no such node */
+int zkt_children_like(const char *path, const char *prefix);
 /* The child with the lowest or highest number; false if there is none. */
 bool zkt_first(const char *path, struct zkt_node *ret);
 bool zkt_last(const char *path, struct zkt_node *ret);
@@ -48,6 +49,9 @@ enum zkt_cut {
     ZKT_AFTER   /* it is, and its answer is not */
 };
 
+/* Types of requests. */
+enum { ZKT_SET_DATA = 5, ZKT_MULTI = 14 };
+
 struct zkt_proxy {
     pthread_t thread;
     int listener, port, target;
@@ -56,6 +60,9 @@ struct zkt_proxy {
     atomic_int deaf;    /* the same for what the server says */
     atomic_int stalled; /* requests of the youngest connection wait */
     atomic_int youngest;
+    atomic_int hold;  /* a write of data, or a transaction, waits, and what is
+                      * behind it on the connection */
+    atomic_int held;  /* how many wait */
     atomic_int cut;   /* enum zkt_cut, of the request when `left` is 0 */
     atomic_int left;  /* requests before that */
     atomic_int cuts;  /* how often it happened */

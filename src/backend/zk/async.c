@@ -151,8 +151,9 @@ static void burial_got(int rc, const char *text, int len,
     if (!rc)
         errand_read(text, len, &info, burial->other);
     place = zk_place_find(ses->conn, burial->token);
-    ours = !rc && stat->ephemeralOwner == ses->id &&
-           !strcmp(burial->other, burial->token);
+    ours = !rc && !strcmp(burial->other, burial->token) &&
+           (stat->ephemeralOwner == ses->id ||
+            (place && place->alt && stat->ephemeralOwner == place->alt));
     if (ours && place)
         sent = zoo_adelete(ses->zh, place->parent, -1, burial_deleted,
                            burial) == ZOK;
@@ -197,6 +198,7 @@ void zk_place_bury(struct zk_place *place)
     place->held = false;
     if (!burial)
         return;
+    zk_place_unmark(place);
     if (place->path && !ses->conn->single)
         sent = zoo_adelete(ses->zh, place->path, -1, burial_deleted, burial) ==
                ZOK;
@@ -206,6 +208,30 @@ void zk_place_bury(struct zk_place *place)
         sent = zoo_async(ses->zh, place->parent, burial_synced, burial) == ZOK;
     if (!sent)
         errand_free(burial);
+}
+
+static void unmarked(int rc, const void *data)
+{
+    struct zk_errand *errand = errand_of(data);
+
+    (void)rc;
+    if (errand)
+        errand_free(errand);
+}
+
+/* Nobody waits for the answer: a mark that stays ends with its session, and
+ * prevents nothing but a move of the same node. */
+void zk_place_unmark(struct zk_place *place)
+{
+    struct zk_session *ses = place->ses;
+    char *path =
+        ses && place->marked ? zk_mark_path(ses->conn, place->czxid) : NULL;
+    struct zk_errand *errand = path ? errand_new(ses, place->token) : NULL;
+
+    if (errand && zoo_adelete(ses->zh, path, -1, unmarked, errand) != ZOK)
+        errand_free(errand);
+    place->marked = place->marked && !errand;
+    hfi_free(path);
 }
 
 /* ---- hearing of it ----------------------------------------------------- */
@@ -221,11 +247,16 @@ static void guard_answer(int rc, const char *text, int len,
     if (!who)
         return;
     place = zk_place_find(who->ses->conn, who->token);
+    if (place && place->ses != who->ses)
+        place = NULL;
     if (!rc)
         errand_read(text, len, &info, who->other);
-    if (rc == ZNONODE && place && place->ses == who->ses)
+    if (rc == ZNONODE && place)
         zk_place_gone(place, HF_LOSS_DELETED);
-    else if (!rc && info.broken && place && place->ses == who->ses)
+    else if (!rc && place && who->ses->conn->single &&
+             strcmp(who->other, who->token) != 0)
+        zk_place_gone(place, HF_LOSS_STOLEN); /* The name is another's now. */
+    else if (!rc && info.broken && place)
         zk_place_broken(place);
     errand_free(who);
 }
@@ -289,7 +320,7 @@ void zk_place_listen(struct zk_place *place)
 
     if (!ses || place->listening)
         return;
-    if (ses->conn->single) { /* ephemeral.c (4) */
+    if (ses->conn->single) { /* ephemeral.c (5) */
         place->listening = true;
         zk_place_hears(place);
         place->yield_at = hfi_now() + YIELD_AFTER_MS;

@@ -44,6 +44,52 @@ static void break_tell(struct zk_conn *zc, const char *path, bool freed)
     pthread_mutex_unlock(&zc->mu);
 }
 
+/* recipe=ephemeral: remove it so that a move of it fails, whichever comes first:
+ * its mark goes along, or is not there.  move.c (4) */
+static void break_delete_single(struct zk_flight *fl, const char *path,
+                                const char *mark, int version, bool marked)
+{
+    zoo_op_t ops[3];
+    int n = 0;
+
+    if (!marked)
+        zoo_create_op_init(&ops[n++], mark, "", 0, zk_acl(fl->ses->conn),
+                           ZOO_EPHEMERAL, fl->made, sizeof(fl->made));
+    zoo_delete_op_init(&ops[n++], mark, -1);
+    zoo_delete_op_init(&ops[n++], path, version);
+    zk_multi(fl, n, ops);
+}
+
+static hf_status break_free_single(struct zk_session *ses, const char *path,
+                                   const struct zk_op *seen, int64_t deadline,
+                                   int *rc, struct hf_error *err)
+{
+    char *mark = zk_mark_path(ses->conn, seen->stat.czxid);
+    struct zk_flight *fl = mark ? zk_flight_new(ses, 2) : NULL;
+    hf_status st = fl ? HF_OK : hfi_nomem(err);
+
+    if (!st) {
+        break_delete_single(fl, path, mark, seen->stat.version, false);
+        if (zk_flight_wait(fl, deadline))
+            st = zk_no_answer(ses->conn, err);
+    }
+    if (!st && fl->ops[0].rc == ZNODEEXISTS) {
+        break_delete_single(fl, path, mark, seen->stat.version, true);
+        if (zk_flight_wait(fl, deadline))
+            st = zk_no_answer(ses->conn, err);
+    }
+    if (!st) {
+        *rc = fl->ops[fl->n - 1].rc;
+        if (*rc == ZNONODE)
+            *rc = ZBADVERSION; /* the node or its mark: read it again */
+        if (*rc != ZBADVERSION)
+            st = zk_status(ses->conn, *rc, "break", err);
+    }
+    zk_flight_end(fl);
+    hfi_free(mark);
+    return st;
+}
+
 /* Change the node that was read, unless it has been written to since. */
 static hf_status break_change(struct zk_session *ses, const char *path,
                               const struct zk_op *seen,
@@ -92,6 +138,8 @@ static hf_status break_node(struct zk_session *ses, const char *path,
     if (!st && info.held && info.fence == wish->fence) {
         if (info.broken && !wish->free)
             rc = ZOK;
+        else if (wish->free && ses->conn->single)
+            st = break_free_single(ses, path, &fl->ops[0], deadline, &rc, err);
         else
             st = break_change(ses, path, &fl->ops[0], wish, deadline, &rc, err);
     }

@@ -11,7 +11,9 @@
  *  (2) A create that finds the node there is ours if the node bears our token
  *      and belongs to our session: so a create without an answer is confirmed.
  *  (3) Fence is the czxid, also of a node that changed sessions (in its data).
- *  (4) Who waits leaves no trace that a holder could see, so a lease lingers
+ *  (4) A node changes sessions only while nobody can have removed it since it
+ *      was read: versions alone do not tell two holders apart (move.c (4)).
+ *  (5) Who waits leaves no trace that a holder could see, so a lease lingers
  *      for a second at most, whatever linger_ms says.
  *
  * LIMITS  Removing is not conditional on the czxid, which ZooKeeper cannot do:

@@ -71,6 +71,15 @@ char *zk_key_path(const struct zk_conn *zc, const char *key)
     return path;
 }
 
+/* No key's node has such a name: a '%' there stands before two digits. */
+char *zk_mark_path(const struct zk_conn *zc, int64_t czxid)
+{
+    char name[32];
+
+    snprintf(name, sizeof(name), "%%move-%016llx", (unsigned long long)czxid);
+    return zk_join(zc->root, name);
+}
+
 /* The key of a child of the root, in place; false if it cannot be one. */
 bool zk_key_of_name(char *name)
 {

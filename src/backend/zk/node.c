@@ -70,6 +70,8 @@ void zk_place_clear(struct zk_place *place)
     place->alt = 0;
     place->fence = 0;
     place->version = 0;
+    place->czxid = 0;
+    place->marked = false;
     place->broken = false;
     place->told = place->counted = false;
     place->yield_at = 0;

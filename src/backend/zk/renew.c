@@ -15,24 +15,15 @@
  * one request for hundreds of locks.  A server that stands alone has nobody to
  * ask, so there one of the nodes is looked at: something must be answered.
  *
- * A lease of another length than its session's moves to a session that fits:
- * one transaction removes the node and makes it again, in the other session,
- * with the same name and thus the same place.
+ * A lease of another length than its session's moves to a session that fits
+ * (move.c).
  *
  * INVARIANTS
  *  (1) HF_OK means: the leader answered after the call began, one that cannot
  *      have been deposed for so long that it matters; the node is there, and
  *      its owner is the session that we keep alive.
- *  (2) A node that moved bears the fence it had.  Nobody can come in between.
- *  (3) From the first heartbeat on a watch tells of a removal, or of the mark
+ *  (2) From the first heartbeat on a watch tells of a removal, or of the mark
  *      of a break, at once.
- *  (4) What was marked after we last read it is not moved, nor joined: the
- *      version of its data is another.
- *  (5) A move that had no answer may still be executed, until it is barred:
- *      the node's data is written anew, as it is, so the move finds another
- *      version than it expects.  Until then `alt` says where the node may be.
- *      With recipe=ephemeral the next holder's node has the name of ours, and
- *      version 0 at first, so there nothing is moved that has version 0.
  */
 #include "zk.h"
 
@@ -145,7 +136,7 @@ static void renew_send(struct zk_conn *zc, struct renew_item *work,
         if (work[i].guarded)
             continue;
         asked = true;
-        /* renew.c (3) */
+        /* renew.c (2) */
         zk_get(fl, work[i].place->path, !zc->single);
     }
 }
@@ -185,23 +176,24 @@ static void renew_judge_node(struct zk_conn *zc, struct hfi_renewal *item,
     } else if (op->stat.ephemeralOwner == place->ses->id) {
         place->guard = place->ses == work->ses ? work->life : 0;
         place->version = op->stat.version;
+        place->czxid = op->stat.czxid;
     } else {
         alt = place->alt && op->stat.ephemeralOwner == place->alt
                   ? zk_session_by_id(zc, place->alt)
                   : NULL;
         if (alt) {
             zk_place_follow(place, alt);
+            zk_place_unmark(place); /* One that was made too late. */
             place->version = op->stat.version;
+            place->czxid = op->stat.czxid;
         } else {
             renew_lost(item, place, HF_LOSS_STOLEN);
         }
     }
 }
 
-/* Somebody has written to the node, perhaps the mark of a break: the next
- * renewal reads it. */
-static hf_status renew_touched(const struct zk_conn *zc, struct zk_place *place,
-                               struct hf_error *err)
+hf_status zk_node_touched(const struct zk_conn *zc, struct zk_place *place,
+                          struct hf_error *err)
 {
     place->guard = 0;
     return hfi_fail(err, HF_UNAVAILABLE, "%s: the node was touched",
@@ -222,96 +214,7 @@ static void renew_judge(struct zk_conn *zc, struct hfi_renewal *item,
     else if (!place->ses)
         renew_lost(item, place, HF_LOSS_SESSION);
     else if (place->guard != work->life)
-        item->st = renew_touched(zc, place, err);
-}
-
-/* renew.c (5): a write of what was just read. */
-static hf_status renew_bar(struct zk_conn *zc, struct renew_item *work,
-                           int64_t deadline, struct hf_error *err)
-{
-    struct zk_place *place = work->place;
-    struct zk_flight *fl = zk_flight_new(work->ses, 1);
-    hf_status st;
-
-    if (!fl)
-        return hfi_nomem(err);
-    zk_set(fl, place->path, work->fl->ops[work->op].text, place->version);
-    if (zk_flight_wait(fl, deadline))
-        st = zk_no_answer(zc, err);
-    else if (fl->ops[0].rc == ZNONODE || fl->ops[0].rc == ZBADVERSION)
-        st = renew_touched(zc, place, err);
-    else
-        st = zk_status(zc, fl->ops[0].rc, "set", err);
-    if (!st) {
-        pthread_mutex_lock(&zc->mu);
-        place->version = fl->ops[0].stat.version;
-        place->moving = false;
-        place->alt = 0;
-        pthread_mutex_unlock(&zc->mu);
-    }
-    zk_flight_end(fl);
-    return st;
-}
-
-/* What the answer to a move means; with the mutex held. */
-static hf_status renew_moved(struct zk_conn *zc, struct zk_place *place,
-                             struct zk_session *to, int rc,
-                             struct hf_error *err)
-{
-    if (rc != ZOK && rc != ZNONODE && rc != ZBADVERSION)
-        return zk_status(zc, rc, "multi", err); /* renew.c (5) */
-    place->moving = false;
-    place->alt = 0;
-    if (rc == ZBADVERSION)
-        return renew_touched(zc, place, err);
-    if (rc == ZNONODE)
-        return hfi_fail(err, HF_LOST, "%s: the lock is gone",
-                        zc->base.endpoint);
-    place->version = 0;
-    if (to->state == ZK_DEAD)
-        return HF_LOST;
-    zk_place_bind(place, to);
-    return HF_OK;
-}
-
-/* renew.c (2) */
-static hf_status renew_move(struct zk_conn *zc, struct zk_place *place,
-                            const struct hfi_renewal *item, int64_t deadline,
-                            struct hf_error *err)
-{
-    struct zk_session *to;
-    struct zk_flight *fl;
-    char data[ZK_DATA_MAX];
-    zoo_op_t ops[2];
-    hf_status st = zk_session_for(zc, item->ttl_ms, deadline, &to, err);
-
-    if (st)
-        return st;
-    fl = zk_flight_new(to, 1);
-    if (!fl) {
-        zk_session_put(to);
-        return hfi_nomem(err);
-    }
-    zk_data_write(data, item->claim, to->got_ms, place->fence);
-    zoo_delete_op_init(&ops[0], place->path, place->version);
-    zoo_create_op_init(&ops[1], place->path, data, (int)strlen(data),
-                       zk_acl(zc), ZOO_EPHEMERAL, fl->made, sizeof(fl->made));
-    pthread_mutex_lock(&zc->mu);
-    place->moving = true;
-    place->alt = to->id;
-    to->used = true; /* Its end would be that of the node. */
-    pthread_mutex_unlock(&zc->mu);
-    zk_multi(fl, 2, ops);
-    if (zk_flight_wait(fl, deadline)) {
-        st = zk_no_answer(zc, err);
-    } else {
-        pthread_mutex_lock(&zc->mu);
-        st = renew_moved(zc, place, to, fl->ops[0].rc, err);
-        pthread_mutex_unlock(&zc->mu);
-    }
-    zk_flight_end(fl);
-    zk_session_put(to);
-    return st;
+        item->st = zk_node_touched(zc, place, err);
 }
 
 /* The answer is there, or will not come. */
@@ -320,7 +223,7 @@ static void renew_finish(struct zk_conn *zc, struct hfi_renewal *item,
                          struct hf_error *err)
 {
     struct zk_place *place = work->place;
-    bool fits = false, bar;
+    bool fits = false, moving = false;
 
     if (!work->fl || zk_flight_wait(work->fl, deadline)) {
         item->st = work->fl ? zk_no_answer(zc, err) : hfi_nomem(err);
@@ -329,12 +232,13 @@ static void renew_finish(struct zk_conn *zc, struct hfi_renewal *item,
         renew_judge(zc, item, work, err);
         fits = place->ses && zk_session_fits(place->ses, item->ttl_ms) &&
                zk_session_serves(place->ses, item->ttl_ms);
-        bar = place->alt || (zc->single && !fits && !place->version);
+        moving = place->alt;
         pthread_mutex_unlock(&zc->mu);
-        if (item->st == HF_OK && bar)
-            item->st = renew_bar(zc, work, deadline, err);
+        if (item->st == HF_OK && moving)
+            item->st = zk_move_bar(work->ses, place,
+                                   work->fl->ops[work->op].text, deadline, err);
         if (item->st == HF_OK && !fits) {
-            item->st = renew_move(zc, place, item, deadline, err);
+            item->st = zk_move(work->ses, place, item, deadline, err);
             item->reason = HF_LOSS_DELETED;
         }
     }

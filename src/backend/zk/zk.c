@@ -317,6 +317,7 @@ static hf_status zk_remove_single(struct zk_session *ses,
     struct hf_info info = HF_INFO_INIT;
     char token[HFI_TOKEN_LEN + 1] = "";
     uint64_t fence;
+    int64_t owner;
     hf_status st;
 
     if (!fl)
@@ -330,7 +331,8 @@ static hf_status zk_remove_single(struct zk_session *ses,
         st = zk_status(zc, fl->ops[0].rc, "get", err);
     if (!st) {
         zk_data_read(fl->ops[0].text, &info, &fence, token);
-        if (fl->ops[0].stat.ephemeralOwner != ses->id ||
+        owner = fl->ops[0].stat.ephemeralOwner;
+        if (!owner || (owner != ses->id && owner != place->alt) ||
             strcmp(token, claim->token) != 0)
             st = HF_LOST;
     }
@@ -413,6 +415,8 @@ static hf_status zk_release(struct hfi_conn *conn,
         st = HF_LOST;
     if (place && held && st == HF_OK)
         zk_last_note(zc, place);
+    if (place)
+        zk_place_unmark(place);
     if (place && (st == HF_OK || st == HF_LOST))
         zk_place_drop(zc, place);
     else if (place)

@@ -158,6 +158,8 @@ struct zk_place {
     bool listening;  /* a watch on the parent tells who else comes */
     int32_t top;     /* the highest number when it was granted */
     int32_t version; /* of its node's data, when that was last seen */
+    int64_t czxid;   /* of its node then, which a fence may be older than */
+    bool marked;     /* move.c (4): its mark may be there */
     unsigned guard; /* the life of its session in which its node was seen, and a
                      * watch set that has not spoken since; 0: none */
     char token[HFI_TOKEN_LEN + 1];
@@ -339,6 +341,8 @@ void zk_place_listen(struct zk_place *);
 void zk_place_guard(struct zk_place *);
 void zk_place_gone(struct zk_place *, hf_loss);
 void zk_place_broken(struct zk_place *);
+/* Remove the mark of a move, if there is one. */
+void zk_place_unmark(struct zk_place *);
 /* Find out whether the server stands alone. */
 void zk_ask_alone(struct zk_session *);
 /* Send something, so that the server hears of us; see touch.c. */
@@ -378,10 +382,27 @@ hf_status zk_one_step(struct zk_session *, struct zk_place *,
 hf_status zk_arm(struct zk_session *, struct zk_place *, const char *path,
                  int64_t deadline, bool *again, struct hf_error *);
 
+/* ---- move.c: to another session ------------------------------------- */
+
+/* Its node moves from `ses` to a session for the length of the item. */
+hf_status zk_move(struct zk_session *ses, struct zk_place *,
+                  const struct hfi_renewal *, int64_t deadline,
+                  struct hf_error *);
+/* A move that had no answer is not executed after this; `text` is the data of
+ * the node. */
+hf_status zk_move_bar(struct zk_session *ses, struct zk_place *,
+                      const char *text, int64_t deadline, struct hf_error *);
+/* With recipe=ephemeral: the mark of a move of the node with this czxid. */
+char *zk_mark_path(const struct zk_conn *, int64_t czxid);
+
 /* ---- renew.c, inspect.c --------------------------------------------- */
 
 void zk_renew(struct hfi_conn *, struct hfi_renewal *, size_t n,
               int64_t deadline, struct hf_error *);
+/* Somebody has written to the node, perhaps the mark of a break: the next
+ * renewal reads it. */
+hf_status zk_node_touched(const struct zk_conn *, struct zk_place *,
+                          struct hf_error *);
 hf_status zk_inspect(struct hfi_conn *, const char *key, struct hf_info *ret,
                      int64_t deadline, struct hf_error *);
 hf_status zk_list(struct hfi_conn *, const char *prefix, hf_list_fn *,

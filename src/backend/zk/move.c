@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * move.c - a node changes sessions, since its lease has another length.
+ *
+ * One transaction removes the node and makes it again, in a session that fits,
+ * with the same name and thus the same place in the queue.
+ *
+ * INVARIANTS
+ *  (1) A node that moved bears the fence it had.  Nobody can come in between.
+ *  (2) What was marked as broken after we last read it is not moved, nor
+ *      joined: the version of its data is another.
+ *  (3) A move that had no answer may still be executed, until it is barred:
+ *      the node's data is written anew, as it is, so the move finds another
+ *      version than it expects.  Until then `alt` says where the node may be.
+ *  (4) With recipe=ephemeral the next holder's node has the name of ours, and
+ *      it may have the same version.  So nothing is written to it there, and a
+ *      move depends on a second node, the mark: an ephemeral node beside that
+ *      of the key, named after the czxid of the node that moves.  It is made,
+ *      and the node is read after that; the move removes both.  The mark ends
+ *      with the session of the node, and break.c removes it along with the
+ *      node, so as long as it is there the node is the one that was read.
+ *      Writing to the mark is what bars an earlier move.
+ *
+ * LIMITS  With recipe=ephemeral a program that removes the node by hand knows
+ * nothing of the mark.  If another holder takes the key while a move is on its
+ * way, then that one's node is moved.
+ */
+#include "zk.h"
+
+#include "base/alloc.h"
+
+#include "base/banned.h"
+
+/* move.c (3): a write of what was just read. */
+static hf_status move_bar_node(struct zk_session *ses, struct zk_place *place,
+                               const char *text, int64_t deadline,
+                               struct hf_error *err)
+{
+    struct zk_conn *zc = ses->conn;
+    struct zk_flight *fl = zk_flight_new(ses, 1);
+    hf_status st;
+
+    if (!fl)
+        return hfi_nomem(err);
+    zk_set(fl, place->path, text, place->version);
+    if (zk_flight_wait(fl, deadline))
+        st = zk_no_answer(zc, err);
+    else if (fl->ops[0].rc == ZNONODE || fl->ops[0].rc == ZBADVERSION)
+        st = zk_node_touched(zc, place, err);
+    else
+        st = zk_status(zc, fl->ops[0].rc, "set", err);
+    if (!st) {
+        pthread_mutex_lock(&zc->mu);
+        place->version = fl->ops[0].stat.version;
+        place->moving = false;
+        place->alt = 0;
+        pthread_mutex_unlock(&zc->mu);
+    }
+    zk_flight_end(fl);
+    return st;
+}
+
+/* Is the node the one that was judged, now that the mark is there? */
+static hf_status move_marked(struct zk_session *ses, struct zk_place *place,
+                             const struct zk_flight *fl, struct hf_error *err)
+{
+    struct zk_conn *zc = ses->conn;
+    const struct zk_op *node = &fl->ops[2];
+    hf_status st = HF_OK;
+
+    if (fl->ops[0].rc != ZNODEEXISTS)
+        st = zk_status(zc, fl->ops[0].rc, "create", err);
+    if (!st)
+        st = zk_status(zc, fl->ops[1].rc, "set", err);
+    if (!st && node->rc != ZNONODE)
+        st = zk_status(zc, node->rc, "get", err);
+    pthread_mutex_lock(&zc->mu);
+    if (!st && (node->rc || node->stat.czxid != place->czxid ||
+                node->stat.version != place->version || place->ses != ses)) {
+        st = zk_node_touched(zc, place, err);
+    } else if (!st) {
+        place->moving = false;
+        place->alt = 0;
+    }
+    pthread_mutex_unlock(&zc->mu);
+    return st;
+}
+
+/* move.c (4): make the mark, or write to it, and read the node.  *version is
+ * what the mark has now. */
+static hf_status move_mark(struct zk_session *ses, struct zk_place *place,
+                           int64_t deadline, int *version, struct hf_error *err)
+{
+    char *mark = zk_mark_path(ses->conn, place->czxid);
+    struct zk_flight *fl = mark ? zk_flight_new(ses, 3) : NULL;
+    hf_status st;
+
+    if (!fl) {
+        hfi_free(mark);
+        return hfi_nomem(err);
+    }
+    pthread_mutex_lock(&ses->conn->mu);
+    place->marked = true;
+    pthread_mutex_unlock(&ses->conn->mu);
+    zk_create(fl, mark, "", ZOO_EPHEMERAL);
+    zk_set(fl, mark, "", -1);
+    zk_get(fl, place->path, false);
+    st = zk_flight_wait(fl, deadline) ? zk_no_answer(ses->conn, err)
+                                      : move_marked(ses, place, fl, err);
+    if (!st)
+        *version = fl->ops[1].stat.version;
+    zk_flight_end(fl);
+    hfi_free(mark);
+    return st;
+}
+
+hf_status zk_move_bar(struct zk_session *ses, struct zk_place *place,
+                      const char *text, int64_t deadline, struct hf_error *err)
+{
+    struct zk_conn *zc = ses->conn;
+    hf_status st;
+    int version;
+
+    if (!zc->single)
+        return move_bar_node(ses, place, text, deadline, err);
+    st = move_mark(ses, place, deadline, &version, err);
+    pthread_mutex_lock(&zc->mu);
+    if (!st)
+        zk_place_unmark(place);
+    pthread_mutex_unlock(&zc->mu);
+    return st;
+}
+
+/* What the answer to a move means; with the mutex held. */
+static hf_status move_answered(struct zk_conn *zc, struct zk_place *place,
+                               struct zk_session *to, int rc,
+                               struct hf_error *err)
+{
+    if (rc != ZOK && rc != ZNONODE && rc != ZBADVERSION)
+        return zk_status(zc, rc, "multi", err); /* move.c (3) */
+    place->moving = false;
+    place->alt = 0;
+    if (rc)
+        zk_place_unmark(place);
+    if (rc == ZBADVERSION)
+        return zk_node_touched(zc, place, err);
+    if (rc == ZNONODE)
+        return hfi_fail(err, HF_LOST, "%s: the lock is gone",
+                        zc->base.endpoint);
+    place->version = 0;
+    place->marked = false;
+    if (to->state == ZK_DEAD)
+        return HF_LOST;
+    zk_place_bind(place, to);
+    return HF_OK;
+}
+
+/* Send it; `mark` is NULL with recipe=sequential.  move.c (1) */
+static hf_status move_send(struct zk_session *to, struct zk_place *place,
+                           const struct hfi_renewal *item, const char *mark,
+                           int version, int64_t deadline, struct hf_error *err)
+{
+    struct zk_conn *zc = to->conn;
+    struct zk_flight *fl = zk_flight_new(to, 1);
+    char data[ZK_DATA_MAX];
+    zoo_op_t ops[3];
+    hf_status st;
+    int n = 0;
+
+    if (!fl)
+        return hfi_nomem(err);
+    zk_data_write(data, item->claim, to->got_ms, place->fence);
+    if (mark)
+        zoo_delete_op_init(&ops[n++], mark, version);
+    zoo_delete_op_init(&ops[n++], place->path, place->version);
+    zoo_create_op_init(&ops[n++], place->path, data, (int)strlen(data),
+                       zk_acl(zc), ZOO_EPHEMERAL, fl->made, sizeof(fl->made));
+    pthread_mutex_lock(&zc->mu);
+    place->moving = true;
+    place->alt = to->id;
+    to->used = true; /* Its end would be that of the node. */
+    pthread_mutex_unlock(&zc->mu);
+    zk_multi(fl, n, ops);
+    if (zk_flight_wait(fl, deadline)) {
+        st = zk_no_answer(zc, err);
+    } else {
+        pthread_mutex_lock(&zc->mu);
+        st = move_answered(zc, place, to, fl->ops[0].rc, err);
+        pthread_mutex_unlock(&zc->mu);
+    }
+    zk_flight_end(fl);
+    return st;
+}
+
+hf_status zk_move(struct zk_session *ses, struct zk_place *place,
+                  const struct hfi_renewal *item, int64_t deadline,
+                  struct hf_error *err)
+{
+    struct zk_conn *zc = ses->conn;
+    struct zk_session *to;
+    char *mark = NULL;
+    int version = 0;
+    hf_status st = zk_session_for(zc, item->ttl_ms, deadline, &to, err);
+
+    if (st)
+        return st;
+    if (zc->single) {
+        mark = zk_mark_path(zc, place->czxid);
+        st = mark ? move_mark(ses, place, deadline, &version, err)
+                  : hfi_nomem(err);
+    }
+    if (!st)
+        st = move_send(to, place, item, mark, version, deadline, err);
+    zk_session_put(to);
+    hfi_free(mark);
+    return st;
+}
