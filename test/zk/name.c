@@ -49,23 +49,11 @@ TEST(what_has_no_number_is_no_contender)
             t_fail(__FILE__, __LINE__, "'%s' is read as %d", names[i], got);
 }
 
-TEST(numbers_go_on_when_they_wrap)
-{
-    CHECK(zk_before(1, 2));
-    CHECK(!zk_before(2, 1));
-    CHECK(!zk_before(5, 5));
-    CHECK(zk_before(INT32_MAX, INT32_MIN));
-    CHECK(zk_before(INT32_MAX - 3, INT32_MIN + 3));
-    CHECK(!zk_before(INT32_MIN, INT32_MAX));
-    CHECK(zk_before(-1, 0));
-}
-
-static void rank_of(char **names, int n, const char *prefix,
-                    struct zk_rank *ret)
+static void rank_of(char **names, int n, const char *own, struct zk_rank *ret)
 {
     struct String_vector v = {n, names};
 
-    zk_rank(ret, &v, prefix);
+    zk_rank(ret, &v, own);
 }
 
 TEST(the_queue_keeps_its_order_across_the_wrap)
@@ -79,21 +67,21 @@ TEST(the_queue_keeps_its_order_across_the_wrap)
     };
     struct zk_rank rank;
 
-    rank_of(names, 5, "a-lock-", &rank);
+    rank_of(names, 5, names[1], &rank);
     CHECK(rank.first);
     CHECK(rank.ahead == NULL);
     CHECK_EQ(rank.holders, 1);
     CHECK_EQ(rank.waiters, 3);
-    rank_of(names, 5, "c-lock-", &rank);
+    rank_of(names, 5, names[0], &rank);
     CHECK(!rank.first);
     CHECK_STR(rank.head, "a-lock-2147483646");
     CHECK_STR(rank.ahead, "b-lock-2147483647");
     CHECK_EQ(rank.place, 2);
-    rank_of(names, 5, "d-lock-", &rank);
+    rank_of(names, 5, names[2], &rank);
     CHECK_STR(rank.ahead, "c-lock--2147483648");
-    rank_of(names, 5, "e-lock-", &rank);
+    rank_of(names, 5, "e-lock-0000000000", &rank);
     CHECK(rank.own == NULL && !rank.first);
-    rank_of(names, 0, "e-lock-", &rank);
+    rank_of(names, 0, "e-lock-0000000000", &rank);
     CHECK(rank.head == NULL);
 }
 
@@ -103,13 +91,51 @@ TEST(who_joined_holds_too_and_is_waited_for)
                      (char *)"c__lock__0000000003"};
     struct zk_rank rank;
 
-    rank_of(names, 3, "b-lock-", &rank);
+    rank_of(names, 3, names[1], &rank);
     CHECK(rank.first);
     CHECK_EQ(rank.holders, 2);
     CHECK_EQ(rank.waiters, 1);
-    rank_of(names, 3, "c__lock__", &rank);
+    rank_of(names, 3, names[2], &rank);
     CHECK(!rank.first);
     CHECK(rank.ahead != NULL);
+}
+
+TEST(who_bears_our_token_and_another_number_is_another)
+{
+    char *names[] = {(char *)"b-lock-0000000000", (char *)"a-lock-0000000002",
+                     (char *)"b-lock-0000000003"};
+    struct zk_rank rank;
+
+    rank_of(names, 3, names[2], &rank);
+    CHECK(rank.own == names[2]);
+    CHECK(!rank.first);
+    CHECK_STR(rank.ahead, "a-lock-0000000002");
+    CHECK_EQ(rank.place, 2);
+}
+
+/* Numbers that are far apart are before each other in a circle. */
+TEST(no_made_up_numbers_make_two_of_us_the_first)
+{
+    char *names[] = {(char *)"x-lock-0000000000",  (char *)"y-lock-1500000000",
+                     (char *)"z-lock--1500000000", (char *)"w-lock--2147483643",
+                     (char *)"a-lock-0000000005",  (char *)"b-lock-0000000006"};
+    struct zk_rank rank;
+
+    for (int turn = 0; turn < 6; turn++) {
+        char *first = names[0];
+        int holders = 0;
+
+        for (int i = 0; i < 6; i++)
+            if (names[i][0] == 'a' || names[i][0] == 'b') {
+                rank_of(names, 6, names[i], &rank);
+                holders += rank.first;
+                CHECK(names[i][0] == 'a' || rank.place > 0);
+                CHECK(rank.first || (rank.ahead && rank.place > 0));
+            }
+        CHECK_LE(holders, 1);
+        memmove(names, names + 1, 5 * sizeof(names[0]));
+        names[5] = first;
+    }
 }
 
 TEST(keys_become_one_level_of_a_path_and_come_back)

@@ -249,15 +249,38 @@ void zkt_write(const char *path, const char *data)
              ZOK);
 }
 
-void zkt_make(const char *path, const char *data)
+static void make(const char *path, const char *data, int mode)
 {
     struct answer a = {0};
     int rc;
 
     pthread_mutex_lock(&operator_mu);
     rc = zoo_acreate(operator_zh, path, data, (int)strlen(data),
-                     &ZOO_OPEN_ACL_UNSAFE, 0, on_string, &a);
+                     &ZOO_OPEN_ACL_UNSAFE, mode, on_string, &a);
     CHECK_EQ(await(&a, rc), ZOK);
+}
+
+void zkt_make(const char *path, const char *data)
+{
+    make(path, data, 0);
+}
+
+void zkt_make_ephemeral(const char *path)
+{
+    make(path, "", ZOO_EPHEMERAL);
+}
+
+void zkt_permit(const char *path, bool may_delete)
+{
+    struct ACL all = {may_delete ? ZOO_PERM_ALL
+                                 : ZOO_PERM_ALL & ~ZOO_PERM_DELETE,
+                      ZOO_ANYONE_ID_UNSAFE};
+    struct ACL_vector acl = {1, &all};
+    struct answer a = {0};
+
+    pthread_mutex_lock(&operator_mu);
+    CHECK_EQ(await(&a, zoo_aset_acl(operator_zh, path, -1, &acl, answered, &a)),
+             ZOK);
 }
 
 const char *zkt_path(const char *key)

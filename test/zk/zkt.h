@@ -36,6 +36,9 @@ bool zkt_read(const char *path, struct zkt_node *ret);
 void zkt_remove(const char *path);
 void zkt_write(const char *path, const char *data);
 void zkt_make(const char *path, const char *data);
+void zkt_make_ephemeral(const char *path);
+/* May everybody remove children of the node, or nobody? */
+void zkt_permit(const char *path, bool may_delete);
 
 /* The path of the node of a key of the test's URL; good for the next three. */
 const char *zkt_path(const char *key);

@@ -30,6 +30,8 @@ struct zk_errand {
     struct zk_session *ses;
     int64_t sent_at;
     bool counts; /* touch.c (2): it is an X */
+    int left;    /* deletes that are not answered */
+    bool failed; /* one that was has failed */
     char token[HFI_TOKEN_LEN + 1];
     char other[HFI_TOKEN_LEN + 1]; /* what was read */
 };
@@ -101,20 +103,34 @@ static void burial_deleted(int rc, const void *data)
 {
     struct zk_errand *burial = errand_of(data);
 
-    if (burial)
-        burial_end(burial, rc == ZOK || rc == ZNONODE);
+    if (!burial)
+        return;
+    burial->failed = burial->failed || (rc != ZOK && rc != ZNONODE);
+    if (!--burial->left)
+        burial_end(burial, !burial->failed);
 }
 
-/* Where an unanswered create may have left a node. */
+/* False if it could not be sent. */
+static bool burial_delete(struct zk_errand *burial, const char *path)
+{
+    if (!path ||
+        zoo_adelete(burial->ses->zh, path, -1, burial_deleted, burial) != ZOK) {
+        burial->failed = true;
+        return false;
+    }
+    burial->left++;
+    return true;
+}
+
+/* Where an unanswered create may have left a node.  All that bear our token go:
+ * those that are not ours are imitations. */
 static void burial_found(int rc, const struct String_vector *names,
                          const void *data)
 {
     struct zk_errand *burial = errand_of(data);
-    const char *name = NULL;
     char prefix[ZK_NAME_MAX], *path;
     struct zk_place *place;
     struct zk_conn *zc;
-    bool sent;
     int i;
 
     if (!burial)
@@ -124,15 +140,16 @@ static void burial_found(int rc, const struct String_vector *names,
     zk_node_prefix(zc, prefix, burial->token, NULL);
     /* Without the word at its end it also matches names with a tag. */
     prefix[zc->kazoo ? 32 : 39] = '\0';
-    for (i = 0; !rc && names && i < names->count && !name; i++)
-        if (zk_name_is(names->data[i], prefix))
-            name = names->data[i];
-    path = place && name ? zk_join(place->parent, name) : NULL;
-    sent = path && zoo_adelete(burial->ses->zh, path, -1, burial_deleted,
-                               burial) == ZOK;
-    if (!sent)
-        burial_end(burial, !name && (rc == ZOK || rc == ZNONODE));
-    hfi_free(path);
+    burial->failed = rc != ZOK && rc != ZNONODE;
+    for (i = 0; !rc && place && names && i < names->count; i++) {
+        if (!zk_name_is(names->data[i], prefix))
+            continue;
+        path = zk_join(place->parent, names->data[i]);
+        burial_delete(burial, path);
+        hfi_free(path);
+    }
+    if (!burial->left)
+        burial_end(burial, !burial->failed);
 }
 
 /* recipe=ephemeral: is the node ours at all? */
@@ -155,8 +172,7 @@ static void burial_got(int rc, const char *text, int len,
            (stat->ephemeralOwner == ses->id ||
             (place && place->alt && stat->ephemeralOwner == place->alt));
     if (ours && place)
-        sent = zoo_adelete(ses->zh, place->parent, -1, burial_deleted,
-                           burial) == ZOK;
+        sent = burial_delete(burial, place->parent);
     if (!sent)
         burial_end(burial, !ours && (rc == ZOK || rc == ZNONODE));
 }
@@ -200,8 +216,7 @@ void zk_place_bury(struct zk_place *place)
         return;
     zk_place_unmark(place);
     if (place->path && !ses->conn->single)
-        sent = zoo_adelete(ses->zh, place->path, -1, burial_deleted, burial) ==
-               ZOK;
+        sent = burial_delete(burial, place->path);
     else if (ses->sole)
         sent = burial_ask(burial, place->parent);
     else

@@ -47,6 +47,7 @@ static void flight_free(struct zk_flight *fl)
         for (j = 0; j < fl->ops[i].names.count; j++)
             hfi_free(fl->ops[i].names.data[j]);
         hfi_free(fl->ops[i].names.data);
+        hfi_free(fl->ops[i].path);
         hfi_free(fl->ops[i].text);
     }
     hfi_cond_fini(&fl->cond);

@@ -16,9 +16,15 @@
  *  (1) A contender is any child that ends in a sequence number, whoever made
  *      it: peers with another layout are waited for, too.
  *  (2) Numbers are compared as the server counts them, in 32 bits that wrap:
- *      INT32_MAX comes before INT32_MIN.
- *  (3) Only nodes with the lowest number hold.  Several have it only if they
- *      were made to join the first of them (sequential.c (4)).
+ *      INT32_MAX comes before INT32_MIN.  Such an order has a beginning only
+ *      as seen from one number, so all are compared with our own: of two
+ *      nodes at least one finds the other before itself, whatever other
+ *      numbers somebody made up.
+ *  (3) Only nodes with the lowest number hold: nobody is before them.  Several
+ *      have it only if they were made to join the first of them
+ *      (sequential.c (4)).
+ *  (4) Names can be read and imitated.  Our own node is known by its full name,
+ *      from the answer to its create, or by its ephemeralOwner.
  */
 #include "zk.h"
 
@@ -189,66 +195,73 @@ bool zk_number(const char *name, int32_t *ret)
            name_parse(name + len - 10, ret);
 }
 
-/* names.c (2) */
-bool zk_before(int32_t a, int32_t b)
+/* names.c (2): how far `number` is behind `base`; negative: before it. */
+static int32_t rank_distance(int32_t number, int32_t base)
 {
-    return (int32_t)((uint32_t)a - (uint32_t)b) < 0;
+    return (int32_t)((uint32_t)number - (uint32_t)base);
 }
 
-static int32_t rank_find_own(struct zk_rank *ret,
-                             const struct String_vector *names,
-                             const char *prefix)
+/* What the others are compared with: our own number, or else any.  False if
+ * there is nobody. */
+static bool rank_base(struct zk_rank *ret, const struct String_vector *names,
+                      const char *own, int32_t *base)
 {
-    int32_t number = 0;
+    bool found = false;
+    int32_t number;
     int i;
 
-    for (i = 0; i < names->count; i++)
-        if (zk_name_is(names->data[i], prefix) &&
-            zk_number(names->data[i], &number)) {
+    for (i = 0; i < names->count && !ret->own; i++) {
+        if (!zk_number(names->data[i], &number))
+            continue;
+        if (own && !strcmp(names->data[i], own))
             ret->own = names->data[i];
-            break;
-        }
-    return number;
+        if (!found || ret->own)
+            *base = number;
+        found = true;
+    }
+    return found;
 }
 
-/* Find the node whose name begins with `prefix` (NULL: none) among the
- * children, the first and the last of all, and the last of those before it. */
+/* Find the node `own` (NULL: none) among the children, the first and the last of
+ * all, and the last of those before it. */
 void zk_rank(struct zk_rank *ret, const struct String_vector *names,
-             const char *prefix)
+             const char *own)
 {
-    int32_t own = 0, head = 0, ahead = 0, number;
+    int32_t base = 0, head = 0, ahead = 0, last = 0, number, at;
     int i;
 
     *ret = (struct zk_rank){0};
-    if (prefix)
-        own = rank_find_own(ret, names, prefix);
+    if (!rank_base(ret, names, own, &base))
+        return;
     for (i = 0; i < names->count; i++) {
         const char *name = names->data[i];
 
         if (!zk_number(name, &number)) /* names.c (1) */
             continue;
+        at = rank_distance(number, base);
         ret->waiters++;
-        if (!ret->last || !zk_before(number, ret->top)) {
+        if (!ret->last || at >= last) {
             ret->last = name;
             ret->top = number;
+            last = at;
         }
-        if (!ret->head || zk_before(number, head)) {
+        if (!ret->head || at < head) {
             ret->head = name;
-            head = number;
+            head = at;
             ret->holders = 0;
         }
-        if (number == head)
+        if (at == head)
             ret->holders++;
-        if (!ret->own || !zk_before(number, own))
+        if (!ret->own || at >= 0)
             continue;
         ret->place++;
-        if (!ret->ahead || zk_before(ahead, number)) {
+        if (!ret->ahead || at > ahead) {
             ret->ahead = name;
-            ahead = number;
+            ahead = at;
         }
     }
     ret->waiters -= ret->holders;
-    ret->first = ret->own && own == head; /* names.c (3) */
+    ret->first = ret->own && !ret->place; /* names.c (3) */
 }
 
 /* ---- data -------------------------------------------------------------- */

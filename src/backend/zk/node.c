@@ -245,41 +245,91 @@ void zk_places_lapse(struct zk_conn *zc)
 
 /* ---- finding out ------------------------------------------------------- */
 
+/* Those of the children that bear the name of the claim: read them.  NULL: no
+ * memory. */
+static struct zk_flight *resolve_read(struct zk_session *ses,
+                                      const struct zk_place *place,
+                                      const struct hfi_claim *claim,
+                                      const struct String_vector *names)
+{
+    struct zk_flight *fl = zk_flight_new(ses, (size_t)names->count);
+    char prefix[ZK_NAME_MAX], *path;
+    int i;
+
+    zk_node_prefix(ses->conn, prefix, claim->token, claim->owner);
+    for (i = 0; fl && i < names->count; i++) {
+        if (!zk_name_is(names->data[i], prefix))
+            continue;
+        path = zk_join(place->parent, names->data[i]);
+        if (!path) {
+            zk_flight_end(fl);
+            return NULL;
+        }
+        zk_get(fl, path, false);
+        fl->ops[fl->n - 1].path = path;
+    }
+    return fl;
+}
+
+/* names.c (4): ours is the one that belongs to our session. */
+static hf_status resolve_own(struct zk_session *ses, struct zk_place *place,
+                             struct zk_flight *fl, struct hf_error *err)
+{
+    struct zk_conn *zc = ses->conn;
+    struct hf_info info = HF_INFO_INIT;
+    char token[HFI_TOKEN_LEN + 1];
+    struct zk_op *own = NULL;
+    hf_status st = HF_OK;
+    size_t i;
+
+    for (i = 0; i < fl->n && !st; i++) {
+        if (fl->ops[i].rc != ZNONODE)
+            st = zk_status(zc, fl->ops[i].rc, "get", err);
+        if (!fl->ops[i].rc && fl->ops[i].stat.ephemeralOwner == ses->id)
+            own = &fl->ops[i];
+    }
+    if (st)
+        return st;
+    pthread_mutex_lock(&zc->mu);
+    place->sent = own != NULL;
+    if (own) {
+        hfi_free(place->path);
+        place->path = own->path;
+        own->path = NULL;
+        place->fence = (uint64_t)own->stat.czxid;
+        zk_data_read(own->text, &info, &place->fence, token);
+    }
+    pthread_mutex_unlock(&zc->mu);
+    return HF_OK;
+}
+
 hf_status zk_place_resolve(struct zk_session *ses, struct zk_place *place,
                            const struct hfi_claim *claim, int64_t deadline,
                            struct hf_error *err)
 {
     struct zk_conn *zc = ses->conn;
-    struct zk_flight *fl = zk_flight_new(ses, 2);
-    char prefix[ZK_NAME_MAX], *path = NULL;
-    struct zk_rank rank = {0};
+    struct zk_flight *fl = zk_flight_new(ses, 2), *nodes = NULL;
     hf_status st;
 
     if (!fl)
         return hfi_nomem(err);
     zk_sync(fl, place->parent);
     zk_children(fl, place->parent, false);
-    if (zk_flight_wait(fl, deadline)) {
-        zk_flight_end(fl);
-        return zk_no_answer(zc, err);
-    }
-    st = zk_status(zc, fl->ops[0].rc, "sync", err);
+    st = zk_flight_wait(fl, deadline)
+             ? zk_no_answer(zc, err)
+             : zk_status(zc, fl->ops[0].rc, "sync", err);
     if (!st && fl->ops[1].rc != ZNONODE)
         st = zk_status(zc, fl->ops[1].rc, "children", err);
     if (!st) {
-        zk_node_prefix(zc, prefix, claim->token, claim->owner);
-        zk_rank(&rank, &fl->ops[1].names, prefix);
-        path = rank.own ? zk_join(place->parent, rank.own) : NULL;
-        if (rank.own && !path)
+        nodes = resolve_read(ses, place, claim, &fl->ops[1].names);
+        if (!nodes)
             st = hfi_nomem(err);
+        else if (zk_flight_wait(nodes, deadline))
+            st = zk_no_answer(zc, err);
+        else
+            st = resolve_own(ses, place, nodes, err);
     }
-    if (!st) {
-        pthread_mutex_lock(&zc->mu);
-        place->path = path;
-        place->sent = path != NULL;
-        place->fence = 0; /* not known from its create's answer */
-        pthread_mutex_unlock(&zc->mu);
-    }
+    zk_flight_end(nodes);
     zk_flight_end(fl);
     return st;
 }

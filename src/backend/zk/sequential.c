@@ -17,7 +17,7 @@
  *      that had asked the leader after this call began.  The first try needs
  *      not ask: a majority agreed to its create.  Whose a node is, is known
  *      from the create's answer in this very session, or else read:
- *      place->fence is set by nothing else, and cleared with the session.
+ *      place->path is set by nothing else, and cleared with the session.
  *  (3) The fence is the czxid of the node that came first: those who come later
  *      stand behind it and have a greater one.
  *  (4) Who joins a holder with the same owner id takes its number and its fence
@@ -29,12 +29,6 @@
 #include "base/alloc.h"
 
 #include "base/banned.h"
-
-/* What a flight of this recipe has brought. */
-struct seq_view {
-    struct zk_flight *fl;
-    const struct String_vector *names;
-};
 
 /* Read what holds the key: its owner id and its fence. */
 static hf_status seq_look(struct zk_session *ses, const char *path,
@@ -277,8 +271,7 @@ static hf_status seq_judge(struct zk_session *ses, struct zk_place *place,
     struct zk_rank rank;
     hf_status st;
 
-    zk_node_prefix(ses->conn, prefix, claim->token, claim->owner);
-    zk_rank(&rank, names, prefix);
+    zk_rank(&rank, names, zk_name_of(place->path)); /* names.c (4) */
     if (!rank.own) {
         seq_forget(ses->conn, place, again);
         return HF_OK;
@@ -288,6 +281,7 @@ static hf_status seq_judge(struct zk_session *ses, struct zk_place *place,
         return HF_OK;
     }
     busy->place = rank.place - rank.holders + 1;
+    zk_node_prefix(ses->conn, prefix, claim->token, claim->owner);
     if (claim->owner && zk_name_owned_alike(rank.head, prefix)) {
         st = seq_join(ses, place, claim, rank.head, deadline, again, err);
         if (st || *again)
@@ -408,22 +402,6 @@ static hf_status seq_begin(struct zk_session *ses, struct zk_place *place,
     return st;
 }
 
-/* Is our node still there, and ours?  A name that is not known from this
- * session's own create is read, to see whose it is.  sequential.c (2) */
-static bool seq_stands(struct zk_session *ses, struct zk_place *place,
-                       const struct zk_op *op)
-{
-    struct hf_info info = HF_INFO_INIT;
-    char token[HFI_TOKEN_LEN + 1];
-    uint64_t fence = (uint64_t)op->stat.czxid;
-
-    if (op->rc == ZNONODE || op->stat.ephemeralOwner != ses->id)
-        return false;
-    zk_data_read(op->text, &info, &fence, token);
-    place->fence = fence;
-    return true;
-}
-
 /* There was no time to look.  Who stands in the queue of a service that he is
  * connected to still does: that is not uncertain, he has not got it yet. */
 static hf_status seq_unseen(struct zk_session *ses,
@@ -446,8 +424,7 @@ static hf_status seq_go_on(struct zk_session *ses, struct zk_place *place,
                            bool *again, struct hf_error *err)
 {
     struct zk_conn *zc = ses->conn;
-    struct zk_flight *fl = zk_flight_new(ses, 3);
-    bool known = place->fence != 0;
+    struct zk_flight *fl = zk_flight_new(ses, 2);
     hf_status st = HF_OK;
     size_t i;
 
@@ -455,8 +432,6 @@ static hf_status seq_go_on(struct zk_session *ses, struct zk_place *place,
         return hfi_nomem(err);
     zk_prove(fl, place->parent);
     zk_children(fl, place->parent, false);
-    if (!known)
-        zk_get(fl, place->path, false);
     if (zk_flight_wait(fl, deadline)) {
         zk_flight_end(fl);
         return seq_unseen(ses, place, claim, err);
@@ -464,9 +439,7 @@ static hf_status seq_go_on(struct zk_session *ses, struct zk_place *place,
     for (i = 0; i < fl->n && !st; i++)
         if (fl->ops[i].rc != ZNONODE)
             st = zk_status(zc, fl->ops[i].rc, "look", err);
-    if (!st && (!known && !seq_stands(ses, place, &fl->ops[2])))
-        seq_forget(zc, place, again);
-    else if (!st)
+    if (!st)
         st = seq_judge(ses, place, claim, &fl->ops[1].names, busy, deadline,
                        again, err);
     zk_flight_end(fl);

@@ -173,6 +173,7 @@ struct zk_op {
     bool leads; /* the leader has to answer it */
     bool wrote; /* and a majority to agree */
     struct Stat stat;
+    char *path; /* of the node, where its asker has put it, or NULL */
     char *text; /* created path or data; ends with NUL */
     int len;
     struct String_vector names;
@@ -287,7 +288,6 @@ const char *zk_name_of(const char *path);
 bool zk_name_token(const char *name, char ret[HFI_TOKEN_LEN + 1]);
 bool zk_name_owned_alike(const char *a, const char *b);
 bool zk_number(const char *name, int32_t *ret);
-bool zk_before(int32_t a, int32_t b);
 
 /* Where a node stands among those who contend. */
 struct zk_rank {
@@ -298,7 +298,7 @@ struct zk_rank {
     bool first;    /* it is among the holders */
 };
 void zk_rank(struct zk_rank *ret, const struct String_vector *,
-             const char *prefix);
+             const char *own);
 
 void zk_data_write(char ret[ZK_DATA_MAX], const struct hfi_claim *,
                    int64_t session_ms, uint64_t fence);
