@@ -69,4 +69,88 @@ TEST_TIMEOUT(a_node_that_bears_the_token_of_a_waiter_grants_it_nothing, 60)
     zkt_end();
 }
 
+/* Nobody may remove children of the key's node while `fn` lets go of it; then
+ * everybody may, and `next` gets the lock.  What `fn` returns is released at the
+ * end. */
+static void refused(hf_lock *(*fn)(hf_client *, const char *key),
+                    const char *key)
+{
+    struct hf_lock_opts opts = zkt_opts(4000);
+    hf_client *client, *next;
+    hf_lock *lk, *left;
+
+    zkt_begin();
+    client = zkt_open(zkt_url(""));
+    next = zkt_open(zkt_url(""));
+    CHECK_OK(hf_acquire(next, key, 0, &opts, &lk, &t_err));
+    CHECK_OK(hf_release(lk, &t_err));
+    left = fn(client, key);
+    t_sleep_ms(300); /* so that it is refused more than once */
+    CHECK_EQ(zkt_children(zkt_path(key)), 1);
+    zkt_permit(zkt_path(key), true);
+    CHECK_OK(hf_acquire(next, key, 20000, &opts, &lk, &t_err));
+    CHECK_OK(hf_release(lk, &t_err));
+    t_poll_until(zkt_children(zkt_path(key)) == 0, 20000);
+    if (left)
+        hf_release(left, NULL);
+    hf_close(client);
+    hf_close(next);
+    zkt_end();
+}
+
+static hf_lock *released(hf_client *client, const char *key)
+{
+    struct hf_lock_opts opts = zkt_opts(8000);
+    hf_lock *lk;
+
+    CHECK_OK(hf_acquire(client, key, 0, &opts, &lk, &t_err));
+    zkt_permit(zkt_path(key), false);
+    CHECK_STATUS(hf_release(lk, &t_err), HF_DENIED);
+    return NULL;
+}
+
+static hf_lock *lapsed(hf_client *client, const char *key)
+{
+    struct hf_lock_opts opts = zkt_opts(1000);
+    hf_lock *lk;
+
+    opts.flags = HF_MANUAL;
+    CHECK_OK(hf_acquire(client, key, 0, &opts, &lk, &t_err));
+    zkt_permit(zkt_path(key), false);
+    t_poll_until(!hf_held(lk), 10000);
+    return lk;
+}
+
+/* The node of a try that finds the lock taken. */
+static hf_lock *tried(hf_client *client, const char *key)
+{
+    struct hf_lock_opts opts = zkt_opts(8000);
+    hf_client *holder = zkt_open(zkt_url(""));
+    struct zkt_node first;
+    hf_lock *lk, *none;
+
+    CHECK_OK(hf_acquire(holder, key, 0, &opts, &lk, &t_err));
+    CHECK(zkt_first(zkt_path(key), &first));
+    zkt_permit(zkt_path(key), false);
+    CHECK_STATUS(hf_acquire(client, key, 0, &opts, &none, &t_err), HF_DENIED);
+    hf_close(holder); /* Its session ends, and its node. */
+    t_poll_until(!zkt_read(first.path, &first), 10000);
+    return lk;
+}
+
+TEST_TIMEOUT(a_release_that_was_refused_is_tried_again, 60)
+{
+    refused(released, zkt_key("k"));
+}
+
+TEST_TIMEOUT(the_removal_of_what_lapsed_is_tried_again, 60)
+{
+    refused(lapsed, zkt_key("k"));
+}
+
+TEST_TIMEOUT(a_withdrawal_that_was_refused_is_tried_again, 60)
+{
+    refused(tried, zkt_key("k"));
+}
+
 T_MAIN

@@ -12,14 +12,19 @@
  *  (2) A node is removed only if it is known to be ours: by its name, which has
  *      our token, or, where all nodes of a key have one name, by its data and
  *      its owner.  It counts as removed only if the server has said so, or said
- *      that it is not there; anything else leaves the place doomed, and the
- *      next connection tries again.
+ *      that it is not there; anything else leaves the place doomed, and it is
+ *      tried again after a while, or by the next connection.
  */
 #include "zk.h"
 
 #include "base/alloc.h"
 
 #include "base/banned.h"
+
+/* Between two attempts to remove a node, if the server refuses it: at first, and
+ * at most. */
+#define REMOVE_MIN_MS 250
+#define REMOVE_MAX_MS 8000
 
 /* So long does a lease linger that nobody can ask for. */
 #define YIELD_AFTER_MS 1000
@@ -84,18 +89,32 @@ void zk_errands_drop(struct zk_session *ses)
         errand_free(hfi_container(ses->errands.next, struct zk_errand, link));
 }
 
-/* The node is gone, or its session is; else the next connection tries again. */
+/* node.c (3): its removal was refused, and may be allowed later. */
+static void burial_again(struct zk_place *place)
+{
+    place->remove_ms *= 2;
+    if (place->remove_ms < REMOVE_MIN_MS)
+        place->remove_ms = REMOVE_MIN_MS;
+    if (place->remove_ms > REMOVE_MAX_MS)
+        place->remove_ms = REMOVE_MAX_MS;
+    place->remove_at = hfi_now() + place->remove_ms;
+    zk_places_look_by(place->ses->conn, place->remove_at);
+}
+
+/* The node is gone, or its session is; else it is tried again. */
 static void burial_end(struct zk_errand *burial, bool gone)
 {
     struct zk_conn *zc = burial->ses->conn;
     struct zk_place *place = zk_place_find(zc, burial->token);
 
-    if (gone && place && place->ses == burial->ses) {
-        if (place->busy)
-            zk_place_clear(place);
-        else
-            zk_place_drop(zc, place); /* node.c (1) */
-    }
+    if (place && place->ses != burial->ses)
+        place = NULL;
+    if (gone && place && place->busy)
+        zk_place_clear(place);
+    else if (gone && place)
+        zk_place_drop(zc, place); /* node.c (1) */
+    else if (place && place->doomed)
+        burial_again(place);
     errand_free(burial);
 }
 
@@ -212,6 +231,7 @@ void zk_place_bury(struct zk_place *place)
     bool sent;
 
     place->held = false;
+    place->remove_at = 0;
     if (!burial)
         return;
     zk_place_unmark(place);
@@ -222,7 +242,7 @@ void zk_place_bury(struct zk_place *place)
     else
         sent = zoo_async(ses->zh, place->parent, burial_synced, burial) == ZOK;
     if (!sent)
-        errand_free(burial);
+        burial_end(burial, false);
 }
 
 static void unmarked(int rc, const void *data)

@@ -12,8 +12,9 @@
  *      session is.
  *  (2) A held place that is not renewed in time lapses: its node is removed by
  *      the keeper's clock, later than the holder has stopped to believe.
- *  (3) A place whose release had no answer is doomed: it is removed as soon as
- *      its session is connected again, whether anybody asks or not.
+ *  (3) A place whose release had no answer, or was refused, is doomed: it is
+ *      removed as soon as its session is connected again, or by the keeper's
+ *      clock while it is, whether anybody asks or not.
  *  (4) What a callback may free or clear is not `busy`.
  */
 #include "zk.h"
@@ -203,6 +204,20 @@ static int64_t places_guard(struct zk_conn *zc, int64_t now)
     return HFI_NEVER;
 }
 
+/* node.c (3): its removal was refused, and is tried again when it is time. */
+static void places_remove(struct zk_conn *zc, struct zk_place *place,
+                          int64_t now)
+{
+    int64_t due = place->busy ? now + 100 : place->remove_at;
+
+    if (!place->remove_at)
+        return;
+    if (due <= now)
+        zk_place_bury(place);
+    else if (due < zc->lapse_at)
+        zc->lapse_at = due;
+}
+
 /* node.c (2): what was not renewed goes; with the mutex held. */
 void zk_places_lapse(struct zk_conn *zc)
 {
@@ -218,6 +233,8 @@ void zk_places_lapse(struct zk_conn *zc)
     for (node = hfi_map_next(&zc->places, NULL); node; node = after) {
         after = hfi_map_next(&zc->places, node);
         place = hfi_container(node, struct zk_place, node);
+        if (place->doomed)
+            places_remove(zc, place, now);
         if (!place->held || place->doomed)
             continue;
         if (place->yield_at && now >= place->yield_at) {

@@ -142,6 +142,8 @@ struct zk_place {
     char *tail;            /* held: who stood last; NULL: our own node */
     uint64_t fence;        /* 0: not known */
     int64_t expires;       /* when a held one lapses */
+    int64_t remove_at;     /* doomed: when that is tried again; 0: not */
+    int64_t remove_ms;     /* how long after the last try that is */
     int64_t yield_at;      /* recipe=ephemeral: when it must not linger on */
     int64_t guard_at;      /* when it is held for long enough to be guarded */
     struct hfi_link fresh; /* in zk_conn.fresh */
