@@ -153,4 +153,64 @@ TEST_TIMEOUT(a_withdrawal_that_was_refused_is_tried_again, 60)
     refused(tried, zkt_key("k"));
 }
 
+/* A path below a key's node. */
+static const char *below(const char *key, const char *name)
+{
+    static char path[600];
+
+    snprintf(path, sizeof(path), "%s/%s", zkt_path(key), name);
+    return path;
+}
+
+TEST(what_only_ends_in_digits_is_no_contender)
+{
+    struct hf_lock_opts opts = zkt_opts(8000);
+    const char *key = zkt_key("k");
+    char url[256];
+    hf_client *client, *inner;
+    hf_lock *lk, *more;
+
+    zkt_begin();
+    client = zkt_open(zkt_url(""));
+    snprintf(url, sizeof(url), "zk://%s/hf-test/%s", getenv("HF_ZK_HOSTS"),
+             key);
+    inner = zkt_open(url);
+    CHECK_OK(hf_acquire(client, key, 0, &opts, &lk, &t_err));
+    zkt_make(below(key, "batch-0000000000"), "");
+    CHECK_OK(hf_acquire(inner, "0000000000", 0, &opts, &more, &t_err));
+    CHECK_OK(hf_check(client, key, hf_fence(lk), &t_err));
+    CHECK_OK(hf_release(lk, &t_err));
+    CHECK_OK(hf_acquire(client, key, 0, &opts, &lk, &t_err));
+    CHECK_OK(hf_release(lk, &t_err));
+    CHECK_OK(hf_release(more, &t_err));
+    zkt_remove(below(key, "batch-0000000000"));
+    hf_close(client);
+    hf_close(inner);
+    zkt_end();
+}
+
+TEST(a_first_node_that_no_session_ends_is_shown_and_freed_by_force)
+{
+    struct hf_info info = HF_INFO_INIT;
+    const char *key = zkt_key("k");
+    hf_client *client;
+    hf_lock *lk;
+
+    zkt_begin();
+    client = zkt_open(zkt_url(""));
+    CHECK_OK(hf_acquire(client, key, 0, NULL, &lk, &t_err));
+    zkt_make(below(key, "x-lock--000000001"), "");
+    CHECK_OK(hf_release(lk, &t_err));
+    CHECK_STATUS(hf_acquire(client, key, 0, NULL, &lk, &t_err), HF_BUSY);
+    CHECK_OK(hf_inspect(client, key, &info, &t_err));
+    CHECK(info.held);
+    CHECK(strstr(info.note, "not ephemeral"));
+    CHECK_STATUS(hf_break(client, key, info.fence, &t_err), HF_UNSUPPORTED);
+    CHECK_OK(hf_break_force(client, key, info.fence, &t_err));
+    CHECK_OK(hf_acquire(client, key, 5000, NULL, &lk, &t_err));
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_close(client);
+    zkt_end();
+}
+
 T_MAIN

@@ -26,7 +26,7 @@ TEST(numbers_of_all_layouts_are_read_with_their_sign)
     CHECK(reads("0123__lock__-2147483648", INT32_MIN));
     CHECK(reads("0123__rlock__0000000009", 9));
     CHECK(reads("_c_0123-__WRIT__0000000003", 3));
-    CHECK(reads("something0000000012", 12));
+    CHECK(reads("lock-0000000012", 12));
 }
 
 TEST(what_has_no_number_is_no_contender)
@@ -41,6 +41,11 @@ TEST(what_has_no_number_is_no_contender)
         "x-lock-00000000zz",
         "9999999999",
         "_c_-lock-99999999999999999999",
+        "something0000000012",
+        "0000000000",
+        "batch-0000000000",
+        "block-0000000000",
+        "queue__0000000000",
     };
     int32_t got;
 

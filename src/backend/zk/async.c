@@ -337,12 +337,15 @@ static void listen_answer(int rc, const struct String_vector *names,
                           const void *data)
 {
     struct zk_errand *who = errand_of(data);
+    struct zk_rank rank = {0};
     struct zk_place *place;
 
     if (!who)
         return;
     place = zk_place_find(who->ses->conn, who->token);
-    if (!rc && place && place->held && names && names->count > 1)
+    if (!rc && names)
+        zk_rank(&rank, names, NULL);
+    if (place && place->held && rank.holders + rank.waiters > 1)
         hfi_wanted(&who->ses->conn->base, place->key);
     errand_free(who);
 }

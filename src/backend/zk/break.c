@@ -131,12 +131,17 @@ static hf_status break_node(struct zk_session *ses, const char *path,
     zk_get(fl, path, false);
     if (zk_flight_wait(fl, deadline))
         st = zk_look_none(ses->conn, err);
-    else if (fl->ops[0].rc == ZOK && fl->ops[0].stat.ephemeralOwner)
+    else if (zk_look_holds(ses->conn, &fl->ops[0]))
         zk_look_describe(&info, &fl->ops[0]);
     else if (fl->ops[0].rc != ZNONODE)
         st = zk_look_status(ses->conn, fl->ops[0].rc, err);
     if (!st && info.held && info.fence == wish->fence) {
-        if (info.broken && !wish->free)
+        if (!fl->ops[0].stat.ephemeralOwner && !wish->free)
+            st = hfi_fail(err, HF_UNSUPPORTED,
+                          "%s: the first node of the queue is not ephemeral, "
+                          "so nobody hears of a break: free it by force",
+                          ses->conn->base.endpoint);
+        else if (info.broken && !wish->free)
             rc = ZOK;
         else if (wish->free && ses->conn->single)
             st = break_free_single(ses, path, &fl->ops[0], deadline, &rc, err);

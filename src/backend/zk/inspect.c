@@ -28,6 +28,13 @@ hf_status zk_look_status(const struct zk_conn *zc, int rc, struct hf_error *err)
                               : st;
 }
 
+/* Does this answer show the node of a holder?  One among the contenders that is
+ * not ephemeral is nobody's, but everybody waits for it. */
+bool zk_look_holds(const struct zk_conn *zc, const struct zk_op *op)
+{
+    return op->rc == ZOK && (op->stat.ephemeralOwner || !zc->single);
+}
+
 /* Fill `ret` from the node of a holder. */
 void zk_look_describe(struct hf_info *ret, const struct zk_op *op)
 {
@@ -36,6 +43,10 @@ void zk_look_describe(struct hf_info *ret, const struct zk_op *op)
     ret->held = true;
     ret->fence = (uint64_t)op->stat.czxid;
     zk_data_read(op->text, ret, &ret->fence, token);
+    if (!op->stat.ephemeralOwner)
+        snprintf(ret->note, sizeof(ret->note),
+                 "a node that is not ephemeral (it stays until it is freed by "
+                 "force)");
 }
 
 /* Read one node; *there is whether it exists. */
@@ -53,7 +64,7 @@ static hf_status look_node(struct zk_session *ses, const char *path,
     if (zk_flight_wait(fl, deadline)) {
         st = zk_look_none(ses->conn, err);
     } else if (fl->ops[0].rc == ZOK) {
-        *there = fl->ops[0].stat.ephemeralOwner != 0;
+        *there = zk_look_holds(ses->conn, &fl->ops[0]);
         if (*there)
             zk_look_describe(ret, &fl->ops[0]);
     } else if (fl->ops[0].rc != ZNONODE) {
@@ -267,7 +278,7 @@ static hf_status batch_tell(struct zk_session *ses, const char *path,
     hf_status st = HF_OK;
     char *key;
 
-    if (op->rc == ZOK && op->stat.ephemeralOwner)
+    if (zk_look_holds(ses->conn, op))
         zk_look_describe(info, op);
     else if (op->rc == ZNONODE && !ses->conn->single)
         st = look_key(ses, path, info, deadline, err);

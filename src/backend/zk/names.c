@@ -13,8 +13,10 @@
  * the UUID; both peers look only at what stands at the end.
  *
  * INVARIANTS
- *  (1) A contender is any child that ends in a sequence number, whoever made
- *      it: peers with another layout are waited for, too.
+ *  (1) A contender is any child whose name ends in the word of a lock, as we,
+ *      Curator or kazoo write it, and a sequence number: peers with another
+ *      layout are waited for, too.  A key of another URL may be a child, or
+ *      something else that ends in digits: these are no contenders.
  *  (2) Numbers are compared as the server counts them, in 32 bits that wrap:
  *      INT32_MAX comes before INT32_MIN.  Such an order has a beginning only
  *      as seen from one number, so all are compared with our own: of two
@@ -167,32 +169,36 @@ static bool name_parse(const char *text, int32_t *ret)
     return true;
 }
 
-/* What follows the last `mark` in the name, or NULL. */
-static const char *name_after(const char *name, const char *mark)
+/* What follows the last `word` in the name, or NULL.  One that begins with a
+ * letter must not be the end of a longer one. */
+static const char *name_after(const char *name, const char *word)
 {
     const char *found = NULL, *at = name;
 
-    while ((at = strstr(at, mark))) {
-        found = at + strlen(mark);
+    while ((at = strstr(at, word))) {
+        if (*word == '_' || at == name || at[-1] == '-')
+            found = at + strlen(word);
         at++;
     }
     return found;
 }
 
-/* The sequence number at the end of a name; false if there is none.  The word
- * before it decides whether a '-' belongs to the number. */
+/* The sequence number at the end of a name; false if there is none, or if what
+ * stands before it is not the word of a lock.  names.c (1) */
 bool zk_number(const char *name, int32_t *ret)
 {
-    const char *text = name_after(name, "lock-");
-    size_t len = strlen(name);
+    /* Ours and Curator's, kazoo's, and those of Curator's read-write locks. */
+    static const char *const words[] = {"lock-", "__lock__", "__rlock__",
+                                        "__READ__", "__WRIT__"};
+    const char *text;
+    size_t i;
 
-    if (text && strlen(text) >= 10 && name_parse(text, ret))
-        return true;
-    text = name_after(name, "__");
-    if (text && strlen(text) >= 10 && name_parse(text, ret))
-        return true;
-    return len >= 10 && name[len - 10] != '-' &&
-           name_parse(name + len - 10, ret);
+    for (i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
+        text = name_after(name, words[i]);
+        if (text && strlen(text) >= 10 && name_parse(text, ret))
+            return true;
+    }
+    return false;
 }
 
 /* names.c (2): how far `number` is behind `base`; negative: before it. */

@@ -413,6 +413,7 @@ hf_status zk_list(struct hfi_conn *, const char *prefix, hf_list_fn *,
  * sync, to be ended by the caller. */
 hf_status zk_look_none(const struct zk_conn *, struct hf_error *);
 hf_status zk_look_status(const struct zk_conn *, int rc, struct hf_error *);
+bool zk_look_holds(const struct zk_conn *, const struct zk_op *);
 void zk_look_describe(struct hf_info *, const struct zk_op *);
 hf_status zk_look_children(struct zk_session *, const char *path,
                            int64_t deadline, struct zk_flight **ret,
