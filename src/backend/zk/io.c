@@ -109,18 +109,6 @@ static int drive_ask(struct zk_session *ses)
     return rc;
 }
 
-/* The same of a session that is up; a server that does not answer is left. */
-static void drive_ask_up(struct zk_session *ses)
-{
-    int64_t silent = drive_silent_at(ses);
-
-    drive_ask(ses);
-    if (hfi_now() >= silent)
-        drive_hang_up(ses);
-    else if (silent < ses->ask_at)
-        ses->ask_at = silent;
-}
-
 static void drive_set(struct zk_session *ses, uint32_t events)
 {
     struct epoll_event ev = {.events = events | EPOLLONESHOT};
@@ -157,6 +145,32 @@ static void drive_process(struct zk_session *ses, int events)
         rc = zookeeper_process(ses->zh, ZOOKEEPER_READ);
     zk_library_left();
     drive_settle(ses);
+}
+
+/* The library was to be asked earlier: this process had no processor.  It would
+ * find the server silent before it reads what has come meanwhile. */
+static void drive_catch_up(struct zk_session *ses)
+{
+    struct pollfd pfd = {ses->sock, POLLIN, 0};
+
+    if (hfi_now() > ses->ask_at && ses->sock >= 0 && poll(&pfd, 1, 0) > 0)
+        drive_process(ses, ZOOKEEPER_READ);
+}
+
+/* The same of a session that is up; a server that does not answer is left. */
+static void drive_ask_up(struct zk_session *ses)
+{
+    int64_t silent;
+
+    drive_catch_up(ses);
+    if (ses->state != ZK_UP)
+        return;
+    silent = drive_silent_at(ses);
+    drive_ask(ses);
+    if (hfi_now() >= silent)
+        drive_hang_up(ses);
+    else if (silent < ses->ask_at)
+        ses->ask_at = silent;
 }
 
 /* ---- callers ----------------------------------------------------------- */
