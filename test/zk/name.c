@@ -81,7 +81,7 @@ TEST(the_queue_keeps_its_order_across_the_wrap)
     CHECK(!rank.first);
     CHECK_STR(rank.head, "a-lock-2147483646");
     CHECK_STR(rank.ahead, "b-lock-2147483647");
-    CHECK_EQ(rank.place, 2);
+    CHECK_EQ(rank.position, 2);
     rank_of(names, 5, names[2], &rank);
     CHECK_STR(rank.ahead, "c-lock--2147483648");
     rank_of(names, 5, "e-lock-0000000000", &rank);
@@ -115,7 +115,7 @@ TEST(who_bears_our_token_and_another_number_is_another)
     CHECK(rank.own == names[2]);
     CHECK(!rank.first);
     CHECK_STR(rank.ahead, "a-lock-0000000002");
-    CHECK_EQ(rank.place, 2);
+    CHECK_EQ(rank.position, 2);
 }
 
 /* Numbers that are far apart are before each other in a circle. */
@@ -134,8 +134,8 @@ TEST(no_made_up_numbers_make_two_of_us_the_first)
             if (names[i][0] == 'a' || names[i][0] == 'b') {
                 rank_of(names, 6, names[i], &rank);
                 holders += rank.first;
-                CHECK(names[i][0] == 'a' || rank.place > 0);
-                CHECK(rank.first || (rank.ahead && rank.place > 0));
+                CHECK(names[i][0] == 'a' || rank.position > 0);
+                CHECK(rank.first || (rank.ahead && rank.position > 0));
             }
         CHECK_LE(holders, 1);
         memmove(names, names + 1, 5 * sizeof(names[0]));

@@ -7,12 +7,12 @@
  * of its session until it is answered or the handle is closed.
  *
  * INVARIANTS
- *  (1) What an answer concerns is looked up by the token in it: the place may
+ *  (1) What an answer concerns is looked up by the token in it: the node may
  *      be gone, or have changed sessions, by the time of the answer.
  *  (2) A node is removed only if it is known to be ours: by its name, which has
  *      our token, or, where all nodes of a key have one name, by its data and
  *      its owner.  It counts as removed only if the server has said so, or said
- *      that it is not there; anything else leaves the place doomed, and it is
+ *      that it is not there; anything else leaves the node doomed, and it is
  *      tried again after a while, or by the next connection.
  */
 #include "zk.h"
@@ -90,31 +90,31 @@ void zk_errands_drop(struct zk_session *ses)
 }
 
 /* node.c (3): its removal was refused, and may be allowed later. */
-static void burial_again(struct zk_place *place)
+static void burial_again(struct zk_node *node)
 {
-    place->remove_ms *= 2;
-    if (place->remove_ms < REMOVE_MIN_MS)
-        place->remove_ms = REMOVE_MIN_MS;
-    if (place->remove_ms > REMOVE_MAX_MS)
-        place->remove_ms = REMOVE_MAX_MS;
-    place->remove_at = hfi_now() + place->remove_ms;
-    zk_places_look_by(place->ses->conn, place->remove_at);
+    node->remove_ms *= 2;
+    if (node->remove_ms < REMOVE_MIN_MS)
+        node->remove_ms = REMOVE_MIN_MS;
+    if (node->remove_ms > REMOVE_MAX_MS)
+        node->remove_ms = REMOVE_MAX_MS;
+    node->remove_at = hfi_now() + node->remove_ms;
+    zk_nodes_check_by(node->ses->conn, node->remove_at);
 }
 
 /* The node is gone, or its session is; else it is tried again. */
 static void burial_end(struct zk_errand *burial, bool gone)
 {
     struct zk_conn *zc = burial->ses->conn;
-    struct zk_place *place = zk_place_find(zc, burial->token);
+    struct zk_node *node = zk_node_find(zc, burial->token);
 
-    if (place && place->ses != burial->ses)
-        place = NULL;
-    if (gone && place && place->busy)
-        zk_place_clear(place);
-    else if (gone && place)
-        zk_place_drop(zc, place); /* node.c (1) */
-    else if (place && place->doomed)
-        burial_again(place);
+    if (node && node->ses != burial->ses)
+        node = NULL;
+    if (gone && node && node->busy)
+        zk_node_clear(node);
+    else if (gone && node)
+        zk_node_drop(zc, node); /* node.c (1) */
+    else if (node && node->doomed)
+        burial_again(node);
     errand_free(burial);
 }
 
@@ -148,22 +148,22 @@ static void burial_found(int rc, const struct String_vector *names,
 {
     struct zk_errand *burial = errand_of(data);
     char prefix[ZK_NAME_MAX], *path;
-    struct zk_place *place;
+    struct zk_node *node;
     struct zk_conn *zc;
     int i;
 
     if (!burial)
         return;
     zc = burial->ses->conn;
-    place = zk_place_find(zc, burial->token);
+    node = zk_node_find(zc, burial->token);
     zk_node_prefix(zc, prefix, burial->token, NULL);
     /* Without the word at its end it also matches names with a tag. */
     prefix[zc->kazoo ? 32 : 39] = '\0';
     burial->failed = rc != ZOK && rc != ZNONODE;
-    for (i = 0; !rc && place && names && i < names->count; i++) {
+    for (i = 0; !rc && node && names && i < names->count; i++) {
         if (!zk_name_is(names->data[i], prefix))
             continue;
-        path = zk_join(place->parent, names->data[i]);
+        path = zk_join(node->parent, names->data[i]);
         burial_delete(burial, path);
         hfi_free(path);
     }
@@ -178,7 +178,7 @@ static void burial_got(int rc, const char *text, int len,
     struct zk_errand *burial = errand_of(data);
     struct zk_session *ses;
     struct hf_info info = HF_INFO_INIT;
-    struct zk_place *place;
+    struct zk_node *node;
     bool ours, sent = false;
 
     if (!burial)
@@ -186,12 +186,12 @@ static void burial_got(int rc, const char *text, int len,
     ses = burial->ses;
     if (!rc)
         errand_read(text, len, &info, burial->other);
-    place = zk_place_find(ses->conn, burial->token);
+    node = zk_node_find(ses->conn, burial->token);
     ours = !rc && !strcmp(burial->other, burial->token) &&
            (stat->ephemeralOwner == ses->id ||
-            (place && place->alt && stat->ephemeralOwner == place->alt));
-    if (ours && place)
-        sent = burial_delete(burial, place->parent);
+            (node && node->alt && stat->ephemeralOwner == node->alt));
+    if (ours && node)
+        sent = burial_delete(burial, node->parent);
     if (!sent)
         burial_end(burial, !ours && (rc == ZOK || rc == ZNONODE));
 }
@@ -211,36 +211,36 @@ static bool burial_ask(struct zk_errand *burial, const char *parent)
 static void burial_synced(int rc, const char *path, const void *data)
 {
     struct zk_errand *burial = errand_of(data);
-    struct zk_place *place;
+    struct zk_node *node;
 
     (void)path;
     if (!burial)
         return;
-    place = zk_place_find(burial->ses->conn, burial->token);
-    if (rc || !place || !burial_ask(burial, place->parent))
+    node = zk_node_find(burial->ses->conn, burial->token);
+    if (rc || !node || !burial_ask(burial, node->parent))
         burial_end(burial, false);
 }
 
 /* Remove its node without waiting for it; with the mutex held.  Where it must
  * be looked for the server asks the leader first: one that lags behind would
  * not find what another has made. */
-void zk_place_bury(struct zk_place *place)
+void zk_node_bury(struct zk_node *node)
 {
-    struct zk_session *ses = place->ses;
-    struct zk_errand *burial = ses ? errand_new(ses, place->token) : NULL;
+    struct zk_session *ses = node->ses;
+    struct zk_errand *burial = ses ? errand_new(ses, node->token) : NULL;
     bool sent;
 
-    place->held = false;
-    place->remove_at = 0;
+    node->held = false;
+    node->remove_at = 0;
     if (!burial)
         return;
-    zk_place_unmark(place);
-    if (place->path && !ses->conn->single)
-        sent = burial_delete(burial, place->path);
+    zk_node_unmark(node);
+    if (node->path && !ses->conn->single)
+        sent = burial_delete(burial, node->path);
     else if (ses->sole)
-        sent = burial_ask(burial, place->parent);
+        sent = burial_ask(burial, node->parent);
     else
-        sent = zoo_async(ses->zh, place->parent, burial_synced, burial) == ZOK;
+        sent = zoo_async(ses->zh, node->parent, burial_synced, burial) == ZOK;
     if (!sent)
         burial_end(burial, false);
 }
@@ -256,16 +256,16 @@ static void unmarked(int rc, const void *data)
 
 /* Nobody waits for the answer: a mark that stays ends with its session, and
  * prevents nothing but a move of the same node. */
-void zk_place_unmark(struct zk_place *place)
+void zk_node_unmark(struct zk_node *node)
 {
-    struct zk_session *ses = place->ses;
+    struct zk_session *ses = node->ses;
     char *path =
-        ses && place->marked ? zk_mark_path(ses->conn, place->czxid) : NULL;
-    struct zk_errand *errand = path ? errand_new(ses, place->token) : NULL;
+        ses && node->marked ? zk_mark_path(ses->conn, node->czxid) : NULL;
+    struct zk_errand *errand = path ? errand_new(ses, node->token) : NULL;
 
     if (errand && zoo_adelete(ses->zh, path, -1, unmarked, errand) != ZOK)
         errand_free(errand);
-    place->marked = place->marked && !errand;
+    node->marked = node->marked && !errand;
     hfi_free(path);
 }
 
@@ -276,59 +276,59 @@ static void guard_answer(int rc, const char *text, int len,
 {
     struct zk_errand *who = errand_of(data);
     struct hf_info info = HF_INFO_INIT;
-    struct zk_place *place;
+    struct zk_node *node;
 
     (void)stat;
     if (!who)
         return;
-    place = zk_place_find(who->ses->conn, who->token);
-    if (place && place->ses != who->ses)
-        place = NULL;
+    node = zk_node_find(who->ses->conn, who->token);
+    if (node && node->ses != who->ses)
+        node = NULL;
     if (!rc)
         errand_read(text, len, &info, who->other);
-    if (rc == ZNONODE && place)
-        zk_place_gone(place, HF_LOSS_DELETED);
-    else if (!rc && place && who->ses->conn->single &&
+    if (rc == ZNONODE && node)
+        zk_node_gone(node, HF_LOSS_DELETED);
+    else if (!rc && node && who->ses->conn->single &&
              strcmp(who->other, who->token) != 0)
-        zk_place_gone(place, HF_LOSS_STOLEN); /* The name is another's now. */
-    else if (!rc && info.broken && place)
-        zk_place_broken(place);
+        zk_node_gone(node, HF_LOSS_STOLEN); /* The name is another's now. */
+    else if (!rc && info.broken && node)
+        zk_node_broken(node);
     errand_free(who);
 }
 
 /* An operator has asked for what we hold: the holder is told, and the node
  * stays until it is done, or until its lease is over. */
-void zk_place_broken(struct zk_place *place)
+void zk_node_broken(struct zk_node *node)
 {
-    if (!place->held || place->busy || place->doomed || place->broken)
+    if (!node->held || node->busy || node->doomed || node->broken)
         return;
-    place->broken = true;
-    hfi_gone(&place->ses->conn->base, place->key, place->token, HF_LOSS_BROKEN);
+    node->broken = true;
+    hfi_gone(&node->ses->conn->base, node->key, node->token, HF_LOSS_BROKEN);
 }
 
-/* The node of a held place was removed by somebody; with the mutex held.  While
+/* A node that we hold was removed by somebody; with the mutex held.  While
  * a call is at it, that will find out. */
-void zk_place_gone(struct zk_place *place, hf_loss reason)
+void zk_node_gone(struct zk_node *node, hf_loss reason)
 {
-    struct zk_conn *zc = place->ses->conn;
+    struct zk_conn *zc = node->ses->conn;
 
-    if (!place->held || place->busy || place->doomed || place->moving)
+    if (!node->held || node->busy || node->doomed || node->moving)
         return;
-    zk_place_clear(place);
-    place->lost = true;
-    hfi_gone(&zc->base, place->key, place->token, reason);
+    zk_node_clear(node);
+    node->lost = true;
+    hfi_gone(&zc->base, node->key, node->token, reason);
 }
 
 /* Hear at once when the node of what we hold is removed or marked; with the
  * mutex held.
  * Nobody waits for the answer: the heartbeat would tell as well. */
-void zk_place_guard(struct zk_place *place)
+void zk_node_guard(struct zk_node *node)
 {
-    struct zk_session *ses = place->ses;
+    struct zk_session *ses = node->ses;
     struct zk_errand *who =
-        ses && place->path ? errand_new(ses, place->token) : NULL;
+        ses && node->path ? errand_new(ses, node->token) : NULL;
 
-    if (who && zoo_awget(ses->zh, place->path, zk_watcher, ses, guard_answer,
+    if (who && zoo_awget(ses->zh, node->path, zk_watcher, ses, guard_answer,
                          who) != ZOK)
         errand_free(who);
 }
@@ -338,39 +338,39 @@ static void listen_answer(int rc, const struct String_vector *names,
 {
     struct zk_errand *who = errand_of(data);
     struct zk_rank rank = {0};
-    struct zk_place *place;
+    struct zk_node *node;
 
     if (!who)
         return;
-    place = zk_place_find(who->ses->conn, who->token);
+    node = zk_node_find(who->ses->conn, who->token);
     if (!rc && names)
         zk_rank(&rank, names, NULL);
-    if (place && place->held && rank.holders + rank.waiters > 1)
-        hfi_wanted(&who->ses->conn->base, place->key);
+    if (node && node->held && rank.holders + rank.waiters > 1)
+        hfi_wanted(&who->ses->conn->base, node->key);
     errand_free(who);
 }
 
 /* Hear of others who come for what we hold; with the mutex held. */
-void zk_place_listen(struct zk_place *place)
+void zk_node_listen(struct zk_node *node)
 {
-    struct zk_session *ses = place->ses;
+    struct zk_session *ses = node->ses;
     struct zk_errand *who;
 
-    if (!ses || place->listening)
+    if (!ses || node->listening)
         return;
     if (ses->conn->single) { /* ephemeral.c (5) */
-        place->listening = true;
-        zk_place_hears(place);
-        place->yield_at = hfi_now() + YIELD_AFTER_MS;
-        zk_places_look_by(ses->conn, place->yield_at);
+        node->listening = true;
+        zk_node_hears(node);
+        node->yield_at = hfi_now() + YIELD_AFTER_MS;
+        zk_nodes_check_by(ses->conn, node->yield_at);
         return;
     }
-    who = errand_new(ses, place->token);
+    who = errand_new(ses, node->token);
     if (!who)
         return;
-    place->listening = true;
-    zk_place_hears(place);
-    if (zoo_awget_children(ses->zh, place->parent, zk_watcher, ses,
+    node->listening = true;
+    zk_node_hears(node);
+    if (zoo_awget_children(ses->zh, node->parent, zk_watcher, ses,
                            listen_answer, who) != ZOK)
         errand_free(who);
 }

@@ -25,21 +25,21 @@ struct break_wish {
     bool hit;  /* out: there was one */
 };
 
-/* A place of our own need not wait to hear of it. */
+/* A node of our own need not wait to hear of it. */
 static void break_tell(struct zk_conn *zc, const char *path, bool freed)
 {
-    struct hfi_node *node = NULL;
-    struct zk_place *place;
+    struct hfi_node *entry = NULL;
+    struct zk_node *node;
 
     pthread_mutex_lock(&zc->mu);
-    while ((node = hfi_map_next(&zc->places, node))) {
-        place = hfi_container(node, struct zk_place, node);
-        if (!place->ses || !place->path || strcmp(place->path, path) != 0)
+    while ((entry = hfi_map_next(&zc->nodes, entry))) {
+        node = hfi_container(entry, struct zk_node, entry);
+        if (!node->ses || !node->path || strcmp(node->path, path) != 0)
             continue;
         if (freed)
-            zk_place_gone(place, HF_LOSS_BROKEN);
+            zk_node_gone(node, HF_LOSS_BROKEN);
         else
-            zk_place_broken(place);
+            zk_node_broken(node);
     }
     pthread_mutex_unlock(&zc->mu);
 }

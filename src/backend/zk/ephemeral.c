@@ -27,7 +27,7 @@
 #include "base/banned.h"
 
 /* The node is there: ours, another's, or no lock at all? */
-static hf_status one_judge(struct zk_session *ses, struct zk_place *place,
+static hf_status one_judge(struct zk_session *ses, struct zk_node *node,
                            const struct hfi_claim *claim,
                            const struct zk_op *op, int64_t deadline,
                            bool *again, struct hf_error *err)
@@ -51,23 +51,23 @@ static hf_status one_judge(struct zk_session *ses, struct zk_place *place,
     zk_data_read(op->text, &info, &fence, token);
     if (op->stat.ephemeralOwner == ses->id && !strcmp(token, claim->token)) {
         pthread_mutex_lock(&zc->mu);
-        hfi_free(place->path);
-        place->path = hfi_strdup(place->parent);
-        place->fence = fence;
-        place->sent = true;
+        hfi_free(node->path);
+        node->path = hfi_strdup(node->parent);
+        node->fence = fence;
+        node->sent = true;
         pthread_mutex_unlock(&zc->mu);
-        return place->path ? HF_OK : hfi_nomem(err);
+        return node->path ? HF_OK : hfi_nomem(err);
     }
     pthread_mutex_lock(&zc->mu);
-    zk_place_clear(place);
+    zk_node_clear(node);
     pthread_mutex_unlock(&zc->mu);
-    if (!claim->queue || !place->watched)
+    if (!claim->queue || !node->watched)
         return HF_BUSY;
-    st = zk_arm(ses, place, place->parent, deadline, again, err);
+    st = zk_arm(ses, node, node->parent, deadline, again, err);
     return st || *again ? st : HF_BUSY;
 }
 
-hf_status zk_one_step(struct zk_session *ses, struct zk_place *place,
+hf_status zk_one_step(struct zk_session *ses, struct zk_node *node,
                       const struct hfi_claim *claim, struct hfi_answer *busy,
                       int64_t deadline, bool *again, struct hf_error *err)
 {
@@ -82,10 +82,10 @@ hf_status zk_one_step(struct zk_session *ses, struct zk_place *place,
         return hfi_nomem(err);
     zk_data_write(data, claim, ses->got_ms, 0);
     pthread_mutex_lock(&zc->mu);
-    place->sent = true;
+    node->sent = true;
     pthread_mutex_unlock(&zc->mu);
-    zk_create(fl, place->parent, data, ZOO_EPHEMERAL);
-    zk_get(fl, place->parent, false);
+    zk_create(fl, node->parent, data, ZOO_EPHEMERAL);
+    zk_get(fl, node->parent, false);
     if (zk_flight_wait(fl, deadline)) {
         zk_flight_end(fl);
         return zk_no_answer(zc, err);
@@ -93,14 +93,14 @@ hf_status zk_one_step(struct zk_session *ses, struct zk_place *place,
     rc = fl->ops[0].rc;
     if (rc == ZNONODE) {
         pthread_mutex_lock(&zc->mu);
-        place->sent = false;
+        node->sent = false;
         pthread_mutex_unlock(&zc->mu);
         *again = true;
         st = zk_make_parents(ses, zc->root, deadline, err);
     } else if (rc && rc != ZNODEEXISTS) {
         st = zk_status(zc, rc, "create", err);
     } else {
-        st = one_judge(ses, place, claim, &fl->ops[1], deadline, again, err);
+        st = one_judge(ses, node, claim, &fl->ops[1], deadline, again, err);
     }
     zk_flight_end(fl);
     return st;

@@ -32,7 +32,7 @@
 #include "base/banned.h"
 
 /* move.c (3): a write of what was just read. */
-static hf_status move_bar_node(struct zk_session *ses, struct zk_place *place,
+static hf_status move_bar_node(struct zk_session *ses, struct zk_node *node,
                                const char *text, int64_t deadline,
                                struct hf_error *err)
 {
@@ -42,18 +42,18 @@ static hf_status move_bar_node(struct zk_session *ses, struct zk_place *place,
 
     if (!fl)
         return hfi_nomem(err);
-    zk_set(fl, place->path, text, place->version);
+    zk_set(fl, node->path, text, node->version);
     if (zk_flight_wait(fl, deadline))
         st = zk_no_answer(zc, err);
     else if (fl->ops[0].rc == ZNONODE || fl->ops[0].rc == ZBADVERSION)
-        st = zk_node_touched(zc, place, err);
+        st = zk_node_touched(zc, node, err);
     else
         st = zk_status(zc, fl->ops[0].rc, "set", err);
     if (!st) {
         pthread_mutex_lock(&zc->mu);
-        place->version = fl->ops[0].stat.version;
-        place->moving = false;
-        place->alt = 0;
+        node->version = fl->ops[0].stat.version;
+        node->moving = false;
+        node->alt = 0;
         pthread_mutex_unlock(&zc->mu);
     }
     zk_flight_end(fl);
@@ -61,26 +61,26 @@ static hf_status move_bar_node(struct zk_session *ses, struct zk_place *place,
 }
 
 /* Is the node the one that was judged, now that the mark is there? */
-static hf_status move_marked(struct zk_session *ses, struct zk_place *place,
+static hf_status move_marked(struct zk_session *ses, struct zk_node *node,
                              const struct zk_flight *fl, struct hf_error *err)
 {
     struct zk_conn *zc = ses->conn;
-    const struct zk_op *node = &fl->ops[2];
+    const struct zk_op *seen = &fl->ops[2];
     hf_status st = HF_OK;
 
     if (fl->ops[0].rc != ZNODEEXISTS)
         st = zk_status(zc, fl->ops[0].rc, "create", err);
     if (!st)
         st = zk_status(zc, fl->ops[1].rc, "set", err);
-    if (!st && node->rc != ZNONODE)
-        st = zk_status(zc, node->rc, "get", err);
+    if (!st && seen->rc != ZNONODE)
+        st = zk_status(zc, seen->rc, "get", err);
     pthread_mutex_lock(&zc->mu);
-    if (!st && (node->rc || node->stat.czxid != place->czxid ||
-                node->stat.version != place->version || place->ses != ses)) {
-        st = zk_node_touched(zc, place, err);
+    if (!st && (seen->rc || seen->stat.czxid != node->czxid ||
+                seen->stat.version != node->version || node->ses != ses)) {
+        st = zk_node_touched(zc, node, err);
     } else if (!st) {
-        place->moving = false;
-        place->alt = 0;
+        node->moving = false;
+        node->alt = 0;
     }
     pthread_mutex_unlock(&zc->mu);
     return st;
@@ -88,10 +88,10 @@ static hf_status move_marked(struct zk_session *ses, struct zk_place *place,
 
 /* move.c (4): make the mark, or write to it, and read the node.  *version is
  * what the mark has now. */
-static hf_status move_mark(struct zk_session *ses, struct zk_place *place,
+static hf_status move_mark(struct zk_session *ses, struct zk_node *node,
                            int64_t deadline, int *version, struct hf_error *err)
 {
-    char *mark = zk_mark_path(ses->conn, place->czxid);
+    char *mark = zk_mark_path(ses->conn, node->czxid);
     struct zk_flight *fl = mark ? zk_flight_new(ses, 3) : NULL;
     hf_status st;
 
@@ -100,13 +100,13 @@ static hf_status move_mark(struct zk_session *ses, struct zk_place *place,
         return hfi_nomem(err);
     }
     pthread_mutex_lock(&ses->conn->mu);
-    place->marked = true;
+    node->marked = true;
     pthread_mutex_unlock(&ses->conn->mu);
     zk_create(fl, mark, "", ZOO_EPHEMERAL);
     zk_set(fl, mark, "", -1);
-    zk_get(fl, place->path, false);
+    zk_get(fl, node->path, false);
     st = zk_flight_wait(fl, deadline) ? zk_no_answer(ses->conn, err)
-                                      : move_marked(ses, place, fl, err);
+                                      : move_marked(ses, node, fl, err);
     if (!st)
         *version = fl->ops[1].stat.version;
     zk_flight_end(fl);
@@ -114,7 +114,7 @@ static hf_status move_mark(struct zk_session *ses, struct zk_place *place,
     return st;
 }
 
-hf_status zk_move_bar(struct zk_session *ses, struct zk_place *place,
+hf_status zk_move_bar(struct zk_session *ses, struct zk_node *node,
                       const char *text, int64_t deadline, struct hf_error *err)
 {
     struct zk_conn *zc = ses->conn;
@@ -122,41 +122,41 @@ hf_status zk_move_bar(struct zk_session *ses, struct zk_place *place,
     int version;
 
     if (!zc->single)
-        return move_bar_node(ses, place, text, deadline, err);
-    st = move_mark(ses, place, deadline, &version, err);
+        return move_bar_node(ses, node, text, deadline, err);
+    st = move_mark(ses, node, deadline, &version, err);
     pthread_mutex_lock(&zc->mu);
     if (!st)
-        zk_place_unmark(place);
+        zk_node_unmark(node);
     pthread_mutex_unlock(&zc->mu);
     return st;
 }
 
 /* What the answer to a move means; with the mutex held. */
-static hf_status move_answered(struct zk_conn *zc, struct zk_place *place,
+static hf_status move_answered(struct zk_conn *zc, struct zk_node *node,
                                struct zk_session *to, int rc,
                                struct hf_error *err)
 {
     if (rc != ZOK && rc != ZNONODE && rc != ZBADVERSION)
         return zk_status(zc, rc, "multi", err); /* move.c (3) */
-    place->moving = false;
-    place->alt = 0;
+    node->moving = false;
+    node->alt = 0;
     if (rc)
-        zk_place_unmark(place);
+        zk_node_unmark(node);
     if (rc == ZBADVERSION)
-        return zk_node_touched(zc, place, err);
+        return zk_node_touched(zc, node, err);
     if (rc == ZNONODE)
         return hfi_fail(err, HF_LOST, "%s: the lock is gone",
                         zc->base.endpoint);
-    place->version = 0;
-    place->marked = false;
+    node->version = 0;
+    node->marked = false;
     if (to->state == ZK_DEAD)
         return HF_LOST;
-    zk_place_bind(place, to);
+    zk_node_bind(node, to);
     return HF_OK;
 }
 
 /* Send it; `mark` is NULL with recipe=sequential.  move.c (1) */
-static hf_status move_send(struct zk_session *to, struct zk_place *place,
+static hf_status move_send(struct zk_session *to, struct zk_node *node,
                            const struct hfi_renewal *item, const char *mark,
                            int version, int64_t deadline, struct hf_error *err)
 {
@@ -169,15 +169,15 @@ static hf_status move_send(struct zk_session *to, struct zk_place *place,
 
     if (!fl)
         return hfi_nomem(err);
-    zk_data_write(data, item->claim, to->got_ms, place->fence);
+    zk_data_write(data, item->claim, to->got_ms, node->fence);
     if (mark)
         zoo_delete_op_init(&ops[n++], mark, version);
-    zoo_delete_op_init(&ops[n++], place->path, place->version);
-    zoo_create_op_init(&ops[n++], place->path, data, (int)strlen(data),
+    zoo_delete_op_init(&ops[n++], node->path, node->version);
+    zoo_create_op_init(&ops[n++], node->path, data, (int)strlen(data),
                        zk_acl(zc), ZOO_EPHEMERAL, fl->made, sizeof(fl->made));
     pthread_mutex_lock(&zc->mu);
-    place->moving = true;
-    place->alt = to->id;
+    node->moving = true;
+    node->alt = to->id;
     to->used = true; /* Its end would be that of the node. */
     pthread_mutex_unlock(&zc->mu);
     zk_multi(fl, n, ops);
@@ -185,14 +185,14 @@ static hf_status move_send(struct zk_session *to, struct zk_place *place,
         st = zk_no_answer(zc, err);
     } else {
         pthread_mutex_lock(&zc->mu);
-        st = move_answered(zc, place, to, fl->ops[0].rc, err);
+        st = move_answered(zc, node, to, fl->ops[0].rc, err);
         pthread_mutex_unlock(&zc->mu);
     }
     zk_flight_end(fl);
     return st;
 }
 
-hf_status zk_move(struct zk_session *ses, struct zk_place *place,
+hf_status zk_move(struct zk_session *ses, struct zk_node *node,
                   const struct hfi_renewal *item, int64_t deadline,
                   struct hf_error *err)
 {
@@ -205,12 +205,12 @@ hf_status zk_move(struct zk_session *ses, struct zk_place *place,
     if (st)
         return st;
     if (zc->single) {
-        mark = zk_mark_path(zc, place->czxid);
-        st = mark ? move_mark(ses, place, deadline, &version, err)
+        mark = zk_mark_path(zc, node->czxid);
+        st = mark ? move_mark(ses, node, deadline, &version, err)
                   : hfi_nomem(err);
     }
     if (!st)
-        st = move_send(to, place, item, mark, version, deadline, err);
+        st = move_send(to, node, item, mark, version, deadline, err);
     zk_session_put(to);
     hfi_free(mark);
     return st;

@@ -260,14 +260,14 @@ void zk_rank(struct zk_rank *ret, const struct String_vector *names,
             ret->holders++;
         if (!ret->own || at >= 0)
             continue;
-        ret->place++;
+        ret->position++;
         if (!ret->ahead || at > ahead) {
             ret->ahead = name;
             ahead = at;
         }
     }
     ret->waiters -= ret->holders;
-    ret->first = ret->own && !ret->place; /* names.c (3) */
+    ret->first = ret->own && !ret->position; /* names.c (3) */
 }
 
 /* ---- data -------------------------------------------------------------- */

@@ -4,15 +4,15 @@
  *
  * An ephemeral node lives as long as its session, and our sessions live as long
  * as the client.  So unlike a key with a time to live, a node that nobody takes
- * away stays.  Everything that may be there is therefore a place in our
+ * away stays.  Everything that may be there is therefore recorded in our
  * books, from before its create is sent until its end is confirmed.
  *
  * INVARIANTS
- *  (1) A place is forgotten only when its node is known to be gone, or its
+ *  (1) A record is dropped only when its node is known to be gone, or its
  *      session is.
- *  (2) A held place that is not renewed in time lapses: its node is removed by
+ *  (2) A held node that is not renewed in time lapses: it is removed by
  *      the keeper's clock, later than the holder has stopped to believe.
- *  (3) A place whose release had no answer, or was refused, is doomed: it is
+ *  (3) A node whose release had no answer, or was refused, is doomed: it is
  *      removed as soon as its session is connected again, or by the keeper's
  *      clock while it is, whether anybody asks or not.
  *  (4) What a callback may free or clear is not `busy`.
@@ -30,104 +30,104 @@
  * woken once in this time, not for each lock that is held for less. */
 #define GUARD_AFTER_MS 20
 
-struct zk_place *zk_place_find(struct zk_conn *zc, const char *token)
+struct zk_node *zk_node_find(struct zk_conn *zc, const char *token)
 {
-    struct hfi_node *node = hfi_map_find(&zc->places, token);
+    struct hfi_node *entry = hfi_map_find(&zc->nodes, token);
 
-    return node ? hfi_container(node, struct zk_place, node) : NULL;
+    return entry ? hfi_container(entry, struct zk_node, entry) : NULL;
 }
 
 /* With the mutex held; NULL: no memory. */
-struct zk_place *zk_place_new(struct zk_conn *zc, const struct hfi_claim *claim)
+struct zk_node *zk_node_new(struct zk_conn *zc, const struct hfi_claim *claim)
 {
-    struct zk_place *place =
-        hfi_map_reserve(&zc->places) ? hfi_alloc(sizeof(*place)) : NULL;
+    struct zk_node *node =
+        hfi_map_reserve(&zc->nodes) ? hfi_alloc(sizeof(*node)) : NULL;
 
-    if (!place)
+    if (!node)
         return NULL;
-    place->key = hfi_strdup(claim->key);
-    place->parent = zk_key_path(zc, claim->key);
-    if (!place->key || !place->parent) {
-        hfi_free(place->key);
-        hfi_free(place->parent);
-        hfi_free(place);
+    node->key = hfi_strdup(claim->key);
+    node->parent = zk_key_path(zc, claim->key);
+    if (!node->key || !node->parent) {
+        hfi_free(node->key);
+        hfi_free(node->parent);
+        hfi_free(node);
         return NULL;
     }
-    memcpy(place->token, claim->token, sizeof(place->token));
-    hfi_link_init(&place->link);
-    hfi_link_init(&place->hears);
-    hfi_link_init(&place->fresh);
-    place->node.key = place->token;
-    hfi_map_add(&zc->places, &place->node);
-    return place;
+    memcpy(node->token, claim->token, sizeof(node->token));
+    hfi_link_init(&node->link);
+    hfi_link_init(&node->hears);
+    hfi_link_init(&node->fresh);
+    node->entry.key = node->token;
+    hfi_map_add(&zc->nodes, &node->entry);
+    return node;
 }
 
-void zk_place_clear(struct zk_place *place)
+void zk_node_clear(struct zk_node *node)
 {
-    hfi_free(place->path);
-    hfi_free(place->ahead);
-    hfi_free(place->tail);
-    place->path = place->ahead = place->tail = NULL;
-    place->alt = 0;
-    place->fence = 0;
-    place->version = 0;
-    place->czxid = 0;
-    place->marked = false;
-    place->broken = false;
-    place->told = place->counted = false;
-    place->yield_at = 0;
-    place->guard = 0;
-    hfi_link_remove(&place->hears);
-    hfi_link_remove(&place->fresh);
-    place->sent = place->held = place->moving = place->listening = false;
+    hfi_free(node->path);
+    hfi_free(node->ahead);
+    hfi_free(node->tail);
+    node->path = node->ahead = node->tail = NULL;
+    node->alt = 0;
+    node->fence = 0;
+    node->version = 0;
+    node->czxid = 0;
+    node->marked = false;
+    node->broken = false;
+    node->told = node->counted = false;
+    node->yield_at = 0;
+    node->guard = 0;
+    hfi_link_remove(&node->hears);
+    hfi_link_remove(&node->fresh);
+    node->sent = node->held = node->moving = node->listening = false;
 }
 
-void zk_place_drop(struct zk_conn *zc, struct zk_place *place)
+void zk_node_drop(struct zk_conn *zc, struct zk_node *node)
 {
-    zk_place_clear(place);
-    hfi_link_remove(&place->link);
-    hfi_map_remove(&zc->places, &place->node);
-    hfi_free(place->key);
-    hfi_free(place->parent);
-    hfi_free(place);
+    zk_node_clear(node);
+    hfi_link_remove(&node->link);
+    hfi_map_remove(&zc->nodes, &node->entry);
+    hfi_free(node->key);
+    hfi_free(node->parent);
+    hfi_free(node);
 }
 
-void zk_place_bind(struct zk_place *place, struct zk_session *ses)
+void zk_node_bind(struct zk_node *node, struct zk_session *ses)
 {
-    hfi_link_remove(&place->link);
-    hfi_link_append(&ses->places, &place->link);
-    place->ses = ses;
-    place->guard = 0;
+    hfi_link_remove(&node->link);
+    hfi_link_append(&ses->nodes, &node->link);
+    node->ses = ses;
+    node->guard = 0;
     ses->used = true;
-    zk_place_hears(place);
+    zk_node_hears(node);
 }
 
 /* Its node was moved to that session, or is gone. */
-void zk_place_follow(struct zk_place *place, struct zk_session *ses)
+void zk_node_follow(struct zk_node *node, struct zk_session *ses)
 {
-    place->alt = 0;
-    place->moving = false;
-    zk_place_bind(place, ses);
+    node->alt = 0;
+    node->moving = false;
+    zk_node_bind(node, ses);
 }
 
 /* It is in the list while it may want to hear something.  Who finds one there
  * that does not takes it out. */
-void zk_place_hears(struct zk_place *place)
+void zk_node_hears(struct zk_node *node)
 {
-    hfi_link_remove(&place->hears);
-    if (place->ses && (place->ahead || place->listening))
-        hfi_link_append(&place->ses->hearers, &place->hears);
+    hfi_link_remove(&node->hears);
+    if (node->ses && (node->ahead || node->listening))
+        hfi_link_append(&node->ses->hearers, &node->hears);
 }
 
-hf_status zk_place_session(struct zk_conn *zc, struct zk_place *place,
-                           int64_t ttl_ms, int64_t deadline,
-                           struct zk_session **ret, struct hf_error *err)
+hf_status zk_node_session(struct zk_conn *zc, struct zk_node *node,
+                          int64_t ttl_ms, int64_t deadline,
+                          struct zk_session **ret, struct hf_error *err)
 {
     struct zk_session *ses;
     hf_status st;
 
     pthread_mutex_lock(&zc->mu);
-    ses = place->ses;
+    ses = node->ses;
     if (ses) {
         ses->users++;
         st = zk_session_up(ses, deadline, err);
@@ -138,14 +138,14 @@ hf_status zk_place_session(struct zk_conn *zc, struct zk_place *place,
         pthread_mutex_unlock(&zc->mu);
         return st;
     }
-    zk_place_clear(place);
+    zk_node_clear(node);
     pthread_mutex_unlock(&zc->mu);
     st = zk_session_for(zc, ttl_ms, deadline, &ses, err);
     if (st)
         return st;
     pthread_mutex_lock(&zc->mu);
     if (ses->state != ZK_DEAD)
-        zk_place_bind(place, ses);
+        zk_node_bind(node, ses);
     pthread_mutex_unlock(&zc->mu);
     *ret = ses;
     return HF_OK;
@@ -153,7 +153,7 @@ hf_status zk_place_session(struct zk_conn *zc, struct zk_place *place,
 
 /* ---- lapsing ----------------------------------------------------------- */
 
-static void places_set_timer(struct zk_conn *zc, int64_t due)
+static void nodes_set_timer(struct zk_conn *zc, int64_t due)
 {
     struct itimerspec at = {.it_value = {due / 1000, due % 1000 * 1000000}};
 
@@ -161,103 +161,102 @@ static void places_set_timer(struct zk_conn *zc, int64_t due)
     timerfd_settime(zc->timer_fd, TFD_TIMER_ABSTIME, &at, NULL);
 }
 
-/* Have zk_places_lapse() look at all places then. */
-void zk_places_look_by(struct zk_conn *zc, int64_t due)
+/* Have zk_nodes_lapse() check all nodes then. */
+void zk_nodes_check_by(struct zk_conn *zc, int64_t due)
 {
     if (due < zc->lapse_at)
         zc->lapse_at = due;
     if (due < zc->timer_due)
-        places_set_timer(zc, due);
+        nodes_set_timer(zc, due);
 }
 
 /* It holds, from now on for `ttl_ms` at least; with the mutex held. */
-void zk_place_hold(struct zk_conn *zc, struct zk_place *place, int64_t ttl_ms)
+void zk_node_hold(struct zk_conn *zc, struct zk_node *node, int64_t ttl_ms)
 {
     int64_t now = hfi_now();
 
-    if (!place->held) {
-        place->guard_at = now + GUARD_AFTER_MS;
-        hfi_link_append(&zc->fresh, &place->fresh);
-        if (place->guard_at < zc->timer_due)
-            places_set_timer(zc, place->guard_at);
+    if (!node->held) {
+        node->guard_at = now + GUARD_AFTER_MS;
+        hfi_link_append(&zc->fresh, &node->fresh);
+        if (node->guard_at < zc->timer_due)
+            nodes_set_timer(zc, node->guard_at);
     }
-    place->held = true;
-    place->expires = hfi_after(now, ttl_ms);
-    zk_places_look_by(zc, place->expires);
+    node->held = true;
+    node->expires = hfi_after(now, ttl_ms);
+    zk_nodes_check_by(zc, node->expires);
 }
 
 /* What is held for a while is guarded, and listens if it may linger; what is
  * given back at once is not worth the requests. */
-static int64_t places_guard(struct zk_conn *zc, int64_t now)
+static int64_t nodes_guard(struct zk_conn *zc, int64_t now)
 {
-    struct zk_place *place;
+    struct zk_node *node;
 
     while (!hfi_link_alone(&zc->fresh)) {
-        place = hfi_container(zc->fresh.next, struct zk_place, fresh);
-        if (place->guard_at > now)
-            return place->guard_at;
-        hfi_link_remove(&place->fresh);
-        zk_place_guard(place);
-        if (place->watched)
-            zk_place_listen(place);
+        node = hfi_container(zc->fresh.next, struct zk_node, fresh);
+        if (node->guard_at > now)
+            return node->guard_at;
+        hfi_link_remove(&node->fresh);
+        zk_node_guard(node);
+        if (node->watched)
+            zk_node_listen(node);
     }
     return HFI_NEVER;
 }
 
 /* node.c (3): its removal was refused, and is tried again when it is time. */
-static void places_remove(struct zk_conn *zc, struct zk_place *place,
-                          int64_t now)
+static void nodes_remove(struct zk_conn *zc, struct zk_node *node, int64_t now)
 {
-    int64_t due = place->busy ? now + 100 : place->remove_at;
+    int64_t due = node->busy ? now + 100 : node->remove_at;
 
-    if (!place->remove_at)
+    if (!node->remove_at)
         return;
     if (due <= now)
-        zk_place_bury(place);
+        zk_node_bury(node);
     else if (due < zc->lapse_at)
         zc->lapse_at = due;
 }
 
 /* node.c (2): what was not renewed goes; with the mutex held. */
-void zk_places_lapse(struct zk_conn *zc)
+void zk_nodes_lapse(struct zk_conn *zc)
 {
-    int64_t now = hfi_now(), next = places_guard(zc, now);
-    struct hfi_node *node, *after;
-    struct zk_place *place;
+    int64_t now = hfi_now(), next = nodes_guard(zc, now);
+    struct hfi_node *entry, *after;
+    struct zk_node *node;
 
     if (now < zc->lapse_at) {
-        places_set_timer(zc, next < zc->lapse_at ? next : zc->lapse_at);
+        nodes_set_timer(zc, next < zc->lapse_at ? next : zc->lapse_at);
         return;
     }
     zc->lapse_at = HFI_NEVER;
-    for (node = hfi_map_next(&zc->places, NULL); node; node = after) {
-        after = hfi_map_next(&zc->places, node);
-        place = hfi_container(node, struct zk_place, node);
-        if (place->doomed)
-            places_remove(zc, place, now);
-        if (!place->held || place->doomed)
+    for (entry = hfi_map_next(&zc->nodes, NULL); entry; entry = after) {
+        after = hfi_map_next(&zc->nodes, entry);
+        node = hfi_container(entry, struct zk_node, entry);
+        if (node->doomed)
+            nodes_remove(zc, node, now);
+        if (!node->held || node->doomed)
             continue;
-        if (place->yield_at && now >= place->yield_at) {
-            place->yield_at = 0;
-            hfi_wanted(&zc->base, place->key);
+        if (node->yield_at && now >= node->yield_at) {
+            node->yield_at = 0;
+            hfi_wanted(&zc->base, node->key);
         }
-        if (place->expires > now || place->busy) {
-            int64_t due = place->busy ? now + 100 : place->expires;
+        if (node->expires > now || node->busy) {
+            int64_t due = node->busy ? now + 100 : node->expires;
 
-            if (place->yield_at && place->yield_at < due)
-                due = place->yield_at;
+            if (node->yield_at && node->yield_at < due)
+                due = node->yield_at;
 
             zc->lapse_at = due < zc->lapse_at ? due : zc->lapse_at;
             continue;
         }
-        place->doomed = true;
-        zk_place_bury(place);
+        node->doomed = true;
+        zk_node_bury(node);
     }
     if (zc->lapse_at < next)
         next = zc->lapse_at;
     zc->timer_due = HFI_NEVER;
     if (next != HFI_NEVER)
-        places_set_timer(zc, next);
+        nodes_set_timer(zc, next);
 }
 
 /* ---- finding out ------------------------------------------------------- */
@@ -265,7 +264,7 @@ void zk_places_lapse(struct zk_conn *zc)
 /* Those of the children that bear the name of the claim: read them.  NULL: no
  * memory. */
 static struct zk_flight *resolve_read(struct zk_session *ses,
-                                      const struct zk_place *place,
+                                      const struct zk_node *node,
                                       const struct hfi_claim *claim,
                                       const struct String_vector *names)
 {
@@ -277,7 +276,7 @@ static struct zk_flight *resolve_read(struct zk_session *ses,
     for (i = 0; fl && i < names->count; i++) {
         if (!zk_name_is(names->data[i], prefix))
             continue;
-        path = zk_join(place->parent, names->data[i]);
+        path = zk_join(node->parent, names->data[i]);
         if (!path) {
             zk_flight_end(fl);
             return NULL;
@@ -289,7 +288,7 @@ static struct zk_flight *resolve_read(struct zk_session *ses,
 }
 
 /* names.c (4): ours is the one that belongs to our session. */
-static hf_status resolve_own(struct zk_session *ses, struct zk_place *place,
+static hf_status resolve_own(struct zk_session *ses, struct zk_node *node,
                              struct zk_flight *fl, struct hf_error *err)
 {
     struct zk_conn *zc = ses->conn;
@@ -308,21 +307,21 @@ static hf_status resolve_own(struct zk_session *ses, struct zk_place *place,
     if (st)
         return st;
     pthread_mutex_lock(&zc->mu);
-    place->sent = own != NULL;
+    node->sent = own != NULL;
     if (own) {
-        hfi_free(place->path);
-        place->path = own->path;
+        hfi_free(node->path);
+        node->path = own->path;
         own->path = NULL;
-        place->fence = (uint64_t)own->stat.czxid;
-        zk_data_read(own->text, &info, &place->fence, token);
+        node->fence = (uint64_t)own->stat.czxid;
+        zk_data_read(own->text, &info, &node->fence, token);
     }
     pthread_mutex_unlock(&zc->mu);
     return HF_OK;
 }
 
-hf_status zk_place_resolve(struct zk_session *ses, struct zk_place *place,
-                           const struct hfi_claim *claim, int64_t deadline,
-                           struct hf_error *err)
+hf_status zk_node_resolve(struct zk_session *ses, struct zk_node *node,
+                          const struct hfi_claim *claim, int64_t deadline,
+                          struct hf_error *err)
 {
     struct zk_conn *zc = ses->conn;
     struct zk_flight *fl = zk_flight_new(ses, 2), *nodes = NULL;
@@ -330,21 +329,21 @@ hf_status zk_place_resolve(struct zk_session *ses, struct zk_place *place,
 
     if (!fl)
         return hfi_nomem(err);
-    zk_sync(fl, place->parent);
-    zk_children(fl, place->parent, false);
+    zk_sync(fl, node->parent);
+    zk_children(fl, node->parent, false);
     st = zk_flight_wait(fl, deadline)
              ? zk_no_answer(zc, err)
              : zk_status(zc, fl->ops[0].rc, "sync", err);
     if (!st && fl->ops[1].rc != ZNONODE)
         st = zk_status(zc, fl->ops[1].rc, "children", err);
     if (!st) {
-        nodes = resolve_read(ses, place, claim, &fl->ops[1].names);
+        nodes = resolve_read(ses, node, claim, &fl->ops[1].names);
         if (!nodes)
             st = hfi_nomem(err);
         else if (zk_flight_wait(nodes, deadline))
             st = zk_no_answer(zc, err);
         else
-            st = resolve_own(ses, place, nodes, err);
+            st = resolve_own(ses, node, nodes, err);
     }
     zk_flight_end(nodes);
     zk_flight_end(fl);

@@ -53,16 +53,16 @@ static struct zk_last *last_slot(struct zk_conn *zc, const char *parent)
     return &zc->last[hash % ZK_LAST_MAX];
 }
 
-/* A place that was held is gone; with the mutex held.  predict.c (2) */
-void zk_last_note(struct zk_conn *zc, struct zk_place *place)
+/* A node that was held is gone; with the mutex held.  predict.c (2) */
+void zk_last_note(struct zk_conn *zc, struct zk_node *node)
 {
-    struct zk_last *last = last_slot(zc, place->parent);
+    struct zk_last *last = last_slot(zc, node->parent);
     char *copy;
 
-    if (!place->counted)
+    if (!node->counted)
         return;
-    if (!last->parent || strcmp(last->parent, place->parent) != 0) {
-        copy = hfi_strdup(place->parent);
+    if (!last->parent || strcmp(last->parent, node->parent) != 0) {
+        copy = hfi_strdup(node->parent);
         if (!copy)
             return;
         hfi_free(last->parent);
@@ -70,10 +70,10 @@ void zk_last_note(struct zk_conn *zc, struct zk_place *place)
         last->missed = false;
     }
     hfi_free(last->tail);
-    last->tail = place->tail;
-    place->tail = NULL;
-    last->number = place->top;
-    last->zxid = (int64_t)place->fence;
+    last->tail = node->tail;
+    node->tail = NULL;
+    last->number = node->top;
+    last->zxid = (int64_t)node->fence;
     last->fresh = true;
 }
 
@@ -104,8 +104,7 @@ bool zk_last_known(struct zk_conn *zc, const char *parent, bool queue)
 
 /* Does the number of the node that was just created tell who is before it?
  * *tail is the path of that one, to be freed, or NULL: nobody. */
-bool zk_last_tells(struct zk_conn *zc, const struct zk_place *place,
-                   char **tail)
+bool zk_last_tells(struct zk_conn *zc, const struct zk_node *node, char **tail)
 {
     struct zk_last *last;
     int32_t number = 0;
@@ -113,9 +112,9 @@ bool zk_last_tells(struct zk_conn *zc, const struct zk_place *place,
 
     *tail = NULL;
     pthread_mutex_lock(&zc->mu);
-    last = last_of(zc, place->parent, (int64_t)place->fence);
+    last = last_of(zc, node->parent, (int64_t)node->fence);
     if (last) {
-        tells = zk_number(zk_name_of(place->path), &number) &&
+        tells = zk_number(zk_name_of(node->path), &number) &&
                 last->number < INT32_MAX && number == last->number + 1;
         *tail = tells ? last->tail : NULL;
         if (tells)

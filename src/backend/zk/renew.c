@@ -33,57 +33,56 @@
 
 /* One item on its way. */
 struct renew_item {
-    struct zk_place *place; /* NULL: nothing more to do */
-    unsigned life;          /* of its session, before it was sent */
-    bool guarded;           /* its node bears a watch */
+    struct zk_node *node; /* NULL: nothing more to do */
+    unsigned life;        /* of its session, before it was sent */
+    bool guarded;         /* its node bears a watch */
     struct zk_session *ses;
     struct zk_flight *fl;
     size_t op;
     bool sender; /* `fl` is to be ended with this one */
 };
 
-static void renew_lost(struct hfi_renewal *item, struct zk_place *place,
+static void renew_lost(struct hfi_renewal *item, struct zk_node *node,
                        hf_loss reason)
 {
     item->st = HF_LOST;
     item->reason = reason;
-    if (place) {
-        zk_place_clear(place);
-        place->lost = true;
+    if (node) {
+        zk_node_clear(node);
+        node->lost = true;
     }
 }
 
 /* Its node stays where it is until it is released, or until it lapses. */
-static void renew_broken(struct hfi_renewal *item, struct zk_place *place)
+static void renew_broken(struct hfi_renewal *item, struct zk_node *node)
 {
     item->st = HF_LOST;
     item->reason = HF_LOSS_BROKEN;
-    place->broken = true;
+    node->broken = true;
 }
 
-/* Take up the item's place, or say at once what has become of it. */
+/* Take up the item's node, or say at once what has become of it. */
 static void renew_take(struct zk_conn *zc, struct hfi_renewal *item,
                        struct renew_item *work, struct zk_session **down)
 {
-    struct zk_place *place = zk_place_find(zc, item->claim->token);
+    struct zk_node *node = zk_node_find(zc, item->claim->token);
 
-    if (!place || place->doomed || (place->ses && !place->path)) {
+    if (!node || node->doomed || (node->ses && !node->path)) {
         renew_lost(item, NULL, HF_LOSS_DELETED);
-    } else if (!place->ses) {
-        renew_lost(item, place, HF_LOSS_SESSION);
-    } else if (place->broken) {
-        renew_broken(item, place);
-    } else if (place->ses->state == ZK_UP) {
-        place->busy = true;
-        place->ses->users++;
-        work->place = place;
-        work->ses = place->ses;
-        work->life = place->ses->life;
-        work->guarded =
-            place->guard == work->life && !zc->single && !place->alt;
+    } else if (!node->ses) {
+        renew_lost(item, node, HF_LOSS_SESSION);
+    } else if (node->broken) {
+        renew_broken(item, node);
+    } else if (node->ses->state == ZK_UP) {
+        node->busy = true;
+        node->ses->users++;
+        work->node = node;
+        work->ses = node->ses;
+        work->life = node->ses->life;
+        work->guarded = node->guard == work->life && !zc->single && !node->alt;
     } else {
         item->st = HF_UNAVAILABLE;
-        *down = place->ses;
+        *down = node->ses;
     }
 }
 
@@ -103,7 +102,7 @@ static void renew_take_all(struct zk_conn *zc, struct hfi_renewal *items,
         for (i = 0; i < n; i++) {
             if (items[i].st != HF_LOST)
                 renew_take(zc, &items[i], &work[i], &down);
-            any = any || work[i].place;
+            any = any || work[i].node;
         }
         if (any || !down || turn)
             break;
@@ -126,9 +125,9 @@ static void renew_send(struct zk_conn *zc, struct renew_item *work,
     if (!fl)
         return;
     work[first].sender = true;
-    asked = zk_prove(fl, work[first].place->parent);
+    asked = zk_prove(fl, work[first].node->parent);
     for (i = first; i < n; i++) {
-        if (!work[i].place || work[i].fl || work[i].ses != ses)
+        if (!work[i].node || work[i].fl || work[i].ses != ses)
             continue;
         work[i].fl = fl;
         work[i].op = fl->n;
@@ -137,7 +136,7 @@ static void renew_send(struct zk_conn *zc, struct renew_item *work,
             continue;
         asked = true;
         /* renew.c (2) */
-        zk_get(fl, work[i].place->path, !zc->single);
+        zk_get(fl, work[i].node->path, !zc->single);
     }
 }
 
@@ -159,43 +158,43 @@ static void renew_judge_node(struct zk_conn *zc, struct hfi_renewal *item,
                              struct renew_item *work, const struct zk_op *op,
                              struct hf_error *err)
 {
-    struct zk_place *place = work->place;
+    struct zk_node *node = work->node;
     struct zk_session *alt;
     bool broken = false;
 
     if (op->rc == ZNONODE) {
-        renew_lost(item, place, HF_LOSS_DELETED);
+        renew_lost(item, node, HF_LOSS_DELETED);
     } else if (op->rc) {
         item->st = zk_status(zc, op->rc, "get", err);
-    } else if (!place->ses) {
-        renew_lost(item, place, HF_LOSS_SESSION);
+    } else if (!node->ses) {
+        renew_lost(item, node, HF_LOSS_SESSION);
     } else if (!renew_is_ours(zc, op, item->claim, &broken)) {
-        renew_lost(item, place, HF_LOSS_STOLEN);
+        renew_lost(item, node, HF_LOSS_STOLEN);
     } else if (broken) {
-        renew_broken(item, place);
-    } else if (op->stat.ephemeralOwner == place->ses->id) {
-        place->guard = place->ses == work->ses ? work->life : 0;
-        place->version = op->stat.version;
-        place->czxid = op->stat.czxid;
+        renew_broken(item, node);
+    } else if (op->stat.ephemeralOwner == node->ses->id) {
+        node->guard = node->ses == work->ses ? work->life : 0;
+        node->version = op->stat.version;
+        node->czxid = op->stat.czxid;
     } else {
-        alt = place->alt && op->stat.ephemeralOwner == place->alt
-                  ? zk_session_by_id(zc, place->alt)
+        alt = node->alt && op->stat.ephemeralOwner == node->alt
+                  ? zk_session_by_id(zc, node->alt)
                   : NULL;
         if (alt) {
-            zk_place_follow(place, alt);
-            zk_place_unmark(place); /* One that was made too late. */
-            place->version = op->stat.version;
-            place->czxid = op->stat.czxid;
+            zk_node_follow(node, alt);
+            zk_node_unmark(node); /* One that was made too late. */
+            node->version = op->stat.version;
+            node->czxid = op->stat.czxid;
         } else {
-            renew_lost(item, place, HF_LOSS_STOLEN);
+            renew_lost(item, node, HF_LOSS_STOLEN);
         }
     }
 }
 
-hf_status zk_node_touched(const struct zk_conn *zc, struct zk_place *place,
+hf_status zk_node_touched(const struct zk_conn *zc, struct zk_node *node,
                           struct hf_error *err)
 {
-    place->guard = 0;
+    node->guard = 0;
     return hfi_fail(err, HF_UNAVAILABLE, "%s: the node was touched",
                     zc->base.endpoint);
 }
@@ -204,17 +203,17 @@ hf_status zk_node_touched(const struct zk_conn *zc, struct zk_place *place,
 static void renew_judge(struct zk_conn *zc, struct hfi_renewal *item,
                         struct renew_item *work, struct hf_error *err)
 {
-    struct zk_place *place = work->place;
+    struct zk_node *node = work->node;
 
     item->st = zk_status(zc, work->fl->ops[0].rc, "sync", err);
     if (item->st)
         return;
     if (!work->guarded)
         renew_judge_node(zc, item, work, &work->fl->ops[work->op], err);
-    else if (!place->ses)
-        renew_lost(item, place, HF_LOSS_SESSION);
-    else if (place->guard != work->life)
-        item->st = zk_node_touched(zc, place, err);
+    else if (!node->ses)
+        renew_lost(item, node, HF_LOSS_SESSION);
+    else if (node->guard != work->life)
+        item->st = zk_node_touched(zc, node, err);
 }
 
 /* The answer is there, or will not come. */
@@ -222,7 +221,7 @@ static void renew_finish(struct zk_conn *zc, struct hfi_renewal *item,
                          struct renew_item *work, int64_t deadline,
                          struct hf_error *err)
 {
-    struct zk_place *place = work->place;
+    struct zk_node *node = work->node;
     bool fits = false, moving = false;
 
     if (!work->fl || zk_flight_wait(work->fl, deadline)) {
@@ -230,25 +229,25 @@ static void renew_finish(struct zk_conn *zc, struct hfi_renewal *item,
     } else {
         pthread_mutex_lock(&zc->mu);
         renew_judge(zc, item, work, err);
-        fits = place->ses && zk_session_fits(place->ses, item->ttl_ms) &&
-               zk_session_serves(place->ses, item->ttl_ms);
-        moving = place->alt;
+        fits = node->ses && zk_session_fits(node->ses, item->ttl_ms) &&
+               zk_session_serves(node->ses, item->ttl_ms);
+        moving = node->alt;
         pthread_mutex_unlock(&zc->mu);
         if (item->st == HF_OK && moving)
-            item->st = zk_move_bar(work->ses, place,
+            item->st = zk_move_bar(work->ses, node,
                                    work->fl->ops[work->op].text, deadline, err);
         if (item->st == HF_OK && !fits) {
-            item->st = zk_move(work->ses, place, item, deadline, err);
+            item->st = zk_move(work->ses, node, item, deadline, err);
             item->reason = HF_LOSS_DELETED;
         }
     }
     pthread_mutex_lock(&zc->mu);
-    place->busy = false;
-    if (item->st == HF_OK && !place->ses)
-        renew_lost(item, place, HF_LOSS_SESSION); /* It ended meanwhile. */
+    node->busy = false;
+    if (item->st == HF_OK && !node->ses)
+        renew_lost(item, node, HF_LOSS_SESSION); /* It ended meanwhile. */
     if (item->st == HF_OK) {
-        zk_place_hold(zc, place, item->ttl_ms);
-        zk_proof(place->ses, &item->proof);
+        zk_node_hold(zc, node, item->ttl_ms);
+        zk_proof(node->ses, &item->proof);
     }
     pthread_mutex_unlock(&zc->mu);
 }
@@ -266,10 +265,10 @@ void zk_renew(struct hfi_conn *conn, struct hfi_renewal *items, size_t n,
         return;
     renew_take_all(zc, items, work, n, deadline, err);
     for (i = 0; i < n; i++)
-        if (work[i].place && !work[i].fl)
+        if (work[i].node && !work[i].fl)
             renew_send(zc, work, i, n);
     for (i = 0; i < n; i++)
-        if (work[i].place)
+        if (work[i].node)
             renew_finish(zc, &items[i], &work[i], deadline, err);
     for (i = 0; i < n; i++) {
         if (work[i].sender)

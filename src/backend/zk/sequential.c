@@ -17,7 +17,7 @@
  *      that had asked the leader after this call began.  The first try needs
  *      not ask: a majority agreed to its create.  Whose a node is, is known
  *      from the create's answer in this very session, or else read:
- *      place->path is set by nothing else, and cleared with the session.
+ *      node->path is set by nothing else, and cleared with the session.
  *  (3) The fence is the czxid of the node that came first: those who come later
  *      stand behind it and have a greater one.
  *  (4) Who joins a holder with the same owner id takes its number and its fence
@@ -60,7 +60,7 @@ static hf_status seq_look(struct zk_session *ses, const char *path,
 }
 
 /* sequential.c (4).  Sets *again whenever the answer must be looked at anew. */
-static hf_status seq_join_send(struct zk_session *ses, struct zk_place *place,
+static hf_status seq_join_send(struct zk_session *ses, struct zk_node *node,
                                const struct hfi_claim *claim, const char *head,
                                uint64_t fence, int version, int64_t deadline,
                                bool *again, struct hf_error *err)
@@ -77,21 +77,21 @@ static hf_status seq_join_send(struct zk_session *ses, struct zk_place *place,
     zk_node_prefix(zc, prefix, claim->token, claim->owner);
     snprintf(name, sizeof(name), "%s%010d", prefix, number);
     zk_data_write(data, claim, ses->got_ms, fence);
-    path = zk_join(place->parent, name);
+    path = zk_join(node->parent, name);
     fl = path ? zk_flight_new(ses, 1) : NULL;
     if (!fl) {
         hfi_free(path);
         return hfi_nomem(err);
     }
     zoo_check_op_init(&ops[0], head, version);
-    zoo_delete_op_init(&ops[1], place->path, -1);
+    zoo_delete_op_init(&ops[1], node->path, -1);
     zoo_create_op_init(&ops[2], path, data, (int)strlen(data), zk_acl(zc),
                        ZOO_EPHEMERAL, fl->made, sizeof(fl->made));
     zk_multi(fl, 3, ops);
     pthread_mutex_lock(&zc->mu);
-    hfi_free(place->path); /* Whichever it is now will be looked for. */
-    place->path = NULL;
-    place->fence = 0;
+    hfi_free(node->path); /* Whichever it is now will be looked for. */
+    node->path = NULL;
+    node->fence = 0;
     pthread_mutex_unlock(&zc->mu);
     *again = true;
     st = zk_flight_wait(fl, deadline) ? zk_no_answer(zc, err) : HF_OK;
@@ -104,11 +104,11 @@ static hf_status seq_join_send(struct zk_session *ses, struct zk_place *place,
 }
 
 /* The first has our tag: join it if it is our owner's, and was not broken. */
-static hf_status seq_join(struct zk_session *ses, struct zk_place *place,
+static hf_status seq_join(struct zk_session *ses, struct zk_node *node,
                           const struct hfi_claim *claim, const char *name,
                           int64_t deadline, bool *again, struct hf_error *err)
 {
-    char *head = zk_join(place->parent, name);
+    char *head = zk_join(node->parent, name);
     struct hf_info info = HF_INFO_INIT;
     uint64_t fence = 0;
     bool there = false;
@@ -121,7 +121,7 @@ static hf_status seq_join(struct zk_session *ses, struct zk_place *place,
     if (!st && !there)
         *again = true;
     else if (!st && !strcmp(info.owner, claim->owner) && !info.broken)
-        st = seq_join_send(ses, place, claim, head, fence, version, deadline,
+        st = seq_join_send(ses, node, claim, head, fence, version, deadline,
                            again, err);
     hfi_free(head);
     return st;
@@ -144,9 +144,8 @@ static hf_status arm_send(struct zk_flight *fl, const char *path,
 }
 
 /* Set the watch, unless it is there already.  *again if the node is gone. */
-hf_status zk_arm(struct zk_session *ses, struct zk_place *place,
-                 const char *path, int64_t deadline, bool *again,
-                 struct hf_error *err)
+hf_status zk_arm(struct zk_session *ses, struct zk_node *node, const char *path,
+                 int64_t deadline, bool *again, struct hf_error *err)
 {
     struct zk_conn *zc = ses->conn;
     char *copy = hfi_strdup(path);
@@ -160,10 +159,10 @@ hf_status zk_arm(struct zk_session *ses, struct zk_place *place,
         return hfi_nomem(err);
     }
     pthread_mutex_lock(&zc->mu);
-    armed = place->ahead && !strcmp(place->ahead, path);
-    hfi_free(place->ahead);
-    place->ahead = copy;
-    zk_place_hears(place);
+    armed = node->ahead && !strcmp(node->ahead, path);
+    hfi_free(node->ahead);
+    node->ahead = copy;
+    zk_node_hears(node);
     pthread_mutex_unlock(&zc->mu);
     if (armed)
         goto out;
@@ -175,8 +174,8 @@ hf_status zk_arm(struct zk_session *ses, struct zk_place *place,
         st = zk_status(zc, fl->ops[fl->n - 1].rc, "get", err);
     if (st || *again) {
         pthread_mutex_lock(&zc->mu);
-        hfi_free(place->ahead);
-        place->ahead = NULL;
+        hfi_free(node->ahead);
+        node->ahead = NULL;
         pthread_mutex_unlock(&zc->mu);
     }
 out:
@@ -185,7 +184,7 @@ out:
 }
 
 /* Who does not want to wait leaves nothing behind. */
-static hf_status seq_withdraw(struct zk_session *ses, struct zk_place *place,
+static hf_status seq_withdraw(struct zk_session *ses, struct zk_node *node,
                               int64_t deadline, struct hf_error *err)
 {
     struct zk_flight *fl = zk_flight_new(ses, 1);
@@ -193,7 +192,7 @@ static hf_status seq_withdraw(struct zk_session *ses, struct zk_place *place,
 
     if (!fl)
         return hfi_nomem(err);
-    zk_delete(fl, place->path, -1);
+    zk_delete(fl, node->path, -1);
     if (zk_flight_wait(fl, deadline))
         st = zk_no_answer(ses->conn, err);
     else if (fl->ops[0].rc && fl->ops[0].rc != ZNONODE)
@@ -201,24 +200,24 @@ static hf_status seq_withdraw(struct zk_session *ses, struct zk_place *place,
     zk_flight_end(fl);
     if (st == HF_BUSY) {
         pthread_mutex_lock(&ses->conn->mu);
-        zk_place_clear(place);
+        zk_node_clear(node);
         pthread_mutex_unlock(&ses->conn->mu);
     }
     return st;
 }
 
 /* Wait for the end of the node at `path`. */
-static hf_status seq_await(struct zk_session *ses, struct zk_place *place,
+static hf_status seq_await(struct zk_session *ses, struct zk_node *node,
                            const char *path, int64_t deadline, bool *again,
                            struct hf_error *err)
 {
-    hf_status st = zk_arm(ses, place, path, deadline, again, err);
+    hf_status st = zk_arm(ses, node, path, deadline, again, err);
 
-    place->told = !place->watched && !st && !*again;
+    node->told = !node->watched && !st && !*again;
     return st || *again ? st : HF_BUSY;
 }
 
-static hf_status seq_busy(struct zk_session *ses, struct zk_place *place,
+static hf_status seq_busy(struct zk_session *ses, struct zk_node *node,
                           const struct hfi_claim *claim, const char *name,
                           int64_t deadline, bool *again, struct hf_error *err)
 {
@@ -226,42 +225,42 @@ static hf_status seq_busy(struct zk_session *ses, struct zk_place *place,
     hf_status st;
 
     if (!claim->queue)
-        return seq_withdraw(ses, place, deadline, err);
-    ahead = zk_join(place->parent, name);
+        return seq_withdraw(ses, node, deadline, err);
+    ahead = zk_join(node->parent, name);
     if (!ahead)
         return hfi_nomem(err);
-    st = seq_await(ses, place, ahead, deadline, again, err);
+    st = seq_await(ses, node, ahead, deadline, again, err);
     hfi_free(ahead);
     return st;
 }
 
 /* Somebody removed our node: queue up anew. */
-static void seq_forget(struct zk_conn *zc, struct zk_place *place, bool *again)
+static void seq_forget(struct zk_conn *zc, struct zk_node *node, bool *again)
 {
     pthread_mutex_lock(&zc->mu);
-    zk_place_clear(place);
+    zk_node_clear(node);
     pthread_mutex_unlock(&zc->mu);
     *again = true;
 }
 
 /* It is granted: remember who was there, for the next time (predict.c). */
-static void seq_count(struct zk_conn *zc, struct zk_place *place,
+static void seq_count(struct zk_conn *zc, struct zk_node *node,
                       const struct hfi_claim *claim, const struct zk_rank *rank)
 {
     char *tail = claim->owner || rank->last == rank->own
                      ? NULL
-                     : zk_join(place->parent, rank->last);
+                     : zk_join(node->parent, rank->last);
 
     pthread_mutex_lock(&zc->mu);
-    hfi_free(place->tail);
-    place->tail = tail;
-    place->top = rank->top;
-    place->counted = !claim->owner && (tail || rank->last == rank->own);
+    hfi_free(node->tail);
+    node->tail = tail;
+    node->top = rank->top;
+    node->counted = !claim->owner && (tail || rank->last == rank->own);
     pthread_mutex_unlock(&zc->mu);
 }
 
 /* Our node is there: is it its turn? */
-static hf_status seq_judge(struct zk_session *ses, struct zk_place *place,
+static hf_status seq_judge(struct zk_session *ses, struct zk_node *node,
                            const struct hfi_claim *claim,
                            const struct String_vector *names,
                            struct hfi_answer *busy, int64_t deadline,
@@ -271,57 +270,57 @@ static hf_status seq_judge(struct zk_session *ses, struct zk_place *place,
     struct zk_rank rank;
     hf_status st;
 
-    zk_rank(&rank, names, zk_name_of(place->path)); /* names.c (4) */
+    zk_rank(&rank, names, zk_name_of(node->path)); /* names.c (4) */
     if (!rank.own) {
-        seq_forget(ses->conn, place, again);
+        seq_forget(ses->conn, node, again);
         return HF_OK;
     }
     if (rank.first) {
-        seq_count(ses->conn, place, claim, &rank);
+        seq_count(ses->conn, node, claim, &rank);
         return HF_OK;
     }
-    busy->place = rank.place - rank.holders + 1;
+    busy->place = rank.position - rank.holders + 1;
     zk_node_prefix(ses->conn, prefix, claim->token, claim->owner);
     if (claim->owner && zk_name_owned_alike(rank.head, prefix)) {
-        st = seq_join(ses, place, claim, rank.head, deadline, again, err);
+        st = seq_join(ses, node, claim, rank.head, deadline, again, err);
         if (st || *again)
             return st;
     }
-    return seq_busy(ses, place, claim, rank.ahead, deadline, again, err);
+    return seq_busy(ses, node, claim, rank.ahead, deadline, again, err);
 }
 
 /* Our node is made: who else is there?  Unless the number tells, the children
  * are read, now if that was not done along with the create. */
-static hf_status seq_begun(struct zk_session *ses, struct zk_place *place,
+static hf_status seq_begun(struct zk_session *ses, struct zk_node *node,
                            const struct hfi_claim *claim, struct zk_flight *fl,
                            struct hfi_answer *busy, int64_t deadline,
                            bool *again, struct hf_error *err)
 {
     char *tail;
-    bool told = zk_last_tells(ses->conn, place, &tail) && fl->n == 1;
+    bool told = zk_last_tells(ses->conn, node, &tail) && fl->n == 1;
     hf_status st;
 
     if (told && !tail) {
-        place->counted = zk_number(zk_name_of(place->path), &place->top);
+        node->counted = zk_number(zk_name_of(node->path), &node->top);
         return HF_OK;
     }
-    st = told ? seq_await(ses, place, tail, deadline, again, err) : HF_OK;
+    st = told ? seq_await(ses, node, tail, deadline, again, err) : HF_OK;
     hfi_free(tail);
     if (told)
         return st;
     if (fl->n == 1) {
-        zk_children(fl, place->parent, false);
+        zk_children(fl, node->parent, false);
         if (zk_flight_wait(fl, deadline))
             return zk_no_answer(ses->conn, err);
     }
     if (fl->ops[1].rc == ZNONODE) {
-        seq_forget(ses->conn, place, again); /* gone, and the parent with it */
+        seq_forget(ses->conn, node, again); /* gone, and the parent with it */
         return HF_OK;
     }
     if (fl->ops[1].rc)
         return zk_status(ses->conn, fl->ops[1].rc, "children", err);
-    return seq_judge(ses, place, claim, &fl->ops[1].names, busy, deadline,
-                     again, err);
+    return seq_judge(ses, node, claim, &fl->ops[1].names, busy, deadline, again,
+                     err);
 }
 
 /* Does this answer say that nothing was created? */
@@ -344,21 +343,21 @@ static bool seq_refused(int rc)
 }
 
 /* The answer to the create, with the mutex held. */
-static void seq_created(struct zk_conn *zc, struct zk_place *place,
+static void seq_created(struct zk_conn *zc, struct zk_node *node,
                         struct zk_op *op)
 {
     if (op->rc == ZOK) {
-        place->path = op->text;
+        node->path = op->text;
         op->text = NULL;
-        place->fence = (uint64_t)op->stat.czxid;
+        node->fence = (uint64_t)op->stat.czxid;
         zc->zxid = op->stat.czxid;
     } else if (seq_refused(op->rc)) {
-        place->sent = false;
+        node->sent = false;
     }
 }
 
 /* The first request of a claim. */
-static hf_status seq_begin(struct zk_session *ses, struct zk_place *place,
+static hf_status seq_begin(struct zk_session *ses, struct zk_node *node,
                            const struct hfi_claim *claim,
                            struct hfi_answer *busy, int64_t deadline,
                            bool *again, struct hf_error *err)
@@ -371,32 +370,32 @@ static hf_status seq_begin(struct zk_session *ses, struct zk_place *place,
 
     zk_node_prefix(zc, prefix, claim->token, claim->owner);
     zk_data_write(data, claim, ses->got_ms, 0);
-    path = fl ? zk_join(place->parent, prefix) : NULL;
+    path = fl ? zk_join(node->parent, prefix) : NULL;
     if (!path) {
         zk_flight_end(fl);
         return hfi_nomem(err);
     }
     pthread_mutex_lock(&zc->mu);
-    place->sent = true; /* sequential.c (1) */
+    node->sent = true; /* sequential.c (1) */
     pthread_mutex_unlock(&zc->mu);
     zk_create(fl, path, data, ZOO_EPHEMERAL_SEQUENTIAL);
-    if (claim->owner || !zk_last_known(zc, place->parent, claim->queue))
-        zk_children(fl, place->parent, false);
+    if (claim->owner || !zk_last_known(zc, node->parent, claim->queue))
+        zk_children(fl, node->parent, false);
     hfi_free(path);
     if (zk_flight_wait(fl, deadline)) {
         zk_flight_end(fl);
         return zk_no_answer(zc, err);
     }
     pthread_mutex_lock(&zc->mu);
-    seq_created(zc, place, &fl->ops[0]);
+    seq_created(zc, node, &fl->ops[0]);
     pthread_mutex_unlock(&zc->mu);
     if (fl->ops[0].rc == ZNONODE) {
         *again = true;
-        st = zk_make_parents(ses, place->parent, deadline, err);
+        st = zk_make_parents(ses, node->parent, deadline, err);
     } else if (fl->ops[0].rc) {
         st = zk_status(zc, fl->ops[0].rc, "create", err);
     } else {
-        st = seq_begun(ses, place, claim, fl, busy, deadline, again, err);
+        st = seq_begun(ses, node, claim, fl, busy, deadline, again, err);
     }
     zk_flight_end(fl);
     return st;
@@ -404,21 +403,20 @@ static hf_status seq_begin(struct zk_session *ses, struct zk_place *place,
 
 /* There was no time to look.  Who stands in the queue of a service that he is
  * connected to still does: that is not uncertain, he has not got it yet. */
-static hf_status seq_unseen(struct zk_session *ses,
-                            const struct zk_place *place,
+static hf_status seq_unseen(struct zk_session *ses, const struct zk_node *node,
                             const struct hfi_claim *claim, struct hf_error *err)
 {
     struct zk_conn *zc = ses->conn;
     bool waits;
 
     pthread_mutex_lock(&zc->mu);
-    waits = claim->queue && !place->held && ses->state == ZK_UP;
+    waits = claim->queue && !node->held && ses->state == ZK_UP;
     pthread_mutex_unlock(&zc->mu);
     return waits ? HF_BUSY : zk_no_answer(zc, err);
 }
 
 /* We have a node: look again. */
-static hf_status seq_go_on(struct zk_session *ses, struct zk_place *place,
+static hf_status seq_go_on(struct zk_session *ses, struct zk_node *node,
                            const struct hfi_claim *claim,
                            struct hfi_answer *busy, int64_t deadline,
                            bool *again, struct hf_error *err)
@@ -430,17 +428,17 @@ static hf_status seq_go_on(struct zk_session *ses, struct zk_place *place,
 
     if (!fl)
         return hfi_nomem(err);
-    zk_prove(fl, place->parent);
-    zk_children(fl, place->parent, false);
+    zk_prove(fl, node->parent);
+    zk_children(fl, node->parent, false);
     if (zk_flight_wait(fl, deadline)) {
         zk_flight_end(fl);
-        return seq_unseen(ses, place, claim, err);
+        return seq_unseen(ses, node, claim, err);
     }
     for (i = 0; i < fl->n && !st; i++)
         if (fl->ops[i].rc != ZNONODE)
             st = zk_status(zc, fl->ops[i].rc, "look", err);
     if (!st)
-        st = seq_judge(ses, place, claim, &fl->ops[1].names, busy, deadline,
+        st = seq_judge(ses, node, claim, &fl->ops[1].names, busy, deadline,
                        again, err);
     zk_flight_end(fl);
     return st;
@@ -449,27 +447,27 @@ static hf_status seq_go_on(struct zk_session *ses, struct zk_place *place,
 /* The core tries once more after watch(), to see what happened before it was
  * called.  Our watch is older than that: as long as it has not told, the one
  * ahead is there.  Only this once: later tries are there to look. */
-static bool seq_nothing_new(struct zk_session *ses, struct zk_place *place)
+static bool seq_nothing_new(struct zk_session *ses, struct zk_node *node)
 {
     bool told;
 
     pthread_mutex_lock(&ses->conn->mu);
-    told = place->told && place->watched && place->ahead && ses->state == ZK_UP;
-    place->told = false;
+    told = node->told && node->watched && node->ahead && ses->state == ZK_UP;
+    node->told = false;
     pthread_mutex_unlock(&ses->conn->mu);
     return told;
 }
 
-hf_status zk_seq_step(struct zk_session *ses, struct zk_place *place,
+hf_status zk_seq_step(struct zk_session *ses, struct zk_node *node,
                       const struct hfi_claim *claim, struct hfi_answer *busy,
                       int64_t deadline, bool *again, struct hf_error *err)
 {
-    if (seq_nothing_new(ses, place))
+    if (seq_nothing_new(ses, node))
         return HF_BUSY;
-    if (place->path)
-        return seq_go_on(ses, place, claim, busy, deadline, again, err);
-    if (!place->sent)
-        return seq_begin(ses, place, claim, busy, deadline, again, err);
+    if (node->path)
+        return seq_go_on(ses, node, claim, busy, deadline, again, err);
+    if (!node->sent)
+        return seq_begin(ses, node, claim, busy, deadline, again, err);
     *again = true;
-    return zk_place_resolve(ses, place, claim, deadline, err);
+    return zk_node_resolve(ses, node, claim, deadline, err);
 }

@@ -23,7 +23,7 @@
  *      Where it grants less than the half, what is believed ends earlier; where
  *      it grants less than the quarter, the lease is refused, with the limit in
  *      the message.
- *  (2) A session that has ended is never revived: its places are told, and
+ *  (2) A session that has ended is never revived: the holders of its nodes are told, and
  *      those who wait begin anew in another.
  *  (3) A handle is closed only when no call uses it, by its driver
  *      (io.c), never in a callback.
@@ -75,21 +75,21 @@ struct zk_session *zk_session_by_id(struct zk_conn *zc, int64_t id)
     return NULL;
 }
 
-/* A move had no answer: the node of the place may be in another session, and
+/* A move had no answer: the node may be in another session, and
  * must not stay there unknown.  Ask for it; who is not told removes it. */
-static bool session_hands_on(struct zk_session *ses, struct zk_place *place)
+static bool session_hands_on(struct zk_session *ses, struct zk_node *node)
 {
-    struct zk_session *alt = place->alt && !ses->closing
-                                 ? zk_session_by_id(ses->conn, place->alt)
+    struct zk_session *alt = node->alt && !ses->closing
+                                 ? zk_session_by_id(ses->conn, node->alt)
                                  : NULL;
 
     if (!alt)
         return false;
-    zk_place_follow(place, alt);
-    if (place->doomed && !place->busy)
-        zk_place_bury(place);
+    zk_node_follow(node, alt);
+    if (node->doomed && !node->busy)
+        zk_node_bury(node);
     else
-        zk_place_guard(place);
+        zk_node_guard(node);
     return true;
 }
 
@@ -97,7 +97,7 @@ static bool session_hands_on(struct zk_session *ses, struct zk_place *place)
 void zk_session_died(struct zk_session *ses)
 {
     struct zk_conn *zc = ses->conn;
-    struct zk_place *place;
+    struct zk_node *node;
 
     if (ses->state == ZK_DEAD)
         return;
@@ -108,24 +108,24 @@ void zk_session_died(struct zk_session *ses)
     hfi_link_append(&zc->dead, &ses->link);
     hfi_cond_wake(&ses->cond);
     hfi_notifier_notify(&ses->bell);
-    while (!hfi_link_alone(&ses->places)) {
-        place = hfi_container(ses->places.next, struct zk_place, link);
-        if (session_hands_on(ses, place))
+    while (!hfi_link_alone(&ses->nodes)) {
+        node = hfi_container(ses->nodes.next, struct zk_node, link);
+        if (session_hands_on(ses, node))
             continue;
-        hfi_link_remove(&place->link);
-        hfi_link_remove(&place->hears);
-        place->ses = NULL;
-        place->lost = place->held;
-        if (!place->busy)
-            zk_place_clear(place); /* else its caller will */
+        hfi_link_remove(&node->link);
+        hfi_link_remove(&node->hears);
+        node->ses = NULL;
+        node->lost = node->held;
+        if (!node->busy)
+            zk_node_clear(node); /* else its caller will */
         if (ses->closing)
             continue;
-        if (place->lost)
-            hfi_gone(&zc->base, place->key, place->token, HF_LOSS_SESSION);
+        if (node->lost)
+            hfi_gone(&zc->base, node->key, node->token, HF_LOSS_SESSION);
         else
-            hfi_wake(&zc->base, place->key, place->token);
-        if (place->doomed && !place->busy)
-            zk_place_drop(zc, place);
+            hfi_wake(&zc->base, node->key, node->token);
+        if (node->doomed && !node->busy)
+            zk_node_drop(zc, node);
     }
 }
 
@@ -159,7 +159,7 @@ static void session_came_up(struct zk_session *ses)
 {
     struct zk_conn *zc = ses->conn;
     struct hfi_link *at, *next;
-    struct zk_place *place;
+    struct zk_node *node;
 
     ses->id = zoo_client_id(ses->zh)->client_id;
     ses->got_ms = zoo_recv_timeout(ses->zh);
@@ -171,13 +171,13 @@ static void session_came_up(struct zk_session *ses)
     session_warn(ses);
     zk_ask_alone(ses);
     hfi_cond_wake(&ses->cond);
-    for (at = ses->places.next; at != &ses->places; at = next) {
+    for (at = ses->nodes.next; at != &ses->nodes; at = next) {
         next = at->next;
-        place = hfi_container(at, struct zk_place, link);
-        if (place->doomed && !place->busy)
-            zk_place_bury(place);
-        else if (!place->held)
-            hfi_wake(&zc->base, place->key, place->token);
+        node = hfi_container(at, struct zk_node, link);
+        if (node->doomed && !node->busy)
+            zk_node_bury(node);
+        else if (!node->held)
+            hfi_wake(&zc->base, node->key, node->token);
     }
 }
 
@@ -199,17 +199,16 @@ void zk_session_changed(struct zk_session *ses, int state)
     }
 }
 
-/* The node of a place was removed or changed; the watch on it is used up. */
-static void session_own_event(struct zk_place *place, int type,
-                              const char *path)
+/* A node of ours was removed or changed; the watch on it is used up. */
+static void session_own_event(struct zk_node *node, int type, const char *path)
 {
-    if (!place->path || strcmp(place->path, path) != 0)
+    if (!node->path || strcmp(node->path, path) != 0)
         return;
-    place->guard = 0;
+    node->guard = 0;
     if (type == ZOO_DELETED_EVENT)
-        zk_place_gone(place, HF_LOSS_DELETED);
-    else if (place->held)
-        zk_place_guard(place);
+        zk_node_gone(node, HF_LOSS_DELETED);
+    else if (node->held)
+        zk_node_guard(node);
 }
 
 /* With recipe=ephemeral all nodes of one key have one name. */
@@ -218,18 +217,18 @@ static void session_own_events(struct zk_session *ses, int type,
 {
     char token[HFI_TOKEN_LEN + 1];
     struct hfi_link *at;
-    struct zk_place *place;
+    struct zk_node *node;
 
     if (!ses->conn->single) {
-        place = zk_name_token(zk_name_of(path), token)
-                    ? zk_place_find(ses->conn, token)
-                    : NULL;
-        if (place && place->ses == ses)
-            session_own_event(place, type, path);
+        node = zk_name_token(zk_name_of(path), token)
+                   ? zk_node_find(ses->conn, token)
+                   : NULL;
+        if (node && node->ses == ses)
+            session_own_event(node, type, path);
         return;
     }
-    for (at = ses->places.next; at != &ses->places; at = at->next)
-        session_own_event(hfi_container(at, struct zk_place, link), type, path);
+    for (at = ses->nodes.next; at != &ses->nodes; at = at->next)
+        session_own_event(hfi_container(at, struct zk_node, link), type, path);
 }
 
 /* A node has gone, or the children of one have changed. */
@@ -237,23 +236,23 @@ static void session_event(struct zk_session *ses, int type, const char *path)
 {
     struct hfi_conn *conn = &ses->conn->base;
     struct hfi_link *at, *next;
-    struct zk_place *place;
+    struct zk_node *node;
 
     for (at = ses->hearers.next; at != &ses->hearers; at = next) {
         next = at->next;
-        place = hfi_container(at, struct zk_place, hears);
-        if (place->ahead && !strcmp(place->ahead, path)) {
-            hfi_free(place->ahead);
-            place->ahead = NULL;
-            hfi_wake(conn, place->key, place->token);
+        node = hfi_container(at, struct zk_node, hears);
+        if (node->ahead && !strcmp(node->ahead, path)) {
+            hfi_free(node->ahead);
+            node->ahead = NULL;
+            hfi_wake(conn, node->key, node->token);
         }
-        if (place->held && place->listening && !strcmp(place->parent, path) &&
+        if (node->held && node->listening && !strcmp(node->parent, path) &&
             type != ZOO_DELETED_EVENT) {
-            place->listening = false;
-            hfi_wanted(conn, place->key);
+            node->listening = false;
+            hfi_wanted(conn, node->key);
         }
-        if (!place->ahead && !place->listening)
-            hfi_link_remove(&place->hears);
+        if (!node->ahead && !node->listening)
+            hfi_link_remove(&node->hears);
     }
     session_own_events(ses, type, path);
 }
@@ -287,7 +286,7 @@ static struct zk_session *session_new(struct zk_conn *zc, int64_t ttl_ms)
     if (ses->asked_ms > INT32_MAX / 2)
         ses->asked_ms = INT32_MAX / 2;
     hfi_cond_init(&ses->cond);
-    hfi_link_init(&ses->places);
+    hfi_link_init(&ses->nodes);
     hfi_link_init(&ses->hearers);
     hfi_link_init(&ses->flights);
     hfi_link_init(&ses->errands);

@@ -55,7 +55,7 @@
  *  (1) `known_at` is the sending of a request that the leader knows of by
  *      proof; it rises only.
  *  (2) A session that is up sends an X every ninth of its time if it has
- *      places, every sixth if not; that is an A for an earlier one.  B and C
+ *      nodes, every sixth if not; that is an A for an earlier one.  B and C
  *      follow as soon as they may (`chase_at`).  They are no X themselves, so
  *      nothing follows upon them.
  */
@@ -66,7 +66,7 @@
 /* Between two requests, if nobody has any. */
 static int64_t touch_spread(const struct zk_session *ses)
 {
-    return ses->got_ms / (hfi_link_alone(&ses->places) ? 6 : 9);
+    return ses->got_ms / (hfi_link_alone(&ses->nodes) ? 6 : 9);
 }
 
 /* H: what lies between X and A. */

@@ -208,14 +208,14 @@ static hf_status zk_open(struct hfi_conn *conn, const struct hfi_url *url,
 static void zk_close(struct hfi_conn *conn)
 {
     struct zk_conn *zc = (struct zk_conn *)conn;
-    struct hfi_node *node;
+    struct hfi_node *entry;
 
     if (!zc->ready)
         return;
     zk_sessions_end(zc);
-    while ((node = hfi_map_next(&zc->places, NULL)))
-        zk_place_drop(zc, hfi_container(node, struct zk_place, node));
-    hfi_map_fini(&zc->places);
+    while ((entry = hfi_map_next(&zc->nodes, NULL)))
+        zk_node_drop(zc, hfi_container(entry, struct zk_node, entry));
+    hfi_map_fini(&zc->nodes);
     zk_last_fini(zc);
     if (zc->timer_fd >= 0)
         close(zc->timer_fd);
@@ -233,7 +233,7 @@ static void zk_close(struct hfi_conn *conn)
 /* ---- taking ------------------------------------------------------------ */
 
 /* Repeat the recipe's steps until one is an answer. */
-static hf_status zk_steps(struct zk_conn *zc, struct zk_place *place,
+static hf_status zk_steps(struct zk_conn *zc, struct zk_node *node,
                           const struct hfi_claim *claim,
                           struct hfi_answer *busy, int64_t deadline,
                           struct hf_error *err)
@@ -245,14 +245,14 @@ static hf_status zk_steps(struct zk_conn *zc, struct zk_place *place,
 
     for (turn = 0; again && turn < TURNS; turn++) {
         again = false;
-        st = zk_place_session(zc, place, claim->ttl_ms, deadline, &ses, err);
+        st = zk_node_session(zc, node, claim->ttl_ms, deadline, &ses, err);
         if (st)
             break;
         st = zc->single
-                 ? zk_one_step(ses, place, claim, busy, deadline, &again, err)
-                 : zk_seq_step(ses, place, claim, busy, deadline, &again, err);
+                 ? zk_one_step(ses, node, claim, busy, deadline, &again, err)
+                 : zk_seq_step(ses, node, claim, busy, deadline, &again, err);
         pthread_mutex_lock(&zc->mu);
-        if (st == HF_OK && place->ses != ses)
+        if (st == HF_OK && node->ses != ses)
             again = true; /* zk.c (1): it ended meanwhile. */
         if (st == HF_UNAVAILABLE)
             again = ses->state == ZK_DEAD && !ses->denied;
@@ -274,32 +274,32 @@ static hf_status zk_try_acquire(struct hfi_conn *conn,
                                 struct hf_error *err)
 {
     struct zk_conn *zc = (struct zk_conn *)conn;
-    struct zk_place *place;
+    struct zk_node *node;
     hf_status st;
 
     pthread_mutex_lock(&zc->mu);
-    place = zk_place_find(zc, claim->token);
-    if (!place)
-        place = zk_place_new(zc, claim);
-    if (place)
-        place->busy = true;
+    node = zk_node_find(zc, claim->token);
+    if (!node)
+        node = zk_node_new(zc, claim);
+    if (node)
+        node->busy = true;
     pthread_mutex_unlock(&zc->mu);
-    if (!place)
+    if (!node)
         return hfi_nomem(err);
-    st = zk_steps(zc, place, claim, busy, deadline, err);
+    st = zk_steps(zc, node, claim, busy, deadline, err);
     pthread_mutex_lock(&zc->mu);
-    place->busy = false;
+    node->busy = false;
     if (st == HF_OK) {
-        zk_place_hold(zc, place, claim->ttl_ms);
-        if (place->ses)
-            zk_proof(place->ses, &busy->proof);
+        zk_node_hold(zc, node, claim->ttl_ms);
+        if (node->ses)
+            zk_proof(node->ses, &busy->proof);
         else
             busy->proof.ms = 0; /* zk.c (1): it ended just now. */
-        receipt->fence = place->fence;
+        receipt->fence = node->fence;
     }
-    receipt->placed = place->sent || place->path || claim->queue;
+    receipt->placed = node->sent || node->path || claim->queue;
     if (!receipt->placed)
-        zk_place_drop(zc, place);
+        zk_node_drop(zc, node);
     pthread_mutex_unlock(&zc->mu);
     return st;
 }
@@ -307,8 +307,7 @@ static hf_status zk_try_acquire(struct hfi_conn *conn,
 /* ---- giving back ------------------------------------------------------- */
 
 /* recipe=ephemeral: the name may be another's by now. */
-static hf_status zk_remove_single(struct zk_session *ses,
-                                  struct zk_place *place,
+static hf_status zk_remove_single(struct zk_session *ses, struct zk_node *node,
                                   const struct hfi_claim *claim,
                                   int64_t deadline, struct hf_error *err)
 {
@@ -322,7 +321,7 @@ static hf_status zk_remove_single(struct zk_session *ses,
 
     if (!fl)
         return hfi_nomem(err);
-    zk_get(fl, place->parent, false);
+    zk_get(fl, node->parent, false);
     if (zk_flight_wait(fl, deadline))
         st = zk_no_answer(zc, err);
     else if (fl->ops[0].rc == ZNONODE)
@@ -332,7 +331,7 @@ static hf_status zk_remove_single(struct zk_session *ses,
     if (!st) {
         zk_data_read(fl->ops[0].text, &info, &fence, token);
         owner = fl->ops[0].stat.ephemeralOwner;
-        if (!owner || (owner != ses->id && owner != place->alt) ||
+        if (!owner || (owner != ses->id && owner != node->alt) ||
             strcmp(token, claim->token) != 0)
             st = HF_LOST;
     }
@@ -340,8 +339,8 @@ static hf_status zk_remove_single(struct zk_session *ses,
     return st;
 }
 
-/* Remove the node of a place; HF_LOST if there is none. */
-static hf_status zk_remove(struct zk_session *ses, struct zk_place *place,
+/* Remove the node of a claim; HF_LOST if there is none. */
+static hf_status zk_remove(struct zk_session *ses, struct zk_node *node,
                            const struct hfi_claim *claim, int64_t deadline,
                            struct hf_error *err)
 {
@@ -350,16 +349,16 @@ static hf_status zk_remove(struct zk_session *ses, struct zk_place *place,
     hf_status st = HF_OK;
 
     if (zc->single)
-        st = place->sent ? zk_remove_single(ses, place, claim, deadline, err)
-                         : HF_LOST;
-    else if (place->sent && !place->path)
-        st = zk_place_resolve(ses, place, claim, deadline, err);
-    if (st || (!zc->single && !place->path))
+        st = node->sent ? zk_remove_single(ses, node, claim, deadline, err)
+                        : HF_LOST;
+    else if (node->sent && !node->path)
+        st = zk_node_resolve(ses, node, claim, deadline, err);
+    if (st || (!zc->single && !node->path))
         return st ? st : HF_LOST;
     fl = zk_flight_new(ses, 1);
     if (!fl)
         return hfi_nomem(err);
-    zk_delete(fl, zc->single ? place->parent : place->path, -1);
+    zk_delete(fl, zc->single ? node->parent : node->path, -1);
     if (zk_flight_wait(fl, deadline))
         st = zk_no_answer(zc, err);
     else if (fl->ops[0].rc == ZNONODE)
@@ -370,21 +369,21 @@ static hf_status zk_remove(struct zk_session *ses, struct zk_place *place,
     return st;
 }
 
-/* Take up a place to remove it: true if it is there and may have a node. */
+/* Take up a claim's node to remove it: true if it may be there. */
 static bool zk_doom(struct zk_conn *zc, const struct hfi_claim *claim,
-                    struct zk_place **ret, bool *held, bool *again)
+                    struct zk_node **ret, bool *held, bool *again)
 {
-    struct zk_place *place = zk_place_find(zc, claim->token);
+    struct zk_node *node = zk_node_find(zc, claim->token);
 
-    *ret = place;
-    if (!place)
+    *ret = node;
+    if (!node)
         return false;
-    *held = place->held;
-    *again = place->doomed;
-    place->busy = true;
-    place->doomed = true;
-    hfi_link_remove(&place->fresh);
-    return place->ses && (place->path || place->sent);
+    *held = node->held;
+    *again = node->doomed;
+    node->busy = true;
+    node->doomed = true;
+    hfi_link_remove(&node->fresh);
+    return node->ses && (node->path || node->sent);
 }
 
 static hf_status zk_release(struct hfi_conn *conn,
@@ -394,33 +393,33 @@ static hf_status zk_release(struct hfi_conn *conn,
 {
     struct zk_conn *zc = (struct zk_conn *)conn;
     struct zk_session *ses;
-    struct zk_place *place;
+    struct zk_node *node;
     bool held = false, again = false, there;
     hf_status st = HF_LOST;
 
     pthread_mutex_lock(&zc->mu);
-    there = zk_doom(zc, claim, &place, &held, &again);
+    there = zk_doom(zc, claim, &node, &held, &again);
     pthread_mutex_unlock(&zc->mu);
     if (there)
-        st = zk_place_session(zc, place, claim->ttl_ms, deadline, &ses, err);
+        st = zk_node_session(zc, node, claim->ttl_ms, deadline, &ses, err);
     if (there && !st) {
-        st = zk_remove(ses, place, claim, deadline, err);
+        st = zk_remove(ses, node, claim, deadline, err);
         zk_session_put(ses);
     }
     pthread_mutex_lock(&zc->mu);
-    if (place)
-        place->busy = false;
+    if (node)
+        node->busy = false;
     /* A session that has ended took the node along. */
-    if (place && st && st != HF_LOST && !place->ses)
+    if (node && st && st != HF_LOST && !node->ses)
         st = HF_LOST;
-    if (place && held && st == HF_OK)
-        zk_last_note(zc, place);
-    if (place)
-        zk_place_unmark(place);
-    if (place && (st == HF_OK || st == HF_LOST))
-        zk_place_drop(zc, place);
-    else if (place)
-        zk_place_bury(place); /* or when there is a connection again */
+    if (node && held && st == HF_OK)
+        zk_last_note(zc, node);
+    if (node)
+        zk_node_unmark(node);
+    if (node && (st == HF_OK || st == HF_LOST))
+        zk_node_drop(zc, node);
+    else if (node)
+        zk_node_bury(node); /* or when there is a connection again */
     pthread_mutex_unlock(&zc->mu);
     if (st == HF_LOST && again)
         st = HF_OK; /* An earlier attempt did it. */
@@ -439,37 +438,38 @@ static hf_status zk_watch(struct hfi_conn *conn, const struct hfi_claim *claim,
                           struct hf_error *err)
 {
     struct zk_conn *zc = (struct zk_conn *)conn;
-    struct zk_place *place;
+    struct zk_node *node;
 
     (void)receipt;
     (void)deadline;
     pthread_mutex_lock(&zc->mu);
-    place = zk_place_find(zc, claim->token);
-    if (place) {
-        place->watched = true;
-        if (place->held)
-            zk_place_listen(place);
+    node = zk_node_find(zc, claim->token);
+    if (node) {
+        node->watched = true;
+        if (node->held)
+            zk_node_listen(node);
     }
     pthread_mutex_unlock(&zc->mu);
-    return place ? HF_OK
-                 : hfi_fail(err, HF_LOST, "%s: no such place", conn->endpoint);
+    return node ? HF_OK
+                : hfi_fail(err, HF_LOST, "%s: this claim has no node",
+                           conn->endpoint);
 }
 
 static void zk_unwatch(struct hfi_conn *conn, const struct hfi_claim *claim,
                        struct hfi_receipt *receipt)
 {
     struct zk_conn *zc = (struct zk_conn *)conn;
-    struct zk_place *place;
+    struct zk_node *node;
 
     (void)receipt;
     pthread_mutex_lock(&zc->mu);
-    place = zk_place_find(zc, claim->token);
-    if (place)
-        place->watched = place->listening = false;
+    node = zk_node_find(zc, claim->token);
+    if (node)
+        node->watched = node->listening = false;
     pthread_mutex_unlock(&zc->mu);
 }
 
-/* Readable when a held place may have lapsed, or a session has heard something
+/* Readable when a held node may have lapsed, or a session has heard something
  * while nobody waited for an answer. */
 static int zk_poll_fd(struct hfi_conn *conn)
 {
@@ -485,7 +485,7 @@ static void zk_dispatch(struct hfi_conn *conn)
     zk_hear(zc);
     if (hfi_now() >= zc->timer_due &&
         read(zc->timer_fd, &times, sizeof(times)) > 0)
-        zk_places_lapse(zc);
+        zk_nodes_lapse(zc);
     pthread_mutex_unlock(&zc->mu);
 }
 

@@ -3,14 +3,14 @@
  * zk.h - what the parts of the ZooKeeper backend share; zk.c has the essay.
  *
  *   zk_conn -- sessions: one per length of lease
- *              |-- places:  nodes that this session keeps alive
+ *              |-- nodes:   those that this session keeps alive
  *              `-- flights: requests that wait for their answers
- *           -- places by token
+ *           -- nodes by token
  *
  * LOCKING  `mu` of the conn guards all that is here, and the library's handles
  * while they are connected (io.c (1)).  So the library's callbacks find it
  * held.  It is held while the core is called (hfi_wake() and its like), never
- * while anybody waits.  A place is used by one call at a time
+ * while anybody waits.  A node is used by one call at a time
  * (backend/backend.h (7)); what callbacks look at in it is changed under `mu`
  * only.
  */
@@ -52,7 +52,7 @@ struct zk_conn {
     bool single;             /* recipe=ephemeral */
     bool kazoo;              /* layout=kazoo */
     _Atomic bool plain;      /* the server has no container nodes */
-    struct hfi_map places;   /* of struct zk_place, by token */
+    struct hfi_map nodes;    /* of struct zk_node, by token */
     struct hfi_link living;  /* of struct zk_session */
     struct hfi_link dead;    /* to be closed by a caller's thread */
     char *hosts;             /* "a:2181,b:2181" */
@@ -62,10 +62,10 @@ struct zk_conn {
     char *root;              /* what all paths begin with; "" or "/a/b" */
     int64_t ttl_ms;          /* of the session that open() makes */
     int poll_fd;             /* an epoll: `timer_fd`, and what sessions hear */
-    int timer_fd;            /* when the first held place lapses */
+    int timer_fd;            /* when the first held node lapses */
     int64_t timer_due;
-    int64_t lapse_at;      /* no held place lapses before */
-    struct hfi_link fresh; /* of struct zk_place: held, not yet guarded */
+    int64_t lapse_at;      /* no held node lapses before */
+    struct hfi_link fresh; /* of struct zk_node: held, not yet guarded */
     struct zk_last last[ZK_LAST_MAX];
     int64_t zxid; /* the newest creation that we know of */
 };
@@ -123,15 +123,15 @@ struct zk_session {
     struct zk_touch touches[ZK_TOUCHES]; /* a ring */
     size_t ntouches;                     /* how many there were */
     unsigned users; /* calls under way; it is not freed meanwhile */
-    struct hfi_link places, flights, errands;
+    struct hfi_link nodes, flights, errands;
     struct hfi_link hearers; /* those of them that an event may concern */
     unsigned life;           /* how often it has been connected */
 };
 
-/* A claim in the service: its node, or the wish for one. */
-struct zk_place {
-    struct hfi_node node;   /* in zk_conn.places */
-    struct hfi_link link;   /* in zk_session.places */
+/* A claim's node, or the wish for one. */
+struct zk_node {
+    struct hfi_node entry;  /* in zk_conn.nodes */
+    struct hfi_link link;   /* in zk_session.nodes */
     struct hfi_link hears;  /* in zk_session.hearers, or alone */
     struct zk_session *ses; /* NULL: none yet, or it has ended */
     int64_t alt;            /* id of where an unanswered move may have put it */
@@ -296,8 +296,8 @@ struct zk_rank {
     const char *own, *head, *ahead, *last; /* names; NULL: none */
     int32_t top;                           /* the number of the last */
     int32_t holders, waiters;
-    int32_t place; /* how many are before it */
-    bool first;    /* it is among the holders */
+    int32_t position; /* how many are before it */
+    bool first;       /* it is among the holders */
 };
 void zk_rank(struct zk_rank *ret, const struct String_vector *,
              const char *own);
@@ -311,40 +311,40 @@ void zk_data_read(const char *text, struct hf_info *ret, uint64_t *fence,
 
 /* ---- node.c: what we have in the service --------------------------- */
 
-struct zk_place *zk_place_find(struct zk_conn *, const char *token);
-struct zk_place *zk_place_new(struct zk_conn *, const struct hfi_claim *);
-void zk_place_drop(struct zk_conn *, struct zk_place *);
-void zk_place_bind(struct zk_place *, struct zk_session *);
-void zk_place_follow(struct zk_place *, struct zk_session *alt);
+struct zk_node *zk_node_find(struct zk_conn *, const char *token);
+struct zk_node *zk_node_new(struct zk_conn *, const struct hfi_claim *);
+void zk_node_drop(struct zk_conn *, struct zk_node *);
+void zk_node_bind(struct zk_node *, struct zk_session *);
+void zk_node_follow(struct zk_node *, struct zk_session *alt);
 /* It has no node any more. */
-void zk_place_clear(struct zk_place *);
+void zk_node_clear(struct zk_node *);
 /* It wants to hear of another node than its own. */
-void zk_place_hears(struct zk_place *);
-void zk_place_hold(struct zk_conn *, struct zk_place *, int64_t ttl_ms);
-void zk_places_lapse(struct zk_conn *);
+void zk_node_hears(struct zk_node *);
+void zk_node_hold(struct zk_conn *, struct zk_node *, int64_t ttl_ms);
+void zk_nodes_lapse(struct zk_conn *);
 /* Have it called then, or earlier. */
-void zk_places_look_by(struct zk_conn *, int64_t due);
+void zk_nodes_check_by(struct zk_conn *, int64_t due);
 /* Make sure that its session is there and connected; one more user. */
-hf_status zk_place_session(struct zk_conn *, struct zk_place *, int64_t ttl_ms,
-                           int64_t deadline, struct zk_session **ret,
-                           struct hf_error *);
+hf_status zk_node_session(struct zk_conn *, struct zk_node *, int64_t ttl_ms,
+                          int64_t deadline, struct zk_session **ret,
+                          struct hf_error *);
 /* Learn the outcome of a create that had no answer. */
-hf_status zk_place_resolve(struct zk_session *, struct zk_place *,
-                           const struct hfi_claim *, int64_t deadline,
-                           struct hf_error *);
+hf_status zk_node_resolve(struct zk_session *, struct zk_node *,
+                          const struct hfi_claim *, int64_t deadline,
+                          struct hf_error *);
 /* Make the node at `path` and what is missing above it. */
 hf_status zk_make_parents(struct zk_session *, const char *path,
                           int64_t deadline, struct hf_error *);
 
 /* ---- async.c: requests that nobody waits for; with the mutex held --- */
 
-void zk_place_bury(struct zk_place *);
-void zk_place_listen(struct zk_place *);
-void zk_place_guard(struct zk_place *);
-void zk_place_gone(struct zk_place *, hf_loss);
-void zk_place_broken(struct zk_place *);
+void zk_node_bury(struct zk_node *);
+void zk_node_listen(struct zk_node *);
+void zk_node_guard(struct zk_node *);
+void zk_node_gone(struct zk_node *, hf_loss);
+void zk_node_broken(struct zk_node *);
 /* Remove the mark of a move, if there is one. */
-void zk_place_unmark(struct zk_place *);
+void zk_node_unmark(struct zk_node *);
 /* Find out whether the server stands alone. */
 void zk_ask_alone(struct zk_session *);
 /* Send something, so that the server hears of us; see touch.c. */
@@ -367,32 +367,32 @@ void zk_proof(const struct zk_session *, struct hfi_proof *);
 
 /* ---- predict.c: who is there, known without asking --------------------- */
 
-void zk_last_note(struct zk_conn *, struct zk_place *);
+void zk_last_note(struct zk_conn *, struct zk_node *);
 bool zk_last_known(struct zk_conn *, const char *parent, bool queue);
-bool zk_last_tells(struct zk_conn *, const struct zk_place *, char **tail);
+bool zk_last_tells(struct zk_conn *, const struct zk_node *, char **tail);
 void zk_last_fini(struct zk_conn *);
 
 /* ---- the recipes: HF_OK, HF_BUSY or a failure; `again` to be asked again - */
 
-hf_status zk_seq_step(struct zk_session *, struct zk_place *,
+hf_status zk_seq_step(struct zk_session *, struct zk_node *,
                       const struct hfi_claim *, struct hfi_answer *,
                       int64_t deadline, bool *again, struct hf_error *);
-hf_status zk_one_step(struct zk_session *, struct zk_place *,
+hf_status zk_one_step(struct zk_session *, struct zk_node *,
                       const struct hfi_claim *, struct hfi_answer *,
                       int64_t deadline, bool *again, struct hf_error *);
 /* Have zk_watcher() called when the node at `path` ends. */
-hf_status zk_arm(struct zk_session *, struct zk_place *, const char *path,
+hf_status zk_arm(struct zk_session *, struct zk_node *, const char *path,
                  int64_t deadline, bool *again, struct hf_error *);
 
 /* ---- move.c: to another session ------------------------------------- */
 
 /* Its node moves from `ses` to a session for the length of the item. */
-hf_status zk_move(struct zk_session *ses, struct zk_place *,
+hf_status zk_move(struct zk_session *ses, struct zk_node *,
                   const struct hfi_renewal *, int64_t deadline,
                   struct hf_error *);
 /* A move that had no answer is not executed after this; `text` is the data of
  * the node. */
-hf_status zk_move_bar(struct zk_session *ses, struct zk_place *,
+hf_status zk_move_bar(struct zk_session *ses, struct zk_node *,
                       const char *text, int64_t deadline, struct hf_error *);
 /* With recipe=ephemeral: the mark of a move of the node with this czxid. */
 char *zk_mark_path(const struct zk_conn *, int64_t czxid);
@@ -403,7 +403,7 @@ void zk_renew(struct hfi_conn *, struct hfi_renewal *, size_t n,
               int64_t deadline, struct hf_error *);
 /* Somebody has written to the node, perhaps the mark of a break: the next
  * renewal reads it. */
-hf_status zk_node_touched(const struct zk_conn *, struct zk_place *,
+hf_status zk_node_touched(const struct zk_conn *, struct zk_node *,
                           struct hf_error *);
 hf_status zk_inspect(struct hfi_conn *, const char *key, struct hf_info *ret,
                      int64_t deadline, struct hf_error *);
