@@ -3,15 +3,15 @@
  * batch.c - requests that go out together and are waited for together.
  *
  * Only the library's asynchronous calls are used: its synchronous ones wait
- * without a limit.  A flight is a few requests in a row; the server answers
+ * without a limit.  A batch is a few requests in a row; the server answers
  * them in order, so the last answer shows what the ones before have done, for
  * the price of one round trip.  The caller reads them itself, or sleeps until
  * its deadline while somebody else reads (io.c).
  *
  * INVARIANTS
- *  (1) A flight is freed by whoever is later: the caller that leaves it or its
+ *  (1) A batch is freed by whoever is later: the caller that leaves it or its
  *      last answer.  Answers that the library drops when a handle is closed
- *      count as given (zk_flights_drop()).
+ *      count as given (zk_batches_drop()).
  *  (2) What an answer brings is copied in the callback, since it belongs to the
  *      library, and is looked at only once all answers are there.
  *  (3) Callbacks do not wait, close or call anything synchronous.  They find
@@ -23,76 +23,77 @@
 
 #include "base/banned.h"
 
-struct zk_flight *zk_flight_new(struct zk_session *ses, size_t room)
+struct zk_batch *zk_batch_new(struct zk_session *ses, size_t room)
 {
-    struct zk_flight *fl = hfi_alloc(sizeof(*fl) + room * sizeof(struct zk_op));
+    struct zk_batch *reqs =
+        hfi_alloc(sizeof(*reqs) + room * sizeof(struct zk_op));
 
-    if (!fl)
+    if (!reqs)
         return NULL;
-    fl->ses = ses;
-    fl->room = room;
-    hfi_cond_init(&fl->cond);
-    hfi_link_init(&fl->link);
-    return fl;
+    reqs->ses = ses;
+    reqs->room = room;
+    hfi_cond_init(&reqs->cond);
+    hfi_link_init(&reqs->link);
+    return reqs;
 }
 
 /* With the mutex held. */
-static void flight_free(struct zk_flight *fl)
+static void batch_free(struct zk_batch *reqs)
 {
     size_t i;
     int j;
 
-    hfi_link_remove(&fl->link);
-    for (i = 0; i < fl->n; i++) {
-        for (j = 0; j < fl->ops[i].names.count; j++)
-            hfi_free(fl->ops[i].names.data[j]);
-        hfi_free(fl->ops[i].names.data);
-        hfi_free(fl->ops[i].path);
-        hfi_free(fl->ops[i].text);
+    hfi_link_remove(&reqs->link);
+    for (i = 0; i < reqs->n; i++) {
+        for (j = 0; j < reqs->ops[i].names.count; j++)
+            hfi_free(reqs->ops[i].names.data[j]);
+        hfi_free(reqs->ops[i].names.data);
+        hfi_free(reqs->ops[i].path);
+        hfi_free(reqs->ops[i].text);
     }
-    hfi_cond_fini(&fl->cond);
-    hfi_free(fl);
+    hfi_cond_fini(&reqs->cond);
+    hfi_free(reqs);
 }
 
-void zk_flight_end(struct zk_flight *fl)
+void zk_batch_end(struct zk_batch *reqs)
 {
     struct zk_conn *zc;
 
-    if (!fl)
+    if (!reqs)
         return;
-    zc = fl->ses->conn;
+    zc = reqs->ses->conn;
     pthread_mutex_lock(&zc->mu);
-    if (fl->pending)
-        fl->left = true; /* batch.c (1) */
+    if (reqs->pending)
+        reqs->left = true; /* batch.c (1) */
     else
-        flight_free(fl);
+        batch_free(reqs);
     pthread_mutex_unlock(&zc->mu);
 }
 
 /* The handle is closed: nothing more will be answered; with the mutex held. */
-void zk_flights_drop(struct zk_session *ses)
+void zk_batches_drop(struct zk_session *ses)
 {
-    while (!hfi_link_alone(&ses->flights))
-        flight_free(hfi_container(ses->flights.next, struct zk_flight, link));
+    while (!hfi_link_alone(&ses->batches))
+        batch_free(hfi_container(ses->batches.next, struct zk_batch, link));
 }
 
-hf_status zk_flight_wait(struct zk_flight *fl, int64_t deadline)
+hf_status zk_batch_wait(struct zk_batch *reqs, int64_t deadline)
 {
-    struct zk_session *ses = fl->ses;
+    struct zk_session *ses = reqs->ses;
     pthread_mutex_t *mu = &ses->conn->mu;
     bool done;
 
     pthread_mutex_lock(mu);
-    while (fl->pending && hfi_left_ms(deadline)) {
+    while (reqs->pending && hfi_left_ms(deadline)) {
         if (!ses->reading && ses->state == ZK_UP) {
-            zk_read(ses, &fl->pending, deadline);
+            zk_read(ses, &reqs->pending, deadline);
             continue;
         }
-        fl->waits = true;
-        hfi_cond_wait(&fl->cond, mu, deadline);
-        fl->waits = false;
+        reqs->waits = true;
+        hfi_cond_wait(&reqs->cond, mu, deadline);
+        reqs->waits = false;
     }
-    done = !fl->pending;
+    done = !reqs->pending;
     zk_pass(ses); /* io.c (3) */
     pthread_mutex_unlock(mu);
     return done ? HF_OK : HF_UNCERTAIN;
@@ -112,20 +113,20 @@ static void op_proves(struct zk_session *ses, const struct zk_op *op)
 
 static void op_done(struct zk_op *op, int rc)
 {
-    struct zk_flight *fl = op->flight;
+    struct zk_batch *reqs = op->batch;
 
-    if (fl->ses->shut)
+    if (reqs->ses->shut)
         return;
     op->rc = rc;
     if (rc == ZOK || rc == ZNONODE || rc == ZNODEEXISTS)
-        op_proves(fl->ses, op);
-    fl->ses->pending--;
-    if (--fl->pending)
+        op_proves(reqs->ses, op);
+    reqs->ses->pending--;
+    if (--reqs->pending)
         return;
-    if (fl->left)
-        flight_free(fl);
+    if (reqs->left)
+        batch_free(reqs);
     else
-        hfi_cond_wake(&fl->cond);
+        hfi_cond_wake(&reqs->cond);
 }
 
 static struct zk_op *op_of(const void *data)
@@ -218,27 +219,27 @@ static void on_children(int rc, const struct String_vector *names,
 
 /* The next request, or NULL if there is no connection to send it on: then it
  * has failed for certain.  The mutex is taken, for op_sent() to let go. */
-static struct zk_op *op_new(struct zk_flight *fl)
+static struct zk_op *op_new(struct zk_batch *reqs)
 {
-    struct zk_op *op = &fl->ops[fl->n++];
+    struct zk_op *op = &reqs->ops[reqs->n++];
 
-    pthread_mutex_lock(&fl->ses->conn->mu);
-    op->flight = fl;
+    pthread_mutex_lock(&reqs->ses->conn->mu);
+    op->batch = reqs;
     op->sent_at = hfi_now();
     op->rc = ZINVALIDSTATE;
-    if (fl->ses->state != ZK_UP) {
-        pthread_mutex_unlock(&fl->ses->conn->mu);
+    if (reqs->ses->state != ZK_UP) {
+        pthread_mutex_unlock(&reqs->ses->conn->mu);
         return NULL;
     }
-    if (hfi_link_alone(&fl->link))
-        hfi_link_append(&fl->ses->flights, &fl->link);
+    if (hfi_link_alone(&reqs->link))
+        hfi_link_append(&reqs->ses->batches, &reqs->link);
     return op;
 }
 
 /* The same for one that changes something. */
-static struct zk_op *op_write(struct zk_flight *fl)
+static struct zk_op *op_write(struct zk_batch *reqs)
 {
-    struct zk_op *op = op_new(fl);
+    struct zk_op *op = op_new(reqs);
 
     if (op)
         op->leads = op->wrote = true;
@@ -248,32 +249,32 @@ static struct zk_op *op_write(struct zk_flight *fl)
 /* The library took the request, or will never answer it. */
 static void op_sent(struct zk_op *op, int rc)
 {
-    struct zk_flight *fl = op->flight;
+    struct zk_batch *reqs = op->batch;
 
     op->rc = rc;
     if (!rc) {
-        fl->pending++;
-        fl->ses->asked_at = op->sent_at;
-        if (!fl->ses->pending++)
-            fl->ses->heard_at = fl->ses->sent_at = hfi_now();
+        reqs->pending++;
+        reqs->ses->asked_at = op->sent_at;
+        if (!reqs->ses->pending++)
+            reqs->ses->heard_at = reqs->ses->sent_at = hfi_now();
     }
-    pthread_mutex_unlock(&fl->ses->conn->mu);
+    pthread_mutex_unlock(&reqs->ses->conn->mu);
 }
 
 /* What follows is answered by a server that has asked the leader before; one
  * that stands alone need not, and is not asked anything: false. */
-bool zk_sync(struct zk_flight *fl, const char *path)
+bool zk_sync(struct zk_batch *reqs, const char *path)
 {
-    struct zk_op *op = op_new(fl);
+    struct zk_op *op = op_new(reqs);
 
-    if (op && fl->ses->sole) {
+    if (op && reqs->ses->sole) {
         op->rc = ZOK;
-        pthread_mutex_unlock(&fl->ses->conn->mu);
+        pthread_mutex_unlock(&reqs->ses->conn->mu);
         return false;
     }
     if (op) {
         op->leads = true;
-        op_sent(op, zoo_async(fl->ses->zh, path, on_string, op));
+        op_sent(op, zoo_async(reqs->ses->zh, path, on_string, op));
     }
     return true;
 }
@@ -289,9 +290,9 @@ static void on_proof(int rc, const void *data)
  * which is after the last write that was agreed to.  As long as that write is
  * not older than what a session lasts longer than its leases, a sync will do;
  * else a transaction that changes nothing asks the majority. */
-bool zk_prove(struct zk_flight *fl, const char *path)
+bool zk_prove(struct zk_batch *reqs, const char *path)
 {
-    struct zk_session *ses = fl->ses;
+    struct zk_session *ses = reqs->ses;
     zoo_op_t check;
     struct zk_op *op;
     bool fresh;
@@ -300,12 +301,12 @@ bool zk_prove(struct zk_flight *fl, const char *path)
     fresh = ses->sole || hfi_now() - ses->proven_at <= ses->got_ms / 5;
     pthread_mutex_unlock(&ses->conn->mu);
     if (fresh)
-        return zk_sync(fl, path);
-    op = op_write(fl);
+        return zk_sync(reqs, path);
+    op = op_write(reqs);
     if (!op)
         return true;
     zoo_check_op_init(&check, path, -1);
-    op_sent(op, zoo_amulti(ses->zh, 1, &check, fl->results, on_proof, op));
+    op_sent(op, zoo_amulti(ses->zh, 1, &check, reqs->results, on_proof, op));
     return true;
 }
 
@@ -314,70 +315,72 @@ const struct ACL_vector *zk_acl(const struct zk_conn *zc)
     return zc->auth ? &ZOO_CREATOR_ALL_ACL : &ZOO_OPEN_ACL_UNSAFE;
 }
 
-void zk_create(struct zk_flight *fl, const char *path, const char *data,
+void zk_create(struct zk_batch *reqs, const char *path, const char *data,
                int mode)
 {
-    struct zk_op *op = op_write(fl);
-
-    if (op)
-        op_sent(op, zoo_acreate2(fl->ses->zh, path, data, (int)strlen(data),
-                                 zk_acl(fl->ses->conn), mode, on_created, op));
-}
-
-/* `version` -1: whatever its data is by now. */
-void zk_delete(struct zk_flight *fl, const char *path, int version)
-{
-    struct zk_op *op = op_write(fl);
-
-    if (op)
-        op_sent(op, zoo_adelete(fl->ses->zh, path, version, on_void, op));
-}
-
-void zk_set(struct zk_flight *fl, const char *path, const char *data,
-            int version)
-{
-    struct zk_op *op = op_write(fl);
-
-    if (op)
-        op_sent(op, zoo_aset(fl->ses->zh, path, data, (int)strlen(data),
-                             version, on_stat, op));
-}
-
-void zk_exists(struct zk_flight *fl, const char *path, bool watch)
-{
-    struct zk_op *op = op_new(fl);
-
-    if (op)
-        op_sent(op, zoo_awexists(fl->ses->zh, path, watch ? zk_watcher : NULL,
-                                 fl->ses, on_stat, op));
-}
-
-void zk_get(struct zk_flight *fl, const char *path, bool watch)
-{
-    struct zk_op *op = op_new(fl);
-
-    if (op)
-        op_sent(op, zoo_awget(fl->ses->zh, path, watch ? zk_watcher : NULL,
-                              fl->ses, on_data, op));
-}
-
-void zk_children(struct zk_flight *fl, const char *path, bool watch)
-{
-    struct zk_op *op = op_new(fl);
+    struct zk_op *op = op_write(reqs);
 
     if (op)
         op_sent(op,
-                zoo_awget_children(fl->ses->zh, path, watch ? zk_watcher : NULL,
-                                   fl->ses, on_children, op));
+                zoo_acreate2(reqs->ses->zh, path, data, (int)strlen(data),
+                             zk_acl(reqs->ses->conn), mode, on_created, op));
+}
+
+/* `version` -1: whatever its data is by now. */
+void zk_delete(struct zk_batch *reqs, const char *path, int version)
+{
+    struct zk_op *op = op_write(reqs);
+
+    if (op)
+        op_sent(op, zoo_adelete(reqs->ses->zh, path, version, on_void, op));
+}
+
+void zk_set(struct zk_batch *reqs, const char *path, const char *data,
+            int version)
+{
+    struct zk_op *op = op_write(reqs);
+
+    if (op)
+        op_sent(op, zoo_aset(reqs->ses->zh, path, data, (int)strlen(data),
+                             version, on_stat, op));
+}
+
+void zk_exists(struct zk_batch *reqs, const char *path, bool watch)
+{
+    struct zk_op *op = op_new(reqs);
+
+    if (op)
+        op_sent(op, zoo_awexists(reqs->ses->zh, path, watch ? zk_watcher : NULL,
+                                 reqs->ses, on_stat, op));
+}
+
+void zk_get(struct zk_batch *reqs, const char *path, bool watch)
+{
+    struct zk_op *op = op_new(reqs);
+
+    if (op)
+        op_sent(op, zoo_awget(reqs->ses->zh, path, watch ? zk_watcher : NULL,
+                              reqs->ses, on_data, op));
+}
+
+void zk_children(struct zk_batch *reqs, const char *path, bool watch)
+{
+    struct zk_op *op = op_new(reqs);
+
+    if (op)
+        op_sent(op, zoo_awget_children(reqs->ses->zh, path,
+                                       watch ? zk_watcher : NULL, reqs->ses,
+                                       on_children, op));
 }
 
 /* All of them or none; at most three. */
-void zk_multi(struct zk_flight *fl, int n, const zoo_op_t *ops)
+void zk_multi(struct zk_batch *reqs, int n, const zoo_op_t *ops)
 {
-    struct zk_op *op = op_write(fl);
+    struct zk_op *op = op_write(reqs);
 
     if (op)
-        op_sent(op, zoo_amulti(fl->ses->zh, n, ops, fl->results, on_void, op));
+        op_sent(op,
+                zoo_amulti(reqs->ses->zh, n, ops, reqs->results, on_void, op));
 }
 
 /* ---- meaning ----------------------------------------------------------- */

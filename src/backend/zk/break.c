@@ -46,18 +46,18 @@ static void break_tell(struct zk_conn *zc, const char *path, bool freed)
 
 /* recipe=ephemeral: remove it so that a move of it fails, whichever comes first:
  * its mark goes along, or is not there.  move.c (4) */
-static void break_delete_single(struct zk_flight *fl, const char *path,
+static void break_delete_single(struct zk_batch *reqs, const char *path,
                                 const char *mark, int version, bool marked)
 {
     zoo_op_t ops[3];
     int n = 0;
 
     if (!marked)
-        zoo_create_op_init(&ops[n++], mark, "", 0, zk_acl(fl->ses->conn),
-                           ZOO_EPHEMERAL, fl->made, sizeof(fl->made));
+        zoo_create_op_init(&ops[n++], mark, "", 0, zk_acl(reqs->ses->conn),
+                           ZOO_EPHEMERAL, reqs->made, sizeof(reqs->made));
     zoo_delete_op_init(&ops[n++], mark, -1);
     zoo_delete_op_init(&ops[n++], path, version);
-    zk_multi(fl, n, ops);
+    zk_multi(reqs, n, ops);
 }
 
 static hf_status break_free_single(struct zk_session *ses, const char *path,
@@ -65,27 +65,27 @@ static hf_status break_free_single(struct zk_session *ses, const char *path,
                                    int *rc, struct hf_error *err)
 {
     char *mark = zk_mark_path(ses->conn, seen->stat.czxid);
-    struct zk_flight *fl = mark ? zk_flight_new(ses, 2) : NULL;
-    hf_status st = fl ? HF_OK : hfi_nomem(err);
+    struct zk_batch *reqs = mark ? zk_batch_new(ses, 2) : NULL;
+    hf_status st = reqs ? HF_OK : hfi_nomem(err);
 
     if (!st) {
-        break_delete_single(fl, path, mark, seen->stat.version, false);
-        if (zk_flight_wait(fl, deadline))
+        break_delete_single(reqs, path, mark, seen->stat.version, false);
+        if (zk_batch_wait(reqs, deadline))
             st = zk_no_answer(ses->conn, err);
     }
-    if (!st && fl->ops[0].rc == ZNODEEXISTS) {
-        break_delete_single(fl, path, mark, seen->stat.version, true);
-        if (zk_flight_wait(fl, deadline))
+    if (!st && reqs->ops[0].rc == ZNODEEXISTS) {
+        break_delete_single(reqs, path, mark, seen->stat.version, true);
+        if (zk_batch_wait(reqs, deadline))
             st = zk_no_answer(ses->conn, err);
     }
     if (!st) {
-        *rc = fl->ops[fl->n - 1].rc;
+        *rc = reqs->ops[reqs->n - 1].rc;
         if (*rc == ZNONODE)
             *rc = ZBADVERSION; /* the node or its mark: read it again */
         if (*rc != ZBADVERSION)
             st = zk_status(ses->conn, *rc, "break", err);
     }
-    zk_flight_end(fl);
+    zk_batch_end(reqs);
     hfi_free(mark);
     return st;
 }
@@ -96,23 +96,23 @@ static hf_status break_change(struct zk_session *ses, const char *path,
                               const struct break_wish *wish, int64_t deadline,
                               int *rc, struct hf_error *err)
 {
-    struct zk_flight *fl = zk_flight_new(ses, 1);
+    struct zk_batch *reqs = zk_batch_new(ses, 1);
     char data[ZK_DATA_MAX + 32];
     hf_status st = HF_OK;
 
-    if (!fl)
+    if (!reqs)
         return hfi_nomem(err);
     zk_data_mark(data, seen->text, wish->fence);
     if (wish->free)
-        zk_delete(fl, path, seen->stat.version);
+        zk_delete(reqs, path, seen->stat.version);
     else
-        zk_set(fl, path, data, seen->stat.version);
-    if (zk_flight_wait(fl, deadline))
+        zk_set(reqs, path, data, seen->stat.version);
+    if (zk_batch_wait(reqs, deadline))
         st = zk_no_answer(ses->conn, err);
-    else if (fl->ops[0].rc != ZNONODE && fl->ops[0].rc != ZBADVERSION)
-        st = zk_status(ses->conn, fl->ops[0].rc, "break", err);
-    *rc = st ? ZOK : fl->ops[0].rc;
-    zk_flight_end(fl);
+    else if (reqs->ops[0].rc != ZNONODE && reqs->ops[0].rc != ZBADVERSION)
+        st = zk_status(ses->conn, reqs->ops[0].rc, "break", err);
+    *rc = st ? ZOK : reqs->ops[0].rc;
+    zk_batch_end(reqs);
     return st;
 }
 
@@ -121,22 +121,22 @@ static hf_status break_node(struct zk_session *ses, const char *path,
                             struct break_wish *wish, int64_t deadline,
                             bool *again, struct hf_error *err)
 {
-    struct zk_flight *fl = zk_flight_new(ses, 1);
+    struct zk_batch *reqs = zk_batch_new(ses, 1);
     struct hf_info info = HF_INFO_INIT;
     hf_status st = HF_OK;
     int rc = ZNONODE;
 
-    if (!fl)
+    if (!reqs)
         return hfi_nomem(err);
-    zk_get(fl, path, false);
-    if (zk_flight_wait(fl, deadline))
+    zk_get(reqs, path, false);
+    if (zk_batch_wait(reqs, deadline))
         st = zk_look_none(ses->conn, err);
-    else if (zk_look_holds(ses->conn, &fl->ops[0]))
-        zk_look_describe(&info, &fl->ops[0]);
-    else if (fl->ops[0].rc != ZNONODE)
-        st = zk_look_status(ses->conn, fl->ops[0].rc, err);
+    else if (zk_look_holds(ses->conn, &reqs->ops[0]))
+        zk_look_describe(&info, &reqs->ops[0]);
+    else if (reqs->ops[0].rc != ZNONODE)
+        st = zk_look_status(ses->conn, reqs->ops[0].rc, err);
     if (!st && info.held && info.fence == wish->fence) {
-        if (!fl->ops[0].stat.ephemeralOwner && !wish->free)
+        if (!reqs->ops[0].stat.ephemeralOwner && !wish->free)
             st = hfi_fail(err, HF_UNSUPPORTED,
                           "%s: the first node of the queue is not ephemeral, "
                           "so nobody hears of a break: free it by force",
@@ -144,11 +144,13 @@ static hf_status break_node(struct zk_session *ses, const char *path,
         else if (info.broken && !wish->free)
             rc = ZOK;
         else if (wish->free && ses->conn->single)
-            st = break_free_single(ses, path, &fl->ops[0], deadline, &rc, err);
+            st =
+                break_free_single(ses, path, &reqs->ops[0], deadline, &rc, err);
         else
-            st = break_change(ses, path, &fl->ops[0], wish, deadline, &rc, err);
+            st = break_change(ses, path, &reqs->ops[0], wish, deadline, &rc,
+                              err);
     }
-    zk_flight_end(fl);
+    zk_batch_end(reqs);
     *again = rc == ZBADVERSION;
     if (!st && rc == ZOK) {
         wish->hit = true;
@@ -178,27 +180,27 @@ static hf_status break_holders(struct zk_session *ses, const char *parent,
                                struct break_wish *wish, int64_t deadline,
                                struct hf_error *err)
 {
-    struct zk_flight *fl;
+    struct zk_batch *reqs;
     struct zk_rank rank;
     int32_t head = 0, number;
-    hf_status st = zk_look_children(ses, parent, deadline, &fl, err);
+    hf_status st = zk_look_children(ses, parent, deadline, &reqs, err);
     int i;
 
     if (st)
         return st;
-    zk_rank(&rank, &fl->ops[1].names, NULL);
+    zk_rank(&rank, &reqs->ops[1].names, NULL);
     if (rank.head)
         zk_number(rank.head, &head);
-    for (i = 0; rank.head && !st && i < fl->ops[1].names.count; i++) {
+    for (i = 0; rank.head && !st && i < reqs->ops[1].names.count; i++) {
         char *path;
 
-        if (!zk_number(fl->ops[1].names.data[i], &number) || number != head)
+        if (!zk_number(reqs->ops[1].names.data[i], &number) || number != head)
             continue;
-        path = zk_join(parent, fl->ops[1].names.data[i]);
+        path = zk_join(parent, reqs->ops[1].names.data[i]);
         st = path ? break_path(ses, path, wish, deadline, err) : hfi_nomem(err);
         hfi_free(path);
     }
-    zk_flight_end(fl);
+    zk_batch_end(reqs);
     return st;
 }
 

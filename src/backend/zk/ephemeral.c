@@ -72,25 +72,25 @@ hf_status zk_one_step(struct zk_session *ses, struct zk_node *node,
                       int64_t deadline, bool *again, struct hf_error *err)
 {
     struct zk_conn *zc = ses->conn;
-    struct zk_flight *fl = zk_flight_new(ses, 2);
+    struct zk_batch *reqs = zk_batch_new(ses, 2);
     char data[ZK_DATA_MAX];
     hf_status st;
     int rc;
 
     (void)busy;
-    if (!fl)
+    if (!reqs)
         return hfi_nomem(err);
     zk_data_write(data, claim, ses->got_ms, 0);
     pthread_mutex_lock(&zc->mu);
     node->sent = true;
     pthread_mutex_unlock(&zc->mu);
-    zk_create(fl, node->parent, data, ZOO_EPHEMERAL);
-    zk_get(fl, node->parent, false);
-    if (zk_flight_wait(fl, deadline)) {
-        zk_flight_end(fl);
+    zk_create(reqs, node->parent, data, ZOO_EPHEMERAL);
+    zk_get(reqs, node->parent, false);
+    if (zk_batch_wait(reqs, deadline)) {
+        zk_batch_end(reqs);
         return zk_no_answer(zc, err);
     }
-    rc = fl->ops[0].rc;
+    rc = reqs->ops[0].rc;
     if (rc == ZNONODE) {
         pthread_mutex_lock(&zc->mu);
         node->sent = false;
@@ -100,8 +100,8 @@ hf_status zk_one_step(struct zk_session *ses, struct zk_node *node,
     } else if (rc && rc != ZNODEEXISTS) {
         st = zk_status(zc, rc, "create", err);
     } else {
-        st = one_judge(ses, node, claim, &fl->ops[1], deadline, again, err);
+        st = one_judge(ses, node, claim, &reqs->ops[1], deadline, again, err);
     }
-    zk_flight_end(fl);
+    zk_batch_end(reqs);
     return st;
 }

@@ -11,7 +11,7 @@
 #include "base/banned.h"
 
 /* How many keys of a list are asked for at once. */
-#define LOOK_BATCH 64
+#define LOOK_GROUP 64
 
 hf_status zk_look_none(const struct zk_conn *zc, struct hf_error *err)
 {
@@ -54,46 +54,46 @@ static hf_status look_node(struct zk_session *ses, const char *path,
                            struct hf_info *ret, int64_t deadline, bool *there,
                            struct hf_error *err)
 {
-    struct zk_flight *fl = zk_flight_new(ses, 1);
+    struct zk_batch *reqs = zk_batch_new(ses, 1);
     hf_status st = HF_OK;
 
-    if (!fl)
+    if (!reqs)
         return hfi_nomem(err);
-    zk_get(fl, path, false);
+    zk_get(reqs, path, false);
     *there = false;
-    if (zk_flight_wait(fl, deadline)) {
+    if (zk_batch_wait(reqs, deadline)) {
         st = zk_look_none(ses->conn, err);
-    } else if (fl->ops[0].rc == ZOK) {
-        *there = zk_look_holds(ses->conn, &fl->ops[0]);
+    } else if (reqs->ops[0].rc == ZOK) {
+        *there = zk_look_holds(ses->conn, &reqs->ops[0]);
         if (*there)
-            zk_look_describe(ret, &fl->ops[0]);
-    } else if (fl->ops[0].rc != ZNONODE) {
-        st = zk_look_status(ses->conn, fl->ops[0].rc, err);
+            zk_look_describe(ret, &reqs->ops[0]);
+    } else if (reqs->ops[0].rc != ZNONODE) {
+        st = zk_look_status(ses->conn, reqs->ops[0].rc, err);
     }
-    zk_flight_end(fl);
+    zk_batch_end(reqs);
     return st;
 }
 
 /* The children of a key, after a sync.  *ret is to be ended by the caller. */
 hf_status zk_look_children(struct zk_session *ses, const char *path,
-                           int64_t deadline, struct zk_flight **ret,
+                           int64_t deadline, struct zk_batch **ret,
                            struct hf_error *err)
 {
-    struct zk_flight *fl = zk_flight_new(ses, 2);
+    struct zk_batch *reqs = zk_batch_new(ses, 2);
     hf_status st = HF_OK;
 
-    if (!fl)
+    if (!reqs)
         return hfi_nomem(err);
-    zk_sync(fl, path);
-    zk_children(fl, path, false);
-    if (zk_flight_wait(fl, deadline))
+    zk_sync(reqs, path);
+    zk_children(reqs, path, false);
+    if (zk_batch_wait(reqs, deadline))
         st = zk_look_none(ses->conn, err);
-    else if (fl->ops[1].rc != ZNONODE)
-        st = zk_look_status(ses->conn, fl->ops[1].rc, err);
+    else if (reqs->ops[1].rc != ZNONODE)
+        st = zk_look_status(ses->conn, reqs->ops[1].rc, err);
     if (st)
-        zk_flight_end(fl);
+        zk_batch_end(reqs);
     else
-        *ret = fl;
+        *ret = reqs;
     return st;
 }
 
@@ -130,7 +130,7 @@ static hf_status look_key(struct zk_session *ses, const char *path,
                           struct hf_info *ret, int64_t deadline,
                           struct hf_error *err)
 {
-    struct zk_flight *fl;
+    struct zk_batch *reqs;
     bool gone = true, there;
     hf_status st = HF_OK;
     int turns;
@@ -145,12 +145,12 @@ static hf_status look_key(struct zk_session *ses, const char *path,
     /* The first may go between the two looks: then look again. */
     for (turns = 0; gone && !st && turns < 8; turns++) {
         gone = false;
-        st = zk_look_children(ses, path, deadline, &fl, err);
+        st = zk_look_children(ses, path, deadline, &reqs, err);
         if (st)
             break;
-        st = look_contenders(ses, path, &fl->ops[1].names, ret, deadline, &gone,
-                             err);
-        zk_flight_end(fl);
+        st = look_contenders(ses, path, &reqs->ops[1].names, ret, deadline,
+                             &gone, err);
+        zk_batch_end(reqs);
     }
     return st;
 }
@@ -187,90 +187,90 @@ struct list_call {
 
 /* A few keys that are asked for together: first for the children of all, then
  * for the first child of each.  With recipe=ephemeral the first is all. */
-struct list_batch {
-    char *paths[LOOK_BATCH]; /* of keys */
-    char *heads[LOOK_BATCH]; /* of the nodes that hold them, or NULL */
-    struct hf_info infos[LOOK_BATCH];
+struct list_group {
+    char *paths[LOOK_GROUP]; /* of keys */
+    char *heads[LOOK_GROUP]; /* of the nodes that hold them, or NULL */
+    struct hf_info infos[LOOK_GROUP];
     size_t n;
 };
 
-static void batch_clear(struct list_batch *batch)
+static void group_clear(struct list_group *group)
 {
-    for (; batch->n; batch->n--) {
-        hfi_free(batch->paths[batch->n - 1]);
-        hfi_free(batch->heads[batch->n - 1]);
+    for (; group->n; group->n--) {
+        hfi_free(group->paths[group->n - 1]);
+        hfi_free(group->heads[group->n - 1]);
     }
-    memset(batch, 0, sizeof(*batch));
+    memset(group, 0, sizeof(*group));
 }
 
 /* Send one question for each, and wait for all answers. */
-static hf_status batch_ask(struct zk_session *ses, char *const *paths, size_t n,
+static hf_status group_ask(struct zk_session *ses, char *const *paths, size_t n,
                            bool children, int64_t deadline,
-                           struct zk_flight **ret, struct hf_error *err)
+                           struct zk_batch **ret, struct hf_error *err)
 {
-    struct zk_flight *fl = zk_flight_new(ses, n);
+    struct zk_batch *reqs = zk_batch_new(ses, n);
     size_t i;
 
-    if (!fl)
+    if (!reqs)
         return hfi_nomem(err);
     for (i = 0; i < n; i++)
         if (children)
-            zk_children(fl, paths[i], false);
+            zk_children(reqs, paths[i], false);
         else
-            zk_get(fl, paths[i] ? paths[i] : "/", false);
-    if (zk_flight_wait(fl, deadline)) {
-        zk_flight_end(fl);
+            zk_get(reqs, paths[i] ? paths[i] : "/", false);
+    if (zk_batch_wait(reqs, deadline)) {
+        zk_batch_end(reqs);
         return zk_look_none(ses->conn, err);
     }
-    *ret = fl;
+    *ret = reqs;
     return HF_OK;
 }
 
 /* Who is the first of each? */
-static hf_status batch_heads(struct zk_session *ses, struct list_batch *batch,
+static hf_status group_heads(struct zk_session *ses, struct list_group *group,
                              int64_t deadline, struct hf_error *err)
 {
-    struct zk_flight *fl = NULL;
+    struct zk_batch *reqs = NULL;
     struct zk_rank rank;
     hf_status st;
     size_t i;
 
-    st = batch_ask(ses, batch->paths, batch->n, true, deadline, &fl, err);
-    for (i = 0; !st && i < batch->n; i++) {
-        zk_rank(&rank, &fl->ops[i].names, NULL);
-        batch->infos[i] = (struct hf_info)HF_INFO_INIT;
-        batch->infos[i].left_ms = batch->infos[i].since_ms = -1;
-        batch->infos[i].holders = rank.holders;
-        batch->infos[i].waiters = rank.waiters;
-        if (fl->ops[i].rc || !rank.head)
+    st = group_ask(ses, group->paths, group->n, true, deadline, &reqs, err);
+    for (i = 0; !st && i < group->n; i++) {
+        zk_rank(&rank, &reqs->ops[i].names, NULL);
+        group->infos[i] = (struct hf_info)HF_INFO_INIT;
+        group->infos[i].left_ms = group->infos[i].since_ms = -1;
+        group->infos[i].holders = rank.holders;
+        group->infos[i].waiters = rank.waiters;
+        if (reqs->ops[i].rc || !rank.head)
             continue; /* Gone, free, or not ours to read. */
-        batch->heads[i] = zk_join(batch->paths[i], rank.head);
-        if (!batch->heads[i])
+        group->heads[i] = zk_join(group->paths[i], rank.head);
+        if (!group->heads[i])
             st = hfi_nomem(err);
     }
-    zk_flight_end(fl);
+    zk_batch_end(reqs);
     return st;
 }
 
-static hf_status batch_heads_single(struct list_batch *batch,
+static hf_status group_heads_single(struct list_group *group,
                                     struct hf_error *err)
 {
     size_t i;
 
-    for (i = 0; i < batch->n; i++) {
-        batch->infos[i] = (struct hf_info)HF_INFO_INIT;
-        batch->infos[i].left_ms = batch->infos[i].since_ms = -1;
-        batch->infos[i].holders = 1;
-        batch->infos[i].waiters = -1;
-        batch->heads[i] = hfi_strdup(batch->paths[i]);
-        if (!batch->heads[i])
+    for (i = 0; i < group->n; i++) {
+        group->infos[i] = (struct hf_info)HF_INFO_INIT;
+        group->infos[i].left_ms = group->infos[i].since_ms = -1;
+        group->infos[i].holders = 1;
+        group->infos[i].waiters = -1;
+        group->heads[i] = hfi_strdup(group->paths[i]);
+        if (!group->heads[i])
             return hfi_nomem(err);
     }
     return HF_OK;
 }
 
 /* Tell `fn` of one that is held.  Its first node may have gone since. */
-static hf_status batch_tell(struct zk_session *ses, const char *path,
+static hf_status group_tell(struct zk_session *ses, const char *path,
                             const struct zk_op *op, struct hf_info *info,
                             struct list_call *call, int64_t deadline,
                             struct hf_error *err)
@@ -297,22 +297,23 @@ static hf_status batch_tell(struct zk_session *ses, const char *path,
     return HF_OK;
 }
 
-static hf_status batch_run(struct zk_session *ses, struct list_batch *batch,
+static hf_status group_run(struct zk_session *ses, struct list_group *group,
                            struct list_call *call, int64_t deadline,
                            struct hf_error *err)
 {
-    struct zk_flight *fl = NULL;
-    hf_status st = ses->conn->single ? batch_heads_single(batch, err)
-                                     : batch_heads(ses, batch, deadline, err);
+    struct zk_batch *reqs = NULL;
+    hf_status st = ses->conn->single ? group_heads_single(group, err)
+                                     : group_heads(ses, group, deadline, err);
     size_t i;
 
     if (!st)
-        st = batch_ask(ses, batch->heads, batch->n, false, deadline, &fl, err);
-    for (i = 0; !st && i < batch->n && call->more; i++)
-        if (batch->heads[i])
-            st = batch_tell(ses, batch->paths[i], &fl->ops[i], &batch->infos[i],
-                            call, deadline, err);
-    zk_flight_end(fl);
+        st =
+            group_ask(ses, group->heads, group->n, false, deadline, &reqs, err);
+    for (i = 0; !st && i < group->n && call->more; i++)
+        if (group->heads[i])
+            st = group_tell(ses, group->paths[i], &reqs->ops[i],
+                            &group->infos[i], call, deadline, err);
+    zk_batch_end(reqs);
     return st;
 }
 
@@ -326,30 +327,30 @@ static bool list_wants(const char *name, const char *prefix)
     return wants;
 }
 
-static hf_status list_batches(struct zk_session *ses,
-                              const struct String_vector *names,
-                              struct list_call *call, int64_t deadline,
-                              struct hf_error *err)
+static hf_status list_groups(struct zk_session *ses,
+                             const struct String_vector *names,
+                             struct list_call *call, int64_t deadline,
+                             struct hf_error *err)
 {
-    struct list_batch *batch = hfi_alloc(sizeof(*batch));
-    hf_status st = batch ? HF_OK : hfi_nomem(err);
+    struct list_group *group = hfi_alloc(sizeof(*group));
+    hf_status st = group ? HF_OK : hfi_nomem(err);
     int at = 0;
 
     while (at < names->count && !st && call->more) {
-        for (; at < names->count && batch->n < LOOK_BATCH && !st; at++) {
+        for (; at < names->count && group->n < LOOK_GROUP && !st; at++) {
             if (!list_wants(names->data[at], call->prefix))
                 continue;
-            batch->paths[batch->n] = zk_join(ses->conn->root, names->data[at]);
-            if (batch->paths[batch->n])
-                batch->n++;
+            group->paths[group->n] = zk_join(ses->conn->root, names->data[at]);
+            if (group->paths[group->n])
+                group->n++;
             else
                 st = hfi_nomem(err);
         }
-        if (batch->n && !st)
-            st = batch_run(ses, batch, call, deadline, err);
-        batch_clear(batch);
+        if (group->n && !st)
+            st = group_run(ses, group, call, deadline, err);
+        group_clear(group);
     }
-    hfi_free(batch);
+    hfi_free(group);
     return st;
 }
 
@@ -359,15 +360,16 @@ hf_status zk_list(struct hfi_conn *conn, const char *prefix, hf_list_fn *fn,
     struct zk_conn *zc = (struct zk_conn *)conn;
     struct zk_session *ses;
     struct list_call call = {prefix, fn, arg, true};
-    struct zk_flight *fl;
+    struct zk_batch *reqs;
     hf_status st = zk_session_any(zc, deadline, &ses, err);
 
     if (st)
         return st;
-    st = zk_look_children(ses, *zc->root ? zc->root : "/", deadline, &fl, err);
+    st =
+        zk_look_children(ses, *zc->root ? zc->root : "/", deadline, &reqs, err);
     if (!st) {
-        st = list_batches(ses, &fl->ops[1].names, &call, deadline, err);
-        zk_flight_end(fl);
+        st = list_groups(ses, &reqs->ops[1].names, &call, deadline, err);
+        zk_batch_end(reqs);
     }
     zk_session_put(ses);
     return st;

@@ -179,14 +179,14 @@ static void drive_ask_up(struct zk_session *ses)
 void zk_pass(struct zk_session *ses)
 {
     struct hfi_link *at;
-    struct zk_flight *fl;
+    struct zk_batch *reqs;
 
     if (ses->reading || ses->armed)
         return;
-    for (at = ses->flights.prev; at != &ses->flights; at = at->prev) {
-        fl = hfi_container(at, struct zk_flight, link);
-        if (fl->waits && fl->pending) {
-            hfi_cond_wake(&fl->cond);
+    for (at = ses->batches.prev; at != &ses->batches; at = at->prev) {
+        reqs = hfi_container(at, struct zk_batch, link);
+        if (reqs->waits && reqs->pending) {
+            hfi_cond_wake(&reqs->cond);
             return;
         }
     }
@@ -476,7 +476,7 @@ static void drive_close(struct zk_session *ses)
     zk_lookup_end(ses->lookup);
     hfi_free(ses->addrs);
     pthread_mutex_lock(mu);
-    zk_flights_drop(ses);
+    zk_batches_drop(ses);
     zk_errands_drop(ses);
     ses->done = true;
     hfi_cond_wake(&ses->cond);

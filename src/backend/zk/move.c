@@ -37,41 +37,41 @@ static hf_status move_bar_node(struct zk_session *ses, struct zk_node *node,
                                struct hf_error *err)
 {
     struct zk_conn *zc = ses->conn;
-    struct zk_flight *fl = zk_flight_new(ses, 1);
+    struct zk_batch *reqs = zk_batch_new(ses, 1);
     hf_status st;
 
-    if (!fl)
+    if (!reqs)
         return hfi_nomem(err);
-    zk_set(fl, node->path, text, node->version);
-    if (zk_flight_wait(fl, deadline))
+    zk_set(reqs, node->path, text, node->version);
+    if (zk_batch_wait(reqs, deadline))
         st = zk_no_answer(zc, err);
-    else if (fl->ops[0].rc == ZNONODE || fl->ops[0].rc == ZBADVERSION)
+    else if (reqs->ops[0].rc == ZNONODE || reqs->ops[0].rc == ZBADVERSION)
         st = zk_node_touched(zc, node, err);
     else
-        st = zk_status(zc, fl->ops[0].rc, "set", err);
+        st = zk_status(zc, reqs->ops[0].rc, "set", err);
     if (!st) {
         pthread_mutex_lock(&zc->mu);
-        node->version = fl->ops[0].stat.version;
+        node->version = reqs->ops[0].stat.version;
         node->moving = false;
         node->alt = 0;
         pthread_mutex_unlock(&zc->mu);
     }
-    zk_flight_end(fl);
+    zk_batch_end(reqs);
     return st;
 }
 
 /* Is the node the one that was judged, now that the mark is there? */
 static hf_status move_marked(struct zk_session *ses, struct zk_node *node,
-                             const struct zk_flight *fl, struct hf_error *err)
+                             const struct zk_batch *reqs, struct hf_error *err)
 {
     struct zk_conn *zc = ses->conn;
-    const struct zk_op *seen = &fl->ops[2];
+    const struct zk_op *seen = &reqs->ops[2];
     hf_status st = HF_OK;
 
-    if (fl->ops[0].rc != ZNODEEXISTS)
-        st = zk_status(zc, fl->ops[0].rc, "create", err);
+    if (reqs->ops[0].rc != ZNODEEXISTS)
+        st = zk_status(zc, reqs->ops[0].rc, "create", err);
     if (!st)
-        st = zk_status(zc, fl->ops[1].rc, "set", err);
+        st = zk_status(zc, reqs->ops[1].rc, "set", err);
     if (!st && seen->rc != ZNONODE)
         st = zk_status(zc, seen->rc, "get", err);
     pthread_mutex_lock(&zc->mu);
@@ -92,24 +92,24 @@ static hf_status move_mark(struct zk_session *ses, struct zk_node *node,
                            int64_t deadline, int *version, struct hf_error *err)
 {
     char *mark = zk_mark_path(ses->conn, node->czxid);
-    struct zk_flight *fl = mark ? zk_flight_new(ses, 3) : NULL;
+    struct zk_batch *reqs = mark ? zk_batch_new(ses, 3) : NULL;
     hf_status st;
 
-    if (!fl) {
+    if (!reqs) {
         hfi_free(mark);
         return hfi_nomem(err);
     }
     pthread_mutex_lock(&ses->conn->mu);
     node->marked = true;
     pthread_mutex_unlock(&ses->conn->mu);
-    zk_create(fl, mark, "", ZOO_EPHEMERAL);
-    zk_set(fl, mark, "", -1);
-    zk_get(fl, node->path, false);
-    st = zk_flight_wait(fl, deadline) ? zk_no_answer(ses->conn, err)
-                                      : move_marked(ses, node, fl, err);
+    zk_create(reqs, mark, "", ZOO_EPHEMERAL);
+    zk_set(reqs, mark, "", -1);
+    zk_get(reqs, node->path, false);
+    st = zk_batch_wait(reqs, deadline) ? zk_no_answer(ses->conn, err)
+                                       : move_marked(ses, node, reqs, err);
     if (!st)
-        *version = fl->ops[1].stat.version;
-    zk_flight_end(fl);
+        *version = reqs->ops[1].stat.version;
+    zk_batch_end(reqs);
     hfi_free(mark);
     return st;
 }
@@ -161,34 +161,35 @@ static hf_status move_send(struct zk_session *to, struct zk_node *node,
                            int version, int64_t deadline, struct hf_error *err)
 {
     struct zk_conn *zc = to->conn;
-    struct zk_flight *fl = zk_flight_new(to, 1);
+    struct zk_batch *reqs = zk_batch_new(to, 1);
     char data[ZK_DATA_MAX];
     zoo_op_t ops[3];
     hf_status st;
     int n = 0;
 
-    if (!fl)
+    if (!reqs)
         return hfi_nomem(err);
     zk_data_write(data, item->claim, to->got_ms, node->fence);
     if (mark)
         zoo_delete_op_init(&ops[n++], mark, version);
     zoo_delete_op_init(&ops[n++], node->path, node->version);
     zoo_create_op_init(&ops[n++], node->path, data, (int)strlen(data),
-                       zk_acl(zc), ZOO_EPHEMERAL, fl->made, sizeof(fl->made));
+                       zk_acl(zc), ZOO_EPHEMERAL, reqs->made,
+                       sizeof(reqs->made));
     pthread_mutex_lock(&zc->mu);
     node->moving = true;
     node->alt = to->id;
     to->used = true; /* Its end would be that of the node. */
     pthread_mutex_unlock(&zc->mu);
-    zk_multi(fl, n, ops);
-    if (zk_flight_wait(fl, deadline)) {
+    zk_multi(reqs, n, ops);
+    if (zk_batch_wait(reqs, deadline)) {
         st = zk_no_answer(zc, err);
     } else {
         pthread_mutex_lock(&zc->mu);
-        st = move_answered(zc, node, to, fl->ops[0].rc, err);
+        st = move_answered(zc, node, to, reqs->ops[0].rc, err);
         pthread_mutex_unlock(&zc->mu);
     }
-    zk_flight_end(fl);
+    zk_batch_end(reqs);
     return st;
 }
 

@@ -263,33 +263,33 @@ void zk_nodes_lapse(struct zk_conn *zc)
 
 /* Those of the children that bear the name of the claim: read them.  NULL: no
  * memory. */
-static struct zk_flight *resolve_read(struct zk_session *ses,
-                                      const struct zk_node *node,
-                                      const struct hfi_claim *claim,
-                                      const struct String_vector *names)
+static struct zk_batch *resolve_read(struct zk_session *ses,
+                                     const struct zk_node *node,
+                                     const struct hfi_claim *claim,
+                                     const struct String_vector *names)
 {
-    struct zk_flight *fl = zk_flight_new(ses, (size_t)names->count);
+    struct zk_batch *reqs = zk_batch_new(ses, (size_t)names->count);
     char prefix[ZK_NAME_MAX], *path;
     int i;
 
     zk_node_prefix(ses->conn, prefix, claim->token, claim->owner);
-    for (i = 0; fl && i < names->count; i++) {
+    for (i = 0; reqs && i < names->count; i++) {
         if (!zk_name_is(names->data[i], prefix))
             continue;
         path = zk_join(node->parent, names->data[i]);
         if (!path) {
-            zk_flight_end(fl);
+            zk_batch_end(reqs);
             return NULL;
         }
-        zk_get(fl, path, false);
-        fl->ops[fl->n - 1].path = path;
+        zk_get(reqs, path, false);
+        reqs->ops[reqs->n - 1].path = path;
     }
-    return fl;
+    return reqs;
 }
 
 /* names.c (4): ours is the one that belongs to our session. */
 static hf_status resolve_own(struct zk_session *ses, struct zk_node *node,
-                             struct zk_flight *fl, struct hf_error *err)
+                             struct zk_batch *reqs, struct hf_error *err)
 {
     struct zk_conn *zc = ses->conn;
     struct hf_info info = HF_INFO_INIT;
@@ -298,11 +298,11 @@ static hf_status resolve_own(struct zk_session *ses, struct zk_node *node,
     hf_status st = HF_OK;
     size_t i;
 
-    for (i = 0; i < fl->n && !st; i++) {
-        if (fl->ops[i].rc != ZNONODE)
-            st = zk_status(zc, fl->ops[i].rc, "get", err);
-        if (!fl->ops[i].rc && fl->ops[i].stat.ephemeralOwner == ses->id)
-            own = &fl->ops[i];
+    for (i = 0; i < reqs->n && !st; i++) {
+        if (reqs->ops[i].rc != ZNONODE)
+            st = zk_status(zc, reqs->ops[i].rc, "get", err);
+        if (!reqs->ops[i].rc && reqs->ops[i].stat.ephemeralOwner == ses->id)
+            own = &reqs->ops[i];
     }
     if (st)
         return st;
@@ -324,29 +324,29 @@ hf_status zk_node_resolve(struct zk_session *ses, struct zk_node *node,
                           struct hf_error *err)
 {
     struct zk_conn *zc = ses->conn;
-    struct zk_flight *fl = zk_flight_new(ses, 2), *nodes = NULL;
+    struct zk_batch *reqs = zk_batch_new(ses, 2), *nodes = NULL;
     hf_status st;
 
-    if (!fl)
+    if (!reqs)
         return hfi_nomem(err);
-    zk_sync(fl, node->parent);
-    zk_children(fl, node->parent, false);
-    st = zk_flight_wait(fl, deadline)
+    zk_sync(reqs, node->parent);
+    zk_children(reqs, node->parent, false);
+    st = zk_batch_wait(reqs, deadline)
              ? zk_no_answer(zc, err)
-             : zk_status(zc, fl->ops[0].rc, "sync", err);
-    if (!st && fl->ops[1].rc != ZNONODE)
-        st = zk_status(zc, fl->ops[1].rc, "children", err);
+             : zk_status(zc, reqs->ops[0].rc, "sync", err);
+    if (!st && reqs->ops[1].rc != ZNONODE)
+        st = zk_status(zc, reqs->ops[1].rc, "children", err);
     if (!st) {
-        nodes = resolve_read(ses, node, claim, &fl->ops[1].names);
+        nodes = resolve_read(ses, node, claim, &reqs->ops[1].names);
         if (!nodes)
             st = hfi_nomem(err);
-        else if (zk_flight_wait(nodes, deadline))
+        else if (zk_batch_wait(nodes, deadline))
             st = zk_no_answer(zc, err);
         else
             st = resolve_own(ses, node, nodes, err);
     }
-    zk_flight_end(nodes);
-    zk_flight_end(fl);
+    zk_batch_end(nodes);
+    zk_batch_end(reqs);
     return st;
 }
 
@@ -354,17 +354,17 @@ static int parent_create(struct zk_session *ses, const char *path,
                          int64_t deadline)
 {
     struct zk_conn *zc = ses->conn;
-    struct zk_flight *fl = zk_flight_new(ses, 1);
+    struct zk_batch *reqs = zk_batch_new(ses, 1);
     int rc;
 
-    if (!fl)
+    if (!reqs)
         return ZMARSHALLINGERROR;
-    zk_create(fl, path, "", zc->plain ? ZOO_PERSISTENT : ZOO_CONTAINER);
-    zk_flight_wait(fl, deadline);
+    zk_create(reqs, path, "", zc->plain ? ZOO_PERSISTENT : ZOO_CONTAINER);
+    zk_batch_wait(reqs, deadline);
     pthread_mutex_lock(&zc->mu);
-    rc = fl->pending ? ZOPERATIONTIMEOUT : fl->ops[0].rc;
+    rc = reqs->pending ? ZOPERATIONTIMEOUT : reqs->ops[0].rc;
     pthread_mutex_unlock(&zc->mu);
-    zk_flight_end(fl);
+    zk_batch_end(reqs);
     return rc;
 }
 

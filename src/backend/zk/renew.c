@@ -37,9 +37,9 @@ struct renew_item {
     unsigned life;        /* of its session, before it was sent */
     bool guarded;         /* its node bears a watch */
     struct zk_session *ses;
-    struct zk_flight *fl;
+    struct zk_batch *reqs;
     size_t op;
-    bool sender; /* `fl` is to be ended with this one */
+    bool sender; /* `reqs` is to be ended with this one */
 };
 
 static void renew_lost(struct hfi_renewal *item, struct zk_node *node,
@@ -118,25 +118,25 @@ static void renew_send(struct zk_conn *zc, struct renew_item *work,
                        size_t first, size_t n)
 {
     struct zk_session *ses = work[first].ses;
-    struct zk_flight *fl = zk_flight_new(ses, n - first + 1);
+    struct zk_batch *reqs = zk_batch_new(ses, n - first + 1);
     bool asked;
     size_t i;
 
-    if (!fl)
+    if (!reqs)
         return;
     work[first].sender = true;
-    asked = zk_prove(fl, work[first].node->parent);
+    asked = zk_prove(reqs, work[first].node->parent);
     for (i = first; i < n; i++) {
-        if (!work[i].node || work[i].fl || work[i].ses != ses)
+        if (!work[i].node || work[i].reqs || work[i].ses != ses)
             continue;
-        work[i].fl = fl;
-        work[i].op = fl->n;
+        work[i].reqs = reqs;
+        work[i].op = reqs->n;
         work[i].guarded = work[i].guarded && asked; /* renew.c (1) */
         if (work[i].guarded)
             continue;
         asked = true;
         /* renew.c (2) */
-        zk_get(fl, work[i].node->path, !zc->single);
+        zk_get(reqs, work[i].node->path, !zc->single);
     }
 }
 
@@ -205,11 +205,11 @@ static void renew_judge(struct zk_conn *zc, struct hfi_renewal *item,
 {
     struct zk_node *node = work->node;
 
-    item->st = zk_status(zc, work->fl->ops[0].rc, "sync", err);
+    item->st = zk_status(zc, work->reqs->ops[0].rc, "sync", err);
     if (item->st)
         return;
     if (!work->guarded)
-        renew_judge_node(zc, item, work, &work->fl->ops[work->op], err);
+        renew_judge_node(zc, item, work, &work->reqs->ops[work->op], err);
     else if (!node->ses)
         renew_lost(item, node, HF_LOSS_SESSION);
     else if (node->guard != work->life)
@@ -224,8 +224,8 @@ static void renew_finish(struct zk_conn *zc, struct hfi_renewal *item,
     struct zk_node *node = work->node;
     bool fits = false, moving = false;
 
-    if (!work->fl || zk_flight_wait(work->fl, deadline)) {
-        item->st = work->fl ? zk_no_answer(zc, err) : hfi_nomem(err);
+    if (!work->reqs || zk_batch_wait(work->reqs, deadline)) {
+        item->st = work->reqs ? zk_no_answer(zc, err) : hfi_nomem(err);
     } else {
         pthread_mutex_lock(&zc->mu);
         renew_judge(zc, item, work, err);
@@ -234,8 +234,8 @@ static void renew_finish(struct zk_conn *zc, struct hfi_renewal *item,
         moving = node->alt;
         pthread_mutex_unlock(&zc->mu);
         if (item->st == HF_OK && moving)
-            item->st = zk_move_bar(work->ses, node,
-                                   work->fl->ops[work->op].text, deadline, err);
+            item->st = zk_move_bar(
+                work->ses, node, work->reqs->ops[work->op].text, deadline, err);
         if (item->st == HF_OK && !fits) {
             item->st = zk_move(work->ses, node, item, deadline, err);
             item->reason = HF_LOSS_DELETED;
@@ -265,14 +265,14 @@ void zk_renew(struct hfi_conn *conn, struct hfi_renewal *items, size_t n,
         return;
     renew_take_all(zc, items, work, n, deadline, err);
     for (i = 0; i < n; i++)
-        if (work[i].node && !work[i].fl)
+        if (work[i].node && !work[i].reqs)
             renew_send(zc, work, i, n);
     for (i = 0; i < n; i++)
         if (work[i].node)
             renew_finish(zc, &items[i], &work[i], deadline, err);
     for (i = 0; i < n; i++) {
         if (work[i].sender)
-            zk_flight_end(work[i].fl);
+            zk_batch_end(work[i].reqs);
         zk_session_put(work[i].ses);
     }
     hfi_free(work);

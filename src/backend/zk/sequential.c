@@ -35,27 +35,27 @@ static hf_status seq_look(struct zk_session *ses, const char *path,
                           struct hf_info *info, uint64_t *fence, int *version,
                           int64_t deadline, bool *there, struct hf_error *err)
 {
-    struct zk_flight *fl = zk_flight_new(ses, 1);
+    struct zk_batch *reqs = zk_batch_new(ses, 1);
     char token[HFI_TOKEN_LEN + 1];
     hf_status st = HF_OK;
 
-    if (!fl)
+    if (!reqs)
         return hfi_nomem(err);
-    zk_get(fl, path, false);
-    if (zk_flight_wait(fl, deadline)) {
-        zk_flight_end(fl);
+    zk_get(reqs, path, false);
+    if (zk_batch_wait(reqs, deadline)) {
+        zk_batch_end(reqs);
         return hfi_fail(err, HF_UNAVAILABLE, "%s: no answer",
                         ses->conn->base.endpoint);
     }
-    *there = fl->ops[0].rc == ZOK;
+    *there = reqs->ops[0].rc == ZOK;
     if (*there) {
-        *fence = (uint64_t)fl->ops[0].stat.czxid;
-        *version = fl->ops[0].stat.version;
-        zk_data_read(fl->ops[0].text, info, fence, token);
-    } else if (fl->ops[0].rc != ZNONODE) {
-        st = zk_status(ses->conn, fl->ops[0].rc, "get", err);
+        *fence = (uint64_t)reqs->ops[0].stat.czxid;
+        *version = reqs->ops[0].stat.version;
+        zk_data_read(reqs->ops[0].text, info, fence, token);
+    } else if (reqs->ops[0].rc != ZNONODE) {
+        st = zk_status(ses->conn, reqs->ops[0].rc, "get", err);
     }
-    zk_flight_end(fl);
+    zk_batch_end(reqs);
     return st;
 }
 
@@ -68,7 +68,7 @@ static hf_status seq_join_send(struct zk_session *ses, struct zk_node *node,
     struct zk_conn *zc = ses->conn;
     char data[ZK_DATA_MAX], name[2 * ZK_NAME_MAX];
     char prefix[ZK_NAME_MAX], *path;
-    struct zk_flight *fl;
+    struct zk_batch *reqs;
     zoo_op_t ops[3];
     int32_t number = 0;
     hf_status st;
@@ -78,27 +78,27 @@ static hf_status seq_join_send(struct zk_session *ses, struct zk_node *node,
     snprintf(name, sizeof(name), "%s%010d", prefix, number);
     zk_data_write(data, claim, ses->got_ms, fence);
     path = zk_join(node->parent, name);
-    fl = path ? zk_flight_new(ses, 1) : NULL;
-    if (!fl) {
+    reqs = path ? zk_batch_new(ses, 1) : NULL;
+    if (!reqs) {
         hfi_free(path);
         return hfi_nomem(err);
     }
     zoo_check_op_init(&ops[0], head, version);
     zoo_delete_op_init(&ops[1], node->path, -1);
     zoo_create_op_init(&ops[2], path, data, (int)strlen(data), zk_acl(zc),
-                       ZOO_EPHEMERAL, fl->made, sizeof(fl->made));
-    zk_multi(fl, 3, ops);
+                       ZOO_EPHEMERAL, reqs->made, sizeof(reqs->made));
+    zk_multi(reqs, 3, ops);
     pthread_mutex_lock(&zc->mu);
     hfi_free(node->path); /* Whichever it is now will be looked for. */
     node->path = NULL;
     node->fence = 0;
     pthread_mutex_unlock(&zc->mu);
     *again = true;
-    st = zk_flight_wait(fl, deadline) ? zk_no_answer(zc, err) : HF_OK;
-    if (!st && fl->ops[0].rc != ZNONODE && fl->ops[0].rc != ZNODEEXISTS &&
-        fl->ops[0].rc != ZBADVERSION)
-        st = zk_status(zc, fl->ops[0].rc, "multi", err);
-    zk_flight_end(fl);
+    st = zk_batch_wait(reqs, deadline) ? zk_no_answer(zc, err) : HF_OK;
+    if (!st && reqs->ops[0].rc != ZNONODE && reqs->ops[0].rc != ZNODEEXISTS &&
+        reqs->ops[0].rc != ZBADVERSION)
+        st = zk_status(zc, reqs->ops[0].rc, "multi", err);
+    zk_batch_end(reqs);
     hfi_free(path);
     return st;
 }
@@ -130,17 +130,17 @@ static hf_status seq_join(struct zk_session *ses, struct zk_node *node,
 /* Ask for the node so that its end is told.  It is read, because to ask whether
  * it exists would leave a watch also where it does not, for as long as the
  * session lasts.  That is for one that we may not read. */
-static hf_status arm_send(struct zk_flight *fl, const char *path,
+static hf_status arm_send(struct zk_batch *reqs, const char *path,
                           int64_t deadline)
 {
     hf_status st;
 
-    zk_get(fl, path, true);
-    st = zk_flight_wait(fl, deadline);
-    if (st || fl->ops[0].rc != ZNOAUTH)
+    zk_get(reqs, path, true);
+    st = zk_batch_wait(reqs, deadline);
+    if (st || reqs->ops[0].rc != ZNOAUTH)
         return st;
-    zk_exists(fl, path, true);
-    return zk_flight_wait(fl, deadline);
+    zk_exists(reqs, path, true);
+    return zk_batch_wait(reqs, deadline);
 }
 
 /* Set the watch, unless it is there already.  *again if the node is gone. */
@@ -149,12 +149,12 @@ hf_status zk_arm(struct zk_session *ses, struct zk_node *node, const char *path,
 {
     struct zk_conn *zc = ses->conn;
     char *copy = hfi_strdup(path);
-    struct zk_flight *fl;
+    struct zk_batch *reqs;
     hf_status st = HF_OK;
     bool armed;
 
-    fl = copy ? zk_flight_new(ses, 2) : NULL;
-    if (!fl) {
+    reqs = copy ? zk_batch_new(ses, 2) : NULL;
+    if (!reqs) {
         hfi_free(copy);
         return hfi_nomem(err);
     }
@@ -166,12 +166,12 @@ hf_status zk_arm(struct zk_session *ses, struct zk_node *node, const char *path,
     pthread_mutex_unlock(&zc->mu);
     if (armed)
         goto out;
-    if (arm_send(fl, path, deadline))
+    if (arm_send(reqs, path, deadline))
         st = HF_BUSY; /* The next try sets it. */
-    else if (fl->ops[fl->n - 1].rc == ZNONODE)
+    else if (reqs->ops[reqs->n - 1].rc == ZNONODE)
         *again = true;
     else
-        st = zk_status(zc, fl->ops[fl->n - 1].rc, "get", err);
+        st = zk_status(zc, reqs->ops[reqs->n - 1].rc, "get", err);
     if (st || *again) {
         pthread_mutex_lock(&zc->mu);
         hfi_free(node->ahead);
@@ -179,7 +179,7 @@ hf_status zk_arm(struct zk_session *ses, struct zk_node *node, const char *path,
         pthread_mutex_unlock(&zc->mu);
     }
 out:
-    zk_flight_end(fl);
+    zk_batch_end(reqs);
     return st;
 }
 
@@ -187,17 +187,17 @@ out:
 static hf_status seq_withdraw(struct zk_session *ses, struct zk_node *node,
                               int64_t deadline, struct hf_error *err)
 {
-    struct zk_flight *fl = zk_flight_new(ses, 1);
+    struct zk_batch *reqs = zk_batch_new(ses, 1);
     hf_status st = HF_BUSY;
 
-    if (!fl)
+    if (!reqs)
         return hfi_nomem(err);
-    zk_delete(fl, node->path, -1);
-    if (zk_flight_wait(fl, deadline))
+    zk_delete(reqs, node->path, -1);
+    if (zk_batch_wait(reqs, deadline))
         st = zk_no_answer(ses->conn, err);
-    else if (fl->ops[0].rc && fl->ops[0].rc != ZNONODE)
-        st = zk_status(ses->conn, fl->ops[0].rc, "delete", err);
-    zk_flight_end(fl);
+    else if (reqs->ops[0].rc && reqs->ops[0].rc != ZNONODE)
+        st = zk_status(ses->conn, reqs->ops[0].rc, "delete", err);
+    zk_batch_end(reqs);
     if (st == HF_BUSY) {
         pthread_mutex_lock(&ses->conn->mu);
         zk_node_clear(node);
@@ -292,12 +292,12 @@ static hf_status seq_judge(struct zk_session *ses, struct zk_node *node,
 /* Our node is made: who else is there?  Unless the number tells, the children
  * are read, now if that was not done along with the create. */
 static hf_status seq_begun(struct zk_session *ses, struct zk_node *node,
-                           const struct hfi_claim *claim, struct zk_flight *fl,
+                           const struct hfi_claim *claim, struct zk_batch *reqs,
                            struct hfi_answer *busy, int64_t deadline,
                            bool *again, struct hf_error *err)
 {
     char *tail;
-    bool told = zk_last_tells(ses->conn, node, &tail) && fl->n == 1;
+    bool told = zk_last_tells(ses->conn, node, &tail) && reqs->n == 1;
     hf_status st;
 
     if (told && !tail) {
@@ -308,19 +308,19 @@ static hf_status seq_begun(struct zk_session *ses, struct zk_node *node,
     hfi_free(tail);
     if (told)
         return st;
-    if (fl->n == 1) {
-        zk_children(fl, node->parent, false);
-        if (zk_flight_wait(fl, deadline))
+    if (reqs->n == 1) {
+        zk_children(reqs, node->parent, false);
+        if (zk_batch_wait(reqs, deadline))
             return zk_no_answer(ses->conn, err);
     }
-    if (fl->ops[1].rc == ZNONODE) {
+    if (reqs->ops[1].rc == ZNONODE) {
         seq_forget(ses->conn, node, again); /* gone, and the parent with it */
         return HF_OK;
     }
-    if (fl->ops[1].rc)
-        return zk_status(ses->conn, fl->ops[1].rc, "children", err);
-    return seq_judge(ses, node, claim, &fl->ops[1].names, busy, deadline, again,
-                     err);
+    if (reqs->ops[1].rc)
+        return zk_status(ses->conn, reqs->ops[1].rc, "children", err);
+    return seq_judge(ses, node, claim, &reqs->ops[1].names, busy, deadline,
+                     again, err);
 }
 
 /* Does this answer say that nothing was created? */
@@ -364,40 +364,40 @@ static hf_status seq_begin(struct zk_session *ses, struct zk_node *node,
 {
     struct zk_conn *zc = ses->conn;
     char prefix[ZK_NAME_MAX], data[ZK_DATA_MAX];
-    struct zk_flight *fl = zk_flight_new(ses, 2);
+    struct zk_batch *reqs = zk_batch_new(ses, 2);
     char *path;
     hf_status st;
 
     zk_node_prefix(zc, prefix, claim->token, claim->owner);
     zk_data_write(data, claim, ses->got_ms, 0);
-    path = fl ? zk_join(node->parent, prefix) : NULL;
+    path = reqs ? zk_join(node->parent, prefix) : NULL;
     if (!path) {
-        zk_flight_end(fl);
+        zk_batch_end(reqs);
         return hfi_nomem(err);
     }
     pthread_mutex_lock(&zc->mu);
     node->sent = true; /* sequential.c (1) */
     pthread_mutex_unlock(&zc->mu);
-    zk_create(fl, path, data, ZOO_EPHEMERAL_SEQUENTIAL);
+    zk_create(reqs, path, data, ZOO_EPHEMERAL_SEQUENTIAL);
     if (claim->owner || !zk_last_known(zc, node->parent, claim->queue))
-        zk_children(fl, node->parent, false);
+        zk_children(reqs, node->parent, false);
     hfi_free(path);
-    if (zk_flight_wait(fl, deadline)) {
-        zk_flight_end(fl);
+    if (zk_batch_wait(reqs, deadline)) {
+        zk_batch_end(reqs);
         return zk_no_answer(zc, err);
     }
     pthread_mutex_lock(&zc->mu);
-    seq_created(zc, node, &fl->ops[0]);
+    seq_created(zc, node, &reqs->ops[0]);
     pthread_mutex_unlock(&zc->mu);
-    if (fl->ops[0].rc == ZNONODE) {
+    if (reqs->ops[0].rc == ZNONODE) {
         *again = true;
         st = zk_make_parents(ses, node->parent, deadline, err);
-    } else if (fl->ops[0].rc) {
-        st = zk_status(zc, fl->ops[0].rc, "create", err);
+    } else if (reqs->ops[0].rc) {
+        st = zk_status(zc, reqs->ops[0].rc, "create", err);
     } else {
-        st = seq_begun(ses, node, claim, fl, busy, deadline, again, err);
+        st = seq_begun(ses, node, claim, reqs, busy, deadline, again, err);
     }
-    zk_flight_end(fl);
+    zk_batch_end(reqs);
     return st;
 }
 
@@ -422,25 +422,25 @@ static hf_status seq_go_on(struct zk_session *ses, struct zk_node *node,
                            bool *again, struct hf_error *err)
 {
     struct zk_conn *zc = ses->conn;
-    struct zk_flight *fl = zk_flight_new(ses, 2);
+    struct zk_batch *reqs = zk_batch_new(ses, 2);
     hf_status st = HF_OK;
     size_t i;
 
-    if (!fl)
+    if (!reqs)
         return hfi_nomem(err);
-    zk_prove(fl, node->parent);
-    zk_children(fl, node->parent, false);
-    if (zk_flight_wait(fl, deadline)) {
-        zk_flight_end(fl);
+    zk_prove(reqs, node->parent);
+    zk_children(reqs, node->parent, false);
+    if (zk_batch_wait(reqs, deadline)) {
+        zk_batch_end(reqs);
         return seq_unseen(ses, node, claim, err);
     }
-    for (i = 0; i < fl->n && !st; i++)
-        if (fl->ops[i].rc != ZNONODE)
-            st = zk_status(zc, fl->ops[i].rc, "look", err);
+    for (i = 0; i < reqs->n && !st; i++)
+        if (reqs->ops[i].rc != ZNONODE)
+            st = zk_status(zc, reqs->ops[i].rc, "look", err);
     if (!st)
-        st = seq_judge(ses, node, claim, &fl->ops[1].names, busy, deadline,
+        st = seq_judge(ses, node, claim, &reqs->ops[1].names, busy, deadline,
                        again, err);
-    zk_flight_end(fl);
+    zk_batch_end(reqs);
     return st;
 }
 

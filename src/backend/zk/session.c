@@ -288,7 +288,7 @@ static struct zk_session *session_new(struct zk_conn *zc, int64_t ttl_ms)
     hfi_cond_init(&ses->cond);
     hfi_link_init(&ses->nodes);
     hfi_link_init(&ses->hearers);
-    hfi_link_init(&ses->flights);
+    hfi_link_init(&ses->batches);
     hfi_link_init(&ses->errands);
     hfi_link_init(&ses->link);
     hfi_link_append(&zc->living, &ses->link);

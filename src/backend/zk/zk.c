@@ -312,30 +312,30 @@ static hf_status zk_remove_single(struct zk_session *ses, struct zk_node *node,
                                   int64_t deadline, struct hf_error *err)
 {
     struct zk_conn *zc = ses->conn;
-    struct zk_flight *fl = zk_flight_new(ses, 1);
+    struct zk_batch *reqs = zk_batch_new(ses, 1);
     struct hf_info info = HF_INFO_INIT;
     char token[HFI_TOKEN_LEN + 1] = "";
     uint64_t fence;
     int64_t owner;
     hf_status st;
 
-    if (!fl)
+    if (!reqs)
         return hfi_nomem(err);
-    zk_get(fl, node->parent, false);
-    if (zk_flight_wait(fl, deadline))
+    zk_get(reqs, node->parent, false);
+    if (zk_batch_wait(reqs, deadline))
         st = zk_no_answer(zc, err);
-    else if (fl->ops[0].rc == ZNONODE)
+    else if (reqs->ops[0].rc == ZNONODE)
         st = HF_LOST;
     else
-        st = zk_status(zc, fl->ops[0].rc, "get", err);
+        st = zk_status(zc, reqs->ops[0].rc, "get", err);
     if (!st) {
-        zk_data_read(fl->ops[0].text, &info, &fence, token);
-        owner = fl->ops[0].stat.ephemeralOwner;
+        zk_data_read(reqs->ops[0].text, &info, &fence, token);
+        owner = reqs->ops[0].stat.ephemeralOwner;
         if (!owner || (owner != ses->id && owner != node->alt) ||
             strcmp(token, claim->token) != 0)
             st = HF_LOST;
     }
-    zk_flight_end(fl);
+    zk_batch_end(reqs);
     return st;
 }
 
@@ -345,7 +345,7 @@ static hf_status zk_remove(struct zk_session *ses, struct zk_node *node,
                            struct hf_error *err)
 {
     struct zk_conn *zc = ses->conn;
-    struct zk_flight *fl;
+    struct zk_batch *reqs;
     hf_status st = HF_OK;
 
     if (zc->single)
@@ -355,17 +355,17 @@ static hf_status zk_remove(struct zk_session *ses, struct zk_node *node,
         st = zk_node_resolve(ses, node, claim, deadline, err);
     if (st || (!zc->single && !node->path))
         return st ? st : HF_LOST;
-    fl = zk_flight_new(ses, 1);
-    if (!fl)
+    reqs = zk_batch_new(ses, 1);
+    if (!reqs)
         return hfi_nomem(err);
-    zk_delete(fl, zc->single ? node->parent : node->path, -1);
-    if (zk_flight_wait(fl, deadline))
+    zk_delete(reqs, zc->single ? node->parent : node->path, -1);
+    if (zk_batch_wait(reqs, deadline))
         st = zk_no_answer(zc, err);
-    else if (fl->ops[0].rc == ZNONODE)
+    else if (reqs->ops[0].rc == ZNONODE)
         st = HF_LOST;
     else
-        st = zk_status(zc, fl->ops[0].rc, "delete", err);
-    zk_flight_end(fl);
+        st = zk_status(zc, reqs->ops[0].rc, "delete", err);
+    zk_batch_end(reqs);
     return st;
 }
 

@@ -4,7 +4,7 @@
  *
  *   zk_conn -- sessions: one per length of lease
  *              |-- nodes:   those that this session keeps alive
- *              `-- flights: requests that wait for their answers
+ *              `-- batches: requests that wait for their answers
  *           -- nodes by token
  *
  * LOCKING  `mu` of the conn guards all that is here, and the library's handles
@@ -102,7 +102,7 @@ struct zk_session {
                            * begun */
     int64_t try_until;    /* the end of this one */
     int heard;            /* what it said of the connection, or 0 */
-    size_t pending;       /* requests of flights without an answer */
+    size_t pending;       /* requests of batches without an answer */
     struct hfi_cond cond; /* `state` has changed, or `done` */
     enum zk_state state;
     bool reading;      /* a caller reads for all */
@@ -123,7 +123,7 @@ struct zk_session {
     struct zk_touch touches[ZK_TOUCHES]; /* a ring */
     size_t ntouches;                     /* how many there were */
     unsigned users; /* calls under way; it is not freed meanwhile */
-    struct hfi_link nodes, flights, errands;
+    struct hfi_link nodes, batches, errands;
     struct hfi_link hearers; /* those of them that an event may concern */
     unsigned life;           /* how often it has been connected */
 };
@@ -169,7 +169,7 @@ struct zk_node {
 
 /* One request and its answer. */
 struct zk_op {
-    struct zk_flight *flight;
+    struct zk_batch *batch;
     int rc;
     int64_t sent_at;
     bool leads; /* the leader has to answer it */
@@ -182,8 +182,8 @@ struct zk_op {
 };
 
 /* Requests that went out together and are waited for together. */
-struct zk_flight {
-    struct hfi_link link; /* in zk_session.flights */
+struct zk_batch {
+    struct hfi_link link; /* in zk_session.batches */
     struct zk_session *ses;
     struct hfi_cond cond;
     size_t n, room, pending;
@@ -255,22 +255,20 @@ void zk_hear_from(struct zk_session *, bool up);
 
 /* ---- batch.c: requests --------------------------------------------- */
 
-struct zk_flight *zk_flight_new(struct zk_session *, size_t room);
+struct zk_batch *zk_batch_new(struct zk_session *, size_t room);
 /* HF_OK once every answer is there, whatever it says. */
-hf_status zk_flight_wait(struct zk_flight *, int64_t deadline);
-void zk_flight_end(struct zk_flight *); /* NULL is fine */
-void zk_flights_drop(struct zk_session *);
-bool zk_sync(struct zk_flight *, const char *path);
-bool zk_prove(struct zk_flight *, const char *path);
-void zk_create(struct zk_flight *, const char *path, const char *data,
-               int mode);
-void zk_delete(struct zk_flight *, const char *path, int version);
-void zk_set(struct zk_flight *, const char *path, const char *data,
-            int version);
-void zk_exists(struct zk_flight *, const char *path, bool watch);
-void zk_get(struct zk_flight *, const char *path, bool watch);
-void zk_children(struct zk_flight *, const char *path, bool watch);
-void zk_multi(struct zk_flight *, int n, const zoo_op_t *);
+hf_status zk_batch_wait(struct zk_batch *, int64_t deadline);
+void zk_batch_end(struct zk_batch *); /* NULL is fine */
+void zk_batches_drop(struct zk_session *);
+bool zk_sync(struct zk_batch *, const char *path);
+bool zk_prove(struct zk_batch *, const char *path);
+void zk_create(struct zk_batch *, const char *path, const char *data, int mode);
+void zk_delete(struct zk_batch *, const char *path, int version);
+void zk_set(struct zk_batch *, const char *path, const char *data, int version);
+void zk_exists(struct zk_batch *, const char *path, bool watch);
+void zk_get(struct zk_batch *, const char *path, bool watch);
+void zk_children(struct zk_batch *, const char *path, bool watch);
+void zk_multi(struct zk_batch *, int n, const zoo_op_t *);
 const struct ACL_vector *zk_acl(const struct zk_conn *);
 /* What an answer means; HF_OK for ZOK. */
 hf_status zk_status(const struct zk_conn *, int rc, const char *what,
@@ -416,7 +414,7 @@ hf_status zk_look_status(const struct zk_conn *, int rc, struct hf_error *);
 bool zk_look_holds(const struct zk_conn *, const struct zk_op *);
 void zk_look_describe(struct hf_info *, const struct zk_op *);
 hf_status zk_look_children(struct zk_session *, const char *path,
-                           int64_t deadline, struct zk_flight **ret,
+                           int64_t deadline, struct zk_batch **ret,
                            struct hf_error *);
 
 /* ---- break.c -------------------------------------------------------- */
