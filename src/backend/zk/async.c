@@ -3,7 +3,7 @@
  * async.c - requests whose answers nobody waits for.
  *
  * They are sent with the mutex held, from callbacks and from the driver too,
- * and their answers are acted upon in the callback.  An errand is in the list
+ * and their answers are acted upon in the callback.  A request is in the list
  * of its session until it is answered or the handle is closed.
  *
  * INVARIANTS
@@ -12,7 +12,7 @@
  *  (2) A node is removed only if it is known to be ours: by its name, which has
  *      our token, or, where all nodes of a key have one name, by its data and
  *      its owner.  It counts as removed only if the server has said so, or said
- *      that it is not there; anything else leaves the node doomed, and it is
+ *      that it is not there; anything else leaves the node marked as `deleting`, and it is
  *      tried again after a while, or by the next connection.
  */
 #include "zk.h"
@@ -30,8 +30,8 @@
 #define YIELD_AFTER_MS 1000
 
 /* Of a request whose answer nobody waits for. */
-struct zk_errand {
-    struct hfi_link link; /* in zk_session.errands */
+struct zk_async {
+    struct hfi_link link; /* in zk_session.async_reqs */
     struct zk_session *ses;
     int64_t sent_at;
     bool counts; /* touch.c (2): it is an X */
@@ -42,38 +42,38 @@ struct zk_errand {
 };
 
 /* Of an answer; NULL if the handle is being closed, and nothing matters. */
-static struct zk_errand *errand_of(const void *data)
+static struct zk_async *async_of(const void *data)
 {
-    struct zk_errand *errand = (struct zk_errand *)(uintptr_t)data;
+    struct zk_async *async = (struct zk_async *)(uintptr_t)data;
 
-    return errand->ses->shut ? NULL : errand;
+    return async->ses->shut ? NULL : async;
 }
 
 /* With the mutex held; NULL: no memory, or no connection. */
-static struct zk_errand *errand_new(struct zk_session *ses, const char *token)
+static struct zk_async *async_new(struct zk_session *ses, const char *token)
 {
-    struct zk_errand *errand =
-        ses->state == ZK_UP ? hfi_alloc(sizeof(*errand)) : NULL;
+    struct zk_async *async =
+        ses->state == ZK_UP ? hfi_alloc(sizeof(*async)) : NULL;
 
-    if (!errand)
+    if (!async)
         return NULL;
-    errand->ses = ses;
-    errand->sent_at = hfi_now();
-    snprintf(errand->token, sizeof(errand->token), "%s", token);
-    hfi_link_init(&errand->link);
-    hfi_link_append(&ses->errands, &errand->link);
-    return errand;
+    async->ses = ses;
+    async->sent_at = hfi_now();
+    snprintf(async->token, sizeof(async->token), "%s", token);
+    hfi_link_init(&async->link);
+    hfi_link_append(&ses->async_reqs, &async->link);
+    return async;
 }
 
-static void errand_free(struct zk_errand *errand)
+static void async_free(struct zk_async *async)
 {
-    hfi_link_remove(&errand->link);
-    hfi_free(errand);
+    hfi_link_remove(&async->link);
+    hfi_free(async);
 }
 
 /* What the data of a node says. */
-static void errand_read(const char *text, int len, struct hf_info *info,
-                        char token[HFI_TOKEN_LEN + 1])
+static void async_read(const char *text, int len, struct hf_info *info,
+                       char token[HFI_TOKEN_LEN + 1])
 {
     char copy[ZK_DATA_MAX + 32];
     uint64_t fence;
@@ -83,14 +83,14 @@ static void errand_read(const char *text, int len, struct hf_info *info,
 }
 
 /* The handle is closed, and some were not answered. */
-void zk_errands_drop(struct zk_session *ses)
+void zk_async_drop(struct zk_session *ses)
 {
-    while (!hfi_link_alone(&ses->errands))
-        errand_free(hfi_container(ses->errands.next, struct zk_errand, link));
+    while (!hfi_link_alone(&ses->async_reqs))
+        async_free(hfi_container(ses->async_reqs.next, struct zk_async, link));
 }
 
 /* node.c (3): its removal was refused, and may be allowed later. */
-static void burial_again(struct zk_node *node)
+static void delete_again(struct zk_node *node)
 {
     node->remove_ms *= 2;
     if (node->remove_ms < REMOVE_MIN_MS)
@@ -102,156 +102,155 @@ static void burial_again(struct zk_node *node)
 }
 
 /* The node is gone, or its session is; else it is tried again. */
-static void burial_end(struct zk_errand *burial, bool gone)
+static void delete_end(struct zk_async *async, bool gone)
 {
-    struct zk_conn *zc = burial->ses->conn;
-    struct zk_node *node = zk_node_find(zc, burial->token);
+    struct zk_conn *zc = async->ses->conn;
+    struct zk_node *node = zk_node_find(zc, async->token);
 
-    if (node && node->ses != burial->ses)
+    if (node && node->ses != async->ses)
         node = NULL;
     if (gone && node && node->busy)
         zk_node_clear(node);
     else if (gone && node)
         zk_node_drop(zc, node); /* node.c (1) */
-    else if (node && node->doomed)
-        burial_again(node);
-    errand_free(burial);
+    else if (node && node->deleting)
+        delete_again(node);
+    async_free(async);
 }
 
-static void burial_deleted(int rc, const void *data)
+static void delete_answered(int rc, const void *data)
 {
-    struct zk_errand *burial = errand_of(data);
+    struct zk_async *async = async_of(data);
 
-    if (!burial)
+    if (!async)
         return;
-    burial->failed = burial->failed || (rc != ZOK && rc != ZNONODE);
-    if (!--burial->left)
-        burial_end(burial, !burial->failed);
+    async->failed = async->failed || (rc != ZOK && rc != ZNONODE);
+    if (!--async->left)
+        delete_end(async, !async->failed);
 }
 
 /* False if it could not be sent. */
-static bool burial_delete(struct zk_errand *burial, const char *path)
+static bool delete_send(struct zk_async *async, const char *path)
 {
     if (!path ||
-        zoo_adelete(burial->ses->zh, path, -1, burial_deleted, burial) != ZOK) {
-        burial->failed = true;
+        zoo_adelete(async->ses->zh, path, -1, delete_answered, async) != ZOK) {
+        async->failed = true;
         return false;
     }
-    burial->left++;
+    async->left++;
     return true;
 }
 
 /* Where an unanswered create may have left a node.  All that bear our token go:
  * those that are not ours are imitations. */
-static void burial_found(int rc, const struct String_vector *names,
+static void delete_found(int rc, const struct String_vector *names,
                          const void *data)
 {
-    struct zk_errand *burial = errand_of(data);
+    struct zk_async *async = async_of(data);
     char prefix[ZK_NAME_MAX], *path;
     struct zk_node *node;
     struct zk_conn *zc;
     int i;
 
-    if (!burial)
+    if (!async)
         return;
-    zc = burial->ses->conn;
-    node = zk_node_find(zc, burial->token);
-    zk_node_prefix(zc, prefix, burial->token, NULL);
+    zc = async->ses->conn;
+    node = zk_node_find(zc, async->token);
+    zk_node_prefix(zc, prefix, async->token, NULL);
     /* Without the word at its end it also matches names with a tag. */
     prefix[zc->kazoo ? 32 : 39] = '\0';
-    burial->failed = rc != ZOK && rc != ZNONODE;
+    async->failed = rc != ZOK && rc != ZNONODE;
     for (i = 0; !rc && node && names && i < names->count; i++) {
         if (!zk_name_is(names->data[i], prefix))
             continue;
         path = zk_join(node->parent, names->data[i]);
-        burial_delete(burial, path);
+        delete_send(async, path);
         hfi_free(path);
     }
-    if (!burial->left)
-        burial_end(burial, !burial->failed);
+    if (!async->left)
+        delete_end(async, !async->failed);
 }
 
 /* recipe=ephemeral: is the node ours at all? */
-static void burial_got(int rc, const char *text, int len,
+static void delete_got(int rc, const char *text, int len,
                        const struct Stat *stat, const void *data)
 {
-    struct zk_errand *burial = errand_of(data);
+    struct zk_async *async = async_of(data);
     struct zk_session *ses;
     struct hf_info info = HF_INFO_INIT;
     struct zk_node *node;
     bool ours, sent = false;
 
-    if (!burial)
+    if (!async)
         return;
-    ses = burial->ses;
+    ses = async->ses;
     if (!rc)
-        errand_read(text, len, &info, burial->other);
-    node = zk_node_find(ses->conn, burial->token);
-    ours = !rc && !strcmp(burial->other, burial->token) &&
+        async_read(text, len, &info, async->other);
+    node = zk_node_find(ses->conn, async->token);
+    ours = !rc && !strcmp(async->other, async->token) &&
            (stat->ephemeralOwner == ses->id ||
             (node && node->alt && stat->ephemeralOwner == node->alt));
     if (ours && node)
-        sent = burial_delete(burial, node->parent);
+        sent = delete_send(async, node->parent);
     if (!sent)
-        burial_end(burial, !ours && (rc == ZOK || rc == ZNONODE));
+        delete_end(async, !ours && (rc == ZOK || rc == ZNONODE));
 }
 
 /* Where is it, and is it ours? */
-static bool burial_ask(struct zk_errand *burial, const char *parent)
+static bool delete_ask(struct zk_async *async, const char *parent)
 {
-    struct zk_session *ses = burial->ses;
+    struct zk_session *ses = async->ses;
 
     if (ses->conn->single)
-        return zoo_awget(ses->zh, parent, NULL, NULL, burial_got, burial) ==
-               ZOK;
-    return zoo_awget_children(ses->zh, parent, NULL, NULL, burial_found,
-                              burial) == ZOK;
+        return zoo_awget(ses->zh, parent, NULL, NULL, delete_got, async) == ZOK;
+    return zoo_awget_children(ses->zh, parent, NULL, NULL, delete_found,
+                              async) == ZOK;
 }
 
-static void burial_synced(int rc, const char *path, const void *data)
+static void delete_synced(int rc, const char *path, const void *data)
 {
-    struct zk_errand *burial = errand_of(data);
+    struct zk_async *async = async_of(data);
     struct zk_node *node;
 
     (void)path;
-    if (!burial)
+    if (!async)
         return;
-    node = zk_node_find(burial->ses->conn, burial->token);
-    if (rc || !node || !burial_ask(burial, node->parent))
-        burial_end(burial, false);
+    node = zk_node_find(async->ses->conn, async->token);
+    if (rc || !node || !delete_ask(async, node->parent))
+        delete_end(async, false);
 }
 
 /* Remove its node without waiting for it; with the mutex held.  Where it must
  * be looked for the server asks the leader first: one that lags behind would
  * not find what another has made. */
-void zk_node_bury(struct zk_node *node)
+void zk_node_delete_async(struct zk_node *node)
 {
     struct zk_session *ses = node->ses;
-    struct zk_errand *burial = ses ? errand_new(ses, node->token) : NULL;
+    struct zk_async *async = ses ? async_new(ses, node->token) : NULL;
     bool sent;
 
     node->held = false;
     node->remove_at = 0;
-    if (!burial)
+    if (!async)
         return;
     zk_node_unmark(node);
     if (node->path && !ses->conn->single)
-        sent = burial_delete(burial, node->path);
+        sent = delete_send(async, node->path);
     else if (ses->sole)
-        sent = burial_ask(burial, node->parent);
+        sent = delete_ask(async, node->parent);
     else
-        sent = zoo_async(ses->zh, node->parent, burial_synced, burial) == ZOK;
+        sent = zoo_async(ses->zh, node->parent, delete_synced, async) == ZOK;
     if (!sent)
-        burial_end(burial, false);
+        delete_end(async, false);
 }
 
 static void unmarked(int rc, const void *data)
 {
-    struct zk_errand *errand = errand_of(data);
+    struct zk_async *async = async_of(data);
 
     (void)rc;
-    if (errand)
-        errand_free(errand);
+    if (async)
+        async_free(async);
 }
 
 /* Nobody waits for the answer: a mark that stays ends with its session, and
@@ -261,11 +260,11 @@ void zk_node_unmark(struct zk_node *node)
     struct zk_session *ses = node->ses;
     char *path =
         ses && node->marked ? zk_mark_path(ses->conn, node->czxid) : NULL;
-    struct zk_errand *errand = path ? errand_new(ses, node->token) : NULL;
+    struct zk_async *async = path ? async_new(ses, node->token) : NULL;
 
-    if (errand && zoo_adelete(ses->zh, path, -1, unmarked, errand) != ZOK)
-        errand_free(errand);
-    node->marked = node->marked && !errand;
+    if (async && zoo_adelete(ses->zh, path, -1, unmarked, async) != ZOK)
+        async_free(async);
+    node->marked = node->marked && !async;
     hfi_free(path);
 }
 
@@ -274,7 +273,7 @@ void zk_node_unmark(struct zk_node *node)
 static void guard_answer(int rc, const char *text, int len,
                          const struct Stat *stat, const void *data)
 {
-    struct zk_errand *who = errand_of(data);
+    struct zk_async *who = async_of(data);
     struct hf_info info = HF_INFO_INIT;
     struct zk_node *node;
 
@@ -285,7 +284,7 @@ static void guard_answer(int rc, const char *text, int len,
     if (node && node->ses != who->ses)
         node = NULL;
     if (!rc)
-        errand_read(text, len, &info, who->other);
+        async_read(text, len, &info, who->other);
     if (rc == ZNONODE && node)
         zk_node_gone(node, HF_LOSS_DELETED);
     else if (!rc && node && who->ses->conn->single &&
@@ -293,14 +292,14 @@ static void guard_answer(int rc, const char *text, int len,
         zk_node_gone(node, HF_LOSS_STOLEN); /* The name is another's now. */
     else if (!rc && info.broken && node)
         zk_node_broken(node);
-    errand_free(who);
+    async_free(who);
 }
 
 /* An operator has asked for what we hold: the holder is told, and the node
  * stays until it is done, or until its lease is over. */
 void zk_node_broken(struct zk_node *node)
 {
-    if (!node->held || node->busy || node->doomed || node->broken)
+    if (!node->held || node->busy || node->deleting || node->broken)
         return;
     node->broken = true;
     hfi_gone(&node->ses->conn->base, node->key, node->token, HF_LOSS_BROKEN);
@@ -312,7 +311,7 @@ void zk_node_gone(struct zk_node *node, hf_loss reason)
 {
     struct zk_conn *zc = node->ses->conn;
 
-    if (!node->held || node->busy || node->doomed || node->moving)
+    if (!node->held || node->busy || node->deleting || node->moving)
         return;
     zk_node_clear(node);
     node->lost = true;
@@ -325,18 +324,18 @@ void zk_node_gone(struct zk_node *node, hf_loss reason)
 void zk_node_guard(struct zk_node *node)
 {
     struct zk_session *ses = node->ses;
-    struct zk_errand *who =
-        ses && node->path ? errand_new(ses, node->token) : NULL;
+    struct zk_async *who =
+        ses && node->path ? async_new(ses, node->token) : NULL;
 
     if (who && zoo_awget(ses->zh, node->path, zk_watcher, ses, guard_answer,
                          who) != ZOK)
-        errand_free(who);
+        async_free(who);
 }
 
 static void listen_answer(int rc, const struct String_vector *names,
                           const void *data)
 {
-    struct zk_errand *who = errand_of(data);
+    struct zk_async *who = async_of(data);
     struct zk_rank rank = {0};
     struct zk_node *node;
 
@@ -347,14 +346,14 @@ static void listen_answer(int rc, const struct String_vector *names,
         zk_rank(&rank, names, NULL);
     if (node && node->held && rank.holders + rank.waiters > 1)
         hfi_wanted(&who->ses->conn->base, node->key);
-    errand_free(who);
+    async_free(who);
 }
 
 /* Hear of others who come for what we hold; with the mutex held. */
 void zk_node_listen(struct zk_node *node)
 {
     struct zk_session *ses = node->ses;
-    struct zk_errand *who;
+    struct zk_async *who;
 
     if (!ses || node->listening)
         return;
@@ -365,14 +364,14 @@ void zk_node_listen(struct zk_node *node)
         zk_nodes_check_by(ses->conn, node->yield_at);
         return;
     }
-    who = errand_new(ses, node->token);
+    who = async_new(ses, node->token);
     if (!who)
         return;
     node->listening = true;
     zk_node_hears(node);
     if (zoo_awget_children(ses->zh, node->parent, zk_watcher, ses,
                            listen_answer, who) != ZOK)
-        errand_free(who);
+        async_free(who);
 }
 
 /* ---- the server -------------------------------------------------------- */
@@ -380,51 +379,51 @@ void zk_node_listen(struct zk_node *node)
 static void alone_answer(int rc, const char *text, int len,
                          const struct Stat *stat, const void *data)
 {
-    struct zk_errand *errand = errand_of(data);
+    struct zk_async *async = async_of(data);
 
     (void)text;
     (void)stat;
-    if (!errand)
+    if (!async)
         return;
-    errand->ses->sole = rc == ZOK && len <= 0;
-    errand_free(errand);
+    async->ses->sole = rc == ZOK && len <= 0;
+    async_free(async);
 }
 
 /* The members of an ensemble are listed in this node; where it is empty there
  * are none.  Where it cannot be read we go on asking the leader. */
 void zk_ask_alone(struct zk_session *ses)
 {
-    struct zk_errand *errand = errand_new(ses, "");
+    struct zk_async *async = async_new(ses, "");
 
     ses->sole = false;
-    if (errand && zoo_awget(ses->zh, "/zookeeper/config", NULL, NULL,
-                            alone_answer, errand) != ZOK)
-        errand_free(errand);
+    if (async && zoo_awget(ses->zh, "/zookeeper/config", NULL, NULL,
+                           alone_answer, async) != ZOK)
+        async_free(async);
 }
 
 static void touch_answer(int rc, const char *path, const void *data)
 {
-    struct zk_errand *errand = errand_of(data);
+    struct zk_async *async = async_of(data);
 
     (void)path;
-    if (!errand)
+    if (!async)
         return;
     if (rc == ZOK)
-        zk_touch_passed(errand->ses, errand->sent_at);
-    if (rc == ZOK && errand->counts)
-        zk_touched(errand->ses, errand->sent_at);
-    errand_free(errand);
+        zk_touch_passed(async->ses, async->sent_at);
+    if (rc == ZOK && async->counts)
+        zk_touched(async->ses, async->sent_at);
+    async_free(async);
 }
 
 /* touch.c (2): any question will do that the leader has to answer. */
 void zk_touch(struct zk_session *ses)
 {
-    struct zk_errand *errand = errand_new(ses, "");
+    struct zk_async *async = async_new(ses, "");
     bool counts = zk_touch_sent(ses);
 
-    if (!errand)
+    if (!async)
         return;
-    errand->counts = counts;
-    if (zoo_async(ses->zh, "/", touch_answer, errand) != ZOK)
-        errand_free(errand);
+    async->counts = counts;
+    if (zoo_async(ses->zh, "/", touch_answer, async) != ZOK)
+        async_free(async);
 }

@@ -141,7 +141,7 @@ static void drive_process(struct zk_session *ses, int events)
     if (events & ZOOKEEPER_READ)
         ses->heard_at = hfi_now();
     /* Each call takes one message. */
-    while (rc == ZOK && (ses->pending || !hfi_link_alone(&ses->errands)))
+    while (rc == ZOK && (ses->pending || !hfi_link_alone(&ses->async_reqs)))
         rc = zookeeper_process(ses->zh, ZOOKEEPER_READ);
     zk_library_left();
     drive_settle(ses);
@@ -477,7 +477,7 @@ static void drive_close(struct zk_session *ses)
     hfi_free(ses->addrs);
     pthread_mutex_lock(mu);
     zk_batches_drop(ses);
-    zk_errands_drop(ses);
+    zk_async_drop(ses);
     ses->done = true;
     hfi_cond_wake(&ses->cond);
 }

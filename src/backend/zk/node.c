@@ -12,7 +12,7 @@
  *      session is.
  *  (2) A held node that is not renewed in time lapses: it is removed by
  *      the keeper's clock, later than the holder has stopped to believe.
- *  (3) A node whose release had no answer, or was refused, is doomed: it is
+ *  (3) A node whose release had no answer, or was refused, is `deleting`: it is
  *      removed as soon as its session is connected again, or by the keeper's
  *      clock while it is, whether anybody asks or not.
  *  (4) What a callback may free or clear is not `busy`.
@@ -212,7 +212,7 @@ static void nodes_remove(struct zk_conn *zc, struct zk_node *node, int64_t now)
     if (!node->remove_at)
         return;
     if (due <= now)
-        zk_node_bury(node);
+        zk_node_delete_async(node);
     else if (due < zc->lapse_at)
         zc->lapse_at = due;
 }
@@ -232,9 +232,9 @@ void zk_nodes_lapse(struct zk_conn *zc)
     for (entry = hfi_map_next(&zc->nodes, NULL); entry; entry = after) {
         after = hfi_map_next(&zc->nodes, entry);
         node = hfi_container(entry, struct zk_node, entry);
-        if (node->doomed)
+        if (node->deleting)
             nodes_remove(zc, node, now);
-        if (!node->held || node->doomed)
+        if (!node->held || node->deleting)
             continue;
         if (node->yield_at && now >= node->yield_at) {
             node->yield_at = 0;
@@ -249,8 +249,8 @@ void zk_nodes_lapse(struct zk_conn *zc)
             zc->lapse_at = due < zc->lapse_at ? due : zc->lapse_at;
             continue;
         }
-        node->doomed = true;
-        zk_node_bury(node);
+        node->deleting = true;
+        zk_node_delete_async(node);
     }
     if (zc->lapse_at < next)
         next = zc->lapse_at;

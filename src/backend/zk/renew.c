@@ -67,7 +67,7 @@ static void renew_take(struct zk_conn *zc, struct hfi_renewal *item,
 {
     struct zk_node *node = zk_node_find(zc, item->claim->token);
 
-    if (!node || node->doomed || (node->ses && !node->path)) {
+    if (!node || node->deleting || (node->ses && !node->path)) {
         renew_lost(item, NULL, HF_LOSS_DELETED);
     } else if (!node->ses) {
         renew_lost(item, node, HF_LOSS_SESSION);

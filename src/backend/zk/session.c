@@ -86,8 +86,8 @@ static bool session_hands_on(struct zk_session *ses, struct zk_node *node)
     if (!alt)
         return false;
     zk_node_follow(node, alt);
-    if (node->doomed && !node->busy)
-        zk_node_bury(node);
+    if (node->deleting && !node->busy)
+        zk_node_delete_async(node);
     else
         zk_node_guard(node);
     return true;
@@ -124,7 +124,7 @@ void zk_session_died(struct zk_session *ses)
             hfi_gone(&zc->base, node->key, node->token, HF_LOSS_SESSION);
         else
             hfi_wake(&zc->base, node->key, node->token);
-        if (node->doomed && !node->busy)
+        if (node->deleting && !node->busy)
             zk_node_drop(zc, node);
     }
 }
@@ -174,8 +174,8 @@ static void session_came_up(struct zk_session *ses)
     for (at = ses->nodes.next; at != &ses->nodes; at = next) {
         next = at->next;
         node = hfi_container(at, struct zk_node, link);
-        if (node->doomed && !node->busy)
-            zk_node_bury(node);
+        if (node->deleting && !node->busy)
+            zk_node_delete_async(node);
         else if (!node->held)
             hfi_wake(&zc->base, node->key, node->token);
     }
@@ -289,7 +289,7 @@ static struct zk_session *session_new(struct zk_conn *zc, int64_t ttl_ms)
     hfi_link_init(&ses->nodes);
     hfi_link_init(&ses->hearers);
     hfi_link_init(&ses->batches);
-    hfi_link_init(&ses->errands);
+    hfi_link_init(&ses->async_reqs);
     hfi_link_init(&ses->link);
     hfi_link_append(&zc->living, &ses->link);
     return ses;

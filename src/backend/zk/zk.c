@@ -370,8 +370,8 @@ static hf_status zk_remove(struct zk_session *ses, struct zk_node *node,
 }
 
 /* Take up a claim's node to remove it: true if it may be there. */
-static bool zk_doom(struct zk_conn *zc, const struct hfi_claim *claim,
-                    struct zk_node **ret, bool *held, bool *again)
+static bool zk_delete_begin(struct zk_conn *zc, const struct hfi_claim *claim,
+                            struct zk_node **ret, bool *held, bool *again)
 {
     struct zk_node *node = zk_node_find(zc, claim->token);
 
@@ -379,9 +379,9 @@ static bool zk_doom(struct zk_conn *zc, const struct hfi_claim *claim,
     if (!node)
         return false;
     *held = node->held;
-    *again = node->doomed;
+    *again = node->deleting;
     node->busy = true;
-    node->doomed = true;
+    node->deleting = true;
     hfi_link_remove(&node->fresh);
     return node->ses && (node->path || node->sent);
 }
@@ -398,7 +398,7 @@ static hf_status zk_release(struct hfi_conn *conn,
     hf_status st = HF_LOST;
 
     pthread_mutex_lock(&zc->mu);
-    there = zk_doom(zc, claim, &node, &held, &again);
+    there = zk_delete_begin(zc, claim, &node, &held, &again);
     pthread_mutex_unlock(&zc->mu);
     if (there)
         st = zk_node_session(zc, node, claim->ttl_ms, deadline, &ses, err);
@@ -419,7 +419,7 @@ static hf_status zk_release(struct hfi_conn *conn,
     if (node && (st == HF_OK || st == HF_LOST))
         zk_node_drop(zc, node);
     else if (node)
-        zk_node_bury(node); /* or when there is a connection again */
+        zk_node_delete_async(node); /* or when there is a connection again */
     pthread_mutex_unlock(&zc->mu);
     if (st == HF_LOST && again)
         st = HF_OK; /* An earlier attempt did it. */

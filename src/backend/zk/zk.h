@@ -123,7 +123,7 @@ struct zk_session {
     struct zk_touch touches[ZK_TOUCHES]; /* a ring */
     size_t ntouches;                     /* how many there were */
     unsigned users; /* calls under way; it is not freed meanwhile */
-    struct hfi_link nodes, batches, errands;
+    struct hfi_link nodes, batches, async_reqs;
     struct hfi_link hearers; /* those of them that an event may concern */
     unsigned life;           /* how often it has been connected */
 };
@@ -142,7 +142,7 @@ struct zk_node {
     char *tail;            /* held: who stood last; NULL: our own node */
     uint64_t fence;        /* 0: not known */
     int64_t expires;       /* when a held one lapses */
-    int64_t remove_at;     /* doomed: when that is tried again; 0: not */
+    int64_t remove_at;     /* deleting: when that is tried again; 0: not */
     int64_t remove_ms;     /* how long after the last try that is */
     int64_t yield_at;      /* recipe=ephemeral: when it must not linger on */
     int64_t guard_at;      /* when it is held for long enough to be guarded */
@@ -153,7 +153,7 @@ struct zk_node {
     bool lost;       /* it was held, and its session has ended */
     bool broken;     /* it is held, and was broken: its node stays for now */
     bool watched;    /* watch() was called */
-    bool doomed;     /* to be removed, in the background if need be */
+    bool deleting;   /* to be removed, in the background if need be */
     bool moving;     /* its node changes sessions */
     bool counted;    /* held, and `top` is known: not with an owner id */
     bool told;       /* busy, and a watch was just set: nothing is new */
@@ -336,7 +336,7 @@ hf_status zk_make_parents(struct zk_session *, const char *path,
 
 /* ---- async.c: requests that nobody waits for; with the mutex held --- */
 
-void zk_node_bury(struct zk_node *);
+void zk_node_delete_async(struct zk_node *);
 void zk_node_listen(struct zk_node *);
 void zk_node_guard(struct zk_node *);
 void zk_node_gone(struct zk_node *, hf_loss);
@@ -347,7 +347,7 @@ void zk_node_unmark(struct zk_node *);
 void zk_ask_alone(struct zk_session *);
 /* Send something, so that the server hears of us; see touch.c. */
 void zk_touch(struct zk_session *);
-void zk_errands_drop(struct zk_session *);
+void zk_async_drop(struct zk_session *);
 
 /* ---- touch.c: what the leader has heard; with the mutex held --------- */
 
