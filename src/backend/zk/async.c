@@ -12,8 +12,9 @@
  *  (2) A node is removed only if it is known to be ours: by its name, which has
  *      our token, or, where all nodes of a key have one name, by its data and
  *      its owner.  It counts as removed only if the server has said so, or said
- *      that it is not there; anything else leaves the node marked as `deleting`, and it is
- *      tried again after a while, or by the next connection.
+ *      that it is not there; anything else leaves the node marked as
+ *      `deleting`, and it is tried again after a while, or by the next
+ *      connection.
  */
 #include "zk.h"
 
@@ -270,8 +271,8 @@ void zk_node_unmark(struct zk_node *node)
 
 /* ---- hearing of it ----------------------------------------------------- */
 
-static void guard_answer(int rc, const char *text, int len,
-                         const struct Stat *stat, const void *data)
+static void node_watch_answer(int rc, const char *text, int len,
+                              const struct Stat *stat, const void *data)
 {
     struct zk_async *who = async_of(data);
     struct hf_info info = HF_INFO_INIT;
@@ -321,14 +322,14 @@ void zk_node_gone(struct zk_node *node, hf_loss reason)
 /* Hear at once when the node of what we hold is removed or marked; with the
  * mutex held.
  * Nobody waits for the answer: the heartbeat would tell as well. */
-void zk_node_guard(struct zk_node *node)
+void zk_node_watch(struct zk_node *node)
 {
     struct zk_session *ses = node->ses;
     struct zk_async *who =
         ses && node->path ? async_new(ses, node->token) : NULL;
 
-    if (who && zoo_awget(ses->zh, node->path, zk_watcher, ses, guard_answer,
-                         who) != ZOK)
+    if (who && zoo_awget(ses->zh, node->path, zk_watcher, ses,
+                         node_watch_answer, who) != ZOK)
         async_free(who);
 }
 

@@ -28,7 +28,7 @@
 
 /* So long must a lock be held to be worth a watch on its node.  The keeper is
  * woken once in this time, not for each lock that is held for less. */
-#define GUARD_AFTER_MS 20
+#define NODE_WATCH_AFTER_MS 20
 
 struct zk_node *zk_node_find(struct zk_conn *zc, const char *token)
 {
@@ -76,7 +76,7 @@ void zk_node_clear(struct zk_node *node)
     node->broken = false;
     node->told = node->counted = false;
     node->yield_at = 0;
-    node->guard = 0;
+    node->node_watch = 0;
     hfi_link_remove(&node->hears);
     hfi_link_remove(&node->fresh);
     node->sent = node->held = node->moving = node->listening = false;
@@ -97,7 +97,7 @@ void zk_node_bind(struct zk_node *node, struct zk_session *ses)
     hfi_link_remove(&node->link);
     hfi_link_append(&ses->nodes, &node->link);
     node->ses = ses;
-    node->guard = 0;
+    node->node_watch = 0;
     ses->used = true;
     zk_node_hears(node);
 }
@@ -176,28 +176,28 @@ void zk_node_hold(struct zk_conn *zc, struct zk_node *node, int64_t ttl_ms)
     int64_t now = hfi_now();
 
     if (!node->held) {
-        node->guard_at = now + GUARD_AFTER_MS;
+        node->node_watch_at = now + NODE_WATCH_AFTER_MS;
         hfi_link_append(&zc->fresh, &node->fresh);
-        if (node->guard_at < zc->timer_due)
-            nodes_set_timer(zc, node->guard_at);
+        if (node->node_watch_at < zc->timer_due)
+            nodes_set_timer(zc, node->node_watch_at);
     }
     node->held = true;
     node->expires = hfi_after(now, ttl_ms);
     zk_nodes_check_by(zc, node->expires);
 }
 
-/* What is held for a while is guarded, and listens if it may linger; what is
+/* What is held for a while is watched, and listens if it may linger; what is
  * given back at once is not worth the requests. */
-static int64_t nodes_guard(struct zk_conn *zc, int64_t now)
+static int64_t nodes_watch(struct zk_conn *zc, int64_t now)
 {
     struct zk_node *node;
 
     while (!hfi_link_alone(&zc->fresh)) {
         node = hfi_container(zc->fresh.next, struct zk_node, fresh);
-        if (node->guard_at > now)
-            return node->guard_at;
+        if (node->node_watch_at > now)
+            return node->node_watch_at;
         hfi_link_remove(&node->fresh);
-        zk_node_guard(node);
+        zk_node_watch(node);
         if (node->watched)
             zk_node_listen(node);
     }
@@ -220,7 +220,7 @@ static void nodes_remove(struct zk_conn *zc, struct zk_node *node, int64_t now)
 /* node.c (2): what was not renewed goes; with the mutex held. */
 void zk_nodes_lapse(struct zk_conn *zc)
 {
-    int64_t now = hfi_now(), next = nodes_guard(zc, now);
+    int64_t now = hfi_now(), next = nodes_watch(zc, now);
     struct hfi_node *entry, *after;
     struct zk_node *node;
 

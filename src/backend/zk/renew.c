@@ -35,7 +35,7 @@
 struct renew_item {
     struct zk_node *node; /* NULL: nothing more to do */
     unsigned life;        /* of its session, before it was sent */
-    bool guarded;         /* its node bears a watch */
+    bool node_watched;    /* its node bears a watch */
     struct zk_session *ses;
     struct zk_batch *reqs;
     size_t op;
@@ -79,7 +79,8 @@ static void renew_take(struct zk_conn *zc, struct hfi_renewal *item,
         work->node = node;
         work->ses = node->ses;
         work->life = node->ses->life;
-        work->guarded = node->guard == work->life && !zc->single && !node->alt;
+        work->node_watched =
+            node->node_watch == work->life && !zc->single && !node->alt;
     } else {
         item->st = HF_UNAVAILABLE;
         *down = node->ses;
@@ -131,8 +132,8 @@ static void renew_send(struct zk_conn *zc, struct renew_item *work,
             continue;
         work[i].reqs = reqs;
         work[i].op = reqs->n;
-        work[i].guarded = work[i].guarded && asked; /* renew.c (1) */
-        if (work[i].guarded)
+        work[i].node_watched = work[i].node_watched && asked; /* renew.c (1) */
+        if (work[i].node_watched)
             continue;
         asked = true;
         /* renew.c (2) */
@@ -173,7 +174,7 @@ static void renew_judge_node(struct zk_conn *zc, struct hfi_renewal *item,
     } else if (broken) {
         renew_broken(item, node);
     } else if (op->stat.ephemeralOwner == node->ses->id) {
-        node->guard = node->ses == work->ses ? work->life : 0;
+        node->node_watch = node->ses == work->ses ? work->life : 0;
         node->version = op->stat.version;
         node->czxid = op->stat.czxid;
     } else {
@@ -194,7 +195,7 @@ static void renew_judge_node(struct zk_conn *zc, struct hfi_renewal *item,
 hf_status zk_node_touched(const struct zk_conn *zc, struct zk_node *node,
                           struct hf_error *err)
 {
-    node->guard = 0;
+    node->node_watch = 0;
     return hfi_fail(err, HF_UNAVAILABLE, "%s: the node was touched",
                     zc->base.endpoint);
 }
@@ -208,11 +209,11 @@ static void renew_judge(struct zk_conn *zc, struct hfi_renewal *item,
     item->st = zk_status(zc, work->reqs->ops[0].rc, "sync", err);
     if (item->st)
         return;
-    if (!work->guarded)
+    if (!work->node_watched)
         renew_judge_node(zc, item, work, &work->reqs->ops[work->op], err);
     else if (!node->ses)
         renew_lost(item, node, HF_LOSS_SESSION);
-    else if (node->guard != work->life)
+    else if (node->node_watch != work->life)
         item->st = zk_node_touched(zc, node, err);
 }
 

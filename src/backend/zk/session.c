@@ -89,7 +89,7 @@ static bool session_hands_on(struct zk_session *ses, struct zk_node *node)
     if (node->deleting && !node->busy)
         zk_node_delete_async(node);
     else
-        zk_node_guard(node);
+        zk_node_watch(node);
     return true;
 }
 
@@ -204,11 +204,11 @@ static void session_own_event(struct zk_node *node, int type, const char *path)
 {
     if (!node->path || strcmp(node->path, path) != 0)
         return;
-    node->guard = 0;
+    node->node_watch = 0;
     if (type == ZOO_DELETED_EVENT)
         zk_node_gone(node, HF_LOSS_DELETED);
     else if (node->held)
-        zk_node_guard(node);
+        zk_node_watch(node);
 }
 
 /* With recipe=ephemeral all nodes of one key have one name. */

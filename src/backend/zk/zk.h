@@ -65,7 +65,7 @@ struct zk_conn {
     int timer_fd;            /* when the first held node lapses */
     int64_t timer_due;
     int64_t lapse_at;      /* no held node lapses before */
-    struct hfi_link fresh; /* of struct zk_node: held, not yet guarded */
+    struct hfi_link fresh; /* of struct zk_node: held, not yet watched */
     struct zk_last last[ZK_LAST_MAX];
     int64_t zxid; /* the newest creation that we know of */
 };
@@ -145,7 +145,7 @@ struct zk_node {
     int64_t remove_at;     /* deleting: when that is tried again; 0: not */
     int64_t remove_ms;     /* how long after the last try that is */
     int64_t yield_at;      /* recipe=ephemeral: when it must not linger on */
-    int64_t guard_at;      /* when it is held for long enough to be guarded */
+    int64_t node_watch_at; /* when it is held for long enough to be watched */
     struct hfi_link fresh; /* in zk_conn.fresh */
     bool busy;             /* a call is at it: nobody else frees it */
     bool sent;             /* a create may have been executed */
@@ -162,7 +162,8 @@ struct zk_node {
     int32_t version; /* of its node's data, when that was last seen */
     int64_t czxid;   /* of its node then, which a fence may be older than */
     bool marked;     /* move.c (4): its mark may be there */
-    unsigned guard; /* the life of its session in which its node was seen, and a
+    unsigned
+        node_watch; /* the life of its session in which its node was seen, and a
                      * watch set that has not spoken since; 0: none */
     char token[HFI_TOKEN_LEN + 1];
 };
@@ -338,7 +339,7 @@ hf_status zk_make_parents(struct zk_session *, const char *path,
 
 void zk_node_delete_async(struct zk_node *);
 void zk_node_listen(struct zk_node *);
-void zk_node_guard(struct zk_node *);
+void zk_node_watch(struct zk_node *);
 void zk_node_gone(struct zk_node *, hf_loss);
 void zk_node_broken(struct zk_node *);
 /* Remove the mark of a move, if there is one. */
