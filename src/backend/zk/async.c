@@ -2,7 +2,7 @@
  *
  * async.c - requests whose answers nobody waits for.
  *
- * They are sent with the mutex held, from callbacks and from the driver too,
+ * They are sent with the mutex held, from callbacks and from the I/O thread,
  * and their answers are acted upon in the callback.  A request is in the list
  * of its session until it is answered or the handle is closed.
  *
@@ -22,8 +22,8 @@
 
 #include "base/banned.h"
 
-/* Between two attempts to remove a node, if the server refuses it: at first, and
- * at most. */
+/* Between two attempts to remove a node, if the server refuses it: at first,
+ * and at most. */
 #define REMOVE_MIN_MS 250
 #define REMOVE_MAX_MS 8000
 
@@ -237,7 +237,7 @@ void zk_node_delete_async(struct zk_node *node)
     zk_node_unmark(node);
     if (node->path && !ses->conn->single)
         sent = delete_send(async, node->path);
-    else if (ses->sole)
+    else if (ses->standalone)
         sent = delete_ask(async, node->parent);
     else
         sent = zoo_async(ses->zh, node->parent, delete_synced, async) == ZOK;
@@ -360,7 +360,7 @@ void zk_node_listen(struct zk_node *node)
         return;
     if (ses->conn->single) { /* ephemeral.c (5) */
         node->listening = true;
-        zk_node_hears(node);
+        zk_node_subscribe(node);
         node->yield_at = hfi_now() + YIELD_AFTER_MS;
         zk_nodes_check_by(ses->conn, node->yield_at);
         return;
@@ -369,7 +369,7 @@ void zk_node_listen(struct zk_node *node)
     if (!who)
         return;
     node->listening = true;
-    zk_node_hears(node);
+    zk_node_subscribe(node);
     if (zoo_awget_children(ses->zh, node->parent, zk_watcher, ses,
                            listen_answer, who) != ZOK)
         async_free(who);
@@ -377,8 +377,8 @@ void zk_node_listen(struct zk_node *node)
 
 /* ---- the server -------------------------------------------------------- */
 
-static void alone_answer(int rc, const char *text, int len,
-                         const struct Stat *stat, const void *data)
+static void standalone_answer(int rc, const char *text, int len,
+                              const struct Stat *stat, const void *data)
 {
     struct zk_async *async = async_of(data);
 
@@ -386,19 +386,19 @@ static void alone_answer(int rc, const char *text, int len,
     (void)stat;
     if (!async)
         return;
-    async->ses->sole = rc == ZOK && len <= 0;
+    async->ses->standalone = rc == ZOK && len <= 0;
     async_free(async);
 }
 
 /* The members of an ensemble are listed in this node; where it is empty there
  * are none.  Where it cannot be read we go on asking the leader. */
-void zk_ask_alone(struct zk_session *ses)
+void zk_ask_standalone(struct zk_session *ses)
 {
     struct zk_async *async = async_new(ses, "");
 
-    ses->sole = false;
+    ses->standalone = false;
     if (async && zoo_awget(ses->zh, "/zookeeper/config", NULL, NULL,
-                           alone_answer, async) != ZOK)
+                           standalone_answer, async) != ZOK)
         async_free(async);
 }
 

@@ -267,7 +267,7 @@ bool zk_sync(struct zk_batch *reqs, const char *path)
 {
     struct zk_op *op = op_new(reqs);
 
-    if (op && reqs->ses->sole) {
+    if (op && reqs->ses->standalone) {
         op->rc = ZOK;
         pthread_mutex_unlock(&reqs->ses->conn->mu);
         return false;
@@ -298,7 +298,7 @@ bool zk_prove(struct zk_batch *reqs, const char *path)
     bool fresh;
 
     pthread_mutex_lock(&ses->conn->mu);
-    fresh = ses->sole || hfi_now() - ses->proven_at <= ses->got_ms / 5;
+    fresh = ses->standalone || hfi_now() - ses->proven_at <= ses->got_ms / 5;
     pthread_mutex_unlock(&ses->conn->mu);
     if (fresh)
         return zk_sync(reqs, path);

@@ -44,8 +44,8 @@ static void break_tell(struct zk_conn *zc, const char *path, bool freed)
     pthread_mutex_unlock(&zc->mu);
 }
 
-/* recipe=ephemeral: remove it so that a move of it fails, whichever comes first:
- * its mark goes along, or is not there.  move.c (4) */
+/* recipe=ephemeral: remove it so that a move of it fails, whichever comes
+ * first: its mark goes along, or is not there.  move.c (4) */
 static void break_delete_single(struct zk_batch *reqs, const char *path,
                                 const char *mark, int version, bool marked)
 {
@@ -130,11 +130,11 @@ static hf_status break_node(struct zk_session *ses, const char *path,
         return hfi_nomem(err);
     zk_get(reqs, path, false);
     if (zk_batch_wait(reqs, deadline))
-        st = zk_look_none(ses->conn, err);
-    else if (zk_look_holds(ses->conn, &reqs->ops[0]))
-        zk_look_describe(&info, &reqs->ops[0]);
+        st = zk_inspect_none(ses->conn, err);
+    else if (zk_inspect_holds(ses->conn, &reqs->ops[0]))
+        zk_inspect_describe(&info, &reqs->ops[0]);
     else if (reqs->ops[0].rc != ZNONODE)
-        st = zk_look_status(ses->conn, reqs->ops[0].rc, err);
+        st = zk_inspect_status(ses->conn, reqs->ops[0].rc, err);
     if (!st && info.held && info.fence == wish->fence) {
         if (!reqs->ops[0].stat.ephemeralOwner && !wish->free)
             st = hfi_fail(err, HF_UNSUPPORTED,
@@ -183,7 +183,7 @@ static hf_status break_holders(struct zk_session *ses, const char *parent,
     struct zk_batch *reqs;
     struct zk_rank rank;
     int32_t head = 0, number;
-    hf_status st = zk_look_children(ses, parent, deadline, &reqs, err);
+    hf_status st = zk_inspect_children(ses, parent, deadline, &reqs, err);
     int i;
 
     if (st)

@@ -27,10 +27,10 @@
 #include "base/banned.h"
 
 /* The node is there: ours, another's, or no lock at all? */
-static hf_status one_judge(struct zk_session *ses, struct zk_node *node,
-                           const struct hfi_claim *claim,
-                           const struct zk_op *op, int64_t deadline,
-                           bool *again, struct hf_error *err)
+static hf_status ephemeral_judge(struct zk_session *ses, struct zk_node *node,
+                                 const struct hfi_claim *claim,
+                                 const struct zk_op *op, int64_t deadline,
+                                 bool *again, struct hf_error *err)
 {
     struct zk_conn *zc = ses->conn;
     struct hf_info info = HF_INFO_INIT;
@@ -67,9 +67,10 @@ static hf_status one_judge(struct zk_session *ses, struct zk_node *node,
     return st || *again ? st : HF_BUSY;
 }
 
-hf_status zk_one_step(struct zk_session *ses, struct zk_node *node,
-                      const struct hfi_claim *claim, struct hfi_answer *busy,
-                      int64_t deadline, bool *again, struct hf_error *err)
+hf_status zk_ephemeral_step(struct zk_session *ses, struct zk_node *node,
+                            const struct hfi_claim *claim,
+                            struct hfi_answer *busy, int64_t deadline,
+                            bool *again, struct hf_error *err)
 {
     struct zk_conn *zc = ses->conn;
     struct zk_batch *reqs = zk_batch_new(ses, 2);
@@ -100,7 +101,8 @@ hf_status zk_one_step(struct zk_session *ses, struct zk_node *node,
     } else if (rc && rc != ZNODEEXISTS) {
         st = zk_status(zc, rc, "create", err);
     } else {
-        st = one_judge(ses, node, claim, &reqs->ops[1], deadline, again, err);
+        st = ephemeral_judge(ses, node, claim, &reqs->ops[1], deadline, again,
+                             err);
     }
     zk_batch_end(reqs);
     return st;

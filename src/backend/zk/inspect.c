@@ -11,32 +11,33 @@
 #include "base/banned.h"
 
 /* How many keys of a list are asked for at once. */
-#define LOOK_GROUP 64
+#define INSPECT_GROUP 64
 
-hf_status zk_look_none(const struct zk_conn *zc, struct hf_error *err)
+hf_status zk_inspect_none(const struct zk_conn *zc, struct hf_error *err)
 {
     return hfi_fail(err, HF_UNAVAILABLE, "%s: no answer", zc->base.endpoint);
 }
 
-/* Nothing is uncertain about a look that was not answered. */
-hf_status zk_look_status(const struct zk_conn *zc, int rc, struct hf_error *err)
+/* Nothing is uncertain about a read that was not answered. */
+hf_status zk_inspect_status(const struct zk_conn *zc, int rc,
+                            struct hf_error *err)
 {
-    hf_status st = zk_status(zc, rc, "look", err);
+    hf_status st = zk_status(zc, rc, "inspect", err);
 
-    return st == HF_UNCERTAIN ? hfi_fail(err, HF_UNAVAILABLE, "%s: look: %s",
+    return st == HF_UNCERTAIN ? hfi_fail(err, HF_UNAVAILABLE, "%s: inspect: %s",
                                          zc->base.endpoint, zerror(rc))
                               : st;
 }
 
 /* Does this answer show the node of a holder?  One among the contenders that is
  * not ephemeral is nobody's, but everybody waits for it. */
-bool zk_look_holds(const struct zk_conn *zc, const struct zk_op *op)
+bool zk_inspect_holds(const struct zk_conn *zc, const struct zk_op *op)
 {
     return op->rc == ZOK && (op->stat.ephemeralOwner || !zc->single);
 }
 
 /* Fill `ret` from the node of a holder. */
-void zk_look_describe(struct hf_info *ret, const struct zk_op *op)
+void zk_inspect_describe(struct hf_info *ret, const struct zk_op *op)
 {
     char token[HFI_TOKEN_LEN + 1];
 
@@ -50,9 +51,9 @@ void zk_look_describe(struct hf_info *ret, const struct zk_op *op)
 }
 
 /* Read one node; *there is whether it exists. */
-static hf_status look_node(struct zk_session *ses, const char *path,
-                           struct hf_info *ret, int64_t deadline, bool *there,
-                           struct hf_error *err)
+static hf_status inspect_node(struct zk_session *ses, const char *path,
+                              struct hf_info *ret, int64_t deadline,
+                              bool *there, struct hf_error *err)
 {
     struct zk_batch *reqs = zk_batch_new(ses, 1);
     hf_status st = HF_OK;
@@ -62,22 +63,22 @@ static hf_status look_node(struct zk_session *ses, const char *path,
     zk_get(reqs, path, false);
     *there = false;
     if (zk_batch_wait(reqs, deadline)) {
-        st = zk_look_none(ses->conn, err);
+        st = zk_inspect_none(ses->conn, err);
     } else if (reqs->ops[0].rc == ZOK) {
-        *there = zk_look_holds(ses->conn, &reqs->ops[0]);
+        *there = zk_inspect_holds(ses->conn, &reqs->ops[0]);
         if (*there)
-            zk_look_describe(ret, &reqs->ops[0]);
+            zk_inspect_describe(ret, &reqs->ops[0]);
     } else if (reqs->ops[0].rc != ZNONODE) {
-        st = zk_look_status(ses->conn, reqs->ops[0].rc, err);
+        st = zk_inspect_status(ses->conn, reqs->ops[0].rc, err);
     }
     zk_batch_end(reqs);
     return st;
 }
 
 /* The children of a key, after a sync.  *ret is to be ended by the caller. */
-hf_status zk_look_children(struct zk_session *ses, const char *path,
-                           int64_t deadline, struct zk_batch **ret,
-                           struct hf_error *err)
+hf_status zk_inspect_children(struct zk_session *ses, const char *path,
+                              int64_t deadline, struct zk_batch **ret,
+                              struct hf_error *err)
 {
     struct zk_batch *reqs = zk_batch_new(ses, 2);
     hf_status st = HF_OK;
@@ -87,9 +88,9 @@ hf_status zk_look_children(struct zk_session *ses, const char *path,
     zk_sync(reqs, path);
     zk_children(reqs, path, false);
     if (zk_batch_wait(reqs, deadline))
-        st = zk_look_none(ses->conn, err);
+        st = zk_inspect_none(ses->conn, err);
     else if (reqs->ops[1].rc != ZNONODE)
-        st = zk_look_status(ses->conn, reqs->ops[1].rc, err);
+        st = zk_inspect_status(ses->conn, reqs->ops[1].rc, err);
     if (st)
         zk_batch_end(reqs);
     else
@@ -98,10 +99,10 @@ hf_status zk_look_children(struct zk_session *ses, const char *path,
 }
 
 /* Who holds the key at `path`, among these children? */
-static hf_status look_contenders(struct zk_session *ses, const char *path,
-                                 const struct String_vector *names,
-                                 struct hf_info *ret, int64_t deadline,
-                                 bool *gone, struct hf_error *err)
+static hf_status inspect_contenders(struct zk_session *ses, const char *path,
+                                    const struct String_vector *names,
+                                    struct hf_info *ret, int64_t deadline,
+                                    bool *gone, struct hf_error *err)
 {
     struct zk_rank rank;
     char *head;
@@ -115,7 +116,7 @@ static hf_status look_contenders(struct zk_session *ses, const char *path,
     head = zk_join(path, rank.head);
     if (!head)
         return hfi_nomem(err);
-    st = look_node(ses, head, ret, deadline, &there, err);
+    st = inspect_node(ses, head, ret, deadline, &there, err);
     hfi_free(head);
     if (!st && !there)
         *gone = true;
@@ -126,9 +127,9 @@ static hf_status look_contenders(struct zk_session *ses, const char *path,
     return st;
 }
 
-static hf_status look_key(struct zk_session *ses, const char *path,
-                          struct hf_info *ret, int64_t deadline,
-                          struct hf_error *err)
+static hf_status inspect_key(struct zk_session *ses, const char *path,
+                             struct hf_info *ret, int64_t deadline,
+                             struct hf_error *err)
 {
     struct zk_batch *reqs;
     bool gone = true, there;
@@ -137,19 +138,19 @@ static hf_status look_key(struct zk_session *ses, const char *path,
 
     ret->left_ms = ret->since_ms = -1;
     if (ses->conn->single) {
-        st = look_node(ses, path, ret, deadline, &there, err);
+        st = inspect_node(ses, path, ret, deadline, &there, err);
         ret->holders = ret->held;
         ret->waiters = -1;
         return st;
     }
-    /* The first may go between the two looks: then look again. */
+    /* The first may go between the two reads: then read again. */
     for (turns = 0; gone && !st && turns < 8; turns++) {
         gone = false;
-        st = zk_look_children(ses, path, deadline, &reqs, err);
+        st = zk_inspect_children(ses, path, deadline, &reqs, err);
         if (st)
             break;
-        st = look_contenders(ses, path, &reqs->ops[1].names, ret, deadline,
-                             &gone, err);
+        st = inspect_contenders(ses, path, &reqs->ops[1].names, ret, deadline,
+                                &gone, err);
         zk_batch_end(reqs);
     }
     return st;
@@ -168,7 +169,7 @@ hf_status zk_inspect(struct hfi_conn *conn, const char *key,
         return hfi_nomem(err);
     st = zk_session_any(zc, deadline, &ses, err);
     if (!st) {
-        st = look_key(ses, path, ret, deadline, err);
+        st = inspect_key(ses, path, ret, deadline, err);
         zk_session_put(ses);
     }
     hfi_free(path);
@@ -188,9 +189,9 @@ struct list_call {
 /* A few keys that are asked for together: first for the children of all, then
  * for the first child of each.  With recipe=ephemeral the first is all. */
 struct list_group {
-    char *paths[LOOK_GROUP]; /* of keys */
-    char *heads[LOOK_GROUP]; /* of the nodes that hold them, or NULL */
-    struct hf_info infos[LOOK_GROUP];
+    char *paths[INSPECT_GROUP]; /* of keys */
+    char *heads[INSPECT_GROUP]; /* of the nodes that hold them, or NULL */
+    struct hf_info infos[INSPECT_GROUP];
     size_t n;
 };
 
@@ -220,7 +221,7 @@ static hf_status group_ask(struct zk_session *ses, char *const *paths, size_t n,
             zk_get(reqs, paths[i] ? paths[i] : "/", false);
     if (zk_batch_wait(reqs, deadline)) {
         zk_batch_end(reqs);
-        return zk_look_none(ses->conn, err);
+        return zk_inspect_none(ses->conn, err);
     }
     *ret = reqs;
     return HF_OK;
@@ -278,12 +279,13 @@ static hf_status group_tell(struct zk_session *ses, const char *path,
     hf_status st = HF_OK;
     char *key;
 
-    if (zk_look_holds(ses->conn, op))
-        zk_look_describe(info, op);
+    if (zk_inspect_holds(ses->conn, op))
+        zk_inspect_describe(info, op);
     else if (op->rc == ZNONODE && !ses->conn->single)
-        st = look_key(ses, path, info, deadline, err);
+        st = inspect_key(ses, path, info, deadline, err);
     else if (op->rc)
-        st = op->rc == ZNONODE ? HF_OK : zk_look_status(ses->conn, op->rc, err);
+        st = op->rc == ZNONODE ? HF_OK
+                               : zk_inspect_status(ses->conn, op->rc, err);
     if (st == HF_DENIED || (!st && !info->held))
         return HF_OK;
     if (st)
@@ -337,7 +339,7 @@ static hf_status list_groups(struct zk_session *ses,
     int at = 0;
 
     while (at < names->count && !st && call->more) {
-        for (; at < names->count && group->n < LOOK_GROUP && !st; at++) {
+        for (; at < names->count && group->n < INSPECT_GROUP && !st; at++) {
             if (!list_wants(names->data[at], call->prefix))
                 continue;
             group->paths[group->n] = zk_join(ses->conn->root, names->data[at]);
@@ -365,8 +367,8 @@ hf_status zk_list(struct hfi_conn *conn, const char *prefix, hf_list_fn *fn,
 
     if (st)
         return st;
-    st =
-        zk_look_children(ses, *zc->root ? zc->root : "/", deadline, &reqs, err);
+    st = zk_inspect_children(ses, *zc->root ? zc->root : "/", deadline, &reqs,
+                             err);
     if (!st) {
         st = list_groups(ses, &reqs->ops[1].names, &call, deadline, err);
         zk_batch_end(reqs);

@@ -8,12 +8,12 @@
  * lone caller's answer reaches it without a change of threads.  When nobody
  * waits, what comes unasked is read by who reads the wake-ups for the core
  * (zk_hear(), called by dispatch()).  A thread of the session's own, the
- * driver, connects it, keeps it alive, and closes it.
+ * I/O thread, connects it, keeps it alive, and closes it.
  *
  * INVARIANTS
  *  (1) While the session is up its handle is used with the mutex held only, and
  *      the library never blocks then.  While it is not, nobody uses the handle
- *      but the driver, without the mutex.
+ *      but the I/O thread, without the mutex.
  *  (2) Requests are sent only while the session is up, so when the connection
  *      breaks the library answers all of them in that very call.  What it says
  *      of the connection is only noted in the callback (`heard`) and acted upon
@@ -56,14 +56,14 @@
 /* ---- the connection ---------------------------------------------------- */
 
 /* Is there another server to turn to? */
-static bool drive_has_choice(const struct zk_session *ses)
+static bool io_has_choice(const struct zk_session *ses)
 {
     return strchr(ses->addrs, ',') != NULL;
 }
 
 /* Make the library believe that the server has hung up: it reads that next.
  * Unless there is something to read: then it was us who kept quiet. */
-static void drive_hang_up(struct zk_session *ses)
+static void io_hang_up(struct zk_session *ses)
 {
     struct pollfd pfd = {ses->sock, POLLIN, 0};
 
@@ -73,17 +73,17 @@ static void drive_hang_up(struct zk_session *ses)
 
 /* When it has been quiet for too long to a request; with the mutex held and the
  * session up. */
-static int64_t drive_silent_at(const struct zk_session *ses)
+static int64_t io_silent_at(const struct zk_session *ses)
 {
     int64_t limit = ses->got_ms / 4;
 
-    if (!ses->pending || !drive_has_choice(ses))
+    if (!ses->pending || !io_has_choice(ses))
         return HFI_NEVER;
     return ses->heard_at + (limit > PATIENCE_MS ? limit : PATIENCE_MS);
 }
 
 /* Act upon what was heard; with the mutex held.  io.c (2) */
-static void drive_settle(struct zk_session *ses)
+static void io_settle(struct zk_session *ses)
 {
     int state = ses->heard;
 
@@ -94,7 +94,7 @@ static void drive_settle(struct zk_session *ses)
 
 /* Let the library ping, give up a silent server or connect to another, and ask
  * what it waits for. */
-static int drive_ask(struct zk_session *ses)
+static int io_ask(struct zk_session *ses)
 {
     struct timeval tv = {0, 0};
     int interest = 0, rc;
@@ -109,7 +109,7 @@ static int drive_ask(struct zk_session *ses)
     return rc;
 }
 
-static void drive_set(struct zk_session *ses, uint32_t events)
+static void io_set(struct zk_session *ses, uint32_t events)
 {
     struct epoll_event ev = {.events = events | EPOLLONESHOT};
 
@@ -120,7 +120,7 @@ static void drive_set(struct zk_session *ses, uint32_t events)
 }
 
 /* What the socket is ready for; it is armed no longer. */
-static int drive_ready(struct zk_session *ses)
+static int io_ready(struct zk_session *ses)
 {
     struct epoll_event ev = {0};
 
@@ -132,7 +132,7 @@ static int drive_ready(struct zk_session *ses)
 }
 
 /* Take in what has come; with the mutex held and the session up. */
-static void drive_process(struct zk_session *ses, int events)
+static void io_process(struct zk_session *ses, int events)
 {
     int rc;
 
@@ -144,31 +144,31 @@ static void drive_process(struct zk_session *ses, int events)
     while (rc == ZOK && (ses->pending || !hfi_link_alone(&ses->async_reqs)))
         rc = zookeeper_process(ses->zh, ZOOKEEPER_READ);
     zk_library_left();
-    drive_settle(ses);
+    io_settle(ses);
 }
 
 /* The library was to be asked earlier: this process had no processor.  It would
  * find the server silent before it reads what has come meanwhile. */
-static void drive_catch_up(struct zk_session *ses)
+static void io_catch_up(struct zk_session *ses)
 {
     struct pollfd pfd = {ses->sock, POLLIN, 0};
 
     if (hfi_now() > ses->ask_at && ses->sock >= 0 && poll(&pfd, 1, 0) > 0)
-        drive_process(ses, ZOOKEEPER_READ);
+        io_process(ses, ZOOKEEPER_READ);
 }
 
 /* The same of a session that is up; a server that does not answer is left. */
-static void drive_ask_up(struct zk_session *ses)
+static void io_ask_up(struct zk_session *ses)
 {
     int64_t silent;
 
-    drive_catch_up(ses);
+    io_catch_up(ses);
     if (ses->state != ZK_UP)
         return;
-    silent = drive_silent_at(ses);
-    drive_ask(ses);
+    silent = io_silent_at(ses);
+    io_ask(ses);
     if (hfi_now() >= silent)
-        drive_hang_up(ses);
+        io_hang_up(ses);
     else if (silent < ses->ask_at)
         ses->ask_at = silent;
 }
@@ -191,11 +191,11 @@ void zk_pass(struct zk_session *ses)
         }
     }
     if (ses->state != ZK_UP) {
-        hfi_notifier_notify(&ses->bell);
+        hfi_notifier_notify(&ses->notifier);
         return;
     }
     ses->armed = true;
-    drive_set(ses, ses->events);
+    io_set(ses, ses->events);
 }
 
 void zk_read(struct zk_session *ses, const size_t *pending, int64_t deadline)
@@ -206,11 +206,11 @@ void zk_read(struct zk_session *ses, const size_t *pending, int64_t deadline)
 
     ses->reading = true;
     if (ses->armed)
-        drive_set(ses, 0);
+        io_set(ses, 0);
     ses->armed = false;
     while (*pending && ses->state == ZK_UP && hfi_left_ms(deadline)) {
-        drive_ask_up(ses);
-        drive_settle(ses);
+        io_ask_up(ses);
+        io_settle(ses);
         if (!*pending || ses->state != ZK_UP)
             break;
         pfd = (struct pollfd){ses->sock, (short)ses->events, 0};
@@ -218,38 +218,38 @@ void zk_read(struct zk_session *ses, const size_t *pending, int64_t deadline)
         pthread_mutex_unlock(mu);
         poll(&pfd, 1, left < 1000000 ? (int)left : 1000000);
         pthread_mutex_lock(mu);
-        drive_process(ses, (pfd.revents & ~POLLOUT ? ZOOKEEPER_READ : 0) |
-                               (pfd.revents & POLLOUT ? ZOOKEEPER_WRITE : 0));
+        io_process(ses, (pfd.revents & ~POLLOUT ? ZOOKEEPER_READ : 0) |
+                            (pfd.revents & POLLOUT ? ZOOKEEPER_WRITE : 0));
     }
     ses->reading = false;
 }
 
-/* ---- the driver -------------------------------------------------------- */
+/* ---- the I/O thread ---------------------------------------------------- */
 
 /* What the library has to say goes nowhere: nothing of ours prints. */
-static void drive_log(const char *message)
+static void io_log(const char *message)
 {
     (void)message;
 }
 
 /* It formats what it would log in buffers that all handles share: make it not.
  * This is the level of the library's copy in this module. */
-static void drive_hush(void)
+static void io_hush(void)
 {
     zoo_set_debug_level((ZooLogLevel)0);
 }
 
 /* Give the library the addresses; without the mutex. */
-static void drive_open(struct zk_session *ses, const char *addrs)
+static void io_open(struct zk_session *ses, const char *addrs)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     struct zk_conn *zc = ses->conn;
 
-    pthread_once(&once, drive_hush);
+    pthread_once(&once, io_hush);
     ses->addrs = hfi_strdup(addrs);
     if (ses->addrs)
         ses->zh = zookeeper_init2(addrs, zk_watcher, (int)ses->asked_ms, NULL,
-                                  ses, ZOO_NO_LOG_CLIENTENV, drive_log);
+                                  ses, ZOO_NO_LOG_CLIENTENV, io_log);
     if (!ses->zh)
         return;
     /* Else it reads them anew each time it is asked for anything. */
@@ -261,7 +261,7 @@ static void drive_open(struct zk_session *ses, const char *addrs)
 
 /* There is no handle yet: resolve the names, and make it.  With the mutex held,
  * which is let go meanwhile. */
-static void drive_begin(struct zk_session *ses)
+static void io_begin(struct zk_session *ses)
 {
     pthread_mutex_t *mu = &ses->conn->mu;
     const char *found;
@@ -277,7 +277,7 @@ static void drive_begin(struct zk_session *ses)
         return;
     if (*found) {
         pthread_mutex_unlock(mu);
-        drive_open(ses, found);
+        io_open(ses, found);
         pthread_mutex_lock(mu);
         snprintf(ses->why, sizeof(ses->why), "no server has answered");
     }
@@ -288,8 +288,8 @@ static void drive_begin(struct zk_session *ses)
 }
 
 /* All servers were tried in vain: they may have other addresses by now.  In the
- * driver, without the mutex. */
-static void drive_look_up(struct zk_session *ses)
+ * I/O thread, without the mutex. */
+static void io_resolve(struct zk_session *ses)
 {
     const char *found, *at;
     char *copy;
@@ -316,8 +316,8 @@ static void drive_look_up(struct zk_session *ses)
     ses->fails = 0;
 }
 
-/* An attempt has failed: note why.  In the driver, without the mutex. */
-static void drive_failed(struct zk_session *ses, char *why, size_t size)
+/* An attempt has failed: note why.  In the I/O thread, without the mutex. */
+static void io_failed(struct zk_session *ses, char *why, size_t size)
 {
     const char *server = zoo_get_current_server(ses->zh);
     char buf[80];
@@ -330,17 +330,17 @@ static void drive_failed(struct zk_session *ses, char *why, size_t size)
 
 /* An attempt to connect goes on, or another has begun: hang up if it takes too
  * long, and when to look again. */
-static int64_t drive_patience(struct zk_session *ses, bool another)
+static int64_t io_patience(struct zk_session *ses, bool another)
 {
     int64_t now = hfi_now();
 
-    if (!drive_has_choice(ses))
+    if (!io_has_choice(ses))
         return ses->ask_at;
     if (!ses->patience) {
         ses->patience = PATIENCE_MS;
         another = true;
     } else if (!another && now >= ses->try_until) {
-        drive_hang_up(ses);
+        io_hang_up(ses);
         ses->patience *= 2;
         another = true;
     }
@@ -350,7 +350,7 @@ static int64_t drive_patience(struct zk_session *ses, bool another)
 }
 
 /* Let the library go on with its attempt to connect; false if that failed. */
-static bool drive_step(struct zk_session *ses, int events)
+static bool io_step(struct zk_session *ses, int events)
 {
     int rc;
 
@@ -362,38 +362,38 @@ static bool drive_step(struct zk_session *ses, int events)
 
 /* The next step towards a connection, and when to take another.
  * io.c (1) */
-static int64_t drive_connect(struct zk_session *ses)
+static int64_t io_connect(struct zk_session *ses)
 {
     pthread_mutex_t *mu = &ses->conn->mu;
-    int events = drive_ready(ses);
+    int events = io_ready(ses);
     bool another = ses->sock < 0;
     char why[sizeof(ses->why)] = "";
 
     pthread_mutex_unlock(mu);
-    if (events && !drive_step(ses, events)) {
+    if (events && !io_step(ses, events)) {
         another = true;
-        drive_failed(ses, why, sizeof(why));
+        io_failed(ses, why, sizeof(why));
     }
     if (!ses->heard && another) {
-        drive_look_up(ses);
+        io_resolve(ses);
         ses->try_at = hfi_now();
     }
-    if (!ses->heard && drive_ask(ses) != ZOK) {
+    if (!ses->heard && io_ask(ses) != ZOK) {
         another = true;
-        drive_failed(ses, why, sizeof(why));
+        io_failed(ses, why, sizeof(why));
     }
     if (!ses->heard)
-        drive_set(ses, ses->events);
+        io_set(ses, ses->events);
     pthread_mutex_lock(mu);
     if (*why)
         memcpy(ses->why, why, sizeof(why));
     if (ses->heard) {
-        drive_settle(ses);
+        io_settle(ses);
         ses->patience = 0;
         ses->fails = 0;
         return 0;
     }
-    return drive_patience(ses, another);
+    return io_patience(ses, another);
 }
 
 /* When the library must be asked again.  It would ping when it has sent nothing
@@ -402,7 +402,7 @@ static int64_t drive_connect(struct zk_session *ses)
  * from before the last answer; so is what we know to have been sent.  No later
  * than when it would find the server silent; and not where there would be
  * little time for the answer. */
-static int64_t drive_rest(const struct zk_session *ses)
+static int64_t io_rest(const struct zk_session *ses)
 {
     int64_t more = ses->got_ms / 6, dead = ses->heard_at + 4 * more;
     int64_t rest = ses->ask_at + more;
@@ -416,31 +416,31 @@ static int64_t drive_rest(const struct zk_session *ses)
     return rest;
 }
 
-/* When the driver has something to do. */
-static int64_t drive_due(const struct zk_session *ses)
+/* When the I/O thread has something to do. */
+static int64_t io_due(const struct zk_session *ses)
 {
-    int64_t rest = drive_rest(ses), touch = zk_touch_due(ses);
+    int64_t rest = io_rest(ses), touch = zk_touch_due(ses);
 
     return rest < touch ? rest : touch;
 }
 
 /* Hear what came unasked, see that the session lives on, and when to do so
  * again. */
-static int64_t drive_listen(struct zk_session *ses)
+static int64_t io_listen(struct zk_session *ses)
 {
-    int events = drive_ready(ses);
+    int events = io_ready(ses);
 
     if (hfi_now() >= zk_touch_due(ses))
         zk_touch(ses);
     if (ses->reading)
         return hfi_now() + 100; /* Who reads sees to it. */
     if (events)
-        drive_process(ses, events);
+        io_process(ses, events);
     if (ses->state == ZK_UP)
-        drive_ask_up(ses);
-    drive_settle(ses);
+        io_ask_up(ses);
+    io_settle(ses);
     zk_pass(ses);
-    return ses->state == ZK_UP ? drive_due(ses) : 0;
+    return ses->state == ZK_UP ? io_due(ses) : 0;
 }
 
 /* Have zk_hear() called for what comes, while the session is up. */
@@ -461,11 +461,11 @@ void zk_hear(struct zk_conn *zc)
         next = at->next;
         ses = hfi_container(at, struct zk_session, link);
         if (ses->state == ZK_UP)
-            drive_listen(ses);
+            io_listen(ses);
     }
 }
 
-static void drive_close(struct zk_session *ses)
+static void io_close(struct zk_session *ses)
 {
     pthread_mutex_t *mu = &ses->conn->mu;
 
@@ -482,7 +482,7 @@ static void drive_close(struct zk_session *ses)
     hfi_cond_wake(&ses->cond);
 }
 
-void *zk_drive(void *arg)
+void *zk_io_run(void *arg)
 {
     struct zk_session *ses = arg;
     pthread_mutex_t *mu = &ses->conn->mu;
@@ -493,22 +493,22 @@ void *zk_drive(void *arg)
     while (ses->state != ZK_DEAD || ses->users) {
         until = HFI_NEVER; /* A dead one waits for its users. */
         if (ses->state == ZK_CONNECTING && !ses->zh)
-            drive_begin(ses);
+            io_begin(ses);
         if (ses->state == ZK_CONNECTING && ses->zh)
-            until = drive_connect(ses);
+            until = io_connect(ses);
         else if (ses->state == ZK_UP)
-            until = drive_due(ses);
+            until = io_due(ses);
         if (ses->state == ZK_UP &&
             (until <= hfi_now() || !(ses->armed || ses->reading)))
-            until = drive_listen(ses); /* io.c (3) */
+            until = io_listen(ses); /* io.c (3) */
         fd = ses->state == ZK_CONNECTING ? ses->epoll_fd : -1;
         if (fd >= 0 && !ses->zh && ses->lookup)
             fd = zk_lookup_fd(ses->lookup);
         pthread_mutex_unlock(mu);
-        hfi_notifier_wait(&ses->bell, fd, until);
+        hfi_notifier_wait(&ses->notifier, fd, until);
         pthread_mutex_lock(mu);
     }
-    drive_close(ses);
+    io_close(ses);
     pthread_mutex_unlock(mu);
     return NULL;
 }

@@ -228,8 +228,8 @@ static bool rank_base(struct zk_rank *ret, const struct String_vector *names,
     return found;
 }
 
-/* Find the node `own` (NULL: none) among the children, the first and the last of
- * all, and the last of those before it. */
+/* Find the node `own` (NULL: none) among the children, the first and the last
+ * of all, and the last of those before it. */
 void zk_rank(struct zk_rank *ret, const struct String_vector *names,
              const char *own)
 {

@@ -55,7 +55,7 @@ struct zk_node *zk_node_new(struct zk_conn *zc, const struct hfi_claim *claim)
     }
     memcpy(node->token, claim->token, sizeof(node->token));
     hfi_link_init(&node->link);
-    hfi_link_init(&node->hears);
+    hfi_link_init(&node->subscribed);
     hfi_link_init(&node->fresh);
     node->entry.key = node->token;
     hfi_map_add(&zc->nodes, &node->entry);
@@ -77,7 +77,7 @@ void zk_node_clear(struct zk_node *node)
     node->told = node->counted = false;
     node->yield_at = 0;
     node->node_watch = 0;
-    hfi_link_remove(&node->hears);
+    hfi_link_remove(&node->subscribed);
     hfi_link_remove(&node->fresh);
     node->sent = node->held = node->moving = node->listening = false;
 }
@@ -99,7 +99,7 @@ void zk_node_bind(struct zk_node *node, struct zk_session *ses)
     node->ses = ses;
     node->node_watch = 0;
     ses->used = true;
-    zk_node_hears(node);
+    zk_node_subscribe(node);
 }
 
 /* Its node was moved to that session, or is gone. */
@@ -112,11 +112,11 @@ void zk_node_follow(struct zk_node *node, struct zk_session *ses)
 
 /* It is in the list while it may want to hear something.  Who finds one there
  * that does not takes it out. */
-void zk_node_hears(struct zk_node *node)
+void zk_node_subscribe(struct zk_node *node)
 {
-    hfi_link_remove(&node->hears);
+    hfi_link_remove(&node->subscribed);
     if (node->ses && (node->ahead || node->listening))
-        hfi_link_append(&node->ses->hearers, &node->hears);
+        hfi_link_append(&node->ses->subscribers, &node->subscribed);
 }
 
 hf_status zk_node_session(struct zk_conn *zc, struct zk_node *node,

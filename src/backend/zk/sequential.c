@@ -31,9 +31,10 @@
 #include "base/banned.h"
 
 /* Read what holds the key: its owner id and its fence. */
-static hf_status seq_look(struct zk_session *ses, const char *path,
-                          struct hf_info *info, uint64_t *fence, int *version,
-                          int64_t deadline, bool *there, struct hf_error *err)
+static hf_status sequential_inspect(struct zk_session *ses, const char *path,
+                                    struct hf_info *info, uint64_t *fence,
+                                    int *version, int64_t deadline, bool *there,
+                                    struct hf_error *err)
 {
     struct zk_batch *reqs = zk_batch_new(ses, 1);
     char token[HFI_TOKEN_LEN + 1];
@@ -60,10 +61,12 @@ static hf_status seq_look(struct zk_session *ses, const char *path,
 }
 
 /* sequential.c (4).  Sets *again whenever the answer must be looked at anew. */
-static hf_status seq_join_send(struct zk_session *ses, struct zk_node *node,
-                               const struct hfi_claim *claim, const char *head,
-                               uint64_t fence, int version, int64_t deadline,
-                               bool *again, struct hf_error *err)
+static hf_status sequential_join_send(struct zk_session *ses,
+                                      struct zk_node *node,
+                                      const struct hfi_claim *claim,
+                                      const char *head, uint64_t fence,
+                                      int version, int64_t deadline,
+                                      bool *again, struct hf_error *err)
 {
     struct zk_conn *zc = ses->conn;
     char data[ZK_DATA_MAX], name[2 * ZK_NAME_MAX];
@@ -104,9 +107,10 @@ static hf_status seq_join_send(struct zk_session *ses, struct zk_node *node,
 }
 
 /* The first has our tag: join it if it is our owner's, and was not broken. */
-static hf_status seq_join(struct zk_session *ses, struct zk_node *node,
-                          const struct hfi_claim *claim, const char *name,
-                          int64_t deadline, bool *again, struct hf_error *err)
+static hf_status sequential_join(struct zk_session *ses, struct zk_node *node,
+                                 const struct hfi_claim *claim,
+                                 const char *name, int64_t deadline,
+                                 bool *again, struct hf_error *err)
 {
     char *head = zk_join(node->parent, name);
     struct hf_info info = HF_INFO_INIT;
@@ -117,12 +121,13 @@ static hf_status seq_join(struct zk_session *ses, struct zk_node *node,
 
     if (!head)
         return hfi_nomem(err);
-    st = seq_look(ses, head, &info, &fence, &version, deadline, &there, err);
+    st = sequential_inspect(ses, head, &info, &fence, &version, deadline,
+                            &there, err);
     if (!st && !there)
         *again = true;
     else if (!st && !strcmp(info.owner, claim->owner) && !info.broken)
-        st = seq_join_send(ses, node, claim, head, fence, version, deadline,
-                           again, err);
+        st = sequential_join_send(ses, node, claim, head, fence, version,
+                                  deadline, again, err);
     hfi_free(head);
     return st;
 }
@@ -162,7 +167,7 @@ hf_status zk_arm(struct zk_session *ses, struct zk_node *node, const char *path,
     armed = node->ahead && !strcmp(node->ahead, path);
     hfi_free(node->ahead);
     node->ahead = copy;
-    zk_node_hears(node);
+    zk_node_subscribe(node);
     pthread_mutex_unlock(&zc->mu);
     if (armed)
         goto out;
@@ -184,8 +189,9 @@ out:
 }
 
 /* Who does not want to wait leaves nothing behind. */
-static hf_status seq_withdraw(struct zk_session *ses, struct zk_node *node,
-                              int64_t deadline, struct hf_error *err)
+static hf_status sequential_withdraw(struct zk_session *ses,
+                                     struct zk_node *node, int64_t deadline,
+                                     struct hf_error *err)
 {
     struct zk_batch *reqs = zk_batch_new(ses, 1);
     hf_status st = HF_BUSY;
@@ -207,9 +213,9 @@ static hf_status seq_withdraw(struct zk_session *ses, struct zk_node *node,
 }
 
 /* Wait for the end of the node at `path`. */
-static hf_status seq_await(struct zk_session *ses, struct zk_node *node,
-                           const char *path, int64_t deadline, bool *again,
-                           struct hf_error *err)
+static hf_status sequential_await(struct zk_session *ses, struct zk_node *node,
+                                  const char *path, int64_t deadline,
+                                  bool *again, struct hf_error *err)
 {
     hf_status st = zk_arm(ses, node, path, deadline, again, err);
 
@@ -217,25 +223,27 @@ static hf_status seq_await(struct zk_session *ses, struct zk_node *node,
     return st || *again ? st : HF_BUSY;
 }
 
-static hf_status seq_busy(struct zk_session *ses, struct zk_node *node,
-                          const struct hfi_claim *claim, const char *name,
-                          int64_t deadline, bool *again, struct hf_error *err)
+static hf_status sequential_busy(struct zk_session *ses, struct zk_node *node,
+                                 const struct hfi_claim *claim,
+                                 const char *name, int64_t deadline,
+                                 bool *again, struct hf_error *err)
 {
     char *ahead;
     hf_status st;
 
     if (!claim->queue)
-        return seq_withdraw(ses, node, deadline, err);
+        return sequential_withdraw(ses, node, deadline, err);
     ahead = zk_join(node->parent, name);
     if (!ahead)
         return hfi_nomem(err);
-    st = seq_await(ses, node, ahead, deadline, again, err);
+    st = sequential_await(ses, node, ahead, deadline, again, err);
     hfi_free(ahead);
     return st;
 }
 
 /* Somebody removed our node: queue up anew. */
-static void seq_forget(struct zk_conn *zc, struct zk_node *node, bool *again)
+static void sequential_forget(struct zk_conn *zc, struct zk_node *node,
+                              bool *again)
 {
     pthread_mutex_lock(&zc->mu);
     zk_node_clear(node);
@@ -244,8 +252,9 @@ static void seq_forget(struct zk_conn *zc, struct zk_node *node, bool *again)
 }
 
 /* It is granted: remember who was there, for the next time (predict.c). */
-static void seq_count(struct zk_conn *zc, struct zk_node *node,
-                      const struct hfi_claim *claim, const struct zk_rank *rank)
+static void sequential_count(struct zk_conn *zc, struct zk_node *node,
+                             const struct hfi_claim *claim,
+                             const struct zk_rank *rank)
 {
     char *tail = claim->owner || rank->last == rank->own
                      ? NULL
@@ -260,11 +269,11 @@ static void seq_count(struct zk_conn *zc, struct zk_node *node,
 }
 
 /* Our node is there: is it its turn? */
-static hf_status seq_judge(struct zk_session *ses, struct zk_node *node,
-                           const struct hfi_claim *claim,
-                           const struct String_vector *names,
-                           struct hfi_answer *busy, int64_t deadline,
-                           bool *again, struct hf_error *err)
+static hf_status sequential_judge(struct zk_session *ses, struct zk_node *node,
+                                  const struct hfi_claim *claim,
+                                  const struct String_vector *names,
+                                  struct hfi_answer *busy, int64_t deadline,
+                                  bool *again, struct hf_error *err)
 {
     char prefix[ZK_NAME_MAX];
     struct zk_rank rank;
@@ -272,29 +281,30 @@ static hf_status seq_judge(struct zk_session *ses, struct zk_node *node,
 
     zk_rank(&rank, names, zk_name_of(node->path)); /* names.c (4) */
     if (!rank.own) {
-        seq_forget(ses->conn, node, again);
+        sequential_forget(ses->conn, node, again);
         return HF_OK;
     }
     if (rank.first) {
-        seq_count(ses->conn, node, claim, &rank);
+        sequential_count(ses->conn, node, claim, &rank);
         return HF_OK;
     }
     busy->place = rank.position - rank.holders + 1;
     zk_node_prefix(ses->conn, prefix, claim->token, claim->owner);
     if (claim->owner && zk_name_owned_alike(rank.head, prefix)) {
-        st = seq_join(ses, node, claim, rank.head, deadline, again, err);
+        st = sequential_join(ses, node, claim, rank.head, deadline, again, err);
         if (st || *again)
             return st;
     }
-    return seq_busy(ses, node, claim, rank.ahead, deadline, again, err);
+    return sequential_busy(ses, node, claim, rank.ahead, deadline, again, err);
 }
 
 /* Our node is made: who else is there?  Unless the number tells, the children
  * are read, now if that was not done along with the create. */
-static hf_status seq_begun(struct zk_session *ses, struct zk_node *node,
-                           const struct hfi_claim *claim, struct zk_batch *reqs,
-                           struct hfi_answer *busy, int64_t deadline,
-                           bool *again, struct hf_error *err)
+static hf_status sequential_begun(struct zk_session *ses, struct zk_node *node,
+                                  const struct hfi_claim *claim,
+                                  struct zk_batch *reqs,
+                                  struct hfi_answer *busy, int64_t deadline,
+                                  bool *again, struct hf_error *err)
 {
     char *tail;
     bool told = zk_last_tells(ses->conn, node, &tail) && reqs->n == 1;
@@ -304,7 +314,7 @@ static hf_status seq_begun(struct zk_session *ses, struct zk_node *node,
         node->counted = zk_number(zk_name_of(node->path), &node->top);
         return HF_OK;
     }
-    st = told ? seq_await(ses, node, tail, deadline, again, err) : HF_OK;
+    st = told ? sequential_await(ses, node, tail, deadline, again, err) : HF_OK;
     hfi_free(tail);
     if (told)
         return st;
@@ -314,17 +324,18 @@ static hf_status seq_begun(struct zk_session *ses, struct zk_node *node,
             return zk_no_answer(ses->conn, err);
     }
     if (reqs->ops[1].rc == ZNONODE) {
-        seq_forget(ses->conn, node, again); /* gone, and the parent with it */
+        sequential_forget(ses->conn, node,
+                          again); /* gone, and the parent with it */
         return HF_OK;
     }
     if (reqs->ops[1].rc)
         return zk_status(ses->conn, reqs->ops[1].rc, "children", err);
-    return seq_judge(ses, node, claim, &reqs->ops[1].names, busy, deadline,
-                     again, err);
+    return sequential_judge(ses, node, claim, &reqs->ops[1].names, busy,
+                            deadline, again, err);
 }
 
 /* Does this answer say that nothing was created? */
-static bool seq_refused(int rc)
+static bool sequential_refused(int rc)
 {
     switch (rc) {
     case ZNONODE:
@@ -343,24 +354,24 @@ static bool seq_refused(int rc)
 }
 
 /* The answer to the create, with the mutex held. */
-static void seq_created(struct zk_conn *zc, struct zk_node *node,
-                        struct zk_op *op)
+static void sequential_created(struct zk_conn *zc, struct zk_node *node,
+                               struct zk_op *op)
 {
     if (op->rc == ZOK) {
         node->path = op->text;
         op->text = NULL;
         node->fence = (uint64_t)op->stat.czxid;
         zc->zxid = op->stat.czxid;
-    } else if (seq_refused(op->rc)) {
+    } else if (sequential_refused(op->rc)) {
         node->sent = false;
     }
 }
 
 /* The first request of a claim. */
-static hf_status seq_begin(struct zk_session *ses, struct zk_node *node,
-                           const struct hfi_claim *claim,
-                           struct hfi_answer *busy, int64_t deadline,
-                           bool *again, struct hf_error *err)
+static hf_status sequential_begin(struct zk_session *ses, struct zk_node *node,
+                                  const struct hfi_claim *claim,
+                                  struct hfi_answer *busy, int64_t deadline,
+                                  bool *again, struct hf_error *err)
 {
     struct zk_conn *zc = ses->conn;
     char prefix[ZK_NAME_MAX], data[ZK_DATA_MAX];
@@ -387,7 +398,7 @@ static hf_status seq_begin(struct zk_session *ses, struct zk_node *node,
         return zk_no_answer(zc, err);
     }
     pthread_mutex_lock(&zc->mu);
-    seq_created(zc, node, &reqs->ops[0]);
+    sequential_created(zc, node, &reqs->ops[0]);
     pthread_mutex_unlock(&zc->mu);
     if (reqs->ops[0].rc == ZNONODE) {
         *again = true;
@@ -395,7 +406,8 @@ static hf_status seq_begin(struct zk_session *ses, struct zk_node *node,
     } else if (reqs->ops[0].rc) {
         st = zk_status(zc, reqs->ops[0].rc, "create", err);
     } else {
-        st = seq_begun(ses, node, claim, reqs, busy, deadline, again, err);
+        st = sequential_begun(ses, node, claim, reqs, busy, deadline, again,
+                              err);
     }
     zk_batch_end(reqs);
     return st;
@@ -403,8 +415,10 @@ static hf_status seq_begin(struct zk_session *ses, struct zk_node *node,
 
 /* There was no time to look.  Who stands in the queue of a service that he is
  * connected to still does: that is not uncertain, he has not got it yet. */
-static hf_status seq_unseen(struct zk_session *ses, const struct zk_node *node,
-                            const struct hfi_claim *claim, struct hf_error *err)
+static hf_status sequential_unseen(struct zk_session *ses,
+                                   const struct zk_node *node,
+                                   const struct hfi_claim *claim,
+                                   struct hf_error *err)
 {
     struct zk_conn *zc = ses->conn;
     bool waits;
@@ -416,10 +430,10 @@ static hf_status seq_unseen(struct zk_session *ses, const struct zk_node *node,
 }
 
 /* We have a node: look again. */
-static hf_status seq_go_on(struct zk_session *ses, struct zk_node *node,
-                           const struct hfi_claim *claim,
-                           struct hfi_answer *busy, int64_t deadline,
-                           bool *again, struct hf_error *err)
+static hf_status sequential_go_on(struct zk_session *ses, struct zk_node *node,
+                                  const struct hfi_claim *claim,
+                                  struct hfi_answer *busy, int64_t deadline,
+                                  bool *again, struct hf_error *err)
 {
     struct zk_conn *zc = ses->conn;
     struct zk_batch *reqs = zk_batch_new(ses, 2);
@@ -432,14 +446,14 @@ static hf_status seq_go_on(struct zk_session *ses, struct zk_node *node,
     zk_children(reqs, node->parent, false);
     if (zk_batch_wait(reqs, deadline)) {
         zk_batch_end(reqs);
-        return seq_unseen(ses, node, claim, err);
+        return sequential_unseen(ses, node, claim, err);
     }
     for (i = 0; i < reqs->n && !st; i++)
         if (reqs->ops[i].rc != ZNONODE)
-            st = zk_status(zc, reqs->ops[i].rc, "look", err);
+            st = zk_status(zc, reqs->ops[i].rc, "inspect", err);
     if (!st)
-        st = seq_judge(ses, node, claim, &reqs->ops[1].names, busy, deadline,
-                       again, err);
+        st = sequential_judge(ses, node, claim, &reqs->ops[1].names, busy,
+                              deadline, again, err);
     zk_batch_end(reqs);
     return st;
 }
@@ -447,7 +461,7 @@ static hf_status seq_go_on(struct zk_session *ses, struct zk_node *node,
 /* The core tries once more after watch(), to see what happened before it was
  * called.  Our watch is older than that: as long as it has not told, the one
  * ahead is there.  Only this once: later tries are there to look. */
-static bool seq_nothing_new(struct zk_session *ses, struct zk_node *node)
+static bool sequential_nothing_new(struct zk_session *ses, struct zk_node *node)
 {
     bool told;
 
@@ -458,16 +472,17 @@ static bool seq_nothing_new(struct zk_session *ses, struct zk_node *node)
     return told;
 }
 
-hf_status zk_seq_step(struct zk_session *ses, struct zk_node *node,
-                      const struct hfi_claim *claim, struct hfi_answer *busy,
-                      int64_t deadline, bool *again, struct hf_error *err)
+hf_status zk_sequential_step(struct zk_session *ses, struct zk_node *node,
+                             const struct hfi_claim *claim,
+                             struct hfi_answer *busy, int64_t deadline,
+                             bool *again, struct hf_error *err)
 {
-    if (seq_nothing_new(ses, node))
+    if (sequential_nothing_new(ses, node))
         return HF_BUSY;
     if (node->path)
-        return seq_go_on(ses, node, claim, busy, deadline, again, err);
+        return sequential_go_on(ses, node, claim, busy, deadline, again, err);
     if (!node->sent)
-        return seq_begin(ses, node, claim, busy, deadline, again, err);
+        return sequential_begin(ses, node, claim, busy, deadline, again, err);
     *again = true;
     return zk_node_resolve(ses, node, claim, deadline, err);
 }

@@ -23,9 +23,9 @@
  *      Where it grants less than the half, what is believed ends earlier; where
  *      it grants less than the quarter, the lease is refused, with the limit in
  *      the message.
- *  (2) A session that has ended is never revived: the holders of its nodes are told, and
- *      those who wait begin anew in another.
- *  (3) A handle is closed only when no call uses it, by its driver
+ *  (2) A session that has ended is never revived: the holders of its nodes are
+ *      told, and those who wait begin anew in another.
+ *  (3) A handle is closed only when no call uses it, by its I/O thread
  *      (io.c), never in a callback.
  */
 #include "zk.h"
@@ -107,13 +107,13 @@ void zk_session_died(struct zk_session *ses)
     hfi_link_remove(&ses->link);
     hfi_link_append(&zc->dead, &ses->link);
     hfi_cond_wake(&ses->cond);
-    hfi_notifier_notify(&ses->bell);
+    hfi_notifier_notify(&ses->notifier);
     while (!hfi_link_alone(&ses->nodes)) {
         node = hfi_container(ses->nodes.next, struct zk_node, link);
         if (session_hands_on(ses, node))
             continue;
         hfi_link_remove(&node->link);
-        hfi_link_remove(&node->hears);
+        hfi_link_remove(&node->subscribed);
         node->ses = NULL;
         node->lost = node->held;
         if (!node->busy)
@@ -169,7 +169,7 @@ static void session_came_up(struct zk_session *ses)
     zk_touch_begin(ses);
     zk_hear_from(ses, true);
     session_warn(ses);
-    zk_ask_alone(ses);
+    zk_ask_standalone(ses);
     hfi_cond_wake(&ses->cond);
     for (at = ses->nodes.next; at != &ses->nodes; at = next) {
         next = at->next;
@@ -195,7 +195,7 @@ void zk_session_changed(struct zk_session *ses, int state)
         ses->sock = -1; /* The library has closed it: an attempt begins. */
         snprintf(ses->why, sizeof(ses->why), "it broke");
         zk_hear_from(ses, false);
-        ses->sole = false;
+        ses->standalone = false;
     }
 }
 
@@ -238,9 +238,9 @@ static void session_event(struct zk_session *ses, int type, const char *path)
     struct hfi_link *at, *next;
     struct zk_node *node;
 
-    for (at = ses->hearers.next; at != &ses->hearers; at = next) {
+    for (at = ses->subscribers.next; at != &ses->subscribers; at = next) {
         next = at->next;
-        node = hfi_container(at, struct zk_node, hears);
+        node = hfi_container(at, struct zk_node, subscribed);
         if (node->ahead && !strcmp(node->ahead, path)) {
             hfi_free(node->ahead);
             node->ahead = NULL;
@@ -252,7 +252,7 @@ static void session_event(struct zk_session *ses, int type, const char *path)
             hfi_wanted(conn, node->key);
         }
         if (!node->ahead && !node->listening)
-            hfi_link_remove(&node->hears);
+            hfi_link_remove(&node->subscribed);
     }
     session_own_events(ses, type, path);
 }
@@ -280,14 +280,14 @@ static struct zk_session *session_new(struct zk_conn *zc, int64_t ttl_ms)
         return NULL;
     ses->conn = zc;
     ses->sock = ses->epoll_fd = -1;
-    ses->bell = (struct hfi_notifier){.event_fd = -1, .timer_fd = -1};
+    ses->notifier = (struct hfi_notifier){.event_fd = -1, .timer_fd = -1};
     snprintf(ses->why, sizeof(ses->why), "no descriptor or no memory is left");
     ses->asked_ms = session_want(ttl_ms);
     if (ses->asked_ms > INT32_MAX / 2)
         ses->asked_ms = INT32_MAX / 2;
     hfi_cond_init(&ses->cond);
     hfi_link_init(&ses->nodes);
-    hfi_link_init(&ses->hearers);
+    hfi_link_init(&ses->subscribers);
     hfi_link_init(&ses->batches);
     hfi_link_init(&ses->async_reqs);
     hfi_link_init(&ses->link);
@@ -295,16 +295,16 @@ static struct zk_session *session_new(struct zk_conn *zc, int64_t ttl_ms)
     return ses;
 }
 
-/* Have its driver connect it. */
+/* Have its I/O thread connect it. */
 static hf_status session_open(struct zk_session *ses, struct hf_error *err)
 {
-    bool ready = hfi_notifier_init(&ses->bell) &&
+    bool ready = hfi_notifier_init(&ses->notifier) &&
                  (ses->epoll_fd = epoll_create1(EPOLL_CLOEXEC)) >= 0;
 
-    zk_fd_keep(ses->conn, ses->bell.event_fd);
-    zk_fd_keep(ses->conn, ses->bell.timer_fd);
+    zk_fd_keep(ses->conn, ses->notifier.event_fd);
+    zk_fd_keep(ses->conn, ses->notifier.timer_fd);
     zk_fd_keep(ses->conn, ses->epoll_fd);
-    if (ready && hfi_thread_start(&ses->driver, zk_drive, ses))
+    if (ready && hfi_thread_start(&ses->io_thread, zk_io_run, ses))
         return HF_OK;
     ses->done = true;
     zk_session_died(ses);
@@ -312,14 +312,14 @@ static hf_status session_open(struct zk_session *ses, struct hf_error *err)
                     ses->conn->base.endpoint);
 }
 
-/* Its driver has ended: free what is left. */
+/* Its I/O thread has ended: free what is left. */
 static void session_free(struct zk_session *ses)
 {
-    hfi_thread_join(&ses->driver);
-    zk_fd_drop(ses->conn, ses->bell.event_fd);
-    zk_fd_drop(ses->conn, ses->bell.timer_fd);
+    hfi_thread_join(&ses->io_thread);
+    zk_fd_drop(ses->conn, ses->notifier.event_fd);
+    zk_fd_drop(ses->conn, ses->notifier.timer_fd);
     zk_fd_drop(ses->conn, ses->epoll_fd);
-    hfi_notifier_fini(&ses->bell);
+    hfi_notifier_fini(&ses->notifier);
     if (ses->epoll_fd >= 0)
         close(ses->epoll_fd);
     hfi_cond_fini(&ses->cond);
@@ -401,7 +401,7 @@ hf_status zk_session_up(struct zk_session *ses, int64_t deadline,
 void zk_session_leave(struct zk_session *ses)
 {
     if (!--ses->users && ses->state == ZK_DEAD)
-        hfi_notifier_notify(&ses->bell);
+        hfi_notifier_notify(&ses->notifier);
 }
 
 void zk_session_put(struct zk_session *ses)

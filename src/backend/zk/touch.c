@@ -120,7 +120,7 @@ void zk_touch_passed(struct zk_session *ses, int64_t sent)
     int64_t next = HFI_NEVER;
     struct zk_touch *touch;
 
-    if (ses->sole)
+    if (ses->standalone)
         return;
     for (i = 0; i < n; i++) {
         touch = &ses->touches[i];
@@ -133,7 +133,7 @@ void zk_touch_passed(struct zk_session *ses, int64_t sent)
             next = touch->after;
     }
     if (next < ses->chase_at)
-        hfi_notifier_notify(&ses->bell);
+        hfi_notifier_notify(&ses->notifier);
     ses->chase_at = next;
 }
 
@@ -148,7 +148,7 @@ int64_t zk_touch_due(const struct zk_session *ses)
 {
     int64_t next = touch_next(ses);
 
-    if (ses->sole)
+    if (ses->standalone)
         return HFI_NEVER;
     return next < ses->chase_at ? next : ses->chase_at;
 }
@@ -167,7 +167,7 @@ bool zk_touch_sent(struct zk_session *ses)
 
 void zk_proof(const struct zk_session *ses, struct hfi_proof *proof)
 {
-    if (ses->sole)
+    if (ses->standalone)
         return;
     proof->since =
         ses->known_at < ses->proven_at ? ses->known_at : ses->proven_at;

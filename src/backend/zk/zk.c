@@ -248,9 +248,10 @@ static hf_status zk_steps(struct zk_conn *zc, struct zk_node *node,
         st = zk_node_session(zc, node, claim->ttl_ms, deadline, &ses, err);
         if (st)
             break;
-        st = zc->single
-                 ? zk_one_step(ses, node, claim, busy, deadline, &again, err)
-                 : zk_seq_step(ses, node, claim, busy, deadline, &again, err);
+        st = zc->single ? zk_ephemeral_step(ses, node, claim, busy, deadline,
+                                            &again, err)
+                        : zk_sequential_step(ses, node, claim, busy, deadline,
+                                             &again, err);
         pthread_mutex_lock(&zc->mu);
         if (st == HF_OK && node->ses != ses)
             again = true; /* zk.c (1): it ended meanwhile. */

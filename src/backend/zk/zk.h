@@ -84,14 +84,14 @@ struct zk_session {
     struct hfi_link link; /* in zk_conn.living or .dead */
     struct zk_conn *conn;
     zhandle_t *zh;            /* NULL: not yet, or it could not be made */
-    struct zk_lookup *lookup; /* the driver's: names are being resolved */
+    struct zk_lookup *lookup; /* of the I/O thread: names are being resolved */
     char *addrs;              /* what the library was told */
     int64_t resolved_at;      /* when that was last begun */
     int fails;                /* attempts to connect since then */
     int error;                /* errno of the last, or 0 */
     char why[160];            /* there is no connection; "" if there is */
-    struct hfi_thread driver;
-    struct hfi_notifier bell; /* wakes the driver */
+    struct hfi_thread io_thread;
+    struct hfi_notifier notifier; /* wakes the I/O thread */
     int epoll_fd;         /* of `sock`: so does this, or it wakes who pumps */
     int sock;             /* the library's; -1: none */
     uint32_t events;      /* what it waits for there */
@@ -105,15 +105,15 @@ struct zk_session {
     size_t pending;       /* requests of batches without an answer */
     struct hfi_cond cond; /* `state` has changed, or `done` */
     enum zk_state state;
-    bool reading;      /* a caller reads for all */
-    bool armed;        /* who pumps will */
-    bool shut;         /* being closed: answers mean nothing any more */
-    bool done;         /* the driver has ended */
-    bool denied;       /* dead because the server refused the credentials */
-    bool used;         /* somebody other than open() wanted it */
-    _Atomic bool sole; /* its server is no ensemble: it need ask nobody */
-    bool closing;      /* its end is our own doing */
-    int64_t id;        /* what ephemeralOwner must be */
+    bool reading; /* a caller reads for all */
+    bool armed;   /* who pumps will */
+    bool shut;    /* being closed: answers mean nothing any more */
+    bool done;    /* the I/O thread has ended */
+    bool denied;  /* dead because the server refused the credentials */
+    bool used;    /* somebody other than open() wanted it */
+    _Atomic bool standalone; /* its server is no ensemble: it need ask nobody */
+    bool closing;            /* its end is our own doing */
+    int64_t id;              /* what ephemeralOwner must be */
     int64_t asked_ms, got_ms;
     int64_t proven_at; /* a majority has agreed to something sent then */
     int64_t try_at;    /* when this attempt to connect began */
@@ -124,17 +124,17 @@ struct zk_session {
     size_t ntouches;                     /* how many there were */
     unsigned users; /* calls under way; it is not freed meanwhile */
     struct hfi_link nodes, batches, async_reqs;
-    struct hfi_link hearers; /* those of them that an event may concern */
-    unsigned life;           /* how often it has been connected */
+    struct hfi_link subscribers; /* those of them that an event may concern */
+    unsigned life;               /* how often it has been connected */
 };
 
 /* A claim's node, or the wish for one. */
 struct zk_node {
-    struct hfi_node entry;  /* in zk_conn.nodes */
-    struct hfi_link link;   /* in zk_session.nodes */
-    struct hfi_link hears;  /* in zk_session.hearers, or alone */
-    struct zk_session *ses; /* NULL: none yet, or it has ended */
-    int64_t alt;            /* id of where an unanswered move may have put it */
+    struct hfi_node entry;      /* in zk_conn.nodes */
+    struct hfi_link link;       /* in zk_session.nodes */
+    struct hfi_link subscribed; /* in zk_session.subscribers, or alone */
+    struct zk_session *ses;     /* NULL: none yet, or it has ended */
+    int64_t alt; /* id of where an unanswered move may have put it */
     char *key;
     char *parent;          /* the node whose children contend */
     char *path;            /* of our node; NULL: none, or not known */
@@ -200,7 +200,7 @@ struct zk_batch {
 /* A living session for leases of this length, with one more user. */
 hf_status zk_session_for(struct zk_conn *, int64_t ttl_ms, int64_t deadline,
                          struct zk_session **ret, struct hf_error *);
-/* Any session, for looking, with one more user. */
+/* Any session, for reading, with one more user. */
 hf_status zk_session_any(struct zk_conn *, int64_t deadline,
                          struct zk_session **ret, struct hf_error *);
 /* Wait until it is connected; the mutex is held by the caller. */
@@ -244,7 +244,7 @@ void zk_forget(struct hfi_conn *);
 
 /* ---- io.c: who reads --------------------------------------------- */
 
-void *zk_drive(void *session);
+void *zk_io_run(void *session);
 /* Read for all until *pending is 0; with the mutex held, which is let go
  * meanwhile, nobody else reading, and the session up. */
 void zk_read(struct zk_session *, const size_t *pending, int64_t deadline);
@@ -318,7 +318,7 @@ void zk_node_follow(struct zk_node *, struct zk_session *alt);
 /* It has no node any more. */
 void zk_node_clear(struct zk_node *);
 /* It wants to hear of another node than its own. */
-void zk_node_hears(struct zk_node *);
+void zk_node_subscribe(struct zk_node *);
 void zk_node_hold(struct zk_conn *, struct zk_node *, int64_t ttl_ms);
 void zk_nodes_lapse(struct zk_conn *);
 /* Have it called then, or earlier. */
@@ -345,7 +345,7 @@ void zk_node_broken(struct zk_node *);
 /* Remove the mark of a move, if there is one. */
 void zk_node_unmark(struct zk_node *);
 /* Find out whether the server stands alone. */
-void zk_ask_alone(struct zk_session *);
+void zk_ask_standalone(struct zk_session *);
 /* Send something, so that the server hears of us; see touch.c. */
 void zk_touch(struct zk_session *);
 void zk_async_drop(struct zk_session *);
@@ -373,12 +373,12 @@ void zk_last_fini(struct zk_conn *);
 
 /* ---- the recipes: HF_OK, HF_BUSY or a failure; `again` to be asked again - */
 
-hf_status zk_seq_step(struct zk_session *, struct zk_node *,
-                      const struct hfi_claim *, struct hfi_answer *,
-                      int64_t deadline, bool *again, struct hf_error *);
-hf_status zk_one_step(struct zk_session *, struct zk_node *,
-                      const struct hfi_claim *, struct hfi_answer *,
-                      int64_t deadline, bool *again, struct hf_error *);
+hf_status zk_sequential_step(struct zk_session *, struct zk_node *,
+                             const struct hfi_claim *, struct hfi_answer *,
+                             int64_t deadline, bool *again, struct hf_error *);
+hf_status zk_ephemeral_step(struct zk_session *, struct zk_node *,
+                            const struct hfi_claim *, struct hfi_answer *,
+                            int64_t deadline, bool *again, struct hf_error *);
 /* Have zk_watcher() called when the node at `path` ends. */
 hf_status zk_arm(struct zk_session *, struct zk_node *, const char *path,
                  int64_t deadline, bool *again, struct hf_error *);
@@ -408,15 +408,15 @@ hf_status zk_inspect(struct hfi_conn *, const char *key, struct hf_info *ret,
                      int64_t deadline, struct hf_error *);
 hf_status zk_list(struct hfi_conn *, const char *prefix, hf_list_fn *,
                   void *arg, int64_t deadline, struct hf_error *);
-/* What a look that failed means; the holder's node; all contenders, after a
+/* What a read that failed means; the holder's node; all contenders, after a
  * sync, to be ended by the caller. */
-hf_status zk_look_none(const struct zk_conn *, struct hf_error *);
-hf_status zk_look_status(const struct zk_conn *, int rc, struct hf_error *);
-bool zk_look_holds(const struct zk_conn *, const struct zk_op *);
-void zk_look_describe(struct hf_info *, const struct zk_op *);
-hf_status zk_look_children(struct zk_session *, const char *path,
-                           int64_t deadline, struct zk_batch **ret,
-                           struct hf_error *);
+hf_status zk_inspect_none(const struct zk_conn *, struct hf_error *);
+hf_status zk_inspect_status(const struct zk_conn *, int rc, struct hf_error *);
+bool zk_inspect_holds(const struct zk_conn *, const struct zk_op *);
+void zk_inspect_describe(struct hf_info *, const struct zk_op *);
+hf_status zk_inspect_children(struct zk_session *, const char *path,
+                              int64_t deadline, struct zk_batch **ret,
+                              struct hf_error *);
 
 /* ---- break.c -------------------------------------------------------- */
 
