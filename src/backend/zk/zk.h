@@ -371,6 +371,23 @@ bool zk_last_known(struct zk_conn *, const char *parent, bool queue);
 bool zk_last_tells(struct zk_conn *, const struct zk_node *, char **tail);
 void zk_last_fini(struct zk_conn *);
 
+/* ---- acquire.c, release.c, wait.c ------------------------------------ */
+
+hf_status zk_try_acquire(struct hfi_conn *, const struct hfi_claim *,
+                         struct hfi_receipt *, struct hfi_answer *,
+                         int64_t deadline, struct hf_error *);
+hf_status zk_release(struct hfi_conn *, const struct hfi_claim *,
+                     struct hfi_receipt *, int64_t deadline, struct hf_error *);
+/* The next try sets the watch that a waiter needs; a holder hears of others. */
+hf_status zk_watch(struct hfi_conn *, const struct hfi_claim *,
+                   struct hfi_receipt *, int64_t deadline, struct hf_error *);
+void zk_unwatch(struct hfi_conn *, const struct hfi_claim *,
+                struct hfi_receipt *);
+/* Readable when a held node may have lapsed, or a session has heard something
+ * while nobody waited for an answer. */
+int zk_poll_fd(struct hfi_conn *);
+void zk_dispatch(struct hfi_conn *);
+
 /* ---- the recipes: HF_OK, HF_BUSY or a failure; `again` to be asked again - */
 
 hf_status zk_sequential_step(struct zk_session *, struct zk_node *,
