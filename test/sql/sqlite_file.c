@@ -5,10 +5,12 @@
  */
 #include "../t.h"
 
+#include <sched.h>
 #include <sqlite3.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mount.h>
 #include <unistd.h>
 
 static const char *path_of(const char *name)
@@ -234,6 +236,39 @@ TEST(a_database_with_two_names_is_refused)
     refused(url_of("y.db"), HF_UNSUPPORTED, "hard links");
     shell("rm y.db");
     hf_close(open_url(url_of("x.db")));
+}
+
+/* In a mount namespace of its own. */
+static void open_mounted(struct t_peer *up, void *arg)
+{
+    char first[256];
+
+    (void)arg;
+    snprintf(first, sizeof(first), "%s", path_of("x.db"));
+    if (unshare(CLONE_NEWNS) ||
+        mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, 0) ||
+        mount(first, path_of("box/x.db"), NULL, MS_BIND, NULL)) {
+        t_tell(up, false);
+        return;
+    }
+    t_tell(up, true);
+    refused(url_of("box/x.db"), HF_UNSUPPORTED, "mount the directory");
+    CHECK_NE(access(path_of("box/x.db-wal"), F_OK), 0);
+    hf_close(open_url(url_of("x.db")));
+}
+
+TEST(a_database_that_is_mounted_as_a_single_file_is_refused)
+{
+    struct t_peer child;
+    bool mounted;
+
+    hf_close(open_url(url_of("x.db")));
+    shell("mkdir box && touch box/x.db");
+    child = t_fork(open_mounted, NULL);
+    mounted = t_hear(&child);
+    t_join(&child);
+    if (!mounted)
+        T_SKIP_HOST("mounts");
 }
 
 T_MAIN

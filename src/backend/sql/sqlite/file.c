@@ -17,7 +17,11 @@
  *      is run again in the file that is there now.  A grant that is not in that
  *      file is lost, and its next renewal says so.
  *  (3) No file is opened here: closing it would drop SQLite's POSIX locks.
- *  (4) A process whose parent had the database open when it forked does not
+ *  (4) A database is opened by one name only, since SQLite keeps the log beside
+ *      the name: one with hard links, and one that is mounted as a single file,
+ *      are refused.  A file that is mounted elsewhere looks ordinary under its
+ *      first name, and everybody who comes by another is refused.
+ *  (5) A process whose parent had the database open when it forked does not
  *      open it: SQLite keeps one record of a file's locks for all sessions of a
  *      process, and does not notice that the child has none of them.
  */
@@ -65,11 +69,26 @@ bool lite_has_moved(const struct lite_session *ls)
     return false;
 }
 
-/* Two names of one file have two logs, and two who hold the same lock. */
-static hf_status file_links(const char *path, struct hf_error *err)
+/* Is something mounted at this very name?  Kernels before 5.8 do not tell. */
+static bool file_is_mount(const char *path)
+{
+    struct statx sx;
+
+    return !statx(AT_FDCWD, path, AT_STATX_DONT_SYNC, 0, &sx) &&
+           (sx.stx_attributes & STATX_ATTR_MOUNT_ROOT);
+}
+
+/* Two names of one file have two logs, and two who hold the same lock.
+ * file.c (4) */
+static hf_status file_names(const char *path, struct hf_error *err)
 {
     struct stat sb;
 
+    if (file_is_mount(path))
+        return hfi_fail(err, HF_UNSUPPORTED,
+                        "the database is mounted as a single file, and SQLite "
+                        "keeps a log for each of its names: mount the "
+                        "directory that it is in");
     if (stat(path, &sb) || sb.st_nlink < 2)
         return HF_OK;
     return hfi_fail(err, HF_UNSUPPORTED,
@@ -92,7 +111,7 @@ hf_status lite_remember(struct lite_session *ls, struct hf_error *err)
         return hfi_fail(err, HF_UNAVAILABLE,
                         "the database file is being replaced");
     }
-    return file_links(lc->path, err);
+    return file_names(lc->path, err);
 }
 
 /* ---- after a fork ------------------------------------------------------ */
@@ -121,7 +140,7 @@ hf_status lite_may_open(const struct lite_conn *lc, struct hf_error *err)
                             "the parent of this process had the database open "
                             "when it forked, which SQLite does not survive: "
                             "fork before opening it, or exec");
-    return HF_OK;
+    return file_names(lc->path, err);
 }
 
 hf_status lite_use(struct lite_session *ls, struct hf_error *err)
