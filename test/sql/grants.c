@@ -7,6 +7,8 @@
  */
 #include "scene.h"
 
+#include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 
 static struct hf_lock_opts lasting(int64_t ttl_ms)
@@ -81,6 +83,128 @@ TEST(the_release_of_a_broken_lock_wakes_who_waits)
     CHECK_OK(hf_release(event.lock, &t_err));
     hf_close(a);
     hf_close(b);
+}
+
+/* ---- a server that is started again ------------------------------------- */
+
+enum { CROWD = 30 };
+
+/* As many row locks, each with a session, as there were sessions before. */
+static void crowd(hf_client *client, hf_lock *locks[CROWD])
+{
+    struct hf_lock_opts opts = lasting(30000);
+    char key[160];
+
+    for (int i = 0; i < CROWD; i++) {
+        snprintf(key, sizeof(key), "%s %d", scene_key("crowd"), i);
+        CHECK_OK(hf_acquire(client, key, 0, &opts, &locks[i], &t_err));
+    }
+}
+
+static void check_crowd(hf_lock *locks[CROWD])
+{
+    for (int i = 0; i < CROWD; i++) {
+        CHECK(hf_held(locks[i]));
+        CHECK_OK(hf_extend(locks[i], 0, &t_err));
+        CHECK_OK(hf_release(locks[i], &t_err));
+    }
+}
+
+/* The server counts its sessions from 1 again; those that come next have
+ * numbers as the crowd will have after another restart. */
+static void restart(void)
+{
+    scene_server("kill");
+    scene_server("start");
+    for (int i = 0; i < CROWD / 2; i++)
+        scene_sql("SELECT 1");
+}
+
+TEST_TIMEOUT(a_session_is_not_taken_for_one_before_the_restart, 120)
+{
+    struct hf_lock_opts opts = lasting(30000);
+    hf_lock *lk, *locks[CROWD];
+    hf_client *a, *b;
+    uint64_t fence;
+    char key[160];
+
+    if (!scene_is("row"))
+        T_SKIP_TRAIT("locks that are sessions");
+    restart();
+    snprintf(key, sizeof(key), "%s", scene_key("ghost"));
+    a = scene_open(0, "");
+    CHECK_OK(hf_acquire(a, key, 0, &opts, &lk, &t_err));
+    fence = hf_fence(lk);
+    scene_server("kill");
+    t_poll_until(!hf_held(lk), 20000);
+    hf_release(lk, NULL);
+    hf_close(a);
+    scene_server("start");
+    b = scene_open(0, "");
+    crowd(b, locks);
+    CHECK(!look(b, key).held);
+    CHECK_STATUS(hf_break_force(b, key, fence, &t_err), HF_LOST);
+    check_crowd(locks);
+    hf_close(b);
+}
+
+/* A try that gets no answer; then the key is taken, after the session of that
+ * try was ended. */
+static void try_in_vain(struct t_peer *up, void *arg)
+{
+    struct hf_lock_opts opts = lasting(60000);
+    hf_client *client;
+    hf_lock *lk = NULL;
+    hf_status st;
+
+    (void)arg;
+    t_hear(up);
+    client = scene_open(0, "&timeout=1s");
+    CHECK_OK(hf_acquire(client, scene_key("vain"), 0, &opts, &lk, &t_err));
+    CHECK_OK(hf_release(lk, &t_err));
+    t_tell(up, 0);
+    t_hear(up);
+    st = hf_acquire(client, scene_key("vain"), 0, &opts, &lk, &t_err);
+    CHECK(st == HF_UNCERTAIN || st == HF_UNAVAILABLE);
+    t_tell(up, 0);
+    t_poll_until(!hf_acquire(client, scene_key("vain"), 1000, &opts, &lk, NULL),
+                 20000);
+    CHECK_OK(hf_release(lk, &t_err));
+    t_tell(up, 0);
+    t_hear(up);
+    hf_close(client);
+}
+
+TEST_TIMEOUT(no_session_is_ended_for_one_before_the_restart, 120)
+{
+    struct t_peer peer;
+    hf_lock *locks[CROWD];
+    hf_client *client = NULL;
+    char url[512];
+
+    if (scene_is_sqlite() || scene_is("row"))
+        T_SKIP_TRAIT("statements that are ended in the server");
+    peer = t_fork(try_in_vain, NULL);
+    restart();
+    t_tell(&peer, 0);
+    t_hear(&peer);
+    scene_server("freeze");
+    t_tell(&peer, 0);
+    t_hear(&peer);
+    CHECK_EQ(kill(peer.pid, SIGSTOP), 0);
+    scene_server("kill");
+    scene_server("start");
+    snprintf(url, sizeof(url), "%s?strategy=row&table=crowded",
+             getenv("HF_TEST_URL"));
+    CHECK_OK(hf_open(url, NULL, &client, &t_err));
+    crowd(client, locks);
+    CHECK_EQ(kill(peer.pid, SIGCONT), 0);
+    t_hear(&peer);
+    t_sleep_ms(500);
+    check_crowd(locks);
+    t_tell(&peer, 0);
+    t_join(&peer);
+    hf_close(client);
 }
 
 /* ---- freed by force ----------------------------------------------------- */

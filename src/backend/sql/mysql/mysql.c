@@ -108,6 +108,7 @@ static const struct {
     {1044, HF_DENIED, SQL_WHY_OTHER},
     {1045, HF_DENIED, SQL_WHY_OTHER},
     {1049, HF_DENIED, SQL_WHY_OTHER}, /* no such database */
+    {1095, HF_DENIED, SQL_WHY_OTHER}, /* the session of another user */
     {1142, HF_DENIED, SQL_WHY_OTHER},
     {1143, HF_DENIED, SQL_WHY_OTHER},
     {1227, HF_DENIED, SQL_WHY_OTHER},
@@ -340,8 +341,7 @@ hf_status my_exec(struct my_session *ms, const char *text,
     return my_store(ms, answer, deadline, err);
 }
 
-/* Whether the session was still there is told by `affected`.  One of that number
- * that belongs to somebody else is not ours any more. */
+/* Whether the session was still there is told by `affected`. */
 static hf_status my_kill(struct my_session *ms, const char *text,
                          struct sql_answer *answer, int64_t deadline,
                          struct hf_error *err)
@@ -350,7 +350,7 @@ static hf_status my_kill(struct my_session *ms, const char *text,
     unsigned code = mysql_errno(ms->my);
 
     answer->affected = !st;
-    if (!st || (code != 1094 && code != 1095))
+    if (!st || code != 1094) /* no such thread */
         return st;
     if (err)
         err->status = HF_OK;

@@ -23,6 +23,9 @@
 
 #define MY_PASSWORD_MAX 512
 
+/* The lock of the server by which a session is found; its number follows. */
+#define MY_OWN "holdfast:"
+
 enum my_param {
     MY_HOST,
     MY_USER,
@@ -49,9 +52,10 @@ struct my_conn {
 struct my_session {
     struct sql_session base;
     MYSQL *my;
-    bool sent; /* the statement that runs has left */
-    int wait;  /* strategy row: what the answer waits for; 0: none */
-    int dial;  /* while it connects, over several calls: likewise */
+    bool sent;      /* the statement that runs has left */
+    int wait;       /* strategy row: what the answer waits for; 0: none */
+    int64_t number; /* names its own lock in the server; open.c (1) */
+    int dial;       /* while it connects, over several calls: likewise */
     char password[MY_PASSWORD_MAX]; /* until then */
     char text[MY_TEXT_MAX];
 };

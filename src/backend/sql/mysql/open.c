@@ -2,6 +2,15 @@
  *
  * open.c - a connection, its settings, and what is refused.
  *
+ * INVARIANTS
+ *  (1) A session is known by a number that it has drawn, and not by that of its
+ *      thread: a server that is started again counts its threads from 1, and
+ *      the number of one that died is soon that of somebody else.  Each session
+ *      holds a lock of GET_LOCK() with its number for as long as it lives, so
+ *      the server finds the thread of a session, or finds that it is gone.
+ *      On Galera, where each node has threads and locks of its own, and KILL
+ *      may reach another node, a session cannot be told.
+ *
  * REFUSED  A server that is read only is a replica.  On Galera a row lock is
  *   known to one node only, so strategy=row is refused there; lease and
  *   version go by what is certified at commit: of two nodes that grant at
@@ -18,7 +27,7 @@
 /* The library's own: the server wants a way to log in that is not on our list. */
 #define MY_NOT_ALLOWED 5010
 
-#define MY_SETTINGS_MAX 320
+#define MY_SETTINGS_MAX 512
 
 /* ---- parameters -------------------------------------------------------- */
 
@@ -149,19 +158,23 @@ static void my_options(struct my_conn *mc, MYSQL *my)
 /* One statement, which the library runs while it connects a later session.  On
  * Galera a session also waits until its node has caught up with what others
  * have committed: it may have come to another node than the one before it. */
-static void my_settings(const struct my_conn *mc, char *buf, size_t size)
+static void my_settings(const struct my_session *ms, char *buf, size_t size)
 {
+    const struct my_conn *mc = (const struct my_conn *)ms->base.conn;
     long long seconds = (long long)mc->sql.timeout_ms / 1000 + 1;
     bool old = mc->mariadb && mc->version < 110100;
-    char limit[48] = "";
+    char limit[48] = "", own[64] = ",wsrep_sync_wait=7";
 
+    if (!mc->galera) /* open.c (1) */
+        snprintf(own, sizeof(own), ",@holdfast=GET_LOCK('" MY_OWN "%lld',0)",
+                 (long long)ms->number);
     if (mc->mariadb)
         snprintf(limit, sizeof(limit), ",max_statement_time=%lld", seconds);
     snprintf(buf, size,
              "SET SESSION %s='READ-COMMITTED',time_zone='+00:00',autocommit=1,"
              "sql_mode='STRICT_TRANS_TABLES',innodb_lock_wait_timeout=%lld%s%s",
              old ? "tx_isolation" : "transaction_isolation", seconds, limit,
-             mc->galera ? ",wsrep_sync_wait=7" : "");
+             own);
 }
 
 static void my_library(void)
@@ -247,9 +260,11 @@ hf_status my_connect(struct my_session *ms, bool first, int64_t deadline,
     ms->my = mysql_init(NULL);
     if (!ms->my)
         return hfi_nomem(err);
+    hfi_random(&ms->number, sizeof(ms->number));
+    ms->number = (ms->number & INT64_MAX) | 1;
     my_options(mc, ms->my);
     if (!first) {
-        my_settings(mc, settings, sizeof(settings));
+        my_settings(ms, settings, sizeof(settings));
         mysql_options(ms->my, MYSQL_INIT_COMMAND, settings);
     }
     st = my_password(mc, first, ms->password, sizeof(ms->password), err);
@@ -365,6 +380,6 @@ hf_status my_settle(struct my_session *ms, int64_t deadline,
 
     mc->mariadb = strstr(mysql_get_server_info(ms->my), "MariaDB") != NULL;
     mc->version = mysql_get_server_version(ms->my);
-    my_settings(mc, settings, sizeof(settings));
+    my_settings(ms, settings, sizeof(settings));
     return st ? st : my_exec(ms, settings, NULL, deadline, err);
 }

@@ -121,7 +121,10 @@ int my_fd(struct sql_session *session)
     return mysql_get_socket(((struct my_session *)session)->my);
 }
 
+/* open.c (1) */
 int64_t my_id(struct sql_session *session)
 {
-    return (int64_t)mysql_thread_id(((struct my_session *)session)->my);
+    const struct my_conn *mc = (const struct my_conn *)session->conn;
+
+    return mc->galera ? 0 : ((struct my_session *)session)->number;
 }

@@ -73,6 +73,10 @@
     "CONCAT(SUBSTRING_INDEX(@C,'.',-1),'" suffix "') GROUP BY index_name "     \
     "HAVING COUNT(*)=1) k WHERE c='name' AND u=0"
 
+/* The thread of a session, or NULL, which no thread is.  open.c (1) */
+#define THREAD "IS_USED_LOCK('" MY_OWN "$7')"
+#define KILL   "KILL " THREAD
+
 #define LET_GO(sets, which)                                                    \
     "UPDATE @T SET token=NULL,owner=NULL,note=NULL," sets                      \
     " WHERE name=$1 AND " which
@@ -114,7 +118,7 @@ const char *const my_lease_texts[SQL_STMTS] = {
     [SQL_BREAK] = BREAK("@T") " AND expires_at>" NOW,
     [SQL_FREE] = LET_GO("expires_at=NULL", FREED " AND expires_at>" NOW),
     [SQL_TAKE] = TAKE,
-    [SQL_KILL] = "KILL $7",
+    [SQL_KILL] = KILL,
     [SQL_LOOK] = LEASE_LOOK "name=$1",
     [SQL_LIST] = LEASE_LOOK LISTED " AND expires_at>" NOW,
 };
@@ -131,19 +135,18 @@ const char *const my_version_texts[SQL_STMTS] = {
     [SQL_BREAK] = BREAK("@T"),
     [SQL_FREE] = LET_GO("version=version+1", FREED),
     [SQL_TAKE] = TAKE,
-    [SQL_KILL] = "KILL $7",
+    [SQL_KILL] = KILL,
     [SQL_LOOK] = VERSION_LOOK "name=$1",
     [SQL_LIST] = VERSION_LOOK LISTED,
 };
 
-/* Whether the session that signed is still there is seen in the list of those
- * of the same user, which needs no right.  @T is named so that it is missed at
+/* A session that signed is still there while its lock is.  @T is named so that it is missed at
  * once if it is not there. */
 #define ROW_LOOK                                                               \
-    "SELECT IF(p.id IS NULL,NULL,f.token),f.fence,NULL,"                       \
+    "SELECT IF(IS_USED_LOCK(CONCAT('" MY_OWN                                   \
+    "',f.session)) IS NULL,NULL,f.token),f.fence,NULL,"                        \
     "TIMESTAMPDIFF(MICROSECOND,f.acquired_at," NOW ") DIV 1000,f.owner,"       \
-    "f.note,f.session,f.ttl_ms,(SELECT 0 FROM @T LIMIT 0),f.name FROM @F f "   \
-    "LEFT JOIN information_schema.processlist p ON p.id=f.session WHERE "
+    "f.note,f.session,f.ttl_ms,(SELECT 0 FROM @T LIMIT 0),f.name FROM @F f WHERE "
 
 const char *const my_row_texts[SQL_STMTS] = {
     [SQL_CREATE] =
@@ -166,10 +169,10 @@ const char *const my_row_texts[SQL_STMTS] = {
                    "WHERE name=$1 AND token=$2",
     [SQL_LOOK] = ROW_LOOK "name=$1",
     [SQL_LIST] = ROW_LOOK LISTED,
-    [SQL_END] = "KILL QUERY $7",
+    [SQL_END] = "KILL QUERY " THREAD,
     [SQL_RENEW] = "SELECT 1 FROM @F" RENEW_ONE,
     [SQL_RENEW_MANY] = "SELECT 1 FROM @F" RENEW_MANY,
     [SQL_VERIFY] = "SELECT (" KEYED("") ")>0 AND (" KEYED("_fence") ")>0",
     [SQL_BREAK] = BREAK("@F"),
-    [SQL_KILL] = "KILL $7",
+    [SQL_KILL] = KILL,
 };
