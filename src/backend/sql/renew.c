@@ -17,8 +17,10 @@
  *      twice does no harm.
  *  (3) Rows are locked in the order of their keys, so two such statements
  *      cannot wait for each other in a circle.
- *  (4) Where rows that others have locked are passed over, each of them is
- *      waited for alone and for its share of the time, after all the rest.
+ *  (4) No grant waits for the row of another.  Where there are row locks a
+ *      statement for many takes only what nobody else has locked.  When all
+ *      the statements are done, of whatever kind, the rows that are left are
+ *      waited for, each one alone and for its share of the time.
  */
 #include "sql.h"
 
@@ -153,43 +155,42 @@ static void renew_one(struct sql_conn *conn, struct hfi_renewal *const *item,
         renew_lost(conn, *item, deadline);
 }
 
-/* Those that were not named.  renew.c (4) */
+/* Those that were found neither free nor lost.  renew.c (4) */
 static void renew_rest(struct sql_conn *conn, struct hfi_renewal *const *items,
                        size_t n, int64_t deadline, struct hf_error *err)
 {
     size_t i, left = 0;
 
     for (i = 0; i < n; i++)
-        left += items[i]->st != HF_OK;
+        left += items[i]->st == HF_BUSY;
     for (i = 0; i < n; i++)
-        if (items[i]->st)
+        if (items[i]->st == HF_BUSY)
             renew_one(conn, &items[i],
                       hfi_now() + hfi_left_ms(deadline) / (int64_t)left--, err);
 }
 
+/* Leaves HF_BUSY where renew_rest() must ask. */
 static void renew_some(struct sql_conn *conn, struct hfi_renewal *const *items,
                        size_t n, int64_t deadline, struct hf_error *err)
 {
-    bool named = conn->driver->names && conn->strategy != SQL_ROW, all = false;
+    bool locks = conn->driver->skips && conn->strategy != SQL_ROW, all = false;
+    bool named = conn->driver->names && conn->strategy != SQL_ROW;
     hf_status st;
     size_t i;
 
-    if (n == 1) {
+    if (n == 1 && !locks) {
         renew_one(conn, items, deadline, err);
         return;
     }
     for (i = 0; i < n; i++)
-        items[i]->st = HF_UNCERTAIN;
+        items[i]->st = HF_BUSY;
     st = renew_many(conn, items, n, &all, deadline, err);
-    if (!st && !all && named) { /* renew.c (2) */
-        renew_rest(conn, items, n, deadline, err);
-    } else if (!st && !all) {
+    if (!st && !all && !named && n > 1) { /* renew.c (2) */
         renew_some(conn, items, n / 2, deadline, err);
         renew_some(conn, items + n / 2, n - n / 2, deadline, err);
-    } else {
-        for (i = 0; i < n; i++)
-            items[i]->st = st;
     }
+    for (i = 0; (st || all) && i < n; i++)
+        items[i]->st = st;
 }
 
 /* How many of them, from the first, are of one kind and fit. */
@@ -213,10 +214,15 @@ void sql_renew_all(struct sql_conn *conn, struct hfi_renewal *const *items,
 {
     size_t i, fit;
 
+    if (n == 1) {
+        renew_one(conn, items, deadline, err);
+        return;
+    }
     for (i = 0; i < n; i += fit) {
         fit = renew_fit(items + i, n - i);
         renew_some(conn, items + i, fit, deadline, err);
     }
+    renew_rest(conn, items, n, deadline, err);
 }
 
 /* The core brings no more than MANY_MAX at once; if it did, they would go in

@@ -37,9 +37,10 @@ enum sql_stmt {
     SQL_CREATE_FENCE, /* @F; run without call */
     SQL_ACQUIRE,      /* columns enum sql_try, or the fence as answer->id */
     SQL_RENEW,        /* changes one row if token and fence hold */
-    SQL_RENEW_MANY,   /* the same for call->items, as many rows as hold; or it
-                       * passes over rows that others have locked, and returns
+    SQL_RENEW_MANY,   /* the same for call->items, as many rows as hold; it may
+                       * pass over rows that others have locked, and return
                        * name and token of those that it has changed */
+    SQL_RENEW_SKIP,   /* the same, for a driver that has two ways to do it */
     SQL_RELEASE,      /* changes or returns one row if the token holds */
     SQL_BREAK,        /* puts a '!' before the token if the fence holds */
     SQL_FREE,         /* as SQL_RELEASE, if the fence holds, whatever the token;
@@ -153,6 +154,7 @@ struct sql_driver {
     bool by_look; /* SQL_ACQUIRE says only whether it was granted */
     bool mute;    /* and may forget even that: look when it says no */
     bool names;   /* SQL_RENEW_MANY names what it has renewed; not with row */
+    bool skips;   /* SQL_RENEW_MANY never waits for a row; not with row */
 
     /* Connect a session, zeroed but for its base; settings included, checks of
      * the service too where `first`.  HF_BUSY at the deadline: another call

@@ -357,12 +357,36 @@ static hf_status my_kill(struct my_session *ms, const char *text,
     return HF_OK;
 }
 
+/* Where a row is locked nothing was changed, and nothing is known: none of them
+ * was found.  backend/sql/renew.c (2) */
+static hf_status my_renew_many(struct my_session *ms, const char *text,
+                               struct sql_answer *answer, int64_t deadline,
+                               struct hf_error *err)
+{
+    hf_status st = my_exec(ms, text, answer, deadline, err);
+
+    if (!st || ms->base.broken || mysql_errno(ms->my) != 1205)
+        return st;
+    if (err)
+        err->status = HF_OK;
+    return HF_OK;
+}
+
+/* The text of a statement on this server. */
+static const char *my_text(const struct sql_conn *conn, enum sql_stmt stmt)
+{
+    if (stmt == SQL_RENEW_MANY && ((const struct my_conn *)conn)->skips &&
+        conn->texts[SQL_RENEW_SKIP])
+        stmt = SQL_RENEW_SKIP;
+    return conn->texts[stmt];
+}
+
 static hf_status my_run(struct sql_session *session, enum sql_stmt stmt,
                         const struct sql_call *call, struct sql_answer *answer,
                         int64_t deadline, struct hf_error *err)
 {
     struct my_session *ms = (struct my_session *)session;
-    const char *text = session->conn->texts[stmt];
+    const char *text = my_text(session->conn, stmt);
     hf_status st;
 
     if (!call)
@@ -372,7 +396,8 @@ static hf_status my_run(struct sql_session *session, enum sql_stmt stmt,
         return hfi_fail(err, HF_INVALID, "the statement is too long");
     if (stmt == SQL_KILL)
         return my_kill(ms, text, answer, deadline, err);
-    st = my_exec(ms, text, answer, deadline, err);
+    st = stmt == SQL_RENEW_MANY ? my_renew_many(ms, text, answer, deadline, err)
+                                : my_exec(ms, text, answer, deadline, err);
     /* What is not wholly sent is still read from `text`. */
     if (st && ms->wait && !(ms->wait & MYSQL_WAIT_WRITE) &&
         session->conn->strategy != SQL_ROW &&
@@ -438,6 +463,7 @@ static const struct sql_driver my_driver = {
     .texts = {my_lease_texts, my_version_texts, my_row_texts},
     .by_look = true,
     .mute = true,
+    .skips = true,
     .session_size = sizeof(struct my_session),
     .connect = my_session_open,
     .disconnect = my_session_close,

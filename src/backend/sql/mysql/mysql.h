@@ -47,6 +47,7 @@ struct my_conn {
     bool verify;           /* and look whose certificate it is */
     bool galera, mariadb;  /* as the first session has found */
     unsigned long version; /* likewise */
+    bool skips;            /* likewise: the server knows SKIP LOCKED */
 };
 
 struct my_session {

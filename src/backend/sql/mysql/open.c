@@ -380,6 +380,7 @@ hf_status my_settle(struct my_session *ms, int64_t deadline,
 
     mc->mariadb = strstr(mysql_get_server_info(ms->my), "MariaDB") != NULL;
     mc->version = mysql_get_server_version(ms->my);
+    mc->skips = !mc->mariadb && mc->version >= 80001;
     my_settings(ms, settings, sizeof(settings));
     return st ? st : my_exec(ms, settings, NULL, deadline, err);
 }

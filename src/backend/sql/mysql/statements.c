@@ -55,15 +55,26 @@
 #define RENEW_ONE " WHERE name=$1 AND token=$2 AND fence=$7"
 
 /* Rows are found, and so locked, in the order of their keys. */
-#define RENEW_MANY " WHERE name IN ($8) AND CONCAT(token,':',fence) IN ($9)"
+#define MANY " WHERE name IN ($8) AND CONCAT(token,':',fence) IN ($9)"
 
+/* An update never waits for a row that another has locked: backend/sql/renew.c
+ * (4).  MariaDB gives up at the first of them (mysql.c: my_renew_many()).
+ * MySQL passes over them, if the rows are found before the update looks at the
+ * table: the LIMIT keeps the two apart. */
+#define RENEW_MANY(sets)                                                       \
+    "/*M! SET STATEMENT innodb_lock_wait_timeout=0 FOR */ UPDATE @T SET " sets \
+        MANY
+#define RENEW_SKIP(sets)                                                       \
+    "UPDATE (SELECT name n FROM @T" MANY " LIMIT 1000 FOR UPDATE SKIP LOCKED)" \
+    " s STRAIGHT_JOIN @T l ON l.name=s.n SET " sets
+
+/* In whatever order they are set. */
 #define LEASE_RENEW                                                            \
-    "UPDATE @T SET ttl_ms=IF($6=1,$3,GREATEST(ttl_ms,$3)),expires_at=IF($6=1 " \
-    "OR expires_at>" NOW "+INTERVAL ttl_ms*1000 MICROSECOND," END              \
+    "ttl_ms=IF($6=1,$3,GREATEST(ttl_ms,$3)),expires_at=IF($6=1 OR "            \
+    "expires_at>" NOW "+INTERVAL GREATEST(ttl_ms,$3)*1000 MICROSECOND," END    \
     ",GREATEST(expires_at," END "))"
 
-#define VERSION_RENEW                                                          \
-    "UPDATE @T SET ttl_ms=IF($6=1,$3,GREATEST(ttl_ms,$3)),version=version+1"
+#define VERSION_RENEW "ttl_ms=IF($6=1,$3,GREATEST(ttl_ms,$3)),version=version+1"
 
 /* `name` must be a key of its own. */
 #define KEYED(suffix)                                                          \
@@ -111,8 +122,9 @@ const char *const my_lease_texts[SQL_STMTS] = {
         "acquired_at=IF(" LEASE_FREE "," NOW ",acquired_at),", LEASE_FREE,
         "expires_at=IF(token=$2,GREATEST(COALESCE(expires_at," END ")," END
         "),expires_at)"),
-    [SQL_RENEW] = LEASE_RENEW RENEW_ONE,
-    [SQL_RENEW_MANY] = LEASE_RENEW RENEW_MANY,
+    [SQL_RENEW] = "UPDATE @T SET " LEASE_RENEW RENEW_ONE,
+    [SQL_RENEW_MANY] = RENEW_MANY(LEASE_RENEW),
+    [SQL_RENEW_SKIP] = RENEW_SKIP(LEASE_RENEW),
     [SQL_VERIFY] = KEYED(""),
     [SQL_RELEASE] = LET_GO("expires_at=NULL", "token=$2"),
     [SQL_BREAK] = BREAK("@T") " AND expires_at>" NOW,
@@ -128,8 +140,9 @@ const char *const my_version_texts[SQL_STMTS] = {
                    "version BIGINT NOT NULL" TABLE,
     [SQL_ACQUIRE] = ACQUIRE("version", "1", "", VERSION_FREE,
                             "version=IF(token=$2,version+1,version)"),
-    [SQL_RENEW] = VERSION_RENEW RENEW_ONE,
-    [SQL_RENEW_MANY] = VERSION_RENEW RENEW_MANY,
+    [SQL_RENEW] = "UPDATE @T SET " VERSION_RENEW RENEW_ONE,
+    [SQL_RENEW_MANY] = RENEW_MANY(VERSION_RENEW),
+    [SQL_RENEW_SKIP] = RENEW_SKIP(VERSION_RENEW),
     [SQL_VERIFY] = KEYED(""),
     [SQL_RELEASE] = LET_GO("version=version+1", "token=$2"),
     [SQL_BREAK] = BREAK("@T"),
@@ -171,7 +184,7 @@ const char *const my_row_texts[SQL_STMTS] = {
     [SQL_LIST] = ROW_LOOK LISTED,
     [SQL_END] = "KILL QUERY " THREAD,
     [SQL_RENEW] = "SELECT 1 FROM @F" RENEW_ONE,
-    [SQL_RENEW_MANY] = "SELECT 1 FROM @F" RENEW_MANY,
+    [SQL_RENEW_MANY] = "SELECT 1 FROM @F" MANY,
     [SQL_VERIFY] = "SELECT (" KEYED("") ")>0 AND (" KEYED("_fence") ")>0",
     [SQL_BREAK] = BREAK("@F"),
     [SQL_KILL] = KILL,

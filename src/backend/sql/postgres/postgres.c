@@ -240,6 +240,7 @@ static const struct sql_driver pg_driver = {
     .quote = "\"",
     .texts = {pg_lease_texts, pg_version_texts, pg_row_texts},
     .names = true,
+    .skips = true,
     .session_size = sizeof(struct pg_session),
     .connect = pg_session_open,
     .disconnect = pg_session_close,
