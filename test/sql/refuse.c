@@ -124,6 +124,18 @@ TEST(a_view_and_a_table_without_transactions_are_refused)
               "lockless");
 }
 
+/* The server would make the table with the engine that it prefers. */
+TEST(a_server_that_has_another_engine_in_mind_is_refused)
+{
+    if (scene_is_postgres() || scene_is_mysql())
+        T_SKIP_TRAIT("enforce_storage_engine");
+    scene_sql("SET GLOBAL enforce_storage_engine='MEMORY'");
+    scene_refused(url_of("lease", "enforced"), HF_UNSUPPORTED, "ENGINE");
+    scene_refused(url_of("row", "enforced"), HF_UNSUPPORTED, "ENGINE");
+    scene_sql("SET GLOBAL enforce_storage_engine=NULL");
+    scene_sql("DROP TABLE IF EXISTS enforced, enforced_fence");
+}
+
 /* ---- passwords ----------------------------------------------------------- */
 
 static void write_password(const char *path, const char *text)

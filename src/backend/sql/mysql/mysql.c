@@ -381,6 +381,19 @@ static const char *my_text(const struct sql_conn *conn, enum sql_stmt stmt)
     return conn->texts[stmt];
 }
 
+/* Make a table, and see that it has become what was asked for. */
+static hf_status my_make(struct my_session *ms, const char *text,
+                         int64_t deadline, struct hf_error *err)
+{
+    hf_status st = my_exec(ms, text, NULL, deadline, err);
+    unsigned code = mysql_errno(ms->my);
+
+    if (!st)
+        return my_judge_table(ms, deadline, err);
+    /* There is no InnoDB, or another engine is enforced. */
+    return code == 1286 || code == 1290 ? hfi_restate(err, HF_UNSUPPORTED) : st;
+}
+
 static hf_status my_run(struct sql_session *session, enum sql_stmt stmt,
                         const struct sql_call *call, struct sql_answer *answer,
                         int64_t deadline, struct hf_error *err)
@@ -390,7 +403,7 @@ static hf_status my_run(struct sql_session *session, enum sql_stmt stmt,
     hf_status st;
 
     if (!call)
-        return my_exec(ms, text, answer, deadline, err);
+        return my_make(ms, text, deadline, err);
     text = my_paste(ms, text, call);
     if (!text)
         return hfi_fail(err, HF_INVALID, "the statement is too long");

@@ -170,11 +170,11 @@ static void my_settings(const struct my_session *ms, char *buf, size_t size)
                  (long long)ms->number);
     if (mc->mariadb)
         snprintf(limit, sizeof(limit), ",max_statement_time=%lld", seconds);
-    snprintf(buf, size,
-             "SET SESSION %s='READ-COMMITTED',time_zone='+00:00',autocommit=1,"
-             "sql_mode='STRICT_TRANS_TABLES',innodb_lock_wait_timeout=%lld%s%s",
-             old ? "tx_isolation" : "transaction_isolation", seconds, limit,
-             own);
+    snprintf(
+        buf, size,
+        "SET SESSION %s='READ-COMMITTED',time_zone='+00:00',autocommit=1,"
+        "sql_mode='STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION',innodb_lock_wait_timeout=%lld%s%s",
+        old ? "tx_isolation" : "transaction_isolation", seconds, limit, own);
 }
 
 static void my_library(void)
@@ -305,10 +305,11 @@ static void judge_count(struct sql_answer *answer, const struct sql_cell *cells,
         *(int64_t *)answer->arg = cells[0].num;
 }
 
-/* Before it is first used: a view may call a function of its author, which runs
+/* Before it is first used, and when it was made, since a server may make it with
+ * an engine that was not asked for: a view may call a function of its author, which runs
  * with our rights; and only an engine with transactions locks rows. */
-static hf_status my_judge_table(struct my_session *ms, int64_t deadline,
-                                struct hf_error *err)
+hf_status my_judge_table(struct my_session *ms, int64_t deadline,
+                         struct hf_error *err)
 {
     const char *table = ms->base.conn->table, *dot = strchr(table, '.');
     const char *name = dot ? dot + 1 : table;
