@@ -254,7 +254,7 @@ static void planted(const char *how, const char *word)
     scene_sql("DROP TABLE planted CASCADE");
 }
 
-TEST_TIMEOUT(a_table_that_could_act_with_our_rights_is_refused, 60)
+TEST_TIMEOUT(a_table_that_is_not_to_be_trusted_is_refused, 60)
 {
     if (!scene_is_postgres())
         T_SKIP_TRAIT("tables with an owner");
@@ -278,6 +278,7 @@ TEST_TIMEOUT(a_table_that_could_act_with_our_rights_is_refused, 60)
     planted("ALTER TABLE planted ALTER wanted SET DEFAULT acts()", "default");
     planted("ALTER TABLE planted ADD CHECK (acts())", "constraint");
     planted("CREATE TABLE child () INHERITS (planted)", "ordinary");
+    planted("ALTER TABLE planted SET UNLOGGED", "UNLOGGED");
     scene_sql("CREATE VIEW seen AS SELECT 1 AS name");
     scene_refused(scene_url(0, "&table=seen"), HF_DENIED, "ordinary");
     /* A schema that is searched first may be anybody's. */

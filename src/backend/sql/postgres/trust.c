@@ -6,6 +6,9 @@
  * constraints are code, which runs with the rights of whoever writes to it.  A
  * role that may create a table in a schema that we search could so act as ours.
  *
+ * A table must also keep what was committed: one that is not logged is emptied
+ * after a crash, and every lock in it would be granted again.
+ *
  * INVARIANTS
  *  (1) Every name in a statement is qualified, or is found in pg_catalog, which
  *      is all that our sessions search.
@@ -47,6 +50,8 @@
     "THEN 'its schema belongs to role '||pg_get_userbyid(n.nspowner) "         \
     "WHEN c.relkind<>'r' OR c.relispartition OR c.relhassubclass "             \
     "THEN 'it is not an ordinary table' "                                      \
+    "WHEN c.relpersistence<>'p' "                                              \
+    "THEN 'a crash of the server would empty it (UNLOGGED, TEMPORARY)' "       \
     "WHEN c.relowner NOT IN (SELECT oid FROM ok) "                             \
     "THEN 'it belongs to role '||pg_get_userbyid(c.relowner) "                 \
     "WHEN c.relhasrules THEN 'it has rules' "                                  \
@@ -158,7 +163,7 @@ hf_status pg_trust_judge(struct pg_session *ps, const PGresult *result,
 
         if (why && name)
             return hfi_fail(err, HF_DENIED,
-                            "the table %.64s.%.64s could act with our rights: "
+                            "the table %.64s.%.64s is not to be trusted: "
                             "%.80s; drop it, or name another by table=",
                             pc->schema, name, why);
     }
