@@ -84,12 +84,15 @@ static void without_index(const char *strategy, const char *table)
     else
         scene_sql("ALTER TABLE %s DROP PRIMARY KEY", table);
     scene_refused(url_of(strategy, "bare"), HF_PROTOCOL, "unique index");
-    /* One over more columns, or with doubles allowed, will not do. */
+    /* One over more columns, over the beginning of the name, or with doubles
+     * allowed, will not do. */
     scene_sql("CREATE UNIQUE INDEX wide ON %s (name,%s)", table,
               strcmp(table, "bare_fence") && !strcmp(strategy, "row")
                   ? "row_lock"
                   : "fence");
     scene_sql("CREATE INDEX loose ON %s (name)", table);
+    if (!scene_is_postgres())
+        scene_sql("CREATE UNIQUE INDEX prefix ON %s (name(4))", table);
     scene_refused(url_of(strategy, "bare"), HF_PROTOCOL, "unique index");
     scene_sql("CREATE UNIQUE INDEX narrow ON %s (name)", table);
     CHECK_OK(hf_open(url_of(strategy, "bare"), NULL, &client, &t_err));

@@ -76,13 +76,14 @@
 
 #define VERSION_RENEW "ttl_ms=IF($6=1,$3,GREATEST(ttl_ms,$3)),version=version+1"
 
-/* `name` must be a key of its own. */
+/* The whole `name` must be a key of its own. */
 #define KEYED(suffix)                                                          \
-    "SELECT COUNT(*) FROM (SELECT MIN(column_name) c,MIN(non_unique) u FROM "  \
+    "SELECT COUNT(*) FROM (SELECT MIN(column_name) c,MIN(non_unique) u,"       \
+    "MIN(sub_part) p FROM "                                                    \
     "information_schema.statistics WHERE table_schema=IF(LOCATE('.',@C),"      \
     "SUBSTRING_INDEX(@C,'.',1),DATABASE()) AND table_name="                    \
     "CONCAT(SUBSTRING_INDEX(@C,'.',-1),'" suffix "') GROUP BY index_name "     \
-    "HAVING COUNT(*)=1) k WHERE c='name' AND u=0"
+    "HAVING COUNT(*)=1) k WHERE c='name' AND u=0 AND p IS NULL"
 
 /* The thread of a session, or NULL, which no thread is.  open.c (1) */
 #define THREAD "IS_USED_LOCK('" MY_OWN "$7')"
