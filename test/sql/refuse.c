@@ -139,6 +139,76 @@ TEST(a_server_that_has_another_engine_in_mind_is_refused)
     scene_sql("DROP TABLE IF EXISTS enforced, enforced_fence");
 }
 
+/* ---- settings of the server ---------------------------------------------- */
+
+/* What an operator may have set for everybody; on and off. */
+static void hostile_settings(bool on)
+{
+    if (scene_is_postgres()) {
+        static const char *const set[] = {"default_transaction_read_only=on",
+                                          "standard_conforming_strings=off",
+                                          "idle_session_timeout='1s'"};
+
+        for (int i = 0; on && i < 3; i++)
+            scene_sql("BEGIN READ WRITE; ALTER ROLE holdfast SET %s; COMMIT",
+                      set[i]);
+        if (!on)
+            scene_sql(
+                "BEGIN READ WRITE; ALTER ROLE holdfast RESET ALL; COMMIT");
+        return;
+    }
+    scene_sql("SET GLOBAL completion_type=%s", on ? "'CHAIN'" : "DEFAULT");
+    scene_sql("SET GLOBAL sql_select_limit=%s", on ? "1" : "DEFAULT");
+    scene_sql("SET GLOBAL %s_read_only=%d",
+              scene_is_mysql() ? "transaction" : "tx", on);
+    if (!scene_is_mysql())
+        scene_sql("SET GLOBAL idle_transaction_timeout=%d", on);
+}
+
+static bool count_one(void *arg, const char *key, const struct hf_info *info)
+{
+    (void)key;
+    (void)info;
+    ++*(int *)arg;
+    return true;
+}
+
+/* Two clients take turns with three locks, which are all seen, and outlast what
+ * ends idle sessions. */
+static void settled(const char *strategy, const char *table)
+{
+    hf_client *a = NULL, *b = NULL;
+    hf_lock *locks[3], *none = NULL;
+    static const char *const keys[] = {"s1", "s2", "s3"};
+    int seen = 0;
+
+    CHECK_OK(hf_open(url_of(strategy, table), NULL, &a, &t_err));
+    CHECK_OK(hf_open(url_of(strategy, table), NULL, &b, &t_err));
+    for (int i = 0; i < 3; i++)
+        CHECK_OK(hf_acquire(a, keys[i], 0, NULL, &locks[i], &t_err));
+    CHECK_OK(hf_list(b, "s", count_one, &seen, &t_err));
+    CHECK_EQ(seen, 3);
+    t_sleep_ms(2500);
+    for (int i = 0; i < 3; i++) {
+        CHECK(hf_held(locks[i]));
+        CHECK_STATUS(hf_acquire(b, keys[i], 0, NULL, &none, &t_err), HF_BUSY);
+        CHECK_OK(hf_release(locks[i], &t_err));
+        CHECK_OK(hf_acquire(b, keys[i], 10000, NULL, &locks[i], &t_err));
+        CHECK_OK(hf_release(locks[i], &t_err));
+    }
+    hf_close(a);
+    hf_close(b);
+}
+
+TEST_TIMEOUT(settings_of_the_server_change_nothing, 60)
+{
+    hostile_settings(true);
+    settled("lease", "settled");
+    settled("row", "settling");
+    hostile_settings(false);
+    scene_sql("DROP TABLE settled, settling, settling_fence");
+}
+
 /* ---- passwords ----------------------------------------------------------- */
 
 static void write_password(const char *path, const char *text)

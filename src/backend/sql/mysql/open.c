@@ -27,7 +27,10 @@
 /* The library's own: the server wants a way to log in that is not on our list. */
 #define MY_NOT_ALLOWED 5010
 
-#define MY_SETTINGS_MAX 512
+#define MY_SETTINGS_MAX 1024
+
+/* Whatever others have set, every row that was asked for comes. */
+#define MY_ALL_ROWS "sql_select_limit=18446744073709551615,sql_big_selects=1"
 
 /* ---- parameters -------------------------------------------------------- */
 
@@ -155,26 +158,35 @@ static void my_options(struct my_conn *mc, MYSQL *my)
         mysql_options(my, MYSQL_OPT_SSL_KEY, mc->params[MY_SSL_KEY]);
 }
 
-/* One statement, which the library runs while it connects a later session.  On
+/* One statement, which the library runs while it connects a later session.  It
+ * sets whatever of the server's own settings could end a session that holds a
+ * row, or change what a statement means.  On
  * Galera a session also waits until its node has caught up with what others
  * have committed: it may have come to another node than the one before it. */
 static void my_settings(const struct my_session *ms, char *buf, size_t size)
 {
     const struct my_conn *mc = (const struct my_conn *)ms->base.conn;
     long long seconds = (long long)mc->sql.timeout_ms / 1000 + 1;
-    bool old = mc->mariadb && mc->version < 110100;
-    char limit[48] = "", own[64] = ",wsrep_sync_wait=7";
+    const char *kind =
+        mc->mariadb && mc->version < 110100 ? "tx" : "transaction";
+    char limits[192] = ",max_execution_time=0";
+    char own[64] = ",wsrep_sync_wait=7";
 
     if (!mc->galera) /* open.c (1) */
         snprintf(own, sizeof(own), ",@holdfast=GET_LOCK('" MY_OWN "%lld',0)",
                  (long long)ms->number);
     if (mc->mariadb)
-        snprintf(limit, sizeof(limit), ",max_statement_time=%lld", seconds);
-    snprintf(
-        buf, size,
-        "SET SESSION %s='READ-COMMITTED',time_zone='+00:00',autocommit=1,"
-        "sql_mode='STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION',innodb_lock_wait_timeout=%lld%s%s",
-        old ? "tx_isolation" : "transaction_isolation", seconds, limit, own);
+        snprintf(limits, sizeof(limits), ",max_statement_time=%lld%s", seconds,
+                 mc->version < 100300 ? ""
+                                      : ",idle_transaction_timeout=0,"
+                                        "idle_readonly_transaction_timeout=0,"
+                                        "idle_write_transaction_timeout=0");
+    snprintf(buf, size,
+             "SET SESSION %s_isolation='READ-COMMITTED',%s_read_only=0,"
+             "completion_type=0,autocommit=1,time_zone='+00:00'," MY_ALL_ROWS
+             ",sql_safe_updates=0,sql_mode='STRICT_TRANS_TABLES,"
+             "NO_ENGINE_SUBSTITUTION',innodb_lock_wait_timeout=%lld%s%s",
+             kind, kind, seconds, limits, own);
 }
 
 static void my_library(void)
@@ -377,8 +389,10 @@ hf_status my_settle(struct my_session *ms, int64_t deadline,
 {
     struct my_conn *mc = (struct my_conn *)ms->base.conn;
     char settings[MY_SETTINGS_MAX];
-    hf_status st = my_judge(ms, deadline, err);
+    hf_status st = my_exec(ms, "SET SESSION " MY_ALL_ROWS, NULL, deadline, err);
 
+    if (!st)
+        st = my_judge(ms, deadline, err);
     mc->mariadb = strstr(mysql_get_server_info(ms->my), "MariaDB") != NULL;
     mc->version = mysql_get_server_version(ms->my);
     mc->skips = !mc->mariadb && mc->version >= 80001;

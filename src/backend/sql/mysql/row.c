@@ -16,6 +16,9 @@
 
 #define WAIT_SECONDS 60
 
+/* Whatever completion_type is. */
+#define MY_COMMIT "COMMIT AND NO CHAIN NO RELEASE"
+
 /* For how long the server shall keep silent sessions, and wait for rows. */
 static void row_timeout(struct my_session *ms, int64_t ttl_ms, int seconds)
 {
@@ -109,10 +112,10 @@ hf_status my_row_end(struct sql_session *session, int64_t deadline,
                      struct hf_error *err)
 {
     struct my_session *ms = (struct my_session *)session;
-    hf_status st = my_exec(ms, "COMMIT", NULL, deadline, err);
+    hf_status st = my_exec(ms, MY_COMMIT, NULL, deadline, err);
 
     if (st && session->why == SQL_WHY_RETRY && !session->broken)
-        st = my_exec(ms, "COMMIT", NULL, deadline, err);
+        st = my_exec(ms, MY_COMMIT, NULL, deadline, err);
     return st;
 }
 

@@ -86,9 +86,9 @@ hf_status pg_row_send(struct sql_session *session, const char *key, bool wait,
              "%sSET LOCAL statement_timeout=%lld;"
              "SET LOCAL client_connection_check_interval=%d;"
              "SET LOCAL idle_in_transaction_session_timeout=%lld;"
-             "SELECT pg_%sadvisory_xact_lock(%lld);%s'\\x%s'::bytea "
+             "SELECT pg_%sadvisory_xact_lock(%lld);%sdecode('%s','hex') "
              "FOR UPDATE%s",
-             ps->pooled ? "" : "ROLLBACK;BEGIN;",
+             ps->pooled ? "" : "ROLLBACK;BEGIN READ WRITE;",
              wait ? 0LL : (long long)session->conn->timeout_ms, wait ? 1000 : 0,
              (long long)row_idle_ms(ttl_ms), wait ? "" : "try_",
              (long long)row_hash(number, key), session->conn->texts[SQL_LOCK],

@@ -13,8 +13,9 @@
  *
  * REFUSED  A standby cannot write.  Tables of others: trust.c.
  *
- * OTHERS' LIMITS  A role or a database may have a statement_timeout of its own.
- *   The second command of each session, after BEGIN, replaces it.
+ * OTHERS' SETTINGS  A role or a database may have a statement_timeout of its
+ *   own.  The second command of each session, after BEGIN, replaces it, and the
+ *   rest of what could change the meaning of a statement follows.
  */
 #include "postgres.h"
 
@@ -64,7 +65,8 @@ static void judge_warn(struct pg_session *ps)
 /* Every statement finds its rows by the key, so no other plan is ever better,
  * whatever the statistics of a table that was empty a moment ago say; and rows
  * are locked in the order in which they are named.  Whoever has made commits
- * wait for less gets more, and transaction_timeout is known from 17 on. */
+ * wait for less gets more, and transaction_timeout is known from 17 on,
+ * idle_session_timeout from 14. */
 #define SETTINGS                                                               \
     "SET LOCAL statement_timeout=%lld;SET LOCAL search_path=pg_catalog;"       \
     "SELECT set_config(s.n,s.v,%s) FROM (VALUES('search_path','pg_catalog'),"  \
@@ -72,10 +74,13 @@ static void judge_warn(struct pg_session *ps)
     "('statement_timeout','%lld'),('lock_timeout','0'),('TimeZone','UTC'),"    \
     "('jit','off'),('plan_cache_mode','force_generic_plan'),"                  \
     "('idle_in_transaction_session_timeout','0'),('transaction_timeout','0')," \
+    "('idle_session_timeout','0'),('default_transaction_read_only','off'),"    \
+    "('standard_conforming_strings','on'),"                                    \
     "('enable_seqscan','off'),('enable_bitmapscan','off'),"                    \
     "('enable_hashjoin','off'),('enable_mergejoin','off'),"                    \
     "('synchronous_commit','on')) s(n,v) WHERE CASE s.n "                      \
     "WHEN 'transaction_timeout' THEN current_setting(s.n,true) IS NOT NULL "   \
+    "WHEN 'idle_session_timeout' THEN current_setting(s.n,true) IS NOT NULL "  \
     "WHEN 'synchronous_commit' THEN current_setting(s.n) IN ('off','local') "  \
     "ELSE true END;"
 

@@ -242,7 +242,8 @@ hf_status pg_exec(struct pg_session *ps, const char *text, PGresult **ret,
 hf_status pg_begin(struct pg_session *ps, bool *began, int64_t deadline,
                    struct hf_error *err)
 {
-    static const char begin[] = "BEGIN ISOLATION LEVEL READ COMMITTED;";
+    static const char begin[] =
+        "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;";
     char text[PG_SETTINGS_MAX + sizeof(begin)];
     hf_status st;
 
