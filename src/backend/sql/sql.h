@@ -16,7 +16,7 @@
  * A driver knows how to open a session and to run one statement in it by a
  * deadline.  What a statement is for, and what its answer means, is the same
  * for all of them: parameters and columns have fixed numbers, and the texts
- * are tables in the drivers.
+ * stand in a file for each strategy, such as mysql/lease.sql.
  */
 #ifndef HFI_BACKEND_SQL_H
 #define HFI_BACKEND_SQL_H

@@ -2,7 +2,7 @@
  *
  * mysql.c - MariaDB and MySQL, by libmariadb.
  *
- * ON THE WIRE  The statements of statements.c, each a transaction of its own
+ * ON THE WIRE  The statements of *.sql, each a transaction of its own
  *   (autocommit), so granted means committed.  See backend/sql/sql.c for what
  *   they promise.  Parameters are pasted in as hex literals, which no setting
  *   of the server and no character set can read as anything else.

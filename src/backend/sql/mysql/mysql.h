@@ -5,7 +5,7 @@
  *   mysql.c       sessions, statements, errors, the table of operations
  *   open.c  the URL, a connection, what must be refused
  *   row.c   sessions of strategy row
- *   statements.c  the statements
+ *   statements.c  the statements, which stand in *.sql
  */
 #ifndef HFI_BACKEND_MYSQL_H
 #define HFI_BACKEND_MYSQL_H

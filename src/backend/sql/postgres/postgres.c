@@ -2,7 +2,7 @@
  *
  * postgres.c - PostgreSQL, by libpq.
  *
- * ON THE WIRE  The statements of statements.c, prepared once in each session
+ * ON THE WIRE  The statements of *.sql, prepared once in each session
  *   and run outside any transaction block, so each is a transaction of its own:
  *   granted means committed.  See backend/sql/sql.c for what they promise.
  *

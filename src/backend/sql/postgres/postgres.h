@@ -4,7 +4,7 @@
  *
  *   postgres.c       sessions, statements, the table of operations
  *   wire.c  questions and answers, errors
- *   statements.c  the statements
+ *   statements.c  the statements, which stand in *.sql
  *   trust.c where the table is, and whose
  *   open.c  the URL, a connection
  *   settings.c settings, what must be refused

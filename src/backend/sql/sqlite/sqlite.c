@@ -3,7 +3,7 @@
  * sqlite.c - a database file: locks of one machine, whose fences survive a
  * reboot.
  *
- * ON THE WIRE  The statements of statements.c, each a transaction of its own,
+ * ON THE WIRE  The statements of *.sql, each a transaction of its own,
  *   on a database in WAL mode.  See backend/sql/sql.c for what they promise.
  *
  * INVARIANTS

@@ -3,7 +3,7 @@
  * sqlite.h - what the parts of the sqlite: backend share.
  *
  *   sqlite.c       sessions, statements, the table of operations
- *   statements.c  the statements
+ *   statements.c  the statements, which stand in *.sql
  *   file.c  the file: its name, and whether it is still that one
  *   wait.c  wake-ups by inotify
  */

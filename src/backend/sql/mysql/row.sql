@@ -1,0 +1,113 @@
+-- SPDX-License-Identifier: MIT
+--
+-- row.sql - strategy row on MariaDB and MySQL; see lease.sql, and row.c for how
+-- the row is locked.  @F is the table of fences.
+
+-- let: now = UTC_TIMESTAMP(6)
+-- let: now_us = CAST(UNIX_TIMESTAMP(NOW(6))*1000000 AS UNSIGNED)
+
+-- name: create
+CREATE TABLE IF NOT EXISTS @T (
+    name VARBINARY(1024) NOT NULL PRIMARY KEY,
+    row_lock BOOLEAN NOT NULL DEFAULT true
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
+
+-- name: create_fence
+CREATE TABLE IF NOT EXISTS @F (
+    name VARBINARY(1024) NOT NULL PRIMARY KEY,
+    token VARCHAR(33) CHARACTER SET ascii COLLATE ascii_bin NULL,
+    fence BIGINT NOT NULL, ttl_ms BIGINT NULL, owner VARBINARY(128) NULL,
+    note VARBINARY(256) NULL, acquired_at DATETIME(6) NULL,
+    session BIGINT NULL
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
+
+-- name: renew
+SELECT 1 FROM @F WHERE name=$1 AND token=$2 AND fence=$7;
+
+-- name: renew_many
+SELECT 1 FROM @F WHERE name IN ($8) AND CONCAT(token,':',fence) IN ($9);
+
+-- name: break
+UPDATE @F
+SET token=CONCAT('!',token)
+WHERE name=$1 AND fence=$7 AND token NOT LIKE '!%';
+
+-- The thread of a session, or NULL, which no thread is; the name is MY_OWN and
+-- the number: open.c (1).
+-- name: kill
+KILL IS_USED_LOCK('holdfast:$7');
+
+-- A session that signed is still there while its lock is.  @T is named so that
+-- it is missed at once if it is not there.
+-- name: look
+SELECT IF(IS_USED_LOCK(CONCAT('holdfast:',f.session)) IS NULL,NULL,f.token),
+    f.fence, NULL, TIMESTAMPDIFF(MICROSECOND,f.acquired_at,{now}) DIV 1000,
+    f.owner, f.note, f.session, f.ttl_ms, (SELECT 0 FROM @T LIMIT 0), f.name
+FROM @F f
+WHERE name=$1;
+
+-- name: list
+SELECT IF(IS_USED_LOCK(CONCAT('holdfast:',f.session)) IS NULL,NULL,f.token),
+    f.fence, NULL, TIMESTAMPDIFF(MICROSECOND,f.acquired_at,{now}) DIV 1000,
+    f.owner, f.note, f.session, f.ttl_ms, (SELECT 0 FROM @T LIMIT 0), f.name
+FROM @F f
+WHERE token IS NOT NULL AND LEFT(name,LENGTH($1))=$1;
+
+-- row.c adds NOWAIT, or how long to wait.
+-- name: lock
+/*M! SET STATEMENT max_statement_time=0 FOR */
+SELECT row_lock
+FROM @T
+WHERE name=$1
+FOR UPDATE;
+
+-- name: make
+/*M! SET STATEMENT innodb_lock_wait_timeout=0 FOR */
+INSERT INTO @T (name)
+VALUES ($1)
+ON DUPLICATE KEY UPDATE row_lock=row_lock;
+
+-- name: sign
+INSERT INTO @F (name,token,fence,ttl_ms,owner,note,acquired_at,session)
+VALUES ($1,$2,LAST_INSERT_ID({now_us}),$3,$4,$5,{now},$7)
+ON DUPLICATE KEY UPDATE fence=IF(
+    token<=>$2, LAST_INSERT_ID(fence),
+    LAST_INSERT_ID(GREATEST(fence+1,{now_us}))
+    ), token=$2, ttl_ms=$3, owner=$4, note=$5, acquired_at={now}, session=$7;
+
+-- name: unsign
+UPDATE @F SET token=NULL,owner=NULL,note=NULL WHERE name=$1 AND token=$2;
+
+-- name: end
+KILL QUERY IS_USED_LOCK('holdfast:$7');
+
+-- The whole `name` must be a key of its own.
+-- name: verify
+SELECT (
+    SELECT COUNT(*)
+    FROM (
+        SELECT MIN(column_name) c,MIN(non_unique) u,MIN(sub_part) p
+        FROM information_schema.statistics
+        WHERE table_schema=IF(
+            LOCATE('.',@C),SUBSTRING_INDEX(@C,'.',1),DATABASE()
+        )
+            AND table_name=CONCAT(SUBSTRING_INDEX(@C,'.',-1),'')
+        GROUP BY index_name
+        HAVING COUNT(*)=1
+    ) k
+    WHERE c='name' AND u=0 AND p IS NULL
+)>0
+    AND (
+        SELECT COUNT(*)
+        FROM (
+            SELECT MIN(column_name) c,MIN(non_unique) u,MIN(sub_part) p
+            FROM information_schema.statistics
+            WHERE table_schema=IF(
+                LOCATE('.',@C),SUBSTRING_INDEX(@C,'.',1),DATABASE()
+            )
+                AND table_name=CONCAT(SUBSTRING_INDEX(@C,'.',-1),'_fence')
+            GROUP BY index_name
+            HAVING COUNT(*)=1
+        ) k
+        WHERE c='name' AND u=0 AND p IS NULL
+    )>0;
