@@ -163,7 +163,7 @@ static const char *locking(const char *key)
 }
 
 /* Let an operator lock a few of the rows for longer than a lease. */
-static void lock_some(int n, int few)
+static void lock_some(int n, int few, int64_t ms)
 {
     char key[160], text[4096] = "BEGIN;";
     size_t at = strlen(text);
@@ -175,7 +175,7 @@ static void lock_some(int n, int few)
             (size_t)snprintf(text + at, sizeof(text) - at, " %s", locking(key));
     }
     other = scene_operator(text);
-    t_sleep_ms(5000);
+    t_sleep_ms(ms);
     for (int i = few; i < n; i++)
         if (!hf_held(locks[i]))
             t_fail(__FILE__, __LINE__, "%d is lost: %s", i,
@@ -194,7 +194,7 @@ TEST_TIMEOUT(a_row_that_is_locked_costs_the_others_nothing, 60)
         T_SKIP_TRAIT("renewals that write");
     client = scene_open(0, "");
     hold(client, "locked", n, 3000);
-    lock_some(n, 1);
+    lock_some(n, 1, 5000);
     hf_close(client);
 }
 
@@ -211,10 +211,10 @@ TEST_TIMEOUT(locked_rows_cost_nothing_to_leases_of_another_length, 60)
     client = scene_open(0, "");
     for (int i = 0; i < n; i++) {
         snprintf(key, sizeof(key), "%s %d", scene_key("locked"), i);
-        opts = lasting(3000 + 20 * i);
+        opts = lasting(4500 + 30 * i);
         CHECK_OK(hf_acquire(client, key, 0, &opts, &locks[i], &t_err));
     }
-    lock_some(n, 5);
+    lock_some(n, 5, 7000);
     hf_close(client);
 }
 
