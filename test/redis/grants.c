@@ -171,6 +171,39 @@ TEST(a_handle_stays_good_when_a_request_to_take_it_up_arrives_too_late)
     rt_end(&s);
 }
 
+TEST(a_token_that_was_replaced_in_doubt_takes_nothing_later)
+{
+    static const char *const owners[] = {NULL, "order-7"};
+    struct hf_lock_opts opts = rt_opts(20000, 0);
+    struct rt_server s = {0};
+    struct hf_handle handle;
+    struct proxy p;
+    hf_client *near, *far;
+    hf_lock *lk = NULL;
+    char answer[128];
+    int i;
+
+    rt_start(&s, NULL);
+    near = rt_open(&s, "");
+    for (i = 0; i < 2; i++) {
+        opts.owner = owners[i];
+        proxy_start(&p, &s);
+        CHECK_OK(hf_open(rt_url(p.port, ""), NULL, &far, &t_err));
+        CHECK_OK(hf_acquire(near, "k", 0, &opts, &lk, &t_err));
+        CHECK_OK(hf_detach(lk, &handle, &t_err));
+        /* The first request is served, and its answer is lost. */
+        CHECK(net_tell(p.net, "conn 1 down cut 0", answer, sizeof(answer)));
+        CHECK_OK(hf_attach(far, "k", &handle, &opts, &lk, &t_err));
+        CHECK(rt_text(&s, "ZSCORE {holdfast:k}:queue: -%s", handle.token)[0]);
+        CHECK_OK(hf_release(lk, &t_err));
+        hf_close(far);
+        proxy_stop(&p);
+        rt_do(&s, "DEL {holdfast:k}:queue:");
+    }
+    hf_close(near);
+    rt_end(&s);
+}
+
 /* ---- owner ids --------------------------------------------------------- */
 
 TEST(an_owner_id_joins_nothing_but_grants_of_that_owner_id)

@@ -4,7 +4,7 @@
  * one on the same key, replicas are waited for, any key has its companions in
  * its own slot, and many threads share one connection.
  */
-#include "rt.h"
+#include "proxy.h"
 
 #include <time.h>
 #include <unistd.h>
@@ -236,6 +236,52 @@ TEST(replicas_are_waited_for_or_the_attempt_is_undone)
                  HF_UNAVAILABLE);
     CHECK_EQ(rt_int(&s, "EXISTS holdfast:k"), 0);
     hf_close(client);
+    rt_end(&replica);
+    rt_end(&s);
+}
+
+/* A grant that no replica has is given back; that is held up on its way, and
+ * arrives after the next try of the same claim was granted. */
+TEST(a_grant_that_is_given_back_late_takes_no_later_one_with_it)
+{
+    static const char *const owners[] = {NULL, "order-7"};
+    struct rt_server s = {0}, replica = {0};
+    hf_client *client = NULL;
+    char answer[128];
+    struct proxy p;
+    struct rt_waiter w;
+    long long calls;
+    int i;
+
+    rt_start(&s, "--repl-diskless-sync-delay", "0", NULL);
+    start_replica(&replica, &s);
+    for (i = 0; i < 2; i++) {
+        proxy_start(&p, &s);
+        CHECK_OK(hf_open(rt_url(p.port, "?replicas=1&timeout=1s"), NULL,
+                         &client, &t_err));
+        CHECK_OK(hf_release(rt_lock(client, "w", 9000, 30000, 0), &t_err));
+        rt_signal(&replica, SIGSTOP);
+        calls = rt_calls(&s, "wait");
+        w = rt_waiter(client, "k", 30000, 60000, 0);
+        w.owner = owners[i];
+        w.hold_ms = 3000;
+        rt_wait_start(&w);
+        t_poll_until(rt_int(&s, "EXISTS holdfast:k"), 5000);
+        CHECK(net_tell(p.net, "conn 1 up hold", answer, sizeof(answer)));
+        t_poll_until(rt_calls(&s, "wait") >= calls + 2, 20000);
+        rt_signal(&replica, SIGCONT);
+        t_poll_until(w.got_at, 20000);
+        calls = rt_calls(&s, "evalsha");
+        CHECK(net_tell(p.net, "conn 1 pass", answer, sizeof(answer)));
+        t_poll_until(rt_calls(&s, "evalsha") > calls, 10000);
+        CHECK_EQ(strtoull(rt_text(&s, "HGET {holdfast:k}:meta: g"), NULL, 10),
+                 w.fence);
+        CHECK_EQ(rt_int(&s, "EXISTS holdfast:k"), 1);
+        rt_wait_join(&w);
+        hf_close(client);
+        proxy_stop(&p);
+        rt_do(&s, "DEL {holdfast:k}:queue:");
+    }
     rt_end(&replica);
     rt_end(&s);
 }

@@ -57,13 +57,35 @@ bool redis_saw(struct redis_conn *rc, const char *key, uint64_t fence)
     return !fence_falls(fence, old);
 }
 
-/* What had been seen when the claim was first sent is kept with it, after what
- * hf_detach() hands on as text. */
+/* What a claim keeps, after what hf_detach() hands on as text. */
+enum {
+    KEPT_SEEN = 2 * sizeof(int),                 /* before its first try */
+    KEPT_RETURNED = KEPT_SEEN + sizeof(uint64_t) /* see fence_returned() */
+};
+
+/* The greatest fence that was given back without an answer, 0 if none was; and
+ * that this one was, or a lock without a fence. */
+static uint64_t fence_returned(const struct hfi_receipt *receipt)
+{
+    uint64_t fence;
+
+    memcpy(&fence, receipt->ref.text + KEPT_RETURNED, sizeof(fence));
+    return fence;
+}
+
+static void fence_return(struct hfi_receipt *receipt)
+{
+    uint64_t fence = receipt->fence ? receipt->fence : UINT64_MAX;
+
+    memcpy(receipt->ref.text + KEPT_RETURNED, &fence, sizeof(fence));
+}
+
+/* What had been seen when the claim was first sent. */
 static uint64_t fence_floor(struct redis_conn *rc,
                             const struct hfi_claim *claim,
                             struct hfi_receipt *receipt)
 {
-    char *kept = receipt->ref.text + 2 * sizeof(receipt->ref.ints[0]);
+    char *kept = receipt->ref.text + KEPT_SEEN;
     uint64_t floor;
 
     memcpy(&floor, kept, sizeof(floor));
@@ -85,9 +107,6 @@ static hf_status fence_raise(struct redis_conn *rc,
     redisReply *reply;
     hf_status st;
 
-    hfi_warn(&rc->base, "the server's clock is behind fences that were granted "
-                        "before: set the clocks of servers and replicas by "
-                        "NTP");
     snprintf(fence, sizeof(fence), "%" PRIu64, receipt->fence);
     snprintf(least, sizeof(least), "%" PRIu64, floor);
     st = redis_step(rc, NULL, 'U', claim, 2, argv, &reply, deadline, err);
@@ -186,6 +205,25 @@ static hf_status take_step(struct redis_conn *rc, const struct hfi_claim *claim,
     return st;
 }
 
+/* Is the fence great enough?  Else raise it. */
+static hf_status take_raise(struct redis_conn *rc,
+                            const struct hfi_claim *claim,
+                            struct hfi_receipt *receipt, uint64_t floor,
+                            bool joined, int64_t deadline, struct hf_error *err)
+{
+    uint64_t returned = fence_returned(receipt);
+
+    /* Who joins its equals has their fence, which may be old. */
+    if (fence_falls(receipt->fence, floor) && !joined)
+        hfi_warn(&rc->base,
+                 "the server's clock is behind fences that were granted "
+                 "before: set the clocks of servers and replicas by NTP");
+    else if (receipt->fence > returned)
+        return HF_OK;
+    return fence_raise(rc, claim, receipt, floor > returned ? floor : returned,
+                       deadline, err);
+}
+
 static hf_status take_fenced(struct redis_conn *rc,
                              const struct hfi_claim *claim,
                              struct hfi_receipt *receipt,
@@ -201,9 +239,8 @@ static hf_status take_fenced(struct redis_conn *rc,
     st = take_step(rc, claim, &args, receipt, busy, &joined, deadline, err);
     if (st == HF_UNAVAILABLE && !claim->owner && redis_is_moving(rc))
         st = redis_move_take(rc, claim, args.about, receipt, deadline, err);
-    /* Who joins its equals has their fence, which may be old. */
-    if (!st && fence_falls(receipt->fence, floor) && !joined)
-        st = fence_raise(rc, claim, receipt, floor, deadline, err);
+    if (!st)
+        st = take_raise(rc, claim, receipt, floor, joined, deadline, err);
     if (!st)
         redis_saw(rc, claim->key, receipt->fence);
     return st;
@@ -214,7 +251,8 @@ static hf_status give_back(struct redis_conn *, const struct hfi_claim *,
                            struct hf_error *);
 
 /* The grant counts only once enough replicas have it; else it is given back.
- * Once that was answered nothing is left there, and the failure is certain. */
+ * Once that was answered nothing is left there, and the failure is certain.  See
+ * replicas.c (4). */
 static hf_status take_confirm(struct redis_conn *rc,
                               const struct hfi_claim *claim,
                               struct hfi_receipt *receipt, int64_t deadline,
@@ -227,9 +265,13 @@ static hf_status take_confirm(struct redis_conn *rc,
 
     if (!st)
         return HF_OK;
-    undone = give_back(rc, claim, receipt, false, deadline, NULL);
-    if (undone && undone != HF_LOST)
+    if (rc->acquire != REDIS_FENCED && claim->queue)
         return hfi_restate(err, HF_UNCERTAIN);
+    undone = give_back(rc, claim, receipt, false, deadline, NULL);
+    if (undone && undone != HF_LOST) {
+        fence_return(receipt);
+        return hfi_restate(err, HF_UNCERTAIN);
+    }
     return st == HF_UNCERTAIN ? hfi_restate(err, HF_UNAVAILABLE) : st;
 }
 
@@ -260,6 +302,9 @@ hf_status redis_try_acquire(struct hfi_conn *conn,
         deaf = !take_listen(rc, claim, deadline);
     if (rc->acquire == REDIS_FENCED)
         st = take_fenced(rc, claim, receipt, busy, deadline, err);
+    else if (fence_returned(receipt)) /* replicas.c (4) */
+        st = hfi_fail(err, HF_LOST, "%s: this claim was given back before",
+                      rc->base.endpoint);
     else
         st = redis_bare_take(rc, claim, deadline, err);
     if (st == HF_OK && rc->replicas)
@@ -276,24 +321,28 @@ hf_status redis_try_acquire(struct hfi_conn *conn,
 
 /* ---- keeping and giving back ------------------------------------------- */
 
-/* L, or D if the claim is over and a try of it may still arrive; repeated while
- * there are dead waiters to be passed over.  *said is what it said. */
+/* L, or D if the claim is over and a try of it may still arrive, or G if it is
+ * not over; repeated while there are dead waiters to be passed over.  *said is
+ * what it said. */
 static hf_status give_step(struct redis_conn *rc, const struct hfi_claim *claim,
-                           bool over, uint64_t *said, int64_t deadline,
+                           const struct hfi_receipt *receipt, bool over,
+                           uint64_t *said, int64_t deadline,
                            struct hf_error *err)
 {
-    bool late = over && claim->doubt;
-    char life[24];
-    const char *argv[] = {life};
+    char op = !over ? 'G' : claim->doubt ? 'D' : 'L';
+    char number[24];
+    const char *argv[] = {number};
     bool ours = false;
     redisReply *reply;
     hf_status st;
 
-    if (late)
-        snprintf(life, sizeof(life), "%" PRId64, claim->ttl_ms + LATE_MS);
+    if (op == 'D')
+        snprintf(number, sizeof(number), "%" PRId64, claim->ttl_ms + LATE_MS);
+    else
+        snprintf(number, sizeof(number), "%" PRIu64, receipt->fence);
     do {
-        st = redis_step(rc, NULL, late ? 'D' : 'L', claim, late, argv, &reply,
-                        deadline, err);
+        st = redis_step(rc, NULL, op, claim, op != 'L', argv, &reply, deadline,
+                        err);
         if (st)
             return st;
         *said = redis_number(reply);
@@ -315,8 +364,9 @@ static hf_status give_back(struct redis_conn *rc, const struct hfi_claim *claim,
     hf_status st = HF_UNAVAILABLE;
 
     if (!bare)
-        st = give_step(rc, claim, over, &said, deadline, err);
-    if (bare || (st == HF_UNAVAILABLE && !claim->owner && redis_is_moving(rc)))
+        st = give_step(rc, claim, receipt, over, &said, deadline, err);
+    if (bare ||
+        (st == HF_UNAVAILABLE && over && !claim->owner && redis_is_moving(rc)))
         st = redis_bare_release(rc, claim, deadline, err);
     else if (!st && !said)
         st = hfi_fail(err, HF_LOST, "%s: the lock was not ours any more",
@@ -396,19 +446,22 @@ hf_status redis_attach(struct hfi_conn *conn, const struct hfi_claim *claim,
     return HF_OK; /* The renewal that follows tells whether it is there. */
 }
 
-/* The script's T; 1 if the claim has it. */
+/* The script's T; 1 if the claim has it.  With a try in doubt, the token that is
+ * replaced is refused from then on. */
 static hf_status take_over_step(struct redis_conn *rc,
                                 const struct hfi_claim *claim,
                                 const char *token, uint64_t fence, int *said,
                                 int64_t deadline, struct hf_error *err)
 {
-    char number[24];
-    const char *argv[] = {token, number};
+    char number[24], life[24];
+    const char *argv[] = {token, number, life};
     redisReply *reply;
     hf_status st;
 
     snprintf(number, sizeof(number), "%" PRIu64, fence);
-    st = redis_step(rc, NULL, 'T', claim, 2, argv, &reply, deadline, err);
+    snprintf(life, sizeof(life), "%" PRId64, claim->ttl_ms + LATE_MS);
+    st = redis_step(rc, NULL, 'T', claim, claim->doubt ? 3 : 2, argv, &reply,
+                    deadline, err);
     if (st)
         return st;
     *said = (int)redis_number(reply);

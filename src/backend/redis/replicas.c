@@ -17,9 +17,13 @@
  *      used for nothing else: one for each server, made when it is first
  *      needed.  A replica that is silent keeps nobody from renewing, releasing
  *      or being told that a lock is busy, and nobody on another node at all.
- *  (3) The renewal changes nothing unless the grant is in place.  So one that
- *      is late does no harm to whoever comes after, and a grant that was
- *      released for want of replicas is gone.
+ *  (3) The renewal changes nothing unless the grant is in place, and never
+ *      shortens its lease.  So one that is late does no harm.
+ *  (4) A grant that is not confirmed is given back by its fence.  If that had no
+ *      answer, it may arrive after the same token was granted the lock again.
+ *      So that grant must have a greater fence, and is raised if it has not.  A
+ *      lock without a fence is given back only by who tries once, and is not
+ *      tried again if that had no answer.
  */
 #include "redis.h"
 
@@ -110,8 +114,8 @@ static hf_status acks_write(struct redis_conn *rc, struct redis_wait *wait,
         return redis_bare_write(rc, wait, claim, said, deadline, err);
     snprintf(ttl, sizeof(ttl), "%" PRId64, claim->ttl_ms);
     snprintf(fence, sizeof(fence), "%" PRIu64, receipt->fence);
-    /* S: write, even if it is so. */
-    st = redis_step(rc, wait, 'S', claim, 2, argv, &reply, deadline, err);
+    /* Not S: if it is late, the lease may have been extended meanwhile. */
+    st = redis_step(rc, wait, 'C', claim, 2, argv, &reply, deadline, err);
     if (st)
         return st;
     *said = (int)redis_number(reply);

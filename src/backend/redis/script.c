@@ -2,8 +2,7 @@
  *
  * script.c - the steps that must happen whole or not at all.
  *
- * One script serves all of them, so there is one digest to know and one script
- * to load again after a flush or a fail-over.  It is called with
+ * One script serves all of them, so there is one to load again.  Called with
  *
  *   KEYS  main     the lock: a plain string with an expiry, what other
  *                  libraries use, too: the holder's token; or "OWNER FENCE",
@@ -24,26 +23,26 @@
  *           A  acquire: ttl, "LENGTH CHANNEL+NOTE" and, to stand in line,
  *              patience, number of the try, channel, and if that is empty
  *              after how long it asks again
- *           R  renew: ttl, fence; S  the same, even if that is less
+ *           R  renew: ttl, fence; S  the same, even if that is less; C  the
+ *              same, never less, and written in any case
  *           L  leave: release, or give up a place
  *           D  the same, and refuse tries of this token that arrive later: for
  *              how long
+ *           G  give back the grant with this fence, and no later one: fence
  *           T  take over, unless this token's claim is over: old token, fence
+ *              and, to end the old token's claim as D does, for how long
  *           U  raise the fence: fence, the greatest that is known
  *           H  hear of those who want it, while it lingers: channel
  *           B  break: fence; F  break and free: fence
  *           I  inspect
  *         An operation in small letters has an owner id.
  *
- * Every argument costs the server as much as half a command, and every function
- * that is made a third of one: hence few, and late.
+ * An argument costs half a command, a function a third: hence few, and late.
  *
  * All times are the server's.  Nothing is stored without an expiry: the
  * companions outlive their last use by keep=, a place its waiter's last try by
- * its patience.
- *
- * What can be refused for want of rights comes before the key itself is set: a
- * grant that fails halfway leaves the lock free.
+ * its patience.  What can be refused for want of rights comes before the key
+ * itself is set: a grant that fails halfway leaves the lock free.
  *
  * A release in a fair queue passes the lock to the first waiter that hears of
  * it: for two seconds, in which that one must extend it to its own ttl, or
@@ -51,25 +50,20 @@
  * try of its own it had made last: the two seconds began after that one, and
  * so it may rely on them without asking again.  A waiter whose process is dead
  * has nobody listening on its channel and is passed over; one that is frozen
- * costs the two seconds, and the next in line is told to look again after them,
- * unless it will have looked by then anyway.  A waiter that polls is passed the
+ * costs the two seconds, and the next in line looks again after them.  A waiter that polls is passed the
  * lock only if it is about to ask, and keeps its place until it has.
  *
  * One call looks at a limited number of places.  Those that are passed over are
- * put aside, so that no call looks at them again, and get their place back when
- * their waiter asks the next time; but for a few who poll and are not due yet.
- * If all that were looked at are passed over and more may follow, the caller is
- * told to repeat its call: by 2 if the lock was its own, by 4 if it was
- * nobody's.
+ * put aside until their waiter asks again; but for a few who poll and are not
+ * due yet.  If all that were looked at are passed over and more may follow, the
+ * caller repeats its call: told by 2 if the lock was its own, by 4 if nobody's.
  *
- * Breaking a lock does not free it: its holder would believe in it until the
- * next renewal.  It is marked, its holder is told, renewals are refused, and
- * the key ends with the release or with the lease, as it would have anyway.
+ * Breaking a lock does not free it: it is marked, its holder is told, renewals
+ * are refused, and the key ends with the release or with the lease.
  *
- * A renewal with a greater fence than any that is known here tells that the
- * server has forgotten a grant, and that its clock is behind that of the server
- * that gave it.  The fence is written down, so that the next is greater;
- * whoever was granted a smaller one meanwhile loses the lock.
+ * A renewal with a greater fence than any that is known here tells that a grant
+ * was forgotten, and that the clock is behind.  The fence is written down, so
+ * that the next is greater; who was granted a smaller one loses the lock.
  */
 #include "redis.h"
 
@@ -399,11 +393,19 @@ static const char script_body[] =
     "  return last\n"
     "end\n"
     "\n"
-    "if op=='D' then\n"
+    "local function end_claim(tok,life)\n"
     "  must()\n"
-    "  local life=tonumber(ARGV[3])\n"
-    "  call('ZADD',Q,over+ms+life,'-'..token)\n"
+    "  call('ZADD',Q,over+ms+life,'-'..tok)\n"
     "  if call('PTTL',Q)<life then call('PEXPIRE',Q,life) end\n"
+    "end\n"
+    "\n"
+    "if op=='D' then\n"
+    "  end_claim(token,tonumber(ARGV[3]))\n"
+    "  op='L'\n"
+    "end\n"
+    "if op=='G' then\n"
+    "  local g=call('HGET',T,'g') or ''\n"
+    "  if not ours or match(g,'^%d+')~=ARGV[3] then return 0 end\n"
     "  op='L'\n"
     "end\n"
     "\n"
@@ -433,7 +435,9 @@ static const char script_body[] =
     "    call('PEXPIRE',T,ttl+keep)\n"
     "  end\n"
     "  if owner=='' then\n"
-    "    if less or call('PTTL',M)<ttl then call('PEXPIRE',M,ttl) end\n"
+    "    local left=less and 0 or call('PTTL',M)\n"
+    "    if left<ttl then call('PEXPIRE',M,ttl)\n"
+    "    elseif op=='C' then call('PEXPIRE',M,left) end\n"
     "    return\n"
     "  end\n"
     "  must()\n"
@@ -473,7 +477,7 @@ static const char script_body[] =
     "-- Another library has it, and nothing of the last grant is its own.\n"
     "local foreign=v and v~=k and not is_owned(f)\n"
     "\n"
-    "if op=='R' or op=='S' then\n"
+    "if op=='R' or op=='S' or op=='C' then\n"
     "  local said,ttl=ARGV[4],tonumber(ARGV[3])\n"
     "  local less=not f or #f==#said and f<said\n"
     "  local forgot=#said==16 and less and (said>=stamp or f and v)\n"
@@ -501,12 +505,15 @@ static const char script_body[] =
     "\n"
     "if op=='T' then\n"
     "  if f~=ARGV[4] then return 0 end\n"
-    "  if ours then return 1 end\n"
+    "  local old,life=ARGV[3],tonumber(ARGV[5])\n"
+    "  if ours then\n"
+    "    if life then end_claim(old,life) end\n"
+    "    return 1\n"
+    "  end\n"
     "  if broken then return 3 end\n"
     "  -- It arrives late, and its claim is over: the handle stays good.\n"
     "  if call('ZSCORE',Q,'-'..token) then return 0 end\n"
     "  must()\n"
-    "  local old=ARGV[3]\n"
     "  if owner=='' then\n"
     "    if v~=old then return 0 end\n"
     "    call('SET',M,token,'PX',math.max(call('PTTL',M),1))\n"
@@ -516,6 +523,7 @@ static const char script_body[] =
     "    call('HSET',O,token,till)\n"
     "    call('HDEL',O,old)\n"
     "  end\n"
+    "  if life then end_claim(old,life) end\n"
     "  if k==old then\n"
     "    call('HSET',T,'g',f..' '..t..' '..token..sub(m[1],#f+#t+#k+3))\n"
     "  end\n"
