@@ -241,6 +241,70 @@ TEST(a_majority_that_is_held_back_is_left_clean)
     check_mode(PROXY_FREEZE, 28, 2500);
 }
 
+/* What is said over the first connection to each node. */
+static void net_first(struct net *net, const char *what)
+{
+    char answer[128], command[64];
+
+    snprintf(command, sizeof(command), "conn 1 %s", what);
+    for (int i = 0; i < RL_N; i++)
+        CHECK(net_tell(net->proxies[i].net, command, answer, sizeof(answer)));
+}
+
+/* A try and what takes it back are held up by the network; the same claim is
+ * granted over other connections, and then they arrive.  `served`: the client
+ * cannot prevent that. */
+static void check_late_take_back(const char *forbidden, const char *more,
+                                 bool served)
+{
+    static struct net net;
+    struct hf_lock_opts opts = rt_opts(TTL, 0);
+    hf_client *client = NULL;
+    hf_lock *lk = NULL;
+    char token[64], url[600];
+    long long calls[RL_N];
+
+    net_start(&net);
+    for (int i = 0; i < RL_N; i++)
+        rt_do(&net.rl.nodes[i], "ACL SETUSER default -%s", forbidden);
+    snprintf(url, sizeof(url), "%s%s", net.url, more);
+    CHECK_OK(hf_open(url, NULL, &client, &t_err));
+    CHECK_OK(rl_try(client, "w", TTL, &lk));
+    CHECK_OK(hf_release(lk, &t_err));
+    net_first(&net, "up hold");
+    CHECK_OK(hf_acquire(client, "k", 30000, &opts, &lk, &t_err));
+    snprintf(token, sizeof(token), "%s", hf_token(lk));
+    CHECK_GE(rl_count(&net.rl, "k", token), 3);
+    for (int i = 0; i < RL_N; i++)
+        rt_do(&net.rl.nodes[i], "ACL SETUSER default +%s", forbidden);
+    for (int i = 0; i < RL_N; i++)
+        calls[i] = rt_calls(&net.rl.nodes[i], "evalsha");
+    net_first(&net, "pass");
+    for (int i = 0; served && i < RL_N; i++)
+        t_poll_until(rt_calls(&net.rl.nodes[i], "evalsha") > calls[i], 10000);
+    CHECK_GE(rl_count(&net.rl, "k", token), 3);
+    CHECK(hf_held(lk));
+    CHECK_OK(hf_extend(lk, 0, &t_err));
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_close(client);
+    net_end(&net);
+}
+
+TEST(what_takes_a_try_back_late_ends_no_later_grant)
+{
+    check_late_take_back("client|kill", "", true);
+}
+
+TEST(nor_without_a_fence)
+{
+    check_late_take_back("client|kill", "&fence=off", true);
+}
+
+TEST(nor_where_nodes_do_not_say_which_they_are)
+{
+    check_late_take_back("info", "", false);
+}
+
 TEST_TIMEOUT(a_minority_that_speaks_nonsense_does_no_harm, 120)
 {
     struct rl rl;

@@ -38,6 +38,9 @@ struct take {
     struct redis_batch script; /* and as a script */
     char watched;              /* see redlock.h */
     int64_t began;
+    uint64_t floor; /* of its fence; redlock.c (7) */
+    uint64_t tried; /* the fence that was to be confirmed, or 0 */
+    bool fenced;    /* a fence is confirmed, if only for the floor's sake */
     struct redlock_round round;
     struct redlock_votes votes;
     unsigned reached;                /* the nodes that were asked */
@@ -70,7 +73,6 @@ static void take_call_out(const struct take *take, struct redis_batch *batch)
 static void take_say(struct take *take)
 {
     const struct hfi_claim *claim = take->claim;
-    const struct redlock_conn *rl = take->rl;
     char ttl[24];
     struct redis_names names;
     const char *set[] = {
@@ -79,10 +81,10 @@ static void take_say(struct take *take)
     const char *clock[] = {"TIME"};
     const char *left[] = {"PTTL", names.text[REDIS_MAIN]};
 
-    redlock_name(rl, claim->key, &names);
+    redlock_name(take->rl, claim->key, &names);
     snprintf(ttl, sizeof(ttl), "%" PRId64, claim->ttl_ms);
     redis_batch_add(&take->plain, 7, set);
-    if (rl->fenced || claim->queue) {
+    if (take->fenced || claim->queue) {
         redis_batch_add(&take->plain, 4, meta);
         redis_batch_add(&take->plain, 1, clock);
     }
@@ -136,8 +138,8 @@ static int take_ask(struct take *take, int64_t deadline)
             take->asked |= 1U << i;
             take->reached |= 1U << i;
             n++;
-        } else if (owed) {
-            redlock_owe(node, claim, true);
+        } else if (owed) { /* Without a grant, any limit will do. */
+            redlock_owe(node, claim, take->floor ? take->floor - 1 : 0, true);
         }
     }
     return n;
@@ -169,7 +171,7 @@ static bool take_numbers(struct take *take, int node, bool own,
     int64_t c, s, us;
 
     *proposal = *confirmed = 0;
-    if (!take->rl->fenced)
+    if (!take->fenced)
         return true;
     if (!meta || !now || meta->type != REDIS_REPLY_ARRAY || meta->elements != 2)
         return false;
@@ -182,8 +184,10 @@ static bool take_numbers(struct take *take, int node, bool own,
         return false;
     *proposal =
         redlock_proposal(c > 0 ? (uint64_t)c : 0, (uint64_t)(s * 1000000 + us));
-    if (own && c > 0 && k->type == REDIS_REPLY_STRING &&
-        !strcmp(k->str, take->claim->token))
+    if (*proposal < take->floor)
+        *proposal = take->floor;
+    if (own && c > 0 && (uint64_t)c >= take->floor &&
+        k->type == REDIS_REPLY_STRING && !strcmp(k->str, take->claim->token))
         *confirmed = (uint64_t)c;
     return true;
 }
@@ -276,6 +280,7 @@ static bool take_confirm(struct take *take, uint64_t fence, int64_t deadline)
     const redisReply *reply;
     int i, yes = 0;
 
+    take->tried = fence;
     snprintf(number, sizeof(number), "%" PRIu64, fence);
     redlock_round_init(&round, rl);
     redlock_step(rl, &batch, 'W', claim->key, 4, argv);
@@ -403,7 +408,7 @@ static hf_status take_run(struct take *take, struct hfi_receipt *receipt,
         return redlock_too_few(
             &take->round, __builtin_popcount(take->votes.yes | take->votes.no),
             take->claim->ttl_ms, err);
-    if (rl->fenced && redlock_fence(&take->votes, &fence) &&
+    if (take->fenced && redlock_fence(&take->votes, &fence) &&
         !take_confirm(take, fence, deadline)) {
         if (err)
             *err = take->why;
@@ -411,6 +416,24 @@ static hf_status take_run(struct take *take, struct hfi_receipt *receipt,
     }
     receipt->fence = rl->fenced ? fence : 0;
     return HF_OK;
+}
+
+/* It failed: take it back.  What had no answer may still arrive when the claim
+ * has been granted the lock: see to it that nothing is lost by that.
+ * redlock.c (7) */
+static hf_status take_back(struct take *take, struct hfi_receipt *receipt,
+                           hf_status st, struct hf_error *err)
+{
+    uint64_t tried =
+        redlock_note_raise(receipt, REDLOCK_NOTE_TRIED, take->tried);
+    unsigned doubt = redlock_note_doubt(receipt, redlock_silent(&take->round));
+    int had, had_not;
+
+    if (!redlock_give_back(take->rl, take->claim, take->asked, doubt, tried,
+                           HFI_NEVER, &had, &had_not))
+        return st;
+    redlock_note_raise(receipt, REDLOCK_NOTE_FLOOR, tried + 1);
+    return st == HF_UNAVAILABLE ? hfi_restate(err, HF_UNCERTAIN) : st;
 }
 
 hf_status redlock_try_acquire(struct hfi_conn *conn,
@@ -424,13 +447,14 @@ hf_status redlock_try_acquire(struct hfi_conn *conn,
                         .claim = claim,
                         .watched = receipt->ref.text[REDLOCK_NOTE_WATCHED],
                         .began = hfi_now(),
+                        .floor =
+                            redlock_note_raise(receipt, REDLOCK_NOTE_FLOOR, 0),
                         .votes = {.n = rl->n}};
-    unsigned doubt;
-    int had, had_not;
     hf_status st = redlock_check_ttl(rl, claim->ttl_ms, err);
 
     if (st)
         return st;
+    take.fenced = rl->fenced || take.floor;
     redlock_round_init(&take.round, rl);
     take_say(&take);
     st = take_run(&take, receipt, busy, deadline, err);
@@ -438,16 +462,26 @@ hf_status redlock_try_acquire(struct hfi_conn *conn,
         receipt->ref.text[REDLOCK_NOTE_WATCHED] = REDLOCK_WATCHED_TOLD;
     receipt->placed = st == HF_OK;
     redlock_note_add(receipt, take.asked);
-    doubt = redlock_note_doubt(receipt, redlock_silent(&take.round));
+    if (st)
+        st = take_back(&take, receipt, st, err);
+    else
+        redlock_note_doubt(receipt, redlock_silent(&take.round));
     redlock_round_fini(&take.round);
     redis_batch_free(&take.plain);
     redis_batch_free(&take.script);
-    if (st &&
-        redlock_give_back(rl, claim, take.asked, doubt, false, HFI_NEVER, &had,
-                          &had_not) &&
-        st == HF_UNAVAILABLE)
-        st = hfi_restate(err, HF_UNCERTAIN);
     return st;
+}
+
+/* ---- giving back ------------------------------------------------------- */
+
+void redlock_leave_say(struct redlock_leave *leave, const char *token,
+                       bool tell, uint64_t limit)
+{
+    leave->argv[0] = token;
+    leave->argv[1] = tell ? "1" : "0";
+    leave->argv[2] = leave->number;
+    leave->argc = limit == REDLOCK_RELEASE ? 2 : 3;
+    snprintf(leave->number, sizeof(leave->number), "%" PRIu64, limit);
 }
 
 /* Whether a release was one is told by a majority that had the lock, or by so
@@ -459,11 +493,12 @@ static bool give_is_decided(const struct redlock_conn *rl, int asked, int had,
 }
 
 int redlock_give_back(struct redlock_conn *rl, const struct hfi_claim *claim,
-                      unsigned nodes, unsigned doubt, bool release,
+                      unsigned nodes, unsigned doubt, uint64_t limit,
                       int64_t deadline, int *had, int *had_not)
 {
     struct redlock_span span = redlock_span(rl, claim->ttl_ms, deadline);
-    const char *argv[] = {claim->token, release ? "1" : "0"};
+    bool release = limit == REDLOCK_RELEASE;
+    struct redlock_leave leave;
     struct redis_batch batch = {0};
     struct redlock_round round;
     const redisReply *reply;
@@ -471,10 +506,12 @@ int redlock_give_back(struct redlock_conn *rl, const struct hfi_claim *claim,
 
     *had = *had_not = 0;
     redlock_round_init(&round, rl);
-    redlock_step(rl, &batch, 'L', claim->key, 2, argv);
+    redlock_leave_say(&leave, claim->token, release, limit);
+    redlock_step(rl, &batch, 'L', claim->key, leave.argc, leave.argv);
     for (i = 0; i < rl->n; i++)
         if (nodes & 1U << i) {
-            redlock_owe(&rl->nodes[i], claim, claim->doubt || doubt & 1U << i);
+            redlock_owe(&rl->nodes[i], claim, limit,
+                        claim->doubt || doubt & 1U << i);
             redlock_ask(&round, i, &batch, span.end);
         }
     span = redlock_span(rl, claim->ttl_ms, deadline);

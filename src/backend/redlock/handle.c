@@ -129,6 +129,20 @@ static hf_status handle_judge(const struct redlock_conn *rl,
     return handle_yields(rl, claim, tally) ? HF_LOST : HF_UNCERTAIN;
 }
 
+/* A try of the old token may lie with nodes that have not said that they have
+ * replaced it: what they grant then is to be given back. */
+static void handle_owe(const struct redlock_round *round,
+                       const struct hfi_claim *claim, const char *token)
+{
+    struct hfi_claim old = *claim;
+    int i;
+
+    snprintf(old.token, sizeof(old.token), "%s", token);
+    for (i = 0; claim->doubt && i < round->rl->n; i++)
+        if (!round->flights[i].landed)
+            redlock_owe(&round->rl->nodes[i], &old, REDLOCK_RELEASE, true);
+}
+
 hf_status redlock_take_over(struct hfi_conn *conn,
                             const struct hfi_claim *claim, const char *token,
                             struct hfi_receipt *receipt, int64_t deadline,
@@ -147,10 +161,12 @@ hf_status redlock_take_over(struct hfi_conn *conn,
     redlock_gather(rl, deadline);
     handle_ask(&round, &batch, claim->ttl_ms, deadline, &tally);
     st = handle_judge(rl, claim, &tally);
-    if (st == HF_LOST) {
+    if (!st) {
+        handle_owe(&round, claim, token);
+    } else if (st == HF_LOST) {
         hfi_fail(err, st, "%s: the lock is gone, or somebody else took it up",
                  conn->endpoint);
-    } else if (st) {
+    } else {
         st = redlock_too_few(&round, tally.answered, 0, err);
         if (tally.answered)
             st = hfi_restate(err, HF_UNCERTAIN);

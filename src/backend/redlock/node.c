@@ -13,9 +13,10 @@
  *  (a) who we are, as with any Redis;
  *  (b) which server it is and since when: its run id and uptime; the same one
  *      twice in the list would be two votes of one node, and is refused;
- *  (c) the end of the connection before: CLIENT KILL by its id.  When that is
- *      answered, nothing that we ever sent there can still be served.  A node
- *      that forbids it is left to the expiry of what it may yet take;
+ *  (c) the end of the connection before: CLIENT KILL by its id, unless it was
+ *      surely to another server.  When that is answered, nothing that we ever
+ *      sent there can still be served.  A node that forbids it is left to the
+ *      expiry of what it may yet take;
  *  (d) how long the longest lease is there (quarantine.c);
  *  (e) what was to be given back there and has had no answer.
  */
@@ -88,10 +89,10 @@ static int64_t hello_born(const redisReply *info, int64_t now)
     return seconds > 0 ? now - seconds * 1000 : now;
 }
 
-/* (b): who it is.  *same: it is the server that it was before; who does not say
- * which it is may be another each time. */
+/* (b): who it is.  *other: it is surely not the server that it was before.  Who
+ * does not say which it is may be another each time. */
 static hf_status hello_identity(struct redlock_node *node,
-                                const redisReply *info, bool *same,
+                                const redisReply *info, bool *other,
                                 struct hf_error *err)
 {
     const char *id = info_field(info, "\nrun_id:");
@@ -99,19 +100,21 @@ static hf_status hello_identity(struct redlock_node *node,
     int64_t born = hello_born(info, hfi_now());
     const struct redlock_node *twin = NULL;
     char run_id[48] = "";
+    bool same;
     hf_status st = HF_OK;
 
     if (id)
         snprintf(run_id, sizeof(run_id), "%.*s", (int)strcspn(id, "\r\n"), id);
     atomic_store(&node->native, version && strtol(version, NULL, 10) >= 7);
     pthread_mutex_lock(&node->rl->mu);
-    *same = run_id[0] && !strcmp(node->run_id, run_id);
+    same = run_id[0] && !strcmp(node->run_id, run_id);
+    *other = !same && run_id[0] && node->run_id[0];
     if (run_id[0])
         twin = hello_twin(node, run_id);
     if (twin) {
         st = hfi_fail(err, HF_INVALID, "it is the same server as %s",
                       twin->rc.base.endpoint);
-    } else if (!*same) {
+    } else if (!same) {
         /* It was started after the last answer of the one before it. */
         if (node->run_id[0] && atomic_load(&node->heard) > born)
             born = atomic_load(&node->heard);
@@ -143,7 +146,7 @@ static enum redlock_disk hello_disk(const redisReply *config)
 
 /* (c): nothing of the connection before is served any more. */
 static hf_status hello_kill(struct redlock_node *node, struct mux_link *link,
-                            bool same, int64_t deadline, struct hf_error *err)
+                            bool other, int64_t deadline, struct hf_error *err)
 {
     char id[24];
     const char *kill[] = {"CLIENT", "KILL", "ID", id};
@@ -151,7 +154,7 @@ static hf_status hello_kill(struct redlock_node *node, struct mux_link *link,
     redisReply *reply = NULL;
     hf_status st = HF_OK;
 
-    if (same && node->client_id) {
+    if (!other && node->client_id) {
         snprintf(id, sizeof(id), "%lld", node->client_id);
         st = redlock_hello_may(node, link, 4, kill, &reply, deadline, err);
         if (reply)
@@ -168,7 +171,7 @@ static hf_status hello_kill(struct redlock_node *node, struct mux_link *link,
 }
 
 static hf_status hello_know(struct redlock_node *node, struct mux_link *link,
-                            bool *same, int64_t deadline, struct hf_error *err)
+                            bool *other, int64_t deadline, struct hf_error *err)
 {
     const char *info[] = {"INFO", "server"};
     const char *config[] = {"CONFIG", "GET", "append*"};
@@ -177,7 +180,7 @@ static hf_status hello_know(struct redlock_node *node, struct mux_link *link,
         redlock_hello_may(node, link, 2, info, &reply, deadline, err);
 
     if (!st)
-        st = hello_identity(node, reply, same, err);
+        st = hello_identity(node, reply, other, err);
     if (reply)
         freeReplyObject(reply);
     if (st)
@@ -197,13 +200,13 @@ static hf_status node_hello(void *arg, struct mux_link *link, int64_t deadline,
     struct redlock_node *node = arg;
     const char *load[] = {"SCRIPT", "LOAD", redlock_script};
     redisReply *reply;
-    bool same = false;
+    bool other = false;
     hf_status st = redis_hello(&node->rc, link, deadline, err);
 
     if (!st)
-        st = hello_know(node, link, &same, deadline, err);
+        st = hello_know(node, link, &other, deadline, err);
     if (!st)
-        st = hello_kill(node, link, same, deadline, err);
+        st = hello_kill(node, link, other, deadline, err);
     if (!st) {
         st = redis_hello_send(&node->rc, link, 3, load, &reply, deadline, err);
         if (!st)

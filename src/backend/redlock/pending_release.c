@@ -44,7 +44,7 @@ static struct redlock_debt **debt_find(struct redlock_node *node,
 }
 
 void redlock_owe(struct redlock_node *node, const struct hfi_claim *claim,
-                 bool lasting)
+                 uint64_t limit, bool lasting)
 {
     size_t len = strlen(claim->key) + 1;
     struct redlock_debt *debt, **at;
@@ -59,8 +59,11 @@ void redlock_owe(struct redlock_node *node, const struct hfi_claim *claim,
             *at = debt;
         }
     }
-    if (*at)
+    if (*at) {
         (*at)->until = lasting ? HFI_NEVER : hfi_now() + claim->ttl_ms;
+        if ((*at)->limit < limit)
+            (*at)->limit = limit;
+    }
     pthread_mutex_unlock(&node->rl->mu);
 }
 
@@ -117,24 +120,26 @@ hf_status redlock_pay(struct redlock_node *node, struct mux_link *link,
                       int64_t deadline, struct hf_error *err)
 {
     struct redlock_debt *debts = debts_take(node), *at;
+    struct redlock_leave leave;
     struct redis_names names;
     redisReply *reply;
     hf_status st = HF_OK;
 
     for (at = debts; at && !st; at = at->next) {
-        const char *argv[] = {"EVALSHA",
-                              node->rl->script_id,
-                              "2",
-                              names.text[REDIS_MAIN],
-                              names.text[REDIS_META],
-                              "L",
-                              at->token,
-                              "1"};
+        const char *argv[9] = {"EVALSHA",
+                               node->rl->script_id,
+                               "2",
+                               names.text[REDIS_MAIN],
+                               names.text[REDIS_META],
+                               "L"};
 
         if (hfi_now() >= at->until)
             continue;
         redis_name(&node->rc, at->key, &names);
-        st = redis_hello_send(&node->rc, link, 8, argv, &reply, deadline, err);
+        redlock_leave_say(&leave, at->token, true, at->limit);
+        memcpy(argv + 6, leave.argv, sizeof(leave.argv));
+        st = redis_hello_send(&node->rc, link, 6 + leave.argc, argv, &reply,
+                              deadline, err);
         if (!st)
             freeReplyObject(reply);
     }

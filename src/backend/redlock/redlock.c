@@ -25,7 +25,7 @@
  *      never read, and then repeats every release that had no answer
  *      (pending_release.c), before anybody else may use it.  Where CLIENT KILL
  *      is forbidden such a key can stay until it expires: it delays others, and
- *      never harms them.
+ *      never harms them.  See also (7).
  *  (4) The fence.  A node confirms a fence, for the token that it has, only if
  *      it is larger than every one that it has confirmed before.  A grant is
  *      returned only after a majority has confirmed its fence.
@@ -55,6 +55,13 @@
  *      ends our connection, so it is enough to ask for run id and uptime when a
  *      connection begins; one that does not tell its run id counts as restarted
  *      each time.  How long the longest lease is, see quarantine.c.
+ *  (7) A try that failed is taken back and repeated with the same token.  What
+ *      takes it back may arrive after a later try was granted, where CLIENT KILL
+ *      is forbidden.  So it says the largest fence that the claim had tried to
+ *      have confirmed by then, and a node that has confirmed a larger one for
+ *      the claim refuses it.  If it had no answer, the next grant has a larger
+ *      fence, also where there are none (fence=off): a majority has confirmed
+ *      that before the grant is returned, and keeps it.
  *
  * LEASE  The expiry of the key on a majority.  A minority that fails never ends
  *   a lock.  Release goes to all; on a node that cannot be reached it is

@@ -32,7 +32,8 @@
 /* What must still be given back on a node that did not answer. */
 struct redlock_debt {
     struct redlock_debt *next;
-    int64_t until; /* it lapses by itself then */
+    int64_t until;  /* it lapses by itself then */
+    uint64_t limit; /* see redlock_give_back() */
     char token[HFI_TOKEN_LEN + 1];
     char key[];
 };
@@ -103,11 +104,16 @@ struct redlock_conn {
 enum { REDLOCK_WATCHED_NOT, REDLOCK_WATCHED_NEW, REDLOCK_WATCHED_TOLD };
 #define REDLOCK_NOTE_SPLITS 9  /* how often in a row nobody got a majority */
 #define REDLOCK_NOTE_DOUBT  10 /* the nodes where a try had no answer */
+#define REDLOCK_NOTE_TRIED  16 /* the largest fence that was to be confirmed */
+#define REDLOCK_NOTE_FLOOR  24 /* the next must be as large; 0: any is */
 
 unsigned redlock_note_nodes(const struct redlock_conn *,
                             const struct hfi_receipt *);
 void redlock_note_add(struct hfi_receipt *, unsigned nodes);
 unsigned redlock_note_doubt(struct hfi_receipt *, unsigned more);
+
+/* The number at this place, after it was raised to `least`. */
+uint64_t redlock_note_raise(struct hfi_receipt *, int place, uint64_t least);
 
 /* ---- script.c -------------------------------------------------- */
 
@@ -158,7 +164,8 @@ int64_t redlock_quarantine_left(struct redlock_node *);
 
 /* Remember to give something back there, or forget that.  It is forgotten by
  * itself when the lease is over, unless a try may arrive later than that. */
-void redlock_owe(struct redlock_node *, const struct hfi_claim *, bool lasting);
+void redlock_owe(struct redlock_node *, const struct hfi_claim *,
+                 uint64_t limit, bool lasting);
 bool redlock_owe_not(struct redlock_node *, const struct hfi_claim *);
 
 /* Give it back, on a connection that is being begun. */
@@ -278,12 +285,24 @@ hf_status redlock_try_acquire(struct hfi_conn *, const struct hfi_claim *,
                               int64_t deadline, struct hf_error *);
 
 /* Give back on the nodes of the set, in some of which a try may still arrive.
- * `release`: it was a grant, so those who wait are told, and whether a majority
- * had it is worth waiting for until the deadline.  How many had it, how many
- * said that they had not, and how many said nothing: that is owed there. */
+ * REDLOCK_RELEASE: it was a grant, so those who wait are told, and whether a
+ * majority had it is worth waiting for until the deadline.  Any other limit: it
+ * was a try, and a node that has confirmed a larger fence for the claim since
+ * keeps it; redlock.c (7).  How many had it, how many said that they had not,
+ * and how many said nothing: that is owed there. */
+#define REDLOCK_RELEASE UINT64_MAX
 int redlock_give_back(struct redlock_conn *, const struct hfi_claim *,
-                      unsigned nodes, unsigned doubt, bool release,
+                      unsigned nodes, unsigned doubt, uint64_t limit,
                       int64_t deadline, int *had, int *had_not);
+
+/* "L" and what it says; `tell` those who wait. */
+struct redlock_leave {
+    char number[24];
+    const char *argv[3];
+    int argc;
+};
+void redlock_leave_say(struct redlock_leave *, const char *token, bool tell,
+                       uint64_t limit);
 
 /* ---- renew.c ---------------------------------------------------- */
 

@@ -53,6 +53,19 @@ unsigned redlock_note_doubt(struct hfi_receipt *receipt, unsigned more)
     return nodes;
 }
 
+uint64_t redlock_note_raise(struct hfi_receipt *receipt, int place,
+                            uint64_t least)
+{
+    uint64_t number;
+
+    memcpy(&number, receipt->ref.text + place, sizeof(number));
+    if (number < least) {
+        number = least;
+        memcpy(receipt->ref.text + place, &number, sizeof(number));
+    }
+    return number;
+}
+
 /* ---- keeping ----------------------------------------------------------- */
 
 static void renew_say(struct redlock_conn *rl, struct redis_batch *batch,
@@ -254,8 +267,8 @@ hf_status redlock_release(struct hfi_conn *conn, const struct hfi_claim *claim,
     int had, had_not;
 
     redlock_gather(rl, deadline);
-    redlock_give_back(rl, claim, nodes, redlock_note_doubt(receipt, 0), true,
-                      deadline, &had, &had_not);
+    redlock_give_back(rl, claim, nodes, redlock_note_doubt(receipt, 0),
+                      REDLOCK_RELEASE, deadline, &had, &had_not);
     receipt->placed = false;
     if (had >= rl->majority)
         return HF_OK;

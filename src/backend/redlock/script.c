@@ -13,7 +13,8 @@
  *   W fence note owner       confirm  1, 0 not ours or not the largest
  *   R ttl less fence mend note owner  1, 0 gone, 2 another's, 3 broken,
  *                                     4 put back, 5 a later grant was here
- *   L tell                   release  1, 0 not ours
+ *   L tell limit             release  1, 0 not ours, or confirmed for a larger
+ *                                     fence than the limit, if there is one
  *   B fence                  break    1, 0 not that grant
  *   F fence                  free     1, 0 another grant is here, 2 none is
  *   T old fence              take up  {1}, or why not: {2, whose}, {0}, {3},
@@ -54,6 +55,10 @@ const char redlock_script[] =
     "local v=call('GET',M)\n"
     "if op=='L' then\n"
     "  if v~=token then return 0 end\n"
+    "  if ARGV[4] then\n"
+    "    local m=call('HMGET',T,'c','k')\n"
+    "    if m[2]==v and tonumber(m[1])>tonumber(ARGV[4]) then return 0 end\n"
+    "  end\n"
     "  call('DEL',M)\n"
     "  if ARGV[3]=='1' then redis.pcall('PUBLISH','wake:'..M,'-'..token) end\n"
     "  return 1\n"
