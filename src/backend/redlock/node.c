@@ -125,25 +125,6 @@ static hf_status hello_identity(struct redlock_node *node,
     return st;
 }
 
-static enum redlock_disk hello_disk(const redisReply *config)
-{
-    bool on = false, always = false;
-    size_t i;
-
-    if (!config || config->type != REDIS_REPLY_ARRAY)
-        return REDLOCK_DISK_UNKNOWN;
-    for (i = 0; i + 1 < config->elements; i += 2) {
-        const char *name = config->element[i]->str;
-        const char *value = config->element[i + 1]->str;
-
-        if (!name || !value)
-            continue;
-        on |= !strcmp(name, "appendonly") && !strcmp(value, "yes");
-        always |= !strcmp(name, "appendfsync") && !strcmp(value, "always");
-    }
-    return on && always ? REDLOCK_DISK_ALWAYS : REDLOCK_DISK_NO;
-}
-
 /* (c): nothing of the connection before is served any more. */
 static hf_status hello_kill(struct redlock_node *node, struct mux_link *link,
                             bool other, int64_t deadline, struct hf_error *err)
@@ -174,21 +155,12 @@ static hf_status hello_know(struct redlock_node *node, struct mux_link *link,
                             bool *other, int64_t deadline, struct hf_error *err)
 {
     const char *info[] = {"INFO", "server"};
-    const char *config[] = {"CONFIG", "GET", "append*"};
     redisReply *reply;
     hf_status st =
         redlock_hello_may(node, link, 2, info, &reply, deadline, err);
 
     if (!st)
         st = hello_identity(node, reply, other, err);
-    if (reply)
-        freeReplyObject(reply);
-    if (st)
-        return st;
-    st = redlock_hello_may(node, link, 3, config, &reply, deadline, err);
-    pthread_mutex_lock(&node->rl->mu);
-    node->disk = hello_disk(reply);
-    pthread_mutex_unlock(&node->rl->mu);
     if (reply)
         freeReplyObject(reply);
     return st;

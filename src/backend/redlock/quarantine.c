@@ -14,15 +14,13 @@
  *      that it has read from any node.  So clients that were not given the same
  *      value obey the largest of them, as long as one node is left that
  *      remembers it.
- *  (3) A node that has everything on disk (appendonly with fsync always)
- *      forgets nothing and votes at once, provided that it proves to have kept
- *      its data: what a client wrote down there during an earlier run is still
- *      there.  One that was started with an empty disk is a node that has
- *      forgotten.
+ *  (3) A node that says that it has everything on disk (appendonly with fsync
+ *      always) waits like any other.  That it has some data from before its
+ *      restart does not prove that it has the newest: its disk may be that of
+ *      an hour ago, from a backup or from before appendonly was turned off.
  *
  * The note of a node is the hash that a lock with an empty key would have,
- * which no lock is: q is the longest lease in milliseconds, d the run id under
- * which the node was first seen to keep everything on disk.
+ * which no lock is: q is the longest lease in milliseconds.
  */
 #include "redlock.h"
 
@@ -62,32 +60,16 @@ hf_status redlock_check_ttl(const struct redlock_conn *rl, int64_t ttl_ms,
                     ttl_ms, rl->lease_max);
 }
 
-/* With what the node has said: quarantine.c (2) and (3). */
+/* With what the node has said: quarantine.c (2) */
 static void quarantine_read(struct redlock_node *node, const redisReply *reply)
 {
     struct redlock_conn *rl = node->rl;
     int64_t longest = redlock_item(reply, 0);
-    const redisReply *since =
-        reply->type == REDIS_REPLY_ARRAY && reply->elements == 2
-            ? reply->element[1]
-            : NULL;
 
     pthread_mutex_lock(&rl->mu);
     if (longest > rl->longest_ttl && longest <= HFI_TTL_MAX)
         rl->longest_ttl = longest;
-    node->kept = node->disk == REDLOCK_DISK_ALWAYS && node->run_id[0] &&
-                 since && since->type == REDIS_REPLY_STRING && since->str[0] &&
-                 strcmp(since->str, node->run_id) != 0;
     pthread_mutex_unlock(&rl->mu);
-}
-
-/* What is said to the node about its disk: nothing is known, it is not kept up
- * to date, or it is, in this run. */
-static const char *quarantine_disk(const struct redlock_node *node)
-{
-    if (node->disk == REDLOCK_DISK_NO)
-        return "-";
-    return node->disk == REDLOCK_DISK_ALWAYS ? node->run_id : "";
 }
 
 hf_status redlock_quarantine_hello(struct redlock_node *node,
@@ -104,19 +86,15 @@ hf_status redlock_quarantine_hello(struct redlock_node *node,
                           names.text[REDIS_META],
                           "Q",
                           "",
-                          longest,
-                          quarantine_disk(node)};
+                          longest};
     redisReply *reply;
     hf_status st;
 
-    pthread_mutex_lock(&rl->mu);
-    node->kept = false;
-    pthread_mutex_unlock(&rl->mu);
     if (!rl->quarantine)
         return HF_OK;
     redis_name(&node->rc, "", &names);
     snprintf(longest, sizeof(longest), "%" PRId64, rl->lease_max);
-    st = redlock_hello_may(node, link, 9, argv, &reply, deadline, err);
+    st = redlock_hello_may(node, link, 8, argv, &reply, deadline, err);
     if (reply) {
         quarantine_read(node, reply);
         freeReplyObject(reply);
@@ -132,8 +110,7 @@ int64_t redlock_quarantine_left(struct redlock_node *node)
     if (!rl->quarantine)
         return 0;
     pthread_mutex_lock(&rl->mu);
-    if (!node->kept)
-        left = node->born + rl->longest_ttl - hfi_now();
+    left = node->born + rl->longest_ttl - hfi_now();
     pthread_mutex_unlock(&rl->mu);
     return left > 0 ? left : 0;
 }

@@ -51,7 +51,7 @@
  *      confirm the grant, and counts from the next renewal on.
  *  (6) Restarts.  A node that was started less than the longest lease of any
  *      client ago may have forgotten a grant that stands, so it may not vote
- *      for a new one, unless it has proven that it kept its data.  A restart
+ *      for a new one, whatever it has on disk.  A restart
  *      ends our connection, so it is enough to ask for run id and uptime when a
  *      connection begins; one that does not tell its run id counts as restarted
  *      each time.  How long the longest lease is, see quarantine.c.

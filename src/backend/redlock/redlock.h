@@ -44,13 +44,6 @@ enum redlock_state {
     REDLOCK_UP
 };
 
-/* Does it write to disk what it says before it says so? */
-enum redlock_disk {
-    REDLOCK_DISK_UNKNOWN,
-    REDLOCK_DISK_NO,
-    REDLOCK_DISK_ALWAYS
-};
-
 struct redlock_node {
     struct redis_conn rc; /* its name, secrets and prefix; and its mux */
     struct redlock_conn *rl;
@@ -64,9 +57,7 @@ struct redlock_node {
     long long client_id;   /* of our last connection there, 0 unknown */
     int64_t born;          /* not before it was started, on our clock */
     _Atomic int64_t heard; /* when it last answered */
-    enum redlock_disk disk;
-    bool kept;          /* it has its data from before it was started */
-    atomic_bool native; /* SET takes NX with GET */
+    atomic_bool native;    /* SET takes NX with GET */
     struct redlock_debt *debts;
     struct hfi_mux ear_mux; /* makes the connection below, and no other */
     struct mux_link *ear;   /* where it tells of releases, or NULL */

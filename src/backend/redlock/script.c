@@ -20,7 +20,7 @@
  *   T old fence              take up  {1}, or why not: {2, whose}, {0}, {3},
  *                                     {5}, as with R
  *   I                        look     {v, PTTL, c, k, n, o, t, b, now}
- *   Q longest run            agree    {longest, run}; quarantine.c
+ *   Q longest                agree    {longest}; quarantine.c
  *
  * What is asked most often needs no script: A is the same as SET NX GET PX,
  * HMGET, TIME and PTTL, one after the other, where SET knows NX with GET (since
@@ -39,18 +39,11 @@ const char redlock_script[] =
     "local M,T,op,token=KEYS[1],KEYS[2],ARGV[1],ARGV[2]\n"
     "local call=redis.call\n"
     "if op=='Q' then\n"
-    "  local q=call('HMGET',T,'q','d')\n"
-    "  if not q[1] or tonumber(q[1])<tonumber(ARGV[3]) then\n"
-    "    q[1]=ARGV[3]\n"
-    "  end\n"
-    "  if ARGV[4]=='-' then\n"
-    "    q[2]=''\n"
-    "  elseif not q[2] or q[2]=='' then\n"
-    "    q[2]=ARGV[4]\n"
-    "  end\n"
-    "  redis.pcall('HSET',T,'q',q[1],'d',q[2])\n"
+    "  local q=call('HGET',T,'q')\n"
+    "  if not q or tonumber(q)<tonumber(ARGV[3]) then q=ARGV[3] end\n"
+    "  redis.pcall('HSET',T,'q',q)\n"
     "  redis.pcall('PEXPIRE',T,'31622400000')\n"
-    "  return q\n"
+    "  return {q}\n"
     "end\n"
     "local v=call('GET',M)\n"
     "if op=='L' then\n"
