@@ -127,6 +127,66 @@ TEST(the_clock_of_a_minority_may_be_set_while_a_lock_is_held)
     rl_end(&rl);
 }
 
+/* Kill it, and start it again without its data while its clock is behind. */
+static void shift_restart(struct rl *rl, int i)
+{
+    shift(rl, i, -HOUR);
+    rt_crash(&rl->nodes[i]);
+    shift_next(i);
+    setenv("LD_PRELOAD", getenv("HF_CLOCK_SHIM"), 1);
+    rt_again(&rl->nodes[i]);
+    unsetenv("LD_PRELOAD");
+}
+
+static bool is_granted(hf_client *client)
+{
+    hf_lock *lk = NULL;
+
+    return rl_try(client, "other", 3000, &lk) == HF_OK &&
+           hf_release(lk, NULL) != HF_INVALID;
+}
+
+/* Nodes restart with a clock that is behind, and then that is set right.  Does a
+ * stranger count on them?  `seen`: a client has seen them before that. */
+static void check_clock_set_after_start(bool seen)
+{
+    struct rl rl;
+    hf_client *a, *b;
+    hf_lock *lk = NULL;
+
+    shift_start(&rl, "?quarantine=3s");
+    a = rl_open(&rl);
+    t_poll_until(is_granted(a), 20000);
+    for (int i = 0; i < 3; i++) {
+        shift_restart(&rl, i);
+        while (seen && !rt_text(&rl.nodes[i], "HGET {holdfast:}:meta: s")[0])
+            is_granted(a); /* It connects again. */
+        shift(&rl, i, 0);
+    }
+    rl_signal(&rl, 0x18, SIGSTOP); /* All of those are needed. */
+    b = rl_open(&rl);
+    CHECK_STATUS(rl_try(b, "other", 3000, &lk), HF_UNAVAILABLE);
+    CHECK(strstr(t_err.text, "restarted"));
+    rl_signal(&rl, 0x18, SIGCONT);
+    t_poll_until(is_granted(b), 20000);
+    hf_close(b);
+    b = rl_open(&rl);
+    CHECK(is_granted(b)); /* Who comes later need not wait again. */
+    hf_close(a);
+    hf_close(b);
+    rl_end(&rl);
+}
+
+TEST(a_clock_that_is_set_after_the_start_ends_no_quarantine)
+{
+    check_clock_set_after_start(false);
+}
+
+TEST(nor_if_a_client_saw_it_before_it_was_set)
+{
+    check_clock_set_after_start(true);
+}
+
 TEST(fences_rise_when_the_clock_that_gave_the_last_is_gone)
 {
     struct rl rl;
@@ -143,12 +203,7 @@ TEST(fences_rise_when_the_clock_that_gave_the_last_is_gone)
         last = hf_fence(lk);
         CHECK_OK(hf_release(lk, &t_err));
         rl_check_clean(&rl);
-        shift(&rl, i, -HOUR); /* and it has lost its data */
-        rt_crash(&rl.nodes[i]);
-        shift_next(i);
-        setenv("LD_PRELOAD", getenv("HF_CLOCK_SHIM"), 1);
-        rt_again(&rl.nodes[i]);
-        unsetenv("LD_PRELOAD");
+        shift_restart(&rl, i); /* It has lost its data. */
         shift(&rl, i, 0);
         t_poll_until(rl_try(client, "k", TTL, &lk) == HF_OK, 10000);
         CHECK_GT(hf_fence(lk), last);

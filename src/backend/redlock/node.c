@@ -119,6 +119,7 @@ static hf_status hello_identity(struct redlock_node *node,
         if (node->run_id[0] && atomic_load(&node->heard) > born)
             born = atomic_load(&node->heard);
         node->born = born ? born : 1;
+        node->dated = false;
         memcpy(node->run_id, run_id, sizeof(run_id));
     }
     pthread_mutex_unlock(&node->rl->mu);

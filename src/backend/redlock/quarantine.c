@@ -18,9 +18,17 @@
  *      always) waits like any other.  That it has some data from before its
  *      restart does not prove that it has the newest: its disk may be that of
  *      an hour ago, from a backup or from before appendonly was turned off.
+ *  (4) How long a node has run is told by its wall clock, which may have been
+ *      set since it was started.  So the first client that sees a node in a new
+ *      run writes down there when that was, and it counts from then, whatever
+ *      its uptime.  That time is not the node's own either, but what a majority
+ *      of the nodes agrees on: the middle one of their clocks.  Where no
+ *      majority tells the time, or the note is from the future, it counts from
+ *      now on.
  *
  * The note of a node is the hash that a lock with an empty key would have,
- * which no lock is: q is the longest lease in milliseconds.
+ * which no lock is: q is the longest lease in milliseconds, r the run id, s when
+ * that was first seen, in milliseconds, or empty.
  */
 #include "redlock.h"
 
@@ -29,6 +37,9 @@
 #include "base/banned.h"
 
 #define QUARANTINE_MS INT64_C(60000)
+
+/* How long one node is kept waiting until a majority has told the time. */
+#define CLOCKS_MS 500
 
 hf_status redlock_quarantine_open(struct redlock_conn *rl,
                                   const struct hfi_url *url,
@@ -60,25 +71,85 @@ hf_status redlock_check_ttl(const struct redlock_conn *rl, int64_t ttl_ms,
                     ttl_ms, rl->lease_max);
 }
 
-/* With what the node has said: quarantine.c (2) */
-static void quarantine_read(struct redlock_node *node, const redisReply *reply)
-{
-    struct redlock_conn *rl = node->rl;
-    int64_t longest = redlock_item(reply, 0);
+/* ---- what time it is --------------------------------------------------- */
 
-    pthread_mutex_lock(&rl->mu);
-    if (longest > rl->longest_ttl && longest <= HFI_TTL_MAX)
-        rl->longest_ttl = longest;
-    pthread_mutex_unlock(&rl->mu);
+/* With the mutex held: what a majority agrees on, by our own clock; of two in the
+ * middle the earlier, or the later one.  False if too few have told. */
+static bool clocks_agree(const struct redlock_conn *rl, bool later,
+                         int64_t *ret)
+{
+    int64_t ahead[REDLOCK_MAX];
+    int i, j, n = 0;
+
+    for (i = 0; i < rl->n; i++) {
+        if (!rl->nodes[i].clocked)
+            continue;
+        for (j = n++; j > 0 && ahead[j - 1] > rl->nodes[i].ahead; j--)
+            ahead[j] = ahead[j - 1];
+        ahead[j] = rl->nodes[i].ahead;
+    }
+    if (n < rl->majority)
+        return false;
+    *ret = hfi_now() + ahead[later ? n / 2 : (n - 1) / 2];
+    return true;
 }
 
-hf_status redlock_quarantine_hello(struct redlock_node *node,
-                                   struct mux_link *link, int64_t deadline,
-                                   struct hf_error *err)
+/* The same, after waiting a little for the others. */
+static bool clocks_wait(struct redlock_conn *rl, int64_t *ret, int64_t deadline)
+{
+    int64_t until = hfi_now() + CLOCKS_MS;
+
+    until = until < deadline ? until : deadline;
+    while (!clocks_agree(rl, false, ret)) {
+        if (rl->closing || !hfi_left_ms(until))
+            return false;
+        hfi_cond_wait(&rl->changed, &rl->mu, until);
+    }
+    return true;
+}
+
+/* ---- the note of a node ------------------------------------------------ */
+
+/* With the mutex held: what the node has said, and when.  True if it is to be
+ * told since when it was seen: *seen.  quarantine.c (2) and (4) */
+static bool quarantine_read(struct redlock_node *node, const redisReply *reply,
+                            int64_t *seen, int64_t deadline)
+{
+    struct redlock_conn *rl = node->rl;
+    int64_t longest = redlock_item(reply, 0), noted = redlock_item(reply, 1);
+    int64_t agreed = 0, now = hfi_now();
+    bool known;
+
+    if (longest > rl->longest_ttl && longest <= HFI_TTL_MAX)
+        rl->longest_ttl = longest;
+    node->ahead = redlock_item(reply, 2) - now;
+    node->clocked = true;
+    hfi_cond_wake(&rl->changed);
+    known = clocks_wait(rl, &agreed, deadline);
+    now = hfi_now();
+    if (!node->dated) {
+        if (!known || noted <= 0 || noted > agreed)
+            node->born = now;
+        else if (node->born < now - (agreed - noted))
+            node->born = now - (agreed - noted);
+        node->dated = true;
+    }
+    if (!node->run_id[0] || !clocks_agree(rl, true, &agreed) ||
+        (noted > 0 && noted <= agreed))
+        return false;
+    *seen = agreed - (now - node->born);
+    return true;
+}
+
+/* Write it down, and read what is there; `seen` is 0 to ask. */
+static hf_status quarantine_note(struct redlock_node *node,
+                                 struct mux_link *link, int64_t seen,
+                                 redisReply **reply, int64_t deadline,
+                                 struct hf_error *err)
 {
     struct redlock_conn *rl = node->rl;
     struct redis_names names;
-    char longest[24];
+    char longest[24], since[24] = "";
     const char *argv[] = {"EVALSHA",
                           rl->script_id,
                           "2",
@@ -86,17 +157,38 @@ hf_status redlock_quarantine_hello(struct redlock_node *node,
                           names.text[REDIS_META],
                           "Q",
                           "",
-                          longest};
+                          longest,
+                          node->run_id,
+                          since};
+
+    redis_name(&node->rc, "", &names);
+    snprintf(longest, sizeof(longest), "%" PRId64, rl->lease_max);
+    if (seen)
+        snprintf(since, sizeof(since), "%" PRId64, seen);
+    return redlock_hello_may(node, link, 10, argv, reply, deadline, err);
+}
+
+hf_status redlock_quarantine_hello(struct redlock_node *node,
+                                   struct mux_link *link, int64_t deadline,
+                                   struct hf_error *err)
+{
+    struct redlock_conn *rl = node->rl;
     redisReply *reply;
+    int64_t seen = 0;
+    bool tell;
     hf_status st;
 
     if (!rl->quarantine)
         return HF_OK;
-    redis_name(&node->rc, "", &names);
-    snprintf(longest, sizeof(longest), "%" PRId64, rl->lease_max);
-    st = redlock_hello_may(node, link, 8, argv, &reply, deadline, err);
-    if (reply) {
-        quarantine_read(node, reply);
+    st = quarantine_note(node, link, 0, &reply, deadline, err);
+    if (!reply)
+        return st;
+    pthread_mutex_lock(&rl->mu);
+    tell = quarantine_read(node, reply, &seen, deadline);
+    pthread_mutex_unlock(&rl->mu);
+    freeReplyObject(reply);
+    if (tell) {
+        st = quarantine_note(node, link, seen, &reply, deadline, err);
         freeReplyObject(reply);
     }
     return st;

@@ -56,6 +56,9 @@ struct redlock_node {
     char run_id[48];
     long long client_id;   /* of our last connection there, 0 unknown */
     int64_t born;          /* not before it was started, on our clock */
+    bool dated;            /* that is so, whatever its clock says */
+    int64_t ahead;         /* its clock, less ours, in ms */
+    bool clocked;          /* that is known */
     _Atomic int64_t heard; /* when it last answered */
     atomic_bool native;    /* SET takes NX with GET */
     struct redlock_debt *debts;

@@ -20,7 +20,7 @@
  *   T old fence              take up  {1}, or why not: {2, whose}, {0}, {3},
  *                                     {5}, as with R
  *   I                        look     {v, PTTL, c, k, n, o, t, b, now}
- *   Q longest                agree    {longest}; quarantine.c
+ *   Q longest run seen       agree    {longest, seen, now}; quarantine.c
  *
  * What is asked most often needs no script: A is the same as SET NX GET PX,
  * HMGET, TIME and PTTL, one after the other, where SET knows NX with GET (since
@@ -39,11 +39,14 @@ const char redlock_script[] =
     "local M,T,op,token=KEYS[1],KEYS[2],ARGV[1],ARGV[2]\n"
     "local call=redis.call\n"
     "if op=='Q' then\n"
-    "  local q=call('HGET',T,'q')\n"
-    "  if not q or tonumber(q)<tonumber(ARGV[3]) then q=ARGV[3] end\n"
-    "  redis.pcall('HSET',T,'q',q)\n"
+    "  local q,t=call('HMGET',T,'q','r','s'),call('TIME')\n"
+    "  if not q[1] or tonumber(q[1])<tonumber(ARGV[3]) then\n"
+    "    q[1]=ARGV[3]\n"
+    "  end\n"
+    "  if q[2]~=ARGV[4] or ARGV[5]~='' then q[3]=ARGV[5] end\n"
+    "  redis.pcall('HSET',T,'q',q[1],'r',ARGV[4],'s',q[3])\n"
     "  redis.pcall('PEXPIRE',T,'31622400000')\n"
-    "  return {q}\n"
+    "  return {q[1],q[3],t[1]..string.sub('00'..math.floor(t[2]/1000),-3)}\n"
     "end\n"
     "local v=call('GET',M)\n"
     "if op=='L' then\n"
