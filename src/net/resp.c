@@ -13,6 +13,8 @@
 
 #include <pthread.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/banned.h"
@@ -53,25 +55,83 @@ redisReader *hfi_resp_reader(void)
                           : NULL;
 }
 
-/* The parser's private pointer counts the bytes since the last whole reply: what
- * it has taken in already is memory, too. */
+/* ---- what was received ------------------------------------------------- */
+
+/* The parser's private pointer has two numbers.  One counts the bytes since the
+ * last whole reply: what it has taken in already is memory, too.  The other
+ * counts those that follow and are not kept. */
+#define RESP_SINCE 24
+#define RESP_MASK  ((UINT64_C(1) << RESP_SINCE) - 1)
+
+/* What a server sends at most, unless it was told otherwise. */
+#define RESP_BULK_MAX (UINT64_C(512) << 20)
+
+static const redisReadTask *resp_task(const redisReader *reader)
+{
+#if HIREDIS_MAJOR >= 1
+    return reader->ridx < 0 ? NULL : reader->task[reader->ridx];
+#else
+    return reader->ridx < 0 ? NULL : &reader->rstack[reader->ridx];
+#endif
+}
+
+/* The parser waits for the rest of a string.  If that is a long one, have it read
+ * the beginning only, and return how many bytes of it follow; else 0. */
+static uint64_t resp_cut(redisReader *reader)
+{
+    const redisReadTask *task = resp_task(reader);
+    const char *text = reader->buf + reader->pos;
+    size_t head, old = reader->pos, left = reader->len - reader->pos;
+    const char *end = memchr(text, '\r', left < RESP_SINCE ? left : RESP_SINCE);
+    char kept[HFI_RESP_KEPT + 16];
+    uint64_t len;
+    int n;
+
+    if (sizeof(void *) < sizeof(len) || !task ||
+        task->type != REDIS_REPLY_STRING || !end || *text < '1' || *text > '9')
+        return 0;
+    head = (size_t)(end - text) + 2;
+    len = strtoull(text, NULL, 10);
+    if (len <= HFI_RESP_LONG || len > RESP_BULK_MAX ||
+        left < head + HFI_RESP_KEPT || left >= head + len + 2)
+        return 0;
+    n = snprintf(kept, sizeof(kept), "%d\r\n", HFI_RESP_KEPT);
+    memcpy(kept + n, text + head, HFI_RESP_KEPT);
+    memcpy(kept + n + HFI_RESP_KEPT, "\r\n", 2);
+    reader->pos = reader->len;
+    if (redisReaderFeed(reader, kept, (size_t)n + HFI_RESP_KEPT + 2) !=
+        REDIS_OK) {
+        reader->pos = old;
+        return 0;
+    }
+    return head + len + 2 - left;
+}
+
 bool hfi_resp_feed(redisReader *reader, const char *buf, size_t len)
 {
-    uintptr_t since = (uintptr_t)reader->privdata + len;
+    uint64_t state = (uintptr_t)reader->privdata;
+    uint64_t since = state & RESP_MASK, skip = state >> RESP_SINCE;
+    size_t n;
 
-    reader->privdata = (void *)since;
-    return since <= HFI_RESP_MAX &&
-           redisReaderFeed(reader, buf, len) == REDIS_OK;
+    if (since > HFI_RESP_KEPT && !skip)
+        skip = resp_cut(reader);
+    n = skip < len ? (size_t)skip : len;
+    since += len - n;
+    if (since > HFI_RESP_MAX)
+        return false;
+    reader->privdata = (void *)(uintptr_t)((skip - n) << RESP_SINCE | since);
+    return n == len || redisReaderFeed(reader, buf + n, len - n) == REDIS_OK;
 }
 
 bool hfi_resp_next(redisReader *reader, redisReply **ret)
 {
+    uint64_t state = (uintptr_t)reader->privdata;
     void *reply = NULL;
 
     if (redisReaderGetReply(reader, &reply) != REDIS_OK)
         return false;
     if (reply)
-        reader->privdata = NULL;
+        reader->privdata = (void *)(uintptr_t)(state & ~RESP_MASK);
     *ret = reply;
     return true;
 }

@@ -13,6 +13,12 @@
 #define HFI_RESP_MAX   (1 << 20)
 #define HFI_RESP_ITEMS 65536
 
+/* Somebody else's string may stand where a lock should.  Of one that is longer
+ * than the first of these, and not longer than a server allows, the second is
+ * kept: that tells that it is not ours. */
+#define HFI_RESP_LONG (1 << 16)
+#define HFI_RESP_KEPT 256
+
 /* A parser that refuses such replies before it makes room for them. */
 redisReader *hfi_resp_reader(void);
 

@@ -311,6 +311,39 @@ TEST(a_frozen_replica_endangers_no_lock_that_is_held)
     rt_end(&s);
 }
 
+/* ---- what others have put there ----------------------------------------- */
+
+TEST(a_long_value_at_the_key_is_somebody_elses_lock_and_no_more)
+{
+    static const char *const modes[] = {"", "?acquire=set", "?acquire=script"};
+    struct hf_lock_opts opts = rt_opts(5000, 0);
+    struct hf_info info = HF_INFO_INIT;
+    struct rt_server s = {0};
+    hf_client *client;
+    hf_lock *lk, *none = NULL;
+    int i, j;
+
+    rt_start(&s, NULL);
+    rt_do(&s, "EVAL %s 0",
+          "redis.call('SET','holdfast:big',string.rep('x',3000000))");
+    for (i = 0; i < 3; i++) {
+        client = rt_open(&s, modes[i]);
+        lk = rt_lock(client, "k", 0, 5000, 0);
+        for (j = 0; j < 3; j++)
+            CHECK_STATUS(hf_acquire(client, "big", 0, &opts, &none, &t_err),
+                         HF_BUSY);
+        if (i == 0) {
+            CHECK_OK(hf_inspect(client, "big", &info, &t_err));
+            CHECK(info.held);
+        }
+        CHECK_OK(hf_extend(lk, 0, &t_err));
+        CHECK_OK(hf_release(lk, &t_err));
+        hf_close(client);
+    }
+    rt_do(&s, "DEL holdfast:big");
+    rt_end(&s);
+}
+
 /* ---- names ------------------------------------------------------------- */
 
 static const char *const odd_keys[] = {

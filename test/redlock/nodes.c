@@ -198,6 +198,31 @@ TEST(a_majority_that_others_hold_is_busy_and_is_left_alone)
     rl_end(&rl);
 }
 
+TEST(a_long_value_at_the_key_is_somebody_elses_lock_and_no_more)
+{
+    struct hf_info info = HF_INFO_INIT;
+    struct rl rl;
+    hf_client *client;
+    hf_lock *lk = NULL, *none = NULL;
+
+    rl_start(&rl, CALM, false);
+    for (int i = 0; i < RL_N; i++)
+        rt_do(&rl.nodes[i], "EVAL %s 0",
+              "redis.call('SET','holdfast:big',string.rep('x',3000000))");
+    client = rl_open(&rl);
+    CHECK_OK(rl_try(client, "k", 5000, &lk));
+    for (int i = 0; i < 3; i++)
+        CHECK_STATUS(rl_try(client, "big", 5000, &none), HF_BUSY);
+    CHECK_OK(hf_inspect(client, "big", &info, &t_err));
+    CHECK(info.held);
+    CHECK_OK(hf_extend(lk, 0, &t_err));
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_close(client);
+    for (int i = 0; i < RL_N; i++)
+        rt_do(&rl.nodes[i], "DEL holdfast:big");
+    rl_end(&rl);
+}
+
 TEST(a_majority_that_was_stolen_ends_the_lock)
 {
     struct rl rl;

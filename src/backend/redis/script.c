@@ -572,7 +572,7 @@ static const char script_body[] =
     "  v=match(v,'^(.*) %d+$') or v\n"
     "end\n"
     "if foreign then f,broken=nil,nil end\n"
-    "return {v,call('PTTL',M),f or false,\n"
+    "return {v and sub(v,1,200),call('PTTL',M),f or false,\n"
     "  f and sub(rest,n+1) or false,f and t or false,since,\n"
     "  call('ZCOUNT',Q,'-inf','(7e15'),owners,broken and 1 or 0}\n";
 

@@ -67,7 +67,7 @@ const char redlock_script[] =
     "    if m[3]==f then return {3} end\n"
     "  end\n"
     "  if v==token then return {1} end\n"
-    "  if v~=ARGV[3] then return {v and 2 or 0,v} end\n"
+    "  if v~=ARGV[3] then return {v and 2 or 0,v and v:sub(1,200)} end\n"
     "  call('SET',M,token,'PX',math.max(call('PTTL',M),1))\n"
     "  if m and m[1]==f then call('HSET',T,'k',token) end\n"
     "  return {1}\n"
@@ -112,7 +112,7 @@ const char redlock_script[] =
     "  elseif v==token and call('PTTL',M)<tonumber(ARGV[3]) then\n"
     "    call('PEXPIRE',M,ARGV[3])\n"
     "  end\n"
-    "  return {v,call('HMGET',T,'c','k'),t,call('PTTL',M)}\n"
+    "  return {v and v:sub(1,200),call('HMGET',T,'c','k'),t,call('PTTL',M)}\n"
     "end\n"
     "if op=='B' then\n"
     "  m=call('HMGET',T,'c','k')\n"
@@ -130,4 +130,4 @@ const char redlock_script[] =
     "  return 1\n"
     "end\n"
     "m=call('HMGET',T,'c','k','n','o','t','b')\n"
-    "return {v,call('PTTL',M),m[1],m[2],m[3],m[4],m[5],m[6],now}\n";
+    "return {v and v:sub(1,200),call('PTTL',M),m[1],m[2],m[3],m[4],m[5],m[6],now}\n";
