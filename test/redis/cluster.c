@@ -358,6 +358,57 @@ TEST_TIMEOUT(a_held_lock_outlives_a_slot_that_moves_slowly, 120)
     fleet_stop(&f);
 }
 
+static long long fleet_reads(struct fleet *f)
+{
+    static const char name[] = "total_reads_processed:";
+    long long n = 0;
+
+    for (int i = 0; i < FLEET_MASTERS; i++)
+        n += strtoll(strstr(rt_text(&f->node[i], "INFO stats"), name) +
+                         strlen(name),
+                     NULL, 10);
+    return n;
+}
+
+/* Half of the keys are there, half of them here: at a distance there is no time
+ * for a question about each. */
+TEST_TIMEOUT(locks_of_a_slot_that_moves_are_renewed_together, 120)
+{
+    enum { N = 100 };
+    const char *key = fleet_key(0, 0);
+    struct fleet f;
+    hf_client *client;
+    hf_lock *lk[N];
+    char name[N][96];
+    long long slot, reads;
+    int64_t end;
+    int i;
+
+    fleet_start(&f, NULL);
+    client = fleet_open(&f, "");
+    slot = fleet_slot(&f, key);
+    for (i = 0; i < N; i++) {
+        snprintf(name[i], sizeof(name[i]), "x%d{holdfast:%s}", i, key);
+        lk[i] = rt_lock(client, name[i], 0, 3000, 0);
+    }
+    fleet_move_begin(&f, slot, 0, 1);
+    for (i = 0; i < N; i += 2) {
+        snprintf(name[i], sizeof(name[i]), "holdfast:x%d{holdfast:%s}", i, key);
+        fleet_move_key(&f, 0, 1, name[i]);
+    }
+    reads = fleet_reads(&f);
+    for (end = t_now_ms() + 3200; t_now_ms() < end; t_sleep_ms(20))
+        for (i = 0; i < N; i++)
+            CHECK(hf_held(lk[i]));
+    CHECK_LT(fleet_reads(&f) - reads, N);
+    fleet_move_rest(&f, slot, 0, 1);
+    for (i = 0; i < N; i++)
+        CHECK_OK(hf_release(lk[i], &t_err));
+    hf_close(client);
+    fleet_check_clean(&f);
+    fleet_stop(&f);
+}
+
 /* From the first moment on the server refuses every command with several keys,
  * since not all of them are there. */
 TEST_TIMEOUT(a_lock_is_taken_kept_and_given_back_while_its_slot_moves, 120)

@@ -158,10 +158,6 @@ void redis_move_renew(struct redis_conn *rc, struct hfi_renewal *item,
     redisReply *reply;
     uint64_t said;
 
-    if (!item->claim->owner || rc->acquire != REDIS_FENCED) {
-        redis_bare_renew(rc, item, deadline, err);
-        return;
-    }
     redis_name(rc, item->claim->key, &names);
     snprintf(ttl, sizeof(ttl), "%" PRId64, item->ttl_ms);
     item->st = move_step(rc, item->claim->key, names.text[REDIS_OWNERS], 3,

@@ -366,10 +366,8 @@ hf_status redis_bare_take(struct redis_conn *, const struct hfi_claim *,
 hf_status redis_bare_release(struct redis_conn *, const struct hfi_claim *,
                              int64_t deadline, struct hf_error *);
 
-/* Renew a key that is ours, and look at nothing beside it: at once, or in a
- * batch, whose reply is an integer: 1 done, 0 not there, 2 another's. */
-void redis_bare_renew(struct redis_conn *, struct hfi_renewal *,
-                      int64_t deadline, struct hf_error *);
+/* Renew a key that is ours, and look at nothing beside it, in a batch.  The
+ * reply is an integer: 1 done, 0 not there, 2 another's. */
 void redis_bare_renew_add(struct redis_conn *, struct redis_batch *,
                           const struct hfi_renewal *, bool whole);
 
@@ -385,7 +383,8 @@ hf_status redis_bare_write(struct redis_conn *, struct redis_wait *,
 
 /* ---- migrate.c ------------------------------------------------------ */
 
-/* Take and renew a lock whose keys are not all in one place. */
+/* Take a lock whose keys are not all in one place, and renew one with an owner
+ * id. */
 hf_status redis_move_take(struct redis_conn *, const struct hfi_claim *,
                           const char *about, struct hfi_receipt *,
                           int64_t deadline, struct hf_error *);

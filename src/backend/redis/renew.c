@@ -12,12 +12,13 @@
  *      fails at once and is tried again, and the locks on other nodes are not
  *      kept waiting.
  *  (3) While the slot of a lock moves, the server refuses a script whose keys
- *      are not all there yet.  The key alone can always be renewed, and is
- *      (migrate.c): that there was a break is then seen by the renewal after
- *      the move.
+ *      are not all there yet.  The key alone can always be renewed, and is: that
+ *      there was a break is then seen by the renewal after the move.  With an
+ *      owner id that takes two steps, one lock after the other (migrate.c).
  *  (4) What was not carried out, because the server lacks the script or has the
- *      slot no more, is sent again together: a fail-over costs all the locks of
- *      a shard one or two round trips more, and not each of them.
+ *      slot no more, or has only a part of it, is sent again together: a
+ *      fail-over or a move costs all the locks of a shard a few round trips
+ *      more, and not each of them.
  */
 #include "redis.h"
 
@@ -50,7 +51,12 @@ struct renew_part {
     redisReply **replies;
     hf_status st;
     bool begun;
+    bool said[2]; /* the script, and the one for keys alone, is said whole */
 };
+
+/* How an item is renewed: by the script; its key alone; or that, at a node that
+ * does not have the slot yet. */
+enum renew_way { RENEW_SCRIPT, RENEW_KEY, RENEW_ASKING };
 
 /* At most so many servers at once; the rest of the items wait for the next
  * round. */
@@ -65,10 +71,12 @@ struct renew_round {
     struct hfi_renewal *items;
     size_t n, left; /* items, and those that are not settled yet */
     bool settled[RENEW_ITEMS];
-    unsigned char of[RENEW_ITEMS]; /* the part that has it, or RENEW_PARTS */
+    unsigned char of[RENEW_ITEMS];   /* the part that has it, or RENEW_PARTS */
+    unsigned char way[RENEW_ITEMS];  /* enum renew_way */
+    struct hfi_mux *to[RENEW_ITEMS]; /* RENEW_ASKING: that node */
     struct renew_part parts[RENEW_PARTS];
     size_t nparts;
-    bool whole; /* the first of each part says its script whole */
+    bool whole; /* the first of each part, and kind, says its script whole */
 };
 
 /* What a renewal says beside the claim: whether it may be less; ttl, fence. */
@@ -87,17 +95,26 @@ static void renew_say(struct renew_args *args, const struct hfi_renewal *item)
     args->argv[1] = args->fence;
 }
 
-static void renew_add(struct redis_conn *rc, struct redis_batch *batch,
-                      const struct hfi_renewal *item, bool whole)
+static void renew_add(struct renew_round *round, struct renew_part *part,
+                      size_t i)
 {
+    const char *asking[] = {"ASKING"};
+    const struct hfi_renewal *item = &round->items[i];
+    bool bare =
+        round->rc->acquire != REDIS_FENCED || round->way[i] != RENEW_SCRIPT;
+    bool whole = round->whole && !part->said[bare];
     struct renew_args args;
 
-    if (rc->acquire != REDIS_FENCED) {
-        redis_bare_renew_add(rc, batch, item, whole);
+    part->said[bare] = true;
+    if (round->way[i] == RENEW_ASKING)
+        redis_batch_add(&part->batch, 1, asking);
+    if (bare) {
+        redis_bare_renew_add(round->rc, &part->batch, item, whole);
         return;
     }
     renew_say(&args, item);
-    redis_step_add(rc, batch, args.op, item->claim, 2, args.argv, whole);
+    redis_step_add(round->rc, &part->batch, args.op, item->claim, 2, args.argv,
+                   whole);
 }
 
 static void renew_begin(struct redis_conn *rc, struct renew_part *part,
@@ -140,25 +157,47 @@ static void renew_send(struct redis_conn *rc, struct renew_part *parts,
     }
 }
 
+/* The slot is moving: renew the key alone, at `to` if it is there already; false
+ * if that is to be sent.  renew.c (3) */
+static bool renew_moving(struct renew_round *round, size_t i,
+                         struct hfi_mux *to, int64_t deadline,
+                         struct hf_error *err)
+{
+    struct hfi_renewal *item = &round->items[i];
+
+    if (item->claim->owner && round->rc->acquire == REDIS_FENCED) {
+        redis_move_renew(round->rc, item, deadline, err);
+        return true;
+    }
+    round->way[i] = to ? RENEW_ASKING : RENEW_KEY;
+    round->to[i] = to;
+    item->st = hfi_fail(err, HF_UNAVAILABLE, "%s: its slot is moving",
+                        round->rc->base.endpoint);
+    return false;
+}
+
 /* One answer; false if the item is to be sent again.  renew.c (4) */
-static bool renew_settle(struct redis_conn *rc, struct hfi_renewal *item,
+static bool renew_settle(struct renew_round *round, size_t i,
                          const redisReply *reply, int64_t deadline,
                          struct hf_error *err)
 {
-    bool ask = false;
+    struct redis_conn *rc = round->rc;
+    struct hfi_renewal *item = &round->items[i];
+    bool ask = false, noscript = redis_is_noscript(reply);
+    struct hfi_mux *to = NULL;
 
-    if (reply->type == REDIS_REPLY_ERROR) {
-        if (redis_is_noscript(reply) ||
-            (redis_redirect(rc, reply, &ask) && !ask)) {
-            item->st = hfi_fail(err, HF_UNAVAILABLE,
-                                "%s: nobody has the key, or keeps scripts",
-                                rc->base.endpoint);
-            return false;
-        }
-        if (ask || !strncmp(reply->str, "TRYAGAIN", 8)) {
-            redis_move_renew(rc, item, deadline, err);
-            return true;
-        }
+    if (reply->type == REDIS_REPLY_ERROR && !noscript) {
+        to = redis_redirect(rc, reply, &ask);
+        if (ask || !strncmp(reply->str, "TRYAGAIN", 8))
+            return renew_moving(round, i, to, deadline, err);
+    }
+    if (noscript || to) {
+        if (to && round->way[i] == RENEW_ASKING)
+            round->way[i] = RENEW_KEY; /* It has arrived. */
+        item->st = hfi_fail(err, HF_UNAVAILABLE,
+                            "%s: nobody has the key, or keeps scripts",
+                            rc->base.endpoint);
+        return false;
     }
     renew_read(rc, item, reply, err);
     return true;
@@ -177,8 +216,10 @@ static void renew_apply(struct renew_round *round, size_t p, int64_t deadline,
         round->items[i].st = part->st;
         round->settled[i] = true;
         if (!part->st) {
-            round->settled[i] = renew_settle(round->rc, &round->items[i],
-                                             part->replies[at], deadline, err);
+            if (round->way[i] == RENEW_ASKING)
+                freeReplyObject(part->replies[at++]);
+            round->settled[i] =
+                renew_settle(round, i, part->replies[at], deadline, err);
             freeReplyObject(part->replies[at++]);
         }
         round->left -= round->settled[i];
@@ -199,7 +240,9 @@ static void renew_sort(struct renew_round *round)
     for (i = 0; i < round->n; i++) {
         if (round->settled[i])
             continue;
-        mux = redis_route(round->rc, round->items[i].claim->key);
+        mux = round->way[i] == RENEW_ASKING
+                  ? round->to[i]
+                  : redis_route(round->rc, round->items[i].claim->key);
         for (p = 0; p < round->nparts && parts[p].mux != mux; p++)
             continue;
         round->of[i] = (unsigned char)p;
@@ -207,13 +250,12 @@ static void renew_sort(struct renew_round *round)
             continue;
         if (p == round->nparts)
             parts[round->nparts++].mux = mux;
-        renew_add(round->rc, &parts[p].batch, &round->items[i],
-                  round->whole && !parts[p].batch.count);
+        renew_add(round, &parts[p], i);
     }
 }
 
 /* A key may have moved while we followed it, and scripts may be flushed. */
-#define RENEW_ROUNDS 4
+#define RENEW_ROUNDS 6
 
 void redis_renew(struct hfi_conn *conn, struct hfi_renewal *items, size_t n,
                  int64_t deadline, struct hf_error *err)

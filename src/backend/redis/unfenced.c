@@ -155,19 +155,6 @@ hf_status redis_bare_take(struct redis_conn *rc, const struct hfi_claim *claim,
 
 /* ---- keeping and giving back ------------------------------------------- */
 
-void redis_bare_renew(struct redis_conn *rc, struct hfi_renewal *item,
-                      int64_t deadline, struct hf_error *err)
-{
-    int said;
-
-    item->st = bare_step(rc, NULL, "R", item->claim, item->ttl_ms, &said,
-                         deadline, err);
-    if (item->st || said == 1)
-        return;
-    item->st = HF_LOST;
-    item->reason = said == 2 ? HF_LOSS_STOLEN : HF_LOSS_DELETED;
-}
-
 void redis_bare_renew_add(struct redis_conn *rc, struct redis_batch *batch,
                           const struct hfi_renewal *item, bool whole)
 {
