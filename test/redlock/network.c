@@ -103,6 +103,43 @@ TEST(nodes_that_are_slow_to_greet_are_waited_for)
     net_end(&net);
 }
 
+static bool list_count(void *arg, const char *key, const struct hf_info *info)
+{
+    (void)key;
+    CHECK(info->held);
+    ++*(int *)arg;
+    return true;
+}
+
+TEST(many_locks_are_listed_from_far_away)
+{
+    enum { N = 60 };
+    static struct net net;
+    struct hf_client_opts opts = HF_CLIENT_OPTS_INIT;
+    hf_client *client = NULL;
+    hf_lock *lk[N];
+    char key[16];
+    int n = 0;
+
+    net_start(&net);
+    opts.timeout_ms = 2000; /* of one request */
+    CHECK_OK(hf_open(net.url, &opts, &client, &t_err));
+    for (int i = 0; i < N; i++) {
+        snprintf(key, sizeof(key), "m%d", i);
+        CHECK_OK(rl_try(client, key, TTL, &lk[i]));
+    }
+    for (int i = 0; i < RL_N; i++)
+        proxy_delay(&net.proxies[i], 100);
+    CHECK_OK(hf_list(client, "m", list_count, &n, &t_err));
+    CHECK_EQ(n, N);
+    for (int i = 0; i < RL_N; i++)
+        proxy_delay(&net.proxies[i], 0);
+    for (int i = 0; i < N; i++)
+        CHECK_OK(hf_release(lk[i], &t_err));
+    hf_close(client);
+    net_end(&net);
+}
+
 /* Take and give back until told to stop; only what fails is told. */
 static void keep_trying(struct t_peer *up, void *arg)
 {

@@ -58,10 +58,12 @@ static int look_ask(struct redlock_round *round,
     return answered;
 }
 
-/* The token that a node has, or NULL. */
-static const char *look_token(const struct redlock_round *round, int node)
+/* The token that a node has for the key that was asked for as the `at`-th, or
+ * NULL. */
+static const char *look_token(const struct redlock_round *round, int at,
+                              int node)
 {
-    const redisReply *reply = redlock_reply(&round->flights[node], 0);
+    const redisReply *reply = redlock_reply(&round->flights[node], at);
 
     if (!reply || reply->type != REDIS_REPLY_ARRAY ||
         reply->elements != LOOK_PARTS ||
@@ -70,28 +72,29 @@ static const char *look_token(const struct redlock_round *round, int node)
     return reply->element[0]->str;
 }
 
-static int look_count(const struct redlock_round *round, const char *token)
+static int look_count(const struct redlock_round *round, int at,
+                      const char *token)
 {
     const char *other;
     int i, n = 0;
 
     for (i = 0; i < round->rl->n; i++) {
-        other = look_token(round, i);
+        other = look_token(round, at, i);
         n += other && !strcmp(other, token);
     }
     return n;
 }
 
 /* The first node that has the token which holds the lock; -1 if none does. */
-static int look_holder(const struct redlock_round *round, int answered)
+static int look_holder(const struct redlock_round *round, int at, int answered)
 {
     const struct redlock_conn *rl = round->rl;
     const char *token;
     int i, n, best = -1, most = 0;
 
     for (i = 0; i < rl->n; i++) {
-        token = look_token(round, i);
-        n = token ? look_count(round, token) : 0;
+        token = look_token(round, at, i);
+        n = token ? look_count(round, at, token) : 0;
         if (n > most && n + rl->n - answered >= rl->majority) {
             most = n;
             best = i;
@@ -130,18 +133,18 @@ static void look_add(const redisReply *reply, struct hf_info *ret)
     snprintf(ret->note, sizeof(ret->note), "%s", look_text(reply, LOOK_NOTE));
 }
 
-static void look_read(const struct redlock_round *round, int holder,
+static void look_read(const struct redlock_round *round, int at, int answered,
                       struct hf_info *ret)
 {
+    int i, holder = look_holder(round, at, answered);
+    const char *token, *whose;
     const redisReply *reply;
-    const char *token;
     int64_t fence;
-    int i;
 
     ret->waiters = -1;
     ret->held = holder >= 0;
     for (i = 0; i < round->rl->n; i++) {
-        reply = redlock_reply(&round->flights[i], 0);
+        reply = redlock_reply(&round->flights[i], at);
         fence = reply ? redlock_item(reply, LOOK_FENCE) : -1;
         if (fence > 0 && (uint64_t)fence > ret->fence)
             ret->fence = (uint64_t)fence;
@@ -150,32 +153,34 @@ static void look_read(const struct redlock_round *round, int holder,
         return;
     ret->holders = 1;
     ret->left_ms = ret->since_ms = -1;
-    snprintf(ret->owner, sizeof(ret->owner), "%s", look_token(round, holder));
+    whose = look_token(round, at, holder);
+    snprintf(ret->owner, sizeof(ret->owner), "%s", whose);
     for (i = 0; i < round->rl->n; i++) {
-        token = look_token(round, i);
-        if (token && !strcmp(token, look_token(round, holder)))
-            look_add(redlock_reply(&round->flights[i], 0), ret);
+        token = look_token(round, at, i);
+        if (token && !strcmp(token, whose))
+            look_add(redlock_reply(&round->flights[i], at), ret);
     }
 }
 
-static hf_status look_at(struct redlock_conn *rl, const char *key,
-                         struct hf_info *ret, int64_t deadline,
+/* Several keys with one question. */
+static hf_status look_at(struct redlock_conn *rl, const char *const *keys,
+                         int n, struct hf_info *ret, int64_t deadline,
                          struct hf_error *err)
 {
     const char *argv[] = {""};
     struct redlock_round round;
     struct redis_batch batch = {0};
     hf_status st = HF_OK;
-    int answered;
+    int i, answered;
 
     redlock_round_init(&round, rl);
-    redlock_step(rl, &batch, 'I', key, 1, argv);
+    for (i = 0; i < n; i++)
+        redlock_step(rl, &batch, 'I', keys[i], 1, argv);
     answered = look_ask(&round, &batch, deadline);
-    if (answered >= rl->majority) {
-        look_read(&round, look_holder(&round, answered), ret);
-    } else {
+    if (answered < rl->majority)
         st = redlock_too_few(&round, answered, 0, err);
-    }
+    for (i = 0; !st && i < n; i++)
+        look_read(&round, i, answered, &ret[i]);
     redlock_round_fini(&round);
     redis_batch_free(&batch);
     return st;
@@ -185,7 +190,7 @@ hf_status redlock_inspect(struct hfi_conn *conn, const char *key,
                           struct hf_info *ret, int64_t deadline,
                           struct hf_error *err)
 {
-    return look_at((struct redlock_conn *)conn, key, ret, deadline, err);
+    return look_at((struct redlock_conn *)conn, &key, 1, ret, deadline, err);
 }
 
 /* ---- listing ----------------------------------------------------------- */
@@ -216,7 +221,7 @@ struct list_walk {
     struct redlock_conn *rl;
     hf_list_fn *fn;
     void *arg;
-    int64_t deadline;
+    int64_t limit_ms;    /* of one question */
     bool more;           /* the caller wants more */
     struct hfi_map told; /* of struct list_told: each is told of once */
 };
@@ -254,32 +259,57 @@ static void list_forget(struct list_walk *walk)
     hfi_map_fini(&walk->told);
 }
 
+/* So many keys are asked for at once. */
+#define LIST_MAX 128
+
+/* Ask for some keys, and tell of those that are held. */
+static hf_status list_some(struct list_walk *walk, const char *const *keys,
+                           int n, struct hf_error *err)
+{
+    struct hf_info *infos = hfi_alloc((size_t)n * sizeof(*infos));
+    hf_status st = infos ? HF_OK : hfi_nomem(err);
+    int i;
+
+    for (i = 0; !st && i < n; i++)
+        infos[i] = (struct hf_info){
+            .size = sizeof(*infos), .left_ms = -1, .since_ms = -1};
+    if (!st)
+        st = look_at(walk->rl, keys, n, infos, hfi_now() + walk->limit_ms, err);
+    for (i = 0; !st && i < n && walk->more; i++) {
+        if (!infos[i].held)
+            continue;
+        if (!list_note(walk, keys[i]))
+            st = hfi_nomem(err);
+        else
+            walk->more = walk->fn(walk->arg, keys[i], &infos[i]);
+    }
+    hfi_free(infos);
+    return st;
+}
+
 /* One page of a node's keys. */
 static hf_status list_page(struct list_walk *walk, const redisReply *keys,
                            struct hf_error *err)
 {
     size_t i, skip = strlen(walk->rl->nodes[0].rc.prefix);
-    struct hf_info info;
-    hf_status st;
+    const char *some[LIST_MAX];
+    hf_status st = HF_OK;
+    int n = 0;
 
-    for (i = 0; i < keys->elements && walk->more; i++) {
+    for (i = 0; i < keys->elements && walk->more && !st; i++) {
         const redisReply *key = keys->element[i];
 
         if (key->type != REDIS_REPLY_STRING || (size_t)key->len <= skip ||
             key->len > skip + HF_KEY_MAX || strlen(key->str) != key->len ||
             hfi_map_find(&walk->told, key->str + skip))
             continue;
-        info = (struct hf_info){
-            .size = sizeof(info), .left_ms = -1, .since_ms = -1};
-        st = look_at(walk->rl, key->str + skip, &info, walk->deadline, err);
-        if (!st && info.held && !list_note(walk, key->str + skip))
-            st = hfi_nomem(err);
-        if (st)
-            return st;
-        if (info.held)
-            walk->more = walk->fn(walk->arg, key->str + skip, &info);
+        some[n++] = key->str + skip;
+        if (n < LIST_MAX)
+            continue;
+        st = list_some(walk, some, n, err);
+        n = 0;
     }
-    return HF_OK;
+    return n && walk->more && !st ? list_some(walk, some, n, err) : st;
 }
 
 static hf_status list_node(struct list_walk *walk, int node,
@@ -293,7 +323,8 @@ static hf_status list_node(struct list_walk *walk, int node,
     hf_status st;
 
     do {
-        st = redis_command(rc, &rc->mux, 8, argv, &reply, walk->deadline, err);
+        st = redis_command(rc, &rc->mux, 8, argv, &reply,
+                           hfi_now() + walk->limit_ms, err);
         if (st)
             return st;
         if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2 ||
@@ -316,7 +347,7 @@ hf_status redlock_list(struct hfi_conn *conn, const char *prefix,
     struct list_walk walk = {.rl = (struct redlock_conn *)conn,
                              .fn = fn,
                              .arg = arg,
-                             .deadline = deadline,
+                             .limit_ms = hfi_left_ms(deadline),
                              .more = true};
     struct redlock_conn *rl = walk.rl;
     int64_t limit = redlock_limit(rl, LOOK_TTL);
