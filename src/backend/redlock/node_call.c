@@ -8,7 +8,8 @@
  * hfi_mux_abandon(): its connection goes on, so that whatever is said to it
  * next is served after what it owes (redlock.c (3)).
  *
- * One slow node is not waited for longer than its limit.  What lies in the
+ * One slow node is not waited for longer than its limit: a small part of the
+ * lease, and twice as long as it takes a majority to answer.  What lies in the
  * socket when the limit is over has come in time, since it may be this process
  * that was slow: it is taken in before anything is decided.  When so many are
  * slow that the others decide nothing, it is not they who are ill but the
@@ -31,16 +32,43 @@
 #define LIMIT_MAX 50
 #define LATE_MAX  3000
 
+/* How an average of milliseconds is kept. */
+#define TOOK_UNIT 64
+
 /* Another thread may have taken in our answer, and then poll() sees nothing. */
 #define SLICE_MS 2
 
 int64_t redlock_limit(const struct redlock_conn *rl, int64_t ttl_ms)
 {
-    int64_t ms = rl->node_ms ? rl->node_ms : ttl_ms / 50;
+    int64_t far, ms = rl->node_ms ? rl->node_ms : ttl_ms / 50;
 
     if (rl->node_ms)
         return ms;
-    return ms < LIMIT_MIN ? LIMIT_MIN : ms > LIMIT_MAX ? LIMIT_MAX : ms;
+    ms = ms < LIMIT_MIN ? LIMIT_MIN : ms > LIMIT_MAX ? LIMIT_MAX : ms;
+    far = 2 * atomic_load(&rl->took) / TOOK_UNIT;
+    far = far < ttl_ms / 4 ? far : ttl_ms / 4;
+    return ms + far;
+}
+
+/* A node has answered: how long that takes, on the average; and within what time
+ * a majority has. */
+static void limit_learn(struct redlock_node *node, int64_t ms)
+{
+    struct redlock_conn *rl = node->rl;
+    int64_t old = atomic_load(&node->took), all[REDLOCK_MAX];
+    int64_t took = old + (ms * TOOK_UNIT - old) / 4;
+    int i, j;
+
+    if (took == old)
+        return;
+    atomic_store(&node->took, took);
+    for (i = 0; i < rl->n; i++) {
+        took = atomic_load(&rl->nodes[i].took);
+        for (j = i; j > 0 && all[j - 1] > took; j--)
+            all[j] = all[j - 1];
+        all[j] = took;
+    }
+    atomic_store(&rl->took, all[rl->majority - 1]);
 }
 
 struct redlock_span redlock_span(const struct redlock_conn *rl, int64_t ttl_ms,
@@ -222,10 +250,12 @@ static bool flight_land(struct redlock_round *round, int node, int64_t deadline)
     flight->waiting = false;
     round->waiting--;
     flight->landed = !flight->st;
-    if (flight->landed)
+    if (flight->landed) {
         atomic_store(&from->heard, hfi_now());
-    else
+        limit_learn(from, hfi_now() - flight->call.begun_at);
+    } else {
         redlock_node_tend(from);
+    }
     return true;
 }
 

@@ -60,6 +60,7 @@ struct redlock_node {
     int64_t ahead;         /* its clock, less ours, in ms */
     bool clocked;          /* that is known */
     _Atomic int64_t heard; /* when it last answered */
+    _Atomic int64_t took;  /* how long it takes to answer; node_call.c */
     atomic_bool native;    /* SET takes NX with GET */
     struct redlock_debt *debts;
     struct hfi_mux ear_mux; /* makes the connection below, and no other */
@@ -77,6 +78,7 @@ struct redlock_conn {
     int64_t lease_max; /* what this client may ask for, with quarantine */
     int64_t node_ms;   /* limit of one node; 0: from the ttl */
     int n, majority;
+    _Atomic int64_t took; /* how long a majority takes to answer */
     char script_id[41];
     struct ssl_ctx_st *tls;
     pthread_mutex_t mu; /* guards what is not constant here and in the nodes */
