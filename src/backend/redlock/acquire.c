@@ -9,6 +9,12 @@
  *   were woken together have taken a part each, so that nobody has a majority,
  *   all give back and ask again after times that differ: by the token, since a
  *   token is random, and longer each time in a row.
+ *
+ * GATE  Who has been in a split asks one node first, the same as the others do,
+ *   and goes on to the rest if it says yes.  So mostly one of them does, and the
+ *   others take nothing that it needs.  Who is refused there asks again soon,
+ *   and goes on if the same holder is still there: it may have the lock, and it
+ *   may have been forgotten on that node alone.
  */
 #include "redlock.h"
 
@@ -116,8 +122,9 @@ static const struct redis_batch *take_batch(struct take *take,
     return &take->plain;
 }
 
-/* Ask every node that may vote and has not been asked; how many were. */
-static int take_ask(struct take *take, int64_t deadline)
+/* Ask the nodes that may vote and have not been asked, so many of them at most;
+ * how many were. */
+static int take_ask(struct take *take, int most, int64_t deadline)
 {
     const struct hfi_claim *claim = take->claim;
     struct redlock_conn *rl = take->rl;
@@ -125,7 +132,7 @@ static int take_ask(struct take *take, int64_t deadline)
     int64_t limit = redlock_limit(rl, claim->ttl_ms);
     int i, n = 0;
 
-    for (i = 0; i < rl->n; i++) {
+    for (i = 0; i < rl->n && n < most; i++) {
         struct redlock_node *node = &rl->nodes[i];
         bool owed;
 
@@ -372,8 +379,11 @@ static hf_status take_busy(struct take *take, struct hfi_receipt *receipt,
          !redlock_ear_hears(rl, claim->key)))
         if (!busy->left_ms || busy->left_ms > LOOK_MS)
             busy->left_ms = LOOK_MS;
-    if (split)
+    if (split) {
         busy->left_ms = take_split_ms(take, splits);
+        if (!receipt->ref.text[REDLOCK_NOTE_GATE])
+            receipt->ref.text[REDLOCK_NOTE_GATE] = 1;
+    }
     splits = !split ? 0 : splits < 100 ? splits + 1 : splits;
     receipt->ref.text[REDLOCK_NOTE_SPLITS] = (char)splits;
     return hfi_fail(err, HF_BUSY, "%.160s %s",
@@ -383,6 +393,32 @@ static hf_status take_busy(struct take *take, struct hfi_receipt *receipt,
 }
 
 /* ---- taking ------------------------------------------------------------ */
+
+/* Ask one node before the others.  False if it has a holder that it did not have
+ * before. */
+static bool take_gate(struct take *take, struct hfi_receipt *receipt,
+                      int64_t deadline)
+{
+    char *note = &receipt->ref.text[REDLOCK_NOTE_GATE];
+    struct redlock_span span =
+        redlock_span(take->rl, take->claim->ttl_ms, deadline);
+    const char *at;
+    char mark = 0, last = *note;
+    int node;
+
+    if (!last || !take_ask(take, 1, deadline))
+        return true;
+    node = redlock_hear(&take->round, span.end);
+    if (node < 0)
+        return true;
+    take_count(take, node, span.end);
+    if (!take->holder[node])
+        return true;
+    for (at = take->holder[node]; *at; at++)
+        mark = (char)(mark * 31 + *at);
+    *note = mark ? mark : 1;
+    return *note == last;
+}
 
 /* One question, from which a grant may come. */
 static hf_status take_run(struct take *take, struct hfi_receipt *receipt,
@@ -394,11 +430,15 @@ static hf_status take_run(struct take *take, struct hfi_receipt *receipt,
     uint64_t fence;
 
     redlock_gather(rl, deadline);
-    take_ask(take, deadline);
+    if (!take_gate(take, receipt, deadline)) {
+        busy->left_ms = take_split_ms(take, 0);
+        return hfi_fail(err, HF_BUSY, "somebody else is about to take it");
+    }
+    take_ask(take, rl->n, deadline);
     verdict = take_hear(take, deadline);
     while (verdict == REDLOCK_TOO_FEW && /* Some had closed unnoticed. */
            redlock_gather_more(rl, take->reached, deadline)) {
-        if (!take_ask(take, deadline))
+        if (!take_ask(take, rl->n, deadline))
             break;
         verdict = take_hear(take, deadline);
     }

@@ -100,6 +100,7 @@ struct redlock_conn {
 enum { REDLOCK_WATCHED_NOT, REDLOCK_WATCHED_NEW, REDLOCK_WATCHED_TOLD };
 #define REDLOCK_NOTE_SPLITS 9  /* how often in a row nobody got a majority */
 #define REDLOCK_NOTE_DOUBT  10 /* the nodes where a try had no answer */
+#define REDLOCK_NOTE_GATE   12 /* 0: never split; else see acquire.c */
 #define REDLOCK_NOTE_TRIED  16 /* the largest fence that was to be confirmed */
 #define REDLOCK_NOTE_FLOOR  24 /* the next must be as large; 0: any is */
 

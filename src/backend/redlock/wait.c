@@ -10,10 +10,12 @@
  *   -TOKEN    this claim has been released here
  *   ?CLIENT   somebody there waits for the key
  *
- * A RELEASE is told by each node on which it happens, so by a majority.  Each
- * wakes those who wait here: which of them complete a majority cannot be said,
- * because those that we do not hear, or whose word we had, may be dead.  They
- * come together, so that is one try, or two; and who has it does not wait.
+ * A RELEASE is told by each node on which it happens, so by a majority.  The
+ * last of those that we hear wakes who waits here.  Before that a try would
+ * mostly find the other nodes taken, and be in the way of those who try later.
+ * But which of them complete a majority cannot be said, because not all may have
+ * had the lock, and those that we do not hear may be dead.  So after the first
+ * word a try follows soon, whatever else is heard.
  *
  * DEAF  As long as we hear enough nodes no release escapes us.  Messages are
  *   lost with an ear; if that leaves too few, those who wait are woken at once,
@@ -43,8 +45,12 @@ struct redlock_want {
     unsigned ears; /* the nodes that told us that we are subscribed */
     unsigned news; /* those that told of the release of `token` */
     char token[HFI_TOKEN_LEN + 1];
+    char waiter[HFI_TOKEN_LEN + 1]; /* of the only user, or "" */
     char key[];
 };
+
+/* The last of the nodes tells of a release so soon after the first. */
+#define RELEASE_MS 5
 
 static struct redlock_want *want_find(const struct redlock_conn *rl,
                                       const char *key)
@@ -180,7 +186,10 @@ static void ear_released(struct redlock_node *node, struct redlock_want *want,
         want->news = 0;
     }
     want->news |= 1U << node->index;
-    hfi_wake(&rl->base, want->key, NULL);
+    if (!want->waiter[0] || (want->news & want->ears) == want->ears)
+        hfi_wake(&rl->base, want->key, NULL);
+    else
+        hfi_expect(&rl->base, want->key, want->waiter, RELEASE_MS);
 }
 
 /* "message", the channel, the payload; or "subscribe", the channel, a number. */
@@ -294,6 +303,7 @@ static bool want_add(struct redlock_conn *rl, const struct hfi_claim *claim)
 
     if (want) {
         want->users++;
+        want->waiter[0] = '\0';
         return true;
     }
     want = hfi_map_reserve(&rl->wants) ? hfi_alloc(sizeof(*want) + len) : NULL;
@@ -302,6 +312,7 @@ static bool want_add(struct redlock_conn *rl, const struct hfi_claim *claim)
     memcpy(want->key, claim->key, len);
     want->node.key = want->key;
     want->users = 1;
+    memcpy(want->waiter, claim->token, sizeof(want->waiter));
     hfi_map_add(&rl->wants, &want->node);
     for (i = 0; i < rl->n; i++)
         ear_say(&rl->nodes[i], "SUBSCRIBE", claim->key);
