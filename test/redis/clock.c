@@ -263,7 +263,7 @@ TEST(a_client_whose_clock_is_off_by_an_hour_is_like_any_other)
         fclose(clock);
         /* It is renewed once at least, and says how long the key has then. */
         snprintf(command, sizeof(command),
-                 "HF_CLOCK_FILE=%s LD_PRELOAD=%s %s/cli/holdfast run -u %s "
+                 "HF_CLOCK_FILE=%s LD_PRELOAD=%s %s/../cli/holdfast run -u %s "
                  "-t 3s -n k -- sh -c 'unset LD_PRELOAD; sleep 4; "
                  "redis-cli -s %s/sock PTTL holdfast:k'",
                  path, getenv("HF_CLOCK_SHIM"), getenv("HOLDFAST_MODULE_DIR"),
