@@ -187,7 +187,8 @@ static void guard_hasten(struct guard_page *page, int64_t kill_at)
         atomic_store(&page->deadline, kill_at + page->margin);
 }
 
-/* Whether the --on-lost command has ended.  When its time is over, it has to. */
+/* Whether the --on-lost command has ended.  When its time is over, it has
+ * to. */
 static bool guard_hook_over(struct guard_page *page, int64_t term_at)
 {
     pid_t hook = atomic_load(&page->hook);

@@ -136,8 +136,8 @@ struct hfi_backend {
     /* Undo open(), however far it got.  Every grant has been released. */
     void (*close)(struct hfi_conn *);
 
-    /* Optional.  In a forked child: close the descriptors that it inherited, and
-     * do nothing else.  Another thread of the parent may have been in the
+    /* Optional.  In a forked child: close the descriptors that it inherited,
+     * and do nothing else.  Another thread of the parent may have been in the
      * middle of anything. */
     void (*after_fork_child)(struct hfi_conn *);
 
@@ -185,9 +185,10 @@ struct hfi_backend {
     /* Goes with attach().  Give the grant of `token` with receipt->fence to the
      * claim's own token, in one step, so that a handle is taken up once only.
      * HF_OK if the claim has it already; HF_LOST if neither has.  What arrives
-     * later for the old token, a renewal or a shorter lease, changes nothing.
-     * A try of it may still take the key once that is free: the core goes on to
-     * release() the old token, with claim->doubt, where one may be under way. */
+     * later for the old token, a renewal or a shorter lease, changes nothing. A
+     * try of it may still take the key once that is free: the core goes on to
+     * release() the old token, with claim->doubt, where one may be under
+     * way. */
     hf_status (*take_over)(struct hfi_conn *, const struct hfi_claim *,
                            const char *token, struct hfi_receipt *,
                            int64_t deadline, struct hf_error *);

@@ -82,8 +82,8 @@ void hfi_random(void *buf, size_t len)
         hfi_env->random(buf, len);
         return;
     }
-    /* Blocks only before the system's pool is seeded at boot; a signal may cut a
-     * long answer short, and nothing else can go wrong. */
+    /* Blocks only before the system's pool is seeded at boot; a signal may cut
+     * a long answer short, and nothing else can go wrong. */
     while (len > 0) {
         got = getrandom(at, len, 0);
         if (got > 0) {

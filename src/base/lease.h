@@ -63,7 +63,7 @@ int64_t hfi_lease_proven(const struct hfi_proof *, int64_t sent,
 int64_t hfi_lease_renew_at(int64_t sent, int64_t ttl_ms);
 int64_t hfi_lease_at_risk_at(int64_t deadline, int64_t ttl_ms);
 
-/* A hold that is due this late may be renewed together with others now. */
+/* A grant that is due this late may be renewed together with others now. */
 int64_t hfi_lease_slack(int64_t ttl_ms);
 
 /* The limit of one attempt to renew that starts now, after `failed` others in a

@@ -69,16 +69,16 @@ hf_status hfi_url_bool(const struct hfi_url *, const char *name, bool *ret,
 hf_status hfi_url_number(const struct hfi_url *, const char *name, int64_t min,
                          int64_t max, int64_t *ret, struct hf_error *);
 
-/* A duration in ms: "500ms", "30s", "1.5m", "1h", "1d", or "30", in seconds as on
- * the command line. */
+/* A duration in ms: "500ms", "30s", "1.5m", "1h", "1d", or "30", in seconds as
+ * on the command line. */
 hf_status hfi_url_duration(const struct hfi_url *, const char *name,
                            int64_t *ret, struct hf_error *err);
 
 /* ---- url.c ------------------------------------------------------------- */
 
-/* What stands in the file of this name, which an option gave, but for the end of
- * its last line: a secret, which is not to stand in a URL.  HF_INVALID if it is
- * longer than `size` allows; `what` is for the message. */
+/* What stands in the file of this name, which an option gave, but for the end
+ * of its last line: a secret, which is not to stand in a URL.  HF_INVALID if it
+ * is longer than `size` allows; `what` is for the message. */
 hf_status hfi_url_secret(const char *path, const char *what, char *ret,
                          size_t size, struct hf_error *err);
 

@@ -208,8 +208,8 @@ static bool request_join(struct hf_request *rq)
     return true;
 }
 
-/* Take what was given while we slept.  The keeper soon makes a whole lease of it;
- * without a keeper, a try must.  acquire.c (4) */
+/* Take what was given while we slept.  The keeper soon makes a whole lease of
+ * it; without a keeper, a try must.  acquire.c (4) */
 static bool request_take_handoff(struct hf_request *rq, int64_t now)
 {
     struct hfi_grant *grant = rq->grant;

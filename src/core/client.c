@@ -171,7 +171,7 @@ hf_status hfi_open_with(const struct hfi_backend *be, const struct hfi_url *url,
     return st;
 }
 
-/* Nobody is left but us: give back one hold, as long as there is time. */
+/* Nobody is left but us: give back one grant, as long as there is time. */
 static void close_grant(struct hf_client *c, struct hfi_grant *grant,
                         int64_t deadline)
 {
@@ -194,7 +194,7 @@ static void close_request(struct hf_client *c, struct hf_request *rq,
     struct hf_lock *lk = rq->lock;
     struct hfi_grant *grant = rq->grant, *before = rq->before;
 
-    hfi_link_remove(&lk->link); /* If it was granted, the hold goes too. */
+    hfi_link_remove(&lk->link); /* If it was granted, the grant goes too. */
     hfi_notice_drop(c, &lk->notice);
     rq->grant = rq->before = NULL;
     if (rq->queue && rq->queue->leader == rq)
@@ -253,7 +253,7 @@ static void close_requests(struct hf_client *c, int64_t deadline)
     }
 }
 
-/* Timers are holds by now, except that a hold on its way to the reaper or
+/* Timers are grants by now, except that a grant on its way to the reaper or
  * already lost has none. */
 static struct hfi_grant *close_find_grant(struct hf_client *c)
 {

@@ -103,18 +103,18 @@ struct hfi_grant {
     unsigned char state;         /* enum hfi_grant_state */
     unsigned short quiet;        /* calls that wait for its renewal to end */
     unsigned short failed;       /* renewals in a row that had no answer */
-    int64_t short_ms;      /* a shorter lease that was asked for and had no
+    int64_t short_ms;     /* a shorter lease that was asked for and had no
                                  * answer, and may yet arrive; 0: none */
-    bool shared_grant : 1; /* the local queue goes through it */
-    bool manual : 1;       /* HF_MANUAL: never renewed by the keeper */
-    bool busy : 1;         /* a renewal is on the wire */
-    bool warned : 1;       /* HF_AT_RISK was told for this lease */
-    bool watched : 1;      /* unwatch() is due */
-    bool deaf : 1;         /* what the watch should tell may have been missed */
-    bool uncertain : 1;    /* a try had no answer */
-    bool wanted : 1;       /* somebody elsewhere asked: do not linger */
-    bool abandoned : 1;    /* its request ended while a try was on the wire */
-    bool answered : 1;     /* the service has answered to its release */
+    bool local_grant : 1; /* the local queue goes through it */
+    bool manual : 1;      /* HF_MANUAL: never renewed by the keeper */
+    bool busy : 1;        /* a renewal is on the wire */
+    bool warned : 1;      /* HF_AT_RISK was told for this lease */
+    bool watched : 1;     /* unwatch() is due */
+    bool deaf : 1;        /* what the watch should tell may have been missed */
+    bool uncertain : 1;   /* a try had no answer */
+    bool wanted : 1;      /* somebody elsewhere asked: do not linger */
+    bool abandoned : 1;   /* its request ended while a try was on the wire */
+    bool answered : 1;    /* the service has answered to its release */
 };
 
 struct hfi_key_queue {
@@ -123,11 +123,11 @@ struct hfi_key_queue {
     struct hfi_link contending; /* of struct hf_request */
     struct hfi_link grants;     /* of struct hfi_grant */
     struct hfi_grant
-        *shared_grant;         /* the hold that the local queue waits for */
+        *local_grant;          /* the grant that the local queue waits for */
     struct hf_request *leader; /* the contender that will bring one */
     struct hfi_link behind;    /* of struct hf_request: their first try waits */
     bool trying;    /* for the first try of one that a worker is at */
-    uint32_t users; /* holds and requests that point here */
+    uint32_t users; /* grants and requests that point here */
     char key[];
 };
 

@@ -6,9 +6,9 @@
  * INVARIANTS
  *  (1) A handle is taken up once: the service moves the grant to a fresh token
  *      in one step, and every copy of the handle is void from then on.
- *  (2) No request of an earlier call can change what a handle stands for.  Where
- *      one had no answer and may still arrive (a shorter lease, a try), the
- *      grant is moved to a fresh token before it is handed out, and the old
+ *  (2) No request of an earlier call can change what a handle stands for.
+ *      Where one had no answer and may still arrive (a shorter lease, a try),
+ *      the grant is moved to a fresh token before it is handed out, and the old
  *      token is taken back like every doubtful claim.
  */
 #include "core.h"
@@ -25,7 +25,7 @@ static void detached_use_token(struct hfi_grant *grant,
     grant->claim.token[HFI_TOKEN_LEN] = '\0';
 }
 
-/* A hold for a grant that another process got.  With the token of the handle,
+/* A grant that another process got.  With the token of the handle,
  * unless it is about to be taken over. */
 static struct hfi_grant *detached_adopt(struct hf_client *c, const char *key,
                                         const struct hf_handle *handle,
@@ -35,7 +35,7 @@ static struct hfi_grant *detached_adopt(struct hf_client *c, const char *key,
     struct hfi_grant *grant = queue ? hfi_grant_new(c, queue, params) : NULL;
 
     if (grant) {
-        grant->shared_grant =
+        grant->local_grant =
             false; /* It is not what the local queue asked for. */
         grant->receipt.fence = handle->fence;
         grant->receipt.placed = true;
@@ -47,7 +47,7 @@ static struct hfi_grant *detached_adopt(struct hf_client *c, const char *key,
     return grant;
 }
 
-/* Begin a call about a handle: *ret is a hold that is in no list. */
+/* Begin a call about a handle: *ret is a grant that is in no list. */
 static hf_status detached_begin(struct hf_client *c, const char *key,
                                 const struct hf_handle *handle,
                                 const struct hfi_lock_params *params,
@@ -79,10 +79,10 @@ static hf_status detached_no_grant(const char *key, struct hf_error *err)
                     hfi_quote(quoted, sizeof(quoted), key));
 }
 
-/* Make the grant ours alone.  Asked again until `end`: the second time it may be
- * ours already, which is why a try without an answer is remembered.  An attempt
- * has half of the time that is left, so that one connection that hangs does not
- * take all of it. */
+/* Make the grant ours alone.  Asked again until `end`: the second time it may
+ * be ours already, which is why a try without an answer is remembered.  An
+ * attempt has half of the time that is left, so that one connection that hangs
+ * does not take all of it. */
 static hf_status detached_take_over(struct hf_client *c,
                                     struct hfi_grant *grant,
                                     const struct hf_handle *handle, int64_t end,
@@ -204,7 +204,7 @@ static hf_status detached_renew_token(struct hf_client *c,
     return st;
 }
 
-/* Let go of a hold here without a word to the service. */
+/* Let go of a grant here without a word to the service. */
 static void detached_forget(struct hf_client *c, struct hfi_grant *grant)
 {
     struct hfi_key_queue *queue = grant->queue;
@@ -214,8 +214,8 @@ static void detached_forget(struct hf_client *c, struct hfi_grant *grant)
     hfi_link_remove(&grant->due);
     detached_unwatch(c, grant);
     queue->users++;
-    if (queue->shared_grant == grant)
-        queue->shared_grant = NULL;
+    if (queue->local_grant == grant)
+        queue->local_grant = NULL;
     hfi_grant_free(c, grant);
     hfi_key_queue_promote(c, queue);
     hfi_key_queue_put(c, queue);
@@ -228,8 +228,8 @@ static hf_status detached_is_shared(struct hf_error *err)
                     "detached");
 }
 
-/* See to it that a handle of the grant stands for all of the lease, whatever was
- * sent before. */
+/* See to it that a handle of the grant stands for all of the lease, whatever
+ * was sent before. */
 static hf_status detached_prepare(struct hf_client *c, struct hfi_grant *grant,
                                   struct hf_error *err)
 {
@@ -283,7 +283,7 @@ hf_status hfi_detach(struct hf_lock *lk, struct hf_handle *ret,
 
 /* ---- attach ------------------------------------------------------------ */
 
-/* The hold is in no list, and nobody knows of it, before its renewal has been
+/* The grant is in no list, and nobody knows of it, before its renewal has been
  * answered: until then nothing is proven. */
 hf_status hfi_attach(struct hf_client *c, const char *key,
                      const struct hf_handle *handle,

@@ -11,13 +11,13 @@
  *      from before its request was sent (base/lease.h (1)).
  *  (3) A loss is latched once, before the key queue goes to anybody else: the
  *      holder's descriptor and event are raised under the same mutex.
- *  (4) A renewal and a release of one hold are never on the wire together:
+ *  (4) A renewal and a release of one grant are never on the wire together:
  *      hfi_grant_quiet() is the barrier.
  *  (5) What may be in the service is either held, on its way out, or in the
  *      hands of the reaper: until the longest lease that it may have there is
  *      over, or where that has no end or is not known, until the service has
  *      answered.
- *  (6) A broken hold is not given back while a handle of it is in use.  The
+ *  (6) A broken grant is not given back while a handle of it is in use.  The
  *      holder has been told; releasing the handle says that its work is over.
  *  (7) A shorter lease that was asked for and had no answer may arrive after
  *      any later renewal.  From then on no renewal is believed for longer than
@@ -99,7 +99,7 @@ struct hfi_grant *hfi_grant_new(struct hf_client *c,
     grant->manual = params->flags & HF_MANUAL;
     /* Others may not stand for those who have a turn of their own, or who may
      * enter where the next in line must wait. */
-    grant->shared_grant =
+    grant->local_grant =
         !(params->flags & (HF_FAIR | HF_SHARED)) && !params->owner;
     grant_new_token(c, grant->claim.token);
     if (!ok) {
@@ -151,10 +151,10 @@ void hfi_grant_begin(struct hf_client *c, struct hfi_grant *grant,
     grant->lease_end = hfi_grant_proven(c, grant, proof, sent, ttl_ms);
     grant->lease_ms = ttl_ms;
     grant->next_at = hfi_lease_renew_at(sent, ttl_ms);
-    grant->turns = grant->shared_grant ? params->local_turns : 0;
+    grant->turns = grant->local_grant ? params->local_turns : 0;
     hfi_link_append(&grant->queue->grants, &grant->link);
-    if (grant->shared_grant)
-        grant->queue->shared_grant = grant;
+    if (grant->local_grant)
+        grant->queue->local_grant = grant;
     hfi_grant_take_up(c, grant, params);
 }
 
@@ -220,8 +220,8 @@ void hfi_grant_want(struct hfi_grant *grant)
     grant->want_ms = 0;
 }
 
-/* Nobody has it, so max_hold_ms of the last holder is over: only the lease counts.
- * grant.c (1) */
+/* Nobody has it, so max_hold_ms of the last holder is over: only the lease
+ * counts. grant.c (1) */
 void hfi_grant_unhold(struct hfi_grant *grant)
 {
     int64_t old = atomic_load(&grant->deadline);
@@ -232,9 +232,10 @@ void hfi_grant_unhold(struct hfi_grant *grant)
                                        grant->lease_end);
 }
 
-/* The service confirmed the hold.  HF_LOST if that came too late: the holder may
- * have been told already, so the lease is not taken up again.  HF_UNCERTAIN if
- * the answer proves no more than was known: what was proven before stands. */
+/* The service confirmed the grant.  HF_LOST if that came too late: the holder
+ * may have been told already, so the lease is not taken up again.  HF_UNCERTAIN
+ * if the answer proves no more than was known: what was proven before
+ * stands. */
 hf_status hfi_grant_renewed(struct hf_client *c, struct hfi_grant *grant,
                             const struct hfi_proof *proof, int64_t sent,
                             int64_t ttl_ms)
@@ -279,14 +280,14 @@ bool hfi_held(const struct hfi_grant *grant)
     return deadline != 0;
 }
 
-/* May this hold, without a word to the service, serve that wish?  Only what the
- * service was told of must agree. */
+/* May this grant, without a word to the service, serve these parameters?  Only
+ * what the service was told of must agree. */
 bool hfi_grant_fits(const struct hfi_grant *grant,
                     const struct hfi_lock_params *params)
 {
     const struct hfi_claim *claim = &grant->claim;
 
-    return grant->shared_grant && !grant->manual && !params->owner &&
+    return grant->local_grant && !grant->manual && !params->owner &&
            !(params->flags & (HF_FAIR | HF_SHARED | HF_MANUAL)) &&
            claim->ttl_ms == params->ttl_ms &&
            (claim->note == params->note || !strcmp(claim->note, params->note));
@@ -324,9 +325,9 @@ bool hfi_stays(const struct hf_client *c)
            !(c->conn->traits & HF_TRAIT_LEASED);
 }
 
-/* Must a hold that is lost for this reason be given back now?  Yes if it was ours
- * to end, and where the service may go on keeping it.  One that was broken is
- * kept until its last handle is released: its holder has just been told, and
+/* Must a grant that is lost for this reason be given back now?  Yes if it was
+ * ours to end, and where the service may go on keeping it.  One that was broken
+ * is kept until its last handle is released: its holder has just been told, and
  * may be at work.  grant.c (6) */
 static bool grant_may_remain(const struct hf_client *c,
                              const struct hfi_grant *grant, hf_loss reason)
@@ -337,7 +338,7 @@ static bool grant_may_remain(const struct hf_client *c,
            (reason == HF_LOSS_EXPIRED && hfi_stays(c));
 }
 
-/* The hold cannot be proven any longer.  Latched: the first reason stays. */
+/* The grant cannot be proven any longer.  Latched: the first reason stays. */
 void hfi_grant_lose(struct hf_client *c, struct hfi_grant *grant,
                     hf_loss reason)
 {
@@ -353,15 +354,15 @@ void hfi_grant_lose(struct hf_client *c, struct hfi_grant *grant,
     hfi_link_remove(&grant->link);
     hfi_link_append(&c->lost, &grant->link);
     grant->state = HFI_LOST;
-    if (queue->shared_grant == grant)
-        queue->shared_grant = NULL;
+    if (queue->local_grant == grant)
+        queue->local_grant = NULL;
     grant_tell(c, grant);
     if (lingering || grant_may_remain(c, grant, reason))
         hfi_grant_reap(c, grant);
     hfi_key_queue_promote(c, queue);
 }
 
-/* Let no renewal of the hold be on the wire, or about to be, and let no other
+/* Let no renewal of the grant be on the wire, or about to be, and let no other
  * begin meanwhile.  grant.c (4) */
 void hfi_grant_quiet(struct hf_client *c, struct hfi_grant *grant)
 {
@@ -404,7 +405,7 @@ hf_status hfi_grant_send_release(struct hf_client *c, struct hfi_grant *grant,
     return st;
 }
 
-/* Send the release of a hold that has no handles, by `deadline`, and be done
+/* Send the release of a grant that has no handles, by `deadline`, and be done
  * with it or leave it to the reaper; the mutex is let go meanwhile.  A key
  * queue is not passed on before the answer, so that the next one does not find
  * it busy with ourselves. */
@@ -421,8 +422,8 @@ hf_status hfi_grant_drop(struct hf_client *c, struct hfi_grant *grant,
     grant->next_at = hfi_after(hfi_now(), grant->most_ms);
     st = hfi_grant_send_release(c, grant, deadline, err);
     c->silent = st == HF_UNCERTAIN || st == HF_UNAVAILABLE;
-    if (queue->shared_grant == grant)
-        queue->shared_grant = NULL;
+    if (queue->local_grant == grant)
+        queue->local_grant = NULL;
     queue->users++;
     if (hfi_reap_goes_on(c, grant, st))
         hfi_grant_reap(c, grant);
@@ -435,8 +436,9 @@ hf_status hfi_grant_drop(struct hf_client *c, struct hfi_grant *grant,
     return st;
 }
 
-/* Nobody took it up in time, or somebody wants it otherwise.  It keeps its seat
- * until it is released, so that nobody here asks for what we still have. */
+/* Nobody took it up in time, or somebody wants it otherwise.  It keeps its
+ * place as the local grant until it is released, so that nobody here asks for
+ * what we still have. */
 void hfi_grant_stop_lingering(struct hf_client *c, struct hfi_grant *grant)
 {
     grant->state = HFI_RELEASING;

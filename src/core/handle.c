@@ -2,8 +2,8 @@
  *
  * handle.c - what a caller does with a lock: release and extend.
  *
- * A handle is one acquisition.  Several share a hold when one owner id was
- * acquired more than once in this client; the hold ends with the last.  When
+ * A handle is one acquisition.  Several share a grant when one owner id was
+ * acquired more than once in this client; the grant ends with the last.  When
  * it does, it goes, in this order, to the first in the local queue (as long as
  * turns are left and nobody could tell the difference), to nobody for a while
  * (linger_ms), or back to the service.
@@ -82,8 +82,8 @@ hf_status hfi_handle_lost(const struct hfi_grant *grant, struct hf_error *err)
                     hf_loss_name((hf_loss)atomic_load(&grant->loss)));
 }
 
-/* Hand the seat to the first in the local queue, if it wants just that; *wake is
- * where that one sleeps. */
+/* Hand the local grant to the first in the local queue, if it wants just that;
+ * *wake is where that one sleeps. */
 static bool handle_pass_on(struct hf_client *c, struct hfi_grant *grant,
                            struct hfi_sleeper **wake)
 {
@@ -136,7 +136,7 @@ static bool handle_watch(struct hf_client *c, struct hfi_grant *grant)
 /* Keep the lease although nobody has it, and listen for others who ask. */
 static bool handle_linger(struct hf_client *c, struct hfi_grant *grant)
 {
-    if (!grant->linger_ms || grant->manual || !grant->shared_grant ||
+    if (!grant->linger_ms || grant->manual || !grant->local_grant ||
         grant->wanted)
         return false;
     if (c->be->watch && (!grant->watched || grant->deaf) &&
@@ -153,7 +153,7 @@ static bool handle_linger(struct hf_client *c, struct hfi_grant *grant)
     return true;
 }
 
-/* The last handle of a hold is gone. */
+/* The last handle of a grant is gone. */
 static hf_status handle_end(struct hf_client *c, struct hfi_grant *grant,
                             struct hfi_sleeper **wake, struct hf_error *err)
 {
@@ -235,10 +235,11 @@ bool hfi_handle_pause(struct hf_client *c, int64_t until, unsigned cancels)
     return on;
 }
 
-/* When an attempt that is sent now must be answered.  Attempts are as long as the
- * lease that is left allows, not the one that is asked for.  One that asks for a
- * shorter lease has half of all the time: without an answer it limits what can
- * be believed from then on, so it is not given up early.  grant.c (7) */
+/* When an attempt that is sent now must be answered.  Attempts are as long as
+ * the lease that is left allows, not the one that is asked for.  One that asks
+ * for a shorter lease has half of all the time: without an answer it limits
+ * what can be believed from then on, so it is not given up early.  grant.c
+ * (7) */
 static int64_t handle_limit(const struct hf_client *c,
                             const struct hfi_grant *grant, int64_t ttl_ms,
                             int64_t sent, int64_t end, int failed)
@@ -264,9 +265,10 @@ static int64_t handle_retry_at(const struct hfi_grant *grant, int64_t ttl_ms,
     return at < end ? at : end;
 }
 
-/* Ask for a renewal until there is an answer or `end` has come.  The mutex is let
- * go meanwhile.  An attempt has a limit of its own, so that one connection that
- * hangs does not take all the time.  *sent is when the last one was sent. */
+/* Ask for a renewal until there is an answer or `end` has come.  The mutex is
+ * let go meanwhile.  An attempt has a limit of its own, so that one connection
+ * that hangs does not take all the time.  *sent is when the last one was
+ * sent. */
 void hfi_handle_ask(struct hf_client *c, struct hfi_grant *grant,
                     struct hfi_renewal *item, int64_t end, int64_t *sent,
                     struct hf_error *err)

@@ -2,17 +2,17 @@
  *
  * keeper.c - the thread that watches the clock.
  *
- * It knows when each hold must be renewed, warned of or given up, and when each
- * request of an event loop wants another look; it reads the wake-ups of the
- * service, unless a lone waiter does (listener.c); it hears hf_cancel().  It
- * never blocks on the service: what takes a round trip it hands to the threads
- * of worker.c.  So a loss is told in time however long an answer takes, and a
- * wake-up never waits behind a renewal.
+ * It knows when each grant must be renewed, warned of or given up, and when
+ * each request of an event loop wants another look; it reads the wake-ups of
+ * the service, unless a lone waiter does (listener.c); it hears hf_cancel().
+ * It never blocks on the service: what takes a round trip it hands to the
+ * threads of worker.c.  So a loss is told in time however long an answer takes,
+ * and a wake-up never waits behind a renewal.
  *
  * INVARIANTS
- *  (1) Every HELD or LINGERING hold with a finite deadline has a timer that is
+ *  (1) Every HELD or LINGERING grant with a finite deadline has a timer that is
  *      due no later than it, also while its renewal is on the wire.
- *  (2) A hold is given to the renewer only before its deadline, and is lost at
+ *  (2) A grant is given to the renewer only before its deadline, and is lost at
  *      it: nothing that lapsed is ever renewed.
  *  (3) keeper_until is never later than the first timer.
  *  (4) Nor does it move to a later time before it has come.  Otherwise somebody
@@ -56,7 +56,7 @@ static bool keeper_may_renew(const struct hfi_grant *grant)
            hfi_link_alone(&grant->due);
 }
 
-/* When the keeper must next do something for a hold. */
+/* When the keeper must next do something for a grant. */
 static int64_t keeper_due(const struct hfi_grant *grant)
 {
     int64_t due = keeper_min(grant->lease_end, grant->hold_end);
@@ -76,7 +76,7 @@ void hfi_keeper_add(struct hf_client *c, struct hfi_grant *grant)
     hfi_keeper_set(c, &grant->timer, keeper_due(grant));
 }
 
-/* Hand a hold to its renewer.  Without one it is tried again later: beyond the
+/* Hand a grant to its renewer.  Without one it is tried again later: beyond the
  * slack, or it would be due at once. */
 static void keeper_renew(struct hf_client *c, struct hfi_grant *grant,
                          int64_t now)
@@ -86,7 +86,8 @@ static void keeper_renew(struct hf_client *c, struct hfi_grant *grant,
             now + KEEPER_AGAIN_MS + hfi_lease_slack(grant->lease_ms);
 }
 
-/* Hand a hold to the reaper: it lingered long enough, or is to be taken back. */
+/* Hand a grant to the reaper: it lingered long enough, or is to be taken
+ * back. */
 static void keeper_reap(struct hf_client *c, struct hfi_grant *grant,
                         int64_t now)
 {
@@ -176,7 +177,8 @@ static void keeper_tend(struct hf_client *c, int64_t now)
     }
 }
 
-/* Do what is due and say when to come again, and whether to listen till then. */
+/* Do what is due and say when to come again, and whether to listen till
+ * then. */
 int64_t hfi_keeper_step(struct hf_client *c, bool *listen)
 {
     struct hfi_timer *first;
@@ -203,13 +205,6 @@ int64_t hfi_keeper_step(struct hf_client *c, bool *listen)
     c->keeper_until = until;
     pthread_mutex_unlock(&c->mu);
     return until;
-}
-
-void hfi_warn(struct hfi_conn *conn, const char *text)
-{
-    pthread_mutex_lock(&conn->client->mu);
-    snprintf(conn->warning, sizeof(conn->warning), "%s", text);
-    pthread_mutex_unlock(&conn->client->mu);
 }
 
 void *hfi_keeper_run(void *client)

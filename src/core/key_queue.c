@@ -3,21 +3,20 @@
  * key_queue.c - who in this client wants or has which key.
  *
  * A key queue is the part of a lock that is inside this process: the queue of
- * those who wait for it here.  At most one of them, the head, stands in the
- * service's queue for all; when it has the grant, that becomes the seat of the
- * key queue, and releases hand the seat on (grant.c) or give it back.  So many
- * threads that want one key cost the service no more than one.
+ * those who wait for it here.  At most one of them, the leader, stands in the
+ * service's queue for all; when it has the grant, that becomes the local grant
+ * of the key queue, and releases hand the local grant on (grant.c) or give it
+ * back.  So many threads that want one key cost the service no more than one.
  *
  * INVARIANTS
  *  (1) A key queue is in the table while something points to it, and no longer.
- *  (2) Never both a seat and a head: who would ask for what we have?
+ *  (2) Never both a local grant and a leader: who would ask for what we have?
  *  (3) With neither, nobody is left waiting: hfi_key_queue_promote() is called
- *      whenever a seat or a head goes.
+ *      whenever a local grant or a leader goes.
  */
 #include "core.h"
 
 #include "base/alloc.h"
-#include "base/mutant.h"
 
 #include "base/banned.h"
 
@@ -38,7 +37,8 @@ struct hfi_key_queue *hfi_key_queue_next(struct hf_client *c,
     return queue_of(hfi_map_next(&c->queues, queue ? &queue->node : NULL));
 }
 
-/* The key queue of a key, made if need be, with one more user; NULL: no memory. */
+/* The key queue of a key, made if need be, with one more user; NULL: no
+ * memory. */
 struct hfi_key_queue *hfi_key_queue_get(struct hf_client *c, const char *key)
 {
     struct hfi_key_queue *queue = hfi_key_queue_find(c, key);
@@ -71,8 +71,8 @@ void hfi_key_queue_put(struct hf_client *c, struct hfi_key_queue *queue)
     hfi_free(queue);
 }
 
-/* The leader asks for all who wait behind it, so it asks as often as the keenest
- * of them would. */
+/* The leader asks for all who wait behind it, so it asks as often as the
+ * keenest of them would. */
 void hfi_key_queue_spur(struct hfi_key_queue *queue,
                         const struct hfi_lock_params *params)
 {
@@ -116,7 +116,7 @@ void hfi_key_queue_promote(struct hf_client *c, struct hfi_key_queue *queue)
 {
     struct hf_request *rq;
 
-    if (queue->shared_grant || queue->leader || hfi_link_alone(&queue->waiting))
+    if (queue->local_grant || queue->leader || hfi_link_alone(&queue->waiting))
         return;
     rq = hfi_container(queue->waiting.next, struct hf_request, link);
     hfi_link_remove(&rq->link);
@@ -153,7 +153,8 @@ struct hfi_grant *hfi_key_queue_owned(const struct hfi_key_queue *queue,
     return NULL;
 }
 
-/* A lock with an owner id has begun: all who ask for it under that id have it. */
+/* A lock with an owner id has begun: all who ask for it under that id have
+ * it. */
 void hfi_key_queue_wake_owner(struct hfi_key_queue *queue,
                               const struct hfi_grant *grant)
 {
@@ -194,185 +195,4 @@ void hfi_key_queue_schedule_all(struct hf_client *c)
         next = hfi_key_queue_next(c, queue);
         hfi_key_queue_put(c, queue);
     }
-}
-
-/* The request whose claim has this token, or NULL. */
-static struct hf_request *queue_contender(struct hfi_key_queue *queue,
-                                          const char *token)
-{
-    struct hfi_link *at;
-    struct hf_request *rq;
-
-    for (at = queue->contending.next; at != &queue->contending; at = at->next) {
-        rq = hfi_container(at, struct hf_request, link);
-        if (!strcmp(token, rq->grant->claim.token))
-            return rq;
-    }
-    return NULL;
-}
-
-/* A try of the request with this token (NULL: of any) may succeed now. */
-static void queue_wake(struct hfi_key_queue *queue, const char *token)
-{
-    struct hfi_link *at;
-    struct hf_request *rq;
-
-    for (at = queue->contending.next; at != &queue->contending; at = at->next) {
-        rq = hfi_container(at, struct hf_request, link);
-        if (token && strcmp(token, rq->grant->claim.token) != 0)
-            continue;
-        rq->woken = rq->called = true;
-        hfi_request_schedule(rq);
-    }
-}
-
-void hfi_wake(struct hfi_conn *conn, const char *key, const char *token)
-{
-    struct hf_client *c = conn->client;
-    struct hfi_key_queue *queue;
-
-    pthread_mutex_lock(&c->mu);
-    queue = hfi_key_queue_find(c, key);
-    if (queue && !HFI_MUTANT(wakeup_lost))
-        queue_wake(queue, token);
-    pthread_mutex_unlock(&c->mu);
-}
-
-/* The request may have been busy with another try, or may be gone: then what
- * was given to it is found by that try, or taken back by its release. */
-void hfi_granted(struct hfi_conn *conn, const char *key, const char *token,
-                 uint32_t nth, uint64_t fence, int64_t ms)
-{
-    struct hf_client *c = conn->client;
-    struct hf_request *rq;
-    struct hfi_key_queue *queue;
-
-    pthread_mutex_lock(&c->mu);
-    queue = hfi_key_queue_find(c, key);
-    rq = queue ? queue_contender(queue, token) : NULL;
-    if (rq) {
-        if (rq->grant->claim.nth == nth)
-            rq->handoff = (struct hfi_handoff){fence, ms};
-        rq->woken = rq->called = true;
-        hfi_request_schedule(rq);
-    }
-    pthread_mutex_unlock(&c->mu);
-}
-
-/* Let the request try again by then. */
-static void queue_expect(struct hf_request *rq, int64_t at)
-{
-    if (rq->expected && at >= rq->expected)
-        return;
-    rq->expected = at;
-    if (at >= rq->next_try)
-        return;
-    rq->next_try = at;
-    hfi_request_schedule(rq);
-}
-
-/* Its turn may come by then without a word: let it try again. */
-void hfi_expect(struct hfi_conn *conn, const char *key, const char *token,
-                int64_t ms)
-{
-    struct hf_client *c = conn->client;
-    int64_t at = hfi_now() + ms;
-    struct hf_request *rq;
-    struct hfi_key_queue *queue;
-
-    pthread_mutex_lock(&c->mu);
-    queue = hfi_key_queue_find(c, key);
-    rq = queue ? queue_contender(queue, token) : NULL;
-    if (rq)
-        queue_expect(rq, at);
-    pthread_mutex_unlock(&c->mu);
-}
-
-/* A service that has just come back is not asked by all who wait at once: so many
- * keys at a time, so many milliseconds apart. */
-#define QUEUE_WAKE_KEYS 32
-#define QUEUE_WAKE_MS   10
-
-static void queue_wake_later(struct hfi_key_queue *queue, int64_t at)
-{
-    struct hfi_link *link;
-
-    for (link = queue->contending.next; link != &queue->contending;
-         link = link->next)
-        queue_expect(hfi_container(link, struct hf_request, link), at);
-}
-
-/* The word that somebody asks for what we have may have been missed: do not let
- * it linger, and listen anew before it lingers again. */
-static void queue_stop_lingering(struct hf_client *c,
-                                 struct hfi_key_queue *queue)
-{
-    struct hfi_grant *grant = queue->shared_grant;
-
-    if (!grant || (!grant->watched && !grant->busy))
-        return;
-    grant->deaf = true;
-    grant->linger_end = 0;
-    if (grant->state == HFI_LINGERING)
-        hfi_keeper_add(c, grant);
-}
-
-void hfi_wake_all(struct hfi_conn *conn)
-{
-    struct hf_client *c = conn->client;
-    struct hfi_key_queue *queue = NULL;
-    int64_t now = hfi_now(), n = 0;
-
-    pthread_mutex_lock(&c->mu);
-    while ((queue = hfi_key_queue_next(c, queue))) {
-        queue_stop_lingering(c, queue);
-        if (hfi_link_alone(&queue->contending))
-            continue;
-        if (n++ < QUEUE_WAKE_KEYS)
-            queue_wake(queue, NULL);
-        else
-            queue_wake_later(queue, now + n / QUEUE_WAKE_KEYS * QUEUE_WAKE_MS);
-    }
-    pthread_mutex_unlock(&c->mu);
-}
-
-/* Somebody elsewhere asks for the key: do not let it linger. */
-void hfi_wanted(struct hfi_conn *conn, const char *key)
-{
-    struct hf_client *c = conn->client;
-    struct hfi_key_queue *queue;
-
-    pthread_mutex_lock(&c->mu);
-    queue = hfi_key_queue_find(c, key);
-    if (queue && !queue->shared_grant && queue->leader && queue->leader->grant)
-        queue->leader->grant->wanted = true; /* It overtook our own answer. */
-    if (queue && queue->shared_grant) {
-        queue->shared_grant->wanted = true;
-        queue->shared_grant->linger_end = 0;
-        if (queue->shared_grant->state == HFI_LINGERING)
-            hfi_keeper_add(c, queue->shared_grant);
-    }
-    pthread_mutex_unlock(&c->mu);
-}
-
-void hfi_gone(struct hfi_conn *conn, const char *key, const char *token,
-              hf_loss reason)
-{
-    struct hf_client *c = conn->client;
-    struct hfi_key_queue *queue;
-    struct hfi_grant *grant;
-    struct hfi_link *at, *next;
-
-    pthread_mutex_lock(&c->mu);
-    queue = hfi_key_queue_find(c, key);
-    for (at = queue ? queue->grants.next : NULL; at && at != &queue->grants;
-         at = next) {
-        next = at->next;
-        grant = hfi_container(at, struct hfi_grant, link);
-        if (strcmp(token, grant->claim.token) != 0)
-            continue;
-        hfi_grant_lose(c, grant, reason);
-        break; /* The key queue may be gone with its last hold. */
-    }
-    pthread_mutex_unlock(&c->mu);
 }

@@ -40,7 +40,8 @@ static void listener_leave_to_keeper(struct hf_client *c, int64_t when)
     hfi_keeper_by(c, when);
 }
 
-/* One more request is under way.  One that cannot listen wants the keeper to. */
+/* One more request is under way.  One that cannot listen wants the keeper
+ * to. */
 void hfi_listener_enter(struct hf_request *rq)
 {
     struct hf_client *c = rq->client;
@@ -75,7 +76,8 @@ static bool listener_is_free(struct hf_request *rq)
     return false;
 }
 
-/* Sleep on the listener, and read what comes; false if it is somebody else's. */
+/* Sleep on the listener, and read what comes; false if it is somebody
+ * else's. */
 bool hfi_listener_wait(struct hf_request *rq, int64_t until)
 {
     struct hf_client *c = rq->client;
@@ -132,16 +134,5 @@ void hfi_listener_dispatch(struct hf_client *c)
         pthread_mutex_lock(&c->mu);
         c->listener.dispatching = false;
     }
-    pthread_mutex_unlock(&c->mu);
-}
-
-void hfi_poll_fd_changed(struct hfi_conn *conn)
-{
-    struct hf_client *c = conn->client;
-
-    hfi_notifier_notify(&c->notifier);
-    pthread_mutex_lock(&c->mu);
-    if (c->listener.by)
-        hfi_notifier_notify(&c->listener.notifier);
     pthread_mutex_unlock(&c->mu);
 }

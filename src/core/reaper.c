@@ -12,9 +12,9 @@
  *      gone, or until it has lapsed there by itself, also if the lease became
  *      longer by the last request that had no answer.
  *  (2) "Not there" is no certainty while a try without an answer may still
- *      arrive (claim.doubt): the claim stays for a whole lease, counted from the
- *      first answer of the service, because what is under way to a service that
- *      is silent arrives when it speaks again.
+ *      arrive (claim.doubt): the claim stays for a whole lease, counted from
+ *      the first answer of the service, because what is under way to a service
+ *      that is silent arrives when it speaks again.
  *  (3) A release touches nothing but its own token and fence (backend/backend.h
  *      (10)), so to repeat it harms nobody.
  */
@@ -25,7 +25,7 @@
 /* Between the first attempts to take back one claim. */
 #define REAP_EVERY_MS 100
 
-/* Done with a hold: handles may still point to it. */
+/* Done with a grant: handles may still point to it. */
 static void reap_done(struct hf_client *c, struct hfi_grant *grant)
 {
     if (hfi_link_alone(&grant->handles)) {
@@ -66,7 +66,7 @@ static int64_t reap_pause(struct hfi_grant *grant)
     return ms;
 }
 
-/* Release one hold of client->reap, once; the mutex is let go meanwhile. */
+/* Release one grant of client->reap, once; the mutex is let go meanwhile. */
 void hfi_reap(struct hf_client *c, struct hfi_grant *grant)
 {
     hf_status st;

@@ -16,12 +16,12 @@
  * claim that is being taken back never stands in front of one.
  *
  * INVARIANTS
- *  (1) A renewal is sent only while the hold is HELD or LINGERING and `busy` is
- *      set, which release waits for (grant.c (4)).
- *  (2) One failed renewal never ends a hold; only the clock or the service's
+ *  (1) A renewal is sent only while the grant is HELD or LINGERING and `busy`
+ *      is set, which release waits for (grant.c (4)).
+ *  (2) One failed renewal never ends a grant; only the clock or the service's
  *      own word does.
  *  (3) A first attempt lasts at most a third of the shortest lease of its
- *      class. A hold that is due meanwhile still has a third of its lease,
+ *      class. A grant that is due meanwhile still has a third of its lease,
  *      which is two attempts of its own.  Attempts after a failure last longer
  *      and go apart from others.
  */
@@ -45,8 +45,8 @@ static int renewer_class(int64_t lease_ms)
     return i;
 }
 
-/* Move what is due, and has failed as often as the first, into `items`; bound the
- * attempt by the shortest. */
+/* Move what is due, and has failed as often as the first, into `items`; bound
+ * the attempt by the shortest. */
 static size_t renewer_collect(struct hfi_renewer *r, struct hfi_renewal *items,
                               int64_t now, int64_t *limit)
 {
@@ -155,7 +155,8 @@ static void *renewer_run(void *renewer)
     return NULL;
 }
 
-/* Have the hold renewed soon.  False if the system has no thread for it now. */
+/* Have the grant renewed soon.  False if the system has no thread for it
+ * now. */
 bool hfi_renewer_add(struct hf_client *c, struct hfi_grant *grant)
 {
     struct hfi_renewer *r = &c->renewers[renewer_class(grant->lease_ms)];

@@ -16,12 +16,12 @@
 
 /* ---- beginning --------------------------------------------------------- */
 
-/* What this client has already that serves the wish as it is. */
+/* What this client has already that serves the request as it is. */
 static struct hfi_grant *request_have(struct hf_client *c,
                                       struct hfi_key_queue *queue,
                                       const struct hfi_lock_params *params)
 {
-    struct hfi_grant *grant = queue->shared_grant;
+    struct hfi_grant *grant = queue->local_grant;
 
     if (grant && grant->state == HFI_LINGERING && hfi_held(grant) &&
         hfi_grant_fits(grant, params)) {
@@ -38,9 +38,9 @@ static struct hfi_grant *request_have(struct hf_client *c,
  * an event loop's, which waits for no service. */
 static void request_end_linger(struct hf_request *rq)
 {
-    struct hfi_grant *grant = rq->queue->shared_grant;
+    struct hfi_grant *grant = rq->queue->local_grant;
 
-    rq->queue->shared_grant = NULL;
+    rq->queue->local_grant = NULL;
     rq->before = grant;
     grant->state = HFI_RELEASING;
     hfi_heap_remove(&rq->client->timers, &grant->timer);
@@ -62,7 +62,7 @@ static hf_status request_place(struct hf_request *rq, const char *key,
         hfi_request_grant(rq, have);
         return HF_OK;
     }
-    if (queue->shared_grant && queue->shared_grant->state == HFI_LINGERING)
+    if (queue->local_grant && queue->local_grant->state == HFI_LINGERING)
         request_end_linger(rq); /* It does not fit. */
     rq->grant = hfi_grant_new(c, queue, params);
     if (!rq->grant)
@@ -70,7 +70,7 @@ static hf_status request_place(struct hf_request *rq, const char *key,
     rq->params.owner = rq->grant->claim.owner;
     rq->params.note = rq->grant->claim.note;
     rq->grant->claim.queue = !rq->once;
-    if (rq->grant->shared_grant && (queue->shared_grant || queue->leader)) {
+    if (rq->grant->local_grant && (queue->local_grant || queue->leader)) {
         rq->state = HFI_WAITING;
         hfi_link_append(&queue->waiting, &rq->link);
         hfi_key_queue_spur(queue, &rq->params);
@@ -79,7 +79,7 @@ static hf_status request_place(struct hf_request *rq, const char *key,
     rq->state = HFI_CONTENDING;
     rq->woken = true;
     hfi_link_append(&queue->contending, &rq->link);
-    if (rq->grant->shared_grant)
+    if (rq->grant->local_grant)
         queue->leader = rq;
     return HF_OK;
 }

@@ -151,8 +151,8 @@ void hfi_request_orphan(struct hf_client *c, struct hfi_grant *grant,
         hfi_grant_free(c, grant);
 }
 
-/* The wait is over for one in the local queue.  What is known is what the leader
- * has heard: held by others only if the service has said so. */
+/* The wait is over for one in the local queue.  What is known is what the
+ * leader has heard: held by others only if the service has said so. */
 static hf_status request_timeout_local(struct hf_request *rq, const char *key)
 {
     const struct hf_request *leader = rq->queue->leader;

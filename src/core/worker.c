@@ -15,7 +15,8 @@
  *  (2) The first tries of one key are sent one after the other, in the order in
  *      which they were asked for: that is their order in the service's queue.
  *  (3) A worker does not touch a request that was abandoned while its try was
- *      on the wire: an event has ended it, and it may be gone (request_end.c (2)).
+ *      on the wire: an event has ended it, and it may be gone (request_end.c
+ *      (2)).
  *  (4) A request that waits for a worker has a timer: however long the workers
  *      are at others, its own wait ends in time (acquire.c).
  */

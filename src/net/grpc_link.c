@@ -24,7 +24,8 @@
 
 #include "base/banned.h"
 
-/* How long one endpoint may take to greet while there are others to be asked. */
+/* How long one endpoint may take to greet while there are others to be
+ * asked. */
 #define H2_PROMPT_MS 400
 
 /* So long a server has to answer before its silence means something. */
@@ -196,7 +197,8 @@ static hf_status h2_connect(struct hfi_h2 *h2, int64_t deadline,
     }
     h2->down = why;
     h2->down.status = st;
-    /* That it took longer than one in a hurry had says nothing of the server. */
+    /* That it took longer than one in a hurry had says nothing of the
+     * server. */
     if (deadline - began >= H2_PROMPT_MS || hfi_now() < deadline)
         hfi_backoff_failed(&h2->backoff);
     if (err)
@@ -270,7 +272,8 @@ static void call_sleep(struct h2_link *link, struct hfi_h2_call *call,
                            &ts);
 }
 
-/* A call that was sent at `sent_at` has no answer: is that the server's fault? */
+/* A call that was sent at `sent_at` has no answer: is that the server's
+ * fault? */
 static bool link_is_silent(const struct h2_link *link, int64_t sent_at)
 {
     int64_t now = hfi_now();

@@ -75,8 +75,8 @@ static const redisReadTask *resp_task(const redisReader *reader)
 #endif
 }
 
-/* The parser waits for the rest of a string.  If that is a long one, have it read
- * the beginning only, and return how many bytes of it follow; else 0. */
+/* The parser waits for the rest of a string.  If that is a long one, have it
+ * read the beginning only, and return how many bytes of it follow; else 0. */
 static uint64_t resp_cut(redisReader *reader)
 {
     const redisReadTask *task = resp_task(reader);

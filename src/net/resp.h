@@ -25,7 +25,8 @@ redisReader *hfi_resp_reader(void);
 /* Give the parser what was received; false once too much is not yet a reply. */
 bool hfi_resp_feed(redisReader *, const char *buf, size_t len);
 
-/* The next reply, or NULL if it is not all there; false if it makes no sense. */
+/* The next reply, or NULL if it is not all there; false if it makes no
+ * sense. */
 bool hfi_resp_next(redisReader *, redisReply **ret);
 
 /* A command as it is sent: room enough for it, and its bytes. */

@@ -103,8 +103,8 @@ static hf_status mux_connect(struct hfi_mux *mux, int64_t deadline,
     return st;
 }
 
-/* A server may have closed the connection while nobody used it.  To find that out
- * by a call would leave the call in doubt. */
+/* A server may have closed the connection while nobody used it.  To find that
+ * out by a call would leave the call in doubt. */
 static void mux_drop_stale(struct hfi_mux *mux)
 {
     struct mux_link *link = mux->link;
@@ -374,7 +374,8 @@ void hfi_mux_abandon(struct hfi_mux_call *call)
     pthread_mutex_unlock(&mux->mu);
 }
 
-/* Since when the link owes the answer of an abandoned call; 0 if it does not. */
+/* Since when the link owes the answer of an abandoned call; 0 if it does
+ * not. */
 static int64_t link_owes_since(struct mux_link *link)
 {
     struct hfi_mux_call *call;

@@ -109,9 +109,9 @@ void hfi_mux_set_aside(struct hfi_mux *, hfi_mux_hello *);
 bool hfi_mux_advance(struct hfi_mux_call *, bool readable);
 int hfi_mux_call_fd(const struct hfi_mux_call *);
 
-/* Where other threads are on the connection, too, it is better to wait with them
- * for one of the calls: until it is done, or until the deadline, at which it
- * stays under way. */
+/* Where other threads are on the connection, too, it is better to wait with
+ * them for one of the calls: until it is done, or until the deadline, at which
+ * it stays under way. */
 bool hfi_mux_is_shared(const struct hfi_mux_call *);
 bool hfi_mux_await(struct hfi_mux_call *, int64_t deadline);
 

@@ -325,8 +325,9 @@ void hfi_consul_keys_fini(struct consul_conn *);
 
 /* ---- queue.c ----------------------------------------------------- */
 
-/* HF_OK: it is our turn to take the key, and *queue_entry is what to delete with
- * that ("" if there is none); HF_BUSY: it is not.  *stands: we are in line. */
+/* HF_OK: it is our turn to take the key, and *queue_entry is what to delete
+ * with that ("" if there is none); HF_BUSY: it is not.  *stands: we are in
+ * line. */
 hf_status hfi_consul_queue_turn(struct consul_conn *, const struct hfi_claim *,
                                 struct hfi_receipt *, struct hfi_answer *,
                                 int64_t deadline, char *queue_entry,

@@ -173,8 +173,8 @@ hf_status hfi_consul_take_over(struct hfi_conn *conn,
 
 /* ---- renewed by a bearer ------------------------------------------------ */
 
-/* The lock is in a session of its own: renew that.  The entry is written anew, so
- * that a move of another bearer which comes late changes nothing. */
+/* The lock is in a session of its own: renew that.  The entry is written anew,
+ * so that a move of another bearer which comes late changes nothing. */
 static hf_status bearer_renew(struct consul_conn *cc, const char *name,
                               const struct consul_kv *kv, int64_t ttl_ms,
                               int64_t sure, int64_t deadline,

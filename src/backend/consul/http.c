@@ -24,8 +24,8 @@
 
 #include "base/banned.h"
 
-/* An agent is silent when nothing was heard of it for so long, or for a third of
- * the client's timeout. */
+/* An agent is silent when nothing was heard of it for so long, or for a third
+ * of the client's timeout. */
 #define SILENT_MS 1000
 
 /* Handles of one pool that are open at once; an agent accepts 200. */
@@ -75,8 +75,8 @@ CURL *hfi_consul_easy_new(struct consul_conn *cc, struct consul_reply *reply)
     return easy;
 }
 
-/* libcurl is about to send; for a write that it has sent before, on a connection
- * that broke, the first one may have been done. */
+/* libcurl is about to send; for a write that it has sent before, on a
+ * connection that broke, the first one may have been done. */
 static int easy_sends(void *arg, char *to_ip, char *from_ip, int to, int from)
 {
     long sent = 0;

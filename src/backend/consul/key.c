@@ -121,7 +121,8 @@ void hfi_consul_key_leave(struct consul_conn *cc, struct consul_key *k)
     pthread_mutex_unlock(&cc->mu);
 }
 
-/* With the mutex held: a session that is dead goes with the last who uses it. */
+/* With the mutex held: a session that is dead goes with the last who uses
+ * it. */
 static void key_unbind(struct consul_key *k)
 {
     hfi_link_remove(&k->link);

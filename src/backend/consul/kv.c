@@ -334,7 +334,8 @@ void hfi_consul_kv_parse(struct consul_kv *kv, const json_t *entry)
     }
 }
 
-/* The fence of the grant, or of the last one if the entry is free; 0 unknown. */
+/* The fence of the grant, or of the last one if the entry is free; 0
+ * unknown. */
 uint64_t hfi_consul_fence(const struct consul_kv *kv)
 {
     return kv->fence || !kv->session[0] ? kv->fence : kv->index;

@@ -36,8 +36,8 @@
 /* An agent accepts 200 connections of one address, and we are not alone. */
 #define CONNECTIONS_MAX 64
 
-/* If there are more queries than that they take turns: each waits for so short a
- * time that every one has its turn within TURN_MS, but not so short that an
+/* If there are more queries than that they take turns: each waits for so short
+ * a time that every one has its turn within TURN_MS, but not so short that an
  * agent is asked more than CONNECTIONS_MAX times in WAIT_MIN_MS. */
 #define TURN_MS     2000
 #define WAIT_MIN_MS 100

@@ -146,9 +146,9 @@ static void batch_ask(struct consul_conn *cc, struct consul_pool *pool,
     }
 }
 
-/* Have a true leader asked, so that the next answer of its agent is a proof.  One
- * question is enough for all, but one that may have ended is asked for itself.
- * session.c (2), (4) */
+/* Have a true leader asked, so that the next answer of its agent is a proof.
+ * One question is enough for all, but one that may have ended is asked for
+ * itself. session.c (2), (4) */
 static void batch_verify(struct consul_conn *cc, struct consul_pool *pool,
                          struct session_batch *b, int64_t deadline,
                          struct hf_error *err)

@@ -145,7 +145,8 @@ static void queue_own_free(struct consul_conn *cc, struct hfi_node *node)
     hfi_free(hfi_container(node, struct queue_own, node));
 }
 
-/* The queue entry is gone, or (not `sure`) may be: tell who stands behind it. */
+/* The queue entry is gone, or (not `sure`) may be: tell who stands behind
+ * it. */
 void hfi_consul_queue_left(struct consul_conn *cc, const char *key,
                            const char *token, bool sure)
 {
@@ -313,9 +314,9 @@ static hf_status queue_keep(struct consul_conn *cc,
     return st;
 }
 
-/* Does the queue entry before ours belong to this client, and is it still there?
- * Then it is not our turn.  If it has vanished without our doing, whoever stands
- * there finds out, and leaves it. */
+/* Does the queue entry before ours belong to this client, and is it still
+ * there? Then it is not our turn.  If it has vanished without our doing,
+ * whoever stands there finds out, and leaves it. */
 static bool queue_is_behind_own(struct consul_conn *cc,
                                 const struct hfi_claim *claim,
                                 const struct hfi_receipt *receipt,

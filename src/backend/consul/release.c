@@ -83,8 +83,8 @@ static hf_status release_bar(struct release *r, struct consul_kv *kv)
     return st;
 }
 
-/* Is that what our own release has written?  It was not answered, or libcurl has
- * sent it twice because the connection broke in between. */
+/* Is that what our own release has written?  It was not answered, or libcurl
+ * has sent it twice because the connection broke in between. */
 static bool release_was_ours(const struct release *r,
                              const struct consul_kv *kv)
 {

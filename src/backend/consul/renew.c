@@ -239,8 +239,8 @@ static void renew_op(struct consul_conn *cc, struct consul_ops *ops,
     hfi_consul_op(ops, "check-index", name, NULL, NULL, index);
 }
 
-/* Check what is in the batch; the bits of `denied` say which items the token may
- * not read, in which case no other was checked. */
+/* Check what is in the batch; the bits of `denied` say which items the token
+ * may not read, in which case no other was checked. */
 static hf_status renew_ask(struct consul_conn *cc, struct renew_batch *batch,
                            uint64_t *denied, int64_t deadline,
                            struct hf_error *err)
@@ -316,8 +316,8 @@ static struct consul_key *sweep_oldest(const struct consul_session *s)
     return k && k->end <= hfi_now() && strlen(k->key) <= HF_KEY_MAX ? k : NULL;
 }
 
-/* A lock that has lapsed.  It need not be in the session that is renewed: a move
- * that was not answered may have put it there. */
+/* A lock that has lapsed.  It need not be in the session that is renewed: a
+ * move that was not answered may have put it there. */
 static bool sweep_find(struct consul_conn *cc, char *key, char *token)
 {
     struct consul_key *k = NULL;
@@ -426,8 +426,8 @@ static void renew_entries(struct renewal *r, int64_t began)
             renew_note(r->cc, &r->items[i], began);
 }
 
-/* Those that have no session as they should have it come last: each of them takes
- * several round trips of its own. */
+/* Those that have no session as they should have it come last: each of them
+ * takes several round trips of its own. */
 static void renew_part(struct renewal *r)
 {
     int64_t began = hfi_now();

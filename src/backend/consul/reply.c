@@ -120,10 +120,10 @@ static hf_status reply_refuse(const struct consul_conn *cc,
                     reply->status);
 }
 
-/* Does the answer prove that nothing was done?  Consul's own words do: there was
- * no server or no leader to send the request to.  A bare status does not, since
- * something between us and the agent may have made it when it lost the answer;
- * only 429 is said instead of passing a request on. */
+/* Does the answer prove that nothing was done?  Consul's own words do: there
+ * was no server or no leader to send the request to.  A bare status does not,
+ * since something between us and the agent may have made it when it lost the
+ * answer; only 429 is said instead of passing a request on. */
 static bool reply_not_done(const struct consul_reply *reply)
 {
     return reply->status == 429 || reply_says(reply, "No cluster leader") ||

@@ -135,8 +135,8 @@ static bool txn_ends_with(const char *text, const char *end)
     return len >= n && !strcmp(text + len - n, end);
 }
 
-/* What the service says of each operation that failed.  HF_DENIED: `denied` says
- * which the token does not allow; none of the others was tried. */
+/* What the service says of each operation that failed.  HF_DENIED: `denied`
+ * says which the token does not allow; none of the others was tried. */
 static hf_status txn_errors(const struct consul_conn *cc, const json_t *errors,
                             struct consul_done *done, struct hf_error *err)
 {

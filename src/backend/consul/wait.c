@@ -263,8 +263,8 @@ static void watch_wake(struct consul_conn *cc, struct consul_watch *watch)
     }
 }
 
-/* With the mutex held: wake whoever has let others go first for long enough; when
- * to come again. */
+/* With the mutex held: wake whoever has let others go first for long enough;
+ * when to come again. */
 int64_t hfi_consul_watch_wake(struct consul_conn *cc, int64_t now)
 {
     struct consul_watch *watch;
@@ -282,8 +282,8 @@ int64_t hfi_consul_watch_wake(struct consul_conn *cc, int64_t now)
     return then;
 }
 
-/* There is somebody who waits, of whom `w` is the first; true if the one who has
- * the key is to be asked for it. */
+/* There is somebody who waits, of whom `w` is the first; true if the one who
+ * has the key is to be asked for it. */
 static bool watch_waiters(struct consul_conn *cc, struct consul_watch *watch,
                           const struct consul_watcher *w,
                           const struct consul_kv *kv)

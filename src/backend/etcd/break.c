@@ -126,8 +126,8 @@ static hf_status break_one(struct etcd_conn *ec, const char *key,
     return st;
 }
 
-/* Break or free all that hold with this fence and are not broken yet; *done: some
- * were.  HF_LOST: nobody holds with it; HF_BUSY: look again. */
+/* Break or free all that hold with this fence and are not broken yet; *done:
+ * some were.  HF_LOST: nobody holds with it; HF_BUSY: look again. */
 static hf_status break_all(struct etcd_conn *ec, const char *key,
                            uint64_t fence, bool force, bool *done,
                            int64_t deadline, struct hf_error *err)

@@ -50,11 +50,12 @@
 
 #define ETCD_PORT 2379
 
-/* What closing may take to tell the server of it: leases lapse by themselves. */
+/* What closing may take to tell the server of it: leases lapse by
+ * themselves. */
 #define CLOSE_MS 1000
 
-/* Which member comes first: if all clients began with the same one, it would have
- * all the work. */
+/* Which member comes first: if all clients began with the same one, it would
+ * have all the work. */
 static hf_status open_order(struct etcd_conn *ec, const struct hfi_url *url,
                             struct hf_error *err)
 {

@@ -284,7 +284,8 @@ void etcd_key_set_predecessor(struct etcd_conn *, const char *token,
                               const struct etcd_predecessor *);
 void etcd_key_get_predecessor(struct etcd_conn *, const char *token,
                               struct etcd_predecessor *ret);
-/* One of ours that waits in that queue far behind: "" and 0 if there is none. */
+/* One of ours that waits in that queue far behind: "" and 0 if there is
+ * none. */
 void etcd_key_queue_tail(struct etcd_conn *, const char *dir,
                          struct etcd_predecessor *ret);
 /* Add to the batch the removal of what has lapsed.  With the mutex held. */

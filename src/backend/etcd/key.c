@@ -424,7 +424,8 @@ static size_t sweep_choose(struct etcd_lease *lease, struct etcd_key **ret)
     return n;
 }
 
-/* One call that removes what has lapsed; false: there is nothing or no memory. */
+/* One call that removes what has lapsed; false: there is nothing or no
+ * memory. */
 static bool sweep_add(struct etcd_batch *batch, struct etcd_lease *lease)
 {
     Pb__TxnRequest txn = PB__TXN_REQUEST__INIT;

@@ -189,7 +189,8 @@ static hf_status renew_move(struct etcd_conn *ec, struct hfi_renewal *item,
     return st;
 }
 
-/* Is what was read, or NULL, still the item's grant?  If not, *reason says why. */
+/* Is what was read, or NULL, still the item's grant?  If not, *reason says
+ * why. */
 static bool renew_is_there(const struct hfi_renewal *item,
                            const Pb__KeyValue *kv, hf_loss *reason)
 {
@@ -258,8 +259,8 @@ static void round_judge(struct round *r, const Pb__TxnResponse *answer,
     }
 }
 
-/* Read the keys and, if asked to, prove the leases: what was read is the witness
- * of that (lease.c (1)). */
+/* Read the keys and, if asked to, prove the leases: what was read is the
+ * witness of that (lease.c (1)). */
 static hf_status round_ask(struct round *r, bool proofs, Pb__TxnResponse **ret,
                            struct hf_error *err)
 {

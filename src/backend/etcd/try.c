@@ -178,7 +178,8 @@ static bool try_same_owner(const struct etcd_try *t, const Pb__KeyValue *kv,
     return !strcmp(words->owner, t->claim->owner) && !words->broken;
 }
 
-/* A name that is none of ours may be too long or have a NUL: "" stands for it. */
+/* A name that is none of ours may be too long or have a NUL: "" stands for
+ * it. */
 static void try_copy(char *ret, size_t size, ProtobufCBinaryData from)
 {
     if (from.len >= size || memchr(from.data, '\0', from.len))

@@ -203,7 +203,8 @@ static void watch_break(struct etcd_conn *ec)
 
 /* ---- hearing ----------------------------------------------------------- */
 
-/* Word that a lock was broken: the token ends the name, the key is the value. */
+/* Word that a lock was broken: the token ends the name, the key is the
+ * value. */
 static void watch_broken(struct etcd_conn *ec, const Pb__KeyValue *kv)
 {
     char token[HFI_TOKEN_LEN + 1], key[HF_KEY_MAX + 1];
@@ -345,8 +346,8 @@ static hf_status watch_ask(struct etcd_conn *ec, const struct etcd_watch *w,
     return watch_send(ec, &ask);
 }
 
-/* Wait until it has begun.  Who reads may stand back for us (core/listener.c), so look
- * oneself now and then.  The table may lose it meanwhile. */
+/* Wait until it has begun.  Who reads may stand back for us (core/listener.c),
+ * so look oneself now and then.  The table may lose it meanwhile. */
 static hf_status watch_await(struct etcd_conn *ec, int64_t id, int64_t deadline,
                              struct hf_error *err)
 {

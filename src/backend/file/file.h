@@ -21,9 +21,9 @@
 
 struct file_watch;
 
-/* Which descriptors are lock files: a bit for each, in pieces that are made when
- * they are first needed and stay, so that a forked child can read them whatever
- * the parent's threads were doing. */
+/* Which descriptors are lock files: a bit for each, in pieces that are made
+ * when they are first needed and stay, so that a forked child can read them
+ * whatever the parent's threads were doing. */
 #define FILE_FDS_PIECE  4096
 #define FILE_FDS_PIECES 256
 
@@ -106,8 +106,8 @@ void file_path(char *ret, const char *key);
 /* The key of a path below the directory, in place; false if it has none. */
 bool file_key(char *path);
 
-/* Open the directory that the key's file is in; `dir_fd` itself for all but long
- * keys.  *name, in `path`, is the last piece.  -1 and errno on failure. */
+/* Open the directory that the key's file is in; `dir_fd` itself for all but
+ * long keys.  *name, in `path`, is the last piece.  -1 and errno on failure. */
 int file_open_place(int dir_fd, const char *key, char *path, char **name);
 
 /* Open the lock file of a key; with O_CREAT also the directories of a long

@@ -241,10 +241,10 @@ static char *record_put_mark(char *at, uint64_t fence)
     return at + 21;
 }
 
-/* Write all or nothing.  A write that RLIMIT_FSIZE forbids would end the process
- * by SIGXFSZ, so it is not tried.  What was cut off, because the disk is full,
- * would be nobody's record and refused by everybody: an empty file is a lock
- * that was never taken, and its fence rises with the clock. */
+/* Write all or nothing.  A write that RLIMIT_FSIZE forbids would end the
+ * process by SIGXFSZ, so it is not tried.  What was cut off, because the disk
+ * is full, would be nobody's record and refused by everybody: an empty file is
+ * a lock that was never taken, and its fence rises with the clock. */
 static hf_status record_store(int fd, const char *text, size_t len, off_t at,
                               struct hf_error *err)
 {

@@ -251,8 +251,8 @@ static hf_status give_back(struct redis_conn *, const struct hfi_claim *,
                            struct hf_error *);
 
 /* The grant counts only once enough replicas have it; else it is given back.
- * Once that was answered nothing is left there, and the failure is certain.  See
- * replicas.c (4). */
+ * Once that was answered nothing is left there, and the failure is certain.
+ * See replicas.c (4). */
 static hf_status take_confirm(struct redis_conn *rc,
                               const struct hfi_claim *claim,
                               struct hfi_receipt *receipt, int64_t deadline,
@@ -275,8 +275,8 @@ static hf_status take_confirm(struct redis_conn *rc,
     return st == HF_UNCERTAIN ? hfi_restate(err, HF_UNAVAILABLE) : st;
 }
 
-/* Be listening before the try, or nobody will wake us.  A server that is away is
- * looked for by the try, which backs off; only then is it listened to. */
+/* Be listening before the try, or nobody will wake us.  A server that is away
+ * is looked for by the try, which backs off; only then is it listened to. */
 static bool take_listen(struct redis_conn *rc, const struct hfi_claim *claim,
                         int64_t deadline)
 {
@@ -446,8 +446,8 @@ hf_status redis_attach(struct hfi_conn *conn, const struct hfi_claim *claim,
     return HF_OK; /* The renewal that follows tells whether it is there. */
 }
 
-/* The script's T; 1 if the claim has it.  With a try in doubt, the token that is
- * replaced is refused from then on. */
+/* The script's T; 1 if the claim has it.  With a try in doubt, the token that
+ * is replaced is refused from then on. */
 static hf_status take_over_step(struct redis_conn *rc,
                                 const struct hfi_claim *claim,
                                 const char *token, uint64_t fence, int *said,

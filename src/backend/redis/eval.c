@@ -141,8 +141,8 @@ struct step_texts {
     char what[1 + REDIS_MANNER_MAX + HF_OWNER_MAX];
 };
 
-/* The operation, the manner, and the owner id if there is one.  By hand, as it is
- * done for every request. */
+/* The operation, the manner, and the owner id if there is one.  By hand, as it
+ * is done for every request. */
 static void step_what(const struct redis_conn *rc, char *ret, char op,
                       const struct hfi_claim *claim)
 {

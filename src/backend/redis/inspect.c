@@ -92,8 +92,8 @@ static hf_status list_one(struct redis_conn *rc, const char *key,
     return st;
 }
 
-/* So many are looked at together: one by one, a long list would take longer than
- * a call may. */
+/* So many are looked at together: one by one, a long list would take longer
+ * than a call may. */
 #define LIST_AT_ONCE 128
 
 static hf_status list_some(struct redis_conn *rc, struct hfi_mux *mux,

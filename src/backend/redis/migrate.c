@@ -78,8 +78,8 @@ static hf_status move_step(struct redis_conn *rc, const char *key,
     return redis_order(rc, key, &order, ret, deadline, err);
 }
 
-/* One attempt: read the last grant and replace it.  *fence is 0 if it had become
- * another.  migrate.c (2) */
+/* One attempt: read the last grant and replace it.  *fence is 0 if it had
+ * become another.  migrate.c (2) */
 static hf_status move_fence(struct redis_conn *rc,
                             const struct hfi_claim *claim, const char *name,
                             const char *about, uint64_t *fence,

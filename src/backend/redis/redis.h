@@ -236,8 +236,8 @@ hf_status redis_hello(void *conn, struct mux_link *, int64_t deadline,
 hf_status redis_secret(const char *file, const char *option,
                        char ret[REDIS_SECRET_MAX], struct hf_error *);
 
-/* How a connection to a sentinel begins; what it refuses is told in the words of
- * the URL. */
+/* How a connection to a sentinel begins; what it refuses is told in the words
+ * of the URL. */
 hf_status redis_hello_sentinel(void *conn, struct mux_link *, int64_t deadline,
                                struct hf_error *);
 
@@ -320,8 +320,8 @@ hf_status redis_map(struct redis_conn *, int64_t deadline, struct hf_error *);
 
 /* ---- cluster.c --------------------------------------------------- */
 
-/* Where a node is; and the number of the node at an address, known or new, or -1
- * if there is no room. */
+/* Where a node is; and the number of the node at an address, known or new, or
+ * -1 if there is no room. */
 struct hfi_endpoint redis_node_at(struct redis_node *);
 int redis_node_for(struct redis_conn *, const char *host, int port);
 
@@ -438,8 +438,8 @@ hf_status redis_free(struct hfi_conn *, const char *key, uint64_t fence,
 
 #define REDIS_CHANNEL_MAX 192
 
-/* Where this client is told about a key; about a slot, or -1 for one server that
- * is in no cluster; and are those channels sharded? */
+/* Where this client is told about a key; about a slot, or -1 for one server
+ * that is in no cluster; and are those channels sharded? */
 void redis_channel(struct redis_conn *, const char *key,
                    char ret[REDIS_CHANNEL_MAX]);
 void redis_channel_name(struct redis_conn *, int slot, bool sharded,

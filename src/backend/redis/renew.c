@@ -157,8 +157,8 @@ static void renew_send(struct redis_conn *rc, struct renew_part *parts,
     }
 }
 
-/* The slot is moving: renew the key alone, at `to` if it is there already; false
- * if that is to be sent.  renew.c (3) */
+/* The slot is moving: renew the key alone, at `to` if it is there already;
+ * false if that is to be sent.  renew.c (3) */
 static bool renew_moving(struct renew_round *round, size_t i,
                          struct hfi_mux *to, int64_t deadline,
                          struct hf_error *err)

@@ -394,8 +394,8 @@ static hf_status take_busy(struct take *take, struct hfi_receipt *receipt,
 
 /* ---- taking ------------------------------------------------------------ */
 
-/* Ask one node before the others.  False if it has a holder that it did not have
- * before. */
+/* Ask one node before the others.  False if it has a holder that it did not
+ * have before. */
 static bool take_gate(struct take *take, struct hfi_receipt *receipt,
                       int64_t deadline)
 {

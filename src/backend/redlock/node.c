@@ -238,7 +238,8 @@ static void node_pause(struct redlock_node *node, int64_t ms)
         hfi_cond_wait(&rl->changed, &rl->mu, until);
 }
 
-/* With the mutex held, let go meanwhile: have an ear there, if one is wanted. */
+/* With the mutex held, let go meanwhile: have an ear there, if one is
+ * wanted. */
 static hf_status node_listen(struct redlock_node *node)
 {
     hf_status st = HF_OK;

@@ -50,8 +50,8 @@ int64_t redlock_limit(const struct redlock_conn *rl, int64_t ttl_ms)
     return ms + far;
 }
 
-/* A node has answered: how long that takes, on the average; and within what time
- * a majority has. */
+/* A node has answered: how long that takes, on the average; and within what
+ * time a majority has. */
 static void limit_learn(struct redlock_node *node, int64_t ms)
 {
     struct redlock_conn *rl = node->rl;

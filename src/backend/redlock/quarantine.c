@@ -73,8 +73,8 @@ hf_status redlock_check_ttl(const struct redlock_conn *rl, int64_t ttl_ms,
 
 /* ---- what time it is --------------------------------------------------- */
 
-/* With the mutex held: what a majority agrees on, by our own clock; of two in the
- * middle the earlier, or the later one.  False if too few have told. */
+/* With the mutex held: what a majority agrees on, by our own clock; of two in
+ * the middle the earlier, or the later one.  False if too few have told. */
 static bool clocks_agree(const struct redlock_conn *rl, bool later,
                          int64_t *ret)
 {

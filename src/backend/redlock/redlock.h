@@ -157,7 +157,8 @@ hf_status redlock_check_ttl(const struct redlock_conn *, int64_t ttl_ms,
 /* When it may vote: in so many milliseconds; 0 now. */
 int64_t redlock_quarantine_left(struct redlock_node *);
 
-/* ---- pending_release.c ---------------------------------------------------- */
+/* ---- pending_release.c
+ * ---------------------------------------------------- */
 
 /* Remember to give something back there, or forget that.  It is forgotten by
  * itself when the lease is over, unless a try may arrive later than that. */

@@ -162,7 +162,8 @@ void redlock_ear_drop(struct redlock_node *node)
 
 /* ---- hearing ----------------------------------------------------------- */
 
-/* What was released before it could be told here is seen by a try from now on. */
+/* What was released before it could be told here is seen by a try from now
+ * on. */
 static void ear_subscribed(struct redlock_node *node, struct redlock_want *want)
 {
     struct redlock_conn *rl = node->rl;
@@ -192,7 +193,8 @@ static void ear_released(struct redlock_node *node, struct redlock_want *want,
         hfi_expect(&rl->base, want->key, want->waiter, RELEASE_MS);
 }
 
-/* "message", the channel, the payload; or "subscribe", the channel, a number. */
+/* "message", the channel, the payload; or "subscribe", the channel, a
+ * number. */
 static void ear_heard(struct redlock_node *node, const redisReply *reply)
 {
     struct redlock_conn *rl = node->rl;
@@ -329,8 +331,8 @@ static bool want_may_hear(const struct redlock_conn *rl)
     return redlock_hears_enough(rl->n, n);
 }
 
-/* Wait for the nodes to say that we are subscribed, for a little.  Who reads may
- * stand back for us (core/listener.c), so read oneself now and then. */
+/* Wait for the nodes to say that we are subscribed, for a little.  Who reads
+ * may stand back for us (core/listener.c), so read oneself now and then. */
 static void want_wait(struct redlock_conn *rl, const struct hfi_claim *claim,
                       int64_t deadline)
 {
@@ -347,8 +349,8 @@ static void want_wait(struct redlock_conn *rl, const struct hfi_claim *claim,
     ears_tend(rl, lost);
 }
 
-/* Does anybody else listen to the channel of a key that we let linger, as far as
- * a majority can tell? */
+/* Does anybody else listen to the channel of a key that we let linger, as far
+ * as a majority can tell? */
 static bool want_is_asked(struct redlock_conn *rl,
                           const struct hfi_claim *claim, int64_t deadline)
 {

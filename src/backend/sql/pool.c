@@ -189,8 +189,8 @@ static bool pool_take(struct sql_conn *conn, bool renewal,
     return ok;
 }
 
-/* One whose renewal is late has up to half of the time to answer; one that has been
- * so for the timeout is `broken`.  pool.c (2) */
+/* One whose renewal is late has up to half of the time to answer; one that has
+ * been so for the timeout is `broken`.  pool.c (2) */
 static bool pool_usable(struct sql_session *session, int64_t deadline)
 {
     struct sql_conn *conn = session->conn;

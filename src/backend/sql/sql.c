@@ -50,7 +50,8 @@
 /* How often a row may change between two statements of one try. */
 #define TRY_MAX 20
 
-/* What a claim that waits has seen; kept in receipt->ref until it is granted. */
+/* What a claim that waits has seen; kept in receipt->ref until it is
+ * granted. */
 struct sql_note {
     int64_t version, since;
     bool busy; /* look before the next try */

@@ -173,7 +173,8 @@ struct sql_driver {
      * done.  May be NULL. */
     void (*prepare)(struct sql_session *, int64_t deadline);
 
-    /* HF_OK, or a status as backend/backend.h (2) wants it with session->why. */
+    /* HF_OK, or a status as backend/backend.h (2) wants it with
+     * session->why. */
     hf_status (*run)(struct sql_session *, enum sql_stmt,
                      const struct sql_call *, struct sql_answer *,
                      int64_t deadline, struct hf_error *);

@@ -43,8 +43,8 @@
 
 #include "base/banned.h"
 
-/* What a connection is given to come about, at first, and a server to answer, at
- * least. */
+/* What a connection is given to come about, at first, and a server to answer,
+ * at least. */
 #define PATIENCE_MS 1000
 
 /* What a server is given to say that it has closed a session. */

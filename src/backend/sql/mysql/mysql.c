@@ -167,8 +167,8 @@ static char *paste_hex(char *at, const char *text)
     return at;
 }
 
-/* The names of many grants, or each one's token and fence; backend/sql/renew.c sees to
- * it that there is room. */
+/* The names of many grants, or each one's token and fence; backend/sql/renew.c
+ * sees to it that there is room. */
 static char *paste_many(char *at, const struct sql_call *call, bool names)
 {
     char stamp[HFI_TOKEN_LEN + 24];

@@ -24,7 +24,8 @@
 
 #include "base/banned.h"
 
-/* The library's own: the server wants a way to log in that is not on our list. */
+/* The library's own: the server wants a way to log in that is not on our
+ * list. */
 #define MY_NOT_ALLOWED 5010
 
 #define MY_SETTINGS_MAX 1024
@@ -317,9 +318,10 @@ static void judge_count(struct sql_answer *answer, const struct sql_cell *cells,
         *(int64_t *)answer->arg = cells[0].num;
 }
 
-/* Before it is first used, and when it was made, since a server may make it with
- * an engine that was not asked for: a view may call a function of its author, which runs
- * with our rights; and only an engine with transactions locks rows. */
+/* Before it is first used, and when it was made, since a server may make it
+ * with an engine that was not asked for: a view may call a function of its
+ * author, which runs with our rights; and only an engine with transactions
+ * locks rows. */
 hf_status my_judge_table(struct my_session *ms, int64_t deadline,
                          struct hf_error *err)
 {

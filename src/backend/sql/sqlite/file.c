@@ -116,9 +116,9 @@ hf_status lite_remember(struct lite_session *ls, struct hf_error *err)
 
 /* ---- after a fork ------------------------------------------------------ */
 
-/* A database that sessions of a process have had open.  None is ever removed, so
- * that a child finds the list whole whatever its parent's threads were doing.
- * */
+/* A database that sessions of a process have had open.  None is ever removed,
+ * so that a child finds the list whole whatever its parent's threads were
+ * doing. */
 struct lite_use {
     struct lite_use *next;
     struct lite_id id;

@@ -72,7 +72,8 @@ hf_status lite_find(struct lite_conn *, const char *path, struct hf_error *);
 hf_status lite_remember(struct lite_session *, struct hf_error *);
 
 /* Is this not a child of a process that has it open, and does the file have one
- * name only?  Ask before SQLite does anything; and note that a session has it open, and not any more. */
+ * name only?  Ask before SQLite does anything; and note that a session has it
+ * open, and not any more. */
 hf_status lite_may_open(const struct lite_conn *, struct hf_error *);
 hf_status lite_use(struct lite_session *, struct hf_error *);
 void lite_unuse(struct lite_session *);

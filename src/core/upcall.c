@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * upcall.c - what a backend tells the core.
+ *
+ * Any thread calls these at any time, also with a mutex of the backend held
+ * (backend.h (5)).  None of them calls the backend or waits for it.  What a
+ * backend tells is a reason to look again and no proof, except in two cases:
+ * hfi_granted() brings the fence of a grant that the service has made, and
+ * hfi_gone() ends one.
+ *
+ * The claim that is meant may be gone, or busy with another try, by the time
+ * the word arrives: it is found by its key and its token, under the client's
+ * mutex.
+ */
+#include "core.h"
+
+#include "base/mutant.h"
+
+#include "base/banned.h"
+
+/* The request whose claim has this token, or NULL. */
+static struct hf_request *upcall_request(struct hfi_key_queue *queue,
+                                         const char *token)
+{
+    struct hfi_link *at;
+    struct hf_request *rq;
+
+    for (at = queue->contending.next; at != &queue->contending; at = at->next) {
+        rq = hfi_container(at, struct hf_request, link);
+        if (!strcmp(token, rq->grant->claim.token))
+            return rq;
+    }
+    return NULL;
+}
+
+/* A try of the request with this token (NULL: of any) may succeed now. */
+static void upcall_wake(struct hfi_key_queue *queue, const char *token)
+{
+    struct hfi_link *at;
+    struct hf_request *rq;
+
+    for (at = queue->contending.next; at != &queue->contending; at = at->next) {
+        rq = hfi_container(at, struct hf_request, link);
+        if (token && strcmp(token, rq->grant->claim.token) != 0)
+            continue;
+        rq->woken = rq->called = true;
+        hfi_request_schedule(rq);
+    }
+}
+
+void hfi_wake(struct hfi_conn *conn, const char *key, const char *token)
+{
+    struct hf_client *c = conn->client;
+    struct hfi_key_queue *queue;
+
+    pthread_mutex_lock(&c->mu);
+    queue = hfi_key_queue_find(c, key);
+    if (queue && !HFI_MUTANT(wakeup_lost))
+        upcall_wake(queue, token);
+    pthread_mutex_unlock(&c->mu);
+}
+
+/* The request may have been busy with another try, or may be gone: then what
+ * was given to it is found by that try, or taken back by its release. */
+void hfi_granted(struct hfi_conn *conn, const char *key, const char *token,
+                 uint32_t nth, uint64_t fence, int64_t ms)
+{
+    struct hf_client *c = conn->client;
+    struct hf_request *rq;
+    struct hfi_key_queue *queue;
+
+    pthread_mutex_lock(&c->mu);
+    queue = hfi_key_queue_find(c, key);
+    rq = queue ? upcall_request(queue, token) : NULL;
+    if (rq) {
+        if (rq->grant->claim.nth == nth)
+            rq->handoff = (struct hfi_handoff){fence, ms};
+        rq->woken = rq->called = true;
+        hfi_request_schedule(rq);
+    }
+    pthread_mutex_unlock(&c->mu);
+}
+
+/* Let the request try again by then. */
+static void upcall_expect(struct hf_request *rq, int64_t at)
+{
+    if (rq->expected && at >= rq->expected)
+        return;
+    rq->expected = at;
+    if (at >= rq->next_try)
+        return;
+    rq->next_try = at;
+    hfi_request_schedule(rq);
+}
+
+/* Its turn may come by then without a word: let it try again. */
+void hfi_expect(struct hfi_conn *conn, const char *key, const char *token,
+                int64_t ms)
+{
+    struct hf_client *c = conn->client;
+    int64_t at = hfi_now() + ms;
+    struct hf_request *rq;
+    struct hfi_key_queue *queue;
+
+    pthread_mutex_lock(&c->mu);
+    queue = hfi_key_queue_find(c, key);
+    rq = queue ? upcall_request(queue, token) : NULL;
+    if (rq)
+        upcall_expect(rq, at);
+    pthread_mutex_unlock(&c->mu);
+}
+
+/* A service that has just come back is not asked by all who wait at once: so
+ * many keys at a time, so many milliseconds apart. */
+#define UPCALL_WAKE_KEYS 32
+#define UPCALL_WAKE_MS   10
+
+static void upcall_wake_later(struct hfi_key_queue *queue, int64_t at)
+{
+    struct hfi_link *link;
+
+    for (link = queue->contending.next; link != &queue->contending;
+         link = link->next)
+        upcall_expect(hfi_container(link, struct hf_request, link), at);
+}
+
+/* The word that somebody asks for what we have may have been missed: do not let
+ * it linger, and listen anew before it lingers again. */
+static void upcall_stop_lingering(struct hf_client *c,
+                                  struct hfi_key_queue *queue)
+{
+    struct hfi_grant *grant = queue->local_grant;
+
+    if (!grant || (!grant->watched && !grant->busy))
+        return;
+    grant->deaf = true;
+    grant->linger_end = 0;
+    if (grant->state == HFI_LINGERING)
+        hfi_keeper_add(c, grant);
+}
+
+void hfi_wake_all(struct hfi_conn *conn)
+{
+    struct hf_client *c = conn->client;
+    struct hfi_key_queue *queue = NULL;
+    int64_t now = hfi_now(), n = 0;
+
+    pthread_mutex_lock(&c->mu);
+    while ((queue = hfi_key_queue_next(c, queue))) {
+        upcall_stop_lingering(c, queue);
+        if (hfi_link_alone(&queue->contending))
+            continue;
+        if (n++ < UPCALL_WAKE_KEYS)
+            upcall_wake(queue, NULL);
+        else
+            upcall_wake_later(queue,
+                              now + n / UPCALL_WAKE_KEYS * UPCALL_WAKE_MS);
+    }
+    pthread_mutex_unlock(&c->mu);
+}
+
+/* Somebody elsewhere asks for the key: do not let it linger. */
+void hfi_wanted(struct hfi_conn *conn, const char *key)
+{
+    struct hf_client *c = conn->client;
+    struct hfi_key_queue *queue;
+
+    pthread_mutex_lock(&c->mu);
+    queue = hfi_key_queue_find(c, key);
+    if (queue && !queue->local_grant && queue->leader && queue->leader->grant)
+        queue->leader->grant->wanted = true; /* It overtook our own answer. */
+    if (queue && queue->local_grant) {
+        queue->local_grant->wanted = true;
+        queue->local_grant->linger_end = 0;
+        if (queue->local_grant->state == HFI_LINGERING)
+            hfi_keeper_add(c, queue->local_grant);
+    }
+    pthread_mutex_unlock(&c->mu);
+}
+
+void hfi_gone(struct hfi_conn *conn, const char *key, const char *token,
+              hf_loss reason)
+{
+    struct hf_client *c = conn->client;
+    struct hfi_key_queue *queue;
+    struct hfi_grant *grant;
+    struct hfi_link *at, *next;
+
+    pthread_mutex_lock(&c->mu);
+    queue = hfi_key_queue_find(c, key);
+    for (at = queue ? queue->grants.next : NULL; at && at != &queue->grants;
+         at = next) {
+        next = at->next;
+        grant = hfi_container(at, struct hfi_grant, link);
+        if (strcmp(token, grant->claim.token) != 0)
+            continue;
+        hfi_grant_lose(c, grant, reason);
+        break; /* The key queue may be gone with its last grant. */
+    }
+    pthread_mutex_unlock(&c->mu);
+}
+
+void hfi_poll_fd_changed(struct hfi_conn *conn)
+{
+    struct hf_client *c = conn->client;
+
+    hfi_notifier_notify(&c->notifier);
+    pthread_mutex_lock(&c->mu);
+    if (c->listener.by)
+        hfi_notifier_notify(&c->listener.notifier);
+    pthread_mutex_unlock(&c->mu);
+}
+
+void hfi_warn(struct hfi_conn *conn, const char *text)
+{
+    pthread_mutex_lock(&conn->client->mu);
+    snprintf(conn->warning, sizeof(conn->warning), "%s", text);
+    pthread_mutex_unlock(&conn->client->mu);
+}
