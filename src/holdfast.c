@@ -206,7 +206,7 @@ void hf_close(hf_client *c)
     if (c && *c->mark)
         hfi_close(c);
     else if (c)
-        hfi_forget(c);
+        hfi_after_fork_child(c);
 }
 
 void hf_cancel(hf_client *c)

@@ -356,7 +356,7 @@ void hfi_close(struct hf_client *c)
 
 /* In a forked child.  The memory is a picture of a moment at which another
  * thread may have been changing it: only descriptors are looked at. */
-void hfi_forget(struct hf_client *c)
+void hfi_after_fork_child(struct hf_client *c)
 {
     if (c->be->after_fork_child)
         c->be->after_fork_child(c->conn);

@@ -103,18 +103,18 @@ struct hfi_grant {
     unsigned char state;         /* enum hfi_grant_state */
     unsigned short quiet;        /* calls that wait for its renewal to end */
     unsigned short failed;       /* renewals in a row that had no answer */
-    int64_t short_ms;     /* a shorter lease that was asked for and had no
+    int64_t short_ms;      /* a shorter lease that was asked for and had no
                                  * answer, and may yet arrive; 0: none */
-    bool local_grant : 1; /* the local queue goes through it */
-    bool manual : 1;      /* HF_MANUAL: never renewed by the keeper */
-    bool busy : 1;        /* a renewal is on the wire */
-    bool warned : 1;      /* HF_AT_RISK was told for this lease */
-    bool watched : 1;     /* unwatch() is due */
-    bool deaf : 1;        /* what the watch should tell may have been missed */
-    bool uncertain : 1;   /* a try had no answer */
-    bool wanted : 1;      /* somebody elsewhere asked: do not linger */
-    bool abandoned : 1;   /* its request ended while a try was on the wire */
-    bool answered : 1;    /* the service has answered to its release */
+    bool local_grant : 1;  /* the local queue goes through it */
+    bool manual : 1;       /* HF_MANUAL: never renewed by the keeper */
+    bool busy : 1;         /* a renewal is on the wire */
+    bool warned : 1;       /* HF_AT_RISK was told for this lease */
+    bool watched : 1;      /* unwatch() is due */
+    bool unsubscribed : 1; /* what the watch should tell may have been missed */
+    bool uncertain : 1;    /* a try had no answer */
+    bool wanted : 1;       /* somebody elsewhere asked: do not linger */
+    bool abandoned : 1;    /* its request ended while a try was on the wire */
+    bool answered : 1;     /* the service has answered to its release */
 };
 
 struct hfi_key_queue {
@@ -280,7 +280,7 @@ hf_status hfi_open_with(const struct hfi_backend *, const struct hfi_url *,
                         const struct hf_client_opts *, hf_client **ret,
                         struct hf_error *);
 void hfi_close(struct hf_client *);
-void hfi_forget(struct hf_client *);
+void hfi_after_fork_child(struct hf_client *);
 void hfi_client_put(struct hf_client *);
 
 /* key_queue.c: who in this client wants or has which key */

@@ -119,7 +119,7 @@ static bool handle_watch(struct hf_client *c, struct hfi_grant *grant)
     if (grant->state != HFI_HELD)
         return false; /* lost meanwhile, and perhaps the reaper's already */
     grant->busy = true;
-    grant->watched = grant->deaf = false;
+    grant->watched = grant->unsubscribed = false;
     limit = hfi_lease_attempt_end(hfi_now(), grant->lease_ms, grant->lease_end,
                                   c->timeout_ms, 0);
     pthread_mutex_unlock(&c->mu);
@@ -139,10 +139,10 @@ static bool handle_linger(struct hf_client *c, struct hfi_grant *grant)
     if (!grant->linger_ms || grant->manual || !grant->local_grant ||
         grant->wanted)
         return false;
-    if (c->be->watch && (!grant->watched || grant->deaf) &&
+    if (c->be->watch && (!grant->watched || grant->unsubscribed) &&
         !(handle_watch(c, grant) && hfi_handle_still_held(c, grant)))
         return false;
-    if (c->closing || grant->wanted || grant->deaf ||
+    if (c->closing || grant->wanted || grant->unsubscribed ||
         !hfi_link_alone(&grant->queue->waiting))
         return false;
     grant->state = HFI_LINGERING;

@@ -13,8 +13,8 @@
  *  (1) At most one thread is in dispatch(): who has the listener or, while
  *      nobody has, the keeper.
  *  (2) While a request sleeps, somebody listens.  While none does, the keeper
- *      listens again after EAR_MS at most: a lock that lingers may be asked
- *      for, and a backend may wait for what only dispatch() reads.
+ *      listens again after SUBSCRIBER_MS at most: a lock that lingers may be
+ *      asked for, and a backend may wait for what only dispatch() reads.
  *  (3) Who waits here is woken by a notifier, since it sleeps on descriptors;
  *      hfi_sleeper_wake() knows.
  */
@@ -23,7 +23,7 @@
 #include "base/banned.h"
 
 /* For so long the listener is kept for the next lone waiter. */
-#define EAR_MS 20
+#define SUBSCRIBER_MS 20
 
 void hfi_sleeper_wake(struct hf_client *c, struct hfi_sleeper *sleeper)
 {
@@ -99,7 +99,8 @@ bool hfi_listener_wait(struct hf_request *rq, int64_t until)
         c->be->dispatch(c->conn);
     pthread_mutex_lock(&c->mu);
     listener->by = NULL;
-    listener_leave_to_keeper(c, listener->asking > 1 ? 0 : hfi_now() + EAR_MS);
+    listener_leave_to_keeper(
+        c, listener->asking > 1 ? 0 : hfi_now() + SUBSCRIBER_MS);
     return true;
 }
 

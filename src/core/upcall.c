@@ -133,7 +133,7 @@ static void upcall_stop_lingering(struct hf_client *c,
 
     if (!grant || (!grant->watched && !grant->busy))
         return;
-    grant->deaf = true;
+    grant->unsubscribed = true;
     grant->linger_end = 0;
     if (grant->state == HFI_LINGERING)
         hfi_keeper_add(c, grant);

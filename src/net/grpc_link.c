@@ -57,7 +57,7 @@ static void link_leave(struct h2_link *link)
 /* grpc_link.c (5).  With the mutex held, which is let go meanwhile. */
 static void link_wake(struct h2_link *link)
 {
-    struct hfi_h2_spot *woken[H2_WAKE_MAX];
+    struct hfi_h2_sleeper *woken[H2_WAKE_MAX];
     int i, n = link->nwoken;
 
     if (!n)
@@ -76,8 +76,8 @@ static void link_flush(struct h2_link *link, int64_t deadline)
         return;
     link->writing = true;
     while (h2_link_collect(link) && link->out.len) /* grpc_link.c (3) */
-        if (!hfi_outbox_write(&link->out, &link->stream, &link->h2->mu,
-                              deadline))
+        if (!hfi_sendbuf_write(&link->out, &link->stream, &link->h2->mu,
+                               deadline))
             h2_link_break(link, "cannot send", errno);
     link->writing = false;
     if (link->broken) {
@@ -88,15 +88,15 @@ static void link_flush(struct h2_link *link, int64_t deadline)
 
 /* Others have calls under way, so those who were just woken will soon have
  * something to send, too.  Let them, and send all of it at once. */
-static void link_gather(struct h2_link *link, int64_t deadline)
+static void link_batch(struct h2_link *link, int64_t deadline)
 {
-    if (link->gathering || link->writing)
+    if (link->batching || link->writing)
         return; /* That one will send ours with its own. */
-    link->gathering = true;
+    link->batching = true;
     pthread_mutex_unlock(&link->h2->mu);
     sched_yield();
     pthread_mutex_lock(&link->h2->mu);
-    link->gathering = false;
+    link->batching = false;
     link_flush(link, deadline);
 }
 
@@ -137,9 +137,9 @@ static void link_pass_reading(struct h2_link *link)
         return;
     for (at = link->calls.next; at != &link->calls; at = at->next) {
         call = hfi_container(at, struct hfi_h2_call, link);
-        if (!call->spot)
+        if (!call->sleeper)
             continue; /* Its caller will see for itself. */
-        pthread_cond_signal(&call->spot->cond);
+        pthread_cond_signal(&call->sleeper->cond);
         return;
     }
 }
@@ -239,18 +239,18 @@ static hf_status h2_get(struct hfi_h2 *h2, int64_t deadline,
 /* ---- calls ------------------------------------------------------------- */
 
 /* A place to sleep: one that was used before, or a new one. */
-static struct hfi_h2_spot *h2_spot(struct hfi_h2 *h2)
+static struct hfi_h2_sleeper *h2_sleeper(struct hfi_h2 *h2)
 {
-    struct hfi_h2_spot *spot = h2->spots;
+    struct hfi_h2_sleeper *sleeper = h2->sleepers;
 
-    if (spot) {
-        h2->spots = spot->next;
-        return spot;
+    if (sleeper) {
+        h2->sleepers = sleeper->next;
+        return sleeper;
     }
-    spot = hfi_alloc(sizeof(*spot));
-    if (spot)
-        pthread_cond_init(&spot->cond, NULL);
-    return spot;
+    sleeper = hfi_alloc(sizeof(*sleeper));
+    if (sleeper)
+        pthread_cond_init(&sleeper->cond, NULL);
+    return sleeper;
 }
 
 /* Sleep until there is something to do for this call. */
@@ -259,16 +259,16 @@ static void call_sleep(struct h2_link *link, struct hfi_h2_call *call,
 {
     struct timespec ts;
 
-    if (!call->spot)
-        call->spot = h2_spot(link->h2);
-    if (!call->spot) {
+    if (!call->sleeper)
+        call->sleeper = h2_sleeper(link->h2);
+    if (!call->sleeper) {
         h2_link_break(link, "out of memory", 0);
         link_leave(link);
         link_wake(link);
         return;
     }
     hfi_monotonic(deadline, &ts);
-    pthread_cond_clockwait(&call->spot->cond, &link->h2->mu, CLOCK_MONOTONIC,
+    pthread_cond_clockwait(&call->sleeper->cond, &link->h2->mu, CLOCK_MONOTONIC,
                            &ts);
 }
 
@@ -304,13 +304,13 @@ static void call_wait(struct h2_link *link, struct hfi_h2_call *call,
     }
 }
 
-static void call_leave_spot(struct hfi_h2 *h2, struct hfi_h2_call *call)
+static void call_leave_sleeper(struct hfi_h2 *h2, struct hfi_h2_call *call)
 {
-    if (!call->spot)
+    if (!call->sleeper)
         return;
-    call->spot->next = h2->spots;
-    h2->spots = call->spot;
-    call->spot = NULL;
+    call->sleeper->next = h2->sleepers;
+    h2->sleepers = call->sleeper;
+    call->sleeper = NULL;
 }
 
 /* An idle connection may have been closed long ago: see before it is used, when
@@ -377,13 +377,13 @@ hf_status hfi_h2_call(struct hfi_h2 *h2, struct hfi_h2_call *calls, size_t n,
 {
     struct h2_link *link = NULL;
     hf_status st, one = HF_OK;
-    bool taken = false, crowd;
+    bool taken = false, busy;
     int64_t sent_at;
     size_t i;
 
     for (i = 0; i < n; i++) {
         hfi_link_init(&calls[i].link);
-        calls[i].spot = NULL;
+        calls[i].sleeper = NULL;
         h2_prefix(calls[i].body, calls[i].len);
         calls[i].st = HF_UNAVAILABLE;
     }
@@ -394,7 +394,7 @@ hf_status hfi_h2_call(struct hfi_h2 *h2, struct hfi_h2_call *calls, size_t n,
     sent_at = hfi_now();
     if (link->asked <= link->heard)
         link->asked = sent_at;
-    crowd = !hfi_link_alone(&link->calls);
+    busy = !hfi_link_alone(&link->calls);
     for (i = 0; i < n && !one; i++) {
         calls[i].via = link->number;
         calls[i].end = link->end;
@@ -404,14 +404,14 @@ hf_status hfi_h2_call(struct hfi_h2 *h2, struct hfi_h2_call *calls, size_t n,
         calls[i - 1].done = true;
         link_leave(link);
     }
-    if (crowd)
-        link_gather(link, deadline);
+    if (busy)
+        link_batch(link, deadline);
     else
         link_flush(link, deadline);
     for (i = 0; i < n; i++) {
         if (!hfi_link_alone(&calls[i].link) || calls[i].done)
             call_wait(link, &calls[i], sent_at, deadline);
-        call_leave_spot(h2, &calls[i]);
+        call_leave_sleeper(h2, &calls[i]);
         taken = taken || calls[i].st != HF_UNAVAILABLE;
         if (calls[i].st && !st)
             st = one ? calls[i].st : call_fail(link, &calls[i], err);
@@ -474,7 +474,7 @@ void hfi_h2_init(struct hfi_h2 *h2, const struct hfi_endpoint *ends, size_t n)
     pthread_cond_init(&h2->connected, NULL);
 }
 
-void hfi_h2_forget(struct hfi_h2 *h2)
+void hfi_h2_after_fork_child(struct hfi_h2 *h2)
 {
     int fd = atomic_exchange(&h2->fd, -1);
 
@@ -484,12 +484,12 @@ void hfi_h2_forget(struct hfi_h2 *h2)
 
 void hfi_h2_fini(struct hfi_h2 *h2)
 {
-    struct hfi_h2_spot *spot;
+    struct hfi_h2_sleeper *sleeper;
 
-    while ((spot = h2->spots)) {
-        h2->spots = spot->next;
-        pthread_cond_destroy(&spot->cond);
-        hfi_free(spot);
+    while ((sleeper = h2->sleepers)) {
+        h2->sleepers = sleeper->next;
+        pthread_cond_destroy(&sleeper->cond);
+        hfi_free(sleeper);
     }
     h2_link_free(h2->link);
     pthread_cond_destroy(&h2->connected);

@@ -29,8 +29,8 @@ struct h2_link;
 /* Where a caller sleeps.  They belong to the connection and are used again, so
  * one can be signalled after the mutex was let go, when its caller may be gone:
  * a wake-up for nothing. */
-struct hfi_h2_spot {
-    struct hfi_h2_spot *next; /* in h2->spots */
+struct hfi_h2_sleeper {
+    struct hfi_h2_sleeper *next; /* in h2->sleepers */
     pthread_cond_t cond;
 };
 
@@ -58,7 +58,7 @@ struct hfi_h2_call {
 
     /* of grpc_link.c */
     struct hfi_link link;
-    struct hfi_h2_spot *spot; /* where its caller sleeps, or has slept */
+    struct hfi_h2_sleeper *sleeper; /* where its caller sleeps, or has slept */
     size_t at, room;
     int32_t stream_id;
     int http_status;
@@ -72,8 +72,8 @@ struct hfi_h2 {
     size_t nends;
     pthread_mutex_t mu;
     pthread_cond_t connected;
-    struct hfi_h2_spot *spots; /* that nobody sleeps in */
-    struct h2_link *link;      /* the one that new calls use, or NULL */
+    struct hfi_h2_sleeper *sleepers; /* that nobody sleeps in */
+    struct h2_link *link;            /* the one that new calls use, or NULL */
     bool connecting;
     size_t next;      /* the endpoint to try first */
     unsigned numbers; /* connections so far */
@@ -84,7 +84,7 @@ struct hfi_h2 {
 
 void hfi_h2_init(struct hfi_h2 *, const struct hfi_endpoint *, size_t n);
 void hfi_h2_fini(struct hfi_h2 *);
-void hfi_h2_forget(struct hfi_h2 *); /* in a forked child */
+void hfi_h2_after_fork_child(struct hfi_h2 *); /* in a forked child */
 
 /* Send `n` requests together and wait for their answers; `token` may be NULL.
  * Each call has its status: HF_UNAVAILABLE, it was not taken; HF_UNCERTAIN, it

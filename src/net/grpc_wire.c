@@ -36,12 +36,12 @@ static void call_end(struct h2_link *link, struct hfi_h2_call *call,
     call->st = st;
     call->done = true;
     hfi_link_remove(&call->link);
-    if (!call->spot)
+    if (!call->sleeper)
         return; /* It is the one that reads, or has not come for it yet. */
     if (link->nwoken == H2_WAKE_MAX)
-        pthread_cond_signal(&call->spot->cond);
+        pthread_cond_signal(&call->sleeper->cond);
     else
-        link->woken[link->nwoken++] = call->spot;
+        link->woken[link->nwoken++] = call->sleeper;
 }
 
 void h2_link_break(struct h2_link *link, const char *what, int sys_errno)
@@ -329,7 +329,7 @@ bool h2_link_collect(struct h2_link *link)
 
     while (!link->broken &&
            (len = nghttp2_session_mem_send(link->session, &bytes)) > 0)
-        if (!hfi_outbox_add(&link->out, bytes, (size_t)len)) {
+        if (!hfi_sendbuf_add(&link->out, bytes, (size_t)len)) {
             h2_link_break(link, "out of memory", 0);
             return false;
         }
@@ -451,7 +451,7 @@ void h2_link_free(struct h2_link *link)
     if (link->session)
         nghttp2_session_del(link->session);
     hfi_stream_close(&link->stream);
-    hfi_outbox_fini(&link->out);
+    hfi_sendbuf_fini(&link->out);
     hfi_free(link->own.body);
     hfi_free(link->own.answer);
     hfi_free(link);

@@ -24,19 +24,19 @@ struct h2_link {
     struct hfi_stream stream;
     struct nghttp2_session *session;
     struct hfi_link calls; /* of struct hfi_h2_call, not yet answered */
-    struct hfi_outbox out;
+    struct hfi_sendbuf out;
     size_t end; /* which endpoint it goes to */
     unsigned users;
     int64_t heard; /* when something last came */
     int64_t asked; /* when the first request after that was sent */
     unsigned number;
-    bool reading, writing, gathering, retired, broken;
+    bool reading, writing, batching, retired, broken;
     bool greeted; /* the server's settings are here */
     bool pinged;  /* and the answer is not here */
     bool tls;
     char authority[300];
     struct hf_error why;
-    struct hfi_h2_spot *woken[H2_WAKE_MAX]; /* to be told by the reader */
+    struct hfi_h2_sleeper *woken[H2_WAKE_MAX]; /* to be told by the reader */
     int nwoken;
     struct hfi_h2_call own; /* the stream of hfi_h2_open() */
 };

@@ -16,9 +16,9 @@
 
 #include "base/banned.h"
 
-void hfi_mux_set_aside(struct hfi_mux *mux, hfi_mux_hello *hello)
+void hfi_mux_set_aside(struct hfi_mux *mux, hfi_mux_handshake *handshake)
 {
-    mux->aside_hello = hello;
+    mux->aside_handshake = handshake;
 }
 
 /* Would a call that begins now be the first to be served, and be connected by
@@ -39,14 +39,14 @@ static struct hfi_mux *mux_first(struct hfi_mux *mux)
 {
     struct hfi_mux *aside = atomic_load(&mux->aside), *made;
 
-    if (!mux->aside_hello || mux_is_calm(mux))
+    if (!mux->aside_handshake || mux_is_calm(mux))
         return mux;
     if (aside)
         return aside;
     made = hfi_alloc(sizeof(*made));
     if (!made)
         return mux;
-    hfi_mux_init(made, mux->find, mux->aside_hello, mux->arg);
+    hfi_mux_init(made, mux->find, mux->aside_handshake, mux->arg);
     if (atomic_compare_exchange_strong(&mux->aside, &aside, made))
         return made;
     hfi_mux_fini(made); /* Somebody was faster. */

@@ -6,9 +6,10 @@
  * INVARIANTS
  *  (1) There is one current link at most, and one thread that connects it.
  *  (2) A call leaves its place only when its replies are there or the link is
- *      broken; one that gives up leaves a ghost that swallows them.
- *  (3) A call that waits sleeps with its crew, and is woken there when its
- *      replies have come, when the link breaks, and when it is to read for all.
+ *      broken; one that gives up leaves a abandoned call that swallows them.
+ *  (3) A call that waits sleeps with its wake group, and is woken there when
+ *      its replies have come, when the link breaks, and when it is to read for
+ *      all.
  *  (4) A call that gives up retires its link for the link's silence and for
  *      nothing else: answers are owed and nothing has arrived for a second, and
  *      for twice as long as the slowest answer took of late; or what was sent
@@ -32,8 +33,8 @@
 
 /* While so many calls are under way, the others are given their turn so often
  * before one sleeps. */
-#define MUX_CROWD  8
-#define MUX_YIELDS 3
+#define MUX_BUSY_CALLERS 8
+#define MUX_YIELDS       3
 
 /* resp_link.c (4) */
 #define MUX_SILENT_MS 1000
@@ -52,7 +53,7 @@ hf_status hfi_mux_open(struct hfi_mux *mux, int64_t deadline,
     if (!st)
         st = hfi_stream_open(&link->stream, &link->to, deadline, err);
     if (!st)
-        st = mux->hello(mux->arg, link, deadline, err);
+        st = mux->handshake(mux->arg, link, deadline, err);
     if (st)
         mux_link_free(link);
     else
@@ -156,21 +157,21 @@ static hf_status mux_get(struct hfi_mux *mux, int64_t deadline,
 
 /* ---- calls ------------------------------------------------------------- */
 
-/* Leave a ghost in the place of a call.  resp_link.c (2) */
-static bool call_haunt(struct mux_link *link, struct hfi_mux_call *call)
+/* Leave a abandoned call in the place of a call.  resp_link.c (2) */
+static bool call_abandon(struct mux_link *link, struct hfi_mux_call *call)
 {
-    struct hfi_mux_call *ghost = hfi_alloc(sizeof(*ghost));
+    struct hfi_mux_call *abandoned = hfi_alloc(sizeof(*abandoned));
 
-    if (!ghost) {
+    if (!abandoned) {
         mux_link_break(link, "out of memory", 0);
         return false;
     }
-    *ghost = *call;
-    ghost->ghost = true;
-    ghost->replies = NULL;
-    ghost->left_at = hfi_now();
-    ghost->place.prev->next = &ghost->place;
-    ghost->place.next->prev = &ghost->place;
+    *abandoned = *call;
+    abandoned->abandoned = true;
+    abandoned->replies = NULL;
+    abandoned->left_at = hfi_now();
+    abandoned->place.prev->next = &abandoned->place;
+    abandoned->place.next->prev = &abandoned->place;
     hfi_link_init(&call->place);
     return true;
 }
@@ -195,20 +196,20 @@ static hf_status call_give_up(struct mux_link *link, struct hfi_mux_call *call)
         return HF_UNCERTAIN;
     if (link->mux->blocks || link_is_silent(link))
         mux_link_retire(link);
-    return call_haunt(link, call) ? HF_UNCERTAIN : call->st;
+    return call_abandon(link, call) ? HF_UNCERTAIN : call->st;
 }
 
-/* Sleep until there is something to do for this call, or for its crew. */
+/* Sleep until there is something to do for this call, or for its wake group. */
 static void call_sleep(struct mux_link *link, struct hfi_mux_call *call,
                        int64_t deadline)
 {
     struct timespec ts;
 
     hfi_monotonic(deadline, &ts);
-    call->crew->asleep++;
-    pthread_cond_clockwait(&call->crew->cond, &link->mux->mu, CLOCK_MONOTONIC,
-                           &ts);
-    call->crew->asleep--;
+    call->wake_group->asleep++;
+    pthread_cond_clockwait(&call->wake_group->cond, &link->mux->mu,
+                           CLOCK_MONOTONIC, &ts);
+    call->wake_group->asleep--;
 }
 
 /* In a crowd the replies are often there once the others had their turn: that
@@ -217,7 +218,7 @@ static bool call_yield(struct mux_link *link, const struct hfi_mux_call *call)
 {
     int i;
 
-    for (i = 0; i < MUX_YIELDS && link->users >= MUX_CROWD; i++) {
+    for (i = 0; i < MUX_YIELDS && link->users >= MUX_BUSY_CALLERS; i++) {
         pthread_mutex_unlock(&link->mux->mu);
         sched_yield();
         pthread_mutex_lock(&link->mux->mu);
@@ -251,7 +252,7 @@ hf_status hfi_mux_begin(struct hfi_mux *mux, struct hfi_mux_call *call,
 {
     struct mux_link *link = NULL;
     hf_status st;
-    bool crowd;
+    bool busy;
 
     *call = (struct hfi_mux_call){.want = n, .replies = replies};
     hfi_link_init(&call->place);
@@ -265,13 +266,13 @@ hf_status hfi_mux_begin(struct hfi_mux *mux, struct hfi_mux_call *call,
         }
     }
     if (!st) {
-        crowd = mux_link_is_busy(link);
+        busy = mux_link_is_busy(link);
         call->begun_at = hfi_now();
         call->link = link;
-        call->crew = mux_link_join(link);
+        call->wake_group = mux_link_join(link);
         hfi_link_append(&link->calls, &call->place);
-        if (crowd)
-            mux_link_gather(link, deadline);
+        if (busy)
+            mux_link_batch(link, deadline);
         else
             mux_link_flush(link, deadline);
     }
@@ -365,7 +366,7 @@ void hfi_mux_abandon(struct hfi_mux_call *call)
 
     pthread_mutex_lock(&mux->mu);
     if (!call->done)
-        call_haunt(link, call);
+        call_abandon(link, call);
     hfi_link_remove(&call->place);
     while (call->got > 0)
         freeReplyObject(call->replies[--call->got]);
@@ -383,7 +384,7 @@ static int64_t link_owes_since(struct mux_link *link)
 
     for (at = link->calls.next; at != &link->calls; at = at->next) {
         call = hfi_container(at, struct hfi_mux_call, place);
-        if (call->ghost)
+        if (call->abandoned)
             return call->left_at;
     }
     return 0;
@@ -474,17 +475,17 @@ bool hfi_mux_move(struct hfi_mux *mux, const struct hfi_endpoint *to)
     return away;
 }
 
-void hfi_mux_init(struct hfi_mux *mux, hfi_mux_find *find, hfi_mux_hello *hello,
-                  void *arg)
+void hfi_mux_init(struct hfi_mux *mux, hfi_mux_find *find,
+                  hfi_mux_handshake *handshake, void *arg)
 {
-    *mux = (struct hfi_mux){.find = find, .hello = hello, .arg = arg};
+    *mux = (struct hfi_mux){.find = find, .handshake = handshake, .arg = arg};
     atomic_init(&mux->fd, -1);
     atomic_init(&mux->aside, NULL);
     hfi_mutex_init(&mux->mu);
     pthread_cond_init(&mux->connected, NULL);
 }
 
-void hfi_mux_forget(struct hfi_mux *mux)
+void hfi_mux_after_fork_child(struct hfi_mux *mux)
 {
     struct hfi_mux *aside = atomic_load(&mux->aside);
     int fd = atomic_exchange(&mux->fd, -1);
@@ -492,7 +493,7 @@ void hfi_mux_forget(struct hfi_mux *mux)
     if (fd >= 0)
         close(fd);
     if (aside)
-        hfi_mux_forget(aside);
+        hfi_mux_after_fork_child(aside);
 }
 
 void hfi_mux_fini(struct hfi_mux *mux)

@@ -7,11 +7,11 @@
  * its own has come.  So one thread pays nothing extra, and many threads
  * pipeline by themselves.  Replies come in the order of the requests (RESP).
  *
- * A call that runs into its deadline leaves its place to a ghost, which throws
- * the late reply away, and the connection goes on: who is slow to answer one
- * call is no worse for the others.  Only a connection on which nothing at all
- * arrives is retired: nobody else begins on it, and those who wait on it still
- * get what is theirs.
+ * A call that runs into its deadline leaves its place to a abandoned call,
+ * which throws the late reply away, and the connection goes on: who is slow to
+ * answer one call is no worse for the others.  Only a connection on which
+ * nothing at all arrives is retired: nobody else begins on it, and those who
+ * wait on it still get what is theirs.
  */
 #ifndef HFI_MUX_H
 #define HFI_MUX_H
@@ -24,12 +24,12 @@
 
 struct redisReply;
 struct mux_link;
-struct mux_crew;
+struct mux_wake_group;
 
 /* What a connection needs before its first call (AUTH, SELECT ...).  It may use
  * hfi_mux_exchange() on the fresh link. */
-typedef hf_status hfi_mux_hello(void *arg, struct mux_link *, int64_t deadline,
-                                struct hf_error *);
+typedef hf_status hfi_mux_handshake(void *arg, struct mux_link *,
+                                    int64_t deadline, struct hf_error *);
 
 /* Where to connect to now; asked anew for each connection. */
 typedef hf_status hfi_mux_find(void *arg, struct hfi_endpoint *ret,
@@ -37,7 +37,7 @@ typedef hf_status hfi_mux_find(void *arg, struct hfi_endpoint *ret,
 
 struct hfi_mux {
     hfi_mux_find *find;
-    hfi_mux_hello *hello;
+    hfi_mux_handshake *handshake;
     void *arg;
     pthread_mutex_t mu;
     pthread_cond_t connected;
@@ -52,7 +52,7 @@ struct hfi_mux {
 
     /* A second connection to the same server, for what must not wait behind
      * others; made when it is first needed. */
-    hfi_mux_hello *aside_hello; /* how it begins; NULL: there is none */
+    hfi_mux_handshake *aside_handshake; /* how it begins; NULL: there is none */
     struct hfi_mux *_Atomic aside;
 };
 
@@ -60,20 +60,21 @@ struct hfi_mux {
 struct hfi_mux_call {
     struct hfi_link place; /* in its link's queue */
     struct mux_link *link;
-    struct mux_crew *crew;       /* with whom its caller sleeps */
-    struct redisReply **replies; /* the caller's; NULL for a ghost */
+    struct mux_wake_group *wake_group; /* with whom its caller sleeps */
+    struct redisReply **replies; /* the caller's; NULL for a abandoned call */
     int want, got;
     uint64_t begin; /* where its bytes start in the stream that is sent */
     int64_t begun_at;
     bool done;
-    bool ghost;      /* nobody waits for it any more: it is on the heap */
-    int64_t left_at; /* since when it is a ghost */
+    bool abandoned;  /* nobody waits for it any more: it is on the heap */
+    int64_t left_at; /* since when it is a abandoned call */
     hf_status st;
 };
 
-void hfi_mux_init(struct hfi_mux *, hfi_mux_find *, hfi_mux_hello *, void *arg);
+void hfi_mux_init(struct hfi_mux *, hfi_mux_find *, hfi_mux_handshake *,
+                  void *arg);
 void hfi_mux_fini(struct hfi_mux *);
-void hfi_mux_forget(struct hfi_mux *); /* in a forked child */
+void hfi_mux_after_fork_child(struct hfi_mux *); /* in a forked child */
 
 /* Send `len` bytes, which are `n` requests, and wait for their replies, which
  * are then the caller's.  HF_UNAVAILABLE: not sent.  HF_UNCERTAIN: sent, and no
@@ -99,7 +100,7 @@ hf_status hfi_mux_begin_first(struct hfi_mux *, struct hfi_mux_call *,
                               const char *bytes, size_t len, int n,
                               struct redisReply **replies, int64_t deadline,
                               struct hf_error *);
-void hfi_mux_set_aside(struct hfi_mux *, hfi_mux_hello *);
+void hfi_mux_set_aside(struct hfi_mux *, hfi_mux_handshake *);
 
 /* For one thread that waits for several servers at once, with poll(2) on the
  * descriptors of its calls.  hfi_mux_advance() takes in what has come, if

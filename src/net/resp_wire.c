@@ -43,8 +43,8 @@ struct mux_link *mux_link_new(struct hfi_mux *mux)
 
     if (!link)
         return NULL;
-    for (i = 0; i < MUX_CREWS; i++)
-        pthread_cond_init(&link->crews[i].cond, NULL);
+    for (i = 0; i < MUX_WAKE_GROUPS; i++)
+        pthread_cond_init(&link->wake_groups[i].cond, NULL);
     link->mux = mux;
     link->stream.fd = -1;
     hfi_link_init(&link->calls);
@@ -62,16 +62,16 @@ void mux_link_free(struct mux_link *link)
 
     if (!link)
         return;
-    for (i = 0; i < MUX_CREWS; i++)
-        pthread_cond_destroy(&link->crews[i].cond);
-    while (!hfi_link_alone(&link->calls)) { /* only ghosts by now */
+    for (i = 0; i < MUX_WAKE_GROUPS; i++)
+        pthread_cond_destroy(&link->wake_groups[i].cond);
+    while (!hfi_link_alone(&link->calls)) { /* only abandoned calls by now */
         call = hfi_container(link->calls.next, struct hfi_mux_call, place);
         hfi_link_remove(&call->place);
         hfi_free(call);
     }
     hfi_stream_close(&link->stream);
     redisReaderFree(link->reader);
-    hfi_outbox_fini(&link->out);
+    hfi_sendbuf_fini(&link->out);
     hfi_free(link);
 }
 
@@ -106,11 +106,11 @@ void mux_link_break(struct mux_link *link, const char *what, int why)
     mux_link_retire(link);
     for (at = link->calls.next; at != &link->calls; at = at->next) {
         call = hfi_container(at, struct hfi_mux_call, place);
-        if (call->ghost)
+        if (call->abandoned)
             continue;
         call->done = true;
         call->st = call->begin < link->written ? HF_UNCERTAIN : HF_UNAVAILABLE;
-        pthread_cond_broadcast(&call->crew->cond);
+        pthread_cond_broadcast(&call->wake_group->cond);
     }
 }
 
@@ -134,8 +134,8 @@ static void link_answer(struct mux_link *link, struct hfi_mux_call *call)
     call->done = true;
     call->st = HF_OK;
     link->answered++;
-    if (call->crew->asleep)
-        link->to_wake |= 1u << (call->crew - link->crews);
+    if (call->wake_group->asleep)
+        link->to_wake |= 1u << (call->wake_group - link->wake_groups);
 }
 
 /* The next reply belongs to the first call.  resp_wire.c (1) */
@@ -149,7 +149,7 @@ static bool link_deliver(struct mux_link *link, redisReply *reply)
         return false;
     }
     call = hfi_container(link->calls.next, struct hfi_mux_call, place);
-    if (call->ghost)
+    if (call->abandoned)
         freeReplyObject(reply);
     else
         call->replies[call->got] = reply;
@@ -159,7 +159,7 @@ static bool link_deliver(struct mux_link *link, redisReply *reply)
     took = link->heard_at - call->begun_at;
     link->slow_ms -= link->slow_ms / 8;
     link->slow_ms = took > link->slow_ms ? took : link->slow_ms;
-    if (call->ghost)
+    if (call->abandoned)
         hfi_free(call);
     else
         link_answer(link, call);
@@ -198,9 +198,9 @@ static void link_wake(struct mux_link *link)
         return;
     link->to_wake = 0;
     pthread_mutex_unlock(&link->mux->mu);
-    for (i = 0; i < MUX_CREWS; i++)
+    for (i = 0; i < MUX_WAKE_GROUPS; i++)
         if (bits & 1u << i)
-            pthread_cond_broadcast(&link->crews[i].cond);
+            pthread_cond_broadcast(&link->wake_groups[i].cond);
     pthread_mutex_lock(&link->mux->mu);
 }
 
@@ -210,7 +210,7 @@ static void link_wake(struct mux_link *link)
 static ssize_t link_watch(struct mux_link *link, char *buf, size_t size,
                           int64_t deadline)
 {
-    int64_t left = hfi_left_ms(deadline), us = link->to.awake_us;
+    int64_t left = hfi_left_ms(deadline), us = link->to.spin_us;
     int64_t end = hfi_now_us() + (us / 1000 < left ? us : left * 1000);
     ssize_t got;
 
@@ -226,22 +226,22 @@ static ssize_t link_watch(struct mux_link *link, char *buf, size_t size,
 
 /* What was in vain is tried the less often, the more often it was; and not in a
  * crowd, which has other things to do.  Only the one who reads is here. */
-static ssize_t link_receive(struct mux_link *link, bool crowd, char *buf,
+static ssize_t link_receive(struct mux_link *link, bool busy, char *buf,
                             size_t size, int64_t deadline)
 {
     ssize_t got;
 
-    if (!deadline || crowd || !link->to.awake_us)
+    if (!deadline || busy || !link->to.spin_us)
         return hfi_stream_read(&link->stream, buf, size, deadline);
     if (!link->sleeps) {
         got = link_watch(link, buf, size, deadline);
         if (got >= 0 || errno != EAGAIN) {
-            link->in_vain = 0;
+            link->spin_misses = 0;
             return got;
         }
-        if (link->in_vain < MUX_IN_VAIN_MAX)
-            link->in_vain++;
-        link->sleeps = 1U << link->in_vain;
+        if (link->spin_misses < MUX_SPIN_MISSES_MAX)
+            link->spin_misses++;
+        link->sleeps = 1U << link->spin_misses;
     }
     link->sleeps--;
     return hfi_stream_read(&link->stream, buf, size, deadline);
@@ -251,14 +251,14 @@ static ssize_t link_receive(struct mux_link *link, bool crowd, char *buf,
 bool mux_link_read(struct mux_link *link, int64_t deadline)
 {
     struct hfi_mux *mux = link->mux;
-    bool crowd = link->users >= MUX_AWAKE_MAX;
+    bool busy = link->users >= MUX_SPIN_MAX;
     char buf[16384];
     ssize_t got;
     int why;
 
     link->reading = true;
     pthread_mutex_unlock(&mux->mu);
-    got = link_receive(link, crowd, buf, sizeof(buf), deadline);
+    got = link_receive(link, busy, buf, sizeof(buf), deadline);
     why = errno;
     pthread_mutex_lock(&mux->mu);
     link->reading = false;
@@ -287,9 +287,9 @@ void mux_link_pass_reading(struct mux_link *link)
         return;
     for (at = link->calls.next; at != &link->calls; at = at->next) {
         call = hfi_container(at, struct hfi_mux_call, place);
-        if (call->ghost || !call->crew->asleep)
+        if (call->abandoned || !call->wake_group->asleep)
             continue; /* Its caller has not come for it yet. */
-        pthread_cond_signal(&call->crew->cond);
+        pthread_cond_signal(&call->wake_group->cond);
         return;
     }
 }
@@ -305,59 +305,60 @@ void mux_link_flush(struct mux_link *link, int64_t deadline)
     while (link->out.len && !link->broken) {
         link->written += link->out.len;
         link->unsent = 0;
-        link->crew_size = MUX_CREW_MAX; /* The next begins another. */
-        if (!hfi_outbox_write(&link->out, &link->stream, &link->mux->mu,
-                              deadline))
+        link->wake_group_size =
+            MUX_WAKE_GROUP_MAX; /* The next begins another. */
+        if (!hfi_sendbuf_write(&link->out, &link->stream, &link->mux->mu,
+                               deadline))
             mux_link_break(link, "cannot send", errno);
     }
     link->writing = false;
 }
 
 /* Is it likely that others are about to send?  Those who were answered
- * together will be; so will those who wait, but not a ghost. */
+ * together will be; so will those who wait, but not a abandoned call. */
 bool mux_link_is_busy(const struct mux_link *link)
 {
     return link->answered > 1 ||
            (!hfi_link_alone(&link->calls) &&
             !hfi_container(link->calls.prev, struct hfi_mux_call, place)
-                 ->ghost);
+                 ->abandoned);
 }
 
 /* Let others add what they are about to send, until a flight is full. */
-void mux_link_gather(struct mux_link *link, int64_t deadline)
+void mux_link_batch(struct mux_link *link, int64_t deadline)
 {
     struct hfi_mux *mux = link->mux;
 
-    if (link->unsent * MUX_FLIGHTS >= link->users) {
+    if (link->unsent * MUX_PIPELINES >= link->users) {
         mux_link_flush(link, deadline);
         return;
     }
-    if (link->gathering || link->writing)
+    if (link->batching || link->writing)
         return; /* That one will send ours with its own. */
-    link->gathering = true;
+    link->batching = true;
     pthread_mutex_unlock(&mux->mu);
     sched_yield();
     pthread_mutex_lock(&mux->mu);
-    link->gathering = false;
+    link->batching = false;
     mux_link_flush(link, deadline);
 }
 
-struct mux_crew *mux_link_join(struct mux_link *link)
+struct mux_wake_group *mux_link_join(struct mux_link *link)
 {
-    if (link->crew_size == MUX_CREW_MAX) {
-        link->crew = (link->crew + 1) % MUX_CREWS;
-        link->crew_size = 0;
+    if (link->wake_group_size == MUX_WAKE_GROUP_MAX) {
+        link->wake_group = (link->wake_group + 1) % MUX_WAKE_GROUPS;
+        link->wake_group_size = 0;
     }
-    link->crew_size++;
+    link->wake_group_size++;
     link->unsent++;
     if (link->answered)
         link->answered--;
-    return &link->crews[link->crew];
+    return &link->wake_groups[link->wake_group];
 }
 
 bool mux_link_say(struct mux_link *link, const char *bytes, size_t len)
 {
-    if (!hfi_outbox_add(&link->out, bytes, len))
+    if (!hfi_sendbuf_add(&link->out, bytes, len))
         return false;
     link->appended += len;
     return true;

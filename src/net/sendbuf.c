@@ -13,11 +13,11 @@
 
 #include "base/banned.h"
 
-#define OUTBOX_ROOM 4096
+#define SENDBUF_ROOM 4096
 
-bool hfi_outbox_add(struct hfi_outbox *box, const void *bytes, size_t len)
+bool hfi_sendbuf_add(struct hfi_sendbuf *box, const void *bytes, size_t len)
 {
-    size_t room = box->room ? box->room : OUTBOX_ROOM;
+    size_t room = box->room ? box->room : SENDBUF_ROOM;
     char *grown;
 
     while (room < box->len + len)
@@ -34,14 +34,14 @@ bool hfi_outbox_add(struct hfi_outbox *box, const void *bytes, size_t len)
     return true;
 }
 
-bool hfi_outbox_write(struct hfi_outbox *box, struct hfi_stream *stream,
-                      pthread_mutex_t *mu, int64_t deadline)
+bool hfi_sendbuf_write(struct hfi_sendbuf *box, struct hfi_stream *stream,
+                       pthread_mutex_t *mu, int64_t deadline)
 {
-    struct hfi_outbox out = *box;
+    struct hfi_sendbuf out = *box;
     bool ok;
     int why;
 
-    *box = (struct hfi_outbox){0};
+    *box = (struct hfi_sendbuf){0};
     pthread_mutex_unlock(mu);
     ok = hfi_stream_write(stream, out.bytes, out.len, deadline);
     why = errno;
@@ -56,8 +56,8 @@ bool hfi_outbox_write(struct hfi_outbox *box, struct hfi_stream *stream,
     return ok;
 }
 
-void hfi_outbox_fini(struct hfi_outbox *box)
+void hfi_sendbuf_fini(struct hfi_sendbuf *box)
 {
     hfi_free(box->bytes);
-    *box = (struct hfi_outbox){0};
+    *box = (struct hfi_sendbuf){0};
 }

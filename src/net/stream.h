@@ -20,11 +20,11 @@ struct hfi_endpoint {
     int port;       /* 0: a unix socket */
     struct ssl_ctx_st *tls; /* NULL: in the clear */
     int64_t alive_ms;       /* a peer that is silent this long is gone */
-    int awake_us;           /* so long its answer is waited for awake */
+    int spin_us;            /* so long its answer is waited for awake */
 };
 
 /* As long as it takes to fall asleep and to be woken. */
-#define HFI_AWAKE_US 100
+#define HFI_SPIN_US 100
 
 struct hfi_stream {
     int fd; /* -1: closed */

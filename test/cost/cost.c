@@ -122,7 +122,7 @@ static void job_place(struct job *job, const char *what)
         snprintf(job->url, sizeof(job->url), "sqlite:%s/locks.db",
                  bench_scratch(NULL));
     else if (url) /* How often one looks while awake is up to the clock. */
-        snprintf(job->url, sizeof(job->url), "%s?awake_us=0", url);
+        snprintf(job->url, sizeof(job->url), "%s?spin_us=0", url);
     else
         bench_die("no HF_TEST_URL");
 }

@@ -26,7 +26,7 @@ static void check_again(int fd, const struct file_record *rec)
     /* It is written over the old one, which may have been longer. */
     must(!file_record_write(fd, rec, &claim, NULL));
     must(!file_record_read(fd, &fence, NULL));
-    must(!file_record_look(fd, &again, NULL));
+    must(!file_record_inspect(fd, &again, NULL));
     must(!file_record_read_fence(fd, &fence, NULL));
     must(again.fence == rec->fence && fence.fence == rec->fence);
     must(again.mode == rec->mode && again.pid == rec->pid);

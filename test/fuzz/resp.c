@@ -57,15 +57,15 @@ static hf_status answer(redisReply **replies, int n, struct hf_error *err)
     return HF_OK;
 }
 
-void hfi_mux_init(struct hfi_mux *mux, hfi_mux_find *find, hfi_mux_hello *hello,
-                  void *arg)
+void hfi_mux_init(struct hfi_mux *mux, hfi_mux_find *find,
+                  hfi_mux_handshake *handshake, void *arg)
 {
-    *mux = (struct hfi_mux){.find = find, .hello = hello, .arg = arg};
+    *mux = (struct hfi_mux){.find = find, .handshake = handshake, .arg = arg};
 }
 
-void hfi_mux_set_aside(struct hfi_mux *mux, hfi_mux_hello *hello)
+void hfi_mux_set_aside(struct hfi_mux *mux, hfi_mux_handshake *handshake)
 {
-    mux->aside_hello = hello;
+    mux->aside_handshake = handshake;
 }
 
 void hfi_mux_fini(struct hfi_mux *mux)
@@ -73,7 +73,7 @@ void hfi_mux_fini(struct hfi_mux *mux)
     mux->link = NULL;
 }
 
-void hfi_mux_forget(struct hfi_mux *mux)
+void hfi_mux_after_fork_child(struct hfi_mux *mux)
 {
     mux->link = NULL;
 }
@@ -111,7 +111,7 @@ hf_status hfi_mux_open(struct hfi_mux *mux, int64_t deadline,
     hf_status st = mux->find(mux->arg, &where, deadline, err);
 
     if (!st)
-        st = mux->hello(mux->arg, &the_link, deadline, err);
+        st = mux->handshake(mux->arg, &the_link, deadline, err);
     if (!st)
         *ret = &the_link;
     return st;

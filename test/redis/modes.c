@@ -490,9 +490,9 @@ TEST(sixty_four_threads_share_one_connection)
 
 TEST(an_answer_is_waited_for_awake_as_long_as_was_said)
 {
-    static const char *const good[] = {"?awake_us=0", "?awake_us=10000"};
-    static const char *const bad[] = {"?awake_us=-1", "?awake_us=x",
-                                      "?awake_us=10001", "?awake_us="};
+    static const char *const good[] = {"?spin_us=0", "?spin_us=10000"};
+    static const char *const bad[] = {"?spin_us=-1", "?spin_us=x",
+                                      "?spin_us=10001", "?spin_us="};
     struct rt_server s = {0};
     hf_client *client;
     size_t i, n;
@@ -508,7 +508,7 @@ TEST(an_answer_is_waited_for_awake_as_long_as_was_said)
         client = NULL;
         CHECK_STATUS(hf_open(rt_url(s.port, bad[i]), NULL, &client, &t_err),
                      HF_INVALID);
-        CHECK(strstr(t_err.text, "awake_us=") != NULL);
+        CHECK(strstr(t_err.text, "spin_us=") != NULL);
     }
     rt_end(&s);
 }

@@ -342,7 +342,7 @@ TEST(nor_where_nodes_do_not_say_which_they_are)
     check_late_take_back("info", "", false);
 }
 
-TEST_TIMEOUT(a_minority_that_speaks_nonsense_does_no_harm, 120)
+TEST_TIMEOUT(a_minority_that_speaks_bad_reply_does_no_harm, 120)
 {
     struct rl rl;
     char url[256];

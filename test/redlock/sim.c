@@ -247,7 +247,8 @@ static bool relies(const struct world *w, const struct client *c)
 
 static void check_grant(struct world *w, const struct client *c)
 {
-    bool calm = !w->rules->leaps && !w->rules->forget && !w->rules->strays;
+    bool calm =
+        !w->rules->leaps && !w->rules->after_fork_child && !w->rules->strays;
 
     if (c->fence <= c->floor)
         wrong(w, "a fence of %llu after one of %llu had been told",
@@ -339,7 +340,7 @@ static void client_renewed(struct world *w, struct client *c)
     default:
         break;
     }
-    if (redlock_may_mend(w->rules->n, &c->tally) && now_ms(w) < c->deadline)
+    if (redlock_may_restore(w->rules->n, &c->tally) && now_ms(w) < c->deadline)
         for (int i = 0; i < w->rules->n; i++)
             if (c->tally.gone & 1U << i) {
                 c->asked |= 1U << i;
@@ -455,7 +456,7 @@ static void node_suffers(struct world *w, int node)
             connection_breaks(w, &w->clients[i], node);
         break;
     case 1:
-        if (w->rules->forget)
+        if (w->rules->after_fork_child)
             *at = (struct sim_node){.skew_us = at->skew_us};
         break;
     case 2:

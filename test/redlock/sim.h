@@ -15,10 +15,10 @@
 
 /* What may happen. */
 struct sim_rules {
-    int n;       /* nodes */
-    bool leaps;  /* clocks are set, so keys expire at any time */
-    bool apart;  /* clocks are up to an hour apart */
-    bool forget; /* nodes lose their data */
+    int n;                 /* nodes */
+    bool leaps;            /* clocks are set, so keys expire at any time */
+    bool apart;            /* clocks are up to an hour apart */
+    bool after_fork_child; /* nodes lose their data */
     bool strays; /* what a broken connection carried arrives at any time */
 
     /* Deliberate mistakes, which must be found. */

@@ -20,7 +20,7 @@ struct scene {
 };
 
 /* Do as many nodes as that know of somebody who listens? */
-static int ears(struct rl *rl)
+static int subscribers(struct rl *rl)
 {
     int n = 0;
 
@@ -49,7 +49,7 @@ static hf_lock *scene_wait(struct scene *s, int told_by)
     CHECK_OK(rl_try(s->holder, "k", TTL, &lk));
     s->w.got_at = 0;
     rt_wait_start(&s->w);
-    t_poll_until(ears(&s->rl) == told_by, SOON);
+    t_poll_until(subscribers(&s->rl) == told_by, SOON);
     t_sleep_ms(50);
     return lk;
 }
@@ -132,14 +132,14 @@ TEST(a_look_of_a_waiter_is_one_command)
 }
 
 /* The nodes of the set end the connections on which they tell. */
-static void cut_ears(struct rl *rl, unsigned set)
+static void cut_subscribers(struct rl *rl, unsigned set)
 {
     for (int i = 0; i < RL_N; i++)
         if (set & 1U << i)
             rt_do(&rl->nodes[i], "CLIENT KILL TYPE pubsub");
 }
 
-TEST_TIMEOUT(whichever_ears_are_lost_as_the_lock_is_released, 120)
+TEST_TIMEOUT(whichever_subscribers_are_lost_as_the_lock_is_released, 120)
 {
     static const unsigned sets[] = {1, 5, 24, 7, 30, 31};
     struct scene s = {0};
@@ -148,13 +148,13 @@ TEST_TIMEOUT(whichever_ears_are_lost_as_the_lock_is_released, 120)
     for (unsigned i = 0; i < sizeof(sets) / sizeof(sets[0]); i++) {
         hf_lock *lk = scene_wait(&s, RL_N); /* They grow again, too. */
 
-        cut_ears(&s.rl, sets[i]);
+        cut_subscribers(&s.rl, sets[i]);
         CHECK_OK(hf_release(lk, &t_err));
         scene_join(&s);
         /* And the other way round. */
         lk = scene_wait(&s, RL_N);
         CHECK_OK(hf_release(lk, &t_err));
-        cut_ears(&s.rl, sets[i]);
+        cut_subscribers(&s.rl, sets[i]);
         scene_join(&s);
     }
     scene_end(&s);
@@ -238,7 +238,7 @@ TEST(what_others_hold_is_looked_at_again_soon)
     for (int i = 0; i < RL_N; i++)
         rt_do(&s.rl.nodes[i], "SET holdfast:k foreign PX 600000");
     rt_wait_start(&s.w);
-    t_poll_until(ears(&s.rl) == RL_N, SOON);
+    t_poll_until(subscribers(&s.rl) == RL_N, SOON);
     t_sleep_ms(300);
     for (int i = 0; i < RL_N; i++)
         rt_do(&s.rl.nodes[i], "DEL holdfast:k");

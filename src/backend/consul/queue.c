@@ -12,10 +12,10 @@
  * hundreds, and one of them reads the list, not all.
  *
  * DOUBT  A queue entry is written on the condition that there is none.  Where
- *   no answer came, that may happen after the waiter has left.  So it leaves its
- *   queue entry locked by the same session, but without a token: nobody counts
- *   that, the late write fails, and when the session ends, and with it the late
- *   write's chance, the service deletes the entry.
+ *   no answer came, that may happen after the waiter has left.  So it leaves
+ *   its queue entry locked by the same session, but without a token: nobody
+ *   counts that, the late write fails, and when the session ends, and with it
+ *   the late write's chance, the service deletes the entry.
  *
  * LIMITS  Clients that do not say queue=fair, and `consul lock`, take the key
  *   when they find it free.  A lock-delay holds for the key, not for its queue.

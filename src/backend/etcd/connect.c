@@ -10,9 +10,9 @@
  * connection again, and a pause after each failure is kept here.
  *
  * INVARIANTS
- *  (1) While conn->watch_opening is set, one thread connects.  When it unsets it
- *      it holds watch_mu for the last time, so whoever holds watch_mu and finds
- *      it unset can join the thread.
+ *  (1) While conn->watch_opening is set, one thread connects.  When it unsets
+ *      it it holds watch_mu for the last time, so whoever holds watch_mu and
+ *      finds it unset can join the thread.
  */
 #include "etcd.h"
 

@@ -219,7 +219,7 @@ static void etcd_forget(struct hfi_conn *conn)
     struct etcd_conn *ec = (struct etcd_conn *)conn;
     int fd = atomic_exchange(&ec->watch_fd, -1);
 
-    hfi_h2_forget(&ec->h2);
+    hfi_h2_after_fork_child(&ec->h2);
     if (fd >= 0)
         close(fd);
 }

@@ -314,13 +314,13 @@ static bool is_lock(const struct etcd_conn *ec, const struct etcd_lease *lease,
 }
 
 /* Does something hang on it yet?  What was detached must stay. */
-static bool lease_is_bare(struct etcd_conn *ec, const struct etcd_lease *lease,
-                          int64_t deadline)
+static bool lease_is_unfenced(struct etcd_conn *ec,
+                              const struct etcd_lease *lease, int64_t deadline)
 {
     Pb__LeaseTimeToLiveRequest ask = PB__LEASE_TIME_TO_LIVE_REQUEST__INIT;
     Pb__LeaseTimeToLiveResponse *answer;
     ProtobufCMessage *message = NULL;
-    bool bare = false;
+    bool unfenced = false;
     size_t i;
 
     ask.id = lease->id;
@@ -329,12 +329,12 @@ static bool lease_is_bare(struct etcd_conn *ec, const struct etcd_lease *lease,
                    &pb__lease_time_to_live_response__descriptor, &message,
                    deadline, NULL)) {
         answer = (Pb__LeaseTimeToLiveResponse *)message;
-        bare = answer->ttl > 0;
+        unfenced = answer->ttl > 0;
         for (i = 0; i < answer->n_keys; i++)
-            bare = bare && !is_lock(ec, lease, answer->keys[i]);
+            unfenced = unfenced && !is_lock(ec, lease, answer->keys[i]);
     }
     etcd_free(message);
-    return bare;
+    return unfenced;
 }
 
 static void lease_revoke(struct etcd_conn *ec, const struct etcd_lease *lease,
@@ -355,7 +355,7 @@ void etcd_lease_close(struct etcd_conn *ec, int64_t deadline)
 
     while (!hfi_link_alone(&ec->leases)) {
         lease = hfi_container(ec->leases.next, struct etcd_lease, link);
-        if (lease->id && !lease->dead && lease_is_bare(ec, lease, deadline))
+        if (lease->id && !lease->dead && lease_is_unfenced(ec, lease, deadline))
             lease_revoke(ec, lease, deadline);
         etcd_keys_free(ec, lease);
         hfi_link_remove(&lease->link);

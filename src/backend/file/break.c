@@ -47,7 +47,7 @@ static hf_status break_mark(struct file_conn *fc, const char *key,
                         "try again",
                         fc->base.endpoint);
     }
-    st = file_record_look(fd, &rec, err);
+    st = file_record_inspect(fd, &rec, err);
     if (!st && rec.fence != fence)
         st =
             hfi_fail(err, HF_LOST, "%s: that grant is over", fc->base.endpoint);
@@ -122,7 +122,7 @@ static hf_status free_copy(const struct free_beside *beside, int old,
     struct stat sb;
     hf_status st;
 
-    st = file_record_look(old, &rec, err);
+    st = file_record_inspect(old, &rec, err);
     if (st)
         return st;
     claim.owner = rec.owner;

@@ -61,7 +61,7 @@ void file_fds_fini(struct file_fds *fds)
 }
 
 /* Close, but do not unlock: the description is the parent's, too. */
-void file_forget(struct hfi_conn *conn)
+void file_after_fork_child(struct hfi_conn *conn)
 {
     struct file_conn *fc = (struct file_conn *)conn;
     atomic_ulong *words;

@@ -57,7 +57,7 @@ void file_unwatch(struct hfi_conn *, const struct hfi_claim *,
 
 void file_fds_set(struct file_fds *, int fd, bool on);
 void file_fds_fini(struct file_fds *);
-void file_forget(struct hfi_conn *);
+void file_after_fork_child(struct hfi_conn *);
 
 /* ---- acquire.c ------------------------------------------------------- */
 
@@ -136,8 +136,8 @@ struct file_record {
 hf_status file_record_read(int fd, struct file_record *ret,
                            struct hf_error *err);
 /* The same while others may sign: one record or the other. */
-hf_status file_record_look(int fd, struct file_record *ret,
-                           struct hf_error *err);
+hf_status file_record_inspect(int fd, struct file_record *ret,
+                              struct hf_error *err);
 /* The same, but only fence, broken and size. */
 hf_status file_record_read_fence(int fd, struct file_record *ret,
                                  struct hf_error *err);

@@ -199,18 +199,18 @@ static void describe_ours(const struct file_record *rec, int32_t holders,
 
 /* Can the process that has the lock be the one of the record?  Numbers of two
  * pid namespaces cannot be compared. */
-static bool look_same(const struct file_taken_list *list,
-                      const struct file_taken *taken,
-                      const struct file_record *rec)
+static bool inspect_same(const struct file_taken_list *list,
+                         const struct file_taken *taken,
+                         const struct file_record *rec)
 {
     return taken->pid == rec->pid ||
            (rec->pid_ns && list->pid_ns && rec->pid_ns != list->pid_ns);
 }
 
 /* Who of ours holds the file, as the record says that is now; 0 if nobody. */
-static int32_t look_holders(int fd, const struct file_record *rec,
-                            const struct file_taken_list *list,
-                            const struct file_taken *foreign)
+static int32_t inspect_holders(int fd, const struct file_record *rec,
+                               const struct file_taken_list *list,
+                               const struct file_taken *foreign)
 {
     struct file_tally tally;
 
@@ -219,26 +219,26 @@ static int32_t look_holders(int fd, const struct file_record *rec,
     tally = file_count_holders(fd, FILE_COUNT_MAX);
     if (tally.count)
         return tally.count;
-    return tally.hidden && foreign && look_same(list, foreign, rec);
+    return tally.hidden && foreign && inspect_same(list, foreign, rec);
 }
 
 /* Record and holders that belong together: the fence was the same before and
  * after.  What never rests is shown as it was last. */
-static hf_status look_steady(int fd, const struct file_taken_list *list,
-                             const struct file_taken *foreign,
-                             struct file_record *rec, int32_t *holders,
-                             struct hf_error *err)
+static hf_status inspect_steady(int fd, const struct file_taken_list *list,
+                                const struct file_taken *foreign,
+                                struct file_record *rec, int32_t *holders,
+                                struct hf_error *err)
 {
     struct file_record after;
     hf_status st;
     int looks;
 
     for (looks = 0; looks < LOOKS_MAX; looks++) {
-        st = file_record_look(fd, rec, err);
+        st = file_record_inspect(fd, rec, err);
         if (st)
             return st;
-        *holders = look_holders(fd, rec, list, foreign);
-        st = file_record_look(fd, &after, err);
+        *holders = inspect_holders(fd, rec, list, foreign);
+        st = file_record_inspect(fd, &after, err);
         if (st || after.fence == rec->fence)
             return st;
     }
@@ -257,14 +257,14 @@ static hf_status look_at(int fd, const struct file_taken_list *taken,
     if (fstat(fd, &sb) || !S_ISREG(sb.st_mode))
         return hfi_fail(err, HF_PROTOCOL, "the lock file is not a file");
     foreign = taken_find(taken, fd, &sb);
-    st = look_steady(fd, taken, foreign, &rec, &holders, err);
+    st = inspect_steady(fd, taken, foreign, &rec, &holders, err);
     if (st)
         return st;
     ret->fence = rec.fence;
     ret->since_ms = ret->left_ms = -1;
     ret->waiters = file_count_waiters(fd, FILE_COUNT_MAX);
     if (holders && (!foreign || rec.mode != FILE_EXCLUSIVE ||
-                    look_same(taken, foreign, &rec)))
+                    inspect_same(taken, foreign, &rec)))
         describe_ours(&rec, holders, ret);
     else if (foreign)
         describe_foreign(foreign, ret);

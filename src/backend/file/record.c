@@ -10,13 +10,12 @@
  *   sum=5b1e09c2
  *
  * It is text, so that `cat` answers the question who has it.  The first line
- * has a fixed shape and its number a fixed place: hf_break() writes that
- * alone, without the lock.  The rest is written, whole, by a holder; the sum is
- * of all of it, so that who reads meanwhile does not take half of one record
- * and half of another for one.  The pid is that of the pid namespace `ns`.  Records
- * without one of these are an older holdfast's.  An
- * empty file is a lock that was never taken by us; anything else is somebody's
- * file and stays as it is.
+ * has a fixed shape and its number a fixed place: hf_break() writes that alone,
+ * without the lock.  The rest is written, whole, by a holder; the sum is of all
+ * of it, so that who reads meanwhile does not take half of one record and half
+ * of another for one.  The pid is that of the pid namespace `ns`.  Records
+ * without one of these are an older holdfast's.  An empty file is a lock that
+ * was never taken by us; anything else is somebody's file and stays as it is.
  */
 #include "file.h"
 
@@ -176,8 +175,8 @@ hf_status file_record_read(int fd, struct file_record *ret,
 
 /* What stays torn was left so by a machine that crashed, and is read as it
  * is. */
-hf_status file_record_look(int fd, struct file_record *ret,
-                           struct hf_error *err)
+hf_status file_record_inspect(int fd, struct file_record *ret,
+                              struct hf_error *err)
 {
     hf_status st = HF_OK;
     bool whole = false;

@@ -22,7 +22,7 @@
  * claim is over. */
 #define LATE_MS INT64_C(60000)
 
-const char redis_mute_warning[] =
+const char redis_silent_warning[] =
     "this user may not publish to those who wait, who must ask every 100 ms "
     "instead: see \"Rights\" in holdfast-redis(7)";
 
@@ -109,7 +109,7 @@ static hf_status fence_raise(struct redis_conn *rc,
 
     snprintf(fence, sizeof(fence), "%" PRIu64, receipt->fence);
     snprintf(least, sizeof(least), "%" PRIu64, floor);
-    st = redis_step(rc, NULL, 'U', claim, 2, argv, &reply, deadline, err);
+    st = redis_eval(rc, NULL, 'U', claim, 2, argv, &reply, deadline, err);
     if (st)
         return hfi_restate(err, HF_UNCERTAIN);
     receipt->fence = redis_number(reply);
@@ -132,13 +132,13 @@ static hf_status take_read(struct redis_conn *rc, const redisReply *reply,
 {
     if (reply->type == REDIS_REPLY_STRING) {
         receipt->fence = redis_number(reply);
-        return receipt->fence ? HF_OK : redis_nonsense(rc, err);
+        return receipt->fence ? HF_OK : redis_bad_reply(rc, err);
     }
     if (reply->type == REDIS_REPLY_INTEGER && reply->integer == 0)
         return hfi_fail(err, HF_LOST, "%s: this claim was given back before",
                         rc->base.endpoint);
     if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2)
-        return redis_nonsense(rc, err);
+        return redis_bad_reply(rc, err);
     busy->left_ms = (int64_t)redis_number(reply->element[0]);
     busy->place = (int32_t)redis_number(reply->element[1]);
     return HF_BUSY;
@@ -164,7 +164,7 @@ static void take_say(struct redis_conn *rc, const struct hfi_claim *claim,
         wait = 2 * claim->poll_ms;
     snprintf(ret->ttl, sizeof(ret->ttl), "%" PRId64, claim->ttl_ms);
     snprintf(ret->about, sizeof(ret->about), "%s%zu %s%s",
-             atomic_load(&rc->mute) ? "!" : "", strlen(ret->channel),
+             atomic_load(&rc->silent) ? "!" : "", strlen(ret->channel),
              ret->channel, claim->note ? claim->note : "");
     if (claim->queue) {
         snprintf(ret->patience, sizeof(ret->patience), "%" PRId64, wait);
@@ -192,7 +192,7 @@ static hf_status take_step(struct redis_conn *rc, const struct hfi_claim *claim,
     bool again;
 
     do {
-        st = redis_step(rc, NULL, 'A', claim, args->argc, args->argv, &reply,
+        st = redis_eval(rc, NULL, 'A', claim, args->argc, args->argv, &reply,
                         deadline, err);
         if (st)
             return st;
@@ -293,27 +293,27 @@ hf_status redis_try_acquire(struct hfi_conn *conn,
                             struct hf_error *err)
 {
     struct redis_conn *rc = (struct redis_conn *)conn;
-    bool deaf = false;
+    bool unsubscribed = false;
     hf_status st = redis_acks_may(rc, claim->key, deadline, err);
 
     if (st)
         return st;
     if (receipt->ref.ints[0]) /* watched */
-        deaf = !take_listen(rc, claim, deadline);
+        unsubscribed = !take_listen(rc, claim, deadline);
     if (rc->acquire == REDIS_FENCED)
         st = take_fenced(rc, claim, receipt, busy, deadline, err);
     else if (fence_returned(receipt)) /* replicas.c (4) */
         st = hfi_fail(err, HF_LOST, "%s: this claim was given back before",
                       rc->base.endpoint);
     else
-        st = redis_bare_take(rc, claim, deadline, err);
+        st = redis_unfenced_take(rc, claim, deadline, err);
     if (st == HF_OK && rc->replicas)
         st = take_confirm(rc, claim, receipt, deadline, err);
     if (st == HF_OK)
         receipt->placed = true;
     else if (st == HF_BUSY)
         receipt->placed = claim->queue && rc->acquire == REDIS_FENCED;
-    if (st == HF_BUSY && (deaf || redis_is_moving(rc)) &&
+    if (st == HF_BUSY && (unsubscribed || redis_is_moving(rc)) &&
         (!busy->left_ms || busy->left_ms > DEAF_MS))
         busy->left_ms = DEAF_MS; /* Nobody will wake us. */
     return st;
@@ -341,7 +341,7 @@ static hf_status give_step(struct redis_conn *rc, const struct hfi_claim *claim,
     else
         snprintf(number, sizeof(number), "%" PRIu64, receipt->fence);
     do {
-        st = redis_step(rc, NULL, op, claim, op != 'L', argv, &reply, deadline,
+        st = redis_eval(rc, NULL, op, claim, op != 'L', argv, &reply, deadline,
                         err);
         if (st)
             return st;
@@ -359,20 +359,20 @@ static hf_status give_back(struct redis_conn *rc, const struct hfi_claim *claim,
                            struct hfi_receipt *receipt, bool over,
                            int64_t deadline, struct hf_error *err)
 {
-    bool bare = rc->acquire != REDIS_FENCED;
+    bool unfenced = rc->acquire != REDIS_FENCED;
     uint64_t said = 0;
     hf_status st = HF_UNAVAILABLE;
 
-    if (!bare)
+    if (!unfenced)
         st = give_step(rc, claim, receipt, over, &said, deadline, err);
-    if (bare ||
+    if (unfenced ||
         (st == HF_UNAVAILABLE && over && !claim->owner && redis_is_moving(rc)))
-        st = redis_bare_release(rc, claim, deadline, err);
+        st = redis_unfenced_release(rc, claim, deadline, err);
     else if (!st && !said)
         st = hfi_fail(err, HF_LOST, "%s: the lock was not ours any more",
                       rc->base.endpoint);
-    if (said == 5 && !atomic_exchange(&rc->mute, true))
-        hfi_warn(&rc->base, redis_mute_warning);
+    if (said == 5 && !atomic_exchange(&rc->silent, true))
+        hfi_warn(&rc->base, redis_silent_warning);
     if (!st || st == HF_LOST)
         receipt->placed = false;
     return st;
@@ -399,7 +399,7 @@ static hf_status watch_holder(struct redis_conn *rc,
     hf_status st;
 
     redis_channel(rc, claim->key, channel);
-    st = redis_step(rc, NULL, 'H', claim, 1, argv, &reply, deadline, err);
+    st = redis_eval(rc, NULL, 'H', claim, 1, argv, &reply, deadline, err);
     if (st)
         return st;
     if (redis_number(reply) > 0)
@@ -460,7 +460,7 @@ static hf_status take_over_step(struct redis_conn *rc,
 
     snprintf(number, sizeof(number), "%" PRIu64, fence);
     snprintf(life, sizeof(life), "%" PRId64, claim->ttl_ms + LATE_MS);
-    st = redis_step(rc, NULL, 'T', claim, claim->doubt ? 3 : 2, argv, &reply,
+    st = redis_eval(rc, NULL, 'T', claim, claim->doubt ? 3 : 2, argv, &reply,
                     deadline, err);
     if (st)
         return st;
@@ -479,7 +479,7 @@ hf_status redis_take_over(struct hfi_conn *conn, const struct hfi_claim *claim,
         rc->acquire == REDIS_FENCED
             ? take_over_step(rc, claim, token, receipt->fence, &said, deadline,
                              err)
-            : redis_bare_take_over(rc, claim, token, &said, deadline, err);
+            : redis_unfenced_take_over(rc, claim, token, &said, deadline, err);
 
     if (st || said == 1)
         return st;

@@ -139,8 +139,8 @@ static bool error_is_elsewhere(const char *word)
     return false;
 }
 
-hf_status redis_complain(const char *who, const redisReply *reply,
-                         struct hf_error *err)
+hf_status redis_error_from_reply(const char *who, const redisReply *reply,
+                                 struct hf_error *err)
 {
     const char *word = error_word(reply->str);
     int i = error_known(word);
@@ -168,7 +168,7 @@ hf_status redis_error(struct redis_conn *rc, const redisReply *reply,
         atomic_store(&rc->cluster->asked_at, hfi_now());
     if (rc->cluster && error_is_elsewhere(word))
         rc->cluster->stale(rc);
-    return redis_complain(rc->base.endpoint, reply, err);
+    return redis_error_from_reply(rc->base.endpoint, reply, err);
 }
 
 hf_status redis_command(struct redis_conn *rc, struct hfi_mux *mux, int argc,
@@ -203,7 +203,7 @@ uint64_t redis_number(const redisReply *reply)
                                              : 0;
 }
 
-hf_status redis_nonsense(struct redis_conn *rc, struct hf_error *err)
+hf_status redis_bad_reply(struct redis_conn *rc, struct hf_error *err)
 {
     return hfi_fail(err, HF_PROTOCOL, "%s: an answer that makes no sense",
                     rc->base.endpoint);

@@ -15,10 +15,10 @@
  *  (2) A command that was answered by MOVED or ASK was not executed, so it is
  *      sent again without doubt.
  *  (3) A node that did not answer is sick until it has answered a PING.  Its
- *      mender, a thread that lives while there is something to mend, sends
+ *      prober, a thread that lives while there is something to mend, sends
  *      that, and reads the map anew, so that a fail-over is followed without
  *      anybody having to tell; neither takes the time of a call, nor that of
- *      another node's mender.
+ *      another node's prober.
  *  (4) Whoever finds a slot elsewhere, or is told that a node has not what was
  *      asked for (CLUSTERDOWN, READONLY, LOADING), has the whole map read:
  *      where one slot has gone others have, too.
@@ -34,7 +34,7 @@
 
 #include "base/banned.h"
 
-/* How long a mender waits for its node, and between its rounds. */
+/* How long a prober waits for its node, and between its rounds. */
 #define MEND_MS       1000
 #define MEND_EVERY_MS 100
 
@@ -62,10 +62,10 @@ static hf_status node_find(void *arg, struct hfi_endpoint *ret,
     return HF_OK;
 }
 
-static hf_status node_hello(void *arg, struct mux_link *link, int64_t deadline,
-                            struct hf_error *err)
+static hf_status node_handshake(void *arg, struct mux_link *link,
+                                int64_t deadline, struct hf_error *err)
 {
-    return redis_hello(((struct redis_node *)arg)->rc, link, deadline, err);
+    return redis_handshake(((struct redis_node *)arg)->rc, link, deadline, err);
 }
 
 static void node_move(struct redis_node *node, const char *host, int port)
@@ -82,9 +82,9 @@ static struct redis_node *node_new(struct redis_conn *rc, unsigned i)
         return NULL;
     node->rc = rc;
     node->at = rc->ends[0]; /* for what is not an address */
-    hfi_mux_init(&node->mux, node_find, node_hello, node);
-    hfi_mux_set_aside(&node->mux, node_hello);
-    hfi_mux_init(&node->acks.mux, node_find, node_hello, node);
+    hfi_mux_init(&node->mux, node_find, node_handshake, node);
+    hfi_mux_set_aside(&node->mux, node_handshake);
+    hfi_mux_init(&node->acks.mux, node_find, node_handshake, node);
     node->acks.mux.blocks = true;
     redis_sub_init(&node->sub, rc, &node->mux, (int)i);
     return node;
@@ -101,7 +101,7 @@ static struct redis_node *node_spare(struct redis_conn *rc)
     for (i = 0; i < n; i++) {
         cl->spare = (cl->spare + 1) % n;
         node = cl->nodes[cl->spare];
-        if (cl->spare >= rc->nends && !node->mending &&
+        if (cl->spare >= rc->nends && !node->refreshing &&
             atomic_load(&node->sub.fd) < 0 && !redis_has_slots(cl, cl->spare))
             return node;
     }
@@ -129,7 +129,7 @@ static struct redis_node *node_make(struct redis_conn *rc)
         hfi_mux_retire(&node->mux);
         hfi_mux_retire(&node->acks.mux);
         atomic_store(&node->acks.few, false);
-        atomic_store(&node->sick, false);
+        atomic_store(&node->unhealthy, false);
     }
     return node;
 }
@@ -188,7 +188,7 @@ bool redis_is_moving(struct redis_conn *rc)
            hfi_now() - atomic_load(&rc->cluster->asked_at) < MOVING_MS;
 }
 
-static void mend_map(struct redis_node *);
+static void refresh_map(struct redis_node *);
 
 /* "MOVED 3999 127.0.0.1:6381": the mux of that node, or NULL. */
 struct hfi_mux *redis_redirect(struct redis_conn *rc, const redisReply *reply,
@@ -219,7 +219,7 @@ struct hfi_mux *redis_redirect(struct redis_conn *rc, const redisReply *reply,
         atomic_store(&rc->cluster->asked_at, hfi_now());
     } else if (atomic_exchange(&rc->cluster->slots[number],
                                (unsigned char)node) != node) {
-        mend_map(rc->cluster->nodes[node]); /* cluster.c (4) */
+        refresh_map(rc->cluster->nodes[node]); /* cluster.c (4) */
     }
     return &rc->cluster->nodes[node]->mux;
 }
@@ -237,14 +237,14 @@ struct redis_node *redis_node_of(struct redis_conn *rc,
     return NULL;
 }
 
-bool redis_is_sick(struct redis_conn *rc, const struct hfi_mux *mux)
+bool redis_is_unhealthy(struct redis_conn *rc, const struct hfi_mux *mux)
 {
     struct redis_node *node = redis_node_of(rc, mux);
 
-    return node && atomic_load(&node->sick);
+    return node && atomic_load(&node->unhealthy);
 }
 
-static void mend_stir(struct redis_node *);
+static void prober_wake(struct redis_node *);
 
 void redis_doubt(struct redis_conn *rc, const struct hfi_mux *mux)
 {
@@ -252,8 +252,8 @@ void redis_doubt(struct redis_conn *rc, const struct hfi_mux *mux)
 
     if (!node)
         return;
-    atomic_store(&node->sick, true);
-    mend_stir(node);
+    atomic_store(&node->unhealthy, true);
+    prober_wake(node);
 }
 
 void redis_stir(struct redis_conn *rc, const struct hfi_mux *mux)
@@ -261,11 +261,11 @@ void redis_stir(struct redis_conn *rc, const struct hfi_mux *mux)
     struct redis_node *node = redis_node_of(rc, mux);
 
     if (node)
-        mend_stir(node);
+        prober_wake(node);
 }
 
 /* Has it answered, or lost its slots, so that it is nobody's concern? */
-static bool mend_ping(struct redis_node *node)
+static bool prober_ping(struct redis_node *node)
 {
     const char *argv[] = {"PING"};
     redisReply *reply;
@@ -280,15 +280,15 @@ static bool mend_ping(struct redis_node *node)
 }
 
 /* One round; true if nothing is left to mend. */
-static bool mend_round(struct redis_node *node)
+static bool prober_round(struct redis_node *node)
 {
-    if (atomic_load(&node->sick) && mend_ping(node))
-        atomic_store(&node->sick, false);
+    if (atomic_load(&node->unhealthy) && prober_ping(node))
+        atomic_store(&node->unhealthy, false);
     return !redis_map(node->rc, hfi_now() + MEND_MS, NULL) &&
-           !atomic_load(&node->sick);
+           !atomic_load(&node->unhealthy);
 }
 
-static void *mend_run(void *arg)
+static void *prober_run(void *arg)
 {
     struct redis_node *node = arg;
     struct redis_cluster *cl = node->rc->cluster;
@@ -298,60 +298,60 @@ static void *mend_run(void *arg)
     while (!cl->closing && node->stale) {
         node->stale = false;
         pthread_mutex_unlock(&cl->mu);
-        if (!mend_round(node))
-            mend_stir(node);
+        if (!prober_round(node))
+            prober_wake(node);
         until = hfi_now() + MEND_EVERY_MS;
         pthread_mutex_lock(&cl->mu);
         while (!cl->closing && hfi_left_ms(until))
             hfi_cond_wait(&cl->closed, &cl->mu, until);
     }
-    node->mending = false;
+    node->refreshing = false;
     pthread_mutex_unlock(&cl->mu);
     return NULL;
 }
 
 /* With the mutex held.  Without a thread for it the next who is in doubt will
  * ask again. */
-static void mend_begin(struct redis_node *node)
+static void prober_begin(struct redis_node *node)
 {
     node->stale = true;
-    if (node->rc->cluster->closing || node->mending)
+    if (node->rc->cluster->closing || node->refreshing)
         return;
-    hfi_thread_join(&node->mender); /* It is at its very end. */
-    node->mending = hfi_thread_start(&node->mender, mend_run, node);
+    hfi_thread_join(&node->prober); /* It is at its very end. */
+    node->refreshing = hfi_thread_start(&node->prober, prober_run, node);
 }
 
 /* Have a round made. */
-static void mend_stir(struct redis_node *node)
+static void prober_wake(struct redis_node *node)
 {
     struct redis_cluster *cl = node->rc->cluster;
 
     pthread_mutex_lock(&cl->mu);
-    mend_begin(node);
+    prober_begin(node);
     pthread_mutex_unlock(&cl->mu);
 }
 
-/* Have the map read: by the mender that did it last, if that is at work and its
+/* Have the map read: by the prober that did it last, if that is at work and its
  * node is well, or else by that of this node. */
-static void mend_map(struct redis_node *node)
+static void refresh_map(struct redis_node *node)
 {
     struct redis_cluster *cl = node->rc->cluster;
     struct redis_node *last;
 
     pthread_mutex_lock(&cl->mu);
     last = cl->nodes[cl->reader];
-    if (!last->mending || atomic_load(&last->sick)) {
+    if (!last->refreshing || atomic_load(&last->unhealthy)) {
         cl->reader = (unsigned)node->sub.node;
         last = node;
     }
-    mend_begin(last);
+    prober_begin(last);
     pthread_mutex_unlock(&cl->mu);
 }
 
 /* A node has not what was asked of it.  cluster.c (4) */
 static void cluster_stale(struct redis_conn *rc)
 {
-    mend_map(rc->cluster->nodes[0]);
+    refresh_map(rc->cluster->nodes[0]);
 }
 
 /* ---- opening ----------------------------------------------------------- */
@@ -391,7 +391,7 @@ void redis_cluster_close(struct redis_conn *rc)
     hfi_cond_wake(&cl->closed);
     pthread_mutex_unlock(&cl->mu);
     for (i = 0; i < atomic_load(&cl->nnodes); i++)
-        hfi_thread_join(&cl->nodes[i]->mender);
+        hfi_thread_join(&cl->nodes[i]->prober);
     for (i = 0; i < atomic_load(&cl->nnodes); i++) {
         redis_sub_fini(&cl->nodes[i]->sub);
         hfi_mux_fini(&cl->nodes[i]->mux);
@@ -404,7 +404,7 @@ void redis_cluster_close(struct redis_conn *rc)
     rc->cluster = NULL;
 }
 
-void redis_cluster_forget(struct redis_conn *rc)
+void redis_cluster_after_fork_child(struct redis_conn *rc)
 {
     struct redis_cluster *cl = rc->cluster;
     unsigned i;
@@ -412,8 +412,8 @@ void redis_cluster_forget(struct redis_conn *rc)
     if (!cl)
         return;
     for (i = 0; i < atomic_load(&cl->nnodes); i++) {
-        hfi_mux_forget(&cl->nodes[i]->mux);
-        hfi_mux_forget(&cl->nodes[i]->acks.mux);
-        redis_sub_forget(&cl->nodes[i]->sub);
+        hfi_mux_after_fork_child(&cl->nodes[i]->mux);
+        hfi_mux_after_fork_child(&cl->nodes[i]->acks.mux);
+        redis_sub_after_fork_child(&cl->nodes[i]->sub);
     }
 }

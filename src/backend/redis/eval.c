@@ -17,10 +17,10 @@
 /* An order may be sent on to where a key has gone, and whole to a new node. */
 #define ATTEMPTS 6
 
-void redis_order_add(struct redis_batch *batch, const struct redis_order *order,
-                     bool whole)
+void redis_key_command_add(struct redis_batch *batch,
+                           const struct redis_key_command *order, bool whole)
 {
-    struct redis_order full = *order;
+    struct redis_key_command full = *order;
 
     if (order->script && whole) {
         full.argv[0] = "EVAL";
@@ -30,15 +30,15 @@ void redis_order_add(struct redis_batch *batch, const struct redis_order *order,
 }
 
 /* Where an order goes, and how. */
-struct order_way {
+struct command_way {
     struct hfi_mux *mux;
     bool whole, ask;
 };
 
 /* The server lacks the script, or the key has moved: true if another attempt
  * should be made, in the way that it says. */
-static bool order_again(struct redis_conn *rc, const redisReply *reply,
-                        struct order_way *way)
+static bool command_again(struct redis_conn *rc, const redisReply *reply,
+                          struct command_way *way)
 {
     struct hfi_mux *there;
     bool ask;
@@ -58,9 +58,11 @@ static bool order_again(struct redis_conn *rc, const redisReply *reply,
     return true;
 }
 
-static hf_status order_once(struct redis_conn *rc, const struct order_way *way,
-                            const struct redis_order *order, redisReply **ret,
-                            int64_t deadline, struct hf_error *err)
+static hf_status command_once(struct redis_conn *rc,
+                              const struct command_way *way,
+                              const struct redis_key_command *order,
+                              redisReply **ret, int64_t deadline,
+                              struct hf_error *err)
 {
     const char *asking[] = {"ASKING"};
     struct redis_batch batch = {0};
@@ -70,7 +72,7 @@ static hf_status order_once(struct redis_conn *rc, const struct order_way *way,
 
     if (way->ask)
         redis_batch_add(&batch, 1, asking);
-    redis_order_add(&batch, order, way->whole);
+    redis_key_command_add(&batch, order, way->whole);
     if (wait)
         redis_acks_add(rc, &batch, wait->ms);
     st = redis_batch_send(rc,
@@ -91,8 +93,8 @@ static hf_status order_once(struct redis_conn *rc, const struct order_way *way,
 
 /* That no answer came on a connection that waits for replicas does not mean
  * that the server is silent; that it has gone elsewhere may be. */
-static void order_failed(struct redis_conn *rc, const struct order_way *way,
-                         const struct redis_order *order)
+static void command_failed(struct redis_conn *rc, const struct command_way *way,
+                           const struct redis_key_command *order)
 {
     if (order->wait)
         redis_stir(rc, way->mux);
@@ -100,22 +102,23 @@ static void order_failed(struct redis_conn *rc, const struct order_way *way,
         redis_doubt(rc, way->mux);
 }
 
-hf_status redis_order(struct redis_conn *rc, const char *key,
-                      const struct redis_order *order, redisReply **ret,
-                      int64_t deadline, struct hf_error *err)
+hf_status redis_key_command(struct redis_conn *rc, const char *key,
+                            const struct redis_key_command *order,
+                            redisReply **ret, int64_t deadline,
+                            struct hf_error *err)
 {
-    struct order_way way = {redis_route(rc, key), false, false};
+    struct command_way way = {redis_route(rc, key), false, false};
     redisReply *reply = NULL;
     hf_status st;
     int i;
 
     for (i = 0; i < ATTEMPTS; i++) {
-        st = order_once(rc, &way, order, &reply, deadline, err);
+        st = command_once(rc, &way, order, &reply, deadline, err);
         if (st) {
-            order_failed(rc, &way, order);
+            command_failed(rc, &way, order);
             return st;
         }
-        if (!order_again(rc, reply, &way))
+        if (!command_again(rc, reply, &way))
             break;
         freeReplyObject(reply);
         reply = NULL;
@@ -136,34 +139,34 @@ hf_status redis_order(struct redis_conn *rc, const char *key,
 /* ---- steps ------------------------------------------------------------- */
 
 /* The texts that an order for a step points to. */
-struct step_texts {
+struct eval_texts {
     struct redis_names names;
     char what[1 + REDIS_MANNER_MAX + HF_OWNER_MAX];
 };
 
 /* The operation, the manner, and the owner id if there is one.  By hand, as it
  * is done for every request. */
-static void step_what(const struct redis_conn *rc, char *ret, char op,
+static void eval_what(const struct redis_conn *rc, char *ret, char op,
                       const struct hfi_claim *claim)
 {
     const char *owner = rc->acquire == REDIS_FENCED ? claim->owner : NULL;
-    size_t len = strlen(rc->manner);
+    size_t len = strlen(rc->script_mode);
 
     *ret++ = owner ? (char)tolower(op) : op;
-    memcpy(ret, rc->manner, len + 1);
+    memcpy(ret, rc->script_mode, len + 1);
     if (owner)
         memcpy(ret + len, owner, strlen(owner) + 1);
 }
 
-static void step_order(struct redis_conn *rc, struct redis_order *order,
-                       struct step_texts *texts, char op,
-                       const struct hfi_claim *claim, int argc,
-                       const char **argv)
+static void eval_command(struct redis_conn *rc, struct redis_key_command *order,
+                         struct eval_texts *texts, char op,
+                         const struct hfi_claim *claim, int argc,
+                         const char **argv)
 {
     const char **all = order->argv;
     int i, n = 0;
 
-    step_what(rc, texts->what, op, claim);
+    eval_what(rc, texts->what, op, claim);
     redis_name(rc, claim->key, &texts->names);
     order->script = rc->script;
     order->wait = NULL;
@@ -179,25 +182,25 @@ static void step_order(struct redis_conn *rc, struct redis_order *order,
     order->argc = n;
 }
 
-void redis_step_add(struct redis_conn *rc, struct redis_batch *batch, char op,
+void redis_eval_add(struct redis_conn *rc, struct redis_batch *batch, char op,
                     const struct hfi_claim *claim, int argc, const char **argv,
                     bool whole)
 {
-    struct redis_order order;
-    struct step_texts texts;
+    struct redis_key_command order;
+    struct eval_texts texts;
 
-    step_order(rc, &order, &texts, op, claim, argc, argv);
-    redis_order_add(batch, &order, whole);
+    eval_command(rc, &order, &texts, op, claim, argc, argv);
+    redis_key_command_add(batch, &order, whole);
 }
 
-hf_status redis_step(struct redis_conn *rc, struct redis_wait *wait, char op,
+hf_status redis_eval(struct redis_conn *rc, struct redis_wait *wait, char op,
                      const struct hfi_claim *claim, int argc, const char **argv,
                      redisReply **ret, int64_t deadline, struct hf_error *err)
 {
-    struct redis_order order;
-    struct step_texts texts;
+    struct redis_key_command order;
+    struct eval_texts texts;
 
-    step_order(rc, &order, &texts, op, claim, argc, argv);
+    eval_command(rc, &order, &texts, op, claim, argc, argv);
     order.wait = wait;
-    return redis_order(rc, claim->key, &order, ret, deadline, err);
+    return redis_key_command(rc, claim->key, &order, ret, deadline, err);
 }

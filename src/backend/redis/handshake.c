@@ -8,9 +8,9 @@
 #include "base/banned.h"
 
 /* One command, which may contain a secret, and its reply. */
-static hf_status hello_ask(struct mux_link *link, int argc, const char **argv,
-                           redisReply **reply, int64_t deadline,
-                           struct hf_error *err)
+static hf_status handshake_ask(struct mux_link *link, int argc,
+                               const char **argv, redisReply **reply,
+                               int64_t deadline, struct hf_error *err)
 {
     struct redis_batch batch = {0};
     hf_status st;
@@ -25,11 +25,11 @@ static hf_status hello_ask(struct mux_link *link, int argc, const char **argv,
     return st;
 }
 
-hf_status redis_hello_send(struct redis_conn *rc, struct mux_link *link,
-                           int argc, const char **argv, redisReply **reply,
-                           int64_t deadline, struct hf_error *err)
+hf_status redis_handshake_send(struct redis_conn *rc, struct mux_link *link,
+                               int argc, const char **argv, redisReply **reply,
+                               int64_t deadline, struct hf_error *err)
 {
-    hf_status st = hello_ask(link, argc, argv, reply, deadline, err);
+    hf_status st = handshake_ask(link, argc, argv, reply, deadline, err);
 
     if (!st && (*reply)->type == REDIS_REPLY_ERROR) {
         st = redis_error(rc, *reply, err);
@@ -53,7 +53,8 @@ hf_status redis_secret(const char *file, const char *option,
 }
 
 /* AUTH, with a user if there is one: the number of words. */
-static int hello_auth(const char **argv, const char *user, const char *password)
+static int handshake_auth(const char **argv, const char *user,
+                          const char *password)
 {
     int n = 0;
 
@@ -65,8 +66,8 @@ static int hello_auth(const char **argv, const char *user, const char *password)
 }
 
 /* The file is read for each connection: a password may change. */
-hf_status redis_hello_sentinel(void *arg, struct mux_link *link,
-                               int64_t deadline, struct hf_error *err)
+hf_status redis_handshake_sentinel(void *arg, struct mux_link *link,
+                                   int64_t deadline, struct hf_error *err)
 {
     struct redis_conn *rc = arg;
     char secret[REDIS_SECRET_MAX];
@@ -80,25 +81,25 @@ hf_status redis_hello_sentinel(void *arg, struct mux_link *link,
     st = redis_secret(rc->sentinel_password_file,
                       "sentinel_password_file=", secret, err);
     if (!st) {
-        n = hello_auth(argv, rc->sentinel_user, secret);
-        st = hello_ask(link, n, argv, &reply, deadline, err);
+        n = handshake_auth(argv, rc->sentinel_user, secret);
+        st = handshake_ask(link, n, argv, &reply, deadline, err);
     }
     explicit_bzero(secret, sizeof(secret));
     if (st)
         return st;
     if (reply->type == REDIS_REPLY_ERROR)
-        st = redis_complain(rc->sentinel_user
-                                ? "sentinel_user=, sentinel_password_file="
-                                : "sentinel_password_file=",
-                            reply, err);
+        st = redis_error_from_reply(
+            rc->sentinel_user ? "sentinel_user=, sentinel_password_file="
+                              : "sentinel_password_file=",
+            reply, err);
     freeReplyObject(reply);
     return st;
 }
 
 /* Say who we are, if anybody.  A user without a password is one that needs
  * none.  The file is read for each connection: a password may change. */
-static hf_status hello_user(struct redis_conn *rc, struct mux_link *link,
-                            int64_t deadline, struct hf_error *err)
+static hf_status handshake_user(struct redis_conn *rc, struct mux_link *link,
+                                int64_t deadline, struct hf_error *err)
 {
     const char *password = rc->password ? rc->password : "";
     char secret[REDIS_SECRET_MAX];
@@ -113,8 +114,9 @@ static hf_status hello_user(struct redis_conn *rc, struct mux_link *link,
         password = secret;
     }
     if (!st)
-        st = redis_hello_send(rc, link, hello_auth(argv, rc->user, password),
-                              argv, &reply, deadline, err);
+        st = redis_handshake_send(rc, link,
+                                  handshake_auth(argv, rc->user, password),
+                                  argv, &reply, deadline, err);
     if (!st)
         freeReplyObject(reply);
     else if (!*password && st == HF_DENIED)
@@ -126,12 +128,13 @@ static hf_status hello_user(struct redis_conn *rc, struct mux_link *link,
 
 /* A master that Sentinel named may have become a replica meanwhile; or the
  * sentinel has not heard yet, and another is asked first the next time. */
-static hf_status hello_role(struct redis_conn *rc, struct mux_link *link,
-                            int64_t deadline, struct hf_error *err)
+static hf_status handshake_role(struct redis_conn *rc, struct mux_link *link,
+                                int64_t deadline, struct hf_error *err)
 {
     const char *argv[] = {"ROLE"};
     redisReply *reply = NULL;
-    hf_status st = redis_hello_send(rc, link, 1, argv, &reply, deadline, err);
+    hf_status st =
+        redis_handshake_send(rc, link, 1, argv, &reply, deadline, err);
 
     if (!st && (reply->type != REDIS_REPLY_ARRAY || !reply->elements ||
                 !reply->element[0]->str ||
@@ -145,24 +148,24 @@ static hf_status hello_role(struct redis_conn *rc, struct mux_link *link,
     return st;
 }
 
-hf_status redis_hello(void *arg, struct mux_link *link, int64_t deadline,
-                      struct hf_error *err)
+hf_status redis_handshake(void *arg, struct mux_link *link, int64_t deadline,
+                          struct hf_error *err)
 {
     struct redis_conn *rc = arg;
     const char *argv[2];
     redisReply *reply = NULL;
     char db[16];
-    hf_status st = hello_user(rc, link, deadline, err);
+    hf_status st = handshake_user(rc, link, deadline, err);
 
     if (!st && rc->db) {
         snprintf(db, sizeof(db), "%d", rc->db);
         argv[0] = "SELECT";
         argv[1] = db;
-        st = redis_hello_send(rc, link, 2, argv, &reply, deadline, err);
+        st = redis_handshake_send(rc, link, 2, argv, &reply, deadline, err);
         if (!st)
             freeReplyObject(reply);
     }
     if (!st && rc->master[0])
-        st = hello_role(rc, link, deadline, err);
+        st = handshake_role(rc, link, deadline, err);
     return st;
 }

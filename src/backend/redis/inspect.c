@@ -9,23 +9,23 @@
 #include "base/banned.h"
 
 /* {value, ms left, fence, note, since, now, waiters, owners, broken} */
-static hf_status look_read(struct redis_conn *rc, const redisReply *reply,
-                           struct hf_info *ret, struct hf_error *err)
+static hf_status inspect_read(struct redis_conn *rc, const redisReply *reply,
+                              struct hf_info *ret, struct hf_error *err)
 {
     redisReply **item = reply->element;
-    bool bare = rc->acquire != REDIS_FENCED;
+    bool unfenced = rc->acquire != REDIS_FENCED;
 
     if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 9)
-        return redis_nonsense(rc, err);
-    ret->waiters = bare ? -1 : (int32_t)redis_number(item[6]);
-    ret->fence = bare ? 0 : redis_number(item[2]);
+        return redis_bad_reply(rc, err);
+    ret->waiters = unfenced ? -1 : (int32_t)redis_number(item[6]);
+    ret->fence = unfenced ? 0 : redis_number(item[2]);
     ret->held = item[0]->type == REDIS_REPLY_STRING;
     if (!ret->held)
         return HF_OK;
     ret->left_ms = item[1]->type == REDIS_REPLY_INTEGER ? item[1]->integer : -1;
     ret->holders = 1;
     snprintf(ret->owner, sizeof(ret->owner), "%s", item[0]->str);
-    if (bare) /* What stands beside the key is of others, and maybe old. */
+    if (unfenced) /* What stands beside the key is of others, and maybe old. */
         return HF_OK;
     if (redis_number(item[7]))
         ret->holders = (int32_t)redis_number(item[7]);
@@ -46,11 +46,11 @@ hf_status redis_inspect(struct hfi_conn *conn, const char *key,
     struct hfi_claim claim = {.key = key};
     redisReply *reply;
     hf_status st =
-        redis_step(rc, NULL, 'I', &claim, 0, NULL, &reply, deadline, err);
+        redis_eval(rc, NULL, 'I', &claim, 0, NULL, &reply, deadline, err);
 
     if (st)
         return st;
-    st = look_read(rc, reply, ret, err);
+    st = inspect_read(rc, reply, ret, err);
     freeReplyObject(reply);
     return st;
 }
@@ -85,7 +85,7 @@ static hf_status list_one(struct redis_conn *rc, const char *key,
     struct hf_info info = {.size = sizeof(info), .left_ms = -1, .since_ms = -1};
     hf_status st = reply->type == REDIS_REPLY_ERROR
                        ? redis_inspect(&rc->base, key, &info, deadline, err)
-                       : look_read(rc, reply, &info, err);
+                       : inspect_read(rc, reply, &info, err);
 
     if (!st && info.held)
         *more = fn(arg, key, &info);
@@ -109,7 +109,7 @@ static hf_status list_some(struct redis_conn *rc, struct hfi_mux *mux,
 
     for (i = 0; i < n; i++) {
         claim.key = keys[i];
-        redis_step_add(rc, &batch, 'I', &claim, 0, NULL, false);
+        redis_eval_add(rc, &batch, 'I', &claim, 0, NULL, false);
     }
     st = redis_batch_send(rc, mux, &batch, replies, deadline, err);
     redis_batch_free(&batch);
@@ -172,7 +172,7 @@ static hf_status list_server(struct redis_conn *rc, struct hfi_mux *mux,
             reply->element[0]->type != REDIS_REPLY_STRING ||
             reply->element[1]->type != REDIS_REPLY_ARRAY) {
             freeReplyObject(reply);
-            return redis_nonsense(rc, err);
+            return redis_bad_reply(rc, err);
         }
         snprintf(cursor, sizeof(cursor), "%s", reply->element[0]->str);
         st =
@@ -220,7 +220,7 @@ static hf_status break_step(struct redis_conn *rc, char op, const char *key,
 
     snprintf(number, sizeof(number), "%" PRIu64, fence);
     do {
-        st = redis_step(rc, NULL, op, &claim, 1, argv, &reply, deadline, err);
+        st = redis_eval(rc, NULL, op, &claim, 1, argv, &reply, deadline, err);
         if (st)
             return st;
         said = redis_number(reply);

@@ -67,15 +67,15 @@ static hf_status move_step(struct redis_conn *rc, const char *key,
                            struct hf_error *err)
 {
     char id[41];
-    struct redis_order order = {.script = move_script,
-                                .argc = 4 + argc,
-                                .argv = {"EVALSHA", id, "1", name}};
+    struct redis_key_command order = {.script = move_script,
+                                      .argc = 4 + argc,
+                                      .argv = {"EVALSHA", id, "1", name}};
     int i;
 
     redis_script_digest(move_script, id);
     for (i = 0; i < argc; i++)
         order.argv[4 + i] = argv[i];
-    return redis_order(rc, key, &order, ret, deadline, err);
+    return redis_key_command(rc, key, &order, ret, deadline, err);
 }
 
 /* One attempt: read the last grant and replace it.  *fence is 0 if it had
@@ -85,11 +85,13 @@ static hf_status move_fence(struct redis_conn *rc,
                             const char *about, uint64_t *fence,
                             int64_t deadline, struct hf_error *err)
 {
-    const struct redis_order read = {.argc = 3, .argv = {"HGET", name, "g"}};
+    const struct redis_key_command read = {.argc = 3,
+                                           .argv = {"HGET", name, "g"}};
     char keep[24];
     const char *argv[] = {"F", "", claim->token, about, keep};
     redisReply *last, *reply;
-    hf_status st = redis_order(rc, claim->key, &read, &last, deadline, err);
+    hf_status st =
+        redis_key_command(rc, claim->key, &read, &last, deadline, err);
 
     if (st)
         return st;
@@ -116,7 +118,7 @@ hf_status redis_move_take(struct redis_conn *rc, const struct hfi_claim *claim,
 
     redis_name(rc, claim->key, &names);
     for (i = 0; i < ATTEMPTS && !st && !fence; i++) {
-        st = redis_bare_take(rc, claim, deadline, err);
+        st = redis_unfenced_take(rc, claim, deadline, err);
         if (st == HF_BUSY || (st && !i))
             return st;
         if (!st)
@@ -139,14 +141,14 @@ static hf_status move_renew_key(struct redis_conn *rc,
                                 struct hf_error *err)
 {
     char value[HF_OWNER_MAX + 24];
-    const struct redis_order order = {
-        .script = redis_bare_script,
+    const struct redis_key_command order = {
+        .script = redis_unfenced_script,
         .argc = 8,
-        .argv = {"EVALSHA", rc->bare_id, "1", name, "R", value, ttl, "0"}};
+        .argv = {"EVALSHA", rc->unfenced_id, "1", name, "R", value, ttl, "0"}};
 
     snprintf(value, sizeof(value), "%s %" PRIu64, item->claim->owner,
              item->receipt->fence);
-    return redis_order(rc, item->claim->key, &order, ret, deadline, err);
+    return redis_key_command(rc, item->claim->key, &order, ret, deadline, err);
 }
 
 void redis_move_renew(struct redis_conn *rc, struct hfi_renewal *item,

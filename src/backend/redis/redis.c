@@ -61,7 +61,7 @@
 
 #define REDIS_PORT    6379
 #define SENTINEL_PORT 26379
-#define AWAKE_US_MAX  10000
+#define SPIN_US_MAX   10000
 
 /* How long companions, and with them the fence of a key, outlive its last use:
  * a week, and not less than the clocks of a server and its replicas may be
@@ -80,11 +80,11 @@
 
 /* A new connection: those that listen may be to a server that hangs, or is not
  * the master any more.  Those who wait look again, and listen anew. */
-static hf_status open_hello(void *arg, struct mux_link *link, int64_t deadline,
-                            struct hf_error *err)
+static hf_status open_handshake(void *arg, struct mux_link *link,
+                                int64_t deadline, struct hf_error *err)
 {
     struct redis_conn *rc = arg;
-    hf_status st = redis_hello(rc, link, deadline, err);
+    hf_status st = redis_handshake(rc, link, deadline, err);
 
     if (st)
         return st;
@@ -145,10 +145,10 @@ static hf_status open_options(struct redis_conn *rc, const struct hfi_url *url,
     if (!st)
         st = open_number(url, "replicas=", hfi_url_param(url, "replicas", "0"),
                          100, &rc->replicas, err);
-    rc->awake_us = HFI_AWAKE_US;
-    if (!st && hfi_url_param(url, "awake_us", NULL))
-        st = open_number(url, "awake_us=", hfi_url_param(url, "awake_us", ""),
-                         AWAKE_US_MAX, &rc->awake_us, err);
+    rc->spin_us = HFI_SPIN_US;
+    if (!st && hfi_url_param(url, "spin_us", NULL))
+        st = open_number(url, "spin_us=", hfi_url_param(url, "spin_us", ""),
+                         SPIN_US_MAX, &rc->spin_us, err);
     rc->keep_ms = KEEP_MS;
     if (!st)
         st = hfi_url_duration(url, "keep", &rc->keep_ms, err);
@@ -295,13 +295,13 @@ static hf_status open_names(struct redis_conn *rc, const struct hfi_url *url,
     hfi_random(id, sizeof(id));
     for (i = 0; i < (int)sizeof(id); i++)
         snprintf(rc->id + 2 * i, 3, "%02x", id[i]);
-    snprintf(rc->manner, sizeof(rc->manner), "%d%zu ", rc->fair,
+    snprintf(rc->script_mode, sizeof(rc->script_mode), "%d%zu ", rc->fair,
              strlen(rc->prefix));
     rc->script = redis_script_make(rc->keep_ms);
     if (!rc->script)
         return hfi_nomem(err);
     redis_script_digest(rc->script, rc->script_id);
-    redis_script_digest(redis_bare_script, rc->bare_id);
+    redis_script_digest(redis_unfenced_script, rc->unfenced_id);
     return HF_OK;
 }
 
@@ -334,9 +334,9 @@ static void open_doubts(struct redis_conn *rc, const redisReply *settings,
     if (rc->acquire != REDIS_FENCED || told->type != REDIS_REPLY_ERROR ||
         strncmp(told->str, "NOPERM", 6) != 0)
         return;
-    atomic_store(&rc->mute, true);
+    atomic_store(&rc->silent, true);
     if (!*rc->base.warning)
-        snprintf(rc->base.warning, size, "%s", redis_mute_warning);
+        snprintf(rc->base.warning, size, "%s", redis_silent_warning);
 }
 
 /* Is it a Redis, would it throw locks away, and may we wake those who wait for
@@ -390,11 +390,11 @@ static hf_status redis_open(struct hfi_conn *conn, const struct hfi_url *url,
     hf_status st;
     size_t i;
 
-    hfi_mux_init(&rc->mux, redis_find, open_hello, rc);
-    hfi_mux_set_aside(&rc->mux, redis_hello);
+    hfi_mux_init(&rc->mux, redis_find, open_handshake, rc);
+    hfi_mux_set_aside(&rc->mux, redis_handshake);
     rc->epoll = rc->follow.timer = -1;
     redis_sub_init(&rc->sub, rc, &rc->mux, REDIS_ALONE);
-    hfi_mux_init(&rc->acks.mux, redis_find, redis_hello, rc);
+    hfi_mux_init(&rc->acks.mux, redis_find, redis_handshake, rc);
     rc->acks.mux.blocks = true;
     rc->opened = true;
     st = open_options(rc, url, err);
@@ -416,7 +416,7 @@ static hf_status redis_open(struct hfi_conn *conn, const struct hfi_url *url,
     for (i = 0; i < rc->nends; i++) {
         rc->ends[i].tls = rc->tls;
         rc->ends[i].alive_ms = open_alive_ms(url);
-        rc->ends[i].awake_us = rc->awake_us;
+        rc->ends[i].spin_us = rc->spin_us;
     }
     st = open_names(rc, url, err);
     if (st)
@@ -458,15 +458,15 @@ static void redis_close(struct hfi_conn *conn)
     rc->opened = false;
 }
 
-static void redis_forget(struct hfi_conn *conn)
+static void redis_after_fork_child(struct hfi_conn *conn)
 {
     struct redis_conn *rc = (struct redis_conn *)conn;
 
-    hfi_mux_forget(&rc->mux);
-    hfi_mux_forget(&rc->acks.mux);
-    redis_sub_forget(&rc->sub);
-    redis_cluster_forget(rc);
-    redis_follow_forget(rc);
+    hfi_mux_after_fork_child(&rc->mux);
+    hfi_mux_after_fork_child(&rc->acks.mux);
+    redis_sub_after_fork_child(&rc->sub);
+    redis_cluster_after_fork_child(rc);
+    redis_follow_after_fork_child(rc);
     if (rc->epoll >= 0)
         close(rc->epoll);
 }
@@ -478,7 +478,7 @@ static const char *const redis_options[] = {"prefix",
                                             "queue",
                                             "acquire",
                                             "replicas",
-                                            "awake_us",
+                                            "spin_us",
                                             "db",
                                             "keep",
                                             "ca",
@@ -500,7 +500,7 @@ const struct hfi_backend hfi_backend_redis = {
               HF_TRAIT_NOTED,
     .open = redis_open,
     .close = redis_close,
-    .after_fork_child = redis_forget,
+    .after_fork_child = redis_after_fork_child,
     .try_acquire = redis_try_acquire,
     .renew = redis_renew,
     .release = redis_release,

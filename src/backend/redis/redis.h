@@ -66,10 +66,10 @@ struct redis_node {
     struct hfi_mux mux;
     struct redis_acks acks;
     struct redis_sub sub;
-    atomic_bool sick;         /* it did not answer, and has not since */
-    struct hfi_thread mender; /* see cluster.c (3); guarded, as what
+    atomic_bool unhealthy;    /* it did not answer, and has not since */
+    struct hfi_thread prober; /* see cluster.c (3); guarded, as what
                                * follows, by the cluster's mutex */
-    bool mending, stale;      /* it runs; it is to make another round */
+    bool refreshing, stale;   /* it runs; it is to make another round */
 };
 
 #define REDIS_SLOTS     16384
@@ -77,7 +77,7 @@ struct redis_node {
 
 struct redis_cluster {
     pthread_mutex_t mu; /* for adding nodes, and guards their addresses and
-                         * menders, and what stands at the end */
+                         * probers, and what stands at the end */
     struct redis_node *nodes[REDIS_NODES_MAX];
     atomic_uint nnodes;
     atomic_uchar slots[REDIS_SLOTS];    /* index into `nodes` */
@@ -89,7 +89,7 @@ struct redis_cluster {
     bool closing;
     void (*stale)(struct redis_conn *); /* have the map read anew */
     unsigned spare;  /* the node that was last given another address */
-    unsigned reader; /* whose mender last read the map for MOVED */
+    unsigned reader; /* whose prober last read the map for MOVED */
 };
 
 #define REDIS_MANNER_MAX 24
@@ -127,19 +127,19 @@ struct redis_conn {
     struct ssl_ctx_st *tls;
     enum redis_acquire acquire;
     bool fair;
-    char manner[REDIS_MANNER_MAX]; /* how the script is to take it */
-    int64_t keep_ms;               /* companions outlive their use so long */
+    char script_mode[REDIS_MANNER_MAX]; /* how the script is to take it */
+    int64_t keep_ms; /* companions outlive their use so long */
     char *script;
-    int replicas;       /* that must have a grant */
-    int awake_us;       /* an answer is waited for awake */
-    char script_id[41]; /* SHA-1 of the script */
-    char bare_id[41];   /* and of that for bare locks */
+    int replicas;         /* that must have a grant */
+    int spin_us;          /* an answer is waited for awake */
+    char script_id[41];   /* SHA-1 of the script */
+    char unfenced_id[41]; /* and of that for bare locks */
     struct hfi_mux mux;
     struct redis_acks acks; /* of one server */
 
-    atomic_uint epoch; /* counts the connections that were made for `mux` */
-    atomic_uint lacks; /* enum redis_native: what the server does not know */
-    atomic_bool mute;  /* we may not publish: who waits for us must ask */
+    atomic_uint epoch;  /* counts the connections that were made for `mux` */
+    atomic_uint lacks;  /* enum redis_native: what the server does not know */
+    atomic_bool silent; /* we may not publish: who waits for us must ask */
     _Atomic uint64_t seen; /* the greatest fence, where there is no cluster */
 
     char id[17];          /* part of the names of this client's channels */
@@ -211,7 +211,7 @@ hf_status redis_command(struct redis_conn *, struct hfi_mux *, int argc,
 
 /* A number in a reply, 0 if there is none; and a reply that is none of ours. */
 uint64_t redis_number(const redisReply *);
-hf_status redis_nonsense(struct redis_conn *, struct hf_error *);
+hf_status redis_bad_reply(struct redis_conn *, struct hf_error *);
 
 /* The status that an error reply stands for. */
 hf_status redis_error(struct redis_conn *, const redisReply *,
@@ -220,8 +220,8 @@ bool redis_is_noscript(const redisReply *);
 
 /* The same for another than the server of this client: `who` begins the
  * message. */
-hf_status redis_complain(const char *who, const redisReply *,
-                         struct hf_error *);
+hf_status redis_error_from_reply(const char *who, const redisReply *,
+                                 struct hf_error *);
 
 /* What a reply of names and values has for this name, or "". */
 const char *redis_setting(const redisReply *, const char *name);
@@ -229,8 +229,8 @@ const char *redis_setting(const redisReply *, const char *name);
 /* Where to connect to, and how to begin; for mux and subscriber alike. */
 hf_status redis_find(void *conn, struct hfi_endpoint *ret, int64_t deadline,
                      struct hf_error *);
-hf_status redis_hello(void *conn, struct mux_link *, int64_t deadline,
-                      struct hf_error *);
+hf_status redis_handshake(void *conn, struct mux_link *, int64_t deadline,
+                          struct hf_error *);
 
 /* What stands in the file of an option, which must not be empty. */
 hf_status redis_secret(const char *file, const char *option,
@@ -238,20 +238,20 @@ hf_status redis_secret(const char *file, const char *option,
 
 /* How a connection to a sentinel begins; what it refuses is told in the words
  * of the URL. */
-hf_status redis_hello_sentinel(void *conn, struct mux_link *, int64_t deadline,
-                               struct hf_error *);
+hf_status redis_handshake_sentinel(void *conn, struct mux_link *,
+                                   int64_t deadline, struct hf_error *);
 
 /* One command on a connection that is being begun; an error reply becomes a
  * status. */
-hf_status redis_hello_send(struct redis_conn *, struct mux_link *, int argc,
-                           const char **argv, redisReply **reply,
-                           int64_t deadline, struct hf_error *);
+hf_status redis_handshake_send(struct redis_conn *, struct mux_link *, int argc,
+                               const char **argv, redisReply **reply,
+                               int64_t deadline, struct hf_error *);
 
 /* ---- sentinel.c -------------------------------------------------- */
 
 hf_status redis_follow_open(struct redis_conn *, struct hf_error *);
 void redis_follow_close(struct redis_conn *);
-void redis_follow_forget(struct redis_conn *);
+void redis_follow_after_fork_child(struct redis_conn *);
 
 /* Whoever uses the client wants to know when the master is another. */
 void redis_follow(struct redis_conn *);
@@ -271,28 +271,28 @@ struct redis_wait {
 };
 
 /* A command about one key.  A script is called by its digest. */
-struct redis_order {
+struct redis_key_command {
     const char *script; /* NULL: it is none */
     int argc;
     const char *argv[24];
     struct redis_wait *wait; /* replicas must have it; or NULL */
 };
 
-void redis_order_add(struct redis_batch *, const struct redis_order *,
-                     bool whole);
+void redis_key_command_add(struct redis_batch *,
+                           const struct redis_key_command *, bool whole);
 
 /* Give it to the server that has the key, following that to where it has gone;
  * an error reply becomes a status. */
-hf_status redis_order(struct redis_conn *, const char *key,
-                      const struct redis_order *, redisReply **ret,
-                      int64_t deadline, struct hf_error *);
+hf_status redis_key_command(struct redis_conn *, const char *key,
+                            const struct redis_key_command *, redisReply **ret,
+                            int64_t deadline, struct hf_error *);
 
 /* One step of the script on a key.  `argc` arguments follow the operation and
  * the token, which come from the claim. */
-void redis_step_add(struct redis_conn *, struct redis_batch *, char op,
+void redis_eval_add(struct redis_conn *, struct redis_batch *, char op,
                     const struct hfi_claim *, int argc, const char **argv,
                     bool whole);
-hf_status redis_step(struct redis_conn *, struct redis_wait *, char op,
+hf_status redis_eval(struct redis_conn *, struct redis_wait *, char op,
                      const struct hfi_claim *, int argc, const char **argv,
                      redisReply **ret, int64_t deadline, struct hf_error *);
 
@@ -346,7 +346,7 @@ struct redis_node *redis_node_of(struct redis_conn *, const struct hfi_mux *);
 bool redis_is_moving(struct redis_conn *);
 
 /* Has it been silent since, so that nobody should wait for it? */
-bool redis_is_sick(struct redis_conn *, const struct hfi_mux *);
+bool redis_is_unhealthy(struct redis_conn *, const struct hfi_mux *);
 
 /* Does the node have any slot, that is, keys of its own? */
 bool redis_has_slots(const struct redis_cluster *, unsigned node);
@@ -354,32 +354,33 @@ bool redis_has_slots(const struct redis_cluster *, unsigned node);
 hf_status redis_cluster_open(struct redis_conn *, int64_t deadline,
                              struct hf_error *);
 void redis_cluster_close(struct redis_conn *);
-void redis_cluster_forget(struct redis_conn *);
+void redis_cluster_after_fork_child(struct redis_conn *);
 
 /* ---- unfenced.c ------------------------------------------------------ */
 
-extern const char redis_bare_script[];
+extern const char redis_unfenced_script[];
 
 /* A lock that is nothing but its key: SET NX PX, or SETNX and PEXPIRE. */
-hf_status redis_bare_take(struct redis_conn *, const struct hfi_claim *,
-                          int64_t deadline, struct hf_error *);
-hf_status redis_bare_release(struct redis_conn *, const struct hfi_claim *,
-                             int64_t deadline, struct hf_error *);
+hf_status redis_unfenced_take(struct redis_conn *, const struct hfi_claim *,
+                              int64_t deadline, struct hf_error *);
+hf_status redis_unfenced_release(struct redis_conn *, const struct hfi_claim *,
+                                 int64_t deadline, struct hf_error *);
 
 /* Renew a key that is ours, and look at nothing beside it, in a batch.  The
  * reply is an integer: 1 done, 0 not there, 2 another's. */
-void redis_bare_renew_add(struct redis_conn *, struct redis_batch *,
-                          const struct hfi_renewal *, bool whole);
+void redis_unfenced_renew_add(struct redis_conn *, struct redis_batch *,
+                              const struct hfi_renewal *, bool whole);
 
 /* Give the key from one token to the claim's; *said is such an integer. */
-hf_status redis_bare_take_over(struct redis_conn *, const struct hfi_claim *,
-                               const char *token, int *said, int64_t deadline,
-                               struct hf_error *);
+hf_status redis_unfenced_take_over(struct redis_conn *,
+                                   const struct hfi_claim *, const char *token,
+                                   int *said, int64_t deadline,
+                                   struct hf_error *);
 
 /* Write it again, as it is, and WAIT; *said is such an integer. */
-hf_status redis_bare_write(struct redis_conn *, struct redis_wait *,
-                           const struct hfi_claim *, int *said,
-                           int64_t deadline, struct hf_error *);
+hf_status redis_unfenced_write(struct redis_conn *, struct redis_wait *,
+                               const struct hfi_claim *, int *said,
+                               int64_t deadline, struct hf_error *);
 
 /* ---- migrate.c ------------------------------------------------------ */
 
@@ -404,7 +405,7 @@ hf_status redis_try_acquire(struct hfi_conn *, const struct hfi_claim *,
 hf_status redis_release(struct hfi_conn *, const struct hfi_claim *,
                         struct hfi_receipt *, int64_t deadline,
                         struct hf_error *);
-extern const char redis_mute_warning[];
+extern const char redis_silent_warning[];
 
 /* A fence of the key was heard of.  False if a greater one has been already: it
  * is not to be used. */
@@ -458,7 +459,7 @@ void redis_sub_want(struct redis_conn *, const char *key, int more);
 void redis_sub_init(struct redis_sub *, struct redis_conn *, struct hfi_mux *,
                     int node);
 void redis_sub_fini(struct redis_sub *);
-void redis_sub_forget(struct redis_sub *);
+void redis_sub_after_fork_child(struct redis_sub *);
 
 /* There will be several: one descriptor hears them all. */
 hf_status redis_sub_gather(struct redis_conn *, struct hf_error *);

@@ -8,13 +8,13 @@
  * INVARIANTS
  *  (1) One item's failure is that item's alone.
  *  (2) A node that is silent is waited for once.  From then on, until it has
- *      answered the mender of cluster.c, what is to be renewed there
+ *      answered the prober of cluster.c, what is to be renewed there
  *      fails at once and is tried again, and the locks on other nodes are not
  *      kept waiting.
  *  (3) While the slot of a lock moves, the server refuses a script whose keys
- *      are not all there yet.  The key alone can always be renewed, and is: that
- *      there was a break is then seen by the renewal after the move.  With an
- *      owner id that takes two steps, one lock after the other (migrate.c).
+ *      are not all there yet.  The key alone can always be renewed, and is:
+ *      that there was a break is then seen by the renewal after the move.  With
+ *      an owner id that takes two steps, one lock after the other (migrate.c).
  *  (4) What was not carried out, because the server lacks the script or has the
  *      slot no more, or has only a part of it, is sent again together: a
  *      fail-over or a move costs all the locks of a shard a few round trips
@@ -34,7 +34,7 @@ static void renew_read(struct redis_conn *rc, struct hfi_renewal *item,
     if (reply->type == REDIS_REPLY_ERROR) {
         item->st = redis_error(rc, reply, err);
     } else if (reply->type != REDIS_REPLY_INTEGER) {
-        item->st = redis_nonsense(rc, err);
+        item->st = redis_bad_reply(rc, err);
     } else {
         item->st = reply->integer == 1 ? HF_OK : HF_LOST;
         item->reason = reply->integer == 2   ? HF_LOSS_STOLEN
@@ -100,20 +100,20 @@ static void renew_add(struct renew_round *round, struct renew_part *part,
 {
     const char *asking[] = {"ASKING"};
     const struct hfi_renewal *item = &round->items[i];
-    bool bare =
+    bool unfenced =
         round->rc->acquire != REDIS_FENCED || round->way[i] != RENEW_SCRIPT;
-    bool whole = round->whole && !part->said[bare];
+    bool whole = round->whole && !part->said[unfenced];
     struct renew_args args;
 
-    part->said[bare] = true;
+    part->said[unfenced] = true;
     if (round->way[i] == RENEW_ASKING)
         redis_batch_add(&part->batch, 1, asking);
-    if (bare) {
-        redis_bare_renew_add(round->rc, &part->batch, item, whole);
+    if (unfenced) {
+        redis_unfenced_renew_add(round->rc, &part->batch, item, whole);
         return;
     }
     renew_say(&args, item);
-    redis_step_add(round->rc, &part->batch, args.op, item->claim, 2, args.argv,
+    redis_eval_add(round->rc, &part->batch, args.op, item->claim, 2, args.argv,
                    whole);
 }
 
@@ -124,7 +124,7 @@ static void renew_begin(struct redis_conn *rc, struct renew_part *part,
     part->replies = hfi_alloc((size_t)part->batch.count * sizeof(redisReply *));
     if (part->batch.failed || !part->replies)
         part->st = hfi_nomem(err);
-    else if (redis_is_sick(rc, part->mux)) /* renew.c (2) */
+    else if (redis_is_unhealthy(rc, part->mux)) /* renew.c (2) */
         part->st = hfi_fail(err, HF_UNAVAILABLE, "%s: a node is silent",
                             rc->base.endpoint);
     else

@@ -19,11 +19,11 @@
  *      or being told that a lock is busy, and nobody on another node at all.
  *  (3) The renewal changes nothing unless the grant is in place, and never
  *      shortens its lease.  So one that is late does no harm.
- *  (4) A grant that is not confirmed is given back by its fence.  If that had no
- *      answer, it may arrive after the same token was granted the lock again.
- *      So that grant must have a greater fence, and is raised if it has not.  A
- *      lock without a fence is given back only by who tries once, and is not
- *      tried again if that had no answer.
+ *  (4) A grant that is not confirmed is given back by its fence.  If that had
+ *      no answer, it may arrive after the same token was granted the lock
+ *      again. So that grant must have a greater fence, and is raised if it has
+ *      not.  A lock without a fence is given back only by who tries once, and
+ *      is not tried again if that had no answer.
  */
 #include "redis.h"
 
@@ -60,7 +60,7 @@ static hf_status acks_read(struct redis_conn *rc, struct redis_acks *acks,
     if (reply->type == REDIS_REPLY_ERROR)
         return redis_error(rc, reply, err);
     if (reply->type != REDIS_REPLY_INTEGER)
-        return redis_nonsense(rc, err);
+        return redis_bad_reply(rc, err);
     if (reply->integer < rc->replicas)
         return hfi_fail(err, HF_UNAVAILABLE,
                         "%s: only %lld of %d replicas confirmed the lock",
@@ -111,11 +111,11 @@ static hf_status acks_write(struct redis_conn *rc, struct redis_wait *wait,
     hf_status st;
 
     if (rc->acquire != REDIS_FENCED)
-        return redis_bare_write(rc, wait, claim, said, deadline, err);
+        return redis_unfenced_write(rc, wait, claim, said, deadline, err);
     snprintf(ttl, sizeof(ttl), "%" PRId64, claim->ttl_ms);
     snprintf(fence, sizeof(fence), "%" PRIu64, receipt->fence);
     /* Not S: if it is late, the lease may have been extended meanwhile. */
-    st = redis_step(rc, wait, 'C', claim, 2, argv, &reply, deadline, err);
+    st = redis_eval(rc, wait, 'C', claim, 2, argv, &reply, deadline, err);
     if (st)
         return st;
     *said = (int)redis_number(reply);

@@ -47,11 +47,12 @@
  * A release in a fair queue passes the lock to the first waiter that hears of
  * it: for two seconds, in which that one must extend it to its own ttl, or
  * release it.  So nobody can barge in between.  It is told the fence and which
- * try of its own it had made last: the two seconds began after that one, and
- * so it may rely on them without asking again.  A waiter whose process is dead
- * has nobody listening on its channel and is passed over; one that is frozen
- * costs the two seconds, and the next in line looks again after them.  A waiter that polls is passed the
- * lock only if it is about to ask, and keeps its place until it has.
+ * try of its own it had made last: the two seconds began after that one, and so
+ * it may rely on them without asking again.  A waiter whose process is dead has
+ * nobody listening on its channel and is passed over; one that is frozen costs
+ * the two seconds, and the next in line looks again after them.  A waiter that
+ * polls is passed the lock only if it is about to ask, and keeps its place
+ * until it has.
  *
  * One call looks at a limited number of places.  Those that are passed over are
  * put aside until their waiter asks again; but for a few who poll and are not

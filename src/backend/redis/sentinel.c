@@ -76,11 +76,11 @@ static hf_status asked_find(void *arg, struct hfi_endpoint *ret,
     return HF_OK;
 }
 
-static hf_status asked_hello(void *arg, struct mux_link *link, int64_t deadline,
-                             struct hf_error *err)
+static hf_status asked_handshake(void *arg, struct mux_link *link,
+                                 int64_t deadline, struct hf_error *err)
 {
-    return redis_hello_sentinel(((struct sentinel_asked *)arg)->rc, link,
-                                deadline, err);
+    return redis_handshake_sentinel(((struct sentinel_asked *)arg)->rc, link,
+                                    deadline, err);
 }
 
 static bool read_address(const struct redis_conn *rc, const char *host,
@@ -150,7 +150,7 @@ static hf_status sentinel_ask(struct redis_conn *rc, unsigned i,
     char name[300];
     hf_status st;
 
-    hfi_mux_init(&mux, asked_find, asked_hello, &asked);
+    hfi_mux_init(&mux, asked_find, asked_handshake, &asked);
     redis_batch_add(&batch, 3, where);
     redis_batch_add(&batch, 3, more);
     st = batch.failed ? hfi_nomem(err)
@@ -404,7 +404,7 @@ hf_status redis_follow_open(struct redis_conn *rc, struct hf_error *err)
     struct redis_follow *fo = &rc->follow;
     hf_status st;
 
-    hfi_mux_init(&fo->mux, seek_find, redis_hello_sentinel, rc);
+    hfi_mux_init(&fo->mux, seek_find, redis_handshake_sentinel, rc);
     redis_sub_init(&fo->sub, rc, &fo->mux, REDIS_SENTINEL);
     pthread_mutex_init(&fo->mu, NULL);
     hfi_cond_init(&fo->closed);
@@ -433,10 +433,10 @@ void redis_follow_close(struct redis_conn *rc)
     fo->opened = false;
 }
 
-void redis_follow_forget(struct redis_conn *rc)
+void redis_follow_after_fork_child(struct redis_conn *rc)
 {
     if (!rc->follow.opened)
         return;
-    redis_sub_forget(&rc->follow.sub);
+    redis_sub_after_fork_child(&rc->follow.sub);
     close(rc->follow.timer);
 }

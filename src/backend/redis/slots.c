@@ -96,7 +96,7 @@ static hf_status view_read(struct redis_conn *rc, struct redis_node *from,
     if (st)
         return st;
     if (reply[0]->type == REDIS_REPLY_ERROR)
-        st = redis_complain(rc->base.endpoint, reply[0], err);
+        st = redis_error_from_reply(rc->base.endpoint, reply[0], err);
     else if (reply[0]->type != REDIS_REPLY_ARRAY || !reply[0]->elements)
         st = hfi_fail(err, HF_UNAVAILABLE, "%s: its cluster has no slots",
                       rc->base.endpoint);
@@ -156,13 +156,14 @@ hf_status redis_map(struct redis_conn *rc, int64_t deadline,
     hf_status st = HF_UNAVAILABLE;
     int64_t now;
     size_t at;
-    int sick;
+    int unhealthy;
 
-    for (sick = 0; sick <= 1; sick++) {
+    for (unhealthy = 0; unhealthy <= 1; unhealthy++) {
         for (i = 0; i < n && !view_is_whole(&best); i++) {
-            if (atomic_load(&cl->nodes[i]->sick) != (bool)sick || !left)
+            if (atomic_load(&cl->nodes[i]->unhealthy) != (bool)unhealthy ||
+                !left)
                 continue;
-            if (best.slots && sick)
+            if (best.slots && unhealthy)
                 break;
             now = hfi_now();
             st = view_add(rc, cl->nodes[i], &best,

@@ -24,7 +24,7 @@
 /* KEYS the lock; ARGV operation, token, ttl, 1 if the ttl may shrink; to take
  * over, the new token.  1 done; 0 the key is not there; 2 it is another's.  W
  * is R, and writes in any case. */
-const char redis_bare_script[] =
+const char redis_unfenced_script[] =
     "local v=redis.call('GET',KEYS[1])\n"
     "local ttl=tonumber(ARGV[3])\n"
     "if not v and ARGV[1]=='A' then\n"
@@ -46,51 +46,54 @@ const char redis_bare_script[] =
     "return 1\n";
 
 /* The texts that an order for a step points to. */
-struct bare_texts {
+struct unfenced_texts {
     struct redis_names names;
     char ttl[24];
 };
 
-static struct redis_order bare_order(struct redis_conn *rc,
-                                     struct bare_texts *texts, const char *op,
-                                     const struct hfi_claim *claim,
-                                     int64_t ttl_ms)
+static struct redis_key_command unfenced_command(struct redis_conn *rc,
+                                                 struct unfenced_texts *texts,
+                                                 const char *op,
+                                                 const struct hfi_claim *claim,
+                                                 int64_t ttl_ms)
 {
     redis_name(rc, claim->key, &texts->names);
     snprintf(texts->ttl, sizeof(texts->ttl), "%" PRId64, ttl_ms);
-    return (struct redis_order){
-        .script = redis_bare_script,
+    return (struct redis_key_command){
+        .script = redis_unfenced_script,
         .argc = 8,
-        .argv = {"EVALSHA", rc->bare_id, "1", texts->names.text[REDIS_MAIN], op,
-                 claim->token, texts->ttl, ttl_ms < claim->ttl_ms ? "1" : "0"}};
+        .argv = {"EVALSHA", rc->unfenced_id, "1", texts->names.text[REDIS_MAIN],
+                 op, claim->token, texts->ttl,
+                 ttl_ms < claim->ttl_ms ? "1" : "0"}};
 }
 
 /* The script's answer. */
-static hf_status bare_step(struct redis_conn *rc, struct redis_wait *wait,
-                           const char *op, const struct hfi_claim *claim,
-                           int64_t ttl_ms, int *ret, int64_t deadline,
-                           struct hf_error *err)
+static hf_status unfenced_eval(struct redis_conn *rc, struct redis_wait *wait,
+                               const char *op, const struct hfi_claim *claim,
+                               int64_t ttl_ms, int *ret, int64_t deadline,
+                               struct hf_error *err)
 {
-    struct bare_texts texts;
-    struct redis_order order = bare_order(rc, &texts, op, claim, ttl_ms);
+    struct unfenced_texts texts;
+    struct redis_key_command order =
+        unfenced_command(rc, &texts, op, claim, ttl_ms);
     redisReply *reply;
     hf_status st;
 
     order.wait = wait;
-    st = redis_order(rc, claim->key, &order, &reply, deadline, err);
+    st = redis_key_command(rc, claim->key, &order, &reply, deadline, err);
     if (st)
         return st;
     *ret = reply->type == REDIS_REPLY_INTEGER ? (int)reply->integer : -1;
     freeReplyObject(reply);
-    return *ret < 0 ? redis_nonsense(rc, err) : HF_OK;
+    return *ret < 0 ? redis_bad_reply(rc, err) : HF_OK;
 }
 
 /* A command that the server may not know; *known is false if so. */
-static hf_status bare_native(struct redis_conn *rc, const char *key,
-                             const struct redis_order *order,
-                             enum redis_native what, bool *known,
-                             redisReply **ret, int64_t deadline,
-                             struct hf_error *err)
+static hf_status unfenced_native(struct redis_conn *rc, const char *key,
+                                 const struct redis_key_command *order,
+                                 enum redis_native what, bool *known,
+                                 redisReply **ret, int64_t deadline,
+                                 struct hf_error *err)
 {
     struct hf_error why = {0};
     hf_status st;
@@ -98,7 +101,7 @@ static hf_status bare_native(struct redis_conn *rc, const char *key,
     *known = !(atomic_load(&rc->lacks) & what);
     if (!*known)
         return HF_OK;
-    st = redis_order(rc, key, order, ret, deadline, &why);
+    st = redis_key_command(rc, key, order, ret, deadline, &why);
     if (st == HF_UNSUPPORTED) {
         atomic_fetch_or(&rc->lacks, what);
         *known = false;
@@ -116,20 +119,22 @@ static hf_status take_script(struct redis_conn *rc,
                              struct hf_error *err)
 {
     int said;
-    hf_status st =
-        bare_step(rc, NULL, "A", claim, claim->ttl_ms, &said, deadline, err);
+    hf_status st = unfenced_eval(rc, NULL, "A", claim, claim->ttl_ms, &said,
+                                 deadline, err);
 
     return st ? st : said == 1 ? HF_OK : HF_BUSY;
 }
 
-hf_status redis_bare_take(struct redis_conn *rc, const struct hfi_claim *claim,
-                          int64_t deadline, struct hf_error *err)
+hf_status redis_unfenced_take(struct redis_conn *rc,
+                              const struct hfi_claim *claim, int64_t deadline,
+                              struct hf_error *err)
 {
     struct redis_names names;
     char ttl[24];
-    struct redis_order order = {.argc = 7,
-                                .argv = {"SET", names.text[REDIS_MAIN],
-                                         claim->token, "NX", "PX", ttl, "GET"}};
+    struct redis_key_command order = {.argc = 7,
+                                      .argv = {"SET", names.text[REDIS_MAIN],
+                                               claim->token, "NX", "PX", ttl,
+                                               "GET"}};
     redisReply *reply;
     bool known = false;
     hf_status st = HF_OK;
@@ -137,8 +142,8 @@ hf_status redis_bare_take(struct redis_conn *rc, const struct hfi_claim *claim,
     redis_name(rc, claim->key, &names);
     snprintf(ttl, sizeof(ttl), "%" PRId64, claim->ttl_ms);
     if (rc->acquire == REDIS_SET)
-        st = bare_native(rc, claim->key, &order, REDIS_NX_GET, &known, &reply,
-                         deadline, err);
+        st = unfenced_native(rc, claim->key, &order, REDIS_NX_GET, &known,
+                             &reply, deadline, err);
     if (st)
         return st;
     if (!known)
@@ -148,37 +153,37 @@ hf_status redis_bare_take(struct redis_conn *rc, const struct hfi_claim *claim,
                  ? HF_BUSY
                  : take_script(rc, claim, deadline, err);
     else if (reply->type != REDIS_REPLY_NIL)
-        st = redis_nonsense(rc, err);
+        st = redis_bad_reply(rc, err);
     freeReplyObject(reply);
     return st;
 }
 
 /* ---- keeping and giving back ------------------------------------------- */
 
-void redis_bare_renew_add(struct redis_conn *rc, struct redis_batch *batch,
-                          const struct hfi_renewal *item, bool whole)
+void redis_unfenced_renew_add(struct redis_conn *rc, struct redis_batch *batch,
+                              const struct hfi_renewal *item, bool whole)
 {
-    struct bare_texts texts;
-    struct redis_order order =
-        bare_order(rc, &texts, "R", item->claim, item->ttl_ms);
+    struct unfenced_texts texts;
+    struct redis_key_command order =
+        unfenced_command(rc, &texts, "R", item->claim, item->ttl_ms);
 
-    redis_order_add(batch, &order, whole);
+    redis_key_command_add(batch, &order, whole);
 }
 
-hf_status redis_bare_take_over(struct redis_conn *rc,
-                               const struct hfi_claim *claim, const char *token,
-                               int *said, int64_t deadline,
-                               struct hf_error *err)
+hf_status redis_unfenced_take_over(struct redis_conn *rc,
+                                   const struct hfi_claim *claim,
+                                   const char *token, int *said,
+                                   int64_t deadline, struct hf_error *err)
 {
-    struct bare_texts texts;
-    struct redis_order order =
-        bare_order(rc, &texts, "T", claim, claim->ttl_ms);
+    struct unfenced_texts texts;
+    struct redis_key_command order =
+        unfenced_command(rc, &texts, "T", claim, claim->ttl_ms);
     redisReply *reply;
     hf_status st;
 
     order.argv[5] = token;
     order.argv[order.argc++] = claim->token;
-    st = redis_order(rc, claim->key, &order, &reply, deadline, err);
+    st = redis_key_command(rc, claim->key, &order, &reply, deadline, err);
     if (st)
         return st;
     *said = (int)redis_number(reply);
@@ -186,20 +191,21 @@ hf_status redis_bare_take_over(struct redis_conn *rc,
     return HF_OK;
 }
 
-hf_status redis_bare_write(struct redis_conn *rc, struct redis_wait *wait,
-                           const struct hfi_claim *claim, int *said,
-                           int64_t deadline, struct hf_error *err)
+hf_status redis_unfenced_write(struct redis_conn *rc, struct redis_wait *wait,
+                               const struct hfi_claim *claim, int *said,
+                               int64_t deadline, struct hf_error *err)
 {
-    return bare_step(rc, wait, "W", claim, claim->ttl_ms, said, deadline, err);
+    return unfenced_eval(rc, wait, "W", claim, claim->ttl_ms, said, deadline,
+                         err);
 }
 
-hf_status redis_bare_release(struct redis_conn *rc,
-                             const struct hfi_claim *claim, int64_t deadline,
-                             struct hf_error *err)
+hf_status redis_unfenced_release(struct redis_conn *rc,
+                                 const struct hfi_claim *claim,
+                                 int64_t deadline, struct hf_error *err)
 {
     struct redis_names names;
     const char *key = names.text[REDIS_MAIN], *token = claim->token;
-    const struct redis_order ways[] = {
+    const struct redis_key_command ways[] = {
         {.argc = 3, .argv = {"DELIFEQ", key, token}},
         {.argc = 4, .argv = {"DELEX", key, "IFEQ", token}},
     };
@@ -211,14 +217,14 @@ hf_status redis_bare_release(struct redis_conn *rc,
 
     redis_name(rc, claim->key, &names);
     for (i = 0; i < 2 && !st && !known && rc->acquire == REDIS_SET; i++)
-        st = bare_native(rc, claim->key, &ways[i], names_of[i], &known, &reply,
-                         deadline, err);
+        st = unfenced_native(rc, claim->key, &ways[i], names_of[i], &known,
+                             &reply, deadline, err);
     if (!st && known) {
         said = (int)redis_number(reply);
         freeReplyObject(reply);
     } else if (!st) {
-        st = bare_step(rc, NULL, "L", claim, claim->ttl_ms, &said, deadline,
-                       err);
+        st = unfenced_eval(rc, NULL, "L", claim, claim->ttl_ms, &said, deadline,
+                           err);
     }
     if (st)
         return st;

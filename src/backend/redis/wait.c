@@ -350,7 +350,7 @@ static hf_status sub_add(struct redis_sub *sub, int slot, int64_t deadline,
     return broken && !st ? hfi_fail(err, HF_UNAVAILABLE, "no answer") : st;
 }
 
-static bool sub_hears(const struct redis_sub *sub, int slot)
+static bool sub_is_subscribed(const struct redis_sub *sub, int slot)
 {
     if (slot >= 0)
         return atomic_load(&sub->rc->cluster->heard[slot]) == sub->node + 1;
@@ -363,9 +363,9 @@ static hf_status sub_have(struct redis_sub *sub, int slot, int64_t deadline,
     hf_status st = HF_OK;
 
     pthread_mutex_lock(&sub->mu);
-    if ((slot < 0 && sub->taken) || !sub_hears(sub, slot)) {
+    if ((slot < 0 && sub->taken) || !sub_is_subscribed(sub, slot)) {
         st = sub_take(sub, deadline, err);
-        if (!st && sub_hears(sub, slot))
+        if (!st && sub_is_subscribed(sub, slot))
             sub_put(sub, sub->link); /* Somebody was faster. */
         else if (!st)
             st = sub_add(sub, slot, deadline, err);
@@ -543,7 +543,7 @@ void redis_sub_fini(struct redis_sub *sub)
     pthread_mutex_destroy(&sub->mu);
 }
 
-void redis_sub_forget(struct redis_sub *sub)
+void redis_sub_after_fork_child(struct redis_sub *sub)
 {
     int fd = atomic_exchange(&sub->fd, -1);
 

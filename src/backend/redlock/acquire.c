@@ -11,10 +11,10 @@
  *   token is random, and longer each time in a row.
  *
  * GATE  Who has been in a split asks one node first, the same as the others do,
- *   and goes on to the rest if it says yes.  So mostly one of them does, and the
- *   others take nothing that it needs.  Who is refused there asks again soon,
- *   and goes on if the same holder is still there: it may have the lock, and it
- *   may have been forgotten on that node alone.
+ *   and goes on to the rest if it says yes.  So mostly one of them does, and
+ *   the others take nothing that it needs.  Who is refused there asks again
+ *   soon, and goes on if the same holder is still there: it may have the lock,
+ *   and it may have been forgotten on that node alone.
  */
 #include "redlock.h"
 
@@ -139,14 +139,15 @@ static int take_ask(struct take *take, int most, int64_t deadline)
         if (take->reached & 1U << i || !redlock_node_is_ready(node, limit) ||
             redlock_quarantine_left(node))
             continue;
-        owed = redlock_owe_not(node, claim);
+        owed = redlock_pending_drop(node, claim);
         redlock_ask(&take->round, i, take_batch(take, node), span.end);
         if (take->round.flights[i].asked) {
             take->asked |= 1U << i;
             take->reached |= 1U << i;
             n++;
         } else if (owed) { /* Without a grant, any limit will do. */
-            redlock_owe(node, claim, take->floor ? take->floor - 1 : 0, true);
+            redlock_pending_add(node, claim, take->floor ? take->floor - 1 : 0,
+                                true);
         }
     }
     return n;
@@ -156,7 +157,7 @@ static int take_ask(struct take *take, int most, int64_t deadline)
 
 static const redisReply *take_part(struct take *take, int node, int part)
 {
-    const struct redlock_flight *flight = &take->round.flights[node];
+    const struct redlock_node_call *flight = &take->round.flights[node];
     const redisReply *reply;
 
     if (flight->batch == &take->plain)
@@ -219,7 +220,7 @@ static void take_no(struct take *take, int node, const redisReply *value)
 /* A node has answered, or failed to. */
 static void take_count(struct take *take, int node, int64_t deadline)
 {
-    struct redlock_flight *flight = &take->round.flights[node];
+    struct redlock_node_call *flight = &take->round.flights[node];
     const redisReply *value = take_part(take, node, PART_VALUE);
     struct redis_conn *rc = &take->rl->nodes[node].rc;
     uint64_t proposal, confirmed;
@@ -240,7 +241,7 @@ static void take_count(struct take *take, int node, int64_t deadline)
         redlock_ask_again(&take->round, node, take_script(take), deadline);
     } else if ((!own && value->type != REDIS_REPLY_NIL) ||
                !take_numbers(take, node, own, &proposal, &confirmed)) {
-        flight->st = redis_nonsense(rc, &flight->err);
+        flight->st = redis_bad_reply(rc, &flight->err);
     } else {
         redlock_vote_yes(&take->votes, node, proposal, confirmed);
     }
@@ -376,7 +377,7 @@ static hf_status take_busy(struct take *take, struct hfi_receipt *receipt,
     busy->left_ms = take_left(take);
     if (!rl->fenced || take->strange == take->votes.no ||
         (receipt->ref.text[REDLOCK_NOTE_WATCHED] &&
-         !redlock_ear_hears(rl, claim->key)))
+         !redlock_subscriber_hears(rl, claim->key)))
         if (!busy->left_ms || busy->left_ms > LOOK_MS)
             busy->left_ms = LOOK_MS;
     if (split) {
@@ -550,8 +551,8 @@ int redlock_give_back(struct redlock_conn *rl, const struct hfi_claim *claim,
     redlock_step(rl, &batch, 'L', claim->key, leave.argc, leave.argv);
     for (i = 0; i < rl->n; i++)
         if (nodes & 1U << i) {
-            redlock_owe(&rl->nodes[i], claim, limit,
-                        claim->doubt || doubt & 1U << i);
+            redlock_pending_add(&rl->nodes[i], claim, limit,
+                                claim->doubt || doubt & 1U << i);
             redlock_ask(&round, i, &batch, span.end);
         }
     span = redlock_span(rl, claim->ttl_ms, deadline);
@@ -562,7 +563,7 @@ int redlock_give_back(struct redlock_conn *rl, const struct hfi_claim *claim,
         reply = redlock_reply(&round.flights[i], 0);
         if (!reply || reply->type != REDIS_REPLY_INTEGER)
             continue;
-        redlock_owe_not(&rl->nodes[i], claim);
+        redlock_pending_drop(&rl->nodes[i], claim);
         nodes &= ~(1U << i);
         *had += reply->integer == 1;
         *had_not += reply->integer != 1;

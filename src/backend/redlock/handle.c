@@ -131,8 +131,8 @@ static hf_status handle_judge(const struct redlock_conn *rl,
 
 /* A try of the old token may lie with nodes that have not said that they have
  * replaced it: what they grant then is to be given back. */
-static void handle_owe(const struct redlock_round *round,
-                       const struct hfi_claim *claim, const char *token)
+static void handle_pending_add(const struct redlock_round *round,
+                               const struct hfi_claim *claim, const char *token)
 {
     struct hfi_claim old = *claim;
     int i;
@@ -140,7 +140,8 @@ static void handle_owe(const struct redlock_round *round,
     snprintf(old.token, sizeof(old.token), "%s", token);
     for (i = 0; claim->doubt && i < round->rl->n; i++)
         if (!round->flights[i].landed)
-            redlock_owe(&round->rl->nodes[i], &old, REDLOCK_RELEASE, true);
+            redlock_pending_add(&round->rl->nodes[i], &old, REDLOCK_RELEASE,
+                                true);
 }
 
 hf_status redlock_take_over(struct hfi_conn *conn,
@@ -162,7 +163,7 @@ hf_status redlock_take_over(struct hfi_conn *conn,
     handle_ask(&round, &batch, claim->ttl_ms, deadline, &tally);
     st = handle_judge(rl, claim, &tally);
     if (!st) {
-        handle_owe(&round, claim, token);
+        handle_pending_add(&round, claim, token);
     } else if (st == HF_LOST) {
         hfi_fail(err, st, "%s: the lock is gone, or somebody else took it up",
                  conn->endpoint);

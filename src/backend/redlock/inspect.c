@@ -32,8 +32,8 @@ enum {
 #define LOOK_TTL INT64_C(30000)
 
 /* Ask all that are there and wait for them; how many have answered. */
-static int look_ask(struct redlock_round *round,
-                    const struct redis_batch *batch, int64_t deadline)
+static int inspect_ask(struct redlock_round *round,
+                       const struct redis_batch *batch, int64_t deadline)
 {
     struct redlock_conn *rl = round->rl;
     int64_t limit = redlock_limit(rl, LOOK_TTL);
@@ -48,7 +48,7 @@ static int look_ask(struct redlock_round *round,
     span = redlock_span(rl, LOOK_TTL, deadline);
     while ((i = redlock_hear(round, answered < rl->majority ? span.late
                                                             : span.end)) >= 0) {
-        struct redlock_flight *flight = &round->flights[i];
+        struct redlock_node_call *flight = &round->flights[i];
         const redisReply *reply = redlock_reply(flight, 0);
 
         if (reply && reply->type == REDIS_REPLY_ERROR)
@@ -60,8 +60,8 @@ static int look_ask(struct redlock_round *round,
 
 /* The token that a node has for the key that was asked for as the `at`-th, or
  * NULL. */
-static const char *look_token(const struct redlock_round *round, int at,
-                              int node)
+static const char *inspect_token(const struct redlock_round *round, int at,
+                                 int node)
 {
     const redisReply *reply = redlock_reply(&round->flights[node], at);
 
@@ -72,29 +72,30 @@ static const char *look_token(const struct redlock_round *round, int at,
     return reply->element[0]->str;
 }
 
-static int look_count(const struct redlock_round *round, int at,
-                      const char *token)
+static int inspect_count(const struct redlock_round *round, int at,
+                         const char *token)
 {
     const char *other;
     int i, n = 0;
 
     for (i = 0; i < round->rl->n; i++) {
-        other = look_token(round, at, i);
+        other = inspect_token(round, at, i);
         n += other && !strcmp(other, token);
     }
     return n;
 }
 
 /* The first node that has the token which holds the lock; -1 if none does. */
-static int look_holder(const struct redlock_round *round, int at, int answered)
+static int inspect_holder(const struct redlock_round *round, int at,
+                          int answered)
 {
     const struct redlock_conn *rl = round->rl;
     const char *token;
     int i, n, best = -1, most = 0;
 
     for (i = 0; i < rl->n; i++) {
-        token = look_token(round, at, i);
-        n = token ? look_count(round, at, token) : 0;
+        token = inspect_token(round, at, i);
+        n = token ? inspect_count(round, at, token) : 0;
         if (n > most && n + rl->n - answered >= rl->majority) {
             most = n;
             best = i;
@@ -103,23 +104,23 @@ static int look_holder(const struct redlock_round *round, int at, int answered)
     return best;
 }
 
-static const char *look_text(const redisReply *reply, int part)
+static const char *inspect_text(const redisReply *reply, int part)
 {
     reply = reply->element[part];
     return reply->type == REDIS_REPLY_STRING ? reply->str : "";
 }
 
 /* What a node that has the holder's token knows of it. */
-static void look_add(const redisReply *reply, struct hf_info *ret)
+static void inspect_add(const redisReply *reply, struct hf_info *ret)
 {
     int64_t fence = redlock_item(reply, LOOK_FENCE);
     int64_t since = redlock_item(reply, LOOK_SINCE);
     int64_t left = redlock_item(reply, LOOK_LEFT);
-    const char *token = look_text(reply, LOOK_TOKEN);
+    const char *token = inspect_text(reply, LOOK_TOKEN);
 
     if (ret->left_ms < 0 || left < ret->left_ms)
         ret->left_ms = left;
-    if (strcmp(look_text(reply, LOOK_WHOSE), token) != 0)
+    if (strcmp(inspect_text(reply, LOOK_WHOSE), token) != 0)
         return; /* It was never told of the grant. */
     ret->fence = (uint64_t)fence;
     if (redlock_item(reply, LOOK_BROKEN) == fence)
@@ -127,16 +128,17 @@ static void look_add(const redisReply *reply, struct hf_info *ret)
     since = (redlock_item(reply, LOOK_NOW) - since) / 1000;
     if (since > ret->since_ms)
         ret->since_ms = since;
-    if (*look_text(reply, LOOK_OWNER))
+    if (*inspect_text(reply, LOOK_OWNER))
         snprintf(ret->owner, sizeof(ret->owner), "%s",
-                 look_text(reply, LOOK_OWNER));
-    snprintf(ret->note, sizeof(ret->note), "%s", look_text(reply, LOOK_NOTE));
+                 inspect_text(reply, LOOK_OWNER));
+    snprintf(ret->note, sizeof(ret->note), "%s",
+             inspect_text(reply, LOOK_NOTE));
 }
 
-static void look_read(const struct redlock_round *round, int at, int answered,
-                      struct hf_info *ret)
+static void inspect_read(const struct redlock_round *round, int at,
+                         int answered, struct hf_info *ret)
 {
-    int i, holder = look_holder(round, at, answered);
+    int i, holder = inspect_holder(round, at, answered);
     const char *token, *whose;
     const redisReply *reply;
     int64_t fence;
@@ -153,12 +155,12 @@ static void look_read(const struct redlock_round *round, int at, int answered,
         return;
     ret->holders = 1;
     ret->left_ms = ret->since_ms = -1;
-    whose = look_token(round, at, holder);
+    whose = inspect_token(round, at, holder);
     snprintf(ret->owner, sizeof(ret->owner), "%s", whose);
     for (i = 0; i < round->rl->n; i++) {
-        token = look_token(round, at, i);
+        token = inspect_token(round, at, i);
         if (token && !strcmp(token, whose))
-            look_add(redlock_reply(&round->flights[i], at), ret);
+            inspect_add(redlock_reply(&round->flights[i], at), ret);
     }
 }
 
@@ -176,11 +178,11 @@ static hf_status look_at(struct redlock_conn *rl, const char *const *keys,
     redlock_round_init(&round, rl);
     for (i = 0; i < n; i++)
         redlock_step(rl, &batch, 'I', keys[i], 1, argv);
-    answered = look_ask(&round, &batch, deadline);
+    answered = inspect_ask(&round, &batch, deadline);
     if (answered < rl->majority)
         st = redlock_too_few(&round, answered, 0, err);
     for (i = 0; !st && i < n; i++)
-        look_read(&round, i, answered, &ret[i]);
+        inspect_read(&round, i, answered, &ret[i]);
     redlock_round_fini(&round);
     redis_batch_free(&batch);
     return st;
@@ -331,7 +333,7 @@ static hf_status list_node(struct list_walk *walk, int node,
             reply->element[0]->type != REDIS_REPLY_STRING ||
             reply->element[1]->type != REDIS_REPLY_ARRAY) {
             freeReplyObject(reply);
-            return redis_nonsense(rc, err);
+            return redis_bad_reply(rc, err);
         }
         snprintf(cursor, sizeof(cursor), "%s", reply->element[0]->str);
         st = list_page(walk, reply->element[1], err);
@@ -394,7 +396,7 @@ static hf_status end_ask(struct redlock_conn *rl, char op, const char *key,
     snprintf(number, sizeof(number), "%" PRIu64, fence);
     redlock_round_init(&round, rl);
     redlock_step(rl, &batch, op, key, 2, argv);
-    answered = look_ask(&round, &batch, deadline);
+    answered = inspect_ask(&round, &batch, deadline);
     for (i = 0; i < rl->n; i++) {
         reply = redlock_reply(&round.flights[i], 0);
         if (!reply || reply->type != REDIS_REPLY_INTEGER)

@@ -40,15 +40,17 @@ static _Thread_local bool node_connects;
 
 /* ---- the beginning of a connection ------------------------------------- */
 
-hf_status redlock_hello_may(struct redlock_node *node, struct mux_link *link,
-                            int argc, const char **argv, redisReply **reply,
-                            int64_t deadline, struct hf_error *err)
+hf_status redlock_handshake_may(struct redlock_node *node,
+                                struct mux_link *link, int argc,
+                                const char **argv, redisReply **reply,
+                                int64_t deadline, struct hf_error *err)
 {
     struct hf_error why = {0};
     hf_status st;
 
     *reply = NULL;
-    st = redis_hello_send(&node->rc, link, argc, argv, reply, deadline, &why);
+    st = redis_handshake_send(&node->rc, link, argc, argv, reply, deadline,
+                              &why);
     if (!st || st == HF_DENIED || (st == HF_PROTOCOL && !why.sys_errno))
         return HF_OK;
     if (err)
@@ -66,8 +68,8 @@ static const char *info_field(const redisReply *reply, const char *name)
 }
 
 /* The first other node that is this very server. */
-static const struct redlock_node *hello_twin(const struct redlock_node *node,
-                                             const char *run_id)
+static const struct redlock_node *handshake_twin(
+    const struct redlock_node *node, const char *run_id)
 {
     struct redlock_conn *rl = node->rl;
     int i;
@@ -81,7 +83,7 @@ static const struct redlock_node *hello_twin(const struct redlock_node *node,
 
 /* When it was started, at the latest.  Both the time of its start and that of
  * its answer are whole seconds, so it may be a second younger than it says. */
-static int64_t hello_born(const redisReply *info, int64_t now)
+static int64_t handshake_born(const redisReply *info, int64_t now)
 {
     const char *up = info_field(info, "\nuptime_in_seconds:");
     long long seconds = up ? strtoll(up, NULL, 10) - 1 : 0;
@@ -91,13 +93,13 @@ static int64_t hello_born(const redisReply *info, int64_t now)
 
 /* (b): who it is.  *other: it is surely not the server that it was before.  Who
  * does not say which it is may be another each time. */
-static hf_status hello_identity(struct redlock_node *node,
-                                const redisReply *info, bool *other,
-                                struct hf_error *err)
+static hf_status handshake_identity(struct redlock_node *node,
+                                    const redisReply *info, bool *other,
+                                    struct hf_error *err)
 {
     const char *id = info_field(info, "\nrun_id:");
     const char *version = info_field(info, "\nredis_version:");
-    int64_t born = hello_born(info, hfi_now());
+    int64_t born = handshake_born(info, hfi_now());
     const struct redlock_node *twin = NULL;
     char run_id[48] = "";
     bool same;
@@ -110,7 +112,7 @@ static hf_status hello_identity(struct redlock_node *node,
     same = run_id[0] && !strcmp(node->run_id, run_id);
     *other = !same && run_id[0] && node->run_id[0];
     if (run_id[0])
-        twin = hello_twin(node, run_id);
+        twin = handshake_twin(node, run_id);
     if (twin) {
         st = hfi_fail(err, HF_INVALID, "it is the same server as %s",
                       twin->rc.base.endpoint);
@@ -127,8 +129,9 @@ static hf_status hello_identity(struct redlock_node *node,
 }
 
 /* (c): nothing of the connection before is served any more. */
-static hf_status hello_kill(struct redlock_node *node, struct mux_link *link,
-                            bool other, int64_t deadline, struct hf_error *err)
+static hf_status handshake_kill(struct redlock_node *node,
+                                struct mux_link *link, bool other,
+                                int64_t deadline, struct hf_error *err)
 {
     char id[24];
     const char *kill[] = {"CLIENT", "KILL", "ID", id};
@@ -138,13 +141,13 @@ static hf_status hello_kill(struct redlock_node *node, struct mux_link *link,
 
     if (!other && node->client_id) {
         snprintf(id, sizeof(id), "%lld", node->client_id);
-        st = redlock_hello_may(node, link, 4, kill, &reply, deadline, err);
+        st = redlock_handshake_may(node, link, 4, kill, &reply, deadline, err);
         if (reply)
             freeReplyObject(reply);
     }
     if (st)
         return st;
-    st = redlock_hello_may(node, link, 2, ask, &reply, deadline, err);
+    st = redlock_handshake_may(node, link, 2, ask, &reply, deadline, err);
     node->client_id =
         reply && reply->type == REDIS_REPLY_INTEGER ? reply->integer : 0;
     if (reply)
@@ -152,42 +155,44 @@ static hf_status hello_kill(struct redlock_node *node, struct mux_link *link,
     return st;
 }
 
-static hf_status hello_know(struct redlock_node *node, struct mux_link *link,
-                            bool *other, int64_t deadline, struct hf_error *err)
+static hf_status handshake_know(struct redlock_node *node,
+                                struct mux_link *link, bool *other,
+                                int64_t deadline, struct hf_error *err)
 {
     const char *info[] = {"INFO", "server"};
     redisReply *reply;
     hf_status st =
-        redlock_hello_may(node, link, 2, info, &reply, deadline, err);
+        redlock_handshake_may(node, link, 2, info, &reply, deadline, err);
 
     if (!st)
-        st = hello_identity(node, reply, other, err);
+        st = handshake_identity(node, reply, other, err);
     if (reply)
         freeReplyObject(reply);
     return st;
 }
 
-static hf_status node_hello(void *arg, struct mux_link *link, int64_t deadline,
-                            struct hf_error *err)
+static hf_status node_handshake(void *arg, struct mux_link *link,
+                                int64_t deadline, struct hf_error *err)
 {
     struct redlock_node *node = arg;
     const char *load[] = {"SCRIPT", "LOAD", redlock_script};
     redisReply *reply;
     bool other = false;
-    hf_status st = redis_hello(&node->rc, link, deadline, err);
+    hf_status st = redis_handshake(&node->rc, link, deadline, err);
 
     if (!st)
-        st = hello_know(node, link, &other, deadline, err);
+        st = handshake_know(node, link, &other, deadline, err);
     if (!st)
-        st = hello_kill(node, link, other, deadline, err);
+        st = handshake_kill(node, link, other, deadline, err);
     if (!st) {
-        st = redis_hello_send(&node->rc, link, 3, load, &reply, deadline, err);
+        st = redis_handshake_send(&node->rc, link, 3, load, &reply, deadline,
+                                  err);
         if (!st)
             freeReplyObject(reply);
     }
     if (!st)
-        st = redlock_quarantine_hello(node, link, deadline, err);
-    return st ? st : redlock_pay(node, link, deadline, err);
+        st = redlock_quarantine_handshake(node, link, deadline, err);
+    return st ? st : redlock_pending_send(node, link, deadline, err);
 }
 
 static hf_status node_find(void *arg, struct hfi_endpoint *ret,
@@ -238,15 +243,15 @@ static void node_pause(struct redlock_node *node, int64_t ms)
         hfi_cond_wait(&rl->changed, &rl->mu, until);
 }
 
-/* With the mutex held, let go meanwhile: have an ear there, if one is
+/* With the mutex held, let go meanwhile: have an subscriber there, if one is
  * wanted. */
 static hf_status node_listen(struct redlock_node *node)
 {
     hf_status st = HF_OK;
 
     pthread_mutex_unlock(&node->rl->mu);
-    if (redlock_ear_lacks(node))
-        st = redlock_ear_connect(node, hfi_now() + CONNECT_MS, NULL);
+    if (redlock_subscriber_lacks(node))
+        st = redlock_subscriber_connect(node, hfi_now() + CONNECT_MS, NULL);
     pthread_mutex_lock(&node->rl->mu);
     return st;
 }
@@ -287,7 +292,7 @@ static void *node_run(void *arg)
 void redlock_node_tend(struct redlock_node *node)
 {
     struct redlock_conn *rl = node->rl;
-    bool up, lacks = redlock_ear_lacks(node);
+    bool up, lacks = redlock_subscriber_lacks(node);
 
     pthread_mutex_lock(&rl->mu);
     up = hfi_mux_is_up(&node->rc.mux);
@@ -362,7 +367,7 @@ bool redlock_node_is_ready(struct redlock_node *node, int64_t limit)
 
     if (owed > SILENT_MS) {
         hfi_mux_retire(&node->rc.mux);
-        redlock_ear_drop(node);
+        redlock_subscriber_drop(node);
     }
     if (owed < 0 || owed > SILENT_MS)
         redlock_node_tend(node);
@@ -375,9 +380,9 @@ void redlock_node_init(struct redlock_conn *rl, int index)
 
     node->rl = rl;
     node->index = index;
-    hfi_mux_init(&node->rc.mux, node_find, node_hello, node);
-    hfi_mux_init(&node->ear_mux, node_find, redis_hello, node);
-    atomic_init(&node->ear_fd, -1);
+    hfi_mux_init(&node->rc.mux, node_find, node_handshake, node);
+    hfi_mux_init(&node->subscriber_mux, node_find, redis_handshake, node);
+    atomic_init(&node->subscriber_fd, -1);
 }
 
 void redlock_node_fini(struct redlock_node *node)
@@ -385,10 +390,10 @@ void redlock_node_fini(struct redlock_node *node)
     if (node->joinable)
         hfi_thread_join(&node->thread);
     node->joinable = false;
-    redlock_debts_free(node);
-    hfi_mux_close(node->ear);
-    node->ear = NULL;
-    hfi_mux_fini(&node->ear_mux);
+    redlock_pending_releases_free(node);
+    hfi_mux_close(node->subscriber);
+    node->subscriber = NULL;
+    hfi_mux_fini(&node->subscriber_mux);
     hfi_mux_fini(&node->rc.mux);
     if (node->rc.password)
         explicit_bzero(node->rc.password, strlen(node->rc.password));

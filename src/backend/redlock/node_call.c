@@ -133,7 +133,7 @@ void redlock_round_init(struct redlock_round *round, struct redlock_conn *rl)
     round->rl = rl;
 }
 
-static void flight_drop_replies(struct redlock_flight *flight)
+static void node_call_drop_replies(struct redlock_node_call *flight)
 {
     int i, n = flight->batch->count + flight->loaded;
 
@@ -146,12 +146,12 @@ void redlock_round_fini(struct redlock_round *round)
     int i;
 
     for (i = 0; i < round->rl->n; i++) {
-        struct redlock_flight *flight = &round->flights[i];
+        struct redlock_node_call *flight = &round->flights[i];
 
         if (flight->waiting)
             hfi_mux_abandon(&flight->call);
         else if (flight->landed)
-            flight_drop_replies(flight);
+            node_call_drop_replies(flight);
         hfi_free(flight->replies);
     }
 }
@@ -168,8 +168,8 @@ unsigned redlock_silent(const struct redlock_round *round)
 }
 
 /* Send the script first, on a node that has lost it. */
-static hf_status ask_loaded(struct hfi_mux *mux, struct redlock_flight *flight,
-                            int64_t deadline)
+static hf_status ask_loaded(struct hfi_mux *mux,
+                            struct redlock_node_call *flight, int64_t deadline)
 {
     const char *load[] = {"SCRIPT", "LOAD", redlock_script};
     const struct redis_batch *batch = flight->batch;
@@ -196,7 +196,7 @@ static hf_status ask_loaded(struct hfi_mux *mux, struct redlock_flight *flight,
 void redlock_ask(struct redlock_round *round, int node,
                  const struct redis_batch *batch, int64_t deadline)
 {
-    struct redlock_flight *flight = &round->flights[node];
+    struct redlock_node_call *flight = &round->flights[node];
     struct redlock_node *to = &round->rl->nodes[node];
 
     hfi_free(flight->replies); /* of an attempt that was not sent */
@@ -222,9 +222,9 @@ void redlock_ask(struct redlock_round *round, int node,
 void redlock_ask_again(struct redlock_round *round, int node,
                        const struct redis_batch *batch, int64_t deadline)
 {
-    struct redlock_flight *flight = &round->flights[node];
+    struct redlock_node_call *flight = &round->flights[node];
 
-    flight_drop_replies(flight);
+    node_call_drop_replies(flight);
     flight->landed = flight->loaded = false;
     redlock_ask(round, node, batch, deadline);
 }
@@ -232,16 +232,17 @@ void redlock_ask_again(struct redlock_round *round, int node,
 /* ---- hearing ----------------------------------------------------------- */
 
 /* The answer is there.  False if the question has been sent again. */
-static bool flight_land(struct redlock_round *round, int node, int64_t deadline)
+static bool node_call_end(struct redlock_round *round, int node,
+                          int64_t deadline)
 {
-    struct redlock_flight *flight = &round->flights[node];
+    struct redlock_node_call *flight = &round->flights[node];
     struct redlock_node *from = &round->rl->nodes[node];
     int i;
 
     flight->st = hfi_mux_finish(&flight->call, deadline, &flight->err);
     for (i = 0; !flight->st && !flight->loaded && i < flight->batch->count; i++)
         if (redis_is_noscript(flight->replies[i])) {
-            flight_drop_replies(flight);
+            node_call_drop_replies(flight);
             flight->loaded = true;
             flight->st = ask_loaded(&from->rc.mux, flight, deadline);
             if (!flight->st)
@@ -266,7 +267,7 @@ static void hear_poll(struct redlock_round *round, int64_t left)
     int i;
 
     for (i = 0; i < round->rl->n; i++) {
-        struct redlock_flight *flight = &round->flights[i];
+        struct redlock_node_call *flight = &round->flights[i];
 
         fds[i] = (struct pollfd){.fd = -1, .events = POLLIN};
         if (flight->waiting)
@@ -286,7 +287,7 @@ static int hear_whom(struct redlock_round *round)
     int i, best = -1;
 
     for (i = 0; i < round->rl->n; i++)
-        if (round->flights[i].waiting && !(round->mute & 1U << i) &&
+        if (round->flights[i].waiting && !(round->silent & 1U << i) &&
             (best < 0 ||
              atomic_load(&nodes[i].heard) > atomic_load(&nodes[best].heard)))
             best = i;
@@ -303,7 +304,7 @@ static void hear_wait(struct redlock_round *round, int64_t left)
     if (i < 0 || !hfi_mux_is_shared(&round->flights[i].call))
         hear_poll(round, left);
     else if (!hfi_mux_await(&round->flights[i].call, end))
-        round->mute |= 1U << i;
+        round->silent |= 1U << i;
 }
 
 int redlock_hear(struct redlock_round *round, int64_t deadline)
@@ -314,14 +315,14 @@ int redlock_hear(struct redlock_round *round, int64_t deadline)
 
     while (round->waiting) {
         for (i = 0; i < round->rl->n; i++) {
-            struct redlock_flight *flight = &round->flights[i];
+            struct redlock_node_call *flight = &round->flights[i];
             bool readable = round->readable & 1U << i;
 
             if (!flight->waiting)
                 continue;
             round->readable &= ~(1U << i);
             if (hfi_mux_advance(&flight->call, readable) &&
-                flight_land(round, i, deadline))
+                node_call_end(round, i, deadline))
                 return i;
         }
         left = hfi_left_ms(deadline);
@@ -338,7 +339,7 @@ int redlock_hear(struct redlock_round *round, int64_t deadline)
 
 /* ---- answers ----------------------------------------------------------- */
 
-const redisReply *redlock_reply(const struct redlock_flight *flight, int i)
+const redisReply *redlock_reply(const struct redlock_node_call *flight, int i)
 {
     return flight->landed ? flight->replies[i + flight->loaded] : NULL;
 }
@@ -373,7 +374,7 @@ const char *redlock_names(const struct redlock_conn *rl, unsigned nodes,
 static const char *few_why(struct redlock_round *round, int i, int64_t ttl_ms,
                            char *buf, size_t size)
 {
-    struct redlock_flight *flight = &round->flights[i];
+    struct redlock_node_call *flight = &round->flights[i];
     struct redlock_node *node = &round->rl->nodes[i];
     int64_t left = ttl_ms ? redlock_quarantine_left(node) : 0;
 

@@ -21,42 +21,45 @@
 
 #include "base/banned.h"
 
-/* Where the debt is or would be, with those that have lapsed removed on the
- * way. */
-static struct redlock_debt **debt_find(struct redlock_node *node,
-                                       const struct hfi_claim *claim)
+/* Where the pending release is or would be, with those that have lapsed removed
+ * on the way. */
+static struct redlock_pending_release **pending_release_find(
+    struct redlock_node *node, const struct hfi_claim *claim)
 {
-    struct redlock_debt *debt, **at = &node->debts;
+    struct redlock_pending_release *pending_release,
+        **at = &node->pending_releases;
     int64_t now = hfi_now();
 
-    while ((debt = *at)) {
-        if (!strcmp(debt->token, claim->token) &&
-            !strcmp(debt->key, claim->key))
+    while ((pending_release = *at)) {
+        if (!strcmp(pending_release->token, claim->token) &&
+            !strcmp(pending_release->key, claim->key))
             return at;
-        if (now < debt->until) {
-            at = &debt->next;
+        if (now < pending_release->until) {
+            at = &pending_release->next;
         } else {
-            *at = debt->next;
-            hfi_free(debt);
+            *at = pending_release->next;
+            hfi_free(pending_release);
         }
     }
     return at;
 }
 
-void redlock_owe(struct redlock_node *node, const struct hfi_claim *claim,
-                 uint64_t limit, bool lasting)
+void redlock_pending_add(struct redlock_node *node,
+                         const struct hfi_claim *claim, uint64_t limit,
+                         bool lasting)
 {
     size_t len = strlen(claim->key) + 1;
-    struct redlock_debt *debt, **at;
+    struct redlock_pending_release *pending_release, **at;
 
     pthread_mutex_lock(&node->rl->mu);
-    at = debt_find(node, claim);
+    at = pending_release_find(node, claim);
     if (!*at) {
-        debt = hfi_alloc(sizeof(*debt) + len);
-        if (debt) { /* Without memory it is left to its expiry. */
-            memcpy(debt->key, claim->key, len);
-            memcpy(debt->token, claim->token, sizeof(debt->token));
-            *at = debt;
+        pending_release = hfi_alloc(sizeof(*pending_release) + len);
+        if (pending_release) { /* Without memory it is left to its expiry. */
+            memcpy(pending_release->key, claim->key, len);
+            memcpy(pending_release->token, claim->token,
+                   sizeof(pending_release->token));
+            *at = pending_release;
         }
     }
     if (*at) {
@@ -67,65 +70,71 @@ void redlock_owe(struct redlock_node *node, const struct hfi_claim *claim,
     pthread_mutex_unlock(&node->rl->mu);
 }
 
-bool redlock_owe_not(struct redlock_node *node, const struct hfi_claim *claim)
+bool redlock_pending_drop(struct redlock_node *node,
+                          const struct hfi_claim *claim)
 {
-    struct redlock_debt *debt = NULL, **at;
+    struct redlock_pending_release *pending_release = NULL, **at;
 
     pthread_mutex_lock(&node->rl->mu);
-    if (node->debts) {
-        at = debt_find(node, claim);
-        debt = *at;
-        if (debt)
-            *at = debt->next;
+    if (node->pending_releases) {
+        at = pending_release_find(node, claim);
+        pending_release = *at;
+        if (pending_release)
+            *at = pending_release->next;
     }
     pthread_mutex_unlock(&node->rl->mu);
-    hfi_free(debt);
-    return debt != NULL;
+    hfi_free(pending_release);
+    return pending_release != NULL;
 }
 
-static struct redlock_debt *debts_take(struct redlock_node *node)
+static struct redlock_pending_release *pending_releases_take(
+    struct redlock_node *node)
 {
-    struct redlock_debt *debts;
+    struct redlock_pending_release *pending_releases;
 
     pthread_mutex_lock(&node->rl->mu);
-    debts = node->debts;
-    node->debts = NULL;
+    pending_releases = node->pending_releases;
+    node->pending_releases = NULL;
     pthread_mutex_unlock(&node->rl->mu);
-    return debts;
+    return pending_releases;
 }
 
-static void debts_put(struct redlock_node *node, struct redlock_debt *debts)
+static void pending_releases_put(
+    struct redlock_node *node, struct redlock_pending_release *pending_releases)
 {
-    struct redlock_debt **at = &debts;
+    struct redlock_pending_release **at = &pending_releases;
 
     while (*at)
         at = &(*at)->next;
     pthread_mutex_lock(&node->rl->mu);
-    *at = node->debts;
-    node->debts = debts;
+    *at = node->pending_releases;
+    node->pending_releases = pending_releases;
     pthread_mutex_unlock(&node->rl->mu);
 }
 
-static void debts_free(struct redlock_debt *debts)
+static void pending_releases_free(
+    struct redlock_pending_release *pending_releases)
 {
-    struct redlock_debt *next;
+    struct redlock_pending_release *next;
 
-    for (; debts; debts = next) {
-        next = debts->next;
-        hfi_free(debts);
+    for (; pending_releases; pending_releases = next) {
+        next = pending_releases->next;
+        hfi_free(pending_releases);
     }
 }
 
-hf_status redlock_pay(struct redlock_node *node, struct mux_link *link,
-                      int64_t deadline, struct hf_error *err)
+hf_status redlock_pending_send(struct redlock_node *node, struct mux_link *link,
+                               int64_t deadline, struct hf_error *err)
 {
-    struct redlock_debt *debts = debts_take(node), *at;
+    struct redlock_pending_release *pending_releases =
+                                       pending_releases_take(node),
+                                   *at;
     struct redlock_leave leave;
     struct redis_names names;
     redisReply *reply;
     hf_status st = HF_OK;
 
-    for (at = debts; at && !st; at = at->next) {
+    for (at = pending_releases; at && !st; at = at->next) {
         const char *argv[9] = {"EVALSHA",
                                node->rl->script_id,
                                "2",
@@ -138,19 +147,19 @@ hf_status redlock_pay(struct redlock_node *node, struct mux_link *link,
         redis_name(&node->rc, at->key, &names);
         redlock_leave_say(&leave, at->token, true, at->limit);
         memcpy(argv + 6, leave.argv, sizeof(leave.argv));
-        st = redis_hello_send(&node->rc, link, 6 + leave.argc, argv, &reply,
-                              deadline, err);
+        st = redis_handshake_send(&node->rc, link, 6 + leave.argc, argv, &reply,
+                                  deadline, err);
         if (!st)
             freeReplyObject(reply);
     }
     if (st)
-        debts_put(node, debts);
+        pending_releases_put(node, pending_releases);
     else
-        debts_free(debts);
+        pending_releases_free(pending_releases);
     return st;
 }
 
-void redlock_debts_free(struct redlock_node *node)
+void redlock_pending_releases_free(struct redlock_node *node)
 {
-    debts_free(debts_take(node));
+    pending_releases_free(pending_releases_take(node));
 }

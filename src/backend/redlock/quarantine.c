@@ -27,8 +27,8 @@
  *      now on.
  *
  * The note of a node is the hash that a lock with an empty key would have,
- * which no lock is: q is the longest lease in milliseconds, r the run id, s when
- * that was first seen, in milliseconds, or empty.
+ * which no lock is: q is the longest lease in milliseconds, r the run id, s
+ * when that was first seen, in milliseconds, or empty.
  */
 #include "redlock.h"
 
@@ -165,12 +165,12 @@ static hf_status quarantine_note(struct redlock_node *node,
     snprintf(longest, sizeof(longest), "%" PRId64, rl->lease_max);
     if (seen)
         snprintf(since, sizeof(since), "%" PRId64, seen);
-    return redlock_hello_may(node, link, 10, argv, reply, deadline, err);
+    return redlock_handshake_may(node, link, 10, argv, reply, deadline, err);
 }
 
-hf_status redlock_quarantine_hello(struct redlock_node *node,
-                                   struct mux_link *link, int64_t deadline,
-                                   struct hf_error *err)
+hf_status redlock_quarantine_handshake(struct redlock_node *node,
+                                       struct mux_link *link, int64_t deadline,
+                                       struct hf_error *err)
 {
     struct redlock_conn *rl = node->rl;
     redisReply *reply;

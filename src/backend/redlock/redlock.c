@@ -56,12 +56,12 @@
  *      connection begins; one that does not tell its run id counts as restarted
  *      each time.  How long the longest lease is, see quarantine.c.
  *  (7) A try that failed is taken back and repeated with the same token.  What
- *      takes it back may arrive after a later try was granted, where CLIENT KILL
- *      is forbidden.  So it says the largest fence that the claim had tried to
- *      have confirmed by then, and a node that has confirmed a larger one for
- *      the claim refuses it.  If it had no answer, the next grant has a larger
- *      fence, also where there are none (fence=off): a majority has confirmed
- *      that before the grant is returned, and keeps it.
+ *      takes it back may arrive after a later try was granted, where CLIENT
+ *      KILL is forbidden.  So it says the largest fence that the claim had
+ *      tried to have confirmed by then, and a node that has confirmed a larger
+ *      one for the claim refuses it.  If it had no answer, the next grant has a
+ *      larger fence, also where there are none (fence=off): a majority has
+ *      confirmed that before the grant is returned, and keeps it.
  *
  * LEASE  The expiry of the key on a majority.  A minority that fails never ends
  *   a lock.  Release goes to all; on a node that cannot be reached it is
@@ -206,7 +206,7 @@ static hf_status open_node(struct redlock_conn *rl, int i,
     rc->ends[0].port = host->port ? host->port : REDLOCK_PORT;
     rc->ends[0].tls = rl->tls;
     rc->ends[0].alive_ms = 15000;
-    rc->ends[0].awake_us = HFI_AWAKE_US;
+    rc->ends[0].spin_us = HFI_SPIN_US;
     hfi_endpoint_name(&rc->ends[0], rc->base.endpoint,
                       sizeof(rc->base.endpoint));
     return HF_OK;
@@ -315,10 +315,10 @@ static hf_status redlock_open(struct hfi_conn *conn, const struct hfi_url *url,
     int i;
 
     pthread_mutex_init(&rl->mu, NULL);
-    pthread_mutex_init(&rl->ear_mu, NULL);
+    pthread_mutex_init(&rl->subscriber_mu, NULL);
     hfi_cond_init(&rl->changed);
-    hfi_cond_init(&rl->ear_changed);
-    atomic_init(&rl->ear_poll, -1);
+    hfi_cond_init(&rl->subscriber_changed);
+    atomic_init(&rl->subscriber_poll, -1);
     for (i = 0; i < REDLOCK_MAX; i++)
         redlock_node_init(rl, i);
     rl->opened = true;
@@ -326,7 +326,7 @@ static hf_status redlock_open(struct hfi_conn *conn, const struct hfi_url *url,
     if (!st)
         st = open_count(rl, url, err);
     if (!st)
-        st = redlock_ear_init(rl, err);
+        st = redlock_subscriber_init(rl, err);
     if (!st)
         st = open_db(rl, url, err);
     if (!st && !strcmp(url->scheme, "redlocks"))
@@ -358,24 +358,24 @@ static void redlock_close(struct hfi_conn *conn)
     pthread_mutex_unlock(&rl->mu);
     for (i = 0; i < REDLOCK_MAX; i++)
         redlock_node_fini(&rl->nodes[i]);
-    redlock_ear_fini(rl);
+    redlock_subscriber_fini(rl);
     if (rl->tls)
         hfi_tls_free(rl->tls);
     hfi_cond_fini(&rl->changed);
-    hfi_cond_fini(&rl->ear_changed);
+    hfi_cond_fini(&rl->subscriber_changed);
     pthread_mutex_destroy(&rl->mu);
-    pthread_mutex_destroy(&rl->ear_mu);
+    pthread_mutex_destroy(&rl->subscriber_mu);
     rl->opened = false;
 }
 
-static void redlock_forget(struct hfi_conn *conn)
+static void redlock_after_fork_child(struct hfi_conn *conn)
 {
     struct redlock_conn *rl = (struct redlock_conn *)conn;
     int i;
 
     for (i = 0; i < REDLOCK_MAX; i++)
-        hfi_mux_forget(&rl->nodes[i].rc.mux);
-    redlock_ear_forget(rl);
+        hfi_mux_after_fork_child(&rl->nodes[i].rc.mux);
+    redlock_subscriber_after_fork_child(rl);
 }
 
 static const char *const redlock_schemes[] = {"redlock", "redlocks", NULL};
@@ -393,7 +393,7 @@ const struct hfi_backend hfi_backend_redlock = {
               HF_TRAIT_MACHINES | HF_TRAIT_NOTED,
     .open = redlock_open,
     .close = redlock_close,
-    .after_fork_child = redlock_forget,
+    .after_fork_child = redlock_after_fork_child,
     .try_acquire = redlock_try_acquire,
     .renew = redlock_renew,
     .release = redlock_release,

@@ -30,8 +30,8 @@
 #define REDLOCK_MAX 15
 
 /* What must still be given back on a node that did not answer. */
-struct redlock_debt {
-    struct redlock_debt *next;
+struct redlock_pending_release {
+    struct redlock_pending_release *next;
     int64_t until;  /* it lapses by itself then */
     uint64_t limit; /* see redlock_give_back() */
     char token[HFI_TOKEN_LEN + 1];
@@ -62,11 +62,12 @@ struct redlock_node {
     _Atomic int64_t heard; /* when it last answered */
     _Atomic int64_t took;  /* how long it takes to answer; node_call.c */
     atomic_bool native;    /* SET takes NX with GET */
-    struct redlock_debt *debts;
-    struct hfi_mux ear_mux; /* makes the connection below, and no other */
-    struct mux_link *ear;   /* where it tells of releases, or NULL */
-    atomic_int ear_fd;      /* of `ear`, or -1 */
-    bool deaf;              /* it does not let us listen */
+    struct redlock_pending_release *pending_releases;
+    struct hfi_mux
+        subscriber_mux;          /* makes the connection below, and no other */
+    struct mux_link *subscriber; /* where it tells of releases, or NULL */
+    atomic_int subscriber_fd;    /* of `subscriber`, or -1 */
+    bool unsubscribed;           /* it does not let us listen */
 };
 
 struct redlock_conn {
@@ -86,11 +87,11 @@ struct redlock_conn {
     int64_t longest_ttl; /* that any client may have, as far as is known */
     struct redlock_node nodes[REDLOCK_MAX];
 
-    pthread_mutex_t ear_mu; /* guards the ears and what follows */
-    struct hfi_cond ear_changed;
-    struct hfi_map wants;  /* of struct redlock_want, by key */
-    atomic_int ear_poll;   /* readable when an ear is, or -1 */
-    char id[17];           /* of this client, among those who wait */
+    pthread_mutex_t subscriber_mu; /* guards the subscribers and what follows */
+    struct hfi_cond subscriber_changed;
+    struct hfi_map wants;       /* of struct redlock_want, by key */
+    atomic_int subscriber_poll; /* readable when an subscriber is, or -1 */
+    char id[17];                /* of this client, among those who wait */
     atomic_bool listening; /* somebody has waited: be connected to listen */
 };
 
@@ -137,9 +138,9 @@ bool redlock_node_is_ready(struct redlock_node *, int64_t limit);
 
 /* A command on a connection that is being begun.  Where it is not allowed, that
  * is HF_OK and no reply. */
-hf_status redlock_hello_may(struct redlock_node *, struct mux_link *, int argc,
-                            const char **argv, redisReply **reply,
-                            int64_t deadline, struct hf_error *);
+hf_status redlock_handshake_may(struct redlock_node *, struct mux_link *,
+                                int argc, const char **argv, redisReply **reply,
+                                int64_t deadline, struct hf_error *);
 
 /* ---- quarantine.c ---------------------------------------------- */
 
@@ -147,8 +148,8 @@ hf_status redlock_quarantine_open(struct redlock_conn *, const struct hfi_url *,
                                   struct hf_error *);
 
 /* Agree with the node on the longest lease, as its connection begins. */
-hf_status redlock_quarantine_hello(struct redlock_node *, struct mux_link *,
-                                   int64_t deadline, struct hf_error *);
+hf_status redlock_quarantine_handshake(struct redlock_node *, struct mux_link *,
+                                       int64_t deadline, struct hf_error *);
 
 /* HF_INVALID if the lease is longer than what was agreed on. */
 hf_status redlock_check_ttl(const struct redlock_conn *, int64_t ttl_ms,
@@ -162,31 +163,32 @@ int64_t redlock_quarantine_left(struct redlock_node *);
 
 /* Remember to give something back there, or forget that.  It is forgotten by
  * itself when the lease is over, unless a try may arrive later than that. */
-void redlock_owe(struct redlock_node *, const struct hfi_claim *,
-                 uint64_t limit, bool lasting);
-bool redlock_owe_not(struct redlock_node *, const struct hfi_claim *);
+void redlock_pending_add(struct redlock_node *, const struct hfi_claim *,
+                         uint64_t limit, bool lasting);
+bool redlock_pending_drop(struct redlock_node *, const struct hfi_claim *);
 
 /* Give it back, on a connection that is being begun. */
-hf_status redlock_pay(struct redlock_node *, struct mux_link *,
-                      int64_t deadline, struct hf_error *);
-void redlock_debts_free(struct redlock_node *);
+hf_status redlock_pending_send(struct redlock_node *, struct mux_link *,
+                               int64_t deadline, struct hf_error *);
+void redlock_pending_releases_free(struct redlock_node *);
 
 /* ---- wait.c ----------------------------------------------------- */
 
-hf_status redlock_ear_init(struct redlock_conn *, struct hf_error *);
-void redlock_ear_fini(struct redlock_conn *);
-void redlock_ear_forget(struct redlock_conn *);
+hf_status redlock_subscriber_init(struct redlock_conn *, struct hf_error *);
+void redlock_subscriber_fini(struct redlock_conn *);
+void redlock_subscriber_after_fork_child(struct redlock_conn *);
 
-/* Does the node still lack an ear?  Give it one: only by its own thread. */
-bool redlock_ear_lacks(struct redlock_node *);
-hf_status redlock_ear_connect(struct redlock_node *, int64_t deadline,
-                              struct hf_error *);
+/* Does the node still lack an subscriber?  Give it one: only by its own
+ * thread. */
+bool redlock_subscriber_lacks(struct redlock_node *);
+hf_status redlock_subscriber_connect(struct redlock_node *, int64_t deadline,
+                                     struct hf_error *);
 
 /* It has been silent for long: do not count on hearing it. */
-void redlock_ear_drop(struct redlock_node *);
+void redlock_subscriber_drop(struct redlock_node *);
 
 /* Do we surely hear of it when the key is released? */
-bool redlock_ear_hears(struct redlock_conn *, const char *key);
+bool redlock_subscriber_hears(struct redlock_conn *, const char *key);
 
 hf_status redlock_watch(struct hfi_conn *, const struct hfi_claim *,
                         struct hfi_receipt *, int64_t deadline,
@@ -199,7 +201,7 @@ void redlock_dispatch(struct hfi_conn *);
 /* ---- node_call.c ---------------------------------------------------- */
 
 /* One node's part of a question. */
-struct redlock_flight {
+struct redlock_node_call {
     struct hfi_mux_call call;
     bool asked;   /* it was sent there */
     bool waiting; /* and there is no answer yet */
@@ -213,10 +215,10 @@ struct redlock_flight {
 
 struct redlock_round {
     struct redlock_conn *rl;
-    struct redlock_flight flights[REDLOCK_MAX];
+    struct redlock_node_call flights[REDLOCK_MAX];
     int waiting;       /* for how many */
     unsigned readable; /* the nodes that poll(2) has seen something of */
-    unsigned mute;     /* those that were waited for in vain */
+    unsigned silent;   /* those that were waited for in vain */
 };
 
 void redlock_round_init(struct redlock_round *, struct redlock_conn *);
@@ -273,7 +275,7 @@ hf_status redlock_too_few(struct redlock_round *, int answered, int64_t ttl_ms,
                           struct hf_error *);
 
 /* The only element of an answer, or the one at `i`; NULL if it is none. */
-const redisReply *redlock_reply(const struct redlock_flight *, int i);
+const redisReply *redlock_reply(const struct redlock_node_call *, int i);
 int64_t redlock_item(const redisReply *, size_t i);
 
 /* ---- acquire.c ---------------------------------------------------- */

@@ -128,7 +128,7 @@ static unsigned renew_send(struct redlock_round *round,
 
 /* One node's answers, to the items that were not refused; false if they are
  * none. */
-static bool renew_read(const struct redlock_flight *flight, int node,
+static bool renew_read(const struct redlock_node_call *flight, int node,
                        const struct hfi_renewal *items, size_t n,
                        struct redlock_tally *tallies)
 {
@@ -193,9 +193,9 @@ static void renew_judge(const struct redlock_conn *rl, struct hfi_renewal *item,
     }
 }
 
-static void renew_mend(struct redlock_conn *rl, struct hfi_renewal *items,
-                       size_t n, const struct redlock_tally *tallies,
-                       int64_t ttl_ms, int64_t deadline)
+static void renew_restore(struct redlock_conn *rl, struct hfi_renewal *items,
+                          size_t n, const struct redlock_tally *tallies,
+                          int64_t ttl_ms, int64_t deadline)
 {
     struct redlock_span span = redlock_span(rl, ttl_ms, deadline);
     struct redis_batch batches[REDLOCK_MAX] = {{0}};
@@ -207,8 +207,8 @@ static void renew_mend(struct redlock_conn *rl, struct hfi_renewal *items,
     for (i = 0; i < rl->n; i++) {
         for (item = 0; item < n; item++)
             if (tallies[item].gone & 1U << i &&
-                redlock_may_mend(rl->n, &tallies[item])) {
-                redlock_owe_not(&rl->nodes[i], items[item].claim);
+                redlock_may_restore(rl->n, &tallies[item])) {
+                redlock_pending_drop(&rl->nodes[i], items[item].claim);
                 redlock_note_add(items[item].receipt, 1U << i);
                 renew_say(rl, &batches[i], &items[item], true);
             }
@@ -251,11 +251,11 @@ void redlock_renew(struct hfi_conn *conn, struct hfi_renewal *items, size_t n,
     for (i = 0; i < n; i++) {
         if (!items[i].st)
             renew_judge(rl, &items[i], &tallies[i], err);
-        mend = mend || redlock_may_mend(rl->n, &tallies[i]);
+        mend = mend || redlock_may_restore(rl->n, &tallies[i]);
     }
     redis_batch_free(&batch);
     if (mend && hfi_left_ms(deadline))
-        renew_mend(rl, items, n, tallies, ttl_ms, deadline);
+        renew_restore(rl, items, n, tallies, ttl_ms, deadline);
 }
 
 hf_status redlock_release(struct hfi_conn *conn, const struct hfi_claim *claim,

@@ -83,14 +83,14 @@ enum redlock_standing redlock_standing(int n, const struct redlock_tally *tally)
     return n - against < redlock_majority(n) ? REDLOCK_FALLEN : REDLOCK_UNKNOWN;
 }
 
-bool redlock_may_mend(int n, const struct redlock_tally *tally)
+bool redlock_may_restore(int n, const struct redlock_tally *tally)
 {
     return tally->gone && tally->confirmed &&
            redlock_standing(n, tally) != REDLOCK_FALLEN &&
            tally->confirmed + count(tally->gone) >= redlock_majority(n);
 }
 
-bool redlock_hears_enough(int n, int ears)
+bool redlock_subscribed_enough(int n, int subscribers)
 {
-    return redlock_majority(n) - (n - ears) >= 1;
+    return redlock_majority(n) - (n - subscribers) >= 1;
 }

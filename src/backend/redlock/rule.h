@@ -68,12 +68,12 @@ enum redlock_standing { REDLOCK_STANDS, REDLOCK_UNKNOWN, REDLOCK_FALLEN };
 enum redlock_standing redlock_standing(int n, const struct redlock_tally *);
 
 /* May the nodes that have no such key be given it again?  redlock.c (5) */
-bool redlock_may_mend(int n, const struct redlock_tally *);
+bool redlock_may_restore(int n, const struct redlock_tally *);
 
 /* ---- waking ------------------------------------------------------------ */
 
-/* A release reaches a majority.  While we listen to `ears` of n nodes, do we
- * surely hear of it? */
-bool redlock_hears_enough(int n, int ears);
+/* A release reaches a majority.  While we listen to `subscribers` of n nodes,
+ * do we surely hear of it? */
+bool redlock_subscribed_enough(int n, int subscribers);
 
 #endif

@@ -3,9 +3,9 @@
  * wait.c - wake-ups.
  *
  * Once somebody has had to wait there is a second connection to each node, the
- * ear, on which we subscribe to the channels of the keys that are waited for.
- * The thread that connects the node connects it, too, and one thread at a time
- * reads it (core/listener.c).  A message is one character and who says it:
+ * subscriber, on which we subscribe to the channels of the keys that are waited
+ * for. The thread that connects the node connects it, too, and one thread at a
+ * time reads it (core/listener.c).  A message is one character and who says it:
  *
  *   -TOKEN    this claim has been released here
  *   ?CLIENT   somebody there waits for the key
@@ -13,14 +13,14 @@
  * A RELEASE is told by each node on which it happens, so by a majority.  The
  * last of those that we hear wakes who waits here.  Before that a try would
  * mostly find the other nodes taken, and be in the way of those who try later.
- * But which of them complete a majority cannot be said, because not all may have
- * had the lock, and those that we do not hear may be dead.  So after the first
- * word a try follows soon, whatever else is heard.
+ * But which of them complete a majority cannot be said, because not all may
+ * have had the lock, and those that we do not hear may be dead.  So after the
+ * first word a try follows soon, whatever else is heard.
  *
  * DEAF  As long as we hear enough nodes no release escapes us.  Messages are
- *   lost with an ear; if that leaves too few, those who wait are woken at once,
- *   ask again and again (acquire.c), and are woken once more when we hear
- *   enough again: what was released in between is seen by that try.
+ *   lost with an subscriber; if that leaves too few, those who wait are woken
+ *   at once, ask again and again (acquire.c), and are woken once more when we
+ *   hear enough again: what was released in between is seen by that try.
  *
  * ASKING  A holder that lets its lease linger listens on the same channel.  Who
  *   waits subscribes first and says so after that; who lets linger subscribes
@@ -42,8 +42,8 @@
 struct redlock_want {
     struct hfi_node node;
     unsigned users;
-    unsigned ears; /* the nodes that told us that we are subscribed */
-    unsigned news; /* those that told of the release of `token` */
+    unsigned subscribers; /* the nodes that told us that we are subscribed */
+    unsigned news;        /* those that told of the release of `token` */
     char token[HFI_TOKEN_LEN + 1];
     char waiter[HFI_TOKEN_LEN + 1]; /* of the only user, or "" */
     char key[];
@@ -60,125 +60,128 @@ static struct redlock_want *want_find(const struct redlock_conn *rl,
     return node ? hfi_container(node, struct redlock_want, node) : NULL;
 }
 
-static bool want_hears(const struct redlock_conn *rl,
-                       const struct redlock_want *want)
+static bool want_subscribed(const struct redlock_conn *rl,
+                            const struct redlock_want *want)
 {
-    return redlock_hears_enough(rl->n, __builtin_popcount(want->ears));
+    return redlock_subscribed_enough(rl->n,
+                                     __builtin_popcount(want->subscribers));
 }
 
-/* ---- ears -------------------------------------------------------------- */
+/* ---- subscribers
+ * -------------------------------------------------------------- */
 
 /* What was told there may have been missed. */
-static void ear_close(struct redlock_node *node)
+static void subscriber_close(struct redlock_node *node)
 {
     struct redlock_conn *rl = node->rl;
     struct hfi_node *at;
 
-    if (!node->ear)
+    if (!node->subscriber)
         return;
-    epoll_ctl(atomic_load(&rl->ear_poll), EPOLL_CTL_DEL, hfi_mux_fd(node->ear),
-              NULL);
-    atomic_store(&node->ear_fd, -1);
-    hfi_mux_close(node->ear);
-    node->ear = NULL;
+    epoll_ctl(atomic_load(&rl->subscriber_poll), EPOLL_CTL_DEL,
+              hfi_mux_fd(node->subscriber), NULL);
+    atomic_store(&node->subscriber_fd, -1);
+    hfi_mux_close(node->subscriber);
+    node->subscriber = NULL;
     for (at = hfi_map_next(&rl->wants, NULL); at;
          at = hfi_map_next(&rl->wants, at)) {
         struct redlock_want *want =
             hfi_container(at, struct redlock_want, node);
-        bool heard = want_hears(rl, want);
+        bool heard = want_subscribed(rl, want);
 
-        want->ears &= ~(1U << node->index);
-        if (heard && !want_hears(rl, want))
+        want->subscribers &= ~(1U << node->index);
+        if (heard && !want_subscribed(rl, want))
             hfi_wake(&rl->base, want->key, NULL);
     }
 }
 
 /* (UN)SUBSCRIBE; what would block is broken. */
-static void ear_say(struct redlock_node *node, const char *word,
-                    const char *key)
+static void subscriber_say(struct redlock_node *node, const char *word,
+                           const char *key)
 {
     char channel[REDIS_NAME_MAX];
     const char *argv[] = {word, channel};
     struct redis_batch batch = {0};
 
-    if (!node->ear)
+    if (!node->subscriber)
         return;
     redlock_channel(node->rl, key, channel, sizeof(channel));
     redis_batch_add(&batch, 2, argv);
     if (batch.failed ||
-        !hfi_mux_say(node->ear, batch.bytes, batch.len, hfi_now()))
-        ear_close(node);
+        !hfi_mux_say(node->subscriber, batch.bytes, batch.len, hfi_now()))
+        subscriber_close(node);
     redis_batch_free(&batch);
 }
 
-bool redlock_ear_lacks(struct redlock_node *node)
+bool redlock_subscriber_lacks(struct redlock_node *node)
 {
     struct redlock_conn *rl = node->rl;
     bool lacks;
 
     if (!atomic_load(&rl->listening))
         return false;
-    pthread_mutex_lock(&rl->ear_mu);
-    lacks = !node->ear && !node->deaf;
-    pthread_mutex_unlock(&rl->ear_mu);
+    pthread_mutex_lock(&rl->subscriber_mu);
+    lacks = !node->subscriber && !node->unsubscribed;
+    pthread_mutex_unlock(&rl->subscriber_mu);
     return lacks;
 }
 
-hf_status redlock_ear_connect(struct redlock_node *node, int64_t deadline,
-                              struct hf_error *err)
+hf_status redlock_subscriber_connect(struct redlock_node *node,
+                                     int64_t deadline, struct hf_error *err)
 {
     struct redlock_conn *rl = node->rl;
     struct epoll_event event = {.events = EPOLLIN,
                                 .data.u32 = (uint32_t)node->index};
     struct mux_link *link = NULL;
     struct hfi_node *at;
-    hf_status st = hfi_mux_open(&node->ear_mux, deadline, &link, err);
+    hf_status st = hfi_mux_open(&node->subscriber_mux, deadline, &link, err);
 
     if (st)
         return st;
-    pthread_mutex_lock(&rl->ear_mu);
-    if (epoll_ctl(atomic_load(&rl->ear_poll), EPOLL_CTL_ADD, hfi_mux_fd(link),
-                  &event)) {
+    pthread_mutex_lock(&rl->subscriber_mu);
+    if (epoll_ctl(atomic_load(&rl->subscriber_poll), EPOLL_CTL_ADD,
+                  hfi_mux_fd(link), &event)) {
         st = hfi_fail_errno(err, HF_SYSTEM, errno, "epoll");
         hfi_mux_close(link);
     } else {
-        node->ear = link;
-        atomic_store(&node->ear_fd, hfi_mux_fd(link));
+        node->subscriber = link;
+        atomic_store(&node->subscriber_fd, hfi_mux_fd(link));
         for (at = hfi_map_next(&rl->wants, NULL); at;
              at = hfi_map_next(&rl->wants, at))
-            ear_say(node, "SUBSCRIBE", at->key);
+            subscriber_say(node, "SUBSCRIBE", at->key);
     }
-    pthread_mutex_unlock(&rl->ear_mu);
+    pthread_mutex_unlock(&rl->subscriber_mu);
     return st;
 }
 
-void redlock_ear_drop(struct redlock_node *node)
+void redlock_subscriber_drop(struct redlock_node *node)
 {
-    pthread_mutex_lock(&node->rl->ear_mu);
-    ear_close(node);
-    node->deaf = false;
-    pthread_mutex_unlock(&node->rl->ear_mu);
+    pthread_mutex_lock(&node->rl->subscriber_mu);
+    subscriber_close(node);
+    node->unsubscribed = false;
+    pthread_mutex_unlock(&node->rl->subscriber_mu);
 }
 
 /* ---- hearing ----------------------------------------------------------- */
 
 /* What was released before it could be told here is seen by a try from now
  * on. */
-static void ear_subscribed(struct redlock_node *node, struct redlock_want *want)
+static void subscriber_subscribed(struct redlock_node *node,
+                                  struct redlock_want *want)
 {
     struct redlock_conn *rl = node->rl;
-    bool heard = want_hears(rl, want);
+    bool heard = want_subscribed(rl, want);
 
-    want->ears |= 1U << node->index;
-    if (!want_hears(rl, want))
+    want->subscribers |= 1U << node->index;
+    if (!want_subscribed(rl, want))
         return;
-    hfi_cond_wake(&rl->ear_changed);
+    hfi_cond_wake(&rl->subscriber_changed);
     if (!heard || want->news)
         hfi_wake(&rl->base, want->key, NULL);
 }
 
-static void ear_released(struct redlock_node *node, struct redlock_want *want,
-                         const char *token)
+static void subscriber_released(struct redlock_node *node,
+                                struct redlock_want *want, const char *token)
 {
     struct redlock_conn *rl = node->rl;
 
@@ -187,7 +190,8 @@ static void ear_released(struct redlock_node *node, struct redlock_want *want,
         want->news = 0;
     }
     want->news |= 1U << node->index;
-    if (!want->waiter[0] || (want->news & want->ears) == want->ears)
+    if (!want->waiter[0] ||
+        (want->news & want->subscribers) == want->subscribers)
         hfi_wake(&rl->base, want->key, NULL);
     else
         hfi_expect(&rl->base, want->key, want->waiter, RELEASE_MS);
@@ -195,7 +199,7 @@ static void ear_released(struct redlock_node *node, struct redlock_want *want,
 
 /* "message", the channel, the payload; or "subscribe", the channel, a
  * number. */
-static void ear_heard(struct redlock_node *node, const redisReply *reply)
+static void subscriber_heard(struct redlock_node *node, const redisReply *reply)
 {
     struct redlock_conn *rl = node->rl;
     struct redlock_want *want;
@@ -211,58 +215,61 @@ static void ear_heard(struct redlock_node *node, const redisReply *reply)
     if (!want)
         return;
     if (!strcmp(kind, "subscribe"))
-        ear_subscribed(node, want);
+        subscriber_subscribed(node, want);
     if (strcmp(kind, "message") != 0 ||
         reply->element[2]->type != REDIS_REPLY_STRING)
         return;
     text = reply->element[2]->str;
     if (*text == '-' && strlen(text + 1) == HFI_TOKEN_LEN)
-        ear_released(node, want, text + 1);
+        subscriber_released(node, want, text + 1);
     else if (*text == '?' && strcmp(text + 1, rl->id) != 0)
         hfi_wanted(&rl->base, want->key);
 }
 
-/* True if the ear is lost. */
-static bool ear_pump(struct redlock_node *node)
+/* True if the subscriber is lost. */
+static bool subscriber_pump(struct redlock_node *node)
 {
     redisReply *reply = NULL;
     hf_status st = HF_OK;
 
-    while (node->ear && !(st = hfi_mux_hear(node->ear, &reply)) && reply) {
+    while (node->subscriber && !(st = hfi_mux_hear(node->subscriber, &reply)) &&
+           reply) {
         if (reply->type == REDIS_REPLY_ERROR) {
-            node->deaf = true; /* It does not let us. */
+            node->unsubscribed = true; /* It does not let us. */
             st = HF_DENIED;
         }
-        ear_heard(node, reply);
+        subscriber_heard(node, reply);
         freeReplyObject(reply);
         reply = NULL;
         if (st)
             break;
     }
     if (st)
-        ear_close(node);
+        subscriber_close(node);
     return st != HF_OK;
 }
 
 int redlock_poll_fd(struct hfi_conn *conn)
 {
-    return atomic_load(&((struct redlock_conn *)conn)->ear_poll);
+    return atomic_load(&((struct redlock_conn *)conn)->subscriber_poll);
 }
 
-/* Read all that has come, with the mutex held; the ears that were lost. */
-static unsigned ears_read(struct redlock_conn *rl)
+/* Read all that has come, with the mutex held; the subscribers that were
+ * lost. */
+static unsigned subscribers_read(struct redlock_conn *rl)
 {
     struct epoll_event events[REDLOCK_MAX];
     unsigned lost = 0;
-    int i, n = epoll_wait(atomic_load(&rl->ear_poll), events, REDLOCK_MAX, 0);
+    int i, n = epoll_wait(atomic_load(&rl->subscriber_poll), events,
+                          REDLOCK_MAX, 0);
 
     for (i = 0; i < n; i++)
-        if (ear_pump(&rl->nodes[events[i].data.u32]))
+        if (subscriber_pump(&rl->nodes[events[i].data.u32]))
             lost |= 1U << events[i].data.u32;
     return lost;
 }
 
-static void ears_tend(struct redlock_conn *rl, unsigned lost)
+static void subscribers_tend(struct redlock_conn *rl, unsigned lost)
 {
     int i;
 
@@ -276,24 +283,24 @@ void redlock_dispatch(struct hfi_conn *conn)
     struct redlock_conn *rl = (struct redlock_conn *)conn;
     unsigned lost;
 
-    pthread_mutex_lock(&rl->ear_mu);
-    lost = ears_read(rl);
-    pthread_mutex_unlock(&rl->ear_mu);
-    ears_tend(rl, lost);
+    pthread_mutex_lock(&rl->subscriber_mu);
+    lost = subscribers_read(rl);
+    pthread_mutex_unlock(&rl->subscriber_mu);
+    subscribers_tend(rl, lost);
 }
 
 /* ---- wanting ----------------------------------------------------------- */
 
-bool redlock_ear_hears(struct redlock_conn *rl, const char *key)
+bool redlock_subscriber_hears(struct redlock_conn *rl, const char *key)
 {
     struct redlock_want *want;
-    bool hears;
+    bool subscribed;
 
-    pthread_mutex_lock(&rl->ear_mu);
+    pthread_mutex_lock(&rl->subscriber_mu);
     want = want_find(rl, key);
-    hears = want && want_hears(rl, want);
-    pthread_mutex_unlock(&rl->ear_mu);
-    return hears;
+    subscribed = want && want_subscribed(rl, want);
+    pthread_mutex_unlock(&rl->subscriber_mu);
+    return subscribed;
 }
 
 /* With the mutex held. */
@@ -317,7 +324,7 @@ static bool want_add(struct redlock_conn *rl, const struct hfi_claim *claim)
     memcpy(want->waiter, claim->token, sizeof(want->waiter));
     hfi_map_add(&rl->wants, &want->node);
     for (i = 0; i < rl->n; i++)
-        ear_say(&rl->nodes[i], "SUBSCRIBE", claim->key);
+        subscriber_say(&rl->nodes[i], "SUBSCRIBE", claim->key);
     return true;
 }
 
@@ -327,8 +334,8 @@ static bool want_may_hear(const struct redlock_conn *rl)
     int i, n = 0;
 
     for (i = 0; i < rl->n; i++)
-        n += !rl->nodes[i].deaf;
-    return redlock_hears_enough(rl->n, n);
+        n += !rl->nodes[i].unsubscribed;
+    return redlock_subscribed_enough(rl->n, n);
 }
 
 /* Wait for the nodes to say that we are subscribed, for a little.  Who reads
@@ -339,14 +346,15 @@ static void want_wait(struct redlock_conn *rl, const struct hfi_claim *claim,
     struct redlock_want *want;
     unsigned lost = 0;
 
-    pthread_mutex_lock(&rl->ear_mu);
-    while ((want = want_find(rl, claim->key)) && !want_hears(rl, want) &&
+    pthread_mutex_lock(&rl->subscriber_mu);
+    while ((want = want_find(rl, claim->key)) && !want_subscribed(rl, want) &&
            want_may_hear(rl) && hfi_left_ms(deadline)) {
-        hfi_cond_wait(&rl->ear_changed, &rl->ear_mu, hfi_now() + 1);
-        lost |= ears_read(rl);
+        hfi_cond_wait(&rl->subscriber_changed, &rl->subscriber_mu,
+                      hfi_now() + 1);
+        lost |= subscribers_read(rl);
     }
-    pthread_mutex_unlock(&rl->ear_mu);
-    ears_tend(rl, lost);
+    pthread_mutex_unlock(&rl->subscriber_mu);
+    subscribers_tend(rl, lost);
 }
 
 /* Does anybody else listen to the channel of a key that we let linger, as far
@@ -389,9 +397,9 @@ hf_status redlock_watch(struct hfi_conn *conn, const struct hfi_claim *claim,
     int i;
 
     atomic_store(&rl->listening, true);
-    pthread_mutex_lock(&rl->ear_mu);
+    pthread_mutex_lock(&rl->subscriber_mu);
     added = want_add(rl, claim);
-    pthread_mutex_unlock(&rl->ear_mu);
+    pthread_mutex_unlock(&rl->subscriber_mu);
     if (!added)
         return hfi_nomem(err);
     for (i = 0; i < rl->n; i++)
@@ -399,7 +407,7 @@ hf_status redlock_watch(struct hfi_conn *conn, const struct hfi_claim *claim,
     /* Who holds has no other chance: a waiter asks again. */
     want_wait(rl, claim, receipt->placed ? span.late : span.end);
     receipt->ref.text[REDLOCK_NOTE_WATCHED] = REDLOCK_WATCHED_NEW;
-    if (receipt->placed && (!redlock_ear_hears(rl, claim->key) ||
+    if (receipt->placed && (!redlock_subscriber_hears(rl, claim->key) ||
                             want_is_asked(rl, claim, span.late)))
         hfi_wanted(conn, claim->key);
     return HF_OK;
@@ -413,20 +421,20 @@ void redlock_unwatch(struct hfi_conn *conn, const struct hfi_claim *claim,
     int i;
 
     receipt->ref.text[REDLOCK_NOTE_WATCHED] = 0;
-    pthread_mutex_lock(&rl->ear_mu);
+    pthread_mutex_lock(&rl->subscriber_mu);
     want = want_find(rl, claim->key);
     if (want && !--want->users) {
         hfi_map_remove(&rl->wants, &want->node);
         for (i = 0; i < rl->n; i++)
-            ear_say(&rl->nodes[i], "UNSUBSCRIBE", claim->key);
+            subscriber_say(&rl->nodes[i], "UNSUBSCRIBE", claim->key);
         hfi_free(want);
     }
-    pthread_mutex_unlock(&rl->ear_mu);
+    pthread_mutex_unlock(&rl->subscriber_mu);
 }
 
 /* ---- beginning and end ------------------------------------------------- */
 
-hf_status redlock_ear_init(struct redlock_conn *rl, struct hf_error *err)
+hf_status redlock_subscriber_init(struct redlock_conn *rl, struct hf_error *err)
 {
     unsigned char id[8];
     int i, fd = epoll_create1(EPOLL_CLOEXEC);
@@ -436,29 +444,29 @@ hf_status redlock_ear_init(struct redlock_conn *rl, struct hf_error *err)
         snprintf(rl->id + 2 * i, 3, "%02x", id[i]);
     if (fd < 0)
         return hfi_fail_errno(err, HF_SYSTEM, errno, "epoll");
-    atomic_store(&rl->ear_poll, fd);
+    atomic_store(&rl->subscriber_poll, fd);
     return HF_OK;
 }
 
-void redlock_ear_fini(struct redlock_conn *rl)
+void redlock_subscriber_fini(struct redlock_conn *rl)
 {
-    int fd = atomic_exchange(&rl->ear_poll, -1);
+    int fd = atomic_exchange(&rl->subscriber_poll, -1);
 
     if (fd >= 0)
         close(fd);
     hfi_map_fini(&rl->wants);
 }
 
-void redlock_ear_forget(struct redlock_conn *rl)
+void redlock_subscriber_after_fork_child(struct redlock_conn *rl)
 {
     int i, fd;
 
     for (i = 0; i < REDLOCK_MAX; i++) {
-        fd = atomic_exchange(&rl->nodes[i].ear_fd, -1);
+        fd = atomic_exchange(&rl->nodes[i].subscriber_fd, -1);
         if (fd >= 0)
             close(fd);
     }
-    fd = atomic_exchange(&rl->ear_poll, -1);
+    fd = atomic_exchange(&rl->subscriber_poll, -1);
     if (fd >= 0)
         close(fd);
 }

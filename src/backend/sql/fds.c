@@ -73,7 +73,7 @@ void sql_fds_remove(struct sql_conn *conn, int fd)
     }
 }
 
-void sql_forget(struct hfi_conn *base)
+void sql_after_fork_child(struct hfi_conn *base)
 {
     struct sql_conn *conn = (struct sql_conn *)base;
     struct stat info;

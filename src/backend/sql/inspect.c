@@ -60,26 +60,27 @@ static void seen_fill(const struct sql_conn *conn, const struct sql_cell *cells,
     seen_text(info->note, sizeof(info->note), &cells[SQL_LOOK_NOTE]);
 }
 
-struct sql_looking {
+struct sql_inspecting {
     struct sql_conn *conn;
     struct sql_seen *seen;
 };
 
-static void look_row(struct sql_answer *answer, const struct sql_cell *cells,
-                     int n)
+static void inspect_row(struct sql_answer *answer, const struct sql_cell *cells,
+                        int n)
 {
-    struct sql_looking *looking = answer->arg;
+    struct sql_inspecting *looking = answer->arg;
 
     if (n == SQL_LOOK_COLUMNS)
         seen_fill(looking->conn, cells, looking->seen);
 }
 
-hf_status sql_look(struct sql_conn *conn, const char *key, struct sql_seen *ret,
-                   int64_t deadline, struct hf_error *err)
+hf_status sql_inspect_row(struct sql_conn *conn, const char *key,
+                          struct sql_seen *ret, int64_t deadline,
+                          struct hf_error *err)
 {
     struct sql_call call = {.key = key};
-    struct sql_looking looking = {conn, ret};
-    struct sql_answer answer = {.row = look_row, .arg = &looking};
+    struct sql_inspecting looking = {conn, ret};
+    struct sql_answer answer = {.row = inspect_row, .arg = &looking};
 
     *ret = (struct sql_seen){.info = {.size = sizeof(ret->info)}};
     return sql_run(conn, SQL_LOOK, &call, &answer, deadline, err);
@@ -89,7 +90,7 @@ hf_status sql_is_wanted(struct sql_conn *conn, const char *key, bool *ret,
                         int64_t deadline, struct hf_error *err)
 {
     struct sql_seen seen;
-    hf_status st = sql_look(conn, key, &seen, deadline, err);
+    hf_status st = sql_inspect_row(conn, key, &seen, deadline, err);
 
     *ret = !st && seen.held && seen.wanted;
     return st;
@@ -102,7 +103,8 @@ hf_status sql_inspect(struct hfi_conn *base, const char *key,
                       struct hf_error *err)
 {
     struct sql_seen seen;
-    hf_status st = sql_look((struct sql_conn *)base, key, &seen, deadline, err);
+    hf_status st =
+        sql_inspect_row((struct sql_conn *)base, key, &seen, deadline, err);
 
     if (st)
         return st;
@@ -188,7 +190,7 @@ hf_status sql_break(struct hfi_conn *base, const char *key, uint64_t fence,
     if (st || answer.affected || answer.rows)
         return st;
     /* To break it twice is no more than once. */
-    st = sql_look(conn, key, &seen, deadline, err);
+    st = sql_inspect_row(conn, key, &seen, deadline, err);
     if (!st && !(seen.info.broken && seen.info.fence == fence))
         st = grant_over(base, err);
     return st;
@@ -203,7 +205,7 @@ static hf_status free_session(struct sql_conn *conn, const char *key,
     struct sql_answer answer = {0};
     struct sql_call call = {.key = key};
     struct sql_seen seen;
-    hf_status st = sql_look(conn, key, &seen, deadline, err);
+    hf_status st = sql_inspect_row(conn, key, &seen, deadline, err);
 
     if (!st && !(seen.held && seen.info.fence == fence))
         st = grant_over(&conn->base, err);

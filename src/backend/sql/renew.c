@@ -62,7 +62,8 @@ static hf_loss renew_reason(struct sql_conn *conn,
 {
     struct sql_seen seen;
 
-    if (sql_look(conn, item->claim->key, &seen, deadline, NULL) || !seen.there)
+    if (sql_inspect_row(conn, item->claim->key, &seen, deadline, NULL) ||
+        !seen.there)
         return HF_LOSS_DELETED;
     return seen.info.fence != item->receipt->fence ? HF_LOSS_STOLEN
                                                    : HF_LOSS_BROKEN;

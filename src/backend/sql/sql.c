@@ -22,9 +22,9 @@
  *      ttl that the row names and a margin; the watch begins anew at every
  *      change, and when the answer came, not when the question was sent.  The
  *      statement that takes over compares the version once more.
- *  (5) Who found the row busy and will wait leaves a mark in it, so that only
- *      a release that somebody waits for rings a bell; after the mark there is
- *      another look.
+ *  (5) Who found the row busy and will wait leaves a mark in it, so that only a
+ *      release that somebody waits for rings a notifier; after the mark there
+ *      is another look.
  *  (6) To break is to revoke: the token is spoiled by a '!' before it, so that
  *      its holder cannot renew.  The row stays taken until the holder releases
  *      the spoiled token or its lease is over: to be told is not to have
@@ -122,13 +122,13 @@ static hf_status try_look(struct sql_conn *conn, const struct sql_call *call,
 {
     struct sql_answer answer = {0};
     struct sql_seen seen;
-    hf_status st = sql_look(conn, call->key, &seen, deadline, err);
+    hf_status st = sql_inspect_row(conn, call->key, &seen, deadline, err);
 
     if (!st && seen.held && !seen.wanted && call->queue &&
         conn->texts[SQL_WANT]) { /* sql.c (5) */
         st = sql_run(conn, SQL_WANT, call, &answer, deadline, err);
         if (!st)
-            st = sql_look(conn, call->key, &seen, deadline, err);
+            st = sql_inspect_row(conn, call->key, &seen, deadline, err);
     }
     ret->mine = seen.held && !strcmp(seen.token, call->token)
                     ? (int64_t)seen.info.fence
@@ -161,7 +161,7 @@ static hf_status try_by_look(struct sql_conn *conn, const struct sql_call *call,
     if (st || answer.id)
         return st;
     note->busy = true;
-    if (!call->queue && !conn->driver->mute)
+    if (!call->queue && !conn->driver->silent)
         return HF_OK;
     st = try_look(conn, call, ret, deadline, err);
     if (!st && ret->mine)

@@ -50,8 +50,8 @@ enum sql_stmt {
                        * `token` already or `note` */
     SQL_KILL,         /* end the session `number`; rows or a change tell that
                        * it was still there */
-    SQL_LOOK,         /* columns enum sql_look */
-    SQL_LIST,         /* columns enum sql_look, all that are held */
+    SQL_LOOK,         /* columns enum sql_inspect_row */
+    SQL_LIST,         /* columns enum sql_inspect_row, all that are held */
     SQL_WANT,         /* marks the row: somebody waits */
     SQL_LOCK,         /* row: for row_send() */
     SQL_MAKE,         /* row: the row to be locked, and its fence */
@@ -95,7 +95,7 @@ enum sql_try {
     SQL_TRY_AGAIN /* it changed under our hands */
 };
 
-enum sql_look {
+enum sql_inspect_row {
     SQL_LOOK_TOKEN, /* NULL: free */
     SQL_LOOK_FENCE,
     SQL_LOOK_LEFT,  /* ms; NULL: never lapses */
@@ -152,7 +152,7 @@ struct sql_driver {
     const char *refusal;                      /* why there is no row */
     unsigned sessions;                        /* of the pool; 0: 8 */
     bool by_look; /* SQL_ACQUIRE says only whether it was granted */
-    bool mute;    /* and may forget even that: look when it says no */
+    bool silent;  /* and may forget even that: look when it says no */
     bool names;   /* SQL_RENEW_MANY names what it has renewed; not with row */
     bool skips;   /* SQL_RENEW_MANY never waits for a row; not with row */
 
@@ -279,7 +279,7 @@ bool sql_fds_open(struct sql_conn *);
 void sql_fds_close(struct sql_conn *);
 void sql_fds_add(struct sql_conn *, int fd);
 void sql_fds_remove(struct sql_conn *, int fd);
-void sql_forget(struct hfi_conn *); /* hfi_backend.forget */
+void sql_after_fork_child(struct hfi_conn *); /* hfi_backend.forget */
 
 /* ---- inspect.c -------------------------------------------------------- */
 
@@ -291,8 +291,9 @@ struct sql_seen {
     struct hf_info info;
 };
 
-hf_status sql_look(struct sql_conn *, const char *key, struct sql_seen *ret,
-                   int64_t deadline, struct hf_error *);
+hf_status sql_inspect_row(struct sql_conn *, const char *key,
+                          struct sql_seen *ret, int64_t deadline,
+                          struct hf_error *);
 hf_status sql_inspect(struct hfi_conn *, const char *key, struct hf_info *,
                       int64_t deadline, struct hf_error *);
 hf_status sql_list(struct hfi_conn *, const char *prefix, hf_list_fn *,

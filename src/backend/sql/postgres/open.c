@@ -221,7 +221,7 @@ hf_status pg_dial(struct pg_session *ps, int64_t deadline, struct hf_error *err)
                      ps->want == PGRES_POLLING_READING ? POLLIN : POLLOUT,
                      deadline))
             return HF_BUSY;
-        if (!pg_hears(ps->pg, &ps->heard, PG_ANSWER_MAX))
+        if (!pg_subscribed(ps->pg, &ps->heard, PG_ANSWER_MAX))
             return hfi_fail(err, HF_PROTOCOL, "connect: this is no PostgreSQL");
         ps->want = PQconnectPoll(ps->pg);
         ps->base.heard_at = hfi_now();

@@ -316,7 +316,7 @@ static hf_status pg_try_acquire(struct hfi_conn *base,
         pg_listen_again(pc, deadline);
     st = sql_try_acquire(base, claim, receipt, busy, deadline, err);
     if (st == HF_BUSY && claim->queue)
-        pg_deaf(pc, claim);
+        pg_unsubscribed(pc, claim);
     return st;
 }
 
@@ -367,7 +367,7 @@ const struct hfi_backend hfi_backend_postgres = {
               HF_TRAIT_MACHINES | HF_TRAIT_NOTED,
     .open = pg_open,
     .close = pg_close,
-    .after_fork_child = sql_forget,
+    .after_fork_child = sql_after_fork_child,
     .try_acquire = pg_try_acquire,
     .renew = sql_renew,
     .release = sql_release,

@@ -48,7 +48,7 @@ struct pg_conn {
     bool making;           /* somebody is about to bring a listener */
     PGconn *listener;      /* read by dispatch() only, once it is here */
     int listener_fd;       /* as backend/sql/fds.c knows it */
-    size_t heard;          /* since the last bell */
+    size_t heard;          /* since the last notifier */
     atomic_bool listening; /* there was one: keep it */
 };
 
@@ -124,12 +124,12 @@ bool pg_poll(PGconn *, short events, int64_t deadline);
 hf_status pg_cut(struct pg_session *, const char *why, struct hf_error *);
 hf_status pg_unsent(struct pg_session *, struct hf_error *);
 hf_status pg_error(struct pg_session *, const PGresult *, struct hf_error *);
-hf_status pg_nonsense(struct pg_session *, struct hf_error *);
+hf_status pg_bad_reply(struct pg_session *, struct hf_error *);
 
 /* A value of a result, NULL or 0 if there is none. */
 const char *pg_value(const PGresult *, int row, int column);
 int64_t pg_integer(const PGresult *, int row, int column);
-bool pg_hears(PGconn *, size_t *heard, size_t most);
+bool pg_subscribed(PGconn *, size_t *heard, size_t most);
 
 /* Around a statement behind a pooler; *began: pg_finish() must follow. */
 hf_status pg_begin(struct pg_session *, bool *began, int64_t deadline,
@@ -170,7 +170,7 @@ int64_t pg_id(struct sql_session *);
 hf_status pg_listen(struct pg_conn *, int64_t deadline, struct hf_error *);
 void pg_unlisten(struct pg_conn *);
 void pg_listen_again(struct pg_conn *, int64_t deadline);
-void pg_deaf(struct pg_conn *, const struct hfi_claim *);
+void pg_unsubscribed(struct pg_conn *, const struct hfi_claim *);
 hf_status pg_watch(struct hfi_conn *, const struct hfi_claim *,
                    struct hfi_receipt *, int64_t deadline, struct hf_error *);
 void pg_unwatch(struct hfi_conn *, const struct hfi_claim *,

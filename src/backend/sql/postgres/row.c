@@ -116,7 +116,7 @@ static hf_status row_result(struct pg_session *ps, const PGresult *result,
     if (*last)
         *found = PQntuples(result) == 1;
     else if (PQntuples(result) != 1 || !value)
-        return pg_nonsense(ps, err);
+        return pg_bad_reply(ps, err);
     if (*last || strcmp(value, "f") != 0)
         return HF_OK;
     ps->base.why = SQL_WHY_BLOCKED; /* pg_try_advisory_xact_lock() */
@@ -136,8 +136,8 @@ hf_status pg_row_done(struct sql_session *session, bool *found,
 
     session->why = why;
     for (;;) {
-        if (!deadline && !pg_hears(ps->pg, &ps->heard, ps->most))
-            return pg_nonsense(ps, err);
+        if (!deadline && !pg_subscribed(ps->pg, &ps->heard, ps->most))
+            return pg_bad_reply(ps, err);
         if (!deadline && (PQflush(ps->pg) < 0 || !PQconsumeInput(ps->pg)))
             return pg_cut(ps, NULL, err);
         if (!deadline && PQisBusy(ps->pg))

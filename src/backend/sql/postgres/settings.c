@@ -117,7 +117,7 @@ static hf_status settle_judged(struct pg_session *ps, const PGresult *result,
     struct pg_conn *pc = (struct pg_conn *)ps->base.conn;
 
     if (!pg_integer(result, 0, 1) || !pg_value(result, 0, 3))
-        return pg_nonsense(ps, err);
+        return pg_bad_reply(ps, err);
     if (pg_integer(result, 0, 0))
         return hfi_fail(err, HF_UNSUPPORTED,
                         "this server is a standby and cannot write: name the "
@@ -225,7 +225,7 @@ static hf_status settle_hear(struct pg_session *ps, bool first, char *path,
             return st;
     }
     if (!st && (!ps->judged || (!first && !ps->trusted)))
-        st = pg_nonsense(ps, err);
+        st = pg_bad_reply(ps, err);
     return st;
 }
 

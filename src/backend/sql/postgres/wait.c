@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: MIT
  *
- * wait.c - bells: one connection that LISTENs for all keys.
+ * wait.c - notifiers: one connection that LISTENs for all keys.
  *
  * It is made when somebody first waits.  A release rings only if somebody
  * waits, so what arrives here is about contended keys only.  The alternative,
  * a waiter blocked in pg_advisory_lock(), needs a connection for each waited
- * key on both sides; bench/bells.c shows both.
+ * key on both sides; bench/notifiers.c shows both.
  *
  * INVARIANTS
  *  (1) A waiter that relies on the listener asks once more after there is one:
  *      when another has taken the place of one that was lost, every waiter is
- *      woken, since bells may have rung in between.
+ *      woken, since notifiers may have rung in between.
  *  (2) While there is none, waiters ask every WAKE_DEAF_MS, and each try makes
  *      another first.
  */
@@ -96,14 +96,14 @@ void pg_listen_again(struct pg_conn *pc, int64_t deadline)
         pg_listen(pc, hfi_now() + hfi_left_ms(deadline) / 2, NULL);
 }
 
-void pg_deaf(struct pg_conn *pc, const struct hfi_claim *claim)
+void pg_unsubscribed(struct pg_conn *pc, const struct hfi_claim *claim)
 {
-    bool deaf;
+    bool unsubscribed;
 
     pthread_mutex_lock(&pc->wake_mu);
-    deaf = !pc->listener;
+    unsubscribed = !pc->listener;
     pthread_mutex_unlock(&pc->wake_mu);
-    if (deaf && atomic_load(&pc->listening))
+    if (unsubscribed && atomic_load(&pc->listening))
         hfi_expect(&pc->sql.base, claim->key, claim->token, WAKE_DEAF_MS);
 }
 
@@ -186,10 +186,10 @@ void pg_dispatch(struct hfi_conn *base)
         return;
     }
     pthread_mutex_lock(&pc->wake_mu);
-    lost =
-        pc->listener && (!pg_hears(pc->listener, &pc->heard, PG_ANSWER_MAX) ||
-                         !PQconsumeInput(pc->listener) ||
-                         PQstatus(pc->listener) != CONNECTION_OK);
+    lost = pc->listener &&
+           (!pg_subscribed(pc->listener, &pc->heard, PG_ANSWER_MAX) ||
+            !PQconsumeInput(pc->listener) ||
+            PQstatus(pc->listener) != CONNECTION_OK);
     while (pc->listener && (note = PQnotifies(pc->listener))) {
         pc->heard = 0;
         wake_heard(base, note->extra);

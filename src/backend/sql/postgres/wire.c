@@ -70,7 +70,7 @@ hf_status pg_unsent(struct pg_session *ps, struct hf_error *err)
 
 /* The server sends too much, or what was not asked for: there is no sense in
  * asking again. */
-hf_status pg_nonsense(struct pg_session *ps, struct hf_error *err)
+hf_status pg_bad_reply(struct pg_session *ps, struct hf_error *err)
 {
     ps->base.broken = true;
     ps->base.why = SQL_WHY_OTHER;
@@ -154,7 +154,7 @@ int64_t pg_integer(const PGresult *result, int row, int column)
 
 /* Count what is about to be read, since libpq would keep all of it;
  * false: it is too much.  wire.c (1) */
-bool pg_hears(PGconn *pg, size_t *heard, size_t most)
+bool pg_subscribed(PGconn *pg, size_t *heard, size_t most)
 {
     int len = 0;
 
@@ -173,8 +173,8 @@ hf_status pg_next_soon(struct pg_session *ps, PGresult **ret, int64_t deadline,
     while (more > 0 || PQisBusy(ps->pg)) {
         if (!pg_poll(ps->pg, more > 0 ? POLLIN | POLLOUT : POLLIN, deadline))
             return HF_BUSY;
-        if (!pg_hears(ps->pg, &ps->heard, ps->most))
-            return pg_nonsense(ps, err);
+        if (!pg_subscribed(ps->pg, &ps->heard, ps->most))
+            return pg_bad_reply(ps, err);
         if (!PQconsumeInput(ps->pg))
             return pg_cut(ps, NULL, err);
         if (more > 0)
@@ -216,7 +216,7 @@ hf_status pg_results(struct pg_session *ps, PGresult **ret, int64_t deadline,
         last = result;
     }
     if (!st && !lost && !last)
-        st = pg_nonsense(ps, err);
+        st = pg_bad_reply(ps, err);
     if (!st && lost)
         st = lost;
     if (!st && ret)

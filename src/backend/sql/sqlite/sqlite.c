@@ -267,7 +267,7 @@ static hf_status lite_run(struct sql_session *session, enum sql_stmt which,
     if (!st && call &&
         (((which == SQL_RELEASE || which == SQL_FREE) && answer->id) ||
          (which == SQL_WANT && answer->affected)))
-        lite_ring(lc, call->key);
+        lite_notify(lc, call->key);
     return st;
 }
 
@@ -350,7 +350,7 @@ static hf_status lite_open(struct hfi_conn *base, const struct hfi_url *url,
     struct lite_conn *lc = (struct lite_conn *)base;
     hf_status st;
 
-    lite_bell_open(lc);
+    lite_notifier_open(lc);
     if (url->nhosts || url->user || !*url->path)
         return hfi_fail(err, HF_INVALID,
                         "url: sqlite: takes a file, as in sqlite:/var/x.db");
@@ -367,7 +367,7 @@ static void lite_close(struct hfi_conn *base)
     struct lite_conn *lc = (struct lite_conn *)base;
 
     sql_close(&lc->sql);
-    lite_bell_close(lc);
+    lite_notifier_close(lc);
 }
 
 static const char *const lite_schemes[] = {"sqlite", NULL};
@@ -383,7 +383,7 @@ const struct hfi_backend hfi_backend_sqlite = {
     .fallback_poll_ms = LITE_NET_MS,
     .open = lite_open,
     .close = lite_close,
-    .after_fork_child = lite_forget,
+    .after_fork_child = lite_after_fork_child,
     .try_acquire = sql_try_acquire,
     .renew = sql_renew,
     .release = sql_release,

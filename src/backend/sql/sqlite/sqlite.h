@@ -17,7 +17,7 @@
 
 #define LITE_PATH_MAX 4096
 
-/* How late a waiter may be where a bell cannot be rung. */
+/* How late a waiter may be where a notifier cannot be rung. */
 #define LITE_NET_MS 1000
 
 /* The database, its log, and the index of that. */
@@ -35,10 +35,10 @@ struct lite_conn {
     char boot[40];            /* which boot of which machine this is */
     _Atomic int64_t fence;    /* the highest that was granted to us */
 
-    pthread_mutex_t bell_mu; /* guards what follows */
-    bool bell_opened;
+    pthread_mutex_t notifier_mu; /* guards what follows */
+    bool notifier_opened;
     int inotify_fd;
-    int dir_fd;            /* of the bells; -1 if there is none */
+    int dir_fd;            /* of the notifiers; -1 if there is none */
     bool listens;          /* inotify_fd watches it */
     struct hfi_link heard; /* of struct lite_watch */
 };
@@ -83,10 +83,10 @@ bool lite_has_moved(const struct lite_session *);
 
 /* ---- wait.c ----------------------------------------------------- */
 
-void lite_bell_open(struct lite_conn *);
-void lite_bell_close(struct lite_conn *);
-void lite_forget(struct hfi_conn *);
-void lite_ring(struct lite_conn *, const char *key);
+void lite_notifier_open(struct lite_conn *);
+void lite_notifier_close(struct lite_conn *);
+void lite_after_fork_child(struct hfi_conn *);
+void lite_notify(struct lite_conn *, const char *key);
 hf_status lite_watch(struct hfi_conn *, const struct hfi_claim *,
                      struct hfi_receipt *, int64_t deadline, struct hf_error *);
 void lite_unwatch(struct hfi_conn *, const struct hfi_claim *,

@@ -2,23 +2,23 @@
  *
  * wait.c - wake-ups: empty files beside the database, and inotify.
  *
- * The database's own files change with every commit of every key, so they
- * would wake everybody for everything.  Instead there is a directory,
- * FILE-bells, with up to 256 empty files, where FILE is the database without
- * symbolic links, so that all its users share it.  A client that frees a lock
- * for which somebody waits, or that begins to wait, opens and closes the file
- * named by a hash of the key, and inotify tells the others which it was.
+ * The database's own files change with every commit of every key, so they would
+ * wake everybody for everything.  Instead there is a directory, FILE-notifiers,
+ * with up to 256 empty files, where FILE is the database without symbolic
+ * links, so that all its users share it.  A client that frees a lock for which
+ * somebody waits, or that begins to wait, opens and closes the file named by a
+ * hash of the key, and inotify tells the others which it was.
  *
  * INVARIANTS
  *  (1) Ringing never blocks and never follows a link, whatever another user
- *      has put in place of a bell.
- *  (2) The bells may be rung by everybody who can write the database: they
+ *      has put in place of a notifier.
+ *  (2) The notifiers may be rung by everybody who can write the database: they
  *      get its group and its permissions, whatever the umask.
  *  (3) A waiter listens only where (2) holds and nobody but a user of the
- *      database owns the bells.  Elsewhere it polls.
+ *      database owns the notifiers.  Elsewhere it polls.
  *
- * A bell is a hint: a client that hears it asks the database, and a waiter that
- * hears nothing asks every LITE_NET_MS.
+ * A notifier is a hint: a client that hears it asks the database, and a waiter
+ * that hears nothing asks every LITE_NET_MS.
  */
 #include "sqlite.h"
 
@@ -36,12 +36,12 @@
 struct lite_watch {
     struct hfi_link link; /* in lite_conn.heard */
     char token[HFI_TOKEN_LEN + 1];
-    char bell[4];
+    char notifier[4];
     bool holds;
     char key[];
 };
 
-static void bell_name(char ret[4], const char *key)
+static void notifier_name(char ret[4], const char *key)
 {
     unsigned hash = 5381;
 
@@ -54,26 +54,26 @@ static void bell_name(char ret[4], const char *key)
 
 /* Of the kinds of users that have `all`, those that can write the database.
  * Others cannot take part. */
-static mode_t bell_mode(const struct stat *db, mode_t all)
+static mode_t notifier_mode(const struct stat *db, mode_t all)
 {
     return (all & 0700) | (db->st_mode & 0020 ? all & 0070 : 0) |
            (db->st_mode & 0002 ? all & 0007 : 0);
 }
 
 /* wait.c (2); what is not ours to change stays. */
-static void bell_share(int fd, const struct stat *db, mode_t all)
+static void notifier_share(int fd, const struct stat *db, mode_t all)
 {
     uid_t owner = geteuid() ? (uid_t)-1 : db->st_uid;
 
     if (fchown(fd, owner, db->st_gid))
         all &= (mode_t)~0070; /* another group has no part in it */
-    fchmod(fd, bell_mode(db, all));
+    fchmod(fd, notifier_mode(db, all));
 }
 
 /* wait.c (3) */
-static bool bell_serves(int dir_fd, const struct stat *db)
+static bool notifier_serves(int dir_fd, const struct stat *db)
 {
-    mode_t need = bell_mode(db, 0777);
+    mode_t need = notifier_mode(db, 0777);
     bool all = db->st_mode & 0002, group = db->st_mode & 0020;
     struct stat dir;
 
@@ -87,7 +87,7 @@ static bool bell_serves(int dir_fd, const struct stat *db)
 
 /* Make the directory if it is not there, open it if it is not open; with the
  * mutex held.  False where that cannot be. */
-static bool bell_dir(struct lite_conn *lc, const struct stat *db)
+static bool notifier_dir(struct lite_conn *lc, const struct stat *db)
 {
     char path[LITE_PATH_MAX + 8];
     struct stat sb;
@@ -101,13 +101,13 @@ static bool bell_dir(struct lite_conn *lc, const struct stat *db)
     snprintf(path, sizeof(path), "%s-bells", lc->real);
     made = !mkdir(path, 0700);
     lc->dir_fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (lc->dir_fd >= 0 && (made || !bell_serves(lc->dir_fd, db)))
-        bell_share(lc->dir_fd, db, 0777);
+    if (lc->dir_fd >= 0 && (made || !notifier_serves(lc->dir_fd, db)))
+        notifier_share(lc->dir_fd, db, 0777);
     return lc->dir_fd >= 0;
 }
 
 /* wait.c (1) */
-static void bell_touch(int dir_fd, const char *name, const struct stat *db)
+static void notifier_touch(int dir_fd, const char *name, const struct stat *db)
 {
     const int flags = O_WRONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC;
     int fd = openat(dir_fd, name, flags);
@@ -117,7 +117,7 @@ static void bell_touch(int dir_fd, const char *name, const struct stat *db)
     if (fd < 0) {
         fd = openat(dir_fd, name, flags | O_CREAT | O_EXCL, 0600);
         if (fd >= 0)
-            bell_share(fd, db, 0666);
+            notifier_share(fd, db, 0666);
     }
     if (fd >= 0)
         close(fd);
@@ -125,17 +125,17 @@ static void bell_touch(int dir_fd, const char *name, const struct stat *db)
 
 /* ---- ringing and listening --------------------------------------------- */
 
-void lite_bell_open(struct lite_conn *lc)
+void lite_notifier_open(struct lite_conn *lc)
 {
-    pthread_mutex_init(&lc->bell_mu, NULL);
+    pthread_mutex_init(&lc->notifier_mu, NULL);
     hfi_link_init(&lc->heard);
     lc->inotify_fd = lc->dir_fd = -1;
-    lc->bell_opened = true;
+    lc->notifier_opened = true;
 }
 
-void lite_bell_close(struct lite_conn *lc)
+void lite_notifier_close(struct lite_conn *lc)
 {
-    if (!lc->bell_opened)
+    if (!lc->notifier_opened)
         return;
     while (!hfi_link_alone(&lc->heard)) {
         struct lite_watch *watch =
@@ -148,45 +148,45 @@ void lite_bell_close(struct lite_conn *lc)
         close(lc->inotify_fd);
     if (lc->dir_fd >= 0)
         close(lc->dir_fd);
-    pthread_mutex_destroy(&lc->bell_mu);
-    lc->bell_opened = false;
+    pthread_mutex_destroy(&lc->notifier_mu);
+    lc->notifier_opened = false;
 }
 
 /* In a forked child; SQLite's own descriptors must stay as they are, since it
  * would use their numbers again. */
-void lite_forget(struct hfi_conn *base)
+void lite_after_fork_child(struct hfi_conn *base)
 {
     struct lite_conn *lc = (struct lite_conn *)base;
 
-    if (lc->bell_opened && lc->inotify_fd >= 0)
+    if (lc->notifier_opened && lc->inotify_fd >= 0)
         close(lc->inotify_fd);
-    if (lc->bell_opened && lc->dir_fd >= 0)
+    if (lc->notifier_opened && lc->dir_fd >= 0)
         close(lc->dir_fd);
 }
 
-void lite_ring(struct lite_conn *lc, const char *key)
+void lite_notify(struct lite_conn *lc, const char *key)
 {
     struct stat db;
     char name[4];
 
     if (stat(lc->real, &db))
         return;
-    bell_name(name, key);
-    pthread_mutex_lock(&lc->bell_mu);
-    if (bell_dir(lc, &db))
-        bell_touch(lc->dir_fd, name, &db);
-    pthread_mutex_unlock(&lc->bell_mu);
+    notifier_name(name, key);
+    pthread_mutex_lock(&lc->notifier_mu);
+    if (notifier_dir(lc, &db))
+        notifier_touch(lc->dir_fd, name, &db);
+    pthread_mutex_unlock(&lc->notifier_mu);
 }
 
 /* With the mutex held. */
-static hf_status bell_listen(struct lite_conn *lc, struct hf_error *err)
+static hf_status notifier_listen(struct lite_conn *lc, struct hf_error *err)
 {
     char path[64];
     struct stat db;
 
-    if (stat(lc->real, &db) || !bell_dir(lc, &db))
+    if (stat(lc->real, &db) || !notifier_dir(lc, &db))
         return hfi_fail_errno(err, HF_SYSTEM, errno, "the bells");
-    if (!bell_serves(lc->dir_fd, &db))
+    if (!notifier_serves(lc->dir_fd, &db))
         return hfi_fail(err, HF_DENIED, "the bells are not for everybody");
     if (lc->listens)
         return HF_OK;
@@ -217,17 +217,17 @@ hf_status lite_watch(struct hfi_conn *base, const struct hfi_claim *claim,
         return hfi_nomem(err);
     memcpy(watch->key, claim->key, size);
     memcpy(watch->token, claim->token, sizeof(watch->token));
-    bell_name(watch->bell, claim->key);
+    notifier_name(watch->notifier, claim->key);
     watch->holds = receipt->placed;
     hfi_link_init(&watch->link);
     lite_unwatch(base, claim, receipt);
-    pthread_mutex_lock(&lc->bell_mu);
-    st = bell_listen(lc, err);
+    pthread_mutex_lock(&lc->notifier_mu);
+    st = notifier_listen(lc, err);
     if (!st)
         hfi_link_append(&lc->heard, &watch->link);
     else
         hfi_free(watch);
-    pthread_mutex_unlock(&lc->bell_mu);
+    pthread_mutex_unlock(&lc->notifier_mu);
     if (!st && receipt->placed)
         st = sql_is_wanted(&lc->sql, claim->key, &wanted, deadline, err);
     if (wanted)
@@ -242,7 +242,7 @@ void lite_unwatch(struct hfi_conn *base, const struct hfi_claim *claim,
     struct hfi_link *at, *next;
 
     (void)receipt;
-    pthread_mutex_lock(&lc->bell_mu);
+    pthread_mutex_lock(&lc->notifier_mu);
     for (at = lc->heard.next; at != &lc->heard; at = next) {
         struct lite_watch *watch = hfi_container(at, struct lite_watch, link);
 
@@ -252,7 +252,7 @@ void lite_unwatch(struct hfi_conn *base, const struct hfi_claim *claim,
         hfi_link_remove(&watch->link);
         hfi_free(watch);
     }
-    pthread_mutex_unlock(&lc->bell_mu);
+    pthread_mutex_unlock(&lc->notifier_mu);
 }
 
 int lite_poll_fd(struct hfi_conn *base)
@@ -260,23 +260,23 @@ int lite_poll_fd(struct hfi_conn *base)
     struct lite_conn *lc = (struct lite_conn *)base;
     int fd;
 
-    pthread_mutex_lock(&lc->bell_mu);
+    pthread_mutex_lock(&lc->notifier_mu);
     fd = lc->inotify_fd;
-    pthread_mutex_unlock(&lc->bell_mu);
+    pthread_mutex_unlock(&lc->notifier_mu);
     return fd;
 }
 
 /* With the mutex held; `name` NULL: any may have rung.  A holder that was
  * granted while it was watched is told too: hfi_wanted() is harmless to those
  * who do not linger. */
-static void bell_heard(struct lite_conn *lc, const char *name)
+static void notifier_heard(struct lite_conn *lc, const char *name)
 {
     struct hfi_link *at;
 
     for (at = lc->heard.next; at != &lc->heard; at = at->next) {
         struct lite_watch *watch = hfi_container(at, struct lite_watch, link);
 
-        if (name && strcmp(watch->bell, name) != 0)
+        if (name && strcmp(watch->notifier, name) != 0)
             continue;
         hfi_wanted(&lc->sql.base, watch->key);
         if (!watch->holds)
@@ -291,15 +291,15 @@ void lite_dispatch(struct hfi_conn *base)
     const struct inotify_event *event;
     ssize_t len, at;
 
-    pthread_mutex_lock(&lc->bell_mu);
+    pthread_mutex_lock(&lc->notifier_mu);
     len = read(lc->inotify_fd, buf, sizeof(buf)); /* It does not block. */
     for (at = 0; at < len; at += (ssize_t)(sizeof(*event) + event->len)) {
         event = (const void *)(buf + at);
         if (event->mask & IN_IGNORED) { /* The directory was removed. */
             lc->listens = false;
-            bell_listen(lc, NULL);
+            notifier_listen(lc, NULL);
         }
-        bell_heard(lc, event->len ? event->name : NULL);
+        notifier_heard(lc, event->len ? event->name : NULL);
     }
-    pthread_mutex_unlock(&lc->bell_mu);
+    pthread_mutex_unlock(&lc->notifier_mu);
 }
