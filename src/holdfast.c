@@ -311,8 +311,11 @@ hf_loss hf_lost_reason(const hf_lock *lk)
     if (!lk || hf_held(lk))
         return HF_LOSS_NONE;
     reason = (hf_loss)atomic_load(&lk->grant->loss);
+    if (reason)
+        return reason;
     /* Past its deadline, and the keeper has not come to say so yet. */
-    return reason ? reason : HF_LOSS_EXPIRED;
+    return hfi_now() >= atomic_load(&lk->grant->hold_end) ? HF_LOSS_MAX_HOLD
+                                                          : HF_LOSS_EXPIRED;
 }
 
 int64_t hf_remaining_ms(const hf_lock *lk)

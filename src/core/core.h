@@ -88,7 +88,7 @@ struct hfi_grant {
     struct hfi_receipt receipt;  /* the backend's, one call at a time */
     _Atomic int64_t deadline;    /* held before it; 0 once lost; read freely */
     int64_t lease_end;           /* end of the proven lease */
-    int64_t hold_end;            /* end by max_hold_ms, or HFI_NEVER */
+    _Atomic int64_t hold_end;    /* end by max_hold_ms, or HFI_NEVER */
     int64_t lease_ms;            /* and how long that was in all */
     int64_t next_at;             /* next renewal; end of ttl when reaping; when
                                  * its last try began while CLAIMING */

@@ -216,7 +216,7 @@ TEST(a_lost_lock_brings_one_gone_with_its_user_data)
 
 TEST(a_lock_taken_by_a_call_brings_gone_too)
 {
-    struct hf_lock_opts brief = conf_opts(100, HF_MANUAL);
+    struct hf_lock_opts brief = conf_opts(400, HF_MANUAL);
     hf_client *client = conf_open();
     int fd = hf_events_fd(client);
     hf_lock *lk = conf_try(client, conf_key("k"), &brief);

@@ -22,7 +22,7 @@ struct scene {
 
 static struct scene lapse(void)
 {
-    struct hf_lock_opts brief = conf_opts(150, HF_MANUAL);
+    struct hf_lock_opts brief = conf_opts(400, HF_MANUAL);
     struct scene s = {.key = conf_key("k"), .a = conf_open(), .b = conf_open()};
 
     s.old = conf_try(s.a, s.key, &brief);
@@ -303,7 +303,7 @@ TEST(the_lost_descriptor_is_one_closed_by_exec_and_by_release)
 
 TEST(the_lost_descriptor_of_a_lock_lost_before_is_readable)
 {
-    struct hf_lock_opts brief = conf_opts(50, HF_MANUAL);
+    struct hf_lock_opts brief = conf_opts(400, HF_MANUAL);
     hf_client *client = conf_open();
     hf_lock *lk = conf_try(client, conf_key("k"), &brief);
 

@@ -149,7 +149,7 @@ TEST(handles_of_a_closed_client_leave_the_next_holder_alone)
 
 TEST(a_lock_lost_before_the_close_keeps_its_own_reason)
 {
-    struct hf_lock_opts brief = conf_opts(50, HF_MANUAL);
+    struct hf_lock_opts brief = conf_opts(400, HF_MANUAL);
     hf_client *client = conf_open();
     hf_lock *lk = conf_try(client, conf_key("k"), &brief);
 

@@ -406,7 +406,7 @@ static void renew_sessions(struct renewal *r)
 static void renew_entries(struct renewal *r, int64_t began)
 {
     struct renew_batch batch = {.n = 0};
-    bool renewed[RENEW_MAX];
+    bool renewed[RENEW_MAX] = {false};
     size_t i;
 
     for (i = 0; i < r->n; i++) {

@@ -7,7 +7,9 @@
  * and does not serve them would cost the locks that are kept, or granted, over
  * the connection of the calls.  Without a watch a waiter asks now and then, and
  * a holder learns from its renewal that its lock was broken; both ask for the
- * connection again, and a pause after each failure is kept here.
+ * connection again, and a pause after each failure is kept here.  Nobody is
+ * woken when there is a connection: a waiter finds it when it next asks, and
+ * who lingers would have to take it for a gap in what was heard.
  *
  * INVARIANTS
  *  (1) While conn->watch_opening is set, one thread connects.  When it unsets
@@ -89,7 +91,6 @@ static void *connect_run(void *arg)
         pthread_cond_broadcast(&ec->watch_cond);
         pthread_mutex_unlock(&ec->watch_mu);
         connect_leases(ec);
-        hfi_wake_all(&ec->base); /* Each waiter asks for its watch. */
         pthread_mutex_lock(&ec->watch_mu);
     }
     ec->watch_opening = false; /* connect.c (1) */
