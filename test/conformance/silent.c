@@ -11,20 +11,35 @@
 
 #include <fcntl.h>
 #include <stdio.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
-/* Tell the proxy. */
+/* How much the proxy has answered so far: beside its fifo `in` there is `out`. */
+static off_t silent_answered(const char *in)
+{
+    char path[512];
+    struct stat sb;
+
+    snprintf(path, sizeof(path), "%.*sout", (int)(strlen(in) - 2), in);
+    CHECK_EQ(stat(path, &sb), 0);
+    return sb.st_size;
+}
+
+/* Tell the proxy, and wait until it has obeyed. */
 static void silent_say(const char *command)
 {
     const char *path = getenv("HF_FAR");
+    off_t before;
     int fd;
 
     if (!path)
         T_SKIP_HOST("no proxy");
+    before = silent_answered(path);
     fd = open(path, O_WRONLY | O_CLOEXEC);
     CHECK_GE(fd, 0);
     CHECK_EQ(write(fd, command, strlen(command)), (ssize_t)strlen(command));
     close(fd);
+    t_poll_until(silent_answered(path) > before, 20000);
 }
 
 static void silence(void)

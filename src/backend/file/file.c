@@ -199,6 +199,7 @@ static hf_status file_open(struct hfi_conn *conn, const struct hfi_url *url,
     fc->dir_fd = fc->inotify_fd = -1;
     fc->pid = (long)getpid();
     fc->pid_ns = file_pid_ns();
+    file_record_learn_limit();
     pthread_mutex_init(&fc->mu, NULL);
     fc->opened = true;
     if (url->nhosts || url->user)

@@ -142,6 +142,7 @@ hf_status file_record_inspect(int fd, struct file_record *ret,
 hf_status file_record_read_fence(int fd, struct file_record *ret,
                                  struct hf_error *err);
 /* Write the record with the claim's owner and note in place of its own. */
+void file_record_learn_limit(void);
 hf_status file_record_write(int fd, const struct file_record *,
                             const struct hfi_claim *, struct hf_error *err);
 hf_status file_record_break(int fd, uint64_t fence, struct hf_error *err);

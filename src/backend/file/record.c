@@ -240,6 +240,18 @@ static char *record_put_mark(char *at, uint64_t fence)
     return at + 21;
 }
 
+/* RLIMIT_FSIZE, as it was when a client was last opened: to ask for it at every
+ * write would cost a sixth of a lock. */
+static _Atomic rlim_t record_most = RLIM_INFINITY;
+
+void file_record_learn_limit(void)
+{
+    struct rlimit most;
+
+    atomic_store(&record_most, getrlimit(RLIMIT_FSIZE, &most) ? RLIM_INFINITY
+                                                              : most.rlim_cur);
+}
+
 /* Write all or nothing.  A write that RLIMIT_FSIZE forbids would end the
  * process by SIGXFSZ, so it is not tried.  What was cut off, because the disk
  * is full, would be nobody's record and refused by everybody: an empty file is
@@ -247,11 +259,10 @@ static char *record_put_mark(char *at, uint64_t fence)
 static hf_status record_store(int fd, const char *text, size_t len, off_t at,
                               struct hf_error *err)
 {
-    struct rlimit most;
+    rlim_t most = atomic_load(&record_most);
     ssize_t done;
 
-    if (!getrlimit(RLIMIT_FSIZE, &most) && most.rlim_cur != RLIM_INFINITY &&
-        most.rlim_cur < (rlim_t)at + len)
+    if (most != RLIM_INFINITY && most < (rlim_t)at + len)
         return hfi_fail_errno(err, HF_SYSTEM, EFBIG,
                               "write into the lock file (see ulimit -f)");
     done = pwrite(fd, text, len, at);
