@@ -290,9 +290,9 @@ static int acquire_limited(rlim_t most)
     pid_t pid = fork();
 
     if (pid == 0) {
-        client = open_locks();
         if (setrlimit(RLIMIT_FSIZE, &limit))
             _exit(101);
+        client = open_locks();
         _exit((int)hf_acquire(client, "job", 0, NULL, &lk, &t_err));
     }
     CHECK_EQ(waitpid(pid, &status, 0), pid);

@@ -57,7 +57,7 @@ static void try_ask_for(struct consul_try *t, struct consul_kv *kv)
 
 /* Is it locked by a session of ours, for no claim of ours?  A restored snapshot
  * can bring back what was released, and who but us could let go of it? */
-static bool try_is_ghost(struct consul_try *t, const struct consul_kv *kv)
+static bool try_is_unclaimed(struct consul_try *t, const struct consul_kv *kv)
 {
     struct consul_session *s = NULL;
 
@@ -100,7 +100,7 @@ static hf_status try_judge(struct consul_try *t, struct consul_kv *kv)
         if (k->holder[0] && !(k->maybe && kv->index == k->expected_index) &&
             (mine || strcmp(kv->session, k->session->id) != 0))
             hfi_consul_key_settle(t->cc, k, kv);
-        if (try_is_ghost(t, kv))
+        if (try_is_unclaimed(t, kv))
             return try_free(t, kv);
         try_ask_for(t, kv);
         return HF_BUSY;

@@ -227,7 +227,7 @@ static void subscriber_heard(struct redlock_node *node, const redisReply *reply)
 }
 
 /* True if the subscriber is lost. */
-static bool subscriber_pump(struct redlock_node *node)
+static bool subscriber_dispatch(struct redlock_node *node)
 {
     redisReply *reply = NULL;
     hf_status st = HF_OK;
@@ -264,7 +264,7 @@ static unsigned subscribers_read(struct redlock_conn *rl)
                           REDLOCK_MAX, 0);
 
     for (i = 0; i < n; i++)
-        if (subscriber_pump(&rl->nodes[events[i].data.u32]))
+        if (subscriber_dispatch(&rl->nodes[events[i].data.u32]))
             lost |= 1U << events[i].data.u32;
     return lost;
 }

@@ -19,7 +19,7 @@
 #define BREAK_TURNS 4
 
 /* What is to be done to the holder with this fence. */
-struct break_wish {
+struct break_request {
     uint64_t fence;
     bool free; /* remove it; else it is marked, and the holder lets go */
     bool hit;  /* out: there was one */
@@ -93,8 +93,8 @@ static hf_status break_free_single(struct zk_session *ses, const char *path,
 /* Change the node that was read, unless it has been written to since. */
 static hf_status break_change(struct zk_session *ses, const char *path,
                               const struct zk_op *seen,
-                              const struct break_wish *wish, int64_t deadline,
-                              int *rc, struct hf_error *err)
+                              const struct break_request *request,
+                              int64_t deadline, int *rc, struct hf_error *err)
 {
     struct zk_batch *reqs = zk_batch_new(ses, 1);
     char data[ZK_DATA_MAX + 32];
@@ -102,8 +102,8 @@ static hf_status break_change(struct zk_session *ses, const char *path,
 
     if (!reqs)
         return hfi_nomem(err);
-    zk_data_mark(data, seen->text, wish->fence);
-    if (wish->free)
+    zk_data_mark(data, seen->text, request->fence);
+    if (request->free)
         zk_delete(reqs, path, seen->stat.version);
     else
         zk_set(reqs, path, data, seen->stat.version);
@@ -118,7 +118,7 @@ static hf_status break_change(struct zk_session *ses, const char *path,
 
 /* Read a node, and break it if it has the fence.  *again if it has changed. */
 static hf_status break_node(struct zk_session *ses, const char *path,
-                            struct break_wish *wish, int64_t deadline,
+                            struct break_request *request, int64_t deadline,
                             bool *again, struct hf_error *err)
 {
     struct zk_batch *reqs = zk_batch_new(ses, 1);
@@ -135,32 +135,32 @@ static hf_status break_node(struct zk_session *ses, const char *path,
         zk_inspect_describe(&info, &reqs->ops[0]);
     else if (reqs->ops[0].rc != ZNONODE)
         st = zk_inspect_status(ses->conn, reqs->ops[0].rc, err);
-    if (!st && info.held && info.fence == wish->fence) {
-        if (!reqs->ops[0].stat.ephemeralOwner && !wish->free)
+    if (!st && info.held && info.fence == request->fence) {
+        if (!reqs->ops[0].stat.ephemeralOwner && !request->free)
             st = hfi_fail(err, HF_UNSUPPORTED,
                           "%s: the first node of the queue is not ephemeral, "
                           "so nobody hears of a break: free it by force",
                           ses->conn->base.endpoint);
-        else if (info.broken && !wish->free)
+        else if (info.broken && !request->free)
             rc = ZOK;
-        else if (wish->free && ses->conn->single)
+        else if (request->free && ses->conn->single)
             st =
                 break_free_single(ses, path, &reqs->ops[0], deadline, &rc, err);
         else
-            st = break_change(ses, path, &reqs->ops[0], wish, deadline, &rc,
+            st = break_change(ses, path, &reqs->ops[0], request, deadline, &rc,
                               err);
     }
     zk_batch_end(reqs);
     *again = rc == ZBADVERSION;
     if (!st && rc == ZOK) {
-        wish->hit = true;
-        break_tell(ses->conn, path, wish->free);
+        request->hit = true;
+        break_tell(ses->conn, path, request->free);
     }
     return st;
 }
 
 static hf_status break_path(struct zk_session *ses, const char *path,
-                            struct break_wish *wish, int64_t deadline,
+                            struct break_request *request, int64_t deadline,
                             struct hf_error *err)
 {
     hf_status st = HF_OK;
@@ -168,7 +168,7 @@ static hf_status break_path(struct zk_session *ses, const char *path,
     int turns;
 
     for (turns = 0; again && !st && turns < BREAK_TURNS; turns++)
-        st = break_node(ses, path, wish, deadline, &again, err);
+        st = break_node(ses, path, request, deadline, &again, err);
     if (!st && again)
         st = hfi_fail(err, HF_UNAVAILABLE, "%s: the node changes too fast",
                       ses->conn->base.endpoint);
@@ -177,7 +177,7 @@ static hf_status break_path(struct zk_session *ses, const char *path,
 
 /* All that have the lowest number hold together. */
 static hf_status break_holders(struct zk_session *ses, const char *parent,
-                               struct break_wish *wish, int64_t deadline,
+                               struct break_request *request, int64_t deadline,
                                struct hf_error *err)
 {
     struct zk_batch *reqs;
@@ -197,7 +197,8 @@ static hf_status break_holders(struct zk_session *ses, const char *parent,
         if (!zk_number(reqs->ops[1].names.data[i], &number) || number != head)
             continue;
         path = zk_join(parent, reqs->ops[1].names.data[i]);
-        st = path ? break_path(ses, path, wish, deadline, err) : hfi_nomem(err);
+        st = path ? break_path(ses, path, request, deadline, err)
+                  : hfi_nomem(err);
         hfi_free(path);
     }
     zk_batch_end(reqs);
@@ -205,7 +206,7 @@ static hf_status break_holders(struct zk_session *ses, const char *parent,
 }
 
 static hf_status break_key(struct zk_conn *zc, const char *key,
-                           struct break_wish *wish, int64_t deadline,
+                           struct break_request *request, int64_t deadline,
                            struct hf_error *err)
 {
     char *path = zk_key_path(zc, key);
@@ -216,12 +217,12 @@ static hf_status break_key(struct zk_conn *zc, const char *key,
         return hfi_nomem(err);
     st = zk_session_any(zc, deadline, &ses, err);
     if (!st) {
-        st = zc->single ? break_path(ses, path, wish, deadline, err)
-                        : break_holders(ses, path, wish, deadline, err);
+        st = zc->single ? break_path(ses, path, request, deadline, err)
+                        : break_holders(ses, path, request, deadline, err);
         zk_session_put(ses);
     }
     hfi_free(path);
-    if (!st && !wish->hit)
+    if (!st && !request->hit)
         st =
             hfi_fail(err, HF_LOST, "%s: that grant is over", zc->base.endpoint);
     return st;
@@ -230,15 +231,15 @@ static hf_status break_key(struct zk_conn *zc, const char *key,
 hf_status zk_break(struct hfi_conn *conn, const char *key, uint64_t fence,
                    int64_t deadline, struct hf_error *err)
 {
-    struct break_wish wish = {fence, false, false};
+    struct break_request request = {fence, false, false};
 
-    return break_key((struct zk_conn *)conn, key, &wish, deadline, err);
+    return break_key((struct zk_conn *)conn, key, &request, deadline, err);
 }
 
 hf_status zk_free(struct hfi_conn *conn, const char *key, uint64_t fence,
                   int64_t deadline, struct hf_error *err)
 {
-    struct break_wish wish = {fence, true, false};
+    struct break_request request = {fence, true, false};
 
-    return break_key((struct zk_conn *)conn, key, &wish, deadline, err);
+    return break_key((struct zk_conn *)conn, key, &request, deadline, err);
 }

@@ -92,21 +92,21 @@ struct zk_session {
     char why[160];            /* there is no connection; "" if there is */
     struct hfi_thread io_thread;
     struct hfi_notifier notifier; /* wakes the I/O thread */
-    int epoll_fd;         /* of `sock`: so does this, or it wakes who pumps */
-    int sock;             /* the library's; -1: none */
-    uint32_t events;      /* what it waits for there */
-    int64_t ask_at;       /* when it has something to do at the latest */
-    int64_t heard_at;     /* when something came, or was first asked for */
-    int64_t sent_at;      /* when something was; perhaps also later */
-    int64_t patience;     /* how long an attempt to connect may take; 0: not
+    int epoll_fd;      /* of `sock`: so does this, or it wakes who dispatches */
+    int sock;          /* the library's; -1: none */
+    uint32_t events;   /* what it waits for there */
+    int64_t ask_at;    /* when it has something to do at the latest */
+    int64_t heard_at;  /* when something came, or was first asked for */
+    int64_t sent_at;   /* when something was; perhaps also later */
+    int64_t patience;  /* how long an attempt to connect may take; 0: not
                            * begun */
-    int64_t try_until;    /* the end of this one */
-    int heard;            /* what it said of the connection, or 0 */
-    size_t pending;       /* requests of batches without an answer */
+    int64_t try_until; /* the end of this one */
+    int heard;         /* what it said of the connection, or 0 */
+    size_t pending;    /* requests of batches without an answer */
     struct hfi_cond cond; /* `state` has changed, or `done` */
     enum zk_state state;
     bool reading; /* a caller reads for all */
-    bool armed;   /* who pumps will */
+    bool armed;   /* who dispatches will */
     bool shut;    /* being closed: answers mean nothing any more */
     bool done;    /* the I/O thread has ended */
     bool denied;  /* dead because the server refused the credentials */
@@ -128,7 +128,7 @@ struct zk_session {
     unsigned life;               /* how often it has been connected */
 };
 
-/* A claim's node, or the wish for one. */
+/* A claim's node, or the request for one. */
 struct zk_node {
     struct hfi_node entry;      /* in zk_conn.nodes */
     struct hfi_link link;       /* in zk_session.nodes */

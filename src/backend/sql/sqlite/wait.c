@@ -185,9 +185,11 @@ static hf_status notifier_listen(struct lite_conn *lc, struct hf_error *err)
     struct stat db;
 
     if (stat(lc->real, &db) || !notifier_dir(lc, &db))
-        return hfi_fail_errno(err, HF_SYSTEM, errno, "the bells");
+        return hfi_fail_errno(err, HF_SYSTEM, errno,
+                              "the directory of the notifiers");
     if (!notifier_serves(lc->dir_fd, &db))
-        return hfi_fail(err, HF_DENIED, "the bells are not for everybody");
+        return hfi_fail(err, HF_DENIED,
+                        "the directory of the notifiers is not for everybody");
     if (lc->listens)
         return HF_OK;
     if (lc->inotify_fd < 0) {
