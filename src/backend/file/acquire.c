@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <sched.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -26,8 +27,11 @@
 /* How often a try is made again while somebody looks. */
 #define FILE_LOOKS_MAX 100
 
-/* How often the gate is tried for, which everybody holds for moments only. */
-#define FILE_GATE_MAX 10000
+/* How often the gate is tried for, which everybody holds for moments only: first
+ * as fast as can be, then, since its owner may be waiting for a processor, once a
+ * millisecond. */
+#define FILE_GATE_FAST 5000
+#define FILE_GATE_MAX  (FILE_GATE_FAST + 200)
 
 /* How often a lock file may vanish under our hands before we give up. */
 #define FILE_REOPEN_MAX 100
@@ -119,7 +123,10 @@ bool file_gate(int fd)
     for (tries = 0; !file_byte(fd, FILE_GATE_AT, F_WRLCK); tries++) {
         if (tries == FILE_GATE_MAX)
             return false; /* Its owner was stopped, or is a stranger. */
-        sched_yield();
+        if (tries < FILE_GATE_FAST)
+            sched_yield();
+        else
+            poll(NULL, 0, 1);
     }
     return true;
 }
