@@ -283,7 +283,10 @@ TEST_TIMEOUT(a_renewal_that_no_majority_stands_behind_is_none, 120)
     client = open_url(only(n));
     lk = lock(client, "fault/alone", 20000, 0);
     CHECK_OK(hf_extend(lk, 0, &t_err));
-    CHECK_EQ(sh("kill -STOP $(cat $HF_TEST_DIR/%d.pid $HF_TEST_DIR/%d.pid)",
+    CHECK_EQ(sh("for pid in $(cat $HF_TEST_DIR/%d.pid $HF_TEST_DIR/%d.pid); do "
+                "kill -STOP $pid; "
+                "while ps -L -o stat= -p $pid | grep -q '^[^T]'; do "
+                "sleep 0.01; done; done",
                 n % SERVERS + 1, (n + 1) % SERVERS + 1),
              0);
     CHECK(hf_extend(lk, 0, &t_err) != HF_OK);
