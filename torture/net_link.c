@@ -214,10 +214,11 @@ static bool link_swallows(struct net *net, struct net_link *link, int dir)
     }
     if (link->last == NET_UP) {
         link->last = NET_DOWN;
-        if (rule->reply && --rule->reply == 0) {
-            link->swallow = true;
+        link->swallow = rule->reply == 1;
+        if (rule->reply)
+            rule->reply--;
+        if (link->swallow)
             net->dropped++;
-        }
     }
     return link->swallow;
 }
