@@ -369,7 +369,8 @@ hf_status hfi_url_only(const struct hfi_url *url, const char *const *common,
             continue;
         return hfi_fail(
             err, HF_INVALID,
-            "url: %s: has no option '%s'; holdfast-url(7) lists them",
+            "url: %s: has no option '%s'; holdfast-url(7) names its manual "
+            "page",
             url->scheme,
             hfi_quote(quoted, sizeof(quoted), url->params[i].name));
     }

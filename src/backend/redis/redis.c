@@ -127,7 +127,7 @@ static hf_status open_word(const struct hfi_url *url, const char *name,
     }
     return hfi_fail(err, HF_INVALID,
                     "url: %s= is not one of its words; "
-                    "holdfast-url(7) lists them",
+                    "holdfast-redis(7) lists them",
                     name);
 }
 
