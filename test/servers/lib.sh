@@ -13,6 +13,8 @@ begin() {
     base=${TMPDIR:-/tmp}
     [ "${2-}" != memory ] || [ ! -w /dev/shm ] || base=/dev/shm
     dir=$(mktemp -d "$base/hf-$1.XXXXXX")
+    # An ordinary user begins with 1024 descriptors; Consul does not start then.
+    ulimit -S -n "$(ulimit -H -n)"
     command='' helpers=''
     trap end EXIT
     trap 'exit 129' HUP
