@@ -26,11 +26,11 @@
  *      own mutex while it calls hfi_wake(), hfi_wanted() or hfi_gone().
  *  (6) Time and randomness come from base/env.h only; every wait ends by a
  *      deadline; nothing is printed.  What a backend decides by itself concerns
- *      its own connections and sessions: which of several servers to ask, how
- *      long to wait for a silent one and when to connect again, since only it
- *      knows the servers, in a thread of its own where no call may wait for it;
- *      and when to remove what has lapsed on a session that other locks keep
- *      alive (etcd, ZooKeeper, Consul), since only it knows what hangs there.
+ *      its own connections: which of several servers to ask, how long to wait
+ *      for a silent one and when to connect again, since only it knows the
+ *      servers, in a thread of its own where no call may wait for it.  (ZooKeeper
+ *      and Consul have no sweep() yet, and remove by themselves what has lapsed
+ *      on a session that other locks keep alive.)
  *  (7) A claim is used by one call at a time.
  *  (8) A grant is a token and a fence.  One that lapsed and was given again to
  *      the same token, by a try that arrived late, has another fence: renew()
@@ -42,6 +42,10 @@
  *      condition that it still belongs to the session, or to the token and
  *      fence, that it is removed for; and it counts as removed only when the
  *      service has said so.
+ * (11) A renewal for the bearer of a handle (claim.bearer) always changes what
+ *      the service keeps of the grant, where removals and moves compare that:
+ *      nothing that an earlier call has sent without an answer, from whichever
+ *      process, fits the grant any longer.
  */
 #ifndef HFI_BACKEND_H
 #define HFI_BACKEND_H
@@ -55,7 +59,7 @@
 
 #define HFI_TOKEN_LEN 32
 
-/* What we ask for.  Built by the core; only ttl_ms, poll_ms and nth ever
+/* What we ask for.  Built by the core; only ttl_ms, poll_ms, nth and doubt ever
  * change. */
 struct hfi_claim {
     const char *key;
@@ -66,8 +70,9 @@ struct hfi_claim {
                       * after so long */
     uint32_t nth;    /* which try_acquire() of this claim it is */
     bool shared;
-    bool queue; /* we shall wait: keep a place if it is busy */
-    bool doubt; /* a try had no answer: it may arrive after any later call */
+    bool queue;  /* we shall wait: keep a place if it is busy */
+    bool doubt;  /* a try had no answer: it may arrive after any later call */
+    bool bearer; /* renewed for the bearer of a handle; see (11) */
     char token[HFI_TOKEN_LEN + 1]; /* hex digits, unique to this claim */
 };
 
@@ -158,6 +163,17 @@ struct hfi_backend {
                          struct hfi_receipt *, int64_t deadline,
                          struct hf_error *);
 
+    /* For a service whose grants hang on sessions (HFI_TRAIT_BOUND).  Nobody
+     * here has this grant any more, and its lease is over (core/sweep.c): remove
+     * it if a session of this client still carries it and it has not changed
+     * since that was seen.  HF_OK; HF_LOST if it is gone or another's.  Where
+     * there is sweep(), it and release() leave receipt->placed set as long as
+     * something of the claim may yet appear: a write had no answer, and the
+     * session that it names may be alive.  Then they are called again. */
+    hf_status (*sweep)(struct hfi_conn *, const struct hfi_claim *,
+                       struct hfi_receipt *, int64_t deadline,
+                       struct hf_error *);
+
     /* Optional.  Arrange that hfi_wake() is called when a try may succeed, from
      * now on; and, for a claim that holds, that hfi_wanted() is called when
      * somebody else asks for the key, or has asked already and still waits.
@@ -223,7 +239,12 @@ void hfi_expect(
     int64_t ms); /* a try may succeed by then, if nothing is heard */
 void hfi_wanted(struct hfi_conn *, const char *key); /* somebody asks for it */
 void hfi_gone(struct hfi_conn *, const char *key, const char *token,
-              hf_loss reason);               /* this grant is no more */
+              hf_loss reason); /* this grant is no more */
+bool hfi_left(struct hfi_conn *, const struct hfi_claim *,
+              const struct hfi_receipt *);   /* the claim goes on as another:
+                                            * what this receipt says may be left
+                                            * and is to be released; false: no
+                                            * memory */
 void hfi_poll_fd_changed(struct hfi_conn *); /* ask poll_fd() again */
 void hfi_warn(struct hfi_conn *,
               const char *text); /* the set-up is doubtful after all */

@@ -178,6 +178,10 @@ static void close_grant(struct hf_client *c, struct hfi_grant *grant,
     hfi_grant_lose(c, grant, HF_LOSS_CLOSED);
     hfi_heap_remove(&c->timers, &grant->timer);
     hfi_link_remove(&grant->link);
+    if (grant->state == HFI_LEFT) { /* sweep.c (4) */
+        hfi_grant_free(c, grant);
+        return;
+    }
     grant->state = HFI_RELEASING;
     if (grant->receipt.placed || grant->uncertain || grant->claim.doubt ||
         grant->watched)

@@ -26,10 +26,13 @@
  *   RELEASING  its release is on the wire           (queue->grants)
  *   LOST       latched; handles may remain          (client->lost)
  *   REAPING    to be taken back in the background   (client->reap or timer)
+ *   LEFT       of a bearer; swept when its lease is over    (queue->left; and
+ *                                                    client->reap or timer)
  *
  *   CLAIMING -> HELD <-> LINGERING -> RELEASING -> gone
  *       |         `-> LOST -> RELEASING -> gone |
  *       `------------> REAPING <----------------'   (no answer)
+ *   HELD -> LEFT -> gone                            (detached)
  */
 #ifndef HFI_CORE_H
 #define HFI_CORE_H
@@ -74,7 +77,8 @@ enum hfi_grant_state {
     HFI_LINGERING,
     HFI_RELEASING,
     HFI_LOST,
-    HFI_REAPING
+    HFI_REAPING,
+    HFI_LEFT
 };
 
 /* A claim, and once it is granted, the grant. */
@@ -83,6 +87,7 @@ struct hfi_grant {
     struct hfi_link link;        /* in the list that `state` names */
     struct hfi_link handles;     /* of struct hf_lock */
     struct hfi_link due;         /* of its renewer, while it waits for that */
+    struct hfi_link left;        /* in queue->left, while LEFT */
     struct hfi_key_queue *queue; /* owns the key */
     struct hfi_claim claim;      /* constant while a backend looks at it */
     struct hfi_receipt receipt;  /* the backend's, one call at a time */
@@ -122,6 +127,7 @@ struct hfi_key_queue {
     struct hfi_link waiting;    /* of struct hf_request: the local queue */
     struct hfi_link contending; /* of struct hf_request */
     struct hfi_link grants;     /* of struct hfi_grant */
+    struct hfi_link left;       /* of struct hfi_grant: to be swept */
     struct hfi_grant
         *local_grant;          /* the grant that the local queue waits for */
     struct hf_request *leader; /* the contender that will bring one */
@@ -419,7 +425,18 @@ void hfi_worker_add(struct hf_client *, struct hf_request *);
 
 /* reaper.c: taking back what must not stay in the service */
 void hfi_reap(struct hf_client *, struct hfi_grant *);
+int64_t hfi_reap_pause(struct hfi_grant *);
 bool hfi_reap_goes_on(const struct hf_client *, struct hfi_grant *, hf_status);
+
+/* sweep.c: what has lapsed on a session that lives on */
+bool hfi_sweeps(const struct hf_client *);
+int64_t hfi_sweep_due(const struct hfi_grant *);
+void hfi_sweep_later(struct hf_client *, struct hfi_grant *, int64_t due);
+struct hfi_grant *hfi_sweep_hold(struct hf_client *, const struct hfi_grant *);
+void hfi_sweep_renewed(struct hf_client *, struct hfi_grant *,
+                       struct hfi_grant *held, hf_status, int64_t sent);
+void hfi_sweep_drop(struct hf_client *, const char *key, const char *token);
+void hfi_sweep(struct hf_client *, struct hfi_grant *);
 
 /* events.c: what hf_next_event() tells */
 void hfi_notify(struct hf_client *, struct hfi_notice *, enum hf_event_type);

@@ -204,7 +204,8 @@ static hf_status detached_renew_token(struct hf_client *c,
     return st;
 }
 
-/* Let go of a grant here without a word to the service. */
+/* Let go of a grant here without a word to the service.  It is the bearer's;
+ * sweep.c sees to it that it does not outlast its lease. */
 static void detached_forget(struct hf_client *c, struct hfi_grant *grant)
 {
     struct hfi_key_queue *queue = grant->queue;
@@ -216,7 +217,10 @@ static void detached_forget(struct hf_client *c, struct hfi_grant *grant)
     queue->users++;
     if (queue->local_grant == grant)
         queue->local_grant = NULL;
-    hfi_grant_free(c, grant);
+    if (hfi_sweeps(c))
+        hfi_sweep_later(c, grant, hfi_sweep_due(grant));
+    else
+        hfi_grant_free(c, grant);
     hfi_key_queue_promote(c, queue);
     hfi_key_queue_put(c, queue);
 }
@@ -305,6 +309,8 @@ hf_status hfi_attach(struct hf_client *c, const char *key,
     st = detached_take_over(c, grant, handle, hfi_now() + c->timeout_ms, err);
     if (!st) {
         ours = true;
+        if (c->be->take_over)
+            hfi_sweep_drop(c, key, handle->token);
         hfi_handle_ask(c, grant, &item, hfi_now() + c->timeout_ms, &sent, err);
         st = item.st;
     }
@@ -334,7 +340,7 @@ hf_status hfi_handle_extend(struct hf_client *c, const char *key,
                             struct hf_error *err)
 {
     struct hfi_renewal item = {.ttl_ms = params->ttl_ms};
-    struct hfi_grant *grant = NULL;
+    struct hfi_grant *grant = NULL, *left;
     int64_t sent;
     hf_status st;
 
@@ -342,9 +348,11 @@ hf_status hfi_handle_extend(struct hf_client *c, const char *key,
     st = detached_begin(c, key, handle, params, &grant, err);
     if (!st) {
         detached_use_token(grant, handle);
+        grant->claim.bearer = true;
+        left = hfi_sweep_hold(c, grant);
         hfi_handle_ask(c, grant, &item, hfi_now() + c->timeout_ms, &sent, err);
         st = item.st == HF_LOST ? detached_no_grant(key, err) : item.st;
-        hfi_grant_free(c, grant);
+        hfi_sweep_renewed(c, grant, left, item.st, sent);
     }
     hfi_handle_leave(c);
     return st;
@@ -370,6 +378,7 @@ hf_status hfi_handle_release(struct hf_client *c, const char *key,
         } else {
             if (st == HF_LOST)
                 st = detached_no_grant(key, err);
+            hfi_sweep_drop(c, key, handle->token);
             hfi_grant_free(c, grant);
         }
     }

@@ -88,6 +88,7 @@ struct hfi_grant *hfi_grant_new(struct hf_client *c,
     hfi_link_init(&grant->link);
     hfi_link_init(&grant->handles);
     hfi_link_init(&grant->due);
+    hfi_link_init(&grant->left);
     grant->timer.kind = HFI_TIMER_GRANT;
     grant->queue = queue;
     queue->users++;
@@ -114,6 +115,7 @@ void hfi_grant_free(struct hf_client *c, struct hfi_grant *grant)
     hfi_heap_remove(&c->timers, &grant->timer);
     hfi_heap_unreserve(&c->timers);
     hfi_link_remove(&grant->due);
+    hfi_link_remove(&grant->left);
     hfi_link_remove(&grant->link);
     grant_free_text(c, grant->claim.owner);
     grant_free_text(c, grant->claim.note);
@@ -359,6 +361,8 @@ void hfi_grant_lose(struct hf_client *c, struct hfi_grant *grant,
     grant_tell(c, grant);
     if (lingering || grant_may_remain(c, grant, reason))
         hfi_grant_reap(c, grant);
+    else if (reason == HF_LOSS_BROKEN && hfi_sweeps(c)) /* at the latest */
+        hfi_keeper_set(c, &grant->timer, hfi_sweep_due(grant));
     hfi_key_queue_promote(c, queue);
 }
 

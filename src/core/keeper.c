@@ -114,8 +114,13 @@ static void keeper_warn(struct hf_client *c, struct hfi_grant *grant)
 static void keeper_tend_grant(struct hf_client *c, struct hfi_grant *grant,
                               int64_t now)
 {
-    if (grant->state == HFI_REAPING || grant->state == HFI_RELEASING) {
+    if (grant->state == HFI_REAPING || grant->state == HFI_RELEASING ||
+        grant->state == HFI_LEFT) {
         keeper_reap(c, grant, now);
+        return;
+    }
+    if (grant->state == HFI_LOST) { /* broken, and never released: sweep.c */
+        hfi_grant_reap(c, grant);
         return;
     }
     if (!hfi_held(grant)) {

@@ -17,6 +17,9 @@
  *      that is silent arrives when it speaks again.
  *  (3) A release touches nothing but its own token and fence (backend/backend.h
  *      (10)), so to repeat it harms nobody.
+ *  (4) On a session that other locks keep alive nothing lapses by itself.  So
+ *      where grants hang on sessions (2) has no end in time: the claim stays
+ *      until the service says that nothing of it can come any more.
  */
 #include "core.h"
 
@@ -44,6 +47,9 @@ bool hfi_reap_goes_on(const struct hf_client *c, struct hfi_grant *grant,
 
     if (st == HF_UNCERTAIN || st == HF_UNAVAILABLE)
         return now < grant->next_at || hfi_stays(c) || grant->claim.doubt;
+    if (c->be->sweep) /* reaper.c (4) */
+        return grant->receipt.placed ||
+               (grant->claim.doubt && st && st != HF_LOST);
     if (!grant->claim.doubt)
         return false;
     if (!grant->answered) {
@@ -54,7 +60,7 @@ bool hfi_reap_goes_on(const struct hf_client *c, struct hfi_grant *grant,
 }
 
 /* Twice as long each time, and once in a ttl at least. */
-static int64_t reap_pause(struct hfi_grant *grant)
+int64_t hfi_reap_pause(struct hfi_grant *grant)
 {
     int64_t ms = grant->reap_pause;
 
@@ -72,6 +78,10 @@ void hfi_reap(struct hf_client *c, struct hfi_grant *grant)
     hf_status st;
 
     hfi_link_remove(&grant->link);
+    if (grant->state == HFI_LEFT) {
+        hfi_sweep(c, grant);
+        return;
+    }
     if (grant->state == HFI_RELEASING) { /* It lingered. */
         hfi_grant_drop(c, grant, hfi_now() + c->timeout_ms, NULL);
         return;
@@ -84,7 +94,7 @@ void hfi_reap(struct hf_client *c, struct hfi_grant *grant)
     }
     st = hfi_grant_send_release(c, grant, hfi_now() + c->timeout_ms, NULL);
     if (hfi_reap_goes_on(c, grant, st))
-        hfi_keeper_set(c, &grant->timer, hfi_now() + reap_pause(grant));
+        hfi_keeper_set(c, &grant->timer, hfi_now() + hfi_reap_pause(grant));
     else
         reap_done(c, grant);
 }

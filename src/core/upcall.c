@@ -200,6 +200,34 @@ void hfi_gone(struct hfi_conn *conn, const char *key, const char *token,
     pthread_mutex_unlock(&c->mu);
 }
 
+/* What a claim has left under a name that it does not use any more.  It is
+ * released like every doubtful claim, as one of its own with the same token. */
+bool hfi_left(struct hfi_conn *conn, const struct hfi_claim *claim,
+              const struct hfi_receipt *receipt)
+{
+    struct hfi_lock_params params = {.ttl_ms = claim->ttl_ms,
+                                     .flags = claim->shared ? HF_SHARED : 0};
+    struct hf_client *c = conn->client;
+    struct hfi_key_queue *queue;
+    struct hfi_grant *grant;
+
+    pthread_mutex_lock(&c->mu);
+    queue = hfi_key_queue_get(c, claim->key);
+    grant = queue ? hfi_grant_new(c, queue, &params) : NULL;
+    if (grant) {
+        memcpy(grant->claim.token, claim->token, sizeof(claim->token));
+        grant->receipt = *receipt;
+        grant->receipt.placed = true;
+        grant->claim.doubt = true;
+        grant->local_grant = false;
+        hfi_grant_reap(c, grant);
+    }
+    if (queue)
+        hfi_key_queue_put(c, queue);
+    pthread_mutex_unlock(&c->mu);
+    return grant != NULL;
+}
+
 void hfi_poll_fd_changed(struct hfi_conn *conn)
 {
     struct hf_client *c = conn->client;

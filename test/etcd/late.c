@@ -10,6 +10,7 @@
  */
 #include "t.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -147,38 +148,40 @@ TEST(a_place_left_to_join_is_never_granted_when_its_removal_is_late)
     net_free(net);
 }
 
-/* A waiter's try has no answer for longer than its ttl.  Other calls of its
- * client keep the lease, and one of them sweeps the place. */
-TEST(a_place_that_was_swept_is_never_granted_when_the_sweep_is_late)
+/* A waiter's try has no answer for longer than its ttl, while other calls of
+ * its client keep the lease: its place goes with its claim, not before. */
+TEST(a_waiter_whose_try_has_no_answer_keeps_its_place)
 {
     hf_client *far = far_new(15000), *near = near_new(), *next = near_new();
-    hf_lock *lk = take(near, "swept", NULL, 30000);
-    hf_lock *others[7];
+    hf_lock *lk = take(near, "kept", NULL, 30000);
+    hf_lock *others[5], *mine = NULL;
     char key[16];
     int i;
 
-    for (i = 0; i < 7; i++) {
+    for (i = 0; i < 5; i++) {
         snprintf(key, sizeof(key), "other%d", i);
         others[i] = take(near, key, NULL, 30000);
     }
-    hf_release(take(far, "swept2", NULL, 1000), NULL);
+    hf_release(take(far, "kept2", NULL, 1000), NULL);
     tell("conn 1 down hold");
-    queue_up(far, "swept", NULL, 1000, &asked);
-    t_poll_until(waiters(near, "swept") == 1, 20000);
-    queue_up(next, "swept", NULL, 10000, &asked);
-    t_poll_until(waiters(near, "swept") == 2, 20000);
-    CHECK_OK(hf_release(lk, &t_err));
-    for (i = 0; i < 7; i++) {
-        if (i == 6)
-            tell("conn 1 up delay 1500"); /* The last one sweeps. */
-        pause_ms(i == 6 ? 200 : 480);
+    queue_up(far, "kept", NULL, 1000, &asked);
+    t_poll_until(waiters(near, "kept") == 1, 20000);
+    queue_up(next, "kept", NULL, 10000, &asked);
+    t_poll_until(waiters(near, "kept") == 2, 20000);
+    for (i = 0; i < 5; i++) {
+        pause_ms(480);
         snprintf(key, sizeof(key), "other%d", i);
         queue_up(far, key, NULL, 1000, NULL);
     }
-    pause_ms(200);
+    CHECK_EQ(waiters(near, "kept"), 2);
+    CHECK_OK(hf_release(lk, &t_err));
     tell("conn 1 down half"); /* The client leaves this connection. */
-    one_after_the_other(far, next);
-    for (i = 0; i < 7; i++)
+    t_poll_until((mine = granted(far)) != NULL, 20000);
+    CHECK(hf_held(mine) && !granted(next));
+    hf_release(mine, NULL);
+    t_poll_until((mine = granted(next)) != NULL, 20000);
+    CHECK_OK(hf_release(mine, &t_err));
+    for (i = 0; i < 5; i++)
         CHECK_OK(hf_release(others[i], &t_err));
     hf_close(far);
     hf_close(near);
@@ -205,6 +208,96 @@ TEST(a_key_that_is_put_late_does_not_stay)
     CHECK_OK(hf_release(lk, &t_err));
     CHECK_OK(hf_release(other, &t_err));
     hf_close(far);
+    hf_close(near);
+    net_free(net);
+}
+
+/* ---- handles: what one process has sent, and another one renews --------- */
+
+struct bearer {
+    hf_client *client;
+    const char *key;
+    const struct hf_handle *handle;
+    int64_t ttl_ms;
+    hf_status st;
+};
+
+static void *bearer_run(void *arg)
+{
+    struct hf_lock_opts opts = HF_LOCK_OPTS_INIT;
+    struct bearer *b = arg;
+
+    opts.ttl_ms = b->ttl_ms;
+    b->st = hf_handle_extend(b->client, b->key, b->handle, &opts, NULL);
+    return NULL;
+}
+
+/* The lease that the only key of the lock hangs on. */
+static void lease_of(const char *key, char *ret, int size)
+{
+    char command[160];
+    FILE *out;
+
+    snprintf(command, sizeof(command),
+             "etcdctl get --prefix holdfast/%s/ -w fields | grep Lease", key);
+    out = popen(command, "r");
+    CHECK(out && fgets(ret, size, out));
+    CHECK_EQ(pclose(out), 0);
+}
+
+/* A move to the lease of one bearer's client is under way while another renews,
+ * and arrives when nobody waits for it: that lease is kept by nobody. */
+TEST(a_late_move_does_not_unlease_what_another_bearer_renewed)
+{
+    struct hf_lock_opts opts = HF_LOCK_OPTS_INIT;
+    hf_client *far = far_new(2000), *near = near_new();
+    struct hf_handle handle;
+    struct bearer b = {far, "moved", &handle, 18000, HF_OK};
+    char before[64], after[64];
+    pthread_t thread;
+    hf_lock *lk;
+
+    opts.ttl_ms = 20000;
+    lk = take(near, "moved", NULL, 20000);
+    CHECK_OK(hf_detach(lk, &handle, &t_err));
+    CHECK_OK(hf_handle_extend(near, "moved", &handle, &opts, &t_err));
+    tell("conn 1 up delay 800");
+    CHECK_EQ(pthread_create(&thread, NULL, bearer_run, &b), 0);
+    pause_ms(
+        1900); /* Its lease is there, the key was read, the move is sent. */
+    CHECK_OK(hf_handle_extend(near, "moved", &handle, &opts, &t_err));
+    lease_of("moved", before, sizeof(before));
+    pthread_join(thread, NULL);
+    CHECK(b.st != HF_OK);
+    pause_ms(1000); /* It has arrived. */
+    lease_of("moved", after, sizeof(after));
+    CHECK(!strcmp(before, after));
+    CHECK_OK(hf_handle_release(near, "moved", &handle, NULL, &t_err));
+    hf_close(far);
+    hf_close(near);
+    net_free(net);
+}
+
+/* The move to another lease has no answer, then the lock is detached.  When the
+ * client is closed, it sees an empty lease, and the move arrives before the
+ * lease could be revoked. */
+TEST(closing_does_not_end_a_detached_lock_whose_move_is_late)
+{
+    hf_client *far = far_new(400), *near = near_new();
+    hf_lock *lk = take(far, "closed", NULL, 10000);
+    struct hf_handle handle;
+    struct hf_info info = HF_INFO_INIT;
+
+    hf_release(take(far, "warm", NULL, 20000), NULL);
+    tell("conn 1 up delay 250"); /* The key is read in time ... */
+    CHECK(hf_extend(lk, 20000, &t_err) != HF_OK);
+    tell("port 1 up delay 350");
+    CHECK_OK(hf_detach(lk, &handle, &t_err));
+    hf_close(far);
+    pause_ms(1500);
+    CHECK_OK(hf_inspect(near, "closed", &info, &t_err));
+    CHECK(info.held);
+    CHECK_OK(hf_handle_release(near, "closed", &handle, NULL, &t_err));
     hf_close(near);
     net_free(net);
 }

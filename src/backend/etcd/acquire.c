@@ -34,8 +34,21 @@
 /* How soon a waiter asks again that could not have its watch. */
 #define UNWATCHED_MS 500
 
+/* Begin anew under another name: this one may yet be removed, or is another's.
+ * What is left under it is released by the core.  (6), (7) */
+static hf_status acquire_rename(struct etcd_try *t, struct hf_error *err)
+{
+    if (etcd_key_is_known(t->ec, t->claim->token) &&
+        !hfi_left(&t->ec->base, t->claim, t->receipt))
+        return hfi_nomem(err);
+    etcd_key_forget(t->ec, t->claim->token);
+    etcd_ref(t->receipt)->last[0] = '\0';
+    t->receipt->fence = 0;
+    return HF_LOST;
+}
+
 /* Name our key, after the lease that it hangs on.  (3) */
-static void acquire_name(struct etcd_try *t)
+static hf_status acquire_name(struct etcd_try *t, struct hf_error *err)
 {
     struct etcd_ref *ref = etcd_ref(t->receipt);
     const char *had = strchr(ref->last, '-');
@@ -43,14 +56,18 @@ static void acquire_name(struct etcd_try *t)
 
     snprintf(lease, sizeof(lease), "%" PRIx64 "-", (uint64_t)t->lease->id);
     if (!had ||
-        strncmp(lease, ref->last + (ref->last[0] == '~'), strlen(lease)) != 0)
+        strncmp(lease, ref->last + (ref->last[0] == '~'), strlen(lease)) != 0) {
+        if (etcd_key_is_known(t->ec, t->claim->token))
+            return acquire_rename(t, err);
         t->receipt->fence = 0;
+    }
     if (!t->receipt->fence)
         snprintf(ref->last, sizeof(ref->last), "%s%.17s%x",
                  t->holder_revision ? "~" : "", lease,
                  had ? (unsigned)strtoul(had + 1, NULL, 16) & 0xfffffff
                      : (unsigned)etcd_number(t->ec) & 0xfffffff);
     etcd_name(t->ec, t->claim, t->receipt, t->name, sizeof(t->name));
+    return HF_OK;
 }
 
 /* Send it together with what the lease needs. */
@@ -62,7 +79,6 @@ static hf_status acquire_exchange(struct etcd_try *t, const Pb__TxnRequest *txn,
     ProtobufCMessage *answer = NULL;
     hf_status st = etcd_send(t->ec, batch, t->limit, err);
 
-    etcd_key_swept(t->ec, batch);
     if (!st)
         st = etcd_answer(t->ec, batch, at, &pb__txn_response__descriptor,
                          &answer, err);
@@ -106,30 +122,19 @@ static hf_status acquire_send(struct etcd_try *t, struct hf_error *err)
 }
 
 /* What came of it, for those who ask later. */
-static void acquire_note(struct etcd_try *t, int64_t end)
+static void acquire_note(struct etcd_try *t)
 {
     struct hfi_receipt *receipt = t->receipt;
 
     receipt->fence = t->revision ? t->fence : 0;
     receipt->placed = t->revision != 0;
     if (t->revision) {
-        etcd_key_note(t->ec, t->lease, t->claim->token, t->name, t->revision,
-                      end);
+        etcd_key_note(t->ec, t->lease, t->claim->token, t->name, t->revision);
         etcd_key_set_predecessor(t->ec, t->claim->token, &t->predecessor);
     } else if (etcd_key_done(t->ec, t->claim->token, etcd_ref(receipt)->last,
                              true)) {
         etcd_ref(receipt)->last[0] = '\0';
     }
-}
-
-/* Begin anew under another name: this one may yet be removed, or is another's.
- * (6), (7) */
-static hf_status acquire_rename(struct etcd_try *t)
-{
-    etcd_key_abandon(t->ec, t->claim->token);
-    etcd_ref(t->receipt)->last[0] = '\0';
-    t->receipt->fence = 0;
-    return HF_LOST;
 }
 
 /* Is one of ours so far behind that we need not look who is before us?  Its
@@ -148,16 +153,16 @@ static void acquire_behind(struct etcd_try *t)
 static hf_status acquire_leased(struct etcd_try *t, struct hf_error *err)
 {
     struct hfi_receipt *receipt = t->receipt;
-    int64_t end = t->sent + t->claim->ttl_ms;
-    hf_status st;
+    hf_status st = acquire_name(t, err);
 
-    acquire_name(t);
+    if (st)
+        return st;
     st = etcd_key_note(t->ec, t->lease, t->claim->token, t->name,
-                       etcd_revision(receipt), end);
+                       etcd_revision(receipt));
     if (st == HF_NOMEM)
         return hfi_nomem(err);
     if (st == HF_LOST)
-        return acquire_rename(t);
+        return acquire_rename(t, err);
     acquire_behind(t);
     st = acquire_send(t, err);
     if (st) {
@@ -166,15 +171,19 @@ static hf_status acquire_leased(struct etcd_try *t, struct hf_error *err)
             receipt->placed = true;
         if (st != HF_LOST && st != HF_UNAVAILABLE)
             etcd_key_doubt(t->ec, t->claim->token);
+        if (st == HF_UNAVAILABLE && !receipt->fence &&
+            etcd_key_done(t->ec, t->claim->token, etcd_ref(receipt)->last,
+                          true))
+            etcd_ref(receipt)->last[0] = '\0'; /* Nothing was sent. */
         return st;
     }
     if (t->foreign)
-        return acquire_rename(t);
+        return acquire_rename(t, err);
     if (!t->revision && receipt->fence) {
         receipt->fence = 0;
         return HF_LOST;
     }
-    acquire_note(t, end);
+    acquire_note(t);
     return HF_OK;
 }
 
@@ -204,8 +213,8 @@ static hf_status acquire_leave(struct etcd_try *t, struct hf_error *err)
 
     if (st && st != HF_LOST)
         return st;
-    acquire_rename(t);
-    return HF_OK;
+    st = acquire_rename(t, err);
+    return st == HF_LOST ? HF_OK : st;
 }
 
 /* Join the holders of our owner id, leaving the place that we had. */

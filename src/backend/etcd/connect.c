@@ -59,18 +59,14 @@ static hf_status connect_open(struct etcd_conn *ec)
 /* Hear of broken locks again.  Without watch_mu. */
 static void connect_leases(struct etcd_conn *ec)
 {
-    struct etcd_lease *leases[CONNECT_LEASES], *lease;
-    struct hfi_link *at;
+    struct etcd_lease *leases[CONNECT_LEASES];
+    struct hfi_session *s = NULL;
     size_t n = 0;
 
     pthread_mutex_lock(&ec->mu);
-    for (at = ec->leases.next; at != &ec->leases && n < CONNECT_LEASES;
-         at = at->next) {
-        lease = hfi_container(at, struct etcd_lease, link);
-        if (!lease->id || lease->dead)
-            continue;
-        lease->users++;
-        leases[n++] = lease;
+    while (n < CONNECT_LEASES && (s = hfi_session_next(&ec->leases, s))) {
+        s->users++;
+        leases[n++] = (struct etcd_lease *)s;
     }
     pthread_mutex_unlock(&ec->mu);
     while (n) {

@@ -15,7 +15,8 @@
  *  (3) Every read that decides something is linearizable.
  *
  * LEASE  One for all locks of about the same ttl, longer than it by one to two
- *   seconds (lease.c), revoked when the client is closed.
+ *   seconds (lease.c), revoked when the client is closed.  What has lapsed on
+ *   one that other locks keep alive is removed by the core (release.c).
  *
  * DECISIONS
  *   A lease is kept by calls, not by a LeaseKeepAlive stream.  A stream saves
@@ -160,11 +161,11 @@ static hf_status etcd_open(struct hfi_conn *conn, const struct hfi_url *url,
     hf_status st;
 
     pthread_mutex_init(&ec->mu, NULL);
-    pthread_cond_init(&ec->settled, NULL);
+    hfi_cond_init(&ec->settled);
     pthread_mutex_init(&ec->combine_mu, NULL);
     pthread_mutex_init(&ec->watch_mu, NULL);
     pthread_cond_init(&ec->watch_cond, NULL);
-    hfi_link_init(&ec->leases);
+    hfi_sessions_init(&ec->leases, &etcd_lease_service, ec, &ec->mu);
     hfi_link_init(&ec->requests);
     hfi_link_init(&ec->parked);
     atomic_init(&ec->watch_fd, -1);
@@ -195,7 +196,9 @@ static void etcd_close(struct hfi_conn *conn)
     if (!ec->opened)
         return;
     etcd_watch_close(ec);
-    etcd_lease_close(ec, hfi_now() + (hfi_h2_is_up(&ec->h2) ? CLOSE_MS : 0));
+    hfi_sessions_close(&ec->leases,
+                       hfi_now() + (hfi_h2_is_up(&ec->h2) ? CLOSE_MS : 0));
+    hfi_free(ec->numbers);
     hfi_h2_fini(&ec->h2);
     if (ec->tls)
         hfi_tls_free(ec->tls);
@@ -209,7 +212,7 @@ static void etcd_close(struct hfi_conn *conn)
     pthread_mutex_destroy(&ec->watch_mu);
     etcd_combine_close(ec);
     pthread_mutex_destroy(&ec->combine_mu);
-    pthread_cond_destroy(&ec->settled);
+    hfi_cond_fini(&ec->settled);
     pthread_mutex_destroy(&ec->mu);
     ec->opened = false;
 }
@@ -242,6 +245,7 @@ const struct hfi_backend hfi_backend_etcd = {
     .try_acquire = etcd_try_acquire,
     .renew = etcd_renew,
     .release = etcd_release,
+    .sweep = etcd_sweep,
     .watch = etcd_watch,
     .unwatch = etcd_unwatch,
     .poll_fd = etcd_watch_fd,

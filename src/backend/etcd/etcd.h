@@ -2,24 +2,28 @@
  *
  * etcd.h - what the parts of the etcd: backend share.
  *
- *   etcd.c        the rules; opening
- *   acquire.c   taking: a try
- *   try.c   what it asks, and what it is told
- *   renew.c  keeping and giving back
- *   wait.c  wake-ups, over a connection of their own
+ *   etcd.c     the rules; open, close
+ *   acquire.c  try_acquire
+ *   try.c      what a try asks, and what it is told
+ *   renew.c    renew
+ *   release.c  release, sweep
+ *   wait.c     watch, unwatch: wake-ups, over a connection of their own
  *   connect.c  that connection
- *   inspect.c   inspect, list
- *   break.c  break, free, attach and take over
- *   lease.c  the leases of this client
- *   key.c    the keys that hang on them
+ *   handle.c   attach, take_over
+ *   inspect.c  inspect, list
+ *   break.c    break_grant, free_grant
+ *   change.c   changing a key that was read
+ *   lease.c    the leases of this client, on backend/session.c
+ *   key.c      the keys that hang on them
  *   combine.c  transactions of many threads, together
- *   names.c   names of keys, and what stands in them
- *   rpc.c    calls: packing, credentials, errors
+ *   names.c    names of keys, and what stands in them
+ *   rpc.c      calls: packing, credentials, errors
  */
 #ifndef HFI_BACKEND_ETCD_H
 #define HFI_BACKEND_ETCD_H
 
 #include "backend/etcd/etcd.pb-c.h"
+#include "backend/session.h"
 #include "base/env.h"
 #include "base/map.h"
 #include "net/grpc_link.h"
@@ -41,45 +45,23 @@
 /* For so many locks it is known who of us waits at the end of a long queue. */
 #define ETCD_QUEUE_TAILS 8
 
-/* How many calls of one batch remove keys that have lapsed, and how many keys
- * each of them removes: etcd takes 128 operations, and counts those of the
- * longest transaction inside another with it. */
-#define ETCD_SWEEPS_MAX 4
-#define ETCD_SWEEP_KEYS 100
-
-/* One lease of ours. */
+/* One lease of ours; `kind` is the seconds that were asked for. */
 struct etcd_lease {
-    struct hfi_link link; /* in conn->leases */
-    struct hfi_link keys; /* of struct etcd_key, the longest unproven first */
-    int64_t id;           /* 0: being granted */
-    int64_t seconds;      /* what was asked for */
-    int64_t ttl_ms;       /* what was granted */
-    int64_t sure;         /* the server keeps it until then */
+    struct hfi_session session;
+    int64_t id;
     int64_t break_notice; /* the watch on word of broken locks; see watch_mu */
-    bool dead;            /* the server said so */
-    unsigned users;       /* calls that look at it */
 };
 
-/* A key that hangs on a lease.  If it is not proven again before `end`, it must
- * lapse although the lease goes on. */
+/* A key that hangs on a lease. */
 struct etcd_key {
-    struct hfi_node node; /* in conn->keys, by its token; no key: it is not */
-    struct hfi_link link; /* in lease->keys */
-    struct etcd_lease *lease;
-    int64_t end;
-    int64_t revision; /* at which it was made; 0: not known */
-    bool swept;       /* a sweep that removes it is on the wire */
-    bool orphan;      /* ... and frees this, which is in no list any more */
-    bool alone;       /* swept by itself, as a sweep of many was refused */
+    struct hfi_session_claim claim;
     bool moving;      /* a move to another lease had no answer */
     bool unsure;      /* a write of it had no answer */
-    bool leaving;     /* a removal of it had no answer: key.c (3) */
-    size_t sweep;     /* which sweep of the batch, and ... */
-    struct etcd_key *sweep_next; /* ... the next key of that batch */
-    int32_t place;               /* in the queue, when it was last looked at */
+    bool leaving;     /* a removal of it had no answer: key.c (2) */
+    int32_t place;    /* in the queue, when it was last looked at */
+    int64_t revision; /* at which it was made; 0: not known */
     int64_t predecessor_revision;
     char *predecessor; /* who is before it, or NULL */
-    char token[HFI_TOKEN_LEN + 1];
     char name[];
 };
 
@@ -110,16 +92,15 @@ struct etcd_conn {
     atomic_bool doubted;  /* an answer was of another, or of an older term */
     atomic_bool troubled; /* the last renewal had no answer */
 
-    pthread_mutex_t mu; /* guards the rest of this part */
-    pthread_cond_t settled;
+    pthread_mutex_t mu;      /* guards the rest of this part */
+    struct hfi_cond settled; /* a login has ended */
     int64_t old_since;       /* only such answers came since then, and ... */
     bool old[HFI_HOSTS_MAX]; /* ... from these endpoints */
     char *token;
     unsigned token_age; /* counts the tokens that we had */
     bool logging_in;
-    struct hfi_link leases; /* of struct etcd_lease */
-    struct hfi_map keys;    /* of struct etcd_key */
-    uint32_t *numbers;      /* that ended a name, and may again */
+    struct hfi_sessions leases; /* of struct etcd_lease and etcd_key */
+    uint32_t *numbers;          /* that ended a name, and may again */
     size_t nnumbers, numbers_room;
     uint32_t number; /* the first that never did */
     /* Tokens of those who last queued far behind. */
@@ -190,9 +171,6 @@ struct etcd_batch {
     bool failed;      /* no memory */
     bool patient;     /* a member without a leader may wait for one */
     int64_t login_by; /* a new token may take until then; 0: as all the rest */
-    /* which of the calls remove keys that have lapsed, and these keys */
-    size_t sweeps[ETCD_SWEEPS_MAX], nsweeps;
-    struct etcd_key *swept;
 };
 /* Each adds a call and returns its number. */
 size_t etcd_add(struct etcd_batch *, const char *path,
@@ -230,8 +208,8 @@ hf_status etcd_lease_get(struct etcd_conn *, int64_t ttl_ms,
                          struct etcd_lease **ret, int64_t deadline,
                          struct hf_error *);
 void etcd_lease_put(struct etcd_conn *, struct etcd_lease *);
-/* Add to the batch what makes sure that the lease lasts until `end`, and that
- * what has lapsed on it goes; SIZE_MAX if nothing is needed. */
+/* Add to the batch what makes sure that the lease lasts until `end`; SIZE_MAX
+ * if nothing is needed. */
 size_t etcd_lease_prove(struct etcd_conn *, struct etcd_lease *, int64_t end,
                         struct etcd_batch *);
 /* What came of it: HF_OK; HF_LOST, the lease is gone; HF_UNCERTAIN, nothing is
@@ -242,31 +220,30 @@ hf_status etcd_lease_proven(struct etcd_conn *, struct etcd_lease *,
                             const Pb__Header *witness, int64_t sent,
                             struct hf_error *);
 void etcd_lease_gone(struct etcd_conn *, struct etcd_lease *);
-/* Have all leases lapsed, as far as this client knows?  Then they are dead.
- * With the mutex held. */
-bool etcd_lease_none(struct etcd_conn *);
-void etcd_lease_close(struct etcd_conn *, int64_t deadline);
+/* May the lease that the name ends with still be alive, and is it ours? */
+bool etcd_lease_lives(struct etcd_conn *, const char *last, int64_t deadline);
+/* Is it the id of a living lease of ours? */
+bool etcd_lease_is_ours(struct etcd_conn *, int64_t id);
+extern const struct hfi_session_service etcd_lease_service;
 
 /* key.c */
-/* The key of this claim is good until `end`: remember it before it is sent, and
- * again when its revision is known.  HF_LOST: a removal of it is under way, or
- * had no answer, so the claim cannot hold under this name.  key.c (3) */
+void etcd_key_lost(void *conn, struct hfi_session_claim *);
+/* This claim has, or is about to have, a key of that name on the lease.
+ * HF_LOST: a removal of it had no answer, so the claim cannot hold under this
+ * name.  key.c (2) */
 hf_status etcd_key_note(struct etcd_conn *, struct etcd_lease *,
-                        const char *token, const char *name, int64_t revision,
-                        int64_t end);
-/* It is about to be renewed: it is not swept before `end`.  HF_UNAVAILABLE: it
- * is being removed; HF_LOST: it may be removed at any time. */
-hf_status etcd_key_touch(struct etcd_conn *, const char *token, int64_t end);
+                        const char *token, const char *name, int64_t revision);
+/* Is there something that may be left of it?  May it be removed at any time? */
+bool etcd_key_is_known(struct etcd_conn *, const char *token);
+bool etcd_key_is_leaving(struct etcd_conn *, const char *token);
 /* A move to another lease had no answer, or one that came later had. */
 void etcd_key_moving(struct etcd_conn *, const char *token, bool yes);
 bool etcd_key_is_moving(struct etcd_conn *, const char *token);
-/* The key is gone or another's. */
-void etcd_key_forget(struct etcd_conn *, const char *token);
+/* Its claim has no more to do with it; true: there was one. */
+bool etcd_key_forget(struct etcd_conn *, const char *token);
 /* No answer came to a write of it, or to a removal. */
 void etcd_key_doubt(struct etcd_conn *, const char *token);
 void etcd_key_leaving(struct etcd_conn *, const char *token);
-/* The claim takes another name: what is left of its key is for the sweep. */
-void etcd_key_abandon(struct etcd_conn *, const char *token);
 /* The key is not there, or is no longer ours if not `absent`, and an answer has
  * said so.  True if the claim is done with its name; false: a write or a
  * removal without an answer may still mean it. */
@@ -288,12 +265,6 @@ void etcd_key_get_predecessor(struct etcd_conn *, const char *token,
  * none. */
 void etcd_key_queue_tail(struct etcd_conn *, const char *dir,
                          struct etcd_predecessor *ret);
-/* Add to the batch the removal of what has lapsed.  With the mutex held. */
-void etcd_keys_sweep(struct etcd_batch *, struct etcd_lease *);
-void etcd_keys_free(struct etcd_conn *, struct etcd_lease *);
-/* After a batch: what was swept is forgotten. */
-void etcd_key_swept(struct etcd_conn *, struct etcd_batch *);
-
 /* combine.c: a transaction, perhaps together with those of other threads but
  * never with one that has the same `conflict_key`, which may be NULL.
  * HF_LOST: it names a lease that is gone. */
@@ -351,6 +322,8 @@ void etcd_renew(struct hfi_conn *, struct hfi_renewal *, size_t n,
 hf_status etcd_release(struct hfi_conn *, const struct hfi_claim *,
                        struct hfi_receipt *, int64_t deadline,
                        struct hf_error *);
+hf_status etcd_sweep(struct hfi_conn *, const struct hfi_claim *,
+                     struct hfi_receipt *, int64_t deadline, struct hf_error *);
 hf_status etcd_attach(struct hfi_conn *, const struct hfi_claim *,
                       const struct hf_handle *, struct hfi_receipt *,
                       struct hf_error *);

@@ -3,14 +3,16 @@
  * lease.c - the leases of this client.
  *
  * All locks of one ttl hang on one lease, so a thousand of them are kept by one
- * message.  The lease of a ttl of some seconds is longer than it by one to two:
- * etcd counts whole seconds, and as long as it was proven less than a second
- * ago a lock can be taken without proving it again.
+ * message.  Finding, making, sharing and ending them is backend/session.c; here
+ * is what etcd is asked, and what its answers prove.  The lease of a ttl of
+ * some seconds is longer than it by one to two: etcd counts whole seconds, and
+ * as long as it was proven less than a second ago a lock can be taken without
+ * proving it again.
  *
  * What hangs on a lease is in key.c.
  *
  * INVARIANTS
- *  (1) lease->sure is counted from before the request was sent that the server
+ *  (1) A lease is proven from before the request was sent that the server
  *      answered with its ttl.  A grant goes through the log and proves itself.
  *      A KeepAlive is answered from the memory of a member that takes itself
  *      for the leader, also by one that was stopped, was deposed and has just
@@ -20,12 +22,13 @@
  *      counted from: until that moment no later leader was elected, and a
  *      leader that is elected afterwards gives the lease its full time.
  *      lease_proof() is the only place that decides it.
- *  (2) A lease that is dead is never used again, and its keys are gone.  The
- *      last call that looks at it frees it, and ends its watch.
+ *  (2) A lease is revoked only when nothing hangs on it: what was detached
+ *      must stay (backend/session.h (4)).
  */
 #include "etcd.h"
 
-#include "base/alloc.h"
+#include <stdlib.h>
+
 #include "base/env.h"
 
 #include "base/banned.h"
@@ -34,124 +37,47 @@
  * rather lapse in time. */
 #define ROOM_MS 5000
 
-/* So long after it must have lapsed a lease that nobody uses is forgotten. */
-#define PRUNE_MS 10000
+static struct etcd_lease *lease_of(struct hfi_session *s)
+{
+    return (struct etcd_lease *)s;
+}
 
-/* ---- leases ------------------------------------------------------------ */
+/* ---- making one -------------------------------------------------------- */
 
-/* Ask for a lease.  The mutex is let go meanwhile. */
-static hf_status lease_grant(struct etcd_conn *ec, struct etcd_lease *lease,
-                             int64_t deadline, struct hf_error *err)
+static hf_status lease_create(void *conn, struct hfi_session *s,
+                              int64_t deadline, struct hf_error *err)
 {
     Pb__LeaseGrantRequest ask = PB__LEASE_GRANT_REQUEST__INIT;
     Pb__LeaseGrantResponse *answer;
     ProtobufCMessage *message = NULL;
+    struct etcd_conn *ec = conn;
+    struct hfi_proof proof;
     int64_t sent = hfi_now();
     hf_status st;
 
-    pthread_mutex_unlock(&ec->mu);
-    ask.ttl = lease->seconds;
+    ask.ttl = s->kind;
     st = etcd_call(ec, ETCD_GRANT, &ask.base,
                    &pb__lease_grant_response__descriptor, &message, deadline,
                    err);
     answer = (Pb__LeaseGrantResponse *)message;
-    if (!st && (!answer->id || answer->ttl < lease->seconds ||
+    if (!st && (!answer->id || answer->ttl < s->kind ||
                 answer->ttl > INT64_C(9000000000)))
         st = etcd_bad_reply(ec, err);
-    pthread_mutex_lock(&ec->mu);
     if (!st) {
-        lease->id = answer->id;
-        lease->ttl_ms = answer->ttl * 1000;
-        lease->sure = sent + lease->ttl_ms; /* lease.c (1) */
+        pthread_mutex_lock(&ec->mu);
+        lease_of(s)->id = answer->id;
+        s->ttl_ms = answer->ttl * 1000;
+        proof = hfi_proof_plain(sent, s->ttl_ms); /* lease.c (1) */
+        hfi_session_proven(s, &proof, sent);
+        pthread_mutex_unlock(&ec->mu);
     }
     etcd_free(message);
-    pthread_cond_broadcast(&ec->settled);
-    /* A lease without keys that nobody knows lapses by itself. */
-    return st == HF_UNCERTAIN ? hfi_restate(err, HF_UNAVAILABLE) : st;
-}
-
-static struct etcd_lease *lease_find(struct etcd_conn *ec, int64_t seconds)
-{
-    struct etcd_lease *lease;
-    struct hfi_link *at;
-
-    for (at = ec->leases.next; at != &ec->leases; at = at->next) {
-        lease = hfi_container(at, struct etcd_lease, link);
-        if (lease->seconds == seconds && !lease->dead)
-            return lease;
-    }
-    return NULL;
-}
-
-/* With the mutex held: make the lease of so many seconds. */
-static hf_status lease_new(struct etcd_conn *ec, int64_t seconds,
-                           struct etcd_lease **ret, int64_t deadline,
-                           struct hf_error *err)
-{
-    struct etcd_lease *lease = hfi_alloc(sizeof(*lease));
-    hf_status st;
-
-    if (!lease)
-        return hfi_nomem(err);
-    lease->seconds = seconds;
-    lease->users = 1;
-    hfi_link_init(&lease->keys);
-    hfi_link_append(&ec->leases, &lease->link);
-    st = lease_grant(ec, lease, deadline, err);
-    if (st) {
-        hfi_link_remove(&lease->link);
-        hfi_free(lease);
-    } else {
-        *ret = lease;
-    }
     return st;
 }
 
-/* With the mutex held: take those out that have long lapsed, as nobody has used
- * them. */
-static void lease_prune(struct etcd_conn *ec, struct hfi_link *ret)
+static void lease_drop(void *conn, struct hfi_session *s)
 {
-    struct hfi_link *at, *next;
-    struct etcd_lease *lease;
-
-    for (at = ec->leases.next; at != &ec->leases; at = next) {
-        next = at->next;
-        lease = hfi_container(at, struct etcd_lease, link);
-        if (lease->users || !hfi_link_alone(&lease->keys) ||
-            hfi_now() < lease->sure + PRUNE_MS)
-            continue;
-        hfi_link_remove(&lease->link);
-        hfi_link_append(ret, &lease->link);
-    }
-}
-
-/* Those that nobody can find any more.  Without the mutex. */
-static void lease_free_all(struct etcd_conn *ec, struct hfi_link *list)
-{
-    struct etcd_lease *lease;
-
-    while (!hfi_link_alone(list)) {
-        lease = hfi_container(list->next, struct etcd_lease, link);
-        hfi_link_remove(&lease->link);
-        etcd_unwatch_break_notice(ec, lease);
-        hfi_free(lease);
-    }
-}
-
-void etcd_lease_put(struct etcd_conn *ec, struct etcd_lease *lease)
-{
-    struct hfi_link old;
-
-    hfi_link_init(&old);
-    pthread_mutex_lock(&ec->mu);
-    lease->users--;
-    if (lease->dead && !lease->users) { /* lease.c (2) */
-        etcd_keys_free(ec, lease);
-        hfi_link_remove(&lease->link);
-        hfi_link_append(&old, &lease->link);
-    }
-    pthread_mutex_unlock(&ec->mu);
-    lease_free_all(ec, &old);
+    etcd_unwatch_break_notice(conn, lease_of(s));
 }
 
 hf_status etcd_lease_get(struct etcd_conn *ec, int64_t ttl_ms,
@@ -160,74 +86,41 @@ hf_status etcd_lease_get(struct etcd_conn *ec, int64_t ttl_ms,
 {
     int64_t seconds =
         ttl_ms / 1000 + (ttl_ms % 1000 != 0) + (ttl_ms >= ROOM_MS);
-    struct etcd_lease *lease;
-    struct timespec ts;
-    struct hfi_link old;
-    bool fresh = false;
-    hf_status st = HF_OK;
+    struct hfi_session *s;
+    bool fresh;
+    hf_status st =
+        hfi_session_get(&ec->leases, seconds, &s, &fresh, deadline, err);
 
-    hfi_link_init(&old);
-    pthread_mutex_lock(&ec->mu);
-    while ((lease = lease_find(ec, seconds)) && !lease->id && !st) {
-        hfi_monotonic(deadline, &ts);
-        if (pthread_cond_clockwait(&ec->settled, &ec->mu, CLOCK_MONOTONIC, &ts))
-            st = hfi_fail(err, HF_UNAVAILABLE, "%s: no lease in time",
-                          ec->base.endpoint);
-    }
-    if (!st && lease) {
-        lease->users++;
-    } else if (!st) {
-        lease_prune(ec, &old);
-        st = lease_new(ec, seconds, &lease, deadline, err);
-        fresh = !st;
-    }
-    pthread_mutex_unlock(&ec->mu);
-    lease_free_all(ec, &old);
+    if (st)
+        return st;
+    *ret = lease_of(s);
     if (fresh)
-        etcd_watch_break_notice(ec, lease);
-    if (!st)
-        *ret = lease;
-    return st;
+        etcd_watch_break_notice(ec, *ret);
+    return HF_OK;
+}
+
+void etcd_lease_put(struct etcd_conn *ec, struct etcd_lease *lease)
+{
+    hfi_session_put(&ec->leases, &lease->session);
 }
 
 void etcd_lease_gone(struct etcd_conn *ec, struct etcd_lease *lease)
 {
-    pthread_mutex_lock(&ec->mu);
-    lease->dead = true;
-    etcd_keys_free(ec, lease); /* lease.c (2) */
-    pthread_mutex_unlock(&ec->mu);
+    hfi_session_died(&ec->leases, &lease->session);
 }
 
-bool etcd_lease_none(struct etcd_conn *ec)
-{
-    struct etcd_lease *lease;
-    struct hfi_link *at;
-
-    for (at = ec->leases.next; at != &ec->leases; at = at->next) {
-        lease = hfi_container(at, struct etcd_lease, link);
-        if (!lease->dead && hfi_now() <= lease->sure)
-            return false;
-    }
-    for (at = ec->leases.next; at != &ec->leases; at = at->next) {
-        lease = hfi_container(at, struct etcd_lease, link);
-        lease->dead = lease->id != 0; /* One that is being granted is new. */
-        if (lease->dead)
-            etcd_keys_free(ec, lease);
-    }
-    return true;
-}
+/* ---- proving it -------------------------------------------------------- */
 
 size_t etcd_lease_prove(struct etcd_conn *ec, struct etcd_lease *lease,
                         int64_t end, struct etcd_batch *batch)
 {
     Pb__LeaseKeepAliveRequest ask = PB__LEASE_KEEP_ALIVE_REQUEST__INIT;
-    bool stale;
+    bool lasts;
 
     pthread_mutex_lock(&ec->mu);
-    etcd_keys_sweep(batch, lease);
-    stale = lease->sure < end;
+    lasts = hfi_session_lasts(&lease->session, end);
     pthread_mutex_unlock(&ec->mu);
-    if (!stale)
+    if (lasts)
         return SIZE_MAX;
     ask.id = lease->id;
     return etcd_add(batch, ETCD_KEEP_ALIVE, &ask.base);
@@ -249,10 +142,10 @@ static struct hfi_proof lease_proof(const Pb__Header *said,
     return proof;
 }
 
-/* The server said that the lease has `seconds` left. */
+/* The member that answered has a quorum: what it says of the lease counts. */
 static hf_status lease_judge(struct etcd_conn *ec, struct etcd_lease *lease,
-                             int64_t seconds, int64_t sent,
-                             struct hf_error *err)
+                             int64_t seconds, const struct hfi_proof *proof,
+                             int64_t sent, struct hf_error *err)
 {
     hf_status st = HF_OK;
 
@@ -262,11 +155,11 @@ static hf_status lease_judge(struct etcd_conn *ec, struct etcd_lease *lease,
                         ec->base.endpoint);
     }
     pthread_mutex_lock(&ec->mu);
-    if (seconds < lease->ttl_ms / 1000)
+    if (seconds < lease->session.ttl_ms / 1000)
         st = hfi_fail(err, HF_UNAVAILABLE, "%s: the lease is too short",
                       ec->base.endpoint);
-    else if (sent + lease->ttl_ms > lease->sure)
-        lease->sure = sent + lease->ttl_ms;
+    else
+        hfi_session_proven(&lease->session, proof, sent);
     pthread_mutex_unlock(&ec->mu);
     return st;
 }
@@ -288,9 +181,9 @@ hf_status etcd_lease_proven(struct etcd_conn *ec, struct etcd_lease *lease,
     if (st)
         return st;
     answer = (Pb__LeaseKeepAliveResponse *)message;
-    proof = lease_proof(answer->header, witness, sent, lease->ttl_ms);
-    if (hfi_lease_proven(&proof, sent, lease->ttl_ms))
-        st = lease_judge(ec, lease, answer->ttl, sent, err);
+    proof = lease_proof(answer->header, witness, sent, lease->session.ttl_ms);
+    if (hfi_lease_proven(&proof, sent, lease->session.ttl_ms))
+        st = lease_judge(ec, lease, answer->ttl, &proof, sent, err);
     else
         st = hfi_fail(err, HF_UNCERTAIN,
                       "%s: the member that renewed the lease has not shown "
@@ -298,6 +191,74 @@ hf_status etcd_lease_proven(struct etcd_conn *ec, struct etcd_lease *lease,
                       ec->base.endpoint);
     etcd_free(message);
     return st;
+}
+
+/* ---- is it there? ------------------------------------------------------ */
+
+bool etcd_lease_is_ours(struct etcd_conn *ec, int64_t id)
+{
+    struct hfi_session *s = NULL;
+    bool yes = false;
+
+    pthread_mutex_lock(&ec->mu);
+    while (!yes && (s = hfi_session_next(&ec->leases, s)))
+        yes = lease_of(s)->id == id;
+    pthread_mutex_unlock(&ec->mu);
+    return yes;
+}
+
+/* What etcd says of a lease; NULL: it does not answer. */
+static Pb__LeaseTimeToLiveResponse *lease_ask(struct etcd_conn *ec, int64_t id,
+                                              int64_t deadline)
+{
+    Pb__LeaseTimeToLiveRequest ask = PB__LEASE_TIME_TO_LIVE_REQUEST__INIT;
+    ProtobufCMessage *message = NULL;
+
+    ask.id = id;
+    ask.keys = 1;
+    if (etcd_call(ec, ETCD_TTL, &ask.base,
+                  &pb__lease_time_to_live_response__descriptor, &message,
+                  deadline, NULL))
+        return NULL;
+    return (Pb__LeaseTimeToLiveResponse *)message;
+}
+
+/* The lease with this id, with one more user, or NULL; *sure: it was proven. */
+static struct etcd_lease *lease_by_id(struct etcd_conn *ec, int64_t id,
+                                      bool *sure)
+{
+    struct hfi_session *s = NULL;
+
+    pthread_mutex_lock(&ec->mu);
+    while ((s = hfi_session_next(&ec->leases, s)) && lease_of(s)->id != id)
+        continue;
+    if (s) {
+        s->users++;
+        *sure = hfi_session_lasts(s, hfi_now());
+    }
+    pthread_mutex_unlock(&ec->mu);
+    return s ? lease_of(s) : NULL;
+}
+
+bool etcd_lease_lives(struct etcd_conn *ec, const char *last, int64_t deadline)
+{
+    int64_t id = (int64_t)strtoull(last + (last[0] == '~'), NULL, 16);
+    Pb__LeaseTimeToLiveResponse *answer;
+    struct etcd_lease *lease;
+    bool lives = false;
+
+    lease = lease_by_id(ec, id, &lives);
+    if (!lease)
+        return false;
+    if (!lives) {
+        answer = lease_ask(ec, id, deadline);
+        lives = !answer || answer->ttl > 0;
+        etcd_free(answer);
+        if (!lives)
+            etcd_lease_gone(ec, lease);
+    }
+    etcd_lease_put(ec, lease);
+    return lives;
 }
 
 /* ---- the end ----------------------------------------------------------- */
@@ -313,54 +274,37 @@ static bool is_lock(const struct etcd_conn *ec, const struct etcd_lease *lease,
            memcmp(name.data, notice, strlen(notice)) != 0;
 }
 
-/* Does something hang on it yet?  What was detached must stay. */
-static bool lease_is_unfenced(struct etcd_conn *ec,
-                              const struct etcd_lease *lease, int64_t deadline)
+/* lease.c (2) */
+static bool lease_is_empty(struct etcd_conn *ec, const struct etcd_lease *lease,
+                           int64_t deadline)
 {
-    Pb__LeaseTimeToLiveRequest ask = PB__LEASE_TIME_TO_LIVE_REQUEST__INIT;
-    Pb__LeaseTimeToLiveResponse *answer;
-    ProtobufCMessage *message = NULL;
-    bool unfenced = false;
+    Pb__LeaseTimeToLiveResponse *answer = lease_ask(ec, lease->id, deadline);
+    bool empty = answer && answer->ttl > 0;
     size_t i;
 
-    ask.id = lease->id;
-    ask.keys = 1;
-    if (!etcd_call(ec, ETCD_TTL, &ask.base,
-                   &pb__lease_time_to_live_response__descriptor, &message,
-                   deadline, NULL)) {
-        answer = (Pb__LeaseTimeToLiveResponse *)message;
-        unfenced = answer->ttl > 0;
-        for (i = 0; i < answer->n_keys; i++)
-            unfenced = unfenced && !is_lock(ec, lease, answer->keys[i]);
-    }
-    etcd_free(message);
-    return unfenced;
+    for (i = 0; empty && i < answer->n_keys; i++)
+        empty = !is_lock(ec, lease, answer->keys[i]);
+    etcd_free(answer);
+    return empty;
 }
 
-static void lease_revoke(struct etcd_conn *ec, const struct etcd_lease *lease,
-                         int64_t deadline)
+static void lease_end(void *conn, struct hfi_session *s, int64_t deadline)
 {
     Pb__LeaseRevokeRequest ask = PB__LEASE_REVOKE_REQUEST__INIT;
     ProtobufCMessage *message = NULL;
 
-    ask.id = lease->id;
-    etcd_call(ec, ETCD_REVOKE, &ask.base,
+    if (!lease_is_empty(conn, lease_of(s), deadline))
+        return;
+    ask.id = lease_of(s)->id;
+    etcd_call(conn, ETCD_REVOKE, &ask.base,
               &pb__lease_revoke_response__descriptor, &message, deadline, NULL);
     etcd_free(message);
 }
 
-void etcd_lease_close(struct etcd_conn *ec, int64_t deadline)
-{
-    struct etcd_lease *lease;
-
-    while (!hfi_link_alone(&ec->leases)) {
-        lease = hfi_container(ec->leases.next, struct etcd_lease, link);
-        if (lease->id && !lease->dead && lease_is_unfenced(ec, lease, deadline))
-            lease_revoke(ec, lease, deadline);
-        etcd_keys_free(ec, lease);
-        hfi_link_remove(&lease->link);
-        hfi_free(lease);
-    }
-    hfi_map_fini(&ec->keys);
-    hfi_free(ec->numbers);
-}
+const struct hfi_session_service etcd_lease_service = {
+    .size = sizeof(struct etcd_lease),
+    .create = lease_create,
+    .claim_lost = etcd_key_lost,
+    .end = lease_end,
+    .drop = lease_drop,
+};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * renew.c - keeping and giving back.
+ * renew.c - keeping.
  *
  * A grant stands if its key is there with its revision and the lease that it
  * hangs on is alive.  One message per lease proves the second for all locks on
@@ -21,7 +21,9 @@
  * had no answer may arrive later, when the lease that it names is kept by
  * nobody.  So a move is made only if the key is as it was read, and the renewal
  * after one that had no answer writes the key itself: the late one then finds
- * another key than the one that it was meant for.
+ * another key than the one that it was meant for.  A renewal for the bearer of
+ * a handle always writes: what another bearer, or the client that detached the
+ * lock, has sent without an answer is not known here, and fits no longer then.
  */
 #include "etcd.h"
 
@@ -76,12 +78,10 @@ static bool round_add(struct round *r, struct hfi_renewal *item,
         return false;
     if (i == r->nleases)
         r->leases[r->nleases++] = lease;
-    item->st =
-        etcd_key_touch(r->ec, item->claim->token, r->sent + item->ttl_ms);
-    if (item->st) {
+    if (etcd_key_is_leaving(r->ec, item->claim->token)) { /* key.c (2) */
         item->reason = HF_LOSS_EXPIRED;
-        hfi_fail(err, item->st, "%s: the lock has lapsed",
-                 r->ec->base.endpoint);
+        item->st = hfi_fail(err, HF_LOST, "%s: the lock was given back",
+                            r->ec->base.endpoint);
         return true;
     }
     if (r->sent + item->ttl_ms > r->end)
@@ -185,6 +185,8 @@ static hf_status renew_move(struct etcd_conn *ec, struct hfi_renewal *item,
     if (!st && !((Pb__TxnResponse *)answer)->succeeded)
         st = RENEW_AGAIN; /* It has changed since: look again. */
     etcd_free(answer);
+    if (st && st != RENEW_AGAIN && st != HF_UNAVAILABLE)
+        hfi_session_doubt(&ec->leases, &lease->session);
     etcd_key_moving(ec, item->claim->token, st != HF_OK && st != RENEW_AGAIN);
     return st;
 }
@@ -232,14 +234,14 @@ static void renew_judge(struct round *r, size_t i, const Pb__KeyValue *kv,
         alive = RENEW_AGAIN;
     item->reason = HF_LOSS_SESSION;
     item->st = alive;
-    if (!alive && (kv->lease != lease->id ||
+    if (!alive && (kv->lease != lease->id || item->claim->bearer ||
                    etcd_key_is_moving(r->ec, item->claim->token)))
         item->st = renew_move(r->ec, item, lease, kv, r->deadline, err);
     etcd_name(r->ec, item->claim, item->receipt, name, sizeof(name));
     if (item->st == HF_OK &&
         etcd_key_note(r->ec, lease, item->claim->token, name,
-                      kv->create_revision, r->sent + item->ttl_ms) == HF_LOST) {
-        item->reason = HF_LOSS_EXPIRED; /* The answer came after its end. */
+                      kv->create_revision) == HF_LOST) {
+        item->reason = HF_LOSS_EXPIRED; /* It was given back meanwhile. */
         item->st = HF_LOST;
     }
 }
@@ -275,7 +277,6 @@ static hf_status round_ask(struct round *r, bool proofs, Pb__TxnResponse **ret,
     batch.patient = r->logged;
     at = round_reads(r, &batch);
     st = etcd_send(r->ec, &batch, r->deadline, err);
-    etcd_key_swept(r->ec, &batch);
     if (!batch.failed && batch.calls[at].st == HF_OK)
         st = etcd_answer(r->ec, &batch, at, &pb__txn_response__descriptor,
                          &message, err);
@@ -369,33 +370,4 @@ void etcd_renew(struct hfi_conn *conn, struct hfi_renewal *items, size_t n,
     for (i = 0; i < n; i++)
         if (items[i].st == RENEW_AGAIN)
             items[i].st = HF_UNAVAILABLE;
-}
-
-/* ---- giving back ------------------------------------------------------- */
-
-hf_status etcd_release(struct hfi_conn *conn, const struct hfi_claim *claim,
-                       struct hfi_receipt *receipt, int64_t deadline,
-                       struct hf_error *err)
-{
-    struct etcd_conn *ec = (struct etcd_conn *)conn;
-    struct etcd_ref *ref = etcd_ref(receipt);
-    char name[ETCD_NAME_MAX];
-    bool absent = false;
-    hf_status st = HF_LOST;
-
-    etcd_name(ec, claim, receipt, name, sizeof(name));
-    if (ref->last[0])
-        st = etcd_remove(ec, name, claim->token, etcd_revision(receipt),
-                         &absent, deadline, err);
-    if (st && st != HF_LOST) {
-        if (st != HF_UNAVAILABLE)
-            etcd_key_leaving(ec, claim->token);
-        return st;
-    }
-    if (etcd_key_done(ec, claim->token, ref->last, absent))
-        ref->last[0] = '\0';
-    receipt->placed = false;
-    return st ? hfi_fail(err, HF_LOST, "%s: the lock was not ours any more",
-                         conn->endpoint)
-              : HF_OK;
 }

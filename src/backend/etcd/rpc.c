@@ -203,7 +203,7 @@ static void answer_restored(struct etcd_conn *ec, const Pb__Header *header,
     for (i = 0; i < ec->nends && ec->old[i]; i++)
         continue;
     yes = i == ec->nends && now > ec->old_since + RESTORED_MS &&
-          etcd_lease_none(ec);
+          hfi_sessions_lapsed(&ec->leases);
     if (yes) {
         atomic_store(&ec->cluster, header->cluster_id);
         atomic_store(&ec->term, header->raft_term);
@@ -353,7 +353,7 @@ static hf_status token_login(struct etcd_conn *ec, int64_t deadline,
     st = login_send(ec, &answer, deadline, err);
     pthread_mutex_lock(&ec->mu);
     ec->logging_in = false;
-    pthread_cond_broadcast(&ec->settled);
+    hfi_cond_wake(&ec->settled);
     if (!st) {
         hfi_free(ec->token);
         ec->token = hfi_strdup(((Pb__AuthenticateResponse *)answer)->token);
@@ -370,18 +370,17 @@ static hf_status token_login(struct etcd_conn *ec, int64_t deadline,
 hf_status etcd_token(struct etcd_conn *ec, unsigned age, char **ret,
                      unsigned *ret_age, int64_t deadline, struct hf_error *err)
 {
-    struct timespec ts;
     hf_status st = HF_OK;
 
-    hfi_monotonic(deadline, &ts);
     pthread_mutex_lock(&ec->mu);
     while (!st && ec->token_age <= age) {
         if (!ec->logging_in)
             st = token_login(ec, deadline, err);
-        else if (pthread_cond_clockwait(&ec->settled, &ec->mu, CLOCK_MONOTONIC,
-                                        &ts))
+        else if (hfi_now() >= deadline)
             st = hfi_fail(err, HF_UNAVAILABLE, "%s: no token in time",
                           ec->base.endpoint);
+        else
+            hfi_cond_wait(&ec->settled, &ec->mu, deadline);
     }
     if (!st) {
         *ret = hfi_strdup(ec->token);
