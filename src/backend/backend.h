@@ -81,11 +81,8 @@ struct hfi_claim {
  * was never granted withdraws it.  After HF_OK something is always kept. */
 struct hfi_receipt {
     uint64_t fence;
-    union {
-        int ints[4];
-        char text[40]; /* what hf_detach() hands on */
-    } ref;             /* the backend's own note */
-    bool placed;       /* something of this claim is kept: release() it */
+    void *own;   /* the backend's own struct, of be->grant_size bytes */
+    bool placed; /* something of this claim is kept: release() it */
 };
 
 /* What the service says along with HF_BUSY, zeroed before the call; and with
@@ -128,8 +125,10 @@ enum hfi_trait {
 struct hfi_backend {
     const char *const *schemes; /* "redis", "rediss"; ends with NULL */
     const char *const *options; /* its own URL options; ends with NULL */
-    bool users;       /* each host of the URL may have a user of its own */
-    size_t conn_size; /* the core allocates this much, zeroed */
+    bool users;        /* each host of the URL may have a user of its own */
+    size_t conn_size;  /* the core allocates this much, zeroed */
+    size_t grant_size; /* and this much for each claim: receipt->own.  The core
+                        * may move the bytes from one receipt to another */
     unsigned traits;
     int64_t fallback_poll_ms; /* waiters ask this often although they would be
                                * woken; 0 for half a lease */
@@ -192,8 +191,12 @@ struct hfi_backend {
     int (*poll_fd)(struct hfi_conn *);
     void (*dispatch)(struct hfi_conn *);
 
-    /* Optional.  See hf_attach(): fill receipt->ref from a token and its text.
-     * No question is asked. */
+    /* Optional.  See hf_detach(): write what the bearer of a handle must know
+     * beside token and fence to ret->ref, which is zeroed. */
+    void (*detach)(const struct hfi_receipt *, struct hf_handle *ret);
+
+    /* Optional.  See hf_attach(): fill the receipt from a handle.  No question
+     * is asked. */
     hf_status (*attach)(struct hfi_conn *, const struct hfi_claim *,
                         const struct hf_handle *, struct hfi_receipt *,
                         struct hf_error *);

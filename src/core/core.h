@@ -120,6 +120,7 @@ struct hfi_grant {
     bool wanted : 1;       /* somebody elsewhere asked: do not linger */
     bool abandoned : 1;    /* its request ended while a try was on the wire */
     bool answered : 1;     /* the service has answered to its release */
+    int64_t own[];         /* receipt.own: be->grant_size bytes */
 };
 
 struct hfi_key_queue {
@@ -305,6 +306,8 @@ void hfi_key_queue_schedule_all(struct hf_client *);
 /* grant.c: a grant, from its claim to its end */
 struct hfi_grant *hfi_grant_new(struct hf_client *, struct hfi_key_queue *,
                                 const struct hfi_lock_params *);
+void hfi_grant_keep(const struct hf_client *, struct hfi_grant *,
+                    const struct hfi_receipt *);
 void hfi_grant_free(struct hf_client *, struct hfi_grant *);
 int64_t hfi_grant_proven(const struct hf_client *, const struct hfi_grant *,
                          const struct hfi_proof *, int64_t sent,

@@ -124,13 +124,14 @@ static hf_status detached_unadopt(struct hf_client *c, struct hfi_grant *grant,
 
 /* ---- detach ------------------------------------------------------------ */
 
-static struct hf_handle detached_handle(const struct hfi_grant *grant)
+static struct hf_handle detached_handle(const struct hf_client *c,
+                                        const struct hfi_grant *grant)
 {
     struct hf_handle handle = {.fence = grant->receipt.fence};
 
     memcpy(handle.token, grant->claim.token, sizeof(grant->claim.token));
-    memcpy(handle.ref, grant->receipt.ref.text,
-           sizeof(grant->receipt.ref.text));
+    if (c->be->detach)
+        c->be->detach(&grant->receipt, &handle);
     return handle;
 }
 
@@ -144,20 +145,32 @@ static void detached_unwatch(struct hf_client *c, struct hfi_grant *grant)
     pthread_mutex_lock(&c->mu);
 }
 
+static void detached_swap_bytes(void *one, void *other, size_t len)
+{
+    unsigned char *a = one, *b = other, byte;
+
+    while (len--) {
+        byte = *a;
+        *a++ = *b;
+        *b++ = byte;
+    }
+}
+
 /* `other` has taken the grant over from `grant`, which goes on under its token.
  * What may still arrive for the old token is taken back.  detached.c (2) */
 static void detached_swap(struct hf_client *c, struct hfi_grant *grant,
                           struct hfi_grant *other)
 {
     struct hfi_receipt receipt = grant->receipt;
-    char token[HFI_TOKEN_LEN + 1];
     bool doubt = grant->claim.doubt;
 
-    memcpy(token, grant->claim.token, sizeof(token));
-    memcpy(grant->claim.token, other->claim.token, sizeof(token));
-    memcpy(other->claim.token, token, sizeof(token));
+    detached_swap_bytes(grant->claim.token, other->claim.token,
+                        sizeof(grant->claim.token));
+    detached_swap_bytes(grant->own, other->own, c->be->grant_size);
     grant->receipt = other->receipt;
+    grant->receipt.own = grant->own;
     other->receipt = receipt;
+    other->receipt.own = other->own;
     other->most_ms = grant->most_ms;
     grant->claim.doubt = false;
     grant->short_ms = 0;
@@ -187,7 +200,7 @@ static hf_status detached_renew_token(struct hf_client *c,
         end = atomic_load(&grant->deadline);
     grant->busy = true; /* grant.c (4) */
     detached_unwatch(c, grant);
-    handle = detached_handle(grant);
+    handle = detached_handle(c, grant);
     st = detached_begin(c, grant->claim.key, &handle, &params, &other, err);
     if (!st) {
         st = detached_take_over(c, other, &handle, end, err);
@@ -272,7 +285,7 @@ hf_status hfi_detach(struct hf_lock *lk, struct hf_handle *ret,
     else
         st = detached_prepare(c, grant, err);
     if (!st) {
-        *ret = detached_handle(grant);
+        *ret = detached_handle(c, grant);
         hfi_notice_drop(c, &lk->notice);
         hfi_link_remove(&lk->link);
         detached_forget(c, grant);

@@ -78,7 +78,7 @@ struct hfi_grant *hfi_grant_new(struct hf_client *c,
                                 struct hfi_key_queue *queue,
                                 const struct hfi_lock_params *params)
 {
-    struct hfi_grant *grant = hfi_alloc(sizeof(*grant));
+    struct hfi_grant *grant = hfi_alloc(sizeof(*grant) + c->be->grant_size);
     bool ok = true;
 
     if (!grant || !hfi_heap_reserve(&c->timers)) {
@@ -91,6 +91,7 @@ struct hfi_grant *hfi_grant_new(struct hf_client *c,
     hfi_link_init(&grant->left);
     grant->timer.kind = HFI_TIMER_GRANT;
     grant->queue = queue;
+    grant->receipt.own = grant->own;
     queue->users++;
     grant->claim.key = queue->key;
     grant->claim.owner = grant_text(c, params->owner, &ok);
@@ -109,6 +110,15 @@ struct hfi_grant *hfi_grant_new(struct hf_client *c,
     }
     return grant;
 }
+/* Remember what a backend has written for another grant of this client. */
+void hfi_grant_keep(const struct hf_client *c, struct hfi_grant *grant,
+                    const struct hfi_receipt *receipt)
+{
+    memcpy(grant->own, receipt->own, c->be->grant_size);
+    grant->receipt = *receipt;
+    grant->receipt.own = grant->own;
+}
+
 
 void hfi_grant_free(struct hf_client *c, struct hfi_grant *grant)
 {

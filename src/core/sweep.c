@@ -114,7 +114,7 @@ void hfi_sweep_renewed(struct hf_client *c, struct hfi_grant *grant,
     if (left->next_at < due)
         left->next_at = due;
     left->claim.doubt = left->claim.doubt || grant->claim.doubt;
-    left->receipt = grant->receipt;
+    hfi_grant_keep(c, left, &grant->receipt);
     left->receipt.placed = true;
     hfi_keeper_set(c, &left->timer, left->next_at);
     hfi_grant_free(c, grant);

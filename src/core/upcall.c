@@ -216,7 +216,7 @@ bool hfi_left(struct hfi_conn *conn, const struct hfi_claim *claim,
     grant = queue ? hfi_grant_new(c, queue, &params) : NULL;
     if (grant) {
         memcpy(grant->claim.token, claim->token, sizeof(claim->token));
-        grant->receipt = *receipt;
+        hfi_grant_keep(c, grant, receipt);
         grant->receipt.placed = true;
         grant->claim.doubt = true;
         grant->local_grant = false;

@@ -262,7 +262,9 @@ void fuzz_drive(const struct hfi_backend *be, const char *const *urls,
     hfi_env = &world;
     clock_ms = 1000000;
     d.conn = hfi_alloc(be->conn_size);
-    if (!d.conn || hfi_url_parse(&url, urls[first % count], NULL))
+    d.receipt.own = hfi_alloc(be->grant_size + 1);
+    if (!d.conn || !d.receipt.own ||
+        hfi_url_parse(&url, urls[first % count], NULL))
         abort();
     d.conn->be = be;
     d.conn->traits = be->traits;
@@ -274,6 +276,7 @@ void fuzz_drive(const struct hfi_backend *be, const char *const *urls,
     hfi_mem_fail_at(0);
     be->close(d.conn);
     hfi_url_fini(&url);
+    hfi_free(d.receipt.own);
     hfi_free(d.conn);
     hfi_env = NULL;
 }

@@ -33,7 +33,7 @@ static hf_status try_granted(struct consul_try *t, uint64_t fence)
                         t->began + t->claim->ttl_ms);
     t->receipt->fence = fence;
     t->receipt->placed = true;
-    memcpy(t->receipt->ref.text, t->s->id, sizeof(t->s->id));
+    hfi_consul_carried_by(t->receipt, t->s);
     hfi_consul_monitor(t->cc, t->k, t->claim->token);
     return HF_OK;
 }

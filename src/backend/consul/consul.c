@@ -142,6 +142,7 @@ const struct hfi_backend hfi_backend_consul = {
     .schemes = consul_schemes,
     .options = hfi_consul_options,
     .conn_size = sizeof(struct consul_conn),
+    .grant_size = sizeof(struct consul_grant),
     .traits = HF_TRAIT_FENCED | HF_TRAIT_LEASED | HF_TRAIT_NOTIFY |
               HF_TRAIT_DETACH | HF_TRAIT_BREAK | HF_TRAIT_PROCESSES |
               HF_TRAIT_MACHINES | HF_TRAIT_TWICE | HF_TRAIT_NOTED |

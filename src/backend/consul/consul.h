@@ -31,6 +31,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <string.h>
 
 #include <curl/curl.h>
 #include <jansson.h>
@@ -220,6 +221,17 @@ hf_status hfi_consul_txn_read(const struct consul_conn *, struct consul_reply *,
 
 /* ---- session.c --------------------------------------------------- */
 
+/* What a claim remembers: receipt->own. */
+struct consul_grant {
+    char session[CONSUL_ID_LEN + 1];     /* that carries it, once granted */
+    char predecessor[HFI_TOKEN_LEN + 1]; /* the token of the queue entry before
+                                           * ours, or "" */
+};
+static inline struct consul_grant *consul_own(const struct hfi_receipt *receipt)
+{
+    return receipt->own;
+}
+
 struct consul_session {
     struct hfi_link link; /* in consul_conn.sessions */
     struct hfi_link held; /* of consul_key: what it holds, oldest proof first */
@@ -244,6 +256,18 @@ struct consul_about {
     bool handle;              /* see handle.c */
     size_t agent;             /* who was asked */
 };
+
+/* The session that carries a grant, as its receipt remembers it. */
+static inline void hfi_consul_carried_by(struct hfi_receipt *receipt,
+                                         const struct consul_session *s)
+{
+    memcpy(consul_own(receipt)->session, s->id, sizeof(s->id));
+}
+static inline bool hfi_consul_is_carried_by(const struct hfi_receipt *receipt,
+                                            const struct consul_session *s)
+{
+    return !strcmp(consul_own(receipt)->session, s->id);
+}
 
 hf_status hfi_consul_session_get(struct consul_conn *, int64_t ttl_ms,
                                  bool queue, int64_t deadline,

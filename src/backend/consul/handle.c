@@ -30,7 +30,6 @@ hf_status hfi_consul_attach(struct hfi_conn *conn,
     if (!handle->fence)
         return hfi_fail(err, HF_LOST, "%s: there is no such grant",
                         conn->endpoint);
-    receipt->ref.text[0] = '\0';
     receipt->fence = handle->fence;
     return HF_OK;
 }
@@ -142,7 +141,7 @@ static hf_status take_key(struct consul_conn *cc, struct consul_key *k,
     }
     hfi_consul_key_held(cc, k, claim->token, s, receipt->fence,
                         began + claim->ttl_ms);
-    memcpy(receipt->ref.text, s->id, sizeof(s->id));
+    hfi_consul_carried_by(receipt, s);
     hfi_consul_monitor(cc, k, claim->token);
     if (strcmp(kv.session, s->id) != 0)
         hfi_consul_handle_end(cc, kv.session, deadline);

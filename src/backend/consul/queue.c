@@ -292,7 +292,8 @@ static hf_status queue_behind(struct consul_conn *cc,
         own->position = view->before + 1;
     pthread_mutex_unlock(&cc->mu);
     busy->place = view->before + 1;
-    memcpy(receipt->ref.text, view->previous, sizeof(view->previous));
+    memcpy(consul_own(receipt)->predecessor, view->previous,
+           sizeof(view->previous));
     if (view->before ? hfi_consul_queue_entry(&cc->options, claim->key,
                                               view->previous, name)
                      : hfi_consul_name(&cc->options, claim->key, name))
@@ -322,12 +323,13 @@ static bool queue_is_behind_own(struct consul_conn *cc,
                                 const struct hfi_receipt *receipt,
                                 struct hfi_answer *busy)
 {
+    const struct consul_grant *own = receipt->own;
     struct queue_own *before = NULL;
 
     pthread_mutex_lock(&cc->mu);
-    if (receipt->placed && !receipt->fence && receipt->ref.text[0] &&
+    if (receipt->placed && !receipt->fence && own->predecessor[0] &&
         queue_own_find(cc, claim->token))
-        before = queue_own_find(cc, receipt->ref.text);
+        before = queue_own_find(cc, own->predecessor);
     if (before && before->position)
         busy->place = before->position + 1;
     pthread_mutex_unlock(&cc->mu);

@@ -141,7 +141,7 @@ static void move_key(struct consul_conn *cc, struct consul_key *k,
     if (item->st)
         return;
     k->index = kv.index;
-    memcpy(receipt->ref.text, s->id, sizeof(s->id));
+    hfi_consul_carried_by(receipt, s);
     hfi_consul_key_held(cc, k, item->claim->token, s, receipt->fence,
                         began + item->ttl_ms);
 }
@@ -422,7 +422,7 @@ static void renew_entries(struct renewal *r, int64_t began)
         renew_check(r->cc, &batch, r->deadline, r->err);
     for (i = 0; i < r->n; i++)
         if (renewed[i] && r->items[i].st == HF_OK &&
-            !strcmp(r->items[i].receipt->ref.text, r->of[i]->id))
+            hfi_consul_is_carried_by(r->items[i].receipt, r->of[i]))
             renew_note(r->cc, &r->items[i], began);
 }
 

@@ -417,12 +417,12 @@ hf_status hfi_consul_watch(struct hfi_conn *conn, const struct hfi_claim *claim,
                            struct hf_error *err)
 {
     struct consul_conn *cc = (struct consul_conn *)conn;
+    const struct consul_grant *own = receipt->own;
     char name[CONSUL_NAME_MAX];
 
     (void)deadline;
-    /* In a queue, `ref` is the token of the queue entry before ours. */
-    if (cc->options.fair && !receipt->fence && receipt->ref.text[0]) {
-        if (!hfi_consul_queue_entry(&cc->options, claim->key, receipt->ref.text,
+    if (cc->options.fair && !receipt->fence && own->predecessor[0]) {
+        if (!hfi_consul_queue_entry(&cc->options, claim->key, own->predecessor,
                                     name))
             return HF_INVALID;
     } else if (!hfi_consul_name(&cc->options, claim->key, name)) {

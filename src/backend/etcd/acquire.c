@@ -42,7 +42,7 @@ static hf_status acquire_rename(struct etcd_try *t, struct hf_error *err)
         !hfi_left(&t->ec->base, t->claim, t->receipt))
         return hfi_nomem(err);
     etcd_key_forget(t->ec, t->claim->token);
-    etcd_ref(t->receipt)->last[0] = '\0';
+    etcd_own(t->receipt)->last[0] = '\0';
     t->receipt->fence = 0;
     return HF_LOST;
 }
@@ -50,19 +50,19 @@ static hf_status acquire_rename(struct etcd_try *t, struct hf_error *err)
 /* Name our key, after the lease that it hangs on.  (3) */
 static hf_status acquire_name(struct etcd_try *t, struct hf_error *err)
 {
-    struct etcd_ref *ref = etcd_ref(t->receipt);
-    const char *had = strchr(ref->last, '-');
+    struct etcd_grant *own = etcd_own(t->receipt);
+    const char *had = strchr(own->last, '-');
     char lease[18];
 
     snprintf(lease, sizeof(lease), "%" PRIx64 "-", (uint64_t)t->lease->id);
     if (!had ||
-        strncmp(lease, ref->last + (ref->last[0] == '~'), strlen(lease)) != 0) {
+        strncmp(lease, own->last + (own->last[0] == '~'), strlen(lease)) != 0) {
         if (etcd_key_is_known(t->ec, t->claim->token))
             return acquire_rename(t, err);
         t->receipt->fence = 0;
     }
     if (!t->receipt->fence)
-        snprintf(ref->last, sizeof(ref->last), "%s%.17s%x",
+        snprintf(own->last, sizeof(own->last), "%s%.17s%x",
                  t->holder_revision ? "~" : "", lease,
                  had ? (unsigned)strtoul(had + 1, NULL, 16) & 0xfffffff
                      : (unsigned)etcd_number(t->ec) & 0xfffffff);
@@ -131,9 +131,9 @@ static void acquire_note(struct etcd_try *t)
     if (t->revision) {
         etcd_key_note(t->ec, t->lease, t->claim->token, t->name, t->revision);
         etcd_key_set_predecessor(t->ec, t->claim->token, &t->predecessor);
-    } else if (etcd_key_done(t->ec, t->claim->token, etcd_ref(receipt)->last,
+    } else if (etcd_key_done(t->ec, t->claim->token, etcd_own(receipt)->last,
                              true)) {
-        etcd_ref(receipt)->last[0] = '\0';
+        etcd_own(receipt)->last[0] = '\0';
     }
 }
 
@@ -172,9 +172,9 @@ static hf_status acquire_leased(struct etcd_try *t, struct hf_error *err)
         if (st != HF_LOST && st != HF_UNAVAILABLE)
             etcd_key_doubt(t->ec, t->claim->token);
         if (st == HF_UNAVAILABLE && !receipt->fence &&
-            etcd_key_done(t->ec, t->claim->token, etcd_ref(receipt)->last,
+            etcd_key_done(t->ec, t->claim->token, etcd_own(receipt)->last,
                           true))
-            etcd_ref(receipt)->last[0] = '\0'; /* Nothing was sent. */
+            etcd_own(receipt)->last[0] = '\0'; /* Nothing was sent. */
         return st;
     }
     if (t->foreign)
@@ -248,7 +248,7 @@ static bool acquire_goes_on(struct etcd_try *t, hf_status *st,
         return true; /* There was nobody left to join. */
     if (t->revision && !t->inspected && !t->predecessor.name[0])
         return true; /* An earlier try had put it: where does it stand? */
-    if (t->revision && etcd_ref(t->receipt)->watched)
+    if (t->revision && etcd_own(t->receipt)->watched)
         *st = etcd_watch_predecessor(t->ec, t->claim, t->receipt,
                                      t->predecessor.name, t->sent, &fresh,
                                      t->deadline, err);
@@ -289,6 +289,6 @@ hf_status etcd_try_acquire(struct hfi_conn *conn, const struct hfi_claim *claim,
     if (st)
         return st;
     busy->place = t.predecessor.place;
-    etcd_ref(receipt)->held = t.mine;
+    etcd_own(receipt)->held = t.mine;
     return t.mine ? HF_OK : HF_BUSY;
 }

@@ -235,6 +235,7 @@ const struct hfi_backend hfi_backend_etcd = {
     .schemes = etcd_schemes,
     .options = etcd_options,
     .conn_size = sizeof(struct etcd_conn),
+    .grant_size = sizeof(struct etcd_grant),
     .traits = HF_TRAIT_FENCED | HF_TRAIT_LEASED | HF_TRAIT_QUEUED |
               HF_TRAIT_NOTIFY | HF_TRAIT_REENTRANT | HF_TRAIT_DETACH |
               HF_TRAIT_BREAK | HF_TRAIT_PROCESSES | HF_TRAIT_MACHINES |
@@ -250,6 +251,7 @@ const struct hfi_backend hfi_backend_etcd = {
     .unwatch = etcd_unwatch,
     .poll_fd = etcd_watch_fd,
     .dispatch = etcd_watch_dispatch,
+    .detach = etcd_detach,
     .attach = etcd_attach,
     .take_over = etcd_take_over,
     .inspect = etcd_inspect,

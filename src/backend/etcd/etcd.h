@@ -65,16 +65,13 @@ struct etcd_key {
     char name[];
 };
 
-/* What a grant remembers, in its `ref`.  Another process needs the lease. */
-struct etcd_ref {
+/* What a grant remembers: receipt->own.  Another process needs `last`. */
+struct etcd_grant {
     char last[ETCD_LAST_MAX]; /* the end of its name; "": it has none */
-    char held;                /* 1: this claim has the lock */
-    char watched;             /* 1: wake me */
+    bool held;                /* this claim has the lock */
+    bool watched;             /* wake me */
     int64_t watch;            /* its watch, or 0 */
 };
-_Static_assert(sizeof(struct etcd_ref) <=
-                   sizeof(((struct hfi_receipt *)0)->ref),
-               "a grant has room for it");
 
 struct etcd_request;
 
@@ -324,6 +321,7 @@ hf_status etcd_release(struct hfi_conn *, const struct hfi_claim *,
                        struct hf_error *);
 hf_status etcd_sweep(struct hfi_conn *, const struct hfi_claim *,
                      struct hfi_receipt *, int64_t deadline, struct hf_error *);
+void etcd_detach(const struct hfi_receipt *, struct hf_handle *ret);
 hf_status etcd_attach(struct hfi_conn *, const struct hfi_claim *,
                       const struct hf_handle *, struct hfi_receipt *,
                       struct hf_error *);
@@ -341,13 +339,13 @@ hf_status etcd_free_grant(struct hfi_conn *, const char *key, uint64_t fence,
 
 /* A claim's own create revision is its fence from the moment it has a place,
  * unless it joined others: then it is theirs. */
-static inline struct etcd_ref *etcd_ref(struct hfi_receipt *receipt)
+static inline struct etcd_grant *etcd_own(const struct hfi_receipt *receipt)
 {
-    return (struct etcd_ref *)(void *)&receipt->ref;
+    return receipt->own;
 }
 static inline bool etcd_joined(struct hfi_receipt *receipt)
 {
-    return etcd_ref(receipt)->last[0] == '~';
+    return etcd_own(receipt)->last[0] == '~';
 }
 /* The revision of its key; 0: not known. */
 static inline int64_t etcd_revision(struct hfi_receipt *receipt)

@@ -11,6 +11,11 @@
 
 #include "base/banned.h"
 
+void etcd_detach(const struct hfi_receipt *receipt, struct hf_handle *ret)
+{
+    snprintf(ret->ref, sizeof(ret->ref), "%s", etcd_own(receipt)->last);
+}
+
 hf_status etcd_attach(struct hfi_conn *conn, const struct hfi_claim *claim,
                       const struct hf_handle *handle,
                       struct hfi_receipt *receipt, struct hf_error *err)
@@ -21,8 +26,8 @@ hf_status etcd_attach(struct hfi_conn *conn, const struct hfi_claim *claim,
     if (!len || len >= ETCD_LAST_MAX || handle->ref[len])
         return hfi_fail(err, HF_LOST, "%s: there is no such lock",
                         conn->endpoint);
-    memcpy(etcd_ref(receipt)->last, handle->ref, len + 1);
-    etcd_ref(receipt)->held = 1;
+    memcpy(etcd_own(receipt)->last, handle->ref, len + 1);
+    etcd_own(receipt)->held = true;
     receipt->fence = handle->fence;
     return HF_OK; /* The renewal that follows tells whether it is there. */
 }

@@ -46,13 +46,11 @@ void etcd_dir(const struct etcd_conn *ec, const char *key, char *ret,
 void etcd_name(const struct etcd_conn *ec, const struct hfi_claim *claim,
                const struct hfi_receipt *receipt, char *ret, size_t size)
 {
-    const struct etcd_ref *ref =
-        (const struct etcd_ref *)(const void *)&receipt->ref;
     size_t len;
 
     etcd_dir(ec, claim->key, ret, size);
     len = strlen(ret);
-    snprintf(ret + len, size - len, "%.25s", ref->last);
+    snprintf(ret + len, size - len, "%.25s", etcd_own(receipt)->last);
 }
 
 void etcd_break_notice(const struct etcd_conn *ec, int64_t lease,

@@ -19,13 +19,13 @@ hf_status etcd_release(struct hfi_conn *conn, const struct hfi_claim *claim,
                        struct hf_error *err)
 {
     struct etcd_conn *ec = (struct etcd_conn *)conn;
-    struct etcd_ref *ref = etcd_ref(receipt);
+    struct etcd_grant *own = etcd_own(receipt);
     char name[ETCD_NAME_MAX];
     bool absent = false, left;
     hf_status st = HF_LOST;
 
     etcd_name(ec, claim, receipt, name, sizeof(name));
-    if (ref->last[0])
+    if (own->last[0])
         st = etcd_remove(ec, name, claim->token,
                          claim->doubt ? 0 : etcd_revision(receipt), &absent,
                          deadline, err);
@@ -34,11 +34,11 @@ hf_status etcd_release(struct hfi_conn *conn, const struct hfi_claim *claim,
             etcd_key_leaving(ec, claim->token);
         return st;
     }
-    left = !etcd_key_done(ec, claim->token, ref->last, absent) || claim->doubt;
-    receipt->placed = left && ref->last[0] &&
-                      etcd_lease_lives(ec, ref->last, deadline); /* key.c (3) */
+    left = !etcd_key_done(ec, claim->token, own->last, absent) || claim->doubt;
+    receipt->placed = left && own->last[0] &&
+                      etcd_lease_lives(ec, own->last, deadline); /* key.c (3) */
     if (!left)
-        ref->last[0] = '\0';
+        own->last[0] = '\0';
     else if (!receipt->placed)
         etcd_key_forget(ec, claim->token);
     return st ? hfi_fail(err, HF_LOST, "%s: the lock was not ours any more",
@@ -87,7 +87,7 @@ hf_status etcd_sweep(struct hfi_conn *conn, const struct hfi_claim *claim,
                               conn->endpoint)
                    : st;
     receipt->placed =
-        claim->doubt && etcd_lease_lives(ec, etcd_ref(receipt)->last, deadline);
+        claim->doubt && etcd_lease_lives(ec, etcd_own(receipt)->last, deadline);
     if (!receipt->placed)
         etcd_key_forget(ec, claim->token);
     return st;

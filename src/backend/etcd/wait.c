@@ -373,7 +373,7 @@ static hf_status watch_begin(struct etcd_conn *ec,
                              struct hfi_receipt *receipt, const char *target,
                              int64_t deadline, struct hf_error *err)
 {
-    struct etcd_ref *ref = etcd_ref(receipt);
+    struct etcd_grant *own = etcd_own(receipt);
     struct etcd_watch *w;
     hf_status st = watch_ensure(ec, deadline, err);
 
@@ -382,24 +382,24 @@ static hf_status watch_begin(struct etcd_conn *ec,
     w = watch_new(ec, claim->key, claim->token, target);
     if (!w)
         return hfi_nomem(err);
-    w->kind = ref->held ? WATCH_BESIDE : WATCH_PREDECESSOR;
-    ref->watch = ec->watch_last;
-    if (watch_ask(ec, w, ref->watch)) {
+    w->kind = own->held ? WATCH_BESIDE : WATCH_PREDECESSOR;
+    own->watch = ec->watch_last;
+    if (watch_ask(ec, w, own->watch)) {
         watch_break(ec);
         return hfi_fail(err, HF_UNAVAILABLE, "%s: the watch broke",
                         ec->base.endpoint);
     }
-    return watch_await(ec, ref->watch, deadline, err);
+    return watch_await(ec, own->watch, deadline, err);
 }
 
 /* Give up the watch of a claim, or park it. */
 static void watch_drop(struct etcd_conn *ec, struct hfi_receipt *receipt,
                        bool park)
 {
-    struct etcd_ref *ref = etcd_ref(receipt);
-    struct etcd_watch *w = watch_find(ec, ref->watch);
+    struct etcd_grant *own = etcd_own(receipt);
+    struct etcd_watch *w = watch_find(ec, own->watch);
 
-    ref->watch = 0;
+    own->watch = 0;
     if (w && park && w->begun && w->kind == WATCH_PREDECESSOR)
         watch_park(ec, w);
     else if (w)
@@ -438,14 +438,14 @@ hf_status etcd_watch_predecessor(struct etcd_conn *ec,
                         ec->base.endpoint);
     pthread_mutex_lock(&ec->watch_mu);
     watch_doubt(ec);
-    w = watch_find(ec, etcd_ref(receipt)->watch);
+    w = watch_find(ec, etcd_own(receipt)->watch);
     if (!w || strcmp(w->target, predecessor) != 0) {
         watch_drop(ec, receipt, false);
         w = watch_parked(ec, predecessor, sent);
         if (w) {
             watch_unpark(ec, w);
             memcpy(w->token, claim->token, sizeof(w->token));
-            etcd_ref(receipt)->watch = w->id;
+            etcd_own(receipt)->watch = w->id;
         } else {
             st = watch_begin(ec, claim, receipt, predecessor, deadline, err);
             *fresh = !st;
@@ -517,17 +517,17 @@ hf_status etcd_watch(struct hfi_conn *conn, const struct hfi_claim *claim,
     bool fresh;
     hf_status st;
 
-    if (etcd_ref(receipt)->held)
+    if (etcd_own(receipt)->held)
         return watch_wanted(ec, claim, receipt, deadline, err);
     if (!receipt->fence) { /* The try that gives it a place sees to it. */
-        etcd_ref(receipt)->watched = 1;
+        etcd_own(receipt)->watched = true;
         return HF_OK;
     }
     etcd_key_get_predecessor(ec, claim->token, &predecessor);
     st = etcd_watch_predecessor(ec, claim, receipt, predecessor.name, 0, &fresh,
                                 deadline, err);
     if (!st)
-        etcd_ref(receipt)->watched = 1;
+        etcd_own(receipt)->watched = true;
     return st;
 }
 
@@ -537,8 +537,8 @@ void etcd_unwatch(struct hfi_conn *conn, const struct hfi_claim *claim,
     struct etcd_conn *ec = (struct etcd_conn *)conn;
 
     (void)claim;
-    etcd_ref(receipt)->watched = 0;
-    if (!etcd_ref(receipt)->watch)
+    etcd_own(receipt)->watched = false;
+    if (!etcd_own(receipt)->watch)
         return;
     pthread_mutex_lock(&ec->watch_mu);
     watch_drop(ec, receipt, true);

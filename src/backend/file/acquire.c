@@ -148,14 +148,14 @@ static void file_unlock(int fd)
 static void file_queue(int fd, const struct hfi_claim *claim,
                        struct hfi_receipt *receipt)
 {
+    struct file_grant *own = receipt->own;
     char c;
 
-    if (receipt->ref.ints[FILE_WAITS])
+    if (own->waits)
         return;
-    receipt->ref.ints[FILE_BYTES] = receipt->ref.ints[FILE_WAITS] =
-        file_mark(fd, FILE_WAIT_AT, F_WRLCK, claim);
+    own->bytes = own->waits = file_mark(fd, FILE_WAIT_AT, F_WRLCK, claim);
     if (pread(fd, &c, 1, 0) < 0)
-        receipt->ref.ints[FILE_WAITS] = 0; /* Show it again at the next try. */
+        own->waits = false; /* Show it again at the next try. */
 }
 
 /* ---- taking ------------------------------------------------------------ */
@@ -361,6 +361,7 @@ static hf_status file_descriptor(struct file_conn *fc,
                                  struct hfi_receipt *receipt,
                                  struct hf_error *err)
 {
+    struct file_grant *own = receipt->own;
     int fd;
 
     if (receipt->placed)
@@ -373,9 +374,9 @@ static hf_status file_descriptor(struct file_conn *fc,
         return hfi_fail(err, HF_DENIED, "the lock file is a symbolic link");
     if (fd < 0)
         return hfi_fail_errno(err, HF_SYSTEM, errno, "open the lock file");
-    receipt->ref.ints[FILE_FD] = fd;
-    receipt->ref.ints[FILE_WD] = -1;
-    receipt->ref.ints[FILE_BYTES] = receipt->ref.ints[FILE_WAITS] = 0;
+    own->fd = fd;
+    own->wd = -1;
+    own->bytes = own->waits = false;
     receipt->placed = true;
     file_fds_set(&fc->fds, fd, true);
     return HF_OK;
@@ -383,16 +384,18 @@ static hf_status file_descriptor(struct file_conn *fc,
 
 static void file_let_go(struct file_conn *fc, struct hfi_receipt *receipt)
 {
+    const struct file_grant *own = receipt->own;
+
     if (!receipt->placed)
         return;
     /* Before others hear it close; and a child that was forked shares the
      * description, so closing is not enough. */
-    if (receipt->ref.ints[FILE_BYTES])
-        file_unlock(receipt->ref.ints[FILE_FD]);
+    if (own->bytes)
+        file_unlock(own->fd);
     else
-        flock(receipt->ref.ints[FILE_FD], LOCK_UN);
-    file_fds_set(&fc->fds, receipt->ref.ints[FILE_FD], false);
-    close(receipt->ref.ints[FILE_FD]);
+        flock(own->fd, LOCK_UN);
+    file_fds_set(&fc->fds, own->fd, false);
+    close(own->fd);
     receipt->placed = false;
 }
 
@@ -418,6 +421,7 @@ static hf_status file_try_once(struct file_conn *fc,
                                struct hfi_receipt *receipt, bool *vanished,
                                struct hf_error *err)
 {
+    struct file_grant *own = receipt->own;
     struct file_record rec = {.marked = false};
     bool kept = receipt->placed;
     hf_status st = file_descriptor(fc, claim, receipt, err);
@@ -427,18 +431,17 @@ static hf_status file_try_once(struct file_conn *fc,
         return st;
     if (HFI_MUTANT(fence_before_lock))
         hfi_mutant_note(claim, hfi_wall_us());
-    st = file_take(fc, receipt->ref.ints[FILE_FD], claim, &rec, err);
+    st = file_take(fc, own->fd, claim, &rec, err);
     if (st && st != HF_BUSY)
         return st; /* and let go by the caller */
     if (st)
-        file_untake(receipt->ref.ints[FILE_FD], claim);
-    else if (receipt->ref.ints[FILE_WAITS])
-        file_mark(receipt->ref.ints[FILE_FD], FILE_WAIT_AT, F_UNLCK, claim);
+        file_untake(own->fd, claim);
+    else if (own->waits)
+        file_mark(own->fd, FILE_WAIT_AT, F_UNLCK, claim);
     if (claim->owner || claim->shared)
-        receipt->ref.ints[FILE_BYTES] = 1;
+        own->bytes = true;
     if ((kept || rec.marked) &&
-        !file_is_named(fc, claim->key,
-                       receipt->ref.ints[FILE_FD])) { /* file.c (2) */
+        !file_is_named(fc, claim->key, own->fd)) { /* file.c (2) */
         *vanished = true;
         return HF_BUSY;
     }
@@ -452,8 +455,8 @@ hf_status file_try_acquire(struct hfi_conn *conn, const struct hfi_claim *claim,
                            int64_t deadline, struct hf_error *err)
 {
     struct file_conn *fc = (struct file_conn *)conn;
-    bool vanished = true,
-         watched = receipt->placed && receipt->ref.ints[FILE_WD] >= 0;
+    struct file_grant *own = receipt->own;
+    bool vanished = true, watched = receipt->placed && own->wd >= 0;
     hf_status st = HF_BUSY;
     char key[HFI_QUOTE_MAX];
     int i;
@@ -469,8 +472,8 @@ hf_status file_try_acquire(struct hfi_conn *conn, const struct hfi_claim *claim,
         }
     }
     if (st == HF_BUSY && claim->queue && receipt->placed) { /* file.c (4) */
-        file_queue(receipt->ref.ints[FILE_FD], claim, receipt);
-        if (watched && receipt->ref.ints[FILE_WD] < 0)
+        file_queue(own->fd, claim, receipt);
+        if (watched && own->wd < 0)
             file_watch(conn, claim, receipt, deadline, NULL);
         return st;
     }
@@ -484,7 +487,8 @@ hf_status file_try_acquire(struct hfi_conn *conn, const struct hfi_claim *claim,
 
 static void file_renew_one(struct file_conn *fc, struct hfi_renewal *item)
 {
-    int fd = item->receipt->ref.ints[FILE_FD];
+    const struct file_grant *own = item->receipt->own;
+    int fd = own->fd;
     struct file_record rec;
 
     item->st = HF_OK;

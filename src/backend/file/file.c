@@ -269,6 +269,7 @@ hf_status file_watch(struct hfi_conn *conn, const struct hfi_claim *claim,
                      struct hf_error *err)
 {
     struct file_conn *fc = (struct file_conn *)conn;
+    struct file_grant *own = receipt->own;
     struct file_watch **at, *watch;
     size_t size = strlen(claim->key) + 1;
     hf_status st = HF_OK;
@@ -276,7 +277,7 @@ hf_status file_watch(struct hfi_conn *conn, const struct hfi_claim *claim,
 
     (void)deadline;
     pthread_mutex_lock(&fc->mu);
-    wd = file_inotify(fc, receipt->ref.ints[FILE_FD]);
+    wd = file_inotify(fc, own->fd);
     if (wd < 0) {
         st = hfi_fail_errno(err, HF_SYSTEM, errno, "inotify");
         goto out;
@@ -295,9 +296,9 @@ hf_status file_watch(struct hfi_conn *conn, const struct hfi_claim *claim,
         *at = watch;
     }
     watch->users++;
-    receipt->ref.ints[FILE_WD] = wd;
+    own->wd = wd;
     /* Who waited before we listened will not be heard. */
-    if (receipt->fence && file_count_waiters(receipt->ref.ints[FILE_FD], 1))
+    if (receipt->fence && file_count_waiters(own->fd, 1))
         hfi_wanted(conn, claim->key);
 out:
     pthread_mutex_unlock(&fc->mu);
@@ -308,13 +309,14 @@ void file_unwatch(struct hfi_conn *conn, const struct hfi_claim *claim,
                   struct hfi_receipt *receipt)
 {
     struct file_conn *fc = (struct file_conn *)conn;
+    struct file_grant *own = receipt->own;
     struct file_watch **at, *watch;
-    int wd = receipt->ref.ints[FILE_WD];
+    int wd = own->wd;
 
     (void)claim;
     if (wd < 0)
         return;
-    receipt->ref.ints[FILE_WD] = -1;
+    own->wd = -1;
     pthread_mutex_lock(&fc->mu);
     at = file_watch_at(fc, wd);
     watch = *at;
@@ -375,6 +377,7 @@ static const char *const file_schemes[] = {"file", NULL};
 const struct hfi_backend hfi_backend_file = {
     .schemes = file_schemes,
     .conn_size = sizeof(struct file_conn),
+    .grant_size = sizeof(struct file_grant),
     .traits = HF_TRAIT_FENCED | HF_TRAIT_NOTIFY | HF_TRAIT_SHARED |
               HF_TRAIT_REENTRANT | HF_TRAIT_BREAK | HF_TRAIT_PROCESSES |
               HF_TRAIT_DEATH | HF_TRAIT_NOTED | HFI_TRAIT_EARLY,

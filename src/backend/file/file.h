@@ -70,8 +70,13 @@ hf_status file_release(struct hfi_conn *, const struct hfi_claim *,
                        struct hfi_receipt *, int64_t deadline,
                        struct hf_error *);
 
-/* What receipt->ref.ints are. */
-enum { FILE_FD, FILE_WD, FILE_BYTES, FILE_WAITS };
+/* What a claim that is `placed` has open: receipt->own. */
+struct file_grant {
+    int fd;     /* of the lock file */
+    int wd;     /* its inotify watch, or -1 */
+    bool bytes; /* may have locks on bytes of the file, too */
+    bool waits; /* shows that it waits */
+};
 
 /* How many there are, and whether a stranger's lock may hide more. */
 struct file_tally {

@@ -57,27 +57,12 @@ bool redis_saw(struct redis_conn *rc, const char *key, uint64_t fence)
     return !fence_falls(fence, old);
 }
 
-/* What a claim keeps, after what hf_detach() hands on as text. */
-enum {
-    KEPT_SEEN = 2 * sizeof(int),                 /* before its first try */
-    KEPT_RETURNED = KEPT_SEEN + sizeof(uint64_t) /* see fence_returned() */
-};
-
-/* The greatest fence that was given back without an answer, 0 if none was; and
- * that this one was, or a lock without a fence. */
-static uint64_t fence_returned(const struct hfi_receipt *receipt)
-{
-    uint64_t fence;
-
-    memcpy(&fence, receipt->ref.text + KEPT_RETURNED, sizeof(fence));
-    return fence;
-}
-
+/* The grant was given back without an answer. */
 static void fence_return(struct hfi_receipt *receipt)
 {
-    uint64_t fence = receipt->fence ? receipt->fence : UINT64_MAX;
+    struct redis_grant *own = receipt->own;
 
-    memcpy(receipt->ref.text + KEPT_RETURNED, &fence, sizeof(fence));
+    own->returned = receipt->fence ? receipt->fence : UINT64_MAX;
 }
 
 /* What had been seen when the claim was first sent. */
@@ -85,15 +70,11 @@ static uint64_t fence_floor(struct redis_conn *rc,
                             const struct hfi_claim *claim,
                             struct hfi_receipt *receipt)
 {
-    char *kept = receipt->ref.text + KEPT_SEEN;
-    uint64_t floor;
+    struct redis_grant *own = receipt->own;
 
-    memcpy(&floor, kept, sizeof(floor));
-    if (claim->nth <= 1) {
-        floor = atomic_load(fence_seen(rc, claim->key));
-        memcpy(kept, &floor, sizeof(floor));
-    }
-    return floor;
+    if (claim->nth <= 1)
+        own->seen = atomic_load(fence_seen(rc, claim->key));
+    return own->seen;
 }
 
 /* The grant is ours, and its fence is not: let it be greater than `floor`. */
@@ -156,9 +137,10 @@ static void take_say(struct redis_conn *rc, const struct hfi_claim *claim,
                      const struct hfi_receipt *receipt, struct take_args *ret)
 {
     int64_t wait = claim->ttl_ms > PATIENCE_MIN ? claim->ttl_ms : PATIENCE_MIN;
+    const struct redis_grant *own = receipt->own;
 
     ret->channel[0] = '\0';
-    if (receipt->ref.ints[0])
+    if (own->watched)
         redis_channel(rc, claim->key, ret->channel);
     else if (wait < 2 * claim->poll_ms)
         wait = 2 * claim->poll_ms;
@@ -211,7 +193,7 @@ static hf_status take_raise(struct redis_conn *rc,
                             struct hfi_receipt *receipt, uint64_t floor,
                             bool joined, int64_t deadline, struct hf_error *err)
 {
-    uint64_t returned = fence_returned(receipt);
+    uint64_t returned = redis_own(receipt)->returned;
 
     /* Who joins its equals has their fence, which may be old. */
     if (fence_falls(receipt->fence, floor) && !joined)
@@ -293,16 +275,17 @@ hf_status redis_try_acquire(struct hfi_conn *conn,
                             struct hf_error *err)
 {
     struct redis_conn *rc = (struct redis_conn *)conn;
+    const struct redis_grant *own = receipt->own;
     bool unsubscribed = false;
     hf_status st = redis_acks_may(rc, claim->key, deadline, err);
 
     if (st)
         return st;
-    if (receipt->ref.ints[0]) /* watched */
+    if (own->watched)
         unsubscribed = !take_listen(rc, claim, deadline);
     if (rc->acquire == REDIS_FENCED)
         st = take_fenced(rc, claim, receipt, busy, deadline, err);
-    else if (fence_returned(receipt)) /* replicas.c (4) */
+    else if (own->returned) /* replicas.c (4) */
         st = hfi_fail(err, HF_LOST, "%s: this claim was given back before",
                       rc->base.endpoint);
     else
@@ -424,7 +407,7 @@ hf_status redis_watch(struct hfi_conn *conn, const struct hfi_claim *claim,
         st = watch_holder(rc, claim, deadline, err);
     if (st)
         redis_sub_want(rc, claim->key, -1);
-    receipt->ref.ints[0] = !st;
+    redis_own(receipt)->watched = !st;
     return st;
 }
 
@@ -432,7 +415,7 @@ void redis_unwatch(struct hfi_conn *conn, const struct hfi_claim *claim,
                    struct hfi_receipt *receipt)
 {
     redis_sub_want((struct redis_conn *)conn, claim->key, -1);
-    receipt->ref.ints[0] = 0;
+    redis_own(receipt)->watched = false;
 }
 
 hf_status redis_attach(struct hfi_conn *conn, const struct hfi_claim *claim,

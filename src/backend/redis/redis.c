@@ -494,6 +494,7 @@ const struct hfi_backend hfi_backend_redis = {
     .schemes = redis_schemes,
     .options = redis_options,
     .conn_size = sizeof(struct redis_conn),
+    .grant_size = sizeof(struct redis_grant),
     .traits = HF_TRAIT_FENCED | HF_TRAIT_LEASED | HF_TRAIT_QUEUED |
               HF_TRAIT_NOTIFY | HF_TRAIT_REENTRANT | HF_TRAIT_DETACH |
               HF_TRAIT_BREAK | HF_TRAIT_PROCESSES | HF_TRAIT_MACHINES |

@@ -111,6 +111,18 @@ struct redis_follow {
     bool closing;
 };
 
+/* What a claim remembers: receipt->own. */
+struct redis_grant {
+    bool watched;
+    uint64_t seen;     /* the greatest fence before its first try */
+    uint64_t returned; /* the greatest that was given back without an answer, 0
+                        * if none was; UINT64_MAX: a lock without a fence */
+};
+static inline struct redis_grant *redis_own(const struct hfi_receipt *receipt)
+{
+    return receipt->own;
+}
+
 struct redis_conn {
     struct hfi_conn base;
     bool opened;

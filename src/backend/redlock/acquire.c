@@ -369,24 +369,23 @@ static hf_status take_busy(struct take *take, struct hfi_receipt *receipt,
 {
     const struct hfi_claim *claim = take->claim;
     struct redlock_conn *rl = take->rl;
-    unsigned char splits =
-        (unsigned char)receipt->ref.text[REDLOCK_NOTE_SPLITS];
+    struct redlock_grant *own = receipt->own;
+    unsigned char splits = own->splits;
     bool split = take_is_split(take);
     char names[sizeof(err->text)];
 
     busy->left_ms = take_left(take);
     if (!rl->fenced || take->strange == take->votes.no ||
-        (receipt->ref.text[REDLOCK_NOTE_WATCHED] &&
-         !redlock_subscriber_hears(rl, claim->key)))
+        (own->watched && !redlock_subscriber_hears(rl, claim->key)))
         if (!busy->left_ms || busy->left_ms > LOOK_MS)
             busy->left_ms = LOOK_MS;
     if (split) {
         busy->left_ms = take_split_ms(take, splits);
-        if (!receipt->ref.text[REDLOCK_NOTE_GATE])
-            receipt->ref.text[REDLOCK_NOTE_GATE] = 1;
+        if (!own->gate)
+            own->gate = 1;
     }
     splits = !split ? 0 : splits < 100 ? splits + 1 : splits;
-    receipt->ref.text[REDLOCK_NOTE_SPLITS] = (char)splits;
+    own->splits = splits;
     return hfi_fail(err, HF_BUSY, "%.160s %s",
                     redlock_names(rl, take->votes.no, names, sizeof(names)),
                     split ? "have other holders, none of which has a majority"
@@ -400,7 +399,7 @@ static hf_status take_busy(struct take *take, struct hfi_receipt *receipt,
 static bool take_gate(struct take *take, struct hfi_receipt *receipt,
                       int64_t deadline)
 {
-    char *note = &receipt->ref.text[REDLOCK_NOTE_GATE];
+    char *note = &redlock_own(receipt)->gate;
     struct redlock_span span =
         redlock_span(take->rl, take->claim->ttl_ms, deadline);
     const char *at;
@@ -465,15 +464,17 @@ static hf_status take_run(struct take *take, struct hfi_receipt *receipt,
 static hf_status take_back(struct take *take, struct hfi_receipt *receipt,
                            hf_status st, struct hf_error *err)
 {
-    uint64_t tried =
-        redlock_note_raise(receipt, REDLOCK_NOTE_TRIED, take->tried);
+    struct redlock_grant *own = receipt->own;
+    uint64_t tried = take->tried > own->tried ? take->tried : own->tried;
     unsigned doubt = redlock_note_doubt(receipt, redlock_silent(&take->round));
     int had, had_not;
 
+    own->tried = tried;
     if (!redlock_give_back(take->rl, take->claim, take->asked, doubt, tried,
                            HFI_NEVER, &had, &had_not))
         return st;
-    redlock_note_raise(receipt, REDLOCK_NOTE_FLOOR, tried + 1);
+    if (own->floor < tried + 1)
+        own->floor = tried + 1;
     return st == HF_UNAVAILABLE ? hfi_restate(err, HF_UNCERTAIN) : st;
 }
 
@@ -484,12 +485,12 @@ hf_status redlock_try_acquire(struct hfi_conn *conn,
                               struct hf_error *err)
 {
     struct redlock_conn *rl = (struct redlock_conn *)conn;
+    struct redlock_grant *own = receipt->own;
     struct take take = {.rl = rl,
                         .claim = claim,
-                        .watched = receipt->ref.text[REDLOCK_NOTE_WATCHED],
+                        .watched = own->watched,
                         .began = hfi_now(),
-                        .floor =
-                            redlock_note_raise(receipt, REDLOCK_NOTE_FLOOR, 0),
+                        .floor = own->floor,
                         .votes = {.n = rl->n}};
     hf_status st = redlock_check_ttl(rl, claim->ttl_ms, err);
 
@@ -499,8 +500,8 @@ hf_status redlock_try_acquire(struct hfi_conn *conn,
     redlock_round_init(&take.round, rl);
     take_say(&take);
     st = take_run(&take, receipt, busy, deadline, err);
-    if (receipt->ref.text[REDLOCK_NOTE_WATCHED])
-        receipt->ref.text[REDLOCK_NOTE_WATCHED] = REDLOCK_WATCHED_TOLD;
+    if (own->watched)
+        own->watched = REDLOCK_WATCHED_TOLD;
     receipt->placed = st == HF_OK;
     redlock_note_add(receipt, take.asked);
     if (st)

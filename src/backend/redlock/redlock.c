@@ -388,6 +388,7 @@ const struct hfi_backend hfi_backend_redlock = {
     .options = redlock_options,
     .users = true,
     .conn_size = sizeof(struct redlock_conn),
+    .grant_size = sizeof(struct redlock_grant),
     .traits = HF_TRAIT_FENCED | HF_TRAIT_LEASED | HF_TRAIT_NOTIFY |
               HF_TRAIT_DETACH | HF_TRAIT_BREAK | HF_TRAIT_PROCESSES |
               HF_TRAIT_MACHINES | HF_TRAIT_NOTED,

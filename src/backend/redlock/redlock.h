@@ -95,23 +95,28 @@ struct redlock_conn {
     atomic_bool listening; /* somebody has waited: be connected to listen */
 };
 
-/* What a grant notes: the nodes that may have it, as hex digits and as such
- * handed on by hf_detach(); then a few bytes of our own. */
-#define REDLOCK_NOTE_WATCHED 8 /* one of: */
 enum { REDLOCK_WATCHED_NOT, REDLOCK_WATCHED_NEW, REDLOCK_WATCHED_TOLD };
-#define REDLOCK_NOTE_SPLITS 9  /* how often in a row nobody got a majority */
-#define REDLOCK_NOTE_DOUBT  10 /* the nodes where a try had no answer */
-#define REDLOCK_NOTE_GATE   12 /* 0: never split; else see acquire.c */
-#define REDLOCK_NOTE_TRIED  16 /* the largest fence that was to be confirmed */
-#define REDLOCK_NOTE_FLOOR  24 /* the next must be as large; 0: any is */
+
+/* What a claim remembers: receipt->own. */
+struct redlock_grant {
+    unsigned nodes;        /* that may have it; 0: any may */
+    unsigned doubt;        /* the nodes where a try had no answer */
+    unsigned char watched; /* REDLOCK_WATCHED_... */
+    unsigned char splits;  /* how often in a row nobody got a majority */
+    char gate;             /* 0: never split; else see acquire.c */
+    uint64_t tried;        /* the largest fence that was to be confirmed */
+    uint64_t floor;        /* the next must be as large; 0: any is */
+};
+static inline struct redlock_grant *redlock_own(
+    const struct hfi_receipt *receipt)
+{
+    return receipt->own;
+}
 
 unsigned redlock_note_nodes(const struct redlock_conn *,
                             const struct hfi_receipt *);
 void redlock_note_add(struct hfi_receipt *, unsigned nodes);
 unsigned redlock_note_doubt(struct hfi_receipt *, unsigned more);
-
-/* The number at this place, after it was raised to `least`. */
-uint64_t redlock_note_raise(struct hfi_receipt *, int place, uint64_t least);
 
 /* ---- script.c -------------------------------------------------- */
 

@@ -26,44 +26,25 @@
 unsigned redlock_note_nodes(const struct redlock_conn *rl,
                             const struct hfi_receipt *receipt)
 {
+    const struct redlock_grant *own = receipt->own;
     unsigned all = (1U << rl->n) - 1;
-    char digits[9] = "";
 
-    memcpy(digits, receipt->ref.text, sizeof(digits) - 1);
-    return digits[0] ? (unsigned)strtoul(digits, NULL, 16) & all : all;
+    return own->nodes ? own->nodes & all : all;
 }
 
 void redlock_note_add(struct hfi_receipt *receipt, unsigned nodes)
 {
-    char digits[9] = "";
+    struct redlock_grant *own = receipt->own;
 
-    memcpy(digits, receipt->ref.text, sizeof(digits) - 1);
-    nodes |= (unsigned)strtoul(digits, NULL, 16);
-    snprintf(digits, sizeof(digits), "%x", nodes);
-    memcpy(receipt->ref.text, digits, sizeof(digits) - 1);
+    own->nodes |= nodes;
 }
 
 unsigned redlock_note_doubt(struct hfi_receipt *receipt, unsigned more)
 {
-    uint16_t nodes;
+    struct redlock_grant *own = receipt->own;
 
-    memcpy(&nodes, receipt->ref.text + REDLOCK_NOTE_DOUBT, sizeof(nodes));
-    nodes |= (uint16_t)more;
-    memcpy(receipt->ref.text + REDLOCK_NOTE_DOUBT, &nodes, sizeof(nodes));
-    return nodes;
-}
-
-uint64_t redlock_note_raise(struct hfi_receipt *receipt, int place,
-                            uint64_t least)
-{
-    uint64_t number;
-
-    memcpy(&number, receipt->ref.text + place, sizeof(number));
-    if (number < least) {
-        number = least;
-        memcpy(receipt->ref.text + place, &number, sizeof(number));
-    }
-    return number;
+    own->doubt |= more;
+    return own->doubt;
 }
 
 /* ---- keeping ----------------------------------------------------------- */

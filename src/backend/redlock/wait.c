@@ -406,7 +406,7 @@ hf_status redlock_watch(struct hfi_conn *conn, const struct hfi_claim *claim,
         redlock_node_tend(&rl->nodes[i]);
     /* Who holds has no other chance: a waiter asks again. */
     want_wait(rl, claim, receipt->placed ? span.late : span.end);
-    receipt->ref.text[REDLOCK_NOTE_WATCHED] = REDLOCK_WATCHED_NEW;
+    redlock_own(receipt)->watched = REDLOCK_WATCHED_NEW;
     if (receipt->placed && (!redlock_subscriber_hears(rl, claim->key) ||
                             want_is_asked(rl, claim, span.late)))
         hfi_wanted(conn, claim->key);
@@ -420,7 +420,7 @@ void redlock_unwatch(struct hfi_conn *conn, const struct hfi_claim *claim,
     struct redlock_want *want;
     int i;
 
-    receipt->ref.text[REDLOCK_NOTE_WATCHED] = 0;
+    redlock_own(receipt)->watched = REDLOCK_WATCHED_NOT;
     pthread_mutex_lock(&rl->subscriber_mu);
     want = want_find(rl, claim->key);
     if (want && !--want->users) {

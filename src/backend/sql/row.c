@@ -87,11 +87,9 @@ hf_status sql_row_open(struct sql_conn *conn, struct hf_error *err)
 
 struct row_lock *sql_row_of(const struct hfi_receipt *receipt)
 {
-    struct row_lock *lock = NULL;
+    const struct sql_grant *own = receipt->own;
 
-    if (receipt->placed)
-        memcpy(&lock, receipt->ref.text, sizeof(lock));
-    return lock;
+    return receipt->placed ? own->row : NULL;
 }
 
 static hf_status row_new(struct sql_conn *conn, const struct hfi_claim *claim,
@@ -100,6 +98,7 @@ static hf_status row_new(struct sql_conn *conn, const struct hfi_claim *claim,
 {
     size_t size = strlen(claim->key) + 1;
     struct row_lock *lock = hfi_alloc(sizeof(*lock) + size);
+    struct sql_grant *own = receipt->own;
     hf_status st;
 
     if (!lock)
@@ -116,7 +115,7 @@ static hf_status row_new(struct sql_conn *conn, const struct hfi_claim *claim,
     pthread_mutex_lock(&conn->row->mu);
     hfi_link_append(&conn->row->locks, &lock->link);
     pthread_mutex_unlock(&conn->row->mu);
-    memcpy(receipt->ref.text, &lock, sizeof(lock));
+    own->row = lock;
     receipt->placed = true;
     *ret = lock;
     return HF_OK;
@@ -127,6 +126,8 @@ static hf_status row_new(struct sql_conn *conn, const struct hfi_claim *claim,
 void sql_row_drop(struct sql_conn *conn, struct row_lock *lock,
                   struct hfi_receipt *receipt, bool clean)
 {
+    struct sql_grant *own = receipt->own;
+
     pthread_mutex_lock(&conn->row->mu);
     epoll_ctl(conn->row->epoll_fd, EPOLL_CTL_DEL,
               conn->driver->fd(lock->session), NULL);
@@ -137,7 +138,7 @@ void sql_row_drop(struct sql_conn *conn, struct row_lock *lock,
     else
         sql_disconnect(lock->session);
     hfi_free(lock);
-    memset(&receipt->ref, 0, sizeof(receipt->ref));
+    own->row = NULL;
     receipt->placed = false;
 }
 

@@ -50,13 +50,6 @@
 /* How often a row may change between two statements of one try. */
 #define TRY_MAX 20
 
-/* What a claim that waits has seen; kept in receipt->ref until it is
- * granted. */
-struct sql_note {
-    int64_t version, since;
-    bool busy; /* look before the next try */
-};
-
 /* ---- taking over what stands still ------------------------------------- */
 
 /* How long a version must have stood still.  sql.c (4) */
@@ -216,17 +209,17 @@ hf_status sql_try_acquire(struct hfi_conn *base, const struct hfi_claim *claim,
 {
     struct sql_conn *conn = (struct sql_conn *)base;
     struct sql_tried tried;
-    struct sql_note note;
+    struct sql_grant *own = receipt->own;
+    struct sql_note note = own->note;
     hf_status st;
 
     if (conn->strategy == SQL_ROW)
         return sql_row_try_acquire(conn, claim, receipt, busy, deadline, err);
-    memcpy(&note, receipt->ref.text, sizeof(note));
     st = sql_try(conn, claim, &note, &tried, deadline, err);
     if (st)
         return st;
     if (tried.fence) {
-        memset(&receipt->ref, 0, sizeof(receipt->ref));
+        memset(own, 0, sizeof(*own));
         receipt->fence = (uint64_t)tried.fence;
         receipt->placed = true;
         return HF_OK;
@@ -235,7 +228,7 @@ hf_status sql_try_acquire(struct hfi_conn *base, const struct hfi_claim *claim,
     if (err)
         err->status = HF_OK; /* of a deadlock that was gone through again */
     try_busy(conn, &note, &tried, busy);
-    memcpy(receipt->ref.text, &note, sizeof(note));
+    own->note = note;
     return HF_BUSY;
 }
 

@@ -199,6 +199,20 @@ struct sql_driver {
 };
 
 struct sql_row_state;
+struct row_lock;
+
+/* What a claim that waits has seen, until it is granted. */
+struct sql_note {
+    int64_t version, since;
+    bool busy; /* look before the next try */
+};
+
+/* receipt->own: `row` if `placed` with strategy row, else `note`. */
+struct sql_grant {
+    struct sql_note note;
+    struct row_lock *row;
+};
+
 struct sql_fd;
 
 #define SQL_TABLE_MAX  104

@@ -544,6 +544,7 @@ const struct hfi_backend hfi_backend_mysql = {
     .schemes = my_schemes,
     .options = my_options_own,
     .conn_size = sizeof(struct my_conn),
+    .grant_size = sizeof(struct sql_grant),
     .traits = HF_TRAIT_FENCED | HF_TRAIT_LEASED | HF_TRAIT_DETACH |
               HF_TRAIT_BREAK | HF_TRAIT_PROCESSES | HF_TRAIT_MACHINES |
               HF_TRAIT_NOTED,

@@ -362,6 +362,7 @@ const struct hfi_backend hfi_backend_postgres = {
     .schemes = pg_schemes,
     .options = pg_options,
     .conn_size = sizeof(struct pg_conn),
+    .grant_size = sizeof(struct sql_grant),
     .traits = HF_TRAIT_FENCED | HF_TRAIT_LEASED | HF_TRAIT_NOTIFY |
               HF_TRAIT_DETACH | HF_TRAIT_BREAK | HF_TRAIT_PROCESSES |
               HF_TRAIT_MACHINES | HF_TRAIT_NOTED,

@@ -377,6 +377,7 @@ const struct hfi_backend hfi_backend_sqlite = {
     .schemes = lite_schemes,
     .options = lite_options,
     .conn_size = sizeof(struct lite_conn),
+    .grant_size = sizeof(struct sql_grant),
     .traits = HF_TRAIT_FENCED | HF_TRAIT_LEASED | HF_TRAIT_NOTIFY |
               HF_TRAIT_DETACH | HF_TRAIT_BREAK | HF_TRAIT_PROCESSES |
               HF_TRAIT_NOTED,
