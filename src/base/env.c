@@ -60,19 +60,6 @@ int64_t hfi_left_ms(int64_t deadline)
     return deadline > now ? deadline - now : 0;
 }
 
-void hfi_monotonic(int64_t deadline, struct timespec *ret)
-{
-    int64_t left = hfi_left_ms(deadline);
-
-    clock_gettime(CLOCK_MONOTONIC, ret);
-    ret->tv_sec += left / 1000;
-    ret->tv_nsec += left % 1000 * 1000000;
-    if (ret->tv_nsec >= 1000000000) {
-        ret->tv_sec++;
-        ret->tv_nsec -= 1000000000;
-    }
-}
-
 void hfi_random(void *buf, size_t len)
 {
     unsigned char *at = buf;
@@ -114,6 +101,20 @@ void hfi_cond_fini(struct hfi_cond *cond)
     pthread_cond_destroy(&cond->cond);
 }
 
+/* When `deadline` comes on CLOCK_MONOTONIC. */
+static void env_monotonic(int64_t deadline, struct timespec *ret)
+{
+    int64_t left = hfi_left_ms(deadline);
+
+    clock_gettime(CLOCK_MONOTONIC, ret);
+    ret->tv_sec += left / 1000;
+    ret->tv_nsec += left % 1000 * 1000000;
+    if (ret->tv_nsec >= 1000000000) {
+        ret->tv_sec++;
+        ret->tv_nsec -= 1000000000;
+    }
+}
+
 void hfi_cond_wait(struct hfi_cond *cond, pthread_mutex_t *mu, int64_t until)
 {
     struct timespec ts;
@@ -126,7 +127,7 @@ void hfi_cond_wait(struct hfi_cond *cond, pthread_mutex_t *mu, int64_t until)
         pthread_cond_wait(&cond->cond, mu);
         return;
     }
-    hfi_monotonic(until, &ts);
+    env_monotonic(until, &ts);
     pthread_cond_clockwait(&cond->cond, mu, CLOCK_MONOTONIC, &ts);
 }
 
@@ -136,6 +137,14 @@ void hfi_cond_wake(struct hfi_cond *cond)
         hfi_env->wake(cond);
     else
         pthread_cond_broadcast(&cond->cond);
+}
+
+void hfi_cond_wake_one(struct hfi_cond *cond)
+{
+    if (hfi_env)
+        hfi_env->wake(cond);
+    else
+        pthread_cond_signal(&cond->cond);
 }
 
 bool hfi_notifier_init(struct hfi_notifier *notifier)

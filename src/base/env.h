@@ -57,9 +57,6 @@ int64_t hfi_wall_us(void); /* us since 1970, for fences and display only */
 int64_t hfi_left_ms(int64_t deadline); /* never negative */
 void hfi_random(void *buf, size_t len);
 
-/* When `deadline` comes on CLOCK_MONOTONIC, for pthread_cond_clockwait(). */
-void hfi_monotonic(int64_t deadline, struct timespec *ret);
-
 /* One that is held for moments only: who finds it taken spins a little. */
 void hfi_mutex_init(pthread_mutex_t *);
 
@@ -67,7 +64,8 @@ void hfi_cond_init(struct hfi_cond *);
 void hfi_cond_fini(struct hfi_cond *);
 /* Sleep until woken or `until`, or for no reason at all: check and loop. */
 void hfi_cond_wait(struct hfi_cond *, pthread_mutex_t *, int64_t until);
-void hfi_cond_wake(struct hfi_cond *); /* everyone */
+void hfi_cond_wake(struct hfi_cond *);     /* everyone */
+void hfi_cond_wake_one(struct hfi_cond *); /* one at least */
 
 bool hfi_notifier_init(struct hfi_notifier *);
 void hfi_notifier_fini(struct hfi_notifier *);

@@ -110,6 +110,7 @@ struct hfi_grant *hfi_grant_new(struct hf_client *c,
     }
     return grant;
 }
+
 /* Remember what a backend has written for another grant of this client. */
 void hfi_grant_keep(const struct hf_client *c, struct hfi_grant *grant,
                     const struct hfi_receipt *receipt)
@@ -118,7 +119,6 @@ void hfi_grant_keep(const struct hf_client *c, struct hfi_grant *grant,
     grant->receipt = *receipt;
     grant->receipt.own = grant->own;
 }
-
 
 void hfi_grant_free(struct hf_client *c, struct hfi_grant *grant)
 {

@@ -66,7 +66,7 @@ static void link_wake(struct h2_link *link)
     link->nwoken = 0;
     pthread_mutex_unlock(&link->h2->mu);
     for (i = 0; i < n; i++)
-        pthread_cond_signal(&woken[i]->cond);
+        hfi_cond_wake_one(&woken[i]->cond);
     pthread_mutex_lock(&link->h2->mu);
 }
 
@@ -139,7 +139,7 @@ static void link_pass_reading(struct h2_link *link)
         call = hfi_container(at, struct hfi_h2_call, link);
         if (!call->sleeper)
             continue; /* Its caller will see for itself. */
-        pthread_cond_signal(&call->sleeper->cond);
+        hfi_cond_wake_one(&call->sleeper->cond);
         return;
     }
 }
@@ -187,7 +187,7 @@ static hf_status h2_connect(struct hfi_h2 *h2, int64_t deadline,
     st = h2_find(h2, first, deadline, &link, &why);
     pthread_mutex_lock(&h2->mu);
     h2->connecting = false;
-    pthread_cond_broadcast(&h2->connected);
+    hfi_cond_wake(&h2->connected);
     if (!st) {
         h2->link = link;
         link->number = ++h2->numbers;
@@ -210,16 +210,14 @@ static hf_status h2_connect(struct hfi_h2 *h2, int64_t deadline,
 static hf_status h2_get(struct hfi_h2 *h2, int64_t deadline,
                         struct h2_link **ret, struct hf_error *err)
 {
-    struct timespec ts;
     hf_status st;
 
     while (!h2->link) {
         if (h2->connecting) {
-            hfi_monotonic(deadline, &ts);
-            if (pthread_cond_clockwait(&h2->connected, &h2->mu, CLOCK_MONOTONIC,
-                                       &ts))
+            if (!hfi_left_ms(deadline))
                 return hfi_fail(err, HF_UNAVAILABLE,
                                 "still connecting at the deadline");
+            hfi_cond_wait(&h2->connected, &h2->mu, deadline);
             continue;
         }
         if (hfi_backoff_waits(&h2->backoff)) {
@@ -249,7 +247,7 @@ static struct hfi_h2_sleeper *h2_sleeper(struct hfi_h2 *h2)
     }
     sleeper = hfi_alloc(sizeof(*sleeper));
     if (sleeper)
-        pthread_cond_init(&sleeper->cond, NULL);
+        hfi_cond_init(&sleeper->cond);
     return sleeper;
 }
 
@@ -257,8 +255,6 @@ static struct hfi_h2_sleeper *h2_sleeper(struct hfi_h2 *h2)
 static void call_sleep(struct h2_link *link, struct hfi_h2_call *call,
                        int64_t deadline)
 {
-    struct timespec ts;
-
     if (!call->sleeper)
         call->sleeper = h2_sleeper(link->h2);
     if (!call->sleeper) {
@@ -267,9 +263,7 @@ static void call_sleep(struct h2_link *link, struct hfi_h2_call *call,
         link_wake(link);
         return;
     }
-    hfi_monotonic(deadline, &ts);
-    pthread_cond_clockwait(&call->sleeper->cond, &link->h2->mu, CLOCK_MONOTONIC,
-                           &ts);
+    hfi_cond_wait(&call->sleeper->cond, &link->h2->mu, deadline);
 }
 
 /* A call that was sent at `sent_at` has no answer: is that the server's
@@ -471,7 +465,7 @@ void hfi_h2_init(struct hfi_h2 *h2, const struct hfi_endpoint *ends, size_t n)
     *h2 = (struct hfi_h2){.ends = ends, .nends = n};
     atomic_init(&h2->fd, -1);
     pthread_mutex_init(&h2->mu, NULL);
-    pthread_cond_init(&h2->connected, NULL);
+    hfi_cond_init(&h2->connected);
 }
 
 void hfi_h2_after_fork_child(struct hfi_h2 *h2)
@@ -488,10 +482,10 @@ void hfi_h2_fini(struct hfi_h2 *h2)
 
     while ((sleeper = h2->sleepers)) {
         h2->sleepers = sleeper->next;
-        pthread_cond_destroy(&sleeper->cond);
+        hfi_cond_fini(&sleeper->cond);
         hfi_free(sleeper);
     }
     h2_link_free(h2->link);
-    pthread_cond_destroy(&h2->connected);
+    hfi_cond_fini(&h2->connected);
     pthread_mutex_destroy(&h2->mu);
 }

@@ -21,6 +21,7 @@
 #include <stdatomic.h>
 
 #include "backoff.h"
+#include "base/env.h"
 #include "base/list.h"
 #include "stream.h"
 
@@ -31,7 +32,7 @@ struct h2_link;
  * a wake-up for nothing. */
 struct hfi_h2_sleeper {
     struct hfi_h2_sleeper *next; /* in h2->sleepers */
-    pthread_cond_t cond;
+    struct hfi_cond cond;
 };
 
 /* What precedes each message: a flag and four bytes of length. */
@@ -71,7 +72,7 @@ struct hfi_h2 {
     const struct hfi_endpoint *ends; /* the caller's */
     size_t nends;
     pthread_mutex_t mu;
-    pthread_cond_t connected;
+    struct hfi_cond connected;
     struct hfi_h2_sleeper *sleepers; /* that nobody sleeps in */
     struct h2_link *link;            /* the one that new calls use, or NULL */
     bool connecting;

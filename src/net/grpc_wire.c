@@ -39,7 +39,7 @@ static void call_end(struct h2_link *link, struct hfi_h2_call *call,
     if (!call->sleeper)
         return; /* It is the one that reads, or has not come for it yet. */
     if (link->nwoken == H2_WAKE_MAX)
-        pthread_cond_signal(&call->sleeper->cond);
+        hfi_cond_wake_one(&call->sleeper->cond);
     else
         link->woken[link->nwoken++] = call->sleeper;
 }

@@ -84,7 +84,7 @@ static hf_status mux_connect(struct hfi_mux *mux, int64_t deadline,
     st = hfi_mux_open(mux, deadline, &link, &why);
     pthread_mutex_lock(&mux->mu);
     mux->connecting = false;
-    pthread_cond_broadcast(&mux->connected);
+    hfi_cond_wake(&mux->connected);
     if (!st && moves != mux->moves) {
         mux_link_free(link);
         return HF_OK;
@@ -121,7 +121,6 @@ static void mux_drop_stale(struct hfi_mux *mux)
 static hf_status mux_get(struct hfi_mux *mux, int64_t deadline,
                          struct mux_link **ret, struct hf_error *err)
 {
-    struct timespec ts;
     hf_status st;
 
     mux_drop_stale(mux);
@@ -134,11 +133,10 @@ static hf_status mux_get(struct hfi_mux *mux, int64_t deadline,
             return mux->down.status;
         }
         if (mux->connecting) {
-            hfi_monotonic(deadline, &ts);
-            if (pthread_cond_clockwait(&mux->connected, &mux->mu,
-                                       CLOCK_MONOTONIC, &ts))
+            if (!hfi_left_ms(deadline))
                 return hfi_fail(err, HF_UNAVAILABLE,
                                 "still connecting at the deadline");
+            hfi_cond_wait(&mux->connected, &mux->mu, deadline);
             continue;
         }
         if (hfi_backoff_waits(&mux->backoff)) {
@@ -203,12 +201,8 @@ static hf_status call_give_up(struct mux_link *link, struct hfi_mux_call *call)
 static void call_sleep(struct mux_link *link, struct hfi_mux_call *call,
                        int64_t deadline)
 {
-    struct timespec ts;
-
-    hfi_monotonic(deadline, &ts);
     call->wake_group->asleep++;
-    pthread_cond_clockwait(&call->wake_group->cond, &link->mux->mu,
-                           CLOCK_MONOTONIC, &ts);
+    hfi_cond_wait(&call->wake_group->cond, &link->mux->mu, deadline);
     call->wake_group->asleep--;
 }
 
@@ -482,7 +476,7 @@ void hfi_mux_init(struct hfi_mux *mux, hfi_mux_find *find,
     atomic_init(&mux->fd, -1);
     atomic_init(&mux->aside, NULL);
     hfi_mutex_init(&mux->mu);
-    pthread_cond_init(&mux->connected, NULL);
+    hfi_cond_init(&mux->connected);
 }
 
 void hfi_mux_after_fork_child(struct hfi_mux *mux)
@@ -504,6 +498,6 @@ void hfi_mux_fini(struct hfi_mux *mux)
         hfi_mux_fini(aside);
     hfi_free(aside);
     mux_link_free(mux->link);
-    pthread_cond_destroy(&mux->connected);
+    hfi_cond_fini(&mux->connected);
     pthread_mutex_destroy(&mux->mu);
 }

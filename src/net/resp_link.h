@@ -19,6 +19,7 @@
 #include <stdatomic.h>
 
 #include "backoff.h"
+#include "base/env.h"
 #include "base/list.h"
 #include "stream.h"
 
@@ -40,7 +41,7 @@ struct hfi_mux {
     hfi_mux_handshake *handshake;
     void *arg;
     pthread_mutex_t mu;
-    pthread_cond_t connected;
+    struct hfi_cond connected;
     struct mux_link *link; /* the one that new calls use, or NULL */
     bool connecting;
     unsigned moves; /* how often the server was found to have moved */

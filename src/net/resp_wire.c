@@ -44,7 +44,7 @@ struct mux_link *mux_link_new(struct hfi_mux *mux)
     if (!link)
         return NULL;
     for (i = 0; i < MUX_WAKE_GROUPS; i++)
-        pthread_cond_init(&link->wake_groups[i].cond, NULL);
+        hfi_cond_init(&link->wake_groups[i].cond);
     link->mux = mux;
     link->stream.fd = -1;
     hfi_link_init(&link->calls);
@@ -63,7 +63,7 @@ void mux_link_free(struct mux_link *link)
     if (!link)
         return;
     for (i = 0; i < MUX_WAKE_GROUPS; i++)
-        pthread_cond_destroy(&link->wake_groups[i].cond);
+        hfi_cond_fini(&link->wake_groups[i].cond);
     while (!hfi_link_alone(&link->calls)) { /* only abandoned calls by now */
         call = hfi_container(link->calls.next, struct hfi_mux_call, place);
         hfi_link_remove(&call->place);
@@ -110,7 +110,7 @@ void mux_link_break(struct mux_link *link, const char *what, int why)
             continue;
         call->done = true;
         call->st = call->begin < link->written ? HF_UNCERTAIN : HF_UNAVAILABLE;
-        pthread_cond_broadcast(&call->wake_group->cond);
+        hfi_cond_wake(&call->wake_group->cond);
     }
 }
 
@@ -200,7 +200,7 @@ static void link_wake(struct mux_link *link)
     pthread_mutex_unlock(&link->mux->mu);
     for (i = 0; i < MUX_WAKE_GROUPS; i++)
         if (bits & 1u << i)
-            pthread_cond_broadcast(&link->wake_groups[i].cond);
+            hfi_cond_wake(&link->wake_groups[i].cond);
     pthread_mutex_lock(&link->mux->mu);
 }
 
@@ -289,7 +289,7 @@ void mux_link_pass_reading(struct mux_link *link)
         call = hfi_container(at, struct hfi_mux_call, place);
         if (call->abandoned || !call->wake_group->asleep)
             continue; /* Its caller has not come for it yet. */
-        pthread_cond_signal(&call->wake_group->cond);
+        hfi_cond_wake_one(&call->wake_group->cond);
         return;
     }
 }

@@ -15,7 +15,7 @@
  * as a rule, and so one call to the system wakes them all.  When there are more
  * of them than wake groups have room for, some are woken for nothing. */
 struct mux_wake_group {
-    pthread_cond_t cond;
+    struct hfi_cond cond;
     unsigned asleep;
 };
 #define MUX_WAKE_GROUPS    16

@@ -46,7 +46,7 @@ const char *hfi_endpoint_name(const struct hfi_endpoint *to, char *buf,
 /* Shared by the caller and the resolving thread; the last one frees it. */
 struct lookup {
     pthread_mutex_t mu;
-    pthread_cond_t cond;
+    struct hfi_cond cond;
     int users;
     bool done;
     int result;
@@ -65,7 +65,7 @@ static void lookup_put(struct lookup *lookup)
         return;
     if (lookup->found)
         freeaddrinfo(lookup->found);
-    pthread_cond_destroy(&lookup->cond);
+    hfi_cond_fini(&lookup->cond);
     pthread_mutex_destroy(&lookup->mu);
     hfi_free(lookup);
 }
@@ -89,7 +89,7 @@ static void *lookup_run(void *arg)
     lookup->result = result;
     lookup->found = found;
     lookup->done = true;
-    pthread_cond_signal(&lookup->cond);
+    hfi_cond_wake(&lookup->cond);
     pthread_mutex_unlock(&lookup->mu);
     lookup_put(lookup);
     return NULL;
@@ -98,9 +98,7 @@ static void *lookup_run(void *arg)
 static void lookup_wait(struct lookup *lookup, int64_t deadline)
 {
     struct hfi_thread thread = {0};
-    struct timespec ts;
 
-    hfi_monotonic(deadline, &ts);
     lookup->users++;
     if (!hfi_thread_start(&thread, lookup_run, lookup)) {
         lookup->users--;
@@ -110,9 +108,8 @@ static void lookup_wait(struct lookup *lookup, int64_t deadline)
     }
     pthread_detach(thread.id);
     pthread_mutex_lock(&lookup->mu);
-    while (!lookup->done && !pthread_cond_clockwait(&lookup->cond, &lookup->mu,
-                                                    CLOCK_MONOTONIC, &ts))
-        continue;
+    while (!lookup->done && hfi_left_ms(deadline))
+        hfi_cond_wait(&lookup->cond, &lookup->mu, deadline);
     pthread_mutex_unlock(&lookup->mu);
 }
 
@@ -212,7 +209,7 @@ static hf_status stream_connect_tcp(const struct hfi_endpoint *to,
     if (!lookup)
         return hfi_nomem(err);
     pthread_mutex_init(&lookup->mu, NULL);
-    pthread_cond_init(&lookup->cond, NULL);
+    hfi_cond_init(&lookup->cond);
     lookup->users = 1;
     snprintf(lookup->host, sizeof(lookup->host), "%s", to->host);
     snprintf(lookup->port, sizeof(lookup->port), "%d", to->port);

@@ -43,7 +43,7 @@
 struct etcd_request {
     struct hfi_link link; /* in conn->requests */
     struct etcd_request *next;
-    pthread_cond_t cond;
+    struct hfi_cond cond;
     Pb__TxnRequest *txn;      /* the caller's */
     Pb__RequestOp outer;      /* around it, when it is one of many */
     const char *conflict_key; /* or NULL */
@@ -136,7 +136,7 @@ static struct etcd_request *request_new(struct etcd_conn *ec)
         request = hfi_alloc(sizeof(*request));
         if (!request)
             return NULL;
-        pthread_cond_init(&request->cond, NULL);
+        hfi_cond_init(&request->cond);
         hfi_link_init(&request->link);
     }
     request->taken = request->done = request->alone = false;
@@ -154,7 +154,7 @@ static void request_put(struct etcd_conn *ec, struct etcd_request *request)
 static void combine_next(struct etcd_conn *ec)
 {
     if (!hfi_link_alone(&ec->requests) && ec->in_flight < COMBINE_FREE)
-        pthread_cond_signal(
+        hfi_cond_wake_one(
             &hfi_container(ec->requests.next, struct etcd_request, link)->cond);
 }
 
@@ -219,25 +219,22 @@ static void combine_lead(struct etcd_conn *ec, struct etcd_request *own)
     combine_next(ec);
     pthread_mutex_unlock(&ec->combine_mu);
     for (i = 1; i < n; i++)
-        pthread_cond_signal(&requests[i]->cond);
+        hfi_cond_wake_one(&requests[i]->cond);
     pthread_mutex_lock(&ec->combine_mu);
 }
 
 /* Until it is done, by us or by another.  False: not sent in time. */
 static bool request_run(struct etcd_conn *ec, struct etcd_request *request)
 {
-    struct timespec ts;
-
-    hfi_monotonic(request->deadline, &ts);
     hfi_link_append(&ec->requests, &request->link);
     while (!request->done) {
         if (request->taken)
-            pthread_cond_wait(&request->cond, &ec->combine_mu);
+            hfi_cond_wait(&request->cond, &ec->combine_mu, HFI_NEVER);
         else if (ec->in_flight < COMBINE_FREE)
             combine_lead(ec, request);
-        else if (pthread_cond_clockwait(&request->cond, &ec->combine_mu,
-                                        CLOCK_MONOTONIC, &ts) &&
-                 !request->taken) {
+        else if (hfi_left_ms(request->deadline))
+            hfi_cond_wait(&request->cond, &ec->combine_mu, request->deadline);
+        else {
             hfi_link_remove(&request->link);
             combine_next(ec); /* It may have been our turn. */
             return false;
@@ -335,7 +332,7 @@ void etcd_combine_close(struct etcd_conn *ec)
 
     while ((request = ec->spare)) {
         ec->spare = request->next;
-        pthread_cond_destroy(&request->cond);
+        hfi_cond_fini(&request->cond);
         hfi_free(request);
     }
 }

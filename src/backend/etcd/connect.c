@@ -84,13 +84,13 @@ static void *connect_run(void *arg)
         hfi_backoff_failed(&ec->watch_backoff);
     } else {
         hfi_backoff_done(&ec->watch_backoff);
-        pthread_cond_broadcast(&ec->watch_cond);
+        hfi_cond_wake(&ec->watch_cond);
         pthread_mutex_unlock(&ec->watch_mu);
         connect_leases(ec);
         pthread_mutex_lock(&ec->watch_mu);
     }
     ec->watch_opening = false; /* connect.c (1) */
-    pthread_cond_broadcast(&ec->watch_cond);
+    hfi_cond_wake(&ec->watch_cond);
     pthread_mutex_unlock(&ec->watch_mu);
     return NULL;
 }

@@ -164,7 +164,7 @@ static hf_status etcd_open(struct hfi_conn *conn, const struct hfi_url *url,
     hfi_cond_init(&ec->settled);
     pthread_mutex_init(&ec->combine_mu, NULL);
     pthread_mutex_init(&ec->watch_mu, NULL);
-    pthread_cond_init(&ec->watch_cond, NULL);
+    hfi_cond_init(&ec->watch_cond);
     hfi_sessions_init(&ec->leases, &etcd_lease_service, ec, &ec->mu);
     hfi_link_init(&ec->requests);
     hfi_link_init(&ec->parked);
@@ -208,7 +208,7 @@ static void etcd_close(struct hfi_conn *conn)
     hfi_free(ec->password_file);
     hfi_free(ec->user);
     hfi_free(ec->token);
-    pthread_cond_destroy(&ec->watch_cond);
+    hfi_cond_fini(&ec->watch_cond);
     pthread_mutex_destroy(&ec->watch_mu);
     etcd_combine_close(ec);
     pthread_mutex_destroy(&ec->combine_mu);

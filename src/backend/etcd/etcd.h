@@ -109,7 +109,7 @@ struct etcd_conn {
     unsigned in_flight;         /* calls that are under way */
 
     pthread_mutex_t watch_mu; /* guards the rest */
-    pthread_cond_t watch_cond;
+    struct hfi_cond watch_cond;
     struct h2_link *watch;
     bool watch_opening; /* by this thread: */
     struct hfi_thread watch_opener;

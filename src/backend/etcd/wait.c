@@ -197,7 +197,7 @@ static void watch_break(struct etcd_conn *ec)
     ec->watch_refused = ec->watch_spent = false;
     while ((node = hfi_map_next(&ec->watches, NULL)))
         watch_free(ec, hfi_container(node, struct etcd_watch, node));
-    pthread_cond_broadcast(&ec->watch_cond);
+    hfi_cond_wake(&ec->watch_cond);
     hfi_wake_all(&ec->base);
 }
 
@@ -259,7 +259,7 @@ void etcd_watch_message(void *arg, const void *bytes, size_t len)
         goto out;
     if (said->created) {
         w->begun = hfi_now();
-        pthread_cond_broadcast(&ec->watch_cond);
+        hfi_cond_wake(&ec->watch_cond);
     }
     for (i = 0; i < said->n_events; i++)
         watch_event(ec, w, said->events[i]);
@@ -311,16 +311,16 @@ static hf_status watch_ensure(struct etcd_conn *ec, int64_t deadline,
                               struct hf_error *err)
 {
     int64_t limit = hfi_now() + (ec->watch_backoff.ms ? 0 : WATCH_PATIENCE_MS);
-    struct timespec ts;
 
-    hfi_monotonic(limit < deadline ? limit : deadline, &ts);
-    while (!etcd_watch_is_up(ec))
-        if (!ec->watch_opening ||
-            pthread_cond_clockwait(&ec->watch_cond, &ec->watch_mu,
-                                   CLOCK_MONOTONIC, &ts))
+    if (limit > deadline)
+        limit = deadline;
+    while (!etcd_watch_is_up(ec)) {
+        if (!ec->watch_opening || !hfi_left_ms(limit))
             return hfi_fail(err, HF_UNAVAILABLE,
                             "%s: there is no connection for watches now",
                             ec->base.endpoint);
+        hfi_cond_wait(&ec->watch_cond, &ec->watch_mu, limit);
+    }
     return HF_OK;
 }
 
@@ -352,15 +352,15 @@ static hf_status watch_await(struct etcd_conn *ec, int64_t id, int64_t deadline,
                              struct hf_error *err)
 {
     struct etcd_watch *w;
-    struct timespec ts;
+    int64_t look;
 
     while ((w = watch_find(ec, id)) && !w->begun) {
         if (!hfi_left_ms(deadline))
             return hfi_fail(err, HF_UNAVAILABLE, "%s: no watch in time",
                             ec->base.endpoint);
-        hfi_monotonic(hfi_now() + WATCH_AWAIT_MS, &ts);
-        if (pthread_cond_clockwait(&ec->watch_cond, &ec->watch_mu,
-                                   CLOCK_MONOTONIC, &ts))
+        look = hfi_now() + WATCH_AWAIT_MS;
+        hfi_cond_wait(&ec->watch_cond, &ec->watch_mu, look);
+        if (!hfi_left_ms(look))
             watch_hear(ec);
     }
     return w ? HF_OK

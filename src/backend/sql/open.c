@@ -209,7 +209,6 @@ hf_status sql_open(struct sql_conn *conn, const struct hfi_url *url,
                    const struct sql_driver *driver, int64_t deadline,
                    struct hf_error *err)
 {
-    pthread_condattr_t attr;
     hf_status st;
 
     conn->driver = driver;
@@ -219,10 +218,7 @@ hf_status sql_open(struct sql_conn *conn, const struct hfi_url *url,
     hfi_link_init(&conn->half);
     hfi_link_init(&conn->doubts);
     pthread_mutex_init(&conn->mu, NULL);
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&conn->freed, &attr);
-    pthread_condattr_destroy(&attr);
+    hfi_cond_init(&conn->freed);
     conn->opened = true;
     st = sql_fds_open(conn) ? open_options(conn, url, err) : hfi_nomem(err);
     if (!st)
@@ -254,7 +250,7 @@ void sql_close(struct sql_conn *conn)
     sql_fds_close(conn);
     for (i = 0; i < SQL_STMTS; i++)
         hfi_free(conn->texts[i]);
-    pthread_cond_destroy(&conn->freed);
+    hfi_cond_fini(&conn->freed);
     pthread_mutex_destroy(&conn->mu);
     conn->opened = false;
 }

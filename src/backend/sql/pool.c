@@ -127,26 +127,16 @@ static void pool_after_fork_child(struct sql_conn *conn)
 {
     pthread_mutex_lock(&conn->mu);
     conn->lent--;
-    pthread_cond_broadcast(&conn->freed);
+    hfi_cond_wake(&conn->freed);
     pthread_mutex_unlock(&conn->mu);
 }
 
 /* Sleep until a session comes back; false once the deadline has passed. */
 static bool pool_wait(struct sql_conn *conn, int64_t deadline)
 {
-    int64_t left = hfi_left_ms(deadline);
-    struct timespec until;
-
-    if (!left)
+    if (!hfi_left_ms(deadline))
         return false;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += left / 1000;
-    until.tv_nsec += left % 1000 * 1000000;
-    if (until.tv_nsec >= 1000000000) {
-        until.tv_sec++;
-        until.tv_nsec -= 1000000000;
-    }
-    pthread_cond_timedwait(&conn->freed, &conn->mu, &until);
+    hfi_cond_wait(&conn->freed, &conn->mu, deadline);
     return true;
 }
 
@@ -263,7 +253,7 @@ void sql_put(struct sql_session *session)
         hfi_link_append(&conn->idle, &session->link);
         conn->idles++;
         conn->lent--;
-        pthread_cond_broadcast(&conn->freed);
+        hfi_cond_wake(&conn->freed);
     }
     pthread_mutex_unlock(&conn->mu);
     if (!keep) {

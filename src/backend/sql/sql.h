@@ -231,9 +231,9 @@ struct sql_conn {
     char *texts[SQL_STMTS];
 
     pthread_mutex_t mu;
-    pthread_cond_t freed; /* a session has come back; CLOCK_MONOTONIC */
-    struct hfi_link idle; /* of struct sql_session */
-    struct hfi_link half; /* likewise: those that are being opened */
+    struct hfi_cond freed; /* a session has come back */
+    struct hfi_link idle;  /* of struct sql_session */
+    struct hfi_link half;  /* likewise: those that are being opened */
     unsigned idles, lent;
     unsigned max_sessions;  /* lent at once, and */
     unsigned spare;         /* so many more to renewals */
