@@ -54,91 +54,6 @@ TEST(a_missing_table_is_not_made_where_the_url_says_so)
                   "create=no");
 }
 
-/* The URL under test with another strategy and a table of its own. */
-static const char *url_of(const char *strategy, const char *table)
-{
-    static char url[512];
-    const char *base = scene_url(0, "");
-
-    snprintf(url, sizeof(url), "%.*sstrategy=%s&table=%s",
-             (int)(strcspn(base, "?") + 1), base, strategy, table);
-    return url;
-}
-
-TEST(a_table_of_another_strategy_is_refused)
-{
-    hf_close(scene_open(0, "&table=mixed"));
-    scene_refused(url_of("version", "mixed"), HF_PROTOCOL, "strategy");
-}
-
-/* Without the index there could be two rows of one name, and InnoDB would lock
- * all of them. */
-static void without_index(const char *strategy, const char *table)
-{
-    hf_client *client = NULL;
-
-    CHECK_OK(hf_open(url_of(strategy, "bare"), NULL, &client, &t_err));
-    hf_close(client);
-    if (scene_is_postgres())
-        scene_sql("ALTER TABLE %s DROP CONSTRAINT %s_pkey", table, table);
-    else
-        scene_sql("ALTER TABLE %s DROP PRIMARY KEY", table);
-    scene_refused(url_of(strategy, "bare"), HF_PROTOCOL, "unique index");
-    /* One over more columns, over the beginning of the name, or with doubles
-     * allowed, will not do. */
-    scene_sql("CREATE UNIQUE INDEX wide ON %s (name,%s)", table,
-              strcmp(table, "bare_fence") && !strcmp(strategy, "row")
-                  ? "row_lock"
-                  : "fence");
-    scene_sql("CREATE INDEX loose ON %s (name)", table);
-    if (!scene_is_postgres())
-        scene_sql("CREATE UNIQUE INDEX prefix ON %s (name(4))", table);
-    scene_refused(url_of(strategy, "bare"), HF_PROTOCOL, "unique index");
-    scene_sql("CREATE UNIQUE INDEX narrow ON %s (name)", table);
-    CHECK_OK(hf_open(url_of(strategy, "bare"), NULL, &client, &t_err));
-    hf_close(client);
-    scene_sql("DROP TABLE bare; DROP TABLE IF EXISTS bare_fence");
-}
-
-TEST(a_table_without_its_index_is_refused)
-{
-    without_index("lease", "bare");
-    without_index("version", "bare");
-    without_index("row", "bare");
-    without_index("row", "bare_fence");
-}
-
-/* A view may run its author's functions with our rights. */
-TEST(a_view_and_a_table_without_transactions_are_refused)
-{
-    if (scene_is_postgres())
-        T_SKIP_TRAIT("see what a planted table can do there");
-    hf_close(scene_open(0, "&table=genuine"));
-    scene_sql("CREATE FUNCTION spy() RETURNS INT SQL SECURITY INVOKER NO SQL "
-              "BEGIN SET @spied=1; RETURN 0; END//");
-    scene_sql("CREATE SQL SECURITY INVOKER VIEW planted AS SELECT * FROM "
-              "genuine WHERE spy()=0");
-    scene_refused(scene_url(0, "&table=planted"), HF_PROTOCOL, "view");
-    scene_refused(scene_url(0, "&table=test.planted"), HF_PROTOCOL, "view");
-    scene_sql("CREATE TABLE lockless LIKE genuine");
-    scene_sql("ALTER TABLE lockless ENGINE=MEMORY");
-    scene_refused(scene_url(0, "&table=lockless"), HF_PROTOCOL, "transactions");
-    scene_sql("DROP VIEW planted; DROP FUNCTION spy; DROP TABLE genuine, "
-              "lockless");
-}
-
-/* The server would make the table with the engine that it prefers. */
-TEST(a_server_that_has_another_engine_in_mind_is_refused)
-{
-    if (scene_is_postgres() || scene_is_mysql())
-        T_SKIP_TRAIT("enforce_storage_engine");
-    scene_sql("SET GLOBAL enforce_storage_engine='MEMORY'");
-    scene_refused(url_of("lease", "enforced"), HF_UNSUPPORTED, "ENGINE");
-    scene_refused(url_of("row", "enforced"), HF_UNSUPPORTED, "ENGINE");
-    scene_sql("SET GLOBAL enforce_storage_engine=NULL");
-    scene_sql("DROP TABLE IF EXISTS enforced, enforced_fence");
-}
-
 /* ---- settings of the server ---------------------------------------------- */
 
 /* What an operator may have set for everybody; on and off. */
@@ -182,8 +97,8 @@ static void settled(const char *strategy, const char *table)
     static const char *const keys[] = {"s1", "s2", "s3"};
     int seen = 0;
 
-    CHECK_OK(hf_open(url_of(strategy, table), NULL, &a, &t_err));
-    CHECK_OK(hf_open(url_of(strategy, table), NULL, &b, &t_err));
+    CHECK_OK(hf_open(scene_url_of(strategy, table), NULL, &a, &t_err));
+    CHECK_OK(hf_open(scene_url_of(strategy, table), NULL, &b, &t_err));
     for (int i = 0; i < 3; i++)
         CHECK_OK(hf_acquire(a, keys[i], 0, NULL, &locks[i], &t_err));
     CHECK_OK(hf_list(b, "s", count_one, &seen, &t_err));
@@ -311,59 +226,7 @@ TEST_TIMEOUT(a_standby_is_refused, 120)
              0);
 }
 
-/* ---- tables of others --------------------------------------------------- */
-
-static void planted(const char *how, const char *word)
-{
-    scene_sql(
-        "CREATE TABLE planted (name bytea PRIMARY KEY, token text, fence "
-        "bigint NOT NULL, acquired_at timestamptz, expires_at timestamptz,"
-        " ttl_ms bigint NOT NULL, wanted boolean NOT NULL DEFAULT false, "
-        "owner bytea, note bytea)");
-    hf_close(scene_open(0, "&table=planted")); /* Like this it is ours. */
-    scene_sql("%s", how);
-    scene_refused(scene_url(0, "&table=planted"), HF_DENIED, word);
-    scene_refused(scene_url(0, "&table=public.planted"), HF_DENIED, word);
-    scene_sql("DROP TABLE planted CASCADE");
-}
-
-TEST_TIMEOUT(a_table_that_is_not_to_be_trusted_is_refused, 60)
-{
-    if (!scene_is_postgres())
-        T_SKIP_TRAIT("tables with an owner");
-    scene_sql("CREATE ROLE mallory");
-    scene_sql("GRANT CREATE ON SCHEMA public TO mallory");
-    scene_sql(
-        "CREATE FUNCTION act() RETURNS trigger LANGUAGE plpgsql AS "
-        "\\$\\$ BEGIN EXECUTE 'ALTER ROLE mallory SUPERUSER'; RETURN NEW; "
-        "END \\$\\$");
-    scene_sql("CREATE FUNCTION acts() RETURNS boolean LANGUAGE sql AS 'SELECT "
-              "true'");
-    scene_sql("ALTER FUNCTION act() OWNER TO mallory");
-    planted("ALTER TABLE planted OWNER TO mallory", "mallory");
-    planted(
-        "CREATE TRIGGER act BEFORE INSERT OR UPDATE ON planted FOR EACH ROW "
-        "EXECUTE FUNCTION act()",
-        "trigger");
-    planted("CREATE RULE act AS ON INSERT TO planted DO ALSO SELECT acts()",
-            "rules");
-    planted("ALTER TABLE planted ENABLE ROW LEVEL SECURITY", "row security");
-    planted("ALTER TABLE planted ALTER wanted SET DEFAULT acts()", "default");
-    planted("ALTER TABLE planted ADD CHECK (acts())", "constraint");
-    planted("CREATE TABLE child () INHERITS (planted)", "ordinary");
-    planted("ALTER TABLE planted SET UNLOGGED", "UNLOGGED");
-    scene_sql("CREATE VIEW seen AS SELECT 1 AS name");
-    scene_refused(scene_url(0, "&table=seen"), HF_DENIED, "ordinary");
-    /* A schema that is searched first may be anybody's. */
-    scene_sql("CREATE SCHEMA holdfast AUTHORIZATION mallory; CREATE TABLE "
-              "holdfast.first (n int)");
-    scene_refused(scene_url(0, "&table=first"), HF_DENIED, "schema");
-    scene_sql("DROP SCHEMA holdfast CASCADE");
-    CHECK_EQ(scene_sql("SELECT rolsuper::int FROM pg_roles WHERE "
-                       "rolname='mallory'"),
-             0);
-    hf_close(scene_open(0, ""));
-}
+/* ---- functions of others ------------------------------------------------- */
 
 /* What stands in a schema that is searched cannot stand in for what is built
  * in. */

@@ -69,6 +69,16 @@ const char *scene_url(int port, const char *more)
     return url;
 }
 
+const char *scene_url_of(const char *strategy, const char *table)
+{
+    static char url[512];
+    const char *base = scene_url(0, "");
+
+    snprintf(url, sizeof(url), "%.*sstrategy=%s&table=%s",
+             (int)(strcspn(base, "?") + 1), base, strategy, table);
+    return url;
+}
+
 hf_client *scene_open(int port, const char *more)
 {
     hf_client *client = NULL;

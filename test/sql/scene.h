@@ -23,6 +23,9 @@ bool scene_is(const char *strategy);
 const char *scene_url(int port, const char *more);
 hf_client *scene_open(int port, const char *more);
 
+/* The URL under test with another strategy and a table of its own. */
+const char *scene_url_of(const char *strategy, const char *table);
+
 /* A name that no other test uses. */
 const char *scene_key(const char *suffix);
 

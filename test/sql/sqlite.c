@@ -109,6 +109,67 @@ TEST(foreign_files_and_tables_are_refused)
     CHECK_STATUS(hf_open(path, NULL, &client, &t_err), HF_PROTOCOL);
 }
 
+TEST(a_table_of_one_connection_is_refused)
+{
+    hf_client *client = NULL;
+
+    CHECK_STATUS(hf_open(url("?table=temp.x"), NULL, &client, &t_err),
+                 HF_INVALID);
+    CHECK(strstr(t_err.text, "temp") != NULL);
+    CHECK_STATUS(hf_open(url("?table=other.x"), NULL, &client, &t_err),
+                 HF_INVALID);
+    hf_close(open_url("?table=main.x"));
+}
+
+/* A table is verified for all that the statements rely on. */
+TEST(a_table_that_is_not_as_it_is_made_is_refused)
+{
+    static const struct {
+        const char *how, *word;
+    } spoils[] = {
+        {"CREATE UNIQUE INDEX other ON t (token)", "another unique"},
+        {"CREATE TRIGGER keep AFTER UPDATE ON t BEGIN UPDATE t SET "
+         "token=NULL; END",
+         "trigger"},
+        {"ALTER TABLE t ADD COLUMN extra INT NOT NULL DEFAULT 0; ALTER TABLE t "
+         "DROP COLUMN extra; ALTER TABLE t RENAME TO u; CREATE VIEW t AS "
+         "SELECT * FROM u",
+         "view"},
+        {"ALTER TABLE t DROP COLUMN note; ALTER TABLE t ADD COLUMN note BLOB "
+         "AS ('x') VIRTUAL",
+         "generated"},
+        {"ALTER TABLE t DROP COLUMN token; ALTER TABLE t ADD COLUMN token "
+         "INTEGER",
+         "token"},
+        {"DROP TABLE t; CREATE TABLE t (name BLOB, token TEXT, fence INTEGER, "
+         "ttl_ms INTEGER, wanted INTEGER, owner BLOB, note BLOB, boot TEXT, "
+         "acquired INTEGER, expires INTEGER)",
+         "unique index"},
+        {"DROP TABLE t; CREATE TABLE t (name BLOB PRIMARY KEY, token TEXT, "
+         "fence INTEGER, ttl_ms INTEGER, wanted INTEGER, owner BLOB, note "
+         "BLOB, boot TEXT, acquired INTEGER, expires REAL)",
+         "expires"},
+        {"DROP TABLE t; CREATE TABLE t (name BLOB PRIMARY KEY, token TEXT, "
+         "fence INTEGER, ttl_ms INTEGER, wanted INTEGER, owner BLOB, note "
+         "BLOB, boot TEXT, acquired INTEGER, expires INTEGER, extra INTEGER "
+         "NOT NULL)",
+         "other columns"},
+    };
+    hf_client *client = NULL;
+
+    for (size_t i = 0; i < sizeof(spoils) / sizeof(spoils[0]); i++) {
+        hf_close(open_url("?table=t"));
+        run_sql(spoils[i].how);
+        CHECK_STATUS(hf_open(url("?table=t"), NULL, &client, &t_err),
+                     HF_PROTOCOL);
+        if (!strstr(t_err.text, spoils[i].word))
+            t_fail(__FILE__, __LINE__, "\"%s\" does not say \"%s\"", t_err.text,
+                   spoils[i].word);
+        run_sql(strstr(spoils[i].how, "VIEW") ? "DROP VIEW t; DROP TABLE u"
+                                              : "DROP TABLE t");
+    }
+}
+
 /* ---- others on the database ---------------------------------------------- */
 
 static sqlite3 *open_db(const char *begin)

@@ -10,6 +10,7 @@
 #include "sql.h"
 
 #include <errno.h>
+#include <strings.h>
 
 #include "base/alloc.h"
 #include "row.h"
@@ -49,6 +50,29 @@ static bool open_part_ok(const char *text, size_t len)
     return len > 0 && len <= OPEN_NAME_MAX;
 }
 
+/* Where the table is, as far as that is known without asking. */
+static hf_status open_schema(struct sql_conn *conn, struct hf_error *err)
+{
+    const struct sql_driver *driver = conn->driver;
+    const char *table = conn->table, *dot = strchr(table, '.');
+    size_t len = dot ? (size_t)(dot - table) : 0;
+
+    if (dot && driver->sole &&
+        (len != strlen(driver->sole) || strncasecmp(table, driver->sole, len)))
+        return hfi_fail(err, HF_INVALID,
+                        "url: table=%s: %s: has the schema %s only, and a "
+                        "temporary table excludes nobody",
+                        table, driver->name, driver->sole);
+    if (dot)
+        snprintf(conn->home, sizeof(conn->home), "'%.*s'", (int)len, table);
+    else if (driver->home)
+        snprintf(conn->home, sizeof(conn->home), "%s", driver->home);
+    if (!dot && driver->sole)
+        snprintf(conn->schema, sizeof(conn->schema), "%s%s%s", driver->quote,
+                 driver->sole, driver->quote);
+    return HF_OK;
+}
+
 static hf_status open_table(struct sql_conn *conn, const char *table,
                             struct hf_error *err)
 {
@@ -63,7 +87,7 @@ static hf_status open_table(struct sql_conn *conn, const char *table,
             "digits and '_', at most %d of them in each and %d in all",
             OPEN_NAME_MAX, OPEN_TABLE_MAX);
     snprintf(conn->table, sizeof(conn->table), "%s", table);
-    return HF_OK;
+    return open_schema(conn, err);
 }
 
 /* "a.b" as "a"."b", with `suffix` inside the last quotes. */
@@ -81,10 +105,15 @@ static void open_quote(const struct sql_conn *conn, char *buf, size_t size,
                  conn->schema[0] ? "." : "", quote, last, suffix, quote);
 }
 
-/* Replace @T, @F and @C. */
-static char *open_text(const char *text, const char *const names[3])
+/* What @T, @F, @C, @S and @N stand for. */
+#define OPEN_KINDS "TFCSN"
+struct open_names {
+    char texts[sizeof(OPEN_KINDS) - 1][OPEN_QUOTED_MAX];
+};
+
+static char *open_text(const char *text, const struct open_names *names)
 {
-    static const char kinds[] = "TFC";
+    static const char kinds[] = OPEN_KINDS;
     size_t size = strlen(text) + 1, len = 0;
     const char *at;
     char *ret;
@@ -99,8 +128,8 @@ static char *open_text(const char *text, const char *const names[3])
             ret[len++] = *at;
             continue;
         }
-        len +=
-            (size_t)snprintf(ret + len, size - len, "%s", names[kind - kinds]);
+        len += (size_t)snprintf(ret + len, size - len, "%s",
+                                names->texts[kind - kinds]);
         at++;
     }
     return ret;
@@ -108,19 +137,25 @@ static char *open_text(const char *text, const char *const names[3])
 
 static hf_status open_statements(struct sql_conn *conn, struct hf_error *err)
 {
-    char quoted[OPEN_QUOTED_MAX], fence[OPEN_QUOTED_MAX];
-    char text[OPEN_QUOTED_MAX];
-    const char *const names[3] = {quoted, fence, text};
     const char *const *texts = conn->driver->texts[conn->strategy];
+    const char *dot = strchr(conn->table, '.');
+    struct open_names names, fence;
     int i;
 
-    open_quote(conn, quoted, sizeof(quoted), "");
-    open_quote(conn, fence, sizeof(fence), "_fence");
-    snprintf(text, sizeof(text), "'%s'", conn->table);
+    open_quote(conn, names.texts[0], OPEN_QUOTED_MAX, "");
+    open_quote(conn, names.texts[1], OPEN_QUOTED_MAX, "_fence");
+    snprintf(names.texts[2], OPEN_QUOTED_MAX, "'%s'", conn->table);
+    snprintf(names.texts[3], OPEN_QUOTED_MAX, "%s", conn->home);
+    fence = names;
+    snprintf(names.texts[4], OPEN_QUOTED_MAX, "'%s'",
+             dot ? dot + 1 : conn->table);
+    snprintf(fence.texts[4], OPEN_QUOTED_MAX, "'%s_fence'",
+             dot ? dot + 1 : conn->table);
     for (i = 0; i < SQL_STMTS; i++) {
         if (!texts[i])
             continue;
-        conn->texts[i] = open_text(texts[i], names);
+        conn->texts[i] =
+            open_text(texts[i], i == SQL_VERIFY_FENCE ? &fence : &names);
         if (!conn->texts[i])
             return hfi_nomem(err);
     }
@@ -180,29 +215,19 @@ static hf_status open_look(struct sql_conn *conn, int64_t deadline,
     return sql_run(conn, SQL_LOOK, &call, &answer, deadline, err);
 }
 
-static void verify_row(struct sql_answer *answer, const struct sql_cell *cells,
-                       int n)
+/* The table is seen before it is used; what was not there is made by the first
+ * look.  verify.c */
+static hf_status open_table_verified(struct sql_conn *conn, int64_t deadline,
+                                     struct hf_error *err)
 {
-    if (n && cells[0].num > 0)
-        answer->id = 1;
-}
+    bool there = false;
+    hf_status st = sql_verify(conn, &there, deadline, err);
 
-/* Without a key two rows of one name could be, and InnoDB would lock every row
- * that it looks at. */
-static hf_status open_verify(struct sql_conn *conn, int64_t deadline,
-                             struct hf_error *err)
-{
-    struct sql_call call = {.key = "holdfast"};
-    struct sql_answer answer = {.row = verify_row};
-    hf_status st = sql_run(conn, SQL_VERIFY, &call, &answer, deadline, err);
-
-    if (st || answer.id)
-        return st;
-    return hfi_fail(err, HF_PROTOCOL,
-                    "%s: the lock table has no unique index on its column "
-                    "\"name\" alone: its rows could be doubled, and not be "
-                    "locked one by one",
-                    conn->base.endpoint);
+    if (!st)
+        st = open_look(conn, deadline, err);
+    if (!st && !there)
+        st = sql_verify(conn, &there, deadline, err);
+    return st || there ? st : sql_verify_unseen(conn, err);
 }
 
 hf_status sql_open(struct sql_conn *conn, const struct hfi_url *url,
@@ -227,9 +252,7 @@ hf_status sql_open(struct sql_conn *conn, const struct hfi_url *url,
     if (!st)
         st = open_connect(conn, deadline, err);
     if (!st)
-        st = open_look(conn, deadline, err);
-    if (!st)
-        st = open_verify(conn, deadline, err);
+        st = open_table_verified(conn, deadline, err);
     if (!st && conn->strategy == SQL_ROW)
         st = sql_row_open(conn, err);
     if (!st)

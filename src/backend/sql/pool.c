@@ -84,7 +84,7 @@ hf_status sql_connect(struct sql_conn *conn, bool first,
                       struct hf_error *err)
 {
     struct sql_session *session;
-    bool fresh;
+    bool fresh, there;
     hf_status st;
 
     do { /* One that was cut meanwhile says nothing about the next. */
@@ -92,6 +92,8 @@ hf_status sql_connect(struct sql_conn *conn, bool first,
         if (!session)
             return hfi_nomem(err);
         st = conn->driver->connect(session, first, deadline, err);
+        if (!st && !first && conn->driver->verify_each) /* verify.c (1) */
+            st = sql_verify_session(session, &there, deadline, err);
         if (!st) {
             if (conn->driver->fd)
                 session->fd = conn->driver->fd(session);
@@ -332,6 +334,7 @@ hf_status sql_create(struct sql_session *session, int64_t deadline,
     struct sql_conn *conn = session->conn;
     struct sql_answer answer = {0};
     hf_status st = HF_OK;
+    bool there = true;
     size_t i;
 
     for (i = 0; !st && i < 2; i++) {
@@ -343,6 +346,10 @@ hf_status sql_create(struct sql_session *session, int64_t deadline,
         while (st && session->why == SQL_WHY_RETRY && !session->broken &&
                hfi_left_ms(deadline));
     }
+    if (!st)
+        st = sql_verify_session(session, &there, deadline, err);
+    if (!st && !there)
+        st = sql_verify_unseen(conn, err);
     return st ? hfi_wrap(err, st, "make the lock table") : HF_OK;
 }
 

@@ -6,6 +6,7 @@
  *   inspect.c   looking at rows, listing, breaking
  *   renew.c  renewing, many at once
  *   pool.c   sessions: a small pool, what is retried, making the table
+ *   verify.c what a table must be, so that the statements keep their promises
  *   doubt.c  statements without an answer, which must not arrive later
  *   fds.c    what a forked child closes
  *   open.c   the URL, the statements, opening and closing
@@ -31,7 +32,8 @@ enum sql_strategy { SQL_LEASE, SQL_VERSION, SQL_ROW, SQL_STRATEGIES };
 
 /* What a driver must be able to say.  A statement that a strategy does not
  * need is NULL.  In the text, @T is the table, @F the table of fences of
- * strategy row, @C the name of the table as a string. */
+ * strategy row; as strings, @C is the table as the URL names it, @S its schema
+ * and @N its name without that. */
 enum sql_stmt {
     SQL_CREATE,       /* the table, if it is not there; run without call */
     SQL_CREATE_FENCE, /* @F; run without call */
@@ -59,7 +61,10 @@ enum sql_stmt {
     SQL_UNSIGN,       /* row: the token holds no longer */
     SQL_END,          /* row: end the session `number` and wait for that */
     SQL_STANDS,       /* row: 1 once the session `number` is in the queue */
-    SQL_VERIFY,       /* a number above 0 if `name` is a key of its own */
+    SQL_VERIFY, /* columns enum sql_verify, for the table if it is there */
+    SQL_VERIFY_FENCE, /* the same for @F, which is @N there */
+    SQL_SHOW,         /* for a driver whose SQL_VERIFY does not see all */
+    SQL_SHOW_FENCE,
     SQL_STMTS
 };
 
@@ -109,6 +114,14 @@ enum sql_inspect_row {
     SQL_LOOK_COLUMNS
 };
 
+/* What is wrong with a table, in words; NULL: nothing. */
+enum sql_verify {
+    SQL_VERIFY_TABLE,     /* its name */
+    SQL_VERIFY_UNTRUSTED, /* others could act by it, or it forgets */
+    SQL_VERIFY_UNFIT,     /* it lacks what the statements rely on */
+    SQL_VERIFY_COLUMNS
+};
+
 #define SQL_CELLS SQL_LOOK_COLUMNS
 
 /* What a statement brought.  `row` is called for each row, and must not use
@@ -150,11 +163,15 @@ struct sql_driver {
     const char *quote; /* of an identifier: one or two characters */
     const char *const *texts[SQL_STRATEGIES]; /* NULL: see `refusal` */
     const char *refusal;                      /* why there is no row */
-    unsigned sessions;                        /* of the pool; 0: 8 */
-    bool by_look; /* SQL_ACQUIRE says only whether it was granted */
-    bool silent;  /* and may forget even that: look when it says no */
-    bool names;   /* SQL_RENEW_MANY names what it has renewed; not with row */
-    bool skips;   /* SQL_RENEW_MANY never waits for a row; not with row */
+    const char *home;  /* @S of a table without a schema; NULL: connect()
+                            * finds it */
+    const char *sole;  /* the only schema there is; or NULL */
+    unsigned sessions; /* of the pool; 0: 8 */
+    bool verify_each;  /* verify the table in each session, not only first */
+    bool by_look;      /* SQL_ACQUIRE says only whether it was granted */
+    bool silent;       /* and may forget even that: look when it says no */
+    bool names; /* SQL_RENEW_MANY names what it has renewed; not with row */
+    bool skips; /* SQL_RENEW_MANY never waits for a row; not with row */
 
     /* Connect a session, zeroed but for its base; settings included, checks of
      * the service too where `first`.  HF_BUSY at the deadline: another call
@@ -228,6 +245,7 @@ struct sql_conn {
     char table[SQL_TABLE_MAX];   /* as the URL names it, checked */
     char schema[SQL_SCHEMA_MAX]; /* quoted, where connect() has found it for a
                                   * table without one; or "" */
+    char home[SQL_SCHEMA_MAX];   /* the same as a string of SQL */
     char *texts[SQL_STMTS];
 
     pthread_mutex_t mu;
@@ -275,6 +293,24 @@ void sql_pool_close(struct sql_conn *);
 char *sql_hex(char *at, const char *text);
 
 hf_status sql_create(struct sql_session *, int64_t deadline, struct hf_error *);
+
+/* ---- verify.c ------------------------------------------------------ */
+
+/* Is the table, or both of strategy row, all that the statements rely on?  Asked
+ * in a session of the pool; `*there` tells whether it is there at all. */
+hf_status sql_verify(struct sql_conn *, bool *there, int64_t deadline,
+                     struct hf_error *);
+
+/* The same in this session. */
+hf_status sql_verify_session(struct sql_session *, bool *there,
+                             int64_t deadline, struct hf_error *);
+
+/* A table that was just used or made, and that nobody else could see. */
+hf_status sql_verify_unseen(const struct sql_conn *, struct hf_error *);
+
+/* One row of the answer. */
+hf_status sql_verify_row(const struct sql_conn *, const struct sql_cell *,
+                         struct hf_error *);
 
 /* ---- doubt.c ------------------------------------------------------- */
 

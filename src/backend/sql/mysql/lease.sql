@@ -133,16 +133,3 @@ SELECT token, fence, TIMESTAMPDIFF(MICROSECOND,{now},expires_at) DIV 1000,
     ttl_ms, 0, name
 FROM @T
 WHERE token IS NOT NULL AND LEFT(name,LENGTH($1))=$1 AND expires_at>{now};
-
--- The whole `name` must be a key of its own.
--- name: verify
-SELECT COUNT(*)
-FROM (
-    SELECT MIN(column_name) c,MIN(non_unique) u,MIN(sub_part) p
-    FROM information_schema.statistics
-    WHERE table_schema=IF(LOCATE('.',@C),SUBSTRING_INDEX(@C,'.',1),DATABASE())
-        AND table_name=CONCAT(SUBSTRING_INDEX(@C,'.',-1),'')
-    GROUP BY index_name
-    HAVING COUNT(*)=1
-) k
-WHERE c='name' AND u=0 AND p IS NULL;

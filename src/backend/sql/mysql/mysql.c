@@ -381,17 +381,50 @@ static const char *my_text(const struct sql_conn *conn, enum sql_stmt stmt)
     return conn->texts[stmt];
 }
 
-/* Make a table, and see that it has become what was asked for. */
+/* There may be no InnoDB, or another engine is enforced. */
 static hf_status my_make(struct my_session *ms, const char *text,
                          int64_t deadline, struct hf_error *err)
 {
     hf_status st = my_exec(ms, text, NULL, deadline, err);
     unsigned code = mysql_errno(ms->my);
 
-    if (!st)
-        return my_judge_table(ms, deadline, err);
-    /* There is no InnoDB, or another engine is enforced. */
-    return code == 1286 || code == 1290 ? hfi_restate(err, HF_UNSUPPORTED) : st;
+    return st && (code == 1286 || code == 1290)
+               ? hfi_restate(err, HF_UNSUPPORTED)
+               : st;
+}
+
+/* SHOW CREATE TABLE of one that is temporary is the answer of SQL_VERIFY. */
+static void my_shown(struct sql_answer *answer, const struct sql_cell *cells,
+                     int n)
+{
+    static const char word[] = "CREATE TEMPORARY ";
+    static const char why[] = "it is a temporary one, which excludes nobody";
+    struct sql_answer *verify = answer->arg;
+    struct sql_cell said[SQL_VERIFY_COLUMNS] = {
+        [SQL_VERIFY_TABLE] = cells[0],
+        [SQL_VERIFY_UNFIT] = {.data = why, .len = sizeof(why) - 1}};
+
+    if (n < 2 || !cells[1].data ||
+        strncmp(cells[1].data, word, sizeof(word) - 1) != 0)
+        return;
+    verify->rows++;
+    if (verify->row)
+        verify->row(verify, said, SQL_VERIFY_COLUMNS);
+}
+
+/* A table that cannot be shown is none, or the first look tells why. */
+static hf_status my_verify(struct my_session *ms, enum sql_stmt stmt,
+                           const char *text, struct sql_answer *answer,
+                           int64_t deadline, struct hf_error *err)
+{
+    enum sql_stmt show = stmt == SQL_VERIFY ? SQL_SHOW : SQL_SHOW_FENCE;
+    struct sql_answer shown = {.row = my_shown, .arg = answer};
+    hf_status st = my_exec(ms, text, answer, deadline, err);
+
+    if (st)
+        return st;
+    st = my_exec(ms, ms->base.conn->texts[show], &shown, deadline, NULL);
+    return st && ms->base.broken ? my_error(ms, err) : HF_OK;
 }
 
 static hf_status my_run(struct sql_session *session, enum sql_stmt stmt,
@@ -407,6 +440,8 @@ static hf_status my_run(struct sql_session *session, enum sql_stmt stmt,
     text = my_paste(ms, text, call);
     if (!text)
         return hfi_fail(err, HF_INVALID, "the statement is too long");
+    if (stmt == SQL_VERIFY || stmt == SQL_VERIFY_FENCE)
+        return my_verify(ms, stmt, text, answer, deadline, err);
     if (stmt == SQL_KILL)
         return my_kill(ms, text, answer, deadline, err);
     st = stmt == SQL_RENEW_MANY ? my_renew_many(ms, text, answer, deadline, err)
@@ -474,6 +509,7 @@ static const struct sql_driver my_driver = {
     .name = "mysql",
     .quote = "`",
     .texts = {my_lease_texts, my_version_texts, my_row_texts},
+    .home = "DATABASE()",
     .by_look = true,
     .silent = true,
     .skips = true,

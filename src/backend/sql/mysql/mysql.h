@@ -78,10 +78,6 @@ hf_status my_connect(struct my_session *, bool first, int64_t deadline,
                      struct hf_error *);
 hf_status my_settle(struct my_session *, int64_t deadline, struct hf_error *);
 
-/* Is the lock table, if it is there, one with transactions? */
-hf_status my_judge_table(struct my_session *, int64_t deadline,
-                         struct hf_error *);
-
 /* ---- row.c ------------------------------------------------------- */
 
 hf_status my_row_send(struct sql_session *, const char *key, bool wait,

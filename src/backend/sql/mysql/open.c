@@ -311,45 +311,6 @@ static void judge_row(struct sql_answer *answer, const struct sql_cell *cells,
         judged->lazy = !judge_is(&cells[1], "1");
 }
 
-static void judge_count(struct sql_answer *answer, const struct sql_cell *cells,
-                        int n)
-{
-    if (n == 1)
-        *(int64_t *)answer->arg = cells[0].num;
-}
-
-/* Before it is first used, and when it was made, since a server may make it
- * with an engine that was not asked for: a view may call a function of its
- * author, which runs with our rights; and only an engine with transactions
- * locks rows. */
-hf_status my_judge_table(struct my_session *ms, int64_t deadline,
-                         struct hf_error *err)
-{
-    const char *table = ms->base.conn->table, *dot = strchr(table, '.');
-    const char *name = dot ? dot + 1 : table;
-    int64_t bad = -1;
-    struct sql_answer answer = {.row = judge_count, .arg = &bad};
-    hf_status st;
-
-    snprintf(ms->text, sizeof(ms->text),
-             "SELECT COUNT(*) FROM information_schema.tables t LEFT JOIN "
-             "information_schema.engines e ON e.engine=t.engine WHERE "
-             "t.table_schema=%s%.*s%s AND t.table_name IN ('%s','%s%s') AND "
-             "NOT (t.table_type='BASE TABLE' AND COALESCE(e.transactions,'')="
-             "'YES')",
-             dot ? "'" : "DATABASE()", dot ? (int)(dot - table) : 0, table,
-             dot ? "'" : "", name, name,
-             ms->base.conn->strategy == SQL_ROW ? "_fence" : "");
-    st = my_exec(ms, ms->text, &answer, deadline, err);
-    if (st || !bad)
-        return st;
-    return hfi_fail(err, HF_PROTOCOL,
-                    "the lock table '%.64s' is not a table with transactions, "
-                    "such as those of InnoDB, but a view or the like: drop it, "
-                    "or name another with table=",
-                    table);
-}
-
 static hf_status my_judge(struct my_session *ms, int64_t deadline,
                           struct hf_error *err)
 {
@@ -382,7 +343,7 @@ static hf_status my_judge(struct my_session *ms, int64_t deadline,
         snprintf(conn->base.warning, sizeof(conn->base.warning),
                  "innodb_flush_log_at_trx_commit is not 1: a crash of the "
                  "server may forget grants of the last second");
-    return my_judge_table(ms, deadline, err);
+    return HF_OK;
 }
 
 /* The first session: what the server is, and settings. */

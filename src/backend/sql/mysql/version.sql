@@ -81,15 +81,3 @@ WHERE name=$1;
 SELECT token,fence,NULL,NULL,owner,note,version,ttl_ms,0,name
 FROM @T
 WHERE token IS NOT NULL AND LEFT(name,LENGTH($1))=$1;
-
--- name: verify
-SELECT COUNT(*)
-FROM (
-    SELECT MIN(column_name) c,MIN(non_unique) u,MIN(sub_part) p
-    FROM information_schema.statistics
-    WHERE table_schema=IF(LOCATE('.',@C),SUBSTRING_INDEX(@C,'.',1),DATABASE())
-        AND table_name=CONCAT(SUBSTRING_INDEX(@C,'.',-1),'')
-    GROUP BY index_name
-    HAVING COUNT(*)=1
-) k
-WHERE c='name' AND u=0 AND p IS NULL;

@@ -161,15 +161,3 @@ SELECT token, fence,
 FROM @T
 WHERE token IS NOT NULL AND substring(name for length($1))=$1
     AND expires_at>clock_timestamp();
-
--- `name` must be a key of its own: otherwise ON CONFLICT fails, or inserts a
--- second row of the same name.
--- name: verify
-SELECT EXISTS(
-    SELECT 1
-    FROM pg_index i
-    JOIN pg_attribute a ON a.attrelid=i.indrelid AND a.attnum=i.indkey[0]
-    WHERE i.indrelid='@T'::regclass AND i.indisunique AND i.indimmediate
-        AND i.indisvalid AND i.indpred IS NULL AND i.indnkeyatts=1
-        AND a.attname='name'
-)::int::int8;

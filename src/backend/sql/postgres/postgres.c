@@ -142,10 +142,9 @@ static hf_status pg_run_text(struct pg_session *ps, const char *text,
     bool began;
     hf_status st = pg_begin(ps, &began, deadline, err);
 
-    if (!st)
-        st = pg_finish(ps, began, pg_exec(ps, text, NULL, deadline, err),
-                       deadline, err);
-    return st ? st : pg_trust(ps, deadline, err);
+    return st ? st
+              : pg_finish(ps, began, pg_exec(ps, text, NULL, deadline, err),
+                          deadline, err);
 }
 
 static hf_status pg_run(struct sql_session *session, enum sql_stmt stmt,

@@ -5,7 +5,7 @@
  *   postgres.c       sessions, statements, the table of operations
  *   wire.c  questions and answers, errors
  *   statements.c  the statements, which stand in *.sql
- *   trust.c where the table is, and whose
+ *   find.c  where the table is, and who is trusted with it
  *   open.c  the URL, a connection
  *   settings.c settings, what must be refused
  *   wait.c  LISTEN
@@ -40,8 +40,6 @@ struct pg_conn {
     size_t params;
     char *password_file; /* read for each connection; or NULL */
     bool pooled;         /* a pooler is in between */
-    bool named;          /* the URL says in which schema the table is */
-    char schema[64];     /* of the table */
 
     pthread_mutex_t wake_mu; /* guards what follows */
     bool wake_opened;
@@ -63,7 +61,8 @@ struct pg_session {
     /* While it opens, over several calls: what libpq waits for, and how far we
      * are. */
     PostgresPollingStatusType want;
-    bool settling, judged, trusted;
+    bool settling, judged;
+    int verified; /* of the tables, one or two */
 };
 
 /* ---- statements.c --------------------------------------------------- */
@@ -96,19 +95,12 @@ void pg_prepare_renewals(struct sql_session *, int64_t deadline);
 void pg_settings(const struct pg_session *, const char *local, char *buf,
                  size_t size);
 
-/* ---- trust.c -------------------------------------------------- */
+/* ---- find.c --------------------------------------------------- */
 
 /* Which of the schemas that were searched, as the server lists them, has the
  * table, or shall have it. */
 hf_status pg_find(struct pg_session *, const char *path, int64_t deadline,
                   struct hf_error *);
-
-/* Refuse tables by which others could act with our rights.  Or bring the
- * question as a text, for hfi_free(), and judge its answer. */
-hf_status pg_trust(struct pg_session *, int64_t deadline, struct hf_error *);
-char *pg_trust_text(struct pg_session *);
-hf_status pg_trust_judge(struct pg_session *, const PGresult *,
-                         struct hf_error *);
 
 /* ---- wire.c --------------------------------------------------- */
 

@@ -118,26 +118,3 @@ SELECT pg_terminate_backend(pid,1000)::int FROM pg_stat_activity WHERE {id}=$7;
 SELECT count(*)
 FROM pg_locks
 WHERE (pid&4194303)=($7&4194303) AND locktype='advisory';
-
--- `name` must be a key of its own: otherwise ON CONFLICT fails, or inserts a
--- second row of the same name.
--- name: verify
-SELECT (
-    EXISTS(
-        SELECT 1
-        FROM pg_index i
-        JOIN pg_attribute a ON a.attrelid=i.indrelid AND a.attnum=i.indkey[0]
-        WHERE i.indrelid='@T'::regclass AND i.indisunique AND i.indimmediate
-            AND i.indisvalid AND i.indpred IS NULL AND i.indnkeyatts=1
-            AND a.attname='name'
-    )
-        AND EXISTS(
-            SELECT 1
-            FROM pg_index i
-            JOIN pg_attribute a ON a.attrelid=i.indrelid
-                AND a.attnum=i.indkey[0]
-            WHERE i.indrelid='@F'::regclass AND i.indisunique
-                AND i.indimmediate AND i.indisvalid AND i.indpred IS NULL
-                AND i.indnkeyatts=1 AND a.attname='name'
-        )
-)::int::int8;

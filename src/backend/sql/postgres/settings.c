@@ -11,7 +11,7 @@
  *   found out for certain, so behind any of them nothing is left in a session:
  *   no setting, no prepared statement, no LISTEN; wire.c (2).
  *
- * REFUSED  A standby cannot write.  Tables of others: trust.c.
+ * REFUSED  A standby cannot write.  Tables: verify.sql.
  *
  * OTHERS' SETTINGS  A role or a database may have a statement_timeout of its
  *   own.  The second command of each session, after BEGIN, replaces it, and the
@@ -109,7 +109,7 @@ void pg_settings(const struct pg_session *ps, const char *local, char *buf,
  * what follows it is not done. */
 #define OURS "SELECT 1/(pg_backend_pid()=%d)::int;"
 
-#define OPEN_MAX (16 * 1024)
+#define OPEN_MAX (32 * 1024)
 
 static hf_status settle_judged(struct pg_session *ps, const PGresult *result,
                                bool first, struct hf_error *err)
@@ -155,20 +155,18 @@ static hf_status settle_send(struct pg_session *ps, bool first,
 {
     struct pg_conn *pc = (struct pg_conn *)ps->base.conn;
     char text[OPEN_MAX], local[64], settings[PG_SETTINGS_MAX];
-    char *trust = first ? NULL : pg_trust_text(ps);
+    const char *const verify = pc->sql.texts[SQL_VERIFY];
+    const char *const fence = pc->sql.texts[SQL_VERIFY_FENCE];
     size_t len;
 
-    if (!first && !trust)
-        return hfi_nomem(err);
     snprintf(local, sizeof(local), "pg_backend_pid()<>%d",
              PQbackendPID(ps->pg));
     pg_settings(ps, local, settings, sizeof(settings));
     len = (size_t)snprintf(text, sizeof(text),
                            "BEGIN;SET LOCAL statement_timeout=%lld;" JUDGE_PATH
-                           "%s" JUDGE "%s;COMMIT;",
+                           "%s" JUDGE "%s;%s;COMMIT;",
                            (long long)pc->sql.timeout_ms, settings,
-                           trust ? trust : "");
-    hfi_free(trust);
+                           first ? "" : verify, first || !fence ? "" : fence);
     if (len < sizeof(text) && !first && !pc->pooled)
         len += settle_prepare(ps, text + len, sizeof(text) - len);
     if (len >= sizeof(text))
@@ -178,7 +176,29 @@ static hf_status settle_send(struct pg_session *ps, bool first,
     return PQsendQuery(ps->pg, text) ? HF_OK : pg_unsent(ps, err);
 }
 
-/* One of the answers.  Once the table is trusted nothing but a session that is
+/* Has all been said about the table? */
+static bool settle_verified(const struct pg_session *ps)
+{
+    return ps->verified > !!ps->base.conn->texts[SQL_VERIFY_FENCE];
+}
+
+static hf_status settle_verify(struct pg_session *ps, const PGresult *result,
+                               struct hf_error *err)
+{
+    struct sql_cell cells[SQL_VERIFY_COLUMNS] = {{0}};
+    int i;
+
+    ps->verified++;
+    if (!PQntuples(result))
+        return HF_OK;
+    for (i = 0; i < SQL_VERIFY_COLUMNS; i++) {
+        cells[i].data = pg_value(result, 0, i);
+        cells[i].len = cells[i].data ? strlen(cells[i].data) : 0;
+    }
+    return sql_verify_row(ps->base.conn, cells, err);
+}
+
+/* One of the answers.  Once the table is verified nothing but a session that is
  * gone is a failure: what could not be prepared is prepared when it is used,
  * and that tells why. */
 static hf_status settle_result(struct pg_session *ps, const PGresult *result,
@@ -191,18 +211,17 @@ static hf_status settle_result(struct pg_session *ps, const PGresult *result,
     if (status == PGRES_COMMAND_OK || status == PGRES_EMPTY_QUERY)
         return HF_OK;
     if (status != PGRES_TUPLES_OK) {
-        st = pg_error(ps, result, ps->trusted ? NULL : err);
-        return ps->trusted && !ps->base.broken ? HF_OK : st;
+        st = pg_error(ps, result, settle_verified(ps) ? NULL : err);
+        return settle_verified(ps) && !ps->base.broken ? HF_OK : st;
     }
     if (!name)
         return HF_OK;
     if (!strcmp(name, "hf_judge"))
         st = settle_judged(ps, result, first, err);
-    else if (!strcmp(name, "hf_trust"))
-        st = pg_trust_judge(ps, result, err);
+    else if (!strcmp(name, "hf_verify"))
+        st = settle_verify(ps, result, err);
     else if (!strcmp(name, "hf_ready"))
         ps->base.prepared[SQL_RENEW] = ps->base.prepared[SQL_RENEW_MANY] = true;
-    ps->trusted = ps->trusted || (!st && !strcmp(name, "hf_trust"));
     return st;
 }
 
@@ -224,7 +243,7 @@ static hf_status settle_hear(struct pg_session *ps, bool first, char *path,
         if (st)
             return st;
     }
-    if (!st && (!ps->judged || (!first && !ps->trusted)))
+    if (!st && (!ps->judged || (!first && !settle_verified(ps))))
         st = pg_bad_reply(ps, err);
     return st;
 }
@@ -241,8 +260,6 @@ hf_status pg_settle(struct pg_session *ps, bool first, int64_t deadline,
     st = settle_hear(ps, first, path, sizeof(path), deadline, err);
     if (!st && first)
         st = pg_find(ps, path, deadline, err);
-    if (!st && first)
-        st = pg_trust(ps, deadline, err);
     return st;
 }
 

@@ -119,13 +119,3 @@ SELECT token, fence, NULL::int8, NULL::int8, owner, note, version, ttl_ms,
     wanted::int::int8, name
 FROM @T
 WHERE token IS NOT NULL AND substring(name for length($1))=$1;
-
--- name: verify
-SELECT EXISTS(
-    SELECT 1
-    FROM pg_index i
-    JOIN pg_attribute a ON a.attrelid=i.indrelid AND a.attnum=i.indkey[0]
-    WHERE i.indrelid='@T'::regclass AND i.indisunique AND i.indimmediate
-        AND i.indisvalid AND i.indpred IS NULL AND i.indnkeyatts=1
-        AND a.attname='name'
-)::int::int8;

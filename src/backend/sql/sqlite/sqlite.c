@@ -333,6 +333,9 @@ static const struct sql_driver lite_driver = {
     .texts = {lite_lease_texts, lite_version_texts, NULL},
     .refusal = "SQLite has no row locks, and an open transaction would lock "
                "out everybody from the whole file; use lease or version",
+    .home = "'main'",
+    .sole = "main",
+    .verify_each = true,
     .by_look = true,
     .sessions = 1,
     .session_size = sizeof(struct lite_session),

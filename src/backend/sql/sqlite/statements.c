@@ -15,7 +15,7 @@ const char *const lite_lease_texts[SQL_STMTS] = {
     [SQL_RELEASE] = LEASE_RELEASE, [SQL_BREAK] = LEASE_BREAK,
     [SQL_FREE] = LEASE_FREE,       [SQL_TAKE] = LEASE_TAKE,
     [SQL_LOOK] = LEASE_LOOK,       [SQL_LIST] = LEASE_LIST,
-    [SQL_WANT] = LEASE_WANT,       [SQL_VERIFY] = LEASE_VERIFY,
+    [SQL_WANT] = LEASE_WANT,       [SQL_VERIFY] = VERIFY_LEASE VERIFY_TABLE,
 };
 
 const char *const lite_version_texts[SQL_STMTS] = {
@@ -24,5 +24,5 @@ const char *const lite_version_texts[SQL_STMTS] = {
     [SQL_RELEASE] = VERSION_RELEASE, [SQL_BREAK] = VERSION_BREAK,
     [SQL_FREE] = VERSION_FREE,       [SQL_TAKE] = VERSION_TAKE,
     [SQL_LOOK] = VERSION_LOOK,       [SQL_LIST] = VERSION_LIST,
-    [SQL_WANT] = VERSION_WANT,       [SQL_VERIFY] = VERSION_VERIFY,
+    [SQL_WANT] = VERSION_WANT,       [SQL_VERIFY] = VERIFY_VERSION VERIFY_TABLE,
 };

@@ -62,9 +62,3 @@ WHERE token IS NOT NULL AND substr(name,1,length(?1))=?1;
 
 -- name: want
 UPDATE @T SET wanted=1 WHERE name=?1 AND token IS NOT NULL AND wanted=0;
-
--- name: verify
-EXPLAIN
-INSERT INTO @T (name,fence,ttl_ms)
-VALUES (?1,0,0)
-ON CONFLICT (name) DO NOTHING;
