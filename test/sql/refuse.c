@@ -25,6 +25,9 @@ TEST(options_that_make_no_sense_are_refused)
     scene_refused(scene_is_postgres() ? "postgres:u:secret@h/db"
                                       : "mysql:u:secret@h/db",
                   HF_INVALID, "://");
+    if (scene_is_postgres())
+        scene_refused(scene_url(0, "&dbname=postgres%3a//u%3asecret%40h/x"),
+                      HF_INVALID, "dbname=");
     scene_refused(scene_url(0, "&pool=0"), HF_INVALID, "pool=");
     scene_refused(scene_url(0, "&pool=x"), HF_INVALID, "pool=");
     scene_refused(scene_url(0, "&nonsense=1"), HF_INVALID, "nonsense");
@@ -52,76 +55,6 @@ TEST(a_missing_table_is_not_made_where_the_url_says_so)
 {
     scene_refused(scene_url(0, "&table=absent&create=no"), HF_INVALID,
                   "create=no");
-}
-
-/* ---- settings of the server ---------------------------------------------- */
-
-/* What an operator may have set for everybody; on and off. */
-static void hostile_settings(bool on)
-{
-    if (scene_is_postgres()) {
-        static const char *const set[] = {"default_transaction_read_only=on",
-                                          "standard_conforming_strings=off",
-                                          "idle_session_timeout='1s'"};
-
-        for (int i = 0; on && i < 3; i++)
-            scene_sql("BEGIN READ WRITE; ALTER ROLE holdfast SET %s; COMMIT",
-                      set[i]);
-        if (!on)
-            scene_sql(
-                "BEGIN READ WRITE; ALTER ROLE holdfast RESET ALL; COMMIT");
-        return;
-    }
-    scene_sql("SET GLOBAL completion_type=%s", on ? "'CHAIN'" : "DEFAULT");
-    scene_sql("SET GLOBAL sql_select_limit=%s", on ? "1" : "DEFAULT");
-    scene_sql("SET GLOBAL %s_read_only=%d",
-              scene_is_mysql() ? "transaction" : "tx", on);
-    if (!scene_is_mysql())
-        scene_sql("SET GLOBAL idle_transaction_timeout=%d", on);
-}
-
-static bool count_one(void *arg, const char *key, const struct hf_info *info)
-{
-    (void)key;
-    (void)info;
-    ++*(int *)arg;
-    return true;
-}
-
-/* Two clients take turns with three locks, which are all seen, and outlast what
- * ends idle sessions. */
-static void settled(const char *strategy, const char *table)
-{
-    hf_client *a = NULL, *b = NULL;
-    hf_lock *locks[3], *none = NULL;
-    static const char *const keys[] = {"s1", "s2", "s3"};
-    int seen = 0;
-
-    CHECK_OK(hf_open(scene_url_of(strategy, table), NULL, &a, &t_err));
-    CHECK_OK(hf_open(scene_url_of(strategy, table), NULL, &b, &t_err));
-    for (int i = 0; i < 3; i++)
-        CHECK_OK(hf_acquire(a, keys[i], 0, NULL, &locks[i], &t_err));
-    CHECK_OK(hf_list(b, "s", count_one, &seen, &t_err));
-    CHECK_EQ(seen, 3);
-    t_sleep_ms(2500);
-    for (int i = 0; i < 3; i++) {
-        CHECK(hf_held(locks[i]));
-        CHECK_STATUS(hf_acquire(b, keys[i], 0, NULL, &none, &t_err), HF_BUSY);
-        CHECK_OK(hf_release(locks[i], &t_err));
-        CHECK_OK(hf_acquire(b, keys[i], 10000, NULL, &locks[i], &t_err));
-        CHECK_OK(hf_release(locks[i], &t_err));
-    }
-    hf_close(a);
-    hf_close(b);
-}
-
-TEST_TIMEOUT(settings_of_the_server_change_nothing, 60)
-{
-    hostile_settings(true);
-    settled("lease", "settled");
-    settled("row", "settling");
-    hostile_settings(false);
-    scene_sql("DROP TABLE settled, settling, settling_fence");
 }
 
 /* ---- passwords ----------------------------------------------------------- */

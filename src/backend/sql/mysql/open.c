@@ -28,10 +28,24 @@
  * list. */
 #define MY_NOT_ALLOWED 5010
 
-#define MY_SETTINGS_MAX 1024
+#define MY_SETTINGS_MAX 1536
 
 /* Whatever others have set, every row that was asked for comes. */
-#define MY_ALL_ROWS "sql_select_limit=18446744073709551615,sql_big_selects=1"
+#define MY_ALL_ROWS                                                            \
+    "sql_select_limit=18446744073709551615,sql_big_selects=1," MY_CHARACTERS
+
+/* And it comes in the characters in which it is read. */
+#define MY_CHARACTERS                                                          \
+    "character_set_client=utf8mb4,character_set_results=utf8mb4,"              \
+    "collation_connection=utf8mb4_general_ci"
+
+/* An idle session stays: when it is needed for a renewal the server may have no
+ * room for another. */
+#define MY_IDLE_SECONDS "28800"
+
+/* The longest statement renews many locks at once; what is left is for the head
+ * of its packet. */
+#define MY_STATEMENT_MAX (SQL_MANY_TEXT + SQL_MANY_FRAME + 1024)
 
 /* ---- parameters -------------------------------------------------------- */
 
@@ -184,7 +198,8 @@ static void my_settings(const struct my_session *ms, char *buf, size_t size)
                                         "idle_write_transaction_timeout=0");
     snprintf(buf, size,
              "SET SESSION %s_isolation='READ-COMMITTED',%s_read_only=0,"
-             "completion_type=0,autocommit=1,time_zone='+00:00'," MY_ALL_ROWS
+             "completion_type=0,autocommit=1,time_zone='+00:00',"
+             "wait_timeout=" MY_IDLE_SECONDS ",unique_checks=1," MY_ALL_ROWS
              ",sql_safe_updates=0,sql_mode='STRICT_TRANS_TABLES,"
              "NO_ENGINE_SUBSTITUTION',innodb_lock_wait_timeout=%lld%s%s",
              kind, kind, seconds, limits, own);
@@ -288,6 +303,7 @@ hf_status my_connect(struct my_session *ms, bool first, int64_t deadline,
 
 struct judged {
     bool read_only, galera, lazy;
+    int64_t packet; /* the longest that the server takes */
 };
 
 static bool judge_is(const struct sql_cell *cell, const char *text)
@@ -309,6 +325,8 @@ static void judge_row(struct sql_answer *answer, const struct sql_cell *cells,
         judged->galera = judge_is(&cells[1], "ON");
     else if (judge_is(&cells[0], "innodb_flush_log_at_trx_commit"))
         judged->lazy = !judge_is(&cells[1], "1");
+    else if (judge_is(&cells[0], "max_allowed_packet"))
+        judged->packet = cells[1].num;
 }
 
 static hf_status my_judge(struct my_session *ms, int64_t deadline,
@@ -319,7 +337,7 @@ static hf_status my_judge(struct my_session *ms, int64_t deadline,
     struct sql_answer answer = {.row = judge_row, .arg = &judged};
     hf_status st = my_exec(ms,
                            "SHOW GLOBAL VARIABLES WHERE Variable_name IN "
-                           "('read_only','wsrep_on',"
+                           "('read_only','wsrep_on','max_allowed_packet',"
                            "'innodb_flush_log_at_trx_commit')",
                            &answer, deadline, err);
 
@@ -329,6 +347,11 @@ static hf_status my_judge(struct my_session *ms, int64_t deadline,
         return hfi_fail(err, HF_UNSUPPORTED,
                         "this server is read only, as a replica is: name the "
                         "primary");
+    if (judged.packet && judged.packet < MY_STATEMENT_MAX)
+        return hfi_fail(err, HF_UNSUPPORTED,
+                        "max_allowed_packet of this server is %lld, too little "
+                        "to renew many locks at once: set it to 128K or more",
+                        (long long)judged.packet);
     if (judged.galera && conn->strategy == SQL_ROW)
         return hfi_fail(err, HF_UNSUPPORTED,
                         "strategy=row: on Galera a row lock excludes nobody "

@@ -93,6 +93,11 @@ hf_status pg_params(struct pg_conn *pc, const struct hfi_url *url,
     bool ok = params_hosts(pc, url);
     size_t i;
 
+    /* The server would quote a connection string, with what is in it. */
+    if (strpbrk(hfi_url_param(url, "dbname", ""), "=/"))
+        return hfi_fail(err, HF_INVALID,
+                        "url: dbname= is the name of a database, not a "
+                        "connection string");
     if (secret && (url->password || hfi_url_param(url, "password", NULL)))
         return hfi_fail(err, HF_INVALID,
                         "url: give a password or password_file=, not both");

@@ -20,7 +20,7 @@
 #include "backend/sql/sql.h"
 
 #define PG_PARAMS_MAX   48
-#define PG_SETTINGS_MAX 1536
+#define PG_SETTINGS_MAX 2048
 
 /* The most that is read of an answer, in bytes. */
 #define PG_ANSWER_MAX ((size_t)4 << 20)

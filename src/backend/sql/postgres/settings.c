@@ -77,6 +77,7 @@ static void judge_warn(struct pg_session *ps)
     "('idle_session_timeout','0'),('default_transaction_read_only','off'),"    \
     "('standard_conforming_strings','on'),"                                    \
     "('enable_seqscan','off'),('enable_bitmapscan','off'),"                    \
+    "('enable_indexscan','on'),('enable_nestloop','on'),"                      \
     "('enable_hashjoin','off'),('enable_mergejoin','off'),"                    \
     "('synchronous_commit','on')) s(n,v) WHERE CASE s.n "                      \
     "WHEN 'transaction_timeout' THEN current_setting(s.n,true) IS NOT NULL "   \
