@@ -3,8 +3,9 @@
  * clock.c - preloaded into a server, moves its wall clock.
  *
  * $HF_CLOCK_FILE holds a number of seconds, as eight bytes of the host's order,
- * by which CLOCK_REALTIME is off.  It is mapped, so it may change while the
- * server runs.  The calls go to the kernel directly: looking up the next
+ * by which CLOCK_REALTIME is off; eight more, if they are there, are
+ * nanoseconds, less than a second of them.  It is mapped, so it may change while
+ * the server runs.  The calls go to the kernel directly: looking up the next
  * function of the same name would need an allocator that may not be there yet.
  */
 #include <fcntl.h>
@@ -20,10 +21,10 @@ int clock_gettime(clockid_t clock, struct timespec *ret);
 int gettimeofday(struct timeval *restrict ret, void *restrict zone);
 time_t time(time_t *ret);
 
-static int64_t clock_offset(void)
+static const volatile int64_t *clock_offset(void)
 {
     static const volatile int64_t *page;
-    static const int64_t none;
+    static const int64_t none[2];
 
     if (!page) {
         const char *path = getenv("HF_CLOCK_FILE");
@@ -31,11 +32,23 @@ static int64_t clock_offset(void)
         void *at =
             fd >= 0 ? mmap(NULL, 8, PROT_READ, MAP_SHARED, fd, 0) : MAP_FAILED;
 
-        page = at == MAP_FAILED ? &none : at;
+        page = at == MAP_FAILED ? none : at; /* zero beyond its end */
         if (fd >= 0)
             close(fd);
     }
-    return *page;
+    return page;
+}
+
+static void clock_move(struct timespec *at)
+{
+    const volatile int64_t *offset = clock_offset();
+
+    at->tv_sec += offset[0];
+    at->tv_nsec += offset[1];
+    if (at->tv_nsec >= 1000000000) {
+        at->tv_nsec -= 1000000000;
+        at->tv_sec++;
+    }
 }
 
 int clock_gettime(clockid_t clock, struct timespec *ret)
@@ -43,16 +56,18 @@ int clock_gettime(clockid_t clock, struct timespec *ret)
     int status = (int)syscall(SYS_clock_gettime, clock, ret);
 
     if (!status && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE))
-        ret->tv_sec += clock_offset();
+        clock_move(ret);
     return status;
 }
 
 int gettimeofday(struct timeval *restrict ret, void *restrict zone)
 {
-    int status = (int)syscall(SYS_gettimeofday, ret, zone);
+    struct timespec now;
+    int status = clock_gettime(CLOCK_REALTIME, &now);
 
-    if (!status)
-        ret->tv_sec += clock_offset();
+    (void)zone;
+    ret->tv_sec = now.tv_sec;
+    ret->tv_usec = now.tv_nsec / 1000;
     return status;
 }
 

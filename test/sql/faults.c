@@ -407,16 +407,22 @@ TEST(a_table_that_is_dropped_is_made_again)
 
 /* ---- the clock is moved ------------------------------------------------- */
 
-static void clock_set(int64_t seconds)
+static void clock_set_ns(int64_t seconds, int64_t ns)
 {
     const char *path = getenv("HF_CLOCK_FILE");
+    const int64_t offset[2] = {seconds, ns};
     int fd;
 
     if (!path)
         T_SKIP_HOST("the server's clock cannot be moved without the shim");
     fd = open(path, O_WRONLY | O_CLOEXEC);
-    CHECK_EQ(pwrite(fd, &seconds, sizeof(seconds), 0), sizeof(seconds));
+    CHECK_EQ(pwrite(fd, offset, sizeof(offset), 0), sizeof(offset));
     close(fd);
+}
+
+static void clock_set(int64_t seconds)
+{
+    clock_set_ns(seconds, 0);
 }
 
 TEST(an_hour_forward_ends_leases_but_no_fence_comes_twice)
@@ -483,6 +489,107 @@ TEST(an_hour_back_keeps_locks_and_fences_rise)
     clock_set(0);
     hf_close(a);
     hf_close(b);
+}
+
+/* A clock that runs fast by less than one percent, until it is told to stop. */
+static void *run_fast(void *arg)
+{
+    int64_t since = t_now_ms();
+
+    while (!atomic_load((atomic_bool *)arg)) {
+        clock_set_ns(0, (t_now_ms() - since) * 9000);
+        t_sleep_ms(1);
+    }
+    return NULL;
+}
+
+TEST(a_clock_that_runs_a_little_fast_makes_no_two_holders)
+{
+    struct hf_lock_opts opts = brief(4000);
+    const char *key = scene_key("fast");
+    hf_client *a = scene_open(0, ""), *b = scene_open(0, "");
+    hf_lock *lk, *next = NULL;
+    atomic_bool stop = false;
+    pthread_t thread;
+
+    if (!scene_is("lease"))
+        T_SKIP_TRAIT("a lease by the clock of the server");
+    clock_set(0);
+    opts.flags = HF_MANUAL;
+    CHECK_EQ(pthread_create(&thread, NULL, run_fast, &stop), 0);
+    CHECK_OK(hf_acquire(a, key, 0, &opts, &lk, &t_err));
+    CHECK_OK(hf_acquire(b, key, 20000, &opts, &next, &t_err));
+    CHECK(!hf_held(lk));
+    CHECK_GT(hf_fence(next), hf_fence(lk));
+    stop = true;
+    pthread_join(thread, NULL);
+    hf_release(lk, NULL);
+    CHECK_OK(hf_release(next, &t_err));
+    clock_set(0);
+    hf_close(a);
+    hf_close(b);
+}
+
+/* Who has it now, and the last fence, while the clock goes back again and
+ * again. */
+struct back {
+    hf_client *client;
+    const char *key;
+    atomic_int *inside;
+    atomic_ullong *fence;
+    atomic_bool *stop;
+    int taken;
+};
+
+static void *take_turns(void *arg)
+{
+    struct back *back = arg;
+    struct hf_lock_opts opts = brief(3000);
+    struct hf_error err;
+
+    while (!*back->stop) {
+        hf_lock *lk = NULL;
+
+        if (hf_acquire(back->client, back->key, 500, &opts, &lk, &err))
+            continue;
+        CHECK_EQ(atomic_fetch_add(back->inside, 1), 0);
+        CHECK_GT(hf_fence(lk), atomic_load(back->fence));
+        *back->fence = hf_fence(lk);
+        t_sleep_ms(20);
+        atomic_fetch_sub(back->inside, 1);
+        CHECK_OK(hf_release(lk, &err));
+        back->taken++;
+    }
+    return NULL;
+}
+
+TEST_TIMEOUT(a_clock_that_goes_back_all_the_time_makes_no_two_holders, 60)
+{
+    atomic_int inside = 0;
+    atomic_ullong fence = 0;
+    atomic_bool stop = false;
+    struct back backs[3];
+    pthread_t threads[3];
+    char key[128];
+
+    snprintf(key, sizeof(key), "%s", scene_key("backwards"));
+    clock_set(0);
+    for (int i = 0; i < 3; i++) {
+        backs[i] =
+            (struct back){scene_open(0, ""), key, &inside, &fence, &stop, 0};
+        CHECK_EQ(pthread_create(&threads[i], NULL, take_turns, &backs[i]), 0);
+    }
+    for (int i = 1; i <= 20; i++) {
+        clock_set(-7 * i);
+        t_sleep_ms(100);
+    }
+    stop = true;
+    for (int i = 0; i < 3; i++) {
+        pthread_join(threads[i], NULL);
+        hf_close(backs[i].client);
+    }
+    CHECK_GT(backs[0].taken + backs[1].taken + backs[2].taken, 0);
+    clock_set(0);
 }
 
 T_MAIN
