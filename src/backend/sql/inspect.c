@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * inspect.c - looking at rows, and what operators do with them.
+ * inspect.c - looking at rows, one or all that are held.
  *
  * INVARIANTS
  *  (1) A look and a try agree: what keeps a try out is held, also if it was
@@ -171,60 +171,4 @@ hf_status sql_list(struct hfi_conn *base, const char *prefix, hf_list_fn *fn,
         hfi_free(item);
     }
     return st;
-}
-
-static hf_status grant_over(const struct hfi_conn *base, struct hf_error *err)
-{
-    return hfi_fail(err, HF_LOST, "%s: that grant is over", base->endpoint);
-}
-
-hf_status sql_break(struct hfi_conn *base, const char *key, uint64_t fence,
-                    int64_t deadline, struct hf_error *err)
-{
-    struct sql_conn *conn = (struct sql_conn *)base;
-    struct sql_call call = {.key = key, .number = (int64_t)fence};
-    struct sql_answer answer = {0};
-    struct sql_seen seen;
-    hf_status st = sql_run(conn, SQL_BREAK, &call, &answer, deadline, err);
-
-    if (st || answer.affected || answer.rows)
-        return st;
-    /* To break it twice is no more than once. */
-    st = sql_inspect_row(conn, key, &seen, deadline, err);
-    if (!st && !(seen.info.broken && seen.info.fence == fence))
-        st = grant_over(base, err);
-    return st;
-}
-
-/* End the session of strategy row that has the fence, where one statement
- * cannot do both. */
-static hf_status free_session(struct sql_conn *conn, const char *key,
-                              uint64_t fence, int64_t deadline,
-                              struct hf_error *err)
-{
-    struct sql_answer answer = {0};
-    struct sql_call call = {.key = key};
-    struct sql_seen seen;
-    hf_status st = sql_inspect_row(conn, key, &seen, deadline, err);
-
-    if (!st && !(seen.held && seen.info.fence == fence))
-        st = grant_over(&conn->base, err);
-    call.number = seen.version;
-    return st ? st : sql_run(conn, SQL_KILL, &call, &answer, deadline, err);
-}
-
-hf_status sql_free(struct hfi_conn *base, const char *key, uint64_t fence,
-                   int64_t deadline, struct hf_error *err)
-{
-    struct sql_conn *conn = (struct sql_conn *)base;
-    struct sql_call call = {.key = key, .number = (int64_t)fence};
-    struct sql_answer answer = {0};
-    hf_status st;
-
-    if (!conn->texts[SQL_FREE])
-        return free_session(conn, key, fence, deadline, err);
-    st = sql_run(conn, SQL_FREE, &call, &answer, deadline, err);
-    if (st || answer.affected || answer.rows)
-        return st;
-    return grant_over(base, err);
 }

@@ -125,7 +125,7 @@ void sql_disconnect(struct sql_session *session)
 }
 
 /* One is lent no longer.  Not everybody who waits may have it: wake all. */
-static void pool_after_fork_child(struct sql_conn *conn)
+static void pool_unlend(struct sql_conn *conn)
 {
     pthread_mutex_lock(&conn->mu);
     conn->lent--;
@@ -232,13 +232,13 @@ static hf_status pool_get(struct sql_conn *conn, bool renewal,
         if (session->late)
             break;
         sql_disconnect(session);
-        pool_after_fork_child(conn);
+        pool_unlend(conn);
     }
     if (session)
         pool_return(session);
     st = sql_connect(conn, false, ret, deadline, err);
     if (st)
-        pool_after_fork_child(conn);
+        pool_unlend(conn);
     return st;
 }
 
@@ -260,7 +260,7 @@ void sql_put(struct sql_session *session)
     pthread_mutex_unlock(&conn->mu);
     if (!keep) {
         sql_disconnect(session);
-        pool_after_fork_child(conn);
+        pool_unlend(conn);
     }
 }
 

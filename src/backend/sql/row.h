@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * row.h - strategy row: what the other files call, and what its own two
- * share.
+ * row.h - strategy row: what the other files call, and what its own files
+ * (row*.c) share.
  */
 #ifndef HFI_BACKEND_SQL_ROW_H
 #define HFI_BACKEND_SQL_ROW_H
@@ -23,7 +23,13 @@ hf_status sql_row_release(struct sql_conn *, const struct hfi_claim *,
 int sql_row_poll_fd(struct sql_conn *);
 void sql_row_dispatch(struct sql_conn *);
 
-/* ---- between row.c and row_keep.c ------------------------------ */
+/* ---- between row.c and row_*.c --------------------------------- */
+
+struct sql_row_state {
+    pthread_mutex_t mu; /* guards what follows, and `busy` of each lock */
+    struct hfi_link locks;
+    int epoll_fd;
+};
 
 struct row_lock {
     struct hfi_link link; /* in sql_row_state.locks */
@@ -46,6 +52,14 @@ void sql_row_idle(struct sql_conn *, struct row_lock *);
 /* Forget it; the session goes back if it is `clean`, else it is closed. */
 void sql_row_drop(struct sql_conn *, struct row_lock *, struct hfi_receipt *,
                   bool clean);
+
+/* With the mutex held: have the keeper listen to the session again, once. */
+void sql_row_arm(struct sql_conn *, struct row_lock *);
+
+/* Hear the answer to a heartbeat that was sent; HF_BUSY if it has not come by
+ * the deadline. */
+hf_status sql_row_hear(struct sql_conn *, struct row_lock *, int64_t deadline,
+                       struct hf_error *);
 
 /* A heartbeat while it is taken. */
 hf_status sql_row_beat(struct sql_conn *, struct row_lock *, int64_t ttl_ms,

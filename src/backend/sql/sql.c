@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
- * sql.c - a lock is a row: strategies lease and version, on any SQL service.
+ * sql.c - a lock is a row, on any SQL service: what strategies lease and version
+ * promise, and opening and closing.
  *
  * ON THE WIRE  One row for each key that was ever locked, and one statement
  *   for each step, outside any transaction of the caller:
  *   acquire   insert the row, or change it if it is free, lapsed, or ours
- *   renew     change it if it has our token; renew.c
+ *   renew     change it if it has our token
  *   release   take the token out, if it is ours; the row and its fence stay
  *
  * INVARIANTS
@@ -17,13 +18,13 @@
  *  (3) The fence is computed in the statement that grants, under the row's
  *      lock: the greater of the last one plus one and the server's clock in
  *      microseconds.  It is never deleted with the lock.
- *  (4) Strategy version stores no time.  Who waits may take over a row whose
+ *  (4) Strategy version stores no time.  A waiter may take over a row whose
  *      version has not changed while it watched, on its own clock, for the
  *      ttl that the row names and a margin; the watch begins anew at every
  *      change, and when the answer came, not when the question was sent.  The
  *      statement that takes over compares the version once more.
- *  (5) Who found the row busy and will wait leaves a mark in it, so that only a
- *      release that somebody waits for rings a notifier; after the mark there
+ *  (5) A claim that found the row busy and will wait leaves a mark in it, so
+ *      that a release notifies only where somebody waits; after the mark there
  *      is another look.
  *  (6) To break is to revoke: the token is spoiled by a '!' before it, so that
  *      its holder cannot renew.  The row stays taken until the holder releases
@@ -38,270 +39,278 @@
  *   is then what protects; with strategy version it does not matter, but a
  *   dead holder's lock is only taken over by somebody who waits a whole ttl.
  *   What an asynchronous replica had not heard of is forgotten by a failover.
+ *
+ * NAMES  The name of the table is the only thing that is ever pasted into a
+ *   statement, once, here; so it is held to letters, digits and '_', in one
+ *   part or two.  Everything else travels as a parameter.
  */
 #include "sql.h"
 
+#include <errno.h>
+#include <strings.h>
+
 #include "base/alloc.h"
-#include "base/lease.h"
 #include "row.h"
 
 #include "base/banned.h"
 
-/* How often a row may change between two statements of one try. */
-#define TRY_MAX 20
+/* The name of the table is also that of a channel, which may have 63 bytes. */
+#define OPEN_TABLE_MAX   63
+#define OPEN_NAME_MAX    48
+#define OPEN_QUOTED_MAX  (SQL_SCHEMA_MAX + SQL_TABLE_MAX + 16)
+#define OPEN_SESSIONS    8
+#define OPEN_SESSION_MAX 1000
 
-/* ---- taking over what stands still ------------------------------------- */
+/* Renewals that may be under way at once. */
+#define OPEN_SPARE 16
 
-/* How long a version must have stood still.  sql.c (4) */
-int64_t sql_patience(int64_t ttl_ms)
+char *sql_hex(char *at, const char *text)
 {
-    return ttl_ms + hfi_lease_margin(ttl_ms);
-}
+    static const char digits[] = "0123456789abcdef";
 
-/* The row was busy with this version just now: how long must we watch? */
-static int64_t note_watch(struct sql_note *note, int64_t version,
-                          int64_t ttl_ms)
-{
-    int64_t now = hfi_now(), left;
-
-    if (!note->since || note->version != version) {
-        note->version = version;
-        note->since = now;
+    for (; *text; text++) {
+        *at++ = digits[(unsigned char)*text >> 4];
+        *at++ = digits[*text & 15];
     }
-    left = note->since + sql_patience(ttl_ms) - now;
-    return left > 0 ? left : 0;
+    return at;
 }
 
-/* ---- acquiring --------------------------------------------------------- */
-
-/* One try, as the statement or a look tells it. */
-struct sql_tried {
-    int64_t fence, left_ms, version, ttl_ms;
-    int64_t mine; /* the fence, if a look has found our own token */
-    bool again;
-};
-
-static void try_row(struct sql_answer *answer, const struct sql_cell *cells,
-                    int n)
+static bool open_part_ok(const char *text, size_t len)
 {
-    struct sql_tried *tried = answer->arg;
+    size_t i;
 
-    if (n <= SQL_TRY_AGAIN)
-        return;
-    tried->fence = cells[SQL_TRY_FENCE].num;
-    tried->left_ms = cells[SQL_TRY_LEFT].num;
-    tried->version = cells[SQL_TRY_VERSION].num;
-    tried->ttl_ms = cells[SQL_TRY_TTL].num;
-    tried->again = cells[SQL_TRY_AGAIN].num != 0;
+    for (i = 0; i < len; i++)
+        if (!((text[i] >= 'a' && text[i] <= 'z') ||
+              (text[i] >= 'A' && text[i] <= 'Z') || text[i] == '_' ||
+              (text[i] >= '0' && text[i] <= '9' && i)))
+            return false;
+    return len > 0 && len <= OPEN_NAME_MAX;
 }
 
-/* The statement tells everything. */
-static hf_status try_once(struct sql_conn *conn, const struct sql_call *call,
-                          struct sql_tried *ret, int64_t deadline,
-                          struct hf_error *err)
+/* Where the table is, as far as that is known without asking. */
+static hf_status open_schema(struct sql_conn *conn, struct hf_error *err)
 {
-    struct sql_answer answer = {.row = try_row, .arg = ret};
-    hf_status st = sql_run(conn, SQL_ACQUIRE, call, &answer, deadline, err);
+    const struct sql_driver *driver = conn->driver;
+    const char *table = conn->table, *dot = strchr(table, '.');
+    size_t len = dot ? (size_t)(dot - table) : 0;
 
-    if (!answer.rows) /* Free when we looked, and not when we wrote. */
-        ret->again = true;
-    return st;
-}
-
-/* Look, mark and look again: *ret is what keeps us out, or `again`. */
-static hf_status try_look(struct sql_conn *conn, const struct sql_call *call,
-                          struct sql_tried *ret, int64_t deadline,
-                          struct hf_error *err)
-{
-    struct sql_answer answer = {0};
-    struct sql_seen seen;
-    hf_status st = sql_inspect_row(conn, call->key, &seen, deadline, err);
-
-    if (!st && seen.held && !seen.wanted && call->queue &&
-        conn->texts[SQL_WANT]) { /* sql.c (5) */
-        st = sql_run(conn, SQL_WANT, call, &answer, deadline, err);
-        if (!st)
-            st = sql_inspect_row(conn, call->key, &seen, deadline, err);
-    }
-    ret->mine = seen.held && !strcmp(seen.token, call->token)
-                    ? (int64_t)seen.info.fence
-                    : 0;
-    ret->again =
-        !seen.held || ret->mine ||
-        (conn->strategy == SQL_VERSION && seen.version == call->number);
-    ret->left_ms = seen.left_ms;
-    ret->version = seen.version;
-    ret->ttl_ms = seen.ttl_ms;
-    return st;
-}
-
-/* The statement tells only whether it was granted; a look tells the rest. */
-static hf_status try_by_look(struct sql_conn *conn, const struct sql_call *call,
-                             struct sql_note *note, struct sql_tried *ret,
-                             int64_t deadline, struct hf_error *err)
-{
-    struct sql_answer answer = {0};
-    hf_status st = HF_OK;
-
-    if (note->busy) {
-        st = try_look(conn, call, ret, deadline, err);
-        if (st || !ret->again)
-            return st;
-    }
-    ret->again = false;
-    st = sql_run(conn, SQL_ACQUIRE, call, &answer, deadline, err);
-    ret->fence = answer.id;
-    if (st || answer.id)
-        return st;
-    note->busy = true;
-    if (!call->queue && !conn->driver->silent)
-        return HF_OK;
-    st = try_look(conn, call, ret, deadline, err);
-    if (!st && ret->mine)
-        ret->fence = ret->mine; /* It was, and the answer did not say so. */
-    return st;
-}
-
-static void try_busy(struct sql_conn *conn, struct sql_note *note,
-                     const struct sql_tried *tried, struct hfi_answer *busy)
-{
-    if (conn->strategy == SQL_VERSION && tried->version)
-        busy->left_ms = note_watch(note, tried->version, tried->ttl_ms);
-    else
-        busy->left_ms = tried->left_ms > 0 ? tried->left_ms : 0;
-}
-
-static hf_status sql_try(struct sql_conn *conn, const struct hfi_claim *claim,
-                         struct sql_note *note, struct sql_tried *tried,
-                         int64_t deadline, struct hf_error *err)
-{
-    struct sql_call call = {.key = claim->key,
-                            .token = claim->token,
-                            .owner = claim->owner,
-                            .note = claim->note,
-                            .ttl_ms = claim->ttl_ms,
-                            .queue = claim->queue,
-                            .number = -1};
-    hf_status st;
-    int i = 0;
-
-    do {
-        struct hfi_answer watched = {0};
-
-        *tried = (struct sql_tried){0};
-        st = conn->driver->by_look
-                 ? try_by_look(conn, &call, note, tried, deadline, err)
-                 : try_once(conn, &call, tried, deadline, err);
-        if (st || tried->fence || conn->strategy != SQL_VERSION || tried->again)
-            continue;
-        try_busy(conn, note, tried, &watched);
-        if (!watched.left_ms && tried->version && call.number < 0) {
-            call.number = note->version; /* It has stood still. */
-            tried->again = true;
-        }
-    } while (!st && !tried->fence && tried->again && ++i < TRY_MAX);
-    return st;
-}
-
-hf_status sql_try_acquire(struct hfi_conn *base, const struct hfi_claim *claim,
-                          struct hfi_receipt *receipt, struct hfi_answer *busy,
-                          int64_t deadline, struct hf_error *err)
-{
-    struct sql_conn *conn = (struct sql_conn *)base;
-    struct sql_tried tried;
-    struct sql_grant *own = receipt->own;
-    struct sql_note note = own->note;
-    hf_status st;
-
-    if (conn->strategy == SQL_ROW)
-        return sql_row_try_acquire(conn, claim, receipt, busy, deadline, err);
-    st = sql_try(conn, claim, &note, &tried, deadline, err);
-    if (st)
-        return st;
-    if (tried.fence) {
-        memset(own, 0, sizeof(*own));
-        receipt->fence = (uint64_t)tried.fence;
-        receipt->placed = true;
-        return HF_OK;
-    }
-    note.busy = true;
-    if (err)
-        err->status = HF_OK; /* of a deadlock that was gone through again */
-    try_busy(conn, &note, &tried, busy);
-    own->note = note;
-    return HF_BUSY;
-}
-
-/* ---- letting go -------------------------------------------------------- */
-
-void sql_spoil(char ret[HFI_TOKEN_LEN + 2], const char *token)
-{
-    snprintf(ret, HFI_TOKEN_LEN + 2, "!%s", token);
-}
-
-hf_status sql_release(struct hfi_conn *base, const struct hfi_claim *claim,
-                      struct hfi_receipt *receipt, int64_t deadline,
-                      struct hf_error *err)
-{
-    struct sql_conn *conn = (struct sql_conn *)base;
-    struct sql_call call = {.key = claim->key, .token = claim->token};
-    struct sql_answer answer = {0};
-    char spoiled[HFI_TOKEN_LEN + 2];
-    bool ours;
-    hf_status st;
-
-    if (conn->strategy == SQL_ROW)
-        return sql_row_release(conn, claim, receipt, deadline, err);
-    st = sql_run(conn, SQL_RELEASE, &call, &answer, deadline, err);
-    ours = answer.affected || answer.rows;
-    if (!st && sql_doubt_is(conn, claim->token)) {
-        st = sql_doubt_end(conn, claim->token, deadline, err);
-        if (!st) /* doubt.c (1) */
-            st = sql_run(conn, SQL_RELEASE, &call, &answer, deadline, err);
-        ours = ours || answer.affected || answer.rows;
-    }
-    if (!st && !ours) { /* sql.c (6) */
-        sql_spoil(spoiled, claim->token);
-        call.token = spoiled;
-        st = sql_run(conn, SQL_RELEASE, &call, &answer, deadline, err);
-    }
-    if (st)
-        return st;
-    receipt->placed = false;
-    if (ours)
-        return HF_OK;
-    return hfi_fail(err, HF_LOST, "%s: the lock was not ours any more",
-                    base->endpoint);
-}
-
-/* ---- handing on -------------------------------------------------------- */
-
-/* The handle says everything: the first statement finds out whether it is
- * true. */
-hf_status sql_attach(struct hfi_conn *base, const struct hfi_claim *claim,
-                     const struct hf_handle *handle,
-                     struct hfi_receipt *receipt, struct hf_error *err)
-{
-    (void)base;
-    (void)claim;
-    (void)err;
-    receipt->fence = handle->fence;
+    if (dot && driver->sole &&
+        (len != strlen(driver->sole) || strncasecmp(table, driver->sole, len)))
+        return hfi_fail(err, HF_INVALID,
+                        "url: table=%s: %s: has the schema %s only, and a "
+                        "temporary table excludes nobody",
+                        table, driver->name, driver->sole);
+    if (dot)
+        snprintf(conn->home, sizeof(conn->home), "'%.*s'", (int)len, table);
+    else if (driver->home)
+        snprintf(conn->home, sizeof(conn->home), "%s", driver->home);
+    if (!dot && driver->sole)
+        snprintf(conn->schema, sizeof(conn->schema), "%s%s%s", driver->quote,
+                 driver->sole, driver->quote);
     return HF_OK;
 }
 
-hf_status sql_take_over(struct hfi_conn *base, const struct hfi_claim *claim,
-                        const char *token, struct hfi_receipt *receipt,
-                        int64_t deadline, struct hf_error *err)
+static hf_status open_table(struct sql_conn *conn, const char *table,
+                            struct hf_error *err)
 {
-    struct sql_conn *conn = (struct sql_conn *)base;
-    struct sql_call call = {.key = claim->key,
-                            .token = claim->token,
-                            .note = token,
-                            .number = (int64_t)receipt->fence};
-    struct sql_answer answer = {0};
-    hf_status st = sql_run(conn, SQL_TAKE, &call, &answer, deadline, err);
+    const char *dot = strchr(table, '.'), *last = dot ? dot + 1 : table;
 
-    if (st || answer.affected || answer.rows)
+    if (strlen(table) > OPEN_TABLE_MAX ||
+        (dot && !open_part_ok(table, (size_t)(dot - table))) ||
+        !open_part_ok(last, strlen(last)))
+        return hfi_fail(
+            err, HF_INVALID,
+            "url: table= is NAME or SCHEMA.NAME, of letters, "
+            "digits and '_', at most %d of them in each and %d in all",
+            OPEN_NAME_MAX, OPEN_TABLE_MAX);
+    snprintf(conn->table, sizeof(conn->table), "%s", table);
+    return open_schema(conn, err);
+}
+
+/* "a.b" as "a"."b", with `suffix` inside the last quotes. */
+static void open_quote(const struct sql_conn *conn, char *buf, size_t size,
+                       const char *suffix)
+{
+    const char *quote = conn->driver->quote, *table = conn->table;
+    const char *dot = strchr(table, '.'), *last = dot ? dot + 1 : table;
+
+    if (dot)
+        snprintf(buf, size, "%s%.*s%s.%s%s%s%s", quote, (int)(dot - table),
+                 table, quote, quote, last, suffix, quote);
+    else
+        snprintf(buf, size, "%s%s%s%s%s%s", conn->schema,
+                 conn->schema[0] ? "." : "", quote, last, suffix, quote);
+}
+
+/* What @T, @F, @C, @S and @N stand for. */
+#define OPEN_KINDS "TFCSN"
+struct open_names {
+    char texts[sizeof(OPEN_KINDS) - 1][OPEN_QUOTED_MAX];
+};
+
+static char *open_text(const char *text, const struct open_names *names)
+{
+    static const char kinds[] = OPEN_KINDS;
+    size_t size = strlen(text) + 1, len = 0;
+    const char *at;
+    char *ret;
+
+    for (at = text; (at = strchr(at, '@')); at++)
+        size += OPEN_QUOTED_MAX;
+    ret = hfi_alloc(size);
+    for (at = text; ret && *at; at++) {
+        const char *kind = *at == '@' && at[1] ? strchr(kinds, at[1]) : NULL;
+
+        if (!kind) {
+            ret[len++] = *at;
+            continue;
+        }
+        len += (size_t)snprintf(ret + len, size - len, "%s",
+                                names->texts[kind - kinds]);
+        at++;
+    }
+    return ret;
+}
+
+static hf_status open_statements(struct sql_conn *conn, struct hf_error *err)
+{
+    const char *const *texts = conn->driver->texts[conn->strategy];
+    const char *dot = strchr(conn->table, '.');
+    struct open_names names, fence;
+    int i;
+
+    open_quote(conn, names.texts[0], OPEN_QUOTED_MAX, "");
+    open_quote(conn, names.texts[1], OPEN_QUOTED_MAX, "_fence");
+    snprintf(names.texts[2], OPEN_QUOTED_MAX, "'%s'", conn->table);
+    snprintf(names.texts[3], OPEN_QUOTED_MAX, "%s", conn->home);
+    fence = names;
+    snprintf(names.texts[4], OPEN_QUOTED_MAX, "'%s'",
+             dot ? dot + 1 : conn->table);
+    snprintf(fence.texts[4], OPEN_QUOTED_MAX, "'%s_fence'",
+             dot ? dot + 1 : conn->table);
+    for (i = 0; i < SQL_STMTS; i++) {
+        if (!texts[i])
+            continue;
+        conn->texts[i] =
+            open_text(texts[i], i == SQL_VERIFY_FENCE ? &fence : &names);
+        if (!conn->texts[i])
+            return hfi_nomem(err);
+    }
+    return HF_OK;
+}
+
+static hf_status open_strategy(struct sql_conn *conn, const struct hfi_url *url,
+                               struct hf_error *err)
+{
+    static const char *const names[] = {"lease", "version", "row", NULL};
+    int i = 0;
+    hf_status st = hfi_url_word(url, "strategy", names, &i, err);
+
+    if (st)
         return st;
-    return hfi_fail(err, HF_LOST, "%s: there is no such grant", base->endpoint);
+    conn->strategy = (enum sql_strategy)i;
+    if (!conn->driver->texts[i])
+        return hfi_fail(err, HF_UNSUPPORTED, "%s: strategy=%s: %s",
+                        conn->driver->name, names[i], conn->driver->refusal);
+    return HF_OK;
+}
+
+static hf_status open_options(struct sql_conn *conn, const struct hfi_url *url,
+                              struct hf_error *err)
+{
+    int64_t n = conn->driver->sessions ? conn->driver->sessions : OPEN_SESSIONS;
+    hf_status st = hfi_url_number(url, "pool", 1, OPEN_SESSION_MAX, &n, err);
+
+    conn->max_sessions = (unsigned)n;
+    conn->create = true;
+    if (!st)
+        st = hfi_url_bool(url, "create", &conn->create, err);
+    return st ? st : open_strategy(conn, url, err);
+}
+
+/* The first connection, which may tell where the table is. */
+static hf_status open_connect(struct sql_conn *conn, int64_t deadline,
+                              struct hf_error *err)
+{
+    struct sql_session *session;
+    hf_status st = sql_connect(conn, true, &session, deadline, err);
+
+    if (st)
+        return st;
+    conn->lent++;
+    sql_put(session);
+    return open_statements(conn, err);
+}
+
+/* See the table once, so that a missing one is made or told of now. */
+static hf_status open_look(struct sql_conn *conn, int64_t deadline,
+                           struct hf_error *err)
+{
+    struct sql_call call = {.key = "holdfast"};
+    struct sql_answer answer = {0};
+
+    return sql_run(conn, SQL_LOOK, &call, &answer, deadline, err);
+}
+
+/* The table is seen before it is used; what was not there is made by the first
+ * look.  verify.c */
+static hf_status open_table_verified(struct sql_conn *conn, int64_t deadline,
+                                     struct hf_error *err)
+{
+    bool there = false;
+    hf_status st = sql_verify(conn, &there, deadline, err);
+
+    if (!st)
+        st = open_look(conn, deadline, err);
+    if (!st && !there)
+        st = sql_verify(conn, &there, deadline, err);
+    return st || there ? st : sql_verify_unseen(conn, err);
+}
+
+hf_status sql_open(struct sql_conn *conn, const struct hfi_url *url,
+                   const struct sql_driver *driver, int64_t deadline,
+                   struct hf_error *err)
+{
+    hf_status st;
+
+    conn->driver = driver;
+    conn->timeout_ms = hfi_left_ms(deadline);
+    conn->spare = driver->sessions ? 0 : OPEN_SPARE;
+    hfi_link_init(&conn->idle);
+    hfi_link_init(&conn->half);
+    hfi_link_init(&conn->doubts);
+    pthread_mutex_init(&conn->mu, NULL);
+    hfi_cond_init(&conn->freed);
+    conn->opened = true;
+    st = sql_fds_open(conn) ? open_options(conn, url, err) : hfi_nomem(err);
+    if (!st)
+        st =
+            open_table(conn, hfi_url_param(url, "table", "holdfast_lock"), err);
+    if (!st)
+        st = open_connect(conn, deadline, err);
+    if (!st)
+        st = open_table_verified(conn, deadline, err);
+    if (!st && conn->strategy == SQL_ROW)
+        st = sql_row_open(conn, err);
+    if (!st)
+        sql_prepare(conn, deadline);
+    return st;
+}
+
+void sql_close(struct sql_conn *conn)
+{
+    int i;
+
+    if (!conn->opened)
+        return;
+    if (conn->row)
+        sql_row_close(conn);
+    sql_pool_close(conn);
+    sql_doubt_close(conn);
+    sql_fds_close(conn);
+    for (i = 0; i < SQL_STMTS; i++)
+        hfi_free(conn->texts[i]);
+    hfi_cond_fini(&conn->freed);
+    pthread_mutex_destroy(&conn->mu);
+    conn->opened = false;
 }

@@ -2,17 +2,20 @@
  *
  * sql.h - what the three SQL services share.
  *
- *   sql.c        strategies lease and version: taking and letting go
- *   inspect.c   looking at rows, listing, breaking
- *   renew.c  renewing, many at once
- *   pool.c   sessions: a small pool, what is retried, making the table
- *   verify.c what a table must be, so that the statements keep their promises
- *   doubt.c  statements without an answer, which must not arrive later
- *   fds.c    what a forked child closes
- *   open.c   the URL, the statements, opening and closing
- *   sql_row*.c   strategy row: a lock held by an open transaction
+ *   sql.c      what is promised; the URL, the statements, opening and closing
+ *   acquire.c  try_acquire      strategies lease and version
+ *   renew.c    renew            many at once
+ *   release.c  release
+ *   handle.c   attach, take_over
+ *   inspect.c  inspect, list
+ *   break.c    break_grant, free_grant
+ *   row*.c     the same for strategy row: a lock held by an open transaction
+ *   pool.c     sessions: a small pool, what is retried, making the table
+ *   verify.c   what a table must be, so that the statements keep their promises
+ *   doubt.c    statements without an answer, which must not arrive later
+ *   fds.c      what a forked child closes
  *
- *   postgres*.c mysql*.c sqlite*.c   a driver each: statements and sessions
+ *   postgres/ mysql/ sqlite/   a driver each: statements, sessions, wait.c
  *
  * A driver knows how to open a session and to run one statement in it by a
  * deadline.  What a statement is for, and what its answer means, is the same
@@ -261,7 +264,7 @@ struct sql_conn {
     struct sql_row_state *row;
 };
 
-/* ---- open.c -------------------------------------------------------- */
+/* ---- sql.c ------------------------------------------------------------- */
 
 /* The options that all three have; a driver's list begins with them. */
 #define SQL_OPTIONS "table", "strategy", "create", "pool"
@@ -271,7 +274,7 @@ hf_status sql_open(struct sql_conn *, const struct hfi_url *,
                    struct hf_error *);
 void sql_close(struct sql_conn *);
 
-/* ---- pool.c -------------------------------------------------------- */
+/* ---- pool.c ------------------------------------------------------------ */
 
 /* Run a statement in a session of the pool.  Deadlocks are gone through again,
  * a missing table is made where that is allowed. */
@@ -294,7 +297,7 @@ char *sql_hex(char *at, const char *text);
 
 hf_status sql_create(struct sql_session *, int64_t deadline, struct hf_error *);
 
-/* ---- verify.c ------------------------------------------------------ */
+/* ---- verify.c ---------------------------------------------------------- */
 
 /* Is the table, or both of strategy row, all that the statements rely on?  Asked
  * in a session of the pool; `*there` tells whether it is there at all. */
@@ -312,7 +315,7 @@ hf_status sql_verify_unseen(const struct sql_conn *, struct hf_error *);
 hf_status sql_verify_row(const struct sql_conn *, const struct sql_cell *,
                          struct hf_error *);
 
-/* ---- doubt.c ------------------------------------------------------- */
+/* ---- doubt.c ----------------------------------------------------------- */
 
 /* The statement for this token was not answered in that session. */
 void sql_doubt_add(struct sql_conn *, struct sql_session *, const char *token);
@@ -323,7 +326,7 @@ hf_status sql_doubt_end(struct sql_conn *, const char *token, int64_t deadline,
                         struct hf_error *);
 void sql_doubt_close(struct sql_conn *);
 
-/* ---- fds.c --------------------------------------------------------- */
+/* ---- fds.c ------------------------------------------------------------- */
 
 bool sql_fds_open(struct sql_conn *);
 void sql_fds_close(struct sql_conn *);
@@ -331,7 +334,7 @@ void sql_fds_add(struct sql_conn *, int fd);
 void sql_fds_remove(struct sql_conn *, int fd);
 void sql_after_fork_child(struct hfi_conn *); /* hfi_backend.forget */
 
-/* ---- inspect.c -------------------------------------------------------- */
+/* ---- inspect.c --------------------------------------------------------- */
 
 /* A row as SQL_LOOK describes it. */
 struct sql_seen {
@@ -348,26 +351,31 @@ hf_status sql_inspect(struct hfi_conn *, const char *key, struct hf_info *,
                       int64_t deadline, struct hf_error *);
 hf_status sql_list(struct hfi_conn *, const char *prefix, hf_list_fn *,
                    void *arg, int64_t deadline, struct hf_error *);
-hf_status sql_break(struct hfi_conn *, const char *key, uint64_t fence,
-                    int64_t deadline, struct hf_error *);
-hf_status sql_free(struct hfi_conn *, const char *key, uint64_t fence,
-                   int64_t deadline, struct hf_error *);
 
 /* Does somebody wait for the key? */
 hf_status sql_is_wanted(struct sql_conn *, const char *key, bool *ret,
                         int64_t deadline, struct hf_error *);
 
-/* How long a version must have stood still.  sql.c (4) */
-int64_t sql_patience(int64_t ttl_ms);
-
-/* ---- sql.c ------------------------------------------------------------- */
+/* ---- acquire.c --------------------------------------------------------- */
 
 hf_status sql_try_acquire(struct hfi_conn *, const struct hfi_claim *,
                           struct hfi_receipt *, struct hfi_answer *,
                           int64_t deadline, struct hf_error *);
+
+/* How long a version must have stood still.  sql.c (4) */
+int64_t sql_patience(int64_t ttl_ms);
+
+/* ---- release.c --------------------------------------------------------- */
+
 hf_status sql_release(struct hfi_conn *, const struct hfi_claim *,
                       struct hfi_receipt *, int64_t deadline,
                       struct hf_error *);
+
+/* The token as break leaves it.  sql.c (6) */
+void sql_spoil(char ret[HFI_TOKEN_LEN + 2], const char *token);
+
+/* ---- handle.c ---------------------------------------------------------- */
+
 hf_status sql_attach(struct hfi_conn *, const struct hfi_claim *,
                      const struct hf_handle *, struct hfi_receipt *,
                      struct hf_error *);
@@ -375,10 +383,14 @@ hf_status sql_take_over(struct hfi_conn *, const struct hfi_claim *,
                         const char *token, struct hfi_receipt *,
                         int64_t deadline, struct hf_error *);
 
-/* The token as break leaves it.  sql.c (6) */
-void sql_spoil(char ret[HFI_TOKEN_LEN + 2], const char *token);
+/* ---- break.c ----------------------------------------------------------- */
 
-/* ---- renew.c ------------------------------------------------------- */
+hf_status sql_break(struct hfi_conn *, const char *key, uint64_t fence,
+                    int64_t deadline, struct hf_error *);
+hf_status sql_free(struct hfi_conn *, const char *key, uint64_t fence,
+                   int64_t deadline, struct hf_error *);
+
+/* ---- renew.c ----------------------------------------------------------- */
 
 void sql_renew(struct hfi_conn *, struct hfi_renewal *, size_t n,
                int64_t deadline, struct hf_error *);

@@ -116,7 +116,7 @@ WHERE name=$1 AND token IS NOT NULL AND fence=$7 AND expires_at>{now};
 UPDATE @T SET token=$2 WHERE name=$1 AND fence=$7 AND token IN ($2,$5);
 
 -- The thread of a session, or NULL, which no thread is; the name is MY_OWN and
--- the number: open.c (1).
+-- the number: connect.c (1).
 -- name: kill
 KILL IS_USED_LOCK('holdfast:$7');
 

@@ -33,8 +33,6 @@
 #include <poll.h>
 #include <sys/socket.h>
 
-#include "backend/sql/row.h"
-
 #include "base/banned.h"
 
 /* ---- waiting ----------------------------------------------------------- */
@@ -556,19 +554,6 @@ static void my_close(struct hfi_conn *base)
 
     sql_close(&mc->sql);
     my_params_free(mc);
-}
-
-/* Only sessions of strategy row are listened to; see LIMITS. */
-static int my_poll_fd(struct hfi_conn *base)
-{
-    struct sql_conn *conn = (struct sql_conn *)base;
-
-    return conn->strategy == SQL_ROW ? sql_row_poll_fd(conn) : -1;
-}
-
-static void my_dispatch(struct hfi_conn *base)
-{
-    sql_row_dispatch((struct sql_conn *)base);
 }
 
 static const char *const my_schemes[] = {"mysql", "mariadb", NULL};

@@ -2,9 +2,10 @@
  *
  * mysql.h - what the parts of the mysql: backend share.
  *
- *   mysql.c       sessions, statements, errors, the table of operations
- *   open.c  the URL, a connection, what must be refused
- *   row.c   sessions of strategy row
+ *   mysql.c       open, close; sessions, statements, errors
+ *   connect.c     the URL, a connection, its settings, what must be refused
+ *   row.c         sessions of strategy row
+ *   wait.c        poll_fd, dispatch
  *   statements.c  the statements, which stand in *.sql
  */
 #ifndef HFI_BACKEND_MYSQL_H
@@ -55,7 +56,7 @@ struct my_session {
     MYSQL *my;
     bool sent;      /* the statement that runs has left */
     int wait;       /* strategy row: what the answer waits for; 0: none */
-    int64_t number; /* names its own lock in the server; open.c (1) */
+    int64_t number; /* names its own lock in the server; connect.c (1) */
     int dial;       /* while it connects, over several calls: likewise */
     char password[MY_PASSWORD_MAX]; /* until then */
     char text[MY_TEXT_MAX];
@@ -67,7 +68,7 @@ extern const char *const my_lease_texts[SQL_STMTS];
 extern const char *const my_version_texts[SQL_STMTS];
 extern const char *const my_row_texts[SQL_STMTS];
 
-/* ---- open.c ------------------------------------------------------ */
+/* ---- connect.c ------------------------------------------------------ */
 
 hf_status my_params(struct my_conn *, const struct hfi_url *,
                     struct hf_error *);
@@ -88,6 +89,11 @@ hf_status my_row_beat(struct sql_session *, int64_t ttl_ms, struct hf_error *);
 hf_status my_row_end(struct sql_session *, int64_t deadline, struct hf_error *);
 int my_fd(struct sql_session *);
 int64_t my_id(struct sql_session *);
+
+/* ---- wait.c ------------------------------------------------------ */
+
+int my_poll_fd(struct hfi_conn *);
+void my_dispatch(struct hfi_conn *);
 
 /* ---- mysql.c ----------------------------------------------------------- */
 

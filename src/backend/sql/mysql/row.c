@@ -124,7 +124,7 @@ int my_fd(struct sql_session *session)
     return mysql_get_socket(((struct my_session *)session)->my);
 }
 
-/* open.c (1) */
+/* connect.c (1) */
 int64_t my_id(struct sql_session *session)
 {
     const struct my_conn *mc = (const struct my_conn *)session->conn;

@@ -33,7 +33,7 @@ SET token=CONCAT('!',token)
 WHERE name=$1 AND fence=$7 AND token NOT LIKE '!%';
 
 -- The thread of a session, or NULL, which no thread is; the name is MY_OWN and
--- the number: open.c (1).
+-- the number: connect.c (1).
 -- name: kill
 KILL IS_USED_LOCK('holdfast:$7');
 

@@ -13,7 +13,7 @@
  *  (2) Only an error that the server sent, in a session that stands, proves
  *      that a statement did not happen; any other failure after sending is
  *      HF_UNCERTAIN.
- *  (3) No code of another role runs with our rights; trust.c.
+ *  (3) No code of another role runs with our rights; find.c, verify.sql.
  *  (4) What is left in a session of the server is left only where the session
  *      is known to be ours alone; wire.c (2).
  *
@@ -300,23 +300,6 @@ static void pg_close(struct hfi_conn *base)
     pg_params_free(pc);
     pthread_mutex_destroy(&pc->wake_mu);
     pc->wake_opened = false;
-}
-
-static hf_status pg_try_acquire(struct hfi_conn *base,
-                                const struct hfi_claim *claim,
-                                struct hfi_receipt *receipt,
-                                struct hfi_answer *busy, int64_t deadline,
-                                struct hf_error *err)
-{
-    struct pg_conn *pc = (struct pg_conn *)base;
-    hf_status st;
-
-    if (claim->queue)
-        pg_listen_again(pc, deadline);
-    st = sql_try_acquire(base, claim, receipt, busy, deadline, err);
-    if (st == HF_BUSY && claim->queue)
-        pg_unsubscribed(pc, claim);
-    return st;
 }
 
 static const char *const pg_schemes[] = {"postgres", "postgresql", NULL};

@@ -2,14 +2,15 @@
  *
  * postgres.h - what the parts of the postgres: backend share.
  *
- *   postgres.c       sessions, statements, the table of operations
- *   wire.c  questions and answers, errors
+ *   postgres.c    open, close; sessions, statements
+ *   connect.c     the URL, a connection
+ *   settings.c    settings of a session, what must be refused
+ *   find.c        where the table is, and who is trusted with it
+ *   acquire.c     try_acquire
+ *   wait.c        watch, unwatch, poll_fd, dispatch, by LISTEN
+ *   row.c         sessions of strategy row
+ *   wire.c        questions and answers, errors
  *   statements.c  the statements, which stand in *.sql
- *   find.c  where the table is, and who is trusted with it
- *   open.c  the URL, a connection
- *   settings.c settings, what must be refused
- *   wait.c  LISTEN
- *   row.c   sessions of strategy row
  */
 #ifndef HFI_BACKEND_POSTGRES_H
 #define HFI_BACKEND_POSTGRES_H
@@ -71,7 +72,7 @@ extern const char *const pg_lease_texts[SQL_STMTS];
 extern const char *const pg_version_texts[SQL_STMTS];
 extern const char *const pg_row_texts[SQL_STMTS];
 
-/* ---- open.c --------------------------------------------------- */
+/* ---- connect.c --------------------------------------------------- */
 
 hf_status pg_params(struct pg_conn *, const struct hfi_url *,
                     struct hf_error *);
@@ -156,6 +157,12 @@ hf_status pg_row_beat(struct sql_session *, int64_t ttl_ms, struct hf_error *);
 hf_status pg_row_end(struct sql_session *, int64_t deadline, struct hf_error *);
 int pg_fd(struct sql_session *);
 int64_t pg_id(struct sql_session *);
+
+/* ---- acquire.c ------------------------------------------------ */
+
+hf_status pg_try_acquire(struct hfi_conn *, const struct hfi_claim *,
+                         struct hfi_receipt *, struct hfi_answer *,
+                         int64_t deadline, struct hf_error *);
 
 /* ---- wait.c --------------------------------------------------- */
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * open.c - a connection, its settings, and what is refused.
+ * connect.c - a connection, its settings, and what is refused.
  *
  * INVARIANTS
  *  (1) A session is known by a number that it has drawn, and not by that of its
@@ -187,7 +187,7 @@ static void my_settings(const struct my_session *ms, char *buf, size_t size)
     char limits[192] = ",max_execution_time=0";
     char own[64] = ",wsrep_sync_wait=7";
 
-    if (!mc->galera) /* open.c (1) */
+    if (!mc->galera) /* connect.c (1) */
         snprintf(own, sizeof(own), ",@holdfast=GET_LOCK('" MY_OWN "%lld',0)",
                  (long long)ms->number);
     if (mc->mariadb)

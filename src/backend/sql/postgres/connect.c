@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * open.c - the URL, and a connection.
+ * connect.c - the URL, and a connection.
  *
  * Every option of libpq that a URL names is passed on as it is, so TLS,
  * password files and service files work as everywhere else.
