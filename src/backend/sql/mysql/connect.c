@@ -11,10 +11,11 @@
  *      On Galera, where each node has threads and locks of its own, and KILL
  *      may reach another node, a session cannot be told.
  *
- * REFUSED  A server that is read only is a replica.  On Galera a row lock is
- *   known to one node only, so strategy=row is refused there; lease and
- *   version go by what is certified at commit: of two nodes that grant at
- *   once, one is told of a deadlock and asks again.
+ * REFUSED  A server that is read only is a replica.  On Galera, and in a group
+ *   of MySQL with several primaries, a row lock is known to one node only, so
+ *   strategy=row is refused there; lease and version go by what is certified at
+ *   commit: of two nodes that grant at once, one is told of a deadlock and asks
+ *   again.
  */
 #include "mysql.h"
 
@@ -303,6 +304,7 @@ hf_status my_connect(struct my_session *ms, bool first, int64_t deadline,
 
 struct judged {
     bool read_only, galera, lazy;
+    bool primaries; /* of MySQL Group Replication: more than one */
     int64_t packet; /* the longest that the server takes */
 };
 
@@ -325,6 +327,8 @@ static void judge_row(struct sql_answer *answer, const struct sql_cell *cells,
         judged->galera = judge_is(&cells[1], "ON");
     else if (judge_is(&cells[0], "innodb_flush_log_at_trx_commit"))
         judged->lazy = !judge_is(&cells[1], "1");
+    else if (judge_is(&cells[0], "group_replication_single_primary_mode"))
+        judged->primaries = judge_is(&cells[1], "OFF");
     else if (judge_is(&cells[0], "max_allowed_packet"))
         judged->packet = cells[1].num;
 }
@@ -338,6 +342,7 @@ static hf_status my_judge(struct my_session *ms, int64_t deadline,
     hf_status st = my_exec(ms,
                            "SHOW GLOBAL VARIABLES WHERE Variable_name IN "
                            "('read_only','wsrep_on','max_allowed_packet',"
+                           "'group_replication_single_primary_mode',"
                            "'innodb_flush_log_at_trx_commit')",
                            &answer, deadline, err);
 
@@ -352,10 +357,12 @@ static hf_status my_judge(struct my_session *ms, int64_t deadline,
                         "max_allowed_packet of this server is %lld, too little "
                         "to renew many locks at once: set it to 128K or more",
                         (long long)judged.packet);
-    if (judged.galera && conn->strategy == SQL_ROW)
+    if ((judged.galera || judged.primaries) && conn->strategy == SQL_ROW)
         return hfi_fail(err, HF_UNSUPPORTED,
-                        "strategy=row: on Galera a row lock excludes nobody "
-                        "on the other nodes; use lease or version");
+                        "strategy=row: on %s a row lock excludes nobody on the "
+                        "other nodes; use lease or version",
+                        judged.galera ? "Galera"
+                                      : "a group of several primaries");
     ((struct my_conn *)conn)->galera = judged.galera;
     if (judged.galera && conn->strategy == SQL_LEASE)
         snprintf(
@@ -367,6 +374,19 @@ static hf_status my_judge(struct my_session *ms, int64_t deadline,
                  "innodb_flush_log_at_trx_commit is not 1: a crash of the "
                  "server may forget grants of the last second");
     return HF_OK;
+}
+
+/* The database as a string, so that verify.sql opens one table there and not
+ * all that the server has: MariaDB does not look into DATABASE() before. */
+static void my_home(struct my_conn *mc)
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyz0123456789_-$"
+                                "ABCDEFGHIJKLMNOPQRSTUVWXYZ";
+    const char *name = mc->params[MY_DATABASE];
+
+    if (!strchr(mc->sql.table, '.') && !name[strspn(name, plain)] &&
+        strlen(name) < sizeof(mc->sql.home) - 2)
+        snprintf(mc->sql.home, sizeof(mc->sql.home), "'%s'", name);
 }
 
 /* The first session: what the server is, and settings. */
@@ -382,6 +402,7 @@ hf_status my_settle(struct my_session *ms, int64_t deadline,
     mc->mariadb = strstr(mysql_get_server_info(ms->my), "MariaDB") != NULL;
     mc->version = mysql_get_server_version(ms->my);
     mc->skips = !mc->mariadb && mc->version >= 80001;
+    my_home(mc);
     my_settings(ms, settings, sizeof(settings));
     return st ? st : my_exec(ms, settings, NULL, deadline, err);
 }

@@ -96,6 +96,7 @@ static const struct {
     {1050, HF_UNAVAILABLE, SQL_WHY_RETRY}, /* made by another just now */
     {1317, HF_UNAVAILABLE, SQL_WHY_RETRY}, /* interrupted */
     {1412, HF_UNAVAILABLE, SQL_WHY_RETRY}, /* the table was altered */
+    {3101, HF_UNAVAILABLE, SQL_WHY_RETRY}, /* another primary was first */
     {1146, HF_PROTOCOL, SQL_WHY_TABLE},
     {1054, HF_PROTOCOL, SQL_WHY_COLUMN},
     {1136, HF_PROTOCOL, SQL_WHY_COLUMN},
@@ -410,19 +411,25 @@ static void my_shown(struct sql_answer *answer, const struct sql_cell *cells,
         verify->row(verify, said, SQL_VERIFY_COLUMNS);
 }
 
-/* A table that cannot be shown is none, or the first look tells why. */
+/* information_schema is not read at one moment: of a table that is being made
+ * it shows some parts and not others.  To be shown a table is to wait until it
+ * is whole; one that was not there before is verified when it was looked at. */
 static hf_status my_verify(struct my_session *ms, enum sql_stmt stmt,
                            const char *text, struct sql_answer *answer,
                            int64_t deadline, struct hf_error *err)
 {
     enum sql_stmt show = stmt == SQL_VERIFY ? SQL_SHOW : SQL_SHOW_FENCE;
     struct sql_answer shown = {.row = my_shown, .arg = answer};
-    hf_status st = my_exec(ms, text, answer, deadline, err);
+    hf_status st =
+        my_exec(ms, ms->base.conn->texts[show], &shown, deadline, err);
 
-    if (st)
+    if (st && (ms->base.broken || ms->base.why == SQL_WHY_RETRY))
         return st;
-    st = my_exec(ms, ms->base.conn->texts[show], &shown, deadline, NULL);
-    return st && ms->base.broken ? my_error(ms, err) : HF_OK;
+    if (st && err)
+        err->status = HF_OK;
+    if (st && ms->base.why == SQL_WHY_TABLE)
+        return HF_OK;
+    return my_exec(ms, text, answer, deadline, err);
 }
 
 static hf_status my_run(struct sql_session *session, enum sql_stmt stmt,

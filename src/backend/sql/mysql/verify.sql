@@ -93,11 +93,15 @@ SELECT t.table_name, NULL,
 
 -- INSERT ... ON DUPLICATE KEY UPDATE changes the row of whatever key it meets,
 -- and tells the fence by LAST_INSERT_ID(): there must be one key, over the whole
--- name, and no AUTO_INCREMENT.
+-- name, and no AUTO_INCREMENT.  The LIMIT makes MariaDB look for the columns of
+-- this table first; it would open all that there are.
 -- name: last
 ) r
                 LEFT JOIN (
-                    SELECT * FROM information_schema.columns WHERE {here}
+                    SELECT *
+                    FROM information_schema.columns
+                    WHERE {here}
+                    LIMIT 10000
                 ) k ON k.column_name=r.c
             ),
             CASE
