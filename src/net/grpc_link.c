@@ -1,22 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
  * grpc_link.c - gRPC calls by many threads on one connection; see grpc_link.h.
- *
- * INVARIANTS
- *  (1) At most one thread reads and at most one writes, each without the mutex;
- *      everything else that touches a link is done with it.
- *  (2) While a call waits and nobody reads, one of the waiting is awake: who
- *      stops reading wakes another.
- *  (3) Who stops writing has seen that nothing was left to be written.
- *  (4) A link is freed when it is not the current one and nobody is on it.
- *  (5) Those whose answers have come are woken after the mutex was let go, as
- *      in resp_wire.c; whoever has ended calls does it before it goes on.
+ * How threads share it is in shared.c, and what happens on the connection
+ * itself in grpc_wire.c.
  */
 #include "grpc_link.h"
-
-#include <errno.h>
-#include <sched.h>
-#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/env.h"
@@ -30,119 +18,6 @@
 
 /* So long a server has to answer before its silence means something. */
 #define H2_SILENT_MS 250
-
-/* ---- links ------------------------------------------------------------- */
-
-/* With the mutex held, as all of these. */
-static void link_put(struct h2_link *link)
-{
-    link->users--;
-    if (!link->users && link->h2->link != link) /* grpc_link.c (4) */
-        h2_link_free(link);
-}
-
-/* New calls go elsewhere. */
-static void link_leave(struct h2_link *link)
-{
-    struct hfi_h2 *h2 = link->h2;
-
-    link->retired = true;
-    if (h2->link != link)
-        return;
-    atomic_store(&h2->fd, -1);
-    h2->link = NULL;
-    h2->next = (link->end + 1) % h2->nends;
-}
-
-/* grpc_link.c (5).  With the mutex held, which is let go meanwhile. */
-static void link_wake(struct h2_link *link)
-{
-    struct hfi_h2_sleeper *woken[H2_WAKE_MAX];
-    int i, n = link->nwoken;
-
-    if (!n)
-        return;
-    memcpy(woken, link->woken, (size_t)n * sizeof(*woken));
-    link->nwoken = 0;
-    pthread_mutex_unlock(&link->h2->mu);
-    for (i = 0; i < n; i++)
-        hfi_cond_wake_one(&woken[i]->cond);
-    pthread_mutex_lock(&link->h2->mu);
-}
-
-static void link_flush(struct h2_link *link, int64_t deadline)
-{
-    if (link->writing)
-        return;
-    link->writing = true;
-    while (h2_link_collect(link) && link->out.len) /* grpc_link.c (3) */
-        if (!hfi_sendbuf_write(&link->out, &link->stream, &link->h2->mu,
-                               deadline))
-            h2_link_break(link, "cannot send", errno);
-    link->writing = false;
-    if (link->broken) {
-        link_leave(link);
-        link_wake(link);
-    }
-}
-
-/* Others have calls under way, so those who were just woken will soon have
- * something to send, too.  Let them, and send all of it at once. */
-static void link_batch(struct h2_link *link, int64_t deadline)
-{
-    if (link->batching || link->writing)
-        return; /* That one will send ours with its own. */
-    link->batching = true;
-    pthread_mutex_unlock(&link->h2->mu);
-    sched_yield();
-    pthread_mutex_lock(&link->h2->mu);
-    link->batching = false;
-    link_flush(link, deadline);
-}
-
-/* Read for all, once. */
-static void link_read(struct h2_link *link, int64_t deadline)
-{
-    struct hfi_h2 *h2 = link->h2;
-    char buf[16384];
-    ssize_t got;
-    int why;
-
-    link->reading = true;
-    pthread_mutex_unlock(&h2->mu);
-    got = hfi_stream_read(&link->stream, buf, sizeof(buf), deadline);
-    why = errno;
-    pthread_mutex_lock(&h2->mu);
-    link->reading = false;
-    if (got > 0) {
-        if (h2_link_feed(link, buf, (size_t)got))
-            link_flush(link, deadline);
-    } else if (got == 0) {
-        h2_link_break(link, "the server closed the connection", 0);
-    } else if (why != ETIMEDOUT) {
-        h2_link_break(link, "no answer", why);
-    }
-    if (link->broken || link->retired)
-        link_leave(link);
-    link_wake(link);
-}
-
-/* grpc_link.c (2) */
-static void link_pass_reading(struct h2_link *link)
-{
-    struct hfi_h2_call *call;
-    struct hfi_link *at;
-
-    if (link->reading)
-        return;
-    for (at = link->calls.next; at != &link->calls; at = at->next) {
-        call = hfi_container(at, struct hfi_h2_call, link);
-        if (!call->sleeper)
-            continue; /* Its caller will see for itself. */
-        hfi_cond_wake_one(&call->sleeper->cond);
-        return;
-    }
-}
 
 /* ---- connecting -------------------------------------------------------- */
 
@@ -172,250 +47,168 @@ hf_status h2_find(struct hfi_h2 *h2, size_t first, int64_t deadline,
     return st;
 }
 
-/* Connect for all who wait for it. */
-static hf_status h2_connect(struct hfi_h2 *h2, int64_t deadline,
-                            struct hf_error *err)
+static hf_status h2_open(struct hfi_shared *shared, int64_t deadline,
+                         struct hfi_shared_link **ret, struct hf_error *err)
 {
+    struct hfi_h2 *h2 = hfi_container(shared, struct hfi_h2, shared);
     struct h2_link *link = NULL;
-    struct hf_error why = {0};
-    size_t first = h2->next;
-    int64_t began = hfi_now();
-    hf_status st;
+    hf_status st = h2_find(h2, h2->next, deadline, &link, err);
 
-    h2->connecting = true;
-    pthread_mutex_unlock(&h2->mu);
-    st = h2_find(h2, first, deadline, &link, &why);
-    pthread_mutex_lock(&h2->mu);
-    h2->connecting = false;
-    hfi_cond_wake(&h2->connected);
-    if (!st) {
-        h2->link = link;
-        link->number = ++h2->numbers;
-        hfi_backoff_done(&h2->backoff);
-        atomic_store(&h2->fd, link->stream.fd);
-        return HF_OK;
-    }
-    h2->down = why;
-    h2->down.status = st;
-    /* That it took longer than one in a hurry had says nothing of the
-     * server. */
-    if (deadline - began >= H2_PROMPT_MS || hfi_now() < deadline)
-        hfi_backoff_failed(&h2->backoff);
-    if (err)
-        *err = h2->down;
-    return st;
-}
-
-/* The current link, with one more user. */
-static hf_status h2_get(struct hfi_h2 *h2, int64_t deadline,
-                        struct h2_link **ret, struct hf_error *err)
-{
-    hf_status st;
-
-    while (!h2->link) {
-        if (h2->connecting) {
-            if (!hfi_left_ms(deadline))
-                return hfi_fail(err, HF_UNAVAILABLE,
-                                "still connecting at the deadline");
-            hfi_cond_wait(&h2->connected, &h2->mu, deadline);
-            continue;
-        }
-        if (hfi_backoff_waits(&h2->backoff)) {
-            if (err)
-                *err = h2->down;
-            return h2->down.status;
-        }
-        st = h2_connect(h2, deadline, err);
-        if (st)
-            return st;
-    }
-    h2->link->users++;
-    *ret = h2->link;
+    if (st)
+        return st;
+    pthread_mutex_lock(&shared->mu);
+    h2->next = (link->end + 1) % h2->nends; /* once this one is left */
+    pthread_mutex_unlock(&shared->mu);
+    *ret = &link->base;
     return HF_OK;
 }
+
+static void h2_free(struct hfi_shared_link *base)
+{
+    h2_link_free((struct h2_link *)base);
+}
+
+static void h2_look(struct hfi_shared_link *base)
+{
+    while (!base->reading && !base->writing && hfi_link_alone(&base->calls) &&
+           hfi_shared_read(base, 0))
+        continue;
+}
+
+static void h2_feed(struct hfi_shared_link *base, const char *bytes, size_t len)
+{
+    h2_link_feed((struct h2_link *)base, bytes, len);
+}
+
+static void h2_collect(struct hfi_shared_link *base)
+{
+    h2_link_collect((struct h2_link *)base);
+}
+
+static bool h2_was_sent(const struct hfi_shared_link *base,
+                        const struct hfi_shared_call *call)
+{
+    (void)base;
+    return ((const struct hfi_h2_call *)call)->sent;
+}
+
+static const struct hfi_protocol h2_protocol = {
+    .open = h2_open,
+    .free = h2_free,
+    .look = h2_look,
+    .feed = h2_feed,
+    .collect = h2_collect,
+    .was_sent = h2_was_sent,
+    .hurry_ms = H2_PROMPT_MS,
+};
 
 /* ---- calls ------------------------------------------------------------- */
 
-/* A place to sleep: one that was used before, or a new one. */
-static struct hfi_h2_sleeper *h2_sleeper(struct hfi_h2 *h2)
-{
-    struct hfi_h2_sleeper *sleeper = h2->sleepers;
-
-    if (sleeper) {
-        h2->sleepers = sleeper->next;
-        return sleeper;
-    }
-    sleeper = hfi_alloc(sizeof(*sleeper));
-    if (sleeper)
-        hfi_cond_init(&sleeper->cond);
-    return sleeper;
-}
-
-/* Sleep until there is something to do for this call. */
-static void call_sleep(struct h2_link *link, struct hfi_h2_call *call,
-                       int64_t deadline)
-{
-    if (!call->sleeper)
-        call->sleeper = h2_sleeper(link->h2);
-    if (!call->sleeper) {
-        h2_link_break(link, "out of memory", 0);
-        link_leave(link);
-        link_wake(link);
-        return;
-    }
-    hfi_cond_wait(&call->sleeper->cond, &link->h2->mu, deadline);
-}
-
 /* A call that was sent at `sent_at` has no answer: is that the server's
  * fault? */
-static bool link_is_silent(const struct h2_link *link, int64_t sent_at)
+static bool link_is_silent(const struct h2_link *link, size_t nends,
+                           int64_t sent_at)
 {
     int64_t now = hfi_now();
 
-    if (link->h2->nends > 1 && now >= sent_at + H2_SILENT_MS)
+    if (nends > 1 && now >= sent_at + H2_SILENT_MS)
         return true;
-    return link->heard < link->asked && now >= link->asked + H2_SILENT_MS;
+    return link->base.heard_at < link->asked &&
+           now >= link->asked + H2_SILENT_MS;
 }
 
-/* Wait for the answer, reading for all when nobody does. */
-static void call_wait(struct h2_link *link, struct hfi_h2_call *call,
-                      int64_t sent_at, int64_t deadline)
+/* Wait for the answer, or give it up. */
+static void call_wait(struct hfi_h2 *h2, struct h2_link *link,
+                      struct hfi_h2_call *call, int64_t sent_at,
+                      int64_t deadline)
 {
-    while (!call->done) {
-        if (!hfi_left_ms(deadline)) {
-            call->st = call->sent ? HF_UNCERTAIN : HF_UNAVAILABLE;
-            h2_link_abandon(link, call);
-            if (link_is_silent(link, sent_at))
-                link_leave(link);
-            else
-                link_flush(link, deadline + H2_OWN_WRITE_MS);
-            return;
-        }
-        if (link->reading)
-            call_sleep(link, call, deadline);
-        else
-            link_read(link, deadline);
-    }
-}
-
-static void call_leave_sleeper(struct hfi_h2 *h2, struct hfi_h2_call *call)
-{
-    if (!call->sleeper)
+    if (hfi_shared_wait(&link->base, &call->base, deadline))
         return;
-    call->sleeper->next = h2->sleepers;
-    h2->sleepers = call->sleeper;
-    call->sleeper = NULL;
-}
-
-/* An idle connection may have been closed long ago: see before it is used, when
- * a failure still means that nothing was sent. */
-static void link_look(struct h2_link *link)
-{
-    char buf[4096];
-    ssize_t got;
-
-    while (!link->broken && !link->reading && !link->writing &&
-           hfi_link_alone(&link->calls)) {
-        got = hfi_stream_read(&link->stream, buf, sizeof(buf), 0);
-        if (got > 0)
-            h2_link_feed(link, buf, (size_t)got);
-        else if (got < 0 && (errno == EAGAIN || errno == EINTR))
-            return;
-        else
-            h2_link_break(link, "the server closed the connection", 0);
-        if (link->broken || link->retired) {
-            link_leave(link);
-            return;
-        }
-    }
-}
-
-/* A link that can be used now. */
-static hf_status h2_get_live(struct hfi_h2 *h2, int64_t deadline,
-                             struct h2_link **ret, struct hf_error *err)
-{
-    struct h2_link *link = NULL;
-    hf_status st;
-
-    for (;;) {
-        st = h2_get(h2, deadline, &link, err);
-        if (st)
-            return st;
-        link_look(link);
-        if (!link->retired)
-            break;
-        link_put(link);
-    }
-    *ret = link;
-    return HF_OK;
+    call->base.st = call->sent ? HF_UNCERTAIN : HF_UNAVAILABLE;
+    h2_link_abandon(link, call);
+    if (link_is_silent(link, h2->nends, sent_at))
+        hfi_shared_retire(&link->base);
+    else
+        hfi_shared_flush(&link->base, deadline + H2_OWN_WRITE_MS);
 }
 
 /* Why a call has no answer. */
 static hf_status call_fail(const struct h2_link *link,
                            const struct hfi_h2_call *call, struct hf_error *err)
 {
-    if (link->broken)
-        return hfi_fail(err, call->st, "%s: %s", link->authority,
-                        link->why.text);
-    if (call->message[0])
-        return hfi_fail(err, call->st, "%s: %s", link->authority,
-                        call->message);
-    return hfi_fail(err, call->st,
-                    call->done ? "%s: the request was refused"
-                               : "%s: no answer in time",
-                    link->authority);
+    const char *why = link->base.broken  ? link->base.why.text
+                      : call->message[0] ? call->message
+                      : call->base.done  ? "the request was refused"
+                                         : "no answer in time";
+
+    return hfi_fail(err, call->st, "%s: %s", link->authority, why);
+}
+
+/* Begin as many as the link takes, and send them.  If one is refused it is done
+ * with that. */
+static hf_status calls_begin(struct h2_link *link, struct hfi_h2_call *calls,
+                             size_t n, const char *token, int64_t deadline,
+                             struct hf_error *err)
+{
+    bool busy = hfi_shared_is_busy(&link->base);
+    hf_status st = HF_OK;
+    size_t i;
+
+    for (i = 0; i < n && !st; i++) {
+        calls[i].via = link->base.number;
+        calls[i].end = link->end;
+        st = h2_link_submit(link, &calls[i], token, err);
+        if (!st)
+            hfi_shared_join(&link->base, &calls[i].base);
+    }
+    if (st) { /* It has used up its streams. */
+        calls[i - 1].base.done = true;
+        hfi_shared_retire(&link->base);
+    }
+    hfi_shared_send(&link->base, busy, deadline);
+    return st;
 }
 
 hf_status hfi_h2_call(struct hfi_h2 *h2, struct hfi_h2_call *calls, size_t n,
                       const char *token, int64_t deadline, struct hf_error *err)
 {
-    struct h2_link *link = NULL;
-    hf_status st, one = HF_OK;
-    bool taken = false, busy;
+    struct hfi_shared_link *base = NULL;
+    struct h2_link *link;
+    hf_status st, one;
+    bool taken = false;
     int64_t sent_at;
     size_t i;
 
     for (i = 0; i < n; i++) {
-        hfi_link_init(&calls[i].link);
-        calls[i].sleeper = NULL;
+        calls[i].base = (struct hfi_shared_call){.st = HF_UNAVAILABLE};
+        hfi_link_init(&calls[i].base.place);
         h2_prefix(calls[i].body, calls[i].len);
         calls[i].st = HF_UNAVAILABLE;
     }
-    pthread_mutex_lock(&h2->mu);
-    st = h2_get_live(h2, deadline, &link, err);
+    pthread_mutex_lock(&h2->shared.mu);
+    st = hfi_shared_get(&h2->shared, deadline, &base, err);
     if (st)
         goto out;
+    link = (struct h2_link *)base;
     sent_at = hfi_now();
-    if (link->asked <= link->heard)
+    if (link->asked <= base->heard_at)
         link->asked = sent_at;
-    busy = !hfi_link_alone(&link->calls);
-    for (i = 0; i < n && !one; i++) {
-        calls[i].via = link->number;
-        calls[i].end = link->end;
-        one = h2_link_submit(link, &calls[i], token, err);
-    }
-    if (one) { /* It has used up its streams. */
-        calls[i - 1].done = true;
-        link_leave(link);
-    }
-    if (busy)
-        link_batch(link, deadline);
-    else
-        link_flush(link, deadline);
+    one = calls_begin(link, calls, n, token, deadline, err);
     for (i = 0; i < n; i++) {
-        if (!hfi_link_alone(&calls[i].link) || calls[i].done)
-            call_wait(link, &calls[i], sent_at, deadline);
-        call_leave_sleeper(h2, &calls[i]);
+        if (!hfi_link_alone(&calls[i].base.place))
+            call_wait(h2, link, &calls[i], sent_at, deadline);
+        hfi_link_remove(&calls[i].base.place);
+        calls[i].st = calls[i].base.st;
         taken = taken || calls[i].st != HF_UNAVAILABLE;
         if (calls[i].st && !st)
             st = one ? calls[i].st : call_fail(link, &calls[i], err);
     }
     if (st && taken)
         st = hfi_restate(err, HF_UNCERTAIN);
-    link_pass_reading(link);
-    link_put(link);
+    hfi_shared_pass_reading(base);
+    hfi_shared_put(base);
 out:
-    pthread_mutex_unlock(&h2->mu);
+    pthread_mutex_unlock(&h2->shared.mu);
     return st;
 }
 
@@ -430,62 +223,44 @@ bool hfi_h2_goes_via(struct hfi_h2 *h2, unsigned via)
 {
     bool yes;
 
-    pthread_mutex_lock(&h2->mu);
-    yes = h2->link && h2->link->number == via;
-    pthread_mutex_unlock(&h2->mu);
+    pthread_mutex_lock(&h2->shared.mu);
+    yes = h2->shared.link && h2->shared.link->number == via;
+    pthread_mutex_unlock(&h2->shared.mu);
     return yes;
 }
 
 bool hfi_h2_is_up(struct hfi_h2 *h2)
 {
+    const struct h2_link *link;
     bool yes;
 
-    pthread_mutex_lock(&h2->mu);
-    yes = h2->link && h2->link->heard >= h2->link->asked;
-    pthread_mutex_unlock(&h2->mu);
+    pthread_mutex_lock(&h2->shared.mu);
+    link = (struct h2_link *)h2->shared.link;
+    yes = link && link->base.heard_at >= link->asked;
+    pthread_mutex_unlock(&h2->shared.mu);
     return yes;
 }
 
 void hfi_h2_retire(struct hfi_h2 *h2, unsigned via)
 {
-    struct h2_link *link;
-
-    pthread_mutex_lock(&h2->mu);
-    link = h2->link;
-    if (link && link->number == via) {
-        link->users++;
-        link_leave(link);
-        link_put(link);
-    }
-    pthread_mutex_unlock(&h2->mu);
+    pthread_mutex_lock(&h2->shared.mu);
+    if (h2->shared.link && h2->shared.link->number == via)
+        hfi_shared_retire_current(&h2->shared);
+    pthread_mutex_unlock(&h2->shared.mu);
 }
 
 void hfi_h2_init(struct hfi_h2 *h2, const struct hfi_endpoint *ends, size_t n)
 {
     *h2 = (struct hfi_h2){.ends = ends, .nends = n};
-    atomic_init(&h2->fd, -1);
-    pthread_mutex_init(&h2->mu, NULL);
-    hfi_cond_init(&h2->connected);
+    hfi_shared_init(&h2->shared, &h2_protocol);
 }
 
 void hfi_h2_after_fork_child(struct hfi_h2 *h2)
 {
-    int fd = atomic_exchange(&h2->fd, -1);
-
-    if (fd >= 0)
-        close(fd);
+    hfi_shared_after_fork_child(&h2->shared);
 }
 
 void hfi_h2_fini(struct hfi_h2 *h2)
 {
-    struct hfi_h2_sleeper *sleeper;
-
-    while ((sleeper = h2->sleepers)) {
-        h2->sleepers = sleeper->next;
-        hfi_cond_fini(&sleeper->cond);
-        hfi_free(sleeper);
-    }
-    h2_link_free(h2->link);
-    hfi_cond_fini(&h2->connected);
-    pthread_mutex_destroy(&h2->mu);
+    hfi_shared_fini(&h2->shared);
 }

@@ -2,10 +2,9 @@
  *
  * grpc_link.h - gRPC over HTTP/2: many threads, one connection.
  *
- * A caller submits its requests and flushes.  Whoever waits and finds no reader
- * reads for all and passes the reading on when its own answers have come, as in
- * resp_link.c; but answers are matched by stream, so one that is given up is
- * reset and disturbs nobody.  Where there is another endpoint, a request that
+ * Threads share it as shared.h says.  Answers are matched by stream, so a call
+ * that is given up is reset and disturbs nobody.  Where there is another
+ * endpoint, a request that
  * ran into its deadline is reason enough to go there: a server that has lost a
  * request may well answer the others.  Where there is none, the connection is
  * left only if nothing at all was heard on it since.  A request in a hurry,
@@ -18,22 +17,9 @@
 #ifndef HFI_H2GRPC_H
 #define HFI_H2GRPC_H
 
-#include <stdatomic.h>
-
-#include "backoff.h"
-#include "base/env.h"
-#include "base/list.h"
-#include "stream.h"
+#include "shared.h"
 
 struct h2_link;
-
-/* Where a caller sleeps.  They belong to the connection and are used again, so
- * one can be signalled after the mutex was let go, when its caller may be gone:
- * a wake-up for nothing. */
-struct hfi_h2_sleeper {
-    struct hfi_h2_sleeper *next; /* in h2->sleepers */
-    struct hfi_cond cond;
-};
 
 /* What precedes each message: a flag and four bytes of length. */
 #define HFI_GRPC_PREFIX 5
@@ -44,7 +30,8 @@ struct hfi_h2_sleeper {
 /* One request and its answer.  `body` has room for the prefix in front of the
  * message; hfi_h2_call() fills it. */
 struct hfi_h2_call {
-    const char *path; /* "/etcdserverpb.KV/Txn" */
+    struct hfi_shared_call base; /* of grpc_link.c */
+    const char *path;            /* "/etcdserverpb.KV/Txn" */
     unsigned char *body;
     size_t len;   /* with the prefix */
     bool patient; /* a member without a leader may wait for one */
@@ -58,29 +45,19 @@ struct hfi_h2_call {
     size_t end;   /* the endpoint of that connection */
 
     /* of grpc_link.c */
-    struct hfi_link link;
-    struct hfi_h2_sleeper *sleeper; /* where its caller sleeps, or has slept */
     size_t at, room;
     int32_t stream_id;
     int http_status;
-    bool sent, done;
+    bool sent;
     void (*heard)(void *arg, const void *message, size_t len); /* a stream's */
     void *arg;
 };
 
 struct hfi_h2 {
+    struct hfi_shared shared;
     const struct hfi_endpoint *ends; /* the caller's */
     size_t nends;
-    pthread_mutex_t mu;
-    struct hfi_cond connected;
-    struct hfi_h2_sleeper *sleepers; /* that nobody sleeps in */
-    struct h2_link *link;            /* the one that new calls use, or NULL */
-    bool connecting;
-    size_t next;      /* the endpoint to try first */
-    unsigned numbers; /* connections so far */
-    struct hfi_backoff backoff;
-    struct hf_error down; /* why the last connect failed */
-    atomic_int fd;        /* of `link`, or -1: for a forked child to close */
+    size_t next; /* the endpoint to try first */
 };
 
 void hfi_h2_init(struct hfi_h2 *, const struct hfi_endpoint *, size_t n);

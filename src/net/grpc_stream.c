@@ -19,13 +19,13 @@ static hf_status own_flush(struct h2_link *link)
 {
     if (!h2_link_collect(link))
         return HF_UNAVAILABLE;
-    if (link->out.len &&
-        !hfi_stream_write(&link->stream, link->out.bytes, link->out.len,
-                          hfi_now() + H2_OWN_WRITE_MS)) {
-        h2_link_break(link, "cannot send", errno);
+    if (link->base.out.len &&
+        !hfi_stream_write(&link->base.stream, link->base.out.bytes,
+                          link->base.out.len, hfi_now() + H2_OWN_WRITE_MS)) {
+        hfi_shared_break(&link->base, "cannot send", errno);
         return HF_UNAVAILABLE;
     }
-    link->out.len = 0;
+    link->base.out.len = 0;
     return HF_OK;
 }
 
@@ -34,13 +34,14 @@ hf_status hfi_h2_open(struct hfi_h2 *h2, const char *path, const char *token,
                       int64_t deadline, struct h2_link **ret,
                       struct hf_error *err)
 {
-    struct h2_link *link = NULL;
+    struct h2_link *link;
     size_t first;
     hf_status st;
 
-    pthread_mutex_lock(&h2->mu);
-    first = h2->link ? h2->link->end : h2->next;
-    pthread_mutex_unlock(&h2->mu);
+    pthread_mutex_lock(&h2->shared.mu);
+    link = (struct h2_link *)h2->shared.link;
+    first = link ? link->end : h2->next;
+    pthread_mutex_unlock(&h2->shared.mu);
     st = h2_find(h2, first, deadline, &link, err);
     if (st)
         return st;
@@ -63,7 +64,7 @@ hf_status hfi_h2_send(struct h2_link *link, const void *message, size_t len)
     size_t left = own->len - own->at;
     unsigned char *body;
 
-    if (link->broken || own->done)
+    if (link->base.broken || own->base.done)
         return HF_UNAVAILABLE;
     body = hfi_alloc(left + HFI_GRPC_PREFIX + len);
     if (!body)
@@ -86,11 +87,11 @@ hf_status hfi_h2_hear(struct h2_link *link)
     ssize_t got;
 
     for (;;) {
-        got = hfi_stream_read(&link->stream, buf, sizeof(buf), 0);
+        got = hfi_stream_read(&link->base.stream, buf, sizeof(buf), 0);
         if (got < 0 && (errno == EAGAIN || errno == EINTR))
-            return link->own.done ? HF_UNAVAILABLE : own_flush(link);
+            return link->own.base.done ? HF_UNAVAILABLE : own_flush(link);
         if (got <= 0 || !h2_link_feed(link, buf, (size_t)got) ||
-            link->own.done || link->retired)
+            link->own.base.done || link->base.retired)
             return HF_UNAVAILABLE;
     }
 }
@@ -105,7 +106,7 @@ bool hfi_h2_ping(struct h2_link *link)
 
 int hfi_h2_fd(const struct h2_link *link)
 {
-    return link->stream.fd;
+    return link->base.stream.fd;
 }
 
 void hfi_h2_close(struct h2_link *link)

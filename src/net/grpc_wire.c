@@ -7,8 +7,8 @@
  * POST, a message is five bytes and a body, and the verdict is in the trailers.
  *
  * INVARIANTS
- *  (1) A call is in `calls` from its submission until it is done, and only so
- *      long does its stream point to it.
+ *  (1) A call is in `calls` from its submission until it is done or the link
+ *      breaks, and only so long does its stream point to it.
  *  (2) A call is `sent` before its last byte can be, never after: what is not
  *      sent has certainly not been taken.
  *  (3) Nothing that a peer sends is believed: lengths are bounded, a verdict
@@ -29,42 +29,10 @@
 
 /* ---- ends -------------------------------------------------------------- */
 
-/* The call is over, in one way or another: its caller is to be told, soon. */
-static void call_end(struct h2_link *link, struct hfi_h2_call *call,
-                     hf_status st)
-{
-    call->st = st;
-    call->done = true;
-    hfi_link_remove(&call->link);
-    if (!call->sleeper)
-        return; /* It is the one that reads, or has not come for it yet. */
-    if (link->nwoken == H2_WAKE_MAX)
-        hfi_cond_wake_one(&call->sleeper->cond);
-    else
-        link->woken[link->nwoken++] = call->sleeper;
-}
-
-void h2_link_break(struct h2_link *link, const char *what, int sys_errno)
-{
-    struct hfi_h2_call *call;
-
-    if (link->broken)
-        return;
-    link->broken = true;
-    if (sys_errno)
-        hfi_fail_errno(&link->why, HF_UNCERTAIN, sys_errno, "%s", what);
-    else
-        hfi_fail(&link->why, HF_UNCERTAIN, "%s", what);
-    while (!hfi_link_alone(&link->calls)) {
-        call = hfi_container(link->calls.next, struct hfi_h2_call, link);
-        call_end(link, call, call->sent ? HF_UNCERTAIN : HF_UNAVAILABLE);
-    }
-}
-
 void h2_link_abandon(struct h2_link *link, struct hfi_h2_call *call)
 {
-    hfi_link_remove(&call->link);
-    if (call->stream_id <= 0 || link->broken)
+    hfi_link_remove(&call->base.place);
+    if (call->stream_id <= 0 || link->base.broken)
         return;
     nghttp2_session_set_stream_user_data(link->session, call->stream_id, NULL);
     nghttp2_submit_rst_stream(link->session, NGHTTP2_FLAG_NONE, call->stream_id,
@@ -187,7 +155,7 @@ static int on_data(nghttp2_session *session, uint8_t flags, int32_t id,
     snprintf(call->message, sizeof(call->message),
              "the answer makes no sense or is too large");
     h2_link_abandon(link, call);
-    call_end(link, call, HF_UNCERTAIN);
+    hfi_shared_answer(&link->base, &call->base, HF_UNCERTAIN);
     return 0;
 }
 
@@ -216,7 +184,7 @@ static int on_close(nghttp2_session *session, int32_t id, uint32_t error,
         nghttp2_session_get_stream_user_data(session, id);
 
     if (call)
-        call_end(arg, call, call_verdict(call, error));
+        hfi_shared_answer(arg, &call->base, call_verdict(call, error));
     return 0;
 }
 
@@ -230,7 +198,7 @@ static int on_frame(nghttp2_session *session, const nghttp2_frame *frame,
         !(frame->hd.flags & NGHTTP2_FLAG_ACK))
         link->greeted = true;
     else if (frame->hd.type == NGHTTP2_GOAWAY)
-        link->retired = true;
+        link->base.retired = true;
     else if (frame->hd.type == NGHTTP2_PING &&
              frame->hd.flags & NGHTTP2_FLAG_ACK)
         link->pinged = false;
@@ -291,14 +259,14 @@ hf_status h2_link_submit(struct h2_link *link, struct hfi_h2_call *call,
     if (token)
         headers[n++] = (nghttp2_nv)HEADER("token", token);
     call->at = 0;
-    call->sent = call->done = false;
+    call->sent = call->base.done = false;
     call->grpc_status = call->http_status = -1;
     call->stream_id =
         nghttp2_submit_request(link->session, NULL, headers, n, &body, call);
     if (call->stream_id < 0)
         return hfi_fail(err, HF_UNAVAILABLE, "http/2: %s",
                         nghttp2_strerror(call->stream_id));
-    hfi_link_append(&link->calls, &call->link); /* grpc_wire.c (1) */
+    hfi_link_append(&link->base.calls, &call->base.place); /* grpc_wire.c (1) */
     return HF_OK;
 }
 
@@ -319,7 +287,7 @@ static void link_check_end(struct h2_link *link)
 {
     if (!nghttp2_session_want_read(link->session) &&
         !nghttp2_session_want_write(link->session))
-        h2_link_break(link, "the connection has ended", 0);
+        hfi_shared_break(&link->base, "the connection has ended", 0);
 }
 
 bool h2_link_collect(struct h2_link *link)
@@ -327,32 +295,31 @@ bool h2_link_collect(struct h2_link *link)
     const uint8_t *bytes;
     ssize_t len = 0;
 
-    while (!link->broken &&
+    while (!link->base.broken &&
            (len = nghttp2_session_mem_send(link->session, &bytes)) > 0)
-        if (!hfi_sendbuf_add(&link->out, bytes, (size_t)len)) {
-            h2_link_break(link, "out of memory", 0);
+        if (!hfi_sendbuf_add(&link->base.out, bytes, (size_t)len)) {
+            hfi_shared_break(&link->base, "out of memory", 0);
             return false;
         }
     if (len < 0)
-        h2_link_break(link, nghttp2_strerror((int)len), 0);
+        hfi_shared_break(&link->base, nghttp2_strerror((int)len), 0);
     else
         link_check_end(link);
-    return !link->broken;
+    return !link->base.broken;
 }
 
 bool h2_link_feed(struct h2_link *link, const void *bytes, size_t len)
 {
     ssize_t got;
 
-    if (link->broken)
+    if (link->base.broken)
         return false;
-    link->heard = hfi_now();
     got = nghttp2_session_mem_recv(link->session, bytes, len);
     if (got < 0)
-        h2_link_break(link, nghttp2_strerror((int)got), 0);
+        hfi_shared_break(&link->base, nghttp2_strerror((int)got), 0);
     else
         link_check_end(link);
-    return !link->broken;
+    return !link->base.broken;
 }
 
 /* ---- connecting -------------------------------------------------------- */
@@ -389,11 +356,12 @@ static hf_status link_greet(struct h2_link *link, int64_t deadline,
     ssize_t got;
 
     while (!link->greeted) {
-        if (link->out.len && !hfi_stream_write(&link->stream, link->out.bytes,
-                                               link->out.len, deadline))
+        if (link->base.out.len &&
+            !hfi_stream_write(&link->base.stream, link->base.out.bytes,
+                              link->base.out.len, deadline))
             return hfi_fail_errno(err, HF_UNAVAILABLE, errno, "cannot send");
-        link->out.len = 0;
-        got = hfi_stream_read(&link->stream, buf, sizeof(buf), deadline);
+        link->base.out.len = 0;
+        got = hfi_stream_read(&link->base.stream, buf, sizeof(buf), deadline);
         if (got < 0)
             return hfi_fail_errno(err, HF_UNAVAILABLE, errno, "no greeting");
         if (got == 0)
@@ -401,7 +369,7 @@ static hf_status link_greet(struct h2_link *link, int64_t deadline,
                             "the server closed the connection");
         if (!h2_link_feed(link, buf, (size_t)got) || !h2_link_collect(link))
             return hfi_fail(err, HF_UNAVAILABLE, "it does not speak HTTP/2: %s",
-                            link->why.text);
+                            link->base.why.text);
     }
     return HF_OK;
 }
@@ -413,12 +381,10 @@ struct h2_link *h2_link_new(struct hfi_h2 *h2, size_t end)
 
     if (!link)
         return NULL;
-    link->h2 = h2;
+    hfi_shared_link_init(&link->base, &h2->shared);
     link->end = end;
     link->tls = to->tls != NULL;
-    link->stream.fd = -1;
-    hfi_link_init(&link->calls);
-    hfi_link_init(&link->own.link);
+    hfi_link_init(&link->own.base.place);
     hfi_endpoint_name(to, link->authority, sizeof(link->authority));
     if (session_begin(link))
         return link;
@@ -434,7 +400,7 @@ hf_status h2_link_open(struct hfi_h2 *h2, size_t end, int64_t deadline,
 
     if (!link)
         return hfi_nomem(err);
-    st = hfi_stream_open(&link->stream, &h2->ends[end], deadline, err);
+    st = hfi_stream_open(&link->base.stream, &h2->ends[end], deadline, err);
     if (!st)
         st = link_greet(link, deadline, err);
     if (st)
@@ -450,8 +416,7 @@ void h2_link_free(struct h2_link *link)
         return;
     if (link->session)
         nghttp2_session_del(link->session);
-    hfi_stream_close(&link->stream);
-    hfi_sendbuf_fini(&link->out);
+    hfi_shared_link_fini(&link->base);
     hfi_free(link->own.body);
     hfi_free(link->own.answer);
     hfi_free(link);

@@ -9,39 +9,25 @@
 #define HFI_H2LINK_H
 
 #include "grpc_link.h"
-#include "sendbuf.h"
 
 struct nghttp2_session;
 
 /* How long a writer may be kept by a connection that takes nothing. */
 #define H2_OWN_WRITE_MS 50
 
-/* How many are woken after the mutex was let go; more wait for it. */
-#define H2_WAKE_MAX 128
-
 struct h2_link {
-    struct hfi_h2 *h2;
-    struct hfi_stream stream;
+    struct hfi_shared_link base;
     struct nghttp2_session *session;
-    struct hfi_link calls; /* of struct hfi_h2_call, not yet answered */
-    struct hfi_sendbuf out;
-    size_t end; /* which endpoint it goes to */
-    unsigned users;
-    int64_t heard; /* when something last came */
-    int64_t asked; /* when the first request after that was sent */
-    unsigned number;
-    bool reading, writing, batching, retired, broken;
-    bool greeted; /* the server's settings are here */
-    bool pinged;  /* and the answer is not here */
+    size_t end;    /* which endpoint it goes to */
+    int64_t asked; /* when the first request after base.heard_at was sent */
+    bool greeted;  /* the server's settings are here */
+    bool pinged;   /* and the answer is not here */
     bool tls;
     char authority[300];
-    struct hf_error why;
-    struct hfi_h2_sleeper *woken[H2_WAKE_MAX]; /* to be told by the reader */
-    int nwoken;
     struct hfi_h2_call own; /* the stream of hfi_h2_open() */
 };
 
-/* One that is not connected: all it is to send stands in link->out. */
+/* One that is not connected: all it is to send stands in base.out. */
 struct h2_link *h2_link_new(struct hfi_h2 *, size_t end);
 
 /* Connect, and have the server's greeting: one that is stopped accepts
@@ -50,7 +36,8 @@ hf_status h2_link_open(struct hfi_h2 *, size_t end, int64_t deadline,
                        struct h2_link **ret, struct hf_error *);
 void h2_link_free(struct h2_link *);
 
-/* Begin a request.  HF_OK: the call is in link->calls until it is done. */
+/* Begin a request.  HF_OK: the call is in base.calls until it is done, or the
+ * link breaks. */
 hf_status h2_link_submit(struct h2_link *, struct hfi_h2_call *,
                          const char *token, struct hf_error *);
 
@@ -63,11 +50,8 @@ void h2_link_resume(struct h2_link *, struct hfi_h2_call *);
 /* Bring what was read; false: the link is broken. */
 bool h2_link_feed(struct h2_link *, const void *bytes, size_t len);
 
-/* Move what is to be written into link->out; false: the link is broken. */
+/* Move what is to be written into base.out; false: the link is broken. */
 bool h2_link_collect(struct h2_link *);
-
-/* Nobody on the link will get an answer any more. */
-void h2_link_break(struct h2_link *, const char *what, int sys_errno);
 
 /* Ask for a sign of life. */
 void h2_link_ping(struct h2_link *);

@@ -136,6 +136,16 @@ bool hfi_resp_next(redisReader *reader, redisReply **ret)
     return true;
 }
 
+/* The parser may have taken in the first byte of a reply, which is its type, or
+ * the head of an array, and keeps other parts in its buffer. */
+bool hfi_resp_has_part(const redisReader *reader)
+{
+    const redisReadTask *task = resp_task(reader);
+
+    return reader->pos < reader->len ||
+           (task && (reader->ridx > 0 || task->type >= 0));
+}
+
 /* ---- commands ---------------------------------------------------------- */
 
 /* `mark`, a number and the end of a line. */

@@ -29,6 +29,9 @@ bool hfi_resp_feed(redisReader *, const char *buf, size_t len);
  * sense. */
 bool hfi_resp_next(redisReader *, redisReply **ret);
 
+/* Is there a part of a reply that is not all there? */
+bool hfi_resp_has_part(const redisReader *);
+
 /* A command as it is sent: room enough for it, and its bytes. */
 size_t hfi_resp_room(int argc, const char *const *argv);
 size_t hfi_resp_write(char *to, int argc, const char *const *argv);

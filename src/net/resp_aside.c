@@ -2,7 +2,7 @@
  *
  * resp_aside.c - a second connection for what must not wait behind others.
  *
- * A renewal that stands behind a crowd of acquisitions, or behind a call that
+ * A renewal that stands behind many acquisitions, or behind a call that
  * the server is slow to answer, may cost a lock.  On one connection requests
  * are served in order, so only what is ahead of it can delay it: where nothing
  * is, the shared connection is as good as one of its own.  The other one is
@@ -25,12 +25,13 @@ void hfi_mux_set_aside(struct hfi_mux *mux, hfi_mux_handshake *handshake)
  * nobody else? */
 static bool mux_is_calm(struct hfi_mux *mux)
 {
+    struct hfi_shared *shared = &mux->shared;
     bool calm;
 
-    pthread_mutex_lock(&mux->mu);
-    calm = mux->link ? hfi_link_alone(&mux->link->calls)
-                     : !mux->connecting && !mux->backoff.ms;
-    pthread_mutex_unlock(&mux->mu);
+    pthread_mutex_lock(&shared->mu);
+    calm = shared->link ? hfi_link_alone(&shared->link->calls)
+                        : !shared->connecting && !shared->backoff.ms;
+    pthread_mutex_unlock(&shared->mu);
     return calm;
 }
 

@@ -1,13 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * resp_link.h - many threads, one connection.
+ * resp_link.h - RESP: many threads, one connection; see shared.h.
  *
- * A caller appends its request and flushes.  Whoever waits and finds no reader
- * reads for all, hands each reply to its owner, and passes the reading on when
- * its own has come.  So one thread pays nothing extra, and many threads
- * pipeline by themselves.  Replies come in the order of the requests (RESP).
+ * Replies come in the order of the requests.
  *
- * A call that runs into its deadline leaves its place to a abandoned call,
+ * A call that runs into its deadline leaves its place to an abandoned call,
  * which throws the late reply away, and the connection goes on: who is slow to
  * answer one call is no worse for the others.  Only a connection on which
  * nothing at all arrives is retired: nobody else begins on it, and those who
@@ -16,16 +13,10 @@
 #ifndef HFI_MUX_H
 #define HFI_MUX_H
 
-#include <stdatomic.h>
-
-#include "backoff.h"
-#include "base/env.h"
-#include "base/list.h"
-#include "stream.h"
+#include "shared.h"
 
 struct redisReply;
 struct mux_link;
-struct mux_wake_group;
 
 /* What a connection needs before its first call (AUTH, SELECT ...).  It may use
  * hfi_mux_exchange() on the fresh link. */
@@ -37,17 +28,10 @@ typedef hf_status hfi_mux_find(void *arg, struct hfi_endpoint *ret,
                                int64_t deadline, struct hf_error *);
 
 struct hfi_mux {
+    struct hfi_shared shared;
     hfi_mux_find *find;
     hfi_mux_handshake *handshake;
     void *arg;
-    pthread_mutex_t mu;
-    struct hfi_cond connected;
-    struct mux_link *link; /* the one that new calls use, or NULL */
-    bool connecting;
-    unsigned moves; /* how often the server was found to have moved */
-    struct hfi_backoff backoff;
-    struct hf_error down; /* why the last connect failed */
-    atomic_int fd;        /* of `link`, or -1: for a forked child to close */
     bool blocks; /* its calls keep the server waiting: one that was given up may
                   * do so still, so nobody begins behind it */
 
@@ -57,19 +41,16 @@ struct hfi_mux {
     struct hfi_mux *_Atomic aside;
 };
 
-/* A call between its beginning and its end. */
+/* A call between its beginning and its end.  One that is abandoned is on the
+ * heap. */
 struct hfi_mux_call {
-    struct hfi_link place; /* in its link's queue */
+    struct hfi_shared_call base;
     struct mux_link *link;
-    struct mux_wake_group *wake_group; /* with whom its caller sleeps */
-    struct redisReply **replies; /* the caller's; NULL for a abandoned call */
+    struct redisReply **replies; /* the caller's */
     int want, got;
     uint64_t begin; /* where its bytes start in the stream that is sent */
     int64_t begun_at;
-    bool done;
-    bool abandoned;  /* nobody waits for it any more: it is on the heap */
-    int64_t left_at; /* since when it is a abandoned call */
-    hf_status st;
+    int64_t left_at; /* when it was abandoned */
 };
 
 void hfi_mux_init(struct hfi_mux *, hfi_mux_find *, hfi_mux_handshake *,
@@ -127,6 +108,9 @@ int64_t hfi_mux_owed_ms(struct hfi_mux *);
 
 /* Is there a connection, as far as is known? */
 bool hfi_mux_is_up(struct hfi_mux *);
+
+/* The next call connects, however short ago that failed. */
+void hfi_mux_end_pause(struct hfi_mux *);
 
 /* The same on a link that only its maker knows yet. */
 hf_status hfi_mux_exchange(struct mux_link *, const char *bytes, size_t len,

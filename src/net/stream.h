@@ -12,7 +12,7 @@
 #include <pthread.h>
 #include <sys/types.h>
 
-#include "backend/backend.h"
+#include "base/error.h"
 #include "tls.h"
 
 struct hfi_endpoint {

@@ -5,7 +5,8 @@
 #ifndef HFI_TLS_H
 #define HFI_TLS_H
 
-#include "backend/backend.h"
+#include "base/error.h"
+#include "base/url.h"
 
 struct ssl_st;
 struct ssl_ctx_st;

@@ -48,8 +48,8 @@ static void feed_link(const uint8_t *bytes, size_t len)
     link = h2_link_new(&h2, 0);
     if (!link)
         abort();
-    hfi_link_init(&call.link);
-    hfi_link_init(&stream.link);
+    hfi_link_init(&call.base.place);
+    hfi_link_init(&stream.base.place);
     h2_link_feed(link, settings, sizeof(settings));
     if (h2_link_submit(link, &call, NULL, NULL) ||
         h2_link_submit(link, &stream, "token", NULL))
@@ -60,8 +60,8 @@ static void feed_link(const uint8_t *bytes, size_t len)
         if (!h2_link_feed(link, bytes + at, step) || !h2_link_collect(link))
             break;
     }
-    h2_link_break(link, "over", 0);
-    if (!call.done || !stream.done)
+    hfi_shared_break(&link->base, "over", 0);
+    if (!call.base.done || !stream.base.done)
         abort();
     free(call.answer);
     free(stream.answer);

@@ -3,7 +3,7 @@
  * resp.c - whatever a Redis server, sentinel or cluster answers, the backend
  * neither crashes nor leaks nor takes nonsense for a grant.
  *
- * Stands in for mux.c: the input is the stream of bytes that the server sends,
+ * Stands in for net/resp_link.c: the input is the stream of bytes that the server sends,
  * to whichever question, and is parsed as it would be there, a few bytes at a
  * time.
  */
@@ -17,7 +17,7 @@ extern const struct hfi_backend hfi_backend_redis;
 
 /* One is enough: nobody looks into it. */
 struct mux_link {
-    int unused;
+    struct hfi_shared_link base;
 };
 
 static struct mux_link the_link;
@@ -70,17 +70,17 @@ void hfi_mux_set_aside(struct hfi_mux *mux, hfi_mux_handshake *handshake)
 
 void hfi_mux_fini(struct hfi_mux *mux)
 {
-    mux->link = NULL;
+    mux->shared.link = NULL;
 }
 
 void hfi_mux_after_fork_child(struct hfi_mux *mux)
 {
-    mux->link = NULL;
+    mux->shared.link = NULL;
 }
 
 void hfi_mux_retire(struct hfi_mux *mux)
 {
-    mux->link = NULL;
+    mux->shared.link = NULL;
 }
 
 bool hfi_mux_move(struct hfi_mux *mux, const struct hfi_endpoint *to)
@@ -94,7 +94,7 @@ bool hfi_mux_move(struct hfi_mux *mux, const struct hfi_endpoint *to)
 bool hfi_mux_is_at(struct hfi_mux *mux, const struct hfi_endpoint *to)
 {
     (void)to;
-    return mux->link;
+    return mux->shared.link;
 }
 
 bool hfi_mux_is_to(const struct mux_link *link, const struct hfi_endpoint *to)
@@ -121,12 +121,15 @@ hf_status hfi_mux_call(struct hfi_mux *mux, const char *bytes, size_t len,
                        int n, struct redisReply **replies, int64_t deadline,
                        struct hf_error *err)
 {
+    struct mux_link *link;
     hf_status st = HF_OK;
 
     (void)bytes;
     (void)len;
-    if (!mux->link)
-        st = hfi_mux_open(mux, deadline, &mux->link, err);
+    if (!mux->shared.link)
+        st = hfi_mux_open(mux, deadline, &link, err);
+    if (!st)
+        mux->shared.link = &the_link.base;
     return st ? st : answer(replies, n, err);
 }
 
@@ -136,7 +139,7 @@ hf_status hfi_mux_begin(struct hfi_mux *mux, struct hfi_mux_call *call,
                         struct hf_error *err)
 {
     call->replies = replies;
-    call->st = hfi_mux_call(mux, bytes, len, n, replies, deadline, err);
+    call->base.st = hfi_mux_call(mux, bytes, len, n, replies, deadline, err);
     return HF_OK;
 }
 
@@ -153,7 +156,7 @@ hf_status hfi_mux_finish(struct hfi_mux_call *call, int64_t deadline,
 {
     (void)deadline;
     (void)err;
-    return call->st;
+    return call->base.st;
 }
 
 /* Every call is over when it has begun. */
@@ -172,7 +175,7 @@ int hfi_mux_call_fd(const struct hfi_mux_call *call)
 
 bool hfi_mux_is_up(struct hfi_mux *mux)
 {
-    return mux->link;
+    return mux->shared.link;
 }
 
 bool hfi_mux_say(struct mux_link *link, const char *bytes, size_t len,

@@ -22,6 +22,7 @@
 #ifndef HFI_BACKEND_ETCD_H
 #define HFI_BACKEND_ETCD_H
 
+#include "backend/backend.h"
 #include "backend/etcd/etcd.pb-c.h"
 #include "backend/session.h"
 #include "base/env.h"

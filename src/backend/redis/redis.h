@@ -23,6 +23,7 @@
 #ifndef HFI_BACKEND_REDIS_H
 #define HFI_BACKEND_REDIS_H
 
+#include "backend/backend.h"
 #include "base/env.h"
 #include "net/resp.h"
 #include "net/resp_link.h"

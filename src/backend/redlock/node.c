@@ -217,9 +217,7 @@ static hf_status node_connect(struct redlock_node *node, struct hf_error *err)
     redisReply *reply;
     hf_status st;
 
-    pthread_mutex_lock(&node->rc.mux.mu);
-    node->rc.mux.backoff.until = 0; /* The pause is ours. */
-    pthread_mutex_unlock(&node->rc.mux.mu);
+    hfi_mux_end_pause(&node->rc.mux); /* The pause is ours. */
     redis_batch_add(&batch, 1, argv);
     st = batch.failed ? hfi_nomem(err)
                       : hfi_mux_call(&node->rc.mux, batch.bytes, batch.len, 1,
