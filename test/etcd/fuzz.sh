@@ -13,4 +13,4 @@ work=$(mktemp -d "${TMPDIR:-/tmp}/hf-fuzz.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 # What crashes it is kept, beside the program.
 "$program" "$@" -max_len=4096 -artifact_prefix="$(dirname "$program")/" \
-    "$work" "$(dirname "$0")/corpus"
+    "$work" "$(dirname "$0")/corpus" || exit 1 # 77 would count as skipped
