@@ -16,7 +16,7 @@
 
 static void kill_heal(struct run *run, int target)
 {
-    crew_start(run, target);
+    process_start(run, target);
 }
 
 /* ---- the network of one process ---------------------------------------- */
@@ -38,12 +38,12 @@ static void net_lone(struct run *run, int target)
                "hold");
 }
 
-static void net_mute(struct run *run, int target)
+static void net_lose_answers(struct run *run, int target)
 {
     route_tell(run, target, 0, "down drop");
 }
 
-static void net_deaf(struct run *run, int target)
+static void net_lose_requests(struct run *run, int target)
 {
     route_tell(run, target, 0, "up drop");
 }
@@ -178,14 +178,17 @@ static void clock_heal(struct run *run, int target)
 }
 
 static const struct fault fault_table[] = {
-    {"kill", "client", crew_kill, kill_heal, false, "a process is killed"},
-    {"stop", "client", crew_stop, crew_cont, false, "a process is stopped"},
+    {"kill", "client", process_kill, kill_heal, false, "a process is killed"},
+    {"stop", "client", process_stop, process_cont, false,
+     "a process is stopped"},
     {"wall", "wall", wall_begin, wall_heal, false,
      "the wall clock of a process jumps (--clock-shim)"},
     {"part", "net", net_part, net_pass, false, "nothing moves, then it does"},
     {"lone", "net", net_lone, net_pass, false, "the same, with one server"},
-    {"mute", "net", net_mute, net_pass, false, "answers vanish"},
-    {"deaf", "net", net_deaf, net_pass, false, "requests vanish"},
+    {"lose-answers", "net", net_lose_answers, net_pass, false,
+     "answers vanish"},
+    {"lose-requests", "net", net_lose_requests, net_pass, false,
+     "requests vanish"},
     {"reset", "net", net_reset, net_pass, false, "connections are reset"},
     {"half", "net", net_half, net_after_half, false, "answers end"},
     {"refuse", "net", net_refuse, net_accept, false, "no connection is made"},

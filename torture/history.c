@@ -218,7 +218,7 @@ static int line_compare(const void *a, const void *b)
 }
 
 /* All files of the directory, one after the other. */
-static char *merge_gather(const char *dir)
+static char *merge_read_all(const char *dir)
 {
     DIR *list = opendir(dir);
     struct dirent *entry;
@@ -267,7 +267,7 @@ static bool merge_write(const struct line *lines, size_t n, const char *path)
 
 bool history_merge(const char *dir, const char *path)
 {
-    char *all = merge_gather(dir), *at, *end;
+    char *all = merge_read_all(dir), *at, *end;
     struct line *lines;
     size_t n = 0, i = 0;
     bool ok;

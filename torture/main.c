@@ -170,14 +170,14 @@ static bool run_everything(struct run *run, const struct opts *opts,
 
     run_begin(run, opts, svc);
     for (int i = 1; i <= run->plan.processes; i++)
-        if (!crew_start(run, i))
+        if (!process_start(run, i))
             return false;
     run_sleep_ms(200);
     nemesis_run(run, history_now() + opts->duration_ms * 1000);
     run_until_ready(run, client);
     run_log(run, W_end, 0, run_calm(run, opts, svc->traits), NULL);
     atomic_store(&run->shared->stop, true);
-    crew_end(run, twice * run->plan.ttl_ms + 10000);
+    process_end(run, twice * run->plan.ttl_ms + 10000);
     run_leftovers(run, client, twice * run->plan.ttl_ms + opts->slack_ms);
     return true;
 }
@@ -202,7 +202,8 @@ static void plan_fill(struct run *run, const struct opts *opts, unsigned traits)
     snprintf(run->plan.prefix, sizeof(run->plan.prefix), "%.60s", opts->prefix);
     snprintf(run->plan.url, sizeof(run->plan.url), "%s", opts->url);
     for (int i = 1; i <= MAX_PROCESSES; i++)
-        snprintf(run->crew[i].url, sizeof(run->crew[i].url), "%s", opts->url);
+        snprintf(run->processes[i].url, sizeof(run->processes[i].url), "%s",
+                 opts->url);
 }
 
 /* Find out which faults can be had; say so if one was asked for by name. */

@@ -72,7 +72,7 @@ static int route_host(struct run *run, const char *host, size_t len,
 }
 
 static bool route_member(struct run *run, const struct route *route,
-                         struct crew_member *m)
+                         struct client_process *m)
 {
     const char *url = run->plan.url, *at = url + route->head;
     const char *end = at + route->hosts;
@@ -105,7 +105,7 @@ bool route_open(struct run *run, char *why, size_t size)
     }
     run->net = net_new();
     for (int i = 1; run->net && i <= run->plan.processes; i++)
-        if (!route_member(run, &route, &run->crew[i])) {
+        if (!route_member(run, &route, &run->processes[i])) {
             snprintf(why, size, "a host of the URL cannot be led to");
             net_free(run->net);
             run->net = NULL;

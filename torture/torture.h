@@ -6,7 +6,7 @@
  *   client.c    a process of clients: acquire, work on the register, release
  *   register.c  the register inside the lock, and the page that all share
  *   nemesis.c   faults; fault.c is the table of them
- *   crew.c      starting, killing, stopping client processes
+ *   process.c      starting, killing, stopping client processes
  *   route.c     the URL through the net, one way for each process
  *   history.c, check*.c    see history.h, check.h
  *   net*.c                 see net.h
@@ -67,7 +67,7 @@ int client_main(const char *dir, const char *name, const char *url);
 void client_key(const struct plan *plan, int key, char *ret, size_t size);
 
 /* A process of clients, or a place for one. */
-struct crew_member {
+struct client_process {
     pid_t pid; /* 0: none */
     int life;
     bool stopped;
@@ -80,7 +80,7 @@ struct run {
     int log; /* of the nemesis */
     struct plan plan;
     struct shared *shared;
-    struct crew_member crew[MAX_PROCESSES + 1];
+    struct client_process processes[MAX_PROCESSES + 1];
     struct net *net; /* NULL: the clients go straight to the service */
     int hosts;       /* ports of the net for each process */
     const char *hook;
@@ -99,12 +99,12 @@ void run_log(struct run *run, enum what what, int key, int64_t number,
              const char *text);
 void run_sleep_ms(int64_t ms);
 
-/* crew.c */
-bool crew_start(struct run *run, int process);
-void crew_kill(struct run *run, int process);
-void crew_stop(struct run *run, int process);
-void crew_cont(struct run *run, int process);
-bool crew_end(struct run *run, int64_t limit_ms);
+/* process.c */
+bool process_start(struct run *run, int process);
+void process_kill(struct run *run, int process);
+void process_stop(struct run *run, int process);
+void process_cont(struct run *run, int process);
+bool process_end(struct run *run, int64_t limit_ms);
 
 /* route.c: false and why if this URL cannot be led through a net */
 bool route_open(struct run *run, char *why, size_t size);

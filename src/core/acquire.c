@@ -151,7 +151,7 @@ static bool request_arm(struct hf_request *rq, int64_t deadline)
     pthread_mutex_lock(&c->mu);
     grant->watched = st == HF_OK;
     if (grant->abandoned) {
-        hfi_request_orphan(c, grant, HF_BUSY);
+        hfi_request_abandoned(c, grant, HF_BUSY);
         return false;
     }
     rq->on_wire = false;
@@ -325,7 +325,7 @@ static bool request_try(struct hf_request *rq, int64_t now)
     pthread_mutex_lock(&c->mu);
     if (grant->abandoned) {
         grant->claim.doubt = grant->claim.doubt || st == HF_UNCERTAIN;
-        hfi_request_orphan(c, grant, st);
+        hfi_request_abandoned(c, grant, st);
         return false;
     }
     if (st)
@@ -336,9 +336,9 @@ static bool request_try(struct hf_request *rq, int64_t now)
 /* Give back what lingered here and does not fit. */
 static void request_clear(struct hf_request *rq)
 {
-    struct hfi_grant *before = rq->before;
+    struct hfi_grant *before = rq->return_first;
 
-    rq->before = NULL;
+    rq->return_first = NULL;
     if (before)
         hfi_grant_drop(rq->client, before, hfi_request_soon(rq->client), NULL);
 }
@@ -352,7 +352,7 @@ bool hfi_request_step(struct hf_request *rq, int64_t *until)
     int64_t now;
     hf_status st;
 
-    if (rq->before)
+    if (rq->return_first)
         request_clear(rq);
     now = hfi_now();
     if (rq->state == HFI_GRANTED || rq->state == HFI_FAILED)

@@ -196,11 +196,11 @@ static void close_request(struct hf_client *c, struct hf_request *rq,
                           int64_t deadline)
 {
     struct hf_lock *lk = rq->lock;
-    struct hfi_grant *grant = rq->grant, *before = rq->before;
+    struct hfi_grant *grant = rq->grant, *before = rq->return_first;
 
     hfi_link_remove(&lk->link); /* If it was granted, the grant goes too. */
     hfi_notice_drop(c, &lk->notice);
-    rq->grant = rq->before = NULL;
+    rq->grant = rq->return_first = NULL;
     if (rq->queue && rq->queue->leader == rq)
         rq->queue->leader = NULL;
     hfi_request_free(rq);

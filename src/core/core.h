@@ -132,7 +132,7 @@ struct hfi_key_queue {
     struct hfi_grant
         *local_grant;          /* the grant that the local queue waits for */
     struct hf_request *leader; /* the contender that will bring one */
-    struct hfi_link behind;    /* of struct hf_request: their first try waits */
+    struct hfi_link held_back; /* of struct hf_request: their first try waits */
     bool trying;    /* for the first try of one that a worker is at */
     uint32_t users; /* grants and requests that point here */
     char key[];
@@ -173,12 +173,12 @@ enum hfi_request_state {
 struct hf_request {
     struct hf_client *client;
     struct hfi_key_queue *queue;
-    struct hfi_link link;     /* in queue->waiting or ->contending */
-    struct hfi_grant *grant;  /* its claim; NULL once granted or given up */
-    struct hfi_grant *before; /* to be given back before its first try */
-    struct hf_lock *lock;     /* the handle it will fill */
-    struct hfi_lock_params params; /* owner and note point into grant->claim */
-    int64_t wait_end;              /* HFI_NEVER; or `begin` for a single try */
+    struct hfi_link link;    /* in queue->waiting or ->contending */
+    struct hfi_grant *grant; /* its claim; NULL once granted or given up */
+    struct hfi_grant *return_first; /* to be given back before its first try */
+    struct hf_lock *lock;           /* the handle it will fill */
+    struct hfi_lock_params params;  /* owner and note point into grant->claim */
+    int64_t wait_end;               /* HFI_NEVER; or `begin` for a single try */
     int64_t next_try;
     int64_t expected; /* by then its turn may have come; 0: not told */
     struct hfi_handoff handoff; /* what the service gave it while it slept */
@@ -200,8 +200,8 @@ struct hf_request {
     struct hf_error err;
     struct hfi_sleeper *sleeper; /* blocking: its thread sleeps here, or NULL */
     struct hfi_timer timer;      /* async: when to step it */
-    struct hfi_link ready;       /* async: in client->ready or queue->behind */
-    struct hfi_notice notice;    /* async: its end */
+    struct hfi_link ready;    /* async: in client->ready or queue->held_back */
+    struct hfi_notice notice; /* async: its end */
     void *user;
 };
 
@@ -387,7 +387,7 @@ void hfi_request_end(struct hf_request *, enum hfi_request_state);
 int64_t hfi_request_soon(const struct hf_client *);
 void hfi_request_withdraw(struct hf_request *, bool wait);
 void hfi_request_fail(struct hf_request *, hf_status);
-void hfi_request_orphan(struct hf_client *, struct hfi_grant *, hf_status);
+void hfi_request_abandoned(struct hf_client *, struct hfi_grant *, hf_status);
 hf_status hfi_request_timeout(struct hf_request *);
 bool hfi_request_is_canceled(const struct hf_request *);
 void hfi_request_inspect(struct hf_request *);

@@ -41,7 +41,7 @@ static void request_end_linger(struct hf_request *rq)
     struct hfi_grant *grant = rq->queue->local_grant;
 
     rq->queue->local_grant = NULL;
-    rq->before = grant;
+    rq->return_first = grant;
     grant->state = HFI_RELEASING;
     hfi_heap_remove(&rq->client->timers, &grant->timer);
     hfi_link_remove(&grant->due);

@@ -47,7 +47,7 @@ int64_t hfi_request_soon(const struct hf_client *c)
 }
 
 /* Pass the place in the service's queue to the next who wants the same. */
-static bool request_pass_place(struct hf_request *rq)
+static bool request_pass_entry(struct hf_request *rq)
 {
     struct hfi_key_queue *queue = rq->queue;
     struct hf_request *next;
@@ -74,7 +74,7 @@ static bool request_left_something(const struct hfi_grant *grant)
 {
     return grant->uncertain || grant->claim.doubt ||
            ((grant->receipt.placed || grant->watched) &&
-            !HFI_MUTANT(place_left_behind));
+            !HFI_MUTANT(entry_left_behind));
 }
 
 /* Undo what the request may have left in the service, in the background unless
@@ -84,7 +84,7 @@ void hfi_request_withdraw(struct hf_request *rq, bool wait)
     struct hf_client *c = rq->client;
     struct hfi_grant *grant = rq->grant;
 
-    if (!grant || request_pass_place(rq))
+    if (!grant || request_pass_entry(rq))
         return;
     rq->grant = NULL;
     if (HFI_MUTANT(lost_reply_is_failure) && grant->claim.doubt)
@@ -141,8 +141,8 @@ static void request_abandon(struct hf_request *rq)
 }
 
 /* The call of an abandoned claim has returned. */
-void hfi_request_orphan(struct hf_client *c, struct hfi_grant *grant,
-                        hf_status st)
+void hfi_request_abandoned(struct hf_client *c, struct hfi_grant *grant,
+                           hf_status st)
 {
     grant->abandoned = false;
     if (st == HF_OK || st == HF_UNCERTAIN || request_left_something(grant))
@@ -209,15 +209,15 @@ static bool request_ends_here(const struct hf_request *rq)
 {
     return !rq->stepping &&
            (rq->client->silent || hfi_workers_busy(rq->client) ||
-            (!rq->before && !request_left_something(rq->grant)));
+            (!rq->return_first && !request_left_something(rq->grant)));
 }
 
 /* End a request that no worker is at, without one. */
 static void request_end_here(struct hf_request *rq, hf_status st)
 {
-    if (rq->before)
-        hfi_grant_reap(rq->client, rq->before);
-    rq->before = NULL;
+    if (rq->return_first)
+        hfi_grant_reap(rq->client, rq->return_first);
+    rq->return_first = NULL;
     hfi_link_remove(&rq->ready);
     request_give_up(rq, st, false);
 }

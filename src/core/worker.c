@@ -72,9 +72,9 @@ static void worker_next_first(struct hf_client *c, struct hfi_key_queue *queue)
     struct hf_request *rq;
 
     queue->trying = false;
-    if (hfi_link_alone(&queue->behind))
+    if (hfi_link_alone(&queue->held_back))
         return;
-    rq = hfi_container(queue->behind.next, struct hf_request, ready);
+    rq = hfi_container(queue->held_back.next, struct hf_request, ready);
     hfi_link_remove(&rq->ready);
     hfi_worker_add(c, rq);
 }
@@ -87,7 +87,7 @@ static void worker_step_request(struct hf_client *c, struct hf_request *rq)
 
     hfi_link_remove(&rq->ready);
     if (first && queue->trying) {
-        hfi_link_append(&queue->behind, &rq->ready); /* Its timer stays. */
+        hfi_link_append(&queue->held_back, &rq->ready); /* Its timer stays. */
         return;
     }
     hfi_heap_remove(&c->timers, &rq->timer);

@@ -68,7 +68,7 @@ static void h2_free(struct hfi_shared_link *base)
     h2_link_free((struct h2_link *)base);
 }
 
-static void h2_look(struct hfi_shared_link *base)
+static void h2_check_idle(struct hfi_shared_link *base)
 {
     while (!base->reading && !base->writing && hfi_link_alone(&base->calls) &&
            hfi_shared_read(base, 0))
@@ -95,7 +95,7 @@ static bool h2_was_sent(const struct hfi_shared_link *base,
 static const struct hfi_protocol h2_protocol = {
     .open = h2_open,
     .free = h2_free,
-    .look = h2_look,
+    .check_idle = h2_check_idle,
     .feed = h2_feed,
     .collect = h2_collect,
     .was_sent = h2_was_sent,
@@ -181,7 +181,7 @@ hf_status hfi_h2_call(struct hfi_h2 *h2, struct hfi_h2_call *calls, size_t n,
 
     for (i = 0; i < n; i++) {
         calls[i].base = (struct hfi_shared_call){.st = HF_UNAVAILABLE};
-        hfi_link_init(&calls[i].base.place);
+        hfi_link_init(&calls[i].base.in_calls);
         h2_prefix(calls[i].body, calls[i].len);
         calls[i].st = HF_UNAVAILABLE;
     }
@@ -195,9 +195,9 @@ hf_status hfi_h2_call(struct hfi_h2 *h2, struct hfi_h2_call *calls, size_t n,
         link->asked = sent_at;
     one = calls_begin(link, calls, n, token, deadline, err);
     for (i = 0; i < n; i++) {
-        if (!hfi_link_alone(&calls[i].base.place))
+        if (!hfi_link_alone(&calls[i].base.in_calls))
             call_wait(h2, link, &calls[i], sent_at, deadline);
-        hfi_link_remove(&calls[i].base.place);
+        hfi_link_remove(&calls[i].base.in_calls);
         calls[i].st = calls[i].base.st;
         taken = taken || calls[i].st != HF_UNAVAILABLE;
         if (calls[i].st && !st)

@@ -31,7 +31,7 @@
 
 void h2_link_abandon(struct h2_link *link, struct hfi_h2_call *call)
 {
-    hfi_link_remove(&call->base.place);
+    hfi_link_remove(&call->base.in_calls);
     if (call->stream_id <= 0 || link->base.broken)
         return;
     nghttp2_session_set_stream_user_data(link->session, call->stream_id, NULL);
@@ -98,7 +98,7 @@ void h2_prefix(unsigned char *body, size_t len)
     body[4] = (unsigned char)n;
 }
 
-/* Tell the messages of a stream that have come whole; false: nonsense. */
+/* Tell the messages of a stream that have come whole; false: a bad reply. */
 static bool stream_tell(struct hfi_h2_call *call)
 {
     size_t at = 0, size;
@@ -266,7 +266,8 @@ hf_status h2_link_submit(struct h2_link *link, struct hfi_h2_call *call,
     if (call->stream_id < 0)
         return hfi_fail(err, HF_UNAVAILABLE, "http/2: %s",
                         nghttp2_strerror(call->stream_id));
-    hfi_link_append(&link->base.calls, &call->base.place); /* grpc_wire.c (1) */
+    hfi_link_append(&link->base.calls,
+                    &call->base.in_calls); /* grpc_wire.c (1) */
     return HF_OK;
 }
 
@@ -384,7 +385,7 @@ struct h2_link *h2_link_new(struct hfi_h2 *h2, size_t end)
     hfi_shared_link_init(&link->base, &h2->shared);
     link->end = end;
     link->tls = to->tls != NULL;
-    hfi_link_init(&link->own.base.place);
+    hfi_link_init(&link->own.base.in_calls);
     hfi_endpoint_name(to, link->authority, sizeof(link->authority));
     if (session_begin(link))
         return link;

@@ -67,7 +67,7 @@ static void mux_free(struct hfi_shared_link *base)
     mux_link_free((struct mux_link *)base);
 }
 
-static void mux_look(struct hfi_shared_link *base)
+static void mux_check_idle(struct hfi_shared_link *base)
 {
     struct mux_link *link = (struct mux_link *)base;
 
@@ -85,7 +85,7 @@ static bool mux_was_sent(const struct hfi_shared_link *base,
 static const struct hfi_protocol mux_protocol = {
     .open = mux_open,
     .free = mux_free,
-    .look = mux_look,
+    .check_idle = mux_check_idle,
     .feed = mux_link_feed,
     .was_sent = mux_was_sent,
     .end = mux_link_end,
@@ -108,18 +108,18 @@ static bool call_abandon(struct mux_link *link, struct hfi_mux_call *call)
     abandoned->base.abandoned = true;
     abandoned->replies = NULL;
     abandoned->left_at = hfi_now();
-    place = &abandoned->base.place;
+    place = &abandoned->base.in_calls;
     place->prev->next = place;
     place->next->prev = place;
-    hfi_link_init(&call->base.place);
+    hfi_link_init(&call->base.in_calls);
     return true;
 }
 
 /* resp_link.c (2) */
 static bool link_is_silent(const struct mux_link *link)
 {
-    const struct hfi_mux_call *first =
-        hfi_container(link->base.calls.next, struct hfi_mux_call, base.place);
+    const struct hfi_mux_call *first = hfi_container(
+        link->base.calls.next, struct hfi_mux_call, base.in_calls);
     int64_t heard_at = link->base.heard_at;
     int64_t silent =
         hfi_now() - (first->begun_at > heard_at ? first->begun_at : heard_at);
@@ -144,7 +144,7 @@ static void call_leave(struct hfi_mux_call *call, bool given)
 {
     struct mux_link *link = call->link;
 
-    hfi_link_remove(&call->base.place);
+    hfi_link_remove(&call->base.in_calls);
     while (!given && call->got > 0)
         freeReplyObject(call->replies[--call->got]);
     hfi_shared_pass_reading(&link->base);
@@ -162,7 +162,7 @@ hf_status hfi_mux_begin(struct hfi_mux *mux, struct hfi_mux_call *call,
     bool busy;
 
     *call = (struct hfi_mux_call){.want = n, .replies = replies};
-    hfi_link_init(&call->base.place);
+    hfi_link_init(&call->base.in_calls);
     pthread_mutex_lock(&mux->shared.mu);
     st = hfi_shared_get(&mux->shared, deadline, &link, err);
     if (!st) {
@@ -177,7 +177,7 @@ hf_status hfi_mux_begin(struct hfi_mux *mux, struct hfi_mux_call *call,
         call->begun_at = hfi_now();
         call->link = (struct mux_link *)link;
         hfi_shared_join(link, &call->base);
-        hfi_link_append(&link->calls, &call->base.place);
+        hfi_link_append(&link->calls, &call->base.in_calls);
         hfi_shared_send(link, busy, deadline);
     }
     pthread_mutex_unlock(&mux->shared.mu);
@@ -281,7 +281,7 @@ static int64_t link_owes_since(const struct hfi_shared_link *link)
     const struct hfi_link *at;
 
     for (at = link->calls.next; at != &link->calls; at = at->next) {
-        call = hfi_container(at, const struct hfi_mux_call, base.place);
+        call = hfi_container(at, const struct hfi_mux_call, base.in_calls);
         if (call->base.abandoned)
             return call->left_at;
     }

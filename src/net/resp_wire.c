@@ -43,8 +43,8 @@ void mux_link_free(struct mux_link *link)
         return;
     calls = &link->base.calls;
     while (!hfi_link_alone(calls)) { /* only abandoned calls by now */
-        call = hfi_container(calls->next, struct hfi_mux_call, base.place);
-        hfi_link_remove(&call->base.place);
+        call = hfi_container(calls->next, struct hfi_mux_call, base.in_calls);
+        hfi_link_remove(&call->base.in_calls);
         hfi_free(call);
     }
     if (link->reader)
@@ -78,7 +78,7 @@ static bool link_deliver(struct mux_link *link, redisReply *reply)
         freeReplyObject(reply);
         return false;
     }
-    call = hfi_container(calls->next, struct hfi_mux_call, base.place);
+    call = hfi_container(calls->next, struct hfi_mux_call, base.in_calls);
     if (call->base.abandoned)
         freeReplyObject(reply);
     else
@@ -89,7 +89,7 @@ static bool link_deliver(struct mux_link *link, redisReply *reply)
     link->slow_ms -= link->slow_ms / 8;
     link->slow_ms = took > link->slow_ms ? took : link->slow_ms;
     if (call->base.abandoned) {
-        hfi_link_remove(&call->base.place);
+        hfi_link_remove(&call->base.in_calls);
         hfi_free(call);
     } else {
         hfi_shared_answer(&link->base, &call->base, HF_OK);

@@ -139,7 +139,7 @@ void hfi_shared_break(struct hfi_shared_link *link, const char *what,
         hfi_fail(&link->why, HF_UNCERTAIN, "%s", what);
     hfi_shared_retire(link);
     for (at = link->calls.next; at != &link->calls; at = at->next) {
-        call = hfi_container(at, struct hfi_shared_call, place);
+        call = hfi_container(at, struct hfi_shared_call, in_calls);
         if (call->abandoned)
             continue;
         call->done = true;
@@ -240,7 +240,7 @@ hf_status hfi_shared_get(struct hfi_shared *shared, int64_t deadline,
         link = shared->link;
         link->users++;
         if (link->users == 1 && hfi_link_alone(&link->calls))
-            shared->protocol->look(link);
+            shared->protocol->check_idle(link);
         if (!link->retired)
             break;
         hfi_shared_pass_reading(link);
@@ -282,7 +282,7 @@ bool hfi_shared_is_busy(const struct hfi_shared_link *link)
 {
     return link->answered > 1 ||
            (!hfi_link_alone(&link->calls) &&
-            !hfi_container(link->calls.prev, struct hfi_shared_call, place)
+            !hfi_container(link->calls.prev, struct hfi_shared_call, in_calls)
                  ->abandoned);
 }
 
@@ -322,7 +322,7 @@ void hfi_shared_answer(struct hfi_shared_link *link,
 {
     call->st = st;
     call->done = true;
-    hfi_link_remove(&call->place);
+    hfi_link_remove(&call->in_calls);
     link->answered++;
     if (call->wake_group && call->wake_group->asleep)
         link->to_wake |= 1u << (call->wake_group - link->wake_groups);
@@ -437,7 +437,7 @@ void hfi_shared_pass_reading(struct hfi_shared_link *link)
     if (link->reading)
         return;
     for (at = link->calls.next; at != &link->calls; at = at->next) {
-        call = hfi_container(at, struct hfi_shared_call, place);
+        call = hfi_container(at, struct hfi_shared_call, in_calls);
         if (call->abandoned || !call->wake_group || !call->wake_group->asleep)
             continue; /* Its caller has not come for it yet. */
         hfi_cond_wake_one(&call->wake_group->cond);

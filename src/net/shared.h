@@ -35,7 +35,7 @@ struct hfi_wake_group {
 
 /* A call between its beginning and its end. */
 struct hfi_shared_call {
-    struct hfi_link place;             /* in link->calls */
+    struct hfi_link in_calls;
     struct hfi_wake_group *wake_group; /* with whom its caller sleeps */
     hf_status st;                      /* once it is done */
     bool done;
@@ -71,7 +71,7 @@ struct hfi_protocol {
 
     /* A link was idle: retire it if the server has closed it.  To find that out
      * by a call would leave the call in doubt. */
-    void (*look)(struct hfi_shared_link *);
+    void (*check_idle)(struct hfi_shared_link *);
 
     /* Take in what was read, and break the link if it makes no sense. */
     void (*feed)(struct hfi_shared_link *, const char *bytes, size_t len);

@@ -347,7 +347,7 @@ TEST(strange_files_in_the_directory_are_not_listed)
 {
     hf_client *client = open_locks();
 
-    write_file(path("locks/README"), "hello");
+    write_file(path("locks/README"), "text");
     write_file(path("locks/.lock"), "");
     write_file(path("locks/.hidden"), "");
     write_file(path("locks/free.lock"), "");

@@ -123,7 +123,7 @@ TEST_TIMEOUT(a_thousand_requests_for_one_key_are_all_granted, 300)
 }
 
 /* A process that waits for the key, when it is told to, until it is killed. */
-static void scale_doomed(struct t_peer *up, void *key)
+static void scale_dying(struct t_peer *up, void *key)
 {
     struct hf_lock_opts opts = conf_exact_opts(2000, HF_FAIR);
     hf_client *client = conf_open();
@@ -154,7 +154,7 @@ TEST_TIMEOUT(dozens_of_dead_waiters_do_not_hold_up_the_living, 180)
     conf_needs(HF_TRAIT_PROCESSES);
     CHECK(key != NULL);
     for (int i = 0; i < DEAD; i++)
-        dead[i] = t_fork(scale_doomed, key);
+        dead[i] = t_fork(scale_dying, key);
     a = conf_open();
     lk = conf_try(a, key, &opts);
     for (int i = 0; i < DEAD; i++)

@@ -48,8 +48,8 @@ static void feed_link(const uint8_t *bytes, size_t len)
     link = h2_link_new(&h2, 0);
     if (!link)
         abort();
-    hfi_link_init(&call.base.place);
-    hfi_link_init(&stream.base.place);
+    hfi_link_init(&call.base.in_calls);
+    hfi_link_init(&stream.base.in_calls);
     h2_link_feed(link, settings, sizeof(settings));
     if (h2_link_submit(link, &call, NULL, NULL) ||
         h2_link_submit(link, &stream, "token", NULL))

@@ -384,7 +384,7 @@ TEST(too_little_is_called_so)
 TEST(nonsense_is_no_history)
 {
     static const char *const bad[] = {
-        "hello\n", "1 2.3 got 1 2 3 -\n", "1 1.1.1 gut 1 2 3 -\n",
+        "text\n", "1 2.3 got 1 2 3 -\n", "1 1.1.1 gut 1 2 3 -\n",
         "1 1.1.1 got 1 x 3 -\n", "1 1.1.1 got 1 2 3\n"};
     char path[512], why[256];
     struct history h;

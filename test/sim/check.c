@@ -57,7 +57,7 @@ static enum sim_standing standing(const struct sim_belief *b)
 
 /* S2: who holds alone has the newest grant, and with HF_FAIR one of its own. */
 static void check_fence(const struct sim_belief *b,
-                        const struct sim_wish *params)
+                        const struct sim_params *params)
 {
     uint64_t fence = hf_fence(b->lk), *newest = &sim.fences[b->key];
 
@@ -71,7 +71,7 @@ static void check_fence(const struct sim_belief *b,
 }
 
 void sim_believe(struct sim_belief *b, hf_lock *lk,
-                 const struct sim_wish *params)
+                 const struct sim_params *params)
 {
     int key = params->key;
     bool shared = params->opts.flags & HF_SHARED;
@@ -215,7 +215,7 @@ void sim_check_idle(struct sim_proc *proc)
     int i;
 
     if (c->queues.len || c->timers.len || c->timers.reserved || c->calls)
-        sim_fail("S6: p%d has %zu lanes, %u of %u timers, %u calls left",
+        sim_fail("S6: p%d has %zu key queues, %u of %u timers, %u calls left",
                  proc->id, c->queues.len, c->timers.len, c->timers.reserved,
                  c->calls);
     if (!hfi_link_alone(&c->lost))

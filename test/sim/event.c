@@ -14,7 +14,7 @@
 
 struct slot {
     enum { FREE, ASKED, HELD } state;
-    struct sim_wish params;
+    struct sim_params params;
     hf_request *request;
     hf_lock *lk;
     struct sim_belief belief;
@@ -26,14 +26,14 @@ static void slot_start(struct slot *slot)
 {
     hf_status st;
 
-    sim_wish_draw(&slot->params);
+    sim_params_draw(&slot->params);
     st = hf_acquire_start(sim.proc->client, sim_key_name(slot->params.key),
                           slot->params.wait_ms, &slot->params.opts, slot,
                           &slot->request, NULL);
     sim_trace("starts to ask for %s, waits %lld, flags %x: %s",
               sim_key_name(slot->params.key), (long long)slot->params.wait_ms,
               slot->params.opts.flags, hf_status_name(st));
-    sim_wish_check(&slot->params, st);
+    sim_params_check(&slot->params, st);
     if (!st)
         slot->state = ASKED;
 }
@@ -46,7 +46,7 @@ static void slot_ended(struct slot *slot, const struct hf_event *event)
     }
     slot->state = FREE;
     if (event->type == HF_FAILED) {
-        sim_wish_check(&slot->params, event->error.status);
+        sim_params_check(&slot->params, event->error.status);
         sim_trace("event: no %s: %s", sim_key_name(slot->params.key),
                   hf_status_name(event->error.status));
         return;

@@ -219,7 +219,7 @@ void sim_net_give(int proc, int key, const char *token, uint32_t nth,
                   uint64_t fence, int64_t ms);
 
 /* What one acquisition asks for. */
-struct sim_wish {
+struct sim_params {
     struct hf_lock_opts opts;
     int64_t wait_ms;
     int key;
@@ -253,7 +253,7 @@ void sim_check_step(void);
 void sim_check_idle(struct sim_proc *); /* its client has nothing left */
 void sim_check_forget(struct sim_proc *);
 void sim_check_cancel(struct sim_proc *); /* hf_cancel() was called */
-void sim_believe(struct sim_belief *, hf_lock *, const struct sim_wish *);
+void sim_believe(struct sim_belief *, hf_lock *, const struct sim_params *);
 void sim_disbelieve(struct sim_belief *);
 void sim_attempt_begin(struct sim_attempt *, int64_t wait_ms, const char *what);
 void sim_attempt_end(struct sim_attempt *);
@@ -261,8 +261,8 @@ int64_t sim_ran(const struct sim_proc *); /* us, without its pauses */
 
 /* ---- work.c, event.c, world.c, family.c -------------------------------- */
 
-void sim_wish_draw(struct sim_wish *);
-void sim_wish_check(const struct sim_wish *, hf_status);
+void sim_params_draw(struct sim_params *);
+void sim_params_check(const struct sim_params *, hf_status);
 hf_status sim_let_go(hf_lock *, struct sim_belief *); /* release, and look */
 bool sim_done(void); /* the application should go home */
 void *sim_work_run(void *);

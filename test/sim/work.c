@@ -41,7 +41,7 @@ static unsigned draw_flags(void)
     return flags;
 }
 
-void sim_wish_draw(struct sim_wish *ret)
+void sim_params_draw(struct sim_params *ret)
 {
     struct hf_lock_opts opts = HF_LOCK_OPTS_INIT;
     int64_t kind = sim_below(4);
@@ -70,7 +70,7 @@ void sim_wish_draw(struct sim_wish *ret)
 }
 
 /* Can that be the answer to this? */
-void sim_wish_check(const struct sim_wish *params, hf_status st)
+void sim_params_check(const struct sim_params *params, hf_status st)
 {
     bool ok = false;
 
@@ -116,7 +116,7 @@ static bool is_shortened(const hf_lock *lk)
     return sim.nshortened == SIM_SHORT;
 }
 
-static void use_extend(hf_lock *lk, const struct sim_wish *params)
+static void use_extend(hf_lock *lk, const struct sim_params *params)
 {
     bool spoilt = is_shortened(lk);
     int64_t ttl_ms = 0;
@@ -184,10 +184,10 @@ static void use_detach(hf_lock *lk, struct sim_belief *belief, int key)
         sim.parcel = (struct sim_parcel){true, key, handle};
 }
 
-static void use_nested(const struct sim_wish *params);
+static void use_nested(const struct sim_params *params);
 
 /* Hold it for a while, and end it somehow. */
-static void use(hf_lock *lk, const struct sim_wish *params, bool nested)
+static void use(hf_lock *lk, const struct sim_params *params, bool nested)
 {
     struct sim_belief belief;
     int64_t i, n = sim_below(4);
@@ -211,9 +211,9 @@ static void use(hf_lock *lk, const struct sim_wish *params, bool nested)
 }
 
 /* The same owner once more. */
-static void use_nested(const struct sim_wish *params)
+static void use_nested(const struct sim_params *params)
 {
-    struct sim_wish again = *params;
+    struct sim_params again = *params;
     hf_lock *lk;
     hf_status st;
 
@@ -222,7 +222,7 @@ static void use_nested(const struct sim_wish *params)
     again.wait_ms = sim_below(20);
     st = hf_acquire(sim.proc->client, sim_key_name(params->key), again.wait_ms,
                     &again.opts, &lk, NULL);
-    sim_wish_check(&again, st);
+    sim_params_check(&again, st);
     if (!st)
         use(lk, &again, true);
 }
@@ -231,12 +231,12 @@ static void use_nested(const struct sim_wish *params)
 static void use_parcel(void)
 {
     struct sim_parcel parcel = sim.parcel;
-    struct sim_wish params;
+    struct sim_params params;
     hf_lock *lk;
     hf_status st;
 
     sim.parcel.full = false;
-    sim_wish_draw(&params);
+    sim_params_draw(&params);
     params.key = parcel.key;
     params.opts.flags &= HF_MANUAL;
     params.opts.owner = NULL;
@@ -251,7 +251,7 @@ static void use_parcel(void)
 static void work_round(void)
 {
     struct sim_attempt attempt;
-    struct sim_wish params;
+    struct sim_params params;
     hf_lock *lk;
     hf_status st;
 
@@ -259,7 +259,7 @@ static void work_round(void)
         use_parcel();
         return;
     }
-    sim_wish_draw(&params);
+    sim_params_draw(&params);
     sim_trace("wants %s, waits %lld, flags %x, owner %s",
               sim_key_name(params.key), (long long)params.wait_ms,
               params.opts.flags, params.opts.owner ? params.opts.owner : "-");
@@ -267,7 +267,7 @@ static void work_round(void)
     st = hf_acquire(sim.proc->client, sim_key_name(params.key), params.wait_ms,
                     &params.opts, &lk, NULL);
     sim_attempt_end(&attempt);
-    sim_wish_check(&params, st);
+    sim_params_check(&params, st);
     if (st)
         sim_trace("has not got %s: %s", sim_key_name(params.key),
                   hf_status_name(st));

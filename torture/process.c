@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * crew.c - starting, killing, stopping and ending the processes of clients.
+ * process.c - starting, killing, stopping and ending the processes of clients.
  *
  * A client process is this program again, told by hidden options who it is: a
  * fork without exec would carry the nemesis' threads' locks along.
@@ -14,9 +14,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static _Noreturn void crew_exec(struct run *run, int process)
+static _Noreturn void process_exec(struct run *run, int process)
 {
-    struct crew_member *m = &run->crew[process];
+    struct client_process *m = &run->processes[process];
     char name[32], clock[512];
 
     snprintf(name, sizeof(name), "%d.%d", process, m->life);
@@ -30,22 +30,22 @@ static _Noreturn void crew_exec(struct run *run, int process)
     _exit(127);
 }
 
-bool crew_start(struct run *run, int process)
+bool process_start(struct run *run, int process)
 {
-    struct crew_member *m = &run->crew[process];
+    struct client_process *m = &run->processes[process];
 
     m->life++;
     m->stopped = false;
     m->pid = fork();
     if (m->pid == 0)
-        crew_exec(run, process);
+        process_exec(run, process);
     if (m->pid < 0)
         m->pid = 0;
     return m->pid > 0;
 }
 
 /* Wait for its end; true if it ended well. */
-static bool crew_wait(struct crew_member *m)
+static bool process_wait(struct client_process *m)
 {
     int status = 0;
 
@@ -55,21 +55,21 @@ static bool crew_wait(struct crew_member *m)
     return status == 0;
 }
 
-void crew_kill(struct run *run, int process)
+void process_kill(struct run *run, int process)
 {
-    struct crew_member *m = &run->crew[process];
+    struct client_process *m = &run->processes[process];
 
     if (!m->pid)
         return;
     run_log(run, W_kill, 0, process, NULL);
     kill(m->pid, SIGKILL);
-    crew_wait(m);
+    process_wait(m);
     run_log(run, W_killed, 0, process, NULL);
 }
 
-void crew_stop(struct run *run, int process)
+void process_stop(struct run *run, int process)
 {
-    struct crew_member *m = &run->crew[process];
+    struct client_process *m = &run->processes[process];
 
     if (!m->pid)
         return;
@@ -77,9 +77,9 @@ void crew_stop(struct run *run, int process)
     m->stopped = true;
 }
 
-void crew_cont(struct run *run, int process)
+void process_cont(struct run *run, int process)
 {
-    struct crew_member *m = &run->crew[process];
+    struct client_process *m = &run->processes[process];
 
     if (m->pid && m->stopped)
         kill(m->pid, SIGCONT);
@@ -87,16 +87,16 @@ void crew_cont(struct run *run, int process)
 }
 
 /* Everyone has been told to stop: let them, then kill who does not. */
-bool crew_end(struct run *run, int64_t limit_ms)
+bool process_end(struct run *run, int64_t limit_ms)
 {
     int64_t end = history_now() + limit_ms * 1000;
     bool all = true;
 
     for (int i = 1; i <= run->plan.processes; i++) {
-        struct crew_member *m = &run->crew[i];
+        struct client_process *m = &run->processes[i];
         int status;
 
-        crew_cont(run, i);
+        process_cont(run, i);
         while (m->pid && history_now() < end) {
             if (waitpid(m->pid, &status, WNOHANG) == m->pid) {
                 all = all && status == 0;
@@ -107,7 +107,7 @@ bool crew_end(struct run *run, int64_t limit_ms)
         }
         if (m->pid) {
             all = false;
-            crew_kill(run, i);
+            process_kill(run, i);
         }
     }
     return all;
