@@ -14,13 +14,6 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
 
-/* There are no leases here. */
-bool etcd_lease_none(struct etcd_conn *ec)
-{
-    (void)ec;
-    return true;
-}
-
 static void heard(void *arg, const void *message, size_t len)
 {
     Pb__WatchResponse *said = pb__watch_response__unpack(NULL, len, message);
