@@ -36,11 +36,13 @@ static bool mem_must_fail(void)
 }
 
 /* malloc() and memset(): the C library of Debian has a cache of small blocks for
- * malloc() that calloc() does not use, and a lock is several small blocks. */
+ * malloc() that calloc() does not use, and a lock is several small blocks.  The
+ * empty statement keeps compilers from making it a calloc() again. */
 void *hfi_alloc(size_t size)
 {
     void *block = mem_must_fail() ? NULL : malloc(size);
 
+    __asm__("" : "+r"(block));
     return block ? memset(block, 0, size) : NULL;
 }
 

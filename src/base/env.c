@@ -93,6 +93,7 @@ void hfi_mutex_init(pthread_mutex_t *mu)
 void hfi_cond_init(struct hfi_cond *cond)
 {
     cond->sim = NULL;
+    atomic_init(&cond->asleep, 0);
     pthread_cond_init(&cond->cond, NULL);
 }
 
@@ -123,19 +124,28 @@ void hfi_cond_wait(struct hfi_cond *cond, pthread_mutex_t *mu, int64_t until)
         hfi_env->wait(cond, mu, until);
         return;
     }
+    atomic_fetch_add(&cond->asleep, 1);
     if (until == HFI_NEVER) {
         pthread_cond_wait(&cond->cond, mu);
-        return;
+    } else {
+        env_monotonic(until, &ts);
+        pthread_cond_clockwait(&cond->cond, mu, CLOCK_MONOTONIC, &ts);
     }
-    env_monotonic(until, &ts);
-    pthread_cond_clockwait(&cond->cond, mu, CLOCK_MONOTONIC, &ts);
+    atomic_fetch_sub(&cond->asleep, 1);
+}
+
+/* Who changed something under the mutex before the sleeper had it is not
+ * waited for, and who had it later sees the sleeper counted. */
+static bool env_sleeps(struct hfi_cond *cond)
+{
+    return atomic_load(&cond->asleep) > 0;
 }
 
 void hfi_cond_wake(struct hfi_cond *cond)
 {
     if (hfi_env)
         hfi_env->wake(cond);
-    else
+    else if (env_sleeps(cond))
         pthread_cond_broadcast(&cond->cond);
 }
 
@@ -143,7 +153,7 @@ void hfi_cond_wake_one(struct hfi_cond *cond)
 {
     if (hfi_env)
         hfi_env->wake(cond);
-    else
+    else if (env_sleeps(cond))
         pthread_cond_signal(&cond->cond);
 }
 

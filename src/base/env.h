@@ -11,6 +11,7 @@
 #define HFI_ENV_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -19,7 +20,8 @@
 /* A place to sleep while a mutex is let go. */
 struct hfi_cond {
     pthread_cond_t cond;
-    void *sim; /* a simulation's own */
+    atomic_uint asleep; /* raised and lowered under the mutex */
+    void *sim;          /* a simulation's own */
 };
 
 /* A place to sleep that also hears descriptors, and may be rung by a signal
@@ -64,6 +66,8 @@ void hfi_cond_init(struct hfi_cond *);
 void hfi_cond_fini(struct hfi_cond *);
 /* Sleep until woken or `until`, or for no reason at all: check and loop. */
 void hfi_cond_wait(struct hfi_cond *, pthread_mutex_t *, int64_t until);
+/* After a change under the mutex, with it held or let go: nobody sleeps, nobody
+ * is called. */
 void hfi_cond_wake(struct hfi_cond *);     /* everyone */
 void hfi_cond_wake_one(struct hfi_cond *); /* one at least */
 
