@@ -336,6 +336,34 @@ TEST(a_broken_lock_stays_taken_until_its_holder_has_released_it)
     conf_check_free(key);
 }
 
+/* Whoever has the same owner id joins a grant, and one that is broken is about
+ * to end. */
+TEST(a_broken_lock_is_not_entered_again)
+{
+    struct hf_lock_opts opts = conf_opts(12000, 0);
+    const char *key = conf_key("k");
+    hf_client *a, *b;
+    hf_lock *lk, *none = NULL;
+
+    conf_needs(HF_TRAIT_BREAK | HF_TRAIT_REENTRANT);
+    opts.owner = "job-7";
+    a = conf_open();
+    b = conf_open();
+    lk = conf_try(a, key, &opts);
+    conf_unlock(conf_try(b, key, &opts));
+    CHECK_OK(hf_break(b, key, hf_fence(lk), &t_err));
+    CHECK_STATUS(hf_acquire(b, key, 0, &opts, &none, &t_err), HF_BUSY);
+    CHECK(conf_readable(hf_lost_fd(lk), 40000));
+    CHECK_STATUS(hf_acquire(a, key, 0, &opts, &none, &t_err), HF_BUSY);
+    CHECK_STATUS(hf_acquire(b, key, 0, &opts, &none, &t_err), HF_BUSY);
+    CHECK(none == NULL);
+    CHECK_STATUS(hf_release(lk, &t_err), HF_LOST);
+    conf_unlock(conf_lock(b, key, &opts));
+    hf_close(a);
+    hf_close(b);
+    conf_check_free(key);
+}
+
 TEST(break_by_force_frees_the_lock_although_its_holder_says_nothing)
 {
     struct hf_lock_opts opts = conf_opts(60000, HF_MANUAL);

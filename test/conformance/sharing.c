@@ -354,6 +354,40 @@ TEST(a_strangers_token_takes_up_nothing)
     hf_close(b);
 }
 
+/* The service knows in which mode a lock was granted; what a handle's bearer
+ * says about it changes nothing. */
+TEST(a_shared_lock_is_attached_as_a_shared_one_only)
+{
+    struct hf_lock_opts read = conf_opts(30000, HF_SHARED);
+    struct hf_lock_opts write = conf_opts(30000, 0);
+    const char *key = conf_key("k");
+    struct hf_handle shared, alone;
+    hf_client *a, *b;
+    hf_lock *lk, *second, *none = NULL;
+
+    conf_needs(HF_TRAIT_DETACH | HF_TRAIT_SHARED);
+    a = conf_open();
+    b = conf_open();
+    CHECK_OK(hf_detach(conf_try(a, key, &read), &shared, &t_err));
+    CHECK_STATUS(hf_attach(b, key, &shared, &write, &none, &t_err), HF_LOST);
+    CHECK(none == NULL);
+    CHECK_STATUS(hf_handle_extend(b, key, &shared, &write, &t_err), HF_LOST);
+    CHECK_STATUS(hf_handle_release(b, key, &shared, &write, &t_err), HF_LOST);
+    second = conf_try(b, key, &read);
+    CHECK_OK(hf_attach(b, key, &shared, &read, &lk, &t_err));
+    CHECK_OK(hf_extend(lk, 0, &t_err));
+    conf_check_busy(key);
+    conf_unlock(lk);
+    conf_unlock(second);
+    CHECK_OK(hf_detach(conf_try(a, key, &write), &alone, &t_err));
+    CHECK_STATUS(hf_attach(b, key, &alone, &read, &none, &t_err), HF_LOST);
+    CHECK_STATUS(hf_acquire(b, key, 0, &read, &none, &t_err), HF_BUSY);
+    CHECK_OK(hf_handle_release(b, key, &alone, &write, &t_err));
+    hf_close(a);
+    hf_close(b);
+    conf_check_free(key);
+}
+
 TEST(a_stale_handle_leaves_the_next_holder_alone)
 {
     struct hf_lock_opts opts = conf_opts(30000, 0);

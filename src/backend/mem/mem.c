@@ -8,7 +8,8 @@
  *
  * INVARIANTS
  *  (1) A key has one holder, or several that are all shared or all have the
- *      same owner id.
+ *      same owner id.  What was granted in one mode is found in that mode only,
+ *      and nobody joins a grant that is broken.
  *  (2) The queue is served in order: a key that is free belongs to the first
  *      place in it, and nobody else is granted meanwhile.
  *  (3) The fence is one counter for the whole process, so it rises for each key
@@ -116,7 +117,8 @@ static hf_status mem_try(struct mem_conn *mc, struct mem_key *key,
                          const struct hfi_claim *claim,
                          struct hfi_receipt *receipt, struct hfi_answer *busy)
 {
-    struct mem_entry *mine = mem_by_token(&key->holders, claim->token);
+    struct mem_entry *mine =
+        mem_by_token(&key->holders, claim->token, claim->shared);
     struct mem_entry *first;
     bool join;
 
@@ -127,7 +129,7 @@ static hf_status mem_try(struct mem_conn *mc, struct mem_key *key,
     }
     if (mine)
         return mem_busy(&mc->base, key, mine, claim, receipt, busy);
-    mine = mem_by_token(&key->queue, claim->token);
+    mine = mem_by_token(&key->queue, claim->token, claim->shared);
     first = mem_first(&key->holders);
     /* Reentrancy does not queue: it would wait for itself. */
     join = first && !first->shared && mem_may_join(first, claim);
@@ -176,7 +178,8 @@ static void mem_renew_one(struct mem_table *table, struct hfi_renewal *item)
 
     if (key) {
         mem_expire(key, now);
-        mine = mem_by_token(&key->holders, item->claim->token);
+        mine = mem_by_token(&key->holders, item->claim->token,
+                            item->claim->shared);
     }
     item->st = mine && !mine->broken ? HF_OK : HF_LOST;
     if (item->st == HF_OK) {
@@ -218,9 +221,9 @@ static hf_status mem_release(struct hfi_conn *conn,
     key = mem_find(mc->table, claim->key);
     if (key) {
         mem_expire(key, hfi_now());
-        mine = mem_by_token(&key->holders, claim->token);
+        mine = mem_by_token(&key->holders, claim->token, claim->shared);
         if (!mine)
-            mine = mem_by_token(&key->queue, claim->token);
+            mine = mem_by_token(&key->queue, claim->token, claim->shared);
         if (!mine && HFI_MUTANT(release_without_owner))
             mine = mem_first(&key->holders);
         mem_entry_free(mine);
@@ -251,7 +254,7 @@ static hf_status mem_watch(struct hfi_conn *conn, const struct hfi_claim *claim,
     pthread_mutex_lock(&mc->table->mu);
     key = mem_find(mc->table, claim->key);
     if (key)
-        mine = mem_by_token(&key->holders, claim->token);
+        mine = mem_by_token(&key->holders, claim->token, claim->shared);
     if (mine) {
         mine->watched = true;
         if (!hfi_link_alone(&key->queue))
@@ -296,9 +299,9 @@ static hf_status mem_take_over(struct hfi_conn *conn,
     key = mem_find(mc->table, claim->key);
     if (key) {
         mem_expire(key, hfi_now());
-        mine = mem_by_token(&key->holders, claim->token);
+        mine = mem_by_token(&key->holders, claim->token, claim->shared);
         if (!mine)
-            mine = mem_by_token(&key->holders, token);
+            mine = mem_by_token(&key->holders, token, claim->shared);
     }
     if (mine && (mine->broken || mine->fence != receipt->fence))
         mine = NULL;

@@ -138,14 +138,17 @@ struct mem_entry *mem_first(struct hfi_link *list)
                : hfi_container(list->next, struct mem_entry, link);
 }
 
-struct mem_entry *mem_by_token(struct hfi_link *list, const char *token)
+/* A grant is a token and a mode: the bearer of a shared lock's handle may say
+ * that it was exclusive, and then has nothing.  mem.c (1) */
+struct mem_entry *mem_by_token(struct hfi_link *list, const char *token,
+                               bool shared)
 {
     struct hfi_link *at;
     struct mem_entry *entry;
 
     for (at = list->next; at != list; at = at->next) {
         entry = hfi_container(at, struct mem_entry, link);
-        if (!strcmp(entry->token, token))
+        if (entry->shared == shared && !strcmp(entry->token, token))
             return entry;
     }
     return NULL;
@@ -208,13 +211,15 @@ void mem_expire(struct mem_key *key, int64_t now)
         mem_wake_next(key);
 }
 
-/* mem.c (1) */
+/* mem.c (1).  Equal owner ids have one grant together: one that is broken takes
+ * in nobody.  Those who share have a grant each. */
 bool mem_may_join(const struct mem_entry *holder, const struct hfi_claim *claim)
 {
     if (!holder)
         return true;
     if (holder->owner && claim->owner && !strcmp(holder->owner, claim->owner))
-        return holder->shared == claim->shared;
+        return holder->shared == claim->shared &&
+               (holder->shared || !holder->broken);
     return holder->shared && claim->shared;
 }
 

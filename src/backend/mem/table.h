@@ -58,7 +58,8 @@ struct mem_entry *mem_entry_new(struct hfi_conn *conn,
                                 const struct hfi_claim *claim);
 void mem_entry_free(struct mem_entry *entry);
 struct mem_entry *mem_first(struct hfi_link *list);
-struct mem_entry *mem_by_token(struct hfi_link *list, const char *token);
+struct mem_entry *mem_by_token(struct hfi_link *list, const char *token,
+                               bool shared);
 bool mem_may_join(const struct mem_entry *holder,
                   const struct hfi_claim *claim);
 bool mem_is_turn(struct mem_key *key, const struct mem_entry *mine,
