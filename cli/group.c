@@ -187,18 +187,23 @@ static bool group_looks_dead(pid_t pgid)
 
 bool group_ended(pid_t pgid)
 {
-    static pid_t killed; /* the group that has got KILL from here, and when */
-    static int64_t killed_at;
+    /* The groups that have got KILL from here, and when: that of the command
+     * and that of the --on-lost command. */
+    static struct {
+        pid_t pgid;
+        int64_t at;
+    } killed[2];
+    int i = killed[0].pgid && killed[0].pgid != pgid;
 
     if (!group_alive(pgid))
         return true;
     if (!group_looks_dead(pgid))
         return false;
-    if (killed == pgid)
-        return cli_now() >= killed_at + GROUP_KILL_MS;
+    if (killed[i].pgid == pgid)
+        return cli_now() >= killed[i].at + GROUP_KILL_MS;
     group_signal(pgid, SIGKILL);
-    killed = pgid;
-    killed_at = cli_now();
+    killed[i].pgid = pgid;
+    killed[i].at = cli_now();
     return false;
 }
 

@@ -14,6 +14,7 @@
  *     ending     taken by whoever sends TERM, so that it is sent once
  *     told       the same for the line in $HOLDFAST_LOST_FD
  *     hook       the --on-lost command, which ends when its time is over
+ *     closed     set by the guard when it has nothing left to watch over
  *
  *  (1) holdfast is frozen.  The deadline stands still.  Soon after deadline -
  *      lead, when a holdfast that runs would have acted, the guard sends TERM,
@@ -31,7 +32,12 @@
  *      signals blocked.
  *  (6) A run inside the command has a guard of its own, which obeys our page
  *      too.  It dies last, and we wait for it (nest.c).
- *  (7) It speaks when the group is dead and the lock is let go, never before:
+ *  (7) Nothing starts unseen or late.  The command and the --on-lost command
+ *      write their own group into the page, then look at `closed` and at the
+ *      clock, then exec.  The guard sets `closed`, then looks at the groups,
+ *      then ends.  So one of the two sees the other, however long holdfast was
+ *      stopped before the fork, and if it was killed right after it.
+ *  (8) It speaks when the group is dead and the lock is let go, never before:
  *      a write to stderr may block for ever.
  *
  * The guard was forked from a process with threads, so it makes system calls
@@ -85,6 +91,13 @@ static int64_t guard_patience(const struct guard_page *page)
     int64_t room = (page->lead - page->margin) / 4;
 
     return room < 200 ? room : 200;
+}
+
+bool guard_admits(struct guard_page *page, _Atomic int32_t *group,
+                  int64_t before)
+{
+    atomic_store(group, getpid());
+    return !atomic_load(&page->closed) && cli_now() < before;
 }
 
 /* When to act if holdfast does not: at the deadline, or with the run around
@@ -187,8 +200,8 @@ static void guard_hasten(struct guard_page *page, int64_t kill_at)
         atomic_store(&page->deadline, kill_at + page->margin);
 }
 
-/* Whether the --on-lost command has ended.  When its time is over, it has
- * to. */
+/* Whether the --on-lost command has ended, with all that it started.  When its
+ * time is over, it has to. */
 static bool guard_hook_over(struct guard_page *page, int64_t term_at)
 {
     pid_t hook = atomic_load(&page->hook);
@@ -198,8 +211,14 @@ static bool guard_hook_over(struct guard_page *page, int64_t term_at)
     if (cli_now() < term_at)
         return false;
     group_signal(hook, SIGKILL);
-    atomic_store(&page->hook, 0);
-    return true;
+    return group_ended(hook);
+}
+
+/* Let nothing be started any more.  True if nothing was. */
+static bool guard_close(struct guard_page *page)
+{
+    atomic_store(&page->closed, 1);
+    return atomic_load(&page->pgid) <= 1 && !atomic_load(&page->hook);
 }
 
 /* Wait for a moment.  True if holdfast has died in it. */
@@ -221,8 +240,11 @@ static bool guard_finish(struct guard *guard, int alive, bool orphaned)
     int64_t term_at = atomic_load(&page->term_at);
     bool began = false;
 
-    if (pgid <= 1)
-        return false;
+    if (pgid <= 1) {
+        if (guard_close(page))
+            return false;
+        pgid = atomic_load(&page->pgid);
+    }
     if (orphaned)
         guard_hasten(page, cli_now() + page->lead);
     else if (term_at)
@@ -232,7 +254,8 @@ static bool guard_finish(struct guard *guard, int alive, bool orphaned)
             began = guard_term(guard, pgid, orphaned);
         guard_close_told(guard);
         if (guard_hook_over(page, term_at) && group_ended(pgid) &&
-            !nest_busy(guard->page_fd))
+            !nest_busy(guard->page_fd) &&
+            (guard_close(page) || guard_hook_over(page, term_at)))
             return began;
         guard_hasten(page, guard_kill_at(guard));
         if (cli_now() >= guard_kill_at(guard))

@@ -18,12 +18,17 @@
  *     now >= granted + max-hold  TERM now, KILL after the grace; the lock is
  *                                kept until the group is dead
  *
+ * KILL comes at deadline - margin in any case, whatever the grace is and
+ * whatever else ends the run: the grace of the run around us may be longer than
+ * our lease.  The margin depends on the lease only.
+ *
  *  (1) Once TERM has been sent there is no way back, even if a renewal succeeds
  *      after all: the verdict is latched, as the loss of a lock is.
  *  (2) A group that is being ended is dead before the lock is released, also a
  *      lock that was broken: the service keeps it until then.  A group whose
  *      leader ended by itself is left alone (see --wait-group): the command is
- *      over when its first process is, as with flock(1).
+ *      over when its first process is, as with flock(1).  The --on-lost command
+ *      is bound like the group that is being ended, with all that it starts.
  *  (3) The grace is at most a third of the lease.  The keeper renews when two
  *      thirds are left, so a healthy lock never comes near to it.
  *
@@ -70,26 +75,34 @@ static int64_t hold_deadline(struct run *run)
     return deadline;
 }
 
+/* When a group that is being ended gets KILL: when the verdict says so, and at
+ * the margin before the end of what is proven, whatever the verdict was. */
+static int64_t hold_kill_at(const struct run *run)
+{
+    if (run->on_lost == ON_LOST_WARN || run->proven == INT64_MAX)
+        return run->kill_at;
+    return hold_min(run->kill_at, run->proven - run->guard.page->margin);
+}
+
 /* Tell the guard by when the group must be dead. */
 static void hold_publish(struct run *run, int64_t lease)
 {
-    int64_t hold = run->hold_until;
+    const struct guard_page *page = run->guard.page;
+    int64_t at = INT64_MAX;
 
-    if (run->stage >= STAGE_HOOK)
-        guard_publish(&run->guard,
-                      run->kill_at == INT64_MAX
-                          ? INT64_MAX
-                          : run->kill_at + run->guard.page->margin);
-    else if (run->on_lost == ON_LOST_WARN)
-        guard_publish(&run->guard, INT64_MAX);
-    else
-        guard_publish(
-            &run->guard,
-            hold_min(lease, hold == INT64_MAX ? hold : hold + run->grace));
+    if (run->stage >= STAGE_HOOK) {
+        at = hold_kill_at(run);
+        at = at == INT64_MAX ? at : at + page->margin;
+    } else if (run->on_lost != ON_LOST_WARN) {
+        if (run->hold_until != INT64_MAX)
+            at = run->hold_until +
+                 (run->grace > page->margin ? run->grace : page->margin);
+        at = hold_min(at, lease);
+    }
+    guard_publish(&run->guard, at);
 }
 
-/* When the command must end, and how much earlier that must begin. */
-static void hold_times(struct run *run, int64_t lease)
+void hold_times(struct run *run, int64_t lease)
 {
     struct guard_page *page = run->guard.page;
 
@@ -98,20 +111,32 @@ static void hold_times(struct run *run, int64_t lease)
     page->margin = 0;
     if (run->leased) {
         run->grace = hold_min(run->grace, run->ttl / 3);
-        page->margin = hold_min(hold_min(run->ttl / 20, 500), run->grace);
+        page->margin = hold_min(run->ttl / 20, 500); /* whatever the grace */
     }
-    page->lead = run->on_lost == ON_LOST_KILL   ? page->margin
-                 : run->on_lost == ON_LOST_WARN ? 0
-                                                : run->grace;
+    page->lead = run->on_lost == ON_LOST_WARN ? 0
+                 : run->on_lost == ON_LOST_KILL || run->grace < page->margin
+                     ? page->margin
+                     : run->grace;
     run->hold_until = INT64_MAX;
     if (run->opts->max_hold_ms)
         run->hold_until = run->granted_at + run->opts->max_hold_ms;
     hold_publish(run, lease);
 }
 
+/* The command has not started, or not become the command. */
+static int hold_too_late(struct run *run)
+{
+    run->why = WHY_LOST;
+    run->loss =
+        hf_held(run->lock) ? HF_LOSS_EXPIRED : hf_lost_reason(run->lock);
+    cli_say("lost '%s' (%s) before the command could start", run->key,
+            hf_loss_name(run->loss));
+    return CLI_LOST;
+}
+
 /* Start guard and command; CLI_OK, or the exit status after having said why.
- * The guard knows the deadline before there is a command, so that a freeze at
- * any point of this is covered. */
+ * The guard knows the deadline before there is a command, and the child looks
+ * at the clock itself, so that a freeze at any point of this is covered. */
 int hold_start(struct run *run)
 {
     int64_t lease = hold_deadline(run);
@@ -123,20 +148,17 @@ int hold_start(struct run *run)
             lease = hold_deadline(run);
         hold_times(run, lease);
     }
-    if (!hf_held(run->lock) || cli_now() >= lease - run->guard.page->lead) {
-        run->why = WHY_LOST;
-        run->loss =
-            hf_held(run->lock) ? HF_LOSS_EXPIRED : hf_lost_reason(run->lock);
-        cli_say("lost '%s' (%s) before the command could start", run->key,
-                hf_loss_name(run->loss));
-        return CLI_LOST;
-    }
+    if (!hf_held(run->lock) || cli_now() >= lease - run->guard.page->lead)
+        return hold_too_late(run);
     if (cli_now() >= nest_term_at(&run->guard.nest)) {
         run->why = WHY_OUTER;
         cli_say("the run around this one is being ended: '%s' is given back",
                 run->key);
         return CLI_LOST;
     }
+    run->guard.page->start_by =
+        hold_min(run->leased ? lease - run->guard.page->lead : INT64_MAX,
+                 nest_term_at(&run->guard.nest));
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     if (run->guarded && !guard_start(&run->guard)) {
         cli_say("the guard cannot be started: %s", strerror(errno));
@@ -175,8 +197,7 @@ static void hold_kill(struct run *run)
     run->kill_at = hold_min(run->kill_at, cli_now());
     atomic_store(&run->guard.page->ending, 1);
     group_signal(run->pgid, SIGKILL);
-    if (run->hook)
-        group_signal(run->hook, SIGKILL);
+    group_signal(run->hook_group, SIGKILL);
 }
 
 /* Say why the command is being ended.  The signals have been sent. */
@@ -208,6 +229,7 @@ static void hold_hook(struct run *run)
     run->hook = spawn_hook(run);
     if (run->hook < 0)
         run->hook = 0; /* no process can be had: go on without */
+    run->hook_group = run->hook;
     atomic_store(&run->guard.page->hook, run->hook);
 }
 
@@ -331,6 +353,8 @@ static void hold_child(struct run *run, int status)
     run->gone = true;
     run->status = status;
     run->ended_at = cli_now();
+    if (run->why == WHY_NONE && !atomic_load(&run->guard.page->admitted))
+        hold_too_late(run);
     if (WIFSIGNALED(status) && run->tty.lent && run->stage == STAGE_RUN &&
         (WTERMSIG(status) == SIGINT || WTERMSIG(status) == SIGQUIT))
         run->die_by = WTERMSIG(status);
@@ -349,11 +373,25 @@ static void hold_guard_gone(struct run *run)
                 strerror(errno));
 }
 
-/* What the --on-lost command started has ended with it or is left alone. */
+/* The --on-lost command has ended.  What it has started may go on for as long as
+ * the run does. */
 static void hold_hook_gone(struct run *run)
 {
-    atomic_store(&run->guard.page->hook, 0);
     run->hook = 0;
+    if (group_alive(run->hook_group))
+        return;
+    run->hook_group = 0;
+    atomic_store(&run->guard.page->hook, 0);
+}
+
+/* Whether nobody of the --on-lost command is left.  Its time is over with that
+ * of the command. */
+static bool hold_hook_ended(const struct run *run)
+{
+    if (!run->hook_group || !group_alive(run->hook_group))
+        return true;
+    group_signal(run->hook_group, SIGKILL);
+    return group_ended(run->hook_group);
 }
 
 /* Whether the child has ended and has not been reaped. */
@@ -415,7 +453,8 @@ static bool hold_over(const struct run *run)
     if (!run->gone || (run->stage == STAGE_HOOK && run->hook))
         return false; /* the hook has its time even if the command obeys */
     if (run->stage >= STAGE_HOOK)
-        return group_ended(run->pgid) && !nest_busy(run->guard.page_fd);
+        return group_ended(run->pgid) && !nest_busy(run->guard.page_fd) &&
+               hold_hook_ended(run);
     return !run->opts->wait_group || group_over(run->pgid);
 }
 
@@ -427,9 +466,9 @@ static int hold_pause(const struct run *run, int64_t lease)
     if (run->stage == STAGE_KILL || (run->gone && run->stage >= STAGE_HOOK))
         return HOLD_END_MS;
     if (run->stage == STAGE_HOOK)
-        until = run->term_at;
+        until = hold_min(run->term_at, hold_kill_at(run));
     else if (run->stage == STAGE_TERM)
-        until = run->kill_at;
+        until = hold_kill_at(run);
     else if (run->stage == STAGE_RUN && (run->leased || run->blind))
         until = hold_min(hold_min(until, lease - run->guard.page->lead),
                          cli_now() + run->ttl / 10);
@@ -448,7 +487,7 @@ static int hold_pause(const struct run *run, int64_t lease)
 /* One turn: is the verdict still open, what does it say, and what is due? */
 static void hold_turn(struct run *run, int64_t lease)
 {
-    bool open = run->stage == STAGE_RUN ||
+    bool open = (run->stage == STAGE_RUN && run->why == WHY_NONE) ||
                 (run->stage == STAGE_WARNED && run->why == WHY_LOST);
 
     if (open && (!run->gone || run->opts->wait_group ||
@@ -457,7 +496,7 @@ static void hold_turn(struct run *run, int64_t lease)
     if (run->stage == STAGE_HOOK && (!run->hook || cli_now() >= run->term_at))
         hold_term(run);
     run->kill_at = hold_min(run->kill_at, nest_kill_at(&run->guard.nest));
-    if (run->stage >= STAGE_HOOK && cli_now() >= run->kill_at)
+    if (run->stage >= STAGE_HOOK && cli_now() >= hold_kill_at(run))
         hold_kill(run);
 }
 
@@ -480,8 +519,6 @@ void hold_loop(struct run *run)
         poll(fds, 2, hold_pause(run, lease));
         hold_signals(run);
     }
-    if (run->hook)
-        group_signal(run->hook, SIGKILL);
     if (run->why == WHY_NONE && !hf_held(run->lock)) {
         run->why = WHY_LOST;
         run->loss = hf_lost_reason(run->lock);

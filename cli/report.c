@@ -71,7 +71,9 @@ bool report_open(struct run *run)
 /* How the command ended: exited, signaled, or not-started. */
 static void report_ending(struct cli_json *json, const struct run *run)
 {
-    bool failed = run->guard.page && atomic_load(&run->guard.page->exec_errno);
+    bool failed =
+        run->guard.page && (atomic_load(&run->guard.page->exec_errno) ||
+                            !atomic_load(&run->guard.page->admitted));
 
     if (!run->gone || failed) {
         cli_json_str(json, "ended", "not-started");

@@ -74,7 +74,10 @@ struct guard_page {
     _Atomic int32_t ending;     /* 1: the group has got TERM or KILL */
     _Atomic int32_t told;       /* 1: $HOLDFAST_LOST_FD has been written */
     _Atomic int32_t hook;       /* the group of the --on-lost command, or 0 */
+    _Atomic int32_t closed;     /* 1: nothing may be started any more */
+    _Atomic int32_t admitted;   /* 1: the command was started in time */
     _Atomic int32_t exec_errno; /* why exec failed */
+    int64_t start_by;           /* the command starts before that, or never */
     int64_t lead;               /* act so long before the deadline */
     int64_t margin;             /* KILL so long before the deadline */
 };
@@ -99,6 +102,12 @@ void guard_publish(struct guard *guard, int64_t deadline);
 void guard_raise(struct guard *guard,
                  const char *reason); /* tell the command */
 void guard_stop(struct guard *guard);
+
+/* In a child, before it becomes another program: put its group where the guard
+ * looks for it.  False if it is too late: then the child must not go on.
+ * Async-signal-safe. */
+bool guard_admits(struct guard_page *page, _Atomic int32_t *group,
+                  int64_t before);
 
 /* ---- nest.c -------------------------------------------------------------- */
 
@@ -176,11 +185,12 @@ struct run {
     hf_loss loss;
 
     pid_t child;
-    pid_t pgid; /* its group; stays when the child has been reaped */
-    bool gone;  /* the child has been reaped, status is set */
-    int status; /* as waitpid gives it */
-    pid_t hook; /* the --on-lost command, 0 if it does not run */
-    int cancel; /* the signal that ended the wait */
+    pid_t pgid;       /* its group; stays when the child has been reaped */
+    bool gone;        /* the child has been reaped, status is set */
+    int status;       /* as waitpid gives it */
+    pid_t hook;       /* the --on-lost command, 0 if it does not run */
+    pid_t hook_group; /* its group; stays while one of it lives */
+    int cancel;       /* the signal that ended the wait */
     int64_t cancel_at;
     int die_by; /* end by this signal, as the command did */
 };
@@ -193,6 +203,8 @@ hf_status run_give_back(struct run *run, struct hf_error *err);
 void run_busy(const struct run *run, const struct hf_error *err);
 
 hf_status wait_for_lock(struct run *run, struct hf_error *err);
+/* Decide when the command must end, and how much earlier that begins. */
+void hold_times(struct run *run, int64_t lease);
 int hold_start(struct run *run);
 void hold_loop(struct run *run);
 

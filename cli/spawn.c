@@ -21,6 +21,11 @@
  * All memory is allocated before fork, since other threads may hold the
  * allocator's lock at that moment; the child makes only system calls.
  *
+ * The lock is proven when the child becomes the command, and not only when we
+ * decided to start it: we may have been stopped in between, for longer than the
+ * lease.  So the child looks at the clock once more, after it has told the
+ * guard of itself, and before exec (guard.c (7)).
+ *
  * The child dies with us (PR_SET_PDEATHSIG): the kernel's own guard, which
  * needs nobody to be alive.  It counts from the death of the *thread* that
  * forked, so only the main thread may come here, and a parent that died before
@@ -197,7 +202,9 @@ static _Noreturn void spawn_child(struct run *run, pid_t parent, bool lend)
         if (getppid() != parent)
             _exit(CLI_FAILED);
     }
-    atomic_store(&page->pgid, getpid());
+    if (!guard_admits(page, &page->pgid, page->start_by))
+        _exit(CLI_LOST);
+    atomic_store(&page->admitted, 1);
     dup2(run->lost_rd, run->lost_num);
     fcntl(run->lost_num, F_SETFD, 0);
     if (run->guarded)
@@ -233,11 +240,16 @@ pid_t spawn_hook(struct run *run)
 {
     static char shell[] = "/bin/sh", dash_c[] = "-c";
     char *argv[] = {shell, dash_c, (char *)run->opts->on_lost, NULL};
+    struct guard_page *page = run->guard.page;
     pid_t pid = fork();
 
+    if (pid > 0)
+        setpgid(pid, pid); /* both sides, as above */
     if (pid != 0)
         return pid;
     setpgid(0, 0);
+    if (!guard_admits(page, &page->hook, run->term_at))
+        _exit(CLI_LOST);
     dup2(run->lost_rd, run->lost_num);
     fcntl(run->lost_num, F_SETFD, 0);
     sig_restore(&run->sig);

@@ -136,6 +136,27 @@ rm "$tmp/go"
 wait $pid
 is 'and the command ends as it likes' 8 $?
 
+# holdfast is stopped after the grant and before the fork of the guard, or of the
+# command, and continued when the lease is over.
+for nth in 1 2; do
+    promise="stopped before fork $nth for longer than the lease"
+    can_shim || { skip "$promise" 'there is no fork-shim'; continue; }
+    shimmed stop-before:$nth "$hf" run -u mem:late --ttl 1s \
+        --report "$tmp/report" late -- sh -c ': >"$0"' "$tmp/late$nth" \
+        2>"$tmp/err" &
+    pid=$!
+    until_true stopped $pid
+    sleep 1.1 # the lease is over
+    kill -CONT $pid
+    wait $pid
+    is "$promise: the lock is lost" 79 $?
+    [ ! -e "$tmp/late$nth" ]
+    ok "$promise: the command has not been started"
+    has "$promise: the report says so" '"ended": "not-started"' \
+        "$(cat "$tmp/report")"
+    has "$promise: and the message" "lost 'late'" "$(cat "$tmp/err")"
+done
+
 # --max-hold is kept even when holdfast is frozen.
 start "$HOLDFAST_URL" maxhold "$tmp/f5" --max-hold 500ms --grace 100ms
 kill -STOP $pid

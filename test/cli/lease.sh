@@ -137,6 +137,24 @@ kill -CONT $server
 wait $pid
 is 'server frozen: the status is 79' 79 $?
 
+# A run inside another that is being ended and has a long grace.  The inner lease
+# is shorter: it alone decides when the inner family is dead.
+"$hf" run -q -u "file:$tmp/outer" --max-hold 300ms --grace 30s outer -- \
+    sh -c 'echo $$ >"$2.inner"; 
+        exec "$0" run -u "$3" -t 2s nested -- sh "$1" "$2"' \
+    "$hf" "$tmp/family" "$tmp/nested" "$HOLDFAST_URL" 2>"$tmp/nested.err" &
+outer=$!
+until_true [ -s "$tmp/nested.pids" ]
+"$hf" run -w 60 nested -- sh "$tmp/look" "$tmp/nested" >"$tmp/nested.seen" &
+contender=$!
+until_true grep -q 'the run around' "$tmp/nested.err"
+pid=$(cat "$tmp/nested.inner")
+kill -STOP $pid
+passed nested 'outer run ending, inner holdfast frozen'
+kill -CONT $pid
+wait $outer
+is 'outer run ending: its status' 124 $?
+
 # The server is frozen when the command ends.
 "$hf" run -t 1m end -- sh -c 'until [ -e "$0" ]; do sleep 0.02; done; exit 6' \
     "$tmp/go" 2>"$tmp/said" &

@@ -120,6 +120,14 @@ redis_serve() {
 
 redis_up() { dead $server || grep -q 'Ready to accept' "$tmp/redis.log"; }
 
+# shimmed WHAT COMMAND...: with fork-shim.c in it; can_shim tells if it is there.
+can_shim() { [ -n "${FORK_SHIM_FILE-}" ]; }
+shimmed() {
+    what=$1
+    shift
+    exec env LD_PRELOAD="$FORK_SHIM_FILE" FORK_SHIM="$what" "$@"
+}
+
 # valid_json FILE
 valid_json() {
     if command -v python3 >/dev/null; then

@@ -97,6 +97,36 @@ is 'also if holdfast is killed while the hook runs' TERM "$(cat "$tmp/kid.got")"
 until_true dead "$(cat "$tmp/hooked")"
 ok 'and the hook ends with its time'
 
+# What the hook leaves in the background, and a hook that goes on, end with the
+# run: the next holder sees neither.
+lose left --grace 20s --on-lost "sleep 1000 & echo \$! >$tmp/left-behind" \
+    left -- sleep 1000
+is 'a hook may leave something in the background' 79 $status
+dead "$(cat "$tmp/left-behind")"
+ok 'which is dead when holdfast ends'
+lose goes --grace 2s --on-lost "echo \$\$ >$tmp/goes; trap : TERM; while :; do sleep 0.05; done" \
+    goes -- sleep 1000
+dead "$(cat "$tmp/goes")"
+ok 'a hook that goes on is dead when holdfast ends'
+
+# holdfast is killed right after it has forked the hook.
+if can_shim; then
+    shimmed kill-after:3 "$hf" run -q --ttl 300ms --grace 2s \
+        --on-lost "echo \$\$ >$tmp/orphan; exec sleep 1000" z -- \
+        sleep 1000 2>"$tmp/err" &
+    pid=$!
+    until_true held z
+    "$hf" break -q --fence "$(fence z)" z
+    until_true dead $pid
+    "$hf" run -w 60 z -- sh -c 'sed -n "s/^State:[^A-Z]*\([A-Y]\).*/\1/p" \
+        "/proc/$(cat "$0")/status" 2>/dev/null' "$tmp/orphan" >"$tmp/seen"
+    is 'a hook whose holdfast was killed at its start ends before the next' \
+        '' "$(cat "$tmp/seen")"
+    kill -KILL "$(cat "$tmp/orphan")" 2>/dev/null
+else
+    skip 'a hook whose holdfast was killed at its start' 'there is no fork-shim'
+fi
+
 lose obeys --grace 20s --on-lost "sleep 0.3; echo 'the hook is done' >&2" \
     obeys -- sh -c 'read why <&$HOLDFAST_LOST_FD'
 is 'a command that ends by itself when it is told' 79 $status

@@ -365,6 +365,41 @@ static void test_break(void)
     hf_close(keep);
 }
 
+/* KILL comes at the margin before the end of the lease, whatever the grace. */
+static void test_margins(void)
+{
+    static const struct {
+        int64_t ttl, grace, margin, lead;
+        enum run_on_lost on_lost;
+    } rows[] = {
+        {30000, -1, 500, 5000, ON_LOST_TERM},
+        {30000, 0, 500, 500, ON_LOST_TERM},
+        {30000, 100, 500, 500, ON_LOST_TERM},
+        {30000, 3600000, 500, 10000, ON_LOST_TERM},
+        {30000, 0, 500, 500, ON_LOST_KILL},
+        {30000, 0, 500, 0, ON_LOST_WARN},
+        {2000, 0, 100, 100, ON_LOST_COMMAND},
+    };
+
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct guard_page page = {.deadline = INT64_MAX};
+        struct cli_opts opts = {.grace_ms = rows[i].grace};
+        struct run run = {.opts = &opts,
+                          .ttl = rows[i].ttl,
+                          .on_lost = rows[i].on_lost,
+                          .guard.page = &page};
+        char name[96];
+
+        hold_times(&run, cli_now() + rows[i].ttl);
+        snprintf(name, sizeof(name),
+                 "a lease of %lld ms with a grace of %lld ms: KILL %lld ms "
+                 "before its end",
+                 (long long)rows[i].ttl, (long long)rows[i].grace,
+                 (long long)rows[i].margin);
+        tap(page.margin == rows[i].margin && page.lead == rows[i].lead, name);
+    }
+}
+
 int main(void)
 {
     test_durations();
@@ -376,6 +411,7 @@ int main(void)
     test_handles();
     test_acquire();
     test_break();
+    test_margins();
     printf("1..%d\n", test_number);
     return test_failures != 0;
 }
