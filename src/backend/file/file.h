@@ -2,13 +2,13 @@
  *
  * file.h - what the parts of the file: backend share.
  *
- *   file.c         the rules; opening, waking
- *   acquire.c    taking, keeping, giving back
- *   fds.c     what a forked child must close
+ *   file.c     the rules; open, close
+ *   acquire.c, renew.c, release.c, wait.c, inspect.c, break.c
+ *              the slots of the vtable
+ *   bytes.c    the bytes beyond the end of a lock file
+ *   fds.c      what a forked child must close
  *   names.c    keys as file names
- *   record.c  what stands in a lock file
- *   inspect.c    inspect, list
- *   break.c    break
+ *   record.c   what stands in a lock file
  */
 #ifndef HFI_BACKEND_FILE_H
 #define HFI_BACKEND_FILE_H
@@ -48,18 +48,13 @@ struct file_conn {
 /* The number of our pid namespace; 0 if it is not known. */
 uint64_t file_pid_ns(void);
 
-hf_status file_watch(struct hfi_conn *, const struct hfi_claim *,
-                     struct hfi_receipt *, int64_t deadline, struct hf_error *);
-void file_unwatch(struct hfi_conn *, const struct hfi_claim *,
-                  struct hfi_receipt *);
-
 /* ---- fds.c -------------------------------------------------------- */
 
 void file_fds_set(struct file_fds *, int fd, bool on);
 void file_fds_fini(struct file_fds *);
 void file_after_fork_child(struct hfi_conn *);
 
-/* ---- acquire.c ------------------------------------------------------- */
+/* ---- acquire.c, renew.c, release.c, wait.c -------------------------------- */
 
 hf_status file_try_acquire(struct hfi_conn *, const struct hfi_claim *,
                            struct hfi_receipt *, struct hfi_answer *,
@@ -69,6 +64,18 @@ void file_renew(struct hfi_conn *, struct hfi_renewal *, size_t n,
 hf_status file_release(struct hfi_conn *, const struct hfi_claim *,
                        struct hfi_receipt *, int64_t deadline,
                        struct hf_error *);
+hf_status file_watch(struct hfi_conn *, const struct hfi_claim *,
+                     struct hfi_receipt *, int64_t deadline, struct hf_error *);
+void file_unwatch(struct hfi_conn *, const struct hfi_claim *,
+                  struct hfi_receipt *);
+int file_poll_fd(struct hfi_conn *);
+void file_dispatch(struct hfi_conn *);
+
+/* Does the key's name still lead to the file that we have? */
+bool file_is_named(struct file_conn *, const char *key, int fd);
+
+/* Close the file of a claim, and thus give up what it has of it. */
+void file_let_go(struct file_conn *, struct hfi_receipt *);
 
 /* What a claim that is `placed` has open: receipt->own. */
 struct file_grant {
@@ -77,6 +84,26 @@ struct file_grant {
     bool bytes; /* may have locks on bytes of the file, too */
     bool waits; /* shows that it waits */
 };
+
+/* ---- bytes.c --------------------------------------------------------------- */
+
+#define FILE_GATE_AT (INT64_C(1) << 40)
+#define FILE_LOOK_AT (FILE_GATE_AT + 1)
+#define FILE_HOLD_AT (FILE_GATE_AT + 2)
+#define FILE_SLOTS   (INT64_C(1) << 32)
+#define FILE_WAIT_AT (FILE_HOLD_AT + FILE_SLOTS)
+
+/* How often a try is made again while somebody looks. */
+#define FILE_LOOKS_MAX 100
+
+bool file_byte(int fd, off_t at, short type);
+
+/* Lock or unlock a byte of our own, as far as chance will have it; who meets
+ * another's is busy. */
+bool file_mark(int fd, off_t range, short type, const struct hfi_claim *);
+
+/* Give up all bytes and the lock. */
+void file_unlock(int fd);
 
 /* How many there are, and whether a stranger's lock may hide more. */
 struct file_tally {

@@ -7,7 +7,7 @@
  * of the process that say it, and goes with the last of them.  A key is there
  * while somebody holds it or waits for it.
  */
-#include "table.h"
+#include "mem.h"
 
 #include "base/alloc.h"
 #include "base/env.h"

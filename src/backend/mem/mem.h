@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: MIT
  *
- * table.h - what the parts of the mem: backend share.
+ * mem.h - what the parts of the mem: backend share.
  *
- *   mem.c        the rules; taking, keeping, giving back, waking
- *   table.c  the tables: keys, their holders and their queues
- *   inspect.c   inspect, list, break
+ *   mem.c        the rules; open, close
+ *   acquire.c, renew.c, release.c, wait.c, handle.c, inspect.c, break.c
+ *                the slots of the vtable
+ *   table.c      the tables: keys, their holders and their queues
  */
-#ifndef HFI_BACKEND_MEM_TABLE_H
-#define HFI_BACKEND_MEM_TABLE_H
+#ifndef HFI_BACKEND_MEM_H
+#define HFI_BACKEND_MEM_H
 
 #include <pthread.h>
 
@@ -68,8 +69,27 @@ int32_t mem_place_of(struct mem_key *key, const struct mem_entry *mine);
 void mem_wake_next(struct mem_key *key);
 void mem_expire(struct mem_key *key, int64_t now);
 
-/* ---- inspect.c -------------------------------------------------------- */
+/* ---- the slots of the vtable, each in the file of its name ---------------- */
 
+hf_status mem_try_acquire(struct hfi_conn *conn, const struct hfi_claim *claim,
+                          struct hfi_receipt *receipt, struct hfi_answer *busy,
+                          int64_t deadline, struct hf_error *err);
+void mem_renew(struct hfi_conn *conn, struct hfi_renewal *items, size_t n,
+               int64_t deadline, struct hf_error *err);
+hf_status mem_release(struct hfi_conn *conn, const struct hfi_claim *claim,
+                      struct hfi_receipt *receipt, int64_t deadline,
+                      struct hf_error *err);
+hf_status mem_watch(struct hfi_conn *conn, const struct hfi_claim *claim,
+                    struct hfi_receipt *receipt, int64_t deadline,
+                    struct hf_error *err);
+void mem_unwatch(struct hfi_conn *conn, const struct hfi_claim *claim,
+                 struct hfi_receipt *receipt);
+hf_status mem_attach(struct hfi_conn *conn, const struct hfi_claim *claim,
+                     const struct hf_handle *handle,
+                     struct hfi_receipt *receipt, struct hf_error *err);
+hf_status mem_take_over(struct hfi_conn *conn, const struct hfi_claim *claim,
+                        const char *token, struct hfi_receipt *receipt,
+                        int64_t deadline, struct hf_error *err);
 hf_status mem_inspect(struct hfi_conn *conn, const char *name,
                       struct hf_info *ret, int64_t deadline,
                       struct hf_error *err);

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * renew.c - the heartbeat of a lock file: nothing lapses, so it only looks whether
+ * the file was removed or an operator has asked for the lock.
+ */
+#include "file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include "base/banned.h"
+
+/* Does the key's name still lead to the file that we have?  A number of links
+ * would not tell: a file that was renamed, or has a second name, has some.
+ * fstat() would also ask for the times, and that makes the next write store new
+ * ones. */
+bool file_is_named(struct file_conn *fc, const char *key, int fd)
+{
+    char path[FILE_PATH_MAX];
+    struct statx ours, named;
+
+    file_path(path, key);
+    return !statx(fd, "", AT_EMPTY_PATH, STATX_INO, &ours) &&
+           !statx(fc->dir_fd, path, AT_SYMLINK_NOFOLLOW, STATX_INO, &named) &&
+           ours.stx_ino == named.stx_ino &&
+           ours.stx_dev_major == named.stx_dev_major &&
+           ours.stx_dev_minor == named.stx_dev_minor;
+}
+
+static void file_renew_one(struct file_conn *fc, struct hfi_renewal *item)
+{
+    const struct file_grant *own = item->receipt->own;
+    int fd = own->fd;
+    struct file_record rec;
+
+    item->st = HF_OK;
+    /* Of those who share, the mark means all who were there. */
+    if (!file_record_read_fence(fd, &rec, NULL) &&
+        rec.broken >= item->receipt->fence) {
+        item->st = HF_LOST;
+        item->reason = HF_LOSS_BROKEN;
+    } else if (!file_is_named(fc, item->claim->key, fd)) {
+        item->st = HF_LOST;
+        item->reason = HF_LOSS_DELETED;
+    }
+}
+
+void file_renew(struct hfi_conn *conn, struct hfi_renewal *items, size_t n,
+                int64_t deadline, struct hf_error *err)
+{
+    size_t i;
+
+    (void)deadline;
+    (void)err;
+    for (i = 0; i < n; i++)
+        file_renew_one((struct file_conn *)conn, &items[i]);
+}
