@@ -342,7 +342,8 @@ HF_CHECK hf_status hf_break_force(hf_client *client, const char *key,
                                   uint64_t fence, struct hf_error *err);
 
 /* HF_OK while the grant with this fence stands, HF_LOST once it does not; no
- * grant has fence 0. */
+ * grant has fence 0.  HF_UNSUPPORTED while the lock is shared: of several grants
+ * at once the service shows one. */
 HF_CHECK hf_status hf_check(hf_client *client, const char *key, uint64_t fence,
                             struct hf_error *err);
 

@@ -543,9 +543,16 @@ hf_status hf_check(hf_client *c, const char *key, uint64_t fence,
         st = check_key(key, err);
     if (!st)
         st = look(c, key, &info, err);
-    if (st || (info.held && fence && info.fence == fence && info.left_ms &&
-               !info.broken))
+    if (st)
         return st;
+    /* Of several grants at once the service shows one. */
+    if (info.held && info.shared && fence)
+        return hfi_fail(err, HF_UNSUPPORTED,
+                        "'%s' is shared: which grants stand is not told",
+                        hfi_quote(quoted, sizeof(quoted), key));
+    if (info.held && fence && info.fence == fence && info.left_ms &&
+        !info.broken)
+        return HF_OK;
     if (info.held && info.fence == fence && info.broken)
         return hfi_fail(
             err, HF_LOST, "'%s': the grant with fence %llu was broken",

@@ -120,6 +120,46 @@ TEST(the_directory_is_made_if_only_it_is_missing)
     hf_close(client);
 }
 
+static bool count_lock(void *arg, const char *key, const struct hf_info *info)
+{
+    (void)key;
+    (void)info;
+    ++*(int *)arg;
+    return true;
+}
+
+/* A mistyped name must not become a directory because somebody asked who holds
+ * a lock there.  What another process makes meanwhile is seen. */
+TEST(the_directory_is_made_by_the_first_lock_and_not_by_looking)
+{
+    hf_client *client = NULL, *other = NULL;
+    struct hf_info info = HF_INFO_INIT;
+    int count = 0;
+    hf_lock *lk;
+
+    CHECK_EQ(chdir(t_tmpdir()), 0);
+    CHECK_OK(hf_open("file:new/", NULL, &client, &t_err));
+    CHECK_EQ(chdir("/"), 0);
+    CHECK_OK(hf_inspect(client, "job", &info, &t_err));
+    CHECK(!info.held);
+    CHECK_OK(hf_list(client, "", count_lock, &count, &t_err));
+    CHECK_STATUS(hf_break(client, "job", 1, &t_err), HF_LOST);
+    CHECK_STATUS(hf_check(client, "job", 1, &t_err), HF_LOST);
+    CHECK_EQ(access(path("new"), F_OK), -1);
+    t_check_status(__FILE__, __LINE__, "hf_open", open_at(path("new"), &other),
+                   HF_OK);
+    CHECK_OK(hf_acquire(other, "job", 0, NULL, &lk, &t_err));
+    CHECK_OK(hf_inspect(client, "job", &info, &t_err));
+    CHECK(info.held);
+    CHECK_OK(hf_list(client, "", count_lock, &count, &t_err));
+    CHECK_EQ(count, 1);
+    CHECK_OK(hf_release(lk, &t_err));
+    CHECK_OK(hf_acquire(client, "job", 0, NULL, &lk, &t_err));
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_close(client);
+    hf_close(other);
+}
+
 TEST(a_missing_parent_is_named)
 {
     check_refused(path("no/such/place"), HF_SYSTEM, ENOENT, "no/such/place");
@@ -617,6 +657,8 @@ TEST(a_user_has_one_default_directory_and_never_another)
 
     mount_run_lock("1777");
     check_default("file:/run/lock/holdfast-0");
+    CHECK_EQ(access("/run/lock/holdfast-0", F_OK), -1);
+    CHECK_EQ(mkdir("/run/lock/holdfast-0", 0700), 0);
     CHECK_EQ(mount("none", "/run/lock", NULL, MS_REMOUNT | MS_RDONLY, NULL), 0);
     check_default(
         "file:/run/lock/holdfast-0"); /* to look, one need not write */
@@ -644,6 +686,7 @@ TEST(a_default_directory_of_somebody_else_is_refused_with_his_name)
     CHECK(strstr(t_err.text, "54321") != NULL);
     CHECK_EQ(rmdir("/run/lock/holdfast-0"), 0);
     check_default("file:/run/lock/holdfast-0");
+    CHECK_EQ(mkdir("/run/lock/holdfast-0", 0700), 0);
     CHECK_EQ(chmod("/run/lock/holdfast-0", 0777), 0);
     CHECK_STATUS(hf_open(NULL, NULL, &client, &t_err), HF_DENIED);
     CHECK(strstr(t_err.text, "chmod") != NULL);

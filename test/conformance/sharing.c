@@ -209,6 +209,32 @@ TEST(readers_behind_a_writer_that_gave_up_get_in)
     conf_check_free(key);
 }
 
+/* A service shows one of those who share, so a check can be right about that one
+ * only: it says neither "stands" nor "lost". */
+TEST(a_check_of_a_shared_grant_is_not_answered_wrongly)
+{
+    struct hf_lock_opts read = conf_opts(0, HF_SHARED);
+    const char *key = conf_key("k");
+    hf_client *a, *b;
+    hf_lock *one, *two;
+    uint64_t gone;
+
+    conf_needs(HF_TRAIT_SHARED | HF_TRAIT_FENCED);
+    a = conf_open();
+    b = conf_open();
+    one = conf_try(a, key, &read);
+    two = conf_try(b, key, &read);
+    gone = hf_fence(two);
+    CHECK_STATUS(hf_check(a, key, hf_fence(one), &t_err), HF_UNSUPPORTED);
+    CHECK_STATUS(hf_check(a, key, gone, &t_err), HF_UNSUPPORTED);
+    conf_unlock(two);
+    CHECK_STATUS(hf_check(a, key, gone, &t_err), HF_UNSUPPORTED);
+    conf_unlock(one);
+    CHECK_STATUS(hf_check(a, key, gone, &t_err), HF_LOST);
+    hf_close(a);
+    hf_close(b);
+}
+
 /* ---- detach and attach ------------------------------------------------- */
 
 TEST(a_detached_lock_is_taken_up_by_another_client)

@@ -226,10 +226,14 @@ static hf_status file_descriptor(struct file_conn *fc,
                                  struct hf_error *err)
 {
     struct file_grant *own = receipt->own;
+    hf_status st;
     int fd;
 
     if (receipt->placed)
         return HF_OK;
+    st = file_need_dir(fc, true, err);
+    if (st)
+        return st;
     fd = file_open_key(fc->dir_fd, claim->key, O_RDWR | O_NONBLOCK);
     if (fd < 0 && errno == ENOENT)
         fd = file_open_key(fc->dir_fd, claim->key,

@@ -80,5 +80,7 @@ void file_after_fork_child(struct hfi_conn *conn)
     if (fc->inotify_fd >= 0)
         close(fc->inotify_fd);
     file_fds_fini(&fc->fds);
-    fc->dir_fd = fc->inotify_fd = -1;
+    if (fc->parent_fd >= 0)
+        close(fc->parent_fd);
+    fc->dir_fd = fc->parent_fd = fc->inotify_fd = -1;
 }

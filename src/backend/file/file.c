@@ -39,6 +39,8 @@
  *   the lock.
  *
  * DECISIONS
+ *   The directory is made with the first lock and not by open(): whoever only
+ *   looks, perhaps with a name that is mistyped, changes nothing.
  *   flock(2), not open file description locks: scripts use flock(1), and the
  *   two kinds do not see each other.  Description locks do what flock cannot,
  *   see above.
@@ -68,6 +70,8 @@
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
+
+#include "base/alloc.h"
 
 #include "base/banned.h"
 
@@ -118,50 +122,118 @@ static const char *file_default_base(void)
 
 /* The directory that everyone gets who names none: the same for one user
  * whether from cron, a shell or a service, so no variable decides it. */
-static hf_status file_default_dir(char *ret, size_t size, struct hf_error *err)
+static void file_default_dir(char *ret, size_t size)
+{
+    snprintf(ret, size, "%s/holdfast-%lu", file_default_base(),
+             (unsigned long)geteuid());
+}
+
+/* Is it the user's own?  Anybody may have made it. */
+static hf_status file_check_default(const char *dir, int fd,
+                                    struct hf_error *err)
 {
     struct stat sb;
 
-    snprintf(ret, size, "%s/holdfast-%lu", file_default_base(),
-             (unsigned long)geteuid());
-    if (mkdir(ret, 0700) && errno != EEXIST)
-        return hfi_fail_errno(err, HF_SYSTEM, errno,
-                              "file: make '%s', where your locks are if no "
-                              "directory is named as file:DIR",
-                              ret);
-    if (lstat(ret, &sb))
-        return hfi_fail_errno(err, HF_SYSTEM, errno, "file: look at '%s'", ret);
-    if (!S_ISDIR(sb.st_mode) || sb.st_uid != geteuid())
+    if (fstat(fd, &sb))
+        return hfi_fail_errno(err, HF_SYSTEM, errno, "file: look at '%s'", dir);
+    if (sb.st_uid != geteuid())
         return hfi_fail(err, HF_DENIED,
                         "file: '%s' should be your directory and belongs to "
                         "user %lu: have it removed, or name another as "
                         "file:DIR in all programs that share the locks",
-                        ret, (unsigned long)sb.st_uid);
+                        dir, (unsigned long)sb.st_uid);
     if (sb.st_mode & 022)
         return hfi_fail(err, HF_DENIED,
-                        "file: others may write to '%s': use chmod go-w", ret);
+                        "file: others may write to '%s': use chmod go-w", dir);
     return HF_OK;
 }
 
-static hf_status file_open_dir(struct file_conn *fc, const char *dir,
-                               struct hf_error *err)
+/* Open the directory and see whether it can be used; with fc->mu, or before
+ * others know of `fc`.  HF_OK also if it is not there. */
+static hf_status file_open_dir(struct file_conn *fc, struct hf_error *err)
+{
+    int flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
+    char quoted[HFI_QUOTE_MAX];
+    hf_status st = HF_OK;
+    int fd;
+
+    hfi_quote(quoted, sizeof(quoted), fc->dir);
+    if (fc->standard)
+        flags |= O_NOFOLLOW;
+    fd = fc->parent_fd < 0 ? open(fc->dir, flags)
+                           : openat(fc->parent_fd, fc->name, flags);
+    if (fd < 0)
+        return errno == ENOENT
+                   ? HF_OK
+                   : hfi_fail_errno(err, HF_SYSTEM, errno,
+                                    "file: open the lock directory '%s'",
+                                    quoted);
+    if (fc->standard)
+        st = file_check_default(fc->dir, fd, err);
+    /* Who may not make a lock file here may still look. */
+    if (!st && faccessat(fd, ".", X_OK, AT_EACCESS))
+        st = hfi_fail_errno(err, HF_DENIED, errno,
+                            "file: look into the lock directory '%s'", quoted);
+    if (st)
+        close(fd);
+    else
+        atomic_store(&fc->dir_fd, fd);
+    return st;
+}
+
+/* The directory is not there: remember where it will be, since this process may
+ * change its own directory. */
+static hf_status file_open_parent(struct file_conn *fc, struct hf_error *err)
 {
     char quoted[HFI_QUOTE_MAX];
+    size_t len = strlen(fc->dir), from;
 
-    hfi_quote(quoted, sizeof(quoted), dir);
-    if (access(dir, F_OK) && mkdir(dir, 0777) && errno != EEXIST)
+    hfi_quote(quoted, sizeof(quoted), fc->dir);
+    while (len && fc->dir[len - 1] == '/')
+        fc->dir[--len] = '\0';
+    for (from = len; from && fc->dir[from - 1] != '/'; from--)
+        continue;
+    fc->name = fc->dir + from;
+    if (!from)
+        fc->parent_fd = open(".", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    else {
+        fc->dir[from - 1] = '\0';
+        fc->parent_fd =
+            open(from > 1 ? fc->dir : "/", O_PATH | O_DIRECTORY | O_CLOEXEC);
+        fc->dir[from - 1] = '/';
+    }
+    if (fc->parent_fd < 0)
         return hfi_fail_errno(err, HF_SYSTEM, errno,
                               "file: make the lock directory '%s'", quoted);
-    fc->dir_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fc->dir_fd < 0)
-        return hfi_fail_errno(err, HF_SYSTEM, errno,
-                              "file: open the lock directory '%s'", quoted);
-    /* Who may not make a lock file here may still look. */
-    if (faccessat(fc->dir_fd, ".", X_OK, AT_EACCESS))
-        return hfi_fail_errno(err, HF_DENIED, errno,
-                              "file: look into the lock directory '%s'",
-                              quoted);
     return HF_OK;
+}
+
+hf_status file_need_dir(struct file_conn *fc, bool make, struct hf_error *err)
+{
+    char quoted[HFI_QUOTE_MAX];
+    hf_status st = HF_OK;
+
+    if (atomic_load(&fc->dir_fd) >= 0)
+        return HF_OK;
+    pthread_mutex_lock(&fc->mu);
+    if (atomic_load(&fc->dir_fd) < 0)
+        st = file_open_dir(fc, err);
+    if (!st && make && atomic_load(&fc->dir_fd) < 0) {
+        if (mkdirat(fc->parent_fd, fc->name, fc->standard ? 0700 : 0777) &&
+            errno != EEXIST)
+            st = hfi_fail_errno(
+                err, HF_SYSTEM, errno, "file: make the lock directory '%s'%s",
+                hfi_quote(quoted, sizeof(quoted), fc->dir),
+                fc->standard ? ", where your locks are if none is named" : "");
+        else
+            st = file_open_dir(fc, err);
+        if (!st && atomic_load(&fc->dir_fd) < 0)
+            st = hfi_fail_errno(err, HF_SYSTEM, ENOENT,
+                                "file: open the lock directory '%s'",
+                                hfi_quote(quoted, sizeof(quoted), fc->dir));
+    }
+    pthread_mutex_unlock(&fc->mu);
+    return st;
 }
 
 uint64_t file_pid_ns(void)
@@ -180,7 +252,7 @@ static hf_status file_open(struct hfi_conn *conn, const struct hfi_url *url,
     hf_status st;
 
     (void)deadline;
-    fc->dir_fd = fc->inotify_fd = -1;
+    fc->dir_fd = fc->parent_fd = fc->inotify_fd = -1;
     fc->pid = (long)getpid();
     fc->pid_ns = file_pid_ns();
     file_record_learn_limit();
@@ -190,17 +262,21 @@ static hf_status file_open(struct hfi_conn *conn, const struct hfi_url *url,
         return hfi_fail(err, HF_INVALID,
                         "url: file: takes a directory, as in file:/run/x or "
                         "file:///run/x");
-    if (!*dir) {
-        st = file_default_dir(standard, sizeof(standard), err);
-        if (st)
-            return st;
+    fc->standard = !*dir;
+    if (fc->standard) {
+        file_default_dir(standard, sizeof(standard));
         dir = standard;
     }
+    fc->dir = hfi_strdup(dir);
+    if (!fc->dir)
+        return hfi_nomem(err);
     snprintf(conn->endpoint, sizeof(conn->endpoint), "file:%s", dir);
-    st = file_open_dir(fc, dir, err);
+    st = file_open_dir(fc, err);
+    if (!st && fc->dir_fd < 0)
+        st = file_open_parent(fc, err);
     if (st)
         return st;
-    file_judge(conn, fc->dir_fd);
+    file_judge(conn, fc->dir_fd < 0 ? fc->parent_fd : fc->dir_fd);
     return HF_OK;
 }
 
@@ -212,8 +288,11 @@ static void file_close(struct hfi_conn *conn)
         return;
     if (fc->dir_fd >= 0)
         close(fc->dir_fd);
+    if (fc->parent_fd >= 0)
+        close(fc->parent_fd);
     if (fc->inotify_fd >= 0)
         close(fc->inotify_fd);
+    hfi_free(fc->dir);
     file_fds_fini(&fc->fds);
     pthread_mutex_destroy(&fc->mu);
     fc->opened = false;

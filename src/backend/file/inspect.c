@@ -276,11 +276,14 @@ hf_status file_inspect(struct hfi_conn *conn, const char *key,
                        struct hf_error *err)
 {
     struct file_conn *fc = (struct file_conn *)conn;
-    int fd = file_open_key(fc->dir_fd, key, O_RDONLY | O_NONBLOCK);
     struct file_taken_list taken = {0};
-    hf_status st = HF_OK;
+    hf_status st = file_need_dir(fc, false, err);
+    int fd;
 
     (void)deadline;
+    if (st || fc->dir_fd < 0)
+        return st;
+    fd = file_open_key(fc->dir_fd, key, O_RDONLY | O_NONBLOCK);
     if (fd < 0 && errno == ENOENT)
         return HF_OK;
     if (fd < 0)
@@ -359,10 +362,13 @@ hf_status file_list(struct hfi_conn *conn, const char *prefix, hf_list_fn *fn,
     struct file_conn *fc = (struct file_conn *)conn;
     struct file_taken_list taken;
     struct file_listing ls = {&taken, prefix, fn, arg, false};
-    hf_status st = taken_read(&taken, err);
+    hf_status st = file_need_dir(fc, false, err);
     int fd;
 
     (void)deadline;
+    if (st || fc->dir_fd < 0)
+        return st;
+    st = taken_read(&taken, err);
     if (st)
         return st;
     fd = openat(fc->dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
