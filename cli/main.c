@@ -5,7 +5,7 @@
  * Everything else is in commands.c and in the files of the commands, so that
  * the tests can link all of it without this one function.
  */
-#include "cli.h"
+#include "run.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -27,6 +27,22 @@ static void main_fill_gaps(void)
     }
 }
 
+/* ps(1) shows our words to everybody.  A URL with a secret goes to a place of
+ * its own as soon as it has been read. */
+static void main_hide_url(struct cli_opts *opts)
+{
+    char *shown = (char *)opts->url;
+    char *own = shown && !opts->url_from_env && spawn_secret(shown)
+                    ? strdup(shown)
+                    : NULL;
+
+    if (!own)
+        return;
+    opts->url = own;
+    shown += strcspn(shown, ":");
+    memset(shown, '*', strlen(shown));
+}
+
 int main(int argc, char **argv)
 {
     struct cli_opts opts = {0};
@@ -41,6 +57,7 @@ int main(int argc, char **argv)
     if (argc > 1 && !strcmp(argv[1], "torture"))
         return cli_torture(argv + 1); /* its options are its own */
     code = cli_parse(argc, argv, &opts);
+    main_hide_url(&opts);
     if (code)
         return code;
     if (opts.help)

@@ -104,8 +104,8 @@ static void out_stars(char *from, char *to)
     }
 }
 
-/* scheme:user:password@host, which lacks its slashes: the stars go behind the
- * first colon. */
+/* scheme:user:password@host or scheme:/user:password@host, which lacks slashes:
+ * the stars go behind the first colon. */
 static void out_mask_words(char *text)
 {
     char *word, *end, *last, *first;
@@ -114,11 +114,32 @@ static void out_mask_words(char *text)
         end = word + strcspn(word, " ");
         first = memchr(word, ':', (size_t)(end - word));
         last = memrchr(word, '@', (size_t)(end - word));
-        if (first && last && first[1] != '/' && last > first + 1 &&
+        if (first && last && last > first + 1 &&
+            strncmp(first, "://", 3) != 0 &&
             memchr(first + 1, ':', (size_t)(last - first - 1))) {
             out_stars(first + 1, last);
             end = word + strcspn(word, " ");
         }
+    }
+}
+
+/* scheme:rest?name=value: any option may be a secret, or the rest of one in
+ * which a & was not escaped, so the stars go behind the question mark. */
+static void out_mask_options(char *text, bool all)
+{
+    char *word, *end, *colon, *query;
+
+    for (word = text; *word; word = *end ? end + 1 : end) {
+        end = word + strcspn(word, " ");
+        colon = memchr(word, ':', (size_t)(end - word));
+        query = colon ? memchr(colon, '?', (size_t)(end - colon)) : NULL;
+        if (!query || !memchr(query, '=', (size_t)(end - query)))
+            continue;
+        end = all ? strrchr(query, '\'') : query + strcspn(query, " '");
+        if (!end)
+            end = query + strlen(query);
+        out_stars(query + 1, end);
+        end = query + strcspn(query, " ");
     }
 }
 
@@ -136,10 +157,7 @@ void cli_mask(char *text, bool all)
         if (last)
             out_stars(at, last);
     }
-    for (at = text; (at = strstr(at, "password="));) {
-        at += strlen("password=");
-        out_stars(at, at + strcspn(at, "& '"));
-    }
+    out_mask_options(text, all);
     out_mask_words(text);
 }
 

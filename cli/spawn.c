@@ -51,7 +51,8 @@ static const char *const spawn_names[SPAWN_VARS] = {
     "HOLDFAST_KEY",     "HOLDFAST_FENCE", "HOLDFAST_OWNER",
     "HOLDFAST_LOST_FD", "HOLDFAST_URL",   "HOLDFAST_WITHIN"};
 
-/* Whether a URL holds a secret: user:password@, or a parameter named so. */
+/* Whether a URL holds a secret: user:password@, or a parameter named so.  A name
+ * that is escaped in part may be any. */
 bool spawn_secret(const char *url)
 {
     static const char *const words[] = {"pass", "secret", "token", "auth"};
@@ -60,6 +61,9 @@ bool spawn_secret(const char *url)
 
     for (size_t i = 0; query && i < sizeof(words) / sizeof(words[0]); i++)
         if (strcasestr(query, words[i]))
+            return true;
+    for (const char *name = query; name; name = strchr(name + 1, '&'))
+        if (memchr(name, '%', strcspn(name, "=")))
             return true;
     if (!authority)
         return false;

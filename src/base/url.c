@@ -357,6 +357,19 @@ static bool url_listed(const char *const *list, const char *name)
     return false;
 }
 
+/* Whether the name of an option may be part of a password in which a '&' was
+ * not escaped: one stands before it, or no option has such a long name. */
+static bool url_may_be_secret(const struct hfi_url *url, size_t nth)
+{
+    size_t i;
+
+    for (i = 0; i < nth; i++)
+        if (strcasestr(url->params[i].name, "pass") ||
+            strcasestr(url->params[i].name, "token"))
+            return true;
+    return strlen(url->params[nth].name) >= 32;
+}
+
 hf_status hfi_url_only(const struct hfi_url *url, const char *const *common,
                        const char *const *own, struct hf_error *err)
 {
@@ -367,6 +380,11 @@ hf_status hfi_url_only(const struct hfi_url *url, const char *const *common,
         if (url_listed(common, url->params[i].name) ||
             url_listed(own, url->params[i].name))
             continue;
+        if (url_may_be_secret(url, i))
+            return hfi_fail(err, HF_INVALID,
+                            "url: %s: has not all of these options; in a "
+                            "password write & as %%26",
+                            url->scheme);
         return hfi_fail(
             err, HF_INVALID,
             "url: %s: has no option '%s'; holdfast-url(7) names its manual "

@@ -143,8 +143,13 @@ static void test_masks(void)
         {"a redis://u:p@x@host b", "a redis://***@host b", false},
         {"'redis://:p w@host'", "'redis://***@host'", true},
         {"x://@h y://ab@h z://abcd@h", "x://@h y://**@h z://***@h", false},
-        {"postgres://h/db?password=s3cret&a=b",
-         "postgres://h/db?password=***&a=b", false},
+        {"postgres://h/db?password=s3cret&a=b", "postgres://h/db?***", false},
+        {"'consul://h?token=s3cret' no", "'consul://h?***' no", false},
+        {"'redis://h?p%61ss=s3 cret' no", "'redis://h?***' no", true},
+        {"redis://h?a_name_of_more_than_thirty_two_bytes=s3cret no",
+         "redis://h?*** no", false},
+        {"redis+unix:/u:s3cret@/x: no", "redis+unix:***@/x: no", false},
+        {"mean 'redis:'? right: yes?", "mean 'redis:'? right: yes?", false},
         {"'postgres:u:s3cret@h/db' no", "'postgres:***@h/db' no", false},
         {"file:/run/lock/a@b: no", "file:/run/lock/a@b: no", false},
     };
@@ -200,6 +205,8 @@ static void test_secrets(void)
         {"redlock://u:pw@a:1,b:2", true},
         {"postgres://host/db?password=x", true},
         {"consul://host?token=x", true},
+        {"consul://host?t%6fken=x", true},
+        {"etcd://host?cert=%2Fx", false},
         {"etcd://a:1?cert=/x", false},
     };
 

@@ -154,4 +154,29 @@ if "$hf" ls -q -u "sqlite:$tmp/x.db" >"$tmp/said" 2>&1; then
 fi
 is 'options that all commands take may come first' 0 \
     "$("$hf" -u "file:$tmp/other" run k -- true; echo $?)"
+# Secrets: whatever is wrong with a URL, its password is in no message, in no list
+# of processes and not in the environment of the command.
+for url in 'redis://u:S3CRET@127.0.0.1:1' 'redis:/u:S3CRET@127.0.0.1:1' \
+    'redis://u:a/S3CRET@127.0.0.1:1' 'nosuch://u:S3CRET@h' \
+    'redis+unix:/u:S3CRET@/x' 'postgres://127.0.0.1:1/d?password=a&S3CRET=1' \
+    'redis://127.0.0.1:1?a_name_of_more_than_thirty_two_bytes_S3CRET=S3CRET' \
+    'consul://127.0.0.1:1?tokem=S3CRET' 'mem:?p%61ssword=S3CRET'; do
+    said=$("$hf" status -v -u "$url" k 2>&1
+        HOLDFAST_URL=$url "$hf" doctor 2>&1
+        "$hf" "$url" 2>&1
+        "$hf" run "$url" 2>&1)
+    case $said in
+    *S3CRET*) printf '%s\n' "$said" | sed 's/^/# /'; false ;;
+    *) true ;;
+    esac
+    ok "$url: no message shows the secret"
+done
+said=$("$hf" run -q -u "file:$tmp/locks?t%74l=7m" k -- \
+    sh -c 'tr "\0" " " </proc/$PPID/cmdline; env' 2>&1)
+has 'an option whose name is escaped is taken for a secret' '-u file*' "$said"
+case $said in
+*t%74l*) false ;;
+*) true ;;
+esac
+ok 'which neither ps nor the command sees'
 finish
