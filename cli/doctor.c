@@ -6,6 +6,11 @@
  * promise is said as plainly as what it does.  Then a lock is really taken and
  * given back, twice, so that the fence can be seen to rise.  The probe has a
  * key of its own and touches no other.  Exit status 0 if the probe worked.
+ *
+ * With --all: what can the services do that this build knows, and can their
+ * modules be loaded?  No server is asked.  The tables of services in the
+ * documents are made from this (scripts/service-table).  Exit status 0 if all
+ * modules can be loaded.
  */
 #include "cli.h"
 
@@ -123,6 +128,118 @@ static void doctor_text(const struct hf_service *svc, hf_status st,
                DOCTOR_KEY, probe->took_ms, probe->fences[0], probe->fences[1]);
 }
 
+/* ---- --all --------------------------------------------------------------- */
+
+struct doctor_list {
+    bool json;
+    int shown;
+    int missing;
+};
+
+/* "yes", "no", or with an asterisk what depends on the URL or the server. */
+static const char *doctor_cell(const struct hf_service_kind *kind,
+                               unsigned trait)
+{
+    if (kind->traits & trait)
+        return kind->varies & trait ? "yes*" : "yes";
+    return kind->varies & trait ? "opt*" : "-";
+}
+
+static const char *doctor_reach(const struct hf_service_kind *kind)
+{
+    return kind->traits & HF_TRAIT_MACHINES    ? "machines"
+           : kind->traits & HF_TRAIT_PROCESSES ? "processes"
+                                               : "threads";
+}
+
+static const char *doctor_death(const struct hf_service_kind *kind)
+{
+    if (!(kind->traits & HF_TRAIT_PROCESSES))
+        return "-";
+    if (kind->traits & HF_TRAIT_DEATH)
+        return kind->varies & HF_TRAIT_DEATH ? "at once*" : "at once";
+    return kind->traits & HF_TRAIT_TWICE ? "2 leases" : "1 lease";
+}
+
+static void doctor_kind_json(const struct hf_service_kind *kind, bool first)
+{
+    char varies[256] = "";
+    struct cli_json json;
+
+    fputs(first ? "[" : ",\n ", stdout);
+    cli_json_open(&json, stdout);
+    cli_json_str(&json, "name", kind->name);
+    cli_json_str(&json, "schemes", kind->schemes);
+    cli_json_str(&json, "module", kind->module[0] ? kind->module : NULL);
+    cli_json_str(&json, "missing", kind->missing[0] ? kind->missing : NULL);
+    if (!kind->missing[0]) {
+        cli_json_str(&json, "options", kind->options);
+        cli_json_str(&json, "page", kind->page);
+        cli_json_str(&json, "tested", kind->tested);
+        for (size_t i = 0; i < DOCTOR_TRAITS; i++) {
+            size_t len = strlen(varies);
+
+            cli_json_bool(&json, doctor_traits[i].name,
+                          kind->traits & doctor_traits[i].trait);
+            if (kind->varies & doctor_traits[i].trait)
+                snprintf(varies + len, sizeof(varies) - len, "%s%s",
+                         len ? " " : "", doctor_traits[i].name);
+        }
+        cli_json_bool(&json, "twice", kind->traits & HF_TRAIT_TWICE);
+        cli_json_str(&json, "varies", varies);
+    }
+    cli_json_close(&json);
+}
+
+static void doctor_kind_text(const struct hf_service_kind *kind)
+{
+    char why[1024];
+
+    if (kind->missing[0]) {
+        cli_clean(kind->missing, why, sizeof(why));
+        printf("%-9s cannot be used: %s\n", kind->name, why);
+        return;
+    }
+    printf(
+        "%-9s %-9s %-5s %-5s %-5s %-7s %-6s %-6s %-6s %-5s %-5s %s\n",
+        kind->name, doctor_reach(kind), doctor_cell(kind, HF_TRAIT_FENCED),
+        doctor_cell(kind, HF_TRAIT_LEASED), doctor_cell(kind, HF_TRAIT_QUEUED),
+        doctor_cell(kind, HF_TRAIT_NOTIFY), doctor_cell(kind, HF_TRAIT_SHARED),
+        doctor_cell(kind, HF_TRAIT_REENTRANT),
+        doctor_cell(kind, HF_TRAIT_DETACH), doctor_cell(kind, HF_TRAIT_BREAK),
+        doctor_cell(kind, HF_TRAIT_NOTED), doctor_death(kind));
+}
+
+static bool doctor_kind(void *arg, const struct hf_service_kind *kind)
+{
+    struct doctor_list *list = arg;
+
+    if (list->json)
+        doctor_kind_json(kind, !list->shown);
+    else
+        doctor_kind_text(kind);
+    list->shown++;
+    list->missing += kind->missing[0] != '\0';
+    return true;
+}
+
+static int doctor_all(const struct cli_opts *opts)
+{
+    struct doctor_list list = {.json = opts->json};
+    struct hf_error err;
+    int code;
+
+    if (!opts->json)
+        printf("%-9s %-9s %-5s %-5s %-5s %-7s %-6s %-6s %-6s %-5s %-5s %s\n",
+               "service", "excludes", "fence", "lease", "order", "wake-up",
+               "shared", "owners", "detach", "break", "note", "after death");
+    if (hf_services(doctor_kind, &list, &err))
+        return cli_fail(&err);
+    fputs(opts->json ? "]\n" : "* depends on the URL or the server\n", stdout);
+    code = cli_done();
+    return !code && list.missing ? CLI_CONFIG : code;
+}
+
 int cmd_doctor(struct cli_opts *opts)
 {
     struct doctor_probe probe = {{0, 0}, 0};
@@ -135,6 +252,8 @@ int cmd_doctor(struct cli_opts *opts)
     if (opts->nargs)
         return cli_usage(opts->cmd,
                          "'doctor' takes no argument; give the URL with -u");
+    if (opts->all)
+        return doctor_all(opts);
     code = cli_open(opts, &client, &svc);
     if (code)
         return code;

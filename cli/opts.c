@@ -68,6 +68,8 @@ static const struct cli_opt opts_table[] = {
      "the grant that is meant ('holdfast status' shows it)"},
     {0, "force", NULL, IN_BREAK, OPT_FLAG, AT(force),
      "free it at once, though its holder may still be at work"},
+    {0, "all", NULL, IN_DOCTOR, OPT_FLAG, AT(all),
+     "every service that this build knows; no server is asked"},
     {0, "json", NULL, IN_DATA, OPT_FLAG, AT(json), "print JSON"},
     {'q', "quiet", NULL, IN_SERVICE, OPT_FLAG, AT(quiet),
      "say nothing but errors"},

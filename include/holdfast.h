@@ -176,6 +176,28 @@ struct hf_service {
 HF_CHECK hf_status hf_describe(hf_client *client, struct hf_service *ret,
                                struct hf_error *err);
 
+/* A kind of service that this build knows.  It is valid during the call that
+ * shows it. */
+struct hf_service_kind {
+    const char *name;    /* "redis" */
+    const char *schemes; /* "redis rediss redis+unix" */
+    const char *options; /* those that are its own: "db keep"; "" if none */
+    const char *page;    /* "holdfast-redis": its manual page, section 7 */
+    const char *tested;  /* the versions that the tests run against; "" */
+    const char *module;  /* the file that serves it; "" if the library does */
+    const char *missing; /* why that cannot be loaded; "" if it can.  If not,
+                          * only name, schemes and module are known */
+    unsigned traits;     /* enum hf_trait, of most URLs */
+    unsigned varies;     /* traits that some URLs or servers add or remove */
+};
+
+typedef bool hf_services_fn(void *arg, const struct hf_service_kind *kind);
+
+/* Show each kind to `fn`, until that returns false.  Their modules are loaded,
+ * and no server is asked. */
+HF_CHECK hf_status hf_services(hf_services_fn *fn, void *arg,
+                               struct hf_error *err);
+
 /* ---- lock -------------------------------------------------------------- */
 
 typedef struct hf_lock hf_lock;

@@ -230,13 +230,21 @@ hf_status hf_describe(hf_client *c, struct hf_service *ret,
     if (st)
         return st;
     scheme = c->be->schemes;
-    ret->traits = c->conn->traits & 0xffffffu;
+    ret->traits = c->conn->traits & HFI_TRAITS_PUBLIC;
     ret->ttl_ms = c->defaults.ttl_ms;
     snprintf(ret->scheme, sizeof(ret->scheme), "%s", *scheme);
     snprintf(ret->endpoint, sizeof(ret->endpoint), "%s", c->conn->endpoint);
     pthread_mutex_lock(&c->mu);
     snprintf(ret->warning, sizeof(ret->warning), "%s", c->conn->warning);
     pthread_mutex_unlock(&c->mu);
+    return HF_OK;
+}
+
+hf_status hf_services(hf_services_fn *fn, void *arg, struct hf_error *err)
+{
+    if (!fn)
+        return hfi_fail(err, HF_INVALID, "no function was given");
+    hfi_backend_each(fn, arg);
     return HF_OK;
 }
 

@@ -45,6 +45,8 @@ static const struct {
     {NULL, NULL}};
 
 #define SCHEME_MAX 32
+#define PATH_ROOM  4096
+#define WORDS_ROOM 1024 /* for all schemes, or all options, of a service */
 
 #define BACKENDS (sizeof(backend_table) / sizeof(backend_table[0]))
 
@@ -83,20 +85,28 @@ static void backend_path(const char *module, char *ret, size_t size)
              module);
 }
 
+/* The backend in the module at `path`, or NULL; then dlerror() tells why. */
+static const struct hfi_backend *backend_open(const char *module,
+                                              const char *path)
+{
+    char symbol[64];
+    void *handle;
+
+    snprintf(symbol, sizeof(symbol), "hfi_backend_%s", module);
+    backend_show_symbols();
+    handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    return handle ? dlsym(handle, symbol) : NULL;
+}
+
 static hf_status backend_load(const char *module,
                               const struct hfi_backend **ret,
                               struct hf_error *err)
 {
-    char path[4096], symbol[64];
-    void *handle;
+    char path[PATH_ROOM];
 
     backend_path(module, path, sizeof(path));
-    snprintf(symbol, sizeof(symbol), "hfi_backend_%s", module);
-    backend_show_symbols();
-    handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-    if (handle)
-        *ret = dlsym(handle, symbol);
-    if (handle && *ret)
+    *ret = backend_open(module, path);
+    if (*ret)
         return HF_OK;
     return hfi_fail(err, HF_UNSUPPORTED, "url: the module for %s: %s", module,
                     dlerror());
@@ -211,5 +221,86 @@ void hfi_backend_names(char *buf, size_t size)
             len += (size_t)snprintf(buf + len, size - len,
                                     "%s%s:", len ? ", " : "", name);
         last = module;
+    }
+}
+
+/* ---- every kind of service --------------------------------------------- */
+
+/* Add a word to a list; one that has no room is left out. */
+static void backend_add_word(char list[WORDS_ROOM], const char *word)
+{
+    size_t len = strlen(list), more = strlen(word);
+
+    if (len + more + 2 <= WORDS_ROOM)
+        snprintf(list + len, WORDS_ROOM - len, "%s%s", len ? " " : "", word);
+}
+
+/* Describe one service.  `be` is NULL if its module cannot be loaded. */
+static bool backend_show(const struct hfi_backend *be,
+                         struct hf_service_kind *kind, hf_services_fn *fn,
+                         void *arg)
+{
+    char options[WORDS_ROOM] = "", page[64] = "";
+    const char *const *word;
+
+    for (word = be ? be->options : NULL; word && *word; word++)
+        backend_add_word(options, *word);
+    if (be) {
+        snprintf(page, sizeof(page), "holdfast-%s", be->page);
+        kind->traits = (be->traits | be->usual) & HFI_TRAITS_PUBLIC;
+        kind->varies = (be->varies | be->usual) & HFI_TRAITS_PUBLIC;
+    }
+    kind->options = options;
+    kind->page = page;
+    kind->tested = be && be->tested ? be->tested : "";
+    return fn(arg, kind);
+}
+
+/* Load the module of the i-th scheme and show it. */
+static bool backend_show_module(size_t i, const char *schemes,
+                                hf_services_fn *fn, void *arg)
+{
+    const char *module = backend_modules[i].module, *why = NULL;
+    const struct hfi_backend *be;
+    struct hf_service_kind kind = {
+        .name = module, .schemes = schemes, .missing = ""};
+    char path[PATH_ROOM];
+
+    backend_path(module, path, sizeof(path));
+    be = backend_open(module, path);
+    if (!be)
+        why = dlerror();
+    kind.module = path;
+    if (!be)
+        kind.missing = why ? why : "it is not a module of this version";
+    return backend_show(be, &kind, fn, arg);
+}
+
+void hfi_backend_each(hf_services_fn *fn, void *arg)
+{
+    char schemes[WORDS_ROOM];
+    const char *const *word;
+    bool more = true;
+    size_t i;
+
+    for (i = 0; more && i < BACKENDS; i++) {
+        struct hf_service_kind kind = {.name = backend_table[i]->schemes[0],
+                                       .schemes = schemes,
+                                       .module = "",
+                                       .missing = ""};
+
+        schemes[0] = '\0';
+        for (word = backend_table[i]->schemes; *word; word++)
+            backend_add_word(schemes, *word);
+        more = backend_show(backend_table[i], &kind, fn, arg);
+    }
+    schemes[0] = '\0';
+    for (i = 0; more && backend_modules[i].scheme; i++) {
+        backend_add_word(schemes, backend_modules[i].scheme);
+        if (backend_modules[i + 1].scheme &&
+            !strcmp(backend_modules[i].module, backend_modules[i + 1].module))
+            continue;
+        more = backend_show_module(i, schemes, fn, arg);
+        schemes[0] = '\0';
     }
 }

@@ -122,6 +122,9 @@ enum hfi_trait {
                                 * other locks may keep alive */
 };
 
+/* Those that callers see. */
+#define HFI_TRAITS_PUBLIC 0xffffffu
+
 struct hfi_backend {
     const char *const *schemes; /* "redis", "rediss"; ends with NULL */
     const char *const *options; /* its own URL options; ends with NULL */
@@ -130,6 +133,11 @@ struct hfi_backend {
     size_t grant_size; /* and this much for each claim: receipt->own.  The core
                         * may move the bytes from one receipt to another */
     unsigned traits;
+    unsigned usual;     /* traits that open() adds, but for some URLs */
+    unsigned varies;    /* traits that it adds or removes for some URLs or
+                         * servers */
+    const char *page;   /* "redis": the manual page is holdfast-redis(7) */
+    const char *tested; /* the versions that the tests run against; or NULL */
     int64_t fallback_poll_ms; /* waiters ask this often although they would be
                                * woken; 0 for half a lease */
 
@@ -255,6 +263,9 @@ void hfi_warn(struct hfi_conn *,
 /* The backend for a URL scheme, loaded if it is a module. */
 hf_status hfi_backend_find(const char *scheme, const struct hfi_backend **ret,
                            struct hf_error *);
+
+/* See hf_services(). */
+void hfi_backend_each(hf_services_fn *fn, void *arg);
 
 /* "mem:, file:": what this build can open, one scheme of each service. */
 void hfi_backend_names(char *buf, size_t size);

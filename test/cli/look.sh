@@ -89,6 +89,21 @@ exits 'doctor finds file: well' 0 "$hf" doctor
 has 'tells what it promises' '+ excludes between processes' "$said"
 has 'and what not' '- does not exclude between machines' "$said"
 has 'and tries it' 'probe: took and released' "$said"
+"$hf" doctor --all --json >"$tmp/json"
+valid_json "$tmp/json"
+ok 'doctor --all prints JSON'
+has 'with the services' '"name": "file", "schemes": "file", "module": null' \
+    "$(cat "$tmp/json")"
+said=$(HOLDFAST_MODULE_DIR=$tmp/none "$hf" doctor --all)
+status=$?
+case $said in
+*holdfast-*)
+    is 'a service whose module is missing makes it 78' 78 $status
+    has 'and the file is named' "cannot be used: $tmp/none/holdfast-" "$said"
+    ;;
+*) is 'a build without modules is well' 0 $status ;;
+esac
+has 'others are shown all the same' 'file      processes yes' "$said"
 
 # Waiting without a terminal.
 "$hf" run --note 'in the way' w -- sleep 1000 &

@@ -278,3 +278,38 @@ TEST(names_of_statuses_and_losses_are_words)
     CHECK(hf_loss_name((hf_loss)999) != NULL);
     CHECK_STR(hf_version(), "0.1.0");
 }
+
+struct kind {
+    struct hf_service about;
+    unsigned traits, varies;
+    bool found;
+};
+
+static bool find_kind(void *arg, const struct hf_service_kind *kind)
+{
+    struct kind *ret = arg;
+
+    CHECK(kind->schemes[0] && kind->missing);
+    if (strcmp(kind->name, ret->about.scheme) != 0)
+        return true;
+    CHECK_STR(kind->missing, "");
+    CHECK(!strncmp(kind->page, "holdfast-", 9));
+    ret->found = true;
+    ret->traits = kind->traits;
+    ret->varies = kind->varies;
+    return false;
+}
+
+/* The table of services is made from what a service says without a client. */
+TEST(a_client_has_the_traits_that_its_service_declares)
+{
+    struct kind kind = {.about.size = sizeof(kind.about)};
+    hf_client *client = conf_open();
+
+    CHECK_STATUS(hf_services(NULL, NULL, &t_err), HF_INVALID);
+    CHECK_OK(hf_describe(client, &kind.about, &t_err));
+    CHECK_OK(hf_services(find_kind, &kind, &t_err));
+    CHECK(kind.found);
+    CHECK_EQ((kind.about.traits ^ kind.traits) & ~kind.varies, 0u);
+    hf_close(client);
+}

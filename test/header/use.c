@@ -25,6 +25,11 @@ static bool each(void *arg, const char *key, const struct hf_info *info)
     return arg && key && info->held;
 }
 
+static bool kind(void *arg, const struct hf_service_kind *one)
+{
+    return arg && one->missing[0] == '\0' && one->traits & ~one->varies;
+}
+
 static hf_status look(hf_client *client, hf_lock *lk, struct hf_error *err)
 {
     struct hf_info info = HF_INFO_INIT;
@@ -35,7 +40,9 @@ static hf_status look(hf_client *client, hf_lock *lk, struct hf_error *err)
     st = hf_describe(client, &about, err);
     if (st || !(about.traits & (HF_TRAIT_FENCED | HF_TRAIT_MACHINES)))
         return st;
-    st = hf_inspect(client, hf_key(lk), &info, err);
+    st = hf_services(kind, &about, err);
+    if (!st)
+        st = hf_inspect(client, hf_key(lk), &info, err);
     if (!st)
         st = hf_list(client, hf_token(lk), each, &info, err);
     if (!st)

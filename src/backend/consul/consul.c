@@ -147,6 +147,9 @@ const struct hfi_backend hfi_backend_consul = {
               HF_TRAIT_DETACH | HF_TRAIT_BREAK | HF_TRAIT_PROCESSES |
               HF_TRAIT_MACHINES | HF_TRAIT_TWICE | HF_TRAIT_NOTED |
               HFI_TRAIT_BOUND,
+    .varies = HF_TRAIT_QUEUED,
+    .page = "consul",
+    .tested = "Consul 1.8",
     .open = consul_open,
     .close = consul_close,
     .after_fork_child = consul_forget,

@@ -240,6 +240,8 @@ const struct hfi_backend hfi_backend_etcd = {
               HF_TRAIT_NOTIFY | HF_TRAIT_REENTRANT | HF_TRAIT_DETACH |
               HF_TRAIT_BREAK | HF_TRAIT_PROCESSES | HF_TRAIT_MACHINES |
               HF_TRAIT_NOTED | HFI_TRAIT_BOUND,
+    .page = "etcd",
+    .tested = "etcd 3.4",
     .open = etcd_open,
     .close = etcd_close,
     .after_fork_child = etcd_forget,

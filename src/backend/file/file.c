@@ -307,6 +307,9 @@ const struct hfi_backend hfi_backend_file = {
     .traits = HF_TRAIT_FENCED | HF_TRAIT_NOTIFY | HF_TRAIT_SHARED |
               HF_TRAIT_REENTRANT | HF_TRAIT_BREAK | HF_TRAIT_PROCESSES |
               HF_TRAIT_DEATH | HF_TRAIT_NOTED | HFI_TRAIT_EARLY,
+    .varies = HF_TRAIT_NOTIFY | HF_TRAIT_DEATH,
+    .page = "file",
+    .tested = "Linux",
     .fallback_poll_ms = 500,
     .open = file_open,
     .close = file_close,

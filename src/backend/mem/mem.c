@@ -79,6 +79,7 @@ const struct hfi_backend hfi_backend_mem = {
     .traits = HF_TRAIT_FENCED | HF_TRAIT_LEASED | HF_TRAIT_QUEUED |
               HF_TRAIT_NOTIFY | HF_TRAIT_SHARED | HF_TRAIT_REENTRANT |
               HF_TRAIT_DETACH | HF_TRAIT_BREAK | HF_TRAIT_NOTED,
+    .page = "file",
     .open = mem_open,
     .close = mem_close,
     .try_acquire = mem_try_acquire,

@@ -499,6 +499,10 @@ const struct hfi_backend hfi_backend_redis = {
               HF_TRAIT_NOTIFY | HF_TRAIT_REENTRANT | HF_TRAIT_DETACH |
               HF_TRAIT_BREAK | HF_TRAIT_PROCESSES | HF_TRAIT_MACHINES |
               HF_TRAIT_NOTED,
+    .varies = HF_TRAIT_FENCED | HF_TRAIT_QUEUED | HF_TRAIT_NOTIFY |
+              HF_TRAIT_REENTRANT | HF_TRAIT_BREAK | HF_TRAIT_NOTED,
+    .page = "redis",
+    .tested = "Redis 6.0, 7.0, 8.6; Valkey 8.1, 9",
     .open = redis_open,
     .close = redis_close,
     .after_fork_child = redis_after_fork_child,

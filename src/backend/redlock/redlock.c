@@ -392,6 +392,9 @@ const struct hfi_backend hfi_backend_redlock = {
     .traits = HF_TRAIT_FENCED | HF_TRAIT_LEASED | HF_TRAIT_NOTIFY |
               HF_TRAIT_DETACH | HF_TRAIT_BREAK | HF_TRAIT_PROCESSES |
               HF_TRAIT_MACHINES | HF_TRAIT_NOTED,
+    .varies = HF_TRAIT_FENCED | HF_TRAIT_BREAK | HF_TRAIT_NOTED,
+    .page = "redlock",
+    .tested = "Redis 7.0",
     .open = redlock_open,
     .close = redlock_close,
     .after_fork_child = redlock_after_fork_child,

@@ -240,6 +240,9 @@ const struct hfi_backend hfi_backend_zk = {
     .traits = HF_TRAIT_FENCED | HF_TRAIT_LEASED | HF_TRAIT_NOTIFY |
               HF_TRAIT_BREAK | HF_TRAIT_PROCESSES | HF_TRAIT_MACHINES |
               HF_TRAIT_TWICE | HF_TRAIT_NOTED | HFI_TRAIT_BOUND,
+    .usual = HF_TRAIT_QUEUED | HF_TRAIT_REENTRANT,
+    .page = "zk",
+    .tested = "ZooKeeper 3.8",
     .open = zk_open,
     .close = zk_close,
     .after_fork_child = zk_forget,

@@ -576,6 +576,9 @@ const struct hfi_backend hfi_backend_mysql = {
     .traits = HF_TRAIT_FENCED | HF_TRAIT_LEASED | HF_TRAIT_DETACH |
               HF_TRAIT_BREAK | HF_TRAIT_PROCESSES | HF_TRAIT_MACHINES |
               HF_TRAIT_NOTED,
+    .varies = HF_TRAIT_DETACH,
+    .page = "sql",
+    .tested = "MariaDB 10.11, MySQL 9.7",
     .open = my_open,
     .close = my_close,
     .after_fork_child = sql_after_fork_child,

@@ -348,6 +348,9 @@ const struct hfi_backend hfi_backend_postgres = {
     .traits = HF_TRAIT_FENCED | HF_TRAIT_LEASED | HF_TRAIT_NOTIFY |
               HF_TRAIT_DETACH | HF_TRAIT_BREAK | HF_TRAIT_PROCESSES |
               HF_TRAIT_MACHINES | HF_TRAIT_NOTED,
+    .varies = HF_TRAIT_NOTIFY | HF_TRAIT_DETACH | HF_TRAIT_QUEUED,
+    .page = "sql",
+    .tested = "PostgreSQL 15",
     .open = pg_open,
     .close = pg_close,
     .after_fork_child = sql_after_fork_child,

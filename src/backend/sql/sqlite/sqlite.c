@@ -384,6 +384,8 @@ const struct hfi_backend hfi_backend_sqlite = {
     .traits = HF_TRAIT_FENCED | HF_TRAIT_LEASED | HF_TRAIT_NOTIFY |
               HF_TRAIT_DETACH | HF_TRAIT_BREAK | HF_TRAIT_PROCESSES |
               HF_TRAIT_NOTED,
+    .page = "sql",
+    .tested = "SQLite 3.40",
     .fallback_poll_ms = LITE_NET_MS,
     .open = lite_open,
     .close = lite_close,
