@@ -116,7 +116,7 @@ struct cli_opts {
     uint64_t fence;
     bool has_fence;
     bool force;
-    bool all; /* of doctor: every service */
+    bool all;            /* of doctor: every service */
     const char *args[2]; /* positional arguments in front of the command */
     int nargs;
     char **command; /* of `run`; NULL-terminated, empty if there is none */

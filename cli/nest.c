@@ -34,7 +34,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define NEST_MAGIC  UINT64_C(0x31656761702d6668)
+#define NEST_MAGIC  UINT64_C(0x32656761702d6668)
 #define NEST_NUMBER 10 /* shells use the numbers below this one */
 
 #ifndef MFD_NOEXEC_SEAL

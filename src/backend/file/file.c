@@ -135,16 +135,16 @@ static hf_status file_check_default(const char *dir, int fd,
     struct stat sb;
 
     if (fstat(fd, &sb))
-        return hfi_fail_errno(err, HF_SYSTEM, errno, "file: look at '%s'", dir);
+        return hfi_fail_errno(err, HF_SYSTEM, errno, "look at '%s'", dir);
     if (sb.st_uid != geteuid())
         return hfi_fail(err, HF_DENIED,
-                        "file: '%s' should be your directory and belongs to "
+                        "'%s' should be your directory and belongs to "
                         "user %lu: have it removed, or name another as "
                         "file:DIR in all programs that share the locks",
                         dir, (unsigned long)sb.st_uid);
     if (sb.st_mode & 022)
         return hfi_fail(err, HF_DENIED,
-                        "file: others may write to '%s': use chmod go-w", dir);
+                        "others may write to '%s': use chmod go-w", dir);
     return HF_OK;
 }
 
@@ -166,14 +166,13 @@ static hf_status file_open_dir(struct file_conn *fc, struct hf_error *err)
         return errno == ENOENT
                    ? HF_OK
                    : hfi_fail_errno(err, HF_SYSTEM, errno,
-                                    "file: open the lock directory '%s'",
-                                    quoted);
+                                    "open the lock directory '%s'", quoted);
     if (fc->standard)
         st = file_check_default(fc->dir, fd, err);
     /* Who may not make a lock file here may still look. */
     if (!st && faccessat(fd, ".", X_OK, AT_EACCESS))
         st = hfi_fail_errno(err, HF_DENIED, errno,
-                            "file: look into the lock directory '%s'", quoted);
+                            "look into the lock directory '%s'", quoted);
     if (st)
         close(fd);
     else
@@ -204,7 +203,7 @@ static hf_status file_open_parent(struct file_conn *fc, struct hf_error *err)
     }
     if (fc->parent_fd < 0)
         return hfi_fail_errno(err, HF_SYSTEM, errno,
-                              "file: make the lock directory '%s'", quoted);
+                              "make the lock directory '%s'", quoted);
     return HF_OK;
 }
 
@@ -222,14 +221,14 @@ hf_status file_need_dir(struct file_conn *fc, bool make, struct hf_error *err)
         if (mkdirat(fc->parent_fd, fc->name, fc->standard ? 0700 : 0777) &&
             errno != EEXIST)
             st = hfi_fail_errno(
-                err, HF_SYSTEM, errno, "file: make the lock directory '%s'%s",
+                err, HF_SYSTEM, errno, "make the lock directory '%s'%s",
                 hfi_quote(quoted, sizeof(quoted), fc->dir),
                 fc->standard ? ", where your locks are if none is named" : "");
         else
             st = file_open_dir(fc, err);
         if (!st && atomic_load(&fc->dir_fd) < 0)
             st = hfi_fail_errno(err, HF_SYSTEM, ENOENT,
-                                "file: open the lock directory '%s'",
+                                "open the lock directory '%s'",
                                 hfi_quote(quoted, sizeof(quoted), fc->dir));
     }
     pthread_mutex_unlock(&fc->mu);
@@ -275,7 +274,7 @@ static hf_status file_open(struct hfi_conn *conn, const struct hfi_url *url,
     if (!st && fc->dir_fd < 0)
         st = file_open_parent(fc, err);
     if (st)
-        return st;
+        return hfi_wrap(err, st, "file");
     file_judge(conn, fc->dir_fd < 0 ? fc->parent_fd : fc->dir_fd);
     return HF_OK;
 }

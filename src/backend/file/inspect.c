@@ -281,8 +281,10 @@ hf_status file_inspect(struct hfi_conn *conn, const char *key,
     int fd;
 
     (void)deadline;
-    if (st || fc->dir_fd < 0)
-        return st;
+    if (st)
+        return hfi_wrap(err, st, "%s", conn->endpoint);
+    if (fc->dir_fd < 0)
+        return HF_OK;
     fd = file_open_key(fc->dir_fd, key, O_RDONLY | O_NONBLOCK);
     if (fd < 0 && errno == ENOENT)
         return HF_OK;
@@ -366,8 +368,10 @@ hf_status file_list(struct hfi_conn *conn, const char *prefix, hf_list_fn *fn,
     int fd;
 
     (void)deadline;
-    if (st || fc->dir_fd < 0)
-        return st;
+    if (st)
+        return hfi_wrap(err, st, "%s", conn->endpoint);
+    if (fc->dir_fd < 0)
+        return HF_OK;
     st = taken_read(&taken, err);
     if (st)
         return st;
