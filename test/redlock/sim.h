@@ -4,7 +4,7 @@
  * in which anything can happen between any two steps.
  *
  * The clients decide with the backend's own functions (redlock_rule.c, lease.c).
- * A node is a model of redlock_script.c, and fence.c lets both answer the same
+ * A node is a model of node.lua, and fence.c lets both answer the same
  * questions.  Everything follows from one seed.
  */
 #ifndef REDLOCK_SIM_H
@@ -27,7 +27,7 @@ struct sim_rules {
     int confirm_quorum;    /* so many confirmations are enough; 0: as it is */
 };
 
-/* A node's part of the state: what redlock_script.c keeps. */
+/* A node's part of the state: what node.lua keeps. */
 struct sim_node {
     char token[33]; /* "": free */
     int64_t expires;

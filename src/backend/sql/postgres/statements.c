@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * statements.c - the statements of postgres:, which stand in the files
- * NAME.sql. scripts/embed-sql makes strings of them, in texts.h.
+ * NAME.sql. scripts/embed makes strings of them, in texts.h.
  */
 #include "postgres.h"
 

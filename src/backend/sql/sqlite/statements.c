@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * statements.c - the statements of sqlite:, which stand in the files NAME.sql.
- * scripts/embed-sql makes strings of them, in texts.h.
+ * scripts/embed makes strings of them, in texts.h.
  */
 #include "sqlite.h"
 

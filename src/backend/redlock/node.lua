@@ -1,0 +1,154 @@
+-- SPDX-License-Identifier: MIT
+--
+-- node.lua - what one node does, each step whole or not at all.
+--
+--   KEYS  lock  the lock: a plain string, its holder's token, with an expiry;
+--               what node-redlock, redsync and others use, too
+--         meta  a hash: c the largest fence that was confirmed here, k whose it
+--               is, n its note, o its owner id, t since when, b the fence that
+--               was broken
+--   ARGV  operation, token, then its own
+--
+--   A ttl                    take     {value, {c, k}, TIME, PTTL}; the value
+--                                     that was there
+--   W fence note owner       confirm  1, 0 not ours or not the largest
+--   R ttl less fence mend note owner  1, 0 gone, 2 another's, 3 broken,
+--                                     4 put back, 5 a later grant was here
+--   L tell limit             release  1, 0 not ours, or confirmed for a larger
+--                                     fence than the limit, if there is one
+--   B fence                  break    1, 0 not that grant
+--   F fence                  free     1, 0 another grant is here, 2 none is
+--   T old fence              take up  {1}, or why not: {2, whose}, {0}, {3},
+--                                     {5}, as with R
+--   I                        inspect  {value, PTTL, c, k, n, o, t, b, now}
+--   Q longest run seen       agree    {longest, seen, now}; quarantine.c
+--
+-- What is asked most often needs no script: A is the same as SET NX GET PX,
+-- HMGET, TIME and PTTL, one after the other, where SET knows NX with GET (since
+-- Redis 7) and the key is not ours already.  The script is for the rest.
+--
+-- All times are the node's own, in microseconds, and everything has an expiry.
+-- The field c never falls while the hash lives, which is six days or more from
+-- the last grant.  A release is told on the channel "wake:LOCK", if the node
+-- lets us.
+
+local lock, meta, op, token = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
+local call = redis.call
+
+if op == 'Q' then
+  local seen, time = call('HMGET', meta, 'q', 'r', 's'), call('TIME')
+  if not seen[1] or tonumber(seen[1]) < tonumber(ARGV[3]) then
+    seen[1] = ARGV[3]
+  end
+  if seen[2] ~= ARGV[4] or ARGV[5] ~= '' then seen[3] = ARGV[5] end
+  redis.pcall('HSET', meta, 'q', seen[1], 'r', ARGV[4], 's', seen[3])
+  redis.pcall('PEXPIRE', meta, '31622400000')
+  return {seen[1], seen[3],
+    time[1] .. string.sub('00' .. math.floor(time[2] / 1000), -3)}
+end
+
+local value = call('GET', lock)
+
+if op == 'L' then
+  if value ~= token then return 0 end
+  if ARGV[4] then
+    local last = call('HMGET', meta, 'c', 'k')
+    if last[2] == value and tonumber(last[1]) > tonumber(ARGV[4]) then
+      return 0
+    end
+  end
+  call('DEL', lock)
+  if ARGV[3] == '1' then
+    redis.pcall('PUBLISH', 'wake:' .. lock, '-' .. token)
+  end
+  return 1
+end
+
+if op == 'T' then
+  local last, fence = false, ARGV[4]
+  if fence ~= '0' then
+    last = call('HMGET', meta, 'c', 'k', 'b')
+    if last[1] and tonumber(last[1]) > tonumber(fence) then return {5} end
+    if last[3] == fence then return {3} end
+  end
+  if value == token then return {1} end
+  if value ~= ARGV[3] then
+    return {value and 2 or 0, value and value:sub(1, 200)}
+  end
+  call('SET', lock, token, 'PX', math.max(call('PTTL', lock), 1))
+  if last and last[1] == fence then call('HSET', meta, 'k', token) end
+  return {1}
+end
+
+-- Confirm and renew: both end with writing down the grant, if it is not there.
+local fence, last = ARGV[5], false
+if op == 'W' then
+  if value ~= token then return 0 end
+  fence = ARGV[3]
+  last = call('HMGET', meta, 'c', 'k')
+  if last[1] == fence then return last[2] == token and 1 or 0 end
+  if last[1] and tonumber(last[1]) > tonumber(fence) then return 0 end
+elseif op == 'R' then
+  local ttl = ARGV[3]
+  if value and value ~= token then return 2 end
+  if fence ~= '0' then
+    last = call('HMGET', meta, 'c', 'k', 'b')
+    if last[1] and tonumber(last[1]) > tonumber(fence) then return 5 end
+    if last[3] == fence then return 3 end
+  end
+  if not value and ARGV[6] ~= '1' then return 0 end
+  if not value then
+    call('SET', lock, token, 'PX', ttl)
+  elseif ARGV[4] == '1' or call('PTTL', lock) < tonumber(ttl) then
+    call('PEXPIRE', lock, ttl)
+  end
+  if not last or (last[1] == fence and last[2] == token) then
+    return value and 1 or 4
+  end
+end
+
+local time = call('TIME')
+local now = time[1] .. string.sub('00000' .. time[2], -6)
+
+if last then
+  local confirms = op == 'W'
+  call('HSET', meta, 'c', fence, 'k', token, 't', now,
+    'n', ARGV[confirms and 4 or 7], 'o', ARGV[confirms and 5 or 8])
+  if not last[1] or call('PTTL', meta) < 518400000 then
+    call('PEXPIRE', meta, '604800000')
+  end
+  return (confirms or value) and 1 or 4
+end
+
+if op == 'A' then
+  if not value then
+    call('SET', lock, token, 'PX', ARGV[3])
+  elseif value == token and call('PTTL', lock) < tonumber(ARGV[3]) then
+    call('PEXPIRE', lock, ARGV[3])
+  end
+  return {value and value:sub(1, 200), call('HMGET', meta, 'c', 'k'), time,
+    call('PTTL', lock)}
+end
+
+if op == 'B' then
+  last = call('HMGET', meta, 'c', 'k')
+  if not value or last[1] ~= ARGV[3] or last[2] ~= value then return 0 end
+  call('HSET', meta, 'b', ARGV[3])
+  return 1
+end
+
+if op == 'F' then
+  last = call('HMGET', meta, 'c', 'k', 'b')
+  if last[1] ~= ARGV[3] or value and last[2] ~= value then
+    return value and 0 or 2
+  end
+  if not value then return last[3] == last[1] and 1 or 2 end
+  call('HSET', meta, 'b', ARGV[3])
+  call('DEL', lock)
+  redis.pcall('PUBLISH', 'wake:' .. lock, '-' .. value)
+  return 1
+end
+
+last = call('HMGET', meta, 'c', 'k', 'n', 'o', 't', 'b')
+return {value and value:sub(1, 200), call('PTTL', lock), last[1], last[2],
+  last[3], last[4], last[5], last[6], now}
