@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * acquire.c - taking, keeping and giving back; the rules are in redis.c, and
- * what happens on the server is in script.c.
+ * what happens on the server is in fenced.lua.
  */
 #include "redis.h"
 

@@ -5,7 +5,7 @@
  * Every key belongs to one of 16384 slots and every slot to one master.  The
  * map is read from any node that answers (CLUSTER SLOTS), and mended by what
  * the nodes say: MOVED, the slot lives there now; ASK, this one key does,
- * while its slot moves.  All keys of one lock share a slot (script.c), so
+ * while its slot moves.  All keys of one lock share a slot (names.c), so
  * a step never leaves its node.
  *
  * INVARIANTS

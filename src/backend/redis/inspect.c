@@ -205,7 +205,7 @@ hf_status redis_list(struct hfi_conn *conn, const char *prefix, hf_list_fn *fn,
     return st;
 }
 
-/* B, or F, which may have to be repeated: see script.c. */
+/* B, or F, which may have to be repeated: see fenced.lua. */
 static hf_status break_step(struct redis_conn *rc, char op, const char *key,
                             uint64_t fence, int64_t deadline,
                             struct hf_error *err)

@@ -4,7 +4,7 @@
  * cluster.
  *
  * ON THE WIRE  Each step is one script, so it happens whole or not at all
- *   (script.c).  The lock itself is a plain string key with an expiry, as
+ *   (fenced.lua).  The lock itself is a plain string key with an expiry, as
  *   redis-py, node-redlock, redsync and others have it, so they and holdfast
  *   exclude each other on the same key.
  *
@@ -20,7 +20,7 @@
  *
  * DECISIONS
  *   One script for the fenced steps, because fence, queue and key must change
- *   together (script.c).  The server pays for each argument, each command and
+ *   together (fenced.lua).  The server pays for each argument, each command and
  *   each function of a script, so the script has four keys and few arguments,
  *   and handles the common cases before it defines a function.  Rejected:
  *   fewer keys with names that the script makes up, which a cluster forbids; a
@@ -46,7 +46,7 @@
  * LIMITS  Replication is asynchronous: a fail-over can forget a grant, and the
  *   next one is then given early.  Its fence is larger, unless the new master's
  *   clock is behind by more than the fail-over took, and neither the client nor
- *   the server has heard of the old fence yet (acquire.c, script.c). replicas=K
+ *   the server has heard of the old fence yet (acquire.c, renew.lua). replicas=K
  *   makes that unlikely, not impossible.  Expiry follows the server's wall
  *   clock.
  */

@@ -14,7 +14,7 @@
  *   slots.c     and how that is found out
  *   eval.c    commands that go where their key is
  *   migrate.c    locks whose slot goes to another node
- *   script.c  the steps that must be atomic, in Lua
+ *   script.c  the scripts, which are files: fenced.lua, unfenced.lua
  *   names.c    names of keys, and their slots
  *   call.c    commands and replies over the shared connection
  *   channel.c how the channels for wake-ups are called
@@ -178,6 +178,9 @@ enum redis_native {
 
 /* The script for this keep=, to be freed; NULL: no memory. */
 char *redis_script_make(int64_t keep_ms);
+
+/* What a lock without a fence needs; see unfenced.lua. */
+extern const char redis_unfenced_script[];
 
 /* ---- names.c ------------------------------------------------------ */
 
@@ -370,8 +373,6 @@ void redis_cluster_close(struct redis_conn *);
 void redis_cluster_after_fork_child(struct redis_conn *);
 
 /* ---- unfenced.c ------------------------------------------------------ */
-
-extern const char redis_unfenced_script[];
 
 /* A lock that is nothing but its key: SET NX PX, or SETNX and PEXPIRE. */
 hf_status redis_unfenced_take(struct redis_conn *, const struct hfi_claim *,

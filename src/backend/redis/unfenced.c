@@ -21,30 +21,6 @@
 
 #include "base/banned.h"
 
-/* KEYS the lock; ARGV operation, token, ttl, 1 if the ttl may shrink; to take
- * over, the new token.  1 done; 0 the key is not there; 2 it is another's.  W
- * is R, and writes in any case. */
-const char redis_unfenced_script[] =
-    "local v=redis.call('GET',KEYS[1])\n"
-    "local ttl=tonumber(ARGV[3])\n"
-    "if not v and ARGV[1]=='A' then\n"
-    "  redis.call('SETNX',KEYS[1],ARGV[2])\n"
-    "  return redis.call('PEXPIRE',KEYS[1],ttl)\n"
-    "end\n"
-    "if v and v==ARGV[5] then return 1 end\n"
-    "if v~=ARGV[2] then return v and 2 or 0 end\n"
-    "if ARGV[1]=='L' then return redis.call('DEL',KEYS[1]) end\n"
-    "local left=redis.call('PTTL',KEYS[1])\n"
-    "if ARGV[1]=='T' then\n"
-    "  redis.call('PEXPIRE',KEYS[1],math.max(left,1)) -- Even if it is full.\n"
-    "  redis.call('SET',KEYS[1],ARGV[5],'PX',math.max(left,1))\n"
-    "  return 1\n"
-    "end\n"
-    "if ARGV[4]=='1' or left<ttl then left=ttl\n"
-    "elseif ARGV[1]~='W' then return 1 end\n"
-    "redis.call('PEXPIRE',KEYS[1],left)\n"
-    "return 1\n";
-
 /* The texts that an order for a step points to. */
 struct unfenced_texts {
     struct redis_names names;

@@ -1,0 +1,54 @@
+-- SPDX-License-Identifier: MIT
+--
+-- busy.lua - the answer to a try that may not have the lock.
+
+-- Somebody has it: stand in line, if that is wanted.
+local function busy()
+  local left, position, last = call('PTTL', lock), 0, call('HGET', meta, 'g')
+  local fence, holder, mark = match(last or '', '^(%d+) %d+ (%S+) (.)')
+  if left == 0 then left = 1 end -- It ends with this very millisecond.
+  -- Other libraries tell nobody when they release, nor do those who cannot
+  -- publish: look often.
+  if (mark == '!' or value ~= holder and not is_owner_grant(fence))
+    and (left < 0 or left > 100) then
+    left = 100
+  end
+  if ARGV[5] and not ours then
+    local looks_at = now + (left < 0 and ARGV[3] or left)
+    local new = call('ZADD', queue, 'NX', stamp, token)
+    if new == 1 then
+      if call('ZSCORE', queue, '-' .. token) then
+        call('ZREM', queue, token)
+        return 0
+      end
+    elseif tonumber(call('ZSCORE', queue, token)) >= aside then
+      call('ZINCRBY', queue, -aside, token)
+    end
+    if ARGV[8] then looks_at = now + ARGV[8] end -- It polls.
+    call('HSET', meta, token, cmsgpack.pack({now + ARGV[5], owner, ARGV[4],
+      ARGV[7], ARGV[6], looks_at}))
+    position = call('ZRANK', queue, token) + 1
+    if position == 1 or new == 0 then
+      call('PEXPIRE', queue, ARGV[5] + keep)
+      call('PEXPIRE', meta, ARGV[5] + keep)
+    end
+  end
+  if mark == '?' or mark == '!' then -- Who lingers wants to know.
+    local len, rest = match(last, '[?!](%d+) (.*)$')
+    tell(sub(rest, 1, len), '?', token)
+  end
+  return {left, position}
+end
+
+-- May a try have what is there?  It may if that is its own, or its owner
+-- id's, and was neither broken nor outlived by a greater fence.
+local function fits()
+  if not ours and not held then return false end
+  local last = call('HMGET', meta, 'g', 'b')
+  local fence, holder = match(last[1] or '', '^(%d+) %d+ (%S+)')
+  if fence and fence == last[2] and (held or holder == token) then
+    return false
+  end
+  return not held or not fence or fence == held
+end
+if op == 'A' and value and not fits() then return busy() end

@@ -1,0 +1,93 @@
+-- SPDX-License-Identifier: MIT
+--
+-- fenced.lua - the steps that must happen whole or not at all.
+--
+-- One script serves all of them, so there is one to load again.  Called with
+--
+--   KEYS  lock     the lock: a plain string with an expiry, what other
+--                  libraries use, too: the holder's token; or "OWNER FENCE",
+--                  which is no token, nor what another library puts there: so
+--                  nobody joins a lock that is not its owner id's
+--         meta     a hash: g the last grant, "FENCE SINCE TOKEN LENGTH
+--                  CHANNEL+NOTE" with a ? before the length if it lingers, or a
+--                  ! if its holder cannot publish; b the fence that was broken;
+--                  and for each waiter, by its token, its entry (entry.lua)
+--         queue    a sorted set: tokens of waiters by time of arrival; with
+--                  4e15 added those that were passed over, since they could not
+--                  be told; and at 7e15 + end "-TOKEN" of claims that are over
+--         owners   a hash: token -> end, for the claims of one owner id
+--   ARGV  operation, fair (1 or 0), length of the prefix, space, owner id, all
+--         in one; token; then
+--           A  acquire: ttl, "LENGTH CHANNEL+NOTE" and, to stand in line,
+--              patience, number of the try, channel, and if that is empty
+--              after how long it asks again
+--           R  renew: ttl, fence; S  the same, even if that is less; C  the
+--              same, never less, and written in any case
+--           L  leave: release, or give up a place
+--           D  the same, and refuse tries of this token that arrive later: for
+--              how long
+--           G  give back the grant with this fence, and no later one: fence
+--           T  take over, unless this token's claim is over: old token, fence
+--              and, to end the old token's claim as D does, for how long
+--           U  raise the fence: fence, the greatest that is known
+--           H  hear of those who want it, while it lingers: channel
+--           B  break: fence; F  break and free: fence
+--           I  inspect
+--         An operation in small letters has an owner id.
+--
+-- An argument costs half a command, a function a third: hence the arguments are
+-- few, and the functions come late.  The included files are parts of one text,
+-- in this order: a function comes after what needs no more than those before it.
+--
+-- All times are the server's.  Nothing is stored without an expiry: the
+-- companions outlive their last use by keep=, a place its waiter's last try by
+-- its patience.  What can be refused for want of rights comes before the key
+-- itself is set: a grant that fails halfway leaves the lock free.
+--
+-- A release in a fair queue passes the lock to the first waiter that hears of
+-- it: for two seconds, in which that one must extend it to its own ttl, or
+-- release it.  So nobody can barge in between.  It is told the fence and which
+-- try of its own it had made last: the two seconds began after that one, and so
+-- it may rely on them without asking again.  A waiter whose process is dead has
+-- nobody listening on its channel and is passed over; one that is frozen costs
+-- the two seconds, and the next in line looks again after them.  A waiter that
+-- polls is passed the lock only if it is about to ask, and keeps its place
+-- until it has.
+--
+-- One call looks at a limited number of places.  Those that are passed over are
+-- put aside until their waiter asks again; but for a few who poll and are not
+-- due yet.  If all that were looked at are passed over and more may follow, the
+-- caller repeats its call: told by 2 if the lock was its own, by 4 if nobody's.
+--
+-- Breaking a lock does not free it: it is marked, its holder is told, renewals
+-- are refused, and the key ends with the release or with the lease.
+--
+-- A renewal with a greater fence than any that is known here tells that a grant
+-- was forgotten, and that the clock is behind.  The fence is written down, so
+-- that the next is greater; who was granted a smaller one loses the lock.
+--
+-- C puts the values of keep= before it (script.c):
+-- given: keep, day, fresh, long
+
+local lock, meta, queue, owners = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local what, token = ARGV[1], ARGV[2]
+local call, sub, match = redis.call, string.sub, string.match
+local op = sub(what, 1, 1)
+
+-- include: fast.lua
+-- include: state.lua
+-- include: busy.lua
+-- include: entry.lua
+-- include: grant.lua
+-- include: queue.lua
+-- include: hand_over.lua
+-- include: owners.lua
+-- include: release.lua
+-- include: lease.lua
+-- include: acquire.lua
+-- include: renew.lua
+-- include: take_over.lua
+-- include: raise.lua
+-- include: linger.lua
+-- include: break.lua
+-- include: inspect.lua

@@ -1,0 +1,26 @@
+-- SPDX-License-Identifier: MIT
+--
+-- lease.lua - a lease begins again.
+
+-- Give a claim that holds its whole ttl again; less only if told so.
+local function refresh(ttl, less)
+  if call('PTTL', meta) < fresh or ttl >= keep / 10 then
+    call('PEXPIRE', meta, ttl + keep)
+  end
+  if owner == '' then
+    local left = less and 0 or call('PTTL', lock)
+    if left < ttl then
+      call('PEXPIRE', lock, ttl)
+    elseif op == 'C' then
+      call('PEXPIRE', lock, left)
+    end
+    return
+  end
+  write_first()
+  if not less and call('PTTL', lock) < ttl then call('PEXPIRE', lock, ttl) end
+  local old = tonumber(call('HGET', owners, token) or 0)
+  if less or old < now + ttl then call('HSET', owners, token, now + ttl) end
+  local left = last_end() - now
+  call('PEXPIRE', owners, left)
+  call('PEXPIRE', lock, left)
+end

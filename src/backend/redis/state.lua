@@ -1,0 +1,43 @@
+-- SPDX-License-Identifier: MIT
+--
+-- state.lua - what all other operations need to know, and telling others.
+
+local fair, prefix_len, owner = match(what, '^.(.)(%d+) (.*)$')
+local window = 2000
+local aside, over, silent = 4e15, 7e15, false
+local clock = call('TIME')
+local stamp = clock[1] .. sub('00000' .. clock[2], -6)
+local since = sub(stamp, 1, -4)
+local now = since + 0
+fair, op = fair == '1', string.upper(op)
+
+-- A write, if only of nothing: a full server refuses none that needs memory
+-- after one that needs none.  What keeps, ends or hands over a lock that is
+-- there begins with it.
+local function write_first() call('HDEL', meta, '') end
+
+-- False if that is not allowed.
+local function tell(channel, sign, to, more)
+  if channel == '' then return true end
+  local heard = redis.pcall(sub(channel, -1) == 's' and 'SPUBLISH' or 'PUBLISH',
+    channel, sign .. to .. (more or '') .. sub(lock, prefix_len + 1))
+  if type(heard) ~= 'number' then silent = true end
+  return type(heard) == 'number'
+end
+
+-- Does this claim have what is there?  And the fence of its owner id's
+-- grant, if it is that.
+local ours, held
+local function compare()
+  ours = owner == '' and value == token
+  if owner == '' or not value then return end
+  held = sub(value, 1, #owner + 1) == owner .. ' '
+    and match(value, '^%d+$', #owner + 2)
+  ours = held and call('HEXISTS', owners, token) == 1
+end
+compare()
+
+-- Is it the grant with this fence, to an owner id?
+local function is_owner_grant(fence)
+  return fence and sub(value, -#fence - 1) == ' ' .. fence
+end
