@@ -34,6 +34,40 @@ TEST(what_another_library_holds_has_nothing_of_our_last_grant)
     rt_end(&s);
 }
 
+/* Only what this library wrote for the owner id is joined: not a value that
+ * looks like it, with nothing known of the key, nor the very value of the last
+ * grant, put back by somebody else. */
+TEST(an_owner_id_does_not_join_what_another_library_wrote)
+{
+    struct rt_server s = {0};
+    struct hf_lock_opts opts = rt_opts(60000, 0);
+    hf_client *client;
+    hf_lock *lk = NULL;
+    char last[64];
+    int i;
+
+    rt_start(&s, NULL);
+    client = rt_open(&s, "");
+    opts.owner = "order-7";
+    CHECK_OK(hf_acquire(client, "k", 0, &opts, &lk, &t_err));
+    snprintf(last, sizeof(last), "%s", rt_text(&s, "GET holdfast:k"));
+    CHECK_OK(hf_release(lk, &t_err));
+    for (i = 0; i < 4; i++) {
+        if (i % 2)
+            rt_do(&s, "SET holdfast:k %s PX 60000", i < 2 ? last : "order-7 9");
+        else
+            rt_do(&s, "SET holdfast:k %s", i < 2 ? last : "order-7 9");
+        CHECK_STATUS(hf_acquire(client, "k", 0, &opts, &lk, &t_err), HF_BUSY);
+        CHECK_STR(rt_text(&s, "GET holdfast:k"), i < 2 ? last : "order-7 9");
+        CHECK_EQ(rt_int(&s, "PTTL holdfast:k") > 0, i % 2);
+        if (i == 1)
+            rt_do(&s, "DEL {holdfast:k}:meta:");
+    }
+    rt_do(&s, "DEL holdfast:k");
+    hf_close(client);
+    rt_end(&s);
+}
+
 TEST(every_way_to_acquire_excludes_every_other)
 {
     static const char *const modes[] = {"", "?acquire=set", "?acquire=script",

@@ -41,9 +41,12 @@ local function busy()
 end
 
 -- May a try have what is there?  It may if that is its own, or its owner
--- id's, and was neither broken nor outlived by a greater fence.
+-- id's, and was neither broken nor outlived by a greater fence.  What looks like
+-- its owner id's and has no claims is another library's.
 local function fits()
-  if not ours and not held then return false end
+  if not ours and (not held or call('EXISTS', owners) == 0) then
+    return false
+  end
   local last = call('HMGET', meta, 'g', 'b')
   local fence, holder = match(last[1] or '', '^(%d+) %d+ (%S+)')
   if fence and fence == last[2] and (held or holder == token) then

@@ -6,8 +6,8 @@
 --
 --   KEYS  lock     the lock: a plain string with an expiry, what other
 --                  libraries use, too: the holder's token; or "OWNER FENCE",
---                  which is no token, nor what another library puts there: so
---                  nobody joins a lock that is not its owner id's
+--                  which is no token, and counts only with claims among the
+--                  owners: so nobody joins what another library put there
 --         meta     a hash: g the last grant, "FENCE SINCE TOKEN LENGTH
 --                  CHANNEL+NOTE" with a ? before the length if it lingers, or a
 --                  ! if its holder cannot publish; b the fence that was broken;

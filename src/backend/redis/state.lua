@@ -37,7 +37,9 @@ local function compare()
 end
 compare()
 
--- Is it the grant with this fence, to an owner id?
+-- Is it the grant with this fence, to an owner id?  Such a grant has claims
+-- among the owners: without them the value was put there by somebody else.
 local function is_owner_grant(fence)
   return fence and sub(value, -#fence - 1) == ' ' .. fence
+    and call('EXISTS', owners) == 1
 end
