@@ -243,6 +243,41 @@ TEST(a_holder_that_was_forgotten_ends_a_grant_with_a_smaller_fence)
     rt_end(&s);
 }
 
+/* What it sees while it waits counts as well as what it had seen before. */
+TEST(a_waiter_that_has_seen_a_fence_is_granted_no_smaller_one)
+{
+    static const unsigned flags[] = {HF_FAIR, HF_POLL};
+    struct rt_server s = {0};
+    hf_client *client, *holder;
+    struct rt_waiter w;
+    uint64_t fence;
+    hf_lock *lk, *other;
+    int i;
+
+    start_shifted(&s);
+    for (i = 0; i < 2; i++) {
+        client = rt_open(&s, "");
+        holder = rt_open(&s, "");
+        lk = rt_lock(holder, "k", 0, 30000, 0);
+        w = rt_waiter(client, "k", 20000, 5000, flags[i]);
+        w.retry_ms = 100;
+        rt_wait_start(&w);
+        t_poll_until(rt_waiters(&s, "k") == 1, 5000);
+        shift(&s, 20);
+        other = rt_lock(client, "l", 0, 5000, 0);
+        fence = hf_fence(other);
+        CHECK_OK(hf_release(other, &t_err));
+        forget_and_go_back(&s);
+        rt_do(&s, "CLIENT KILL TYPE normal");
+        rt_wait_join(&w);
+        CHECK_GT(w.fence, fence);
+        hf_release(lk, NULL);
+        hf_close(client);
+        hf_close(holder);
+    }
+    rt_stop(&s);
+}
+
 /* No time of the client's is sent, so its clock may say what it likes. */
 TEST(a_client_whose_clock_is_off_by_an_hour_is_like_any_other)
 {

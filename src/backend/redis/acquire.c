@@ -65,18 +65,6 @@ static void fence_return(struct hfi_receipt *receipt)
     own->returned = receipt->fence ? receipt->fence : UINT64_MAX;
 }
 
-/* What had been seen when the claim was first sent. */
-static uint64_t fence_floor(struct redis_conn *rc,
-                            const struct hfi_claim *claim,
-                            struct hfi_receipt *receipt)
-{
-    struct redis_grant *own = receipt->own;
-
-    if (claim->nth <= 1)
-        own->seen = atomic_load(fence_seen(rc, claim->key));
-    return own->seen;
-}
-
 /* The grant is ours, and its fence is not: let it be greater than `floor`. */
 static hf_status fence_raise(struct redis_conn *rc,
                              const struct hfi_claim *claim,
@@ -162,11 +150,11 @@ static void take_say(struct redis_conn *rc, const struct hfi_claim *claim,
     ret->argv[5] = ret->poll;
 }
 
-/* One step, or several while there are dead waiters to be passed over.  *joined
- * if others have it, too. */
+/* One step, or several while there are dead waiters to be passed over.  *mark
+ * is what stands behind the fence, or 0. */
 static hf_status take_step(struct redis_conn *rc, const struct hfi_claim *claim,
                            struct take_args *args, struct hfi_receipt *receipt,
-                           struct hfi_answer *busy, bool *joined,
+                           struct hfi_answer *busy, char *mark,
                            int64_t deadline, struct hf_error *err)
 {
     redisReply *reply;
@@ -181,7 +169,9 @@ static hf_status take_step(struct redis_conn *rc, const struct hfi_claim *claim,
         again = reply->type == REDIS_REPLY_INTEGER && reply->integer == -1;
         if (!again)
             st = take_read(rc, reply, receipt, busy, err);
-        *joined = reply->type == REDIS_REPLY_STRING && strchr(reply->str, '+');
+        *mark = '\0';
+        if (reply->type == REDIS_REPLY_STRING)
+            *mark = reply->str[strspn(reply->str, "0123456789")];
         freeReplyObject(reply);
     } while (again);
     return st;
@@ -206,23 +196,32 @@ static hf_status take_raise(struct redis_conn *rc,
                        deadline, err);
 }
 
+/* A grant was given after all that had been seen when its try was sent, unless
+ * an earlier try had no answer, or the lock was passed on: then after all that
+ * had been seen before the last try that was refused, or before the first. */
 static hf_status take_fenced(struct redis_conn *rc,
                              const struct hfi_claim *claim,
                              struct hfi_receipt *receipt,
                              struct hfi_answer *busy, int64_t deadline,
                              struct hf_error *err)
 {
-    uint64_t floor = fence_floor(rc, claim, receipt);
+    uint64_t seen = atomic_load(fence_seen(rc, claim->key));
+    struct redis_grant *own = receipt->own;
     struct take_args args;
-    bool joined = false;
+    char mark = '\0';
     hf_status st;
 
+    if (claim->nth <= 1)
+        own->seen = seen;
     take_say(rc, claim, receipt, &args);
-    st = take_step(rc, claim, &args, receipt, busy, &joined, deadline, err);
+    st = take_step(rc, claim, &args, receipt, busy, &mark, deadline, err);
     if (st == HF_UNAVAILABLE && !claim->owner && redis_is_moving(rc))
         st = redis_move_take(rc, claim, args.about, receipt, deadline, err);
+    if (st == HF_BUSY)
+        own->seen = seen;
     if (!st)
-        st = take_raise(rc, claim, receipt, floor, joined, deadline, err);
+        st = take_raise(rc, claim, receipt, mark ? own->seen : seen,
+                        mark == '+', deadline, err);
     if (!st)
         redis_saw(rc, claim->key, receipt->fence);
     return st;

@@ -115,7 +115,8 @@ struct redis_follow {
 /* What a claim remembers: receipt->own. */
 struct redis_grant {
     bool watched;
-    uint64_t seen;     /* the greatest fence before its first try */
+    uint64_t seen;     /* the greatest fence before its first try, or the last
+                        * that was refused */
     uint64_t returned; /* the greatest that was given back without an answer, 0
                         * if none was; UINT64_MAX: a lock without a fence */
 };
