@@ -312,6 +312,96 @@ TEST(a_client_whose_clock_is_off_by_an_hour_is_like_any_other)
     rt_end(&s);
 }
 
+/* ---- a slot that moves ------------------------------------------------- */
+
+/* As MIGRATE takes a lock to a node whose clock is off by so many seconds: keys
+ * keep what is left of their time, and what was stored in them stays as it
+ * was. */
+static void move_to_clock(struct rt_server *s, int64_t seconds)
+{
+    static const char *const names[] = {
+        "holdfast:k",
+        "{holdfast:k}:meta:", "{holdfast:k}:queue:", "{holdfast:k}:owners:"};
+    redisReply *dump[4];
+    long long left[4];
+    int i;
+
+    for (i = 0; i < 4; i++) {
+        left[i] = rt_int(s, "PTTL %s", names[i]);
+        dump[i] = rt_ask(s, "DUMP %s", names[i]);
+        rt_do(s, "DEL %s", names[i]);
+    }
+    shift(s, seconds);
+    for (i = 0; i < 4; i++) {
+        if (dump[i]->type == REDIS_REPLY_STRING)
+            rt_do(s, "RESTORE %s %lld %b", names[i], left[i], dump[i]->str,
+                  dump[i]->len);
+        freeReplyObject(dump[i]);
+    }
+}
+
+/* Two claims of one owner id, which nobody renews but the test. */
+static void two_claims(struct rt_server *s, hf_client *client[2],
+                       hf_lock *lk[2], int64_t first_ttl)
+{
+    struct hf_lock_opts opts = rt_opts(60000, HF_MANUAL);
+    int i;
+
+    opts.owner = "order-7";
+    for (i = 0; i < 2; i++) {
+        client[i] = rt_open(s, "");
+        opts.ttl_ms = i ? 60000 : first_ttl;
+        CHECK_OK(hf_acquire(client[i], "k", 0, &opts, &lk[i], &t_err));
+    }
+}
+
+TEST(claims_of_an_owner_id_do_not_end_early_where_the_clock_is_ahead)
+{
+    struct rt_server s = {0};
+    hf_client *client[2];
+    hf_lock *lk[2];
+    long long left;
+
+    start_shifted(&s);
+    two_claims(&s, client, lk, 60000);
+    move_to_clock(&s, 3600);
+    CHECK_OK(hf_extend(lk[1], 60000, &t_err));
+    CHECK_OK(hf_extend(lk[0], 60000, &t_err));
+    CHECK_OK(hf_release(lk[1], &t_err));
+    left = rt_int(&s, "PTTL holdfast:k");
+    CHECK_GT(left, 30000);
+    CHECK_LE(left, 60100);
+    CHECK_OK(hf_release(lk[0], &t_err));
+    CHECK_EQ(rt_int(&s, "EXISTS holdfast:k"), 0);
+    hf_close(client[0]);
+    hf_close(client[1]);
+    rt_end(&s);
+}
+
+TEST(claims_of_an_owner_id_do_not_end_late_where_the_clock_is_behind)
+{
+    struct rt_server s = {0};
+    hf_client *client[2];
+    hf_lock *lk[2];
+
+    start_shifted(&s);
+    two_claims(&s, client, lk, 20000);
+    move_to_clock(&s, -3600);
+    CHECK_OK(hf_extend(lk[1], 60000, &t_err));
+    CHECK_LE(rt_int(&s, "PTTL holdfast:k"), 60100);
+    CHECK_OK(hf_release(lk[1], &t_err));
+    /* What is left is the other's, which may be dead. */
+    CHECK_LE(rt_int(&s, "PTTL holdfast:k"), 20100);
+    CHECK_LE(rt_int(&s, "PTTL {holdfast:k}:owners:"), 20100);
+    CHECK_OK(hf_extend(lk[0], 30000, &t_err));
+    CHECK_LE(rt_int(&s, "PTTL holdfast:k"), 30100);
+    CHECK_OK(hf_release(lk[0], &t_err));
+    CHECK_EQ(rt_int(&s, "EXISTS holdfast:k"), 0);
+    hf_close(client[0]);
+    hf_close(client[1]);
+    rt_end(&s);
+}
+
 /* ---- loading ----------------------------------------------------------- */
 
 /* One who asks again and again, and what it is told. */

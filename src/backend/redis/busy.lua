@@ -41,8 +41,8 @@ local function busy()
 end
 
 -- May a try have what is there?  It may if that is its own, or its owner
--- id's, and was neither broken nor outlived by a greater fence.  What looks like
--- its owner id's and has no claims is another library's.
+-- id's, and was neither broken nor outlived by a greater fence.  What looks
+-- like its owner id's and has no claims is another library's.
 local function fits()
   if not ours and (not held or call('EXISTS', owners) == 0) then
     return false

@@ -15,7 +15,8 @@
 --         queue    a sorted set: tokens of waiters by time of arrival; with
 --                  4e15 added those that were passed over, since they could not
 --                  be told; and at 7e15 + end "-TOKEN" of claims that are over
---         owners   a hash: token -> end, for the claims of one owner id
+--         owners   a hash: token -> end, for the claims of one owner id; the
+--                  ends count by the hash's own expiry (owners_time.lua)
 --   ARGV  operation, fair (1 or 0), length of the prefix, space, owner id, all
 --         in one; token; then
 --           A  acquire: ttl, "LENGTH CHANNEL+NOTE" and, to stand in line,
@@ -37,9 +38,12 @@
 --
 -- An argument costs half a command, a function a third: hence the arguments are
 -- few, and the functions come late.  The included files are parts of one text,
--- in this order: a function comes after what needs no more than those before it.
+-- in this order: a function comes after what does without it.
 --
--- All times are the server's.  Nothing is stored without an expiry: the
+-- All times are the server's.  Those that are stored in values are off when the
+-- slot moves to a node with another clock: there waiters may lose their
+-- entries, or stay longer after their death, which costs order and time; no
+-- lease depends on them.  Nothing is stored without an expiry: the
 -- companions outlive their last use by keep=, a place its waiter's last try by
 -- its patience.  What can be refused for want of rights comes before the key
 -- itself is set: a grant that fails halfway leaves the lock free.

@@ -18,9 +18,10 @@ local function refresh(ttl, less)
   end
   write_first()
   if not less and call('PTTL', lock) < ttl then call('PEXPIRE', lock, ttl) end
+  local time = owners_time(now)
   local old = tonumber(call('HGET', owners, token) or 0)
-  if less or old < now + ttl then call('HSET', owners, token, now + ttl) end
-  local left = last_end() - now
+  if less or old < time + ttl then call('HSET', owners, token, time + ttl) end
+  local left = longest_claim(time)
   call('PEXPIRE', owners, left)
   call('PEXPIRE', lock, left)
 end

@@ -21,6 +21,9 @@
  *      whoever comes first gets the lock.
  *  (4) A claim with an owner id is renewed among the owners first, then the key
  *      for all of them: so the key never ends before the claim.
+ *  (5) Nodes may have different clocks.  A lease is decided by the expiry of a
+ *      key, of which MIGRATE passes on what is left, and by no time that is
+ *      stored in a value (owners_time.lua).
  */
 #include "redis.h"
 
@@ -31,48 +34,18 @@
 /* How often the last grant may have become another while we look at it. */
 #define ATTEMPTS 4
 
-/* F  KEYS meta; ARGV the grant that was read, token, what is said of it, for how
- *    long it is kept: the new fence, or 0.
- * O  KEYS owners; ARGV token, ttl: 1, or 0 if it is not there. */
-static const char move_script[] =
-    "local K,call=KEYS[1],redis.call\n"
-    "local t=call('TIME')\n"
-    "local f=t[1]..string.sub('00000'..t[2],-6)\n"
-    "local ms=string.sub(f,1,-4)\n"
-    "if ARGV[1]=='O' then\n"
-    "  local old=call('HGET',K,ARGV[2])\n"
-    "  if not old then return 0 end\n"
-    "  if call('PTTL',K)<tonumber(ARGV[3]) then\n"
-    "    call('PEXPIRE',K,ARGV[3])\n"
-    "  end\n"
-    "  if tonumber(old)<ms+ARGV[3] then\n"
-    "    call('HSET',K,ARGV[2],ms+ARGV[3])\n"
-    "  end\n"
-    "  return 1\n"
-    "end\n"
-    "local g=call('HGET',K,'g') or ''\n"
-    "if g~=ARGV[2] then return 0 end\n"
-    "local old=string.match(g,'^%d+')\n"
-    "if old and (#old>#f or #old==#f and old>=f) then\n"
-    "  f=string.format('%.0f',old+1)\n"
-    "end\n"
-    "call('HSET',K,'g',f..' '..ms..' '..ARGV[3]..' '..ARGV[4])\n"
-    "call('HDEL',K,ARGV[3])\n"
-    "call('PEXPIRE',K,ARGV[5])\n"
-    "return f\n";
-
 static hf_status move_step(struct redis_conn *rc, const char *key,
                            const char *name, int argc, const char **argv,
                            redisReply **ret, int64_t deadline,
                            struct hf_error *err)
 {
     char id[41];
-    struct redis_key_command order = {.script = move_script,
+    struct redis_key_command order = {.script = redis_move_script,
                                       .argc = 4 + argc,
                                       .argv = {"EVALSHA", id, "1", name}};
     int i;
 
-    redis_script_digest(move_script, id);
+    redis_script_digest(redis_move_script, id);
     for (i = 0; i < argc; i++)
         order.argv[4 + i] = argv[i];
     return redis_key_command(rc, key, &order, ret, deadline, err);

@@ -2,18 +2,21 @@
 --
 -- owners.lua - the claims of one owner id.
 
--- When the last claim of the owner ends; 0 if none is left.
-local function last_end(except)
-  local last, claims = 0, call('HGETALL', owners)
+-- include: owners_time.lua
+
+-- How long the last claim of the owner has left, but for this one; 0 if there
+-- is none.
+local function longest_claim(time, except)
+  local longest, claims = 0, call('HGETALL', owners)
   for i = 1, #claims, 2 do
-    local ends = tonumber(claims[i + 1])
+    local left = claims[i + 1] - time
     if claims[i] ~= except then
-      if ends <= now then
+      if left <= 0 then
         call('HDEL', owners, claims[i])
       else
-        last = math.max(last, ends)
+        longest = math.max(longest, left)
       end
     end
   end
-  return last
+  return longest
 end

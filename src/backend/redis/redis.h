@@ -14,7 +14,8 @@
  *   slots.c     and how that is found out
  *   eval.c    commands that go where their key is
  *   migrate.c    locks whose slot goes to another node
- *   script.c  the scripts, which are files: fenced.lua, unfenced.lua
+ *   script.c  the scripts, which are files: fenced.lua, unfenced.lua,
+ *                move.lua
  *   names.c    names of keys, and their slots
  *   call.c    commands and replies over the shared connection
  *   channel.c how the channels for wake-ups are called
@@ -180,8 +181,9 @@ enum redis_native {
 /* The script for this keep=, to be freed; NULL: no memory. */
 char *redis_script_make(int64_t keep_ms);
 
-/* What a lock without a fence needs; see unfenced.lua. */
-extern const char redis_unfenced_script[];
+/* What a lock without a fence needs, and one whose slot moves: see
+ * unfenced.lua, move.lua. */
+extern const char redis_unfenced_script[], redis_move_script[];
 
 /* ---- names.c ------------------------------------------------------ */
 

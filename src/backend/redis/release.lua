@@ -29,10 +29,11 @@ if op == 'L' then
     call('HDEL', meta, token)
     front = nil
   end
-  local last = owner ~= '' and last_end(token) or 0
-  if last > 0 then
+  local left = owner ~= '' and longest_claim(owners_time(now), token) or 0
+  if left > 0 then
     call('HDEL', owners, token)
-    call('PEXPIRE', lock, last - now)
+    call('PEXPIRE', owners, left)
+    call('PEXPIRE', lock, left)
     return 1
   end
   return set_free(owner ~= '' and token)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * script.c - the scripts: fenced.lua and what it includes, and unfenced.lua.
- * scripts/embed makes strings of them, in texts.h.
+ * script.c - the scripts: fenced.lua and what it includes, unfenced.lua and
+ * move.lua.  scripts/embed makes strings of them, in texts.h.
  */
 #include "redis.h"
 
@@ -16,6 +16,7 @@
 #pragma GCC diagnostic ignored "-Woverlength-strings"
 
 const char redis_unfenced_script[] = UNFENCED_LUA;
+const char redis_move_script[] = MOVE_LUA;
 
 /* How long the companions are kept, as the script needs it: in ms; how many
  * digits of a fence tell whether that was begun again lately, within a sixth of

@@ -1,0 +1,36 @@
+-- SPDX-License-Identifier: MIT
+--
+-- move.lua - steps with one key, while the slot of a lock moves (migrate.c).
+--
+--   F  KEYS meta; ARGV the grant that was read, token, what is said of it, for
+--      how long it is kept: the new fence, or 0
+--   O  KEYS owners; ARGV token, ttl: 1, or 0 if it is not there
+
+local owners, call = KEYS[1], redis.call
+local clock = call('TIME')
+local fence = clock[1] .. string.sub('00000' .. clock[2], -6)
+local since = string.sub(fence, 1, -4)
+
+-- include: owners_time.lua
+
+if ARGV[1] == 'O' then
+  local old, ttl = call('HGET', owners, ARGV[2]), tonumber(ARGV[3])
+  if not old then return 0 end
+  local ends = owners_time(since + 0) + ttl
+  if call('PTTL', owners) < ttl then call('PEXPIRE', owners, ttl) end
+  if tonumber(old) < ends then call('HSET', owners, ARGV[2], ends) end
+  return 1
+end
+
+local meta = KEYS[1]
+local last = call('HGET', meta, 'g') or ''
+if last ~= ARGV[2] then return 0 end
+local old = string.match(last, '^%d+')
+if old and (#old > #fence or #old == #fence and old >= fence) then
+  fence = string.format('%.0f', old + 1)
+end
+call('HSET', meta, 'g',
+  fence .. ' ' .. since .. ' ' .. ARGV[3] .. ' ' .. ARGV[4])
+call('HDEL', meta, ARGV[3])
+call('PEXPIRE', meta, ARGV[5])
+return fence
