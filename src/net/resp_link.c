@@ -42,6 +42,8 @@ hf_status hfi_mux_open(struct hfi_mux *mux, int64_t deadline,
         st = hfi_stream_open(&link->base.stream, &link->to, deadline, err);
     if (!st)
         st = mux->handshake(mux->arg, link, deadline, err);
+    if (!st && hfi_resp_has_part(link->reader)) /* resp_wire.c (2) */
+        st = hfi_fail(err, HF_PROTOCOL, "a reply that nobody asked for");
     if (st)
         mux_link_free(link);
     else
