@@ -153,7 +153,9 @@ struct hfi_backend {
      * middle of anything. */
     void (*after_fork_child)(struct hfi_conn *);
 
-    /* Take the key if it is free: HF_OK or HF_BUSY.  Never waits for it. */
+    /* Take the key if it is free: HF_OK or HF_BUSY.  Never waits for it.
+     * HF_LOST if the service refuses this token from now on, because the claim
+     * was given back before: the core goes on with a fresh one. */
     hf_status (*try_acquire)(struct hfi_conn *, const struct hfi_claim *,
                              struct hfi_receipt *, struct hfi_answer *,
                              int64_t deadline, struct hf_error *);

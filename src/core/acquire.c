@@ -17,7 +17,8 @@
  *
  * INVARIANTS
  *  (1) Tries repeat one token, so a try whose answer was lost is confirmed by
- *      the next one and never becomes a second claim.
+ *      the next one and never becomes a second claim.  Only when the service
+ *      says that this claim is over does another begin, under a fresh token.
  *  (2) After the wake-up is armed there is always another try before sleep:
  *      what happened in between cannot be missed.
  *  (3) A grant counts from before its try was sent, and one whose lease is over
@@ -260,6 +261,27 @@ static void request_backs_off(struct hf_request *rq)
     rq->next_try = hfi_now() + request_jitter(rq->client, ms);
 }
 
+/* The service refuses this claim for good: what ended it, and had no answer,
+ * has arrived.  Go on with another, under a fresh token.  acquire.c (1) */
+static void request_begins_again(struct hf_request *rq)
+{
+    struct hf_client *c = rq->client;
+    struct hfi_grant *old = rq->grant;
+    struct hfi_grant *grant = hfi_grant_new(c, rq->queue, &rq->params);
+
+    if (!grant) {
+        hfi_request_fail(rq, hfi_nomem(&rq->err));
+        return;
+    }
+    grant->claim.queue = old->claim.queue;
+    rq->params.owner = grant->claim.owner;
+    rq->params.note = grant->claim.note;
+    rq->grant = grant;
+    rq->err.status = HF_UNAVAILABLE; /* Nobody is known to hold the lock. */
+    hfi_request_abandoned(c, old, HF_LOST);
+    request_backs_off(rq);
+}
+
 /* What became of a try that was sent at `sent`. */
 static bool request_judge(struct hf_request *rq, hf_status st, int64_t sent,
                           const struct hfi_answer *answer, int64_t deadline)
@@ -283,6 +305,9 @@ static bool request_judge(struct hf_request *rq, hf_status st, int64_t sent,
     case HF_UNAVAILABLE:
         rq->err.status = st;
         request_backs_off(rq);
+        return true;
+    case HF_LOST:
+        request_begins_again(rq);
         return true;
     default:
         hfi_request_fail(rq, st);

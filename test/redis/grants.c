@@ -368,4 +368,38 @@ TEST(companions_are_kept_as_long_as_the_url_says)
     rt_end(&s);
 }
 
+/* What ended the claim of a waiter, and had no answer, arrives while it waits:
+ * the server refuses the claim from then on, and the waiter goes on with
+ * another. */
+TEST(a_waiter_whose_claim_was_given_back_goes_on_with_another)
+{
+    static const char *const owners[] = {NULL, "order-7"};
+    struct rt_server s = {0};
+    hf_client *client;
+    struct rt_waiter w;
+    redisReply *first;
+    char token[64];
+    int i;
+
+    rt_start(&s, NULL);
+    for (i = 0; i < 2; i++) {
+        client = rt_open(&s, "");
+        rt_do(&s, "SET holdfast:k another PX 60000");
+        w = rt_waiter(client, "k", 20000, 5000, HF_POLL);
+        w.retry_ms = 50;
+        w.owner = owners[i];
+        rt_wait_start(&w);
+        t_poll_until(rt_waiters(&s, "k") == 1, 5000);
+        first = rt_ask(&s, "ZRANGE {holdfast:k}:queue: 0 0");
+        snprintf(token, sizeof(token), "-%s", first->element[0]->str);
+        freeReplyObject(first);
+        rt_do(&s, "ZADD {holdfast:k}:queue: 9e15 %s", token);
+        rt_do(&s, "DEL holdfast:k");
+        rt_wait_join(&w);
+        hf_close(client);
+        rt_do(&s, "DEL {holdfast:k}:queue:");
+    }
+    rt_end(&s);
+}
+
 T_MAIN
