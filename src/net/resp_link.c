@@ -12,7 +12,11 @@
  *      for twice as long as the slowest answer took of late; or what was sent
  *      has not even reached the server's machine.  Where calls keep the server
  *      waiting (WAIT) each that gives up does.
+ *  (3) Once the server is known to be another, no answer of the one before
+ *      counts, also to what was asked in time.
  */
+#include <sys/socket.h>
+
 #include "base/alloc.h"
 #include "base/env.h"
 #include "base/mutant.h"
@@ -362,6 +366,17 @@ bool hfi_mux_is_at(struct hfi_mux *mux, const struct hfi_endpoint *to)
     return at;
 }
 
+/* What is under way there ends without an answer: one that still comes would be
+ * that of a server which speaks for nobody any more.  The one who reads is
+ * woken.  resp_link.c (3) */
+static void mux_leave(struct hfi_shared_link *link)
+{
+    link->users++;
+    hfi_shared_break(link, "the server was replaced by another", 0);
+    shutdown(link->stream.fd, SHUT_RDWR);
+    hfi_shared_put(link);
+}
+
 bool hfi_mux_move(struct hfi_mux *mux, const struct hfi_endpoint *to)
 {
     struct hfi_mux *aside = atomic_load(&mux->aside);
@@ -373,7 +388,7 @@ bool hfi_mux_move(struct hfi_mux *mux, const struct hfi_endpoint *to)
     mux->shared.moves++;
     away = mux->shared.link && !mux_is_at(mux, to);
     if (away)
-        hfi_shared_retire_current(&mux->shared);
+        mux_leave(mux->shared.link);
     pthread_mutex_unlock(&mux->shared.mu);
     return away;
 }

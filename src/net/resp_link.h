@@ -132,7 +132,8 @@ void hfi_mux_close(struct mux_link *);
 void hfi_mux_retire(struct hfi_mux *);
 
 /* The same unless it is connected to there, and one that is being made is made
- * again; true if there was one to elsewhere. */
+ * again; true if there was one to elsewhere.  Calls that are under way to
+ * elsewhere end at once: what that server says counts no more. */
 bool hfi_mux_move(struct hfi_mux *, const struct hfi_endpoint *to);
 
 /* Is it connected to there?  Is that link? */

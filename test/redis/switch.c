@@ -83,6 +83,35 @@ TEST_TIMEOUT(holder_and_waiter_go_where_the_master_is_and_meet_there, 120)
     ensemble_stop(&e);
 }
 
+/* Its try is under way to a master that hangs and is deposed.  Were the answer
+ * still waited for, that master could grant the lock when it thaws, beside what
+ * its successor grants. */
+TEST_TIMEOUT(what_a_deposed_master_still_answers_counts_for_nothing, 120)
+{
+    struct ensemble e = {.stubborn = true};
+    struct rt_waiter w;
+    hf_client *client;
+    char *at;
+
+    ensemble_start(&e);
+    at = strstr(e.url, "timeout=1s");
+    CHECK(at != NULL);
+    memcpy(at, "timeout=1m", 10);
+    client = open_listening(&e, "");
+    rt_signal(&e.node[0], SIGSTOP);
+    w = rt_waiter(client, "k", 60000, 60000, 0);
+    rt_wait_start(&w);
+    depose(&e, 1);
+    t_poll_until(__atomic_load_n(&w.got_at, __ATOMIC_ACQUIRE), 20000);
+    rt_signal(&e.node[0], SIGCONT);
+    rt_wait_join(&w);
+    CHECK_EQ(
+        strtoull(rt_text(&e.node[1], "HGET {holdfast:k}:meta: g"), NULL, 10),
+        w.fence);
+    hf_close(client);
+    ensemble_stop(&e);
+}
+
 TEST_TIMEOUT(the_switch_of_another_master_is_nothing_to_us, 120)
 {
     struct ensemble e = {.both = true};

@@ -31,6 +31,8 @@
  *      to be had; and a replica is refused, whoever names it.
  *  (2) From the message on nothing is sent to a master that was found before
  *      it: a connection that is just being made is made again (hfi_mux_move()).
+ *      Nor is any answer of such a master believed: one that hung may thaw and
+ *      grant, renew or release what its successor knows nothing of.
  *  (3) Who has subscribed asks after that, so that what happened while nobody
  *      was listened to is not missed.
  *  (4) The keeper reads, sends PINGs and never waits.  To connect is the
