@@ -316,7 +316,7 @@ static void nomad_say(struct nomad *nomad, int fd, const char *asked)
     char text[256] = "+PONG\r\n";
     int n = atomic_load(&nomad->houses);
 
-    if (strstr(asked, "CONFIG"))
+    if (strstr(asked, "INFO"))
         snprintf(text, sizeof(text), "*0\r\n");
     else if (strstr(asked, "CLUSTER"))
         snprintf(text, sizeof(text),

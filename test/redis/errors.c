@@ -266,6 +266,7 @@ TEST(a_server_that_would_throw_locks_away_is_warned_of)
     struct hf_service svc = {.size = sizeof(svc)};
     struct rt_server s = {0};
     hf_client *client;
+    char url[256];
     int i;
 
     rt_start(&s, NULL);
@@ -276,6 +277,19 @@ TEST(a_server_that_would_throw_locks_away_is_warned_of)
         CHECK_OK(hf_describe(client, &svc, &t_err));
         CHECK((strstr(svc.warning, "evicts") != NULL) == (i < 2));
         hf_close(client);
+    }
+    /* Nor is it kept from a user who has no more rights than it needs; one who
+     * may not even ask is told that. */
+    rt_do(&s, "CONFIG SET maxmemory 100mb maxmemory-policy allkeys-lru");
+    rt_do(&s, "ACL SETUSER locker on >%s ~* &* +@all -@admin", plain);
+    snprintf(url, sizeof(url), "redis://locker:%s@127.0.0.1:%d", secret,
+             s.port);
+    for (i = 0; i < 2; i++) {
+        CHECK_OK(hf_open(url, NULL, &client, &t_err));
+        CHECK_OK(hf_describe(client, &svc, &t_err));
+        CHECK(strstr(svc.warning, i ? "whether" : "evicts") != NULL);
+        hf_close(client);
+        rt_do(&s, "ACL SETUSER locker -info");
     }
     /* Without a limit nothing is thrown away. */
     rt_do(&s, "CONFIG SET maxmemory 0 maxmemory-policy allkeys-lru");

@@ -305,7 +305,7 @@ static hf_status open_names(struct redis_conn *rc, const struct hfi_url *url,
     return HF_OK;
 }
 
-/* "maxmemory", its value, "maxmemory-policy", its value, and others. */
+/* A name, its value, the next name and so on. */
 const char *redis_setting(const redisReply *reply, const char *name)
 {
     size_t i;
@@ -319,33 +319,57 @@ const char *redis_setting(const redisReply *reply, const char *name)
     return "";
 }
 
-/* What is doubtful, by the answers to CONFIG GET and to a message that nobody
+/* What follows "name:" in the lines of INFO, or "". */
+static const char *open_info(const redisReply *info, const char *name)
+{
+    const char *at = info->type == REDIS_REPLY_STRING ? info->str : "";
+
+    while ((at = strstr(at, name)))
+        if (at[strlen(name)] == ':' && at > info->str && at[-1] == '\n')
+            return at + strlen(name) + 1;
+        else
+            at++;
+    return "";
+}
+
+static bool open_is_denied(const redisReply *reply)
+{
+    return reply->type == REDIS_REPLY_ERROR &&
+           !strncmp(reply->str, "NOPERM", 6);
+}
+
+/* What is doubtful, by the answers to INFO and to a message that nobody
  * hears. */
-static void open_doubts(struct redis_conn *rc, const redisReply *settings,
+static void open_doubts(struct redis_conn *rc, const redisReply *info,
                         const redisReply *told)
 {
     size_t size = sizeof(rc->base.warning);
+    const char *policy = open_info(info, "maxmemory_policy");
 
-    if (strtoull(redis_setting(settings, "maxmemory"), NULL, 10) &&
-        strcmp(redis_setting(settings, "maxmemory-policy"), "noeviction") != 0)
+    if (strtoull(open_info(info, "maxmemory"), NULL, 10) && *policy &&
+        strncmp(policy, "noeviction", 10) != 0)
         snprintf(rc->base.warning, size,
                  "the server evicts keys when it is full, and locks are keys: "
                  "set maxmemory-policy to noeviction");
-    if (rc->acquire != REDIS_FENCED || told->type != REDIS_REPLY_ERROR ||
-        strncmp(told->str, "NOPERM", 6) != 0)
-        return;
-    atomic_store(&rc->silent, true);
-    if (!*rc->base.warning)
-        snprintf(rc->base.warning, size, "%s", redis_silent_warning);
+    if (rc->acquire == REDIS_FENCED && open_is_denied(told)) {
+        atomic_store(&rc->silent, true);
+        if (!*rc->base.warning)
+            snprintf(rc->base.warning, size, "%s", redis_silent_warning);
+    }
+    if (open_is_denied(info) && !*rc->base.warning)
+        snprintf(rc->base.warning, size,
+                 "this user may not ask whether the server evicts keys (INFO): "
+                 "see \"Rights\" in holdfast-redis(7)");
 }
 
 /* Is it a Redis, would it throw locks away, and may we wake those who wait for
- * ours?  Who may not ask the second is not told. */
+ * ours?  INFO tells the second also where CONFIG is kept from users, as hosted
+ * servers do. */
 static hf_status open_greet(struct redis_conn *rc, struct hfi_mux *mux,
                             int64_t deadline, struct hf_error *err)
 {
     char channel[REDIS_CHANNEL_MAX];
-    const char *ping[] = {"PING"}, *get[] = {"CONFIG", "GET", "maxmemory*"};
+    const char *ping[] = {"PING"}, *get[] = {"INFO", "memory"};
     const char *tell[] = {"SPUBLISH", channel, ""};
     struct redis_batch batch = {0};
     redisReply *reply[3];
@@ -353,7 +377,7 @@ static hf_status open_greet(struct redis_conn *rc, struct hfi_mux *mux,
 
     redis_channel(rc, "", channel);
     redis_batch_add(&batch, 1, ping);
-    redis_batch_add(&batch, 3, get);
+    redis_batch_add(&batch, 2, get);
     redis_batch_add(&batch, 3, tell);
     st = redis_batch_send(rc, mux, &batch, reply, deadline, err);
     redis_batch_free(&batch);
