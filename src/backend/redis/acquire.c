@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * acquire.c - taking, keeping and giving back; the rules are in redis.c, and
- * what happens on the server is in fenced.lua.
+ * acquire.c - taking a lock; the rules are in redis.c, and what happens on the
+ * server is in fenced.lua.
  */
 #include "redis.h"
 
@@ -17,10 +17,6 @@
 
 /* A waiter that cannot be told asks this often. */
 #define DEAF_MS 100
-
-/* A try that had no answer is refused for its ttl and so much longer, once its
- * claim is over. */
-#define LATE_MS INT64_C(60000)
 
 const char redis_silent_warning[] =
     "this user may not publish to those who wait, who must ask every 100 ms "
@@ -227,10 +223,6 @@ static hf_status take_fenced(struct redis_conn *rc,
     return st;
 }
 
-static hf_status give_back(struct redis_conn *, const struct hfi_claim *,
-                           struct hfi_receipt *, bool over, int64_t deadline,
-                           struct hf_error *);
-
 /* The grant counts only once enough replicas have it; else it is given back.
  * Once that was answered nothing is left there, and the failure is certain.
  * See replicas.c (4). */
@@ -248,7 +240,7 @@ static hf_status take_confirm(struct redis_conn *rc,
         return HF_OK;
     if (rc->acquire != REDIS_FENCED && claim->queue)
         return hfi_restate(err, HF_UNCERTAIN);
-    undone = give_back(rc, claim, receipt, false, deadline, NULL);
+    undone = redis_give_back(rc, claim, receipt, false, deadline, NULL);
     if (undone && undone != HF_LOST) {
         fence_return(receipt);
         return hfi_restate(err, HF_UNCERTAIN);
@@ -299,172 +291,4 @@ hf_status redis_try_acquire(struct hfi_conn *conn,
         (!busy->left_ms || busy->left_ms > DEAF_MS))
         busy->left_ms = DEAF_MS; /* Nobody will wake us. */
     return st;
-}
-
-/* ---- keeping and giving back ------------------------------------------- */
-
-/* L, or D if the claim is over and a try of it may still arrive, or G if it is
- * not over; repeated while there are dead waiters to be passed over.  *said is
- * what it said. */
-static hf_status give_step(struct redis_conn *rc, const struct hfi_claim *claim,
-                           const struct hfi_receipt *receipt, bool over,
-                           uint64_t *said, int64_t deadline,
-                           struct hf_error *err)
-{
-    char op = !over ? 'G' : claim->doubt ? 'D' : 'L';
-    char number[24];
-    const char *argv[] = {number};
-    bool ours = false;
-    redisReply *reply;
-    hf_status st;
-
-    if (op == 'D')
-        snprintf(number, sizeof(number), "%" PRId64, claim->ttl_ms + LATE_MS);
-    else
-        snprintf(number, sizeof(number), "%" PRIu64, receipt->fence);
-    do {
-        st = redis_eval(rc, NULL, op, claim, op != 'L', argv, &reply, deadline,
-                        err);
-        if (st)
-            return st;
-        *said = redis_number(reply);
-        freeReplyObject(reply);
-        ours = ours || *said == 2;
-    } while (*said == 2 || *said == 4);
-    if (!*said && ours)
-        *said = 1; /* It ended before all were passed over. */
-    return HF_OK;
-}
-
-/* `over`: the claim will not be tried again. */
-static hf_status give_back(struct redis_conn *rc, const struct hfi_claim *claim,
-                           struct hfi_receipt *receipt, bool over,
-                           int64_t deadline, struct hf_error *err)
-{
-    bool unfenced = rc->acquire != REDIS_FENCED;
-    uint64_t said = 0;
-    hf_status st = HF_UNAVAILABLE;
-
-    if (!unfenced)
-        st = give_step(rc, claim, receipt, over, &said, deadline, err);
-    if (unfenced ||
-        (st == HF_UNAVAILABLE && over && !claim->owner && redis_is_moving(rc)))
-        st = redis_unfenced_release(rc, claim, deadline, err);
-    else if (!st && !said)
-        st = hfi_fail(err, HF_LOST, "%s: the lock was not ours any more",
-                      rc->base.endpoint);
-    if (said == 5 && !atomic_exchange(&rc->silent, true))
-        hfi_warn(&rc->base, redis_silent_warning);
-    if (!st || st == HF_LOST)
-        receipt->placed = false;
-    return st;
-}
-
-hf_status redis_release(struct hfi_conn *conn, const struct hfi_claim *claim,
-                        struct hfi_receipt *receipt, int64_t deadline,
-                        struct hf_error *err)
-{
-    return give_back((struct redis_conn *)conn, claim, receipt, true, deadline,
-                     err);
-}
-
-/* ---- waking ------------------------------------------------------------ */
-
-/* A holder that lets its lock linger says where it can be asked for it. */
-static hf_status watch_holder(struct redis_conn *rc,
-                              const struct hfi_claim *claim, int64_t deadline,
-                              struct hf_error *err)
-{
-    char channel[REDIS_CHANNEL_MAX];
-    const char *argv[] = {channel};
-    redisReply *reply;
-    hf_status st;
-
-    redis_channel(rc, claim->key, channel);
-    st = redis_eval(rc, NULL, 'H', claim, 1, argv, &reply, deadline, err);
-    if (st)
-        return st;
-    if (redis_number(reply) > 0)
-        hfi_wanted(&rc->base, claim->key);
-    freeReplyObject(reply);
-    return HF_OK;
-}
-
-hf_status redis_watch(struct hfi_conn *conn, const struct hfi_claim *claim,
-                      struct hfi_receipt *receipt, int64_t deadline,
-                      struct hf_error *err)
-{
-    struct redis_conn *rc = (struct redis_conn *)conn;
-    hf_status st;
-
-    if (rc->acquire != REDIS_FENCED)
-        return hfi_fail(err, HF_UNSUPPORTED, "%s: nobody is told of bare locks",
-                        conn->endpoint);
-    redis_sub_want(rc, claim->key, 1);
-    st = redis_sub_ensure(rc, claim->key, deadline, err);
-    if (!st && receipt->fence)
-        st = watch_holder(rc, claim, deadline, err);
-    if (st)
-        redis_sub_want(rc, claim->key, -1);
-    redis_own(receipt)->watched = !st;
-    return st;
-}
-
-void redis_unwatch(struct hfi_conn *conn, const struct hfi_claim *claim,
-                   struct hfi_receipt *receipt)
-{
-    redis_sub_want((struct redis_conn *)conn, claim->key, -1);
-    redis_own(receipt)->watched = false;
-}
-
-hf_status redis_attach(struct hfi_conn *conn, const struct hfi_claim *claim,
-                       const struct hf_handle *handle,
-                       struct hfi_receipt *receipt, struct hf_error *err)
-{
-    (void)conn;
-    (void)claim;
-    (void)err;
-    receipt->fence = handle->fence;
-    return HF_OK; /* The renewal that follows tells whether it is there. */
-}
-
-/* The script's T; 1 if the claim has it.  With a try in doubt, the token that
- * is replaced is refused from then on. */
-static hf_status take_over_step(struct redis_conn *rc,
-                                const struct hfi_claim *claim,
-                                const char *token, uint64_t fence, int *said,
-                                int64_t deadline, struct hf_error *err)
-{
-    char number[24], life[24];
-    const char *argv[] = {token, number, life};
-    redisReply *reply;
-    hf_status st;
-
-    snprintf(number, sizeof(number), "%" PRIu64, fence);
-    snprintf(life, sizeof(life), "%" PRId64, claim->ttl_ms + LATE_MS);
-    st = redis_eval(rc, NULL, 'T', claim, claim->doubt ? 3 : 2, argv, &reply,
-                    deadline, err);
-    if (st)
-        return st;
-    *said = (int)redis_number(reply);
-    freeReplyObject(reply);
-    return HF_OK;
-}
-
-hf_status redis_take_over(struct hfi_conn *conn, const struct hfi_claim *claim,
-                          const char *token, struct hfi_receipt *receipt,
-                          int64_t deadline, struct hf_error *err)
-{
-    struct redis_conn *rc = (struct redis_conn *)conn;
-    int said = 0;
-    hf_status st =
-        rc->acquire == REDIS_FENCED
-            ? take_over_step(rc, claim, token, receipt->fence, &said, deadline,
-                             err)
-            : redis_unfenced_take_over(rc, claim, token, &said, deadline, err);
-
-    if (st || said == 1)
-        return st;
-    return hfi_fail(err, HF_LOST, "%s: the lock is not held by this handle%s",
-                    rc->base.endpoint, said == 3 ? ": it was broken" : "");
 }

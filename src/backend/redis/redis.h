@@ -2,24 +2,28 @@
  *
  * redis.h - what the parts of the redis: backend share.
  *
- *   redis.c         the rules; finding the server, opening
- *   handshake.c   how a connection begins
- *   sentinel.c  which server is the master, and when it is another
- *   acquire.c    taking, keeping, giving back, waking
- *   inspect.c    inspect, list, break
- *   renew.c   keeping many locks at once
+ *   redis.c       the rules; the table, opening and closing
+ *   acquire.c     taking a lock, and which fence is great enough
+ *   renew.c       keeping many locks at once
+ *   release.c     giving back
+ *   wait.c        being told of a lock, and of our own being wanted
+ *   handle.c      locks that are passed on
+ *   inspect.c     inspect, list
+ *   break.c       breaking a lock
  *   unfenced.c    locks that are a key and nothing else
  *   replicas.c    grants that replicas must have
- *   cluster.c which node of a cluster has a key
- *   slots.c     and how that is found out
- *   eval.c    commands that go where their key is
- *   migrate.c    locks whose slot goes to another node
- *   script.c  the scripts, which are files: fenced.lua, unfenced.lua,
- *                move.lua
- *   names.c    names of keys, and their slots
- *   call.c    commands and replies over the shared connection
- *   channel.c how the channels for wake-ups are called
- *   wait.c     wake-ups, over connections of their own
+ *   handshake.c   how a connection begins
+ *   sentinel.c    which server is the master, and when it is another
+ *   cluster.c     which node of a cluster has a key
+ *   slots.c       and how that is found out
+ *   migrate.c     locks whose slot goes to another node
+ *   eval.c        commands that go where their key is
+ *   script.c      the scripts, which are files: fenced.lua, unfenced.lua,
+ *                 move.lua
+ *   names.c       names of keys, and their slots
+ *   call.c        commands and replies over the shared connection
+ *   channel.c     how the channels for messages are called
+ *   subscriber.c  the connections on which they come
  */
 #ifndef HFI_BACKEND_REDIS_H
 #define HFI_BACKEND_REDIS_H
@@ -419,24 +423,32 @@ void redis_renew(struct hfi_conn *, struct hfi_renewal *, size_t n,
 hf_status redis_try_acquire(struct hfi_conn *, const struct hfi_claim *,
                             struct hfi_receipt *, struct hfi_answer *,
                             int64_t deadline, struct hf_error *);
-hf_status redis_release(struct hfi_conn *, const struct hfi_claim *,
-                        struct hfi_receipt *, int64_t deadline,
-                        struct hf_error *);
 extern const char redis_silent_warning[];
 
 /* A fence of the key was heard of.  False if a greater one has been already: it
  * is not to be used. */
 bool redis_saw(struct redis_conn *, const char *key, uint64_t fence);
 
-hf_status redis_watch(struct hfi_conn *, const struct hfi_claim *,
-                      struct hfi_receipt *, int64_t deadline,
-                      struct hf_error *);
-void redis_unwatch(struct hfi_conn *, const struct hfi_claim *,
-                   struct hfi_receipt *);
+/* ---- release.c ------------------------------------------------------ */
+
+/* A try that had no answer is refused for its ttl and so much longer, once its
+ * claim is over. */
+#define REDIS_LATE_MS INT64_C(60000)
+
+hf_status redis_release(struct hfi_conn *, const struct hfi_claim *,
+                        struct hfi_receipt *, int64_t deadline,
+                        struct hf_error *);
+
+/* The same; `over`: the claim will not be tried again. */
+hf_status redis_give_back(struct redis_conn *, const struct hfi_claim *,
+                          struct hfi_receipt *, bool over, int64_t deadline,
+                          struct hf_error *);
+
+/* ---- handle.c ------------------------------------------------------- */
+
 hf_status redis_attach(struct hfi_conn *, const struct hfi_claim *,
                        const struct hf_handle *, struct hfi_receipt *,
                        struct hf_error *);
-
 hf_status redis_take_over(struct hfi_conn *, const struct hfi_claim *,
                           const char *token, struct hfi_receipt *,
                           int64_t deadline, struct hf_error *);
@@ -447,6 +459,9 @@ hf_status redis_inspect(struct hfi_conn *, const char *key, struct hf_info *,
                         int64_t deadline, struct hf_error *);
 hf_status redis_list(struct hfi_conn *, const char *prefix, hf_list_fn *,
                      void *arg, int64_t deadline, struct hf_error *);
+
+/* ---- break.c -------------------------------------------------------- */
+
 hf_status redis_break(struct hfi_conn *, const char *key, uint64_t fence,
                       int64_t deadline, struct hf_error *);
 hf_status redis_free(struct hfi_conn *, const char *key, uint64_t fence,
@@ -464,7 +479,20 @@ void redis_channel_name(struct redis_conn *, int slot, bool sharded,
                         char ret[REDIS_CHANNEL_MAX]);
 bool redis_is_sharded(struct redis_conn *);
 
-/* ---- wait.c ------------------------------------------------------- */
+/* ---- wait.c --------------------------------------------------------- */
+
+hf_status redis_watch(struct hfi_conn *, const struct hfi_claim *,
+                      struct hfi_receipt *, int64_t deadline,
+                      struct hf_error *);
+void redis_unwatch(struct hfi_conn *, const struct hfi_claim *,
+                   struct hfi_receipt *);
+int redis_poll_fd(struct hfi_conn *);
+void redis_dispatch(struct hfi_conn *);
+
+/* A message to this client. */
+void redis_heard(struct redis_conn *, const redisReply *payload);
+
+/* ---- subscriber.c --------------------------------------------------- */
 
 /* Be listening there. */
 hf_status redis_sub_ensure(struct redis_conn *, const char *key,
@@ -487,7 +515,6 @@ hf_status redis_sub_open(struct redis_sub *, int64_t deadline,
                          struct hf_error *);
 bool redis_sub_leave(struct redis_sub *, const struct hfi_endpoint *to);
 void redis_sub_ping(struct redis_sub *);
-int redis_sub_fd(struct hfi_conn *);
-void redis_sub_dispatch(struct hfi_conn *);
+void redis_sub_dispatch(struct redis_sub *); /* take in what has come */
 
 #endif
