@@ -313,4 +313,46 @@ TEST(a_password_in_a_file_may_change_while_a_lock_is_held)
     rt_end(&s);
 }
 
+/* The password in the URL is not good any more, and every connection is cut:
+ * nobody gets the lock early.  The holder is told in time; or goes on, if the
+ * password is good again in time. */
+TEST(a_password_that_is_changed_under_a_holder_gives_its_lock_to_nobody)
+{
+    struct hf_lock_opts opts = rt_opts(3000, 0);
+    struct rt_server s = {0};
+    hf_client *client, *other;
+    hf_lock *lk, *next = NULL;
+    hf_status st;
+    int i;
+
+    rt_start(&s, NULL);
+    other = rt_open(&s, "");
+    for (i = 0; i < 2; i++) {
+        rt_do(&s, "ACL SETUSER locker reset on >%s ~* &* +@all", secret);
+        client = open_as(&s, "locker", "");
+        lk = rt_lock(client, "k", 0, 3000, 0);
+        rt_do(&s, "ACL SETUSER locker resetpass >another");
+        rt_do(&s, "CLIENT KILL USER locker");
+        if (i) {
+            t_poll_until(rt_int(&s, "PTTL holdfast:k") < 1700, 5000);
+            rt_do(&s, "ACL SETUSER locker >%s", secret);
+            t_poll_until(rt_int(&s, "PTTL holdfast:k") > 2000, 5000);
+            CHECK(hf_held(lk));
+            CHECK_OK(hf_release(lk, &t_err));
+        } else {
+            while ((st = hf_acquire(other, "k", 0, &opts, &next, &t_err))) {
+                CHECK_STATUS(st, HF_BUSY);
+                t_sleep_ms(20);
+            }
+            CHECK(!hf_held(lk));
+            CHECK_EQ(hf_lost_reason(lk), HF_LOSS_EXPIRED);
+            CHECK_STATUS(hf_release(lk, &t_err), HF_LOST);
+            CHECK_OK(hf_release(next, &t_err));
+        }
+        hf_close(client);
+    }
+    hf_close(other);
+    rt_end(&s);
+}
+
 T_MAIN
