@@ -342,6 +342,144 @@ TEST(nor_where_nodes_do_not_say_which_they_are)
     check_late_take_back("info", "", false);
 }
 
+/* ---- shorter leases that arrive late ----------------------------------- */
+
+#define BRIEF 5000
+
+/* What is said over the first connection to each node of the set. */
+static void net_first_of(struct net *net, unsigned nodes, const char *what)
+{
+    char answer[128], command[64];
+
+    snprintf(command, sizeof(command), "conn 1 %s", what);
+    for (int i = 0; i < RL_N; i++)
+        if (nodes & 1U << i)
+            CHECK(
+                net_tell(net->proxies[i].net, command, answer, sizeof(answer)));
+}
+
+/* How often the nodes of the set were asked to run the script. */
+static void net_calls(struct net *net, long long calls[RL_N])
+{
+    for (int i = 0; i < RL_N; i++)
+        calls[i] = rt_calls(&net->rl.nodes[i], "evalsha");
+}
+
+static bool net_asked(struct net *net, unsigned nodes, const long long *calls)
+{
+    for (int i = 0; i < RL_N; i++)
+        if (nodes & 1U << i &&
+            rt_calls(&net->rl.nodes[i], "evalsha") <= calls[i])
+            return false;
+    return true;
+}
+
+/* Ask for a shorter lease that does not arrive on these nodes, and then for the
+ * long one again, which does, over other connections. */
+static void extend_held_back(struct net *net, hf_lock *lk, unsigned nodes)
+{
+    long long calls[RL_N];
+    hf_status st;
+
+    net_first_of(net, nodes, "up hold");
+    st = hf_extend(lk, BRIEF, &t_err);
+    CHECK(!st || st == HF_UNCERTAIN);
+    net_calls(net, calls);
+    t_sleep_ms(
+        300); /* The next is not sent after it, on the same connection. */
+    t_poll_until(hf_extend(lk, TTL, &t_err) == HF_OK &&
+                     net_asked(net, nodes, calls),
+                 20000);
+}
+
+/* A majority has the lock for as long as its holder believes. */
+static void check_belief(struct net *net, const hf_lock *lk)
+{
+    int64_t left = hf_remaining_ms(lk);
+    int n = 0;
+
+    CHECK(hf_held(lk));
+    CHECK_GT(left, 0);
+    for (int i = 0; i < RL_N; i++)
+        n += rt_int(&net->rl.nodes[i], "PTTL holdfast:k") + 1000 >= left;
+    CHECK_GE(n, 3);
+}
+
+/* Each set is held back in turn; then everything arrives. */
+static void check_late_shorter(const char *more, const unsigned *sets, int n)
+{
+    static struct net net;
+    hf_client *client = NULL;
+    hf_lock *lk = NULL;
+    long long calls[RL_N];
+    unsigned all = 0;
+    char url[600];
+
+    net_start(&net);
+    for (int i = 0; i < RL_N; i++)
+        rt_do(&net.rl.nodes[i], "ACL SETUSER default -client|kill");
+    snprintf(url, sizeof(url), "%s%s", net.url, more);
+    CHECK_OK(hf_open(url, NULL, &client, &t_err));
+    CHECK_OK(rl_try(client, "k", TTL, &lk));
+    for (int i = 0; i < n; i++) {
+        extend_held_back(&net, lk, sets[i]);
+        all |= sets[i];
+    }
+    net_calls(&net, calls);
+    net_first_of(&net, all, "pass");
+    t_poll_until(net_asked(&net, all, calls), 10000);
+    check_belief(&net, lk);
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_close(client);
+    net_end(&net);
+}
+
+TEST(a_shorter_lease_that_arrives_late_ends_no_longer_one)
+{
+    check_late_shorter("", (unsigned[]){0x1f}, 1);
+}
+
+TEST(nor_if_a_majority_had_confirmed_it_in_time)
+{
+    check_late_shorter("", (unsigned[]){0x18, 0x06}, 2);
+}
+
+TEST(nor_where_there_is_no_fence)
+{
+    check_late_shorter("&fence=off", (unsigned[]){0x18, 0x06}, 2);
+}
+
+/* The bearer of a handle renews; then what the lock was asked before arrives. */
+TEST(nor_where_the_bearer_of_a_handle_asked_for_the_longer_one)
+{
+    static struct net net;
+    struct hf_lock_opts opts = rt_opts(TTL, HF_MANUAL);
+    struct hf_handle handle;
+    hf_client *a, *b;
+    hf_lock *lk = NULL;
+    long long calls[RL_N];
+
+    net_start(&net);
+    for (int i = 0; i < RL_N; i++)
+        rt_do(&net.rl.nodes[i], "ACL SETUSER default -client|kill");
+    a = net_open(&net);
+    CHECK_OK(rl_try(a, "k", TTL, &lk));
+    net_first_of(&net, 0x18, "up hold");
+    CHECK_OK(hf_extend(lk, BRIEF, &t_err));
+    CHECK_OK(hf_detach(lk, &handle, &t_err));
+    b = net_open(&net);
+    CHECK_OK(hf_handle_extend(b, "k", &handle, &opts, &t_err));
+    net_calls(&net, calls);
+    net_first_of(&net, 0x18, "pass");
+    t_poll_until(net_asked(&net, 0x18, calls), 10000);
+    for (int i = 0; i < RL_N; i++)
+        CHECK_GT(rt_int(&net.rl.nodes[i], "PTTL holdfast:k"), 2 * BRIEF);
+    CHECK_OK(hf_handle_release(b, "k", &handle, &opts, &t_err));
+    hf_close(a);
+    hf_close(b);
+    net_end(&net);
+}
+
 TEST_TIMEOUT(a_minority_that_speaks_bad_reply_does_no_harm, 120)
 {
     struct rl rl;

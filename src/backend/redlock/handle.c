@@ -17,15 +17,32 @@
 
 #include "base/banned.h"
 
+/* What a handle says beside its token: "s" and a number in hex digits. */
+#define SHORTER_MARK 's'
+
+void redlock_detach(const struct hfi_receipt *receipt, struct hf_handle *ret)
+{
+    const struct redlock_grant *own = receipt->own;
+
+    if (own->shorter)
+        snprintf(ret->ref, sizeof(ret->ref), "%c%x", SHORTER_MARK,
+                 own->shorter);
+}
+
 hf_status redlock_attach(struct hfi_conn *conn, const struct hfi_claim *claim,
                          const struct hf_handle *handle,
                          struct hfi_receipt *receipt, struct hf_error *err)
 {
     struct redlock_conn *rl = (struct redlock_conn *)conn;
+    char digits[9] = "";
 
     (void)claim;
     (void)err;
     receipt->fence = handle->fence;
+    if (handle->ref[0] == SHORTER_MARK) {
+        memcpy(digits, handle->ref + 1, sizeof(digits) - 1);
+        redlock_own(receipt)->shorter = (unsigned)strtoul(digits, NULL, 16);
+    }
     /* The lock may have been mended since the handle was written. */
     redlock_note_add(receipt, (1U << rl->n) - 1);
     return HF_OK; /* The question that follows tells whether it is there. */

@@ -6,13 +6,15 @@
 --               what node-redlock, redsync and others use, too
 --         meta  a hash: c the largest fence that was confirmed here, k whose it
 --               is, n its note, o its owner id, t since when, b the fence that
---               was broken
+--               was broken; e how many shorter leases the renewals told of
+--               that came here, w for which token
 --   ARGV  operation, token, then its own
 --
 --   A ttl                    take     {value, {c, k}, TIME, PTTL}; the value
 --                                     that was there
 --   W fence note owner       confirm  1, 0 not ours or not the largest
---   R ttl less fence mend note owner  1, 0 gone, 2 another's, 3 broken,
+--   R ttl less fence mend note owner shorter
+--                            renew    1, 0 gone, 2 another's, 3 broken,
 --                                     4 put back, 5 a later grant was here
 --   L tell limit             release  1, 0 not ours, or confirmed for a larger
 --                                     fence than the limit, if there is one
@@ -89,7 +91,7 @@ if op == 'W' then
   if last[1] == fence then return last[2] == token and 1 or 0 end
   if last[1] and tonumber(last[1]) > tonumber(fence) then return 0 end
 elseif op == 'R' then
-  local ttl = ARGV[3]
+  local ttl, less, shorter = ARGV[3], ARGV[4] == '1', tonumber(ARGV[9] or 0)
   if value and value ~= token then return 2 end
   if fence ~= '0' then
     last = call('HMGET', meta, 'c', 'k', 'b')
@@ -97,9 +99,18 @@ elseif op == 'R' then
     if last[3] == fence then return 3 end
   end
   if not value and ARGV[6] ~= '1' then return 0 end
+  if shorter > 0 then -- redlock.c (8)
+    local known = call('HMGET', meta, 'e', 'w')
+    if known[2] ~= token or tonumber(known[1]) < shorter then
+      call('HSET', meta, 'e', shorter, 'w', token)
+      if call('PTTL', meta) < 0 then call('PEXPIRE', meta, '604800000') end
+    else
+      less = false
+    end
+  end
   if not value then
     call('SET', lock, token, 'PX', ttl)
-  elseif ARGV[4] == '1' or call('PTTL', lock) < tonumber(ttl) then
+  elseif less or call('PTTL', lock) < tonumber(ttl) then
     call('PEXPIRE', lock, ttl)
   end
   if not last or (last[1] == fence and last[2] == token) then

@@ -62,6 +62,14 @@
  *      one for the claim refuses it.  If it had no answer, the next grant has a
  *      larger fence, also where there are none (fence=off): a majority has
  *      confirmed that before the grant is returned, and keeps it.
+ *  (8) A shorter lease may arrive on a node after a longer one that was asked
+ *      for later, where CLIENT KILL is forbidden, also if a majority without
+ *      that node had confirmed it.  So the shorter leases of a grant are
+ *      numbered, and every renewal says how many there were.  A node carries
+ *      out none of which a renewal has told it before.  A lease is believed
+ *      because a majority has answered the renewal that asked for it, and each
+ *      node of that majority refuses every shorter lease that was sent earlier.
+ *      The number is part of the handle, so it counts for the bearer as well.
  *
  * LEASE  The expiry of the key on a majority.  A minority that fails never ends
  *   a lock.  Release goes to all; on a node that cannot be reached it is
@@ -405,6 +413,7 @@ const struct hfi_backend hfi_backend_redlock = {
     .unwatch = redlock_unwatch,
     .poll_fd = redlock_poll_fd,
     .dispatch = redlock_dispatch,
+    .detach = redlock_detach,
     .attach = redlock_attach,
     .take_over = redlock_take_over,
     .inspect = redlock_inspect,

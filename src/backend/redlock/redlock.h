@@ -106,6 +106,8 @@ struct redlock_grant {
     char gate;             /* 0: never split; else see acquire.c */
     uint64_t tried;        /* the largest fence that was to be confirmed */
     uint64_t floor;        /* the next must be as large; 0: any is */
+    unsigned shorter;      /* how many shorter leases were asked for;
+                            * redlock.c (8).  A handle has it, too */
 };
 static inline struct redlock_grant *redlock_own(
     const struct hfi_receipt *receipt)
@@ -319,6 +321,7 @@ hf_status redlock_release(struct hfi_conn *, const struct hfi_claim *,
 
 /* ---- handle.c -------------------------------------------------- */
 
+void redlock_detach(const struct hfi_receipt *, struct hf_handle *ret);
 hf_status redlock_attach(struct hfi_conn *, const struct hfi_claim *,
                          const struct hf_handle *, struct hfi_receipt *,
                          struct hf_error *);

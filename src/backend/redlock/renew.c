@@ -52,19 +52,23 @@ unsigned redlock_note_doubt(struct hfi_receipt *receipt, unsigned more)
 static void renew_say(struct redlock_conn *rl, struct redis_batch *batch,
                       const struct hfi_renewal *item, bool mend)
 {
-    char ttl[24], fence[24];
+    char ttl[24], fence[24], shorter[24];
     const char *argv[] = {item->claim->token,
                           ttl,
                           item->ttl_ms < item->claim->ttl_ms ? "1" : "0",
                           fence,
                           mend ? "1" : "0",
                           item->claim->note ? item->claim->note : "",
-                          item->claim->owner ? item->claim->owner : ""};
+                          item->claim->owner ? item->claim->owner : "",
+                          shorter};
 
     snprintf(ttl, sizeof(ttl), "%" PRId64, item->ttl_ms);
     snprintf(fence, sizeof(fence), "%" PRIu64,
              rl->fenced ? item->receipt->fence : 0);
-    redlock_step(rl, batch, 'R', item->claim->key, 7, argv);
+    snprintf(shorter, sizeof(shorter), "%u",
+             redlock_own(item->receipt)->shorter);
+    redlock_step(rl, batch, 'R', item->claim->key, shorter[0] == '0' ? 7 : 8,
+                 argv);
 }
 
 static void renew_count(const redisReply *reply, int node,
@@ -124,14 +128,17 @@ static bool renew_read(const struct redlock_node_call *flight, int node,
     return redlock_reply(flight, 0)->type == REDIS_REPLY_INTEGER;
 }
 
-/* Ask all that are there, and if they are too few, those that come. */
-static void renew_ask(struct redlock_conn *rl, const struct redis_batch *batch,
-                      const struct hfi_renewal *items, size_t n, int64_t ttl_ms,
-                      int64_t deadline, struct redlock_tally *tallies)
+/* Ask all that are there, and if they are too few, those that come.  Those who
+ * were asked and have not answered. */
+static unsigned renew_ask(struct redlock_conn *rl,
+                          const struct redis_batch *batch,
+                          const struct hfi_renewal *items, size_t n,
+                          int64_t ttl_ms, int64_t deadline,
+                          struct redlock_tally *tallies)
 {
     struct redlock_span span;
     struct redlock_round round;
-    unsigned asked = 0, more;
+    unsigned asked = 0, more, silent;
     int i, answered = 0;
 
     redlock_round_init(&round, rl);
@@ -146,12 +153,15 @@ static void renew_ask(struct redlock_conn *rl, const struct redis_batch *batch,
             answered += renew_read(&round.flights[i], i, items, n, tallies);
     } while (more && answered < rl->majority &&
              redlock_gather_more(rl, asked, deadline));
+    silent = redlock_silent(&round);
     redlock_round_fini(&round);
+    return silent;
 }
 
-/* The verdict on one. */
+/* The verdict on one.  What a `silent` node was asked may still arrive. */
 static void renew_judge(const struct redlock_conn *rl, struct hfi_renewal *item,
-                        const struct redlock_tally *tally, struct hf_error *err)
+                        const struct redlock_tally *tally, unsigned silent,
+                        struct hf_error *err)
 {
     int gone = __builtin_popcount(tally->gone);
     int against = gone + tally->stolen + tally->broken;
@@ -168,7 +178,7 @@ static void renew_judge(const struct redlock_conn *rl, struct hfi_renewal *item,
                                                        : HF_LOSS_QUORUM;
         break;
     default:
-        item->st = hfi_fail(err, HF_UNAVAILABLE,
+        item->st = hfi_fail(err, silent ? HF_UNCERTAIN : HF_UNAVAILABLE,
                             "%d of %d nodes confirmed it, %d are needed",
                             tally->confirmed, rl->n, rl->majority);
     }
@@ -215,6 +225,7 @@ void redlock_renew(struct hfi_conn *conn, struct hfi_renewal *items, size_t n,
     struct redis_batch batch = {0};
     int64_t ttl_ms = INT64_MAX;
     bool mend = false;
+    unsigned silent;
     size_t i;
 
     n = n < BATCH_MAX ? n : BATCH_MAX; /* the core sends no more at once */
@@ -223,15 +234,17 @@ void redlock_renew(struct hfi_conn *conn, struct hfi_renewal *items, size_t n,
         if (items[i].st)
             continue;
         ttl_ms = items[i].ttl_ms < ttl_ms ? items[i].ttl_ms : ttl_ms;
+        if (items[i].ttl_ms < items[i].claim->ttl_ms)
+            redlock_own(items[i].receipt)->shorter++;
         renew_say(rl, &batch, &items[i], false);
     }
     if (!batch.count && !batch.failed)
         return;
     redlock_gather(rl, deadline);
-    renew_ask(rl, &batch, items, n, ttl_ms, deadline, tallies);
+    silent = renew_ask(rl, &batch, items, n, ttl_ms, deadline, tallies);
     for (i = 0; i < n; i++) {
         if (!items[i].st)
-            renew_judge(rl, &items[i], &tallies[i], err);
+            renew_judge(rl, &items[i], &tallies[i], silent, err);
         mend = mend || redlock_may_restore(rl->n, &tallies[i]);
     }
     redis_batch_free(&batch);
