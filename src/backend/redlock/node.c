@@ -11,8 +11,9 @@
  *
  * A connection begins with what must come before anything else is said on it:
  *  (a) who we are, as with any Redis;
- *  (b) which server it is and since when: its run id and uptime; the same one
- *      twice in the list would be two votes of one node, and is refused;
+ *  (b) which server it is: its run id, which is another after each start; the
+ *      same one twice in the list would be two votes of one node, and is
+ *      refused;
  *  (c) the end of the connection before: CLIENT KILL by its id, unless it was
  *      surely to another server.  When that is answered, nothing that we ever
  *      sent there can still be served.  A node that forbids it is left to the
@@ -81,16 +82,6 @@ static const struct redlock_node *handshake_twin(
     return NULL;
 }
 
-/* When it was started, at the latest.  Both the time of its start and that of
- * its answer are whole seconds, so it may be a second younger than it says. */
-static int64_t handshake_born(const redisReply *info, int64_t now)
-{
-    const char *up = info_field(info, "\nuptime_in_seconds:");
-    long long seconds = up ? strtoll(up, NULL, 10) - 1 : 0;
-
-    return seconds > 0 ? now - seconds * 1000 : now;
-}
-
 /* (b): who it is.  *other: it is surely not the server that it was before.  Who
  * does not say which it is may be another each time. */
 static hf_status handshake_identity(struct redlock_node *node,
@@ -99,7 +90,6 @@ static hf_status handshake_identity(struct redlock_node *node,
 {
     const char *id = info_field(info, "\nrun_id:");
     const char *version = info_field(info, "\nredis_version:");
-    int64_t born = handshake_born(info, hfi_now());
     const struct redlock_node *twin = NULL;
     char run_id[48] = "";
     bool same;
@@ -117,11 +107,8 @@ static hf_status handshake_identity(struct redlock_node *node,
         st = hfi_fail(err, HF_INVALID, "it is the same server as %s",
                       twin->rc.base.endpoint);
     } else if (!same) {
-        /* It was started after the last answer of the one before it. */
-        if (node->run_id[0] && atomic_load(&node->heard) > born)
-            born = atomic_load(&node->heard);
-        node->born = born ? born : 1;
-        node->dated = false;
+        node->born = hfi_now(); /* Its uptime proves nothing. */
+        node->noted = 0;
         memcpy(node->run_id, run_id, sizeof(run_id));
     }
     pthread_mutex_unlock(&node->rl->mu);

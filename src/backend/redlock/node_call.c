@@ -390,7 +390,8 @@ static const char *few_why(struct redlock_round *round, int i, int64_t ttl_ms,
                  node->why.text[0] ? node->why.text : "not connected");
     else if (left)
         snprintf(buf, size,
-                 "restarted %" PRId64 " ms ago, votes in %" PRId64 " ms",
+                 "restarted, or first seen %" PRId64
+                 " ms ago: votes in %" PRId64 " ms",
                  hfi_now() - node->born, left);
     else
         snprintf(buf, size, "it still owes an answer");

@@ -19,12 +19,19 @@
  *      restart does not prove that it has the newest: its disk may be that of
  *      an hour ago, from a backup or from before appendonly was turned off.
  *  (4) How long a node has run is told by its wall clock, which may have been
- *      set since it was started.  So the first client that sees a node in a new
- *      run writes down there when that was, and it counts from then, whatever
- *      its uptime.  That time is not the node's own either, but what a majority
- *      of the nodes agrees on: the middle one of their clocks.  Where no
- *      majority tells the time, or the note is from the future, it counts from
- *      now on.
+ *      set since it was started, so its uptime proves nothing.  Each client
+ *      counts by its own clock, which is never set, from when it first saw the
+ *      node in this run.
+ *  (5) A client that lives for a shorter time would never finish that.  So the
+ *      first client that sees a node in a new run writes down there when
+ *      that was, and others count from then, if the clocks allow it: those of a
+ *      minority may be wrong by any amount and may be set at any time.  With f
+ *      nodes in the largest minority, of any f + 1 clocks one is right.  So
+ *      what is written is no earlier than the (f + 1)-th lowest of the clocks
+ *      at hand, and what is read is compared with the (f + 1)-th highest, which
+ *      is no later than a right one.  With all clocks at hand both are the
+ *      middle one.  With fewer, a wrong clock makes the quarantine longer, and
+ *      (4) ends it.
  *
  * The note of a node is the hash that a lock with an empty key would have,
  * which no lock is: q is the longest lease in milliseconds, r the run id, s
@@ -38,7 +45,8 @@
 
 #define QUARANTINE_MS INT64_C(60000)
 
-/* How long one node is kept waiting until a majority has told the time. */
+/* How long a node that was restarted is kept waiting until the others have told
+ * the time. */
 #define CLOCKS_MS 500
 
 hf_status redlock_quarantine_open(struct redlock_conn *rl,
@@ -73,13 +81,14 @@ hf_status redlock_check_ttl(const struct redlock_conn *rl, int64_t ttl_ms,
 
 /* ---- what time it is --------------------------------------------------- */
 
-/* With the mutex held: what a majority agrees on, by our own clock; of two in
- * the middle the earlier, or the later one.  False if too few have told. */
+/* With the mutex held: the time that it is now, by the clocks of the nodes; no
+ * later than a right one has it, or no earlier.  False if so few have told it
+ * that all of them may be wrong.  quarantine.c (5) */
 static bool clocks_agree(const struct redlock_conn *rl, bool later,
                          int64_t *ret)
 {
     int64_t ahead[REDLOCK_MAX];
-    int i, j, n = 0;
+    int i, j, n = 0, wrong = rl->n - rl->majority;
 
     for (i = 0; i < rl->n; i++) {
         if (!rl->nodes[i].clocked)
@@ -88,56 +97,54 @@ static bool clocks_agree(const struct redlock_conn *rl, bool later,
             ahead[j] = ahead[j - 1];
         ahead[j] = rl->nodes[i].ahead;
     }
-    if (n < rl->majority)
+    if (n <= wrong)
         return false;
-    *ret = hfi_now() + ahead[later ? n / 2 : (n - 1) / 2];
+    *ret = hfi_now() + ahead[later ? wrong : n - 1 - wrong];
     return true;
 }
 
-/* The same, after waiting a little for the others. */
-static bool clocks_wait(struct redlock_conn *rl, int64_t *ret, int64_t deadline)
+/* With the mutex held: wait a little until all have told the time who will. */
+static void clocks_wait(struct redlock_conn *rl, int64_t deadline)
 {
     int64_t until = hfi_now() + CLOCKS_MS;
+    int i, missing;
 
     until = until < deadline ? until : deadline;
-    while (!clocks_agree(rl, false, ret)) {
-        if (rl->closing || !hfi_left_ms(until))
-            return false;
+    for (;;) {
+        for (i = missing = 0; i < rl->n; i++)
+            missing +=
+                !rl->nodes[i].clocked && rl->nodes[i].state == REDLOCK_TRYING;
+        if (!missing || rl->closing || !hfi_left_ms(until))
+            return;
         hfi_cond_wait(&rl->changed, &rl->mu, until);
     }
-    return true;
 }
 
 /* ---- the note of a node ------------------------------------------------ */
 
-/* With the mutex held: what the node has said, and when.  True if it is to be
- * told since when it was seen: *seen.  quarantine.c (2) and (4) */
+/* With the mutex held: what the node has said, just now.  True if it is to be
+ * told since when it was seen: *seen.  quarantine.c (2) and (5) */
 static bool quarantine_read(struct redlock_node *node, const redisReply *reply,
                             int64_t *seen, int64_t deadline)
 {
     struct redlock_conn *rl = node->rl;
     int64_t longest = redlock_item(reply, 0), noted = redlock_item(reply, 1);
-    int64_t agreed = 0, now = hfi_now();
-    bool known;
+    int64_t clock = redlock_item(reply, 2), latest;
 
     if (longest > rl->longest_ttl && longest <= HFI_TTL_MAX)
         rl->longest_ttl = longest;
-    node->ahead = redlock_item(reply, 2) - now;
+    node->ahead = clock - hfi_now();
     node->clocked = true;
     hfi_cond_wake(&rl->changed);
-    known = clocks_wait(rl, &agreed, deadline);
-    now = hfi_now();
-    if (!node->dated) {
-        if (!known || noted <= 0 || noted > agreed)
-            node->born = now;
-        else if (node->born < now - (agreed - noted))
-            node->born = now - (agreed - noted);
-        node->dated = true;
-    }
-    if (!node->run_id[0] || !clocks_agree(rl, true, &agreed) ||
-        (noted > 0 && noted <= agreed))
+    if (!node->run_id[0])
+        return false; /* The note may be of any run. */
+    node->noted = noted;
+    if (noted > 0 && noted <= clock)
         return false;
-    *seen = agreed - (now - node->born);
+    clocks_wait(rl, deadline);
+    if (!clocks_agree(rl, true, &latest) || (noted > 0 && noted <= latest))
+        return false;
+    *seen = latest - (hfi_now() - node->born);
     return true;
 }
 
@@ -197,12 +204,16 @@ hf_status redlock_quarantine_handshake(struct redlock_node *node,
 int64_t redlock_quarantine_left(struct redlock_node *node)
 {
     struct redlock_conn *rl = node->rl;
-    int64_t left = 0;
+    int64_t left, now = hfi_now(), clock;
 
     if (!rl->quarantine)
         return 0;
     pthread_mutex_lock(&rl->mu);
-    left = node->born + rl->longest_ttl - hfi_now();
+    if (node->born + rl->longest_ttl > now && node->noted > 0 &&
+        clocks_agree(rl, false, &clock) &&
+        now - node->born < clock - node->noted)
+        node->born = now - (clock - node->noted);
+    left = node->born + rl->longest_ttl - now;
     pthread_mutex_unlock(&rl->mu);
     return left > 0 ? left : 0;
 }

@@ -52,7 +52,7 @@
  *  (6) Restarts.  A node that was started less than the longest lease of any
  *      client ago may have forgotten a grant that stands, so it may not vote
  *      for a new one, whatever it has on disk.  A restart
- *      ends our connection, so it is enough to ask for run id and age when a
+ *      ends our connection, so it is enough to ask for the run id when a
  *      connection begins; one that does not tell its run id counts as restarted
  *      each time.  How long the longest lease is, see quarantine.c.
  *  (7) A try that failed is taken back and repeated with the same token.  What
@@ -77,7 +77,7 @@
  *
  * LIMITS  Expiry follows the wall clocks of the servers: a majority whose
  *   clocks leap forward within one lease grants early, and its fence is still
- *   larger. Uptime is told by the same clocks.  There is no queue: all who wait
+ *   larger.  There is no queue: all who wait
  *   are told of a release (wait.c), and who asks at the right moment gets it.
  */
 #include "redlock.h"

@@ -56,7 +56,7 @@ struct redlock_node {
     char run_id[48];
     long long client_id;   /* of our last connection there, 0 unknown */
     int64_t born;          /* not before it was started, on our clock */
-    bool dated;            /* that is so, whatever its clock says */
+    int64_t noted;         /* when it was first seen since; quarantine.c */
     int64_t ahead;         /* its clock, less ours, in ms */
     bool clocked;          /* that is known */
     _Atomic int64_t heard; /* when it last answered */
