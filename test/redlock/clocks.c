@@ -226,6 +226,66 @@ TEST(clocks_of_a_minority_that_are_ahead_end_no_quarantine)
     rl_end(&rl);
 }
 
+/* A lock that lapsed is left on two nodes whose clocks were set back; the next
+ * holder has the others, one of which does not answer. */
+TEST(a_grant_is_not_judged_by_the_keys_of_a_minority)
+{
+    struct rl rl;
+    hf_client *a, *b;
+    hf_lock *old = NULL, *lk = NULL;
+    uint64_t before, fence;
+
+    shift_start(&rl, "?quarantine=off");
+    a = rl_open(&rl);
+    b = rl_open(&rl);
+    CHECK_OK(rl_try(a, "k", 1000, &old));
+    shift(&rl, 0, -HOUR);
+    shift(&rl, 1, -HOUR);
+    t_poll_until(rl_try(b, "k", TTL, &lk) == HF_OK, 10000);
+    before = hf_fence(old);
+    fence = hf_fence(lk);
+    CHECK_STATUS(hf_check(b, "k", before, &t_err), HF_LOST);
+    CHECK_OK(hf_check(b, "k", fence, &t_err));
+    rl_signal(&rl, 0x08, SIGSTOP);
+    CHECK(hf_check(b, "k", before, &t_err) != HF_OK);
+    CHECK_STATUS(hf_check(b, "k", fence, &t_err), HF_UNAVAILABLE);
+    rl_signal(&rl, 0x08, SIGCONT);
+    t_poll_until(hf_check(b, "k", fence, &t_err) == HF_OK, 10000);
+    CHECK_OK(hf_release(lk, &t_err));
+    CHECK_STATUS(hf_check(b, "k", fence, &t_err), HF_LOST);
+    rl_signal(&rl, 0x08, SIGSTOP); /* Those two would do, with this one. */
+    CHECK_STATUS(hf_check(b, "k", before, &t_err), HF_LOST);
+    rl_signal(&rl, 0x08, SIGCONT);
+    hf_release(old, NULL);
+    shift(&rl, 0, 0);
+    shift(&rl, 1, 0);
+    hf_close(a);
+    hf_close(b);
+    rl_end(&rl);
+}
+
+/* Between two grants, and under another library, the last fence is known. */
+TEST(a_grant_that_is_over_does_not_stand_because_others_hold_the_key)
+{
+    struct rl rl;
+    hf_client *client;
+    hf_lock *lk = NULL;
+    uint64_t fence;
+
+    rl_start(&rl, "?quarantine=off", false);
+    client = rl_open(&rl);
+    CHECK_OK(rl_try(client, "k", TTL, &lk));
+    fence = hf_fence(lk);
+    CHECK_OK(hf_release(lk, &t_err));
+    for (int i = 0; i < RL_N; i++)
+        rt_do(&rl.nodes[i], "SET holdfast:k stranger PX 100000");
+    CHECK_STATUS(hf_check(client, "k", fence, &t_err), HF_LOST);
+    for (int i = 0; i < RL_N; i++)
+        rt_do(&rl.nodes[i], "DEL holdfast:k");
+    hf_close(client);
+    rl_end(&rl);
+}
+
 TEST(fences_rise_when_the_clock_that_gave_the_last_is_gone)
 {
     struct rl rl;

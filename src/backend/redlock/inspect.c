@@ -1,9 +1,16 @@
 /* SPDX-License-Identifier: MIT
  *
- * inspect.c - who holds a lock, which locks there are, and taking one away.
+ * inspect.c - who holds a lock, and which locks there are.
  *
- * A lock is held by the token that has a majority, or would have one if the
- * nodes that do not answer agreed.
+ * A lock is held by the grant that a majority has: its token, with its fence or
+ * with none that was confirmed yet.  Whether a grant would have a majority with
+ * the nodes that do not answer is not known, and neither hf_inspect() nor
+ * hf_check() may guess: a key may be left on a minority for long after its
+ * grant is over, since clocks are set and releases get lost.  A listing tells
+ * of such a lock.
+ *   One thing is known beyond counting.  A fence is confirmed only after a
+ * majority had the key for its token, so a grant is over when a node has
+ * confirmed a larger one for another token.
  */
 #include "redlock.h"
 
@@ -31,9 +38,8 @@ enum {
 /* Looking has no lease to take its limit from. */
 #define LOOK_TTL INT64_C(30000)
 
-/* Ask all that are there and wait for them; how many have answered. */
-static int inspect_ask(struct redlock_round *round,
-                       const struct redis_batch *batch, int64_t deadline)
+int redlock_inspect_ask(struct redlock_round *round,
+                        const struct redis_batch *batch, int64_t deadline)
 {
     struct redlock_conn *rl = round->rl;
     int64_t limit = redlock_limit(rl, LOOK_TTL);
@@ -58,50 +64,16 @@ static int inspect_ask(struct redlock_round *round,
     return answered;
 }
 
-/* The token that a node has for the key that was asked for as the `at`-th, or
- * NULL. */
-static const char *inspect_token(const struct redlock_round *round, int at,
-                                 int node)
+/* What a node said of the key that was asked for as the `at`-th, or NULL. */
+static const redisReply *inspect_reply(const struct redlock_round *round,
+                                       int at, int node)
 {
     const redisReply *reply = redlock_reply(&round->flights[node], at);
 
-    if (!reply || reply->type != REDIS_REPLY_ARRAY ||
-        reply->elements != LOOK_PARTS ||
-        reply->element[0]->type != REDIS_REPLY_STRING)
-        return NULL;
-    return reply->element[0]->str;
-}
-
-static int inspect_count(const struct redlock_round *round, int at,
-                         const char *token)
-{
-    const char *other;
-    int i, n = 0;
-
-    for (i = 0; i < round->rl->n; i++) {
-        other = inspect_token(round, at, i);
-        n += other && !strcmp(other, token);
-    }
-    return n;
-}
-
-/* The first node that has the token which holds the lock; -1 if none does. */
-static int inspect_holder(const struct redlock_round *round, int at,
-                          int answered)
-{
-    const struct redlock_conn *rl = round->rl;
-    const char *token;
-    int i, n, best = -1, most = 0;
-
-    for (i = 0; i < rl->n; i++) {
-        token = inspect_token(round, at, i);
-        n = token ? inspect_count(round, at, token) : 0;
-        if (n > most && n + rl->n - answered >= rl->majority) {
-            most = n;
-            best = i;
-        }
-    }
-    return best;
+    return reply && reply->type == REDIS_REPLY_ARRAY &&
+                   reply->elements == LOOK_PARTS
+               ? reply
+               : NULL;
 }
 
 static const char *inspect_text(const redisReply *reply, int part)
@@ -110,22 +82,107 @@ static const char *inspect_text(const redisReply *reply, int part)
     return reply->type == REDIS_REPLY_STRING ? reply->str : "";
 }
 
-/* What a node that has the holder's token knows of it. */
+/* A grant as one node shows it. */
+struct inspect_grant {
+    const char *token; /* NULL: the node shows none */
+    int64_t fence;     /* that it has confirmed for the token; 0: none */
+};
+
+static struct inspect_grant inspect_grant(const struct redlock_round *round,
+                                          int at, int node)
+{
+    const redisReply *reply = inspect_reply(round, at, node);
+    struct inspect_grant grant = {0};
+    int64_t fence;
+
+    if (!reply || reply->element[LOOK_TOKEN]->type != REDIS_REPLY_STRING)
+        return grant;
+    grant.token = reply->element[LOOK_TOKEN]->str;
+    fence = redlock_item(reply, LOOK_FENCE);
+    if (fence > 0 && !strcmp(inspect_text(reply, LOOK_WHOSE), grant.token))
+        grant.fence = fence;
+    return grant;
+}
+
+/* Does the node have that grant?  One that has its token and no fence for it
+ * voted for it and was not heard. */
+static bool inspect_has(const struct redlock_round *round, int at, int node,
+                        const struct inspect_grant *grant)
+{
+    struct inspect_grant other = inspect_grant(round, at, node);
+
+    return other.token && !strcmp(other.token, grant->token) &&
+           (!other.fence || other.fence == grant->fence);
+}
+
+/* Has a node confirmed a larger fence for another token? */
+static bool inspect_is_over(const struct redlock_round *round, int at,
+                            const struct inspect_grant *grant)
+{
+    const redisReply *reply;
+    int i;
+
+    for (i = 0; grant->fence && i < round->rl->n; i++) {
+        reply = inspect_reply(round, at, i);
+        if (reply && redlock_item(reply, LOOK_FENCE) > grant->fence &&
+            strcmp(inspect_text(reply, LOOK_WHOSE), grant->token) != 0)
+            return true;
+    }
+    return false;
+}
+
+/* The grant that most nodes have, if it can have a majority; of two the newer
+ * one.  How many have it. */
+static int inspect_holder(const struct redlock_round *round, int at,
+                          int answered, struct inspect_grant *ret)
+{
+    const struct redlock_conn *rl = round->rl;
+    int i, j, n, most = 0;
+
+    *ret = (struct inspect_grant){0};
+    for (i = 0; i < rl->n; i++) {
+        struct inspect_grant grant = inspect_grant(round, at, i);
+
+        if (!grant.token || inspect_is_over(round, at, &grant))
+            continue;
+        for (j = n = 0; j < rl->n; j++)
+            n += inspect_has(round, at, j, &grant);
+        if (n + rl->n - answered >= rl->majority &&
+            (n > most || (n == most && grant.fence > ret->fence))) {
+            most = n;
+            *ret = grant;
+        }
+    }
+    return most;
+}
+
+/* How long a majority has it, or as many as are known to have it. */
+static int64_t inspect_left(const struct redlock_round *round, int at,
+                            const struct inspect_grant *grant)
+{
+    int64_t left[REDLOCK_MAX], one;
+    int i, j, n = 0;
+
+    for (i = 0; i < round->rl->n; i++) {
+        if (!inspect_has(round, at, i, grant))
+            continue;
+        one = redlock_item(inspect_reply(round, at, i), LOOK_LEFT);
+        for (j = n++; j > 0 && left[j - 1] < one; j--)
+            left[j] = left[j - 1];
+        left[j] = one;
+    }
+    return left[(n < round->rl->majority ? n : round->rl->majority) - 1];
+}
+
+/* What a node that has confirmed the grant knows of it. */
 static void inspect_add(const redisReply *reply, struct hf_info *ret)
 {
-    int64_t fence = redlock_item(reply, LOOK_FENCE);
-    int64_t since = redlock_item(reply, LOOK_SINCE);
-    int64_t left = redlock_item(reply, LOOK_LEFT);
-    const char *token = inspect_text(reply, LOOK_TOKEN);
+    int64_t since =
+        (redlock_item(reply, LOOK_NOW) - redlock_item(reply, LOOK_SINCE)) /
+        1000;
 
-    if (ret->left_ms < 0 || left < ret->left_ms)
-        ret->left_ms = left;
-    if (strcmp(inspect_text(reply, LOOK_WHOSE), token) != 0)
-        return; /* It was never told of the grant. */
-    ret->fence = (uint64_t)fence;
-    if (redlock_item(reply, LOOK_BROKEN) == fence)
+    if (redlock_item(reply, LOOK_BROKEN) == (int64_t)ret->fence)
         ret->broken = true;
-    since = (redlock_item(reply, LOOK_NOW) - since) / 1000;
     if (since > ret->since_ms)
         ret->since_ms = since;
     if (*inspect_text(reply, LOOK_OWNER))
@@ -135,39 +192,57 @@ static void inspect_add(const redisReply *reply, struct hf_info *ret)
              inspect_text(reply, LOOK_NOTE));
 }
 
-static void inspect_read(const struct redlock_round *round, int at,
-                         int answered, struct hf_info *ret)
+/* The largest fence that any node has confirmed, for whomever. */
+static uint64_t inspect_newest(const struct redlock_round *round, int at)
 {
-    int i, holder = inspect_holder(round, at, answered);
-    const char *token, *whose;
     const redisReply *reply;
-    int64_t fence;
+    int64_t newest = 0, fence;
+    int i;
 
-    ret->waiters = -1;
-    ret->held = holder >= 0;
     for (i = 0; i < round->rl->n; i++) {
-        reply = redlock_reply(&round->flights[i], at);
-        fence = reply ? redlock_item(reply, LOOK_FENCE) : -1;
-        if (fence > 0 && (uint64_t)fence > ret->fence)
-            ret->fence = (uint64_t)fence;
+        reply = inspect_reply(round, at, i);
+        fence = reply ? redlock_item(reply, LOOK_FENCE) : 0;
+        newest = fence > newest ? fence : newest;
     }
-    if (!ret->held)
-        return;
-    ret->holders = 1;
-    ret->left_ms = ret->since_ms = -1;
-    whose = inspect_token(round, at, holder);
-    snprintf(ret->owner, sizeof(ret->owner), "%s", whose);
-    for (i = 0; i < round->rl->n; i++) {
-        token = inspect_token(round, at, i);
-        if (token && !strcmp(token, whose))
-            inspect_add(redlock_reply(&round->flights[i], at), ret);
-    }
+    return (uint64_t)newest;
 }
 
-/* Several keys with one question. */
+/* False: it is not known whether there is a holder, *ret tells of a likely
+ * one. */
+static bool inspect_read(const struct redlock_round *round, int at,
+                         int answered, struct hf_info *ret)
+{
+    struct inspect_grant grant;
+    int i, n = inspect_holder(round, at, answered, &grant);
+
+    ret->waiters = -1;
+    ret->held = n > 0;
+    ret->fence = n ? (uint64_t)grant.fence : inspect_newest(round, at);
+    if (!n)
+        return true;
+    ret->holders = 1;
+    ret->since_ms = -1;
+    ret->left_ms = inspect_left(round, at, &grant);
+    snprintf(ret->owner, sizeof(ret->owner), "%s", grant.token);
+    for (i = 0; grant.fence && i < round->rl->n; i++)
+        if (inspect_has(round, at, i, &grant) &&
+            inspect_grant(round, at, i).fence)
+            inspect_add(inspect_reply(round, at, i), ret);
+    return n >= round->rl->majority;
+}
+
+static hf_status inspect_unknown(struct redlock_round *round, int answered,
+                                 struct hf_error *err)
+{
+    redlock_too_few(round, answered, 0, err);
+    return hfi_wrap(err, HF_UNAVAILABLE, "too few nodes agree on the holder");
+}
+
+/* Several keys with one question.  `sure`: of each it must be known whether it
+ * is held. */
 static hf_status look_at(struct redlock_conn *rl, const char *const *keys,
-                         int n, struct hf_info *ret, int64_t deadline,
-                         struct hf_error *err)
+                         int n, bool sure, struct hf_info *ret,
+                         int64_t deadline, struct hf_error *err)
 {
     const char *argv[] = {""};
     struct redlock_round round;
@@ -178,11 +253,12 @@ static hf_status look_at(struct redlock_conn *rl, const char *const *keys,
     redlock_round_init(&round, rl);
     for (i = 0; i < n; i++)
         redlock_step(rl, &batch, 'I', keys[i], 1, argv);
-    answered = inspect_ask(&round, &batch, deadline);
+    answered = redlock_inspect_ask(&round, &batch, deadline);
     if (answered < rl->majority)
         st = redlock_too_few(&round, answered, 0, err);
     for (i = 0; !st && i < n; i++)
-        inspect_read(&round, i, answered, &ret[i]);
+        if (!inspect_read(&round, i, answered, &ret[i]) && sure)
+            st = inspect_unknown(&round, answered, err);
     redlock_round_fini(&round);
     redis_batch_free(&batch);
     return st;
@@ -192,7 +268,8 @@ hf_status redlock_inspect(struct hfi_conn *conn, const char *key,
                           struct hf_info *ret, int64_t deadline,
                           struct hf_error *err)
 {
-    return look_at((struct redlock_conn *)conn, &key, 1, ret, deadline, err);
+    return look_at((struct redlock_conn *)conn, &key, 1, true, ret, deadline,
+                   err);
 }
 
 /* ---- listing ----------------------------------------------------------- */
@@ -276,7 +353,8 @@ static hf_status list_some(struct list_walk *walk, const char *const *keys,
         infos[i] = (struct hf_info){
             .size = sizeof(*infos), .left_ms = -1, .since_ms = -1};
     if (!st)
-        st = look_at(walk->rl, keys, n, infos, hfi_now() + walk->limit_ms, err);
+        st = look_at(walk->rl, keys, n, false, infos,
+                     hfi_now() + walk->limit_ms, err);
     for (i = 0; !st && i < n && walk->more; i++) {
         if (!infos[i].held)
             continue;
@@ -376,68 +454,4 @@ hf_status redlock_list(struct hfi_conn *conn, const char *prefix,
                         "%s: only %d of %d nodes could be listed",
                         conn->endpoint, asked, rl->n);
     return HF_OK;
-}
-
-/* What the nodes said to `op`, which ends the grant with this fence: how many
- * did it, and how many have no lock at all. */
-static hf_status end_ask(struct redlock_conn *rl, char op, const char *key,
-                         uint64_t fence, int64_t deadline, int *done, int *none,
-                         struct hf_error *err)
-{
-    char number[24];
-    const char *argv[] = {"", number};
-    struct redlock_round round;
-    struct redis_batch batch = {0};
-    const redisReply *reply;
-    hf_status st = HF_OK;
-    int i, answered;
-
-    *done = *none = 0;
-    snprintf(number, sizeof(number), "%" PRIu64, fence);
-    redlock_round_init(&round, rl);
-    redlock_step(rl, &batch, op, key, 2, argv);
-    answered = inspect_ask(&round, &batch, deadline);
-    for (i = 0; i < rl->n; i++) {
-        reply = redlock_reply(&round.flights[i], 0);
-        if (!reply || reply->type != REDIS_REPLY_INTEGER)
-            continue;
-        *done += reply->integer == 1;
-        *none += reply->integer == 2;
-    }
-    if (answered < rl->majority)
-        st = redlock_too_few(&round, answered, 0, err);
-    else if (!*done)
-        st =
-            hfi_fail(err, HF_LOST, "%s: that grant is over", rl->base.endpoint);
-    redlock_round_fini(&round);
-    redis_batch_free(&batch);
-    return st;
-}
-
-hf_status redlock_break(struct hfi_conn *conn, const char *key, uint64_t fence,
-                        int64_t deadline, struct hf_error *err)
-{
-    struct redlock_conn *rl = (struct redlock_conn *)conn;
-    int done, none;
-    hf_status st = end_ask(rl, 'B', key, fence, deadline, &done, &none, err);
-
-    if (!st && rl->n - done >= rl->majority)
-        st = hfi_fail(err, HF_UNAVAILABLE,
-                      "%s: only %d of %d nodes could be told", conn->endpoint,
-                      done, rl->n);
-    return st;
-}
-
-hf_status redlock_free(struct hfi_conn *conn, const char *key, uint64_t fence,
-                       int64_t deadline, struct hf_error *err)
-{
-    struct redlock_conn *rl = (struct redlock_conn *)conn;
-    int done, none;
-    hf_status st = end_ask(rl, 'F', key, fence, deadline, &done, &none, err);
-
-    if (!st && done + none < rl->majority)
-        st = hfi_fail(err, HF_UNAVAILABLE,
-                      "%s: only %d of %d nodes have given the lock up",
-                      conn->endpoint, done + none, rl->n);
-    return st;
 }

@@ -6,7 +6,8 @@
  *   acquire.c    taking: votes, the fence, taking back
  *   renew.c    keeping, mending, giving back
  *   handle.c  taking up what was detached
- *   inspect.c    inspect, list, break
+ *   inspect.c    inspect, list
+ *   break.c    break, and free by force
  *   node_call.c    one question to all nodes at once
  *   rule.c    what their answers mean: pure functions
  *   node.c    connecting a node
@@ -104,6 +105,7 @@ struct redlock_grant {
     unsigned char watched; /* REDLOCK_WATCHED_... */
     unsigned char splits;  /* how often in a row nobody got a majority */
     char gate;             /* 0: never split; else see acquire.c */
+    bool yielded;          /* it may not be taken up by this claim; handle.c */
     uint64_t tried;        /* the largest fence that was to be confirmed */
     uint64_t floor;        /* the next must be as large; 0: any is */
     unsigned shorter;      /* how many shorter leases were asked for;
@@ -331,10 +333,17 @@ hf_status redlock_take_over(struct hfi_conn *, const struct hfi_claim *,
 
 /* ---- inspect.c ---------------------------------------------------- */
 
+/* Ask all that are there and wait for them; how many have answered. */
+int redlock_inspect_ask(struct redlock_round *, const struct redis_batch *,
+                        int64_t deadline);
+
 hf_status redlock_inspect(struct hfi_conn *, const char *key, struct hf_info *,
                           int64_t deadline, struct hf_error *);
 hf_status redlock_list(struct hfi_conn *, const char *prefix, hf_list_fn *,
                        void *arg, int64_t deadline, struct hf_error *);
+
+/* ---- break.c ------------------------------------------------------ */
+
 hf_status redlock_break(struct hfi_conn *, const char *key, uint64_t fence,
                         int64_t deadline, struct hf_error *);
 hf_status redlock_free(struct hfi_conn *, const char *key, uint64_t fence,
