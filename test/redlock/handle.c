@@ -139,6 +139,72 @@ TEST(a_handle_stays_good_for_what_was_mended)
     rl_end(&rl);
 }
 
+/* A client whose calls end soon. */
+static hf_client *open_brief(const struct rl *rl)
+{
+    struct hf_client_opts opts = HF_CLIENT_OPTS_INIT;
+    hf_client *client = NULL;
+
+    opts.timeout_ms = 1000;
+    CHECK_OK(hf_open(rl->url, &opts, &client, &t_err));
+    return client;
+}
+
+TEST(what_was_taken_up_unheard_is_uncertain_and_undone)
+{
+    struct hf_lock_opts opts = rt_opts(60000, HF_MANUAL);
+    struct hf_handle handle;
+    struct rl rl;
+    hf_client *a, *b;
+    hf_lock *none = NULL;
+
+    rl_start(&rl, "?quarantine=off", false);
+    a = rl_open(&rl);
+    b = open_brief(&rl);
+    handle = detached(a, 60000);
+    rl_signal(&rl, 0x1f, SIGSTOP);
+    CHECK_STATUS(hf_attach(b, "k", &handle, &opts, &none, &t_err),
+                 HF_UNCERTAIN);
+    rl_signal(&rl, 0x1f, SIGCONT);
+    rl_check_clean(&rl);
+    CHECK_STATUS(hf_handle_release(b, "k", &handle, &opts, &t_err), HF_LOST);
+    hf_close(a);
+    hf_close(b);
+    rl_check_clean(&rl);
+    rl_end(&rl);
+}
+
+/* Somebody who began to take the lock up died, and a node does not answer. */
+TEST(a_minority_of_left_over_tokens_loses_no_handle)
+{
+    struct hf_lock_opts opts = rt_opts(60000, HF_MANUAL);
+    struct hf_handle handle;
+    struct rl rl;
+    hf_client *a, *b;
+    hf_lock *lk = NULL;
+
+    rl_start(&rl, "?quarantine=off", false);
+    a = rl_open(&rl);
+    b = open_brief(&rl);
+    handle = detached(a, 60000);
+    for (int i = 0; i < 2; i++)
+        rt_do(&rl.nodes[i],
+              "SET holdfast:k ffffffffffffffffffffffffffffffff XX KEEPTTL");
+    rl_signal(&rl, 0x04, SIGSTOP);
+    CHECK_STATUS(hf_attach(b, "k", &handle, &opts, &lk, &t_err), HF_UNCERTAIN);
+    rl_signal(&rl, 0x04, SIGCONT);
+    t_poll_until(hf_attach(b, "k", &handle, &opts, &lk, &t_err) == HF_OK,
+                 10000);
+    CHECK_OK(hf_extend(lk, 0, &t_err));
+    CHECK_OK(hf_release(lk, &t_err));
+    for (int i = 0; i < 2; i++)
+        rt_do(&rl.nodes[i], "DEL holdfast:k");
+    hf_close(a);
+    hf_close(b);
+    rl_check_clean(&rl);
+    rl_end(&rl);
+}
+
 TEST(a_broken_lock_stays_taken_and_says_so)
 {
     struct hf_info info = HF_INFO_INIT;

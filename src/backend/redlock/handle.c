@@ -1,15 +1,26 @@
 /* SPDX-License-Identifier: MIT
  *
- * handle.c - locks that were detached, and who takes them up.
+ * handle.c - locks that were detached, and how one is taken up: attach and
+ * take_over.
  *
- * A handle is taken up by whoever replaces its token by its own on a majority.
- * Two who try at once share the nodes between them, and two majorities share a
- * node, so at most one succeeds.  Who fails gives the nodes that it has back to
- * the token of the handle.
+ * A handle is taken up by the claim that replaces its token by its own on a
+ * majority.  Two that try at once share the nodes between them, and two
+ * majorities share a node, so at most one succeeds.
  *
- * SPLIT  With nodes that do not answer, none of those who try at once may have
- *   a majority.  Each of them sees the tokens of others: all but the one with
- *   the largest give back and say that they have lost, and that one asks again.
+ * LOST  is said only if it is known: another token has a majority, or so many
+ *   nodes have no such grant that no majority can have it.  Then nothing of the
+ *   claim is left: it is released where it may have arrived.
+ *
+ * SPLIT  Where nodes do not answer, or have the token of somebody who died,
+ *   none of those that try at once may have a majority, and nobody has lost.  A
+ *   claim that sees a larger token gives the nodes that it has back to the
+ *   token of the handle and asks again later; the one with the largest token
+ *   keeps what it has and asks again.
+ *
+ * LATE  What gives a node back may arrive after a later question, and would
+ *   take the node from a claim that holds.  So a claim of which a node has not
+ *   answered everything before it yielded never asks for the lock again.  It
+ *   only looks whether somebody else has it.
  */
 #include "redlock.h"
 
@@ -66,7 +77,9 @@ static void handle_say(struct redlock_conn *rl, struct redis_batch *batch,
     redlock_step(rl, batch, 'T', key, 3, argv);
 }
 
-static void handle_count(const redisReply *reply, struct handle_tally *tally)
+/* `token` is that of the handle: a node that has it has nobody else's. */
+static void handle_count(const redisReply *reply, const char *token,
+                         struct handle_tally *tally)
 {
     const char *rival;
     int64_t said = reply ? redlock_item(reply, 0) : -1;
@@ -78,30 +91,46 @@ static void handle_count(const redisReply *reply, struct handle_tally *tally)
     tally->over += said != 1 && said != 2;
     if (said == 2) {
         rival = reply->elements == 2 ? reply->element[1]->str : NULL;
-        tally->rivals[tally->others++] = rival ? rival : "";
+        if (!rival || strcmp(rival, token) != 0)
+            tally->rivals[tally->others++] = rival ? rival : "";
     }
 }
 
-/* Does one of the others have a majority, or a larger token? */
-static bool handle_yields(const struct redlock_conn *rl,
-                          const struct hfi_claim *claim,
-                          const struct handle_tally *tally)
+enum handle_verdict {
+    HANDLE_OURS,
+    HANDLE_LOST,
+    HANDLE_YIELD, /* not known, and others come first */
+    HANDLE_AGAIN  /* not known */
+};
+
+static enum handle_verdict handle_judge(const struct redlock_conn *rl,
+                                        const struct hfi_claim *claim,
+                                        const struct handle_tally *tally)
 {
+    enum handle_verdict verdict = HANDLE_AGAIN;
     int i, j, same;
 
+    if (tally->ours >= rl->majority)
+        return HANDLE_OURS;
+    if (rl->n - tally->over < rl->majority)
+        return HANDLE_LOST;
     for (i = 0; i < tally->others; i++) {
         for (j = same = 0; j < tally->others; j++)
             same += !strcmp(tally->rivals[i], tally->rivals[j]);
-        if (same >= rl->majority || strcmp(tally->rivals[i], claim->token) > 0)
-            return true;
+        if (same >= rl->majority)
+            return HANDLE_LOST;
+        if (strcmp(tally->rivals[i], claim->token) > 0)
+            verdict = HANDLE_YIELD;
     }
-    return false;
+    return verdict;
 }
 
-/* Ask all who are there to replace one token by another. */
+/* Ask all who are there to replace one token by another.  `all`: also those who
+ * have not answered for long, since they are to be served that next. */
 static void handle_ask(struct redlock_round *round,
-                       const struct redis_batch *batch, int64_t ttl_ms,
-                       int64_t deadline, struct handle_tally *tally)
+                       const struct redis_batch *batch, const char *token,
+                       bool all, int64_t ttl_ms, int64_t deadline,
+                       struct handle_tally *tally)
 {
     struct redlock_conn *rl = round->rl;
     int64_t limit = redlock_limit(rl, ttl_ms);
@@ -109,41 +138,36 @@ static void handle_ask(struct redlock_round *round,
     int i;
 
     for (i = 0; i < rl->n; i++)
-        if (redlock_node_is_ready(&rl->nodes[i], limit))
+        if (all || redlock_node_is_ready(&rl->nodes[i], limit))
             redlock_ask(round, i, batch, span.end);
     span = redlock_span(rl, ttl_ms, deadline);
     while ((i = redlock_hear(round, tally->answered < rl->majority
                                         ? span.late
                                         : span.end)) >= 0)
-        handle_count(redlock_reply(&round->flights[i], 0), tally);
+        handle_count(redlock_reply(&round->flights[i], 0), token, tally);
 }
 
-static void handle_give_back(struct redlock_conn *rl,
-                             const struct hfi_claim *claim, const char *token,
-                             uint64_t fence, int64_t deadline)
+/* Give what we have to the token of the handle again.  True if nothing that was
+ * ever said to a node of the claim can still arrive there. */
+static bool handle_yield(struct redlock_conn *rl, const struct hfi_claim *claim,
+                         const char *token, struct hfi_receipt *receipt,
+                         unsigned asked, int64_t deadline)
 {
     struct handle_tally tally = {0};
     struct redis_batch batch = {0};
     struct redlock_round round;
+    unsigned heard = 0;
+    int i;
 
     redlock_round_init(&round, rl);
-    handle_say(rl, &batch, claim->key, token, claim->token, fence);
-    handle_ask(&round, &batch, claim->ttl_ms, deadline, &tally);
+    handle_say(rl, &batch, claim->key, token, claim->token, receipt->fence);
+    handle_ask(&round, &batch, token, true, claim->ttl_ms, deadline, &tally);
+    for (i = 0; i < rl->n; i++)
+        if (redlock_reply(&round.flights[i], 0))
+            heard |= 1U << i;
     redlock_round_fini(&round);
     redis_batch_free(&batch);
-}
-
-/* HF_OK: it is ours.  HF_LOST: it is not, and what we have is to be given back.
- * HF_UNCERTAIN: ask again. */
-static hf_status handle_judge(const struct redlock_conn *rl,
-                              const struct hfi_claim *claim,
-                              const struct handle_tally *tally)
-{
-    if (tally->ours >= rl->majority)
-        return HF_OK;
-    if (rl->n - tally->over < rl->majority)
-        return HF_LOST;
-    return handle_yields(rl, claim, tally) ? HF_LOST : HF_UNCERTAIN;
+    return !(asked & ~heard) && !redlock_note_doubt(receipt, 0);
 }
 
 /* A try of the old token may lie with nodes that have not said that they have
@@ -161,37 +185,79 @@ static void handle_pending_add(const struct redlock_round *round,
                                 true);
 }
 
+/* It is lost: nothing of the claim may be left on the nodes. */
+static void handle_undo(struct redlock_conn *rl, const struct hfi_claim *claim,
+                        struct hfi_receipt *receipt, int64_t deadline)
+{
+    int had, had_not;
+
+    redlock_give_back(rl, claim, (1U << rl->n) - 1,
+                      redlock_note_doubt(receipt, 0), REDLOCK_RELEASE, deadline,
+                      &had, &had_not);
+}
+
+/* Neither ours nor lost.  HF_UNAVAILABLE if nothing was done by it, and nothing
+ * will be. */
+static hf_status handle_unknown(struct redlock_round *round,
+                                const struct hfi_claim *claim,
+                                const char *token, struct hfi_receipt *receipt,
+                                const struct handle_tally *tally, bool yields,
+                                int64_t deadline, struct hf_error *err)
+{
+    bool *yielded = &redlock_own(receipt)->yielded;
+    unsigned asked = 0;
+    bool done = false;
+    int i;
+
+    redlock_too_few(round, tally->answered, 0, err);
+    for (i = 0; i < round->rl->n; i++)
+        asked |= (unsigned)round->flights[i].asked << i;
+    if (yields && !*yielded) {
+        hfi_fail(err, HF_UNAVAILABLE,
+                 "%s: others take the lock up, or did not finish that",
+                 round->rl->base.endpoint);
+        done = handle_yield(round->rl, claim, token, receipt, asked, deadline);
+        *yielded = !done;
+    }
+    done = done || !(asked | redlock_note_doubt(receipt, 0));
+    return hfi_restate(err, done ? HF_UNAVAILABLE : HF_UNCERTAIN);
+}
+
 hf_status redlock_take_over(struct hfi_conn *conn,
                             const struct hfi_claim *claim, const char *token,
                             struct hfi_receipt *receipt, int64_t deadline,
                             struct hf_error *err)
 {
     struct redlock_conn *rl = (struct redlock_conn *)conn;
+    bool looks = redlock_own(receipt)->yielded;
     struct handle_tally tally = {0};
     struct redis_batch batch = {0};
     struct redlock_round round;
+    enum handle_verdict verdict;
     hf_status st = redlock_check_ttl(rl, claim->ttl_ms, err);
 
     if (st)
         return st;
     redlock_round_init(&round, rl);
-    handle_say(rl, &batch, claim->key, claim->token, token, receipt->fence);
+    handle_say(rl, &batch, claim->key, claim->token, looks ? "" : token,
+               receipt->fence);
     redlock_gather(rl, deadline);
-    handle_ask(&round, &batch, claim->ttl_ms, deadline, &tally);
-    st = handle_judge(rl, claim, &tally);
-    if (!st) {
+    handle_ask(&round, &batch, token, false, claim->ttl_ms, deadline, &tally);
+    redlock_note_doubt(receipt, redlock_silent(&round));
+    verdict = handle_judge(rl, claim, &tally);
+    if (verdict == HANDLE_OURS && !looks) {
         handle_pending_add(&round, claim, token);
-    } else if (st == HF_LOST) {
-        hfi_fail(err, st, "%s: the lock is gone, or somebody else took it up",
-                 conn->endpoint);
+    } else if (verdict == HANDLE_LOST) {
+        st = hfi_fail(err, HF_LOST,
+                      "%s: the lock is gone, or somebody else took it up",
+                      conn->endpoint);
+        if (tally.ours || redlock_note_doubt(receipt, 0))
+            handle_undo(rl, claim, receipt, deadline);
     } else {
-        st = redlock_too_few(&round, tally.answered, 0, err);
-        if (tally.answered)
-            st = hfi_restate(err, HF_UNCERTAIN);
+        st = handle_unknown(&round, claim, token, receipt, &tally,
+                            verdict == HANDLE_YIELD, deadline, err);
     }
     redlock_round_fini(&round);
     redis_batch_free(&batch);
-    if (st == HF_LOST && tally.ours)
-        handle_give_back(rl, claim, token, receipt->fence, deadline);
     return st;
 }
