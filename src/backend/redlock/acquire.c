@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * acquire.c - taking: votes, the fence, and taking back.  The rules and
- * why they hold are in redlock.c.
+ * acquire.c - taking: votes, the fence, and taking back what failed.  The rules
+ * and why they hold are in redlock.c.
  *
  * WAITING  Who is told of releases asks again when it is told.  But nobody is
  *   told when a lease lapses, when other libraries release, or by nodes that we
@@ -512,64 +512,4 @@ hf_status redlock_try_acquire(struct hfi_conn *conn,
     redis_batch_free(&take.plain);
     redis_batch_free(&take.script);
     return st;
-}
-
-/* ---- giving back ------------------------------------------------------- */
-
-void redlock_leave_say(struct redlock_leave *leave, const char *token,
-                       bool tell, uint64_t limit)
-{
-    leave->argv[0] = token;
-    leave->argv[1] = tell ? "1" : "0";
-    leave->argv[2] = leave->number;
-    leave->argc = limit == REDLOCK_RELEASE ? 2 : 3;
-    snprintf(leave->number, sizeof(leave->number), "%" PRIu64, limit);
-}
-
-/* Whether a release was one is told by a majority that had the lock, or by so
- * many that had it not that there was none. */
-static bool give_is_decided(const struct redlock_conn *rl, int asked, int had,
-                            int had_not)
-{
-    return had >= rl->majority || asked - had_not < rl->majority;
-}
-
-int redlock_give_back(struct redlock_conn *rl, const struct hfi_claim *claim,
-                      unsigned nodes, unsigned doubt, uint64_t limit,
-                      int64_t deadline, int *had, int *had_not)
-{
-    struct redlock_span span = redlock_span(rl, claim->ttl_ms, deadline);
-    bool release = limit == REDLOCK_RELEASE;
-    struct redlock_leave leave;
-    struct redis_batch batch = {0};
-    struct redlock_round round;
-    const redisReply *reply;
-    int i, asked = __builtin_popcount(nodes);
-
-    *had = *had_not = 0;
-    redlock_round_init(&round, rl);
-    redlock_leave_say(&leave, claim->token, release, limit);
-    redlock_step(rl, &batch, 'L', claim->key, leave.argc, leave.argv);
-    for (i = 0; i < rl->n; i++)
-        if (nodes & 1U << i) {
-            redlock_pending_add(&rl->nodes[i], claim, limit,
-                                claim->doubt || doubt & 1U << i);
-            redlock_ask(&round, i, &batch, span.end);
-        }
-    span = redlock_span(rl, claim->ttl_ms, deadline);
-    while ((i = redlock_hear(
-                &round, release && !give_is_decided(rl, asked, *had, *had_not)
-                            ? span.late
-                            : span.end)) >= 0) {
-        reply = redlock_reply(&round.flights[i], 0);
-        if (!reply || reply->type != REDIS_REPLY_INTEGER)
-            continue;
-        redlock_pending_drop(&rl->nodes[i], claim);
-        nodes &= ~(1U << i);
-        *had += reply->integer == 1;
-        *had_not += reply->integer != 1;
-    }
-    redlock_round_fini(&round);
-    redis_batch_free(&batch);
-    return __builtin_popcount(nodes);
 }

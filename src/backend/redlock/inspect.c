@@ -14,8 +14,6 @@
  */
 #include "redlock.h"
 
-#include <inttypes.h>
-
 #include "base/alloc.h"
 #include "base/map.h"
 

@@ -2,19 +2,20 @@
  *
  * redlock.h - what the parts of the redlock: backend share.
  *
- *   redlock.c         the rules and why they hold; opening
- *   acquire.c    taking: votes, the fence, taking back
- *   renew.c    keeping, mending, giving back
- *   handle.c  taking up what was detached
- *   inspect.c    inspect, list
- *   break.c    break, and free by force
- *   node_call.c    one question to all nodes at once
- *   rule.c    what their answers mean: pure functions
- *   node.c    connecting a node
- *   quarantine.c  when a node that was restarted may vote again
- *   pending_release.c    what must still be given back
- *   wait.c     wake-ups
- *   script.c  the steps of one node, in Lua
+ *   redlock.c          the rules and why they hold; opening
+ *   acquire.c          taking: votes and the fence
+ *   renew.c            keeping, mending
+ *   release.c          giving back
+ *   wait.c             wake-ups
+ *   handle.c           taking up what was detached
+ *   inspect.c          inspect, list
+ *   break.c            break, and free by force
+ *   node_call.c        one question to all nodes at once
+ *   rule.c             what their answers mean: pure functions
+ *   node.c             connecting a node
+ *   quarantine.c       when a node that was restarted may vote again
+ *   pending_release.c  what must still be given back
+ *   node.lua           the steps of one node; script.c has it as a string
  *
  * Each node is a small redis: connection of its own, so what is said to one
  * server is said by the code that speaks to one server.
@@ -116,11 +117,6 @@ static inline struct redlock_grant *redlock_own(
 {
     return receipt->own;
 }
-
-unsigned redlock_note_nodes(const struct redlock_conn *,
-                            const struct hfi_receipt *);
-void redlock_note_add(struct hfi_receipt *, unsigned nodes);
-unsigned redlock_note_doubt(struct hfi_receipt *, unsigned more);
 
 /* ---- script.c -------------------------------------------------- */
 
@@ -293,6 +289,24 @@ hf_status redlock_try_acquire(struct hfi_conn *, const struct hfi_claim *,
                               struct hfi_receipt *, struct hfi_answer *,
                               int64_t deadline, struct hf_error *);
 
+/* ---- renew.c ---------------------------------------------------- */
+
+void redlock_renew(struct hfi_conn *, struct hfi_renewal *, size_t n,
+                   int64_t deadline, struct hf_error *);
+
+/* ---- release.c ---------------------------------------------------- */
+
+/* The nodes that may have the grant; more of them; and those where something
+ * had no answer, with more of them. */
+unsigned redlock_note_nodes(const struct redlock_conn *,
+                            const struct hfi_receipt *);
+void redlock_note_add(struct hfi_receipt *, unsigned nodes);
+unsigned redlock_note_doubt(struct hfi_receipt *, unsigned more);
+
+hf_status redlock_release(struct hfi_conn *, const struct hfi_claim *,
+                          struct hfi_receipt *, int64_t deadline,
+                          struct hf_error *);
+
 /* Give back on the nodes of the set, in some of which a try may still arrive.
  * REDLOCK_RELEASE: it was a grant, so those who wait are told, and whether a
  * majority had it is worth waiting for until the deadline.  Any other limit: it
@@ -312,14 +326,6 @@ struct redlock_leave {
 };
 void redlock_leave_say(struct redlock_leave *, const char *token, bool tell,
                        uint64_t limit);
-
-/* ---- renew.c ---------------------------------------------------- */
-
-void redlock_renew(struct hfi_conn *, struct hfi_renewal *, size_t n,
-                   int64_t deadline, struct hf_error *);
-hf_status redlock_release(struct hfi_conn *, const struct hfi_claim *,
-                          struct hfi_receipt *, int64_t deadline,
-                          struct hf_error *);
 
 /* ---- handle.c -------------------------------------------------- */
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * renew.c - keeping, mending and giving back.
+ * renew.c - keeping a grant, and mending it on nodes that lost it.
  *
  * A renewal asks every node that is connected.  A majority that confirms is a
  * yes, and so many that deny that no majority is left is a loss; what lies in
@@ -15,37 +15,9 @@
 
 #include <inttypes.h>
 
-#include "base/alloc.h"
-
 #include "base/banned.h"
 
 #define BATCH_MAX 256
-
-/* ---- on which nodes a grant may be ------------------------------------- */
-
-unsigned redlock_note_nodes(const struct redlock_conn *rl,
-                            const struct hfi_receipt *receipt)
-{
-    const struct redlock_grant *own = receipt->own;
-    unsigned all = (1U << rl->n) - 1;
-
-    return own->nodes ? own->nodes & all : all;
-}
-
-void redlock_note_add(struct hfi_receipt *receipt, unsigned nodes)
-{
-    struct redlock_grant *own = receipt->own;
-
-    own->nodes |= nodes;
-}
-
-unsigned redlock_note_doubt(struct hfi_receipt *receipt, unsigned more)
-{
-    struct redlock_grant *own = receipt->own;
-
-    own->doubt |= more;
-    return own->doubt;
-}
 
 /* ---- keeping ----------------------------------------------------------- */
 
@@ -250,28 +222,4 @@ void redlock_renew(struct hfi_conn *conn, struct hfi_renewal *items, size_t n,
     redis_batch_free(&batch);
     if (mend && hfi_left_ms(deadline))
         renew_restore(rl, items, n, tallies, ttl_ms, deadline);
-}
-
-hf_status redlock_release(struct hfi_conn *conn, const struct hfi_claim *claim,
-                          struct hfi_receipt *receipt, int64_t deadline,
-                          struct hf_error *err)
-{
-    struct redlock_conn *rl = (struct redlock_conn *)conn;
-    unsigned nodes = redlock_note_nodes(rl, receipt);
-    int had, had_not;
-
-    redlock_gather(rl, deadline);
-    redlock_give_back(rl, claim, nodes, redlock_note_doubt(receipt, 0),
-                      REDLOCK_RELEASE, deadline, &had, &had_not);
-    receipt->placed = false;
-    if (had >= rl->majority)
-        return HF_OK;
-    if (__builtin_popcount(nodes) - had_not < rl->majority)
-        return hfi_fail(err, HF_LOST,
-                        "%s: only %d of %d nodes still had the lock",
-                        conn->endpoint, had, rl->n);
-    return hfi_fail(err, HF_UNCERTAIN,
-                    "%s: %d of %d nodes have given the lock up, the others "
-                    "will when they can be reached",
-                    conn->endpoint, had, rl->n);
 }
