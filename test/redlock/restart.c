@@ -190,6 +190,44 @@ TEST(nodes_that_come_back_with_an_older_disk_may_not_vote)
     rl_end(&rl);
 }
 
+/* Their disks have the lock as it was before somebody took it up. */
+TEST(nodes_that_come_back_with_an_older_disk_give_no_handle_out_again)
+{
+    struct hf_lock_opts opts = rt_opts(30000, HF_MANUAL);
+    struct hf_client_opts brief = HF_CLIENT_OPTS_INIT;
+    struct rl rl;
+    struct hf_handle handle;
+    char url[600];
+    hf_client *a = NULL, *b = NULL;
+    hf_lock *lk = NULL, *other = NULL;
+
+    rl_start(&rl, "", true);
+    snprintf(url, sizeof(url), "%s?quarantine=off", rl.url);
+    CHECK_OK(hf_open(url, NULL, &a, &t_err)); /* need not wait for the nodes */
+    CHECK_OK(hf_acquire(a, "k", 0, &opts, &lk, &t_err));
+    CHECK_OK(hf_detach(lk, &handle, &t_err));
+    for (int i = 0; i < 3; i++)
+        rt_do(&rl.nodes[i], "CONFIG SET appendonly no");
+    CHECK_OK(hf_attach(a, "k", &handle, &opts, &lk, &t_err));
+    for (int i = 0; i < 3; i++) {
+        rt_crash(&rl.nodes[i]);
+        rt_again(&rl.nodes[i]);
+        CHECK_STR(rt_text(&rl.nodes[i], "GET holdfast:k"), handle.token);
+    }
+    brief.timeout_ms = 1000;
+    CHECK_OK(hf_open(rl.url, &brief, &b, &t_err));
+    CHECK_STATUS(hf_attach(b, "k", &handle, &opts, &other, &t_err),
+                 HF_UNAVAILABLE);
+    CHECK(strstr(t_err.text, "restarted"));
+    CHECK(hf_held(lk));
+    hf_release(lk, NULL);
+    hf_close(a);
+    hf_close(b);
+    for (int i = 0; i < 3; i++)
+        rt_do(&rl.nodes[i], "DEL holdfast:k");
+    rl_end(&rl);
+}
+
 TEST(a_lock_outlives_servers_that_keep_everything_on_disk)
 {
     struct rl rl;

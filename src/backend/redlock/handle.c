@@ -7,6 +7,10 @@
  * majority.  Two that try at once share the nodes between them, and two
  * majorities share a node, so at most one succeeds.
  *
+ * RESTART  A node that was restarted may have the token of the handle again
+ *   although it was replaced: its disk may be older than that.  So it may not
+ *   vote here either while it is in quarantine.
+ *
  * LOST  is said only if it is known: another token has a majority, or so many
  *   nodes have no such grant that no majority can have it.  Then nothing of the
  *   claim is left: it is released where it may have arrived.
@@ -125,8 +129,9 @@ static enum handle_verdict handle_judge(const struct redlock_conn *rl,
     return verdict;
 }
 
-/* Ask all who are there to replace one token by another.  `all`: also those who
- * have not answered for long, since they are to be served that next. */
+/* Ask all who may vote to replace one token by another.  `all`: also those who
+ * may not, or have not answered for long, since they are to be served that
+ * next. */
 static void handle_ask(struct redlock_round *round,
                        const struct redis_batch *batch, const char *token,
                        bool all, int64_t ttl_ms, int64_t deadline,
@@ -138,7 +143,8 @@ static void handle_ask(struct redlock_round *round,
     int i;
 
     for (i = 0; i < rl->n; i++)
-        if (all || redlock_node_is_ready(&rl->nodes[i], limit))
+        if (all || (redlock_node_is_ready(&rl->nodes[i], limit) &&
+                    !redlock_quarantine_left(&rl->nodes[i])))
             redlock_ask(round, i, batch, span.end);
     span = redlock_span(rl, ttl_ms, deadline);
     while ((i = redlock_hear(round, tally->answered < rl->majority
@@ -209,7 +215,7 @@ static hf_status handle_unknown(struct redlock_round *round,
     bool done = false;
     int i;
 
-    redlock_too_few(round, tally->answered, 0, err);
+    redlock_too_few(round, tally->answered, claim->ttl_ms, err);
     for (i = 0; i < round->rl->n; i++)
         asked |= (unsigned)round->flights[i].asked << i;
     if (yields && !*yielded) {

@@ -51,8 +51,8 @@
  *      confirm the grant, and counts from the next renewal on.
  *  (6) Restarts.  A node that was started less than the longest lease of any
  *      client ago may have forgotten a grant that stands, so it may not vote
- *      for a new one, whatever it has on disk.  A restart
- *      ends our connection, so it is enough to ask for the run id when a
+ *      for a new one or for whoever takes up a handle, whatever it has on disk.
+ *      A restart ends our connection, so it is enough to ask for the run id when a
  *      connection begins; one that does not tell its run id counts as restarted
  *      each time.  How long the longest lease is, see quarantine.c.
  *  (7) A try that failed is taken back and repeated with the same token.  What
