@@ -144,6 +144,33 @@ TEST(a_lease_that_is_longer_than_the_quarantine_is_refused)
     rl_end(&rl);
 }
 
+TEST(a_client_without_info_does_not_begin_the_quarantine_of_others_anew)
+{
+    struct rl rl;
+    hf_client *client;
+    hf_lock *lk = NULL;
+    char seen[RL_N][32];
+
+    rl_start(&rl, "?quarantine=1s", false);
+    client = rl_open(&rl);
+    t_poll_until(rl_try(client, "k", 1000, &lk) == HF_OK, 10000);
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_close(client);
+    for (int i = 0; i < RL_N; i++) {
+        snprintf(seen[i], sizeof(seen[i]), "%s",
+                 rt_text(&rl.nodes[i], "HGET {holdfast:}:meta: s"));
+        rt_do(&rl.nodes[i], "ACL SETUSER default -info");
+    }
+    client = rl_open(&rl);
+    CHECK_STATUS(rl_try(client, "k", 1000, &lk), HF_UNAVAILABLE);
+    hf_close(client);
+    for (int i = 0; i < RL_N; i++) {
+        rt_do(&rl.nodes[i], "ACL SETUSER default +info");
+        CHECK_STR(rt_text(&rl.nodes[i], "HGET {holdfast:}:meta: s"), seen[i]);
+    }
+    rl_end(&rl);
+}
+
 TEST(young_nodes_are_named_as_the_reason)
 {
     struct rl rl;

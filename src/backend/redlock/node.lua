@@ -42,8 +42,12 @@ if op == 'Q' then
   if not seen[1] or tonumber(seen[1]) < tonumber(ARGV[3]) then
     seen[1] = ARGV[3]
   end
-  if seen[2] ~= ARGV[4] or ARGV[5] ~= '' then seen[3] = ARGV[5] end
-  redis.pcall('HSET', meta, 'q', seen[1], 'r', ARGV[4], 's', seen[3])
+  if ARGV[4] == '' then -- It cannot tell this run from others.
+    seen[2], seen[3] = seen[2] or '', seen[3] or ''
+  elseif seen[2] ~= ARGV[4] or ARGV[5] ~= '' then
+    seen[2], seen[3] = ARGV[4], ARGV[5]
+  end
+  redis.pcall('HSET', meta, 'q', seen[1], 'r', seen[2], 's', seen[3])
   redis.pcall('PEXPIRE', meta, '31622400000')
   return {seen[1], seen[3],
     time[1] .. string.sub('00' .. math.floor(time[2] / 1000), -3)}
