@@ -124,6 +124,41 @@ TEST(clients_that_were_told_different_quarantines_obey_the_longest)
     rl_end(&rl);
 }
 
+/* The nodes that were restarted do not know the longer one; the others do. */
+TEST(a_longer_quarantine_counts_for_clients_that_came_before_it)
+{
+    struct hf_lock_opts opts = rt_opts(20000, HF_MANUAL);
+    struct rl rl;
+    char url[600];
+    hf_client *brief, *slow = NULL, *off = NULL;
+    hf_lock *lk = NULL, *other = NULL;
+    int64_t end;
+
+    rl_start(&rl, "?quarantine=500ms", false);
+    brief = rl_open(&rl);
+    t_poll_until(rl_try(brief, "k", 500, &lk) == HF_OK, 10000);
+    CHECK_OK(hf_release(lk, &t_err));
+    snprintf(url, sizeof(url), "%.*s?quarantine=20s", (int)strcspn(rl.url, "?"),
+             rl.url);
+    CHECK_OK(hf_open(url, NULL, &slow, &t_err));
+    snprintf(url, sizeof(url), "%.*s?quarantine=off", (int)strcspn(rl.url, "?"),
+             rl.url);
+    CHECK_OK(hf_open(url, NULL, &off, &t_err)); /* what slow may hold later */
+    CHECK_OK(hf_acquire(off, "k", 0, &opts, &lk, &t_err));
+    hf_close(slow);
+    for (int i = 0; i < 3; i++) {
+        rt_crash(&rl.nodes[i]);
+        rt_again(&rl.nodes[i]);
+    }
+    for (end = t_now_ms() + 2000; t_now_ms() < end; t_sleep_ms(20))
+        CHECK(rl_try(brief, "k", 500, &other) != HF_OK);
+    CHECK(hf_held(lk));
+    hf_release(lk, NULL);
+    hf_close(brief);
+    hf_close(off);
+    rl_end(&rl);
+}
+
 TEST(a_lease_that_is_longer_than_the_quarantine_is_refused)
 {
     struct rl rl;

@@ -33,6 +33,12 @@
  *      middle one.  With fewer, a wrong clock makes the quarantine longer, and
  *      (4) ends it.
  *
+ *  (6) A client reads the largest value when it connects, and a larger one may
+ *      be written later.  So it asks again, every node that is there, before it
+ *      lets a node vote that it has seen in quarantine.  Whoever holds a lock
+ *      has written its value on a majority before, and on each node that was
+ *      restarted when it connected there again.
+ *
  * The note of a node is the hash that a lock with an empty key would have,
  * which no lock is: q is the longest lease in milliseconds, r the run id, s
  * when that was first seen, in milliseconds, or empty.
@@ -122,6 +128,13 @@ static void clocks_wait(struct redlock_conn *rl, int64_t deadline)
 
 /* ---- the note of a node ------------------------------------------------ */
 
+/* With the mutex held: a node knows a client that asks for such leases. */
+static void quarantine_obey(struct redlock_conn *rl, int64_t longest)
+{
+    if (longest > rl->longest_ttl && longest <= HFI_TTL_MAX)
+        rl->longest_ttl = longest;
+}
+
 /* With the mutex held: what the node has said, just now.  True if it is to be
  * told since when it was seen: *seen.  quarantine.c (2) and (5) */
 static bool quarantine_read(struct redlock_node *node, const redisReply *reply,
@@ -131,8 +144,7 @@ static bool quarantine_read(struct redlock_node *node, const redisReply *reply,
     int64_t longest = redlock_item(reply, 0), noted = redlock_item(reply, 1);
     int64_t clock = redlock_item(reply, 2), latest;
 
-    if (longest > rl->longest_ttl && longest <= HFI_TTL_MAX)
-        rl->longest_ttl = longest;
+    quarantine_obey(rl, longest);
     node->ahead = clock - hfi_now();
     node->clocked = true;
     hfi_cond_wake(&rl->changed);
@@ -201,19 +213,81 @@ hf_status redlock_quarantine_handshake(struct redlock_node *node,
     return st;
 }
 
-int64_t redlock_quarantine_left(struct redlock_node *node)
+/* With the mutex held. */
+static int64_t quarantine_count(struct redlock_node *node)
 {
     struct redlock_conn *rl = node->rl;
-    int64_t left, now = hfi_now(), clock;
+    int64_t now = hfi_now(), clock;
 
-    if (!rl->quarantine)
-        return 0;
-    pthread_mutex_lock(&rl->mu);
     if (node->born + rl->longest_ttl > now && node->noted > 0 &&
         clocks_agree(rl, false, &clock) &&
         now - node->born < clock - node->noted)
         node->born = now - (clock - node->noted);
-    left = node->born + rl->longest_ttl - now;
+    return node->born + rl->longest_ttl - now;
+}
+
+int64_t redlock_quarantine_left(struct redlock_node *node)
+{
+    struct redlock_conn *rl = node->rl;
+    unsigned bit = 1U << node->index;
+    int64_t left;
+
+    if (!rl->quarantine)
+        return 0;
+    pthread_mutex_lock(&rl->mu);
+    left = quarantine_count(node);
     pthread_mutex_unlock(&rl->mu);
-    return left > 0 ? left : 0;
+    if (left > 0)
+        atomic_fetch_or(&rl->waited, bit);
+    else
+        left = atomic_load(&rl->waited) & bit ? 1 : 0;
+    return left;
+}
+
+/* The nodes whose quarantine is over by what is known, and was not before. */
+static unsigned quarantine_due(struct redlock_conn *rl)
+{
+    unsigned due = atomic_load(&rl->waited);
+    int i;
+
+    pthread_mutex_lock(&rl->mu);
+    for (i = 0; i < rl->n; i++)
+        if (due & 1U << i && quarantine_count(&rl->nodes[i]) > 0)
+            due &= ~(1U << i);
+    pthread_mutex_unlock(&rl->mu);
+    return due;
+}
+
+/* quarantine.c (6) */
+void redlock_quarantine_settle(struct redlock_conn *rl, int64_t ttl_ms,
+                               int64_t deadline)
+{
+    unsigned due = atomic_load(&rl->waited) ? quarantine_due(rl) : 0;
+    char longest[24];
+    const char *argv[] = {"", longest, "", ""};
+    struct redis_batch batch = {0};
+    struct redlock_round round;
+    struct redlock_span span;
+    const redisReply *reply;
+    int i;
+
+    if (!due)
+        return;
+    redlock_round_init(&round, rl);
+    snprintf(longest, sizeof(longest), "%" PRId64, rl->lease_max);
+    redlock_step(rl, &batch, 'Q', "", 4, argv);
+    span = redlock_span(rl, ttl_ms, deadline);
+    for (i = 0; i < rl->n; i++)
+        if (redlock_node_is_ready(&rl->nodes[i], redlock_limit(rl, ttl_ms)))
+            redlock_ask(&round, i, &batch, span.late);
+    span = redlock_span(rl, ttl_ms, deadline);
+    while ((i = redlock_hear(&round, span.late)) >= 0) {
+        reply = redlock_reply(&round.flights[i], 0);
+        pthread_mutex_lock(&rl->mu);
+        quarantine_obey(rl, reply ? redlock_item(reply, 0) : 0);
+        pthread_mutex_unlock(&rl->mu);
+    }
+    redlock_round_fini(&round);
+    redis_batch_free(&batch);
+    atomic_fetch_and(&rl->waited, ~due | ~quarantine_due(rl));
 }

@@ -52,9 +52,9 @@
  *  (6) Restarts.  A node that was started less than the longest lease of any
  *      client ago may have forgotten a grant that stands, so it may not vote
  *      for a new one or for whoever takes up a handle, whatever it has on disk.
- *      A restart ends our connection, so it is enough to ask for the run id when a
- *      connection begins; one that does not tell its run id counts as restarted
- *      each time.  How long the longest lease is, see quarantine.c.
+ *      A restart ends our connection, so it is enough to ask for the run id
+ *      when a connection begins; one that does not tell its run id counts as
+ *      restarted each time.  How long the longest lease is, see quarantine.c.
  *  (7) A try that failed is taken back and repeated with the same token.  What
  *      takes it back may arrive after a later try was granted, where CLIENT
  *      KILL is forbidden.  So it says the largest fence that the claim had

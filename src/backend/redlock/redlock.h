@@ -87,6 +87,8 @@ struct redlock_conn {
     pthread_mutex_t mu; /* guards what is not constant here and in the nodes */
     struct hfi_cond changed;
     int64_t longest_ttl; /* that any client may have, as far as is known */
+    atomic_uint waited;  /* nodes that were in quarantine, until it is known
+                          * that it is over; quarantine.c (6) */
     struct redlock_node nodes[REDLOCK_MAX];
 
     pthread_mutex_t subscriber_mu; /* guards the subscribers and what follows */
@@ -159,6 +161,11 @@ hf_status redlock_quarantine_handshake(struct redlock_node *, struct mux_link *,
 /* HF_INVALID if the lease is longer than what was agreed on. */
 hf_status redlock_check_ttl(const struct redlock_conn *, int64_t ttl_ms,
                             struct hf_error *);
+
+/* Before nodes vote: ask for the longest lease again, if a quarantine seems to
+ * be over. */
+void redlock_quarantine_settle(struct redlock_conn *, int64_t ttl_ms,
+                               int64_t deadline);
 
 /* When it may vote: in so many milliseconds; 0 now. */
 int64_t redlock_quarantine_left(struct redlock_node *);
