@@ -369,4 +369,24 @@ TEST(held_by_another_and_too_few_nodes_are_told_apart_and_name_the_nodes)
     rl_end(&rl);
 }
 
+TEST(a_server_that_evicts_keys_is_warned_of)
+{
+    struct hf_service about = {.size = sizeof(about)};
+    struct rl rl;
+    hf_client *client;
+
+    rl_start(&rl, "?quarantine=off", false);
+    rt_do(&rl.nodes[3], "CONFIG SET maxmemory-policy allkeys-lru");
+    client = rl_open(&rl);
+    CHECK_OK(hf_describe(client, &about, &t_err));
+    CHECK_STR(about.warning, ""); /* It is never full. */
+    hf_close(client);
+    rt_do(&rl.nodes[3], "CONFIG SET maxmemory 1gb");
+    client = rl_open(&rl);
+    CHECK_OK(hf_describe(client, &about, &t_err));
+    CHECK(strstr(about.warning, "noeviction"));
+    hf_close(client);
+    rl_end(&rl);
+}
+
 T_MAIN

@@ -196,23 +196,53 @@ static hf_status node_find(void *arg, struct hfi_endpoint *ret,
 
 /* ---- connecting -------------------------------------------------------- */
 
+/* A value of an answer to CONFIG GET; "" if it is not there. */
+static const char *node_setting(const redisReply *reply, const char *name)
+{
+    size_t i;
+
+    for (i = 0; reply->type == REDIS_REPLY_ARRAY && i + 1 < reply->elements;
+         i += 2)
+        if (reply->element[i]->type == REDIS_REPLY_STRING &&
+            reply->element[i + 1]->type == REDIS_REPLY_STRING &&
+            !strcmp(reply->element[i]->str, name))
+            return reply->element[i + 1]->str;
+    return "";
+}
+
+/* Would it throw locks away?  A node that does not tell is not suspected. */
+static void node_doubt(struct redlock_node *node, const redisReply *settings)
+{
+    bool evicts =
+        strtoull(node_setting(settings, "maxmemory"), NULL, 10) &&
+        strcmp(node_setting(settings, "maxmemory-policy"), "noeviction") != 0;
+
+    pthread_mutex_lock(&node->rl->mu);
+    node->evicts = evicts;
+    pthread_mutex_unlock(&node->rl->mu);
+}
+
 /* One attempt. */
 static hf_status node_connect(struct redlock_node *node, struct hf_error *err)
 {
-    const char *argv[] = {"PING"};
+    const char *ping[] = {"PING"}, *get[] = {"CONFIG", "GET", "maxmemory*"};
     struct redis_batch batch = {0};
-    redisReply *reply;
+    redisReply *reply[2];
     hf_status st;
 
     hfi_mux_end_pause(&node->rc.mux); /* The pause is ours. */
-    redis_batch_add(&batch, 1, argv);
+    redis_batch_add(&batch, 1, ping);
+    redis_batch_add(&batch, 3, get);
     st = batch.failed ? hfi_nomem(err)
-                      : hfi_mux_call(&node->rc.mux, batch.bytes, batch.len, 1,
-                                     &reply, hfi_now() + CONNECT_MS, err);
+                      : hfi_mux_call(&node->rc.mux, batch.bytes, batch.len, 2,
+                                     reply, hfi_now() + CONNECT_MS, err);
     redis_batch_free(&batch);
-    if (!st)
-        freeReplyObject(reply);
-    return st;
+    if (st)
+        return st;
+    node_doubt(node, reply[1]);
+    freeReplyObject(reply[0]);
+    freeReplyObject(reply[1]);
+    return HF_OK;
 }
 
 /* With the mutex held. */

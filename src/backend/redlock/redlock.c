@@ -235,6 +235,22 @@ static void open_warn(const struct redlock_conn *rl, const struct hfi_url *url,
         }
 }
 
+/* The first node that would throw locks away. */
+static void open_evicts(struct redlock_conn *rl, char *ret, size_t size)
+{
+    int i;
+
+    pthread_mutex_lock(&rl->mu);
+    for (i = 0; i < rl->n && !rl->nodes[i].evicts; i++)
+        continue;
+    if (i < rl->n)
+        snprintf(ret, size,
+                 "%.60s evicts keys when it is full, and locks are keys: set "
+                 "maxmemory-policy to noeviction",
+                 rl->nodes[i].rc.base.endpoint);
+    pthread_mutex_unlock(&rl->mu);
+}
+
 static void open_names(struct redlock_conn *rl, const struct hfi_url *url)
 {
     size_t len, size = sizeof(rl->base.endpoint);
@@ -346,6 +362,8 @@ static hf_status redlock_open(struct hfi_conn *conn, const struct hfi_url *url,
     open_names(rl, url);
     open_warn(rl, url, warning, sizeof(warning));
     st = open_judge(rl, open_wait(rl, deadline), err);
+    if (!*warning)
+        open_evicts(rl, warning, sizeof(warning));
     len = strlen(rl->base.warning);
     if (*warning)
         snprintf(rl->base.warning + len, sizeof(rl->base.warning) - len, "%s%s",

@@ -64,6 +64,7 @@ struct redlock_node {
     _Atomic int64_t heard; /* when it last answered */
     _Atomic int64_t took;  /* how long it takes to answer; node_call.c */
     atomic_bool native;    /* SET takes NX with GET */
+    bool evicts;           /* it removes keys when it is full */
     struct redlock_pending_release *pending_releases;
     struct hfi_mux
         subscriber_mux;          /* makes the connection below, and no other */
