@@ -99,9 +99,9 @@ static bool clocks_agree(const struct redlock_conn *rl, bool later,
     for (i = 0; i < rl->n; i++) {
         if (!rl->nodes[i].clocked)
             continue;
-        for (j = n++; j > 0 && ahead[j - 1] > rl->nodes[i].ahead; j--)
+        for (j = n++; j > 0 && ahead[j - 1] > rl->nodes[i].ahead[later]; j--)
             ahead[j] = ahead[j - 1];
-        ahead[j] = rl->nodes[i].ahead;
+        ahead[j] = rl->nodes[i].ahead[later];
     }
     if (n <= wrong)
         return false;
@@ -135,17 +135,19 @@ static void quarantine_obey(struct redlock_conn *rl, int64_t longest)
         rl->longest_ttl = longest;
 }
 
-/* With the mutex held: what the node has said, just now.  True if it is to be
- * told since when it was seen: *seen.  quarantine.c (2) and (5) */
+/* With the mutex held: what the node has said just now, to what was asked at
+ * `sent`.  True if it is to be told since when it was seen: *seen.
+ * quarantine.c (2) and (5) */
 static bool quarantine_read(struct redlock_node *node, const redisReply *reply,
-                            int64_t *seen, int64_t deadline)
+                            int64_t sent, int64_t *seen, int64_t deadline)
 {
     struct redlock_conn *rl = node->rl;
     int64_t longest = redlock_item(reply, 0), noted = redlock_item(reply, 1);
     int64_t clock = redlock_item(reply, 2), latest;
 
     quarantine_obey(rl, longest);
-    node->ahead = clock - hfi_now();
+    node->ahead[0] = clock - hfi_now();
+    node->ahead[1] = clock - sent;
     node->clocked = true;
     hfi_cond_wake(&rl->changed);
     if (!node->run_id[0])
@@ -193,7 +195,7 @@ hf_status redlock_quarantine_handshake(struct redlock_node *node,
 {
     struct redlock_conn *rl = node->rl;
     redisReply *reply;
-    int64_t seen = 0;
+    int64_t seen = 0, sent = hfi_now();
     bool tell;
     hf_status st;
 
@@ -203,7 +205,7 @@ hf_status redlock_quarantine_handshake(struct redlock_node *node,
     if (!reply)
         return st;
     pthread_mutex_lock(&rl->mu);
-    tell = quarantine_read(node, reply, &seen, deadline);
+    tell = quarantine_read(node, reply, sent, &seen, deadline);
     pthread_mutex_unlock(&rl->mu);
     freeReplyObject(reply);
     if (tell) {

@@ -59,7 +59,7 @@ struct redlock_node {
     long long client_id;   /* of our last connection there, 0 unknown */
     int64_t born;          /* not before it was started, on our clock */
     int64_t noted;         /* when it was first seen since; quarantine.c */
-    int64_t ahead;         /* its clock, less ours, in ms */
+    int64_t ahead[2];      /* its clock, less ours, in ms: least and most */
     bool clocked;          /* that is known */
     _Atomic int64_t heard; /* when it last answered */
     _Atomic int64_t took;  /* how long it takes to answer; node_call.c */
