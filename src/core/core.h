@@ -429,7 +429,8 @@ void hfi_worker_add(struct hf_client *, struct hf_request *);
 /* reaper.c: taking back what must not stay in the service */
 void hfi_reap(struct hf_client *, struct hfi_grant *);
 int64_t hfi_reap_pause(struct hfi_grant *);
-bool hfi_reap_goes_on(const struct hf_client *, struct hfi_grant *, hf_status);
+bool hfi_reap_goes_on(const struct hf_client *, struct hfi_grant *, hf_status,
+                      int64_t sent);
 
 /* sweep.c: what has lapsed on a session that lives on */
 bool hfi_sweeps(const struct hf_client *);

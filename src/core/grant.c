@@ -427,19 +427,21 @@ hf_status hfi_grant_drop(struct hf_client *c, struct hfi_grant *grant,
                          int64_t deadline, struct hf_error *err)
 {
     struct hfi_key_queue *queue = grant->queue;
+    int64_t sent;
     hf_status st;
 
     grant->state = HFI_RELEASING;
     atomic_store(&grant->deadline, 0);
     hfi_heap_remove(&c->timers, &grant->timer);
     hfi_grant_quiet(c, grant);
-    grant->next_at = hfi_after(hfi_now(), grant->most_ms);
+    sent = hfi_now();
+    grant->next_at = hfi_after(sent, grant->most_ms);
     st = hfi_grant_send_release(c, grant, deadline, err);
     c->silent = st == HF_UNCERTAIN || st == HF_UNAVAILABLE;
     if (queue->local_grant == grant)
         queue->local_grant = NULL;
     queue->users++;
-    if (hfi_reap_goes_on(c, grant, st))
+    if (hfi_reap_goes_on(c, grant, st, sent))
         hfi_grant_reap(c, grant);
     else
         hfi_grant_free(c, grant);

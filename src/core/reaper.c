@@ -14,7 +14,9 @@
  *  (2) "Not there" is no certainty while a try without an answer may still
  *      arrive (claim.doubt): the claim stays for a whole lease, counted from
  *      the first answer of the service, because what is under way to a service
- *      that is silent arrives when it speaks again.
+ *      that is silent arrives when it speaks again.  The last release is sent
+ *      after that lease: an answer says nothing of what arrived after the
+ *      service gave it, however late it is read (model/claim.pml, bug 9).
  *  (3) A release touches nothing but its own token and fence (backend/backend.h
  *      (10)), so to repeat it harms nobody.
  *  (4) On a session that other locks keep alive nothing lapses by itself.  So
@@ -39,9 +41,10 @@ static void reap_done(struct hf_client *c, struct hfi_grant *grant)
     hfi_link_append(&c->lost, &grant->link);
 }
 
-/* Must it be released once more after this outcome?  reaper.c (1), (2) */
+/* Must it be released once more after this outcome of a release that was sent
+ * at `sent`?  reaper.c (1), (2) */
 bool hfi_reap_goes_on(const struct hf_client *c, struct hfi_grant *grant,
-                      hf_status st)
+                      hf_status st, int64_t sent)
 {
     int64_t now = hfi_now();
 
@@ -56,7 +59,7 @@ bool hfi_reap_goes_on(const struct hf_client *c, struct hfi_grant *grant,
         grant->answered = true;
         grant->next_at = hfi_after(now, grant->most_ms);
     }
-    return now < grant->next_at;
+    return sent < grant->next_at;
 }
 
 /* Twice as long each time, and once in a ttl at least. */
@@ -75,6 +78,7 @@ int64_t hfi_reap_pause(struct hfi_grant *grant)
 /* Release one grant of client->reap, once; the mutex is let go meanwhile. */
 void hfi_reap(struct hf_client *c, struct hfi_grant *grant)
 {
+    int64_t sent;
     hf_status st;
 
     hfi_link_remove(&grant->link);
@@ -92,8 +96,9 @@ void hfi_reap(struct hf_client *c, struct hfi_grant *grant)
         hfi_keeper_set(c, &grant->timer, hfi_now() + 1);
         return;
     }
-    st = hfi_grant_send_release(c, grant, hfi_now() + c->timeout_ms, NULL);
-    if (hfi_reap_goes_on(c, grant, st))
+    sent = hfi_now();
+    st = hfi_grant_send_release(c, grant, sent + c->timeout_ms, NULL);
+    if (hfi_reap_goes_on(c, grant, st, sent))
         hfi_keeper_set(c, &grant->timer, hfi_now() + hfi_reap_pause(grant));
     else
         reap_done(c, grant);

@@ -134,22 +134,22 @@ void hfi_sweep_drop(struct hf_client *c, const char *key, const char *token)
 /* Sweep one grant of client->reap, once; the mutex is let go meanwhile. */
 void hfi_sweep(struct hf_client *c, struct hfi_grant *grant)
 {
+    int64_t sent = hfi_now();
     hf_status st;
 
-    if (grant->quiet || hfi_now() < grant->next_at) { /* sweep.c (1), (3) */
+    if (grant->quiet || sent < grant->next_at) { /* sweep.c (1), (3) */
         hfi_keeper_set(c, &grant->timer,
-                       grant->quiet ? hfi_now() + SWEEP_AGAIN_MS
-                                    : grant->next_at);
+                       grant->quiet ? sent + SWEEP_AGAIN_MS : grant->next_at);
         return;
     }
     grant->busy = true;
     pthread_mutex_unlock(&c->mu);
     st = c->be->sweep(c->conn, &grant->claim, &grant->receipt,
-                      hfi_now() + c->timeout_ms, NULL);
+                      sent + c->timeout_ms, NULL);
     pthread_mutex_lock(&c->mu);
     grant->busy = false;
     hfi_cond_wake(&c->settle);
-    if (hfi_reap_goes_on(c, grant, st) && !HFI_MUTANT(sweep_unanswered))
+    if (hfi_reap_goes_on(c, grant, st, sent) && !HFI_MUTANT(sweep_unanswered))
         hfi_keeper_set(c, &grant->timer, hfi_now() + hfi_reap_pause(grant));
     else
         sweep_done(c, grant); /* sweep.c (2) */
