@@ -275,6 +275,7 @@ void hfi_handle_ask(struct hf_client *c, struct hfi_grant *grant,
 {
     unsigned cancels = atomic_load(&c->cancels);
     int64_t limit, ttl_ms = item->ttl_ms;
+    bool unanswered = false;
     int failed = 0;
 
     if (ttl_ms > grant->most_ms)
@@ -293,11 +294,15 @@ void hfi_handle_ask(struct hf_client *c, struct hfi_grant *grant,
         pthread_mutex_lock(&c->mu);
         if (item->st != HF_UNCERTAIN && item->st != HF_UNAVAILABLE)
             break;
-        if (item->st == HF_UNCERTAIN)
+        if (item->st == HF_UNCERTAIN) {
+            unanswered = true;
             handle_doubt_short(grant, ttl_ms);
+        }
     } while (hfi_handle_pause(c, handle_retry_at(grant, ttl_ms, *sent, end),
                               cancels) &&
              hfi_now() < end);
+    if (item->st == HF_UNAVAILABLE && unanswered)
+        item->st = hfi_restate(err, HF_UNCERTAIN); /* backend.h (2) */
     if (item->st == HF_OK && err)
         *err = (struct hf_error){.status = HF_OK}; /* of an earlier attempt */
 }

@@ -34,6 +34,7 @@ static atomic_bool far_late_renewal; /* so does the next renewal */
 static atomic_bool far_lost_answer;  /* renewals arrive, answers do not */
 static atomic_bool far_no_watch;     /* watch() has no answer */
 static atomic_bool far_refuses;      /* renewals fail at once, in doubt */
+static atomic_bool far_unsent;       /* renewals are not sent at all */
 static const char *_Atomic far_mute_key; /* renewals of it have no answer */
 static atomic_int far_calls_here; /* calls made by the test's own thread */
 static pthread_t far_test_thread;
@@ -139,6 +140,11 @@ static void far_renew(struct hfi_conn *conn, struct hfi_renewal *items,
     }
     if (atomic_load(&far_refuses)) {
         hfi_fail(err, HF_UNCERTAIN, "far: the connection was cut");
+        return;
+    }
+    if (atomic_load(&far_unsent)) {
+        for (i = 0; i < n; i++)
+            items[i].st = hfi_fail(err, HF_UNAVAILABLE, "far: not sent");
         return;
     }
     for (i = 0; i < n; i++)

@@ -95,6 +95,30 @@ TEST(a_lock_is_kept_after_an_extension_that_had_no_answer)
     far_end(client);
 }
 
+/* The first attempt has no answer, the others of the same call are not sent:
+ * the lease may be the longer one by now. */
+TEST(an_extension_that_may_have_been_carried_out_is_uncertain)
+{
+    struct hf_lock_opts opts = far_opts(6000, 0);
+    hf_client *client = far_client(600);
+    hf_lock *lk = far_lock(client, "k", 6000);
+    struct hf_handle handle;
+
+    atomic_store(&far_unsent, true);
+    CHECK_STATUS(hf_extend(lk, 8000, &t_err), HF_UNAVAILABLE);
+    atomic_store(&far_late_renewal, true);
+    CHECK_STATUS(hf_extend(lk, 8000, &t_err), HF_UNCERTAIN);
+    CHECK_EQ(t_err.status, HF_UNCERTAIN);
+    CHECK_OK(hf_detach(lk, &handle, &t_err));
+    CHECK_STATUS(hf_handle_extend(client, "k", &handle, &opts, &t_err),
+                 HF_UNAVAILABLE);
+    atomic_store(&far_late_renewal, true);
+    CHECK_STATUS(hf_handle_extend(client, "k", &handle, &opts, &t_err),
+                 HF_UNCERTAIN);
+    atomic_store(&far_unsent, false);
+    far_end(client);
+}
+
 TEST(a_late_request_does_not_shorten_what_a_handle_stands_for)
 {
     struct hf_lock_opts opts = far_opts(60000, 0);
