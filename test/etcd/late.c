@@ -110,21 +110,21 @@ static void pause_ms(int64_t ms)
     t_poll_until(t_now_ms() > end, 60000);
 }
 
-/* `next` is granted the lock, then `far`, and never both at once. */
+/* Both are granted the lock, one after the other, and never at once. */
 static void one_after_the_other(hf_client *far, hf_client *next)
 {
-    hf_lock *mine = NULL, *theirs = NULL;
+    hf_lock *first = NULL, *second = NULL;
+    bool is_far = false;
 
-    t_poll_until((mine = mine ? mine : granted(far), theirs = granted(next)) !=
-                     NULL,
+    t_poll_until((first = granted(next)) ||
+                     (is_far = (first = granted(far)) != NULL),
                  20000);
-    CHECK(!mine || !hf_held(mine));
-    CHECK_OK(hf_release(theirs, &t_err));
-    if (mine)
-        hf_release(mine, NULL);
-    else
-        t_poll_until((mine = granted(far)) != NULL, 20000);
-    hf_release(mine, NULL);
+    second = granted(is_far ? next : far);
+    CHECK(!second || !hf_held(second) || !hf_held(first));
+    hf_release(first, NULL);
+    if (!second)
+        t_poll_until((second = granted(is_far ? next : far)) != NULL, 20000);
+    hf_release(second, NULL);
 }
 
 /* A waiter leaves its place in order to join, and that has no answer. */
@@ -283,16 +283,19 @@ TEST(a_late_move_does_not_unlease_what_another_bearer_renewed)
  * lease could be revoked. */
 TEST(closing_does_not_end_a_detached_lock_whose_move_is_late)
 {
-    hf_client *far = far_new(400), *near = near_new();
-    hf_lock *lk = take(far, "closed", NULL, 10000);
+    hf_client *far = far_new(2400), *near = near_new();
     struct hf_handle handle;
     struct hf_info info = HF_INFO_INIT;
+    hf_lock *lk;
 
     hf_release(take(far, "warm", NULL, 20000), NULL);
-    tell("conn 1 up delay 250"); /* The key is read in time ... */
+    lk = take(far, "closed", NULL, 10000);
+    tell("conn 1 up delay 1500"); /* The key is read, and the move is sent. */
     CHECK(hf_extend(lk, 20000, &t_err) != HF_OK);
-    tell("port 1 up delay 350");
     CHECK_OK(hf_detach(lk, &handle, &t_err));
+    tell("conn 1 down half"); /* All else goes over another connection. */
+    waiters(far, "closed");
+    tell("port 1 up delay 350");
     hf_close(far);
     pause_ms(1500);
     CHECK_OK(hf_inspect(near, "closed", &info, &t_err));
