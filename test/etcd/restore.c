@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
  * restore.c - a client outlives its etcd, which is restored from a snapshot and
- * begins with a lower raft term: run under test/servers/etcd.
+ * begins with a lower raft term, or only with a lower revision: run under
+ * test/servers/etcd.
  */
 #include "t.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #define UP                                                                     \
     "until etcdctl --command-timeout 1s get x >/dev/null 2>&1; do"             \
@@ -50,6 +52,36 @@ TEST(a_client_works_again_after_its_cluster_was_restored)
     t_poll_until(hf_acquire(client, "new", 0, &opts, &next, &t_err) == HF_OK,
                  30000);
     CHECK_OK(hf_extend(next, 0, &t_err));
+    CHECK_OK(hf_release(next, &t_err));
+    CHECK_STATUS(hf_release(lk, &t_err), HF_LOST);
+    hf_close(client);
+}
+
+/* Its ids and its term are the same as before; only its revision is lower. */
+TEST(a_cluster_that_was_restored_in_the_same_term_is_noticed)
+{
+    struct hf_lock_opts opts = HF_LOCK_OPTS_INIT;
+    struct hf_service about = {.size = sizeof(about)};
+    hf_client *client = NULL;
+    hf_lock *lk = NULL, *next = NULL;
+    uint64_t fence;
+    int i;
+
+    opts.ttl_ms = 2000;
+    shell("etcdctl snapshot save $HF_TEST_MEMBERS/snap >/dev/null 2>&1");
+    CHECK_OK(hf_open(getenv("HF_TEST_URL"), NULL, &client, &t_err));
+    for (i = 0; i < 20; i++) {
+        CHECK_OK(hf_acquire(client, "old", 0, &opts, &lk, &t_err));
+        CHECK_OK(hf_release(lk, &t_err));
+    }
+    CHECK_OK(hf_acquire(client, "old", 0, &opts, &lk, &t_err));
+    fence = hf_fence(lk);
+    restore();
+    t_poll_until(hf_acquire(client, "old", 0, &opts, &next, &t_err) == HF_OK,
+                 30000);
+    CHECK(!hf_held(lk));
+    CHECK_OK(hf_describe(client, &about, &t_err));
+    CHECK(hf_fence(next) > fence || strstr(about.warning, "restored"));
     CHECK_OK(hf_release(next, &t_err));
     CHECK_STATUS(hf_release(lk, &t_err), HF_LOST);
     hf_close(client);

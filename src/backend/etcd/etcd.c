@@ -171,6 +171,7 @@ static hf_status etcd_open(struct hfi_conn *conn, const struct hfi_url *url,
     atomic_init(&ec->watch_fd, -1);
     atomic_init(&ec->cluster, 0);
     atomic_init(&ec->term, 0);
+    atomic_init(&ec->revision, 0);
     atomic_init(&ec->doubted, false);
     atomic_init(&ec->troubled, false);
     ec->opened = true;

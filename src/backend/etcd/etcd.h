@@ -87,7 +87,8 @@ struct etcd_conn {
     char *user, *password, *password_file; /* the last is NULL without one */
     _Atomic uint64_t cluster; /* that we speak to; 0: not known yet */
     _Atomic uint64_t term;    /* the highest that was seen there */
-    atomic_bool doubted;  /* an answer was of another, or of an older term */
+    _Atomic int64_t revision; /* the same */
+    atomic_bool doubted;  /* an answer was of another, or of an older time */
     atomic_bool troubled; /* the last renewal had no answer */
 
     pthread_mutex_t mu;      /* guards the rest of this part */
@@ -169,6 +170,7 @@ struct etcd_batch {
     bool failed;      /* no memory */
     bool patient;     /* a member without a leader may wait for one */
     int64_t login_by; /* a new token may take until then; 0: as all the rest */
+    int64_t revision; /* that had been seen when it was sent */
 };
 /* Each adds a call and returns its number. */
 size_t etcd_add(struct etcd_batch *, const char *path,

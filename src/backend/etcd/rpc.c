@@ -157,6 +157,7 @@ hf_status etcd_send(struct etcd_conn *ec, struct etcd_batch *batch,
     if (!hfi_left_ms(deadline))
         return hfi_fail(err, HF_UNAVAILABLE, "%s: no time left",
                         ec->base.endpoint);
+    batch->revision = atomic_load(&ec->revision);
     st = ec->user ? etcd_token(ec, 0, &token, &age, login_by, err) : HF_OK;
     if (!st)
         st = hfi_h2_call(&ec->h2, batch->calls, batch->n, token, deadline, err);
@@ -181,10 +182,11 @@ static bool is_linearizable(const char *path)
            !strcmp(path, ETCD_GRANT);
 }
 
-/* A term that is older than one that was seen, with a quorum behind it, is that
- * of a cluster which was restored from a snapshot or made anew.  What it says
- * next is believed when every endpoint has answered so, none has answered
- * otherwise meanwhile, and no lock that we held can be left. */
+/* A term or a revision that is older than one that was seen, with a quorum
+ * behind it, is that of a cluster which was restored from a snapshot or made
+ * anew.  What it says next is believed when every endpoint has answered so,
+ * none has answered otherwise meanwhile, and no lock that we held can be
+ * left. */
 static void answer_restored(struct etcd_conn *ec, const Pb__Header *header,
                             const struct hfi_h2_call *call)
 {
@@ -207,6 +209,7 @@ static void answer_restored(struct etcd_conn *ec, const Pb__Header *header,
     if (yes) {
         atomic_store(&ec->cluster, header->cluster_id);
         atomic_store(&ec->term, header->raft_term);
+        atomic_store(&ec->revision, header->revision);
         atomic_store(&ec->doubted, false);
     }
     pthread_mutex_unlock(&ec->mu);
@@ -215,8 +218,22 @@ static void answer_restored(struct etcd_conn *ec, const Pb__Header *header,
                             "before are lost, and fences may begin again");
 }
 
-/* Is it of the cluster that we know, and of no older term? */
-static bool answer_is_current(struct etcd_conn *ec, const Pb__Header *header)
+/* Remember the highest revision. */
+static void answer_revision(struct etcd_conn *ec, int64_t revision)
+{
+    int64_t seen = atomic_load(&ec->revision);
+
+    while (revision > seen)
+        if (atomic_compare_exchange_weak(&ec->revision, &seen, revision))
+            break;
+}
+
+/* Is it of the cluster that we know, of no older term and, from a quorum, of no
+ * older revision than had been seen before the request was sent?  A cluster
+ * that is restored with the addresses that it had has the same ids, and may
+ * have come to the same term. */
+static bool answer_is_current(struct etcd_conn *ec, const Pb__Header *header,
+                              bool quorum, int64_t revision)
 {
     uint64_t none = 0, seen = atomic_load(&ec->term);
 
@@ -225,24 +242,28 @@ static bool answer_is_current(struct etcd_conn *ec, const Pb__Header *header)
                                         header->cluster_id) &&
         none != header->cluster_id)
         return false;
+    if (quorum && header->revision < revision)
+        return false;
     while (header->raft_term > seen)
         if (atomic_compare_exchange_weak(&ec->term, &seen, header->raft_term))
             return true;
     return header->raft_term == seen;
 }
 
-/* A member of an older term than we have seen, or of another cluster, is left,
- * and what it says is not believed. */
+/* A member that is behind what we have seen, or of another cluster, is left, and
+ * what it says is not believed. */
 static bool answer_is_old(struct etcd_conn *ec, const ProtobufCMessage *message,
-                          const struct hfi_h2_call *call)
+                          const struct hfi_h2_call *call, int64_t revision)
 {
     /* Every answer has its header first. */
     const Pb__Header *header = ((const Pb__RangeResponse *)message)->header;
+    bool quorum = is_linearizable(call->path);
 
     if (!header || !header->raft_term)
         return false;
-    if (answer_is_current(ec, header)) {
-        if (atomic_load(&ec->doubted) && is_linearizable(call->path))
+    if (answer_is_current(ec, header, quorum, revision)) {
+        answer_revision(ec, header->revision);
+        if (quorum && atomic_load(&ec->doubted))
             atomic_store(&ec->doubted, false);
         return false;
     }
@@ -266,7 +287,7 @@ hf_status etcd_answer(struct etcd_conn *ec, const struct etcd_batch *batch,
                                      call->answer + HFI_GRPC_PREFIX);
     if (!*ret)
         return etcd_bad_reply(ec, err);
-    if (!answer_is_old(ec, *ret, call))
+    if (!answer_is_old(ec, *ret, call, batch->revision))
         return HF_OK;
     etcd_free(*ret);
     *ret = NULL;
