@@ -93,22 +93,19 @@ static void session_empty(struct hfi_sessions *ss, struct hfi_session *s)
 bool hfi_session_proven(struct hfi_session *s, const struct hfi_proof *proof,
                         int64_t sent)
 {
-    int64_t end;
+    int64_t end = hfi_lease_proven(proof, sent, s->ttl_ms);
 
-    if (!hfi_lease_proven(proof, sent, s->ttl_ms))
-        return false;
-    end = hfi_after(proof->since < sent ? proof->since : sent,
-                    proof->ms < s->ttl_ms ? proof->ms : s->ttl_ms);
-    if (HFI_MUTANT(session_from_reply))
-        end = hfi_after(hfi_now(), s->ttl_ms);
+    if (end && HFI_MUTANT(session_from_reply))
+        end = hfi_lease_deadline(hfi_now(), s->ttl_ms);
     if (end > s->proven)
         s->proven = end;
-    return true;
+    return end != 0;
 }
 
-bool hfi_session_lasts(const struct hfi_session *s, int64_t end)
+bool hfi_session_lasts(const struct hfi_session *s, int64_t sent,
+                       int64_t ttl_ms)
 {
-    return s->proven >= end;
+    return s->proven >= hfi_lease_deadline(sent, ttl_ms);
 }
 
 static void session_die(struct hfi_sessions *ss, struct hfi_session *s)

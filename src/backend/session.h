@@ -38,7 +38,7 @@ struct hfi_session {
     struct hfi_link claims; /* of struct hfi_session_claim */
     int64_t kind;           /* what was asked for; see hfi_session_get() */
     int64_t ttl_ms;         /* kept so long after a proof; 0: being made */
-    int64_t proven;         /* the service keeps it until then */
+    int64_t proven;         /* it may be relied on until then */
     unsigned users;         /* calls that look at it */
     bool dead;              /* the service said so */
     bool doubted;           /* session.h (4) */
@@ -114,8 +114,11 @@ struct hfi_session *hfi_session_next(const struct hfi_sessions *,
 bool hfi_session_proven(struct hfi_session *, const struct hfi_proof *,
                         int64_t sent);
 
-/* Is it proven until then?  With the mutex held. */
-bool hfi_session_lasts(const struct hfi_session *, int64_t end);
+/* Does what was proven of it carry a lease of `ttl_ms` that begins at `sent`?
+ * Both have the margin of their own length: the session is the longer one, and
+ * clocks run apart by more while it lasts.  With the mutex held. */
+bool hfi_session_lasts(const struct hfi_session *, int64_t sent,
+                       int64_t ttl_ms);
 
 /* The service has said that it is dead.  (2)  Without the mutex. */
 void hfi_session_died(struct hfi_sessions *, struct hfi_session *);

@@ -27,7 +27,7 @@
 
 #define TOLD_US 3000 /* deadlines are whole milliseconds */
 
-static struct hfi_link beliefs, attempts;
+static struct hfi_link beliefs, attempts, bearers;
 
 int64_t sim_ran(const struct sim_proc *proc)
 {
@@ -158,6 +158,32 @@ static void check_belief(struct sim_belief *b)
         check_pair(b, hfi_container(at, struct sim_belief, link));
 }
 
+/* ---- handles ----------------------------------------------------------- */
+
+void sim_bearer_begin(struct sim_bearer *b, int key,
+                      const struct hf_handle *handle, int64_t until)
+{
+    *b =
+        (struct sim_bearer){.key = key, .fence = handle->fence, .until = until};
+    memcpy(b->token, handle->token, sizeof(b->token));
+    hfi_link_append(&bearers, &b->link);
+}
+
+void sim_bearer_end(struct sim_bearer *b)
+{
+    hfi_link_remove(&b->link);
+}
+
+/* S3 */
+static void check_bearer(const struct sim_bearer *b)
+{
+    if (sim.now < b->until &&
+        sim_service_stands(b->key, b->token, b->fence) == SIM_GONE)
+        sim_fail("S3: %s (%.6s) was renewed for its bearer, but the service "
+                 "has no such grant",
+                 sim_key_name(b->key), b->token);
+}
+
 /* ---- calls ------------------------------------------------------------- */
 
 /* Besides its own waiting time a call may need to give back a lingering lock
@@ -206,6 +232,8 @@ void sim_check_step(void)
         check_belief(hfi_container(at, struct sim_belief, link));
     for (at = attempts.next; at != &attempts; at = at->next)
         check_attempt(hfi_container(at, struct sim_attempt, link));
+    for (at = bearers.next; at != &bearers; at = at->next)
+        check_bearer(hfi_container(at, struct sim_bearer, link));
 }
 
 /* S6 */
@@ -256,4 +284,5 @@ void sim_check_begin(void)
 {
     hfi_link_init(&beliefs);
     hfi_link_init(&attempts);
+    hfi_link_init(&bearers);
 }

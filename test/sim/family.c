@@ -10,6 +10,7 @@
 #define LEASED (HF_TRAIT_FENCED | HF_TRAIT_LEASED | HF_TRAIT_BREAK)
 #define NOTIFY HF_TRAIT_NOTIFY
 #define QUEUED (HF_TRAIT_NOTIFY | HF_TRAIT_QUEUED)
+#define BOUND  (LEASED | HFI_TRAIT_BOUND)
 #define GROUPS (HF_TRAIT_SHARED | HF_TRAIT_REENTRANT)
 
 #define PLAIN (SIM_FAIR | SIM_MAX_HOLD | SIM_EXTEND | SIM_EVENTS | SIM_TURNS)
@@ -98,6 +99,39 @@ const struct sim_family sim_families[] = {
      .traits = LEASED | QUEUED | HF_TRAIT_DETACH,
      .habits = PLAIN | SIM_LINGER | SIM_DETACH | SIM_CLOSE,
      .weather = LOSSY},
+    /* No request arrives twice: on a session that is kept nothing lapses, and
+     * no client could know what it would have to take back. */
+    {.name = "sessions, late answers",
+     .traits = BOUND | QUEUED,
+     .habits = ALL,
+     .weather = {.delay_us = 3000,
+                 .slow = 200,
+                 .late = 30,
+                 .wake_late = 100,
+                 .drift_ppm = 10000}},
+    {.name = "sessions, partitions, pauses and crashes",
+     .traits = BOUND | QUEUED,
+     .habits = ALL,
+     .weather = {.delay_us = 5000,
+                 .slow = 100,
+                 .lost = 30,
+                 .late = 20,
+                 .pause = 200,
+                 .crash = 50,
+                 .cut = 50,
+                 .drift_ppm = 10000}},
+    {.name = "sessions, detached and attached, lossy network",
+     .traits = BOUND | QUEUED | HF_TRAIT_DETACH,
+     .habits = PLAIN | SIM_LINGER | SIM_DETACH | SIM_BEARER | SIM_CLOSE,
+     .weather = {.delay_us = 3000,
+                 .slow = 50,
+                 .lost = 60,
+                 .late = 60,
+                 .wake_lost = 100,
+                 .wake_late = 200,
+                 .wake_twice = 200,
+                 .cut = 30,
+                 .drift_ppm = 10000}},
 };
 
 const int sim_nfamilies = (int)(sizeof(sim_families) / sizeof(*sim_families));

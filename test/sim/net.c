@@ -26,22 +26,9 @@
 
 #define CALLS_MAX 64
 
-struct net_conn {
-    struct hfi_conn base;
-    struct sim_proc *proc;
-};
-
-struct net_call {
-    struct sim_proc *proc;
-    size_t n;
-    struct sim_request *requests;
-    struct sim_answer *answers; /* NULL until they are here */
-    bool shortens;              /* a lease: never twice, and late more often */
-};
-
 /* A message on its way, either way. */
 struct net_message {
-    struct net_call *call;
+    struct sim_call *call;
     struct sim_answer *answers;
 };
 
@@ -99,11 +86,13 @@ static void net_answer(void *arg)
 
 static const char *net_what(const struct sim_request *rq)
 {
-    static const char *const names[] = {[SIM_TRY] = "try",
-                                        [SIM_RENEW] = "renew",
-                                        [SIM_RELEASE] = "release",
-                                        [SIM_WATCH] = "watch",
-                                        [SIM_UNWATCH] = "unwatch"};
+    static const char *const names[] = {
+        [SIM_TRY] = "try",         [SIM_RENEW] = "renew",
+        [SIM_RELEASE] = "release", [SIM_WATCH] = "watch",
+        [SIM_UNWATCH] = "unwatch", [SIM_CREATE] = "create",
+        [SIM_READ] = "read",       [SIM_MOVE] = "move",
+        [SIM_SWEEP] = "sweep",     [SIM_TAKE] = "take",
+        [SIM_END] = "end"};
 
     return names[rq->what];
 }
@@ -111,7 +100,7 @@ static const char *net_what(const struct sim_request *rq)
 /* The request is carried out, whether or not anybody still waits. */
 static void net_arrive(void *arg)
 {
-    struct net_call *call = arg;
+    struct sim_call *call = arg;
     struct net_message *message;
     size_t i;
 
@@ -143,7 +132,7 @@ static int64_t net_in_order(struct sim_proc *proc, int64_t at)
     return proc->arrival = at;
 }
 
-static void net_send(struct net_call *call)
+static void net_send(struct sim_call *call)
 {
     int late = sim.weather.late * (call->shortens ? 6 : 1);
     int64_t at = sim.now + net_delay(late);
@@ -158,7 +147,7 @@ static void net_send(struct net_call *call)
 
 static struct sim_proc *net_proc(struct hfi_conn *conn)
 {
-    struct sim_proc *proc = ((struct net_conn *)conn)->proc;
+    struct sim_proc *proc = ((struct sim_conn *)conn)->proc;
 
     if (pthread_mutex_trylock(&conn->client->mu))
         sim_fail("S0: the backend is called with the client's mutex held");
@@ -167,7 +156,7 @@ static struct sim_proc *net_proc(struct hfi_conn *conn)
     return proc;
 }
 
-static void net_claim_begin(const struct hfi_claim *claim)
+void sim_claim_begin(const struct hfi_claim *claim)
 {
     int i, slot = -1;
 
@@ -181,7 +170,7 @@ static void net_claim_begin(const struct hfi_claim *claim)
         in_use[slot] = claim;
 }
 
-static void net_claim_end(const struct hfi_claim *claim)
+void sim_claim_end(const struct hfi_claim *claim)
 {
     int i;
 
@@ -196,7 +185,7 @@ static int64_t net_deadline_us(const struct sim_proc *proc, int64_t deadline)
 }
 
 /* Send and wait.  HF_OK: call->answers are there. */
-static hf_status net_call(struct net_call *call, int64_t deadline)
+hf_status sim_call_send(struct sim_call *call, int64_t deadline)
 {
     int64_t until = net_deadline_us(call->proc, deadline);
 
@@ -218,9 +207,9 @@ static hf_status net_call(struct net_call *call, int64_t deadline)
     return sim.now >= until && sim_chance(500) ? HF_UNCERTAIN : HF_OK;
 }
 
-static struct net_call *net_new(struct hfi_conn *conn, size_t n)
+struct sim_call *sim_call_new(struct hfi_conn *conn, size_t n)
 {
-    struct net_call *call = sim_alloc(sizeof(*call));
+    struct sim_call *call = sim_alloc(sizeof(*call));
 
     call->proc = net_proc(conn);
     call->n = n;
@@ -228,13 +217,15 @@ static struct net_call *net_new(struct hfi_conn *conn, size_t n)
     return call;
 }
 
-static void net_fill(struct net_call *call, size_t i, int what,
-                     const struct hfi_claim *claim)
+void sim_call_fill(struct sim_call *call, size_t i, int what,
+                   const struct hfi_claim *claim)
 {
     struct sim_request *rq = &call->requests[i];
 
     rq->what = what;
     rq->proc = call->proc->id;
+    if (!claim) /* about a session */
+        return;
     rq->key = sim_key_of(claim->key);
     rq->shared = claim->shared;
     rq->queue = claim->queue;
@@ -250,35 +241,35 @@ static hf_status net_one(struct hfi_conn *conn, int what,
                          const struct hfi_claim *claim, int64_t deadline,
                          struct sim_answer *ret, struct hf_error *err)
 {
-    struct net_call *call = net_new(conn, 1);
+    struct sim_call *call = sim_call_new(conn, 1);
     hf_status st;
 
-    net_claim_begin(claim);
-    net_fill(call, 0, what, claim);
-    st = net_call(call, deadline);
+    sim_claim_begin(claim);
+    sim_call_fill(call, 0, what, claim);
+    st = sim_call_send(call, deadline);
     if (!st) {
         *ret = call->answers[0];
         st = ret->st;
     }
-    net_claim_end(claim);
+    sim_claim_end(claim);
     sim_trace("%s %s %.6s: %s", net_what(&call->requests[0]), claim->key,
               claim->token, hf_status_name(st));
     return st ? hfi_fail(err, st, "sim: %s", hf_status_name(st)) : HF_OK;
 }
 
-static hf_status net_open(struct hfi_conn *conn, const struct hfi_url *url,
-                          int64_t deadline, struct hf_error *err)
+hf_status sim_net_open(struct hfi_conn *conn, const struct hfi_url *url,
+                       int64_t deadline, struct hf_error *err)
 {
     (void)url;
     (void)deadline;
     (void)err;
-    ((struct net_conn *)conn)->proc = sim.proc;
+    ((struct sim_conn *)conn)->proc = sim.proc;
     conns[sim.proc->id] = conn;
     memcpy(conn->endpoint, "sim:", 5);
     return HF_OK;
 }
 
-static void net_close(struct hfi_conn *conn)
+void sim_net_close(struct hfi_conn *conn)
 {
     conns[net_proc(conn)->id] = NULL;
 }
@@ -304,24 +295,24 @@ static hf_status net_try_acquire(struct hfi_conn *conn,
 static void net_renew(struct hfi_conn *conn, struct hfi_renewal *items,
                       size_t n, int64_t deadline, struct hf_error *err)
 {
-    struct net_call *call = net_new(conn, n);
+    struct sim_call *call = sim_call_new(conn, n);
     hf_status st;
     size_t i;
 
     for (i = 0; i < n; i++) {
-        net_claim_begin(items[i].claim);
-        net_fill(call, i, SIM_RENEW, items[i].claim);
+        sim_claim_begin(items[i].claim);
+        sim_call_fill(call, i, SIM_RENEW, items[i].claim);
         call->requests[i].ttl_ms = items[i].ttl_ms;
         call->requests[i].fence = items[i].receipt->fence;
         call->requests[i].shorten = items[i].ttl_ms < items[i].claim->ttl_ms;
         if (call->requests[i].shorten)
             call->shortens = true;
     }
-    st = net_call(call, deadline);
+    st = sim_call_send(call, deadline);
     for (i = 0; i < n; i++) {
         items[i].st = st ? st : call->answers[i].st;
         items[i].reason = st ? HF_LOSS_NONE : call->answers[i].reason;
-        net_claim_end(items[i].claim);
+        sim_claim_end(items[i].claim);
         sim_trace("renew %s %.6s: %s", items[i].claim->key,
                   items[i].claim->token, hf_status_name(items[i].st));
     }
@@ -342,9 +333,9 @@ static hf_status net_release(struct hfi_conn *conn,
     return st;
 }
 
-static hf_status net_watch(struct hfi_conn *conn, const struct hfi_claim *claim,
-                           struct hfi_receipt *receipt, int64_t deadline,
-                           struct hf_error *err)
+hf_status sim_net_watch(struct hfi_conn *conn, const struct hfi_claim *claim,
+                        struct hfi_receipt *receipt, int64_t deadline,
+                        struct hf_error *err)
 {
     struct sim_answer answer = {0};
 
@@ -352,18 +343,18 @@ static hf_status net_watch(struct hfi_conn *conn, const struct hfi_claim *claim,
     return net_one(conn, SIM_WATCH, claim, deadline, &answer, err);
 }
 
-static void net_unwatch(struct hfi_conn *conn, const struct hfi_claim *claim,
-                        struct hfi_receipt *receipt)
+void sim_net_unwatch(struct hfi_conn *conn, const struct hfi_claim *claim,
+                     struct hfi_receipt *receipt)
 {
-    struct net_call *call = net_new(conn, 1);
+    struct sim_call *call = sim_call_new(conn, 1);
 
     (void)receipt;
-    net_claim_begin(claim);
-    net_fill(call, 0, SIM_UNWATCH, claim);
+    sim_claim_begin(claim);
+    sim_call_fill(call, 0, SIM_UNWATCH, claim);
     sim_at(net_in_order(call->proc, sim.now + net_delay(0)), net_arrive, call);
     if (sim_chance(300))
         sim_sleep(sim_below(500));
-    net_claim_end(claim);
+    sim_claim_end(claim);
 }
 
 static hf_status net_attach(struct hfi_conn *conn,
@@ -444,13 +435,13 @@ static const char *const net_schemes[] = {"sim", NULL};
 
 struct hfi_backend sim_backend = {
     .schemes = net_schemes,
-    .conn_size = sizeof(struct net_conn),
-    .open = net_open,
-    .close = net_close,
+    .conn_size = sizeof(struct sim_conn),
+    .open = sim_net_open,
+    .close = sim_net_close,
     .try_acquire = net_try_acquire,
     .renew = net_renew,
     .release = net_release,
-    .unwatch = net_unwatch,
+    .unwatch = sim_net_unwatch,
     .attach = net_attach,
 };
 
@@ -459,5 +450,8 @@ void sim_net_begin(void)
     memset(conns, 0, sizeof(conns));
     memset(in_use, 0, sizeof(in_use));
     sim_backend.traits = sim.family->traits;
-    sim_backend.watch = sim.family->traits & HF_TRAIT_NOTIFY ? net_watch : NULL;
+    sim_backend.watch =
+        sim.family->traits & HF_TRAIT_NOTIFY ? sim_net_watch : NULL;
+    sim_session_backend.traits = sim_backend.traits;
+    sim_session_backend.watch = sim_backend.watch;
 }

@@ -15,6 +15,9 @@
  *   LEASED     a renewal never shortens a lease, unless it is meant to: one
  *              that is late or repeated must not undo a longer one.
  *   not LEASED nothing lapses, but the death of a process frees at once.
+ *   BOUND      what is held or queued lives on a session, as long as that is
+ *              kept; it has no end of its own.  What a request changes or
+ *              removes in passing is compared with the version that was read.
  *
  * INVARIANTS (checked here, where the grants are made)
  *  (1) All holders of a key are one, or all shared, or of one owner.
@@ -39,7 +42,9 @@ struct entry {
     int proc;
     uint32_t nth; /* of the try that last asked for this place */
     uint64_t fence;
-    int64_t expires; /* us of the service's clock */
+    uint64_t session; /* that it lives on; 0: it has an end of its own */
+    uint64_t version; /* changes whenever it is written */
+    int64_t expires;  /* us of the service's clock */
 };
 
 struct list {
@@ -66,7 +71,16 @@ struct excuse {
     char token[HFI_TOKEN_LEN + 1];
 };
 
+/* A session, where the family has them (HFI_TRAIT_BOUND). */
+struct session {
+    struct session *next;
+    uint64_t id;
+    int64_t ttl_us, expires;
+};
+
 static struct key keys[SIM_KEYS];
+static struct session *sessions;
+static uint64_t last_session, last_version;
 static struct excuse *excuses;
 static int drift_ppm;
 
@@ -148,9 +162,9 @@ static bool pass_on(struct key *key)
     struct entry entry, *place = key->queue.at;
     int64_t ms = 5 + sim_below(SIM_WINDOW_MS);
 
-    if (!has(HF_TRAIT_QUEUED) || !has(HF_TRAIT_LEASED) || key->holders.len ||
-        !key->queue.len || place->shared || !is_watched(key, place->token) ||
-        sim_chance(500))
+    if (!has(HF_TRAIT_QUEUED) || !has(HF_TRAIT_LEASED) ||
+        has(HFI_TRAIT_BOUND) || key->holders.len || !key->queue.len ||
+        place->shared || !is_watched(key, place->token) || sim_chance(500))
         return false;
     entry = *place;
     list_remove(&key->queue, place);
@@ -199,12 +213,28 @@ static void tell_wanted(struct key *key)
 
 /* ---- time -------------------------------------------------------------- */
 
+static struct session *session_find(uint64_t id)
+{
+    struct session *s;
+
+    for (s = sessions; s; s = s->next)
+        if (s->id == id)
+            return s->expires > clock_us() ? s : NULL;
+    return NULL;
+}
+
+static bool entry_lives(const struct entry *entry)
+{
+    return entry->expires > clock_us() &&
+           (!entry->session || session_find(entry->session));
+}
+
 static bool list_expire(struct list *list)
 {
     int i = 0, old = list->len;
 
     while (i < list->len) {
-        if (list->at[i].expires <= clock_us()) {
+        if (!entry_lives(&list->at[i])) {
             sim_trace("service: %.6s lapsed", list->at[i].token);
             list_remove(list, &list->at[i]);
         } else {
@@ -229,6 +259,14 @@ static void set_expiry(struct key *key, struct entry *entry,
 {
     int64_t us = rq->ttl_ms * 1000, end = clock_us() + us;
 
+    if (rq->session) { /* entry.expires is that of its session */
+        if (!entry->session)
+            entry->session = rq->session;
+        if (!entry->version)
+            entry->version = ++last_version;
+        entry->expires = INT64_MAX;
+        return;
+    }
     if (!has(HF_TRAIT_LEASED))
         end = INT64_MAX;
     if (end > entry->expires || rq->shorten)
@@ -383,11 +421,132 @@ static struct sim_answer do_watch(struct key *key, const struct sim_request *rq)
     return (struct sim_answer){.st = HF_OK};
 }
 
+/* ---- sessions ---------------------------------------------------------- */
+
+static void expire_all(void *arg)
+{
+    struct key *key;
+
+    (void)arg;
+    for (key = keys; key < keys + SIM_KEYS; key++)
+        expire(key);
+}
+
+static void session_keep(struct session *s)
+{
+    int64_t end = clock_us() + s->ttl_us;
+
+    if (end > s->expires)
+        s->expires = end;
+    sim_at(sim.now + s->ttl_us + s->ttl_us / 90 + 2000, expire_all, NULL);
+}
+
+static struct sim_answer do_create(const struct sim_request *rq)
+{
+    struct session *s = sim_alloc(sizeof(*s));
+
+    *s = (struct session){.next = sessions, .id = ++last_session};
+    s->ttl_us = rq->ttl_ms * 1000;
+    sessions = s;
+    session_keep(s);
+    return (struct sim_answer){.st = HF_OK, .session = s->id};
+}
+
+static struct sim_answer do_end(const struct sim_request *rq)
+{
+    struct session *s = session_find(rq->session);
+
+    if (s)
+        s->expires = 0;
+    expire_all(NULL);
+    return (struct sim_answer){.st = HF_OK};
+}
+
+static struct sim_answer do_read(struct key *key, const struct sim_request *rq)
+{
+    struct entry *mine = list_find(&key->holders, rq->token);
+    struct sim_answer answer = {.st = HF_LOST};
+
+    answer.reason = key->holders.len ? HF_LOSS_STOLEN : HF_LOSS_DELETED;
+    if (!mine || mine->fence != rq->fence)
+        return answer;
+    return (struct sim_answer){.st = HF_OK,
+                               .fence = mine->fence,
+                               .session = mine->session,
+                               .version = mine->version};
+}
+
+/* HF_BUSY: it is not as it was read. */
+static struct sim_answer do_change(struct key *key,
+                                   const struct sim_request *rq)
+{
+    struct entry *mine = list_find(&key->holders, rq->token);
+
+    if (!mine || mine->version != rq->version)
+        return (struct sim_answer){.st = HF_BUSY};
+    if (rq->what == SIM_MOVE) {
+        mine->session = rq->session;
+        mine->version = ++last_version;
+        mine->proc = rq->proc;
+    } else {
+        list_remove(&key->holders, mine);
+        tell_free(key);
+    }
+    return (struct sim_answer){.st = HF_OK};
+}
+
+static struct sim_answer do_take(struct key *key, const struct sim_request *rq)
+{
+    struct entry *mine = list_find(&key->holders, rq->token);
+    struct entry *old = list_find(&key->holders, rq->old);
+
+    if (!mine && old && old->fence == rq->fence) {
+        memcpy(old->token, rq->token, sizeof(old->token));
+        old->session = rq->session;
+        old->version = ++last_version;
+        old->proc = rq->proc;
+        mine = old;
+    }
+    return (struct sim_answer){.st = mine ? HF_OK : HF_LOST};
+}
+
+/* A request that names a session which is not there does nothing. */
+static struct sim_answer do_bound(struct key *key, const struct sim_request *rq)
+{
+    struct session *s = session_find(rq->session);
+    struct sim_answer answer;
+
+    if (rq->what == SIM_CREATE)
+        return do_create(rq);
+    if (rq->what == SIM_END)
+        return do_end(rq);
+    if (!s && rq->what != SIM_RELEASE && rq->what != SIM_SWEEP &&
+        (rq->what != SIM_READ || rq->keep))
+        return (struct sim_answer){.st = HF_LOST, .dead = true};
+    if (s && rq->keep)
+        session_keep(s);
+    if (rq->what == SIM_RELEASE)
+        answer = do_release(key, rq);
+    else if (rq->what == SIM_TRY)
+        answer = do_try(key, rq);
+    else if (rq->what == SIM_READ)
+        answer = do_read(key, rq);
+    else if (rq->what == SIM_TAKE)
+        answer = do_take(key, rq);
+    else
+        answer = do_change(key, rq);
+    answer.dead = !s;
+    return answer;
+}
+
 struct sim_answer sim_service_do(const struct sim_request *rq)
 {
     struct key *key = &keys[rq->key];
 
     expire(key);
+    if (has(HFI_TRAIT_BOUND) && rq->what != SIM_WATCH &&
+        rq->what != SIM_UNWATCH)
+        return do_bound(key, rq);
     switch (rq->what) {
     case SIM_TRY:
         return do_try(key, rq);
@@ -399,6 +558,9 @@ struct sim_answer sim_service_do(const struct sim_request *rq)
         return do_watch(key, rq);
     case SIM_UNWATCH:
         unwatch(key, rq->token);
+        break;
+    default:
+        break;
     }
     return (struct sim_answer){.st = HF_OK};
 }
@@ -480,7 +642,7 @@ enum sim_standing sim_service_stands(int k, const char *token, uint64_t fence)
     const struct entry *holder = list_find(&keys[k].holders, token);
     const struct excuse *item;
 
-    if (holder && holder->fence == fence && holder->expires > clock_us())
+    if (holder && holder->fence == fence && entry_lives(holder))
         return SIM_STANDS;
     for (item = excuses; item; item = item->next)
         if (!strcmp(item->token, token))
@@ -526,6 +688,8 @@ void sim_service_begin(void)
 {
     memset(keys, 0, sizeof(keys));
     excuses = NULL;
+    sessions = NULL;
+    last_session = last_version = 0;
     drift_ppm = sim.family->weather.drift_ppm;
     if (sim_chance(500))
         drift_ppm = (int)sim_below(2 * drift_ppm + 1) - drift_ppm;

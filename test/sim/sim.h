@@ -10,6 +10,7 @@
  *   check.c     what must be true after every step
  *   net.c       the backend: requests that are late, lost or doubled
  *   service.c   the lock service at the other end
+ *   session.c   the backend of a service whose grants live on sessions
  *   trace.c     the last things that happened, and what was wrong
  *   sched.c     threads as coroutines, one clock, one source of chance
  *
@@ -83,7 +84,8 @@ enum sim_habit {
     SIM_EVENTS = 1 << 9,
     SIM_CLOSE = 1 << 10,
     SIM_DETACH = 1 << 11,
-    SIM_TURNS = 1 << 12
+    SIM_TURNS = 1 << 12,
+    SIM_BEARER = 1 << 13 /* of a handle: renew it without taking it up */
 };
 
 struct sim_family {
@@ -172,9 +174,22 @@ void sim_trace_print(unsigned long n); /* the last `n` lines */
 
 /* ---- service.c --------------------------------------------------------- */
 
-/* A request as it arrives, and what is answered. */
+/* A request as it arrives, and what is answered.  The last ones are those of
+ * a service with sessions; see session.c. */
 struct sim_request {
-    enum { SIM_TRY, SIM_RENEW, SIM_RELEASE, SIM_WATCH, SIM_UNWATCH } what;
+    enum {
+        SIM_TRY,
+        SIM_RENEW,
+        SIM_RELEASE,
+        SIM_WATCH,
+        SIM_UNWATCH,
+        SIM_CREATE, /* a session of ttl_ms */
+        SIM_READ,   /* what stands under the token */
+        SIM_MOVE,   /* put it on the session, if it is as it was read */
+        SIM_SWEEP,  /* remove it, if it is as it was read */
+        SIM_TAKE,   /* give it to the token, from the token `old` */
+        SIM_END     /* a session */
+    } what;
     int proc;
     int key;
     bool shared, queue;
@@ -182,6 +197,10 @@ struct sim_request {
     int64_t ttl_ms;
     uint32_t nth;   /* which try of its claim */
     uint64_t fence; /* of the grant to be renewed */
+    uint64_t session;
+    uint64_t version; /* when it was read */
+    bool keep;        /* keep the session, too */
+    char old[HFI_TOKEN_LEN + 1];
     char token[HFI_TOKEN_LEN + 1];
     char owner[8]; /* "" none */
 };
@@ -191,6 +210,9 @@ struct sim_answer {
     hf_loss reason;
     uint64_t fence;
     bool placed;
+    bool dead;        /* there is no such session */
+    uint64_t session; /* what was made; where it hangs */
+    uint64_t version; /* of what was read */
     struct hfi_answer busy;
 };
 
@@ -209,7 +231,36 @@ enum sim_standing sim_service_stands(int key, const char *token,
 
 /* ---- net.c ------------------------------------------------------------- */
 
-extern struct hfi_backend sim_backend;
+extern struct hfi_backend sim_backend, sim_session_backend;
+
+struct sim_conn {
+    struct hfi_conn base;
+    struct sim_proc *proc;
+};
+
+/* One message to the service and its answer, with n requests. */
+struct sim_call {
+    struct sim_proc *proc;
+    size_t n;
+    struct sim_request *requests;
+    struct sim_answer *answers; /* NULL until they are here */
+    bool shortens;              /* a lease: never twice, and late more often */
+};
+
+struct sim_call *sim_call_new(struct hfi_conn *, size_t n);
+void sim_call_fill(struct sim_call *, size_t i, int what,
+                   const struct hfi_claim *);
+hf_status sim_call_send(struct sim_call *, int64_t deadline);
+void sim_claim_begin(const struct hfi_claim *); /* one call at a time uses it */
+void sim_claim_end(const struct hfi_claim *);
+hf_status sim_net_open(struct hfi_conn *, const struct hfi_url *,
+                       int64_t deadline, struct hf_error *);
+void sim_net_close(struct hfi_conn *);
+hf_status sim_net_watch(struct hfi_conn *, const struct hfi_claim *,
+                        struct hfi_receipt *, int64_t deadline,
+                        struct hf_error *);
+void sim_net_unwatch(struct hfi_conn *, const struct hfi_claim *,
+                     struct hfi_receipt *);
 const char *sim_key_name(int key);
 int sim_key_of(const char *name);
 void sim_net_begin(void);
@@ -239,6 +290,18 @@ struct sim_belief {
     int64_t ended_at; /* of its process's running time */
     int64_t max_end;  /* ms of its process, by max_hold_ms; or NEVER */
 };
+
+/* What the bearer of a handle may count on, and until when. */
+struct sim_bearer {
+    struct hfi_link link;
+    int key;
+    uint64_t fence;
+    int64_t until; /* us */
+    char token[HFI_TOKEN_LEN + 1];
+};
+void sim_bearer_begin(struct sim_bearer *, int key, const struct hf_handle *,
+                      int64_t until);
+void sim_bearer_end(struct sim_bearer *);
 
 /* An application that waits in a call, and must come back by `limit`. */
 struct sim_attempt {

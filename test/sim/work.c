@@ -227,6 +227,30 @@ static void use_nested(const struct sim_params *params)
         use(lk, &again, true);
 }
 
+/* Renew what another process left, and leave it again, or not.  What is
+ * promised is checked while we sleep.  A process that crashes meanwhile leaves
+ * the promise behind: the service keeps it all the same. */
+static void use_bearer(struct sim_parcel *parcel)
+{
+    struct sim_bearer *b = sim_alloc(sizeof(*b));
+    struct hf_lock_opts opts = HF_LOCK_OPTS_INIT;
+    int64_t sent, least;
+    hf_status st;
+
+    opts.ttl_ms = sim.ttl_ms;
+    sent = sim.now;
+    st = hf_handle_extend(sim.proc->client, sim_key_name(parcel->key),
+                          &parcel->handle, &opts, NULL);
+    sim_trace("handle extend %s: %s", sim_key_name(parcel->key),
+              hf_status_name(st));
+    if (st != HF_OK)
+        return;
+    least = (sim.ttl_ms - hfi_lease_margin(sim.ttl_ms)) * 1000;
+    sim_bearer_begin(b, parcel->key, &parcel->handle, sent + least);
+    sim_sleep(sim_below(sim.ttl_ms * 1000));
+    sim_bearer_end(b);
+}
+
 /* Take up what another process left. */
 static void use_parcel(void)
 {
@@ -236,6 +260,10 @@ static void use_parcel(void)
     hf_status st;
 
     sim.parcel.full = false;
+    while (likes(SIM_BEARER, 400) && !sim_done())
+        use_bearer(&parcel);
+    if (likes(SIM_BEARER, 200) || sim.proc->closing)
+        return; /* Nobody takes it up. */
     sim_params_draw(&params);
     params.key = parcel.key;
     params.opts.flags &= HF_MANUAL;

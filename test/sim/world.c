@@ -50,7 +50,10 @@ static void *proc_begin(void *arg)
     hf_status st;
 
     (void)arg;
-    st = hfi_open_with(&sim_backend, &url, &opts, &client, NULL);
+    st = hfi_open_with(sim.family->traits & HFI_TRAIT_BOUND
+                           ? &sim_session_backend
+                           : &sim_backend,
+                       &url, &opts, &client, NULL);
     if (st) {
         sim_fail("S8: cannot open: %s", hf_status_name(st));
         return NULL;

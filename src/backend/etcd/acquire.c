@@ -104,7 +104,7 @@ static hf_status acquire_send(struct etcd_try *t, struct hf_error *err)
     memset(&x, 0, offsetof(struct etcd_try_txn, value));
     etcd_try_make(t, &x);
     proof =
-        etcd_lease_prove(t->ec, t->lease, t->sent + t->claim->ttl_ms, &batch);
+        etcd_lease_prove(t->ec, t->lease, t->sent, t->claim->ttl_ms, &batch);
     t->alive = HF_OK;
     if (batch.n || batch.failed || t->receipt->fence)
         st = acquire_exchange(t, &x.txn, &batch, proof, &answer, err);

@@ -208,10 +208,10 @@ hf_status etcd_lease_get(struct etcd_conn *, int64_t ttl_ms,
                          struct etcd_lease **ret, int64_t deadline,
                          struct hf_error *);
 void etcd_lease_put(struct etcd_conn *, struct etcd_lease *);
-/* Add to the batch what makes sure that the lease lasts until `end`; SIZE_MAX
- * if nothing is needed. */
-size_t etcd_lease_prove(struct etcd_conn *, struct etcd_lease *, int64_t end,
-                        struct etcd_batch *);
+/* Add to the batch what makes sure that the lease carries a lock of `ttl_ms`
+ * from `sent` on; SIZE_MAX if nothing is needed. */
+size_t etcd_lease_prove(struct etcd_conn *, struct etcd_lease *, int64_t sent,
+                        int64_t ttl_ms, struct etcd_batch *);
 /* What came of it: HF_OK; HF_LOST, the lease is gone; HF_UNCERTAIN, nothing is
  * proven.  `witness` heads a linearizable answer to a request that was sent at
  * `sent` or later, or is NULL.  lease.c (1) */

@@ -112,13 +112,13 @@ void etcd_lease_gone(struct etcd_conn *ec, struct etcd_lease *lease)
 /* ---- proving it -------------------------------------------------------- */
 
 size_t etcd_lease_prove(struct etcd_conn *ec, struct etcd_lease *lease,
-                        int64_t end, struct etcd_batch *batch)
+                        int64_t sent, int64_t ttl_ms, struct etcd_batch *batch)
 {
     Pb__LeaseKeepAliveRequest ask = PB__LEASE_KEEP_ALIVE_REQUEST__INIT;
     bool lasts;
 
     pthread_mutex_lock(&ec->mu);
-    lasts = hfi_session_lasts(&lease->session, end);
+    lasts = hfi_session_lasts(&lease->session, sent, ttl_ms);
     pthread_mutex_unlock(&ec->mu);
     if (lasts)
         return SIZE_MAX;
@@ -234,7 +234,7 @@ static struct etcd_lease *lease_by_id(struct etcd_conn *ec, int64_t id,
         continue;
     if (s) {
         s->users++;
-        *sure = hfi_session_lasts(s, hfi_now());
+        *sure = hfi_now() < s->proven;
     }
     pthread_mutex_unlock(&ec->mu);
     return s ? lease_of(s) : NULL;

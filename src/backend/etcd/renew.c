@@ -52,10 +52,10 @@ struct round {
     size_t proofs[RENEW_LEASES];
     hf_status alive[RENEW_LEASES];
     size_t nleases;
-    int64_t sent, end;
-    int64_t deadline;  /* of this pass, and ... */
-    int64_t last_call; /* ... of all of them: to log in takes its time */
-    bool logged;       /* read through the log */
+    int64_t sent, ttl_ms; /* the longest */
+    int64_t deadline;     /* of this pass, and ... */
+    int64_t last_call;    /* ... of all of them: to log in takes its time */
+    bool logged;          /* read through the log */
 };
 
 /* Take an item in; false: there is no more room. */
@@ -84,8 +84,8 @@ static bool round_add(struct round *r, struct hfi_renewal *item,
                             r->ec->base.endpoint);
         return true;
     }
-    if (r->sent + item->ttl_ms > r->end)
-        r->end = r->sent + item->ttl_ms;
+    if (item->ttl_ms > r->ttl_ms)
+        r->ttl_ms = item->ttl_ms;
     r->of[r->n] = (unsigned char)i;
     r->items[r->n++] = item;
     return true;
@@ -273,7 +273,8 @@ static hf_status round_ask(struct round *r, bool proofs, Pb__TxnResponse **ret,
     hf_status st;
 
     for (i = 0; i < r->nleases && proofs; i++)
-        r->proofs[i] = etcd_lease_prove(r->ec, r->leases[i], r->end, &batch);
+        r->proofs[i] =
+            etcd_lease_prove(r->ec, r->leases[i], r->sent, r->ttl_ms, &batch);
     batch.patient = r->logged;
     at = round_reads(r, &batch);
     st = etcd_send(r->ec, &batch, r->deadline, err);
