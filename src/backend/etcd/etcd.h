@@ -220,8 +220,8 @@ hf_status etcd_lease_proven(struct etcd_conn *, struct etcd_lease *,
                             const Pb__Header *witness, int64_t sent,
                             struct hf_error *);
 void etcd_lease_gone(struct etcd_conn *, struct etcd_lease *);
-/* May the lease that the name ends with still be alive, and is it ours? */
-bool etcd_lease_lives(struct etcd_conn *, const char *last, int64_t deadline);
+/* Is it a lease of ours, and may it still be alive? */
+bool etcd_lease_lives(struct etcd_conn *, int64_t id, int64_t deadline);
 /* Is it the id of a living lease of ours? */
 bool etcd_lease_is_ours(struct etcd_conn *, int64_t id);
 extern const struct hfi_session_service etcd_lease_service;
@@ -239,6 +239,8 @@ bool etcd_key_is_leaving(struct etcd_conn *, const char *token);
 /* A move to another lease had no answer, or one that came later had. */
 void etcd_key_moving(struct etcd_conn *, const char *token, bool yes);
 bool etcd_key_is_moving(struct etcd_conn *, const char *token);
+/* The lease that it hangs on, or may hang on; 0: none of ours. */
+int64_t etcd_key_lease(struct etcd_conn *, const char *token);
 /* Its claim has no more to do with it; true: there was one. */
 bool etcd_key_forget(struct etcd_conn *, const char *token);
 /* No answer came to a write of it, or to a removal. */

@@ -123,6 +123,17 @@ bool etcd_key_is_moving(struct etcd_conn *ec, const char *token)
     return yes;
 }
 
+int64_t etcd_key_lease(struct etcd_conn *ec, const char *token)
+{
+    const struct etcd_key *key = key_lock(ec, token);
+    int64_t id = 0;
+
+    if (key)
+        id = ((const struct etcd_lease *)key->claim.session)->id;
+    pthread_mutex_unlock(&ec->mu);
+    return id;
+}
+
 bool etcd_key_forget(struct etcd_conn *ec, const char *token)
 {
     struct etcd_key *key = key_lock(ec, token);

@@ -27,8 +27,6 @@
  */
 #include "etcd.h"
 
-#include <stdlib.h>
-
 #include "base/env.h"
 
 #include "base/banned.h"
@@ -240,9 +238,8 @@ static struct etcd_lease *lease_by_id(struct etcd_conn *ec, int64_t id,
     return s ? lease_of(s) : NULL;
 }
 
-bool etcd_lease_lives(struct etcd_conn *ec, const char *last, int64_t deadline)
+bool etcd_lease_lives(struct etcd_conn *ec, int64_t id, int64_t deadline)
 {
-    int64_t id = (int64_t)strtoull(last + (last[0] == '~'), NULL, 16);
     Pb__LeaseTimeToLiveResponse *answer;
     struct etcd_lease *lease;
     bool lives = false;

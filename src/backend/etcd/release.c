@@ -12,7 +12,25 @@
  */
 #include "change.h"
 
+#include <stdlib.h>
+
 #include "base/banned.h"
+
+/* May a write of the claim that had no answer still make or move its key?  Only
+ * on a lease that lives: that of a try is in the name of the key; that of a
+ * take-over, or of a renewal for a bearer, is where the key was noted.
+ * key.c (3) */
+static bool release_may_come(struct etcd_conn *ec,
+                             const struct hfi_claim *claim,
+                             const struct etcd_grant *own, int64_t deadline)
+{
+    int64_t tried =
+        (int64_t)strtoull(own->last + (own->last[0] == '~'), NULL, 16);
+    int64_t noted = etcd_key_lease(ec, claim->token);
+
+    return etcd_lease_lives(ec, tried, deadline) ||
+           (noted && noted != tried && etcd_lease_lives(ec, noted, deadline));
+}
 
 hf_status etcd_release(struct hfi_conn *conn, const struct hfi_claim *claim,
                        struct hfi_receipt *receipt, int64_t deadline,
@@ -35,8 +53,8 @@ hf_status etcd_release(struct hfi_conn *conn, const struct hfi_claim *claim,
         return st;
     }
     left = !etcd_key_done(ec, claim->token, own->last, absent) || claim->doubt;
-    receipt->placed = left && own->last[0] &&
-                      etcd_lease_lives(ec, own->last, deadline); /* key.c (3) */
+    receipt->placed =
+        left && own->last[0] && release_may_come(ec, claim, own, deadline);
     if (!left)
         own->last[0] = '\0';
     else if (!receipt->placed)
@@ -86,8 +104,8 @@ hf_status etcd_sweep(struct hfi_conn *conn, const struct hfi_claim *claim,
                    ? hfi_fail(err, HF_UNAVAILABLE, "%s: the lock has changed",
                               conn->endpoint)
                    : st;
-    receipt->placed =
-        claim->doubt && etcd_lease_lives(ec, etcd_own(receipt)->last, deadline);
+    receipt->placed = claim->doubt &&
+                      release_may_come(ec, claim, etcd_own(receipt), deadline);
     if (!receipt->placed)
         etcd_key_forget(ec, claim->token);
     return st;

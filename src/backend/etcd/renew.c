@@ -160,8 +160,10 @@ static hf_status renew_move(struct etcd_conn *ec, struct hfi_renewal *item,
     Pb__PutRequest put = PB__PUT_REQUEST__INIT;
     Pb__RequestOp op = PB__REQUEST_OP__INIT, *ops[] = {&op};
     ProtobufCMessage *answer = NULL;
+    char name[ETCD_NAME_MAX];
     hf_status st;
 
+    etcd_name(ec, item->claim, item->receipt, name, sizeof(name));
     put.key = kv->key;
     etcd_bears(&bears, kv->key, item->claim->token);
     same.key = kv->key;
@@ -185,8 +187,12 @@ static hf_status renew_move(struct etcd_conn *ec, struct hfi_renewal *item,
     if (!st && !((Pb__TxnResponse *)answer)->succeeded)
         st = RENEW_AGAIN; /* It has changed since: look again. */
     etcd_free(answer);
-    if (st && st != RENEW_AGAIN && st != HF_UNAVAILABLE)
+    if (st && st != RENEW_AGAIN && st != HF_UNAVAILABLE) {
         hfi_session_doubt(&ec->leases, &lease->session);
+        if (item->claim->bearer) /* Where it may come to hang. */
+            etcd_key_note(ec, lease, item->claim->token, name,
+                          kv->create_revision);
+    }
     etcd_key_moving(ec, item->claim->token, st != HF_OK && st != RENEW_AGAIN);
     return st;
 }
