@@ -86,8 +86,8 @@ struct hfi_grant {
     struct hfi_timer timer;      /* what the keeper has to do next */
     struct hfi_link link;        /* in the list that `state` names */
     struct hfi_link handles;     /* of struct hf_lock */
-    struct hfi_link due;         /* of its renewer, while it waits for that */
-    struct hfi_link left;        /* in queue->left, while LEFT */
+    struct hfi_link due;         /* of its renewer, while it waits for that; in
+                                  * queue->left while LEFT */
     struct hfi_key_queue *queue; /* owns the key */
     struct hfi_claim claim;      /* constant while a backend looks at it */
     struct hfi_receipt receipt;  /* the backend's, one call at a time */

@@ -88,7 +88,6 @@ struct hfi_grant *hfi_grant_new(struct hf_client *c,
     hfi_link_init(&grant->link);
     hfi_link_init(&grant->handles);
     hfi_link_init(&grant->due);
-    hfi_link_init(&grant->left);
     grant->timer.kind = HFI_TIMER_GRANT;
     grant->queue = queue;
     grant->receipt.own = grant->own;
@@ -125,7 +124,6 @@ void hfi_grant_free(struct hf_client *c, struct hfi_grant *grant)
     hfi_heap_remove(&c->timers, &grant->timer);
     hfi_heap_unreserve(&c->timers);
     hfi_link_remove(&grant->due);
-    hfi_link_remove(&grant->left);
     hfi_link_remove(&grant->link);
     grant_free_text(c, grant->claim.owner);
     grant_free_text(c, grant->claim.note);

@@ -48,7 +48,8 @@ void hfi_sweep_later(struct hf_client *c, struct hfi_grant *grant, int64_t due)
     grant->receipt.placed = true;
     grant->next_at = due;
     hfi_link_remove(&grant->link);
-    hfi_link_append(&grant->queue->left, &grant->left);
+    hfi_link_remove(&grant->due);
+    hfi_link_append(&grant->queue->left, &grant->due);
     hfi_keeper_set(c, &grant->timer, due);
 }
 
@@ -59,7 +60,7 @@ static struct hfi_grant *sweep_find(struct hfi_key_queue *queue,
     struct hfi_grant *grant;
 
     for (at = queue->left.next; at != &queue->left; at = at->next) {
-        grant = hfi_container(at, struct hfi_grant, left);
+        grant = hfi_container(at, struct hfi_grant, due);
         if (!strcmp(grant->claim.token, token))
             return grant;
     }
