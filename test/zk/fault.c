@@ -35,7 +35,7 @@ static void tell(story *fn, const char *options, enum zkt_cut cut)
             struct zkt_node node;
 
             t_poll_until(!zkt_read(zkt_path(key), &node), 20000);
-            t_poll_until(zkt_children_like("/hf-test", "%move-") == 0, 20000);
+            t_poll_until(zkt_children_like("/hf-test", "%") == 0, 20000);
         }
     }
     printf("# %d requests\n", cuts);
@@ -357,7 +357,7 @@ static void move_after_break(int type)
     CHECK_OK(hf_check(b, key, hf_fence(lk_b), &t_err));
     hf_release(lk_a, NULL);
     CHECK_OK(hf_release(lk_b, &t_err));
-    t_poll_until(zkt_children_like("/hf-test", "%move-") == 0, 10000);
+    t_poll_until(zkt_children_like("/hf-test", "%") == 0, 10000);
     hf_close(a);
     hf_close(b);
     zkt_proxy_stop(&proxy);
@@ -372,6 +372,191 @@ TEST_TIMEOUT(a_move_never_touches_the_single_node_of_the_next_holder, 60)
 TEST_TIMEOUT(a_bar_never_touches_the_single_node_of_the_next_holder, 60)
 {
     move_after_break(ZKT_SET_DATA);
+}
+
+/* ---- recipe=ephemeral: all holders of a key use one name ---------------- */
+
+/* A and B, of which A goes through the proxy, and a request of A's. */
+struct late {
+    struct zkt_proxy proxy;
+    hf_client *a, *b;
+    const char *key;
+    hf_lock *lk;    /* of either */
+    uint64_t fence; /* what to break */
+    hf_status (*call)(struct late *);
+    hf_status status;
+    pthread_t thread;
+};
+
+static void late_begin(struct late *l)
+{
+    zkt_begin();
+    zkt_proxy_start(&l->proxy);
+    l->a = zkt_open(zkt_proxy_url(&l->proxy, "?recipe=ephemeral"));
+    l->b = zkt_open(zkt_url("?recipe=ephemeral"));
+    l->key = zkt_key("k");
+}
+
+static void *late_run(void *arg)
+{
+    struct late *l = arg;
+
+    l->status = l->call(l);
+    return NULL;
+}
+
+/* Have A call something whose changes wait. */
+static void late_call(struct late *l, hf_status (*call)(struct late *))
+{
+    l->call = call;
+    atomic_store(&l->proxy.hold, ZKT_CHANGE);
+    CHECK_EQ(pthread_create(&l->thread, NULL, late_run, l), 0);
+    t_poll_until(atomic_load(&l->proxy.held) > 0, 10000);
+}
+
+static hf_status late_answer(struct late *l)
+{
+    atomic_store(&l->proxy.hold, 0);
+    pthread_join(l->thread, NULL);
+    return l->status;
+}
+
+static hf_lock *late_lock(struct late *l, hf_client *client)
+{
+    struct hf_lock_opts opts = zkt_opts(8000);
+    hf_lock *lk;
+
+    CHECK_OK(hf_acquire(client, l->key, 5000, &opts, &lk, &t_err));
+    return lk;
+}
+
+/* Nothing has happened to the grant, and it leaves nothing. */
+static void late_end(struct late *l, hf_lock *next)
+{
+    struct hf_info info = HF_INFO_INIT;
+    struct zkt_node node;
+
+    CHECK(zkt_read(zkt_path(l->key), &node));
+    CHECK_EQ((uint64_t)node.czxid, hf_fence(next));
+    CHECK_OK(hf_inspect(l->b, l->key, &info, &t_err));
+    CHECK(!info.broken);
+    CHECK_OK(hf_extend(next, 0, &t_err));
+    CHECK_OK(hf_check(l->b, l->key, hf_fence(next), &t_err));
+    CHECK_OK(hf_release(next, &t_err));
+    t_poll_until(!zkt_read(zkt_path(l->key), &node), 10000);
+    t_poll_until(zkt_children_like("/hf-test", "%") == 0, 10000);
+    hf_close(l->a);
+    hf_close(l->b);
+    zkt_proxy_stop(&l->proxy);
+    zkt_end();
+}
+
+static hf_status late_release(struct late *l)
+{
+    return hf_release(l->lk, NULL);
+}
+
+static hf_status late_break(struct late *l)
+{
+    return hf_break(l->a, l->key, l->fence, NULL);
+}
+
+static hf_status late_break_force(struct late *l)
+{
+    return hf_break_force(l->a, l->key, l->fence, NULL);
+}
+
+TEST_TIMEOUT(a_release_never_removes_the_single_node_of_the_next_holder, 60)
+{
+    struct late l = {0};
+    uint64_t fence;
+    hf_lock *next;
+
+    late_begin(&l);
+    l.lk = late_lock(&l, l.a);
+    fence = hf_fence(l.lk);
+    late_call(&l, late_release);
+    CHECK_OK(hf_break_force(l.b, l.key, fence, &t_err));
+    next = late_lock(&l, l.b);
+    CHECK_STATUS(late_answer(&l), HF_LOST);
+    late_end(&l, next);
+}
+
+TEST_TIMEOUT(what_lapses_never_takes_the_single_node_of_the_next_holder, 60)
+{
+    struct hf_lock_opts opts = zkt_opts(600);
+    struct late l = {0};
+    hf_lock *next;
+    uint64_t fence;
+
+    late_begin(&l);
+    opts.flags = HF_MANUAL;
+    CHECK_OK(hf_acquire(l.a, l.key, 5000, &opts, &l.lk, &t_err));
+    fence = hf_fence(l.lk);
+    atomic_store(&l.proxy.hold, ZKT_CHANGE);
+    t_poll_until(atomic_load(&l.proxy.held) > 0, 10000);
+    CHECK_OK(hf_break_force(l.b, l.key, fence, &t_err));
+    next = late_lock(&l, l.b);
+    atomic_store(&l.proxy.hold, 0);
+    CHECK_STATUS(hf_release(l.lk, &t_err), HF_LOST);
+    /* What goes the same way arrives after it. */
+    CHECK_OK(hf_release(late_lock(&(struct late){.key = zkt_key("other")}, l.a),
+                        &t_err));
+    late_end(&l, next);
+}
+
+TEST_TIMEOUT(a_break_never_touches_the_single_node_of_the_next_holder, 60)
+{
+    struct late l = {0};
+    hf_lock *next;
+
+    late_begin(&l);
+    l.lk = late_lock(&l, l.b);
+    l.fence = hf_fence(l.lk);
+    late_call(&l, late_break);
+    CHECK_OK(hf_release(l.lk, &t_err));
+    next = late_lock(&l, l.b);
+    CHECK_STATUS(late_answer(&l), HF_LOST);
+    late_end(&l, next);
+}
+
+TEST_TIMEOUT(a_break_by_force_never_frees_the_single_node_of_the_next_holder,
+             60)
+{
+    struct late l = {0};
+    hf_lock *next;
+
+    late_begin(&l);
+    l.lk = late_lock(&l, l.b);
+    l.fence = hf_fence(l.lk);
+    late_call(&l, late_break_force);
+    CHECK_OK(hf_release(l.lk, &t_err));
+    next = late_lock(&l, l.b);
+    CHECK_STATUS(late_answer(&l), HF_LOST);
+    late_end(&l, next);
+}
+
+/* An operator who cleans up does not know what belongs to a node. */
+TEST_TIMEOUT(a_release_does_without_the_companion_of_the_single_node, 60)
+{
+    const char *key = zkt_key("k");
+    hf_client *client;
+    hf_lock *lk;
+    struct zkt_node node;
+
+    zkt_begin();
+    client = zkt_open(zkt_url("?recipe=ephemeral"));
+    CHECK_OK(hf_acquire(client, key, 0, NULL, &lk, &t_err));
+    zkt_remove_like("/hf-test", "%");
+    CHECK_OK(hf_release(lk, &t_err));
+    CHECK(!zkt_read(zkt_path(key), &node));
+    CHECK_OK(hf_acquire(client, key, 0, NULL, &lk, &t_err));
+    zkt_remove_like("/hf-test", "%");
+    CHECK_OK(hf_break_force(client, key, hf_fence(lk), &t_err));
+    CHECK_STATUS(hf_release(lk, &t_err), HF_LOST);
+    CHECK(!zkt_read(zkt_path(key), &node));
+    hf_close(client);
+    zkt_end();
 }
 
 T_MAIN

@@ -177,6 +177,20 @@ int zkt_children_like(const char *path, const char *prefix)
     return n;
 }
 
+void zkt_remove_like(const char *path, const char *prefix)
+{
+    struct String_vector names = {0, NULL};
+    char full[512];
+
+    children_of(path, &names);
+    for (int i = 0; i < names.count; i++) {
+        snprintf(full, sizeof(full), "%.250s/%.250s", path, names.data[i]);
+        if (!strncmp(names.data[i], prefix, strlen(prefix)))
+            zkt_remove(full);
+    }
+    deallocate_String_vector(&names);
+}
+
 int zkt_children(const char *path)
 {
     return zkt_children_like(path, "");
@@ -381,11 +395,15 @@ static bool counts_down(struct zkt_proxy *proxy, struct link *link)
 /* Does this request wait? */
 static bool holds(struct zkt_proxy *proxy, struct link *link)
 {
-    uint32_t type;
+    int hold = atomic_load(&proxy->hold), type;
+    uint32_t bytes;
 
-    memcpy(&type, link->buf + 8, 4);
-    type = ntohl(type);
-    if (!link->greeted || (uint32_t)atomic_load(&proxy->hold) != type)
+    memcpy(&bytes, link->buf + 8, 4);
+    type = (int)ntohl(bytes);
+    if (!link->greeted ||
+        (type != hold &&
+         (hold != ZKT_CHANGE ||
+          (type != ZKT_DELETE && type != ZKT_SET_DATA && type != ZKT_MULTI))))
         return false;
     if (!link->held)
         atomic_fetch_add(&proxy->held, 1);

@@ -34,6 +34,7 @@ bool zkt_first(const char *path, struct zkt_node *ret);
 bool zkt_last(const char *path, struct zkt_node *ret);
 bool zkt_read(const char *path, struct zkt_node *ret);
 void zkt_remove(const char *path);
+void zkt_remove_like(const char *path, const char *prefix); /* children */
 void zkt_write(const char *path, const char *data);
 void zkt_make(const char *path, const char *data);
 void zkt_make_ephemeral(const char *path);
@@ -52,8 +53,8 @@ enum zkt_cut {
     ZKT_AFTER   /* it is, and its answer is not */
 };
 
-/* Types of requests. */
-enum { ZKT_SET_DATA = 5, ZKT_MULTI = 14 };
+/* Types of requests; ZKT_CHANGE is any that changes or removes a node. */
+enum { ZKT_DELETE = 2, ZKT_SET_DATA = 5, ZKT_MULTI = 14, ZKT_CHANGE = -1 };
 
 struct zkt_proxy {
     pthread_t thread;
@@ -63,8 +64,8 @@ struct zkt_proxy {
     atomic_int deaf;    /* the same for what the server says */
     atomic_int stalled; /* requests of the youngest connection wait */
     atomic_int youngest;
-    atomic_int hold;  /* a write of data, or a transaction, waits, and what is
-                      * behind it on the connection */
+    atomic_int hold;  /* requests of this type wait, and what is behind them on
+                      * the connection */
     atomic_int held;  /* how many wait */
     atomic_int cut;   /* enum zkt_cut, of the request when `left` is 0 */
     atomic_int left;  /* requests before that */

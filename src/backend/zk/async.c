@@ -38,6 +38,8 @@ struct zk_async {
     bool counts; /* touch.c (2): it is an X */
     int left;    /* deletes that are not answered */
     bool failed; /* one that was has failed */
+    bool alone;  /* the node has no companion */
+    zoo_op_result_t results[2];
     char token[HFI_TOKEN_LEN + 1];
     char other[HFI_TOKEN_LEN + 1]; /* what was read */
 };
@@ -172,6 +174,45 @@ static void delete_found(int rc, const struct String_vector *names,
         delete_end(async, !async->failed);
 }
 
+static bool delete_ask(struct zk_async *, const char *parent);
+
+/* ephemeral.c (4) */
+static void delete_pair_answered(int rc, const void *data)
+{
+    struct zk_async *async = async_of(data);
+    struct zk_node *node;
+
+    if (!async)
+        return;
+    node = zk_node_find(async->ses->conn, async->token);
+    if (node && rc == ZOK)
+        node->paired = false;
+    if (node && rc == ZNONODE) {
+        async->alone = true;
+        if (delete_ask(async, node->parent))
+            return;
+        rc = ZINVALIDSTATE;
+    }
+    delete_end(async, rc == ZOK || rc == ZNONODE);
+}
+
+/* Remove the node with its companion; false if it could not be sent. */
+static bool delete_pair(struct zk_async *async, const char *path)
+{
+    char *companion = zk_companion_path(async->ses->conn, async->token);
+    bool sent = false;
+    zoo_op_t ops[2];
+
+    if (companion) {
+        zoo_delete_op_init(&ops[0], companion, -1);
+        zoo_delete_op_init(&ops[1], path, -1);
+        sent = zoo_amulti(async->ses->zh, 2, ops, async->results,
+                          delete_pair_answered, async) == ZOK;
+    }
+    hfi_free(companion);
+    return sent;
+}
+
 /* recipe=ephemeral: is the node ours at all? */
 static void delete_got(int rc, const char *text, int len,
                        const struct Stat *stat, const void *data)
@@ -192,7 +233,8 @@ static void delete_got(int rc, const char *text, int len,
            (stat->ephemeralOwner == ses->id ||
             (node && node->alt && stat->ephemeralOwner == node->alt));
     if (ours && node)
-        sent = delete_send(async, node->parent);
+        sent = async->alone ? delete_send(async, node->parent)
+                            : delete_pair(async, node->parent);
     if (!sent)
         delete_end(async, !ours && (rc == ZOK || rc == ZNONODE));
 }
@@ -266,6 +308,20 @@ void zk_node_unmark(struct zk_node *node)
     if (async && zoo_adelete(ses->zh, path, -1, unmarked, async) != ZOK)
         async_free(async);
     node->marked = node->marked && !async;
+    hfi_free(path);
+}
+
+/* The same for the companion of a node that somebody has removed by hand. */
+void zk_node_unpair(struct zk_node *node)
+{
+    struct zk_session *ses = node->ses;
+    char *path =
+        ses && node->paired ? zk_companion_path(ses->conn, node->token) : NULL;
+    struct zk_async *async = path ? async_new(ses, node->token) : NULL;
+
+    if (async && zoo_adelete(ses->zh, path, -1, unmarked, async) != ZOK)
+        async_free(async);
+    node->paired = false;
     hfi_free(path);
 }
 

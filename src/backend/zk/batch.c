@@ -373,7 +373,8 @@ void zk_children(struct zk_batch *reqs, const char *path, bool watch)
                                        on_children, op));
 }
 
-/* All of them or none; at most three. */
+/* All of them or none; at most ZK_MULTI_MAX.  Which of them failed is in
+ * `results`. */
 void zk_multi(struct zk_batch *reqs, int n, const zoo_op_t *ops)
 {
     struct zk_op *op = op_write(reqs);

@@ -7,7 +7,8 @@
  * in meanwhile.  By force it is removed.  Either is done only to nodes that
  * bear the fence that was looked at: names of contenders are never used twice,
  * so what is changed is what was read.  With recipe=ephemeral the name is used
- * again, and the two steps are not one (ephemeral.c, LIMITS).
+ * again, and the node's companion tells whether it is still the one that was
+ * read: ephemeral.c (4), (5).
  */
 #include "zk.h"
 
@@ -21,12 +22,15 @@
 /* What is to be done to the holder with this fence. */
 struct break_request {
     uint64_t fence;
-    bool free; /* remove it; else it is marked, and the holder lets go */
-    bool hit;  /* out: there was one */
+    bool free;  /* remove it; else it is marked, and the holder lets go */
+    bool hit;   /* out: there was one */
+    bool alone; /* recipe=ephemeral: it has no companion */
 };
 
-/* A node of our own need not wait to hear of it. */
-static void break_tell(struct zk_conn *zc, const char *path, bool freed)
+/* A node of our own need not wait to hear of it.  With recipe=ephemeral the next
+ * holder may have its name already. */
+static void break_tell(struct zk_conn *zc, const char *path,
+                       const struct break_request *request)
 {
     struct hfi_node *entry = NULL;
     struct zk_node *node;
@@ -34,9 +38,10 @@ static void break_tell(struct zk_conn *zc, const char *path, bool freed)
     pthread_mutex_lock(&zc->mu);
     while ((entry = hfi_map_next(&zc->nodes, entry))) {
         node = hfi_container(entry, struct zk_node, entry);
-        if (!node->ses || !node->path || strcmp(node->path, path) != 0)
+        if (!node->ses || !node->path || strcmp(node->path, path) != 0 ||
+            node->fence != request->fence)
             continue;
-        if (freed)
+        if (request->free)
             zk_node_gone(node, HF_LOSS_BROKEN);
         else
             zk_node_broken(node);
@@ -44,51 +49,116 @@ static void break_tell(struct zk_conn *zc, const char *path, bool freed)
     pthread_mutex_unlock(&zc->mu);
 }
 
-/* recipe=ephemeral: remove it so that a move of it fails, whichever comes
- * first: its mark goes along, or is not there.  move.c (4) */
-static void break_delete_single(struct zk_batch *reqs, const char *path,
-                                const char *mark, int version, bool marked)
+/* ---- recipe=ephemeral ---------------------------------------------------- */
+
+/* A node that was read, and what stands beside it. */
+struct break_single {
+    const char *path;
+    char *mark, *companion; /* companion: NULL if it has none */
+    const struct zk_op *seen;
+};
+
+/* Remove it so that a move of it fails, whichever comes first: its mark goes
+ * along, or is not there.  move.c (4) */
+static void single_remove(struct zk_batch *reqs, const struct break_single *at,
+                          bool marked)
 {
-    zoo_op_t ops[3];
+    zoo_op_t ops[ZK_MULTI_MAX];
     int n = 0;
 
+    if (at->companion)
+        zoo_delete_op_init(&ops[n++], at->companion, -1);
     if (!marked)
-        zoo_create_op_init(&ops[n++], mark, "", 0, zk_acl(reqs->ses->conn),
+        zoo_create_op_init(&ops[n++], at->mark, "", 0, zk_acl(reqs->ses->conn),
                            ZOO_EPHEMERAL, reqs->made, sizeof(reqs->made));
-    zoo_delete_op_init(&ops[n++], mark, -1);
-    zoo_delete_op_init(&ops[n++], path, version);
+    zoo_delete_op_init(&ops[n++], at->mark, -1);
+    zoo_delete_op_init(&ops[n++], at->path, at->seen->stat.version);
     zk_multi(reqs, n, ops);
 }
 
-static hf_status break_free_single(struct zk_session *ses, const char *path,
-                                   const struct zk_op *seen, int64_t deadline,
-                                   int *rc, struct hf_error *err)
+static void single_mark(struct zk_batch *reqs, const struct break_single *at,
+                        uint64_t fence)
 {
-    char *mark = zk_mark_path(ses->conn, seen->stat.czxid);
-    struct zk_batch *reqs = mark ? zk_batch_new(ses, 2) : NULL;
-    hf_status st = reqs ? HF_OK : hfi_nomem(err);
+    char data[ZK_DATA_MAX + 32];
+    zoo_op_t ops[ZK_MULTI_MAX];
+    int n = 0;
 
-    if (!st) {
-        break_delete_single(reqs, path, mark, seen->stat.version, false);
+    zk_data_mark(data, at->seen->text, fence);
+    if (at->companion)
+        zoo_check_op_init(&ops[n++], at->companion, -1);
+    zoo_set_op_init(&ops[n++], at->path, data, (int)strlen(data),
+                    at->seen->stat.version, &reqs->changed);
+    zk_multi(reqs, n, ops);
+}
+
+/* What the last answer means.  The node or its mark may have gone or changed:
+ * it is read again. */
+static hf_status single_answer(const struct zk_batch *reqs,
+                               const struct break_single *at,
+                               struct break_request *request, int *rc,
+                               struct hf_error *err)
+{
+    *rc = reqs->ops[reqs->n - 1].rc;
+    if (*rc == ZNONODE) {
+        *rc = ZBADVERSION;
+        request->alone = at->companion && reqs->results[0].err == ZNONODE;
+    }
+    return *rc == ZBADVERSION ? HF_OK
+                              : zk_status(reqs->ses->conn, *rc, "break", err);
+}
+
+static hf_status single_change(struct zk_session *ses,
+                               const struct break_single *at,
+                               struct break_request *request, int64_t deadline,
+                               int *rc, struct hf_error *err)
+{
+    struct zk_batch *reqs = zk_batch_new(ses, 2);
+    hf_status st = HF_OK;
+
+    if (!reqs)
+        return hfi_nomem(err);
+    if (request->free)
+        single_remove(reqs, at, false);
+    else
+        single_mark(reqs, at, request->fence);
+    if (zk_batch_wait(reqs, deadline))
+        st = zk_no_answer(ses->conn, err);
+    if (!st && request->free && reqs->ops[0].rc == ZNODEEXISTS) {
+        single_remove(reqs, at, true);
         if (zk_batch_wait(reqs, deadline))
             st = zk_no_answer(ses->conn, err);
     }
-    if (!st && reqs->ops[0].rc == ZNODEEXISTS) {
-        break_delete_single(reqs, path, mark, seen->stat.version, true);
-        if (zk_batch_wait(reqs, deadline))
-            st = zk_no_answer(ses->conn, err);
-    }
-    if (!st) {
-        *rc = reqs->ops[reqs->n - 1].rc;
-        if (*rc == ZNONODE)
-            *rc = ZBADVERSION; /* the node or its mark: read it again */
-        if (*rc != ZBADVERSION)
-            st = zk_status(ses->conn, *rc, "break", err);
-    }
+    if (!st)
+        st = single_answer(reqs, at, request, rc, err);
     zk_batch_end(reqs);
-    hfi_free(mark);
     return st;
 }
+
+/* Change the node that was read, if it is still there. */
+static hf_status break_single(struct zk_session *ses, const char *path,
+                              const struct zk_op *seen,
+                              struct break_request *request, int64_t deadline,
+                              int *rc, struct hf_error *err)
+{
+    struct break_single at = {.path = path, .seen = seen};
+    struct hf_info info = HF_INFO_INIT;
+    char token[HFI_TOKEN_LEN + 1];
+    uint64_t fence;
+    hf_status st;
+
+    zk_data_read(seen->text, &info, &fence, token);
+    at.mark = zk_mark_path(ses->conn, seen->stat.czxid);
+    if (!request->alone)
+        at.companion = zk_companion_path(ses->conn, token);
+    request->alone = false;
+    st = at.mark ? single_change(ses, &at, request, deadline, rc, err)
+                 : hfi_nomem(err);
+    hfi_free(at.mark);
+    hfi_free(at.companion);
+    return st;
+}
+
+/* ---- recipe=sequential --------------------------------------------------- */
 
 /* Change the node that was read, unless it has been written to since. */
 static hf_status break_change(struct zk_session *ses, const char *path,
@@ -143,9 +213,9 @@ static hf_status break_node(struct zk_session *ses, const char *path,
                           ses->conn->base.endpoint);
         else if (info.broken && !request->free)
             rc = ZOK;
-        else if (request->free && ses->conn->single)
-            st =
-                break_free_single(ses, path, &reqs->ops[0], deadline, &rc, err);
+        else if (ses->conn->single)
+            st = break_single(ses, path, &reqs->ops[0], request, deadline, &rc,
+                              err);
         else
             st = break_change(ses, path, &reqs->ops[0], request, deadline, &rc,
                               err);
@@ -154,7 +224,7 @@ static hf_status break_node(struct zk_session *ses, const char *path,
     *again = rc == ZBADVERSION;
     if (!st && rc == ZOK) {
         request->hit = true;
-        break_tell(ses->conn, path, request->free);
+        break_tell(ses->conn, path, request);
     }
     return st;
 }
@@ -231,7 +301,7 @@ static hf_status break_key(struct zk_conn *zc, const char *key,
 hf_status zk_break(struct hfi_conn *conn, const char *key, uint64_t fence,
                    int64_t deadline, struct hf_error *err)
 {
-    struct break_request request = {fence, false, false};
+    struct break_request request = {.fence = fence};
 
     return break_key((struct zk_conn *)conn, key, &request, deadline, err);
 }
@@ -239,7 +309,7 @@ hf_status zk_break(struct hfi_conn *conn, const char *key, uint64_t fence,
 hf_status zk_free(struct hfi_conn *conn, const char *key, uint64_t fence,
                   int64_t deadline, struct hf_error *err)
 {
-    struct break_request request = {fence, true, false};
+    struct break_request request = {.fence = fence, .free = true};
 
     return break_key((struct zk_conn *)conn, key, &request, deadline, err);
 }

@@ -11,14 +11,24 @@
  *  (2) A create that finds the node there is ours if the node bears our token
  *      and belongs to our session: so a create without an answer is confirmed.
  *  (3) Fence is the czxid, also of a node that changed sessions (in its data).
- *  (4) A node changes sessions only while nobody can have removed it since it
- *      was read: versions alone do not tell two holders apart (move.c (4)).
- *  (5) Who waits leaves no trace that a holder could see, so a lease lingers
+ *  (4) All holders of a key use one name, versions begin at 0 for each of them,
+ *      and no transaction can be made conditional on a czxid.  So each node of
+ *      ours has a companion, an ephemeral node beside it whose name has the
+ *      token of the claim.  One transaction creates both, one moves both to
+ *      another session, one removes both, and the end of a session does.  So
+ *      while the companion is there the node is that of the claim; whatever
+ *      changes or removes the node checks or removes the companion in the same
+ *      transaction: a release, what lapses, a break and a move.
+ *  (5) A node without its companion is another program's, or somebody has
+ *      removed the companion by hand.  Either is known when a transaction finds
+ *      no companion and the node is still there after that.  Such a node is
+ *      removed alone.
+ *  (6) Who waits leaves no trace that a holder could see, so a lease lingers
  *      for a second at most, whatever linger_ms says.
  *
- * LIMITS  Removing is not conditional on the czxid, which ZooKeeper cannot do:
- * it is compared just before.  An operator who removes the node by hand in
- * that moment may make a release hit the next holder's.
+ * LIMITS  A program that removes the node by hand leaves the companion.  The
+ * token in the node is compared just before, so only if that program and the
+ * next holder come in between, a release hits the next holder's node.
  */
 #include "zk.h"
 
@@ -54,17 +64,40 @@ static hf_status ephemeral_judge(struct zk_session *ses, struct zk_node *node,
         hfi_free(node->path);
         node->path = hfi_strdup(node->parent);
         node->fence = fence;
-        node->sent = true;
+        node->sent = node->paired = true;
         pthread_mutex_unlock(&zc->mu);
         return node->path ? HF_OK : hfi_nomem(err);
     }
     pthread_mutex_lock(&zc->mu);
     zk_node_clear(node);
+    node->paired = false;
     pthread_mutex_unlock(&zc->mu);
     if (!claim->queue || !node->watched)
         return HF_BUSY;
     st = zk_arm(ses, node, node->parent, deadline, again, err);
     return st || *again ? st : HF_BUSY;
+}
+
+/* ephemeral.c (4); false: no memory. */
+static bool ephemeral_create(struct zk_batch *reqs, const struct zk_node *node,
+                             const struct hfi_claim *claim)
+{
+    const struct zk_session *ses = reqs->ses;
+    char data[ZK_DATA_MAX], *companion;
+    zoo_op_t ops[2];
+
+    companion = zk_companion_path(ses->conn, claim->token);
+    if (!companion)
+        return false;
+    zk_data_write(data, claim, ses->got_ms, 0);
+    zoo_create_op_init(&ops[0], node->parent, data, (int)strlen(data),
+                       zk_acl(ses->conn), ZOO_EPHEMERAL, reqs->made,
+                       sizeof(reqs->made));
+    zoo_create_op_init(&ops[1], companion, "", 0, zk_acl(ses->conn),
+                       ZOO_EPHEMERAL, reqs->made, sizeof(reqs->made));
+    zk_multi(reqs, 2, ops);
+    hfi_free(companion);
+    return true;
 }
 
 hf_status zk_ephemeral_step(struct zk_session *ses, struct zk_node *node,
@@ -74,18 +107,19 @@ hf_status zk_ephemeral_step(struct zk_session *ses, struct zk_node *node,
 {
     struct zk_conn *zc = ses->conn;
     struct zk_batch *reqs = zk_batch_new(ses, 2);
-    char data[ZK_DATA_MAX];
     hf_status st;
     int rc;
 
     (void)busy;
     if (!reqs)
         return hfi_nomem(err);
-    zk_data_write(data, claim, ses->got_ms, 0);
     pthread_mutex_lock(&zc->mu);
-    node->sent = true;
+    node->sent = node->paired = true;
     pthread_mutex_unlock(&zc->mu);
-    zk_create(reqs, node->parent, data, ZOO_EPHEMERAL);
+    if (!ephemeral_create(reqs, node, claim)) {
+        zk_batch_end(reqs);
+        return hfi_nomem(err);
+    }
     zk_get(reqs, node->parent, false);
     if (zk_batch_wait(reqs, deadline)) {
         zk_batch_end(reqs);
@@ -94,10 +128,17 @@ hf_status zk_ephemeral_step(struct zk_session *ses, struct zk_node *node,
     rc = reqs->ops[0].rc;
     if (rc == ZNONODE) {
         pthread_mutex_lock(&zc->mu);
-        node->sent = false;
+        node->sent = node->paired = false;
         pthread_mutex_unlock(&zc->mu);
         *again = true;
         st = zk_make_parents(ses, zc->root, deadline, err);
+    } else if (rc == ZNODEEXISTS && reqs->results[1].err == ZNODEEXISTS) {
+        /* Somebody has removed the node of an earlier try, and that alone. */
+        pthread_mutex_lock(&zc->mu);
+        zk_node_unpair(node);
+        pthread_mutex_unlock(&zc->mu);
+        *again = true;
+        st = HF_OK;
     } else if (rc && rc != ZNODEEXISTS) {
         st = zk_status(zc, rc, "create", err);
     } else {

@@ -19,11 +19,13 @@
  *      and the node is read after that; the move removes both.  The mark ends
  *      with the session of the node, and break.c removes it along with the
  *      node, so as long as it is there the node is the one that was read.
- *      Writing to the mark is what bars an earlier move.
+ *      Writing to the mark is what bars an earlier move.  The companion of the
+ *      node (ephemeral.c (4)) cannot serve for this: it has the same name after
+ *      a move.  It moves along.
  *
  * LIMITS  With recipe=ephemeral a program that removes the node by hand knows
- * nothing of the mark.  If another holder takes the key while a move is on its
- * way, then that one's node is moved.
+ * nothing of mark and companion.  If another holder takes the key while a move
+ * is on its way, then that one's node is moved.
  */
 #include "zk.h"
 
@@ -155,27 +157,40 @@ static hf_status move_answered(struct zk_conn *zc, struct zk_node *node,
     return HF_OK;
 }
 
-/* Send it; `mark` is NULL with recipe=sequential.  move.c (1) */
+/* What stands beside the node with recipe=ephemeral; all NULL if nothing
+ * does. */
+struct move_beside {
+    char *mark, *companion;
+    int version; /* of the mark */
+};
+
+/* Send it.  move.c (1) */
 static hf_status move_send(struct zk_session *to, struct zk_node *node,
-                           const struct hfi_renewal *item, const char *mark,
-                           int version, int64_t deadline, struct hf_error *err)
+                           const struct hfi_renewal *item,
+                           const struct move_beside *beside, int64_t deadline,
+                           struct hf_error *err)
 {
     struct zk_conn *zc = to->conn;
     struct zk_batch *reqs = zk_batch_new(to, 1);
     char data[ZK_DATA_MAX];
-    zoo_op_t ops[3];
+    zoo_op_t ops[ZK_MULTI_MAX];
     hf_status st;
     int n = 0;
 
     if (!reqs)
         return hfi_nomem(err);
     zk_data_write(data, item->claim, to->got_ms, node->fence);
-    if (mark)
-        zoo_delete_op_init(&ops[n++], mark, version);
+    if (beside->mark)
+        zoo_delete_op_init(&ops[n++], beside->mark, beside->version);
     zoo_delete_op_init(&ops[n++], node->path, node->version);
     zoo_create_op_init(&ops[n++], node->path, data, (int)strlen(data),
                        zk_acl(zc), ZOO_EPHEMERAL, reqs->made,
                        sizeof(reqs->made));
+    if (beside->companion) {
+        zoo_delete_op_init(&ops[n++], beside->companion, -1);
+        zoo_create_op_init(&ops[n++], beside->companion, "", 0, zk_acl(zc),
+                           ZOO_EPHEMERAL, reqs->made, sizeof(reqs->made));
+    }
     pthread_mutex_lock(&zc->mu);
     node->moving = true;
     node->alt = to->id;
@@ -199,20 +214,22 @@ hf_status zk_move(struct zk_session *ses, struct zk_node *node,
 {
     struct zk_conn *zc = ses->conn;
     struct zk_session *to;
-    char *mark = NULL;
-    int version = 0;
+    struct move_beside beside = {NULL, NULL, 0};
     hf_status st = zk_session_for(zc, item->ttl_ms, deadline, &to, err);
 
     if (st)
         return st;
     if (zc->single) {
-        mark = zk_mark_path(zc, node->czxid);
-        st = mark ? move_mark(ses, node, deadline, &version, err)
-                  : hfi_nomem(err);
+        beside.mark = zk_mark_path(zc, node->czxid);
+        beside.companion = zk_companion_path(zc, node->token);
+        st = beside.mark && beside.companion
+                 ? move_mark(ses, node, deadline, &beside.version, err)
+                 : hfi_nomem(err);
     }
     if (!st)
-        st = move_send(to, node, item, mark, version, deadline, err);
+        st = move_send(to, node, item, &beside, deadline, err);
     zk_session_put(to);
-    hfi_free(mark);
+    hfi_free(beside.mark);
+    hfi_free(beside.companion);
     return st;
 }

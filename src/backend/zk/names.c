@@ -88,6 +88,19 @@ char *zk_mark_path(const struct zk_conn *zc, int64_t czxid)
     return zk_join(zc->root, name);
 }
 
+/* The same for what stands beside a holder's node, ephemeral.c (4); NULL: no
+ * memory, or `token` is none of ours. */
+char *zk_companion_path(const struct zk_conn *zc, const char *token)
+{
+    char name[HFI_TOKEN_LEN + 8];
+
+    if (strlen(token) != HFI_TOKEN_LEN ||
+        strspn(token, "0123456789abcdef") != HFI_TOKEN_LEN)
+        return NULL;
+    snprintf(name, sizeof(name), "%%hold-%s", token);
+    return zk_join(zc->root, name);
+}
+
 /* The key of a child of the root, in place; false if it cannot be one. */
 bool zk_key_of_name(char *name)
 {

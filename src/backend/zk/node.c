@@ -84,6 +84,7 @@ void zk_node_clear(struct zk_node *node)
 
 void zk_node_drop(struct zk_conn *zc, struct zk_node *node)
 {
+    zk_node_unpair(node);
     zk_node_clear(node);
     hfi_link_remove(&node->link);
     hfi_map_remove(&zc->nodes, &node->entry);

@@ -4,6 +4,8 @@
  */
 #include "zk.h"
 
+#include "base/alloc.h"
+
 #include "base/banned.h"
 
 /* recipe=ephemeral: the name may be another's by now. */
@@ -40,26 +42,13 @@ static hf_status release_check_single(struct zk_session *ses,
     return st;
 }
 
-/* Remove the node of a claim; HF_LOST if there is none. */
-static hf_status release_remove(struct zk_session *ses, struct zk_node *node,
-                                const struct hfi_claim *claim, int64_t deadline,
+/* What became of the removal that is sent. */
+static hf_status release_answer(struct zk_batch *reqs, int64_t deadline,
                                 struct hf_error *err)
 {
-    struct zk_conn *zc = ses->conn;
-    struct zk_batch *reqs;
-    hf_status st = HF_OK;
+    const struct zk_conn *zc = reqs->ses->conn;
+    hf_status st;
 
-    if (zc->single)
-        st = node->sent ? release_check_single(ses, node, claim, deadline, err)
-                        : HF_LOST;
-    else if (node->sent && !node->path)
-        st = zk_node_resolve(ses, node, claim, deadline, err);
-    if (st || (!zc->single && !node->path))
-        return st ? st : HF_LOST;
-    reqs = zk_batch_new(ses, 1);
-    if (!reqs)
-        return hfi_nomem(err);
-    zk_delete(reqs, zc->single ? node->parent : node->path, -1);
     if (zk_batch_wait(reqs, deadline))
         st = zk_no_answer(zc, err);
     else if (reqs->ops[0].rc == ZNONODE)
@@ -68,6 +57,79 @@ static hf_status release_remove(struct zk_session *ses, struct zk_node *node,
         st = zk_status(zc, reqs->ops[0].rc, "delete", err);
     zk_batch_end(reqs);
     return st;
+}
+
+static hf_status release_delete(struct zk_session *ses, const char *path,
+                                int64_t deadline, struct hf_error *err)
+{
+    struct zk_batch *reqs = zk_batch_new(ses, 1);
+
+    if (!reqs)
+        return hfi_nomem(err);
+    zk_delete(reqs, path, -1);
+    return release_answer(reqs, deadline, err);
+}
+
+/* ephemeral.c (4) */
+static hf_status release_delete_pair(struct zk_session *ses,
+                                     struct zk_node *node, int64_t deadline,
+                                     struct hf_error *err)
+{
+    struct zk_conn *zc = ses->conn;
+    char *companion = zk_companion_path(zc, node->token);
+    struct zk_batch *reqs = companion ? zk_batch_new(ses, 1) : NULL;
+    zoo_op_t ops[2];
+    hf_status st = HF_OK;
+
+    if (reqs) {
+        zoo_delete_op_init(&ops[0], companion, -1);
+        zoo_delete_op_init(&ops[1], node->parent, -1);
+        zk_multi(reqs, 2, ops);
+        st = release_answer(reqs, deadline, err);
+    } else {
+        st = hfi_nomem(err);
+    }
+    hfi_free(companion);
+    if (!st) {
+        pthread_mutex_lock(&zc->mu);
+        node->paired = false;
+        pthread_mutex_unlock(&zc->mu);
+    }
+    return st;
+}
+
+/* recipe=ephemeral.  A node that is still there after its companion was not
+ * found has none: ephemeral.c (5). */
+static hf_status release_single(struct zk_session *ses, struct zk_node *node,
+                                const struct hfi_claim *claim, int64_t deadline,
+                                struct hf_error *err)
+{
+    hf_status st = release_check_single(ses, node, claim, deadline, err);
+
+    if (st)
+        return st;
+    st = release_delete_pair(ses, node, deadline, err);
+    if (st != HF_LOST)
+        return st;
+    st = release_check_single(ses, node, claim, deadline, err);
+    return st ? st : release_delete(ses, node->parent, deadline, err);
+}
+
+/* Remove the node of a claim; HF_LOST if there is none. */
+static hf_status release_remove(struct zk_session *ses, struct zk_node *node,
+                                const struct hfi_claim *claim, int64_t deadline,
+                                struct hf_error *err)
+{
+    hf_status st = HF_OK;
+
+    if (ses->conn->single)
+        return node->sent ? release_single(ses, node, claim, deadline, err)
+                          : HF_LOST;
+    if (node->sent && !node->path)
+        st = zk_node_resolve(ses, node, claim, deadline, err);
+    if (st || !node->path)
+        return st ? st : HF_LOST;
+    return release_delete(ses, node->path, deadline, err);
 }
 
 /* Take up a claim's node to remove it: true if it may be there. */

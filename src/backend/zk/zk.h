@@ -162,11 +162,15 @@ struct zk_node {
     int32_t version; /* of its node's data, when that was last seen */
     int64_t czxid;   /* of its node then, which a fence may be older than */
     bool marked;     /* move.c (4): its mark may be there */
+    bool paired;     /* ephemeral.c (4): its companion may be there */
     unsigned
         node_watch; /* the life of its session in which its node was seen, and a
                      * watch set that has not spoken since; 0: none */
     char token[HFI_TOKEN_LEN + 1];
 };
+
+/* Operations of one transaction. */
+#define ZK_MULTI_MAX 5
 
 /* One request and its answer. */
 struct zk_op {
@@ -190,8 +194,9 @@ struct zk_batch {
     size_t n, room, pending;
     bool waits; /* its caller sleeps, and somebody else reads */
     bool left;  /* its caller has gone: the last answer frees it */
-    zoo_op_result_t results[3];
-    char made[8]; /* where a multi writes what nobody reads */
+    zoo_op_result_t results[ZK_MULTI_MAX];
+    struct Stat changed; /* the same, of a node that it writes to */
+    char made[8];        /* where a multi writes what nobody reads */
     struct zk_op ops[];
 };
 
@@ -280,6 +285,7 @@ hf_status zk_no_answer(const struct zk_conn *, struct hf_error *);
 
 char *zk_join(const char *parent, const char *name);
 char *zk_key_path(const struct zk_conn *, const char *key);
+char *zk_companion_path(const struct zk_conn *, const char *token);
 bool zk_key_of_name(char *name);
 void zk_node_prefix(const struct zk_conn *, char ret[ZK_NAME_MAX],
                     const char *token, const char *owner);
@@ -342,8 +348,9 @@ void zk_node_listen(struct zk_node *);
 void zk_node_watch(struct zk_node *);
 void zk_node_gone(struct zk_node *, hf_loss);
 void zk_node_broken(struct zk_node *);
-/* Remove the mark of a move, if there is one. */
+/* Remove the mark of a move, or the companion, if there is one. */
 void zk_node_unmark(struct zk_node *);
+void zk_node_unpair(struct zk_node *);
 /* Find out whether the server stands alone. */
 void zk_ask_standalone(struct zk_session *);
 /* Send something, so that the server hears of us; see touch.c. */
