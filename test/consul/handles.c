@@ -180,6 +180,84 @@ TEST(what_was_taken_up_in_vain_is_free_to_nobody_before_it_lapses)
     check_clean();
 }
 
+/* ---- what arrives late -------------------------------------------------- */
+
+/* A detaches a lock, which lapses, and sweeps it since another one keeps the
+ * session alive; the sweep is under way while a bearer in A or in B renews. */
+static void sweep_late(const char *key, bool in_a, int64_t ttl_ms)
+{
+    struct hf_lock_opts opts = with_ttl(ttl_ms);
+    hf_client *a = open_front(), *b = open_url(url(""));
+    hf_lock *kept = lock(a, "late/kept", 2000, 20000);
+    struct hf_handle handle = leave(a, key, 2000);
+
+    front_catch("\"unlock\"", 1, FRONT_HOLD);
+    t_poll_until(front_held() == 1, 20000);
+    CHECK_OK(hf_handle_extend(in_a ? a : b, key, &handle, &opts, &t_err));
+    front_let_go();
+    CHECK(look(b, key).held);
+    CHECK_OK(hf_handle_release(b, key, &handle, &opts, &t_err));
+    hf_release(kept, NULL);
+    hf_close(a);
+    hf_close(b);
+    front_end();
+}
+
+TEST(a_late_sweep_leaves_what_a_bearer_beside_it_has_renewed)
+{
+    sweep_late("late/beside", true, 2000);
+}
+
+TEST(a_late_sweep_leaves_what_a_bearer_elsewhere_has_renewed)
+{
+    sweep_late("late/elsewhere", false, 20000);
+}
+
+/* An attach in a thread. */
+struct attach {
+    hf_client *client;
+    const char *key;
+    const struct hf_handle *handle;
+    hf_status status;
+    pthread_t thread;
+};
+
+static void *attach_run(void *arg)
+{
+    struct attach *x = arg;
+    struct hf_lock_opts opts = with_ttl(20000);
+    hf_lock *none = NULL;
+
+    x->status = hf_attach(x->client, x->key, x->handle, &opts, &none, NULL);
+    return NULL;
+}
+
+/* B takes the handle up, which is not answered, and B can do nothing more;
+ * meanwhile the bearer of a copy renews where the lock was detached. */
+TEST(a_late_move_leaves_what_a_bearer_has_renewed)
+{
+    struct hf_lock_opts opts = with_ttl(20000);
+    hf_client *a = open_url(url("")), *b = open_front();
+    struct hf_handle handle = leave(a, "late/move", 20000);
+    struct attach x = {.client = b, .key = "late/move", .handle = &handle};
+
+    front_catch("\"unlock\"", 1, FRONT_HOLD);
+    CHECK_EQ(pthread_create(&x.thread, NULL, attach_run, &x), 0);
+    t_poll_until(front_held() == 1, 10000);
+    front_answer(500);
+    pthread_join(x.thread, NULL);
+    CHECK(x.status == HF_UNCERTAIN);
+    CHECK_OK(hf_handle_extend(a, "late/move", &handle, &opts, &t_err));
+    front_let_go();
+    CHECK(look(a, "late/move").held);
+    CHECK_OK(hf_handle_extend(a, "late/move", &handle, &opts, &t_err));
+    front_answer(0);
+    CHECK_OK(hf_handle_release(a, "late/move", &handle, &opts, &t_err));
+    hf_close(a);
+    hf_close(b);
+    front_end();
+}
+
 /* ---- break -------------------------------------------------------------- */
 
 TEST(a_broken_lock_is_told_and_stays_taken_until_it_is_released)
@@ -312,6 +390,28 @@ TEST(a_handle_is_taken_up_once)
     hf_close(a);
     hf_close(b);
     CHECK_EQ(count_locked(), 0);
+}
+
+/* An extension was not answered, so nobody knows in which session the lock is
+ * when it is detached. */
+TEST(closing_keeps_the_session_to_which_a_detached_lock_may_have_moved)
+{
+    struct hf_lock_opts opts = with_ttl(30000);
+    hf_client *a = open_front(), *b = open_url(url(""));
+    hf_lock *lk = lock(a, "late/close", 20000, 0), *taken;
+    struct hf_handle handle;
+
+    front_catch("\"unlock\"", 1000, FRONT_HOLD);
+    CHECK_STATUS(hf_extend(lk, 30000, &t_err), HF_UNCERTAIN);
+    CHECK_OK(hf_detach(lk, &handle, &t_err));
+    front_let_go();
+    CHECK_EQ(look(a, "late/close").takeover_ms, 60000);
+    hf_close(a);
+    CHECK(look(b, "late/close").held);
+    CHECK_OK(hf_attach(b, "late/close", &handle, &opts, &taken, &t_err));
+    CHECK_OK(hf_release(taken, &t_err));
+    hf_close(b);
+    front_end();
 }
 
 T_MAIN

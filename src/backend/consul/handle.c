@@ -15,6 +15,13 @@
  *   the lock is released or taken up.  In the session of the process that
  *   detached it the lock would live for as long as that process has other
  *   locks, or be swept by it although a bearer has renewed it.
+ *
+ * INVARIANTS
+ *  (1) A renewal for a bearer writes the entry, whoever asks: also the process
+ *      that detached the lock and still has it in its books.  So the entry has
+ *      another index, and nothing that was sent before has an effect any more:
+ *      a sweep of the process that detached it, or a move of somebody who took
+ *      the handle up and had no answer.
  */
 #include "consul.h"
 

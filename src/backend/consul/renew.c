@@ -211,7 +211,7 @@ static void renew_inspect(struct consul_conn *cc, struct hfi_renewal *item,
         item->st = HF_OK;
     } else if (!hfi_consul_is_grant(&kv, item->claim->token, fence)) {
         renew_lost(cc, item, &kv, err);
-    } else if (mine) {
+    } else if (mine && !item->claim->bearer) {
         renew_move(cc, item, deadline, err);
     } else {
         item->st = hfi_consul_bearer(cc, name, &kv, item->ttl_ms, asked,
@@ -358,7 +358,8 @@ static void renew_sweep(struct consul_conn *cc, int64_t deadline)
 }
 
 /* The session that carries the item as it should be, with a reference; NULL if
- * it must be moved to one. */
+ * it must be moved to one.  What a bearer renews is written anew each time, also
+ * where it was detached: handle.c (1). */
 static struct consul_session *renew_session(struct consul_conn *cc,
                                             const struct hfi_renewal *item)
 {
@@ -366,6 +367,8 @@ static struct consul_session *renew_session(struct consul_conn *cc,
     struct consul_session *s = NULL;
     struct consul_key *k = NULL;
 
+    if (item->claim->bearer)
+        return NULL;
     pthread_mutex_lock(&cc->mu);
     if (hfi_consul_name(&cc->options, item->claim->key, name))
         k = renew_key(cc, name, item->claim);

@@ -16,7 +16,8 @@
  *      read, or a transaction that was refused because of it, says so.  The
  *      404 of a renewal does not: a load balancer may have made it, or a new
  *      leader that has not applied its whole log yet.
- *  (3) A session is destroyed only if nothing that is still ours hangs on it.
+ *  (3) A session is destroyed only if nothing hangs on it that was detached, or
+ *      may: while a move was not answered the lock may be in either session.
  *  (4) `proven` is a time from which the session lasts for twice its ttl, who-
  *      ever answered.  It is not when a renewal was sent but `sure`: when the
  *      last request was sent before it that only a true leader can serve, a
@@ -296,6 +297,21 @@ hf_status hfi_consul_session_get(struct consul_conn *cc, int64_t ttl_ms,
                : st;
 }
 
+/* With nobody else using the conn: has any lock that is still wanted been sent
+ * to another session, without an answer?  Any of ours may have it. */
+static bool sessions_in_doubt(const struct consul_conn *cc)
+{
+    const struct consul_key *k;
+    struct hfi_node *node = NULL;
+
+    while ((node = hfi_map_next(&cc->keys, node))) {
+        k = hfi_container(node, struct consul_key, node);
+        if (k->holder[0] && k->moving && !k->leaving)
+            return true;
+    }
+    return false;
+}
+
 /* A key that was never released here was detached: somebody else may count on
  * it.  What was told to go may go with the session. */
 static bool session_is_needed(const struct consul_session *s)
@@ -313,12 +329,13 @@ static bool session_is_needed(const struct consul_session *s)
 void hfi_consul_sessions_end(struct consul_conn *cc)
 {
     int64_t deadline = hfi_now() + cc->timeout_ms;
+    bool doubt = sessions_in_doubt(cc);
     struct consul_session *s;
 
     while (!hfi_link_alone(&cc->sessions)) {
         s = hfi_container(cc->sessions.next, struct consul_session, link);
-        if (s->id[0] && !s->dead && !session_is_needed(s) &&
-            !atomic_load(&cc->silent))
+        if (s->id[0] && !s->dead && (s->queue || !doubt) &&
+            !session_is_needed(s) && !atomic_load(&cc->silent))
             hfi_consul_session_destroy(cc, s->id, deadline);
         while (!hfi_link_alone(&s->held))
             hfi_link_remove(s->held.next);
