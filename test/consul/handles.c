@@ -258,6 +258,24 @@ TEST(a_late_move_leaves_what_a_bearer_has_renewed)
     front_end();
 }
 
+/* One of them where it was detached, which remembers the lock. */
+TEST(of_two_bearers_one_has_released_it)
+{
+    struct hf_lock_opts opts = with_ttl(20000);
+    hf_client *a = open_url(url("")), *b = open_url(url(""));
+    struct hf_handle handle = leave(a, "both", 20000);
+
+    CHECK_OK(hf_handle_release(b, "both", &handle, &opts, &t_err));
+    CHECK_STATUS(hf_handle_release(a, "both", &handle, &opts, &t_err), HF_LOST);
+    handle = leave(a, "both", 20000);
+    CHECK_OK(hf_handle_release(a, "both", &handle, &opts, &t_err));
+    CHECK_STATUS(hf_handle_release(a, "both", &handle, &opts, &t_err), HF_LOST);
+    CHECK_STATUS(hf_handle_release(b, "both", &handle, &opts, &t_err), HF_LOST);
+    hf_close(a);
+    hf_close(b);
+    check_clean();
+}
+
 /* ---- break -------------------------------------------------------------- */
 
 TEST(a_broken_lock_is_told_and_stays_taken_until_it_is_released)

@@ -85,8 +85,11 @@ static hf_status consul_open(struct hfi_conn *conn, const struct hfi_url *url,
                              int64_t deadline, struct hf_error *err)
 {
     struct consul_conn *cc = (struct consul_conn *)conn;
+    uint64_t random;
     hf_status st;
 
+    hfi_random(&random, sizeof(random));
+    snprintf(cc->id, sizeof(cc->id), "%016llx", (unsigned long long)random);
     cc->timeout_ms = hfi_left_ms(deadline);
     pthread_mutex_init(&cc->mu, NULL);
     hfi_cond_init(&cc->turn);

@@ -46,6 +46,7 @@
 #define CONSUL_FLAGS INT64_C(0x2ddccbc058a50c18)
 
 #define CONSUL_ID_LEN   36
+#define CONSUL_BY_LEN   16
 #define CONSUL_NAME_MAX 4096
 #define CONSUL_VALUE_MAX                                                       \
     (3 * (HF_OWNER_MAX + HF_NOTE_MAX) + HFI_TOKEN_LEN + 128)
@@ -160,9 +161,10 @@ struct consul_kv {
     char owner[HF_OWNER_MAX + 1], note[HF_NOTE_MAX + 1];
     uint64_t fence;  /* of the grant; 0: it is `index` */
     uint64_t broken; /* the fence of a grant that an operator took away */
-    bool linger;     /* its holder would give it up if asked ... */
-    bool wanted;     /* ... and was asked */
-    size_t agent;    /* who was asked */
+    char by[CONSUL_BY_LEN + 1]; /* free: the client that has released it */
+    bool linger;                /* its holder would give it up if asked ... */
+    bool wanted;                /* ... and was asked */
+    size_t agent;               /* who was asked */
 };
 
 bool hfi_consul_name(const struct consul_options *, const char *key, char *ret);
@@ -542,6 +544,7 @@ hf_status hfi_consul_sweep(struct consul_conn *, struct consul_key *,
 struct consul_conn {
     struct hfi_conn base;
     struct consul_options options;
+    char id[CONSUL_BY_LEN + 1]; /* of this client: see release.c (3) */
     int64_t timeout_ms;    /* for closing, where the core gives no deadline */
     atomic_size_t agent;   /* the one that answered last */
     _Atomic int64_t heard; /* when it did, or when we turned to it */

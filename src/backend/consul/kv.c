@@ -204,6 +204,8 @@ void hfi_consul_kv_value(char *ret, const struct consul_kv *kv)
         len = kv_number(ret, len, "fence", kv->fence);
     if (kv->broken)
         len = kv_number(ret, len, "broken", kv->broken);
+    if (kv->by[0])
+        len = kv_line(ret, len, "by", kv->by);
     if (kv->linger)
         len = kv_line(ret, len, "linger", "");
     if (kv->wanted)
@@ -233,6 +235,8 @@ static bool kv_parse_line(struct consul_kv *kv, char *line)
         kv_take(kv->owner, sizeof(kv->owner), text);
     else if (!strcmp(line, "note"))
         kv_take(kv->note, sizeof(kv->note), text);
+    else if (!strcmp(line, "by"))
+        kv_take(kv->by, sizeof(kv->by), text);
     else if (!strcmp(line, "fence"))
         kv->fence = strtoull(text, NULL, 10);
     else if (!strcmp(line, "broken"))

@@ -10,6 +10,8 @@
  *  (2) What is removed in passing must be locked by a session of ours too.  A
  *      lock that was detached keeps its token and its fence while a bearer of
  *      its handle renews it, in another session.
+ *  (3) What a release writes names the client that released, so of several who
+ *      release one grant exactly one finds that it was the one.
  */
 #include "consul.h"
 
@@ -40,6 +42,7 @@ hf_status hfi_consul_unlock_at(struct consul_conn *cc, struct consul_key *k,
     struct consul_done done;
     hf_status st;
 
+    memcpy(kv.by, cc->id, sizeof(kv.by));
     hfi_consul_kv_value(value, &kv);
     hfi_consul_expect_index(&ops, k->name, index);
     hfi_consul_op(&ops, "unlock", k->name, session, value, 0);
@@ -84,12 +87,13 @@ static hf_status release_bar(struct release *r, struct consul_kv *kv)
 }
 
 /* Is that what our own release has written?  It was not answered, or libcurl
- * has sent it twice because the connection broke in between. */
+ * has sent it twice because the connection broke in between.  release.c (3) */
 static bool release_was_ours(const struct release *r,
                              const struct consul_kv *kv)
 {
     return r->mine && r->k->fence && kv->fence == r->k->fence &&
-           !kv->session[0] && !kv->token[0] && !kv->broken;
+           !kv->session[0] && !kv->token[0] && !kv->broken &&
+           !strcmp(kv->by, r->cc->id);
 }
 
 /* Is the entry the grant that is given up?  release.c (1), (2) */
