@@ -20,7 +20,8 @@
  *   wait.c     watching keys, and what an answer means to whom
  *   stagger.c  which of many waiters tries first
  *   poller.c   blocking queries, which only the keeper drives
- *   inspect.c  inspect, list, break
+ *   inspect.c  inspect, list
+ *   break.c    taking a lock from its holder
  *
  * LOCKING  `mu` guards sessions, keys and watches.  It is never held across
  * a request.  A key and a session are used by one call at a time: whoever has
@@ -490,11 +491,14 @@ hf_status hfi_consul_inspect(struct hfi_conn *, const char *key,
                              struct hf_error *);
 hf_status hfi_consul_list(struct hfi_conn *, const char *prefix, hf_list_fn *,
                           void *arg, int64_t deadline, struct hf_error *);
+int64_t hfi_consul_duration(const char *text);
+
+/* ---- break.c -------------------------------------------------------- */
+
 hf_status hfi_consul_break(struct hfi_conn *, const char *key, uint64_t fence,
                            int64_t deadline, struct hf_error *);
 hf_status hfi_consul_free(struct hfi_conn *, const char *key, uint64_t fence,
                           int64_t deadline, struct hf_error *);
-int64_t hfi_consul_duration(const char *text);
 
 /* ---- renew.c ----------------------------------------------------- */
 
