@@ -26,6 +26,9 @@
  *      counting up to k again takes more, one for each node.
  *  (2) Only numbers that were seen while we held, without an owner id (which
  *      others may join), and whose removal was confirmed are remembered.
+ *  (3) What is remembered ends with the connection.  Servers whose data was
+ *      replaced by an older copy give the same numbers again, to other nodes;
+ *      they were stopped for that, so every connection broke.
  *
  * LIMITS  A transaction that creates many numbered nodes at once (a multi),
  * under a parent that was removed and made again within the same moment, would
@@ -59,7 +62,7 @@ void zk_last_note(struct zk_conn *zc, struct zk_node *node)
     struct zk_last *last = last_slot(zc, node->parent);
     char *copy;
 
-    if (!node->counted)
+    if (!node->counted || node->epoch != zc->epoch) /* predict.c (3) */
         return;
     if (!last->parent || strcmp(last->parent, node->parent) != 0) {
         copy = hfi_strdup(node->parent);
@@ -75,6 +78,7 @@ void zk_last_note(struct zk_conn *zc, struct zk_node *node)
     last->number = node->top;
     last->zxid = (int64_t)node->fence;
     last->fresh = true;
+    last->epoch = node->epoch;
 }
 
 /* What is remembered of this parent, or NULL.  If we would be alone: for a node
@@ -84,7 +88,8 @@ static struct zk_last *last_of(struct zk_conn *zc, const char *parent,
 {
     struct zk_last *last = last_slot(zc, parent);
 
-    if (!last->fresh || strcmp(last->parent, parent) != 0)
+    if (!last->fresh || last->epoch != zc->epoch ||
+        strcmp(last->parent, parent) != 0)
         return NULL;
     return last->tail || zxid - last->zxid <= last->number ? last : NULL;
 }

@@ -388,6 +388,7 @@ static hf_status sequential_begin(struct zk_session *ses, struct zk_node *node,
     }
     pthread_mutex_lock(&zc->mu);
     node->sent = true; /* sequential.c (1) */
+    node->epoch = zc->epoch;
     pthread_mutex_unlock(&zc->mu);
     zk_create(reqs, path, data, ZOO_EPHEMERAL_SEQUENTIAL);
     if (claim->owner || !zk_last_known(zc, node->parent, claim->queue))

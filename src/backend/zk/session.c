@@ -103,6 +103,7 @@ void zk_session_died(struct zk_session *ses)
         return;
     if (ses->state == ZK_UP)
         zk_hear_from(ses, false);
+    zc->epoch++;
     ses->state = ZK_DEAD;
     hfi_link_remove(&ses->link);
     hfi_link_append(&zc->dead, &ses->link);
@@ -165,6 +166,7 @@ static void session_came_up(struct zk_session *ses)
     ses->got_ms = zoo_recv_timeout(ses->zh);
     ses->state = ZK_UP;
     ses->life++;
+    zc->epoch++;
     ses->heard_at = hfi_now();
     zk_touch_begin(ses);
     zk_hear_from(ses, true);
@@ -192,6 +194,7 @@ void zk_session_changed(struct zk_session *ses, int state)
         zk_session_died(ses);
     } else if (ses->state == ZK_UP) {
         ses->state = ZK_CONNECTING;
+        ses->conn->epoch++;
         ses->sock = -1; /* The library has closed it: an attempt begins. */
         snprintf(ses->why, sizeof(ses->why), "it broke");
         zk_hear_from(ses, false);

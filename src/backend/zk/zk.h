@@ -39,6 +39,7 @@ struct zk_last {
     int32_t number; /* of that one */
     int64_t zxid;   /* of the transaction that created our node */
     bool fresh;     /* no other of ours has been created since */
+    unsigned epoch; /* zk_conn.epoch when our node was created */
     bool missed;    /* the last node that was had another number */
 };
 
@@ -67,7 +68,8 @@ struct zk_conn {
     int64_t lapse_at;      /* no held node lapses before */
     struct hfi_link fresh; /* of struct zk_node: held, not yet watched */
     struct zk_last last[ZK_LAST_MAX];
-    int64_t zxid; /* the newest creation that we know of */
+    int64_t zxid;   /* the newest creation that we know of */
+    unsigned epoch; /* how often a connection came about or broke */
 };
 
 /* A request that the server has answered: see touch.c. */
@@ -156,6 +158,7 @@ struct zk_node {
     bool deleting;   /* to be removed, in the background if need be */
     bool moving;     /* its node changes sessions */
     bool counted;    /* held, and `top` is known: not with an owner id */
+    unsigned epoch;  /* zk_conn.epoch when its create was sent */
     bool told;       /* busy, and a watch was just set: nothing is new */
     bool listening;  /* a watch on the parent tells who else comes */
     int32_t top;     /* the highest number when it was granted */
