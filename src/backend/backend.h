@@ -29,8 +29,8 @@
  *      its own connections: which of several servers to ask, how long to wait
  *      for a silent one and when to connect again, since only it knows the
  *      servers, in a thread of its own where no call may wait for it.  (ZooKeeper
- *      and Consul have no sweep() yet, and remove by themselves what has lapsed
- *      on a session that other locks keep alive.)
+ *      has no sweep() and removes by itself what has lapsed on a session that
+ *      other locks keep alive: zk/node.c (2) says why.)
  *  (7) A claim is used by one call at a time.
  *  (8) A grant is a token and a fence.  One that lapsed and was given again to
  *      the same token, by a try that arrived late, has another fence: renew()

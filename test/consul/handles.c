@@ -115,6 +115,23 @@ TEST(what_a_bearer_stops_renewing_lapses)
     t_poll_until(count_sessions() == 0, 20000);
 }
 
+/* Nothing is renewed in the process that has detached it, which only waits and
+ * keeps the session alive for that. */
+TEST(what_was_detached_lapses_for_those_who_wait_beside_it)
+{
+    hf_client *a = open_url(url(""));
+    hf_lock *next, *other;
+
+    leave(a, "beside", 800);
+    leave(a, "beside/2", 800);
+    next = lock(a, "beside", 800, 20000);
+    other = lock(a, "beside/2", 800, 20000);
+    CHECK_OK(hf_release(next, &t_err));
+    CHECK_OK(hf_release(other, &t_err));
+    hf_close(a);
+    check_clean();
+}
+
 /* A client before which requests can be dropped. */
 static hf_client *open_front(void)
 {

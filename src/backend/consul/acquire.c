@@ -22,15 +22,14 @@ struct consul_try {
     struct hfi_answer *busy;
     struct consul_session *s;
     struct consul_key *k;
-    int64_t began, deadline;
+    int64_t deadline;
     char queue_entry[CONSUL_NAME_MAX]; /* of the claim, or "" */
     struct hf_error *err;
 };
 
 static hf_status try_granted(struct consul_try *t, uint64_t fence)
 {
-    hfi_consul_key_held(t->cc, t->k, t->claim->token, t->s, fence,
-                        t->began + t->claim->ttl_ms);
+    hfi_consul_key_held(t->cc, t->k, t->claim->token, t->s, fence);
     t->receipt->fence = fence;
     t->receipt->placed = true;
     hfi_consul_carried_by(t->receipt, t->s);
@@ -269,7 +268,6 @@ hf_status hfi_consul_try_acquire(struct hfi_conn *conn,
                            .claim = claim,
                            .receipt = receipt,
                            .busy = busy,
-                           .began = hfi_now(),
                            .deadline = deadline,
                            .err = err};
     bool again = cc->options.fair && try_may_hold(cc, claim), stands = false;

@@ -26,7 +26,7 @@
  *      rises over everything, also over a deletion of the entry, which resets
  *      its LockIndex.  We never delete an entry.
  *  (4) A lock whose lease is over is not kept by the session that other locks
- *      keep alive: before a session is renewed, what has lapsed is unlocked.
+ *      keep alive: the core has it swept (core/sweep.c).
  *
  * SESSION  The service's clock ends it, after up to twice the ttl (see
  *   session.c).  So a dead holder's lock passes on after at most twice
@@ -159,6 +159,7 @@ const struct hfi_backend hfi_backend_consul = {
     .try_acquire = hfi_consul_try_acquire,
     .renew = hfi_consul_renew,
     .release = hfi_consul_release,
+    .sweep = hfi_consul_sweep,
     .watch = hfi_consul_watch,
     .unwatch = hfi_consul_unwatch,
     .poll_fd = hfi_consul_poll_fd,

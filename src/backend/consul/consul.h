@@ -236,8 +236,8 @@ static inline struct consul_grant *consul_own(const struct hfi_receipt *receipt)
 }
 
 struct consul_session {
-    struct hfi_link link; /* in consul_conn.sessions */
-    struct hfi_link held; /* of consul_key: what it holds, oldest proof first */
+    struct hfi_link link;       /* in consul_conn.sessions */
+    struct hfi_link held;       /* of consul_key: what it holds */
     char id[CONSUL_ID_LEN + 1]; /* "" until it is made */
     int64_t ttl_ms;
     bool queue;     /* its keys are deleted with it, not released */
@@ -266,12 +266,6 @@ static inline void hfi_consul_carried_by(struct hfi_receipt *receipt,
 {
     memcpy(consul_own(receipt)->session, s->id, sizeof(s->id));
 }
-static inline bool hfi_consul_is_carried_by(const struct hfi_receipt *receipt,
-                                            const struct consul_session *s)
-{
-    return !strcmp(consul_own(receipt)->session, s->id);
-}
-
 hf_status hfi_consul_session_get(struct consul_conn *, int64_t ttl_ms,
                                  bool queue, int64_t deadline,
                                  struct consul_session **ret,
@@ -327,7 +321,6 @@ struct consul_key {
     uint64_t fence;
     uint64_t
         expected_index; /* the index that the unanswered try or move was for */
-    int64_t end; /* of the lease that was last proven: when to sweep it */
     const char *key;
     char name[];
 };
@@ -338,14 +331,13 @@ hf_status hfi_consul_key_enter(struct consul_conn *, const char *key,
 void hfi_consul_key_leave(struct consul_conn *, struct consul_key *);
 void hfi_consul_key_held(struct consul_conn *, struct consul_key *,
                          const char *token, struct consul_session *,
-                         uint64_t fence, int64_t end);
+                         uint64_t fence);
 void hfi_consul_key_maybe(struct consul_conn *, struct consul_key *,
                           const char *token, struct consul_session *);
 bool hfi_consul_key_rebind(struct consul_conn *, struct consul_key *,
                            const struct consul_kv *);
 void hfi_consul_key_settle(struct consul_conn *, struct consul_key *,
                            const struct consul_kv *);
-void hfi_consul_key_postpone(struct consul_conn *, struct consul_key *);
 void hfi_consul_key_free(struct consul_conn *, struct consul_key *,
                          enum consul_seen, uint64_t index);
 void hfi_consul_keys_fini(struct consul_conn *);
@@ -540,8 +532,9 @@ hf_status hfi_consul_unlock_at(struct consul_conn *, struct consul_key *,
                                const char *session, uint64_t index,
                                uint64_t fence, int64_t deadline,
                                struct hf_error *);
-hf_status hfi_consul_sweep(struct consul_conn *, struct consul_key *,
-                           const char *token, int64_t deadline);
+hf_status hfi_consul_sweep(struct hfi_conn *, const struct hfi_claim *,
+                           struct hfi_receipt *, int64_t deadline,
+                           struct hf_error *);
 
 /* ---- consul.c ----------------------------------------------------------- */
 

@@ -127,7 +127,6 @@ static hf_status take_key(struct consul_conn *cc, struct consul_key *k,
                           struct hfi_receipt *receipt, struct consul_session *s,
                           int64_t deadline, struct hf_error *err)
 {
-    int64_t began = hfi_now();
     struct consul_kv kv;
     hf_status st =
         hfi_consul_read(cc, &cc->calls, k->name, true, deadline, &kv, err);
@@ -146,8 +145,7 @@ static hf_status take_key(struct consul_conn *cc, struct consul_key *k,
     } else {
         return handle_void(cc, err);
     }
-    hfi_consul_key_held(cc, k, claim->token, s, receipt->fence,
-                        began + claim->ttl_ms);
+    hfi_consul_key_held(cc, k, claim->token, s, receipt->fence);
     hfi_consul_carried_by(receipt, s);
     hfi_consul_monitor(cc, k, claim->token);
     if (strcmp(kv.session, s->id) != 0)

@@ -16,7 +16,7 @@
  *  (3) Token and fence say whose grant an entry is; the session does not: a
  *      move that was not answered may have taken effect.
  *  (4) What a session of ours holds for a claim that was detached is remembered
- *      until it is seen elsewhere, so that it is swept when its lease is over.
+ *      until it is seen elsewhere: the session is not to be destroyed.
  */
 #include "consul.h"
 
@@ -147,17 +147,16 @@ static void key_bind(struct consul_key *k, const char *token,
     hfi_link_append(&s->held, &k->link);
 }
 
-/* The claim `token` has it, until `end` at least. */
+/* The claim `token` has it. */
 void hfi_consul_key_held(struct consul_conn *cc, struct consul_key *k,
                          const char *token, struct consul_session *s,
-                         uint64_t fence, int64_t end)
+                         uint64_t fence)
 {
     pthread_mutex_lock(&cc->mu);
     key_bind(k, token, s);
     k->seen = CONSUL_UNKNOWN;
     k->maybe = k->leaving = k->moving = false;
     k->fence = fence;
-    k->end = end;
     pthread_mutex_unlock(&cc->mu);
 }
 
@@ -186,14 +185,12 @@ void hfi_consul_key_maybe(struct consul_conn *cc, struct consul_key *k,
     key_bind(k, token, s);
     k->seen = CONSUL_UNKNOWN;
     k->maybe = true;
-    k->end = hfi_now() + s->ttl_ms;
     pthread_mutex_unlock(&cc->mu);
 }
 
 /* The claim that may have had the key does not, as the entry `kv` says.  If a
  * session of ours has it for another token, that claim was detached here before
- * this one tried to take it up: it is remembered, for the rest of the lease,
- * so that it lapses.  key.c (4) */
+ * this one tried to take it up: it is remembered.  key.c (4) */
 void hfi_consul_key_settle(struct consul_conn *cc, struct consul_key *k,
                            const struct consul_kv *kv)
 {
@@ -213,19 +210,6 @@ void hfi_consul_key_settle(struct consul_conn *cc, struct consul_key *k,
     if (!s)
         hfi_consul_key_free(cc, k, is_free ? CONSUL_FREE : CONSUL_UNKNOWN,
                             is_free ? kv->index : 0);
-}
-
-/* It has lapsed and could not be unlocked: others come first, and then it is
- * tried again, at the next renewal. */
-void hfi_consul_key_postpone(struct consul_conn *cc, struct consul_key *k)
-{
-    pthread_mutex_lock(&cc->mu);
-    if (k->session) {
-        k->end = hfi_now() + k->session->ttl_ms / 4;
-        hfi_link_remove(&k->link);
-        hfi_link_append(&k->session->held, &k->link);
-    }
-    pthread_mutex_unlock(&cc->mu);
 }
 
 /* No claim of ours has it. */

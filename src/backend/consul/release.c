@@ -174,19 +174,28 @@ static hf_status release_unlock(struct release *r)
     return st;
 }
 
-/* Unlock what `s` still holds for a claim that has lapsed, with the key to
- * ourselves. */
-hf_status hfi_consul_sweep(struct consul_conn *cc, struct consul_key *k,
-                           const char *token, int64_t deadline)
+/* Nobody here has it any more, and its lease is over.  After an answer nothing
+ * of the claim can come: what had none was for another index. */
+hf_status hfi_consul_sweep(struct hfi_conn *conn, const struct hfi_claim *claim,
+                           struct hfi_receipt *receipt, int64_t deadline,
+                           struct hf_error *err)
 {
+    struct consul_conn *cc = (struct consul_conn *)conn;
     struct release r = {.cc = cc,
-                        .k = k,
-                        .token = token,
-                        .fence = k->fence,
+                        .token = claim->token,
+                        .fence = receipt->fence,
                         .sweep = true,
-                        .deadline = deadline};
+                        .deadline = deadline,
+                        .err = err};
+    hf_status st = hfi_consul_key_enter(cc, claim->key, deadline, &r.k, err);
 
-    return release_unlock(&r);
+    if (st)
+        return st;
+    st = release_unlock(&r);
+    hfi_consul_key_leave(cc, r.k);
+    if (st == HF_OK || st == HF_LOST)
+        receipt->placed = false;
+    return st;
 }
 
 hf_status hfi_consul_release(struct hfi_conn *conn,

@@ -14,16 +14,11 @@
  * locked by another of ours in one step, so that nobody can come in between.
  * Its fence is written into the value and stays what it was.
  *
- * Locks that were not renewed in time, because they lapsed or were detached,
- * are unlocked here once their session is renewed for others, if it still has
- * them. consul.c (4), backend/backend.h (10)
+ * What is renewed for the bearer of a handle goes another way: handle.c (1).
  */
 #include "consul.h"
 
 #include "base/banned.h"
-
-/* What is swept in one renewal. */
-#define SWEEP_MAX 8
 
 /* Items that are renewed at once. */
 #define RENEW_MAX 256
@@ -115,7 +110,6 @@ static void move_key(struct consul_conn *cc, struct consul_key *k,
     char value[CONSUL_VALUE_MAX];
     struct consul_done done;
     struct consul_kv kv;
-    int64_t began = hfi_now();
 
     item->st =
         hfi_consul_read(cc, &cc->calls, k->name, true, deadline, &kv, err);
@@ -142,8 +136,7 @@ static void move_key(struct consul_conn *cc, struct consul_key *k,
         return;
     k->index = kv.index;
     hfi_consul_carried_by(receipt, s);
-    hfi_consul_key_held(cc, k, item->claim->token, s, receipt->fence,
-                        began + item->ttl_ms);
+    hfi_consul_key_held(cc, k, item->claim->token, s, receipt->fence);
 }
 
 static void renew_move(struct consul_conn *cc, struct hfi_renewal *item,
@@ -287,76 +280,6 @@ static void renew_check(struct consul_conn *cc, struct renew_batch *batch,
     batch->n = 0;
 }
 
-/* What was proven, counted from `began`. */
-static void renew_note(struct consul_conn *cc, struct hfi_renewal *item,
-                       int64_t began)
-{
-    char name[CONSUL_NAME_MAX];
-    struct consul_key *k;
-
-    if (!hfi_consul_name(&cc->options, item->claim->key, name))
-        return;
-    pthread_mutex_lock(&cc->mu);
-    k = renew_key(cc, name, item->claim);
-    if (k) {
-        k->end = began + item->ttl_ms;
-        hfi_link_remove(&k->link);
-        hfi_link_append(&k->session->held, &k->link);
-    }
-    pthread_mutex_unlock(&cc->mu);
-}
-
-/* With the mutex held: the oldest lock of the session, if it has lapsed. */
-static struct consul_key *sweep_oldest(const struct consul_session *s)
-{
-    struct consul_key *k = NULL;
-
-    if (!hfi_link_alone(&s->held))
-        k = hfi_container(s->held.next, struct consul_key, link);
-    return k && k->end <= hfi_now() && strlen(k->key) <= HF_KEY_MAX ? k : NULL;
-}
-
-/* A lock that has lapsed.  It need not be in the session that is renewed: a
- * move that was not answered may have put it there. */
-static bool sweep_find(struct consul_conn *cc, char *key, char *token)
-{
-    struct consul_key *k = NULL;
-    struct hfi_link *at;
-
-    pthread_mutex_lock(&cc->mu);
-    for (at = cc->sessions.next; !k && at != &cc->sessions; at = at->next)
-        k = sweep_oldest(hfi_container(at, struct consul_session, link));
-    if (k) {
-        memcpy(key, k->key, strlen(k->key) + 1);
-        memcpy(token, k->holder, sizeof(k->holder));
-    }
-    pthread_mutex_unlock(&cc->mu);
-    return k;
-}
-
-/* Let go of what has lapsed in a session that lives on for others.  What cannot
- * be unlocked, because the token does not allow it, is in no other's way. */
-static void renew_sweep(struct consul_conn *cc, int64_t deadline)
-{
-    char key[HF_KEY_MAX + 1], token[HFI_TOKEN_LEN + 1];
-    struct consul_key *k;
-    hf_status st;
-    int i;
-
-    for (i = 0;
-         i < SWEEP_MAX && hfi_left_ms(deadline) && sweep_find(cc, key, token);
-         i++) {
-        if (hfi_consul_key_enter(cc, key, deadline, &k, NULL))
-            return;
-        st = HF_LOST;
-        if (!strcmp(k->holder, token) && k->end <= hfi_now())
-            st = hfi_consul_sweep(cc, k, token, deadline);
-        if (st != HF_OK && st != HF_LOST)
-            hfi_consul_key_postpone(cc, k);
-        hfi_consul_key_leave(cc, k);
-    }
-}
-
 /* The session that carries the item as it should be, with a reference; NULL if
  * it must be moved to one.  What a bearer renews is written anew each time, also
  * where it was detached: handle.c (1). */
@@ -406,15 +329,13 @@ static void renew_sessions(struct renewal *r)
 }
 
 /* Check the entries of all whose session was renewed, whichever that is. */
-static void renew_entries(struct renewal *r, int64_t began)
+static void renew_entries(struct renewal *r)
 {
     struct renew_batch batch = {.n = 0};
-    bool renewed[RENEW_MAX] = {false};
     size_t i;
 
     for (i = 0; i < r->n; i++) {
-        renewed[i] = r->of[i] && !r->items[i].st;
-        if (!renewed[i])
+        if (!r->of[i] || r->items[i].st)
             continue;
         batch.items[batch.n] = &r->items[i];
         batch.of[batch.n++] = r->of[i];
@@ -423,32 +344,22 @@ static void renew_entries(struct renewal *r, int64_t began)
     }
     if (batch.n)
         renew_check(r->cc, &batch, r->deadline, r->err);
-    for (i = 0; i < r->n; i++)
-        if (renewed[i] && r->items[i].st == HF_OK &&
-            hfi_consul_is_carried_by(r->items[i].receipt, r->of[i]))
-            renew_note(r->cc, &r->items[i], began);
 }
 
 /* Those that have no session as they should have it come last: each of them
  * takes several round trips of its own. */
 static void renew_part(struct renewal *r)
 {
-    int64_t began = hfi_now();
-    bool sweep = false;
     size_t i;
 
     renew_sessions(r);
-    renew_entries(r, began);
-    for (i = 0; i < r->nsessions; i++)
-        sweep = sweep || !r->st[i];
+    renew_entries(r);
     for (i = 0; i < r->n; i++) {
         if (r->of[i])
             hfi_consul_session_put(r->cc, r->of[i]);
         else
             renew_inspect(r->cc, &r->items[i], NULL, r->deadline, r->err);
     }
-    if (sweep)
-        renew_sweep(r->cc, r->deadline);
 }
 
 void hfi_consul_renew(struct hfi_conn *conn, struct hfi_renewal *items,

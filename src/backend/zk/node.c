@@ -11,7 +11,11 @@
  *  (1) A record is dropped only when its node is known to be gone, or its
  *      session is.
  *  (2) A held node that is not renewed in time lapses: it is removed by
- *      the keeper's clock, later than the holder has stopped to believe.
+ *      the keeper's clock, later than the holder has stopped to believe.  The
+ *      core has no part in it (core/sweep.c): nothing can be detached here, so
+ *      each node is that of a claim of this process, and what is still to be
+ *      removed must be known here anyway, to be removed in the moment in which
+ *      its session is connected again.
  *  (3) A node whose release had no answer, or was refused, is `deleting`: it is
  *      removed as soon as its session is connected again, or by the keeper's
  *      clock while it is, whether anybody asks or not.
