@@ -431,11 +431,13 @@ TEST(a_handle_is_taken_up_once)
  * when it is detached. */
 TEST(closing_keeps_the_session_to_which_a_detached_lock_may_have_moved)
 {
-    struct hf_lock_opts opts = with_ttl(30000);
+    struct hf_lock_opts opts = with_ttl(20000);
     hf_client *a = open_front(), *b = open_url(url(""));
-    hf_lock *lk = lock(a, "late/close", 20000, 0), *taken;
+    hf_lock *lk, *taken;
     struct hf_handle handle;
 
+    opts.flags = HF_MANUAL; /* A renewal of the keeper would bar the move. */
+    CHECK_OK(hf_acquire(a, "late/close", 0, &opts, &lk, &t_err));
     front_catch("\"unlock\"", 1000, FRONT_HOLD);
     CHECK_STATUS(hf_extend(lk, 30000, &t_err), HF_UNCERTAIN);
     CHECK_OK(hf_detach(lk, &handle, &t_err));

@@ -191,7 +191,7 @@ static hf_status try_session(struct consul_try *t)
     struct consul_session *old = t->s;
     hf_status st;
 
-    if (old && !old->dead)
+    if (old && !old->base.dead)
         return HF_OK;
     t->s = NULL;
     st = hfi_consul_session_get(t->cc, t->claim->ttl_ms, false, t->deadline,

@@ -93,7 +93,7 @@ static hf_status consul_open(struct hfi_conn *conn, const struct hfi_url *url,
     cc->timeout_ms = hfi_left_ms(deadline);
     pthread_mutex_init(&cc->mu, NULL);
     hfi_cond_init(&cc->turn);
-    hfi_link_init(&cc->sessions);
+    hfi_sessions_init(&cc->sessions, &hfi_consul_session_service, cc, &cc->mu);
     hfi_link_init(&cc->idle);
     hfi_link_init(&cc->calls.idle);
     hfi_link_init(&cc->renewals.idle);

@@ -14,7 +14,7 @@
  *   release.c  release, and what is given back in passing
  *   renew.c    renewing, and moving to another ttl
  *   handle.c   what was detached: taken up, or renewed by a bearer
- *   session.c  one session for each ttl
+ *   session.c  what a session of Consul is; the rest is backend/session.c
  *   prove.c    renewing sessions, side by side
  *   queue.c    queue=fair
  *   wait.c     watching keys, and what an answer means to whom
@@ -38,6 +38,7 @@
 #include <jansson.h>
 
 #include "backend/backend.h"
+#include "backend/session.h"
 #include "base/env.h"
 #include "base/list.h"
 #include "base/map.h"
@@ -236,18 +237,15 @@ static inline struct consul_grant *consul_own(const struct hfi_receipt *receipt)
 }
 
 struct consul_session {
-    struct hfi_link link;       /* in consul_conn.sessions */
+    struct hfi_session base;    /* its users: calls and keys */
     struct hfi_link held;       /* of consul_key: what it holds */
     char id[CONSUL_ID_LEN + 1]; /* "" until it is made */
     int64_t ttl_ms;
-    bool queue;     /* its keys are deleted with it, not released */
-    bool handle;    /* it carries one lock, which is detached */
-    bool busy;      /* being made or renewed */
-    bool dead;      /* the service knows it no more */
-    int64_t proven; /* it lasts for two ttl from then on */
-    int64_t sure;   /* when that was sent which a true leader has served ... */
-    size_t agent;   /* ... by way of this agent */
-    unsigned users; /* calls, keys and queue entries */
+    bool queue;   /* its keys are deleted with it, not released */
+    bool handle;  /* it carries one lock, which is detached */
+    bool busy;    /* being renewed */
+    int64_t sure; /* when that was sent which a true leader has served ... */
+    size_t agent; /* ... by way of this agent */
 };
 
 #define CONSUL_HANDLE_NAME   "holdfast handle"  /* of a session; see handle.c */
@@ -266,6 +264,7 @@ static inline void hfi_consul_carried_by(struct hfi_receipt *receipt,
 {
     memcpy(consul_own(receipt)->session, s->id, sizeof(s->id));
 }
+
 hf_status hfi_consul_session_get(struct consul_conn *, int64_t ttl_ms,
                                  bool queue, int64_t deadline,
                                  struct consul_session **ret,
@@ -282,6 +281,8 @@ void hfi_consul_session_destroy(struct consul_conn *, const char *id,
                                 int64_t deadline);
 void hfi_consul_session_dead(struct consul_conn *, struct consul_session *);
 void hfi_consul_sessions_end(struct consul_conn *);
+bool hfi_consul_session_proven(struct consul_session *, int64_t sent);
+extern const struct hfi_session_service hfi_consul_session_service;
 hf_status hfi_consul_session_claim(struct consul_conn *,
                                    struct consul_session *, int64_t deadline,
                                    struct hf_error *);
@@ -552,7 +553,7 @@ struct consul_conn {
     bool ready;           /* mu and turn are there */
     struct hfi_cond turn; /* something is not busy any more */
     struct consul_pool calls, renewals;
-    struct hfi_link sessions;
+    struct hfi_sessions sessions;
     struct hfi_map queue_entries; /* of this client; by token */
     struct hfi_map keys;
     struct hfi_link idle; /* of consul_key: kept for what they know */

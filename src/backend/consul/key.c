@@ -121,30 +121,32 @@ void hfi_consul_key_leave(struct consul_conn *cc, struct consul_key *k)
     pthread_mutex_unlock(&cc->mu);
 }
 
-/* With the mutex held: a session that is dead goes with the last who uses
- * it. */
-static void key_unbind(struct consul_key *k)
+/* With the mutex held: the session that the key does not use any more, to be
+ * put back without it; or NULL. */
+static struct consul_session *key_unbind(struct consul_key *k)
 {
+    struct consul_session *s = k->session;
+
     hfi_link_remove(&k->link);
-    if (k->session && --k->session->users == 0 && k->session->dead) {
-        hfi_link_remove(&k->session->link);
-        hfi_free(k->session);
-    }
     k->session = NULL;
+    return s;
 }
 
-/* With the mutex held. */
-static void key_bind(struct consul_key *k, const char *token,
-                     struct consul_session *s)
+/* The same; and it uses this one instead. */
+static struct consul_session *key_bind(struct consul_key *k, const char *token,
+                                       struct consul_session *s)
 {
+    struct consul_session *old = NULL;
+
     if (k->session != s) {
-        s->users++;
-        key_unbind(k);
+        s->base.users++;
+        old = key_unbind(k);
         k->session = s;
     }
     memcpy(k->holder, token, sizeof(k->holder));
     hfi_link_remove(&k->link);
     hfi_link_append(&s->held, &k->link);
+    return old;
 }
 
 /* The claim `token` has it. */
@@ -152,12 +154,15 @@ void hfi_consul_key_held(struct consul_conn *cc, struct consul_key *k,
                          const char *token, struct consul_session *s,
                          uint64_t fence)
 {
+    struct consul_session *old;
+
     pthread_mutex_lock(&cc->mu);
-    key_bind(k, token, s);
+    old = key_bind(k, token, s);
     k->seen = CONSUL_UNKNOWN;
     k->maybe = k->leaving = k->moving = false;
     k->fence = fence;
     pthread_mutex_unlock(&cc->mu);
+    hfi_consul_session_put(cc, old);
 }
 
 /* Is the entry the grant of our claim that has the key?  If it is in another
@@ -165,15 +170,16 @@ void hfi_consul_key_held(struct consul_conn *cc, struct consul_key *k,
 bool hfi_consul_key_rebind(struct consul_conn *cc, struct consul_key *k,
                            const struct consul_kv *kv)
 {
-    struct consul_session *s;
+    struct consul_session *s, *old = NULL;
 
     if (!k->holder[0] || !hfi_consul_is_grant(kv, k->holder, k->fence))
         return false;
     pthread_mutex_lock(&cc->mu);
     s = hfi_consul_session_find(cc, kv->session);
     if (s && s != k->session)
-        key_bind(k, kv->token, s);
+        old = key_bind(k, kv->token, s);
     pthread_mutex_unlock(&cc->mu);
+    hfi_consul_session_put(cc, old);
     return true;
 }
 
@@ -181,11 +187,14 @@ bool hfi_consul_key_rebind(struct consul_conn *cc, struct consul_key *k,
 void hfi_consul_key_maybe(struct consul_conn *cc, struct consul_key *k,
                           const char *token, struct consul_session *s)
 {
+    struct consul_session *old;
+
     pthread_mutex_lock(&cc->mu);
-    key_bind(k, token, s);
+    old = key_bind(k, token, s);
     k->seen = CONSUL_UNKNOWN;
     k->maybe = true;
     pthread_mutex_unlock(&cc->mu);
+    hfi_consul_session_put(cc, old);
 }
 
 /* The claim that may have had the key does not, as the entry `kv` says.  If a
@@ -195,18 +204,19 @@ void hfi_consul_key_settle(struct consul_conn *cc, struct consul_key *k,
                            const struct consul_kv *kv)
 {
     bool is_free = !kv->session[0] && !kv->foreign;
-    struct consul_session *s = NULL;
+    struct consul_session *s = NULL, *old = NULL;
 
     pthread_mutex_lock(&cc->mu);
     if (kv->session[0] && kv->token[0] && strcmp(kv->token, k->holder) != 0)
         s = hfi_consul_session_find(cc, kv->session);
     if (s) {
-        key_bind(k, kv->token, s);
+        old = key_bind(k, kv->token, s);
         k->maybe = k->leaving = k->moving = false;
         k->fence = hfi_consul_fence(kv);
         k->index = kv->index;
     }
     pthread_mutex_unlock(&cc->mu);
+    hfi_consul_session_put(cc, old);
     if (!s)
         hfi_consul_key_free(cc, k, is_free ? CONSUL_FREE : CONSUL_UNKNOWN,
                             is_free ? kv->index : 0);
@@ -216,14 +226,17 @@ void hfi_consul_key_settle(struct consul_conn *cc, struct consul_key *k,
 void hfi_consul_key_free(struct consul_conn *cc, struct consul_key *k,
                          enum consul_seen seen, uint64_t index)
 {
+    struct consul_session *old;
+
     pthread_mutex_lock(&cc->mu);
     k->seen = seen;
     k->index = index;
     k->maybe = k->leaving = k->moving = false;
     k->fence = 0;
     k->holder[0] = '\0';
-    key_unbind(k);
+    old = key_unbind(k);
     pthread_mutex_unlock(&cc->mu);
+    hfi_consul_session_put(cc, old);
 }
 
 /* Nobody else uses the conn any more. */

@@ -101,8 +101,7 @@ static bool session_is_proven(struct consul_session *s, int64_t sent,
 {
     if (agent != s->agent || sent - s->sure > CONSUL_FRESH(s->ttl_ms))
         return false;
-    s->proven = s->sure;
-    return true;
+    return hfi_consul_session_proven(s, sent);
 }
 
 /* Ask for the renewal of all that are open. */
@@ -242,13 +241,14 @@ static hf_status session_renew(struct consul_conn *cc, struct consul_session *s,
     pthread_mutex_lock(&cc->mu);
     st = hfi_consul_session_claim(cc, s, deadline, err);
     if (!st) {
-        if (s->dead) {
+        if (s->base.dead) {
             st = HF_LOST;
         } else {
             pthread_mutex_unlock(&cc->mu);
             st = hfi_consul_session_prove(cc, &cc->renewals, s, deadline, err);
+            if (st == HF_LOST)
+                hfi_consul_session_dead(cc, s);
             pthread_mutex_lock(&cc->mu);
-            s->dead = st == HF_LOST;
         }
         hfi_consul_session_yield(cc, s);
     }
@@ -266,7 +266,7 @@ static void batch_claim(struct consul_conn *cc, struct session_batch *b,
 
     pthread_mutex_lock(&cc->mu);
     for (i = b->n = 0; i < n; i++) {
-        if (sessions[i]->busy || sessions[i]->dead)
+        if (sessions[i]->busy || sessions[i]->base.dead)
             continue;
         sessions[i]->busy = true;
         b->of[b->n] = sessions[i];
@@ -292,9 +292,11 @@ void hfi_consul_sessions_renew(struct consul_conn *cc,
         b = (struct session_batch){.n = 0};
         batch_claim(cc, &b, sessions, part, at);
         batch_prove(cc, &cc->renewals, &b, deadline, err);
+        for (i = 0; i < b.n; i++)
+            if (b.st[i] == HF_LOST)
+                hfi_consul_session_dead(cc, b.of[i]);
         pthread_mutex_lock(&cc->mu);
         for (i = 0; i < b.n; i++) {
-            b.of[i]->dead = b.st[i] == HF_LOST;
             hfi_consul_session_yield(cc, b.of[i]);
             ret[at[i]] = b.st[i];
             asked[at[i]] = true;

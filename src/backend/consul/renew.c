@@ -297,10 +297,10 @@ static struct consul_session *renew_session(struct consul_conn *cc,
         k = renew_key(cc, name, item->claim);
     if (k)
         s = k->session;
-    if (s && ((!s->dead && s->ttl_ms != item->ttl_ms) || k->moving))
+    if (s && ((!s->base.dead && s->ttl_ms != item->ttl_ms) || k->moving))
         s = NULL;
     if (s)
-        s->users++;
+        s->base.users++;
     pthread_mutex_unlock(&cc->mu);
     return s;
 }

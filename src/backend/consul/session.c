@@ -1,8 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
- * session.c - one session for each ttl of a client.
+ * session.c - a session of Consul: making it, what proves it, ending it.
  *
  * A session carries every lock of one ttl and is renewed once for all of them.
+ * Finding, sharing and dropping them is backend/session.c.  The keys that a
+ * session holds stay a list of its own: a key is used by one call at a time
+ * (key.c), and that call learns of the end of the session from the entry, so
+ * nobody may take the key off its session meanwhile.
+ *
  * The leader ends it no earlier than twice its ttl after the last renewal, as
  * every release of Consul has done since sessions have a ttl; a new leader
  * gives it twice its ttl again.  But a renewal is not written to the log, so a
@@ -18,14 +23,14 @@
  *      leader that has not applied its whole log yet.
  *  (3) A session is destroyed only if nothing hangs on it that was detached, or
  *      may: while a move was not answered the lock may be in either session.
- *  (4) `proven` is a time from which the session lasts for twice its ttl, who-
- *      ever answered.  It is not when a renewal was sent but `sure`: when the
+ *  (4) A session lasts for twice its ttl, whoever answered a renewal, but not
+ *      from when that was sent: from `sure`, when the
  *      last request was sent before it that only a true leader can serve, a
  *      write or a consistent read, and that was served by way of the same
  *      agent. A leader that answered the renewal and was not one any more has
  *      been deposed after that, and its successor began to count later still.
- *  (5) What is taken or renewed relies on a session for one ttl.  So `proven`
- *      is at most three quarters of a ttl old then, which leaves a quarter more
+ *  (5) What is taken or renewed relies on a session for one ttl.  So `sure` is
+ *      at most three quarters of a ttl old then, which leaves a quarter more
  *      than backend/backend.h (4) asks for.
  */
 #include "consul.h"
@@ -34,59 +39,25 @@
 
 #include "base/banned.h"
 
-static struct consul_session *session_new(struct consul_conn *cc,
-                                          int64_t ttl_ms, bool queue)
-{
-    struct consul_session *s = hfi_alloc(sizeof(*s));
+/* What a session is asked for by: its ttl, and whether it is for the queue. */
+#define SESSION_KIND(ttl_ms, queue) ((ttl_ms)*2 + (queue))
+#define SESSION_TTL(kind)           ((kind) / 2)
+#define SESSION_IS_QUEUE(kind)      ((kind) % 2 != 0)
 
-    if (!s)
-        return NULL;
-    hfi_link_init(&s->link);
-    hfi_link_init(&s->held);
-    s->ttl_ms = ttl_ms;
-    s->queue = queue;
-    hfi_link_append(&cc->sessions, &s->link);
-    return s;
+static struct consul_session *session_of(struct hfi_session *s)
+{
+    return (struct consul_session *)s;
 }
 
-static void session_free(struct consul_session *s)
-{
-    hfi_link_remove(&s->link);
-    hfi_free(s);
-}
-
-/* With the mutex held.  On the way, forget those that nobody has used for so
- * long that they have lapsed. */
-static struct consul_session *session_of(struct consul_conn *cc, int64_t ttl_ms,
-                                         bool queue)
-{
-    int64_t now = hfi_now();
-    struct consul_session *s;
-    struct hfi_link *at, *next;
-
-    for (at = cc->sessions.next; at != &cc->sessions; at = next) {
-        next = at->next;
-        s = hfi_container(at, struct consul_session, link);
-        if (!s->dead && s->ttl_ms == ttl_ms && s->queue == queue)
-            return s;
-        if (!s->users && now - s->proven > 3 * s->ttl_ms)
-            session_free(s);
-    }
-    return session_new(cc, ttl_ms, queue);
-}
-
-/* With the mutex held: the session with this id, dead or alive, or NULL. */
+/* With the mutex held: the living session with this id, or NULL. */
 struct consul_session *hfi_consul_session_find(struct consul_conn *cc,
                                                const char *id)
 {
-    struct consul_session *s;
-    struct hfi_link *at;
+    struct hfi_session *s = NULL;
 
-    for (at = cc->sessions.next; at != &cc->sessions; at = at->next) {
-        s = hfi_container(at, struct consul_session, link);
-        if (s->id[0] && !strcmp(s->id, id))
-            return s;
-    }
+    while ((s = hfi_session_next(&cc->sessions, s)))
+        if (!strcmp(session_of(s)->id, id))
+            return session_of(s);
     return NULL;
 }
 
@@ -169,7 +140,6 @@ hf_status hfi_consul_session_create(struct consul_conn *cc,
     if (id && hfi_consul_is_id(id)) {
         memcpy(s->id, id, sizeof(s->id));
         session_note(s, sent, reply.agent);
-        s->proven = sent;
         session_doubt(cc, &reply);
     } else {
         st = hfi_fail(err, HF_PROTOCOL, "%s: a session without an id",
@@ -177,6 +147,16 @@ hf_status hfi_consul_session_create(struct consul_conn *cc,
     }
     hfi_consul_reply_fini(&reply);
     return st;
+}
+
+/* A renewal that was sent at `sent` proves that it lasts, with the mutex held:
+ * session.c (4). */
+bool hfi_consul_session_proven(struct consul_session *s, int64_t sent)
+{
+    struct hfi_proof proof = hfi_proof_plain(s->sure, 2 * s->ttl_ms);
+
+    s->base.ttl_ms = proof.ms;
+    return hfi_session_proven(&s->base, &proof, sent);
 }
 
 /* A consistent read or a write that was sent at `at` was served. */
@@ -221,48 +201,44 @@ void hfi_consul_session_yield(struct consul_conn *cc, struct consul_session *s)
     hfi_cond_wake(&cc->turn);
 }
 
-/* With the mutex held: nobody uses it, so nobody misses it. */
-static void session_drop(struct consul_session *s)
-{
-    if (--s->users == 0 && (s->dead || !s->id[0]))
-        session_free(s);
-}
-
 void hfi_consul_session_put(struct consul_conn *cc, struct consul_session *s)
 {
-    pthread_mutex_lock(&cc->mu);
-    session_drop(s);
-    pthread_mutex_unlock(&cc->mu);
+    if (s)
+        hfi_session_put(&cc->sessions, &s->base);
 }
 
 /* The service says that it does not know the session.  session.c (2) */
 void hfi_consul_session_dead(struct consul_conn *cc, struct consul_session *s)
 {
-    pthread_mutex_lock(&cc->mu);
-    s->dead = true;
-    pthread_mutex_unlock(&cc->mu);
+    hfi_session_died(&cc->sessions, &s->base);
 }
 
-/* With the mutex held and given back: bring it into a state to be used. */
+/* Prove it, unless that was done shortly before.  session.c (5) */
 static hf_status session_freshen(struct consul_conn *cc,
                                  struct consul_session *s, int64_t deadline,
                                  struct hf_error *err)
 {
-    hf_status st = hfi_consul_session_claim(cc, s, deadline, err);
+    bool lasts = false;
+    hf_status st;
 
-    if (st)
-        return st;
-    if (s->dead) {
-        st = HF_LOST;
-    } else if (!s->id[0] || hfi_now() - s->proven > CONSUL_FRESH(s->ttl_ms)) {
-        pthread_mutex_unlock(&cc->mu);
-        st = s->id[0]
-                 ? hfi_consul_session_prove(cc, &cc->calls, s, deadline, err)
-                 : hfi_consul_session_create(cc, s, deadline, err);
-        pthread_mutex_lock(&cc->mu);
-        s->dead = st == HF_LOST;
+    pthread_mutex_lock(&cc->mu);
+    st = hfi_consul_session_claim(cc, s, deadline, err);
+    if (!st) {
+        lasts = hfi_session_lasts(&s->base, hfi_now(),
+                                  2 * s->ttl_ms - CONSUL_FRESH(s->ttl_ms));
+        st = s->base.dead ? HF_LOST : HF_OK;
+        if (st || lasts)
+            hfi_consul_session_yield(cc, s);
     }
+    pthread_mutex_unlock(&cc->mu);
+    if (st || lasts)
+        return st;
+    st = hfi_consul_session_prove(cc, &cc->calls, s, deadline, err);
+    if (st == HF_LOST)
+        hfi_consul_session_dead(cc, s);
+    pthread_mutex_lock(&cc->mu);
     hfi_consul_session_yield(cc, s);
+    pthread_mutex_unlock(&cc->mu);
     return st;
 }
 
@@ -272,44 +248,47 @@ hf_status hfi_consul_session_get(struct consul_conn *cc, int64_t ttl_ms,
                                  struct consul_session **ret,
                                  struct hf_error *err)
 {
-    struct consul_session *s;
-    hf_status st;
+    struct hfi_session *s;
+    hf_status st = HF_LOST;
+    bool fresh;
     int i;
 
-    pthread_mutex_lock(&cc->mu);
-    for (i = 0, st = HF_LOST; st == HF_LOST && i < 3; i++) {
-        s = session_of(cc, ttl_ms, queue);
-        if (!s) {
-            st = hfi_nomem(err);
-            break;
-        }
-        s->users++;
-        st = session_freshen(cc, s, deadline, err);
+    for (i = 0; st == HF_LOST && i < 3; i++) {
+        st = hfi_session_get(&cc->sessions, SESSION_KIND(ttl_ms, queue), &s,
+                             &fresh, deadline, err);
         if (st)
-            session_drop(s);
+            return st;
+        st = session_freshen(cc, session_of(s), deadline, err);
+        if (st)
+            hfi_session_put(&cc->sessions, s);
         else
-            *ret = s;
+            *ret = session_of(s);
     }
-    pthread_mutex_unlock(&cc->mu);
     return st == HF_LOST
                ? hfi_fail(err, HF_UNAVAILABLE, "%s: no session stays alive",
                           cc->base.endpoint)
                : st;
 }
 
-/* With nobody else using the conn: has any lock that is still wanted been sent
- * to another session, without an answer?  Any of ours may have it. */
-static bool sessions_in_doubt(const struct consul_conn *cc)
-{
-    const struct consul_key *k;
-    struct hfi_node *node = NULL;
+/* ---- what backend/session.c asks for ------------------------------------- */
 
-    while ((node = hfi_map_next(&cc->keys, node))) {
-        k = hfi_container(node, struct consul_key, node);
-        if (k->holder[0] && k->moving && !k->leaving)
-            return true;
-    }
-    return false;
+static hf_status session_make(void *conn, struct hfi_session *base,
+                              int64_t deadline, struct hf_error *err)
+{
+    struct consul_session *s = session_of(base);
+    struct consul_conn *cc = conn;
+    hf_status st;
+
+    hfi_link_init(&s->held);
+    s->ttl_ms = SESSION_TTL(base->kind);
+    s->queue = SESSION_IS_QUEUE(base->kind);
+    st = hfi_consul_session_create(cc, s, deadline, err);
+    if (st)
+        return st;
+    pthread_mutex_lock(&cc->mu);
+    hfi_consul_session_proven(s, s->sure); /* It went through the log. */
+    pthread_mutex_unlock(&cc->mu);
+    return HF_OK;
 }
 
 /* A key that was never released here was detached: somebody else may count on
@@ -324,21 +303,51 @@ static bool session_is_needed(const struct consul_session *s)
     return false;
 }
 
-/* Nobody else uses the conn any more.  session.c (3)  A service that does
- * not answer is not asked again: the session lapses. */
+/* Has any lock that is still wanted been sent to another session, without an
+ * answer?  Any of ours may have it, until the next answer tells. */
+static bool session_in_doubt(const struct consul_conn *cc)
+{
+    const struct consul_key *k;
+    struct hfi_node *node = NULL;
+
+    while ((node = hfi_map_next(&cc->keys, node))) {
+        k = hfi_container(node, struct consul_key, node);
+        if (k->holder[0] && k->moving && !k->leaving)
+            return true;
+    }
+    return false;
+}
+
+/* session.c (3)  A service that does not answer is not asked again: the session
+ * lapses. */
+static void session_end(void *conn, struct hfi_session *base, int64_t deadline)
+{
+    const struct consul_session *s = session_of(base);
+    struct consul_conn *cc = conn;
+
+    if (!session_is_needed(s) && (s->queue || !session_in_doubt(cc)) &&
+        !atomic_load(&cc->silent))
+        hfi_consul_session_destroy(cc, s->id, deadline);
+}
+
+static void session_drop(void *conn, struct hfi_session *base)
+{
+    struct consul_session *s = session_of(base);
+
+    (void)conn;
+    while (!hfi_link_alone(&s->held))
+        hfi_link_remove(s->held.next);
+}
+
+const struct hfi_session_service hfi_consul_session_service = {
+    .size = sizeof(struct consul_session),
+    .create = session_make,
+    .end = session_end,
+    .drop = session_drop,
+};
+
+/* Nobody else uses the conn any more. */
 void hfi_consul_sessions_end(struct consul_conn *cc)
 {
-    int64_t deadline = hfi_now() + cc->timeout_ms;
-    bool doubt = sessions_in_doubt(cc);
-    struct consul_session *s;
-
-    while (!hfi_link_alone(&cc->sessions)) {
-        s = hfi_container(cc->sessions.next, struct consul_session, link);
-        if (s->id[0] && !s->dead && (s->queue || !doubt) &&
-            !session_is_needed(s) && !atomic_load(&cc->silent))
-            hfi_consul_session_destroy(cc, s->id, deadline);
-        while (!hfi_link_alone(&s->held))
-            hfi_link_remove(s->held.next);
-        session_free(s);
-    }
+    hfi_sessions_close(&cc->sessions, hfi_now() + cc->timeout_ms);
 }
