@@ -87,4 +87,36 @@ TEST_TIMEOUT(what_was_known_of_a_key_is_forgotten_with_the_connection, 120)
     hf_close(b);
 }
 
+/* A session that has seen more than the server knows of is refused: another
+ * one, for another length of lease, is not. */
+TEST_TIMEOUT(transaction_ids_that_go_back_are_warned_of, 120)
+{
+    static const char *const recipes[] = {"?ttl=8s",
+                                          "?ttl=8s&recipe=ephemeral"};
+    struct hf_service about = {.size = sizeof(about)};
+    struct hf_lock_opts opts = zkt_opts(2000);
+    hf_client *client[2];
+    uint64_t fence[2];
+    hf_lock *lk;
+
+    for (int i = 0; i < 2; i++) {
+        client[i] = zkt_open(zkt_url(recipes[i]));
+        once(client[i], zkt_key(i ? "plain" : "k"));
+    }
+    backup();
+    for (int i = 0; i < 2; i++)
+        for (int n = 0; n < 40; n++)
+            fence[i] = once(client[i], zkt_key(i ? "plain" : "k"));
+    restore();
+    for (int i = 0; i < 2; i++) {
+        CHECK_OK(hf_acquire(client[i], zkt_key(i ? "plain" : "k"), 60000, &opts,
+                            &lk, &t_err));
+        CHECK_LT(hf_fence(lk), fence[i]);
+        CHECK_OK(hf_describe(client[i], &about, &t_err));
+        CHECK(strstr(about.warning, "gone back") != NULL);
+        CHECK_OK(hf_release(lk, &t_err));
+        hf_close(client[i]);
+    }
+}
+
 T_MAIN

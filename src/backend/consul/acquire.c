@@ -145,12 +145,25 @@ static hf_status try_create(struct consul_try *t)
     return HF_LOST;
 }
 
+/* What is written later has a higher index, whatever the key, unless the
+ * service has forgotten: fences are indexes, so nobody may miss it.  `before` is
+ * what was known when the grant was sent. */
+static void try_index(struct consul_conn *cc, uint64_t index, uint64_t before)
+{
+    if (index <= before)
+        hfi_warn(&cc->base,
+                 "the service's index has gone back: a new cluster is in the "
+                 "place of the old one, and fences begin again");
+    atomic_store(&cc->newest, index);
+}
+
 /* Write the grant, if the key is as we saw it.  HF_LOST: it was not. */
 static hf_status try_lock(struct consul_try *t)
 {
     char value[CONSUL_VALUE_MAX];
     struct consul_key *k = t->k;
     struct consul_ops ops = {.len = 0};
+    uint64_t before = atomic_load(&t->cc->newest);
     struct consul_done done;
     hf_status st;
 
@@ -173,6 +186,7 @@ static hf_status try_lock(struct consul_try *t)
         return st;
     if (done.ok) {
         k->index = done.index;
+        try_index(t->cc, done.index, before);
         if (t->queue_entry[0])
             hfi_consul_queue_left(t->cc, t->claim->key, t->claim->token, true);
         return try_granted(t, done.index);

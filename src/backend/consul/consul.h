@@ -543,12 +543,13 @@ struct consul_conn {
     struct hfi_conn base;
     struct consul_options options;
     char id[CONSUL_BY_LEN + 1]; /* of this client: see release.c (3) */
-    int64_t timeout_ms;    /* for closing, where the core gives no deadline */
-    atomic_size_t agent;   /* the one that answered last */
-    _Atomic int64_t heard; /* when it did, or when we turned to it */
-    atomic_bool fresh;     /* an unknown key is likely not to exist */
-    atomic_bool silent;    /* the last request had no answer */
-    atomic_bool doubted;   /* the set-up was warned of */
+    int64_t timeout_ms;      /* for closing, where the core gives no deadline */
+    atomic_size_t agent;     /* the one that answered last */
+    _Atomic int64_t heard;   /* when it did, or when we turned to it */
+    atomic_bool fresh;       /* an unknown key is likely not to exist */
+    atomic_bool silent;      /* the last request had no answer */
+    atomic_bool doubted;     /* the set-up was warned of */
+    _Atomic uint64_t newest; /* the index of our last grant */
     pthread_mutex_t mu;
     bool ready;           /* mu and turn are there */
     struct hfi_cond turn; /* something is not busy any more */

@@ -107,6 +107,7 @@ hf_status zk_ephemeral_step(struct zk_session *ses, struct zk_node *node,
 {
     struct zk_conn *zc = ses->conn;
     struct zk_batch *reqs = zk_batch_new(ses, 2);
+    int64_t before;
     hf_status st;
     int rc;
 
@@ -114,6 +115,7 @@ hf_status zk_ephemeral_step(struct zk_session *ses, struct zk_node *node,
     if (!reqs)
         return hfi_nomem(err);
     pthread_mutex_lock(&zc->mu);
+    before = zc->zxid;
     node->sent = node->paired = true;
     pthread_mutex_unlock(&zc->mu);
     if (!ephemeral_create(reqs, node, claim)) {
@@ -126,6 +128,11 @@ hf_status zk_ephemeral_step(struct zk_session *ses, struct zk_node *node,
         return zk_no_answer(zc, err);
     }
     rc = reqs->ops[0].rc;
+    if (!rc && !reqs->ops[1].rc) {
+        pthread_mutex_lock(&zc->mu);
+        zk_last_created(zc, reqs->ops[1].stat.czxid, before);
+        pthread_mutex_unlock(&zc->mu);
+    }
     if (rc == ZNONODE) {
         pthread_mutex_lock(&zc->mu);
         node->sent = node->paired = false;

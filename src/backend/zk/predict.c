@@ -131,6 +131,17 @@ bool zk_last_tells(struct zk_conn *zc, const struct zk_node *node, char **tail)
     return tells;
 }
 
+/* With the mutex held.  What is created later has a higher number, unless the
+ * servers have forgotten: fences are these numbers, so nobody may miss it. */
+void zk_last_created(struct zk_conn *zc, int64_t zxid, int64_t before)
+{
+    if (zxid <= before)
+        hfi_warn(&zc->base,
+                 "transaction ids have gone back: the servers' data was "
+                 "replaced by older or new data, and fences begin again");
+    zc->zxid = zxid;
+}
+
 void zk_last_fini(struct zk_conn *zc)
 {
     size_t i;

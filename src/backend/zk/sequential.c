@@ -355,13 +355,13 @@ static bool sequential_refused(int rc)
 
 /* The answer to the create, with the mutex held. */
 static void sequential_created(struct zk_conn *zc, struct zk_node *node,
-                               struct zk_op *op)
+                               struct zk_op *op, int64_t before)
 {
     if (op->rc == ZOK) {
         node->path = op->text;
         op->text = NULL;
         node->fence = (uint64_t)op->stat.czxid;
-        zc->zxid = op->stat.czxid;
+        zk_last_created(zc, op->stat.czxid, before);
     } else if (sequential_refused(op->rc)) {
         node->sent = false;
     }
@@ -376,6 +376,7 @@ static hf_status sequential_begin(struct zk_session *ses, struct zk_node *node,
     struct zk_conn *zc = ses->conn;
     char prefix[ZK_NAME_MAX], data[ZK_DATA_MAX];
     struct zk_batch *reqs = zk_batch_new(ses, 2);
+    int64_t before;
     char *path;
     hf_status st;
 
@@ -389,6 +390,7 @@ static hf_status sequential_begin(struct zk_session *ses, struct zk_node *node,
     pthread_mutex_lock(&zc->mu);
     node->sent = true; /* sequential.c (1) */
     node->epoch = zc->epoch;
+    before = zc->zxid;
     pthread_mutex_unlock(&zc->mu);
     zk_create(reqs, path, data, ZOO_EPHEMERAL_SEQUENTIAL);
     if (claim->owner || !zk_last_known(zc, node->parent, claim->queue))
@@ -399,7 +401,7 @@ static hf_status sequential_begin(struct zk_session *ses, struct zk_node *node,
         return zk_no_answer(zc, err);
     }
     pthread_mutex_lock(&zc->mu);
-    sequential_created(zc, node, &reqs->ops[0]);
+    sequential_created(zc, node, &reqs->ops[0], before);
     pthread_mutex_unlock(&zc->mu);
     if (reqs->ops[0].rc == ZNONODE) {
         *again = true;

@@ -380,6 +380,8 @@ void zk_last_note(struct zk_conn *, struct zk_node *);
 bool zk_last_known(struct zk_conn *, const char *parent, bool queue);
 bool zk_last_tells(struct zk_conn *, const struct zk_node *, char **tail);
 void zk_last_fini(struct zk_conn *);
+/* A node was created by `zxid`, and `before` was known when that was sent. */
+void zk_last_created(struct zk_conn *, int64_t zxid, int64_t before);
 
 /* ---- acquire.c, release.c, wait.c ------------------------------------ */
 
