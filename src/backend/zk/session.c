@@ -18,6 +18,14 @@
  * third of its lease has most of a lease left after each renewal.  The price is
  * that the lock of a dead client passes on only after one and a half leases.
  *
+ * WHY NOT backend/session.c  There a session is made by one request, proven by
+ * answers, declared dead by a call and freed by its last user.  Here it is
+ * found and shared while it has no connection yet, or again none, and those who
+ * want it wait for that; the library says in a callback, under the mutex, that
+ * it has ended; and its I/O thread has to close the handle before anybody may
+ * free it.  Each of its nodes is told of the end in another way: a holder
+ * loses, a waiter begins anew, a node that may have moved is looked for.
+ *
  * INVARIANTS
  *  (1) A session serves a lease only if the server granted it a quarter more.
  *      Where it grants less than the half, what is believed ends earlier; where
