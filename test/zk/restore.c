@@ -42,11 +42,10 @@ static void restore(void)
 /* Taken and released; its fence. */
 static uint64_t once(hf_client *client, const char *key)
 {
-    struct hf_lock_opts opts = zkt_opts(8000);
     hf_lock *lk;
     uint64_t fence;
 
-    CHECK_OK(hf_acquire(client, key, 30000, &opts, &lk, &t_err));
+    CHECK_OK(hf_acquire(client, key, 30000, NULL, &lk, &t_err));
     fence = hf_fence(lk);
     CHECK_OK(hf_release(lk, &t_err));
     return fence;
@@ -87,14 +86,12 @@ TEST_TIMEOUT(what_was_known_of_a_key_is_forgotten_with_the_connection, 120)
     hf_close(b);
 }
 
-/* A session that has seen more than the server knows of is refused: another
- * one, for another length of lease, is not. */
+/* A session that has seen more than the server knows of is refused for good. */
 TEST_TIMEOUT(transaction_ids_that_go_back_are_warned_of, 120)
 {
-    static const char *const recipes[] = {"?ttl=8s",
-                                          "?ttl=8s&recipe=ephemeral"};
+    static const char *const recipes[] = {
+        "?ttl=1s&timeout=1s", "?ttl=1s&timeout=1s&recipe=ephemeral"};
     struct hf_service about = {.size = sizeof(about)};
-    struct hf_lock_opts opts = zkt_opts(2000);
     hf_client *client[2];
     uint64_t fence[2];
     hf_lock *lk;
@@ -109,7 +106,7 @@ TEST_TIMEOUT(transaction_ids_that_go_back_are_warned_of, 120)
             fence[i] = once(client[i], zkt_key(i ? "plain" : "k"));
     restore();
     for (int i = 0; i < 2; i++) {
-        CHECK_OK(hf_acquire(client[i], zkt_key(i ? "plain" : "k"), 60000, &opts,
+        CHECK_OK(hf_acquire(client[i], zkt_key(i ? "plain" : "k"), 60000, NULL,
                             &lk, &t_err));
         CHECK_LT(hf_fence(lk), fence[i]);
         CHECK_OK(hf_describe(client[i], &about, &t_err));
@@ -117,6 +114,31 @@ TEST_TIMEOUT(transaction_ids_that_go_back_are_warned_of, 120)
         CHECK_OK(hf_release(lk, &t_err));
         hf_close(client[i]);
     }
+}
+
+TEST_TIMEOUT(a_waiter_whose_session_is_refused_queues_up_anew, 120)
+{
+    const char *url = zkt_url("?ttl=1s&timeout=1s"), *key = zkt_key("w");
+    hf_client *a = zkt_open(url), *b = zkt_open(url);
+    struct zkt_waiter w;
+    hf_lock *lk;
+
+    once(a, key);
+    backup();
+    for (int n = 0; n < 40; n++)
+        once(a, key);
+    CHECK_OK(hf_acquire(a, key, 30000, NULL, &lk, &t_err));
+    zkt_wait_start(&w, b, key, 60000, 1000);
+    /* It has seen a transaction that the server will not know of. */
+    t_poll_until(strstr(zkt_says(1, "wchs"), "watching 0 paths") == NULL,
+                 20000);
+    restore();
+    t_check_status(__FILE__, __LINE__, "the waiter", zkt_wait_end(&w), HF_OK);
+    CHECK(!hf_held(lk));
+    CHECK_OK(hf_release(w.lk, &t_err));
+    hf_release(lk, NULL);
+    hf_close(a);
+    hf_close(b);
 }
 
 T_MAIN

@@ -61,6 +61,16 @@ static bool io_has_choice(const struct zk_session *ses)
     return strchr(ses->addrs, ',') != NULL;
 }
 
+static int io_servers(const struct zk_session *ses)
+{
+    const char *at;
+    int n = 1;
+
+    for (at = strchr(ses->addrs, ','); at; at = strchr(at + 1, ','))
+        n++;
+    return n;
+}
+
 /* Make the library believe that the server has hung up: it reads that next.
  * Unless there is something to read: then it was us who kept quiet. */
 static void io_hang_up(struct zk_session *ses)
@@ -291,13 +301,10 @@ static void io_begin(struct zk_session *ses)
  * I/O thread, without the mutex. */
 static void io_resolve(struct zk_session *ses)
 {
-    const char *found, *at;
+    const char *found;
     char *copy;
-    int servers = 1;
 
-    for (at = strchr(ses->addrs, ','); at; at = strchr(at + 1, ','))
-        servers++;
-    if (!ses->lookup && ses->fails >= servers &&
+    if (!ses->lookup && ses->fails >= io_servers(ses) &&
         hfi_now() >= ses->resolved_at + RESOLVE_MS) {
         ses->lookup = zk_lookup_start(ses->conn->hosts);
         ses->resolved_at = hfi_now();
@@ -366,12 +373,13 @@ static int64_t io_connect(struct zk_session *ses)
 {
     pthread_mutex_t *mu = &ses->conn->mu;
     int events = io_ready(ses);
-    bool another = ses->sock < 0;
+    bool another = ses->sock < 0, refused = false;
     char why[sizeof(ses->why)] = "";
 
     pthread_mutex_unlock(mu);
     if (events && !io_step(ses, events)) {
         another = true;
+        refused = !ses->error;
         io_failed(ses, why, sizeof(why));
     }
     if (!ses->heard && another) {
@@ -393,6 +401,8 @@ static int64_t io_connect(struct zk_session *ses)
         ses->fails = 0;
         return 0;
     }
+    if (refused)
+        zk_session_refused(ses, io_servers(ses));
     return io_patience(ses, another);
 }
 

@@ -135,6 +135,7 @@ hf_status zk_node_session(struct zk_conn *zc, struct zk_node *node,
     ses = node->ses;
     if (ses) {
         ses->users++;
+        zk_session_beside(ses, ttl_ms);
         st = zk_session_up(ses, deadline, err);
         if (st)
             zk_session_leave(ses);

@@ -35,6 +35,12 @@
  *      told, and those who wait begin anew in another.
  *  (3) A handle is closed only when no call uses it, by its I/O thread
  *      (io.c), never in a callback.
+ *  (4) Servers whose data was replaced by an older copy hang up on a session
+ *      that has seen more than they know of, without saying that it has ended.
+ *      So a session that had no connection for longer than it lasts is not used
+ *      for anything new: another one is made beside it.  If that comes up, and
+ *      the servers go on to hang up on the old one, each of them twice, the old
+ *      one counts as ended.  After a mere outage it is taken up as before.
  */
 #include "zk.h"
 
@@ -138,6 +144,34 @@ void zk_session_died(struct zk_session *ses)
     }
 }
 
+/* session.c (4) */
+static bool session_is_overdue(const struct zk_session *ses)
+{
+    return ses->state == ZK_CONNECTING && ses->down_at &&
+           hfi_now() > ses->down_at + ses->got_ms;
+}
+
+/* One has come up: are there others that may be refused for good? */
+static void session_replaces(struct zk_conn *zc)
+{
+    struct zk_session *other;
+    struct hfi_link *at;
+
+    for (at = zc->living.next; at != &zc->living; at = at->next) {
+        other = hfi_container(at, struct zk_session, link);
+        if (!session_is_overdue(other) || other->replaced)
+            continue;
+        other->replaced = true;
+        other->refusals = 0;
+    }
+}
+
+void zk_session_refused(struct zk_session *ses, int servers)
+{
+    if (ses->replaced && ++ses->refusals > 2 * servers)
+        zk_session_died(ses);
+}
+
 /* Say what the server made of the length that we asked for. */
 static void session_warn(struct zk_session *ses)
 {
@@ -175,6 +209,9 @@ static void session_came_up(struct zk_session *ses)
     ses->state = ZK_UP;
     ses->life++;
     zc->epoch++;
+    ses->down_at = 0;
+    ses->replaced = false;
+    session_replaces(zc);
     ses->heard_at = hfi_now();
     zk_touch_begin(ses);
     zk_hear_from(ses, true);
@@ -203,6 +240,7 @@ void zk_session_changed(struct zk_session *ses, int state)
     } else if (ses->state == ZK_UP) {
         ses->state = ZK_CONNECTING;
         ses->conn->epoch++;
+        ses->down_at = hfi_now();
         ses->sock = -1; /* The library has closed it: an attempt begins. */
         snprintf(ses->why, sizeof(ses->why), "it broke");
         zk_hear_from(ses, false);
@@ -434,7 +472,8 @@ static struct zk_session *session_find(struct zk_conn *zc, int64_t ttl_ms)
 
     for (at = zc->living.next; at != &zc->living; at = at->next) {
         ses = hfi_container(at, struct zk_session, link);
-        if (ttl_ms < 0 || zk_session_fits(ses, ttl_ms))
+        if (!session_is_overdue(ses) &&
+            (ttl_ms < 0 || zk_session_fits(ses, ttl_ms)))
             return ses;
     }
     return NULL;
@@ -468,6 +507,35 @@ static hf_status session_limit(struct zk_session *ses, int64_t ttl_ms,
                     (long long)ses->got_ms, (long long)ses->got_ms * 4 / 5);
 }
 
+/* Make one; with a user. */
+static struct zk_session *session_make(struct zk_conn *zc, int64_t ttl_ms,
+                                       hf_status *st, struct hf_error *err)
+{
+    struct zk_session *ses = session_new(zc, ttl_ms < 0 ? zc->ttl_ms : ttl_ms);
+
+    if (!ses) {
+        *st = hfi_nomem(err);
+        return NULL;
+    }
+    ses->users++;
+    *st = session_open(ses, err);
+    return ses;
+}
+
+/* With the mutex held: a node is on that session, for leases of this length. If
+ * it may have been refused, see to it that another one tries.  session.c (4) */
+void zk_session_beside(struct zk_session *ses, int64_t ttl_ms)
+{
+    struct zk_session *other;
+    hf_status st;
+
+    if (!session_is_overdue(ses) || session_find(ses->conn, ttl_ms))
+        return;
+    other = session_make(ses->conn, ttl_ms, &st, NULL);
+    if (other)
+        zk_session_leave(other);
+}
+
 static hf_status session_get(struct zk_conn *zc, int64_t ttl_ms,
                              int64_t deadline, struct zk_session **ret,
                              struct hf_error *err)
@@ -477,11 +545,9 @@ static hf_status session_get(struct zk_conn *zc, int64_t ttl_ms,
 
     if (!ses) {
         session_drop_unused(zc);
-        ses = session_new(zc, ttl_ms < 0 ? zc->ttl_ms : ttl_ms);
+        ses = session_make(zc, ttl_ms, &st, err);
         if (!ses)
-            return hfi_nomem(err);
-        ses->users++;
-        st = session_open(ses, err);
+            return st;
     } else {
         ses->users++;
     }

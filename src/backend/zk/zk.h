@@ -90,6 +90,9 @@ struct zk_session {
     char *addrs;              /* what the library was told */
     int64_t resolved_at;      /* when that was last begun */
     int fails;                /* attempts to connect since then */
+    int64_t down_at;          /* when its connection broke; 0: it has not */
+    bool replaced;            /* session.c (4): another came up meanwhile */
+    int refusals;             /* servers that have hung up since then */
     int error;                /* errno of the last, or 0 */
     char why[160];            /* there is no connection; "" if there is */
     struct hfi_thread io_thread;
@@ -215,6 +218,7 @@ hf_status zk_session_any(struct zk_conn *, int64_t deadline,
 hf_status zk_session_up(struct zk_session *, int64_t deadline,
                         struct hf_error *);
 void zk_session_put(struct zk_session *);
+void zk_session_beside(struct zk_session *, int64_t ttl_ms);
 /* A living one; NULL: none.  With the mutex held. */
 struct zk_session *zk_session_by_id(struct zk_conn *, int64_t id);
 void zk_session_leave(struct zk_session *); /* with the mutex held */
@@ -228,6 +232,8 @@ void zk_watcher(zhandle_t *, int type, int state, const char *path, void *);
 /* With the mutex held: the library has said so. */
 void zk_session_changed(struct zk_session *, int state);
 void zk_session_died(struct zk_session *);
+/* The same, in its I/O thread: one of so many servers has hung up on it. */
+void zk_session_refused(struct zk_session *, int servers);
 
 /* ---- resolve.c: names ----------------------------------------------- */
 
