@@ -96,18 +96,20 @@ TEST(a_lock_is_kept_after_an_extension_that_had_no_answer)
 }
 
 /* The first attempt has no answer, the others of the same call are not sent:
- * the lease may be the longer one by now. */
+ * the lease may be the longer one by now.  A manual lock, since a renewal in the
+ * background would be the one that has no answer. */
 TEST(an_extension_that_may_have_been_carried_out_is_uncertain)
 {
-    struct hf_lock_opts opts = far_opts(6000, 0);
+    struct hf_lock_opts opts = far_opts(30000, HF_MANUAL);
     hf_client *client = far_client(600);
-    hf_lock *lk = far_lock(client, "k", 6000);
     struct hf_handle handle;
+    hf_lock *lk;
 
+    CHECK_OK(hf_acquire(client, "k", 0, &opts, &lk, &t_err));
     atomic_store(&far_unsent, true);
-    CHECK_STATUS(hf_extend(lk, 8000, &t_err), HF_UNAVAILABLE);
+    CHECK_STATUS(hf_extend(lk, 40000, &t_err), HF_UNAVAILABLE);
     atomic_store(&far_late_renewal, true);
-    CHECK_STATUS(hf_extend(lk, 8000, &t_err), HF_UNCERTAIN);
+    CHECK_STATUS(hf_extend(lk, 40000, &t_err), HF_UNCERTAIN);
     CHECK_EQ(t_err.status, HF_UNCERTAIN);
     CHECK_OK(hf_detach(lk, &handle, &t_err));
     CHECK_STATUS(hf_handle_extend(client, "k", &handle, &opts, &t_err),
