@@ -5,6 +5,7 @@
  */
 #include "../t.h"
 
+#include <fcntl.h>
 #include <sched.h>
 #include <sqlite3.h>
 #include <stdio.h>
@@ -269,6 +270,72 @@ TEST(a_database_that_is_mounted_as_a_single_file_is_refused)
     t_join(&child);
     if (!mounted)
         T_SKIP_HOST("mounts");
+}
+
+/* ---- containers with another clock --------------------------------------- */
+
+#ifndef CLONE_NEWTIME
+#define CLONE_NEWTIME 0x80
+#endif
+
+static bool other_boot_id(void)
+{
+    shell("cat /proc/sys/kernel/random/uuid >boot_id");
+    return !unshare(CLONE_NEWNS) &&
+           !mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, 0) &&
+           !mount(path_of("boot_id"), "/proc/sys/kernel/random/boot_id", NULL,
+                  MS_BIND, NULL);
+}
+
+static bool other_clock(void)
+{
+    static const char shift[] = "boottime 100000 0\n";
+    bool ok = !unshare(CLONE_NEWTIME);
+    int fd = open("/proc/self/timens_offsets", O_WRONLY | O_CLOEXEC);
+
+    ok = ok && fd >= 0 &&
+         write(fd, shift, strlen(shift)) == (ssize_t)strlen(shift);
+    close(fd);
+    fd = open("/proc/self/ns/time_for_children", O_RDONLY | O_CLOEXEC);
+    ok = ok && fd >= 0 && !setns(fd, CLONE_NEWTIME);
+    close(fd);
+    return ok;
+}
+
+/* Leases of others would be over by that clock or that boot id.  Versions need
+ * neither. */
+static void open_contained(struct t_peer *up, void *arg)
+{
+    bool ok = (*(bool (**)(void))arg)();
+
+    t_tell(up, ok);
+    if (!ok)
+        return;
+    refused(url_of("x.db"), HF_UNSUPPORTED, "strategy=version");
+    hf_close(open_url(url_of("x.db?strategy=version&table=v")));
+}
+
+static void contained(bool (*how)(void))
+{
+    struct t_peer child;
+    bool ok;
+
+    hf_close(open_url(url_of("x.db")));
+    child = t_fork(open_contained, &how);
+    ok = t_hear(&child);
+    t_join(&child);
+    if (!ok)
+        T_SKIP_HOST("namespaces");
+}
+
+TEST(a_container_with_a_boot_id_of_its_own_is_refused)
+{
+    contained(other_boot_id);
+}
+
+TEST(a_container_with_a_clock_of_its_own_is_refused)
+{
+    contained(other_clock);
 }
 
 T_MAIN

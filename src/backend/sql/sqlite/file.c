@@ -24,6 +24,11 @@
  *  (5) A process whose parent had the database open when it forked does not
  *      open it: SQLite keeps one record of a file's locks for all sessions of a
  *      process, and does not notice that the child has none of them.
+ *  (6) All who use strategy lease have the clock and the boot id of the machine.
+ *      A container may have others: systemd-nspawn and LXC mount a boot id of
+ *      their own over that of the kernel, and a time namespace shifts the time
+ *      since boot.  By those every lease from outside is over, so a process that
+ *      has them is refused.  Strategy version needs neither.
  */
 #include "sqlite.h"
 
@@ -174,9 +179,34 @@ void lite_unuse(struct lite_session *ls)
 
 /* ---- what is refused --------------------------------------------------- */
 
+#define BOOT_ID "/proc/sys/kernel/random/boot_id"
+
+/* Of the file system proc, and of the first time namespace of a machine. */
+#define BOOT_PROC_MAGIC 0x9fa0
+#define BOOT_TIME_FIRST 0xeffffffaU
+
+hf_status lite_boot_judge(struct hf_error *err)
+{
+    struct statfs fs;
+    struct stat sb;
+    const char *what = NULL;
+
+    if (statfs(BOOT_ID, &fs) || fs.f_type != BOOT_PROC_MAGIC)
+        what = "a boot id";
+    else if (!stat("/proc/self/ns/time", &sb) && sb.st_ino != BOOT_TIME_FIRST)
+        what = "a clock (time namespace)";
+    if (!what)
+        return HF_OK;
+    return hfi_fail(err, HF_UNSUPPORTED,
+                    "sqlite: this container has %s of its own, by which leases "
+                    "from outside are over: use strategy=version, with another "
+                    "table=",
+                    what);
+}
+
 hf_status lite_boot(struct lite_conn *lc, struct hf_error *err)
 {
-    int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+    int fd = open(BOOT_ID, O_RDONLY | O_CLOEXEC);
     ssize_t len = fd >= 0 ? read(fd, lc->boot, 36) : -1;
 
     if (fd >= 0)

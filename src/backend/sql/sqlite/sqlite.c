@@ -22,10 +22,9 @@
  *      fence below one that it had before.
  *
  * LIMITS  One machine: on a network file system neither the locks nor the
- *   clock are what they must be, and open() refuses it.  Containers with a
- *   time namespace of their own must not share a database.  One writer at a
- *   time for all keys; and there are no row locks, so strategy=row is
- *   refused.
+ *   clock are what they must be, and open() refuses it; and a container that
+ *   has another clock or boot id, file.c (6).  One writer at a time for all
+ *   keys; and there are no row locks, so strategy=row is refused.
  */
 #include "sqlite.h"
 
@@ -306,9 +305,15 @@ static hf_status lite_connect(struct sql_session *session, bool first,
     struct lite_conn *lc = (struct lite_conn *)session->conn;
     int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX |
                 (session->conn->create ? SQLITE_OPEN_CREATE : 0);
-    hf_status st = lite_may_open(lc, err);
-    int code = st ? SQLITE_OK : sqlite3_open_v2(lc->path, &ls->db, flags, NULL);
+    hf_status st = first && session->conn->strategy == SQL_LEASE
+                       ? lite_boot_judge(err)
+                       : HF_OK;
+    int code = SQLITE_OK;
 
+    if (!st)
+        st = lite_may_open(lc, err);
+    if (!st)
+        code = sqlite3_open_v2(lc->path, &ls->db, flags, NULL);
     if (st || code)
         return st ? st : lite_error(ls, code, err);
     if (first)

@@ -64,6 +64,9 @@ extern const char *const lite_version_texts[SQL_STMTS];
 /* Which boot is this?  sqlite.c (1) */
 hf_status lite_boot(struct lite_conn *, struct hf_error *);
 
+/* Are clock and boot id those of the machine?  file.c (6) */
+hf_status lite_boot_judge(struct hf_error *);
+
 /* Take the path of the URL; refused are names that SQLite keeps in memory, and
  * file systems whose locks are made elsewhere. */
 hf_status lite_find(struct lite_conn *, const char *path, struct hf_error *);
