@@ -85,6 +85,37 @@ TEST(the_release_of_a_broken_lock_wakes_who_waits)
     hf_close(b);
 }
 
+/* One URL names the schema of the table, the other does not. */
+TEST(a_release_wakes_who_names_the_table_otherwise)
+{
+    struct hf_lock_opts opts = lasting(60000);
+    hf_client *a, *b;
+    const char *key = scene_key("named");
+    struct hf_event event;
+    hf_request *req;
+    hf_lock *lk;
+
+    if (scene_is_sqlite() || !scene_is_postgres())
+        T_SKIP_TRAIT("NOTIFY");
+    a = scene_open(0, "&table=named");
+    b = scene_open(0, "&table=public.named");
+    CHECK_OK(hf_acquire(a, key, 0, &opts, &lk, &t_err));
+    for (int i = 0; i < 2; i++) {
+        hf_client *waiter = i ? a : b;
+
+        CHECK_OK(
+            hf_acquire_start(waiter, key, 60000, &opts, NULL, &req, &t_err));
+        t_sleep_ms(200);
+        CHECK_OK(hf_release(lk, &t_err));
+        t_poll_until(hf_next_event(waiter, &event), 10000); /* or ttl/2 */
+        CHECK_EQ(event.type, HF_GRANTED);
+        lk = event.lock;
+    }
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_close(a);
+    hf_close(b);
+}
+
 /* ---- a server that is started again ------------------------------------- */
 
 enum { CROWD = 30 };

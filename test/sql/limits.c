@@ -27,6 +27,7 @@ static void hostile_settings(bool on)
             "TimeZone='Asia/Kathmandu'",
             "enable_indexscan=off",
             "enable_nestloop=off",
+            "quote_all_identifiers=on",
             "session_replication_role='replica'",
             "synchronous_commit=off"};
 

@@ -2,15 +2,16 @@
 --
 -- lease.sql - strategy lease on PostgreSQL.
 --
--- @T is the table, @C its name as a string; $1 to $7 are the parameters of
+-- @T is the table, @N its name as a string; $1 to $7 are the parameters of
 -- backend/sql/sql.h.  {id} of a session is PG_ID of postgres.h.
 --
 -- The clock is clock_timestamp(), which is read when it is evaluated; now()
 -- would be the start of a transaction, however old.
 --
--- Waiters are told by NOTIFY on a channel named as the table, and only where
--- somebody waits: NOTIFY takes a lock of the whole cluster at commit.  The
--- payload is 'f' (free) or 'w' (wanted), and the key in hex.
+-- Waiters are told by NOTIFY on a channel named as the table, without its
+-- schema, which one URL may name and another not; and only where somebody waits:
+-- NOTIFY takes a lock of the whole cluster at commit.  The payload is 'f' (free)
+-- or 'w' (wanted), and the key in hex.
 
 -- let: began = (extract(epoch from backend_start)*1000)::int8&1099511627775
 -- let: id = ((({began})<<22)|(pid&4194303))
@@ -69,7 +70,7 @@ SELECT 0,
     ttl_ms,
     CASE WHEN $6=1 AND NOT wanted AND NOT EXISTS (SELECT 1 FROM w) THEN 1
         ELSE 0 END,
-    (SELECT pg_notify(@C,'w'||encode($1,'hex'))::text FROM w)
+    (SELECT pg_notify(@N,'w'||encode($1,'hex'))::text FROM w)
 FROM b;
 
 -- Only a request that says so ($6) may shorten a lease: one that was late would
@@ -114,7 +115,7 @@ WITH r AS (
     WHERE name=$1 AND token=$2
     RETURNING wanted
 )
-SELECT CASE WHEN wanted THEN pg_notify(@C,'f'||encode($1,'hex'))::text END
+SELECT CASE WHEN wanted THEN pg_notify(@N,'f'||encode($1,'hex'))::text END
 FROM r;
 
 -- See backend/sql/sql.c (6).
@@ -133,7 +134,7 @@ WITH r AS (
         AND expires_at>clock_timestamp()
     RETURNING wanted
 )
-SELECT CASE WHEN wanted THEN pg_notify(@C,'f'||encode($1,'hex'))::text END
+SELECT CASE WHEN wanted THEN pg_notify(@N,'f'||encode($1,'hex'))::text END
 FROM r;
 
 -- name: take

@@ -75,7 +75,7 @@ static void judge_warn(struct pg_session *ps)
     "('jit','off'),('plan_cache_mode','force_generic_plan'),"                  \
     "('idle_in_transaction_session_timeout','0'),('transaction_timeout','0')," \
     "('idle_session_timeout','0'),('default_transaction_read_only','off'),"    \
-    "('standard_conforming_strings','on'),"                                    \
+    "('standard_conforming_strings','on'),('quote_all_identifiers','off'),"    \
     "('enable_seqscan','off'),('enable_bitmapscan','off'),"                    \
     "('enable_indexscan','on'),('enable_nestloop','on'),"                      \
     "('enable_hashjoin','off'),('enable_mergejoin','off'),"                    \

@@ -48,7 +48,7 @@ UNION ALL
 SELECT 0, 0, version, ttl_ms,
     CASE WHEN $6=1 AND NOT wanted AND NOT EXISTS (SELECT 1 FROM w) THEN 1
         ELSE 0 END,
-    (SELECT pg_notify(@C,'w'||encode($1,'hex'))::text FROM w)
+    (SELECT pg_notify(@N,'w'||encode($1,'hex'))::text FROM w)
 FROM b;
 
 -- name: renew
@@ -82,7 +82,7 @@ WITH r AS (
     WHERE name=$1 AND token=$2
     RETURNING wanted
 )
-SELECT CASE WHEN wanted THEN pg_notify(@C,'f'||encode($1,'hex'))::text END
+SELECT CASE WHEN wanted THEN pg_notify(@N,'f'||encode($1,'hex'))::text END
 FROM r;
 
 -- name: break
@@ -97,7 +97,7 @@ WITH r AS (
     WHERE name=$1 AND token IS NOT NULL AND fence=$7 AND true
     RETURNING wanted
 )
-SELECT CASE WHEN wanted THEN pg_notify(@C,'f'||encode($1,'hex'))::text END
+SELECT CASE WHEN wanted THEN pg_notify(@N,'f'||encode($1,'hex'))::text END
 FROM r;
 
 -- name: take

@@ -29,10 +29,12 @@ static hf_status wake_make(struct pg_conn *pc, PGconn **ret, int64_t deadline,
                            struct hf_error *err)
 {
     struct pg_session ps = {.base = {.conn = &pc->sql}};
+    const char *dot = strchr(pc->sql.table, '.');
     char text[SQL_TABLE_MAX + 16];
     hf_status st = pg_dial(&ps, deadline, err);
 
-    snprintf(text, sizeof(text), "LISTEN \"%s\"", pc->sql.table);
+    snprintf(text, sizeof(text), "LISTEN \"%s\"",
+             dot ? dot + 1 : pc->sql.table);
     if (st == HF_BUSY)
         st = hfi_fail(err, HF_UNAVAILABLE, "connect: no answer in time");
     if (!st)
