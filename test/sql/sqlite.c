@@ -154,6 +154,15 @@ TEST(a_table_that_is_not_as_it_is_made_is_refused)
          "BLOB, boot TEXT, acquired INTEGER, expires INTEGER, extra INTEGER "
          "NOT NULL)",
          "other columns"},
+        /* A lock of 30 s would remove the row of every other one. */
+        {"DROP TABLE t; CREATE TABLE t (name BLOB UNIQUE, token TEXT, fence "
+         "INTEGER, ttl_ms INTEGER PRIMARY KEY ON CONFLICT REPLACE, wanted "
+         "INTEGER DEFAULT 0, owner BLOB, note BLOB, boot TEXT, acquired "
+         "INTEGER, expires INTEGER)",
+         "another unique"},
+        /* Two strategies in one table: neither knows the other's locks. */
+        {"ALTER TABLE t ADD COLUMN version INTEGER NOT NULL DEFAULT 1",
+         "another strategy"},
     };
     hf_client *client = NULL;
 

@@ -7,12 +7,79 @@
 #include "scene.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+/* What somebody has done to a lock table, and what the refusal says.  NULL: that
+ * database has no such thing. */
+struct spoil {
+    const char *strategy, *postgres, *mysql, *word;
+};
+
+static void spoiled(const struct spoil *spoil)
+{
+    const char *how = scene_is_postgres() ? spoil->postgres : spoil->mysql;
+    hf_client *client = NULL;
+
+    if (!how)
+        return;
+    CHECK_OK(hf_open(scene_url_of(spoil->strategy, "spoilt"), NULL, &client,
+                     &t_err));
+    hf_close(client);
+    scene_sql("%s", how);
+    scene_refused(scene_url_of(spoil->strategy, "spoilt"), HF_PROTOCOL,
+                  spoil->word);
+    scene_sql("DROP TABLE spoilt; DROP TABLE IF EXISTS spoilt_fence");
+}
+
+static void all_spoiled(const struct spoil *spoils, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        spoiled(&spoils[i]);
+}
+
+#define ALL_SPOILED(spoils)                                                    \
+    all_spoiled(spoils, sizeof(spoils) / sizeof((spoils)[0]))
+
+#define SPOILT  "ALTER TABLE spoilt "
+#define MODIFY  SPOILT "MODIFY "
+#define FENCE   "ALTER TABLE spoilt_fence "
+#define CI_TEXT " VARCHAR(33) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci"
+
+/* ---- what it is ---------------------------------------------------------- */
 
 TEST(a_table_of_another_strategy_is_refused)
 {
     hf_close(scene_open(0, "&table=mixed"));
     scene_refused(scene_url_of("version", "mixed"), HF_PROTOCOL, "strategy");
+    scene_sql("DROP TABLE mixed");
+}
+
+/* One with the columns of two strategies would be used by both, and neither
+ * knows when a lock of the other is over. */
+static void two_strategies(const char *strategy, const char *table,
+                           const char *column)
+{
+    hf_client *client = NULL;
+
+    CHECK_OK(hf_open(scene_url_of(strategy, "mixed"), NULL, &client, &t_err));
+    hf_close(client);
+    scene_sql("ALTER TABLE %s ADD %s", table, column);
+    scene_refused(scene_url_of(strategy, "mixed"), HF_PROTOCOL,
+                  "another strategy");
+    scene_sql("DROP TABLE mixed; DROP TABLE IF EXISTS mixed_fence");
+}
+
+TEST_TIMEOUT(a_table_of_two_strategies_is_refused, 60)
+{
+    const char *time = scene_is_postgres() ? "expires_at timestamptz"
+                                           : "expires_at DATETIME(6) NULL";
+
+    two_strategies("lease", "mixed", "version bigint NOT NULL DEFAULT 1");
+    two_strategies("lease", "mixed", "row_lock boolean NOT NULL DEFAULT true");
+    two_strategies("version", "mixed", time);
+    two_strategies("row", "mixed", "token varchar(33)");
+    two_strategies("row", "mixed_fence", time);
 }
 
 /* Without the index there could be two rows of one name, and InnoDB would lock
@@ -75,6 +142,43 @@ TEST(a_view_and_a_table_without_transactions_are_refused)
     scene_refused(scene_url(0, "&table=lockless"), HF_PROTOCOL, "transactions");
     scene_sql("DROP VIEW planted; DROP FUNCTION spy; DROP TABLE genuine, "
               "lockless");
+}
+
+/* FEDERATED says that it has transactions, but SELECT ... FOR UPDATE locks no
+ * row: each who asked had the lock. */
+TEST(a_table_whose_engine_locks_no_rows_is_refused)
+{
+    static const struct spoil spoil = {
+        "row", NULL,
+        SPOILT "RENAME TO truth; CREATE TABLE spoilt (name VARBINARY(1024) NOT "
+               "NULL PRIMARY KEY, row_lock BOOLEAN NOT NULL DEFAULT true) "
+               "ENGINE=FEDERATED CONNECTION='mysql://holdfast:secret@127.0.0.1:"
+               "$HF_TEST_PORT/test/truth'",
+        "InnoDB"};
+
+    if (scene_is_postgres() || scene_is_mysql())
+        T_SKIP_TRAIT("FEDERATED");
+    if (system("mariadb --no-defaults -u root -S $HF_TEST_DIR/socket -e "
+               "\"INSTALL SONAME 'ha_federatedx'\" 2>/dev/null"))
+        T_SKIP_HOST("FEDERATED is not installed");
+    spoiled(&spoil);
+    scene_sql("DROP TABLE truth");
+    scene_sql("UNINSTALL SONAME 'ha_federatedx'");
+}
+
+/* A key that is too long for an index is one of hashes in MariaDB, and is not
+ * kept by the index alone. */
+TEST(a_table_whose_key_is_one_of_hashes_is_refused)
+{
+    static const struct spoil spoil = {
+        "lease", NULL,
+        SPOILT "DROP PRIMARY KEY, MODIFY name VARBINARY(4000) NOT NULL, ADD "
+               "UNIQUE KEY (name)",
+        "unique index"};
+
+    if (scene_is_mysql())
+        T_SKIP_TRAIT("keys of hashes");
+    spoiled(&spoil);
 }
 
 /* The server would make the table with the engine that it prefers. */
@@ -151,42 +255,6 @@ TEST_TIMEOUT(a_table_that_is_not_to_be_trusted_is_refused, 60)
 
 /* ---- what the statements rely on ----------------------------------------- */
 
-/* What somebody has done to a lock table, and what the refusal says.  NULL: that
- * database has no such thing. */
-struct spoil {
-    const char *strategy, *postgres, *mysql, *word;
-};
-
-static void spoiled(const struct spoil *spoil)
-{
-    const char *how = scene_is_postgres() ? spoil->postgres : spoil->mysql;
-    hf_client *client = NULL;
-
-    if (!how)
-        return;
-    CHECK_OK(hf_open(scene_url_of(spoil->strategy, "spoilt"), NULL, &client,
-                     &t_err));
-    hf_close(client);
-    scene_sql("%s", how);
-    scene_refused(scene_url_of(spoil->strategy, "spoilt"), HF_PROTOCOL,
-                  spoil->word);
-    scene_sql("DROP TABLE spoilt; DROP TABLE IF EXISTS spoilt_fence");
-}
-
-static void all_spoiled(const struct spoil *spoils, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        spoiled(&spoils[i]);
-}
-
-#define ALL_SPOILED(spoils)                                                    \
-    all_spoiled(spoils, sizeof(spoils) / sizeof((spoils)[0]))
-
-#define SPOILT  "ALTER TABLE spoilt "
-#define MODIFY  SPOILT "MODIFY "
-#define FENCE   "ALTER TABLE spoilt_fence "
-#define CI_TEXT " VARCHAR(33) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci"
-
 /* A lease that is rounded ends up to half a second earlier than its holder
  * believes. */
 TEST_TIMEOUT(a_table_whose_columns_keep_less_is_refused, 120)
@@ -210,6 +278,7 @@ TEST_TIMEOUT(a_table_whose_columns_keep_less_is_refused, 120)
         {"lease", SPOILT "ALTER note TYPE text USING encode(note,'hex')",
          MODIFY "note VARBINARY(16) NULL", "note"},
         {"lease", NULL, MODIFY "name VARBINARY(64) NOT NULL", "name"},
+        {"lease", NULL, MODIFY "fence BIGINT ZEROFILL NOT NULL", "fence"},
         {"row", FENCE "ALTER session TYPE int", FENCE "MODIFY session INT NULL",
          "session"},
     };

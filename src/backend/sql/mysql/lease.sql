@@ -2,8 +2,8 @@
 --
 -- lease.sql - strategy lease on MariaDB and MySQL.
 --
--- @T is the table, @C its name as a string; $1 to $9 are the parameters of
--- backend/sql/sql.h, and $8 and $9 the keys and "token:fence" of many grants.
+-- @T is the table; $1 to $9 are the parameters of backend/sql/sql.h, and $8 and
+-- $9 the keys and "token:fence" of many grants.
 --
 -- UTC_TIMESTAMP() is the beginning of the statement, so never later than the
 -- grant, and never earlier than the moment from which the holder counts.  The

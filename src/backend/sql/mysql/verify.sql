@@ -4,15 +4,15 @@
 -- asked of information_schema before a table is touched.  @S is the schema, @N
 -- the table, as strings.
 --
--- The question is `first`, the columns of a strategy, and `last`.  Its answer
--- is one row for a table that is there: its name, NULL, and why it is not fit,
--- or NULL.  backend/sql/verify.c judges it.  A user without the right TRIGGER
+-- The question is `first`, the columns of a strategy, `middle`, the columns that
+-- tell another strategy, and `last`.  Its answer is one row for a table that is
+-- there: its name, NULL, and why it is not fit, or NULL.  backend/sql/verify.c judges it.  A user without the right TRIGGER
 -- is shown no triggers.
 
 -- let: here = table_schema=@S AND table_name=@N
 -- let: size = COALESCE(k.character_maximum_length,k.datetime_precision,9999)
 -- let: made = k.extra REGEXP 'auto_increment|on update|virtual|stored|persistent'
--- let: by_name = COUNT(*)=1 AND COALESCE(MIN(column_name),'')='name' AND MAX(sub_part) IS NULL
+-- let: by_name = COUNT(*)=1 AND COALESCE(MIN(column_name),'')='name' AND MAX(sub_part) IS NULL AND MIN(index_type)='BTREE'
 
 -- Of each column: its name, its types, its least length or precision, and
 -- whether it must take NULL.
@@ -52,12 +52,14 @@ UNION ALL SELECT 'session', 'bigint', 0, 1;
 -- A time that is rounded ends a lease earlier than its holder believes.  By
 -- padding, or by a collation that knows no case, two keys are one; the token of
 -- a broken lock differs by one character.  A view may call a function of its
--- author, and only an engine with transactions locks rows.
+-- author.  Only InnoDB is known to lock the rows that it reads for an update:
+-- FEDERATED says that it has transactions, and locks none.  A number that is
+-- filled up with zeros is not found as a text.
 -- name: first
 SELECT t.table_name, NULL,
     CASE
-        WHEN t.table_type<>'BASE TABLE' OR COALESCE(e.transactions,'')<>'YES'
-            THEN 'it is a view or the like, or has no transactions, as InnoDB has'
+        WHEN t.table_type<>'BASE TABLE' OR COALESCE(t.engine,'')<>'InnoDB'
+            THEN 'it is a view or the like, or lacks the transactions of InnoDB'
         WHEN t.create_options LIKE '%partitioned%' THEN 'it has partitions'
         ELSE COALESCE(
             (
@@ -69,6 +71,7 @@ SELECT t.table_name, NULL,
                                 ', as if it were of another strategy'
                             )
                         WHEN NOT FIND_IN_SET(k.data_type,r.t)
+                            OR k.column_type LIKE '%zerofill%'
                             THEN CONCAT(
                                 'its column ', r.c, ' is ', k.column_type,
                                 ' and not ', REPLACE(r.t,',',' or ')
@@ -93,9 +96,12 @@ SELECT t.table_name, NULL,
 
 -- INSERT ... ON DUPLICATE KEY UPDATE changes the row of whatever key it meets,
 -- and tells the fence by LAST_INSERT_ID(): there must be one key, over the whole
--- name, and no AUTO_INCREMENT.  The LIMIT makes MariaDB look for the columns of
--- this table first; it would open all that there are.
--- name: last
+-- name, and no AUTO_INCREMENT.  A long key of MariaDB is one of hashes, which is
+-- looked up before the row is written, and fails where two write at once.  A
+-- table with the columns of two strategies would be used by both, and neither
+-- sees when a lock of the other is over.  The LIMIT makes MariaDB look for the
+-- columns of this table first; it would open all that there are.
+-- name: middle
 ) r
                 LEFT JOIN (
                     SELECT *
@@ -105,6 +111,27 @@ SELECT t.table_name, NULL,
                 ) k ON k.column_name=r.c
             ),
             CASE
+                WHEN EXISTS(
+                    SELECT 1
+                    FROM information_schema.columns
+                    WHERE {here} AND column_name IN (;
+
+-- name: lease_not
+'version','row_lock','session';
+
+-- name: version_not
+'expires_at','row_lock','session';
+
+-- name: row_not
+'token','expires_at','version','session';
+
+-- name: fence_not
+'expires_at','version','row_lock';
+
+-- name: last
+)
+                )
+                    THEN 'it has a column of another strategy, too'
                 WHEN NOT EXISTS(
                     SELECT 1
                     FROM information_schema.statistics
@@ -112,7 +139,7 @@ SELECT t.table_name, NULL,
                     GROUP BY index_name
                     HAVING {by_name}
                 )
-                    THEN 'it has no unique index on its column name alone'
+                    THEN 'it has no unique index (BTREE) on its column name alone'
                 WHEN EXISTS(
                     SELECT 1
                     FROM information_schema.columns k
@@ -149,7 +176,6 @@ SELECT t.table_name, NULL,
         )
     END
 FROM information_schema.tables t
-LEFT JOIN information_schema.engines e ON e.engine=t.engine
 WHERE t.table_schema=@S AND t.table_name=@N;
 
 -- A temporary table hides one of the same name from its own connection, and not

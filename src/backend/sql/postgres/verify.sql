@@ -54,7 +54,9 @@ WITH r(c,t,o) AS (
 -- collation that is not deterministic a token may equal that of a broken lock.
 -- ON CONFLICT (name) fails without its key, or inserts a second row; and where
 -- there is another key, one lock fails because of another.  A trigger BEFORE
--- ROW, alone of all, may change what is written.  Of the dependencies of the
+-- ROW, alone of all, may change what is written.  A table with the columns of two
+-- strategies would be used by both, and neither sees when a lock of the other is
+-- over.  Of the dependencies of the
 -- table and of what hangs on it, those on what is built in are not recorded.
 -- name: table
 ,
@@ -168,6 +170,14 @@ SELECT c.relname AS hf_verify,
                 THEN 'it has no unique index on its column name alone'
             WHEN EXISTS(SELECT 1 FROM i WHERE NOT i.by_name)
                 THEN 'it has another unique index or exclusion constraint'
+            WHEN EXISTS(
+                SELECT 1
+                FROM pg_attribute a
+                WHERE {there} AND a.attname IN (
+                    'token', 'expires_at', 'version', 'row_lock', 'session'
+                ) AND a.attname NOT IN (SELECT r.c FROM r)
+            )
+                THEN 'it has a column of another strategy, too'
             WHEN EXISTS(
                 SELECT 1
                 FROM pg_attribute a

@@ -25,7 +25,9 @@ WITH r(c,t,o) AS (
 
 -- The type of a column converts what is stored in it: a token of digits would
 -- become a number.  A key may say ON CONFLICT REPLACE, and so remove the row of
--- another lock.
+-- another lock; an INTEGER PRIMARY KEY is one, too, and has no index.  A table
+-- with the columns of two strategies would be used by both, and neither sees
+-- when a lock of the other is over.
 -- name: table
 ,
     k AS (SELECT * FROM pragma_table_xinfo(@N,'main')),
@@ -63,7 +65,15 @@ SELECT m.name, NULL,
             WHEN NOT EXISTS(SELECT 1 FROM i WHERE i.by_name)
                 THEN 'it has no unique index on its column name alone'
             WHEN EXISTS(SELECT 1 FROM i WHERE i.by_name IS NOT 1)
+                OR EXISTS(SELECT 1 FROM k WHERE k.pk AND k.name<>'name')
                 THEN 'it has another unique index'
+            WHEN EXISTS(
+                SELECT 1
+                FROM k
+                WHERE k.name IN ('expires','version')
+                    AND k.name NOT IN (SELECT c FROM r)
+            )
+                THEN 'it has a column of another strategy, too'
             WHEN EXISTS(
                 SELECT 1
                 FROM k
