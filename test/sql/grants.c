@@ -116,6 +116,59 @@ TEST(a_release_wakes_who_names_the_table_otherwise)
     hf_close(b);
 }
 
+/* Nor does it change the order in which they are served. */
+TEST(who_names_the_table_otherwise_waits_in_the_same_queue)
+{
+    struct hf_lock_opts opts = lasting(30000);
+    hf_client *clients[3];
+    struct hf_event event;
+    hf_request *req;
+    hf_lock *lk;
+
+    if (scene_is_sqlite() || !scene_is_postgres() || !scene_is("row"))
+        T_SKIP_TRAIT("HF_TRAIT_QUEUED");
+    for (int i = 0; i < 3; i++)
+        clients[i] =
+            scene_open(0, i == 2 ? "&table=public.queued" : "&table=queued");
+    for (int turn = 0; turn < 10; turn++) {
+        CHECK_OK(hf_acquire(clients[0], "k", 10000, &opts, &lk, &t_err));
+        for (int i = 1; i < 3; i++) {
+            CHECK_OK(hf_acquire_start(clients[i], "k", 30000, &opts, NULL, &req,
+                                      &t_err));
+            t_poll_until(scene_sql("SELECT count(*) FROM pg_locks WHERE NOT "
+                                   "granted") == i,
+                         10000);
+        }
+        CHECK_OK(hf_release(lk, &t_err));
+        for (int i = 1; i < 3; i++) {
+            t_poll_until(hf_next_event(clients[i], &event), 10000);
+            CHECK_EQ(event.type, HF_GRANTED);
+            CHECK_OK(hf_release(event.lock, &t_err));
+        }
+    }
+    for (int i = 0; i < 3; i++)
+        hf_close(clients[i]);
+}
+
+/* Longer than a server may let a transaction idle. */
+TEST(a_lease_of_a_month_is_granted_and_extended_to)
+{
+    const int64_t month = INT64_C(31) * 24 * 3600 * 1000;
+    struct hf_lock_opts opts = lasting(month);
+    hf_client *client = scene_open(0, "");
+    hf_lock *lk = NULL;
+
+    CHECK_OK(hf_acquire(client, scene_key("month"), 0, &opts, &lk, &t_err));
+    CHECK_OK(hf_release(lk, &t_err));
+    opts.ttl_ms = 30000;
+    CHECK_OK(hf_acquire(client, scene_key("month"), 0, &opts, &lk, &t_err));
+    CHECK_OK(hf_extend(lk, month, &t_err));
+    CHECK(hf_held(lk));
+    CHECK(hf_remaining_ms(lk) > 60000);
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_close(client);
+}
+
 /* ---- a server that is started again ------------------------------------- */
 
 enum { CROWD = 30 };

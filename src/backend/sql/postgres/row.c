@@ -14,8 +14,9 @@
  *   nobody can get in between.  So every transaction takes an advisory lock
  *   before the row, and keeps both: the advisory lock is where they queue, the
  *   row is what they lock, and what excludes a person at an SQL prompt, too.
- *   Its number is a hash of the table and the key; if two keys shared one, they
- *   would wait for each other without need.
+ *   Its number is a hash of the schema, the table and the key; if two keys shared
+ *   one, they would wait for each other without need.  The schema counts as it
+ *   was found, since one URL may name it and another not.
  */
 #include "postgres.h"
 
@@ -36,10 +37,20 @@ static uint64_t row_hash(uint64_t hash, const char *text)
 }
 
 /* At least a second, so that a short lease is not over while it is written down
- * who has it. */
+ * who has it.  The server takes no more than 24 days; 0 is no limit. */
 static int64_t row_idle_ms(int64_t ttl_ms)
 {
+    if (ttl_ms > INT32_MAX)
+        return 0;
     return ttl_ms > 1000 ? ttl_ms : 1000;
+}
+
+static uint64_t row_number(const struct sql_conn *conn, const char *key)
+{
+    const char *dot = strchr(conn->table, '.');
+    uint64_t hash = row_hash(UINT64_C(0xcbf29ce484222325), conn->home);
+
+    return row_hash(row_hash(hash, dot ? dot + 1 : conn->table), key);
 }
 
 /* Behind a pooler the transaction has to begin before it can be asked which
@@ -74,8 +85,6 @@ hf_status pg_row_send(struct sql_session *session, const char *key, bool wait,
 {
     struct pg_session *ps = (struct pg_session *)session;
     char text[ROW_TEXT_MAX], hex[2 * HF_KEY_MAX + 1];
-    uint64_t number =
-        row_hash(UINT64_C(0xcbf29ce484222325), session->conn->table);
     hf_status st = ps->pooled ? row_begin(ps, deadline, err) : HF_OK;
 
     if (st)
@@ -91,8 +100,8 @@ hf_status pg_row_send(struct sql_session *session, const char *key, bool wait,
              ps->pooled ? "" : "ROLLBACK;BEGIN READ WRITE;",
              wait ? 0LL : (long long)session->conn->timeout_ms, wait ? 1000 : 0,
              (long long)row_idle_ms(ttl_ms), wait ? "" : "try_",
-             (long long)row_hash(number, key), session->conn->texts[SQL_LOCK],
-             hex, wait ? "" : " NOWAIT");
+             (long long)row_number(session->conn, key),
+             session->conn->texts[SQL_LOCK], hex, wait ? "" : " NOWAIT");
     ps->heard = 0;
     ps->most = PG_ANSWER_MAX;
     return PQsendQuery(ps->pg, text) ? HF_OK : pg_unsent(ps, err);
