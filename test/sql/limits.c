@@ -161,6 +161,21 @@ TEST_TIMEOUT(a_lock_is_kept_while_the_server_has_no_connection_to_spare, 120)
 
 /* Many locks are renewed by one statement: a server that does not take it would
  * lose them all. */
+TEST_TIMEOUT(a_server_that_logs_statements_is_refused, 120)
+{
+    if (scene_is_postgres() || scene_is_mysql())
+        T_SKIP_TRAIT("binlog_format");
+    scene_options("--log-bin --server-id=7 --binlog-format=STATEMENT");
+    scene_server("stop");
+    scene_server("start");
+    scene_refused(scene_url(0, ""), HF_UNSUPPORTED, "binlog_format");
+    scene_sql("SET GLOBAL binlog_format=MIXED");
+    hf_close(scene_open(0, ""));
+    scene_options("");
+    scene_server("stop");
+    scene_server("start");
+}
+
 TEST(a_server_that_takes_short_statements_only_is_refused)
 {
     if (scene_is_postgres())

@@ -11,7 +11,9 @@
  *      On Galera, where each node has threads and locks of its own, and KILL
  *      may reach another node, a session cannot be told.
  *
- * REFUSED  A server that is read only is a replica.  On Galera, and in a group
+ * REFUSED  A server that is read only is a replica.  One that logs statements
+ *   takes no change of a session that reads what is committed, and ours do: a
+ *   lock could never be granted.  On Galera, and in a group
  *   of MySQL with several primaries, a row lock is known to one node only, so
  *   strategy=row is refused there; lease and version go by what is certified at
  *   commit: of two nodes that grant at once, one is told of a deadlock and asks
@@ -304,8 +306,9 @@ hf_status my_connect(struct my_session *ms, bool first, int64_t deadline,
 
 struct judged {
     bool read_only, galera, lazy;
-    bool primaries; /* of MySQL Group Replication: more than one */
-    int64_t packet; /* the longest that the server takes */
+    bool logs, statements; /* has a binary log; and that of statements */
+    bool primaries;        /* of MySQL Group Replication: more than one */
+    int64_t packet;        /* the longest that the server takes */
 };
 
 static bool judge_is(const struct sql_cell *cell, const char *text)
@@ -329,6 +332,10 @@ static void judge_row(struct sql_answer *answer, const struct sql_cell *cells,
         judged->lazy = !judge_is(&cells[1], "1");
     else if (judge_is(&cells[0], "group_replication_single_primary_mode"))
         judged->primaries = judge_is(&cells[1], "OFF");
+    else if (judge_is(&cells[0], "log_bin"))
+        judged->logs = judge_is(&cells[1], "ON");
+    else if (judge_is(&cells[0], "binlog_format"))
+        judged->statements = judge_is(&cells[1], "STATEMENT");
     else if (judge_is(&cells[0], "max_allowed_packet"))
         judged->packet = cells[1].num;
 }
@@ -343,6 +350,7 @@ static hf_status my_judge(struct my_session *ms, int64_t deadline,
                            "SHOW GLOBAL VARIABLES WHERE Variable_name IN "
                            "('read_only','wsrep_on','max_allowed_packet',"
                            "'group_replication_single_primary_mode',"
+                           "'log_bin','binlog_format',"
                            "'innodb_flush_log_at_trx_commit')",
                            &answer, deadline, err);
 
@@ -352,6 +360,11 @@ static hf_status my_judge(struct my_session *ms, int64_t deadline,
         return hfi_fail(err, HF_UNSUPPORTED,
                         "this server is read only, as a replica is: name the "
                         "primary");
+    if (judged.logs && judged.statements)
+        return hfi_fail(err, HF_UNSUPPORTED,
+                        "binlog_format of this server is STATEMENT, which "
+                        "takes no change at READ COMMITTED: set it to ROW or "
+                        "MIXED");
     if (judged.packet && judged.packet < MY_STATEMENT_MAX)
         return hfi_fail(err, HF_UNSUPPORTED,
                         "max_allowed_packet of this server is %lld, too little "
