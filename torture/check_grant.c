@@ -29,9 +29,12 @@ struct builder {
     size_t nstates;
 };
 
-bool grants_same_client(const struct grant *a, const struct grant *b)
+bool grants_may_share(const struct grant *a, const struct grant *b)
 {
-    return a->process == b->process && a->life == b->life;
+    return (a->process == b->process && a->life == b->life) ||
+           (a->asked | b->asked) & ASK_ATTACH ||
+           (ASK_OWNER_OF(a->asked) &&
+            ASK_OWNER_OF(a->asked) == ASK_OWNER_OF(b->asked));
 }
 
 static struct state *builder_state(struct builder *b, struct who who)
@@ -95,10 +98,14 @@ static void grant_end(struct grant *g, const struct event *e)
 static void grant_renewed(const struct builder *b, struct grant *g,
                           const struct event *e)
 {
+    bool less = e->number < g->until;
+
     if (e->number < 0)
         return;
     g->until = e->number;
     g->end_event = e;
+    if (less)
+        return; /* was asked for less, and may not have been heard */
     /* The end is a margin less than a lease after it was sent. */
     g->renew = e->number - b->v->setup.ttl_ms * 1000;
     g->renew_event = e;
@@ -147,6 +154,7 @@ static void builder_count(struct figures *f, const struct event *e)
         f->lost++;
         break;
     case W_freed:
+    case W_detached:
         f->released++;
         break;
     case W_fault:
@@ -158,7 +166,9 @@ static void builder_count(struct figures *f, const struct event *e)
     default:
         return;
     }
-    if (e->what != W_fault && e->what != W_killed && e->what != W_ask)
+    /* A command under `run' says all the time that it lives. */
+    if (e->what != W_fault && e->what != W_killed && e->what != W_ask &&
+        !(e->what == W_kept && e->who.process > RUN_PROCESS))
         f->operations++;
 }
 
@@ -171,6 +181,19 @@ static void builder_on_grant(struct builder *b, struct state *s,
     switch (e->what) {
     case W_kept:
         grant_renewed(b, g, e);
+        break;
+    case W_extend:
+        /* It may be heard, and the answer may not. */
+        if (e->number > 0 && e->time + e->number * 1000 < g->until) {
+            g->until = e->time + e->number * 1000;
+            g->end_event = e;
+        }
+        break;
+    case W_detach:
+        grant_end(g, e);
+        break;
+    case W_detached:
+        s->grant = 0;
         break;
     case W_extended:
         if (!strcmp(e->text, "ok"))
@@ -216,7 +239,7 @@ static bool builder_event(struct builder *b, const struct event *e)
     if (e->what == W_ask)
         s->ask = e;
     else if (e->what == W_no)
-        s->ask = NULL;
+        s->ask = NULL; /* a command under `run' has ended, too */
     else if (e->what == W_got)
         return builder_grant(b, s, e);
     else if (s->grant)

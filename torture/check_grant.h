@@ -30,7 +30,8 @@ struct grants {
 bool grants_build(const struct history *history, struct verdict *v,
                   struct grants *ret);
 
-bool grants_same_client(const struct grant *a, const struct grant *b);
+/* Of one client, one owner, or the second has taken up what the first left. */
+bool grants_may_share(const struct grant *a, const struct grant *b);
 
 /* One more violation; NULL lines are left out. */
 void check_found(struct verdict *v, enum check_kind kind,

@@ -62,7 +62,7 @@ static void key_fences(struct verdict *v, const struct grant *grants,
         if (n) {
             h = &grants[best[n - 1]];
             if (h->fence > g->fence ||
-                (h->fence == g->fence && !grants_same_client(g, h)))
+                (h->fence == g->fence && !grants_may_share(g, h)))
                 check_found(v, K_fence_order,
                             (const struct event *[]){h->got_event, g->ask_event,
                                                      g->got_event},
@@ -102,12 +102,12 @@ static bool key_equal_fences(struct verdict *v, struct grant *grants,
 
         run = same ? run + 1 : 1;
         asked = same ? asked | b->asked : b->asked;
-        if (same && !grants_same_client(a, b))
+        if (same && !grants_may_share(a, b))
             check_found(v, K_fence_unique,
                         (const struct event *[]){a->got_event, b->got_event}, 2,
                         "both have fence %llu", (unsigned long long)a->fence);
-        if (v->setup.turns > 0 && !(asked & ASK_LINGER) &&
-            (int64_t)run == v->setup.turns + 2)
+        if (v->setup.turns > 0 && !(asked & (ASK_LINGER | ASK_ATTACH)) &&
+            !ASK_OWNER_OF(asked) && (int64_t)run == v->setup.turns + 2)
             check_found(v, K_turns,
                         (const struct event *[]){order[i + 1 - run]->got_event,
                                                  b->got_event},
@@ -119,16 +119,32 @@ static bool key_equal_fences(struct verdict *v, struct grant *grants,
     return true;
 }
 
+/* Of those that may not be there beside `g', who believes the longest. */
+static const struct grant *longest(const struct grant *const *last,
+                                   const struct grant *g)
+{
+    const struct grant *ret = NULL;
+
+    for (unsigned owner = 0; owner < 8; owner++)
+        if (last[owner] && (!owner || owner != ASK_OWNER_OF(g->asked)) &&
+            (!ret || last[owner]->until > ret->until))
+            ret = last[owner];
+    return ret;
+}
+
 static void key_overlaps(struct verdict *v, const struct grant *grants,
                          size_t count)
 {
-    const struct grant *last = NULL;
+    const struct grant *lasts[8] = {NULL}; /* by owner id; 0: none */
+    const struct grant *last;
 
     for (size_t i = 0; i < count; i++) {
-        const struct grant *g = &grants[i];
+        const struct grant *g = &grants[i], **own;
 
         if (g->until <= g->got)
             continue;
+        own = &lasts[ASK_OWNER_OF(g->asked)];
+        last = longest(lasts, g);
         if (last && last->until > g->got)
             check_found(
                 v, K_overlap,
@@ -142,8 +158,8 @@ static void key_overlaps(struct verdict *v, const struct grant *grants,
                 (long long)((last->until < g->until ? last->until : g->until) -
                             g->got),
                 g->process, g->life, g->thread);
-        if (!last || g->until > last->until)
-            last = g;
+        if (!*own || g->until > (*own)->until)
+            *own = g;
     }
 }
 
@@ -153,6 +169,9 @@ static void key_strangers(struct verdict *v, const struct grant *grants,
 {
     for (size_t i = 0; i < count; i++) {
         const struct grant *g = &grants[i], *h;
+
+        if (ASK_OWNER_OF(g->asked))
+            continue; /* who came later may be of the same owner */
         size_t n =
             g->free && g->freed_ok ? got_before(grants, count, g->free) : 0;
         size_t m = g->renew ? got_before(grants, count, g->renew) : 0;

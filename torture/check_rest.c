@@ -120,6 +120,8 @@ static void live_event(struct verdict *v, struct wanting *w,
 {
     if (e->what == W_ask && !w->since)
         w->since = e;
+    if (e->what == W_no && e->who.process > RUN_PROCESS)
+        w->since = NULL; /* it did not want to wait for longer */
     if (e->what != W_got)
         return;
     if (w->since && e->time > calm)
@@ -130,7 +132,8 @@ static void live_event(struct verdict *v, struct wanting *w,
 static void live_killed(struct wanting *list, size_t count, int64_t process)
 {
     for (size_t i = 0; i < count; i++)
-        if (list[i].who.process == process) {
+        if (list[i].who.process == process ||
+            list[i].who.process == process + RUN_PROCESS) {
             list[i].since = NULL;
             list[i].dead = true;
         }

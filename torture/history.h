@@ -32,17 +32,20 @@
     X(no, "it ends without the lock; TEXT is the status")                      \
     X(got, "it ends with the lock, believed until NUMBER (-1: for ever)")      \
     X(kept, "the lease was renewed, believed until NUMBER")                    \
-    X(extend, "a renewal by hand begins")                                      \
+    X(extend, "a renewal by hand begins, to NUMBER ms; 0: as it is")           \
     X(extended, "it ends; believed until NUMBER; TEXT is the status")          \
     X(read, "the register showed NUMBER to this fence")                        \
     X(write, "the register took NUMBER from this fence")                       \
     X(refuse, "the register refused: it has seen the fence NUMBER")            \
     X(plain, "NUMBER was written to the register that asks for no fence")      \
+    X(detach, "the holder leaves it in the service")                           \
+    X(detached, "that ends; TEXT is the status")                               \
     X(lost, "the holder knows that it is lost; TEXT is the reason")            \
     X(free, "a release begins")                                                \
     X(freed, "it ends; TEXT is the status")                                    \
     X(fault, "TEXT happens, to the process or server NUMBER")                  \
     X(heal, "and is over")                                                     \
+    X(broke, "an operator broke the grant with fence NUMBER of KEY")           \
     X(kill, "process NUMBER is about to be killed")                            \
     X(killed, "and is dead")                                                   \
     X(calm, "there will be no more faults")                                    \
@@ -57,7 +60,22 @@ enum what {
 };
 
 /* Bits of the NUMBER of ask. */
-enum ask { ASK_FAIR = 1, ASK_LINGER = 2, ASK_MANUAL = 4 };
+enum ask {
+    ASK_FAIR = 1,
+    ASK_LINGER = 2,
+    ASK_MANUAL = 4,
+    ASK_LENGTHS = 8, /* leases of other lengths */
+    ASK_HANDLE = 16, /* it will be left to others */
+    ASK_ATTACH = 32, /* it was left by another, with this fence */
+    ASK_RUN = 64     /* a command under `holdfast run' */
+};
+
+/* The owner id is a number from 1 to 7; 0: none. */
+#define ASK_OWNER(n)      ((n) << 8)
+#define ASK_OWNER_OF(ask) (((ask) >> 8) & 7)
+
+/* A command under `holdfast run' counts as a process of its own. */
+enum { RUN_PROCESS = 100 };
 
 struct who {
     int process, life, thread;

@@ -189,6 +189,8 @@ static void plan_fill(struct run *run, const struct opts *opts, unsigned traits)
     run->plan.ttl_ms = opts->ttl_ms;
     run->plan.trip_ms = opts->trip_ms;
     run->plan.keys = opts->keys;
+    run->plan.traits = traits;
+    run->plan.workloads = workload_possible(opts->workloads, traits);
     run->plan.processes = opts->processes;
     run->plan.threads = opts->threads;
     if (!(traits & HF_TRAIT_PROCESSES)) {
@@ -206,33 +208,35 @@ static void plan_fill(struct run *run, const struct opts *opts, unsigned traits)
                  opts->url);
 }
 
-/* Find out which faults can be had; say so if one was asked for by name. */
-static bool faults_fill(struct run *run, const struct opts *opts,
-                        unsigned traits)
+/* Find out which faults can be had; false if one was asked for by name that
+ * cannot. */
+static bool faults_fill(struct run *run, const struct opts *opts)
 {
-    char why[128] = "", names[256];
-    unsigned possible;
+    char why[128] = "", names[512];
+    uint64_t possible, missing;
 
     run->hook = opts->hook;
     run->shim = opts->shim && *opts->shim ? opts->shim : NULL;
+    run->points = opts->points && *opts->points ? opts->points : NULL;
     if (run->hook && !hook_count(run)) {
         fail(78, "the hook does not say how many servers there are", run->hook);
         return false;
     }
-    if ((opts->faults & fault_default() || opts->trip_ms) &&
-        !route_open(run, why, sizeof(why)) && opts->trip_ms) {
+    if ((opts->faults || opts->trip_ms) && !route_open(run, why, sizeof(why)) &&
+        opts->trip_ms) {
         fail(78, "--trip", why);
         return false;
     }
-    possible = fault_possible(run, traits & HF_TRAIT_PROCESSES);
+    possible = fault_possible(run);
     run->faults = opts->faults & possible;
-    if (opts->faults_named && fault_missing(opts->faults, possible)) {
-        fault_names(fault_missing(opts->faults, possible), names,
-                    sizeof(names));
-        fprintf(stderr, "holdfast-torture: not possible here: %s%s%s\n", names,
-                *why ? ": " : "", why);
-    }
-    return true;
+    missing = fault_missing(opts->faults, possible);
+    if (!missing)
+        return true;
+    /* A verdict about a fault that never happened would be worth nothing. */
+    fault_names(missing, names, sizeof(names));
+    fprintf(stderr, "holdfast-torture: not possible here: %s%s%s\n", names,
+            *why ? ": " : "", why);
+    return !opts->faults_named;
 }
 
 /* Merge, keep or remove, judge; the exit status. */
@@ -269,10 +273,11 @@ static int run_judge(struct run *run, const struct opts *opts)
 static int torture_locked(struct run *run, const struct opts *opts,
                           hf_client *client, const struct hf_service *svc)
 {
-    char names[256];
+    char names[512];
 
+    run->client = client;
     plan_fill(run, opts, svc->traits);
-    if (!faults_fill(run, opts, svc->traits))
+    if (!faults_fill(run, opts))
         return 78;
     if (!dir_make(run))
         return fail(74, run->dir, strerror(errno));
@@ -282,6 +287,8 @@ static int torture_locked(struct run *run, const struct opts *opts,
         return fail(74, run->dir, strerror(errno));
     for (int i = 1; run->shim && i <= run->plan.processes; i++)
         wall_set(run, i, 0); /* the shim looks for it once */
+    for (int i = 1; run->points && i <= run->plan.processes; i++)
+        point_set(run, i, 0, 0);
     fault_names(run->faults, names, sizeof(names));
     printf("service     %s, seed %llu\nfaults      %s\n", svc->endpoint,
            (unsigned long long)run->plan.seed, names);
@@ -356,6 +363,8 @@ int main(int argc, char **argv)
     signal(SIGPIPE, SIG_IGN);
     if (code >= 0)
         return code;
+    if (opts.inside)
+        return run_inside(opts.dir, opts.client, opts.inside, opts.url);
     if (opts.client)
         return client_main(opts.dir, opts.client, opts.url);
     if (opts.check)

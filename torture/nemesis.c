@@ -2,18 +2,18 @@
  *
  * nemesis.c - one or two faults at a time, for a moment or for longer than a
  * lease, then a breath; until the time is over and everything is whole again.
+ *
+ * A lock that is held for a millisecond is rarely held when a fault comes, and
+ * what goes wrong then goes wrong at the end of a lease.  So before every other
+ * fault the clients are told that it is near, and many of them stay in their
+ * locks for longer than a lease.
  */
 #include "torture.h"
 
 #include <errno.h>
-#include <spawn.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <sys/wait.h>
+#include <string.h>
 #include <time.h>
-#include <unistd.h>
-
-extern char **environ;
 
 volatile sig_atomic_t run_interrupted;
 
@@ -41,40 +41,18 @@ void run_log(struct run *run, enum what what, int key, int64_t number,
     history_log(run->log, nemesis, what, key, 0, number, text);
 }
 
-/* ---- servers, by the hook ---------------------------------------------- */
-
-/* `HOOK count` prints how many servers there are. */
-bool hook_count(struct run *run)
+/* Wait for the next renewal of the prey, for as long as that should take: what is
+ * just proven is believed in for the longest. */
+void run_until_renewed(struct run *run)
 {
-    char command[1024], line[64] = "";
-    FILE *pipe;
+    int prey = atomic_load(&run->shared->prey);
+    struct cell *cell = &run->shared->cells[prey];
+    int64_t end = history_now() + run->plan.ttl_ms * 500;
+    int64_t before = atomic_load(&cell->renewed);
 
-    snprintf(command, sizeof(command), "%s count", run->hook);
-    pipe = popen(command, "re");
-    if (!pipe)
-        return false;
-    if (!fgets(line, sizeof(line), pipe))
-        line[0] = '\0';
-    run->members = (int)strtol(line, NULL, 10);
-    return pclose(pipe) == 0 && run->members > 0 && run->members <= MAX_MEMBERS;
-}
-
-/* `HOOK VERB MEMBER NUMBER`, by the shell; it returns when that is done. */
-void hook_call(struct run *run, const char *verb, int member, int64_t number)
-{
-    char command[1024];
-    char *argv[] = {(char *)(uintptr_t) "sh", (char *)(uintptr_t) "-c", command,
-                    NULL};
-    int status = -1;
-    pid_t pid;
-
-    snprintf(command, sizeof(command), "%s %s %d %lld", run->hook, verb, member,
-             (long long)number);
-    if (posix_spawn(&pid, "/bin/sh", NULL, NULL, argv, environ) == 0)
-        while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
-            continue;
-    if (status)
-        fprintf(stderr, "holdfast-torture: failed: %s\n", command);
+    while (prey && atomic_load(&cell->renewed) == before &&
+           history_now() < end && !run_interrupted)
+        run_sleep_ms(1);
 }
 
 /* ---- the nemesis ------------------------------------------------------- */
@@ -93,7 +71,7 @@ static bool nemesis_choose(struct run *run, struct blow *ret)
     for (tries = 0; tries < 1000; tries++) {
         int at = (int)run_chance(run, (uint64_t)count);
 
-        if (!(run->faults & 1u << at))
+        if (!(run->faults & UINT64_C(1) << at))
             continue;
         ret->fault = &list[at];
         ret->target =
@@ -130,6 +108,32 @@ static int64_t nemesis_length(struct run *run)
     return ttl / 8 + (int64_t)run_chance(run, (uint64_t)ttl * 3 / 2);
 }
 
+/* Does it concern more than its target? */
+static bool blow_is_wide(const struct blow *blow)
+{
+    return !strcmp(blow->fault->name, "split") ||
+           !strcmp(blow->fault->name, "drift") ||
+           !strcmp(blow->fault->name, "depose");
+}
+
+/* Find somebody who will be in a lock for longer than a lease, and aim at it. */
+static void nemesis_aim(struct run *run, struct blow *blow)
+{
+    int64_t end = history_now() + run->plan.ttl_ms * 1000;
+
+    while (history_now() < end && !run_interrupted) {
+        int at = 1 + (int)run_chance(run, (uint64_t)run->plan.keys);
+        int process = atomic_load(&run->shared->cells[at].staying);
+
+        if (process) {
+            atomic_store(&run->shared->prey, at);
+            blow->target = process;
+            return;
+        }
+        run_sleep_ms(2);
+    }
+}
+
 void nemesis_run(struct run *run, int64_t end_us)
 {
     struct blow blows[2];
@@ -139,13 +143,23 @@ void nemesis_run(struct run *run, int64_t end_us)
 
         if (!nemesis_choose(run, &blows[0]) || !nemesis_choose(run, &blows[1]))
             return;
-        if (blows[0].target == blows[1].target)
+        if (blows[0].target == blows[1].target || blow_is_wide(&blows[0]) ||
+            blow_is_wide(&blows[1]))
             n = 1; /* they would heal each other */
+        if (blow_is_wide(&blows[0]) || run_chance(run, 2)) {
+            atomic_store(&run->shared->tense, true);
+            run_sleep_ms((int64_t)run_chance(run, 60));
+        }
+        if (blow_is_wide(&blows[0]))
+            nemesis_aim(run, &blows[0]);
         for (int i = 0; i < n; i++)
             nemesis_begin(run, &blows[i]);
-        run_sleep_ms(nemesis_length(run));
+        if (!blow_is_wide(&blows[0])) /* they take their time themselves */
+            run_sleep_ms(nemesis_length(run));
         for (int i = 0; i < n; i++)
             nemesis_heal(run, &blows[i]);
+        atomic_store(&run->shared->tense, false);
+        atomic_store(&run->shared->prey, 0);
         run_sleep_ms((int64_t)run_chance(run, (uint64_t)run->plan.ttl_ms / 3));
     }
     while (history_now() < end_us && !run_interrupted)

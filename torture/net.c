@@ -55,7 +55,7 @@ static int64_t net_prepare(struct net *net, struct net_watch *watch)
     watch_add(watch, net->wake, -1, -1, 0);
     for (int i = 0; i < net->nports; i++)
         watch_add(watch, net->ports[i].listener, -1, i, 0);
-    for (int i = 0; i < NET_LINKS; i++) {
+    for (int i = 0; i < net->top; i++) {
         struct net_link *link = &net->links[i];
 
         for (int dir = 0; dir < 2 && link->fds[0] >= 0; dir++) {

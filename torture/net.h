@@ -23,6 +23,13 @@
  *              drop-reply K             the K-th answer from now on vanishes,
  *                                       whole; once.  The connection gets RST
  *                                       when the server says more
+ *              lie-reset P              P of 100 answers are not carried: the server
+ *                                       has done what it was asked, and both
+ *                                       sides get RST
+ *              lie-http P               the same, and the client is told 503,
+ *                                       then FIN
+ *              lie-grpc P               the same, and each request that waits is
+ *                                       told UNAVAILABLE, then FIN
  *              hold                     nothing moves; it goes on after pass
  *              half                     the end of this direction; the other
  *                                       goes on

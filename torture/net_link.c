@@ -126,10 +126,13 @@ void net_link_accept(struct net *net, int port)
         return;
     }
     link += free_at;
+    if (free_at >= net->top)
+        net->top = free_at + 1;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
     *link = (struct net_link){
         .fds = {fd, -1}, .port = port, .number = ++net->accepted};
     link_script(net, link);
+    net_lie_start(link);
     if (!net->ports[port].refuse)
         link->fds[1] = link_dial(net->ports[port].to);
     if (link->fds[1] < 0)
@@ -223,6 +226,32 @@ static bool link_swallows(struct net *net, struct net_link *link, int dir)
     return link->swallow;
 }
 
+/* Is this the beginning or a part of an answer that another takes the place of?
+ * Then that one has been sent, or the connection is over. */
+static bool link_lies(struct net *net, struct net_link *link, int dir)
+{
+    const struct net_rule *rule = &net_link_rules(net, link)->dir[NET_DOWN];
+    char text[2048];
+    size_t len;
+
+    if (dir == NET_UP) {
+        link->lied = false;
+        return false;
+    }
+    if (link->lied)
+        return true;
+    if (!rule->lie || link_jitter(net, 100) >= rule->lies)
+        return false;
+    link->lied = true;
+    net->dropped++;
+    len = net_lie_text(link, rule->lie, text, sizeof(text));
+    if (!len || !flow_add(&link->flow[NET_DOWN], text, len, net_now()))
+        net_link_end(link, true);
+    else
+        link->finished = true; /* what was left out cannot be put back */
+    return true;
+}
+
 /* What of `len` bytes may still pass; sets `finished` where the end is. */
 static size_t link_cut(struct net *net, struct net_link *link, int dir,
                        size_t len)
@@ -261,6 +290,9 @@ void net_link_read(struct net *net, struct net_link *link, int dir)
         return;
     }
     net->bytes[dir] += got;
+    if (link_lies(net, link, dir))
+        return;
+    net_lie_follow(link, dir, buf, (size_t)got);
     if (link_swallows(net, link, dir) || rule->drop) {
         link->flow[dir].hole = true;
         return;

@@ -12,7 +12,7 @@
 #include <pthread.h>
 #include <stdint.h>
 
-enum { NET_PORTS = 64, NET_LINKS = 512, NET_SCRIPTS = 64 };
+enum { NET_PORTS = 256, NET_LINKS = 1024, NET_SCRIPTS = 64 };
 
 /* Directions, and the side that each comes from. */
 enum { NET_UP, NET_DOWN };
@@ -24,7 +24,18 @@ struct net_rule {
     int64_t cut;   /* bytes until the end; -1: never */
     int64_t reply; /* so many answers until the one that vanishes; 0: none */
     bool slice, drop, hold;
+    enum { LIE_NONE, LIE_RESET, LIE_HTTP, LIE_GRPC } lie;
+    int64_t lies; /* of a hundred answers */
 };
+
+/* One direction of an HTTP/2 connection, as far as a lie needs it. */
+struct net_frames {
+    int64_t skip; /* bytes until the next frame; what precedes the first */
+    unsigned char head[9];
+    int have; /* of the head */
+};
+
+enum { NET_STREAMS = 64 };
 
 struct net_rules {
     struct net_rule dir[2];
@@ -53,9 +64,12 @@ struct net_link {
     bool scripted; /* own rules, not the port's */
     struct net_rules own;
     struct net_flow flow[2];
-    int last;      /* the side that spoke last */
-    bool swallow;  /* the answer that comes now vanishes */
-    bool finished; /* cut: close when what is queued has left */
+    int last;     /* the side that spoke last */
+    bool swallow; /* the answer that comes now vanishes */
+    bool lied;    /* and another has been given in its place */
+    struct net_frames frames[2];
+    unsigned streams[NET_STREAMS]; /* that wait for their end; 0: none */
+    bool finished;                 /* cut: close when what is queued has left */
 };
 
 struct net_port {
@@ -74,6 +88,7 @@ struct net {
     int nports;
     struct net_link links[NET_LINKS];
     int accepted;
+    int top; /* no link from here on has been used */
     struct {
         int number;
         struct net_rules rules;
@@ -85,6 +100,12 @@ struct net {
 
 int64_t net_now(void); /* us */
 void net_rules_clear(struct net_rules *rules);
+
+/* net_lie.c */
+void net_lie_start(struct net_link *link);
+void net_lie_follow(struct net_link *link, int dir, const char *data,
+                    size_t len);
+size_t net_lie_text(struct net_link *link, int lie, char *ret, size_t size);
 
 /* net_link.c */
 struct net_rules *net_link_rules(struct net *net, struct net_link *link);

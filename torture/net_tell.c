@@ -19,6 +19,9 @@ enum verb {
     V_CUT,
     V_DROP,
     V_REPLY,
+    V_LIE_RESET,
+    V_LIE_HTTP,
+    V_LIE_GRPC,
     V_HOLD,
     V_HALF,
     V_RESET,
@@ -38,7 +41,8 @@ static const struct {
     {"drop-reply", V_REPLY, 1, 1},  {"hold", V_HOLD, 0, 0},
     {"half", V_HALF, 0, 0},         {"reset", V_RESET, 0, 0},
     {"close", V_CLOSE, 0, 0},       {"refuse", V_REFUSE, 0, 0},
-    {"accept", V_ACCEPT, 0, 0},
+    {"accept", V_ACCEPT, 0, 0},     {"lie-reset", V_LIE_RESET, 1, 1},
+    {"lie-http", V_LIE_HTTP, 1, 1}, {"lie-grpc", V_LIE_GRPC, 1, 1},
 };
 
 struct order {
@@ -146,6 +150,14 @@ static void rule_set(struct net_rule *rule, const struct order *order)
         break;
     case V_REPLY:
         rule->reply = order->args[0];
+        break;
+    case V_LIE_RESET:
+    case V_LIE_HTTP:
+    case V_LIE_GRPC:
+        rule->lie = order->verb == V_LIE_RESET  ? LIE_RESET
+                    : order->verb == V_LIE_HTTP ? LIE_HTTP
+                                                : LIE_GRPC;
+        rule->lies = order->args[0];
         break;
     case V_HOLD:
         rule->hold = true;

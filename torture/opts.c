@@ -16,13 +16,16 @@ enum {
     O_DIR,
     O_FAULTS,
     O_HISTORY,
+    O_INSIDE,
+    O_POINTS,
     O_PREFIX,
     O_PROMISE,
     O_SEED,
     O_SERVER,
     O_SHIM,
     O_SLACK,
-    O_TRIP
+    O_TRIP,
+    O_WORKLOAD
 };
 
 static const struct option options[] = {
@@ -34,7 +37,9 @@ static const struct option options[] = {
     {"faults", required_argument, NULL, O_FAULTS},
     {"help", no_argument, NULL, 'h'},
     {"history", required_argument, NULL, O_HISTORY},
+    {"inside", required_argument, NULL, O_INSIDE},
     {"keys", required_argument, NULL, 'k'},
+    {"point-shim", required_argument, NULL, O_POINTS},
     {"prefix", required_argument, NULL, O_PREFIX},
     {"processes", required_argument, NULL, 'p'},
     {"promise", required_argument, NULL, O_PROMISE},
@@ -46,6 +51,7 @@ static const struct option options[] = {
     {"ttl", required_argument, NULL, 't'},
     {"verbose", no_argument, NULL, 'v'},
     {"version", no_argument, NULL, 'V'},
+    {"workload", required_argument, NULL, O_WORKLOAD},
     {NULL, 0, NULL, 0},
 };
 
@@ -66,6 +72,7 @@ static void help(void)
         "  -k, --keys N            that they want (2)\n"
         "      --faults LIST       names or groups (client,net)\n"
         "      --server CMD        how to hurt servers, see below\n"
+        "      --workload LIST     what clients do (all of it, see below)\n"
         "      --promise WHAT      exclusive (default) or fence\n"
         "      --history FILE      keep the history there\n"
         "      --check FILE        judge a history that was kept\n"
@@ -74,13 +81,17 @@ static void help(void)
         "      --trip DUR          of every round trip at least (0)\n"
         "      --slack DUR         on top of twice the lease, at the end (2s)\n"
         "      --clock-shim LIB    preloaded into clients, for `wall'\n"
+        "      --point-shim LIB    preloaded into clients, for `point-kill'\n"
         "  -v, --verbose           say each fault when it happens\n\n"
         "Faults, by group:\n");
     for (int i = 0; i < count; i++)
         printf("  %-7s %-8s %s\n", list[i].group, list[i].name, list[i].help);
+    printf("\nWorkloads:");
+    for (int i = 0; workload_name(i); i++)
+        printf(" %s", workload_name(i));
     printf(
-        "\nCMD is called as CMD count, kill N, start N, freeze N, thaw N and\n"
-        "clock N SECONDS; see holdfast-torture(1).  Exit status: 0 clean,\n"
+        "\n\nCMD is called as CMD count, kill N, start N, freeze N, thaw N,\n"
+        "clock N SECONDS and what CMD verbs prints; see holdfast-torture(1).  Exit status: 0 clean,\n"
         "1 violated, 3 too little happened, 64 usage, 69 unavailable.\n");
 }
 
@@ -156,6 +167,8 @@ static bool opts_take(struct opts *o, int letter, const char *arg)
     case O_FAULTS:
         o->faults_named = true;
         return fault_parse(arg, &o->faults, why, sizeof(why));
+    case O_WORKLOAD:
+        return workload_parse(arg, &o->workloads);
     case O_PROMISE:
         o->by_fence = !strcmp(arg, "fence");
         return o->by_fence || !strcmp(arg, "exclusive");
@@ -176,6 +189,10 @@ static const char **opts_text(struct opts *o, int letter)
         return &o->dir;
     case O_HISTORY:
         return &o->history;
+    case O_INSIDE:
+        return &o->inside;
+    case O_POINTS:
+        return &o->points;
     case O_PREFIX:
         return &o->prefix;
     case O_SERVER:

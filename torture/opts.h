@@ -13,13 +13,14 @@ struct opts {
     const char *check;   /* judge this history, and nothing else */
     const char *history; /* keep it here */
     const char *hook;
-    const char *shim;
+    const char *shim, *points;
     const char *prefix;
-    const char *client, *dir; /* hidden: who we are */
+    const char *client, *dir, *inside; /* hidden: who we are */
     int processes, threads, keys;
     int64_t duration_ms, ttl_ms, slack_ms, trip_ms;
     uint64_t seed;
-    unsigned faults;
+    unsigned workloads; /* 0: all of them */
+    uint64_t faults;
     bool faults_named, by_fence, verbose;
 };
 

@@ -17,14 +17,17 @@
 static _Noreturn void process_exec(struct run *run, int process)
 {
     struct client_process *m = &run->processes[process];
-    char name[32], clock[512];
+    char name[32], path[512], preload[1024];
 
     snprintf(name, sizeof(name), "%d.%d", process, m->life);
-    if (run->shim) {
-        snprintf(clock, sizeof(clock), "%s/clock.%d", run->dir, process);
-        setenv("LD_PRELOAD", run->shim, 1);
-        setenv("HF_CLOCK_FILE", clock, 1);
-    }
+    snprintf(preload, sizeof(preload), "%s %s", run->shim ? run->shim : "",
+             run->points ? run->points : "");
+    if (run->shim || run->points)
+        setenv("LD_PRELOAD", preload, 1);
+    snprintf(path, sizeof(path), "%s/clock.%d", run->dir, process);
+    setenv("HF_CLOCK_FILE", path, 1);
+    snprintf(path, sizeof(path), "%s/point.%d", run->dir, process);
+    setenv("HF_POINT_FILE", path, 1);
     execl(run->self, run->self, "--client", name, "--dir", run->dir, m->url,
           (char *)NULL);
     _exit(127);
@@ -84,6 +87,18 @@ void process_cont(struct run *run, int process)
     if (m->pid && m->stopped)
         kill(m->pid, SIGCONT);
     m->stopped = false;
+}
+
+/* It will be killed at a point of its own: has it been?  If not, it is now. */
+void process_killed(struct run *run, int process)
+{
+    struct client_process *m = &run->processes[process];
+
+    if (!m->pid)
+        return;
+    kill(m->pid, SIGKILL);
+    process_wait(m);
+    run_log(run, W_killed, 0, process, NULL);
 }
 
 /* Everyone has been told to stop: let them, then kill who does not. */

@@ -86,6 +86,28 @@ bool register_read(struct cell *cell, uint64_t fence, int64_t *value,
     return ok;
 }
 
+/* Leave a handle for whoever comes. */
+void register_box(struct cell *cell, const struct hf_handle *handle)
+{
+    cell_lock(cell);
+    cell->box = *handle;
+    cell->boxed = true;
+    pthread_mutex_unlock(&cell->mu);
+}
+
+/* Take it, or a copy. */
+bool register_unbox(struct cell *cell, struct hf_handle *ret, bool keep)
+{
+    bool boxed;
+
+    cell_lock(cell);
+    boxed = cell->boxed;
+    *ret = cell->box;
+    cell->boxed = boxed && keep;
+    pthread_mutex_unlock(&cell->mu);
+    return boxed;
+}
+
 bool register_write(struct cell *cell, uint64_t fence, int64_t value,
                     uint64_t *seen)
 {

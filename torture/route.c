@@ -6,7 +6,8 @@
  * process, so that one can be cut off while the others are not.  A URL that
  * names no hosts has nothing to cut; one that asks for TLS would not find the
  * name in the certificate; Sentinel and Cluster name other hosts in their
- * answers, which would go round the net.
+ * answers, which would go round the net.  A scheme that is not in the table has
+ * to name the port of each host: nobody can guess it.
  */
 #include "torture.h"
 
@@ -19,22 +20,27 @@ static const struct {
     {"redis", "6379"}, {"redlock", "6379"}, {"etcd", "2379"},
     {"zk", "2181"},    {"consul", "8500"},  {"postgres", "5432"},
     {"mysql", "3306"}, {"mariadb", "3306"}, {"postgresql", "5432"},
+    {"rediss", NULL},  {"etcds", NULL},     {"consuls", NULL},
 };
 
-static const char *route_port(const char *url, size_t len)
+/* Can it be led through a net at all? */
+static bool route_scheme(const char *url, size_t len, const char **port)
 {
+    *port = NULL;
     for (size_t i = 0; i < sizeof(route_schemes) / sizeof(route_schemes[0]);
          i++)
         if (strlen(route_schemes[i].scheme) == len &&
-            !strncmp(url, route_schemes[i].scheme, len))
-            return route_schemes[i].port;
-    return NULL;
+            !strncmp(url, route_schemes[i].scheme, len)) {
+            *port = route_schemes[i].port;
+            return *port != NULL;
+        }
+    return !memchr(url, '+', len);
 }
 
 /* The parts of a URL: head "scheme://user@", hosts, and the rest. */
 struct route {
     size_t head, hosts;
-    const char *port;
+    const char *port; /* of hosts that name none; NULL: not known */
 };
 
 static bool route_parse(const char *url, struct route *ret)
@@ -43,8 +49,7 @@ static bool route_parse(const char *url, struct route *ret)
 
     if (!colon)
         return false;
-    ret->port = route_port(url, (size_t)(colon - url));
-    if (!ret->port)
+    if (!route_scheme(url, (size_t)(colon - url), &ret->port))
         return false;
     colon += 3;
     end = colon + strcspn(colon, "/?");
@@ -68,6 +73,8 @@ static int route_host(struct run *run, const char *host, size_t len,
     colon = strchr(name, ':');
     if (colon)
         *colon = '\0';
+    if (!colon && !none)
+        return -1;
     return net_port(run->net, name, colon ? colon + 1 : none);
 }
 
@@ -100,13 +107,17 @@ bool route_open(struct run *run, char *why, size_t size)
     struct route route;
 
     if (!route_parse(run->plan.url, &route)) {
-        snprintf(why, size, "this URL cannot be led through a net");
+        snprintf(why, size,
+                 "this URL cannot be led through a net: it names "
+                 "no hosts, or they would be gone round");
         return false;
     }
     run->net = net_new();
     for (int i = 1; run->net && i <= run->plan.processes; i++)
         if (!route_member(run, &route, &run->processes[i])) {
-            snprintf(why, size, "a host of the URL cannot be led to");
+            snprintf(why, size,
+                     "a host of the URL cannot be led to: it is no "
+                     "name and port");
             net_free(run->net);
             run->net = NULL;
             return false;

@@ -402,6 +402,107 @@ TEST(nonsense_is_no_history)
     CHECK(!history_load(path, &h, why, sizeof(why)));
 }
 
+/* ---- other ways to get and to keep a lock ------------------------------ */
+
+TEST(a_lock_that_was_left_and_taken_up_keeps_its_fence)
+{
+    passes(BEGIN "110 1.1.0 ask 1 0 16 -\n"
+                 "120 1.1.0 got 1 5 10000 -\n"
+                 "130 1.1.0 detach 1 5 0 -\n"
+                 "140 1.1.0 detached 1 5 0 ok\n"
+                 "150 2.1.0 ask 1 5 48 -\n"
+                 "160 2.1.0 got 1 5 10000 -\n"
+                 "170 2.1.0 free 1 5 0 -\n"
+                 "180 2.1.0 freed 1 5 0 ok\n");
+}
+
+TEST(a_handle_that_two_have_taken_up_is_an_overlap)
+{
+    finds(BEGIN "110 1.1.0 ask 1 0 16 -\n"
+                "120 1.1.0 got 1 5 10000 -\n"
+                "130 1.1.0 detach 1 5 0 -\n"
+                "140 1.1.0 detached 1 5 0 ok\n"
+                "150 2.1.0 ask 1 5 48 -\n"
+                "151 3.1.0 ask 1 5 48 -\n"
+                "160 2.1.0 got 1 5 10000 -\n"
+                "165 3.1.0 got 1 5 10000 -\n"
+                "170 2.1.0 free 1 5 0 -\n"
+                "175 3.1.0 free 1 5 0 -\n",
+          K_overlap, 1, "165 3.1.0 got 1 5 10000 -");
+}
+
+TEST(who_takes_up_a_lock_after_another_was_granted_it_is_found)
+{
+    finds(BEGIN "110 1.1.0 ask 1 0 16 -\n"
+                "120 1.1.0 got 1 5 10000 -\n"
+                "130 1.1.0 detach 1 5 0 -\n"
+                "140 1.1.0 detached 1 5 0 ok\n"
+                "142 3.1.0 ask 1 0 0 -\n"
+                "143 3.1.0 got 1 6 10000 -\n"
+                "144 3.1.0 free 1 6 0 -\n"
+                "145 3.1.0 freed 1 6 0 ok\n"
+                "150 2.1.0 ask 1 5 48 -\n"
+                "160 2.1.0 got 1 5 159 -\n"
+                "170 2.1.0 free 1 5 0 -\n",
+          K_fence_order, 1, "160 2.1.0 got 1 5 159 -");
+}
+
+/* 256 and 512 are owner ids. */
+TEST(one_owner_may_hold_twice_and_two_may_not)
+{
+    passes(BEGIN "110 1.1.0 ask 1 0 256 -\n"
+                 "111 2.1.0 ask 1 0 256 -\n"
+                 "120 1.1.0 got 1 5 10000 -\n"
+                 "130 2.1.0 got 1 5 10000 -\n"
+                 "140 1.1.0 free 1 5 0 -\n"
+                 "150 2.1.0 free 1 5 0 -\n");
+    finds(BEGIN "110 1.1.0 ask 1 0 256 -\n"
+                "111 2.1.0 ask 1 0 256 -\n"
+                "112 3.1.0 ask 1 0 512 -\n"
+                "120 1.1.0 got 1 5 10000 -\n"
+                "130 2.1.0 got 1 5 10000 -\n"
+                "140 1.1.0 free 1 5 0 -\n"
+                "145 3.1.0 got 1 6 10000 -\n"
+                "150 2.1.0 free 1 5 0 -\n"
+                "160 3.1.0 free 1 6 0 -\n",
+          K_overlap, 1, "145 3.1.0 got 1 6 10000 -");
+}
+
+TEST(a_shorter_lease_counts_from_the_call_and_a_longer_one_from_the_answer)
+{
+    /* 3 ms from 200: the belief ends at 3200, whether it was heard or not. */
+    passes(BEGIN "110 1.1.0 ask 1 0 8 -\n"
+                 "120 1.1.0 got 1 5 10000 -\n"
+                 "200 1.1.0 extend 1 5 3 -\n"
+                 "300 2.1.0 ask 1 0 0 -\n"
+                 "3300 2.1.0 got 1 6 13000 -\n"
+                 "3400 2.1.0 free 1 6 0 -\n");
+    finds(BEGIN "110 1.1.0 ask 1 0 8 -\n"
+                "120 1.1.0 got 1 5 3000 -\n"
+                "200 1.1.0 extend 1 5 9 -\n"
+                "210 1.1.0 extended 1 5 9100 ok\n"
+                "300 2.1.0 ask 1 0 0 -\n"
+                "3300 2.1.0 got 1 6 13000 -\n"
+                "3400 2.1.0 free 1 6 0 -\n",
+          K_overlap, 1, "3300 2.1.0 got 1 6 13000 -");
+}
+
+/* A command under `holdfast run' believes as long as it lives: 101 is that of
+ * process 1, which was killed before. */
+TEST(a_command_that_lives_when_the_next_is_let_in_is_found)
+{
+    finds(BEGIN "110 101.1.0 ask 1 0 64 -\n"
+                "120 101.1.0 got 1 5 120 -\n"
+                "130 101.1.0 kept 1 5 130 -\n"
+                "140 0.0.0 kill 0 0 1 -\n"
+                "141 0.0.0 killed 0 0 1 -\n"
+                "150 2.1.0 ask 1 0 0 -\n"
+                "160 2.1.0 got 1 6 10000 -\n"
+                "170 101.1.0 kept 1 5 170 -\n"
+                "180 2.1.0 free 1 6 0 -\n",
+          K_overlap, 1, "170 101.1.0 kept 1 5 170 -");
+}
+
 /* A square number of steps would take more than the minute that a test has. */
 TEST(half_a_million_events_are_judged_in_no_time)
 {

@@ -300,6 +300,70 @@ TEST(the_kth_answer_vanishes_and_nothing_comes_after_it)
     end(&s);
 }
 
+/* Read to the end; how many bytes, or -1 after a reset. */
+static int hear_end(int fd, char *buf, size_t size)
+{
+    size_t have = 0;
+    ssize_t got;
+
+    while ((got = recv(fd, buf + have, size - have - 1, 0)) > 0)
+        have += (size_t)got;
+    buf[have] = '\0';
+    return got < 0 ? -1 : (int)have;
+}
+
+TEST(a_lie_takes_the_place_of_an_answer_that_the_server_has_given)
+{
+    /* What a client of HTTP/2 says first, and two requests. */
+    static const char two[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+                              "\0\0\0\1\4\0\0\0\1\0\0\0\1\5\0\0\0\3\na9\n";
+    struct scene s;
+    char buf[512];
+    int fd;
+
+    begin(&s);
+    tell(&s, "all down lie-reset 100");
+    fd = dial(s.port);
+    ask(fd, "a10\n");
+    CHECK_EQ(hear_end(fd, buf, sizeof(buf)), -1);
+    close(fd);
+    CHECK_EQ(figure(&s, "down "), 10); /* it had been done */
+
+    tell(&s, "all pass");
+    tell(&s, "all down lie-http 100");
+    fd = dial(s.port);
+    ask(fd, "a10\n");
+    CHECK_GT(hear_end(fd, buf, sizeof(buf)), 0);
+    CHECK(!strncmp(buf, "HTTP/1.1 503 ", 13));
+    close(fd);
+    CHECK_EQ(figure(&s, "down "), 20);
+
+    tell(&s, "all pass");
+    tell(&s, "all down lie-grpc 100");
+    fd = dial(s.port);
+    CHECK_EQ(send(fd, two, sizeof(two) - 1, MSG_NOSIGNAL), sizeof(two) - 1);
+    /* Two frames of headers that end their streams: UNAVAILABLE each. */
+    CHECK_EQ(hear_end(fd, buf, sizeof(buf)), 2 * (9 + 36));
+    for (int i = 0; i < 2; i++) {
+        const char *frame = buf + i * (9 + 36);
+
+        CHECK_EQ(frame[2], 36);
+        CHECK_EQ(frame[3], 1);
+        CHECK_EQ(frame[4], 5);
+        CHECK(frame[8] == 1 || frame[8] == 3);
+        CHECK(!memcmp(frame + 9 + 34, "14", 2));
+    }
+    close(fd);
+
+    tell(&s, "all pass");
+    tell(&s, "all down lie-reset 0");
+    fd = dial(s.port);
+    ask(fd, "a10\n");
+    hear(fd, 'a', 10);
+    close(fd);
+    end(&s);
+}
+
 TEST(what_is_held_goes_on_later)
 {
     struct scene s;

@@ -10,12 +10,24 @@ page_path, services_path, figures_path = sys.argv[1:]
 FAULTS = {
     "kill": "a client is killed",
     "stop": "a client is stopped",
+    "point": "a client is killed or stopped at a chosen point of its code",
     "net": "the network of a client fails",
     "wall": "the wall clock of a client jumps",
     "crash": "a server is killed and started",
     "freeze": "a server is stopped",
     "roll": "servers are restarted one by one",
     "clock": "the clock of a server jumps",
+    "drift": "the clocks of servers run 0.9 percent too fast",
+    "break": "an operator breaks locks",
+    "lie": "a proxy says that what was done has failed",
+    "split": "a client and a server are cut off from the others",
+    "depose": "a leader is stopped, deposed and goes on",
+    "older": "a server restarts with older data",
+    "full": "a server is full",
+    "sessions": "an operator ends all sessions",
+    "failover": "a replica takes over",
+    "reshard": "a slot moves to another server",
+    "replace": "the database is replaced by an older copy",
 }
 BEGIN, END = "<!-- torture: begin -->\n", "<!-- torture: end -->"
 
