@@ -13,6 +13,8 @@
  */
 #include "core.h"
 
+#include "base/mutant.h"
+
 #include "base/banned.h"
 
 /* Between two attempts to move a grant to another token. */
@@ -39,7 +41,7 @@ static struct hfi_grant *detached_adopt(struct hf_client *c, const char *key,
             false; /* It is not what the local queue asked for. */
         grant->receipt.fence = handle->fence;
         grant->receipt.placed = true;
-        if (!c->be->take_over)
+        if (!c->be->take_over || HFI_MUTANT(handle_taken_twice))
             detached_use_token(grant, handle);
     }
     if (queue)
@@ -92,7 +94,7 @@ static hf_status detached_take_over(struct hf_client *c,
     unsigned cancels = atomic_load(&c->cancels);
     hf_status st = HF_OK;
 
-    while (c->be->take_over) {
+    while (c->be->take_over && !HFI_MUTANT(handle_taken_twice)) {
         limit = end - now > 2 * least ? now + (end - now) / 2 : end;
         pthread_mutex_unlock(&c->mu);
         st = c->be->take_over(c->conn, &grant->claim, handle->token,

@@ -342,6 +342,8 @@ bool hfi_stays(const struct hf_client *c)
 static bool grant_may_remain(const struct hf_client *c,
                              const struct hfi_grant *grant, hf_loss reason)
 {
+    if (reason == HF_LOSS_BROKEN && HFI_MUTANT(broken_is_given_back_at_once))
+        return true;
     if (reason == HF_LOSS_BROKEN && !hfi_link_alone(&grant->handles))
         return false;
     return reason == HF_LOSS_MAX_HOLD || !(c->conn->traits & HF_TRAIT_LEASED) ||

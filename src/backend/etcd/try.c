@@ -29,6 +29,8 @@
  */
 #include "try.h"
 
+#include "base/mutant.h"
+
 #include "base/banned.h"
 
 /* How far before us the queue is read: a place behind that is not told. */
@@ -54,7 +56,10 @@ static void try_value(const struct etcd_try *t, char *ret, size_t size)
         snprintf(words.owner, sizeof(words.owner), "%s", claim->owner);
     if (claim->note)
         snprintf(words.note, sizeof(words.note), "%s", claim->note);
-    words.fence = t->holder_revision ? t->holder_fence : 0;
+    words.fence =
+        t->holder_revision && !HFI_MUTANT(joined_fence_is_the_revision)
+            ? t->holder_fence
+            : 0;
     etcd_write_value(&words, ret, size);
 }
 
@@ -324,7 +329,9 @@ hf_status etcd_try_read(struct etcd_try *t, const struct etcd_try_txn *x,
         t->revision = own->kvs[0]->create_revision;
     }
     t->fence =
-        etcd_joined(t->receipt) ? t->holder_fence : (uint64_t)t->revision;
+        etcd_joined(t->receipt) && !HFI_MUTANT(joined_fence_is_the_revision)
+            ? t->holder_fence
+            : (uint64_t)t->revision;
     if (queue && !t->claim->owner)
         try_inspect_back(t, queue);
     else if (queue)

@@ -47,6 +47,8 @@
 
 #include <inttypes.h>
 
+#include "base/mutant.h"
+
 #include "base/banned.h"
 
 #define QUARANTINE_MS INT64_C(60000)
@@ -234,7 +236,7 @@ int64_t redlock_quarantine_left(struct redlock_node *node)
     unsigned bit = 1U << node->index;
     int64_t left;
 
-    if (!rl->quarantine)
+    if (!rl->quarantine || HFI_MUTANT(empty_node_votes))
         return 0;
     pthread_mutex_lock(&rl->mu);
     left = quarantine_count(node);

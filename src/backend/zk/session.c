@@ -49,13 +49,14 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/mutant.h"
 
 #include "base/banned.h"
 
 /* How long a session must last for a lease. */
 static int64_t session_want(int64_t ttl_ms)
 {
-    return ttl_ms + ttl_ms / 2;
+    return ttl_ms + ttl_ms / (HFI_MUTANT(answer_of_a_follower) ? 4 : 2);
 }
 
 /* session.c (1) */
