@@ -198,7 +198,7 @@ void depose_begin(struct run *run, int target)
         hook_call(run, "cut", deposed, 0);
     leader_of(run, deposed, 10000);
     if (timed) /* the next renewal comes after a third of the lease */
-        from += (int64_t)(ttl / 3 + run_chance(run, ttl / 16)) * 1000;
+        from += (int64_t)(ttl / 3 + run_chance(run, ttl / 24)) * 1000;
     else
         from += (int64_t)run_chance(run, ttl) * 1000;
     while (history_now() < from && !run_interrupted)
@@ -231,9 +231,9 @@ void split_begin(struct run *run, int target)
     see_only(run, target, member);
     /* It takes a client a while to see that it must go to another. */
     run_sleep_ms((int64_t)(ttl / 8 + run_chance(run, ttl / 2)));
-    if (run_chance(run, 4))
+    if (run_chance(run, 8))
         run_until_renewed(run);
-    stopped = run_chance(run, 3) ? 0 : member;
+    stopped = run_chance(run, 3) ? member : 0;
     if (stopped)
         hook_call(run, "freeze", stopped, 0);
     else
