@@ -176,7 +176,7 @@ static hf_status open_statements(struct sql_conn *conn, struct hf_error *err)
 {
     const char *const *texts = conn->driver->texts[conn->strategy];
     const char *dot = strchr(conn->table, '.');
-    struct open_names names, fence;
+    struct open_names names = {0}, fence;
     int i;
 
     open_quote(conn, names.texts[0], OPEN_QUOTED_MAX, "");
