@@ -62,6 +62,7 @@
 
 #define GUARD_SAY_S   2   /* so long its last message may take */
 #define GUARD_NEST_MS 100 /* so often it looks at the run around us */
+#define GUARD_LOOK_MS 5   /* and at a group that is ending */
 
 bool guard_open(struct guard *guard)
 {
@@ -221,13 +222,22 @@ static bool guard_close(struct guard_page *page)
     return atomic_load(&page->pgid) <= 1 && !atomic_load(&page->hook);
 }
 
-/* Wait for a moment.  True if holdfast has died in it. */
-static bool guard_pause(int alive, bool orphaned)
+int guard_pause_ms(int64_t now, int64_t kill_at)
+{
+    if (now >= kill_at || kill_at - now >= GUARD_LOOK_MS)
+        return GUARD_LOOK_MS;
+    return (int)(kill_at - now);
+}
+
+/* Wait for a moment, but not beyond the time of KILL: a short lease has no
+ * moment to spare.  True if holdfast has died in it. */
+static bool guard_pause(const struct guard *guard, int alive, bool orphaned)
 {
     struct pollfd fd = {.fd = orphaned ? -1 : alive, .events = POLLIN};
     char drain[64];
 
-    return poll(&fd, 1, 5) > 0 && read(alive, drain, sizeof(drain)) == 0;
+    return poll(&fd, 1, guard_pause_ms(cli_now(), guard_kill_at(guard))) > 0 &&
+           read(alive, drain, sizeof(drain)) == 0;
 }
 
 /* End the group: TERM unless that is done, KILL in time, and do not return
@@ -260,7 +270,7 @@ static bool guard_finish(struct guard *guard, int alive, bool orphaned)
         guard_hasten(page, guard_kill_at(guard));
         if (cli_now() >= guard_kill_at(guard))
             group_signal(pgid, SIGKILL);
-        if (guard_pause(alive, orphaned)) {
+        if (guard_pause(guard, alive, orphaned)) {
             orphaned = true;
             guard_hasten(page, cli_now() + page->lead);
         }

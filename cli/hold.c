@@ -59,6 +59,8 @@
 #define HOLD_NEST_MS 100 /* so often we look at the run around us */
 #define HOLD_END_MS  20  /* and at a group that is ending */
 
+#define HOLD_MARGIN_MS 10 /* the least margin, unless the lease is tiny */
+
 static int64_t hold_min(int64_t a, int64_t b)
 {
     return a < b ? a : b;
@@ -102,6 +104,16 @@ static void hold_publish(struct run *run, int64_t lease)
     guard_publish(&run->guard, at);
 }
 
+/* How long before the end of the lease KILL is sent: a twentieth of it.  Where
+ * that is less than a timer, a signal and the end of a process may take, it is
+ * more, but leaves most of the lease to the command. */
+static int64_t hold_margin(int64_t ttl)
+{
+    int64_t least = hold_min(HOLD_MARGIN_MS, ttl / 4);
+
+    return ttl / 20 < least ? least : hold_min(ttl / 20, 500);
+}
+
 void hold_times(struct run *run, int64_t lease)
 {
     struct guard_page *page = run->guard.page;
@@ -111,7 +123,7 @@ void hold_times(struct run *run, int64_t lease)
     page->margin = 0;
     if (run->leased) {
         run->grace = hold_min(run->grace, run->ttl / 3);
-        page->margin = hold_min(run->ttl / 20, 500); /* whatever the grace */
+        page->margin = hold_margin(run->ttl); /* whatever the grace */
     }
     page->lead = run->on_lost == ON_LOST_WARN ? 0
                  : run->on_lost == ON_LOST_KILL || run->grace < page->margin

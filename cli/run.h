@@ -103,6 +103,9 @@ void guard_raise(struct guard *guard,
                  const char *reason); /* tell the command */
 void guard_stop(struct guard *guard);
 
+/* How long the guard sleeps while it ends the group. */
+int guard_pause_ms(int64_t now, int64_t kill_at);
+
 /* In a child, before it becomes another program: put its group where the guard
  * looks for it.  False if it is too late: then the child must not go on.
  * Async-signal-safe. */

@@ -386,6 +386,9 @@ static void test_margins(void)
         {30000, 0, 500, 500, ON_LOST_KILL},
         {30000, 0, 500, 0, ON_LOST_WARN},
         {2000, 0, 100, 100, ON_LOST_COMMAND},
+        {100, -1, 10, 33, ON_LOST_TERM},
+        {20, -1, 5, 6, ON_LOST_TERM},
+        {10, -1, 2, 3, ON_LOST_TERM},
     };
 
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
@@ -407,6 +410,20 @@ static void test_margins(void)
     }
 }
 
+/* The guard sleeps while a group takes its time to end, but is awake when the
+ * group has to get KILL. */
+static void test_guard_pauses(void)
+{
+    bool in_time = true;
+
+    for (int64_t now = 0; now < 100; now++)
+        in_time = in_time && now + guard_pause_ms(now, 100) <= 100 &&
+                  guard_pause_ms(now, 100) > 0;
+    tap(in_time, "the guard does not sleep beyond the time of KILL");
+    tap(guard_pause_ms(101, 100) > 0 && guard_pause_ms(0, INT64_MAX) > 0,
+        "nor is it always awake after it, or if there is none");
+}
+
 int main(void)
 {
     test_durations();
@@ -419,6 +436,7 @@ int main(void)
     test_acquire();
     test_break();
     test_margins();
+    test_guard_pauses();
     printf("1..%d\n", test_number);
     return test_failures != 0;
 }
