@@ -60,9 +60,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define GUARD_SAY_S   2   /* so long its last message may take */
-#define GUARD_NEST_MS 100 /* so often it looks at the run around us */
-#define GUARD_LOOK_MS 5   /* and at a group that is ending */
+#define GUARD_SAY_S    2   /* so long its last message may take */
+#define GUARD_NEST_MS  100 /* so often it looks at the run around us */
+#define GUARD_LOOK_MS  5   /* and at a group that is ending */
+#define GUARD_BLIND_MS 50  /* and at the clock if it has no timer */
 
 bool guard_open(struct guard *guard)
 {
@@ -124,6 +125,15 @@ static void guard_close_told(struct guard *guard)
     guard->lost_fd = -1;
 }
 
+/* How long to sleep where there is no descriptor for a timer.  poll() does not
+ * count suspend, so never for long. */
+static int guard_blind_ms(int64_t at)
+{
+    int64_t left = at - cli_now();
+
+    return left > GUARD_BLIND_MS ? GUARD_BLIND_MS : left > 0 ? (int)left : 0;
+}
+
 /* Sleep until holdfast is dead (true) or it is time to act (false). */
 static bool guard_watch(struct guard *guard, int alive, int timer)
 {
@@ -144,7 +154,7 @@ static bool guard_watch(struct guard *guard, int alive, int timer)
         }
         timerfd_settime(timer, TFD_TIMER_ABSTIME, &when, NULL);
         if (poll(fds, 2,
-                 timer < 0                  ? 50
+                 timer < 0                  ? guard_blind_ms(at)
                  : nest_binds(&guard->nest) ? GUARD_NEST_MS
                                             : -1) < 0)
             continue;
