@@ -77,7 +77,7 @@ struct guard_page {
     _Atomic int32_t closed;     /* 1: nothing may be started any more */
     _Atomic int32_t admitted;   /* 1: the command was started in time */
     _Atomic int32_t exec_errno; /* why exec failed */
-    int64_t start_by;           /* the command starts before that, or never */
+    int64_t start_by;           /* when it must have started, if not renewed */
     int64_t lead;               /* act so long before the deadline */
     int64_t margin;             /* KILL so long before the deadline */
 };

@@ -24,7 +24,8 @@
  * The lock is proven when the child becomes the command, and not only when we
  * decided to start it: we may have been stopped in between, for longer than the
  * lease.  So the child looks at the clock once more, after it has told the
- * guard of itself, and before exec (guard.c (7)).
+ * guard of itself, and before exec (guard.c (7)).  What holdfast has renewed
+ * meanwhile counts: it is the child that may have been late.
  *
  * The child dies with us (PR_SET_PDEATHSIG): the kernel's own guard, which
  * needs nobody to be alive.  It counts from the death of the *thread* that
@@ -193,6 +194,19 @@ char **spawn_environment(const struct run *run)
     return envp;
 }
 
+/* Until when the command may start.  Renewals since we were forked count. */
+static int64_t spawn_before(const struct run *run)
+{
+    const struct guard_page *page = run->guard.page;
+    int64_t deadline = atomic_load(&page->deadline);
+    int64_t outer = nest_term_at(&run->guard.nest);
+    int64_t at = page->start_by;
+
+    if (deadline != INT64_MAX && deadline - page->lead > at)
+        at = deadline - page->lead;
+    return at < outer ? at : outer;
+}
+
 /* The command's own life until exec. */
 static _Noreturn void spawn_child(struct run *run, pid_t parent, bool lend)
 {
@@ -206,7 +220,7 @@ static _Noreturn void spawn_child(struct run *run, pid_t parent, bool lend)
         if (getppid() != parent)
             _exit(CLI_FAILED);
     }
-    if (!guard_admits(page, &page->pgid, page->start_by))
+    if (!guard_admits(page, &page->pgid, spawn_before(run)))
         _exit(CLI_LOST);
     atomic_store(&page->admitted, 1);
     dup2(run->lost_rd, run->lost_num);

@@ -3,8 +3,8 @@
  * fork-shim.c - lets something happen to holdfast around a fork of its own.
  *
  * Preloaded with $FORK_SHIM=stop-before:N or kill-after:N it stops the process
- * before its Nth fork, or kills it right after that.  No signal from outside
- * can be timed as well.  The variables are removed at the start, so that
+ * before its Nth fork, or kills it right after that; stop-child:N stops what the
+ * Nth fork has made.  No signal from outside can be timed as well.  The variables are removed at the start, so that
  * nothing that the process runs is touched.  `run` forks the guard first, then
  * the command, then the --on-lost command.
  */
@@ -41,5 +41,7 @@ pid_t fork(void)
     pid = real();
     if (now && pid > 0 && !strcmp(shim_what, "kill-after"))
         raise(SIGKILL);
+    if (now && pid == 0 && !strcmp(shim_what, "stop-child"))
+        raise(SIGSTOP);
     return pid;
 }

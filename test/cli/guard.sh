@@ -157,6 +157,27 @@ for nth in 1 2; do
     has "$promise: and the message" "lost 'late'" "$(cat "$tmp/err")"
 done
 
+# The child is stopped before it becomes the command, and holdfast goes on.
+promise='the child stopped for longer than the lease'
+if can_shim && [ -r /proc/$$/task/$$/children ]; then
+    shimmed stop-child:2 "$hf" run -u mem:slow --ttl 1s slow -- \
+        sh -c ': >"$0"; exit 8' "$tmp/slow" 2>"$tmp/err" &
+    pid=$!
+    child_stopped() {
+        for child in $(cat /proc/$pid/task/$pid/children); do
+            ! stopped "$child" || return 0
+        done
+        false
+    }
+    until_true child_stopped
+    sleep 1.1 # the first lease is over
+    kill -CONT "$child"
+    wait $pid
+    is "$promise: the lock was renewed, and the command starts" 8 $?
+else
+    skip "$promise" 'there is no fork-shim, or /proc shows no children'
+fi
+
 # --max-hold is kept even when holdfast is frozen.
 start "$HOLDFAST_URL" maxhold "$tmp/f5" --max-hold 500ms --grace 100ms
 kill -STOP $pid
