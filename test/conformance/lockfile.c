@@ -316,4 +316,38 @@ TEST(a_limit_on_the_size_of_files_spoils_no_lock_file)
     hf_close(client);
 }
 
+/* In a child, whose stdin, stdout and stderr are closed: take the lock, and say
+ * something. */
+static int acquire_and_speak(void)
+{
+    pid_t pid = fork();
+    hf_client *client;
+    hf_lock *lk;
+    int status, fd;
+
+    if (!pid) {
+        client = open_locks();
+        for (fd = 0; fd < 3; fd++)
+            close(fd);
+        status = (int)hf_acquire(client, "job", 0, NULL, &lk, NULL);
+        for (fd = 0; fd < 3; fd++)
+            if (write(fd, "warning", 7) > 0)
+                status = 101;
+        _exit(status);
+    }
+    CHECK_EQ(waitpid(pid, &status, 0), pid);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 100;
+}
+
+TEST(what_a_program_says_on_closed_descriptors_spoils_no_lock_file)
+{
+    hf_client *client = open_locks();
+    hf_lock *lk;
+
+    CHECK_EQ(acquire_and_speak(), HF_OK);
+    CHECK_OK(hf_acquire(client, "job", 0, NULL, &lk, &t_err));
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_close(client);
+}
+
 T_MAIN
