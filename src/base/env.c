@@ -11,6 +11,7 @@
 #include "env.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/eventfd.h>
@@ -282,4 +283,17 @@ void hfi_fork_mark_free(unsigned char *mark)
 {
     if (mark)
         munmap(mark, (size_t)sysconf(_SC_PAGESIZE));
+}
+
+int hfi_off_stdio(int fd)
+{
+    int other, saved;
+
+    if (fd < 0 || fd > STDERR_FILENO)
+        return fd;
+    other = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+    saved = errno;
+    close(fd);
+    errno = saved;
+    return other;
 }

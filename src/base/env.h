@@ -87,4 +87,9 @@ void hfi_thread_join(struct hfi_thread *);
 unsigned char *hfi_fork_mark_new(void);
 void hfi_fork_mark_free(unsigned char *);
 
+/* The same file under a number that is none of stdin, stdout and stderr; -1 and
+ * errno if there is none, or none was given.  A program that has closed those
+ * may still write to them, and that must not reach a lock file or a service. */
+int hfi_off_stdio(int fd);
+
 #endif

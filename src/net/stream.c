@@ -149,7 +149,8 @@ static void stream_tune(int fd, int64_t alive_ms)
 static int stream_connect(int family, const struct sockaddr *to, socklen_t len,
                           int64_t deadline)
 {
-    int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int fd = hfi_off_stdio(
+        socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     int bad = 0;
     socklen_t size = sizeof(bad);
 

@@ -10,6 +10,7 @@
 #include "tls.h"
 
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static const char secret[] = "s3cret%2Fw%40rd"; /* as a URL has it */
@@ -256,6 +257,38 @@ TEST(a_full_server_lets_locks_be_kept_handed_over_broken_and_released)
         hf_close(client[i]);
     hf_close(far);
     proxy_stop(&p);
+    rt_end(&s);
+}
+
+/* In a child without stdin, stdout and stderr: connect, and say something that
+ * the server would take for a command. */
+static int open_and_speak(const char *url)
+{
+    static const char words[] = "SET spoilt 1\r\n";
+    pid_t pid = fork();
+    hf_client *client;
+    int status, fd;
+
+    if (!pid) {
+        for (fd = 0; fd < 3; fd++)
+            close(fd);
+        status = (int)hf_open(url, NULL, &client, NULL);
+        for (fd = 0; fd < 3; fd++)
+            if (write(fd, words, sizeof(words) - 1) == sizeof(words) - 1)
+                status = 100;
+        _exit(status);
+    }
+    CHECK_EQ(waitpid(pid, &status, 0), pid);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 101;
+}
+
+TEST(what_a_program_says_on_closed_descriptors_is_no_command)
+{
+    struct rt_server s = {0};
+
+    rt_start(&s, NULL);
+    CHECK_EQ(open_and_speak(rt_url(s.port, "")), HF_OK);
+    CHECK_EQ(rt_int(&s, "EXISTS spoilt"), 0);
     rt_end(&s);
 }
 

@@ -106,7 +106,7 @@ static bool free_create(struct file_conn *fc, const char *key,
     do {
         hfi_random(&number, sizeof(number));
         snprintf(ret->name, sizeof(ret->name), ".new-%016" PRIx64, number);
-        ret->fd = file_off_stdio(openat(
+        ret->fd = hfi_off_stdio(openat(
             ret->dir, ret->name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
     } while (ret->fd < 0 && errno == EEXIST);
     return ret->fd >= 0;

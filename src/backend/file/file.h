@@ -150,10 +150,6 @@ bool file_key(char *path);
  * long keys.  *name, in `path`, is the last piece.  -1 and errno on failure. */
 int file_open_place(int dir_fd, const char *key, char *path, char **name);
 
-/* The same file under a number that is none of stdin, stdout and stderr; -1 and
- * errno if there is none, or none was given. */
-int file_off_stdio(int fd);
-
 /* Open the lock file of a key; with O_CREAT also the directories of a long
  * one.  -1 and errno on failure. */
 int file_open_key(int dir_fd, const char *key, int flags);

@@ -18,6 +18,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/env.h"
 #include "base/escape.h"
 
 #include "base/banned.h"
@@ -96,21 +97,6 @@ static int file_open_pieces(int dir_fd, char *path, bool make, char **last)
     return fd;
 }
 
-/* A program that has closed its stdout or stderr still writes to it, and must
- * not write into a lock file. */
-int file_off_stdio(int fd)
-{
-    int other, saved;
-
-    if (fd < 0 || fd > STDERR_FILENO)
-        return fd;
-    other = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
-    saved = errno;
-    close(fd);
-    errno = saved;
-    return other;
-}
-
 int file_open_place(int dir_fd, const char *key, char *path, char **name)
 {
     file_path(path, key);
@@ -128,7 +114,7 @@ int file_open_key(int dir_fd, const char *key, int flags)
     if (dir < 0)
         return -1;
     fd = openat(dir, name, flags | O_NOFOLLOW | O_CLOEXEC | O_NOCTTY, 0666);
-    fd = file_off_stdio(fd);
+    fd = hfi_off_stdio(fd);
     if (dir != dir_fd) {
         saved = errno;
         close(dir);
