@@ -11,6 +11,8 @@
 #   make torture   hurt every service with every fault, for TORTURE seconds each,
 #                  and write what came out into doc/guarantees.md
 #   make mutants   let deliberate bugs loose and see each of them caught
+#   make mutate    N=50 SEED=1: small random changes in the sources, one at a
+#                  time; do the fast tests notice?
 #   make install   DESTDIR=... PREFIX=/usr/local
 #   make clean
 
@@ -23,7 +25,7 @@ export BUILD BACKEND QUICK LONG FIRST PLOT
 
 SETUP = meson setup $(BUILD) --buildtype=release --prefix=$(PREFIX)
 
-.PHONY: all demo check bench lint soak torture mutants install clean
+.PHONY: all demo check bench lint soak torture mutants mutate install clean
 
 all:
 	@scripts/setup full
@@ -74,6 +76,10 @@ mutants:
 	    meson setup build-mutants --buildtype=debugoptimized -Dmutants=true
 	@meson compile -C build-mutants
 	@test/mutants/hunt build-mutants --write
+
+mutate:
+	@scripts/setup check
+	@test/mutate/mutate -n $(or $(N),50) -s $(or $(SEED),1)
 
 install: all
 	@meson configure $(BUILD) -Dprefix=$(PREFIX)
