@@ -20,6 +20,7 @@
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/vfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -101,6 +102,44 @@ __attribute__((format(printf, 1, 2))) static int shell(const char *fmt, ...)
     status = system(cmd);
     CHECK(WIFEXITED(status));
     return WEXITSTATUS(status);
+}
+
+/* What fstatfs(2) says instead of the truth; 0: the truth. */
+static unsigned long pretended_fs;
+
+/* Stands between the library and the system. */
+int fstatfs(int fd, struct statfs *buf)
+{
+    int st = (int)syscall(SYS_fstatfs, fd, buf);
+
+    if (pretended_fs)
+        buf->f_type = (__typeof__(buf->f_type))pretended_fs;
+    return st;
+}
+
+static struct hf_service describe_locks(void)
+{
+    struct hf_service service = {.size = sizeof(service)};
+    hf_client *client = open_locks();
+
+    CHECK_OK(hf_describe(client, &service, &t_err));
+    hf_close(client);
+    return service;
+}
+
+TEST(a_network_file_system_and_no_other_is_warned_of)
+{
+    const unsigned remote = HF_TRAIT_NOTIFY | HF_TRAIT_DEATH;
+    struct hf_service service = describe_locks();
+
+    CHECK_STR(service.warning, "");
+    CHECK_EQ(service.traits & remote, remote);
+    pretended_fs = 0x6969;
+    service = describe_locks();
+    CHECK(strstr(service.warning, "is on NFS:") != NULL);
+    CHECK_EQ(service.traits & remote, 0);
+    pretended_fs = 0x0bd00bd0; /* the last of the table */
+    CHECK(strstr(describe_locks().warning, "is on Lustre:") != NULL);
 }
 
 /* ---- places ------------------------------------------------------------ */
