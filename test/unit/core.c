@@ -89,6 +89,88 @@ TEST(on_a_session_only_the_service_ends_a_claim)
     CHECK(!hfi_reap_goes_on(&c, &plain, HF_DENIED, 1));
 }
 
+/* ---- sweep.c ----------------------------------------------------------- */
+
+static int swept;
+
+static hf_status sweep_unheard(struct hfi_conn *conn,
+                               const struct hfi_claim *claim,
+                               struct hfi_receipt *receipt, int64_t deadline,
+                               struct hf_error *err)
+{
+    (void)conn, (void)claim, (void)receipt, (void)deadline;
+    swept++;
+    return hfi_fail(err, HF_UNCERTAIN, "no answer");
+}
+
+/* sweep.c (1), (2), (3) */
+TEST(nothing_is_swept_before_its_lease_is_over_or_while_it_is_renewed)
+{
+    static const struct hfi_backend be = {.sweep = sweep_unheard};
+    static struct hf_client client;
+    struct hfi_conn conn = {.traits = HF_TRAIT_LEASED | HFI_TRAIT_BOUND};
+    struct hfi_grant grant = {.state = HFI_LEFT, .claim = {.ttl_ms = 1000}};
+    int64_t now = hfi_now();
+
+    client.be = &be;
+    client.conn = &conn;
+    hfi_mutex_init(&client.mu);
+    hfi_cond_init(&client.settle);
+    CHECK(hfi_heap_reserve(&client.timers));
+    pthread_mutex_lock(&client.mu);
+    grant.next_at = now + 60000;
+    hfi_sweep(&client, &grant);
+    CHECK_EQ(swept, 0);
+    CHECK_EQ(grant.timer.due, grant.next_at);
+    grant.next_at = now;
+    grant.quiet = 1;
+    hfi_sweep(&client, &grant);
+    CHECK_EQ(swept, 0);
+    CHECK_GT(grant.timer.due, now);
+    grant.quiet = 0;
+    hfi_sweep(&client, &grant);
+    CHECK_EQ(swept, 1);
+    CHECK(!grant.busy);
+    CHECK_GE(grant.timer.due, now + 100); /* It is repeated. */
+    pthread_mutex_unlock(&client.mu);
+    hfi_heap_fini(&client.timers);
+    hfi_cond_fini(&client.settle);
+}
+
+/* ---- mem: -------------------------------------------------------------- */
+
+static bool count_one(void *arg, const char *key, const struct hf_info *info)
+{
+    (void)key, (void)info;
+    ++*(int *)arg;
+    return true;
+}
+
+static int count_listed(hf_client *client)
+{
+    int n = 0;
+
+    CHECK_OK(hf_list(client, "", count_one, &n, &t_err));
+    return n;
+}
+
+/* Nothing but the listing looks at the key, so nothing else removes it. */
+TEST(what_lapsed_is_not_listed)
+{
+    struct hf_lock_opts opts = HF_LOCK_OPTS_INIT;
+    hf_client *client;
+    hf_lock *lk;
+
+    opts.ttl_ms = 300;
+    opts.flags = HF_MANUAL;
+    CHECK_OK(hf_open("mem:lapse", NULL, &client, &t_err));
+    CHECK_OK(hf_acquire(client, "k", 0, &opts, &lk, &t_err));
+    t_poll_until(count_listed(client) == 0, 20000);
+    CHECK(!hf_held(lk));
+    CHECK_STATUS(hf_release(lk, &t_err), HF_LOST);
+    hf_close(client);
+}
+
 /* ---- listener.c -------------------------------------------------------- */
 
 static int service_fd = -1, dispatched;
