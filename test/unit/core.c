@@ -89,6 +89,21 @@ TEST(on_a_session_only_the_service_ends_a_claim)
     CHECK(!hfi_reap_goes_on(&c, &plain, HF_DENIED, 1));
 }
 
+/* ---- grant.c ----------------------------------------------------------- */
+
+TEST(a_limit_never_makes_a_deadline_later_nor_revives_what_is_lost)
+{
+    struct hfi_grant grant = {.deadline = 1000};
+
+    hfi_grant_lower(&grant, 2000);
+    CHECK_EQ(atomic_load(&grant.deadline), 1000);
+    hfi_grant_lower(&grant, 500);
+    CHECK_EQ(atomic_load(&grant.deadline), 500);
+    atomic_store(&grant.deadline, 0);
+    hfi_grant_lower(&grant, 100);
+    CHECK_EQ(atomic_load(&grant.deadline), 0);
+}
+
 /* ---- sweep.c ----------------------------------------------------------- */
 
 static int swept;
