@@ -20,6 +20,7 @@
  * with `then`. */
 struct peer {
     const char *first, *then;
+    void *(*serve)(void *); /* instead, if set */
     int fd, port;
     pthread_t thread;
 };
@@ -59,7 +60,8 @@ static void peer_start(struct peer *p)
     CHECK_EQ(listen(p->fd, 8), 0);
     CHECK_EQ(getsockname(p->fd, (struct sockaddr *)&at, &len), 0);
     p->port = ntohs(at.sin_port);
-    CHECK_EQ(pthread_create(&p->thread, NULL, peer_run, p), 0);
+    CHECK_EQ(
+        pthread_create(&p->thread, NULL, p->serve ? p->serve : peer_run, p), 0);
 }
 
 static void peer_stop(struct peer *p)
@@ -127,6 +129,52 @@ TEST(a_part_of_a_reply_that_nobody_asked_for_is_no_answer)
 TEST(a_reply_that_nobody_asked_for_is_no_answer)
 {
     check_part("+mine\r\n+not mine\r\n", "+mine\r\n");
+}
+
+enum { CALLERS = 4 };
+
+/* Read what all callers ask, and close. */
+static void *peer_hang_up(void *arg)
+{
+    struct peer *p = arg;
+    int fd = accept(p->fd, NULL, NULL);
+    size_t left = CALLERS * strlen("PING\r\n");
+    char buf[256];
+    ssize_t got;
+
+    while (left > 0 && (got = recv(fd, buf, sizeof(buf), 0)) > 0)
+        left -= (size_t)got;
+    CHECK_EQ(left, 0);
+    close(fd);
+    return NULL;
+}
+
+static void *caller(void *mux)
+{
+    redisReply *reply = NULL;
+    int64_t deadline = hfi_now() + 50000;
+
+    CHECK_STATUS(hfi_mux_call(mux, "PING\r\n", 6, 1, &reply, deadline, &t_err),
+                 HF_UNCERTAIN);
+    CHECK_LT(hfi_now(), deadline - 10000); /* It did not wait for that. */
+    return NULL;
+}
+
+TEST(all_who_wait_for_an_answer_are_told_that_the_server_closed)
+{
+    struct peer p = {.serve = peer_hang_up};
+    pthread_t threads[CALLERS];
+    struct hfi_mux mux;
+    int i;
+
+    peer_start(&p);
+    hfi_mux_init(&mux, find, handshake, &p);
+    for (i = 0; i < CALLERS; i++)
+        CHECK_EQ(pthread_create(&threads[i], NULL, caller, &mux), 0);
+    for (i = 0; i < CALLERS; i++)
+        pthread_join(threads[i], NULL);
+    hfi_mux_fini(&mux);
+    peer_stop(&p);
 }
 
 T_MAIN
