@@ -177,4 +177,35 @@ TEST(all_who_wait_for_an_answer_are_told_that_the_server_closed)
     peer_stop(&p);
 }
 
+/* Never answer on the first connection, and at once on the second. */
+static void *peer_fall_silent(void *arg)
+{
+    struct peer *p = arg;
+    int silent = accept(p->fd, NULL, NULL);
+    int fd = accept(p->fd, NULL, NULL);
+
+    if (fd >= 0)
+        peer_serve(p, fd);
+    close(silent);
+    return NULL;
+}
+
+/* resp_link.c (2) */
+TEST(a_connection_that_fell_silent_is_not_used_again)
+{
+    struct peer p = {
+        .first = "+mine\r\n", .then = "+mine\r\n", .serve = peer_fall_silent};
+    redisReply *reply = NULL;
+    struct hfi_mux mux;
+
+    peer_start(&p);
+    hfi_mux_init(&mux, find, handshake, &p);
+    CHECK_STATUS(
+        hfi_mux_call(&mux, "PING\r\n", 6, 1, &reply, hfi_now() + 2000, &t_err),
+        HF_UNCERTAIN);
+    ask(&mux, "mine");
+    hfi_mux_fini(&mux);
+    peer_stop(&p);
+}
+
 T_MAIN
