@@ -324,6 +324,31 @@ TEST(a_local_waiter_does_not_wait_for_the_next_poll_of_another)
     far_end(other);
 }
 
+/* Whoever gets it next gets a grant with a whole lease. */
+TEST(a_lease_that_is_nearly_over_is_not_handed_on)
+{
+    struct hf_lock_opts opts = far_opts(3000, 0);
+    hf_client *client = far_client(5000);
+    hf_lock *lk = far_lock(client, "k", 3000);
+    uint64_t fence = hf_fence(lk);
+    struct hf_event event;
+    hf_request *rq;
+    hf_status st;
+
+    CHECK_OK(hf_acquire_start(client, "k", -1, &opts, NULL, &rq, &t_err));
+    atomic_store(&far_refuses, true);
+    t_poll_until(hf_remaining_ms(lk) < 600, 20000);
+    st = hf_release(lk, &t_err);
+    CHECK(st == HF_OK || st == HF_LOST);
+    atomic_store(&far_refuses, false);
+    do
+        t_poll_until(hf_next_event(client, &event), 20000);
+    while (event.type != HF_GRANTED);
+    CHECK_GT(hf_fence(event.lock), fence);
+    CHECK_OK(hf_release(event.lock, &t_err));
+    far_end(client);
+}
+
 /* ---- lingering --------------------------------------------------------- */
 
 static void far_release_to_linger(hf_client *client, int64_t ttl_ms)
