@@ -13,7 +13,8 @@
  *      has not even reached the server's machine.  Where calls keep the server
  *      waiting (WAIT) each that gives up does.
  *  (3) Once the server is known to be another, no answer of the one before
- *      counts, also to what was asked in time.
+ *      counts, also to what was asked in time, on whatever link: calls that
+ *      others have given up on may have retired the link long before.
  */
 #include <sys/socket.h>
 
@@ -380,15 +381,22 @@ static void mux_leave(struct hfi_shared_link *link)
 bool hfi_mux_move(struct hfi_mux *mux, const struct hfi_endpoint *to)
 {
     struct hfi_mux *aside = atomic_load(&mux->aside);
-    bool away;
+    struct hfi_shared_link *link;
+    struct hfi_link *at, *next;
+    bool away = false;
 
     if (aside)
         hfi_mux_move(aside, to);
     pthread_mutex_lock(&mux->shared.mu);
-    mux->shared.moves++;
-    away = mux->shared.link && !mux_is_at(mux, to);
-    if (away)
-        mux_leave(mux->shared.link);
+    hfi_shared_move(&mux->shared);
+    for (at = mux->shared.links.next; at != &mux->shared.links; at = next) {
+        next = at->next;
+        link = hfi_container(at, struct hfi_shared_link, in_links);
+        if (hfi_mux_is_to((const struct mux_link *)link, to))
+            continue;
+        away = true;
+        mux_leave(link);
+    }
     pthread_mutex_unlock(&mux->shared.mu);
     return away;
 }

@@ -13,7 +13,8 @@
  * again together, and server and clients would be idle in turns.
  *
  * INVARIANTS
- *  (1) There is one current link at most, and one thread that connects it.
+ *  (1) There is one current link at most, and one thread that connects it.  One
+ *      that connects to where the server was before is not waited for.
  *  (2) At most one thread reads and at most one writes, each without the mutex.
  *      The writer has seen that nothing was left to be written.
  *  (3) While a call waits and nobody reads, one of the waiting is awake: who
@@ -25,6 +26,8 @@
  *  (6) Those whose answers have come are woken together, and after the mutex
  *      was let go: they want it next, and would otherwise wake up only to wait
  *      for it.
+ *  (7) What has ended without an answer when the link was broken stays so,
+ *      whatever had been read by then.
  */
 #include "shared.h"
 
@@ -54,6 +57,7 @@ void hfi_shared_init(struct hfi_shared *shared,
                      const struct hfi_protocol *protocol)
 {
     *shared = (struct hfi_shared){.protocol = protocol};
+    hfi_link_init(&shared->links);
     atomic_init(&shared->fd, -1);
     hfi_mutex_init(&shared->mu);
     hfi_cond_init(&shared->connected);
@@ -82,6 +86,7 @@ void hfi_shared_link_init(struct hfi_shared_link *link,
 
     link->shared = shared;
     link->stream.fd = -1;
+    hfi_link_init(&link->in_links);
     hfi_link_init(&link->calls);
     for (i = 0; i < HFI_WAKE_GROUPS; i++)
         hfi_cond_init(&link->wake_groups[i].cond);
@@ -91,6 +96,7 @@ void hfi_shared_link_fini(struct hfi_shared_link *link)
 {
     int i;
 
+    hfi_link_remove(&link->in_links);
     for (i = 0; i < HFI_WAKE_GROUPS; i++)
         hfi_cond_fini(&link->wake_groups[i].cond);
     hfi_stream_close(&link->stream);
@@ -153,6 +159,14 @@ void hfi_shared_break(struct hfi_shared_link *link, const char *what,
 
 /* ---- connecting -------------------------------------------------------- */
 
+void hfi_shared_move(struct hfi_shared *shared)
+{
+    shared->moves++;
+    shared->connecting = false;
+    shared->backoff = (struct hfi_backoff){0};
+    hfi_cond_wake(&shared->connected);
+}
+
 /* What this process lacks says nothing about the server. */
 static bool shared_is_our_fault(int sys_errno)
 {
@@ -168,8 +182,9 @@ static hf_status shared_is_down(const struct hfi_shared *shared,
     return shared->down.status;
 }
 
-/* Connect for all who wait for it; the mutex is let go meanwhile.  There is
- * still no link if the server has moved since. */
+/* Connect for all who wait for it; the mutex is let go meanwhile.  If the server
+ * has moved since there is no link yet, and another may be at it: what happened
+ * here says nothing of where the server is now. */
 static hf_status shared_connect(struct hfi_shared *shared, int64_t deadline,
                                 struct hf_error *err)
 {
@@ -183,14 +198,16 @@ static hf_status shared_connect(struct hfi_shared *shared, int64_t deadline,
     pthread_mutex_unlock(&shared->mu);
     st = shared->protocol->open(shared, deadline, &link, &why);
     pthread_mutex_lock(&shared->mu);
-    shared->connecting = false;
-    hfi_cond_wake(&shared->connected);
-    if (!st && moves != shared->moves) {
-        shared->protocol->free(link);
+    if (moves != shared->moves) {
+        if (!st)
+            shared->protocol->free(link);
         return HF_OK;
     }
+    shared->connecting = false;
+    hfi_cond_wake(&shared->connected);
     if (!st) {
         shared->link = link;
+        hfi_link_append(&shared->links, &link->in_links);
         link->number = ++shared->numbers;
         hfi_backoff_done(&shared->backoff);
         atomic_store(&shared->fd, link->stream.fd);
@@ -209,9 +226,13 @@ static hf_status shared_connect(struct hfi_shared *shared, int64_t deadline,
 static hf_status shared_ensure(struct hfi_shared *shared, int64_t deadline,
                                struct hf_error *err)
 {
+    unsigned moves = shared->moves;
     hf_status st = HF_OK;
 
     while (!shared->link && !st) {
+        if (moves != shared->moves && !hfi_left_ms(deadline))
+            return hfi_fail(err, HF_UNAVAILABLE,
+                            "the server was replaced by another");
         if (shared->connecting
                 ? shared->protocol->fail_fast && shared->backoff.ms
                 : hfi_backoff_waits(&shared->backoff))
@@ -412,7 +433,9 @@ bool hfi_shared_read(struct hfi_shared_link *link, int64_t deadline)
     pthread_mutex_lock(&shared->mu);
     link->reading = false;
     link->answered = 0;
-    if (got > 0) {
+    if (got > 0 && link->broken) {
+        ; /* shared.c (7) */
+    } else if (got > 0) {
         link->heard_at = hfi_now();
         shared->protocol->feed(link, buf, (size_t)got);
         if (shared->protocol->collect && deadline)

@@ -44,6 +44,7 @@ struct hfi_shared_call {
 
 struct hfi_shared_link {
     struct hfi_shared *shared;
+    struct hfi_link in_links;
     struct hfi_stream stream;
     struct hfi_link calls; /* that are under way, in order */
     struct hfi_sendbuf out;
@@ -64,7 +65,8 @@ struct hfi_shared_link {
 };
 
 struct hfi_protocol {
-    /* Connect.  Without the mutex, by one thread at a time. */
+    /* Connect.  Without the mutex, by one thread at a time; or by more after
+     * hfi_shared_move(). */
     hf_status (*open)(struct hfi_shared *, int64_t deadline,
                       struct hfi_shared_link **ret, struct hf_error *);
     void (*free)(struct hfi_shared_link *);
@@ -98,6 +100,7 @@ struct hfi_shared {
     pthread_mutex_t mu;
     struct hfi_cond connected;
     struct hfi_shared_link *link; /* the one that new calls use, or NULL */
+    struct hfi_link links; /* that one, and the retired with calls under way */
     bool connecting;
     unsigned numbers; /* connections so far */
     unsigned moves;   /* counted up: what is being connected is not wanted */
@@ -120,6 +123,11 @@ void hfi_shared_put(struct hfi_shared_link *);
 /* Nobody begins on it any more; nobody will get an answer any more. */
 void hfi_shared_retire(struct hfi_shared_link *);
 void hfi_shared_retire_current(struct hfi_shared *);
+
+/* The server is another: a connection that is being made is made again, without
+ * waiting for the attempt that is under way, and without the pause after one
+ * that failed. */
+void hfi_shared_move(struct hfi_shared *);
 void hfi_shared_break(struct hfi_shared_link *, const char *what,
                       int sys_errno);
 

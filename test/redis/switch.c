@@ -112,6 +112,42 @@ TEST_TIMEOUT(what_a_deposed_master_still_answers_counts_for_nothing, 120)
     ensemble_stop(&e);
 }
 
+/* The same for a try whose connection nobody begins on any more, since another
+ * call has given up waiting there. */
+TEST_TIMEOUT(nor_does_what_it_answers_where_others_gave_up, 120)
+{
+    struct ensemble e = {.stubborn = true};
+    struct hf_lock_opts opts = HF_LOCK_OPTS_INIT;
+    struct rt_waiter w;
+    hf_client *client;
+    hf_lock *lock;
+    char *at;
+    int i;
+
+    ensemble_start(&e);
+    for (i = 0; i < SENTINELS; i++) /* They wait for our word. */
+        rt_do(&e.sentinel[i],
+              "SENTINEL SET main down-after-milliseconds 60000");
+    at = strstr(e.url, "timeout=1s");
+    CHECK(at != NULL);
+    memcpy(at, "timeout=1m", 10);
+    client = open_listening(&e, "");
+    rt_signal(&e.node[0], SIGSTOP);
+    w = rt_waiter(client, "k", 60000, 60000, 0);
+    rt_wait_start(&w);
+    opts.ttl_ms = 1500;
+    CHECK(hf_acquire(client, "other", 1500, &opts, &lock, NULL) != HF_OK);
+    depose(&e, 1);
+    t_poll_until(__atomic_load_n(&w.got_at, __ATOMIC_ACQUIRE), 20000);
+    rt_signal(&e.node[0], SIGCONT);
+    rt_wait_join(&w);
+    CHECK_EQ(
+        strtoull(rt_text(&e.node[1], "HGET {holdfast:k}:meta: g"), NULL, 10),
+        w.fence);
+    hf_close(client);
+    ensemble_stop(&e);
+}
+
 TEST_TIMEOUT(the_switch_of_another_master_is_nothing_to_us, 120)
 {
     struct ensemble e = {.both = true};

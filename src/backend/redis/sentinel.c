@@ -14,15 +14,9 @@
  * what it would cost without: the old master says that it is a replica, or
  * closes its connections, or does not answer.
  *
- * CALLS THAT ARE UNDER WAY at the old master keep their connection, on which
- * nobody begins any more, and get their answer, or none by their deadline.  To
- * cut them off would make no lock safer: an answer that came a moment before
- * the message is worth as little, and the fence and the next renewal, which
- * goes to the new master, are there for both.  But it would leave each of them
- * in doubt about what that server has done, also where it stepped down in good
- * order and the new one knows of it.  The connection for wake-ups is closed at
- * once: nobody waits there for an answer, and what an old master grants from
- * now on is not to be believed.
+ * CALLS THAT ARE UNDER WAY at the old master end at once, without an answer: see
+ * (2).  Each is then in doubt about what that server has done, also where it
+ * stepped down in good order and the new one knows of it, and asks there.
  *
  * INVARIANTS
  *  (1) A message is a reason to ask, and is not the answer.  The sentinel that
