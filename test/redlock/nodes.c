@@ -312,6 +312,42 @@ TEST(idle_connections_that_the_nodes_closed_cost_no_try)
     rl_end(&rl);
 }
 
+/* maxmemory is reached on all of them. */
+TEST(full_nodes_go_on_with_the_locks_that_they_have)
+{
+    struct hf_lock_opts opts = HF_LOCK_OPTS_INIT;
+    hf_client *client, *other;
+    struct hf_handle handle;
+    struct hf_error err;
+    hf_lock *lock, *broken, *none;
+    struct rl rl;
+    int i;
+
+    rl_start(&rl, "?quarantine=off", false);
+    client = rl_open(&rl);
+    other = rl_open(&rl);
+    CHECK_OK(rl_try(client, "k", 60000, &lock));
+    CHECK_OK(rl_try(client, "broken", 60000, &broken));
+    for (i = 0; i < RL_N; i++)
+        rt_do(&rl.nodes[i], "CONFIG SET maxmemory 1");
+    opts.ttl_ms = 30000;
+    CHECK_EQ(hf_acquire(client, "none", 0, &opts, &none, &err), HF_UNAVAILABLE);
+    CHECK(strstr(err.text, "out of memory") != NULL);
+    CHECK_OK(hf_extend(lock, 30000, NULL));
+    CHECK_OK(hf_extend(lock, 60000, NULL));
+    CHECK_OK(hf_break(other, "broken", hf_fence(broken), NULL));
+    CHECK_EQ(hf_extend(broken, 0, NULL), HF_LOST);
+    CHECK_EQ(hf_release(broken, NULL), HF_LOST);
+    CHECK_OK(hf_detach(lock, &handle, NULL));
+    CHECK_OK(hf_attach(other, "k", &handle, &opts, &lock, NULL));
+    CHECK_OK(hf_release(lock, NULL));
+    for (i = 0; i < RL_N; i++)
+        rt_do(&rl.nodes[i], "CONFIG SET maxmemory 0");
+    hf_close(other);
+    hf_close(client);
+    rl_end(&rl);
+}
+
 TEST(nodes_that_lost_the_script_are_given_it_again)
 {
     struct rl rl;

@@ -55,6 +55,11 @@ end
 
 local value = call('GET', lock)
 
+-- A write that needs no memory: a full server refuses none that needs some
+-- after that.  What keeps, hands over or breaks a lock that is there begins with
+-- it.
+local function write_first() call('PEXPIRE', meta, '604800000') end
+
 if op == 'L' then
   if value ~= token then return 0 end
   if ARGV[4] then
@@ -81,6 +86,7 @@ if op == 'T' then
   if value ~= ARGV[3] then
     return {value and 2 or 0, value and value:sub(1, 200)}
   end
+  write_first()
   call('SET', lock, token, 'PX', math.max(call('PTTL', lock), 1))
   if last and last[1] == fence then call('HSET', meta, 'k', token) end
   return {1}
@@ -106,6 +112,7 @@ elseif op == 'R' then
   if shorter > 0 then -- redlock.c (8)
     local known = call('HMGET', meta, 'e', 'w')
     if known[2] ~= token or tonumber(known[1]) < shorter then
+      write_first()
       call('HSET', meta, 'e', shorter, 'w', token)
       if call('PTTL', meta) < 0 then call('PEXPIRE', meta, '604800000') end
     else
@@ -113,6 +120,7 @@ elseif op == 'R' then
     end
   end
   if not value then
+    write_first()
     call('SET', lock, token, 'PX', ttl)
   elseif less or call('PTTL', lock) < tonumber(ttl) then
     call('PEXPIRE', lock, ttl)
@@ -148,6 +156,7 @@ end
 if op == 'B' then
   last = call('HMGET', meta, 'c', 'k')
   if not value or last[1] ~= ARGV[3] or last[2] ~= value then return 0 end
+  write_first()
   call('HSET', meta, 'b', ARGV[3])
   return 1
 end
@@ -158,6 +167,7 @@ if op == 'F' then
     return value and 0 or 2
   end
   if not value then return last[3] == last[1] and 1 or 2 end
+  write_first()
   call('HSET', meta, 'b', ARGV[3])
   call('DEL', lock)
   redis.pcall('PUBLISH', 'wake:' .. lock, '-' .. value)

@@ -380,7 +380,7 @@ static const char *few_why(struct redlock_round *round, int i, int64_t ttl_ms,
 
     if (flight->waiting)
         return "no answer in time";
-    if (flight->st && flight->st != HF_UNAVAILABLE)
+    if (flight->st && (flight->landed || flight->st != HF_UNAVAILABLE))
         return flight->err.text;
     if (flight->asked && !flight->st)
         return NULL;
