@@ -52,7 +52,7 @@ struct redis_sub {
     struct hfi_cond put;   /* it is not `taken` any more */
     struct mux_link *link; /* NULL: not connected */
     bool taken;            /* somebody connects it, or subscribes on it */
-    bool late;             /* meanwhile its server has become another */
+    atomic_bool late;      /* meanwhile its server has become another */
     bool asked;            /* it has not answered a PING */
     unsigned channels;     /* that it has */
     unsigned epoch;        /* of the conn when it was connected */

@@ -25,6 +25,8 @@
  *      relies on it before it is put back.  If meanwhile the commands were
  *      given another connection, it may be to the server from before: those who
  *      wait are woken, and the first of them connects it once more.
+ *  (6) Who has taken a sub believes no grant that comes on it once its server
+ *      is known to be another.
  */
 #include "redis.h"
 
@@ -60,7 +62,8 @@ static bool sub_heard(struct redis_sub *sub, const redisReply *reply)
         return false;
     }
     if (strcmp(item[0]->str, "sunsubscribe") != 0) {
-        redis_heard(sub->rc, item[2]);
+        if (!atomic_load(&sub->late)) /* subscriber.c (6) */
+            redis_heard(sub->rc, item[2]);
         return false;
     }
     return cl && atomic_compare_exchange_strong(
@@ -157,7 +160,8 @@ static void sub_put(struct redis_sub *sub, struct mux_link *link)
 {
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = sub};
 
-    sub->taken = sub->late = sub->asked = false;
+    sub->taken = sub->asked = false;
+    atomic_store(&sub->late, false);
     sub->link = link;
     atomic_store(&sub->fd, link ? hfi_mux_fd(link) : -1);
     if (sub->node == REDIS_ALONE)
@@ -274,7 +278,7 @@ static hf_status sub_add(struct redis_sub *sub, int slot, int64_t deadline,
     if (link && !broken)
         broken = !sub_rest(sub, link, &lost);
     pthread_mutex_lock(&sub->mu);
-    broken = broken || sub->late;
+    broken = broken || atomic_load(&sub->late);
     if (broken || (st && fresh)) {
         hfi_mux_close(link);
         link = NULL;
@@ -426,7 +430,7 @@ bool redis_sub_leave(struct redis_sub *sub, const struct hfi_endpoint *to)
     away = sub->link && !sub->taken && !(to && hfi_mux_is_to(sub->link, to));
     if (away)
         sub_close(sub);
-    sub->late = sub->taken; /* It may be to anywhere. */
+    atomic_store(&sub->late, sub->taken); /* It may be to anywhere. */
     pthread_mutex_unlock(&sub->mu);
     return away;
 }
@@ -438,6 +442,7 @@ void redis_sub_init(struct redis_sub *sub, struct redis_conn *rc,
 {
     *sub = (struct redis_sub){.rc = rc, .mux = mux, .node = node};
     atomic_init(&sub->fd, -1);
+    atomic_init(&sub->late, false);
     pthread_mutex_init(&sub->mu, NULL);
     hfi_cond_init(&sub->put);
 }
