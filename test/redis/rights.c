@@ -21,7 +21,7 @@ static void manual_rules(char *ret, size_t size)
 {
     static const char begin[] = "ACL SETUSER locks ";
     char line[512];
-    FILE *page = fopen(HF_TEST_SOURCE "/../../doc/holdfast-redis.7", "r");
+    FILE *page = fopen(HF_TEST_SOURCE "/../../doc/man/holdfast-redis.7", "r");
     size_t len = 0;
 
     CHECK(page != NULL);
