@@ -29,8 +29,8 @@
 
 /* ---- the bare queue ---------------------------------------------------- */
 
-struct queue_place {
-    struct queue_place *next;
+struct queue_entry {
+    struct queue_entry *next;
     pthread_cond_t cond;
     bool granted;
 };
@@ -38,10 +38,10 @@ struct queue_place {
 static struct {
     pthread_mutex_t mu;
     bool taken;
-    struct queue_place *first, **end;
+    struct queue_entry *first, **end;
 } queue = {.mu = PTHREAD_MUTEX_INITIALIZER, .end = &queue.first};
 
-static void queue_lock(struct queue_place *mine)
+static void queue_lock(struct queue_entry *mine)
 {
     pthread_mutex_lock(&queue.mu);
     if (queue.taken) {
@@ -58,7 +58,7 @@ static void queue_lock(struct queue_place *mine)
 
 static void queue_unlock(void)
 {
-    struct queue_place *next;
+    struct queue_entry *next;
 
     pthread_mutex_lock(&queue.mu);
     next = queue.first;
@@ -100,7 +100,7 @@ static void race_hold(void)
 
 static void *race_thread(void *arg)
 {
-    struct queue_place mine = {.cond = PTHREAD_COND_INITIALIZER};
+    struct queue_entry mine = {.cond = PTHREAD_COND_INITIALIZER};
 
     (void)arg;
     pthread_barrier_wait(&race.start);

@@ -133,8 +133,8 @@ int cli_fail(const struct hf_error *err)
     return cli_exit_of(err->status);
 }
 
-/* Whether a service could not be opened because its URL is wrong: nonsense, or
- * a place that does not exist. */
+/* Whether a service could not be opened because its URL is wrong: malformed, or
+ * with a host or path that does not exist. */
 static bool commands_bad_url(const struct hf_error *err)
 {
     return err->status == HF_INVALID || err->status == HF_UNSUPPORTED ||

@@ -45,7 +45,7 @@
  *
  * LIMITS  SIGKILL to holdfast also kills the command itself at once, without
  * TERM (PR_SET_PDEATHSIG, spawn.c); the rest of its group gets TERM from the
- * guard.  Who kills the guard too, leaves what the command had started.  A
+ * guard.  If the guard is killed too, the processes of the command go on.  A
  * command that changes its user id (sudo) or leaves its process group cannot be
  * reached.
  */

@@ -589,7 +589,7 @@ void hf_request_cancel(hf_request *rq)
 
 int32_t hf_request_place(const hf_request *rq)
 {
-    return rq ? atomic_load(&rq->place) : 0;
+    return rq ? atomic_load(&rq->position) : 0;
 }
 
 int hf_events_fd(hf_client *c)

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
- * check_key.c - the promises that concern the grants of one key: fences, belief,
- * ownership, turns, order.  Each is a sort and a sweep; see check.h.
+ * check_key.c - the promises that concern the grants of one key: fences,
+ * belief, ownership, turns, order.  Each is a sort and a sweep; see check.h.
  */
 #include "check_grant.h"
 
 #include <stdlib.h>
 
-/* Who asked less than this before another may have come second on the way. */
+/* A request sent less than this before another may arrive after it. */
 #define ORDER_SLACK_US 200000
 
 static int by_got(const void *a, const void *b)

@@ -101,7 +101,7 @@ static void pass(void *arg, const char *key)
         checked(conn->c, redisCommand(conn->c, "RPUSH list:%s t", key)));
 }
 
-static void gather(redisContext *c, int n)
+static void read_replies(redisContext *c, int n)
 {
     void *reply;
 
@@ -123,17 +123,17 @@ static long piped(int threads, int64_t until)
     while (bench_now() < until) {
         for (i = 0; i < threads; i++)
             redisAppendCommand(conn->c, "SET piped%d token NX PX 30000", i);
-        gather(conn->c, threads);
+        read_replies(conn->c, threads);
         for (i = 0; i < threads; i++)
             redisAppendCommand(conn->c, "EVALSHA %s 1 piped%d token",
                                conn->digest, i);
-        gather(conn->c, threads);
+        read_replies(conn->c, threads);
         sum += threads;
     }
     return sum;
 }
 
-static void gather_same(redisContext *c, int n)
+static void read_same_replies(redisContext *c, int n)
 {
     void *reply;
 
@@ -162,7 +162,7 @@ static long piped_same(int threads, int64_t until)
                 snprintf(key, sizeof(key), "same%d", i);
                 n += replay_append(conn->c, phase, key);
             }
-            gather_same(conn->c, n);
+            read_same_replies(conn->c, n);
         }
         sum += threads;
     }

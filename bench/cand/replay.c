@@ -80,7 +80,7 @@ static redisReply *next_line(redisContext *monitor)
     return reply;
 }
 
-static void echo(redisContext *c, const char *word)
+static void mark(redisContext *c, const char *word)
 {
     freeReplyObject(redisCommand(c, "ECHO %s", word));
 }
@@ -121,11 +121,11 @@ void replay_learn(redisContext *c, const char *url)
         if (hf_acquire(client, LEARNT, 0, NULL, &lock, &err))
             bench_die("%s", err.text);
         if (i)
-            echo(c, "taken");
+            mark(c, "taken");
         if (hf_release(lock, &err))
             bench_die("%s", err.text);
     }
-    echo(c, "given");
+    mark(c, "given");
     collect(monitor);
     if (!count[0] || !count[1])
         bench_die("holdfast sends nothing for a pair");

@@ -28,9 +28,9 @@
  *      deadline; nothing is printed.  What a backend decides by itself concerns
  *      its own connections: which of several servers to ask, how long to wait
  *      for a silent one and when to connect again, since only it knows the
- *      servers, in a thread of its own where no call may wait for it.  (ZooKeeper
- *      has no sweep() and removes by itself what has lapsed on a session that
- *      other locks keep alive: zk/node.c (2) says why.)
+ *      servers, in a thread of its own where no call may wait for it.
+ *      (ZooKeeper has no sweep() and removes by itself what has lapsed on a
+ *      session that other locks keep alive: zk/node.c (2) says why.)
  *  (7) A claim is used by one call at a time.
  *  (8) A grant is a token and a fence.  One that lapsed and was given again to
  *      the same token, by a try that arrived late, has another fence: renew()
@@ -81,15 +81,15 @@ struct hfi_claim {
  * was never granted withdraws it.  After HF_OK something is always kept. */
 struct hfi_receipt {
     uint64_t fence;
-    void *own;   /* the backend's own struct, of be->grant_size bytes */
-    bool placed; /* something of this claim is kept: release() it */
+    void *own;       /* the backend's own struct, of be->grant_size bytes */
+    bool registered; /* something of this claim is kept: release() it */
 };
 
 /* What the service says along with HF_BUSY, zeroed before the call; and with
  * HF_OK what that proves. */
 struct hfi_answer {
-    int64_t left_ms; /* the holder's lease ends by then; 0 unknown */
-    int32_t place;   /* in the queue, 1 is next; 0 unknown */
+    int64_t left_ms;  /* the holder's lease ends by then; 0 unknown */
+    int32_t position; /* in the queue, 1 is next; 0 unknown */
     struct hfi_proof proof;
 };
 
@@ -173,12 +173,12 @@ struct hfi_backend {
                          struct hf_error *);
 
     /* For a service whose grants hang on sessions (HFI_TRAIT_BOUND).  Nobody
-     * here has this grant any more, and its lease is over (core/sweep.c): remove
-     * it if a session of this client still carries it and it has not changed
-     * since that was seen.  HF_OK; HF_LOST if it is gone or another's.  Where
-     * there is sweep(), it and release() leave receipt->placed set as long as
-     * something of the claim may yet appear: a write had no answer, and the
-     * session that it names may be alive.  Then they are called again. */
+     * here has this grant any more, and its lease is over (core/sweep.c):
+     * remove it if a session of this client still carries it and it has not
+     * changed since that was seen.  HF_OK; HF_LOST if it is gone or another's.
+     * Where there is sweep(), it and release() leave receipt->registered set as
+     * long as something of the claim may yet appear: a write had no answer, and
+     * the session that it names may be alive.  Then they are called again. */
     hf_status (*sweep)(struct hfi_conn *, const struct hfi_claim *,
                        struct hfi_receipt *, int64_t deadline,
                        struct hf_error *);

@@ -135,7 +135,7 @@ void hfi_cond_wait(struct hfi_cond *cond, pthread_mutex_t *mu, int64_t until)
     atomic_fetch_sub(&cond->asleep, 1);
 }
 
-/* Who changed something under the mutex before the sleeper had it is not
+/* A thread that changed something before the sleeper had the mutex is not
  * waited for, and who had it later sees the sleeper counted. */
 static bool env_sleeps(struct hfi_cond *cond)
 {

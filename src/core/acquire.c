@@ -13,7 +13,7 @@
  *             (any) -- wait over, cancelled, tries used up, final error: FAILED
  *
  * A request is moved on by hfi_request_step(), which sends at most one try and
- * says when it wants to be called again.  Who calls it is in request.c.
+ * says when it wants to be called again.  Its callers are in request.c.
  *
  * INVARIANTS
  *  (1) Tries repeat one token, so a try whose answer was lost is confirmed by
@@ -225,7 +225,7 @@ static bool request_take_handoff(struct hf_request *rq, int64_t now)
                    hfi_lease_deadline(grant->next_at, handoff.ms), handoff.ms))
         return false;
     grant->receipt.fence = handoff.fence;
-    grant->receipt.placed = true;
+    grant->receipt.registered = true;
     proof = hfi_proof_plain(grant->next_at, handoff.ms);
     request_granted(rq, &proof, grant->next_at, handoff.ms);
     if (rq->state != HFI_GRANTED)
@@ -241,7 +241,7 @@ static bool request_take_handoff(struct hf_request *rq, int64_t now)
 static bool request_busy(struct hf_request *rq, const struct hfi_answer *answer,
                          int64_t deadline)
 {
-    atomic_store(&rq->place, answer->place);
+    atomic_store(&rq->position, answer->position);
     if (!request_arm(rq, deadline))
         return false;
     rq->next_try = request_next_try(rq, answer, hfi_now());

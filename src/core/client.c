@@ -183,7 +183,7 @@ static void close_grant(struct hf_client *c, struct hfi_grant *grant,
         return;
     }
     grant->state = HFI_RELEASING;
-    if (grant->receipt.placed || grant->uncertain || grant->claim.doubt ||
+    if (grant->receipt.registered || grant->uncertain || grant->claim.doubt ||
         grant->watched)
         hfi_grant_send_release(c, grant, deadline, NULL);
     grant->state = HFI_LOST;

@@ -184,7 +184,7 @@ struct hf_request {
     struct hfi_handoff handoff; /* what the service gave it while it slept */
     unsigned cancel_seen;       /* client->cancels when it began */
     int32_t tries;
-    _Atomic int32_t place;
+    _Atomic int32_t position;
     enum hfi_request_state state;
     bool once;             /* wait_ms 0 */
     bool canceled;         /* by hf_request_cancel() */
@@ -205,7 +205,7 @@ struct hf_request {
     void *user;
 };
 
-/* Who reads the wake-ups of the service; see listener.c. */
+/* The thread that reads the wake-ups of the service; see listener.c. */
 struct hfi_listener {
     struct hf_request *by; /* the waiter that listens, or NULL */
     unsigned asking;       /* requests under way */

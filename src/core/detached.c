@@ -40,7 +40,7 @@ static struct hfi_grant *detached_adopt(struct hf_client *c, const char *key,
         grant->local_grant =
             false; /* It is not what the local queue asked for. */
         grant->receipt.fence = handle->fence;
-        grant->receipt.placed = true;
+        grant->receipt.registered = true;
         if (!c->be->take_over || HFI_MUTANT(handle_taken_twice))
             detached_use_token(grant, handle);
     }

@@ -51,7 +51,7 @@ bool hfi_reap_goes_on(const struct hf_client *c, struct hfi_grant *grant,
     if (st == HF_UNCERTAIN || st == HF_UNAVAILABLE)
         return now < grant->next_at || hfi_stays(c) || grant->claim.doubt;
     if (c->be->sweep) /* reaper.c (4) */
-        return grant->receipt.placed ||
+        return grant->receipt.registered ||
                (grant->claim.doubt && st && st != HF_LOST);
     if (!grant->claim.doubt)
         return false;

@@ -48,8 +48,8 @@ static void request_end_linger(struct hf_request *rq)
 }
 
 /* Find a place for the request: granted at once, contending, or waiting. */
-static hf_status request_place(struct hf_request *rq, const char *key,
-                               const struct hfi_lock_params *params)
+static hf_status request_enqueue(struct hf_request *rq, const char *key,
+                                 const struct hfi_lock_params *params)
 {
     struct hf_client *c = rq->client;
     struct hfi_key_queue *queue = rq->queue = hfi_key_queue_get(c, key);
@@ -98,7 +98,7 @@ static void request_init(struct hf_request *rq, struct hf_client *c,
     hfi_notice_init(&rq->notice);
 }
 
-/* Undo request_init() and request_place(), with the mutex held. */
+/* Undo request_init() and request_enqueue(), with the mutex held. */
 static void request_fini(struct hf_request *rq)
 {
     if (rq->grant)
@@ -169,7 +169,7 @@ hf_status hfi_acquire(struct hf_client *c, const char *key, int64_t wait_ms,
     request_init(&rq, c, wait_ms, params);
     pthread_mutex_lock(&c->mu);
     c->calls++;
-    st = c->closing ? request_closed(&rq) : request_place(&rq, key, params);
+    st = c->closing ? request_closed(&rq) : request_enqueue(&rq, key, params);
     if (!st)
         st = request_drive(&rq);
     request_fini(&rq);
@@ -216,7 +216,7 @@ static hf_status request_admit(struct hf_request *rq, const char *key,
     if (!hfi_heap_reserve(&c->timers))
         return hfi_nomem(&rq->err);
     hfi_listener_enter(rq);
-    st = request_place(rq, key, params);
+    st = request_enqueue(rq, key, params);
     if (st) {
         hfi_heap_unreserve(&c->timers);
         hfi_listener_leave(rq);
@@ -246,7 +246,7 @@ hf_status hfi_acquire_start(struct hf_client *c, const char *key,
     rq->user = user;
     rq->lock = lk;
     pthread_mutex_lock(&c->mu);
-    c->calls++; /* The mutex may be let go; see request_place(). */
+    c->calls++; /* The mutex may be let go; see request_enqueue(). */
     st = request_admit(rq, key, params);
     if (!st) {
         *ret = rq;

@@ -73,7 +73,7 @@ static bool request_pass_entry(struct hf_request *rq)
 static bool request_left_something(const struct hfi_grant *grant)
 {
     return grant->uncertain || grant->claim.doubt ||
-           ((grant->receipt.placed || grant->watched) &&
+           ((grant->receipt.registered || grant->watched) &&
             !HFI_MUTANT(entry_left_behind));
 }
 

@@ -45,7 +45,7 @@ int64_t hfi_sweep_due(const struct hfi_grant *grant)
 void hfi_sweep_later(struct hf_client *c, struct hfi_grant *grant, int64_t due)
 {
     grant->state = HFI_LEFT;
-    grant->receipt.placed = true;
+    grant->receipt.registered = true;
     grant->next_at = due;
     hfi_link_remove(&grant->link);
     hfi_link_remove(&grant->due);
@@ -116,7 +116,7 @@ void hfi_sweep_renewed(struct hf_client *c, struct hfi_grant *grant,
         left->next_at = due;
     left->claim.doubt = left->claim.doubt || grant->claim.doubt;
     hfi_grant_keep(c, left, &grant->receipt);
-    left->receipt.placed = true;
+    left->receipt.registered = true;
     hfi_keeper_set(c, &left->timer, left->next_at);
     hfi_grant_free(c, grant);
 }

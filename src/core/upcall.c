@@ -217,7 +217,7 @@ bool hfi_left(struct hfi_conn *conn, const struct hfi_claim *claim,
     if (grant) {
         memcpy(grant->claim.token, claim->token, sizeof(claim->token));
         hfi_grant_keep(c, grant, receipt);
-        grant->receipt.placed = true;
+        grant->receipt.registered = true;
         grant->claim.doubt = true;
         grant->local_grant = false;
         hfi_grant_reap(c, grant);

@@ -70,10 +70,10 @@ TEST(a_lock_without_a_note_bears_that_of_its_client)
 
     conf_needs(HF_TRAIT_NOTED);
     plain = conf_open();
-    with.note = "the mail queue";
+    with.note = "the print queue";
     CHECK_OK(hf_open(conf_url(), &with, &named, &t_err));
     lk = conf_try(named, key, NULL);
-    CHECK_STR(conf_look(plain, key).note, "the mail queue");
+    CHECK_STR(conf_look(plain, key).note, "the print queue");
     conf_unlock(lk);
     lk = conf_try(plain, key, NULL);
     CHECK(conf_look(named, key).note[0]);

@@ -9,13 +9,13 @@
  */
 #include "conf.h"
 
-enum { CROWD = 10 };
+enum { CONTENDERS = 10 };
 
 TEST(waiters_of_ten_clients_are_served_in_the_order_they_came)
 {
     const char *key = conf_key("k");
-    struct conf_waiter w[CROWD];
-    hf_client *first, *clients[CROWD];
+    struct conf_waiter w[CONTENDERS];
+    hf_client *first, *clients[CONTENDERS];
     uint64_t fence;
     hf_lock *lk;
 
@@ -23,22 +23,22 @@ TEST(waiters_of_ten_clients_are_served_in_the_order_they_came)
     first = conf_open();
     lk = conf_try(first, key, NULL);
     fence = hf_fence(lk);
-    for (int i = 0; i < CROWD; i++) {
+    for (int i = 0; i < CONTENDERS; i++) {
         clients[i] = conf_open();
         conf_waiter_start(&w[i], clients[i], key, -1, NULL);
         conf_await_waiters(first, key, i + 1);
     }
     conf_unlock(lk);
-    for (int i = 0; i < CROWD; i++) {
+    for (int i = 0; i < CONTENDERS; i++) {
         t_poll_until(atomic_load(&w[i].done), 20000);
-        for (int j = i + 1; j < CROWD; j++)
+        for (int j = i + 1; j < CONTENDERS; j++)
             CHECK(!atomic_load(&w[j].done));
         conf_waiter_join(&w[i], HF_OK);
         CHECK_GT(hf_fence(w[i].lk), fence);
         fence = hf_fence(w[i].lk);
         conf_unlock(w[i].lk);
     }
-    for (int i = 0; i < CROWD; i++)
+    for (int i = 0; i < CONTENDERS; i++)
         hf_close(clients[i]);
     hf_close(first);
     conf_check_free(key);
@@ -57,12 +57,12 @@ TEST(waiters_of_one_client_are_served_in_the_order_they_came)
         intptr_t order = 0;
         hf_request *req;
 
-        for (intptr_t i = 1; i <= CROWD; i++)
+        for (intptr_t i = 1; i <= CONTENDERS; i++)
             CHECK_OK(hf_acquire_start(client, key, -1, &opts, (void *)i, &req,
                                       &t_err));
         conf_await_waiters(other, key, 1);
         conf_unlock(lk);
-        while (order < CROWD) {
+        while (order < CONTENDERS) {
             struct hf_event event = conf_event(client);
 
             CHECK_EQ(event.type, HF_GRANTED);
@@ -77,7 +77,7 @@ TEST(waiters_of_one_client_are_served_in_the_order_they_came)
 }
 
 /* Threads of one client that pass the lock around among themselves. */
-struct crowd {
+struct contenders {
     hf_client *client;
     const char *key;
     struct hf_lock_opts opts;
@@ -87,12 +87,13 @@ struct crowd {
 
 static void *hammer(void *arg)
 {
-    struct crowd *crowd = arg;
+    struct contenders *contenders = arg;
 
-    while (!atomic_load(&crowd->stop)) {
-        hf_lock *lk = conf_lock(crowd->client, crowd->key, &crowd->opts);
+    while (!atomic_load(&contenders->stop)) {
+        hf_lock *lk =
+            conf_lock(contenders->client, contenders->key, &contenders->opts);
 
-        atomic_fetch_add(&crowd->turns, 1);
+        atomic_fetch_add(&contenders->turns, 1);
         conf_unlock(lk);
     }
     return NULL;
@@ -101,34 +102,35 @@ static void *hammer(void *arg)
 static void hammer_until_another_gets_in(int32_t turns, int64_t linger_ms,
                                          bool by_trying)
 {
-    struct crowd crowd = {.client = conf_open(), .key = conf_key("k")};
+    struct contenders contenders = {.client = conf_open(),
+                                    .key = conf_key("k")};
     hf_client *other = conf_open();
     pthread_t threads[4];
     hf_lock *lk = NULL;
     int rounds = conf_times(5, 2);
 
-    crowd.opts = conf_opts(0, 0);
-    crowd.opts.local_turns = turns;
-    crowd.opts.linger_ms = linger_ms;
+    contenders.opts = conf_opts(0, 0);
+    contenders.opts.local_turns = turns;
+    contenders.opts.linger_ms = linger_ms;
     for (int i = 0; i < 4; i++)
-        threads[i] = conf_thread(hammer, &crowd);
+        threads[i] = conf_thread(hammer, &contenders);
     for (int i = 0; i < rounds; i++) {
-        t_poll_until(atomic_load(&crowd.turns) > 20 * i, 20000);
+        t_poll_until(atomic_load(&contenders.turns) > 20 * i, 20000);
         if (by_trying)
-            t_poll_until(hf_acquire(other, crowd.key, 0, NULL, &lk, NULL) ==
-                             HF_OK,
-                         30000);
+            t_poll_until(
+                hf_acquire(other, contenders.key, 0, NULL, &lk, NULL) == HF_OK,
+                30000);
         else
-            lk = conf_lock(other, crowd.key, NULL);
+            lk = conf_lock(other, contenders.key, NULL);
         CHECK(hf_held(lk));
         conf_unlock(lk);
     }
-    atomic_store(&crowd.stop, true);
+    atomic_store(&contenders.stop, true);
     for (int i = 0; i < 4; i++)
         pthread_join(threads[i], NULL);
-    hf_close(crowd.client);
+    hf_close(contenders.client);
     hf_close(other);
-    conf_check_free(crowd.key);
+    conf_check_free(contenders.key);
 }
 
 TEST(local_hand_over_lets_other_clients_in)

@@ -113,7 +113,7 @@ TEST(who_comes_after_a_lone_waiter_is_woken_too)
     opts.retry_ms = 600000;
     a = conf_open();
     b = conf_open();
-    /* Alone at first, then not; and the one that is left must not be deaf. */
+    /* Alone at first, then not; and the one that is left must still be woken. */
     for (int i = 0; i < conf_times(12, 4); i++) {
         const char *keys[] = {conf_key("first"), conf_key("second")};
         hf_lock *lk[] = {conf_lock(a, keys[0], NULL),

@@ -41,7 +41,7 @@ static bool all_well(void)
            leader(1) && leader(1) == leader(2) && leader(2) == leader(3);
 }
 
-/* Also mends what a test that failed has left. */
+/* Also repairs what a failed test has left. */
 static void await_all_well(void)
 {
     CHECK_EQ(sh("for i in 1 2 3; do p=$(cat $HF_TEST_DIR/$i.pid); "

@@ -610,27 +610,27 @@ TEST_TIMEOUT(a_killed_waiter_s_place_is_passed_over, 120)
 
 /* ---- what waiting costs the cluster ------------------------------------- */
 
-enum { CROWD = 24 };
+enum { CONTENDERS = 24 };
 
-struct crowd {
+struct contenders {
     const char *options;
     int64_t ttl_ms;
     atomic_int waiting, served;
 };
 
-static void *wait_in_crowd(void *arg)
+static void *wait_among_contenders(void *arg)
 {
-    struct crowd *crowd = arg;
-    hf_client *client = open_url(url(crowd->options));
+    struct contenders *contenders = arg;
+    hf_client *client = open_url(url(contenders->options));
     hf_lock *lk;
 
-    atomic_fetch_add(&crowd->waiting, 1);
-    lk = lock(client, "crowd", crowd->ttl_ms, 60000);
+    atomic_fetch_add(&contenders->waiting, 1);
+    lk = lock(client, "contenders", contenders->ttl_ms, 60000);
     t_sleep_ms(20);
     CHECK(hf_held(lk));
     CHECK_OK(hf_release(lk, &t_err));
-    atomic_fetch_add(&crowd->served, 1);
-    while (atomic_load(&crowd->served) < CROWD)
+    atomic_fetch_add(&contenders->served, 1);
+    while (atomic_load(&contenders->served) < CONTENDERS)
         t_sleep_ms(10); /* The end of its session is not what is counted. */
     hf_close(client);
     return NULL;
@@ -644,44 +644,47 @@ static int64_t log_length(void)
 }
 
 /* Begin to wait, all of them, while `lk` is held. */
-static void gather(struct crowd *crowd, pthread_t *threads)
+static void start_contenders(struct contenders *contenders, pthread_t *threads)
 {
-    for (int i = 0; i < CROWD; i++)
-        CHECK_EQ(pthread_create(&threads[i], NULL, wait_in_crowd, crowd), 0);
-    t_poll_until(atomic_load(&crowd->waiting) == CROWD, 20000);
+    for (int i = 0; i < CONTENDERS; i++)
+        CHECK_EQ(pthread_create(&threads[i], NULL, wait_among_contenders,
+                                contenders),
+                 0);
+    t_poll_until(atomic_load(&contenders->waiting) == CONTENDERS, 20000);
 }
 
 /* Serve them all; how many entries that takes. */
-static int64_t serve(struct crowd *crowd, pthread_t *threads, hf_lock *lk)
+static int64_t serve(struct contenders *contenders, pthread_t *threads,
+                     hf_lock *lk)
 {
     int64_t began = log_length(), entries;
 
     CHECK_OK(hf_release(lk, &t_err));
-    t_poll_until(atomic_load(&crowd->served) == CROWD, 40000);
+    t_poll_until(atomic_load(&contenders->served) == CONTENDERS, 40000);
     entries = log_length() - began;
-    for (int i = 0; i < CROWD; i++)
+    for (int i = 0; i < CONTENDERS; i++)
         CHECK_EQ(pthread_join(threads[i], NULL), 0);
     return entries;
 }
 
 TEST(waiters_in_line_write_nothing_while_nothing_happens)
 {
-    struct crowd crowd = {.options = "?queue=fair", .ttl_ms = 1500};
-    hf_client *client = open_url(url(crowd.options));
-    hf_lock *lk = lock(client, "crowd", crowd.ttl_ms, 0);
-    pthread_t threads[CROWD];
+    struct contenders contenders = {.options = "?queue=fair", .ttl_ms = 1500};
+    hf_client *client = open_url(url(contenders.options));
+    hf_lock *lk = lock(client, "contenders", contenders.ttl_ms, 0);
+    pthread_t threads[CONTENDERS];
     int64_t began;
 
-    gather(&crowd, threads);
-    t_poll_until(waiters(client, "crowd") == CROWD, 20000);
+    start_contenders(&contenders, threads);
+    t_poll_until(waiters(client, "contenders") == CONTENDERS, 20000);
     /* Who was not first, after all, has no use for the session of its first
      * try. */
-    t_poll_until(count_sessions() <= CROWD + 2, 20000);
+    t_poll_until(count_sessions() <= CONTENDERS + 2, 20000);
     began = log_length();
     t_sleep_ms(2000);
-    CHECK_LT(log_length() - began, CROWD / 2);
+    CHECK_LT(log_length() - began, CONTENDERS / 2);
     /* Two entries each, and two sessions that begin or end. */
-    CHECK_LE(serve(&crowd, threads, lk), 6 * CROWD);
+    CHECK_LE(serve(&contenders, threads, lk), 6 * CONTENDERS);
     hf_close(client);
     check_clean();
 }
@@ -689,15 +692,15 @@ TEST(waiters_in_line_write_nothing_while_nothing_happens)
 /* The first release is tried for by all; two entries are needed for each. */
 TEST(not_all_who_wait_try_at_every_release)
 {
-    struct crowd crowd = {.options = "", .ttl_ms = 30000};
-    hf_client *client = open_url(url(crowd.options));
-    hf_lock *lk = lock(client, "crowd", crowd.ttl_ms, 0);
-    pthread_t threads[CROWD];
+    struct contenders contenders = {.options = "", .ttl_ms = 30000};
+    hf_client *client = open_url(url(contenders.options));
+    hf_lock *lk = lock(client, "contenders", contenders.ttl_ms, 0);
+    pthread_t threads[CONTENDERS];
 
-    gather(&crowd, threads);
-    t_poll_until(count_sessions() == CROWD + 1, 20000);
+    start_contenders(&contenders, threads);
+    t_poll_until(count_sessions() == CONTENDERS + 1, 20000);
     t_sleep_ms(200); /* They have tried, and listen now. */
-    CHECK_LE(serve(&crowd, threads, lk), 7 * CROWD);
+    CHECK_LE(serve(&contenders, threads, lk), 7 * CONTENDERS);
     hf_close(client);
     check_clean();
 }

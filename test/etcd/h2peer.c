@@ -162,7 +162,7 @@ static void say_goodbye(struct visit *v, uint32_t last)
 
 static void say_reply(struct visit *v, uint32_t stream)
 {
-    switch ((enum h2peer_manner)atomic_load(&v->peer->manner)) {
+    switch ((enum h2peer_mode)atomic_load(&v->peer->mode)) {
     case H2_REFUSES:
         say_number(v, RST, stream, 7);
         return;
@@ -196,26 +196,26 @@ static void say_reply(struct visit *v, uint32_t stream)
         say(v, "HTTP/1.1 400 Bad Request\r\n\r\n", 28);
         return;
     case H2_SILENT:
-    case H2_MUTE:
+    case H2_NO_GREETING:
         return;
     case H2_ANSWERS:
     case H2_TINY_WINDOW:
     case H2_ONE_STREAM:
     case H2_BEHIND:
-        say_answer(v, stream, atomic_load(&v->peer->manner) == H2_BEHIND);
+        say_answer(v, stream, atomic_load(&v->peer->mode) == H2_BEHIND);
     }
 }
 
 static void say_greeting(struct visit *v)
 {
     unsigned char tiny[6] = {0, 4, 0, 0, 0, 7}, one[6] = {0, 3, 0, 0, 0, 1};
-    int manner = atomic_load(&v->peer->manner);
+    int mode = atomic_load(&v->peer->mode);
 
-    if (manner == H2_TINY_WINDOW)
+    if (mode == H2_TINY_WINDOW)
         say_frame(v, SETTINGS, 0, 0, tiny, sizeof(tiny));
-    else if (manner == H2_ONE_STREAM)
+    else if (mode == H2_ONE_STREAM)
         say_frame(v, SETTINGS, 0, 0, one, sizeof(one));
-    else if (manner != H2_MUTE)
+    else if (mode != H2_NO_GREETING)
         say_frame(v, SETTINGS, 0, 0, NULL, 0);
 }
 
@@ -245,7 +245,7 @@ static void hear_data(struct visit *v, uint32_t stream, size_t len, bool end)
     size_t at = stream / 2 % OPEN_MAX;
 
     v->got[at] += len;
-    if (len && atomic_load(&v->peer->manner) == H2_TINY_WINDOW)
+    if (len && atomic_load(&v->peer->mode) == H2_TINY_WINDOW)
         say_number(v, WINDOW, stream, (uint32_t)len);
     if (len)
         say_number(v, WINDOW, 0, (uint32_t)len);
@@ -270,7 +270,7 @@ static bool hear(struct visit *v)
     stream = get32(head + 5) & 0x7fffffff;
     if (len > sizeof(payload) || !hear_bytes(v, payload, len))
         return false;
-    if (atomic_load(&v->peer->manner) == H2_MUTE)
+    if (atomic_load(&v->peer->mode) == H2_NO_GREETING)
         return true;
     if (head[3] == SETTINGS && !(head[4] & 1))
         say_frame(v, SETTINGS, 1, 0, NULL, 0);
@@ -321,14 +321,14 @@ static void *run(void *arg)
     return NULL;
 }
 
-void h2peer_start(struct h2peer *peer, enum h2peer_manner manner)
+void h2peer_start(struct h2peer *peer, enum h2peer_mode mode)
 {
     struct sockaddr_in at = {.sin_family = AF_INET};
     socklen_t len = sizeof(at);
 
     memset(peer, 0, sizeof(*peer));
     at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    atomic_init(&peer->manner, (int)manner);
+    atomic_init(&peer->mode, (int)mode);
     peer->listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     CHECK_EQ(bind(peer->listener, (struct sockaddr *)&at, sizeof(at)), 0);
     CHECK_EQ(listen(peer->listener, 16), 0);

@@ -15,14 +15,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum h2peer_manner {
+enum h2peer_mode {
     H2_ANSWERS,        /* as it should */
     H2_REFUSES,        /* RST_STREAM: it was not looked at */
     H2_RESETS,         /* RST_STREAM, in the middle */
     H2_GOES_UNASKED,   /* GOAWAY, and the request was not looked at */
     H2_GOES_ANSWERING, /* GOAWAY, and then the answer */
     H2_SILENT,         /* takes the request and says nothing */
-    H2_MUTE,           /* does not even greet */
+    H2_NO_GREETING,    /* does not even greet */
     H2_CUTS,           /* closes in the middle of its answer */
     H2_NO_STATUS,      /* an answer without a verdict */
     H2_NO_LEADER,      /* the verdict of a member without a leader */
@@ -43,14 +43,14 @@ struct h2peer {
         pthread_t thread;
         int fd;
     } served[H2PEER_LINKS];
-    atomic_int manner;  /* enum h2peer_manner; of what comes from now on */
+    atomic_int mode;    /* enum h2peer_mode; of what comes from now on */
     atomic_int links;   /* connections so far */
     atomic_int asked;   /* requests that came whole */
     atomic_size_t body; /* bytes of the last request */
     atomic_bool stop;
 };
 
-void h2peer_start(struct h2peer *, enum h2peer_manner);
+void h2peer_start(struct h2peer *, enum h2peer_mode);
 void h2peer_stop(struct h2peer *);
 
 #endif

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TURNS = 30, CROWD = 32, QUEUE = 150 };
+enum { TURNS = 30, CONTENDERS = 32, QUEUE = 150 };
 
 /* The sum of all counters whose line begins with `name` and has `with` in it. */
 static long counter(const char *name, const char *with)
@@ -156,22 +156,22 @@ static bool count_one(void *arg, const char *key, const struct hf_info *info)
 TEST(many_locks_are_listed_in_a_few_requests)
 {
     hf_client *a = client_new(), *b = client_new();
-    hf_lock *all[CROWD];
+    hf_lock *all[CONTENDERS];
     char key[32];
     long ranges, ttls;
     int i, n = 0;
 
-    for (i = 0; i < CROWD; i++) {
+    for (i = 0; i < CONTENDERS; i++) {
         snprintf(key, sizeof(key), "list-%d/x", i);
         CHECK_OK(hf_acquire(i % 2 ? a : b, key, 0, NULL, &all[i], &t_err));
     }
     ranges = asked("\"Range\"");
     ttls = asked("\"LeaseTimeToLive\"");
     CHECK_OK(hf_list(a, "list-", count_one, &n, &t_err));
-    CHECK_EQ(n, CROWD);
+    CHECK_EQ(n, CONTENDERS);
     CHECK_EQ(asked("\"Range\"") - ranges, 1);
     CHECK_EQ(asked("\"LeaseTimeToLive\"") - ttls, 2);
-    for (i = 0; i < CROWD; i++)
+    for (i = 0; i < CONTENDERS; i++)
         CHECK_OK(hf_release(all[i], &t_err));
     hf_close(a);
     hf_close(b);
@@ -179,68 +179,69 @@ TEST(many_locks_are_listed_in_a_few_requests)
 
 /* ---- many threads of one client ---------------------------------------- */
 
-struct crowd {
+struct contenders {
     hf_client *client;
     bool one_key;
     long done; /* with one key the lock guards these */
     uint64_t fence;
 };
 
-static void *crowd_run(void *arg)
+static void *contenders_run(void *arg)
 {
-    struct crowd *crowd = arg;
+    struct contenders *contenders = arg;
     struct hf_lock_opts opts = HF_LOCK_OPTS_INIT;
     char key[32];
     hf_lock *lk;
     int i;
 
     opts.flags = HF_FAIR;
-    snprintf(key, sizeof(key), "crowd-%lx",
-             crowd->one_key ? 0 : (unsigned long)pthread_self());
+    snprintf(key, sizeof(key), "contenders-%lx",
+             contenders->one_key ? 0 : (unsigned long)pthread_self());
     for (i = 0; i < TURNS; i++) {
-        CHECK_OK(hf_acquire(crowd->client, key, -1, &opts, &lk, &t_err));
-        if (crowd->one_key) {
-            CHECK_GT(hf_fence(lk), crowd->fence);
-            crowd->fence = hf_fence(lk);
-            crowd->done++;
+        CHECK_OK(hf_acquire(contenders->client, key, -1, &opts, &lk, &t_err));
+        if (contenders->one_key) {
+            CHECK_GT(hf_fence(lk), contenders->fence);
+            contenders->fence = hf_fence(lk);
+            contenders->done++;
         }
         CHECK_OK(hf_release(lk, &t_err));
     }
     return NULL;
 }
 
-static void crowd_go(struct crowd *crowd)
+static void contenders_go(struct contenders *contenders)
 {
-    pthread_t threads[CROWD];
+    pthread_t threads[CONTENDERS];
     int i;
 
-    for (i = 0; i < CROWD; i++)
-        CHECK_EQ(pthread_create(&threads[i], NULL, crowd_run, crowd), 0);
-    for (i = 0; i < CROWD; i++)
+    for (i = 0; i < CONTENDERS; i++)
+        CHECK_EQ(pthread_create(&threads[i], NULL, contenders_run, contenders),
+                 0);
+    for (i = 0; i < CONTENDERS; i++)
         CHECK_EQ(pthread_join(threads[i], NULL), 0);
 }
 
 /* Two for each pair, if each went alone. */
 TEST(locks_of_many_threads_are_taken_together)
 {
-    struct crowd crowd = {.client = client_new()};
+    struct contenders contenders = {.client = client_new()};
     long txns = asked("\"Txn\"");
 
-    crowd_go(&crowd);
+    contenders_go(&contenders);
     txns = asked("\"Txn\"") - txns;
-    printf("# %d pairs: %ld transactions\n", CROWD * TURNS, txns);
-    CHECK_LE(txns, CROWD * TURNS * 9 / 10);
-    hf_close(crowd.client);
+    printf("# %d pairs: %ld transactions\n", CONTENDERS * TURNS, txns);
+    CHECK_LE(txns, CONTENDERS * TURNS * 9 / 10);
+    hf_close(contenders.client);
 }
 
 /* They would have one revision, and so one fence. */
 TEST(but_never_one_lock_twice)
 {
-    struct crowd crowd = {.client = client_new(), .one_key = true};
+    struct contenders contenders = {.client = client_new(), .one_key = true};
 
-    crowd_go(&crowd);
-    CHECK_EQ(crowd.done, CROWD * TURNS);
-    hf_close(crowd.client);
+    contenders_go(&contenders);
+    CHECK_EQ(contenders.done, CONTENDERS * TURNS);
+    hf_close(contenders.client);
 }
 
 /* ---- a long queue ------------------------------------------------------ */

@@ -22,14 +22,14 @@ struct scene {
     int n;
 };
 
-static void scene_start(struct scene *s, int n, enum h2peer_manner manner)
+static void scene_start(struct scene *s, int n, enum h2peer_mode mode)
 {
     int i;
 
     memset(s, 0, sizeof(*s));
     s->n = n;
     for (i = 0; i < n; i++) {
-        h2peer_start(&s->peers[i], i ? H2_ANSWERS : manner);
+        h2peer_start(&s->peers[i], i ? H2_ANSWERS : mode);
         memcpy(s->ends[i].host, "127.0.0.1", 10);
         s->ends[i].port = s->peers[i].port;
         s->ends[i].alive_ms = 15000;
@@ -79,15 +79,15 @@ static hf_status ask(struct scene *s)
 }
 
 /* The peer does that to one call, and behaves for the next. */
-static void misbehave(enum h2peer_manner manner, hf_status want)
+static void misbehave(enum h2peer_mode mode, hf_status want)
 {
     struct scene s;
 
     scene_start(&s, 1, H2_ANSWERS);
     CHECK_OK(ask(&s));
-    atomic_store(&s.peers[0].manner, manner);
+    atomic_store(&s.peers[0].mode, mode);
     CHECK_STATUS(ask(&s), want);
-    atomic_store(&s.peers[0].manner, H2_ANSWERS);
+    atomic_store(&s.peers[0].mode, H2_ANSWERS);
     CHECK_OK(ask(&s));
     CHECK_EQ(asked(&s, 0), 3);
     scene_end(&s);
@@ -157,7 +157,7 @@ TEST(a_server_that_does_not_greet_is_passed_by)
 {
     struct scene s;
 
-    scene_start(&s, 2, H2_MUTE);
+    scene_start(&s, 2, H2_NO_GREETING);
     CHECK_OK(ask(&s));
     CHECK_EQ(links(&s, 0), 1);
     CHECK_EQ(asked(&s, 1), 1);
@@ -170,7 +170,7 @@ TEST(the_only_server_that_does_not_greet_is_unavailable_in_time)
     struct scene s;
     int64_t began = hfi_now();
 
-    scene_start(&s, 1, H2_MUTE);
+    scene_start(&s, 1, H2_NO_GREETING);
     CHECK_STATUS(ask_size(&s, &call, 10, 300), HF_UNAVAILABLE);
     CHECK_LT(hfi_now() - began, 10000);
     hfi_h2_done(&call);

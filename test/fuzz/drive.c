@@ -187,7 +187,7 @@ static void drive_acquire(struct drive *d)
                                       soon(), &d->err);
 
     check_status(d, st);
-    if (st == HF_OK && !d->receipt.placed)
+    if (st == HF_OK && !d->receipt.registered)
         fuzz_wrong("a grant of which nothing is kept");
     if (st == HF_OK && d->conn->traits & HF_TRAIT_FENCED && !d->receipt.fence)
         fuzz_wrong("a grant without a fence");
@@ -204,7 +204,7 @@ static void drive_renew(struct drive *d)
     struct hfi_renewal item = {
         .claim = &d->claim, .receipt = &d->receipt, .ttl_ms = d->claim.ttl_ms};
 
-    if (!d->receipt.placed)
+    if (!d->receipt.registered)
         return;
     d->be->renew(d->conn, &item, 1, soon(), &d->err);
     check_status(d, item.st);
@@ -227,7 +227,7 @@ static void drive_look(struct drive *d)
 static void drive_release(struct drive *d)
 {
     d->be->unwatch(d->conn, &d->claim, &d->receipt);
-    for (int i = 0; d->receipt.placed && i < 3; i++)
+    for (int i = 0; d->receipt.registered && i < 3; i++)
         check_status(d, d->be->release(d->conn, &d->claim, &d->receipt, soon(),
                                        &d->err));
 }

@@ -102,8 +102,9 @@ TEST(where_listening_is_forbidden_a_waiter_asks)
     int i;
 
     rt_start(&s, NULL);
-    rt_do(&s, "ACL SETUSER mute on >%s ~* &* +@all -@pubsub", plain);
-    snprintf(url, sizeof(url), "redis://mute:%s@127.0.0.1:%d", secret, s.port);
+    rt_do(&s, "ACL SETUSER silent on >%s ~* &* +@all -@pubsub", plain);
+    snprintf(url, sizeof(url), "redis://silent:%s@127.0.0.1:%d", secret,
+             s.port);
     for (i = 0; i < 2; i++)
         CHECK_OK(hf_open(url, NULL, &client[i], &t_err));
     lk = rt_lock(client[0], "k", 0, 60000, 0);

@@ -429,7 +429,7 @@ TEST_TIMEOUT(a_cut_in_the_middle_of_a_hand_over_keeps_nobody_waiting, 120)
 
 /* ---- all at once ------------------------------------------------------- */
 
-struct crowd {
+struct contenders {
     hf_client *clients[4];
     atomic_int opened;
     atomic_int inside, grants;
@@ -438,24 +438,25 @@ struct crowd {
 };
 
 /* A critical section that notices if it is not alone. */
-static void *crowd_member(void *arg)
+static void *contenders_member(void *arg)
 {
-    struct crowd *crowd = arg;
-    hf_client *client = crowd->clients[atomic_fetch_add(&crowd->opened, 1)];
+    struct contenders *contenders = arg;
+    hf_client *client =
+        contenders->clients[atomic_fetch_add(&contenders->opened, 1)];
     struct hf_lock_opts opts = rt_opts(2000, HF_FAIR);
     struct hf_error err;
     hf_lock *lk;
 
-    while (!atomic_load(&crowd->stop)) {
+    while (!atomic_load(&contenders->stop)) {
         if (hf_acquire(client, "k", 10000, &opts, &lk, &err))
             continue;
         if (hf_held(lk)) {
-            CHECK_EQ(atomic_fetch_add(&crowd->inside, 1), 0);
+            CHECK_EQ(atomic_fetch_add(&contenders->inside, 1), 0);
             CHECK_GT(hf_fence(lk),
-                     atomic_exchange(&crowd->fence, hf_fence(lk)));
+                     atomic_exchange(&contenders->fence, hf_fence(lk)));
             t_sleep_ms(1);
-            atomic_fetch_add(&crowd->grants, 1);
-            CHECK_EQ(atomic_fetch_sub(&crowd->inside, 1), 1);
+            atomic_fetch_add(&contenders->grants, 1);
+            CHECK_EQ(atomic_fetch_sub(&contenders->inside, 1), 1);
         }
         hf_release(lk, &err);
     }
@@ -468,26 +469,28 @@ TEST_TIMEOUT(nobody_is_ever_in_it_together_whatever_is_cut_or_flushed, 120)
         "CLIENT KILL TYPE pubsub", "SCRIPT FLUSH", "CLIENT KILL TYPE normal",
         "PUBLISH holdfast:wake:0 nonsense"};
     struct rt_server s = {0};
-    struct crowd crowd = {.opened = 0};
+    struct contenders contenders = {.opened = 0};
     pthread_t thread[4];
     int i, before;
 
     rt_start(&s, NULL);
     for (i = 0; i < 4; i++)
-        crowd.clients[i] = rt_open(&s, "?timeout=500ms");
+        contenders.clients[i] = rt_open(&s, "?timeout=500ms");
     for (i = 0; i < 4; i++)
-        CHECK_EQ(pthread_create(&thread[i], NULL, crowd_member, &crowd), 0);
+        CHECK_EQ(
+            pthread_create(&thread[i], NULL, contenders_member, &contenders),
+            0);
     for (i = 0; i < t_scaled(80, 20); i++) {
         rt_do(&s, faults[i % 4]);
         t_sleep_ms(i % 7 * 10);
     }
-    before = atomic_load(&crowd.grants);
-    t_poll_until(atomic_load(&crowd.grants) > before + 20, 20000);
-    atomic_store(&crowd.stop, true);
+    before = atomic_load(&contenders.grants);
+    t_poll_until(atomic_load(&contenders.grants) > before + 20, 20000);
+    atomic_store(&contenders.stop, true);
     for (i = 0; i < 4; i++)
         pthread_join(thread[i], NULL);
     for (i = 0; i < 4; i++)
-        hf_close(crowd.clients[i]);
+        hf_close(contenders.clients[i]);
     rt_end(&s);
 }
 

@@ -217,9 +217,9 @@ TEST(whoever_may_not_publish_says_so_and_is_asked_often)
 
     rt_start(&s, NULL);
     make_locks(&s, "");
-    rt_do(&s, "ACL SETUSER mute on >%s ~* resetchannels +@all", secret);
+    rt_do(&s, "ACL SETUSER silent on >%s ~* resetchannels +@all", secret);
     client = open_as(&s, "locks", "");
-    holder = open_as(&s, "mute", "");
+    holder = open_as(&s, "silent", "");
     CHECK_OK(hf_describe(holder, &svc, &t_err));
     CHECK(strstr(svc.warning, "publish") != NULL);
     lk = rt_lock(holder, "k", 0, 60000, 0);

@@ -152,7 +152,8 @@ static struct sim_answer ask_script(struct rt_server *s, const char *id,
         char text[160];
 
         snprintf(text, sizeof(text), "EVALSHA %s", f);
-        answer.value = (int)rt_int(s, text, id, ask->token, fence, ask->mend);
+        answer.value =
+            (int)rt_int(s, text, id, ask->token, fence, ask->restore);
         return answer;
     }
     /* A, by the script or by plain commands: the meaning is the same. */
@@ -205,7 +206,7 @@ TEST(the_nodes_of_the_simulation_do_what_the_script_does)
         struct sim_ask ask = {.op = "AAWWWRRRLBF"[rl_random(&random) % 11],
                               .fence = 1 + rl_random(&random) % 6,
                               .ttl_ms = 600000,
-                              .mend = rl_random(&random) % 2};
+                              .restore = rl_random(&random) % 2};
         struct sim_answer model, script;
 
         snprintf(ask.token, sizeof(ask.token), "%032d",

@@ -59,7 +59,7 @@ static int node_renew(struct sim_node *node, const struct sim_ask *ask,
         return 5;
     if (node->b == ask->fence)
         return 3;
-    if (free && !ask->mend)
+    if (free && !ask->restore)
         return 0;
     if (free || node->expires < now_us + ask->ttl_ms * 1000)
         node_set(node, ask, now_us);
@@ -192,7 +192,8 @@ __attribute__((format(printf, 2, 3))) static void wrong(struct world *w,
 
 /* ---- a client ---------------------------------------------------------- */
 
-static void say(struct world *w, struct client *c, int node, char op, bool mend)
+static void say(struct world *w, struct client *c, int node, char op,
+                bool restore)
 {
     struct pipe *out = &c->out[node];
     struct message *m;
@@ -202,7 +203,8 @@ static void say(struct world *w, struct client *c, int node, char op, bool mend)
     m = &out->all[out->len++];
     *m = (struct message){
         .round = c->round,
-        .ask = {.op = op, .fence = c->fence, .ttl_ms = TTL_MS, .mend = mend}};
+        .ask = {
+            .op = op, .fence = c->fence, .ttl_ms = TTL_MS, .restore = restore}};
     memcpy(m->ask.token, c->token, sizeof(c->token));
     c->waiting++;
     if (op == 'A')

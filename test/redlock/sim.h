@@ -43,7 +43,7 @@ struct sim_ask {
     char token[33];
     uint64_t fence;
     int64_t ttl_ms;
-    bool mend;
+    bool restore;
 };
 struct sim_answer {
     int value;      /* A: 0 taken, 1 ours already, 2 another's; else as it is */

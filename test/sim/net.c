@@ -283,12 +283,12 @@ static hf_status net_try_acquire(struct hfi_conn *conn,
     struct sim_answer answer = {0};
     hf_status st = net_one(conn, SIM_TRY, claim, deadline, &answer, err);
 
-    if (answer.placed)
-        receipt->placed = true;
+    if (answer.registered)
+        receipt->registered = true;
     if (st == HF_OK)
         receipt->fence = answer.fence;
     busy->left_ms = answer.busy.left_ms;
-    busy->place = answer.busy.place;
+    busy->position = answer.busy.position;
     return st;
 }
 
@@ -329,7 +329,7 @@ static hf_status net_release(struct hfi_conn *conn,
     hf_status st = net_one(conn, SIM_RELEASE, claim, deadline, &answer, err);
 
     if (st == HF_OK || st == HF_LOST)
-        receipt->placed = false;
+        receipt->registered = false;
     return st;
 }
 

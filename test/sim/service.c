@@ -315,8 +315,8 @@ static struct sim_answer do_busy(struct key *key, struct entry *mine,
     if (mine) {
         set_expiry(key, mine, rq);
         mine->nth = rq->nth;
-        answer.placed = true;
-        answer.busy.place = (int32_t)(mine - key->queue.at) + 1;
+        answer.registered = true;
+        answer.busy.position = (int32_t)(mine - key->queue.at) + 1;
     }
     if (key->holders.len && has(HF_TRAIT_LEASED) && sim_chance(500)) {
         left = (key->holders.at[0].expires - clock_us()) / 1000;
@@ -358,7 +358,7 @@ static struct sim_answer do_try(struct key *key, const struct sim_request *rq)
     }
     set_expiry(key, mine, rq);
     return (struct sim_answer){
-        .st = HF_OK, .fence = mine->fence, .placed = true};
+        .st = HF_OK, .fence = mine->fence, .registered = true};
 }
 
 static struct sim_answer do_renew(struct key *key, const struct sim_request *rq)

@@ -10,7 +10,7 @@
  *            session, if a move of it had no answer, or for a bearer: move it,
  *            if it is as it was read
  *   release  whatever bears the token; what a request without an answer may yet
- *            make goes with the session (backend.h, placed)
+ *            make goes with the session (backend.h, registered)
  *   sweep    read, and remove it if it hangs on a session of ours and is as it
  *            was read
  *
@@ -272,7 +272,7 @@ static hf_status try_once(struct session_conn *sc,
     claim_note(sc, s, claim, false, false);
     st = sim_call_send(call, deadline);
     if (st) {
-        if (st == HF_UNAVAILABLE && !receipt->placed && !claim->doubt)
+        if (st == HF_UNAVAILABLE && !receipt->registered && !claim->doubt)
             claim_forget(sc, claim->token);
         return st;
     }
@@ -285,14 +285,14 @@ static hf_status try_once(struct session_conn *sc,
     if (rq->keep)
         hfi_session_proven(s, &proof, sent);
     pthread_mutex_unlock(&sc->mu);
-    receipt->placed = receipt->placed || call->answers[0].placed;
-    answer->place = call->answers[0].busy.place;
+    receipt->registered = receipt->registered || call->answers[0].registered;
+    answer->position = call->answers[0].busy.position;
     if (st == HF_OK) {
         receipt->fence = call->answers[0].fence;
         claim_note(sc, s, claim, true, false);
         if (!session_is_ours(sc, session_of(s)->id))
             return HF_LOST; /* It died meanwhile. */
-    } else if (!receipt->placed && !claim->doubt) {
+    } else if (!receipt->registered && !claim->doubt) {
         claim_forget(sc, claim->token);
     }
     answer->proof.since = sent;
@@ -436,9 +436,9 @@ static void claim_answered(struct session_conn *sc,
 {
     if (dead)
         session_gone(sc, session);
-    receipt->placed =
+    receipt->registered =
         claim->doubt && session_is_ours(sc, claim_session(sc, receipt));
-    if (!receipt->placed)
+    if (!receipt->registered)
         claim_forget(sc, claim->token);
 }
 

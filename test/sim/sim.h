@@ -209,7 +209,7 @@ struct sim_answer {
     hf_status st;
     hf_loss reason;
     uint64_t fence;
-    bool placed;
+    bool registered;
     bool dead;        /* there is no such session */
     uint64_t session; /* what was made; where it hangs */
     uint64_t version; /* of what was read */

@@ -171,23 +171,23 @@ TEST(a_lease_of_a_month_is_granted_and_extended_to)
 
 /* ---- a server that is started again ------------------------------------- */
 
-enum { CROWD = 30 };
+enum { CONTENDERS = 30 };
 
 /* As many row locks, each with a session, as there were sessions before. */
-static void crowd(hf_client *client, hf_lock *locks[CROWD])
+static void contenders(hf_client *client, hf_lock *locks[CONTENDERS])
 {
     struct hf_lock_opts opts = lasting(30000);
     char key[160];
 
-    for (int i = 0; i < CROWD; i++) {
-        snprintf(key, sizeof(key), "%s %d", scene_key("crowd"), i);
+    for (int i = 0; i < CONTENDERS; i++) {
+        snprintf(key, sizeof(key), "%s %d", scene_key("contenders"), i);
         CHECK_OK(hf_acquire(client, key, 0, &opts, &locks[i], &t_err));
     }
 }
 
-static void check_crowd(hf_lock *locks[CROWD])
+static void check_contenders(hf_lock *locks[CONTENDERS])
 {
-    for (int i = 0; i < CROWD; i++) {
+    for (int i = 0; i < CONTENDERS; i++) {
         CHECK(hf_held(locks[i]));
         CHECK_OK(hf_extend(locks[i], 0, &t_err));
         CHECK_OK(hf_release(locks[i], &t_err));
@@ -195,19 +195,19 @@ static void check_crowd(hf_lock *locks[CROWD])
 }
 
 /* The server counts its sessions from 1 again; those that come next have
- * numbers as the crowd will have after another restart. */
+ * numbers as the contenders will have after another restart. */
 static void restart(void)
 {
     scene_server("kill");
     scene_server("start");
-    for (int i = 0; i < CROWD / 2; i++)
+    for (int i = 0; i < CONTENDERS / 2; i++)
         scene_sql("SELECT 1");
 }
 
 TEST_TIMEOUT(a_session_is_not_taken_for_one_before_the_restart, 120)
 {
     struct hf_lock_opts opts = lasting(30000);
-    hf_lock *lk, *locks[CROWD];
+    hf_lock *lk, *locks[CONTENDERS];
     hf_client *a, *b;
     uint64_t fence;
     char key[160];
@@ -225,10 +225,10 @@ TEST_TIMEOUT(a_session_is_not_taken_for_one_before_the_restart, 120)
     hf_close(a);
     scene_server("start");
     b = scene_open(0, "");
-    crowd(b, locks);
+    contenders(b, locks);
     CHECK(!look(b, key).held);
     CHECK_STATUS(hf_break_force(b, key, fence, &t_err), HF_LOST);
-    check_crowd(locks);
+    check_contenders(locks);
     hf_close(b);
 }
 
@@ -262,7 +262,7 @@ static void try_in_vain(struct t_peer *up, void *arg)
 TEST_TIMEOUT(no_session_is_ended_for_one_before_the_restart, 120)
 {
     struct t_peer peer;
-    hf_lock *locks[CROWD];
+    hf_lock *locks[CONTENDERS];
     hf_client *client = NULL;
     char url[512];
 
@@ -281,11 +281,11 @@ TEST_TIMEOUT(no_session_is_ended_for_one_before_the_restart, 120)
     snprintf(url, sizeof(url), "%s?strategy=row&table=crowded",
              getenv("HF_TEST_URL"));
     CHECK_OK(hf_open(url, NULL, &client, &t_err));
-    crowd(client, locks);
+    contenders(client, locks);
     CHECK_EQ(kill(peer.pid, SIGCONT), 0);
     t_hear(&peer);
     t_sleep_ms(500);
-    check_crowd(locks);
+    check_contenders(locks);
     t_tell(&peer, 0);
     t_join(&peer);
     hf_close(client);

@@ -108,7 +108,7 @@ TEST_TIMEOUT(waiters_whose_listener_is_cut_miss_no_release, 120)
     for (int i = 0; i < EARS; i++) {
         waiters[i].client = b;
         snprintf(waiters[i].key, sizeof(waiters[i].key), "%s %d",
-                 scene_key("ear"), i);
+                 scene_key("listener"), i);
         CHECK_OK(hf_acquire(a, waiters[i].key, 0, &opts, &locks[i], &t_err));
         CHECK_EQ(
             pthread_create(&waiters[i].thread, NULL, wait_for, &waiters[i]), 0);

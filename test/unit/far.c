@@ -39,20 +39,20 @@ TEST(a_lease_of_four_round_trips_is_kept)
 TEST(a_renewal_without_an_answer_does_not_delay_a_shorter_lease)
 {
     hf_client *client = far_client(60000);
-    hf_lock *mute, *lk;
+    hf_lock *silent, *lk;
 
-    far_mute_key = "mute";
-    mute = far_lock(client, "mute", 6000);
-    CHECK_STATUS(hf_acquire(client, "mute", 0, NULL, &lk, &t_err), HF_BUSY);
+    far_silent_key = "silent";
+    silent = far_lock(client, "silent", 6000);
+    CHECK_STATUS(hf_acquire(client, "silent", 0, NULL, &lk, &t_err), HF_BUSY);
     lk = far_lock(client, "short", 2000);
     atomic_store(&far_trip_ms, 20);
     /* It is on the wire for as long as it may be, again and again. */
-    CHECK(hf_remaining_ms(mute) > 0);
+    CHECK(hf_remaining_ms(silent) > 0);
     t_sleep_ms(4000);
     CHECK(hf_held(lk));
     CHECK_OK(hf_release(lk, &t_err));
-    far_mute_key = NULL;
-    CHECK_OK(hf_release(mute, &t_err));
+    far_silent_key = NULL;
+    CHECK_OK(hf_release(silent, &t_err));
     far_end(client);
 }
 

@@ -35,7 +35,7 @@ static atomic_bool far_lost_answer;  /* renewals arrive, answers do not */
 static atomic_bool far_no_watch;     /* watch() has no answer */
 static atomic_bool far_refuses;      /* renewals fail at once, in doubt */
 static atomic_bool far_unsent;       /* renewals are not sent at all */
-static const char *_Atomic far_mute_key; /* renewals of it have no answer */
+static const char *_Atomic far_silent_key; /* renewals of it have no answer */
 static atomic_int far_calls_here; /* calls made by the test's own thread */
 static pthread_t far_test_thread;
 
@@ -53,14 +53,14 @@ static struct hfi_conn *near_of(struct hfi_conn *conn)
 }
 
 /* Be under way.  False if that took longer than the caller waits. */
-static bool far_go(int64_t deadline, bool mute)
+static bool far_go(int64_t deadline, bool silent)
 {
     int64_t there = t_now_ms() + atomic_load(&far_trip_ms);
 
     if (pthread_equal(pthread_self(), far_test_thread))
         atomic_fetch_add(&far_calls_here, 1);
     while (t_now_ms() < deadline &&
-           ((mute && (far_mute_key || atomic_load(&far_no_watch))) ||
+           ((silent && (far_silent_key || atomic_load(&far_no_watch))) ||
             atomic_load(&far_silent) || t_now_ms() < there))
         t_sleep_ms(1);
     return t_now_ms() < deadline;
@@ -129,8 +129,8 @@ static inline void far_arrive(void)
 static void far_renew(struct hfi_conn *conn, struct hfi_renewal *items,
                       size_t n, int64_t deadline, struct hf_error *err)
 {
-    const char *key = far_mute_key;
-    bool mute = false;
+    const char *key = far_silent_key;
+    bool silent = false;
     size_t i;
 
     if (atomic_exchange(&far_late_renewal, false)) {
@@ -148,8 +148,8 @@ static void far_renew(struct hfi_conn *conn, struct hfi_renewal *items,
         return;
     }
     for (i = 0; i < n; i++)
-        mute = mute || (key && !strcmp(items[i].claim->key, key));
-    if (far_go(deadline, mute)) {
+        silent = silent || (key && !strcmp(items[i].claim->key, key));
+    if (far_go(deadline, silent)) {
         hfi_backend_mem.renew(near_of(conn), items, n, deadline, err);
         if (!atomic_load(&far_lost_answer))
             return;

@@ -36,7 +36,7 @@ static void *far_attacher(void *arg)
     struct hf_lock_opts opts = far_opts(30000, 0);
 
     opts.owner = "somebody";
-    a->st = hf_attach(a->client, "mute", a->handle, &opts, &a->lk, &t_err);
+    a->st = hf_attach(a->client, "silent", a->handle, &opts, &a->lk, &t_err);
     return NULL;
 }
 
@@ -44,36 +44,36 @@ TEST(a_lock_that_is_being_attached_is_shown_to_nobody)
 {
     struct hf_lock_opts opts = far_opts(30000, 0);
     hf_client *client = far_client(1500);
-    struct hf_handle handle = far_detached(client, "mute", 60000);
+    struct hf_handle handle = far_detached(client, "silent", 60000);
     struct attacher a = {.client = client, .handle = &handle};
     struct hf_event event;
     hf_lock *lk;
 
     opts.owner = "somebody";
-    far_mute_key = "mute"; /* It is taken over, but not proven. */
+    far_silent_key = "silent"; /* It is taken over, but not proven. */
     CHECK_EQ(pthread_create(&a.thread, NULL, far_attacher, &a), 0);
     t_sleep_ms(300);
     far_calls_here = 0;
-    CHECK_OK(hf_acquire(client, "mute", 0, &opts, &lk, &t_err));
+    CHECK_OK(hf_acquire(client, "silent", 0, &opts, &lk, &t_err));
     CHECK_GT(far_calls_here, 0); /* The service was asked. */
     CHECK_OK(hf_release(lk, &t_err));
     pthread_join(a.thread, NULL);
     CHECK_EQ(a.st, HF_UNCERTAIN);
     CHECK(!hf_next_event(client, &event));
-    t_poll_until(far_is_free(client, "mute"), 20000); /* It was taken back. */
-    far_mute_key = NULL;
+    t_poll_until(far_is_free(client, "silent"), 20000); /* It was taken back. */
+    far_silent_key = NULL;
     far_end(client);
 }
 
 TEST(a_shorter_lease_without_an_answer_limits_what_is_believed)
 {
     hf_client *client = far_client(300);
-    hf_lock *lk = far_lock(client, "mute", 60000);
+    hf_lock *lk = far_lock(client, "silent", 60000);
 
-    far_mute_key = "mute";
+    far_silent_key = "silent";
     CHECK_STATUS(hf_extend(lk, 5000, &t_err), HF_UNCERTAIN);
     CHECK_LE(hf_remaining_ms(lk), 5000);
-    far_mute_key = NULL;
+    far_silent_key = NULL;
     CHECK_OK(hf_extend(lk, 60000, &t_err));
     CHECK(hf_held(lk));
     CHECK_LE(hf_remaining_ms(lk), 5000);
@@ -84,11 +84,11 @@ TEST(a_shorter_lease_without_an_answer_limits_what_is_believed)
 TEST(a_lock_is_kept_after_an_extension_that_had_no_answer)
 {
     hf_client *client = far_client(300);
-    hf_lock *lk = far_lock(client, "mute", 60000);
+    hf_lock *lk = far_lock(client, "silent", 60000);
 
-    far_mute_key = "mute";
+    far_silent_key = "silent";
     CHECK_STATUS(hf_extend(lk, 2000, &t_err), HF_UNCERTAIN);
-    far_mute_key = NULL;
+    far_silent_key = NULL;
     t_sleep_ms(3000); /* past the end of what was believed then */
     CHECK(hf_held(lk));
     CHECK_OK(hf_release(lk, &t_err));

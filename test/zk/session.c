@@ -69,7 +69,7 @@ TEST(a_holder_whose_answers_are_lost_knows_it_and_leaves_nothing)
     other = zkt_open(zkt_url(""));
     CHECK_OK(hf_acquire(client, key, 0, &opts, &lk, &t_err));
     CHECK(zkt_first(zkt_path(key), &node));
-    atomic_store(&proxy.deaf, 1);
+    atomic_store(&proxy.no_replies, 1);
     end = t_now_ms() + 10000;
     for (;; t_sleep_ms(5)) {
         there = zkt_read(node.path, &node);
@@ -78,7 +78,7 @@ TEST(a_holder_whose_answers_are_lost_knows_it_and_leaves_nothing)
         CHECK(there);
         CHECK_LT(t_now_ms(), end);
     }
-    atomic_store(&proxy.deaf, 0);
+    atomic_store(&proxy.no_replies, 0);
     CHECK_OK(hf_acquire(other, key, 20000, &opts, &next, &t_err));
     CHECK_GT(hf_fence(next), hf_fence(lk));
     CHECK_STATUS(hf_release(lk, &t_err), HF_LOST);

@@ -488,7 +488,7 @@ static void *proxy_run(void *arg)
             fds[2 * i] = (struct pollfd){.fd = waits ? -1 : links[i].client,
                                          .events = POLLIN};
             fds[2 * i + 1] = (struct pollfd){
-                .fd = atomic_load(&proxy->deaf) ? -1 : links[i].server,
+                .fd = atomic_load(&proxy->no_replies) ? -1 : links[i].server,
                 .events = POLLIN};
         }
         poll(fds, 2 * LINKS + 1, 10);

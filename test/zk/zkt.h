@@ -60,9 +60,9 @@ struct zkt_proxy {
     pthread_t thread;
     int listener, port, target;
     atomic_int stop;
-    atomic_int frozen;  /* nothing is passed on, nothing is closed */
-    atomic_int deaf;    /* the same for what the server says */
-    atomic_int stalled; /* requests of the youngest connection wait */
+    atomic_int frozen;     /* nothing is passed on, nothing is closed */
+    atomic_int no_replies; /* the same for what the server says */
+    atomic_int stalled;    /* requests of the youngest connection wait */
     atomic_int youngest;
     atomic_int hold;  /* requests of this type wait, and what is behind them on
                       * the connection */

@@ -31,7 +31,7 @@ static hf_status try_granted(struct consul_try *t, uint64_t fence)
 {
     hfi_consul_key_held(t->cc, t->k, t->claim->token, t->s, fence);
     t->receipt->fence = fence;
-    t->receipt->placed = true;
+    t->receipt->registered = true;
     hfi_consul_carried_by(t->receipt, t->s);
     hfi_consul_monitor(t->cc, t->k, t->claim->token);
     return HF_OK;
@@ -180,7 +180,7 @@ static hf_status try_lock(struct consul_try *t)
                       t->cc->base.endpoint);
     if (st == HF_UNCERTAIN || st == HF_PROTOCOL) {
         hfi_consul_key_maybe(t->cc, k, t->claim->token, t->s);
-        t->receipt->placed = true;
+        t->receipt->registered = true;
     }
     if (st)
         return st;

@@ -291,7 +291,7 @@ static hf_status queue_behind(struct consul_conn *cc,
     if (own)
         own->position = view->before + 1;
     pthread_mutex_unlock(&cc->mu);
-    busy->place = view->before + 1;
+    busy->position = view->before + 1;
     memcpy(consul_own(receipt)->predecessor, view->previous,
            sizeof(view->previous));
     if (view->before ? hfi_consul_queue_entry(&cc->options, claim->key,
@@ -327,11 +327,11 @@ static bool queue_is_behind_own(struct consul_conn *cc,
     struct queue_own *before = NULL;
 
     pthread_mutex_lock(&cc->mu);
-    if (receipt->placed && !receipt->fence && own->predecessor[0] &&
+    if (receipt->registered && !receipt->fence && own->predecessor[0] &&
         queue_own_find(cc, claim->token))
         before = queue_own_find(cc, own->predecessor);
     if (before && before->position)
-        busy->place = before->position + 1;
+        busy->position = before->position + 1;
     pthread_mutex_unlock(&cc->mu);
     return before;
 }
@@ -404,7 +404,7 @@ hf_status hfi_consul_queue_join(struct consul_conn *cc,
         queue_set_doubt(cc, claim->token, s->id);
     hfi_consul_session_put(cc, s);
     if (!st || st == HF_UNCERTAIN || st == HF_PROTOCOL)
-        receipt->placed = true;
+        receipt->registered = true;
     if (!st)
         st = queue_inspect(cc, claim->key, claim->token, deadline, &view, err);
     return st ? st : queue_behind(cc, claim, receipt, busy, &view);

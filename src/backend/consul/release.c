@@ -194,7 +194,7 @@ hf_status hfi_consul_sweep(struct hfi_conn *conn, const struct hfi_claim *claim,
     st = release_unlock(&r);
     hfi_consul_key_leave(cc, r.k);
     if (st == HF_OK || st == HF_LOST)
-        receipt->placed = false;
+        receipt->registered = false;
     return st;
 }
 
@@ -220,11 +220,11 @@ hf_status hfi_consul_release(struct hfi_conn *conn,
     if (receipt->fence || !strcmp(r.k->holder, claim->token))
         st = release_unlock(&r);
     else
-        st = left ? left : receipt->placed ? HF_OK : HF_LOST;
+        st = left ? left : receipt->registered ? HF_OK : HF_LOST;
     hfi_consul_key_leave(cc, r.k);
     if (st == HF_OK || st == HF_LOST)
-        receipt->placed = left != HF_OK && left != HF_LOST;
-    if (receipt->placed && (st == HF_OK || st == HF_LOST))
+        receipt->registered = left != HF_OK && left != HF_LOST;
+    if (receipt->registered && (st == HF_OK || st == HF_LOST))
         return left;
     return st == HF_LOST
                ? hfi_fail(err, HF_LOST, "%s: the lock was not ours any more",

@@ -4,11 +4,11 @@
  *
  * Without queue=fair a release is told to all who wait, in all clients, and
  * every try is a write, also one that finds the key taken: a hundred waiters
- * would make a hundred entries in the log of every release.  Who waits alone
- * tries at once and always will.  Who has tried and found that another was
- * faster waits for a moment the next time, up to 64 ms, and after another such
- * try up to 128.  The query goes on meanwhile, and if it says that another has
- * the key, the try is not made.
+ * would make a hundred entries in the log of every release.  A lone waiter
+ * tries at once and always will.  A waiter that has tried and found that
+ * another was faster waits for a moment the next time, up to 64 ms, and after
+ * another such try up to 128.  The query goes on meanwhile, and if it says that
+ * another has the key, the try is not made.
  *
  * So that those who come and go do not overtake one that waits for ever, it
  * counts how often the key was passed on and how many had it: when that was

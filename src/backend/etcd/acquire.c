@@ -127,7 +127,7 @@ static void acquire_note(struct etcd_try *t)
     struct hfi_receipt *receipt = t->receipt;
 
     receipt->fence = t->revision ? t->fence : 0;
-    receipt->placed = t->revision != 0;
+    receipt->registered = t->revision != 0;
     if (t->revision) {
         etcd_key_note(t->ec, t->lease, t->claim->token, t->name, t->revision);
         etcd_key_set_predecessor(t->ec, t->claim->token, &t->predecessor);
@@ -168,7 +168,7 @@ static hf_status acquire_leased(struct etcd_try *t, struct hf_error *err)
     if (st) {
         /* A final failure may come after the deed. */
         if (st != HF_LOST && st != HF_UNAVAILABLE && st != HF_UNCERTAIN)
-            receipt->placed = true;
+            receipt->registered = true;
         if (st != HF_LOST && st != HF_UNAVAILABLE)
             etcd_key_doubt(t->ec, t->claim->token);
         if (st == HF_UNAVAILABLE && !receipt->fence &&
@@ -288,7 +288,7 @@ hf_status etcd_try_acquire(struct hfi_conn *conn, const struct hfi_claim *claim,
     } while (acquire_goes_on(&t, &st, err));
     if (st)
         return st;
-    busy->place = t.predecessor.place;
+    busy->position = t.predecessor.position;
     etcd_own(receipt)->held = t.mine;
     return t.mine ? HF_OK : HF_BUSY;
 }

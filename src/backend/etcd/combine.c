@@ -6,8 +6,8 @@
  * log and the copy of all recent writes that each of them begins with, not the
  * deed.  So while some are under way those who come next wait for the first to
  * come back, and then one of them takes all of theirs along: one transaction of
- * many, each with its own comparison and its own answer.  Who is alone, or
- * among a few, waits for nobody.
+ * many, each with its own comparison and its own answer.  A request that is
+ * alone, or among a few, waits for nobody.
  *
  * Keys that are made in one transaction have one revision, and who of two was
  * first could not be told.  So two that take the same lock never go together.
@@ -37,7 +37,7 @@
 /* How many are considered for that. */
 #define COMBINE_SCAN 96
 
-/* Who has less time than this goes alone. */
+/* A request with less time than this goes alone. */
 #define COMBINE_LEFT_MS 1000
 
 struct etcd_request {
@@ -171,8 +171,8 @@ static bool request_fits(const struct etcd_request *request,
 
 /* Take what others have to send along with the first; how many it is then, and
  * by when. */
-static size_t combine_gather(struct etcd_conn *ec,
-                             struct etcd_request **requests, int64_t *deadline)
+static size_t combine_batch(struct etcd_conn *ec,
+                            struct etcd_request **requests, int64_t *deadline)
 {
     int64_t soon = hfi_now() + COMBINE_LEFT_MS;
     struct hfi_link *at, *next;
@@ -206,7 +206,7 @@ static void combine_lead(struct etcd_conn *ec, struct etcd_request *own)
 
     ec->in_flight++;
     hfi_link_remove(&own->link);
-    n = combine_gather(ec, requests, &deadline);
+    n = combine_batch(ec, requests, &deadline);
     pthread_mutex_unlock(&ec->combine_mu);
     if (n > 1)
         combine_send(ec, requests, n, deadline);

@@ -59,7 +59,7 @@ struct etcd_key {
     bool moving;      /* a move to another lease had no answer */
     bool unsure;      /* a write of it had no answer */
     bool leaving;     /* a removal of it had no answer: key.c (2) */
-    int32_t place;    /* in the queue, when it was last looked at */
+    int32_t position; /* in the queue, when it was last looked at */
     int64_t revision; /* at which it was made; 0: not known */
     int64_t predecessor_revision;
     char *predecessor; /* who is before it, or NULL */
@@ -253,11 +253,11 @@ bool etcd_key_done(struct etcd_conn *, const char *token, const char *last,
                    bool absent);
 /* A number that ends no name of ours now. */
 uint32_t etcd_number(struct etcd_conn *);
-/* Who is before it; "" and 0 if that is not known. */
+/* The claim before it; "" and 0 if that is not known. */
 struct etcd_predecessor {
     char name[ETCD_NAME_MAX];
     int64_t revision;
-    int32_t place;
+    int32_t position;
 };
 void etcd_key_set_predecessor(struct etcd_conn *, const char *token,
                               const struct etcd_predecessor *);

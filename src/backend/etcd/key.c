@@ -18,7 +18,7 @@
  *      left under the old one (hfi_left()).
  *  (3) A write that had no answer may make its key at any later time, as long
  *      as its lease lives.  So release() says until then that something may be
- *      left (backend.h, `placed`), and the core asks again.
+ *      left (backend.h, `registered`), and the core asks again.
  */
 #include "etcd.h"
 
@@ -267,10 +267,10 @@ void etcd_key_queue_tail(struct etcd_conn *ec, const char *dir,
 
     ret->name[0] = '\0';
     ret->revision = 0;
-    ret->place = 0;
+    ret->position = 0;
     pthread_mutex_lock(&ec->mu);
     key = key_find(ec, queue_tail_of(ec, dir, len));
-    if (key && key->predecessor && !key->place && key->revision &&
+    if (key && key->predecessor && !key->position && key->revision &&
         !strncmp(key->name, dir, len) && !strchr(key->name + len, '/')) {
         snprintf(ret->name, sizeof(ret->name), "%s", key->name);
         ret->revision = key->revision;
@@ -295,9 +295,9 @@ void etcd_key_set_predecessor(struct etcd_conn *ec, const char *token,
     }
     if (key) {
         key->predecessor_revision = predecessor->revision;
-        key->place = predecessor->place;
+        key->position = predecessor->position;
         last = strrchr(key->name, '/');
-        if (key->predecessor && !key->place && last)
+        if (key->predecessor && !key->position && last)
             memcpy(queue_tail_of(ec, key->name, (size_t)(last + 1 - key->name)),
                    key->claim.token, sizeof(key->claim.token));
     }
@@ -311,13 +311,13 @@ void etcd_key_get_predecessor(struct etcd_conn *ec, const char *token,
 
     ret->name[0] = '\0';
     ret->revision = 0;
-    ret->place = 0;
+    ret->position = 0;
     pthread_mutex_lock(&ec->mu);
     key = key_find(ec, token);
     if (key && key->predecessor) {
         snprintf(ret->name, sizeof(ret->name), "%s", key->predecessor);
         ret->revision = key->predecessor_revision;
-        ret->place = key->place;
+        ret->position = key->position;
     }
     pthread_mutex_unlock(&ec->mu);
 }

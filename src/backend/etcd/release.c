@@ -53,11 +53,11 @@ hf_status etcd_release(struct hfi_conn *conn, const struct hfi_claim *claim,
         return st;
     }
     left = !etcd_key_done(ec, claim->token, own->last, absent) || claim->doubt;
-    receipt->placed =
+    receipt->registered =
         left && own->last[0] && release_may_come(ec, claim, own, deadline);
     if (!left)
         own->last[0] = '\0';
-    else if (!receipt->placed)
+    else if (!receipt->registered)
         etcd_key_forget(ec, claim->token);
     return st ? hfi_fail(err, HF_LOST, "%s: the lock was not ours any more",
                          conn->endpoint)
@@ -104,9 +104,10 @@ hf_status etcd_sweep(struct hfi_conn *conn, const struct hfi_claim *claim,
                    ? hfi_fail(err, HF_UNAVAILABLE, "%s: the lock has changed",
                               conn->endpoint)
                    : st;
-    receipt->placed = claim->doubt &&
-                      release_may_come(ec, claim, etcd_own(receipt), deadline);
-    if (!receipt->placed)
+    receipt->registered =
+        claim->doubt &&
+        release_may_come(ec, claim, etcd_own(receipt), deadline);
+    if (!receipt->registered)
         etcd_key_forget(ec, claim->token);
     return st;
 }

@@ -19,7 +19,7 @@
  * etcd reads and sorts the whole queue; a waiter that only wants to know
  * whether it still waits must not cost that.
  *
- * Who is first holds.  One that joined the holders of its owner id passes by
+ * The first claim holds.  One that joined the holders of its owner id passes by
  * those who wait: so nobody else holds while a key "KEY/~..." is there.
  * Programs that do not know of this, whose values are empty, are not passed by.
  * All who hold at once have one fence, that of the first of them, which is
@@ -110,7 +110,7 @@ static void txn_inspect(struct etcd_try_txn *x, Pb__RequestOp **ops, size_t *n)
 }
 
 /* For a claim that has a place. */
-static void txn_placed(struct etcd_try *t, struct etcd_try_txn *x)
+static void txn_registered(struct etcd_try *t, struct etcd_try_txn *x)
 {
     Pb__TxnRequest *txn = &x->txn;
 
@@ -143,7 +143,7 @@ void etcd_try_make(struct etcd_try *t, struct etcd_try_txn *x)
 
     txn_parts(t, x);
     if (t->receipt->fence) {
-        txn_placed(t, x);
+        txn_registered(t, x);
         return;
     }
     x->yes[txn->n_success++] = &x->put_op;
@@ -211,7 +211,7 @@ static void try_inspect_back(struct etcd_try *t, const Pb__RangeResponse *queue)
     if (queue->n_kvs > 1)
         try_predecessor(t, queue->kvs[1]);
     if (queue->n_kvs < QUEUE_LIMIT)
-        t->predecessor.place = (int32_t)queue->n_kvs - 1;
+        t->predecessor.position = (int32_t)queue->n_kvs - 1;
 }
 
 /* The queue in order, up to us or to its end. */
@@ -229,7 +229,7 @@ static void try_inspect(struct etcd_try *t, const Pb__RangeResponse *queue)
     t->revision = queue->kvs[i]->create_revision;
     t->fence = etcd_fence(queue->kvs[i], &words);
     t->mine = i == 0;
-    t->predecessor.place = (int32_t)i;
+    t->predecessor.position = (int32_t)i;
     if (i > 0)
         try_predecessor(t, queue->kvs[i - 1]);
 }
@@ -303,7 +303,7 @@ hf_status etcd_try_read(struct etcd_try *t, const struct etcd_try_txn *x,
     t->mine = t->inspected = t->foreign = false;
     if (t->receipt->fence && answer->succeeded && !n) {
         t->revision =
-            (int64_t)t->receipt->fence; /* Who was before us still is. */
+            (int64_t)t->receipt->fence; /* The predecessor is the same. */
         t->fence = t->receipt->fence;
         return HF_OK;
     }

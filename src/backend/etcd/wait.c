@@ -346,8 +346,9 @@ static hf_status watch_ask(struct etcd_conn *ec, const struct etcd_watch *w,
     return watch_send(ec, &ask);
 }
 
-/* Wait until it has begun.  Who reads may stand back for us (core/listener.c),
- * so look oneself now and then.  The table may lose it meanwhile. */
+/* Wait until it has begun.  The reading thread may stand back for us
+ * (core/listener.c), so look oneself now and then.  The table may lose it
+ * meanwhile. */
 static hf_status watch_await(struct etcd_conn *ec, int64_t id, int64_t deadline,
                              struct hf_error *err)
 {

@@ -229,7 +229,7 @@ static hf_status file_descriptor(struct file_conn *fc,
     hf_status st;
     int fd;
 
-    if (receipt->placed)
+    if (receipt->registered)
         return HF_OK;
     st = file_need_dir(fc, true, err);
     if (st)
@@ -245,7 +245,7 @@ static hf_status file_descriptor(struct file_conn *fc,
     own->fd = fd;
     own->wd = -1;
     own->bytes = own->waits = false;
-    receipt->placed = true;
+    receipt->registered = true;
     file_fds_set(&fc->fds, fd, true);
     return HF_OK;
 }
@@ -257,7 +257,7 @@ static hf_status file_try_once(struct file_conn *fc,
 {
     struct file_grant *own = receipt->own;
     struct file_record rec = {.marked = false};
-    bool kept = receipt->placed;
+    bool kept = receipt->registered;
     hf_status st = file_descriptor(fc, claim, receipt, err);
 
     *vanished = false;
@@ -290,13 +290,13 @@ hf_status file_try_acquire(struct hfi_conn *conn, const struct hfi_claim *claim,
 {
     struct file_conn *fc = (struct file_conn *)conn;
     struct file_grant *own = receipt->own;
-    bool vanished = true, watched = receipt->placed && own->wd >= 0;
+    bool vanished = true, watched = receipt->registered && own->wd >= 0;
     hf_status st = HF_BUSY;
     char key[HFI_QUOTE_MAX];
     int i;
 
     (void)busy;
-    if (receipt->placed && receipt->fence)
+    if (receipt->registered && receipt->fence)
         return HF_OK;
     for (i = 0; vanished && i < FILE_REOPEN_MAX; i++) {
         st = file_try_once(fc, claim, receipt, &vanished, err);
@@ -305,7 +305,7 @@ hf_status file_try_acquire(struct hfi_conn *conn, const struct hfi_claim *claim,
             file_let_go(fc, receipt);
         }
     }
-    if (st == HF_BUSY && claim->queue && receipt->placed) { /* file.c (4) */
+    if (st == HF_BUSY && claim->queue && receipt->registered) { /* file.c (4) */
         file_queue(own->fd, claim, receipt);
         if (watched && own->wd < 0)
             file_watch(conn, claim, receipt, deadline, NULL);

@@ -99,7 +99,7 @@ static bool free_create(struct file_conn *fc, const char *key,
     char *name;
 
     ret->fd = -1;
-    ret->dir = file_open_place(fc->dir_fd, key, ret->path, &name);
+    ret->dir = file_open_lock_dir(fc->dir_fd, key, ret->path, &name);
     ret->key_name = name;
     if (ret->dir < 0)
         return false;

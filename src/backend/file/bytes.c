@@ -17,9 +17,9 @@
 
 #include "base/banned.h"
 
-/* How often the gate is tried for, which everybody holds for moments only: first
- * as fast as can be, then, since its owner may be waiting for a processor, once a
- * millisecond. */
+/* How often the gate is tried for, which everybody holds for moments only:
+ * first as fast as can be, then, since its owner may be waiting for a
+ * processor, once a millisecond. */
 #define FILE_GATE_FAST 5000
 #define FILE_GATE_MAX  (FILE_GATE_FAST + 200)
 
@@ -116,7 +116,7 @@ bool file_is_exclusive(int fd)
 
     for (looks = 0; !file_byte(fd, FILE_LOOK_AT, F_RDLCK); looks++) {
         if (looks == FILE_LOOKS_MAX)
-            return true; /* Who keeps us out found it busy. */
+            return true; /* The process that keeps us out found it busy. */
         sched_yield();
     }
     busy = flock(fd, LOCK_SH | LOCK_NB) && errno == EWOULDBLOCK;

@@ -12,9 +12,9 @@
  *   each: it
  *   tells a living group from what a dead one left in the record, or from a
  *   foreign reader.  Waiters keep one each, so that a holder that would linger
- *   can see them, and then read a byte, which it can hear.  Who only looks
- *   keeps one while it has LOCK_SH for an instant, and a try that fails just
- *   then is made again.
+ *   can see them, and then read a byte, which it can hear.  A client that only
+ *   looks keeps one while it has LOCK_SH for an instant, and a try that fails
+ *   just then is made again.
  *
  * INVARIANTS
  *  (1) The record is written under LOCK_EX, or under LOCK_SH with the gate (a
@@ -30,8 +30,8 @@
  *      what other waiters listen for, and they would wake each other for ever.
  *  (5) Under LOCK_SH the record and the bytes of the holders mean something
  *      only together: whoever decides by them, or changes them, has the gate
- *      from the first look to the last change.  Who only shows them looks
- *      twice.
+ *      from the first look to the last change.  A client that only shows them
+ *      looks twice.
  *
  * SESSION  None.  The kernel keeps the lock as long as the process lives and
  *   frees it the moment it dies, so nothing lapses and nothing is renewed; the
@@ -169,7 +169,7 @@ static hf_status file_open_dir(struct file_conn *fc, struct hf_error *err)
                                     "open the lock directory '%s'", quoted);
     if (fc->standard)
         st = file_check_default(fc->dir, fd, err);
-    /* Who may not make a lock file here may still look. */
+    /* Inspection needs no right to make a lock file. */
     if (!st && faccessat(fd, ".", X_OK, AT_EACCESS))
         st = hfi_fail_errno(err, HF_DENIED, errno,
                             "look into the lock directory '%s'", quoted);

@@ -85,7 +85,7 @@ bool file_is_named(struct file_conn *, const char *key, int fd);
 /* Close the file of a claim, and thus give up what it has of it. */
 void file_let_go(struct file_conn *, struct hfi_receipt *);
 
-/* What a claim that is `placed` has open: receipt->own. */
+/* What a claim that is `registered` has open: receipt->own. */
 struct file_grant {
     int fd;     /* of the lock file */
     int wd;     /* its inotify watch, or -1 */
@@ -148,7 +148,7 @@ bool file_key(char *path);
 
 /* Open the directory that the key's file is in; `dir_fd` itself for all but
  * long keys.  *name, in `path`, is the last piece.  -1 and errno on failure. */
-int file_open_place(int dir_fd, const char *key, char *path, char **name);
+int file_open_lock_dir(int dir_fd, const char *key, char *path, char **name);
 
 /* Open the lock file of a key; with O_CREAT also the directories of a long
  * one.  -1 and errno on failure. */

@@ -207,7 +207,8 @@ static bool inspect_same(const struct file_taken_list *list,
            (rec->pid_ns && list->pid_ns && rec->pid_ns != list->pid_ns);
 }
 
-/* Who of ours holds the file, as the record says that is now; 0 if nobody. */
+/* The process of ours that holds the file, as the record says that is now; 0 if
+ * nobody. */
 static int32_t inspect_holders(int fd, const struct file_record *rec,
                                const struct file_taken_list *list,
                                const struct file_taken *foreign)

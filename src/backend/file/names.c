@@ -97,7 +97,7 @@ static int file_open_pieces(int dir_fd, char *path, bool make, char **last)
     return fd;
 }
 
-int file_open_place(int dir_fd, const char *key, char *path, char **name)
+int file_open_lock_dir(int dir_fd, const char *key, char *path, char **name)
 {
     file_path(path, key);
     return file_open_pieces(dir_fd, path, false, name);

@@ -14,7 +14,7 @@ void file_let_go(struct file_conn *fc, struct hfi_receipt *receipt)
 {
     const struct file_grant *own = receipt->own;
 
-    if (!receipt->placed)
+    if (!receipt->registered)
         return;
     /* Before others hear it close; and a child that was forked shares the
      * description, so closing is not enough. */
@@ -24,14 +24,14 @@ void file_let_go(struct file_conn *fc, struct hfi_receipt *receipt)
         flock(own->fd, LOCK_UN);
     file_fds_set(&fc->fds, own->fd, false);
     close(own->fd);
-    receipt->placed = false;
+    receipt->registered = false;
 }
 
 hf_status file_release(struct hfi_conn *conn, const struct hfi_claim *claim,
                        struct hfi_receipt *receipt, int64_t deadline,
                        struct hf_error *err)
 {
-    bool had = receipt->placed;
+    bool had = receipt->registered;
 
     (void)claim;
     (void)deadline;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * wait.c - hearing that a lock file was closed, opened or read: inotify, one watch
- * for all claims of a client on one file.
+ * wait.c - hearing that a lock file was closed, opened or read: inotify, one
+ * watch for all claims of a client on one file.
  */
 #include "file.h"
 
@@ -81,7 +81,7 @@ hf_status file_watch(struct hfi_conn *conn, const struct hfi_claim *claim,
     }
     watch->users++;
     own->wd = wd;
-    /* Who waited before we listened will not be heard. */
+    /* A client that waited before we listened is not heard. */
     if (receipt->fence && file_count_waiters(own->fd, 1))
         hfi_wanted(conn, claim->key);
 out:

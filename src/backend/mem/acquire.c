@@ -23,10 +23,10 @@ static hf_status mem_busy(struct hfi_conn *conn, struct mem_key *key,
         if (!mine)
             return HF_NOMEM;
         hfi_link_append(&key->queue, &mine->link);
-        receipt->placed = true;
+        receipt->registered = true;
     }
     if (mine)
-        busy->place = mem_place_of(key, mine);
+        busy->position = mem_position_of(key, mine);
     if (holder) {
         busy->left_ms = hfi_left_ms(holder->expires);
         if (holder->watched && holder->conn)
@@ -78,7 +78,7 @@ static hf_status mem_try(struct mem_conn *mc, struct mem_key *key,
         return HF_NOMEM;
     mem_grant(key, mine, claim->ttl_ms);
     receipt->fence = mine->fence;
-    receipt->placed = true;
+    receipt->registered = true;
     return HF_OK;
 }
 

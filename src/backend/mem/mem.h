@@ -65,7 +65,7 @@ bool mem_may_join(const struct mem_entry *holder,
                   const struct hfi_claim *claim);
 bool mem_is_turn(struct mem_key *key, const struct mem_entry *mine,
                  const struct hfi_claim *claim);
-int32_t mem_place_of(struct mem_key *key, const struct mem_entry *mine);
+int32_t mem_position_of(struct mem_key *key, const struct mem_entry *mine);
 void mem_wake_next(struct mem_key *key);
 void mem_expire(struct mem_key *key, int64_t now);
 

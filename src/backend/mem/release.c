@@ -34,7 +34,7 @@ hf_status mem_release(struct hfi_conn *conn, const struct hfi_claim *claim,
         mem_forget_if_unused(mc->table, key);
     }
     pthread_mutex_unlock(&mc->table->mu);
-    receipt->placed = false;
+    receipt->registered = false;
     if (mine)
         return HF_OK;
     return hfi_fail(err, HF_LOST, "%s: the lock was not ours any more",

@@ -242,7 +242,7 @@ bool mem_is_turn(struct mem_key *key, const struct mem_entry *mine,
     return true;
 }
 
-int32_t mem_place_of(struct mem_key *key, const struct mem_entry *mine)
+int32_t mem_position_of(struct mem_key *key, const struct mem_entry *mine)
 {
     struct hfi_link *at = key->queue.next;
     int32_t place = 1;

@@ -105,7 +105,7 @@ static hf_status take_read(struct redis_conn *rc, const redisReply *reply,
     if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2)
         return redis_bad_reply(rc, err);
     busy->left_ms = (int64_t)redis_number(reply->element[0]);
-    busy->place = (int32_t)redis_number(reply->element[1]);
+    busy->position = (int32_t)redis_number(reply->element[1]);
     return HF_BUSY;
 }
 
@@ -181,7 +181,7 @@ static hf_status take_raise(struct redis_conn *rc,
 {
     uint64_t returned = redis_own(receipt)->returned;
 
-    /* Who joins its equals has their fence, which may be old. */
+    /* A claim that joins its equals has their fence, which may be old. */
     if (fence_falls(receipt->fence, floor) && !joined)
         hfi_warn(&rc->base,
                  "the server's clock is behind fences that were granted "
@@ -233,8 +233,8 @@ static hf_status take_confirm(struct redis_conn *rc,
 {
     int64_t now = hfi_now();
     hf_status undone,
-        st = redis_acks_confirm(rc, claim, receipt,
-                                now + (deadline - now) / 4 * 3, err);
+        st = redis_replicas_confirm(rc, claim, receipt,
+                                    now + (deadline - now) / 4 * 3, err);
 
     if (!st)
         return HF_OK;
@@ -268,7 +268,7 @@ hf_status redis_try_acquire(struct hfi_conn *conn,
     struct redis_conn *rc = (struct redis_conn *)conn;
     const struct redis_grant *own = receipt->own;
     bool unsubscribed = false;
-    hf_status st = redis_acks_may(rc, claim->key, deadline, err);
+    hf_status st = redis_replicas_may(rc, claim->key, deadline, err);
 
     if (st)
         return st;
@@ -284,9 +284,9 @@ hf_status redis_try_acquire(struct hfi_conn *conn,
     if (st == HF_OK && rc->replicas)
         st = take_confirm(rc, claim, receipt, deadline, err);
     if (st == HF_OK)
-        receipt->placed = true;
+        receipt->registered = true;
     else if (st == HF_BUSY)
-        receipt->placed = claim->queue && rc->acquire == REDIS_FENCED;
+        receipt->registered = claim->queue && rc->acquire == REDIS_FENCED;
     if (st == HF_BUSY && (unsubscribed || redis_is_moving(rc)) &&
         (!busy->left_ms || busy->left_ms > DEAF_MS))
         busy->left_ms = DEAF_MS; /* Nobody will wake us. */

@@ -162,7 +162,7 @@ hf_status redis_error(struct redis_conn *rc, const redisReply *reply,
     /* The master is elsewhere now: find it for the next call. */
     if (i >= 0 && redis_errors[i].hint == error_replica) {
         hfi_mux_retire(&rc->mux);
-        hfi_mux_retire(&rc->acks.mux);
+        hfi_mux_retire(&rc->replica_link.mux);
     }
     if (i >= 0 && redis_errors[i].hint == error_moving && rc->cluster)
         atomic_store(&rc->cluster->asked_at, hfi_now());

@@ -14,13 +14,13 @@
  *      address; a call that comes there by mistake is told so by MOVED.
  *  (2) A command that was answered by MOVED or ASK was not executed, so it is
  *      sent again without doubt.
- *  (3) A node that did not answer is sick until it has answered a PING.  Its
- *      prober, a thread that lives while there is something to mend, sends
+ *  (3) A node that did not answer is unhealthy until it has answered a PING.
+ *      Its prober, a thread that runs while there is something to refresh, sends
  *      that, and reads the map anew, so that a fail-over is followed without
  *      anybody having to tell; neither takes the time of a call, nor that of
  *      another node's prober.
- *  (4) Whoever finds a slot elsewhere, or is told that a node has not what was
- *      asked for (CLUSTERDOWN, READONLY, LOADING), has the whole map read:
+ *  (4) A call that finds a slot elsewhere, or learns that a node has not what
+ *      was asked for (CLUSTERDOWN, READONLY, LOADING), has the whole map read:
  *      where one slot has gone others have, too.
  *
  * LIMITS  While a slot moves, the server refuses a step on a lock whose keys
@@ -84,13 +84,13 @@ static struct redis_node *node_new(struct redis_conn *rc, unsigned i)
     node->at = rc->ends[0]; /* for what is not an address */
     hfi_mux_init(&node->mux, node_find, node_handshake, node);
     hfi_mux_set_aside(&node->mux, node_handshake);
-    hfi_mux_init(&node->acks.mux, node_find, node_handshake, node);
-    node->acks.mux.blocks = true;
+    hfi_mux_init(&node->replica_link.mux, node_find, node_handshake, node);
+    node->replica_link.mux.blocks = true;
     redis_sub_init(&node->sub, rc, &node->mux, (int)i);
     return node;
 }
 
-/* One that has no slots and that nobody mends or listens to, or NULL.  Those of
+/* One that has no slots, no prober and no listener, or NULL.  Those of
  * the URL are kept: they are what there is to begin with. */
 static struct redis_node *node_spare(struct redis_conn *rc)
 {
@@ -127,8 +127,8 @@ static struct redis_node *node_make(struct redis_conn *rc)
     node = node_spare(rc);
     if (node) {
         hfi_mux_retire(&node->mux);
-        hfi_mux_retire(&node->acks.mux);
-        atomic_store(&node->acks.few, false);
+        hfi_mux_retire(&node->replica_link.mux);
+        atomic_store(&node->replica_link.too_few, false);
         atomic_store(&node->unhealthy, false);
     }
     return node;
@@ -279,7 +279,7 @@ static bool prober_ping(struct redis_node *node)
     return true;
 }
 
-/* One round; true if nothing is left to mend. */
+/* One round; true if nothing is left to refresh. */
 static bool prober_round(struct redis_node *node)
 {
     if (atomic_load(&node->unhealthy) && prober_ping(node))
@@ -371,7 +371,7 @@ hf_status redis_cluster_open(struct redis_conn *rc, int64_t deadline,
     hfi_cond_init(&cl->closed);
     atomic_init(&cl->asked_at, -MOVING_MS);
     cl->stale = cluster_stale;
-    if (redis_sub_gather(rc, err))
+    if (redis_sub_connect_all(rc, err))
         return HF_SYSTEM;
     for (i = 0; i < rc->nends; i++)
         if (redis_node_for(rc, rc->ends[i].host, rc->ends[i].port) < 0)
@@ -395,7 +395,7 @@ void redis_cluster_close(struct redis_conn *rc)
     for (i = 0; i < atomic_load(&cl->nnodes); i++) {
         redis_sub_fini(&cl->nodes[i]->sub);
         hfi_mux_fini(&cl->nodes[i]->mux);
-        hfi_mux_fini(&cl->nodes[i]->acks.mux);
+        hfi_mux_fini(&cl->nodes[i]->replica_link.mux);
         hfi_free(cl->nodes[i]);
     }
     hfi_cond_fini(&cl->closed);
@@ -413,7 +413,7 @@ void redis_cluster_after_fork_child(struct redis_conn *rc)
         return;
     for (i = 0; i < atomic_load(&cl->nnodes); i++) {
         hfi_mux_after_fork_child(&cl->nodes[i]->mux);
-        hfi_mux_after_fork_child(&cl->nodes[i]->acks.mux);
+        hfi_mux_after_fork_child(&cl->nodes[i]->replica_link.mux);
         redis_sub_after_fork_child(&cl->nodes[i]->sub);
     }
 }

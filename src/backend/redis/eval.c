@@ -74,10 +74,10 @@ static hf_status command_once(struct redis_conn *rc,
         redis_batch_add(&batch, 1, asking);
     redis_key_command_add(&batch, order, way->whole);
     if (wait)
-        redis_acks_add(rc, &batch, wait->ms);
-    st = redis_batch_send(rc,
-                          wait ? &redis_acks_of(rc, way->mux)->mux : way->mux,
-                          &batch, replies, deadline, err);
+        redis_replicas_add(rc, &batch, wait->ms);
+    st = redis_batch_send(
+        rc, wait ? &redis_replicas_of(rc, way->mux)->mux : way->mux, &batch,
+        replies, deadline, err);
     redis_batch_free(&batch);
     if (st)
         return st;
@@ -144,7 +144,7 @@ struct eval_texts {
     char what[1 + REDIS_MANNER_MAX + HF_OWNER_MAX];
 };
 
-/* The operation, the manner, and the owner id if there is one.  By hand, as it
+/* The operation, the mode, and the owner id if there is one.  By hand, as it
  * is done for every request. */
 static void eval_what(const struct redis_conn *rc, char *ret, char op,
                       const struct hfi_claim *claim)

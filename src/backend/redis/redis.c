@@ -418,8 +418,8 @@ static hf_status redis_open(struct hfi_conn *conn, const struct hfi_url *url,
     hfi_mux_set_aside(&rc->mux, redis_handshake);
     rc->epoll = rc->follow.timer = -1;
     redis_sub_init(&rc->sub, rc, &rc->mux, REDIS_ALONE);
-    hfi_mux_init(&rc->acks.mux, redis_find, redis_handshake, rc);
-    rc->acks.mux.blocks = true;
+    hfi_mux_init(&rc->replica_link.mux, redis_find, redis_handshake, rc);
+    rc->replica_link.mux.blocks = true;
     rc->opened = true;
     st = open_options(rc, url, err);
     if (!st)
@@ -470,7 +470,7 @@ static void redis_close(struct hfi_conn *conn)
     if (rc->epoll >= 0)
         close(rc->epoll);
     hfi_mux_fini(&rc->mux);
-    hfi_mux_fini(&rc->acks.mux);
+    hfi_mux_fini(&rc->replica_link.mux);
     if (rc->tls)
         hfi_tls_free(rc->tls);
     close_secret(rc->password);
@@ -487,7 +487,7 @@ static void redis_after_fork_child(struct hfi_conn *conn)
     struct redis_conn *rc = (struct redis_conn *)conn;
 
     hfi_mux_after_fork_child(&rc->mux);
-    hfi_mux_after_fork_child(&rc->acks.mux);
+    hfi_mux_after_fork_child(&rc->replica_link.mux);
     redis_sub_after_fork_child(&rc->sub);
     redis_cluster_after_fork_child(rc);
     redis_follow_after_fork_child(rc);

@@ -60,9 +60,9 @@ struct redis_sub {
 };
 
 /* How a server is asked whether its replicas have a grant. */
-struct redis_acks {
-    struct hfi_mux mux; /* of its own: see replicas.c (2) */
-    atomic_bool few;    /* the last time they had not */
+struct redis_replica_link {
+    struct hfi_mux mux;  /* of its own: see replicas.c (2) */
+    atomic_bool too_few; /* the last time they had not */
 };
 
 /* A master of a cluster, or what was one. */
@@ -70,7 +70,7 @@ struct redis_node {
     struct redis_conn *rc;
     struct hfi_endpoint at;
     struct hfi_mux mux;
-    struct redis_acks acks;
+    struct redis_replica_link replica_link;
     struct redis_sub sub;
     atomic_bool unhealthy;    /* it did not answer, and has not since */
     struct hfi_thread prober; /* see cluster.c (3); guarded, as what
@@ -154,7 +154,7 @@ struct redis_conn {
     char script_id[41];   /* SHA-1 of the script */
     char unfenced_id[41]; /* and of that for bare locks */
     struct hfi_mux mux;
-    struct redis_acks acks; /* of one server */
+    struct redis_replica_link replica_link; /* of one server */
 
     atomic_uint epoch;  /* counts the connections that were made for `mux` */
     atomic_uint lacks;  /* enum redis_native: what the server does not know */
@@ -322,19 +322,20 @@ hf_status redis_eval(struct redis_conn *, struct redis_wait *, char op,
 /* ---- replicas.c ------------------------------------------------------ */
 
 /* That of the server at the other end of `mux`. */
-struct redis_acks *redis_acks_of(struct redis_conn *, const struct hfi_mux *);
+struct redis_replica_link *redis_replicas_of(struct redis_conn *,
+                                             const struct hfi_mux *);
 
 /* WAIT, for so long. */
-void redis_acks_add(struct redis_conn *, struct redis_batch *, int64_t ms);
+void redis_replicas_add(struct redis_conn *, struct redis_batch *, int64_t ms);
 
 /* Before a grant: are there replicas enough, as far as is known? */
-hf_status redis_acks_may(struct redis_conn *, const char *key, int64_t deadline,
-                         struct hf_error *);
+hf_status redis_replicas_may(struct redis_conn *, const char *key,
+                             int64_t deadline, struct hf_error *);
 
 /* After it: have they got it? */
-hf_status redis_acks_confirm(struct redis_conn *, const struct hfi_claim *,
-                             const struct hfi_receipt *, int64_t deadline,
-                             struct hf_error *);
+hf_status redis_replicas_confirm(struct redis_conn *, const struct hfi_claim *,
+                                 const struct hfi_receipt *, int64_t deadline,
+                                 struct hf_error *);
 
 /* ---- slots.c ------------------------------------------------------- */
 
@@ -507,7 +508,7 @@ void redis_sub_fini(struct redis_sub *);
 void redis_sub_after_fork_child(struct redis_sub *);
 
 /* There will be several: one descriptor hears them all. */
-hf_status redis_sub_gather(struct redis_conn *, struct hf_error *);
+hf_status redis_sub_connect_all(struct redis_conn *, struct hf_error *);
 
 /* Connect it, if it is not; close it unless it is to there (NULL: in any case),
  * true if it was to elsewhere; and close it if it is silent. */

@@ -64,7 +64,7 @@ hf_status redis_give_back(struct redis_conn *rc, const struct hfi_claim *claim,
     if (said == 5 && !atomic_exchange(&rc->silent, true))
         hfi_warn(&rc->base, redis_silent_warning);
     if (!st || st == HF_LOST)
-        receipt->placed = false;
+        receipt->registered = false;
     return st;
 }
 

@@ -34,16 +34,16 @@
 /* How long replicas are waited for when they were not there before. */
 #define PROBE_MS 20
 
-struct redis_acks *redis_acks_of(struct redis_conn *rc,
-                                 const struct hfi_mux *mux)
+struct redis_replica_link *redis_replicas_of(struct redis_conn *rc,
+                                             const struct hfi_mux *mux)
 {
     struct redis_node *node = redis_node_of(rc, mux);
 
-    return node ? &node->acks : &rc->acks;
+    return node ? &node->replica_link : &rc->replica_link;
 }
 
-void redis_acks_add(struct redis_conn *rc, struct redis_batch *batch,
-                    int64_t ms)
+void redis_replicas_add(struct redis_conn *rc, struct redis_batch *batch,
+                        int64_t ms)
 {
     char want[16], limit[24];
     const char *argv[] = {"WAIT", want, limit};
@@ -54,8 +54,9 @@ void redis_acks_add(struct redis_conn *rc, struct redis_batch *batch,
 }
 
 /* What WAIT said. */
-static hf_status acks_read(struct redis_conn *rc, struct redis_acks *acks,
-                           const redisReply *reply, struct hf_error *err)
+static hf_status replicas_read(struct redis_conn *rc,
+                               struct redis_replica_link *replica_link,
+                               const redisReply *reply, struct hf_error *err)
 {
     if (reply->type == REDIS_REPLY_ERROR)
         return redis_error(rc, reply, err);
@@ -65,18 +66,18 @@ static hf_status acks_read(struct redis_conn *rc, struct redis_acks *acks,
         return hfi_fail(err, HF_UNAVAILABLE,
                         "%s: only %lld of %d replicas confirmed the lock",
                         rc->base.endpoint, reply->integer, rc->replicas);
-    atomic_store(&acks->few, false);
+    atomic_store(&replica_link->too_few, false);
     return HF_OK;
 }
 
 /* After a grant that was not confirmed, and until one is: are the replicas
  * there at all?  To find that out by another grant would hold up everybody who
  * wants one, for as long as a grant may take to be confirmed. */
-hf_status redis_acks_may(struct redis_conn *rc, const char *key,
-                         int64_t deadline, struct hf_error *err)
+hf_status redis_replicas_may(struct redis_conn *rc, const char *key,
+                             int64_t deadline, struct hf_error *err)
 {
     struct redis_batch batch = {0};
-    struct redis_acks *acks;
+    struct redis_replica_link *replica_link;
     struct hfi_mux *mux;
     redisReply *reply;
     hf_status st;
@@ -84,14 +85,15 @@ hf_status redis_acks_may(struct redis_conn *rc, const char *key,
     if (!rc->replicas)
         return HF_OK;
     mux = redis_route(rc, key);
-    acks = redis_acks_of(rc, mux);
-    if (!atomic_load(&acks->few))
+    replica_link = redis_replicas_of(rc, mux);
+    if (!atomic_load(&replica_link->too_few))
         return HF_OK;
-    redis_acks_add(rc, &batch, PROBE_MS);
-    st = redis_batch_send(rc, &acks->mux, &batch, &reply, deadline, err);
+    redis_replicas_add(rc, &batch, PROBE_MS);
+    st =
+        redis_batch_send(rc, &replica_link->mux, &batch, &reply, deadline, err);
     redis_batch_free(&batch);
     if (!st) {
-        st = acks_read(rc, acks, reply, err);
+        st = replicas_read(rc, replica_link, reply, err);
         freeReplyObject(reply);
     }
     if (st)
@@ -100,10 +102,10 @@ hf_status redis_acks_may(struct redis_conn *rc, const char *key,
 }
 
 /* Write the grant again; *said is 1 if it was in place. */
-static hf_status acks_write(struct redis_conn *rc, struct redis_wait *wait,
-                            const struct hfi_claim *claim,
-                            const struct hfi_receipt *receipt, int *said,
-                            int64_t deadline, struct hf_error *err)
+static hf_status replicas_write(struct redis_conn *rc, struct redis_wait *wait,
+                                const struct hfi_claim *claim,
+                                const struct hfi_receipt *receipt, int *said,
+                                int64_t deadline, struct hf_error *err)
 {
     char ttl[24], fence[24];
     const char *argv[] = {ttl, fence};
@@ -123,24 +125,26 @@ static hf_status acks_write(struct redis_conn *rc, struct redis_wait *wait,
     return HF_OK;
 }
 
-hf_status redis_acks_confirm(struct redis_conn *rc,
-                             const struct hfi_claim *claim,
-                             const struct hfi_receipt *receipt,
-                             int64_t deadline, struct hf_error *err)
+hf_status redis_replicas_confirm(struct redis_conn *rc,
+                                 const struct hfi_claim *claim,
+                                 const struct hfi_receipt *receipt,
+                                 int64_t deadline, struct hf_error *err)
 {
     struct redis_wait wait = {.ms = hfi_left_ms(deadline) / 3 * 2};
-    struct redis_acks *acks = redis_acks_of(rc, redis_route(rc, claim->key));
+    struct redis_replica_link *replica_link =
+        redis_replicas_of(rc, redis_route(rc, claim->key));
     int said = 0;
-    hf_status st = acks_write(rc, &wait, claim, receipt, &said, deadline, err);
+    hf_status st =
+        replicas_write(rc, &wait, claim, receipt, &said, deadline, err);
 
     if (!st && said != 1)
         st = hfi_fail(err, HF_UNAVAILABLE,
                       "%s: the lock was gone before replicas had it",
                       rc->base.endpoint);
     if (!st)
-        st = acks_read(rc, acks, wait.reply, err);
+        st = replicas_read(rc, replica_link, wait.reply, err);
     if (st)
-        atomic_store(&acks->few, true);
+        atomic_store(&replica_link->too_few, true);
     freeReplyObject(wait.reply);
     return st;
 }

@@ -94,8 +94,8 @@ static bool read_address(const struct redis_conn *rc, const char *host,
     return true;
 }
 
-/* The address, and what else is known of the master.  Who may not ask for that
- * takes the word for the newest. */
+/* The address, and what else is known of the master.  A user that may not ask
+ * for that takes the word for the newest. */
 static bool read_word(struct redis_conn *rc, redisReply *const *reply,
                       struct sentinel_word *ret)
 {
@@ -226,7 +226,7 @@ static void follow_to(struct redis_conn *rc, const struct hfi_endpoint *to)
 {
     bool moved = hfi_mux_move(&rc->mux, to);
 
-    moved = hfi_mux_move(&rc->acks.mux, to) || moved;
+    moved = hfi_mux_move(&rc->replica_link.mux, to) || moved;
     moved = redis_sub_leave(&rc->sub, to) || moved;
     if (moved) /* Those who wait look again, and listen there. */
         hfi_wake_all(&rc->base);
@@ -405,7 +405,7 @@ hf_status redis_follow_open(struct redis_conn *rc, struct hf_error *err)
     pthread_mutex_init(&fo->mu, NULL);
     hfi_cond_init(&fo->closed);
     fo->opened = true;
-    st = redis_sub_gather(rc, err);
+    st = redis_sub_connect_all(rc, err);
     return st ? st : follow_timer(rc, err);
 }
 

@@ -51,7 +51,7 @@ struct map_view {
     uint64_t epoch;    /* of the newest configuration that it has heard of */
 };
 
-/* "cluster_state:ok\r\n...".  Who may not ask takes it for good. */
+/* "cluster_state:ok\r\n...".  A user that may not ask takes it for good. */
 static void view_state(struct map_view *view, const redisReply *info)
 {
     static const char name[] = "cluster_current_epoch:";
@@ -145,8 +145,8 @@ static hf_status view_add(struct redis_conn *rc, struct redis_node *from,
     return HF_OK;
 }
 
-/* Ask the nodes in turn, sharing the time, until one knows all; those that are
- * sick last. */
+/* Ask the nodes in turn, sharing the time, until one knows all; the
+ * unhealthy ones last. */
 hf_status redis_map(struct redis_conn *rc, int64_t deadline,
                     struct hf_error *err)
 {

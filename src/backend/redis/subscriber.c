@@ -447,7 +447,7 @@ void redis_sub_init(struct redis_sub *sub, struct redis_conn *rc,
     hfi_cond_init(&sub->put);
 }
 
-hf_status redis_sub_gather(struct redis_conn *rc, struct hf_error *err)
+hf_status redis_sub_connect_all(struct redis_conn *rc, struct hf_error *err)
 {
     rc->epoll = epoll_create1(EPOLL_CLOEXEC);
     return rc->epoll >= 0

@@ -12,9 +12,9 @@
  *
  * GATE  Who has been in a split asks one node first, the same as the others do,
  *   and goes on to the rest if it says yes.  So mostly one of them does, and
- *   the others take nothing that it needs.  Who is refused there asks again
- *   soon, and goes on if the same holder is still there: it may have the lock,
- *   and it may have been forgotten on that node alone.
+ *   the others take nothing that it needs.  A client that is refused there asks
+ *   again soon, and goes on if the same holder is still there: it may have the
+ *   lock, and it may have been forgotten on that node alone.
  */
 #include "redlock.h"
 
@@ -28,7 +28,7 @@
 #define LOOK_MS 100
 
 /* After a split, at most: this and the time that the try took, doubled for each
- * more in a row.  Who waits for less than a try takes meets the same others. */
+ * more in a row.  A wait shorter than a try meets the same others. */
 #define SPLIT_MS      2
 #define SPLIT_DOUBLED 4
 #define SPLIT_MS_MAX  2000
@@ -141,7 +141,7 @@ static int take_ask(struct take *take, int most, int64_t deadline)
             continue;
         owed = redlock_pending_drop(node, claim);
         redlock_ask(&take->round, i, take_batch(take, node), span.end);
-        if (take->round.flights[i].asked) {
+        if (take->round.calls[i].asked) {
             take->asked |= 1U << i;
             take->reached |= 1U << i;
             n++;
@@ -157,12 +157,13 @@ static int take_ask(struct take *take, int most, int64_t deadline)
 
 static const redisReply *take_part(struct take *take, int node, int part)
 {
-    const struct redlock_node_call *flight = &take->round.flights[node];
+    const struct redlock_node_call *node_call = &take->round.calls[node];
     const redisReply *reply;
 
-    if (flight->batch == &take->plain)
-        return part < flight->batch->count ? redlock_reply(flight, part) : NULL;
-    reply = redlock_reply(flight, 0);
+    if (node_call->batch == &take->plain)
+        return part < node_call->batch->count ? redlock_reply(node_call, part)
+                                              : NULL;
+    reply = redlock_reply(node_call, 0);
     if (!reply || reply->type != REDIS_REPLY_ARRAY)
         return part == PART_VALUE ? reply : NULL;
     return (size_t)part < reply->elements ? reply->element[part] : NULL;
@@ -220,7 +221,7 @@ static void take_no(struct take *take, int node, const redisReply *value)
 /* A node has answered, or failed to. */
 static void take_count(struct take *take, int node, int64_t deadline)
 {
-    struct redlock_node_call *flight = &take->round.flights[node];
+    struct redlock_node_call *node_call = &take->round.calls[node];
     const redisReply *value = take_part(take, node, PART_VALUE);
     struct redis_conn *rc = &take->rl->nodes[node].rc;
     uint64_t proposal, confirmed;
@@ -229,19 +230,19 @@ static void take_count(struct take *take, int node, int64_t deadline)
     if (!value)
         return;
     if (value->type == REDIS_REPLY_ERROR) {
-        flight->st = redis_error(rc, value, &flight->err);
+        node_call->st = redis_error(rc, value, &node_call->err);
         return;
     }
     own = value->type == REDIS_REPLY_STRING &&
           !strcmp(value->str, take->claim->token);
     if (value->type == REDIS_REPLY_STRING && !own) {
         take_no(take, node, value);
-    } else if (own && flight->batch == &take->plain) {
+    } else if (own && node_call->batch == &take->plain) {
         /* An earlier try's, which SET has not extended. */
         redlock_ask_again(&take->round, node, take_script(take), deadline);
     } else if ((!own && value->type != REDIS_REPLY_NIL) ||
                !take_numbers(take, node, own, &proposal, &confirmed)) {
-        flight->st = redis_bad_reply(rc, &flight->err);
+        node_call->st = redis_bad_reply(rc, &node_call->err);
     } else {
         redlock_vote_yes(&take->votes, node, proposal, confirmed);
     }
@@ -301,7 +302,7 @@ static bool take_confirm(struct take *take, uint64_t fence, int64_t deadline)
         i = redlock_hear(&round, span.late);
         if (i < 0)
             break;
-        reply = redlock_reply(&round.flights[i], 0);
+        reply = redlock_reply(&round.calls[i], 0);
         yes +=
             reply && reply->type == REDIS_REPLY_INTEGER && reply->integer == 1;
     }
@@ -429,7 +430,7 @@ static hf_status take_run(struct take *take, struct hfi_receipt *receipt,
     enum redlock_verdict verdict;
     uint64_t fence;
 
-    redlock_gather(rl, deadline);
+    redlock_await_majority(rl, deadline);
     redlock_quarantine_settle(rl, take->claim->ttl_ms, deadline);
     if (!take_gate(take, receipt, deadline)) {
         busy->left_ms = take_split_ms(take, 0);
@@ -438,7 +439,7 @@ static hf_status take_run(struct take *take, struct hfi_receipt *receipt,
     take_ask(take, rl->n, deadline);
     verdict = take_hear(take, deadline);
     while (verdict == REDLOCK_TOO_FEW && /* Some had closed unnoticed. */
-           redlock_gather_more(rl, take->reached, deadline)) {
+           redlock_await_more(rl, take->reached, deadline)) {
         if (!take_ask(take, rl->n, deadline))
             break;
         verdict = take_hear(take, deadline);
@@ -503,7 +504,7 @@ hf_status redlock_try_acquire(struct hfi_conn *conn,
     st = take_run(&take, receipt, busy, deadline, err);
     if (own->watched)
         own->watched = REDLOCK_WATCHED_TOLD;
-    receipt->placed = st == HF_OK;
+    receipt->registered = st == HF_OK;
     redlock_note_add(receipt, take.asked);
     if (st)
         st = take_back(&take, receipt, st, err);

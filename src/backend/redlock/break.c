@@ -33,7 +33,7 @@ static hf_status break_ask(struct redlock_conn *rl, char op, const char *key,
     redlock_step(rl, &batch, op, key, 2, argv);
     answered = redlock_inspect_ask(&round, &batch, deadline);
     for (i = 0; i < rl->n; i++) {
-        reply = redlock_reply(&round.flights[i], 0);
+        reply = redlock_reply(&round.calls[i], 0);
         if (!reply || reply->type != REDIS_REPLY_INTEGER)
             continue;
         *done += reply->integer == 1;

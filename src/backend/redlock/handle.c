@@ -150,7 +150,7 @@ static void handle_ask(struct redlock_round *round,
     while ((i = redlock_hear(round, tally->answered < rl->majority
                                         ? span.late
                                         : span.end)) >= 0)
-        handle_count(redlock_reply(&round->flights[i], 0), token, tally);
+        handle_count(redlock_reply(&round->calls[i], 0), token, tally);
 }
 
 /* Give what we have to the token of the handle again.  True if nothing that was
@@ -169,7 +169,7 @@ static bool handle_yield(struct redlock_conn *rl, const struct hfi_claim *claim,
     handle_say(rl, &batch, claim->key, token, claim->token, receipt->fence);
     handle_ask(&round, &batch, token, true, claim->ttl_ms, deadline, &tally);
     for (i = 0; i < rl->n; i++)
-        if (redlock_reply(&round.flights[i], 0))
+        if (redlock_reply(&round.calls[i], 0))
             heard |= 1U << i;
     redlock_round_fini(&round);
     redis_batch_free(&batch);
@@ -186,7 +186,7 @@ static void handle_pending_add(const struct redlock_round *round,
 
     snprintf(old.token, sizeof(old.token), "%s", token);
     for (i = 0; claim->doubt && i < round->rl->n; i++)
-        if (!round->flights[i].landed)
+        if (!round->calls[i].landed)
             redlock_pending_add(&round->rl->nodes[i], &old, REDLOCK_RELEASE,
                                 true);
 }
@@ -217,7 +217,7 @@ static hf_status handle_unknown(struct redlock_round *round,
 
     redlock_too_few(round, tally->answered, claim->ttl_ms, err);
     for (i = 0; i < round->rl->n; i++)
-        asked |= (unsigned)round->flights[i].asked << i;
+        asked |= (unsigned)round->calls[i].asked << i;
     if (yields && !*yielded) {
         hfi_fail(err, HF_UNAVAILABLE,
                  "%s: others take the lock up, or did not finish that",
@@ -247,7 +247,7 @@ hf_status redlock_take_over(struct hfi_conn *conn,
     redlock_round_init(&round, rl);
     handle_say(rl, &batch, claim->key, claim->token, looks ? "" : token,
                receipt->fence);
-    redlock_gather(rl, deadline);
+    redlock_await_majority(rl, deadline);
     redlock_quarantine_settle(rl, claim->ttl_ms, deadline);
     handle_ask(&round, &batch, token, false, claim->ttl_ms, deadline, &tally);
     redlock_note_doubt(receipt, redlock_silent(&round));

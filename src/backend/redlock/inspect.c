@@ -44,7 +44,7 @@ int redlock_inspect_ask(struct redlock_round *round,
     struct redlock_span span;
     int i, answered = 0;
 
-    redlock_gather(rl, deadline);
+    redlock_await_majority(rl, deadline);
     span = redlock_span(rl, LOOK_TTL, deadline);
     for (i = 0; i < rl->n; i++)
         if (redlock_node_is_ready(&rl->nodes[i], limit))
@@ -52,12 +52,13 @@ int redlock_inspect_ask(struct redlock_round *round,
     span = redlock_span(rl, LOOK_TTL, deadline);
     while ((i = redlock_hear(round, answered < rl->majority ? span.late
                                                             : span.end)) >= 0) {
-        struct redlock_node_call *flight = &round->flights[i];
-        const redisReply *reply = redlock_reply(flight, 0);
+        struct redlock_node_call *node_call = &round->calls[i];
+        const redisReply *reply = redlock_reply(node_call, 0);
 
         if (reply && reply->type == REDIS_REPLY_ERROR)
-            flight->st = redis_error(&rl->nodes[i].rc, reply, &flight->err);
-        answered += !flight->st;
+            node_call->st =
+                redis_error(&rl->nodes[i].rc, reply, &node_call->err);
+        answered += !node_call->st;
     }
     return answered;
 }
@@ -66,7 +67,7 @@ int redlock_inspect_ask(struct redlock_round *round,
 static const redisReply *inspect_reply(const struct redlock_round *round,
                                        int at, int node)
 {
-    const redisReply *reply = redlock_reply(&round->flights[node], at);
+    const redisReply *reply = redlock_reply(&round->calls[node], at);
 
     return reply && reply->type == REDIS_REPLY_ARRAY &&
                    reply->elements == LOOK_PARTS
@@ -434,7 +435,7 @@ hf_status redlock_list(struct hfi_conn *conn, const char *prefix,
     int i, asked = 0;
 
     list_pattern(rl, prefix, pattern, sizeof(pattern));
-    redlock_gather(rl, deadline);
+    redlock_await_majority(rl, deadline);
     for (i = 0; i < rl->n && walk.more; i++) {
         if (!redlock_node_is_ready(&rl->nodes[i], limit))
             continue;

@@ -327,7 +327,7 @@ void redlock_node_tend(struct redlock_node *node)
     pthread_mutex_unlock(&rl->mu);
 }
 
-void redlock_gather(struct redlock_conn *rl, int64_t deadline)
+void redlock_await_majority(struct redlock_conn *rl, int64_t deadline)
 {
     int i, up, trying;
 
@@ -350,13 +350,14 @@ void redlock_gather(struct redlock_conn *rl, int64_t deadline)
     pthread_mutex_unlock(&rl->mu);
 }
 
-bool redlock_gather_more(struct redlock_conn *rl, unsigned asked,
-                         int64_t deadline)
+bool redlock_await_more(struct redlock_conn *rl, unsigned asked,
+                        int64_t deadline)
 {
     bool found, trying;
     int i;
 
-    redlock_gather(rl, deadline); /* a majority at once, if it can be had */
+    redlock_await_majority(rl,
+                           deadline); /* a majority at once, if it can be had */
     pthread_mutex_lock(&rl->mu);
     for (;;) {
         found = trying = false;

@@ -4,9 +4,9 @@
  *
  * The caller's own thread sends to every node and then sleeps on all their
  * descriptors, so a question costs the time of the slowest node that is waited
- * for, and no other threads.  Who does not answer in time is left behind with
- * hfi_mux_abandon(): its connection goes on, so that whatever is said to it
- * next is served after what it owes (redlock.c (3)).
+ * for, and no other threads.  A node that does not answer in time is left
+ * behind with hfi_mux_abandon(): its connection goes on, so that whatever is
+ * said to it next is served after what it owes (redlock.c (3)).
  *
  * One slow node is not waited for longer than its limit: a small part of the
  * lease, and twice as long as it takes a majority to answer.  What lies in the
@@ -133,12 +133,12 @@ void redlock_round_init(struct redlock_round *round, struct redlock_conn *rl)
     round->rl = rl;
 }
 
-static void node_call_drop_replies(struct redlock_node_call *flight)
+static void node_call_drop_replies(struct redlock_node_call *node_call)
 {
-    int i, n = flight->batch->count + flight->loaded;
+    int i, n = node_call->batch->count + node_call->loaded;
 
     for (i = 0; i < n; i++)
-        freeReplyObject(flight->replies[i]);
+        freeReplyObject(node_call->replies[i]);
 }
 
 void redlock_round_fini(struct redlock_round *round)
@@ -146,13 +146,13 @@ void redlock_round_fini(struct redlock_round *round)
     int i;
 
     for (i = 0; i < round->rl->n; i++) {
-        struct redlock_node_call *flight = &round->flights[i];
+        struct redlock_node_call *node_call = &round->calls[i];
 
-        if (flight->waiting)
-            hfi_mux_abandon(&flight->call);
-        else if (flight->landed)
-            node_call_drop_replies(flight);
-        hfi_free(flight->replies);
+        if (node_call->waiting)
+            hfi_mux_abandon(&node_call->call);
+        else if (node_call->landed)
+            node_call_drop_replies(node_call);
+        hfi_free(node_call->replies);
     }
 }
 
@@ -162,17 +162,18 @@ unsigned redlock_silent(const struct redlock_round *round)
     int i;
 
     for (i = 0; i < round->rl->n; i++)
-        if (round->flights[i].asked && !round->flights[i].landed)
+        if (round->calls[i].asked && !round->calls[i].landed)
             silent |= 1U << i;
     return silent;
 }
 
 /* Send the script first, on a node that has lost it. */
 static hf_status ask_loaded(struct hfi_mux *mux,
-                            struct redlock_node_call *flight, int64_t deadline)
+                            struct redlock_node_call *node_call,
+                            int64_t deadline)
 {
     const char *load[] = {"SCRIPT", "LOAD", redlock_script};
-    const struct redis_batch *batch = flight->batch;
+    const struct redis_batch *batch = node_call->batch;
     struct redis_batch whole = {0};
     char *grown;
     hf_status st;
@@ -182,13 +183,13 @@ static hf_status ask_loaded(struct hfi_mux *mux,
         whole.failed ? NULL : hfi_realloc(whole.bytes, whole.len + batch->len);
     if (!grown) {
         redis_batch_free(&whole);
-        return hfi_nomem(&flight->err);
+        return hfi_nomem(&node_call->err);
     }
     memcpy(grown + whole.len, batch->bytes, batch->len);
     whole.bytes = grown;
-    st = hfi_mux_begin(mux, &flight->call, whole.bytes, whole.len + batch->len,
-                       1 + batch->count, flight->replies, deadline,
-                       &flight->err);
+    st = hfi_mux_begin(mux, &node_call->call, whole.bytes,
+                       whole.len + batch->len, 1 + batch->count,
+                       node_call->replies, deadline, &node_call->err);
     redis_batch_free(&whole);
     return st;
 }
@@ -196,36 +197,37 @@ static hf_status ask_loaded(struct hfi_mux *mux,
 void redlock_ask(struct redlock_round *round, int node,
                  const struct redis_batch *batch, int64_t deadline)
 {
-    struct redlock_node_call *flight = &round->flights[node];
+    struct redlock_node_call *node_call = &round->calls[node];
     struct redlock_node *to = &round->rl->nodes[node];
 
-    hfi_free(flight->replies); /* of an attempt that was not sent */
-    flight->batch = batch;
-    flight->replies =
+    hfi_free(node_call->replies); /* of an attempt that was not sent */
+    node_call->batch = batch;
+    node_call->replies =
         batch->failed
             ? NULL
             : hfi_alloc((size_t)(batch->count + 1) * sizeof(redisReply *));
-    if (!flight->replies)
-        flight->st = hfi_nomem(&flight->err);
+    if (!node_call->replies)
+        node_call->st = hfi_nomem(&node_call->err);
     else if (!hfi_mux_is_up(&to->rc.mux))
-        flight->st = hfi_fail(&flight->err, HF_UNAVAILABLE, "not connected");
+        node_call->st =
+            hfi_fail(&node_call->err, HF_UNAVAILABLE, "not connected");
     else
-        flight->st = hfi_mux_begin(&to->rc.mux, &flight->call, batch->bytes,
-                                   batch->len, batch->count, flight->replies,
-                                   deadline, &flight->err);
-    flight->asked = flight->waiting = !flight->st;
-    round->waiting += flight->waiting;
-    if (flight->st == HF_UNAVAILABLE)
+        node_call->st = hfi_mux_begin(
+            &to->rc.mux, &node_call->call, batch->bytes, batch->len,
+            batch->count, node_call->replies, deadline, &node_call->err);
+    node_call->asked = node_call->waiting = !node_call->st;
+    round->waiting += node_call->waiting;
+    if (node_call->st == HF_UNAVAILABLE)
         redlock_node_tend(to);
 }
 
 void redlock_ask_again(struct redlock_round *round, int node,
                        const struct redis_batch *batch, int64_t deadline)
 {
-    struct redlock_node_call *flight = &round->flights[node];
+    struct redlock_node_call *node_call = &round->calls[node];
 
-    node_call_drop_replies(flight);
-    flight->landed = flight->loaded = false;
+    node_call_drop_replies(node_call);
+    node_call->landed = node_call->loaded = false;
     redlock_ask(round, node, batch, deadline);
 }
 
@@ -235,25 +237,27 @@ void redlock_ask_again(struct redlock_round *round, int node,
 static bool node_call_end(struct redlock_round *round, int node,
                           int64_t deadline)
 {
-    struct redlock_node_call *flight = &round->flights[node];
+    struct redlock_node_call *node_call = &round->calls[node];
     struct redlock_node *from = &round->rl->nodes[node];
     int i;
 
-    flight->st = hfi_mux_finish(&flight->call, deadline, &flight->err);
-    for (i = 0; !flight->st && !flight->loaded && i < flight->batch->count; i++)
-        if (redis_is_noscript(flight->replies[i])) {
-            node_call_drop_replies(flight);
-            flight->loaded = true;
-            flight->st = ask_loaded(&from->rc.mux, flight, deadline);
-            if (!flight->st)
+    node_call->st = hfi_mux_finish(&node_call->call, deadline, &node_call->err);
+    for (i = 0;
+         !node_call->st && !node_call->loaded && i < node_call->batch->count;
+         i++)
+        if (redis_is_noscript(node_call->replies[i])) {
+            node_call_drop_replies(node_call);
+            node_call->loaded = true;
+            node_call->st = ask_loaded(&from->rc.mux, node_call, deadline);
+            if (!node_call->st)
                 return false;
         }
-    flight->waiting = false;
+    node_call->waiting = false;
     round->waiting--;
-    flight->landed = !flight->st;
-    if (flight->landed) {
+    node_call->landed = !node_call->st;
+    if (node_call->landed) {
         atomic_store(&from->heard, hfi_now());
-        limit_learn(from, hfi_now() - flight->call.begun_at);
+        limit_learn(from, hfi_now() - node_call->call.begun_at);
     } else {
         redlock_node_tend(from);
     }
@@ -267,11 +271,11 @@ static void hear_poll(struct redlock_round *round, int64_t left)
     int i;
 
     for (i = 0; i < round->rl->n; i++) {
-        struct redlock_node_call *flight = &round->flights[i];
+        struct redlock_node_call *node_call = &round->calls[i];
 
         fds[i] = (struct pollfd){.fd = -1, .events = POLLIN};
-        if (flight->waiting)
-            fds[i].fd = hfi_mux_call_fd(&flight->call);
+        if (node_call->waiting)
+            fds[i].fd = hfi_mux_call_fd(&node_call->call);
     }
     poll(fds, (nfds_t)round->rl->n, (int)(left < SLICE_MS ? left : SLICE_MS));
     for (i = 0; i < round->rl->n; i++)
@@ -287,7 +291,7 @@ static int hear_whom(struct redlock_round *round)
     int i, best = -1;
 
     for (i = 0; i < round->rl->n; i++)
-        if (round->flights[i].waiting && !(round->silent & 1U << i) &&
+        if (round->calls[i].waiting && !(round->silent & 1U << i) &&
             (best < 0 ||
              atomic_load(&nodes[i].heard) > atomic_load(&nodes[best].heard)))
             best = i;
@@ -301,9 +305,9 @@ static void hear_wait(struct redlock_round *round, int64_t left)
     int64_t end = hfi_now() + (left < SLICE_MS ? left : SLICE_MS);
     int i = hear_whom(round);
 
-    if (i < 0 || !hfi_mux_is_shared(&round->flights[i].call))
+    if (i < 0 || !hfi_mux_is_shared(&round->calls[i].call))
         hear_poll(round, left);
-    else if (!hfi_mux_await(&round->flights[i].call, end))
+    else if (!hfi_mux_await(&round->calls[i].call, end))
         round->silent |= 1U << i;
 }
 
@@ -315,13 +319,13 @@ int redlock_hear(struct redlock_round *round, int64_t deadline)
 
     while (round->waiting) {
         for (i = 0; i < round->rl->n; i++) {
-            struct redlock_node_call *flight = &round->flights[i];
+            struct redlock_node_call *node_call = &round->calls[i];
             bool readable = round->readable & 1U << i;
 
-            if (!flight->waiting)
+            if (!node_call->waiting)
                 continue;
             round->readable &= ~(1U << i);
-            if (hfi_mux_advance(&flight->call, readable) &&
+            if (hfi_mux_advance(&node_call->call, readable) &&
                 node_call_end(round, i, deadline))
                 return i;
         }
@@ -329,7 +333,7 @@ int redlock_hear(struct redlock_round *round, int64_t deadline)
         if (last)
             return -1;
         last = !left;
-        if (last) /* Who had no processor finds what came meanwhile. */
+        if (last) /* A thread that had no processor finds late answers. */
             hear_poll(round, 0);
         else
             hear_wait(round, left);
@@ -339,9 +343,10 @@ int redlock_hear(struct redlock_round *round, int64_t deadline)
 
 /* ---- answers ----------------------------------------------------------- */
 
-const redisReply *redlock_reply(const struct redlock_node_call *flight, int i)
+const redisReply *redlock_reply(const struct redlock_node_call *node_call,
+                                int i)
 {
-    return flight->landed ? flight->replies[i + flight->loaded] : NULL;
+    return node_call->landed ? node_call->replies[i + node_call->loaded] : NULL;
 }
 
 int64_t redlock_item(const redisReply *reply, size_t i)
@@ -374,15 +379,15 @@ const char *redlock_names(const struct redlock_conn *rl, unsigned nodes,
 static const char *few_why(struct redlock_round *round, int i, int64_t ttl_ms,
                            char *buf, size_t size)
 {
-    struct redlock_node_call *flight = &round->flights[i];
+    struct redlock_node_call *node_call = &round->calls[i];
     struct redlock_node *node = &round->rl->nodes[i];
     int64_t left = ttl_ms ? redlock_quarantine_left(node) : 0;
 
-    if (flight->waiting)
+    if (node_call->waiting)
         return "no answer in time";
-    if (flight->st && (flight->landed || flight->st != HF_UNAVAILABLE))
-        return flight->err.text;
-    if (flight->asked && !flight->st)
+    if (node_call->st && (node_call->landed || node_call->st != HF_UNAVAILABLE))
+        return node_call->err.text;
+    if (node_call->asked && !node_call->st)
         return NULL;
     pthread_mutex_lock(&node->rl->mu);
     if (!hfi_mux_is_up(&node->rc.mux))
@@ -407,7 +412,7 @@ static hf_status few_status(struct redlock_round *round)
     int i, final = 0;
 
     for (i = 0; i < rl->n; i++) {
-        hf_status one = round->flights[i].st;
+        hf_status one = round->calls[i].st;
 
         if (!one || one == HF_UNAVAILABLE || one == HF_UNCERTAIN)
             continue;

@@ -286,7 +286,7 @@ void redlock_quarantine_settle(struct redlock_conn *rl, int64_t ttl_ms,
             redlock_ask(&round, i, &batch, span.late);
     span = redlock_span(rl, ttl_ms, deadline);
     while ((i = redlock_hear(&round, span.late)) >= 0) {
-        reply = redlock_reply(&round.flights[i], 0);
+        reply = redlock_reply(&round.calls[i], 0);
         pthread_mutex_lock(&rl->mu);
         quarantine_obey(rl, reply ? redlock_item(reply, 0) : 0);
         pthread_mutex_unlock(&rl->mu);

@@ -270,7 +270,7 @@ static int open_wait(struct redlock_conn *rl, int64_t deadline)
     int64_t until = deadline;
     int i, up, trying;
 
-    redlock_gather(rl, deadline);
+    redlock_await_majority(rl, deadline);
     pthread_mutex_lock(&rl->mu);
     for (;;) {
         for (i = up = trying = 0; i < rl->n; i++) {

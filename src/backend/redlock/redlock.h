@@ -134,12 +134,12 @@ void redlock_node_fini(struct redlock_node *);
 void redlock_node_tend(struct redlock_node *);
 
 /* Wait until a majority is connected, or cannot be, or the deadline. */
-void redlock_gather(struct redlock_conn *, int64_t deadline);
+void redlock_await_majority(struct redlock_conn *, int64_t deadline);
 
-/* Those who were asked are too few: wait for another that is being connected
- * for the first time.  False if there is none. */
-bool redlock_gather_more(struct redlock_conn *, unsigned asked,
-                         int64_t deadline);
+/* The nodes that were asked are too few: wait for another that is being
+ * connected for the first time.  False if there is none. */
+bool redlock_await_more(struct redlock_conn *, unsigned asked,
+                        int64_t deadline);
 
 /* May it be asked?  Not while it owes an answer for longer than `limit`. */
 bool redlock_node_is_ready(struct redlock_node *, int64_t limit);
@@ -228,7 +228,7 @@ struct redlock_node_call {
 
 struct redlock_round {
     struct redlock_conn *rl;
-    struct redlock_node_call flights[REDLOCK_MAX];
+    struct redlock_node_call calls[REDLOCK_MAX];
     int waiting;       /* for how many */
     unsigned readable; /* the nodes that poll(2) has seen something of */
     unsigned silent;   /* those that were waited for in vain */

@@ -86,7 +86,7 @@ int redlock_give_back(struct redlock_conn *rl, const struct hfi_claim *claim,
                 &round, release && !give_is_decided(rl, asked, *had, *had_not)
                             ? span.late
                             : span.end)) >= 0) {
-        reply = redlock_reply(&round.flights[i], 0);
+        reply = redlock_reply(&round.calls[i], 0);
         if (!reply || reply->type != REDIS_REPLY_INTEGER)
             continue;
         redlock_pending_drop(&rl->nodes[i], claim);
@@ -107,10 +107,10 @@ hf_status redlock_release(struct hfi_conn *conn, const struct hfi_claim *claim,
     unsigned nodes = redlock_note_nodes(rl, receipt);
     int had, had_not;
 
-    redlock_gather(rl, deadline);
+    redlock_await_majority(rl, deadline);
     redlock_give_back(rl, claim, nodes, redlock_note_doubt(receipt, 0),
                       REDLOCK_RELEASE, deadline, &had, &had_not);
-    receipt->placed = false;
+    receipt->registered = false;
     if (had >= rl->majority)
         return HF_OK;
     if (__builtin_popcount(nodes) - had_not < rl->majority)

@@ -22,14 +22,14 @@
 /* ---- keeping ----------------------------------------------------------- */
 
 static void renew_say(struct redlock_conn *rl, struct redis_batch *batch,
-                      const struct hfi_renewal *item, bool mend)
+                      const struct hfi_renewal *item, bool restore)
 {
     char ttl[24], fence[24], shorter[24];
     const char *argv[] = {item->claim->token,
                           ttl,
                           item->ttl_ms < item->claim->ttl_ms ? "1" : "0",
                           fence,
-                          mend ? "1" : "0",
+                          restore ? "1" : "0",
                           item->claim->note ? item->claim->note : "",
                           item->claim->owner ? item->claim->owner : "",
                           shorter};
@@ -77,7 +77,7 @@ static unsigned renew_send(struct redlock_round *round,
             !redlock_node_is_ready(&rl->nodes[i], redlock_limit(rl, ttl_ms)))
             continue;
         redlock_ask(round, i, batch, deadline);
-        if (round->flights[i].asked)
+        if (round->calls[i].asked)
             sent |= 1U << i;
     }
     return sent;
@@ -85,19 +85,19 @@ static unsigned renew_send(struct redlock_round *round,
 
 /* One node's answers, to the items that were not refused; false if they are
  * none. */
-static bool renew_read(const struct redlock_node_call *flight, int node,
+static bool renew_read(const struct redlock_node_call *node_call, int node,
                        const struct hfi_renewal *items, size_t n,
                        struct redlock_tally *tallies)
 {
     size_t item;
     int at = 0;
 
-    if (!flight->landed)
+    if (!node_call->landed)
         return false;
     for (item = 0; item < n; item++)
         if (!items[item].st)
-            renew_count(redlock_reply(flight, at++), node, &tallies[item]);
-    return redlock_reply(flight, 0)->type == REDIS_REPLY_INTEGER;
+            renew_count(redlock_reply(node_call, at++), node, &tallies[item]);
+    return redlock_reply(node_call, 0)->type == REDIS_REPLY_INTEGER;
 }
 
 /* Ask all that are there, and if they are too few, those that come.  Those who
@@ -122,9 +122,9 @@ static unsigned renew_ask(struct redlock_conn *rl,
         while ((i = redlock_hear(&round, answered < rl->majority ? span.late
                                                                  : span.end)) >=
                0)
-            answered += renew_read(&round.flights[i], i, items, n, tallies);
+            answered += renew_read(&round.calls[i], i, items, n, tallies);
     } while (more && answered < rl->majority &&
-             redlock_gather_more(rl, asked, deadline));
+             redlock_await_more(rl, asked, deadline));
     silent = redlock_silent(&round);
     redlock_round_fini(&round);
     return silent;
@@ -196,7 +196,7 @@ void redlock_renew(struct hfi_conn *conn, struct hfi_renewal *items, size_t n,
     struct redlock_tally tallies[BATCH_MAX] = {{0}};
     struct redis_batch batch = {0};
     int64_t ttl_ms = INT64_MAX;
-    bool mend = false;
+    bool restore = false;
     unsigned silent;
     size_t i;
 
@@ -212,14 +212,14 @@ void redlock_renew(struct hfi_conn *conn, struct hfi_renewal *items, size_t n,
     }
     if (!batch.count && !batch.failed)
         return;
-    redlock_gather(rl, deadline);
+    redlock_await_majority(rl, deadline);
     silent = renew_ask(rl, &batch, items, n, ttl_ms, deadline, tallies);
     for (i = 0; i < n; i++) {
         if (!items[i].st)
             renew_judge(rl, &items[i], &tallies[i], silent, err);
-        mend = mend || redlock_may_restore(rl->n, &tallies[i]);
+        restore = restore || redlock_may_restore(rl->n, &tallies[i]);
     }
     redis_batch_free(&batch);
-    if (mend && hfi_left_ms(deadline))
+    if (restore && hfi_left_ms(deadline))
         renew_restore(rl, items, n, tallies, ttl_ms, deadline);
 }

@@ -377,7 +377,7 @@ static bool want_is_asked(struct redlock_conn *rl,
                                   redlock_limit(rl, claim->ttl_ms)))
             redlock_ask(&round, i, &batch, deadline);
     while (!asked && needed && (i = redlock_hear(&round, deadline)) >= 0) {
-        const redisReply *reply = redlock_reply(&round.flights[i], 0);
+        const redisReply *reply = redlock_reply(&round.calls[i], 0);
 
         needed -= reply && reply->type == REDIS_REPLY_ARRAY;
         asked = reply && redlock_item(reply, 1) > 1;
@@ -404,11 +404,11 @@ hf_status redlock_watch(struct hfi_conn *conn, const struct hfi_claim *claim,
         return hfi_nomem(err);
     for (i = 0; i < rl->n; i++)
         redlock_node_tend(&rl->nodes[i]);
-    /* Who holds has no other chance: a waiter asks again. */
-    want_wait(rl, claim, receipt->placed ? span.late : span.end);
+    /* A holder has no other chance: a waiter asks again. */
+    want_wait(rl, claim, receipt->registered ? span.late : span.end);
     redlock_own(receipt)->watched = REDLOCK_WATCHED_NEW;
-    if (receipt->placed && (!redlock_subscriber_hears(rl, claim->key) ||
-                            want_is_asked(rl, claim, span.late)))
+    if (receipt->registered && (!redlock_subscriber_hears(rl, claim->key) ||
+                                want_is_asked(rl, claim, span.late)))
         hfi_wanted(conn, claim->key);
     return HF_OK;
 }

@@ -184,7 +184,7 @@ hf_status sql_try_acquire(struct hfi_conn *base, const struct hfi_claim *claim,
     if (tried.fence) {
         memset(own, 0, sizeof(*own));
         receipt->fence = (uint64_t)tried.fence;
-        receipt->placed = true;
+        receipt->registered = true;
         return HF_OK;
     }
     note.busy = true;

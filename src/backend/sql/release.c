@@ -44,7 +44,7 @@ hf_status sql_release(struct hfi_conn *base, const struct hfi_claim *claim,
     }
     if (st)
         return st;
-    receipt->placed = false;
+    receipt->registered = false;
     if (ours)
         return HF_OK;
     return hfi_fail(err, HF_LOST, "%s: the lock was not ours any more",

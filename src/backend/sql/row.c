@@ -39,7 +39,7 @@
  *   server or an operator ends the session, of which we hear at once if the
  *   network lets us.
  *
- * LIMITS  A connection for each lock held and each key waited for.  Who waits
+ * LIMITS  A connection for each lock held and each key waited for.  A waiter
  *   stands in the server's queue, where a holder that lingers cannot see him.
  *   Unlike a lease, a row lock is free as soon as its session is: between the
  *   cut and our hearing of it there may be another holder, and the fence is
@@ -100,7 +100,7 @@ struct row_lock *sql_row_of(const struct hfi_receipt *receipt)
 {
     const struct sql_grant *own = receipt->own;
 
-    return receipt->placed ? own->row : NULL;
+    return receipt->registered ? own->row : NULL;
 }
 
 /* Forget the lock; its session goes back if it is `clean`, else it is closed.
@@ -121,7 +121,7 @@ void sql_row_drop(struct sql_conn *conn, struct row_lock *lock,
         sql_disconnect(lock->session);
     hfi_free(lock);
     own->row = NULL;
-    receipt->placed = false;
+    receipt->registered = false;
 }
 
 /* With the mutex held: have the keeper listen to the session again, once. */

@@ -35,7 +35,7 @@ static hf_status row_new(struct sql_conn *conn, const struct hfi_claim *claim,
     hfi_link_append(&conn->row->locks, &lock->link);
     pthread_mutex_unlock(&conn->row->mu);
     own->row = lock;
-    receipt->placed = true;
+    receipt->registered = true;
     *ret = lock;
     return HF_OK;
 }

@@ -227,7 +227,7 @@ struct sql_note {
     bool busy; /* look before the next try */
 };
 
-/* receipt->own: `row` if `placed` with strategy row, else `note`. */
+/* receipt->own: `row` if `registered` with strategy row, else `note`. */
 struct sql_grant {
     struct sql_note note;
     struct row_lock *row;

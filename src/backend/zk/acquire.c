@@ -73,8 +73,8 @@ hf_status zk_try_acquire(struct hfi_conn *conn, const struct hfi_claim *claim,
             busy->proof.ms = 0; /* zk.c (1): it ended just now. */
         receipt->fence = node->fence;
     }
-    receipt->placed = node->sent || node->path || claim->queue;
-    if (!receipt->placed)
+    receipt->registered = node->sent || node->path || claim->queue;
+    if (!receipt->registered)
         zk_node_drop(zc, node);
     pthread_mutex_unlock(&zc->mu);
     return st;

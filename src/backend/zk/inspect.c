@@ -98,7 +98,7 @@ hf_status zk_inspect_children(struct zk_session *ses, const char *path,
     return st;
 }
 
-/* Who holds the key at `path`, among these children? */
+/* The holder of the key at `path`, among these children. */
 static hf_status inspect_contenders(struct zk_session *ses, const char *path,
                                     const struct String_vector *names,
                                     struct hf_info *ret, int64_t deadline,

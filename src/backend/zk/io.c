@@ -443,7 +443,7 @@ static int64_t io_listen(struct zk_session *ses)
     if (hfi_now() >= zk_touch_due(ses))
         zk_touch(ses);
     if (ses->reading)
-        return hfi_now() + 100; /* Who reads sees to it. */
+        return hfi_now() + 100; /* The reading thread sees to it. */
     if (events)
         io_process(ses, events);
     if (ses->state == ZK_UP)

@@ -115,8 +115,8 @@ void zk_node_follow(struct zk_node *node, struct zk_session *ses)
     zk_node_bind(node, ses);
 }
 
-/* It is in the list while it may want to hear something.  Who finds one there
- * that does not takes it out. */
+/* It is in the list while it may want to hear something.  A thread that finds
+ * one there that does not takes it out. */
 void zk_node_subscribe(struct zk_node *node)
 {
     hfi_link_remove(&node->subscribed);

@@ -37,9 +37,9 @@
  *
  * A key that is new is asked for as ever, and so is one for which this was
  * wrong the last time: a create that does not tell enough costs a round trip
- * more than one that is sent along with the question.  Who will have to wait
- * anyway has the time.  What is remembered is a small table in which keys push
- * each other out.
+ * more than one that is sent along with the question.  A client that will have
+ * to wait anyway has the time.  What is remembered is a small table in which
+ * keys push each other out.
  */
 #include "zk.h"
 

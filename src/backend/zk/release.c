@@ -185,7 +185,7 @@ hf_status zk_release(struct hfi_conn *conn, const struct hfi_claim *claim,
     pthread_mutex_unlock(&zc->mu);
     if (st == HF_LOST && again)
         st = HF_OK; /* An earlier attempt did it. */
-    receipt->placed = st == HF_UNCERTAIN || st == HF_UNAVAILABLE;
+    receipt->registered = st == HF_UNCERTAIN || st == HF_UNAVAILABLE;
     if (st == HF_LOST)
         return hfi_fail(err, HF_LOST, "%s: the lock was not ours any more",
                         conn->endpoint);

@@ -188,7 +188,7 @@ out:
     return st;
 }
 
-/* Who does not want to wait leaves nothing behind. */
+/* A claim that does not wait leaves nothing behind. */
 static hf_status sequential_withdraw(struct zk_session *ses,
                                      struct zk_node *node, int64_t deadline,
                                      struct hf_error *err)
@@ -288,7 +288,7 @@ static hf_status sequential_judge(struct zk_session *ses, struct zk_node *node,
         sequential_count(ses->conn, node, claim, &rank);
         return HF_OK;
     }
-    busy->place = rank.position - rank.holders + 1;
+    busy->position = rank.position - rank.holders + 1;
     zk_node_prefix(ses->conn, prefix, claim->token, claim->owner);
     if (claim->owner && zk_name_owned_alike(rank.head, prefix)) {
         st = sequential_join(ses, node, claim, rank.head, deadline, again, err);
