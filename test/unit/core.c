@@ -76,13 +76,13 @@ TEST(on_a_session_only_the_service_ends_a_claim)
     static const struct hfi_backend be = {.sweep = sweep};
     static struct hf_client c;
     struct hfi_conn conn = {.traits = HF_TRAIT_LEASED};
-    struct hfi_grant placed = {.receipt = {.placed = true}};
+    struct hfi_grant registered = {.receipt = {.registered = true}};
     struct hfi_grant doubt = {.claim = {.doubt = true}};
     struct hfi_grant plain = {0};
 
     c.be = &be;
     c.conn = &conn;
-    CHECK(hfi_reap_goes_on(&c, &placed, HF_OK, 1));
+    CHECK(hfi_reap_goes_on(&c, &registered, HF_OK, 1));
     CHECK(hfi_reap_goes_on(&c, &doubt, HF_DENIED, 1));
     CHECK(!hfi_reap_goes_on(&c, &doubt, HF_OK, 1));
     CHECK(!hfi_reap_goes_on(&c, &doubt, HF_LOST, 1));
