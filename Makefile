@@ -13,6 +13,7 @@
 #   make mutants   let deliberate bugs loose and see each of them caught
 #   make mutate    N=50 SEED=1: small random changes in the sources, one at a
 #                  time; do the fast tests notice?
+#   make model     check the models of the protocols, in all their states
 #   make install   DESTDIR=... PREFIX=/usr/local
 #   make clean
 
@@ -25,7 +26,7 @@ export BUILD BACKEND QUICK LONG FIRST PLOT
 
 SETUP = meson setup $(BUILD) --buildtype=release --prefix=$(PREFIX)
 
-.PHONY: all demo check bench lint soak torture mutants mutate install clean
+.PHONY: all demo check bench lint soak torture mutants mutate model install clean
 
 all:
 	@scripts/setup full
@@ -80,6 +81,10 @@ mutants:
 mutate:
 	@scripts/setup check
 	@test/mutate/mutate -n $(or $(N),50) -s $(or $(SEED),1)
+
+model:
+	@scripts/setup model
+	@model/check
 
 install: all
 	@meson configure $(BUILD) -Dprefix=$(PREFIX)
