@@ -21,10 +21,10 @@
  *   P   a node that said yes, and still has the token, confirms the fence
  *
  * BUGS  each breaks one of them
- *   1  a node confirms without comparing                              S2
- *   2  a minority confirms                                            S2
+ *   1  a node confirms without comparing                              U
+ *   2  a minority confirms                                            U
  *   3  the smallest proposal is to be confirmed, not the largest      P
- *   4  a node confirms for a token that it does not have              S2 or P
+ *   4  a node confirms for a token that it does not have              P
  *   5  a later try may have the fence of an earlier one               P
  *   6  a node that has confirmed this fence says yes to any token     U
  */
