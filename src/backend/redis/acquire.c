@@ -31,6 +31,9 @@ const char redis_silent_warning[] =
  * not written by clocks that are a little apart. */
 #define DAY_US (UINT64_C(86400) * 1000 * 1000)
 
+/* What a clock that is kept by NTP may be moved by at once. */
+#define CLOCK_STEP_US UINT64_C(2000)
+
 static bool fence_falls(uint64_t fence, uint64_t floor)
 {
     return fence <= floor && floor - fence < DAY_US;
@@ -192,16 +195,33 @@ static hf_status take_raise(struct redis_conn *rc,
                        deadline, err);
 }
 
+/* What other threads have seen since `began`, if that is too great a fence to be
+ * given while this grant was asked for: fences are times of the server.  Then
+ * the server has gone back since, and the grant came after that one. */
+static uint64_t fence_meanwhile(struct redis_conn *rc, const char *key,
+                                uint64_t fence, int64_t began_us)
+{
+    uint64_t seen = atomic_load(fence_seen(rc, key)), took;
+
+    if (seen <= fence)
+        return 0;
+    took = (uint64_t)(hfi_now_us() - began_us);
+    return seen - fence > took + took / 50 + CLOCK_STEP_US ? seen : 0;
+}
+
 /* A grant was given after all that had been seen when its try was sent, unless
  * an earlier try had no answer, or the lock was passed on: then after all that
- * had been seen before the last try that was refused, or before the first. */
+ * had been seen before the last try that was refused, or before the first.  The
+ * sending may be long after this call began, if a connection had to be made or
+ * the thread did not run. */
 static hf_status take_fenced(struct redis_conn *rc,
                              const struct hfi_claim *claim,
                              struct hfi_receipt *receipt,
                              struct hfi_answer *busy, int64_t deadline,
                              struct hf_error *err)
 {
-    uint64_t seen = atomic_load(fence_seen(rc, claim->key));
+    int64_t began = hfi_now_us();
+    uint64_t seen = atomic_load(fence_seen(rc, claim->key)), late;
     struct redis_grant *own = receipt->own;
     struct take_args args;
     char mark = '\0';
@@ -215,9 +235,12 @@ static hf_status take_fenced(struct redis_conn *rc,
         st = redis_move_take(rc, claim, args.about, receipt, deadline, err);
     if (st == HF_BUSY)
         own->seen = seen;
-    if (!st)
-        st = take_raise(rc, claim, receipt, mark ? own->seen : seen,
+    if (!st) {
+        late = mark ? own->seen
+                    : fence_meanwhile(rc, claim->key, receipt->fence, began);
+        st = take_raise(rc, claim, receipt, late > seen || mark ? late : seen,
                         mark == '+', deadline, err);
+    }
     if (!st)
         redis_saw(rc, claim->key, receipt->fence);
     return st;
