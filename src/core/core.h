@@ -87,7 +87,8 @@ struct hfi_grant {
     struct hfi_link link;        /* in the list that `state` names */
     struct hfi_link handles;     /* of struct hf_lock */
     struct hfi_link due;         /* of its renewer, while it waits for that; in
-                                  * queue->left while LEFT */
+                                  * queue->left while LEFT; in queue->extended
+                                  * during a renewal for a bearer */
     struct hfi_key_queue *queue; /* owns the key */
     struct hfi_claim claim;      /* constant while a backend looks at it */
     struct hfi_receipt receipt;  /* the backend's, one call at a time */
@@ -129,6 +130,7 @@ struct hfi_key_queue {
     struct hfi_link contending; /* of struct hf_request */
     struct hfi_link grants;     /* of struct hfi_grant */
     struct hfi_link left;       /* of struct hfi_grant: to be swept */
+    struct hfi_link extended;   /* the same: renewed for bearers just now */
     struct hfi_grant
         *local_grant;          /* the grant that the local queue waits for */
     struct hf_request *leader; /* the contender that will bring one */
@@ -436,9 +438,9 @@ bool hfi_reap_goes_on(const struct hf_client *, struct hfi_grant *, hf_status,
 bool hfi_sweeps(const struct hf_client *);
 int64_t hfi_sweep_due(const struct hfi_grant *);
 void hfi_sweep_later(struct hf_client *, struct hfi_grant *, int64_t due);
-struct hfi_grant *hfi_sweep_hold(struct hf_client *, const struct hfi_grant *);
-void hfi_sweep_renewed(struct hf_client *, struct hfi_grant *,
-                       struct hfi_grant *held, hf_status, int64_t sent);
+void hfi_sweep_hold(struct hf_client *, struct hfi_grant *);
+void hfi_sweep_renewed(struct hf_client *, struct hfi_grant *, hf_status,
+                       int64_t sent);
 void hfi_sweep_drop(struct hf_client *, const char *key, const char *token);
 void hfi_sweep(struct hf_client *, struct hfi_grant *);
 

@@ -355,7 +355,7 @@ hf_status hfi_handle_extend(struct hf_client *c, const char *key,
                             struct hf_error *err)
 {
     struct hfi_renewal item = {.ttl_ms = params->ttl_ms};
-    struct hfi_grant *grant = NULL, *left;
+    struct hfi_grant *grant = NULL;
     int64_t sent;
     hf_status st;
 
@@ -364,10 +364,10 @@ hf_status hfi_handle_extend(struct hf_client *c, const char *key,
     if (!st) {
         detached_use_token(grant, handle);
         grant->claim.bearer = true;
-        left = hfi_sweep_hold(c, grant);
+        hfi_sweep_hold(c, grant);
         hfi_handle_ask(c, grant, &item, hfi_now() + c->timeout_ms, &sent, err);
         st = item.st == HF_LOST ? detached_no_grant(key, err) : item.st;
-        hfi_sweep_renewed(c, grant, left, item.st, sent);
+        hfi_sweep_renewed(c, grant, item.st, sent);
     }
     hfi_handle_leave(c);
     return st;

@@ -59,6 +59,7 @@ struct hfi_key_queue *hfi_key_queue_get(struct hf_client *c, const char *key)
     hfi_link_init(&queue->contending);
     hfi_link_init(&queue->grants);
     hfi_link_init(&queue->left);
+    hfi_link_init(&queue->extended);
     hfi_link_init(&queue->held_back);
     queue->users = 1;
     return queue;

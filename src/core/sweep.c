@@ -17,7 +17,9 @@
  *      repeated.
  *  (3) A sweep and a renewal for a bearer of the same grant in this client are
  *      never on the wire at once: the sweep looks whose the grant is, and could
- *      take what the renewal has just written for what has lapsed.
+ *      take what the renewal has just written for what has lapsed.  That holds
+ *      for each of several renewals, also for one that began before there was
+ *      anything to sweep: queue->extended has them all.
  *  (4) What was left is not touched when the client is closed: its bearer
  *      counts on it.
  */
@@ -53,13 +55,12 @@ void hfi_sweep_later(struct hf_client *c, struct hfi_grant *grant, int64_t due)
     hfi_keeper_set(c, &grant->timer, due);
 }
 
-static struct hfi_grant *sweep_find(struct hfi_key_queue *queue,
-                                    const char *token)
+static struct hfi_grant *sweep_find(struct hfi_link *list, const char *token)
 {
     struct hfi_link *at;
     struct hfi_grant *grant;
 
-    for (at = queue->left.next; at != &queue->left; at = at->next) {
+    for (at = list->next; at != list; at = at->next) {
         grant = hfi_container(at, struct hfi_grant, due);
         if (!strcmp(grant->claim.token, token))
             return grant;
@@ -67,47 +68,49 @@ static struct hfi_grant *sweep_find(struct hfi_key_queue *queue,
     return NULL;
 }
 
-/* A renewal for the bearer begins: what was left under the same token is not
- * swept before hfi_sweep_renewed(); NULL: nothing was.  sweep.c (3) */
-struct hfi_grant *hfi_sweep_hold(struct hf_client *c,
-                                 const struct hfi_grant *grant)
+/* A renewal for the bearer begins: nothing of the same token is swept before
+ * hfi_sweep_renewed().  sweep.c (3) */
+void hfi_sweep_hold(struct hf_client *c, struct hfi_grant *grant)
 {
-    struct hfi_grant *left = sweep_find(grant->queue, grant->claim.token);
+    const struct hfi_grant *left;
 
-    if (!left)
-        return NULL;
-    left->quiet++;
-    while (left->busy)
+    hfi_link_append(&grant->queue->extended, &grant->due);
+    while ((left = sweep_find(&grant->queue->left, grant->claim.token)) &&
+           left->busy)
         hfi_cond_wait(&c->settle, &c->mu, HFI_NEVER);
-    return left;
+}
+
+/* Is what was left being renewed for a bearer?  sweep.c (3) */
+static bool sweep_is_held(const struct hfi_grant *left)
+{
+    return sweep_find(&left->queue->extended, left->claim.token);
 }
 
 /* Nothing is left of it that this client has to see to. */
 static void sweep_done(struct hf_client *c, struct hfi_grant *grant)
 {
-    if (grant->quiet) /* Another call is yet to see. */
+    if (sweep_is_held(grant)) /* A renewal is yet to see. */
         hfi_keeper_set(c, &grant->timer, hfi_now() + SWEEP_AGAIN_MS);
     else
         hfi_grant_free(c, grant);
 }
 
-/* The renewal of `grant` for a bearer, which was sent at `sent`, has ended so;
- * `held` is from hfi_sweep_hold().  A session of this client may carry the grant
- * now, so it is this client's to sweep, at the later of both ends. */
+/* The renewal of `grant` for a bearer, which was sent at `sent`, has ended so.
+ * A session of this client may carry the grant now, so it is this client's to
+ * sweep, at the later of both ends. */
 void hfi_sweep_renewed(struct hf_client *c, struct hfi_grant *grant,
-                       struct hfi_grant *held, hf_status st, int64_t sent)
+                       hf_status st, int64_t sent)
 {
     int64_t due = hfi_after(sent, grant->claim.ttl_ms + 1);
     struct hfi_grant *left;
 
-    if (held)
-        held->quiet--;
+    hfi_link_remove(&grant->due);
     if (!hfi_sweeps(c) || (st && st != HF_UNCERTAIN)) {
         hfi_grant_free(c, grant);
         return;
     }
     grant->claim.doubt = st != HF_OK;
-    left = sweep_find(grant->queue, grant->claim.token);
+    left = sweep_find(&grant->queue->left, grant->claim.token);
     if (!left) {
         hfi_sweep_later(c, grant, due);
         return;
@@ -126,9 +129,9 @@ void hfi_sweep_renewed(struct hf_client *c, struct hfi_grant *grant,
 void hfi_sweep_drop(struct hf_client *c, const char *key, const char *token)
 {
     struct hfi_key_queue *queue = hfi_key_queue_find(c, key);
-    struct hfi_grant *left = queue ? sweep_find(queue, token) : NULL;
+    struct hfi_grant *left = queue ? sweep_find(&queue->left, token) : NULL;
 
-    if (left && !left->busy && !left->quiet && !left->claim.doubt)
+    if (left && !left->busy && !left->claim.doubt && !sweep_is_held(left))
         hfi_grant_free(c, left);
 }
 
@@ -136,11 +139,12 @@ void hfi_sweep_drop(struct hf_client *c, const char *key, const char *token)
 void hfi_sweep(struct hf_client *c, struct hfi_grant *grant)
 {
     int64_t sent = hfi_now();
+    bool held = sweep_is_held(grant);
     hf_status st;
 
-    if (grant->quiet || sent < grant->next_at) { /* sweep.c (1), (3) */
+    if (held || sent < grant->next_at) { /* sweep.c (1), (3) */
         hfi_keeper_set(c, &grant->timer,
-                       grant->quiet ? sent + SWEEP_AGAIN_MS : grant->next_at);
+                       held ? sent + SWEEP_AGAIN_MS : grant->next_at);
         return;
     }
     grant->busy = true;

@@ -39,6 +39,12 @@ static const char *_Atomic far_silent_key; /* renewals of it have no answer */
 static atomic_int far_calls_here; /* calls made by the test's own thread */
 static pthread_t far_test_thread;
 
+static atomic_int far_held_renewal; /* the next renewal stops: enum far_held */
+static atomic_int far_sweeps;       /* how many there were */
+
+/* Where the renewal that is held stands. */
+enum far_held { FAR_NONE, FAR_HOLD, FAR_THERE, FAR_GO };
+
 /* A try, or a renewal, that is still under way. */
 static struct {
     struct hfi_conn *near;
@@ -126,6 +132,22 @@ static inline void far_arrive(void)
                                     &answer, HFI_NEVER, NULL);
 }
 
+/* The renewal that is held arrives when the test says so, and its answer is read
+ * when a sweep has come in between, or a while later. */
+static bool far_hold_renewal(struct hfi_conn *conn, struct hfi_renewal *items,
+                             size_t n, struct hf_error *err)
+{
+    int from = FAR_HOLD;
+
+    if (!atomic_compare_exchange_strong(&far_held_renewal, &from, FAR_THERE))
+        return false;
+    t_poll_until(atomic_load(&far_held_renewal) == FAR_GO, 20000);
+    hfi_backend_mem.renew(near_of(conn), items, n, HFI_NEVER, err);
+    for (int i = 0; i < 1000 && !atomic_load(&far_sweeps); i++)
+        t_sleep_ms(1);
+    return true;
+}
+
 static void far_renew(struct hfi_conn *conn, struct hfi_renewal *items,
                       size_t n, int64_t deadline, struct hf_error *err)
 {
@@ -133,6 +155,8 @@ static void far_renew(struct hfi_conn *conn, struct hfi_renewal *items,
     bool silent = false;
     size_t i;
 
+    if (far_hold_renewal(conn, items, n, err))
+        return;
     if (atomic_exchange(&far_late_renewal, false)) {
         far_delay(conn, items[0].claim, items[0].ttl_ms);
         hfi_fail(err, HF_UNCERTAIN, "far: no answer yet");
@@ -211,6 +235,20 @@ static hf_status far_inspect(struct hfi_conn *conn, const char *key,
     return hfi_backend_mem.inspect(near_of(conn), key, ret, deadline, err);
 }
 
+/* All grants hang on the session of whoever asks. */
+static inline hf_status far_sweep(struct hfi_conn *conn,
+                                  const struct hfi_claim *claim,
+                                  struct hfi_receipt *receipt, int64_t deadline,
+                                  struct hf_error *err)
+{
+    hf_status st;
+
+    atomic_fetch_add(&far_sweeps, 1);
+    st = far_release(conn, claim, receipt, deadline, err);
+    receipt->registered = st == HF_UNCERTAIN;
+    return st;
+}
+
 static const char *const far_schemes[] = {"mem", NULL};
 
 static const struct hfi_backend far_backend = {
@@ -233,7 +271,8 @@ static const struct hfi_backend far_backend = {
 
 /* ---- the scene --------------------------------------------------------- */
 
-static hf_client *far_client(int64_t timeout_ms)
+static hf_client *far_client_of(const struct hfi_backend *be,
+                                int64_t timeout_ms)
 {
     struct hf_client_opts opts = HF_CLIENT_OPTS_INIT;
     struct hfi_url url;
@@ -242,9 +281,25 @@ static hf_client *far_client(int64_t timeout_ms)
     opts.timeout_ms = timeout_ms;
     far_test_thread = pthread_self();
     CHECK_OK(hfi_url_parse(&url, "mem:far", &t_err));
-    CHECK_OK(hfi_open_with(&far_backend, &url, &opts, &client, &t_err));
+    CHECK_OK(hfi_open_with(be, &url, &opts, &client, &t_err));
     hfi_url_fini(&url);
     return client;
+}
+
+static hf_client *far_client(int64_t timeout_ms)
+{
+    return far_client_of(&far_backend, timeout_ms);
+}
+
+/* One whose grants hang on a session, and are swept. */
+static inline hf_client *far_sweeping_client(int64_t timeout_ms)
+{
+    static struct hfi_backend be;
+
+    be = far_backend;
+    be.traits |= HFI_TRAIT_BOUND;
+    be.sweep = far_sweep;
+    return far_client_of(&be, timeout_ms);
 }
 
 static inline struct hf_lock_opts far_opts(int64_t ttl_ms, unsigned flags)

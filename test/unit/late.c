@@ -232,6 +232,48 @@ TEST(a_shorter_lease_does_not_limit_a_lock_on_a_far_service)
     far_end(client);
 }
 
+/* ---- sweeping ---------------------------------------------------------- */
+
+struct bearer {
+    hf_client *client;
+    const struct hf_handle *handle;
+    pthread_t thread;
+    hf_status st;
+};
+
+static void *far_bearer(void *arg)
+{
+    struct hf_lock_opts opts = far_opts(60000, 0);
+    struct bearer *b = arg;
+
+    b->st = hf_handle_extend(b->client, "k", b->handle, &opts, &t_err);
+    return NULL;
+}
+
+/* Both began before anything was there to be swept.  The lease of one is over
+ * while the renewal of the other is on the wire: its bearer is then told that it
+ * has the lock for a minute. */
+TEST(a_sweep_waits_for_each_renewal_for_a_bearer)
+{
+    struct hf_lock_opts opts = far_opts(300, 0);
+    hf_client *client = far_client(5000), *other = far_sweeping_client(5000);
+    struct hf_handle handle = far_detached(client, "k", 60000);
+    struct bearer b = {.client = other, .handle = &handle};
+
+    atomic_store(&far_sweeps, 0);
+    atomic_store(&far_held_renewal, FAR_HOLD);
+    CHECK_EQ(pthread_create(&b.thread, NULL, far_bearer, &b), 0);
+    t_poll_until(atomic_load(&far_held_renewal) == FAR_THERE, 20000);
+    CHECK_OK(hf_handle_extend(other, "k", &handle, &opts, &t_err));
+    atomic_store(&far_held_renewal, FAR_GO);
+    pthread_join(b.thread, NULL);
+    CHECK_EQ(b.st, HF_OK);
+    CHECK(!far_is_free(client, "k"));
+    CHECK_OK(hf_handle_release(other, "k", &handle, &opts, &t_err));
+    far_end(other);
+    far_end(client);
+}
+
 /* ---- taking back ------------------------------------------------------- */
 
 TEST(a_release_is_repeated_until_the_lease_that_was_asked_for_last_is_over)
