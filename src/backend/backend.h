@@ -23,7 +23,7 @@
  *      it will not grant the key to another before ttl_ms have passed since the
  *      call began.  A backend that can prove less says so there.
  *  (5) The core calls with none of its locks held, so a backend may hold its
- *      own mutex while it calls hfi_wake(), hfi_wanted() or hfi_gone().
+ *      own mutex while it calls hfi_wake(), hfi_wanted() and their like.
  *  (6) Time and randomness come from base/env.h only; every wait ends by a
  *      deadline; nothing is printed.  What a backend decides by itself concerns
  *      its own connections: which of several servers to ask, how long to wait
@@ -46,6 +46,11 @@
  *      the service keeps of the grant, where removals and moves compare that:
  *      nothing that an earlier call has sent without an answer, from whichever
  *      process, fits the grant any longer.
+ * (12) A grant is moved to another session only if that is proven for as long as
+ *      the holder relies on the grant, which is what renew() was asked for at
+ *      most; or hfi_lower() has told the core before that how long it is.  The
+ *      answer to the move may be lost, and then nobody knows which session
+ *      counts.
  */
 #ifndef HFI_BACKEND_H
 #define HFI_BACKEND_H
@@ -253,6 +258,9 @@ void hfi_expect(
 void hfi_wanted(struct hfi_conn *, const char *key); /* somebody asks for it */
 void hfi_gone(struct hfi_conn *, const char *key, const char *token,
               hf_loss reason); /* this grant is no more */
+void hfi_lower(struct hfi_conn *, const char *key, const char *token,
+               int64_t end); /* this grant is about to hang on something that is
+                              * proven until then: see (12) */
 bool hfi_left(struct hfi_conn *, const struct hfi_claim *,
               const struct hfi_receipt *);   /* the claim goes on as another:
                                             * what this receipt says may be left

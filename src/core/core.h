@@ -328,6 +328,7 @@ void hfi_grant_join(struct hf_client *, struct hfi_grant *,
                     const struct hfi_lock_params *);
 void hfi_grant_want(struct hfi_grant *);
 void hfi_grant_lower(struct hfi_grant *, int64_t end);
+void hfi_grant_believe_less(struct hfi_grant *, int64_t end);
 void hfi_grant_unhold(struct hfi_grant *);
 void hfi_grant_lose(struct hf_client *, struct hfi_grant *, hf_loss);
 void hfi_grant_quiet(struct hf_client *, struct hfi_grant *);

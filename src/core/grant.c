@@ -193,6 +193,17 @@ void hfi_grant_lower(struct hfi_grant *grant, int64_t end)
             break;
 }
 
+/* A shorter lease is about to be asked for, or another session to carry the
+ * grant that is proven for less: the service may have done it long before we
+ * hear of it, so believe no more than that from now on. */
+void hfi_grant_believe_less(struct hfi_grant *grant, int64_t end)
+{
+    if (grant->lease_end == HFI_NEVER || end >= grant->lease_end)
+        return;
+    grant->lease_end = end;
+    hfi_grant_lower(grant, end);
+}
+
 /* One more acquisition shares the grant, and has what it asked for: renewals by
  * the keeper, no shorter lease, no longer hold.  The claim may be on the wire,
  * so its lease waits for the next renewal. */
@@ -243,9 +254,9 @@ void hfi_grant_unhold(struct hfi_grant *grant)
 }
 
 /* The service confirmed the grant.  HF_LOST if that came too late: the holder
- * may have been told already, so the lease is not taken up again.  HF_UNCERTAIN
- * if the answer proves no more than was known: what was proven before
- * stands. */
+ * may have been told already, so the lease is not taken up again.  An answer
+ * that proves less than was known counts: the grant may have moved to where no
+ * more is proven of it.  HF_UNCERTAIN if it proves nothing. */
 hf_status hfi_grant_renewed(struct hf_client *c, struct hfi_grant *grant,
                             const struct hfi_proof *proof, int64_t sent,
                             int64_t ttl_ms)
@@ -259,14 +270,15 @@ hf_status hfi_grant_renewed(struct hf_client *c, struct hfi_grant *grant,
         atomic_store(&grant->deadline, old = end);
     if (hfi_now() >= old) /* grant.c (1) */
         return HF_LOST;
-    if (end < grant->lease_end)
+    if (!end)
         return HF_UNCERTAIN;
     if (!atomic_compare_exchange_strong(&grant->deadline, &old,
                                         grant_min(end, grant->hold_end)))
         return HF_LOST;
+    grant->next_at =
+        hfi_lease_renew_at(sent, end < grant->lease_end ? end - sent : ttl_ms);
     grant->lease_end = end;
     grant->lease_ms = ttl_ms;
-    grant->next_at = hfi_lease_renew_at(sent, ttl_ms);
     grant->warned = false;
     grant->failed = 0;
     return HF_OK;

@@ -194,16 +194,6 @@ hf_status hfi_release(struct hf_lock *lk, struct hf_error *err)
     return st;
 }
 
-/* A shorter lease is about to be asked for: the service may have it long before
- * we hear of it, so believe no more than that from now on. */
-static void handle_believe_less(struct hfi_grant *grant, int64_t end)
-{
-    if (grant->lease_end == HFI_NEVER || end >= grant->lease_end)
-        return;
-    grant->lease_end = end;
-    hfi_grant_lower(grant, end);
-}
-
 /* A request for a lease that is shorter than the one before had no answer. */
 static void handle_doubt_short(struct hfi_grant *grant, int64_t ttl_ms)
 {
@@ -314,7 +304,7 @@ hf_status hfi_handle_renew(struct hf_client *c, struct hfi_grant *grant,
     struct hfi_renewal item = {.ttl_ms = ttl_ms};
     int64_t sent = hfi_now(), end;
 
-    handle_believe_less(grant, hfi_lease_deadline(sent, ttl_ms));
+    hfi_grant_believe_less(grant, hfi_lease_deadline(sent, ttl_ms));
     end = atomic_load(&grant->deadline);
     if (end > sent + c->timeout_ms)
         end = sent + c->timeout_ms;
@@ -329,7 +319,7 @@ hf_status hfi_handle_renew(struct hf_client *c, struct hfi_grant *grant,
         if (item.st == HF_LOST)
             hfi_grant_lose(c, grant, HF_LOSS_EXPIRED);
         else if (item.st)
-            hfi_fail(err, item.st, "the answer proves no more than was known");
+            hfi_fail(err, item.st, "the answer proves nothing");
     } else if (item.st == HF_LOST) {
         hfi_grant_lose(c, grant, item.reason);
     } else {

@@ -4,9 +4,9 @@
  *
  * Any thread calls these at any time, also with a mutex of the backend held
  * (backend.h (5)).  None of them calls the backend or waits for it.  What a
- * backend tells is a reason to look again and no proof, except in two cases:
- * hfi_granted() brings the fence of a grant that the service has made, and
- * hfi_gone() ends one.
+ * backend tells is a reason to look again and no proof, except in three cases:
+ * hfi_granted() brings the fence of a grant that the service has made,
+ * hfi_lower() lets its holder rely on it for less, and hfi_gone() ends it.
  *
  * The claim that is meant may be gone, or busy with another try, by the time
  * the word arrives: it is found by its key and its token, under the client's
@@ -196,6 +196,29 @@ void hfi_gone(struct hfi_conn *conn, const char *key, const char *token,
             continue;
         hfi_grant_lose(c, grant, reason);
         break; /* The key queue may be gone with its last grant. */
+    }
+    pthread_mutex_unlock(&c->mu);
+}
+
+/* grant.c (2)  A renewal that goes out meanwhile proves more again, by itself. */
+void hfi_lower(struct hfi_conn *conn, const char *key, const char *token,
+               int64_t end)
+{
+    struct hf_client *c = conn->client;
+    struct hfi_key_queue *queue;
+    struct hfi_grant *grant;
+    struct hfi_link *at;
+
+    pthread_mutex_lock(&c->mu);
+    queue = hfi_key_queue_find(c, key);
+    for (at = queue ? queue->grants.next : NULL; at && at != &queue->grants;
+         at = at->next) {
+        grant = hfi_container(at, struct hfi_grant, link);
+        if (strcmp(token, grant->claim.token) != 0 ||
+            (grant->state != HFI_HELD && grant->state != HFI_LINGERING))
+            continue;
+        hfi_grant_believe_less(grant, end);
+        hfi_keeper_add(c, grant);
     }
     pthread_mutex_unlock(&c->mu);
 }

@@ -113,6 +113,29 @@ TEST_TIMEOUT(a_frozen_server_keeps_nobody_from_opening, 120)
     zkt_await_all();
 }
 
+/* An answer proves that the leader has heard of a session some time ago.  The
+ * session that the lock moves to has proven less than the one before. */
+TEST_TIMEOUT(a_lock_that_moves_to_another_session_is_kept, 120)
+{
+    struct hf_lock_opts brief = zkt_opts(3000), opts = zkt_opts(60000);
+    hf_client *client;
+    hf_lock *other, *lk;
+
+    zkt_await_all();
+    client = zkt_open(zkt_url("?ttl=60s"));
+    CHECK_OK(
+        hf_acquire(client, zkt_key("other"), 20000, &brief, &other, &t_err));
+    t_sleep_ms(3000); /* Its session is not new any more. */
+    CHECK_OK(hf_acquire(client, zkt_key("k"), 20000, &opts, &lk, &t_err));
+    CHECK_OK(hf_extend(lk, 3000, &t_err));
+    CHECK_GT(hf_remaining_ms(lk), 0);
+    t_sleep_ms(4000);
+    CHECK(hf_held(lk));
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_release(other, NULL);
+    hf_close(client);
+}
+
 /* How many are connected to a server. */
 static int sessions_at(int id)
 {

@@ -22,6 +22,10 @@
  *      Writing to the mark is what bars an earlier move.  The companion of the
  *      node (ephemeral.c (4)) cannot serve for this: it has the same name after
  *      a move.  It moves along.
+ *  (5) In an ensemble a session is proven from an earlier time on than that of
+ *      the last answer (touch.c), and each from another.  So the one that the
+ *      node goes to may end before the holder thinks: the core is told before
+ *      the move is sent (backend.h (12)).
  *
  * LIMITS  With recipe=ephemeral a program that removes the node by hand knows
  * nothing of mark and companion.  If another holder takes the key while a move
@@ -208,6 +212,29 @@ static hf_status move_send(struct zk_session *to, struct zk_node *node,
     return st;
 }
 
+/* move.c (5)  The move itself is what a majority has to agree to (touch.c), if it
+ * is carried out at all; a server that stands alone hears of the session by it.
+ * What is proven for a small part of the lease only has yet to be heard of by
+ * the leader: the lock would hardly outlast the move. */
+static hf_status move_lower(struct zk_session *to,
+                            const struct hfi_renewal *item,
+                            struct hf_error *err)
+{
+    struct zk_conn *zc = to->conn;
+    int64_t end = HFI_NEVER;
+
+    pthread_mutex_lock(&zc->mu);
+    if (!to->standalone)
+        end = hfi_lease_deadline(to->known_at, to->got_ms);
+    pthread_mutex_unlock(&zc->mu);
+    if (hfi_left_ms(end) < item->ttl_ms / 3)
+        return hfi_fail(err, HF_UNAVAILABLE,
+                        "%s: the leader has yet to hear of the session",
+                        zc->base.endpoint);
+    hfi_lower(&zc->base, item->claim->key, item->claim->token, end);
+    return HF_OK;
+}
+
 hf_status zk_move(struct zk_session *ses, struct zk_node *node,
                   const struct hfi_renewal *item, int64_t deadline,
                   struct hf_error *err)
@@ -219,7 +246,8 @@ hf_status zk_move(struct zk_session *ses, struct zk_node *node,
 
     if (st)
         return st;
-    if (zc->single) {
+    st = move_lower(to, item, err);
+    if (!st && zc->single) {
         beside.mark = zk_mark_path(zc, node->czxid);
         beside.companion = zk_companion_path(zc, node->token);
         st = beside.mark && beside.companion
