@@ -110,18 +110,21 @@ static hf_status detached_take_over(struct hf_client *c,
     return st;
 }
 
-/* The attach failed.  What may be ours in the service is taken back. */
+/* The attach failed.  What may be ours in the service is taken back, also after
+ * HF_LOST: one that was broken since we took it over is still there. */
 static hf_status detached_unadopt(struct hf_client *c, struct hfi_grant *grant,
                                   hf_status st, bool ours)
 {
     ours = ours || grant->claim.doubt;
-    if (!ours || !c->be->take_over || st == HF_LOST) {
+    if (!ours || !c->be->take_over) {
         hfi_grant_free(c, grant);
         return st;
     }
-    grant->claim.doubt = true;
+    if (st != HF_LOST)
+        st = HF_UNCERTAIN;
+    grant->claim.doubt = grant->claim.doubt || st == HF_UNCERTAIN;
     hfi_grant_reap(c, grant);
-    return HF_UNCERTAIN;
+    return st;
 }
 
 /* ---- detach ------------------------------------------------------------ */

@@ -65,6 +65,28 @@ TEST(a_lock_that_is_being_attached_is_shown_to_nobody)
     far_end(client);
 }
 
+/* Nobody has it, and where grants hang on a session that other locks keep, it
+ * would stay for ever. */
+TEST(a_lock_that_is_broken_while_it_is_attached_is_released)
+{
+    hf_client *client = far_client(5000), *breaker = NULL;
+    struct hf_handle handle = far_detached(client, "silent", 60000);
+    struct attacher a = {.client = client, .handle = &handle};
+
+    CHECK_OK(hf_open("mem:far", NULL, &breaker, &t_err));
+    atomic_store(&far_held_renewal, FAR_HOLD);
+    CHECK_EQ(pthread_create(&a.thread, NULL, far_attacher, &a), 0);
+    t_poll_until(atomic_load(&far_held_renewal) == FAR_THERE, 20000);
+    CHECK_OK(hf_break(breaker, "silent", handle.fence, &t_err));
+    atomic_store(&far_sweeps, 1); /* Nothing is waited for after it. */
+    atomic_store(&far_held_renewal, FAR_GO);
+    pthread_join(a.thread, NULL);
+    CHECK_EQ(a.st, HF_LOST);
+    t_poll_until(far_is_free(client, "silent"), 20000);
+    hf_close(breaker);
+    far_end(client);
+}
+
 TEST(a_shorter_lease_without_an_answer_limits_what_is_believed)
 {
     hf_client *client = far_client(300);
