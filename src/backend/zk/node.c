@@ -68,6 +68,7 @@ struct zk_node *zk_node_new(struct zk_conn *zc, const struct hfi_claim *claim)
 
 void zk_node_clear(struct zk_node *node)
 {
+    zk_node_unmark(node);
     hfi_free(node->path);
     hfi_free(node->ahead);
     hfi_free(node->tail);
