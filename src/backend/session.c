@@ -292,7 +292,8 @@ void hfi_sessions_close(struct hfi_sessions *ss, int64_t deadline)
     hfi_link_init(&old);
     while (!hfi_link_alone(&ss->all)) {
         s = session_of(ss->all.next);
-        if (ss->service->end && s->ttl_ms && !s->dead && !s->doubted)
+        if (ss->service->end && s->ttl_ms && !s->dead && !s->doubted &&
+            hfi_link_alone(&s->claims)) /* session.h (4) */
             ss->service->end(ss->conn, s, deadline);
         pthread_mutex_lock(ss->mu);
         session_empty(ss, s);

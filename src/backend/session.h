@@ -22,7 +22,9 @@
  *  (3) A session is freed by its last user, once it is dead, and not before.
  *  (4) A session is ended at close only if nothing hangs on it, or may yet come
  *      to hang on it, that somebody else counts on: what was detached stays,
- *      also where a request without an answer may have put it there.
+ *      also where a request without an answer may have put it there.  What is
+ *      known here counts before what the service says: its answer may be older
+ *      than what another server of it has confirmed.
  *  (5) A session is made once: those who want the same one wait for it.
  */
 #ifndef HFI_BACKEND_SESSION_H
