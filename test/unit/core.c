@@ -124,9 +124,14 @@ TEST(nothing_is_swept_before_its_lease_is_over_or_while_it_is_renewed)
     static const struct hfi_backend be = {.sweep = sweep_unheard};
     static struct hf_client client;
     struct hfi_conn conn = {.traits = HF_TRAIT_LEASED | HFI_TRAIT_BOUND};
-    struct hfi_grant grant = {.state = HFI_LEFT, .claim = {.ttl_ms = 1000}};
+    struct hfi_key_queue queue = {0};
+    struct hfi_grant renewed = {0};
+    struct hfi_grant grant = {
+        .state = HFI_LEFT, .queue = &queue, .claim = {.ttl_ms = 1000}};
     int64_t now = hfi_now();
 
+    hfi_link_init(&queue.extended);
+    hfi_link_init(&renewed.due);
     client.be = &be;
     client.conn = &conn;
     hfi_mutex_init(&client.mu);
@@ -138,11 +143,11 @@ TEST(nothing_is_swept_before_its_lease_is_over_or_while_it_is_renewed)
     CHECK_EQ(swept, 0);
     CHECK_EQ(grant.timer.due, grant.next_at);
     grant.next_at = now;
-    grant.quiet = 1;
+    hfi_link_append(&queue.extended, &renewed.due);
     hfi_sweep(&client, &grant);
     CHECK_EQ(swept, 0);
     CHECK_GT(grant.timer.due, now);
-    grant.quiet = 0;
+    hfi_link_remove(&renewed.due);
     hfi_sweep(&client, &grant);
     CHECK_EQ(swept, 1);
     CHECK(!grant.busy);
