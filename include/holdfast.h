@@ -161,7 +161,9 @@ enum hf_trait {
     HF_TRAIT_MACHINES = 1 << 9,  /* excludes between machines */
     HF_TRAIT_DEATH = 1 << 10,    /* a dead process frees its locks at once */
     HF_TRAIT_TWICE = 1 << 11,    /* or only after up to twice the lease */
-    HF_TRAIT_NOTED = 1 << 12     /* owner id and note are kept with the lock */
+    HF_TRAIT_NOTED = 1 << 12,    /* owner id and note are kept with the lock */
+    HF_TRAIT_PERMITS = 1 << 13,  /* opts.permits works */
+    HF_TRAIT_MIN_HOLD = 1 << 14  /* opts.min_hold_ms works */
 };
 
 struct hf_service {
@@ -223,11 +225,18 @@ struct hf_lock_opts {
     int64_t max_hold_ms; /* lose it after so long; default no limit */
     int32_t local_turns; /* hand-overs inside this client in a row; default 16,
                           * -1 no limit */
+    int32_t permits;     /* at most so many holders at once, each with a slot of
+                          * its own; default a plain lock.  All who use the key
+                          * at a time say the same number */
+    int64_t
+        min_hold_ms; /* released earlier, it stays taken in the service until
+                          * so long after the grant; nobody renews it, and the
+                          * process may end */
 };
 
 #define HF_LOCK_OPTS_INIT                                                      \
     {                                                                          \
-        sizeof(struct hf_lock_opts), 0, NULL, NULL, 0, 0, 0, 0, 0, 0           \
+        sizeof(struct hf_lock_opts), 0, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, 0     \
     }
 
 /* Take the lock `key` (1 to HF_KEY_MAX bytes, any but NUL).  `wait_ms`: 0 try
@@ -269,8 +278,20 @@ int64_t hf_remaining_ms(const hf_lock *lock);
 /* Greater than the fence of every earlier grant of this key.  Hand it to the
  * resource that the lock protects and let that refuse a smaller one.  Stays
  * the same while the lock stays with this client (reentrancy, linger, local
- * hand-over); HF_FAIR gives every acquisition its own. */
+ * hand-over); HF_FAIR gives every acquisition its own.  The fence of a shared
+ * lock is greater than that of every earlier exclusive one. */
 uint64_t hf_fence(const hf_lock *lock);
+
+/* Which of the permits it is: 0 to permits - 1, different from that of every
+ * other holder, and the same as long as it is held.  -1 without permits. */
+int32_t hf_slot(const hf_lock *lock);
+
+/* Make an exclusive lock a shared one, which nobody can come in between;
+ * waiting shared ones that are next may join.  The fence stays.  After
+ * HF_UNCERTAIN others may share it already: call again, or release it.  There
+ * is no way back: two who upgrade would wait for each other, so acquiring in
+ * the other mode under an owner id that holds the key is HF_INVALID. */
+HF_CHECK hf_status hf_downgrade(hf_lock *lock, struct hf_error *err);
 
 /* The id of the acquisition in the service: the owner id, or 32 hex digits if
  * there is none or the service does not keep it (HF_TRAIT_NOTED). */
@@ -332,17 +353,30 @@ struct hf_info {
                           * where that is more than left_ms; 0 unknown */
     bool broken;         /* hf_break() was used: it stays taken until the holder
                           * releases it, or until left_ms are over */
+    bool kept;           /* its holder has released it; min_hold_ms keeps it
+                          * until left_ms are over */
+    int32_t permits;     /* at most so many at once; 0: a plain lock */
+    int32_t slot;        /* of this holder; -1 without permits */
 };
 
 #define HF_INFO_INIT                                                           \
     {                                                                          \
-        sizeof(struct hf_info), false, false, 0, 0, 0, 0, 0, "", "", 0, false  \
+        sizeof(struct hf_info), false, false, 0, 0, 0, 0, 0, "", "", 0, false, \
+            false, 0, -1                                                       \
     }
 
 /* Look at a lock without touching it.  Display only: it may be outdated when
  * it arrives. */
 HF_CHECK hf_status hf_inspect(hf_client *client, const char *key,
                               struct hf_info *ret, struct hf_error *err);
+
+/* Call `fn` for each holder of the lock, in no order, in the caller's thread;
+ * false from it ends the listing.  `held` is true, and `holders` says how many
+ * there are. */
+typedef bool hf_holders_fn(void *arg, const struct hf_info *holder);
+HF_CHECK hf_status hf_holders(hf_client *client, const char *key,
+                              hf_holders_fn *fn, void *arg,
+                              struct hf_error *err);
 
 /* Call `fn` for each lock that is held and whose key begins with `prefix`
  * (NULL: all), in no order, in the caller's thread; false from it ends the
@@ -364,8 +398,7 @@ HF_CHECK hf_status hf_break_force(hf_client *client, const char *key,
                                   uint64_t fence, struct hf_error *err);
 
 /* HF_OK while the grant with this fence stands, HF_LOST once it does not; no
- * grant has fence 0.  HF_UNSUPPORTED while the lock is shared: of several grants
- * at once the service shows one. */
+ * grant has fence 0. */
 HF_CHECK hf_status hf_check(hf_client *client, const char *key, uint64_t fence,
                             struct hf_error *err);
 

@@ -96,6 +96,8 @@ static hf_status check_durations(const struct hf_lock_opts *opts,
         st = check_duration(opts->linger_ms, 1, "linger_ms", err);
     if (!st)
         st = check_duration(opts->max_hold_ms, 1, "max_hold_ms", err);
+    if (!st)
+        st = check_duration(opts->min_hold_ms, 1, "min_hold_ms", err);
     return st;
 }
 
@@ -111,11 +113,45 @@ static hf_status check_flags(const struct hf_client *c,
     if (opts->flags & HF_SHARED && !(c->conn->traits & HF_TRAIT_SHARED))
         return hfi_fail(err, HF_UNSUPPORTED, "%s: has no shared locks",
                         c->conn->endpoint);
+    if (opts->flags & HF_SHARED && opts->permits)
+        return hfi_fail(err, HF_INVALID,
+                        "a lock is shared or has permits, not both");
     if (opts->max_tries < 0)
         return hfi_fail(err, HF_INVALID, "max_tries is negative");
     if (opts->local_turns < -1)
         return hfi_fail(err, HF_INVALID, "local_turns is less than -1");
     return HF_OK;
+}
+
+/* Can the service do what is asked for?  `why` is what it says if not. */
+static hf_status check_able(const struct hf_client *c, unsigned trait,
+                            const char *what, const char *why,
+                            struct hf_error *err)
+{
+    if (c->conn->traits & trait)
+        return HF_OK;
+    return hfi_fail(err, HF_UNSUPPORTED, "%s: has no %s%s%s", c->conn->endpoint,
+                    what, why ? ": " : "", why ? why : "");
+}
+
+static hf_status check_sharing(const struct hf_client *c,
+                               const struct hf_lock_opts *opts,
+                               struct hf_error *err)
+{
+    hf_status st = HF_OK;
+
+    if (opts->permits < 0)
+        return hfi_fail(
+            err, HF_INVALID,
+            "permits is %d; it must be 0 for a plain lock, or 1 and "
+            "more",
+            (int)opts->permits);
+    if (opts->permits)
+        st = check_able(c, HF_TRAIT_PERMITS, "permits", c->be->no_permits, err);
+    if (!st && opts->min_hold_ms)
+        st = check_able(c, HF_TRAIT_MIN_HOLD, "minimum hold",
+                        c->be->no_min_hold, err);
+    return st;
 }
 
 static hf_status check_opts(const struct hf_client *c,
@@ -128,6 +164,8 @@ static hf_status check_opts(const struct hf_client *c,
         st = check_durations(opts, err);
     if (!st)
         st = check_flags(c, opts, err);
+    if (!st)
+        st = check_sharing(c, opts, err);
     if (!st)
         st = check_text(opts->owner, HF_OWNER_MAX, "owner id", err);
     if (!st)
@@ -154,6 +192,8 @@ static hf_status params_make(struct hf_client *c,
     ret->flags |= opts->flags;
     ret->linger_ms = opts->linger_ms;
     ret->max_hold_ms = opts->max_hold_ms;
+    ret->min_hold_ms = opts->min_hold_ms;
+    ret->permits = opts->permits;
     if (opts->note)
         ret->note = opts->note;
     if (opts->ttl_ms)
@@ -341,6 +381,21 @@ uint64_t hf_fence(const hf_lock *lk)
     return lk ? lk->grant->receipt.fence : 0;
 }
 
+int32_t hf_slot(const hf_lock *lk)
+{
+    return lk && lk->grant->claim.permits ? lk->grant->receipt.slot : -1;
+}
+
+hf_status hf_downgrade(hf_lock *lk, struct hf_error *err)
+{
+    hf_status st = check_lock(lk, err);
+
+    if (!st && !lk->client->be->downgrade)
+        st = hfi_fail(err, HF_UNSUPPORTED, "%s: cannot downgrade a lock",
+                      lk->client->conn->endpoint);
+    return st ? st : hfi_downgrade(lk, err);
+}
+
 const char *hf_token(const hf_lock *lk)
 {
     const struct hfi_claim *claim;
@@ -463,8 +518,11 @@ hf_status hf_handle_release(hf_client *c, const char *key,
 static hf_status look(struct hf_client *c, const char *key, struct hf_info *ret,
                       struct hf_error *err)
 {
-    *ret = (struct hf_info){
-        .size = sizeof(*ret), .left_ms = -1, .since_ms = -1, .waiters = -1};
+    *ret = (struct hf_info){.size = sizeof(*ret),
+                            .left_ms = -1,
+                            .since_ms = -1,
+                            .waiters = -1,
+                            .slot = -1};
     if (!c->be->inspect)
         return hfi_fail(err, HF_UNSUPPORTED, "%s: cannot be looked into",
                         c->conn->endpoint);
@@ -483,6 +541,27 @@ hf_status hf_inspect(hf_client *c, const char *key, struct hf_info *ret,
     if (!st)
         st = check_key(key, err);
     return st ? st : look(c, key, ret, err);
+}
+
+hf_status hf_holders(hf_client *c, const char *key, hf_holders_fn *fn,
+                     void *arg, struct hf_error *err)
+{
+    hf_status st = check_client(c, err);
+    struct hf_info info;
+
+    if (!st && !fn)
+        st = hfi_fail(err, HF_INVALID, "no function to call was given");
+    if (!st)
+        st = check_key(key, err);
+    if (st)
+        return st;
+    if (c->be->holders)
+        return c->be->holders(c->conn, key, fn, arg, hfi_now() + c->timeout_ms,
+                              err);
+    st = look(c, key, &info, err); /* There is one at most. */
+    if (!st && info.held)
+        fn(arg, &info);
+    return st;
 }
 
 hf_status hf_list(hf_client *c, const char *prefix, hf_list_fn *fn, void *arg,
@@ -540,24 +619,39 @@ hf_status hf_break_force(hf_client *c, const char *key, uint64_t fence,
                                   hfi_now() + c->timeout_ms, err);
 }
 
+/* Of several holders, the one that hf_check() asks about. */
+struct check_which {
+    uint64_t fence;
+    struct hf_info *info;
+};
+
+static bool check_holder(void *arg, const struct hf_info *holder)
+{
+    const struct check_which *which = arg;
+
+    if (holder->fence != which->fence)
+        return true;
+    *which->info = *holder;
+    return false;
+}
+
 hf_status hf_check(hf_client *c, const char *key, uint64_t fence,
                    struct hf_error *err)
 {
     char quoted[HFI_QUOTE_MAX];
     struct hf_info info;
+    struct check_which which = {fence, &info};
     hf_status st = check_client(c, err);
 
     if (!st)
         st = check_key(key, err);
     if (!st)
         st = look(c, key, &info, err);
+    if (!st && info.held && info.fence != fence && c->be->holders)
+        st = c->be->holders(c->conn, key, check_holder, &which,
+                            hfi_now() + c->timeout_ms, err);
     if (st)
         return st;
-    /* Of several grants at once the service shows one. */
-    if (info.held && info.shared && fence)
-        return hfi_fail(err, HF_UNSUPPORTED,
-                        "'%s' is shared: which grants stand is not told",
-                        hfi_quote(quoted, sizeof(quoted), key));
     if (info.held && fence && info.fence == fence && info.left_ms &&
         !info.broken)
         return HF_OK;

@@ -50,6 +50,52 @@ static const struct {
 
 #define BACKENDS (sizeof(backend_table) / sizeof(backend_table[0]))
 
+hf_status hfi_fail_use(struct hf_error *err, const struct hfi_claim *claim,
+                       int32_t permits)
+{
+    char key[HFI_QUOTE_MAX];
+
+    hfi_quote(key, sizeof(key), claim->key);
+    if (!permits)
+        return hfi_fail(err, HF_INVALID,
+                        "'%s' is in use as a plain lock, not with %d permits",
+                        key, (int)claim->permits);
+    if (!claim->permits)
+        return hfi_fail(err, HF_INVALID,
+                        "'%s' is in use with %d permits, not as a plain lock",
+                        key, (int)permits);
+    return hfi_fail(err, HF_INVALID, "'%s' is in use with %d permits, not %d",
+                    key, (int)permits, (int)claim->permits);
+}
+
+hf_status hfi_fail_other_mode(struct hf_error *err,
+                              const struct hfi_claim *claim)
+{
+    char key[HFI_QUOTE_MAX], owner[HFI_QUOTE_MAX];
+
+    hfi_quote(key, sizeof(key), claim->key);
+    hfi_quote(owner, sizeof(owner), claim->owner);
+    if (claim->shared)
+        return hfi_fail(err, HF_INVALID,
+                        "'%s' is held exclusively by the same owner '%s': use "
+                        "hf_downgrade() to share it",
+                        key, owner);
+    return hfi_fail(err, HF_INVALID,
+                    "'%s' is held shared by the same owner '%s': release the "
+                    "shared lock first",
+                    key, owner);
+}
+
+hf_status hfi_fail_joined(struct hf_error *err, const struct hfi_claim *claim)
+{
+    char key[HFI_QUOTE_MAX];
+
+    return hfi_fail(err, HF_INVALID,
+                    "'%s' was acquired more than once: its other holders count "
+                    "on being alone",
+                    hfi_quote(key, sizeof(key), claim->key));
+}
+
 /* The file that this code is in: the library, or a program. */
 static const char *backend_home(void)
 {
@@ -237,9 +283,10 @@ static void backend_add_word(char list[WORDS_ROOM], const char *word)
 
 /* Describe one service.  `be` is NULL if its module cannot be loaded. */
 static bool backend_show(const struct hfi_backend *be,
-                         struct hf_service_kind *kind, hf_services_fn *fn,
-                         void *arg)
+                         const struct hf_service_kind *known,
+                         hf_services_fn *fn, void *arg)
 {
+    struct hf_service_kind kind = *known;
     char options[WORDS_ROOM] = "", page[64] = "";
     const char *const *word;
 
@@ -247,13 +294,13 @@ static bool backend_show(const struct hfi_backend *be,
         backend_add_word(options, *word);
     if (be) {
         snprintf(page, sizeof(page), "holdfast-%s", be->page);
-        kind->traits = (be->traits | be->usual) & HFI_TRAITS_PUBLIC;
-        kind->varies = (be->varies | be->usual) & HFI_TRAITS_PUBLIC;
+        kind.traits = (be->traits | be->usual) & HFI_TRAITS_PUBLIC;
+        kind.varies = (be->varies | be->usual) & HFI_TRAITS_PUBLIC;
     }
-    kind->options = options;
-    kind->page = page;
-    kind->tested = be && be->tested ? be->tested : "";
-    return fn(arg, kind);
+    kind.options = options;
+    kind.page = page;
+    kind.tested = be && be->tested ? be->tested : "";
+    return fn(arg, &kind);
 }
 
 /* Load the module of the i-th scheme and show it. */

@@ -51,6 +51,22 @@
  *      most; or hfi_lower() has told the core before that how long it is.  The
  *      answer to the move may be lost, and then nobody knows which session
  *      counts.
+ * (13) A key is used in one way at a time.  It is plain, and then has one
+ *      exclusive holder or any number of shared ones; or it has N permits, and
+ *      then at most N holders, whose slots differ.  try_acquire() in another
+ *      way than holders and waiters use is HF_INVALID, by hfi_fail_use().
+ *      Whoever holds, holds by itself: each has a token, a fence and a lease of
+ *      its own, and none keeps another alive.
+ * (14) First come, first served, also among modes: a shared claim behind an
+ *      exclusive one that waits stays behind it; where there is no queue, one
+ *      that waits keeps new shared ones out for as long as it goes on asking.
+ *      Shared claims next to each other at the head go in together.
+ * (15) The fence of an exclusive grant is greater than every earlier one of the
+ *      key; that of a shared one greater than every earlier exclusive one.
+ *      Grants with permits have rising fences.
+ * (16) renew(), release() and sweep() find a grant by its token and fence,
+ *      whatever its mode: a downgrade may have had no answer.  take_over()
+ *      takes up a grant in the mode of the claim only.
  */
 #ifndef HFI_BACKEND_H
 #define HFI_BACKEND_H
@@ -74,8 +90,9 @@ struct hfi_claim {
     int64_t poll_ms; /* if this try is busy and nobody wakes us, we try again
                       * after so long */
     uint32_t nth;    /* which try_acquire() of this claim it is */
-    bool shared;
-    bool queue;  /* we shall wait: keep a place if it is busy */
+    int32_t permits; /* at most so many holders at once; 0: a plain lock */
+    bool shared;     /* with others that share; never with permits */
+    bool queue;      /* we shall wait: keep a place if it is busy */
     bool doubt;  /* a try had no answer: it may arrive after any later call */
     bool bearer; /* renewed for the bearer of a handle; see (11) */
     char token[HFI_TOKEN_LEN + 1]; /* hex digits, unique to this claim */
@@ -87,6 +104,8 @@ struct hfi_claim {
 struct hfi_receipt {
     uint64_t fence;
     void *own;       /* the backend's own struct, of be->grant_size bytes */
+    int32_t slot;    /* with permits: which it is, from 0 on.  try_acquire() and
+                      * take_over() write it */
     bool registered; /* something of this claim is kept: release() it */
 };
 
@@ -143,6 +162,8 @@ struct hfi_backend {
                          * servers */
     const char *page;   /* "redis": the manual page is holdfast-redis(7) */
     const char *tested; /* the versions that the tests run against; or NULL */
+    const char *no_permits;   /* why it lacks HF_TRAIT_PERMITS; or NULL */
+    const char *no_min_hold;  /* why it lacks HF_TRAIT_MIN_HOLD; or NULL */
     int64_t fallback_poll_ms; /* waiters ask this often although they would be
                                * woken; 0 for half a lease */
 
@@ -176,6 +197,24 @@ struct hfi_backend {
     hf_status (*release)(struct hfi_conn *, const struct hfi_claim *,
                          struct hfi_receipt *, int64_t deadline,
                          struct hf_error *);
+
+    /* Goes with HF_TRAIT_MIN_HOLD.  The holder has released the grant before
+     * min_hold_ms were over: let it stay for `ms` from now on, whatever becomes
+     * of this client, and mark it for hf_info.kept.  Nobody renews it, and its
+     * owner id joins it no more.  HF_OK; HF_LOST if it is not ours; safe to
+     * repeat. */
+    hf_status (*keep)(struct hfi_conn *, const struct hfi_claim *,
+                      struct hfi_receipt *, int64_t ms, int64_t deadline,
+                      struct hf_error *);
+
+    /* Goes with HF_TRAIT_SHARED.  Make the exclusive grant a shared one, in one
+     * step, and let in the shared claims at the head of the queue.  Fence and
+     * lease stay.  The claim says `shared` already.  HF_OK if it is shared;
+     * HF_LOST if it is not ours; hfi_fail_joined() if others have it with us;
+     * safe to repeat. */
+    hf_status (*downgrade)(struct hfi_conn *, const struct hfi_claim *,
+                           struct hfi_receipt *, int64_t deadline,
+                           struct hf_error *);
 
     /* For a service whose grants hang on sessions (HFI_TRAIT_BOUND).  Nobody
      * here has this grant any more, and its lease is over (core/sweep.c):
@@ -235,6 +274,10 @@ struct hfi_backend {
                          struct hf_error *);
     hf_status (*list)(struct hfi_conn *, const char *prefix, hf_list_fn *,
                       void *arg, int64_t deadline, struct hf_error *);
+
+    /* Goes with HF_TRAIT_SHARED and HF_TRAIT_PERMITS.  See hf_holders(). */
+    hf_status (*holders)(struct hfi_conn *, const char *key, hf_holders_fn *,
+                         void *arg, int64_t deadline, struct hf_error *);
     hf_status (*break_grant)(struct hfi_conn *, const char *key, uint64_t fence,
                              int64_t deadline, struct hf_error *);
 
@@ -248,7 +291,7 @@ struct hfi_backend {
 void hfi_wake(struct hfi_conn *, const char *key,
               const char *token); /* a try may succeed now; NULL: anybody's */
 void hfi_granted(struct hfi_conn *, const char *key, const char *token,
-                 uint32_t nth, uint64_t fence,
+                 uint32_t nth, uint64_t fence, int32_t slot,
                  int64_t ms); /* the claim has it, for `ms` from some moment
                                * after the service served its nth try */
 void hfi_wake_all(struct hfi_conn *); /* events may have been missed */
@@ -269,6 +312,20 @@ bool hfi_left(struct hfi_conn *, const struct hfi_claim *,
 void hfi_poll_fd_changed(struct hfi_conn *); /* ask poll_fd() again */
 void hfi_warn(struct hfi_conn *,
               const char *text); /* the set-up is doubtful after all */
+
+/* The key is in use in another way: with `permits`, or as a plain lock if that
+ * is 0.  HF_INVALID.  See (13). */
+hf_status hfi_fail_use(struct hf_error *, const struct hfi_claim *,
+                       int32_t permits);
+
+/* The owner id of the claim holds the key in the other mode already: it would
+ * wait for itself.  HF_INVALID.  try_acquire() says so where owner ids count
+ * (HF_TRAIT_REENTRANT), and the core for what this client holds. */
+hf_status hfi_fail_other_mode(struct hf_error *, const struct hfi_claim *);
+
+/* The grant cannot be downgraded: several claims of one owner id have it
+ * together.  HF_INVALID. */
+hf_status hfi_fail_joined(struct hf_error *, const struct hfi_claim *);
 
 /* The backend for a URL scheme, loaded if it is a module. */
 hf_status hfi_backend_find(const char *scheme, const struct hfi_backend **ret,

@@ -225,6 +225,7 @@ static bool request_take_handoff(struct hf_request *rq, int64_t now)
                    hfi_lease_deadline(grant->next_at, handoff.ms), handoff.ms))
         return false;
     grant->receipt.fence = handoff.fence;
+    grant->receipt.slot = handoff.slot;
     grant->receipt.registered = true;
     proof = hfi_proof_plain(grant->next_at, handoff.ms);
     request_granted(rq, &proof, grant->next_at, handoff.ms);

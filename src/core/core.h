@@ -60,8 +60,9 @@
 /* What a caller asks for, checked and with all defaults filled in. */
 struct hfi_lock_params {
     const char *owner, *note; /* the caller's; copied into the claim */
-    int64_t ttl_ms, retry_ms, linger_ms, max_hold_ms;
+    int64_t ttl_ms, retry_ms, linger_ms, max_hold_ms, min_hold_ms;
     int32_t max_tries, local_turns; /* INT32_MAX: no limit */
+    int32_t permits;
     unsigned flags;
 };
 
@@ -95,6 +96,7 @@ struct hfi_grant {
     _Atomic int64_t deadline;    /* held before it; 0 once lost; read freely */
     int64_t lease_end;           /* end of the proven lease */
     _Atomic int64_t hold_end;    /* end by max_hold_ms, or HFI_NEVER */
+    int64_t min_end;             /* given back before it, it is kept; or 0 */
     int64_t lease_ms;            /* and how long that was in all */
     int64_t next_at;             /* next renewal; end of ttl when reaping; when
                                  * its last try began while CLAIMING */
@@ -121,6 +123,7 @@ struct hfi_grant {
     bool wanted : 1;       /* somebody elsewhere asked: do not linger */
     bool abandoned : 1;    /* its request ended while a try was on the wire */
     bool answered : 1;     /* the service has answered to its release */
+    bool downgrading : 1;  /* a downgrade had no answer */
     int64_t own[];         /* receipt.own: be->grant_size bytes */
 };
 
@@ -152,6 +155,7 @@ struct hf_lock {
 /* A grant that came by itself, and not as the answer to a try. */
 struct hfi_handoff {
     uint64_t fence; /* 0: there is none */
+    int32_t slot;
     int64_t ms;
 };
 
@@ -301,6 +305,8 @@ void hfi_key_queue_put(struct hf_client *, struct hfi_key_queue *);
 void hfi_key_queue_spur(struct hfi_key_queue *, const struct hfi_lock_params *);
 struct hfi_grant *hfi_key_queue_owned(const struct hfi_key_queue *,
                                       const struct hfi_lock_params *);
+bool hfi_key_queue_other_mode(const struct hfi_key_queue *,
+                              const struct hfi_lock_params *);
 void hfi_key_queue_wake_owner(struct hfi_key_queue *, const struct hfi_grant *);
 void hfi_key_queue_promote(struct hf_client *, struct hfi_key_queue *);
 void hfi_key_queue_schedule_all(struct hf_client *);
@@ -308,6 +314,7 @@ void hfi_key_queue_schedule_all(struct hf_client *);
 /* grant.c: a grant, from its claim to its end */
 struct hfi_grant *hfi_grant_new(struct hf_client *, struct hfi_key_queue *,
                                 const struct hfi_lock_params *);
+struct hfi_lock_params hfi_grant_params(const struct hfi_claim *);
 void hfi_grant_keep(const struct hf_client *, struct hfi_grant *,
                     const struct hfi_receipt *);
 void hfi_grant_free(struct hf_client *, struct hfi_grant *);
@@ -356,6 +363,7 @@ hf_status hfi_handle_renew(struct hf_client *, struct hfi_grant *,
                            int64_t ttl_ms, struct hf_error *);
 hf_status hfi_release(struct hf_lock *, struct hf_error *);
 hf_status hfi_extend(struct hf_lock *, int64_t ttl_ms, struct hf_error *);
+hf_status hfi_downgrade(struct hf_lock *, struct hf_error *);
 
 /* detached.c: locks that leave the process */
 hf_status hfi_detach(struct hf_lock *, struct hf_handle *ret,

@@ -191,11 +191,7 @@ static hf_status detached_renew_token(struct hf_client *c,
                                       struct hfi_grant *grant,
                                       struct hf_error *err)
 {
-    struct hfi_lock_params params = {.owner = grant->claim.owner,
-                                     .note = grant->claim.note,
-                                     .ttl_ms = grant->claim.ttl_ms,
-                                     .flags =
-                                         grant->claim.shared ? HF_SHARED : 0};
+    struct hfi_lock_params params = hfi_grant_params(&grant->claim);
     int64_t end = hfi_now() + c->timeout_ms;
     struct hfi_grant *other = NULL;
     struct hf_handle handle;

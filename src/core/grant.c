@@ -22,6 +22,9 @@
  *  (7) A shorter lease that was asked for and had no answer may arrive after
  *      any later renewal.  From then on no renewal is believed for longer than
  *      that lease: wherever it arrives, it leaves that much.
+ *  (8) Until min_hold_ms are over nothing here passes a grant on, lets it linger
+ *      or gives it back: whoever ends it tells the service to keep it, in the
+ *      one function that ends grants.
  */
 #include "core.h"
 
@@ -97,17 +100,28 @@ struct hfi_grant *hfi_grant_new(struct hf_client *c,
     grant->claim.note = grant_text(c, params->note, &ok);
     grant->claim.ttl_ms = grant->most_ms = params->ttl_ms;
     grant->claim.shared = params->flags & HF_SHARED;
+    grant->claim.permits = params->permits;
     grant->manual = params->flags & HF_MANUAL;
     /* Others may not stand for those who have a turn of their own, or who may
      * enter where the next in line must wait. */
-    grant->local_grant =
-        !(params->flags & (HF_FAIR | HF_SHARED)) && !params->owner;
+    grant->local_grant = !(params->flags & (HF_FAIR | HF_SHARED)) &&
+                         !params->owner && !params->permits;
     grant_new_token(c, grant->claim.token);
     if (!ok) {
         hfi_grant_free(c, grant);
         return NULL;
     }
     return grant;
+}
+
+/* What another claim must ask for that takes the place of this one. */
+struct hfi_lock_params hfi_grant_params(const struct hfi_claim *claim)
+{
+    return (struct hfi_lock_params){.owner = claim->owner,
+                                    .note = claim->note,
+                                    .ttl_ms = claim->ttl_ms,
+                                    .permits = claim->permits,
+                                    .flags = claim->shared ? HF_SHARED : 0};
 }
 
 /* Remember what a backend has written for another grant of this client. */
@@ -178,6 +192,9 @@ void hfi_grant_take_up(struct hf_client *c, struct hfi_grant *grant,
     grant->hold_end = HFI_NEVER;
     if (params->max_hold_ms)
         grant->hold_end = hfi_after(hfi_now(), params->max_hold_ms);
+    grant->min_end = 0;
+    if (params->min_hold_ms)
+        grant->min_end = hfi_after(hfi_now(), params->min_hold_ms);
     atomic_store(&grant->deadline,
                  grant_min(grant->lease_end, grant->hold_end));
     hfi_keeper_add(c, grant);
@@ -210,10 +227,13 @@ void hfi_grant_believe_less(struct hfi_grant *grant, int64_t end)
 void hfi_grant_join(struct hf_client *c, struct hfi_grant *grant,
                     const struct hfi_lock_params *params)
 {
-    int64_t end = HFI_NEVER;
+    int64_t end = HFI_NEVER, least;
 
     if (params->max_hold_ms)
         end = hfi_after(hfi_now(), params->max_hold_ms);
+    least = params->min_hold_ms ? hfi_after(hfi_now(), params->min_hold_ms) : 0;
+    if (least > grant->min_end)
+        grant->min_end = least;
     if (!(grant->manual && !(params->flags & HF_MANUAL)) &&
         params->ttl_ms <= grant->claim.ttl_ms && end >= grant->hold_end)
         return; /* It has that already. */
@@ -311,7 +331,7 @@ bool hfi_grant_fits(const struct hfi_grant *grant,
 
     return grant->local_grant && !grant->manual && !params->owner &&
            !(params->flags & (HF_FAIR | HF_SHARED | HF_MANUAL)) &&
-           claim->ttl_ms == params->ttl_ms &&
+           !params->permits && claim->ttl_ms == params->ttl_ms &&
            (claim->note == params->note || !strcmp(claim->note, params->note));
 }
 
@@ -378,6 +398,8 @@ void hfi_grant_lose(struct hf_client *c, struct hfi_grant *grant,
     hfi_link_remove(&grant->link);
     hfi_link_append(&c->lost, &grant->link);
     grant->state = HFI_LOST;
+    if (reason == HF_LOSS_BROKEN)
+        grant->min_end = 0; /* An operator wants it free. */
     if (queue->local_grant == grant)
         queue->local_grant = NULL;
     grant_tell(c, grant);
@@ -414,19 +436,27 @@ void hfi_grant_reap(struct hf_client *c, struct hfi_grant *grant)
     hfi_keeper_set(c, &grant->timer, now);
 }
 
-/* Tell the service, which may be asked to stop watching too; the mutex is let
- * go meanwhile. */
+/* Tell the service, which may be asked to stop watching too, or to keep the lock
+ * until min_hold_ms are over; the mutex is let go meanwhile.  grant.c (8) */
 hf_status hfi_grant_send_release(struct hf_client *c, struct hfi_grant *grant,
                                  int64_t deadline, struct hf_error *err)
 {
+    int64_t keep_ms = grant->min_end ? hfi_left_ms(grant->min_end) : 0;
     bool watched = grant->watched;
     hf_status st;
 
+    if (keep_ms > grant->most_ms)
+        grant->most_ms = keep_ms;
     grant->watched = false;
     pthread_mutex_unlock(&c->mu);
     if (watched)
         c->be->unwatch(c->conn, &grant->claim, &grant->receipt);
-    st = c->be->release(c->conn, &grant->claim, &grant->receipt, deadline, err);
+    if (keep_ms > 0)
+        st = c->be->keep(c->conn, &grant->claim, &grant->receipt, keep_ms,
+                         deadline, err);
+    else
+        st = c->be->release(c->conn, &grant->claim, &grant->receipt, deadline,
+                            err);
     pthread_mutex_lock(&c->mu);
     return st;
 }

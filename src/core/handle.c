@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * handle.c - what a caller does with a lock: release and extend.
+ * handle.c - what a caller does with a lock: release, extend, downgrade.
  *
  * A handle is one acquisition.  Several share a grant when one owner id was
  * acquired more than once in this client; the grant ends with the last.  When
@@ -160,7 +160,8 @@ static hf_status handle_end(struct hf_client *c, struct hfi_grant *grant,
     hf_status st;
 
     if (hfi_handle_still_held(c, grant)) {
-        if (handle_pass_on(c, grant, wake) || handle_linger(c, grant))
+        if (grant->min_end <= hfi_now() && /* grant.c (8) */
+            (handle_pass_on(c, grant, wake) || handle_linger(c, grant)))
             return HF_OK;
         if (grant->state == HFI_HELD)
             return hfi_grant_drop(c, grant, hfi_now() + c->timeout_ms, err);
@@ -345,6 +346,109 @@ hf_status hfi_extend(struct hf_lock *lk, int64_t ttl_ms, struct hf_error *err)
         hfi_grant_want(grant);
         st = hfi_handle_renew(c, grant, ttl_ms ? ttl_ms : grant->claim.ttl_ms,
                               err);
+    }
+    hfi_handle_leave(c);
+    return st;
+}
+
+/* The local queue waits for an exclusive grant.  This one is shared from now
+ * on, whatever the service answers, so the next there asks for itself. */
+static void handle_share(struct hf_client *c, struct hfi_grant *grant)
+{
+    struct hfi_key_queue *queue = grant->queue;
+
+    grant->claim.shared = true;
+    grant->local_grant = false;
+    if (queue->local_grant == grant) {
+        queue->local_grant = NULL;
+        hfi_key_queue_promote(c, queue);
+    }
+}
+
+/* Ask for it until there is an answer or `end` has come; `busy` keeps renewals
+ * off meanwhile. */
+static hf_status handle_ask_downgrade(struct hf_client *c,
+                                      struct hfi_grant *grant, int64_t end,
+                                      struct hf_error *err)
+{
+    unsigned cancels = atomic_load(&c->cancels);
+    hf_status st;
+    int64_t sent;
+
+    grant->busy = true;
+    do {
+        sent = hfi_now();
+        pthread_mutex_unlock(&c->mu);
+        st = c->be->downgrade(
+            c->conn, &grant->claim, &grant->receipt,
+            hfi_lease_attempt_end(sent, grant->lease_ms, end, c->timeout_ms, 0),
+            err);
+        pthread_mutex_lock(&c->mu);
+        if (st == HF_UNCERTAIN)
+            grant->downgrading = true;
+    } while ((st == HF_UNCERTAIN || st == HF_UNAVAILABLE) &&
+             hfi_handle_pause(c, hfi_lease_retry_at(sent, grant->lease_ms),
+                              cancels) &&
+             hfi_now() < end);
+    grant->busy = false;
+    hfi_cond_wake(&c->settle);
+    return st;
+}
+
+static hf_status handle_downgrade_refused(const struct hfi_grant *grant,
+                                          struct hf_error *err)
+{
+    char key[HFI_QUOTE_MAX];
+
+    hfi_quote(key, sizeof(key), grant->claim.key);
+    if (grant->claim.permits)
+        return hfi_fail(err, HF_INVALID, "'%s' has permits and no modes", key);
+    if (grant->claim.shared && !grant->downgrading)
+        return hfi_fail(err, HF_INVALID, "'%s' is shared already", key);
+    if (grant->handles.next != grant->handles.prev)
+        return hfi_fail_joined(err, &grant->claim);
+    return HF_OK;
+}
+
+/* What became of it.  After a refusal, and while no request was sent, the grant
+ * is what it was. */
+static hf_status handle_judge_downgrade(struct hf_client *c,
+                                        struct hfi_grant *grant, hf_status st,
+                                        struct hf_error *err)
+{
+    if (st == HF_UNAVAILABLE && grant->downgrading)
+        st = hfi_restate(err, HF_UNCERTAIN);
+    else if (st == HF_LOST)
+        hfi_grant_lose(c, grant, HF_LOSS_STOLEN);
+    else if (st && st != HF_UNCERTAIN && !grant->downgrading)
+        grant->claim.shared = false;
+    if (!st)
+        grant->downgrading = false;
+    return st;
+}
+
+hf_status hfi_downgrade(struct hf_lock *lk, struct hf_error *err)
+{
+    struct hf_client *c = lk->client;
+    struct hfi_grant *grant = lk->grant;
+    int64_t end;
+    hf_status st;
+
+    hfi_handle_enter(c);
+    hfi_grant_quiet(c, grant);
+    st = hfi_handle_still_held(c, grant) ? handle_downgrade_refused(grant, err)
+                                         : hfi_handle_lost(grant, err);
+    if (!st) {
+        end = hfi_now() + c->timeout_ms;
+        if (end > atomic_load(&grant->deadline))
+            end = atomic_load(&grant->deadline);
+        handle_share(c, grant);
+        st = handle_ask_downgrade(c, grant, end, err);
+        st = handle_judge_downgrade(c, grant, st, err);
+        if (!hfi_handle_still_held(c, grant))
+            st = hfi_handle_lost(grant, err);
+        else
+            hfi_keeper_add(c, grant);
     }
     hfi_handle_leave(c);
     return st;

@@ -136,7 +136,8 @@ static bool queue_same_owner(const struct hfi_claim *claim,
                              const struct hfi_lock_params *params)
 {
     return claim->owner && !strcmp(claim->owner, params->owner) &&
-           claim->shared == !!(params->flags & HF_SHARED);
+           claim->shared == !!(params->flags & HF_SHARED) &&
+           claim->permits == params->permits;
 }
 
 /* The lock of this client that an acquisition with an owner id shares. */
@@ -153,6 +154,26 @@ struct hfi_grant *hfi_key_queue_owned(const struct hfi_key_queue *queue,
             return grant;
     }
     return NULL;
+}
+
+/* Does the owner of the acquisition hold the key in another mode?  Then it would
+ * wait for itself. */
+bool hfi_key_queue_other_mode(const struct hfi_key_queue *queue,
+                              const struct hfi_lock_params *params)
+{
+    const struct hfi_grant *grant;
+    struct hfi_link *at;
+
+    for (at = queue->grants.next; at != &queue->grants; at = at->next) {
+        grant = hfi_container(at, struct hfi_grant, link);
+        if (grant->state == HFI_HELD && grant->claim.owner &&
+            !strcmp(grant->claim.owner, params->owner) &&
+            !grant->claim.permits && !params->permits &&
+            grant->claim.shared == !(params->flags & HF_SHARED) &&
+            hfi_held(grant))
+            return true;
+    }
+    return false;
 }
 
 /* A lock with an owner id has begun: all who ask for it under that id have

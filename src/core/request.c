@@ -67,6 +67,8 @@ static hf_status request_enqueue(struct hf_request *rq, const char *key,
     rq->grant = hfi_grant_new(c, queue, params);
     if (!rq->grant)
         return hfi_nomem(&rq->err);
+    if (params->owner && hfi_key_queue_other_mode(queue, params))
+        return hfi_fail_other_mode(&rq->err, &rq->grant->claim);
     rq->params.owner = rq->grant->claim.owner;
     rq->params.note = rq->grant->claim.note;
     rq->grant->claim.queue = !rq->once;

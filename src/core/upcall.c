@@ -63,7 +63,7 @@ void hfi_wake(struct hfi_conn *conn, const char *key, const char *token)
 /* The request may have been busy with another try, or may be gone: then what
  * was given to it is found by that try, or taken back by its release. */
 void hfi_granted(struct hfi_conn *conn, const char *key, const char *token,
-                 uint32_t nth, uint64_t fence, int64_t ms)
+                 uint32_t nth, uint64_t fence, int32_t slot, int64_t ms)
 {
     struct hf_client *c = conn->client;
     struct hf_request *rq;
@@ -74,7 +74,7 @@ void hfi_granted(struct hfi_conn *conn, const char *key, const char *token,
     rq = queue ? upcall_request(queue, token) : NULL;
     if (rq) {
         if (rq->grant->claim.nth == nth)
-            rq->handoff = (struct hfi_handoff){fence, ms};
+            rq->handoff = (struct hfi_handoff){fence, slot, ms};
         rq->woken = rq->called = true;
         hfi_request_schedule(rq);
     }
@@ -228,12 +228,12 @@ void hfi_lower(struct hfi_conn *conn, const char *key, const char *token,
 bool hfi_left(struct hfi_conn *conn, const struct hfi_claim *claim,
               const struct hfi_receipt *receipt)
 {
-    struct hfi_lock_params params = {.ttl_ms = claim->ttl_ms,
-                                     .flags = claim->shared ? HF_SHARED : 0};
+    struct hfi_lock_params params = hfi_grant_params(claim);
     struct hf_client *c = conn->client;
     struct hfi_key_queue *queue;
     struct hfi_grant *grant;
 
+    params.owner = params.note = NULL;
     pthread_mutex_lock(&c->mu);
     queue = hfi_key_queue_get(c, claim->key);
     grant = queue ? hfi_grant_new(c, queue, &params) : NULL;

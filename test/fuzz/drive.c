@@ -93,9 +93,10 @@ void hfi_wake(struct hfi_conn *conn, const char *key, const char *token)
 }
 
 void hfi_granted(struct hfi_conn *conn, const char *key, const char *token,
-                 uint32_t nth, uint64_t fence, int64_t ms)
+                 uint32_t nth, uint64_t fence, int32_t slot, int64_t ms)
 {
     (void)nth;
+    (void)slot;
     (void)ms;
     hfi_wake(conn, key, token);
     if (!fence)

@@ -30,6 +30,11 @@ static bool kind(void *arg, const struct hf_service_kind *one)
     return arg && one->missing[0] == '\0' && one->traits & ~one->varies;
 }
 
+static bool holder(void *arg, const struct hf_info *one)
+{
+    return arg && one->kept && one->permits > one->slot;
+}
+
 static hf_status look(hf_client *client, hf_lock *lk, struct hf_error *err)
 {
     struct hf_info info = HF_INFO_INIT;
@@ -46,6 +51,8 @@ static hf_status look(hf_client *client, hf_lock *lk, struct hf_error *err)
     if (!st)
         st = hf_list(client, hf_token(lk), each, &info, err);
     if (!st)
+        st = hf_holders(client, "k", holder, &info, err);
+    if (!st)
         st = hf_check(client, "k", info.fence, err);
     if (!st)
         st = hf_break(client, "k", info.fence, err);
@@ -60,6 +67,10 @@ static hf_status pass_on(hf_client *client, hf_lock *lk, hf_lock **ret,
     hf_status st = hf_detach(lk, &handle, err);
 
     opts.flags = HF_MANUAL | HF_FAIR | HF_SHARED | HF_POLL;
+    opts.permits = hf_slot(lk);
+    opts.min_hold_ms = 0;
+    if (!st)
+        st = hf_downgrade(lk, err);
     return st ? st : hf_attach(client, "k", &handle, &opts, ret, err);
 }
 

@@ -391,7 +391,7 @@ static void news_arrive(void *arg)
         hfi_gone(conn, sim_key_name(news->key), news->token, news->gone);
     else if (news->fence)
         hfi_granted(conn, sim_key_name(news->key), news->token, news->nth,
-                    news->fence, news->ms);
+                    news->fence, -1, news->ms);
     else if (news->has_token)
         hfi_wake(conn, sim_key_name(news->key),
                  sim_chance(100) ? NULL : news->token);

@@ -96,6 +96,9 @@ void sim_params_check(const struct sim_params *params, hf_status st)
     case HF_SYSTEM:
         ok = sim.family->weather.no_thread > 0;
         break;
+    case HF_INVALID: /* Its owner holds the key in the other mode. */
+        ok = params->opts.owner && sim.family->habits & SIM_SHARED;
+        break;
     default:
         break;
     }

@@ -14,70 +14,95 @@ static _Atomic uint64_t mem_fence; /* mem.c (3) */
 /* Busy: queue up if that was asked for, and ask lingering holders to go. */
 static hf_status mem_busy(struct hfi_conn *conn, struct mem_key *key,
                           struct mem_entry *mine, const struct hfi_claim *claim,
-                          struct hfi_receipt *receipt, struct hfi_answer *busy)
+                          struct hfi_receipt *receipt, struct hfi_answer *busy,
+                          struct hf_error *err)
 {
     struct mem_entry *holder = mem_first(&key->holders);
+    const struct hfi_link *at;
+    int64_t end = HFI_NEVER;
 
     if (!mine && claim->queue) {
         mine = mem_entry_new(conn, claim);
         if (!mine)
-            return HF_NOMEM;
+            return hfi_nomem(err);
         hfi_link_append(&key->queue, &mine->link);
         receipt->registered = true;
     }
     if (mine)
         busy->position = mem_position_of(key, mine);
+    for (at = key->holders.next; at != &key->holders; at = at->next)
+        if (hfi_container(at, struct mem_entry, link)->expires < end)
+            end = hfi_container(at, struct mem_entry, link)->expires;
     if (holder) {
-        busy->left_ms = hfi_left_ms(holder->expires);
+        busy->left_ms = hfi_left_ms(end);
         if (holder->watched && holder->conn)
             hfi_wanted(holder->conn, key->name);
     }
     return HF_BUSY;
 }
 
+/* `equal` is the holder whose owner id it has, or NULL. */
 static void mem_grant(struct mem_key *key, struct mem_entry *entry,
-                      int64_t ttl_ms)
+                      const struct mem_entry *equal, int64_t ttl_ms)
 {
-    struct mem_entry *holder = mem_first(&key->holders);
-
     entry->since = hfi_now();
     entry->expires = entry->since + ttl_ms;
     entry->watched = false;
-    entry->fence = holder && !holder->shared ? holder->fence : ++mem_fence;
+    entry->fence = equal ? equal->fence : ++mem_fence;
+    entry->slot = equal ? equal->slot : mem_free_slot(key, entry->permits);
     hfi_link_remove(&entry->link);
     hfi_link_append(&key->holders, &entry->link);
+}
+
+/* Is the key in use in another way?  mem.c (1) */
+static hf_status mem_check_use(struct mem_key *key,
+                               const struct hfi_claim *claim,
+                               struct hf_error *err)
+{
+    const struct mem_entry *user = mem_first(&key->holders);
+
+    if (!user)
+        user = mem_first(&key->queue);
+    if (user && user->permits != claim->permits)
+        return hfi_fail_use(err, claim, user->permits);
+    if (mem_other_mode(key, claim))
+        return hfi_fail_other_mode(err, claim);
+    return HF_OK;
 }
 
 /* With the table's mutex held. */
 static hf_status mem_try(struct mem_conn *mc, struct mem_key *key,
                          const struct hfi_claim *claim,
-                         struct hfi_receipt *receipt, struct hfi_answer *busy)
+                         struct hfi_receipt *receipt, struct hfi_answer *busy,
+                         struct hf_error *err)
 {
-    struct mem_entry *mine =
-        mem_by_token(&key->holders, claim->token, claim->shared);
-    struct mem_entry *first;
-    bool join;
+    struct mem_entry *mine = mem_by_token(&key->holders, claim->token);
+    const struct mem_entry *equal;
+    hf_status st;
 
     if (mine && !mine->broken) {
         mine->expires = hfi_now() + claim->ttl_ms;
         receipt->fence = mine->fence;
+        receipt->slot = mine->slot;
         return HF_OK;
     }
     if (mine)
-        return mem_busy(&mc->base, key, mine, claim, receipt, busy);
-    mine = mem_by_token(&key->queue, claim->token, claim->shared);
-    first = mem_first(&key->holders);
+        return mem_busy(&mc->base, key, mine, claim, receipt, busy, err);
+    st = mem_check_use(key, claim, err);
+    if (st)
+        return st;
+    mine = mem_by_token(&key->queue, claim->token);
     /* Reentrancy does not queue: it would wait for itself. */
-    join = first && !first->shared && mem_may_join(first, claim);
-    if (!mem_may_join(first, claim) ||
-        (!join && !mem_is_turn(key, mine, claim)))
-        return mem_busy(&mc->base, key, mine, claim, receipt, busy);
+    equal = mem_equal(key, claim);
+    if (!equal && !mem_is_turn(key, mine, claim))
+        return mem_busy(&mc->base, key, mine, claim, receipt, busy, err);
     if (!mine)
         mine = mem_entry_new(&mc->base, claim);
     if (!mine)
-        return HF_NOMEM;
-    mem_grant(key, mine, claim->ttl_ms);
+        return hfi_nomem(err);
+    mem_grant(key, mine, equal, claim->ttl_ms);
     receipt->fence = mine->fence;
+    receipt->slot = mine->slot;
     receipt->registered = true;
     return HF_OK;
 }
@@ -95,11 +120,11 @@ hf_status mem_try_acquire(struct hfi_conn *conn, const struct hfi_claim *claim,
     key = mem_get(mc->table, claim->key);
     if (key) {
         mem_expire(key, hfi_now());
-        st = mem_try(mc, key, claim, receipt, busy);
+        st = mem_try(mc, key, claim, receipt, busy, err);
         mem_forget_if_unused(mc->table, key);
     } else {
-        st = HF_NOMEM;
+        st = hfi_nomem(err);
     }
     pthread_mutex_unlock(&mc->table->mu);
-    return st == HF_NOMEM ? hfi_nomem(err) : st;
+    return st;
 }

@@ -34,14 +34,19 @@ hf_status mem_take_over(struct hfi_conn *conn, const struct hfi_claim *claim,
     key = mem_find(mc->table, claim->key);
     if (key) {
         mem_expire(key, hfi_now());
-        mine = mem_by_token(&key->holders, claim->token, claim->shared);
+        mine = mem_by_token(&key->holders, claim->token);
         if (!mine)
-            mine = mem_by_token(&key->holders, token, claim->shared);
+            mine = mem_by_token(&key->holders, token);
     }
-    if (mine && (mine->broken || mine->fence != receipt->fence))
+    /* The bearer of a shared lock's handle may say that it was exclusive, and
+     * then has nothing. */
+    if (mine &&
+        (mine->broken || mine->kept || mine->fence != receipt->fence ||
+         mine->shared != claim->shared || mine->permits != claim->permits))
         mine = NULL;
     if (mine) {
         mine->conn = conn;
+        receipt->slot = mine->slot;
         memcpy(mine->token, claim->token, sizeof(mine->token));
     }
     pthread_mutex_unlock(&mc->table->mu);

@@ -7,11 +7,12 @@
  *   process that say the same name.
  *
  * INVARIANTS
- *  (1) A key has one holder, or several that are all shared or all have the
- *      same owner id.  What was granted in one mode is found in that mode only,
- *      and nobody joins a grant that is broken.
- *  (2) The queue is served in order: a key that is free belongs to the first
- *      place in it, and nobody else is granted meanwhile.
+ *  (1) A key has one holder, or several that are all shared, or all have the
+ *      same owner id, or have a slot each of its permits.  A handle is taken up
+ *      in the mode of its grant only, and nobody joins a grant that is broken
+ *      or was released.
+ *  (2) The queue is served in order: a key that is free, or has room, belongs to
+ *      the first places in it, and nobody else is granted meanwhile.
  *  (3) The fence is one counter for the whole process, so it rises for each key
  *      also after the key, or the table, was forgotten.
  *  (4) The table's mutex is taken before that of a client, never after
@@ -78,19 +79,23 @@ const struct hfi_backend hfi_backend_mem = {
     .conn_size = sizeof(struct mem_conn),
     .traits = HF_TRAIT_FENCED | HF_TRAIT_LEASED | HF_TRAIT_QUEUED |
               HF_TRAIT_NOTIFY | HF_TRAIT_SHARED | HF_TRAIT_REENTRANT |
-              HF_TRAIT_DETACH | HF_TRAIT_BREAK | HF_TRAIT_NOTED,
+              HF_TRAIT_DETACH | HF_TRAIT_BREAK | HF_TRAIT_NOTED |
+              HF_TRAIT_PERMITS | HF_TRAIT_MIN_HOLD,
     .page = "file",
     .open = mem_open,
     .close = mem_close,
     .try_acquire = mem_try_acquire,
     .renew = mem_renew,
     .release = mem_release,
+    .keep = mem_keep,
+    .downgrade = mem_downgrade,
     .watch = mem_watch,
     .unwatch = mem_unwatch,
     .attach = mem_attach,
     .take_over = mem_take_over,
     .inspect = mem_inspect,
     .list = mem_list,
+    .holders = mem_holders,
     .break_grant = mem_break,
     .free_grant = mem_free_grant,
 };

@@ -25,6 +25,8 @@ struct mem_entry {
     bool shared;
     bool watched; /* tell when somebody asks for it */
     bool broken;  /* not renewed any more */
+    bool kept;    /* until it lapses */
+    int32_t permits, slot;
     uint64_t fence;
     int64_t since, expires;
 };
@@ -59,10 +61,11 @@ struct mem_entry *mem_entry_new(struct hfi_conn *conn,
                                 const struct hfi_claim *claim);
 void mem_entry_free(struct mem_entry *entry);
 struct mem_entry *mem_first(struct hfi_link *list);
-struct mem_entry *mem_by_token(struct hfi_link *list, const char *token,
-                               bool shared);
-bool mem_may_join(const struct mem_entry *holder,
-                  const struct hfi_claim *claim);
+struct mem_entry *mem_by_token(struct hfi_link *list, const char *token);
+int32_t mem_free_slot(const struct mem_key *key, int32_t permits);
+struct mem_entry *mem_equal(struct mem_key *key, const struct hfi_claim *claim);
+bool mem_other_mode(struct mem_key *key, const struct hfi_claim *claim);
+int32_t mem_count(const struct hfi_link *list);
 bool mem_is_turn(struct mem_key *key, const struct mem_entry *mine,
                  const struct hfi_claim *claim);
 int32_t mem_position_of(struct mem_key *key, const struct mem_entry *mine);
@@ -79,6 +82,12 @@ void mem_renew(struct hfi_conn *conn, struct hfi_renewal *items, size_t n,
 hf_status mem_release(struct hfi_conn *conn, const struct hfi_claim *claim,
                       struct hfi_receipt *receipt, int64_t deadline,
                       struct hf_error *err);
+hf_status mem_downgrade(struct hfi_conn *conn, const struct hfi_claim *claim,
+                        struct hfi_receipt *receipt, int64_t deadline,
+                        struct hf_error *err);
+hf_status mem_keep(struct hfi_conn *conn, const struct hfi_claim *claim,
+                   struct hfi_receipt *receipt, int64_t ms, int64_t deadline,
+                   struct hf_error *err);
 hf_status mem_watch(struct hfi_conn *conn, const struct hfi_claim *claim,
                     struct hfi_receipt *receipt, int64_t deadline,
                     struct hf_error *err);
@@ -92,6 +101,9 @@ hf_status mem_take_over(struct hfi_conn *conn, const struct hfi_claim *claim,
                         int64_t deadline, struct hf_error *err);
 hf_status mem_inspect(struct hfi_conn *conn, const char *name,
                       struct hf_info *ret, int64_t deadline,
+                      struct hf_error *err);
+hf_status mem_holders(struct hfi_conn *conn, const char *name,
+                      hf_holders_fn *fn, void *arg, int64_t deadline,
                       struct hf_error *err);
 hf_status mem_list(struct hfi_conn *conn, const char *prefix, hf_list_fn *fn,
                    void *arg, int64_t deadline, struct hf_error *err);

@@ -16,14 +16,13 @@ static void mem_renew_one(struct mem_table *table, struct hfi_renewal *item)
 
     if (key) {
         mem_expire(key, now);
-        mine = mem_by_token(&key->holders, item->claim->token,
-                            item->claim->shared);
+        mine = mem_by_token(&key->holders, item->claim->token);
     }
-    item->st = mine && !mine->broken ? HF_OK : HF_LOST;
+    item->st = mine && !mine->broken && !mine->kept ? HF_OK : HF_LOST;
     if (item->st == HF_OK) {
         if (end > mine->expires || item->ttl_ms < item->claim->ttl_ms)
             mine->expires = end;
-    } else if (mine)
+    } else if (mine && mine->broken)
         item->reason = HF_LOSS_BROKEN;
     else if (key && mem_first(&key->holders))
         item->reason = HF_LOSS_STOLEN;

@@ -138,17 +138,15 @@ struct mem_entry *mem_first(struct hfi_link *list)
                : hfi_container(list->next, struct mem_entry, link);
 }
 
-/* A grant is a token and a mode: the bearer of a shared lock's handle may say
- * that it was exclusive, and then has nothing.  mem.c (1) */
-struct mem_entry *mem_by_token(struct hfi_link *list, const char *token,
-                               bool shared)
+/* A token is one claim's alone. */
+struct mem_entry *mem_by_token(struct hfi_link *list, const char *token)
 {
     struct hfi_link *at;
     struct mem_entry *entry;
 
     for (at = list->next; at != list; at = at->next) {
         entry = hfi_container(at, struct mem_entry, link);
-        if (entry->shared == shared && !strcmp(entry->token, token))
+        if (!strcmp(entry->token, token))
             return entry;
     }
     return NULL;
@@ -165,6 +163,7 @@ struct mem_entry *mem_entry_new(struct hfi_conn *conn,
     entry->conn = conn;
     memcpy(entry->token, claim->token, sizeof(entry->token));
     entry->shared = claim->shared;
+    entry->permits = claim->permits;
     entry->owner = hfi_strdup(claim->owner);
     entry->note = hfi_strdup(claim->note);
     if ((claim->owner && !entry->owner) || (claim->note && !entry->note)) {
@@ -174,22 +173,85 @@ struct mem_entry *mem_entry_new(struct hfi_conn *conn,
     return entry;
 }
 
-/* Wake those whom the queue's order lets in: the first, and if that is shared
- * the shared ones right behind it. */
+/* How many more may hold a key with permits. */
+static int32_t mem_permits_left(const struct mem_key *key, int32_t permits)
+{
+    const struct hfi_link *at, *before;
+    int32_t left = permits;
+
+    for (at = key->holders.next; at != &key->holders; at = at->next) {
+        const struct mem_entry *entry =
+            hfi_container(at, struct mem_entry, link);
+
+        for (before = key->holders.next; before != at; before = before->next)
+            if (hfi_container(before, struct mem_entry, link)->slot ==
+                entry->slot)
+                break; /* Equal owner ids have one slot together. */
+        if (before == at)
+            left--;
+    }
+    return left;
+}
+
+/* The lowest slot that nobody has; -1 if there is none. */
+int32_t mem_free_slot(const struct mem_key *key, int32_t permits)
+{
+    const struct hfi_link *at;
+    int32_t slot;
+
+    for (slot = 0; slot < permits; slot++) {
+        for (at = key->holders.next; at != &key->holders; at = at->next)
+            if (hfi_container(at, struct mem_entry, link)->slot == slot)
+                break;
+        if (at == &key->holders)
+            return slot;
+    }
+    return -1;
+}
+
+/* May this one hold beside those who do?  mem.c (1) */
+static bool mem_has_room(const struct mem_key *key,
+                         const struct mem_entry *holder, bool shared,
+                         int32_t permits)
+{
+    if (permits)
+        return mem_permits_left(key, permits) > 0;
+    return !holder || (holder->shared && shared);
+}
+
+/* How many of those at the head of the queue the order lets in together: the
+ * first and, if it is shared, the shared ones right behind it; or as many as
+ * there are permits. */
+static int32_t mem_turns(struct mem_key *key)
+{
+    const struct mem_entry *holder = mem_first(&key->holders);
+    const struct mem_entry *first = mem_first(&key->queue);
+    const struct hfi_link *at;
+    int32_t n = 0;
+
+    if (!first || !mem_has_room(key, holder, first->shared, first->permits))
+        return 0;
+    if (first->permits)
+        return mem_permits_left(key, first->permits);
+    if (!first->shared)
+        return 1;
+    for (at = key->queue.next; at != &key->queue; at = at->next, n++)
+        if (!hfi_container(at, struct mem_entry, link)->shared)
+            break;
+    return n;
+}
+
+/* Wake those whom the queue's order lets in. */
 void mem_wake_next(struct mem_key *key)
 {
-    struct mem_entry *holder = mem_first(&key->holders), *place;
+    int32_t turns = mem_turns(key);
+    struct mem_entry *place;
     struct hfi_link *at;
-    bool shared = true;
 
-    if (holder && !holder->shared)
-        return;
-
-    for (at = key->queue.next; shared && at != &key->queue; at = at->next) {
+    for (at = key->queue.next; turns > 0 && at != &key->queue;
+         at = at->next, turns--) {
         place = hfi_container(at, struct mem_entry, link);
-        shared = place->shared;
-        if (shared || at == key->queue.next)
-            hfi_wake(place->conn, key->name, place->token);
+        hfi_wake(place->conn, key->name, place->token);
     }
 }
 
@@ -211,35 +273,65 @@ void mem_expire(struct mem_key *key, int64_t now)
         mem_wake_next(key);
 }
 
-/* mem.c (1).  Equal owner ids have one grant together: one that is broken takes
- * in nobody.  Those who share have a grant each. */
-bool mem_may_join(const struct mem_entry *holder, const struct hfi_claim *claim)
+/* mem.c (1).  Equal owner ids have one grant together: one that is broken, or
+ * that was released, takes in nobody.  Those who share have a grant each. */
+struct mem_entry *mem_equal(struct mem_key *key, const struct hfi_claim *claim)
 {
-    if (!holder)
-        return true;
-    if (holder->owner && claim->owner && !strcmp(holder->owner, claim->owner))
-        return holder->shared == claim->shared &&
-               (holder->shared || !holder->broken);
-    return holder->shared && claim->shared;
+    struct mem_entry *holder;
+    struct hfi_link *at;
+
+    if (!claim->owner || claim->shared)
+        return NULL;
+    for (at = key->holders.next; at != &key->holders; at = at->next) {
+        holder = hfi_container(at, struct mem_entry, link);
+        if (holder->owner && !strcmp(holder->owner, claim->owner) &&
+            !holder->shared && !holder->broken && !holder->kept)
+            return holder;
+    }
+    return NULL;
 }
 
-/* mem.c (2): is everyone ahead of this place (NULL: the whole queue) somebody
- * who shares with us? */
+/* Does the owner of the claim hold the key in the other mode?  mem.c (1) */
+bool mem_other_mode(struct mem_key *key, const struct hfi_claim *claim)
+{
+    const struct mem_entry *holder;
+    const struct hfi_link *at;
+
+    for (at = key->holders.next; claim->owner && at != &key->holders;
+         at = at->next) {
+        holder = hfi_container(at, struct mem_entry, link);
+        if (holder->owner && !strcmp(holder->owner, claim->owner) &&
+            holder->shared != claim->shared && !holder->broken && !holder->kept)
+            return true;
+    }
+    return false;
+}
+
+/* mem.c (2): may the one in this place (NULL: who has none) be granted now? */
 bool mem_is_turn(struct mem_key *key, const struct mem_entry *mine,
                  const struct hfi_claim *claim)
 {
-    struct hfi_link *at;
+    const struct mem_entry *first = mem_first(&key->queue);
 
-    for (at = key->queue.next; at != &key->queue; at = at->next) {
-        const struct mem_entry *place =
-            hfi_container(at, struct mem_entry, link);
+    if (!mem_has_room(key, mem_first(&key->holders), claim->shared,
+                      claim->permits))
+        return false;
+    if (mine)
+        return mem_position_of(key, mine) <= mem_turns(key);
+    if (claim->permits) /* Some may be left when all who wait have theirs. */
+        return mem_permits_left(key, claim->permits) > mem_count(&key->queue);
+    return !first ||
+           (claim->shared && mem_turns(key) == mem_count(&key->queue));
+}
 
-        if (place == mine)
-            return true;
-        if (!place->shared || !claim->shared)
-            return false;
-    }
-    return true;
+int32_t mem_count(const struct hfi_link *list)
+{
+    const struct hfi_link *at;
+    int32_t n = 0;
+
+    for (at = list->next; at != list; at = at->next)
+        n++;
+    return n;
 }
 
 int32_t mem_position_of(struct mem_key *key, const struct mem_entry *mine)

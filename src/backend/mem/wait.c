@@ -22,7 +22,7 @@ hf_status mem_watch(struct hfi_conn *conn, const struct hfi_claim *claim,
     pthread_mutex_lock(&mc->table->mu);
     key = mem_find(mc->table, claim->key);
     if (key)
-        mine = mem_by_token(&key->holders, claim->token, claim->shared);
+        mine = mem_by_token(&key->holders, claim->token);
     if (mine) {
         mine->watched = true;
         if (!hfi_link_alone(&key->queue))

@@ -45,7 +45,7 @@ static void heard_turn(struct redis_conn *rc, const char *text,
     if (end == text || *end != ' ')
         return;
     if (fence && !rc->replicas && redis_saw(rc, end + 1, fence))
-        hfi_granted(&rc->base, end + 1, token, (uint32_t)nth, fence,
+        hfi_granted(&rc->base, end + 1, token, (uint32_t)nth, fence, -1,
                     REDIS_WINDOW_MS);
     else
         hfi_wake(&rc->base, end + 1, token);
