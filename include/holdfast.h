@@ -249,6 +249,16 @@ HF_CHECK hf_status hf_acquire(hf_client *client, const char *key,
                               int64_t wait_ms, const struct hf_lock_opts *opts,
                               hf_lock **ret, struct hf_error *err);
 
+/* Take the locks of `n` keys, all or none, with one limit of time for all:
+ * locks[i] is that of keys[i].  They are taken in an order of their own, so that
+ * two callers never wait for each other in a circle; what is held while the next
+ * is waited for is renewed, and if it is lost meanwhile the call starts over.
+ * HF_INVALID if there is no key or one is named twice. */
+HF_CHECK hf_status hf_acquire_all(hf_client *client, const char *const *keys,
+                                  size_t n, int64_t wait_ms,
+                                  const struct hf_lock_opts *opts,
+                                  hf_lock **locks, struct hf_error *err);
+
 /* Give the lock back and end the handle.  HF_OK: it was ours until now.
  * HF_LOST: it had been lost before; whatever is there now is untouched, and
  * the call does not wait for the service.
@@ -412,6 +422,15 @@ HF_CHECK hf_status hf_acquire_start(hf_client *client, const char *key,
                                     int64_t wait_ms,
                                     const struct hf_lock_opts *opts, void *user,
                                     hf_request **ret, struct hf_error *err);
+
+/* The same for several keys.  `locks` has room for n of them and is filled when
+ * hf_next_event() tells HF_GRANTED, whose `lock` is the first. */
+HF_CHECK hf_status hf_acquire_all_start(hf_client *client,
+                                        const char *const *keys, size_t n,
+                                        int64_t wait_ms,
+                                        const struct hf_lock_opts *opts,
+                                        hf_lock **locks, void *user,
+                                        hf_request **ret, struct hf_error *err);
 
 /* End the request with HF_FAILED and HF_CANCELED, unless it is granted just
  * now; either event will come, also while the service is silent.  What a try

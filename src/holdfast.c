@@ -331,6 +331,47 @@ hf_status hf_acquire_start(hf_client *c, const char *key, int64_t wait_ms,
               : hfi_acquire_start(c, key, wait_ms, &params, user, ret, err);
 }
 
+static hf_status several_check(struct hf_client *c, const char *const *keys,
+                               size_t n, int64_t wait_ms,
+                               const struct hf_lock_opts *opts,
+                               struct hf_lock **locks, struct hfi_several **ret,
+                               struct hf_error *err)
+{
+    struct hfi_lock_params params;
+    hf_status st = HF_OK;
+    size_t i;
+
+    if (!keys || !n)
+        return hfi_fail(err, HF_INVALID, "no key was given");
+    for (i = 0; i < n && !st; i++)
+        st = acquire_check(c, keys[i], wait_ms, opts, locks, &params, err);
+    return st ? st : hfi_several_new(c, keys, n, &params, locks, ret, err);
+}
+
+hf_status hf_acquire_all(hf_client *c, const char *const *keys, size_t n,
+                         int64_t wait_ms, const struct hf_lock_opts *opts,
+                         hf_lock **locks, struct hf_error *err)
+{
+    struct hfi_several *several;
+    hf_status st =
+        several_check(c, keys, n, wait_ms, opts, locks, &several, err);
+
+    return st ? st : hfi_acquire_all(c, several, wait_ms, err);
+}
+
+hf_status hf_acquire_all_start(hf_client *c, const char *const *keys, size_t n,
+                               int64_t wait_ms, const struct hf_lock_opts *opts,
+                               hf_lock **locks, void *user, hf_request **ret,
+                               struct hf_error *err)
+{
+    struct hfi_several *several;
+    hf_status st =
+        ret ? several_check(c, keys, n, wait_ms, opts, locks, &several, err)
+            : hfi_fail(err, HF_INVALID, "no place for the request was given");
+
+    return st ? st : hfi_acquire_all_start(c, several, wait_ms, user, ret, err);
+}
+
 hf_status hf_release(hf_lock *lk, struct hf_error *err)
 {
     hf_status st = check_lock(lk, err);

@@ -117,6 +117,13 @@ struct hfi_answer {
     struct hfi_proof proof;
 };
 
+/* One of several keys that are to be taken together. */
+struct hfi_attempt {
+    const struct hfi_claim *claim;
+    struct hfi_receipt *receipt;
+    struct hfi_answer answer;
+};
+
 /* One grant to be renewed. */
 struct hfi_renewal {
     const struct hfi_claim *claim;
@@ -185,6 +192,13 @@ struct hfi_backend {
     hf_status (*try_acquire)(struct hfi_conn *, const struct hfi_claim *,
                              struct hfi_receipt *, struct hfi_answer *,
                              int64_t deadline, struct hf_error *);
+
+    /* Optional.  Take all these keys if all are free, in one request: HF_OK, as
+     * from try_acquire() of each; or HF_BUSY, and none is taken and nothing is
+     * kept of any.  HF_UNSUPPORTED if these cannot be had in one request: then
+     * they are asked for one by one.  After HF_UNCERTAIN each may be taken. */
+    hf_status (*try_acquire_all)(struct hfi_conn *, struct hfi_attempt *,
+                                 size_t n, int64_t deadline, struct hf_error *);
 
     /* Prove that each grant stands, and extend it where it can lapse; never
      * shorten it, unless item.ttl_ms is less than claim.ttl_ms, since a request

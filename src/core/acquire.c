@@ -79,7 +79,10 @@ struct hfi_sleeper *hfi_request_grant(struct hf_request *rq,
     rq->grant = NULL;
     rq->lock->user = rq->user;
     hfi_grant_give(c, grant, rq->lock);
-    hfi_request_end(rq, HFI_GRANTED);
+    if (rq->several && hfi_several_goes_on(c, rq->several))
+        hfi_request_next_key(rq);
+    else
+        hfi_request_end(rq, HFI_GRANTED);
     return sleeper;
 }
 
@@ -229,8 +232,8 @@ static bool request_take_handoff(struct hf_request *rq, int64_t now)
     grant->receipt.registered = true;
     proof = hfi_proof_plain(grant->next_at, handoff.ms);
     request_granted(rq, &proof, grant->next_at, handoff.ms);
-    if (rq->state != HFI_GRANTED)
-        return false;
+    if (grant->state == HFI_CLAIMING)
+        return false; /* too late */
     if (now + GIFT_MS < grant->next_at) {
         grant->next_at = now + GIFT_MS;
         hfi_keeper_add(rq->client, grant);

@@ -191,15 +191,42 @@ static void close_grant(struct hf_client *c, struct hfi_grant *grant,
         hfi_grant_free(c, grant);
 }
 
+/* A handle that the caller never got.  If it was granted, the grant goes too. */
+static void close_handle(struct hf_client *c, struct hf_lock *lk)
+{
+    hfi_link_remove(&lk->link);
+    hfi_notice_drop(c, &lk->notice);
+    atomic_fetch_sub(&c->refs, 1); /* never the last: hf_close() has one */
+    if (lk->lost_fd >= 0)
+        close(lk->lost_fd);
+    hfi_free(lk);
+}
+
+static void close_handles(struct hf_client *c, struct hf_request *rq)
+{
+    struct hfi_several *several = rq->several;
+    size_t i;
+
+    if (!several) {
+        close_handle(c, rq->lock);
+        return;
+    }
+    for (i = 0; i < several->n; i++) {
+        if (several->parts[i].lock->grant)
+            several->parts[i].lock->grant->min_end = 0; /* several.c (4) */
+        close_handle(c, several->parts[i].lock);
+        several->parts[i].lock = NULL;
+    }
+    hfi_several_free(several);
+}
+
 /* A request that is still under way, or whose outcome nobody has taken. */
 static void close_request(struct hf_client *c, struct hf_request *rq,
                           int64_t deadline)
 {
-    struct hf_lock *lk = rq->lock;
     struct hfi_grant *grant = rq->grant, *before = rq->return_first;
 
-    hfi_link_remove(&lk->link); /* If it was granted, the grant goes too. */
-    hfi_notice_drop(c, &lk->notice);
+    close_handles(c, rq);
     rq->grant = rq->return_first = NULL;
     if (rq->queue && rq->queue->leader == rq)
         rq->queue->leader = NULL;
@@ -208,11 +235,16 @@ static void close_request(struct hf_client *c, struct hf_request *rq,
         close_grant(c, grant, deadline);
     if (before)
         close_grant(c, before, deadline);
-    atomic_fetch_sub(&c->refs, 1); /* never the last: hf_close() has one */
-    lk->client = NULL;
-    if (lk->lost_fd >= 0)
-        close(lk->lost_fd);
-    hfi_free(lk);
+}
+
+static void close_drop_notices(struct hf_client *c, const struct hf_request *rq)
+{
+    size_t i;
+
+    if (!rq->several)
+        hfi_notice_drop(c, &rq->lock->notice);
+    for (i = 0; rq->several && i < rq->several->n; i++)
+        hfi_notice_drop(c, &rq->several->parts[i].lock->notice);
 }
 
 /* Requests whose outcome nobody has taken.  The notice of the lock that came
@@ -228,7 +260,7 @@ static void close_noticed(struct hf_client *c, int64_t deadline)
         rq = NULL;
         if (notice->pending & (1u << HF_GRANTED | 1u << HF_FAILED)) {
             rq = hfi_container(notice, struct hf_request, notice);
-            hfi_notice_drop(c, &rq->lock->notice);
+            close_drop_notices(c, rq);
         }
         next = at->next;
         if (rq)

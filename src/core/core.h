@@ -150,6 +150,22 @@ struct hf_lock {
     struct hfi_notice notice;
     void *user;
     int lost_fd;
+    bool aside; /* of several: the caller has not got it yet */
+};
+
+/* Several keys that one request takes, one after the other; see several.c. */
+struct hfi_part {
+    char *key;
+    size_t place; /* in the caller's list */
+    struct hf_lock *lock;
+};
+
+struct hfi_several {
+    struct hfi_lock_params params;
+    char *owner, *note; /* of `params`, unless the note is the client's */
+    struct hf_lock **ret;
+    size_t n, at; /* the request asks for parts[at] */
+    struct hfi_part parts[];
 };
 
 /* A grant that came by itself, and not as the answer to a try. */
@@ -183,6 +199,7 @@ struct hf_request {
     struct hfi_grant *grant; /* its claim; NULL once granted or given up */
     struct hfi_grant *return_first; /* to be given back before its first try */
     struct hf_lock *lock;           /* the handle it will fill */
+    struct hfi_several *several;    /* it goes on to other keys; or NULL */
     struct hfi_lock_params params;  /* owner and note point into grant->claim */
     int64_t wait_end;               /* HFI_NEVER; or `begin` for a single try */
     int64_t next_try;
@@ -387,6 +404,27 @@ hf_status hfi_acquire_start(struct hf_client *, const char *key,
                             void *user, struct hf_request **ret,
                             struct hf_error *);
 void hfi_request_free(struct hf_request *);
+
+hf_status hfi_acquire_all(struct hf_client *, struct hfi_several *,
+                          int64_t wait_ms, struct hf_error *);
+hf_status hfi_acquire_all_start(struct hf_client *, struct hfi_several *,
+                                int64_t wait_ms, void *user,
+                                struct hf_request **ret, struct hf_error *);
+void hfi_request_next_key(struct hf_request *);
+
+/* several.c: several keys at once */
+hf_status hfi_several_new(struct hf_client *, const char *const *keys, size_t n,
+                          const struct hfi_lock_params *,
+                          struct hf_lock **locks, struct hfi_several **ret,
+                          struct hf_error *);
+void hfi_several_free(struct hfi_several *);
+struct hf_lock *hfi_several_lock(const struct hfi_several *);
+const char *hfi_several_key(const struct hfi_several *);
+bool hfi_several_goes_on(struct hf_client *, struct hfi_several *);
+void hfi_several_drop(struct hf_client *, struct hfi_several *);
+void hfi_several_give(struct hfi_several *);
+hf_status hfi_several_at_once(struct hf_client *, struct hfi_several *,
+                              struct hf_error *);
 
 /* acquire.c: its steps */
 bool hfi_request_step(struct hf_request *, int64_t *until);

@@ -67,6 +67,10 @@ static void notice_take_request(struct hf_request *rq, struct hf_event *ret)
     if (rq->state == HFI_GRANTED) {
         ret->type = HF_GRANTED;
         ret->lock = rq->lock;
+        if (rq->several) {
+            hfi_several_give(rq->several);
+            ret->lock = rq->several->ret[0];
+        }
     } else {
         ret->type = HF_FAILED;
         ret->error = rq->err;
@@ -93,6 +97,7 @@ static void notice_take_lock(struct hf_client *c, struct hf_lock *lk,
  * was queued before: the queue is in order. */
 bool hfi_notice_take(struct hf_client *c, struct hf_event *ret)
 {
+    struct hfi_several *several = NULL;
     struct hfi_notice *notice;
     struct hf_lock *failed = NULL;
 
@@ -107,7 +112,8 @@ bool hfi_notice_take(struct hf_client *c, struct hf_event *ret)
         struct hf_request *rq =
             hfi_container(notice, struct hf_request, notice);
 
-        if (rq->state == HFI_FAILED)
+        several = rq->several;
+        if (rq->state == HFI_FAILED && !several)
             failed = rq->lock;
         notice_take_request(rq, ret);
     } else {
@@ -115,6 +121,8 @@ bool hfi_notice_take(struct hf_client *c, struct hf_event *ret)
     }
     pthread_mutex_unlock(&c->mu);
     hfi_lock_free(failed);
+    if (several)
+        hfi_several_free(several);
     return true;
 }
 

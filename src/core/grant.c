@@ -356,7 +356,8 @@ static void grant_tell(struct hf_client *c, struct hfi_grant *grant)
         lk = hfi_container(at, struct hf_lock, link);
         if (lk->lost_fd >= 0 && write(lk->lost_fd, &one, sizeof(one)) < 0)
             continue; /* Only a full counter fails: it is readable. */
-        hfi_notify(c, &lk->notice, HF_GONE);
+        if (!lk->aside)
+            hfi_notify(c, &lk->notice, HF_GONE);
     }
 }
 

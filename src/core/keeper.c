@@ -104,11 +104,14 @@ static void keeper_reap(struct hf_client *c, struct hfi_grant *grant,
 static void keeper_warn(struct hf_client *c, struct hfi_grant *grant)
 {
     struct hfi_link *at;
+    struct hf_lock *lk;
 
     grant->warned = true;
-    for (at = grant->handles.next; at != &grant->handles; at = at->next)
-        hfi_notify(c, &hfi_container(at, struct hf_lock, link)->notice,
-                   HF_AT_RISK);
+    for (at = grant->handles.next; at != &grant->handles; at = at->next) {
+        lk = hfi_container(at, struct hf_lock, link);
+        if (!lk->aside)
+            hfi_notify(c, &lk->notice, HF_AT_RISK);
+    }
 }
 
 static void keeper_tend_grant(struct hf_client *c, struct hfi_grant *grant,

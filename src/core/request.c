@@ -158,6 +158,60 @@ static hf_status request_drive(struct hf_request *rq)
     return rq->state == HFI_GRANTED ? HF_OK : rq->result;
 }
 
+/* Try to have several keys in one request.  HF_OK also if they are to be asked
+ * for one by one; then the request is not granted. */
+static hf_status request_at_once(struct hf_request *rq)
+{
+    hf_status st = hfi_several_at_once(rq->client, rq->several, &rq->err);
+    char key[HFI_QUOTE_MAX];
+
+    if (!st) {
+        rq->state = HFI_GRANTED;
+    } else if (st == HF_BUSY && rq->once) {
+        return hfi_fail(
+            &rq->err, st,
+            "'%s' or another of these %zu keys is held by somebody "
+            "else",
+            hfi_quote(key, sizeof(key), hfi_several_key(rq->several)),
+            rq->several->n);
+    } else if ((st == HF_UNCERTAIN || st == HF_UNAVAILABLE) && rq->once) {
+        return st;
+    } else if (st != HF_UNSUPPORTED && st != HF_BUSY && st != HF_UNCERTAIN &&
+               st != HF_UNAVAILABLE && st != HF_LOST) {
+        return st;
+    }
+    return HF_OK;
+}
+
+/* A blocking call, in the caller's thread. */
+static hf_status request_call(struct hf_request *rq, struct hf_client *c,
+                              const char *key, int64_t wait_ms,
+                              const struct hfi_lock_params *params,
+                              struct hf_error *err)
+{
+    hf_status st;
+
+    request_init(rq, c, wait_ms, params);
+    pthread_mutex_lock(&c->mu);
+    c->calls++;
+    st = c->closing ? request_closed(rq) : HF_OK;
+    if (!st && rq->several)
+        st = request_at_once(rq);
+    if (!st && rq->state != HFI_GRANTED) {
+        st = request_enqueue(rq, key, params);
+        if (!st)
+            st = request_drive(rq);
+    }
+    request_fini(rq);
+    c->calls--;
+    if (c->closing)
+        hfi_cond_wake(&c->settle);
+    pthread_mutex_unlock(&c->mu);
+    if (st && err)
+        *err = rq->err;
+    return st;
+}
+
 hf_status hfi_acquire(struct hf_client *c, const char *key, int64_t wait_ms,
                       const struct hfi_lock_params *params,
                       struct hf_lock **ret, struct hf_error *err)
@@ -168,25 +222,77 @@ hf_status hfi_acquire(struct hf_client *c, const char *key, int64_t wait_ms,
     rq.lock = hfi_lock_new(c);
     if (!rq.lock)
         return hfi_nomem(err);
-    request_init(&rq, c, wait_ms, params);
-    pthread_mutex_lock(&c->mu);
-    c->calls++;
-    st = c->closing ? request_closed(&rq) : request_enqueue(&rq, key, params);
-    if (!st)
-        st = request_drive(&rq);
-    request_fini(&rq);
-    c->calls--;
-    if (c->closing)
-        hfi_cond_wake(&c->settle);
-    pthread_mutex_unlock(&c->mu);
-    if (st) {
+    st = request_call(&rq, c, key, wait_ms, params, err);
+    if (st)
         hfi_lock_free(rq.lock);
-        if (err)
-            *err = rq.err;
-        return st;
+    else
+        *ret = rq.lock;
+    return st;
+}
+
+/* What it has when it fails is given back before it returns, as far as the
+ * service answers.  Each handle keeps the client in memory meanwhile. */
+hf_status hfi_acquire_all(struct hf_client *c, struct hfi_several *several,
+                          int64_t wait_ms, struct hf_error *err)
+{
+    struct hf_request rq = {.several = several,
+                            .lock = hfi_several_lock(several)};
+    hf_status st = request_call(&rq, c, hfi_several_key(several), wait_ms,
+                                &several->params, err);
+    size_t i;
+
+    if (!st)
+        hfi_several_give(several);
+    for (i = 0; st && i < several->n; i++) {
+        struct hf_lock *lk = several->parts[i].lock;
+
+        if (!lk->grant)
+            continue;
+        lk->grant->min_end = 0;
+        hfi_release(lk, NULL);
+        several->parts[i].lock = NULL;
     }
-    *ret = rq.lock;
-    return HF_OK;
+    hfi_several_free(several);
+    return st;
+}
+
+/* The request has one of its keys and goes on to the next.  several.c */
+void hfi_request_next_key(struct hf_request *rq)
+{
+    struct hfi_several *several = rq->several;
+    struct hf_client *c = rq->client;
+    struct hfi_key_queue *queue = rq->queue;
+    hf_status st;
+
+    hfi_link_remove(&rq->link);
+    if (queue->leader == rq)
+        queue->leader = NULL;
+    if (!several->at && (rq->once || hfi_now() >= rq->wait_end)) {
+        hfi_request_fail(rq, hfi_fail(&rq->err, HF_TIMEOUT,
+                                      "one of the locks was lost while the "
+                                      "others were waited for"));
+        return;
+    }
+    hfi_heap_remove(&c->timers, &rq->timer);
+    hfi_link_remove(&rq->ready);
+    rq->lock = hfi_several_lock(several);
+    rq->tries = rq->failures = rq->late = 0;
+    rq->next_try = rq->expected = 0;
+    rq->handoff.fence = 0;
+    rq->err.status = HF_OK;
+    rq->called = rq->retry_early_wake = false;
+    rq->params = several->params;
+    st = request_enqueue(rq, hfi_several_key(several), &several->params);
+    if (!rq->queue)
+        rq->queue = queue; /* no memory: it ends where it was */
+    else
+        hfi_key_queue_put(c, queue);
+    if (st)
+        hfi_request_fail(rq, st);
+    else if (rq->state == HFI_CONTENDING)
+        hfi_request_schedule(rq);
+    else if (rq->state == HFI_WAITING && rq->async)
+        hfi_keeper_set(c, &rq->timer, rq->wait_end);
 }
 
 /* ---- for event loops --------------------------------------------------- */
@@ -230,6 +336,33 @@ static hf_status request_admit(struct hf_request *rq, const char *key,
     return st;
 }
 
+/* Begin one that a worker drives; `rq` is freed if it cannot be begun. */
+static hf_status request_start(struct hf_request *rq, struct hf_client *c,
+                               const char *key, int64_t wait_ms,
+                               const struct hfi_lock_params *params, void *user,
+                               struct hf_error *err)
+{
+    hf_status st;
+
+    request_init(rq, c, wait_ms, params);
+    rq->async = true;
+    rq->user = user;
+    pthread_mutex_lock(&c->mu);
+    c->calls++; /* The mutex may be let go; see request_enqueue(). */
+    st = request_admit(rq, key, params);
+    if (st) {
+        if (err)
+            *err = rq->err;
+        request_fini(rq);
+        hfi_free(rq);
+    }
+    c->calls--;
+    if (c->closing)
+        hfi_cond_wake(&c->settle);
+    pthread_mutex_unlock(&c->mu);
+    return st;
+}
+
 hf_status hfi_acquire_start(struct hf_client *c, const char *key,
                             int64_t wait_ms,
                             const struct hfi_lock_params *params, void *user,
@@ -243,26 +376,34 @@ hf_status hfi_acquire_start(struct hf_client *c, const char *key,
         hfi_free(rq);
         return hfi_nomem(err);
     }
-    request_init(rq, c, wait_ms, params);
-    rq->async = true;
-    rq->user = user;
     rq->lock = lk;
-    pthread_mutex_lock(&c->mu);
-    c->calls++; /* The mutex may be let go; see request_enqueue(). */
-    st = request_admit(rq, key, params);
-    if (!st) {
-        *ret = rq;
-    } else {
-        if (err)
-            *err = rq->err;
-        request_fini(rq);
-        hfi_free(rq);
-    }
-    c->calls--;
-    if (c->closing)
-        hfi_cond_wake(&c->settle);
-    pthread_mutex_unlock(&c->mu);
+    st = request_start(rq, c, key, wait_ms, params, user, err);
     if (st)
         hfi_lock_free(lk);
+    else
+        *ret = rq;
+    return st;
+}
+
+hf_status hfi_acquire_all_start(struct hf_client *c,
+                                struct hfi_several *several, int64_t wait_ms,
+                                void *user, struct hf_request **ret,
+                                struct hf_error *err)
+{
+    struct hf_request *rq = hfi_alloc(sizeof(*rq));
+    hf_status st;
+
+    if (!rq) {
+        hfi_several_free(several);
+        return hfi_nomem(err);
+    }
+    rq->several = several;
+    rq->lock = hfi_several_lock(several);
+    st = request_start(rq, c, hfi_several_key(several), wait_ms,
+                       &several->params, user, err);
+    if (st)
+        hfi_several_free(several);
+    else
+        *ret = rq;
     return st;
 }

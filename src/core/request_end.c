@@ -28,6 +28,8 @@ void hfi_request_end(struct hf_request *rq, enum hfi_request_state state)
     hfi_link_remove(&rq->link);
     if (queue->leader == rq)
         queue->leader = NULL;
+    if (rq->several && state == HFI_FAILED && rq->async)
+        hfi_several_drop(c, rq->several);
     if (rq->async) {
         hfi_listener_leave(rq);
         hfi_heap_remove(&c->timers, &rq->timer);

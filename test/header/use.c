@@ -76,11 +76,16 @@ static hf_status pass_on(hf_client *client, hf_lock *lk, hf_lock **ret,
 
 static int loop(hf_client *client, struct hf_error *err)
 {
+    const char *keys[] = {"k"};
+    hf_lock *locks[1];
     struct hf_event event;
     hf_request *req;
 
     if (hf_acquire_start(client, "k", -1, NULL, client, &req, err))
         return hf_request_place(req);
+    if (hf_acquire_all(client, keys, 1, 0, NULL, locks, err) ||
+        hf_acquire_all_start(client, keys, 1, 0, NULL, locks, NULL, &req, err))
+        return 1;
     hf_request_cancel(req);
     while (hf_events_fd(client) >= 0 && hf_next_event(client, &event))
         if (event.type == HF_GRANTED || event.type == HF_GONE)

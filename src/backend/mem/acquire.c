@@ -107,24 +107,65 @@ static hf_status mem_try(struct mem_conn *mc, struct mem_key *key,
     return HF_OK;
 }
 
+/* The same, of the key that the claim names. */
+static hf_status mem_try_key(struct mem_conn *mc, const struct hfi_claim *claim,
+                             struct hfi_receipt *receipt,
+                             struct hfi_answer *busy, struct hf_error *err)
+{
+    struct mem_key *key = mem_get(mc->table, claim->key);
+    hf_status st;
+
+    if (!key)
+        return hfi_nomem(err);
+    mem_expire(key, hfi_now());
+    st = mem_try(mc, key, claim, receipt, busy, err);
+    mem_forget_if_unused(mc->table, key);
+    return st;
+}
+
 hf_status mem_try_acquire(struct hfi_conn *conn, const struct hfi_claim *claim,
                           struct hfi_receipt *receipt, struct hfi_answer *busy,
                           int64_t deadline, struct hf_error *err)
 {
     struct mem_conn *mc = (struct mem_conn *)conn;
-    struct mem_key *key;
     hf_status st;
 
     (void)deadline;
     pthread_mutex_lock(&mc->table->mu);
-    key = mem_get(mc->table, claim->key);
+    st = mem_try_key(mc, claim, receipt, busy, err);
+    pthread_mutex_unlock(&mc->table->mu);
+    return st;
+}
+
+/* What was taken is given back before anybody else can see it. */
+static void mem_untake(struct mem_conn *mc, const struct hfi_claim *claim,
+                       struct hfi_receipt *receipt)
+{
+    struct mem_key *key = mem_find(mc->table, claim->key);
+
     if (key) {
-        mem_expire(key, hfi_now());
-        st = mem_try(mc, key, claim, receipt, busy, err);
+        mem_entry_free(mem_by_token(&key->holders, claim->token));
         mem_forget_if_unused(mc->table, key);
-    } else {
-        st = hfi_nomem(err);
     }
+    receipt->registered = false;
+}
+
+hf_status mem_try_acquire_all(struct hfi_conn *conn, struct hfi_attempt *items,
+                              size_t n, int64_t deadline, struct hf_error *err)
+{
+    struct mem_conn *mc = (struct mem_conn *)conn;
+    hf_status st = HF_OK;
+    size_t i, taken = 0;
+
+    (void)deadline;
+    pthread_mutex_lock(&mc->table->mu);
+    for (i = 0; i < n && !st; i++) {
+        st = mem_try_key(mc, items[i].claim, items[i].receipt, &items[i].answer,
+                         err);
+        taken += !st;
+    }
+    for (i = 0; i < taken && st; i++)
+        mem_untake(mc, items[i].claim, items[i].receipt);
     pthread_mutex_unlock(&mc->table->mu);
     return st;
 }

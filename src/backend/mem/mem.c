@@ -85,6 +85,7 @@ const struct hfi_backend hfi_backend_mem = {
     .open = mem_open,
     .close = mem_close,
     .try_acquire = mem_try_acquire,
+    .try_acquire_all = mem_try_acquire_all,
     .renew = mem_renew,
     .release = mem_release,
     .keep = mem_keep,

@@ -77,6 +77,8 @@ void mem_expire(struct mem_key *key, int64_t now);
 hf_status mem_try_acquire(struct hfi_conn *conn, const struct hfi_claim *claim,
                           struct hfi_receipt *receipt, struct hfi_answer *busy,
                           int64_t deadline, struct hf_error *err);
+hf_status mem_try_acquire_all(struct hfi_conn *conn, struct hfi_attempt *items,
+                              size_t n, int64_t deadline, struct hf_error *err);
 void mem_renew(struct hfi_conn *conn, struct hfi_renewal *items, size_t n,
                int64_t deadline, struct hf_error *err);
 hf_status mem_release(struct hfi_conn *conn, const struct hfi_claim *claim,
