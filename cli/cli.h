@@ -88,6 +88,8 @@ enum cli_in {
     IN_PLAIN = 1 << 10          /* completion and help */
 };
 
+#define CLI_AND_MAX 63
+
 struct cli_opts {
     const struct cli_cmd *cmd;
     const char *url;   /* NULL: the embedded default */
@@ -112,6 +114,10 @@ struct cli_opts {
     int64_t retry_ms;
     const char *note;
     const char *owner;
+    const char *and[CLI_AND_MAX]; /* more keys */
+    int nand;
+    int permits; /* 0: a plain lock */
+    int64_t min_hold_ms;
     const char *report;
     uint64_t fence;
     bool has_fence;
@@ -123,7 +129,16 @@ struct cli_opts {
     bool dashes;    /* it came after -- */
 };
 
-enum cli_kind { OPT_FLAG, OPT_CLEAR, OPT_TEXT, OPT_TIME, OPT_CODE, OPT_FENCE };
+enum cli_kind {
+    OPT_FLAG,
+    OPT_CLEAR,
+    OPT_TEXT,
+    OPT_TIME,
+    OPT_CODE,
+    OPT_COUNT,
+    OPT_AND,
+    OPT_FENCE
+};
 
 struct cli_opt {
     char letter; /* 0: none */
@@ -261,6 +276,7 @@ struct cli_handle {
     char owner[HF_OWNER_MAX + 1]; /* "" if there is no owner id */
     int64_t ttl_ms;
     bool shared;
+    int32_t permits; /* 0: a plain lock */
 };
 
 /* Room for a handle as one word: every byte may need three. */

@@ -22,7 +22,8 @@ static const struct cli_cmd commands_table[] = {
     {"run", "[options] KEY [--] CMD [ARG...]", "run CMD while holding KEY",
      "CMD runs in a process group of its own and finds $HOLDFAST_KEY,\n"
      "$HOLDFAST_FENCE, $HOLDFAST_OWNER and $HOLDFAST_LOST_FD in its\n"
-     "environment.  If the lock cannot be proven any longer, the group gets\n"
+     "environment, with --permits $HOLDFAST_SLOT, and in $HOLDFAST_FENCES\n"
+     "those of all keys.  If the lock cannot be proven any longer, the group gets\n"
      "TERM in time and KILL before anybody else can be granted the lock.\n"
      "\n"
      "The lock is released when CMD has ended.  What CMD left running in the\n"

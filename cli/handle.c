@@ -10,9 +10,9 @@
  *
  * THE HANDLE is one word that needs no quoting:
  *
- *     hf1 . x|s . TTL . FENCE . TOKEN . REF . OWNER . KEY
+ *     hf1 . x|s|pN . TTL . FENCE . TOKEN . REF . OWNER . KEY
  *
- * separated by dots, where every byte other than [A-Za-z0-9_-] is %XX.  It is
+ * (exclusive, shared, or with N permits), separated by dots, where every byte other than [A-Za-z0-9_-] is %XX.  It is
  * all that another process needs besides the URL, which is not in it because
  * that may hold a password.  `hf1` is the version of the format.  renew and
  * release use the lock under the handle's own token and do not take it up, so
@@ -55,11 +55,14 @@ static char *handle_put(char *to, const char *text)
 void cli_handle_encode(const struct cli_handle *handle,
                        char ret[CLI_HANDLE_MAX])
 {
-    char *to = ret;
+    char *to = ret, mode[16];
 
-    to +=
-        snprintf(to, CLI_HANDLE_MAX, "hf1.%c.%" PRId64 ".%" PRIu64 ".",
-                 handle->shared ? 's' : 'x', handle->ttl_ms, handle->hf.fence);
+    snprintf(mode, sizeof(mode), "p%d", (int)handle->permits);
+    to += snprintf(to, CLI_HANDLE_MAX, "hf1.%s.%" PRId64 ".%" PRIu64 ".",
+                   handle->permits  ? mode
+                   : handle->shared ? "s"
+                                    : "x",
+                   handle->ttl_ms, handle->hf.fence);
     to = handle_put(to, handle->hf.token);
     *to++ = '.';
     to = handle_put(to, handle->hf.ref);
@@ -121,16 +124,29 @@ static const char *handle_number(const char *from, uint64_t max, uint64_t *ret)
     return s > from && *s == '.' ? s + 1 : NULL;
 }
 
+/* "x.", "s." or "p3."; NULL if it is none of them, else where it ended. */
+static const char *handle_mode(const char *from, struct cli_handle *ret)
+{
+    uint64_t permits = 0;
+
+    if (*from == 'p') {
+        from = handle_number(from + 1, INT32_MAX, &permits);
+        ret->permits = (int32_t)permits;
+        return permits ? from : NULL;
+    }
+    ret->shared = *from == 's';
+    return (*from == 'x' || *from == 's') && from[1] == '.' ? from + 2 : NULL;
+}
+
 bool cli_handle_decode(const char *word, struct cli_handle *ret)
 {
     uint64_t ttl;
 
     *ret = (struct cli_handle){0};
-    if (strncmp(word, "hf1.", 4) || (word[4] != 'x' && word[4] != 's') ||
-        word[5] != '.')
+    if (strncmp(word, "hf1.", 4))
         return false;
-    ret->shared = word[4] == 's';
-    word = handle_number(word + 6, INT64_MAX, &ttl);
+    word = handle_mode(word + 4, ret);
+    word = word ? handle_number(word, INT64_MAX, &ttl) : NULL;
     word = word ? handle_number(word, UINT64_MAX, &ret->hf.fence) : NULL;
     if (word)
         word = handle_get(word, ret->hf.token, sizeof(ret->hf.token));
@@ -193,6 +209,7 @@ static struct hf_lock_opts handle_options(const struct cli_handle *handle)
     lo.ttl_ms = handle->ttl_ms;
     lo.owner = handle->owner[0] ? handle->owner : NULL;
     lo.flags = HF_MANUAL | (handle->shared ? HF_SHARED : 0);
+    lo.permits = handle->permits;
     return lo;
 }
 
@@ -271,7 +288,8 @@ static int handle_hand_out(struct run *run, const struct cli_handle *handle)
 static int handle_acquire(struct run *run)
 {
     const struct cli_opts *opts = run->opts;
-    struct cli_handle handle = {.ttl_ms = run->ttl, .shared = opts->shared};
+    struct cli_handle handle = {
+        .ttl_ms = run->ttl, .shared = opts->shared, .permits = opts->permits};
     struct hf_error err;
     hf_status st = wait_for_lock(run, &err);
 
@@ -281,8 +299,8 @@ static int handle_acquire(struct run *run)
         return 128 + run->cancel;
     }
     if (st == HF_OK)
-        st = hf_detach(run->lock, &handle.hf, &err);
-    run->lock = NULL;
+        st = hf_detach(run->locks.lock[0], &handle.hf, &err);
+    run->locks.lock[0] = NULL;
     if (cli_exit_of(st) == CLI_BUSY) {
         run_busy(run, &err);
         return opts->busy_exit;
@@ -319,7 +337,9 @@ int cmd_acquire(struct cli_opts *opts)
         cli_say("no thread can be started: is a limit reached?");
         return CLI_FAILED;
     }
-    run.key = opts->args[0];
+    if (opts->shared && opts->permits)
+        return cli_usage(opts->cmd, "give --shared or --permits, not both");
+    run_set_keys(&run);
     run.asked_at = cli_now();
     if (!opts->note) {
         handle_note(note, sizeof(note));

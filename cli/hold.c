@@ -69,7 +69,7 @@ static int64_t hold_min(int64_t a, int64_t b)
 /* How far the lock can be proven. */
 static int64_t hold_deadline(struct run *run)
 {
-    int64_t now = cli_now(), left = hf_remaining_ms(run->lock);
+    int64_t now = cli_now(), left = locks_remaining(run);
     int64_t deadline = left > INT64_MAX - now ? INT64_MAX : now + left;
 
     if (left > 0)
@@ -139,10 +139,9 @@ void hold_times(struct run *run, int64_t lease)
 static int hold_too_late(struct run *run)
 {
     run->why = WHY_LOST;
-    run->loss =
-        hf_held(run->lock) ? HF_LOSS_EXPIRED : hf_lost_reason(run->lock);
-    cli_say("lost '%s' (%s) before the command could start", run->key,
-            hf_loss_name(run->loss));
+    run->loss = locks_held(run) ? HF_LOSS_EXPIRED : locks_loss(run);
+    cli_say("lost '%s' (%s) before the command could start",
+            locks_lost_key(run), hf_loss_name(run->loss));
     return CLI_LOST;
 }
 
@@ -156,11 +155,11 @@ int hold_start(struct run *run)
     hold_times(run, lease);
     if (run->leased && lease - cli_now() < run->ttl - run->grace) {
         /* It was passed on to us for a moment only: make a lease of it. */
-        if (hf_extend(run->lock, 0, NULL) == HF_OK)
+        if (locks_extend(run))
             lease = hold_deadline(run);
         hold_times(run, lease);
     }
-    if (!hf_held(run->lock) || cli_now() >= lease - run->guard.page->lead)
+    if (!locks_held(run) || cli_now() >= lease - run->guard.page->lead)
         return hold_too_late(run);
     if (cli_now() >= nest_term_at(&run->guard.nest)) {
         run->why = WHY_OUTER;
@@ -216,7 +215,8 @@ static void hold_kill(struct run *run)
 static void hold_explain(const struct run *run)
 {
     if (run->why == WHY_LOST)
-        cli_say("lost '%s' (%s): %s", run->key, hf_loss_name(run->loss),
+        cli_say("lost '%s' (%s): %s", locks_lost_key(run),
+                hf_loss_name(run->loss),
                 run->on_lost == ON_LOST_WARN ? "the command goes on without it"
                                              : "ending the command");
     else if (run->opts->quiet)
@@ -310,8 +310,8 @@ static void hold_judge(struct run *run, int64_t lease)
 
     if (now >= nest_term_at(&run->guard.nest)) {
         hold_end(run, WHY_OUTER, nest_kill_at(&run->guard.nest));
-    } else if (run->stage == STAGE_RUN && !hf_held(run->lock)) {
-        run->loss = hf_lost_reason(run->lock);
+    } else if (run->stage == STAGE_RUN && !locks_held(run)) {
+        run->loss = locks_loss(run);
         hold_end(run, WHY_LOST, hold_kill_time(run, now));
     } else if (now >= run->hold_until) {
         hold_end(run, WHY_MAX_HOLD, now + run->grace);
@@ -342,7 +342,7 @@ static void hold_stopped(struct run *run, int signo)
     tty_take_back(&run->tty);
     hold_publish(run, hold_deadline(run));
     sig_stop_self(lent);
-    if (run->stage == STAGE_RUN && !hf_held(run->lock))
+    if (run->stage == STAGE_RUN && !locks_held(run))
         return; /* it stays stopped until it is told to end */
     hold_publish(run, hold_deadline(run));
 
@@ -516,7 +516,7 @@ static void hold_turn(struct run *run, int64_t lease)
 void hold_loop(struct run *run)
 {
     struct pollfd fds[2] = {{.fd = run->sig.fd, .events = POLLIN},
-                            {.fd = hf_lost_fd(run->lock), .events = POLLIN}};
+                            {.fd = locks_lost_fd(run), .events = POLLIN}};
 
     run->blind = fds[1].fd < 0;
     for (;;) {
@@ -531,10 +531,10 @@ void hold_loop(struct run *run)
         poll(fds, 2, hold_pause(run, lease));
         hold_signals(run);
     }
-    if (run->why == WHY_NONE && !hf_held(run->lock)) {
+    if (run->why == WHY_NONE && !locks_held(run)) {
         run->why = WHY_LOST;
-        run->loss = hf_lost_reason(run->lock);
-        cli_say("lost '%s' (%s) while the command ran", run->key,
+        run->loss = locks_loss(run);
+        cli_say("lost '%s' (%s) while the command ran", locks_lost_key(run),
                 hf_loss_name(run->loss));
     }
 }

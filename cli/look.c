@@ -165,17 +165,26 @@ static void look_until(const struct hf_info *info)
         printf(", free when it is released");
 }
 
-/* "held by NOTE, fence 812, for 4m12s, lease 8s left, 2 waiting". */
-static void look_held(const struct hf_info *info)
+/* Who it is: the note, else the id. */
+static const char *look_who(const struct hf_info *info,
+                            char ret[4 * HF_NOTE_MAX + 1])
 {
-    char text[4 * HF_NOTE_MAX + 1], ago[32];
+    cli_clean(info->note[0] ? info->note : info->owner, ret,
+              4 * HF_NOTE_MAX + 1);
+    return ret[0] ? ret : "somebody";
+}
 
-    cli_clean(info->note[0] ? info->note : info->owner, text, sizeof(text));
-    printf("%s%s by %s", info->broken ? "broken, still held" : "held",
-           info->shared ? " (shared)" : "", text[0] ? text : "somebody");
-    if (info->holders > 1)
-        printf(" and %d more", (int)info->holders - 1);
+/* ", fence 812, for 4m12s, lease 8s left". */
+static void look_grant(const struct hf_info *info)
+{
+    char ago[32];
+
     printf(", fence %" PRIu64, info->fence);
+    if (info->kept) {
+        printf(", released; kept for another %s",
+               info->left_ms >= 0 ? cli_ago(info->left_ms, ago) : "while");
+        return;
+    }
     if (info->since_ms >= 0)
         printf(", for %s", cli_ago(info->since_ms, ago));
     if (info->broken) {
@@ -189,6 +198,21 @@ static void look_held(const struct hf_info *info)
                cli_ago(info->takeover_ms, ago));
 }
 
+/* "held by NOTE and 2 more, fence 812, for 4m12s, lease 8s left". */
+static void look_held(const struct hf_info *info)
+{
+    char text[4 * HF_NOTE_MAX + 1];
+
+    printf("%s%s", info->broken ? "broken, still held" : "held",
+           info->shared ? " (shared)" : "");
+    if (info->permits)
+        printf(" (%d of %d permits)", (int)info->holders, (int)info->permits);
+    printf(" by %s", look_who(info, text));
+    if (info->holders > 1)
+        printf(" and %d more", (int)info->holders - 1);
+    look_grant(info);
+}
+
 static void look_sentence(const struct hf_info *info)
 {
     if (info->held)
@@ -200,6 +224,12 @@ static void look_sentence(const struct hf_info *info)
     if (info->waiters > 0)
         printf(", %d waiting", (int)info->waiters);
 }
+
+/* Several of something, with commas between in JSON. */
+struct look_list {
+    const struct cli_opts *opts;
+    bool more;
+};
 
 /* One line about one lock, in either form. */
 static void look_line(const struct cli_opts *opts, const char *key,
@@ -220,6 +250,72 @@ static void look_line(const struct cli_opts *opts, const char *key,
     putchar('\n');
 }
 
+/* One of several holders, on a line of its own. */
+static bool look_holder(void *arg, const struct hf_info *info)
+{
+    char text[4 * HF_NOTE_MAX + 1];
+
+    (void)arg;
+    if (info->slot >= 0)
+        printf("  slot %d: ", (int)info->slot);
+    else
+        printf("  ");
+    printf("%s%s", info->broken ? "broken, still " : "", look_who(info, text));
+    look_grant(info);
+    putchar('\n');
+    return true;
+}
+
+static bool look_holder_json(void *arg, const struct hf_info *info)
+{
+    struct look_list *list = arg;
+    struct cli_json json;
+
+    fputs(list->more ? ", " : "", stdout);
+    list->more = true;
+    cli_json_open(&json, stdout);
+    cli_json_fence(&json, info->fence);
+    cli_json_opt(&json, "slot", info->slot);
+    cli_json_bool(&json, "broken", info->broken);
+    cli_json_bool(&json, "kept", info->kept);
+    cli_json_opt(&json, "since_ms", info->since_ms);
+    cli_json_opt(&json, "left_ms", info->left_ms);
+    cli_json_str(&json, "owner", info->owner[0] ? info->owner : NULL);
+    cli_json_str(&json, "note", info->note);
+    cli_json_close(&json);
+    return true;
+}
+
+/* All that is known of one lock.  Who holds it may change between the two
+ * questions. */
+static int look_status(const struct cli_opts *opts, hf_client *client,
+                       const struct hf_info *info)
+{
+    struct look_list list = {opts, false};
+    struct cli_json json;
+    hf_status st = HF_OK;
+
+    if (!opts->json) {
+        look_line(opts, opts->args[0], info);
+        if (info->held && info->holders > 1)
+            st = hf_holders(client, opts->args[0], look_holder, &list, NULL);
+    } else {
+        cli_json_open(&json, stdout);
+        cli_json_info(&json, opts->args[0], info);
+        fputs(", \"held_by\": [", stdout);
+        if (info->held)
+            st = hf_holders(client, opts->args[0], look_holder_json, &list,
+                            NULL);
+        fputs("]", stdout);
+        cli_json_close(&json);
+        putchar('\n');
+    }
+    if (st && !opts->quiet)
+        cli_say("the other holders of '%s' could not be asked for",
+                opts->args[0]);
+    return cli_done();
+}
+
 int cmd_status(struct cli_opts *opts)
 {
     struct hf_info info = HF_INFO_INIT;
@@ -232,19 +328,13 @@ int cmd_status(struct cli_opts *opts)
     if (hf_inspect(client, opts->args[0], &info, &err)) {
         code = cli_fail(&err);
     } else {
-        look_line(opts, opts->args[0], &info);
-        code = cli_done();
+        code = look_status(opts, client, &info);
         if (!code && !info.held)
             code = CLI_FREE;
     }
     cli_close(client);
     return code;
 }
-
-struct look_list {
-    const struct cli_opts *opts;
-    bool more;
-};
 
 static bool look_each(void *arg, const char *key, const struct hf_info *info)
 {
@@ -290,7 +380,8 @@ int cmd_ls(struct cli_opts *opts)
 static bool look_changed(const struct hf_info *a, const struct hf_info *b)
 {
     return a->held != b->held || a->fence != b->fence ||
-           a->broken != b->broken || strcmp(a->owner, b->owner);
+           a->broken != b->broken || a->kept != b->kept ||
+           a->shared != b->shared || strcmp(a->owner, b->owner);
 }
 
 /* Say when the service goes away and when it is back.  CLI_OK, or the exit

@@ -38,6 +38,10 @@ static const struct cli_opt opts_table[] = {
      "share it with other shared holders"},
     {'x', "exclusive", NULL, IN_TAKE, OPT_CLEAR, AT(shared),
      "share it with nobody (the default)"},
+    {0, "permits", "N", IN_TAKE, OPT_COUNT, AT(permits),
+     "let N hold it at once, each with a slot ($HOLDFAST_SLOT)"},
+    {0, "and", "KEY", IN_RUN, OPT_AND, AT(and),
+     "hold this KEY as well; all or none"},
     {'o', "close", NULL, IN_RUN, OPT_FLAG, AT(close_fds),
      "for flock(1)'s sake: CMD never inherits the lock"},
     {'c', "command", "STRING", IN_RUN, OPT_TEXT, AT(shell),
@@ -46,6 +50,8 @@ static const struct cli_opt opts_table[] = {
      "the lease (ttl= of the URL, else 30s)"},
     {0, "max-hold", "DUR", IN_RUN, OPT_TIME, AT(max_hold_ms),
      "end CMD after so long (exit 124)"},
+    {0, "min-hold", "DUR", IN_RUN, OPT_TIME, AT(min_hold_ms),
+     "keep it taken until so long after the grant"},
     {0, "on-lost", "HOW", IN_RUN, OPT_TEXT, AT(on_lost),
      "term (default), kill, warn, or a shell command"},
     {0, "grace", "DUR", IN_RUN, OPT_TIME, AT(grace_ms),
@@ -183,6 +189,18 @@ static int opts_set(struct cli_opts *o, const struct cli_opt *opt,
             return cli_usage(o->cmd, "--%s: '%s' is no number from 0 to 255",
                              opt->name, value);
         *(int *)at = (int)n;
+        return CLI_OK;
+    case OPT_COUNT:
+        if (!opts_number(value, INT32_MAX, &n) || !n)
+            return cli_usage(o->cmd, "--%s: '%s' is no number from 1 to %d",
+                             opt->name, value, INT32_MAX);
+        *(int *)at = (int)n;
+        return CLI_OK;
+    case OPT_AND:
+        if (o->nand == CLI_AND_MAX)
+            return cli_usage(o->cmd, "at most %d keys at once",
+                             CLI_AND_MAX + 1);
+        o->and [o->nand++] = value;
         return CLI_OK;
     case OPT_FENCE:
         if (!opts_number(value, UINT64_MAX, &o->fence))

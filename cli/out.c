@@ -289,6 +289,9 @@ void cli_json_info(struct cli_json *json, const char *key,
     cli_json_bool(json, "broken", info->held && info->broken);
     cli_json_fence(json, info->fence);
     cli_json_bool(json, "shared", info->held && info->shared);
+    cli_json_bool(json, "kept", info->held && info->kept);
+    cli_json_opt(json, "permits", info->permits > 0 ? info->permits : -1);
+    cli_json_opt(json, "slot", info->held ? info->slot : -1);
     cli_json_num(json, "holders", info->held ? info->holders : 0);
     cli_json_opt(json, "waiters", info->waiters);
     cli_json_opt(json, "since_ms", info->held ? info->since_ms : -1);

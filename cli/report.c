@@ -86,6 +86,19 @@ static void report_ending(struct cli_json *json, const struct run *run)
     }
 }
 
+/* The other keys and the slot, where there are any. */
+static void report_several(struct cli_json *json, const struct run *run)
+{
+    char fences[LOCKS_FENCES];
+
+    if (run->locks.n > 1) {
+        locks_fences(run, fences);
+        cli_json_str(json, "fences", fences);
+    }
+    if (run->slot >= 0)
+        cli_json_num(json, "slot", run->slot);
+}
+
 void report_write(struct run *run, const char *status, int code)
 {
     int64_t end = run->ended_at ? run->ended_at : cli_now();
@@ -100,7 +113,8 @@ void report_write(struct run *run, const char *status, int code)
     cli_json_num(&json, "waited_ms",
                  (run->granted_at ? run->granted_at : end) - run->asked_at);
     if (run->granted_at) {
-        cli_json_fence(&json, run->fence);
+        cli_json_fence(&json, run->locks.fence[0]);
+        report_several(&json, run);
         cli_json_str(&json, "owner", run->owner);
         cli_json_num(&json, "held_ms", end - run->granted_at);
     }

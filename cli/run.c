@@ -117,9 +117,14 @@ static int run_check(struct run *run, char **shell_argv)
     if (run_two_keys(o))
         return cli_usage(o->cmd,
                          "'run' takes one KEY: '%s' is the key, and there is "
-                         "no command '%s'",
+                         "no command '%s'; more keys go with --and",
                          o->args[0], o->command[0]);
-    run->key = o->args[0];
+    if (o->shared && o->permits)
+        return cli_usage(o->cmd, "give --shared or --permits, not both");
+    for (int i = 0; i < o->nand; i++)
+        if (!*o->and[i])
+            return cli_usage(o->cmd, "--and: the KEY is empty");
+    run_set_keys(run);
     run->argv = o->command;
     if (o->shell) {
         shell_argv[2] = (char *)o->shell;
@@ -130,6 +135,17 @@ static int run_check(struct run *run, char **shell_argv)
         if (!strcmp(o->on_lost, how[i]))
             run->on_lost = (enum run_on_lost)i;
     return run->on_lost == ON_LOST_COMMAND ? run_check_hook(o, how) : CLI_OK;
+}
+
+/* KEY and those of --and. */
+void run_set_keys(struct run *run)
+{
+    const struct cli_opts *o = run->opts;
+
+    run->key = run->locks.keys[0] = o->args[0];
+    for (int i = 0; i < o->nand; i++)
+        run->locks.keys[i + 1] = o->and[i];
+    run->locks.n = (size_t)o->nand + 1;
 }
 
 void run_busy(const struct run *run, const struct hf_error *err)
@@ -199,7 +215,7 @@ static int run_code(struct run *run)
 
 /* What a thread of its own releases; it may outlive the wait for it. */
 static struct {
-    hf_lock *lock;
+    struct run_locks locks;
     hf_status st;
     struct hf_error err;
 } run_job;
@@ -207,13 +223,13 @@ static struct {
 static void run_job_release(void *arg)
 {
     (void)arg;
-    run_job.st = hf_release(run_job.lock, &run_job.err);
+    run_job.st = locks_release(&run_job.locks, &run_job.err);
 }
 
 hf_status run_give_back(struct run *run, struct hf_error *err)
 {
-    run_job.lock = run->lock;
-    run->lock = NULL;
+    run_job.locks = run->locks;
+    memset(run->locks.lock, 0, sizeof(run->locks.lock));
     if (end_within(END_MS, run_job_release, NULL)) {
         *err = run_job.err;
         return run_job.st;
@@ -249,10 +265,10 @@ static int run_release(struct run *run, int code)
     if (run->guard.lost_fd >= 0)
         close(run->guard.lost_fd);
     run->guard.lost_fd = -1;
-    if (!run->lock)
+    if (!run->locks.lock[0])
         return code; /* --on-lost warn has given it back */
     if (!known)
-        run->loss = hf_lost_reason(run->lock);
+        run->loss = locks_loss(run);
     st = run_give_back(run, &err);
     if (st == HF_OK || known)
         return code;
@@ -271,11 +287,16 @@ static int run_held(struct run *run)
     int code = CLI_FAILED;
 
     run->granted_at = cli_now();
-    run->fence = hf_fence(run->lock);
-    snprintf(run->owner, sizeof(run->owner), "%s", hf_token(run->lock));
+    for (size_t i = 0; i < run->locks.n; i++)
+        run->locks.fence[i] = hf_fence(run->locks.lock[i]);
+    run->slot = hf_slot(run->locks.lock[0]);
+    snprintf(run->owner, sizeof(run->owner), "%s",
+             hf_token(run->locks.lock[0]));
     if (run->opts->verbose)
-        cli_say("got '%s', fence %" PRIu64 ", after %" PRId64 "ms", run->key,
-                run->fence, run->granted_at - run->asked_at);
+        for (size_t i = 0; i < run->locks.n; i++)
+            cli_say("got '%s', fence %" PRIu64 ", after %" PRId64 "ms",
+                    run->locks.keys[i], run->locks.fence[i],
+                    run->granted_at - run->asked_at);
     cli_warn_again(run->opts, run->client, &run->svc);
     say_flush(RUN_ORDER_MS);
     if (guard_open(&run->guard) && run_lost_pipe(run)) {

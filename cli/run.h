@@ -150,15 +150,25 @@ enum run_why { WHY_NONE, WHY_LOST, WHY_MAX_HOLD, WHY_OUTER };
 
 enum run_on_lost { ON_LOST_TERM, ON_LOST_KILL, ON_LOST_WARN, ON_LOST_COMMAND };
 
+#define RUN_KEYS_MAX (CLI_AND_MAX + 1)
+
+/* See locks.c.  The first key is KEY. */
+struct run_locks {
+    const char *keys[RUN_KEYS_MAX];
+    hf_lock *lock[RUN_KEYS_MAX]; /* NULL: not held by this run */
+    uint64_t fence[RUN_KEYS_MAX];
+    size_t n;
+};
+
 struct run {
     struct cli_opts *opts;
     const char *key;
     hf_client *client;
-    hf_lock *lock;
+    struct run_locks locks;
     struct hf_service svc;
-    bool remote; /* the service is not on this machine */
-    bool manual; /* nobody renews: acquire */
-    uint64_t fence;
+    bool remote;  /* the service is not on this machine */
+    bool manual;  /* nobody renews: acquire */
+    int32_t slot; /* -1: no --permits */
     char owner[HF_OWNER_MAX + 1];
     struct sig sig;
     struct tty tty;
@@ -197,6 +207,28 @@ struct run {
     int64_t cancel_at;
     int die_by; /* end by this signal, as the command did */
 };
+
+/* ---- locks.c ------------------------------------------------------------- */
+
+#define LOCKS_FENCES (RUN_KEYS_MAX * 21)
+
+/* Take all of them, once; begin to take them. */
+hf_status locks_acquire(struct run *run, const struct hf_lock_opts *opts,
+                        struct hf_error *err);
+hf_status locks_acquire_start(struct run *run, int64_t wait_ms,
+                              const struct hf_lock_opts *opts, hf_request **ret,
+                              struct hf_error *err);
+bool locks_held(const struct run *run);
+hf_loss locks_loss(const struct run *run);
+const char *locks_lost_key(const struct run *run);
+int64_t locks_remaining(const struct run *run);
+bool locks_extend(const struct run *run);
+int locks_lost_fd(const struct run *run);
+void locks_fences(const struct run *run, char ret[LOCKS_FENCES]);
+hf_status locks_release(struct run_locks *locks, struct hf_error *err);
+
+/* Set the keys of the run from its options. */
+void run_set_keys(struct run *run);
 
 /* Release the lock in a limited time; HF_UNCERTAIN if that is over.  Then the
  * client is still in use, and run->client becomes NULL. */

@@ -5,10 +5,12 @@
  * The command finds itself in the world that holdfast was started in: the same
  * stdin, stdout and stderr, signal mask and dispositions, and not one of our
  * descriptors but the one that it is told about.  What differs is its process
- * group and six variables, which are always overwritten, so that in a nested
+ * group and eight variables, which are always overwritten, so that in a nested
  * run the inner values are seen:
  *
  *     HOLDFAST_KEY, HOLDFAST_FENCE, HOLDFAST_OWNER
+ *     HOLDFAST_FENCES    those of all keys, KEY's first
+ *     HOLDFAST_SLOT      with --permits; else empty
  *     HOLDFAST_LOST_FD   becomes readable (a line with the reason, then the
  *                        end of file) when the lock is lost or given up
  *     HOLDFAST_URL       the service, so that nested runs use the same one,
@@ -45,12 +47,12 @@
 
 extern char **environ;
 
-#define SPAWN_VARS 6
-#define SPAWN_TEXT NEST_NAME /* the longest value that is made here */
+#define SPAWN_VARS 8
+#define SPAWN_TEXT LOCKS_FENCES /* the longest value that is made here */
 
 static const char *const spawn_names[SPAWN_VARS] = {
-    "HOLDFAST_KEY",     "HOLDFAST_FENCE", "HOLDFAST_OWNER",
-    "HOLDFAST_LOST_FD", "HOLDFAST_URL",   "HOLDFAST_WITHIN"};
+    "HOLDFAST_KEY", "HOLDFAST_FENCE",  "HOLDFAST_OWNER",  "HOLDFAST_LOST_FD",
+    "HOLDFAST_URL", "HOLDFAST_WITHIN", "HOLDFAST_FENCES", "HOLDFAST_SLOT"};
 
 /* Whether a URL holds a secret: user:password@, or a parameter named so.  A name
  * that is escaped in part may be any. */
@@ -131,7 +133,7 @@ static const char *spawn_value(const struct run *run, int which,
     case 0:
         return run->key;
     case 1:
-        snprintf(buf, SPAWN_TEXT, "%" PRIu64, run->fence);
+        snprintf(buf, SPAWN_TEXT, "%" PRIu64, run->locks.fence[0]);
         return buf;
     case 2:
         return run->owner;
@@ -140,6 +142,14 @@ static const char *spawn_value(const struct run *run, int which,
         return buf;
     case 5:
         return run->guarded ? nest_name(run->guard.page_fd, buf) : NULL;
+    case 6:
+        locks_fences(run, buf);
+        return buf;
+    case 7:
+        if (run->slot < 0)
+            return ""; /* and not that of a run around us */
+        snprintf(buf, SPAWN_TEXT, "%d", (int)run->slot);
+        return buf;
     default:
         if (!run->opts->url ||
             (!run->opts->url_from_env && spawn_secret(run->opts->url)))

@@ -185,7 +185,6 @@ static bool wait_ended(struct run *run, hf_status *ret, struct hf_error *err)
 
     while (hf_next_event(run->client, &event)) {
         if (event.type == HF_GRANTED) {
-            run->lock = event.lock;
             *ret = HF_OK;
             return true;
         }
@@ -235,6 +234,8 @@ static void wait_options(const struct run *run, struct hf_lock_opts *ret)
     ret->owner = o->owner;
     ret->note = o->note;
     ret->retry_ms = o->retry_ms;
+    ret->permits = o->permits;
+    ret->min_hold_ms = o->min_hold_ms;
     ret->flags = (o->shared ? HF_SHARED : 0) | (o->fair ? HF_FAIR : 0) |
                  (o->poll ? HF_POLL : 0) | (run->manual ? HF_MANUAL : 0);
 }
@@ -245,12 +246,12 @@ static bool wait_try(struct wait *w, const struct hf_lock_opts *lo,
 {
     struct run *run = w->run;
 
-    *ret = hf_acquire(run->client, run->key, 0, lo, &run->lock, err);
+    *ret = locks_acquire(run, lo, err);
     wait_signals(w);
     return run->cancel || run->opts->wait_ms == 0 || *ret != HF_BUSY;
 }
 
-/* Take the lock.  HF_OK: run->lock is held, unless run->cancel says that a
+/* Take the locks.  HF_OK: run->locks are held, unless run->cancel says that a
  * signal came; then the caller gives it back. */
 hf_status wait_for_lock(struct run *run, struct hf_error *err)
 {
@@ -267,8 +268,7 @@ hf_status wait_for_lock(struct run *run, struct hf_error *err)
         wait_ms -= cli_now() - run->asked_at;
         wait_ms = wait_ms < 1 ? 1 : wait_ms;
     }
-    st = hf_acquire_start(run->client, run->key, wait_ms, &lo, NULL, &w.request,
-                          err);
+    st = locks_acquire_start(run, wait_ms, &lo, &w.request, err);
     if (st)
         return st;
     st = wait_loop(&w, err);

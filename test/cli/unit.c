@@ -224,7 +224,7 @@ static bool same_handle(const struct cli_handle *a, const struct cli_handle *b)
     return !strcmp(a->key, b->key) && !strcmp(a->hf.token, b->hf.token) &&
            !strcmp(a->hf.ref, b->hf.ref) && !strcmp(a->owner, b->owner) &&
            a->hf.fence == b->hf.fence && a->ttl_ms == b->ttl_ms &&
-           a->shared == b->shared;
+           a->shared == b->shared && a->permits == b->permits;
 }
 
 static void test_handles(void)
@@ -238,6 +238,10 @@ static void test_handles(void)
         "hf1.x.1.1.t...",
         "hf1.x.1.1....k",
         "hf1.x.1.1.t..k",
+        "hf1.p.1.1.t...k",
+        "hf1.p0.1.1.t...k",
+        "hf1.p2147483648.1.1.t...k",
+        "hf1.p3x.1.1.t...k",
         "hf1.x.1.1.t...k.more",
         "hf1.x.1.1.t...%",
         "hf1.x.1.1.t...%0",
@@ -260,6 +264,11 @@ static void test_handles(void)
     cli_handle_encode(&handle, word);
     tap(cli_handle_decode(word, &back) && same_handle(&handle, &back),
         "the longest handle of any bytes comes back the same");
+    handle.shared = false;
+    handle.permits = INT32_MAX;
+    cli_handle_encode(&handle, word);
+    tap(cli_handle_decode(word, &back) && same_handle(&handle, &back),
+        "and with permits");
     tap(strspn(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
                      "0123456789_-.%") == strlen(word),
         "a handle needs no quoting");

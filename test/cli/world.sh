@@ -8,14 +8,14 @@ hf=$HOLDFAST
 
 # Variables.
 out=$(HOLDFAST_KEY=old HOLDFAST_FENCE=old HOLDFAST_OWNER=old \
-    HOLDFAST_LOST_FD=old "$hf" run 'my key' -- sh -c 'env' | grep '^HOLDFAST_')
+    HOLDFAST_LOST_FD=old HOLDFAST_FENCES=old HOLDFAST_SLOT=old "$hf" run 'my key' -- sh -c 'env' | grep '^HOLDFAST_')
 has 'HOLDFAST_KEY is set' 'HOLDFAST_KEY=my key' "$out"
 has 'HOLDFAST_URL is set' "HOLDFAST_URL=file:$tmp/locks" "$out"
 case $out in
 *=old*) false ;;
 esac
 ok 'no inherited value survives'
-is 'each is there once' 5 "$(printf '%s\n' "$out" | grep -c '^HOLDFAST_[KFOLU]')"
+is 'each is there once' 7 "$(printf '%s\n' "$out" | grep -c '^HOLDFAST_[KFOLUS]')"
 one=$("$hf" run k -- sh -c 'echo $HOLDFAST_FENCE')
 two=$("$hf" run k -- sh -c 'echo $HOLDFAST_FENCE')
 [ "$two" -gt "$one" ]
