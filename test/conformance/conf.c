@@ -25,7 +25,7 @@ static long conf_run; /* the same for all tests of a run */
 static const char *const conf_trait_names[] = {
     "FENCED",    "LEASED", "QUEUED", "NOTIFY",    "SHARED",
     "REENTRANT", "DETACH", "BREAK",  "PROCESSES", "MACHINES",
-    "DEATH",     "TWICE",  "NOTED",
+    "DEATH",     "TWICE",  "NOTED",  "PERMITS",   "MIN_HOLD",
 };
 
 void conf_needs(unsigned traits)
