@@ -267,6 +267,7 @@ void hfi_request_next_key(struct hf_request *rq)
     hfi_link_remove(&rq->link);
     if (queue->leader == rq)
         queue->leader = NULL;
+    hfi_key_queue_promote(c, queue); /* What it got may have been given back. */
     if (!several->at && (rq->once || hfi_now() >= rq->wait_end)) {
         hfi_request_fail(rq, hfi_fail(&rq->err, HF_TIMEOUT,
                                       "one of the locks was lost while the "
@@ -280,7 +281,7 @@ void hfi_request_next_key(struct hf_request *rq)
     rq->next_try = rq->expected = 0;
     rq->handoff.fence = 0;
     rq->err.status = HF_OK;
-    rq->called = rq->retry_early_wake = false;
+    rq->woken = rq->called = rq->retry_early_wake = false;
     rq->params = several->params;
     st = request_enqueue(rq, hfi_several_key(several), &several->params);
     if (!rq->queue)

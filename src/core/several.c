@@ -145,6 +145,8 @@ static void several_give_back(struct hf_client *c, struct hf_lock *lk)
     hfi_link_remove(&lk->link);
     if (!hfi_link_alone(&grant->handles))
         return; /* Its owner has others. */
+    if (grant->state != HFI_HELD && grant->state != HFI_LOST)
+        return; /* It was lost, and the reaper is at it. */
     queue = grant->queue;
     queue->users++;
     grant->min_end = 0;

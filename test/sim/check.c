@@ -5,7 +5,7 @@
  *   S0  No mutex is held across a switch or a request, no claim is in two
  *       requests at once, and time goes on.             (sched.c, net.c)
  *   S1  At most one application holds a key exclusively; others only beside it
- *       as shared holders or with its owner id.  Who holds is what hf_held()
+ *       as shared holders, with its owner id, or in other slots.  Who holds is what hf_held()
  *       would say: local arithmetic, also in a process that stands still.
  *   S2  Fences rise with every grant (service.c), and what a holder has for a
  *       fence is the fence of the grant that stands.
@@ -61,7 +61,8 @@ static void check_fence(const struct sim_belief *b,
 {
     uint64_t fence = hf_fence(b->lk), *newest = &sim.fences[b->key];
 
-    if (b->shared || b->owner || !is_held(b) || standing(b) == SIM_EXCUSED)
+    if (b->shared || b->slot >= 0 || b->owner || !is_held(b) ||
+        standing(b) == SIM_EXCUSED)
         return;
     if (fence < *newest || (fence == *newest && params->opts.flags & HF_FAIR))
         sim_fail("S2: p%d got %s with fence %llu after %llu", b->proc->id,
@@ -78,6 +79,11 @@ void sim_believe(struct sim_belief *b, hf_lock *lk,
 
     *b = (struct sim_belief){.lk = lk, .proc = sim.proc, .key = key};
     b->shared = shared;
+    b->slot = hf_slot(lk);
+    if (params->opts.permits &&
+        (b->slot < 0 || b->slot >= params->opts.permits))
+        sim_fail("S1: p%d got slot %d of %d", sim.proc->id, b->slot,
+                 (int)params->opts.permits);
     b->owner = params->opts.owner;
     b->max_end = SIM_NEVER;
     if (params->opts.max_hold_ms && !b->owner)
@@ -102,6 +108,8 @@ static bool may_both_hold(const struct sim_belief *a,
                           const struct sim_belief *b)
 {
     if (a->shared && b->shared)
+        return true;
+    if (a->slot >= 0 && b->slot >= 0 && a->slot != b->slot)
         return true;
     if (!a->owner || !b->owner || strcmp(a->owner, b->owner) != 0 ||
         a->shared != b->shared)

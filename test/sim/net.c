@@ -39,6 +39,7 @@ struct net_news {
     hf_loss gone;
     uint32_t nth;   /* with a fence: what was given, after this try */
     uint64_t fence; /* 0: nothing was */
+    int slot;
     int64_t ms;
     char token[HFI_TOKEN_LEN + 1];
 };
@@ -89,10 +90,10 @@ static const char *net_what(const struct sim_request *rq)
     static const char *const names[] = {
         [SIM_TRY] = "try",         [SIM_RENEW] = "renew",
         [SIM_RELEASE] = "release", [SIM_WATCH] = "watch",
-        [SIM_UNWATCH] = "unwatch", [SIM_CREATE] = "create",
-        [SIM_READ] = "read",       [SIM_MOVE] = "move",
-        [SIM_SWEEP] = "sweep",     [SIM_TAKE] = "take",
-        [SIM_END] = "end"};
+        [SIM_UNWATCH] = "unwatch", [SIM_SHARE] = "share",
+        [SIM_CREATE] = "create",   [SIM_READ] = "read",
+        [SIM_MOVE] = "move",       [SIM_SWEEP] = "sweep",
+        [SIM_TAKE] = "take",       [SIM_END] = "end"};
 
     return names[rq->what];
 }
@@ -228,6 +229,7 @@ void sim_call_fill(struct sim_call *call, size_t i, int what,
         return;
     rq->key = sim_key_of(claim->key);
     rq->shared = claim->shared;
+    rq->permits = claim->permits;
     rq->queue = claim->queue;
     rq->ttl_ms = claim->ttl_ms;
     rq->nth = claim->nth;
@@ -285,8 +287,10 @@ static hf_status net_try_acquire(struct hfi_conn *conn,
 
     if (answer.registered)
         receipt->registered = true;
-    if (st == HF_OK)
+    if (st == HF_OK) {
         receipt->fence = answer.fence;
+        receipt->slot = answer.slot;
+    }
     busy->left_ms = answer.busy.left_ms;
     busy->position = answer.busy.position;
     return st;
@@ -331,6 +335,26 @@ static hf_status net_release(struct hfi_conn *conn,
     if (st == HF_OK || st == HF_LOST)
         receipt->registered = false;
     return st;
+}
+
+static hf_status net_downgrade(struct hfi_conn *conn,
+                               const struct hfi_claim *claim,
+                               struct hfi_receipt *receipt, int64_t deadline,
+                               struct hf_error *err)
+{
+    struct sim_call *call = sim_call_new(conn, 1);
+    hf_status st;
+
+    sim_claim_begin(claim);
+    sim_call_fill(call, 0, SIM_SHARE, claim);
+    call->requests[0].fence = receipt->fence;
+    st = sim_call_send(call, deadline);
+    if (!st)
+        st = call->answers[0].st;
+    sim_claim_end(claim);
+    sim_trace("share %s %.6s: %s", claim->key, claim->token,
+              hf_status_name(st));
+    return st ? hfi_fail(err, st, "sim: %s", hf_status_name(st)) : HF_OK;
 }
 
 hf_status sim_net_watch(struct hfi_conn *conn, const struct hfi_claim *claim,
@@ -391,7 +415,7 @@ static void news_arrive(void *arg)
         hfi_gone(conn, sim_key_name(news->key), news->token, news->gone);
     else if (news->fence)
         hfi_granted(conn, sim_key_name(news->key), news->token, news->nth,
-                    news->fence, -1, news->ms);
+                    news->fence, news->slot, news->ms);
     else if (news->has_token)
         hfi_wake(conn, sim_key_name(news->key),
                  sim_chance(100) ? NULL : news->token);
@@ -421,12 +445,13 @@ void sim_net_tell(int proc, int key, const char *token, hf_loss gone)
 }
 
 void sim_net_give(int proc, int key, const char *token, uint32_t nth,
-                  uint64_t fence, int64_t ms)
+                  uint64_t fence, int slot, int64_t ms)
 {
     struct net_news news = {.proc = proc, .key = key};
 
     news.nth = nth;
     news.fence = fence;
+    news.slot = slot;
     news.ms = ms;
     news_send(&news, token);
 }
@@ -441,6 +466,7 @@ struct hfi_backend sim_backend = {
     .try_acquire = net_try_acquire,
     .renew = net_renew,
     .release = net_release,
+    .downgrade = net_downgrade,
     .unwatch = sim_net_unwatch,
     .attach = net_attach,
 };

@@ -20,7 +20,8 @@
  *              removes in passing is compared with the version that was read.
  *
  * INVARIANTS (checked here, where the grants are made)
- *  (1) All holders of a key are one, or all shared, or of one owner.
+ *  (1) All holders of a key are one, or all shared, or of one owner, or have
+ *      permits in slots of their own.
  *  (2) Every grant has a greater fence than every grant of the key before it,
  *      unless it joins its own owner's.
  */
@@ -39,6 +40,7 @@ struct entry {
     char token[HFI_TOKEN_LEN + 1];
     char owner[8];
     bool shared;
+    int permits, slot;
     int proc;
     uint32_t nth; /* of the try that last asked for this place */
     uint64_t fence;
@@ -124,7 +126,8 @@ static struct entry *list_add(struct list *list, const struct sim_request *rq)
         return &list->at[0];
     }
     list->len++;
-    *entry = (struct entry){.shared = rq->shared, .proc = rq->proc};
+    *entry = (struct entry){
+        .shared = rq->shared, .permits = rq->permits, .proc = rq->proc};
     memcpy(entry->token, rq->token, sizeof(entry->token));
     memcpy(entry->owner, rq->owner, sizeof(entry->owner));
     return entry;
@@ -155,6 +158,29 @@ static void next_fence(struct key *key)
     key->proof = key->fence;
 }
 
+/* The lowest slot that nobody has; -1 if there is none. */
+static int free_slot(const struct key *key, int permits)
+{
+    int slot, i;
+
+    for (slot = 0; slot < permits; slot++) {
+        for (i = 0; i < key->holders.len; i++)
+            if (key->holders.at[i].slot == slot)
+                break;
+        if (i == key->holders.len)
+            return slot;
+    }
+    return -1;
+}
+
+/* May one more hold beside those who do? */
+static bool has_room(const struct key *key, bool shared, int permits)
+{
+    if (permits)
+        return free_slot(key, permits) >= 0;
+    return !key->holders.len || (key->holders.at[0].shared && shared);
+}
+
 /* Give a free key to the first in the queue without being asked again, for a
  * short while, in which it must renew. */
 static bool pass_on(struct key *key)
@@ -163,19 +189,21 @@ static bool pass_on(struct key *key)
     int64_t ms = 5 + sim_below(SIM_WINDOW_MS);
 
     if (!has(HF_TRAIT_QUEUED) || !has(HF_TRAIT_LEASED) ||
-        has(HFI_TRAIT_BOUND) || key->holders.len || !key->queue.len ||
-        place->shared || !is_watched(key, place->token) || sim_chance(500))
+        has(HFI_TRAIT_BOUND) || !key->queue.len || place->shared ||
+        !has_room(key, false, place->permits) ||
+        !is_watched(key, place->token) || sim_chance(500))
         return false;
     entry = *place;
     list_remove(&key->queue, place);
     next_fence(key);
     entry.fence = key->fence;
+    entry.slot = free_slot(key, entry.permits);
     entry.expires = clock_us() + ms * 1000;
     key->holders.at[key->holders.len++] = entry;
     sim_at(sim.now + ms * 1000 + ms * 1000 / 90 + 2000, expire, key);
     sim_trace("service: passed on to %.6s", entry.token);
     sim_net_give(entry.proc, (int)(key - keys), entry.token, entry.nth,
-                 entry.fence, ms);
+                 entry.fence, entry.slot, ms);
     return true;
 }
 
@@ -186,18 +214,20 @@ static void tell_free(struct key *key)
 {
     int i, k = (int)(key - keys);
 
-    if ((key->holders.len && !key->holders.at[0].shared) || pass_on(key))
+    const struct entry *first = key->holders.at;
+
+    if ((key->holders.len && !first->shared && !first->permits) || pass_on(key))
         return;
     for (i = 0; !has(HF_TRAIT_QUEUED) && i < key->nwatchers; i++)
         sim_net_tell(key->watchers[i].proc, k, key->watchers[i].token, 0);
     for (i = 0; i < key->queue.len; i++) {
         struct entry *place = &key->queue.at[i];
 
-        if ((i || key->holders.len) && !place->shared)
+        if (!place->permits && (i || key->holders.len) && !place->shared)
             break;
         if (is_watched(key, place->token))
             sim_net_tell(place->proc, k, place->token, 0);
-        if (!place->shared)
+        if (!place->shared && !place->permits)
             break;
     }
 }
@@ -282,12 +312,10 @@ static bool may_join(const struct key *key, const struct sim_request *rq)
 {
     const struct entry *holder = key->holders.at;
 
-    if (!key->holders.len)
-        return true;
-    if (has(HF_TRAIT_REENTRANT) && *rq->owner &&
+    if (key->holders.len && has(HF_TRAIT_REENTRANT) && *rq->owner &&
         !strcmp(holder->owner, rq->owner))
         return holder->shared == rq->shared;
-    return holder->shared && rq->shared;
+    return has_room(key, rq->shared, rq->permits);
 }
 
 static bool is_turn(const struct key *key, const struct entry *mine,
@@ -295,6 +323,12 @@ static bool is_turn(const struct key *key, const struct entry *mine,
 {
     int i;
 
+    if (rq->permits) { /* as many as there are permits left */
+        int left = rq->permits - key->holders.len;
+
+        i = mine ? (int)(mine - key->queue.at) : key->queue.len;
+        return i < left;
+    }
     for (i = 0; i < key->queue.len; i++) {
         if (&key->queue.at[i] == mine)
             return true;
@@ -329,7 +363,8 @@ static struct sim_answer do_busy(struct key *key, struct entry *mine,
 static struct entry *do_grant(struct key *key, struct entry *place,
                               const struct sim_request *rq)
 {
-    bool joins = key->holders.len && !key->holders.at[0].shared;
+    bool joins = key->holders.len && !key->holders.at[0].shared && !rq->permits;
+    int slot = free_slot(key, rq->permits);
     struct entry *entry;
 
     if (place)
@@ -341,6 +376,7 @@ static struct entry *do_grant(struct key *key, struct entry *place,
     }
     next_fence(key);
     entry->fence = key->fence;
+    entry->slot = slot;
     return entry;
 }
 
@@ -348,7 +384,7 @@ static struct sim_answer do_try(struct key *key, const struct sim_request *rq)
 {
     struct entry *mine = list_find(&key->holders, rq->token);
     struct entry *place = list_find(&key->queue, rq->token);
-    bool join = key->holders.len && !key->holders.at[0].shared;
+    bool join = key->holders.len && !key->holders.at[0].shared && !rq->permits;
 
     if (!mine) {
         if (!may_join(key, rq) || (!join && !is_turn(key, place, rq)))
@@ -357,8 +393,23 @@ static struct sim_answer do_try(struct key *key, const struct sim_request *rq)
         sim.granted++;
     }
     set_expiry(key, mine, rq);
-    return (struct sim_answer){
-        .st = HF_OK, .fence = mine->fence, .registered = true};
+    return (struct sim_answer){.st = HF_OK,
+                               .fence = mine->fence,
+                               .slot = mine->slot,
+                               .registered = true};
+}
+
+static struct sim_answer do_share(struct key *key, const struct sim_request *rq)
+{
+    struct entry *mine = list_find(&key->holders, rq->token);
+
+    if (!mine || mine->fence != rq->fence)
+        return (struct sim_answer){.st = HF_LOST};
+    if (!mine->shared && key->holders.len > 1)
+        return (struct sim_answer){.st = HF_INVALID};
+    mine->shared = true;
+    tell_free(key);
+    return (struct sim_answer){.st = HF_OK, .fence = mine->fence};
 }
 
 static struct sim_answer do_renew(struct key *key, const struct sim_request *rq)
@@ -556,6 +607,8 @@ struct sim_answer sim_service_do(const struct sim_request *rq)
         return do_release(key, rq);
     case SIM_WATCH:
         return do_watch(key, rq);
+    case SIM_SHARE:
+        return do_share(key, rq);
     case SIM_UNWATCH:
         unwatch(key, rq->token);
         break;

@@ -85,8 +85,13 @@ enum sim_habit {
     SIM_CLOSE = 1 << 10,
     SIM_DETACH = 1 << 11,
     SIM_TURNS = 1 << 12,
-    SIM_BEARER = 1 << 13 /* of a handle: renew it without taking it up */
+    SIM_BEARER = 1 << 13,  /* of a handle: renew it without taking it up */
+    SIM_PERMITS = 1 << 14, /* every lock has SIM_PERMITS_N of them */
+    SIM_DOWNGRADE = 1 << 15,
+    SIM_SEVERAL = 1 << 16 /* two keys at once */
 };
+
+#define SIM_PERMITS_N 2
 
 struct sim_family {
     const char *name;
@@ -183,6 +188,7 @@ struct sim_request {
         SIM_RELEASE,
         SIM_WATCH,
         SIM_UNWATCH,
+        SIM_SHARE,  /* an exclusive grant from now on */
         SIM_CREATE, /* a session of ttl_ms */
         SIM_READ,   /* what stands under the token */
         SIM_MOVE,   /* put it on the session, if it is as it was read */
@@ -192,6 +198,7 @@ struct sim_request {
     } what;
     int proc;
     int key;
+    int permits;
     bool shared, queue;
     bool shorten; /* the lease may end earlier than it would */
     int64_t ttl_ms;
@@ -209,6 +216,7 @@ struct sim_answer {
     hf_status st;
     hf_loss reason;
     uint64_t fence;
+    int slot;
     bool registered;
     bool dead;        /* there is no such session */
     uint64_t session; /* what was made; where it hangs */
@@ -267,7 +275,7 @@ void sim_net_begin(void);
 /* What the service tells a process by itself; token NULL: that it is wanted. */
 void sim_net_tell(int proc, int key, const char *token, hf_loss gone);
 void sim_net_give(int proc, int key, const char *token, uint32_t nth,
-                  uint64_t fence, int64_t ms);
+                  uint64_t fence, int slot, int64_t ms);
 
 /* What one acquisition asks for. */
 struct sim_params {
@@ -285,6 +293,7 @@ struct sim_belief {
     struct sim_proc *proc;
     int key;
     bool shared;
+    int slot; /* -1: no permits */
     const char *owner;
     bool ended;       /* it was seen not to be held */
     int64_t ended_at; /* of its process's running time */

@@ -50,6 +50,10 @@ void sim_params_draw(struct sim_params *ret)
     if (!sim.family->prompt && sim_chance(100))
         opts.ttl_ms = sim.ttl_ms / 2 + sim_below(sim.ttl_ms);
     opts.flags = draw_flags();
+    if (sim.family->habits & SIM_PERMITS) {
+        opts.permits = SIM_PERMITS_N;
+        opts.flags &= ~(unsigned)HF_SHARED;
+    }
     if (likes(SIM_OWNER, 400))
         opts.owner = owners[sim_below(2)];
     if (likes(SIM_LINGER, 400))
@@ -109,10 +113,15 @@ void sim_params_check(const struct sim_params *params, hf_status st)
 
 /* ---- use --------------------------------------------------------------- */
 
+/* Also one of several attempts that a call made may still be under way.  A
+ * service that can move a grant to another token gets rid of it before a handle
+ * is given away; this one cannot. */
 static bool is_shortened(const hf_lock *lk)
 {
     int i;
 
+    if (lk->grant->short_ms)
+        return true;
     for (i = 0; i < sim.nshortened; i++)
         if (!strcmp(sim.shortened[i], lk->grant->claim.token))
             return true;
@@ -174,6 +183,24 @@ hf_status sim_let_go(hf_lock *lk, struct sim_belief *belief)
     return st;
 }
 
+/* Share it from now on.  Others may as soon as the request is sent. */
+static void use_downgrade(hf_lock *lk, struct sim_belief *belief)
+{
+    struct sim_attempt attempt;
+    hf_status st;
+
+    if (belief->shared || belief->slot >= 0 || belief->owner)
+        return;
+    belief->shared = true;
+    sim_attempt_begin(&attempt, 0, "downgrade");
+    st = hf_downgrade(lk, NULL);
+    sim_attempt_end(&attempt);
+    sim_trace("downgrade %s %.6s: %s", hf_key(lk), lk->grant->claim.token,
+              hf_status_name(st));
+    if (st == HF_LOST && hf_held(lk))
+        sim_fail("S4: downgrade says lost, held says held");
+}
+
 /* Leave the lock in the service for another process. */
 static void use_detach(hf_lock *lk, struct sim_belief *belief, int key)
 {
@@ -202,12 +229,15 @@ static void use(hf_lock *lk, const struct sim_params *params, bool nested)
         sim_sleep(sim_below(sim.hold_ms * 1000 / n));
         if (likes(SIM_EXTEND, 400))
             use_extend(lk, params);
+        if (likes(SIM_DOWNGRADE, 200))
+            use_downgrade(lk, &belief);
         if (params->opts.owner && !nested && sim_chance(300))
             use_nested(params);
         if (sim_chance(300) && !hf_held(lk))
             break;
     }
-    if (!params->opts.owner && !is_shortened(lk) && likes(SIM_DETACH, 300))
+    if (!params->opts.owner && !belief.shared && !is_shortened(lk) &&
+        likes(SIM_DETACH, 300))
         use_detach(lk, &belief, params->key);
     else
         sim_let_go(lk, &belief);
@@ -279,6 +309,40 @@ static void use_parcel(void)
         use(lk, &params, true);
 }
 
+/* Two keys at once: both are held at the same moment, or none. */
+static void work_several(struct sim_params *params)
+{
+    int other = (params->key + 1) % sim.nkeys;
+    const char *keys[] = {sim_key_name(params->key), sim_key_name(other)};
+    struct sim_params second = *params;
+    struct sim_belief beliefs[2];
+    struct sim_attempt attempt;
+    hf_lock *locks[2];
+    hf_status st;
+
+    second.key = other;
+    /* Each key may have a lingering lock to give back, a try and a release. */
+    sim_attempt_begin(
+        &attempt,
+        params->wait_ms < 0 ? -1 : params->wait_ms + 6 * sim.timeout_ms,
+        "acquire_all");
+    st = hf_acquire_all(sim.proc->client, keys, 2, params->wait_ms,
+                        &params->opts, locks, NULL);
+    sim_attempt_end(&attempt);
+    sim_trace("%s and %s: %s", keys[0], keys[1], hf_status_name(st));
+    if (st == HF_TIMEOUT)
+        return; /* also if one was lost while the other was waited for */
+    sim_params_check(params, st);
+    if (st)
+        return;
+    sim_believe(&beliefs[0], locks[0], params);
+    sim_believe(&beliefs[1], locks[1], &second);
+    sim_sleep(sim_below(sim.hold_ms * 1000));
+    sim_let_go(locks[0], &beliefs[0]);
+    if (!sim.failed)
+        sim_let_go(locks[1], &beliefs[1]);
+}
+
 static void work_round(void)
 {
     struct sim_attempt attempt;
@@ -294,6 +358,10 @@ static void work_round(void)
     sim_trace("wants %s, waits %lld, flags %x, owner %s",
               sim_key_name(params.key), (long long)params.wait_ms,
               params.opts.flags, params.opts.owner ? params.opts.owner : "-");
+    if (sim.nkeys > 1 && likes(SIM_SEVERAL, 500)) {
+        work_several(&params);
+        return;
+    }
     sim_attempt_begin(&attempt, params.wait_ms, "acquire");
     st = hf_acquire(sim.proc->client, sim_key_name(params.key), params.wait_ms,
                     &params.opts, &lk, NULL);

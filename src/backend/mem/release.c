@@ -6,6 +6,8 @@
  */
 #include "mem.h"
 
+#include <unistd.h>
+
 #include "base/env.h"
 #include "base/mutant.h"
 
@@ -35,7 +37,10 @@ hf_status mem_release(struct hfi_conn *conn, const struct hfi_claim *claim,
             mine = mem_by_token(&key->queue, claim->token);
         if (!mine && HFI_MUTANT(release_without_owner))
             mine = mem_first(&key->holders);
-        mem_entry_free(mine);
+        if (mine && mine->permits && HFI_MUTANT(permit_not_returned))
+            mine->broken = true; /* and stays */
+        else
+            mem_entry_free(mine);
         if (mine)
             mem_wake_next(key);
         mem_forget_if_unused(mc->table, key);
@@ -82,6 +87,14 @@ hf_status mem_downgrade(struct hfi_conn *conn, const struct hfi_claim *claim,
         st = hfi_fail_joined(err, claim);
     } else {
         mine->shared = true;
+        if (HFI_MUTANT(downgrade_through_free)) {
+            hfi_link_remove(&mine->link);
+            mem_wake_next(key);
+            pthread_mutex_unlock(&mc->table->mu);
+            usleep(1000);
+            pthread_mutex_lock(&mc->table->mu);
+            hfi_link_append(&key->holders, &mine->link);
+        }
         mem_wake_next(key);
     }
     pthread_mutex_unlock(&mc->table->mu);

@@ -5,8 +5,18 @@
 #include "mem.h"
 
 #include "base/env.h"
+#include "base/mutant.h"
 
 #include "base/banned.h"
+
+/* The mutant: one ttl for all who share. */
+static void mem_renew_others(struct mem_key *key, int64_t end)
+{
+    struct hfi_link *at;
+
+    for (at = key->holders.next; at != &key->holders; at = at->next)
+        hfi_container(at, struct mem_entry, link)->expires = end;
+}
 
 static void mem_renew_one(struct mem_table *table, struct hfi_renewal *item)
 {
@@ -22,6 +32,8 @@ static void mem_renew_one(struct mem_table *table, struct hfi_renewal *item)
     if (item->st == HF_OK) {
         if (end > mine->expires || item->ttl_ms < item->claim->ttl_ms)
             mine->expires = end;
+        if (mine->shared && HFI_MUTANT(readers_share_a_lease))
+            mem_renew_others(key, end);
     } else if (mine && mine->broken)
         item->reason = HF_LOSS_BROKEN;
     else if (key && mem_first(&key->holders))

@@ -11,6 +11,7 @@
 
 #include "base/alloc.h"
 #include "base/env.h"
+#include "base/mutant.h"
 
 #include "base/banned.h"
 
@@ -199,6 +200,8 @@ int32_t mem_free_slot(const struct mem_key *key, int32_t permits)
     const struct hfi_link *at;
     int32_t slot;
 
+    if (permits && HFI_MUTANT(slot_given_twice))
+        return 0;
     for (slot = 0; slot < permits; slot++) {
         for (at = key->holders.next; at != &key->holders; at = at->next)
             if (hfi_container(at, struct mem_entry, link)->slot == slot)
@@ -316,6 +319,8 @@ bool mem_is_turn(struct mem_key *key, const struct mem_entry *mine,
     if (!mem_has_room(key, mem_first(&key->holders), claim->shared,
                       claim->permits))
         return false;
+    if (claim->shared && HFI_MUTANT(reader_passes_waiting_writer))
+        return true;
     if (mine)
         return mem_position_of(key, mine) <= mem_turns(key);
     if (claim->permits) /* Some may be left when all who wait have theirs. */
