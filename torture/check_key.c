@@ -52,6 +52,13 @@ static size_t got_before(const struct grant *grants, size_t count, int64_t time)
     return low;
 }
 
+/* Readers have rising fences among themselves, or not: nothing is promised. */
+static bool both_shared(const struct grant *a, const struct grant *b)
+{
+    return (a->asked & ASK_SHARED) == ASK_SHARED &&
+           (b->asked & ASK_SHARED) == ASK_SHARED;
+}
+
 static void key_fences(struct verdict *v, const struct grant *grants,
                        size_t count, const size_t *best)
 {
@@ -61,8 +68,9 @@ static void key_fences(struct verdict *v, const struct grant *grants,
 
         if (n) {
             h = &grants[best[n - 1]];
-            if (h->fence > g->fence ||
-                (h->fence == g->fence && !grants_may_share(g, h)))
+            if (!both_shared(g, h) &&
+                (h->fence > g->fence ||
+                 (h->fence == g->fence && !grants_may_share(g, h))))
                 check_found(v, K_fence_order,
                             (const struct event *[]){h->got_event, g->ask_event,
                                                      g->got_event},
@@ -73,7 +81,8 @@ static void key_fences(struct verdict *v, const struct grant *grants,
                             (unsigned long long)g->fence);
         }
         /* One that was over when it arrived may have been overtaken. */
-        if (i && g->until > g->got && grants[best[i - 1]].fence > g->fence)
+        if (i && g->until > g->got && grants[best[i - 1]].fence > g->fence &&
+            !both_shared(g, &grants[best[i - 1]]))
             check_found(v, K_grant_order,
                         (const struct event *[]){grants[best[i - 1]].got_event,
                                                  g->ask_event, g->got_event},

@@ -70,9 +70,11 @@ enum ask {
     ASK_RUN = 64     /* a command under `holdfast run' */
 };
 
-/* The owner id is a number from 1 to 7; 0: none. */
+/* The owner id is a number from 1 to 6; 0: none.  Those who share are a group
+ * as those of one owner are, with a fence each. */
 #define ASK_OWNER(n)      ((n) << 8)
 #define ASK_OWNER_OF(ask) (((ask) >> 8) & 7)
+#define ASK_SHARED        ASK_OWNER(7u)
 
 /* A command under `holdfast run' counts as a process of its own. */
 enum { RUN_PROCESS = 100 };

@@ -129,7 +129,7 @@ static void run_leftovers(struct run *run, hf_client *client, int64_t limit_ms)
     int64_t end = history_now() + limit_ms * 1000, holders, places;
     char key[128];
 
-    for (int i = 1; i <= run->plan.keys; i++) {
+    for (int i = 1; i <= run->plan.keys + 1; i++) { /* and that with permits */
         client_key(&run->plan, i, key, sizeof(key));
         run_look(client, key, &holders, &places);
         while (holders + places && history_now() < end) {

@@ -47,7 +47,7 @@ struct shared *shared_new(const char *dir, const struct plan *plan)
     pthread_mutexattr_init(&attr);
     pthread_mutexattr_setpshared(&attr, PTHREAD_PROCESS_SHARED);
     pthread_mutexattr_setrobust(&attr, PTHREAD_MUTEX_ROBUST);
-    for (int i = 0; i <= MAX_KEYS; i++)
+    for (int i = 0; i <= CELLS; i++)
         pthread_mutex_init(&shared->cells[i].mu, &attr);
     pthread_mutexattr_destroy(&attr);
     return shared;

@@ -32,6 +32,10 @@
 
 enum { MAX_PROCESSES = 32, MAX_THREADS = 64, MAX_KEYS = 64, MAX_MEMBERS = 9 };
 
+/* One more key has permits.  Each of its slots is a key of its own for the
+ * history and the registers: at most one holder at a time. */
+enum { PERMITS = 3, CELLS = MAX_KEYS + PERMITS };
+
 /* What the clients are to do. */
 struct plan {
     int64_t ttl_ms;
@@ -66,8 +70,9 @@ struct shared {
     atomic_bool tense; /* a fault is near: many stay for longer than a lease */
     _Atomic int prey; /* the key whose holder it is aimed at, who stays; or 0 */
     _Atomic int runs[MAX_PROCESSES + 1][MAX_THREADS]; /* pids of `holdfast' */
-    _Atomic int64_t grants[MAX_PROCESSES + 1][MAX_THREADS];
-    struct cell cells[MAX_KEYS + 1];
+    /* of a thread, and of its second keys */
+    _Atomic int64_t grants[MAX_PROCESSES + 1][2 * MAX_THREADS];
+    struct cell cells[CELLS + 1];
 };
 
 /* register.c */

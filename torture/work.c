@@ -136,6 +136,8 @@ static bool work_step(struct work *job)
     bool alone = !ASK_OWNER_OF(job->asked);
     uint64_t seen;
 
+    if ((job->asked & ASK_SHARED) == ASK_SHARED)
+        return work_stay(job, us, work_extends(job, us));
     if (!alone) {
         atomic_store(&cell->owner, ASK_OWNER_OF(job->asked));
         alone = work_stay(job, us, work_extends(job, us));

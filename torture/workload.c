@@ -10,6 +10,9 @@
  *   cancel   a request that is given up, or granted just before that
  *   handle   a lock that one process leaves and another takes up; its copies too
  *   owner    an owner id that several processes use at once
+ *   shared   readers among the others, some of them writers before that
+ *   permits  a key with PERMITS holders at once
+ *   several  two keys at once
  *   run      a command under `holdfast run'
  */
 #include "client.h"
@@ -84,6 +87,81 @@ static void turn_owner(struct asking *a)
     a->opts.owner = a->owner;
     a->asked |= ASK_OWNER(owner);
     turn_lock(a);
+}
+
+/* Readers; at times one that was a writer until now. */
+static void turn_shared(struct asking *a)
+{
+    struct worker *w = a->w;
+    bool writes = worker_chance(w, 4) == 0;
+    hf_lock *lock = NULL;
+    hf_status st;
+
+    if (!writes) {
+        a->opts.flags |= HF_SHARED;
+        a->asked |= ASK_SHARED;
+        turn_lock(a);
+        return;
+    }
+    worker_log(w, W_ask, a->key, 0, a->asked | ASK_SHARED, NULL);
+    st = hf_acquire(w->client, a->name, a->wait, &a->opts, &lock, NULL);
+    if (!st)
+        st = hf_downgrade(lock, NULL);
+    if (!st || st == HF_UNCERTAIN || st == HF_UNAVAILABLE)
+        work_hold(w, a->key, a->asked | ASK_SHARED, lock);
+    else
+        turn_failed(a, st);
+    if (st && st != HF_UNCERTAIN && st != HF_UNAVAILABLE && lock)
+        hf_release(lock, NULL);
+}
+
+static void turn_permits(struct asking *a)
+{
+    struct worker *w = a->w;
+    const struct plan *plan = &w->shared->plan;
+    hf_lock *lock = NULL;
+    hf_status st;
+
+    a->key = plan->keys + 1;
+    client_key(plan, a->key, a->name, sizeof(a->name));
+    a->opts.permits = PERMITS;
+    worker_log(w, W_ask, a->key, 0, a->asked, NULL);
+    st = hf_acquire(w->client, a->name, a->wait, &a->opts, &lock, NULL);
+    if (st)
+        turn_failed(a, st);
+    else
+        work_hold(w, a->key + hf_slot(lock), a->asked, lock);
+}
+
+/* The lock of the second key is noted as that of another thread: it does one
+ * thing at a time. */
+static void turn_several(struct asking *a)
+{
+    struct worker *w = a->w, second = *w;
+    const struct plan *plan = &w->shared->plan;
+    int other = a->key % plan->keys + 1;
+    char name[sizeof(a->name)];
+    const char *keys[] = {a->name, name};
+    hf_lock *locks[2];
+    hf_status st;
+
+    if (other == a->key) {
+        turn_lock(a);
+        return;
+    }
+    client_key(plan, other, name, sizeof(name));
+    second.who.thread += MAX_THREADS;
+    worker_log(w, W_ask, a->key, 0, a->asked, NULL);
+    worker_log(&second, W_ask, other, 0, a->asked, NULL);
+    st = hf_acquire_all(w->client, keys, 2, a->wait, &a->opts, locks, NULL);
+    if (st) {
+        worker_log(&second, W_no, other, 0, 0, hf_status_name(st));
+        turn_failed(a, st);
+        return;
+    }
+    work_hold(&second, other, a->asked, locks[1]);
+    work_hold(w, a->key, a->asked, locks[0]);
+    w->chance = second.chance;
 }
 
 /* ---- a lock that passes from process to process ------------------------ */
@@ -195,6 +273,9 @@ static const struct {
     {"cancel", turn_cancel, 16, 0},
     {"handle", turn_handle, 40, HF_TRAIT_DETACH},
     {"owner", turn_owner, 32, HF_TRAIT_REENTRANT},
+    {"shared", turn_shared, 64, HF_TRAIT_SHARED},
+    {"permits", turn_permits, 48, HF_TRAIT_PERMITS},
+    {"several", turn_several, 24, 0},
     {"run", turn_run, 1, HF_TRAIT_PROCESSES},
 };
 
