@@ -6,8 +6,6 @@
  */
 #include "mem.h"
 
-#include <unistd.h>
-
 #include "base/env.h"
 #include "base/mutant.h"
 
@@ -73,6 +71,7 @@ hf_status mem_downgrade(struct hfi_conn *conn, const struct hfi_claim *claim,
                         struct hf_error *err)
 {
     struct mem_conn *mc = (struct mem_conn *)conn;
+    int64_t until = hfi_now() + 2; /* of the mutant's gap */
     hf_status st = HF_OK;
     struct mem_entry *mine;
     struct mem_key *key;
@@ -91,7 +90,8 @@ hf_status mem_downgrade(struct hfi_conn *conn, const struct hfi_claim *claim,
             hfi_link_remove(&mine->link);
             mem_wake_next(key);
             pthread_mutex_unlock(&mc->table->mu);
-            usleep(1000);
+            while (hfi_now() < until)
+                continue;
             pthread_mutex_lock(&mc->table->mu);
             hfi_link_append(&key->holders, &mine->link);
         }
