@@ -157,6 +157,58 @@ TEST_TIMEOUT(a_lock_is_kept_while_the_server_has_no_connection_to_spare, 120)
         scene_sql("SET GLOBAL wait_timeout=DEFAULT");
 }
 
+/* ---- a server that is replaced ------------------------------------------- */
+
+/* Our sessions, up to the one with this number. */
+static int64_t sessions_until(int64_t id)
+{
+    return scene_sql("SELECT COUNT(*) FROM information_schema.processlist "
+                     "WHERE user='holdfast' AND id<=%lld",
+                     (long long)id);
+}
+
+/* Several sessions at once; the number of the last. */
+static int64_t sessions_make(hf_client *client)
+{
+    hf_request *requests[4];
+    struct hf_event event;
+
+    for (int i = 0; i < 4; i++)
+        CHECK_OK(hf_acquire_start(
+            client, scene_key((const char[]){(char)('a' + i), '\0'}), 20000,
+            NULL, NULL, &requests[i], &t_err));
+    for (int i = 0; i < 4; i++) {
+        t_poll_until(hf_next_event(client, &event), 20000);
+        CHECK_EQ(event.type, HF_GRANTED);
+        CHECK_OK(hf_release(event.lock, &t_err));
+    }
+    return scene_sql("SELECT MAX(id) FROM information_schema.processlist "
+                     "WHERE user='holdfast'");
+}
+
+/* A primary that makes room for another is set read only, keeps its sessions,
+ * and its address goes to the other. */
+TEST_TIMEOUT(no_session_stays_with_a_server_that_became_read_only, 60)
+{
+    hf_client *client;
+    hf_lock *lk = NULL;
+    int64_t last;
+
+    if (scene_is_postgres())
+        T_SKIP_TRAIT("a server that becomes read only under its sessions");
+    client = scene_open(0, "");
+    last = sessions_make(client);
+    CHECK_GT(sessions_until(last), 0);
+    scene_sql("SET GLOBAL read_only=1");
+    CHECK_STATUS(hf_acquire(client, "left", 0, NULL, &lk, &t_err),
+                 HF_UNAVAILABLE);
+    t_poll_until(!sessions_until(last), 20000);
+    scene_sql("SET GLOBAL read_only=0");
+    CHECK_OK(hf_acquire(client, "left", 10000, NULL, &lk, &t_err));
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_close(client);
+}
+
 /* ---- packets ------------------------------------------------------------- */
 
 /* Many locks are renewed by one statement: a server that does not take it would

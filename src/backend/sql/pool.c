@@ -19,6 +19,10 @@
  *      may have time for one.  So what an attempt has begun to open stays, and
  *      whoever needs a session next goes on with it, unless the server has
  *      said nothing for POOL_STALL_MS.
+ *  (6) A server that takes no changes any more may have been replaced by
+ *      another, which has its address or is the next of the URL.  Sessions of
+ *      the old one stand for ever, so once one of them was refused none of
+ *      those that are idle is lent again.
  */
 #include "sql.h"
 
@@ -353,6 +357,20 @@ hf_status sql_create(struct sql_session *session, int64_t deadline,
     return st ? hfi_wrap(err, st, "make the lock table") : HF_OK;
 }
 
+/* pool.c (6) */
+static void pool_leave(struct sql_conn *conn)
+{
+    struct sql_session *session;
+
+    do {
+        pthread_mutex_lock(&conn->mu);
+        session = pool_idle(conn);
+        pthread_mutex_unlock(&conn->mu);
+        if (session)
+            sql_disconnect(session);
+    } while (session);
+}
+
 static hf_status pool_explain(struct sql_conn *conn, enum sql_why why,
                               hf_status st, struct hf_error *err)
 {
@@ -394,6 +412,8 @@ hf_status sql_run(struct sql_conn *conn, enum sql_stmt stmt,
             again = !st;
         }
         sql_put(session);
+        if (why == SQL_WHY_DEPOSED)
+            pool_leave(conn);
     } while (again && hfi_left_ms(deadline));
     if (again && !st)
         st = hfi_fail(err, HF_UNAVAILABLE, "the lock table is being made");

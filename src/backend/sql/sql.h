@@ -144,7 +144,9 @@ enum sql_why {
     SQL_WHY_TABLE,   /* there is no such table */
     SQL_WHY_COLUMN,  /* there is, but not as we know it */
     SQL_WHY_BLOCKED, /* somebody has the row, and we said not to wait */
-    SQL_WHY_CUT      /* its session was ended, which told us so */
+    SQL_WHY_CUT,     /* its session was ended, which told us so */
+    SQL_WHY_DEPOSED  /* this server takes no changes now, and the session is
+                      * `broken`; pool.c (6) */
 };
 
 struct sql_session {

@@ -104,6 +104,11 @@ static const struct {
     {1064, HF_PROTOCOL, SQL_WHY_OTHER},
     {1366, HF_PROTOCOL, SQL_WHY_COLUMN},
     {1406, HF_PROTOCOL, SQL_WHY_COLUMN},
+    {1047, HF_UNAVAILABLE, SQL_WHY_DEPOSED}, /* cut off from the others */
+    {1290, HF_UNAVAILABLE, SQL_WHY_DEPOSED}, /* read only */
+    {1792, HF_UNAVAILABLE, SQL_WHY_DEPOSED}, /* likewise */
+    {1836, HF_UNAVAILABLE, SQL_WHY_DEPOSED}, /* likewise */
+    {3100, HF_UNAVAILABLE, SQL_WHY_DEPOSED}, /* cut off from its group */
     {1044, HF_DENIED, SQL_WHY_OTHER},
     {1045, HF_DENIED, SQL_WHY_OTHER},
     {1049, HF_DENIED, SQL_WHY_OTHER}, /* no such database */
@@ -147,6 +152,8 @@ hf_status my_error(struct my_session *ms, struct hf_error *err)
             st = my_codes[i].st;
             ms->base.why = my_codes[i].why;
         }
+    if (ms->base.why == SQL_WHY_DEPOSED)
+        ms->base.broken = true;
     return hfi_fail(err, st, "%.160s (%u)", text, code);
 }
 

@@ -93,6 +93,7 @@ static const struct {
     {"42710", HF_UNAVAILABLE, SQL_WHY_RETRY}, /* likewise */
     {"23505", HF_UNAVAILABLE, SQL_WHY_RETRY}, /* likewise */
     {"0A000", HF_UNAVAILABLE, SQL_WHY_RETRY}, /* the plan is outdated */
+    {"25006", HF_UNAVAILABLE, SQL_WHY_DEPOSED},
     {"42P01", HF_PROTOCOL, SQL_WHY_TABLE},
     {"3F000", HF_PROTOCOL, SQL_WHY_TABLE},
     {"42703", HF_PROTOCOL, SQL_WHY_COLUMN},
@@ -104,8 +105,8 @@ static const struct {
     {"42", HF_PROTOCOL, SQL_WHY_COLUMN},
 };
 
-/* Anything else, such as 57014 (statement timeout), 53 (no room) or 25006
- * (read only by now), is the service's "not now". */
+/* Anything else, such as 57014 (statement timeout) or 53 (no room), is the
+ * service's "not now". */
 hf_status pg_error(struct pg_session *ps, const PGresult *result,
                    struct hf_error *err)
 {
@@ -128,7 +129,7 @@ hf_status pg_error(struct pg_session *ps, const PGresult *result,
         ps->base.why = pg_states[i].why;
         break;
     }
-    if (!strcmp(state, "25006") || !strcmp(state, "26000") ||
+    if (ps->base.why == SQL_WHY_DEPOSED || !strcmp(state, "26000") ||
         !strcmp(state, "0A000"))
         ps->base.broken = true; /* Another session will fare better. */
     return hfi_fail(err, st, "%s (%s)", pg_line(line, sizeof(line), text),
