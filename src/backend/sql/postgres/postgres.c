@@ -154,13 +154,13 @@ static hf_status pg_run(struct sql_session *session, enum sql_stmt stmt,
     struct pg_session *ps = (struct pg_session *)session;
     PGresult *result = NULL;
     hf_status st = HF_OK;
-    char name[16];
+    char name[PG_NAME_MAX];
     bool began;
 
     session->why = SQL_WHY_OTHER;
     if (!call)
         return pg_run_text(ps, session->conn->texts[stmt], deadline, err);
-    snprintf(name, sizeof(name), "hf%d", (int)stmt);
+    pg_name(ps, stmt, name);
     if (!ps->pooled && !session->prepared[stmt])
         st = pg_prepare(ps, stmt, name, deadline, err);
     if (!st)

@@ -35,12 +35,16 @@
     "&" PG_PID_BITS "))"
 #define PG_SAME(pid, id) "(" pid "&" PG_PID_BITS ")=(" id "&" PG_PID_BITS ")"
 
+#define PG_POOLED                                                              \
+    "a pooler is between client and server: waiters ask again and again, "     \
+    "since they cannot be woken through it"
+
 struct pg_conn {
     struct sql_conn sql;
     char *names[PG_PARAMS_MAX], *values[PG_PARAMS_MAX]; /* for libpq */
     size_t params;
     char *password_file; /* read for each connection; or NULL */
-    bool pooled;         /* a pooler is in between */
+    atomic_bool pooled;  /* a pooler is in between */
 
     pthread_mutex_t wake_mu; /* guards what follows */
     bool wake_opened;
@@ -56,7 +60,8 @@ struct pg_session {
     PGconn *pg;
     int64_t id;  /* PG_ID; behind a pooler 0, but for a row that is locked */
     bool pooled; /* wire.c (2) */
-    bool late;   /* the last answer had not come at the deadline */
+    uint64_t number;    /* in the names of what it prepares; wire.c (3) */
+    bool late;          /* the last answer had not come at the deadline */
     size_t heard, most; /* of the answer under way; wire.c (1) */
 
     /* While it opens, over several calls: what libpq waits for, and how far we
@@ -123,6 +128,10 @@ hf_status pg_bad_reply(struct pg_session *, struct hf_error *);
 const char *pg_value(const PGresult *, int row, int column);
 int64_t pg_integer(const PGresult *, int row, int column);
 bool pg_subscribed(PGconn *, size_t *heard, size_t most);
+
+/* The name of a prepared statement; wire.c (3). */
+#define PG_NAME_MAX 32
+void pg_name(const struct pg_session *, enum sql_stmt, char ret[PG_NAME_MAX]);
 
 /* Around a statement behind a pooler; *began: pg_finish() must follow. */
 hf_status pg_begin(struct pg_session *, bool *began, int64_t deadline,

@@ -7,9 +7,10 @@
  * statements that renew.  Only the first session asks in several steps.
  *
  * POOLERS  A pooler is known by the process id it gave us, which is not that of
- *   the backend.  Whether it gives each transaction another session cannot be
- *   found out for certain, so behind any of them nothing is left in a session:
- *   no setting, no prepared statement, no LISTEN; wire.c (2).
+ *   the backend, or by what was prepared and is not there, wire.c (3).  Whether
+ *   it gives each transaction another session cannot be found out for certain,
+ *   so behind any of them nothing is left in a session: no setting, no prepared
+ *   statement, no LISTEN; wire.c (2).
  *
  * REFUSED  A standby cannot write.  Tables: verify.sql.
  *
@@ -51,9 +52,7 @@ static void judge_warn(struct pg_session *ps)
     struct hfi_conn *base = &ps->base.conn->base;
 
     if (ps->pooled)
-        snprintf(base->warning, sizeof(base->warning),
-                 "a pooler is between client and server: waiters ask again and "
-                 "again, since they cannot be woken through it");
+        snprintf(base->warning, sizeof(base->warning), PG_POOLED);
     else if (judge_exposed(ps->pg))
         snprintf(base->warning, sizeof(base->warning),
                  "the password goes to a server that is not verified: say "
@@ -124,11 +123,12 @@ static hf_status settle_judged(struct pg_session *ps, const PGresult *result,
                         "this server is a standby and cannot write: name the "
                         "primary, or several hosts");
     ps->judged = true;
-    ps->pooled = pg_integer(result, 0, 1) != PQbackendPID(ps->pg);
+    ps->pooled = atomic_load(&pc->pooled) ||
+                 pg_integer(result, 0, 1) != PQbackendPID(ps->pg);
     ps->id = ps->pooled ? 0 : pg_integer(result, 0, 2);
     if (first) {
         judge_warn(ps);
-        pc->pooled = ps->pooled;
+        atomic_store(&pc->pooled, ps->pooled);
         if (ps->pooled)
             pc->sql.base.traits &= ~(unsigned)HF_TRAIT_NOTIFY;
     }
@@ -140,14 +140,18 @@ static size_t settle_prepare(const struct pg_session *ps, char *buf,
                              size_t size)
 {
     char *const *texts = ps->base.conn->texts;
-    int len = snprintf(
-        buf, size,
-        OURS "PREPARE hf%d(bytea,text,int8,bytea,bytea,int8,int8) AS %s;"
-             "PREPARE hf%d(bytea,text,int8,bytea,bytea,int8,int8) AS %s;"
-             "SELECT 1 AS hf_ready",
-        PQbackendPID(ps->pg), SQL_RENEW, texts[SQL_RENEW], SQL_RENEW_MANY,
-        texts[SQL_RENEW_MANY]);
+    char one[PG_NAME_MAX], many[PG_NAME_MAX];
+    int len;
 
+    pg_name(ps, SQL_RENEW, one);
+    pg_name(ps, SQL_RENEW_MANY, many);
+    len =
+        snprintf(buf, size,
+                 OURS "PREPARE %s(bytea,text,int8,bytea,bytea,int8,int8) AS %s;"
+                      "PREPARE %s(bytea,text,int8,bytea,bytea,int8,int8) AS %s;"
+                      "SELECT 1 AS hf_ready",
+                 PQbackendPID(ps->pg), one, texts[SQL_RENEW], many,
+                 texts[SQL_RENEW_MANY]);
     return (size_t)len;
 }
 
@@ -158,17 +162,19 @@ static hf_status settle_send(struct pg_session *ps, bool first,
     char text[OPEN_MAX], local[64], settings[PG_SETTINGS_MAX];
     const char *const verify = pc->sql.texts[SQL_VERIFY];
     const char *const fence = pc->sql.texts[SQL_VERIFY_FENCE];
+    bool pooled = atomic_load(&pc->pooled);
     size_t len;
 
-    snprintf(local, sizeof(local), "pg_backend_pid()<>%d",
-             PQbackendPID(ps->pg));
+    hfi_random(&ps->number, sizeof(ps->number));
+    snprintf(local, sizeof(local), "%s OR pg_backend_pid()<>%d",
+             pooled ? "true" : "false", PQbackendPID(ps->pg));
     pg_settings(ps, local, settings, sizeof(settings));
     len = (size_t)snprintf(text, sizeof(text),
                            "BEGIN;SET LOCAL statement_timeout=%lld;" JUDGE_PATH
                            "%s" JUDGE "%s;%s;COMMIT;",
                            (long long)pc->sql.timeout_ms, settings,
                            first ? "" : verify, first || !fence ? "" : fence);
-    if (len < sizeof(text) && !first && !pc->pooled)
+    if (len < sizeof(text) && !first && !pooled)
         len += settle_prepare(ps, text + len, sizeof(text) - len);
     if (len >= sizeof(text))
         return hfi_fail(err, HF_INVALID, "the first statement is too long");

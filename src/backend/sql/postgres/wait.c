@@ -103,7 +103,7 @@ void pg_unsubscribed(struct pg_conn *pc, const struct hfi_claim *claim)
     bool unsubscribed;
 
     pthread_mutex_lock(&pc->wake_mu);
-    unsubscribed = !pc->listener;
+    unsubscribed = !pc->listener || atomic_load(&pc->pooled);
     pthread_mutex_unlock(&pc->wake_mu);
     if (unsubscribed && atomic_load(&pc->listening))
         hfi_expect(&pc->sql.base, claim->key, claim->token, WAKE_DEAF_MS);
@@ -119,7 +119,7 @@ hf_status pg_watch(struct hfi_conn *base, const struct hfi_claim *claim,
     hf_status st;
     bool wanted;
 
-    if (pc->sql.strategy == SQL_ROW || pc->pooled)
+    if (pc->sql.strategy == SQL_ROW || atomic_load(&pc->pooled))
         return HF_UNSUPPORTED;
     st = pg_listen(pc, deadline, err);
     if (st || !receipt->registered)

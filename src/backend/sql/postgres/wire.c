@@ -11,6 +11,11 @@
  *  (2) Behind a pooler each statement may be another session's.  So a statement
  *      brings its settings with it, in a transaction of its own, and leaves
  *      nothing behind.
+ *  (3) A pooler may hide itself until others use it, too: it has told us the
+ *      process of the session that we came to first.  What we prepare has a
+ *      name that nobody else gives, so in another session it is not found,
+ *      nothing is done, and we know of the pooler.  A name that others give as
+ *      well would be a statement on their table.
  */
 #include "postgres.h"
 
@@ -93,6 +98,7 @@ static const struct {
     {"42710", HF_UNAVAILABLE, SQL_WHY_RETRY}, /* likewise */
     {"23505", HF_UNAVAILABLE, SQL_WHY_RETRY}, /* likewise */
     {"0A000", HF_UNAVAILABLE, SQL_WHY_RETRY}, /* the plan is outdated */
+    {"26000", HF_UNAVAILABLE, SQL_WHY_RETRY}, /* in another's session */
     {"25006", HF_UNAVAILABLE, SQL_WHY_DEPOSED},
     {"42P01", HF_PROTOCOL, SQL_WHY_TABLE},
     {"3F000", HF_PROTOCOL, SQL_WHY_TABLE},
@@ -104,6 +110,15 @@ static const struct {
     {"23", HF_PROTOCOL, SQL_WHY_OTHER},
     {"42", HF_PROTOCOL, SQL_WHY_COLUMN},
 };
+
+/* wire.c (3) */
+static void pg_pooled(struct pg_session *ps)
+{
+    struct pg_conn *pc = (struct pg_conn *)ps->base.conn;
+
+    if (!atomic_exchange(&pc->pooled, true))
+        hfi_warn(&pc->sql.base, PG_POOLED);
+}
 
 /* Anything else, such as 57014 (statement timeout) or 53 (no room), is the
  * service's "not now". */
@@ -129,6 +144,8 @@ hf_status pg_error(struct pg_session *ps, const PGresult *result,
         ps->base.why = pg_states[i].why;
         break;
     }
+    if (!strcmp(state, "26000"))
+        pg_pooled(ps);
     if (ps->base.why == SQL_WHY_DEPOSED || !strcmp(state, "26000") ||
         !strcmp(state, "0A000"))
         ps->base.broken = true; /* Another session will fare better. */
@@ -137,6 +154,13 @@ hf_status pg_error(struct pg_session *ps, const PGresult *result,
 }
 
 /* ---- statements -------------------------------------------------------- */
+
+void pg_name(const struct pg_session *ps, enum sql_stmt stmt,
+             char ret[PG_NAME_MAX])
+{
+    snprintf(ret, PG_NAME_MAX, "hf%d_%016llx", (int)stmt,
+             (unsigned long long)ps->number);
+}
 
 const char *pg_value(const PGresult *result, int row, int column)
 {
