@@ -71,6 +71,42 @@ TEST_TIMEOUT(a_try_that_arrives_after_the_release_takes_nothing, 60)
     hf_close(b);
 }
 
+/* With strategy row the token and the fence are written in another session than
+ * the one that has the row. */
+TEST_TIMEOUT(a_token_that_arrives_late_is_not_written_over_another, 60)
+{
+    struct hf_lock_opts opts = brief(60000);
+    const char *key = scene_key("late");
+    hf_client *a, *b;
+    hf_lock *lk = NULL;
+    int64_t pid;
+
+    if (!scene_is_postgres() || !scene_is("row"))
+        T_SKIP_TRAIT("a process for each session, and a fence beside the row");
+    b = scene_open(0, "");
+    a = scene_open(0, "&timeout=1s&application_name=late");
+    CHECK_OK(hf_acquire(a, key, 0, &opts, &lk, &t_err));
+    CHECK_OK(hf_release(lk, &t_err));
+    pid = scene_sql("SELECT pid FROM pg_stat_activity WHERE "
+                    "application_name='late' AND query LIKE 'INSERT INTO%%'");
+    session_signal(pid, "STOP");
+    CHECK_STATUS(hf_acquire(a, key, 0, &opts, &lk, &t_err), HF_UNAVAILABLE);
+    CHECK_OK(hf_acquire(b, key, 30000, &opts, &lk, &t_err));
+    session_signal(pid, "CONT");
+    t_poll_until(!scene_sql("SELECT count(*) FROM pg_stat_activity WHERE "
+                            "pid=%lld AND application_name='late'",
+                            (long long)pid),
+                 20000);
+    CHECK_OK(hf_extend(lk, 0, &t_err));
+    CHECK_EQ(scene_sql("SELECT fence FROM holdfast_lock_fence WHERE "
+                       "name='\\x%s'",
+                       scene_hex(key)),
+             (int64_t)hf_fence(lk));
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_close(a);
+    hf_close(b);
+}
+
 /* ---- the listener is cut ------------------------------------------------ */
 
 enum { EARS = 24 };

@@ -32,6 +32,11 @@
  *      that will wait returns only when it stands there: what was sent in two
  *      sessions may be read in any order.  Elsewhere nothing is said about
  *      the order.
+ *  (7) The token and the fence are written only while the session that they
+ *      are written for has the row (mysql: is there), on the same server: what
+ *      is written late, in another session, would be written over those of
+ *      the next holder, and end its grant.  So a session is closed if that had
+ *      no answer.
  *
  * SESSION  The server is told to end a transaction that it has heard nothing
  *   from for the ttl; each heartbeat starts that time anew.  So the row is

@@ -108,8 +108,12 @@ static hf_status row_sign(struct sql_conn *conn, const struct hfi_claim *claim,
     struct sql_answer answer = {.row = row_number};
     hf_status st = sql_run(conn, SQL_SIGN, &call, &answer, deadline, err);
 
+    if (st == HF_UNCERTAIN) /* row.c (7) */
+        lock->session->broken = true;
     if (!st && !answer.id)
-        st = hfi_fail(err, HF_PROTOCOL, "%s: no row for the fence",
+        st = hfi_fail(err, HF_UNAVAILABLE,
+                      "%s: the server that keeps the fence does not know the "
+                      "session that has the row",
                       conn->base.endpoint);
     if (!st)
         receipt->fence = (uint64_t)answer.id;

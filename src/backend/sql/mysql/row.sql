@@ -67,13 +67,25 @@ INSERT INTO @T (name)
 VALUES ($1)
 ON DUPLICATE KEY UPDATE row_lock=row_lock;
 
+-- It may be served late, so the session must be there, on this server:
+-- backend/sql/row.c (7).  Who has a row lock is not shown to an ordinary user.
+-- The question is asked once, with the fence locked.
 -- name: sign
 INSERT INTO @F (name,token,fence,ttl_ms,owner,note,acquired_at,session)
 VALUES ($1,$2,LAST_INSERT_ID({now_us}),$3,$4,$5,{now},$7)
-ON DUPLICATE KEY UPDATE fence=IF(
-    token<=>$2, LAST_INSERT_ID(fence),
-    LAST_INSERT_ID(GREATEST(fence+1,{now_us}))
-    ), token=$2, ttl_ms=$3, owner=$4, note=$5, acquired_at={now}, session=$7;
+ON DUPLICATE KEY UPDATE
+    fence=IF(
+        @holdfast_there:=IS_USED_LOCK('holdfast:$7') IS NOT NULL,
+        IF(
+            token<=>$2, LAST_INSERT_ID(fence),
+            LAST_INSERT_ID(GREATEST(fence+1,{now_us}))
+        ),
+        fence+LAST_INSERT_ID(0)
+    ),
+    token=IF(@holdfast_there,$2,token), ttl_ms=IF(@holdfast_there,$3,ttl_ms),
+    owner=IF(@holdfast_there,$4,owner), note=IF(@holdfast_there,$5,note),
+    acquired_at=IF(@holdfast_there,{now},acquired_at),
+    session=IF(@holdfast_there,$7,session);
 
 -- name: unsign
 UPDATE @F SET token=NULL,owner=NULL,note=NULL WHERE name=$1 AND token=$2;

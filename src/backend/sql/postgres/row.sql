@@ -98,6 +98,9 @@ SELECT row_lock FROM @T WHERE name=;
 -- name: make
 INSERT INTO @T (name,row_lock) VALUES ($1,true) ON CONFLICT DO NOTHING;
 
+-- It may be served late, so the session must have the row: backend/sql/row.c
+-- (7).  That is asked with the fence locked, and where there is none yet nobody
+-- has signed.
 -- name: sign
 INSERT INTO @F AS l (name,token,fence,acquired_at,ttl_ms,session,owner,note)
 VALUES ($1,$2,{now_us},clock_timestamp(),$3,$7,$4,$5)
@@ -106,6 +109,13 @@ SET fence=CASE WHEN l.token=$2 THEN l.fence
     ELSE greatest(l.fence+1,{now_us}) END,
     token=$2, acquired_at=clock_timestamp(), ttl_ms=$3, session=$7, owner=$4,
     note=$5
+WHERE EXISTS (
+    SELECT 1
+    FROM @T t
+    JOIN pg_locks k ON k.locktype='transactionid' AND k.granted
+        AND k.transactionid=t.xmax
+    WHERE t.name=$1 AND (k.pid&4194303)=($7&4194303)
+)
 RETURNING l.fence;
 
 -- name: unsign
