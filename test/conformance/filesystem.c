@@ -422,6 +422,47 @@ static bool name_it(void *arg, const char *key, const struct hf_info *info)
     t_fail(__FILE__, __LINE__, "listed: \"%s\"", key);
 }
 
+static bool list_one(void *arg, const char *key, const struct hf_info *info)
+{
+    (void)key;
+    (void)info;
+    ++*(int *)arg;
+    return true;
+}
+
+/* Something cleans up while a program runs on. */
+TEST(a_directory_that_was_removed_is_made_or_found_again)
+{
+    hf_client *client = open_locks(), *other;
+    struct hf_info info = HF_INFO_INIT;
+    hf_lock *lk = NULL, *none = NULL;
+    int seen = 0;
+
+    CHECK_OK(hf_acquire(client, "job", 0, NULL, &lk, &t_err));
+    CHECK_OK(hf_release(lk, &t_err));
+    CHECK_EQ(unlink(path("locks/job.lock")), 0);
+    CHECK_EQ(rmdir(path("locks")), 0);
+    CHECK_OK(hf_inspect(client, "job", &info, &t_err));
+    CHECK(!info.held);
+    CHECK_EQ(access(path("locks"), F_OK), -1); /* Looking makes nothing. */
+    CHECK_OK(hf_acquire(client, "job", 0, NULL, &lk, &t_err));
+    CHECK_OK(hf_release(lk, &t_err));
+    CHECK_EQ(unlink(path("locks/job.lock")), 0);
+    CHECK_EQ(rmdir(path("locks")), 0);
+    other = open_locks();
+    CHECK_OK(hf_acquire(other, "job", 0, NULL, &lk, &t_err));
+    CHECK_OK(hf_inspect(client, "job", &info, &t_err));
+    CHECK(info.held);
+    CHECK_OK(hf_list(client, "", list_one, &seen, &t_err));
+    CHECK_EQ(seen, 1);
+    CHECK_STATUS(hf_acquire(client, "job", 0, NULL, &none, &t_err), HF_BUSY);
+    CHECK_OK(hf_release(lk, &t_err));
+    CHECK_OK(hf_acquire(client, "job", 0, NULL, &lk, &t_err));
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_close(client);
+    hf_close(other);
+}
+
 TEST(strange_files_in_the_directory_are_not_listed)
 {
     hf_client *client = open_locks();

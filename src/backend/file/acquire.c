@@ -227,7 +227,7 @@ static hf_status file_descriptor(struct file_conn *fc,
 {
     struct file_grant *own = receipt->own;
     hf_status st;
-    int fd;
+    int fd, i;
 
     if (receipt->registered)
         return HF_OK;
@@ -235,9 +235,12 @@ static hf_status file_descriptor(struct file_conn *fc,
     if (st)
         return st;
     fd = file_open_key(fc->dir_fd, claim->key, O_RDWR | O_NONBLOCK);
-    if (fd < 0 && errno == ENOENT)
+    for (i = 0; i < 2 && fd < 0 && errno == ENOENT; i++) {
+        if (i && (st = file_find_dir(fc, true, err)))
+            return st;
         fd = file_open_key(fc->dir_fd, claim->key,
                            O_RDWR | O_NONBLOCK | O_CREAT);
+    }
     if (fd < 0 && errno == ELOOP)
         return hfi_fail(err, HF_DENIED, "the lock file is a symbolic link");
     if (fd < 0)

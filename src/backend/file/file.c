@@ -148,6 +148,29 @@ static hf_status file_check_default(const char *dir, int fd,
     return HF_OK;
 }
 
+/* Do we have the directory, and is it still one?  One that was removed has no
+ * name, and no file is ever made in it. */
+static bool file_has_dir(const struct file_conn *fc)
+{
+    int fd = atomic_load(&fc->dir_fd);
+    struct stat sb;
+
+    return fd >= 0 && (fstat(fd, &sb) || sb.st_nlink);
+}
+
+/* Others may be using the number of one that was removed, so that stays. */
+static void file_take_dir(struct file_conn *fc, int fd)
+{
+    int old = atomic_load(&fc->dir_fd);
+
+    if (old < 0) {
+        atomic_store(&fc->dir_fd, fd);
+        return;
+    }
+    dup3(fd, old, O_CLOEXEC);
+    close(fd);
+}
+
 /* Open the directory and see whether it can be used; with fc->mu, or before
  * others know of `fc`.  HF_OK also if it is not there. */
 static hf_status file_open_dir(struct file_conn *fc, struct hf_error *err)
@@ -176,7 +199,7 @@ static hf_status file_open_dir(struct file_conn *fc, struct hf_error *err)
     if (st)
         close(fd);
     else
-        atomic_store(&fc->dir_fd, fd);
+        file_take_dir(fc, fd);
     return st;
 }
 
@@ -207,32 +230,47 @@ static hf_status file_open_parent(struct file_conn *fc, struct hf_error *err)
     return HF_OK;
 }
 
-hf_status file_need_dir(struct file_conn *fc, bool make, struct hf_error *err)
+/* Make the directory and open it; with fc->mu. */
+static hf_status file_make_dir(struct file_conn *fc, struct hf_error *err)
 {
     char quoted[HFI_QUOTE_MAX];
+    hf_status st;
+
+    hfi_quote(quoted, sizeof(quoted), fc->dir);
+    if (mkdirat(fc->parent_fd, fc->name, fc->standard ? 0700 : 0777) &&
+        errno != EEXIST)
+        return hfi_fail_errno(
+            err, HF_SYSTEM, errno, "make the lock directory '%s'%s", quoted,
+            fc->standard ? ", where your locks are if none is named" : "");
+    st = file_open_dir(fc, err);
+    if (!st && !file_has_dir(fc))
+        st = hfi_fail_errno(err, HF_SYSTEM, ENOENT,
+                            "open the lock directory '%s'", quoted);
+    return st;
+}
+
+/* What was there at first was opened by its name; a name that depends on the
+ * current directory may mean another by now. */
+hf_status file_find_dir(struct file_conn *fc, bool make, struct hf_error *err)
+{
     hf_status st = HF_OK;
 
-    if (atomic_load(&fc->dir_fd) >= 0)
-        return HF_OK;
     pthread_mutex_lock(&fc->mu);
-    if (atomic_load(&fc->dir_fd) < 0)
-        st = file_open_dir(fc, err);
-    if (!st && make && atomic_load(&fc->dir_fd) < 0) {
-        if (mkdirat(fc->parent_fd, fc->name, fc->standard ? 0700 : 0777) &&
-            errno != EEXIST)
-            st = hfi_fail_errno(
-                err, HF_SYSTEM, errno, "make the lock directory '%s'%s",
-                hfi_quote(quoted, sizeof(quoted), fc->dir),
-                fc->standard ? ", where your locks are if none is named" : "");
-        else
+    if (!file_has_dir(fc) && (fc->parent_fd >= 0 || fc->dir[0] == '/')) {
+        if (fc->parent_fd < 0)
+            st = file_open_parent(fc, err);
+        if (!st)
             st = file_open_dir(fc, err);
-        if (!st && atomic_load(&fc->dir_fd) < 0)
-            st = hfi_fail_errno(err, HF_SYSTEM, ENOENT,
-                                "open the lock directory '%s'",
-                                hfi_quote(quoted, sizeof(quoted), fc->dir));
+        if (!st && make && !file_has_dir(fc))
+            st = file_make_dir(fc, err);
     }
     pthread_mutex_unlock(&fc->mu);
     return st;
+}
+
+hf_status file_need_dir(struct file_conn *fc, bool make, struct hf_error *err)
+{
+    return atomic_load(&fc->dir_fd) >= 0 ? HF_OK : file_find_dir(fc, make, err);
 }
 
 uint64_t file_pid_ns(void)

@@ -40,7 +40,8 @@ struct file_conn {
     char *dir;         /* its path, for messages */
     const char *name;  /* in `dir`: its last piece, if parent_fd is there */
     int parent_fd;     /* where it will be made; -1 if it was there */
-    atomic_int dir_fd; /* -1 while it is not there; set once, with `mu` */
+    atomic_int dir_fd; /* -1 while it is not there; set once, with `mu`, and
+                        * the number stays */
     int inotify_fd;
     pthread_mutex_t mu; /* guards `watches` */
     struct file_watch *watches[64];
@@ -52,6 +53,10 @@ struct file_conn {
 /* Open the directory if that is not done; where it is not there, make it, or
  * leave dir_fd at -1. */
 hf_status file_need_dir(struct file_conn *, bool make, struct hf_error *);
+
+/* The same if something was not found there: the directory may have been
+ * removed, and made again. */
+hf_status file_find_dir(struct file_conn *, bool make, struct hf_error *);
 
 /* The number of our pid namespace; 0 if it is not known. */
 uint64_t file_pid_ns(void);

@@ -278,7 +278,7 @@ hf_status file_inspect(struct hfi_conn *conn, const char *key,
 {
     struct file_conn *fc = (struct file_conn *)conn;
     struct file_taken_list taken = {0};
-    hf_status st = file_need_dir(fc, false, err);
+    hf_status st = file_find_dir(fc, false, err);
     int fd;
 
     (void)deadline;
@@ -365,7 +365,7 @@ hf_status file_list(struct hfi_conn *conn, const char *prefix, hf_list_fn *fn,
     struct file_conn *fc = (struct file_conn *)conn;
     struct file_taken_list taken;
     struct file_listing ls = {&taken, prefix, fn, arg, false};
-    hf_status st = file_need_dir(fc, false, err);
+    hf_status st = file_find_dir(fc, false, err);
     int fd;
 
     (void)deadline;
