@@ -37,7 +37,11 @@
  *      clock, then exec.  The guard sets `closed`, then looks at the groups,
  *      then ends.  So one of the two sees the other, however long holdfast was
  *      stopped before the fork, and if it was killed right after it.
- *  (8) It speaks when the group is dead and the lock is let go, never before:
+ *  (8) When the command stops, holdfast stops, too, and says so (`stopped`).
+ *      Then nobody waits for the command.  If it is ended nevertheless, by the
+ *      guard or by another, the guard continues holdfast, which gives the lock
+ *      back.
+ *  (9) It speaks when the group is dead and the lock is let go, never before:
  *      a write to stderr may block for ever.
  *
  * The guard was forked from a process with threads, so it makes system calls
@@ -64,6 +68,7 @@
 #define GUARD_NEST_MS  100 /* so often it looks at the run around us */
 #define GUARD_LOOK_MS  5   /* and at a group that is ending */
 #define GUARD_BLIND_MS 50  /* and at the clock if it has no timer */
+#define GUARD_STOP_MS  500 /* and at the group while holdfast is stopped */
 
 bool guard_open(struct guard *guard)
 {
@@ -134,6 +139,27 @@ static int guard_blind_ms(int64_t at)
     return left > GUARD_BLIND_MS ? GUARD_BLIND_MS : left > 0 ? (int)left : 0;
 }
 
+/* Continue a holdfast that has stopped itself, if its command is dead.  guard.c
+ * (8) */
+static void guard_continue(const struct guard *guard)
+{
+    pid_t pgid = atomic_load(&guard->page->pgid);
+
+    if (atomic_load(&guard->page->stopped) && getppid() == guard->parent &&
+        (pgid <= 1 || group_over(pgid)))
+        kill(guard->parent, SIGCONT);
+}
+
+/* How long to wait for holdfast or the timer at most; -1 for ever. */
+static int guard_watch_ms(const struct guard *guard, int timer, int64_t at)
+{
+    if (timer < 0)
+        return guard_blind_ms(at);
+    if (nest_binds(&guard->nest))
+        return GUARD_NEST_MS;
+    return atomic_load(&guard->page->stopped) ? GUARD_STOP_MS : -1;
+}
+
 /* Sleep until holdfast is dead (true) or it is time to act (false). */
 static bool guard_watch(struct guard *guard, int alive, int timer)
 {
@@ -153,13 +179,11 @@ static bool guard_watch(struct guard *guard, int alive, int timer)
             when.it_value.tv_nsec = at % 1000 * 1000000;
         }
         timerfd_settime(timer, TFD_TIMER_ABSTIME, &when, NULL);
-        if (poll(fds, 2,
-                 timer < 0                  ? guard_blind_ms(at)
-                 : nest_binds(&guard->nest) ? GUARD_NEST_MS
-                                            : -1) < 0)
+        if (poll(fds, 2, guard_watch_ms(guard, timer, at)) < 0)
             continue;
         if (fds[0].revents && read(alive, drain, sizeof(drain)) == 0)
             return true;
+        guard_continue(guard);
     }
 }
 
@@ -290,7 +314,7 @@ static bool guard_finish(struct guard *guard, int alive, bool orphaned)
 static _Noreturn void guard_main(struct guard *guard, int alive)
 {
     int timer, null;
-    bool orphaned;
+    bool orphaned, began;
     sigset_t all;
 
     sigfillset(&all);
@@ -305,7 +329,12 @@ static _Noreturn void guard_main(struct guard *guard, int alive)
     }
     timer = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
     orphaned = guard_watch(guard, alive, timer);
-    if (guard_finish(guard, alive, orphaned) && orphaned)
+    began = guard_finish(guard, alive, orphaned);
+    while (atomic_load(&guard->page->stopped) && getppid() == guard->parent) {
+        kill(guard->parent, SIGCONT);
+        poll(NULL, 0, GUARD_LOOK_MS);
+    }
+    if (began && orphaned)
         guard_say("holdfast: the supervisor was killed: its command has been "
                   "ended\n");
     _exit(0);
@@ -322,6 +351,7 @@ bool guard_start(struct guard *guard)
     if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) < 0)
         return false;
     guard->alive = ends[1];
+    guard->parent = getpid();
     pid = fork();
     if (pid == 0)
         guard_main(guard, ends[0]);
@@ -350,6 +380,14 @@ void guard_raise(struct guard *guard, const char *reason)
     close(guard->lost_fd);
     guard->lost_fd = -1;
     guard_wake(guard);
+}
+
+void guard_stop_self(struct guard *guard, bool whole_group)
+{
+    atomic_store(&guard->page->stopped, 1);
+    guard_wake(guard);
+    sig_stop_self(whole_group);
+    atomic_store(&guard->page->stopped, 0);
 }
 
 /* The guard must be gone before the lock is released: it shares descriptors

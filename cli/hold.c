@@ -43,7 +43,8 @@
  * when the command stops we take the terminal back and stop too, and continue
  * it when we are continued.  A lease is not renewed meanwhile: a job that stays
  * stopped for longer than its lease is ended by the guard, which is told the
- * newest deadline before we stop, and again before the command goes on.
+ * newest deadline before we stop, and again before the command goes on.  A
+ * command that is being ended and stops is continued instead.
  */
 #include "run.h"
 
@@ -330,6 +331,10 @@ static void hold_stopped(struct run *run, int signo)
 {
     bool lent = run->tty.lent;
 
+    if (run->stage >= STAGE_HOOK) { /* it has to end, and we with it */
+        group_signal(run->pgid, SIGCONT);
+        return;
+    }
     if (signo == SIGTTIN || signo == SIGTTOU) {
         if (tty_on_demand(&run->tty)) {
             tty_lend(&run->tty, run->pgid);
@@ -341,7 +346,7 @@ static void hold_stopped(struct run *run, int signo)
     }
     tty_take_back(&run->tty);
     hold_publish(run, hold_deadline(run));
-    sig_stop_self(lent);
+    guard_stop_self(&run->guard, lent);
     if (run->stage == STAGE_RUN && !locks_held(run))
         return; /* it stays stopped until it is told to end */
     hold_publish(run, hold_deadline(run));

@@ -77,6 +77,7 @@ struct guard_page {
     _Atomic int32_t closed;     /* 1: nothing may be started any more */
     _Atomic int32_t admitted;   /* 1: the command was started in time */
     _Atomic int32_t exec_errno; /* why exec failed */
+    _Atomic int32_t stopped;    /* 1: holdfast has stopped as the command did */
     int64_t start_by;           /* when it must have started, if not renewed */
     int64_t lead;               /* act so long before the deadline */
     int64_t margin;             /* KILL so long before the deadline */
@@ -91,9 +92,10 @@ struct guard {
     struct guard_page *page;
     int page_fd; /* the same as a descriptor, for runs inside the command */
     struct nest nest;
-    pid_t pid;   /* 0: not running */
-    int alive;   /* our end of the pipe whose end means that we are dead */
-    int lost_fd; /* where the command's $HOLDFAST_LOST_FD is written */
+    pid_t pid;    /* 0: not running */
+    pid_t parent; /* holdfast */
+    int alive;    /* our end of the pipe whose end means that we are dead */
+    int lost_fd;  /* where the command's $HOLDFAST_LOST_FD is written */
 };
 
 bool guard_open(struct guard *guard);
@@ -101,6 +103,8 @@ bool guard_start(struct guard *guard);
 void guard_publish(struct guard *guard, int64_t deadline);
 void guard_raise(struct guard *guard,
                  const char *reason); /* tell the command */
+void guard_stop_self(struct guard *guard,
+                     bool whole_group); /* sig_stop_self() */
 void guard_stop(struct guard *guard);
 
 /* How long the guard sleeps while it ends the group. */

@@ -421,6 +421,65 @@ static void test_stopped_too_long(void)
     tap(good, "and holdfast says so when it is continued");
 }
 
+/* Nobody continues holdfast: it ends by itself when its command has. */
+static void test_stopped_and_ended(void)
+{
+    const char *key = new_key();
+    const char *argv[] = {holdfast, "run", "-q", "--max-hold",
+                          "1s",     "-u",  url,  key,
+                          "--",     "sh",  "-c", "echo READY; exec sleep 1000",
+                          NULL};
+    const char *plain[] = {
+        holdfast, "run", "-q", "-u", url,
+        key,      "--",  "sh", "-c", "echo \"<$$> READY\"; exec sleep 1000",
+        NULL};
+    struct term t;
+    const char *at;
+    bool good;
+
+    term_open(&t, argv);
+    good = term_told(&t, "pid ") && term_sees(&t, "READY") &&
+           term_type(&t, "\032") && term_told(&t, "stopped 20") &&
+           pid_gone(t.job);
+    term_foreground(&t);
+    good = good && term_status(&t, 124);
+    term_close(&t);
+    tap(good,
+        "a job that is stopped when --max-hold is over gives its lock up");
+
+    term_open(&t, plain);
+    good = term_told(&t, "pid ") && term_sees(&t, "READY") &&
+           term_type(&t, "\032") && term_told(&t, "stopped 20");
+    at = strchr(t.screen, '<');
+    good = good && at && !kill((pid_t)atoi(at + 1), SIGKILL) && pid_gone(t.job);
+    term_foreground(&t);
+    good = good && term_status(&t, 137);
+    term_close(&t);
+    tap(good, "so does one whose command is killed while it is stopped");
+}
+
+/* The command is told to end, and stops instead. */
+static void test_stops_at_its_end(void)
+{
+    const char *key = new_key();
+    const char *argv[] = {
+        holdfast, "run",
+        "-q",     "--max-hold",
+        "500ms",  "--grace",
+        "500ms",  "-u",
+        url,      key,
+        "--",     "sh",
+        "-c",     "trap 'kill -TSTP $$' TERM; while :; do sleep 0.05; done",
+        NULL};
+    struct term t;
+    bool good;
+
+    term_open(&t, argv);
+    good = term_told(&t, "pid ") && term_status(&t, 124);
+    term_close(&t);
+    tap(good, "a command that stops when it is told to end gets KILL");
+}
+
 static void test_stopped_in_time(void)
 {
     struct term t;
@@ -530,6 +589,8 @@ int main(void)
     test_foreground();
     test_pipeline();
     test_stopped_too_long();
+    test_stopped_and_ended();
+    test_stops_at_its_end();
     test_stopped_in_time();
     test_flow_control();
     test_wait_line();
