@@ -8,11 +8,13 @@
  */
 #include "scene.h"
 
+#include <arpa/inet.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -105,6 +107,57 @@ TEST_TIMEOUT(a_token_that_arrives_late_is_not_written_over_another, 60)
     CHECK_OK(hf_release(lk, &t_err));
     hf_close(a);
     hf_close(b);
+}
+
+/* ---- a host that never answers ------------------------------------------ */
+
+/* A server that is stopped: the kernel takes connections for it. */
+static int silent_server(int *port)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET,
+                             .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    socklen_t size = sizeof(at);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    CHECK_EQ(bind(fd, (struct sockaddr *)&at, sizeof(at)), 0);
+    CHECK_EQ(listen(fd, 64), 0);
+    CHECK_EQ(getsockname(fd, (struct sockaddr *)&at, &size), 0);
+    *port = ntohs(at.sin_port);
+    return fd;
+}
+
+TEST_TIMEOUT(a_host_that_is_silent_is_passed_over, 60)
+{
+    hf_client *client = NULL;
+    hf_lock *lk = NULL;
+    char url[256];
+    int port, fd;
+
+    if (!scene_is_postgres())
+        T_SKIP_TRAIT("URLs of several hosts");
+    fd = silent_server(&port);
+    for (int i = 0; i < 2; i++) {
+        if (i)
+            snprintf(url, sizeof(url),
+                     "postgres:///postgres?user=holdfast&host=127.0.0.1,"
+                     "127.0.0.1&target_session_attrs=read-write&port=%d,%s&"
+                     "strategy=%s",
+                     port, getenv("HF_TEST_PORT"), getenv("HF_SQL_STRATEGY"));
+        else
+            snprintf(url, sizeof(url),
+                     "postgres://holdfast@127.0.0.1:%d,127.0.0.1:%s/postgres?"
+                     "strategy=%s",
+                     port, getenv("HF_TEST_PORT"), getenv("HF_SQL_STRATEGY"));
+        CHECK_OK(hf_open(url, NULL, &client, &t_err));
+        CHECK_OK(
+            hf_acquire(client, scene_key("silent"), 10000, NULL, &lk, &t_err));
+        scene_end_sessions();
+        if (!scene_is("row"))
+            t_poll_until(hf_extend(lk, 0, &t_err) == HF_OK, 20000);
+        hf_release(lk, NULL);
+        hf_close(client);
+    }
+    close(fd);
 }
 
 /* ---- the listener is cut ------------------------------------------------ */

@@ -4,6 +4,12 @@
  *
  * Every option of libpq that a URL names is passed on as it is, so TLS,
  * password files and service files work as everywhere else.
+ *
+ * HOSTS  libpq goes on to the next host of the URL when one refuses.  One that
+ *   is silent, because it is stopped or its machine is gone, it would wait for
+ *   without end: connect_timeout counts only where libpq blocks.  So such a
+ *   host is given up here, after DIAL_SILENT_MS or its share of the timeout,
+ *   and the list is begun anew with the host after the one that it began with.
  */
 #include "postgres.h"
 
@@ -179,16 +185,84 @@ static hf_status pg_refused(PGconn *pg, struct hf_error *err)
     return hfi_fail(err, st, "connect: %s", pg_line(line, sizeof(line), best));
 }
 
+/* ---- several hosts ------------------------------------------------------ */
+
+/* The longest that a host may be silent while it is connected to, if there are
+ * others. */
+#define DIAL_SILENT_MS 1000
+
+#define DIAL_LIST_MAX 1024
+
+static size_t dial_count(const char *list)
+{
+    size_t n = 1;
+
+    for (; *list; list++)
+        n += *list == ',';
+    return n;
+}
+
+static bool dial_is_list(const char *name)
+{
+    return !strcmp(name, "host") || !strcmp(name, "hostaddr") ||
+           !strcmp(name, "port");
+}
+
+/* How many hosts the URL names. */
+static size_t dial_hosts(const struct pg_conn *pc)
+{
+    size_t i, n, most = 1;
+
+    for (i = 0; i < pc->params; i++) {
+        n = dial_is_list(pc->names[i]) ? dial_count(pc->values[i]) : 1;
+        most = n > most ? n : most;
+    }
+    return most;
+}
+
+/* "a,b,c" as "b,c,a"; one port is that of all hosts. */
+static const char *dial_turned(const char *list, size_t hosts, size_t turn,
+                               char buf[DIAL_LIST_MAX])
+{
+    const char *at = list;
+
+    if (dial_count(list) != hosts || strlen(list) >= DIAL_LIST_MAX - 1)
+        return list;
+    for (turn %= hosts; turn; turn--)
+        at = strchr(at, ',') + 1;
+    if (at == list)
+        return list;
+    snprintf(buf, DIAL_LIST_MAX, "%s,%.*s", at, (int)(at - list - 1), list);
+    return buf;
+}
+
+/* When this host has been silent for too long. */
+static int64_t dial_until(const struct pg_session *ps)
+{
+    struct pg_conn *pc = (struct pg_conn *)ps->base.conn;
+    int64_t share, hosts = (int64_t)dial_hosts(pc);
+
+    if (hosts < 2)
+        return HFI_NEVER;
+    share = pc->sql.timeout_ms / hosts;
+    return ps->base.heard_at +
+           (share < DIAL_SILENT_MS ? share : DIAL_SILENT_MS);
+}
+
 /* Begin, with the password as it is in its file now. */
-static hf_status connect_start(struct pg_conn *pc, PGconn **ret,
-                               struct hf_error *err)
+static hf_status dial_start(struct pg_conn *pc, size_t turn, PGconn **ret,
+                            struct hf_error *err)
 {
     const char *names[PG_PARAMS_MAX], *values[PG_PARAMS_MAX];
-    char secret[1024] = "";
+    char secret[1024] = "", lists[PG_LISTS][DIAL_LIST_MAX];
+    size_t i, used = 0, hosts = dial_hosts(pc);
     hf_status st = HF_OK;
 
     memcpy(names, pc->names, sizeof(names));
     memcpy(values, pc->values, sizeof(values));
+    for (i = 0; i < pc->params && used < PG_LISTS; i++)
+        if (dial_is_list(names[i]))
+            values[i] = dial_turned(values[i], hosts, turn, lists[used++]);
     if (pc->password_file) {
         st = hfi_url_secret(pc->password_file, "password_file=", secret,
                             sizeof(secret), err);
@@ -203,29 +277,56 @@ static hf_status connect_start(struct pg_conn *pc, PGconn **ret,
     return st;
 }
 
+static hf_status dial_begin(struct pg_session *ps, struct hf_error *err)
+{
+    struct pg_conn *pc = (struct pg_conn *)ps->base.conn;
+    hf_status st;
+
+    ps->turn = atomic_load(&pc->turn);
+    st = dial_start(pc, ps->turn, &ps->pg, err);
+    if (st)
+        return st;
+    PQsetNoticeReceiver(ps->pg, pg_quiet, NULL);
+    ps->want = PGRES_POLLING_WRITING;
+    ps->heard = 0;
+    ps->base.heard_at = hfi_now();
+    return HF_OK;
+}
+
+/* Unless another session has given the same host up. */
+static void dial_next(struct pg_session *ps)
+{
+    struct pg_conn *pc = (struct pg_conn *)ps->base.conn;
+    unsigned turn = ps->turn;
+
+    atomic_compare_exchange_strong(&pc->turn, &turn, turn + 1);
+    PQfinish(ps->pg);
+    ps->pg = NULL;
+}
+
 /* What libpq has to say may come over several calls; `heard_at` is when it got
  * on. */
 hf_status pg_dial(struct pg_session *ps, int64_t deadline, struct hf_error *err)
 {
-    struct pg_conn *pc = (struct pg_conn *)ps->base.conn;
     hf_status st = HF_OK;
 
-    if (!ps->pg) {
-        st = connect_start(pc, &ps->pg, err);
-        if (st)
+    while (!ps->pg || ps->want != PGRES_POLLING_OK) {
+        int64_t until;
+
+        if (!ps->pg && (st = dial_begin(ps, err)))
             return st;
-        PQsetNoticeReceiver(ps->pg, pg_quiet, NULL);
-        ps->want = PGRES_POLLING_WRITING;
-        ps->heard = 0;
-    }
-    while (ps->want != PGRES_POLLING_OK) {
+        until = dial_until(ps);
         if (PQstatus(ps->pg) == CONNECTION_BAD ||
             ps->want == PGRES_POLLING_FAILED)
             return pg_refused(ps->pg, err);
         if (!pg_poll(ps->pg,
                      ps->want == PGRES_POLLING_READING ? POLLIN : POLLOUT,
-                     deadline))
-            return HF_BUSY;
+                     until < deadline ? until : deadline)) {
+            if (hfi_now() < until)
+                return HF_BUSY;
+            dial_next(ps);
+            continue;
+        }
         if (!pg_subscribed(ps->pg, &ps->heard, PG_ANSWER_MAX))
             return hfi_fail(err, HF_PROTOCOL, "connect: this is no PostgreSQL");
         ps->want = PQconnectPoll(ps->pg);

@@ -22,6 +22,7 @@
 
 #define PG_PARAMS_MAX   48
 #define PG_SETTINGS_MAX 2048
+#define PG_LISTS        6 /* host, hostaddr, port: in the URL and its options */
 
 /* The most that is read of an answer, in bytes. */
 #define PG_ANSWER_MAX ((size_t)4 << 20)
@@ -43,6 +44,7 @@ struct pg_conn {
     struct sql_conn sql;
     char *names[PG_PARAMS_MAX], *values[PG_PARAMS_MAX]; /* for libpq */
     size_t params;
+    atomic_uint turn;    /* which of the hosts is tried first; connect.c */
     char *password_file; /* read for each connection; or NULL */
     atomic_bool pooled;  /* a pooler is in between */
 
@@ -67,6 +69,7 @@ struct pg_session {
     /* While it opens, over several calls: what libpq waits for, and how far we
      * are. */
     PostgresPollingStatusType want;
+    unsigned turn; /* which of the hosts it began with */
     bool settling, judged;
     int verified; /* of the tables, one or two */
 };
