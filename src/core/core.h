@@ -488,7 +488,8 @@ void hfi_sweep_later(struct hf_client *, struct hfi_grant *, int64_t due);
 void hfi_sweep_hold(struct hf_client *, struct hfi_grant *);
 void hfi_sweep_renewed(struct hf_client *, struct hfi_grant *, hf_status,
                        int64_t sent);
-void hfi_sweep_drop(struct hf_client *, const char *key, const char *token);
+void hfi_sweep_drop(struct hf_client *, const char *key, const char *token,
+                    hf_status);
 void hfi_sweep(struct hf_client *, struct hfi_grant *);
 
 /* events.c: what hf_next_event() tells */

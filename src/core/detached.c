@@ -324,7 +324,7 @@ hf_status hfi_attach(struct hf_client *c, const char *key,
     if (!st) {
         ours = true;
         if (c->be->take_over)
-            hfi_sweep_drop(c, key, handle->token);
+            hfi_sweep_drop(c, key, handle->token, st);
         hfi_handle_ask(c, grant, &item, hfi_now() + c->timeout_ms, &sent, err);
         st = item.st;
     }
@@ -392,7 +392,7 @@ hf_status hfi_handle_release(struct hf_client *c, const char *key,
         } else {
             if (st == HF_LOST)
                 st = detached_no_grant(key, err);
-            hfi_sweep_drop(c, key, handle->token);
+            hfi_sweep_drop(c, key, handle->token, st);
             hfi_grant_free(c, grant);
         }
     }

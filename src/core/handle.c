@@ -292,7 +292,7 @@ void hfi_handle_ask(struct hf_client *c, struct hfi_grant *grant,
     } while (hfi_handle_pause(c, handle_retry_at(grant, ttl_ms, *sent, end),
                               cancels) &&
              hfi_now() < end);
-    if (item->st == HF_UNAVAILABLE && unanswered)
+    if (unanswered && item->st && item->st != HF_LOST)
         item->st = hfi_restate(err, HF_UNCERTAIN); /* backend.h (2) */
     if (item->st == HF_OK && err)
         *err = (struct hf_error){.status = HF_OK}; /* of an earlier attempt */

@@ -22,6 +22,9 @@
  *      anything to sweep: queue->extended has them all.
  *  (4) What was left is not touched when the client is closed: its bearer
  *      counts on it.
+ *  (5) What was left is forgotten when the service has said that it is gone, was
+ *      taken up or was given back.  No other outcome of a call about its handle
+ *      is a reason: one that was refused has changed nothing.
  */
 #include "core.h"
 
@@ -105,8 +108,8 @@ void hfi_sweep_renewed(struct hf_client *c, struct hfi_grant *grant,
     struct hfi_grant *left;
 
     hfi_link_remove(&grant->due);
-    if (!hfi_sweeps(c) || (st && st != HF_UNCERTAIN)) {
-        hfi_grant_free(c, grant);
+    if (!hfi_sweeps(c) || (st && st != HF_UNCERTAIN && st != HF_PROTOCOL)) {
+        hfi_grant_free(c, grant); /* Nothing has come to hang here. */
         return;
     }
     grant->claim.doubt = st != HF_OK;
@@ -124,11 +127,14 @@ void hfi_sweep_renewed(struct hf_client *c, struct hfi_grant *grant,
     hfi_grant_free(c, grant);
 }
 
-/* The grant of this token was taken up or given back: there is nothing left to
- * sweep. */
-void hfi_sweep_drop(struct hf_client *c, const char *key, const char *token)
+/* To take up or to give back the grant of this token has ended so.  If the
+ * service has done it, or knows of none, there is nothing left to sweep.
+ * sweep.c (5) */
+void hfi_sweep_drop(struct hf_client *c, const char *key, const char *token,
+                    hf_status st)
 {
-    struct hfi_key_queue *queue = hfi_key_queue_find(c, key);
+    bool gone = st == HF_OK || st == HF_LOST;
+    struct hfi_key_queue *queue = gone ? hfi_key_queue_find(c, key) : NULL;
     struct hfi_grant *left = queue ? sweep_find(&queue->left, token) : NULL;
 
     if (left && !left->busy && !left->claim.doubt && !sweep_is_held(left))

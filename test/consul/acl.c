@@ -169,6 +169,29 @@ TEST(a_release_that_is_refused_keeps_no_other_lock_from_lapsing)
     check_clean();
 }
 
+TEST(a_handle_whose_release_is_refused_lapses_all_the_same)
+{
+    hf_client *a, *b = open_url(url(""));
+    struct hf_handle handle;
+    hf_lock *kept, *next;
+
+    setenv("CONSUL_HTTP_TOKEN", allow(""), 1);
+    a = open_url(bare());
+    kept = lock(a, "acl/kept", 1500, 0);
+    CHECK_OK(hf_detach(lock(a, "acl/3", 1500, 0), &handle, &t_err));
+    allow(READ_3);
+    CHECK_STATUS(hf_handle_release(a, "acl/3", &handle, NULL, &t_err),
+                 HF_DENIED);
+    allow("");
+    next = lock(b, "acl/3", 1500, 20000);
+    CHECK(hf_held(kept));
+    CHECK_OK(hf_release(next, &t_err));
+    CHECK_OK(hf_release(kept, &t_err));
+    hf_close(a);
+    hf_close(b);
+    check_clean();
+}
+
 TEST(a_token_that_others_can_read_on_its_way_is_warned_of)
 {
     struct hf_service about = {.size = sizeof(about)};

@@ -35,6 +35,8 @@ static atomic_bool far_lost_answer;  /* renewals arrive, answers do not */
 static atomic_bool far_no_watch;     /* watch() has no answer */
 static atomic_bool far_refuses;      /* renewals fail at once, in doubt */
 static atomic_bool far_unsent;       /* renewals are not sent at all */
+static atomic_int far_denied;        /* 1: the next renewal has no answer, and
+                                      * later ones (-1) are refused */
 static const char *_Atomic far_silent_key; /* renewals of it have no answer */
 static atomic_int far_calls_here; /* calls made by the test's own thread */
 static pthread_t far_test_thread;
@@ -171,11 +173,17 @@ static void far_renew(struct hfi_conn *conn, struct hfi_renewal *items,
             items[i].st = hfi_fail(err, HF_UNAVAILABLE, "far: not sent");
         return;
     }
+    if (atomic_load(&far_denied) < 0) {
+        for (i = 0; i < n; i++)
+            items[i].st = hfi_fail(err, HF_DENIED, "far: refused");
+        return;
+    }
     for (i = 0; i < n; i++)
         silent = silent || (key && !strcmp(items[i].claim->key, key));
     if (far_go(deadline, silent)) {
         hfi_backend_mem.renew(near_of(conn), items, n, deadline, err);
-        if (!atomic_load(&far_lost_answer))
+        if (!atomic_load(&far_lost_answer) &&
+            !atomic_exchange(&far_denied, -far_denied))
             return;
         for (i = 0; i < n; i++)
             items[i].st = HF_UNCERTAIN;

@@ -296,6 +296,25 @@ TEST(a_sweep_waits_for_each_renewal_for_a_bearer)
     far_end(client);
 }
 
+/* The bearer is told that it is not known, and a session of its client may have
+ * come to carry the lock. */
+TEST(an_extension_that_was_refused_after_one_without_an_answer_is_in_doubt)
+{
+    struct hf_lock_opts opts = far_opts(300, 0);
+    hf_client *client = far_client(5000), *other = far_sweeping_client(500);
+    struct hf_handle handle = far_detached(client, "k", 60000);
+
+    atomic_store(&far_sweeps, 0);
+    atomic_store(&far_denied, 1);
+    CHECK_STATUS(hf_handle_extend(other, "k", &handle, &opts, &t_err),
+                 HF_UNCERTAIN);
+    CHECK(strstr(t_err.text, "refused") != NULL);
+    atomic_store(&far_denied, 0);
+    t_poll_until(atomic_load(&far_sweeps), 20000);
+    far_end(other);
+    far_end(client);
+}
+
 /* ---- taking back ------------------------------------------------------- */
 
 TEST(a_release_is_repeated_until_the_lease_that_was_asked_for_last_is_over)
