@@ -536,6 +536,49 @@ TEST_TIMEOUT(a_break_by_force_never_frees_the_single_node_of_the_next_holder,
     late_end(&l, next);
 }
 
+/* ---- recipe=sequential: several hold with one owner id ------------------- */
+
+/* Another joins while the change of the holder is on its way: the grant with
+ * this fence is taken away from it, too. */
+static void join_meanwhile(hf_status (*call)(struct late *))
+{
+    struct hf_lock_opts opts = zkt_opts(8000);
+    hf_client *c = zkt_open(zkt_url(""));
+    struct late l = {.key = zkt_key("k")};
+    hf_lock *joined;
+
+    opts.owner = "order 7";
+    zkt_begin();
+    zkt_proxy_start(&l.proxy);
+    l.a = zkt_open(zkt_proxy_url(&l.proxy, ""));
+    l.b = zkt_open(zkt_url(""));
+    CHECK_OK(hf_acquire(l.b, l.key, 0, &opts, &l.lk, &t_err));
+    l.fence = hf_fence(l.lk);
+    late_call(&l, call);
+    CHECK_OK(hf_acquire(c, l.key, 0, &opts, &joined, &t_err));
+    CHECK_EQ(hf_fence(joined), l.fence);
+    CHECK_OK(late_answer(&l));
+    t_poll_until(!hf_held(joined) && !hf_held(l.lk), 20000);
+    CHECK_STATUS(hf_release(l.lk, &t_err), HF_LOST);
+    CHECK_STATUS(hf_release(joined, &t_err), HF_LOST);
+    t_poll_until(zkt_children(zkt_path(l.key)) == 0, 10000);
+    hf_close(l.a);
+    hf_close(l.b);
+    hf_close(c);
+    zkt_proxy_stop(&l.proxy);
+    zkt_end();
+}
+
+TEST_TIMEOUT(a_break_hits_who_joins_the_holder_meanwhile, 60)
+{
+    join_meanwhile(late_break);
+}
+
+TEST_TIMEOUT(a_break_by_force_hits_who_joins_the_holder_meanwhile, 60)
+{
+    join_meanwhile(late_break_force);
+}
+
 /* An operator who cleans up does not know what belongs to a node. */
 TEST_TIMEOUT(a_release_does_without_the_companion_of_the_single_node, 60)
 {

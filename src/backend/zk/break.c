@@ -9,6 +9,11 @@
  * so what is changed is what was read.  With recipe=ephemeral the name is used
  * again, and the node's companion tells whether it is still the one that was
  * read: ephemeral.c (4), (5).
+ *
+ * All who hold with one owner id have one fence, and so all of them are broken.
+ * Another may join between the look at the queue and the change of the one whom
+ * it joins; so after a change the queue is looked at again, until there is
+ * nothing left to change.  Nobody joins one that is broken (sequential.c (4)).
  */
 #include "zk.h"
 
@@ -22,9 +27,10 @@
 /* What is to be done to the holder with this fence. */
 struct break_request {
     uint64_t fence;
-    bool free;  /* remove it; else it is marked, and the holder lets go */
-    bool hit;   /* out: there was one */
-    bool alone; /* recipe=ephemeral: it has no companion */
+    bool free;    /* remove it; else it is marked, and the holder lets go */
+    bool hit;     /* out: there was one */
+    bool changed; /* out: one was marked or removed in this look */
+    bool alone;   /* recipe=ephemeral: it has no companion */
 };
 
 /* A node of our own need not wait to hear of it.  With recipe=ephemeral the next
@@ -194,6 +200,7 @@ static hf_status break_node(struct zk_session *ses, const char *path,
     struct zk_batch *reqs = zk_batch_new(ses, 1);
     struct hf_info info = HF_INFO_INIT;
     hf_status st = HF_OK;
+    bool marked = false;
     int rc = ZNONODE;
 
     if (!reqs)
@@ -212,7 +219,7 @@ static hf_status break_node(struct zk_session *ses, const char *path,
                           "so nobody hears of a break: free it by force",
                           ses->conn->base.endpoint);
         else if (info.broken && !request->free)
-            rc = ZOK;
+            marked = true;
         else if (ses->conn->single)
             st = break_single(ses, path, &reqs->ops[0], request, deadline, &rc,
                               err);
@@ -222,7 +229,8 @@ static hf_status break_node(struct zk_session *ses, const char *path,
     }
     zk_batch_end(reqs);
     *again = rc == ZBADVERSION;
-    if (!st && rc == ZOK) {
+    if (!st && (rc == ZOK || marked)) {
+        request->changed = request->changed || !marked;
         request->hit = true;
         break_tell(ses->conn, path, request);
     }
@@ -245,10 +253,10 @@ static hf_status break_path(struct zk_session *ses, const char *path,
     return st;
 }
 
-/* All that have the lowest number hold together. */
-static hf_status break_holders(struct zk_session *ses, const char *parent,
-                               struct break_request *request, int64_t deadline,
-                               struct hf_error *err)
+/* All that have the lowest number hold together.  One look at them. */
+static hf_status break_first(struct zk_session *ses, const char *parent,
+                             struct break_request *request, int64_t deadline,
+                             struct hf_error *err)
 {
     struct zk_batch *reqs;
     struct zk_rank rank;
@@ -273,6 +281,22 @@ static hf_status break_holders(struct zk_session *ses, const char *parent,
     }
     zk_batch_end(reqs);
     return st;
+}
+
+/* Break or free all who hold, and who join them meanwhile. */
+static hf_status break_holders(struct zk_session *ses, const char *parent,
+                               struct break_request *request, int64_t deadline,
+                               struct hf_error *err)
+{
+    hf_status st;
+
+    do {
+        request->changed = false;
+        st = break_first(ses, parent, request, deadline, err);
+    } while (!st && request->changed);
+    /* Some were, and whether all were is not known. */
+    return st == HF_UNAVAILABLE && request->hit ? hfi_restate(err, HF_UNCERTAIN)
+                                                : st;
 }
 
 static hf_status break_key(struct zk_conn *zc, const char *key,
