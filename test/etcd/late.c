@@ -148,6 +148,31 @@ TEST(a_place_left_to_join_is_never_granted_when_its_removal_is_late)
     net_free(net);
 }
 
+/* What was left under the old name is given back again and again.  That one of
+ * these removals has no answer says nothing of the name that it joined under. */
+TEST(who_left_its_place_to_join_outlasts_a_short_silence)
+{
+    hf_client *far = far_new(1000), *near = near_new();
+    hf_lock *lk = take(near, "rejoined", "o", 30000), *mine = NULL;
+
+    hf_release(take(far, "warm", NULL, 20000), NULL);
+    tell("conn 1 up delay 700");
+    queue_up(far, "rejoined", "o", 20000, &asked);
+    t_poll_until(waiters(near, "rejoined") == 1, 20000);
+    tell("conn 1 down half"); /* The removal is on its way. */
+    t_poll_until((mine = granted(far)) != NULL, 20000);
+    tell("port 1 hold");
+    pause_ms(4000);
+    tell("port 1 pass");
+    t_poll_until(hf_extend(mine, 0, NULL) == HF_OK || !hf_held(mine), 10000);
+    CHECK(hf_held(mine));
+    CHECK_OK(hf_release(mine, &t_err));
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_close(far);
+    hf_close(near);
+    net_free(net);
+}
+
 /* A waiter's try has no answer for longer than its ttl, while other calls of
  * its client keep the lease: its place goes with its claim, not before. */
 TEST(a_waiter_whose_try_has_no_answer_keeps_its_place)

@@ -243,9 +243,10 @@ bool etcd_key_is_moving(struct etcd_conn *, const char *token);
 int64_t etcd_key_lease(struct etcd_conn *, const char *token);
 /* Its claim has no more to do with it; true: there was one. */
 bool etcd_key_forget(struct etcd_conn *, const char *token);
-/* No answer came to a write of it, or to a removal. */
+/* No answer came to a write of it, or to a removal under the name that ends so:
+ * a claim may have left another name behind. */
 void etcd_key_doubt(struct etcd_conn *, const char *token);
-void etcd_key_leaving(struct etcd_conn *, const char *token);
+void etcd_key_leaving(struct etcd_conn *, const char *token, const char *last);
 /* The key is not there, or is no longer ours if not `absent`, and an answer has
  * said so.  True if the claim is done with its name; false: a write or a
  * removal without an answer may still mean it. */

@@ -153,15 +153,6 @@ void etcd_key_doubt(struct etcd_conn *ec, const char *token)
     pthread_mutex_unlock(&ec->mu);
 }
 
-void etcd_key_leaving(struct etcd_conn *ec, const char *token)
-{
-    struct etcd_key *key = key_lock(ec, token);
-
-    if (key)
-        key->leaving = true;
-    pthread_mutex_unlock(&ec->mu);
-}
-
 bool etcd_key_is_known(struct etcd_conn *ec, const char *token)
 {
     const struct etcd_key *key = key_lock(ec, token);
@@ -228,6 +219,15 @@ static bool key_ends(const struct etcd_key *key, const char *last)
     const char *end = strrchr(key->name, '/');
 
     return end && !strcmp(end + 1, last);
+}
+
+void etcd_key_leaving(struct etcd_conn *ec, const char *token, const char *last)
+{
+    struct etcd_key *key = key_lock(ec, token);
+
+    if (key && key_ends(key, last))
+        key->leaving = true;
+    pthread_mutex_unlock(&ec->mu);
 }
 
 bool etcd_key_done(struct etcd_conn *ec, const char *token, const char *last,

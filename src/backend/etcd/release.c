@@ -49,7 +49,7 @@ hf_status etcd_release(struct hfi_conn *conn, const struct hfi_claim *claim,
                          deadline, err);
     if (st && st != HF_LOST) {
         if (st != HF_UNAVAILABLE)
-            etcd_key_leaving(ec, claim->token);
+            etcd_key_leaving(ec, claim->token, own->last);
         return st;
     }
     left = !etcd_key_done(ec, claim->token, own->last, absent) || claim->doubt;
