@@ -83,6 +83,7 @@ static hf_status detached_no_grant(const char *key, struct hf_error *err)
 
 /* Make the grant ours alone.  Asked again until `end`: the second time it may
  * be ours already, which is why a try without an answer is remembered.  An
+ * answer without sense says no more than none, but it is not asked again.  An
  * attempt has half of the time that is left, so that one connection that hangs
  * does not take all of it. */
 static hf_status detached_take_over(struct hf_client *c,
@@ -100,7 +101,8 @@ static hf_status detached_take_over(struct hf_client *c,
         st = c->be->take_over(c->conn, &grant->claim, handle->token,
                               &grant->receipt, limit, err);
         pthread_mutex_lock(&c->mu);
-        grant->claim.doubt = grant->claim.doubt || st == HF_UNCERTAIN;
+        grant->claim.doubt =
+            grant->claim.doubt || st == HF_UNCERTAIN || st == HF_PROTOCOL;
         now = hfi_now();
         if ((st != HF_UNCERTAIN && st != HF_UNAVAILABLE) || now >= end)
             break;
@@ -113,7 +115,7 @@ static hf_status detached_take_over(struct hf_client *c,
 /* The attach failed.  What may be ours in the service is taken back, also after
  * HF_LOST: one that was broken since we took it over is still there. */
 static hf_status detached_unadopt(struct hf_client *c, struct hfi_grant *grant,
-                                  hf_status st, bool ours)
+                                  hf_status st, bool ours, struct hf_error *err)
 {
     ours = ours || grant->claim.doubt;
     if (!ours || !c->be->take_over) {
@@ -121,7 +123,7 @@ static hf_status detached_unadopt(struct hf_client *c, struct hfi_grant *grant,
         return st;
     }
     if (st != HF_LOST)
-        st = HF_UNCERTAIN;
+        st = hfi_restate(err, HF_UNCERTAIN);
     grant->claim.doubt = grant->claim.doubt || st == HF_UNCERTAIN;
     hfi_grant_reap(c, grant);
     return st;
@@ -210,7 +212,7 @@ static hf_status detached_renew_token(struct hf_client *c,
         } else {
             if (other->claim.doubt) /* Either token may have it. */
                 hfi_grant_lose(c, grant, HF_LOSS_EXPIRED);
-            st = detached_unadopt(c, other, st, false);
+            st = detached_unadopt(c, other, st, false, err);
         }
     }
     grant->busy = false;
@@ -332,7 +334,7 @@ hf_status hfi_attach(struct hf_client *c, const char *key,
                                              params->ttl_ms))
         st = hfi_fail(err, HF_UNCERTAIN, "the answer came too late");
     if (st) {
-        st = detached_unadopt(c, grant, st, ours);
+        st = detached_unadopt(c, grant, st, ours, err);
         if (st == HF_LOST)
             st = detached_no_grant(key, err);
         goto out;

@@ -37,6 +37,8 @@ static atomic_bool far_refuses;      /* renewals fail at once, in doubt */
 static atomic_bool far_unsent;       /* renewals are not sent at all */
 static atomic_int far_denied;        /* 1: the next renewal has no answer, and
                                       * later ones (-1) are refused */
+static atomic_bool far_nonsense; /* a handle is taken up, and the answer to that
+                                  * makes no sense */
 static const char *_Atomic far_silent_key; /* renewals of it have no answer */
 static atomic_int far_calls_here; /* calls made by the test's own thread */
 static pthread_t far_test_thread;
@@ -215,10 +217,14 @@ static hf_status far_take_over(struct hfi_conn *conn,
                                struct hfi_receipt *receipt, int64_t deadline,
                                struct hf_error *err)
 {
+    hf_status st;
+
     if (!far_go(deadline, false))
         return hfi_fail(err, HF_UNCERTAIN, "far: no answer");
-    return hfi_backend_mem.take_over(near_of(conn), claim, token, receipt,
-                                     deadline, err);
+    st = hfi_backend_mem.take_over(near_of(conn), claim, token, receipt,
+                                   deadline, err);
+    return atomic_load(&far_nonsense) ? hfi_fail(err, HF_PROTOCOL, "far: what?")
+                                      : st;
 }
 
 static hf_status far_watch(struct hfi_conn *conn, const struct hfi_claim *claim,

@@ -87,6 +87,23 @@ TEST(a_lock_that_is_broken_while_it_is_attached_is_released)
     far_end(client);
 }
 
+/* The lease is long, and on a session it would never be over. */
+TEST(what_was_taken_up_with_an_answer_without_sense_is_taken_back)
+{
+    struct hf_lock_opts opts = far_opts(60000, 0);
+    hf_client *client = far_client(5000), *other = far_sweeping_client(5000);
+    struct hf_handle handle = far_detached(client, "k", 60000);
+    hf_lock *lk = NULL;
+
+    atomic_store(&far_nonsense, true);
+    CHECK_STATUS(hf_attach(other, "k", &handle, &opts, &lk, &t_err),
+                 HF_UNCERTAIN);
+    atomic_store(&far_nonsense, false);
+    t_poll_until(far_is_free(client, "k"), 20000);
+    far_end(other);
+    far_end(client);
+}
+
 TEST(a_shorter_lease_without_an_answer_limits_what_is_believed)
 {
     hf_client *client = far_client(300);

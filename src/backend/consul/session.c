@@ -134,7 +134,7 @@ hf_status hfi_consul_session_create(struct consul_conn *cc,
     st = hfi_consul_call(cc, &cc->calls, &rq, deadline, &reply, err);
     free(body);
     if (st)
-        return st == HF_UNCERTAIN ? HF_UNAVAILABLE : st;
+        return st == HF_UNCERTAIN ? hfi_restate(err, HF_UNAVAILABLE) : st;
     hfi_consul_reply_parse(&reply);
     id = json_string_value(json_object_get(reply.json, "ID"));
     if (id && hfi_consul_is_id(id)) {
