@@ -384,8 +384,8 @@ static hf_status handle_ask_downgrade(struct hf_client *c,
             hfi_lease_attempt_end(sent, grant->lease_ms, end, c->timeout_ms, 0),
             err);
         pthread_mutex_lock(&c->mu);
-        if (st == HF_UNCERTAIN)
-            grant->downgrading = true;
+        if (st == HF_UNCERTAIN || st == HF_PROTOCOL)
+            grant->downgrading = true; /* no answer, or one without sense */
     } while ((st == HF_UNCERTAIN || st == HF_UNAVAILABLE) &&
              hfi_handle_pause(c, hfi_lease_retry_at(sent, grant->lease_ms),
                               cancels) &&
@@ -416,7 +416,7 @@ static hf_status handle_judge_downgrade(struct hf_client *c,
                                         struct hfi_grant *grant, hf_status st,
                                         struct hf_error *err)
 {
-    if (st == HF_UNAVAILABLE && grant->downgrading)
+    if (st && st != HF_LOST && grant->downgrading)
         st = hfi_restate(err, HF_UNCERTAIN);
     else if (st == HF_LOST)
         hfi_grant_lose(c, grant, HF_LOSS_STOLEN);
