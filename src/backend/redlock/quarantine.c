@@ -32,12 +32,12 @@
  *      is no later than a right one.  With all clocks at hand both are the
  *      middle one.  With fewer, a wrong clock makes the quarantine longer, and
  *      (4) ends it.
- *
  *  (6) A client reads the largest value when it connects, and a larger one may
- *      be written later.  So it asks again, every node that is there, before it
- *      lets a node vote that it has seen in quarantine.  Whoever holds a lock
- *      has written its value on a majority before, and on each node that was
- *      restarted when it connected there again.
+ *      be written later.  So no node votes before every node that is there has
+ *      been asked after the end of that one's quarantine, be it when we
+ *      connected or again: also if we did not look at the node meanwhile, or
+ *      others count for us.  Whoever holds a lock that the node has forgotten
+ *      has written its value on a majority before the restart.
  *
  * The note of a node is the hash that a lock with an empty key would have,
  * which no lock is: q is the longest lease in milliseconds, r the run id, s
@@ -95,19 +95,20 @@ hf_status redlock_check_ttl(const struct redlock_conn *rl, int64_t ttl_ms,
 static bool clocks_agree(const struct redlock_conn *rl, bool later,
                          int64_t *ret)
 {
-    int64_t ahead[REDLOCK_MAX];
+    int64_t ahead[REDLOCK_MAX], one, now = hfi_now();
     int i, j, n = 0, wrong = rl->n - rl->majority;
 
     for (i = 0; i < rl->n; i++) {
-        if (!rl->nodes[i].clocked)
+        if (!rl->nodes[i].asked)
             continue;
-        for (j = n++; j > 0 && ahead[j - 1] > rl->nodes[i].ahead[later]; j--)
+        one = rl->nodes[i].ahead[later];
+        for (j = n++; j > 0 && ahead[j - 1] > one; j--)
             ahead[j] = ahead[j - 1];
-        ahead[j] = rl->nodes[i].ahead[later];
+        ahead[j] = one;
     }
     if (n <= wrong)
         return false;
-    *ret = hfi_now() + ahead[later ? wrong : n - 1 - wrong];
+    *ret = now + ahead[later ? wrong : n - 1 - wrong];
     return true;
 }
 
@@ -121,7 +122,7 @@ static void clocks_wait(struct redlock_conn *rl, int64_t deadline)
     for (;;) {
         for (i = missing = 0; i < rl->n; i++)
             missing +=
-                !rl->nodes[i].clocked && rl->nodes[i].state == REDLOCK_TRYING;
+                !rl->nodes[i].asked && rl->nodes[i].state == REDLOCK_TRYING;
         if (!missing || rl->closing || !hfi_left_ms(until))
             return;
         hfi_cond_wait(&rl->changed, &rl->mu, until);
@@ -130,27 +131,31 @@ static void clocks_wait(struct redlock_conn *rl, int64_t deadline)
 
 /* ---- the note of a node ------------------------------------------------ */
 
-/* With the mutex held: a node knows a client that asks for such leases. */
-static void quarantine_obey(struct redlock_conn *rl, int64_t longest)
+/* With the mutex held: what the node has said just now, to what was asked at
+ * `sent`: what time it is, and that it knows a client that asks for such
+ * leases.  quarantine.c (2) */
+static void quarantine_hear(struct redlock_node *node, const redisReply *reply,
+                            int64_t sent)
 {
-    if (longest > rl->longest_ttl && longest <= HFI_TTL_MAX)
-        rl->longest_ttl = longest;
+    int64_t longest = redlock_item(reply, 0), clock = redlock_item(reply, 2);
+
+    if (longest > node->rl->longest_ttl && longest <= HFI_TTL_MAX)
+        node->rl->longest_ttl = longest;
+    node->ahead[0] = clock - hfi_now();
+    node->ahead[1] = clock - sent;
+    node->asked = sent;
 }
 
-/* With the mutex held: what the node has said just now, to what was asked at
- * `sent`.  True if it is to be told since when it was seen: *seen.
- * quarantine.c (2) and (5) */
+/* With the mutex held: the same, as its connection begins.  True if it is to be
+ * told since when it was seen: *seen.  quarantine.c (5) */
 static bool quarantine_read(struct redlock_node *node, const redisReply *reply,
                             int64_t sent, int64_t *seen, int64_t deadline)
 {
     struct redlock_conn *rl = node->rl;
-    int64_t longest = redlock_item(reply, 0), noted = redlock_item(reply, 1);
-    int64_t clock = redlock_item(reply, 2), latest;
+    int64_t noted = redlock_item(reply, 1), clock = redlock_item(reply, 2);
+    int64_t latest;
 
-    quarantine_obey(rl, longest);
-    node->ahead[0] = clock - hfi_now();
-    node->ahead[1] = clock - sent;
-    node->clocked = true;
+    quarantine_hear(node, reply, sent);
     hfi_cond_wake(&rl->changed);
     if (!node->run_id[0])
         return false; /* The note may be of any run. */
@@ -230,57 +235,69 @@ static int64_t quarantine_count(struct redlock_node *node)
     return node->born + rl->longest_ttl - now;
 }
 
+/* With the mutex held: has each node been asked since the quarantine of this one
+ * is over?  quarantine.c (6) */
+static bool quarantine_is_agreed(const struct redlock_node *node)
+{
+    const struct redlock_conn *rl = node->rl;
+    int64_t end = node->born + rl->longest_ttl;
+    int i;
+
+    for (i = 0; i < rl->n && rl->settled < end; i++)
+        if (rl->nodes[i].asked && rl->nodes[i].asked < end)
+            return false;
+    return true;
+}
+
 int64_t redlock_quarantine_left(struct redlock_node *node)
 {
     struct redlock_conn *rl = node->rl;
-    unsigned bit = 1U << node->index;
     int64_t left;
 
     if (!rl->quarantine || HFI_MUTANT(empty_node_votes))
         return 0;
     pthread_mutex_lock(&rl->mu);
     left = quarantine_count(node);
+    if (left <= 0)
+        left = quarantine_is_agreed(node) ? 0 : 1;
     pthread_mutex_unlock(&rl->mu);
-    if (left > 0)
-        atomic_fetch_or(&rl->waited, bit);
-    else
-        left = atomic_load(&rl->waited) & bit ? 1 : 0;
     return left;
 }
 
-/* The nodes whose quarantine is over by what is known, and was not before. */
-static unsigned quarantine_due(struct redlock_conn *rl)
+/* Is the quarantine of a node over by what is known, and that is not enough? */
+static bool quarantine_is_due(struct redlock_conn *rl)
 {
-    unsigned due = atomic_load(&rl->waited);
+    bool due = false;
     int i;
 
     pthread_mutex_lock(&rl->mu);
-    for (i = 0; i < rl->n; i++)
-        if (due & 1U << i && quarantine_count(&rl->nodes[i]) > 0)
-            due &= ~(1U << i);
+    for (i = 0; i < rl->n && !due; i++)
+        due = quarantine_count(&rl->nodes[i]) <= 0 &&
+              !quarantine_is_agreed(&rl->nodes[i]);
     pthread_mutex_unlock(&rl->mu);
     return due;
 }
 
-/* quarantine.c (6) */
+/* quarantine.c (6).  Those who do not answer are not there. */
 void redlock_quarantine_settle(struct redlock_conn *rl, int64_t ttl_ms,
                                int64_t deadline)
 {
-    unsigned due = atomic_load(&rl->waited) ? quarantine_due(rl) : 0;
     char longest[24];
     const char *argv[] = {"", longest, "", ""};
     struct redis_batch batch = {0};
     struct redlock_round round;
     struct redlock_span span;
     const redisReply *reply;
+    int64_t sent;
     int i;
 
-    if (!due)
+    if (!rl->quarantine || !quarantine_is_due(rl))
         return;
     redlock_round_init(&round, rl);
     snprintf(longest, sizeof(longest), "%" PRId64, rl->lease_max);
     redlock_step(rl, &batch, 'Q', "", 4, argv);
     span = redlock_span(rl, ttl_ms, deadline);
+    sent = hfi_now();
     for (i = 0; i < rl->n; i++)
         if (redlock_node_is_ready(&rl->nodes[i], redlock_limit(rl, ttl_ms)))
             redlock_ask(&round, i, &batch, span.late);
@@ -288,10 +305,14 @@ void redlock_quarantine_settle(struct redlock_conn *rl, int64_t ttl_ms,
     while ((i = redlock_hear(&round, span.late)) >= 0) {
         reply = redlock_reply(&round.calls[i], 0);
         pthread_mutex_lock(&rl->mu);
-        quarantine_obey(rl, reply ? redlock_item(reply, 0) : 0);
+        if (reply && redlock_item(reply, 2) > 0)
+            quarantine_hear(&rl->nodes[i], reply, sent);
         pthread_mutex_unlock(&rl->mu);
     }
     redlock_round_fini(&round);
     redis_batch_free(&batch);
-    atomic_fetch_and(&rl->waited, ~due | ~quarantine_due(rl));
+    pthread_mutex_lock(&rl->mu);
+    if (rl->settled < sent)
+        rl->settled = sent;
+    pthread_mutex_unlock(&rl->mu);
 }

@@ -60,7 +60,7 @@ struct redlock_node {
     int64_t born;          /* not before it was started, on our clock */
     int64_t noted;         /* when it was first seen since; quarantine.c */
     int64_t ahead[2];      /* its clock, less ours, in ms: least and most */
-    bool clocked;          /* that is known */
+    int64_t asked;         /* for that and the longest lease; 0: never */
     _Atomic int64_t heard; /* when it last answered */
     _Atomic int64_t took;  /* how long it takes to answer; node_call.c */
     atomic_bool native;    /* SET takes NX with GET */
@@ -88,8 +88,7 @@ struct redlock_conn {
     pthread_mutex_t mu; /* guards what is not constant here and in the nodes */
     struct hfi_cond changed;
     int64_t longest_ttl; /* that any client may have, as far as is known */
-    atomic_uint waited;  /* nodes that were in quarantine, until it is known
-                          * that it is over; quarantine.c (6) */
+    int64_t settled;     /* when all were last asked for it together */
     struct redlock_node nodes[REDLOCK_MAX];
 
     pthread_mutex_t subscriber_mu; /* guards the subscribers and what follows */

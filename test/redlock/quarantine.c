@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * quarantine.c - what clients of one set of servers have to agree on before a
+ * server that was restarted votes again: the longest lease of all of them.
+ */
+#include "rl.h"
+
+/* The URL of the servers with another quarantine=. */
+static hf_client *open_with(const struct rl *rl, const char *quarantine)
+{
+    hf_client *client = NULL;
+    char url[600];
+
+    snprintf(url, sizeof(url), "%.*s?quarantine=%s", (int)strcspn(rl->url, "?"),
+             rl->url, quarantine);
+    CHECK_OK(hf_open(url, NULL, &client, &t_err));
+    return client;
+}
+
+/* By all of them: for none of them there is anything left to wait for. */
+static bool is_granted_by_all(struct rl *rl, hf_client *client, int64_t ttl_ms)
+{
+    hf_lock *lk = NULL;
+    bool all;
+
+    if (rl_try(client, "all", ttl_ms, &lk))
+        return false;
+    all = rl_count(rl, "all", hf_token(lk)) == RL_N;
+    hf_release(lk, NULL);
+    return all;
+}
+
+static bool is_granted(hf_client *client, const char *key, int64_t ttl_ms)
+{
+    hf_lock *lk = NULL;
+
+    return rl_try(client, key, ttl_ms, &lk) == HF_OK &&
+           hf_release(lk, NULL) != HF_INVALID;
+}
+
+/* Has a client that was connected to it since its restart said so there? */
+static bool is_noted(struct rl *rl, int node)
+{
+    return rt_text(&rl->nodes[node], "HGET {holdfast:}:meta: s")[0] != '\0';
+}
+
+/* ---- leases of different length ----------------------------------------- */
+
+/* A client for short leases is there before one for long leases, whose lock is
+ * forgotten by three servers. */
+struct unequal {
+    struct rl rl;
+    hf_client *brief, *holder;
+    hf_lock *lk;
+};
+
+#define BRIEF_MS 500
+
+static void unequal_start(struct unequal *at)
+{
+    struct hf_lock_opts opts = rt_opts(20000, HF_MANUAL);
+
+    rl_start(&at->rl, "?quarantine=500ms", false);
+    at->brief = rl_open(&at->rl);
+    t_poll_until(is_granted_by_all(&at->rl, at->brief, BRIEF_MS), 10000);
+    hf_close(open_with(&at->rl, "20s"));
+    at->holder = open_with(&at->rl, "off"); /* what that one may hold later */
+    CHECK_OK(hf_acquire(at->holder, "k", 0, &opts, &at->lk, &t_err));
+    for (int i = 0; i < 3; i++) {
+        rt_crash(&at->rl.nodes[i]);
+        rt_again(&at->rl.nodes[i]);
+    }
+}
+
+static void unequal_end(struct unequal *at)
+{
+    int64_t end = t_now_ms() + 1000;
+
+    do /* The first may find out that connections were closed. */
+        CHECK(!is_granted(at->brief, "k", BRIEF_MS));
+    while (t_now_ms() < end || !strstr(t_err.text, "restarted"));
+    CHECK(hf_held(at->lk));
+    hf_release(at->lk, NULL);
+    hf_close(at->brief);
+    hf_close(at->holder);
+    rl_end(&at->rl);
+}
+
+/* It sees them when it looks at a lock, and wants none while they are young. */
+TEST(a_client_that_was_idle_asks_for_the_longest_lease_again)
+{
+    struct hf_info info = HF_INFO_INIT;
+    struct unequal at = {0};
+
+    unequal_start(&at);
+    for (int i = 0; i < 3; i++)
+        while (!is_noted(&at.rl, i))
+            if (hf_inspect(at.brief, "k", &info, &t_err))
+                t_sleep_ms(5);
+    t_sleep_ms(2 * BRIEF_MS);
+    unequal_end(&at);
+}
+
+/* Another client has seen them when they were young, and has said so there. */
+TEST(so_does_one_that_comes_back_when_others_have_seen_them)
+{
+    struct unequal at = {0};
+    hf_client *other;
+
+    unequal_start(&at);
+    other = rl_open(&at.rl);
+    for (int i = 0; i < 3; i++)
+        t_poll_until(is_noted(&at.rl, i), 10000);
+    t_sleep_ms(2 * BRIEF_MS);
+    unequal_end(&at);
+    hf_close(other);
+}
+
+T_MAIN
