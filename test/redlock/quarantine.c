@@ -1,9 +1,14 @@
 /* SPDX-License-Identifier: MIT
  *
  * quarantine.c - what clients of one set of servers have to agree on before a
- * server that was restarted votes again: the longest lease of all of them.
+ * server that was restarted votes again: the longest lease of all of them, and
+ * what time it is.
  */
 #include "rl.h"
+
+#include <fcntl.h>
+#include <time.h>
+#include <unistd.h>
 
 /* The URL of the servers with another quarantine=. */
 static hf_client *open_with(const struct rl *rl, const char *quarantine)
@@ -114,6 +119,100 @@ TEST(so_does_one_that_comes_back_when_others_have_seen_them)
     t_sleep_ms(2 * BRIEF_MS);
     unequal_end(&at);
     hf_close(other);
+}
+
+/* ---- clocks that run too fast or too slow ------------------------------- */
+
+/* The clocks of the servers run wrong by 0.9 percent, which is what leases allow
+ * for, and a client has been connected for so long that they are off by more
+ * than the quarantine. */
+#define DRIFT_MS     200
+#define DRIFT_AGE_MS 30000
+
+/* Of each server, as test/clock.c has it. */
+static int64_t drift_rate;
+
+static void drift_next(int i)
+{
+    static char path[200];
+
+    snprintf(path, sizeof(path), "%s/clock%d", t_tmpdir(), i);
+    setenv("HF_CLOCK_FILE", path, 1);
+    setenv("LD_PRELOAD", getenv("HF_CLOCK_SHIM"), 1);
+}
+
+static void drift_prepare(int i)
+{
+    struct timespec now;
+    int64_t clock[4] = {0};
+    int fd;
+
+    drift_next(i);
+    clock_gettime(CLOCK_REALTIME, &now);
+    clock[1] = INT64_C(100000000000); /* It never comes to less than nothing. */
+    clock[2] = drift_rate;
+    clock[3] = (int64_t)now.tv_sec * 1000000;
+    fd = open(getenv("HF_CLOCK_FILE"), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    CHECK_GE(fd, 0);
+    CHECK_EQ(write(fd, clock, sizeof(clock)), (ssize_t)sizeof(clock));
+    close(fd);
+}
+
+/* A server is restarted without its data.  One client sees it and writes down
+ * when; then it is all that the next one lacks for a majority. */
+static void check_drift(struct rl *rl, hf_client *old, bool old_is_first)
+{
+    int64_t restarted = t_now_ms();
+    hf_client *fresh, *next;
+
+    rt_crash(&rl->nodes[0]);
+    drift_next(0);
+    rt_again(&rl->nodes[0]);
+    unsetenv("LD_PRELOAD");
+    fresh = old_is_first ? NULL : rl_open(rl);
+    while (!is_noted(rl, 0))
+        if (old_is_first)
+            is_granted(old, "other", DRIFT_MS);
+    rl_signal(rl, 0x18, SIGSTOP);
+    if (old_is_first)
+        fresh = rl_open(rl);
+    next = old_is_first ? fresh : old;
+    while (!is_granted(next, "k", DRIFT_MS))
+        continue;
+    /* A holder that relied on that server would not rely on it any more. */
+    CHECK_GE(t_now_ms() - restarted, DRIFT_MS - DRIFT_MS / 100 - 2);
+    rl_signal(rl, 0x18, SIGCONT);
+    hf_close(fresh);
+}
+
+static void check_drift_of(int64_t rate, bool old_is_first)
+{
+    struct rl rl;
+    hf_client *old;
+
+    if (!getenv("HF_CLOCK_SHIM"))
+        T_SKIP_HOST("a server's clock cannot be moved without the shim");
+    drift_rate = rate;
+    rl_start_with(&rl, "?quarantine=200ms", drift_prepare);
+    unsetenv("LD_PRELOAD");
+    old = rl_open(&rl);
+    t_poll_until(is_granted_by_all(&rl, old, DRIFT_MS), 10000);
+    t_sleep_ms(DRIFT_AGE_MS);
+    check_drift(&rl, old, old_is_first);
+    hf_close(old);
+    rl_end(&rl);
+}
+
+/* It says that the server was seen before it was started. */
+TEST_TIMEOUT(what_time_it_was_for_long_is_not_written_down, 120)
+{
+    check_drift_of(9000, true);
+}
+
+/* It takes what another has written for longer ago than it is. */
+TEST_TIMEOUT(what_time_it_was_for_long_is_not_counted_by, 120)
+{
+    check_drift_of(-9000, false);
 }
 
 T_MAIN

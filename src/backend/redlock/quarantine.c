@@ -31,7 +31,8 @@
  *      at hand, and what is read is compared with the (f + 1)-th highest, which
  *      is no later than a right one.  With all clocks at hand both are the
  *      middle one.  With fewer, a wrong clock makes the quarantine longer, and
- *      (4) ends it.
+ *      (4) ends it.  What a clock said a while ago is known less exactly now:
+ *      clocks run apart by as much as leases allow for (base/lease.h).
  *  (6) A client reads the largest value when it connects, and a larger one may
  *      be written later.  So no node votes before every node that is there has
  *      been asked after the end of that one's quarantine, be it when we
@@ -47,6 +48,7 @@
 
 #include <inttypes.h>
 
+#include "base/lease.h"
 #include "base/mutant.h"
 
 #include "base/banned.h"
@@ -89,6 +91,16 @@ hf_status redlock_check_ttl(const struct redlock_conn *rl, int64_t ttl_ms,
 
 /* ---- what time it is --------------------------------------------------- */
 
+/* By how much the clock of the node is ahead of ours by now, at most or at
+ * least. */
+static int64_t clock_ahead(const struct redlock_node *node, bool most,
+                           int64_t now)
+{
+    int64_t apart = hfi_lease_margin(now - node->asked);
+
+    return node->ahead[most] + (most ? apart : -apart);
+}
+
 /* With the mutex held: the time that it is now, by the clocks of the nodes; no
  * later than a right one has it, or no earlier.  False if so few have told it
  * that all of them may be wrong.  quarantine.c (5) */
@@ -101,7 +113,7 @@ static bool clocks_agree(const struct redlock_conn *rl, bool later,
     for (i = 0; i < rl->n; i++) {
         if (!rl->nodes[i].asked)
             continue;
-        one = rl->nodes[i].ahead[later];
+        one = clock_ahead(&rl->nodes[i], later, now);
         for (j = n++; j > 0 && ahead[j - 1] > one; j--)
             ahead[j] = ahead[j - 1];
         ahead[j] = one;
