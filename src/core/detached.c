@@ -41,6 +41,7 @@ static struct hfi_grant *detached_adopt(struct hf_client *c, const char *key,
             false; /* It is not what the local queue asked for. */
         grant->receipt.fence = handle->fence;
         grant->receipt.registered = true;
+        grant->most_ms = HFI_NEVER; /* whatever others have asked for */
         if (!c->be->take_over || HFI_MUTANT(handle_taken_twice))
             detached_use_token(grant, handle);
     }
@@ -388,7 +389,6 @@ hf_status hfi_handle_release(struct hf_client *c, const char *key,
         detached_use_token(grant, handle);
         st = hfi_grant_send_release(c, grant, hfi_now() + c->timeout_ms, err);
         if (st == HF_UNCERTAIN || st == HF_UNAVAILABLE) {
-            grant->most_ms = HFI_NEVER; /* the bearer's, whatever that was */
             hfi_grant_reap(c, grant);
             st = HF_UNCERTAIN;
         } else {

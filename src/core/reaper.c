@@ -10,7 +10,8 @@
  * INVARIANTS
  *  (1) A claim stays here until the service has said with certainty that it is
  *      gone, or until it has lapsed there by itself, also if the lease became
- *      longer by the last request that had no answer.
+ *      longer by the last request that had no answer.  How long the lease of a
+ *      lock is that others had before is not known.
  *  (2) "Not there" is no certainty while a try without an answer may still
  *      arrive (claim.doubt): the claim stays for a whole lease, counted from
  *      the first answer of the service, because what is under way to a service
@@ -57,7 +58,9 @@ bool hfi_reap_goes_on(const struct hf_client *c, struct hfi_grant *grant,
         return false;
     if (!grant->answered) {
         grant->answered = true;
-        grant->next_at = hfi_after(now, grant->most_ms);
+        grant->next_at =
+            now + (grant->most_ms == HFI_NEVER ? grant->claim.ttl_ms
+                                               : grant->most_ms);
     }
     return sent < grant->next_at;
 }

@@ -204,6 +204,36 @@ TEST(a_token_that_was_replaced_in_doubt_takes_nothing_later)
     rt_end(&s);
 }
 
+/* The server keeps it for as long as the first holder asked for. */
+TEST(a_lock_that_was_taken_up_is_given_back_for_as_long_as_it_can_be_there)
+{
+    struct hf_lock_opts opts = rt_opts(60000, 0);
+    struct rt_server s = {0};
+    struct hf_handle handle;
+    struct proxy p;
+    hf_client *near, *far;
+    hf_lock *lk = NULL;
+
+    rt_start(&s, NULL);
+    near = rt_open(&s, "");
+    proxy_start(&p, &s);
+    CHECK_OK(hf_open(rt_url(p.port, "?timeout=300ms"), NULL, &far, &t_err));
+    CHECK_OK(hf_acquire(near, "k", 0, &opts, &lk, &t_err));
+    CHECK_OK(hf_detach(lk, &handle, &t_err));
+    opts.ttl_ms = 500;
+    CHECK_OK(hf_attach(far, "k", &handle, &opts, &lk, &t_err));
+    proxy_break(&p, PROXY_FREEZE);
+    CHECK(hf_release(lk, &t_err) != HF_OK);
+    t_sleep_ms(2000); /* The lease that was asked for last is over. */
+    CHECK_GT(rt_int(&s, "PTTL holdfast:k"), 30000);
+    proxy_break(&p, PROXY_PASS);
+    t_poll_until(rt_int(&s, "EXISTS holdfast:k") == 0, 20000);
+    hf_close(far);
+    proxy_stop(&p);
+    hf_close(near);
+    rt_end(&s);
+}
+
 /* ---- owner ids --------------------------------------------------------- */
 
 TEST(an_owner_id_joins_nothing_but_grants_of_that_owner_id)
