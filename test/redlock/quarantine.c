@@ -7,18 +7,26 @@
 #include "rl.h"
 
 #include <fcntl.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-/* The URL of the servers with another quarantine=. */
-static hf_client *open_with(const struct rl *rl, const char *quarantine)
+/* Open the servers with another quarantine=. */
+static hf_status try_open(const struct rl *rl, const char *quarantine,
+                          hf_client **ret)
 {
-    hf_client *client = NULL;
     char url[600];
 
     snprintf(url, sizeof(url), "%.*s?quarantine=%s", (int)strcspn(rl->url, "?"),
              rl->url, quarantine);
-    CHECK_OK(hf_open(url, NULL, &client, &t_err));
+    return hf_open(url, NULL, ret, &t_err);
+}
+
+static hf_client *open_with(const struct rl *rl, const char *quarantine)
+{
+    hf_client *client = NULL;
+
+    CHECK_OK(try_open(rl, quarantine, &client));
     return client;
 }
 
@@ -119,6 +127,49 @@ TEST(so_does_one_that_comes_back_when_others_have_seen_them)
     t_sleep_ms(2 * BRIEF_MS);
     unequal_end(&at);
     hf_close(other);
+}
+
+/* Scripts of a server are flushed all the time, also between loading one and
+ * calling it. */
+static pid_t flush_start(struct rt_server *server)
+{
+    pid_t pid = fork();
+
+    CHECK_GE(pid, 0);
+    while (pid == 0) {
+        rt_do(server, "SCRIPT FLUSH");
+        usleep(200);
+    }
+    return pid;
+}
+
+/* A client says its value wherever it may vote, or it is not connected. */
+TEST(a_longest_lease_is_said_although_scripts_are_flushed)
+{
+    struct rl rl;
+    hf_client *client = NULL;
+    char value[24];
+    pid_t flushes[RL_N];
+
+    rl_start(&rl, "?quarantine=10ms", false);
+    for (int node = 0; node < RL_N; node++)
+        flushes[node] = flush_start(&rl.nodes[node]);
+    for (int i = 0; i < 40; i++) {
+        snprintf(value, sizeof(value), "%dms", 100 + i);
+        t_poll_until(try_open(&rl, value, &client) == HF_OK, 20000);
+        t_poll_until(is_granted_by_all(&rl, client, 90), 20000);
+        for (int node = 0; node < RL_N; node++)
+            CHECK_EQ(rt_int(&rl.nodes[node], "HSTRLEN {holdfast:}:meta: q"), 3);
+        for (int node = 0; node < RL_N; node++)
+            CHECK_EQ(atoi(rt_text(&rl.nodes[node], "HGET {holdfast:}:meta: q")),
+                     100 + i);
+        hf_close(client);
+    }
+    for (int node = 0; node < RL_N; node++) {
+        kill(flushes[node], SIGKILL);
+        CHECK_EQ(waitpid(flushes[node], NULL, 0), flushes[node]);
+    }
+    rl_end(&rl);
 }
 
 /* ---- clocks that run too fast or too slow ------------------------------- */

@@ -369,6 +369,21 @@ TEST(held_by_another_and_too_few_nodes_are_told_apart_and_name_the_nodes)
     rl_end(&rl);
 }
 
+/* As with rights that are missing: it takes every server for a new one, and
+ * leaves what was sent too late to its expiry. */
+TEST(commands_that_a_server_was_told_to_forget_are_done_without)
+{
+    struct many many = {.n = 3};
+
+    for (int i = 0; i < many.n; i++)
+        rt_start(&many.nodes[i], "--rename-command", "INFO", "",
+                 "--rename-command", "CLIENT", "", "--rename-command", "CONFIG",
+                 "", NULL);
+    check_works(many_url(&many, 3, "?quarantine=off"));
+    for (int i = 0; i < many.n; i++)
+        rt_stop(&many.nodes[i]);
+}
+
 TEST(a_server_that_evicts_keys_is_warned_of)
 {
     struct hf_service about = {.size = sizeof(about)};

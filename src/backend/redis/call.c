@@ -74,6 +74,7 @@ static const struct {
     {"WRONGTYPE", HF_PROTOCOL, "somebody else's data is at this key"},
     {"LOADING", HF_UNAVAILABLE, "it is still loading its data"},
     {"BUSY ", HF_UNAVAILABLE, "a script runs for too long there"},
+    {"NOSCRIPT", HF_UNAVAILABLE, "its scripts were flushed again"},
     {"MISCONF", HF_UNAVAILABLE, "it cannot write its data to disk"},
     {"OOM", HF_UNAVAILABLE, "it is out of memory"},
     {"READONLY", HF_UNAVAILABLE, error_replica},

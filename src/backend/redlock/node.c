@@ -52,7 +52,8 @@ hf_status redlock_handshake_may(struct redlock_node *node,
     *reply = NULL;
     st = redis_handshake_send(&node->rc, link, argc, argv, reply, deadline,
                               &why);
-    if (!st || st == HF_DENIED || (st == HF_PROTOCOL && !why.sys_errno))
+    if (!st || st == HF_DENIED || st == HF_UNSUPPORTED ||
+        (st == HF_PROTOCOL && !why.sys_errno))
         return HF_OK;
     if (err)
         *err = why;

@@ -143,8 +143,8 @@ bool redlock_await_more(struct redlock_conn *, unsigned asked,
 /* May it be asked?  Not while it owes an answer for longer than `limit`. */
 bool redlock_node_is_ready(struct redlock_node *, int64_t limit);
 
-/* A command on a connection that is being begun.  Where it is not allowed, that
- * is HF_OK and no reply. */
+/* A command on a connection that is being begun.  Where it is not allowed, or is
+ * not there, that is HF_OK and no reply. */
 hf_status redlock_handshake_may(struct redlock_node *, struct mux_link *,
                                 int argc, const char **argv, redisReply **reply,
                                 int64_t deadline, struct hf_error *);
