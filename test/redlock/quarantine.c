@@ -85,7 +85,8 @@ static void unequal_start(struct unequal *at)
     }
 }
 
-static void unequal_end(struct unequal *at)
+/* The client for short leases does not get it. */
+static void unequal_check(struct unequal *at)
 {
     int64_t end = t_now_ms() + 1000;
 
@@ -93,24 +94,36 @@ static void unequal_end(struct unequal *at)
         CHECK(!is_granted(at->brief, "k", BRIEF_MS));
     while (t_now_ms() < end || !strstr(t_err.text, "restarted"));
     CHECK(hf_held(at->lk));
+}
+
+static void unequal_end(struct unequal *at)
+{
     hf_release(at->lk, NULL);
     hf_close(at->brief);
     hf_close(at->holder);
     rl_end(&at->rl);
 }
 
+/* It is connected to them again, and wants no lock. */
+static void unequal_look(struct unequal *at)
+{
+    struct hf_info info = HF_INFO_INIT;
+
+    for (int i = 0; i < 3; i++)
+        while (!is_noted(&at->rl, i))
+            if (hf_inspect(at->brief, "k", &info, &t_err))
+                t_sleep_ms(5);
+}
+
 /* It sees them when it looks at a lock, and wants none while they are young. */
 TEST(a_client_that_was_idle_asks_for_the_longest_lease_again)
 {
-    struct hf_info info = HF_INFO_INIT;
     struct unequal at = {0};
 
     unequal_start(&at);
-    for (int i = 0; i < 3; i++)
-        while (!is_noted(&at.rl, i))
-            if (hf_inspect(at.brief, "k", &info, &t_err))
-                t_sleep_ms(5);
+    unequal_look(&at);
     t_sleep_ms(2 * BRIEF_MS);
+    unequal_check(&at);
     unequal_end(&at);
 }
 
@@ -125,8 +138,32 @@ TEST(so_does_one_that_comes_back_when_others_have_seen_them)
     for (int i = 0; i < 3; i++)
         t_poll_until(is_noted(&at.rl, i), 10000);
     t_sleep_ms(2 * BRIEF_MS);
+    unequal_check(&at);
     unequal_end(&at);
     hf_close(other);
+}
+
+static void *thaw(void *rl)
+{
+    t_sleep_ms(BRIEF_MS);
+    rl_signal(rl, 0x18, SIGCONT);
+    return NULL;
+}
+
+/* Those that know better are slow: a short lease is no reason not to wait. */
+TEST(servers_that_are_slow_to_tell_the_longest_lease_are_waited_for)
+{
+    struct unequal at = {0};
+    pthread_t thread;
+
+    unequal_start(&at);
+    unequal_look(&at);
+    t_sleep_ms(2 * BRIEF_MS);
+    rl_signal(&at.rl, 0x18, SIGSTOP);
+    CHECK_EQ(pthread_create(&thread, NULL, thaw, &at.rl), 0);
+    unequal_check(&at);
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+    unequal_end(&at);
 }
 
 /* Scripts of a server are flushed all the time, also between loading one and

@@ -431,7 +431,7 @@ static hf_status take_run(struct take *take, struct hfi_receipt *receipt,
     uint64_t fence;
 
     redlock_await_majority(rl, deadline);
-    redlock_quarantine_settle(rl, take->claim->ttl_ms, deadline);
+    redlock_quarantine_settle(rl, deadline);
     if (!take_gate(take, receipt, deadline)) {
         busy->left_ms = take_split_ms(take, 0);
         return hfi_fail(err, HF_BUSY, "somebody else is about to take it");

@@ -248,7 +248,7 @@ hf_status redlock_take_over(struct hfi_conn *conn,
     handle_say(rl, &batch, claim->key, claim->token, looks ? "" : token,
                receipt->fence);
     redlock_await_majority(rl, deadline);
-    redlock_quarantine_settle(rl, claim->ttl_ms, deadline);
+    redlock_quarantine_settle(rl, deadline);
     handle_ask(&round, &batch, token, false, claim->ttl_ms, deadline, &tally);
     redlock_note_doubt(receipt, redlock_silent(&round));
     verdict = handle_judge(rl, claim, &tally);

@@ -59,6 +59,10 @@
  * the time. */
 #define CLOCKS_MS 500
 
+/* How long a node is waited for that is asked for the longest lease again.  That
+ * does not depend on our own lease, which may be short: it is done once. */
+#define SETTLE_MS 3000
+
 hf_status redlock_quarantine_open(struct redlock_conn *rl,
                                   const struct hfi_url *url,
                                   struct hf_error *err)
@@ -291,16 +295,14 @@ static bool quarantine_is_due(struct redlock_conn *rl)
 }
 
 /* quarantine.c (6).  Those who do not answer are not there. */
-void redlock_quarantine_settle(struct redlock_conn *rl, int64_t ttl_ms,
-                               int64_t deadline)
+void redlock_quarantine_settle(struct redlock_conn *rl, int64_t deadline)
 {
     char longest[24];
     const char *argv[] = {"", longest, "", ""};
     struct redis_batch batch = {0};
     struct redlock_round round;
-    struct redlock_span span;
     const redisReply *reply;
-    int64_t sent;
+    int64_t sent, end;
     int i;
 
     if (!rl->quarantine || !quarantine_is_due(rl))
@@ -308,13 +310,12 @@ void redlock_quarantine_settle(struct redlock_conn *rl, int64_t ttl_ms,
     redlock_round_init(&round, rl);
     snprintf(longest, sizeof(longest), "%" PRId64, rl->lease_max);
     redlock_step(rl, &batch, 'Q', "", 4, argv);
-    span = redlock_span(rl, ttl_ms, deadline);
     sent = hfi_now();
+    end = sent + SETTLE_MS < deadline ? sent + SETTLE_MS : deadline;
     for (i = 0; i < rl->n; i++)
-        if (redlock_node_is_ready(&rl->nodes[i], redlock_limit(rl, ttl_ms)))
-            redlock_ask(&round, i, &batch, span.late);
-    span = redlock_span(rl, ttl_ms, deadline);
-    while ((i = redlock_hear(&round, span.late)) >= 0) {
+        if (redlock_node_is_ready(&rl->nodes[i], SETTLE_MS))
+            redlock_ask(&round, i, &batch, end);
+    while ((i = redlock_hear(&round, end)) >= 0) {
         reply = redlock_reply(&round.calls[i], 0);
         pthread_mutex_lock(&rl->mu);
         if (reply && redlock_item(reply, 2) > 0)

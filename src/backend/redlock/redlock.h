@@ -164,8 +164,7 @@ hf_status redlock_check_ttl(const struct redlock_conn *, int64_t ttl_ms,
 
 /* Before nodes vote: ask for the longest lease again, if a quarantine seems to
  * be over. */
-void redlock_quarantine_settle(struct redlock_conn *, int64_t ttl_ms,
-                               int64_t deadline);
+void redlock_quarantine_settle(struct redlock_conn *, int64_t deadline);
 
 /* When it may vote: in so many milliseconds; 0 now. */
 int64_t redlock_quarantine_left(struct redlock_node *);
