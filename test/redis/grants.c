@@ -204,6 +204,39 @@ TEST(a_token_that_was_replaced_in_doubt_takes_nothing_later)
     rt_end(&s);
 }
 
+/* What refuses it when it arrives late outlives those who wait meanwhile. */
+TEST(a_claim_with_a_long_lease_is_remembered_beside_short_ones)
+{
+    struct hf_lock_opts opts = rt_opts(3600000, 0);
+    struct rt_server s = {0};
+    struct rt_waiter w;
+    struct proxy p;
+    hf_client *near, *far;
+    hf_lock *lk = NULL;
+
+    rt_start(&s, NULL);
+    near = rt_open(&s, "?keep=1m");
+    proxy_start(&p, &s);
+    CHECK_OK(
+        hf_open(rt_url(p.port, "?keep=1m&timeout=300ms"), NULL, &far, &t_err));
+    first_sends(&p, "hold");
+    CHECK_STATUS(hf_acquire(far, "k", 0, &opts, &lk, &t_err), HF_UNCERTAIN);
+    t_poll_until(rt_int(&s, "ZCOUNT {holdfast:k}:queue: 7e15 inf") == 1, 20000);
+    CHECK_GT(rt_int(&s, "PTTL {holdfast:k}:queue:"), 3600000);
+    lk = rt_lock(near, "k", 0, 5000, 0);
+    w = rt_waiter(near, "k", 20000, 5000, HF_FAIR);
+    rt_wait_start(&w);
+    t_poll_until(rt_waiters(&s, "k") == 1 && rt_hears(&s, "k"), 5000);
+    CHECK_GT(rt_int(&s, "PTTL {holdfast:k}:queue:"), 3500000);
+    CHECK_OK(hf_release(lk, &t_err));
+    rt_wait_join(&w);
+    hf_close(far);
+    hf_close(near);
+    proxy_stop(&p);
+    rt_do(&s, "DEL {holdfast:k}:queue:");
+    rt_end(&s);
+}
+
 /* The server keeps it for as long as the first holder asked for. */
 TEST(a_lock_that_was_taken_up_is_given_back_for_as_long_as_it_can_be_there)
 {
@@ -362,6 +395,45 @@ TEST(a_lease_that_is_longer_than_companions_are_kept_outlives_nothing)
              rt_int(&s, "PTTL holdfast:k"));
     CHECK_OK(hf_release(lk, &t_err));
     hf_close(client);
+    rt_end(&s);
+}
+
+static void check_fence_outlives(struct rt_server *s)
+{
+    CHECK_GT(rt_int(s, "PTTL holdfast:k"), 3000000);
+    CHECK_GT(rt_int(s, "PTTL {holdfast:k}:meta:"),
+             rt_int(s, "PTTL holdfast:k"));
+}
+
+/* Neither one that waits for a moment, nor one that shares it, nor one that
+ * takes it up. */
+TEST(short_leases_do_not_make_a_long_one_forget_its_fence)
+{
+    struct hf_lock_opts brief = rt_opts(10000, HF_MANUAL);
+    struct hf_lock_opts opts = rt_opts(3600000, HF_MANUAL);
+    struct rt_server s = {0};
+    struct hf_handle handle;
+    hf_client *a, *b;
+    hf_lock *lk = NULL, *other = NULL;
+
+    rt_start(&s, NULL);
+    a = rt_open(&s, "?keep=1m");
+    b = rt_open(&s, "?keep=1m");
+    CHECK_OK(hf_acquire(a, "k", 0, &opts, &lk, &t_err));
+    CHECK_STATUS(hf_acquire(b, "k", 200, &brief, &other, &t_err), HF_TIMEOUT);
+    check_fence_outlives(&s);
+    CHECK_OK(hf_detach(lk, &handle, &t_err));
+    CHECK_OK(hf_attach(b, "k", &handle, &brief, &lk, &t_err));
+    check_fence_outlives(&s);
+    CHECK_OK(hf_release(lk, &t_err));
+    opts.owner = brief.owner = "order-7";
+    CHECK_OK(hf_acquire(a, "k", 0, &opts, &lk, &t_err));
+    CHECK_OK(hf_acquire(b, "k", 0, &brief, &other, &t_err));
+    check_fence_outlives(&s);
+    CHECK_OK(hf_release(lk, &t_err));
+    CHECK_OK(hf_release(other, &t_err));
+    hf_close(a);
+    hf_close(b);
     rt_end(&s);
 }
 

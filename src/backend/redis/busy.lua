@@ -28,9 +28,10 @@ local function busy()
     call('HSET', meta, token, cmsgpack.pack({now + ARGV[5], owner, ARGV[4],
       ARGV[7], ARGV[6], looks_at}))
     position = call('ZRANK', queue, token) + 1
-    if position == 1 or new == 0 then
-      call('PEXPIRE', queue, ARGV[5] + keep)
-      call('PEXPIRE', meta, ARGV[5] + keep)
+    if position == 1 or new == 0 then -- Others may need it for longer.
+      local life = ARGV[5] + keep
+      if call('PTTL', queue) < life then call('PEXPIRE', queue, life) end
+      if call('PTTL', meta) < life then call('PEXPIRE', meta, life) end
     end
   end
   if mark == '?' or mark == '!' then -- Who lingers wants to know.

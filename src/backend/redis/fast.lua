@@ -40,7 +40,8 @@ if value == token then
       if call('PTTL', lock) < tonumber(ARGV[3]) then
         call('PEXPIRE', lock, ARGV[3])
       end
-      if call('PTTL', meta) < fresh or #ARGV[3] > long then
+      local known = call('PTTL', meta)
+      if known < fresh or #ARGV[3] > long and known < ARGV[3] + keep then
         call('PEXPIRE', meta, ARGV[3] + keep)
       end
       return 1

@@ -4,7 +4,8 @@
 
 -- Give a claim that holds its whole ttl again; less only if told so.
 local function refresh(ttl, less)
-  if call('PTTL', meta) < fresh or ttl >= keep / 10 then
+  local known = call('PTTL', meta)
+  if known < fresh or ttl >= keep / 10 and known < ttl + keep then
     call('PEXPIRE', meta, ttl + keep)
   end
   if owner == '' then
