@@ -31,7 +31,7 @@
 static const char *url;
 static hf_client *clients[CONTENDERS];
 
-struct crowd {
+struct contenders {
     int threads;
     bool own_client; /* else all use the first */
     bool own_key;
@@ -47,61 +47,61 @@ static void must(hf_status st, const struct hf_error *err)
         bench_die("%s", err->text);
 }
 
-static void *crowd_run(void *arg)
+static void *contend(void *arg)
 {
-    struct crowd *crowd = arg;
-    int me = atomic_fetch_add(&crowd->next, 1);
-    hf_client *client = clients[crowd->own_client ? me % CONTENDERS : 0];
+    struct contenders *all = arg;
+    int me = atomic_fetch_add(&all->next, 1);
+    hf_client *client = clients[all->own_client ? me % CONTENDERS : 0];
     struct hf_error err;
     hf_lock *lock;
     char key[64];
     long turns = 0;
 
     snprintf(key, sizeof(key), "sharing/%d/%d/%d", (int)getpid(),
-             (int)crowd->opts.permits, crowd->own_key ? me : -1);
-    while (!atomic_load(&crowd->go))
+             (int)all->opts.permits, all->own_key ? me : -1);
+    while (!atomic_load(&all->go))
         usleep(100);
-    while (!atomic_load(&crowd->stop)) {
-        must(hf_acquire(client, key, -1, &crowd->opts, &lock, &err), &err);
+    while (!atomic_load(&all->stop)) {
+        must(hf_acquire(client, key, -1, &all->opts, &lock, &err), &err);
         must(hf_release(lock, &err), &err);
         turns++;
     }
-    atomic_fetch_add(&crowd->turns, turns);
+    atomic_fetch_add(&all->turns, turns);
     return NULL;
 }
 
 /* Turns a second of all threads together. */
-static double crowd_round(struct bench_case *c)
+static double contend_round(struct bench_case *c)
 {
-    struct crowd *crowd = c->arg;
+    struct contenders *all = c->arg;
     pthread_t threads[READERS];
     int64_t begin;
 
-    atomic_store(&crowd->go, false);
-    atomic_store(&crowd->stop, false);
-    atomic_store(&crowd->turns, 0);
-    atomic_store(&crowd->next, 0);
-    for (int i = 0; i < crowd->threads; i++)
-        if (pthread_create(&threads[i], NULL, crowd_run, crowd))
+    atomic_store(&all->go, false);
+    atomic_store(&all->stop, false);
+    atomic_store(&all->turns, 0);
+    atomic_store(&all->next, 0);
+    for (int i = 0; i < all->threads; i++)
+        if (pthread_create(&threads[i], NULL, contend, all))
             bench_die("no thread");
     begin = bench_now();
-    atomic_store(&crowd->go, true);
+    atomic_store(&all->go, true);
     usleep(ROUND_MS * 1000);
-    atomic_store(&crowd->stop, true);
-    for (int i = 0; i < crowd->threads; i++)
+    atomic_store(&all->stop, true);
+    for (int i = 0; i < all->threads; i++)
         pthread_join(threads[i], NULL);
-    return (double)atomic_load(&crowd->turns) * 1e9 /
+    return (double)atomic_load(&all->turns) * 1e9 /
            (double)(bench_now() - begin);
 }
 
-static void compare_crowds(const char *question, const char *heading,
-                           struct crowd *plain, struct crowd *other,
-                           const char *names[2])
+static void compare_contenders(const char *question, const char *heading,
+                               struct contenders *plain,
+                               struct contenders *other, const char *names[2])
 {
     const struct bench_goal goal = {BENCH_AT_LEAST, 0.8};
     struct bench_case cases[2] = {
-        {.name = names[0], .run = crowd_round, .arg = plain, .ops = 1},
-        {.name = names[1], .run = crowd_round, .arg = other, .ops = 1}};
+        {.name = names[0], .run = contend_round, .arg = plain, .ops = 1},
+        {.name = names[1], .run = contend_round, .arg = other, .ops = 1}};
 
     bench_begin(question, heading);
     bench_run(cases, 2, bench_rounds(20), "1/s");
@@ -167,27 +167,27 @@ int main(int argc, char **argv)
     fair.flags = permits.flags = HF_FAIR;
     permits.permits = 4;
     if (service.traits & HF_TRAIT_SHARED)
-        compare_crowds("readers", "64 readers of one key",
-                       &(struct crowd){.threads = READERS,
-                                       .own_client = false,
-                                       .own_key = true,
-                                       .opts = plain},
-                       &(struct crowd){.threads = READERS,
-                                       .own_client = false,
-                                       .own_key = false,
-                                       .opts = shared},
-                       (const char *[]){"64 keys", "64 readers"});
+        compare_contenders("readers", "64 readers of one key",
+                           &(struct contenders){.threads = READERS,
+                                                .own_client = false,
+                                                .own_key = true,
+                                                .opts = plain},
+                           &(struct contenders){.threads = READERS,
+                                                .own_client = false,
+                                                .own_key = false,
+                                                .opts = shared},
+                           (const char *[]){"64 keys", "64 readers"});
     if (service.traits & HF_TRAIT_PERMITS)
-        compare_crowds("permits", "4 permits among 8 clients",
-                       &(struct crowd){.threads = CONTENDERS,
-                                       .own_client = true,
-                                       .own_key = false,
-                                       .opts = fair},
-                       &(struct crowd){.threads = CONTENDERS,
-                                       .own_client = true,
-                                       .own_key = false,
-                                       .opts = permits},
-                       (const char *[]){"plain lock", "4 permits"});
+        compare_contenders("permits", "4 permits among 8 clients",
+                           &(struct contenders){.threads = CONTENDERS,
+                                                .own_client = true,
+                                                .own_key = false,
+                                                .opts = fair},
+                           &(struct contenders){.threads = CONTENDERS,
+                                                .own_client = true,
+                                                .own_key = false,
+                                                .opts = permits},
+                           (const char *[]){"plain lock", "4 permits"});
     compare_several();
     for (int i = 0; i < CONTENDERS; i++)
         hf_close(clients[i]);
