@@ -45,7 +45,7 @@ TEST_TIMEOUT(a_writer_is_not_starved_by_readers_that_overlap, 120)
     hf_client *a, *b;
     hf_lock *lk, *next;
 
-    conf_needs(HF_TRAIT_SHARED | HF_TRAIT_LEASED);
+    conf_needs(HF_TRAIT_SHARED);
     a = conf_open();
     b = conf_open();
     lk = conf_try(a, key, &read);
@@ -143,7 +143,7 @@ TEST(a_downgrade_lets_readers_in_and_keeps_writers_out)
     uint64_t fence;
     hf_lock *lk;
 
-    conf_needs(HF_TRAIT_SHARED | HF_TRAIT_LEASED);
+    conf_needs(HF_TRAIT_SHARED);
     a = conf_open();
     b = conf_open();
     c = conf_open();
@@ -174,7 +174,7 @@ TEST(no_writer_comes_between_a_lock_and_its_downgrade)
     const char *key = conf_key("k");
     hf_client *a, *b;
 
-    conf_needs(HF_TRAIT_SHARED | HF_TRAIT_LEASED);
+    conf_needs(HF_TRAIT_SHARED);
     a = conf_open();
     b = conf_open();
     for (int i = 0; i < conf_times(20, 4); i++) {
@@ -206,7 +206,7 @@ TEST(a_downgraded_lock_is_not_handed_over_inside_the_client)
     hf_client *a, *b;
     hf_lock *lk, *other;
 
-    conf_needs(HF_TRAIT_SHARED | HF_TRAIT_LEASED);
+    conf_needs(HF_TRAIT_SHARED);
     a = conf_open();
     b = conf_open();
     lk = conf_try(a, key, NULL);
@@ -234,7 +234,7 @@ TEST(an_owner_that_reads_is_refused_the_write_and_told_why)
     hf_client *client;
     hf_lock *lk, *none = NULL;
 
-    conf_needs(HF_TRAIT_SHARED | HF_TRAIT_LEASED);
+    conf_needs(HF_TRAIT_SHARED);
     client = conf_open();
     read.owner = write.owner = "job";
     lk = conf_try(client, key, &read);
@@ -258,7 +258,7 @@ TEST(a_lock_that_was_acquired_twice_is_not_downgraded)
     hf_client *client;
     hf_lock *one, *two;
 
-    conf_needs(HF_TRAIT_SHARED | HF_TRAIT_LEASED);
+    conf_needs(HF_TRAIT_SHARED);
     client = conf_open();
     opts.owner = "job";
     one = conf_try(client, key, &opts);
@@ -307,7 +307,7 @@ TEST(holders_lists_each_of_those_who_share)
     hf_client *a, *b;
     hf_lock *lk[3];
 
-    conf_needs(HF_TRAIT_SHARED | HF_TRAIT_NOTED | HF_TRAIT_LEASED);
+    conf_needs(HF_TRAIT_SHARED | HF_TRAIT_NOTED);
     a = conf_open();
     b = conf_open();
     CHECK_OK(hf_holders(a, key, see, &seen, &t_err));
@@ -331,7 +331,8 @@ TEST(holders_lists_each_of_those_who_share)
         CHECK(info->shared);
         CHECK_EQ(info->holders, 3);
         CHECK_EQ(info->slot, -1);
-        CHECK(info->left_ms > 0 && info->left_ms <= 30000);
+        if (conf_traits & HF_TRAIT_LEASED)
+            CHECK(info->left_ms > 0 && info->left_ms <= 30000);
         CHECK_OK(hf_check(b, key, hf_fence(lk[i]), &t_err));
     }
     CHECK_EQ(conf_look(a, key).holders, 3);
@@ -373,8 +374,7 @@ TEST(one_of_several_readers_is_broken_by_its_fence)
     hf_client *a, *b;
     hf_lock *one, *two;
 
-    conf_needs(HF_TRAIT_SHARED | HF_TRAIT_BREAK | HF_TRAIT_FENCED |
-               HF_TRAIT_LEASED);
+    conf_needs(HF_TRAIT_SHARED | HF_TRAIT_BREAK | HF_TRAIT_FENCED);
     a = conf_open();
     b = conf_open();
     one = conf_try(a, key, &read);

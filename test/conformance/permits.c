@@ -280,8 +280,7 @@ TEST(one_of_several_permits_is_broken_by_its_fence)
     hf_client *a, *b;
     hf_lock *one, *two;
 
-    conf_needs(HF_TRAIT_PERMITS | HF_TRAIT_BREAK | HF_TRAIT_FENCED |
-               HF_TRAIT_LEASED);
+    conf_needs(HF_TRAIT_PERMITS | HF_TRAIT_BREAK | HF_TRAIT_FENCED);
     a = conf_open();
     b = conf_open();
     one = conf_try(a, key, &opts);

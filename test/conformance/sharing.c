@@ -219,7 +219,7 @@ TEST(a_check_of_a_shared_grant_is_about_that_grant)
     hf_lock *one, *two;
     uint64_t gone;
 
-    conf_needs(HF_TRAIT_SHARED | HF_TRAIT_FENCED | HF_TRAIT_LEASED);
+    conf_needs(HF_TRAIT_SHARED | HF_TRAIT_FENCED);
     a = conf_open();
     b = conf_open();
     one = conf_try(a, key, &read);

@@ -4,7 +4,8 @@
  *
  * hf_break() writes a mark into the record, which the holder finds at its next
  * heartbeat.  hf_break_force() also puts another file in the place of the one
- * that the holder has locked.
+ * that the holder has locked; but one of several permits, and one that is only
+ * kept, is ended by removing its record, and the others stay.
  *
  * INVARIANTS
  *  (1) What is refused has broken nothing: the new file is made, under a name
@@ -21,65 +22,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/alloc.h"
 #include "base/env.h"
 
 #include "base/banned.h"
-
-/* The holder has the kernel's lock and nobody can take that away; it is told at
- * its next heartbeat, and lets go when it releases the lock.  The mark is
- * written with the gate, so that nobody who shares the lock signs over it, and
- * only over the record of the grant that is meant: a break that comes late must
- * not take back the mark of a later grant. */
-static hf_status break_mark(struct file_conn *fc, const char *key,
-                            uint64_t fence, struct hf_error *err)
-{
-    int fd = file_open_key(fc->dir_fd, key, O_RDWR | O_NONBLOCK);
-    struct file_record rec;
-    hf_status st;
-
-    if (fd < 0)
-        return hfi_fail_errno(err, HF_SYSTEM, errno, "%s: open the lock file",
-                              fc->base.endpoint);
-    if (!file_gate(fd)) {
-        close(fd);
-        return hfi_fail(err, HF_UNAVAILABLE,
-                        "%s: another process is writing into the lock file: "
-                        "try again",
-                        fc->base.endpoint);
-    }
-    st = file_record_inspect(fd, &rec, err);
-    if (!st && rec.fence != fence)
-        st =
-            hfi_fail(err, HF_LOST, "%s: that grant is over", fc->base.endpoint);
-    else if (!st && rec.broken < fence)
-        st = file_record_break(fd, fence, err);
-    file_ungate(fd);
-    close(fd);
-    return st;
-}
-
-/* Whether the grant can be broken. */
-static hf_status break_check(struct hfi_conn *conn, const char *key,
-                             uint64_t fence, int64_t deadline,
-                             struct hf_error *err)
-{
-    struct hf_info info = {0};
-    hf_status st = file_inspect(conn, key, &info, deadline, err);
-
-    if (st)
-        return st;
-    if (!info.held || info.fence != fence || !info.owner[0])
-        return hfi_fail(err, HF_LOST, "%s: that grant is over", conn->endpoint);
-    return HF_OK;
-}
-
-hf_status file_break(struct hfi_conn *conn, const char *key, uint64_t fence,
-                     int64_t deadline, struct hf_error *err)
-{
-    hf_status st = break_check(conn, key, fence, deadline, err);
-
-    return st ? st : break_mark((struct file_conn *)conn, key, fence, err);
-}
 
 /* A new file beside that of the key. */
 struct free_beside {
@@ -89,6 +35,179 @@ struct free_beside {
     char path[FILE_PATH_MAX];
     const char *key_name; /* in `path` */
 };
+
+/* Which grant is meant, and what is to be done with it. */
+struct break_order {
+    uint64_t fence;
+    int fd;
+    bool gone; /* remove the record, do not only mark it */
+    const struct free_beside *beside; /* takes the place of the file; or NULL */
+    bool any;                         /* out: there is such a grant */
+    hf_status st;
+    struct hf_error *err;
+};
+
+/* Of those who hold it together, each record with that fence. */
+static bool break_holder(void *arg, int32_t index,
+                         const struct file_record *rec)
+{
+    struct break_order *order = arg;
+
+    if (rec->fence != order->fence)
+        return true;
+    order->any = true;
+    if (order->gone)
+        order->st =
+            file_record_void(order->fd, file_holder_at(index), order->err);
+    else
+        order->st = file_record_break(order->fd, file_holder_at(index),
+                                      order->fence, order->err);
+    return !order->st;
+}
+
+/* Give the new file the key's name.  The gate of the old one is ours: of two who
+ * would replace it one comes later, and finds that it is done. */
+static hf_status break_rename(struct file_conn *fc, const char *key, int old,
+                              const struct free_beside *beside,
+                              struct hf_error *err)
+{
+    if (!file_is_named(fc, key, old))
+        return HF_LOST;
+    if (renameat(beside->dir, beside->name, beside->dir, beside->key_name))
+        return hfi_fail_errno(err, HF_SYSTEM, errno, "name the new lock file");
+    return HF_OK;
+}
+
+/* Find the grant and mark it; with a new file also the old one, that nobody uses
+ * it without a look at its name.  The gate is ours. */
+static hf_status break_write(struct break_order *order)
+{
+    bool all = order->beside != NULL;
+    struct file_record rec;
+    hf_status st = file_record_inspect(order->fd, 0, &rec, order->err);
+
+    if (st)
+        return st;
+    order->any = false;
+    if (rec.mode == FILE_EXCLUSIVE || rec.mode == FILE_KEPT)
+        all = order->any = rec.fence == order->fence;
+    else
+        file_holders_each(order->fd, &rec, break_holder, order);
+    if (!order->any)
+        return HF_LOST;
+    if (!order->st && (all || rec.mode == FILE_OWNED) && rec.broken < rec.fence)
+        order->st = file_record_break(order->fd, 0, rec.fence, order->err);
+    return order->st;
+}
+
+/* One that was kept is gone: the record of the lock says until when another is,
+ * at most. */
+static bool break_latest(void *arg, int32_t index,
+                         const struct file_record *rec)
+{
+    int64_t *latest = arg;
+
+    (void)index;
+    if (rec->kept_until > *latest)
+        *latest = rec->kept_until;
+    return true;
+}
+
+static hf_status break_remove(struct break_order *order)
+{
+    struct file_record rec;
+    int64_t latest = 0;
+    hf_status st = file_record_inspect(order->fd, 0, &rec, order->err);
+
+    if (st)
+        return st;
+    file_holders_each(order->fd, &rec, break_holder, order);
+    if (!order->any || order->st)
+        return order->any ? order->st : HF_LOST;
+    if (rec.kept_until) {
+        file_holders_each(order->fd, &rec, break_latest, &latest);
+        rec.kept_until = latest;
+        st = file_record_write(order->fd, 0, &rec, NULL, order->err);
+    }
+    futimens(order->fd, NULL); /* Those who wait hear it. */
+    return st;
+}
+
+/* The holder has the kernel's lock and nobody can take that away; it is told at
+ * its next heartbeat, and lets go when it releases the lock.  The mark is
+ * written with the gate, so that nobody who shares the lock signs over it, and
+ * only over the record of the grant that is meant: a break that comes late must
+ * not take back the mark of a later grant. */
+static hf_status break_do(struct file_conn *fc, const char *key,
+                          struct break_order order, struct hf_error *err)
+{
+    hf_status st;
+
+    order.err = err;
+    order.fd = file_open_key(fc->dir_fd, key, O_RDWR | O_NONBLOCK);
+    if (order.fd < 0)
+        return hfi_fail_errno(err, HF_SYSTEM, errno, "%s: open the lock file",
+                              fc->base.endpoint);
+    if (!file_gate(order.fd)) {
+        close(order.fd);
+        return hfi_fail(err, HF_UNAVAILABLE,
+                        "%s: another process is writing into the lock file: "
+                        "try again",
+                        fc->base.endpoint);
+    }
+    st = order.gone ? break_remove(&order) : break_write(&order);
+    if (!st && order.beside)
+        st = break_rename(fc, key, order.fd, order.beside, err);
+    if (st == HF_LOST)
+        hfi_fail(err, st, "%s: that grant is over", fc->base.endpoint);
+    file_ungate(order.fd);
+    close(order.fd);
+    return st;
+}
+
+/* What hf_break() and hf_break_force() must know of the grant. */
+struct break_target {
+    uint64_t fence;
+    bool found;
+    bool alone; /* nobody else of ours has the lock, or is kept */
+};
+
+static bool break_see(void *arg, const struct hf_info *holder)
+{
+    struct break_target *target = arg;
+
+    if (!holder->owner[0])
+        return true; /* a stranger */
+    if (holder->fence != target->fence) {
+        target->alone = false;
+        return true;
+    }
+    target->found = true;
+    return true;
+}
+
+/* Whether the grant can be broken. */
+static hf_status break_check(struct hfi_conn *conn, const char *key,
+                             struct break_target *target, int64_t deadline,
+                             struct hf_error *err)
+{
+    hf_status st = file_holders(conn, key, break_see, target, deadline, err);
+
+    if (!st && !target->found)
+        st = hfi_fail(err, HF_LOST, "%s: that grant is over", conn->endpoint);
+    return st;
+}
+
+hf_status file_break(struct hfi_conn *conn, const char *key, uint64_t fence,
+                     int64_t deadline, struct hf_error *err)
+{
+    struct break_target target = {.fence = fence};
+    hf_status st = break_check(conn, key, &target, deadline, err);
+
+    return st ? st
+              : break_do((struct file_conn *)conn, key,
+                         (struct break_order){.fence = fence}, err);
+}
 
 /* Make it, with a name that no other can have taken in advance.  A process that
  * is killed here leaves it behind; it is nobody's lock. */
@@ -117,23 +236,23 @@ static bool free_create(struct file_conn *fc, const char *key,
 static hf_status free_copy(const struct free_beside *beside, int old,
                            struct hf_error *err)
 {
-    struct hfi_claim claim = {0};
     struct file_record rec;
     struct stat sb;
     hf_status st;
 
-    st = file_record_inspect(old, &rec, err);
+    st = file_record_inspect(old, 0, &rec, err);
     if (st)
         return st;
-    claim.owner = rec.owner;
-    claim.note = rec.note;
     rec.broken = 0;
     rec.size = 0;
+    rec.mode = FILE_EXCLUSIVE;
+    rec.permits = rec.slot = 0;
+    rec.kept_until = 0;
     if (fstat(old, &sb) ||
         (fchown(beside->fd, sb.st_uid, sb.st_gid) && geteuid() == 0) ||
         fchmod(beside->fd, sb.st_mode & 0777))
         return hfi_fail_errno(err, HF_SYSTEM, errno, "copy the rights");
-    return file_record_write(beside->fd, &rec, &claim, err);
+    return file_record_write(beside->fd, 0, &rec, NULL, err);
 }
 
 /* In a sticky directory the file must be ours, or the directory. */
@@ -150,52 +269,93 @@ static bool free_is_allowed(const struct free_beside *beside, int old)
     return false;
 }
 
+/* Make the new file, and let it take the place of the old one as `order` says;
+ * with a fence of 0 that is done here, by who has the gate. */
 static hf_status free_replace(struct file_conn *fc, const char *key,
-                              uint64_t fence, int old,
-                              struct free_beside *beside, struct hf_error *err)
+                              uint64_t fence, int old, struct hf_error *err)
 {
-    bool made = free_create(fc, key, beside);
+    struct free_beside beside;
+    bool made = free_create(fc, key, &beside);
     hf_status st = HF_OK;
 
-    if (!made || !free_is_allowed(beside, old))
+    if (!made || !free_is_allowed(&beside, old))
         st = hfi_fail_errno(err, HF_SYSTEM, errno, "make a new lock file");
     if (!st)
-        st = free_copy(beside, old, err);
-    if (!st)
-        st = break_mark(fc, key, fence, err);
-    if (!st &&
-        renameat(beside->dir, beside->name, beside->dir, beside->key_name))
-        st = hfi_fail_errno(err, HF_SYSTEM, errno, "name the new lock file");
+        st = free_copy(&beside, old, err);
+    if (!st && fence)
+        st = break_do(fc, key,
+                      (struct break_order){.fence = fence, .beside = &beside},
+                      err);
+    else if (!st)
+        st = break_rename(fc, key, old, &beside, err);
     if (st && made)
-        unlinkat(beside->dir, beside->name, 0);
+        unlinkat(beside.dir, beside.name, 0);
     if (made)
-        close(beside->fd);
-    if (beside->dir >= 0 && beside->dir != fc->dir_fd)
-        close(beside->dir);
+        close(beside.fd);
+    if (beside.dir >= 0 && beside.dir != fc->dir_fd)
+        close(beside.dir);
     return st;
 }
 
 /* Another file takes the place of the one that the holder has locked: it is
  * free, and the fence goes on in it.  The holder is told at its next heartbeat;
- * those who wait see that the name leads elsewhere. */
+ * those who wait see that the name leads elsewhere.  Of several holders only the
+ * one that is meant loses it: its record goes, and the file stays until the
+ * others have left (file_is_deserted()). */
 hf_status file_free(struct hfi_conn *conn, const char *key, uint64_t fence,
                     int64_t deadline, struct hf_error *err)
 {
     struct file_conn *fc = (struct file_conn *)conn;
-    hf_status st = break_check(conn, key, fence, deadline, err);
-    struct free_beside beside;
+    struct break_target target = {.fence = fence, .alone = true};
+    hf_status st = break_check(conn, key, &target, deadline, err);
     int old;
 
     if (st)
         return st;
+    if (!target.alone)
+        return break_do(
+            fc, key, (struct break_order){.fence = fence, .gone = true}, err);
     old = file_open_key(fc->dir_fd, key, O_RDONLY | O_NONBLOCK);
     if (old < 0)
         return hfi_fail_errno(err, HF_SYSTEM, errno, "%s: open the lock file",
                               conn->endpoint);
-    st = free_replace(fc, key, fence, old, &beside, err);
+    st = free_replace(fc, key, fence, old, err);
     close(old);
     if (st && st != HF_LOST && st != HF_UNAVAILABLE)
         hfi_wrap(err, st, "%s: put a new lock file in place of the old one",
                  conn->endpoint);
     return st;
+}
+
+/* Is everyone who has the file one whose grant was ended by force?  The gate is
+ * ours. */
+static bool file_is_deserted(int fd, const struct file_record *rec)
+{
+    struct file_tally tally = file_count_holders(fd, FILE_COUNT_MAX);
+    struct file_taken_list list;
+    struct stat sb;
+    size_t n;
+
+    if (!tally.count || tally.hidden ||
+        file_holders_ended(fd, rec) != tally.count || fstat(fd, &sb) ||
+        file_taken_read(&list, NULL))
+        return false;
+    file_taken_find(&list, fd, sb.st_ino, &n);
+    hfi_free(list.items);
+    return n <= (size_t)tally.count; /* else there are strangers */
+}
+
+bool file_replace_deserted(struct file_conn *fc, const char *key, int fd)
+{
+    struct file_record rec;
+    bool done;
+
+    if (!file_gate(fd))
+        return false;
+    done = !file_record_inspect(fd, 0, &rec, NULL) &&
+           file_is_deserted(fd, &rec) &&
+           !file_record_break(fd, 0, rec.fence, NULL) &&
+           !free_replace(fc, key, 0, fd, NULL);
+    file_ungate(fd);
+    return done;
 }

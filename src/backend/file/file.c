@@ -7,14 +7,15 @@
  *   exclusive      LOCK_EX
  *   with owner id  LOCK_EX to come first, then LOCK_SH, which its equals join
  *   shared         LOCK_SH
+ *   with permits   LOCK_SH
  *   Bytes beyond the end of the file carry the rest, by open file description
  *   locks for writing, which flock does not see.  Holders with LOCK_SH keep one
- *   each: it
- *   tells a living group from what a dead one left in the record, or from a
- *   foreign reader.  Waiters keep one each, so that a holder that would linger
- *   can see them, and then read a byte, which it can hear.  A client that only
- *   looks keeps one while it has LOCK_SH for an instant, and a try that fails
- *   just then is made again.
+ *   each: it tells a living group from what a dead one left in the record, or
+ *   from a foreign reader, and where the holder's own record is (holders.c).
+ *   Waiters keep one each, so that a holder that would linger can see them, and
+ *   then read a byte, which it can hear.  A waiting writer that finds readers
+ *   keeps another: the door.  A client that only looks keeps one while it has
+ *   LOCK_SH for an instant, and a try that fails just then is made again.
  *
  * INVARIANTS
  *  (1) The record is written under LOCK_EX, or under LOCK_SH with the gate (a
@@ -32,6 +33,18 @@
  *      only together: whoever decides by them, or changes them, has the gate
  *      from the first look to the last change.  A client that only shows them
  *      looks twice.
+ *  (6) LOCK_EX is a grant only if no byte of a holder is locked and nothing is
+ *      kept (keep.c).  So a holder that goes from LOCK_EX to LOCK_SH takes its
+ *      byte first, and no client of holdfast comes in between, whatever the
+ *      kernel does.  Where the record says that the last grant was exclusive
+ *      there can be no such byte, and a plain lock does not look for one.
+ *  (7) What is in use with permits or without is decided together with the
+ *      grant, by the record under the gate.  Slots are those of the holders'
+ *      records; who has none any more (hf_break_force()) has no slot.
+ *  (8) A reader that comes while the door is closed waits, and one that waits
+ *      lets those writers pass that were there before it.  The door's byte says
+ *      until when it is closed: a writer that goes on asking takes a later one,
+ *      one that is stopped does not, and one that dies leaves none.
  *
  * SESSION  None.  The kernel keeps the lock as long as the process lives and
  *   frees it the moment it dies, so nothing lapses and nothing is renewed; the
@@ -59,9 +72,15 @@
  *
  * LIMITS  One machine.  A child that was forked without exec shares the
  *   descriptor and keeps the lock alive after its parent, unless it calls
- *   hf_close().  Waiters of several
- *   processes race.  On network file systems flock(2) means what the server
- *   makes of it, and open() says so.
+ *   hf_close().  Waiters of several processes race.  On network file systems
+ *   flock(2) means what the server makes of it, and open() says so.
+ *   To go from LOCK_EX to LOCK_SH is one step in Linux since 4.1, but no manual
+ *   promises it: elsewhere a flock(1) that waits may come in between, and then a
+ *   downgrade is HF_LOST.  flock(1) sees no permits, no door and nothing that is
+ *   kept.  A container with a time namespace of its own has another
+ *   CLOCK_BOOTTIME: it may take a kept lock early or late.
+ *   To find a slot, or an owner id among readers, takes as long as there are
+ *   places of holders.
  */
 #include "file.h"
 
@@ -343,7 +362,8 @@ const struct hfi_backend hfi_backend_file = {
     .grant_size = sizeof(struct file_grant),
     .traits = HF_TRAIT_FENCED | HF_TRAIT_NOTIFY | HF_TRAIT_SHARED |
               HF_TRAIT_REENTRANT | HF_TRAIT_BREAK | HF_TRAIT_PROCESSES |
-              HF_TRAIT_DEATH | HF_TRAIT_NOTED | HFI_TRAIT_EARLY,
+              HF_TRAIT_DEATH | HF_TRAIT_NOTED | HF_TRAIT_PERMITS |
+              HF_TRAIT_MIN_HOLD | HFI_TRAIT_EARLY,
     .varies = HF_TRAIT_NOTIFY | HF_TRAIT_DEATH,
     .page = "file",
     .tested = "Linux",
@@ -354,12 +374,15 @@ const struct hfi_backend hfi_backend_file = {
     .try_acquire = file_try_acquire,
     .renew = file_renew,
     .release = file_release,
+    .keep = file_keep,
+    .downgrade = file_downgrade,
     .watch = file_watch,
     .unwatch = file_unwatch,
     .poll_fd = file_poll_fd,
     .dispatch = file_dispatch,
     .inspect = file_inspect,
     .list = file_list,
+    .holders = file_holders,
     .break_grant = file_break,
     .free_grant = file_free,
 };

@@ -5,23 +5,16 @@
  * Holders with LOCK_SH keep a byte locked, and asking for that disturbs nobody.
  * An exclusive holder shows in that LOCK_SH cannot be had.  To try that is to
  * have it for an instant; other tries of ours see that and are made again
- * (file.c), only a foreign flock -n may fail for it.
- *
- * Whether an exclusive holder is the one that the record names is told by
- * /proc/locks, which lists process and file.  A process of another pid
- * namespace is not in it, or has another number there; then the record is
- * believed.  The device there is
- * that of the mounted file system, which is not what stat(2) says on some; it
- * is looked up in mountinfo.
+ * (file.c), only a foreign flock -n may fail for it.  Whether an exclusive
+ * holder is the one that the record names is told by /proc/locks (taken.c), and
+ * so are the strangers.
  */
 #include "file.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <sys/stat.h>
-#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
@@ -32,256 +25,225 @@
 /* How often a lock that changes meanwhile is looked at. */
 #define LOOKS_MAX 16
 
-/* One flock(2) lock of the machine. */
-struct file_taken {
-    dev_t device;
-    uint64_t inode;
-    long pid;
-    bool shared;
-};
-
-struct file_taken_list {
-    struct file_taken *items;
+/* What is found: the holders, and what is said of them all. */
+struct file_look {
+    struct hf_info *items; /* free it */
+    long *pids;            /* of ours, as their records say; free it */
     size_t len, room;
-    uint64_t pid_ns; /* in which the processes are counted */
+    uint64_t fence; /* of the last grant */
+    int32_t waiters;
+    int32_t uncounted; /* holders that have no record of their own */
+    bool nomem;
 };
 
-static bool taken_add(struct file_taken_list *list, struct file_taken item)
+static void look_fini(struct file_look *look)
 {
-    struct file_taken *grown;
-    size_t room;
+    hfi_free(look->items);
+    hfi_free(look->pids);
+}
 
-    if (list->len == list->room) {
-        room = list->room ? list->room * 2 : 64;
-        grown = hfi_realloc(list->items, room * sizeof(*grown));
-        if (!grown)
-            return false;
-        list->items = grown;
-        list->room = room;
+/* Room for one more, zeroed; NULL if there is no memory. */
+static struct hf_info *look_add(struct file_look *look, long pid)
+{
+    size_t room = look->room ? look->room * 2 : 4;
+    struct hf_info *items;
+    long *pids;
+
+    if (look->len == look->room) {
+        items = hfi_realloc(look->items, room * sizeof(*items));
+        if (items)
+            look->items = items;
+        pids = hfi_realloc(look->pids, room * sizeof(*pids));
+        if (pids)
+            look->pids = pids;
+        look->nomem = !items || !pids;
+        if (look->nomem)
+            return NULL;
+        look->room = room;
     }
-    list->items[list->len++] = item;
-    return true;
+    look->pids[look->len] = pid;
+    items = &look->items[look->len++];
+    *items = (struct hf_info){.size = sizeof(*items),
+                              .held = true,
+                              .left_ms = -1,
+                              .since_ms = -1,
+                              .slot = -1};
+    return items;
 }
 
-/* "12: FLOCK  ADVISORY  WRITE 4121 08:01:131077 0 EOF"; blocked ones have an
- * arrow. */
-static bool taken_parse(const char *line, struct file_taken *ret)
+static void look_add_foreign(struct file_look *look,
+                             const struct file_taken *taken)
 {
-    char mode[8];
-    unsigned major, minor;
-    unsigned long inode;
-    long pid;
+    struct hf_info *item = look_add(look, 0);
 
-    if (sscanf(line, "%*d: FLOCK ADVISORY %7s %ld %x:%x:%lu", mode, &pid,
-               &major, &minor, &inode) != 5)
-        return false;
-    *ret = (struct file_taken){makedev(major, minor), inode, pid,
-                               !strcmp(mode, "READ")};
-    return true;
+    if (!item)
+        return;
+    item->fence = look->fence;
+    item->shared = taken->shared;
+    snprintf(item->note, sizeof(item->note), "pid %ld", taken->pid);
 }
 
-static int taken_order(const void *a, const void *b)
+static void look_add_ours(struct file_look *look, const struct file_record *rec)
 {
-    const struct file_taken *x = a, *y = b;
+    struct hf_info *item = look_add(look, rec->pid);
 
-    return x->inode < y->inode ? -1 : x->inode > y->inode;
+    if (!item)
+        return;
+    item->shared = rec->mode == FILE_SHARED;
+    item->fence = rec->fence;
+    item->broken = rec->fence && rec->broken >= rec->fence;
+    item->since_ms = (hfi_wall_us() - rec->since_us) / 1000;
+    if (item->since_ms < 0)
+        item->since_ms = -1; /* The clock was set back. */
+    item->permits = rec->permits;
+    if (rec->permits)
+        item->slot = rec->slot;
+    item->kept = rec->kept_until > 0;
+    if (item->kept)
+        item->left_ms = file_kept_left(rec);
+    memcpy(item->owner, rec->owner, sizeof(item->owner));
+    memcpy(item->note, rec->note, sizeof(item->note));
 }
 
-/* All flock(2) locks of the machine, ordered by file. */
-static hf_status taken_read(struct file_taken_list *ret, struct hf_error *err)
+static bool look_add_holder(void *arg, int32_t index,
+                            const struct file_record *rec)
 {
-    FILE *in = fopen("/proc/locks", "re");
-    struct file_taken item;
-    char line[256];
-    bool ok = true;
+    struct file_look *look = arg;
 
-    *ret = (struct file_taken_list){.pid_ns = file_pid_ns()};
-    if (!in)
-        return HF_OK; /* Foreign holders are then not shown. */
-    while (ok && fgets(line, sizeof(line), in))
-        if (taken_parse(line, &item))
-            ok = taken_add(ret, item);
-    fclose(in);
-    if (!ok) {
-        hfi_free(ret->items);
-        *ret = (struct file_taken_list){0};
-        return hfi_nomem(err);
-    }
-    if (ret->len)
-        qsort(ret->items, ret->len, sizeof(*ret->items), taken_order);
-    return HF_OK;
+    (void)index;
+    look_add_ours(look, rec);
+    return !look->nomem;
 }
 
-/* The first number behind `label` in a file of /proc, or -1. */
-static long proc_number(const char *path, const char *label)
+static bool look_has_pid(const struct file_look *look, long pid)
 {
-    FILE *in = fopen(path, "re");
-    char line[256];
-    long ret = -1;
+    size_t i;
 
-    while (in && ret < 0 && fgets(line, sizeof(line), in))
-        if (!strncmp(line, label, strlen(label)))
-            ret = strtol(line + strlen(label), NULL, 10);
-    if (in)
-        fclose(in);
-    return ret;
+    for (i = 0; i < look->len; i++)
+        if (look->pids[i] == pid)
+            return true;
+    return false;
 }
 
-/* The device that /proc/locks shows for a file: that of its mount. */
-static dev_t taken_device(int fd, const struct stat *sb)
-{
-    FILE *in = fopen("/proc/self/mountinfo", "re");
-    dev_t ret = sb->st_dev;
-    unsigned major, minor;
-    char text[512];
-    long mount, id;
-
-    snprintf(text, sizeof(text), "/proc/self/fdinfo/%d", fd);
-    mount = proc_number(text, "mnt_id:");
-    while (in && mount >= 0 && fgets(text, sizeof(text), in))
-        if (sscanf(text, "%ld %*d %u:%u", &id, &major, &minor) == 3 &&
-            id == mount) {
-            ret = makedev(major, minor);
-            break;
-        }
-    if (in)
-        fclose(in);
-    return ret;
-}
-
-/* The first lock on the file, or NULL. */
-static const struct file_taken *taken_find(const struct file_taken_list *list,
-                                           int fd, const struct stat *sb)
-{
-    size_t low = 0, high = list->len, mid;
-    dev_t device = 0;
-    bool known = false;
-
-    while (low < high) {
-        mid = low + (high - low) / 2;
-        if (list->items[mid].inode < sb->st_ino)
-            low = mid + 1;
-        else
-            high = mid;
-    }
-    for (; low < list->len && list->items[low].inode == sb->st_ino; low++) {
-        if (!known)
-            device = taken_device(fd, sb);
-        known = true;
-        if (list->items[low].device == device)
-            return &list->items[low];
-    }
-    return NULL;
-}
-
-static void describe_foreign(const struct file_taken *taken,
-                             struct hf_info *ret)
-{
-    ret->held = true;
-    ret->holders = 1;
-    ret->shared = taken->shared;
-    snprintf(ret->note, sizeof(ret->note), "pid %ld", taken->pid);
-}
-
-static void describe_ours(const struct file_record *rec, int32_t holders,
-                          struct hf_info *ret)
-{
-    ret->held = true;
-    ret->holders = holders;
-    ret->shared = rec->mode == FILE_SHARED;
-    ret->broken = rec->fence && rec->broken >= rec->fence;
-    ret->since_ms = (hfi_wall_us() - rec->since_us) / 1000;
-    if (ret->since_ms < 0)
-        ret->since_ms = -1; /* The clock was set back. */
-    memcpy(ret->owner, rec->owner, sizeof(ret->owner));
-    memcpy(ret->note, rec->note, sizeof(ret->note));
-}
-
-/* Can the process that has the lock be the one of the record?  Numbers of two
- * pid namespaces cannot be compared. */
-static bool inspect_same(const struct file_taken_list *list,
-                         const struct file_taken *taken,
-                         const struct file_record *rec)
-{
-    return taken->pid == rec->pid ||
-           (rec->pid_ns && list->pid_ns && rec->pid_ns != list->pid_ns);
-}
-
-/* The process of ours that holds the file, as the record says that is now; 0 if
- * nobody. */
-static int32_t inspect_holders(int fd, const struct file_record *rec,
-                               const struct file_taken_list *list,
-                               const struct file_taken *foreign)
+/* Those who hold it together: ours, then strangers with flock -s.  An older
+ * holdfast keeps a byte and writes no record of its own. */
+static void look_together(int fd, const struct file_record *rec,
+                          const struct file_taken_list *list,
+                          const struct file_taken *taken, size_t n,
+                          struct file_look *look)
 {
     struct file_tally tally;
+    size_t i;
 
-    if (rec->mode == FILE_EXCLUSIVE)
-        return file_is_exclusive(fd);
+    file_holders_each(fd, rec, look_add_holder, look);
     tally = file_count_holders(fd, FILE_COUNT_MAX);
-    if (tally.count)
-        return tally.count;
-    return tally.hidden && foreign && inspect_same(list, foreign, rec);
+    if (!look->len && (tally.count || (tally.hidden && taken &&
+                                       file_taken_by(list, taken, rec)))) {
+        look_add_ours(look, rec);
+        look->uncounted = tally.count > 1 ? tally.count - 1 : 0;
+    }
+    if (rec->pid_ns && list->pid_ns && rec->pid_ns != list->pid_ns && look->len)
+        return; /* Their numbers cannot be compared. */
+    for (i = 0; i < n; i++)
+        if (!look_has_pid(look, taken[i].pid))
+            look_add_foreign(look, &taken[i]);
+}
+
+/* The one that has it alone, or kept it. */
+static void look_alone(int fd, const struct file_record *rec,
+                       const struct file_taken_list *list,
+                       const struct file_taken *taken, size_t n,
+                       struct file_look *look)
+{
+    size_t i;
+
+    if (rec->mode == FILE_KEPT && file_kept_left(rec) > 0)
+        look_add_ours(look, rec);
+    else if (rec->mode == FILE_EXCLUSIVE && file_is_exclusive(fd) &&
+             (!taken || file_taken_by(list, taken, rec)))
+        look_add_ours(look, rec);
+    else
+        for (i = 0; i < n; i++)
+            look_add_foreign(look, &taken[i]);
 }
 
 /* Record and holders that belong together: the fence was the same before and
  * after.  What never rests is shown as it was last. */
-static hf_status inspect_steady(int fd, const struct file_taken_list *list,
-                                const struct file_taken *foreign,
-                                struct file_record *rec, int32_t *holders,
-                                struct hf_error *err)
+static hf_status look_at(int fd, const struct file_taken_list *list,
+                         struct file_look *ret, struct hf_error *err)
 {
-    struct file_record after;
-    hf_status st;
-    int looks;
-
-    for (looks = 0; looks < LOOKS_MAX; looks++) {
-        st = file_record_inspect(fd, rec, err);
-        if (st)
-            return st;
-        *holders = inspect_holders(fd, rec, list, foreign);
-        st = file_record_inspect(fd, &after, err);
-        if (st || after.fence == rec->fence)
-            return st;
-    }
-    return HF_OK;
-}
-
-static hf_status look_at(int fd, const struct file_taken_list *taken,
-                         struct hf_info *ret, struct hf_error *err)
-{
-    const struct file_taken *foreign;
-    struct file_record rec;
-    int32_t holders = 0;
+    const struct file_taken *taken;
+    struct file_record rec, after;
     struct stat sb;
     hf_status st;
+    size_t n;
+    int looks;
 
     if (fstat(fd, &sb) || !S_ISREG(sb.st_mode))
         return hfi_fail(err, HF_PROTOCOL, "the lock file is not a file");
-    foreign = taken_find(taken, fd, &sb);
-    st = inspect_steady(fd, taken, foreign, &rec, &holders, err);
-    if (st)
-        return st;
-    ret->fence = rec.fence;
-    ret->since_ms = ret->left_ms = -1;
+    taken = file_taken_find(list, fd, sb.st_ino, &n);
+    for (looks = 0; looks < LOOKS_MAX; looks++) {
+        ret->len = 0;
+        ret->uncounted = 0;
+        st = file_record_inspect(fd, 0, &rec, err);
+        if (st)
+            return st;
+        ret->fence = rec.fence;
+        if (!rec.mode || rec.mode == FILE_EXCLUSIVE || rec.mode == FILE_KEPT)
+            look_alone(fd, &rec, list, taken, n, ret);
+        else
+            look_together(fd, &rec, list, taken, n, ret);
+        if (ret->nomem)
+            return hfi_nomem(err);
+        st = file_record_inspect(fd, 0, &after, err);
+        if (st || after.fence == rec.fence)
+            break;
+    }
     ret->waiters = file_count_waiters(fd, FILE_COUNT_MAX);
-    if (holders && (!foreign || rec.mode != FILE_EXCLUSIVE ||
-                    inspect_same(taken, foreign, &rec)))
-        describe_ours(&rec, holders, ret);
-    else if (foreign)
-        describe_foreign(foreign, ret);
-    return HF_OK;
+    return st;
 }
 
-hf_status file_inspect(struct hfi_conn *conn, const char *key,
-                       struct hf_info *ret, int64_t deadline,
-                       struct hf_error *err)
+/* Say of each what is true of all. */
+static void look_finish(struct file_look *look)
+{
+    size_t i;
+
+    for (i = 0; i < look->len; i++) {
+        look->items[i].holders = (int32_t)look->len + look->uncounted;
+        look->items[i].waiters = look->waiters;
+    }
+}
+
+/* The newest of ours, else a stranger. */
+static void look_describe(struct file_look *look, struct hf_info *ret)
+{
+    const struct hf_info *best = NULL;
+    size_t i;
+
+    look_finish(look);
+    for (i = 0; i < look->len; i++)
+        if (!best || (look->items[i].owner[0] &&
+                      (!best->owner[0] || look->items[i].fence > best->fence)))
+            best = &look->items[i];
+    if (best) {
+        *ret = *best;
+        return;
+    }
+    ret->fence = look->fence;
+    ret->since_ms = ret->left_ms = -1;
+    ret->waiters = look->waiters;
+}
+
+/* Look at a key; one that was never used has no holders. */
+static hf_status look_key(struct hfi_conn *conn, const char *key,
+                          struct file_look *ret, struct hf_error *err)
 {
     struct file_conn *fc = (struct file_conn *)conn;
     struct file_taken_list taken = {0};
     hf_status st = file_find_dir(fc, false, err);
     int fd;
 
-    (void)deadline;
+    *ret = (struct file_look){.waiters = -1};
     if (st)
         return hfi_wrap(err, st, "%s", conn->endpoint);
     if (fc->dir_fd < 0)
@@ -292,11 +254,43 @@ hf_status file_inspect(struct hfi_conn *conn, const char *key,
     if (fd < 0)
         return hfi_fail_errno(err, HF_SYSTEM, errno, "%s: open the lock file",
                               conn->endpoint);
-    st = taken_read(&taken, err);
+    st = file_taken_read(&taken, err);
     if (!st)
         st = look_at(fd, &taken, ret, err);
     hfi_free(taken.items);
     close(fd);
+    return st;
+}
+
+hf_status file_inspect(struct hfi_conn *conn, const char *key,
+                       struct hf_info *ret, int64_t deadline,
+                       struct hf_error *err)
+{
+    struct file_look look;
+    hf_status st = look_key(conn, key, &look, err);
+
+    (void)deadline;
+    if (!st && look.waiters >= 0)
+        look_describe(&look, ret);
+    look_fini(&look);
+    return st;
+}
+
+hf_status file_holders(struct hfi_conn *conn, const char *key,
+                       hf_holders_fn *fn, void *arg, int64_t deadline,
+                       struct hf_error *err)
+{
+    struct file_look look;
+    hf_status st = look_key(conn, key, &look, err);
+    bool more = true;
+    size_t i;
+
+    (void)deadline;
+    if (!st)
+        look_finish(&look);
+    for (i = 0; !st && more && i < look.len; i++)
+        more = fn(arg, &look.items[i]);
+    look_fini(&look);
     return st;
 }
 
@@ -314,6 +308,7 @@ static void list_file(struct file_listing *ls, int dir_fd, const char *name,
                       const char *below)
 {
     struct hf_info info = HF_INFO_INIT;
+    struct file_look look = {.len = 0};
     char path[FILE_PATH_MAX];
     int fd;
 
@@ -324,8 +319,11 @@ static void list_file(struct file_listing *ls, int dir_fd, const char *name,
     fd = openat(dir_fd, name, O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0)
         return;
-    if (!look_at(fd, ls->taken, &info, NULL) && info.held)
+    if (!look_at(fd, ls->taken, &look, NULL) && look.len) {
+        look_describe(&look, &info);
         ls->stop = !ls->fn(ls->arg, path, &info);
+    }
+    look_fini(&look);
     close(fd);
 }
 
@@ -373,7 +371,7 @@ hf_status file_list(struct hfi_conn *conn, const char *prefix, hf_list_fn *fn,
         return hfi_wrap(err, st, "%s", conn->endpoint);
     if (fc->dir_fd < 0)
         return HF_OK;
-    st = taken_read(&taken, err);
+    st = file_taken_read(&taken, err);
     if (st)
         return st;
     fd = openat(fc->dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);

@@ -27,19 +27,26 @@ bool file_is_named(struct file_conn *fc, const char *key, int fd)
            ours.stx_dev_minor == named.stx_dev_minor;
 }
 
+/* Who holds it with others has a record of its own, which hf_break_force() may
+ * have removed. */
+bool file_is_broken(const struct file_grant *own, uint64_t fence)
+{
+    off_t at = own->index < 0 ? 0 : file_holder_at(own->index);
+    struct file_record rec;
+
+    return !file_record_read_fence(own->fd, at, &rec, NULL) &&
+           (rec.broken >= fence || (at && rec.fence != fence));
+}
+
 static void file_renew_one(struct file_conn *fc, struct hfi_renewal *item)
 {
     const struct file_grant *own = item->receipt->own;
-    int fd = own->fd;
-    struct file_record rec;
 
     item->st = HF_OK;
-    /* Of those who share, the mark means all who were there. */
-    if (!file_record_read_fence(fd, &rec, NULL) &&
-        rec.broken >= item->receipt->fence) {
+    if (file_is_broken(own, item->receipt->fence)) {
         item->st = HF_LOST;
         item->reason = HF_LOSS_BROKEN;
-    } else if (!file_is_named(fc, item->claim->key, fd)) {
+    } else if (!file_is_named(fc, item->claim->key, own->fd)) {
         item->st = HF_LOST;
         item->reason = HF_LOSS_DELETED;
     }
