@@ -18,15 +18,14 @@
 /* How often a lock file may vanish under our hands before we give up. */
 #define FILE_REOPEN_MAX 100
 
-/* Show that we wait, and let a lingering holder hear it.  Readers that come
- * later are kept out by a writer once readers have it. */
+/* Show that we wait, and let a lingering holder hear it. */
 static void file_queue(const struct file_try *try)
 {
     struct file_grant *own = try->own;
     bool waited = own->waits;
     char c;
 
-    file_show_waiting(own, try->claim, try->together);
+    file_show_waiting(own, try->claim);
     if (!waited && pread(own->fd, &c, 1, 0) < 0)
         own->waits = false; /* Show it again at the next try. */
 }

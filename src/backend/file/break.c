@@ -350,7 +350,9 @@ bool file_replace_deserted(struct file_conn *fc, const char *key, int fd)
     struct file_record rec;
     bool done;
 
-    if (!file_gate(fd))
+    /* Most often there is no need for the gate. */
+    if (file_record_inspect(fd, 0, &rec, NULL) ||
+        file_holders_ended(fd, &rec) <= 0 || !file_gate(fd))
         return false;
     done = !file_record_inspect(fd, 0, &rec, NULL) &&
            file_is_deserted(fd, &rec) &&

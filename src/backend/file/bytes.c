@@ -113,22 +113,20 @@ static void file_close_door(struct file_grant *own,
         file_byte(own->fd, old, F_UNLCK);
 }
 
-bool file_show_waiting(struct file_grant *own, const struct hfi_claim *claim,
-                       bool door)
+void file_show_waiting(struct file_grant *own, const struct hfi_claim *claim)
 {
     uint64_t number = strtoull(claim->token + HFI_TOKEN_LEN - 8, NULL, 16);
     off_t at = FILE_WAIT_AT + (off_t)(number % FILE_SLOTS);
 
     if (!own->arrived)
         own->arrived = hfi_now();
-    if (!claim->shared && !claim->permits)
-        at = file_time(FILE_WRITER_AT, own->arrived, claim);
     /* The door first: whoever sees the waiter finds it closed. */
-    if (door && !claim->shared && !claim->permits)
+    if (!claim->shared && !claim->permits) {
+        at = file_time(FILE_WRITER_AT, own->arrived, claim);
         file_close_door(own, claim);
+    }
     if (!own->waits && file_byte(own->fd, at, F_WRLCK))
         own->bytes = own->waits = true;
-    return own->waits;
 }
 
 /* The ranges of waiters, writers and doors are next to each other. */

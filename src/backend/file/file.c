@@ -13,8 +13,8 @@
  *   each: it tells a living group from what a dead one left in the record, or
  *   from a foreign reader, and where the holder's own record is (holders.c).
  *   Waiters keep one each, so that a holder that would linger can see them, and
- *   then read a byte, which it can hear.  A waiting writer that finds readers
- *   keeps another: the door.  A client that only looks keeps one while it has
+ *   then read a byte, which it can hear.  A writer that waits keeps another: the
+ *   door.  A client that only looks keeps one while it has
  *   LOCK_SH for an instant, and a try that fails just then is made again.
  *
  * INVARIANTS

@@ -132,11 +132,9 @@ bool file_is_broken(const struct file_grant *, uint64_t fence);
 
 bool file_byte(int fd, off_t at, short type);
 
-/* Show that the claim waits.  Who waits to be alone shows since when, and with
- * `door` that new readers must wait, for a while from now on.  False if it
- * cannot be shown; the next try may. */
-bool file_show_waiting(struct file_grant *, const struct hfi_claim *,
-                       bool door);
+/* Show that the claim waits.  Who waits to be alone shows since when, and that
+ * new readers must wait, for a while from now on. */
+void file_show_waiting(struct file_grant *, const struct hfi_claim *);
 void file_stop_waiting(struct file_grant *);
 
 /* Must a reader that has waited since `arrived` (0: it comes just now) leave the

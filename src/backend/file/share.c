@@ -65,13 +65,17 @@ hf_status file_check_idle(struct file_try *try, struct hf_error *err)
     return st;
 }
 
+/* Who waits asks often, and may be stopped at any moment: so it takes the gate
+ * only if the answer may be more than HF_BUSY. */
 hf_status file_refused(struct file_try *try, struct hf_error *err)
 {
     struct share_use use;
     int fd = try->own->fd;
     hf_status st;
 
-    if (!file_count_holders(fd, 1).count || !file_gate(fd))
+    try->together = file_count_holders(fd, 1).count > 0;
+    if (!try->together || file_record_inspect(fd, 0, &try->rec, NULL) ||
+        !try->rec.permits || !file_gate(fd))
         return HF_BUSY;
     st = share_look(try, &use, err);
     file_ungate(fd);
