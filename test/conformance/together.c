@@ -270,6 +270,44 @@ TEST(rubbish_behind_the_record_stops_nobody)
     hf_close(client);
 }
 
+/* Others do not see its slot any more, so the holder may not count on it. */
+TEST(a_holder_whose_record_was_destroyed_is_told)
+{
+    hf_client *client = open_locks();
+    hf_lock *one = take(client, how(0, 2)), *two = take(client, how(0, 2));
+    int fd = open(lock_path(), O_WRONLY | O_CLOEXEC);
+
+    CHECK_EQ(pwrite(fd, "rubbish", 7, TABLE_AT), 7);
+    CHECK_STATUS(hf_extend(one, 0, &t_err), HF_LOST);
+    CHECK_OK(hf_extend(two, 0, &t_err));
+    CHECK_EQ(ftruncate(fd, 0), 0);
+    CHECK_STATUS(hf_extend(two, 0, &t_err), HF_LOST);
+    close(fd);
+    CHECK_STATUS(hf_release(one, &t_err), HF_LOST);
+    CHECK_STATUS(hf_release(two, &t_err), HF_LOST);
+    t_poll_until(try_it(client, how(0, 0)) == HF_OK, 20000);
+    hf_close(client);
+}
+
+TEST(a_grant_that_is_over_is_not_that_of_flock)
+{
+    hf_client *client = open_locks();
+    hf_lock *lk = take(client, how(0, 0));
+    uint64_t fence = hf_fence(lk);
+    struct t_peer stranger;
+
+    CHECK_OK(hf_check(client, "job", fence, &t_err));
+    CHECK_OK(hf_release(lk, &t_err));
+    stranger = t_fork(flock_shared, NULL);
+    t_hear(&stranger);
+    CHECK(look(client).held);
+    CHECK_STATUS(hf_check(client, "job", fence, &t_err), HF_LOST);
+    CHECK_STATUS(hf_break(client, "job", fence, &t_err), HF_LOST);
+    t_tell(&stranger, 0);
+    t_join(&stranger);
+    hf_close(client);
+}
+
 /* ---- downgrade --------------------------------------------------------- */
 
 /* What happens after LOCK_EX was given up and before LOCK_SH is taken, as on a

@@ -225,7 +225,7 @@ hf_status file_try_acquire(struct hfi_conn *conn, const struct hfi_claim *claim,
     }
     if (st)
         file_let_go(fc, receipt);
-    if (st && st != HF_BUSY)
+    if (st && st != HF_BUSY && st != HF_INVALID)
         hfi_wrap(err, st, "%s: '%s'", conn->endpoint,
                  hfi_quote(key, sizeof(key), claim->key));
     return st;

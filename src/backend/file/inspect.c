@@ -78,8 +78,7 @@ static void look_add_foreign(struct file_look *look,
 
     if (!item)
         return;
-    item->fence = look->fence;
-    item->shared = taken->shared;
+    item->shared = taken->shared; /* It has no fence. */
     snprintf(item->note, sizeof(item->note), "pid %ld", taken->pid);
 }
 
@@ -125,9 +124,27 @@ static bool look_has_pid(const struct file_look *look, long pid)
     return false;
 }
 
-/* Those who hold it together: ours, then strangers with flock -s.  An older
- * holdfast keeps a byte and writes no record of its own. */
-static void look_together(int fd, const struct file_record *rec,
+/* Does the process still have a lock on the file?  A try of ours has LOCK_SH for
+ * an instant, too, and is not there any more when one looks again. */
+static bool look_stays(int fd, uint64_t inode, long pid)
+{
+    const struct file_taken *taken;
+    struct file_taken_list list;
+    bool found = false;
+    size_t n;
+
+    if (file_taken_read(&list, NULL))
+        return false;
+    taken = file_taken_find(&list, fd, inode, &n);
+    while (n && !found)
+        found = taken[--n].pid == pid;
+    hfi_free(list.items);
+    return found;
+}
+
+/* Those who hold it together: ours, then strangers.  An older holdfast keeps a
+ * byte and writes no record of its own. */
+static void look_together(int fd, uint64_t inode, const struct file_record *rec,
                           const struct file_taken_list *list,
                           const struct file_taken *taken, size_t n,
                           struct file_look *look)
@@ -145,7 +162,8 @@ static void look_together(int fd, const struct file_record *rec,
     if (rec->pid_ns && list->pid_ns && rec->pid_ns != list->pid_ns && look->len)
         return; /* Their numbers cannot be compared. */
     for (i = 0; i < n; i++)
-        if (!look_has_pid(look, taken[i].pid))
+        if (!look_has_pid(look, taken[i].pid) &&
+            look_stays(fd, inode, taken[i].pid))
             look_add_foreign(look, &taken[i]);
 }
 
@@ -192,7 +210,7 @@ static hf_status look_at(int fd, const struct file_taken_list *list,
         if (!rec.mode || rec.mode == FILE_EXCLUSIVE || rec.mode == FILE_KEPT)
             look_alone(fd, &rec, list, taken, n, ret);
         else
-            look_together(fd, &rec, list, taken, n, ret);
+            look_together(fd, sb.st_ino, &rec, list, taken, n, ret);
         if (ret->nomem)
             return hfi_nomem(err);
         st = file_record_inspect(fd, 0, &after, err);

@@ -27,15 +27,18 @@ bool file_is_named(struct file_conn *fc, const char *key, int fd)
            ours.stx_dev_minor == named.stx_dev_minor;
 }
 
-/* Who holds it with others has a record of its own, which hf_break_force() may
- * have removed. */
+/* Who holds it with others has a record of its own.  Where that was removed, by
+ * hf_break_force() or because somebody wrote into the file, others do not see
+ * the grant any more, and may have its slot. */
 bool file_is_broken(const struct file_grant *own, uint64_t fence)
 {
     off_t at = own->index < 0 ? 0 : file_holder_at(own->index);
     struct file_record rec;
+    hf_status st = file_record_read_fence(own->fd, at, &rec, NULL);
 
-    return !file_record_read_fence(own->fd, at, &rec, NULL) &&
-           (rec.broken >= fence || (at && rec.fence != fence));
+    if (st)
+        return at && st == HF_PROTOCOL;
+    return rec.broken >= fence || (at && rec.fence != fence);
 }
 
 static void file_renew_one(struct file_conn *fc, struct hfi_renewal *item)
