@@ -18,7 +18,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Where the bytes of holders begin (src/backend/file/acquire.c). */
+/* Where the bytes of holders begin (src/backend/file/file.h). */
 #define HOLD_AT (((off_t)1 << 40) + 2)
 
 /* A path in this test's directory; good for the next seven calls. */

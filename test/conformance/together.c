@@ -9,10 +9,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -742,6 +744,104 @@ TEST(a_permit_that_is_kept_has_its_slot)
     CHECK_OK(hf_release(lk, &t_err));
     CHECK_STATUS(try_it(client, how(0, 0)), HF_OK);
     hf_close(client);
+}
+
+/* ---- all of it at once ------------------------------------------------- */
+
+enum { PERMITS = 3, ROUNDS = 150 };
+
+/* Who believes to hold it, in memory that all processes share. */
+struct inside {
+    atomic_int writers, readers, permits, slots[PERMITS];
+};
+
+static void enter(struct inside *in, const hf_lock *lk, int mode)
+{
+    if (mode == 0) {
+        CHECK_EQ(atomic_fetch_add(&in->writers, 1), 0);
+        CHECK_EQ(atomic_load(&in->readers), 0);
+        CHECK_EQ(atomic_load(&in->permits), 0);
+    } else if (mode == 1) {
+        atomic_fetch_add(&in->readers, 1);
+        CHECK_EQ(atomic_load(&in->writers), 0);
+        CHECK_EQ(atomic_load(&in->permits), 0);
+    } else {
+        CHECK_LT(atomic_fetch_add(&in->permits, 1), PERMITS);
+        CHECK_EQ(atomic_fetch_add(&in->slots[hf_slot(lk)], 1), 0);
+        CHECK_EQ(atomic_load(&in->writers), 0);
+        CHECK_EQ(atomic_load(&in->readers), 0);
+    }
+}
+
+static void leave(struct inside *in, const hf_lock *lk, int mode)
+{
+    if (mode == 2)
+        atomic_fetch_sub(&in->slots[hf_slot(lk)], 1);
+    atomic_fetch_sub(mode == 0   ? &in->writers
+                     : mode == 1 ? &in->readers
+                                 : &in->permits,
+                     1);
+}
+
+static void use_it(struct t_peer *up, void *arg)
+{
+    unsigned seed = (unsigned)getpid();
+    hf_client *client = open_locks();
+    struct inside *in = arg;
+    uint64_t last = 0;
+
+    t_hear(up);
+    for (int i = 0; i < ROUNDS; i++) {
+        int mode = rand_r(&seed) % 3;
+        struct hf_lock_opts opts = how(mode == 1 ? HF_SHARED : HF_FAIR, 0);
+        hf_lock *lk = NULL;
+        hf_status st;
+
+        if (mode == 2)
+            opts = how(0, PERMITS);
+        if (mode == 0 && rand_r(&seed) % 2)
+            opts.owner = rand_r(&seed) % 2 ? NULL : "one of many";
+        st = hf_acquire(client, "job", 20, &opts, &lk, &t_err);
+        if (st) {
+            CHECK(st == HF_TIMEOUT || st == HF_INVALID);
+            continue;
+        }
+        CHECK(hf_fence(lk) > last || opts.owner);
+        last = hf_fence(lk);
+        if (!opts.owner) { /* its equals hold together */
+            enter(in, lk, mode);
+            if (mode == 0 && rand_r(&seed) % 2) {
+                atomic_fetch_sub(&in->writers, 1);
+                mode = 1;
+                atomic_fetch_add(&in->readers, 1);
+                CHECK_OK(hf_downgrade(lk, &t_err));
+                CHECK_EQ(atomic_load(&in->writers), 0);
+            }
+            leave(in, lk, mode);
+        }
+        CHECK_OK(hf_release(lk, &t_err));
+    }
+    hf_close(client);
+    t_tell(up, 0);
+}
+
+TEST_TIMEOUT(processes_that_use_it_in_every_way_never_meet, 120)
+{
+    struct inside *in = mmap(NULL, sizeof(*in), PROT_READ | PROT_WRITE,
+                             MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    struct t_peer peers[6];
+
+    CHECK(in != MAP_FAILED);
+    hf_close(open_locks());
+    for (int i = 0; i < 6; i++)
+        peers[i] = t_fork(use_it, in);
+    for (int i = 0; i < 6; i++)
+        t_tell(&peers[i], 0);
+    for (int i = 0; i < 6; i++) {
+        t_hear(&peers[i]);
+        t_join(&peers[i]);
+    }
+    CHECK_EQ(munmap(in, sizeof(*in)), 0);
 }
 
 T_MAIN
