@@ -63,6 +63,38 @@ has 'status counts those who share' 'held (shared) by reader ? and 1 more' \
 kill $reader1 $reader2
 wait $reader1 $reader2
 
+# Permits.
+for i in 0 1; do
+    "$hf" run --permits 2 pool -- sh -c 'echo $HOLDFAST_SLOT >"$1"; sleep 1000' \
+        sh "$tmp/slot$i" &
+    eval "user$i=$!"
+    until_true [ -s "$tmp/slot$i" ]
+done
+is 'each has a slot' '0 1' "$(cat "$tmp/slot0" "$tmp/slot1" | sort | tr '\n' ' ' | sed 's/ $//')"
+exits 'and a third waits' 75 "$hf" run -n --permits 2 pool -- true
+exits 'another number is refused' 64 "$hf" run -n --permits 3 pool -- true
+has 'and says which is in use' 'in use with 2 permits, not 3' "$said"
+exits 'and so is a plain lock' 64 "$hf" run -n pool -- true
+exits 'status shows the slots' 0 "$hf" status pool
+has 'and how many are taken' 'held (2 of 2 permits) by' "$said"
+has 'one by one' 'slot 1: ' "$said"
+kill $user0
+wait $user0
+exits 'what is given back can be had' 0 "$hf" run -n --permits 2 pool -- true
+kill $user1
+wait $user1
+
+# A minimum hold outlives the command and its process.
+exits 'run --min-hold ends with the command' 0 "$hf" run --min-hold 10m job -- true
+exits 'but the lock stays taken' 75 "$hf" run -n job -- true
+exits 'status says so' 0 "$hf" status job
+has 'and for how long' 'released; kept for another 9m' "$said"
+n=$(fence job)
+exits 'break --force ends it' 0 "$hf" break --force --fence "$n" job
+exits 'and the lock is free' 0 "$hf" run -n job -- true
+exits 'a short minimum ends by itself' 0 "$hf" run --min-hold 100ms job -- true
+exits 'and is waited for' 0 "$hf" run -w 60 job -- true
+
 exits 'no permits at all are refused' 64 "$hf" run --permits 0 k -- true
 exits 'nor more than there are numbers' 64 "$hf" run --permits 2147483648 k -- true
 exits 'a lock is shared or has permits' 64 "$hf" run -s --permits 2 k -- true
