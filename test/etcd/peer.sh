@@ -44,6 +44,31 @@ touch "$work/go"
 wait "$ours" "$peer" "$last"
 ok 'all three in the order in which they came' test "$(tr '\n' ' ' <"$work/order")" = 'holdfast etcdctl last '
 
+# --- readers hold together, etcdctl waits for all of them, a reader for it
+rm -f "$work"/in* "$work"/go* "$work"/order
+for n in 1 2; do
+    hf run -s k -- sh -c "touch $work/in$n; while [ ! -e $work/go$n ]; do sleep 0.05; done; echo reader >>$work/order" &
+    eval "reader$n=\$!"
+    ok "reader $n is in" until_true test -e "$work/in$n"
+done
+etcdctl lock --ttl 5 holdfast/k -- sh -c "touch $work/in; while [ ! -e $work/go ]; do sleep 0.05; done; echo etcdctl >>$work/order" >/dev/null 2>&1 &
+peer=$!
+ok 'etcdctl queues behind two readers' until_true waits k 3
+hf run -sn k -- true
+ok 'a reader is not let in before etcdctl' test $? = 75
+hf run -s k -- sh -c "echo last >>$work/order" &
+last=$!
+ok 'and queues behind it' until_true waits k 4
+touch "$work/go1"
+wait "$reader1"
+ok 'one reader keeps etcdctl out' test ! -e "$work/in"
+touch "$work/go2"
+wait "$reader2"
+ok 'etcdctl follows the last reader' until_true test -e "$work/in"
+touch "$work/go"
+wait "$peer" "$last"
+ok 'readers, etcdctl, a reader' test "$(tr '\n' ' ' <"$work/order")" = 'reader reader etcdctl last '
+
 # etcdctl leaves its leases to lapse.
 ok 'no key is left' until_true sh -c 'test -z "$(etcdctl get "" --prefix --keys-only)"'
 for lease in $(etcdctl lease list | sed 1d); do etcdctl lease revoke "$lease"; done >/dev/null

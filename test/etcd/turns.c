@@ -94,6 +94,46 @@ TEST(a_turn_is_three_transactions_and_one_event)
     hf_close(b);
 }
 
+/* Take and give back what `opts` says, so many transactions. */
+static void check_pair(hf_client *client, int64_t wait_ms,
+                       const struct hf_lock_opts *opts, long want)
+{
+    long txns = asked("\"Txn\"");
+    hf_lock *lk = NULL;
+
+    CHECK_OK(hf_acquire(client, "turns", wait_ms, opts, &lk, &t_err));
+    CHECK_OK(hf_release(lk, &t_err));
+    CHECK_EQ(asked("\"Txn\"") - txns, want);
+}
+
+/* Whether it is tried once or waited for. */
+TEST(what_a_pair_costs_alone_and_beside_others)
+{
+    struct hf_lock_opts read = HF_LOCK_OPTS_INIT, some = HF_LOCK_OPTS_INIT;
+    hf_client *a = client_new(), *b = client_new();
+    hf_lock *lk;
+
+    read.flags = HF_SHARED;
+    some.permits = 3;
+    CHECK_OK(hf_release(take(a), &t_err)); /* It has its lease. */
+    check_pair(a, 0, NULL, 2);
+    check_pair(a, -1, NULL, 2);
+    check_pair(a, 0, &read, 2);
+    check_pair(a, -1, &read, 2);
+    check_pair(a, 0, &some, 2);
+    check_pair(a, -1, &some, 3); /* a place, then a slot */
+    CHECK_OK(hf_acquire(b, "turns", 0, &read, &lk, &t_err));
+    check_pair(a, 0, &read, 2);
+    check_pair(a, -1, &read, 2);
+    CHECK_OK(hf_release(lk, &t_err));
+    CHECK_OK(hf_acquire(b, "turns", 0, &some, &lk, &t_err));
+    check_pair(a, 0, &some, 3); /* a look, then the slot that is free */
+    check_pair(a, -1, &some, 3);
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_close(a);
+    hf_close(b);
+}
+
 /* Each has watched the other's key and keeps that for the next time.  When the
  * other goes on alone, word of it comes once and not again. */
 TEST(nobody_listens_to_a_queue_that_he_has_left)

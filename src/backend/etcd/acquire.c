@@ -3,8 +3,9 @@
  * acquire.c - taking: a try, from the lease that it needs to its verdict.
  *
  * A try is one transaction (try.c), or several where the first shows that
- * another is due at once: the lease is gone, there is a new watch, or the
- * holder is the same owner.
+ * another is due at once: the lease is gone, there is a new watch, the holder is
+ * the same owner, it is our turn to have a slot, or those who are there let us
+ * in although they seemed not to.
  *
  * INVARIANTS
  *  (1) A grant is read from a transaction in which our own key exists, so its
@@ -21,6 +22,8 @@
  *      name.
  *  (7) A claim whose key may be removed by a request that had no answer takes
  *      another name before it asks again (key.c (3)).
+ *  (8) That the key is used in no other way (backend.h (13)) is a condition of
+ *      the transaction that puts our key.
  */
 #include "try.h"
 
@@ -47,23 +50,34 @@ static hf_status acquire_rename(struct etcd_try *t, struct hf_error *err)
     return HF_LOST;
 }
 
+/* What begins the end of our name.  names.c */
+static void acquire_kind(const struct etcd_try *t, char ret[16])
+{
+    const char *joined = t->holder_revision ? "~" : "";
+
+    if (t->claim->permits)
+        snprintf(ret, 16, "S%d.%s", (int)t->claim->permits, joined);
+    else
+        snprintf(ret, 16, "%s", t->claim->shared ? "R" : joined);
+}
+
 /* Name our key, after the lease that it hangs on.  (3) */
 static hf_status acquire_name(struct etcd_try *t, struct hf_error *err)
 {
     struct etcd_grant *own = etcd_own(t->receipt);
     const char *had = strchr(own->last, '-');
-    char lease[18];
+    char lease[18], kind[16];
 
     snprintf(lease, sizeof(lease), "%" PRIx64 "-", (uint64_t)t->lease->id);
+    acquire_kind(t, kind);
     if (!had ||
-        strncmp(lease, own->last + (own->last[0] == '~'), strlen(lease)) != 0) {
+        strncmp(lease, etcd_last_lease(own->last), strlen(lease)) != 0) {
         if (etcd_key_is_known(t->ec, t->claim->token))
             return acquire_rename(t, err);
         t->receipt->fence = 0;
     }
     if (!t->receipt->fence)
-        snprintf(own->last, sizeof(own->last), "%s%.17s%x",
-                 t->holder_revision ? "~" : "", lease,
+        snprintf(own->last, sizeof(own->last), "%.14s%.17s%x", kind, lease,
                  had ? (unsigned)strtoul(had + 1, NULL, 16) & 0xfffffff
                      : (unsigned)etcd_number(t->ec) & 0xfffffff);
     etcd_name(t->ec, t->claim, t->receipt, t->name, sizeof(t->name));
@@ -142,8 +156,7 @@ static void acquire_note(struct etcd_try *t)
 static void acquire_behind(struct etcd_try *t)
 {
     t->at_queue_tail = false;
-    if (t->receipt->fence || !t->claim->queue || t->claim->owner ||
-        t->holder_revision)
+    if (t->receipt->fence || !t->claim->queue || etcd_try_full(t))
         return;
     etcd_key_queue_tail(t->ec, t->dir, &t->predecessor);
     t->at_queue_tail = t->predecessor.name[0] != '\0';
@@ -233,17 +246,20 @@ static bool acquire_goes_on(struct etcd_try *t, hf_status *st,
     bool fresh = false;
 
     if (*st == HF_LOST) {
-        t->holder_revision = 0;
+        t->holder_revision = t->slotting = 0;
+        t->admitted = false;
         return true;
     }
     if (*st == HF_UNAVAILABLE && t->spare) {
         t->spare--; /* Another member may take it. */
         return true;
     }
-    if (*st || t->mine)
+    if (*st || t->mine || t->refused)
         return false;
     if (t->holder_revision)
         return acquire_joins(t, st, err);
+    if (t->slotting || t->admitted)
+        return true;
     if (t->claim->queue && !t->revision)
         return true; /* There was nobody left to join. */
     if (t->revision && !t->inspected && !t->predecessor.name[0])
@@ -257,6 +273,20 @@ static bool acquire_goes_on(struct etcd_try *t, hf_status *st,
         hfi_expect(&t->ec->base, t->claim->key, t->claim->token, UNWATCHED_MS);
     *st = HF_OK;
     return fresh;
+}
+
+/* The key is in use in another way, or has been put to none that makes sense.
+ * (8) */
+static hf_status acquire_refused(const struct etcd_try *t, struct hf_error *err)
+{
+    if (t->refused == TRY_OTHER_USE)
+        return hfi_fail_use(err, t->claim, t->in_use);
+    if (t->refused == TRY_OTHER_MODE)
+        return hfi_fail_other_mode(err, t->claim);
+    return hfi_fail(err, HF_INVALID,
+                    "%s: below \"%s\" is a key that looks like a permit and is "
+                    "none",
+                    t->ec->base.endpoint, t->dir);
 }
 
 hf_status etcd_try_acquire(struct hfi_conn *conn, const struct hfi_claim *claim,
@@ -286,9 +316,12 @@ hf_status etcd_try_acquire(struct hfi_conn *conn, const struct hfi_claim *claim,
                             conn->endpoint);
         st = acquire_once(&t, err);
     } while (acquire_goes_on(&t, &st, err));
+    if (!st && t.refused)
+        st = acquire_refused(&t, err);
     if (st)
         return st;
     busy->position = t.predecessor.position;
+    receipt->slot = t.slot;
     etcd_own(receipt)->held = t.mine;
     return t.mine ? HF_OK : HF_BUSY;
 }

@@ -10,11 +10,14 @@
  * INVARIANTS
  *  (1) A key is changed only if it was not written since it was read
  *      (change.c).
- *  (2) All who hold have one fence, so all of them are broken or freed.  Nobody
- *      joins one that is broken: so when all have been seen to be, they stay.
+ *  (2) All who hold with one fence, since they have one owner id, are broken or
+ *      freed together.  Nobody joins one that is broken: so when all have been
+ *      seen to be, they stay.  Others who share, or have a permit, have fences
+ *      of their own and are left alone.
  */
 #include "change.h"
 
+#include "base/alloc.h"
 #include "base/env.h"
 
 #include "base/banned.h"
@@ -59,23 +62,25 @@ static hf_status break_all(struct etcd_conn *ec, const char *key,
                            int64_t deadline, struct hf_error *err)
 {
     struct etcd_places queue = {.n = 0};
+    struct etcd_place *places = NULL;
     struct etcd_words words;
     bool any = false, changed = false;
     hf_status st = etcd_queue(ec, key, &queue, deadline, err);
     size_t i;
 
-    if (!st && etcd_holders_fence(queue.kvs, queue.n) != fence)
-        st = HF_LOST;
+    if (!st && !(places = etcd_order(queue.kvs, queue.n, NULL)))
+        st = hfi_nomem(err);
     for (i = 0; i < queue.n && !st; i++) {
-        etcd_read_value(queue.kvs[i]->value, &words);
-        if (etcd_fence(queue.kvs[i], &words) != fence)
+        if (!places[i].holds || places[i].fence != fence)
             continue;
         any = true;
-        if (words.broken && !force)
+        if (places[i].broken && !force)
             continue;
+        etcd_read_value(queue.kvs[i]->value, &words);
         st = break_one(ec, key, queue.kvs[i], &words, force, deadline, err);
         changed = changed || !st;
     }
+    hfi_free(places);
     etcd_places_free(&queue);
     *done = *done || changed;
     if (!st && !any)

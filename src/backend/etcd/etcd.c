@@ -6,7 +6,8 @@
  *   to a lease.  The key with the lowest create revision below PREFIX KEY/ has
  *   the lock, which is the recipe of etcd's own clients: `etcdctl lock` and
  *   Go's concurrency.Mutex exclude and queue with holdfast on the same name.
- *   The server's lock service is not used.
+ *   The server's lock service is not used.  Shared claims and permits stand in
+ *   the same queue; who of them holds is in order.c.
  *
  * INVARIANTS
  *  (1) A grant is only ever read from a transaction that has seen our own key.
@@ -31,6 +32,12 @@
  *   A watch that has served is parked for the next waiter at the same place
  *   (wait.c).  To begin one takes two messages and another look, and etcd 3.4
  *   serves a watch late if somebody writes while it begins.
+ *   A slot is not a key of its own, taken by whoever comes first: it is given in
+ *   the order of the queue and stands in the holder's key.  So there is one key
+ *   to renew, move, break and remove, and the fences of grants rise.
+ *   Shared claims have names of their own kind, so that one that tries once
+ *   can be put on the condition that no other kind is there.  The mode itself
+ *   is in the value: a downgrade must keep the name, with the revision.
  *   Requests of many threads go in one transaction (combine.c), but never two
  *   for the same lock: keys of one transaction have one revision, and the
  *   queue is in the order of revisions.
@@ -240,7 +247,8 @@ const struct hfi_backend hfi_backend_etcd = {
     .traits = HF_TRAIT_FENCED | HF_TRAIT_LEASED | HF_TRAIT_QUEUED |
               HF_TRAIT_NOTIFY | HF_TRAIT_REENTRANT | HF_TRAIT_DETACH |
               HF_TRAIT_BREAK | HF_TRAIT_PROCESSES | HF_TRAIT_MACHINES |
-              HF_TRAIT_NOTED | HFI_TRAIT_BOUND,
+              HF_TRAIT_NOTED | HF_TRAIT_SHARED | HF_TRAIT_PERMITS |
+              HF_TRAIT_MIN_HOLD | HFI_TRAIT_BOUND,
     .page = "etcd",
     .tested = "etcd 3.4",
     .open = etcd_open,
@@ -250,6 +258,8 @@ const struct hfi_backend hfi_backend_etcd = {
     .renew = etcd_renew,
     .release = etcd_release,
     .sweep = etcd_sweep,
+    .downgrade = etcd_downgrade,
+    .keep = etcd_keep,
     .watch = etcd_watch,
     .unwatch = etcd_unwatch,
     .poll_fd = etcd_watch_fd,
@@ -259,6 +269,7 @@ const struct hfi_backend hfi_backend_etcd = {
     .take_over = etcd_take_over,
     .inspect = etcd_inspect,
     .list = etcd_list,
+    .holders = etcd_holders,
     .break_grant = etcd_break,
     .free_grant = etcd_free_grant,
 };

@@ -4,14 +4,17 @@
  *
  *   etcd.c     the rules; open, close
  *   acquire.c  try_acquire
- *   try.c      what a try asks, and what it is told
+ *   try.c      what a try asks
+ *   verdict.c  what it is told
  *   renew.c    renew
  *   release.c  release, sweep
  *   wait.c     watch, unwatch: wake-ups, over a connection of their own
  *   connect.c  that connection
  *   handle.c   attach, take_over
- *   inspect.c  inspect, list
+ *   inspect.c  inspect, list, holders
  *   break.c    break_grant, free_grant
+ *   part.c     downgrade, keep: giving back a part
+ *   order.c    who holds, given the claims in their order
  *   change.c   changing a key that was read
  *   lease.c    the leases of this client, on backend/session.c
  *   key.c      the keys that hang on them
@@ -22,6 +25,8 @@
 #ifndef HFI_BACKEND_ETCD_H
 #define HFI_BACKEND_ETCD_H
 
+#include <string.h>
+
 #include "backend/backend.h"
 #include "backend/etcd/etcd.pb-c.h"
 #include "backend/session.h"
@@ -31,17 +36,20 @@
 
 #define ETCD_PREFIX_MAX 256
 
-/* What ends a name: '~' if it joined, a lease, '-' and a number. */
-#define ETCD_LAST_MAX 26
+/* What ends a name: what kind it is (names.c), a lease, '-' and a number. */
+#define ETCD_LAST_MAX 40
 
 /* The prefix, each byte of the key escaped, '/', and that. */
 #define ETCD_NAME_MAX   (ETCD_PREFIX_MAX + 3 * HF_KEY_MAX + 1 + ETCD_LAST_MAX)
 #define ETCD_NOTICE_MAX (ETCD_PREFIX_MAX + 7 + 16 + 1 + HFI_TOKEN_LEN + 1)
 #define ETCD_VALUE_MAX                                                         \
-    (8 + HFI_TOKEN_LEN + 3 * HF_OWNER_MAX + 3 * HF_NOTE_MAX + 48)
+    (8 + HFI_TOKEN_LEN + 3 * HF_OWNER_MAX + 3 * HF_NOTE_MAX + 80)
 
 /* The sum of all calls that go out together. */
 #define ETCD_CALLS_MAX 16
+
+/* How far before us the queue is read: a place behind that is not told. */
+#define ETCD_QUEUE_LIMIT 64
 
 /* For so many locks it is known who of us waits at the end of a long queue. */
 #define ETCD_QUEUE_TAILS 8
@@ -136,6 +144,18 @@ void etcd_name(const struct etcd_conn *, const struct hfi_claim *,
                const struct hfi_receipt *, char *ret, size_t size);
 void etcd_break_notice(const struct etcd_conn *, int64_t lease,
                        const char *token, char *ret, size_t size);
+/* Where the lease begins in the end of a name. */
+const char *etcd_last_lease(const char *last);
+/* What kind of claim a name says it is, and with how many permits: 0 for a
+ * plain lock, -1 if it makes no sense. */
+enum etcd_kind {
+    ETCD_ALONE, /* exclusive, unless its value says that it was downgraded */
+    ETCD_SHARED,
+    ETCD_PERMIT,
+    ETCD_JOINED, /* with or without permits */
+    ETCD_STRANGE /* holdfast makes no such name */
+};
+enum etcd_kind etcd_kind(ProtobufCBinaryData name, int32_t *permits);
 ProtobufCBinaryData etcd_text(const char *text);
 /* Was the key made at this revision?  At 0: is it not there? */
 void etcd_compare(Pb__Compare *, ProtobufCBinaryData key, int64_t revision);
@@ -156,7 +176,10 @@ struct etcd_words {
     char owner[HF_OWNER_MAX + 1]; /* injected; "" if it is not */
     char note[HF_NOTE_MAX + 1];
     uint64_t fence; /* of those whom it joined; 0: it did not */
-    bool broken;    /* by an operator */
+    int32_t slot;   /* of the permit that it was granted; -1: none */
+    bool shared, permit;
+    bool kept;   /* released, and kept by min_hold_ms */
+    bool broken; /* by an operator */
 };
 void etcd_read_value(ProtobufCBinaryData, struct etcd_words *ret);
 void etcd_write_value(const struct etcd_words *, char *ret, size_t size);
@@ -287,11 +310,31 @@ void etcd_combine_close(struct etcd_conn *);
 struct etcd_places {
     Pb__KeyValue **kvs;
     size_t n, room;
+    int64_t revision; /* as of which etcd_queue() has read them */
 };
 hf_status etcd_queue(struct etcd_conn *, const char *key, struct etcd_places *,
                      int64_t deadline, struct hf_error *);
 void etcd_places_free(struct etcd_places *);
-uint64_t etcd_holders_fence(Pb__KeyValue *const *, size_t n);
+hf_status etcd_holders(struct hfi_conn *, const char *key, hf_holders_fn *,
+                       void *arg, int64_t deadline, struct hf_error *);
+
+/* order.c: who holds. */
+struct etcd_place {
+    uint64_t fence;  /* its rank as well: the lowest came first */
+    int32_t permits; /* 0: a plain lock; -1: it makes no sense */
+    int32_t slot;    /* -1: none */
+    bool shared, joined, holds, broken, kept;
+    bool knows; /* what joining is: it is of a holdfast */
+    bool equal; /* it has the owner id that was asked for */
+};
+/* One for each, in the same order; NULL: no memory.  To be freed with
+ * hfi_free().  `owner` may be NULL. */
+struct etcd_place *etcd_order(Pb__KeyValue *const *, size_t n,
+                              const char *owner);
+/* How many permits are in use by those before `rank`, or by all; *all: each of
+ * them has been granted, and then *slot is the lowest that none of them has. */
+int32_t etcd_permits_used(const struct etcd_place *, size_t n, uint64_t rank,
+                          bool *all, int32_t *slot);
 
 /* wait.c */
 hf_status etcd_watch(struct hfi_conn *, const struct hfi_claim *,
@@ -327,6 +370,15 @@ hf_status etcd_release(struct hfi_conn *, const struct hfi_claim *,
                        struct hf_error *);
 hf_status etcd_sweep(struct hfi_conn *, const struct hfi_claim *,
                      struct hfi_receipt *, int64_t deadline, struct hf_error *);
+/* May a write of the claim that had no answer still make or move its key? */
+bool etcd_may_come(struct etcd_conn *, const struct hfi_claim *,
+                   const struct hfi_receipt *, int64_t deadline);
+hf_status etcd_downgrade(struct hfi_conn *, const struct hfi_claim *,
+                         struct hfi_receipt *, int64_t deadline,
+                         struct hf_error *);
+hf_status etcd_keep(struct hfi_conn *, const struct hfi_claim *,
+                    struct hfi_receipt *, int64_t ms, int64_t deadline,
+                    struct hf_error *);
 void etcd_detach(const struct hfi_receipt *, struct hf_handle *ret);
 hf_status etcd_attach(struct hfi_conn *, const struct hfi_claim *,
                       const struct hf_handle *, struct hfi_receipt *,
@@ -351,7 +403,7 @@ static inline struct etcd_grant *etcd_own(const struct hfi_receipt *receipt)
 }
 static inline bool etcd_joined(struct hfi_receipt *receipt)
 {
-    return etcd_own(receipt)->last[0] == '~';
+    return strchr(etcd_own(receipt)->last, '~') != NULL;
 }
 /* The revision of its key; 0: not known. */
 static inline int64_t etcd_revision(struct hfi_receipt *receipt)

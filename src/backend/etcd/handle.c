@@ -20,7 +20,7 @@ hf_status etcd_attach(struct hfi_conn *conn, const struct hfi_claim *claim,
                       const struct hf_handle *handle,
                       struct hfi_receipt *receipt, struct hf_error *err)
 {
-    size_t len = strspn(handle->ref, "~0123456789abcdef-");
+    size_t len = strspn(handle->ref, "RS.~0123456789abcdef-");
 
     (void)claim;
     if (!len || len >= ETCD_LAST_MAX || handle->ref[len])
@@ -80,6 +80,19 @@ static hf_status over_put(struct etcd_conn *ec, const struct hfi_claim *claim,
     return st;
 }
 
+/* Is this the grant of the receipt, in the mode of the claim? */
+static bool over_is_it(const struct hfi_claim *claim,
+                       const struct hfi_receipt *receipt,
+                       const Pb__KeyValue *kv, const struct etcd_words *words)
+{
+    int32_t permits;
+
+    etcd_kind(kv->key, &permits);
+    return etcd_fence(kv, words) == receipt->fence && !words->broken &&
+           !words->kept && words->shared == claim->shared &&
+           permits == claim->permits && (!permits || words->slot >= 0);
+}
+
 /* One look, and one step if it is there.  HF_BUSY: look again. */
 static hf_status over_once(struct etcd_conn *ec, const struct hfi_claim *claim,
                            const char *token, struct hfi_receipt *receipt,
@@ -98,7 +111,8 @@ static hf_status over_once(struct etcd_conn *ec, const struct hfi_claim *claim,
     st = HF_LOST;
     if (kv) {
         etcd_read_value(kv->value, &words);
-        if (etcd_fence(kv, &words) != receipt->fence || words.broken)
+        receipt->slot = words.slot;
+        if (!over_is_it(claim, receipt, kv, &words))
             st = HF_LOST;
         else if (!strcmp(words.token, claim->token))
             st = HF_OK;

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * inspect.c - who holds a lock, and which locks there are.
- *
- * All who hold at once have one fence (try.c): that of those who joined, or
- * else of the first in the queue.
+ * inspect.c - who holds a lock, and which locks there are.  Who holds is in
+ * order.c.
  *
  * A listing reads all places in the order of their names, a page at a time, and
  * each lease once: what it costs does not depend on how many locks there are so
@@ -153,60 +151,71 @@ hf_status etcd_queue(struct etcd_conn *ec, const char *key,
     }
     hfi_free(p.from);
     places_sort(ret);
+    ret->revision = p.revision;
     return st;
 }
 
-/* Did it join the holders of its owner id?  Its last part tells. */
-static bool inspect_joined(const Pb__KeyValue *kv)
-{
-    size_t at = kv->key.len;
-
-    while (at && kv->key.data[at - 1] != '/')
-        at--;
-    return at < kv->key.len && kv->key.data[at] == '~';
-}
-
-uint64_t etcd_holders_fence(Pb__KeyValue *const *kvs, size_t n)
+/* What one of several claims says of its holder. */
+static void inspect_holder(struct hf_info *ret, const Pb__KeyValue *kv,
+                           const struct etcd_place *p)
 {
     struct etcd_words words;
-    size_t i, lead = 0;
 
-    if (!n)
-        return 0;
-    for (i = 0; i < n; i++)
-        if (inspect_joined(kvs[i]))
-            lead = i;
-    etcd_read_value(kvs[lead]->value, &words);
-    return etcd_fence(kvs[lead], &words);
+    etcd_read_value(kv->value, &words);
+    ret->held = true;
+    ret->shared = p->shared;
+    ret->fence = p->fence;
+    ret->permits = p->permits > 0 ? p->permits : 0;
+    ret->slot = p->slot;
+    ret->broken = p->broken;
+    ret->kept = p->kept;
+    snprintf(ret->owner, sizeof(ret->owner), "%s",
+             words.owner[0] ? words.owner : words.token);
+    snprintf(ret->note, sizeof(ret->note), "%s", words.note);
 }
 
-/* What a queue, in order, says; the lease of the first holder, or 0. */
-static int64_t inspect_fill(struct hf_info *ret, Pb__KeyValue *const *kvs,
-                            size_t n)
+/* How many hold and wait, and which of them is the first holder; NULL: none. */
+static const struct etcd_place *inspect_count(struct hf_info *ret,
+                                              const struct etcd_place *places,
+                                              size_t n)
 {
-    uint64_t fence = etcd_holders_fence(kvs, n);
-    struct etcd_words words;
-    int64_t lease = 0;
+    const struct etcd_place *first = NULL;
     size_t i;
 
-    ret->waiters = 0;
+    ret->holders = ret->waiters = 0;
     for (i = 0; i < n; i++) {
-        etcd_read_value(kvs[i]->value, &words);
-        if (etcd_fence(kvs[i], &words) != fence) {
+        if (places[i].holds)
+            ret->holders++;
+        else
             ret->waiters++;
-            continue;
-        }
-        ret->broken = ret->broken || words.broken;
-        if (ret->holders++)
-            continue;
-        ret->held = true;
-        ret->fence = fence;
-        lease = kvs[i]->lease;
-        snprintf(ret->owner, sizeof(ret->owner), "%s",
-                 words.owner[0] ? words.owner : words.token);
-        snprintf(ret->note, sizeof(ret->note), "%s", words.note);
+        if (places[i].holds && !first)
+            first = &places[i];
     }
-    return lease;
+    return first;
+}
+
+/* What a queue, in order, says of the first holder, and *lease its lease, or 0.
+ * False: no memory. */
+static bool inspect_fill(struct hf_info *ret, Pb__KeyValue *const *kvs,
+                         size_t n, int64_t *lease)
+{
+    struct etcd_place *places = etcd_order(kvs, n, NULL);
+    const struct etcd_place *first;
+    size_t i;
+
+    *lease = 0;
+    if (!places)
+        return false;
+    first = inspect_count(ret, places, n);
+    if (first) {
+        inspect_holder(ret, kvs[first - places], first);
+        *lease = kvs[first - places]->lease;
+    }
+    for (i = 0; first && i < n; i++) /* Equal owner ids have one grant. */
+        if (places[i].holds && places[i].fence == first->fence)
+            ret->broken = ret->broken || places[i].broken;
+    hfi_free(places);
+    return true;
 }
 
 /* ---- leases ------------------------------------------------------------ */
@@ -310,12 +319,57 @@ hf_status etcd_inspect(struct hfi_conn *conn, const char *key,
     hf_status st = etcd_queue(ec, key, &queue, deadline, err);
     int64_t lease = 0;
 
-    if (!st)
-        lease = inspect_fill(ret, queue.kvs, queue.n);
+    if (!st && !inspect_fill(ret, queue.kvs, queue.n, &lease))
+        st = hfi_nomem(err);
     if (lease && lefts_add(&lefts, lease))
         lefts_ask(ec, &lefts, 0, deadline);
     if (!st && ret->held)
         ret->left_ms = lefts_ms(&lefts, lease);
+    hfi_free(lefts.all);
+    etcd_places_free(&queue);
+    return st;
+}
+
+/* Tell of each holder. */
+static void holders_tell(const struct etcd_places *queue,
+                         const struct etcd_place *places,
+                         const struct lefts *lefts, hf_holders_fn *fn,
+                         void *arg)
+{
+    struct hf_info all = {.size = sizeof(all), .since_ms = -1, .slot = -1};
+    struct hf_info info;
+    bool more = true;
+    size_t i;
+
+    inspect_count(&all, places, queue->n);
+    for (i = 0; i < queue->n && more; i++) {
+        if (!places[i].holds)
+            continue;
+        info = all;
+        inspect_holder(&info, queue->kvs[i], &places[i]);
+        info.left_ms = lefts_ms(lefts, queue->kvs[i]->lease);
+        more = fn(arg, &info);
+    }
+}
+
+hf_status etcd_holders(struct hfi_conn *conn, const char *key,
+                       hf_holders_fn *fn, void *arg, int64_t deadline,
+                       struct hf_error *err)
+{
+    struct etcd_conn *ec = (struct etcd_conn *)conn;
+    struct etcd_places queue = {.n = 0};
+    struct etcd_place *places = NULL;
+    struct lefts lefts = {.n = 0};
+    hf_status st = etcd_queue(ec, key, &queue, deadline, err);
+
+    if (!st)
+        places = etcd_order(queue.kvs, queue.n, NULL);
+    if (!st &&
+        (!places || !lefts_know(ec, &lefts, queue.kvs, queue.n, deadline)))
+        st = hfi_nomem(err);
+    if (!st)
+        holders_tell(&queue, places, &lefts, fn, arg);
+    hfi_free(places);
     hfi_free(lefts.all);
     etcd_places_free(&queue);
     return st;
@@ -329,6 +383,7 @@ struct walk {
     hf_list_fn *fn;
     void *arg;
     bool more;
+    bool failed; /* no memory */
     struct lefts lefts;
     struct etcd_places places;
 };
@@ -362,14 +417,16 @@ static size_t walk_dir(const Pb__KeyValue *kv)
 /* All places of a lock are there: tell of it. */
 static void walk_tell(struct walk *w)
 {
-    struct hf_info info = {.size = sizeof(info), .left_ms = -1, .since_ms = -1};
+    struct hf_info info = {
+        .size = sizeof(info), .left_ms = -1, .since_ms = -1, .slot = -1};
     struct etcd_places *places = &w->places;
     char key[ETCD_NAME_MAX];
+    int64_t lease;
 
     if (places->n && w->more && walk_key(w, places->kvs[0]->key, key)) {
         places_sort(places);
-        info.left_ms =
-            lefts_ms(&w->lefts, inspect_fill(&info, places->kvs, places->n));
+        w->failed = !inspect_fill(&info, places->kvs, places->n, &lease);
+        info.left_ms = lefts_ms(&w->lefts, lease);
         if (info.held)
             w->more = w->fn(w->arg, key, &info);
     }
@@ -385,7 +442,7 @@ static bool walk_add(struct walk *w, Pb__KeyValue **kv)
     if (first && (walk_dir(first) != len ||
                   memcmp(first->key.data, (*kv)->key.data, len) != 0))
         walk_tell(w);
-    return places_add(&w->places, kv);
+    return !w->failed && places_add(&w->places, kv);
 }
 
 static hf_status walk_page(struct walk *w, struct hf_error *err)
@@ -403,6 +460,8 @@ static hf_status walk_page(struct walk *w, struct hf_error *err)
     if (!st && w->pages.last) {
         walk_tell(w);
         w->more = false;
+        if (w->failed)
+            st = hfi_nomem(err);
     }
     etcd_free(page);
     return st;

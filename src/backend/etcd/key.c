@@ -203,7 +203,7 @@ static bool is_ours(struct etcd_conn *ec, const char *last)
     struct hfi_session *s = NULL;
     char text[18];
 
-    last += last[0] == '~';
+    last = etcd_last_lease(last);
     while ((s = hfi_session_next(&ec->leases, s))) {
         snprintf(text, sizeof(text), "%" PRIx64 "-",
                  (uint64_t)((struct etcd_lease *)s)->id);

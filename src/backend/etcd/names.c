@@ -2,7 +2,11 @@
  *
  * names.c - names of keys, and what stands in them.
  *
- *   PREFIX KEY/LEASE-NUMBER    the place of one claim in the queue for KEY
+ *   PREFIX KEY/LEASE-NUMBER        the place of one claim in the queue for KEY
+ *   PREFIX KEY/RLEASE-NUMBER       the same, of a shared claim (a reader)
+ *   PREFIX KEY/SN.LEASE-NUMBER     of one with N permits (a semaphore)
+ *   PREFIX KEY/~LEASE-NUMBER       of one that joined its owner id
+ *   PREFIX KEY/SN.~LEASE-NUMBER    the same, with permits
  *
  * The number tells the claims of a client apart, and is used again when one is
  * done with it for certain (lease.c).  A name that is new each time, as
@@ -16,10 +20,20 @@
  *   PREFIX%break/LEASE/TOKEN   word for the holder that its lock was broken,
  *                              with the key as its value; no escape looks so
  *
+ * Names of one kind lie next to each other, those with permits behind the shared
+ * ones: so the comparison of a range of names or two tells whether there is a
+ * claim of another kind (try.c).
+ *
  * The value of a place is words, "hf1 TOKEN OWNER NOTE", escaped likewise, and
- * after them "fence=N" if it joined holders whose fence is N, and "broken" if
- * an operator broke it.  Others leave theirs empty.  Whoever changes or removes
- * a place does it on the condition that it bears his token.
+ * after them "fence=N" if it joined holders whose fence is N, "slot=N" once it
+ * was granted a permit, and "broken" if an operator broke it.  Others leave
+ * theirs empty.  Whoever changes or removes a place does it on the condition
+ * that it bears his token.
+ *
+ * Right behind the token stand "+" if the claim is shared, "*" if it has a
+ * permit, and "-" if its holder has released it and min_hold_ms keep it.  For a
+ * holdfast that does not know these, such a value is that of another program,
+ * whose claims it waits for and does not join.
  */
 #include "etcd.h"
 
@@ -32,6 +46,22 @@
 
 #define NAME_KEEP " !\"#$&'()*+,-.:;<=>?@[\\]^_`{|}~"
 #define WORD_KEEP "!\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~"
+
+static const struct etcd_words etcd_no_words = {.slot = -1};
+
+/* The number that a text is up to `end`, or -1. */
+static int32_t names_number(const char *text, const char *end)
+{
+    char *stop;
+    unsigned long long number;
+
+    if (*text < '0' || *text > '9')
+        return -1;
+    number = strtoull(text, &stop, 10);
+    return number <= INT32_MAX && !strncmp(stop, end, *end ? 1 : 2)
+               ? (int32_t)number
+               : -1;
+}
 
 void etcd_dir(const struct etcd_conn *ec, const char *key, char *ret,
               size_t size)
@@ -50,7 +80,42 @@ void etcd_name(const struct etcd_conn *ec, const struct hfi_claim *claim,
 
     etcd_dir(ec, claim->key, ret, size);
     len = strlen(ret);
-    snprintf(ret + len, size - len, "%.25s", etcd_own(receipt)->last);
+    snprintf(ret + len, size - len, "%.39s", etcd_own(receipt)->last);
+}
+
+const char *etcd_last_lease(const char *last)
+{
+    const char *dot = last[0] == 'S' ? strchr(last, '.') : NULL;
+
+    if (dot)
+        last = dot + 1;
+    last += last[0] == 'R';
+    return last + (last[0] == '~');
+}
+
+enum etcd_kind etcd_kind(ProtobufCBinaryData name, int32_t *permits)
+{
+    size_t at = name.len;
+    char last[16];
+
+    *permits = 0;
+    while (at && name.data[at - 1] != '/')
+        at--;
+    name.len = name.len - at < sizeof(last) ? name.len - at : sizeof(last) - 1;
+    memcpy(last, name.data + at, name.len);
+    last[name.len] = '\0';
+    if (last[0] == 'R')
+        return ETCD_SHARED;
+    if (last[0] == '~')
+        return ETCD_JOINED;
+    if (last[0] != 'S')
+        return ETCD_ALONE;
+    *permits = names_number(last + 1, ".");
+    if (*permits <= 0) {
+        *permits = -1;
+        return ETCD_STRANGE;
+    }
+    return strstr(last, ".~") ? ETCD_JOINED : ETCD_PERMIT;
 }
 
 void etcd_break_notice(const struct etcd_conn *ec, int64_t lease,
@@ -92,14 +157,15 @@ bool etcd_is(ProtobufCBinaryData data, const char *text)
     return data.len == strlen(text) && !memcmp(data.data, text, data.len);
 }
 
-/* What begins with "hf1 TOKEN " lies between "hf1 TOKEN" and "hf1 TOKEN!". */
+/* What begins with "hf1 TOKEN", and then a mark or a space, lies between "hf1
+ * TOKEN" and "hf1 TOKEN.". */
 void etcd_bears(struct etcd_bears *bears, ProtobufCBinaryData key,
                 const char *token)
 {
     pb__compare__init(&bears->above);
     pb__compare__init(&bears->below);
     snprintf(bears->low, sizeof(bears->low), "hf1 %s", token);
-    snprintf(bears->high, sizeof(bears->high), "hf1 %s!", token);
+    snprintf(bears->high, sizeof(bears->high), "hf1 %s.", token);
     bears->above.key = bears->below.key = key;
     bears->above.target = bears->below.target = 3; /* the value */
     bears->above.with_case = PB__COMPARE__WITH_VALUE;
@@ -112,7 +178,9 @@ void etcd_bears(struct etcd_bears *bears, ProtobufCBinaryData key,
 
 void etcd_write_value(const struct etcd_words *words, char *ret, size_t size)
 {
-    size_t len = (size_t)snprintf(ret, size, "hf1 %s ", words->token);
+    size_t len = (size_t)snprintf(
+        ret, size, "hf1 %s%s%s%s ", words->token, words->shared ? "+" : "",
+        words->permit ? "*" : "", words->kept ? "-" : "");
 
     len += hfi_escape(ret + len, size - len, words->owner, WORD_KEEP);
     ret[len++] = ' ';
@@ -121,6 +189,9 @@ void etcd_write_value(const struct etcd_words *words, char *ret, size_t size)
     if (words->fence)
         len += (size_t)snprintf(ret + len, size - len, " fence=%" PRIu64,
                                 words->fence);
+    if (words->permit && words->slot >= 0)
+        len += (size_t)snprintf(ret + len, size - len, " slot=%d",
+                                (int)words->slot);
     if (words->broken)
         snprintf(ret + len, size - len, " broken");
 }
@@ -148,26 +219,61 @@ static bool next_word(const char **at, char *ret, size_t size)
     return true;
 }
 
+/* A token and the marks behind it. */
+static bool next_token(const char **at, struct etcd_words *ret)
+{
+    char word[HFI_TOKEN_LEN + 4];
+    const char *mark;
+    size_t len;
+
+    if (!next_word(at, word, sizeof(word)))
+        return false;
+    len = strcspn(word, "+*-");
+    if (len > HFI_TOKEN_LEN)
+        return false;
+    memcpy(ret->token, word, len);
+    ret->token[len] = '\0';
+    for (mark = word + len; *mark; mark++) {
+        ret->shared = ret->shared || *mark == '+';
+        ret->permit = ret->permit || *mark == '*';
+        ret->kept = ret->kept || *mark == '-';
+        if (!strchr("+*-", *mark))
+            return false;
+    }
+    return true;
+}
+
+/* What may stand behind the note. */
+static void read_more(const char *at, struct etcd_words *ret)
+{
+    char more[32];
+
+    while (*at && next_word(&at, more, sizeof(more))) {
+        if (!strncmp(more, "fence=", 6))
+            ret->fence = strtoull(more + 6, NULL, 10);
+        else if (!strncmp(more, "slot=", 5))
+            ret->slot = names_number(more + 5, "");
+        else if (!strcmp(more, "broken"))
+            ret->broken = true;
+    }
+}
+
 void etcd_read_value(ProtobufCBinaryData value, struct etcd_words *ret)
 {
-    char text[ETCD_VALUE_MAX], mark[8], more[32];
+    char text[ETCD_VALUE_MAX], mark[8];
     const char *at = text;
 
-    *ret = (struct etcd_words){0};
+    *ret = etcd_no_words;
     if (value.len >= sizeof(text) || value.len < 4 ||
         memchr(value.data, '\0', value.len))
         return;
     memcpy(text, value.data, value.len);
     text[value.len] = '\0';
     if (!next_word(&at, mark, sizeof(mark)) || strcmp(mark, "hf1") != 0 ||
-        !next_word(&at, ret->token, sizeof(ret->token)) ||
+        !next_token(&at, ret) ||
         !next_word(&at, ret->owner, sizeof(ret->owner)) ||
         !next_word(&at, ret->note, sizeof(ret->note)))
-        *ret = (struct etcd_words){0};
-    while (ret->token[0] && *at && next_word(&at, more, sizeof(more))) {
-        if (!strncmp(more, "fence=", 6))
-            ret->fence = strtoull(more + 6, NULL, 10);
-        else if (!strcmp(more, "broken"))
-            ret->broken = true;
-    }
+        *ret = etcd_no_words;
+    if (ret->token[0])
+        read_more(at, ret);
 }

@@ -16,16 +16,14 @@
 
 #include "base/banned.h"
 
-/* May a write of the claim that had no answer still make or move its key?  Only
- * on a lease that lives: that of a try is in the name of the key; that of a
- * take-over, or of a renewal for a bearer, is where the key was noted.
+/* Only on a lease that lives: that of a try is in the name of the key; that of
+ * a take-over, or of a renewal for a bearer, is where the key was noted.
  * key.c (3) */
-static bool release_may_come(struct etcd_conn *ec,
-                             const struct hfi_claim *claim,
-                             const struct etcd_grant *own, int64_t deadline)
+bool etcd_may_come(struct etcd_conn *ec, const struct hfi_claim *claim,
+                   const struct hfi_receipt *receipt, int64_t deadline)
 {
     int64_t tried =
-        (int64_t)strtoull(own->last + (own->last[0] == '~'), NULL, 16);
+        (int64_t)strtoull(etcd_last_lease(etcd_own(receipt)->last), NULL, 16);
     int64_t noted = etcd_key_lease(ec, claim->token);
 
     return etcd_lease_lives(ec, tried, deadline) ||
@@ -54,7 +52,7 @@ hf_status etcd_release(struct hfi_conn *conn, const struct hfi_claim *claim,
     }
     left = !etcd_key_done(ec, claim->token, own->last, absent) || claim->doubt;
     receipt->registered =
-        left && own->last[0] && release_may_come(ec, claim, own, deadline);
+        left && own->last[0] && etcd_may_come(ec, claim, receipt, deadline);
     if (!left)
         own->last[0] = '\0';
     else if (!receipt->registered)
@@ -74,7 +72,7 @@ static bool sweep_is_ours(struct etcd_conn *ec, const struct hfi_claim *claim,
     if (!kv || !etcd_lease_is_ours(ec, kv->lease))
         return false;
     etcd_read_value(kv->value, &words);
-    return !strcmp(words.token, claim->token) &&
+    return !strcmp(words.token, claim->token) && !words.kept &&
            etcd_fence(kv, &words) == receipt->fence;
 }
 
@@ -105,8 +103,7 @@ hf_status etcd_sweep(struct hfi_conn *conn, const struct hfi_claim *claim,
                               conn->endpoint)
                    : st;
     receipt->registered =
-        claim->doubt &&
-        release_may_come(ec, claim, etcd_own(receipt), deadline);
+        claim->doubt && etcd_may_come(ec, claim, receipt, deadline);
     if (!receipt->registered)
         etcd_key_forget(ec, claim->token);
     return st;

@@ -210,7 +210,7 @@ static bool renew_is_there(const struct hfi_renewal *item,
     if (!kv)
         return false;
     etcd_read_value(kv->value, &words);
-    if (etcd_fence(kv, &words) != item->receipt->fence)
+    if (etcd_fence(kv, &words) != item->receipt->fence || words.kept)
         return false;
     *reason = HF_LOSS_STOLEN;
     if (strcmp(words.token, item->claim->token) != 0)

@@ -1,29 +1,34 @@
 /* SPDX-License-Identifier: MIT
  *
- * try.c - what a try asks, and what it is told.
+ * try.c - what a try asks.
  *
  * Each try is one transaction, and which one depends on what we know:
  *
- *   try once     if nothing is below "KEY/": put our key
- *   queue        if our key is not there: put it and look; or put it only, if
- *                we have another that waits far behind: nobody but that one
- *                need be watched
- *   have a place if our key is still the one of that revision: look wait
- *   the same, and who was before us still is: nothing; else look same owner
- *   if nothing changed below "KEY/" since we looked, and the holder
+ *   try once     if nothing is below "KEY/" that keeps us out: put our key
+ *   queue        if our key is not there, and the key is used in no other way:
+ *                put it and look; or put it only, if we have another that waits
+ *                far behind: nobody but that one need be watched
+ *   have a place if our key is still the one of that revision: look
+ *   wait         the same, and who was before us still is: nothing; else look
+ *   same owner   if nothing changed below "KEY/" since we looked, and the holder
  *                that we saw is still there: put our key, marked as joined and
- *                with the holder's fence
+ *                with the holder's fence and slot
+ *   slot         if our key is as we saw it: put the slot into it
  *
- * "Look" is the queue up to us: all of it in the order of creation for a claim
- * with an owner id, else the last ones before us, the nearest first.  For both
- * etcd reads and sorts the whole queue; a waiter that only wants to know
- * whether it still waits must not cost that.
+ * "Look" is all claims with their values, in the order of creation, or for an
+ * exclusive claim without an owner id the names of the last ones before us, the
+ * nearest first.  For both etcd reads and sorts the whole queue; a waiter that
+ * only wants to know whether it still waits must not cost that.
  *
- * The first claim holds.  One that joined the holders of its owner id passes by
- * those who wait: so nobody else holds while a key "KEY/~..." is there.
- * Programs that do not know of this, whose values are empty, are not passed by.
- * All who hold at once have one fence, that of the first of them, which is
- * lower than those of all who wait.
+ * What keeps a claim out that tries once are other names (names.c): any for an
+ * exclusive one and for one with permits, all but those of shared claims for a
+ * shared one.  Where a look has shown that these do not keep it out, since what
+ * was exclusive was downgraded or not all permits are taken, it is tried once
+ * more on the condition that nobody has written there since.
+ *
+ * Who holds is in order.c.  One that joined the holders of its owner id passes
+ * by those who wait.  Programs that do not know of this, whose values are empty,
+ * are not passed by.
  *
  * The invariants are those of acquire.c.
  */
@@ -32,9 +37,6 @@
 #include "base/mutant.h"
 
 #include "base/banned.h"
-
-/* How far before us the queue is read: a place behind that is not told. */
-#define QUEUE_LIMIT 64
 
 /* ---- what a transaction is made of ------------------------------------- */
 
@@ -46,7 +48,17 @@ static void txn_range(Pb__RangeRequest *range, Pb__RequestOp *op)
     op->range = range;
 }
 
-static void try_value(const struct etcd_try *t, char *ret, size_t size)
+static int32_t try_slot(const struct etcd_try *t)
+{
+    if (t->holder_revision)
+        return t->holder_slot;
+    if (t->slotting || t->admitted)
+        return t->slot;
+    return t->claim->queue ? -1 : 0;
+}
+
+static void try_value(const struct etcd_try *t, int32_t slot, char *ret,
+                      size_t size)
 {
     const struct hfi_claim *claim = t->claim;
     struct etcd_words words = {.broken = false};
@@ -60,21 +72,66 @@ static void try_value(const struct etcd_try *t, char *ret, size_t size)
         t->holder_revision && !HFI_MUTANT(joined_fence_is_the_revision)
             ? t->holder_fence
             : 0;
+    words.shared = claim->shared;
+    words.permit = claim->permits > 0;
+    words.slot = slot;
     etcd_write_value(&words, ret, size);
+}
+
+/* "KEY/" and what follows there. */
+static ProtobufCBinaryData txn_text(const struct etcd_try *t,
+                                    struct etcd_try_txn *x, const char *more)
+{
+    char *text = x->texts[x->ntexts++];
+
+    snprintf(text, sizeof(x->texts[0]), "%.*s%.15s", ETCD_NAME_MAX - 1, t->dir,
+             more);
+    return etcd_text(text);
+}
+
+/* One more condition, on what was made when. */
+static Pb__Compare *txn_if(struct etcd_try_txn *x, ProtobufCBinaryData key,
+                           int64_t made)
+{
+    Pb__Compare *compare = &x->all[x->txn.n_compare];
+
+    pb__compare__init(compare);
+    etcd_compare(compare, key, made);
+    x->compares[x->txn.n_compare++] = compare;
+    return compare;
+}
+
+/* There is nothing from a name to another; or `since` then nothing was written
+ * there, if that is not 0. */
+static void txn_if_none(struct etcd_try_txn *x, ProtobufCBinaryData from,
+                        ProtobufCBinaryData to, int64_t since)
+{
+    Pb__Compare *compare = txn_if(x, from, 0);
+
+    compare->range_end = to;
+    if (!since)
+        return;
+    compare->result = 2; /* less */
+    compare->target = 2; /* when it was last written */
+    compare->with_case = PB__COMPARE__WITH_MOD_REVISION;
+    compare->mod_revision = since + 1;
 }
 
 /* The parts, not yet put together. */
 static void txn_parts(struct etcd_try *t, struct etcd_try_txn *x)
 {
+    bool full = etcd_try_full(t);
+
     pb__txn_request__init(&x->txn);
-    pb__compare__init(&x->compare);
     pb__put_request__init(&x->put);
     pb__request_op__init(&x->put_op);
     txn_range(&x->inspect, &x->inspect_op);
     txn_range(&x->own, &x->own_op);
     txn_range(&x->joined, &x->joined_op);
-    pb__compare__init(&x->holder);
-    try_value(t, x->value, sizeof(x->value));
+    txn_range(&x->used, &x->used_op);
+    x->slot = try_slot(t);
+    try_value(t, x->slot, x->value, sizeof(x->value));
+    x->ntexts = 0;
     x->put.key = x->own.key = etcd_text(t->name);
     x->put.value = etcd_text(x->value);
     x->put.lease = t->lease->id;
@@ -82,264 +139,136 @@ static void txn_parts(struct etcd_try *t, struct etcd_try_txn *x)
     x->put_op.put = &x->put;
     x->inspect.key = etcd_text(t->dir);
     x->inspect.range_end = etcd_text(t->end);
-    x->inspect.sort_order = t->claim->owner ? 1 : 2;
+    x->inspect.sort_order = full ? 1 : 2;
     x->inspect.sort_target = 2;
-    x->inspect.keys_only = !t->claim->owner;
-    x->inspect.limit = t->claim->owner ? 0 : QUEUE_LIMIT;
-    snprintf(x->from, sizeof(x->from), "%s~", t->dir);
-    snprintf(x->to, sizeof(x->to), "%s~", t->dir);
-    x->joined.key = etcd_text(x->from);
-    x->joined.range_end = etcd_end(x->to);
-    x->compare.target = x->holder.target = 1;
-    x->compare.with_case = PB__COMPARE__WITH_CREATE_REVISION;
-    x->holder.with_case = PB__COMPARE__WITH_CREATE_REVISION;
-    x->compare.key = etcd_text(t->name);
-    etcd_bears(&x->bears, etcd_text(t->name), t->claim->token);
-    x->compares[0] = &x->compare;
-    x->compares[1] = &x->holder;
+    x->inspect.keys_only = !full;
+    x->inspect.limit = full ? 0 : ETCD_QUEUE_LIMIT;
     x->txn.compare = x->compares;
-    x->txn.n_compare = 1;
     x->txn.success = x->yes;
     x->txn.failure = x->no;
 }
 
-static void txn_inspect(struct etcd_try_txn *x, Pb__RequestOp **ops, size_t *n)
+/* Read the queue. */
+static void txn_inspect(struct etcd_try *t, struct etcd_try_txn *x,
+                        Pb__RequestOp **ops, size_t *n)
 {
     ops[(*n)++] = &x->inspect_op;
+    if (etcd_try_full(t))
+        return;
+    x->joined.key = txn_text(t, x, "~");
+    x->joined.range_end = txn_text(t, x, "\x7f");
     ops[(*n)++] = &x->joined_op;
 }
+
+/* Why was our key not put?  Is it there, or what else? */
+static void txn_why_not(struct etcd_try *t, struct etcd_try_txn *x)
+{
+    x->no[x->txn.n_failure++] = &x->own_op;
+    if (etcd_try_full(t)) {
+        txn_inspect(t, x, x->no, &x->txn.n_failure);
+        return;
+    }
+    x->used.key = txn_text(t, x, "S");
+    x->used.range_end = txn_text(t, x, "T");
+    x->used.keys_only = 1;
+    x->used.limit = 1;
+    x->no[x->txn.n_failure++] = &x->used_op;
+}
+
+/* ---- the transactions -------------------------------------------------- */
 
 /* For a claim that has a place. */
 static void txn_registered(struct etcd_try *t, struct etcd_try_txn *x)
 {
     Pb__TxnRequest *txn = &x->txn;
+    Pb__Compare *made =
+        txn_if(x, etcd_text(t->name), (int64_t)t->receipt->fence);
 
-    x->compare.create_revision = (int64_t)t->receipt->fence;
     if (etcd_joined(t->receipt)) { /* Its fence is another's revision. */
-        x->compare.result = 1;     /* greater */
-        x->compare.create_revision = 0;
+        made->result = 1;          /* greater */
+        made->create_revision = 0;
     }
-    if (!t->claim->owner)
+    if (!etcd_try_full(t))
         x->inspect.max_create_revision = (int64_t)t->receipt->fence;
-    x->compares[1] = &x->bears.above; /* acquire.c (6) */
-    x->compares[2] = &x->bears.below;
-    x->compares[3] = &x->holder;
-    txn->n_compare = 3;
-    if (t->claim->owner || !t->predecessor.name[0]) {
-        txn_inspect(x, x->yes, &txn->n_success);
+    etcd_bears(&x->bears, etcd_text(t->name), t->claim->token);
+    x->compares[txn->n_compare++] = &x->bears.above; /* acquire.c (6) */
+    x->compares[txn->n_compare++] = &x->bears.below;
+    if (etcd_try_full(t) || !t->predecessor.name[0]) {
+        txn_inspect(t, x, x->yes, &txn->n_success);
         return;
     }
-    x->holder.key = etcd_text(t->predecessor.name);
-    x->holder.create_revision = t->predecessor.revision;
-    txn->n_compare = 4;
+    txn_if(x, etcd_text(t->predecessor.name), t->predecessor.revision);
     x->no[txn->n_failure++] = &x->own_op;
-    txn_inspect(x, x->no, &txn->n_failure);
+    txn_inspect(t, x, x->no, &txn->n_failure);
+}
+
+/* Its turn has come: write the slot into its place. */
+static void txn_slot(struct etcd_try *t, struct etcd_try_txn *x)
+{
+    txn_if(x, etcd_text(t->name), (int64_t)t->receipt->fence);
+    txn_if_none(x, etcd_text(t->name), (ProtobufCBinaryData){0, NULL},
+                t->slotting);
+    x->yes[x->txn.n_success++] = &x->put_op;
+    txn_why_not(t, x);
+}
+
+static void txn_join(struct etcd_try *t, struct etcd_try_txn *x)
+{
+    txn_if_none(x, etcd_text(t->dir), etcd_text(t->end), t->seen);
+    txn_if(x, etcd_text(t->holder), t->holder_revision);
+    txn_if(x, etcd_text(t->name), 0);
+    x->yes[x->txn.n_success++] = &x->put_op;
+    txn_why_not(t, x);
+}
+
+/* backend.h (13) */
+static void txn_queue(struct etcd_try *t, struct etcd_try_txn *x)
+{
+    char kind[16];
+
+    txn_if(x, etcd_text(t->name), 0);
+    if (t->claim->permits) {
+        snprintf(kind, sizeof(kind), "S%d.", (int)t->claim->permits);
+        txn_if_none(x, etcd_text(t->dir), txn_text(t, x, kind), 0);
+        kind[strlen(kind) - 1]++;
+        txn_if_none(x, txn_text(t, x, kind), etcd_text(t->end), 0);
+    } else {
+        txn_if_none(x, txn_text(t, x, "S"), txn_text(t, x, "T"), 0);
+    }
+    x->yes[x->txn.n_success++] = &x->put_op;
+    if (!t->at_queue_tail)
+        txn_inspect(t, x, x->yes, &x->txn.n_success);
+    txn_why_not(t, x);
+}
+
+static void txn_once(struct etcd_try *t, struct etcd_try_txn *x)
+{
+    int64_t since = t->admitted ? t->seen : 0;
+
+    if (t->claim->shared) {
+        txn_if_none(x, etcd_text(t->dir), txn_text(t, x, "R"), since);
+        txn_if_none(x, txn_text(t, x, "S"), etcd_text(t->end), since);
+    } else {
+        txn_if_none(x, etcd_text(t->dir), etcd_text(t->end), since);
+    }
+    if (etcd_try_full(t))
+        txn_if(x, etcd_text(t->name), 0);
+    x->yes[x->txn.n_success++] = &x->put_op;
+    txn_why_not(t, x);
 }
 
 /* Put them together; see the top of this file. */
 void etcd_try_make(struct etcd_try *t, struct etcd_try_txn *x)
 {
-    Pb__TxnRequest *txn = &x->txn;
-
     txn_parts(t, x);
-    if (t->receipt->fence) {
+    if (t->slotting)
+        txn_slot(t, x);
+    else if (t->receipt->fence)
         txn_registered(t, x);
-        return;
-    }
-    x->yes[txn->n_success++] = &x->put_op;
-    x->no[txn->n_failure++] = &x->own_op;
-    if (t->claim->owner)
-        txn_inspect(x, x->no, &txn->n_failure);
-    if (t->holder_revision) {
-        x->compare.result = 2; /* less */
-        x->compare.target = 2;
-        x->compare.with_case = PB__COMPARE__WITH_MOD_REVISION;
-        x->compare.mod_revision = t->seen + 1;
-        x->holder.key = etcd_text(t->holder);
-        x->holder.create_revision = t->holder_revision;
-        pb__compare__init(&x->unused);
-        etcd_compare(&x->unused, etcd_text(t->name), 0);
-        x->compares[2] = &x->unused;
-        txn->n_compare = 3;
-    } else if (t->claim->queue) {
-        if (!t->at_queue_tail)
-            txn_inspect(x, x->yes, &txn->n_success);
-        return;
-    }
-    x->compare.key = etcd_text(t->dir);
-    x->compare.range_end = etcd_text(t->end);
-}
-
-/* ---- what it says ------------------------------------------------------ */
-
-/* Is it a place of our owner id?  One that was broken is to come to its end: it
- * is not joined. */
-static bool try_same_owner(const struct etcd_try *t, const Pb__KeyValue *kv,
-                           struct etcd_words *words)
-{
-    if (!t->claim->owner)
-        return false;
-    etcd_read_value(kv->value, words);
-    return !strcmp(words->owner, t->claim->owner) && !words->broken;
-}
-
-/* A name that is none of ours may be too long or have a NUL: "" stands for
- * it. */
-static void try_copy(char *ret, size_t size, ProtobufCBinaryData from)
-{
-    if (from.len >= size || memchr(from.data, '\0', from.len))
-        from.len = 0;
-    memcpy(ret, from.data, from.len);
-    ret[from.len] = '\0';
-}
-
-static void try_predecessor(struct etcd_try *t, const Pb__KeyValue *kv)
-{
-    try_copy(t->predecessor.name, sizeof(t->predecessor.name), kv->key);
-    t->predecessor.revision = kv->create_revision;
-}
-
-/* Those before us, the nearest first, if we are there. */
-static void try_inspect_back(struct etcd_try *t, const Pb__RangeResponse *queue)
-{
-    if (!queue->n_kvs || !etcd_is(queue->kvs[0]->key, t->name))
-        return;
-    t->inspected = true;
-    t->revision = queue->kvs[0]->create_revision;
-    t->fence = (uint64_t)t->revision;
-    t->mine = queue->n_kvs == 1;
-    if (queue->n_kvs > 1)
-        try_predecessor(t, queue->kvs[1]);
-    if (queue->n_kvs < QUEUE_LIMIT)
-        t->predecessor.position = (int32_t)queue->n_kvs - 1;
-}
-
-/* The queue in order, up to us or to its end. */
-static void try_inspect(struct etcd_try *t, const Pb__RangeResponse *queue)
-{
-    struct etcd_words words;
-    size_t i = 0;
-
-    while (i < queue->n_kvs && !etcd_is(queue->kvs[i]->key, t->name))
-        i++;
-    if (i == queue->n_kvs)
-        return;
-    etcd_read_value(queue->kvs[i]->value, &words);
-    t->inspected = true;
-    t->revision = queue->kvs[i]->create_revision;
-    t->fence = etcd_fence(queue->kvs[i], &words);
-    t->mine = i == 0;
-    t->predecessor.position = (int32_t)i;
-    if (i > 0)
-        try_predecessor(t, queue->kvs[i - 1]);
-}
-
-/* May we join?  The first, or one that joined, must be of our owner, and all in
- * the queue must know what joining is. */
-static void try_holder(struct etcd_try *t, const Pb__RangeResponse *queue,
-                       const Pb__RangeResponse *joined)
-{
-    const Pb__KeyValue *kv = joined->n_kvs ? joined->kvs[0] : NULL;
-    struct etcd_words words, holder;
-    size_t i;
-
-    t->holder_revision = 0;
-    if (!kv && queue->n_kvs)
-        kv = queue->kvs[0];
-    if (!kv || t->mine || !try_same_owner(t, kv, &holder))
-        return;
-    for (i = 0; i < queue->n_kvs; i++) {
-        etcd_read_value(queue->kvs[i]->value, &words);
-        if (!words.token[0])
-            return;
-    }
-    try_copy(t->holder, sizeof(t->holder), kv->key);
-    t->holder_revision = t->holder[0] ? kv->create_revision : 0;
-    t->holder_fence = etcd_fence(kv, &holder);
-}
-
-/* Somebody joined: then it is ours only if we have joined, too.
- * acquire.c (4) */
-static void try_joined(struct etcd_try *t, const Pb__RangeResponse *joined)
-{
-    if (!joined->n_kvs)
-        return;
-    if (etcd_joined(t->receipt)) {
-        t->mine = t->revision != 0;
-        return;
-    }
-    if (t->mine)
-        try_predecessor(t, joined->kvs[0]);
-    t->mine = false;
-}
-
-/* The answer to one of the reads, or NULL. */
-static const Pb__RangeResponse *try_range(const struct etcd_try_txn *x,
-                                          const Pb__TxnResponse *answer,
-                                          const Pb__RequestOp *op)
-{
-    Pb__RequestOp *const *ops = answer->succeeded ? x->yes : x->no;
-    size_t i;
-
-    for (i = 0; i < answer->n_responses; i++)
-        if (ops[i] == op && answer->responses[i]->response_case ==
-                                PB__RESPONSE_OP__RESPONSE_RANGE)
-            return answer->responses[i]->range;
-    return NULL;
-}
-
-/* What the transaction answered. */
-hf_status etcd_try_read(struct etcd_try *t, const struct etcd_try_txn *x,
-                        const Pb__TxnResponse *answer, struct hf_error *err)
-{
-    size_t n = answer->succeeded ? x->txn.n_success : x->txn.n_failure;
-    const Pb__RangeResponse *queue, *own, *joined;
-    struct etcd_words words;
-
-    if (!answer->header || answer->header->revision <= 0 ||
-        answer->n_responses != n)
-        return etcd_bad_reply(t->ec, err);
-    t->revision = 0;
-    t->mine = t->inspected = t->foreign = false;
-    if (t->receipt->fence && answer->succeeded && !n) {
-        t->revision =
-            (int64_t)t->receipt->fence; /* The predecessor is the same. */
-        t->fence = t->receipt->fence;
-        return HF_OK;
-    }
-    t->seen = answer->header->revision;
-    if (t->at_queue_tail && answer->succeeded) {
-        t->revision = t->seen;
-        t->fence = (uint64_t)t->revision;
-        return HF_OK;
-    }
-    t->predecessor = (struct etcd_predecessor){.revision = 0};
-    queue = try_range(x, answer, &x->inspect_op);
-    own = try_range(x, answer, &x->own_op);
-    joined = try_range(x, answer, &x->joined_op);
-    if (n && answer->succeeded && x->yes[0] == &x->put_op) {
-        t->revision = t->seen;
-        t->mine = n == 1; /* It was ours to put. */
-    }
-    if (own && own->n_kvs == 1) {
-        etcd_read_value(own->kvs[0]->value, &words);
-        t->foreign = strcmp(words.token, t->claim->token) != 0;
-        if (t->foreign)
-            return HF_OK;
-        t->revision = own->kvs[0]->create_revision;
-    }
-    t->fence =
-        etcd_joined(t->receipt) && !HFI_MUTANT(joined_fence_is_the_revision)
-            ? t->holder_fence
-            : (uint64_t)t->revision;
-    if (queue && !t->claim->owner)
-        try_inspect_back(t, queue);
-    else if (queue)
-        try_inspect(t, queue);
-    if (joined)
-        try_joined(t, joined);
-    t->holder_revision = 0;
-    if (queue && joined)
-        try_holder(t, queue, joined);
-    return HF_OK;
+    else if (t->holder_revision)
+        txn_join(t, x);
+    else if (t->claim->queue)
+        txn_queue(t, x);
+    else
+        txn_once(t, x);
 }

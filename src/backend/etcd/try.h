@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * try.h - one try: what acquire.c and try.c share.
+ * try.h - one try: what acquire.c, try.c and verdict.c share.
  */
 #ifndef HFI_BACKEND_ETCD_TRY_H
 #define HFI_BACKEND_ETCD_TRY_H
@@ -20,6 +20,11 @@ struct etcd_try {
     char holder[ETCD_NAME_MAX]; /* in this key, ... */
     int64_t holder_revision;    /* ... which was made then; 0: it has not */
     uint64_t holder_fence;
+    int32_t holder_slot;
+    bool admitted;    /* as of `seen` it may hold, if nobody came since */
+    int64_t slotting; /* our key was last written then, and its turn to have a
+                       * slot has come; 0: not yet */
+    int32_t slot;     /* with either of them */
     char dir[ETCD_NAME_MAX], end[ETCD_NAME_MAX], name[ETCD_NAME_MAX];
     bool at_queue_tail; /* `predecessor` is ours, and far from its turn */
 
@@ -30,25 +35,37 @@ struct etcd_try {
     bool foreign;     /* our name is another's: acquire.c (6) */
     bool mine;        /* we hold, or would if our key were there */
     bool inspected;   /* the queue was read */
+    enum { TRY_MAY, TRY_OTHER_USE, TRY_OTHER_MODE, TRY_STRANGE } refused;
+    int32_t in_use; /* with TRY_OTHER_USE: so many permits */
     struct etcd_predecessor predecessor; /* known from earlier, too */
 };
 
 /* A transaction and what it is made of. */
 struct etcd_try_txn {
     Pb__TxnRequest txn;
-    Pb__Compare compare, holder, unused, *compares[4];
+    Pb__Compare all[5], *compares[5];
     struct etcd_bears bears;
     Pb__PutRequest put;
-    Pb__RangeRequest inspect, own, joined;
-    Pb__RequestOp put_op, inspect_op, own_op, joined_op, *yes[3], *no[3];
-    char value[ETCD_VALUE_MAX], from[ETCD_NAME_MAX + 1];
-    char to[ETCD_NAME_MAX + 1];
+    Pb__RangeRequest inspect, own, joined, used;
+    Pb__RequestOp put_op, inspect_op, own_op, joined_op, used_op;
+    Pb__RequestOp *yes[3], *no[3];
+    int32_t slot; /* that is put with the key; -1: none yet */
+    char value[ETCD_VALUE_MAX];
+    char texts[6][ETCD_NAME_MAX + 16]; /* ends of ranges */
+    size_t ntexts;
 };
+
+/* Does a look read all claims with their values?  Without an owner id, an
+ * exclusive claim needs to know only who is before it. */
+static inline bool etcd_try_full(const struct etcd_try *t)
+{
+    return t->claim->owner || t->claim->shared || t->claim->permits;
+}
 
 /* Put together what to ask, given all above "what came of it". */
 void etcd_try_make(struct etcd_try *, struct etcd_try_txn *);
 
-/* Read what was answered into what came of it. */
+/* verdict.c: read what was answered into what came of it. */
 hf_status etcd_try_read(struct etcd_try *, const struct etcd_try_txn *,
                         const Pb__TxnResponse *, struct hf_error *);
 

@@ -4,6 +4,8 @@
  *
  * One stream carries the watches of all waiters.
  * A waiter watches the one key before its own, so a release wakes one waiter.
+ * What those watch who share or have permits is told in verdict.c: a key that
+ * may also change, or all at once.
  * A lock that lingers watches what is put beside it, and each lease has one
  * watch for word of locks that were broken.
  *
@@ -56,7 +58,13 @@ struct etcd_watch {
     char text[24]; /* the same */
     int64_t begun; /* when etcd had said that it has; 0: it has not yet */
     bool spent;    /* parked, and had an event */
-    enum { WATCH_PREDECESSOR, WATCH_BESIDE, WATCH_BREAK_NOTICE } kind;
+    enum watch_kind {
+        WATCH_PREDECESSOR, /* goes */
+        WATCH_CHANGE,      /* goes, or lets others in */
+        WATCH_PERMITS,     /* one of many goes */
+        WATCH_BESIDE,      /* is put */
+        WATCH_BREAK_NOTICE /* is put */
+    } kind;
     char token[HFI_TOKEN_LEN + 1];
     char *key;     /* the lock's */
     char target[]; /* what is watched */
@@ -218,6 +226,15 @@ static void watch_broken(struct etcd_conn *ec, const Pb__KeyValue *kv)
     hfi_gone(&ec->base, key, token, HF_LOSS_BROKEN);
 }
 
+/* Does what was put there let others in?  It was downgraded, or has a slot. */
+static bool watch_lets_in(const Pb__KeyValue *kv)
+{
+    struct etcd_words words;
+
+    etcd_read_value(kv->value, &words);
+    return words.shared || words.slot >= 0;
+}
+
 /* Did the claim of this watch put it? */
 static bool watch_own(const struct etcd_watch *w, const Pb__KeyValue *kv)
 {
@@ -234,7 +251,10 @@ static void watch_event(struct etcd_conn *ec, struct etcd_watch *w,
 
     if (!hfi_link_alone(&w->parked))
         w->spent = ec->watch_spent = true; /* wait.c (4) */
-    else if (w->kind == WATCH_PREDECESSOR && event->type == 1)
+    else if (w->kind <= WATCH_PERMITS && event->type == 1)
+        hfi_wake(&ec->base, w->key, w->token);
+    else if (w->kind == WATCH_CHANGE && event->type == 0 && kv &&
+             watch_lets_in(kv))
         hfi_wake(&ec->base, w->key, w->token);
     else if (w->kind == WATCH_BREAK_NOTICE && event->type == 0 && kv)
         watch_broken(ec, kv);
@@ -330,17 +350,17 @@ static hf_status watch_ask(struct etcd_conn *ec, const struct etcd_watch *w,
 {
     Pb__WatchRequest ask = PB__WATCH_REQUEST__INIT;
     Pb__WatchCreateRequest create = PB__WATCH_CREATE_REQUEST__INIT;
-    int32_t filter = w->kind != WATCH_PREDECESSOR;
+    int32_t filter = w->kind >= WATCH_BESIDE; /* no deletion, or no put */
     char end[ETCD_NAME_MAX];
 
     ask.request_case = PB__WATCH_REQUEST__REQUEST_CREATE;
     ask.create = &create;
     create.key = etcd_text(w->target);
-    if (w->kind != WATCH_PREDECESSOR) {
+    if (w->kind >= WATCH_PERMITS) {
         snprintf(end, sizeof(end), "%s", w->target);
         create.range_end = etcd_end(end);
     }
-    create.n_filters = 1;
+    create.n_filters = w->kind != WATCH_CHANGE;
     create.filters = &filter;
     create.watch_id = id;
     return watch_send(ec, &ask);
@@ -369,6 +389,18 @@ static hf_status watch_await(struct etcd_conn *ec, int64_t id, int64_t deadline,
                         ec->base.endpoint);
 }
 
+/* What a claim wants to know of its target. */
+static enum watch_kind watch_kind(const struct hfi_claim *claim,
+                                  const struct etcd_grant *own,
+                                  const char *target)
+{
+    if (own->held)
+        return WATCH_BESIDE;
+    if (claim->permits && target[strlen(target) - 1] == '.')
+        return WATCH_PERMITS;
+    return claim->shared || claim->permits ? WATCH_CHANGE : WATCH_PREDECESSOR;
+}
+
 static hf_status watch_begin(struct etcd_conn *ec,
                              const struct hfi_claim *claim,
                              struct hfi_receipt *receipt, const char *target,
@@ -383,7 +415,7 @@ static hf_status watch_begin(struct etcd_conn *ec,
     w = watch_new(ec, claim->key, claim->token, target);
     if (!w)
         return hfi_nomem(err);
-    w->kind = own->held ? WATCH_BESIDE : WATCH_PREDECESSOR;
+    w->kind = watch_kind(claim, own, target);
     own->watch = ec->watch_last;
     if (watch_ask(ec, w, own->watch)) {
         watch_break(ec);
@@ -442,7 +474,9 @@ hf_status etcd_watch_predecessor(struct etcd_conn *ec,
     w = watch_find(ec, etcd_own(receipt)->watch);
     if (!w || strcmp(w->target, predecessor) != 0) {
         watch_drop(ec, receipt, false);
-        w = watch_parked(ec, predecessor, sent);
+        w = claim->shared || claim->permits
+                ? NULL
+                : watch_parked(ec, predecessor, sent);
         if (w) {
             watch_unpark(ec, w);
             memcpy(w->token, claim->token, sizeof(w->token));
