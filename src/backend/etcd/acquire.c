@@ -30,6 +30,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+#include "base/alloc.h"
 #include "base/env.h"
 
 #include "base/banned.h"
@@ -247,6 +248,7 @@ static bool acquire_goes_on(struct etcd_try *t, hf_status *st,
 
     if (*st == HF_LOST) {
         t->holder_revision = t->slotting = 0;
+        t->nhelps = 0;
         t->admitted = false;
         return true;
     }
@@ -311,11 +313,13 @@ hf_status etcd_try_acquire(struct hfi_conn *conn, const struct hfi_claim *claim,
     memcpy(t.end, t.dir, sizeof(t.end));
     etcd_end(t.end);
     do {
-        if (!hfi_left_ms(deadline))
-            return hfi_fail(err, HF_UNCERTAIN, "%s: no verdict in time",
-                            conn->endpoint);
-        st = acquire_once(&t, err);
+        if (hfi_left_ms(deadline))
+            st = acquire_once(&t, err);
+        else
+            st = hfi_fail(err, HF_UNCERTAIN, "%s: no verdict in time",
+                          conn->endpoint);
     } while (acquire_goes_on(&t, &st, err));
+    hfi_free(t.helps);
     if (!st && t.refused)
         st = acquire_refused(&t, err);
     if (st)

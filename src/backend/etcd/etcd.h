@@ -331,10 +331,18 @@ struct etcd_place {
  * hfi_free().  `owner` may be NULL. */
 struct etcd_place *etcd_order(Pb__KeyValue *const *, size_t n,
                               const char *owner);
-/* How many permits are in use by those before `rank`, or by all; *all: each of
- * them has been granted, and then *slot is the lowest that none of them has. */
-int32_t etcd_permits_used(const struct etcd_place *, size_t n, uint64_t rank,
-                          bool *all, int32_t *slot);
+/* The slot for a claim of that rank, and those for who is before it and has
+ * none yet: order.c (2).  False: its turn has not come, or there are more than
+ * can be written at once, or such as are not to be written. */
+#define ETCD_HELP_MAX 4
+struct etcd_slots {
+    int32_t slot;
+    size_t n;
+    size_t of[ETCD_HELP_MAX]; /* in the order of ranks */
+    int32_t slots[ETCD_HELP_MAX];
+};
+bool etcd_slots(const struct etcd_place *, size_t n, uint64_t rank,
+                int32_t permits, struct etcd_slots *ret);
 
 /* wait.c */
 hf_status etcd_watch(struct hfi_conn *, const struct hfi_claim *,

@@ -10,10 +10,11 @@
  *      exclusive one has.  So it is first come, first served among modes, and
  *      shared claims next to each other hold together.
  *  (2) A claim with permits holds once it has a slot, which stands in its value
- *      and never changes.  It is given one in the order of ranks: when each
- *      claim of a lower rank has one, and these are fewer than the permits.  So
- *      no two ever choose a slot at the same time, slots differ, and fences of
- *      grants rise.
+ *      and never changes.  It is given one in the order of ranks: together with
+ *      each claim of a lower rank that has none yet, and only if all of these
+ *      are fewer than the permits.  So no claim has a slot
+ *      before one of a lower rank: what is free when a slot is written was free
+ *      when it was chosen, slots differ, and fences of grants rise.
  *  (3) What another program has put there is an exclusive claim.
  */
 #include "etcd.h"
@@ -98,20 +99,35 @@ static bool order_slot_is_used(const struct etcd_place *places, size_t n,
     return false;
 }
 
-int32_t etcd_permits_used(const struct etcd_place *places, size_t n,
-                          uint64_t rank, bool *all, int32_t *slot)
+/* The lowest slot from there on that none before `rank` has. */
+static int32_t order_free_slot(const struct etcd_place *places, size_t n,
+                               uint64_t rank, int32_t from)
+{
+    while (order_slot_is_used(places, n, rank, from))
+        from++;
+    return from;
+}
+
+bool etcd_slots(const struct etcd_place *places, size_t n, uint64_t rank,
+                int32_t permits, struct etcd_slots *ret)
 {
     int32_t used = 0;
     size_t i;
 
-    *all = true;
-    for (i = 0; i < n; i++) {
+    ret->n = 0;
+    ret->slot = order_free_slot(places, n, rank, 0);
+    for (i = 0; i < n && ret->slot < permits; i++) {
         if (places[i].fence >= rank)
             continue;
-        *all = *all && places[i].slot >= 0;
         used += order_counts(places, i);
+        if (places[i].slot >= 0)
+            continue;
+        if (places[i].permits != permits || places[i].joined ||
+            !places[i].knows || ret->n == ETCD_HELP_MAX)
+            return false;
+        ret->of[ret->n] = i;
+        ret->slots[ret->n++] = ret->slot;
+        ret->slot = order_free_slot(places, n, rank, ret->slot + 1);
     }
-    for (*slot = 0; order_slot_is_used(places, n, rank, *slot); ++*slot)
-        continue;
-    return used;
+    return used < permits && ret->slot < permits;
 }

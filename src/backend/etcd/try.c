@@ -15,6 +15,10 @@
  *                with the holder's fence and slot
  *   slot         if our key is as we saw it: put the slot into it
  *
+ * Where a slot is put, by a waiter or by a claim that tries once, it is also put into places before ours that have none yet (order.c (2)), if they
+ * are as we saw them.  So a waiter that is slow, or dead, keeps its own permit
+ * and no other.
+ *
  * "Look" is all claims with their values, in the order of creation, or for an
  * exclusive claim without an owner id the names of the last ones before us, the
  * nearest first.  For both etcd reads and sorts the whole queue; a waiter that
@@ -132,6 +136,7 @@ static void txn_parts(struct etcd_try *t, struct etcd_try_txn *x)
     x->slot = try_slot(t);
     try_value(t, x->slot, x->value, sizeof(x->value));
     x->ntexts = 0;
+    x->grants = false;
     x->put.key = x->own.key = etcd_text(t->name);
     x->put.value = etcd_text(x->value);
     x->put.lease = t->lease->id;
@@ -202,14 +207,38 @@ static void txn_registered(struct etcd_try *t, struct etcd_try_txn *x)
     txn_inspect(t, x, x->no, &txn->n_failure);
 }
 
+/* Our key is put, and with it slots into places before it. */
+static void txn_grant(struct etcd_try *t, struct etcd_try_txn *x)
+{
+    Pb__Compare *same;
+    size_t i;
+
+    x->grants = true;
+    x->yes[x->txn.n_success++] = &x->put_op;
+    for (i = 0; i < t->nhelps; i++) {
+        same = txn_if(x, etcd_text(t->helps[i].name), 0);
+        same->target = 2; /* when it was last written; equal */
+        same->with_case = PB__COMPARE__WITH_MOD_REVISION;
+        same->mod_revision = t->helps[i].written;
+        pb__put_request__init(&x->helps[i]);
+        pb__request_op__init(&x->help_ops[i]);
+        x->helps[i].key = etcd_text(t->helps[i].name);
+        x->helps[i].value = etcd_text(t->helps[i].value);
+        x->helps[i].ignore_lease = 1;
+        x->help_ops[i].request_case = PB__REQUEST_OP__REQUEST_PUT;
+        x->help_ops[i].put = &x->helps[i];
+        x->yes[x->txn.n_success++] = &x->help_ops[i];
+    }
+    txn_why_not(t, x);
+}
+
 /* Its turn has come: write the slot into its place. */
 static void txn_slot(struct etcd_try *t, struct etcd_try_txn *x)
 {
     txn_if(x, etcd_text(t->name), (int64_t)t->receipt->fence);
     txn_if_none(x, etcd_text(t->name), (ProtobufCBinaryData){0, NULL},
                 t->slotting);
-    x->yes[x->txn.n_success++] = &x->put_op;
-    txn_why_not(t, x);
+    txn_grant(t, x);
 }
 
 static void txn_join(struct etcd_try *t, struct etcd_try_txn *x)
@@ -217,8 +246,7 @@ static void txn_join(struct etcd_try *t, struct etcd_try_txn *x)
     txn_if_none(x, etcd_text(t->dir), etcd_text(t->end), t->seen);
     txn_if(x, etcd_text(t->holder), t->holder_revision);
     txn_if(x, etcd_text(t->name), 0);
-    x->yes[x->txn.n_success++] = &x->put_op;
-    txn_why_not(t, x);
+    txn_grant(t, x);
 }
 
 /* backend.h (13) */
@@ -253,8 +281,7 @@ static void txn_once(struct etcd_try *t, struct etcd_try_txn *x)
     }
     if (etcd_try_full(t))
         txn_if(x, etcd_text(t->name), 0);
-    x->yes[x->txn.n_success++] = &x->put_op;
-    txn_why_not(t, x);
+    txn_grant(t, x);
 }
 
 /* Put them together; see the top of this file. */

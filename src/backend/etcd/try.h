@@ -7,6 +7,13 @@
 
 #include "etcd.h"
 
+/* Another's place, into which a slot is to be written before ours. */
+struct etcd_help {
+    char name[ETCD_NAME_MAX];
+    char value[ETCD_VALUE_MAX + 16];
+    int64_t written; /* when it was, as we have read it */
+};
+
 /* One try. */
 struct etcd_try {
     struct etcd_conn *ec;
@@ -25,6 +32,8 @@ struct etcd_try {
     int64_t slotting; /* our key was last written then, and its turn to have a
                        * slot has come; 0: not yet */
     int32_t slot;     /* with either of them */
+    struct etcd_help *helps; /* the same; to be freed */
+    size_t nhelps;
     char dir[ETCD_NAME_MAX], end[ETCD_NAME_MAX], name[ETCD_NAME_MAX];
     bool at_queue_tail; /* `predecessor` is ours, and far from its turn */
 
@@ -43,12 +52,13 @@ struct etcd_try {
 /* A transaction and what it is made of. */
 struct etcd_try_txn {
     Pb__TxnRequest txn;
-    Pb__Compare all[5], *compares[5];
+    Pb__Compare all[5 + ETCD_HELP_MAX], *compares[5 + ETCD_HELP_MAX];
     struct etcd_bears bears;
-    Pb__PutRequest put;
+    Pb__PutRequest put, helps[ETCD_HELP_MAX];
     Pb__RangeRequest inspect, own, joined, used;
     Pb__RequestOp put_op, inspect_op, own_op, joined_op, used_op;
-    Pb__RequestOp *yes[3], *no[3];
+    Pb__RequestOp help_ops[ETCD_HELP_MAX], *yes[3 + ETCD_HELP_MAX], *no[3];
+    bool grants;  /* if our key is put, it holds */
     int32_t slot; /* that is put with the key; -1: none yet */
     char value[ETCD_VALUE_MAX];
     char texts[6][ETCD_NAME_MAX + 16]; /* ends of ranges */

@@ -100,19 +100,46 @@ struct look {
     const struct etcd_place *own;
 };
 
+/* Is it the turn of this rank to have a slot?  Then t->slot is it, and t->helps
+ * are those to be given one before.  order.c (2) */
+static bool look_slots(struct etcd_try *t, const struct look *look,
+                       uint64_t rank)
+{
+    struct etcd_slots slots;
+    size_t i;
+
+    if (!etcd_slots(look->places, look->n, rank, t->claim->permits, &slots))
+        return false;
+    if (slots.n && !t->helps)
+        t->helps = hfi_alloc(ETCD_HELP_MAX * sizeof(*t->helps));
+    if (slots.n && !t->helps)
+        return false; /* They will do it themselves. */
+    for (i = 0; i < slots.n; i++) {
+        const Pb__KeyValue *kv = look->kvs[slots.of[i]];
+        struct etcd_help *help = &t->helps[i];
+
+        try_copy(help->name, sizeof(help->name), kv->key);
+        help->written = kv->mod_revision;
+        snprintf(help->value, sizeof(help->value), "%.*s slot=%d",
+                 (int)kv->value.len, (const char *)kv->value.data,
+                 (int)slots.slots[i]);
+        if (!help->name[0])
+            return false;
+    }
+    t->nhelps = slots.n;
+    t->slot = slots.slot;
+    return true;
+}
+
 /* May a claim that has no place be granted at once? */
 static void look_admit(struct etcd_try *t, const struct look *look)
 {
-    bool granted;
     size_t i;
 
     if (t->claim->queue)
         return;
     if (t->claim->permits) {
-        t->admitted =
-            etcd_permits_used(look->places, look->n, UINT64_MAX, &granted,
-                              &t->slot) < t->claim->permits &&
-            granted;
+        t->admitted = look_slots(t, look, UINT64_MAX);
         return;
     }
     t->admitted = t->claim->shared;
@@ -207,7 +234,6 @@ static void look_wait(struct etcd_try *t, const struct look *look)
 static void look_place(struct etcd_try *t, const struct look *look)
 {
     const Pb__KeyValue *kv = look->kvs[look->own - look->places];
-    bool granted;
 
     t->inspected = true;
     t->revision = kv->create_revision;
@@ -217,11 +243,8 @@ static void look_place(struct etcd_try *t, const struct look *look)
         t->slot = look->own->slot;
         return;
     }
-    if (t->claim->permits &&
-        etcd_permits_used(look->places, look->n, look->own->fence, &granted,
-                          &t->slot) < t->claim->permits &&
-        granted)
-        t->slotting = kv->mod_revision; /* order.c (2) */
+    if (t->claim->permits && look_slots(t, look, look->own->fence))
+        t->slotting = kv->mod_revision;
     else
         look_wait(t, look);
 }
@@ -247,6 +270,7 @@ static hf_status try_look(struct etcd_try *t, const Pb__RangeResponse *queue,
     if (t->holder_revision) {
         t->admitted = false;
         t->slotting = 0;
+        t->nhelps = 0;
     }
     hfi_free(look.places);
     return HF_OK;
@@ -323,6 +347,7 @@ hf_status etcd_try_read(struct etcd_try *t, const struct etcd_try_txn *x,
         answer->n_responses != n)
         return etcd_bad_reply(t->ec, err);
     t->revision = t->slotting = 0;
+    t->nhelps = 0;
     t->mine = t->inspected = t->foreign = t->admitted = false;
     t->refused = TRY_MAY;
     if (t->receipt->fence && answer->succeeded && !n)
@@ -335,7 +360,7 @@ hf_status etcd_try_read(struct etcd_try *t, const struct etcd_try_txn *x,
     t->predecessor = (struct etcd_predecessor){.revision = 0};
     if (put) {
         t->revision = t->seen;
-        t->mine = n == 1; /* It was ours to put. */
+        t->mine = x->grants;
         t->slot = x->slot;
     }
     if (!try_own(t, try_range(x, answer, &x->own_op)))
