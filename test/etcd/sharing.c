@@ -423,23 +423,24 @@ TEST(waiters_are_woken_by_what_lets_them_in)
 }
 
 /* It was next, and is dead: it has a permit as long as its lease lasts, and the
- * next does not wait for that. */
-TEST_TIMEOUT(a_dead_waiter_at_the_head_keeps_its_own_permit_only, 120)
+ * next does not wait for that.  Nor does it have to ask again by itself: its
+ * lease is too long for that. */
+TEST(a_dead_waiter_at_the_head_keeps_its_own_permit_only)
 {
-    struct hf_lock_opts two = permits(2), dead = permits(2);
+    struct hf_lock_opts two = permits(2);
     hf_client *a, *b;
     hf_lock *one, *other, *next = NULL, *none = NULL;
     pid_t child = fork();
 
+    two.ttl_ms = 600000;
     CHECK(child >= 0);
     if (!child) {
         a = near_new();
-        dead.ttl_ms = 20000;         /* It is there while the others come. */
         one = take(a, "dead", &two); /* so that it is not granted itself */
         other = take(a, "dead", &two);
         (void)one;
         (void)other;
-        queue_up(a, "dead", &dead);
+        queue_up(a, "dead", &two);
         t_poll_until(look(a, "dead").waiters == 1, 20000);
         raise(SIGSTOP);
         _exit(0);
@@ -461,7 +462,8 @@ TEST_TIMEOUT(a_dead_waiter_at_the_head_keeps_its_own_permit_only, 120)
     CHECK_EQ(look(a, "dead").slot, 0);
     CHECK_LT(look(a, "dead").fence, hf_fence(next));
     CHECK_STATUS(hf_acquire(a, "dead", 0, &two, &none, &t_err), HF_BUSY);
-    CHECK_OK(hf_acquire(a, "dead", 60000, &two, &one, &t_err));
+    CHECK_OK(hf_break_force(a, "dead", look(a, "dead").fence, &t_err));
+    CHECK_OK(hf_acquire(a, "dead", 0, &two, &one, &t_err));
     CHECK_EQ(hf_slot(one), 0);
     CHECK_OK(hf_release(one, &t_err));
     CHECK_OK(hf_release(next, &t_err));
@@ -520,6 +522,73 @@ TEST(a_slot_that_is_written_late_changes_nothing)
     CHECK_NE(hf_slot(next), slot);
     CHECK_OK(hf_release(next, &t_err));
     CHECK_OK(hf_release(mine, &t_err));
+    hf_close(far);
+    hf_close(near);
+    net_free(net);
+}
+
+/* The revision in which a key was last written. */
+static long written(const char *name)
+{
+    char command[160];
+    long revision = 0;
+    FILE *out;
+
+    snprintf(command, sizeof(command),
+             "etcdctl get 'holdfast/%s' -w fields | sed -n 's/.*ModRev.* //p'",
+             name);
+    out = popen(command, "r");
+    CHECK(out && fscanf(out, "%ld", &revision) == 1);
+    CHECK_EQ(pclose(out), 0);
+    return revision;
+}
+
+/* What a claim does that has chosen its slot: it writes it if its place was not
+ * written since. */
+static bool put_if(const char *name, long revision, const char *value)
+{
+    char command[400];
+
+    snprintf(command, sizeof(command),
+             "printf 'mod(\"holdfast/%s\") = \"%ld\"\n\nput holdfast/%s "
+             "\"%s\"\n\n\n' | etcdctl txn | grep -q SUCCESS",
+             name, revision, name, value);
+    return system(command) == 0;
+}
+
+/* `far` has read that a claim before it has no slot, and writes one for it when
+ * it has chosen one itself. */
+TEST(the_slot_that_a_claim_chose_itself_stays)
+{
+    struct hf_lock_opts three = permits(3);
+    hf_client *far = far_new(15000), *near = near_new();
+    hf_lock *held[3], *mine = NULL;
+    struct slots slots = {.n = 0};
+    char name[200], value[200];
+    bool chosen;
+    long revision;
+    int i;
+
+    hf_release(take(far, "warm", NULL), NULL);
+    for (i = 0; i < 3; i++)
+        held[i] = take(near, "chosen", &three);
+    put("chosen/S3.c-0", "hf1 c* o n");
+    revision = written("chosen/S3.c-0");
+    queue_up(far, "chosen", &three);
+    t_poll_until(look(near, "chosen").waiters == 2, 20000);
+    tell("conn 1 up delay 1500");
+    for (i = 0; i < 3; i++)
+        CHECK_OK(hf_release(held[i], &t_err));
+    pause_ms(2200); /* It has looked, and what it writes is on its way. */
+    chosen = put_if("chosen/S3.c-0", revision, "hf1 c* o n slot=1");
+    t_poll_until((mine = granted(far)) != NULL, 20000);
+    tell("conn 1 up delay 0");
+    CHECK_OK(hf_holders(near, "chosen", see_slot, &slots, &t_err));
+    CHECK_EQ(slots.n, 2);
+    CHECK_OK(hf_release(mine, &t_err));
+    stored("chosen", name, value);
+    CHECK(!strcmp(value, chosen ? "hf1 c* o n slot=1" : "hf1 c* o n slot=0"));
+    del("chosen/S3.c-0");
     hf_close(far);
     hf_close(near);
     net_free(net);

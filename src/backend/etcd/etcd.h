@@ -334,7 +334,7 @@ struct etcd_place *etcd_order(Pb__KeyValue *const *, size_t n,
 /* The slot for a claim of that rank, and those for who is before it and has
  * none yet: order.c (2).  False: its turn has not come, or there are more than
  * can be written at once, or such as are not to be written. */
-#define ETCD_HELP_MAX 4
+#define ETCD_HELP_MAX 2
 struct etcd_slots {
     int32_t slot;
     size_t n;

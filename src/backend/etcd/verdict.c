@@ -9,9 +9,12 @@
  *   an exclusive claim   the nearest before it
  *   a shared one         the nearest exclusive one before it, which may go or be
  *                        downgraded
- *   with permits         the nearest before it that has no slot yet, which may
- *                        go or be given one; or all, if it is the first that
- *                        waits: then any of the holders may go
+ *   with permits         all of them, if it is among the first who wait: then
+ *                        any of the holders may go; else the one that must go,
+ *                        or be given a slot, before it is among them
+ *
+ * The first who wait are as many as can be given slots at once (order.c (2)), so
+ * that one of them may be dead and another one does it.
  *
  * The invariants are those of acquire.c and order.c.
  */
@@ -200,29 +203,45 @@ static void look_owner(struct etcd_try *t, const struct look *look)
     t->holder_slot = holder->slot;
 }
 
-/* Does this one keep us waiting? */
+/* Does this one keep us waiting, and is it no permit that one may give? */
 static bool look_blocks(const struct etcd_try *t, const struct look *look,
                         const struct etcd_place *p)
 {
     if (p->fence >= look->own->fence)
         return false;
     if (t->claim->permits)
-        return p->slot < 0;
+        return p->permits != t->claim->permits;
     return !(t->claim->shared && p->shared);
+}
+
+/* Of those before us who wait for a permit, the one after which there are no
+ * more than can be given one at once; NULL: there are no more. */
+static const struct etcd_place *look_far(const struct look *look,
+                                         int32_t waiting)
+{
+    const struct etcd_place *p;
+
+    for (p = look->places; p < look->places + look->n; p++)
+        if (p->fence < look->own->fence && !p->holds &&
+            waiting-- == ETCD_HELP_MAX + 1)
+            return p;
+    return NULL;
 }
 
 /* Whom to wait for, and how many wait before us. */
 static void look_wait(struct etcd_try *t, const struct look *look)
 {
     const struct etcd_place *p, *nearest = NULL;
+    int32_t waiting = 0;
 
-    t->predecessor.position = 1;
     for (p = look->places; p < look->places + look->n; p++) {
-        if (p->fence < look->own->fence && !p->holds)
-            t->predecessor.position++;
+        waiting += p->fence < look->own->fence && !p->holds;
         if (look_blocks(t, look, p) && (!nearest || p->fence >= nearest->fence))
             nearest = p;
     }
+    t->predecessor.position = waiting + 1;
+    if (!nearest && t->claim->permits)
+        nearest = look_far(look, waiting);
     if (nearest)
         try_predecessor(t, look->kvs[nearest - look->places]);
     else /* any of those who hold a permit */
