@@ -7,6 +7,7 @@
  * it, shortly in `make check` and at length in `make soak`.
  */
 #include "backend/etcd/etcd.h"
+#include "base/alloc.h"
 #include "net/grpc_wire.h"
 
 #include <stdlib.h>
@@ -83,9 +84,35 @@ static void decode(const uint8_t *bytes, size_t len)
                     &words);
 }
 
+/* Claims whose names and values are parts of it: who holds, and which slot is
+ * next. */
+static void judge(const uint8_t *bytes, size_t len)
+{
+    Pb__KeyValue kvs[3], *all[3];
+    struct etcd_place *places;
+    struct etcd_slots slots;
+    size_t i, part = len / 6;
+
+    for (i = 0; i < 3; i++) {
+        pb__key_value__init(&kvs[i]);
+        kvs[i].key = (ProtobufCBinaryData){part, (uint8_t *)(uintptr_t)bytes +
+                                                     2 * i * part};
+        kvs[i].value = (ProtobufCBinaryData){part, (uint8_t *)(uintptr_t)bytes +
+                                                       (2 * i + 1) * part};
+        kvs[i].create_revision = (int64_t)i + 1;
+        all[i] = &kvs[i];
+    }
+    places = etcd_order(all, 3, "o");
+    if (places && etcd_slots(places, 3, UINT64_MAX, 3, &slots) &&
+        (slots.slot < 0 || slots.slot >= 3))
+        abort();
+    hfi_free(places);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 {
     feed_link(bytes, len);
     decode(bytes, len);
+    judge(bytes, len);
     return 0;
 }
