@@ -263,7 +263,8 @@ TEST(a_program_that_waits_for_permits_keeps_new_ones_out_and_no_earlier_one)
 TEST(data_that_makes_no_sense_is_no_grant)
 {
     static const char *const names[] = {"S",       "Sx.1-0",           "S0.1-0",
-                                        "S-3.1-0", "S99999999999.1-0", "S3"};
+                                        "S-3.1-0", "S99999999999.1-0", "S3",
+                                        "S02.1-0"};
     struct hf_lock_opts read = reader(), two = permits(2);
     hf_client *client = near_new();
     struct hf_info info = HF_INFO_INIT;
@@ -292,6 +293,16 @@ TEST(data_that_makes_no_sense_is_no_grant)
     CHECK_EQ(look(client, "bad").holders, 1);
     CHECK_OK(try(client, "bad", &two));
     del("bad/S2.1-0");
+    /* What lies deeper is no claim of ours, whatever it looks like. */
+    put("bad/a/R1-0", "");
+    CHECK(look(client, "bad").held && !look(client, "bad").shared);
+    CHECK_STATUS(try(client, "bad", &read), HF_BUSY);
+    CHECK_STATUS(try(client, "bad", &two), HF_INVALID);
+    put("bad/a/S2.1-0", "");
+    CHECK_STATUS(try(client, "bad", NULL), HF_BUSY);
+    CHECK_STATUS(try(client, "bad", &two), HF_INVALID);
+    del("bad/a/R1-0");
+    del("bad/a/S2.1-0");
     /* A mark that is not known: it is another program's claim, and alone. */
     put("bad/1-0", "hf1 a+? o n");
     CHECK_STATUS(try(client, "bad", &read), HF_BUSY);

@@ -68,7 +68,7 @@ static hf_status break_all(struct etcd_conn *ec, const char *key,
     hf_status st = etcd_queue(ec, key, &queue, deadline, err);
     size_t i;
 
-    if (!st && !(places = etcd_order(queue.kvs, queue.n, NULL)))
+    if (!st && !(places = etcd_order(queue.kvs, queue.n, queue.dir, NULL)))
         st = hfi_nomem(err);
     for (i = 0; i < queue.n && !st; i++) {
         if (!places[i].holds || places[i].fence != fence)

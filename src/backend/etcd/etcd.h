@@ -146,8 +146,9 @@ void etcd_break_notice(const struct etcd_conn *, int64_t lease,
                        const char *token, char *ret, size_t size);
 /* Where the lease begins in the end of a name. */
 const char *etcd_last_lease(const char *last);
-/* What kind of claim a name says it is, and with how many permits: 0 for a
- * plain lock, -1 if it makes no sense. */
+/* What kind of claim a name says it is that begins with so many bytes of
+ * "PREFIX KEY/", and with how many permits: 0 for a plain lock, -1 if it makes
+ * no sense.  What lies deeper is another program's. */
 enum etcd_kind {
     ETCD_ALONE, /* exclusive, unless its value says that it was downgraded */
     ETCD_SHARED,
@@ -155,7 +156,8 @@ enum etcd_kind {
     ETCD_JOINED, /* with or without permits */
     ETCD_STRANGE /* holdfast makes no such name */
 };
-enum etcd_kind etcd_kind(ProtobufCBinaryData name, int32_t *permits);
+enum etcd_kind etcd_kind(ProtobufCBinaryData name, size_t dir,
+                         int32_t *permits);
 ProtobufCBinaryData etcd_text(const char *text);
 /* Was the key made at this revision?  At 0: is it not there? */
 void etcd_compare(Pb__Compare *, ProtobufCBinaryData key, int64_t revision);
@@ -310,7 +312,8 @@ void etcd_combine_close(struct etcd_conn *);
 struct etcd_places {
     Pb__KeyValue **kvs;
     size_t n, room;
-    int64_t revision; /* as of which etcd_queue() has read them */
+    int64_t revision; /* as of which etcd_queue() has read them, and ... */
+    size_t dir;       /* ... what all names begin with */
 };
 hf_status etcd_queue(struct etcd_conn *, const char *key, struct etcd_places *,
                      int64_t deadline, struct hf_error *);
@@ -328,8 +331,9 @@ struct etcd_place {
     bool equal; /* it has the owner id that was asked for */
 };
 /* One for each, in the same order; NULL: no memory.  To be freed with
- * hfi_free().  `owner` may be NULL. */
-struct etcd_place *etcd_order(Pb__KeyValue *const *, size_t n,
+ * hfi_free().  `dir` is the length of what their names begin with; `owner` may
+ * be NULL. */
+struct etcd_place *etcd_order(Pb__KeyValue *const *, size_t n, size_t dir,
                               const char *owner);
 /* The slot for a claim of that rank, and those for who is before it and has
  * none yet: order.c (2).  False: its turn has not come, or there are more than

@@ -81,13 +81,16 @@ static hf_status over_put(struct etcd_conn *ec, const struct hfi_claim *claim,
 }
 
 /* Is this the grant of the receipt, in the mode of the claim? */
-static bool over_is_it(const struct hfi_claim *claim,
+static bool over_is_it(const struct etcd_conn *ec,
+                       const struct hfi_claim *claim,
                        const struct hfi_receipt *receipt,
                        const Pb__KeyValue *kv, const struct etcd_words *words)
 {
+    char dir[ETCD_NAME_MAX];
     int32_t permits;
 
-    etcd_kind(kv->key, &permits);
+    etcd_dir(ec, claim->key, dir, sizeof(dir));
+    etcd_kind(kv->key, strlen(dir), &permits);
     return etcd_fence(kv, words) == receipt->fence && !words->broken &&
            !words->kept && words->shared == claim->shared &&
            permits == claim->permits && (!permits || words->slot >= 0);
@@ -112,7 +115,7 @@ static hf_status over_once(struct etcd_conn *ec, const struct hfi_claim *claim,
     if (kv) {
         etcd_read_value(kv->value, &words);
         receipt->slot = words.slot;
-        if (!over_is_it(claim, receipt, kv, &words))
+        if (!over_is_it(ec, claim, receipt, kv, &words))
             st = HF_LOST;
         else if (!strcmp(words.token, claim->token))
             st = HF_OK;

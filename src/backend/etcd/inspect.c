@@ -152,6 +152,7 @@ hf_status etcd_queue(struct etcd_conn *ec, const char *key,
     hfi_free(p.from);
     places_sort(ret);
     ret->revision = p.revision;
+    ret->dir = strlen(dir);
     return st;
 }
 
@@ -196,22 +197,24 @@ static const struct etcd_place *inspect_count(struct hf_info *ret,
 
 /* What a queue, in order, says of the first holder, and *lease its lease, or 0.
  * False: no memory. */
-static bool inspect_fill(struct hf_info *ret, Pb__KeyValue *const *kvs,
-                         size_t n, int64_t *lease)
+static bool inspect_fill(struct hf_info *ret, const struct etcd_places *queue,
+                         int64_t *lease)
 {
-    struct etcd_place *places = etcd_order(kvs, n, NULL);
+    struct etcd_place *places =
+        etcd_order(queue->kvs, queue->n, queue->dir, NULL);
     const struct etcd_place *first;
     size_t i;
 
     *lease = 0;
     if (!places)
         return false;
-    first = inspect_count(ret, places, n);
+    first = inspect_count(ret, places, queue->n);
     if (first) {
-        inspect_holder(ret, kvs[first - places], first);
-        *lease = kvs[first - places]->lease;
+        inspect_holder(ret, queue->kvs[first - places], first);
+        *lease = queue->kvs[first - places]->lease;
     }
-    for (i = 0; first && i < n; i++) /* Equal owner ids have one grant. */
+    for (i = 0; first && i < queue->n;
+         i++) /* Equal owner ids have one grant. */
         if (places[i].holds && places[i].fence == first->fence)
             ret->broken = ret->broken || places[i].broken;
     hfi_free(places);
@@ -319,7 +322,7 @@ hf_status etcd_inspect(struct hfi_conn *conn, const char *key,
     hf_status st = etcd_queue(ec, key, &queue, deadline, err);
     int64_t lease = 0;
 
-    if (!st && !inspect_fill(ret, queue.kvs, queue.n, &lease))
+    if (!st && !inspect_fill(ret, &queue, &lease))
         st = hfi_nomem(err);
     if (lease && lefts_add(&lefts, lease))
         lefts_ask(ec, &lefts, 0, deadline);
@@ -363,7 +366,7 @@ hf_status etcd_holders(struct hfi_conn *conn, const char *key,
     hf_status st = etcd_queue(ec, key, &queue, deadline, err);
 
     if (!st)
-        places = etcd_order(queue.kvs, queue.n, NULL);
+        places = etcd_order(queue.kvs, queue.n, queue.dir, NULL);
     if (!st &&
         (!places || !lefts_know(ec, &lefts, queue.kvs, queue.n, deadline)))
         st = hfi_nomem(err);
@@ -425,7 +428,8 @@ static void walk_tell(struct walk *w)
 
     if (places->n && w->more && walk_key(w, places->kvs[0]->key, key)) {
         places_sort(places);
-        w->failed = !inspect_fill(&info, places->kvs, places->n, &lease);
+        places->dir = walk_dir(places->kvs[0]);
+        w->failed = !inspect_fill(&info, places, &lease);
         info.left_ms = lefts_ms(&w->lefts, lease);
         if (info.held)
             w->more = w->fn(w->arg, key, &info);

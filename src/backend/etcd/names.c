@@ -49,8 +49,8 @@
 
 static const struct etcd_words etcd_no_words = {.slot = -1};
 
-/* The number that a text is up to `end`, or -1. */
-static int32_t names_number(const char *text, const char *end)
+/* The number that a text is up to `end`, as we write it, or -1. */
+static int32_t names_number(const char *text, char end)
 {
     char *stop;
     unsigned long long number;
@@ -58,9 +58,9 @@ static int32_t names_number(const char *text, const char *end)
     if (*text < '0' || *text > '9')
         return -1;
     number = strtoull(text, &stop, 10);
-    return number <= INT32_MAX && !strncmp(stop, end, *end ? 1 : 2)
-               ? (int32_t)number
-               : -1;
+    if (number > INT32_MAX || *stop != end || (*text == '0' && stop > text + 1))
+        return -1;
+    return (int32_t)number;
 }
 
 void etcd_dir(const struct etcd_conn *ec, const char *key, char *ret,
@@ -93,24 +93,22 @@ const char *etcd_last_lease(const char *last)
     return last + (last[0] == '~');
 }
 
-enum etcd_kind etcd_kind(ProtobufCBinaryData name, int32_t *permits)
+enum etcd_kind etcd_kind(ProtobufCBinaryData name, size_t dir, int32_t *permits)
 {
-    size_t at = name.len;
-    char last[16];
+    char last[16] = "";
 
     *permits = 0;
-    while (at && name.data[at - 1] != '/')
-        at--;
-    name.len = name.len - at < sizeof(last) ? name.len - at : sizeof(last) - 1;
-    memcpy(last, name.data + at, name.len);
-    last[name.len] = '\0';
+    if (name.len > dir)
+        snprintf(last, sizeof(last), "%.*s",
+                 (int)(name.len - dir < 15 ? name.len - dir : 15),
+                 (const char *)name.data + dir);
     if (last[0] == 'R')
         return ETCD_SHARED;
     if (last[0] == '~')
         return ETCD_JOINED;
     if (last[0] != 'S')
         return ETCD_ALONE;
-    *permits = names_number(last + 1, ".");
+    *permits = names_number(last + 1, '.');
     if (*permits <= 0) {
         *permits = -1;
         return ETCD_STRANGE;
@@ -252,7 +250,7 @@ static void read_more(const char *at, struct etcd_words *ret)
         if (!strncmp(more, "fence=", 6))
             ret->fence = strtoull(more + 6, NULL, 10);
         else if (!strncmp(more, "slot=", 5))
-            ret->slot = names_number(more + 5, "");
+            ret->slot = names_number(more + 5, '\0');
         else if (!strcmp(more, "broken"))
             ret->broken = true;
     }

@@ -23,11 +23,11 @@
 
 #include "base/banned.h"
 
-static void order_read(const Pb__KeyValue *kv, const char *owner,
+static void order_read(const Pb__KeyValue *kv, size_t dir, const char *owner,
                        struct etcd_place *ret)
 {
     struct etcd_words words;
-    enum etcd_kind kind = etcd_kind(kv->key, &ret->permits);
+    enum etcd_kind kind = etcd_kind(kv->key, dir, &ret->permits);
 
     etcd_read_value(kv->value, &words);
     ret->fence = (uint64_t)kv->create_revision;
@@ -63,14 +63,14 @@ static void order_holds(struct etcd_place *places, size_t n)
     }
 }
 
-struct etcd_place *etcd_order(Pb__KeyValue *const *kvs, size_t n,
+struct etcd_place *etcd_order(Pb__KeyValue *const *kvs, size_t n, size_t dir,
                               const char *owner)
 {
     struct etcd_place *places = hfi_alloc((n + 1) * sizeof(*places));
     size_t i;
 
     for (i = 0; places && i < n; i++)
-        order_read(kvs[i], owner, &places[i]);
+        order_read(kvs[i], dir, owner, &places[i]);
     if (places)
         order_holds(places, n);
     return places;

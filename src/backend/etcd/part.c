@@ -132,7 +132,7 @@ static hf_status downgrade_once(struct etcd_conn *ec,
     st = etcd_queue(ec, claim->key, &queue, deadline, err);
     if (st == HF_UNCERTAIN)
         st = hfi_restate(err, HF_UNAVAILABLE); /* Nothing was changed. */
-    if (!st && !(places = etcd_order(queue.kvs, queue.n, NULL)))
+    if (!st && !(places = etcd_order(queue.kvs, queue.n, queue.dir, NULL)))
         st = hfi_nomem(err);
     if (!st &&
         (downgrade_find(&queue, name, &at) ||

@@ -45,14 +45,14 @@ static void try_predecessor(struct etcd_try *t, const Pb__KeyValue *kv)
 
 /* How many of those before us wait, if these are all, the nearest first.  Those
  * who share at the head of the queue do not. */
-static int32_t try_waiting(const Pb__RangeResponse *queue)
+static int32_t try_waiting(const Pb__RangeResponse *queue, size_t dir)
 {
     size_t holders = 0;
     int32_t permits;
 
     while (holders + 1 < queue->n_kvs &&
-           etcd_kind(queue->kvs[queue->n_kvs - 1 - holders]->key, &permits) ==
-               ETCD_SHARED)
+           etcd_kind(queue->kvs[queue->n_kvs - 1 - holders]->key, dir,
+                     &permits) == ETCD_SHARED)
         holders++;
     return (int32_t)(queue->n_kvs - 1 - (holders ? holders : 1));
 }
@@ -70,7 +70,7 @@ static void try_inspect_back(struct etcd_try *t, const Pb__RangeResponse *queue)
         return;
     try_predecessor(t, queue->kvs[1]);
     if (queue->n_kvs < ETCD_QUEUE_LIMIT)
-        t->predecessor.position = try_waiting(queue) + 1;
+        t->predecessor.position = try_waiting(queue, strlen(t->dir)) + 1;
 }
 
 /* Somebody joined: then it is not ours.  acquire.c (4) */
@@ -88,9 +88,10 @@ static void try_used(struct etcd_try *t, const Pb__RangeResponse *used)
 {
     if (!used->n_kvs)
         return;
-    t->refused = etcd_kind(used->kvs[0]->key, &t->in_use) == ETCD_STRANGE
-                     ? TRY_STRANGE
-                     : TRY_OTHER_USE;
+    t->refused =
+        etcd_kind(used->kvs[0]->key, strlen(t->dir), &t->in_use) == ETCD_STRANGE
+            ? TRY_STRANGE
+            : TRY_OTHER_USE;
 }
 
 /* ---- all others, who have read everything ------------------------------ */
@@ -274,7 +275,8 @@ static hf_status try_look(struct etcd_try *t, const Pb__RangeResponse *queue,
     struct look look = {.kvs = queue->kvs, .n = queue->n_kvs};
     size_t i;
 
-    look.places = etcd_order(queue->kvs, queue->n_kvs, t->claim->owner);
+    look.places =
+        etcd_order(queue->kvs, queue->n_kvs, strlen(t->dir), t->claim->owner);
     if (!look.places)
         return hfi_nomem(err);
     for (i = 0; i < look.n; i++)
