@@ -635,14 +635,14 @@ TEST(a_lock_is_kept_once_although_no_answer_comes)
     uint64_t fence;
     int64_t end;
 
-    min.min_hold_ms = 6000;
+    min.min_hold_ms = 12000;
     end = t_now_ms() + min.min_hold_ms;
     lk = take(far, "min", &min);
     fence = hf_fence(lk);
     tell("conn 1 up delay 700");
     hf_release(lk, NULL);
     tell("conn 1 down half");
-    t_poll_until(look(near, "min").kept, 5000);
+    t_poll_until(look(near, "min").kept, 11000);
     CHECK_EQ(look(near, "min").fence, fence);
     hf_close(far);
     CHECK_OK(hf_acquire(near, "min", 30000, NULL, &next, &t_err));

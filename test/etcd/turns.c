@@ -115,6 +115,7 @@ TEST(what_a_pair_costs_alone_and_beside_others)
 
     read.flags = HF_SHARED;
     some.permits = 3;
+    read.ttl_ms = some.ttl_ms = 600000;    /* No renewal is counted. */
     CHECK_OK(hf_release(take(a), &t_err)); /* It has its lease. */
     check_pair(a, 0, NULL, 2);
     check_pair(a, -1, NULL, 2);
