@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: MIT
 //
-// CuratorPeer HOSTS PATH - Curator's InterProcessMutex at the end of a pipe.
+// CuratorPeer HOSTS PATH - Curator's InterProcessMutex at the end of a pipe, and
+// its InterProcessReadWriteLock and InterProcessSemaphoreV2.
 //
 // Commands, one a line: lock, try, unlock, turns FILE N (add one to the number
 // in FILE, N times, under the lock), pairs MS (acquire and release for so long,
 // and tell how often), keys MS N (N threads on N paths), contend MS N (N clients
-// on one path).  Each is answered with one line.
+// on one path).  Each is answered with one line.  The first three with "read" or
+// "write" before them are those of the read-write lock; "permits N" says how
+// many there are for "permit lock" and its like.
 import java.nio.file.*;
 import java.util.*;
 import java.util.concurrent.*;
 import java.util.concurrent.atomic.*;
 import org.apache.curator.framework.*;
-import org.apache.curator.framework.recipes.locks.InterProcessMutex;
+import org.apache.curator.framework.recipes.locks.*;
 import org.apache.curator.retry.ExponentialBackoffRetry;
 
 public class CuratorPeer {
@@ -81,9 +84,42 @@ public class CuratorPeer {
         return sum;
     }
 
+    static InterProcessReadWriteLock both;
+    static InterProcessSemaphoreV2 semaphore;
+    static Deque<Lease> leases = new ArrayDeque<>();
+
+    // What one of several may hold: get it, try to, or give it back.
+    static String permit(String what) throws Exception {
+        Lease lease;
+        switch (what) {
+        case "lock":
+            leases.add(semaphore.acquire());
+            return "locked";
+        case "try":
+            lease = semaphore.acquire(300, TimeUnit.MILLISECONDS);
+            if (lease != null)
+                leases.add(lease);
+            return lease != null ? "locked" : "busy";
+        default:
+            semaphore.returnLease(leases.remove());
+            return "unlocked";
+        }
+    }
+
     static String answer(CuratorFramework c, InterProcessMutex mutex,
                          String[] words) throws Exception {
         switch (words[0]) {
+        case "read":
+        case "write":
+            return answer(c, words[0].equals("read") ? both.readLock()
+                                                     : both.writeLock(),
+                          Arrays.copyOfRange(words, 1, words.length));
+        case "permits":
+            semaphore = new InterProcessSemaphoreV2(
+                c, path, Integer.parseInt(words[1]));
+            return "ready";
+        case "permit":
+            return permit(words[1]);
         case "lock":
             mutex.acquire();
             return "locked";
@@ -113,6 +149,7 @@ public class CuratorPeer {
         path = args[1];
         CuratorFramework c = client();
         InterProcessMutex mutex = new InterProcessMutex(c, path);
+        both = new InterProcessReadWriteLock(c, path);
         Scanner in = new Scanner(System.in);
         System.out.println("ready");
         while (in.hasNextLine())

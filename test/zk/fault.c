@@ -6,55 +6,6 @@
  */
 #include "zkt.h"
 
-enum { STEPS = 14 };
-
-/* Each story is told with the cut at its first request, its second, ... until
- * one is told without any. */
-typedef void story(hf_client *client, hf_client *other, const char *key);
-
-static void tell(story *fn, const char *options, enum zkt_cut cut)
-{
-    struct zkt_proxy proxy;
-    hf_client *client, *other;
-    char key[160];
-    int step = 0, cuts = 0;
-
-    zkt_begin();
-    zkt_proxy_start(&proxy);
-    client = zkt_open(zkt_proxy_url(&proxy, options));
-    other = zkt_open(zkt_url(options));
-    for (; step < STEPS && cuts == step; step++) {
-        snprintf(key, sizeof(key), "%s-%d", zkt_key("fault"), step);
-        atomic_store(&proxy.left, step);
-        atomic_store(&proxy.cut, cut);
-        fn(client, other, key);
-        cuts = atomic_load(&proxy.cuts);
-        atomic_store(&proxy.cut, ZKT_NEVER);
-        t_poll_until(zkt_children(zkt_path(key)) == 0, 20000);
-        if (strstr(options, "ephemeral")) {
-            struct zkt_node node;
-
-            t_poll_until(!zkt_read(zkt_path(key), &node), 20000);
-            t_poll_until(zkt_children_like("/hf-test", "%") == 0, 20000);
-        }
-    }
-    printf("# %d requests\n", cuts);
-    CHECK_GT(cuts, 2);
-    hf_close(client);
-    hf_close(other);
-    zkt_proxy_stop(&proxy);
-    zkt_end();
-}
-
-/* A release may be uncertain; it is then done in the background. */
-static void let_go(hf_lock *lk)
-{
-    hf_status st = hf_release(lk, &t_err);
-
-    if (st != HF_UNCERTAIN)
-        t_check_status(__FILE__, __LINE__, "hf_release", st, HF_OK);
-}
-
 static void alone(hf_client *client, hf_client *other, const char *key)
 {
     struct hf_lock_opts opts = zkt_opts(5000);
@@ -63,7 +14,7 @@ static void alone(hf_client *client, hf_client *other, const char *key)
     CHECK_OK(hf_acquire(client, key, 20000, &opts, &lk, &t_err));
     CHECK(hf_held(lk));
     CHECK_OK(hf_check(other, key, hf_fence(lk), &t_err));
-    let_go(lk);
+    zkt_let_go(lk);
 }
 
 /* Wait behind another; where that can be seen, until it is. */
@@ -85,7 +36,7 @@ static void wait_behind(hf_client *client, hf_client *other, const char *key,
     CHECK_OK(hf_release(lk, &t_err));
     t_check_status(__FILE__, __LINE__, "the waiter", zkt_wait_end(&w), HF_OK);
     CHECK(hf_held(w.lk));
-    let_go(w.lk);
+    zkt_let_go(w.lk);
 }
 
 static void queueing(hf_client *client, hf_client *other, const char *key)
@@ -112,14 +63,14 @@ static void turning(hf_client *client, hf_client *other, const char *key)
     t_poll_until(zkt_children(zkt_path(key)) == 3, 20000);
     CHECK_OK(hf_release(lk, &t_err));
     t_check_status(__FILE__, __LINE__, "the waiter", zkt_wait_end(&w), HF_OK);
-    let_go(w.lk);
+    zkt_let_go(w.lk);
     t_check_status(__FILE__, __LINE__, "the third", zkt_wait_end(&third),
                    HF_OK);
     zkt_wait_start(&w, client, key, 30000, 5000);
     t_poll_until(zkt_children(zkt_path(key)) == 2, 20000);
     CHECK_OK(hf_release(third.lk, &t_err));
     t_check_status(__FILE__, __LINE__, "the waiter", zkt_wait_end(&w), HF_OK);
-    let_go(w.lk);
+    zkt_let_go(w.lk);
     hf_close(third.client);
 }
 
@@ -162,7 +113,7 @@ static void joining(hf_client *client, hf_client *other, const char *key)
     CHECK_EQ(hf_fence(inner), hf_fence(lk));
     CHECK_OK(hf_release(lk, &t_err));
     CHECK(hf_held(inner));
-    let_go(inner);
+    zkt_let_go(inner);
 }
 
 static void extending(hf_client *client, hf_client *other, const char *key)
@@ -177,87 +128,87 @@ static void extending(hf_client *client, hf_client *other, const char *key)
     t_poll_until(hf_extend(lk, 5000, NULL) == HF_OK, 10000);
     CHECK(hf_held(lk));
     CHECK_OK(hf_check(other, key, fence, &t_err));
-    let_go(lk);
+    zkt_let_go(lk);
 }
 
 TEST_TIMEOUT(a_lost_request_leaves_nothing_of_a_lock_taken_alone, 120)
 {
-    tell(alone, "", ZKT_BEFORE);
+    zkt_tell(alone, "", ZKT_BEFORE);
 }
 
 TEST_TIMEOUT(a_lost_answer_leaves_nothing_of_a_lock_taken_alone, 120)
 {
-    tell(alone, "", ZKT_AFTER);
+    zkt_tell(alone, "", ZKT_AFTER);
 }
 
 TEST_TIMEOUT(a_lost_request_leaves_nothing_of_a_waiter, 120)
 {
-    tell(queueing, "", ZKT_BEFORE);
+    zkt_tell(queueing, "", ZKT_BEFORE);
 }
 
 TEST_TIMEOUT(a_lost_answer_leaves_nothing_of_a_waiter, 120)
 {
-    tell(queueing, "", ZKT_AFTER);
+    zkt_tell(queueing, "", ZKT_AFTER);
 }
 
 TEST_TIMEOUT(a_lost_request_leaves_nothing_of_a_refused_try, 120)
 {
-    tell(refused, "", ZKT_BEFORE);
+    zkt_tell(refused, "", ZKT_BEFORE);
 }
 
 TEST_TIMEOUT(a_lost_answer_leaves_nothing_of_a_refused_try, 120)
 {
-    tell(refused, "", ZKT_AFTER);
+    zkt_tell(refused, "", ZKT_AFTER);
 }
 
 TEST_TIMEOUT(a_lost_request_leaves_nothing_of_who_gives_up, 120)
 {
-    tell(giving_up, "", ZKT_BEFORE);
+    zkt_tell(giving_up, "", ZKT_BEFORE);
 }
 
 TEST_TIMEOUT(a_lost_answer_leaves_nothing_of_who_gives_up, 120)
 {
-    tell(giving_up, "", ZKT_AFTER);
+    zkt_tell(giving_up, "", ZKT_AFTER);
 }
 
 TEST_TIMEOUT(a_lost_request_leaves_nothing_of_who_joins, 120)
 {
-    tell(joining, "", ZKT_BEFORE);
+    zkt_tell(joining, "", ZKT_BEFORE);
 }
 
 TEST_TIMEOUT(a_lost_answer_leaves_nothing_of_who_joins, 120)
 {
-    tell(joining, "", ZKT_AFTER);
+    zkt_tell(joining, "", ZKT_AFTER);
 }
 
 TEST_TIMEOUT(a_lost_answer_leaves_nothing_of_who_extends, 120)
 {
-    tell(extending, "", ZKT_AFTER);
+    zkt_tell(extending, "", ZKT_AFTER);
 }
 
 TEST_TIMEOUT(a_lost_answer_leaves_nothing_of_who_extends_a_plain_node, 120)
 {
-    tell(extending, "?recipe=ephemeral", ZKT_AFTER);
+    zkt_tell(extending, "?recipe=ephemeral", ZKT_AFTER);
 }
 
 TEST_TIMEOUT(a_lost_answer_leaves_nothing_of_one_plain_node, 120)
 {
-    tell(alone, "?recipe=ephemeral", ZKT_AFTER);
+    zkt_tell(alone, "?recipe=ephemeral", ZKT_AFTER);
 }
 
 TEST_TIMEOUT(a_lost_answer_leaves_nothing_of_who_waits_for_a_plain_node, 120)
 {
-    tell(waiting, "?recipe=ephemeral", ZKT_AFTER);
+    zkt_tell(waiting, "?recipe=ephemeral", ZKT_AFTER);
 }
 
 TEST_TIMEOUT(a_lost_answer_leaves_nothing_of_who_takes_turns, 120)
 {
-    tell(turning, "", ZKT_AFTER);
+    zkt_tell(turning, "", ZKT_AFTER);
 }
 
 TEST_TIMEOUT(a_lost_answer_leaves_nothing_of_kazoos_layout, 120)
 {
-    tell(queueing, "?layout=kazoo", ZKT_AFTER);
+    zkt_tell(queueing, "?layout=kazoo", ZKT_AFTER);
 }
 
 struct extension {

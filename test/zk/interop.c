@@ -6,114 +6,11 @@
  * The peers are real, each in a process of its own (curator-peer, kazoo-peer,
  * in $HF_ZK_PEERS), and told what to do through a pipe.
  */
-#include "zkt.h"
+#include "peer.h"
 
-#include <fcntl.h>
-#include <poll.h>
-#include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-struct peer {
-    FILE *in, *out;
-    pid_t pid;
-};
-
-/* A layout that the peer and we have in common. */
-struct kind {
-    const char *program, *options;
-};
-
-static const struct kind curator = {"curator-peer", ""};
-static const struct kind kazoo = {"kazoo-peer", "?layout=kazoo"};
-
-static void peer_tell(struct peer *peer, const char *text)
+static void exclude(const struct peer_kind *kind)
 {
-    fprintf(peer->in, "%s\n", text);
-    fflush(peer->in);
-}
-
-static bool peer_says(struct peer *peer, int ms)
-{
-    struct pollfd pfd = {.fd = fileno(peer->out), .events = POLLIN};
-
-    return poll(&pfd, 1, ms) > 0;
-}
-
-static void peer_hear(struct peer *peer, const char *want)
-{
-    char line[128] = "";
-
-    if (!peer_says(peer, 60000) || !fgets(line, sizeof(line), peer->out))
-        t_fail(__FILE__, __LINE__, "the peer does not say '%s'", want);
-    line[strcspn(line, "\n")] = 0;
-    CHECK_STR(line, want);
-}
-
-static struct peer peer_start(const struct kind *kind, const char *key)
-{
-    int to[2], from[2];
-    char program[512];
-    struct peer peer;
-
-    snprintf(program, sizeof(program), "%s/%s", getenv("HF_ZK_PEERS"),
-             kind->program);
-    CHECK_EQ(pipe2(to, O_CLOEXEC), 0);
-    CHECK_EQ(pipe2(from, O_CLOEXEC), 0);
-    peer.pid = fork();
-    if (peer.pid == 0) {
-        dup2(to[0], 0);
-        dup2(from[1], 1);
-        execl(program, program, getenv("HF_ZK_HOSTS"), zkt_path(key),
-              (char *)NULL);
-        _exit(127);
-    }
-    close(to[0]);
-    close(from[1]);
-    peer.in = fdopen(to[1], "w");
-    peer.out = fdopen(from[0], "r");
-    setvbuf(peer.out, NULL, _IONBF, 0);
-    peer_hear(&peer, "ready");
-    return peer;
-}
-
-static void peer_end(struct peer *peer)
-{
-    fclose(peer->in);
-    fclose(peer->out);
-    waitpid(peer->pid, NULL, 0);
-}
-
-/* What each test begins and ends with. */
-struct scene {
-    struct peer peer;
-    hf_client *a, *b;
-    const char *key;
-};
-
-static struct scene begin(const struct kind *kind)
-{
-    struct scene s = {.key = zkt_key("k")};
-
-    s.peer = peer_start(kind, s.key);
-    zkt_begin();
-    s.a = zkt_open(zkt_url(kind->options));
-    s.b = zkt_open(zkt_url(kind->options));
-    return s;
-}
-
-static void end(struct scene *s)
-{
-    peer_end(&s->peer);
-    t_poll_until(zkt_children(zkt_path(s->key)) == 0, 10000);
-    hf_close(s->a);
-    hf_close(s->b);
-    zkt_end();
-}
-
-static void exclude(const struct kind *kind)
-{
-    struct scene s = begin(kind);
+    struct peer_scene s = peer_begin(kind);
     struct hf_info info = HF_INFO_INIT;
     struct zkt_waiter w;
     hf_lock *lk = NULL;
@@ -142,13 +39,13 @@ static void exclude(const struct kind *kind)
     peer_hear(&s.peer, "unlocked");
     CHECK_OK(hf_acquire(s.a, s.key, 0, NULL, &lk, &t_err));
     CHECK_OK(hf_release(lk, &t_err));
-    end(&s);
+    peer_finish(&s);
 }
 
 /* Ours, the peer's and ours again are served in that order. */
-static void queue(const struct kind *kind)
+static void queue(const struct peer_kind *kind)
 {
-    struct scene s = begin(kind);
+    struct peer_scene s = peer_begin(kind);
     struct zkt_waiter w;
     hf_lock *lk;
 
@@ -165,14 +62,14 @@ static void queue(const struct kind *kind)
     peer_hear(&s.peer, "unlocked");
     t_check_status(__FILE__, __LINE__, "the waiter", zkt_wait_end(&w), HF_OK);
     CHECK_OK(hf_release(w.lk, &t_err));
-    end(&s);
+    peer_finish(&s);
 }
 
 /* A peer that waits behind an owner also waits for those who join it. */
-static void join(const struct kind *kind)
+static void join(const struct peer_kind *kind)
 {
     struct hf_lock_opts opts = zkt_opts(20000);
-    struct scene s = begin(kind);
+    struct peer_scene s = peer_begin(kind);
     hf_lock *outer, *inner;
 
     opts.owner = "order 7";
@@ -187,7 +84,7 @@ static void join(const struct kind *kind)
     peer_hear(&s.peer, "locked");
     peer_tell(&s.peer, "unlock");
     peer_hear(&s.peer, "unlocked");
-    end(&s);
+    peer_finish(&s);
 }
 
 static long number_in(const char *file)
@@ -211,10 +108,10 @@ static void write_number(const char *file, long n)
 }
 
 /* Both add to one number that only the lock protects. */
-static void count_together(const struct kind *kind)
+static void count_together(const struct peer_kind *kind)
 {
     enum { TURNS = 100 };
-    struct scene s = begin(kind);
+    struct peer_scene s = peer_begin(kind);
     char file[256], order[320];
     hf_lock *lk;
 
@@ -234,47 +131,47 @@ static void count_together(const struct kind *kind)
     }
     peer_hear(&s.peer, "done");
     CHECK_EQ(number_in(file), 2 * TURNS);
-    end(&s);
+    peer_finish(&s);
 }
 
 TEST(curator_and_we_exclude_each_other)
 {
-    exclude(&curator);
+    exclude(&peer_curator);
 }
 
 TEST(kazoo_and_we_exclude_each_other)
 {
-    exclude(&kazoo);
+    exclude(&peer_kazoo);
 }
 
 TEST(curator_and_we_stand_in_one_queue)
 {
-    queue(&curator);
+    queue(&peer_curator);
 }
 
 TEST(kazoo_and_we_stand_in_one_queue)
 {
-    queue(&kazoo);
+    queue(&peer_kazoo);
 }
 
 TEST(curator_waits_for_who_joins_the_holder)
 {
-    join(&curator);
+    join(&peer_curator);
 }
 
 TEST(kazoo_waits_for_who_joins_the_holder)
 {
-    join(&kazoo);
+    join(&peer_kazoo);
 }
 
 TEST(curator_and_we_count_without_losing_a_turn)
 {
-    count_together(&curator);
+    count_together(&peer_curator);
 }
 
 TEST(kazoo_and_we_count_without_losing_a_turn)
 {
-    count_together(&kazoo);
+    count_together(&peer_kazoo);
 }
 
 T_MAIN

@@ -118,6 +118,61 @@ TEST(who_bears_our_token_and_another_number_is_another)
     CHECK_EQ(rank.position, 2);
 }
 
+static bool shares(const char *name)
+{
+    bool shared = false;
+    int32_t number;
+
+    CHECK(zk_contender(name, &number, &shared));
+    return shared;
+}
+
+TEST(names_tell_the_mode)
+{
+    CHECK(!shares("_c_0123-lock-0000000007"));
+    CHECK(shares("_c_0123-shared-lock-0000000007"));
+    CHECK(shares("_c_0123-o0123456789abcdef-shared-lock-0000000007"));
+    CHECK(!shares("_c_0123-shared-x-lock-0000000007"));
+    CHECK(!shares("shared-lock-0000000007"));
+    CHECK(shares("_c_0123-__READ__0000000007"));
+    CHECK(!shares("_c_0123-__WRIT__0000000007"));
+    CHECK(shares("0123__rlock__0000000007"));
+    CHECK(shares("0123-shared__lock__0000000007"));
+    CHECK(!shares("0123__lock__0000000007"));
+}
+
+TEST(those_who_share_hold_together_up_to_the_first_who_does_not)
+{
+    char *names[] = {
+        (char *)"d-lock-0000000004", (char *)"a-shared-lock-0000000001",
+        (char *)"e-__READ__0000000005", (char *)"b__rlock__0000000002",
+        (char *)"c-shared-lock-0000000003"};
+    struct zk_rank rank;
+
+    rank_of(names, 5, NULL, &rank);
+    CHECK(rank.shared);
+    CHECK_STR(rank.head, "a-shared-lock-0000000001");
+    CHECK_EQ(rank.holders, 3);
+    CHECK_EQ(rank.waiters, 2);
+    CHECK(zk_rank_holds(&rank, names[4]));
+    CHECK(!zk_rank_holds(&rank, names[0]) && !zk_rank_holds(&rank, names[2]));
+    rank_of(names, 5, names[4], &rank);
+    CHECK(rank.first);
+    CHECK_EQ(rank.position, 2);
+    rank_of(names, 5, names[0], &rank);
+    CHECK(!rank.first);
+    CHECK_STR(rank.ahead, "c-shared-lock-0000000003");
+    rank_of(names, 5, names[2], &rank);
+    CHECK(!rank.first);
+    CHECK_STR(rank.ahead, "d-lock-0000000004"); /* not a reader */
+    CHECK_EQ(rank.holders, 3);
+    names[1] = (char *)"a-lock-0000000001";
+    rank_of(names, 5, names[3], &rank);
+    CHECK(!rank.shared && !rank.first);
+    CHECK_EQ(rank.holders, 1);
+    CHECK_STR(rank.ahead, "a-lock-0000000001");
+}
+
 /* Numbers that are far apart are before each other in a circle. */
 TEST(no_made_up_numbers_make_two_of_us_the_first)
 {
@@ -163,24 +218,47 @@ TEST(keys_become_one_level_of_a_path_and_come_back)
     }
 }
 
+static void prefix_of(const struct zk_conn *zc, char ret[ZK_NAME_MAX],
+                      const char *token, const char *owner, bool shared)
+{
+    struct hfi_claim claim = {.key = "k", .owner = owner, .shared = shared};
+
+    memcpy(claim.token, token, sizeof(claim.token));
+    zk_node_prefix(zc, ret, &claim);
+}
+
 TEST(names_have_the_peers_form)
 {
     const char *token = "0123456789abcdef0123456789abcdef";
     struct zk_conn zc = {.kazoo = false};
     char name[ZK_NAME_MAX], other[ZK_NAME_MAX];
 
-    zk_node_prefix(&zc, name, token, NULL);
+    prefix_of(&zc, name, token, NULL, false);
     CHECK_STR(name, "_c_01234567-89ab-cdef-0123-456789abcdef-lock-");
-    zk_node_prefix(&zc, name, token, "me");
-    zk_node_prefix(&zc, other, "f123456789abcdef0123456789abcdef", "me");
+    prefix_of(&zc, name, token, NULL, true);
+    CHECK_STR(name, "_c_01234567-89ab-cdef-0123-456789abcdef-shared-lock-");
+    prefix_of(&zc, name, token, "me", false);
+    prefix_of(&zc, other, "f123456789abcdef0123456789abcdef", "me", true);
     CHECK(zk_name_owned_alike(name, other));
-    zk_node_prefix(&zc, other, token, "you");
+    prefix_of(&zc, other, token, "you", false);
     CHECK(!zk_name_owned_alike(name, other));
-    zk_node_prefix(&zc, other, token, NULL);
+    prefix_of(&zc, other, token, NULL, false);
     CHECK(!zk_name_owned_alike(name, other));
+    zc.readwrite = true;
+    prefix_of(&zc, name, token, NULL, false);
+    CHECK_STR(name, "_c_01234567-89ab-cdef-0123-456789abcdef-__WRIT__");
+    prefix_of(&zc, name, token, NULL, true);
+    CHECK_STR(name, "_c_01234567-89ab-cdef-0123-456789abcdef-__READ__");
     zc.kazoo = true;
-    zk_node_prefix(&zc, name, token, NULL);
+    prefix_of(&zc, name, token, NULL, true);
+    CHECK_STR(name, "0123456789abcdef0123456789abcdef__rlock__");
+    prefix_of(&zc, name, token, NULL, false);
     CHECK_STR(name, "0123456789abcdef0123456789abcdef__lock__");
+    zc.readwrite = false;
+    prefix_of(&zc, name, token, NULL, true);
+    CHECK_STR(name, "0123456789abcdef0123456789abcdef-shared__lock__");
+    zk_name_start(&zc, other, token);
+    CHECK(zk_name_is(name, other));
 }
 
 TEST(data_comes_back_and_hostile_data_does_no_harm)

@@ -593,15 +593,24 @@ static void *wait_run(void *arg)
     return NULL;
 }
 
-void zkt_wait_start(struct zkt_waiter *w, hf_client *client, const char *key,
-                    int64_t wait_ms, int64_t ttl_ms)
+void zkt_wait_start_with(struct zkt_waiter *w, hf_client *client,
+                         const char *key, int64_t wait_ms,
+                         const struct hf_lock_opts *opts)
 {
     memset(w, 0, sizeof(*w));
     w->client = client;
     w->key = key;
     w->wait_ms = wait_ms;
-    w->opts = zkt_opts(ttl_ms);
+    w->opts = *opts;
     CHECK_EQ(pthread_create(&w->thread, NULL, wait_run, w), 0);
+}
+
+void zkt_wait_start(struct zkt_waiter *w, hf_client *client, const char *key,
+                    int64_t wait_ms, int64_t ttl_ms)
+{
+    struct hf_lock_opts opts = zkt_opts(ttl_ms);
+
+    zkt_wait_start_with(w, client, key, wait_ms, &opts);
 }
 
 hf_status zkt_wait_end(struct zkt_waiter *w)

@@ -81,6 +81,15 @@ void zkt_proxy_start_beside(struct zkt_proxy *proxy);
 void zkt_proxy_stop(struct zkt_proxy *proxy);
 const char *zkt_proxy_url(struct zkt_proxy *proxy, const char *options);
 
+/* What happens to a lock: `client` is connected through a proxy, `other` is
+ * not. */
+typedef void zkt_story(hf_client *client, hf_client *other, const char *key);
+/* Tell it with the cut at its first request, its second, ... until it is told
+ * without any; each time nothing is left. */
+void zkt_tell(zkt_story *fn, const char *options, enum zkt_cut cut);
+/* A release may be uncertain; it is then done in the background. */
+void zkt_let_go(hf_lock *lk);
+
 /* ---- an ensemble ------------------------------------------------------- */
 
 enum { ZKT_SERVERS = 3 }; /* called 1, 2 and 3 */
@@ -120,6 +129,9 @@ struct zkt_waiter {
 };
 void zkt_wait_start(struct zkt_waiter *w, hf_client *client, const char *key,
                     int64_t wait_ms, int64_t ttl_ms);
+void zkt_wait_start_with(struct zkt_waiter *w, hf_client *client,
+                         const char *key, int64_t wait_ms,
+                         const struct hf_lock_opts *opts);
 hf_status zkt_wait_end(struct zkt_waiter *w);
 
 #endif

@@ -159,9 +159,7 @@ static void delete_found(int rc, const struct String_vector *names,
         return;
     zc = async->ses->conn;
     node = zk_node_find(zc, async->token);
-    zk_node_prefix(zc, prefix, async->token, NULL);
-    /* Without the word at its end it also matches names with a tag. */
-    prefix[zc->kazoo ? 32 : 39] = '\0';
+    zk_name_start(zc, prefix, async->token);
     async->failed = rc != ZOK && rc != ZNONODE;
     for (i = 0; !rc && node && names && i < names->count; i++) {
         if (!zk_name_is(names->data[i], prefix))
@@ -401,7 +399,8 @@ static void listen_answer(int rc, const struct String_vector *names,
     node = zk_node_find(who->ses->conn, who->token);
     if (!rc && names)
         zk_rank(&rank, names, NULL);
-    if (node && node->held && rank.holders + rank.waiters > 1)
+    if (node && node->held &&
+        (rank.waiters || (rank.holders > 1 && !rank.shared)))
         hfi_wanted(&who->ses->conn->base, node->key);
     async_free(who);
 }

@@ -253,26 +253,23 @@ static hf_status break_path(struct zk_session *ses, const char *path,
     return st;
 }
 
-/* All that have the lowest number hold together.  One look at them. */
+/* Those who share, or have joined, hold together.  One look at them. */
 static hf_status break_first(struct zk_session *ses, const char *parent,
                              struct break_request *request, int64_t deadline,
                              struct hf_error *err)
 {
     struct zk_batch *reqs;
     struct zk_rank rank;
-    int32_t head = 0, number;
     hf_status st = zk_inspect_children(ses, parent, deadline, &reqs, err);
     int i;
 
     if (st)
         return st;
     zk_rank(&rank, &reqs->ops[1].names, NULL);
-    if (rank.head)
-        zk_number(rank.head, &head);
-    for (i = 0; rank.head && !st && i < reqs->ops[1].names.count; i++) {
+    for (i = 0; !st && i < reqs->ops[1].names.count; i++) {
         char *path;
 
-        if (!zk_number(reqs->ops[1].names.data[i], &number) || number != head)
+        if (!zk_rank_holds(&rank, reqs->ops[1].names.data[i]))
             continue;
         path = zk_join(parent, reqs->ops[1].names.data[i]);
         st = path ? break_path(ses, path, request, deadline, err)

@@ -121,6 +121,7 @@ static hf_status inspect_contenders(struct zk_session *ses, const char *path,
     if (!st && !there)
         *gone = true;
     if (!st && there) {
+        ret->shared = rank.shared;
         ret->holders = rank.holders;
         ret->waiters = rank.waiters;
     }
@@ -241,6 +242,7 @@ static hf_status group_heads(struct zk_session *ses, struct list_group *group,
         zk_rank(&rank, &reqs->ops[i].names, NULL);
         group->infos[i] = (struct hf_info)HF_INFO_INIT;
         group->infos[i].left_ms = group->infos[i].since_ms = -1;
+        group->infos[i].shared = rank.shared;
         group->infos[i].holders = rank.holders;
         group->infos[i].waiters = rank.waiters;
         if (reqs->ops[i].rc || !rank.head)

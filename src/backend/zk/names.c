@@ -6,11 +6,22 @@
  * else, '/' and '%' as '%' and two hex digits, so that ordinary keys are the
  * very paths that Curator and kazoo use.
  *
- *   layout=curator   _c_UUID-lock-0000000007
- *   layout=kazoo     UUID__lock__0000000007
+ *                     layout=curator                   layout=kazoo
+ *   recipe=sequential
+ *     exclusive         _c_UUID-lock-0000000007          UUID__lock__0000000007
+ *     shared            _c_UUID-shared-lock-0000000007   UUID-shared__lock__0...
+ *   recipe=readwrite
+ *     exclusive         _c_UUID-__WRIT__0000000007       UUID__lock__0000000007
+ *     shared            _c_UUID-__READ__0000000007       UUID__rlock__0000000007
  *
  * UUID is the token of the claim.  With an owner id a tag made from it follows
  * the UUID; both peers look only at what stands at the end.
+ *
+ * No name serves both kinds of a peer's locks: a mutex does not see the nodes
+ * of a read-write lock on the same path, nor the other way round, because each
+ * looks for its own word alone.  So the recipe tells which of the two others
+ * use.  With recipe=sequential a mutex of theirs waits for our shared nodes as
+ * for any other; with recipe=readwrite their readers and ours hold together.
  *
  * INVARIANTS
  *  (1) A contender is any child whose name ends in the word of a lock, as we,
@@ -22,9 +33,8 @@
  *      as seen from one number, so all are compared with our own: of two
  *      nodes at least one finds the other before itself, whatever other
  *      numbers somebody made up.
- *  (3) Only nodes with the lowest number hold: nobody is before them.  Several
- *      have it only if they were made to join the first of them
- *      (sequential.c (4)).
+ *  (3) Which mode a contender is in, is said by its name alone, so who reads the
+ *      children knows all that counts (rank.c).
  *  (4) Names can be read and imitated.  Our own node is known by its full name,
  *      from the answer to its create, or by its ephemeralOwner.
  */
@@ -116,20 +126,41 @@ static uint64_t name_hash(const char *text)
     return hash;
 }
 
+/* What the names of all nodes of a token begin with. */
+void zk_name_start(const struct zk_conn *zc, char ret[ZK_NAME_MAX],
+                   const char *t)
+{
+    if (zc->kazoo)
+        snprintf(ret, ZK_NAME_MAX, "%.32s", t);
+    else
+        snprintf(ret, ZK_NAME_MAX, "_c_%.8s-%.4s-%.4s-%.4s-%.12s", t, t + 8,
+                 t + 12, t + 16, t + 20);
+}
+
+/* The word of a lock, and what stands before it. */
+static const char *name_word(const struct zk_conn *zc, bool shared)
+{
+    if (zc->kazoo && zc->readwrite)
+        return shared ? "__rlock__" : "__lock__";
+    if (zc->kazoo)
+        return shared ? "-shared__lock__" : "__lock__";
+    if (zc->readwrite)
+        return shared ? "-__READ__" : "-__WRIT__";
+    return shared ? "-shared-lock-" : "-lock-";
+}
+
 /* What the names of this claim begin with, up to the number. */
 void zk_node_prefix(const struct zk_conn *zc, char ret[ZK_NAME_MAX],
-                    const char *t, const char *owner)
+                    const struct hfi_claim *claim)
 {
-    char tag[24] = "";
+    char start[ZK_NAME_MAX], tag[24] = "";
 
-    if (owner)
+    zk_name_start(zc, start, claim->token);
+    if (claim->owner)
         snprintf(tag, sizeof(tag), "-o%016llx",
-                 (unsigned long long)name_hash(owner));
-    if (zc->kazoo)
-        snprintf(ret, ZK_NAME_MAX, "%.32s%s__lock__", t, tag);
-    else
-        snprintf(ret, ZK_NAME_MAX, "_c_%.8s-%.4s-%.4s-%.4s-%.12s%s-lock-", t,
-                 t + 8, t + 12, t + 16, t + 20, tag);
+                 (unsigned long long)name_hash(claim->owner));
+    snprintf(ret, ZK_NAME_MAX, "%.60s%s%s", start, tag,
+             name_word(zc, claim->shared));
 }
 
 bool zk_name_is(const char *name, const char *prefix)
@@ -182,105 +213,64 @@ static bool name_parse(const char *text, int32_t *ret)
     return true;
 }
 
-/* What follows the last `word` in the name, or NULL.  One that begins with a
- * letter must not be the end of a longer one. */
-static const char *name_after(const char *name, const char *word)
+/* The last `word` in the name, or NULL.  One that begins with a letter must not
+ * be the end of a longer one. */
+static const char *name_last(const char *name, const char *word)
 {
     const char *found = NULL, *at = name;
 
     while ((at = strstr(at, word))) {
         if (*word == '_' || at == name || at[-1] == '-')
-            found = at + strlen(word);
+            found = at;
         at++;
     }
     return found;
 }
 
-/* The sequence number at the end of a name; false if there is none, or if what
- * stands before it is not the word of a lock.  names.c (1) */
-bool zk_number(const char *name, int32_t *ret)
+/* Does what stands before `at` say that the lock is shared? */
+static bool name_tagged(const char *name, const char *at)
+{
+    static const char tag[] = "-shared";
+    size_t len = sizeof(tag) - 1;
+
+    if (at > name && at[-1] == '-')
+        at--;
+    return (size_t)(at - name) >= len && !strncmp(at - len, tag, len);
+}
+
+/* The sequence number at the end of a name, and the mode; false if there is no
+ * number, or if what stands before it is not the word of a lock.
+ * names.c (1), (3) */
+bool zk_contender(const char *name, int32_t *number, bool *shared)
 {
     /* Ours and Curator's, kazoo's, and those of Curator's read-write locks. */
-    static const char *const words[] = {"lock-", "__lock__", "__rlock__",
-                                        "__READ__", "__WRIT__"};
-    const char *text;
+    static const struct {
+        const char *text;
+        bool shared;
+    } words[] = {{"lock-", false},
+                 {"__lock__", false},
+                 {"__rlock__", true},
+                 {"__READ__", true},
+                 {"__WRIT__", false}};
+    const char *at, *text;
     size_t i;
 
     for (i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
-        text = name_after(name, words[i]);
-        if (text && strlen(text) >= 10 && name_parse(text, ret))
+        at = name_last(name, words[i].text);
+        text = at ? at + strlen(words[i].text) : "";
+        if (strlen(text) >= 10 && name_parse(text, number)) {
+            *shared = words[i].shared || name_tagged(name, at);
             return true;
+        }
     }
     return false;
 }
 
-/* names.c (2): how far `number` is behind `base`; negative: before it. */
-static int32_t rank_distance(int32_t number, int32_t base)
+bool zk_number(const char *name, int32_t *ret)
 {
-    return (int32_t)((uint32_t)number - (uint32_t)base);
-}
+    bool shared;
 
-/* What the others are compared with: our own number, or else any.  False if
- * there is nobody. */
-static bool rank_base(struct zk_rank *ret, const struct String_vector *names,
-                      const char *own, int32_t *base)
-{
-    bool found = false;
-    int32_t number;
-    int i;
-
-    for (i = 0; i < names->count && !ret->own; i++) {
-        if (!zk_number(names->data[i], &number))
-            continue;
-        if (own && !strcmp(names->data[i], own))
-            ret->own = names->data[i];
-        if (!found || ret->own)
-            *base = number;
-        found = true;
-    }
-    return found;
-}
-
-/* Find the node `own` (NULL: none) among the children, the first and the last
- * of all, and the last of those before it. */
-void zk_rank(struct zk_rank *ret, const struct String_vector *names,
-             const char *own)
-{
-    int32_t base = 0, head = 0, ahead = 0, last = 0, number, at;
-    int i;
-
-    *ret = (struct zk_rank){0};
-    if (!rank_base(ret, names, own, &base))
-        return;
-    for (i = 0; i < names->count; i++) {
-        const char *name = names->data[i];
-
-        if (!zk_number(name, &number)) /* names.c (1) */
-            continue;
-        at = rank_distance(number, base);
-        ret->waiters++;
-        if (!ret->last || at >= last) {
-            ret->last = name;
-            ret->top = number;
-            last = at;
-        }
-        if (!ret->head || at < head) {
-            ret->head = name;
-            head = at;
-            ret->holders = 0;
-        }
-        if (at == head)
-            ret->holders++;
-        if (!ret->own || at >= 0)
-            continue;
-        ret->position++;
-        if (!ret->ahead || at > ahead) {
-            ret->ahead = name;
-            ahead = at;
-        }
-    }
-    ret->waiters -= ret->holders;
-    ret->first = ret->own && !ret->position; /* names.c (3) */
+    return zk_contender(name, ret, &shared);
 }
 
 /* ---- data -------------------------------------------------------------- */

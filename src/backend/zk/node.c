@@ -85,6 +85,7 @@ void zk_node_clear(struct zk_node *node)
     hfi_link_remove(&node->subscribed);
     hfi_link_remove(&node->fresh);
     node->sent = node->held = node->moving = node->listening = false;
+    node->renaming = false;
 }
 
 void zk_node_drop(struct zk_conn *zc, struct zk_node *node)
@@ -268,7 +269,7 @@ void zk_nodes_lapse(struct zk_conn *zc)
 
 /* ---- finding out ------------------------------------------------------- */
 
-/* Those of the children that bear the name of the claim: read them.  NULL: no
+/* Those of the children that bear the token of the claim: read them.  NULL: no
  * memory. */
 static struct zk_batch *resolve_read(struct zk_session *ses,
                                      const struct zk_node *node,
@@ -279,7 +280,7 @@ static struct zk_batch *resolve_read(struct zk_session *ses,
     char prefix[ZK_NAME_MAX], *path;
     int i;
 
-    zk_node_prefix(ses->conn, prefix, claim->token, claim->owner);
+    zk_name_start(ses->conn, prefix, claim->token);
     for (i = 0; reqs && i < names->count; i++) {
         if (!zk_name_is(names->data[i], prefix))
             continue;
@@ -320,6 +321,8 @@ static hf_status resolve_own(struct zk_session *ses, struct zk_node *node,
         node->path = own->path;
         own->path = NULL;
         node->fence = (uint64_t)own->stat.czxid;
+        node->version = own->stat.version;
+        node->czxid = own->stat.czxid;
         zk_data_read(own->text, &info, &node->fence, token);
     }
     pthread_mutex_unlock(&zc->mu);

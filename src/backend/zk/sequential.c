@@ -6,131 +6,30 @@
  *   first try     create2 (ephemeral, sequential) and getChildren, together,
  *                 or create2 alone where its number will tell (predict.c)
  *   again         sync (zk_prove()) and getChildren, together
- *   busy          watch the node before ours, and only that one
- *   same owner    multi: the first still there, ours away, ours beside it
+ *   busy          watch the last of those before ours that it waits for, and
+ *                 only that one
+ *   same owner    multi: the holder still there, ours away, ours beside it
  *
  * INVARIANTS
  *  (1) A claim has at most one node.  A create without an answer is looked for
  *      by its token before another is sent.
  *  (2) A claim is granted only if its node is there, belongs to the session
- *      that we have now, and has the lowest number, all of it seen by a server
- *      that had asked the leader after this call began.  The first try needs
- *      not ask: a majority agreed to its create.  Whose a node is, is known
- *      from the create's answer in this very session, or else read:
+ *      that we have now, and is among the holders (rank.c), all of it seen by a
+ *      server that had asked the leader after this call began.  The first try
+ *      needs not ask: a majority agreed to its create.  Whose a node is, is
+ *      known from the create's answer in this very session, or else read:
  *      node->path is set by nothing else, and cleared with the session.
- *  (3) The fence is the czxid of the node that came first: those who come later
- *      stand behind it and have a greater one.
- *  (4) Who joins a holder with the same owner id takes its number and its fence
- *      in one transaction that fails if the holder has gone or was broken.  So
- *      everyone who waits finds it before himself, peers included.
+ *  (3) The fence is the czxid of the node: those who come later stand behind it
+ *      and have a greater one.  Of two that exclude each other the one that is
+ *      granted later has come later.
+ *  (4) Who joins a holder with the same owner id takes its number, its mode and
+ *      its fence in one transaction (join.c).
  */
 #include "zk.h"
 
 #include "base/alloc.h"
 
 #include "base/banned.h"
-
-/* Read what holds the key: its owner id and its fence. */
-static hf_status sequential_inspect(struct zk_session *ses, const char *path,
-                                    struct hf_info *info, uint64_t *fence,
-                                    int *version, int64_t deadline, bool *there,
-                                    struct hf_error *err)
-{
-    struct zk_batch *reqs = zk_batch_new(ses, 1);
-    char token[HFI_TOKEN_LEN + 1];
-    hf_status st = HF_OK;
-
-    if (!reqs)
-        return hfi_nomem(err);
-    zk_get(reqs, path, false);
-    if (zk_batch_wait(reqs, deadline)) {
-        zk_batch_end(reqs);
-        return hfi_fail(err, HF_UNAVAILABLE, "%s: no answer",
-                        ses->conn->base.endpoint);
-    }
-    *there = reqs->ops[0].rc == ZOK;
-    if (*there) {
-        *fence = (uint64_t)reqs->ops[0].stat.czxid;
-        *version = reqs->ops[0].stat.version;
-        zk_data_read(reqs->ops[0].text, info, fence, token);
-    } else if (reqs->ops[0].rc != ZNONODE) {
-        st = zk_status(ses->conn, reqs->ops[0].rc, "get", err);
-    }
-    zk_batch_end(reqs);
-    return st;
-}
-
-/* sequential.c (4).  Sets *again whenever the answer must be looked at anew. */
-static hf_status sequential_join_send(struct zk_session *ses,
-                                      struct zk_node *node,
-                                      const struct hfi_claim *claim,
-                                      const char *head, uint64_t fence,
-                                      int version, int64_t deadline,
-                                      bool *again, struct hf_error *err)
-{
-    struct zk_conn *zc = ses->conn;
-    char data[ZK_DATA_MAX], name[2 * ZK_NAME_MAX];
-    char prefix[ZK_NAME_MAX], *path;
-    struct zk_batch *reqs;
-    zoo_op_t ops[3];
-    int32_t number = 0;
-    hf_status st;
-
-    zk_number(zk_name_of(head), &number);
-    zk_node_prefix(zc, prefix, claim->token, claim->owner);
-    snprintf(name, sizeof(name), "%s%010d", prefix, number);
-    zk_data_write(data, claim, ses->got_ms, fence);
-    path = zk_join(node->parent, name);
-    reqs = path ? zk_batch_new(ses, 1) : NULL;
-    if (!reqs) {
-        hfi_free(path);
-        return hfi_nomem(err);
-    }
-    zoo_check_op_init(&ops[0], head, version);
-    zoo_delete_op_init(&ops[1], node->path, -1);
-    zoo_create_op_init(&ops[2], path, data, (int)strlen(data), zk_acl(zc),
-                       ZOO_EPHEMERAL, reqs->made, sizeof(reqs->made));
-    zk_multi(reqs, 3, ops);
-    pthread_mutex_lock(&zc->mu);
-    hfi_free(node->path); /* Whichever it is now will be looked for. */
-    node->path = NULL;
-    node->fence = 0;
-    pthread_mutex_unlock(&zc->mu);
-    *again = true;
-    st = zk_batch_wait(reqs, deadline) ? zk_no_answer(zc, err) : HF_OK;
-    if (!st && reqs->ops[0].rc != ZNONODE && reqs->ops[0].rc != ZNODEEXISTS &&
-        reqs->ops[0].rc != ZBADVERSION)
-        st = zk_status(zc, reqs->ops[0].rc, "multi", err);
-    zk_batch_end(reqs);
-    hfi_free(path);
-    return st;
-}
-
-/* The first has our tag: join it if it is our owner's, and was not broken. */
-static hf_status sequential_join(struct zk_session *ses, struct zk_node *node,
-                                 const struct hfi_claim *claim,
-                                 const char *name, int64_t deadline,
-                                 bool *again, struct hf_error *err)
-{
-    char *head = zk_join(node->parent, name);
-    struct hf_info info = HF_INFO_INIT;
-    uint64_t fence = 0;
-    bool there = false;
-    int version = 0;
-    hf_status st;
-
-    if (!head)
-        return hfi_nomem(err);
-    st = sequential_inspect(ses, head, &info, &fence, &version, deadline,
-                            &there, err);
-    if (!st && !there)
-        *again = true;
-    else if (!st && !strcmp(info.owner, claim->owner) && !info.broken)
-        st = sequential_join_send(ses, node, claim, head, fence, version,
-                                  deadline, again, err);
-    hfi_free(head);
-    return st;
-}
 
 /* Ask for the node so that its end is told.  It is read, because to ask whether
  * it exists would leave a watch also where it does not, for as long as the
@@ -251,7 +150,8 @@ static void sequential_forget(struct zk_conn *zc, struct zk_node *node,
     *again = true;
 }
 
-/* It is granted: remember who was there, for the next time (predict.c). */
+/* It is granted: remember who was there, for the next time (predict.c), unless
+ * somebody before us shares it. */
 static void sequential_count(struct zk_conn *zc, struct zk_node *node,
                              const struct hfi_claim *claim,
                              const struct zk_rank *rank)
@@ -264,7 +164,8 @@ static void sequential_count(struct zk_conn *zc, struct zk_node *node,
     hfi_free(node->tail);
     node->tail = tail;
     node->top = rank->top;
-    node->counted = !claim->owner && (tail || rank->last == rank->own);
+    node->counted =
+        !claim->owner && !rank->position && (tail || rank->last == rank->own);
     pthread_mutex_unlock(&zc->mu);
 }
 
@@ -275,7 +176,6 @@ static hf_status sequential_judge(struct zk_session *ses, struct zk_node *node,
                                   struct hfi_answer *busy, int64_t deadline,
                                   bool *again, struct hf_error *err)
 {
-    char prefix[ZK_NAME_MAX];
     struct zk_rank rank;
     hf_status st;
 
@@ -289,9 +189,11 @@ static hf_status sequential_judge(struct zk_session *ses, struct zk_node *node,
         return HF_OK;
     }
     busy->position = rank.position - rank.holders + 1;
-    zk_node_prefix(ses->conn, prefix, claim->token, claim->owner);
-    if (claim->owner && zk_name_owned_alike(rank.head, prefix)) {
-        st = sequential_join(ses, node, claim, rank.head, deadline, again, err);
+    if (claim->owner) {
+        st =
+            zk_join_owner(ses, node, claim, names, &rank, deadline, again, err);
+        if (st == HF_INVALID)
+            sequential_withdraw(ses, node, deadline, NULL);
         if (st || *again)
             return st;
     }
@@ -310,6 +212,8 @@ static hf_status sequential_begun(struct zk_session *ses, struct zk_node *node,
     bool told = zk_last_tells(ses->conn, node, &tail) && reqs->n == 1;
     hf_status st;
 
+    if (told && tail && claim->shared)
+        told = false; /* That one may share, too. */
     if (told && !tail) {
         node->counted = zk_number(zk_name_of(node->path), &node->top);
         return HF_OK;
@@ -380,7 +284,7 @@ static hf_status sequential_begin(struct zk_session *ses, struct zk_node *node,
     char *path;
     hf_status st;
 
-    zk_node_prefix(zc, prefix, claim->token, claim->owner);
+    zk_node_prefix(zc, prefix, claim);
     zk_data_write(data, claim, ses->got_ms, 0);
     path = reqs ? zk_join(node->parent, prefix) : NULL;
     if (!path) {
@@ -393,7 +297,8 @@ static hf_status sequential_begin(struct zk_session *ses, struct zk_node *node,
     before = zc->zxid;
     pthread_mutex_unlock(&zc->mu);
     zk_create(reqs, path, data, ZOO_EPHEMERAL_SEQUENTIAL);
-    if (claim->owner || !zk_last_known(zc, node->parent, claim->queue))
+    if (claim->owner ||
+        !zk_last_known(zc, node->parent, claim->queue && !claim->shared))
         zk_children(reqs, node->parent, false);
     hfi_free(path);
     if (zk_batch_wait(reqs, deadline)) {

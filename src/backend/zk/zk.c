@@ -4,10 +4,11 @@
  *
  * ON THE WIRE  A key is a node under the path of the URL.
  *   recipe=sequential  contenders are its children, ephemeral and numbered; the
- *                      lowest holds, each watches the one before it
- *                      (sequential.c). The nodes are named as Curator's or
- *                      kazoo's are, so that these wait for us and we for them
- *                      (names.c).
+ *                      lowest holds, or the lowest that share do (rank.c), and
+ *                      each watches one before it (sequential.c).  The nodes
+ *                      are named as Curator's or kazoo's are, so that these
+ *                      wait for us and we for them (names.c).
+ *   recipe=readwrite   the same with the names of their read-write locks.
  *   recipe=ephemeral   the node itself, ephemeral; who creates it holds, and
  *                      everybody else watches it (ephemeral.c).
  *   Parents are containers, which the server removes when they are empty.
@@ -109,14 +110,16 @@ static hf_status zk_options(struct zk_conn *zc, const struct hfi_url *url,
 
     zc->kazoo = !strcmp(layout, "kazoo");
     zc->single = !strcmp(recipe, "ephemeral");
+    zc->readwrite = !strcmp(recipe, "readwrite");
     zc->plain = zc->kazoo; /* It makes the parent once and counts on it. */
     if (!zc->kazoo && strcmp(layout, "curator") != 0)
         return hfi_fail(err, HF_INVALID, "zk: layout= is curator or kazoo");
-    if (!zc->single && strcmp(recipe, "sequential") != 0)
+    if (!zc->single && !zc->readwrite && strcmp(recipe, "sequential") != 0)
         return hfi_fail(err, HF_INVALID,
-                        "zk: recipe= is sequential or ephemeral");
+                        "zk: recipe= is sequential, readwrite or ephemeral");
     if (!zc->single)
-        zc->base.traits |= HF_TRAIT_QUEUED | HF_TRAIT_REENTRANT;
+        zc->base.traits |=
+            HF_TRAIT_QUEUED | HF_TRAIT_REENTRANT | HF_TRAIT_SHARED;
     zc->ttl_ms = HFI_TTL_DEFAULT;
     return hfi_url_duration(url, "ttl", &zc->ttl_ms, err);
 }
@@ -240,21 +243,24 @@ const struct hfi_backend hfi_backend_zk = {
     .traits = HF_TRAIT_FENCED | HF_TRAIT_LEASED | HF_TRAIT_NOTIFY |
               HF_TRAIT_BREAK | HF_TRAIT_PROCESSES | HF_TRAIT_MACHINES |
               HF_TRAIT_TWICE | HF_TRAIT_NOTED | HFI_TRAIT_BOUND,
-    .usual = HF_TRAIT_QUEUED | HF_TRAIT_REENTRANT,
+    .usual = HF_TRAIT_QUEUED | HF_TRAIT_REENTRANT | HF_TRAIT_SHARED,
     .page = "zk",
     .tested = "ZooKeeper 3.8",
+    .no_min_hold = "a node ends with its session",
     .open = zk_open,
     .close = zk_close,
     .after_fork_child = zk_forget,
     .try_acquire = zk_try_acquire,
     .renew = zk_renew,
     .release = zk_release,
+    .downgrade = zk_downgrade,
     .watch = zk_watch,
     .unwatch = zk_unwatch,
     .poll_fd = zk_poll_fd,
     .dispatch = zk_dispatch,
     .inspect = zk_inspect,
     .list = zk_list,
+    .holders = zk_holders,
     .break_grant = zk_break,
     .free_grant = zk_free,
 };

@@ -28,7 +28,7 @@
 #include <zookeeper/zookeeper.h>
 
 /* The longest name of a contender: prefix, uuid, tag, word, number. */
-#define ZK_NAME_MAX 96
+#define ZK_NAME_MAX 128
 #define ZK_DATA_MAX 2048
 
 /* The last grant of a key that was given back here; see predict.c. */
@@ -51,6 +51,7 @@ struct zk_conn {
     pthread_mutex_t mu;
     bool ready;              /* `mu` and the lists are there */
     bool single;             /* recipe=ephemeral */
+    bool readwrite;          /* recipe=readwrite */
     bool kazoo;              /* layout=kazoo */
     _Atomic bool plain;      /* the server has no container nodes */
     struct hfi_map nodes;    /* of struct zk_node, by token */
@@ -167,6 +168,7 @@ struct zk_node {
     int32_t top;     /* the highest number when it was granted */
     int32_t version; /* of its node's data, when that was last seen */
     int64_t czxid;   /* of its node then, which a fence may be older than */
+    bool renaming;   /* downgrade.c (3): its name is not known */
     bool marked;     /* move.c (4): its mark may be there */
     bool paired;     /* ephemeral.c (4): its companion may be there */
     unsigned
@@ -296,25 +298,17 @@ char *zk_join(const char *parent, const char *name);
 char *zk_key_path(const struct zk_conn *, const char *key);
 char *zk_companion_path(const struct zk_conn *, const char *token);
 bool zk_key_of_name(char *name);
+void zk_name_start(const struct zk_conn *, char ret[ZK_NAME_MAX],
+                   const char *token);
 void zk_node_prefix(const struct zk_conn *, char ret[ZK_NAME_MAX],
-                    const char *token, const char *owner);
+                    const struct hfi_claim *);
 bool zk_name_is(const char *name, const char *prefix);
 const char *zk_name_of(const char *path);
 /* The token in the name of a node of ours. */
 bool zk_name_token(const char *name, char ret[HFI_TOKEN_LEN + 1]);
 bool zk_name_owned_alike(const char *a, const char *b);
 bool zk_number(const char *name, int32_t *ret);
-
-/* Where a node stands among those who contend. */
-struct zk_rank {
-    const char *own, *head, *ahead, *last; /* names; NULL: none */
-    int32_t top;                           /* the number of the last */
-    int32_t holders, waiters;
-    int32_t position; /* how many are before it */
-    bool first;       /* it is among the holders */
-};
-void zk_rank(struct zk_rank *ret, const struct String_vector *,
-             const char *own);
+bool zk_contender(const char *name, int32_t *number, bool *shared);
 
 void zk_data_write(char ret[ZK_DATA_MAX], const struct hfi_claim *,
                    int64_t session_ms, uint64_t fence);
@@ -322,6 +316,24 @@ void zk_data_mark(char ret[ZK_DATA_MAX + 32], const char *text, uint64_t fence);
 /* What is said of the holder; `fence` is left alone if the data has none. */
 void zk_data_read(const char *text, struct hf_info *ret, uint64_t *fence,
                   char token[HFI_TOKEN_LEN + 1]);
+
+/* ---- rank.c: who holds, pure ------------------------------------------ */
+
+/* Where a node stands among those who contend. */
+struct zk_rank {
+    const char *own, *head, *last; /* names; NULL: none */
+    const char *ahead;             /* the last of those that it waits for */
+    int32_t top;                   /* the number of the last */
+    int32_t holders, waiters;
+    int32_t position;    /* how many are before it */
+    bool first;          /* it is among the holders */
+    bool shared;         /* the holders share */
+    int32_t base, front; /* what numbers are compared with; the head's */
+    int64_t wall;        /* that of the first exclusive one */
+};
+void zk_rank(struct zk_rank *ret, const struct String_vector *,
+             const char *own);
+bool zk_rank_holds(const struct zk_rank *, const char *name);
 
 /* ---- node.c: what we have in the service --------------------------- */
 
@@ -414,6 +426,11 @@ hf_status zk_sequential_step(struct zk_session *, struct zk_node *,
 hf_status zk_ephemeral_step(struct zk_session *, struct zk_node *,
                             const struct hfi_claim *, struct hfi_answer *,
                             int64_t deadline, bool *again, struct hf_error *);
+/* Join a holder with the same owner id, if there is one. */
+hf_status zk_join_owner(struct zk_session *, struct zk_node *,
+                        const struct hfi_claim *, const struct String_vector *,
+                        const struct zk_rank *, int64_t deadline, bool *again,
+                        struct hf_error *);
 /* Have zk_watcher() called when the node at `path` ends. */
 hf_status zk_arm(struct zk_session *, struct zk_node *, const char *path,
                  int64_t deadline, bool *again, struct hf_error *);
@@ -431,6 +448,16 @@ hf_status zk_move_bar(struct zk_session *ses, struct zk_node *,
 /* With recipe=ephemeral: the mark of a move of the node with this czxid. */
 char *zk_mark_path(const struct zk_conn *, int64_t czxid);
 
+/* ---- downgrade.c ----------------------------------------------------- */
+
+hf_status zk_downgrade(struct hfi_conn *, const struct hfi_claim *,
+                       struct hfi_receipt *, int64_t deadline,
+                       struct hf_error *);
+/* Learn which name the node has, after a downgrade that had no answer. */
+hf_status zk_node_settle(struct zk_session *, struct zk_node *,
+                         const struct hfi_claim *, int64_t deadline,
+                         struct hf_error *);
+
 /* ---- renew.c, inspect.c --------------------------------------------- */
 
 void zk_renew(struct hfi_conn *, struct hfi_renewal *, size_t n,
@@ -441,6 +468,8 @@ hf_status zk_node_touched(const struct zk_conn *, struct zk_node *,
                           struct hf_error *);
 hf_status zk_inspect(struct hfi_conn *, const char *key, struct hf_info *ret,
                      int64_t deadline, struct hf_error *);
+hf_status zk_holders(struct hfi_conn *, const char *key, hf_holders_fn *,
+                     void *arg, int64_t deadline, struct hf_error *);
 hf_status zk_list(struct hfi_conn *, const char *prefix, hf_list_fn *,
                   void *arg, int64_t deadline, struct hf_error *);
 /* What a read that failed means; the holder's node; all contenders, after a
