@@ -261,6 +261,71 @@ TEST(names_have_the_peers_form)
     CHECK(zk_name_is(name, other));
 }
 
+static bool lease_is(bool kazoo, const char *name, int32_t permits,
+                     int32_t slot)
+{
+    struct zk_conn zc = {.kazoo = kazoo};
+    struct zk_lease lease;
+
+    return zk_lease_parse(&zc, name, &lease) && lease.permits == permits &&
+           lease.slot == slot;
+}
+
+TEST(names_of_permits_come_back_and_those_of_peers_have_no_slot)
+{
+    const char *token = "0123456789abcdef0123456789abcdef";
+    struct hfi_claim claim = {.key = "k", .owner = "me", .permits = INT32_MAX};
+    struct zk_conn zc = {.kazoo = false};
+    struct zk_lease lease;
+    char name[ZK_NAME_MAX];
+    int32_t number;
+
+    memcpy(claim.token, token, sizeof(claim.token));
+    for (int i = 0; i < 2; i++) {
+        zc.kazoo = i;
+        zk_lease_name(&zc, name, &claim, INT32_MAX - 1, INT32_MIN);
+        CHECK(lease_is(i, name, INT32_MAX, INT32_MAX - 1));
+        CHECK(!zk_number(name, &number));
+        zk_waiter_prefix(&zc, name, &claim);
+        strcat(name, "0000000012");
+        CHECK(reads(name, 12));
+        CHECK_EQ(zk_waiter_permits(name), INT32_MAX);
+        CHECK(!zk_lease_parse(&zc, name, &lease));
+    }
+    CHECK(lease_is(false, "_c_0123-lease-0000000001", 0, -1));
+    CHECK(lease_is(false, "_c_0123-p3-lease-0000000001", 0, -1));
+    CHECK(lease_is(true, token, 0, -1));
+    zc.kazoo = false;
+    CHECK(!zk_lease_parse(&zc, "release-0000000001", &lease));
+    CHECK(!zk_lease_parse(&zc, "_c_0123-lease-1", &lease));
+    zc.kazoo = true;
+    CHECK(!zk_lease_parse(&zc, "0123", &lease));
+    CHECK(!zk_lease_parse(&zc, "0123456789abcdef0123456789abcdef-p99999999999",
+                          &lease));
+    CHECK_EQ(zk_waiter_permits("_c_0123-lock-0000000001"), 0);
+}
+
+TEST(the_lowest_free_slot_is_found_and_who_joined_counts_once)
+{
+    char *names[] = {(char *)"a-p4-s2-lease-0000000003",
+                     (char *)"b-p4-s0-lease-0000000001",
+                     (char *)"c-p4-s0-lease-0000000009",
+                     (char *)"_c_d-lease-0000000004", (char *)"notes"};
+    struct String_vector v = {5, names}, none = {0, NULL};
+    struct zk_conn zc = {.kazoo = false};
+    struct zk_leases all;
+
+    CHECK(zk_leases_count(&zc, &v, &all));
+    CHECK_EQ(all.nodes, 4);
+    CHECK_EQ(all.holders, 3);
+    CHECK_EQ(all.foreign, 1);
+    CHECK_EQ(all.slot, 1);
+    CHECK_EQ(all.permits, 4);
+    CHECK(zk_leases_count(&zc, &none, &all));
+    CHECK_EQ(all.holders, 0);
+    CHECK_EQ(all.slot, 0);
+}
+
 TEST(data_comes_back_and_hostile_data_does_no_harm)
 {
     static const char *const hostile[] = {

@@ -9,6 +9,18 @@
 /* How many steps one try takes at most. */
 #define TURNS 16
 
+static hf_status acquire_step(struct zk_session *ses, struct zk_node *node,
+                              const struct hfi_claim *claim,
+                              struct hfi_answer *busy, int64_t deadline,
+                              bool *again, struct hf_error *err)
+{
+    if (ses->conn->single)
+        return zk_ephemeral_step(ses, node, claim, busy, deadline, again, err);
+    if (claim->permits)
+        return zk_permits_step(ses, node, claim, busy, deadline, again, err);
+    return zk_sequential_step(ses, node, claim, busy, deadline, again, err);
+}
+
 /* Repeat the recipe's steps until one is an answer. */
 static hf_status acquire_steps(struct zk_conn *zc, struct zk_node *node,
                                const struct hfi_claim *claim,
@@ -25,10 +37,7 @@ static hf_status acquire_steps(struct zk_conn *zc, struct zk_node *node,
         st = zk_node_session(zc, node, claim->ttl_ms, deadline, &ses, err);
         if (st)
             break;
-        st = zc->single ? zk_ephemeral_step(ses, node, claim, busy, deadline,
-                                            &again, err)
-                        : zk_sequential_step(ses, node, claim, busy, deadline,
-                                             &again, err);
+        st = acquire_step(ses, node, claim, busy, deadline, &again, err);
         pthread_mutex_lock(&zc->mu);
         if (st == HF_OK && node->ses != ses)
             again = true; /* zk.c (1): it ended meanwhile. */
@@ -72,6 +81,7 @@ hf_status zk_try_acquire(struct hfi_conn *conn, const struct hfi_claim *claim,
         else
             busy->proof.ms = 0; /* zk.c (1): it ended just now. */
         receipt->fence = node->fence;
+        receipt->slot = node->slot;
     }
     receipt->registered = node->sent || node->path || claim->queue;
     if (!receipt->registered)

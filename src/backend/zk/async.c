@@ -146,33 +146,51 @@ static bool delete_send(struct zk_async *async, const char *path)
 
 /* Where an unanswered create may have left a node.  All that bear our token go:
  * those that are not ours are imitations. */
+static void delete_those(struct zk_async *async, const char *dir, int rc,
+                         const struct String_vector *names)
+{
+    char prefix[ZK_NAME_MAX], *path;
+    int i;
+
+    zk_name_start(async->ses->conn, prefix, async->token);
+    async->failed = async->failed || (rc != ZOK && rc != ZNONODE);
+    for (i = 0; !rc && dir && names && i < names->count; i++) {
+        if (!zk_name_is(names->data[i], prefix))
+            continue;
+        path = zk_join(dir, names->data[i]);
+        delete_send(async, path);
+        hfi_free(path);
+    }
+    if (!--async->left)
+        delete_end(async, !async->failed);
+}
+
 static void delete_found(int rc, const struct String_vector *names,
                          const void *data)
 {
     struct zk_async *async = async_of(data);
-    char prefix[ZK_NAME_MAX], *path;
     struct zk_node *node;
-    struct zk_conn *zc;
-    int i;
 
     if (!async)
         return;
-    zc = async->ses->conn;
-    node = zk_node_find(zc, async->token);
-    zk_name_start(zc, prefix, async->token);
-    async->failed = rc != ZOK && rc != ZNONODE;
-    for (i = 0; !rc && node && names && i < names->count; i++) {
-        if (!zk_name_is(names->data[i], prefix))
-            continue;
-        path = zk_join(node->parent, names->data[i]);
-        delete_send(async, path);
-        hfi_free(path);
-    }
-    if (!async->left)
-        delete_end(async, !async->failed);
+    node = zk_node_find(async->ses->conn, async->token);
+    delete_those(async, node ? node->parent : NULL, rc, names);
 }
 
-static bool delete_ask(struct zk_async *, const char *parent);
+/* With permits there is a second place. */
+static void delete_found_lease(int rc, const struct String_vector *names,
+                               const void *data)
+{
+    struct zk_async *async = async_of(data);
+    struct zk_node *node;
+
+    if (!async)
+        return;
+    node = zk_node_find(async->ses->conn, async->token);
+    delete_those(async, node ? node->leases : NULL, rc, names);
+}
+
+static bool delete_ask(struct zk_async *, const struct zk_node *);
 
 /* ephemeral.c (4) */
 static void delete_pair_answered(int rc, const void *data)
@@ -187,7 +205,7 @@ static void delete_pair_answered(int rc, const void *data)
         node->paired = false;
     if (node && rc == ZNONODE) {
         async->alone = true;
-        if (delete_ask(async, node->parent))
+        if (delete_ask(async, node))
             return;
         rc = ZINVALIDSTATE;
     }
@@ -238,14 +256,25 @@ static void delete_got(int rc, const char *text, int len,
 }
 
 /* Where is it, and is it ours? */
-static bool delete_ask(struct zk_async *async, const char *parent)
+static bool delete_ask(struct zk_async *async, const struct zk_node *node)
 {
     struct zk_session *ses = async->ses;
 
     if (ses->conn->single)
-        return zoo_awget(ses->zh, parent, NULL, NULL, delete_got, async) == ZOK;
-    return zoo_awget_children(ses->zh, parent, NULL, NULL, delete_found,
-                              async) == ZOK;
+        return zoo_awget(ses->zh, node->parent, NULL, NULL, delete_got,
+                         async) == ZOK;
+    if (zoo_awget_children(ses->zh, node->parent, NULL, NULL, delete_found,
+                           async) != ZOK)
+        return false;
+    async->left++;
+    if (!node->leases)
+        return true;
+    if (zoo_awget_children(ses->zh, node->leases, NULL, NULL,
+                           delete_found_lease, async) == ZOK)
+        async->left++;
+    else
+        async->failed = true;
+    return true;
 }
 
 static void delete_synced(int rc, const char *path, const void *data)
@@ -257,7 +286,7 @@ static void delete_synced(int rc, const char *path, const void *data)
     if (!async)
         return;
     node = zk_node_find(async->ses->conn, async->token);
-    if (rc || !node || !delete_ask(async, node->parent))
+    if (rc || !node || !delete_ask(async, node))
         delete_end(async, false);
 }
 
@@ -278,7 +307,7 @@ void zk_node_delete_async(struct zk_node *node)
     if (node->path && !ses->conn->single)
         sent = delete_send(async, node->path);
     else if (ses->standalone)
-        sent = delete_ask(async, node->parent);
+        sent = delete_ask(async, node);
     else
         sent = zoo_async(ses->zh, node->parent, delete_synced, async) == ZOK;
     if (!sent)
@@ -413,7 +442,8 @@ void zk_node_listen(struct zk_node *node)
 
     if (!ses || node->listening)
         return;
-    if (ses->conn->single) { /* ephemeral.c (5) */
+    /* ephemeral.c (6); with permits the queue may have no node to watch. */
+    if (ses->conn->single || node->leases) {
         node->listening = true;
         zk_node_subscribe(node);
         node->yield_at = hfi_now() + YIELD_AFTER_MS;

@@ -253,30 +253,18 @@ static hf_status break_path(struct zk_session *ses, const char *path,
     return st;
 }
 
-/* Those who share, or have joined, hold together.  One look at them. */
+/* Those who share, have joined or have permits hold together.  One look. */
 static hf_status break_first(struct zk_session *ses, const char *parent,
                              struct break_request *request, int64_t deadline,
                              struct hf_error *err)
 {
-    struct zk_batch *reqs;
-    struct zk_rank rank;
-    hf_status st = zk_inspect_children(ses, parent, deadline, &reqs, err);
-    int i;
+    struct zk_view view;
+    hf_status st = zk_view_read(ses, parent, deadline, &view, err);
+    size_t i;
 
-    if (st)
-        return st;
-    zk_rank(&rank, &reqs->ops[1].names, NULL);
-    for (i = 0; !st && i < reqs->ops[1].names.count; i++) {
-        char *path;
-
-        if (!zk_rank_holds(&rank, reqs->ops[1].names.data[i]))
-            continue;
-        path = zk_join(parent, reqs->ops[1].names.data[i]);
-        st = path ? break_path(ses, path, request, deadline, err)
-                  : hfi_nomem(err);
-        hfi_free(path);
-    }
-    zk_batch_end(reqs);
+    for (i = 0; !st && i < view.n; i++)
+        st = break_path(ses, view.paths[i], request, deadline, err);
+    zk_view_fini(&view);
     return st;
 }
 

@@ -15,64 +15,38 @@
 /* How often it is read again. */
 #define HOLDERS_TURNS 8
 
-/* Ask for the nodes of all who hold.  NULL: no memory. */
-static struct zk_batch *holders_ask(struct zk_session *ses, const char *parent,
-                                    const struct String_vector *names,
-                                    const struct zk_rank *rank)
-{
-    struct zk_batch *reqs = zk_batch_new(ses, (size_t)rank->holders);
-    char *path;
-    int i;
-
-    for (i = 0; reqs && i < names->count; i++) {
-        if (!zk_rank_holds(rank, names->data[i]))
-            continue;
-        path = zk_join(parent, names->data[i]);
-        if (!path) {
-            zk_batch_end(reqs);
-            return NULL;
-        }
-        zk_get(reqs, path, false);
-        reqs->ops[reqs->n - 1].path = path;
-    }
-    return reqs;
-}
-
 /* Read them once.  *ret is to be ended by the caller; *gone if one has gone
  * meanwhile. */
-static hf_status holders_read(struct zk_session *ses, const char *parent,
-                              struct zk_rank *rank, int64_t deadline,
+static hf_status holders_read(struct zk_session *ses,
+                              const struct zk_view *view, int64_t deadline,
                               struct zk_batch **ret, bool *gone,
                               struct hf_error *err)
 {
-    struct zk_batch *reqs, *nodes;
-    hf_status st = zk_inspect_children(ses, parent, deadline, &reqs, err);
+    struct zk_batch *reqs = zk_batch_new(ses, view->n);
+    hf_status st = HF_OK;
     size_t i;
 
-    if (st)
-        return st;
-    zk_rank(rank, &reqs->ops[1].names, NULL);
-    nodes = holders_ask(ses, parent, &reqs->ops[1].names, rank);
-    if (!nodes)
-        st = hfi_nomem(err);
-    else if (zk_batch_wait(nodes, deadline))
+    if (!reqs)
+        return hfi_nomem(err);
+    for (i = 0; i < view->n; i++)
+        zk_get(reqs, view->paths[i], false);
+    if (zk_batch_wait(reqs, deadline))
         st = zk_inspect_none(ses->conn, err);
-    for (i = 0; !st && i < nodes->n; i++) {
-        *gone = *gone || nodes->ops[i].rc == ZNONODE;
-        if (nodes->ops[i].rc != ZNONODE)
-            st = zk_inspect_status(ses->conn, nodes->ops[i].rc, err);
+    for (i = 0; !st && i < reqs->n; i++) {
+        *gone = *gone || reqs->ops[i].rc == ZNONODE;
+        if (reqs->ops[i].rc != ZNONODE)
+            st = zk_inspect_status(ses->conn, reqs->ops[i].rc, err);
     }
-    zk_batch_end(reqs);
     if (st)
-        zk_batch_end(nodes);
+        zk_batch_end(reqs);
     else
-        *ret = nodes;
+        *ret = reqs;
     return st;
 }
 
 /* Call `fn` for each that was found. */
-static void holders_tell(const struct zk_batch *nodes,
-                         const struct zk_rank *rank, hf_holders_fn *fn,
+static void holders_tell(const struct zk_conn *zc, const struct zk_view *view,
+                         const struct zk_batch *nodes, hf_holders_fn *fn,
                          void *arg)
 {
     int32_t n = 0;
@@ -86,10 +60,8 @@ static void holders_tell(const struct zk_batch *nodes,
 
         if (nodes->ops[i].rc)
             continue;
-        info.left_ms = info.since_ms = -1;
-        info.shared = rank->shared;
+        zk_view_describe(zc, view, view->paths[i], &info);
         info.holders = n;
-        info.waiters = rank->waiters;
         zk_inspect_describe(&info, &nodes->ops[i]);
         more = fn(arg, &info);
     }
@@ -100,7 +72,7 @@ static hf_status holders_run(struct zk_session *ses, const char *parent,
                              struct hf_error *err)
 {
     struct zk_batch *nodes = NULL;
-    struct zk_rank rank = {0};
+    struct zk_view view = {0};
     hf_status st = HF_OK;
     bool gone = true;
     int turn;
@@ -109,11 +81,15 @@ static hf_status holders_run(struct zk_session *ses, const char *parent,
         zk_batch_end(nodes);
         nodes = NULL;
         gone = false;
-        st = holders_read(ses, parent, &rank, deadline, &nodes, &gone, err);
+        zk_view_fini(&view);
+        st = zk_view_read(ses, parent, deadline, &view, err);
+        if (!st)
+            st = holders_read(ses, &view, deadline, &nodes, &gone, err);
     }
     if (!st)
-        holders_tell(nodes, &rank, fn, arg);
+        holders_tell(ses->conn, &view, nodes, fn, arg);
     zk_batch_end(nodes);
+    zk_view_fini(&view);
     return st;
 }
 

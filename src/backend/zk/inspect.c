@@ -98,33 +98,22 @@ hf_status zk_inspect_children(struct zk_session *ses, const char *path,
     return st;
 }
 
-/* The holder of the key at `path`, among these children. */
-static hf_status inspect_contenders(struct zk_session *ses, const char *path,
-                                    const struct String_vector *names,
-                                    struct hf_info *ret, int64_t deadline,
-                                    bool *gone, struct hf_error *err)
+/* Read once; *gone if the first holder has gone meanwhile. */
+static hf_status inspect_once(struct zk_session *ses, const char *path,
+                              struct hf_info *ret, int64_t deadline, bool *gone,
+                              struct hf_error *err)
 {
-    struct zk_rank rank;
-    char *head;
-    hf_status st;
-    bool there;
+    struct zk_view view;
+    hf_status st = zk_view_read(ses, path, deadline, &view, err);
+    bool there = false;
 
-    zk_rank(&rank, names, NULL);
-    ret->waiters = 0;
-    if (!rank.head)
-        return HF_OK;
-    head = zk_join(path, rank.head);
-    if (!head)
-        return hfi_nomem(err);
-    st = inspect_node(ses, head, ret, deadline, &there, err);
-    hfi_free(head);
-    if (!st && !there)
-        *gone = true;
-    if (!st && there) {
-        ret->shared = rank.shared;
-        ret->holders = rank.holders;
-        ret->waiters = rank.waiters;
-    }
+    if (!st && view.n)
+        st = inspect_node(ses, view.paths[0], ret, deadline, &there, err);
+    if (!st)
+        *gone = view.n && !there;
+    if (!st && !*gone)
+        zk_view_describe(ses->conn, &view, view.n ? view.paths[0] : "", ret);
+    zk_view_fini(&view);
     return st;
 }
 
@@ -132,12 +121,12 @@ static hf_status inspect_key(struct zk_session *ses, const char *path,
                              struct hf_info *ret, int64_t deadline,
                              struct hf_error *err)
 {
-    struct zk_batch *reqs;
     bool gone = true, there;
     hf_status st = HF_OK;
     int turns;
 
     ret->left_ms = ret->since_ms = -1;
+    ret->waiters = 0;
     if (ses->conn->single) {
         st = inspect_node(ses, path, ret, deadline, &there, err);
         ret->holders = ret->held;
@@ -145,15 +134,8 @@ static hf_status inspect_key(struct zk_session *ses, const char *path,
         return st;
     }
     /* The first may go between the two reads: then read again. */
-    for (turns = 0; gone && !st && turns < 8; turns++) {
-        gone = false;
-        st = zk_inspect_children(ses, path, deadline, &reqs, err);
-        if (st)
-            break;
-        st = inspect_contenders(ses, path, &reqs->ops[1].names, ret, deadline,
-                                &gone, err);
-        zk_batch_end(reqs);
-    }
+    for (turns = 0; gone && !st && turns < 8; turns++)
+        st = inspect_once(ses, path, ret, deadline, &gone, err);
     return st;
 }
 
@@ -193,6 +175,8 @@ struct list_group {
     char *paths[INSPECT_GROUP]; /* of keys */
     char *heads[INSPECT_GROUP]; /* of the nodes that hold them, or NULL */
     struct hf_info infos[INSPECT_GROUP];
+    bool permits
+        [INSPECT_GROUP]; /* used with permits, perhaps: ask for it alone */
     size_t n;
 };
 
@@ -245,8 +229,10 @@ static hf_status group_heads(struct zk_session *ses, struct list_group *group,
         group->infos[i].shared = rank.shared;
         group->infos[i].holders = rank.holders;
         group->infos[i].waiters = rank.waiters;
-        if (reqs->ops[i].rc || !rank.head)
-            continue; /* Gone, free, or not ours to read. */
+        group->permits[i] =
+            !rank.head && zk_view_permits(ses->conn, &reqs->ops[i].names);
+        if (reqs->ops[i].rc || !rank.head || zk_waiter_permits(rank.head))
+            continue; /* Gone, free, not ours to read, or a queue of permits. */
         group->heads[i] = zk_join(group->paths[i], rank.head);
         if (!group->heads[i])
             st = hfi_nomem(err);
@@ -272,7 +258,8 @@ static hf_status group_heads_single(struct list_group *group,
     return HF_OK;
 }
 
-/* Tell `fn` of one that is held.  Its first node may have gone since. */
+/* Tell `fn` of one that is held.  Its first node may have gone since, or was
+ * not asked for (NULL). */
 static hf_status group_tell(struct zk_session *ses, const char *path,
                             const struct zk_op *op, struct hf_info *info,
                             struct list_call *call, int64_t deadline,
@@ -281,9 +268,9 @@ static hf_status group_tell(struct zk_session *ses, const char *path,
     hf_status st = HF_OK;
     char *key;
 
-    if (zk_inspect_holds(ses->conn, op))
+    if (op && zk_inspect_holds(ses->conn, op))
         zk_inspect_describe(info, op);
-    else if (op->rc == ZNONODE && !ses->conn->single)
+    else if (!op || (op->rc == ZNONODE && !ses->conn->single))
         st = inspect_key(ses, path, info, deadline, err);
     else if (op->rc)
         st = op->rc == ZNONODE ? HF_OK
@@ -314,8 +301,9 @@ static hf_status group_run(struct zk_session *ses, struct list_group *group,
         st =
             group_ask(ses, group->heads, group->n, false, deadline, &reqs, err);
     for (i = 0; !st && i < group->n && call->more; i++)
-        if (group->heads[i])
-            st = group_tell(ses, group->paths[i], &reqs->ops[i],
+        if (group->heads[i] || group->permits[i])
+            st = group_tell(ses, group->paths[i],
+                            group->heads[i] ? &reqs->ops[i] : NULL,
                             &group->infos[i], call, deadline, err);
     zk_batch_end(reqs);
     return st;

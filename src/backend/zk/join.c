@@ -3,8 +3,8 @@
  * join.c - who comes with the owner id of a holder takes part in what that has.
  *
  * INVARIANTS
- *  (1) Who joins takes the number, the mode and the fence of the holder in one
- *      transaction that fails if the holder has gone or was broken.  So
+ *  (1) Who joins takes the number, or the slot, the mode and the fence of the
+ *      holder in one transaction that fails if the holder has gone or was broken.  So
  *      everyone who waits finds it before himself, peers included.
  *  (2) The transaction writes the holder's data anew, as it is.  So a downgrade
  *      of that holder that has not seen who joined finds another version than
@@ -43,12 +43,21 @@ static hf_status join_read(struct zk_session *ses, const char *path,
     return st;
 }
 
-/* The name that the claim has with that number; NULL: no memory. */
+/* The path that the claim has beside that holder; NULL: no memory. */
 static char *join_path(const struct zk_conn *zc, const struct zk_node *node,
-                       const struct hfi_claim *claim, int32_t number)
+                       const struct hfi_claim *claim, const char *head)
 {
     char prefix[ZK_NAME_MAX], name[ZK_NAME_MAX + 16];
+    struct zk_lease lease = {0, 0};
+    int32_t number = 0;
 
+    if (node->leases) {
+        zk_lease_parse(zc, head, &lease);
+        zk_number(zk_name_of(node->path), &number);
+        zk_lease_name(zc, name, claim, lease.slot, number);
+        return zk_join(node->leases, name);
+    }
+    zk_number(head, &number);
     zk_node_prefix(zc, prefix, claim);
     snprintf(name, sizeof(name), "%s%010d", prefix, number);
     return zk_join(node->parent, name);
@@ -65,14 +74,12 @@ static hf_status join_send(struct zk_session *ses, struct zk_node *node,
     struct hf_info info = HF_INFO_INIT;
     char data[ZK_DATA_MAX], token[HFI_TOKEN_LEN + 1], *path;
     struct zk_batch *reqs;
-    int32_t number = 0;
     zoo_op_t ops[3];
     hf_status st;
 
     zk_data_read(seen->text, &info, &fence, token);
     zk_data_write(data, claim, ses->got_ms, fence);
-    zk_number(zk_name_of(head), &number);
-    path = join_path(zc, node, claim, number);
+    path = join_path(zc, node, claim, zk_name_of(head));
     reqs = path ? zk_batch_new(ses, 1) : NULL;
     if (!reqs) {
         hfi_free(path);
@@ -105,10 +112,11 @@ static hf_status join_one(struct zk_session *ses, struct zk_node *node,
                           const struct hfi_claim *claim, const char *name,
                           int64_t deadline, bool *again, struct hf_error *err)
 {
-    char *path = zk_join(node->parent, name), token[HFI_TOKEN_LEN + 1];
+    char *path = zk_join(node->leases ? node->leases : node->parent, name);
+    char token[HFI_TOKEN_LEN + 1];
     struct hf_info info = HF_INFO_INIT;
     struct zk_batch *reqs = NULL;
-    bool shared = false;
+    bool shared = claim->shared;
     uint64_t fence;
     int32_t number;
     hf_status st;
@@ -146,6 +154,25 @@ hf_status zk_join_owner(struct zk_session *ses, struct zk_node *node,
     for (i = 0; i < names->count && !st && !*again; i++)
         if (zk_rank_holds(rank, names->data[i]) &&
             zk_name_owned_alike(names->data[i], prefix))
+            st = join_one(ses, node, claim, names->data[i], deadline, again,
+                          err);
+    return st;
+}
+
+hf_status zk_join_lease(struct zk_session *ses, struct zk_node *node,
+                        const struct hfi_claim *claim,
+                        const struct String_vector *names, int64_t deadline,
+                        bool *again, struct hf_error *err)
+{
+    char prefix[ZK_NAME_MAX];
+    struct zk_lease lease;
+    hf_status st = HF_OK;
+    int i;
+
+    zk_owner_prefix(ses->conn, prefix, claim);
+    for (i = 0; i < names->count && !st && !*again; i++)
+        if (zk_lease_parse(ses->conn, names->data[i], &lease) &&
+            lease.slot >= 0 && zk_name_owned_alike(names->data[i], prefix))
             st = join_one(ses, node, claim, names->data[i], deadline, again,
                           err);
     return st;

@@ -89,6 +89,23 @@ char *zk_key_path(const struct zk_conn *zc, const char *key)
     return path;
 }
 
+/* With permits: where those wait, and where those are who hold (leases.c). */
+char *zk_queue_path(const struct zk_conn *zc, const char *key_path)
+{
+    size_t size = strlen(key_path) + 16;
+    char *path = hfi_alloc(size);
+
+    if (path)
+        snprintf(path, size, "%s%s", key_path,
+                 zc->kazoo ? "-__lock__" : "/locks");
+    return path;
+}
+
+char *zk_leases_path(const struct zk_conn *zc, const char *key_path)
+{
+    return zc->kazoo ? hfi_strdup(key_path) : zk_join(key_path, "leases");
+}
+
 /* No key's node has such a name: a '%' there stands before two digits. */
 char *zk_mark_path(const struct zk_conn *zc, int64_t czxid)
 {
@@ -149,18 +166,27 @@ static const char *name_word(const struct zk_conn *zc, bool shared)
     return shared ? "-shared-lock-" : "-lock-";
 }
 
+/* The same with the tag of the owner id, if the claim has one. */
+void zk_owner_prefix(const struct zk_conn *zc, char ret[ZK_NAME_MAX],
+                     const struct hfi_claim *claim)
+{
+    size_t len;
+
+    zk_name_start(zc, ret, claim->token);
+    len = strlen(ret);
+    if (claim->owner)
+        snprintf(ret + len, ZK_NAME_MAX - len, "-o%016llx",
+                 (unsigned long long)name_hash(claim->owner));
+}
+
 /* What the names of this claim begin with, up to the number. */
 void zk_node_prefix(const struct zk_conn *zc, char ret[ZK_NAME_MAX],
                     const struct hfi_claim *claim)
 {
-    char start[ZK_NAME_MAX], tag[24] = "";
+    char start[ZK_NAME_MAX];
 
-    zk_name_start(zc, start, claim->token);
-    if (claim->owner)
-        snprintf(tag, sizeof(tag), "-o%016llx",
-                 (unsigned long long)name_hash(claim->owner));
-    snprintf(ret, ZK_NAME_MAX, "%.60s%s%s", start, tag,
-             name_word(zc, claim->shared));
+    zk_owner_prefix(zc, start, claim);
+    snprintf(ret, ZK_NAME_MAX, "%.80s%s", start, name_word(zc, claim->shared));
 }
 
 bool zk_name_is(const char *name, const char *prefix)
@@ -194,7 +220,7 @@ bool zk_name_owned_alike(const char *a, const char *b)
 {
     const char *tag_a = strstr(a, "-o"), *tag_b = strstr(b, "-o");
 
-    return tag_a && tag_b && strlen(tag_a) > 18 && strlen(tag_b) > 18 &&
+    return tag_a && tag_b && strlen(tag_a) >= 18 && strlen(tag_b) >= 18 &&
            !strncmp(tag_a, tag_b, 18);
 }
 

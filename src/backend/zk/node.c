@@ -41,6 +41,31 @@ struct zk_node *zk_node_find(struct zk_conn *zc, const char *token)
     return entry ? hfi_container(entry, struct zk_node, entry) : NULL;
 }
 
+/* Where it is going to be; false: no memory. */
+static bool node_paths(const struct zk_conn *zc, struct zk_node *node,
+                       const struct hfi_claim *claim)
+{
+    char *path = zk_key_path(zc, claim->key);
+
+    if (!claim->permits) {
+        node->parent = path;
+        return path != NULL;
+    }
+    node->keydir = path;
+    node->parent = path ? zk_queue_path(zc, path) : NULL;
+    node->leases = path ? zk_leases_path(zc, path) : NULL;
+    return node->parent && node->leases;
+}
+
+static void node_free(struct zk_node *node)
+{
+    hfi_free(node->key);
+    hfi_free(node->parent);
+    hfi_free(node->keydir);
+    hfi_free(node->leases);
+    hfi_free(node);
+}
+
 /* With the mutex held; NULL: no memory. */
 struct zk_node *zk_node_new(struct zk_conn *zc, const struct hfi_claim *claim)
 {
@@ -50,11 +75,8 @@ struct zk_node *zk_node_new(struct zk_conn *zc, const struct hfi_claim *claim)
     if (!node)
         return NULL;
     node->key = hfi_strdup(claim->key);
-    node->parent = zk_key_path(zc, claim->key);
-    if (!node->key || !node->parent) {
-        hfi_free(node->key);
-        hfi_free(node->parent);
-        hfi_free(node);
+    if (!node->key || !node_paths(zc, node, claim)) {
+        node_free(node);
         return NULL;
     }
     memcpy(node->token, claim->token, sizeof(node->token));
@@ -86,6 +108,7 @@ void zk_node_clear(struct zk_node *node)
     hfi_link_remove(&node->fresh);
     node->sent = node->held = node->moving = node->listening = false;
     node->renaming = false;
+    node->looks = 0;
 }
 
 void zk_node_drop(struct zk_conn *zc, struct zk_node *node)
@@ -94,9 +117,7 @@ void zk_node_drop(struct zk_conn *zc, struct zk_node *node)
     zk_node_clear(node);
     hfi_link_remove(&node->link);
     hfi_map_remove(&zc->nodes, &node->entry);
-    hfi_free(node->key);
-    hfi_free(node->parent);
-    hfi_free(node);
+    node_free(node);
 }
 
 void zk_node_bind(struct zk_node *node, struct zk_session *ses)
@@ -269,30 +290,46 @@ void zk_nodes_lapse(struct zk_conn *zc)
 
 /* ---- finding out ------------------------------------------------------- */
 
-/* Those of the children that bear the token of the claim: read them.  NULL: no
+/* Those of the children that bear the token of the claim: read them.  False: no
  * memory. */
-static struct zk_batch *resolve_read(struct zk_session *ses,
-                                     const struct zk_node *node,
-                                     const struct hfi_claim *claim,
-                                     const struct String_vector *names)
+static bool resolve_read(struct zk_batch *reqs, const char *dir,
+                         const struct hfi_claim *claim,
+                         const struct String_vector *names)
 {
-    struct zk_batch *reqs = zk_batch_new(ses, (size_t)names->count);
     char prefix[ZK_NAME_MAX], *path;
     int i;
 
-    zk_name_start(ses->conn, prefix, claim->token);
-    for (i = 0; reqs && i < names->count; i++) {
+    zk_name_start(reqs->ses->conn, prefix, claim->token);
+    for (i = 0; i < names->count; i++) {
         if (!zk_name_is(names->data[i], prefix))
             continue;
-        path = zk_join(node->parent, names->data[i]);
-        if (!path) {
-            zk_batch_end(reqs);
-            return NULL;
-        }
+        path = zk_join(dir, names->data[i]);
+        if (!path)
+            return false;
         zk_get(reqs, path, false);
         reqs->ops[reqs->n - 1].path = path;
     }
-    return reqs;
+    return true;
+}
+
+/* The same in all places where it may be.  NULL: no memory. */
+static struct zk_batch *resolve_read_all(struct zk_session *ses,
+                                         const struct zk_node *node,
+                                         const struct hfi_claim *claim,
+                                         struct zk_batch *seen)
+{
+    size_t room = (size_t)seen->ops[1].names.count +
+                  (node->leases ? (size_t)seen->ops[2].names.count : 0);
+    struct zk_batch *reqs = zk_batch_new(ses, room);
+
+    if (!reqs)
+        return NULL;
+    if (resolve_read(reqs, node->parent, claim, &seen->ops[1].names) &&
+        (!node->leases ||
+         resolve_read(reqs, node->leases, claim, &seen->ops[2].names)))
+        return reqs;
+    zk_batch_end(reqs);
+    return NULL;
 }
 
 /* names.c (4): ours is the one that belongs to our session. */
@@ -302,6 +339,7 @@ static hf_status resolve_own(struct zk_session *ses, struct zk_node *node,
     struct zk_conn *zc = ses->conn;
     struct hf_info info = HF_INFO_INIT;
     char token[HFI_TOKEN_LEN + 1];
+    struct zk_lease lease;
     struct zk_op *own = NULL;
     hf_status st = HF_OK;
     size_t i;
@@ -324,6 +362,8 @@ static hf_status resolve_own(struct zk_session *ses, struct zk_node *node,
         node->version = own->stat.version;
         node->czxid = own->stat.czxid;
         zk_data_read(own->text, &info, &node->fence, token);
+        if (zk_lease_parse(zc, zk_name_of(node->path), &lease))
+            node->slot = lease.slot;
     }
     pthread_mutex_unlock(&zc->mu);
     return HF_OK;
@@ -334,20 +374,24 @@ hf_status zk_node_resolve(struct zk_session *ses, struct zk_node *node,
                           struct hf_error *err)
 {
     struct zk_conn *zc = ses->conn;
-    struct zk_batch *reqs = zk_batch_new(ses, 2), *nodes = NULL;
+    struct zk_batch *reqs = zk_batch_new(ses, 3), *nodes = NULL;
     hf_status st;
+    size_t i;
 
     if (!reqs)
         return hfi_nomem(err);
     zk_sync(reqs, node->parent);
     zk_children(reqs, node->parent, false);
+    if (node->leases)
+        zk_children(reqs, node->leases, false);
     st = zk_batch_wait(reqs, deadline)
              ? zk_no_answer(zc, err)
              : zk_status(zc, reqs->ops[0].rc, "sync", err);
-    if (!st && reqs->ops[1].rc != ZNONODE)
-        st = zk_status(zc, reqs->ops[1].rc, "children", err);
+    for (i = 1; i < reqs->n && !st; i++)
+        if (reqs->ops[i].rc != ZNONODE)
+            st = zk_status(zc, reqs->ops[i].rc, "children", err);
     if (!st) {
-        nodes = resolve_read(ses, node, claim, &reqs->ops[1].names);
+        nodes = resolve_read_all(ses, node, claim, reqs);
         if (!nodes)
             st = hfi_nomem(err);
         else if (zk_batch_wait(nodes, deadline))

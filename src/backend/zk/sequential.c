@@ -88,9 +88,8 @@ out:
 }
 
 /* A claim that does not wait leaves nothing behind. */
-static hf_status sequential_withdraw(struct zk_session *ses,
-                                     struct zk_node *node, int64_t deadline,
-                                     struct hf_error *err)
+hf_status zk_withdraw(struct zk_session *ses, struct zk_node *node,
+                      int64_t deadline, struct hf_error *err)
 {
     struct zk_batch *reqs = zk_batch_new(ses, 1);
     hf_status st = HF_BUSY;
@@ -122,16 +121,15 @@ static hf_status sequential_await(struct zk_session *ses, struct zk_node *node,
     return st || *again ? st : HF_BUSY;
 }
 
-static hf_status sequential_busy(struct zk_session *ses, struct zk_node *node,
-                                 const struct hfi_claim *claim,
-                                 const char *name, int64_t deadline,
-                                 bool *again, struct hf_error *err)
+hf_status zk_busy(struct zk_session *ses, struct zk_node *node,
+                  const struct hfi_claim *claim, const char *name,
+                  int64_t deadline, bool *again, struct hf_error *err)
 {
     char *ahead;
     hf_status st;
 
     if (!claim->queue)
-        return sequential_withdraw(ses, node, deadline, err);
+        return zk_withdraw(ses, node, deadline, err);
     ahead = zk_join(node->parent, name);
     if (!ahead)
         return hfi_nomem(err);
@@ -141,8 +139,7 @@ static hf_status sequential_busy(struct zk_session *ses, struct zk_node *node,
 }
 
 /* Somebody removed our node: queue up anew. */
-static void sequential_forget(struct zk_conn *zc, struct zk_node *node,
-                              bool *again)
+void zk_forget_node(struct zk_conn *zc, struct zk_node *node, bool *again)
 {
     pthread_mutex_lock(&zc->mu);
     zk_node_clear(node);
@@ -177,15 +174,22 @@ static hf_status sequential_judge(struct zk_session *ses, struct zk_node *node,
                                   bool *again, struct hf_error *err)
 {
     struct zk_rank rank;
+    bool seen = false;
     hf_status st;
 
     zk_rank(&rank, names, zk_name_of(node->path)); /* names.c (4) */
     if (!rank.own) {
-        sequential_forget(ses->conn, node, again);
+        zk_forget_node(ses->conn, node, again);
         return HF_OK;
     }
+    st = zk_use_as_plain(ses, node, claim, names, deadline, &seen, err);
+    if (st == HF_INVALID)
+        zk_withdraw(ses, node, deadline, NULL);
+    if (st)
+        return st;
     if (rank.first) {
         sequential_count(ses->conn, node, claim, &rank);
+        node->counted = node->counted && !seen;
         return HF_OK;
     }
     busy->position = rank.position - rank.holders + 1;
@@ -193,11 +197,11 @@ static hf_status sequential_judge(struct zk_session *ses, struct zk_node *node,
         st =
             zk_join_owner(ses, node, claim, names, &rank, deadline, again, err);
         if (st == HF_INVALID)
-            sequential_withdraw(ses, node, deadline, NULL);
+            zk_withdraw(ses, node, deadline, NULL);
         if (st || *again)
             return st;
     }
-    return sequential_busy(ses, node, claim, rank.ahead, deadline, again, err);
+    return zk_busy(ses, node, claim, rank.ahead, deadline, again, err);
 }
 
 /* Our node is made: who else is there?  Unless the number tells, the children
@@ -228,8 +232,8 @@ static hf_status sequential_begun(struct zk_session *ses, struct zk_node *node,
             return zk_no_answer(ses->conn, err);
     }
     if (reqs->ops[1].rc == ZNONODE) {
-        sequential_forget(ses->conn, node,
-                          again); /* gone, and the parent with it */
+        zk_forget_node(ses->conn, node,
+                       again); /* gone, and the parent with it */
         return HF_OK;
     }
     if (reqs->ops[1].rc)
@@ -239,7 +243,7 @@ static hf_status sequential_begun(struct zk_session *ses, struct zk_node *node,
 }
 
 /* Does this answer say that nothing was created? */
-static bool sequential_refused(int rc)
+bool zk_create_refused(int rc)
 {
     switch (rc) {
     case ZNONODE:
@@ -266,7 +270,7 @@ static void sequential_created(struct zk_conn *zc, struct zk_node *node,
         op->text = NULL;
         node->fence = (uint64_t)op->stat.czxid;
         zk_last_created(zc, op->stat.czxid, before);
-    } else if (sequential_refused(op->rc)) {
+    } else if (zk_create_refused(op->rc)) {
         node->sent = false;
     }
 }
@@ -323,10 +327,8 @@ static hf_status sequential_begin(struct zk_session *ses, struct zk_node *node,
 
 /* There was no time to look.  Who stands in the queue of a service that he is
  * connected to still does: that is not uncertain, he has not got it yet. */
-static hf_status sequential_unseen(struct zk_session *ses,
-                                   const struct zk_node *node,
-                                   const struct hfi_claim *claim,
-                                   struct hf_error *err)
+hf_status zk_unseen(struct zk_session *ses, const struct zk_node *node,
+                    const struct hfi_claim *claim, struct hf_error *err)
 {
     struct zk_conn *zc = ses->conn;
     bool waits;
@@ -354,7 +356,7 @@ static hf_status sequential_go_on(struct zk_session *ses, struct zk_node *node,
     zk_children(reqs, node->parent, false);
     if (zk_batch_wait(reqs, deadline)) {
         zk_batch_end(reqs);
-        return sequential_unseen(ses, node, claim, err);
+        return zk_unseen(ses, node, claim, err);
     }
     for (i = 0; i < reqs->n && !st; i++)
         if (reqs->ops[i].rc != ZNONODE)
@@ -369,7 +371,7 @@ static hf_status sequential_go_on(struct zk_session *ses, struct zk_node *node,
 /* The core tries once more after watch(), to see what happened before it was
  * called.  Our watch is older than that: as long as it has not told, the one
  * ahead is there.  Only this once: later tries are there to look. */
-static bool sequential_nothing_new(struct zk_session *ses, struct zk_node *node)
+bool zk_nothing_new(struct zk_session *ses, struct zk_node *node)
 {
     bool told;
 
@@ -385,7 +387,7 @@ hf_status zk_sequential_step(struct zk_session *ses, struct zk_node *node,
                              struct hfi_answer *busy, int64_t deadline,
                              bool *again, struct hf_error *err)
 {
-    if (sequential_nothing_new(ses, node))
+    if (zk_nothing_new(ses, node))
         return HF_BUSY;
     if (node->path)
         return sequential_go_on(ses, node, claim, busy, deadline, again, err);

@@ -9,6 +9,9 @@
  *                      are named as Curator's or kazoo's are, so that these
  *                      wait for us and we for them (names.c).
  *   recipe=readwrite   the same with the names of their read-write locks.
+ *   With permits a queue and a place for those who hold lie below the key, as
+ *   Curator's and kazoo's semaphores have them (permits.c, leases.c); a key is
+ *   used in one of the two ways at a time (use.c).
  *   recipe=ephemeral   the node itself, ephemeral; who creates it holds, and
  *                      everybody else watches it (ephemeral.c).
  *   Parents are containers, which the server removes when they are empty.
@@ -118,8 +121,8 @@ static hf_status zk_options(struct zk_conn *zc, const struct hfi_url *url,
         return hfi_fail(err, HF_INVALID,
                         "zk: recipe= is sequential, readwrite or ephemeral");
     if (!zc->single)
-        zc->base.traits |=
-            HF_TRAIT_QUEUED | HF_TRAIT_REENTRANT | HF_TRAIT_SHARED;
+        zc->base.traits |= HF_TRAIT_QUEUED | HF_TRAIT_REENTRANT |
+                           HF_TRAIT_SHARED | HF_TRAIT_PERMITS;
     zc->ttl_ms = HFI_TTL_DEFAULT;
     return hfi_url_duration(url, "ttl", &zc->ttl_ms, err);
 }
@@ -243,9 +246,11 @@ const struct hfi_backend hfi_backend_zk = {
     .traits = HF_TRAIT_FENCED | HF_TRAIT_LEASED | HF_TRAIT_NOTIFY |
               HF_TRAIT_BREAK | HF_TRAIT_PROCESSES | HF_TRAIT_MACHINES |
               HF_TRAIT_TWICE | HF_TRAIT_NOTED | HFI_TRAIT_BOUND,
-    .usual = HF_TRAIT_QUEUED | HF_TRAIT_REENTRANT | HF_TRAIT_SHARED,
+    .usual = HF_TRAIT_QUEUED | HF_TRAIT_REENTRANT | HF_TRAIT_SHARED |
+             HF_TRAIT_PERMITS,
     .page = "zk",
     .tested = "ZooKeeper 3.8",
+    .no_permits = "recipe=ephemeral has one node for all",
     .no_min_hold = "a node ends with its session",
     .open = zk_open,
     .close = zk_close,

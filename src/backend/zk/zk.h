@@ -143,6 +143,10 @@ struct zk_node {
     int64_t alt; /* id of where an unanswered move may have put it */
     char *key;
     char *parent;          /* the node whose children contend */
+    char *keydir;          /* with permits: the node of the key, */
+    char *leases;          /* and the one whose children hold; else NULL */
+    int32_t slot;          /* with permits, when it holds */
+    int looks;             /* how often one that does not wait has looked */
     char *path;            /* of our node; NULL: none, or not known */
     char *ahead;           /* the node whose end we wait for */
     char *tail;            /* held: who stood last; NULL: our own node */
@@ -296,10 +300,14 @@ hf_status zk_no_answer(const struct zk_conn *, struct hf_error *);
 
 char *zk_join(const char *parent, const char *name);
 char *zk_key_path(const struct zk_conn *, const char *key);
+char *zk_queue_path(const struct zk_conn *, const char *key_path);
+char *zk_leases_path(const struct zk_conn *, const char *key_path);
 char *zk_companion_path(const struct zk_conn *, const char *token);
 bool zk_key_of_name(char *name);
 void zk_name_start(const struct zk_conn *, char ret[ZK_NAME_MAX],
                    const char *token);
+void zk_owner_prefix(const struct zk_conn *, char ret[ZK_NAME_MAX],
+                     const struct hfi_claim *);
 void zk_node_prefix(const struct zk_conn *, char ret[ZK_NAME_MAX],
                     const struct hfi_claim *);
 bool zk_name_is(const char *name, const char *prefix);
@@ -316,6 +324,29 @@ void zk_data_mark(char ret[ZK_DATA_MAX + 32], const char *text, uint64_t fence);
 /* What is said of the holder; `fence` is left alone if the data has none. */
 void zk_data_read(const char *text, struct hf_info *ret, uint64_t *fence,
                   char token[HFI_TOKEN_LEN + 1]);
+
+/* ---- leases.c: names of permits, pure -------------------------------- */
+
+/* What the name of a holder says; another program's: no permits, slot -1. */
+struct zk_lease {
+    int32_t permits, slot;
+};
+/* What all of them say. */
+struct zk_leases {
+    int32_t nodes, holders; /* those who joined have several nodes */
+    int32_t foreign;        /* of them, other programs' */
+    int32_t slot;           /* the lowest that is free */
+    int32_t permits;        /* 0: there is none of ours */
+};
+int32_t zk_waiter_permits(const char *name);
+bool zk_lease_parse(const struct zk_conn *, const char *name,
+                    struct zk_lease *ret);
+void zk_waiter_prefix(const struct zk_conn *, char ret[ZK_NAME_MAX],
+                      const struct hfi_claim *);
+void zk_lease_name(const struct zk_conn *, char ret[ZK_NAME_MAX],
+                   const struct hfi_claim *, int32_t slot, int32_t number);
+bool zk_leases_count(const struct zk_conn *, const struct String_vector *,
+                     struct zk_leases *ret);
 
 /* ---- rank.c: who holds, pure ------------------------------------------ */
 
@@ -431,6 +462,40 @@ hf_status zk_join_owner(struct zk_session *, struct zk_node *,
                         const struct hfi_claim *, const struct String_vector *,
                         const struct zk_rank *, int64_t deadline, bool *again,
                         struct hf_error *);
+/* The same among those who have a permit. */
+hf_status zk_join_lease(struct zk_session *, struct zk_node *,
+                        const struct hfi_claim *, const struct String_vector *,
+                        int64_t deadline, bool *again, struct hf_error *);
+/* One with permits: permits.c. */
+hf_status zk_permits_step(struct zk_session *, struct zk_node *,
+                          const struct hfi_claim *, struct hfi_answer *,
+                          int64_t deadline, bool *again, struct hf_error *);
+/* Is the key, whose children these are, used in the other way?  HF_INVALID if it
+ * is: use.c.  *seen if that had to be asked. */
+hf_status zk_use_as_plain(struct zk_session *, const struct zk_node *,
+                          const struct hfi_claim *,
+                          const struct String_vector *, int64_t deadline,
+                          bool *seen, struct hf_error *);
+hf_status zk_use_as_permits(struct zk_session *, struct zk_node *,
+                            const struct hfi_claim *,
+                            const struct String_vector *, int64_t deadline,
+                            struct hf_error *);
+/* The core has called watch(), and nothing was told since the last try. */
+bool zk_nothing_new(struct zk_session *, struct zk_node *);
+/* Its node is gone, or is none of ours: begin again. */
+void zk_forget_node(struct zk_conn *, struct zk_node *, bool *again);
+/* Does this answer say that nothing was created? */
+bool zk_create_refused(int rc);
+/* Remove the node: HF_BUSY when it is done. */
+hf_status zk_withdraw(struct zk_session *, struct zk_node *, int64_t deadline,
+                      struct hf_error *);
+/* Wait for the end of the child with this name, or leave if nobody waits. */
+hf_status zk_busy(struct zk_session *, struct zk_node *,
+                  const struct hfi_claim *, const char *name, int64_t deadline,
+                  bool *again, struct hf_error *);
+/* There was no time to look. */
+hf_status zk_unseen(struct zk_session *, const struct zk_node *,
+                    const struct hfi_claim *, struct hf_error *);
 /* Have zk_watcher() called when the node at `path` ends. */
 hf_status zk_arm(struct zk_session *, struct zk_node *, const char *path,
                  int64_t deadline, bool *again, struct hf_error *);
@@ -457,6 +522,26 @@ hf_status zk_downgrade(struct hfi_conn *, const struct hfi_claim *,
 hf_status zk_node_settle(struct zk_session *, struct zk_node *,
                          const struct hfi_claim *, int64_t deadline,
                          struct hf_error *);
+
+/* ---- view.c: who holds a key ------------------------------------------ */
+
+struct zk_view {
+    char **paths; /* of the nodes of the holders; the first is described */
+    size_t n;
+    bool shared;
+    int32_t permits; /* 0: a plain lock */
+    int32_t waiters;
+};
+/* To be ended by zk_view_fini(), also after a failure. */
+hf_status zk_view_read(struct zk_session *, const char *key_path,
+                       int64_t deadline, struct zk_view *ret,
+                       struct hf_error *);
+void zk_view_fini(struct zk_view *);
+/* What is known of a holder without reading its node. */
+void zk_view_describe(const struct zk_conn *, const struct zk_view *,
+                      const char *path, struct hf_info *ret);
+/* Do the children of a key say that it may be used with permits? */
+bool zk_view_permits(const struct zk_conn *, const struct String_vector *);
 
 /* ---- renew.c, inspect.c --------------------------------------------- */
 
