@@ -240,6 +240,7 @@ TEST(names_have_the_peers_form)
     prefix_of(&zc, name, token, "me", false);
     prefix_of(&zc, other, "f123456789abcdef0123456789abcdef", "me", true);
     CHECK(zk_name_owned_alike(name, other));
+    CHECK(strstr(name, "-o") && !strstr(other, "-o")); /* names.c */
     prefix_of(&zc, other, token, "you", false);
     CHECK(!zk_name_owned_alike(name, other));
     prefix_of(&zc, other, token, NULL, false);

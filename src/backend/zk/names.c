@@ -15,7 +15,9 @@
  *     shared            _c_UUID-__READ__0000000007       UUID__rlock__0000000007
  *
  * UUID is the token of the claim.  With an owner id a tag made from it follows
- * the UUID; both peers look only at what stands at the end.
+ * the UUID, -o or, of one who shares, -O and a hash: clients that know nothing
+ * of shared locks join whom they find with -o.  Both peers look only at what
+ * stands at the end.
  *
  * No name serves both kinds of a peer's locks: a mutex does not see the nodes
  * of a read-write lock on the same path, nor the other way round, because each
@@ -175,7 +177,8 @@ void zk_owner_prefix(const struct zk_conn *zc, char ret[ZK_NAME_MAX],
     zk_name_start(zc, ret, claim->token);
     len = strlen(ret);
     if (claim->owner)
-        snprintf(ret + len, ZK_NAME_MAX - len, "-o%016llx",
+        snprintf(ret + len, ZK_NAME_MAX - len, "%s%016llx",
+                 claim->shared ? "-O" : "-o",
                  (unsigned long long)name_hash(claim->owner));
 }
 
@@ -215,13 +218,22 @@ bool zk_name_token(const char *name, char ret[HFI_TOKEN_LEN + 1])
     return n == HFI_TOKEN_LEN;
 }
 
+/* What the name says of the owner id: 16 digits, or NULL. */
+static const char *name_owner(const char *name)
+{
+    const char *tag = strstr(name, "-o");
+
+    if (!tag)
+        tag = strstr(name, "-O");
+    return tag && strlen(tag) >= 18 ? tag + 2 : NULL;
+}
+
 /* Do both have a tag, and the same?  A hint: the data decides. */
 bool zk_name_owned_alike(const char *a, const char *b)
 {
-    const char *tag_a = strstr(a, "-o"), *tag_b = strstr(b, "-o");
+    const char *one = name_owner(a), *two = name_owner(b);
 
-    return tag_a && tag_b && strlen(tag_a) >= 18 && strlen(tag_b) >= 18 &&
-           !strncmp(tag_a, tag_b, 18);
+    return one && two && !strncmp(one, two, 16);
 }
 
 static bool name_parse(const char *text, int32_t *ret)

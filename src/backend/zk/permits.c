@@ -38,7 +38,7 @@
 #include "base/banned.h"
 
 /* How often who does not wait looks whether those before it have gone on. */
-#define PERMITS_LOOKS 8
+#define PERMITS_LOOKS 4
 
 /* Of a batch that looks at everything. */
 enum { SEEN_SYNC, SEEN_KEY, SEEN_QUEUE, SEEN_LEASES, SEEN_OPS };
