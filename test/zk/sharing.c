@@ -295,6 +295,48 @@ TEST_TIMEOUT(a_downgraded_lock_moves_to_another_session_and_stays_shared, 60)
     zkt_end();
 }
 
+static void *downgrade(void *lk)
+{
+    CHECK_OK(hf_downgrade(lk, &t_err));
+    return NULL;
+}
+
+/* The client looks at a node by itself when it has had it for 20 ms; that goes
+ * out with the old name, behind the transaction that takes it away. */
+TEST_TIMEOUT(a_look_at_the_old_name_is_no_loss, 60)
+{
+    struct hf_lock_opts opts = zkt_opts(20000);
+    const char *key = zkt_key("k");
+    struct zkt_proxy proxy;
+    pthread_t thread;
+    hf_client *client;
+    hf_lock *lk;
+
+    zkt_begin();
+    zkt_proxy_start(&proxy);
+    client = zkt_open(zkt_proxy_url(&proxy, ""));
+    for (int i = 0; i < 5; i++) {
+        int held = atomic_load(&proxy.held);
+
+        atomic_store(&proxy.hold, ZKT_MULTI);
+        CHECK_OK(hf_acquire(client, key, 0, &opts, &lk, &t_err));
+        CHECK_EQ(pthread_create(&thread, NULL, downgrade, lk), 0);
+        t_poll_until(atomic_load(&proxy.held) > held, 10000);
+        t_sleep_ms(60); /* until that look is on its way */
+        atomic_store(&proxy.hold, ZKT_GET_DATA); /* It arrives later still. */
+        pthread_join(thread, NULL);
+        atomic_store(&proxy.hold, 0);
+        /* This is answered after what was asked before. */
+        CHECK_OK(hf_check(client, key, hf_fence(lk), &t_err));
+        CHECK(hf_held(lk));
+        CHECK_OK(hf_extend(lk, 0, &t_err));
+        CHECK_OK(hf_release(lk, &t_err));
+    }
+    hf_close(client);
+    zkt_proxy_stop(&proxy);
+    zkt_end();
+}
+
 /* The watch on the node goes along with the name: a break is told at once. */
 TEST_TIMEOUT(a_downgraded_lock_hears_of_a_break, 60)
 {

@@ -7,6 +7,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -346,7 +347,7 @@ static void link_open(struct zkt_proxy *proxy, struct link *links)
     struct sockaddr_in to = {.sin_family = AF_INET,
                              .sin_port = htons((uint16_t)proxy->target),
                              .sin_addr = {htonl(INADDR_LOOPBACK)}};
-    int fd = accept4(proxy->listener, NULL, NULL, SOCK_CLOEXEC), i;
+    int fd = accept4(proxy->listener, NULL, NULL, SOCK_CLOEXEC), i, on = 1;
 
     if (fd < 0)
         return;
@@ -356,6 +357,9 @@ static void link_open(struct zkt_proxy *proxy, struct link *links)
     links[i].client = fd;
     atomic_store(&proxy->youngest, i);
     links[i].server = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    /* Small requests are not to wait for each other. */
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    setsockopt(links[i].server, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
     if (connect(links[i].server, (struct sockaddr *)&to, sizeof(to)) < 0)
         link_close(&links[i]);
 }

@@ -54,7 +54,13 @@ enum zkt_cut {
 };
 
 /* Types of requests; ZKT_CHANGE is any that changes or removes a node. */
-enum { ZKT_DELETE = 2, ZKT_SET_DATA = 5, ZKT_MULTI = 14, ZKT_CHANGE = -1 };
+enum {
+    ZKT_DELETE = 2,
+    ZKT_GET_DATA = 4,
+    ZKT_SET_DATA = 5,
+    ZKT_MULTI = 14,
+    ZKT_CHANGE = -1
+};
 
 struct zkt_proxy {
     pthread_t thread;

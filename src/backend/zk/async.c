@@ -8,7 +8,8 @@
  *
  * INVARIANTS
  *  (1) What an answer concerns is looked up by the token in it: the node may
- *      be gone, or have changed sessions, by the time of the answer.
+ *      be gone, or have changed sessions or its name, by the time of the
+ *      answer.
  *  (2) A node is removed only if it is known to be ours: by its name, which has
  *      our token, or, where all nodes of a key have one name, by its data and
  *      its owner.  It counts as removed only if the server has said so, or said
@@ -35,10 +36,11 @@ struct zk_async {
     struct hfi_link link; /* in zk_session.async_reqs */
     struct zk_session *ses;
     int64_t sent_at;
-    bool counts; /* touch.c (2): it is an X */
-    int left;    /* deletes that are not answered */
-    bool failed; /* one that was has failed */
-    bool alone;  /* the node has no companion */
+    bool counts;    /* touch.c (2): it is an X */
+    unsigned names; /* zk_node.names when it was sent */
+    int left;       /* deletes that are not answered */
+    bool failed;    /* one that was has failed */
+    bool alone;     /* the node has no companion */
     zoo_op_result_t results[2];
     char token[HFI_TOKEN_LEN + 1];
     char other[HFI_TOKEN_LEN + 1]; /* what was read */
@@ -365,7 +367,7 @@ static void node_watch_answer(int rc, const char *text, int len,
     if (!who)
         return;
     node = zk_node_find(who->ses->conn, who->token);
-    if (node && node->ses != who->ses)
+    if (node && (node->ses != who->ses || node->names != who->names))
         node = NULL;
     if (!rc)
         async_read(text, len, &info, who->other);
@@ -411,6 +413,8 @@ void zk_node_watch(struct zk_node *node)
     struct zk_async *who =
         ses && node->path ? async_new(ses, node->token) : NULL;
 
+    if (who)
+        who->names = node->names;
     if (who && zoo_awget(ses->zh, node->path, zk_watcher, ses,
                          node_watch_answer, who) != ZOK)
         async_free(who);

@@ -17,6 +17,8 @@
  *      is done to it; the session that asks is the one that sent it, so what is
  *      seen then is what stays.
  *  (4) Number and fence stay.
+ *  (5) What was asked about the old name says nothing of the new one, however
+ *      late it is answered (zk_node.names).
  */
 #include "zk.h"
 
@@ -44,6 +46,7 @@ hf_status zk_node_settle(struct zk_session *ses, struct zk_node *node,
         return st;
     pthread_mutex_lock(&ses->conn->mu);
     node->renaming = false;
+    node->names++;
     node->node_watch = 0;
     pthread_mutex_unlock(&ses->conn->mu);
     return HF_OK;
@@ -147,6 +150,7 @@ static hf_status downgrade_answered(struct zk_conn *zc, struct zk_node *node,
     hfi_free(node->path);
     node->path = *path;
     *path = NULL;
+    node->names++;
     node->version = 0;
     node->node_watch = 0;
     if (node->ses)

@@ -123,6 +123,7 @@ static void renew_settle(struct zk_conn *zc, struct hfi_renewal *item,
     struct zk_node *node = work->node;
 
     item->st = zk_node_settle(work->ses, node, item->claim, deadline, err);
+    work->node_watched = false;
     if (!item->st && node->path)
         return;
     pthread_mutex_lock(&zc->mu);

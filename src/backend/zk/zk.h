@@ -173,6 +173,7 @@ struct zk_node {
     int32_t version; /* of its node's data, when that was last seen */
     int64_t czxid;   /* of its node then, which a fence may be older than */
     bool renaming;   /* downgrade.c (3): its name is not known */
+    unsigned names;  /* how often it got another */
     bool marked;     /* move.c (4): its mark may be there */
     bool paired;     /* ephemeral.c (4): its companion may be there */
     unsigned
