@@ -187,6 +187,35 @@ TEST(an_owner_that_another_client_holds_for_is_refused_the_other_mode)
     zkt_end();
 }
 
+TEST(readers_with_one_owner_id_are_one_holder_in_all_clients)
+{
+    struct hf_lock_opts read = shared_opts(8000);
+    const char *key = zkt_key("k");
+    hf_client *a, *b;
+    hf_lock *one, *two, *other;
+    uint64_t fence;
+
+    zkt_begin();
+    a = zkt_open(zkt_url(""));
+    b = zkt_open(zkt_url(""));
+    CHECK_OK(hf_acquire(a, key, 0, &read, &other, &t_err));
+    read.owner = "job";
+    CHECK_OK(hf_acquire(a, key, 0, &read, &one, &t_err));
+    CHECK_OK(hf_acquire(b, key, 0, &read, &two, &t_err));
+    fence = hf_fence(two);
+    CHECK_EQ(hf_fence(one), fence);
+    CHECK_GT(fence, hf_fence(other));
+    CHECK_OK(hf_release(one, &t_err));
+    CHECK_OK(hf_extend(two, 0, &t_err));
+    CHECK_OK(hf_check(a, key, fence, &t_err));
+    CHECK_OK(hf_release(two, &t_err));
+    CHECK_STATUS(hf_check(a, key, fence, &t_err), HF_LOST);
+    CHECK_OK(hf_release(other, &t_err));
+    hf_close(a);
+    hf_close(b);
+    zkt_end();
+}
+
 TEST(who_was_joined_by_another_client_is_not_downgraded)
 {
     struct hf_lock_opts opts = zkt_opts(8000);

@@ -146,14 +146,17 @@ hf_status zk_join_owner(struct zk_session *ses, struct zk_node *node,
                         const struct zk_rank *rank, int64_t deadline,
                         bool *again, struct hf_error *err)
 {
+    int32_t own = 0, number = 0;
     char prefix[ZK_NAME_MAX];
     hf_status st = HF_OK;
     int i;
 
     zk_node_prefix(ses->conn, prefix, claim);
+    zk_number(rank->own, &own);
     for (i = 0; i < names->count && !st && !*again; i++)
         if (zk_rank_holds(rank, names->data[i]) &&
-            zk_name_owned_alike(names->data[i], prefix))
+            zk_name_owned_alike(names->data[i], prefix) &&
+            zk_number(names->data[i], &number) && number != own)
             st = join_one(ses, node, claim, names->data[i], deadline, again,
                           err);
     return st;

@@ -187,19 +187,19 @@ static hf_status sequential_judge(struct zk_session *ses, struct zk_node *node,
         zk_withdraw(ses, node, deadline, NULL);
     if (st)
         return st;
-    if (rank.first) {
-        sequential_count(ses->conn, node, claim, &rank);
-        node->counted = node->counted && !seen;
-        return HF_OK;
-    }
     busy->position = rank.position - rank.holders + 1;
-    if (claim->owner) {
+    if (claim->owner && !node->held && rank.holders) {
         st =
             zk_join_owner(ses, node, claim, names, &rank, deadline, again, err);
         if (st == HF_INVALID)
             zk_withdraw(ses, node, deadline, NULL);
         if (st || *again)
             return st;
+    }
+    if (rank.first) {
+        sequential_count(ses->conn, node, claim, &rank);
+        node->counted = node->counted && !seen;
+        return HF_OK;
     }
     return zk_busy(ses, node, claim, rank.ahead, deadline, again, err);
 }
