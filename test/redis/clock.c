@@ -243,6 +243,91 @@ TEST(a_holder_that_was_forgotten_ends_a_grant_with_a_smaller_fence)
     rt_end(&s);
 }
 
+/* A client that has seen the fence of a writer is granted no smaller one with
+ * others, whether it asks or is let in. */
+TEST(fences_of_groups_are_raised_as_well)
+{
+    struct hf_lock_opts read = rt_opts(5000, HF_SHARED);
+    struct hf_lock_opts two = rt_opts(5000, 0);
+    struct rt_server s = {0};
+    hf_client *client, *holder;
+    struct rt_waiter w;
+    hf_lock *lk = NULL, *other;
+    uint64_t fence;
+    int i;
+
+    start_shifted(&s);
+    two.permits = 2;
+    for (i = 0; i < 2; i++) {
+        const struct hf_lock_opts *opts = i ? &two : &read;
+
+        shift(&s, 20);
+        client = rt_open(&s, "");
+        lk = rt_lock(client, "k", 0, 5000, 0);
+        fence = hf_fence(lk);
+        CHECK_OK(hf_release(lk, &t_err));
+        forget_and_go_back(&s);
+        CHECK_OK(hf_acquire(client, "k", 0, opts, &lk, &t_err));
+        CHECK_GT(hf_fence(lk), fence);
+        CHECK_OK(hf_check(client, "k", hf_fence(lk), &t_err));
+        CHECK_OK(hf_extend(lk, 0, &t_err));
+        fence = hf_fence(lk);
+        CHECK_OK(hf_release(lk, &t_err));
+        hf_close(client);
+    }
+    shift(&s, 20);
+    client = rt_open(&s, "");
+    lk = rt_lock(client, "k", 0, 5000, 0);
+    fence = hf_fence(lk);
+    CHECK_OK(hf_release(lk, &t_err));
+    forget_and_go_back(&s);
+    holder = rt_open(&s, "");
+    other = rt_lock(holder, "k", 0, 5000, 0);
+    CHECK_LT(hf_fence(other), fence);
+    w = rt_waiter(client, "k", 20000, 5000, HF_SHARED);
+    rt_wait_start(&w);
+    t_poll_until(rt_hears(&s, "k"), 5000);
+    CHECK_OK(hf_release(other, &t_err));
+    rt_wait_join(&w);
+    CHECK_GT(w.fence, fence);
+    lk = rt_lock(holder, "k", 0, 5000, 0); /* who has not seen it */
+    CHECK_GT(hf_fence(lk), w.fence);
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_close(client);
+    hf_close(holder);
+    rt_end(&s);
+}
+
+TEST(a_writer_that_was_forgotten_ends_readers_with_smaller_fences)
+{
+    struct hf_lock_opts read = rt_opts(3000, HF_SHARED);
+    struct rt_server s = {0};
+    hf_client *a, *b;
+    hf_lock *old, *lk = NULL;
+    uint64_t fence;
+
+    start_shifted(&s);
+    shift(&s, 20);
+    a = rt_open(&s, "");
+    b = rt_open(&s, "");
+    old = rt_lock(a, "k", 0, 3000, 0);
+    fence = hf_fence(old);
+    forget_and_go_back(&s);
+    CHECK_OK(hf_acquire(b, "k", 0, &read, &lk, &t_err));
+    CHECK_LT(hf_fence(lk), fence);
+    t_poll_until(!hf_held(old), 5000);
+    t_poll_until(!hf_held(lk), 5000);
+    CHECK_STATUS(hf_release(old, &t_err), HF_LOST);
+    CHECK_STATUS(hf_release(lk, &t_err), HF_LOST);
+    CHECK_OK(hf_acquire(b, "k", 10000, &read, &lk, &t_err));
+    CHECK_GT(hf_fence(lk), fence);
+    CHECK_OK(hf_extend(lk, 0, &t_err));
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_close(a);
+    hf_close(b);
+    rt_end(&s);
+}
+
 /* What it sees while it waits counts as well as what it had seen before. */
 TEST(a_waiter_that_has_seen_a_fence_is_granted_no_smaller_one)
 {
@@ -399,6 +484,36 @@ TEST(claims_of_an_owner_id_do_not_end_late_where_the_clock_is_behind)
     CHECK_EQ(rt_int(&s, "EXISTS holdfast:k"), 0);
     hf_close(client[0]);
     hf_close(client[1]);
+    rt_end(&s);
+}
+
+/* Each has its own end, by the clock of the node before. */
+TEST(readers_end_in_time_where_the_clock_is_another)
+{
+    static const int64_t clocks[] = {3600, -3600};
+    struct hf_lock_opts brief = rt_opts(3000, HF_SHARED | HF_MANUAL);
+    struct hf_lock_opts longer = rt_opts(60000, HF_SHARED | HF_MANUAL);
+    struct rt_server s = {0};
+    hf_client *client;
+    hf_lock *one = NULL, *two = NULL;
+    int i;
+
+    start_shifted(&s);
+    for (i = 0; i < 2; i++) {
+        client = rt_open(&s, "");
+        CHECK_OK(hf_acquire(client, "k", 0, &brief, &one, &t_err));
+        CHECK_OK(hf_acquire(client, "k", 0, &longer, &two, &t_err));
+        move_to_clock(&s, clocks[i]);
+        CHECK_OK(hf_extend(one, 2000, &t_err));
+        CHECK_OK(hf_extend(two, 0, &t_err));
+        CHECK_GT(rt_int(&s, "PTTL holdfast:k"), 50000);
+        CHECK_LE(rt_int(&s, "PTTL holdfast:k"), 60100);
+        CHECK_OK(hf_release(two, &t_err));
+        CHECK_LE(rt_int(&s, "PTTL holdfast:k"), 2000);
+        CHECK_STATUS(hf_release(one, &t_err), HF_OK);
+        CHECK_EQ(rt_int(&s, "EXISTS holdfast:k {holdfast:k}:owners:"), 0);
+        hf_close(client);
+    }
     rt_end(&s);
 }
 

@@ -91,15 +91,44 @@ static hf_status fence_raise(struct redis_conn *rc,
 
 /* ---- taking ------------------------------------------------------------ */
 
+/* "FENCE", "FENCE/SLOT"; behind the fence may stand what *mark gets. */
+static void take_read_grant(const redisReply *reply,
+                            struct hfi_receipt *receipt, char *mark)
+{
+    const char *at = reply->str + strspn(reply->str, "0123456789");
+
+    receipt->fence = redis_number(reply);
+    if (*at == '=' || *at == '+')
+        *mark = *at++;
+    receipt->slot = *at == '/' ? (int32_t)strtol(at + 1, NULL, 10) : 0;
+}
+
+/* {permits, "use"}: it is in use like this; {0, "mode"}: by the same owner id,
+ * in the other mode. */
+static hf_status take_read_refusal(struct redis_conn *rc,
+                                   const struct hfi_claim *claim,
+                                   const redisReply *reply,
+                                   struct hf_error *err)
+{
+    if (!strcmp(reply->element[1]->str, "use"))
+        return hfi_fail_use(err, claim,
+                            (int32_t)redis_number(reply->element[0]));
+    if (!strcmp(reply->element[1]->str, "mode"))
+        return hfi_fail_other_mode(err, claim);
+    return redis_bad_reply(rc, err);
+}
+
 /* The fence, as text, with a = if it was granted before, or a + if others with
  * the same owner id have it, too; {ms left, place}; -1 if the try is to be
- * repeated; 0 if the claim is over. */
-static hf_status take_read(struct redis_conn *rc, const redisReply *reply,
-                           struct hfi_receipt *receipt, struct hfi_answer *busy,
+ * repeated; 0 if the claim is over; or a refusal. */
+static hf_status take_read(struct redis_conn *rc, const struct hfi_claim *claim,
+                           const redisReply *reply, struct hfi_receipt *receipt,
+                           struct hfi_answer *busy, char *mark,
                            struct hf_error *err)
 {
+    *mark = '\0';
     if (reply->type == REDIS_REPLY_STRING) {
-        receipt->fence = redis_number(reply);
+        take_read_grant(reply, receipt, mark);
         return receipt->fence ? HF_OK : redis_bad_reply(rc, err);
     }
     if (reply->type == REDIS_REPLY_INTEGER && reply->integer == 0)
@@ -107,6 +136,8 @@ static hf_status take_read(struct redis_conn *rc, const redisReply *reply,
                         rc->base.endpoint);
     if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2)
         return redis_bad_reply(rc, err);
+    if (reply->element[1]->type == REDIS_REPLY_STRING)
+        return take_read_refusal(rc, claim, reply, err);
     busy->left_ms = (int64_t)redis_number(reply->element[0]);
     busy->position = (int32_t)redis_number(reply->element[1]);
     return HF_BUSY;
@@ -167,10 +198,7 @@ static hf_status take_step(struct redis_conn *rc, const struct hfi_claim *claim,
             return st;
         again = reply->type == REDIS_REPLY_INTEGER && reply->integer == -1;
         if (!again)
-            st = take_read(rc, reply, receipt, busy, err);
-        *mark = '\0';
-        if (reply->type == REDIS_REPLY_STRING)
-            *mark = reply->str[strspn(reply->str, "0123456789")];
+            st = take_read(rc, claim, reply, receipt, busy, mark, err);
         freeReplyObject(reply);
     } while (again);
     return st;
@@ -231,7 +259,7 @@ static hf_status take_fenced(struct redis_conn *rc,
         own->seen = seen;
     take_say(rc, claim, receipt, &args);
     st = take_step(rc, claim, &args, receipt, busy, &mark, deadline, err);
-    if (st == HF_UNAVAILABLE && !claim->owner && redis_is_moving(rc))
+    if (st == HF_UNAVAILABLE && redis_is_plain(claim) && redis_is_moving(rc))
         st = redis_move_take(rc, claim, args.about, receipt, deadline, err);
     if (st == HF_BUSY)
         own->seen = seen;

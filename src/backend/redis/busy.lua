@@ -2,15 +2,17 @@
 --
 -- busy.lua - the answer to a try that may not have the lock.
 
--- Somebody has it: stand in line, if that is wanted.
-local function busy()
-  local left, position, last = call('PTTL', lock), 0, call('HGET', meta, 'g')
+-- Somebody has it: stand in line, if that is wanted.  If several have it, the
+-- caller says when it may be free.
+local function busy(free_in)
+  local left, position = free_in or call('PTTL', lock), 0
+  local last = not free_in and call('HGET', meta, 'g')
   local fence, holder, mark = match(last or '', '^(%d+) %d+ (%S+) (.)')
   if left == 0 then left = 1 end -- It ends with this very millisecond.
   -- Other libraries tell nobody when they release, nor do those who cannot
   -- publish: look often.
-  if (mark == '!' or value ~= holder and not is_owner_grant(fence))
-    and (left < 0 or left > 100) then
+  if not free_in and (left < 0 or left > 100)
+    and (mark == '!' or value ~= holder and not is_owner_grant(fence)) then
     left = 100
   end
   if ARGV[5] and not ours then
@@ -26,7 +28,7 @@ local function busy()
     end
     if ARGV[8] then looks_at = now + ARGV[8] end -- It polls.
     call('HSET', meta, token, cmsgpack.pack({now + ARGV[5], owner, ARGV[4],
-      ARGV[7], ARGV[6], looks_at}))
+      ARGV[7], ARGV[6], looks_at, use}))
     position = call('ZRANK', queue, token) + 1
     if position == 1 or new == 0 then -- Others may need it for longer.
       local life = ARGV[5] + keep
@@ -55,4 +57,6 @@ local function fits()
   end
   return not held or not fence or fence == held
 end
-if op == 'A' and value and not fits() then return busy() end
+if op == 'A' and value and not use and not shares and not fits() then
+  return busy()
+end

@@ -8,6 +8,7 @@
 --   4  channel on which the waiter listens; '' if it polls
 --   5  number of the try that last asked for it
 --   6  when the waiter looks again
+--   7  how it wants the lock: 0 shared, else its permits; none for itself alone
 
 local function leave(waiter)
   call('HDEL', meta, waiter)

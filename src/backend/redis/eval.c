@@ -138,20 +138,34 @@ hf_status redis_key_command(struct redis_conn *rc, const char *key,
 
 /* ---- steps ------------------------------------------------------------- */
 
+#define EVAL_WHAT_MAX (16 + REDIS_MANNER_MAX + HF_OWNER_MAX)
+
 /* The texts that an order for a step points to. */
 struct eval_texts {
     struct redis_names names;
-    char what[1 + REDIS_MANNER_MAX + HF_OWNER_MAX];
+    char what[EVAL_WHAT_MAX];
 };
 
-/* The operation, the mode, and the owner id if there is one.  By hand, as it
- * is done for every request. */
+/* Is it of one who shares, or has permits? */
+static bool eval_is_member(const struct redis_conn *rc,
+                           const struct hfi_claim *claim)
+{
+    return (claim->shared || claim->permits) && rc->acquire == REDIS_FENCED;
+}
+
+/* The operation, the mode, for one who shares the permits, and the owner id if
+ * there is one.  By hand, as it is done for every request. */
 static void eval_what(const struct redis_conn *rc, char *ret, char op,
                       const struct hfi_claim *claim)
 {
     const char *owner = rc->acquire == REDIS_FENCED ? claim->owner : NULL;
     size_t len = strlen(rc->script_mode);
 
+    if (eval_is_member(rc, claim)) {
+        snprintf(ret, EVAL_WHAT_MAX, "X%c%s%d %s", op, rc->script_mode,
+                 claim->permits, owner ? owner : "");
+        return;
+    }
     *ret++ = owner ? (char)tolower(op) : op;
     memcpy(ret, rc->script_mode, len + 1);
     if (owner)

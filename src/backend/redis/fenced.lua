@@ -7,7 +7,8 @@
 --   KEYS  lock     the lock: a plain string with an expiry, what other
 --                  libraries use, too: the holder's token; or "OWNER FENCE",
 --                  which is no token, and counts only with claims among the
---                  owners: so nobody joins what another library put there
+--                  owners: so nobody joins what another library put there; or,
+--                  if several have it, how it is used (group.lua)
 --         meta     a hash: g the last grant, "FENCE SINCE TOKEN LENGTH
 --                  CHANNEL+NOTE" with a ? before the length if it lingers, or a
 --                  ! if its holder cannot publish; b the fence that was broken;
@@ -16,7 +17,8 @@
 --                  4e15 added those that were passed over, since they could not
 --                  be told; and at 7e15 + end "-TOKEN" of claims that are over
 --         owners   a hash: token -> end, for the claims of one owner id; the
---                  ends count by the hash's own expiry (owners_time.lua)
+--                  ends count by the hash's own expiry (owners_time.lua); or
+--                  the members of a group that has it together (group.lua)
 --   ARGV  operation, fair (1 or 0), length of the prefix, space, owner id, all
 --         in one; token; then
 --           A  acquire: ttl, "LENGTH CHANNEL+NOTE" and, to stand in line,
@@ -33,8 +35,12 @@
 --           U  raise the fence: fence, the greatest that is known
 --           H  hear of those who want it, while it lingers: channel
 --           B  break: fence; F  break and free: fence
---           I  inspect
---         An operation in small letters has an owner id.
+--           W  share what is held: fence
+--           K  release, and let it stay taken: fence, for how long
+--           I  inspect; J  the same for each holder
+--         An operation in small letters has an owner id.  One for a claim that
+--         shares, or has permits, has an X before it, and before the owner id
+--         0 or the number of permits.
 --
 -- An argument costs half a command, a function a third: hence the arguments are
 -- few, and the functions come late.  The included files are parts of one text,
@@ -56,7 +62,12 @@
 -- nobody listening on its channel and is passed over; one that is frozen costs
 -- the two seconds, and the next in line looks again after them.  A waiter that
 -- polls is passed the lock only if it is about to ask, and keeps its place
--- until it has.
+-- until it has, unless it joins a group.
+--
+-- Those who share, or have permits, are let in together, in order, as far as
+-- there is room: each has a fence, a lease and a slot of its own.  Where the
+-- queue only tells whose turn it is (fair is 0), one who waits for the lock
+-- alone keeps out those who come later to share it, while its place lasts.
 --
 -- One call looks at a limited number of places.  Those that are passed over are
 -- put aside until their waiter asks again; but for a few who poll and are not
@@ -86,6 +97,7 @@ local op = sub(what, 1, 1)
 -- include: queue.lua
 -- include: hand_over.lua
 -- include: owners.lua
+-- include: over.lua
 -- include: release.lua
 -- include: lease.lua
 -- include: acquire.lua
@@ -95,3 +107,8 @@ local op = sub(what, 1, 1)
 -- include: linger.lua
 -- include: break.lua
 -- include: inspect.lua
+-- include: group.lua
+-- include: admit.lua
+-- include: share.lua
+-- include: members.lua
+-- include: alter.lua

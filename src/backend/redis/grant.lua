@@ -15,8 +15,9 @@ local function wake_kin(own, but)
 end
 
 -- The fence rises, also when all data was lost.  The companions' time
--- begins again now and then: that is often enough.
-local function grant(last, to, its_owner, about, ttl)
+-- begins again now and then: that is often enough.  For a `member` of a group
+-- the key is left alone.
+local function grant(last, to, its_owner, about, ttl, member)
   local fence, old = stamp, last and match(last, '^%d+')
   if old and (#old > #fence or #old == #fence and old >= fence) then
     fence = string.format('%.0f', old + 1)
@@ -25,6 +26,7 @@ local function grant(last, to, its_owner, about, ttl)
   local is_new = keep_longer and call('PEXPIRE', meta, ttl + keep) == 0
   call('HSET', meta, 'g', fence .. ' ' .. since .. ' ' .. to .. ' ' .. about)
   if is_new then call('PEXPIRE', meta, ttl + keep) end
+  if member then return fence end
   if its_owner == '' then
     call('SET', lock, to, 'PX', ttl)
   else

@@ -22,7 +22,10 @@ hf_status redis_attach(struct hfi_conn *conn, const struct hfi_claim *claim,
     return HF_OK; /* The renewal that follows tells whether it is there. */
 }
 
-/* The script's T; 1 if the claim has it.  With a try in doubt, the token that
+/* What T says of a member without a slot; slots are counted from there. */
+#define TOOK_MEMBER 15
+
+/* The script's T; 1 if the claim has it, or TOOK_MEMBER and more.  With a try in doubt, the token that
  * is replaced is refused from then on. */
 static hf_status take_over_step(struct redis_conn *rc,
                                 const struct hfi_claim *claim,
@@ -57,7 +60,9 @@ hf_status redis_take_over(struct hfi_conn *conn, const struct hfi_claim *claim,
                              err)
             : redis_unfenced_take_over(rc, claim, token, &said, deadline, err);
 
-    if (st || said == 1)
+    if (!st && said >= TOOK_MEMBER)
+        receipt->slot = said - TOOK_MEMBER - 1;
+    if (st || said == 1 || said >= TOOK_MEMBER)
         return st;
     return hfi_fail(err, HF_LOST, "%s: the lock is not held by this handle%s",
                     rc->base.endpoint, said == 3 ? ": it was broken" : "");

@@ -8,14 +8,24 @@
 
 #include "base/banned.h"
 
-/* {value, ms left, fence, note, since, now, waiters, owners, broken} */
+static void inspect_member(redisReply **item, struct hf_info *ret)
+{
+    ret->permits = (int32_t)redis_number(item[0]);
+    ret->slot = ret->permits ? (int32_t)redis_number(item[1]) : -1;
+    ret->kept = redis_number(item[2]) != 0;
+    ret->shared = !ret->permits && redis_number(item[3]);
+}
+
+/* {value, ms left, fence, note, since, now, waiters, owners, broken}; and of a
+ * member {..., permits, slot, kept, 1 if it is no exclusive lock that is kept} */
 static hf_status inspect_read(struct redis_conn *rc, const redisReply *reply,
                               struct hf_info *ret, struct hf_error *err)
 {
     redisReply **item = reply->element;
     bool unfenced = rc->acquire != REDIS_FENCED;
 
-    if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 9)
+    if (reply->type != REDIS_REPLY_ARRAY ||
+        (reply->elements != 9 && reply->elements != 13))
         return redis_bad_reply(rc, err);
     ret->waiters = unfenced ? -1 : (int32_t)redis_number(item[6]);
     ret->fence = unfenced ? 0 : redis_number(item[2]);
@@ -35,6 +45,8 @@ static hf_status inspect_read(struct redis_conn *rc, const redisReply *reply,
     ret->broken = redis_number(item[8]) != 0;
     if (item[3]->type == REDIS_REPLY_STRING)
         snprintf(ret->note, sizeof(ret->note), "%s", item[3]->str);
+    if (reply->elements == 13)
+        inspect_member(item + 9, ret);
     return HF_OK;
 }
 
@@ -55,18 +67,46 @@ hf_status redis_inspect(struct hfi_conn *conn, const char *key,
     return st;
 }
 
+hf_status redis_holders(struct hfi_conn *conn, const char *key,
+                        hf_holders_fn *fn, void *arg, int64_t deadline,
+                        struct hf_error *err)
+{
+    struct redis_conn *rc = (struct redis_conn *)conn;
+    struct hfi_claim claim = {.key = key};
+    bool more = true;
+    redisReply *reply;
+    size_t i;
+    hf_status st =
+        redis_eval(rc, NULL, 'J', &claim, 0, NULL, &reply, deadline, err);
+
+    if (st)
+        return st;
+    if (reply->type != REDIS_REPLY_ARRAY)
+        st = redis_bad_reply(rc, err);
+    for (i = 0; !st && more && i < reply->elements; i++) {
+        struct hf_info info = {
+            .size = sizeof(info), .left_ms = -1, .since_ms = -1, .slot = -1};
+
+        st = inspect_read(rc, reply->element[i], &info, err);
+        if (!st && info.held)
+            more = fn(arg, &info);
+    }
+    freeReplyObject(reply);
+    return st;
+}
+
 /* A pattern that matches the prefix and nothing else. */
 static void list_pattern(const struct redis_conn *rc, const char *prefix,
                          char *ret, size_t size)
 {
-    const char *parts[] = {rc->prefix, prefix};
+    const char *members[] = {rc->prefix, prefix};
     size_t len = 0;
     int i;
 
     for (i = 0; i < 2; i++) {
         const char *at;
 
-        for (at = parts[i]; *at && len + 4 < size; at++) {
+        for (at = members[i]; *at && len + 4 < size; at++) {
             if (strchr("*?[]\\^-", *at))
                 ret[len++] = '\\';
             ret[len++] = *at;
@@ -82,7 +122,8 @@ static hf_status list_one(struct redis_conn *rc, const char *key,
                           const redisReply *reply, hf_list_fn *fn, void *arg,
                           bool *more, int64_t deadline, struct hf_error *err)
 {
-    struct hf_info info = {.size = sizeof(info), .left_ms = -1, .since_ms = -1};
+    struct hf_info info = {
+        .size = sizeof(info), .left_ms = -1, .since_ms = -1, .slot = -1};
     hf_status st = reply->type == REDIS_REPLY_ERROR
                        ? redis_inspect(&rc->base, key, &info, deadline, err)
                        : inspect_read(rc, reply, &info, err);

@@ -19,8 +19,10 @@
  *      the key is taken again: it may have become another's meanwhile.
  *  (3) The queue is left alone: who waits asks every 100 ms meanwhile, and
  *      whoever comes first gets the lock.
- *  (4) A claim with an owner id is renewed among the owners first, then the key
- *      for all of them: so the key never ends before the claim.
+ *  (4) A claim with an owner id, and a member of a group (group.lua), is
+ *      renewed among the owners first, then the key for all of them: so the key
+ *      never ends before the claim.  Who is not found as a member may have
+ *      the lock alone, since its downgrade did not arrive.
  *  (5) Nodes may have different clocks.  A lease is decided by the expiry of a
  *      key, of which MIGRATE passes on what is left, and by no time that is
  *      stored in a value (owners_time.lua).
@@ -106,44 +108,87 @@ hf_status redis_move_take(struct redis_conn *rc, const struct hfi_claim *claim,
     return HF_OK;
 }
 
-/* The owner's key, whose value is "OWNER FENCE". */
+/* What the key says: how a group uses it, "OWNER FENCE", or the token. */
+static void move_value(const struct hfi_renewal *item, bool is_member,
+                       char *ret, size_t size)
+{
+    const struct hfi_claim *claim = item->claim;
+
+    if (is_member && claim->permits)
+        snprintf(ret, size, "permits %d:", claim->permits);
+    else if (is_member)
+        snprintf(ret, size, "shared:");
+    else if (claim->owner)
+        snprintf(ret, size, "%s %" PRIu64, claim->owner, item->receipt->fence);
+    else
+        snprintf(ret, size, "%s", claim->token);
+}
+
 static hf_status move_renew_key(struct redis_conn *rc,
                                 const struct hfi_renewal *item,
-                                const char *name, const char *ttl,
-                                redisReply **ret, int64_t deadline,
-                                struct hf_error *err)
+                                const char *value, const char *name,
+                                const char *ttl, redisReply **ret,
+                                int64_t deadline, struct hf_error *err)
 {
-    char value[HF_OWNER_MAX + 24];
     const struct redis_key_command order = {
         .script = redis_unfenced_script,
         .argc = 8,
         .argv = {"EVALSHA", rc->unfenced_id, "1", name, "R", value, ttl, "0"}};
 
-    snprintf(value, sizeof(value), "%s %" PRIu64, item->claim->owner,
-             item->receipt->fence);
     return redis_key_command(rc, item->claim->key, &order, ret, deadline, err);
+}
+
+/* The claim among the owners, as a member or as an owner id's; *said is 0 if it
+ * is not there. */
+static hf_status move_renew_claim(struct redis_conn *rc,
+                                  const struct hfi_renewal *item,
+                                  bool is_member, const char *name,
+                                  const char *ttl, uint64_t *said,
+                                  int64_t deadline, struct hf_error *err)
+{
+    char fence[24];
+    const char *argv[] = {is_member ? "P" : "O", item->claim->token, ttl,
+                          fence};
+    redisReply *reply;
+    hf_status st;
+
+    snprintf(fence, sizeof(fence), "%" PRIu64, item->receipt->fence);
+    st = move_step(rc, item->claim->key, name, 4, argv, &reply, deadline, err);
+    if (st)
+        return st;
+    *said = redis_number(reply);
+    freeReplyObject(reply);
+    return HF_OK;
 }
 
 void redis_move_renew(struct redis_conn *rc, struct hfi_renewal *item,
                       int64_t deadline, struct hf_error *err)
 {
+    const struct hfi_claim *claim = item->claim;
+    bool is_member = claim->shared || claim->permits;
+    char ttl[24], value[HF_OWNER_MAX + 24];
     struct redis_names names;
-    char ttl[24];
-    const char *argv[] = {"O", item->claim->token, ttl};
     redisReply *reply;
-    uint64_t said;
+    uint64_t said = 0;
 
-    redis_name(rc, item->claim->key, &names);
+    redis_name(rc, claim->key, &names);
     snprintf(ttl, sizeof(ttl), "%" PRId64, item->ttl_ms);
-    item->st = move_step(rc, item->claim->key, names.text[REDIS_OWNERS], 3,
-                         argv, &reply, deadline, err);
+    if (is_member) {
+        item->st = move_renew_claim(rc, item, true, names.text[REDIS_OWNERS],
+                                    ttl, &said, deadline, err);
+        if (item->st)
+            return;
+        is_member = said == 1;
+    }
+    if (!is_member && claim->owner)
+        item->st = move_renew_claim(rc, item, false, names.text[REDIS_OWNERS],
+                                    ttl, &said, deadline, err);
     if (item->st)
         return;
-    said = redis_number(reply);
-    freeReplyObject(reply);
-    if (said) {
-        item->st = move_renew_key(rc, item, names.text[REDIS_MAIN], ttl, &reply,
-                                  deadline, err);
+    if (said || !claim->owner) {
+        move_value(item, is_member, value, sizeof(value));
+        item->st = move_renew_key(rc, item, value, names.text[REDIS_MAIN], ttl,
+                                  &reply, deadline, err);
         if (item->st)
             return;
         said = redis_number(reply);

@@ -5,6 +5,7 @@
 --   F  KEYS meta; ARGV the grant that was read, token, what is said of it, for
 --      how long it is kept: the new fence, or 0
 --   O  KEYS owners; ARGV token, ttl: 1, or 0 if it is not there
+--   P  KEYS owners; ARGV token, ttl, fence: the same for a member (group.lua)
 
 local owners, call = KEYS[1], redis.call
 local clock = call('TIME')
@@ -19,6 +20,26 @@ if ARGV[1] == 'O' then
   local ends = owners_time(since + 0) + ttl
   if call('PTTL', owners) < ttl then call('PEXPIRE', owners, ttl) end
   if tonumber(old) < ends then call('HSET', owners, ARGV[2], ends) end
+  return 1
+end
+
+if ARGV[1] == 'P' then
+  local packed = call('HMGET', owners, '', ARGV[2])
+  local member = packed[2] and cmsgpack.unpack(packed[2])
+  local left, ttl = call('PTTL', owners), tonumber(ARGV[3])
+  local time = packed[1] and left > 0 and packed[1] - left
+  if not member or not time or member[1] <= time or member[2] ~= ARGV[4]
+    or member[5] ~= '' then
+    return 0
+  end
+  if member[1] < time + ttl then
+    member[1] = time + ttl
+    call('HSET', owners, ARGV[2], cmsgpack.pack(member))
+  end
+  if left < ttl then
+    call('HSET', owners, '', time + ttl)
+    call('PEXPIRE', owners, ttl)
+  end
   return 1
 end
 

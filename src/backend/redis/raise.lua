@@ -2,7 +2,7 @@
 --
 -- raise.lua - U: raise the fence of a grant.
 
-if op == 'U' then
+if op == 'U' and not shares then
   if not ours or broken or fence ~= ARGV[3] then return 0 end
   if held and call('HLEN', owners) > 1 then
     return fence -- Others rely on it.

@@ -9,7 +9,9 @@
  *   exclude each other on the same key.
  *
  * INVARIANTS
- *  (1) The key holds the token, or the owner id, of whoever has the lock.
+ *  (1) The key holds the token, or the owner id, of whoever has the lock; or,
+ *      where a group has it, how it is used; each member stands beside it with an
+ *      end of its own.
  *  (2) No step changes the key without having compared it.
  *  (3) Only relative times are sent, and no client's clock is stored.
  *  (4) The fence is max(last + 1, the server's clock in microseconds), taken in
@@ -27,6 +29,13 @@
  *   library of functions (7.0), which would stay on the server for good; MULTI
  *   with plain commands, of which the only one that makes a rising number by
  *   the clock, XADD, costs more than the whole script.
+ *   Shared locks, permits and kept locks stand in the key as a word that no
+ *   token and no owner id's grant can be, and their holders in the hash of the
+ *   owners (group.lua): so the plain lock finds an empty key or a string, as
+ *   before, and costs what it did; and libraries that know only the key, and
+ *   older clients, find it taken.  Rejected: a fifth key, which every step would
+ *   name and pay for; a sorted set by ends, which would keep a holder's end apart
+ *   from the rest of it, and one may be evicted or moved without the other.
  *   Plain commands for acquire=set, where they say enough (unfenced.c).
  *   In a cluster a channel for each slot, not for each client: a sharded
  *   message reaches only the shard of its channel, and a script may publish
@@ -522,9 +531,13 @@ const struct hfi_backend hfi_backend_redis = {
     .traits = HF_TRAIT_FENCED | HF_TRAIT_LEASED | HF_TRAIT_QUEUED |
               HF_TRAIT_NOTIFY | HF_TRAIT_REENTRANT | HF_TRAIT_DETACH |
               HF_TRAIT_BREAK | HF_TRAIT_PROCESSES | HF_TRAIT_MACHINES |
-              HF_TRAIT_NOTED,
+              HF_TRAIT_NOTED | HF_TRAIT_SHARED | HF_TRAIT_PERMITS |
+              HF_TRAIT_MIN_HOLD,
     .varies = HF_TRAIT_FENCED | HF_TRAIT_QUEUED | HF_TRAIT_NOTIFY |
-              HF_TRAIT_REENTRANT | HF_TRAIT_BREAK | HF_TRAIT_NOTED,
+              HF_TRAIT_REENTRANT | HF_TRAIT_BREAK | HF_TRAIT_NOTED |
+              HF_TRAIT_SHARED | HF_TRAIT_PERMITS | HF_TRAIT_MIN_HOLD,
+    .no_permits = "acquire=set and acquire=script write nothing but the key",
+    .no_min_hold = "acquire=set and acquire=script write nothing but the key",
     .page = "redis",
     .tested = "Redis 6.0, 7.0, 8.6; Valkey 8.1, 9",
     .open = redis_open,
@@ -533,6 +546,8 @@ const struct hfi_backend hfi_backend_redis = {
     .try_acquire = redis_try_acquire,
     .renew = redis_renew,
     .release = redis_release,
+    .keep = redis_keep,
+    .downgrade = redis_downgrade,
     .watch = redis_watch,
     .unwatch = redis_unwatch,
     .poll_fd = redis_poll_fd,
@@ -541,6 +556,7 @@ const struct hfi_backend hfi_backend_redis = {
     .take_over = redis_take_over,
     .inspect = redis_inspect,
     .list = redis_list,
+    .holders = redis_holders,
     .break_grant = redis_break,
     .free_grant = redis_free,
 };

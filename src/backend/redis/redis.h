@@ -7,6 +7,7 @@
  *   renew.c       keeping many locks at once
  *   release.c     giving back
  *   wait.c        being told of a lock, and of our own being wanted
+ *   alter.c       sharing what is held, and keeping what is released
  *   handle.c      locks that are passed on
  *   inspect.c     inspect, list
  *   break.c       breaking a lock
@@ -128,6 +129,12 @@ struct redis_grant {
 static inline struct redis_grant *redis_own(const struct hfi_receipt *receipt)
 {
     return receipt->own;
+}
+
+/* Is its token all that the key says of the claim, once that is granted? */
+static inline bool redis_is_plain(const struct hfi_claim *claim)
+{
+    return !claim->owner && !claim->shared && !claim->permits;
 }
 
 struct redis_conn {
@@ -445,6 +452,15 @@ hf_status redis_give_back(struct redis_conn *, const struct hfi_claim *,
                           struct hfi_receipt *, bool over, int64_t deadline,
                           struct hf_error *);
 
+/* ---- alter.c -------------------------------------------------------- */
+
+hf_status redis_downgrade(struct hfi_conn *, const struct hfi_claim *,
+                          struct hfi_receipt *, int64_t deadline,
+                          struct hf_error *);
+hf_status redis_keep(struct hfi_conn *, const struct hfi_claim *,
+                     struct hfi_receipt *, int64_t ms, int64_t deadline,
+                     struct hf_error *);
+
 /* ---- handle.c ------------------------------------------------------- */
 
 hf_status redis_attach(struct hfi_conn *, const struct hfi_claim *,
@@ -458,6 +474,8 @@ hf_status redis_take_over(struct hfi_conn *, const struct hfi_claim *,
 
 hf_status redis_inspect(struct hfi_conn *, const char *key, struct hf_info *,
                         int64_t deadline, struct hf_error *);
+hf_status redis_holders(struct hfi_conn *, const char *key, hf_holders_fn *,
+                        void *arg, int64_t deadline, struct hf_error *);
 hf_status redis_list(struct hfi_conn *, const char *prefix, hf_list_fn *,
                      void *arg, int64_t deadline, struct hf_error *);
 

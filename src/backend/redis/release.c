@@ -55,8 +55,8 @@ hf_status redis_give_back(struct redis_conn *rc, const struct hfi_claim *claim,
 
     if (!unfenced)
         st = give_step(rc, claim, receipt, over, &said, deadline, err);
-    if (unfenced ||
-        (st == HF_UNAVAILABLE && over && !claim->owner && redis_is_moving(rc)))
+    if (unfenced || (st == HF_UNAVAILABLE && over && redis_is_plain(claim) &&
+                     redis_is_moving(rc)))
         st = redis_unfenced_release(rc, claim, deadline, err);
     else if (!st && !said)
         st = hfi_fail(err, HF_LOST, "%s: the lock was not ours any more",

@@ -1,18 +1,8 @@
 -- SPDX-License-Identifier: MIT
 --
--- release.lua - L, D and G: a claim ends, or gives a grant back.
+-- release.lua - L and G: a claim ends, or gives a grant back.
 
-local function end_claim(whose, life)
-  write_first()
-  call('ZADD', queue, over + now + life, '-' .. whose)
-  if call('PTTL', queue) < life then call('PEXPIRE', queue, life) end
-end
-
-if op == 'D' then
-  end_claim(token, tonumber(ARGV[3]))
-  op = 'L'
-end
-if op == 'G' then
+if op == 'G' and not shares then
   local last = call('HGET', meta, 'g') or ''
   if not ours or match(last, '^%d+') ~= ARGV[3] then return 0 end
   op = 'L'
@@ -20,11 +10,12 @@ end
 
 -- If nobody has it, it may have ended between two of the calls that pass it
 -- on, and those who wait must not be forgotten: go on, and say so by 4.
-if op == 'L' then
-  if not ours then
-    local placed = leave(token)
-    return not value and set_free() == 2 and 4 or placed
-  end
+local left_over -- alter.lua
+if op == 'L' and not ours and not shares then
+  local placed, said = leave(token), not value and set_free()
+  if said ~= 3 then return said == 2 and 4 or placed end
+  heirs.again, heirs.done = 4, placed
+elseif op == 'L' and ours then
   if call('ZREM', queue, token) == 1 then -- It polls, and was passed the lock.
     call('HDEL', meta, token)
     front = nil
@@ -34,7 +25,14 @@ if op == 'L' then
     call('HDEL', owners, token)
     call('PEXPIRE', owners, left)
     call('PEXPIRE', lock, left)
-    return 1
+    local rest = call('HKEYS', owners)
+    for i = 1, #rest do
+      if sub(rest[i], 1, 1) ~= '~' then return 1 end
+    end
+    left_over = rest[1]
+  else
+    local said = set_free(owner ~= '' and token)
+    if said ~= 3 then return said end
+    heirs.again = 2
   end
-  return set_free(owner ~= '' and token)
 end

@@ -14,7 +14,8 @@
  *  (3) While the slot of a lock moves, the server refuses a script whose keys
  *      are not all there yet.  The key alone can always be renewed, and is:
  *      that there was a break is then seen by the renewal after the move.  With
- *      an owner id that takes two steps, one lock after the other (migrate.c).
+ *      an owner id, or in a group (group.lua), that takes two
+ *      steps, one lock after the other (migrate.c).
  *  (4) What was not carried out, because the server lacks the script or has the
  *      slot no more, or has only a part of it, is sent again together: a
  *      fail-over or a move costs all the locks of a shard a few round trips
@@ -165,7 +166,7 @@ static bool renew_moving(struct renew_round *round, size_t i,
 {
     struct hfi_renewal *item = &round->items[i];
 
-    if (item->claim->owner && round->rc->acquire == REDIS_FENCED) {
+    if (!redis_is_plain(item->claim) && round->rc->acquire == REDIS_FENCED) {
         redis_move_renew(round->rc, item, deadline, err);
         return true;
     }

@@ -2,14 +2,14 @@
 --
 -- renew.lua - R, S and C: keep the lock; and the last grant, for what follows.
 
-local last = call('HMGET', meta, 'g', 'b')
+local last = op ~= 'A' and op ~= 'L' and call('HMGET', meta, 'g', 'b') or {}
 local fence, granted_at, holder, mark, len, about = match(last[1] or '',
   '^(%d+) (%d+) (%S+) ([?!]?)(%d+) (.*)$')
 local broken = fence and fence == last[2]
 -- Another library has it, and nothing of the last grant is its own.
 local foreign = value and value ~= holder and not is_owner_grant(fence)
 
-if op == 'R' or op == 'S' or op == 'C' then
+if (op == 'R' or op == 'S' or op == 'C') and not mine then
   local said, ttl = ARGV[4], tonumber(ARGV[3])
   local less = not fence or #fence == #said and fence < said
   local forgot = #said == 16 and less and (said >= stamp or fence and value)
@@ -24,6 +24,7 @@ if op == 'R' or op == 'S' or op == 'C' then
       write_first()
       call('HSET', meta, 'g', said .. ' ' .. since .. ' ' .. token .. ' 0 ')
       call('PEXPIRE', meta, ttl + keep)
+      if shares and not use then call('HSET', owners, '<', said) end
     end
     return value and value ~= token and not held and 2 or 0
   end

@@ -3,6 +3,11 @@
 -- state.lua - what all other operations need to know, and telling others.
 
 local fair, prefix_len, owner = match(what, '^.(.)(%d+) (.*)$')
+local use -- nil, or as one of several: 0 shared, else its permits
+if op == 'X' then
+  op, fair, prefix_len, use, owner = match(what, '^.(.)(.)(%d+) (%d+) (.*)$')
+  use = tonumber(use)
+end
 local window = 2000
 local aside, over, silent = 4e15, 7e15, false
 local clock = call('TIME')
@@ -42,4 +47,23 @@ compare()
 local function is_owner_grant(fence)
   return fence and sub(value, -#fence - 1) == ' ' .. fence
     and call('EXISTS', owners) == 1
+end
+
+-- Is it the lock of several, or one that is kept (group.lua)?  How it is used,
+-- 0 if it is shared, or its permits; when the last of its members ends, and
+-- what time it is for them: as in owners_time.lua, their own expiry tells; and
+-- the claim's own member, packed.  Without members the value was put there by
+-- somebody else.
+local shares, kept, group_end, group_time, mine
+if value and sub(value, -1) == ':' then
+  local word, permits = match(value, '^(%a+) ?(%d*):$')
+  local known = (word == 'shared' or word == 'permits' or word == 'kept')
+    and redis.pcall('HMGET', owners, '', token)
+  group_end = known and known[1] and tonumber(known[1])
+  if group_end then
+    local left = call('PTTL', owners)
+    shares, kept = tonumber(permits) or 0, word == 'kept'
+    group_time = left < 0 and now or group_end - left
+    mine = known[2]
+  end
 end

@@ -2,7 +2,8 @@
 --
 -- take_over.lua - T: another token takes over.
 
-if op == 'T' then
+if op == 'T' and not shares then
+  if use then return 0 end
   if fence ~= ARGV[4] then return 0 end
   local old, life = ARGV[3], tonumber(ARGV[5])
   if ours then

@@ -10,8 +10,10 @@
  * hears.  A message is one character, a token and a key:
  *
  *   +TOKENn f KEY   this claim's turn has come: it was granted with fence f
- *                   after its n-th try, or may try to be if f is 0
+ *                   after its n-th try, or may try to be if f is 0; with
+ *                   permits f is FENCE/SLOT
  *   ~TOKENKEY   this claim is next after one that may be dead
+ *   @TOKENms KEY    this claim is next, and may have it after so long
  *   ?TOKENKEY   somebody asks for what we let linger
  *   !TOKENKEY   an operator broke this grant
  *
@@ -35,6 +37,7 @@ static void heard_turn(struct redis_conn *rc, const char *text,
                        const char *token)
 {
     unsigned long long nth, fence;
+    long slot = -1;
     char *end;
 
     nth = strtoull(text, &end, 10);
@@ -42,13 +45,26 @@ static void heard_turn(struct redis_conn *rc, const char *text,
         return;
     text = end + 1;
     fence = strtoull(text, &end, 10);
+    if (end != text && *end == '/')
+        slot = strtol(end + 1, &end, 10);
     if (end == text || *end != ' ')
         return;
     if (fence && !rc->replicas && redis_saw(rc, end + 1, fence))
-        hfi_granted(&rc->base, end + 1, token, (uint32_t)nth, fence, -1,
-                    REDIS_WINDOW_MS);
+        hfi_granted(&rc->base, end + 1, token, (uint32_t)nth, fence,
+                    (int32_t)slot, REDIS_WINDOW_MS);
     else
         hfi_wake(&rc->base, end + 1, token);
+}
+
+/* "ms KEY" */
+static void heard_end(struct redis_conn *rc, const char *text,
+                      const char *token)
+{
+    char *end;
+    long long ms = strtoll(text, &end, 10);
+
+    if (end != text && *end == ' ' && ms >= 0 && ms < INT32_MAX)
+        hfi_expect(&rc->base, end + 1, token, ms + 1);
 }
 
 void redis_heard(struct redis_conn *rc, const redisReply *payload)
@@ -66,6 +82,8 @@ void redis_heard(struct redis_conn *rc, const redisReply *payload)
         heard_turn(rc, key, token);
     else if (text[0] == '~')
         hfi_expect(&rc->base, key, token, REDIS_WINDOW_MS + 1);
+    else if (text[0] == '@')
+        heard_end(rc, key, token);
     else if (text[0] == '?')
         hfi_wanted(&rc->base, key);
     else if (text[0] == '!')

@@ -1,0 +1,14 @@
+-- SPDX-License-Identifier: MIT
+--
+-- over.lua - D: a claim is over, and what arrives later for it is refused.
+
+local function end_claim(whose, life)
+  write_first()
+  call('ZADD', queue, over + now + life, '-' .. whose)
+  if call('PTTL', queue) < life then call('PEXPIRE', queue, life) end
+end
+
+if op == 'D' then
+  end_claim(token, tonumber(ARGV[3]))
+  op = 'L'
+end
