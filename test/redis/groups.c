@@ -519,6 +519,55 @@ TEST(a_reader_that_an_older_client_lets_in_has_the_lock)
     rt_end(&s);
 }
 
+/* ---- lost answers ------------------------------------------------------ */
+
+/* What is asked again changes nothing more. */
+TEST(a_step_whose_answer_is_lost_is_done_once)
+{
+    struct hf_lock_opts opts = rt_opts(60000, HF_SHARED | HF_MANUAL);
+    struct hf_info info = HF_INFO_INIT;
+    struct rt_server s = {0};
+    hf_client *far, *near;
+    struct proxy p;
+    hf_lock *lk;
+    int i;
+
+    rt_start(&s, NULL);
+    proxy_start(&p, &s);
+    CHECK_OK(hf_open(rt_url(p.port, "?timeout=5s"), NULL, &far, &t_err));
+    near = rt_open(&s, "");
+    for (i = 0; i < 2; i++) {
+        if (i)
+            opts = with_permits(60000, 2);
+        proxy_set(&p, PROXY_CUT, 0);
+        CHECK_OK(hf_acquire(far, "k", 20000, &opts, &lk, &t_err));
+        CHECK_EQ(rt_int(&s, "HLEN {holdfast:k}:owners:"), 2);
+        CHECK_EQ(hf_slot(lk), i ? 0 : -1);
+        CHECK_OK(hf_check(near, "k", hf_fence(lk), &t_err));
+        CHECK_OK(hf_release(lk, &t_err));
+        CHECK_EQ(rt_int(&s, "EXISTS " LOCK_AND_OWNERS), 0);
+    }
+    opts = rt_opts(60000, 0);
+    CHECK_OK(hf_acquire(far, "k", 20000, &opts, &lk, &t_err));
+    proxy_set(&p, PROXY_CUT, 0);
+    CHECK_OK(hf_downgrade(lk, &t_err));
+    CHECK_STR(rt_text(&s, "GET holdfast:k"), "shared:");
+    CHECK_OK(hf_extend(lk, 0, &t_err));
+    CHECK_OK(hf_release(lk, &t_err));
+    CHECK_EQ(rt_int(&s, "EXISTS " LOCK_AND_OWNERS), 0);
+    opts.min_hold_ms = 600000;
+    CHECK_OK(hf_acquire(far, "k", 20000, &opts, &lk, &t_err));
+    proxy_set(&p, PROXY_CUT, 0);
+    CHECK_STATUS(hf_release(lk, &t_err), HF_UNCERTAIN); /* asked again */
+    t_poll_until(hf_inspect(near, "k", &info, &t_err) == HF_OK && info.kept,
+                 20000);
+    CHECK_OK(hf_break_force(near, "k", info.fence, &t_err));
+    hf_close(far);
+    hf_close(near);
+    proxy_stop(&p);
+    rt_end(&s);
+}
+
 /* ---- servers ----------------------------------------------------------- */
 
 /* Main key there, members here, for two leases. */
