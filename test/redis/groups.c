@@ -200,7 +200,7 @@ static void wait_for(struct rt_server *s, hf_client *client,
 TEST(who_waits_is_told_that_a_lock_is_kept_for_less_than_its_lease)
 {
     struct hf_lock_opts opts = rt_opts(600000, 0);
-    static const char *const modes[] = {"", "?queue=barge"};
+    static const char *const modes[] = {"", "?queue=barge", ""};
     struct rt_server s = {0};
     hf_client *a, *b;
     struct rt_waiter w;
@@ -209,9 +209,10 @@ TEST(who_waits_is_told_that_a_lock_is_kept_for_less_than_its_lease)
     int i;
 
     rt_start(&s, NULL);
-    for (i = 0; i < 2; i++) {
+    for (i = 0; i < 3; i++) {
         a = rt_open(&s, modes[i]);
         b = rt_open(&s, modes[i]);
+        opts.flags = i == 2 ? HF_SHARED : 0;
         opts.min_hold_ms = 1500;
         began = t_now_ms();
         lk = take(a, &opts);
