@@ -37,13 +37,6 @@ static int64_t note_watch(struct sql_note *note, int64_t version,
 
 /* ---- acquiring --------------------------------------------------------- */
 
-/* One try, as the statement or a look tells it. */
-struct sql_tried {
-    int64_t fence, left_ms, version, ttl_ms;
-    int64_t mine; /* the fence, if a look has found our own token */
-    bool again;
-};
-
 static void try_row(struct sql_answer *answer, const struct sql_cell *cells,
                     int n)
 {
@@ -56,6 +49,9 @@ static void try_row(struct sql_answer *answer, const struct sql_cell *cells,
     tried->version = cells[SQL_TRY_VERSION].num;
     tried->ttl_ms = cells[SQL_TRY_TTL].num;
     tried->again = cells[SQL_TRY_AGAIN].num != 0;
+    if (n > SQL_TRY_TOKEN)
+        tried->use =
+            sql_share_use(cells[SQL_TRY_TOKEN].data, cells[SQL_TRY_TOKEN].len);
 }
 
 /* The statement tells everything. */
@@ -92,6 +88,7 @@ static hf_status try_look(struct sql_conn *conn, const struct sql_call *call,
     ret->again =
         !seen.held || ret->mine ||
         (conn->strategy == SQL_VERSION && seen.version == call->number);
+    ret->use = seen.held ? seen.use : -1;
     ret->left_ms = seen.left_ms;
     ret->version = seen.version;
     ret->ttl_ms = seen.ttl_ms;
@@ -117,8 +114,6 @@ static hf_status try_by_look(struct sql_conn *conn, const struct sql_call *call,
     if (st || answer.id)
         return st;
     note->busy = true;
-    if (!call->queue && !conn->driver->silent)
-        return HF_OK;
     st = try_look(conn, call, ret, deadline, err);
     if (!st && ret->mine)
         ret->fence = ret->mine; /* It was, and the answer did not say so. */
@@ -128,10 +123,28 @@ static hf_status try_by_look(struct sql_conn *conn, const struct sql_call *call,
 static void try_busy(struct sql_conn *conn, struct sql_note *note,
                      const struct sql_tried *tried, struct hfi_answer *busy)
 {
-    if (conn->strategy == SQL_VERSION && tried->version)
-        busy->left_ms = note_watch(note, tried->version, tried->ttl_ms);
-    else
-        busy->left_ms = tried->left_ms > 0 ? tried->left_ms : 0;
+    int64_t left = tried->left_ms > 0 ? tried->left_ms : 0, watch;
+
+    busy->left_ms = left;
+    if (conn->strategy != SQL_VERSION || !tried->version)
+        return;
+    watch = note_watch(note, tried->version, tried->ttl_ms);
+    busy->left_ms = left && left < watch ? left : watch;
+}
+
+/* A plain claim; others may share the key. */
+static hf_status try_plain(struct sql_conn *conn, const struct hfi_claim *claim,
+                           const struct sql_call *call, struct sql_note *note,
+                           struct sql_tried *tried, int64_t deadline,
+                           struct hf_error *err)
+{
+    hf_status st = conn->driver->by_look
+                       ? try_by_look(conn, call, note, tried, deadline, err)
+                       : try_once(conn, call, tried, deadline, err);
+
+    if (st || tried->fence || tried->again || tried->use)
+        return st;
+    return sql_share_door(conn, claim, note, tried, deadline, err);
 }
 
 static hf_status sql_try(struct sql_conn *conn, const struct hfi_claim *claim,
@@ -144,6 +157,7 @@ static hf_status sql_try(struct sql_conn *conn, const struct hfi_claim *claim,
                             .note = claim->note,
                             .ttl_ms = claim->ttl_ms,
                             .queue = claim->queue,
+                            .permits = claim->permits,
                             .number = -1};
     hf_status st;
     int i = 0;
@@ -151,10 +165,10 @@ static hf_status sql_try(struct sql_conn *conn, const struct hfi_claim *claim,
     do {
         struct hfi_answer watched = {0};
 
-        *tried = (struct sql_tried){0};
-        st = conn->driver->by_look
-                 ? try_by_look(conn, &call, note, tried, deadline, err)
-                 : try_once(conn, &call, tried, deadline, err);
+        *tried = (struct sql_tried){.use = -1};
+        st = sql_share_is(claim)
+                 ? sql_share_enter(conn, &call, tried, deadline, err)
+                 : try_plain(conn, claim, &call, note, tried, deadline, err);
         if (st || tried->fence || conn->strategy != SQL_VERSION || tried->again)
             continue;
         try_busy(conn, note, tried, &watched);
@@ -179,14 +193,21 @@ hf_status sql_try_acquire(struct hfi_conn *base, const struct hfi_claim *claim,
     if (conn->strategy == SQL_ROW)
         return sql_row_try_acquire(conn, claim, receipt, busy, deadline, err);
     st = sql_try(conn, claim, &note, &tried, deadline, err);
+    receipt->registered = receipt->registered || note.marked;
+    own->note.marked = note.marked;
     if (st)
         return st;
     if (tried.fence) {
         memset(own, 0, sizeof(*own));
         receipt->fence = (uint64_t)tried.fence;
+        receipt->slot = tried.slot;
         receipt->registered = true;
+        if (note.marked)
+            sql_share_door_end(conn, claim, deadline);
         return HF_OK;
     }
+    if (tried.use >= 0 && tried.use != claim->permits)
+        return hfi_fail_use(err, claim, tried.use);
     note.busy = true;
     if (err)
         err->status = HF_OK; /* of a deadlock that was gone through again */

@@ -25,9 +25,13 @@ hf_status sql_break(struct hfi_conn *base, const char *key, uint64_t fence,
         return st;
     /* To break it twice is no more than once. */
     st = sql_inspect_row(conn, key, &seen, deadline, err);
-    if (!st && !(seen.info.broken && seen.info.fence == fence))
-        st = grant_over(base, err);
-    return st;
+    if (st || (seen.info.broken && seen.info.fence == fence))
+        return st;
+    if (seen.use >= 0 && conn->strategy != SQL_ROW)
+        st = sql_share_break(conn, key, fence, deadline, err);
+    else
+        st = HF_LOST;
+    return st == HF_LOST ? grant_over(base, err) : st;
 }
 
 /* End the session of strategy row that has the fence, where one statement
@@ -60,5 +64,8 @@ hf_status sql_free(struct hfi_conn *base, const char *key, uint64_t fence,
     st = sql_run(conn, SQL_FREE, &call, &answer, deadline, err);
     if (st || answer.affected || answer.rows)
         return st;
-    return grant_over(base, err);
+    st = conn->strategy == SQL_ROW
+             ? HF_LOST
+             : sql_share_free(conn, key, fence, deadline, err);
+    return st == HF_LOST ? grant_over(base, err) : st;
 }

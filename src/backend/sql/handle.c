@@ -30,9 +30,17 @@ hf_status sql_take_over(struct hfi_conn *base, const struct hfi_claim *claim,
                             .note = token,
                             .number = (int64_t)receipt->fence};
     struct sql_answer answer = {0};
-    hf_status st = sql_run(conn, SQL_TAKE, &call, &answer, deadline, err);
+    hf_status st;
 
-    if (st || answer.affected || answer.rows)
-        return st;
+    /* In the mode of the claim only: backend.h (16). */
+    if (sql_share_is(claim)) {
+        st = sql_share_take_over(conn, claim, token, receipt, deadline, err);
+        if (st != HF_LOST)
+            return st;
+    } else {
+        st = sql_run(conn, SQL_TAKE, &call, &answer, deadline, err);
+        if (st || answer.affected || answer.rows)
+            return st;
+    }
     return hfi_fail(err, HF_LOST, "%s: there is no such grant", base->endpoint);
 }

@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
- * inspect.c - looking at rows, one or all that are held.
+ * inspect.c - looking at rows, one or all that are held, and at holders.
  *
  * INVARIANTS
  *  (1) A look and a try agree: what keeps a try out is held, also if it was
  *      broken.
+ *  (2) The table of holders is asked only where the row of a key says that
+ *      several have it: share.c (2).  The holder that describes a key is the
+ *      newest, so that the fence is that of a grant which stands.
  */
 #include "sql.h"
 
@@ -38,6 +41,8 @@ static void seen_fill(const struct sql_conn *conn, const struct sql_cell *cells,
     seen_text(ret->token, sizeof(ret->token), &cells[SQL_LOOK_TOKEN]);
     ret->held = cells[SQL_LOOK_TOKEN].data &&
                 (conn->strategy != SQL_LEASE || left->num > 0);
+    ret->use =
+        sql_share_use(cells[SQL_LOOK_TOKEN].data, cells[SQL_LOOK_TOKEN].len);
     info->fence = (uint64_t)cells[SQL_LOOK_FENCE].num;
     info->held = ret->held; /* inspect.c (1) */
     info->broken = ret->held && ret->token[0] == '!';
@@ -45,7 +50,7 @@ static void seen_fill(const struct sql_conn *conn, const struct sql_cell *cells,
     info->waiters = conn->strategy == SQL_ROW && cells[SQL_LOOK_WANTED].data
                         ? (int32_t)cells[SQL_LOOK_WANTED].num
                         : -1;
-    info->left_ms = info->since_ms = -1;
+    info->left_ms = info->since_ms = info->slot = -1;
     if (!info->held)
         return;
     info->left_ms = left->data ? left->num : -1;
@@ -58,6 +63,23 @@ static void seen_fill(const struct sql_conn *conn, const struct sql_cell *cells,
         snprintf(info->owner, sizeof(info->owner), "%s",
                  ret->token + info->broken);
     seen_text(info->note, sizeof(info->note), &cells[SQL_LOOK_NOTE]);
+}
+
+/* A row of the table of holders. */
+static void seen_fill_holder(const struct sql_conn *conn,
+                             const struct sql_cell *cells, struct hf_info *ret)
+{
+    struct sql_seen seen = {.info = {.size = sizeof(seen.info)}};
+    bool kept = cells[SQL_LOOK_KEPT].num;
+
+    seen_fill(conn, cells, &seen);
+    *ret = seen.info;
+    ret->permits = (int32_t)cells[SQL_LOOK_PERMITS].num;
+    ret->slot = ret->permits ? (int32_t)cells[SQL_LOOK_SLOT].num : -1;
+    ret->shared = !ret->permits && !cells[SQL_LOOK_MODE].num;
+    ret->kept = kept;
+    if (kept)
+        ret->takeover_ms = 0; /* share.c (7) */
 }
 
 struct sql_inspecting {
@@ -96,26 +118,10 @@ hf_status sql_is_wanted(struct sql_conn *conn, const char *key, bool *ret,
     return st;
 }
 
-/* ---- for people -------------------------------------------------------- */
+/* ---- holders ----------------------------------------------------------- */
 
-hf_status sql_inspect(struct hfi_conn *base, const char *key,
-                      struct hf_info *ret, int64_t deadline,
-                      struct hf_error *err)
-{
-    struct sql_seen seen;
-    hf_status st =
-        sql_inspect_row((struct sql_conn *)base, key, &seen, deadline, err);
-
-    if (st)
-        return st;
-    seen.info.size = ret->size;
-    ret->waiters = -1;
-    if (seen.there)
-        *ret = seen.info;
-    return HF_OK;
-}
-
-/* The rows are kept until the session is free: `fn` may use the client. */
+/* The rows are kept until the session is free: a caller's function may use the
+ * client. */
 struct sql_listed {
     struct hfi_link link;
     struct hf_info info;
@@ -125,8 +131,138 @@ struct sql_listed {
 struct sql_listing {
     struct sql_conn *conn;
     struct hfi_link found;
+    bool shared; /* some are in the table of holders */
     bool nomem;
 };
+
+static struct sql_listed *listing_add(struct sql_listing *listing,
+                                      const struct sql_cell *name)
+{
+    struct sql_listed *item = hfi_alloc(sizeof(*item));
+
+    listing->nomem = listing->nomem || !item;
+    if (!item)
+        return NULL;
+    seen_text(item->key, sizeof(item->key), name);
+    hfi_link_append(&listing->found, &item->link);
+    return item;
+}
+
+static struct sql_listed *listing_take(struct sql_listing *listing)
+{
+    struct sql_listed *item;
+
+    if (hfi_link_alone(&listing->found))
+        return NULL;
+    item = hfi_container(listing->found.next, struct sql_listed, link);
+    hfi_link_remove(&item->link);
+    return item;
+}
+
+static void holders_row(struct sql_answer *answer, const struct sql_cell *cells,
+                        int n)
+{
+    struct sql_listing *listing = answer->arg;
+    struct sql_listed *item;
+
+    if (n != SQL_HOLDER_COLUMNS || cells[SQL_LOOK_NAME].len > HF_KEY_MAX)
+        return;
+    item = listing_add(listing, &cells[SQL_LOOK_NAME]);
+    if (item)
+        seen_fill_holder(listing->conn, cells, &item->info);
+}
+
+/* Each of those who have the key, as found in the table of holders. */
+static hf_status holders_find(struct sql_listing *ret, const char *key,
+                              int32_t *count, int64_t deadline,
+                              struct hf_error *err)
+{
+    struct sql_answer answer = {.row = holders_row, .arg = ret};
+    struct sql_call call = {.key = key};
+    hf_status st;
+
+    hfi_link_init(&ret->found);
+    st = sql_run(ret->conn, SQL_HOLDERS, &call, &answer, deadline, err);
+    *count = (int32_t)answer.rows;
+    return !st && ret->nomem ? hfi_nomem(err) : st;
+}
+
+hf_status sql_holders(struct hfi_conn *base, const char *key, hf_holders_fn *fn,
+                      void *arg, int64_t deadline, struct hf_error *err)
+{
+    struct sql_listing listing = {.conn = (struct sql_conn *)base};
+    struct sql_listed *item;
+    struct sql_seen seen;
+    bool more = true;
+    int32_t count;
+    hf_status st = sql_inspect_row(listing.conn, key, &seen, deadline, err);
+
+    if (st)
+        return st;
+    if (!seen.held || seen.use < 0) {
+        if (seen.held)
+            fn(arg, &seen.info);
+        return HF_OK;
+    }
+    st = holders_find(&listing, key, &count, deadline, err);
+    while ((item = listing_take(&listing))) {
+        item->info.holders = count;
+        more = more && !st && fn(arg, &item->info);
+        hfi_free(item);
+    }
+    return st;
+}
+
+hf_status sql_inspect_holder(struct sql_conn *conn, const char *key,
+                             uint64_t fence, struct hf_info *ret, bool *there,
+                             int64_t deadline, struct hf_error *err)
+{
+    struct sql_listing listing = {.conn = conn};
+    struct sql_listed *item;
+    int32_t count;
+    hf_status st = holders_find(&listing, key, &count, deadline, err);
+
+    *there = false;
+    while ((item = listing_take(&listing))) {
+        if (!st && !*there && (!fence || item->info.fence == fence)) {
+            *ret = item->info;
+            ret->holders = count;
+            *there = true;
+        }
+        hfi_free(item);
+    }
+    return st;
+}
+
+/* ---- for people -------------------------------------------------------- */
+
+hf_status sql_inspect(struct hfi_conn *base, const char *key,
+                      struct hf_info *ret, int64_t deadline,
+                      struct hf_error *err)
+{
+    struct sql_conn *conn = (struct sql_conn *)base;
+    struct sql_seen seen;
+    uint64_t newest;
+    bool there = false;
+    hf_status st = sql_inspect_row(conn, key, &seen, deadline, err);
+
+    newest = seen.info.fence;
+    if (!st && seen.held && seen.use >= 0) {
+        seen.info = (struct hf_info){
+            .left_ms = -1, .since_ms = -1, .waiters = -1, .slot = -1};
+        st =
+            sql_inspect_holder(conn, key, 0, &seen.info, &there, deadline, err);
+        if (!there)
+            seen.info.fence = newest;
+    }
+    if (st)
+        return st;
+    seen.info.size = ret->size;
+    ret->waiters = -1;
+    if (seen.there)
+        *ret = seen.info;
+    return HF_OK;
+}
 
 static void list_row(struct sql_answer *answer, const struct sql_cell *cells,
                      int n)
@@ -138,15 +274,33 @@ static void list_row(struct sql_answer *answer, const struct sql_cell *cells,
     if (n != SQL_LOOK_COLUMNS || cells[SQL_LOOK_NAME].len > HF_KEY_MAX)
         return;
     seen_fill(listing->conn, cells, &seen);
-    if (!seen.info.held)
+    listing->shared = listing->shared || (seen.held && seen.use >= 0);
+    if (!seen.held || seen.use >= 0)
         return;
-    item = hfi_alloc(sizeof(*item));
-    listing->nomem = listing->nomem || !item;
-    if (!item)
+    item = listing_add(listing, &cells[SQL_LOOK_NAME]);
+    if (item)
+        item->info = seen.info;
+}
+
+/* Those of one key follow each other. */
+static void list_holder(struct sql_answer *answer, const struct sql_cell *cells,
+                        int n)
+{
+    struct sql_listing *listing = answer->arg;
+    const struct sql_cell *name = &cells[SQL_LOOK_NAME];
+    struct sql_listed *last;
+
+    if (n != SQL_HOLDER_COLUMNS || name->len > HF_KEY_MAX)
         return;
-    item->info = seen.info;
-    seen_text(item->key, sizeof(item->key), &cells[SQL_LOOK_NAME]);
-    hfi_link_append(&listing->found, &item->link);
+    last = hfi_container(listing->found.prev, struct sql_listed, link);
+    if (!hfi_link_alone(&listing->found) && strlen(last->key) == name->len &&
+        !memcmp(last->key, name->data, name->len)) {
+        last->info.holders++;
+        return;
+    }
+    last = listing_add(listing, name);
+    if (last)
+        seen_fill_holder(listing->conn, cells, &last->info);
 }
 
 hf_status sql_list(struct hfi_conn *base, const char *prefix, hf_list_fn *fn,
@@ -154,20 +308,21 @@ hf_status sql_list(struct hfi_conn *base, const char *prefix, hf_list_fn *fn,
 {
     struct sql_listing listing = {.conn = (struct sql_conn *)base};
     struct sql_answer answer = {.row = list_row, .arg = &listing};
+    struct sql_answer holders = {.row = list_holder, .arg = &listing};
     struct sql_call call = {.key = prefix};
+    struct sql_listed *item;
     bool more = true;
     hf_status st;
 
     hfi_link_init(&listing.found);
     st = sql_run(listing.conn, SQL_LIST, &call, &answer, deadline, err);
+    if (!st && listing.shared)
+        st = sql_run(listing.conn, SQL_HOLDERS_ALL, &call, &holders, deadline,
+                     err);
     if (!st && listing.nomem)
         st = hfi_nomem(err);
-    while (!hfi_link_alone(&listing.found)) {
-        struct sql_listed *item =
-            hfi_container(listing.found.next, struct sql_listed, link);
-
+    while ((item = listing_take(&listing))) {
         more = more && !st && fn(arg, item->key, &item->info);
-        hfi_link_remove(&item->link);
         hfi_free(item);
     }
     return st;

@@ -371,6 +371,77 @@ static void pool_leave(struct sql_conn *conn)
     } while (session);
 }
 
+/* What needs the table of holders, and not only looks whether something is in
+ * it. */
+static bool pool_makes_holders(enum sql_stmt stmt)
+{
+    return stmt == SQL_ENTER || stmt == SQL_DOWNGRADE || stmt == SQL_KEEP;
+}
+
+static hf_status pool_make_holders(struct sql_session *session, bool *there,
+                                   int64_t deadline, struct hf_error *err)
+{
+    struct sql_conn *conn = session->conn;
+    struct sql_answer answer = {0};
+    hf_status st;
+
+    do
+        st = conn->driver->run(session, SQL_CREATE_HOLDERS, NULL, &answer,
+                               deadline, err);
+    while (st && session->why == SQL_WHY_RETRY && !session->broken &&
+           hfi_left_ms(deadline));
+    if (!st)
+        st = sql_verify_holders(session, there, deadline, err);
+    if (!st && !*there)
+        st = sql_verify_unseen(conn, err);
+    return st ? hfi_wrap(err, st, "make the table of holders") : HF_OK;
+}
+
+/* Before a statement about holders: is their table there, and is it fit?
+ * verify.c (1) */
+static hf_status pool_holders(struct sql_session *session, enum sql_stmt stmt,
+                              bool *there, int64_t deadline,
+                              struct hf_error *err)
+{
+    hf_status st;
+
+    *there = true;
+    if (!sql_is_of_holders(stmt) || session->holders)
+        return HF_OK;
+    st = sql_verify_holders(session, there, deadline, err);
+    if (!st && !*there && pool_makes_holders(stmt)) {
+        if (session->conn->create)
+            st = pool_make_holders(session, there, deadline, err);
+        else
+            st = hfi_fail(err, HF_INVALID,
+                          "there is no table of holders, NAME_holders, and the "
+                          "URL says create=no");
+    }
+    session->holders = !st && *there;
+    /* Nothing was asked for yet, so nothing can be in doubt. */
+    return st == HF_UNCERTAIN ? hfi_restate(err, HF_UNAVAILABLE) : st;
+}
+
+/* One go in a session. */
+static hf_status pool_go(struct sql_session *session, enum sql_stmt stmt,
+                         const struct sql_call *call, struct sql_answer *answer,
+                         int64_t deadline, struct hf_error *err)
+{
+    struct sql_conn *conn = session->conn;
+    bool there;
+    hf_status st = pool_holders(session, stmt, &there, deadline, err);
+
+    if (st || !there) /* Where there is no table there are no holders. */
+        return st;
+    st = conn->driver->run(session, stmt, call, answer, deadline, err);
+    if (st && sql_is_of_holders(stmt) && session->why == SQL_WHY_TABLE)
+        session->holders = false;
+    if (st == HF_UNCERTAIN && (stmt == SQL_ACQUIRE || stmt == SQL_TAKE ||
+                               stmt == SQL_ENTER || stmt == SQL_TAKE_UP))
+        sql_doubt_add(conn, session, call->token);
+    return st;
+}
+
 static hf_status pool_explain(struct sql_conn *conn, enum sql_why why,
                               hf_status st, struct hf_error *err)
 {
@@ -390,7 +461,9 @@ hf_status sql_run(struct sql_conn *conn, enum sql_stmt stmt,
                   const struct sql_call *call, struct sql_answer *answer,
                   int64_t deadline, struct hf_error *err)
 {
-    bool renewal = stmt == SQL_RENEW || stmt == SQL_RENEW_MANY, again;
+    bool renewal =
+             stmt == SQL_RENEW || stmt == SQL_RENEW_MANY || stmt == SQL_STAY,
+         again;
     struct sql_session *session;
     enum sql_why why;
     hf_status st;
@@ -400,10 +473,8 @@ hf_status sql_run(struct sql_conn *conn, enum sql_stmt stmt,
         if (st)
             return st;
         answer->rows = answer->affected = answer->id = 0;
-        st = conn->driver->run(session, stmt, call, answer, deadline, err);
+        st = pool_go(session, stmt, call, answer, deadline, err);
         why = session->why;
-        if (st == HF_UNCERTAIN && (stmt == SQL_ACQUIRE || stmt == SQL_TAKE))
-            sql_doubt_add(conn, session, call->token);
         /* pool.c (4); none of these statements says NOWAIT. */
         again = st && (why == SQL_WHY_RETRY || why == SQL_WHY_BLOCKED);
         if (st && why == SQL_WHY_TABLE && conn->create && !session->broken) {

@@ -21,6 +21,9 @@
  *      statement for many takes only what nobody else has locked.  When all
  *      the statements are done, of whatever kind, the rows that are left are
  *      waited for, each one alone and for its share of the time.
+ *  (5) What is in the table of holders is renewed one by one, since the row of
+ *      its key changes with it.  A grant that is not where its claim says is
+ *      looked for in the other table before it counts as lost: share_hold.c (1).
  */
 #include "sql.h"
 
@@ -49,6 +52,8 @@ static int renew_compare(const void *a, const void *b)
 
     if (x->ttl_ms != y->ttl_ms)
         return x->ttl_ms < y->ttl_ms ? -1 : 1;
+    if (sql_share_is(x->claim) != sql_share_is(y->claim))
+        return sql_share_is(x->claim) ? 1 : -1;
     if (renew_shortens(x) != renew_shortens(y))
         return renew_shortens(x) ? 1 : -1;
     return strcmp(x->claim->key, y->claim->key);
@@ -61,10 +66,17 @@ static hf_loss renew_reason(struct sql_conn *conn,
                             const struct hfi_renewal *item, int64_t deadline)
 {
     struct sql_seen seen;
+    struct hf_info info;
+    bool there = false;
 
     if (sql_inspect_row(conn, item->claim->key, &seen, deadline, NULL) ||
         !seen.there)
         return HF_LOSS_DELETED;
+    if (seen.use >= 0 &&
+        !sql_inspect_holder(conn, item->claim->key, item->receipt->fence, &info,
+                            &there, deadline, NULL) &&
+        there)
+        return info.broken ? HF_LOSS_BROKEN : HF_LOSS_STOLEN;
     return seen.info.fence != item->receipt->fence ? HF_LOSS_STOLEN
                                                    : HF_LOSS_BROKEN;
 }
@@ -145,14 +157,34 @@ static hf_status renew_many(struct sql_conn *conn,
     return renew_ask(conn, SQL_RENEW_MANY, &call, items, all, deadline, err);
 }
 
-static void renew_one(struct sql_conn *conn, struct hfi_renewal *const *item,
-                      int64_t deadline, struct hf_error *err)
+static hf_status renew_row(struct sql_conn *conn,
+                           struct hfi_renewal *const *item, int64_t deadline,
+                           struct hf_error *err)
 {
     struct sql_call call = {.count = 1};
     bool all = false;
+    hf_status st = renew_ask(conn, SQL_RENEW, &call, item, &all, deadline, err);
 
-    (*item)->st = renew_ask(conn, SQL_RENEW, &call, item, &all, deadline, err);
-    if (!(*item)->st && !all)
+    return st || all ? st : HF_LOST;
+}
+
+/* renew.c (5) */
+static void renew_one(struct sql_conn *conn, struct hfi_renewal *const *item,
+                      int64_t deadline, struct hf_error *err)
+{
+    bool shared = sql_share_is((*item)->claim), row = true;
+    hf_status st = HF_LOST;
+    int i;
+
+    for (i = 0; i < 2 && st == HF_LOST; i++) {
+        row = shared == (i == 1);
+        if (row)
+            st = renew_row(conn, item, deadline, err);
+        else if (conn->strategy != SQL_ROW)
+            st = sql_share_renew(conn, *item, deadline, err);
+    }
+    (*item)->st = st;
+    if (st == HF_LOST)
         renew_lost(conn, *item, deadline);
 }
 
@@ -202,7 +234,8 @@ static size_t renew_fit(struct hfi_renewal *const *items, size_t n)
     for (i = 0; i < n && i < MANY_MAX; i++) {
         size_t need = 2 * strlen(items[i]->claim->key) + MANY_EACH;
 
-        if (need > room || items[i]->ttl_ms != items[0]->ttl_ms ||
+        if (need > room || sql_share_is(items[i]->claim) ||
+            items[i]->ttl_ms != items[0]->ttl_ms ||
             renew_shortens(items[i]) != renew_shortens(items[0]))
             break;
         room -= need;
@@ -221,7 +254,10 @@ void sql_renew_all(struct sql_conn *conn, struct hfi_renewal *const *items,
     }
     for (i = 0; i < n; i += fit) {
         fit = renew_fit(items + i, n - i);
-        renew_some(conn, items + i, fit, deadline, err);
+        if (sql_share_is(items[i]->claim))
+            items[i]->st = HF_BUSY; /* renew.c (5) */
+        else
+            renew_some(conn, items + i, fit, deadline, err);
     }
     renew_rest(conn, items, n, deadline, err);
 }

@@ -75,7 +75,8 @@ hf_status sql_row_open(struct sql_conn *conn, struct hf_error *err)
     sql_fds_add(conn, row->epoll_fd);
     /* Waiters are woken, but nobody can tell a holder that lingers of them, so
      * this is not the whole of HF_TRAIT_NOTIFY. */
-    conn->base.traits &= ~(unsigned)(HF_TRAIT_DETACH | HF_TRAIT_NOTIFY);
+    conn->base.traits &=
+        ~(unsigned)(HF_TRAIT_DETACH | HF_TRAIT_NOTIFY | SQL_SHARING);
     if (conn->texts[SQL_STANDS])
         conn->base.traits |= HF_TRAIT_QUEUED; /* row.c (6) */
     return HF_OK;

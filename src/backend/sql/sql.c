@@ -142,13 +142,28 @@ static void open_quote(const struct sql_conn *conn, char *buf, size_t size,
                  conn->schema[0] ? "." : "", quote, last, suffix, quote);
 }
 
-/* What @T, @F, @C, @S and @N stand for. */
-#define OPEN_KINDS "TFCSN"
+/* What @T, @F, @H, @C, @S and @N stand for. */
+#define OPEN_KINDS "TFHCSN"
+enum { OPEN_T, OPEN_F, OPEN_H, OPEN_C, OPEN_S, OPEN_N };
 struct open_names {
     char texts[sizeof(OPEN_KINDS) - 1][OPEN_QUOTED_MAX];
 };
 
-static char *open_text(const char *text, const struct open_names *names)
+/* Of @{a@|b@}, the part that is not ours is passed over: what follows the sign
+ * at `at`. */
+static const char *open_choose(const char *at, bool version)
+{
+    const char *end = at;
+
+    if (at[1] == '{' && version)
+        end = strstr(at, "@|");
+    else if (at[1] == '|' && !version)
+        end = strstr(at, "@}");
+    return end ? end + 1 : at + 1;
+}
+
+static char *open_text(const char *text, const struct open_names *names,
+                       bool version)
 {
     static const char kinds[] = OPEN_KINDS;
     size_t size = strlen(text) + 1, len = 0;
@@ -161,6 +176,10 @@ static char *open_text(const char *text, const struct open_names *names)
     for (at = text; ret && *at; at++) {
         const char *kind = *at == '@' && at[1] ? strchr(kinds, at[1]) : NULL;
 
+        if (*at == '@' && at[1] && strchr("{|}", at[1])) {
+            at = open_choose(at, version);
+            continue;
+        }
         if (!kind) {
             ret[len++] = *at;
             continue;
@@ -176,23 +195,28 @@ static hf_status open_statements(struct sql_conn *conn, struct hf_error *err)
 {
     const char *const *texts = conn->driver->texts[conn->strategy];
     const char *dot = strchr(conn->table, '.');
-    struct open_names names = {0}, fence;
+    const char *last = dot ? dot + 1 : conn->table;
+    struct open_names names = {0}, fence, holders;
     int i;
 
-    open_quote(conn, names.texts[0], OPEN_QUOTED_MAX, "");
-    open_quote(conn, names.texts[1], OPEN_QUOTED_MAX, "_fence");
-    snprintf(names.texts[2], OPEN_QUOTED_MAX, "'%s'", conn->table);
-    snprintf(names.texts[3], OPEN_QUOTED_MAX, "%s", conn->home);
-    fence = names;
-    snprintf(names.texts[4], OPEN_QUOTED_MAX, "'%s'",
-             dot ? dot + 1 : conn->table);
-    snprintf(fence.texts[4], OPEN_QUOTED_MAX, "'%s_fence'",
-             dot ? dot + 1 : conn->table);
+    open_quote(conn, names.texts[OPEN_T], OPEN_QUOTED_MAX, "");
+    open_quote(conn, names.texts[OPEN_F], OPEN_QUOTED_MAX, "_fence");
+    open_quote(conn, names.texts[OPEN_H], OPEN_QUOTED_MAX, "_holders");
+    snprintf(names.texts[OPEN_C], OPEN_QUOTED_MAX, "'%s'", conn->table);
+    snprintf(names.texts[OPEN_S], OPEN_QUOTED_MAX, "%s", conn->home);
+    fence = holders = names;
+    snprintf(names.texts[OPEN_N], OPEN_QUOTED_MAX, "'%s'", last);
+    snprintf(fence.texts[OPEN_N], OPEN_QUOTED_MAX, "'%s_fence'", last);
+    snprintf(holders.texts[OPEN_N], OPEN_QUOTED_MAX, "'%s_holders'", last);
     for (i = 0; i < SQL_STMTS; i++) {
+        const struct open_names *own = i == SQL_VERIFY_FENCE     ? &fence
+                                       : i == SQL_VERIFY_HOLDERS ? &holders
+                                                                 : &names;
+
         if (!texts[i])
             continue;
         conn->texts[i] =
-            open_text(texts[i], i == SQL_VERIFY_FENCE ? &fence : &names);
+            open_text(texts[i], own, conn->strategy == SQL_VERSION);
         if (!conn->texts[i])
             return hfi_nomem(err);
     }

@@ -7,8 +7,11 @@
  *   renew.c    renew            many at once
  *   release.c  release
  *   handle.c   attach, take_over
- *   inspect.c  inspect, list
+ *   inspect.c  inspect, list, holders
  *   break.c    break_grant, free_grant
+ *   share.c    shared locks and permits: what is promised; taking one
+ *   share_hold.c   and what is done with one that is held; downgrade, keep
+ *   script.c   several statements in one message
  *   row*.c     the same for strategy row: a lock held by an open transaction
  *   pool.c     sessions: a small pool, what is retried, making the table
  *   verify.c   what a table must be, so that the statements keep their promises
@@ -35,8 +38,9 @@ enum sql_strategy { SQL_LEASE, SQL_VERSION, SQL_ROW, SQL_STRATEGIES };
 
 /* What a driver must be able to say.  A statement that a strategy does not
  * need is NULL.  In the text, @T is the table, @F the table of fences of
- * strategy row; as strings, @C is the table as the URL names it, @S its schema
- * and @N its name without that. */
+ * strategy row, @H that of holders of the others; as strings, @C is the table as
+ * the URL names it, @S its schema and @N its name without that.  @{a@|b@} is b
+ * with strategy version, else a. */
 enum sql_stmt {
     SQL_CREATE,       /* the table, if it is not there; run without call */
     SQL_CREATE_FENCE, /* @F; run without call */
@@ -68,16 +72,46 @@ enum sql_stmt {
     SQL_VERIFY_FENCE, /* the same for @F, which is @N there */
     SQL_SHOW,         /* for a driver whose SQL_VERIFY does not see all */
     SQL_SHOW_FENCE,
+
+    /* What follows is about @H; see share.c.  All of it but the last two are
+     * scripts: several statements that are one transaction, of which those
+     * count that return a column `hf`. */
+    SQL_CREATE_HOLDERS, /* run without call */
+    SQL_VERIFY_HOLDERS, /* as SQL_VERIFY for @H, which is @N there */
+    SQL_SHOW_HOLDERS,
+    SQL_ENTER,       /* columns enum sql_try */
+    SQL_DOOR,        /* 1 if the key has become free; what is left in ms */
+    SQL_DOOR_END,    /* nobody is to be kept out any longer */
+    SQL_STAY,        /* a row if token and fence hold */
+    SQL_LEAVE,       /* a row if the token was there, or the fence */
+    SQL_SPOIL,       /* as SQL_BREAK; a row if that is so */
+    SQL_TAKE_UP,     /* as SQL_TAKE; a row, column 1 is the slot */
+    SQL_DOWNGRADE,   /* a row if it shares */
+    SQL_KEEP,        /* a row if it is kept */
+    SQL_HOLDERS,     /* columns enum sql_inspect_row, all of `key` */
+    SQL_HOLDERS_ALL, /* the same by prefix, in the order of their keys */
     SQL_STMTS
 };
 
+static inline bool sql_is_of_holders(enum sql_stmt stmt)
+{
+    return stmt > SQL_SHOW_HOLDERS;
+}
+
+static inline bool sql_is_script(enum sql_stmt stmt)
+{
+    return sql_is_of_holders(stmt) && stmt < SQL_HOLDERS;
+}
+
 /* Parameters: $1 key, $2 token, $3 ttl_ms, $4 owner, $5 note, $6 queue,
- * $7 number.  A statement that has none of a kind just does not name it. */
+ * $7 number; in scripts $8 permits.  A statement that has none of a kind just
+ * does not name it. */
 struct sql_call {
     const char *key, *token, *owner, *note; /* NULL is NULL */
     int64_t ttl_ms;
     bool queue;     /* shall wait; with SQL_RENEW: may shorten the lease */
     int64_t number; /* a version, a fence, a session */
+    int32_t permits;
 
     /* Of SQL_RENEW_MANY: the grants, in the order of their keys; their lists
      * fit into SQL_MANY_TEXT bytes, and there is room for a statement too. */
@@ -100,7 +134,10 @@ enum sql_try {
     SQL_TRY_LEFT,
     SQL_TRY_VERSION,
     SQL_TRY_TTL,
-    SQL_TRY_AGAIN /* it changed under our hands */
+    SQL_TRY_AGAIN, /* it changed under our hands */
+    SQL_TRY_SLOT,
+    SQL_TRY_TOKEN, /* that keeps us out; SQL_ACQUIRE: only one with a '*' */
+    SQL_TRY_COLUMNS
 };
 
 enum sql_inspect_row {
@@ -114,7 +151,12 @@ enum sql_inspect_row {
     SQL_LOOK_TTL,
     SQL_LOOK_WANTED,
     SQL_LOOK_NAME,
-    SQL_LOOK_COLUMNS
+    SQL_LOOK_COLUMNS,
+    SQL_LOOK_PERMITS = SQL_LOOK_COLUMNS, /* these of SQL_HOLDERS only */
+    SQL_LOOK_SLOT,
+    SQL_LOOK_MODE,
+    SQL_LOOK_KEPT,
+    SQL_HOLDER_COLUMNS
 };
 
 /* What is wrong with a table, in words; NULL: nothing. */
@@ -125,7 +167,7 @@ enum sql_verify {
     SQL_VERIFY_COLUMNS
 };
 
-#define SQL_CELLS SQL_LOOK_COLUMNS
+#define SQL_CELLS SQL_HOLDER_COLUMNS
 
 /* What a statement brought.  `row` is called for each row, and must not use
  * the session. */
@@ -158,6 +200,7 @@ struct sql_session {
     bool late;        /* a renewal is unanswered; pool.c (2) */
     int64_t heard_at; /* while it opens: when it last got on */
     int fd;           /* as fds.c knows it, or -1 */
+    bool holders;     /* @H is there and was verified in this session */
     bool prepared[SQL_STMTS];
 };
 
@@ -168,13 +211,15 @@ struct sql_driver {
     const char *quote; /* of an identifier: one or two characters */
     const char *const *texts[SQL_STRATEGIES]; /* NULL: see `refusal` */
     const char *refusal;                      /* why there is no row */
+    const char *bytes[2], *text[2]; /* around hex digits in a script; NULL: the
+                                     * driver binds the parameters */
     const char *home;  /* @S of a table without a schema; NULL: connect()
                             * finds it */
     const char *sole;  /* the only schema there is; or NULL */
     unsigned sessions; /* of the pool; 0: 8 */
     bool verify_each;  /* verify the table in each session, not only first */
-    bool by_look;      /* SQL_ACQUIRE says only whether it was granted */
-    bool silent;       /* and may forget even that: look when it says no */
+    bool by_look;      /* SQL_ACQUIRE says only whether it was granted, and may
+                        * forget even that: look when it says no */
     bool names; /* SQL_RENEW_MANY names what it has renewed; not with row */
     bool skips; /* SQL_RENEW_MANY never waits for a row; not with row */
 
@@ -220,13 +265,20 @@ struct sql_driver {
                                           * cannot be told */
 };
 
+/* Traits of strategies lease and version, and why row lacks them. */
+#define SQL_SHARING (HF_TRAIT_SHARED | HF_TRAIT_PERMITS | HF_TRAIT_MIN_HOLD)
+#define SQL_NO_PERMITS                                                         \
+    "with strategy=row a lock is a row that one transaction has locked"
+#define SQL_NO_MIN_HOLD "with strategy=row a lock ends with its connection"
+
 struct sql_row_state;
 struct row_lock;
 
 /* What a claim that waits has seen, until it is granted. */
 struct sql_note {
     int64_t version, since;
-    bool busy; /* look before the next try */
+    bool busy;   /* look before the next try */
+    bool marked; /* keeps others from sharing the key; share.c (5) */
 };
 
 /* receipt->own: `row` if `registered` with strategy row, else `note`. */
@@ -299,6 +351,13 @@ char *sql_hex(char *at, const char *text);
 
 hf_status sql_create(struct sql_session *, int64_t deadline, struct hf_error *);
 
+/* ---- script.c ---------------------------------------------------------- */
+
+/* The text of a script with the parameters of the call in it; NULL: no
+ * memory. */
+char *sql_script(const struct sql_conn *, enum sql_stmt,
+                 const struct sql_call *);
+
 /* ---- verify.c ---------------------------------------------------------- */
 
 /* Is the table, or both of strategy row, all that the statements rely on?  Asked
@@ -308,6 +367,10 @@ hf_status sql_verify(struct sql_conn *, bool *there, int64_t deadline,
 
 /* The same in this session. */
 hf_status sql_verify_session(struct sql_session *, bool *there,
+                             int64_t deadline, struct hf_error *);
+
+/* The same for @H, which nothing but what is about holders relies on. */
+hf_status sql_verify_holders(struct sql_session *, bool *there,
                              int64_t deadline, struct hf_error *);
 
 /* A table that was just used or made, and that nobody else could see. */
@@ -336,11 +399,19 @@ void sql_fds_add(struct sql_conn *, int fd);
 void sql_fds_remove(struct sql_conn *, int fd);
 void sql_after_fork_child(struct hfi_conn *); /* hfi_backend.forget */
 
+/* Does the claim hold the key, and not only wait for it? */
+static inline bool sql_holds(const struct hfi_receipt *receipt)
+{
+    return receipt->registered &&
+           !((const struct sql_grant *)receipt->own)->note.marked;
+}
+
 /* ---- inspect.c --------------------------------------------------------- */
 
 /* A row as SQL_LOOK describes it. */
 struct sql_seen {
     bool there, held, wanted;
+    int32_t use; /* with how many permits it is used, 0 shared; -1 not so */
     int64_t left_ms, version, ttl_ms;
     char token[HFI_TOKEN_LEN + 2]; /* a '!' before it: broken */
     struct hf_info info;
@@ -353,6 +424,13 @@ hf_status sql_inspect(struct hfi_conn *, const char *key, struct hf_info *,
                       int64_t deadline, struct hf_error *);
 hf_status sql_list(struct hfi_conn *, const char *prefix, hf_list_fn *,
                    void *arg, int64_t deadline, struct hf_error *);
+hf_status sql_holders(struct hfi_conn *, const char *key, hf_holders_fn *,
+                      void *arg, int64_t deadline, struct hf_error *);
+
+/* Describe one of the holders of a key; false: nobody has this fence. */
+hf_status sql_inspect_holder(struct sql_conn *, const char *key, uint64_t fence,
+                             struct hf_info *, bool *there, int64_t deadline,
+                             struct hf_error *);
 
 /* Does somebody wait for the key? */
 hf_status sql_is_wanted(struct sql_conn *, const char *key, bool *ret,
@@ -366,6 +444,63 @@ hf_status sql_try_acquire(struct hfi_conn *, const struct hfi_claim *,
 
 /* How long a version must have stood still.  sql.c (4) */
 int64_t sql_patience(int64_t ttl_ms);
+
+/* One try, as the statement or a look tells it. */
+struct sql_tried {
+    int64_t fence, left_ms, version, ttl_ms;
+    int64_t mine; /* the fence, if a look has found our own token */
+    int32_t slot;
+    int32_t use; /* with how many permits others have it; -1: nobody has, or,
+                  * to a plain claim, a plain one */
+    bool again;
+};
+
+/* ---- share.c ----------------------------------------------------------- */
+
+/* With how many permits the row is used whose token this is: 0 is shared, -1
+ * not at all, or by the claim whose token it is. */
+int32_t sql_share_use(const char *token, size_t len);
+
+/* Is the grant in @H, as far as the claim knows? */
+static inline bool sql_share_is(const struct hfi_claim *claim)
+{
+    return claim->shared || claim->permits;
+}
+
+/* One try of such a claim. */
+hf_status sql_share_enter(struct sql_conn *, struct sql_call *,
+                          struct sql_tried *ret, int64_t deadline,
+                          struct hf_error *);
+
+/* A plain claim has found the key shared. */
+hf_status sql_share_door(struct sql_conn *, const struct hfi_claim *,
+                         struct sql_note *, struct sql_tried *,
+                         int64_t deadline, struct hf_error *);
+void sql_share_door_end(struct sql_conn *, const struct hfi_claim *,
+                        int64_t deadline);
+
+/* ---- share_hold.c ------------------------------------------------------ */
+
+/* HF_OK or, without a text, HF_LOST. */
+hf_status sql_share_renew(struct sql_conn *, struct hfi_renewal *,
+                          int64_t deadline, struct hf_error *);
+hf_status sql_share_release(struct sql_conn *, const struct hfi_claim *,
+                            int64_t deadline, struct hf_error *);
+hf_status sql_share_break(struct sql_conn *, const char *key, uint64_t fence,
+                          int64_t deadline, struct hf_error *);
+hf_status sql_share_free(struct sql_conn *, const char *key, uint64_t fence,
+                         int64_t deadline, struct hf_error *);
+hf_status sql_share_take_over(struct sql_conn *, const struct hfi_claim *,
+                              const char *token, struct hfi_receipt *,
+                              int64_t deadline, struct hf_error *);
+
+/* The slots of the vtable. */
+hf_status sql_downgrade(struct hfi_conn *, const struct hfi_claim *,
+                        struct hfi_receipt *, int64_t deadline,
+                        struct hf_error *);
+hf_status sql_keep(struct hfi_conn *, const struct hfi_claim *,
+                   struct hfi_receipt *, int64_t ms, int64_t deadline,
+                   struct hf_error *);
 
 /* ---- release.c --------------------------------------------------------- */
 

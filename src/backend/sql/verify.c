@@ -12,6 +12,8 @@
  * INVARIANTS
  *  (1) A table is verified before the first statement touches it, and again
  *      after it may have been made; with postgres: and sqlite: in each session.
+ *      The table of holders, before the first statement of a session that is
+ *      about it; nothing else touches it.
  *  (2) A table that a statement finds and that is not in the catalog is not
  *      used: it belongs to this connection alone.
  *  (3) A statement that comes to rely on something more of the table gets its
@@ -117,4 +119,12 @@ hf_status sql_verify_session(struct sql_session *session, bool *there,
                              int64_t deadline, struct hf_error *err)
 {
     return verify_both(session->conn, session, there, deadline, err);
+}
+
+hf_status sql_verify_holders(struct sql_session *session, bool *there,
+                             int64_t deadline, struct hf_error *err)
+{
+    *there = true;
+    return verify_one(session->conn, session, SQL_VERIFY_HOLDERS, there,
+                      deadline, err);
 }

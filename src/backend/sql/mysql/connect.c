@@ -264,7 +264,7 @@ static hf_status my_dial(struct my_session *ms, int64_t deadline,
         ms->dial = mysql_real_connect_start(
             &ret, ms->my, mc->params[MY_HOST], mc->params[MY_USER],
             ms->password, mc->params[MY_DATABASE], mc->port,
-            mc->params[MY_SOCKET], CLIENT_FOUND_ROWS);
+            mc->params[MY_SOCKET], CLIENT_FOUND_ROWS | CLIENT_MULTI_STATEMENTS);
     while (ms->dial) {
         /* The library does not, and there is no earlier moment. */
         fcntl(mysql_get_socket(ms->my), F_SETFD, FD_CLOEXEC);

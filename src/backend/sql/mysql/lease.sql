@@ -104,13 +104,13 @@ WHERE name=$1 AND token=$2;
 -- name: break
 UPDATE @T
 SET token=CONCAT('!',token)
-WHERE name=$1 AND fence=$7 AND token NOT LIKE '!%' AND expires_at>{now};
+WHERE name=$1 AND fence=$7 AND token NOT LIKE '!%' AND token NOT LIKE '*%' AND expires_at>{now};
 
 -- What the fence names, whatever its token, is over at once.
 -- name: free
 UPDATE @T
 SET token=NULL,owner=NULL,note=NULL,expires_at=NULL
-WHERE name=$1 AND token IS NOT NULL AND fence=$7 AND expires_at>{now};
+WHERE name=$1 AND token NOT LIKE '*%' AND fence=$7 AND expires_at>{now};
 
 -- name: take
 UPDATE @T SET token=$2 WHERE name=$1 AND fence=$7 AND token IN ($2,$5);

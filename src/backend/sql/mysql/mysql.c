@@ -5,7 +5,8 @@
  * ON THE WIRE  The statements of *.sql, each a transaction of its own
  *   (autocommit), so granted means committed.  See backend/sql/sql.c for what
  *   they promise.  Parameters are pasted in as hex literals, which no setting
- *   of the server and no character set can read as anything else.
+ *   of the server and no character set can read as anything else; so a message
+ *   may hold several statements (holders.sql), and none that others wrote.
  *
  * INVARIANTS
  *  (1) libmariadb's calls that do not block are used throughout: each wait is
@@ -425,7 +426,9 @@ static hf_status my_verify(struct my_session *ms, enum sql_stmt stmt,
                            const char *text, struct sql_answer *answer,
                            int64_t deadline, struct hf_error *err)
 {
-    enum sql_stmt show = stmt == SQL_VERIFY ? SQL_SHOW : SQL_SHOW_FENCE;
+    enum sql_stmt show = stmt == SQL_VERIFY         ? SQL_SHOW
+                         : stmt == SQL_VERIFY_FENCE ? SQL_SHOW_FENCE
+                                                    : SQL_SHOW_HOLDERS;
     struct sql_answer shown = {.row = my_shown, .arg = answer};
     hf_status st =
         my_exec(ms, ms->base.conn->texts[show], &shown, deadline, err);
@@ -449,10 +452,13 @@ static hf_status my_run(struct sql_session *session, enum sql_stmt stmt,
 
     if (!call)
         return my_make(ms, text, deadline, err);
+    if (sql_is_script(stmt))
+        return my_run_script(ms, stmt, call, answer, deadline, err);
     text = my_paste(ms, text, call);
     if (!text)
         return hfi_fail(err, HF_INVALID, "the statement is too long");
-    if (stmt == SQL_VERIFY || stmt == SQL_VERIFY_FENCE)
+    if (stmt == SQL_VERIFY || stmt == SQL_VERIFY_FENCE ||
+        stmt == SQL_VERIFY_HOLDERS)
         return my_verify(ms, stmt, text, answer, deadline, err);
     if (stmt == SQL_KILL)
         return my_kill(ms, text, answer, deadline, err);
@@ -521,9 +527,10 @@ static const struct sql_driver my_driver = {
     .name = "mysql",
     .quote = "`",
     .texts = {my_lease_texts, my_version_texts, my_row_texts},
+    .bytes = {"x'", "'"},
+    .text = {"_ascii x'", "'"},
     .home = "DATABASE()",
     .by_look = true,
-    .silent = true,
     .skips = true,
     .session_size = sizeof(struct my_session),
     .connect = my_session_open,
@@ -582,8 +589,10 @@ const struct hfi_backend hfi_backend_mysql = {
     .grant_size = sizeof(struct sql_grant),
     .traits = HF_TRAIT_FENCED | HF_TRAIT_LEASED | HF_TRAIT_DETACH |
               HF_TRAIT_BREAK | HF_TRAIT_PROCESSES | HF_TRAIT_MACHINES |
-              HF_TRAIT_NOTED,
-    .varies = HF_TRAIT_DETACH,
+              HF_TRAIT_NOTED | SQL_SHARING,
+    .varies = HF_TRAIT_DETACH | SQL_SHARING,
+    .no_permits = SQL_NO_PERMITS,
+    .no_min_hold = SQL_NO_MIN_HOLD,
     .page = "sql",
     .tested = "MariaDB 10.11, MySQL 9.7",
     .open = my_open,
@@ -592,12 +601,15 @@ const struct hfi_backend hfi_backend_mysql = {
     .try_acquire = sql_try_acquire,
     .renew = sql_renew,
     .release = sql_release,
+    .keep = sql_keep,
+    .downgrade = sql_downgrade,
     .poll_fd = my_poll_fd,
     .dispatch = my_dispatch,
     .attach = sql_attach,
     .take_over = sql_take_over,
     .inspect = sql_inspect,
     .list = sql_list,
+    .holders = sql_holders,
     .break_grant = sql_break,
     .free_grant = sql_free,
 };

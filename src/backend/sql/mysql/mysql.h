@@ -5,6 +5,7 @@
  *   mysql.c       open, close; sessions, statements, errors
  *   connect.c     the URL, a connection, its settings, what must be refused
  *   row.c         sessions of strategy row
+ *   script.c      several statements in one message
  *   wait.c        poll_fd, dispatch
  *   statements.c  the statements, which stand in *.sql
  */
@@ -89,6 +90,12 @@ hf_status my_row_beat(struct sql_session *, int64_t ttl_ms, struct hf_error *);
 hf_status my_row_end(struct sql_session *, int64_t deadline, struct hf_error *);
 int my_fd(struct sql_session *);
 int64_t my_id(struct sql_session *);
+
+/* ---- script.c ---------------------------------------------------- */
+
+hf_status my_run_script(struct my_session *, enum sql_stmt,
+                        const struct sql_call *, struct sql_answer *,
+                        int64_t deadline, struct hf_error *);
 
 /* ---- wait.c ------------------------------------------------------ */
 

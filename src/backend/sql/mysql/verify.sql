@@ -5,14 +5,14 @@
 -- the table, as strings.
 --
 -- The question is `first`, the columns of a strategy, `middle`, the columns that
--- tell another strategy, and `last`.  Its answer is one row for a table that is
+-- tell another strategy, `last`, `key`, `keyless`, `others`, `key` again, and
+-- `end`.  Its answer is one row for a table that is
 -- there: its name, NULL, and why it is not fit, or NULL.  backend/sql/verify.c judges it.  A user without the right TRIGGER
 -- is shown no triggers.
 
 -- let: here = table_schema=@S AND table_name=@N
 -- let: size = COALESCE(k.character_maximum_length,k.datetime_precision,9999)
 -- let: made = k.extra REGEXP 'auto_increment|on update|virtual|stored|persistent'
--- let: by_name = COUNT(*)=1 AND COALESCE(MIN(column_name),'')='name' AND MAX(sub_part) IS NULL AND MIN(index_type)='BTREE'
 
 -- Of each column: its name, its types, its least length or precision, and
 -- whether it must take NULL.
@@ -38,6 +38,21 @@ UNION ALL SELECT 'version', 'bigint', 0, 0;
 -- name: row
 SELECT 'name' c, 'varbinary' t, 1024 n, 0 o
 UNION ALL SELECT 'row_lock', 'tinyint', 0, 0;
+
+-- name: holders
+SELECT 'name' c, 'varbinary' t, 1024 n, 0 o
+UNION ALL SELECT 'token', 'varchar,varbinary', 33, 0
+UNION ALL SELECT 'mode', 'bigint', 0, 0
+UNION ALL SELECT 'permits', 'bigint', 0, 0
+UNION ALL SELECT 'slot', 'bigint', 0, 0
+UNION ALL SELECT 'fence', 'bigint', 0, 0
+UNION ALL SELECT 'version', 'bigint', 0, 0
+UNION ALL SELECT 'ttl_ms', 'bigint', 0, 0
+UNION ALL SELECT 'kept', 'bigint', 0, 0
+UNION ALL SELECT 'acquired_at', 'datetime', 6, 1
+UNION ALL SELECT 'expires_at', 'datetime', 6, 1
+UNION ALL SELECT 'owner', 'varbinary', 128, 1
+UNION ALL SELECT 'note', 'varbinary', 256, 1;
 
 -- name: fence
 SELECT 'name' c, 'varbinary' t, 1024 n, 0 o
@@ -117,16 +132,19 @@ SELECT t.table_name, NULL,
                     WHERE {here} AND column_name IN (;
 
 -- name: lease_not
-'version','row_lock','session';
+'version','row_lock','session','slot';
 
 -- name: version_not
-'expires_at','row_lock','session';
+'expires_at','row_lock','session','slot';
 
 -- name: row_not
-'token','expires_at','version','session';
+'token','expires_at','version','session','slot';
 
 -- name: fence_not
-'expires_at','version','row_lock';
+'expires_at','version','row_lock','slot';
+
+-- name: holders_not
+'row_lock','session';
 
 -- name: last
 )
@@ -137,16 +155,35 @@ SELECT t.table_name, NULL,
                     FROM information_schema.statistics
                     WHERE {here} AND non_unique=0
                     GROUP BY index_name
-                    HAVING {by_name}
-                )
-                    THEN 'it has no unique index (BTREE) on its column name alone'
+                    HAVING;
+
+-- What stands there and below: is it an index over the name, or over the name and
+-- the token of a holder?
+-- name: key
+COUNT(*)=1 AND COALESCE(MIN(column_name),'')='name'
+AND MAX(sub_part) IS NULL AND MIN(index_type)='BTREE';
+
+-- name: key_holders
+COUNT(*)=2 AND COALESCE(MIN(column_name),'')='name'
+AND MAX(column_name)='token' AND MAX(sub_part) IS NULL
+AND MIN(index_type)='BTREE';
+
+-- name: keyless
+)
+                    THEN 'it has no unique index (BTREE) on its column name alone';
+
+-- name: keyless_holders
+)
+                    THEN 'it has no unique index (BTREE) on name and token alone';
+
+-- name: others
                 WHEN EXISTS(
                     SELECT 1
                     FROM information_schema.columns k
                     WHERE {here} AND k.column_name NOT IN (
                         'name', 'token', 'fence', 'ttl_ms', 'owner', 'note',
                         'acquired_at', 'expires_at', 'version', 'row_lock',
-                        'session'
+                        'session', 'mode', 'permits', 'slot', 'kept'
                     ) AND ({made}
                         OR (k.is_nullable='NO' AND k.column_default IS NULL))
                 )
@@ -156,7 +193,10 @@ SELECT t.table_name, NULL,
                     FROM information_schema.statistics
                     WHERE {here} AND non_unique=0
                     GROUP BY index_name
-                    HAVING NOT ({by_name})
+                    HAVING NOT (;
+
+-- name: end
+)
                 )
                     THEN 'it has another unique index'
                 WHEN EXISTS(
@@ -185,3 +225,6 @@ SHOW CREATE TABLE @T;
 
 -- name: show_fence
 SHOW CREATE TABLE @F;
+
+-- name: show_holders
+SHOW CREATE TABLE @H;

@@ -59,12 +59,12 @@ WHERE name=$1 AND token=$2;
 -- name: break
 UPDATE @T
 SET token=CONCAT('!',token)
-WHERE name=$1 AND fence=$7 AND token NOT LIKE '!%';
+WHERE name=$1 AND fence=$7 AND token NOT LIKE '!%' AND token NOT LIKE '*%';
 
 -- name: free
 UPDATE @T
 SET token=NULL,owner=NULL,note=NULL,version=version+1
-WHERE name=$1 AND token IS NOT NULL AND fence=$7;
+WHERE name=$1 AND token NOT LIKE '*%' AND fence=$7;
 
 -- name: take
 UPDATE @T SET token=$2 WHERE name=$1 AND fence=$7 AND token IN ($2,$5);

@@ -62,7 +62,7 @@ WITH b AS (
         WHERE l.token IS NULL OR l.token=$2 OR l.expires_at<=clock_timestamp()
         RETURNING l.fence
     )
-SELECT fence,0::int8,0::int8,0::int8,0::int8,NULL
+SELECT fence,0::int8,0::int8,0::int8,0::int8,NULL,NULL
 FROM g
 UNION ALL
 SELECT 0,
@@ -70,7 +70,8 @@ SELECT 0,
     ttl_ms,
     CASE WHEN $6=1 AND NOT wanted AND NOT EXISTS (SELECT 1 FROM w) THEN 1
         ELSE 0 END,
-    (SELECT pg_notify(@N,'w'||encode($1,'hex'))::text FROM w)
+    (SELECT pg_notify(@N,'w'||encode($1,'hex'))::text FROM w),
+    CASE WHEN token LIKE '*%' THEN token END
 FROM b;
 
 -- Only a request that says so ($6) may shorten a lease: one that was late would
@@ -122,7 +123,7 @@ FROM r;
 -- name: break
 UPDATE @T
 SET token='!'||token
-WHERE name=$1 AND fence=$7 AND token NOT LIKE '!%'
+WHERE name=$1 AND fence=$7 AND token!~'^[!*]'
     AND expires_at>clock_timestamp();
 
 -- What the fence names, whatever its token, is over at once.
@@ -130,7 +131,7 @@ WHERE name=$1 AND fence=$7 AND token NOT LIKE '!%'
 WITH r AS (
     UPDATE @T
     SET token=NULL,owner=NULL,note=NULL,expires_at=NULL
-    WHERE name=$1 AND token IS NOT NULL AND fence=$7
+    WHERE name=$1 AND token NOT LIKE '*%' AND fence=$7
         AND expires_at>clock_timestamp()
     RETURNING wanted
 )

@@ -34,6 +34,8 @@
 
 #include <poll.h>
 
+#include "base/alloc.h"
+
 #include "base/banned.h"
 
 /* ---- statements -------------------------------------------------------- */
@@ -147,6 +149,77 @@ static hf_status pg_run_text(struct pg_session *ps, const char *text,
                           deadline, err);
 }
 
+/* Rows of a script, which come as text; others than those that say `hf` are of
+ * no interest. */
+static void pg_script_rows(const PGresult *result, struct sql_answer *answer)
+{
+    int rows = PQntuples(result), columns = PQnfields(result), i, j;
+    const char *name = PQfname(result, 0);
+
+    if (!name || strcmp(name, "hf") != 0)
+        return;
+    if (columns > SQL_CELLS)
+        columns = SQL_CELLS;
+    answer->rows += rows;
+    for (i = 0; answer->row && i < rows; i++) {
+        struct sql_cell cells[SQL_CELLS] = {{0}};
+
+        for (j = 0; j < columns; j++) {
+            cells[j].data = pg_value(result, i, j);
+            cells[j].len = cells[j].data ? strlen(cells[j].data) : 0;
+            cells[j].num = pg_integer(result, i, j);
+        }
+        answer->row(answer, cells, columns);
+    }
+}
+
+/* What counts is known when all of it has been answered: then it is
+ * committed. */
+static hf_status pg_script_results(struct pg_session *ps,
+                                   struct sql_answer *answer, int64_t deadline,
+                                   struct hf_error *err)
+{
+    PGresult *result = NULL;
+    hf_status st = HF_OK, lost;
+
+    while (!(lost = pg_next(ps, &result, deadline, st ? NULL : err)) &&
+           result) {
+        ExecStatusType status = PQresultStatus(result);
+
+        if (status == PGRES_TUPLES_OK && !st)
+            pg_script_rows(result, answer);
+        else if (status != PGRES_TUPLES_OK && status != PGRES_COMMAND_OK && !st)
+            st = pg_error(ps, result, err);
+        PQclear(result);
+    }
+    return st ? st : lost;
+}
+
+/* backend/sql/script.c */
+static hf_status pg_run_script(struct pg_session *ps, enum sql_stmt stmt,
+                               const struct sql_call *call,
+                               struct sql_answer *answer, int64_t deadline,
+                               struct hf_error *err)
+{
+    char *text = sql_script(ps->base.conn, stmt, call);
+    bool began;
+    hf_status st;
+
+    if (!text)
+        return hfi_nomem(err);
+    st = pg_begin(ps, &began, deadline, err);
+    if (!st) {
+        ps->heard = 0;
+        ps->most = PG_ANSWER_MAX;
+        st = hfi_left_ms(deadline) && PQsendQuery(ps->pg, text)
+                 ? pg_script_results(ps, answer, deadline, err)
+                 : pg_unsent(ps, err);
+        st = pg_finish(ps, began, st, deadline, err);
+    }
+    hfi_free(text);
+    return st;
+}
+
 static hf_status pg_run(struct sql_session *session, enum sql_stmt stmt,
                         const struct sql_call *call, struct sql_answer *answer,
                         int64_t deadline, struct hf_error *err)
@@ -160,6 +233,8 @@ static hf_status pg_run(struct sql_session *session, enum sql_stmt stmt,
     session->why = SQL_WHY_OTHER;
     if (!call)
         return pg_run_text(ps, session->conn->texts[stmt], deadline, err);
+    if (sql_is_script(stmt))
+        return pg_run_script(ps, stmt, call, answer, deadline, err);
     pg_name(ps, stmt, name);
     if (!ps->pooled && !session->prepared[stmt])
         st = pg_prepare(ps, stmt, name, deadline, err);
@@ -238,6 +313,8 @@ static const struct sql_driver pg_driver = {
     .name = "postgres",
     .quote = "\"",
     .texts = {pg_lease_texts, pg_version_texts, pg_row_texts},
+    .bytes = {"'\\x", "'::bytea"},
+    .text = {"convert_from('\\x", "','UTF8')"},
     .names = true,
     .skips = true,
     .session_size = sizeof(struct pg_session),
@@ -347,8 +424,10 @@ const struct hfi_backend hfi_backend_postgres = {
     .grant_size = sizeof(struct sql_grant),
     .traits = HF_TRAIT_FENCED | HF_TRAIT_LEASED | HF_TRAIT_NOTIFY |
               HF_TRAIT_DETACH | HF_TRAIT_BREAK | HF_TRAIT_PROCESSES |
-              HF_TRAIT_MACHINES | HF_TRAIT_NOTED,
-    .varies = HF_TRAIT_NOTIFY | HF_TRAIT_DETACH | HF_TRAIT_QUEUED,
+              HF_TRAIT_MACHINES | HF_TRAIT_NOTED | SQL_SHARING,
+    .varies = HF_TRAIT_NOTIFY | HF_TRAIT_DETACH | HF_TRAIT_QUEUED | SQL_SHARING,
+    .no_permits = SQL_NO_PERMITS,
+    .no_min_hold = SQL_NO_MIN_HOLD,
     .page = "sql",
     .tested = "PostgreSQL 15",
     .open = pg_open,
@@ -357,6 +436,8 @@ const struct hfi_backend hfi_backend_postgres = {
     .try_acquire = pg_try_acquire,
     .renew = sql_renew,
     .release = sql_release,
+    .keep = sql_keep,
+    .downgrade = sql_downgrade,
     .watch = pg_watch,
     .unwatch = pg_unwatch,
     .poll_fd = pg_poll_fd,
@@ -365,6 +446,7 @@ const struct hfi_backend hfi_backend_postgres = {
     .take_over = sql_take_over,
     .inspect = sql_inspect,
     .list = sql_list,
+    .holders = sql_holders,
     .break_grant = sql_break,
     .free_grant = sql_free,
 };

@@ -42,6 +42,17 @@ WITH r(c,t,o) AS (
     VALUES ('name','bytea',false), ('row_lock','boolean',false)
 );
 
+-- name: holders
+WITH r(c,t,o) AS (
+    VALUES ('name','bytea',false), ('token',{text},false),
+        ('mode','bigint',false), ('permits','bigint',false),
+        ('slot','bigint',false), ('fence','bigint',false),
+        ('version','bigint',false), ('ttl_ms','bigint',false),
+        ('kept','bigint',false), ('acquired_at',{time},true),
+        ('expires_at',{time},true), ('owner','bytea',true),
+        ('note','bytea',true)
+);
+
 -- name: fence
 WITH r(c,t,o) AS (
     VALUES ('name','bytea',false), ('token',{text},true),
@@ -104,13 +115,23 @@ WITH r(c,t,o) AS (
         JOIN pg_proc p ON p.oid=t.tgfoid
         WHERE t.tgrelid IN (SELECT oid FROM c) AND NOT t.tgisinternal
     ),
+    y AS (
+        SELECT CASE WHEN EXISTS(SELECT 1 FROM r WHERE r.c='slot')
+            THEN 'name and token' ELSE 'name' END AS key
+    ),
     i AS (
         SELECT i.indisunique AND i.indimmediate AND i.indisvalid
             AND i.indpred IS NULL AS whole,
-            (i.indnkeyatts=1 AND k.attname='name') IS TRUE AS by_name
-        FROM pg_index i
-        LEFT JOIN pg_attribute k ON k.attrelid=i.indrelid
-            AND k.attnum=i.indkey[0]
+            (
+                SELECT string_agg(
+                    coalesce(k.attname::text,'?'),' and ' ORDER BY u.o
+                )
+                FROM unnest(i.indkey::int2[]) WITH ORDINALITY u(n,o)
+                LEFT JOIN pg_attribute k ON k.attrelid=i.indrelid
+                    AND k.attnum=u.n
+                WHERE u.o<=i.indnkeyatts
+            )=y.key AS by_name
+        FROM pg_index i,y
         WHERE i.indrelid IN (SELECT oid FROM c)
             AND (i.indisunique OR i.indisexclusion)
     )
@@ -167,7 +188,8 @@ SELECT c.relname AS hf_verify,
         ),
         CASE
             WHEN NOT EXISTS(SELECT 1 FROM i WHERE i.whole AND i.by_name)
-                THEN 'it has no unique index on its column name alone'
+                THEN 'it has no unique index on its column '
+                    ||(SELECT y.key FROM y)||' alone'
             WHEN EXISTS(SELECT 1 FROM i WHERE NOT i.by_name)
                 THEN 'it has another unique index or exclusion constraint'
             WHEN EXISTS(

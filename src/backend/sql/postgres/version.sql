@@ -42,13 +42,14 @@ WITH b AS (
         WHERE l.token IS NULL OR l.token=$2 OR l.version=$7
         RETURNING l.fence
     )
-SELECT fence,0::int8,0::int8,0::int8,0::int8,NULL
+SELECT fence,0::int8,0::int8,0::int8,0::int8,NULL,NULL
 FROM g
 UNION ALL
 SELECT 0, 0, version, ttl_ms,
     CASE WHEN $6=1 AND NOT wanted AND NOT EXISTS (SELECT 1 FROM w) THEN 1
         ELSE 0 END,
-    (SELECT pg_notify(@N,'w'||encode($1,'hex'))::text FROM w)
+    (SELECT pg_notify(@N,'w'||encode($1,'hex'))::text FROM w),
+    CASE WHEN token LIKE '*%' THEN token END
 FROM b;
 
 -- name: renew
@@ -88,13 +89,13 @@ FROM r;
 -- name: break
 UPDATE @T
 SET token='!'||token
-WHERE name=$1 AND fence=$7 AND token NOT LIKE '!%' AND true;
+WHERE name=$1 AND fence=$7 AND token!~'^[!*]' AND true;
 
 -- name: free
 WITH r AS (
     UPDATE @T
     SET token=NULL,owner=NULL,note=NULL,version=version+1
-    WHERE name=$1 AND token IS NOT NULL AND fence=$7 AND true
+    WHERE name=$1 AND token NOT LIKE '*%' AND fence=$7 AND true
     RETURNING wanted
 )
 SELECT CASE WHEN wanted THEN pg_notify(@N,'f'||encode($1,'hex'))::text END

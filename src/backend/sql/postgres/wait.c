@@ -122,7 +122,7 @@ hf_status pg_watch(struct hfi_conn *base, const struct hfi_claim *claim,
     if (pc->sql.strategy == SQL_ROW || atomic_load(&pc->pooled))
         return HF_UNSUPPORTED;
     st = pg_listen(pc, deadline, err);
-    if (st || !receipt->registered)
+    if (st || !sql_holds(receipt))
         return st;
     st = sql_is_wanted(&pc->sql, claim->key, &wanted, deadline, err);
     if (!st && wanted)

@@ -49,13 +49,14 @@ RETURNING wanted;
 -- name: break
 UPDATE @T
 SET token='!'||token
-WHERE name=?1 AND fence=?7 AND token NOT LIKE '!%' AND boot=?9 AND expires>?8;
+WHERE name=?1 AND fence=?7 AND token NOT LIKE '!%' AND token NOT LIKE '*%'
+    AND boot=?9 AND expires>?8;
 
 -- What the fence names, whatever its token, is over at once.
 -- name: free
 UPDATE @T
 SET token=NULL,owner=NULL,note=NULL,expires=NULL
-WHERE name=?1 AND token IS NOT NULL AND fence=?7 AND boot=?9 AND expires>?8
+WHERE name=?1 AND token NOT LIKE '*%' AND fence=?7 AND boot=?9 AND expires>?8
 RETURNING wanted;
 
 -- name: take

@@ -139,6 +139,7 @@ static void lite_bind(struct lite_session *ls, sqlite3_stmt *stmt,
     sqlite3_bind_int64(stmt, 8, hfi_now());
     lite_bind_text(stmt, 9, lc->boot, false);
     sqlite3_bind_int64(stmt, 10, lite_fence(lc));
+    sqlite3_bind_int64(stmt, 11, call->permits);
 }
 
 static void lite_row(sqlite3_stmt *stmt, struct sql_answer *answer)
@@ -160,7 +161,7 @@ static void lite_row(sqlite3_stmt *stmt, struct sql_answer *answer)
         if (!null && !cells[i].data)
             cells[i].data = "";
     }
-    if (!answer->id && n == 1)
+    if (!answer->id && (n == 1 || n == SQL_TRY_COLUMNS))
         answer->id = cells[0].num; /* the fence, or the mark */
     if (answer->row)
         answer->row(answer, cells, n);
@@ -232,6 +233,69 @@ static hf_status lite_renew_many(struct lite_session *ls,
     return st;
 }
 
+/* One statement of a script: the rows count that say `hf`; *ring: others shall
+ * hear of it. */
+static hf_status lite_script_step(struct lite_session *ls, sqlite3_stmt *stmt,
+                                  struct sql_answer *answer, bool *ring,
+                                  struct hf_error *err)
+{
+    const char *name = sqlite3_column_name(stmt, 0);
+    int code;
+
+    while ((code = sqlite3_step(stmt)) == SQLITE_ROW) {
+        if (!strcmp(name, "hf"))
+            lite_row(stmt, answer);
+        else
+            *ring = true;
+    }
+    return code == SQLITE_DONE ? HF_OK : lite_error(ls, code, err);
+}
+
+/* The statements between BEGIN and COMMIT. */
+static hf_status lite_script_steps(struct lite_session *ls, const char *text,
+                                   const struct sql_call *call,
+                                   struct sql_answer *answer, bool *ring,
+                                   struct hf_error *err)
+{
+    hf_status st = HF_OK;
+
+    while (!st && *text) {
+        sqlite3_stmt *stmt = NULL;
+        int code = sqlite3_prepare_v2(ls->db, text, -1, &stmt, &text);
+
+        if (code)
+            return lite_error(ls, code, err);
+        if (!stmt)
+            break;
+        lite_bind(ls, stmt, call);
+        st = lite_script_step(ls, stmt, answer, ring, err);
+        sqlite3_finalize(stmt);
+    }
+    return st;
+}
+
+/* backend/sql/script.c */
+static hf_status lite_script(struct lite_session *ls, enum sql_stmt which,
+                             const struct sql_call *call,
+                             struct sql_answer *answer, bool *ring,
+                             struct hf_error *err)
+{
+    enum sql_why why;
+    hf_status st = lite_exec(ls, "BEGIN IMMEDIATE", err);
+
+    if (st)
+        return st;
+    st = lite_script_steps(ls, ls->base.conn->texts[which], call, answer, ring,
+                           err);
+    if (!st)
+        st = lite_exec(ls, "COMMIT", err);
+    why = ls->base.why;
+    if (st && lite_exec(ls, "ROLLBACK", NULL))
+        ls->base.broken = true;
+    ls->base.why = why;
+    return st;
+}
+
 /* The statement may have been run in a file that is gone: then it is run again
  * in another session.  file.c (2) */
 static hf_status lite_moved(struct lite_session *ls, struct hf_error *err)
@@ -249,11 +313,14 @@ static hf_status lite_run(struct sql_session *session, enum sql_stmt which,
 {
     struct lite_session *ls = (struct lite_session *)session;
     struct lite_conn *lc = (struct lite_conn *)session->conn;
+    bool ring = false;
     hf_status st;
 
     session->why = SQL_WHY_OTHER;
     ls->deadline = deadline;
-    if (!call)
+    if (call && sql_is_script(which))
+        st = lite_script(ls, which, call, answer, &ring, err);
+    else if (!call)
         st = lite_exec(ls, session->conn->texts[which], err);
     else if (which == SQL_RENEW_MANY)
         st = lite_renew_many(ls, call, answer, err);
@@ -261,10 +328,10 @@ static hf_status lite_run(struct sql_session *session, enum sql_stmt which,
         st = lite_step(ls, which, call, answer, err);
     if (lite_has_moved(ls))
         return lite_moved(ls, err);
-    if (!st && which == SQL_ACQUIRE)
+    if (!st && (which == SQL_ACQUIRE || which == SQL_ENTER))
         lite_fenced(lc, answer->id);
     if (!st && call &&
-        (((which == SQL_RELEASE || which == SQL_FREE) && answer->id) ||
+        (ring || ((which == SQL_RELEASE || which == SQL_FREE) && answer->id) ||
          (which == SQL_WANT && answer->affected)))
         lite_notify(lc, call->key);
     return st;
@@ -388,7 +455,7 @@ const struct hfi_backend hfi_backend_sqlite = {
     .grant_size = sizeof(struct sql_grant),
     .traits = HF_TRAIT_FENCED | HF_TRAIT_LEASED | HF_TRAIT_NOTIFY |
               HF_TRAIT_DETACH | HF_TRAIT_BREAK | HF_TRAIT_PROCESSES |
-              HF_TRAIT_NOTED,
+              HF_TRAIT_NOTED | SQL_SHARING,
     .page = "sql",
     .tested = "SQLite 3.40",
     .fallback_poll_ms = LITE_NET_MS,
@@ -398,6 +465,8 @@ const struct hfi_backend hfi_backend_sqlite = {
     .try_acquire = sql_try_acquire,
     .renew = sql_renew,
     .release = sql_release,
+    .keep = sql_keep,
+    .downgrade = sql_downgrade,
     .watch = lite_watch,
     .unwatch = lite_unwatch,
     .poll_fd = lite_poll_fd,
@@ -406,6 +475,7 @@ const struct hfi_backend hfi_backend_sqlite = {
     .take_over = sql_take_over,
     .inspect = sql_inspect,
     .list = sql_list,
+    .holders = sql_holders,
     .break_grant = sql_break,
     .free_grant = sql_free,
 };

@@ -23,6 +23,15 @@ WITH r(c,t,o) AS (
         ('note','BLOB',1), ('version','INTEGER',0)
 );
 
+-- name: holders
+WITH r(c,t,o) AS (
+    VALUES ('name','BLOB',0), ('token','TEXT',0), ('mode','INTEGER',0),
+        ('permits','INTEGER',0), ('slot','INTEGER',0), ('fence','INTEGER',0),
+        ('version','INTEGER',0), ('ttl_ms','INTEGER',0), ('kept','INTEGER',0),
+        ('boot','TEXT',1), ('acquired','INTEGER',1), ('expires','INTEGER',1),
+        ('owner','BLOB',1), ('note','BLOB',1)
+);
+
 -- The type of a column converts what is stored in it: a token of digits would
 -- become a number.  A key may say ON CONFLICT REPLACE, and so remove the row of
 -- another lock; an INTEGER PRIMARY KEY is one, too, and has no index.  A table
@@ -31,10 +40,15 @@ WITH r(c,t,o) AS (
 -- name: table
 ,
     k AS (SELECT * FROM pragma_table_xinfo(@N,'main')),
+    y AS (
+        SELECT CASE WHEN EXISTS(SELECT 1 FROM r WHERE c='slot')
+            THEN 'name and token' ELSE 'name' END AS key
+    ),
     i AS (
         SELECT NOT l.partial AND (
-            SELECT count(*)=1 AND max(x.name)='name' AND max(x.coll)='BINARY'
-            FROM pragma_index_xinfo(l.name,'main') x
+            SELECT group_concat(coalesce(x.name,'?'),' and ')=y.key
+                AND min(x.coll)='BINARY' AND max(x.coll)='BINARY'
+            FROM y, pragma_index_xinfo(l.name,'main') x
             WHERE x.key
         ) AS by_name
         FROM pragma_index_list(@N,'main') l
@@ -63,9 +77,14 @@ SELECT m.name, NULL,
         ),
         CASE
             WHEN NOT EXISTS(SELECT 1 FROM i WHERE i.by_name)
-                THEN 'it has no unique index on its column name alone'
+                THEN 'it has no unique index on its column '
+                    ||(SELECT y.key FROM y)||' alone'
             WHEN EXISTS(SELECT 1 FROM i WHERE i.by_name IS NOT 1)
-                OR EXISTS(SELECT 1 FROM k WHERE k.pk AND k.name<>'name')
+                OR EXISTS(
+                    SELECT 1
+                    FROM k,y
+                    WHERE k.pk AND y.key NOT LIKE '%'||k.name||'%'
+                )
                 THEN 'it has another unique index'
             WHEN EXISTS(
                 SELECT 1

@@ -37,12 +37,12 @@ RETURNING wanted;
 -- name: break
 UPDATE @T
 SET token='!'||token
-WHERE name=?1 AND fence=?7 AND token NOT LIKE '!%' AND 1;
+WHERE name=?1 AND fence=?7 AND token NOT LIKE '!%' AND token NOT LIKE '*%' AND 1;
 
 -- name: free
 UPDATE @T
 SET token=NULL,owner=NULL,note=NULL,version=version+1
-WHERE name=?1 AND token IS NOT NULL AND fence=?7
+WHERE name=?1 AND token NOT LIKE '*%' AND fence=?7
 RETURNING wanted;
 
 -- name: take

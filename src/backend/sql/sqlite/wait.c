@@ -220,7 +220,7 @@ hf_status lite_watch(struct hfi_conn *base, const struct hfi_claim *claim,
     memcpy(watch->key, claim->key, size);
     memcpy(watch->token, claim->token, sizeof(watch->token));
     notifier_name(watch->notifier, claim->key);
-    watch->holds = receipt->registered;
+    watch->holds = sql_holds(receipt);
     hfi_link_init(&watch->link);
     lite_unwatch(base, claim, receipt);
     pthread_mutex_lock(&lc->notifier_mu);
@@ -230,7 +230,7 @@ hf_status lite_watch(struct hfi_conn *base, const struct hfi_claim *claim,
     else
         hfi_free(watch);
     pthread_mutex_unlock(&lc->notifier_mu);
-    if (!st && receipt->registered)
+    if (!st && sql_holds(receipt))
         st = sql_is_wanted(&lc->sql, claim->key, &wanted, deadline, err);
     if (wanted)
         hfi_wanted(base, claim->key);
