@@ -201,4 +201,94 @@ TEST_TIMEOUT(versions_exclude_across_the_nodes, 120)
     exclude("version");
 }
 
+/* ---- sharing --------------------------------------------------------------- */
+
+enum { GALERA_PERMITS = 2 };
+
+struct shared_field {
+    hf_client *clients[2];
+    atomic_int next, inside, slots[GALERA_PERMITS], readers, writers;
+    int rounds;
+};
+
+static hf_lock *enter(struct shared_field *field, int node, const char *key,
+                      struct hf_lock_opts opts)
+{
+    hf_lock *lk = NULL;
+
+    opts.retry_ms = 5;
+    CHECK_OK(hf_acquire(field->clients[node], key, 60000, &opts, &lk, &t_err));
+    return lk;
+}
+
+static void use_permit(struct shared_field *field, int node)
+{
+    struct hf_lock_opts opts = HF_LOCK_OPTS_INIT;
+    hf_lock *lk;
+
+    opts.permits = GALERA_PERMITS;
+    lk = enter(field, node, "permits", opts);
+    CHECK_LT(atomic_fetch_add(&field->inside, 1), GALERA_PERMITS);
+    CHECK_EQ(atomic_fetch_add(&field->slots[hf_slot(lk)], 1), 0);
+    CHECK_OK(hf_extend(lk, 0, &t_err));
+    atomic_fetch_sub(&field->slots[hf_slot(lk)], 1);
+    atomic_fetch_sub(&field->inside, 1);
+    CHECK_OK(hf_release(lk, &t_err));
+}
+
+static void read_or_write(struct shared_field *field, int node, bool write)
+{
+    struct hf_lock_opts opts = HF_LOCK_OPTS_INIT;
+    hf_lock *lk;
+
+    opts.flags = write ? HF_FAIR : HF_SHARED;
+    lk = enter(field, node, "modes", opts);
+    CHECK_EQ(atomic_fetch_add(&field->writers, write), 0);
+    atomic_fetch_add(&field->readers, !write);
+    CHECK(!write || !atomic_load(&field->readers));
+    CHECK_OK(hf_extend(lk, 0, &t_err));
+    CHECK(!write || !atomic_load(&field->readers));
+    atomic_fetch_sub(&field->readers, !write);
+    atomic_fetch_sub(&field->writers, write);
+    CHECK_OK(hf_release(lk, &t_err));
+}
+
+static void *share(void *arg)
+{
+    struct shared_field *field = arg;
+    int node = atomic_fetch_add(&field->next, 1) % 2;
+
+    for (int i = 0; i < field->rounds; i++) {
+        use_permit(field, node);
+        read_or_write(field, node, i % 3 == 0);
+    }
+    return NULL;
+}
+
+/* Six threads, half of them by each node. */
+static void share_all(const char *strategy)
+{
+    struct shared_field field = {.rounds = t_scaled(12, 4)};
+    pthread_t threads[6];
+
+    for (int node = 0; node < 2; node++)
+        field.clients[node] = node_open(node, strategy);
+    for (int i = 0; i < 6; i++)
+        CHECK_EQ(pthread_create(&threads[i], NULL, share, &field), 0);
+    for (int i = 0; i < 6; i++)
+        pthread_join(threads[i], NULL);
+    for (int node = 0; node < 2; node++)
+        hf_close(field.clients[node]);
+}
+
+TEST_TIMEOUT(leases_are_shared_across_the_nodes, 120)
+{
+    share_all("lease");
+}
+
+TEST_TIMEOUT(versions_are_shared_across_the_nodes, 120)
+{
+    share_all("version");
+}
+
 T_MAIN

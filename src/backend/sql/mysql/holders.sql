@@ -8,6 +8,10 @@
 -- before.  The time is that of the arrival, for all of them.  Tables that are
 -- joined in an update are set in no certain order, so nothing that is set there
 -- is read, too.
+--
+-- Whatever changes a holder changes the row of its key, also where that seems to
+-- be as it should: acquired_at is set anew.  Galera compares what two nodes have
+-- written, and of two that write the same row one begins again.
 
 -- let: time = CAST(@hf_now AS DATETIME(6))
 -- let: begin = SET @hf_now=UTC_TIMESTAMP(6); START TRANSACTION
@@ -151,7 +155,7 @@ SET h.ttl_ms=IF($6=1,$3,GREATEST(h.ttl_ms,$3)),
 WHERE t.name=$1 AND t.token LIKE '*%' AND {ours};
 UPDATE @T t
 CROSS JOIN {full}
-SET t.ttl_ms=a.m,@{t.expires_at=a.e@|t.version=t.version+1@}
+SET t.ttl_ms=a.m,@{t.acquired_at={time},t.expires_at=a.e@|t.version=t.version+1@}
 WHERE t.name=$1 AND t.token LIKE '*%' AND a.n>0;
 SELECT 1 hf
 FROM @T t
@@ -173,7 +177,7 @@ CROSS JOIN (
 ) a
 CROSS JOIN (SELECT COUNT(*) n FROM @H h WHERE {gone} AND h.mode<2) b
 SET t.token=IF(a.n>0,t.token,NULL), t.ttl_ms=COALESCE(a.m,t.ttl_ms),
-    @{t.expires_at=a.e@|t.version=t.version+1@}
+    @{t.acquired_at={time},t.expires_at=a.e@|t.version=t.version+1@}
 WHERE t.name=$1 AND t.token LIKE '*%' AND b.n>0;
 DELETE h FROM @H h WHERE {gone};
 COMMIT;
@@ -244,7 +248,7 @@ SET h.kept=1,h.ttl_ms=$3,h.expires_at={end}
 WHERE {key} AND t.token LIKE '*%' AND h.token=$2 AND h.fence=$7 AND {live};
 UPDATE @T t
 CROSS JOIN {full}
-SET t.ttl_ms=a.m,@{t.expires_at=a.e@|t.version=t.version+1@}
+SET t.ttl_ms=a.m,@{t.acquired_at={time},t.expires_at=a.e@|t.version=t.version+1@}
 WHERE t.name=$1 AND t.token LIKE '*%' AND a.n>0;
 SELECT 1 hf
 FROM @T t

@@ -139,7 +139,8 @@ static void lite_bind(struct lite_session *ls, sqlite3_stmt *stmt,
     sqlite3_bind_int64(stmt, 8, hfi_now());
     lite_bind_text(stmt, 9, lc->boot, false);
     sqlite3_bind_int64(stmt, 10, lite_fence(lc));
-    sqlite3_bind_int64(stmt, 11, call->permits);
+    if (sqlite3_bind_parameter_count(stmt) > 10)
+        sqlite3_bind_int64(stmt, 11, call->permits);
 }
 
 static void lite_row(sqlite3_stmt *stmt, struct sql_answer *answer)
