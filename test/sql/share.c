@@ -8,9 +8,11 @@
  */
 #include "scene.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static struct hf_lock_opts sharing(int64_t ttl_ms, unsigned flags,
                                    int32_t permits)
@@ -343,6 +345,56 @@ TEST_TIMEOUT(a_reader_that_arrives_after_its_release_holds_nothing, 60)
     CHECK_EQ(holders_of(key), 0);
     CHECK_EQ(taken(key), 0);
     hf_close(a);
+}
+
+/* ---- the clock ------------------------------------------------------------- */
+
+static void clock_set(int64_t seconds)
+{
+    const char *path = getenv("HF_CLOCK_FILE");
+    const int64_t offset[2] = {seconds, 0};
+    int fd;
+
+    if (!path)
+        T_SKIP_HOST("the server's clock cannot be moved without the shim");
+    fd = open(path, O_WRONLY | O_CLOEXEC);
+    CHECK_EQ(pwrite(fd, offset, sizeof(offset), 0), sizeof(offset));
+    close(fd);
+}
+
+TEST(a_clock_that_jumps_ends_a_permit_only_if_another_has_come)
+{
+    struct hf_lock_opts opts = sharing(30000, 0, 1);
+    hf_client *a = scene_open(0, ""), *b = scene_open(0, "");
+    const char *key = scene_key("jump");
+    hf_lock *one, *two = NULL;
+
+    clock_set(0);
+    CHECK_OK(hf_acquire(a, key, 0, &opts, &one, &t_err));
+    clock_set(3600);
+    CHECK_OK(hf_extend(one, 0, &t_err));
+    CHECK_STATUS(hf_acquire(b, key, 0, &opts, &two, &t_err), HF_BUSY);
+    clock_set(0); /* A time that lies an hour ahead is repaired. */
+    CHECK_OK(hf_extend(one, 0, &t_err));
+    if (scene_is("lease"))
+        CHECK_EQ(scene_sql("SELECT count(*) FROM holdfast_lock WHERE name=%s "
+                           "AND expires_at>%s",
+                           literal(key), moment(300)),
+                 0);
+    clock_set(3600);
+    if (scene_is("lease")) {
+        CHECK_OK(hf_acquire(b, key, 0, &opts, &two, &t_err));
+        CHECK_GT(hf_fence(two), hf_fence(one));
+        CHECK_STATUS(hf_extend(one, 0, &t_err), HF_LOST);
+        CHECK_STATUS(hf_release(one, &t_err), HF_LOST);
+        CHECK_OK(hf_release(two, &t_err));
+    } else {
+        CHECK_STATUS(hf_acquire(b, key, 0, &opts, &two, &t_err), HF_BUSY);
+        CHECK_OK(hf_release(one, &t_err));
+    }
+    clock_set(0);
+    hf_close(a);
+    hf_close(b);
 }
 
 /* ---- the table ------------------------------------------------------------ */

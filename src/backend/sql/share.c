@@ -17,8 +17,9 @@
  *      the key otherwise need not know the table of holders: what is left there
  *      is removed before the key is next shared.
  *  (3) Lease: the row of the key lasts as long as the longest of its holders,
- *      never longer.  Each holder lapses by itself, and one that has lapsed is
- *      not renewed: whoever came after may rely on that.
+ *      never longer.  Each holder lapses by itself.  Whoever comes next removes
+ *      those that have lapsed, in the same transaction; until then one that the
+ *      server's clock has ended too early may still be renewed.
  *  (4) Version: every change and every renewal gives the row of the key the next
  *      version, and the holder as well.  So the row of the key stands still when
  *      all its holders do, and the holder with the least version is the one that

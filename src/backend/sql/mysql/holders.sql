@@ -19,7 +19,8 @@
 -- let: now_us = CAST(UNIX_TIMESTAMP(NOW(6))*1000000 AS UNSIGNED)
 -- let: end = {time}+INTERVAL $3*1000 MICROSECOND
 -- let: live = (h.expires_at IS NULL OR h.expires_at>{time})
--- let: ours = h.name=$1 AND h.token=$2 AND h.fence=$7 AND h.kept=0 AND {live}
+-- let: named = h.name=$1 AND h.token=$2 AND h.fence=$7 AND h.kept=0
+-- let: ours = {named} AND {live}
 -- let: mine = h.name=$1 AND h.token=$2 AND h.mode=0 AND h.kept=0 AND h.permits=$8
 -- let: left = (TIMESTAMPDIFF(MICROSECOND,{time},h.expires_at) DIV 1000+1)
 -- let: key = t.name=$1 AND h.name=$1
@@ -152,7 +153,7 @@ SET h.ttl_ms=IF($6=1,$3,GREATEST(h.ttl_ms,$3)),
             >{time}+INTERVAL GREATEST(h.ttl_ms,$3)*1000 MICROSECOND,
         {end}, GREATEST(h.expires_at,{end})
     )@|h.version=t.version+1@}
-WHERE t.name=$1 AND t.token LIKE '*%' AND {ours};
+WHERE t.name=$1 AND t.token LIKE '*%' AND {named};
 UPDATE @T t
 CROSS JOIN {full}
 SET t.ttl_ms=a.m,@{t.acquired_at={time},t.expires_at=a.e@|t.version=t.version+1@}
@@ -160,7 +161,7 @@ WHERE t.name=$1 AND t.token LIKE '*%' AND a.n>0;
 SELECT 1 hf
 FROM @T t
 JOIN @H h ON h.name=t.name
-WHERE t.name=$1 AND t.token LIKE '*%' AND {ours};
+WHERE t.name=$1 AND t.token LIKE '*%' AND {named};
 COMMIT;
 
 -- name: leave

@@ -16,7 +16,8 @@
 -- let: now_us = (extract(epoch from clock_timestamp())*1000000)::int8
 -- let: end = {now}+$3*interval '1 ms'
 -- let: live = (h.expires_at IS NULL OR h.expires_at>{now})
--- let: ours = h.name=$1 AND h.token=$2 AND h.fence=$7 AND h.kept=0 AND {live}
+-- let: named = h.name=$1 AND h.token=$2 AND h.fence=$7 AND h.kept=0
+-- let: ours = {named} AND {live}
 -- let: mine = h.name=$1 AND h.token=$2 AND h.mode=0 AND h.kept=0 AND h.permits=$8
 -- let: left = (extract(epoch from h.expires_at-{now})*1000)::int8+1
 -- let: key = t.name=$1 AND h.name=$1
@@ -149,6 +150,7 @@ WHERE t.name=$1;
 -- name: door_end
 DELETE FROM @H h WHERE h.name=$1 AND h.token=$2 AND h.mode=2;
 
+-- Also one that has lapsed, as long as nobody has come since: share.c (3).
 -- name: stay
 SELECT 1 FROM @T WHERE name=$1 FOR UPDATE;
 UPDATE @H h
@@ -157,14 +159,14 @@ SET ttl_ms=CASE WHEN $6=1 THEN $3 ELSE greatest(h.ttl_ms,$3) END,
         WHEN $6=1 OR h.expires_at>{now}+h.ttl_ms*interval '1 ms'
         THEN {end} ELSE greatest(h.expires_at,{end}) END@|version=t.version+1@}
 FROM @T t
-WHERE t.name=$1 AND t.token LIKE '*%' AND {ours};
+WHERE t.name=$1 AND t.token LIKE '*%' AND {named};
 UPDATE @T t
 SET ttl_ms=a.m,@{expires_at=a.e@|version=t.version+1@}
 FROM {full}
 WHERE t.name=$1 AND t.token LIKE '*%' AND a.n>0;
 SELECT 1 hf
 FROM @T t,@H h
-WHERE t.name=$1 AND t.token LIKE '*%' AND {ours};
+WHERE t.name=$1 AND t.token LIKE '*%' AND {named};
 
 -- By token, or by fence ($7); a claim that waits, too.
 -- name: leave

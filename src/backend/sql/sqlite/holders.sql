@@ -6,7 +6,8 @@
 -- which nobody else writes.  A column `hf_ring` says that others shall hear.
 
 -- let: live = (h.expires IS NULL OR (h.boot=?9 AND h.expires>?8))
--- let: ours = h.name=?1 AND h.token=?2 AND h.fence=?7 AND h.kept=0 AND {live}
+-- let: named = h.name=?1 AND h.token=?2 AND h.fence=?7 AND h.kept=0
+-- let: ours = {named} AND {live}
 -- let: mine = h.name=?1 AND h.token=?2 AND h.mode=0 AND h.kept=0 AND h.permits=?11
 -- let: left = (h.expires-?8)
 -- let: gone = h.name=?1 AND (h.token=?2 OR (?7>0 AND h.fence=?7))
@@ -132,12 +133,12 @@ UPDATE @H AS h
 SET ttl_ms=CASE WHEN ?6 THEN ?3 ELSE max(ttl_ms,?3) END,
     @{expires=CASE WHEN ?6 THEN ?8+?3 ELSE max(expires,?8+?3) END
     @|version={next}@}
-WHERE {shared} AND {ours};
+WHERE {shared} AND {named} AND (h.expires IS NULL OR h.boot=?9);
 UPDATE @T AS t
 SET ttl_ms=a.m,@{expires=a.e@|version=t.version+1@}
 FROM {full}
 WHERE t.name=?1 AND t.token LIKE '*%' AND a.n>0;
-SELECT 1 hf FROM @H h WHERE {shared} AND {ours};
+SELECT 1 hf FROM @H h WHERE {shared} AND {named} AND (h.expires IS NULL OR h.boot=?9);
 
 -- name: leave
 SELECT 1 hf FROM @H h WHERE {gone} AND (h.mode=2 OR {shared});
