@@ -434,6 +434,22 @@ TEST(without_the_table_of_holders_plain_locks_work)
     hf_close(client);
 }
 
+/* With strategy version nothing lapses by itself. */
+TEST_TIMEOUT(a_key_whose_holders_were_dropped_is_taken_over, 60)
+{
+    struct hf_lock_opts read = sharing(1000, HF_SHARED | HF_MANUAL, 0);
+    hf_client *client = scene_open(0, "&table=orphan");
+    hf_lock *lk, *next;
+
+    CHECK_OK(hf_acquire(client, "k", 0, &read, &lk, &t_err));
+    scene_sql("DROP TABLE orphan_holders");
+    CHECK_OK(hf_acquire(client, "k", 30000, NULL, &next, &t_err));
+    CHECK_GT(hf_fence(next), hf_fence(lk));
+    CHECK_OK(hf_release(next, &t_err));
+    CHECK_STATUS(hf_release(lk, &t_err), HF_LOST);
+    hf_close(client);
+}
+
 /* What somebody has done to the table, and what the refusal says. */
 struct spoil {
     const char *postgres, *mysql, *word;

@@ -141,9 +141,17 @@ static hf_status try_plain(struct sql_conn *conn, const struct hfi_claim *claim,
     hf_status st = conn->driver->by_look
                        ? try_by_look(conn, call, note, tried, deadline, err)
                        : try_once(conn, call, tried, deadline, err);
+    int64_t age = hfi_now() - note->marked_at;
 
     if (st || tried->fence || tried->again || tried->use)
         return st;
+    /* Who polls does not write each time. */
+    if (conn->strategy == SQL_LEASE && note->marked && age < SQL_DOOR_MS) {
+        if (tried->left_ms > SQL_DOOR_MS - age)
+            tried->left_ms = SQL_DOOR_MS - age;
+        return HF_OK;
+    }
+    note->marked_at = hfi_now();
     return sql_share_door(conn, claim, note, tried, deadline, err);
 }
 

@@ -49,7 +49,7 @@
 
 /* The mark of a claim that waits, and how often it is renewed.  share.c (5) */
 #define SHARE_DOOR_MS 3000
-#define SHARE_ASK_MS  1000
+#define SHARE_ASK_MS  SQL_DOOR_MS
 
 /* How soon to ask again while the key is free and kept for one who waits. */
 #define SHARE_FREE_MS 50
@@ -122,12 +122,13 @@ static void door_row(struct sql_answer *answer, const struct sql_cell *cells,
 }
 
 /* Leave the mark or renew it.  It is nothing to be relied on: where it lapses,
- * readers come between. */
+ * readers come between.  If there is no table of holders the row of the key is
+ * all there is. */
 hf_status sql_share_door(struct sql_conn *conn, const struct hfi_claim *claim,
                          struct sql_note *note, struct sql_tried *tried,
                          int64_t deadline, struct hf_error *err)
 {
-    struct door door = {.open = true};
+    struct door door = {.open = false};
     struct sql_answer answer = {.row = door_row, .arg = &door};
     struct sql_call call = {.key = claim->key,
                             .token = claim->token,

@@ -277,8 +277,9 @@ struct row_lock;
 /* What a claim that waits has seen, until it is granted. */
 struct sql_note {
     int64_t version, since;
-    bool busy;   /* look before the next try */
-    bool marked; /* keeps others from sharing the key; share.c (5) */
+    int64_t marked_at; /* when it last did so */
+    bool busy;         /* look before the next try */
+    bool marked;       /* keeps others from sharing the key; share.c (5) */
 };
 
 /* receipt->own: `row` if `registered` with strategy row, else `note`. */
@@ -472,7 +473,8 @@ hf_status sql_share_enter(struct sql_conn *, struct sql_call *,
                           struct sql_tried *ret, int64_t deadline,
                           struct hf_error *);
 
-/* A plain claim has found the key shared. */
+/* A plain claim has found the key shared; call it again after SQL_DOOR_MS. */
+#define SQL_DOOR_MS 1000
 hf_status sql_share_door(struct sql_conn *, const struct hfi_claim *,
                          struct sql_note *, struct sql_tried *,
                          int64_t deadline, struct hf_error *);
