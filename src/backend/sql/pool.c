@@ -406,7 +406,9 @@ static hf_status pool_holders(struct sql_session *session, enum sql_stmt stmt,
     hf_status st;
 
     *there = true;
-    if (!sql_is_of_holders(stmt) || session->holders)
+    if (!sql_is_of_holders(stmt) || session->holders ||
+        (session->conn->driver->verify_once &&
+         atomic_load(&session->conn->holders)))
         return HF_OK;
     st = sql_verify_holders(session, there, deadline, err);
     if (!st && !*there && pool_makes_holders(stmt)) {
@@ -418,6 +420,8 @@ static hf_status pool_holders(struct sql_session *session, enum sql_stmt stmt,
                           "URL says create=no");
     }
     session->holders = !st && *there;
+    if (session->holders)
+        atomic_store(&session->conn->holders, true);
     /* Nothing was asked for yet, so nothing can be in doubt. */
     return st == HF_UNCERTAIN ? hfi_restate(err, HF_UNAVAILABLE) : st;
 }
@@ -434,8 +438,10 @@ static hf_status pool_go(struct sql_session *session, enum sql_stmt stmt,
     if (st || !there) /* Where there is no table there are no holders. */
         return st;
     st = conn->driver->run(session, stmt, call, answer, deadline, err);
-    if (st && sql_is_of_holders(stmt) && session->why == SQL_WHY_TABLE)
+    if (st && sql_is_of_holders(stmt) && session->why == SQL_WHY_TABLE) {
         session->holders = false;
+        atomic_store(&conn->holders, false);
+    }
     if (st == HF_UNCERTAIN && (stmt == SQL_ACQUIRE || stmt == SQL_TAKE ||
                                stmt == SQL_ENTER || stmt == SQL_TAKE_UP))
         sql_doubt_add(conn, session, call->token);

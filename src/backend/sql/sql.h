@@ -29,6 +29,7 @@
 #define HFI_BACKEND_SQL_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include "backend/backend.h"
 #include "base/env.h"
@@ -218,6 +219,7 @@ struct sql_driver {
     const char *sole;  /* the only schema there is; or NULL */
     unsigned sessions; /* of the pool; 0: 8 */
     bool verify_each;  /* verify the table in each session, not only first */
+    bool verify_once;  /* that of holders in the first session only */
     bool by_look;      /* SQL_ACQUIRE says only whether it was granted, and may
                         * forget even that: look when it says no */
     bool names; /* SQL_RENEW_MANY names what it has renewed; not with row */
@@ -297,8 +299,9 @@ struct sql_conn {
     struct hfi_conn base;
     const struct sql_driver *driver;
     enum sql_strategy strategy;
-    bool opened; /* the mutex and the condition are there */
-    bool create; /* make the table if it is missing */
+    bool opened;         /* the mutex and the condition are there */
+    bool create;         /* make the table if it is missing */
+    atomic_bool holders; /* with verify_once: @H is there and was verified */
     int64_t timeout_ms;
     char table[SQL_TABLE_MAX];   /* as the URL names it, checked */
     char schema[SQL_SCHEMA_MAX]; /* quoted, where connect() has found it for a

@@ -12,8 +12,8 @@
  * INVARIANTS
  *  (1) A table is verified before the first statement touches it, and again
  *      after it may have been made; with postgres: and sqlite: in each session.
- *      The table of holders, before the first statement of a session that is
- *      about it; nothing else touches it.
+ *      The table of holders, before the first statement that is about it, with
+ *      postgres: and sqlite: in each session; nothing else touches it.
  *  (2) A table that a statement finds and that is not in the catalog is not
  *      used: it belongs to this connection alone.
  *  (3) A statement that comes to rely on something more of the table gets its

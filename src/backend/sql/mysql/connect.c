@@ -377,6 +377,7 @@ static hf_status my_judge(struct my_session *ms, int64_t deadline,
                         judged.galera ? "Galera"
                                       : "a group of several primaries");
     ((struct my_conn *)conn)->galera = judged.galera;
+    ((struct my_conn *)conn)->several = judged.galera || judged.primaries;
     if (judged.galera && conn->strategy == SQL_LEASE)
         snprintf(
             conn->base.warning, sizeof(conn->base.warning),

@@ -531,6 +531,7 @@ static const struct sql_driver my_driver = {
     .text = {"_ascii x'", "'"},
     .home = "DATABASE()",
     .by_look = true,
+    .verify_once = true,
     .skips = true,
     .session_size = sizeof(struct my_session),
     .connect = my_session_open,

@@ -48,6 +48,7 @@ struct my_conn {
     bool tls;              /* insist on it */
     bool verify;           /* and look whose certificate it is */
     bool galera, mariadb;  /* as the first session has found */
+    bool several;          /* likewise: more than one node takes changes */
     unsigned long version; /* likewise */
     bool skips;            /* likewise: the server knows SKIP LOCKED */
 };

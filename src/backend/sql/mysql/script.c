@@ -5,6 +5,15 @@
  *
  * The first that fails is the last that is run.  What the ones before it have
  * done is then undone, or the session is closed, which undoes it, too.
+ *
+ * SEVERAL NODES  Where others write to other nodes, a node ends a transaction
+ *   that has locked what another's change needs.  When that happened in the
+ *   midst of a message, MariaDB 10.11 with Galera let in more holders than there
+ *   were permits, as if the statements that were left had been run outside any
+ *   transaction.  So there each statement is a message of its own, and the next
+ *   one is told that the transaction has failed.  The price is that a client which
+ *   stops in between keeps the row locked until its connection ends, or another
+ *   node needs it.
  */
 #include "mysql.h"
 
@@ -52,23 +61,65 @@ static bool my_script_counts(const struct my_session *ms)
     return field && !strcmp(field->name, "hf");
 }
 
+/* One statement, whose rows count if they say so. */
+static hf_status my_exec_named(struct my_session *ms, const char *text,
+                               struct sql_answer *counts, int64_t deadline,
+                               struct hf_error *err)
+{
+    struct sql_answer other = {0};
+
+    /* What comes back is known by the words that ask for it. */
+    return my_exec(ms, text, strstr(text, " hf") ? counts : &other, deadline,
+                   err);
+}
+
+/* All in one message. */
+static hf_status my_script_whole(struct my_session *ms, const char *text,
+                                 struct sql_answer *counts, int64_t deadline,
+                                 struct hf_error *err)
+{
+    hf_status st = my_exec(ms, text, NULL, deadline, err);
+
+    while (!st && !(st = my_script_next(ms, deadline, err)))
+        st = my_store(ms, my_script_counts(ms) ? counts : NULL, deadline, err);
+    return st == HF_BUSY ? HF_OK : st;
+}
+
+/* One after the other; `text` is cut up.  No string in it has a semicolon. */
+static hf_status my_script_steps(struct my_session *ms, char *text,
+                                 struct sql_answer *counts, int64_t deadline,
+                                 struct hf_error *err)
+{
+    hf_status st = HF_OK;
+    char *end;
+
+    for (; !st && text; text = end) {
+        end = strchr(text, ';');
+        if (end)
+            *end++ = '\0';
+        if (text[strspn(text, " ")])
+            st = my_exec_named(ms, text, counts, deadline, err);
+    }
+    return st;
+}
+
 /* backend/sql/script.c.  What has failed halfway is undone. */
 hf_status my_run_script(struct my_session *ms, enum sql_stmt stmt,
                         const struct sql_call *call, struct sql_answer *answer,
                         int64_t deadline, struct hf_error *err)
 {
     struct sql_answer counts = {.row = my_script_row, .arg = answer};
+    const struct my_conn *mc = (const struct my_conn *)ms->base.conn;
     char *text = sql_script(ms->base.conn, stmt, call);
     enum sql_why why;
     hf_status st;
 
     if (!text)
         return hfi_nomem(err);
-    st = my_exec(ms, text, NULL, deadline, err);
-    while (!st && !(st = my_script_next(ms, deadline, err)))
-        st = my_store(ms, my_script_counts(ms) ? &counts : NULL, deadline, err);
+    st = mc->several ? my_script_steps(ms, text, &counts, deadline, err)
+                     : my_script_whole(ms, text, &counts, deadline, err);
     hfi_free(text);
-    if (st == HF_BUSY)
+    if (!st)
         return HF_OK;
     why = ms->base.why;
     if (!ms->base.broken && my_exec(ms, "ROLLBACK", NULL, deadline, NULL))
