@@ -58,6 +58,32 @@ TEST(a_lease_of_another_boot_is_over_at_once)
     hf_close(b);
 }
 
+TEST(holders_of_another_boot_are_over_at_once)
+{
+    struct hf_lock_opts opts = HF_LOCK_OPTS_INIT;
+    hf_client *a = open_url(""), *b = open_url("");
+    hf_lock *lk, *next = NULL;
+
+    opts.ttl_ms = opts.min_hold_ms = 600000;
+    for (int i = 0; i < 3; i++) {
+        opts.flags = i == 1 ? HF_SHARED : 0;
+        opts.permits = i == 2;
+        opts.min_hold_ms = i ? 0 : 600000;
+        CHECK_OK(hf_acquire(a, "k", 0, &opts, &lk, &t_err));
+        if (!i)
+            CHECK_OK(hf_release(lk, &t_err));
+        CHECK(hf_acquire(b, "k", 0, NULL, &next, &t_err) != HF_OK);
+        run_sql("UPDATE holdfast_lock SET boot='another boot'; UPDATE "
+                "holdfast_lock_holders SET boot='another boot'");
+        CHECK_OK(hf_acquire(b, "k", 0, NULL, &next, &t_err));
+        if (i)
+            CHECK_STATUS(hf_release(lk, &t_err), HF_LOST);
+        CHECK_OK(hf_release(next, &t_err));
+    }
+    hf_close(a);
+    hf_close(b);
+}
+
 TEST(fences_rise_when_the_wall_clock_has_gone_back)
 {
     hf_client *client = open_url("");
@@ -160,6 +186,11 @@ TEST(a_table_that_is_not_as_it_is_made_is_refused)
          "INTEGER DEFAULT 0, owner BLOB, note BLOB, boot TEXT, acquired "
          "INTEGER, expires INTEGER)",
          "another unique"},
+        {"DROP TABLE t; CREATE TABLE t (name BLOB UNIQUE, token TEXT, fence "
+         "INTEGER, ttl_ms INTEGER, wanted INTEGER DEFAULT 0, owner BLOB, note "
+         "BLOB, boot TEXT, acquired INTEGER, expires INTEGER, a INTEGER PRIMARY "
+         "KEY ON CONFLICT REPLACE)",
+         "another unique"},
         /* Two strategies in one table: neither knows the other's locks. */
         {"ALTER TABLE t ADD COLUMN version INTEGER NOT NULL DEFAULT 1",
          "another strategy"},
@@ -176,6 +207,51 @@ TEST(a_table_that_is_not_as_it_is_made_is_refused)
                    spoils[i].word);
         run_sql(strstr(spoils[i].how, "VIEW") ? "DROP VIEW t; DROP TABLE u"
                                               : "DROP TABLE t");
+    }
+}
+
+/* That of holders is, too, by those who use it. */
+TEST(a_table_of_holders_that_is_not_as_it_is_made_is_refused)
+{
+    static const struct {
+        const char *how, *word;
+    } spoils[] = {
+        {"CREATE UNIQUE INDEX other ON t_holders (name)", "another unique"},
+        {"CREATE TRIGGER keep AFTER INSERT ON t_holders BEGIN DELETE FROM "
+         "t_holders; END",
+         "trigger"},
+        {"ALTER TABLE t_holders DROP COLUMN slot", "slot"},
+        {"ALTER TABLE t_holders DROP COLUMN expires; ALTER TABLE t_holders ADD "
+         "COLUMN expires REAL",
+         "expires"},
+        {"CREATE TABLE u AS SELECT * FROM t_holders; DROP TABLE t_holders; "
+         "CREATE TABLE t_holders (name BLOB, token TEXT, mode INTEGER, permits "
+         "INTEGER, slot INTEGER, fence INTEGER, version INTEGER, ttl_ms "
+         "INTEGER, kept INTEGER, boot TEXT, acquired INTEGER, expires INTEGER, "
+         "owner BLOB, note BLOB, PRIMARY KEY (token))",
+         "unique index"},
+    };
+    struct hf_lock_opts read = HF_LOCK_OPTS_INIT;
+    hf_lock *lk = NULL, *none = NULL;
+    hf_client *client;
+
+    read.flags = HF_SHARED;
+    for (size_t i = 0; i < sizeof(spoils) / sizeof(spoils[0]); i++) {
+        client = open_url("?table=t");
+        CHECK_OK(hf_acquire(client, "k", 0, &read, &lk, &t_err));
+        CHECK_OK(hf_release(lk, &t_err));
+        hf_close(client);
+        run_sql(spoils[i].how);
+        client = open_url("?table=t");
+        CHECK_OK(hf_acquire(client, "k", 0, NULL, &lk, &t_err));
+        CHECK_OK(hf_release(lk, &t_err));
+        CHECK_STATUS(hf_acquire(client, "k", 0, &read, &none, &t_err),
+                     HF_PROTOCOL);
+        if (!strstr(t_err.text, spoils[i].word))
+            t_fail(__FILE__, __LINE__, "\"%s\" does not say \"%s\"", t_err.text,
+                   spoils[i].word);
+        hf_close(client);
+        run_sql("DROP TABLE t_holders; DROP TABLE IF EXISTS u");
     }
 }
 

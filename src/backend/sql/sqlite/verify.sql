@@ -83,7 +83,8 @@ SELECT m.name, NULL,
                 OR EXISTS(
                     SELECT 1
                     FROM k,y
-                    WHERE k.pk AND y.key NOT LIKE '%'||k.name||'%'
+                    WHERE k.pk AND k.name<>'name'
+                        AND NOT (k.name='token' AND y.key<>'name')
                 )
                 THEN 'it has another unique index'
             WHEN EXISTS(
