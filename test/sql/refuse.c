@@ -260,6 +260,34 @@ static void pooler_works(int port, const char *strategy)
     hf_close(b);
 }
 
+/* And several hold one. */
+static void pooler_shares(int port, const char *strategy)
+{
+    hf_client *a = pooler_open(port, strategy);
+    hf_client *b = pooler_open(port, strategy);
+    struct hf_lock_opts opts = HF_LOCK_OPTS_INIT;
+    hf_lock *one, *two, *none = NULL;
+
+    opts.permits = 2;
+    CHECK_OK(hf_acquire(a, "permits", 0, &opts, &one, &t_err));
+    CHECK_OK(hf_acquire(b, "permits", 0, &opts, &two, &t_err));
+    CHECK_EQ(hf_slot(two), 1);
+    CHECK_STATUS(hf_acquire(b, "permits", 0, &opts, &none, &t_err), HF_BUSY);
+    CHECK_OK(hf_extend(one, 0, &t_err));
+    CHECK_OK(hf_release(one, &t_err));
+    CHECK_OK(hf_release(two, &t_err));
+    opts.permits = 0;
+    CHECK_OK(hf_acquire(a, "modes", 0, &opts, &one, &t_err));
+    CHECK_OK(hf_downgrade(one, &t_err));
+    opts.flags = HF_SHARED;
+    CHECK_OK(hf_acquire(b, "modes", 0, &opts, &two, &t_err));
+    CHECK_STATUS(hf_acquire(b, "modes", 0, NULL, &none, &t_err), HF_BUSY);
+    CHECK_OK(hf_release(one, &t_err));
+    CHECK_OK(hf_release(two, &t_err));
+    hf_close(a);
+    hf_close(b);
+}
+
 /* Has no session of the pooler anything of ours? */
 static bool pooler_is_clean(int port)
 {
@@ -294,6 +322,8 @@ TEST_TIMEOUT(behind_a_pooler_nothing_is_left_in_a_session, 120)
         hf_close(client);
         for (int j = 0; j < 3; j++)
             pooler_works(port, strategies[j]);
+        for (int j = 0; j < 2; j++)
+            pooler_shares(port, strategies[j]);
         CHECK(pooler_is_clean(port));
         pooler_stop();
     }
