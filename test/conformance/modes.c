@@ -74,7 +74,7 @@ TEST_TIMEOUT(a_writer_is_not_starved_by_readers_that_overlap, 120)
 
 TEST(a_dead_reader_keeps_a_writer_out_for_its_own_lease_only)
 {
-    struct hf_lock_opts read = conf_opts(300, HF_SHARED);
+    struct hf_lock_opts read = conf_opts(1500, HF_SHARED);
     struct hf_lock_opts manual = conf_opts(300, HF_SHARED | HF_MANUAL);
     const char *key = conf_key("k");
     struct conf_waiter writer;

@@ -186,8 +186,8 @@ TEST(another_number_of_permits_is_refused_and_says_which_is_in_use)
 
 TEST(a_permit_comes_back_after_its_own_lease_although_others_renew)
 {
-    struct hf_lock_opts opts = permits_opts(300, 2);
-    struct hf_lock_opts manual = opts;
+    struct hf_lock_opts opts = permits_opts(1500, 2);
+    struct hf_lock_opts manual = permits_opts(300, 2);
     const char *key = conf_key("k");
     hf_client *a, *b;
     hf_lock *kept, *dead, *next;
