@@ -62,13 +62,13 @@ static hf_status request_enqueue(struct hf_request *rq, const char *key,
         hfi_request_grant(rq, have);
         return HF_OK;
     }
-    if (queue->local_grant && queue->local_grant->state == HFI_LINGERING)
-        request_end_linger(rq); /* It does not fit. */
     rq->grant = hfi_grant_new(c, queue, params);
     if (!rq->grant)
         return hfi_nomem(&rq->err);
     if (params->owner && hfi_key_queue_other_mode(queue, params))
         return hfi_fail_other_mode(&rq->err, &rq->grant->claim);
+    if (queue->local_grant && queue->local_grant->state == HFI_LINGERING)
+        request_end_linger(rq); /* It does not fit. */
     rq->params.owner = rq->grant->claim.owner;
     rq->params.note = rq->grant->claim.note;
     rq->grant->claim.queue = !rq->once;

@@ -108,6 +108,29 @@ static void look(hf_client *client, hf_lock *lk)
     CHECK(hf_held(lk));
 }
 
+/* Two keys, one of which lingers here and does not fit. */
+static void several(hf_client *client, unsigned flags)
+{
+    struct hf_lock_opts opts = HF_LOCK_OPTS_INIT;
+    hf_lock *locks[2];
+    hf_request *req = NULL;
+
+    opts.flags = flags;
+    unlock(lock(client, "three", 0, 60000, NULL));
+    if (worked(
+            hf_acquire_all(client, keys + 1, 2, 1000, &opts, locks, &t_err))) {
+        unlock(locks[0]);
+        unlock(locks[1]);
+    }
+    unlock(lock(client, "three", 0, 60000, NULL));
+    if (worked(hf_acquire_all_start(client, keys + 1, 2, 1000, &opts, locks,
+                                    NULL, &req, &t_err)) &&
+        outcome(client, HF_OK)) {
+        unlock(locks[0]);
+        unlock(locks[1]);
+    }
+}
+
 static void use(hf_client *a, hf_client *b)
 {
     hf_lock *outer = lock(a, "one", 0, 0, "owner"), *inner;
@@ -123,6 +146,8 @@ static void use(hf_client *a, hf_client *b)
     unlock(lock(b, "three", 0, 50, NULL));
     unlock(lock(b, "three", HF_POLL, 50, NULL));
     unlock(lock(a, "three", 0, 0, NULL));
+    several(b, HF_FAIR);
+    several(a, HF_SHARED);
     inner = lock(a, "four", HF_SHARED, 0, NULL);
     unlock(lock(b, "four", HF_SHARED, 0, NULL));
     unlock(inner);
