@@ -234,7 +234,7 @@ static bool request_take_handoff(struct hf_request *rq, int64_t now)
     request_granted(rq, &proof, grant->next_at, handoff.ms);
     if (grant->state == HFI_CLAIMING)
         return false; /* too late */
-    if (now + GIFT_MS < grant->next_at) {
+    if (grant->state == HFI_HELD && now + GIFT_MS < grant->next_at) {
         grant->next_at = now + GIFT_MS;
         hfi_keeper_add(rq->client, grant);
     }
@@ -327,15 +327,13 @@ static bool request_try(struct hf_request *rq, int64_t now)
     struct hfi_grant *grant = rq->grant;
     struct hfi_answer answer = {.proof =
                                     hfi_proof_plain(now, grant->claim.ttl_ms)};
-    int64_t deadline = now + c->timeout_ms;
+    int64_t deadline = hfi_request_limit(rq, now);
     struct hf_error err; /* not zeroed: a failure fills it */
     hf_status st;
 
     err.status = HF_OK;
     err.sys_errno = 0;
     err.text[0] = '\0';
-    if (!rq->once && rq->wait_end < deadline - HFI_ANSWER_MS)
-        deadline = rq->wait_end + HFI_ANSWER_MS;
     if (atomic_load(&c->conn->listening) &&
         !request_arm(rq, deadline)) /* so this try is the one after it */
         return false;

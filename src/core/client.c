@@ -212,10 +212,12 @@ static void close_handles(struct hf_client *c, struct hf_request *rq)
         return;
     }
     for (i = 0; i < several->n; i++) {
-        if (several->parts[i].lock->grant)
-            several->parts[i].lock->grant->min_end = 0; /* several.c (4) */
+        struct hfi_grant *grant = several->parts[i].lock->grant;
+
         close_handle(c, several->parts[i].lock);
         several->parts[i].lock = NULL;
+        if (grant && hfi_link_alone(&grant->handles))
+            grant->min_end = 0; /* several.c (4) */
     }
     hfi_several_free(several);
 }

@@ -111,6 +111,7 @@ struct hfi_grant {
     unsigned char state;         /* enum hfi_grant_state */
     unsigned short quiet;        /* calls that wait for its renewal to end */
     unsigned short failed;       /* renewals in a row that had no answer */
+    unsigned aside;              /* handles whose caller waits for others too */
     int64_t short_ms;      /* a shorter lease that was asked for and had no
                                  * answer, and may yet arrive; 0: none */
     bool local_grant : 1;  /* the local queue goes through it */
@@ -164,7 +165,8 @@ struct hfi_several {
     struct hfi_lock_params params;
     char *owner, *note; /* of `params`, unless the note is the client's */
     struct hf_lock **ret;
-    size_t n, at; /* the request asks for parts[at] */
+    int64_t max_hold_ms, min_hold_ms; /* from when the caller has them all */
+    size_t n, at;                     /* the request asks for parts[at] */
     struct hfi_part parts[];
 };
 
@@ -217,6 +219,8 @@ struct hf_request {
     bool on_wire;          /* its try, or its watch, is on the wire */
     bool async;            /* a worker steps it, an event ends it */
     bool stepping;         /* a worker is at it */
+    bool moving;           /* it goes on to the next of several keys */
+    bool moves_on;         /* and has that already: on to the one after it */
     int failures;          /* tries in a row that the service did not answer */
     int late;              /* grants that came when their lease was over */
     hf_status result;
@@ -350,6 +354,8 @@ void hfi_grant_take_up(struct hf_client *, struct hfi_grant *,
                        const struct hfi_lock_params *);
 void hfi_grant_join(struct hf_client *, struct hfi_grant *,
                     const struct hfi_lock_params *);
+void hfi_grant_limit(struct hfi_grant *, int64_t max_hold_ms,
+                     int64_t min_hold_ms);
 void hfi_grant_want(struct hfi_grant *);
 void hfi_grant_lower(struct hfi_grant *, int64_t end);
 void hfi_grant_believe_less(struct hfi_grant *, int64_t end);
@@ -411,6 +417,7 @@ hf_status hfi_acquire_all_start(struct hf_client *, struct hfi_several *,
                                 int64_t wait_ms, void *user,
                                 struct hf_request **ret, struct hf_error *);
 void hfi_request_next_key(struct hf_request *);
+int64_t hfi_request_limit(const struct hf_request *, int64_t now);
 
 /* several.c: several keys at once */
 hf_status hfi_several_new(struct hf_client *, const char *const *keys, size_t n,
@@ -422,9 +429,10 @@ struct hf_lock *hfi_several_lock(const struct hfi_several *);
 const char *hfi_several_key(const struct hfi_several *);
 bool hfi_several_goes_on(struct hf_client *, struct hfi_several *);
 void hfi_several_drop(struct hf_client *, struct hfi_several *);
+void hfi_several_return(struct hf_client *, struct hfi_several *);
 void hfi_several_give(struct hfi_several *);
 hf_status hfi_several_at_once(struct hf_client *, struct hfi_several *,
-                              struct hf_error *);
+                              int64_t deadline, struct hf_error *);
 
 /* acquire.c: its steps */
 bool hfi_request_step(struct hf_request *, int64_t *until);

@@ -221,21 +221,36 @@ void hfi_grant_believe_less(struct hfi_grant *grant, int64_t end)
     hfi_grant_lower(grant, end);
 }
 
+/* One more acquisition has the grant from now on, for no longer than the one and
+ * to be kept for no less than the other; 0: it did not ask for that. */
+void hfi_grant_limit(struct hfi_grant *grant, int64_t max_hold_ms,
+                     int64_t min_hold_ms)
+{
+    int64_t now = hfi_now(), end = HFI_NEVER, least = 0;
+
+    if (max_hold_ms)
+        end = hfi_after(now, max_hold_ms);
+    if (min_hold_ms)
+        least = hfi_after(now, min_hold_ms);
+    if (least > grant->min_end)
+        grant->min_end = least;
+    if (end < grant->hold_end) {
+        grant->hold_end = end;
+        hfi_grant_lower(grant, end);
+    }
+}
+
 /* One more acquisition shares the grant, and has what it asked for: renewals by
  * the keeper, no shorter lease, no longer hold.  The claim may be on the wire,
  * so its lease waits for the next renewal. */
 void hfi_grant_join(struct hf_client *c, struct hfi_grant *grant,
                     const struct hfi_lock_params *params)
 {
-    int64_t end = HFI_NEVER, least;
+    int64_t end = grant->hold_end;
 
-    if (params->max_hold_ms)
-        end = hfi_after(hfi_now(), params->max_hold_ms);
-    least = params->min_hold_ms ? hfi_after(hfi_now(), params->min_hold_ms) : 0;
-    if (least > grant->min_end)
-        grant->min_end = least;
+    hfi_grant_limit(grant, params->max_hold_ms, params->min_hold_ms);
     if (!(grant->manual && !(params->flags & HF_MANUAL)) &&
-        params->ttl_ms <= grant->claim.ttl_ms && end >= grant->hold_end)
+        params->ttl_ms <= grant->claim.ttl_ms && end == grant->hold_end)
         return; /* It has that already. */
     if (!(params->flags & HF_MANUAL))
         grant->manual = false;
@@ -243,10 +258,6 @@ void hfi_grant_join(struct hf_client *c, struct hfi_grant *grant,
         params->ttl_ms > grant->want_ms) {
         grant->want_ms = params->ttl_ms;
         grant->next_at = hfi_now();
-    }
-    if (end < grant->hold_end) {
-        grant->hold_end = end;
-        hfi_grant_lower(grant, end);
     }
     hfi_keeper_add(c, grant);
 }
@@ -338,9 +349,10 @@ bool hfi_grant_fits(const struct hfi_grant *grant,
 void hfi_grant_give(struct hf_client *c, struct hfi_grant *grant,
                     struct hf_lock *lk)
 {
-    (void)c;
     lk->grant = grant;
     hfi_link_append(&grant->handles, &lk->link);
+    if (lk->aside && !grant->aside++)
+        hfi_keeper_add(c, grant); /* renewed now, whoever does that later */
 }
 
 /* Raise descriptor and event of every handle. */

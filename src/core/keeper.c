@@ -52,7 +52,7 @@ void hfi_keeper_set(struct hf_client *c, struct hfi_timer *timer, int64_t due)
 /* May it be handed to its renewer? */
 static bool keeper_may_renew(const struct hfi_grant *grant)
 {
-    return !grant->manual && !grant->busy && !grant->quiet &&
+    return !(grant->manual && !grant->aside) && !grant->busy && !grant->quiet &&
            hfi_link_alone(&grant->due);
 }
 

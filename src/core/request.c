@@ -158,11 +158,22 @@ static hf_status request_drive(struct hf_request *rq)
     return rq->state == HFI_GRANTED ? HF_OK : rq->result;
 }
 
+/* By when a request that is sent now must be answered. */
+int64_t hfi_request_limit(const struct hf_request *rq, int64_t now)
+{
+    int64_t limit = now + rq->client->timeout_ms;
+
+    if (!rq->once && rq->wait_end < limit - HFI_ANSWER_MS)
+        limit = rq->wait_end + HFI_ANSWER_MS;
+    return limit;
+}
+
 /* Try to have several keys in one request.  HF_OK also if they are to be asked
  * for one by one; then the request is not granted. */
 static hf_status request_at_once(struct hf_request *rq)
 {
-    hf_status st = hfi_several_at_once(rq->client, rq->several, &rq->err);
+    hf_status st = hfi_several_at_once(
+        rq->client, rq->several, hfi_request_limit(rq, hfi_now()), &rq->err);
     char key[HFI_QUOTE_MAX];
 
     if (!st) {
@@ -202,6 +213,8 @@ static hf_status request_call(struct hf_request *rq, struct hf_client *c,
         if (!st)
             st = request_drive(rq);
     }
+    if (st && rq->several)
+        hfi_several_return(c, rq->several);
     request_fini(rq);
     c->calls--;
     if (c->closing)
@@ -230,8 +243,6 @@ hf_status hfi_acquire(struct hf_client *c, const char *key, int64_t wait_ms,
     return st;
 }
 
-/* What it has when it fails is given back before it returns, as far as the
- * service answers.  Each handle keeps the client in memory meanwhile. */
 hf_status hfi_acquire_all(struct hf_client *c, struct hfi_several *several,
                           int64_t wait_ms, struct hf_error *err)
 {
@@ -239,25 +250,15 @@ hf_status hfi_acquire_all(struct hf_client *c, struct hfi_several *several,
                             .lock = hfi_several_lock(several)};
     hf_status st = request_call(&rq, c, hfi_several_key(several), wait_ms,
                                 &several->params, err);
-    size_t i;
 
     if (!st)
         hfi_several_give(several);
-    for (i = 0; st && i < several->n; i++) {
-        struct hf_lock *lk = several->parts[i].lock;
-
-        if (!lk->grant)
-            continue;
-        lk->grant->min_end = 0;
-        hfi_release(lk, NULL);
-        several->parts[i].lock = NULL;
-    }
     hfi_several_free(several);
     return st;
 }
 
-/* The request has one of its keys and goes on to the next.  several.c */
-void hfi_request_next_key(struct hf_request *rq)
+/* From one of its keys to the next. */
+static void request_move(struct hf_request *rq)
 {
     struct hfi_several *several = rq->several;
     struct hf_client *c = rq->client;
@@ -279,6 +280,7 @@ void hfi_request_next_key(struct hf_request *rq)
     rq->lock = hfi_several_lock(several);
     rq->tries = rq->failures = rq->late = 0;
     rq->next_try = rq->expected = 0;
+    atomic_store(&rq->position, 0);
     rq->handoff.fence = 0;
     rq->err.status = HF_OK;
     rq->woken = rq->called = rq->retry_early_wake = false;
@@ -290,10 +292,28 @@ void hfi_request_next_key(struct hf_request *rq)
         hfi_key_queue_put(c, queue);
     if (st)
         hfi_request_fail(rq, st);
+    else if (rq->moves_on)
+        return;
     else if (rq->state == HFI_CONTENDING)
         hfi_request_schedule(rq);
     else if (rq->state == HFI_WAITING && rq->async)
         hfi_keeper_set(c, &rq->timer, rq->wait_end);
+}
+
+/* The request has one of its keys and goes on to the next.  A key that this
+ * client has already brings it here again from inside the move: however many
+ * there are, they take no more of the stack than one.  several.c */
+void hfi_request_next_key(struct hf_request *rq)
+{
+    rq->moves_on = true;
+    if (rq->moving)
+        return;
+    rq->moving = true;
+    while (rq->moves_on) {
+        rq->moves_on = false;
+        request_move(rq);
+    }
+    rq->moving = false;
 }
 
 /* ---- for event loops --------------------------------------------------- */

@@ -14,8 +14,11 @@
  *  (3) The caller gets handles only if every lock is held at that moment.  If
  *      one was lost meanwhile, what is left is given back, and the request
  *      starts over as long as its time lasts.
- *  (4) A request that fails gives back what it has, without the minimum hold:
- *      nobody has worked under these locks.
+ *  (4) A request that fails gives back what it has at once: nobody has worked
+ *      under these locks, so they neither linger nor are kept.
+ *  (5) What the caller asks for of a lock, a longest and a least hold and no
+ *      renewals, counts from the moment at which it has them all.  Until then
+ *      nothing of that touches a grant, which may be another's too.
  *
  * Where the service can take several keys in one request, a blocking call asks
  * that first.  It takes all of them or none, so (1) does not matter there.
@@ -89,6 +92,9 @@ hf_status hfi_several_new(struct hf_client *c, const char *const *keys,
     if (!several)
         return hfi_nomem(err);
     several->params = *params;
+    several->max_hold_ms = params->max_hold_ms;
+    several->min_hold_ms = params->min_hold_ms;
+    several->params.max_hold_ms = several->params.min_hold_ms = 0;
     several->n = n;
     several->ret = locks;
     if (!several_fill(c, several, keys, params))
@@ -132,41 +138,61 @@ const char *hfi_several_key(const struct hfi_several *several)
 
 /* ---- with the mutex held ------------------------------------------------ */
 
-/* Give back a lock that was put aside, in the background.  several.c (4) */
-static void several_give_back(struct hf_client *c, struct hf_lock *lk)
+/* Give back a lock that was put aside: by `deadline`, or if that is 0 in the
+ * background.  several.c (4)  False if the service does not answer. */
+static bool several_give_back(struct hf_client *c, struct hf_lock *lk,
+                              int64_t deadline)
 {
     struct hfi_grant *grant = lk->grant;
     struct hfi_key_queue *queue;
 
     lk->grant = NULL;
     if (!grant)
-        return;
+        return true;
     hfi_notice_drop(c, &lk->notice);
     hfi_link_remove(&lk->link);
+    grant->aside--;
     if (!hfi_link_alone(&grant->handles))
-        return; /* Its owner has others. */
+        return true; /* Its owner has others. */
+    if (deadline && hfi_handle_still_held(c, grant))
+        return hfi_grant_drop(c, grant, deadline, NULL) != HF_UNCERTAIN;
     if (grant->state != HFI_HELD && grant->state != HFI_LOST)
-        return; /* It was lost, and the reaper is at it. */
+        return true; /* It was lost, and the reaper is at it. */
     queue = grant->queue;
     queue->users++;
-    grant->min_end = 0;
     atomic_store(&grant->deadline, 0);
     if (queue->local_grant == grant)
         queue->local_grant = NULL;
     hfi_grant_reap(c, grant);
     hfi_key_queue_promote(c, queue);
     hfi_key_queue_put(c, queue);
+    return true;
 }
 
-/* Give back all that was put aside. */
+/* Give back all that was put aside, in the background. */
 void hfi_several_drop(struct hf_client *c, struct hfi_several *several)
 {
     size_t i;
 
     for (i = 0; i < several->n; i++)
         if (several->parts[i].lock)
-            several_give_back(c, several->parts[i].lock);
+            several_give_back(c, several->parts[i].lock, 0);
     several->at = 0;
+}
+
+/* The same for a blocking call, before it returns; the mutex is let go.  As soon
+ * as one is not answered the others go the other way: the caller does not wait
+ * for each. */
+void hfi_several_return(struct hf_client *c, struct hfi_several *several)
+{
+    bool answers = true;
+    size_t i;
+
+    for (i = 0; i < several->n; i++)
+        if (several->parts[i].lock)
+            answers = several_give_back(c, several->parts[i].lock,
+                                        answers ? hfi_request_soon(c) : 0) &&
+                      answers;
 }
 
 static bool several_all_held(const struct hfi_several *several)
@@ -180,7 +206,7 @@ static bool several_all_held(const struct hfi_several *several)
 }
 
 /* The caller is about to have them: from now on it is told what happens to
- * them, also of a risk that came before. */
+ * them, also of a risk that came before.  several.c (5) */
 static void several_show(struct hf_client *c, struct hfi_several *several)
 {
     struct hf_lock *lk;
@@ -189,7 +215,9 @@ static void several_show(struct hf_client *c, struct hfi_several *several)
     for (i = 0; i < several->n; i++) {
         lk = several->parts[i].lock;
         lk->aside = false;
+        lk->grant->aside--;
         lk->grant->warned = false;
+        hfi_grant_limit(lk->grant, several->max_hold_ms, several->min_hold_ms);
         hfi_keeper_add(c, lk->grant);
     }
 }
@@ -295,7 +323,7 @@ static void several_unclaim(struct hf_client *c,
  * meanwhile.  HF_OK: all are held.  HF_UNSUPPORTED, HF_BUSY, HF_UNCERTAIN: ask
  * for them one by one, if there is time. */
 hf_status hfi_several_at_once(struct hf_client *c, struct hfi_several *several,
-                              struct hf_error *err)
+                              int64_t deadline, struct hf_error *err)
 {
     size_t n = several->n, i;
     struct hfi_grant **grants;
@@ -316,8 +344,7 @@ hf_status hfi_several_at_once(struct hf_client *c, struct hfi_several *several,
             grants[i]->claim.nth = 1;
         }
         pthread_mutex_unlock(&c->mu);
-        st = c->be->try_acquire_all(c->conn, items, n, sent + c->timeout_ms,
-                                    err);
+        st = c->be->try_acquire_all(c->conn, items, n, deadline, err);
         pthread_mutex_lock(&c->mu);
     }
     if (!st && !several_begin(c, several, grants, items, sent))
