@@ -113,13 +113,30 @@ void locks_fences(const struct run *run, char ret[LOCKS_FENCES])
                                  i ? " " : "", run->locks.fence[i]);
 }
 
-hf_status locks_release(struct run_locks *locks, struct hf_error *err)
+/* Give back a lock that nothing was done under: --min-hold does not count for one
+ * that was detached. */
+static hf_status locks_undo(hf_client *client, const char *key, hf_lock *lock,
+                            const struct hf_lock_opts *opts,
+                            struct hf_error *err)
+{
+    struct hf_handle handle;
+    hf_status st = hf_detach(lock, &handle, err);
+
+    return st ? st : hf_handle_release(client, key, &handle, opts, err);
+}
+
+/* `unused` is what they were taken with, if no command has run and --min-hold
+ * must not count; else NULL. */
+hf_status locks_release(hf_client *client, struct run_locks *locks,
+                        const struct hf_lock_opts *unused, struct hf_error *err)
 {
     hf_status ret = HF_OK;
 
     for (size_t i = 0; i < locks->n; i++) {
         struct hf_error one = {.status = HF_OK};
-        hf_status st = hf_release(locks->lock[i], &one);
+        hf_status st = unused ? locks_undo(client, locks->keys[i],
+                                           locks->lock[i], unused, &one)
+                              : hf_release(locks->lock[i], &one);
 
         if (st && (!ret || st == HF_LOST)) {
             ret = st;

@@ -215,7 +215,10 @@ static int run_code(struct run *run)
 
 /* What a thread of its own releases; it may outlive the wait for it. */
 static struct {
+    hf_client *client;
     struct run_locks locks;
+    struct hf_lock_opts opts;
+    bool unused;
     hf_status st;
     struct hf_error err;
 } run_job;
@@ -223,12 +226,24 @@ static struct {
 static void run_job_release(void *arg)
 {
     (void)arg;
-    run_job.st = locks_release(&run_job.locks, &run_job.err);
+    run_job.st =
+        locks_release(run_job.client, &run_job.locks,
+                      run_job.unused ? &run_job.opts : NULL, &run_job.err);
+}
+
+/* Has no command run under the locks? */
+static bool run_is_unused(const struct run *run)
+{
+    return run->child <= 0 || atomic_load(&run->guard.page->exec_errno);
 }
 
 hf_status run_give_back(struct run *run, struct hf_error *err)
 {
+    run_job.client = run->client;
     run_job.locks = run->locks;
+    run_job.opts = (struct hf_lock_opts)HF_LOCK_OPTS_INIT;
+    wait_options(run, &run_job.opts);
+    run_job.unused = run->opts->min_hold_ms && run_is_unused(run);
     memset(run->locks.lock, 0, sizeof(run->locks.lock));
     if (end_within(END_MS, run_job_release, NULL)) {
         *err = run_job.err;

@@ -229,7 +229,9 @@ int64_t locks_remaining(const struct run *run);
 bool locks_extend(const struct run *run);
 int locks_lost_fd(const struct run *run);
 void locks_fences(const struct run *run, char ret[LOCKS_FENCES]);
-hf_status locks_release(struct run_locks *locks, struct hf_error *err);
+hf_status locks_release(hf_client *client, struct run_locks *locks,
+                        const struct hf_lock_opts *unused,
+                        struct hf_error *err);
 
 /* Set the keys of the run from its options. */
 void run_set_keys(struct run *run);
@@ -242,6 +244,7 @@ hf_status run_give_back(struct run *run, struct hf_error *err);
 void run_busy(const struct run *run, const struct hf_error *err);
 
 hf_status wait_for_lock(struct run *run, struct hf_error *err);
+void wait_options(const struct run *run, struct hf_lock_opts *ret);
 /* Decide when the command must end, and how much earlier that begins. */
 void hold_times(struct run *run, int64_t lease);
 int hold_start(struct run *run);

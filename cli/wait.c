@@ -226,7 +226,8 @@ static hf_status wait_loop(struct wait *w, struct hf_error *err)
     return st;
 }
 
-static void wait_options(const struct run *run, struct hf_lock_opts *ret)
+/* What the locks are taken with. */
+void wait_options(const struct run *run, struct hf_lock_opts *ret)
 {
     const struct cli_opts *o = run->opts;
 

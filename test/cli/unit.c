@@ -433,6 +433,42 @@ static void test_guard_pauses(void)
         "nor is it always awake after it, or if there is none");
 }
 
+/* A lock that no command has run under is not kept. */
+static void test_min_hold(void)
+{
+    static const char *const args[] = {"holdfast",   "run", "-qnu", "mem:unit",
+                                       "--min-hold", "1h",  "u",    "--",
+                                       "/no/such",   NULL};
+    struct run run = {.locks = {.keys = {"u", "v"}, .n = 2}};
+    struct hf_lock_opts opts = HF_LOCK_OPTS_INIT;
+    struct hf_info info = HF_INFO_INIT;
+    hf_client *keep;
+    struct hf_error err;
+    char out[8192];
+    bool good = true;
+
+    if (hf_open("mem:unit", NULL, &keep, NULL))
+        exit(99);
+    tap(command(out, sizeof(out), args) == CLI_NOT_FOUND &&
+            !hf_inspect(keep, "u", &info, NULL) && !info.held,
+        "--min-hold does not count if the command cannot be run");
+    run.client = keep;
+    opts.min_hold_ms = 3600000;
+    for (int permits = 0; permits < 3; permits++) {
+        opts.permits = permits;
+        good = good && !locks_acquire(&run, &opts, &err) &&
+               !locks_release(keep, &run.locks, &opts, &err) &&
+               !hf_inspect(keep, "u", &info, NULL) && !info.held &&
+               !hf_inspect(keep, "v", &info, NULL) && !info.held;
+    }
+    tap(good, "nor if it was not started");
+    good = !locks_acquire(&run, &opts, &err) &&
+           !locks_release(keep, &run.locks, NULL, &err) &&
+           !hf_inspect(keep, "u", &info, NULL) && info.kept;
+    tap(good, "but after a command it does");
+    hf_close(keep);
+}
+
 int main(void)
 {
     test_durations();
@@ -444,6 +480,7 @@ int main(void)
     test_handles();
     test_acquire();
     test_break();
+    test_min_hold();
     test_margins();
     test_guard_pauses();
     printf("1..%d\n", test_number);
