@@ -270,7 +270,7 @@ static void request_move(struct hf_request *rq)
         queue->leader = NULL;
     hfi_key_queue_promote(c, queue); /* What it got may have been given back. */
     if (!several->at && (rq->once || hfi_now() >= rq->wait_end)) {
-        hfi_request_fail(rq, hfi_fail(&rq->err, HF_TIMEOUT,
+        hfi_request_fail(rq, hfi_fail(&rq->err, rq->once ? HF_BUSY : HF_TIMEOUT,
                                       "one of the locks was lost while the "
                                       "others were waited for"));
         return;

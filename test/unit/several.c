@@ -238,6 +238,38 @@ TEST(a_call_that_fails_does_not_wait_for_each_release)
     hf_close(b);
 }
 
+static hf_client *breaker;
+
+/* While the second key is asked for, the first is taken away. */
+static hf_status break_the_first(struct hfi_conn *conn,
+                                 const struct hfi_claim *claim,
+                                 struct hfi_receipt *receipt,
+                                 struct hfi_answer *answer, int64_t deadline,
+                                 struct hf_error *err)
+{
+    if (!strcmp(claim->key, "b"))
+        CHECK_OK(
+            hf_break_force(breaker, "a", look(breaker, "a").fence, &t_err));
+    return far_try_acquire(conn, claim, receipt, answer, deadline, err);
+}
+
+TEST(who_does_not_wait_is_busy_if_one_is_lost_before_the_last_is_taken)
+{
+    struct hfi_backend be = far_backend;
+    hf_client *client;
+    hf_lock *locks[2];
+
+    be.try_acquire = break_the_first;
+    breaker = several_client();
+    client = far_client_of(&be, 5000);
+    CHECK_STATUS(hf_acquire_all(client, names, 2, 0, NULL, locks, &t_err),
+                 HF_BUSY);
+    for (int i = 0; i < 2; i++)
+        t_poll_until(far_is_free(breaker, names[i]), 20000);
+    far_end(client);
+    hf_close(breaker);
+}
+
 static int64_t asked_until;
 
 static hf_status remember_deadline(struct hfi_conn *conn,
