@@ -16,23 +16,46 @@ struct slot {
     enum { FREE, ASKED, HELD } state;
     struct sim_params params;
     hf_request *request;
-    hf_lock *lk;
-    struct sim_belief belief;
+    int n; /* how many keys */
+    hf_lock *lk[2];
+    struct sim_belief belief[2];
     int64_t until; /* us: release it then */
-    bool gone;     /* an event told so */
+    bool gone[2];  /* an event told so */
 };
+
+static int slot_key(const struct slot *slot, int i)
+{
+    return (slot->params.key + i) % sim.nkeys;
+}
+
+/* One key, or two at once. */
+static hf_status slot_ask(struct slot *slot)
+{
+    const char *keys[] = {sim_key_name(slot_key(slot, 0)),
+                          sim_key_name(slot_key(slot, 1))};
+    const struct sim_params *params = &slot->params;
+
+    slot->n = 1;
+    if (sim.nkeys < 2 || !(sim.family->habits & SIM_SEVERAL) || sim_chance(500))
+        return hf_acquire_start(sim.proc->client, keys[0], params->wait_ms,
+                                &params->opts, slot, &slot->request, NULL);
+    slot->n = 2;
+    return hf_acquire_all_start(sim.proc->client, keys, 2, params->wait_ms,
+                                &params->opts, slot->lk, slot, &slot->request,
+                                NULL);
+}
 
 static void slot_start(struct slot *slot)
 {
     hf_status st;
 
     sim_params_draw(&slot->params);
-    st = hf_acquire_start(sim.proc->client, sim_key_name(slot->params.key),
-                          slot->params.wait_ms, &slot->params.opts, slot,
-                          &slot->request, NULL);
-    sim_trace("starts to ask for %s, waits %lld, flags %x: %s",
-              sim_key_name(slot->params.key), (long long)slot->params.wait_ms,
-              slot->params.opts.flags, hf_status_name(st));
+    st = slot_ask(slot);
+    sim_trace("starts to ask for %s%s, waits %lld, flags %x: %s",
+              sim_key_name(slot->params.key),
+              slot->n > 1 ? " and the other" : "",
+              (long long)slot->params.wait_ms, slot->params.opts.flags,
+              hf_status_name(st));
     sim_params_check(&slot->params, st);
     if (!st)
         slot->state = ASKED;
@@ -40,6 +63,9 @@ static void slot_start(struct slot *slot)
 
 static void slot_ended(struct slot *slot, const struct hf_event *event)
 {
+    struct sim_params params = slot->params;
+    int i;
+
     if (slot->state != ASKED || event->request != slot->request) {
         sim_fail("S8: an event for a request that does not exist");
         return;
@@ -52,10 +78,26 @@ static void slot_ended(struct slot *slot, const struct hf_event *event)
         return;
     }
     slot->state = HELD;
-    slot->lk = event->lock;
-    slot->gone = false;
+    if (slot->n == 1)
+        slot->lk[0] = event->lock;
+    else if (event->lock != slot->lk[0])
+        sim_fail("S8: an event has another lock than the first");
     slot->until = sim.now + sim_below(sim.hold_ms * 1000);
-    sim_believe(&slot->belief, slot->lk, &slot->params);
+    for (i = 0; i < slot->n; i++) {
+        slot->gone[i] = false;
+        params.key = slot_key(slot, i);
+        sim_believe(&slot->belief[i], slot->lk[i], &params);
+    }
+}
+
+/* A lock of ours is lost. */
+static void slot_gone(struct slot *slot, const hf_lock *lk)
+{
+    int i;
+
+    for (i = 0; i < slot->n; i++)
+        if (slot->lk[i] == lk)
+            slot->gone[i] = true;
 }
 
 /* The descriptor is readable if and only if an event waits. */
@@ -84,16 +126,27 @@ static void take_events(void)
         else if (event.type == HF_GONE && !event.reason)
             sim_fail("S5: a lock is gone for no reason");
         else if (event.type == HF_GONE && event.user)
-            ((struct slot *)event.user)->gone = true;
+            slot_gone(event.user, event.lock);
     }
 }
 
 /* With all events taken: a loss that is latched has been told. */
 static void slot_check(const struct slot *slot)
 {
-    if (slot->state == HELD && !slot->gone &&
-        atomic_load(&slot->lk->grant->loss))
-        sim_fail("S5: %s is lost, and no event tells", hf_key(slot->lk));
+    int i;
+
+    for (i = 0; slot->state == HELD && i < slot->n; i++)
+        if (!slot->gone[i] && atomic_load(&slot->lk[i]->grant->loss))
+            sim_fail("S5: %s is lost, and no event tells", hf_key(slot->lk[i]));
+}
+
+static void slot_let_go(struct slot *slot)
+{
+    int i;
+
+    slot->state = FREE;
+    for (i = 0; i < slot->n && !sim.failed; i++)
+        sim_let_go(slot->lk[i], &slot->belief[i]);
 }
 
 static void slot_turn(struct slot *slot)
@@ -102,10 +155,8 @@ static void slot_turn(struct slot *slot)
         slot_start(slot);
     else if (slot->state == ASKED && sim_chance(5))
         hf_request_cancel(slot->request);
-    else if (slot->state == HELD && sim.now >= slot->until) {
-        slot->state = FREE;
-        sim_let_go(slot->lk, &slot->belief);
-    }
+    else if (slot->state == HELD && sim.now >= slot->until)
+        slot_let_go(slot);
 }
 
 /* The client was or is being closed: requests are gone, locks are ours. */
@@ -115,7 +166,7 @@ static void slots_end(struct slot *slots)
 
     for (i = 0; i < SLOTS; i++)
         if (slots[i].state == HELD)
-            sim_let_go(slots[i].lk, &slots[i].belief);
+            slot_let_go(&slots[i]);
 }
 
 void *sim_events_run(void *arg)

@@ -330,8 +330,6 @@ static void work_several(struct sim_params *params)
                         &params->opts, locks, NULL);
     sim_attempt_end(&attempt);
     sim_trace("%s and %s: %s", keys[0], keys[1], hf_status_name(st));
-    if (st == HF_TIMEOUT)
-        return; /* also if one was lost while the other was waited for */
     sim_params_check(params, st);
     if (st)
         return;
