@@ -384,6 +384,8 @@ void hfi_handle_ask(struct hf_client *, struct hfi_grant *,
                     struct hf_error *);
 hf_status hfi_handle_renew(struct hf_client *, struct hfi_grant *,
                            int64_t ttl_ms, struct hf_error *);
+hf_status hfi_handle_share(struct hf_client *, struct hfi_grant *,
+                           struct hf_error *);
 hf_status hfi_release(struct hf_lock *, struct hf_error *);
 hf_status hfi_extend(struct hf_lock *, int64_t ttl_ms, struct hf_error *);
 hf_status hfi_downgrade(struct hf_lock *, struct hf_error *);

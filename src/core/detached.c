@@ -9,7 +9,8 @@
  *  (2) No request of an earlier call can change what a handle stands for.
  *      Where one had no answer and may still arrive (a shorter lease, a try),
  *      the grant is moved to a fresh token before it is handed out, and the old
- *      token is taken back like every doubtful claim.
+ *      token is taken back like every doubtful claim.  A downgrade without an
+ *      answer is asked for again: the handle stands for one mode.
  */
 #include "core.h"
 
@@ -255,8 +256,12 @@ static hf_status detached_prepare(struct hf_client *c, struct hfi_grant *grant,
                                   struct hf_error *err)
 {
     bool doubt = grant->claim.doubt || grant->short_ms;
-    hf_status st;
+    hf_status st = HF_OK;
 
+    if (grant->downgrading)
+        st = hfi_handle_share(c, grant, err);
+    if (st)
+        return st;
     if (doubt && c->be->take_over) {
         st = detached_renew_token(c, grant, err);
         if (st)

@@ -427,29 +427,36 @@ static hf_status handle_judge_downgrade(struct hf_client *c,
     return st;
 }
 
+/* Share a grant that is held and quiet. */
+hf_status hfi_handle_share(struct hf_client *c, struct hfi_grant *grant,
+                           struct hf_error *err)
+{
+    int64_t end = hfi_now() + c->timeout_ms;
+    hf_status st;
+
+    if (end > atomic_load(&grant->deadline))
+        end = atomic_load(&grant->deadline);
+    handle_share(c, grant);
+    st = handle_ask_downgrade(c, grant, end, err);
+    st = handle_judge_downgrade(c, grant, st, err);
+    if (!hfi_handle_still_held(c, grant))
+        return hfi_handle_lost(grant, err);
+    hfi_keeper_add(c, grant);
+    return st;
+}
+
 hf_status hfi_downgrade(struct hf_lock *lk, struct hf_error *err)
 {
     struct hf_client *c = lk->client;
     struct hfi_grant *grant = lk->grant;
-    int64_t end;
     hf_status st;
 
     hfi_handle_enter(c);
     hfi_grant_quiet(c, grant);
     st = hfi_handle_still_held(c, grant) ? handle_downgrade_refused(grant, err)
                                          : hfi_handle_lost(grant, err);
-    if (!st) {
-        end = hfi_now() + c->timeout_ms;
-        if (end > atomic_load(&grant->deadline))
-            end = atomic_load(&grant->deadline);
-        handle_share(c, grant);
-        st = handle_ask_downgrade(c, grant, end, err);
-        st = handle_judge_downgrade(c, grant, st, err);
-        if (!hfi_handle_still_held(c, grant))
-            st = hfi_handle_lost(grant, err);
-        else
-            hfi_keeper_add(c, grant);
-    }
+    if (!st)
+        st = hfi_handle_share(c, grant, err);
     hfi_handle_leave(c);
     return st;
 }

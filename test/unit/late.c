@@ -367,4 +367,48 @@ TEST(the_release_of_a_handle_is_repeated_until_there_is_an_answer)
     far_end(client);
 }
 
+static atomic_bool late_downgrade;
+
+static hf_status downgrade_late(struct hfi_conn *conn,
+                                const struct hfi_claim *claim,
+                                struct hfi_receipt *receipt, int64_t deadline,
+                                struct hf_error *err)
+{
+    if (atomic_load(&late_downgrade))
+        return hfi_fail(err, HF_UNCERTAIN, "far: no answer yet");
+    return hfi_backend_mem.downgrade(near_of(conn), claim, receipt, deadline,
+                                     err);
+}
+
+/* Whether a downgrade without an answer has arrived is not left to the bearer to
+ * guess. */
+TEST(a_handle_stands_for_one_mode_after_a_downgrade_without_an_answer)
+{
+    struct hf_lock_opts opts = far_opts(30000, HF_SHARED);
+    struct hfi_backend be = far_backend;
+    struct hf_info info = HF_INFO_INIT;
+    struct hf_handle handle;
+    hf_client *client;
+    hf_lock *lk;
+
+    be.traits |= HF_TRAIT_SHARED;
+    be.downgrade = downgrade_late;
+    client = far_client_of(&be, 100);
+    lk = far_lock(client, "k", 30000);
+    atomic_store(&late_downgrade, true);
+    CHECK_STATUS(hf_downgrade(lk, &t_err), HF_UNCERTAIN);
+    atomic_store(&late_downgrade, false);
+    CHECK_OK(hf_detach(lk, &handle, &t_err));
+    CHECK_OK(hf_inspect(client, "k", &info, &t_err));
+    CHECK(info.held && info.shared);
+    CHECK_OK(hf_attach(client, "k", &handle, &opts, &lk, &t_err));
+    CHECK_OK(hf_release(lk, &t_err));
+    lk = far_lock(client, "k", 30000);
+    atomic_store(&late_downgrade, true);
+    CHECK_STATUS(hf_downgrade(lk, &t_err), HF_UNCERTAIN);
+    CHECK_STATUS(hf_detach(lk, &handle, &t_err), HF_UNCERTAIN);
+    t_poll_until(far_is_free(client, "k"), 20000);
+    far_end(client);
+}
+
 T_MAIN
