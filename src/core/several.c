@@ -274,9 +274,6 @@ static bool several_claim(struct hf_client *c, struct hfi_several *several,
         hfi_key_queue_put(c, queue);
         if (!grants[i])
             return false;
-        /* A request of this client may begin to ask for the same meanwhile, so
-         * it is not what the local queue waits for. */
-        grants[i]->local_grant = false;
     }
     return true;
 }
@@ -295,6 +292,10 @@ static bool several_begin(struct hf_client *c, struct hfi_several *several,
                                     ttl_ms))
             return false;
     for (i = 0; i < several->n; i++) {
+        /* A request of this client may have begun to ask for the same; then the
+         * local queue waits for that one.  key_queue.c (2) */
+        if (grants[i]->queue->local_grant || grants[i]->queue->leader)
+            grants[i]->local_grant = false;
         hfi_grant_begin(c, grants[i], &several->params, &items[i].answer.proof,
                         sent, ttl_ms);
         hfi_grant_give(c, grants[i], several->parts[i].lock);

@@ -51,6 +51,45 @@ TEST(a_call_that_fails_lets_nothing_linger)
     hf_close(b);
 }
 
+static void *take_and_release(void *arg)
+{
+    hf_lock *lk;
+
+    CHECK_OK(hf_acquire(arg, "a", -1, NULL, &lk, &t_err));
+    CHECK_OK(hf_release(lk, &t_err));
+    return NULL;
+}
+
+/* Also if one request took them all. */
+TEST(several_that_are_taken_linger_and_are_handed_over_as_one_is)
+{
+    hf_client *a = several_client(), *b = several_client();
+    struct hf_lock_opts opts = HF_LOCK_OPTS_INIT;
+    hf_lock *locks[2], *lk;
+    pthread_t thread;
+    uint64_t fence;
+
+    opts.linger_ms = 60000;
+    CHECK_OK(hf_acquire_all(a, names, 2, 0, &opts, locks, &t_err));
+    fence = hf_fence(locks[0]);
+    CHECK_EQ(pthread_create(&thread, NULL, take_and_release, a), 0);
+    t_sleep_ms(20); /* in line or later: it gets the lock either way */
+    CHECK_OK(hf_release(locks[0], &t_err));
+    CHECK_OK(hf_release(locks[1], &t_err));
+    pthread_join(thread, NULL);
+    CHECK(look(b, "b").held);
+    CHECK_OK(hf_acquire(a, "b", 0, &opts, &lk, &t_err));
+    CHECK_OK(hf_release(lk, &t_err));
+    CHECK_OK(hf_acquire_all(a, names, 2, 0, &opts, locks, &t_err));
+    CHECK_GE(hf_fence(locks[0]), fence);
+    CHECK_OK(hf_release(locks[0], &t_err));
+    CHECK_OK(hf_release(locks[1], &t_err));
+    CHECK_OK(hf_acquire(b, "a", 20000, NULL, &lk, &t_err));
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_close(a);
+    hf_close(b);
+}
+
 /* An owner id has the first key already. */
 static hf_lock *several_own(hf_client *client, struct hf_lock_opts *opts,
                             int64_t min_hold_ms)
