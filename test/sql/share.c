@@ -128,6 +128,60 @@ TEST(the_row_of_a_key_lasts_as_long_as_its_longest_holder)
     hf_close(client);
 }
 
+struct listed {
+    int keys, plain;
+    struct hf_info shared, permits;
+};
+
+static bool see(void *arg, const char *key, const struct hf_info *info)
+{
+    struct listed *listed = arg;
+
+    listed->keys++;
+    if (strstr(key, "list plain"))
+        listed->plain += info->held && !info->shared && !info->permits;
+    else if (info->permits)
+        listed->permits = *info;
+    else
+        listed->shared = *info;
+    return true;
+}
+
+TEST(a_listing_shows_a_key_once_and_how_many_have_it)
+{
+    struct hf_lock_opts read = sharing(30000, HF_SHARED, 0);
+    struct hf_lock_opts permits = sharing(30000, 0, 5);
+    hf_client *client = scene_open(0, "");
+    struct listed listed = {.keys = 0};
+    hf_lock *lk[6];
+
+    for (int i = 0; i < 2; i++)
+        CHECK_OK(hf_acquire(client,
+                            scene_key(i ? "list plain 1" : "list plain"), 0,
+                            NULL, &lk[i], &t_err));
+    for (int i = 2; i < 4; i++) {
+        read.note = i == 3 ? "the newest" : "the first";
+        CHECK_OK(hf_acquire(client, scene_key("list shared"), 0, &read, &lk[i],
+                            &t_err));
+    }
+    for (int i = 4; i < 6; i++)
+        CHECK_OK(hf_acquire(client, scene_key("list permits"), 0, &permits,
+                            &lk[i], &t_err));
+    CHECK_OK(hf_list(client, scene_key("list"), see, &listed, &t_err));
+    CHECK_EQ(listed.keys, 4);
+    CHECK_EQ(listed.plain, 2);
+    CHECK(listed.shared.held && listed.shared.shared);
+    CHECK_EQ(listed.shared.holders, 2);
+    CHECK_EQ(listed.shared.fence, hf_fence(lk[3]));
+    CHECK_STR(listed.shared.note, "the newest");
+    CHECK_EQ(listed.permits.permits, 5);
+    CHECK_EQ(listed.permits.holders, 2);
+    CHECK_EQ(listed.permits.slot, 1);
+    for (int i = 0; i < 6; i++)
+        CHECK_OK(hf_release(lk[i], &t_err));
+    hf_close(client);
+}
+
 /* A plain lock costs what it did before there were holders. */
 TEST(a_plain_pair_is_two_statements)
 {
