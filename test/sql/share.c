@@ -492,11 +492,11 @@ TEST(without_the_table_of_holders_plain_locks_work)
 TEST_TIMEOUT(a_key_whose_holders_were_dropped_is_taken_over, 60)
 {
     struct hf_lock_opts read = sharing(1000, HF_SHARED | HF_MANUAL, 0);
-    hf_client *client = scene_open(0, "&table=orphan");
+    hf_client *client = scene_open(0, "&table=bereft");
     hf_lock *lk, *next;
 
     CHECK_OK(hf_acquire(client, "k", 0, &read, &lk, &t_err));
-    scene_sql("DROP TABLE orphan_holders");
+    scene_sql("DROP TABLE bereft_holders");
     CHECK_OK(hf_acquire(client, "k", 30000, NULL, &next, &t_err));
     CHECK_GT(hf_fence(next), hf_fence(lk));
     CHECK_OK(hf_release(next, &t_err));
