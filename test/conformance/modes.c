@@ -86,6 +86,7 @@ TEST(a_dead_reader_keeps_a_writer_out_for_its_own_lease_only)
     b = conf_open();
     living = conf_try(a, key, &read);
     dead = conf_try(b, key, &manual);
+    CHECK_OK(hf_extend(living, 0, &t_err));
     t_poll_until(!hf_held(dead), 20000);
     /* One renews, by itself and here; nobody renews the other. */
     CHECK_OK(hf_extend(living, 0, &t_err));
