@@ -80,14 +80,14 @@ TEST_TIMEOUT(a_killed_leader_costs_no_reader_and_no_permit, 180)
         hf_close(clients[i]);
 }
 
-struct crowd {
+struct group {
     const char *key, *pool;
     atomic_int readers, writers, inside, slots[PERMITS], turns;
     atomic_bool stop;
 };
 
 struct member {
-    struct crowd *crowd;
+    struct group *group;
     hf_client *client;
     unsigned seed;
     pthread_t thread;
@@ -96,52 +96,52 @@ struct member {
 static void read_or_write(struct member *m, bool write)
 {
     struct hf_lock_opts opts = opts_of(write ? 0 : HF_SHARED, 0);
-    struct crowd *crowd = m->crowd;
+    struct group *group = m->group;
     hf_lock *lk;
 
-    if (hf_acquire(m->client, crowd->key, 2000, &opts, &lk, NULL))
+    if (hf_acquire(m->client, group->key, 2000, &opts, &lk, NULL))
         return; /* While there is no leader. */
     if (write) {
-        CHECK_EQ(atomic_fetch_add(&crowd->writers, 1), 0);
-        CHECK_EQ(atomic_load(&crowd->readers), 0);
+        CHECK_EQ(atomic_fetch_add(&group->writers, 1), 0);
+        CHECK_EQ(atomic_load(&group->readers), 0);
         sched_yield();
-        CHECK_EQ(atomic_load(&crowd->readers), 0);
-        atomic_fetch_sub(&crowd->writers, 1);
+        CHECK_EQ(atomic_load(&group->readers), 0);
+        atomic_fetch_sub(&group->writers, 1);
     } else {
-        atomic_fetch_add(&crowd->readers, 1);
-        CHECK_EQ(atomic_load(&crowd->writers), 0);
+        atomic_fetch_add(&group->readers, 1);
+        CHECK_EQ(atomic_load(&group->writers), 0);
         sched_yield();
-        CHECK_EQ(atomic_load(&crowd->writers), 0);
-        atomic_fetch_sub(&crowd->readers, 1);
+        CHECK_EQ(atomic_load(&group->writers), 0);
+        atomic_fetch_sub(&group->readers, 1);
     }
     CHECK(hf_held(lk));
     hf_release(lk, NULL);
-    atomic_fetch_add(&crowd->turns, 1);
+    atomic_fetch_add(&group->turns, 1);
 }
 
 static void take_a_permit(struct member *m)
 {
     struct hf_lock_opts opts = opts_of(0, PERMITS);
-    struct crowd *crowd = m->crowd;
+    struct group *group = m->group;
     hf_lock *lk;
 
-    if (hf_acquire(m->client, crowd->pool, 2000, &opts, &lk, NULL))
+    if (hf_acquire(m->client, group->pool, 2000, &opts, &lk, NULL))
         return;
-    CHECK_LT(atomic_fetch_add(&crowd->inside, 1), PERMITS);
-    CHECK_EQ(atomic_fetch_add(&crowd->slots[hf_slot(lk)], 1), 0);
+    CHECK_LT(atomic_fetch_add(&group->inside, 1), PERMITS);
+    CHECK_EQ(atomic_fetch_add(&group->slots[hf_slot(lk)], 1), 0);
     sched_yield();
-    atomic_fetch_sub(&crowd->slots[hf_slot(lk)], 1);
-    atomic_fetch_sub(&crowd->inside, 1);
+    atomic_fetch_sub(&group->slots[hf_slot(lk)], 1);
+    atomic_fetch_sub(&group->inside, 1);
     CHECK(hf_held(lk));
     hf_release(lk, NULL);
-    atomic_fetch_add(&crowd->turns, 1);
+    atomic_fetch_add(&group->turns, 1);
 }
 
 static void *take_part(void *arg)
 {
     struct member *m = arg;
 
-    while (!atomic_load(&m->crowd->stop)) {
+    while (!atomic_load(&m->group->stop)) {
         int what = rand_r(&m->seed) % 6;
 
         if (what < 2)
@@ -155,7 +155,7 @@ static void *take_part(void *arg)
 TEST_TIMEOUT(never_do_more_hold_than_may_while_leaders_are_killed, 240)
 {
     enum { MEMBERS = 9 };
-    struct crowd crowd = {.key = zkt_key("k"), .pool = zkt_key("pool")};
+    struct group group = {.key = zkt_key("k"), .pool = zkt_key("pool")};
     struct member members[MEMBERS];
     hf_client *clients[3];
     int turns;
@@ -165,24 +165,24 @@ TEST_TIMEOUT(never_do_more_hold_than_may_while_leaders_are_killed, 240)
         clients[i] = zkt_open(zkt_url("?ttl=30s"));
     for (int i = 0; i < MEMBERS; i++) {
         members[i] = (struct member){
-            .crowd = &crowd, .client = clients[i % 3], .seed = (unsigned)i};
+            .group = &group, .client = clients[i % 3], .seed = (unsigned)i};
         CHECK_EQ(
             pthread_create(&members[i].thread, NULL, take_part, &members[i]),
             0);
     }
     for (int turn = 0; turn < 3; turn++) {
-        turns = atomic_load(&crowd.turns);
-        t_poll_until(atomic_load(&crowd.turns) > turns + 50, 60000);
+        turns = atomic_load(&group.turns);
+        t_poll_until(atomic_load(&group.turns) > turns + 50, 60000);
         kill_leader();
     }
-    turns = atomic_load(&crowd.turns);
-    t_poll_until(atomic_load(&crowd.turns) > turns + 50, 60000);
-    atomic_store(&crowd.stop, true);
+    turns = atomic_load(&group.turns);
+    t_poll_until(atomic_load(&group.turns) > turns + 50, 60000);
+    atomic_store(&group.stop, true);
     for (int i = 0; i < MEMBERS; i++)
         pthread_join(members[i].thread, NULL);
     zkt_begin();
-    t_poll_until(zkt_children(zkt_path(crowd.key)) == 0, 60000);
-    t_poll_until(zkt_children(zkt_path(crowd.pool)) == 0, 60000);
+    t_poll_until(zkt_children(zkt_path(group.key)) == 0, 60000);
+    t_poll_until(zkt_children(zkt_path(group.pool)) == 0, 60000);
     zkt_end();
     for (int i = 0; i < 3; i++)
         hf_close(clients[i]);
