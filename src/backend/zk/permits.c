@@ -6,7 +6,7 @@
  * and one for those who hold.  A claim has one node at any time:
  *
  *   look          who is there, before anything is made
- *   queue up      create2 (ephemeral, sequential) in the queue
+ *   queue up      create2 (ephemeral, sequential) in the queue, and look again
  *   not first     watch the node before ours, and only that one
  *   first, full   watch the place of those who hold
  *   first         multi: ours away from the queue, ours among those who hold
@@ -335,14 +335,30 @@ static hf_status permits_confirm(struct zk_session *ses, struct zk_node *node,
 
 /* ---- queueing up ------------------------------------------------------- */
 
+/* The answer to the create, with the mutex held. */
+static void queue_up_answered(struct zk_conn *zc, struct zk_node *node,
+                              struct zk_op *op, int64_t before)
+{
+    if (!op->rc) {
+        node->path = op->text;
+        op->text = NULL;
+        node->fence = (uint64_t)op->stat.czxid;
+        zk_last_created(zc, op->stat.czxid, before);
+    } else if (zk_create_refused(op->rc)) {
+        node->sent = false;
+    }
+}
+
+/* Create our node, and look who else is there: a majority agreed to the create,
+ * so the leader need not be asked before that look. */
 static hf_status permits_queue_up(struct zk_session *ses, struct zk_node *node,
                                   const struct hfi_claim *claim,
-                                  int64_t deadline, bool *again,
-                                  struct hf_error *err)
+                                  struct hfi_answer *busy, int64_t deadline,
+                                  bool *again, struct hf_error *err)
 {
     struct zk_conn *zc = ses->conn;
     char prefix[ZK_NAME_MAX], data[ZK_DATA_MAX], *path;
-    struct zk_batch *reqs = zk_batch_new(ses, 1);
+    struct zk_batch *reqs = zk_batch_new(ses, SEEN_OPS);
     int64_t before;
     hf_status st;
 
@@ -358,25 +374,22 @@ static hf_status permits_queue_up(struct zk_session *ses, struct zk_node *node,
     before = zc->zxid;
     pthread_mutex_unlock(&zc->mu);
     zk_create(reqs, path, data, ZOO_EPHEMERAL_SEQUENTIAL);
+    permits_ask(reqs, node);
     hfi_free(path);
-    *again = true;
     if (zk_batch_wait(reqs, deadline)) {
         zk_batch_end(reqs);
         return zk_no_answer(zc, err);
     }
     pthread_mutex_lock(&zc->mu);
-    if (!reqs->ops[0].rc) {
-        node->path = reqs->ops[0].text;
-        reqs->ops[0].text = NULL;
-        node->fence = (uint64_t)reqs->ops[0].stat.czxid;
-        zk_last_created(zc, reqs->ops[0].stat.czxid, before);
-    } else if (zk_create_refused(reqs->ops[0].rc)) {
-        node->sent = false;
-    }
+    queue_up_answered(zc, node, &reqs->ops[0], before);
     pthread_mutex_unlock(&zc->mu);
-    st = reqs->ops[0].rc == ZNONODE
-             ? zk_make_parents(ses, node->parent, deadline, err)
-             : zk_status(zc, reqs->ops[0].rc, "create", err);
+    *again = reqs->ops[0].rc == ZNONODE;
+    st = *again ? zk_make_parents(ses, node->parent, deadline, err)
+                : zk_status(zc, reqs->ops[0].rc, "create", err);
+    if (!st && !*again)
+        st = permits_status(reqs, err);
+    if (!st && !*again)
+        st = permits_judge(ses, node, claim, reqs, busy, deadline, again, err);
     zk_batch_end(reqs);
     return st;
 }
@@ -384,7 +397,8 @@ static hf_status permits_queue_up(struct zk_session *ses, struct zk_node *node,
 /* Nothing of ours is there.  Who would be refused, or has not the time to wait,
  * leaves no trace. */
 static hf_status permits_begin(struct zk_session *ses, struct zk_node *node,
-                               const struct hfi_claim *claim, int64_t deadline,
+                               const struct hfi_claim *claim,
+                               struct hfi_answer *busy, int64_t deadline,
                                bool *again, struct hf_error *err)
 {
     struct zk_batch *reqs = zk_batch_new(ses, SEEN_OPS);
@@ -410,7 +424,8 @@ static hf_status permits_begin(struct zk_session *ses, struct zk_node *node,
             st = HF_BUSY;
     }
     zk_batch_end(reqs);
-    return st ? st : permits_queue_up(ses, node, claim, deadline, again, err);
+    return st ? st
+              : permits_queue_up(ses, node, claim, busy, deadline, again, err);
 }
 
 hf_status zk_permits_step(struct zk_session *ses, struct zk_node *node,
@@ -427,7 +442,7 @@ hf_status zk_permits_step(struct zk_session *ses, struct zk_node *node,
     if (node->path)
         return permits_go_on(ses, node, claim, busy, deadline, again, err);
     if (!node->sent)
-        return permits_begin(ses, node, claim, deadline, again, err);
+        return permits_begin(ses, node, claim, busy, deadline, again, err);
     *again = true;
     return zk_node_resolve(ses, node, claim, deadline, err);
 }
