@@ -11,15 +11,17 @@ strike() {
     until_true sh -c "! kill -0 $(member "$1")"
 }
 
-scene 9s
-for n in 1 2 3; do
-    strike $n
-    sleep 0.5
-    "$cluster/$n/run"
-    until_true is_well
+for mode in -x -s; do
+    scene 9s "$mode"
+    for n in 1 2 3; do
+        strike $n
+        sleep 0.5
+        "$cluster/$n/run"
+        until_true is_well
+    done
+    ok "members restarted one after the other ($mode): nothing is lost" kept
+    ok 'and nothing is left' clean
 done
-ok 'members restarted one after the other: nothing is lost' kept
-ok 'and nothing is left' clean
 
 scene 9s
 n=$(leader)

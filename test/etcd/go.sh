@@ -51,6 +51,28 @@ in_turn() {
 in_turn go_holds we_hold
 in_turn we_hold go_holds
 
+# --- readers: Go waits for all of them, and keeps others out
+we_read() {
+    hf run -s k -- sh -c "touch $work/$1.in; while [ ! -e $work/$1.go ]; do sleep 0.05; done; echo $1 >>$work/order"
+}
+rm -f "$work"/*.in "$work"/*.go "$work/order"
+we_read first &
+first=$!
+we_read second &
+second=$!
+ok 'two readers are in' until_true test -e "$work/first.in" -a -e "$work/second.in"
+ok 'they keep Go out' status 75 "$go_peer" try holdfast/k 700
+go_holds third &
+third=$!
+ok 'Go queues behind them' until_true waits k 3
+ok 'a reader does not pass by Go' status 75 hf run -sn k -- true
+touch "$work/first.go"
+wait "$first"
+ok 'one reader keeps Go out' test ! -e "$work/third.in"
+touch "$work/second.go" "$work/third.go"
+wait "$second" "$third"
+ok 'Go follows the last' test "$(tr '\n' ' ' <"$work/order")" = 'first second third '
+
 # --- many turns
 echo 0 >"$work/n"
 "$go_peer" count holdfast/c "$work/n" 4 25 &

@@ -81,10 +81,10 @@ leader() {
     etcdctl endpoint status 2>/dev/null | awk -F', ' '$5 == "true" { print NR }'
 }
 
-# A holder that ends when told, and one that waits behind it.
+# A holder that ends when told, exclusive or -s, and one that waits behind it.
 scene() {
     rm -f "$work/in" "$work/go" "$work/next"
-    hf run --ttl "$1" k -- sh -c "touch $work/in; while [ ! -e $work/go ]; do sleep 0.1; done" 2>"$work/holder" &
+    hf run --ttl "$1" "${2--x}" k -- sh -c "touch $work/in; while [ ! -e $work/go ]; do sleep 0.1; done" 2>"$work/holder" &
     holder=$!
     until_true test -e "$work/in"
     hf run --ttl "$1" k -- touch "$work/next" 2>"$work/waiter" &
