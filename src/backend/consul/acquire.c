@@ -14,26 +14,16 @@
 /* Between tries of a key that is free but under a lock-delay. */
 #define DELAY_MS 250
 
-/* One acquisition under way. */
-struct consul_try {
-    struct consul_conn *cc;
-    const struct hfi_claim *claim;
-    struct hfi_receipt *receipt;
-    struct hfi_answer *busy;
-    struct consul_session *s;
-    struct consul_key *k;
-    int64_t deadline;
-    char queue_entry[CONSUL_NAME_MAX]; /* of the claim, or "" */
-    struct hf_error *err;
-};
-
-static hf_status try_granted(struct consul_try *t, uint64_t fence)
+hf_status hfi_consul_granted(struct consul_try *t, uint64_t fence)
 {
-    hfi_consul_key_held(t->cc, t->k, t->claim->token, t->s, fence);
+    struct consul_key *k = t->joint ? t->joint : t->k;
+
+    hfi_consul_key_held(t->cc, k, t->claim->token, t->s, fence);
     t->receipt->fence = fence;
+    t->receipt->slot = t->slot;
     t->receipt->registered = true;
     hfi_consul_carried_by(t->receipt, t->s);
-    hfi_consul_monitor(t->cc, t->k, t->claim->token);
+    hfi_consul_monitor(t->cc, k, t->claim->token);
     return HF_OK;
 }
 
@@ -77,12 +67,30 @@ static hf_status try_free(struct consul_try *t, const struct consul_kv *kv)
                : HF_LOST;
 }
 
+/* Somebody has the key for itself. */
+static hf_status try_busy(struct consul_try *t, struct consul_kv *kv)
+{
+    struct consul_grant *own = consul_own(t->receipt);
+
+    if (t->claim->permits)
+        return hfi_fail_use(t->err, t->claim, 0);
+    if (own->among || (own->predecessor[0] && !t->cc->options.fair)) {
+        own->among = false; /* Until now it has waited for another entry. */
+        own->predecessor[0] = '\0';
+        hfi_consul_retarget(t->cc, t->claim->key, t->k->name, t->claim->token);
+    }
+    try_ask_for(t, kv);
+    return HF_BUSY;
+}
+
 /* What the entry, just read, means to this try: HF_OK: it is ours already;
- * HF_BUSY; or HF_LOST, which here means that nobody has it. */
+ * HF_BUSY; or HF_LOST, which here means that nobody has it, or (t->again) that
+ * it is to be read again. */
 static hf_status try_judge(struct consul_try *t, struct consul_kv *kv)
 {
     struct consul_key *k = t->k;
     bool mine = !strcmp(k->holder, t->claim->token);
+    hf_status st = HF_LOST;
 
     if (kv->session[0]) {
         if (mine && !strcmp(kv->session, k->session->id) &&
@@ -92,17 +100,14 @@ static hf_status try_judge(struct consul_try *t, struct consul_kv *kv)
             k->index = kv->index;
             return HF_OK;
         }
-        if (!mine && hfi_consul_key_rebind(t->cc, k, kv)) {
-            try_ask_for(t, kv);
-            return HF_BUSY;
-        }
+        if (!mine && hfi_consul_key_rebind(t->cc, k, kv))
+            return try_busy(t, kv);
         if (k->holder[0] && !(k->maybe && kv->index == k->expected_index) &&
             (mine || strcmp(kv->session, k->session->id) != 0))
             hfi_consul_key_settle(t->cc, k, kv);
         if (try_is_unclaimed(t, kv))
             return try_free(t, kv);
-        try_ask_for(t, kv);
-        return HF_BUSY;
+        return try_busy(t, kv);
     }
     if (kv->foreign)
         return hfi_fail(t->err, HF_PROTOCOL,
@@ -110,9 +115,15 @@ static hf_status try_judge(struct consul_try *t, struct consul_kv *kv)
                         t->cc->base.endpoint);
     if (!mine && k->holder[0] && k->maybe && kv->index == k->expected_index)
         return HF_BUSY; /* Its try may still come: nothing has barred it. */
+    if (kv->many) {
+        st = hfi_consul_join_judge(t, kv);
+        if (st != HF_LOST || t->again)
+            return st;
+    }
     atomic_store(&t->cc->fresh, !kv->exists);
     if (!mine)
-        hfi_consul_key_free(t->cc, k, CONSUL_FREE, kv->index);
+        hfi_consul_key_free(t->cc, k, kv->many ? CONSUL_UNKNOWN : CONSUL_FREE,
+                            kv->index);
     k->index = kv->index;
     return HF_LOST;
 }
@@ -148,7 +159,8 @@ static hf_status try_create(struct consul_try *t)
 /* What is written later has a higher index, whatever the key, unless the
  * service has forgotten: fences are indexes, so nobody may miss it.  `before` is
  * what was known when the grant was sent. */
-static void try_index(struct consul_conn *cc, uint64_t index, uint64_t before)
+void hfi_consul_index_rose(struct consul_conn *cc, uint64_t index,
+                           uint64_t before)
 {
     if (index <= before)
         hfi_warn(&cc->base,
@@ -167,8 +179,9 @@ static hf_status try_lock(struct consul_try *t)
     struct consul_done done;
     hf_status st;
 
-    hfi_consul_value(value, t->claim, 0);
+    hfi_consul_value(value, t->claim, 0, 0);
     hfi_consul_expect_index(&ops, k->name, k->index);
+    hfi_consul_many_prune(&t->many, &ops, t->s->id);
     if (t->queue_entry[0])
         hfi_consul_op(&ops, "delete", t->queue_entry, NULL, NULL, 0);
     hfi_consul_op(&ops, "lock", k->name, t->s->id, value, 0);
@@ -186,10 +199,10 @@ static hf_status try_lock(struct consul_try *t)
         return st;
     if (done.ok) {
         k->index = done.index;
-        try_index(t->cc, done.index, before);
+        hfi_consul_index_rose(t->cc, done.index, before);
         if (t->queue_entry[0])
             hfi_consul_queue_left(t->cc, t->claim->key, t->claim->token, true);
-        return try_granted(t, done.index);
+        return hfi_consul_granted(t, done.index);
     }
     if (done.bad_session)
         hfi_consul_session_dead(t->cc, t->s);
@@ -223,29 +236,51 @@ static bool try_must_inspect(const struct consul_try *t)
            (t->queue_entry[0] && !t->k->index);
 }
 
-static hf_status try_key(struct consul_try *t)
+/* Look at the key: HF_OK: it may be taken, as t->k says; HF_LOST: look again;
+ * *have: we have it already. */
+static hf_status try_look(struct consul_try *t, bool *have)
 {
     struct consul_kv kv;
+    hf_status st;
+
+    *have = false;
+    t->again = false;
+    if (t->joint && t->joint->holder[0]) {
+        st = hfi_consul_join_again(t);
+        *have = !st;
+        if (st != HF_LOST)
+            return st;
+    }
+    if (!try_must_inspect(t))
+        return HF_OK;
+    /* What may be ours is asked of a leader that is one. */
+    st = hfi_consul_read(t->cc, &t->cc->calls, t->k->name, t->k->holder[0],
+                         t->deadline, &kv, t->err);
+    if (!st)
+        st = try_judge(t, &kv);
+    *have = !st;
+    if (!st)
+        return hfi_consul_granted(t, hfi_consul_fence(&kv));
+    return st == HF_LOST && !t->again ? HF_OK : st;
+}
+
+static hf_status try_key(struct consul_try *t)
+{
     hf_status st = HF_LOST;
+    bool have = false;
     int i;
 
     for (i = 0; st == HF_LOST && i < CONSUL_ROUNDS; i++) {
         st = try_session(t);
-        if (!st && try_must_inspect(t)) {
-            /* What may be ours is asked of a leader that is one. */
-            st = hfi_consul_read(t->cc, &t->cc->calls, t->k->name,
-                                 t->k->holder[0], t->deadline, &kv, t->err);
-            if (!st)
-                st = try_judge(t, &kv);
-            if (!st)
-                return try_granted(t, hfi_consul_fence(&kv));
-            if (st == HF_LOST)
-                st = HF_OK;
-        }
+        if (!st)
+            st = try_look(t, &have);
+        if (have)
+            return st;
         if (!st && !t->k->index)
             st = try_create(t);
         if (!st)
-            st = try_lock(t);
+            st = t->joint ? hfi_consul_join(t) : try_lock(t);
+        hfi_consul_many_fini(&t->many);
     }
     if (st == HF_LOST) { /* So many want it that somebody has it. */
         t->busy->left_ms = 1;
@@ -262,13 +297,54 @@ static bool try_may_hold(struct consul_conn *cc, const struct hfi_claim *claim)
     struct hfi_node *node = NULL;
     bool may;
 
+    if (!hfi_consul_claim_name(cc, claim, name))
+        return false;
     pthread_mutex_lock(&cc->mu);
-    if (hfi_consul_name(&cc->options, claim->key, name))
-        node = hfi_map_find(&cc->keys, name);
+    node = hfi_map_find(&cc->keys, name);
     may = node && !strcmp(hfi_container(node, struct consul_key, node)->holder,
                           claim->token);
     pthread_mutex_unlock(&cc->mu);
     return may;
+}
+
+/* With the key, and the entry that is its own if it is one of several, to
+ * ourselves. */
+static hf_status try_enter(struct consul_try *t)
+{
+    struct consul_conn *cc = t->cc;
+    char name[CONSUL_NAME_MAX];
+    hf_status st =
+        hfi_consul_key_enter(cc, t->claim->key, t->deadline, &t->k, t->err);
+
+    if (st)
+        return st == HF_UNAVAILABLE ? HF_BUSY : st; /* another claim of ours */
+    if (consul_is_joint(t->claim)) {
+        st = hfi_consul_holder_name(&cc->options, t->claim->key,
+                                    t->claim->token, name)
+                 ? hfi_consul_name_enter(cc, t->claim->key, name, t->deadline,
+                                         &t->joint, t->err)
+                 : hfi_fail(t->err, HF_INVALID, "%s: the key is too long",
+                            cc->base.endpoint);
+    }
+    if (!st)
+        st = try_session(t);
+    if (!st)
+        st = try_key(t);
+    hfi_consul_many_fini(&t->many);
+    if (t->joint)
+        hfi_consul_key_leave(cc, t->joint);
+    hfi_consul_key_leave(cc, t->k);
+    return st;
+}
+
+/* Without queue=fair, an exclusive claim may have a queue entry nevertheless:
+ * join.c. */
+static void try_door(struct consul_try *t)
+{
+    if (hfi_consul_queue_stands(t->cc, t->claim->token) &&
+        !hfi_consul_queue_in_doubt(t->cc, t->claim->token))
+        hfi_consul_queue_entry(&t->cc->options, t->claim->key, t->claim->token,
+                               t->queue_entry);
 }
 
 hf_status hfi_consul_try_acquire(struct hfi_conn *conn,
@@ -290,21 +366,13 @@ hf_status hfi_consul_try_acquire(struct hfi_conn *conn,
     if (cc->options.fair && !again)
         st = hfi_consul_queue_turn(cc, claim, receipt, busy, deadline,
                                    t.queue_entry, &stands, err);
-    if (!st) {
-        st = hfi_consul_key_enter(cc, claim->key, deadline, &t.k, err);
-        if (st == HF_UNAVAILABLE)
-            return HF_BUSY; /* with another claim of this client */
-    }
-    if (!st) {
-        st = try_session(&t);
-        if (!st)
-            st = try_key(&t);
-        hfi_consul_key_leave(cc, t.k);
-    }
+    else if (!cc->options.fair)
+        try_door(&t);
+    if (!st)
+        st = try_enter(&t);
     if (t.s)
         hfi_consul_session_put(cc, t.s);
-    if (st == HF_OK && (again || (cc->options.fair &&
-                                  hfi_consul_queue_in_doubt(cc, claim->token))))
+    if (st == HF_OK && (again || hfi_consul_queue_in_doubt(cc, claim->token)))
         hfi_consul_queue_leave(cc, claim, deadline, NULL);
     if (st == HF_BUSY && cc->options.fair && claim->queue && !stands)
         st = hfi_consul_queue_join(cc, claim, receipt, busy, deadline, err);

@@ -35,6 +35,35 @@ static hf_status break_write(struct consul_conn *cc, const char *name,
     return hfi_consul_txn(cc, &cc->calls, &ops, true, deadline, done, err);
 }
 
+/* The entry that is the grant, if there is any. */
+static hf_status break_find(struct consul_conn *cc, const char *key,
+                            uint64_t fence, char *name, int64_t deadline,
+                            struct consul_kv *kv, struct hf_error *err)
+{
+    struct consul_many many;
+    struct consul_kv one;
+    hf_status st;
+    size_t i;
+
+    if (!hfi_consul_name(&cc->options, key, name))
+        return hfi_fail(err, HF_INVALID, "%s: the key is too long",
+                        cc->base.endpoint);
+    st = hfi_consul_read(cc, &cc->calls, name, true, deadline, kv, err);
+    if (st || !kv->many || kv->foreign)
+        return st;
+    st = hfi_consul_many_read(cc, key, name, 0, NULL, deadline, &many, err);
+    for (i = 0; !st && i < many.n; i++) {
+        hfi_consul_kv_parse(&one, many.holders[i].entry);
+        if (!one.session[0] || hfi_consul_fence(&one) != fence)
+            continue;
+        *kv = one;
+        snprintf(name, CONSUL_NAME_MAX, "%s", many.holders[i].name);
+    }
+    if (!st)
+        hfi_consul_many_fini(&many);
+    return st;
+}
+
 static hf_status break_entry(struct consul_conn *cc, const char *key,
                              uint64_t fence, bool free, int64_t deadline,
                              struct hf_error *err)
@@ -45,11 +74,8 @@ static hf_status break_entry(struct consul_conn *cc, const char *key,
     hf_status st;
     int i;
 
-    if (!hfi_consul_name(&cc->options, key, name))
-        return hfi_fail(err, HF_INVALID, "%s: the key is too long",
-                        cc->base.endpoint);
     for (i = 0; i < CONSUL_ROUNDS; i++) {
-        st = hfi_consul_read(cc, &cc->calls, name, true, deadline, &kv, err);
+        st = break_find(cc, key, fence, name, deadline, &kv, err);
         if (st)
             return st;
         if (!kv.session[0] || hfi_consul_fence(&kv) != fence)

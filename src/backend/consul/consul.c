@@ -109,6 +109,8 @@ static hf_status consul_open(struct hfi_conn *conn, const struct hfi_url *url,
     hfi_consul_options_warn(&cc->options, conn->warning, sizeof(conn->warning));
     if (cc->options.fair)
         conn->traits |= HF_TRAIT_QUEUED;
+    if (cc->options.cli)
+        conn->traits &= ~(unsigned)HF_TRAIT_PERMITS;
     st = hfi_consul_poller_init(cc, err);
     return st ? st : consul_greet(cc, deadline, err);
 }
@@ -149,8 +151,10 @@ const struct hfi_backend hfi_backend_consul = {
     .traits = HF_TRAIT_FENCED | HF_TRAIT_LEASED | HF_TRAIT_NOTIFY |
               HF_TRAIT_DETACH | HF_TRAIT_BREAK | HF_TRAIT_PROCESSES |
               HF_TRAIT_MACHINES | HF_TRAIT_TWICE | HF_TRAIT_NOTED |
-              HFI_TRAIT_BOUND,
-    .varies = HF_TRAIT_QUEUED,
+              HF_TRAIT_SHARED | HF_TRAIT_PERMITS | HFI_TRAIT_BOUND,
+    .varies = HF_TRAIT_QUEUED | HF_TRAIT_PERMITS,
+    .no_permits = "layout=cli",
+    .no_min_hold = "a session of Consul does not end at a time that is known",
     .page = "consul",
     .tested = "Consul 1.8",
     .open = consul_open,
@@ -166,7 +170,9 @@ const struct hfi_backend hfi_backend_consul = {
     .dispatch = hfi_consul_dispatch,
     .attach = hfi_consul_attach,
     .take_over = hfi_consul_take_over,
+    .downgrade = hfi_consul_downgrade,
     .inspect = hfi_consul_inspect,
+    .holders = hfi_consul_holders,
     .list = hfi_consul_list,
     .break_grant = hfi_consul_break,
     .free_grant = hfi_consul_free,

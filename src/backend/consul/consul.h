@@ -4,6 +4,9 @@
  *
  *   consul.c   the table, open, close
  *   acquire.c  taking a key that is free
+ *   join.c     taking a key that several may hold
+ *   many.c     who holds such a key
+ *   share.c    downgrade, and what a grant is found by
  *   options.c  what the URL and the environment say, put on a handle
  *   http.c     one request, on one agent after the other
  *   fds.c      the descriptors of curl, for exec and fork
@@ -46,6 +49,10 @@
 /* What `consul lock` and the Go library put into Flags, so that each knows the
  * other's locks and refuses what is none. */
 #define CONSUL_FLAGS INT64_C(0x2ddccbc058a50c18)
+
+/* The same for a key that has, or had, several holders: neither those two nor
+ * releases of ours that do not know of it take it for a free lock.  many.c */
+#define CONSUL_MANY_FLAGS INT64_C(0x686f6c6466617374)
 
 #define CONSUL_ID_LEN   36
 #define CONSUL_BY_LEN   16
@@ -157,6 +164,10 @@ hf_status hfi_consul_status(const struct consul_conn *,
 /* An entry of the store, and what its value says if we wrote it. */
 struct consul_kv {
     bool exists, foreign; /* foreign: somebody's data, not a lock */
+    bool many;            /* the key of several holders: many.c */
+    bool shared;          /* ... who share it, or one of them */
+    int32_t permits;      /* ... or so many permits; 0: none */
+    int32_t slot;         /* of one of them */
     uint64_t index, create;
     char session[CONSUL_ID_LEN + 1];
     char token[HFI_TOKEN_LEN + 1];
@@ -177,7 +188,11 @@ void hfi_consul_list_prefix(const struct consul_options *, const char *prefix,
 bool hfi_consul_is_id(const char *text);
 void hfi_consul_path(char *buf, size_t size, const char *name,
                      const char *query);
-void hfi_consul_value(char *ret, const struct hfi_claim *, uint64_t fence);
+void hfi_consul_value(char *ret, const struct hfi_claim *, uint64_t fence,
+                      int32_t slot);
+bool hfi_consul_kv_is_free(const struct consul_kv *);
+bool hfi_consul_part(const struct consul_options *, const char *key,
+                     const char *folder, const char *token, char *ret);
 void hfi_consul_kv_value(char *ret, const struct consul_kv *);
 void hfi_consul_kv_parse(struct consul_kv *, const json_t *);
 uint64_t hfi_consul_fence(const struct consul_kv *);
@@ -213,6 +228,8 @@ struct consul_done {
 
 void hfi_consul_op(struct consul_ops *, const char *verb, const char *name,
                    const char *session, const char *value, uint64_t index);
+void hfi_consul_op_many(struct consul_ops *, const char *verb, const char *name,
+                        const char *session, const char *value);
 void hfi_consul_expect_index(struct consul_ops *, const char *name,
                              uint64_t index);
 const char *hfi_consul_ops_text(struct consul_ops *);
@@ -220,6 +237,10 @@ void hfi_consul_ops_fini(struct consul_ops *);
 hf_status hfi_consul_txn(struct consul_conn *, struct consul_pool *,
                          struct consul_ops *, bool write, int64_t deadline,
                          struct consul_done *, struct hf_error *);
+hf_status hfi_consul_txn_keep(struct consul_conn *, struct consul_pool *,
+                              struct consul_ops *, bool write, int64_t deadline,
+                              struct consul_done *, struct consul_reply *,
+                              struct hf_error *);
 hf_status hfi_consul_txn_read(const struct consul_conn *, struct consul_reply *,
                               struct consul_done *, struct hf_error *);
 
@@ -230,6 +251,7 @@ struct consul_grant {
     char session[CONSUL_ID_LEN + 1];     /* that carries it, once granted */
     char predecessor[HFI_TOKEN_LEN + 1]; /* the token of the queue entry before
                                            * ours, or "" */
+    bool among;                          /* waits for one of many holders */
 };
 static inline struct consul_grant *consul_own(const struct hfi_receipt *receipt)
 {
@@ -318,6 +340,8 @@ struct consul_key {
     bool maybe;                     /* ... or may have it: no answer came */
     bool leaving;                   /* ... and was told to release it */
     bool moving; /* a move to another session may still take effect */
+    bool joint;  /* not the key but the entry of one of its holders: many.c */
+    uint64_t granted_index; /* joint: of the key, when the grant was made */
     struct consul_session *session; /* of the holder */
     uint64_t fence;
     uint64_t
@@ -326,6 +350,9 @@ struct consul_key {
     char name[];
 };
 
+hf_status hfi_consul_name_enter(struct consul_conn *, const char *key,
+                                const char *name, int64_t deadline,
+                                struct consul_key **ret, struct hf_error *);
 hf_status hfi_consul_key_enter(struct consul_conn *, const char *key,
                                int64_t deadline, struct consul_key **ret,
                                struct hf_error *);
@@ -355,6 +382,10 @@ hf_status hfi_consul_queue_turn(struct consul_conn *, const struct hfi_claim *,
 hf_status hfi_consul_queue_join(struct consul_conn *, const struct hfi_claim *,
                                 struct hfi_receipt *, struct hfi_answer *,
                                 int64_t deadline, struct hf_error *);
+hf_status hfi_consul_queue_door(struct consul_conn *, const struct hfi_claim *,
+                                struct hfi_receipt *, bool stands,
+                                int64_t deadline, struct hf_error *);
+bool hfi_consul_queue_stands(struct consul_conn *, const char *token);
 hf_status hfi_consul_queue_leave(struct consul_conn *, const struct hfi_claim *,
                                  int64_t deadline, struct hf_error *);
 hf_status hfi_consul_queue_count(struct consul_conn *, const char *key,
@@ -429,6 +460,7 @@ struct consul_watch {
     int64_t wake_at;      /* ... until then */
     struct consul_herd herd;
     struct consul_kv last;
+    bool among;       /* not the lock but all entries of its holders */
     bool queue_entry; /* not the lock but an entry of its queue ... */
     bool own;         /* ... of this client, which will say when it is gone */
     const char *key;
@@ -443,6 +475,7 @@ struct consul_watcher {
     bool holds;     /* tell of its loss; else: wake it */
     bool told;      /* the core has asked for it: while it holds, to hear of
                      * others who want the key */
+    bool paused;    /* the grant is about to be another entry: look away */
     uint64_t since; /* of the grant: older answers do not concern it */
     uint64_t fence;
 };
@@ -464,6 +497,7 @@ void hfi_consul_retarget(struct consul_conn *, const char *key,
                          const char *name, const char *token);
 void hfi_consul_monitor(struct consul_conn *, const struct consul_key *,
                         const char *token);
+void hfi_consul_look_away(struct consul_conn *, const char *token, bool away);
 void hfi_consul_forget(struct consul_conn *, const char *token);
 void hfi_consul_watch_free(struct consul_conn *, struct consul_watch *);
 void hfi_consul_watch_answer(struct consul_conn *, struct consul_watch *,
@@ -481,6 +515,9 @@ void hfi_consul_poller_write(struct consul_conn *, struct consul_ops *);
 
 hf_status hfi_consul_inspect(struct hfi_conn *, const char *key,
                              struct hf_info *, int64_t deadline,
+                             struct hf_error *);
+hf_status hfi_consul_holders(struct hfi_conn *, const char *key,
+                             hf_holders_fn *, void *arg, int64_t deadline,
                              struct hf_error *);
 hf_status hfi_consul_list(struct hfi_conn *, const char *prefix, hf_list_fn *,
                           void *arg, int64_t deadline, struct hf_error *);
@@ -518,7 +555,97 @@ hf_status hfi_consul_move(struct consul_conn *, const char *name,
 void hfi_consul_handle_end(struct consul_conn *, const char *session,
                            int64_t deadline);
 
+/* ---- many.c ------------------------------------------------------- */
+
+#define CONSUL_PRUNE_MAX 16 /* entries, in one transaction */
+
+/* One of those who hold a key, or did. */
+struct consul_holder {
+    const json_t *entry;
+    const char *name;
+    uint64_t index;
+    int32_t slot;
+    char session[CONSUL_ID_LEN + 1]; /* "": it holds no more */
+    bool gone;                       /* it has released it */
+    bool unasked; /* it lingers, and nobody has asked it to go */
+};
+
+/* All of them, at one moment; hfi_consul_many_fini() it. */
+struct consul_many {
+    struct consul_reply reply;
+    struct consul_holder *holders;
+    size_t n, live;
+    char writer[HFI_TOKEN_LEN + 1]; /* somebody who waits to be alone, or "" */
+    bool stands;                    /* the claim itself does */
+};
+
+static inline bool consul_is_joint(const struct hfi_claim *claim)
+{
+    return claim->shared || claim->permits;
+}
+bool hfi_consul_holder_name(const struct consul_options *, const char *key,
+                            const char *token, char *ret);
+hf_status hfi_consul_many_read(struct consul_conn *, const char *key,
+                               const char *name, uint64_t index,
+                               const char *token, int64_t deadline,
+                               struct consul_many *, struct hf_error *);
+bool hfi_consul_many_collect(struct consul_many *, const json_t *list,
+                             const char *folder);
+void hfi_consul_many_fini(struct consul_many *);
+size_t hfi_consul_many_prune(const struct consul_many *, struct consul_ops *,
+                             const char *session);
+void hfi_consul_many_value(char *ret, const struct hfi_claim *, uint64_t after,
+                           uint64_t fence);
+void hfi_consul_many_tidy(struct consul_conn *, struct consul_key *joint,
+                          uint64_t granted_index, uint64_t fence,
+                          const struct consul_many *, int64_t deadline);
+
+/* ---- share.c ------------------------------------------------------ */
+
+bool hfi_consul_claim_name(struct consul_conn *, const struct hfi_claim *,
+                           char *ret);
+bool hfi_consul_other_name(struct consul_conn *, const struct hfi_claim *,
+                           const char *name, char *ret);
+hf_status hfi_consul_claim_enter(struct consul_conn *, const struct hfi_claim *,
+                                 int64_t deadline, struct consul_key **ret,
+                                 struct hf_error *);
+void hfi_consul_holder_forget(struct consul_conn *, const char *key,
+                              const char *token, int64_t deadline);
+hf_status hfi_consul_adopt(struct consul_conn *, const struct hfi_claim *,
+                           struct hfi_receipt *, const struct consul_kv *,
+                           int64_t deadline);
+hf_status hfi_consul_downgrade(struct hfi_conn *, const struct hfi_claim *,
+                               struct hfi_receipt *, int64_t deadline,
+                               struct hf_error *);
+
 /* ---- acquire.c --------------------------------------------------- */
+
+/* One acquisition under way. */
+struct consul_try {
+    struct consul_conn *cc;
+    const struct hfi_claim *claim;
+    struct hfi_receipt *receipt;
+    struct hfi_answer *busy;
+    struct consul_session *s;
+    struct consul_key *k;
+    struct consul_key *joint; /* its own entry, if it is one of several; else
+                               * NULL */
+    struct consul_many many;  /* who holds, or did; or nothing */
+    bool again;               /* the key has changed: look once more */
+    int32_t slot;
+    int64_t deadline;
+    char queue_entry[CONSUL_NAME_MAX]; /* of the claim, or "" */
+    struct hf_error *err;
+};
+
+hf_status hfi_consul_granted(struct consul_try *, uint64_t fence);
+void hfi_consul_index_rose(struct consul_conn *, uint64_t index,
+                           uint64_t before);
+
+/* join.c */
+hf_status hfi_consul_join_again(struct consul_try *);
+hf_status hfi_consul_join_judge(struct consul_try *, const struct consul_kv *);
+hf_status hfi_consul_join(struct consul_try *);
 
 hf_status hfi_consul_try_acquire(struct hfi_conn *, const struct hfi_claim *,
                                  struct hfi_receipt *, struct hfi_answer *,

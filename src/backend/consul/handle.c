@@ -106,7 +106,7 @@ static hf_status take_entry(struct consul_conn *cc, struct consul_key *k,
     struct consul_done done;
     hf_status st;
 
-    hfi_consul_value(value, claim, fence);
+    hfi_consul_value(value, claim, fence, 0);
     st = hfi_consul_move(cc, k->name, kv, s->id, value, deadline, &done, err);
     if (st == HF_UNCERTAIN || st == HF_PROTOCOL) {
         k->expected_index = kv->index;
@@ -153,25 +153,148 @@ static hf_status take_key(struct consul_conn *cc, struct consul_key *k,
     return HF_OK;
 }
 
+/* ---- taken up by one of several holders: many.c -------------------------- */
+
+/* One that is being taken up. */
+struct take {
+    struct consul_conn *cc;
+    const struct hfi_claim *claim;
+    const char *token;
+    struct hfi_receipt *receipt;
+    struct consul_session *s;
+    struct consul_key *k, *joint;
+    int64_t deadline;
+    struct hf_error *err;
+};
+
+/* In one step: the entry `old` goes, the claim's own comes.  As for any other
+ * who comes in, the key changes: many.c (1).  HF_LOST: something had changed. */
+static hf_status take_joint_write(struct take *t, const struct consul_kv *old,
+                                  const char *old_name,
+                                  const struct consul_kv *key)
+{
+    char value[CONSUL_VALUE_MAX];
+    struct consul_ops ops = {.len = 0};
+    struct consul_done done;
+    hf_status st;
+
+    hfi_consul_many_value(value, t->claim, key->index, hfi_consul_fence(key));
+    hfi_consul_expect_index(&ops, t->k->name, key->index);
+    hfi_consul_expect_index(&ops, old_name, old->index);
+    hfi_consul_op_many(&ops, "set", t->k->name, NULL, value);
+    hfi_consul_op(&ops, "delete", old_name, NULL, NULL, 0);
+    hfi_consul_value(value, t->claim, t->receipt->fence, old->slot);
+    hfi_consul_op(&ops, "lock", t->joint->name, t->s->id, value, 0);
+    st = hfi_consul_txn(t->cc, &t->cc->calls, &ops, true, t->deadline, &done,
+                        t->err);
+    if (st == HF_UNCERTAIN || st == HF_PROTOCOL) {
+        t->joint->expected_index = key->index;
+        hfi_consul_key_maybe(t->cc, t->joint, t->claim->token, t->s);
+    }
+    if (st)
+        return st;
+    if (done.bad_session)
+        hfi_consul_session_dead(t->cc, t->s);
+    t->joint->index = t->joint->granted_index = done.index;
+    return done.ok ? HF_OK : HF_LOST;
+}
+
+static hf_status take_joint_done(struct take *t, int32_t slot,
+                                 const char *session)
+{
+    t->receipt->slot = slot;
+    hfi_consul_key_held(t->cc, t->joint, t->claim->token, t->s,
+                        t->receipt->fence);
+    hfi_consul_carried_by(t->receipt, t->s);
+    hfi_consul_monitor(t->cc, t->joint, t->claim->token);
+    hfi_consul_holder_forget(t->cc, t->claim->key, t->token, t->deadline);
+    if (strcmp(session, t->s->id) != 0)
+        hfi_consul_handle_end(t->cc, session, t->deadline);
+    return HF_OK;
+}
+
+/* Is the entry a grant in the way that the claim says? */
+static bool take_joint_fits(const struct take *t, const struct consul_kv *kv,
+                            const char *token)
+{
+    return hfi_consul_is_grant(kv, token, t->receipt->fence) &&
+           kv->broken != t->receipt->fence && kv->shared == t->claim->shared &&
+           kv->permits == t->claim->permits;
+}
+
+/* With the key and the claim's own entry to ourselves. */
+static hf_status take_joint(struct take *t)
+{
+    char old_name[CONSUL_NAME_MAX];
+    struct consul_kv own, old, key;
+    hf_status st = HF_LOST;
+    int i;
+
+    if (!hfi_consul_holder_name(&t->cc->options, t->claim->key, t->token,
+                                old_name))
+        return handle_void(t->cc, t->err);
+    for (i = 0; i < CONSUL_ROUNDS && st == HF_LOST; i++) {
+        st = hfi_consul_read(t->cc, &t->cc->calls, t->k->name, true,
+                             t->deadline, &key, t->err);
+        if (!st)
+            st = hfi_consul_read(t->cc, &t->cc->calls, old_name, true,
+                                 t->deadline, &old, t->err);
+        if (!st)
+            st = hfi_consul_read(t->cc, &t->cc->calls, t->joint->name, true,
+                                 t->deadline, &own, t->err);
+        if (st)
+            return st;
+        if (take_joint_fits(t, &own, t->claim->token) &&
+            !strcmp(own.session, t->s->id)) {
+            t->joint->index = own.index; /* A write that was not answered. */
+            return take_joint_done(t, own.slot, own.session);
+        }
+        if (!key.many || !take_joint_fits(t, &old, t->token))
+            return handle_void(t->cc, t->err);
+        st = take_joint_write(t, &old, old_name, &key);
+    }
+    if (st)
+        return st == HF_LOST ? handle_changed(t->cc, t->err) : st;
+    return take_joint_done(t, old.slot, old.session);
+}
+
+static hf_status take_joint_key(struct take *t)
+{
+    hf_status st =
+        hfi_consul_claim_enter(t->cc, t->claim, t->deadline, &t->joint, t->err);
+
+    if (!st) {
+        st = take_joint(t);
+        hfi_consul_key_leave(t->cc, t->joint);
+    }
+    return st;
+}
+
 hf_status hfi_consul_take_over(struct hfi_conn *conn,
                                const struct hfi_claim *claim, const char *token,
                                struct hfi_receipt *receipt, int64_t deadline,
                                struct hf_error *err)
 {
     struct consul_conn *cc = (struct consul_conn *)conn;
-    struct consul_session *s;
-    struct consul_key *k;
+    struct take t = {.cc = cc,
+                     .claim = claim,
+                     .token = token,
+                     .receipt = receipt,
+                     .deadline = deadline,
+                     .err = err};
     hf_status st;
 
-    st = hfi_consul_session_get(cc, claim->ttl_ms, false, deadline, &s, err);
+    st = hfi_consul_session_get(cc, claim->ttl_ms, false, deadline, &t.s, err);
     if (st)
         return st;
-    st = hfi_consul_key_enter(cc, claim->key, deadline, &k, err);
+    st = hfi_consul_key_enter(cc, claim->key, deadline, &t.k, err);
     if (!st) {
-        st = take_key(cc, k, claim, token, receipt, s, deadline, err);
-        hfi_consul_key_leave(cc, k);
+        st = consul_is_joint(claim)
+                 ? take_joint_key(&t)
+                 : take_key(cc, t.k, claim, token, receipt, t.s, deadline, err);
+        hfi_consul_key_leave(cc, t.k);
     }
-    hfi_consul_session_put(cc, s);
+    hfi_consul_session_put(cc, t.s);
     return st;
 }
 

@@ -9,10 +9,12 @@
 
 #include "base/banned.h"
 
+/* One holder of a key, or the key itself. */
 static void inspect_fill(const struct consul_kv *kv, struct hf_info *ret)
 {
     ret->held = kv->session[0];
     ret->holders = ret->held;
+    ret->slot = -1;
     ret->fence = hfi_consul_fence(kv);
     ret->left_ms = -1;
     ret->since_ms = -1;
@@ -24,6 +26,45 @@ static void inspect_fill(const struct consul_kv *kv, struct hf_info *ret)
              : kv->token[0] ? kv->token
                             : kv->session);
     snprintf(ret->note, sizeof(ret->note), "%s", kv->note);
+}
+
+/* The n-th of those who hold a key that says `kv` of itself. */
+static void inspect_holder(const struct consul_many *many, size_t n,
+                           const struct consul_kv *kv, struct hf_info *ret)
+{
+    struct consul_kv one;
+
+    hfi_consul_kv_parse(&one, many->holders[n].entry);
+    inspect_fill(&one, ret);
+    ret->holders = (int32_t)many->live;
+    ret->shared = kv->shared;
+    ret->permits = kv->permits;
+    if (kv->permits)
+        ret->slot = one.slot;
+}
+
+/* All of them: the first holder is described, the newest grant has the fence. */
+static void inspect_many(const struct consul_many *many,
+                         const struct consul_kv *kv, struct hf_info *ret)
+{
+    uint64_t newest = 0;
+    bool broken = false;
+    size_t i;
+
+    inspect_fill(kv, ret);
+    for (i = many->n; i-- > 0;) {
+        if (!many->holders[i].session[0])
+            continue;
+        inspect_holder(many, i, kv, ret);
+        if (ret->fence > newest) {
+            newest = ret->fence;
+            broken = ret->broken;
+        }
+    }
+    if (!ret->held)
+        return;
+    ret->fence = newest;
+    ret->broken = broken; /* so is that */
 }
 
 /* Milliseconds of a duration as the service writes it, "1m30s" or "12345ms"; 0
@@ -67,6 +108,27 @@ static int64_t inspect_takeover(struct consul_conn *cc, const char *session,
     return 2 * about.ttl_ms + (about.delay_ms > 0 ? about.delay_ms : 0);
 }
 
+/* Look at one that several hold; `session` becomes that of the first. */
+static hf_status inspect_all(struct consul_conn *cc, const char *key,
+                             const struct consul_kv *kv, struct hf_info *ret,
+                             int64_t deadline, char *session,
+                             struct hf_error *err)
+{
+    struct consul_many many;
+    hf_status st =
+        hfi_consul_many_read(cc, key, "", 0, NULL, deadline, &many, err);
+    size_t i;
+
+    if (st)
+        return st;
+    inspect_many(&many, kv, ret);
+    for (i = many.n; i-- > 0;)
+        if (many.holders[i].session[0])
+            memcpy(session, many.holders[i].session, CONSUL_ID_LEN + 1);
+    hfi_consul_many_fini(&many);
+    return HF_OK;
+}
+
 hf_status hfi_consul_inspect(struct hfi_conn *conn, const char *key,
                              struct hf_info *ret, int64_t deadline,
                              struct hf_error *err)
@@ -82,13 +144,73 @@ hf_status hfi_consul_inspect(struct hfi_conn *conn, const char *key,
     st = hfi_consul_read(cc, &cc->calls, name, false, deadline, &kv, err);
     if (st)
         return st;
-    inspect_fill(&kv, ret);
+    if (kv.many && !kv.foreign)
+        st = inspect_all(cc, key, &kv, ret, deadline, kv.session, err);
+    else
+        inspect_fill(&kv, ret);
+    if (st)
+        return st;
     if (ret->held)
         ret->takeover_ms = inspect_takeover(cc, kv.session, deadline);
     ret->waiters = -1;
     if (cc->options.fair)
         st = hfi_consul_queue_count(cc, key, deadline, &ret->waiters, err);
     return st;
+}
+
+hf_status hfi_consul_holders(struct hfi_conn *conn, const char *key,
+                             hf_holders_fn *fn, void *arg, int64_t deadline,
+                             struct hf_error *err)
+{
+    struct consul_conn *cc = (struct consul_conn *)conn;
+    struct hf_info info = {.size = sizeof(info), .waiters = -1};
+    char name[CONSUL_NAME_MAX];
+    struct consul_many many;
+    struct consul_kv kv;
+    hf_status st;
+    size_t i;
+
+    if (!hfi_consul_name(&cc->options, key, name))
+        return hfi_fail(err, HF_INVALID, "%s: the key is too long",
+                        conn->endpoint);
+    st = hfi_consul_read(cc, &cc->calls, name, false, deadline, &kv, err);
+    if (st)
+        return st;
+    if (!kv.many || kv.foreign) {
+        inspect_fill(&kv, &info);
+        if (info.held)
+            fn(arg, &info);
+        return HF_OK;
+    }
+    st = hfi_consul_many_read(cc, key, name, 0, NULL, deadline, &many, err);
+    if (st)
+        return st;
+    for (i = 0; i < many.n; i++) {
+        if (!many.holders[i].session[0])
+            continue;
+        info = (struct hf_info){.size = sizeof(info), .waiters = -1};
+        inspect_holder(&many, i, &kv, &info);
+        if (!fn(arg, &info))
+            break;
+    }
+    hfi_consul_many_fini(&many);
+    return HF_OK;
+}
+
+/* What a listing finds of a key that several hold; false: no memory. */
+static bool list_many(struct consul_conn *cc, const json_t *list,
+                      const char *key, const struct consul_kv *kv,
+                      struct hf_info *ret)
+{
+    struct consul_many many = {.n = 0};
+    char folder[CONSUL_NAME_MAX];
+    bool ok = hfi_consul_holder_name(&cc->options, key, "", folder) &&
+              hfi_consul_many_collect(&many, list, folder);
+
+    if (ok)
+        inspect_many(&many, kv, ret);
+    hfi_consul_many_fini(&many);
+    return ok;
 }
 
 hf_status hfi_consul_list(struct hfi_conn *conn, const char *prefix,
@@ -119,12 +241,15 @@ hf_status hfi_consul_list(struct hfi_conn *conn, const char *prefix,
 
         text = json_string_value(json_object_get(entry, "Key"));
         hfi_consul_kv_parse(&kv, entry);
-        if (!text || !kv.session[0] ||
+        if (!text || (!kv.session[0] && (!kv.many || kv.foreign)) ||
             !hfi_consul_key_of(&cc->options, text, key) ||
             strncmp(key, prefix, strlen(prefix)) != 0)
             continue;
-        inspect_fill(&kv, &info);
-        if (!fn(arg, key, &info))
+        if (!kv.many)
+            inspect_fill(&kv, &info);
+        else if (!list_many(cc, reply.json, key, &kv, &info))
+            st = hfi_nomem(err);
+        if (!st && info.held && !fn(arg, key, &info))
             break;
     }
     hfi_consul_reply_fini(&reply);

@@ -38,6 +38,7 @@ static struct consul_key *key_new(struct consul_conn *cc, const char *key,
                                   const char *name)
 {
     size_t name_len = strlen(name) + 1, key_len = strlen(key) + 1;
+    char lock[CONSUL_NAME_MAX];
     struct consul_key *k = NULL;
 
     if (hfi_map_reserve(&cc->keys))
@@ -47,6 +48,8 @@ static struct consul_key *key_new(struct consul_conn *cc, const char *key,
     hfi_link_init(&k->link);
     k->node.key = memcpy(k->name, name, name_len);
     k->key = memcpy(k->name + name_len, key, key_len);
+    k->joint =
+        !hfi_consul_name(&cc->options, key, lock) || strcmp(lock, name) != 0;
     /* Where new keys have been the rule, guess that this is one. */
     k->seen = atomic_load(&cc->fresh) ? CONSUL_FREE : CONSUL_UNKNOWN;
     hfi_map_add(&cc->keys, &k->node);
@@ -81,18 +84,14 @@ static void key_put(struct consul_conn *cc, struct consul_key *k)
     }
 }
 
-/* Have the key to oneself. */
-hf_status hfi_consul_key_enter(struct consul_conn *cc, const char *key,
-                               int64_t deadline, struct consul_key **ret,
-                               struct hf_error *err)
+/* Have an entry of the key to oneself. */
+hf_status hfi_consul_name_enter(struct consul_conn *cc, const char *key,
+                                const char *name, int64_t deadline,
+                                struct consul_key **ret, struct hf_error *err)
 {
-    char name[CONSUL_NAME_MAX];
     struct consul_key *k;
     hf_status st = HF_OK;
 
-    if (!hfi_consul_name(&cc->options, key, name))
-        return hfi_fail(err, HF_INVALID, "%s: the key is too long",
-                        cc->base.endpoint);
     pthread_mutex_lock(&cc->mu);
     k = key_get(cc, key, name);
     while (k && k->busy && hfi_left_ms(deadline))
@@ -109,6 +108,19 @@ hf_status hfi_consul_key_enter(struct consul_conn *cc, const char *key,
     }
     pthread_mutex_unlock(&cc->mu);
     return st;
+}
+
+/* Have the key to oneself. */
+hf_status hfi_consul_key_enter(struct consul_conn *cc, const char *key,
+                               int64_t deadline, struct consul_key **ret,
+                               struct hf_error *err)
+{
+    char name[CONSUL_NAME_MAX];
+
+    if (!hfi_consul_name(&cc->options, key, name))
+        return hfi_fail(err, HF_INVALID, "%s: the key is too long",
+                        cc->base.endpoint);
+    return hfi_consul_name_enter(cc, key, name, deadline, ret, err);
 }
 
 void hfi_consul_key_leave(struct consul_conn *cc, struct consul_key *k)
@@ -203,7 +215,7 @@ void hfi_consul_key_maybe(struct consul_conn *cc, struct consul_key *k,
 void hfi_consul_key_settle(struct consul_conn *cc, struct consul_key *k,
                            const struct consul_kv *kv)
 {
-    bool is_free = !kv->session[0] && !kv->foreign;
+    bool is_free = hfi_consul_kv_is_free(kv);
     struct consul_session *s = NULL, *old = NULL;
 
     pthread_mutex_lock(&cc->mu);

@@ -15,6 +15,9 @@
  *     linger          would be given up if asked
  *     wanted          and was asked
  *     broken 4711     this grant was taken away by an operator
+ *     shared          a grant, a waiter or the key is shared: many.c
+ *     permits 3       or has permits, of which a grant has
+ *     slot 2          this one
  *
  *   The fence is there only once the entry was written again after the grant;
  *   until then it is the entry's ModifyIndex.
@@ -133,6 +136,20 @@ void hfi_consul_list_prefix(const struct consul_options *options,
     ret[len] = '\0';
 }
 
+/* The name of something that is kept beside the key: ret has CONSUL_NAME_MAX. */
+bool hfi_consul_part(const struct consul_options *options, const char *key,
+                     const char *folder, const char *token, char *ret)
+{
+    struct consul_options plain = {.prefix = options->prefix};
+    size_t len;
+
+    if (!hfi_consul_name(&plain, key, ret))
+        return false;
+    len = strlen(ret);
+    return snprintf(ret + len, CONSUL_NAME_MAX - len, "/%s/%s", folder, token) <
+           (int)(CONSUL_NAME_MAX - len);
+}
+
 bool hfi_consul_is_id(const char *text)
 {
     return strlen(text) == CONSUL_ID_LEN &&
@@ -179,8 +196,23 @@ static size_t kv_number(char *ret, size_t len, const char *word, uint64_t n)
                                   "%s %llu\n", word, (unsigned long long)n);
 }
 
-/* The value of a grant; ret has CONSUL_VALUE_MAX. */
-void hfi_consul_value(char *ret, const struct hfi_claim *claim, uint64_t fence)
+/* In which way the key is used.  Who does not know these words reads no
+ * further, so they come last. */
+static size_t kv_use(char *ret, size_t len, bool shared, int32_t permits,
+                     int32_t slot)
+{
+    if (shared)
+        len = kv_line(ret, len, "shared", "");
+    if (permits)
+        len = kv_number(ret, len, "permits", (uint64_t)permits);
+    if (permits && slot > 0)
+        len = kv_number(ret, len, "slot", (uint64_t)slot);
+    return len;
+}
+
+/* The value of a grant, or of a waiter; ret has CONSUL_VALUE_MAX. */
+void hfi_consul_value(char *ret, const struct hfi_claim *claim, uint64_t fence,
+                      int32_t slot)
 {
     size_t len = kv_line(ret, 0, "token", claim->token);
 
@@ -189,7 +221,8 @@ void hfi_consul_value(char *ret, const struct hfi_claim *claim, uint64_t fence)
     if (claim->owner)
         len = kv_line(ret, len, "owner", claim->owner);
     if (claim->note)
-        kv_line(ret, len, "note", claim->note);
+        len = kv_line(ret, len, "note", claim->note);
+    kv_use(ret, len, claim->shared, claim->permits, slot);
 }
 
 /* The value that says all that `kv` says. */
@@ -213,13 +246,36 @@ void hfi_consul_kv_value(char *ret, const struct consul_kv *kv)
     if (kv->owner[0])
         len = kv_line(ret, len, "owner", kv->owner);
     if (kv->note[0])
-        kv_line(ret, len, "note", kv->note);
+        len = kv_line(ret, len, "note", kv->note);
+    kv_use(ret, len, kv->shared, kv->permits, kv->slot);
 }
 
 static void kv_take(char *ret, size_t size, char *text)
 {
     if (hfi_unescape(text) && strlen(text) < size)
         memcpy(ret, text, strlen(text) + 1);
+}
+
+/* A small number, or 0. */
+static int32_t kv_small(const char *text)
+{
+    unsigned long long n = strtoull(text, NULL, 10);
+
+    return n <= INT32_MAX ? (int32_t)n : 0;
+}
+
+static bool kv_parse_use(struct consul_kv *kv, const char *word,
+                         const char *text)
+{
+    if (!strcmp(word, "shared"))
+        kv->shared = true;
+    else if (!strcmp(word, "permits"))
+        kv->permits = kv_small(text);
+    else if (!strcmp(word, "slot"))
+        kv->slot = kv_small(text);
+    else
+        return false;
+    return true;
 }
 
 static bool kv_parse_line(struct consul_kv *kv, char *line)
@@ -246,7 +302,7 @@ static bool kv_parse_line(struct consul_kv *kv, char *line)
     else if (!strcmp(line, "wanted"))
         kv->wanted = true;
     else
-        return false;
+        return kv_parse_use(kv, line, text);
     return true;
 }
 
@@ -315,6 +371,7 @@ void hfi_consul_kv_parse(struct consul_kv *kv, const json_t *entry)
 {
     const char *session = kv_string(entry, "Session");
     const char *value = kv_string(entry, "Value");
+    json_int_t flags = json_integer_value(json_object_get(entry, "Flags"));
     char text[CONSUL_VALUE_MAX], *line, *next;
 
     *kv = (struct consul_kv){.exists = true};
@@ -324,25 +381,33 @@ void hfi_consul_kv_parse(struct consul_kv *kv, const json_t *entry)
         memcpy(kv->session, session, sizeof(kv->session));
     if (!*value)
         return;
-    kv->foreign =
-        json_integer_value(json_object_get(entry, "Flags")) != CONSUL_FLAGS;
+    kv->many = flags == CONSUL_MANY_FLAGS;
+    kv->foreign = flags != CONSUL_FLAGS && !kv->many;
     if (kv->foreign || !kv_decode(text, value))
         return;
     for (line = text; *line; line = next) {
         next = strchr(line, '\n');
         if (!next)
-            return;
+            break;
         *next++ = '\0';
         if (!kv_parse_line(kv, line))
-            return;
+            break;
     }
+    if (kv->many && !kv->shared && !kv->permits)
+        kv->foreign = true;
+}
+
+/* Nobody has the key, and nobody may be one of several who have it. */
+bool hfi_consul_kv_is_free(const struct consul_kv *kv)
+{
+    return !kv->session[0] && !kv->foreign && !kv->many;
 }
 
 /* The fence of the grant, or of the last one if the entry is free; 0
  * unknown. */
 uint64_t hfi_consul_fence(const struct consul_kv *kv)
 {
-    return kv->fence || !kv->session[0] ? kv->fence : kv->index;
+    return kv->fence || (!kv->session[0] && !kv->many) ? kv->fence : kv->index;
 }
 
 /* Is it the grant of this token with this fence, whatever session has it? */

@@ -204,8 +204,9 @@ static bool poller_send(struct consul_conn *cc, struct consul_watch *watch)
 
     if (!watch->easy)
         watch->easy = hfi_consul_easy_new(cc, &watch->reply);
-    snprintf(query, sizeof(query), "?wait=%lldms&index=%llu",
-             (long long)wait_ms, (unsigned long long)watch->index);
+    snprintf(query, sizeof(query), "?%swait=%lldms&index=%llu",
+             watch->among ? "recurse&" : "", (long long)wait_ms,
+             (unsigned long long)watch->index);
     hfi_consul_path(path, sizeof(path), watch->name, query);
     hfi_consul_reply_fini(&watch->reply);
     watch->due = hfi_now() + wait_ms - EARLY_MS;

@@ -43,14 +43,7 @@ static int64_t queue_ttl(const struct hfi_claim *claim)
 bool hfi_consul_queue_entry(const struct consul_options *options,
                             const char *key, const char *token, char *ret)
 {
-    struct consul_options plain = {.prefix = options->prefix};
-    size_t len;
-
-    if (!hfi_consul_name(&plain, key, ret))
-        return false;
-    len = strlen(ret);
-    return snprintf(ret + len, CONSUL_NAME_MAX - len, "/.holdfast/%s", token) <
-           (int)(CONSUL_NAME_MAX - len);
+    return hfi_consul_part(options, key, ".holdfast", token, ret);
 }
 
 /* ---- the queue entries of this client ----------------------------------- */
@@ -186,20 +179,25 @@ void hfi_consul_queue_fini(struct consul_conn *cc)
 /* What a look at the queue finds. */
 struct queue_view {
     int32_t entries, before; /* all, and those before ours */
+    bool alone;              /* one of these does not want to share */
+    int32_t permits;         /* in use by those before ours */
     bool mine;
     char previous[HFI_TOKEN_LEN + 1]; /* the one just before ours */
     uint64_t create, previous_create; /* of ours (or "last"), of that */
 };
 
 static void queue_count(struct queue_view *view, const char *token,
-                        uint64_t create)
+                        const struct consul_kv *kv)
 {
     view->entries++;
-    if (create >= view->create)
+    if (kv->create >= view->create)
         return;
     view->before++;
-    if (create > view->previous_create) {
-        view->previous_create = create;
+    view->permits = kv->permits;
+    if (!kv->shared)
+        view->alone = true;
+    if (kv->create > view->previous_create) {
+        view->previous_create = kv->create;
         memcpy(view->previous, token, HFI_TOKEN_LEN + 1);
     }
 }
@@ -244,7 +242,7 @@ static void queue_read(struct queue_view *view, const json_t *list,
         at = queue_token(entry);
         hfi_consul_kv_parse(&kv, entry);
         if (at && hfi_consul_is_queue_entry(&kv))
-            queue_count(view, at, kv.create);
+            queue_count(view, at, &kv);
     }
 }
 
@@ -296,7 +294,9 @@ static hf_status queue_behind(struct consul_conn *cc,
            sizeof(view->previous));
     if (view->before ? hfi_consul_queue_entry(&cc->options, claim->key,
                                               view->previous, name)
-                     : hfi_consul_name(&cc->options, claim->key, name))
+        : consul_own(receipt)->among
+            ? hfi_consul_holder_name(&cc->options, claim->key, "", name)
+            : hfi_consul_name(&cc->options, claim->key, name))
         hfi_consul_retarget(cc, claim->key, name, claim->token);
     return HF_BUSY;
 }
@@ -359,10 +359,11 @@ hf_status hfi_consul_queue_turn(struct consul_conn *cc,
     *stands = view.mine;
     if (!view.mine)
         hfi_consul_queue_left(cc, claim->key, claim->token, true);
-    if (view.before && view.mine)
-        return queue_behind(cc, claim, receipt, busy, &view);
-    if (view.before)
-        return HF_BUSY;
+    if (!view.mine && view.before && view.permits != claim->permits)
+        return hfi_fail_use(err, claim, view.permits);
+    if (view.before && (!claim->shared || view.alone))
+        return view.mine ? queue_behind(cc, claim, receipt, busy, &view)
+                         : HF_BUSY;
     if (view.mine) {
         queue_behind(cc, claim, receipt, busy, &view);
         if (!hfi_consul_queue_in_doubt(cc, claim->token))
@@ -372,18 +373,16 @@ hf_status hfi_consul_queue_turn(struct consul_conn *cc,
     return HF_OK;
 }
 
-/* Take a queue entry at the end. */
-hf_status hfi_consul_queue_join(struct consul_conn *cc,
-                                const struct hfi_claim *claim,
-                                struct hfi_receipt *receipt,
-                                struct hfi_answer *busy, int64_t deadline,
-                                struct hf_error *err)
+/* Write a queue entry at the end. */
+static hf_status queue_write(struct consul_conn *cc,
+                             const struct hfi_claim *claim,
+                             struct hfi_receipt *receipt, int64_t deadline,
+                             struct hf_error *err)
 {
     char name[CONSUL_NAME_MAX], value[CONSUL_VALUE_MAX];
     struct consul_ops ops = {.len = 0};
     struct consul_session *s;
     struct consul_done done;
-    struct queue_view view;
     hf_status st;
 
     if (!hfi_consul_queue_entry(&cc->options, claim->key, claim->token, name))
@@ -391,7 +390,7 @@ hf_status hfi_consul_queue_join(struct consul_conn *cc,
                         cc->base.endpoint);
     if (!queue_own_add(cc, claim->token))
         return hfi_nomem(err);
-    hfi_consul_value(value, claim, 0);
+    hfi_consul_value(value, claim, 0, 0);
     st = hfi_consul_session_get(cc, queue_ttl(claim), true, deadline, &s, err);
     if (st)
         return st;
@@ -405,9 +404,45 @@ hf_status hfi_consul_queue_join(struct consul_conn *cc,
     hfi_consul_session_put(cc, s);
     if (!st || st == HF_UNCERTAIN || st == HF_PROTOCOL)
         receipt->registered = true;
+    return st;
+}
+
+/* Take a queue entry at the end. */
+hf_status hfi_consul_queue_join(struct consul_conn *cc,
+                                const struct hfi_claim *claim,
+                                struct hfi_receipt *receipt,
+                                struct hfi_answer *busy, int64_t deadline,
+                                struct hf_error *err)
+{
+    struct queue_view view;
+    hf_status st = queue_write(cc, claim, receipt, deadline, err);
+
     if (!st)
         st = queue_inspect(cc, claim->key, claim->token, deadline, &view, err);
     return st ? st : queue_behind(cc, claim, receipt, busy, &view);
+}
+
+/* Does the claim have a queue entry, as far as we know? */
+bool hfi_consul_queue_stands(struct consul_conn *cc, const char *token)
+{
+    bool stands;
+
+    pthread_mutex_lock(&cc->mu);
+    stands = queue_own_find(cc, token);
+    pthread_mutex_unlock(&cc->mu);
+    return stands;
+}
+
+/* Without queue=fair: keep those out who want to share.  `stands`: the queue
+ * entry was seen.  join.c */
+hf_status hfi_consul_queue_door(struct consul_conn *cc,
+                                const struct hfi_claim *claim,
+                                struct hfi_receipt *receipt, bool stands,
+                                int64_t deadline, struct hf_error *err)
+{
+    if (stands && hfi_consul_queue_stands(cc, claim->token))
+        return queue_keep(cc, claim, deadline, err);
+    return queue_write(cc, claim, receipt, deadline, err);
 }
 
 /* Give the queue entry up.  HF_LOST: there was none. */

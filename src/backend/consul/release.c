@@ -26,9 +26,30 @@ struct release {
     char session[CONSUL_ID_LEN + 1]; /* of the claim, if it is known here */
     bool sweep;                      /* in passing: release.c (2) */
     bool mine, maybe;
+    bool many; /* several hold the key, as was seen */
     int64_t deadline;
     struct hf_error *err;
 };
+
+/* One of several holders has left: were they all? */
+static void release_tidy(struct consul_conn *cc, struct consul_key *k,
+                         uint64_t granted_index, uint64_t fence,
+                         struct consul_reply *reply, int64_t deadline)
+{
+    struct consul_many many = {.n = 0};
+    char folder[CONSUL_NAME_MAX];
+    json_t *results;
+
+    hfi_consul_reply_parse(reply);
+    results = json_object_get(reply->json, "Results");
+    json_array_remove(results, 0); /* the entry as it was ... */
+    json_array_remove(results, 0); /* ... and without its value */
+    if (json_is_array(results) &&
+        hfi_consul_holder_name(&cc->options, k->key, "", folder) &&
+        hfi_consul_many_collect(&many, results, folder))
+        hfi_consul_many_tidy(cc, k, granted_index, fence, &many, deadline);
+    hfi_consul_many_fini(&many);
+}
 
 /* Unlock the entry, if it is still as it was at `index`; else HF_LOST. */
 hf_status hfi_consul_unlock_at(struct consul_conn *cc, struct consul_key *k,
@@ -37,8 +58,10 @@ hf_status hfi_consul_unlock_at(struct consul_conn *cc, struct consul_key *k,
                                struct hf_error *err)
 {
     struct consul_kv kv = {.fence = fence};
-    char value[CONSUL_VALUE_MAX];
+    char value[CONSUL_VALUE_MAX], folder[CONSUL_NAME_MAX];
+    uint64_t granted_index = k->granted_index;
     struct consul_ops ops = {.len = 0};
+    struct consul_reply reply;
     struct consul_done done;
     hf_status st;
 
@@ -46,21 +69,28 @@ hf_status hfi_consul_unlock_at(struct consul_conn *cc, struct consul_key *k,
     hfi_consul_kv_value(value, &kv);
     hfi_consul_expect_index(&ops, k->name, index);
     hfi_consul_op(&ops, "unlock", k->name, session, value, 0);
-    st = hfi_consul_txn(cc, &cc->calls, &ops, true, deadline, &done, err);
+    if (k->joint && hfi_consul_holder_name(&cc->options, k->key, "", folder))
+        hfi_consul_op(&ops, "get-tree", folder, NULL, NULL, 0);
+    st = hfi_consul_txn_keep(cc, &cc->calls, &ops, true, deadline, &done,
+                             &reply, err);
     if (st)
         return st;
-    if (!done.ok)
-        return HF_LOST;
-    hfi_consul_key_free(cc, k, done.index ? CONSUL_FREE : CONSUL_UNKNOWN,
-                        done.index);
-    return HF_OK;
+    if (done.ok) {
+        hfi_consul_key_free(cc, k, done.index ? CONSUL_FREE : CONSUL_UNKNOWN,
+                            done.index);
+        if (k->joint)
+            release_tidy(cc, k, granted_index, fence, &reply, deadline);
+    }
+    hfi_consul_reply_fini(&reply);
+    return done.ok ? HF_OK : HF_LOST;
 }
 
 /* A try of ours that was not answered may still be on its way: change the index
  * that it was for, and nothing else.  consul.c (2)  The service does not write
  * a value that is the same, so this one names the index; it is read by nobody.
  * */
-static hf_status release_bar(struct release *r, struct consul_kv *kv)
+static hf_status release_bar(struct release *r, const char *name,
+                             struct consul_kv *kv)
 {
     char value[CONSUL_VALUE_MAX];
     struct consul_ops ops = {.len = 0};
@@ -73,17 +103,45 @@ static hf_status release_bar(struct release *r, struct consul_kv *kv)
     len = strlen(value);
     snprintf(value + len, sizeof(value) - len, "barred %llu\n",
              (unsigned long long)kv->index);
-    hfi_consul_expect_index(&ops, r->k->name, kv->index);
-    hfi_consul_op(&ops, "set", r->k->name, NULL, value, 0);
+    hfi_consul_expect_index(&ops, name, kv->index);
+    if (kv->many)
+        hfi_consul_op_many(&ops, "set", name, NULL, value);
+    else
+        hfi_consul_op(&ops, "set", name, NULL, value, 0);
     st = hfi_consul_txn(r->cc, &r->cc->calls, &ops, true, r->deadline, &done,
                         r->err);
     if (!st && !done.ok)
         st = HF_LOST;
-    if (!st) {
+    if (!st && !r->k->joint) {
         kv->index = done.index;
         hfi_consul_key_settle(r->cc, r->k, kv);
     }
     return st;
+}
+
+/* The same for one of several holders: its try was for an index of the key.
+ * HF_LOST: it cannot come any more. */
+static hf_status release_bar_joint(struct release *r)
+{
+    char name[CONSUL_NAME_MAX];
+    struct consul_kv kv;
+    hf_status st;
+    int i;
+
+    if (!r->maybe || !hfi_consul_name(&r->cc->options, r->k->key, name))
+        return HF_LOST;
+    for (i = 0; i < CONSUL_ROUNDS; i++) {
+        st = hfi_consul_read(r->cc, &r->cc->calls, name, true, r->deadline, &kv,
+                             r->err);
+        if (st)
+            return st;
+        if (kv.index != r->k->expected_index)
+            return HF_LOST;
+        st = release_bar(r, name, &kv);
+        if (st != HF_LOST)
+            return st; /* What it was for is gone, and so is its chance. */
+    }
+    return HF_LOST;
 }
 
 /* Is that what our own release has written?  It was not answered, or libcurl
@@ -124,6 +182,26 @@ static hf_status release_seen(struct release *r, const struct consul_kv *kv)
     return st;
 }
 
+/* The entry of one of several holders is not there: bar what may still come, and
+ * look whether it came before that.  HF_LOST: it did not. */
+static hf_status release_late(struct release *r)
+{
+    struct consul_kv kv;
+    hf_status st, barred = release_bar_joint(r);
+
+    if (!r->maybe || (barred && barred != HF_LOST))
+        return barred;
+    st = hfi_consul_read(r->cc, &r->cc->calls, r->k->name, true, r->deadline,
+                         &kv, r->err);
+    if (st)
+        return st;
+    if (release_fits(r, &kv))
+        return release_seen(r, &kv);
+    if (!barred)
+        hfi_consul_key_free(r->cc, r->k, CONSUL_UNKNOWN, 0);
+    return barred;
+}
+
 /* The slow way: look first.  HF_LOST: it is not ours, and will not be. */
 static hf_status release_inspect(struct release *r)
 {
@@ -136,12 +214,18 @@ static hf_status release_inspect(struct release *r)
                              r->deadline, &kv, r->err);
         if (st)
             return st;
+        r->many = kv.many;
         if (release_fits(r, &kv))
             st = release_seen(r, &kv);
-        else if (r->maybe && kv.index == r->k->expected_index)
-            st = release_bar(r, &kv);
+        else if (!r->k->joint && r->maybe && kv.index == r->k->expected_index)
+            st = release_bar(r, r->k->name, &kv);
         else
             break;
+        if (st != HF_LOST)
+            return st;
+    }
+    if (r->k->joint && !kv.exists) {
+        st = release_late(r);
         if (st != HF_LOST)
             return st;
     }
@@ -174,6 +258,55 @@ static hf_status release_unlock(struct release *r)
     return st;
 }
 
+static hf_status release_name(struct release *r, const struct hfi_claim *claim,
+                              const char *name)
+{
+    hf_status st = hfi_consul_name_enter(r->cc, claim->key, name, r->deadline,
+                                         &r->k, r->err);
+
+    if (st)
+        return st;
+    st = release_unlock(r);
+    hfi_consul_key_leave(r->cc, r->k);
+    return st;
+}
+
+/* Under the name where the grant should be, and then, if it is not there, where
+ * else it may be: share.c. */
+static hf_status release_claim(struct release *r, const struct hfi_claim *claim)
+{
+    char name[CONSUL_NAME_MAX], other[CONSUL_NAME_MAX];
+    hf_status st;
+
+    if (!hfi_consul_claim_name(r->cc, claim, name) ||
+        !hfi_consul_other_name(r->cc, claim, name, other))
+        return hfi_fail(r->err, HF_INVALID, "%s: the key is too long",
+                        r->cc->base.endpoint);
+    st = release_name(r, claim, name);
+    if (st == HF_LOST && (r->many || claim->shared))
+        st = release_name(r, claim, other);
+    if (claim->shared && (st == HF_OK || st == HF_LOST))
+        hfi_consul_holder_forget(r->cc, claim->key, claim->token, r->deadline);
+    return st;
+}
+
+/* Has the claim an entry, or may it have one, as far as we know? */
+static bool release_has(struct consul_conn *cc, const struct hfi_claim *claim)
+{
+    char name[CONSUL_NAME_MAX];
+    struct hfi_node *node;
+    bool has;
+
+    if (!hfi_consul_claim_name(cc, claim, name))
+        return false;
+    pthread_mutex_lock(&cc->mu);
+    node = hfi_map_find(&cc->keys, name);
+    has = node && !strcmp(hfi_container(node, struct consul_key, node)->holder,
+                          claim->token);
+    pthread_mutex_unlock(&cc->mu);
+    return has;
+}
+
 /* Nobody here has it any more, and its lease is over.  After an answer nothing
  * of the claim can come: what had none was for another index. */
 hf_status hfi_consul_sweep(struct hfi_conn *conn, const struct hfi_claim *claim,
@@ -187,12 +320,8 @@ hf_status hfi_consul_sweep(struct hfi_conn *conn, const struct hfi_claim *claim,
                         .sweep = true,
                         .deadline = deadline,
                         .err = err};
-    hf_status st = hfi_consul_key_enter(cc, claim->key, deadline, &r.k, err);
+    hf_status st = release_claim(&r, claim);
 
-    if (st)
-        return st;
-    st = release_unlock(&r);
-    hfi_consul_key_leave(cc, r.k);
     if (st == HF_OK || st == HF_LOST)
         receipt->registered = false;
     return st;
@@ -212,16 +341,14 @@ hf_status hfi_consul_release(struct hfi_conn *conn,
     hf_status st, left = HF_OK;
 
     hfi_consul_forget(cc, claim->token);
-    if (cc->options.fair && !receipt->fence)
+    if (!receipt->fence &&
+        (cc->options.fair || hfi_consul_queue_stands(cc, claim->token) ||
+         hfi_consul_queue_in_doubt(cc, claim->token)))
         left = hfi_consul_queue_leave(cc, claim, deadline, err);
-    st = hfi_consul_key_enter(cc, claim->key, deadline, &r.k, err);
-    if (st)
-        return st;
-    if (receipt->fence || !strcmp(r.k->holder, claim->token))
-        st = release_unlock(&r);
+    if (receipt->fence || release_has(cc, claim))
+        st = release_claim(&r, claim);
     else
         st = left ? left : receipt->registered ? HF_OK : HF_LOST;
-    hfi_consul_key_leave(cc, r.k);
     if (st == HF_OK || st == HF_LOST)
         receipt->registered = left != HF_OK && left != HF_LOST;
     if (receipt->registered && (st == HF_OK || st == HF_LOST))

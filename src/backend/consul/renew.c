@@ -122,7 +122,7 @@ static void move_key(struct consul_conn *cc, struct consul_key *k,
     }
     if (strcmp(kv.session, s->id) != 0 ||
         (k->moving && kv.index == k->expected_index)) {
-        hfi_consul_value(value, item->claim, receipt->fence);
+        hfi_consul_value(value, item->claim, receipt->fence, receipt->slot);
         item->st = hfi_consul_move(cc, k->name, &kv, s->id, value, deadline,
                                    &done, err);
         if (!item->st && done.bad_session)
@@ -148,7 +148,7 @@ static void renew_move(struct consul_conn *cc, struct hfi_renewal *item,
 
     st = hfi_consul_session_get(cc, item->ttl_ms, false, deadline, &s, err);
     if (!st) {
-        st = hfi_consul_key_enter(cc, item->claim->key, deadline, &k, err);
+        st = hfi_consul_claim_enter(cc, item->claim, deadline, &k, err);
         if (!st) {
             move_key(cc, k, item, s, deadline, err);
             st = item->st;
@@ -180,6 +180,34 @@ static bool renew_stands(struct consul_conn *cc, const char *name,
     return here;
 }
 
+/* If the entry `kv` is not the grant, it may be another: share.c.  What was
+ * found goes to `name` and `kv`. */
+static hf_status renew_elsewhere(struct consul_conn *cc,
+                                 const struct hfi_renewal *item, char *name,
+                                 struct consul_kv *kv, int64_t deadline,
+                                 struct hf_error *err)
+{
+    const struct hfi_claim *claim = item->claim;
+    char other[CONSUL_NAME_MAX];
+    struct consul_kv there;
+    hf_status st;
+
+    if (hfi_consul_is_grant(kv, claim->token, item->receipt->fence) ||
+        (!kv->many && !claim->shared) ||
+        !hfi_consul_other_name(cc, claim, name, other))
+        return HF_OK;
+    st = hfi_consul_read(cc, &cc->renewals, other, true, deadline, &there, err);
+    if (st || !hfi_consul_is_grant(&there, claim->token, item->receipt->fence))
+        return st;
+    memcpy(name, other, sizeof(other));
+    *kv = there;
+    if (claim->shared && !claim->bearer && kv->shared &&
+        hfi_consul_adopt(cc, claim, item->receipt, kv, deadline))
+        return hfi_fail(err, HF_UNAVAILABLE, "%s: changed meanwhile",
+                        cc->base.endpoint);
+    return HF_OK;
+}
+
 /* Look at the entry, because its check failed or because it is not in a session
  * of ours with the right ttl (`session` is NULL). */
 static void renew_inspect(struct consul_conn *cc, struct hfi_renewal *item,
@@ -192,10 +220,12 @@ static void renew_inspect(struct consul_conn *cc, struct hfi_renewal *item,
     struct consul_kv kv;
     bool mine;
 
-    if (!hfi_consul_name(&cc->options, item->claim->key, name))
+    if (!hfi_consul_claim_name(cc, item->claim, name))
         return;
     item->st =
         hfi_consul_read(cc, &cc->renewals, name, true, deadline, &kv, err);
+    if (!item->st && !(kv.broken && kv.broken == fence))
+        item->st = renew_elsewhere(cc, item, name, &kv, deadline, err);
     if (item->st)
         return;
     if (kv.broken && kv.broken == fence) {
@@ -222,7 +252,7 @@ static void renew_op(struct consul_conn *cc, struct consul_ops *ops,
     struct consul_key *k;
     uint64_t index = 0;
 
-    if (!hfi_consul_name(&cc->options, item->claim->key, name))
+    if (!hfi_consul_claim_name(cc, item->claim, name))
         return;
     pthread_mutex_lock(&cc->mu);
     k = renew_key(cc, name, item->claim);
@@ -290,11 +320,10 @@ static struct consul_session *renew_session(struct consul_conn *cc,
     struct consul_session *s = NULL;
     struct consul_key *k = NULL;
 
-    if (item->claim->bearer)
+    if (item->claim->bearer || !hfi_consul_claim_name(cc, item->claim, name))
         return NULL;
     pthread_mutex_lock(&cc->mu);
-    if (hfi_consul_name(&cc->options, item->claim->key, name))
-        k = renew_key(cc, name, item->claim);
+    k = renew_key(cc, name, item->claim);
     if (k)
         s = k->session;
     if (s && ((!s->base.dead && s->ttl_ms != item->ttl_ms) || k->moving))

@@ -83,9 +83,9 @@ static void ops_number(struct consul_ops *ops, const char *field, uint64_t n)
     ops_add(ops, digits);
 }
 
-/* Add an operation.  NULL and 0 leave a field out. */
-void hfi_consul_op(struct consul_ops *ops, const char *verb, const char *name,
-                   const char *session, const char *value, uint64_t index)
+static void ops_op(struct consul_ops *ops, const char *verb, const char *name,
+                   const char *session, const char *value, int64_t flags,
+                   uint64_t index)
 {
     char encoded[CONSUL_VALUE_MAX * 4 / 3 + 8];
 
@@ -98,11 +98,26 @@ void hfi_consul_op(struct consul_ops *ops, const char *verb, const char *name,
     if (value) {
         hfi_consul_encode(encoded, value);
         ops_string(ops, ",\"Value\":\"", encoded);
-        ops_number(ops, ",\"Flags\":", (uint64_t)CONSUL_FLAGS);
+        ops_number(ops, ",\"Flags\":", (uint64_t)flags);
     }
     if (index)
         ops_number(ops, ",\"Index\":", index);
     ops_add(ops, "}}");
+}
+
+/* Add an operation.  NULL and 0 leave a field out. */
+void hfi_consul_op(struct consul_ops *ops, const char *verb, const char *name,
+                   const char *session, const char *value, uint64_t index)
+{
+    ops_op(ops, verb, name, session, value, CONSUL_FLAGS, index);
+}
+
+/* The same for the entry of a key that several may hold. */
+void hfi_consul_op_many(struct consul_ops *ops, const char *verb,
+                        const char *name, const char *session,
+                        const char *value)
+{
+    ops_op(ops, verb, name, session, value, CONSUL_MANY_FLAGS, 0);
 }
 
 /* Only if the entry has not changed since `index`; 0: does not exist. */
@@ -243,10 +258,11 @@ hf_status hfi_consul_txn_read(const struct consul_conn *cc,
 }
 
 /* Run the operations, all or none, and finish `ops`.  HF_OK says that there is
- * an answer: see `done`. */
-hf_status hfi_consul_txn(struct consul_conn *cc, struct consul_pool *pool,
-                         struct consul_ops *ops, bool write, int64_t deadline,
-                         struct consul_done *done, struct hf_error *err)
+ * an answer: see `done`.  Then *reply is to be finished. */
+hf_status hfi_consul_txn_keep(struct consul_conn *cc, struct consul_pool *pool,
+                              struct consul_ops *ops, bool write,
+                              int64_t deadline, struct consul_done *done,
+                              struct consul_reply *reply, struct hf_error *err)
 {
     /* A read that is not consistent may be served by a leader that was. */
     struct consul_request rq = {.method = "PUT",
@@ -254,20 +270,34 @@ hf_status hfi_consul_txn(struct consul_conn *cc, struct consul_pool *pool,
                                     write ? "/v1/txn" : "/v1/txn?consistent",
                                 .body = hfi_consul_ops_text(ops),
                                 .write = write};
-    struct consul_reply reply;
     hf_status st;
 
     do {
         *done = (struct consul_done){.ok = false};
-        st = rq.body ? hfi_consul_call(cc, pool, &rq, deadline, &reply, err)
+        st = rq.body ? hfi_consul_call(cc, pool, &rq, deadline, reply, err)
                      : hfi_nomem(err);
         if (st)
             break;
-        st = hfi_consul_txn_read(cc, &reply, done, err);
-        done->agent = reply.agent;
-        hfi_consul_reply_fini(&reply);
+        st = hfi_consul_txn_read(cc, reply, done, err);
+        done->agent = reply->agent;
+        if (st)
+            hfi_consul_reply_fini(reply);
     } while (st == HF_DENIED &&
              hfi_consul_options_reread(&cc->options, &cc->mu));
     hfi_consul_ops_fini(ops);
+    return st;
+}
+
+/* The same, for what `done` says only. */
+hf_status hfi_consul_txn(struct consul_conn *cc, struct consul_pool *pool,
+                         struct consul_ops *ops, bool write, int64_t deadline,
+                         struct consul_done *done, struct hf_error *err)
+{
+    struct consul_reply reply;
+    hf_status st =
+        hfi_consul_txn_keep(cc, pool, ops, write, deadline, done, &reply, err);
+
+    if (!st)
+        hfi_consul_reply_fini(&reply);
     return st;
 }

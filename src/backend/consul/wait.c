@@ -44,7 +44,8 @@ static struct consul_watch *watch_get(struct consul_conn *cc, const char *key,
 {
     struct hfi_node *node = hfi_map_find(&cc->poller.watches, name);
     size_t name_len = strlen(name) + 1, key_len = strlen(key) + 1;
-    char lock[CONSUL_NAME_MAX];
+    char entry[CONSUL_NAME_MAX];
+    const char *slash = strrchr(name, '/');
     struct consul_watch *watch;
 
     if (node) {
@@ -66,10 +67,12 @@ static struct consul_watch *watch_get(struct consul_conn *cc, const char *key,
     hfi_link_init(&watch->wake);
     watch->node.key = memcpy(watch->name, name, name_len);
     watch->key = memcpy(watch->name + name_len, key, key_len);
+    watch->among = slash && !slash[1];
     watch->queue_entry =
-        !hfi_consul_name(&cc->options, key, lock) || strcmp(lock, name) != 0;
-    watch->own = watch->queue_entry && /* .../TOKEN */
-                 hfi_consul_queue_is_own(cc, strrchr(name, '/') + 1);
+        slash && slash[1] && /* .../TOKEN */
+        hfi_consul_queue_entry(&cc->options, key, slash + 1, entry) &&
+        !strcmp(entry, name);
+    watch->own = watch->queue_entry && hfi_consul_queue_is_own(cc, slash + 1);
     hfi_map_add(&cc->poller.watches, &watch->node);
     if (!watch->own)
         hfi_consul_poller_add(cc, watch, at);
@@ -186,11 +189,25 @@ void hfi_consul_monitor(struct consul_conn *cc, const struct consul_key *k,
         cc->poller.monitors++;
     }
     if (w) {
+        w->paused = false;
         w->since = k->index;
         w->fence = k->fence;
         if (!watcher_aim(cc, w, k->key, k->name, hfi_now() + MONITOR_AFTER_MS))
             watcher_end(cc, w);
     }
+    pthread_mutex_unlock(&cc->mu);
+}
+
+/* The entry of the holder is about to be left for another: what becomes of it
+ * says nothing, until the claim is monitored again. */
+void hfi_consul_look_away(struct consul_conn *cc, const char *token, bool away)
+{
+    struct consul_watcher *w;
+
+    pthread_mutex_lock(&cc->mu);
+    w = watcher_find(cc, token);
+    if (w)
+        w->paused = away;
     pthread_mutex_unlock(&cc->mu);
 }
 
@@ -228,7 +245,7 @@ static void watch_holder(struct consul_conn *cc, struct consul_watch *watch,
                 (!strcmp(kv->token, w->token) ||
                  (!kv->token[0] && hfi_consul_session_find(cc, kv->session)));
 
-    if (kv->index < w->since) /* wait.c (1) */
+    if (w->paused || kv->index < w->since) /* wait.c (1) */
         return;
     if (!ours) {
         hfi_gone(&cc->base, watch->key, w->token,
@@ -291,6 +308,10 @@ static bool watch_waiters(struct consul_conn *cc, struct consul_watch *watch,
     int64_t ms;
 
     hfi_link_remove(&watch->wake);
+    if (watch->among) { /* One of them has changed: which, a try finds out. */
+        watch_wake(cc, watch);
+        return false;
+    }
     if (watch->queue_entry ? hfi_consul_is_queue_entry(kv)
                            : kv->session[0] != '\0') {
         hfi_consul_herd_taken(&watch->herd, kv->session,
@@ -316,12 +337,12 @@ static void watch_learn(struct consul_conn *cc, struct consul_watch *watch,
     struct hfi_node *node = hfi_map_find(&cc->keys, watch->name);
     struct consul_key *k;
 
-    if (!node || watch->queue_entry)
+    if (!node || watch->queue_entry || watch->among)
         return;
     k = hfi_container(node, struct consul_key, node);
     if (k->busy || k->holder[0] || kv->foreign)
         return;
-    k->seen = kv->session[0] ? CONSUL_UNKNOWN : CONSUL_FREE;
+    k->seen = hfi_consul_kv_is_free(kv) ? CONSUL_FREE : CONSUL_UNKNOWN;
     k->index = kv->exists ? kv->index : 0;
 }
 
@@ -421,11 +442,16 @@ hf_status hfi_consul_watch(struct hfi_conn *conn, const struct hfi_claim *claim,
     char name[CONSUL_NAME_MAX];
 
     (void)deadline;
-    if (cc->options.fair && !receipt->fence && own->predecessor[0]) {
+    if (!receipt->fence && own->predecessor[0]) {
         if (!hfi_consul_queue_entry(&cc->options, claim->key, own->predecessor,
                                     name))
             return HF_INVALID;
-    } else if (!hfi_consul_name(&cc->options, claim->key, name)) {
+    } else if (!receipt->fence && own->among) {
+        if (!hfi_consul_holder_name(&cc->options, claim->key, "", name))
+            return HF_INVALID;
+    } else if (receipt->fence
+                   ? !hfi_consul_claim_name(cc, claim, name)
+                   : !hfi_consul_name(&cc->options, claim->key, name)) {
         return HF_INVALID;
     }
     return watch_begin(cc, claim->key, name, claim->token, err);

@@ -1,0 +1,318 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * sharing.c - what is particular to a key on Consul that several hold: what it
+ * looks like to others, requests that come late or are not answered, and what
+ * the dead leave behind.
+ */
+#include "front.h"
+#include "peer.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct hf_lock_opts share_opts(int64_t ttl_ms)
+{
+    struct hf_lock_opts opts = HF_LOCK_OPTS_INIT;
+
+    opts.ttl_ms = ttl_ms;
+    opts.flags = HF_SHARED;
+    return opts;
+}
+
+static hf_lock *share(hf_client *client, const char *key, int64_t ttl_ms)
+{
+    struct hf_lock_opts opts = share_opts(ttl_ms);
+    hf_lock *lk = NULL;
+
+    CHECK_OK(hf_acquire(client, key, 0, &opts, &lk, &t_err));
+    return lk;
+}
+
+static int count_holders(const char *key)
+{
+    return atoi(out("curl -s $C/v1/kv/%s/.holdfast-holders/?keys | "
+                    "tr ',' '\n' | grep -c holders",
+                    key));
+}
+
+static const char *flags_of(const char *key)
+{
+    return out("curl -s $C/v1/kv/%s | tr ',' '\n' | grep '\"Flags\"'", key);
+}
+
+static unsigned long long index_of(const char *key)
+{
+    return strtoull(out("curl -s $C/v1/kv/%s | tr ',' '\n' | "
+                        "sed -n 's/.*\"ModifyIndex\":\\([0-9]*\\).*/\\1/p'",
+                        key),
+                    NULL, 10);
+}
+
+static void end_session_of(const char *name)
+{
+    CHECK_EQ(sh("s=$(curl -s \"$C/v1/kv/%s?recurse\" | tr ',' '\n' | "
+                "sed -n 's/.*\"Session\":\"\\([^\"]*\\)\".*/\\1/p' | head -1); "
+                "curl -s -X PUT $C/v1/session/destroy/$s >/dev/null",
+                name),
+             0);
+}
+
+struct waiter {
+    hf_client *client;
+    const char *key;
+    struct hf_lock_opts opts;
+    atomic_bool done;
+    pthread_t thread;
+    hf_lock *lk;
+};
+
+static void *wait_for_it(void *arg)
+{
+    struct waiter *w = arg;
+
+    CHECK_OK(hf_acquire(w->client, w->key, -1, &w->opts, &w->lk, &t_err));
+    atomic_store(&w->done, true);
+    return NULL;
+}
+
+static void waiter_start(struct waiter *w, hf_client *client, const char *key,
+                         unsigned flags)
+{
+    *w = (struct waiter){
+        .client = client, .key = key, .opts = HF_LOCK_OPTS_INIT};
+    w->opts.flags = flags;
+    w->opts.ttl_ms = 20000;
+    CHECK_EQ(pthread_create(&w->thread, NULL, wait_for_it, w), 0);
+}
+
+static void waiter_release(struct waiter *w)
+{
+    CHECK_EQ(pthread_join(w->thread, NULL), 0);
+    CHECK_OK(hf_release(w->lk, &t_err));
+}
+
+/* ---- what others see ---------------------------------------------------- */
+
+TEST(the_last_reader_leaves_a_free_lock_as_any_other)
+{
+    hf_client *a = open_url(url("")), *b = open_url(url(""));
+    char plain[64];
+    hf_lock *one, *two;
+
+    CHECK_OK(hf_release(lock(a, "tidy", 20000, 0), &t_err));
+    snprintf(plain, sizeof(plain), "%s", flags_of("tidy"));
+    one = share(a, "tidy", 20000);
+    two = share(b, "tidy", 20000);
+    CHECK_EQ(count_holders("tidy"), 2);
+    CHECK(strcmp(flags_of("tidy"), plain) != 0);
+    CHECK_OK(hf_release(one, &t_err)); /* It came first: the key has changed. */
+    CHECK(strcmp(flags_of("tidy"), plain) != 0);
+    CHECK_OK(hf_release(two, &t_err));
+    CHECK_STR(flags_of("tidy"), plain);
+    CHECK_EQ(count_holders("tidy"), 0);
+    one = share(a, "tidy", 20000);
+    two = share(b, "tidy", 20000);
+    CHECK_OK(hf_release(two, &t_err));
+    CHECK_OK(hf_release(one, &t_err));
+    CHECK_STR(flags_of("tidy"), plain);
+    CHECK_EQ(count_holders("tidy"), 0);
+    hf_close(a);
+    hf_close(b);
+    check_clean();
+}
+
+TEST(consul_lock_leaves_a_shared_key_alone)
+{
+    hf_client *client = open_url(url("?layout=cli"));
+    hf_lock *lk = share(client, "cli/shared", 20000);
+
+    CHECK(sh("$HF_TEST_CONSUL lock -timeout=2s cli/shared true "
+             ">/dev/null 2>&1") != 0);
+    CHECK(hf_held(lk));
+    CHECK_OK(hf_extend(lk, 0, &t_err));
+    CHECK_OK(hf_release(lk, &t_err));
+    CHECK_EQ(sh("$HF_TEST_CONSUL lock -timeout=20s cli/shared true "
+                ">/dev/null 2>&1"),
+             0);
+    hf_close(client);
+}
+
+TEST(what_looks_like_a_shared_key_and_is_none_is_left_alone)
+{
+    hf_client *client = open_url(url(""));
+    struct hf_lock_opts opts = share_opts(0);
+    hf_lock *none = NULL;
+
+    CHECK_EQ(sh("curl -s -X PUT -d junk "
+                "\"$C/v1/kv/hostile?flags=7525352680829580148\" >/dev/null"),
+             0);
+    CHECK_STATUS(hf_acquire(client, "hostile", 0, NULL, &none, &t_err),
+                 HF_PROTOCOL);
+    CHECK_STATUS(hf_acquire(client, "hostile", 0, &opts, &none, &t_err),
+                 HF_PROTOCOL);
+    CHECK_STR(out("curl -s \"$C/v1/kv/hostile?raw\""), "junk");
+    hf_close(client);
+}
+
+/* ---- answers that do not come -------------------------------------------- */
+
+TEST_TIMEOUT(a_reader_whose_answer_is_lost_is_in, 120)
+{
+    hf_client *client = open_url(front_url());
+    struct waiter w;
+
+    CHECK_OK(hf_release(share(client, "lost", 20000), &t_err));
+    front_catch("\"Verb\":\"lock\"", 1, FRONT_LOSE);
+    waiter_start(&w, client, "lost", HF_SHARED);
+    waiter_release(&w);
+    CHECK_EQ(count_holders("lost"), 0);
+    hf_close(client);
+    front_end();
+    check_clean();
+}
+
+/* Another lock keeps the session alive that the late write names. */
+TEST_TIMEOUT(a_reader_that_comes_after_it_was_given_up_is_none, 120)
+{
+    struct hf_lock_opts opts = share_opts(30000);
+    hf_lock *kept, *none = NULL;
+    unsigned long long index;
+    char address[128];
+    hf_client *client;
+
+    snprintf(address, sizeof(address), "%s?timeout=1s", front_url());
+    client = open_url(address);
+    kept = lock(client, "late/kept", 30000, 0);
+    CHECK_OK(hf_release(share(client, "late", 30000), &t_err));
+    for (int i = 0; i < 2; i++) {
+        index = index_of("late");
+        front_catch("\"Verb\":\"lock\"", 1, FRONT_HOLD);
+        CHECK(hf_acquire(client, "late", 0, &opts, &none, &t_err) != HF_OK);
+        CHECK_EQ(front_held(), 1);
+        t_poll_until(index_of("late") != index, 10000);
+        front_let_go();
+        CHECK_EQ(count_holders("late"), 0);
+    }
+    CHECK(none == NULL);
+    CHECK_OK(hf_release(lock(client, "late", 30000, 0), &t_err));
+    CHECK_OK(hf_release(kept, &t_err));
+    hf_close(client);
+    front_end();
+    check_clean();
+}
+
+TEST_TIMEOUT(a_downgrade_whose_answer_is_lost_is_one, 120)
+{
+    hf_client *client = open_url(front_url()), *other = open_url(url(""));
+    hf_lock *lk = lock(client, "down", 20000, 0), *reader;
+
+    front_catch("holdfast-holders", 1, FRONT_LOSE);
+    CHECK_OK(hf_downgrade(lk, &t_err));
+    reader = share(other, "down", 20000);
+    CHECK_OK(hf_extend(lk, 0, &t_err));
+    CHECK_EQ(count_holders("down"), 2);
+    CHECK_OK(hf_release(lk, &t_err));
+    CHECK_OK(hf_release(reader, &t_err));
+    hf_close(client);
+    hf_close(other);
+    front_end();
+    check_clean();
+}
+
+TEST_TIMEOUT(a_downgrade_that_comes_after_the_release_changes_nothing, 120)
+{
+    hf_lock *lk, *kept;
+    char address[128];
+    hf_client *client;
+
+    snprintf(address, sizeof(address), "%s?timeout=1s", front_url());
+    client = open_url(address);
+    kept = lock(client, "down/kept", 8000, 0);
+    lk = lock(client, "down/late", 8000, 0);
+    front_catch("Verb\":\"unlock", 1000, FRONT_HOLD);
+    CHECK(hf_downgrade(lk, &t_err) != HF_OK);
+    CHECK_GT(front_held(), 0);
+    front_catch("", 0, FRONT_HOLD);
+    hf_release(lk, NULL); /* It may be lost meanwhile. */
+    t_poll_until(count_locked() == 1, 20000);
+    front_let_go();
+    CHECK_EQ(count_holders("down/late"), 0);
+    CHECK_OK(hf_release(lock(client, "down/late", 8000, 0), &t_err));
+    CHECK_OK(hf_release(kept, &t_err));
+    hf_close(client);
+    front_end();
+    check_clean();
+}
+
+/* ---- the dead ------------------------------------------------------------ */
+
+TEST_TIMEOUT(a_reader_whose_session_has_ended_is_told_and_in_nobodys_way, 120)
+{
+    hf_client *a = open_url(url("")), *b = open_url(url(""));
+    hf_lock *dead = share(a, "dead", 20000), *alive;
+    struct waiter w;
+
+    waiter_start(&w, b, "dead", 0);
+    end_session_of("dead/.holdfast-holders/");
+    waiter_release(&w);
+    t_poll_until(!hf_held(dead), 20000);
+    CHECK_STATUS(hf_release(dead, &t_err), HF_LOST);
+    CHECK_EQ(count_holders("dead"), 0);
+    dead = share(a, "dead", 20000);
+    end_session_of("dead/.holdfast-holders/");
+    check_lost(dead, HF_LOSS_SESSION);
+    alive = share(b, "dead", 20000);
+    CHECK_EQ(count_holders("dead"), 1);
+    CHECK_STATUS(hf_release(dead, &t_err), HF_LOST);
+    CHECK_OK(hf_release(alive, &t_err));
+    hf_close(a);
+    hf_close(b);
+    check_clean();
+}
+
+/* The service closes what a session held that it ended, for so long. */
+TEST_TIMEOUT(a_lock_delay_holds_for_readers_too, 120)
+{
+    hf_client *a = open_url(url("?lock_delay=4s")), *b = open_url(url(""));
+    hf_lock *dead = share(a, "delay", 20000), *other, *none = NULL;
+
+    end_session_of("delay/.holdfast-holders/");
+    check_lost(dead, HF_LOSS_SESSION);
+    CHECK_STATUS(hf_acquire(b, "delay", 0, NULL, &none, &t_err), HF_BUSY);
+    other = share(a, "delay", 20000); /* shares with one that may be at work */
+    CHECK_OK(hf_release(other, &t_err));
+    CHECK_STATUS(hf_acquire(b, "delay", 0, NULL, &none, &t_err), HF_BUSY);
+    CHECK_OK(hf_release(lock(b, "delay", 20000, 30000), &t_err));
+    CHECK_STATUS(hf_release(dead, &t_err), HF_LOST);
+    hf_close(a);
+    hf_close(b);
+    check_clean();
+}
+
+TEST_TIMEOUT(a_writer_that_dies_waiting_lets_readers_in_again, 120)
+{
+    struct hf_lock_opts opts = share_opts(20000);
+    hf_client *client = open_url(url(""));
+    hf_lock *lk = share(client, "door", 20000), *none = NULL, *other = NULL;
+
+    CHECK_EQ(sh("$HF_TEST_HOLDFAST run -u %s -t 500ms -w 60s door true & "
+                "echo $! >\"$HF_TEST_DIR/writer\"",
+                url("")),
+             0);
+    t_poll_until(atoi(out("curl -s $C/v1/kv/door/.holdfast/?keys | "
+                          "grep -c door")) == 1,
+                 20000);
+    CHECK_STATUS(hf_acquire(client, "door", 0, &opts, &none, &t_err), HF_BUSY);
+    CHECK_EQ(sh("kill -KILL $(cat \"$HF_TEST_DIR/writer\")"), 0);
+    CHECK_OK(hf_acquire(client, "door", 30000, &opts, &other, &t_err));
+    CHECK(hf_held(lk));
+    CHECK_OK(hf_release(lk, &t_err));
+    CHECK_OK(hf_release(other, &t_err));
+    hf_close(client);
+    check_clean();
+}
+
+T_MAIN
