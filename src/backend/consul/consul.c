@@ -161,6 +161,7 @@ const struct hfi_backend hfi_backend_consul = {
     .close = consul_close,
     .after_fork_child = consul_forget,
     .try_acquire = hfi_consul_try_acquire,
+    .try_acquire_all = hfi_consul_try_acquire_all,
     .renew = hfi_consul_renew,
     .release = hfi_consul_release,
     .sweep = hfi_consul_sweep,

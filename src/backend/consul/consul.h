@@ -4,6 +4,7 @@
  *
  *   consul.c   the table, open, close
  *   acquire.c  taking a key that is free
+ *   several.c  taking several keys at once
  *   join.c     taking a key that several may hold
  *   many.c     who holds such a key
  *   share.c    downgrade, and what a grant is found by
@@ -641,6 +642,11 @@ struct consul_try {
 hf_status hfi_consul_granted(struct consul_try *, uint64_t fence);
 void hfi_consul_index_rose(struct consul_conn *, uint64_t index,
                            uint64_t before);
+
+/* several.c */
+hf_status hfi_consul_try_acquire_all(struct hfi_conn *, struct hfi_attempt *,
+                                     size_t n, int64_t deadline,
+                                     struct hf_error *);
 
 /* join.c */
 hf_status hfi_consul_join_again(struct consul_try *);
