@@ -247,6 +247,55 @@ TEST_TIMEOUT(a_downgrade_that_comes_after_the_release_changes_nothing, 120)
     check_clean();
 }
 
+TEST_TIMEOUT(a_reader_is_taken_up_though_the_answer_is_lost, 120)
+{
+    hf_client *a = open_url(url("")), *b = open_url(front_url());
+    struct hf_lock_opts opts = share_opts(20000);
+    struct hf_handle handle;
+    hf_lock *lk, *none = NULL;
+
+    CHECK_OK(hf_detach(share(a, "up", 5000), &handle, &t_err));
+    front_catch("\"Verb\":\"delete\"", 1, FRONT_LOSE);
+    CHECK_OK(hf_attach(b, "up", &handle, &opts, &lk, &t_err));
+    CHECK_EQ(hf_fence(lk), handle.fence);
+    CHECK_EQ(count_holders("up"), 1);
+    CHECK_STATUS(hf_attach(a, "up", &handle, &opts, &none, &t_err), HF_LOST);
+    CHECK_OK(hf_extend(lk, 9000, &t_err)); /* in another session */
+    CHECK_EQ(hf_fence(lk), handle.fence);
+    CHECK_OK(hf_release(lk, &t_err));
+    CHECK_EQ(count_holders("up"), 0);
+    hf_close(a);
+    hf_close(b);
+    front_end();
+    /* Nobody destroys a session from which something was detached. */
+    t_poll_until(count_sessions() == 0, 30000);
+    check_clean();
+}
+
+TEST_TIMEOUT(a_permit_keeps_its_slot_in_another_session, 120)
+{
+    struct hf_lock_opts opts = HF_LOCK_OPTS_INIT;
+    hf_client *client = open_url(front_url());
+    hf_lock *lk[3];
+
+    opts.ttl_ms = 20000;
+    opts.permits = 3;
+    for (int i = 0; i < 3; i++)
+        CHECK_OK(hf_acquire(client, "slots", 0, &opts, &lk[i], &t_err));
+    front_catch("\"Verb\":\"unlock\"", 1, FRONT_LOSE);
+    CHECK_OK(hf_extend(lk[1], 9000, &t_err));
+    CHECK_OK(hf_release(lk[0], &t_err));
+    CHECK_OK(hf_acquire(client, "slots", 0, &opts, &lk[0], &t_err));
+    for (int i = 0; i < 3; i++)
+        CHECK_EQ(hf_slot(lk[i]), i);
+    for (int i = 0; i < 3; i++)
+        CHECK_OK(hf_release(lk[i], &t_err));
+    CHECK_EQ(count_holders("slots"), 0);
+    hf_close(client);
+    front_end();
+    check_clean();
+}
+
 /* ---- the dead ------------------------------------------------------------ */
 
 TEST_TIMEOUT(a_reader_whose_session_has_ended_is_told_and_in_nobodys_way, 120)
@@ -268,6 +317,26 @@ TEST_TIMEOUT(a_reader_whose_session_has_ended_is_told_and_in_nobodys_way, 120)
     CHECK_EQ(count_holders("dead"), 1);
     CHECK_STATUS(hf_release(dead, &t_err), HF_LOST);
     CHECK_OK(hf_release(alive, &t_err));
+    hf_close(a);
+    hf_close(b);
+    check_clean();
+}
+
+/* They do not fit into one transaction. */
+TEST_TIMEOUT(many_dead_readers_are_removed_by_the_next_writer, 120)
+{
+    enum { READERS = 70 };
+    hf_client *a = open_url(url("")), *b = open_url(url(""));
+    hf_lock *lk[READERS];
+
+    for (int i = 0; i < READERS; i++)
+        lk[i] = share(a, "crowd", 20000);
+    CHECK_EQ(count_holders("crowd"), READERS);
+    end_session_of("crowd/.holdfast-holders/");
+    CHECK_OK(hf_release(lock(b, "crowd", 20000, 30000), &t_err));
+    CHECK_EQ(count_holders("crowd"), 0);
+    for (int i = 0; i < READERS; i++)
+        CHECK_STATUS(hf_release(lk[i], &t_err), HF_LOST);
     hf_close(a);
     hf_close(b);
     check_clean();

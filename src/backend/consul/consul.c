@@ -14,6 +14,8 @@
  *   renew     PUT session/renew once per session, and a read-only transaction
  *             that checks up to 64 keys at a time
  *
+ *   What several hold at once is written otherwise: many.c.
+ *
  * INVARIANTS
  *  (1) A claim owns the lock if and only if the entry is locked and its value
  *      names the claim's token.  Its fence tells two grants to one token apart.
@@ -153,7 +155,7 @@ const struct hfi_backend hfi_backend_consul = {
               HF_TRAIT_MACHINES | HF_TRAIT_TWICE | HF_TRAIT_NOTED |
               HF_TRAIT_SHARED | HF_TRAIT_PERMITS | HFI_TRAIT_BOUND,
     .varies = HF_TRAIT_QUEUED | HF_TRAIT_PERMITS,
-    .no_permits = "layout=cli",
+    .no_permits = "layout=cli cannot count those of `consul lock -n`",
     .no_min_hold = "a session of Consul does not end at a time that is known",
     .page = "consul",
     .tested = "Consul 1.8",

@@ -59,7 +59,7 @@
 #define CONSUL_BY_LEN   16
 #define CONSUL_NAME_MAX 4096
 #define CONSUL_VALUE_MAX                                                       \
-    (3 * (HF_OWNER_MAX + HF_NOTE_MAX) + HFI_TOKEN_LEN + 128)
+    (3 * (HF_OWNER_MAX + HF_NOTE_MAX) + HFI_TOKEN_LEN + 256)
 #define CONSUL_OPS_MAX 64 /* in one transaction */
 #define CONSUL_ROUNDS  4  /* when an entry changes while we work on it */
 

@@ -6,7 +6,8 @@
  * share a session are the same, and it would grant a key to both.  So which
  * claim has a key is remembered here, and a key is worked on by one call at a
  * time.  The index at which the key was last seen is kept too: it makes the
- * next acquisition a single conditional write.
+ * next acquisition a single conditional write.  The entry of one of several
+ * holders (many.c) is remembered in the same way, until nobody uses it.
  *
  * INVARIANTS
  *  (1) `holder` is set from before a write that may grant until after one that
@@ -77,6 +78,10 @@ static void key_put(struct consul_conn *cc, struct consul_key *k)
 {
     if (--k->users || k->holder[0])
         return;
+    if (k->joint) { /* No other claim will have that name. */
+        key_free(cc, k);
+        return;
+    }
     hfi_link_append(&cc->idle, &k->link);
     if (++cc->nidle > IDLE_MAX) {
         key_free(cc, hfi_container(cc->idle.next, struct consul_key, link));
