@@ -160,6 +160,51 @@ TEST_TIMEOUT(the_leaders_death_costs_no_lock, 120)
     survive("fault/leader", 6000, kill_it, restart, leader(1));
 }
 
+/* Readers stay, and a writer who waits for them stays out; nobody takes a permit
+ * or a slot that is in use. */
+TEST_TIMEOUT(the_leaders_death_costs_no_reader_and_no_permit, 120)
+{
+    struct hf_lock_opts read = HF_LOCK_OPTS_INIT, permit = HF_LOCK_OPTS_INIT;
+    hf_lock *readers[2], *permits[2], *none = NULL;
+    hf_client *client;
+    struct waiter w;
+    uint64_t fence;
+    int64_t end;
+    int victim;
+
+    await_all_well();
+    victim = leader(1);
+    client = open_url(beginning_with(victim));
+    read.flags = HF_SHARED;
+    permit.permits = 2;
+    read.ttl_ms = permit.ttl_ms = 6000;
+    for (int i = 0; i < 2; i++) {
+        CHECK_OK(
+            hf_acquire(client, "readers", 5000, &read, &readers[i], &t_err));
+        CHECK_OK(
+            hf_acquire(client, "permits", 5000, &permit, &permits[i], &t_err));
+    }
+    fence = hf_fence(readers[1]);
+    start_waiting(&w, beginning_with(victim), "readers");
+    kill_it(victim);
+    for (end = t_now_ms() + 9000; t_now_ms() < end;) {
+        for (int i = 0; i < 2; i++)
+            CHECK(hf_held(readers[i]) && hf_held(permits[i]));
+        CHECK(!atomic_load(&w.done));
+        t_sleep_ms(20);
+    }
+    CHECK_STATUS(hf_acquire(client, "permits", 0, &permit, &none, &t_err),
+                 HF_BUSY);
+    for (int i = 0; i < 2; i++) {
+        CHECK_EQ(hf_slot(permits[i]), i);
+        CHECK_OK(hf_release(permits[i], &t_err));
+        CHECK_OK(hf_release(readers[i], &t_err));
+    }
+    check_woken(&w, fence);
+    hf_close(client);
+    restart(victim);
+}
+
 TEST_TIMEOUT(another_agent_takes_over_when_ours_dies, 120)
 {
     await_all_well();
