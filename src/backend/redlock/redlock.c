@@ -421,6 +421,10 @@ const struct hfi_backend hfi_backend_redlock = {
     .varies = HF_TRAIT_FENCED | HF_TRAIT_BREAK | HF_TRAIT_NOTED,
     .page = "redlock",
     .tested = "Redis 7.0",
+    .no_permits = "three holders with majorities of five fit into two permits "
+                  "of each server",
+    .no_min_hold = "a server that was restarted forgets what is kept, and "
+                   "nobody is left to mend it",
     .open = redlock_open,
     .close = redlock_close,
     .after_fork_child = redlock_after_fork_child,
