@@ -2,42 +2,82 @@
  *
  * contend.c - eight processes and five nodes, a minority of which is frozen,
  * restarted with its data, cut off or silenced again and again: one holder at a
- * time, and fences that rise.
+ * time, or readers and no writer; and fences that rise.
  *
  * What happens follows from a seed, which is printed; SEED=n repeats it as far
  * as the machine lets it.  HF_SOAK=n makes it n seconds long.
  */
 #include "rl.h"
 
+#include <unistd.h>
+
 #define PROCESSES 8
+
+/* What a writer counts for, among readers that count for one each. */
+#define WRITER 1000
 
 struct contest {
     char url[512];
+    bool readers; /* some share, and some downgrade */
     atomic_int inside;
-    _Atomic uint64_t fence;
+    _Atomic uint64_t fence;  /* the largest of all */
+    _Atomic uint64_t writer; /* the largest exclusive one */
     atomic_int turns;
     atomic_bool over;
 };
 
+/* Fences rise; those of readers in any order among themselves. */
+static void check_fence(struct contest *all, uint64_t fence, bool reads)
+{
+    uint64_t most = atomic_load(&all->fence);
+
+    CHECK_GT(fence, reads ? atomic_load(&all->writer) : most);
+    while (fence > most &&
+           !atomic_compare_exchange_weak(&all->fence, &most, fence))
+        continue;
+    if (!reads)
+        atomic_store(&all->writer, fence);
+}
+
+static void be_inside(struct contest *all, hf_lock *lk, bool reads,
+                      bool downgrades)
+{
+    int weight = reads ? 1 : WRITER;
+    int others = atomic_fetch_add(&all->inside, weight);
+
+    CHECK(reads ? others < WRITER : others == 0);
+    check_fence(all, hf_fence(lk), reads);
+    t_sleep_ms(1);
+    CHECK(hf_held(lk));
+    if (downgrades) {
+        atomic_fetch_sub(&all->inside, WRITER - 1);
+        weight = 1;
+        if (hf_downgrade(lk, NULL) == HF_OK)
+            t_sleep_ms(1);
+        CHECK(hf_held(lk));
+    }
+    CHECK(atomic_load(&all->inside) < WRITER || weight == WRITER);
+    atomic_fetch_add(&all->turns, 1);
+    atomic_fetch_sub(&all->inside, weight);
+}
+
 static void contend(struct t_peer *up, void *arg)
 {
     struct contest *all = arg;
-    struct hf_lock_opts opts = rt_opts(10000, 0);
+    uint64_t random = (uint64_t)getpid();
     hf_client *client;
     hf_lock *lk;
 
     (void)up;
     CHECK_OK(hf_open(all->url, NULL, &client, &t_err));
     while (!atomic_load(&all->over)) {
+        uint64_t chance = all->readers ? rl_random(&random) % 8 : 7;
+        bool reads = chance < 5, downgrades = chance == 5;
+        struct hf_lock_opts opts = rt_opts(10000, reads ? HF_SHARED : 0);
+
         if (hf_acquire(client, "k", 5000, &opts, &lk, NULL))
             continue;
-        CHECK_EQ(atomic_fetch_add(&all->inside, 1), 0);
-        CHECK_GT(hf_fence(lk), atomic_load(&all->fence));
-        atomic_store(&all->fence, hf_fence(lk));
-        t_sleep_ms(1);
-        CHECK(hf_held(lk));
-        atomic_fetch_add(&all->turns, 1);
-        CHECK_EQ(atomic_fetch_sub(&all->inside, 1), 1);
+        be_inside(all, lk, reads, downgrades);
         hf_release(lk, NULL);
     }
     hf_close(client);
@@ -77,7 +117,7 @@ static void suffer_two(struct rl *rl, uint64_t *random)
     t_sleep_ms((int64_t)(rl_random(random) % 200));
 }
 
-TEST_TIMEOUT(one_holder_at_a_time_whatever_a_minority_does, 1000)
+static void compete(bool readers)
 {
     const char *soak = getenv("HF_SOAK"), *seed = getenv("SEED");
     struct contest *all = t_shared(sizeof(*all));
@@ -87,6 +127,7 @@ TEST_TIMEOUT(one_holder_at_a_time_whatever_a_minority_does, 1000)
     int64_t end;
     int turns;
 
+    all->readers = readers;
     printf("SEED=%llu\n", (unsigned long long)random);
     fflush(stdout);
     rl_start(&rl, "?quarantine=off", true);
@@ -106,6 +147,16 @@ TEST_TIMEOUT(one_holder_at_a_time_whatever_a_minority_does, 1000)
     CHECK_GT(turns, 0);
     rl_check_clean(&rl);
     rl_end(&rl);
+}
+
+TEST_TIMEOUT(one_holder_at_a_time_whatever_a_minority_does, 1000)
+{
+    compete(false);
+}
+
+TEST_TIMEOUT(readers_or_one_writer_whatever_a_minority_does, 1000)
+{
+    compete(true);
 }
 
 T_MAIN

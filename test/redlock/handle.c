@@ -6,14 +6,21 @@
 #include "rl.h"
 
 /* A lock of `client` for whoever has the handle. */
-static struct hf_handle detached(hf_client *client, int64_t ttl_ms)
+static struct hf_handle detached_as(hf_client *client, int64_t ttl_ms,
+                                    unsigned flags)
 {
+    struct hf_lock_opts opts = rt_opts(ttl_ms, HF_MANUAL | flags);
     struct hf_handle handle;
     hf_lock *lk = NULL;
 
-    CHECK_OK(rl_try(client, "k", ttl_ms, &lk));
+    CHECK_OK(hf_acquire(client, "k", 0, &opts, &lk, &t_err));
     CHECK_OK(hf_detach(lk, &handle, &t_err));
     return handle;
+}
+
+static struct hf_handle detached(hf_client *client, int64_t ttl_ms)
+{
+    return detached_as(client, ttl_ms, 0);
 }
 
 TEST(a_handle_is_taken_up_once)
@@ -47,6 +54,7 @@ struct taker {
     hf_client *client;
     const struct hf_handle *handle;
     pthread_barrier_t *start;
+    unsigned flags;
     pthread_t thread;
     hf_lock *lk;
     hf_status st;
@@ -54,8 +62,8 @@ struct taker {
 
 static void *taker_run(void *arg)
 {
-    struct hf_lock_opts opts = rt_opts(20000, HF_MANUAL);
     struct taker *taker = arg;
+    struct hf_lock_opts opts = rt_opts(20000, HF_MANUAL | taker->flags);
 
     pthread_barrier_wait(taker->start);
     taker->st =
@@ -65,17 +73,19 @@ static void *taker_run(void *arg)
 
 /* Each node has a taker's token or none of them; whoever won can renew. */
 static void check_one_takes_it(struct rl *rl, hf_client *owner,
-                               hf_client *const *clients)
+                               hf_client *const *clients, unsigned flags)
 {
-    struct hf_handle handle = detached(owner, 20000);
+    struct hf_handle handle = detached_as(owner, 20000, flags);
     struct taker takers[TAKERS];
     pthread_barrier_t start;
     int won = 0;
 
     pthread_barrier_init(&start, NULL, TAKERS);
     for (int i = 0; i < TAKERS; i++) {
-        takers[i] = (struct taker){
-            .client = clients[i], .handle = &handle, .start = &start};
+        takers[i] = (struct taker){.client = clients[i],
+                                   .handle = &handle,
+                                   .start = &start,
+                                   .flags = flags};
         CHECK_EQ(pthread_create(&takers[i].thread, NULL, taker_run, &takers[i]),
                  0);
     }
@@ -98,7 +108,7 @@ static void check_one_takes_it(struct rl *rl, hf_client *owner,
             rt_do(&rl->nodes[i], "DEL holdfast:k");
 }
 
-TEST_TIMEOUT(of_many_who_take_up_a_handle_at_once_one_does, 120)
+static void many_take_it(unsigned flags)
 {
     struct rl rl;
     hf_client *owner, *clients[TAKERS];
@@ -108,14 +118,50 @@ TEST_TIMEOUT(of_many_who_take_up_a_handle_at_once_one_does, 120)
     for (int i = 0; i < TAKERS; i++)
         clients[i] = rl_open(&rl);
     for (int round = 0; round < 15; round++)
-        check_one_takes_it(&rl, owner, clients);
+        check_one_takes_it(&rl, owner, clients, flags);
     rt_crash(&rl.nodes[4]); /* Now it can be two against two. */
     for (int round = 0; round < 15; round++)
-        check_one_takes_it(&rl, owner, clients);
+        check_one_takes_it(&rl, owner, clients, flags);
     rt_again(&rl.nodes[4]);
     hf_close(owner);
     for (int i = 0; i < TAKERS; i++)
         hf_close(clients[i]);
+    rl_end(&rl);
+}
+
+TEST_TIMEOUT(of_many_who_take_up_a_handle_at_once_one_does, 120)
+{
+    many_take_it(0);
+}
+
+TEST_TIMEOUT(of_many_who_take_up_a_shared_lock_at_once_one_does, 120)
+{
+    many_take_it(HF_SHARED);
+}
+
+/* The servers know that it is exclusive, whatever its bearer says. */
+TEST(the_bearer_of_a_handle_does_not_change_its_mode)
+{
+    struct hf_lock_opts read = rt_opts(20000, HF_MANUAL | HF_SHARED);
+    struct hf_handle handle;
+    struct rl rl;
+    hf_client *client;
+    hf_lock *none = NULL;
+
+    rl_start(&rl, "?quarantine=off", false);
+    client = rl_open(&rl);
+    handle = detached(client, 20000);
+    CHECK_OK(hf_handle_extend(client, "k", &handle, &read, &t_err));
+    CHECK_EQ(rl_count(&rl, "k", handle.token), RL_N);
+    for (int i = 0; i < 2; i++)
+        rt_do(&rl.nodes[i], "DEL holdfast:k");
+    for (int i = 0; i < 3; i++)
+        CHECK_OK(hf_handle_extend(client, "k", &handle, &read, &t_err));
+    CHECK_EQ(rl_count(&rl, "k", "holdfast:shared"), 0);
+    CHECK_STATUS(hf_acquire(client, "k", 0, &read, &none, &t_err), HF_BUSY);
+    CHECK_OK(hf_handle_release(client, "k", &handle, &read, &t_err));
+    rl_check_clean(&rl);
+    hf_close(client);
     rl_end(&rl);
 }
 

@@ -33,6 +33,14 @@
 #define SPLIT_DOUBLED 4
 #define SPLIT_MS_MAX  2000
 
+/* How long a writer that waits keeps new readers out, and when it asks again by
+ * then at the latest. */
+#define DOOR_MS     3000
+#define DOOR_ASK_MS 1000
+
+/* How many fences a reader tries to have confirmed, one after the other. */
+#define FENCE_TRIES 5
+
 /* Numbers are exact in Lua below 2^53. */
 #define FENCE_MAX INT64_C(9000000000000000)
 
@@ -43,9 +51,11 @@ struct take {
     struct redis_batch plain;  /* what is asked, in plain commands */
     struct redis_batch script; /* and as a script */
     char watched;              /* see redlock.h */
+    bool door;                 /* new readers are kept out for it */
     int64_t began;
     uint64_t floor; /* of its fence; redlock.c (7) */
     uint64_t tried; /* the fence that was to be confirmed, or 0 */
+    bool refused;   /* a node did not confirm it, and said so */
     bool fenced;    /* a fence is confirmed, if only for the floor's sake */
     struct redlock_round round;
     struct redlock_votes votes;
@@ -61,7 +71,7 @@ struct take {
 
 /* The parts of an answer, in plain replies or in that of the script.  Who does
  * not need the later ones does not ask for them. */
-enum { PART_VALUE, PART_META, PART_TIME, PART_LEFT };
+enum { PART_VALUE, PART_META, PART_TIME, PART_LEFT, PART_OWN };
 
 /* Whoever lets the key linger is told, once, that we wait. */
 static void take_call_out(const struct take *take, struct redis_batch *batch)
@@ -101,12 +111,15 @@ static void take_say(struct take *take)
 
 static const struct redis_batch *take_script(struct take *take)
 {
-    char ttl[24];
-    const char *argv[] = {take->claim->token, ttl};
+    const struct hfi_claim *claim = take->claim;
+    char ttl[24], door[24];
+    const char *argv[] = {claim->token, ttl, door};
 
-    snprintf(ttl, sizeof(ttl), "%" PRId64, take->claim->ttl_ms);
+    snprintf(ttl, sizeof(ttl), "%" PRId64, claim->ttl_ms);
+    snprintf(door, sizeof(door), "%" PRId64, DOOR_MS + claim->poll_ms);
     if (!take->script.count) {
-        redlock_step(take->rl, &take->script, 'A', take->claim->key, 2, argv);
+        redlock_step(take->rl, &take->script, claim->shared ? 'S' : 'A',
+                     claim->key, take->door ? 3 : 2, argv);
         take_call_out(take, &take->script);
     }
     return &take->script;
@@ -117,7 +130,8 @@ static const struct redis_batch *take_script(struct take *take)
 static const struct redis_batch *take_batch(struct take *take,
                                             struct redlock_node *node)
 {
-    if (take->watched == REDLOCK_WATCHED_TOLD || !atomic_load(&node->native))
+    if (take->watched == REDLOCK_WATCHED_TOLD || take->claim->shared ||
+        take->door || !atomic_load(&node->native))
         return take_script(take);
     return &take->plain;
 }
@@ -176,8 +190,9 @@ static bool take_numbers(struct take *take, int node, bool own,
 {
     const redisReply *meta = take_part(take, node, PART_META);
     const redisReply *now = take_part(take, node, PART_TIME);
+    const redisReply *mine = take_part(take, node, PART_OWN);
     const redisReply *k;
-    int64_t c, s, us;
+    int64_t c, s, us, had = 0;
 
     *proposal = *confirmed = 0;
     if (!take->fenced)
@@ -195,9 +210,15 @@ static bool take_numbers(struct take *take, int node, bool own,
         redlock_proposal(c > 0 ? (uint64_t)c : 0, (uint64_t)(s * 1000000 + us));
     if (*proposal < take->floor)
         *proposal = take->floor;
-    if (own && c > 0 && (uint64_t)c >= take->floor &&
-        k->type == REDIS_REPLY_STRING && !strcmp(k->str, take->claim->token))
-        *confirmed = (uint64_t)c;
+    if (take->claim->shared)
+        had = mine && mine->type == REDIS_REPLY_STRING
+                  ? strtoll(mine->str, NULL, 10)
+                  : 0;
+    else if (k->type == REDIS_REPLY_STRING &&
+             !strcmp(k->str, take->claim->token))
+        had = c;
+    if (own && had > 0 && had < FENCE_MAX && (uint64_t)had >= take->floor)
+        *confirmed = (uint64_t)had;
     return true;
 }
 
@@ -303,14 +324,37 @@ static bool take_confirm(struct take *take, uint64_t fence, int64_t deadline)
         if (i < 0)
             break;
         reply = redlock_reply(&round.calls[i], 0);
-        yes +=
-            reply && reply->type == REDIS_REPLY_INTEGER && reply->integer == 1;
+        if (reply && reply->type == REDIS_REPLY_INTEGER) {
+            yes += reply->integer == 1;
+            take->refused = take->refused || reply->integer != 1;
+        }
     }
     if (!redlock_is_confirmed(rl->n, yes))
         redlock_too_few(&round, yes, claim->ttl_ms, &take->why);
     redlock_round_fini(&round);
     redis_batch_free(&batch);
     return redlock_is_confirmed(rl->n, yes);
+}
+
+/* Readers vote at the same time, so two may have the same fence in mind, where
+ * the clocks are behind those that were confirmed: a node refuses the second
+ * one, which then takes a larger one.  redlock.c (9) */
+static bool take_confirm_any(struct take *take, uint64_t *fence,
+                             int64_t deadline)
+{
+    uint16_t more;
+    int tries;
+
+    for (tries = 0; tries < FENCE_TRIES; tries++) {
+        take->refused = false;
+        if (take_confirm(take, *fence, deadline))
+            return true;
+        if (!take->claim->shared || !take->refused)
+            break;
+        hfi_random(&more, sizeof(more));
+        *fence += 1 + more;
+    }
+    return false;
 }
 
 /* ---- the verdict ------------------------------------------------------- */
@@ -365,6 +409,25 @@ static int64_t take_split_ms(const struct take *take, unsigned splits)
     return 1 + strtol(digits, NULL, 16) % range;
 }
 
+/* Keep new readers out from the next try on, if readers have it and we shall
+ * wait.  Nobody is told that a try of theirs was taken back, so ask again before
+ * long.  redlock.c (9) */
+static void take_close_door(const struct take *take, struct redlock_grant *own,
+                            struct hfi_answer *busy)
+{
+    int64_t ms = DOOR_ASK_MS;
+    int i;
+
+    for (i = 0; i < take->rl->n && !own->door; i++)
+        if (!take->claim->shared && take->claim->queue && take->holder[i] &&
+            !strcmp(take->holder[i], REDLOCK_SHARED)) {
+            own->door = true;
+            ms = 1;
+        }
+    if (own->door && (!busy->left_ms || busy->left_ms > ms))
+        busy->left_ms = ms;
+}
+
 static hf_status take_busy(struct take *take, struct hfi_receipt *receipt,
                            struct hfi_answer *busy, struct hf_error *err)
 {
@@ -385,6 +448,7 @@ static hf_status take_busy(struct take *take, struct hfi_receipt *receipt,
         if (!own->gate)
             own->gate = 1;
     }
+    take_close_door(take, own, busy);
     splits = !split ? 0 : splits < 100 ? splits + 1 : splits;
     own->splits = splits;
     return hfi_fail(err, HF_BUSY, "%.160s %s",
@@ -451,7 +515,7 @@ static hf_status take_run(struct take *take, struct hfi_receipt *receipt,
             &take->round, __builtin_popcount(take->votes.yes | take->votes.no),
             take->claim->ttl_ms, err);
     if (take->fenced && redlock_fence(&take->votes, &fence) &&
-        !take_confirm(take, fence, deadline)) {
+        !take_confirm_any(take, &fence, deadline)) {
         if (err)
             *err = take->why;
         return hfi_wrap(err, HF_UNAVAILABLE, "the fence is not confirmed");
@@ -491,6 +555,7 @@ hf_status redlock_try_acquire(struct hfi_conn *conn,
     struct take take = {.rl = rl,
                         .claim = claim,
                         .watched = own->watched,
+                        .door = own->door,
                         .began = hfi_now(),
                         .floor = own->floor,
                         .votes = {.n = rl->n}};
@@ -504,8 +569,8 @@ hf_status redlock_try_acquire(struct hfi_conn *conn,
     st = take_run(&take, receipt, busy, deadline, err);
     if (own->watched)
         own->watched = REDLOCK_WATCHED_TOLD;
-    receipt->registered = st == HF_OK;
-    redlock_note_add(receipt, take.asked);
+    receipt->registered = st == HF_OK || take.door;
+    redlock_note_add(receipt, take.door ? take.reached : take.asked);
     if (st)
         st = take_back(&take, receipt, st, err);
     else

@@ -70,15 +70,16 @@ struct handle_tally {
     const char *rivals[REDLOCK_MAX]; /* their tokens */
 };
 
+/* `token` is that of the handle. */
 static void handle_say(struct redlock_conn *rl, struct redis_batch *batch,
-                       const char *key, const char *to, const char *from,
-                       uint64_t fence)
+                       const struct hfi_claim *claim, const char *to,
+                       const char *from, const char *token, uint64_t fence)
 {
     char number[24];
-    const char *argv[] = {to, from, number};
+    const char *argv[] = {to, from, number, "1", token};
 
     snprintf(number, sizeof(number), "%" PRIu64, rl->fenced ? fence : 0);
-    redlock_step(rl, batch, 'T', key, 3, argv);
+    redlock_step(rl, batch, 'T', claim->key, claim->shared ? 5 : 3, argv);
 }
 
 /* `token` is that of the handle: a node that has it has nobody else's. */
@@ -166,7 +167,7 @@ static bool handle_yield(struct redlock_conn *rl, const struct hfi_claim *claim,
     int i;
 
     redlock_round_init(&round, rl);
-    handle_say(rl, &batch, claim->key, token, claim->token, receipt->fence);
+    handle_say(rl, &batch, claim, token, claim->token, token, receipt->fence);
     handle_ask(&round, &batch, token, true, claim->ttl_ms, deadline, &tally);
     for (i = 0; i < rl->n; i++)
         if (redlock_reply(&round.calls[i], 0))
@@ -245,7 +246,7 @@ hf_status redlock_take_over(struct hfi_conn *conn,
     if (st)
         return st;
     redlock_round_init(&round, rl);
-    handle_say(rl, &batch, claim->key, claim->token, looks ? "" : token,
+    handle_say(rl, &batch, claim, claim->token, looks ? "" : token, token,
                receipt->fence);
     redlock_await_majority(rl, deadline);
     redlock_quarantine_settle(rl, deadline);

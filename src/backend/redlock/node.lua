@@ -3,26 +3,47 @@
 -- node.lua - what one node does, each step whole or not at all.
 --
 --   KEYS  lock  the lock: a plain string, its holder's token, with an expiry;
---               what node-redlock, redsync and others use, too
+--               what node-redlock, redsync and others use, too.  While it is
+--               shared it is "holdfast:shared", for as long as the longest
+--               lease of those who share it
 --         meta  a hash: c the largest fence that was confirmed here, k whose it
 --               is, n its note, o its owner id, t since when, b the fence that
 --               was broken; e how many shorter leases the renewals told of
---               that came here, w for which token
+--               that came here, w for which token; s is equal to c if c was
+--               confirmed for one who shares, and then x is the largest
+--               exclusive fence
+--   beside them, named like meta, and only where somebody shares:
+--         readers  a hash: by token, who shares the lock.  It counts while the
+--               lock is shared, and each of them until the end of its lease
+--         doors  a sorted set: the tokens of the writers that wait for readers,
+--               and until when no others are let in for that
 --   ARGV  operation, token, then its own
 --
---   A ttl                    take     {value, {c, k}, TIME, PTTL}; the value
---                                     that was there
+--   A ttl door               take     {value, {c, k}, TIME, PTTL}; the value
+--                                     that was there.  No reader is let in for
+--                                     `door` ms
+--   S ttl                    share    the same, and the fence that was
+--                                     confirmed for the token; the lock counts
+--                                     as shared behind a closed door
 --   W fence note owner       confirm  1, 0 not ours or not the largest
---   R ttl less fence mend note owner shorter
+--   R ttl less fence mend note owner shorter shared
 --                            renew    1, 0 gone, 2 another's, 3 broken,
 --                                     4 put back, 5 a later grant was here
+--                                     `shared` is 1 if the grant is, and 2 if
+--                                     the bearer of a handle says so
+--   G fence                  downgrade  1, or why not, as with R
 --   L tell limit             release  1, 0 not ours, or confirmed for a larger
---                                     fence than the limit, if there is one
+--                                     fence than the limit, if there is one.
+--                                     `tell` is 2 to open our door, too
 --   B fence                  break    1, 0 not that grant
 --   F fence                  free     1, 0 another grant is here, 2 none is
---   T old fence              take up  {1}, or why not: {2, whose}, {0}, {3},
---                                     {5}, as with R
---   I                        inspect  {value, PTTL, c, k, n, o, t, b, now}
+--   T old fence shared first take up  {1}, or why not: {2, whose}, {0}, {3},
+--                                     {5}, as with R; `first` is the token of
+--                                     the handle
+--   I                        inspect  {value, PTTL, c, k, n, o, t, b, now, the
+--                                     largest exclusive fence, {{token, ms
+--                                     left, fence, note, owner, since, broken},
+--                                     ...}}
 --   Q longest run seen       agree    {longest, seen, now}; quarantine.c
 --
 -- What is asked most often needs no script: A is the same as SET NX GET PX,
@@ -35,7 +56,7 @@
 -- lets us.
 
 local lock, meta, op, token = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
-local call = redis.call
+local call, SHARED = redis.call, 'holdfast:shared'
 
 if op == 'Q' then
   local seen, time = call('HMGET', meta, 'q', 'r', 's'), call('TIME')
@@ -60,6 +81,24 @@ local value = call('GET', lock)
 -- it.
 local function write_first() call('PEXPIRE', meta, '604800000') end
 
+-- "{TAG}:meta:REST": there is no brace in the tag.
+local function beside(name)
+  return (string.gsub(meta, '}:meta:', '}:' .. name .. ':', 1))
+end
+
+if op == 'L' and ARGV[3] == '2' and value ~= token and
+  call('ZREM', beside('doors'), token) == 1 then
+  redis.pcall('PUBLISH', 'wake:' .. lock, '-' .. token)
+end
+
+-- What concerns those who share, or who becomes one of them: in a block, so that
+-- the others do not pay for its functions.
+if op == 'I' or op == 'S' or op == 'G' or value == SHARED and op ~= 'A' or
+  op == 'R' and (ARGV[10] == '1' or ARGV[10] and value ~= token) or
+  op == 'T' and ARGV[5] then
+-- include: readers.lua
+end
+
 if op == 'L' then
   if value ~= token then return 0 end
   if ARGV[4] then
@@ -69,8 +108,9 @@ if op == 'L' then
     end
   end
   call('DEL', lock)
-  if ARGV[3] == '1' then
+  if ARGV[3] ~= '0' then
     redis.pcall('PUBLISH', 'wake:' .. lock, '-' .. token)
+    if ARGV[3] == '2' then call('ZREM', beside('doors'), token) end
   end
   return 1
 end
@@ -149,6 +189,15 @@ if op == 'A' then
   elseif value == token and call('PTTL', lock) < tonumber(ARGV[3]) then
     call('PEXPIRE', lock, ARGV[3])
   end
+  if ARGV[4] then
+    local doors = beside('doors')
+    local ms = time[1] * 1000 + math.floor(time[2] / 1000)
+    call('ZREMRANGEBYSCORE', doors, '-inf', ms)
+    call('ZADD', doors, ms + ARGV[4], token)
+    if call('PTTL', doors) < tonumber(ARGV[4]) then
+      call('PEXPIRE', doors, ARGV[4])
+    end
+  end
   return {value and value:sub(1, 200), call('HMGET', meta, 'c', 'k'), time,
     call('PTTL', lock)}
 end
@@ -173,7 +222,3 @@ if op == 'F' then
   redis.pcall('PUBLISH', 'wake:' .. lock, '-' .. value)
   return 1
 end
-
-last = call('HMGET', meta, 'c', 'k', 'n', 'o', 't', 'b')
-return {value and value:sub(1, 200), call('PTTL', lock), last[1], last[2],
-  last[3], last[4], last[5], last[6], now}

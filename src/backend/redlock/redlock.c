@@ -70,6 +70,30 @@
  *      because a majority has answered the renewal that asked for it, and each
  *      node of that majority refuses every shorter lease that was sent earlier.
  *      The number is part of the handle, so it counts for the bearer as well.
+ *  (9) Readers.  A node has one writer or any number of readers, each with its
+ *      own token, fence and lease (readers.lua); whoever has a majority holds
+ *      the lock.  A reader and a writer that both held would share a node, by
+ *      (1).  On a node the key is there while one of its readers has a lease,
+ *      so a writer needs no other request than without readers.
+ *        A node confirms the fence of a reader if it is larger than every
+ *      exclusive one that it has confirmed, and no other reader there has it;
+ *      and that of a writer if it is larger than all.  So by the argument of
+ *      (4) a writer's is larger than that of every earlier grant, a reader's
+ *      than that of every earlier exclusive one; readers that come together do
+ *      not refuse each other.
+ *        There is no queue.  A writer that waits and has met readers leaves a
+ *      mark on all nodes that answer, with a lease of its own which its tries
+ *      renew.  No node accepts a new reader meanwhile, so nobody gets a majority
+ *      while a majority has the mark; and those who are in leave one by one.  It
+ *      is taken away when the writer gives up or releases, and lapses with a
+ *      writer that died.
+ * (10) Downgrade.  It is one step on each node, and done when a majority says
+ *      so.  From the first request on the grant counts as shared, whatever is
+ *      heard: a node that has taken the step accepts readers.  They need a
+ *      majority of such nodes, and each of those has the old holder as a reader,
+ *      so no writer comes in between.  A node that has not heard of it still
+ *      has the holder alone, which excludes more, and is told by the next
+ *      renewal.
  *
  * LEASE  The expiry of the key on a majority.  A minority that fails never ends
  *   a lock.  Release goes to all; on a node that cannot be reached it is
@@ -77,8 +101,8 @@
  *
  * LIMITS  Expiry follows the wall clocks of the servers: a majority whose
  *   clocks leap forward within one lease grants early, and its fence is still
- *   larger.  There is no queue: all who wait
- *   are told of a release (wait.c), and who asks at the right moment gets it.
+ *   larger.  There is no queue: all who wait are told of a release (wait.c),
+ *   and who asks at the right moment gets it.
  */
 #include "redlock.h"
 
@@ -417,20 +441,21 @@ const struct hfi_backend hfi_backend_redlock = {
     .grant_size = sizeof(struct redlock_grant),
     .traits = HF_TRAIT_FENCED | HF_TRAIT_LEASED | HF_TRAIT_NOTIFY |
               HF_TRAIT_DETACH | HF_TRAIT_BREAK | HF_TRAIT_PROCESSES |
-              HF_TRAIT_MACHINES | HF_TRAIT_NOTED,
+              HF_TRAIT_MACHINES | HF_TRAIT_NOTED | HF_TRAIT_SHARED,
     .varies = HF_TRAIT_FENCED | HF_TRAIT_BREAK | HF_TRAIT_NOTED,
     .page = "redlock",
     .tested = "Redis 7.0",
     .no_permits = "three holders with majorities of five fit into two permits "
                   "of each server",
     .no_min_hold = "a server that was restarted forgets what is kept, and "
-                   "nobody is left to mend it",
+                   "nobody is left to restore it",
     .open = redlock_open,
     .close = redlock_close,
     .after_fork_child = redlock_after_fork_child,
     .try_acquire = redlock_try_acquire,
     .renew = redlock_renew,
     .release = redlock_release,
+    .downgrade = redlock_downgrade,
     .watch = redlock_watch,
     .unwatch = redlock_unwatch,
     .poll_fd = redlock_poll_fd,
@@ -440,6 +465,7 @@ const struct hfi_backend hfi_backend_redlock = {
     .take_over = redlock_take_over,
     .inspect = redlock_inspect,
     .list = redlock_list,
+    .holders = redlock_holders,
     .break_grant = redlock_break,
     .free_grant = redlock_free,
 };

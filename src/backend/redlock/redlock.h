@@ -8,14 +8,17 @@
  *   release.c          giving back
  *   wait.c             wake-ups
  *   handle.c           taking up what was detached
- *   inspect.c          inspect, list
+ *   inspect.c          inspect, holders
+ *   list.c             list
  *   break.c            break, and free by force
  *   node_call.c        one question to all nodes at once
  *   rule.c             what their answers mean: pure functions
  *   node.c             connecting a node
  *   quarantine.c       when a node that was restarted may vote again
  *   pending_release.c  what must still be given back
- *   node.lua           the steps of one node; script.c has it as a string
+ *   share.c            downgrade
+ *   node.lua           the steps of one node, readers.lua those of a lock that
+ *                      is shared; script.c has them as a string
  *
  * Each node is a small redis: connection of its own, so what is said to one
  * server is said by the code that speaks to one server.
@@ -108,6 +111,7 @@ struct redlock_grant {
     unsigned char watched; /* REDLOCK_WATCHED_... */
     unsigned char splits;  /* how often in a row nobody got a majority */
     char gate;             /* 0: never split; else see acquire.c */
+    bool door;             /* it keeps new readers out; redlock.c (9) */
     bool yielded;          /* it may not be taken up by this claim; handle.c */
     uint64_t tried;        /* the largest fence that was to be confirmed */
     uint64_t floor;        /* the next must be as large; 0: any is */
@@ -315,11 +319,13 @@ hf_status redlock_release(struct hfi_conn *, const struct hfi_claim *,
 
 /* Give back on the nodes of the set, in some of which a try may still arrive.
  * REDLOCK_RELEASE: it was a grant, so those who wait are told, and whether a
- * majority had it is worth waiting for until the deadline.  Any other limit: it
- * was a try, and a node that has confirmed a larger fence for the claim since
- * keeps it; redlock.c (7).  How many had it, how many said that they had not,
- * and how many said nothing: that is owed there. */
-#define REDLOCK_RELEASE UINT64_MAX
+ * majority had it is worth waiting for until the deadline; REDLOCK_WITHDRAW: new
+ * readers were kept out for it, too.  Any other limit: it was a try, and a node
+ * that has confirmed a larger fence for the claim since keeps it; redlock.c (7).
+ * How many had it, how many said that they had not, and how many said nothing:
+ * that is owed there. */
+#define REDLOCK_WITHDRAW UINT64_MAX
+#define REDLOCK_RELEASE  (UINT64_MAX - 1)
 int redlock_give_back(struct redlock_conn *, const struct hfi_claim *,
                       unsigned nodes, unsigned doubt, uint64_t limit,
                       int64_t deadline, int *had, int *had_not);
@@ -343,14 +349,37 @@ hf_status redlock_take_over(struct hfi_conn *, const struct hfi_claim *,
                             const char *token, struct hfi_receipt *,
                             int64_t deadline, struct hf_error *);
 
+/* ---- share.c ------------------------------------------------------ */
+
+/* What a node has as the value of a lock that is shared. */
+#define REDLOCK_SHARED "holdfast:shared"
+
+hf_status redlock_downgrade(struct hfi_conn *, const struct hfi_claim *,
+                            struct hfi_receipt *, int64_t deadline,
+                            struct hf_error *);
+
 /* ---- inspect.c ---------------------------------------------------- */
+
+/* Looking has no lease to take its limit from. */
+#define REDLOCK_LOOK_TTL INT64_C(30000)
 
 /* Ask all that are there and wait for them; how many have answered. */
 int redlock_inspect_ask(struct redlock_round *, const struct redis_batch *,
                         int64_t deadline);
 
+/* Look at several keys with one question; it need not be known of each whether
+ * it is held. */
+hf_status redlock_look(struct redlock_conn *, const char *const *keys, int n,
+                       struct hf_info *ret, int64_t deadline,
+                       struct hf_error *);
+
 hf_status redlock_inspect(struct hfi_conn *, const char *key, struct hf_info *,
                           int64_t deadline, struct hf_error *);
+hf_status redlock_holders(struct hfi_conn *, const char *key, hf_holders_fn *,
+                          void *arg, int64_t deadline, struct hf_error *);
+
+/* ---- list.c ------------------------------------------------------- */
+
 hf_status redlock_list(struct hfi_conn *, const char *prefix, hf_list_fn *,
                        void *arg, int64_t deadline, struct hf_error *);
 

@@ -45,9 +45,9 @@ void redlock_leave_say(struct redlock_leave *leave, const char *token,
                        bool tell, uint64_t limit)
 {
     leave->argv[0] = token;
-    leave->argv[1] = tell ? "1" : "0";
+    leave->argv[1] = !tell ? "0" : limit == REDLOCK_WITHDRAW ? "2" : "1";
     leave->argv[2] = leave->number;
-    leave->argc = limit == REDLOCK_RELEASE ? 2 : 3;
+    leave->argc = limit >= REDLOCK_RELEASE ? 2 : 3;
     snprintf(leave->number, sizeof(leave->number), "%" PRIu64, limit);
 }
 
@@ -64,7 +64,7 @@ int redlock_give_back(struct redlock_conn *rl, const struct hfi_claim *claim,
                       int64_t deadline, int *had, int *had_not)
 {
     struct redlock_span span = redlock_span(rl, claim->ttl_ms, deadline);
-    bool release = limit == REDLOCK_RELEASE;
+    bool release = limit >= REDLOCK_RELEASE;
     struct redlock_leave leave;
     struct redis_batch batch = {0};
     struct redlock_round round;
@@ -109,7 +109,9 @@ hf_status redlock_release(struct hfi_conn *conn, const struct hfi_claim *claim,
 
     redlock_await_majority(rl, deadline);
     redlock_give_back(rl, claim, nodes, redlock_note_doubt(receipt, 0),
-                      REDLOCK_RELEASE, deadline, &had, &had_not);
+                      redlock_own(receipt)->door ? REDLOCK_WITHDRAW
+                                                 : REDLOCK_RELEASE,
+                      deadline, &had, &had_not);
     receipt->registered = false;
     if (had >= rl->majority)
         return HF_OK;

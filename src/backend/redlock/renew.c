@@ -32,15 +32,18 @@ static void renew_say(struct redlock_conn *rl, struct redis_batch *batch,
                           restore ? "1" : "0",
                           item->claim->note ? item->claim->note : "",
                           item->claim->owner ? item->claim->owner : "",
-                          shorter};
+                          shorter,
+                          item->claim->bearer ? "2" : "1"};
+    int argc = item->claim->shared                   ? 9
+               : redlock_own(item->receipt)->shorter ? 8
+                                                     : 7;
 
     snprintf(ttl, sizeof(ttl), "%" PRId64, item->ttl_ms);
     snprintf(fence, sizeof(fence), "%" PRIu64,
              rl->fenced ? item->receipt->fence : 0);
     snprintf(shorter, sizeof(shorter), "%u",
              redlock_own(item->receipt)->shorter);
-    redlock_step(rl, batch, 'R', item->claim->key, shorter[0] == '0' ? 7 : 8,
-                 argv);
+    redlock_step(rl, batch, 'R', item->claim->key, argc, argv);
 }
 
 static void renew_count(const redisReply *reply, int node,
