@@ -152,7 +152,7 @@ TEST(the_bearer_of_a_handle_does_not_change_its_mode)
     client = rl_open(&rl);
     handle = detached(client, 20000);
     CHECK_OK(hf_handle_extend(client, "k", &handle, &read, &t_err));
-    CHECK_EQ(rl_count(&rl, "k", handle.token), RL_N);
+    t_poll_until(rl_count(&rl, "k", handle.token) == RL_N, 20000);
     for (int i = 0; i < 2; i++)
         rt_do(&rl.nodes[i], "DEL holdfast:k");
     for (int i = 0; i < 3; i++)

@@ -46,6 +46,25 @@ static hf_client *net_open(const struct net *net)
     return client;
 }
 
+/* HF_SHARED, or 0: nobody else has it, so that makes no difference. */
+static hf_status net_try(hf_client *client, unsigned flags, hf_lock **ret)
+{
+    struct hf_lock_opts opts = rt_opts(TTL, HF_MANUAL | flags);
+
+    return hf_acquire(client, "k", 0, &opts, ret, &t_err);
+}
+
+/* On how many nodes the claim has the key, in either mode. */
+static int net_count(struct net *net, const char *token)
+{
+    int n = rl_count(&net->rl, "k", token);
+
+    for (int i = 0; i < RL_N; i++)
+        n += rt_int(&net->rl.nodes[i], "HEXISTS {holdfast:k}:readers: %s",
+                    token) == 1;
+    return n;
+}
+
 /* Ask for other locks for a while. */
 static void net_pass_time(hf_client *client, int64_t ms)
 {
@@ -216,7 +235,8 @@ TEST(who_cannot_learn_in_time_who_waits_does_not_linger)
 }
 
 /* Nodes of the set lose replies, or everything, during an acquisition. */
-static void check_mode(enum proxy_mode mode, unsigned set, int64_t for_ms)
+static void check_mode(enum proxy_mode mode, unsigned set, int64_t for_ms,
+                       unsigned flags)
 {
     static struct net net;
     hf_client *client;
@@ -228,7 +248,7 @@ static void check_mode(enum proxy_mode mode, unsigned set, int64_t for_ms)
     for (int i = 0; i < RL_N; i++)
         if (set & 1U << i)
             proxy_set(&net.proxies[i], mode, 0);
-    st = rl_try(client, "k", TTL, &lk);
+    st = net_try(client, flags, &lk);
     if (__builtin_popcount(set) <= 2) {
         t_check_status(__FILE__, __LINE__, "a minority is cut", st, HF_OK);
         CHECK_OK(hf_extend(lk, 0, &t_err));
@@ -241,7 +261,7 @@ static void check_mode(enum proxy_mode mode, unsigned set, int64_t for_ms)
         if (set & 1U << i)
             proxy_set(&net.proxies[i], PROXY_PASS, 0);
     rl_check_clean(&net.rl);
-    t_poll_until(rl_try(client, "k", TTL, &lk) == HF_OK, 10000);
+    t_poll_until(net_try(client, flags, &lk) == HF_OK, 10000);
     CHECK_OK(hf_release(lk, &t_err));
     hf_close(client);
     rl_check_clean(&net.rl);
@@ -250,32 +270,38 @@ static void check_mode(enum proxy_mode mode, unsigned set, int64_t for_ms)
 
 TEST(a_minority_whose_answers_are_lost_is_left_clean)
 {
-    check_mode(PROXY_DROP, 5, 0);
+    check_mode(PROXY_DROP, 5, 0, 0);
+    check_mode(PROXY_DROP, 5, 0, HF_SHARED);
 }
 
 TEST(a_majority_whose_answers_are_lost_is_left_clean)
 {
-    check_mode(PROXY_DROP, 7, 0);
+    check_mode(PROXY_DROP, 7, 0, 0);
+    check_mode(PROXY_DROP, 7, 0, HF_SHARED);
 }
 
 TEST(answers_that_are_lost_until_the_connection_is_given_up)
 {
-    check_mode(PROXY_DROP, 7, 2500);
+    check_mode(PROXY_DROP, 7, 2500, 0);
+    check_mode(PROXY_DROP, 7, 2500, HF_SHARED);
 }
 
 TEST(what_the_network_holds_back_does_not_arrive_after_its_release)
 {
-    check_mode(PROXY_FREEZE, 9, 0);
+    check_mode(PROXY_FREEZE, 9, 0, 0);
+    check_mode(PROXY_FREEZE, 9, 0, HF_SHARED);
 }
 
 TEST(nor_when_the_connection_was_given_up_meanwhile)
 {
-    check_mode(PROXY_FREEZE, 9, 2500);
+    check_mode(PROXY_FREEZE, 9, 2500, 0);
+    check_mode(PROXY_FREEZE, 9, 2500, HF_SHARED);
 }
 
 TEST(a_majority_that_is_held_back_is_left_clean)
 {
-    check_mode(PROXY_FREEZE, 28, 2500);
+    check_mode(PROXY_FREEZE, 28, 2500, 0);
+    check_mode(PROXY_FREEZE, 28, 2500, HF_SHARED);
 }
 
 /* What is said over the first connection to each node. */
@@ -292,10 +318,10 @@ static void net_first(struct net *net, const char *what)
  * granted over other connections, and then they arrive.  `served`: the client
  * cannot prevent that. */
 static void check_late_take_back(const char *forbidden, const char *more,
-                                 bool served)
+                                 bool served, unsigned flags)
 {
     static struct net net;
-    struct hf_lock_opts opts = rt_opts(TTL, 0);
+    struct hf_lock_opts opts = rt_opts(TTL, flags);
     hf_client *client = NULL;
     hf_lock *lk = NULL;
     char token[64], url[600];
@@ -311,7 +337,7 @@ static void check_late_take_back(const char *forbidden, const char *more,
     net_first(&net, "up hold");
     CHECK_OK(hf_acquire(client, "k", 30000, &opts, &lk, &t_err));
     snprintf(token, sizeof(token), "%s", hf_token(lk));
-    CHECK_GE(rl_count(&net.rl, "k", token), 3);
+    CHECK_GE(net_count(&net, token), 3);
     for (int i = 0; i < RL_N; i++)
         rt_do(&net.rl.nodes[i], "ACL SETUSER default +%s", forbidden);
     for (int i = 0; i < RL_N; i++)
@@ -319,7 +345,7 @@ static void check_late_take_back(const char *forbidden, const char *more,
     net_first(&net, "pass");
     for (int i = 0; served && i < RL_N; i++)
         t_poll_until(rt_calls(&net.rl.nodes[i], "evalsha") > calls[i], 10000);
-    CHECK_GE(rl_count(&net.rl, "k", token), 3);
+    CHECK_GE(net_count(&net, token), 3);
     CHECK(hf_held(lk));
     CHECK_OK(hf_extend(lk, 0, &t_err));
     CHECK_OK(hf_release(lk, &t_err));
@@ -329,17 +355,20 @@ static void check_late_take_back(const char *forbidden, const char *more,
 
 TEST(what_takes_a_try_back_late_ends_no_later_grant)
 {
-    check_late_take_back("client|kill", "", true);
+    check_late_take_back("client|kill", "", true, 0);
+    check_late_take_back("client|kill", "", true, HF_SHARED);
 }
 
 TEST(nor_without_a_fence)
 {
-    check_late_take_back("client|kill", "&fence=off", true);
+    check_late_take_back("client|kill", "&fence=off", true, 0);
+    check_late_take_back("client|kill", "&fence=off", true, HF_SHARED);
 }
 
 TEST(nor_where_nodes_do_not_say_which_they_are)
 {
-    check_late_take_back("info", "", false);
+    check_late_take_back("info", "", false, 0);
+    check_late_take_back("info", "", false, HF_SHARED);
 }
 
 /* ---- shorter leases that arrive late ----------------------------------- */
@@ -406,7 +435,8 @@ static void check_belief(struct net *net, const hf_lock *lk)
 }
 
 /* Each set is held back in turn; then everything arrives. */
-static void check_late_shorter(const char *more, const unsigned *sets, int n)
+static void check_late_shorter(const char *more, const unsigned *sets, int n,
+                               unsigned flags)
 {
     static struct net net;
     hf_client *client = NULL;
@@ -420,7 +450,7 @@ static void check_late_shorter(const char *more, const unsigned *sets, int n)
         rt_do(&net.rl.nodes[i], "ACL SETUSER default -client|kill");
     snprintf(url, sizeof(url), "%s%s", net.url, more);
     CHECK_OK(hf_open(url, NULL, &client, &t_err));
-    CHECK_OK(rl_try(client, "k", TTL, &lk));
+    CHECK_OK(net_try(client, flags, &lk));
     for (int i = 0; i < n; i++) {
         extend_held_back(&net, lk, sets[i]);
         all |= sets[i];
@@ -436,17 +466,51 @@ static void check_late_shorter(const char *more, const unsigned *sets, int n)
 
 TEST(a_shorter_lease_that_arrives_late_ends_no_longer_one)
 {
-    check_late_shorter("", (unsigned[]){0x1f}, 1);
+    check_late_shorter("", (unsigned[]){0x1f}, 1, 0);
+    check_late_shorter("", (unsigned[]){0x1f}, 1, HF_SHARED);
 }
 
 TEST(nor_if_a_majority_had_confirmed_it_in_time)
 {
-    check_late_shorter("", (unsigned[]){0x18, 0x06}, 2);
+    check_late_shorter("", (unsigned[]){0x18, 0x06}, 2, 0);
+    check_late_shorter("", (unsigned[]){0x18, 0x06}, 2, HF_SHARED);
 }
 
 TEST(nor_where_there_is_no_fence)
 {
-    check_late_shorter("&fence=off", (unsigned[]){0x18, 0x06}, 2);
+    check_late_shorter("&fence=off", (unsigned[]){0x18, 0x06}, 2, 0);
+    check_late_shorter("&fence=off", (unsigned[]){0x18, 0x06}, 2, HF_SHARED);
+}
+
+/* A downgrade is held up on a minority until the lock has another holder. */
+TEST(a_downgrade_that_arrives_late_shares_nobodys_lock)
+{
+    static struct net net;
+    hf_client *client;
+    hf_lock *lk = NULL;
+    long long calls[RL_N];
+
+    net_start(&net);
+    for (int i = 0; i < RL_N; i++)
+        rt_do(&net.rl.nodes[i], "ACL SETUSER default -client|kill");
+    client = net_open(&net);
+    CHECK_OK(net_try(client, 0, &lk));
+    net_first_of(&net, 0x18, "up hold");
+    CHECK_OK(hf_downgrade(lk, &t_err));
+    CHECK_EQ(rl_count(&net.rl, "k", "holdfast:shared"), 3);
+    hf_release(lk, NULL);
+    net_pass_time(client, 2500); /* The connections are given up. */
+    rl_check_clean(&net.rl);
+    CHECK_OK(net_try(client, 0, &lk));
+    t_poll_until(net_count(&net, hf_token(lk)) == RL_N, 20000);
+    net_calls(&net, calls);
+    net_first_of(&net, 0x18, "pass");
+    t_poll_until(net_asked(&net, 0x18, calls), 10000);
+    CHECK_EQ(rl_count(&net.rl, "k", hf_token(lk)), RL_N);
+    CHECK_OK(hf_extend(lk, 0, &t_err));
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_close(client);
+    net_end(&net);
 }
 
 /* The bearer of a handle renews; then what the lock was asked before arrives. */
