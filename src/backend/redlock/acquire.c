@@ -3,20 +3,13 @@
  * acquire.c - taking: votes, the fence, and taking back what failed.  The rules
  * and why they hold are in redlock.c.
  *
- * WAITING  Who is told of releases asks again when it is told.  But nobody is
- *   told when a lease lapses, when other libraries release, or by nodes that we
- *   cannot hear; so a busy answer says when to ask again.  And when several who
- *   were woken together have taken a part each, so that nobody has a majority,
- *   all give back and ask again after times that differ: by the token, since a
- *   token is random, and longer each time in a row.
- *
  * GATE  Who has been in a split asks one node first, the same as the others do,
  *   and goes on to the rest if it says yes.  So mostly one of them does, and
  *   the others take nothing that it needs.  A client that is refused there asks
  *   again soon, and goes on if the same holder is still there: it may have the
  *   lock, and it may have been forgotten on that node alone.
  */
-#include "redlock.h"
+#include "take.h"
 
 #include <inttypes.h>
 
@@ -24,48 +17,15 @@
 
 #include "base/banned.h"
 
-/* How often to look where nobody tells us. */
-#define LOOK_MS 100
-
-/* After a split, at most: this and the time that the try took, doubled for each
- * more in a row.  A wait shorter than a try meets the same others. */
-#define SPLIT_MS      2
-#define SPLIT_DOUBLED 4
-#define SPLIT_MS_MAX  2000
-
-/* How long a writer that waits keeps new readers out, and when it asks again by
- * then at the latest. */
-#define DOOR_MS     3000
-#define DOOR_ASK_MS 1000
+/* How long a writer that waits keeps new readers out: three times as long as it
+ * takes to ask again (busy.c). */
+#define DOOR_MS (3 * REDLOCK_DOOR_ASK_MS)
 
 /* How many fences a reader tries to have confirmed, one after the other. */
 #define FENCE_TRIES 5
 
 /* Numbers are exact in Lua below 2^53. */
 #define FENCE_MAX INT64_C(9000000000000000)
-
-/* One attempt. */
-struct take {
-    struct redlock_conn *rl;
-    const struct hfi_claim *claim;
-    struct redis_batch plain;  /* what is asked, in plain commands */
-    struct redis_batch script; /* and as a script */
-    char watched;              /* see redlock.h */
-    bool door;                 /* new readers are kept out for it */
-    int64_t began;
-    uint64_t floor; /* of its fence; redlock.c (7) */
-    uint64_t tried; /* the fence that was to be confirmed, or 0 */
-    bool refused;   /* a node did not confirm it, and said so */
-    bool fenced;    /* a fence is confirmed, if only for the floor's sake */
-    struct redlock_round round;
-    struct redlock_votes votes;
-    unsigned reached;                /* the nodes that were asked */
-    unsigned asked;                  /* those of them that may have it now */
-    unsigned strange;                /* not known to have a holder of ours */
-    const char *holder[REDLOCK_MAX]; /* on each that said no */
-    int64_t left[REDLOCK_MAX];       /* of its lease; 0 unknown */
-    struct hf_error why;             /* the fence could not be confirmed */
-};
 
 /* ---- asking ------------------------------------------------------------ */
 
@@ -74,7 +34,8 @@ struct take {
 enum { PART_VALUE, PART_META, PART_TIME, PART_LEFT, PART_OWN };
 
 /* Whoever lets the key linger is told, once, that we wait. */
-static void take_call_out(const struct take *take, struct redis_batch *batch)
+static void take_call_out(const struct redlock_take *take,
+                          struct redis_batch *batch)
 {
     char channel[REDIS_NAME_MAX], id[24];
     const char *publish[] = {"PUBLISH", channel, id};
@@ -86,7 +47,7 @@ static void take_call_out(const struct take *take, struct redis_batch *batch)
     redis_batch_add(batch, 3, publish);
 }
 
-static void take_say(struct take *take)
+static void take_say(struct redlock_take *take)
 {
     const struct hfi_claim *claim = take->claim;
     char ttl[24];
@@ -109,7 +70,7 @@ static void take_say(struct take *take)
     take_call_out(take, &take->plain);
 }
 
-static const struct redis_batch *take_script(struct take *take)
+static const struct redis_batch *take_script(struct redlock_take *take)
 {
     const struct hfi_claim *claim = take->claim;
     char ttl[24], door[24];
@@ -127,7 +88,7 @@ static const struct redis_batch *take_script(struct take *take)
 
 /* Plain commands are cheapest for the server, but they are four; who waits and
  * looks again, most likely for nothing, sends one. */
-static const struct redis_batch *take_batch(struct take *take,
+static const struct redis_batch *take_batch(struct redlock_take *take,
                                             struct redlock_node *node)
 {
     if (take->watched == REDLOCK_WATCHED_TOLD || take->claim->shared ||
@@ -138,7 +99,7 @@ static const struct redis_batch *take_batch(struct take *take,
 
 /* Ask the nodes that may vote and have not been asked, so many of them at most;
  * how many were. */
-static int take_ask(struct take *take, int most, int64_t deadline)
+static int take_ask(struct redlock_take *take, int most, int64_t deadline)
 {
     const struct hfi_claim *claim = take->claim;
     struct redlock_conn *rl = take->rl;
@@ -169,7 +130,8 @@ static int take_ask(struct take *take, int most, int64_t deadline)
 
 /* ---- counting ---------------------------------------------------------- */
 
-static const redisReply *take_part(struct take *take, int node, int part)
+static const redisReply *take_part(struct redlock_take *take, int node,
+                                   int part)
 {
     const struct redlock_node_call *node_call = &take->round.calls[node];
     const redisReply *reply;
@@ -185,7 +147,7 @@ static const redisReply *take_part(struct take *take, int node, int part)
 
 /* What the node proposes, and what it has confirmed for this claim; false if
  * that cannot be read. */
-static bool take_numbers(struct take *take, int node, bool own,
+static bool take_numbers(struct redlock_take *take, int node, bool own,
                          uint64_t *proposal, uint64_t *confirmed)
 {
     const redisReply *meta = take_part(take, node, PART_META);
@@ -222,7 +184,8 @@ static bool take_numbers(struct take *take, int node, bool own,
     return true;
 }
 
-static void take_no(struct take *take, int node, const redisReply *value)
+static void take_no(struct redlock_take *take, int node,
+                    const redisReply *value)
 {
     const redisReply *meta = take_part(take, node, PART_META);
     const redisReply *left = take_part(take, node, PART_LEFT);
@@ -240,7 +203,7 @@ static void take_no(struct take *take, int node, const redisReply *value)
 }
 
 /* A node has answered, or failed to. */
-static void take_count(struct take *take, int node, int64_t deadline)
+static void take_count(struct redlock_take *take, int node, int64_t deadline)
 {
     struct redlock_node_call *node_call = &take->round.calls[node];
     const redisReply *value = take_part(take, node, PART_VALUE);
@@ -272,7 +235,8 @@ static void take_count(struct take *take, int node, int64_t deadline)
 /* Hear until it is known who has the majority, or that nobody can tell.  Where
  * others have it, hear the rest, too: whether one of them has a majority, and
  * who need not be asked to give back. */
-static enum redlock_verdict take_hear(struct take *take, int64_t deadline)
+static enum redlock_verdict take_hear(struct redlock_take *take,
+                                      int64_t deadline)
 {
     struct redlock_span span =
         redlock_span(take->rl, take->claim->ttl_ms, deadline);
@@ -297,7 +261,8 @@ static enum redlock_verdict take_hear(struct take *take, int64_t deadline)
 /* ---- the fence --------------------------------------------------------- */
 
 /* Have a majority confirm it before anybody learns of it.  redlock.c (4) */
-static bool take_confirm(struct take *take, uint64_t fence, int64_t deadline)
+static bool take_confirm(struct redlock_take *take, uint64_t fence,
+                         int64_t deadline)
 {
     const struct hfi_claim *claim = take->claim;
     struct redlock_conn *rl = take->rl;
@@ -339,7 +304,7 @@ static bool take_confirm(struct take *take, uint64_t fence, int64_t deadline)
 /* Readers vote at the same time, so two may have the same fence in mind, where
  * the clocks are behind those that were confirmed: a node refuses the second
  * one, which then takes a larger one.  redlock.c (9) */
-static bool take_confirm_any(struct take *take, uint64_t *fence,
+static bool take_confirm_any(struct redlock_take *take, uint64_t *fence,
                              int64_t deadline)
 {
     uint16_t more;
@@ -357,111 +322,11 @@ static bool take_confirm_any(struct take *take, uint64_t *fence,
     return false;
 }
 
-/* ---- the verdict ------------------------------------------------------- */
-
-/* When enough of those who said no will be free again; 0 unknown. */
-static int64_t take_left(const struct take *take)
-{
-    int yes = __builtin_popcount(take->votes.yes);
-    int64_t best = 0;
-    int i, j, sooner;
-
-    for (i = 0; i < take->rl->n; i++) {
-        if (!take->left[i])
-            continue;
-        for (j = sooner = 0; j < take->rl->n; j++)
-            sooner += take->left[j] && take->left[j] <= take->left[i];
-        if (yes + sooner >= take->rl->majority &&
-            (!best || take->left[i] < best))
-            best = take->left[i];
-    }
-    return best;
-}
-
-/* Nobody has a majority, not even with all who were not heard. */
-static bool take_is_split(const struct take *take)
-{
-    int n = take->rl->n, i, j, same;
-    int silent = n - __builtin_popcount(take->votes.yes | take->votes.no);
-
-    for (i = 0; i < n; i++) {
-        if (!take->holder[i])
-            continue;
-        for (j = same = 0; j < n; j++)
-            same +=
-                take->holder[j] && !strcmp(take->holder[i], take->holder[j]);
-        if (same + silent >= take->rl->majority)
-            return false;
-    }
-    return true;
-}
-
-/* A time that differs from others'. */
-static int64_t take_split_ms(const struct take *take, unsigned splits)
-{
-    int64_t range = (SPLIT_MS + hfi_now() - take->began)
-                    << (splits < SPLIT_DOUBLED ? splits : SPLIT_DOUBLED);
-    char digits[5] = "";
-
-    if (range > SPLIT_MS_MAX)
-        range = SPLIT_MS_MAX;
-    memcpy(digits, take->claim->token + splits % 7 * 4, 4);
-    return 1 + strtol(digits, NULL, 16) % range;
-}
-
-/* Keep new readers out from the next try on, if readers have it and we shall
- * wait.  Nobody is told that a try of theirs was taken back, so ask again before
- * long.  redlock.c (9) */
-static void take_close_door(const struct take *take, struct redlock_grant *own,
-                            struct hfi_answer *busy)
-{
-    int64_t ms = DOOR_ASK_MS;
-    int i;
-
-    for (i = 0; i < take->rl->n && !own->door; i++)
-        if (!take->claim->shared && take->claim->queue && take->holder[i] &&
-            !strcmp(take->holder[i], REDLOCK_SHARED)) {
-            own->door = true;
-            ms = 1;
-        }
-    if (own->door && (!busy->left_ms || busy->left_ms > ms))
-        busy->left_ms = ms;
-}
-
-static hf_status take_busy(struct take *take, struct hfi_receipt *receipt,
-                           struct hfi_answer *busy, struct hf_error *err)
-{
-    const struct hfi_claim *claim = take->claim;
-    struct redlock_conn *rl = take->rl;
-    struct redlock_grant *own = receipt->own;
-    unsigned char splits = own->splits;
-    bool split = take_is_split(take);
-    char names[sizeof(err->text)];
-
-    busy->left_ms = take_left(take);
-    if (!rl->fenced || take->strange == take->votes.no ||
-        (own->watched && !redlock_subscriber_hears(rl, claim->key)))
-        if (!busy->left_ms || busy->left_ms > LOOK_MS)
-            busy->left_ms = LOOK_MS;
-    if (split) {
-        busy->left_ms = take_split_ms(take, splits);
-        if (!own->gate)
-            own->gate = 1;
-    }
-    take_close_door(take, own, busy);
-    splits = !split ? 0 : splits < 100 ? splits + 1 : splits;
-    own->splits = splits;
-    return hfi_fail(err, HF_BUSY, "%.160s %s",
-                    redlock_names(rl, take->votes.no, names, sizeof(names)),
-                    split ? "have other holders, none of which has a majority"
-                          : "have another holder");
-}
-
 /* ---- taking ------------------------------------------------------------ */
 
 /* Ask one node before the others.  False if it has a holder that it did not
  * have before. */
-static bool take_gate(struct take *take, struct hfi_receipt *receipt,
+static bool take_gate(struct redlock_take *take, struct hfi_receipt *receipt,
                       int64_t deadline)
 {
     char *note = &redlock_own(receipt)->gate;
@@ -486,9 +351,9 @@ static bool take_gate(struct take *take, struct hfi_receipt *receipt,
 }
 
 /* One question, from which a grant may come. */
-static hf_status take_run(struct take *take, struct hfi_receipt *receipt,
-                          struct hfi_answer *busy, int64_t deadline,
-                          struct hf_error *err)
+static hf_status take_run(struct redlock_take *take,
+                          struct hfi_receipt *receipt, struct hfi_answer *busy,
+                          int64_t deadline, struct hf_error *err)
 {
     struct redlock_conn *rl = take->rl;
     enum redlock_verdict verdict;
@@ -497,7 +362,7 @@ static hf_status take_run(struct take *take, struct hfi_receipt *receipt,
     redlock_await_majority(rl, deadline);
     redlock_quarantine_settle(rl, deadline);
     if (!take_gate(take, receipt, deadline)) {
-        busy->left_ms = take_split_ms(take, 0);
+        busy->left_ms = redlock_take_split_ms(take, 0);
         return hfi_fail(err, HF_BUSY, "somebody else is about to take it");
     }
     take_ask(take, rl->n, deadline);
@@ -509,7 +374,7 @@ static hf_status take_run(struct take *take, struct hfi_receipt *receipt,
         verdict = take_hear(take, deadline);
     }
     if (verdict == REDLOCK_HELD)
-        return take_busy(take, receipt, busy, err);
+        return redlock_take_busy(take, receipt, busy, err);
     if (verdict != REDLOCK_WON)
         return redlock_too_few(
             &take->round, __builtin_popcount(take->votes.yes | take->votes.no),
@@ -527,8 +392,9 @@ static hf_status take_run(struct take *take, struct hfi_receipt *receipt,
 /* It failed: take it back.  What had no answer may still arrive when the claim
  * has been granted the lock: see to it that nothing is lost by that.
  * redlock.c (7) */
-static hf_status take_back(struct take *take, struct hfi_receipt *receipt,
-                           hf_status st, struct hf_error *err)
+static hf_status take_back(struct redlock_take *take,
+                           struct hfi_receipt *receipt, hf_status st,
+                           struct hf_error *err)
 {
     struct redlock_grant *own = receipt->own;
     uint64_t tried = take->tried > own->tried ? take->tried : own->tried;
@@ -552,13 +418,13 @@ hf_status redlock_try_acquire(struct hfi_conn *conn,
 {
     struct redlock_conn *rl = (struct redlock_conn *)conn;
     struct redlock_grant *own = receipt->own;
-    struct take take = {.rl = rl,
-                        .claim = claim,
-                        .watched = own->watched,
-                        .door = own->door,
-                        .began = hfi_now(),
-                        .floor = own->floor,
-                        .votes = {.n = rl->n}};
+    struct redlock_take take = {.rl = rl,
+                                .claim = claim,
+                                .watched = own->watched,
+                                .door = own->door,
+                                .began = hfi_now(),
+                                .floor = own->floor,
+                                .votes = {.n = rl->n}};
     hf_status st = redlock_check_ttl(rl, claim->ttl_ms, err);
 
     if (st)

@@ -4,6 +4,7 @@
  *
  *   redlock.c          the rules and why they hold; opening
  *   acquire.c          taking: votes and the fence
+ *   busy.c             others have it: when to ask again; take.h for both
  *   renew.c            keeping, mending
  *   release.c          giving back
  *   wait.c             wake-ups
