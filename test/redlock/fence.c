@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * fence.c - the argument of redlock.c (4), checked by simulation; and that the
- * nodes of the simulation do what the script does.
+ * fence.c - the argument of redlock.c (4), checked by simulation; that the nodes
+ * of the simulation do what the script does; and which fences and whose late
+ * requests the script refuses where readers are, redlock.c (9).
  *
  * A failure names its seed: SEED=n runs that one alone and tells each grant;
  * SEEDS=n tries the first n.
@@ -235,6 +236,114 @@ TEST(the_nodes_of_the_simulation_do_what_the_script_does)
     }
     rt_do(&s, "DEL holdfast:k");
     rt_end(&s);
+}
+
+/* ---- readers ----------------------------------------------------------- */
+
+static struct rt_server lone;
+static char lone_id[48];
+
+/* What the node says to a step, of one whose token is `who`; of a list,
+ * its first item.  -1: nil, -2: something else. */
+static long long step(char op, int who, const char *rest)
+{
+    redisReply *r, *first;
+    long long said = -2;
+    char text[320];
+
+    snprintf(text, sizeof(text), "EVALSHA %s 2 " NAMES " %c %032d %s", lone_id,
+             op, who, rest);
+    r = rt_ask(&lone, text);
+    first = r->type == REDIS_REPLY_ARRAY ? r->element[0] : r;
+    if (first->type == REDIS_REPLY_INTEGER)
+        said = first->integer;
+    else if (first->type == REDIS_REPLY_NIL)
+        said = -1;
+    freeReplyObject(r);
+    return said;
+}
+
+static void lone_start(void)
+{
+    rt_start(&lone, NULL);
+    snprintf(lone_id, sizeof(lone_id), "%s",
+             rt_text(&lone, "SCRIPT LOAD %s", redlock_script));
+}
+
+TEST(a_node_confirms_fences_above_those_of_writers_and_each_once)
+{
+    lone_start();
+    CHECK_EQ(step('S', 1, "60000"), -1);
+    CHECK_EQ(step('W', 1, "100 n o"), 1);
+    CHECK_EQ(step('S', 2, "60000"), -1);
+    CHECK_EQ(step('W', 2, "90 n o"), 1); /* Readers come in any order, */
+    CHECK_EQ(step('W', 2, "90 n o"), 1);
+    CHECK_EQ(step('S', 3, "60000"), -1);
+    CHECK_EQ(step('W', 3, "100 n o"), 0); /* and no two are equal. */
+    CHECK_EQ(step('W', 3, "95 n o"), 1);
+    CHECK_EQ(step('W', 4, "500 n o"), 0); /* It did not vote for that one. */
+    for (int who = 1; who <= 3; who++)
+        CHECK_EQ(step('L', who, "1"), 1);
+    /* A writer that knows no readers. */
+    rt_do(&lone, "HSET {holdfast:k}:meta: c 200 k somebody");
+    CHECK_EQ(step('S', 4, "60000"), -1);
+    CHECK_EQ(step('W', 4, "150 n o"), 0);
+    CHECK_EQ(step('W', 4, "200 n o"), 0);
+    CHECK_EQ(step('W', 4, "201 n o"), 1);
+    CHECK_EQ(step('L', 4, "1"), 1);
+    CHECK_EQ(step('A', 5, "60000"), -1);
+    CHECK_EQ(step('W', 5, "201 n o"), 0); /* A writer's is above all. */
+    CHECK_EQ(step('W', 5, "300 n o"), 1);
+    CHECK_EQ(step('S', 6, "60000"), -2);
+    CHECK_EQ(step('G', 5, "300"), 1); /* It was a writer's nevertheless. */
+    CHECK_EQ(step('S', 6, "60000"), -1);
+    CHECK_EQ(step('W', 6, "250 n o"), 0);
+    CHECK_EQ(step('W', 6, "300 n o"), 0);
+    CHECK_EQ(step('W', 6, "301 n o"), 1);
+    CHECK_EQ(step('R', 5, "60000 0 300 0 n o 0 1"), 1);
+    CHECK_EQ(step('L', 5, "1"), 1);
+    CHECK_EQ(step('L', 6, "1"), 1);
+    CHECK_EQ(rt_int(&lone, "EXISTS holdfast:k {holdfast:k}:readers:"), 0);
+    rt_end(&lone);
+}
+
+TEST(a_node_refuses_what_arrives_late_for_a_reader)
+{
+    char taken[96];
+
+    lone_start();
+    CHECK_EQ(step('S', 1, "60000"), -1);
+    CHECK_EQ(step('W', 1, "100 n o"), 1);
+    snprintf(taken, sizeof(taken), "%032d 100 1 %032d", 1, 1);
+    CHECK_EQ(step('T', 2, taken), 1);
+    CHECK_EQ(step('T', 2, taken), 1);
+    CHECK_EQ(step('T', 3, taken), 2);
+    /* The token that was replaced is not put back. */
+    CHECK_EQ(step('R', 1, "60000 0 100 0 n o 0 1"), 0);
+    CHECK_EQ(step('R', 1, "60000 0 100 1 n o 0 1"), 2);
+    CHECK_EQ(step('L', 1, "1"), 0);
+    /* What takes an earlier try back, and an earlier grant of the token. */
+    CHECK_EQ(step('L', 2, "0 99"), 0);
+    CHECK_EQ(step('R', 2, "60000 0 99 0 n o 0 1"), 5);
+    /* One that was broken stays so, and is there until it leaves. */
+    CHECK_EQ(step('S', 4, "60000"), -1);
+    CHECK_EQ(step('W', 4, "101 n o"), 1);
+    CHECK_EQ(step('B', 0, "100"), 1);
+    CHECK_EQ(step('R', 2, "60000 0 100 0 n o 0 1"), 3);
+    CHECK_EQ(step('R', 4, "60000 0 101 0 n o 0 1"), 1);
+    CHECK_EQ(step('F', 0, "101"), 1);
+    CHECK_EQ(step('R', 4, "60000 0 101 1 n o 0 1"), 3);
+    CHECK_EQ(step('L', 2, "1"), 1);
+    /* A later writer was here. */
+    CHECK_EQ(step('A', 5, "60000"), -1);
+    CHECK_EQ(step('W', 5, "200 n o"), 1);
+    CHECK_EQ(step('G', 2, "100"), 2);
+    CHECK_EQ(step('R', 2, "60000 0 100 1 n o 0 1"), 2);
+    CHECK_EQ(step('L', 5, "1"), 1);
+    CHECK_EQ(step('R', 2, "60000 0 100 1 n o 0 1"), 5);
+    CHECK_EQ(step('G', 5, "200"), 0);
+    CHECK_EQ(rt_int(&lone, "EXISTS holdfast:k {holdfast:k}:readers:"), 0);
+    rt_end(&lone);
 }
 
 T_MAIN
