@@ -330,11 +330,11 @@ TEST_TIMEOUT(many_dead_readers_are_removed_by_the_next_writer, 120)
     hf_lock *lk[READERS];
 
     for (int i = 0; i < READERS; i++)
-        lk[i] = share(a, "crowd", 20000);
-    CHECK_EQ(count_holders("crowd"), READERS);
-    end_session_of("crowd/.holdfast-holders/");
-    CHECK_OK(hf_release(lock(b, "crowd", 20000, 30000), &t_err));
-    CHECK_EQ(count_holders("crowd"), 0);
+        lk[i] = share(a, "contenders", 20000);
+    CHECK_EQ(count_holders("contenders"), READERS);
+    end_session_of("contenders/.holdfast-holders/");
+    CHECK_OK(hf_release(lock(b, "contenders", 20000, 30000), &t_err));
+    CHECK_EQ(count_holders("contenders"), 0);
     for (int i = 0; i < READERS; i++)
         CHECK_STATUS(hf_release(lk[i], &t_err), HF_LOST);
     hf_close(a);
