@@ -250,7 +250,7 @@ const struct hfi_backend hfi_backend_etcd = {
               HF_TRAIT_NOTED | HF_TRAIT_SHARED | HF_TRAIT_PERMITS |
               HF_TRAIT_MIN_HOLD | HFI_TRAIT_BOUND,
     .page = "etcd",
-    .tested = "etcd 3.4",
+    .tested = "etcd 3.4, 3.5",
     .open = etcd_open,
     .close = etcd_close,
     .after_fork_child = etcd_forget,

@@ -249,7 +249,7 @@ const struct hfi_backend hfi_backend_zk = {
     .usual = HF_TRAIT_QUEUED | HF_TRAIT_REENTRANT | HF_TRAIT_SHARED |
              HF_TRAIT_PERMITS,
     .page = "zk",
-    .tested = "ZooKeeper 3.8",
+    .tested = "ZooKeeper 3.8, 3.9",
     .no_permits = "recipe=ephemeral has one node for all",
     .no_min_hold = "a node ends with its session",
     .open = zk_open,

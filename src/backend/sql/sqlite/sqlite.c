@@ -458,7 +458,7 @@ const struct hfi_backend hfi_backend_sqlite = {
               HF_TRAIT_DETACH | HF_TRAIT_BREAK | HF_TRAIT_PROCESSES |
               HF_TRAIT_NOTED | SQL_SHARING,
     .page = "sql",
-    .tested = "SQLite 3.40",
+    .tested = "SQLite 3.40, 3.46",
     .fallback_poll_ms = LITE_NET_MS,
     .open = lite_open,
     .close = lite_close,
