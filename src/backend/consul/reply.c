@@ -83,6 +83,8 @@ static void reply_tame_numbers(char *text)
 
 bool hfi_consul_reply_parse(struct consul_reply *reply)
 {
+    if (reply->json) /* A refused transaction was read already. */
+        return true;
     if (!reply->data)
         return false;
     reply->json = json_loadb(reply->data, reply->len, 0, NULL);
