@@ -333,7 +333,7 @@ TEST(holders_lists_each_of_those_who_share)
         CHECK_EQ(info->holders, 3);
         CHECK_EQ(info->slot, -1);
         if (info->left_ms >= 0) /* unknown on some */
-            CHECK(info->left_ms > 0 && info->left_ms <= 30000);
+            CHECK(info->left_ms > 0 && info->left_ms <= opts.ttl_ms);
         CHECK_OK(hf_check(b, key, hf_fence(lk[i]), &t_err));
     }
     CHECK_EQ(conf_look(a, key).holders, 3);

@@ -24,16 +24,16 @@ static void check_again(int fd, const struct file_record *rec)
     struct file_record again, fence;
 
     /* It is written over the old one, which may have been longer. */
-    must(!file_record_write(fd, rec, &claim, NULL));
+    must(!file_record_write(fd, 0, rec, &claim, NULL));
     must(!file_record_read(fd, &fence, NULL));
-    must(!file_record_inspect(fd, &again, NULL));
-    must(!file_record_read_fence(fd, &fence, NULL));
+    must(!file_record_inspect(fd, 0, &again, NULL));
+    must(!file_record_read_fence(fd, 0, &fence, NULL));
     must(again.fence == rec->fence && fence.fence == rec->fence);
     must(again.mode == rec->mode && again.pid == rec->pid);
     must(again.since_us == rec->since_us && again.broken == rec->broken);
     must(!strcmp(again.owner, rec->owner) && !strcmp(again.note, rec->note));
-    must(!file_record_break(fd, rec->fence, NULL));
-    must(!file_record_read_fence(fd, &fence, NULL));
+    must(!file_record_break(fd, 0, rec->fence, NULL));
+    must(!file_record_read_fence(fd, 0, &fence, NULL));
     must(fence.broken == rec->fence);
     must(!file_next_fence(rec, 1) || file_next_fence(rec, 1) > rec->fence);
 }

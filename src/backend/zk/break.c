@@ -273,7 +273,7 @@ static hf_status break_holders(struct zk_session *ses, const char *parent,
                                struct break_request *request, int64_t deadline,
                                struct hf_error *err)
 {
-    hf_status st;
+    hf_status st = HF_OK;
 
     do {
         request->changed = false;
