@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -644,6 +645,151 @@ TEST(a_writer_passes_a_reader_that_was_freed_by_force_and_no_other)
     hf_close(other);
 }
 
+/* What happens just before a file is made in place of the old one, and just
+ * before that has the key's name. */
+static void (*before_making)(void), (*before_naming)(void);
+
+int openat64(int dir, const char *path, int flags, ...)
+{
+    void (*then)(void) = before_making;
+    unsigned mode;
+    va_list args;
+
+    va_start(args, flags);
+    mode = va_arg(args, unsigned);
+    va_end(args);
+    if (then && !strncmp(path, ".new-", 5)) {
+        before_making = NULL;
+        then();
+    }
+    return (int)syscall(SYS_openat, dir, path, flags, mode);
+}
+
+int renameat(int from_dir, const char *from, int to_dir, const char *to)
+{
+    void (*then)(void) = before_naming;
+
+    before_naming = NULL;
+    if (then)
+        then();
+    return (int)syscall(SYS_renameat2, from_dir, from, to_dir, to, 0);
+}
+
+static hf_lock *joined, *stuck_lock;
+
+static void join_readers(void)
+{
+    joined = take(second, how(HF_SHARED, 0));
+}
+
+static void join_permits(void)
+{
+    joined = take(second, how(0, 2));
+}
+
+/* Who comes in after the operator has looked and before the file would be
+ * replaced has a grant that nobody has broken. */
+static void check_newcomer(struct hf_lock_opts opts, void (*join)(void),
+                           hf_status others)
+{
+    hf_client *client = open_locks();
+    hf_lock *stuck;
+
+    opts.flags |= HF_MANUAL;
+    opts.ttl_ms = 600000; /* It does not look before it asks. */
+    stuck = take(client, opts);
+    second = open_locks();
+    before_making = join;
+    CHECK_OK(hf_break_force(client, "job", hf_fence(stuck), &t_err));
+    CHECK(before_making == NULL);
+    CHECK_STATUS(hf_extend(stuck, 0, &t_err), HF_LOST);
+    CHECK_OK(hf_extend(joined, 0, &t_err));
+    CHECK_STATUS(try_it(client, how(0, 0)), others);
+    CHECK_EQ(holders(client).n, 1);
+    hf_release(stuck, NULL);
+    CHECK_OK(hf_release(joined, &t_err));
+    CHECK_STATUS(try_it(client, how(0, 0)), HF_OK);
+    hf_close(client);
+    hf_close(second);
+}
+
+TEST(a_reader_that_comes_to_one_that_is_freed_by_force_keeps_writers_out)
+{
+    check_newcomer(how(HF_SHARED, 0), join_readers, HF_BUSY);
+}
+
+TEST(a_permit_that_comes_to_one_that_is_freed_by_force_is_counted)
+{
+    check_newcomer(how(0, 2), join_permits, HF_INVALID);
+}
+
+static void change_holder(void)
+{
+    struct hf_lock_opts opts = how(0, 0);
+
+    CHECK_OK(hf_release(stuck_lock, &t_err));
+    second_status = hf_acquire(second, "job", 0, &opts, &joined, &t_err);
+}
+
+/* The holder lets go while its file is being replaced: nobody gets that one. */
+TEST(who_comes_in_the_moment_of_a_break_by_force_is_not_hit)
+{
+    hf_client *client = open_locks(), *other = open_locks();
+    hf_lock *next;
+
+    second = open_locks();
+    joined = NULL;
+    stuck_lock = take(client, how(0, 0));
+    before_naming = change_holder;
+    CHECK_OK(hf_break_force(other, "job", hf_fence(stuck_lock), &t_err));
+    CHECK(before_naming == NULL);
+    next = take(other, how(0, 0));
+    CHECK(!joined || !hf_held(joined));
+    CHECK_STATUS(second_status, HF_BUSY);
+    CHECK_OK(hf_release(next, &t_err));
+    hf_close(client);
+    hf_close(other);
+    hf_close(second);
+}
+
+/* flock(1) has done nothing: a writer waits for it. */
+static void check_stranger(struct hf_lock_opts opts)
+{
+    hf_client *client = open_locks(), *other = open_locks();
+    hf_lock *stuck;
+    struct t_peer stranger;
+
+    opts.flags |= HF_MANUAL;
+    opts.ttl_ms = 600000;
+    stuck = take(client, opts);
+    stranger = t_fork(flock_shared, NULL);
+    t_hear(&stranger);
+    CHECK_OK(hf_break_force(other, "job", hf_fence(stuck), &t_err));
+    CHECK_STATUS(hf_check(other, "job", hf_fence(stuck), &t_err), HF_LOST);
+    CHECK_STATUS(try_it(other, how(0, 0)), HF_BUSY);
+    CHECK_STATUS(try_it(other, how(HF_SHARED, 0)), HF_OK);
+    t_tell(&stranger, 0);
+    t_join(&stranger);
+    CHECK_STATUS(try_it(other, how(0, 0)), HF_OK);
+    CHECK_STATUS(hf_extend(stuck, 0, &t_err), HF_LOST);
+    hf_release(stuck, NULL);
+    hf_close(client);
+    hf_close(other);
+}
+
+TEST(flock_beside_a_reader_that_is_freed_by_force_keeps_writers_out)
+{
+    check_stranger(how(HF_SHARED, 0));
+}
+
+TEST(flock_beside_an_owner_that_is_freed_by_force_keeps_writers_out)
+{
+    struct hf_lock_opts opts = how(0, 0);
+
+    opts.owner = "me";
+    check_stranger(opts);
+}
+
 /* ---- what is kept ------------------------------------------------------ */
 
 static void keep_it(hf_client *client, struct hf_lock_opts opts, int64_t ms)
@@ -743,6 +889,27 @@ TEST(a_permit_that_is_kept_has_its_slot)
     CHECK_OK(hf_extend(lk, 0, &t_err));
     CHECK_OK(hf_release(lk, &t_err));
     CHECK_STATUS(try_it(client, how(0, 0)), HF_OK);
+    hf_close(client);
+}
+
+/* flock(1) takes what is only kept; that it is freed changes nothing then. */
+TEST(flock_keeps_a_kept_lock_that_is_freed_by_force)
+{
+    hf_client *client = open_locks();
+    struct t_peer stranger;
+    uint64_t fence;
+
+    keep_it(client, how(0, 0), 3600000);
+    fence = look(client).fence;
+    stranger = t_fork(flock_until_told, NULL);
+    t_hear(&stranger);
+    CHECK_OK(hf_break_force(client, "job", fence, &t_err));
+    CHECK_STATUS(hf_break_force(client, "job", fence, &t_err), HF_LOST);
+    CHECK_STATUS(try_it(client, how(0, 0)), HF_BUSY);
+    t_tell(&stranger, 0);
+    t_join(&stranger);
+    CHECK_STATUS(try_it(client, how(0, 0)), HF_OK);
+    CHECK_GT(look(client).fence, fence);
     hf_close(client);
 }
 

@@ -82,18 +82,29 @@ hf_status file_sign(struct file_try *try, char mode, struct hf_error *err)
     return file_record_write(try->own->fd, 0, rec, try->claim, err);
 }
 
+/* May an operator be changing this record, or replacing the file? */
+static bool file_needs_gate(const struct file_record *rec)
+{
+    return rec->fence && (rec->mode != FILE_EXCLUSIVE || rec->broken);
+}
+
 static hf_status file_take_exclusive(struct file_try *try, struct hf_error *err)
 {
     int fd = try->own->fd;
     hf_status st = file_flock(fd, LOCK_EX, err);
+    bool gated = false;
 
     if (st)
         return st == HF_BUSY ? file_refused(try, err) : st;
     st = file_record_read_fence(fd, 0, &try->rec, err);
-    if (!st && try->rec.fence && try->rec.mode != FILE_EXCLUSIVE)
-        st = file_check_idle(try, err);
+    if (!st && file_needs_gate(&try->rec)) {
+        gated = file_gate(fd);
+        st = gated ? file_check_idle(try, err) : HF_BUSY;
+    }
     if (!st)
         st = file_sign(try, FILE_EXCLUSIVE, err);
+    if (gated)
+        file_ungate(fd);
     if (st == HF_BUSY)
         flock(fd, LOCK_UN);
     return st;

@@ -13,12 +13,15 @@
  *  (2) The mark is written before the new file has the key's name: whoever has
  *      just opened the old file looks for its name only if there is a mark.
  *  (3) The key's name is never without a file.
+ *  (4) Whether the file has other users than the grant that is meant is decided
+ *      under the gate that it is replaced under.  If it has, it stays.
  */
 #include "file.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -34,15 +37,17 @@ struct free_beside {
     char name[32];
     char path[FILE_PATH_MAX];
     const char *key_name; /* in `path` */
+    bool named;           /* it has that name */
 };
 
 /* Which grant is meant, and what is to be done with it. */
 struct break_order {
     uint64_t fence;
     int fd;
-    bool gone; /* remove the record, do not only mark it */
-    const struct free_beside *beside; /* takes the place of the file; or NULL */
-    bool any;                         /* out: there is such a grant */
+    bool gone;                  /* remove the record, do not only mark it */
+    struct free_beside *beside; /* takes the place of the file; or NULL */
+    bool any;                   /* out: there is such a grant */
+    bool others;                /* out: there are others */
     hf_status st;
     struct hf_error *err;
 };
@@ -65,30 +70,50 @@ static bool break_holder(void *arg, int32_t index,
     return !order->st;
 }
 
+/* Give the new file the record and the rights of the old one.  Of another's file
+ * the owner can be kept by root only.  The gate is ours, so that no fence is
+ * given out in the old one after that. */
+static hf_status free_copy(const struct free_beside *beside, int old,
+                           struct file_record rec, struct hf_error *err)
+{
+    struct stat sb;
+
+    rec.broken = 0;
+    rec.size = 0;
+    rec.mode = FILE_EXCLUSIVE;
+    rec.permits = rec.slot = 0;
+    rec.kept_until = 0;
+    if (fstat(old, &sb) ||
+        (fchown(beside->fd, sb.st_uid, sb.st_gid) && geteuid() == 0) ||
+        fchmod(beside->fd, sb.st_mode & 0777))
+        return hfi_fail_errno(err, HF_SYSTEM, errno, "copy the rights");
+    return file_record_write(beside->fd, 0, &rec, NULL, err);
+}
+
 /* Give the new file the key's name.  The gate of the old one is ours: of two who
  * would replace it one comes later, and finds that it is done. */
 static hf_status break_rename(struct file_conn *fc, const char *key, int old,
-                              const struct free_beside *beside,
-                              struct hf_error *err)
+                              struct free_beside *beside, struct hf_error *err)
 {
     if (!file_is_named(fc, key, old))
         return HF_LOST;
     if (renameat(beside->dir, beside->name, beside->dir, beside->key_name))
         return hfi_fail_errno(err, HF_SYSTEM, errno, "name the new lock file");
+    beside->named = true;
     return HF_OK;
 }
 
 /* Find the grant and mark it; with a new file also the old one, that nobody uses
  * it without a look at its name.  The gate is ours. */
-static hf_status break_write(struct break_order *order)
+static hf_status break_write(struct break_order *order, struct file_record rec)
 {
     bool all = order->beside != NULL;
-    struct file_record rec;
-    hf_status st = file_record_inspect(order->fd, 0, &rec, order->err);
+    hf_status st = HF_OK;
 
+    if (all)
+        st = free_copy(order->beside, order->fd, rec, order->err);
     if (st)
         return st;
-    order->any = false;
     if (rec.mode == FILE_EXCLUSIVE || rec.mode == FILE_KEPT)
         all = order->any = rec.fence == order->fence;
     else
@@ -113,23 +138,89 @@ static bool break_latest(void *arg, int32_t index,
     return true;
 }
 
-static hf_status break_remove(struct break_order *order)
+/* End the grant and leave the file to the others, to strangers too.  The gate is
+ * ours. */
+static hf_status break_remove(struct break_order *order, struct file_record rec)
 {
-    struct file_record rec;
+    bool alone = rec.mode == FILE_KEPT && rec.fence == order->fence;
+    hf_status st = HF_OK;
     int64_t latest = 0;
-    hf_status st = file_record_inspect(order->fd, 0, &rec, order->err);
 
-    if (st)
-        return st;
-    file_holders_each(order->fd, &rec, break_holder, order);
+    if (alone) {
+        order->any = true;
+        rec.mode = FILE_EXCLUSIVE; /* as it was */
+    } else {
+        file_holders_each(order->fd, &rec, break_holder, order);
+    }
     if (!order->any || order->st)
         return order->any ? order->st : HF_LOST;
     if (rec.kept_until) {
-        file_holders_each(order->fd, &rec, break_latest, &latest);
+        if (!alone)
+            file_holders_each(order->fd, &rec, break_latest, &latest);
         rec.kept_until = latest;
         st = file_record_write(order->fd, 0, &rec, NULL, order->err);
     }
     futimens(order->fd, NULL); /* Those who wait hear it. */
+    return st;
+}
+
+static bool break_other(void *arg, int32_t index, const struct file_record *rec)
+{
+    struct break_order *order = arg;
+
+    (void)index;
+    order->others = rec->fence != order->fence;
+    return !order->others;
+}
+
+/* The mark is written: who reads it waits for the gate.  Has the holder let go
+ * before, and somebody else read the record without the mark?  Another process
+ * shows; one that is the same, or of another pid namespace, has signed a moment
+ * later, or is stopped. */
+static bool break_passed_on(int fd, const struct file_record *rec)
+{
+    const struct file_taken *taken;
+    struct file_taken_list list;
+    struct file_record now;
+    struct stat sb;
+    bool other;
+    size_t n;
+
+    if (!file_is_exclusive(fd) || fstat(fd, &sb))
+        return true;
+    if (file_taken_read(&list, NULL))
+        return false;
+    taken = file_taken_find(&list, fd, sb.st_ino, &n);
+    other = taken && !file_taken_by(&list, taken, rec);
+    hfi_free(list.items);
+    poll(NULL, 0, 2);
+    return other || file_record_read_fence(fd, 0, &now, NULL) ||
+           now.fence != rec->fence;
+}
+
+/* Do it.  Others may have come since the operator looked: then the file is
+ * theirs.  The gate is ours. */
+static hf_status break_carry_out(struct file_conn *fc, const char *key,
+                                 struct break_order *order)
+{
+    struct file_record rec;
+    hf_status st = file_record_inspect(order->fd, 0, &rec, order->err);
+
+    if (st)
+        return st;
+    order->any = order->others = false;
+    if (order->beside && rec.mode != FILE_EXCLUSIVE)
+        file_holders_each(order->fd, &rec, break_other, order);
+    if (order->others || (order->beside && rec.mode == FILE_KEPT))
+        order->gone = true;
+    if (order->gone)
+        return break_remove(order, rec);
+    st = break_write(order, rec);
+    if (!st && order->beside && rec.mode == FILE_EXCLUSIVE &&
+        break_passed_on(order->fd, &rec))
+        return HF_LOST;
+    if (!st && order->beside)
+        st = break_rename(fc, key, order->fd, order->beside, order->err);
     return st;
 }
 
@@ -155,9 +246,7 @@ static hf_status break_do(struct file_conn *fc, const char *key,
                         "try again",
                         fc->base.endpoint);
     }
-    st = order.gone ? break_remove(&order) : break_write(&order);
-    if (!st && order.beside)
-        st = break_rename(fc, key, order.fd, order.beside, err);
+    st = break_carry_out(fc, key, &order);
     if (st == HF_LOST)
         hfi_fail(err, st, "%s: that grant is over", fc->base.endpoint);
     file_ungate(order.fd);
@@ -169,20 +258,20 @@ static hf_status break_do(struct file_conn *fc, const char *key,
 struct break_target {
     uint64_t fence;
     bool found;
-    bool alone; /* nobody else of ours has the lock, or is kept */
+    bool lives;  /* it is not only kept */
+    bool others; /* somebody else has the lock, also strangers, or is kept */
 };
 
 static bool break_see(void *arg, const struct hf_info *holder)
 {
     struct break_target *target = arg;
 
-    if (!holder->owner[0])
-        return true; /* a stranger */
-    if (holder->fence != target->fence) {
-        target->alone = false;
+    if (!holder->owner[0] || holder->fence != target->fence) {
+        target->others = true;
         return true;
     }
     target->found = true;
+    target->lives = target->lives || !holder->kept;
     return true;
 }
 
@@ -218,6 +307,7 @@ static bool free_create(struct file_conn *fc, const char *key,
     char *name;
 
     ret->fd = -1;
+    ret->named = false;
     ret->dir = file_open_lock_dir(fc->dir_fd, key, ret->path, &name);
     ret->key_name = name;
     if (ret->dir < 0)
@@ -229,30 +319,6 @@ static bool free_create(struct file_conn *fc, const char *key,
             ret->dir, ret->name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
     } while (ret->fd < 0 && errno == EEXIST);
     return ret->fd >= 0;
-}
-
-/* Give it the record and the rights of the old one.  Of another's file the
- * owner can be kept by root only. */
-static hf_status free_copy(const struct free_beside *beside, int old,
-                           struct hf_error *err)
-{
-    struct file_record rec;
-    struct stat sb;
-    hf_status st;
-
-    st = file_record_inspect(old, 0, &rec, err);
-    if (st)
-        return st;
-    rec.broken = 0;
-    rec.size = 0;
-    rec.mode = FILE_EXCLUSIVE;
-    rec.permits = rec.slot = 0;
-    rec.kept_until = 0;
-    if (fstat(old, &sb) ||
-        (fchown(beside->fd, sb.st_uid, sb.st_gid) && geteuid() == 0) ||
-        fchmod(beside->fd, sb.st_mode & 0777))
-        return hfi_fail_errno(err, HF_SYSTEM, errno, "copy the rights");
-    return file_record_write(beside->fd, 0, &rec, NULL, err);
 }
 
 /* In a sticky directory the file must be ours, or the directory. */
@@ -269,10 +335,12 @@ static bool free_is_allowed(const struct free_beside *beside, int old)
     return false;
 }
 
-/* Make the new file, and let it take the place of the old one as `order` says;
- * with a fence of 0 that is done here, by who has the gate. */
+/* Make the new file, and let it take the place of the old one if that is still
+ * to be done for that fence; with `rec` it is done here, by who has the gate. */
 static hf_status free_replace(struct file_conn *fc, const char *key,
-                              uint64_t fence, int old, struct hf_error *err)
+                              uint64_t fence, int old,
+                              const struct file_record *rec,
+                              struct hf_error *err)
 {
     struct free_beside beside;
     bool made = free_create(fc, key, &beside);
@@ -280,15 +348,15 @@ static hf_status free_replace(struct file_conn *fc, const char *key,
 
     if (!made || !free_is_allowed(&beside, old))
         st = hfi_fail_errno(err, HF_SYSTEM, errno, "make a new lock file");
-    if (!st)
-        st = free_copy(&beside, old, err);
-    if (!st && fence)
+    if (!st && !rec)
         st = break_do(fc, key,
                       (struct break_order){.fence = fence, .beside = &beside},
                       err);
     else if (!st)
+        st = free_copy(&beside, old, *rec, err);
+    if (!st && rec)
         st = break_rename(fc, key, old, &beside, err);
-    if (st && made)
+    if (made && !beside.named)
         unlinkat(beside.dir, beside.name, 0);
     if (made)
         close(beside.fd);
@@ -306,20 +374,20 @@ hf_status file_free(struct hfi_conn *conn, const char *key, uint64_t fence,
                     int64_t deadline, struct hf_error *err)
 {
     struct file_conn *fc = (struct file_conn *)conn;
-    struct break_target target = {.fence = fence, .alone = true};
+    struct break_target target = {.fence = fence};
     hf_status st = break_check(conn, key, &target, deadline, err);
     int old;
 
     if (st)
         return st;
-    if (!target.alone)
+    if (target.others || !target.lives)
         return break_do(
             fc, key, (struct break_order){.fence = fence, .gone = true}, err);
     old = file_open_key(fc->dir_fd, key, O_RDONLY | O_NONBLOCK);
     if (old < 0)
         return hfi_fail_errno(err, HF_SYSTEM, errno, "%s: open the lock file",
                               conn->endpoint);
-    st = free_replace(fc, key, fence, old, err);
+    st = free_replace(fc, key, fence, old, NULL, err);
     close(old);
     if (st && st != HF_LOST && st != HF_UNAVAILABLE)
         hfi_wrap(err, st, "%s: put a new lock file in place of the old one",
@@ -357,7 +425,7 @@ bool file_replace_deserted(struct file_conn *fc, const char *key, int fd)
     done = !file_record_inspect(fd, 0, &rec, NULL) &&
            file_is_deserted(fd, &rec) &&
            !file_record_break(fd, 0, rec.fence, NULL) &&
-           !free_replace(fc, key, 0, fd, NULL);
+           !free_replace(fc, key, 0, fd, &rec, NULL);
     file_ungate(fd);
     return done;
 }

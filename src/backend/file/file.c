@@ -19,7 +19,10 @@
  *
  * INVARIANTS
  *  (1) The record is written under LOCK_EX, or under LOCK_SH with the gate (a
- *      second such byte) held; so a fence is given out once.
+ *      second such byte) held; so a fence is given out once.  An operator's
+ *      break has the gate and no lock: so LOCK_EX alone is enough only over the
+ *      record of a plain lock without a mark, of which a break writes the mark
+ *      only (break.c).
  *  (2) A descriptor that was kept from an earlier try, or whose record bears
  *      the mark of a break, is used only while the key's name leads to its
  *      file; else the name is opened again.  What is removed or renamed under a

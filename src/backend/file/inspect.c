@@ -142,8 +142,8 @@ static bool look_stays(int fd, uint64_t inode, long pid)
     return found;
 }
 
-/* Those who hold it together: ours, then strangers.  An older holdfast keeps a
- * byte and writes no record of its own. */
+/* Those who hold it together: ours, then strangers, and who was freed by force
+ * is one.  An older holdfast keeps a byte and writes no record of its own. */
 static void look_together(int fd, uint64_t inode, const struct file_record *rec,
                           const struct file_taken_list *list,
                           const struct file_taken *taken, size_t n,
@@ -154,8 +154,9 @@ static void look_together(int fd, uint64_t inode, const struct file_record *rec,
 
     file_holders_each(fd, rec, look_add_holder, look);
     tally = file_count_holders(fd, FILE_COUNT_MAX);
-    if (!look->len && (tally.count || (tally.hidden && taken &&
-                                       file_taken_by(list, taken, rec)))) {
+    if (!look->len && file_holders_ended(fd, rec) <= 0 &&
+        (tally.count ||
+         (tally.hidden && taken && file_taken_by(list, taken, rec)))) {
         look_add_ours(look, rec);
         look->uncounted = tally.count > 1 ? tally.count - 1 : 0;
     }

@@ -137,22 +137,10 @@ static hf_status share_join(struct file_try *try, struct hf_error *err)
     return st;
 }
 
-/* We have LOCK_SH in place of LOCK_EX, and our byte is locked: is the record
- * still ours?  Somebody may have come and gone in between. */
-static hf_status share_settle(int fd, uint64_t fence, struct hf_error *err)
-{
-    struct file_record now;
-    hf_status st;
-
-    if (!file_gate(fd))
-        return HF_BUSY;
-    st = file_record_read_fence(fd, 0, &now, err);
-    file_ungate(fd);
-    return !st && now.fence != fence ? HF_BUSY : st;
-}
-
 /* First alone, to sign; then shared, for equals to join.  The change from one
- * to the other is not atomic, so it may fail, and then somebody else has it. */
+ * to the other is not atomic, so it may fail, and then somebody else has it;
+ * nobody who is granted it has come and gone in between, since we have the
+ * gate. */
 hf_status file_take_owned(struct file_try *try, struct hf_error *err)
 {
     int fd = try->own->fd;
@@ -160,20 +148,33 @@ hf_status file_take_owned(struct file_try *try, struct hf_error *err)
 
     if (st == HF_BUSY)
         return share_join(try, err);
-    if (!st)
-        st = file_check_idle(try, err);
+    if (st)
+        return st;
+    if (!file_gate(fd))
+        return HF_BUSY;
+    st = file_check_idle(try, err);
     if (!st)
         st = file_sign(try, FILE_OWNED, err);
     if (!st)
         st = file_holder_add(try->own, &try->rec, &try->rec, try->claim, err);
     if (!st)
         st = file_flock(fd, LOCK_SH, err);
-    return st ? st : share_settle(fd, try->rec.fence, err);
+    file_ungate(fd);
+    return st;
 }
 
 /* ---- readers ----------------------------------------------------------- */
 
-/* May a reader come in?  What is hidden may be the byte of an owner. */
+/* Does an owner have it, or may it?  What is hidden may be its byte; one whose
+ * grant was ended by force has only that. */
+static bool share_is_owned(struct file_try *try, const struct share_use *use)
+{
+    return try->rec.mode == FILE_OWNED &&
+           (use->hidden || use->kept ||
+            (use->lives && file_holders_ended(try->own->fd, &try->rec) <= 0));
+}
+
+/* May a reader come in? */
 static hf_status share_may_read(struct file_try *try, struct hf_error *err)
 {
     const struct file_record *rec = &try->rec;
@@ -184,7 +185,7 @@ static hf_status share_may_read(struct file_try *try, struct hf_error *err)
         return st;
     if (rec->mode == FILE_KEPT && use.kept)
         return share_busy(try, use.kept);
-    if (rec->mode == FILE_OWNED && (use.lives || use.hidden || use.kept))
+    if (share_is_owned(try, &use))
         return share_owner_holds(try) ? hfi_fail_other_mode(err, try->claim)
                                       : share_busy(try, use.kept);
     return file_door_is_closed(try->own->fd, try->own->arrived) ? HF_BUSY
