@@ -16,6 +16,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -910,6 +911,67 @@ TEST(flock_keeps_a_kept_lock_that_is_freed_by_force)
     t_join(&stranger);
     CHECK_STATUS(try_it(client, how(0, 0)), HF_OK);
     CHECK_GT(look(client).fence, fence);
+    hf_close(client);
+}
+
+/* Let the process have `more` descriptors beside those that it has. */
+static struct rlimit limit_descriptors(int more)
+{
+    struct rlimit old, now;
+    int fd;
+
+    CHECK_EQ(getrlimit(RLIMIT_NOFILE, &old), 0);
+    fd = dup(0);
+    CHECK_GE(fd, 0);
+    close(fd);
+    now = old;
+    now.rlim_cur = (rlim_t)fd + (rlim_t)more;
+    CHECK_EQ(setrlimit(RLIMIT_NOFILE, &now), 0);
+    return old;
+}
+
+TEST(a_process_without_descriptors_keeps_its_lock_and_honours_others)
+{
+    struct hf_lock_opts opts = how(0, 0);
+    hf_client *client = open_locks();
+    struct rlimit old;
+    hf_status st;
+    hf_lock *lk;
+
+    opts.min_hold_ms = 3600000;
+    lk = take(client, opts);
+    old = limit_descriptors(0);
+    st = hf_release(lk, &t_err);
+    CHECK_EQ(setrlimit(RLIMIT_NOFILE, &old), 0);
+    CHECK_STATUS(st, HF_OK);
+    CHECK(look(client).kept);
+    CHECK_STATUS(try_it(client, how(0, 0)), HF_BUSY);
+    old = limit_descriptors(1); /* that of the lock file */
+    st = try_it(client, how(0, 0));
+    CHECK_EQ(setrlimit(RLIMIT_NOFILE, &old), 0);
+    CHECK_STATUS(st, HF_BUSY);
+    hf_close(client);
+}
+
+/* Its equal has let go; what is kept is kept for it alone. */
+TEST(an_owner_whose_equal_is_kept_is_not_downgraded)
+{
+    struct hf_lock_opts opts = how(0, 0);
+    hf_client *client = open_locks();
+    struct t_peer peer;
+    hf_lock *lk;
+
+    opts.owner = "me";
+    lk = take(client, opts);
+    opts.min_hold_ms = 3600000;
+    peer = t_fork(wait_for_it, &opts);
+    t_hear(&peer);
+    t_tell(&peer, 0);
+    t_join(&peer);
+    CHECK_STATUS(hf_downgrade(lk, &t_err), HF_INVALID);
+    CHECK_STATUS(try_it(client, how(HF_SHARED, 0)), HF_BUSY);
+    CHECK_OK(hf_release(lk, &t_err));
+    CHECK_STATUS(try_it(client, how(HF_SHARED, 0)), HF_BUSY);
     hf_close(client);
 }
 

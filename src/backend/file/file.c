@@ -315,6 +315,7 @@ static hf_status file_open(struct hfi_conn *conn, const struct hfi_url *url,
     fc->pid = (long)getpid();
     fc->pid_ns = file_pid_ns();
     file_record_learn_limit();
+    file_learn_boot();
     pthread_mutex_init(&fc->mu, NULL);
     fc->opened = true;
     if (url->nhosts || url->user)

@@ -266,6 +266,9 @@ int32_t file_holders_ended(int fd, const struct file_record *lock);
 
 /* ---- keep.c ------------------------------------------------------------ */
 
+/* Find out which boot of the machine it is, while that can be read. */
+void file_learn_boot(void);
+
 /* How long it is yet kept; 0: it is not, or no more. */
 int64_t file_kept_left(const struct file_record *);
 

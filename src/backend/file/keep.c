@@ -23,8 +23,13 @@
 /* What a record can say. */
 #define KEEP_MAX ((INT64_C(1) << 53) - 1)
 
-/* Which boot of this machine it is; "-" if the system does not say. */
-static void keep_boot(char ret[40])
+/* Which boot of this machine it is, once it is known: a process may have no
+ * descriptor left when it must know.  Written by the first that reads it; a
+ * child that was forked just then reads it for itself, always. */
+static char keep_known[40];
+static atomic_int keep_state; /* 0 not known, 1 being written, 2 known */
+
+static bool keep_read_boot(char ret[40])
 {
     int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC),
         i = 0;
@@ -34,20 +39,53 @@ static void keep_boot(char ret[40])
         close(fd);
     while (i < len && ret[i] > ' ')
         i++;
-    if (!i)
-        ret[i++] = '-';
     ret[i] = '\0';
+    return i > 0;
+}
+
+/* "-" if the system does not say. */
+static void keep_boot(char ret[40])
+{
+    int unknown = 0;
+
+    if (atomic_load(&keep_state) == 2) {
+        memcpy(ret, keep_known, sizeof(keep_known));
+        return;
+    }
+    if (!keep_read_boot(ret)) {
+        memcpy(ret, "-", 2);
+        return;
+    }
+    if (atomic_compare_exchange_strong(&keep_state, &unknown, 1)) {
+        memcpy(keep_known, ret, sizeof(keep_known));
+        atomic_store(&keep_state, 2);
+    }
+}
+
+void file_learn_boot(void)
+{
+    char boot[40] = "";
+
+    keep_boot(boot);
+}
+
+/* Who does not know it must not take for free what another keeps. */
+static bool keep_is_this_boot(const char *written)
+{
+    char boot[40] = "";
+
+    keep_boot(boot);
+    return !strcmp(boot, written) || !strcmp(boot, "-") ||
+           !strcmp(written, "-");
 }
 
 int64_t file_kept_left(const struct file_record *rec)
 {
     int64_t now = rec->kept_until ? hfi_now() : 0;
-    char boot[40];
 
     if (!rec->kept_until || now < rec->kept_from || now >= rec->kept_until)
         return 0;
-    keep_boot(boot);
-    return strcmp(boot, rec->boot) ? 0 : rec->kept_until - now;
+    return keep_is_this_boot(rec->boot) ? rec->kept_until - now : 0;
 }
 
 static void keep_stamp(struct file_record *rec, int64_t ms)

@@ -372,10 +372,11 @@ static hf_status share_downgrade(struct file_grant *own,
         return hfi_fail(err, HF_LOST, "the lock was not ours any more");
     if (st || (at && rec.mode == FILE_SHARED))
         return st; /* That was done before. */
-    if (at && file_count_holders(own->fd, 1).count)
-        return hfi_fail_joined(err, claim);
     if (at)
         st = file_record_read(own->fd, &rec, err);
+    if (at && !st &&
+        (file_count_holders(own->fd, 1).count || file_kept_left(&rec)))
+        return hfi_fail_joined(err, claim);
     rec.mode = FILE_SHARED;
     if (!st && !at)
         st = file_holder_add(own, &rec, &rec, claim, err);
