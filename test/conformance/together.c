@@ -20,6 +20,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 /* Where the records of holders begin (src/backend/file/holders.c). */
@@ -972,6 +973,43 @@ TEST(an_owner_whose_equal_is_kept_is_not_downgraded)
     CHECK_STATUS(try_it(client, how(HF_SHARED, 0)), HF_BUSY);
     CHECK_OK(hf_release(lk, &t_err));
     CHECK_STATUS(try_it(client, how(HF_SHARED, 0)), HF_BUSY);
+    hf_close(client);
+}
+
+/* The clock goes on by two hours at one of the times that this thread reads it. */
+static _Thread_local int reads_left;
+static atomic_int hours;
+
+int clock_gettime(clockid_t clock, struct timespec *ret)
+{
+    if (reads_left && clock == CLOCK_BOOTTIME && !--reads_left)
+        hours += 2;
+    if (syscall(SYS_clock_gettime, clock, ret))
+        return -1;
+    if (clock == CLOCK_BOOTTIME)
+        ret->tv_sec += hours * 3600;
+    return 0;
+}
+
+/* What is kept may end while another looks at it: that joins nothing. */
+TEST(an_owner_never_joins_its_own_grant_that_was_kept)
+{
+    struct hf_lock_opts opts = how(0, 2);
+    hf_client *client = open_locks();
+    uint64_t fence;
+    hf_lock *lk;
+
+    opts.owner = "me";
+    for (int i = 1; i <= 30; i++) {
+        keep_it(client, opts, 3600000);
+        fence = look(client).fence;
+        reads_left = i;
+        lk = take(client, opts);
+        reads_left = 0;
+        CHECK_GT(hf_fence(lk), fence);
+        CHECK_OK(hf_release(lk, &t_err));
+        hours += 2;
+    }
     hf_close(client);
 }
 

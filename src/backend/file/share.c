@@ -234,7 +234,8 @@ static bool share_note_slot(void *arg, int32_t index,
         slots->taken[rec->slot / 8] |= (uint8_t)(1 << rec->slot % 8);
     if (left && (!slots->left_ms || left < slots->left_ms))
         slots->left_ms = left;
-    if (slots->owner && !left && rec->broken < rec->fence &&
+    /* Asked once: what is no more kept since is still nobody's to join. */
+    if (slots->owner && !rec->kept_until && rec->broken < rec->fence &&
         !strcmp(rec->owner, slots->owner)) {
         *slots->equal = *rec;
         slots->found = true;
