@@ -61,14 +61,25 @@ gone() {
     done
 }
 
-# Print $1 free ports of the loopback interface, all different.  Somebody else
-# may be given one before the server has it.
+# Print $1 free ports of the loopback interface, all different.  The system gives
+# none of these to a connection by itself, so that a server that is started again
+# finds its own; another that looks for ports draws others.
 free_ports() {
     python3 -c '
-import socket, sys
-held = [socket.socket() for _ in range(int(sys.argv[1]))]
-for s in held:
-    s.bind(("127.0.0.1", 0))
+import random, socket, sys
+try:
+    low = int(open("/proc/sys/net/ipv4/ip_local_port_range").read().split()[0])
+except OSError:
+    low = 32768
+first, last = (10000, low - 1) if low > 14000 else (61000, 65535)
+held = []
+while len(held) < int(sys.argv[1]):
+    s = socket.socket()
+    try:
+        s.bind(("127.0.0.1", random.randint(first, last)))
+        held.append(s)
+    except OSError:
+        s.close()
 print(*[s.getsockname()[1] for s in held])' "$1"
 }
 
