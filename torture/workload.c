@@ -105,14 +105,17 @@ static void turn_shared(struct asking *a)
     }
     worker_log(w, W_ask, a->key, 0, a->asked | ASK_SHARED, NULL);
     st = hf_acquire(w->client, a->name, a->wait, &a->opts, &lock, NULL);
-    if (!st)
-        st = hf_downgrade(lock, NULL);
-    if (!st || st == HF_UNCERTAIN || st == HF_UNAVAILABLE)
-        work_hold(w, a->key, a->asked | ASK_SHARED, lock);
-    else
+    if (st) {
         turn_failed(a, st);
-    if (st && st != HF_UNCERTAIN && st != HF_UNAVAILABLE && lock)
-        hf_release(lock, NULL);
+        return;
+    }
+    st = hf_downgrade(lock, NULL);
+    if (!st || st == HF_UNCERTAIN || st == HF_UNAVAILABLE) {
+        work_hold(w, a->key, a->asked | ASK_SHARED, lock);
+        return;
+    }
+    turn_failed(a, st);
+    hf_release(lock, NULL);
 }
 
 static void turn_permits(struct asking *a)
