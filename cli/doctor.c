@@ -205,10 +205,11 @@ static void doctor_kind_text(const struct hf_service_kind *kind)
         return;
     }
     printf(
-        "%-9s %-9s %-5s %-5s %-5s %-7s %-6s %-6s %-6s %-5s %-5s %s\n",
+        "%-9s %-9s %-5s %-5s %-5s %-7s %-6s %-7s %-6s %-6s %-5s %-5s %s\n",
         kind->name, doctor_reach(kind), doctor_cell(kind, HF_TRAIT_FENCED),
         doctor_cell(kind, HF_TRAIT_LEASED), doctor_cell(kind, HF_TRAIT_QUEUED),
         doctor_cell(kind, HF_TRAIT_NOTIFY), doctor_cell(kind, HF_TRAIT_SHARED),
+        doctor_cell(kind, HF_TRAIT_PERMITS),
         doctor_cell(kind, HF_TRAIT_REENTRANT),
         doctor_cell(kind, HF_TRAIT_DETACH), doctor_cell(kind, HF_TRAIT_BREAK),
         doctor_cell(kind, HF_TRAIT_NOTED), doctor_death(kind));
@@ -234,9 +235,11 @@ static int doctor_all(const struct cli_opts *opts)
     int code;
 
     if (!opts->json)
-        printf("%-9s %-9s %-5s %-5s %-5s %-7s %-6s %-6s %-6s %-5s %-5s %s\n",
+        printf("%-9s %-9s %-5s %-5s %-5s %-7s %-6s %-7s %-6s %-6s %-5s %-5s "
+               "%s\n",
                "service", "excludes", "fence", "lease", "order", "wake-up",
-               "shared", "owners", "detach", "break", "note", "after death");
+               "shared", "permits", "owners", "detach", "break", "note",
+               "after death");
     if (hf_services(doctor_kind, &list, &err))
         return cli_fail(&err);
     fputs(opts->json ? "]\n" : "* depends on the URL or the server\n", stdout);

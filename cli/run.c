@@ -164,8 +164,10 @@ void run_busy(const struct run *run, const struct hf_error *err)
                 err->status == HF_BUSY ? "wait with -w"
                                        : "wait longer with -w");
     else
-        cli_say("'%s' is %sheld by %s, fence %" PRIu64 ": %s", run->key,
-                info->broken ? "broken, but still " : "",
+        cli_say("'%s' is %s %s, fence %" PRIu64 ": %s", run->key,
+                info->kept     ? "kept for a minimum time after its release by"
+                : info->broken ? "broken, but still held by"
+                               : "held by",
                 info->note[0]    ? info->note
                 : info->owner[0] ? info->owner
                                  : "somebody",

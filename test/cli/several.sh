@@ -87,6 +87,7 @@ wait $user1
 # A minimum hold outlives the command and its process.
 exits 'run --min-hold ends with the command' 0 "$hf" run --min-hold 10m job -- true
 exits 'but the lock stays taken' 75 "$hf" run -n job -- true
+has 'and why' 'kept for a minimum time after its release by' "$said"
 exits 'status says so' 0 "$hf" status job
 has 'and for how long' 'released; kept for another 9m' "$said"
 n=$(fence job)
