@@ -13,8 +13,15 @@
 #   make mutants   let deliberate bugs loose and see each of them caught
 #   make mutate    N=50 SEED=1: small random changes in the sources, one at a
 #                  time; do the fast tests notice?
-#   make model     check the models of the protocols, in all their states
+#   make model     check the models of the protocols, in all their states, and
+#                  some of the sources for all inputs
 #   make install   DESTDIR=... PREFIX=/usr/local
+#   make deb       the Debian packages, into dist/
+#   make tarball   a tree that runs from any directory, into dist/
+#   make wheel     the Python package, with the library inside, into dist
+#   make rpm       RPM packages, into dist/
+#   make image     a root file system for containers, into dist/
+#   make html      the manual as HTML, into dist/html
 #   make clean
 
 PREFIX ?= /usr/local
@@ -26,7 +33,8 @@ export BUILD BACKEND QUICK LONG FIRST PLOT
 
 SETUP = meson setup $(BUILD) --buildtype=release --prefix=$(PREFIX)
 
-.PHONY: all demo check bench lint soak torture mutants mutate model install clean
+.PHONY: all demo check bench lint soak torture mutants mutate model install \
+        deb tarball rpm image wheel html clean
 
 all:
 	@scripts/setup full
@@ -85,10 +93,39 @@ mutate:
 model:
 	@scripts/setup model
 	@model/check
+	@model/cbmc/check
 
-install: all
-	@meson configure $(BUILD) -Dprefix=$(PREFIX)
-	@DESTDIR=$(DESTDIR) meson install -C $(BUILD)
+# A tree that is not there yet is built without the tests.
+TREE = $(if $(wildcard $(BUILD)/build.ninja),$(BUILD),build-install)
+
+install:
+	@scripts/setup full
+	@test -f $(TREE)/build.ninja || meson setup $(TREE) --buildtype=release -Dtests=false
+	@meson configure $(TREE) -Dprefix=$(PREFIX)
+	@DESTDIR=$(DESTDIR) meson install -C $(TREE)
+	@test -n "$(DESTDIR)" || test "$$(id -u)" -ne 0 || ldconfig
+
+deb:
+	@scripts/setup package
+	@packaging/deb
+
+tarball:
+	@scripts/setup package
+	@packaging/tarball
+
+rpm:
+	@scripts/setup package
+	@packaging/rpm
+
+image: deb
+	@packaging/image
+
+html:
+	@scripts/setup html
+	@scripts/html-manual dist/html
+
+wheel: all
+	@bindings/python/wheel $(BUILD) dist
 
 clean:
-	@rm -rf build build-*
+	@rm -rf build build-* dist

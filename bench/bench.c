@@ -214,8 +214,8 @@ static void shuffle(size_t *order, size_t n)
     }
 }
 
-static void tell_cases(struct bench_case *cases, size_t n, int rounds,
-                       const char *unit)
+void bench_tell(struct bench_case *cases, size_t n, int rounds,
+                const char *unit)
 {
     double *sorted = bench_alloc((size_t)rounds * sizeof(*sorted));
     size_t i;
@@ -256,7 +256,7 @@ void bench_run(struct bench_case *cases, size_t n, int rounds, const char *unit)
         }
         progress(round + 1, rounds);
     }
-    tell_cases(cases, n, rounds, unit);
+    bench_tell(cases, n, rounds, unit);
     free(order);
 }
 

@@ -57,6 +57,10 @@ bool bench_quick(void);
 void bench_run(struct bench_case *cases, size_t n, int rounds,
                const char *unit);
 
+/* Tell figures that a program has put in `samples` of its cases by itself. */
+void bench_tell(struct bench_case *cases, size_t n, int rounds,
+                const char *unit);
+
 /* Tell how a case, the ratio of two, or a single value does.  `goal` may be
  * NULL: then it is only for scale. */
 void bench_judge(const struct bench_case *, const char *unit,
@@ -70,6 +74,11 @@ void bench_note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /* The value that the part `q` of all (0.5: the median) does not pass; `values`
  * are put in order. */
 double bench_quantile(double *values, size_t n, double q);
+
+/* Microseconds that this process has run, and that the threads of the server
+ * which test/servers has started have. */
+double bench_cpu_us(void);
+double bench_server_us(void);
 
 int64_t bench_now(void); /* ns on CLOCK_MONOTONIC, the same in every process */
 uint32_t bench_random(void);

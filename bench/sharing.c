@@ -12,10 +12,16 @@
  *            of its own in the service's queue
  *   several  8 keys at once take at most 1.5 times as long as one key
  *
- * What the service lacks is left out.
+ * Where the client counts what it sends (hf_stats()), the requests of one turn
+ * follow: they do not depend on how busy the machine is.
+ *
+ * What the service lacks is left out.  On ZooKeeper Curator and kazoo are asked
+ * the same in turns with us, if bench/peers/install has been run: their readers
+ * of one key, and their semaphores (sharing_peer.h).
  */
 #include "bench.h"
 #include "holdfast.h"
+#include "sharing_peer.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -25,11 +31,15 @@
 
 #define READERS    64
 #define CONTENDERS 8
+#define PERMITS    4
 #define KEYS       8
 #define ROUND_MS   400
+#define PEERS_MAX  2
 
 static const char *url;
 static hf_client *clients[CONTENDERS];
+static struct sharing_peer peers[PEERS_MAX];
+static size_t npeers;
 
 struct contenders {
     int threads;
@@ -39,6 +49,7 @@ struct contenders {
     atomic_bool go, stop;
     atomic_long turns;
     atomic_int next;
+    double sent, served; /* requests, and turns, in all rounds */
 };
 
 static void must(hf_status st, const struct hf_error *err)
@@ -70,6 +81,30 @@ static void *contend(void *arg)
     return NULL;
 }
 
+/* What all clients have sent until now. */
+static double requests(void)
+{
+    struct hf_stats stats = HF_STATS_INIT;
+    struct hf_error err;
+    double sum = 0;
+
+    for (int i = 0; i < CONTENDERS; i++) {
+        must(hf_stats(clients[i], &stats, &err), &err);
+        sum += (double)stats.requests;
+    }
+    return sum;
+}
+
+static void tell_requests(const struct bench_case *c)
+{
+    const struct contenders *all = c->arg;
+    char name[64];
+
+    snprintf(name, sizeof(name), "%s, requests a turn", c->name);
+    if (all->sent > 0)
+        bench_value(name, all->sent / all->served, "", NULL);
+}
+
 /* Turns a second of all threads together. */
 static double contend_round(struct bench_case *c)
 {
@@ -84,30 +119,60 @@ static double contend_round(struct bench_case *c)
     for (int i = 0; i < all->threads; i++)
         if (pthread_create(&threads[i], NULL, contend, all))
             bench_die("no thread");
+    all->sent -= requests();
     begin = bench_now();
     atomic_store(&all->go, true);
     usleep(ROUND_MS * 1000);
     atomic_store(&all->stop, true);
     for (int i = 0; i < all->threads; i++)
         pthread_join(threads[i], NULL);
+    all->sent += requests();
+    all->served += (double)atomic_load(&all->turns);
     return (double)atomic_load(&all->turns) * 1e9 /
            (double)(bench_now() - begin);
 }
 
+/* What a peer is asked instead of us. */
+struct peer_question {
+    struct sharing_peer *peer;
+    char text[64];
+};
+
+static double peer_round(struct bench_case *c)
+{
+    struct peer_question *question = c->arg;
+
+    return sharing_peer_ask(question->peer, question->text);
+}
+
+/* Ours with and without sharing, and what the peers do with it. */
 static void compare_contenders(const char *question, const char *heading,
                                struct contenders *plain,
-                               struct contenders *other, const char *names[2])
+                               struct contenders *other, const char *names[2],
+                               const char *ask)
 {
     const struct bench_goal goal = {BENCH_AT_LEAST, 0.8};
-    struct bench_case cases[2] = {
+    struct bench_case cases[2 + PEERS_MAX] = {
         {.name = names[0], .run = contend_round, .arg = plain, .ops = 1},
         {.name = names[1], .run = contend_round, .arg = other, .ops = 1}};
+    struct peer_question asks[PEERS_MAX];
+    size_t n = 2;
 
+    for (size_t i = 0; i < npeers; i++) {
+        asks[i].peer = &peers[i];
+        snprintf(asks[i].text, sizeof(asks[i].text), "%s", ask);
+        cases[n++] = (struct bench_case){
+            .name = peers[i].name, .run = peer_round, .arg = &asks[i]};
+    }
     bench_begin(question, heading);
-    bench_run(cases, 2, bench_rounds(20), "1/s");
+    bench_run(cases, n, bench_rounds(20), "1/s");
     bench_judge(&cases[0], "1/s", NULL);
     bench_judge(&cases[1], "1/s", NULL);
     bench_ratio(&cases[1], &cases[0], &goal);
+    tell_requests(&cases[0]);
+    tell_requests(&cases[1]);
+    for (size_t i = 2; i < n; i++)
+        bench_ratio(&cases[1], &cases[i], NULL);
 }
 
 static double several_round(struct bench_case *c)
@@ -127,10 +192,10 @@ static double several_round(struct bench_case *c)
     begin = bench_now();
     for (long turn = 0; turn < c->ops; turn++) {
         must(hf_acquire_all(clients[0], keys, n, 0, NULL, locks, &err), &err);
-        begin += bench_now();
+        begin -= bench_now(); /* The release does not count. */
         for (size_t i = 0; i < n; i++)
             must(hf_release(locks[i], &err), &err);
-        begin -= bench_now();
+        begin += bench_now();
     }
     return (double)(bench_now() - begin) / 1000 / (double)c->ops;
 }
@@ -165,7 +230,8 @@ int main(int argc, char **argv)
     must(hf_describe(clients[0], &service, &err), &err);
     shared.flags = HF_SHARED;
     fair.flags = permits.flags = HF_FAIR;
-    permits.permits = 4;
+    permits.permits = PERMITS;
+    npeers = sharing_peers_start(url, peers, PEERS_MAX);
     if (service.traits & HF_TRAIT_SHARED)
         compare_contenders("readers", "64 readers of one key",
                            &(struct contenders){.threads = READERS,
@@ -176,7 +242,8 @@ int main(int argc, char **argv)
                                                 .own_client = false,
                                                 .own_key = false,
                                                 .opts = shared},
-                           (const char *[]){"64 keys", "64 readers"});
+                           (const char *[]){"64 keys", "64 readers"},
+                           "readers 64 400");
     if (service.traits & HF_TRAIT_PERMITS)
         compare_contenders("permits", "4 permits among 8 clients",
                            &(struct contenders){.threads = CONTENDERS,
@@ -187,9 +254,11 @@ int main(int argc, char **argv)
                                                 .own_client = true,
                                                 .own_key = false,
                                                 .opts = permits},
-                           (const char *[]){"plain lock", "4 permits"});
+                           (const char *[]){"plain lock", "4 permits"},
+                           "among 8 400 4");
     compare_several();
     for (int i = 0; i < CONTENDERS; i++)
         hf_close(clients[i]);
+    sharing_peers_end(peers, npeers);
     return 0;
 }

@@ -17,7 +17,7 @@
 /* The exit statuses.  A command that was run adds its own, and 128+n. */
 enum cli_exit {
     CLI_OK = 0,
-    CLI_FREE = 1,         /* of status: nobody holds it */
+    CLI_FREE = 1,         /* of status, leader: nobody holds it */
     CLI_USAGE = 64,       /* the command line makes no sense */
     CLI_UNAVAILABLE = 69, /* the service could not be reached */
     CLI_BUSY = 75,        /* somebody else holds it; -E changes this one */
@@ -59,7 +59,8 @@ int cli_fail(const struct hf_error *err);
 
 /* Open the service that the options name.  CLI_OK, or the exit status after
  * having said why.  A warning of the service is said once.  If -w gives a time,
- * a service that cannot be reached is tried again until then. */
+ * a service that cannot be reached is tried again until then; elect does that
+ * for ever. */
 int cli_open(const struct cli_opts *opts, hf_client **ret,
              struct hf_service *svc);
 
@@ -84,8 +85,12 @@ enum cli_in {
     IN_BREAK = 1 << 7,
     IN_WATCH = 1 << 8,
     IN_DOCTOR = 1 << 9,
-    IN_SERVICE = (1 << 10) - 1, /* all that talk to a service */
-    IN_PLAIN = 1 << 10          /* completion and help */
+    IN_ELECT = 1 << 10,
+    IN_LEADER = 1 << 11,
+    IN_GC = 1 << 12,
+    IN_SERVICE = (1 << 13) - 1,    /* all that talk to a service */
+    IN_PLAIN = 1 << 13,            /* completion and help */
+    IN_COMMAND = IN_RUN | IN_ELECT /* those that run a command */
 };
 
 #define CLI_AND_MAX 63
@@ -103,6 +108,8 @@ struct cli_opts {
     int busy_exit;
     bool shared;
     bool close_fds; /* accepted for flock(1)'s sake */
+    bool no_fork;   /* the same */
+    bool unlock;    /* of flock(1), refused */
     bool fair;
     bool poll;
     bool wait_group;
@@ -122,10 +129,17 @@ struct cli_opts {
     uint64_t fence;
     bool has_fence;
     bool force;
-    bool all;            /* of doctor: every service */
+    bool all;         /* of doctor: every service */
+    bool forever;     /* of elect: also after the command has ended */
+    const char *heir; /* of elect: the next leader, by its value */
+    bool wait_leader; /* of leader: until there is one */
+    bool prefix;      /* of watch: all keys that begin so */
+    const char *exec; /* of watch: a command for each change */
+    int64_t older_ms; /* of gc; -1: the default */
+    bool dry_run;
     const char *args[2]; /* positional arguments in front of the command */
     int nargs;
-    char **command; /* of `run`; NULL-terminated, empty if there is none */
+    char **command; /* to be run; NULL-terminated, empty if there is none */
     bool dashes;    /* it came after -- */
 };
 
@@ -146,8 +160,8 @@ struct cli_opt {
     const char *arg; /* NULL: takes none */
     unsigned in;     /* enum cli_in */
     enum cli_kind kind;
-    size_t at; /* offset in struct cli_opts */
-    const char *help;
+    size_t at;        /* offset in struct cli_opts */
+    const char *help; /* NULL: not shown */
 };
 
 const struct cli_opt *cli_options(size_t *count);
@@ -182,6 +196,11 @@ void guess_try(struct guess *guess, const char *name);
 const char *guess_text(const struct guess *guess, const char *mark,
                        char ret[GUESS_TEXT]);
 
+/* ---- log.c --------------------------------------------------------------- */
+
+/* Options for hf_open(), with a callback if $HOLDFAST_LOG wants messages. */
+const struct hf_client_opts *log_opts(void);
+
 /* ---- out.c --------------------------------------------------------------- */
 
 /* One line on stderr, "holdfast: ...", in one write, free of control bytes.
@@ -192,8 +211,8 @@ void cli_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
  * it with NUL. */
 void cli_clean(const char *text, char *ret, size_t size);
 
-/* Hide what stands between :// and @ in a URL, and all of its options.  `all` looks for the @ to the
- * end of the text, otherwise only to the next blank. */
+/* Hide what stands between :// and @ in a URL, and all of its options.  `all`
+ * looks for the @ to the end of the text, otherwise only to the next blank. */
 void cli_mask(char *text, bool all);
 
 /* "350ms", "8s", "4m12s", "2h03m". */
@@ -286,15 +305,25 @@ void cli_handle_encode(const struct cli_handle *handle,
                        char ret[CLI_HANDLE_MAX]);
 bool cli_handle_decode(const char *word, struct cli_handle *ret);
 
-/* ---- torture.c ----------------------------------------------------------- */
+/* ---- look.c -------------------------------------------------------------- */
 
-/* Become holdfast-torture, with the arguments from argv[1] on; argv ends with
- * NULL.  Returns only if there is none. */
-int cli_torture(char **argv);
+/* One line about one lock, for people or as JSON. */
+void look_line(const struct cli_opts *opts, const char *key,
+               const struct hf_info *info);
+
+/* ---- program.c ----------------------------------------------------------- */
+
+/* If argv[0] is "torture", "serve" or "top", become that program, with the arguments
+ * from argv[1] on; argv ends with NULL.  Returns an exit status if there is no
+ * such program, and -1 for any other word. */
+int cli_program(char **argv);
 
 /* ---- the commands -------------------------------------------------------- */
 
 int cmd_run(struct cli_opts *opts);
+int cmd_elect(struct cli_opts *opts);
+int cmd_leader(struct cli_opts *opts);
+int cmd_gc(struct cli_opts *opts);
 int cmd_acquire(struct cli_opts *opts);
 int cmd_renew(struct cli_opts *opts);
 int cmd_release(struct cli_opts *opts);
@@ -304,6 +333,8 @@ int cmd_ls(struct cli_opts *opts);
 int cmd_break(struct cli_opts *opts);
 int cmd_watch(struct cli_opts *opts);
 int cmd_doctor(struct cli_opts *opts);
+int cmd_serve(struct cli_opts *opts);
+int cmd_top(struct cli_opts *opts);
 int cmd_torture(struct cli_opts *opts);
 int cmd_completion(struct cli_opts *opts);
 int cmd_help(struct cli_opts *opts);

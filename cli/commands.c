@@ -30,6 +30,16 @@ static const struct cli_cmd commands_table[] = {
      "background goes on without it, unless --wait-group is given.  With\n"
      "--on-lost warn CMD is never ended because of the lock, only told.\n",
      IN_RUN, cmd_run},
+    {"elect", "[options] KEY [--] CMD [ARG...]", "run CMD while leading",
+     "Campaigns for KEY, waits until it is elected, and runs CMD as 'run' does.\n"
+     "If the leadership is lost, CMD is ended and the campaign begins anew.\n"
+     "When CMD has ended, the rest of its process group is ended, then the\n"
+     "leadership is given up, and elect ends with CMD's status, or campaigns\n"
+     "again with --forever.  $HOLDFAST_FENCE is the term.\n",
+     IN_ELECT, cmd_elect},
+    {"leader", "[options] KEY", "print the value of the leader",
+     "Exit status 0 if somebody leads, 1 if nobody does.\n", IN_LEADER,
+     cmd_leader},
     {"acquire", "[options] KEY", "take KEY and print a handle for scripts",
      "Prints assignments for eval.  The lock lapses after --ttl unless it is\n"
      "renewed:\n"
@@ -54,18 +64,35 @@ static const struct cli_cmd commands_table[] = {
      "Exit status 0 if somebody holds it, 1 if it is free.\n", IN_STATUS,
      cmd_status},
     {"ls", "[PREFIX]", "list the locks that are held", "", IN_LS, cmd_ls},
-    {"watch", "KEY", "print a line whenever KEY changes hands",
-     "Goes on while the service is out of reach.\n", IN_WATCH, cmd_watch},
+    {"watch", "[options] KEY | --prefix [PREFIX]",
+     "print a line whenever KEY changes hands",
+     "Begins with the present state, and goes on while the service is out of\n"
+     "reach.  With --exec there are no lines: CMD finds $HOLDFAST_KEY,\n"
+     "$HOLDFAST_HELD (1 or 0), $HOLDFAST_HOLDER, $HOLDFAST_OWNER and\n"
+     "$HOLDFAST_FENCE.  What changes while CMD runs is merged into its next run.\n",
+     IN_WATCH, cmd_watch},
     {"break", "--fence N KEY", "take KEY away from its holder",
      "Only the grant that 'holdfast status KEY' showed is broken; exit status\n"
-     "79 if it is not the present one.  The holder is told and cannot renew;\n"
+     "79 if it is not the present one.  The holder is notified and cannot renew;\n"
      "others can have KEY when it has released it, or when its lease is over.\n"
      "\n"
      "With --force KEY is free at once.  A holder that still runs is then at\n"
      "work beside the next one until it notices: for a holder that is dead.\n",
      IN_BREAK, cmd_break},
+    {"gc", "[options]", "remove what keys that are free left behind",
+     "Rows, files and counters of keys that nobody holds or waits for.  Fences\n"
+     "never go back by it.\n",
+     IN_GC, cmd_gc},
     {"doctor", "", "say what the service promises and try it", "", IN_DOCTOR,
      cmd_doctor},
+    {"top", "[options] [PREFIX]", "show the locks that are held, live",
+     "Runs holdfast-top(1) with the same arguments; its --help tells the\n"
+     "options and keys.\n",
+     IN_PLAIN, cmd_top},
+    {"serve", "[options]", "show locks in a browser, and metrics",
+     "Runs holdfast-serve(1) with the same arguments; its --help tells the\n"
+     "options.\n",
+     IN_PLAIN, cmd_serve},
     {"torture", "[options] [URL]", "hurt clients and prove that locks hold",
      "Runs holdfast-torture(1) with the same arguments; its --help tells the\n"
      "options.\n",
@@ -154,8 +181,8 @@ static struct {
 static void commands_job_open(void *arg)
 {
     (void)arg;
-    commands_job.st = hf_open(commands_job.url, NULL, &commands_job.client,
-                              &commands_job.err);
+    commands_job.st = hf_open(commands_job.url, log_opts(),
+                              &commands_job.client, &commands_job.err);
 }
 
 /* Open the service.  One that is reached and silent is waited for no longer
@@ -164,7 +191,7 @@ static hf_status commands_try(const struct cli_opts *opts, int64_t left,
                               hf_client **ret, struct hf_error *err)
 {
     if (opts->wait_ms <= 0)
-        return hf_open(opts->url, NULL, ret, err);
+        return hf_open(opts->url, log_opts(), ret, err);
     commands_job.url = opts->url;
     if (!end_within(left, commands_job_open, NULL)) {
         *err = (struct hf_error){.status = HF_UNAVAILABLE};
@@ -181,19 +208,24 @@ static hf_status commands_try(const struct cli_opts *opts, int64_t left,
 static hf_status commands_connect(const struct cli_opts *opts, hf_client **ret,
                                   struct hf_error *err)
 {
-    int64_t end = cli_now() + opts->wait_ms, pause = 100, left = opts->wait_ms;
+    bool forever = opts->wait_ms < 0 && opts->cmd->bit == IN_ELECT;
+    int64_t left = opts->wait_ms, pause = 100;
+    int64_t end = forever ? INT64_MAX : cli_now() + left;
     bool told = opts->quiet;
     char ago[32];
     hf_status st;
 
     for (;;) {
         st = commands_try(opts, left, ret, err);
-        if ((st != HF_UNAVAILABLE && st != HF_UNCERTAIN) || opts->wait_ms <= 0)
+        if ((st != HF_UNAVAILABLE && st != HF_UNCERTAIN) ||
+            (opts->wait_ms <= 0 && !forever))
             return st;
         left = end - cli_now();
         if (left <= 0)
             return st;
-        if (!told)
+        if (!told && forever)
+            cli_say("%s: trying again", err->text);
+        else if (!told)
             cli_say("%s: trying again for %s", err->text, cli_ago(left, ago));
         told = true;
         poll(NULL, 0, (int)(pause < left ? pause : left));
@@ -298,9 +330,9 @@ int cli_help(const struct cli_cmd *cmd)
         printf("\n%s", cmd->text);
     printf("\nOptions:\n");
     for (size_t i = 0; i < count; i++)
-        if (opts[i].in & cmd->bit)
+        if (opts[i].in & cmd->bit && opts[i].help)
             commands_option(&opts[i]);
-    if (cmd->bit == IN_RUN)
+    if (cmd->bit & IN_COMMAND)
         printf("\nA duration is 500ms, 30s, 5m, 1h, or a number of seconds.\n");
     return cli_done();
 }
@@ -318,10 +350,10 @@ int cli_overview(void)
     for (size_t i = 0; i < count; i++)
         printf("  %-12s %s\n", table[i].name, table[i].summary);
     printf(
-        "\nExit status of run: that of CMD, 128+n if signal n ended it;\n"
+        "\nExit status of run and elect: that of CMD, 128+n if signal n ended it;\n"
         "75 busy, 79 lost, 69 unavailable, 77 refused, 78 configuration,\n"
         "64 usage, 124 max-hold, 125 failed, 126 not executable,\n"
-        "127 not found.  Of status: 0 held, 1 free.\n\n"
+        "127 not found.  Of status and leader: 0 held, 1 free.\n\n"
         "'holdfast help COMMAND' tells the options; holdfast(1) the rest.\n");
     return cli_done();
 }

@@ -27,7 +27,7 @@ static void completion_options(const struct cli_cmd *cmd)
     const char *gap = "";
 
     for (size_t i = 0; i < count; i++) {
-        if (!(opts[i].in & cmd->bit))
+        if (!(opts[i].in & cmd->bit) || !opts[i].help)
             continue;
         if (opts[i].letter)
             printf("%s-%c --%s", gap, opts[i].letter, opts[i].name);
@@ -42,20 +42,21 @@ static void completion_bash(void)
     size_t count;
     const struct cli_cmd *table = cli_commands(&count);
 
-    printf("# bash completion for holdfast\n"
-           "_holdfast()\n{\n"
-           "    local cur=${COMP_WORDS[COMP_CWORD]} cmd='' i\n"
-           "    for ((i = 1; i < COMP_CWORD; i++)); do\n"
-           "        case ${COMP_WORDS[i]} in\n"
-           "        --) [[ $cmd == run ]] && { _holdfast_run $((i + 1)); "
-           "return; } ;;\n"
-           "        -u | --url) ((i++)) ;;\n"
-           "        -*) ;;\n"
-           "        *) [[ $cmd ]] || cmd=${COMP_WORDS[i]} ;;\n"
-           "        esac\n"
-           "    done\n"
-           "    case $cmd in\n"
-           "    '') COMPREPLY=($(compgen -W '");
+    printf(
+        "# bash completion for holdfast\n"
+        "_holdfast()\n{\n"
+        "    local cur=${COMP_WORDS[COMP_CWORD]} cmd='' i\n"
+        "    for ((i = 1; i < COMP_CWORD; i++)); do\n"
+        "        case ${COMP_WORDS[i]} in\n"
+        "        --) [[ $cmd == run || $cmd == elect ]] && { _holdfast_run $((i + 1)); "
+        "return; } ;;\n"
+        "        -u | --url) ((i++)) ;;\n"
+        "        -*) ;;\n"
+        "        *) [[ $cmd ]] || cmd=${COMP_WORDS[i]} ;;\n"
+        "        esac\n"
+        "    done\n"
+        "    case $cmd in\n"
+        "    '') COMPREPLY=($(compgen -W '");
     completion_commands();
     printf(" --help --version' -- \"$cur\")) ;;\n");
     for (size_t i = 0; i < count; i++) {
@@ -133,9 +134,9 @@ static void completion_zsh(void)
     for (size_t i = 0; i < count; i++) {
         printf("    %s)\n        _arguments \\\n", table[i].name);
         for (size_t k = 0; k < nopts; k++)
-            if (opts[k].in & table[i].bit)
+            if (opts[k].in & table[i].bit && opts[k].help)
                 completion_zsh_option(&opts[k]);
-        printf("            %s ;;\n", table[i].bit == IN_RUN
+        printf("            %s ;;\n", table[i].bit & IN_COMMAND
                                           ? "'1:key:' '*::command:_normal'"
                                           : "'*:argument:'");
     }
@@ -156,7 +157,7 @@ static void completion_fish(void)
         cli_shell_word(stdout, table[i].summary);
         putchar('\n');
         for (size_t k = 0; k < nopts; k++) {
-            if (!(opts[k].in & table[i].bit))
+            if (!(opts[k].in & table[i].bit) || !opts[k].help)
                 continue;
             printf("complete -c holdfast -n '__fish_seen_subcommand_from %s'",
                    table[i].name);

@@ -259,6 +259,10 @@ int cmd_doctor(struct cli_opts *opts)
     if (opts->nargs)
         return cli_usage(opts->cmd,
                          "'doctor' takes no argument; give the URL with -u");
+    if (opts->all && opts->url && !opts->url_from_env)
+        return cli_usage(opts->cmd, "'doctor --all' describes every service "
+                                    "of this build and opens none: leave out "
+                                    "-u, or --all");
     if (opts->all)
         return doctor_all(opts);
     code = cli_open(opts, &client, &svc);

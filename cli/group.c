@@ -185,25 +185,34 @@ static bool group_looks_dead(pid_t pgid)
     return ret;
 }
 
+/* The groups that have got KILL from here, and when: that of the command and
+ * that of the --on-lost command. */
+static struct {
+    pid_t pgid;
+    int64_t at;
+} group_killed[2];
+
+static int64_t group_quiet; /* since then nobody was seen alive; 0: not yet */
+
+void group_forget(void)
+{
+    group_killed[0].pgid = group_killed[1].pgid = 0;
+    group_quiet = 0;
+}
+
 bool group_ended(pid_t pgid)
 {
-    /* The groups that have got KILL from here, and when: that of the command
-     * and that of the --on-lost command. */
-    static struct {
-        pid_t pgid;
-        int64_t at;
-    } killed[2];
-    int i = killed[0].pgid && killed[0].pgid != pgid;
+    int i = group_killed[0].pgid && group_killed[0].pgid != pgid;
 
     if (!group_alive(pgid))
         return true;
     if (!group_looks_dead(pgid))
         return false;
-    if (killed[i].pgid == pgid)
-        return cli_now() >= killed[i].at + GROUP_KILL_MS;
+    if (group_killed[i].pgid == pgid)
+        return cli_now() >= group_killed[i].at + GROUP_KILL_MS;
     group_signal(pgid, SIGKILL);
-    killed[i].pgid = pgid;
-    killed[i].at = cli_now();
+    group_killed[i].pgid = pgid;
+    group_killed[i].at = cli_now();
     return false;
 }
 
@@ -219,15 +228,13 @@ static bool group_sees_all(void)
 
 bool group_over(pid_t pgid)
 {
-    static int64_t since; /* so long nobody was seen alive; 0: not yet */
-
     if (!group_alive(pgid))
         return true;
     if (!group_sees_all() || !group_looks_dead(pgid)) {
-        since = 0;
+        group_quiet = 0;
         return false;
     }
-    if (!since)
-        since = cli_now();
-    return cli_now() >= since + GROUP_KILL_MS;
+    if (!group_quiet)
+        group_quiet = cli_now();
+    return cli_now() >= group_quiet + GROUP_KILL_MS;
 }

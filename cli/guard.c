@@ -59,6 +59,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/timerfd.h>
 #include <sys/wait.h>
@@ -70,14 +71,27 @@
 #define GUARD_BLIND_MS 50  /* and at the clock if it has no timer */
 #define GUARD_STOP_MS  500 /* and at the group while holdfast is stopped */
 
+/* The page of the run around us is found once: the environment does not
+ * change. */
 bool guard_open(struct guard *guard)
 {
     guard->page = nest_make(&guard->page_fd);
     if (!guard->page)
         return false;
     atomic_store(&guard->page->deadline, INT64_MAX);
-    nest_open(&guard->nest);
+    if (!guard->nest.page)
+        nest_open(&guard->nest);
     return true;
+}
+
+void guard_close(struct guard *guard)
+{
+    if (guard->page)
+        munmap(guard->page, sizeof(*guard->page));
+    if (guard->page_fd >= 0)
+        close(guard->page_fd);
+    guard->page = NULL;
+    guard->page_fd = -1;
 }
 
 static void guard_tell_lost(int fd, const char *reason)
@@ -250,7 +264,7 @@ static bool guard_hook_over(struct guard_page *page, int64_t term_at)
 }
 
 /* Let nothing be started any more.  True if nothing was. */
-static bool guard_close(struct guard_page *page)
+static bool guard_shut(struct guard_page *page)
 {
     atomic_store(&page->closed, 1);
     return atomic_load(&page->pgid) <= 1 && !atomic_load(&page->hook);
@@ -285,7 +299,7 @@ static bool guard_finish(struct guard *guard, int alive, bool orphaned)
     bool began = false;
 
     if (pgid <= 1) {
-        if (guard_close(page))
+        if (guard_shut(page))
             return false;
         pgid = atomic_load(&page->pgid);
     }
@@ -299,7 +313,7 @@ static bool guard_finish(struct guard *guard, int alive, bool orphaned)
         guard_close_told(guard);
         if (guard_hook_over(page, term_at) && group_ended(pgid) &&
             !nest_busy(guard->page_fd) &&
-            (guard_close(page) || guard_hook_over(page, term_at)))
+            (guard_shut(page) || guard_hook_over(page, term_at)))
             return began;
         guard_hasten(page, guard_kill_at(guard));
         if (cli_now() >= guard_kill_at(guard))

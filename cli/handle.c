@@ -12,11 +12,12 @@
  *
  *     hf1 . x|s|pN . TTL . FENCE . TOKEN . REF . OWNER . KEY
  *
- * (exclusive, shared, or with N permits), separated by dots, where every byte other than [A-Za-z0-9_-] is %XX.  It is
- * all that another process needs besides the URL, which is not in it because
- * that may hold a password.  `hf1` is the version of the format.  renew and
- * release use the lock under the handle's own token and do not take it up, so
- * the handle that acquire printed stays good until the lock is gone.
+ * (exclusive, shared, or with N permits), separated by dots, where every byte
+ * other than [A-Za-z0-9_-] is %XX.  It is all that another process needs besides
+ * the URL, which is not in it because that may hold a password.  `hf1` is the
+ * version of the format.  renew and release use the lock under the handle's own
+ * token and do not take it up, so the handle that acquire printed stays good
+ * until the lock is gone.
  */
 #include "run.h"
 
@@ -142,7 +143,7 @@ bool cli_handle_decode(const char *word, struct cli_handle *ret)
 {
     uint64_t ttl;
 
-    *ret = (struct cli_handle){0};
+    *ret = (struct cli_handle){.hf = HF_HANDLE_INIT};
     if (strncmp(word, "hf1.", 4))
         return false;
     word = handle_mode(word + 4, ret);
@@ -288,8 +289,10 @@ static int handle_hand_out(struct run *run, const struct cli_handle *handle)
 static int handle_acquire(struct run *run)
 {
     const struct cli_opts *opts = run->opts;
-    struct cli_handle handle = {
-        .ttl_ms = run->ttl, .shared = opts->shared, .permits = opts->permits};
+    struct cli_handle handle = {.hf = HF_HANDLE_INIT,
+                                .ttl_ms = run->ttl,
+                                .shared = opts->shared,
+                                .permits = opts->permits};
     struct hf_error err;
     hf_status st = wait_for_lock(run, &err);
 
@@ -339,7 +342,7 @@ int cmd_acquire(struct cli_opts *opts)
     }
     if (opts->shared && opts->permits)
         return cli_usage(opts->cmd, "give --shared or --permits, not both");
-    run_set_keys(&run);
+    args_set_keys(&run);
     run.asked_at = cli_now();
     if (!opts->note) {
         handle_note(note, sizeof(note));

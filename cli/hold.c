@@ -27,8 +27,9 @@
  *  (2) A group that is being ended is dead before the lock is released, also a
  *      lock that was broken: the service keeps it until then.  A group whose
  *      leader ended by itself is left alone (see --wait-group): the command is
- *      over when its first process is, as with flock(1).  The --on-lost command
- *      is bound like the group that is being ended, with all that it starts.
+ *      over when its first process is, as with flock(1).  That of `elect` is
+ *      ended, so that a term leaves nobody at work.  The --on-lost command is
+ *      bound like the group that is being ended, with all that it starts.
  *  (3) The grace is at most a third of the lease.  The keeper renews when two
  *      thirds are left, so a healthy lock never comes near to it.
  *
@@ -47,6 +48,8 @@
  * command that is being ended and stops is continued instead.
  */
 #include "run.h"
+
+#include "../src/base/mutant.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -192,6 +195,7 @@ static void hold_raise(struct run *run)
         return;
     guard_raise(&run->guard, run->why == WHY_MAX_HOLD ? "max-hold"
                              : run->why == WHY_OUTER  ? "outer"
+                             : run->why == WHY_ENDED  ? "ended"
                                                      : hf_loss_name(run->loss));
 }
 
@@ -220,7 +224,7 @@ static void hold_explain(const struct run *run)
                 hf_loss_name(run->loss),
                 run->on_lost == ON_LOST_WARN ? "the command goes on without it"
                                              : "ending the command");
-    else if (run->opts->quiet)
+    else if (run->opts->quiet || run->why == WHY_ENDED)
         return;
     else if (run->why == WHY_OUTER)
         cli_say("the run around '%s' is being ended: ending the command",
@@ -361,6 +365,12 @@ static void hold_stopped(struct run *run, int signo)
     group_signal(run->pgid, SIGCONT);
 }
 
+/* Has the command been left to itself until now, or until its end? */
+static bool hold_unjudged(const struct run *run)
+{
+    return run->why == WHY_NONE || run->why == WHY_ENDED;
+}
+
 static void hold_child(struct run *run, int status)
 {
     if (WIFSTOPPED(status)) {
@@ -370,9 +380,9 @@ static void hold_child(struct run *run, int status)
     run->gone = true;
     run->status = status;
     run->ended_at = cli_now();
-    if (run->why == WHY_NONE && !atomic_load(&run->guard.page->admitted))
+    if (hold_unjudged(run) && !atomic_load(&run->guard.page->admitted))
         hold_too_late(run);
-    if (WIFSIGNALED(status) && run->tty.lent && run->stage == STAGE_RUN &&
+    if (WIFSIGNALED(status) && run->tty.lent && hold_unjudged(run) &&
         (WTERMSIG(status) == SIGINT || WTERMSIG(status) == SIGQUIT))
         run->die_by = WTERMSIG(status);
     tty_take_back(&run->tty);
@@ -434,6 +444,8 @@ static void hold_reap(struct run *run)
     if (run->stage < STAGE_HOOK && !run->opts->wait_group && hold_ended(run)) {
         if (cli_now() >= nest_term_at(&run->guard.nest))
             hold_end(run, WHY_OUTER, nest_kill_at(&run->guard.nest));
+        else if (run->elected)
+            hold_end(run, WHY_ENDED, cli_now() + run->grace);
         else
             atomic_store(&run->guard.page->pgid, 0);
     }
@@ -456,6 +468,8 @@ static void hold_signals(struct run *run)
             hold_reap(run);
             continue;
         }
+        if (signo == SIGINT || signo == SIGQUIT || signo == SIGTERM)
+            run->stop = signo;
         if (signo == SIGCONT && !run->gone && run->tty.fd >= 0 &&
             !run->tty.lent && tty_ours(&run->tty))
             tty_lend(&run->tty, run->pgid);
@@ -469,6 +483,8 @@ static bool hold_over(const struct run *run)
 {
     if (!run->gone || (run->stage == STAGE_HOOK && run->hook))
         return false; /* the hook has its time even if the command obeys */
+    if (run->elected && HFI_MUTANT(leader_before_old_is_dead))
+        return true;
     if (run->stage >= STAGE_HOOK)
         return group_ended(run->pgid) && !nest_busy(run->guard.page_fd) &&
                hold_hook_ended(run);
@@ -536,7 +552,7 @@ void hold_loop(struct run *run)
         poll(fds, 2, hold_pause(run, lease));
         hold_signals(run);
     }
-    if (run->why == WHY_NONE && !locks_held(run)) {
+    if (hold_unjudged(run) && !locks_held(run)) {
         run->why = WHY_LOST;
         run->loss = locks_loss(run);
         cli_say("lost '%s' (%s) while the command ran", locks_lost_key(run),

@@ -119,7 +119,7 @@ static hf_status locks_undo(hf_client *client, const char *key, hf_lock *lock,
                             const struct hf_lock_opts *opts,
                             struct hf_error *err)
 {
-    struct hf_handle handle;
+    struct hf_handle handle = HF_HANDLE_INIT;
     hf_status st = hf_detach(lock, &handle, err);
 
     return st ? st : hf_handle_release(client, key, &handle, opts, err);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * look.c - check, status, ls, watch, break: looking and mending.
+ * look.c - check, status, ls, break: looking and mending.
  *
  * What these print is a photograph: it may be outdated when it is read.  So the
  * one command that changes something, `break`, wants the fence that `status`
@@ -13,7 +13,6 @@
 #include "cli.h"
 
 #include <inttypes.h>
-#include <poll.h>
 #include <string.h>
 
 /* One KEY and the service; CLI_OK or the exit status. */
@@ -99,12 +98,12 @@ static void look_broken(const struct cli_opts *opts, int64_t left)
     else if (left == 0)
         cli_say("broke '%s': its holder has let it go", opts->args[0]);
     else if (left < 0)
-        cli_say("broke '%s': its holder is told; others can have it when the "
-                "holder has released it or is dead",
+        cli_say("broke '%s': its holder is notified; others can have it when "
+                "the holder has released it or is dead",
                 opts->args[0]);
     else
-        cli_say("broke '%s': its holder is told; others can have it when the "
-                "holder has released it, in %s at the latest",
+        cli_say("broke '%s': its holder is notified; others can have it when "
+                "the holder has released it, in %s at the latest",
                 opts->args[0], cli_ago(left + 999, ago));
 }
 
@@ -231,9 +230,8 @@ struct look_list {
     bool more;
 };
 
-/* One line about one lock, in either form. */
-static void look_line(const struct cli_opts *opts, const char *key,
-                      const struct hf_info *info)
+void look_line(const struct cli_opts *opts, const char *key,
+               const struct hf_info *info)
 {
     char text[4 * HF_KEY_MAX + 1];
     struct cli_json json;
@@ -286,19 +284,76 @@ static bool look_holder_json(void *arg, const struct hf_info *info)
     return true;
 }
 
-/* All that is known of one lock.  Who holds it may change between the two
- * questions. */
+/* "  waiter 2: NOTE, shared, for 3s". */
+static bool look_waiter(void *arg, const struct hf_waiter *waiter)
+{
+    char text[4 * HF_NOTE_MAX + 1], ago[32];
+
+    (void)arg;
+    cli_clean(waiter->note[0] ? waiter->note : waiter->owner, text,
+              sizeof(text));
+    printf("  waiter %d: %s", (int)waiter->place, text[0] ? text : "somebody");
+    if (waiter->shared)
+        printf(", shared");
+    if (waiter->permits)
+        printf(", one of %d permits", (int)waiter->permits);
+    if (waiter->since_ms >= 0)
+        printf(", for %s", cli_ago(waiter->since_ms, ago));
+    putchar('\n');
+    return true;
+}
+
+static bool look_waiter_json(void *arg, const struct hf_waiter *waiter)
+{
+    struct look_list *list = arg;
+    struct cli_json json;
+
+    fputs(list->more ? ", " : ", \"queue\": [", stdout);
+    list->more = true;
+    cli_json_open(&json, stdout);
+    cli_json_opt(&json, "place", waiter->place);
+    cli_json_bool(&json, "shared", waiter->shared);
+    cli_json_opt(&json, "permits", waiter->permits ? waiter->permits : -1);
+    cli_json_opt(&json, "since_ms", waiter->since_ms);
+    cli_json_opt(&json, "left_ms", waiter->left_ms);
+    cli_json_str(&json, "owner", waiter->owner[0] ? waiter->owner : NULL);
+    cli_json_str(&json, "note", waiter->note);
+    cli_json_close(&json);
+    return true;
+}
+
+/* Who waits; null where the service does not know. */
+static hf_status look_queue(const struct cli_opts *opts, hf_client *client,
+                            const struct hf_info *info)
+{
+    struct look_list list = {opts, false};
+    hf_status st = HF_OK;
+
+    if (info->waiters)
+        st = hf_waiters(client, opts->args[0],
+                        opts->json ? look_waiter_json : look_waiter, &list,
+                        NULL);
+    if (opts->json && list.more)
+        fputs("]", stdout);
+    else if (opts->json)
+        printf(", \"queue\": %s", st ? "null" : "[]");
+    return st == HF_UNSUPPORTED ? HF_OK : st;
+}
+
+/* All that is known of one lock.  Who holds it, and who waits, may change
+ * between the questions. */
 static int look_status(const struct cli_opts *opts, hf_client *client,
                        const struct hf_info *info)
 {
     struct look_list list = {opts, false};
+    hf_status st = HF_OK, queue;
     struct cli_json json;
-    hf_status st = HF_OK;
 
     if (!opts->json) {
         look_line(opts, opts->args[0], info);
         if (info->held && info->holders > 1)
             st = hf_holders(client, opts->args[0], look_holder, &list, NULL);
+        queue = look_queue(opts, client, info);
     } else {
         cli_json_open(&json, stdout);
         cli_json_info(&json, opts->args[0], info);
@@ -307,11 +362,15 @@ static int look_status(const struct cli_opts *opts, hf_client *client,
             st = hf_holders(client, opts->args[0], look_holder_json, &list,
                             NULL);
         fputs("]", stdout);
+        queue = look_queue(opts, client, info);
         cli_json_close(&json);
         putchar('\n');
     }
     if (st && !opts->quiet)
         cli_say("the other holders of '%s' could not be asked for",
+                opts->args[0]);
+    if (queue && !opts->quiet)
+        cli_say("those who wait for '%s' could not be asked for",
                 opts->args[0]);
     return cli_done();
 }
@@ -372,59 +431,6 @@ int cmd_ls(struct cli_opts *opts)
     fputs(opts->json ? "]\n" : "", stdout);
     if (cli_done())
         code = CLI_FAILED;
-    cli_close(client);
-    return code;
-}
-
-/* Whether two photographs show different holders. */
-static bool look_changed(const struct hf_info *a, const struct hf_info *b)
-{
-    return a->held != b->held || a->fence != b->fence ||
-           a->broken != b->broken || a->kept != b->kept ||
-           a->shared != b->shared || strcmp(a->owner, b->owner);
-}
-
-/* Say when the service goes away and when it is back.  CLI_OK, or the exit
- * status of an error that does not go away. */
-static int look_away(const struct cli_opts *opts, hf_status st,
-                     const struct hf_error *err, bool *away)
-{
-    bool now = st == HF_UNAVAILABLE || st == HF_UNCERTAIN;
-
-    if (st && !now)
-        return cli_fail(err);
-    if (now && !*away && !opts->quiet)
-        cli_say("%s: waiting for the service", err->text);
-    if (!now && *away && !opts->quiet)
-        cli_say("the service answers again");
-    *away = now;
-    return CLI_OK;
-}
-
-int cmd_watch(struct cli_opts *opts)
-{
-    struct hf_info info = HF_INFO_INIT, last = HF_INFO_INIT;
-    int64_t pause = opts->retry_ms ? opts->retry_ms : 1000;
-    bool first = true, away = false;
-    hf_client *client;
-    int code = look_open(opts, &client);
-
-    if (code)
-        return code;
-    while (!code) {
-        struct hf_error err = {.status = HF_OK};
-        hf_status st = hf_inspect(client, opts->args[0], &info, &err);
-
-        code = look_away(opts, st, &err, &away);
-        if (!st && (first || look_changed(&info, &last))) {
-            look_line(opts, opts->args[0], &info);
-            code = cli_done();
-            first = false;
-            last = info;
-        }
-        if (!code)
-            poll(NULL, 0, pause < 3600000 ? (int)pause : 3600000);
-    }
     cli_close(client);
     return code;
 }

@@ -54,8 +54,9 @@ int main(int argc, char **argv)
         printf("holdfast %s\n", hf_version());
         return cli_done();
     }
-    if (argc > 1 && !strcmp(argv[1], "torture"))
-        return cli_torture(argv + 1); /* its options are its own */
+    code = argc > 1 ? cli_program(argv + 1) : -1;
+    if (code >= 0)
+        return code; /* Their options are their own. */
     code = cli_parse(argc, argv, &opts);
     main_hide_url(&opts);
     if (code)

@@ -20,19 +20,20 @@
 #include <string.h>
 
 #define AT(field) offsetof(struct cli_opts, field)
-#define IN_TAKE   (IN_RUN | IN_ACQUIRE)
+#define IN_TAKE   (IN_RUN | IN_ACQUIRE) /* any kind of lock */
+#define IN_WAIT   (IN_TAKE | IN_ELECT)
 #define IN_DATA                                                                \
     (IN_ACQUIRE | IN_RENEW | IN_CHECK | IN_STATUS | IN_LS | IN_BREAK |         \
-     IN_WATCH | IN_DOCTOR)
+     IN_WATCH | IN_DOCTOR | IN_LEADER | IN_GC)
 
 static const struct cli_opt opts_table[] = {
     {'u', "url", "URL", IN_SERVICE, OPT_TEXT, AT(url),
      "the lock service (else $HOLDFAST_URL, else file:)"},
-    {'n', "nonblock", NULL, IN_TAKE, OPT_FLAG, AT(nonblock),
+    {'n', "nonblock", NULL, IN_WAIT, OPT_FLAG, AT(nonblock),
      "do not wait if somebody else holds it"},
-    {'w', "wait", "DUR", IN_TAKE, OPT_TIME, AT(wait_ms),
+    {'w', "wait", "DUR", IN_WAIT, OPT_TIME, AT(wait_ms),
      "wait at most so long, for the service too (else for ever)"},
-    {'E', "busy-exit", "N", IN_TAKE, OPT_CODE, AT(busy_exit),
+    {'E', "busy-exit", "N", IN_WAIT, OPT_CODE, AT(busy_exit),
      "exit status when it is busy (75)"},
     {'s', "shared", NULL, IN_TAKE, OPT_FLAG, AT(shared),
      "share it with other shared holders"},
@@ -44,30 +45,51 @@ static const struct cli_opt opts_table[] = {
      "hold this KEY as well; all or none"},
     {'o', "close", NULL, IN_RUN, OPT_FLAG, AT(close_fds),
      "for flock(1)'s sake: CMD never inherits the lock"},
-    {'c', "command", "STRING", IN_RUN, OPT_TEXT, AT(shell),
+    {'F', "no-fork", NULL, IN_RUN, OPT_FLAG, AT(no_fork),
+     "for flock(1)'s sake: holdfast stays to keep the lock"},
+    {0, "unlock", NULL, IN_RUN, OPT_FLAG, AT(unlock), NULL},
+    {'c', "command", "STRING", IN_COMMAND, OPT_TEXT, AT(shell),
      "run STRING with /bin/sh -c"},
-    {'t', "ttl", "DUR", IN_TAKE | IN_RENEW, OPT_TIME, AT(ttl_ms),
+    {'t', "ttl", "DUR", IN_WAIT | IN_RENEW, OPT_TIME, AT(ttl_ms),
      "the lease (ttl= of the URL, else 30s)"},
-    {0, "max-hold", "DUR", IN_RUN, OPT_TIME, AT(max_hold_ms),
+    {0, "max-hold", "DUR", IN_COMMAND, OPT_TIME, AT(max_hold_ms),
      "end CMD after so long (exit 124)"},
     {0, "min-hold", "DUR", IN_RUN, OPT_TIME, AT(min_hold_ms),
      "keep it taken until so long after the grant"},
-    {0, "on-lost", "HOW", IN_RUN, OPT_TEXT, AT(on_lost),
+    {0, "on-lost", "HOW", IN_COMMAND, OPT_TEXT, AT(on_lost),
      "term (default), kill, warn, or a shell command"},
-    {0, "grace", "DUR", IN_RUN, OPT_TIME, AT(grace_ms),
+    {0, "grace", "DUR", IN_COMMAND, OPT_TIME, AT(grace_ms),
      "from TERM to KILL (5s, at most a third of the lease)"},
-    {0, "wait-group", NULL, IN_RUN, OPT_FLAG, AT(wait_group),
+    {0, "wait-group", NULL, IN_COMMAND, OPT_FLAG, AT(wait_group),
      "hold until all of CMD's process group has ended"},
+    {0, "value", "TEXT", IN_ELECT, OPT_TEXT, AT(note),
+     "what 'holdfast leader' prints (host:pid and CMD's name)"},
+    {0, "forever", NULL, IN_ELECT, OPT_FLAG, AT(forever),
+     "campaign again also when CMD has ended by itself"},
+    {0, "heir", "VALUE", IN_ELECT, OPT_TEXT, AT(heir),
+     "let the candidate of that value follow when this one resigns"},
+    {0, "wait", NULL, IN_LEADER, OPT_FLAG, AT(wait_leader),
+     "wait until somebody leads"},
+    {'w', "timeout", "DUR", IN_LEADER, OPT_TIME, AT(wait_ms),
+     "wait at most so long, for the service too"},
+    {0, "prefix", NULL, IN_WATCH, OPT_FLAG, AT(prefix),
+     "watch all keys that begin with PREFIX"},
+    {0, "exec", "CMD", IN_WATCH, OPT_TEXT, AT(exec),
+     "run CMD with /bin/sh -c at each change, one at a time"},
+    {0, "older-than", "DUR", IN_GC, OPT_TIME, AT(older_ms),
+     "only of keys that have been free for so long (7d)"},
+    {0, "dry-run", NULL, IN_GC, OPT_FLAG, AT(dry_run),
+     "count what would be removed, and leave it"},
     {0, "note", "TEXT", IN_TAKE, OPT_TEXT, AT(note),
      "what others see (host:pid and CMD's name)"},
     {0, "owner", "ID", IN_TAKE, OPT_TEXT, AT(owner),
      "reentrant for everybody with the same ID"},
-    {0, "fair", NULL, IN_TAKE, OPT_FLAG, AT(fair),
+    {0, "fair", NULL, IN_WAIT, OPT_FLAG, AT(fair),
      "a place of its own in the service's queue"},
-    {0, "poll", NULL, IN_TAKE, OPT_FLAG, AT(poll),
+    {0, "poll", NULL, IN_WAIT, OPT_FLAG, AT(poll),
      "ask again and again, even where the service can notify"},
-    {0, "retry", "DUR", IN_TAKE | IN_WATCH, OPT_TIME, AT(retry_ms),
-     "between two questions (50ms; watch: 1s)"},
+    {0, "retry", "DUR", IN_WAIT | IN_WATCH, OPT_TIME, AT(retry_ms),
+     "between two questions (50ms; watch: 5s)"},
     {0, "report", "FILE", IN_RUN, OPT_TEXT, AT(report),
      "write the outcome as JSON to FILE or fd:N"},
     {0, "fence", "N", IN_CHECK | IN_BREAK, OPT_FENCE, AT(fence),
@@ -82,6 +104,17 @@ static const struct cli_opt opts_table[] = {
     {'v', "verbose", NULL, IN_SERVICE, OPT_FLAG, AT(verbose), "say more"},
     {'h', "help", NULL, IN_SERVICE | IN_PLAIN, OPT_FLAG, AT(help),
      "show how it is used"},
+};
+
+/* Other names of some options: those of flock(1). */
+static const struct {
+    char letter;
+    const char *name;
+    const char *means;
+} opts_aliases[] = {
+    {'e', "exclusive", "exclusive"},        {0, "nb", "nonblock"},
+    {0, "nonblocking", "nonblock"},         {0, "timeout", "wait"},
+    {0, "conflict-exit-code", "busy-exit"},
 };
 
 const struct cli_opt *cli_options(size_t *count)
@@ -181,7 +214,8 @@ static int opts_set(struct cli_opts *o, const struct cli_opt *opt,
                              "--%s: '%s' is no duration: write 500ms, 30s, "
                              "5m, 1h, 1d or a number of seconds",
                              opt->name, value);
-        if (*(int64_t *)at == 0 && at != &o->wait_ms && at != &o->grace_ms)
+        if (*(int64_t *)at == 0 && at != &o->wait_ms && at != &o->grace_ms &&
+            at != &o->older_ms)
             return cli_usage(o->cmd, "--%s must be more than 0", opt->name);
         return CLI_OK;
     case OPT_CODE:
@@ -216,8 +250,8 @@ static int opts_set(struct cli_opts *o, const struct cli_opt *opt,
 
 /* The option called `name` (of `len` bytes) or lettered `letter` that the
  * command takes; every command must take those that stand before its name. */
-static const struct cli_opt *opts_find(const struct cli_cmd *cmd, char letter,
-                                       const char *name, size_t len)
+static const struct cli_opt *opts_named(const struct cli_cmd *cmd, char letter,
+                                        const char *name, size_t len)
 {
     size_t count;
     const struct cli_opt *table = cli_options(&count);
@@ -233,6 +267,24 @@ static const struct cli_opt *opts_find(const struct cli_cmd *cmd, char letter,
             return opt;
     }
     return NULL;
+}
+
+/* The same, under its own name or another. */
+static const struct cli_opt *opts_find(const struct cli_cmd *cmd, char letter,
+                                       const char *name, size_t len)
+{
+    const struct cli_opt *opt = opts_named(cmd, letter, name, len);
+
+    for (size_t i = 0; !opt && i < sizeof(opts_aliases) / sizeof(*opts_aliases);
+         i++) {
+        const char *alias = opts_aliases[i].name;
+        const char *means = opts_aliases[i].means;
+
+        if (name ? strlen(alias) == len && !strncmp(alias, name, len)
+                 : letter == opts_aliases[i].letter && letter)
+            opt = opts_named(cmd, 0, means, strlen(means));
+    }
+    return opt;
 }
 
 /* Append the names of the commands that take an option. */
@@ -261,9 +313,13 @@ static int opts_unknown(const struct cli_opts *o, const char *name, size_t len)
     for (size_t i = 0; i < count; i++) {
         if (!strcmp(table[i].name, word))
             other = &table[i];
-        if (o->cmd && table[i].in & o->cmd->bit)
+        if (o->cmd && table[i].in & o->cmd->bit && table[i].help)
             guess_try(&guess, table[i].name);
     }
+    for (size_t i = 0; i < sizeof(opts_aliases) / sizeof(*opts_aliases); i++)
+        if (opts_find(o->cmd, 0, opts_aliases[i].name,
+                      strlen(opts_aliases[i].name)))
+            guess_try(&guess, opts_aliases[i].name);
     if (!o->cmd)
         return cli_usage(NULL, "--%s cannot stand before the command's name",
                          word);
@@ -346,7 +402,7 @@ static int opts_word(struct cli_opts *o, int argc, char **argv, int *i)
             return cli_no_command(argv[*i]);
         return CLI_OK;
     }
-    if (o->cmd->bit == IN_RUN && o->nargs == 1) {
+    if (o->cmd->bit & IN_COMMAND && o->nargs == 1) {
         bool dashes = !strcmp(argv[*i], "--");
 
         o->dashes = o->dashes || dashes;
@@ -367,6 +423,7 @@ int cli_parse(int argc, char **argv, struct cli_opts *ret)
 
     ret->wait_ms = -1;
     ret->grace_ms = -1;
+    ret->older_ms = -1;
     ret->busy_exit = CLI_BUSY;
     ret->on_lost = "term";
     ret->command = argv + argc;

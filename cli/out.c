@@ -161,6 +161,17 @@ void cli_mask(char *text, bool all)
     out_mask_words(text);
 }
 
+/* The text was cut: a URL at its end may have lost the sign that a password
+ * ends with. */
+static void out_mask_cut(char *text)
+{
+    char *at = strrchr(text, ' ');
+
+    at = strstr(at ? at : text, "://");
+    if (at)
+        out_stars(at + 3, text + strlen(text));
+}
+
 void cli_say(const char *fmt, ...)
 {
     char raw[2048];
@@ -169,7 +180,8 @@ void cli_say(const char *fmt, ...)
     va_list ap;
 
     va_start(ap, fmt);
-    vsnprintf(raw, sizeof(raw), fmt, ap);
+    if (vsnprintf(raw, sizeof(raw), fmt, ap) >= (int)sizeof(raw))
+        out_mask_cut(raw);
     va_end(ap);
     cli_mask(raw, false);
     cli_clean(raw, line + len, sizeof(line) - len - 1);

@@ -99,6 +99,30 @@ static void report_several(struct cli_json *json, const struct run *run)
         cli_json_num(json, "slot", run->slot);
 }
 
+/* The counters, before the client that has them is closed. */
+void report_count(struct run *run)
+{
+    run->stats = (struct hf_stats)HF_STATS_INIT;
+    if (hf_stats(run->client, &run->stats, NULL))
+        run->stats = (struct hf_stats)HF_STATS_INIT;
+}
+
+/* Renewals, and how close to the end of the lease the latest of them was
+ * confirmed: at least so much was left, in steps of a power of two. */
+static void report_renewals(struct cli_json *json, const struct hf_stats *stats)
+{
+    int bucket = 0;
+
+    cli_json_num(json, "renewals", (int64_t)stats->renewed);
+    cli_json_num(json, "renewals_failed", (int64_t)stats->renewals_failed);
+    if (!stats->margin.count)
+        return;
+    while (bucket < 31 && !stats->margin.buckets[bucket])
+        bucket++;
+    cli_json_num(json, "margin_ms",
+                 bucket ? (INT64_C(1) << (bucket - 1)) / 1000 : 0);
+}
+
 void report_write(struct run *run, const char *status, int code)
 {
     int64_t end = run->ended_at ? run->ended_at : cli_now();
@@ -117,6 +141,7 @@ void report_write(struct run *run, const char *status, int code)
         report_several(&json, run);
         cli_json_str(&json, "owner", run->owner);
         cli_json_num(&json, "held_ms", end - run->granted_at);
+        report_renewals(&json, &run->stats);
     }
     report_ending(&json, run);
     if (run->why == WHY_LOST)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * run.c - `holdfast run`: take the lock, run the command, give the lock back.
+ * `holdfast elect` does the same again and again (elect.c).
  *
  *     open -> wait -> [guard -> command -> loop] -> guard ends -> release
  *
@@ -28,125 +29,6 @@
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-/* The default note: "host:pid (program)".  The arguments stay out of it: they
- * may hold secrets, and whoever can read the service can read the note. */
-static void run_note(const struct run *run, char ret[HF_NOTE_MAX + 1])
-{
-    const char *slash = strrchr(run->argv[0], '/');
-    char host[65] = "";
-    size_t len;
-
-    gethostname(host, sizeof(host) - 1);
-    snprintf(ret, HF_NOTE_MAX, "%s:%d (%s", host, (int)getpid(),
-             slash && slash[1] ? slash + 1 : run->argv[0]);
-    len = strlen(ret);
-    if (len == HF_NOTE_MAX - 1) /* perhaps cut: end between characters */
-        while (len > 0 && (ret[len - 1] & 0xc0) == 0x80)
-            len--;
-    ret[len] = ')';
-    ret[len + 1] = '\0';
-}
-
-/* Whether a program of that name can be run; false also for no name. */
-static bool run_exists(const char *name)
-{
-    const char *path = getenv("PATH");
-    char file[4096];
-
-    if (strchr(name, '/'))
-        return access(name, X_OK) == 0;
-    for (path = path ? path : "/usr/bin:/bin"; *name && *path;) {
-        size_t len = strcspn(path, ":");
-
-        snprintf(file, sizeof(file), "%.*s/%s", (int)len, path, name);
-        if (access(file, X_OK) == 0)
-            return true;
-        path += len + (path[len] == ':');
-    }
-    return false;
-}
-
-/* `run a b -- cmd`: the command would be 'b'.  That is meant only if there is
- * such a program. */
-static bool run_two_keys(const struct cli_opts *o)
-{
-    if (o->dashes || o->shell || run_exists(o->command[0]))
-        return false;
-    for (char **word = o->command; *word; word++)
-        if (!strcmp(*word, "--"))
-            return true;
-    return false;
-}
-
-/* A single word after --on-lost must be a program, else it is a mistyped one of
- * ours. */
-static int run_check_hook(const struct cli_opts *o, const char *const how[3])
-{
-    static const char plain[] = "abcdefghijklmnopqrstuvwxyz"
-                                "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-";
-    struct guess guess = {.word = o->on_lost};
-    char text[GUESS_TEXT];
-
-    if (o->on_lost[strspn(o->on_lost, plain)] || run_exists(o->on_lost))
-        return CLI_OK;
-    for (int i = 0; i < 3; i++)
-        guess_try(&guess, how[i]);
-    return cli_usage(o->cmd,
-                     "--on-lost takes term, kill, warn or a shell command, and "
-                     "'%s' is none%s",
-                     o->on_lost, guess_text(&guess, "", text));
-}
-
-/* Check what the option table cannot know. */
-static int run_check(struct run *run, char **shell_argv)
-{
-    static const char *const how[] = {"term", "kill", "warn"};
-    const struct cli_opts *o = run->opts;
-
-    if (o->nargs < 1)
-        return cli_usage(o->cmd, "'run' needs a KEY and a command");
-    if (!*o->args[0])
-        return cli_usage(o->cmd, "the KEY is empty");
-    if (o->shell && o->command[0])
-        return cli_usage(o->cmd, "give a command or -c, not both");
-    if (!o->shell && !o->command[0])
-        return cli_usage(o->cmd,
-                         "'run' needs a command: holdfast run '%s' -- CMD",
-                         o->args[0]);
-    if (run_two_keys(o))
-        return cli_usage(o->cmd,
-                         "'run' takes one KEY: '%s' is the key, and there is "
-                         "no command '%s'; more keys go with --and",
-                         o->args[0], o->command[0]);
-    if (o->shared && o->permits)
-        return cli_usage(o->cmd, "give --shared or --permits, not both");
-    for (int i = 0; i < o->nand; i++)
-        if (!*o->and[i])
-            return cli_usage(o->cmd, "--and: the KEY is empty");
-    run_set_keys(run);
-    run->argv = o->command;
-    if (o->shell) {
-        shell_argv[2] = (char *)o->shell;
-        run->argv = shell_argv;
-    }
-    run->on_lost = ON_LOST_COMMAND;
-    for (int i = 0; i < 3; i++)
-        if (!strcmp(o->on_lost, how[i]))
-            run->on_lost = (enum run_on_lost)i;
-    return run->on_lost == ON_LOST_COMMAND ? run_check_hook(o, how) : CLI_OK;
-}
-
-/* KEY and those of --and. */
-void run_set_keys(struct run *run)
-{
-    const struct cli_opts *o = run->opts;
-
-    run->key = run->locks.keys[0] = o->args[0];
-    for (int i = 0; i < o->nand; i++)
-        run->locks.keys[i + 1] = o->and[i];
-    run->locks.n = (size_t)o->nand + 1;
-}
 
 void run_busy(const struct run *run, const struct hf_error *err)
 {
@@ -197,6 +79,16 @@ static bool run_lost_pipe(struct run *run)
     return run->lost_num >= 0;
 }
 
+/* Our own copies of its other end. */
+static void run_forget_pipe(struct run *run)
+{
+    if (run->lost_rd >= 0)
+        close(run->lost_rd);
+    if (run->lost_num >= 10)
+        close(run->lost_num);
+    run->lost_rd = run->lost_num = -1;
+}
+
 /* The exit status of the command, as a shell would tell it. */
 static int run_code(struct run *run)
 {
@@ -239,8 +131,18 @@ static bool run_is_unused(const struct run *run)
     return run->child <= 0 || atomic_load(&run->guard.page->exec_errno);
 }
 
+hf_status run_unanswered(const struct run *run, struct hf_error *err)
+{
+    err->status = HF_UNCERTAIN;
+    snprintf(err->text, sizeof(err->text), "%.200s: no answer in %d s",
+             run->svc.endpoint, END_MS / 1000);
+    return HF_UNCERTAIN;
+}
+
 hf_status run_give_back(struct run *run, struct hf_error *err)
 {
+    if (run->elected)
+        return elect_resign(run, err);
     run_job.client = run->client;
     run_job.locks = run->locks;
     run_job.opts = (struct hf_lock_opts)HF_LOCK_OPTS_INIT;
@@ -252,10 +154,7 @@ hf_status run_give_back(struct run *run, struct hf_error *err)
         return run_job.st;
     }
     run->client = NULL;
-    err->status = HF_UNCERTAIN;
-    snprintf(err->text, sizeof(err->text), "%.200s: no answer in %d s",
-             run->svc.endpoint, END_MS / 1000);
-    return HF_UNCERTAIN;
+    return run_unanswered(run, err);
 }
 
 /* The lock could not be released: say when others can have it. */
@@ -311,8 +210,9 @@ static int run_held(struct run *run)
              hf_token(run->locks.lock[0]));
     if (run->opts->verbose)
         for (size_t i = 0; i < run->locks.n; i++)
-            cli_say("got '%s', fence %" PRIu64 ", after %" PRId64 "ms",
-                    run->locks.keys[i], run->locks.fence[i],
+            cli_say("%s '%s', %s %" PRIu64 ", after %" PRId64 "ms",
+                    run->elected ? "leading" : "got", run->locks.keys[i],
+                    run->elected ? "term" : "fence", run->locks.fence[i],
                     run->granted_at - run->asked_at);
     cli_warn_again(run->opts, run->client, &run->svc);
     say_flush(RUN_ORDER_MS);
@@ -329,6 +229,7 @@ static int run_held(struct run *run)
         code = run_code(run);
     }
     code = run_release(run, code);
+    run_forget_pipe(run);
     free(run->envp);
     run->envp = NULL;
     return code;
@@ -350,8 +251,7 @@ static const char *run_word(const struct run *run, hf_status st, int code)
     return code == CLI_FAILED && !run->gone ? "failed" : "ok";
 }
 
-/* From the wait to the release; *ret is the word for the report. */
-static int run_locked(struct run *run, const char **ret)
+int run_locked(struct run *run, const char **ret)
 {
     struct hf_error err;
     hf_status st;
@@ -374,22 +274,24 @@ static int run_locked(struct run *run, const char **ret)
     return code;
 }
 
-int cmd_run(struct cli_opts *opts)
+void run_init(struct run *run, struct cli_opts *opts)
 {
-    static char shell[] = "/bin/sh", dash_c[] = "-c";
-    char *shell_argv[] = {shell, dash_c, NULL, NULL};
-    static char note[HF_NOTE_MAX + 1];
-    const char *word = "failed";
-    struct run run = {
+    *run = (struct run){
         .opts = opts, .lost_rd = -1, .sig.fd = -1, .guard.alive = -1};
-    int code = run_check(&run, shell_argv);
+    run->guard.lost_fd = run->guard.page_fd = -1;
+    tty_init(&run->tty);
+}
 
-    run.guard.lost_fd = run.guard.page_fd = -1;
-    tty_init(&run.tty);
+int run_begin(struct run *run)
+{
+    static char note[HF_NOTE_MAX + 1];
+    struct cli_opts *opts = run->opts;
+    int code = args_check(run);
+
     if (code)
         return code;
     if (!opts->note) {
-        run_note(&run, note);
+        args_note(run, note);
         opts->note = note;
     }
     if (!say_start()) {
@@ -402,28 +304,42 @@ int cmd_run(struct cli_opts *opts)
                 strerror(errno));
         return CLI_CONFIG;
     }
-    if (!report_open(&run))
+    if (!report_open(run))
         return CLI_FAILED;
-    run.asked_at = cli_now();
-    code = cli_open(opts, &run.client, &run.svc);
-    if (code) {
-        report_write(&run, "failed", code);
+    run->asked_at = cli_now();
+    code = cli_open(opts, &run->client, &run->svc);
+    if (code)
         return code;
+    run->remote = run->svc.traits & HF_TRAIT_MACHINES;
+    run->ttl = opts->ttl_ms ? opts->ttl_ms : run->svc.ttl_ms;
+    return sig_open(&run->sig) ? CLI_OK : sig_failed();
+}
+
+int run_end(struct run *run, const char *word, int code)
+{
+    if (run->client) {
+        report_count(run);
+        cli_close(run->client);
     }
-    run.remote = run.svc.traits & HF_TRAIT_MACHINES;
-    run.ttl = opts->ttl_ms ? opts->ttl_ms : run.svc.ttl_ms;
-    if (sig_open(&run.sig))
-        code = run_locked(&run, &word);
-    else
-        code = sig_failed();
-    if (run.client)
-        cli_close(run.client);
-    report_write(&run, word, code);
-    if (run.cancel || run.die_by)
+    report_write(run, word, code);
+    if (run->cancel || run->die_by)
         say_flush(END_SAY_MS);
-    if (run.cancel)
-        sig_die(run.cancel, false);
-    if (run.die_by && !run.why)
-        sig_die(run.die_by, true);
+    if (run->cancel)
+        sig_die(run->cancel, false);
+    if (run->die_by && (!run->why || run->why == WHY_ENDED))
+        sig_die(run->die_by, true);
     return code;
+}
+
+int cmd_run(struct cli_opts *opts)
+{
+    const char *word = "failed";
+    struct run run;
+    int code;
+
+    run_init(&run, opts);
+    code = run_begin(&run);
+    if (!code)
+        code = run_locked(&run, &word);
+    return run_end(&run, word, code);
 }

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * run.h - the parts of `holdfast run`.
+ * run.h - the parts of `holdfast run` and `holdfast elect`.
  *
+ *     args.c     the arguments of both
  *     run.c      sequence: open, wait, hold, release, report
+ *     elect.c    the same again and again: campaign, lead, resign
  *     wait.c     waiting for the lock, and saying so
  *     hold.c     the loop while the command runs: signals, loss, end
  *     spawn.c    environment, fork and exec of the command
@@ -62,6 +64,7 @@ void group_end(pid_t pgid);   /* TERM, and wake it if it is stopped */
 bool group_alive(pid_t pgid); /* or there are zombies of it */
 bool group_over(pid_t pgid);  /* of one that is left to itself */
 bool group_ended(pid_t pgid); /* of a group that has been told to end */
+void group_forget(void);      /* what is known of groups that are dead */
 
 /* ---- guard.c ------------------------------------------------------------- */
 
@@ -99,6 +102,7 @@ struct guard {
 };
 
 bool guard_open(struct guard *guard);
+void guard_close(struct guard *guard); /* the page; after guard_stop() */
 bool guard_start(struct guard *guard);
 void guard_publish(struct guard *guard, int64_t deadline);
 void guard_raise(struct guard *guard,
@@ -138,7 +142,7 @@ bool nest_binds(const struct nest *nest);
 int64_t nest_term_at(const struct nest *nest);
 int64_t nest_kill_at(const struct nest *nest);
 
-/* ---- run.c, wait.c, hold.c, spawn.c -------------------------------------- */
+/* ---- what they share ------------------------------------------------------ */
 
 #define RUN_ORDER_MS 100 /* so long the command waits for our own words */
 
@@ -150,7 +154,13 @@ enum run_stage {
     STAGE_KILL    /* KILL has been sent */
 };
 
-enum run_why { WHY_NONE, WHY_LOST, WHY_MAX_HOLD, WHY_OUTER };
+enum run_why {
+    WHY_NONE,
+    WHY_LOST,
+    WHY_MAX_HOLD,
+    WHY_OUTER, /* the run around us has to end */
+    WHY_ENDED  /* of elect: the command has ended, and its group has to */
+};
 
 enum run_on_lost { ON_LOST_TERM, ON_LOST_KILL, ON_LOST_WARN, ON_LOST_COMMAND };
 
@@ -168,10 +178,12 @@ struct run {
     struct cli_opts *opts;
     const char *key;
     hf_client *client;
+    struct hf_stats stats; /* of it, when it was closed */
     struct run_locks locks;
     struct hf_service svc;
     bool remote;  /* the service is not on this machine */
     bool manual;  /* nobody renews: acquire */
+    bool elected; /* the command is that of a leader: elect */
     int32_t slot; /* -1: no --permits */
     char owner[HF_OWNER_MAX + 1];
     struct sig sig;
@@ -210,6 +222,7 @@ struct run {
     int cancel;       /* the signal that ended the wait */
     int64_t cancel_at;
     int die_by; /* end by this signal, as the command did */
+    int stop;   /* a signal that ends a program was passed on */
 };
 
 /* ---- locks.c ------------------------------------------------------------- */
@@ -233,17 +246,46 @@ hf_status locks_release(hf_client *client, struct run_locks *locks,
                         const struct hf_lock_opts *unused,
                         struct hf_error *err);
 
+/* ---- args.c -------------------------------------------------------------- */
+
+/* Check what the option table cannot know, and set keys, command and what is
+ * done at a loss.  CLI_OK or the exit status. */
+int args_check(struct run *run);
+
 /* Set the keys of the run from its options. */
-void run_set_keys(struct run *run);
+void args_set_keys(struct run *run);
+
+/* The default note. */
+void args_note(const struct run *run, char ret[HF_NOTE_MAX + 1]);
+
+/* ---- run.c --------------------------------------------------------------- */
+
+void run_init(struct run *run, struct cli_opts *opts);
+
+/* Everything up to the wait; CLI_OK, or the exit status after having said why.
+ * run_end() follows in both cases; it may end the process by a signal. */
+int run_begin(struct run *run);
+int run_end(struct run *run, const char *word, int code);
+
+/* From the wait to the release; *ret is the word for the report. */
+int run_locked(struct run *run, const char **ret);
 
 /* Release the lock in a limited time; HF_UNCERTAIN if that is over.  Then the
- * client is still in use, and run->client becomes NULL. */
+ * client is still in use, and run->client becomes NULL, except that of elect,
+ * which can be used again. */
 hf_status run_give_back(struct run *run, struct hf_error *err);
+hf_status elect_resign(struct run *run, struct hf_error *err);
+
+/* What is said of a release without an answer; returns its status. */
+hf_status run_unanswered(const struct run *run, struct hf_error *err);
 
 /* Say who is in the way, after HF_BUSY or HF_TIMEOUT. */
 void run_busy(const struct run *run, const struct hf_error *err);
 
 hf_status wait_for_lock(struct run *run, struct hf_error *err);
+
+/* Wait for nothing, so long; a signal may end it and sets run->cancel. */
+void wait_pause(struct run *run, int64_t ms);
 void wait_options(const struct run *run, struct hf_lock_opts *ret);
 /* Decide when the command must end, and how much earlier that begins. */
 void hold_times(struct run *run, int64_t lease);
@@ -252,11 +294,18 @@ void hold_loop(struct run *run);
 
 bool spawn_secret(const char *url);
 bool spawn_absolute(struct cli_opts *opts);
+const char *spawn_url(const struct cli_opts *opts);
 char **spawn_environment(const struct run *run);
+
+/* Our environment with `count` variables set anew, those with NULL left alone,
+ * in one block of memory; NULL if there is none. */
+char **spawn_merge(const char *const *names, const char *const *values,
+                   size_t count);
 pid_t spawn_command(struct run *run);
 pid_t spawn_hook(struct run *run);
 
 bool report_open(struct run *run);
+void report_count(struct run *run);
 void report_write(struct run *run, const char *status, int code);
 
 #endif

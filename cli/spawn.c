@@ -125,6 +125,14 @@ bool spawn_absolute(struct cli_opts *opts)
     return true;
 }
 
+/* The URL for a holdfast inside the command, or NULL to leave it alone. */
+const char *spawn_url(const struct cli_opts *opts)
+{
+    return opts->url && (opts->url_from_env || !spawn_secret(opts->url))
+               ? opts->url
+               : NULL;
+}
+
 /* The value for one of our variables in `buf`, or NULL to leave it alone. */
 static const char *spawn_value(const struct run *run, int which,
                                char buf[SPAWN_TEXT])
@@ -151,10 +159,7 @@ static const char *spawn_value(const struct run *run, int which,
         snprintf(buf, SPAWN_TEXT, "%d", (int)run->slot);
         return buf;
     default:
-        if (!run->opts->url ||
-            (!run->opts->url_from_env && spawn_secret(run->opts->url)))
-            return NULL;
-        return run->opts->url;
+        return spawn_url(run->opts);
     }
 }
 
@@ -170,30 +175,26 @@ static bool spawn_replaced(const char *entry, char *const *set, size_t count)
     return false;
 }
 
-/* One block of memory: the pointers, then the text of our variables, which come
- * first.  NULL if there is no memory. */
-char **spawn_environment(const struct run *run)
+/* The pointers come first in the block, then the text of our variables. */
+char **spawn_merge(const char *const *names, const char *const *values,
+                   size_t count)
 {
-    const char *values[SPAWN_VARS];
-    char bufs[SPAWN_VARS][SPAWN_TEXT], *text, **envp;
-    size_t count = 0, size = 0, used = 0, ours;
+    size_t room = count + 1, size = 0, used = 0, ours;
+    char *text, **envp;
 
-    for (int i = 0; i < SPAWN_VARS; i++) {
-        values[i] = spawn_value(run, i, bufs[i]);
+    for (size_t i = 0; i < count; i++)
         if (values[i])
-            size += strlen(spawn_names[i]) + strlen(values[i]) + 2;
-    }
-    while (environ[count])
-        count++;
-    count += SPAWN_VARS + 1;
-    envp = malloc(count * sizeof(*envp) + size);
+            size += strlen(names[i]) + strlen(values[i]) + 2;
+    for (char **old = environ; *old; old++)
+        room++;
+    envp = malloc(room * sizeof(*envp) + size);
     if (!envp)
         return NULL;
-    text = (char *)(envp + count);
-    for (int i = 0; i < SPAWN_VARS; i++)
+    text = (char *)(envp + room);
+    for (size_t i = 0; i < count; i++)
         if (values[i]) {
             envp[used++] = text;
-            text = stpcpy(stpcpy(text, spawn_names[i]), "=");
+            text = stpcpy(stpcpy(text, names[i]), "=");
             text = stpcpy(text, values[i]) + 1;
         }
     ours = used;
@@ -202,6 +203,16 @@ char **spawn_environment(const struct run *run)
             envp[used++] = *old;
     envp[used] = NULL;
     return envp;
+}
+
+char **spawn_environment(const struct run *run)
+{
+    const char *values[SPAWN_VARS];
+    char bufs[SPAWN_VARS][SPAWN_TEXT];
+
+    for (int i = 0; i < SPAWN_VARS; i++)
+        values[i] = spawn_value(run, i, bufs[i]);
+    return spawn_merge(spawn_names, values, SPAWN_VARS);
 }
 
 /* Until when the command may start.  Renewals since we were forked count. */

@@ -28,6 +28,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define WAIT_TELL_MS 1000
@@ -162,6 +163,9 @@ static void wait_signal(struct wait *w, int signo)
         wait_clear(w);
         say_flush(RUN_ORDER_MS);
         sig_stop_self(false);
+    } else if (signo == SIGCHLD) {
+        while (waitpid(-1, NULL, WNOHANG) > 0)
+            continue; /* what the command of an earlier term has left */
     } else if (sig_ends(signo) && !w->run->cancel) {
         w->run->cancel = signo;
         w->run->cancel_at = cli_now();
@@ -181,7 +185,7 @@ static void wait_signals(struct wait *w)
 /* Take the end of the request, if it has come. */
 static bool wait_ended(struct run *run, hf_status *ret, struct hf_error *err)
 {
-    struct hf_event event;
+    struct hf_event event = HF_EVENT_INIT;
 
     while (hf_next_event(run->client, &event)) {
         if (event.type == HF_GRANTED) {
@@ -275,4 +279,17 @@ hf_status wait_for_lock(struct run *run, struct hf_error *err)
     st = wait_loop(&w, err);
     wait_clear(&w);
     return st;
+}
+
+void wait_pause(struct run *run, int64_t ms)
+{
+    struct pollfd fd = {.fd = run->sig.fd, .events = POLLIN};
+    int64_t end = cli_now() + ms, left = ms;
+    struct wait w = {.run = run};
+
+    while (!run->cancel && left > 0) {
+        poll(&fd, 1, left < 3600000 ? (int)left : 3600000);
+        wait_signals(&w);
+        left = end - cli_now();
+    }
 }

@@ -38,14 +38,24 @@ static int64_t now_ms(void)
     return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
 }
 
-/* Give the lock back, if there is one, and count the job as done. */
+/* Count the job as done. */
 static void job_end(struct job *job, bool failed)
 {
-    if (job->lock && hf_release(job->lock, NULL) != HF_OK)
-        failed = true;
     job->lock = NULL;
     failures += failed;
     open_jobs--;
+}
+
+/* Begin to give the lock back.  An event tells the outcome; a loop that does not
+ * care passes NULL instead of `request`. */
+static void job_release(struct job *job)
+{
+    hf_request *request;
+
+    hf_release_start(job->lock, job, &request);
+    job->lock = NULL;
+    if (!request) /* no memory for the event */
+        job_end(job, true);
 }
 
 /* `user` is what hf_acquire_start() was given: our job. */
@@ -69,8 +79,14 @@ static void on_event(const struct hf_event *event)
         break;
     case HF_GONE:
         printf("%s: lost, %s\n", job->key, hf_loss_name(event->reason));
+        hf_release(job->lock, NULL); /* does not wait: the lock is lost */
         job_end(job, true);
         break;
+    case HF_ANSWERED:
+        job_end(job, event->error.status != HF_OK);
+        break;
+    case HF_CHANGED:
+        break; /* nothing here asks for it */
     }
 }
 
@@ -86,7 +102,7 @@ static int run_timers(struct job *jobs, int count)
             continue;
         left = jobs[i].finish_at - now_ms();
         if (left <= 0)
-            job_end(&jobs[i], false);
+            job_release(&jobs[i]);
         else if (next < 0 || left < next)
             next = left;
     }
@@ -109,7 +125,7 @@ int main(int argc, char **argv)
 {
     int i, timeout, count = argc - 2;
     struct pollfd wait = {.events = POLLIN};
-    struct hf_event event;
+    struct hf_event event = HF_EVENT_INIT;
     hf_client *client;
     struct hf_error err;
     struct job *jobs;

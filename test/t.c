@@ -18,6 +18,7 @@
 #include <fcntl.h>
 #include <ftw.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -387,13 +388,46 @@ static void t_print_output(const char *out, size_t len)
     }
 }
 
-/* Run one test and print its line; true if it did not fail. */
-static bool t_one(const struct t_case *one, int number, bool verbose)
+/* What the runners of one program share. */
+static struct t_runners {
+    pthread_mutex_t mu; /* guards what follows and stdout */
+    int next;           /* the test to be run next */
+    int number;         /* tests that are over */
+    int failed;
+} * t_runners;
+
+/* Print what became of a test, the lines of one together. */
+static void t_report(const struct t_case *one, int status, bool skipped,
+                     int limit_s, bool verbose, int64_t ms, const char *out,
+                     size_t len)
+{
+    bool ok = status == 0 || skipped;
+
+    pthread_mutex_lock(&t_runners->mu);
+    if (verbose || !ok)
+        t_print_output(out, len);
+    if (status == -1)
+        printf("# not over after %d s\n", limit_s);
+    else if (!ok && WIFSIGNALED(status))
+        printf("# killed by signal %d\n", WTERMSIG(status));
+    else if (!ok)
+        printf("# exit status %d\n", WEXITSTATUS(status));
+    if (verbose)
+        printf("# %lld ms\n", (long long)ms);
+    printf("%s %d - %s%s%s\n", ok ? "ok" : "not ok", ++t_runners->number,
+           one->name, skipped ? " # SKIP " : "", skipped ? t_note->skip : "");
+    fflush(stdout);
+    t_runners->failed += !ok;
+    pthread_mutex_unlock(&t_runners->mu);
+}
+
+/* Run one test and report it. */
+static void t_one(const struct t_case *one, bool verbose)
 {
     static char out[T_OUTPUT_MAX];
     int limit_s = one->limit_s * T_SLOWNESS;
     int64_t began = t_now_ms();
-    bool ok, skipped;
+    bool skipped;
     size_t len = 0;
     int fds[2], status;
     pid_t pid;
@@ -423,23 +457,10 @@ static bool t_one(const struct t_case *one, int number, bool verbose)
     close(fds[0]);
     t_remove_tmpdir();
 
-    ok = status == 0;
-    skipped = status != -1 && WIFEXITED(status) &&
+    skipped = status > 0 && WIFEXITED(status) &&
               WEXITSTATUS(status) == T_SKIPPED && t_note->skip[0];
-    if (verbose || !(ok || skipped))
-        t_print_output(out, len);
-    if (status == -1)
-        printf("# not over after %d s\n", limit_s);
-    else if (!ok && !skipped && WIFSIGNALED(status))
-        printf("# killed by signal %d\n", WTERMSIG(status));
-    else if (!ok && !skipped)
-        printf("# exit status %d\n", WEXITSTATUS(status));
-    if (verbose)
-        printf("# %lld ms\n", (long long)(t_now_ms() - began));
-    printf("%s %d - %s%s%s\n", ok || skipped ? "ok" : "not ok", number,
-           one->name, skipped ? " # SKIP " : "", skipped ? t_note->skip : "");
-    fflush(stdout);
-    return ok || skipped;
+    t_report(one, status, skipped, limit_s, verbose, t_now_ms() - began, out,
+             len);
 }
 
 /* `nth` counts the tests.  Of -pK/N, every N-th test from K on is wanted. */
@@ -461,10 +482,69 @@ static bool t_wanted(const struct t_case *one, int nth, int argc, char **argv)
     return !any;
 }
 
+/* Run tests until there is none left.  Whatever a test leaves running becomes
+ * the runner's child. */
+static void t_runner(int argc, char **argv, bool verbose)
+{
+    int mine, nth;
+
+    t_note = t_shared(sizeof(*t_note));
+    signal(SIGTERM, t_interrupted);
+    signal(SIGINT, t_interrupted);
+    prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
+    for (;;) {
+        const struct t_case *one = t_first;
+
+        pthread_mutex_lock(&t_runners->mu);
+        mine = t_runners->next++;
+        pthread_mutex_unlock(&t_runners->mu);
+        for (nth = 0; one; one = one->next)
+            if (t_wanted(one, nth++, argc, argv) && mine-- == 0)
+                break;
+        if (!one)
+            return;
+        t_one(one, verbose);
+    }
+}
+
+/* Several runners, each a process: false if one of them did not come to its
+ * end. */
+static bool t_run_beside(int jobs, int argc, char **argv, bool verbose)
+{
+    bool ended = true;
+    int status;
+
+    for (int i = 0; i < jobs; i++) {
+        pid_t pid = fork();
+
+        CHECK_GE(pid, 0);
+        if (pid == 0) {
+            prctl(PR_SET_PDEATHSIG, SIGTERM);
+            t_runner(argc, argv, verbose);
+            _exit(0);
+        }
+    }
+    while (wait(&status) > 0 || errno == EINTR)
+        ended = ended && status == 0;
+    return ended;
+}
+
+static void t_runners_init(void)
+{
+    pthread_mutexattr_t attr;
+
+    t_runners = t_shared(sizeof(*t_runners));
+    pthread_mutexattr_init(&attr);
+    pthread_mutexattr_setpshared(&attr, PTHREAD_PROCESS_SHARED);
+    pthread_mutex_init(&t_runners->mu, &attr);
+    pthread_mutexattr_destroy(&attr);
+}
+
 int t_main(int argc, char **argv)
 {
-    bool list = false, verbose = false;
-    int wanted = 0, nth = 0, number = 0, failed = 0;
+    const char *beside = getenv("HF_TEST_JOBS");
+    int jobs = beside ? (int)strtol(beside, NULL, 10) : 1, wanted = 0, nth = 0;
+    bool list = false, verbose = false, ended = true;
 
     for (int i = 1; i < argc; i++) {
         list = list || strcmp(argv[i], "-l") == 0;
@@ -478,15 +558,12 @@ int t_main(int argc, char **argv)
     if (list)
         return 0;
 
-    t_note = t_shared(sizeof(*t_note));
-    signal(SIGTERM, t_interrupted);
-    signal(SIGINT, t_interrupted);
-    prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
+    t_runners_init();
     printf("1..%d\n", wanted);
     fflush(stdout);
-    nth = 0;
-    for (struct t_case *one = t_first; one; one = one->next)
-        if (t_wanted(one, nth++, argc, argv))
-            failed += !t_one(one, ++number, verbose);
-    return failed > 0;
+    if (jobs > 1)
+        ended = t_run_beside(jobs, argc, argv, verbose);
+    else
+        t_runner(argc, argv, verbose);
+    return !ended || t_runners->failed > 0;
 }

@@ -10,7 +10,9 @@
  * A test's name is a promise in words.  Each test runs in a process and a
  * process group of its own, with a time limit; when it is over the group is
  * killed, its temporary directory is removed, and nothing of it survives.  The
- * result is TAP on stdout; what a test prints is shown when it fails.
+ * result is TAP on stdout; what a test prints is shown when it fails.  With
+ * HF_TEST_JOBS=N in the environment N tests run at a time: only where they do
+ * not mind each other, as those of the conformance suite, whose keys differ.
  *
  * A failed check ends the process that made it, at once and from any thread:
  * there is nothing to unwind in a process that is thrown away.  So checks may

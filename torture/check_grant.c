@@ -4,9 +4,10 @@
  *
  * A thread does one thing at a time, so its lines in the order of time are
  * ask, no, or ask, got, ..., free, freed.  Whatever is cut short by death ends
- * when the nemesis was about to kill: it is not known how long it lived on.  A process that is alive believes until
- * the end that it computed itself: it may be stopped in the middle of anything,
- * and that is when a wrong end does its harm.
+ * when the nemesis was about to kill: it is not known how long it lived on.  A
+ * process that is alive believes until the end that it computed itself: it may
+ * be stopped in the middle of anything, and that is when a wrong end does its
+ * harm.  Terms of one candidate may not overlap: each has a state of its own.
  */
 #include "check_grant.h"
 
@@ -43,7 +44,9 @@ static struct state *builder_state(struct builder *b, struct who who)
 
     for (size_t i = 0; i < b->nstates; i++)
         if (b->states[i].who.process == who.process &&
-            b->states[i].who.thread == who.thread) {
+            b->states[i].who.thread == who.thread &&
+            (who.process <= ELECT_PROCESS ||
+             b->states[i].who.life == who.life)) {
             if (b->states[i].who.life != who.life)
                 b->states[i] = (struct state){.who = who};
             return &b->states[i];

@@ -133,7 +133,8 @@ static void live_killed(struct wanting *list, size_t count, int64_t process)
 {
     for (size_t i = 0; i < count; i++)
         if (list[i].who.process == process ||
-            list[i].who.process == process + RUN_PROCESS) {
+            list[i].who.process == process + RUN_PROCESS ||
+            list[i].who.process == process + ELECT_PROCESS) {
             list[i].since = NULL;
             list[i].dead = true;
         }

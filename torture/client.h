@@ -41,7 +41,7 @@ int64_t work_lease(struct worker *w); /* any length up to the ttl */
 /* workload.c: one turn. */
 void workload_turn(struct worker *w);
 
-/* run.c: the command that `holdfast run' runs. */
-void run_turn(struct worker *w, int key);
+/* run.c: a command under `holdfast run' or `holdfast elect'. */
+void run_turn(struct worker *w, int key, bool elect);
 
 #endif

@@ -116,7 +116,7 @@ static const struct fault fault_table[] = {
     {"kill", "client", process_kill, kill_heal, false, NULL,
      "a process is killed"},
     {"stop", "client", process_stop, process_cont, false, NULL,
-     "a process is stopped"},
+     "a process is stopped, mostly with its commands"},
     {"wall", "wall", wall_begin, wall_heal, false, NULL,
      "the wall clock of a process jumps (--clock-shim)"},
     {"point-kill", "point", point_kill, point_killed, false, NULL,

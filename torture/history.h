@@ -67,7 +67,7 @@ enum ask {
     ASK_LENGTHS = 8, /* leases of other lengths */
     ASK_HANDLE = 16, /* it will be left to others */
     ASK_ATTACH = 32, /* it was left by another, with this fence */
-    ASK_RUN = 64     /* a command under `holdfast run' */
+    ASK_RUN = 64     /* a command under `holdfast run' or `elect' */
 };
 
 /* The owner id is a number from 1 to 6; 0: none.  Those who share are a group
@@ -76,8 +76,9 @@ enum ask {
 #define ASK_OWNER_OF(ask) (((ask) >> 8) & 7)
 #define ASK_SHARED        ASK_OWNER(7u)
 
-/* A command under `holdfast run' counts as a process of its own. */
-enum { RUN_PROCESS = 100 };
+/* A command under `holdfast run' counts as a process of its own, and so does
+ * one under `holdfast elect', where each term has a life of its own. */
+enum { RUN_PROCESS = 100, ELECT_PROCESS = 200 };
 
 struct who {
     int process, life, thread;

@@ -212,7 +212,7 @@ static void plan_fill(struct run *run, const struct opts *opts, unsigned traits)
  * cannot. */
 static bool faults_fill(struct run *run, const struct opts *opts)
 {
-    char why[128] = "", names[512];
+    char why[320] = "", names[512];
     uint64_t possible, missing;
 
     run->hook = opts->hook;

@@ -103,6 +103,65 @@ static int usage(const char *what, const char *which)
     return 64;
 }
 
+/* The values that an option takes. */
+static void expect(FILE *out, int letter)
+{
+    int count;
+    const struct fault *list = fault_list(&count);
+
+    switch (letter) {
+    case 'd':
+    case O_SLACK:
+    case O_TRIP:
+        fputs("a duration such as 500ms, 30s or 2m", out);
+        break;
+    case 't':
+        fputs("a duration of at least 100ms", out);
+        break;
+    case 'p':
+        fprintf(out, "a number from 1 to %d", MAX_PROCESSES);
+        break;
+    case 'T':
+        fprintf(out, "a number from 1 to %d", MAX_THREADS);
+        break;
+    case 'k':
+        fprintf(out, "a number from 1 to %d", MAX_KEYS);
+        break;
+    case O_SEED:
+        fputs("a number greater than 0", out);
+        break;
+    case O_PROMISE:
+        fputs("'exclusive' or 'fence'", out);
+        break;
+    case O_WORKLOAD:
+        fputs("a list of", out);
+        for (int i = 0; workload_name(i); i++)
+            fprintf(out, "%s %s", i ? "," : "", workload_name(i));
+        break;
+    default:
+        fputs("'none' or a list of groups and faults:", out);
+        for (int i = 0; i < count; i++)
+            if (!i || strcmp(list[i].group, list[i - 1].group) != 0)
+                fprintf(out, "%s %s, %s", i ? "," : "", list[i].group,
+                        list[i].name);
+            else
+                fprintf(out, ", %s", list[i].name);
+    }
+}
+
+/* An option with a value that it does not take. */
+static int usage_value(int letter, const char *value)
+{
+    const struct option *o = options;
+
+    while (o->name && o->val != letter)
+        o++;
+    fprintf(stderr, "holdfast-torture: --%s '%s': expected ", o->name, value);
+    expect(stderr, letter);
+    fputc('\n', stderr);
+    return 64;
+}
+
 static bool number(const char *text, int64_t least, int64_t most, int64_t *ret)
 {
     char *end;
@@ -232,7 +291,7 @@ int opts_parse(int argc, char **argv, struct opts *ret)
         else if (text)
             *text = optarg;
         else if (!opts_take(ret, letter, optarg))
-            return usage("this makes no sense", optarg);
+            return usage_value(letter, optarg);
     }
     if (argc - optind > 1)
         return usage("one URL is enough", argv[optind + 1]);

@@ -37,6 +37,8 @@ bool process_start(struct run *run, int process)
 {
     struct client_process *m = &run->processes[process];
 
+    for (int i = 0; i < MAX_THREADS; i++)
+        atomic_store(&run->shared->runs[process][i], 0);
     m->life++;
     m->stopped = false;
     m->pid = fork();
@@ -70,22 +72,43 @@ void process_kill(struct run *run, int process)
     run_log(run, W_killed, 0, process, NULL);
 }
 
+/* Signal the `holdfast' processes of a process that is stopped: it cannot have
+ * waited for them, so their numbers are theirs. */
+static void process_signal_runs(struct run *run, int process, int signo)
+{
+    for (int i = 0; i < MAX_THREADS; i++) {
+        int pid = atomic_load(&run->shared->runs[process][i]);
+
+        if (pid > 0)
+            kill(pid, signo);
+    }
+}
+
+/* At times `holdfast' goes on, and its command with it. */
 void process_stop(struct run *run, int process)
 {
     struct client_process *m = &run->processes[process];
+    siginfo_t info = {0};
 
     if (!m->pid)
         return;
     kill(m->pid, SIGSTOP);
     m->stopped = true;
+    while (waitid(P_PID, (id_t)m->pid, &info, WSTOPPED | WEXITED | WNOWAIT) &&
+           errno == EINTR)
+        continue;
+    if (info.si_code == CLD_STOPPED && run_chance(run, 4))
+        process_signal_runs(run, process, SIGSTOP);
 }
 
 void process_cont(struct run *run, int process)
 {
     struct client_process *m = &run->processes[process];
 
-    if (m->pid && m->stopped)
+    if (m->pid && m->stopped) {
+        process_signal_runs(run, process, SIGCONT);
         kill(m->pid, SIGCONT);
+    }
     m->stopped = false;
 }
 

@@ -108,16 +108,18 @@ bool route_open(struct run *run, char *why, size_t size)
 
     if (!route_parse(run->plan.url, &route)) {
         snprintf(why, size,
-                 "this URL cannot be led through a net: it names "
-                 "no hosts, or they would be gone round");
+                 "faults of the network need a URL that names all hosts "
+                 "and uses no TLS: schemes such as redis://, redlock://, "
+                 "etcd://, zk://, consul://, postgres:// or mysql://, not "
+                 "file:, sqlite:, Sentinel or Cluster");
         return false;
     }
     run->net = net_new();
     for (int i = 1; run->net && i <= run->plan.processes; i++)
         if (!route_member(run, &route, &run->processes[i])) {
             snprintf(why, size,
-                     "a host of the URL cannot be led to: it is no "
-                     "name and port");
+                     "faults of the network need each host of the URL as "
+                     "NAME:PORT or ADDRESS:PORT (no IPv6 address)");
             net_free(run->net);
             run->net = NULL;
             return false;

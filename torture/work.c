@@ -164,7 +164,7 @@ static bool work_step(struct work *job)
 static void work_detach(struct work *job)
 {
     struct worker *w = job->w;
-    struct hf_handle handle;
+    struct hf_handle handle = HF_HANDLE_INIT;
     hf_status st;
 
     worker_log(w, W_detach, job->key, job->fence, 0, NULL);

@@ -14,6 +14,7 @@
  *   permits  a key with PERMITS holders at once
  *   several  two keys at once
  *   run      a command under `holdfast run'
+ *   elect    the same under `holdfast elect', some with a child that stays
  */
 #include "client.h"
 
@@ -185,7 +186,7 @@ static void turn_handle(struct asking *a)
 {
     struct worker *w = a->w;
     struct cell *cell = &w->shared->cells[a->key];
-    struct hf_handle handle;
+    struct hf_handle handle = HF_HANDLE_INIT;
     hf_lock *lock = NULL;
     hf_status st;
 
@@ -230,7 +231,7 @@ static bool turn_outcome(struct worker *w, int64_t limit_ms,
 static void turn_cancel(struct asking *a)
 {
     struct worker *w = a->w;
-    struct hf_event event;
+    struct hf_event event = HF_EVENT_INIT;
     hf_request *request;
     hf_status st;
 
@@ -258,7 +259,12 @@ static void turn_cancel(struct asking *a)
 
 static void turn_run(struct asking *a)
 {
-    run_turn(a->w, a->key);
+    run_turn(a->w, a->key, false);
+}
+
+static void turn_elect(struct asking *a)
+{
+    run_turn(a->w, a->key, true);
 }
 
 /* ---- the table ---------------------------------------------------------- */
@@ -280,6 +286,7 @@ static const struct {
     {"permits", turn_permits, 48, HF_TRAIT_PERMITS},
     {"several", turn_several, 24, 0},
     {"run", turn_run, 1, HF_TRAIT_PROCESSES},
+    {"elect", turn_elect, 1, HF_TRAIT_PROCESSES},
 };
 
 enum { WORKLOADS = sizeof(workloads) / sizeof(workloads[0]) };

@@ -245,7 +245,7 @@ static void queue_down(void)
 {
     struct pollfd pfd = {.fd = hf_events_fd(client), .events = POLLIN};
     int64_t begin = bench_now();
-    struct hf_event event;
+    struct hf_event event = HF_EVENT_INIT;
     struct hf_error err;
     long got = 0;
 

@@ -9,14 +9,11 @@
  */
 #include "cand.h"
 
-#include <poll.h>
+#include "../zkraw.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <zookeeper/zookeeper.h>
-
-/* Nobody pings while a candidate is idle. */
-#define SESSION_MS 600000
 
 struct conn {
     zhandle_t *zh;
@@ -24,12 +21,6 @@ struct conn {
     int rc;
     char path[256];
 };
-
-static void nothing(zhandle_t *handle, int type, int state, const char *path,
-                    void *ctx)
-{
-    (void)handle, (void)type, (void)state, (void)path, (void)ctx;
-}
 
 static void on_created(int rc, const char *path, const void *data)
 {
@@ -49,25 +40,10 @@ static void on_deleted(int rc, const void *data)
     conn->done = true;
 }
 
-/* Wait for something and take it in. */
-static void turn(zhandle_t *zh)
-{
-    struct timeval tv = {0, 0};
-    struct pollfd pfd = {.fd = -1};
-    int interest = 0;
-
-    zookeeper_interest(zh, &pfd.fd, &interest, &tv);
-    pfd.events = (short)((interest & ZOOKEEPER_READ ? POLLIN : 0) |
-                         (interest & ZOOKEEPER_WRITE ? POLLOUT : 0));
-    poll(&pfd, 1, (int)(tv.tv_sec * 1000 + tv.tv_usec / 1000 + 1));
-    zookeeper_process(zh, (pfd.revents & ~POLLOUT ? ZOOKEEPER_READ : 0) |
-                              (pfd.revents & POLLOUT ? ZOOKEEPER_WRITE : 0));
-}
-
 static void finish(struct conn *conn)
 {
     while (!conn->done)
-        turn(conn->zh);
+        zkraw_turn(conn->zh);
     conn->done = false;
     if (conn->rc && conn->rc != ZNODEEXISTS)
         bench_die("%s", zerror(conn->rc));
@@ -85,14 +61,7 @@ static void *conn_open(void)
 {
     struct conn *conn = bench_alloc(sizeof(*conn));
 
-    zoo_set_debug_level(ZOO_LOG_LEVEL_ERROR);
-    conn->zh = zookeeper_init(getenv("HF_ZK_HOSTS"), nothing, SESSION_MS, NULL,
-                              NULL, 0);
-    if (!conn->zh)
-        bench_die("no connection");
-    zoo_set_servers_resolution_delay(conn->zh, -1);
-    while (zoo_state(conn->zh) != ZOO_CONNECTED_STATE)
-        turn(conn->zh);
+    conn->zh = zkraw_open();
     make(conn, "/raw", "", 0, 0);
     return conn;
 }

@@ -161,6 +161,10 @@ def pair(team):
         if name in found and limit:
             report.judge("%s / %s" % (name, team.service.limit),
                          ratios(found[name], limit), "x", goal, candidate=name)
+    for name, other, goals in team.service.goals.get("bindings", ()):
+        if name in found and other in found:
+            report.judge("%s / %s, pairs a second" % (name, other),
+                         ratios(found[other], found[name]), "x", goals["pair"], candidate=name)
 
 
 # ---- throughput -----------------------------------------------------------
@@ -306,6 +310,10 @@ def tell_handover(report, job, rates, rounds):
 
 def judge_handover(team, found, every):
     goals, report = team.service.goals.get("handover", {}), team.report
+    for name, other, more in team.service.goals.get("bindings", ()):
+        if (name, 8) in found and (other, 8) in found:
+            report.judge("8 contenders, %s / %s" % (name, other),
+                         ratios(found[name, 8], found[other, 8]), "x", more["handover"])
     ours = found.get(("holdfast", 8))
     if not ours:
         return

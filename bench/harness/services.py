@@ -19,6 +19,11 @@ HOLDFAST = os.environ.get("HOLDFAST") or os.path.join(BUILD, "cli", "holdfast")
 PEERS = os.environ.get("HF_PEERS") or os.path.join(BUILD, "bench", "peers")
 
 
+def is_built(name):
+    return name in ("mem", "file") or os.path.exists(
+        os.path.join(BUILD, "src", "holdfast-%s.so" % name))
+
+
 def ours(*more):
     return [os.path.join(BUILD, "bench", "cand-holdfast"), *more]
 
@@ -36,8 +41,17 @@ def python(name, *more):
     return ["/usr/bin/python3", "-B", os.path.join(HERE, "peers", name + ".py"), *more]
 
 
+def python_package(*more):
+    return python("holdfast_py", os.path.join(BUILD, "bindings", "python"), *more)
+
+
 def node(library):
     return ["node", os.path.join(HERE, "peers", "redis.mjs"), PEERS, library]
+
+
+def node_ours():
+    return ["node", os.path.join(HERE, "peers", "redis.mjs"),
+            os.path.join(BUILD, "bindings", "node"), "holdfast"]
 
 
 def built(name, *more):
@@ -74,8 +88,9 @@ AT_MOST, AT_LEAST = "at most", "at least"
 SERVICES = {
     "mem": Service(
         None,
-        [("pthread mutex", raw("mutex")), ("holdfast", ours("mem:"))],
-        crowd={"holdfast": 0, "pthread mutex": 0}),
+        [("pthread mutex", raw("mutex")), ("holdfast", ours("mem:")),
+         ("holdfast in Python", python_package("mem:"))],
+        crowd={"holdfast": 0, "holdfast in Python": 0, "pthread mutex": 0}),
     "file": Service(
         None,
         [("open+flock(2)+close", raw("file")), ("holdfast", ours("file:DIR")),
@@ -87,16 +102,21 @@ SERVICES = {
         [("hiredis", raw("redis")), ("hiredis, piped", raw("redis", "piped")),
          ("hiredis, piped, same scripts", raw("redis", "same")),
          ("holdfast", ours()), ("holdfast acquire=set", url("?acquire=set")),
+         ("holdfast in Python", python_package()),
          ("redis-py", python("redis_py")), ("node-redlock", node("redlock")),
-         ("redis-semaphore", node("redis-semaphore"))],
+         ("redis-semaphore", node("redis-semaphore")),
+         ("holdfast for Node.js", node_ours()), ("holdfast for Go", built("holdfast-go"))],
         proxy.Redis,
         {"pair": {"holdfast": Goal(AT_MOST, 1.15), "holdfast acquire=set": Goal(AT_MOST, 1.15)},
          "threads": [("holdfast", "hiredis, piped, same scripts", 64, Goal(AT_LEAST, 0.8)),
                      ("holdfast acquire=set", "hiredis, piped", 64, Goal(AT_LEAST, 0.8)),
-                     ("holdfast", "node-redlock", 64, Goal(AT_LEAST, 2))],
+                     ("holdfast", "node-redlock", 64, Goal(AT_LEAST, 2)),
+                     ("holdfast for Node.js", "node-redlock", 64, Goal(AT_LEAST, 1))],
          "handover": {"pollers": (("redis-py", "node-redlock", "redis-semaphore"),
                                   Goal(AT_LEAST, 20)),
-                      "trips": Goal(AT_MOST, 3), "share": Goal(AT_LEAST, 0.9)}},
+                      "trips": Goal(AT_MOST, 3), "share": Goal(AT_LEAST, 0.9)},
+         "bindings": [("holdfast in Python", "redis-py", {"pair": Goal(AT_LEAST, 2),
+                                                        "handover": Goal(AT_LEAST, 10)})]},
         version="redis-server --version"),
     "redlock": Service(
         "redlock",
@@ -108,10 +128,11 @@ SERVICES = {
     "etcd": Service(
         "etcd",
         [("raw gRPC", raw("etcd")), ("holdfast", ours()),
-         ("Go concurrency.Mutex", built("etcd-go"))],
+         ("Go concurrency.Mutex", built("etcd-go")), ("holdfast for Go", built("holdfast-go"))],
         proxy.Etcd,
         {"pair": {"holdfast": Goal(AT_MOST, 1.15)},
-         "threads": [("holdfast", "Go concurrency.Mutex", 64, Goal(AT_LEAST, 1.2))],
+         "threads": [("holdfast", "Go concurrency.Mutex", 64, Goal(AT_LEAST, 1.2)),
+                     ("holdfast for Go", "Go concurrency.Mutex", 64, Goal(AT_LEAST, 1.5))],
          "handover": {"rival": ("Go concurrency.Mutex", Goal(AT_LEAST, 8))}},
         version="etcd --version"),
     "zk": Service(
@@ -221,9 +242,15 @@ def missing(words):
     program = words[0]
     if not shutil.which(program) and not os.access(program, os.X_OK):
         return "%s is not there" % os.path.basename(program)
-    if "node" in program and not os.path.isdir(os.path.join(PEERS, "node_modules", words[-1])):
-        return "npm could not install it"
+    if os.path.basename(program) == "node":
+        if words[-1] == "holdfast":
+            ours = os.path.isfile(os.path.join(words[2], "holdfast.node"))
+            return None if ours else "the package for Node.js is not built"
+        if not os.path.isdir(os.path.join(PEERS, "node_modules", words[-1])):
+            return "npm could not install it"
     if words[0] == "/usr/bin/python3":
+        if "holdfast_py" in words[2] and not os.path.isdir(os.path.join(words[3], "holdfast")):
+            return "the Python package is not built"
         module = {"redis_py.py": "redis", "kazoo_lock.py": "kazoo"}.get(os.path.basename(words[2]))
         if module and subprocess.run([program, "-c", "import " + module],
                                      stderr=subprocess.DEVNULL).returncode:

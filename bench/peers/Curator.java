@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT
 //
-// Curator - Curator's InterProcessMutex as a candidate (bench/cand/cand.h).
+// Curator - Curator's InterProcessMutex as a candidate (bench/cand/cand.h), and
+// its InterProcessReadWriteLock and InterProcessSemaphoreV2 for bench/sharing.c.
 import java.util.*;
 import java.util.concurrent.*;
 import org.apache.curator.framework.*;
-import org.apache.curator.framework.recipes.locks.InterProcessMutex;
+import org.apache.curator.framework.recipes.locks.*;
 import org.apache.curator.framework.state.ConnectionState;
 import org.apache.curator.retry.ExponentialBackoffRetry;
 
@@ -40,25 +41,68 @@ public class Curator {
         return text.toString();
     }
 
-    static String many(int threads, long ms) throws Exception {
-        ExecutorService pool = Executors.newFixedThreadPool(threads);
+    interface Turn {
+        void take() throws Exception;
+    }
+
+    // Each of them in a thread of its own, again and again.
+    static String crowd(List<Turn> turns, long ms) throws Exception {
+        ExecutorService pool = Executors.newFixedThreadPool(turns.size());
         List<Callable<Long>> work = new ArrayList<>();
         long begin = System.nanoTime(), sum = 0;
-        for (int i = 0; i < threads; i++) {
-            InterProcessMutex m = mutex("many-" + i);
+        for (Turn turn : turns)
             work.add(() -> {
                 long n = 0;
-                for (; System.nanoTime() < begin + ms * 1000000; n++) {
-                    m.acquire();
-                    m.release();
-                }
+                for (; System.nanoTime() < begin + ms * 1000000; n++)
+                    turn.take();
                 return n;
             });
-        }
         for (Future<Long> one : pool.invokeAll(work))
             sum += one.get();
         pool.shutdown();
         return "ok " + sum + " " + (System.nanoTime() - begin);
+    }
+
+    static Turn turn(InterProcessMutex m) {
+        return () -> {
+            m.acquire();
+            m.release();
+        };
+    }
+
+    static String many(int threads, long ms) throws Exception {
+        List<Turn> turns = new ArrayList<>();
+        for (int i = 0; i < threads; i++)
+            turns.add(turn(mutex("many-" + i)));
+        return crowd(turns, ms);
+    }
+
+    static String readers(int threads, long ms) throws Exception {
+        List<Turn> turns = new ArrayList<>();
+        for (int i = 0; i < threads; i++)
+            turns.add(turn(
+                new InterProcessReadWriteLock(client, "/curator/readers").readLock()));
+        return crowd(turns, ms);
+    }
+
+    // A client for each, so that all of them meet in the service.
+    static final List<CuratorFramework> others = new ArrayList<>();
+
+    static String among(int n, long ms, int permits) throws Exception {
+        List<Turn> turns = new ArrayList<>();
+        while (others.size() < n)
+            others.add(connect(20000));
+        for (int i = 0; i < n; i++) {
+            CuratorFramework c = others.get(i);
+            if (permits == 0) {
+                turns.add(turn(new InterProcessMutex(c, "/curator/among")));
+                continue;
+            }
+            InterProcessSemaphoreV2 s =
+                new InterProcessSemaphoreV2(c, "/curator/permits", permits);
+            turns.add(() -> s.returnLease(s.acquire()));
+        }
+        return crowd(turns, ms);
     }
 
     static String contend(long at, long ms, String key) throws Exception {
@@ -111,6 +155,11 @@ public class Curator {
             return pairs(Integer.parseInt(words[1]), words[2]);
         case "many":
             return many(Integer.parseInt(words[1]), Long.parseLong(words[2]));
+        case "readers":
+            return readers(Integer.parseInt(words[1]), Long.parseLong(words[2]));
+        case "among":
+            return among(Integer.parseInt(words[1]), Long.parseLong(words[2]),
+                         Integer.parseInt(words[3]));
         case "contend":
             return contend(Long.parseLong(words[1]), Long.parseLong(words[2]),
                            words[3]);

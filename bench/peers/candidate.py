@@ -2,9 +2,11 @@
 """The dialogue of bench/cand/cand.h, for candidates in Python.
 
 A peer makes a class with new(key), which gives a lock object with acquire() and
-release(), and calls run().  Optional: hold(n, ttl_ms, ms), drop(), and
-watch(key, ttl_ms, lost).
+release(), and calls run().  Optional: hold(n, ttl_ms, ms), drop(),
+watch(key, ttl_ms, lost), and for bench/sharing.c readers(threads, ms) and
+among(clients, ms, permits).
 """
+import functools
 import sys
 import threading
 import time
@@ -37,20 +39,20 @@ class Candidate:
             last = now
         return times
 
-    def many(self, threads, ms):
-        done = [0] * int(threads)
-        start = threading.Barrier(int(threads) + 1)
+    def crowd(self, locks, ms):
+        """Each lock is taken and released in a thread of its own."""
+        done = [0] * len(locks)
+        start = threading.Barrier(len(locks) + 1)
 
         def work(i):
-            key = "many-%s-%d" % (type(self).__name__, i)
             start.wait()
             while time.monotonic_ns() < end:
-                lock = self.new(key)
+                lock = locks[i]()
                 lock.acquire()
                 lock.release()
                 done[i] += 1
 
-        crowd = [threading.Thread(target=work, args=(i,)) for i in range(int(threads))]
+        crowd = [threading.Thread(target=work, args=(i,)) for i in range(len(locks))]
         for one in crowd:
             one.start()
         begin = time.monotonic_ns()
@@ -59,6 +61,10 @@ class Candidate:
         for one in crowd:
             one.join()
         return [sum(done), time.monotonic_ns() - begin]
+
+    def many(self, threads, ms):
+        keys = ["many-%s-%d" % (type(self).__name__, i) for i in range(int(threads))]
+        return self.crowd([functools.partial(self.new, key) for key in keys], ms)
 
     def contend(self, at, ms, key):
         end = int(at) + int(ms) * 1000000
@@ -89,7 +95,7 @@ class Candidate:
         return []
 
     def answer(self, words):
-        known = ["pairs", "many", "take", "give", "hold", "drop", "watch"]
+        known = ["pairs", "many", "take", "give", "hold", "drop", "watch", "readers", "among"]
         if self.waits:
             known += ["contend", "wait", "found"]
         if words[0] not in known or not hasattr(self, words[0]):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""kazoo's Lock."""
+"""kazoo's Lock, and its ReadLock and Semaphore for bench/sharing.c."""
+import functools
 import logging
 import os
 import time
@@ -17,6 +18,7 @@ class Kazoo(Candidate):
     def __init__(self):
         super().__init__()
         self.client = self.connect(20)
+        self.others = []
 
     @staticmethod
     def connect(seconds):
@@ -26,6 +28,19 @@ class Kazoo(Candidate):
 
     def new(self, key):
         return self.client.Lock("/kazoo/" + key)
+
+    def readers(self, threads, ms):
+        return self.crowd([functools.partial(self.client.ReadLock, "/kazoo/readers")]
+                          * int(threads), ms)
+
+    def among(self, clients, ms, permits):
+        """A client for each, so that all of them meet in the service."""
+        while len(self.others) < int(clients):
+            self.others.append(self.connect(20))
+        return self.crowd([
+            functools.partial(one.Semaphore, "/kazoo/permits", max_leases=int(permits))
+            if int(permits) else functools.partial(one.Lock, "/kazoo/among")
+            for one in self.others], ms)
 
     def watch(self, key, ttl_ms):
         """The session is the lease, and its end is told to a listener."""

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 //
-// redis.mjs DIRECTORY LIBRARY - node-redlock or redis-semaphore as a candidate
-// (bench/cand/cand.h), with their default delays.  DIRECTORY has the libraries;
-// $HF_TEST_URL names one server, or those of a redlock.
+// redis.mjs DIRECTORY LIBRARY - node-redlock, redis-semaphore or holdfast's own
+// package as a candidate (bench/cand/cand.h), with their default delays.
+// DIRECTORY has the libraries; $HF_TEST_URL names one server, or those of a
+// redlock.
 //
 // JavaScript has no threads to lock between; `many` runs that many chains of
 // promises, which is how such a program does many things at once.
@@ -13,8 +14,9 @@ import { createInterface } from "node:readline";
 
 const [directory, library] = process.argv.slice(2);
 const require = createRequire(directory + "/");
-const Redis = require("ioredis");
-const servers = process.env.HF_TEST_URL.replace(/^redis:\/\/|^redlock:\/\//, "")
+const ours = library === "holdfast";
+const Redis = ours ? null : require("ioredis");
+const servers = ours ? [] : process.env.HF_TEST_URL.replace(/^redis:\/\/|^redlock:\/\//, "")
   .replace(/\?.*$/, "")
   .split(",")
   .map((at) => new Redis(Number(at.split(":")[1]), "127.0.0.1"));
@@ -42,6 +44,18 @@ const ways = {
         }),
     };
   },
+  async holdfast() {
+    const { Client } = require(directory);
+    const client = await Client.open(process.env.HF_TEST_URL);
+    return {
+      take: (key, ttl = 30000) => client.lock(key, { ttl }),
+      async mind(key, ttl, lost, held) {
+        (await client.lock(key, { ttl })).on("lost", lost);
+        held();
+      },
+      keeps: true,
+    };
+  },
   "redis-semaphore"() {
     const { Mutex } = require("redis-semaphore");
     const make = (key, ttl, more = {}) =>
@@ -64,7 +78,7 @@ const ways = {
     };
   },
 };
-const way = ways[library]();
+const way = await ways[library]();
 const kept = new Map();
 let holding = [];
 
@@ -141,7 +155,7 @@ const answers = {
 answers.wait = answers.take;
 answers.found = async () => [];
 
-const manifest = `${directory}/node_modules/${library}/package.json`;
+const manifest = `${directory}/${ours ? "" : `node_modules/${library}/`}package.json`;
 console.log("ready " + JSON.parse(readFileSync(manifest)).version);
 for await (const line of createInterface({ input: process.stdin })) {
   const [word, ...rest] = line.trim().split(" ");

@@ -27,6 +27,12 @@ char *raw_text(const char *text, const char *table, const char *string)
     for (; *text; text++) {
         if (text[0] == '@' && text[1] == 'T')
             len += (size_t)snprintf(ret + len, 64, "%s", table);
+        else if (text[0] == '@' && text[1] == 'Q')
+            len += (size_t)snprintf(ret + len, 64, "%s_queue", table);
+        else if (text[0] == '@' && text[1] == '|')
+            text = strstr(text, "@}"); /* strategy version */
+        else if (text[0] == '@' && strchr("{}()", text[1]))
+            ; /* strategy lease, with a queue */
         else if (text[0] == '@' && text[1] == 'C')
             len += (size_t)snprintf(ret + len, 64, "'%s'", string);
         else

@@ -12,23 +12,27 @@
 
 struct raw {
     MYSQL *my;
-    char *take, *give;
+    char *take, *again, *give;
 };
 
 static struct raw *raw_my_open(const char *where)
 {
     struct raw *raw = calloc(1, sizeof(*raw));
     char *make = raw_text(my_lease_texts[SQL_CREATE], "raw_lock", "raw_lock");
+    char *queue =
+        raw_text(my_queue_texts[SQL_CREATE_QUEUE], "raw_lock", "raw_lock");
 
     raw->my = mysql_init(NULL);
     if (!mysql_real_connect(raw->my, "127.0.0.1", "holdfast", "secret", "test",
                             (unsigned)atoi(where), NULL, CLIENT_FOUND_ROWS) ||
-        mysql_query(raw->my, make) ||
+        mysql_query(raw->my, make) || mysql_query(raw->my, queue) ||
         mysql_query(raw->my, "SET time_zone='+00:00'"))
         raw_die("mysql", mysql_error(raw->my));
     free(make);
-    raw->take = raw_text(my_lease_texts[SQL_ACQUIRE], "raw_lock", "raw_lock");
-    raw->give = raw_text(my_lease_texts[SQL_RELEASE], "raw_lock", "raw_lock");
+    free(queue);
+    raw->take = raw_text(my_queue_texts[SQL_ACQUIRE], "raw_lock", "raw_lock");
+    raw->again = raw_text(my_queue_texts[SQL_RETAKE], "raw_lock", "raw_lock");
+    raw->give = raw_text(my_queue_texts[SQL_RELEASE], "raw_lock", "raw_lock");
     return raw;
 }
 
@@ -60,7 +64,8 @@ static bool raw_run(struct raw *raw, const char *text, const char *key,
 
 static bool raw_my_take(struct raw *raw, const char *key, const char *token)
 {
-    return raw_run(raw, raw->take, key, token);
+    return raw_run(raw, raw->again, key, token) ||
+           raw_run(raw, raw->take, key, token);
 }
 
 static bool raw_my_give(struct raw *raw, const char *key, const char *token)
@@ -72,6 +77,7 @@ static void raw_my_close(struct raw *raw)
 {
     mysql_close(raw->my);
     free(raw->take);
+    free(raw->again);
     free(raw->give);
     free(raw);
 }

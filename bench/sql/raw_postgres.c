@@ -28,20 +28,27 @@ static PGconn *raw_connect(const char *where)
 {
     static const Oid types[] = {17, 25, 20, 17, 17, 20, 20};
     PGconn *pg = PQconnectdb(where);
-    char *take = raw_text(pg_lease_texts[SQL_ACQUIRE], "raw_lock", "raw_lock");
-    char *give = raw_text(pg_lease_texts[SQL_RELEASE], "raw_lock", "raw_lock");
+    char *take = raw_text(pg_queue_texts[SQL_ACQUIRE], "raw_lock", "raw_lock");
+    char *again = raw_text(pg_queue_texts[SQL_RETAKE], "raw_lock", "raw_lock");
+    char *give = raw_text(pg_queue_texts[SQL_RELEASE], "raw_lock", "raw_lock");
     char *make = raw_text(pg_lease_texts[SQL_CREATE], "raw_lock", "raw_lock");
+    char *queue =
+        raw_text(pg_queue_texts[SQL_CREATE_QUEUE], "raw_lock", "raw_lock");
 
     if (PQstatus(pg) != CONNECTION_OK)
         raw_die("postgres", PQerrorMessage(pg));
     PQclear(raw_exec(pg, "SET client_min_messages=error;"
                          "SET plan_cache_mode=force_generic_plan"));
     PQclear(raw_exec(pg, make));
+    PQclear(raw_exec(pg, queue));
     PQclear(PQprepare(pg, "take", take, 7, types));
+    PQclear(PQprepare(pg, "again", again, 7, types));
     PQclear(PQprepare(pg, "give", give, 7, types));
     free(take);
+    free(again);
     free(give);
     free(make);
+    free(queue);
     return pg;
 }
 
@@ -70,7 +77,8 @@ static bool raw_run(struct raw *raw, const char *name, const char *key,
 
 static bool raw_pg_take(struct raw *raw, const char *key, const char *token)
 {
-    return raw_run(raw, "take", key, token);
+    return raw_run(raw, "again", key, token) ||
+           raw_run(raw, "take", key, token);
 }
 
 static bool raw_pg_give(struct raw *raw, const char *key, const char *token)

@@ -8,16 +8,6 @@
 
 #define DURATION_MAX HFI_TTL_MAX
 
-hf_status hfi_check_size(size_t got, size_t want, const char *name,
-                         struct hf_error *err)
-{
-    if (got == want)
-        return HF_OK;
-    return hfi_fail(err, HF_INVALID,
-                    "%s.size is %zu, not %zu: set it with the header's macro",
-                    name, got, want);
-}
-
 hf_status hfi_check_client(const struct hf_client *c, struct hf_error *err)
 {
     if (!c)
@@ -67,6 +57,23 @@ hf_status hfi_check_duration(int64_t ms, int64_t min, const char *name,
                     (long long)DURATION_MAX);
 }
 
+static inline bool check_is_duration(int64_t ms, int64_t min)
+{
+    return !ms || (ms >= min && ms <= DURATION_MAX);
+}
+
+/* All are good, as nearly always. */
+static inline bool check_are_durations(const struct hf_lock_opts *opts)
+{
+    return check_is_duration(opts->ttl_ms, HFI_TTL_MIN) &&
+           check_is_duration(opts->retry_ms, 1) &&
+           check_is_duration(opts->linger_ms, 1) &&
+           opts->linger_ms <= INT32_MAX &&
+           check_is_duration(opts->max_hold_ms, 1) &&
+           check_is_duration(opts->min_hold_ms, 1);
+}
+
+/* Which one is wrong? */
 static hf_status check_durations(const struct hf_lock_opts *opts,
                                  struct hf_error *err)
 {
@@ -85,8 +92,7 @@ static hf_status check_durations(const struct hf_lock_opts *opts,
     return st;
 }
 
-static hf_status check_flags(const struct hf_client *c,
-                             const struct hf_lock_opts *opts,
+static hf_status check_flags(const struct hf_lock_opts *opts,
                              struct hf_error *err)
 {
     unsigned known = HF_MANUAL | HF_FAIR | HF_SHARED | HF_POLL;
@@ -94,9 +100,6 @@ static hf_status check_flags(const struct hf_client *c,
     if (opts->flags & ~known)
         return hfi_fail(err, HF_INVALID, "unknown flags 0x%x",
                         opts->flags & ~known);
-    if (opts->flags & HF_SHARED && !(c->conn->traits & HF_TRAIT_SHARED))
-        return hfi_fail(err, HF_UNSUPPORTED, "%s: has no shared locks",
-                        c->conn->endpoint);
     if (opts->flags & HF_SHARED && opts->permits)
         return hfi_fail(err, HF_INVALID,
                         "a lock is shared or has permits, not both");
@@ -104,75 +107,58 @@ static hf_status check_flags(const struct hf_client *c,
         return hfi_fail(err, HF_INVALID, "max_tries is negative");
     if (opts->local_turns < -1)
         return hfi_fail(err, HF_INVALID, "local_turns is less than -1");
-    return HF_OK;
-}
-
-/* Can the service do what is asked for?  `why` is what it says if not. */
-static hf_status check_able(const struct hf_client *c, unsigned trait,
-                            const char *what, const char *why,
-                            struct hf_error *err)
-{
-    if (c->conn->traits & trait)
-        return HF_OK;
-    return hfi_fail(err, HF_UNSUPPORTED, "%s: has no %s%s%s", c->conn->endpoint,
-                    what, why ? ": " : "", why ? why : "");
-}
-
-static hf_status check_sharing(const struct hf_client *c,
-                               const struct hf_lock_opts *opts,
-                               struct hf_error *err)
-{
-    hf_status st = HF_OK;
-
     if (opts->permits < 0)
         return hfi_fail(
             err, HF_INVALID,
             "permits is %d; it must be 0 for a plain lock, or 1 and "
             "more",
             (int)opts->permits);
-    if (opts->permits)
-        st = check_able(c, HF_TRAIT_PERMITS, "permits", c->be->no_permits, err);
-    if (!st && opts->min_hold_ms)
-        st = check_able(c, HF_TRAIT_MIN_HOLD, "minimum hold",
-                        c->be->no_min_hold, err);
-    return st;
+    return HF_OK;
 }
 
 static hf_status check_opts(const struct hf_client *c,
                             const struct hf_lock_opts *opts,
                             struct hf_error *err)
 {
-    hf_status st =
-        hfi_check_size(opts->size, sizeof(*opts), "hf_lock_opts", err);
+    hf_status st = HF_OK;
 
-    if (!st)
+    if (!check_are_durations(opts))
         st = check_durations(opts, err);
     if (!st)
-        st = check_flags(c, opts, err);
-    if (!st)
-        st = check_sharing(c, opts, err);
+        st = check_flags(opts, err);
     if (!st)
         st = hfi_check_text(opts->owner, HF_OWNER_MAX, "owner id", err);
     if (!st)
         st = hfi_check_text(opts->note, HF_NOTE_MAX, "note", err);
     if (!st && opts->owner && !*opts->owner)
         st = hfi_fail(err, HF_INVALID, "the owner id is empty");
+    if (!st && opts->canceler && hfi_canceler_client(opts->canceler) != c)
+        st = hfi_fail(err, HF_INVALID, "the canceler is of another client");
     return st;
 }
 
 /* Options over the client's defaults. */
-hf_status hfi_params_make(struct hf_client *c, const struct hf_lock_opts *opts,
+hf_status hfi_params_make(struct hf_client *c, const struct hf_lock_opts *given,
                           struct hfi_lock_params *ret, struct hf_error *err)
 {
-    hf_status st;
+    struct hf_lock_opts full;
+    const struct hf_lock_opts *opts = given;
+    hf_status st = HF_OK;
 
     *ret = c->defaults;
-    if (!opts)
+    ret->unchecked = atomic_load(&c->offline) != HFI_ONLINE;
+    if (!given)
         return HF_OK;
-    st = check_opts(c, opts, err);
+    if (given->size != sizeof(full)) { /* of another version: rarely */
+        st = hfi_struct_read(&full, sizeof(full), given, "hf_lock_opts", err);
+        opts = &full;
+    }
+    if (!st)
+        st = check_opts(c, opts, err);
     if (st)
         return st;
     ret->owner = opts->owner;
+    ret->canceler = opts->canceler;
     ret->flags |= opts->flags;
     ret->linger_ms = opts->linger_ms;
     ret->max_hold_ms = opts->max_hold_ms;
@@ -189,13 +175,18 @@ hf_status hfi_params_make(struct hf_client *c, const struct hf_lock_opts *opts,
     if (opts->local_turns)
         ret->local_turns =
             opts->local_turns < 0 ? INT32_MAX : opts->local_turns;
-    return HF_OK;
+    if (ret->unchecked ||
+        !(ret->flags & HF_SHARED || ret->permits || ret->min_hold_ms))
+        return HF_OK;
+    return hfi_params_able(c, ret, err);
 }
 
-hf_status hfi_check_trait(const struct hf_client *c, unsigned trait,
-                          const char *what, struct hf_error *err)
+hf_status hfi_check_trait(struct hf_client *c, unsigned trait, const char *what,
+                          struct hf_error *err)
 {
-    if (c->conn->traits & trait)
-        return HF_OK;
+    hf_status st = hfi_connect_await(c, err);
+
+    if (st || c->conn->traits & trait)
+        return st;
     return hfi_fail(err, HF_UNSUPPORTED, "%s: %s", c->conn->endpoint, what);
 }

@@ -13,22 +13,39 @@ const char *hf_version(void)
     return HFI_VERSION;
 }
 
-hf_status hf_open(const char *text, const struct hf_client_opts *opts,
+/* The options of a client, checked. */
+static hf_status client_opts(struct hf_client_opts *ret,
+                             const struct hf_client_opts *given,
+                             struct hf_error *err)
+{
+    hf_status st;
+
+    *ret = (struct hf_client_opts)HF_CLIENT_OPTS_INIT;
+    if (!given)
+        return HF_OK;
+    st = hfi_struct_read(ret, sizeof(*ret), given, "hf_client_opts", err);
+    if (!st)
+        st = hfi_check_duration(ret->timeout_ms, 1, "timeout_ms", err);
+    if (!st && ret->connect_ms != -1)
+        st = hfi_check_duration(ret->connect_ms, 1, "connect_ms", err);
+    if (!st && ((unsigned)ret->log_level > HF_LOG_DEBUG || ret->reserved))
+        st = hfi_fail(err, HF_INVALID, "log_level is none of HF_LOG_...");
+    if (!st)
+        st = hfi_check_text(ret->note, HF_NOTE_MAX, "note", err);
+    return st;
+}
+
+hf_status hf_open(const char *text, const struct hf_client_opts *given,
                   hf_client **ret, struct hf_error *err)
 {
     const struct hfi_backend *be;
+    struct hf_client_opts opts;
     struct hfi_url url;
-    hf_status st = HF_OK;
+    hf_status st;
 
     if (!ret)
         return hfi_fail(err, HF_INVALID, "no place for the client was given");
-    if (opts) {
-        st = hfi_check_size(opts->size, sizeof(*opts), "hf_client_opts", err);
-        if (!st)
-            st = hfi_check_duration(opts->timeout_ms, 1, "timeout_ms", err);
-        if (!st)
-            st = hfi_check_text(opts->note, HF_NOTE_MAX, "note", err);
-    }
+    st = client_opts(&opts, given, err);
     if (!st && text && !*text)
         st = hfi_fail(err, HF_INVALID,
                       "the url is empty: name a service, such as "
@@ -39,7 +56,7 @@ hf_status hf_open(const char *text, const struct hf_client_opts *opts,
         return st;
     st = hfi_backend_find(url.scheme, &be, err);
     if (!st)
-        st = hfi_open_with(be, &url, opts, ret, err);
+        st = hfi_open_with(be, &url, &opts, ret, err);
     hfi_url_fini(&url);
     return st;
 }
@@ -64,22 +81,27 @@ hf_status hf_describe(hf_client *c, struct hf_service *ret,
                       struct hf_error *err)
 {
     const char *const *scheme;
+    struct hf_service full = HF_SERVICE_INIT;
+    struct hf_error offline;
     hf_status st = hfi_check_client(c, err);
 
     if (!st && !ret)
         st = hfi_fail(err, HF_INVALID, "no place for the answer was given");
     if (!st)
-        st = hfi_check_size(ret->size, sizeof(*ret), "hf_service", err);
+        st = hfi_check_size(ret, "hf_service", err);
     if (st)
         return st;
     scheme = c->be->schemes;
-    ret->traits = c->conn->traits & HFI_TRAITS_PUBLIC;
-    ret->ttl_ms = c->defaults.ttl_ms;
-    snprintf(ret->scheme, sizeof(ret->scheme), "%s", *scheme);
-    snprintf(ret->endpoint, sizeof(ret->endpoint), "%s", c->conn->endpoint);
+    full.ttl_ms = c->defaults.ttl_ms;
+    snprintf(full.scheme, sizeof(full.scheme), "%s", *scheme);
     pthread_mutex_lock(&c->mu);
-    snprintf(ret->warning, sizeof(ret->warning), "%s", c->conn->warning);
+    full.traits = c->conn->traits & HFI_TRAITS_PUBLIC;
+    snprintf(full.endpoint, sizeof(full.endpoint), "%s", c->conn->endpoint);
+    snprintf(full.warning, sizeof(full.warning), "%s", c->conn->warning);
+    if (hfi_connect_error(c, &offline))
+        snprintf(full.warning, sizeof(full.warning), "%.255s", offline.text);
     pthread_mutex_unlock(&c->mu);
+    hfi_struct_write(ret, &full, sizeof(full));
     return HF_OK;
 }
 

@@ -157,6 +157,21 @@ hf_status hf_downgrade(hf_lock *lk, struct hf_error *err)
     return st ? st : hfi_downgrade(lk, err);
 }
 
+hf_status hf_transfer(hf_lock *lk, const char *heir, struct hf_error *err)
+{
+    hf_status st = hfi_check_lock(lk, err);
+
+    if (!st && (!heir || !*heir))
+        st = hfi_fail(err, HF_INVALID, "no name of the heir was given");
+    if (!st)
+        st = hfi_check_text(heir, HF_NOTE_MAX, "name of the heir", err);
+    if (!st && !lk->client->be->promote)
+        st = hfi_fail(err, HF_UNSUPPORTED,
+                      "%s: has no queue that could be changed",
+                      lk->client->conn->endpoint);
+    return st ? st : hfi_transfer(lk, heir, err);
+}
+
 const char *hf_token(const hf_lock *lk)
 {
     const struct hfi_claim *claim;
@@ -202,6 +217,7 @@ static const char no_detach[] =
 
 hf_status hf_detach(hf_lock *lk, struct hf_handle *ret, struct hf_error *err)
 {
+    struct hf_handle full = HF_HANDLE_INIT;
     hf_status st = hfi_check_lock(lk, err);
 
     if (st)
@@ -209,23 +225,32 @@ hf_status hf_detach(hf_lock *lk, struct hf_handle *ret, struct hf_error *err)
     if (!ret)
         st = hfi_fail(err, HF_INVALID, "no place for the handle was given");
     else
-        st = hfi_check_trait(lk->client, HF_TRAIT_DETACH, no_detach, err);
+        st = hfi_check_size(ret, "hf_handle", err);
     if (!st)
-        return hfi_detach(lk, ret, err);
-    hfi_release(lk, NULL);
+        st = hfi_check_trait(lk->client, HF_TRAIT_DETACH, no_detach, err);
+    if (st) {
+        hfi_release(lk, NULL);
+        return st;
+    }
+    st = hfi_detach(lk, &full, err);
+    if (!st)
+        hfi_struct_write(ret, &full, sizeof(full));
     return st;
 }
 
 static hf_status check_handle(struct hf_client *c, const char *key,
-                              const struct hf_handle *handle,
+                              const struct hf_handle *given,
                               const struct hf_lock_opts *opts, const void *ret,
+                              struct hf_handle *handle,
                               struct hfi_lock_params *params,
                               struct hf_error *err)
 {
     hf_status st = acquire_check(c, key, 0, opts, ret, params, err);
 
-    if (!st && !handle)
+    if (!st && !given)
         st = hfi_fail(err, HF_INVALID, "no handle was given");
+    if (!st)
+        st = hfi_struct_read(handle, sizeof(*handle), given, "hf_handle", err);
     if (!st)
         st = hfi_check_trait(c, HF_TRAIT_DETACH, no_detach, err);
     if (!st && (strnlen(handle->token, sizeof(handle->token)) != HFI_TOKEN_LEN))
@@ -234,36 +259,40 @@ static hf_status check_handle(struct hf_client *c, const char *key,
 }
 
 hf_status hf_attach(hf_client *c, const char *key,
-                    const struct hf_handle *handle,
+                    const struct hf_handle *given,
                     const struct hf_lock_opts *opts, hf_lock **ret,
                     struct hf_error *err)
 {
     struct hfi_lock_params params;
-    hf_status st = check_handle(c, key, handle, opts, ret, &params, err);
+    struct hf_handle handle;
+    hf_status st =
+        check_handle(c, key, given, opts, ret, &handle, &params, err);
 
-    return st ? st : hfi_attach(c, key, handle, &params, ret, err);
+    return st ? st : hfi_attach(c, key, &handle, &params, ret, err);
 }
 
 hf_status hf_handle_extend(hf_client *c, const char *key,
-                           const struct hf_handle *handle,
+                           const struct hf_handle *given,
                            const struct hf_lock_opts *opts,
                            struct hf_error *err)
 {
     struct hfi_lock_params params;
-    hf_status st = check_handle(c, key, handle, opts, c, &params, err);
+    struct hf_handle handle;
+    hf_status st = check_handle(c, key, given, opts, c, &handle, &params, err);
 
-    return st ? st : hfi_handle_extend(c, key, handle, &params, err);
+    return st ? st : hfi_handle_extend(c, key, &handle, &params, err);
 }
 
 hf_status hf_handle_release(hf_client *c, const char *key,
-                            const struct hf_handle *handle,
+                            const struct hf_handle *given,
                             const struct hf_lock_opts *opts,
                             struct hf_error *err)
 {
     struct hfi_lock_params params;
-    hf_status st = check_handle(c, key, handle, opts, c, &params, err);
+    struct hf_handle handle;
+    hf_status st = check_handle(c, key, given, opts, c, &handle, &params, err);
 
-    return st ? st : hfi_handle_release(c, key, handle, &params, err);
+    return st ? st : hfi_handle_release(c, key, &handle, &params, err);
 }
 
 /* ---- for event loops --------------------------------------------------- */
@@ -277,7 +306,9 @@ void hf_request_cancel(hf_request *rq)
     c = rq->client;
     pthread_mutex_lock(&c->mu);
     rq->canceled = true;
-    if (rq->state == HFI_WAITING || rq->state == HFI_CONTENDING)
+    if (rq->job)
+        hfi_job_cancel(rq);
+    else if (rq->state == HFI_WAITING || rq->state == HFI_CONTENDING)
         hfi_request_inspect(rq);
     pthread_mutex_unlock(&c->mu);
 }
@@ -292,7 +323,24 @@ int hf_events_fd(hf_client *c)
     return hfi_check_client(c, NULL) ? -1 : hfi_notice_fd(c);
 }
 
+void hf_lend(hf_client *c)
+{
+    if (!hfi_check_client(c, NULL))
+        hfi_lend(c);
+}
+
+bool hf_work(hf_client *c)
+{
+    return !hfi_check_client(c, NULL) && hfi_work(c);
+}
+
 bool hf_next_event(hf_client *c, struct hf_event *ret)
 {
-    return !hfi_check_client(c, NULL) && ret && hfi_notice_take(c, ret);
+    struct hf_event full;
+
+    if (hfi_check_client(c, NULL) || !ret ||
+        hfi_check_size(ret, "hf_event", NULL) || !hfi_notice_take(c, &full))
+        return false;
+    hfi_struct_write(ret, &full, sizeof(full));
+    return true;
 }

@@ -8,9 +8,10 @@
  * its first milliseconds on loading the client libraries of a dozen services.
  * A module is never unloaded: threads of its libraries may still run.
  *
- * Modules are looked for in $HOLDFAST_MODULE_DIR, which a set-user-id program
- * ignores; in the folder `holdfast` next to the library, so that a tree can be
- * moved; and where they were installed.
+ * Modules are looked for in $HOLDFAST_MODULE_DIR; in the folder `holdfast` next
+ * to the library; where they are as seen from the command, so that an installed
+ * tree can be moved; and where they were installed.  A set-user-id program looks
+ * only there.
  *
  * A module uses the symbols of what loads it.  A program that has opened the
  * library with RTLD_LOCAL, as bindings and plug-ins do, hides them; so the
@@ -19,6 +20,7 @@
 #include "backend.h"
 
 #include <dlfcn.h>
+#include <sys/auxv.h>
 #include <unistd.h>
 
 #include "config.h"
@@ -35,14 +37,17 @@ static const struct hfi_backend *const backend_table[] = {
 #undef X
 };
 
-/* Which module serves which scheme; ends with NULL. */
-static const struct {
-    const char *scheme, *module;
-} backend_modules[] = {
-#define Y(scheme, module) {scheme, module},
+/* Which module serves which scheme, and which package of a distribution has it;
+ * ends with NULL. */
+struct backend_module {
+    const char *scheme, *module, *package;
+};
+
+static const struct backend_module backend_modules[] = {
+#define Y(scheme, module, package) {scheme, module, package},
     HFI_MODULES
 #undef Y
-    {NULL, NULL}};
+    {NULL, NULL, NULL}};
 
 #define SCHEME_MAX 32
 #define PATH_ROOM  4096
@@ -96,6 +101,16 @@ hf_status hfi_fail_joined(struct hf_error *err, const struct hfi_claim *claim)
                     hfi_quote(key, sizeof(key), claim->key));
 }
 
+hf_status hfi_fail_heir(struct hf_error *err, const struct hfi_claim *claim,
+                        const char *heir)
+{
+    char key[HFI_QUOTE_MAX], name[HFI_QUOTE_MAX];
+
+    hfi_quote(key, sizeof(key), claim->key);
+    return hfi_fail(err, HF_INVALID, "'%s': nobody called '%s' waits for it",
+                    key, hfi_quote(name, sizeof(name), heir));
+}
+
 /* The file that this code is in: the library, or a program. */
 static const char *backend_home(void)
 {
@@ -115,16 +130,33 @@ static void backend_show_symbols(void)
         dlclose(self); /* It stays as visible as it was made. */
 }
 
-/* Where the module is. */
+/* Put the path of `module` into `ret` if it is in `dir`, as seen from the
+ * directory of the file `home`. */
+static bool backend_beside(const char *home, const char *dir,
+                           const char *module, char *ret, size_t size)
+{
+    const char *slash = strrchr(home, '/');
+
+    if (!slash)
+        return false;
+    snprintf(ret, size, "%.*s/%s/holdfast-%s.so", (int)(slash - home), home,
+             dir, module);
+    return !access(ret, F_OK);
+}
+
+/* Where the module is.  The caller of a set-user-id program chooses the name
+ * that it goes by, so that one looks only where modules were installed. */
 static void backend_path(const char *module, char *ret, size_t size)
 {
     const char *dir = secure_getenv("HOLDFAST_MODULE_DIR");
-    const char *home = backend_home(), *slash = strrchr(home, '/');
+    char program[PATH_ROOM] = "";
 
-    if (!dir && slash) {
-        snprintf(ret, size, "%.*s/holdfast/holdfast-%s.so", (int)(slash - home),
-                 home, module);
-        if (!access(ret, F_OK))
+    if (!dir && !getauxval(AT_SECURE)) {
+        /* A program that was found in $PATH does not know its place. */
+        if (readlink("/proc/self/exe", program, sizeof(program) - 1) < 0)
+            program[0] = '\0';
+        if (backend_beside(backend_home(), "holdfast", module, ret, size) ||
+            backend_beside(program, HFI_MODULE_FROM_BIN, module, ret, size))
             return;
     }
     snprintf(ret, size, "%s/holdfast-%s.so", dir ? dir : HFI_MODULE_DIR,
@@ -144,18 +176,32 @@ static const struct hfi_backend *backend_open(const char *module,
     return handle ? dlsym(handle, symbol) : NULL;
 }
 
-static hf_status backend_load(const char *module,
+/* Why there is no backend in the module, now that backend_open() has failed. */
+static const char *backend_why(const struct backend_module *module,
+                               const char *path, char *ret, size_t size)
+{
+    const char *why = dlerror();
+
+    if (!access(path, F_OK))
+        return why ? why : "it is not a module of this version";
+    snprintf(ret, size, "not installed; install the package %s (no file %s)",
+             module->package, path);
+    return ret;
+}
+
+static hf_status backend_load(const struct backend_module *module,
                               const struct hfi_backend **ret,
                               struct hf_error *err)
 {
-    char path[PATH_ROOM];
+    char path[PATH_ROOM], why[PATH_ROOM + 128];
 
-    backend_path(module, path, sizeof(path));
-    *ret = backend_open(module, path);
+    backend_path(module->module, path, sizeof(path));
+    *ret = backend_open(module->module, path);
     if (*ret)
         return HF_OK;
-    return hfi_fail(err, HF_UNSUPPORTED, "url: the module for %s: %s", module,
-                    dlerror());
+    return hfi_fail(err, HF_UNSUPPORTED, "url: the module for %s: %s",
+                    module->module,
+                    backend_why(module, path, why, sizeof(why)));
 }
 
 /* ---- names ------------------------------------------------------------- */
@@ -252,7 +298,7 @@ hf_status hfi_backend_find(const char *scheme, const struct hfi_backend **ret,
             }
     for (i = 0; backend_modules[i].scheme; i++)
         if (!strcmp(backend_modules[i].scheme, scheme))
-            return backend_load(backend_modules[i].module, ret, err);
+            return backend_load(&backend_modules[i], ret, err);
     return backend_unknown(scheme, err);
 }
 
@@ -307,19 +353,19 @@ static bool backend_show(const struct hfi_backend *be,
 static bool backend_show_module(size_t i, const char *schemes,
                                 hf_services_fn *fn, void *arg)
 {
-    const char *module = backend_modules[i].module, *why = NULL;
+    const struct backend_module *module = &backend_modules[i];
     const struct hfi_backend *be;
-    struct hf_service_kind kind = {
-        .name = module, .schemes = schemes, .missing = ""};
-    char path[PATH_ROOM];
+    struct hf_service_kind kind = {.size = sizeof(kind),
+                                   .name = module->module,
+                                   .schemes = schemes,
+                                   .missing = ""};
+    char path[PATH_ROOM], why[PATH_ROOM + 128];
 
-    backend_path(module, path, sizeof(path));
-    be = backend_open(module, path);
-    if (!be)
-        why = dlerror();
+    backend_path(module->module, path, sizeof(path));
+    be = backend_open(module->module, path);
     kind.module = path;
     if (!be)
-        kind.missing = why ? why : "it is not a module of this version";
+        kind.missing = backend_why(module, path, why, sizeof(why));
     return backend_show(be, &kind, fn, arg);
 }
 
@@ -331,7 +377,8 @@ void hfi_backend_each(hf_services_fn *fn, void *arg)
     size_t i;
 
     for (i = 0; more && i < BACKENDS; i++) {
-        struct hf_service_kind kind = {.name = backend_table[i]->schemes[0],
+        struct hf_service_kind kind = {.size = sizeof(kind),
+                                       .name = backend_table[i]->schemes[0],
                                        .schemes = schemes,
                                        .module = "",
                                        .missing = ""};

@@ -75,6 +75,7 @@
 
 #include "base/error.h"
 #include "base/lease.h"
+#include "base/traffic.h"
 #include "base/url.h"
 #include "holdfast.h"
 
@@ -134,14 +135,23 @@ struct hfi_renewal {
     struct hfi_proof proof; /* with HF_OK */
 };
 
+/* Something that is observed for hf_observe_start(): a key, or all keys that
+ * begin with a prefix.  The core has one for any number of observers. */
+struct hfi_observation {
+    const char *key; /* or the prefix */
+    void *own;       /* be->observation_size bytes, zeroed */
+    bool prefix;
+};
+
 /* Every backend's connection starts with this. */
 struct hfi_conn {
     const struct hfi_backend *be;
-    struct hf_client *client; /* for hfi_wake() and its like */
-    unsigned traits;          /* be->traits, to which open() may add */
-    atomic_bool listening;    /* watch() costs nothing now */
-    char endpoint[256];       /* for messages; never a password */
-    char warning[256];        /* doubts about this set-up, or ""; open() may
+    struct hf_client *client;   /* for hfi_wake() and its like */
+    unsigned traits;            /* be->traits, to which open() may add */
+    atomic_bool listening;      /* watch() costs nothing now */
+    struct hfi_traffic traffic; /* for hf_stats() */
+    char endpoint[256];         /* for messages; never a password */
+    char warning[256];          /* doubts about this set-up, or ""; open() may
                                * write it, later only hfi_warn() */
 };
 
@@ -163,16 +173,22 @@ struct hfi_backend {
     size_t conn_size;  /* the core allocates this much, zeroed */
     size_t grant_size; /* and this much for each claim: receipt->own.  The core
                         * may move the bytes from one receipt to another */
+    size_t observation_size; /* and this much for each observation->own */
     unsigned traits;
     unsigned usual;     /* traits that open() adds, but for some URLs */
     unsigned varies;    /* traits that it adds or removes for some URLs or
                          * servers */
     const char *page;   /* "redis": the manual page is holdfast-redis(7) */
     const char *tested; /* the versions that the tests run against; or NULL */
+    const char *no_shared;    /* why it lacks HF_TRAIT_SHARED; or NULL */
     const char *no_permits;   /* why it lacks HF_TRAIT_PERMITS; or NULL */
     const char *no_min_hold;  /* why it lacks HF_TRAIT_MIN_HOLD; or NULL */
     int64_t fallback_poll_ms; /* waiters ask this often although they would be
                                * woken; 0 for half a lease */
+    int64_t observe_gap_ms;   /* the least time between two looks at a key that
+                               * is observed, where hfi_changed() often means
+                               * other keys; 0 for 2 ms.  Ten times as long for
+                               * a prefix */
 
     /* Connect.  On failure the core calls close() all the same. */
     hf_status (*open)(struct hfi_conn *, const struct hfi_url *,
@@ -188,7 +204,8 @@ struct hfi_backend {
 
     /* Take the key if it is free: HF_OK or HF_BUSY.  Never waits for it.
      * HF_LOST if the service refuses this token from now on, because the claim
-     * was given back before: the core goes on with a fresh one. */
+     * was given back before, or was granted and broken before this try: the core
+     * gives back what it may have left and goes on with a fresh one. */
     hf_status (*try_acquire)(struct hfi_conn *, const struct hfi_claim *,
                              struct hfi_receipt *, struct hfi_answer *,
                              int64_t deadline, struct hf_error *);
@@ -289,8 +306,19 @@ struct hfi_backend {
     hf_status (*list)(struct hfi_conn *, const char *prefix, hf_list_fn *,
                       void *arg, int64_t deadline, struct hf_error *);
 
+    /* Optional: inspect() of several keys in fewer requests than keys.  Calls
+     * the function for each, in any order, whether it is held or not. */
+    hf_status (*inspect_several)(struct hfi_conn *, const char *const *keys,
+                                 int n, hf_list_fn *, void *arg,
+                                 int64_t deadline, struct hf_error *);
+
     /* Goes with HF_TRAIT_SHARED and HF_TRAIT_PERMITS.  See hf_holders(). */
     hf_status (*holders)(struct hfi_conn *, const char *key, hf_holders_fn *,
+                         void *arg, int64_t deadline, struct hf_error *);
+
+    /* Optional.  See hf_waiters(): in the order of the queue, `place` counted
+     * from 1.  Who is known to be dead may be left out. */
+    hf_status (*waiters)(struct hfi_conn *, const char *key, hf_waiters_fn *,
                          void *arg, int64_t deadline, struct hf_error *);
     hf_status (*break_grant)(struct hfi_conn *, const char *key, uint64_t fence,
                              int64_t deadline, struct hf_error *);
@@ -299,6 +327,44 @@ struct hfi_backend {
      * let the next in, though its holder may be at work. */
     hf_status (*free_grant)(struct hfi_conn *, const char *key, uint64_t fence,
                             int64_t deadline, struct hf_error *);
+
+    /* Optional.  Arrange that hfi_changed() is called when what inspect() says
+     * of the key, or list() of the prefix, may have changed, from now on; it
+     * may be called for nothing.  An inspect() after this has returned HF_OK
+     * misses nothing.  It lasts until unobserve(), through reconnects and
+     * restarts of the service: then hfi_changed() with NULL says that events
+     * may have been missed.  After any other status the core tries again, and
+     * polls meanwhile; HF_UNSUPPORTED is final for this observation.
+     * unobserve() never fails, is called once after HF_OK, and no upcall for
+     * the observation is under way once it has returned.  Both are called by
+     * one thread at a time for one observation.  Without them the core
+     * polls. */
+    hf_status (*observe)(struct hfi_conn *, struct hfi_observation *,
+                         int64_t deadline, struct hf_error *);
+    void (*unobserve)(struct hfi_conn *, struct hfi_observation *);
+
+    /* Optional.  The core is about to look for an observation, after hfi_changed()
+     * or by itself: what the service needs so that it goes on telling, and so that
+     * the look sees what was told.  After any other status than HF_OK the core
+     * looks, and does all this again soon.  Called as observe() is, and never
+     * for inspect() and list() by themselves. */
+    hf_status (*reobserve)(struct hfi_conn *, struct hfi_observation *,
+                           int64_t deadline, struct hf_error *);
+
+    /* Optional.  See hf_transfer(): the waiter of that token, owner id or note
+     * becomes the first in the queue of the key that the claim holds.  HF_OK
+     * also if it is; HF_INVALID if nobody of that name waits; HF_LOST if the
+     * claim does not hold.  Safe to repeat. */
+    hf_status (*promote)(struct hfi_conn *, const struct hfi_claim *,
+                         struct hfi_receipt *, const char *heir,
+                         int64_t deadline, struct hf_error *);
+
+    /* Optional.  See hf_collect(): remove what keys that have been free for
+     * `older_ms` left behind, in small steps, each by `deadline` from its own
+     * beginning; with dry_run only count.  Fences never go back by it. */
+    hf_status (*collect)(struct hfi_conn *, int64_t older_ms, bool dry_run,
+                         struct hf_collected *ret, int64_t deadline,
+                         struct hf_error *);
 };
 
 /* What a backend tells the core, from any thread, at any time. */
@@ -319,10 +385,13 @@ void hfi_lower(struct hfi_conn *, const char *key, const char *token,
                int64_t end); /* this grant is about to hang on something that is
                               * proven until then: see (12) */
 bool hfi_left(struct hfi_conn *, const struct hfi_claim *,
-              const struct hfi_receipt *);   /* the claim goes on as another:
+              const struct hfi_receipt *); /* the claim goes on as another:
                                             * what this receipt says may be left
                                             * and is to be released; false: no
                                             * memory */
+void hfi_changed(struct hfi_conn *, struct hfi_observation *,
+                 const char *key); /* it may have changed; NULL: any key below
+                                    * the prefix, or events were missed */
 void hfi_poll_fd_changed(struct hfi_conn *); /* ask poll_fd() again */
 void hfi_warn(struct hfi_conn *,
               const char *text); /* the set-up is doubtful after all */
@@ -336,6 +405,10 @@ hf_status hfi_fail_use(struct hf_error *, const struct hfi_claim *,
  * wait for itself.  HF_INVALID.  try_acquire() says so where owner ids count
  * (HF_TRAIT_REENTRANT), and the core for what this client holds. */
 hf_status hfi_fail_other_mode(struct hf_error *, const struct hfi_claim *);
+
+/* Nobody that is called so waits for the key.  HF_INVALID, from promote(). */
+hf_status hfi_fail_heir(struct hf_error *, const struct hfi_claim *,
+                        const char *heir);
 
 /* The grant cannot be downgraded: several claims of one owner id have it
  * together.  HF_INVALID. */

@@ -42,6 +42,8 @@ int64_t hfi_now_us(void)
 {
     struct timespec ts;
 
+    if (hfi_env)
+        return hfi_env->now() * 1000;
     clock_gettime(CLOCK_BOOTTIME, &ts);
     return (int64_t)ts.tv_sec * 1000000 + ts.tv_nsec / 1000;
 }
@@ -260,6 +262,16 @@ void hfi_thread_join(struct hfi_thread *thread)
         hfi_env->join(thread);
     else
         pthread_join(thread->id, NULL);
+    thread->running = false;
+}
+
+/* In a simulation all threads are waited for: nothing there lasts. */
+void hfi_thread_detach(struct hfi_thread *thread)
+{
+    if (thread->running && hfi_env)
+        hfi_env->join(thread);
+    else if (thread->running)
+        pthread_detach(thread->id);
     thread->running = false;
 }
 

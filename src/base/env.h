@@ -81,6 +81,7 @@ void hfi_notifier_notify(struct hfi_notifier *); /* async-signal-safe */
 /* Threads block all signals, so that no handler of the program runs there. */
 bool hfi_thread_start(struct hfi_thread *, void *(*run)(void *), void *arg);
 void hfi_thread_join(struct hfi_thread *);
+void hfi_thread_detach(struct hfi_thread *); /* it ends by itself */
 
 /* A byte that is 1 in the process that made it and 0 in every forked child, at
  * the price of a load. */

@@ -58,7 +58,7 @@ int64_t hfi_lease_slack(int64_t ttl_ms)
 int64_t hfi_lease_attempt_end(int64_t now, int64_t ttl_ms, int64_t deadline,
                               int64_t timeout_ms, int failed)
 {
-    int64_t limit = failed < 2 ? ttl_ms / 6 + 1 : ttl_ms;
+    int64_t limit = failed < 2 ? (ttl_ms + 5) / 6 : ttl_ms;
     int64_t end = hfi_after(now, limit < timeout_ms ? limit : timeout_ms);
 
     return end < deadline ? end : deadline;

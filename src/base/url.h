@@ -74,6 +74,12 @@ hf_status hfi_url_number(const struct hfi_url *, const char *name, int64_t min,
 hf_status hfi_url_duration(const struct hfi_url *, const char *name,
                            int64_t *ret, struct hf_error *err);
 
+/* keep=: how long what a free key left behind stays after its last grant, a
+ * week if the URL does not say; 0 is keep=off, for ever. */
+#define HFI_KEEP_MS (INT64_C(7) * 24 * 3600 * 1000)
+hf_status hfi_url_keep(const struct hfi_url *, int64_t *ret,
+                       struct hf_error *err);
+
 /* ---- url.c ------------------------------------------------------------- */
 
 /* What stands in the file of this name, which an option gave, but for the end

@@ -150,3 +150,14 @@ hf_status hfi_url_duration(const struct hfi_url *url, const char *name,
     *ret = ms;
     return HF_OK;
 }
+
+hf_status hfi_url_keep(const struct hfi_url *url, int64_t *ret,
+                       struct hf_error *err)
+{
+    *ret = HFI_KEEP_MS;
+    if (!strcmp(hfi_url_param(url, "keep", ""), "off")) {
+        *ret = 0;
+        return HF_OK;
+    }
+    return hfi_url_duration(url, "keep", ret, err);
+}

@@ -27,11 +27,17 @@
  *      before the last try was sent: the service gave it after it had served
  *      that try, so the end comes no later for us than for it.  One that would
  *      not last long is asked for by a try instead.
+ *  (5) A grant that is known to be broken is never returned.  The service says
+ *      so itself to a try that is sent after that; word of it that overtakes
+ *      the answer of a try, or comes before what was given is taken, is kept in
+ *      rq->broken.  Then this claim is over: (1).
  */
-#include "core.h"
+#include "log.h"
+#include "stats.h"
 
 #include "base/alloc.h"
 #include "base/mutant.h"
+#include "base/probe.h"
 
 #include "base/banned.h"
 
@@ -78,6 +84,7 @@ struct hfi_sleeper *hfi_request_grant(struct hf_request *rq,
         hfi_grant_free(c, rq->grant); /* It was never sent. */
     rq->grant = NULL;
     rq->lock->user = rq->user;
+    hfi_count_granted(rq, rq->lock);
     hfi_grant_give(c, grant, rq->lock);
     if (rq->several && hfi_several_goes_on(c, rq->several))
         hfi_request_next_key(rq);
@@ -175,12 +182,51 @@ static void request_too_late(struct hf_request *rq, int64_t sent)
              (long long)(hfi_now() - sent), (long long)rq->grant->claim.ttl_ms);
 }
 
+/* The service does not answer, or cannot serve. */
+static void request_backs_off(struct hf_request *rq)
+{
+    int64_t ms = BACKOFF_MS << (rq->failures < 4 ? rq->failures : 4);
+
+    rq->failures++;
+    if (ms > BACKOFF_MAX_MS)
+        ms = BACKOFF_MAX_MS;
+    ms = request_jitter(rq->client, ms);
+    rq->next_try = hfi_now() + ms;
+    if (hfi_logs(rq->client, HF_LOG_INFO))
+        hfi_log_key(rq->client, HF_LOG_INFO, rq->queue->key,
+                    "no answer, next try in %lld ms: %s", (long long)ms,
+                    rq->err.text);
+}
+
+/* This claim is over: what ended it, and had no answer, has arrived (HF_LOST),
+ * or what was granted (HF_OK) was broken, and is given back.  Go on with another,
+ * under a fresh token.  acquire.c (1) */
+static void request_begins_again(struct hf_request *rq, hf_status st)
+{
+    struct hf_client *c = rq->client;
+    struct hfi_grant *old = rq->grant;
+    struct hfi_grant *grant = hfi_grant_new(c, rq->queue, &rq->params);
+
+    if (!grant) {
+        hfi_request_fail(rq, hfi_nomem(&rq->err));
+        return;
+    }
+    grant->claim.queue = old->claim.queue;
+    rq->params.owner = grant->claim.owner;
+    rq->params.note = grant->claim.note;
+    rq->grant = grant;
+    rq->err.status = HF_UNAVAILABLE; /* Nobody is known to hold the lock. */
+    hfi_request_abandoned(c, old, st);
+    request_backs_off(rq);
+}
+
 static void request_granted(struct hf_request *rq,
                             const struct hfi_proof *proof, int64_t sent,
                             int64_t ttl_ms)
 {
     struct hf_client *c = rq->client;
     struct hfi_grant *grant = rq->grant;
+    struct hfi_proof late;
 
     if (grant->watched) {
         pthread_mutex_unlock(&c->mu);
@@ -188,11 +234,28 @@ static void request_granted(struct hf_request *rq,
         pthread_mutex_lock(&c->mu);
         grant->watched = false;
     }
-    if (hfi_now() >= hfi_grant_proven(c, grant, proof, sent, ttl_ms)) {
-        request_too_late(rq, sent);
+    if (rq->broken) { /* acquire.c (5) */
+        hfi_fail(&rq->err, HF_LOST, "broken when it had just been granted");
+        request_begins_again(rq, HF_OK);
         return;
     }
+    rq->ended_us = hfi_now_us();
+    if (rq->ended_us / 1000 >=
+        hfi_grant_proven(c, grant, proof, sent, ttl_ms)) {
+        if (!HFI_MUTANT(granted_after_the_end)) {
+            rq->ended_us = 0;
+            request_too_late(rq, sent);
+            return;
+        }
+        sent = hfi_now();
+        late = hfi_proof_plain(sent, ttl_ms);
+        proof = &late;
+    }
     hfi_grant_begin(c, grant, &rq->params, proof, sent, ttl_ms);
+    HFI_PROBE2(grant, grant->claim.key, grant->receipt.fence);
+    if (hfi_logs(c, HF_LOG_DEBUG))
+        hfi_log_key(c, HF_LOG_DEBUG, grant->claim.key, "granted, fence %llu",
+                    (unsigned long long)grant->receipt.fence);
     hfi_request_grant(rq, grant);
     if (grant->claim.owner)
         hfi_key_queue_wake_owner(grant->queue, grant);
@@ -254,38 +317,6 @@ static bool request_busy(struct hf_request *rq, const struct hfi_answer *answer,
     return true;
 }
 
-/* The service does not answer, or cannot serve. */
-static void request_backs_off(struct hf_request *rq)
-{
-    int64_t ms = BACKOFF_MS << (rq->failures < 4 ? rq->failures : 4);
-
-    rq->failures++;
-    if (ms > BACKOFF_MAX_MS)
-        ms = BACKOFF_MAX_MS;
-    rq->next_try = hfi_now() + request_jitter(rq->client, ms);
-}
-
-/* The service refuses this claim for good: what ended it, and had no answer,
- * has arrived.  Go on with another, under a fresh token.  acquire.c (1) */
-static void request_begins_again(struct hf_request *rq)
-{
-    struct hf_client *c = rq->client;
-    struct hfi_grant *old = rq->grant;
-    struct hfi_grant *grant = hfi_grant_new(c, rq->queue, &rq->params);
-
-    if (!grant) {
-        hfi_request_fail(rq, hfi_nomem(&rq->err));
-        return;
-    }
-    grant->claim.queue = old->claim.queue;
-    rq->params.owner = grant->claim.owner;
-    rq->params.note = grant->claim.note;
-    rq->grant = grant;
-    rq->err.status = HF_UNAVAILABLE; /* Nobody is known to hold the lock. */
-    hfi_request_abandoned(c, old, HF_LOST);
-    request_backs_off(rq);
-}
-
 /* What became of a try that was sent at `sent`. */
 static bool request_judge(struct hf_request *rq, hf_status st, int64_t sent,
                           const struct hfi_answer *answer, int64_t deadline)
@@ -311,7 +342,7 @@ static bool request_judge(struct hf_request *rq, hf_status st, int64_t sent,
         request_backs_off(rq);
         return true;
     case HF_LOST:
-        request_begins_again(rq);
+        request_begins_again(rq, HF_LOST);
         return true;
     default:
         hfi_request_fail(rq, st);
@@ -338,7 +369,7 @@ static bool request_try(struct hf_request *rq, int64_t now)
         !request_arm(rq, deadline)) /* so this try is the one after it */
         return false;
     rq->retry_early_wake = rq->woken && rq->tries > 1;
-    rq->woken = rq->called = false;
+    rq->woken = rq->called = rq->broken = false;
     rq->expected = 0;
     rq->handoff.fence = 0;
     rq->err.status = HF_OK;
@@ -370,6 +401,38 @@ static void request_clear(struct hf_request *rq)
         hfi_grant_drop(rq->client, before, hfi_request_soon(rq->client), NULL);
 }
 
+/* There is no connection.  One that is wanted once waits for it as long as its
+ * answer may take.  True when the request is over.  connect.c */
+static bool request_is_offline(struct hf_request *rq, int64_t now,
+                               int64_t *until)
+{
+    struct hf_client *c = rq->client;
+    hf_status st = HF_OK;
+
+    *until = rq->once ? hfi_after(rq->wait_end, c->timeout_ms) : rq->wait_end;
+    if (hfi_request_is_canceled(rq))
+        st = hfi_fail(&rq->err, HF_CANCELED, "canceled");
+    else if (atomic_load(&c->offline) == HFI_OFFLINE || now >= *until)
+        st = hfi_connect_error(c, &rq->err);
+    if (st) {
+        hfi_request_fail(rq, st);
+        return true;
+    }
+    rq->woken = false;
+    rq->failures = 1;
+    rq->next_try = HFI_NEVER;
+    return false;
+}
+
+/* Its first try since there is a connection: can the service do that at all? */
+static hf_status request_is_able(struct hf_request *rq)
+{
+    if (!rq->params.unchecked)
+        return HF_OK;
+    rq->params.unchecked = false;
+    return hfi_params_able(rq->client, &rq->params, &rq->err);
+}
+
 /* Move the request on by at most one try, for which the mutex, held by the
  * caller, is let go.  True when it is over, and then it may be gone; else
  * *until is when it wants to be stepped again, unless it is scheduled before.
@@ -384,7 +447,11 @@ bool hfi_request_step(struct hf_request *rq, int64_t *until)
     now = hfi_now();
     if (rq->state == HFI_GRANTED || rq->state == HFI_FAILED)
         return true;
+    if (rq->state == HFI_CONTENDING && atomic_load(&rq->client->offline))
+        return request_is_offline(rq, now, until);
     st = request_over(rq, now);
+    if (!st)
+        st = request_is_able(rq);
     if (st)
         hfi_request_fail(rq, st);
     else if (rq->state == HFI_CONTENDING &&

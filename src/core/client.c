@@ -9,7 +9,7 @@
  * client's memory stays until the last handle that points to it is released, so
  * that a handle of a closed client is lost, not dangling.
  */
-#include "core.h"
+#include "log.h"
 
 #include <errno.h>
 #include <unistd.h>
@@ -84,6 +84,7 @@ static void client_init(struct hf_client *c)
     hfi_workers_init(c);
     hfi_link_init(&c->lost);
     hfi_link_init(&c->notices);
+    hfi_link_init(&c->observing);
     c->notifier.event_fd = c->notifier.timer_fd = c->events_fd = -1;
     c->listener.notifier.event_fd = c->listener.notifier.timer_fd = -1;
     c->keeper_until = HFI_NEVER;
@@ -111,7 +112,11 @@ static void client_free(struct hf_client *c)
     pthread_mutex_destroy(&c->mu);
     hfi_heap_fini(&c->timers);
     hfi_map_fini(&c->queues);
+    hfi_map_fini(&c->observed);
+    if (c->stand_in != c->conn)
+        hfi_free(c->stand_in);
     hfi_free(c->conn);
+    hfi_log_free(c);
     hfi_fork_mark_free(c->mark);
     hfi_free(c);
 }
@@ -122,23 +127,22 @@ void hfi_client_put(struct hf_client *c)
         client_free(c);
 }
 
-static hf_status client_start(struct hf_client *c, const struct hfi_url *url,
-                              struct hf_error *err)
+static hf_status client_start(struct hf_client *c, struct hfi_url *url,
+                              int64_t connect_ms, struct hf_error *err)
 {
     hf_status st;
 
     c->mark = hfi_fork_mark_new();
-    c->conn = hfi_alloc(c->be->conn_size);
+    c->conn = hfi_conn_new(c);
     if (!c->mark || !c->conn)
         return hfi_nomem(err);
     if (!hfi_notifier_init(&c->notifier))
         return hfi_fail_errno(err, HF_SYSTEM, errno, "no descriptor left");
-    c->conn->be = c->be;
-    c->conn->client = c;
-    c->conn->traits = c->be->traits;
     st = client_options(c, url, err);
     if (st)
         return st;
+    if (connect_ms)
+        return hfi_connect_start(c, url, connect_ms, err);
     st = c->be->open(c->conn, url, hfi_now() + c->timeout_ms, err);
     if (!st && !hfi_thread_start(&c->keeper, hfi_keeper_run, c))
         st = hfi_fail(err, HF_SYSTEM, "no thread could be started");
@@ -148,8 +152,9 @@ static hf_status client_start(struct hf_client *c, const struct hfi_url *url,
     return st == HF_UNCERTAIN ? hfi_restate(err, HF_UNAVAILABLE) : st;
 }
 
-/* Open `url` with a backend that need not be in the table. */
-hf_status hfi_open_with(const struct hfi_backend *be, const struct hfi_url *url,
+/* Open `url` with a backend that need not be in the table.  In the background
+ * the URL is kept, and *url is empty. */
+hf_status hfi_open_with(const struct hfi_backend *be, struct hfi_url *url,
                         const struct hf_client_opts *opts, hf_client **ret,
                         struct hf_error *err)
 {
@@ -163,7 +168,9 @@ hf_status hfi_open_with(const struct hfi_backend *be, const struct hfi_url *url,
     client_note(c, opts ? opts->note : NULL);
     c->timeout_ms =
         opts && opts->timeout_ms ? opts->timeout_ms : TIMEOUT_DEFAULT;
-    st = client_start(c, url, err);
+    st = hfi_log_start(c, opts, err);
+    if (!st)
+        st = client_start(c, url, opts ? opts->connect_ms : 0, err);
     if (st)
         client_free(c);
     else
@@ -364,6 +371,7 @@ static void close_quiesce(struct hf_client *c)
     hfi_workers_wake(c);
     pthread_mutex_unlock(&c->mu);
     hfi_notifier_notify(&c->notifier);
+    hfi_connect_close(c);
     hfi_thread_join(&c->keeper); /* first: it starts the others */
     hfi_workers_join(c);
     hfi_renewers_join(c);
@@ -380,15 +388,20 @@ void hfi_close(struct hf_client *c)
         deadline = least;
     pthread_mutex_lock(&c->mu);
     c->close_end = deadline;
+    hfi_jobs_close(c);
+    hfi_release_close(c);
+    hfi_observers_close(c);
     close_noticed(c, deadline);
     close_requests(c, deadline);
     close_all_grants(c);
     pthread_mutex_unlock(&c->mu);
-    c->be->close(c->conn);
+    if (!atomic_load(&c->offline))
+        c->be->close(c->conn);
     pthread_mutex_lock(&c->mu);
     c->closed = true;
     hfi_cond_wake(&c->settle);
     pthread_mutex_unlock(&c->mu);
+    hfi_log_stop(c);
     hfi_client_put(c);
 }
 
@@ -396,7 +409,7 @@ void hfi_close(struct hf_client *c)
  * thread may have been changing it: only descriptors are looked at. */
 void hfi_after_fork_child(struct hf_client *c)
 {
-    if (c->be->after_fork_child)
+    if (c->be->after_fork_child && !atomic_load(&c->offline))
         c->be->after_fork_child(c->conn);
     hfi_notifier_fini(&c->notifier);
     hfi_notifier_fini(&c->listener.notifier);

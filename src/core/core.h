@@ -9,10 +9,10 @@
  *             -- lost, reap: grants that are over but not yet done with
  *             -- timers: when the keeper must look at a grant or a request
  *             -- renewers: a thread for each class of lease (renewer.c)
- *             -- workers: threads that step requests and reap (worker.c)
- *
+ *             -- workers: threads that step requests, reap and look (worker.c)
+ *             -- observed: what observers want to know (observe.h)
  *   hf_lock   -- a caller's handle; several may share one grant
- *   hf_request-- one acquisition under way
+ *   hf_request-- one acquisition under way; or the face of a job (job.h)
  *
  * LOCKING  `mu` of the client guards everything below unless a field says
  * otherwise.  It is never held across a call to the backend.  A backend's own
@@ -39,19 +39,23 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <unistd.h>
 
 #include "backend/backend.h"
+#include "base/alloc.h"
 #include "base/env.h"
 #include "base/heap.h"
 #include "base/lease.h"
 #include "base/list.h"
 #include "base/map.h"
+#include "core/observe.h"
 
 #define HFI_RETRY_DEFAULT   INT64_C(50)
 #define HFI_TURNS_DEFAULT   16
 #define HFI_RENEWERS        13 /* classes of leases, from 10 ms to 41 s and more */
 #define HFI_RENEWER_THREADS 8 /* of one class at most, where many are due */
 #define HFI_WORKERS         16
+#define HFI_WORKERS_MAX     64 /* while the service answers */
 
 /* A try that is on the wire when the wait is over may still be answered: a
  * little late and certain is better than in time and not. */
@@ -64,12 +68,8 @@ struct hfi_lock_params {
     int32_t max_tries, local_turns; /* INT32_MAX: no limit */
     int32_t permits;
     unsigned flags;
-};
-
-/* Something that hf_next_event() will tell; see events.c. */
-struct hfi_notice {
-    struct hfi_link link; /* in client->notices, or alone */
-    unsigned pending;     /* bits 1 << enum hf_event_type */
+    struct hf_canceler *canceler;
+    bool unchecked; /* made offline: what the service can do is not known */
 };
 
 enum hfi_grant_state {
@@ -150,8 +150,12 @@ struct hf_lock {
     struct hfi_link link; /* in grant->handles */
     struct hfi_notice notice;
     void *user;
+    int64_t since_us; /* the caller has it since then; 0: not known */
     int lost_fd;
-    bool aside; /* of several: the caller has not got it yet */
+    bool aside;   /* of several: the caller has not got it yet */
+    bool leaving; /* hf_release_start() has ended it; see release.c (2) */
+    struct hfi_link queued; /* and it waits for a worker: in client->releases */
+    struct hfi_job *job;    /* to tell the outcome, or NULL */
 };
 
 /* Several keys that one request takes, one after the other; see several.c. */
@@ -204,10 +208,14 @@ struct hf_request {
     struct hfi_several *several;    /* it goes on to other keys; or NULL */
     struct hfi_lock_params params;  /* owner and note point into grant->claim */
     int64_t wait_end;               /* HFI_NEVER; or `begin` for a single try */
+    int64_t began_us,
+        ended_us; /* for hf_stats(): when it began and was granted;
+                                 * 0: not yet */
     int64_t next_try;
     int64_t expected; /* by then its turn may have come; 0: not told */
     struct hfi_handoff handoff; /* what the service gave it while it slept */
     unsigned cancel_seen;       /* client->cancels when it began */
+    unsigned canceler_seen;     /* and hfi_canceler_times() */
     int32_t tries;
     _Atomic int32_t position;
     enum hfi_request_state state;
@@ -216,20 +224,23 @@ struct hf_request {
     bool woken;            /* try now */
     bool retry_early_wake; /* the last try followed a wake-up */
     bool called;           /* the service told it to try */
+    bool broken;           /* its claim was, since its last try was sent */
     bool on_wire;          /* its try, or its watch, is on the wire */
     bool async;            /* a worker steps it, an event ends it */
     bool stepping;         /* a worker is at it */
     bool moving;           /* it goes on to the next of several keys */
+    bool waited;           /* it was not served at once */
     bool moves_on;         /* and has that already: on to the one after it */
     int failures;          /* tries in a row that the service did not answer */
     int late;              /* grants that came when their lease was over */
     hf_status result;
-    struct hf_error err;
     struct hfi_sleeper *sleeper; /* blocking: its thread sleeps here, or NULL */
     struct hfi_timer timer;      /* async: when to step it */
     struct hfi_link ready;    /* async: in client->ready or queue->held_back */
     struct hfi_notice notice; /* async: its end */
+    struct hfi_job *job;      /* it is the face of a job (job.h), or NULL */
     void *user;
+    struct hf_error err; /* last: only its status is set at the beginning */
 };
 
 /* The thread that reads the wake-ups of the service; see listener.c. */
@@ -258,18 +269,38 @@ struct hfi_worker {
     struct hfi_thread thread;
 };
 
-enum hfi_timer_kind { HFI_TIMER_GRANT, HFI_TIMER_REQUEST };
+enum hfi_timer_kind { HFI_TIMER_GRANT, HFI_TIMER_REQUEST, HFI_TIMER_OBSERVED };
+
+/* Whether there is a connection; see connect.c. */
+enum hfi_offline {
+    HFI_ONLINE,
+    HFI_CONNECTING, /* attempts are being made */
+    HFI_OFFLINE     /* there are no more */
+};
 
 struct hf_client {
     unsigned char *mark; /* 0 in a forked child; see base/env.h */
     struct hfi_conn *conn;
     const struct hfi_backend *be;
     int64_t timeout_ms; /* of one request */
+
+    atomic_int offline;          /* enum hfi_offline */
+    struct hfi_conn *stand_in;   /* client->conn while offline, or NULL */
+    struct hfi_url url;          /* the connector's */
+    int64_t connect_end;         /* no attempt begins later */
+    struct hf_error connect_err; /* of the last attempt */
+    bool connector_done;
+    struct hfi_thread connector;
+
+    struct hfi_log *log; /* NULL: nobody is told; see log.h */
+    hf_log_level log_level;
+
     struct hfi_lock_params defaults;
     char note[HF_NOTE_MAX + 1];
 
-    atomic_uint refs;    /* hf_open() and each handle */
-    atomic_uint cancels; /* counted up by hf_cancel() */
+    atomic_uint refs;          /* hf_open() and each handle */
+    atomic_uint cancels;       /* counted up by hf_cancel() */
+    atomic_uint cancelers_set; /* and by hf_canceler_cancel() */
 
     pthread_mutex_t mu;
     bool closing;           /* no new call may begin */
@@ -287,22 +318,38 @@ struct hf_client {
 
     struct hfi_heap timers;
     int64_t keeper_until; /* the keeper sleeps until then */
-    unsigned cancels_told;
+    unsigned cancels_told, cancelers_told;
     struct hfi_notifier notifier;
     struct hfi_thread keeper;
     struct hfi_listener listener;
 
     struct hfi_renewer renewers[HFI_RENEWERS];
 
-    struct hfi_link ready; /* of struct hf_request: to be stepped */
-    struct hfi_link reap;  /* of struct hfi_grant: to be released */
-    struct hfi_link idle;  /* of struct hfi_worker */
-    int reaping;           /* workers that are at it */
-    int64_t short_at;      /* work waits: another worker is due then; 0: no */
-    struct hfi_worker workers[HFI_WORKERS];
+    struct hfi_link ready;    /* of struct hf_request: to be stepped */
+    struct hfi_link reap;     /* of struct hfi_grant: to be released */
+    struct hfi_link releases; /* of struct hf_lock: that were left to us */
+    struct hfi_link jobs;     /* of struct hfi_job: that wait for a worker */
+    struct hfi_link at_jobs;  /* that one is at */
+    struct hfi_link listings; /* whose answer is being read */
+    int asking;               /* workers that are at jobs */
+    struct hfi_link idle;     /* of struct hfi_worker */
+    int reaping;              /* workers that are at releases and take-backs */
+    int lent;                 /* threads that hf_lend() has announced */
+    int lent_work;    /* pieces of work that were left to them; worker.c (5) */
+    int64_t short_at; /* work waits: another worker is due then; 0: no */
+    struct hfi_worker workers[HFI_WORKERS_MAX];
+    int n_workers; /* that run: the first ones */
+    bool stepped;  /* one has finished something since the last was started */
+
+    struct hfi_map observed;   /* of struct hfi_observed */
+    struct hfi_link observing; /* the same: to be looked at */
+    int inspecting;            /* workers that are at it */
+
+    struct hf_stats stats; /* but for what is counted when asked for */
 
     struct hfi_link notices;
     int events_fd; /* -1 until asked for */
+    bool signaled; /* it is readable */
 
     unsigned char random[1024]; /* tokens are made of this */
     size_t random_left;
@@ -310,12 +357,27 @@ struct hf_client {
 };
 
 /* client.c: opening and closing */
-hf_status hfi_open_with(const struct hfi_backend *, const struct hfi_url *,
+hf_status hfi_open_with(const struct hfi_backend *, struct hfi_url *,
                         const struct hf_client_opts *, hf_client **ret,
                         struct hf_error *);
 void hfi_close(struct hf_client *);
 void hfi_after_fork_child(struct hf_client *);
 void hfi_client_put(struct hf_client *);
+
+/* connect.c: connecting in the background */
+struct hfi_conn *hfi_conn_new(struct hf_client *);
+hf_status hfi_connect_start(struct hf_client *, struct hfi_url *,
+                            int64_t connect_ms, struct hf_error *);
+hf_status hfi_connect_error(const struct hf_client *, struct hf_error *);
+hf_status hfi_connect_await(struct hf_client *, struct hf_error *);
+void hfi_connect_close(struct hf_client *);
+
+/* able.c: what the service can do */
+hf_status hfi_params_able(const struct hf_client *,
+                          const struct hfi_lock_params *, struct hf_error *);
+
+/* stats.c: counters; see stats.h */
+void hfi_stats(struct hf_client *, struct hf_stats *ret);
 
 /* key_queue.c: who in this client wants or has which key */
 struct hfi_key_queue *hfi_key_queue_find(struct hf_client *, const char *key);
@@ -373,10 +435,7 @@ bool hfi_stays(const struct hf_client *);
 
 /* handle.c: what a caller does with a lock */
 struct hf_lock *hfi_lock_new(struct hf_client *);
-void hfi_lock_free(struct hf_lock *);
 void hfi_handle_enter(struct hf_client *);
-void hfi_handle_leave(struct hf_client *);
-bool hfi_handle_still_held(struct hf_client *, struct hfi_grant *);
 hf_status hfi_handle_lost(const struct hfi_grant *, struct hf_error *);
 bool hfi_handle_pause(struct hf_client *, int64_t until, unsigned cancels);
 void hfi_handle_ask(struct hf_client *, struct hfi_grant *,
@@ -386,9 +445,34 @@ hf_status hfi_handle_renew(struct hf_client *, struct hfi_grant *,
                            int64_t ttl_ms, struct hf_error *);
 hf_status hfi_handle_share(struct hf_client *, struct hfi_grant *,
                            struct hf_error *);
-hf_status hfi_release(struct hf_lock *, struct hf_error *);
 hf_status hfi_extend(struct hf_lock *, int64_t ttl_ms, struct hf_error *);
 hf_status hfi_downgrade(struct hf_lock *, struct hf_error *);
+
+/* release.c: the end of a handle */
+hf_status hfi_release(struct hf_lock *, struct hf_error *);
+void hfi_release_step(struct hf_client *, bool quiet);
+void hfi_release_close(struct hf_client *);
+
+/* look.c: looking at locks */
+hf_status hfi_inspect(struct hf_client *, const char *key, struct hf_info *ret,
+                      struct hf_error *);
+hf_status hfi_holders(struct hf_client *, const char *key, hf_holders_fn *,
+                      void *arg, struct hf_error *);
+hf_status hfi_waiters(struct hf_client *, const char *key, hf_waiters_fn *,
+                      void *arg, struct hf_error *);
+hf_status hfi_list(struct hf_client *, const char *prefix, hf_list_fn *,
+                   void *arg, struct hf_error *);
+hf_status hfi_check(struct hf_client *, const char *key, uint64_t fence,
+                    struct hf_error *);
+
+/* job.c: requests of event loops that get no lock; see job.h */
+bool hfi_jobs_wait(const struct hf_client *);
+int64_t hfi_jobs_expire(struct hf_client *, int64_t now);
+void hfi_job_step(struct hf_client *);
+void hfi_job_cancel(struct hf_request *);
+void hfi_jobs_cancel(struct hf_client *);
+void hfi_job_take(struct hf_request *, struct hf_event *ret);
+void hfi_jobs_close(struct hf_client *);
 
 /* detached.c: locks that leave the process */
 hf_status hfi_detach(struct hf_lock *, struct hf_handle *ret,
@@ -421,6 +505,16 @@ hf_status hfi_acquire_all_start(struct hf_client *, struct hfi_several *,
 void hfi_request_next_key(struct hf_request *);
 int64_t hfi_request_limit(const struct hf_request *, int64_t now);
 
+/* canceler.c: cancellation that cannot be lost */
+struct hf_canceler *hfi_canceler_new(struct hf_client *);
+void hfi_canceler_get(struct hf_canceler *);
+void hfi_canceler_put(struct hf_canceler *);
+struct hf_client *hfi_canceler_client(const struct hf_canceler *);
+unsigned hfi_canceler_times(const struct hf_canceler *);
+bool hfi_canceler_is_set(const struct hf_canceler *, unsigned times);
+void hfi_canceler_set(struct hf_canceler *, bool canceled);
+void hfi_cancelers_tell(struct hf_client *);
+
 /* several.c: several keys at once */
 hf_status hfi_several_new(struct hf_client *, const char *const *keys, size_t n,
                           const struct hfi_lock_params *,
@@ -448,7 +542,6 @@ void hfi_request_withdraw(struct hf_request *, bool wait);
 void hfi_request_fail(struct hf_request *, hf_status);
 void hfi_request_abandoned(struct hf_client *, struct hfi_grant *, hf_status);
 hf_status hfi_request_timeout(struct hf_request *);
-bool hfi_request_is_canceled(const struct hf_request *);
 void hfi_request_inspect(struct hf_request *);
 void hfi_request_expire(struct hf_request *);
 
@@ -462,7 +555,6 @@ void *hfi_keeper_run(void *client);
 /* listener.c: who reads the wake-ups of the service */
 void hfi_listener_enter(struct hf_request *);
 bool hfi_listener_wait(struct hf_request *, int64_t until);
-void hfi_listener_leave(struct hf_request *);
 bool hfi_listener_of_keeper(struct hf_client *, int64_t now, int64_t *until);
 void hfi_listener_dispatch(struct hf_client *);
 void hfi_sleeper_wake(struct hf_client *, struct hfi_sleeper *);
@@ -482,8 +574,38 @@ void hfi_workers_fini(struct hf_client *);
 bool hfi_worker_start(struct hf_client *);
 bool hfi_workers_busy(const struct hf_client *);
 void hfi_worker_call(struct hf_client *);
+void hfi_worker_hire(struct hf_client *);
 int64_t hfi_worker_check(struct hf_client *, int64_t now);
 void hfi_worker_add(struct hf_client *, struct hf_request *);
+void hfi_lend(struct hf_client *);
+bool hfi_work(struct hf_client *);
+
+/* transfer.c: who is to have the lock next */
+hf_status hfi_transfer(struct hf_lock *, const char *heir, struct hf_error *);
+
+/* observer.c: what callers do with observers */
+hf_status hfi_observe_start(struct hf_client *, const char *key, bool prefix,
+                            void *user, struct hf_observer **ret,
+                            struct hf_error *);
+bool hfi_observer_next(struct hf_observer *, struct hf_change *ret);
+void hfi_observe_stop(struct hf_observer *);
+void hfi_observers_close(struct hf_client *);
+
+/* observed.c: what is observed, one for any number of observers */
+struct hfi_observed *hfi_observed_get(struct hf_client *, const char *key,
+                                      bool prefix);
+void hfi_observed_put(struct hf_client *, struct hfi_observed *);
+void hfi_observed_wake(struct hf_client *, struct hfi_observed *);
+void hfi_observed_due(struct hf_client *, struct hfi_observed *);
+void hfi_observed_step(struct hf_client *, struct hfi_observed *);
+void hfi_observed_free(struct hf_client *, struct hfi_observed *);
+
+/* seen.c: what is known of the keys */
+struct hfi_seen *hfi_seen_get(struct hfi_observed *, const char *key);
+bool hfi_seen_read(struct hf_client *, struct hfi_observed *, struct hfi_seen *,
+                   const struct hf_info *);
+void hfi_seen_missing(struct hf_client *, struct hfi_observed *);
+void hfi_seen_clear(struct hfi_observed *);
 
 /* reaper.c: taking back what must not stay in the service */
 void hfi_reap(struct hf_client *, struct hfi_grant *);
@@ -504,9 +626,71 @@ void hfi_sweep(struct hf_client *, struct hfi_grant *);
 
 /* events.c: what hf_next_event() tells */
 void hfi_notify(struct hf_client *, struct hfi_notice *, enum hf_event_type);
-void hfi_notice_init(struct hfi_notice *);
 void hfi_notice_drop(struct hf_client *, struct hfi_notice *);
 bool hfi_notice_take(struct hf_client *, struct hf_event *ret);
 int hfi_notice_fd(struct hf_client *);
+
+/* ---- what every acquisition and every release goes through -------------- */
+
+/* A call begins, with the mutex held. */
+static inline void hfi_handle_begin(struct hf_client *c)
+{
+    while (c->closing && !c->closed)
+        hfi_cond_wait(&c->settle, &c->mu, HFI_NEVER);
+    c->calls++;
+}
+
+static inline void hfi_handle_leave(struct hf_client *c)
+{
+    c->calls--;
+    if (c->closing)
+        hfi_cond_wake(&c->settle);
+    pthread_mutex_unlock(&c->mu);
+}
+
+/* Latch what the clock says, so that status, descriptor and event agree. */
+static inline bool hfi_handle_still_held(struct hf_client *c,
+                                         struct hfi_grant *grant)
+{
+    if (grant->state == HFI_HELD && !hfi_held(grant))
+        hfi_grant_lose(c, grant,
+                       hfi_now() >= grant->hold_end ? HF_LOSS_MAX_HOLD
+                                                    : HF_LOSS_EXPIRED);
+    return grant->state == HFI_HELD;
+}
+
+static inline void hfi_lock_free(struct hf_lock *lk)
+{
+    struct hf_client *c;
+
+    if (!lk)
+        return;
+    c = lk->client;
+    if (lk->lost_fd >= 0)
+        close(lk->lost_fd);
+    hfi_free(lk);
+    hfi_client_put(c);
+}
+
+static inline void hfi_notice_init(struct hfi_notice *notice)
+{
+    hfi_link_init(&notice->link);
+    notice->pending = 0;
+    notice->quiet = false;
+}
+
+/* The request is over. */
+static inline void hfi_listener_leave(struct hf_request *rq)
+{
+    rq->client->listener.asking--;
+}
+
+static inline bool hfi_request_is_canceled(const struct hf_request *rq)
+{
+    return rq->canceled || rq->client->closing ||
+           atomic_load(&rq->client->cancels) != rq->cancel_seen ||
+           (rq->params.canceler &&
+            hfi_canceler_is_set(rq->params.canceler, rq->canceler_seen));
+}
 
 #endif

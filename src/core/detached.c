@@ -136,7 +136,8 @@ static hf_status detached_unadopt(struct hf_client *c, struct hfi_grant *grant,
 static struct hf_handle detached_handle(const struct hf_client *c,
                                         const struct hfi_grant *grant)
 {
-    struct hf_handle handle = {.fence = grant->receipt.fence};
+    struct hf_handle handle = {.size = sizeof(handle),
+                               .fence = grant->receipt.fence};
 
     memcpy(handle.token, grant->claim.token, sizeof(grant->claim.token));
     if (c->be->detach)

@@ -2,11 +2,15 @@
  *
  * events.c - what hf_next_event() tells, and the descriptor that announces it.
  *
- * A notice lives inside the lock or the request that it is about, so telling of
+ * A notice lives inside the lock, request or observer that it is about, so telling of
  * a loss needs no memory and the queue cannot grow beyond what exists.  A lock
  * that is released takes its notices with it.
  *
- * INVARIANT  The descriptor is readable if and only if a notice waits.
+ * A quiet notice is of what the thread that raises it was lent for (worker.c):
+ * that thread takes the notices that wait next, so nobody else is woken.
+ *
+ * INVARIANT  The descriptor is readable only while a notice waits; and while one
+ *            waits, unless none but quiet ones were raised since it was not.
  */
 #include "core.h"
 
@@ -15,37 +19,30 @@
 
 #include "base/banned.h"
 
-void hfi_notice_init(struct hfi_notice *notice)
-{
-    hfi_link_init(&notice->link);
-    notice->pending = 0;
-}
-
 /* Make the descriptor agree with the queue. */
 static void notice_signal(struct hf_client *c, bool waiting)
 {
     uint64_t count = 1;
     ssize_t done;
 
-    if (c->events_fd < 0)
+    if (c->events_fd < 0 || c->signaled == waiting)
         return;
+    c->signaled = waiting;
     if (waiting)
         done = write(c->events_fd, &count, sizeof(count));
     else
         done = read(c->events_fd, &count, sizeof(count));
-    (void)done; /* It is in that state already. */
+    (void)done; /* An eventfd of ours takes a 1, and has one to give. */
 }
 
 void hfi_notify(struct hf_client *c, struct hfi_notice *notice,
                 enum hf_event_type type)
 {
-    bool first = hfi_link_alone(&c->notices);
-
     notice->pending |= 1u << type;
     if (!hfi_link_alone(&notice->link))
         return;
     hfi_link_append(&c->notices, &notice->link);
-    if (first)
+    if (!notice->quiet)
         notice_signal(c, true);
 }
 
@@ -93,6 +90,16 @@ static void notice_take_lock(struct hf_client *c, struct hf_lock *lk,
         hfi_notice_drop(c, &lk->notice);
 }
 
+/* Told again as long as the caller leaves something of it: observer.c. */
+static void notice_take_observer(struct hf_client *c, struct hf_observer *ob,
+                                 struct hf_event *ret)
+{
+    ret->type = HF_CHANGED;
+    ret->observer = ob;
+    ret->user = ob->user;
+    hfi_notice_drop(c, &ob->notice);
+}
+
 /* Notices of locks come only after the event that handed the lock out, which
  * was queued before: the queue is in order. */
 bool hfi_notice_take(struct hf_client *c, struct hf_event *ret)
@@ -106,9 +113,11 @@ bool hfi_notice_take(struct hf_client *c, struct hf_event *ret)
         pthread_mutex_unlock(&c->mu);
         return false;
     }
-    *ret = (struct hf_event){0};
+    *ret = (struct hf_event)HF_EVENT_INIT;
     notice = hfi_container(c->notices.next, struct hfi_notice, link);
-    if (notice->pending & (1u << HF_GRANTED | 1u << HF_FAILED)) {
+    if (notice->pending & 1u << HF_ANSWERED) {
+        hfi_job_take(hfi_container(notice, struct hf_request, notice), ret);
+    } else if (notice->pending & (1u << HF_GRANTED | 1u << HF_FAILED)) {
         struct hf_request *rq =
             hfi_container(notice, struct hf_request, notice);
 
@@ -116,6 +125,9 @@ bool hfi_notice_take(struct hf_client *c, struct hf_event *ret)
         if (rq->state == HFI_FAILED && !several)
             failed = rq->lock;
         notice_take_request(rq, ret);
+    } else if (notice->pending & 1u << HF_CHANGED) {
+        notice_take_observer(
+            c, hfi_container(notice, struct hf_observer, notice), ret);
     } else {
         notice_take_lock(c, hfi_container(notice, struct hf_lock, notice), ret);
     }

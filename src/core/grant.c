@@ -26,12 +26,14 @@
  *      or gives it back: whoever ends it tells the service to keep it, in the
  *      one function that ends grants.
  */
-#include "core.h"
+#include "log.h"
+#include "stats.h"
 
 #include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/mutant.h"
+#include "base/probe.h"
 
 #include "base/banned.h"
 
@@ -226,8 +228,11 @@ void hfi_grant_believe_less(struct hfi_grant *grant, int64_t end)
 void hfi_grant_limit(struct hfi_grant *grant, int64_t max_hold_ms,
                      int64_t min_hold_ms)
 {
-    int64_t now = hfi_now(), end = HFI_NEVER, least = 0;
+    int64_t now, end = HFI_NEVER, least = 0;
 
+    if (!max_hold_ms && !min_hold_ms)
+        return;
+    now = hfi_now();
     if (max_hold_ms)
         end = hfi_after(now, max_hold_ms);
     if (min_hold_ms)
@@ -292,20 +297,27 @@ hf_status hfi_grant_renewed(struct hf_client *c, struct hfi_grant *grant,
                             const struct hfi_proof *proof, int64_t sent,
                             int64_t ttl_ms)
 {
-    int64_t old = atomic_load(&grant->deadline), end;
+    int64_t old = atomic_load(&grant->deadline), end, now, was;
 
     if (grant->short_ms && grant->short_ms < ttl_ms)
         ttl_ms = grant->short_ms; /* grant.c (7) */
     end = hfi_grant_proven(c, grant, proof, sent, ttl_ms);
     if (HFI_MUTANT(late_renewal_revives))
         atomic_store(&grant->deadline, old = end);
-    if (hfi_now() >= old) /* grant.c (1) */
+    now = hfi_now();
+    if (now >= old) { /* grant.c (1) */
+        c->stats.renewals_late++;
         return HF_LOST;
+    }
     if (!end)
         return HF_UNCERTAIN;
+    was = old;
     if (!atomic_compare_exchange_strong(&grant->deadline, &old,
                                         grant_min(end, grant->hold_end)))
         return HF_LOST;
+    c->stats.renewed++;
+    if (was != HFI_NEVER)
+        hfi_histogram_add(&c->stats.margin, (was - now) * 1000);
     grant->next_at =
         hfi_lease_renew_at(sent, end < grant->lease_end ? end - sent : ttl_ms);
     grant->lease_end = end;
@@ -368,7 +380,7 @@ static void grant_tell(struct hf_client *c, struct hfi_grant *grant)
         lk = hfi_container(at, struct hf_lock, link);
         if (lk->lost_fd >= 0 && write(lk->lost_fd, &one, sizeof(one)) < 0)
             continue; /* Only a full counter fails: it is readable. */
-        if (!lk->aside)
+        if (!lk->aside && !lk->leaving)
             hfi_notify(c, &lk->notice, HF_GONE);
     }
 }
@@ -406,6 +418,8 @@ void hfi_grant_lose(struct hf_client *c, struct hfi_grant *grant,
         return;
     atomic_store(&grant->loss, (unsigned char)reason);
     atomic_store(&grant->deadline, 0);
+    if (!lingering)
+        c->stats.lost[reason]++;
     hfi_heap_remove(&c->timers, &grant->timer);
     hfi_link_remove(&grant->due);
     hfi_link_remove(&grant->link);
@@ -413,6 +427,10 @@ void hfi_grant_lose(struct hf_client *c, struct hfi_grant *grant,
     grant->state = HFI_LOST;
     if (reason == HF_LOSS_BROKEN)
         grant->min_end = 0; /* An operator wants it free. */
+    HFI_PROBE2(lost, grant->claim.key, reason);
+    hfi_log_key(
+        c, lingering || reason == HF_LOSS_CLOSED ? HF_LOG_DEBUG : HF_LOG_ERROR,
+        grant->claim.key, "lost: %s", hf_loss_name(reason));
     if (queue->local_grant == grant)
         queue->local_grant = NULL;
     grant_tell(c, grant);
@@ -442,6 +460,9 @@ void hfi_grant_reap(struct hf_client *c, struct hfi_grant *grant)
 {
     int64_t now = hfi_now();
 
+    if (grant->state != HFI_REAPING)
+        hfi_log_key(c, HF_LOG_INFO, grant->claim.key,
+                    "being taken back in the background");
     grant->state = HFI_REAPING;
     hfi_link_remove(&grant->due);
     hfi_link_remove(&grant->link);
@@ -493,6 +514,10 @@ hf_status hfi_grant_drop(struct hf_client *c, struct hfi_grant *grant,
     grant->next_at = hfi_after(sent, grant->most_ms);
     st = hfi_grant_send_release(c, grant, deadline, err);
     c->silent = st == HF_UNCERTAIN || st == HF_UNAVAILABLE;
+    HFI_PROBE2(release, grant->claim.key, st);
+    if (hfi_logs(c, HF_LOG_DEBUG))
+        hfi_log_key(c, HF_LOG_DEBUG, queue->key, "released: %s",
+                    hf_status_name(st));
     if (queue->local_grant == grant)
         queue->local_grant = NULL;
     queue->users++;

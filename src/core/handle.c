@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * handle.c - what a caller does with a lock: release, extend, downgrade.
+ * handle.c - what a caller does with a lock: extend, downgrade.
  *
  * A handle is one acquisition.  Several share a grant when one owner id was
- * acquired more than once in this client; the grant ends with the last.  When
- * it does, it goes, in this order, to the first in the local queue (as long as
- * turns are left and nobody could tell the difference), to nobody for a while
- * (linger_ms), or back to the service.
+ * acquired more than once in this client; the grant ends with the last
+ * (release.c).
  *
  * Every function here counts as a call under way, which hf_close() waits for;
  * one that begins later waits for hf_close() and finds the lock lost.
@@ -14,9 +12,6 @@
 #include "core.h"
 
 #include <unistd.h>
-
-#include "base/alloc.h"
-#include "base/mutant.h"
 
 #include "base/banned.h"
 
@@ -29,48 +24,16 @@ struct hf_lock *hfi_lock_new(struct hf_client *c)
     lk->client = c;
     lk->lost_fd = -1;
     hfi_link_init(&lk->link);
+    hfi_link_init(&lk->queued);
     hfi_notice_init(&lk->notice);
     atomic_fetch_add(&c->refs, 1);
     return lk;
 }
 
-void hfi_lock_free(struct hf_lock *lk)
-{
-    struct hf_client *c;
-
-    if (!lk)
-        return;
-    c = lk->client;
-    if (lk->lost_fd >= 0)
-        close(lk->lost_fd);
-    hfi_free(lk);
-    hfi_client_put(c);
-}
-
 void hfi_handle_enter(struct hf_client *c)
 {
     pthread_mutex_lock(&c->mu);
-    while (c->closing && !c->closed)
-        hfi_cond_wait(&c->settle, &c->mu, HFI_NEVER);
-    c->calls++;
-}
-
-void hfi_handle_leave(struct hf_client *c)
-{
-    c->calls--;
-    if (c->closing)
-        hfi_cond_wake(&c->settle);
-    pthread_mutex_unlock(&c->mu);
-}
-
-/* Latch what the clock says, so that status, descriptor and event agree. */
-bool hfi_handle_still_held(struct hf_client *c, struct hfi_grant *grant)
-{
-    if (grant->state == HFI_HELD && !hfi_held(grant))
-        hfi_grant_lose(c, grant,
-                       hfi_now() >= grant->hold_end ? HF_LOSS_MAX_HOLD
-                                                    : HF_LOSS_EXPIRED);
-    return grant->state == HFI_HELD;
+    hfi_handle_begin(c);
 }
 
 hf_status hfi_handle_lost(const struct hfi_grant *grant, struct hf_error *err)
@@ -80,119 +43,6 @@ hf_status hfi_handle_lost(const struct hfi_grant *grant, struct hf_error *err)
     return hfi_fail(err, HF_LOST, "'%s' was lost: %s",
                     hfi_quote(key, sizeof(key), grant->claim.key),
                     hf_loss_name((hf_loss)atomic_load(&grant->loss)));
-}
-
-/* Hand the local grant to the first in the local queue, if it wants just that;
- * *wake is where that one sleeps. */
-static bool handle_pass_on(struct hf_client *c, struct hfi_grant *grant,
-                           struct hfi_sleeper **wake)
-{
-    struct hfi_key_queue *queue = grant->queue;
-    struct hf_request *rq;
-    int64_t now;
-
-    if ((grant->turns <= 0 && !HFI_MUTANT(handover_without_limit)) ||
-        hfi_link_alone(&queue->waiting))
-        return false;
-    rq = hfi_container(queue->waiting.next, struct hf_request, link);
-    now = hfi_now();
-    if (!hfi_grant_fits(grant, &rq->params) || rq->canceled ||
-        rq->wait_end <= now || grant->lease_end - now < grant->claim.ttl_ms / 4)
-        return false;
-    if (grant->turns != INT32_MAX)
-        grant->turns--;
-    hfi_grant_take_up(c, grant, &rq->params);
-    *wake = hfi_request_grant(rq, grant);
-    return true;
-}
-
-/* Ask once to be told when somebody else wants the key.  The mutex is let go
- * meanwhile; `busy` keeps renewals off, so this lasts no longer than one of
- * those.  False if nobody will tell although the service could. */
-static bool handle_watch(struct hf_client *c, struct hfi_grant *grant)
-{
-    bool again = grant->watched;
-    int64_t limit;
-    hf_status st;
-
-    hfi_grant_quiet(c, grant);
-    if (grant->state != HFI_HELD)
-        return false; /* lost meanwhile, and perhaps the reaper's already */
-    grant->busy = true;
-    grant->watched = grant->unsubscribed = false;
-    limit = hfi_lease_attempt_end(hfi_now(), grant->lease_ms, grant->lease_end,
-                                  c->timeout_ms, 0);
-    pthread_mutex_unlock(&c->mu);
-    if (again)
-        c->be->unwatch(c->conn, &grant->claim, &grant->receipt);
-    st = c->be->watch(c->conn, &grant->claim, &grant->receipt, limit, NULL);
-    pthread_mutex_lock(&c->mu);
-    grant->watched = st == HF_OK;
-    grant->busy = false;
-    hfi_cond_wake(&c->settle);
-    return st == HF_OK || st == HF_UNSUPPORTED;
-}
-
-/* Keep the lease although nobody has it, and listen for others who ask. */
-static bool handle_linger(struct hf_client *c, struct hfi_grant *grant)
-{
-    if (!grant->linger_ms || grant->manual || !grant->local_grant ||
-        grant->wanted)
-        return false;
-    if (c->be->watch && (!grant->watched || grant->unsubscribed) &&
-        !(handle_watch(c, grant) && hfi_handle_still_held(c, grant)))
-        return false;
-    if (c->closing || grant->wanted || grant->unsubscribed ||
-        !hfi_link_alone(&grant->queue->waiting))
-        return false;
-    grant->state = HFI_LINGERING;
-    grant->linger_end = hfi_now() + grant->linger_ms;
-    if (grant->hold_end != HFI_NEVER)
-        hfi_grant_unhold(grant);
-    hfi_keeper_add(c, grant);
-    return true;
-}
-
-/* The last handle of a grant is gone. */
-static hf_status handle_end(struct hf_client *c, struct hfi_grant *grant,
-                            struct hfi_sleeper **wake, struct hf_error *err)
-{
-    hf_status st;
-
-    if (hfi_handle_still_held(c, grant)) {
-        if (grant->min_end <= hfi_now() && /* grant.c (8) */
-            (handle_pass_on(c, grant, wake) || handle_linger(c, grant)))
-            return HF_OK;
-        if (grant->state == HFI_HELD)
-            return hfi_grant_drop(c, grant, hfi_now() + c->timeout_ms, err);
-    }
-    st = hfi_handle_lost(grant, err);
-    if (c->closed)
-        hfi_grant_free(c, grant);
-    else if (grant->state == HFI_LOST)
-        hfi_grant_reap(c, grant); /* Nobody waits for the service. */
-    return st;
-}
-
-hf_status hfi_release(struct hf_lock *lk, struct hf_error *err)
-{
-    struct hf_client *c = lk->client;
-    struct hfi_grant *grant = lk->grant;
-    struct hfi_sleeper *wake = NULL;
-    hf_status st = HF_OK;
-
-    hfi_handle_enter(c);
-    hfi_notice_drop(c, &lk->notice);
-    hfi_link_remove(&lk->link);
-    if (hfi_link_alone(&grant->handles))
-        st = handle_end(c, grant, &wake, err);
-    else if (!hfi_handle_still_held(c, grant))
-        st = hfi_handle_lost(grant, err);
-    hfi_handle_leave(c);
-    if (wake)
-        hfi_sleeper_wake(c, wake);
-    hfi_lock_free(lk);
-    return st;
 }
 
 /* A request for a lease that is shorter than the one before had no answer. */
@@ -324,6 +174,7 @@ hf_status hfi_handle_renew(struct hf_client *c, struct hfi_grant *grant,
     } else if (item.st == HF_LOST) {
         hfi_grant_lose(c, grant, item.reason);
     } else {
+        c->stats.renewals_failed++;
         handle_unanswered(grant, sent, ttl_ms);
     }
     if (!hfi_handle_still_held(c, grant))

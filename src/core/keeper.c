@@ -3,7 +3,8 @@
  * keeper.c - the thread that watches the clock.
  *
  * It knows when each grant must be renewed, warned of or given up, and when
- * each request of an event loop wants another look; it reads the wake-ups of
+ * each request of an event loop, and each observation, wants another look; it
+ * reads the wake-ups of
  * the service, unless a lone waiter does (listener.c); it hears hf_cancel().
  * It never blocks on the service: what takes a round trip it hands to the
  * threads of worker.c.  So a loss is told in time however long an answer takes,
@@ -21,7 +22,9 @@
  *
  * hfi_keeper_step() is the whole of it; the thread is a loop around a step.
  */
-#include "core.h"
+#include "log.h"
+
+#include "base/probe.h"
 
 #include "base/banned.h"
 
@@ -107,9 +110,14 @@ static void keeper_warn(struct hf_client *c, struct hfi_grant *grant)
     struct hf_lock *lk;
 
     grant->warned = true;
+    HFI_PROBE2(at_risk, grant->claim.key, hfi_left_ms(grant->lease_end));
+    c->stats.at_risk++;
+    hfi_log_key(c, HF_LOG_WARNING, grant->claim.key,
+                "at risk: renewals fail, %lld ms of the lease are left",
+                (long long)hfi_left_ms(grant->lease_end));
     for (at = grant->handles.next; at != &grant->handles; at = at->next) {
         lk = hfi_container(at, struct hf_lock, link);
-        if (!lk->aside)
+        if (!lk->aside && !lk->leaving)
             hfi_notify(c, &lk->notice, HF_AT_RISK);
     }
 }
@@ -179,9 +187,12 @@ static void keeper_tend(struct hf_client *c, int64_t now)
         if (timer->kind == HFI_TIMER_GRANT)
             keeper_tend_grant(c, hfi_container(timer, struct hfi_grant, timer),
                               now);
-        else
+        else if (timer->kind == HFI_TIMER_REQUEST)
             keeper_tend_request(c,
                                 hfi_container(timer, struct hf_request, timer));
+        else
+            hfi_observed_due(c,
+                             hfi_container(timer, struct hfi_observed, timer));
     }
 }
 
@@ -198,13 +209,17 @@ int64_t hfi_keeper_step(struct hf_client *c, bool *listen)
     if (cancels != c->cancels_told) {
         c->cancels_told = cancels;
         hfi_key_queue_schedule_all(c);
+        hfi_jobs_cancel(c);
         hfi_cond_wake(&c->settle);
     }
+    hfi_cancelers_tell(c);
     now = hfi_now();
     keeper_tend(c, now);
     first = hfi_heap_first(&c->timers);
     until =
         keeper_min(first ? first->due : HFI_NEVER, hfi_worker_check(c, now));
+    if (atomic_load(&c->offline) == HFI_CONNECTING)
+        until = keeper_min(until, hfi_jobs_expire(c, now));
     *listen = hfi_listener_of_keeper(c, now, &until);
     if (c->keeper_until > now && c->keeper_until < until)
         until = c->keeper_until; /* keeper.c (4) */
@@ -223,7 +238,9 @@ void *hfi_keeper_run(void *client)
     int fd;
 
     while ((until = hfi_keeper_step(c, &listen)) != 0) {
-        fd = listen && c->be->poll_fd ? c->be->poll_fd(c->conn) : -1;
+        fd = -1;
+        if (listen && c->be->poll_fd && !atomic_load(&c->offline))
+            fd = c->be->poll_fd(c->conn);
         if (hfi_notifier_wait(&c->notifier, fd, until))
             hfi_listener_dispatch(c);
     }

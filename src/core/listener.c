@@ -99,15 +99,10 @@ bool hfi_listener_wait(struct hf_request *rq, int64_t until)
         c->be->dispatch(c->conn);
     pthread_mutex_lock(&c->mu);
     listener->by = NULL;
-    listener_leave_to_keeper(
-        c, listener->asking > 1 ? 0 : hfi_now() + SUBSCRIBER_MS);
+    listener_leave_to_keeper(c, listener->asking > 1 || c->observed.len
+                                    ? 0
+                                    : hfi_now() + SUBSCRIBER_MS);
     return true;
-}
-
-/* The request is over. */
-void hfi_listener_leave(struct hf_request *rq)
-{
-    rq->client->listener.asking--;
 }
 
 /* Is it the keeper's to listen now?  If not, *until is no later than when it

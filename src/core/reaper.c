@@ -24,7 +24,9 @@
  *      where grants hang on sessions (2) has no end in time: the claim stays
  *      until the service says that nothing of it can come any more.
  */
-#include "core.h"
+#include "log.h"
+
+#include "base/probe.h"
 
 #include "base/banned.h"
 
@@ -34,6 +36,7 @@
 /* Done with a grant: handles may still point to it. */
 static void reap_done(struct hf_client *c, struct hfi_grant *grant)
 {
+    c->stats.taken_back++;
     if (hfi_link_alone(&grant->handles)) {
         hfi_grant_free(c, grant);
         return;
@@ -47,10 +50,8 @@ static void reap_done(struct hf_client *c, struct hfi_grant *grant)
 bool hfi_reap_goes_on(const struct hf_client *c, struct hfi_grant *grant,
                       hf_status st, int64_t sent)
 {
-    int64_t now = hfi_now();
-
     if (st == HF_UNCERTAIN || st == HF_UNAVAILABLE)
-        return now < grant->next_at || hfi_stays(c) || grant->claim.doubt;
+        return hfi_now() < grant->next_at || hfi_stays(c) || grant->claim.doubt;
     if (c->be->sweep) /* reaper.c (4) */
         return grant->receipt.registered ||
                (grant->claim.doubt && st && st != HF_LOST);
@@ -59,8 +60,8 @@ bool hfi_reap_goes_on(const struct hf_client *c, struct hfi_grant *grant,
     if (!grant->answered) {
         grant->answered = true;
         grant->next_at =
-            now + (grant->most_ms == HFI_NEVER ? grant->claim.ttl_ms
-                                               : grant->most_ms);
+            hfi_now() + (grant->most_ms == HFI_NEVER ? grant->claim.ttl_ms
+                                                     : grant->most_ms);
     }
     return sent < grant->next_at;
 }
@@ -81,6 +82,7 @@ int64_t hfi_reap_pause(struct hfi_grant *grant)
 /* Release one grant of client->reap, once; the mutex is let go meanwhile. */
 void hfi_reap(struct hf_client *c, struct hfi_grant *grant)
 {
+    struct hf_error err = {0};
     int64_t sent;
     hf_status st;
 
@@ -100,7 +102,11 @@ void hfi_reap(struct hf_client *c, struct hfi_grant *grant)
         return;
     }
     sent = hfi_now();
-    st = hfi_grant_send_release(c, grant, sent + c->timeout_ms, NULL);
+    st = hfi_grant_send_release(c, grant, sent + c->timeout_ms, &err);
+    HFI_PROBE2(take_back, grant->claim.key, st);
+    if (hfi_logs(c, HF_LOG_INFO))
+        hfi_log_key(c, HF_LOG_INFO, grant->claim.key, "taken back: %s%s%s",
+                    hf_status_name(st), st ? ": " : "", st ? err.text : "");
     if (hfi_reap_goes_on(c, grant, st, sent))
         hfi_keeper_set(c, &grant->timer, hfi_now() + hfi_reap_pause(grant));
     else

@@ -25,7 +25,9 @@
  *      which is two attempts of its own.  Attempts after a failure last longer
  *      and go apart from others.
  */
-#include "core.h"
+#include "log.h"
+
+#include "base/probe.h"
 
 #include "base/banned.h"
 
@@ -82,7 +84,7 @@ static size_t renewer_collect(struct hfi_renewer *r, struct hfi_renewal *items,
 }
 
 static void renewer_apply(struct hf_client *c, const struct hfi_renewal *item,
-                          int64_t sent)
+                          int64_t sent, const struct hf_error *err)
 {
     struct hfi_grant *grant =
         hfi_container(item->claim, struct hfi_grant, claim);
@@ -96,6 +98,7 @@ static void renewer_apply(struct hf_client *c, const struct hfi_renewal *item,
         st = hfi_grant_renewed(c, grant, &item->proof, sent, item->ttl_ms);
         reason = HF_LOSS_EXPIRED;
     }
+    HFI_PROBE2(renew, grant->claim.key, st);
     if (st == HF_LOST) {
         hfi_grant_lose(c, grant, reason);
         return;
@@ -103,6 +106,11 @@ static void renewer_apply(struct hf_client *c, const struct hfi_renewal *item,
     if (st) { /* renewer.c (2) */
         grant->next_at = hfi_lease_retry_at(sent, grant->lease_ms);
         grant->failed++;
+        c->stats.renewals_failed++;
+        hfi_log_key(c, HF_LOG_WARNING, grant->claim.key,
+                    "not renewed, %lld ms are left: %s%s%s",
+                    (long long)hfi_left_ms(grant->lease_end),
+                    hf_status_name(st), err->text[0] ? ": " : "", err->text);
     }
     hfi_keeper_add(c, grant);
 }
@@ -127,12 +135,14 @@ static void renewer_step(struct hfi_renewer *r)
     struct hfi_renewal items[BATCH_MAX];
     int64_t sent = hfi_now(), limit;
     size_t i, n = renewer_collect(r, items, sent, &limit);
+    struct hf_error err; /* not zeroed: a failure fills it */
 
+    err.text[0] = '\0';
     pthread_mutex_unlock(&c->mu);
-    c->be->renew(c->conn, items, n, limit, NULL);
+    c->be->renew(c->conn, items, n, limit, &err);
     pthread_mutex_lock(&c->mu);
     for (i = 0; i < n; i++)
-        renewer_apply(c, &items[i], sent);
+        renewer_apply(c, &items[i], sent, &err);
     hfi_cond_wake(&c->settle);
     if (!hfi_link_alone(&r->due) && hfi_now() - sent >= RENEWER_SLOW_MS)
         while (renewer_start(r))

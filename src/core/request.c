@@ -8,9 +8,10 @@
  * step in the caller's own thread; an event loop's request is stepped by the
  * worker, and an event ends it.
  */
-#include "core.h"
+#include "stats.h"
 
 #include "base/alloc.h"
+#include "base/probe.h"
 
 #include "base/banned.h"
 
@@ -55,6 +56,7 @@ static hf_status request_enqueue(struct hf_request *rq, const char *key,
     struct hfi_key_queue *queue = rq->queue = hfi_key_queue_get(c, key);
     struct hfi_grant *have;
 
+    HFI_PROBE2(acquire, key, rq->wait_end);
     if (!queue)
         return hfi_nomem(&rq->err);
     have = request_have(c, queue, params);
@@ -91,8 +93,14 @@ static void request_init(struct hf_request *rq, struct hf_client *c,
 {
     rq->client = c;
     rq->params = *params;
+    if (params->canceler) {
+        hfi_canceler_get(params->canceler);
+        rq->canceler_seen = hfi_canceler_times(params->canceler);
+    }
     rq->once = wait_ms == 0;
-    rq->wait_end = wait_ms < 0 ? HFI_NEVER : hfi_after(hfi_now(), wait_ms);
+    rq->began_us = hfi_now_us();
+    rq->wait_end =
+        wait_ms < 0 ? HFI_NEVER : hfi_after(rq->began_us / 1000, wait_ms);
     rq->cancel_seen = atomic_load(&c->cancels);
     rq->timer.kind = HFI_TIMER_REQUEST;
     hfi_link_init(&rq->link);
@@ -114,11 +122,19 @@ static void request_fini(struct hf_request *rq)
     rq->grant = NULL;
     rq->queue = NULL;
     rq->sleeper = NULL;
+    if (rq->params.canceler)
+        hfi_canceler_put(rq->params.canceler);
+    rq->params.canceler = NULL;
 }
 
-static hf_status request_closed(struct hf_request *rq)
+/* May it begin at all?  canceler.c (1) */
+static inline hf_status request_may_begin(struct hf_request *rq)
 {
-    return hfi_fail(&rq->err, HF_INVALID, "the client is being closed");
+    if (!hfi_request_is_canceled(rq))
+        return HF_OK;
+    if (rq->client->closing)
+        return hfi_fail(&rq->err, HF_INVALID, "the client is being closed");
+    return hfi_fail(&rq->err, HF_CANCELED, "canceled");
 }
 
 /* Have a place to sleep: one that was used before, or a new one. */
@@ -145,6 +161,7 @@ static hf_status request_drive(struct hf_request *rq)
     struct hf_client *c = rq->client;
     int64_t until;
 
+    rq->waited = true;
     hfi_listener_enter(rq);
     while (!hfi_request_step(rq, &until)) {
         if (rq->woken || until <= hfi_now())
@@ -205,16 +222,17 @@ static hf_status request_call(struct hf_request *rq, struct hf_client *c,
     request_init(rq, c, wait_ms, params);
     pthread_mutex_lock(&c->mu);
     c->calls++;
-    st = c->closing ? request_closed(rq) : HF_OK;
-    if (!st && rq->several)
+    st = request_may_begin(rq);
+    if (!st && rq->several && !rq->params.unchecked)
         st = request_at_once(rq);
     if (!st && rq->state != HFI_GRANTED) {
         st = request_enqueue(rq, key, params);
-        if (!st)
+        if (!st && rq->state != HFI_GRANTED)
             st = request_drive(rq);
     }
     if (st && rq->several)
         hfi_several_return(c, rq->several);
+    hfi_count_acquisition(rq, st);
     request_fini(rq);
     c->calls--;
     if (c->closing)
@@ -229,9 +247,12 @@ hf_status hfi_acquire(struct hf_client *c, const char *key, int64_t wait_ms,
                       const struct hfi_lock_params *params,
                       struct hf_lock **ret, struct hf_error *err)
 {
-    struct hf_request rq = {0};
+    struct hf_request rq;
     hf_status st;
 
+    memset(&rq, 0, offsetof(struct hf_request, err));
+    rq.err.status = HF_OK;
+    rq.err.text[0] = '\0';
     rq.lock = hfi_lock_new(c);
     if (!rq.lock)
         return hfi_nomem(err);
@@ -336,15 +357,16 @@ static hf_status request_admit(struct hf_request *rq, const char *key,
                                const struct hfi_lock_params *params)
 {
     struct hf_client *c = rq->client;
-    hf_status st;
+    hf_status st = request_may_begin(rq);
 
-    if (c->closing)
-        return request_closed(rq);
+    if (st)
+        return st;
     if (!hfi_worker_start(c))
         return hfi_fail(&rq->err, HF_SYSTEM, "no thread could be started");
     if (!hfi_heap_reserve(&c->timers))
         return hfi_nomem(&rq->err);
     hfi_listener_enter(rq);
+    rq->waited = true;
     st = request_enqueue(rq, key, params);
     if (st) {
         hfi_heap_unreserve(&c->timers);

@@ -12,7 +12,7 @@
  *  (3) A failure says what is known: held by others only if the service has
  *      said so.
  */
-#include "core.h"
+#include "stats.h"
 
 #include "base/mutant.h"
 
@@ -31,6 +31,7 @@ void hfi_request_end(struct hf_request *rq, enum hfi_request_state state)
     if (rq->several && state == HFI_FAILED && rq->async)
         hfi_several_drop(c, rq->several);
     if (rq->async) {
+        hfi_count_acquisition(rq, state == HFI_GRANTED ? HF_OK : rq->result);
         hfi_listener_leave(rq);
         hfi_heap_remove(&c->timers, &rq->timer);
         hfi_link_remove(&rq->ready);
@@ -132,7 +133,7 @@ static void request_abandon(struct hf_request *rq)
     queue->users++;
     rq->grant->abandoned = true;
     rq->grant = NULL;
-    rq->stepping = false;
+    rq->stepping = rq->notice.quiet = false;
     rq->result = hfi_fail(&rq->err, HF_CANCELED, "canceled");
     hfi_link_remove(&rq->link);
     if (queue->leader == rq)
@@ -197,12 +198,6 @@ hf_status hfi_request_timeout(struct hf_request *rq)
                     : "was held by others all the time";
     return last == HF_BUSY ? hfi_wrap(&rq->err, st, "'%s' %s", key, held)
                            : hfi_fail(&rq->err, st, "'%s' %s", key, held);
-}
-
-bool hfi_request_is_canceled(const struct hf_request *rq)
-{
-    return rq->canceled || rq->client->closing ||
-           atomic_load(&rq->client->cancels) != rq->cancel_seen;
 }
 
 /* Can a request that no worker is at be ended without one?  Yes if the service

@@ -12,9 +12,10 @@
  * the word arrives: it is found by its key and its token, under the client's
  * mutex.
  */
-#include "core.h"
+#include "log.h"
 
 #include "base/mutant.h"
+#include "base/probe.h"
 
 #include "base/banned.h"
 
@@ -145,7 +146,13 @@ void hfi_wake_all(struct hfi_conn *conn)
     struct hfi_key_queue *queue = NULL;
     int64_t now = hfi_now(), n = 0;
 
+    HFI_PROBE1(reconnect, &conn->endpoint[0]);
+    hfi_log(c, HF_LOG_INFO,
+            "%s: connected again, or events were missed: all who wait ask "
+            "again",
+            conn->endpoint);
     pthread_mutex_lock(&c->mu);
+    c->stats.reconnects++;
     while ((queue = hfi_key_queue_next(c, queue))) {
         upcall_stop_lingering(c, queue);
         if (hfi_link_alone(&queue->contending))
@@ -178,25 +185,37 @@ void hfi_wanted(struct hfi_conn *conn, const char *key)
     pthread_mutex_unlock(&c->mu);
 }
 
+/* The grant that has this token, or NULL. */
+static struct hfi_grant *upcall_grant(struct hfi_key_queue *queue,
+                                      const char *token)
+{
+    struct hfi_link *at;
+    struct hfi_grant *grant;
+
+    for (at = queue->grants.next; at != &queue->grants; at = at->next) {
+        grant = hfi_container(at, struct hfi_grant, link);
+        if (!strcmp(token, grant->claim.token))
+            return grant;
+    }
+    return NULL;
+}
+
 void hfi_gone(struct hfi_conn *conn, const char *key, const char *token,
               hf_loss reason)
 {
     struct hf_client *c = conn->client;
     struct hfi_key_queue *queue;
     struct hfi_grant *grant;
-    struct hfi_link *at, *next;
+    struct hf_request *rq;
 
     pthread_mutex_lock(&c->mu);
     queue = hfi_key_queue_find(c, key);
-    for (at = queue ? queue->grants.next : NULL; at && at != &queue->grants;
-         at = next) {
-        next = at->next;
-        grant = hfi_container(at, struct hfi_grant, link);
-        if (strcmp(token, grant->claim.token) != 0)
-            continue;
+    grant = queue ? upcall_grant(queue, token) : NULL;
+    rq = queue && !grant ? upcall_request(queue, token) : NULL;
+    if (grant)
         hfi_grant_lose(c, grant, reason);
-        break; /* The key queue may be gone with its last grant. */
-    }
+    else if (rq && reason == HF_LOSS_BROKEN)
+        rq->broken = true; /* acquire.c (5) */
     pthread_mutex_unlock(&c->mu);
 }
 
@@ -251,6 +270,30 @@ bool hfi_left(struct hfi_conn *conn, const struct hfi_claim *claim,
     return grant != NULL;
 }
 
+/* Something that is observed may have changed: a worker looks at it. */
+void hfi_changed(struct hfi_conn *conn, struct hfi_observation *observation,
+                 const char *key)
+{
+    struct hfi_observed *o =
+        hfi_container(observation, struct hfi_observed, base);
+    const char *prefix = observation->key;
+    struct hf_client *c = conn->client;
+    struct hfi_seen *seen = NULL;
+
+    if (key && observation->prefix && strncmp(key, prefix, strlen(prefix)) != 0)
+        return;
+    pthread_mutex_lock(&c->mu);
+    if (key && observation->prefix)
+        seen = hfi_seen_get(o, key);
+    if (!seen)
+        o->all = true;
+    else if (hfi_link_alone(&seen->dirty))
+        hfi_link_append(&o->dirty, &seen->dirty);
+    o->early = c->conn->traits & HFI_TRAIT_EARLY;
+    hfi_observed_wake(c, o);
+    pthread_mutex_unlock(&c->mu);
+}
+
 void hfi_poll_fd_changed(struct hfi_conn *conn)
 {
     struct hf_client *c = conn->client;
@@ -264,6 +307,7 @@ void hfi_poll_fd_changed(struct hfi_conn *conn)
 
 void hfi_warn(struct hfi_conn *conn, const char *text)
 {
+    hfi_log(conn->client, HF_LOG_WARNING, "%s", text);
     pthread_mutex_lock(&conn->client->mu);
     snprintf(conn->warning, sizeof(conn->warning), "%s", text);
     pthread_mutex_unlock(&conn->client->mu);

@@ -3,12 +3,22 @@
  * worker.c - the threads that block on the service for event loops, and that
  * take back what must not stay in it.
  *
- * A worker steps one request, or takes back one claim, at a time; both may last
- * as long as a service is silent.  So there are several: another is started
- * when work has waited for WORKER_MS and none is idle, up to HFI_WORKERS.  Half
- * of them at most take claims back, so that a service that is silent about
- * those does not keep requests waiting.  A request that the service has called
- * goes before those that merely want to ask again.
+ * A worker steps one request, ends one handle (release.c), asks one question
+ * (job.c) or takes back one claim at a time; all may last as long as a service
+ * is silent.  So there are several: another is started when work has waited for
+ * WORKER_MS and none is idle, up to HFI_WORKERS; and up to HFI_WORKERS_MAX if
+ * one of them has finished something since the last was started.  For a
+ * service that is slow but answers gets more done the more is asked of it at a
+ * time (etcd/combine.c), and one that is silent would only collect threads.
+ * Half of them at most end handles and take claims back, so that a service that
+ * is silent about those does not keep requests waiting; and HFI_INSPECTORS at
+ * most look for observers (observed.c), when there is nothing else to do.  A
+ * request that the service has called goes before those that merely want to ask
+ * again.
+ *
+ * A thread of the caller may do what a worker would do (hfi_work()): it is awake
+ * already, and takes the event of what it has ended without the descriptor.
+ * That saves a call the wake-ups of two threads.
  *
  * INVARIANTS
  *  (1) A request is in `ready` or with one worker, never both.
@@ -19,6 +29,8 @@
  *      (2)).
  *  (4) A request that waits for a worker has a timer: however long the workers
  *      are at others, its own wait ends in time (acquire.c).
+ *  (5) `lent_work` <= `lent`: work is left only to threads that are still to
+ *      come, and each of them does a piece of it if there is one.
  */
 #include "core.h"
 
@@ -27,9 +39,15 @@
 /* A near service is done by then, and one worker is enough. */
 #define WORKER_MS 2
 
+/* The first one could not be started: it is tried again after this. */
+#define WORKER_AGAIN_MS 100
+
 /* A request whose wait is over is ended by the keeper if no worker has come by
  * then. */
 #define LATE_WORKER_MS 50
+
+/* A thread that was lent goes on with a request for so long at most. */
+#define LENT_STEPS 2
 
 /* Let the request wait for a worker at this place.  worker.c (4) */
 static void worker_queue(struct hf_client *c, struct hf_request *rq,
@@ -51,19 +69,21 @@ static void worker_queue(struct hf_client *c, struct hf_request *rq,
 }
 
 /* Step one request of an event loop, and set its next time.  Whoever takes its
- * event frees it. */
-static void worker_move_on(struct hf_client *c, struct hf_request *rq)
+ * event frees it.  True: it waits for a thread again. */
+static bool worker_move_on(struct hf_client *c, struct hf_request *rq)
 {
     int64_t until;
 
     rq->stepping = true;
     if (hfi_request_step(rq, &until))
-        return;
-    rq->stepping = false;
-    if (rq->woken || until <= hfi_now())
+        return false;
+    rq->stepping = rq->notice.quiet = false;
+    if (rq->woken || until <= hfi_now()) {
         worker_queue(c, rq, &c->ready);
-    else
-        hfi_keeper_set(c, &rq->timer, until);
+        return true;
+    }
+    hfi_keeper_set(c, &rq->timer, until);
+    return false;
 }
 
 /* The first try of a request is over: the next of its key may begin. */
@@ -79,41 +99,107 @@ static void worker_next_first(struct hf_client *c, struct hfi_key_queue *queue)
     hfi_worker_add(c, rq);
 }
 
-/* worker.c (2) */
-static void worker_step_request(struct hf_client *c, struct hf_request *rq)
+/* Step the first that waits for a thread; `lent`: this one takes its event.
+ * True: it waits again.  worker.c (2) */
+static bool worker_step_request(struct hf_client *c, bool lent)
 {
+    struct hf_request *rq =
+        hfi_container(c->ready.next, struct hf_request, ready);
     struct hfi_key_queue *queue = rq->queue;
-    bool first = !rq->tries;
+    bool again, first = !rq->tries;
 
     hfi_link_remove(&rq->ready);
     if (first && queue->trying) {
         hfi_link_append(&queue->held_back, &rq->ready); /* Its timer stays. */
-        return;
+        return false;
     }
     hfi_heap_remove(&c->timers, &rq->timer);
     queue->users++; /* The request may be gone before this is over. */
     queue->trying = queue->trying || first;
-    worker_move_on(c, rq);
+    rq->notice.quiet = lent;
+    again = worker_move_on(c, rq);
     if (first)
         worker_next_first(c, queue);
     hfi_key_queue_put(c, queue);
+    return again;
 }
 
-/* Do one thing, if there is one to do. */
+/* Is there a claim to be given back, and may one more worker be at that? */
+static bool worker_may_reap(const struct hf_client *c,
+                            const struct hfi_link *which)
+{
+    int n = c->n_workers > HFI_WORKERS ? c->n_workers : HFI_WORKERS;
+
+    return !hfi_link_alone(which) && c->reaping < n / 2;
+}
+
+/* Does an observation want a look, and may one more worker take it? */
+static bool worker_may_inspect(const struct hf_client *c)
+{
+    return !hfi_link_alone(&c->observing) && c->inspecting < HFI_INSPECTORS &&
+           !atomic_load(&c->offline);
+}
+
+/* Do one thing, if there is one to do.  What has a limit of its own goes before
+ * what has none. */
 static bool worker_step(struct hf_client *c)
 {
-    if (!hfi_link_alone(&c->ready)) {
-        worker_step_request(
-            c, hfi_container(c->ready.next, struct hf_request, ready));
+    if (worker_may_reap(c, &c->releases)) {
+        c->reaping++;
+        hfi_release_step(c, false);
+        c->reaping--;
         return true;
     }
-    if (!hfi_link_alone(&c->reap) && c->reaping < HFI_WORKERS / 2) {
+    if (hfi_jobs_wait(c)) {
+        hfi_job_step(c);
+        return true;
+    }
+    if (!hfi_link_alone(&c->ready)) {
+        worker_step_request(c, false);
+        return true;
+    }
+    if (worker_may_reap(c, &c->reap)) {
         c->reaping++;
         hfi_reap(c, hfi_container(c->reap.next, struct hfi_grant, link));
         c->reaping--;
         return true;
     }
+    if (worker_may_inspect(c)) {
+        c->inspecting++;
+        hfi_observed_step(
+            c, hfi_container(c->observing.next, struct hfi_observed, ready));
+        c->inspecting--;
+        return true;
+    }
     return false;
+}
+
+static bool worker_has_work(const struct hf_client *c)
+{
+    return !hfi_link_alone(&c->ready) || hfi_jobs_wait(c) ||
+           worker_may_reap(c, &c->releases) || worker_may_reap(c, &c->reap) ||
+           worker_may_inspect(c);
+}
+
+static bool worker_may_start(const struct hf_client *c)
+{
+    return c->n_workers < (c->stepped ? HFI_WORKERS_MAX : HFI_WORKERS);
+}
+
+/* Work that no worker is idle for must not wait for long: have the keeper start
+ * one then. */
+static void worker_is_short(struct hf_client *c)
+{
+    if (!c->short_at && worker_may_start(c))
+        hfi_keeper_by(c, c->short_at = hfi_now() + WORKER_MS);
+}
+
+/* One thing is done: the service answers. */
+static void worker_stepped(struct hf_client *c)
+{
+    c->stepped = true;
+    if (c->n_workers >= HFI_WORKERS && worker_has_work(c))
+        worker_is_short(c);
 }
 
 static void *worker_run(void *worker)
@@ -123,8 +209,10 @@ static void *worker_run(void *worker)
 
     pthread_mutex_lock(&c->mu);
     while (!c->stopping) {
-        if (worker_step(c))
+        if (worker_step(c)) {
+            worker_stepped(c);
             continue;
+        }
         hfi_link_append(&c->idle, &w->idle);
         while (!hfi_link_alone(&w->idle) && !c->stopping)
             hfi_cond_wait(&w->cond, &c->mu, HFI_NEVER);
@@ -137,34 +225,26 @@ static void *worker_run(void *worker)
 /* Start one more worker, if there may be one. */
 static bool worker_start(struct hf_client *c)
 {
-    struct hfi_worker *w;
-    int i;
+    struct hfi_worker *w = &c->workers[c->n_workers];
 
-    for (i = 0; i < HFI_WORKERS && !c->stopping; i++) {
-        w = &c->workers[i];
-        if (!w->thread.running)
-            return hfi_thread_start(&w->thread, worker_run, w);
-    }
-    return false;
+    if (c->stopping || !worker_may_start(c) ||
+        !hfi_thread_start(&w->thread, worker_run, w))
+        return false;
+    c->n_workers++;
+    c->stepped = false;
+    return true;
 }
 
 /* With the mutex held.  False if the system has no thread for us now. */
 bool hfi_worker_start(struct hf_client *c)
 {
-    return c->workers[0].thread.running || worker_start(c);
+    return c->n_workers || worker_start(c);
 }
 
 /* Is every worker that there may be at work? */
 bool hfi_workers_busy(const struct hf_client *c)
 {
-    return hfi_link_alone(&c->idle) &&
-           c->workers[HFI_WORKERS - 1].thread.running;
-}
-
-static bool worker_has_work(const struct hf_client *c)
-{
-    return !hfi_link_alone(&c->ready) ||
-           (!hfi_link_alone(&c->reap) && c->reaping < HFI_WORKERS / 2);
+    return hfi_link_alone(&c->idle) && !worker_may_start(c);
 }
 
 /* For the keeper: start one more worker if work has waited too long, and say
@@ -179,7 +259,10 @@ int64_t hfi_worker_check(struct hf_client *c, int64_t now)
     }
     if (now < c->short_at)
         return c->short_at;
-    c->short_at = worker_start(c) ? now + WORKER_MS : 0;
+    if (worker_start(c))
+        c->short_at = now + WORKER_MS;
+    else
+        c->short_at = c->n_workers ? 0 : now + WORKER_AGAIN_MS;
     return c->short_at ? c->short_at : HFI_NEVER;
 }
 
@@ -190,8 +273,7 @@ void hfi_worker_call(struct hf_client *c)
     struct hfi_worker *w;
 
     if (hfi_link_alone(&c->idle)) {
-        if (!c->short_at)
-            hfi_keeper_by(c, c->short_at = hfi_now() + WORKER_MS);
+        worker_is_short(c);
         return;
     }
     w = hfi_container(c->idle.prev, struct hfi_worker, idle);
@@ -205,7 +287,62 @@ void hfi_worker_add(struct hf_client *c, struct hf_request *rq)
     if (rq->stepping || !hfi_link_alone(&rq->ready))
         return;
     worker_queue(c, rq, rq->called ? c->ready.next : &c->ready);
-    hfi_worker_call(c);
+    hfi_worker_hire(c);
+}
+
+/* ---- threads of the caller --------------------------------------------- */
+
+/* There is work that a thread of the caller may do: leave it to one that is to
+ * come, or let a worker come.  worker.c (5) */
+void hfi_worker_hire(struct hf_client *c)
+{
+    if (c->lent_work < c->lent)
+        c->lent_work++;
+    else
+        hfi_worker_call(c);
+}
+
+void hfi_lend(struct hf_client *c)
+{
+    pthread_mutex_lock(&c->mu);
+    c->lent++;
+    pthread_mutex_unlock(&c->mu);
+}
+
+/* End a handle or step a request, if one waits.  A request that others hold
+ * asks once more after it has armed its wake-up. */
+static bool worker_step_lent(struct hf_client *c)
+{
+    int steps = 1;
+
+    if (!hfi_link_alone(&c->releases))
+        hfi_release_step(c, true);
+    else if (hfi_link_alone(&c->ready))
+        return false;
+    else
+        while (worker_step_request(c, true) && steps++ < LENT_STEPS)
+            ;
+    if (steps > LENT_STEPS)
+        hfi_worker_hire(c);
+    return true;
+}
+
+bool hfi_work(struct hf_client *c)
+{
+    bool done;
+
+    pthread_mutex_lock(&c->mu);
+    if (c->lent)
+        c->lent--;
+    if (c->lent_work > c->lent)
+        c->lent_work = c->lent;
+    c->calls++;
+    done = !c->closing && worker_step_lent(c);
+    c->calls--;
+    if (c->closing)
+        hfi_cond_wake(&c->settle);
+    pthread_mutex_unlock(&c->mu);
+    return done;
 }
 
 void hfi_workers_init(struct hf_client *c)
@@ -214,8 +351,12 @@ void hfi_workers_init(struct hf_client *c)
 
     hfi_link_init(&c->ready);
     hfi_link_init(&c->reap);
+    hfi_link_init(&c->releases);
+    hfi_link_init(&c->jobs);
+    hfi_link_init(&c->at_jobs);
+    hfi_link_init(&c->listings);
     hfi_link_init(&c->idle);
-    for (i = 0; i < HFI_WORKERS; i++) {
+    for (i = 0; i < HFI_WORKERS_MAX; i++) {
         c->workers[i].client = c;
         hfi_link_init(&c->workers[i].idle);
         hfi_cond_init(&c->workers[i].cond);
@@ -227,7 +368,7 @@ void hfi_workers_wake(struct hf_client *c)
 {
     int i;
 
-    for (i = 0; i < HFI_WORKERS; i++)
+    for (i = 0; i < HFI_WORKERS_MAX; i++)
         hfi_cond_wake(&c->workers[i].cond);
 }
 
@@ -235,7 +376,7 @@ void hfi_workers_join(struct hf_client *c)
 {
     int i;
 
-    for (i = 0; i < HFI_WORKERS; i++)
+    for (i = 0; i < HFI_WORKERS_MAX; i++)
         hfi_thread_join(&c->workers[i].thread);
 }
 
@@ -243,6 +384,6 @@ void hfi_workers_fini(struct hf_client *c)
 {
     int i;
 
-    for (i = 0; i < HFI_WORKERS; i++)
+    for (i = 0; i < HFI_WORKERS_MAX; i++)
         hfi_cond_fini(&c->workers[i].cond);
 }

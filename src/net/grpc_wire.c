@@ -268,6 +268,8 @@ hf_status h2_link_submit(struct h2_link *link, struct hfi_h2_call *call,
                         nghttp2_strerror(call->stream_id));
     hfi_link_append(&link->base.calls,
                     &call->base.in_calls); /* grpc_wire.c (1) */
+    if (link->base.stream.traffic)
+        hfi_traffic_add(&link->base.stream.traffic->requests, 1);
     return HF_OK;
 }
 

@@ -185,6 +185,8 @@ hf_status hfi_mux_begin(struct hfi_mux *mux, struct hfi_mux_call *call,
         call->link = (struct mux_link *)link;
         hfi_shared_join(link, &call->base);
         hfi_link_append(&link->calls, &call->base.in_calls);
+        if (link->stream.traffic)
+            hfi_traffic_add(&link->stream.traffic->requests, (uint64_t)n);
         hfi_shared_send(link, busy, deadline);
     }
     pthread_mutex_unlock(&mux->shared.mu);

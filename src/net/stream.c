@@ -283,7 +283,7 @@ hf_status hfi_stream_open(struct hfi_stream *s, const struct hfi_endpoint *to,
 {
     hf_status st = HF_OK;
 
-    *s = (struct hfi_stream){.fd = -1};
+    *s = (struct hfi_stream){.fd = -1, .traffic = to->traffic};
     pthread_mutex_init(&s->ssl_mu, NULL);
     if (to->port) {
         st = stream_connect_tcp(to, deadline, &s->fd, err);
@@ -358,8 +358,8 @@ static void stream_limit(struct hfi_stream *s, int64_t deadline)
     setsockopt(s->fd, SOL_SOCKET, SO_RCVTIMEO, &tv, sizeof(tv));
 }
 
-ssize_t hfi_stream_read(struct hfi_stream *s, void *buf, size_t size,
-                        int64_t deadline)
+static ssize_t stream_read(struct hfi_stream *s, void *buf, size_t size,
+                           int64_t deadline)
 {
     ssize_t got;
 
@@ -378,6 +378,16 @@ ssize_t hfi_stream_read(struct hfi_stream *s, void *buf, size_t size,
             return -1;
         }
     }
+}
+
+ssize_t hfi_stream_read(struct hfi_stream *s, void *buf, size_t size,
+                        int64_t deadline)
+{
+    ssize_t got = stream_read(s, buf, size, deadline);
+
+    if (got > 0 && s->traffic)
+        hfi_traffic_add(&s->traffic->received, (uint64_t)got);
+    return got;
 }
 
 /* One write, of as much as there is room for. */
@@ -411,6 +421,8 @@ bool hfi_stream_write(struct hfi_stream *s, const void *buf, size_t len,
     const char *from = buf;
     ssize_t done;
 
+    if (s->traffic)
+        hfi_traffic_add(&s->traffic->sent, len);
     while (len > 0) {
         done = stream_write_some(s, from, len, deadline);
         if (done < 0)

@@ -13,14 +13,17 @@
 #include <sys/types.h>
 
 #include "base/error.h"
+#include "base/traffic.h"
 #include "tls.h"
 
 struct hfi_endpoint {
     char host[256]; /* a name or an address; for a unix socket, its path */
     int port;       /* 0: a unix socket */
-    struct ssl_ctx_st *tls; /* NULL: in the clear */
-    int64_t alive_ms;       /* a peer that is silent this long is gone */
-    int spin_us;            /* so long its answer is waited for awake */
+    struct ssl_ctx_st *tls;      /* NULL: in the clear */
+    int64_t alive_ms;            /* a peer that is silent this long is gone */
+    int spin_us;                 /* so long its answer is waited for awake */
+    struct hfi_traffic *traffic; /* where bytes and requests are counted; NULL:
+                                  * nowhere */
 };
 
 /* As long as it takes to fall asleep and to be woken. */
@@ -31,6 +34,7 @@ struct hfi_stream {
     struct ssl_st *ssl;
     pthread_mutex_t ssl_mu; /* OpenSSL does not read and write at once */
     int64_t receive_ms;     /* what SO_RCVTIMEO is set to */
+    struct hfi_traffic *traffic;
 };
 
 /* "host:port", for messages. */

@@ -222,6 +222,23 @@ is 'and says once that the server was away' 1 \
 kill $watcher $holder
 wait $watcher $holder
 
+# What the report says of a lock that is waited for and renewed.
+"$hf" run -q figures -- sleep 1 &
+holder=$!
+until_true held figures
+"$hf" run -q -t 600ms --report "$tmp/report" figures -- sleep 1.5
+wait $holder
+# figure NAME LEAST: the report has it, and it is no less.
+figure() {
+    found=$(sed -n "s/.*\"$1\": \([0-9]*\).*/\1/p" "$tmp/report")
+    [ "${found:--1}" -ge "$2" ]
+    ok "the report has $1"
+}
+figure waited_ms 1
+figure held_ms 1500
+figure renewals 2
+figure margin_ms 1
+
 # The server is there and does not answer.
 "$hf" run -q --report "$tmp/report" frozen -- sh -c 'kill -STOP $0' $server
 is 'a release without an answer keeps the status of the command' 0 $?
@@ -238,4 +255,5 @@ kill -KILL $server
 wait $server 2>/dev/null
 exits 'a server that is not there gives 69' 69 "$hf" run -n k -- true
 exits 'for status too' 69 "$hf" status k
+exits 'and for gc' 69 "$hf" gc
 finish

@@ -84,6 +84,32 @@ tail -n 1 "$tmp/watch" >"$tmp/json"
 valid_json "$tmp/json"
 ok 'each of them JSON'
 
+# gc.
+exits 'gc counts what it removed' 0 "$hf" gc -q --json -u mem:gc
+has 'as JSON' '{"looked_at": 0, "removed": 0, "kept": 0, "dry_run": false}' \
+    "$said"
+exits 'or would remove' 0 "$hf" gc --dry-run --older-than 0 -u mem:gc
+has 'in words' 'would remove 0 of 0 entries, kept 0' "$said"
+exits 'gc takes no key' 64 "$hf" gc k
+exits 'nor an age that is none' 64 "$hf" gc --older-than soon
+HOLDFAST_URL=file:$tmp/old
+for key in a b c; do
+    last=$("$hf" run $key -- sh -c 'echo $HOLDFAST_FENCE')
+done
+"$hf" run kept -- "$hf" gc --dry-run --older-than 0 >"$tmp/gc"
+is 'gc --dry-run tells how many keys are free' \
+    'would remove 3 of 4 entries, kept 1' "$(cat "$tmp/gc")"
+exits 'and removes nothing' 0 "$hf" gc --older-than 1h
+is 'nor does gc of keys that were used just now' \
+    'removed 0 of 4 entries, kept 4' "$said"
+"$hf" run kept -- "$hf" gc --older-than 0 >"$tmp/gc"
+is 'gc removes what free keys left' 'removed 3 of 4 entries, kept 1' \
+    "$(cat "$tmp/gc")"
+next=$("$hf" run c -- sh -c 'echo $HOLDFAST_FENCE')
+[ "$next" -gt "$last" ]
+ok 'and fences do not go back by it'
+HOLDFAST_URL=file:$tmp/locks
+
 # doctor.
 exits 'doctor finds file: well' 0 "$hf" doctor
 has 'tells what it promises' '+ excludes between processes' "$said"
@@ -92,6 +118,8 @@ has 'and tries it' 'probe: took and released' "$said"
 "$hf" doctor --all --json >"$tmp/json"
 valid_json "$tmp/json"
 ok 'doctor --all prints JSON'
+exits 'doctor --all refuses -u' 64 "$hf" doctor --all -u "file:$tmp/locks"
+has 'and says why' "leave out -u, or --all" "$said"
 has 'with the services' '"name": "file", "schemes": "file", "module": null' \
     "$(cat "$tmp/json")"
 said=$(HOLDFAST_MODULE_DIR=$tmp/none "$hf" doctor --all)
@@ -99,7 +127,7 @@ status=$?
 case $said in
 *holdfast-*)
     is 'a service whose module is missing makes it 78' 78 $status
-    has 'and the file is named' "cannot be used: $tmp/none/holdfast-" "$said"
+    has 'and the file is named' "(no file $tmp/none/holdfast-" "$said"
     ;;
 *) is 'a build without modules is well' 0 $status ;;
 esac
@@ -137,6 +165,16 @@ if command -v bash >/dev/null; then
         COMP_WORDS=(holdfast run --max) COMP_CWORD=2; _holdfast
         echo ${COMPREPLY[*]}' "$tmp/completion.bash")"
 fi
+# HOLDFAST_LOG.
+exits 'HOLDFAST_LOG=debug tells of grants' 0 \
+    env HOLDFAST_LOG=debug "$hf" run logged -- true
+has 'by key' "debug: 'logged': granted" "$said"
+has 'and of releases' "debug: 'logged': released: ok" "$said"
+exits 'HOLDFAST_LOG=error is silent when all is well' 0 \
+    env HOLDFAST_LOG=error "$hf" run logged -- true
+is 'really' '' "$said"
+exits 'a wrong HOLDFAST_LOG is told' 0 env HOLDFAST_LOG=all "$hf" ls zzz
+has 'in words' 'HOLDFAST_LOG: expected' "$said"
 exits 'a service that only threads can share is warned about' 0 \
     "$hf" run -u mem: k -- true
 has 'in words' 'warning: ' "$said"

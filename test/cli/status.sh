@@ -106,7 +106,7 @@ while IFS='|' read -r name words args; do
 done <<'TABLE'
 a mistyped command|did you mean 'status'?|stauts k
 a mistyped option|did you mean '--max-hold'?|run --maxhold 5s k -- true
-an option of another command|these do: run, acquire, renew|ls --ttl 5s
+an option of another command|these do: run, elect, acquire, renew|ls --ttl 5s
 an option before the command|cannot stand before|--ttl 5s run k -- true
 a mistyped --on-lost|term, kill, warn or a shell command|run --on-lost trem k -- true
 a mistyped --on-lost is guessed|did you mean 'term'?|run --on-lost trem k -- true

@@ -28,6 +28,10 @@ void conf_needs(unsigned traits);
  * there is no time to reckon with. */
 extern int64_t conf_trip_ms;
 
+/* How many tests run at a time.  They wait for clocks most of the time, and each
+ * has keys of its own; a program whose tests mind each other defines it as 1. */
+extern int conf_jobs;
+
 /* A length of time in which calls are made: `ms` where the service is near,
  * and the time of some calls more where it is not. */
 int64_t conf_ms(int64_t ms);

@@ -11,7 +11,7 @@ TEST(null_arguments_are_refused)
     hf_client *client = conf_open();
     struct hf_info info = HF_INFO_INIT;
     struct hf_service about = {.size = sizeof(about)};
-    struct hf_handle handle = {.fence = 1};
+    struct hf_handle handle = HF_HANDLE_INIT;
     hf_request *req = NULL;
     hf_lock *lk = NULL;
     int n = 0;
@@ -48,7 +48,7 @@ TEST(null_arguments_are_refused)
 
 TEST(null_handles_do_no_harm)
 {
-    struct hf_event event;
+    struct hf_event event = HF_EVENT_INIT;
 
     CHECK(!hf_held(NULL));
     CHECK_EQ(hf_remaining_ms(NULL), 0);
@@ -224,6 +224,87 @@ TEST(wrong_sizes_of_other_structs_are_refused)
     hf_close(client);
 }
 
+/* A program that was built with an older header has shorter structs: nothing
+ * behind their ends is written. */
+TEST(shorter_structs_are_filled_as_far_as_they_go)
+{
+    struct hf_service about = HF_SERVICE_INIT;
+    struct hf_info info = HF_INFO_INIT;
+    const char *key = conf_key("k");
+    hf_client *client = conf_open();
+    hf_lock *lk = conf_try(client, key, NULL);
+
+    info.size = offsetof(struct hf_info, note) / sizeof(size_t) *
+                sizeof(size_t); /* as short as that, and aligned */
+    memset(info.note, '?', sizeof(info.note));
+    info.permits = 77;
+    CHECK_OK(hf_inspect(client, key, &info, &t_err));
+    CHECK(info.held && info.note[8] == '?' && info.permits == 77);
+    CHECK_LT(info.size, sizeof(info));
+    about.size = offsetof(struct hf_service, ttl_ms);
+    about.ttl_ms = 77;
+    CHECK_OK(hf_describe(client, &about, &t_err));
+    CHECK_EQ(about.traits, conf_traits);
+    CHECK_EQ(about.ttl_ms, 77);
+    conf_unlock(lk);
+    hf_close(client);
+}
+
+TEST(an_event_is_written_as_far_as_its_struct_goes)
+{
+    struct hf_event event = {.size = offsetof(struct hf_event, user),
+                             .user = &event};
+    hf_client *client = conf_open();
+    hf_request *request;
+
+    CHECK_OK(hf_acquire_start(client, conf_key("k"), 0, NULL, client, &request,
+                              &t_err));
+    t_poll_until(hf_next_event(client, &event), 20000);
+    CHECK_EQ(event.type, HF_GRANTED);
+    CHECK(event.request == request && event.user == &event);
+    conf_unlock(event.lock);
+    event.size = 0; /* never set: nothing is taken */
+    CHECK(!hf_next_event(client, &event));
+    hf_close(client);
+}
+
+TEST(shorter_options_mean_the_default_for_the_rest)
+{
+    struct hf_lock_opts opts = HF_LOCK_OPTS_INIT;
+    hf_client *client = conf_open();
+    hf_lock *lk;
+
+    opts.size = offsetof(struct hf_lock_opts, owner);
+    opts.ttl_ms = 20000;
+    opts.owner = opts.note = (const char *)1; /* not there */
+    opts.permits = -1;
+    lk = conf_try(client, conf_key("k"), &opts);
+    CHECK_EQ(hf_slot(lk), -1);
+    conf_unlock(lk);
+    hf_close(client);
+}
+
+/* A newer header: its fields may be there as long as they ask for nothing. */
+TEST(longer_options_are_refused_unless_the_rest_is_zero)
+{
+    struct {
+        struct hf_lock_opts opts;
+        int64_t newer[2];
+    } longer = {.opts = HF_LOCK_OPTS_INIT};
+    hf_client *client = conf_open();
+    hf_lock *lk = NULL;
+
+    longer.opts.size = sizeof(longer);
+    longer.newer[1] = 1;
+    CHECK_STATUS(
+        hf_acquire(client, conf_key("k"), 0, &longer.opts, &lk, &t_err),
+        HF_INVALID);
+    longer.newer[1] = 0;
+    lk = conf_try(client, conf_key("k"), &longer.opts);
+    conf_unlock(lk);
+    hf_close(client);
+}
+
 TEST(wrong_client_options_are_refused)
 {
     struct hf_client_opts opts = HF_CLIENT_OPTS_INIT;
@@ -276,7 +357,7 @@ TEST(names_of_statuses_and_losses_are_words)
         CHECK(hf_loss_name((hf_loss)i)[0]);
     CHECK(hf_status_name((hf_status)999) != NULL);
     CHECK(hf_loss_name((hf_loss)999) != NULL);
-    CHECK_STR(hf_version(), "0.1.0");
+    CHECK_STR(hf_version(), "0.2.0");
 }
 
 struct kind {

@@ -70,7 +70,8 @@ TEST(every_descriptor_is_closed_by_exec)
 TEST(outputs_are_left_alone_when_there_is_nothing_to_write)
 {
     struct hf_info info = HF_INFO_INIT, copy = HF_INFO_INIT;
-    struct hf_event event = {.type = HF_GONE, .user = &event};
+    struct hf_event event = {
+        .size = sizeof(event), .type = HF_GONE, .user = &event};
     hf_client *client = conf_open();
     hf_lock *lk = conf_try(client, conf_key("k"), NULL);
     hf_lock *const mark = (hf_lock *)(void *)&event;

@@ -39,7 +39,7 @@ TEST(a_reader_behind_a_waiting_writer_waits)
 /* Readers that overlap for ever: with or without a queue a writer gets in. */
 TEST_TIMEOUT(a_writer_is_not_starved_by_readers_that_overlap, 120)
 {
-    struct hf_lock_opts read = conf_opts(1000, HF_SHARED);
+    struct hf_lock_opts read = conf_opts(6000, HF_SHARED);
     const char *key = conf_key("k");
     struct conf_waiter writer;
     hf_client *a, *b;

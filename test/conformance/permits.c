@@ -218,7 +218,7 @@ TEST(a_permit_keeps_its_slot_when_it_is_taken_up_again)
     struct hf_lock_opts opts = permits_opts(30000, PERMITS);
     struct hf_lock_opts other = permits_opts(30000, PERMITS + 1);
     const char *key = conf_key("k");
-    struct hf_handle handle;
+    struct hf_handle handle = HF_HANDLE_INIT;
     hf_client *a, *b;
     hf_lock *first, *lk, *none = NULL;
     uint64_t fence;

@@ -128,6 +128,57 @@ TEST(a_killed_waiter_does_not_hold_up_the_others)
     hf_close(b);
 }
 
+/* Wait for the lock and tell its fence; the line says which fence was broken. */
+static void wait_and_tell(struct t_peer *up, void *arg)
+{
+    struct part *p = arg;
+    hf_client *client = conf_open();
+    hf_lock *lk;
+    uint64_t broken;
+
+    t_hear(up);
+    lk = conf_lock(client, p->key, &p->opts);
+    broken = (uint64_t)t_hear(up);
+    if (hf_fence(lk) == broken) { /* Word of it may come a moment later. */
+        t_poll_until(!hf_held(lk), 5000);
+        CHECK_EQ(hf_lost_reason(lk), HF_LOSS_BROKEN);
+        CHECK_STATUS(hf_release(lk, &t_err), HF_LOST);
+    } else {
+        CHECK_OK(hf_check(client, p->key, hf_fence(lk), &t_err));
+        conf_unlock(lk);
+    }
+    hf_close(client);
+}
+
+/* Many services grant a lock to one that waits when the holder leaves, whether
+ * it is awake or not.  The lease is long: its renewal comes too late to tell. */
+TEST(a_frozen_waiter_whose_grant_is_broken_does_not_rely_on_it)
+{
+    struct part p = part(60000, 0);
+    struct t_peer waiter;
+    struct hf_info info;
+    hf_client *client;
+    hf_lock *lk;
+
+    conf_needs(HF_TRAIT_PROCESSES | HF_TRAIT_BREAK | HF_TRAIT_FENCED);
+    waiter = t_fork(wait_and_tell, &p);
+    client = conf_open();
+    lk = conf_lock(client, p.key, &p.opts);
+    t_tell(&waiter, 0);
+    conf_await_waiters(client, p.key, 1);
+    t_sleep_ms(conf_ms(150)); /* Now it sleeps. */
+    kill(waiter.pid, SIGSTOP);
+    conf_unlock(lk);
+    info = conf_look(client, p.key);
+    if (info.held)
+        CHECK_OK(hf_break(client, p.key, info.fence, &t_err));
+    t_tell(&waiter, info.held ? (int64_t)info.fence : 0);
+    kill(waiter.pid, SIGCONT);
+    t_join(&waiter);
+    hf_close(client);
+    conf_check_free(p.key);
+}
+
 TEST(processes_hand_a_lock_on)
 {
     struct part p = part(0, 0);
@@ -231,7 +282,7 @@ static void use_dead_handles(hf_client *client, hf_lock *lk, const char *key)
 {
     struct hf_info info = HF_INFO_INIT;
     struct hf_service about = {.size = sizeof(about)};
-    struct hf_event event;
+    struct hf_event event = HF_EVENT_INIT;
     hf_request *req = NULL;
     hf_lock *none = NULL;
 

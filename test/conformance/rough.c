@@ -217,7 +217,7 @@ TEST(a_lock_handed_over_inside_a_client_keeps_its_fence)
     lk = conf_try(client, key, &opts);
     fence = hf_fence(lk);
     for (int i = 0; i < 40; i++) {
-        struct hf_event event;
+        struct hf_event event = HF_EVENT_INIT;
         hf_request *req;
 
         CHECK_OK(hf_acquire_start(client, key, -1, &opts, NULL, &req, &t_err));

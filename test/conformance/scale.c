@@ -12,6 +12,9 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+/* Each is a lot of everything. */
+int conf_jobs = 1;
+
 /* How many locks this process may hold: on some services each is a
  * descriptor. */
 static int scale_locks(int most)

@@ -6,7 +6,9 @@
 #include "conf.h"
 
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
+#include <sys/wait.h>
 
 TEST(readers_hold_together_and_keep_a_writer_out)
 {
@@ -182,6 +184,57 @@ TEST(a_writer_gets_in_among_readers_that_come_and_go)
     hf_close(b);
 }
 
+/* When told, wait for the lock alone, and release it. */
+static void wait_alone(struct t_peer *up, void *arg)
+{
+    hf_client *client = conf_open();
+    hf_lock *lk = NULL;
+
+    t_hear(up);
+    CHECK_OK(hf_acquire(client, arg, -1, NULL, &lk, &t_err));
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_close(client);
+}
+
+/* Stop it, but not amid a write: a service of files would serve nobody. */
+static void stop_between_writes(struct t_peer *peer, hf_client *client)
+{
+    const char *key = conf_key("other");
+    hf_lock *lk = NULL;
+
+    for (;;) {
+        CHECK_EQ(kill(peer->pid, SIGSTOP), 0);
+        waitpid(peer->pid, NULL, WUNTRACED);
+        if (!hf_acquire(client, key, 0, NULL, &lk, &t_err))
+            break;
+        CHECK_EQ(kill(peer->pid, SIGCONT), 0);
+        t_sleep_ms(50);
+    }
+    conf_unlock(lk);
+}
+
+TEST(a_reader_does_not_pass_a_writer_that_is_stopped)
+{
+    struct hf_lock_opts read = conf_opts(0, HF_SHARED);
+    const char *key = conf_key("k");
+    struct t_peer writer;
+    hf_client *client;
+    hf_lock *lk, *next = NULL;
+
+    conf_needs(HF_TRAIT_SHARED | HF_TRAIT_QUEUED | HF_TRAIT_PROCESSES);
+    writer = t_fork(wait_alone, (void *)(uintptr_t)key);
+    client = conf_open();
+    lk = conf_try(client, key, &read);
+    t_tell(&writer, 0);
+    conf_await_waiters(client, key, 1);
+    stop_between_writes(&writer, client);
+    conf_unlock(lk);
+    CHECK_STATUS(hf_acquire(client, key, 0, &read, &next, &t_err), HF_BUSY);
+    CHECK_EQ(kill(writer.pid, SIGCONT), 0);
+    t_join(&writer);
+    hf_close(client);
+}
+
 TEST(readers_behind_a_writer_that_gave_up_get_in)
 {
     struct hf_lock_opts read = conf_opts(0, HF_SHARED);
@@ -242,7 +295,7 @@ TEST(a_detached_lock_is_taken_up_by_another_client)
 {
     struct hf_lock_opts opts = conf_opts(30000, 0);
     const char *key = conf_key("k");
-    struct hf_handle handle;
+    struct hf_handle handle = HF_HANDLE_INIT;
     hf_client *a, *b;
     hf_lock *lk;
     uint64_t fence;
@@ -250,6 +303,7 @@ TEST(a_detached_lock_is_taken_up_by_another_client)
     conf_needs(HF_TRAIT_DETACH);
     a = conf_open();
     b = conf_open();
+    conf_look(b, key); /* It is connected: mem: lives as long as a client. */
     lk = conf_try(a, key, &opts);
     fence = hf_fence(lk);
     CHECK_OK(hf_detach(lk, &handle, &t_err));
@@ -272,7 +326,7 @@ TEST(a_lock_that_was_passed_on_is_detached_with_its_whole_lease)
 {
     struct hf_lock_opts opts = conf_opts(60000, 0);
     const char *key = conf_key("k");
-    struct hf_handle handle;
+    struct hf_handle handle = HF_HANDLE_INIT;
     struct hf_info info;
     struct conf_waiter w;
     hf_client *a, *b;
@@ -301,7 +355,7 @@ TEST(a_handle_is_taken_up_once)
 {
     struct hf_lock_opts opts = conf_opts(30000, 0);
     const char *key = conf_key("k");
-    struct hf_handle handle, second;
+    struct hf_handle handle = HF_HANDLE_INIT, second = HF_HANDLE_INIT;
     hf_client *a, *b, *c;
     hf_lock *lk, *none = NULL;
 
@@ -333,7 +387,7 @@ TEST(a_handle_that_is_renewed_stays_good_for_the_next_process)
 {
     struct hf_lock_opts opts = conf_opts(30000, 0);
     const char *key = conf_key("k");
-    struct hf_handle handle;
+    struct hf_handle handle = HF_HANDLE_INIT;
     hf_client *client, *other;
 
     conf_needs(HF_TRAIT_DETACH);
@@ -360,7 +414,7 @@ TEST(a_strangers_token_takes_up_nothing)
 {
     struct hf_lock_opts opts = conf_opts(1000, 0);
     const char *key = conf_key("k");
-    struct hf_handle handle;
+    struct hf_handle handle = HF_HANDLE_INIT;
     hf_client *a, *b;
     hf_lock *lk, *none = NULL;
 
@@ -368,7 +422,7 @@ TEST(a_strangers_token_takes_up_nothing)
     a = conf_open();
     b = conf_open();
     lk = conf_try(a, key, &opts);
-    memset(&handle, 0, sizeof(handle));
+    handle = (struct hf_handle)HF_HANDLE_INIT;
     handle.fence = hf_fence(lk);
     snprintf(handle.token, sizeof(handle.token), "%032x", 17);
     CHECK_STATUS(hf_attach(b, key, &handle, &opts, &none, &t_err), HF_LOST);
@@ -388,7 +442,7 @@ TEST(a_shared_lock_is_attached_as_a_shared_one_only)
     struct hf_lock_opts read = conf_opts(30000, HF_SHARED);
     struct hf_lock_opts write = conf_opts(30000, 0);
     const char *key = conf_key("k");
-    struct hf_handle shared, alone;
+    struct hf_handle shared = HF_HANDLE_INIT, alone = HF_HANDLE_INIT;
     hf_client *a, *b;
     hf_lock *lk, *second, *none = NULL;
 
@@ -418,7 +472,7 @@ TEST(a_stale_handle_leaves_the_next_holder_alone)
 {
     struct hf_lock_opts opts = conf_opts(30000, 0);
     const char *key = conf_key("k");
-    struct hf_handle handle;
+    struct hf_handle handle = HF_HANDLE_INIT;
     hf_client *a, *b;
     hf_lock *lk, *next, *none = NULL;
 
@@ -443,7 +497,7 @@ TEST(a_detached_lock_lapses_at_the_end_of_its_lease)
 {
     struct hf_lock_opts opts = conf_opts(300, 0);
     const char *key = conf_key("k");
-    struct hf_handle handle;
+    struct hf_handle handle = HF_HANDLE_INIT;
     hf_client *a, *b;
     hf_lock *none = NULL;
 
@@ -463,7 +517,7 @@ TEST(what_cannot_be_detached_says_so)
     const char *key = conf_key("k");
     hf_client *client = conf_open();
     hf_lock *lk = conf_try(client, key, NULL), *none = NULL;
-    struct hf_handle handle;
+    struct hf_handle handle = HF_HANDLE_INIT;
     hf_status st = hf_detach(lk, &handle, &t_err);
 
     if (conf_traits & HF_TRAIT_DETACH) {
@@ -473,7 +527,7 @@ TEST(what_cannot_be_detached_says_so)
     } else {
         t_check_status(__FILE__, __LINE__, "hf_detach(&t_err)", st,
                        HF_UNSUPPORTED);
-        memset(&handle, 0, sizeof(handle));
+        handle = (struct hf_handle)HF_HANDLE_INIT;
         snprintf(handle.token, sizeof(handle.token), "%032x", 17);
         CHECK_STATUS(hf_attach(client, key, &handle, NULL, &none, &t_err),
                      HF_UNSUPPORTED);

@@ -14,6 +14,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* There is one proxy. */
+int conf_jobs = 1;
+
 /* How much the proxy has answered so far: beside its fifo `in` there is `out`. */
 static off_t silent_answered(const char *in)
 {

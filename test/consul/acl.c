@@ -150,7 +150,7 @@ TEST(a_key_that_the_token_may_not_read_any_more_costs_no_other_lock)
 TEST(a_release_that_is_refused_keeps_no_other_lock_from_lapsing)
 {
     hf_client *a, *b = open_url(url(""));
-    struct hf_handle handle;
+    struct hf_handle handle = HF_HANDLE_INIT;
     hf_lock *refused, *kept, *next;
 
     setenv("CONSUL_HTTP_TOKEN", allow(""), 1);
@@ -172,7 +172,7 @@ TEST(a_release_that_is_refused_keeps_no_other_lock_from_lapsing)
 TEST(a_handle_whose_release_is_refused_lapses_all_the_same)
 {
     hf_client *a, *b = open_url(url(""));
-    struct hf_handle handle;
+    struct hf_handle handle = HF_HANDLE_INIT;
     hf_lock *kept, *next;
 
     setenv("CONSUL_HTTP_TOKEN", allow(""), 1);

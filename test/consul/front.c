@@ -53,6 +53,17 @@ static bool carry(int from, int to)
     return n > 0 && send(to, buf, (size_t)n, MSG_NOSIGNAL) == n;
 }
 
+/* Carry the first line of an answer, and no more. */
+static void carry_line(int from, int to)
+{
+    char buf[16384];
+    ssize_t n = recv(from, buf, sizeof(buf), 0);
+    const char *end = n > 0 ? memchr(buf, '\n', (size_t)n) : NULL;
+
+    if (end)
+        send(to, buf, (size_t)(end - buf) + 1, MSG_NOSIGNAL);
+}
+
 /* Is this request one to be caught? */
 static bool is_caught(const char *buf, size_t len)
 {
@@ -67,10 +78,13 @@ static bool carry_request(int client, int server)
     char buf[16384];
     ssize_t n = recv(client, buf, sizeof(buf), 0);
     bool caught = n > 0 && is_caught(buf, (size_t)n);
+    bool waits =
+        caught && (catch_how == FRONT_HOLD || catch_how == FRONT_PAUSE);
+    bool passed = false;
 
     if (n > 0 && atomic_load(&delay))
         t_sleep_ms(atomic_load(&delay));
-    if (caught && catch_how == FRONT_HOLD) {
+    if (waits) {
         atomic_fetch_add(&held, 1);
         t_poll_until(atomic_load(&gate), 60000);
     }
@@ -80,11 +94,15 @@ static bool carry_request(int client, int server)
         return false;
     if (n <= 0 || send(server, buf, (size_t)n, MSG_NOSIGNAL) != n)
         return false;
-    if (caught)
+    if (caught && catch_how == FRONT_CUT)
+        carry_line(server, client);
+    else if (caught && catch_how == FRONT_PAUSE)
+        passed = carry(server, client);
+    else if (caught)
         recv(server, buf, sizeof(buf), 0);
-    if (caught && catch_how == FRONT_HOLD)
+    if (waits)
         atomic_fetch_sub(&held, 1);
-    return !caught;
+    return !caught || passed;
 }
 
 static void serve(int client, int server)

@@ -15,9 +15,17 @@ const char *front_url(void);
 void front_answer(int status);
 
 /* The next `n` requests with this text in them are done but not answered (LOSE),
- * are neither (DROP), do not reach the agent before front_let_go() (HOLD), or
- * are answered here (404). */
-enum front_how { FRONT_LOSE, FRONT_DROP, FRONT_HOLD, FRONT_404 };
+ * are neither (DROP), do not reach the agent before front_let_go() (HOLD), are
+ * answered here (404), are done, and the answer ends after its first line (CUT),
+ * or are held and then answered (PAUSE). */
+enum front_how {
+    FRONT_LOSE,
+    FRONT_DROP,
+    FRONT_HOLD,
+    FRONT_404,
+    FRONT_CUT,
+    FRONT_PAUSE
+};
 void front_catch(const char *text, int n, enum front_how how);
 
 /* From now on each request takes so long to reach the agent. */

@@ -24,7 +24,7 @@ static struct hf_handle leave(hf_client *client, const char *key,
                               int64_t ttl_ms)
 {
     hf_lock *lk = lock(client, key, ttl_ms, 0);
-    struct hf_handle handle;
+    struct hf_handle handle = HF_HANDLE_INIT;
 
     CHECK_OK(hf_detach(lk, &handle, &t_err));
     return handle;
@@ -434,7 +434,7 @@ TEST(closing_keeps_the_session_to_which_a_detached_lock_may_have_moved)
     struct hf_lock_opts opts = with_ttl(20000);
     hf_client *a = open_front(), *b = open_url(url(""));
     hf_lock *lk, *taken;
-    struct hf_handle handle;
+    struct hf_handle handle = HF_HANDLE_INIT;
 
     opts.flags = HF_MANUAL; /* A renewal of the keeper would bar the move. */
     CHECK_OK(hf_acquire(a, "late/close", 0, &opts, &lk, &t_err));

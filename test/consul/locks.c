@@ -692,7 +692,7 @@ TEST(waiters_in_line_write_nothing_while_nothing_happens)
 /* The first release is tried for by all; two entries are needed for each. */
 TEST(not_all_who_wait_try_at_every_release)
 {
-    struct contenders contenders = {.options = "", .ttl_ms = 30000};
+    struct contenders contenders = {.options = "?queue=barge", .ttl_ms = 30000};
     hf_client *client = open_url(url(contenders.options));
     hf_lock *lk = lock(client, "contenders", contenders.ttl_ms, 0);
     pthread_t threads[CONTENDERS];

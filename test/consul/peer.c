@@ -97,18 +97,24 @@ hf_lock *lock(hf_client *client, const char *key, int64_t ttl_ms,
 int count_sessions(void)
 {
     return atoi(out("curl -s $C/v1/session/list | tr ',' '\\n' | "
-                    "grep -c '\"Name\":\"holdfast'"));
+                    "grep '\"Name\":\"holdfast' | grep -vc common"));
+}
+
+int count_common(void)
+{
+    return atoi(out("curl -s $C/v1/session/list | tr ',' '\\n' | "
+                    "grep -c '\"Name\":\"holdfast common'"));
 }
 
 int count_locked(void)
 {
-    return atoi(out("curl -s $C/v1/kv/?recurse | tr ',' '\\n' | "
-                    "grep -c '\"Session\"'"));
+    return count_locked_below("");
 }
 
 void check_clean(void)
 {
     CHECK_EQ(count_sessions(), 0);
+    CHECK_EQ(count_common(), 0);
     CHECK_EQ(count_locked(), 0);
     CHECK_STR(out("curl -s $C/v1/kv/?keys | grep '/.holdfast/'"), "");
 }
@@ -120,4 +126,90 @@ void check_lost(hf_lock *lk, hf_loss reason)
     CHECK_EQ(poll(&pfd, 1, 30000), 1);
     CHECK(!hf_held(lk));
     CHECK_STR(hf_loss_name(hf_lost_reason(lk)), hf_loss_name(reason));
+}
+
+void steal(const char *name, const char *first)
+{
+    CHECK_EQ(sh("s=$(curl -s -X PUT $C/v1/session/create | cut -d'\"' -f4); "
+                "%s >/dev/null; curl -s -X PUT -d x "
+                "\"$C/v1/kv/%s?acquire=$s&flags=3304740253564472344\" | "
+                "grep -q true",
+                first, name),
+             0);
+}
+
+int count_holders(const char *key)
+{
+    return atoi(out("curl -s $C/v1/kv/%s/.holdfast-holders/?keys | "
+                    "tr ',' '\n' | grep -c holders",
+                    key));
+}
+
+int count_locked_below(const char *name)
+{
+    return atoi(out("curl -s \"$C/v1/kv/%s?recurse\" | tr ',' '\n' | "
+                    "grep -c '\"Session\"'",
+                    name));
+}
+
+int count_live_holders(const char *key)
+{
+    char name[256];
+
+    snprintf(name, sizeof(name), "%s/.holdfast-holders/", key);
+    return count_locked_below(name);
+}
+
+const char *flags_of(const char *key)
+{
+    return out("curl -s $C/v1/kv/%s | tr ',' '\n' | grep '\"Flags\"'", key);
+}
+
+unsigned long long index_of(const char *key)
+{
+    return strtoull(out("curl -s $C/v1/kv/%s | tr ',' '\n' | "
+                        "sed -n 's/.*\"ModifyIndex\":\\([0-9]*\\).*/\\1/p'",
+                        key),
+                    NULL, 10);
+}
+
+void end_session_of(const char *name)
+{
+    CHECK_EQ(sh("s=$(curl -s \"$C/v1/kv/%s?recurse\" | tr ',' '\n' | "
+                "sed -n 's/.*\"Session\":\"\\([^\"]*\\)\".*/\\1/p' | head -1); "
+                "curl -s -X PUT $C/v1/session/destroy/$s >/dev/null",
+                name),
+             0);
+}
+
+static void *wait_for_it(void *arg)
+{
+    struct peer_waiter *w = arg;
+
+    CHECK_OK(hf_acquire(w->client, w->key, -1, &w->opts, &w->lk, &t_err));
+    atomic_store(&w->done, true);
+    return NULL;
+}
+
+void waiter_start_as(struct peer_waiter *w, hf_client *client, const char *key,
+                     unsigned flags, const char *owner)
+{
+    *w = (struct peer_waiter){
+        .client = client, .key = key, .opts = HF_LOCK_OPTS_INIT};
+    w->opts.flags = flags;
+    w->opts.ttl_ms = 20000;
+    w->opts.owner = owner;
+    CHECK_EQ(pthread_create(&w->thread, NULL, wait_for_it, w), 0);
+}
+
+void waiter_start(struct peer_waiter *w, hf_client *client, const char *key,
+                  unsigned flags)
+{
+    waiter_start_as(w, client, key, flags, NULL);
+}
+
+void waiter_release(struct peer_waiter *w)
+{
+    CHECK_EQ(pthread_join(w->thread, NULL), 0);
+    CHECK_OK(hf_release(w->lk, &t_err));
 }

@@ -85,6 +85,26 @@ TEST_TIMEOUT(errors_for_less_than_the_ttl_cost_neither_lock_nor_wait, 120)
     check_clean();
 }
 
+/* A connection that ends among the headers has brought no answer, whatever its
+ * first line says. */
+TEST_TIMEOUT(an_answer_that_ends_among_its_headers_is_none, 120)
+{
+    static const char *const steps[] = {"GET /v1/kv/", "/v1/txn",
+                                        "session/create"};
+    hf_client *client = open_url(front_url());
+    hf_lock *lk;
+
+    for (size_t i = 0; i < sizeof(steps) / sizeof(steps[0]); i++) {
+        front_catch(steps[i], 1, FRONT_CUT);
+        lk = lock(client, steps[i], 6000 + 100 * (int)i, 30000);
+        front_catch("/v1/txn", 1, FRONT_CUT);
+        CHECK_EQ(hf_release(lk, &t_err), HF_UNCERTAIN);
+    }
+    hf_close(client);
+    front_end();
+    check_clean();
+}
+
 /* Whatever a load balancer without an agent behind it says to a renewal, it does
  * not know of sessions. */
 TEST_TIMEOUT(a_renewal_that_is_answered_for_the_agent_costs_no_lock, 120)
@@ -185,7 +205,7 @@ TEST_TIMEOUT(locks_of_many_ttls_are_renewed_side_by_side, 120)
 static hf_lock *granted(hf_client *client, const void *user)
 {
     int64_t end = t_now_ms() + 8000;
-    struct hf_event event;
+    struct hf_event event = HF_EVENT_INIT;
 
     while (t_now_ms() < end) {
         while (hf_next_event(client, &event))
@@ -263,14 +283,6 @@ TEST_TIMEOUT(a_move_whose_answer_is_lost_is_done_and_costs_no_lock, 120)
     hf_close(client);
     front_end();
     check_clean();
-}
-
-static unsigned long long index_of(const char *key)
-{
-    return strtoull(out("curl -si $C/v1/kv/%s | tr -d '\r' | "
-                        "sed -n 's/^X-Consul-Index: //ip'",
-                        key),
-                    NULL, 10);
 }
 
 static const char *session_of(const char *key)
@@ -409,6 +421,34 @@ TEST_TIMEOUT(a_place_that_comes_after_its_waiter_has_left_is_none, 120)
     CHECK_OK(hf_release(two, &t_err));
     check_woken(&w, 0);
     CHECK_OK(hf_release(w.lk, &t_err));
+    hf_close(client);
+    hf_close(holder);
+    front_end();
+    check_clean();
+}
+
+/* One query is under way for it, and its place is kept; nothing else is asked
+ * for, whatever the core tries meanwhile. */
+TEST_TIMEOUT(a_waiter_in_line_asks_only_to_be_kept, 60)
+{
+    hf_client *holder = open_url(url("")), *client = open_url(front_url());
+    struct hf_lock_opts opts = HF_LOCK_OPTS_INIT;
+    hf_lock *lk = lock(holder, "line", 20000, 0);
+    struct hf_event event = HF_EVENT_INIT;
+    hf_request *rq = NULL;
+
+    opts.ttl_ms = 1500;
+    CHECK_OK(hf_acquire_start(client, "line", -1, &opts, NULL, &rq, &t_err));
+    t_poll_until(hf_request_place(rq) == 1, 20000);
+    t_sleep_ms(1500); /* The query has begun. */
+    front_catch("/v1/kv/", 1000, FRONT_HOLD);
+    t_sleep_ms(4500);
+    CHECK_EQ(front_held(), 0);
+    front_catch("", 0, FRONT_HOLD);
+    CHECK_OK(hf_release(lk, &t_err));
+    t_poll_until(hf_next_event(client, &event), 20000);
+    CHECK_EQ(event.type, HF_GRANTED);
+    CHECK_OK(hf_release(event.lock, &t_err));
     hf_close(client);
     hf_close(holder);
     front_end();

@@ -6,9 +6,8 @@
  */
 #include "front.h"
 #include "peer.h"
+#include "program.h"
 
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,69 +28,6 @@ static hf_lock *share(hf_client *client, const char *key, int64_t ttl_ms)
 
     CHECK_OK(hf_acquire(client, key, 0, &opts, &lk, &t_err));
     return lk;
-}
-
-static int count_holders(const char *key)
-{
-    return atoi(out("curl -s $C/v1/kv/%s/.holdfast-holders/?keys | "
-                    "tr ',' '\n' | grep -c holders",
-                    key));
-}
-
-static const char *flags_of(const char *key)
-{
-    return out("curl -s $C/v1/kv/%s | tr ',' '\n' | grep '\"Flags\"'", key);
-}
-
-static unsigned long long index_of(const char *key)
-{
-    return strtoull(out("curl -s $C/v1/kv/%s | tr ',' '\n' | "
-                        "sed -n 's/.*\"ModifyIndex\":\\([0-9]*\\).*/\\1/p'",
-                        key),
-                    NULL, 10);
-}
-
-static void end_session_of(const char *name)
-{
-    CHECK_EQ(sh("s=$(curl -s \"$C/v1/kv/%s?recurse\" | tr ',' '\n' | "
-                "sed -n 's/.*\"Session\":\"\\([^\"]*\\)\".*/\\1/p' | head -1); "
-                "curl -s -X PUT $C/v1/session/destroy/$s >/dev/null",
-                name),
-             0);
-}
-
-struct waiter {
-    hf_client *client;
-    const char *key;
-    struct hf_lock_opts opts;
-    atomic_bool done;
-    pthread_t thread;
-    hf_lock *lk;
-};
-
-static void *wait_for_it(void *arg)
-{
-    struct waiter *w = arg;
-
-    CHECK_OK(hf_acquire(w->client, w->key, -1, &w->opts, &w->lk, &t_err));
-    atomic_store(&w->done, true);
-    return NULL;
-}
-
-static void waiter_start(struct waiter *w, hf_client *client, const char *key,
-                         unsigned flags)
-{
-    *w = (struct waiter){
-        .client = client, .key = key, .opts = HF_LOCK_OPTS_INIT};
-    w->opts.flags = flags;
-    w->opts.ttl_ms = 20000;
-    CHECK_EQ(pthread_create(&w->thread, NULL, wait_for_it, w), 0);
-}
-
-static void waiter_release(struct waiter *w)
-{
-    CHECK_EQ(pthread_join(w->thread, NULL), 0);
-    CHECK_OK(hf_release(w->lk, &t_err));
 }
 
 /* ---- what others see ---------------------------------------------------- */
@@ -157,12 +93,128 @@ TEST(what_looks_like_a_shared_key_and_is_none_is_left_alone)
     hf_close(client);
 }
 
+/* ---- the real program, whose request comes late --------------------------- */
+
+TEST_TIMEOUT(consul_lock_that_looked_before_a_reader_came_is_kept_out, 120)
+{
+    hf_client *client = open_url(url("?layout=cli"));
+    hf_lock *lk;
+
+    CHECK_OK(hf_release(lock(client, "looked", 20000, 0), &t_err));
+    program_looks("looked");
+    lk = share(client, "looked", 20000);
+    program_is_kept_out("looked/.lock");
+    CHECK(hf_held(lk));
+    CHECK_OK(hf_release(lk, &t_err));
+    t_poll_until(program_ran(), 60000); /* Then it has its turn. */
+    program_ends();
+    hf_close(client);
+}
+
+TEST_TIMEOUT(consul_lock_is_kept_out_after_a_downgrade, 120)
+{
+    hf_client *client = open_url(url("?layout=cli"));
+    hf_lock *lk;
+
+    program_looks("lowered");
+    lk = lock(client, "lowered", 20000, 0);
+    CHECK_OK(hf_downgrade(lk, &t_err));
+    program_is_kept_out("lowered/.lock");
+    CHECK_OK(hf_release(lk, &t_err));
+    program_ends();
+    hf_close(client);
+}
+
+/* The one that has locked the key for all leaves, or another. */
+TEST_TIMEOUT(consul_lock_is_kept_out_whichever_reader_leaves_first, 120)
+{
+    hf_client *clients[2];
+    hf_lock *lk[2];
+
+    for (int leaves = 0; leaves < 2; leaves++) {
+        program_looks("left");
+        for (int i = 0; i < 2; i++) {
+            clients[i] = open_url(url("?layout=cli"));
+            lk[i] = share(clients[i], "left", 3000);
+        }
+        CHECK_OK(hf_release(lk[leaves], &t_err));
+        hf_close(clients[leaves]);
+        program_is_kept_out("left/.lock");
+        CHECK_OK(hf_release(lk[1 - leaves], &t_err));
+        program_ends();
+        hf_close(clients[1 - leaves]);
+    }
+    /* Nobody destroys a session that others may count on. */
+    t_poll_until(count_sessions() + count_common() == 0, 30000);
+}
+
+/* Each of two processes, one of which is killed, and its session ends. */
+TEST_TIMEOUT(consul_lock_is_kept_out_when_a_reader_has_died, 120)
+{
+    hf_client *client = open_url(url("?layout=cli"));
+    hf_lock *lk;
+
+    program_looks("died");
+    lk = share(client, "died", 2000);
+    CHECK_EQ(sh("cd %s; ($HF_TEST_HOLDFAST run --shared -u '%s' -t 2s died sh "
+                "-c 'touch in; exec sleep 60' & echo $! >pid)",
+                t_tmpdir(), url("?layout=cli")),
+             0);
+    t_poll_until(sh("test -e %s/in", t_tmpdir()) == 0, 20000);
+    CHECK_EQ(sh("kill -KILL $(cat %s/pid)", t_tmpdir()), 0);
+    t_poll_until(count_live_holders("died") == 1, 30000);
+    t_sleep_ms(2 * 2000 + 1000); /* Until what it locked would have lapsed. */
+    program_is_kept_out("died/.lock");
+    CHECK(hf_held(lk));
+    CHECK_OK(hf_release(lk, &t_err));
+    program_ends();
+    hf_close(client);
+    t_poll_until(count_sessions() + count_common() == 0, 30000);
+}
+
+/* An operator ends the session that has the key locked for all readers: one of
+ * them locks it again, within a third of a lease. */
+TEST_TIMEOUT(the_key_is_locked_again_when_its_session_was_ended, 120)
+{
+    hf_client *client = open_url(url("?layout=cli"));
+    hf_lock *lk = share(client, "again", 3000);
+
+    CHECK_EQ(count_locked_below("again/.lock"), 1);
+    end_session_of("again/.lock");
+    t_poll_until(count_locked_below("again/.lock") == 1, 20000);
+    CHECK(hf_held(lk));
+    CHECK_OK(hf_extend(lk, 9000, &t_err)); /* by one that lasts as long */
+    CHECK_EQ(count_locked_below("again/.lock"), 1);
+    CHECK_OK(hf_release(lk, &t_err));
+    CHECK_EQ(count_locked_below("again/.lock"), 0);
+    hf_close(client);
+    check_clean();
+}
+
+/* If another program gets it all the same, or an operator deletes the entry, all
+ * who shared it are told. */
+TEST_TIMEOUT(readers_are_told_when_the_key_is_taken_or_deleted, 120)
+{
+    hf_client *client = open_url(url(""));
+    hf_lock *lk = share(client, "stolen", 3000);
+
+    steal("stolen", "curl -s -X DELETE $C/v1/kv/stolen");
+    check_lost(lk, HF_LOSS_STOLEN);
+    hf_release(lk, NULL);
+    end_session_of("stolen");
+    lk = share(client, "removed", 3000);
+    CHECK_EQ(sh("curl -s -X DELETE $C/v1/kv/removed >/dev/null"), 0);
+    check_lost(lk, HF_LOSS_DELETED);
+    hf_release(lk, NULL);
+    hf_close(client);
+}
+
 /* ---- answers that do not come -------------------------------------------- */
 
 TEST_TIMEOUT(a_reader_whose_answer_is_lost_is_in, 120)
 {
     hf_client *client = open_url(front_url());
-    struct waiter w;
+    struct peer_waiter w;
 
     CHECK_OK(hf_release(share(client, "lost", 20000), &t_err));
     front_catch("\"Verb\":\"lock\"", 1, FRONT_LOSE);
@@ -251,7 +303,7 @@ TEST_TIMEOUT(a_reader_is_taken_up_though_the_answer_is_lost, 120)
 {
     hf_client *a = open_url(url("")), *b = open_url(front_url());
     struct hf_lock_opts opts = share_opts(20000);
-    struct hf_handle handle;
+    struct hf_handle handle = HF_HANDLE_INIT;
     hf_lock *lk, *none = NULL;
 
     CHECK_OK(hf_detach(share(a, "up", 5000), &handle, &t_err));
@@ -268,7 +320,7 @@ TEST_TIMEOUT(a_reader_is_taken_up_though_the_answer_is_lost, 120)
     hf_close(b);
     front_end();
     /* Nobody destroys a session from which something was detached. */
-    t_poll_until(count_sessions() == 0, 30000);
+    t_poll_until(count_sessions() + count_common() == 0, 30000);
     check_clean();
 }
 
@@ -302,7 +354,7 @@ TEST_TIMEOUT(a_reader_whose_session_has_ended_is_told_and_in_nobodys_way, 120)
 {
     hf_client *a = open_url(url("")), *b = open_url(url(""));
     hf_lock *dead = share(a, "dead", 20000), *alive;
-    struct waiter w;
+    struct peer_waiter w;
 
     waiter_start(&w, b, "dead", 0);
     end_session_of("dead/.holdfast-holders/");

@@ -67,7 +67,7 @@ static void pair_started(struct job *job)
 {
     struct pollfd pfd = {.fd = hf_events_fd(job->client), .events = POLLIN};
     hf_request *request;
-    struct hf_event event;
+    struct hf_event event = HF_EVENT_INIT;
     struct hf_error err;
 
     must(hf_acquire_start(job->client, KEY, -1, &job->opts, NULL, &request,
@@ -119,7 +119,7 @@ static void job_place(struct job *job, const char *what)
     else if (!strncmp(what, "file", 4))
         snprintf(job->url, sizeof(job->url), "file:%s", bench_scratch(NULL));
     else if (!strncmp(what, "sqlite", 6))
-        snprintf(job->url, sizeof(job->url), "sqlite:%s/locks.db",
+        snprintf(job->url, sizeof(job->url), "sqlite:%s/locks.db?keep=off",
                  bench_scratch(NULL));
     else if (url) /* How often one looks while awake is up to the clock. */
         snprintf(job->url, sizeof(job->url), "%s?spin_us=0", url);

@@ -154,7 +154,7 @@ static void scene_depose(struct scene *s)
 /* The waiter does not have it before the holder has stopped believing. */
 static void scene_end(struct scene *s)
 {
-    struct hf_event event = {.lock = NULL};
+    struct hf_event event = HF_EVENT_INIT;
 
     t_poll_until(hf_next_event(s->waiter, &event) || !hf_held(s->lk), 40000);
     CHECK(!hf_held(s->lk));

@@ -5,6 +5,7 @@
  */
 #include "t.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,7 +41,7 @@ static hf_request *queue_up(hf_client *client, const char *key)
 
 static hf_lock *granted(hf_client *client)
 {
-    struct hf_event event;
+    struct hf_event event = HF_EVENT_INIT;
 
     t_poll_until(hf_next_event(client, &event), 20000);
     CHECK_EQ(event.type, HF_GRANTED);
@@ -123,7 +124,7 @@ TEST(nobody_joins_a_lock_that_was_broken)
 static hf_lock *pass(hf_lock *lk, hf_client *to, int64_t ttl_ms)
 {
     struct hf_lock_opts opts = HF_LOCK_OPTS_INIT;
-    struct hf_handle handle;
+    struct hf_handle handle = HF_HANDLE_INIT;
 
     opts.ttl_ms = ttl_ms;
     CHECK_OK(hf_detach(lk, &handle, &t_err));
@@ -154,7 +155,7 @@ TEST(what_a_claim_left_behind_never_ends_a_later_one)
 TEST(an_old_handle_does_nothing_to_a_lock_that_was_taken_up)
 {
     hf_client *a = client_new(), *b = client_new();
-    struct hf_handle handle;
+    struct hf_handle handle = HF_HANDLE_INIT;
     hf_lock *lk = take(a, "void", NULL, 0, 0);
 
     CHECK_OK(hf_detach(lk, &handle, &t_err));
@@ -173,7 +174,7 @@ TEST(who_gave_a_lock_away_is_not_granted_it_while_another_holds_it)
 {
     hf_client *a = client_new(), *b = client_new();
     hf_lock *lk = take(a, "given", NULL, 0, 0), *none = NULL;
-    struct hf_handle handle;
+    struct hf_handle handle = HF_HANDLE_INIT;
 
     CHECK_OK(hf_detach(lk, &handle, &t_err));
     CHECK_OK(hf_attach(b, "given", &handle, NULL, &lk, &t_err));
@@ -185,6 +186,68 @@ TEST(who_gave_a_lock_away_is_not_granted_it_while_another_holds_it)
     CHECK_OK(hf_release(lk, &t_err));
     hf_close(a);
     hf_close(b);
+}
+
+/* Wait for the lock, in a process that is stopped meanwhile, and tell its fence
+ * while it is held. */
+static void wait_and_tell(struct t_peer *up, void *arg)
+{
+    const struct hf_lock_opts *opts = arg;
+    hf_client *client = client_new();
+    hf_lock *lk = NULL;
+
+    t_hear(up);
+    CHECK_OK(hf_acquire(client, "early", 20000, opts, &lk, &t_err));
+    t_tell(up, (int64_t)hf_fence(lk));
+    CHECK_OK(hf_check(client, "early", hf_fence(lk), &t_err));
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_close(client);
+}
+
+/* The holder leaves while the waiter is stopped, so the waiter is granted the
+ * lock, and that grant is broken before it wakes up. */
+static void break_before_it_wakes(struct hf_lock_opts *opts)
+{
+    struct t_peer waiter = t_fork(wait_and_tell, opts);
+    struct hf_lock_opts first = *opts;
+    struct hf_info info = HF_INFO_INIT;
+    hf_client *a = client_new();
+    hf_lock *lk = NULL;
+
+    first.owner = NULL;
+    first.flags = 0;
+    CHECK_OK(hf_acquire(a, "early", 20000, &first, &lk, &t_err));
+    t_tell(&waiter, 0);
+    t_poll_until(!hf_inspect(a, "early", &info, &t_err) && info.waiters == 1,
+                 20000);
+    t_sleep_ms(100); /* It watches. */
+    kill(waiter.pid, SIGSTOP);
+    CHECK_OK(hf_release(lk, &t_err));
+    CHECK_OK(hf_inspect(a, "early", &info, &t_err));
+    if (info.held)
+        CHECK_OK(hf_break(a, "early", info.fence, &t_err));
+    CHECK_EQ(info.held, !opts->permits); /* A permit is written by a waiter. */
+    kill(waiter.pid, SIGCONT);
+    CHECK_GT((uint64_t)t_hear(&waiter), info.fence);
+    t_join(&waiter);
+    CHECK_OK(hf_inspect(a, "early", &info, &t_err));
+    CHECK(!info.held && !info.waiters);
+    hf_close(a);
+}
+
+TEST(what_was_broken_before_its_waiter_woke_up_is_not_granted)
+{
+    struct hf_lock_opts opts = HF_LOCK_OPTS_INIT;
+
+    break_before_it_wakes(&opts);
+    opts.owner = "X";
+    break_before_it_wakes(&opts);
+    opts.owner = NULL;
+    opts.flags = HF_SHARED;
+    break_before_it_wakes(&opts);
+    opts.flags = 0;
+    opts.permits = 1;
+    break_before_it_wakes(&opts);
 }
 
 T_MAIN

@@ -95,7 +95,7 @@ static int waiters(hf_client *client, const char *key)
 /* What the client was granted, or NULL. */
 static hf_lock *granted(hf_client *client)
 {
-    struct hf_event event;
+    struct hf_event event = HF_EVENT_INIT;
 
     while (hf_next_event(client, &event))
         if (event.type == HF_GRANTED && event.user == &asked)
@@ -214,6 +214,36 @@ TEST(a_waiter_whose_try_has_no_answer_keeps_its_place)
     net_free(net);
 }
 
+/* Word of the break comes by another connection than the answer that says that
+ * the lock is granted, and before it. */
+TEST(a_break_that_overtakes_the_answer_of_a_try_is_not_forgotten)
+{
+    hf_client *far = far_new(15000), *near = near_new();
+    hf_lock *lk = take(near, "overtaken", NULL, 30000), *mine = NULL;
+    struct hf_info info = HF_INFO_INIT;
+
+    hf_release(take(far, "warm", NULL, 30000), NULL);
+    queue_up(far, "overtaken", NULL, 30000, &asked);
+    t_poll_until(waiters(near, "overtaken") == 1, 20000);
+    pause_ms(300); /* It watches. */
+    tell("conn 1 down hold");
+    CHECK_OK(hf_release(lk, &t_err));
+    pause_ms(300); /* Its try is served. */
+    CHECK_OK(hf_inspect(near, "overtaken", &info, &t_err));
+    CHECK(info.held);
+    CHECK_OK(hf_break(near, "overtaken", info.fence, &t_err));
+    pause_ms(300);
+    tell("conn 1 down pass");
+    t_poll_until((mine = granted(far)) != NULL, 20000);
+    CHECK_GT(hf_fence(mine), info.fence);
+    CHECK_OK(hf_check(near, "overtaken", hf_fence(mine), &t_err));
+    CHECK_OK(hf_release(mine, &t_err));
+    CHECK_EQ(waiters(near, "overtaken"), 0);
+    hf_close(far);
+    hf_close(near);
+    net_free(net);
+}
+
 /* Its client keeps the lease for another lock. */
 TEST(a_key_that_is_put_late_does_not_stay)
 {
@@ -276,7 +306,7 @@ TEST(a_late_move_does_not_unlease_what_another_bearer_renewed)
 {
     struct hf_lock_opts opts = HF_LOCK_OPTS_INIT;
     hf_client *far = far_new(2000), *near = near_new();
-    struct hf_handle handle;
+    struct hf_handle handle = HF_HANDLE_INIT;
     struct bearer b = {far, "moved", &handle, 18000, HF_OK};
     char before[64], after[64];
     pthread_t thread;
@@ -309,7 +339,7 @@ TEST(a_late_move_does_not_unlease_what_another_bearer_renewed)
 TEST(closing_does_not_end_a_detached_lock_whose_move_is_late)
 {
     hf_client *far = far_new(2400), *near = near_new();
-    struct hf_handle handle;
+    struct hf_handle handle = HF_HANDLE_INIT;
     struct hf_info info = HF_INFO_INIT;
     hf_lock *lk;
 

@@ -106,7 +106,7 @@ static hf_request *queue_up(hf_client *client, const char *key,
 
 static hf_lock *granted(hf_client *client)
 {
-    struct hf_event event;
+    struct hf_event event = HF_EVENT_INIT;
 
     while (hf_next_event(client, &event))
         if (event.type == HF_GRANTED)

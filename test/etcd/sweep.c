@@ -29,7 +29,7 @@ static hf_lock *take(hf_client *client, const char *key, int64_t ttl_ms)
 TEST(a_key_that_could_not_be_swept_is_swept_later)
 {
     hf_client *client = NULL;
-    struct hf_handle handle;
+    struct hf_handle handle = HF_HANDLE_INIT;
     hf_lock *kept, *left;
     int64_t end;
 
@@ -71,7 +71,7 @@ static int count(hf_client *client, const char *prefix)
 TEST(locks_that_lapse_together_are_swept_together)
 {
     hf_client *client = NULL;
-    struct hf_handle handle;
+    struct hf_handle handle = HF_HANDLE_INIT;
     hf_lock *kept;
     char key[16];
     int i;

@@ -63,7 +63,7 @@ expect 'nonsense is refused' 64 "$TORTURE" --faults dance
 expect 'a workload that is none, too' 64 "$TORTURE" --workload dance
 expect 'a fault that cannot be had is not passed over' 78 \
     "$TORTURE" -d 1s --faults stop,net "file:$dir/locks"
-says 'but named, with the reason' 'not possible here: part,.*names no hosts'
+says 'but named, with the reason' 'not possible here: part,.*need a URL that names all hosts'
 expect 'without a name it is left out' 0 "$TORTURE" -d 1s --ttl 500ms --workload lock "file:$dir/locks"
 says 'and named as well' 'not possible here: part,'
 expect 'a history that is none is told' 74 "$TORTURE" --check "$0"

@@ -135,6 +135,12 @@ void hfi_gone(struct hfi_conn *conn, const char *key, const char *token,
         fuzz_wrong("a loss without a reason");
 }
 
+void hfi_changed(struct hfi_conn *conn, struct hfi_observation *observation,
+                 const char *key)
+{
+    (void)conn, (void)observation, (void)key;
+}
+
 void hfi_poll_fd_changed(struct hfi_conn *conn)
 {
     (void)conn;

@@ -35,8 +35,14 @@ static bool holder(void *arg, const struct hf_info *one)
     return arg && one->kept && one->permits > one->slot;
 }
 
+static bool waiter(void *arg, const struct hf_waiter *one)
+{
+    return arg && one->shared && one->since_ms > one->left_ms;
+}
+
 static hf_status look(hf_client *client, hf_lock *lk, struct hf_error *err)
 {
+    struct hf_collected gone = HF_COLLECTED_INIT;
     struct hf_info info = HF_INFO_INIT;
     struct hf_service about;
     hf_status st;
@@ -53,9 +59,13 @@ static hf_status look(hf_client *client, hf_lock *lk, struct hf_error *err)
     if (!st)
         st = hf_holders(client, "k", holder, &info, err);
     if (!st)
+        st = hf_waiters(client, "k", waiter, &info, err);
+    if (!st)
         st = hf_check(client, "k", info.fence, err);
     if (!st)
         st = hf_break(client, "k", info.fence, err);
+    if (!st)
+        st = hf_collect(client, 0, true, &gone, err);
     return st;
 }
 
@@ -63,7 +73,7 @@ static hf_status pass_on(hf_client *client, hf_lock *lk, hf_lock **ret,
                          struct hf_error *err)
 {
     struct hf_lock_opts opts = HF_LOCK_OPTS_INIT;
-    struct hf_handle handle;
+    struct hf_handle handle = HF_HANDLE_INIT;
     hf_status st = hf_detach(lk, &handle, err);
 
     opts.flags = HF_MANUAL | HF_FAIR | HF_SHARED | HF_POLL;
@@ -71,6 +81,8 @@ static hf_status pass_on(hf_client *client, hf_lock *lk, hf_lock **ret,
     opts.min_hold_ms = 0;
     if (!st)
         st = hf_downgrade(lk, err);
+    if (!st)
+        st = hf_transfer(lk, "heir", err);
     return st ? st : hf_attach(client, "k", &handle, &opts, ret, err);
 }
 
@@ -78,7 +90,7 @@ static int loop(hf_client *client, struct hf_error *err)
 {
     const char *keys[] = {"k"};
     hf_lock *locks[1];
-    struct hf_event event;
+    struct hf_event event = HF_EVENT_INIT;
     hf_request *req;
 
     if (hf_acquire_start(client, "k", -1, NULL, client, &req, err))
@@ -91,6 +103,20 @@ static int loop(hf_client *client, struct hf_error *err)
         if (event.type == HF_GRANTED || event.type == HF_GONE)
             return hf_release(event.lock, NULL) == HF_OK;
     return event.type == HF_FAILED || event.type == HF_AT_RISK;
+}
+
+static int watch(hf_client *client, struct hf_error *err)
+{
+    struct hf_change change = HF_CHANGE_INIT;
+    hf_observer *observer;
+    int held = 0;
+
+    if (hf_observe_start(client, "jobs/", HF_PREFIX, &held, &observer, err))
+        return 0;
+    while (hf_observer_next(observer, &change))
+        held += change.info.held && change.key[0];
+    hf_observe_stop(observer);
+    return held;
 }
 
 int use(int argc)
@@ -110,7 +136,7 @@ int use(int argc)
     hf_cancel(client);
     argc += hf_loss_name(hf_lost_reason(lk))[0] + hf_extend(lk, 0, &err);
     hf_release(lk, NULL);
-    argc += loop(client, &err);
+    argc += loop(client, &err) + watch(client, &err);
     hf_close(client);
     return argc;
 }

@@ -110,6 +110,73 @@ TEST(a_clock_set_back_takes_no_lock_away_and_fences_still_rise)
     rt_end(&s);
 }
 
+/* The script has 37 KB, where the rest of what is sent for a key has 0.2. */
+TEST(a_collection_sends_its_script_once)
+{
+    enum { KEYS = 1200 };
+    struct hf_collected did = HF_COLLECTED_INIT;
+    struct rt_server s = {0};
+    hf_client *client;
+    long long evals;
+    char key[32];
+
+    start_shifted(&s);
+    client = rt_open(&s, "");
+    for (int i = 0; i < KEYS; i++) {
+        snprintf(key, sizeof(key), "once %d", i);
+        CHECK_OK(hf_release(rt_lock(client, key, 0, 2000, 0), &t_err));
+    }
+    shift(&s, 2 * 86400);
+    rt_do(&s, "SCRIPT FLUSH");
+    evals = rt_calls(&s, "eval");
+    CHECK_OK(hf_collect(client, 0, false, &did, &t_err));
+    CHECK_EQ(did.looked_at, KEYS);
+    CHECK_EQ(did.removed, KEYS);
+    CHECK_EQ(rt_calls(&s, "eval") - evals, 1);
+    hf_close(client);
+    rt_end(&s);
+}
+
+/* What is removed is a day old, so a clock that goes back by less gives a larger
+ * fence; and what is younger stays, whatever is asked for. */
+TEST(what_is_collected_lets_no_fence_go_back)
+{
+    struct hf_collected did = HF_COLLECTED_INIT;
+    struct rt_server s = {0};
+    hf_client *client;
+    hf_lock *lk, *held;
+    uint64_t fence;
+
+    start_shifted(&s);
+    client = rt_open(&s, "");
+    lk = rt_lock(client, "k", 0, 2000, 0);
+    fence = hf_fence(lk);
+    CHECK_OK(hf_release(lk, &t_err));
+    CHECK_OK(hf_collect(client, 0, false, &did, &t_err));
+    CHECK_EQ(did.removed, 0);
+    CHECK_EQ(did.kept, 1);
+    shift(&s, 3 * 86400);
+    held = rt_lock(client, "held", 0, 60000, 0);
+    CHECK_OK(
+        hf_collect(client, INT64_C(7) * 86400 * 1000, false, &did, &t_err));
+    CHECK_EQ(did.removed, 0);
+    CHECK_OK(hf_collect(client, 86400 * 1000, true, &did, &t_err));
+    CHECK_EQ(did.removed, 1);
+    CHECK_EQ(rt_int(&s, "EXISTS {holdfast:k}:meta:"), 1);
+    CHECK_OK(hf_collect(client, 86400 * 1000, false, &did, &t_err));
+    CHECK_EQ(did.removed, 1);
+    CHECK_EQ(did.kept, 1);
+    CHECK_EQ(rt_int(&s, "EXISTS {holdfast:k}:meta:"), 0);
+    CHECK_OK(hf_check(client, "held", hf_fence(held), &t_err));
+    CHECK_OK(hf_release(held, &t_err));
+    shift(&s, 3 * 86400 - 3600);
+    lk = rt_lock(client, "k", 0, 2000, 0);
+    CHECK_GT(hf_fence(lk), fence);
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_close(client);
+    rt_end(&s);
+}
+
 /* The fence of a lost database is the clock's: it rises unless that went back
  * behind the last grant. */
 TEST(fences_rise_over_a_flush_whatever_the_clock_did_before)

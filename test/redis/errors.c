@@ -218,7 +218,7 @@ TEST(a_full_server_lets_locks_be_kept_handed_over_broken_and_released)
     static const char *const modes[] = {"", "?acquire=set"};
     struct hf_lock_opts opts = rt_opts(60000, HF_MANUAL);
     struct rt_server s = {0};
-    struct hf_handle handle[2];
+    struct hf_handle handle[2] = {HF_HANDLE_INIT, HF_HANDLE_INIT};
     struct proxy p;
     hf_client *client[2], *far;
     hf_lock *lk, *owned[2], *doubt;

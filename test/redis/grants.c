@@ -10,7 +10,7 @@ TEST(a_lock_that_was_broken_goes_to_the_next_with_its_release)
     struct hf_info info = HF_INFO_INIT;
     struct rt_server s = {0};
     hf_client *a, *b;
-    struct hf_handle handle;
+    struct hf_handle handle = HF_HANDLE_INIT;
     struct hf_lock_opts opts = rt_opts(30000, 0);
     struct rt_waiter w;
     hf_lock *lk;
@@ -86,7 +86,7 @@ TEST(a_handle_is_taken_up_once_in_every_mode)
     struct hf_info info = HF_INFO_INIT;
     struct hf_lock_opts opts = rt_opts(5000, 0);
     struct rt_server s = {0};
-    struct hf_handle handle;
+    struct hf_handle handle = HF_HANDLE_INIT;
     hf_client *a, *b;
     hf_lock *lk = NULL, *none = NULL;
     int i;
@@ -136,7 +136,7 @@ TEST(a_handle_stays_good_when_a_request_to_take_it_up_arrives_too_late)
     static const char *const owners[] = {NULL, "order-7"};
     struct hf_lock_opts opts = rt_opts(20000, 0);
     struct rt_server s = {0};
-    struct hf_handle handle;
+    struct hf_handle handle = HF_HANDLE_INIT;
     struct proxy p;
     hf_client *near, *far;
     hf_lock *lk = NULL;
@@ -176,7 +176,7 @@ TEST(a_token_that_was_replaced_in_doubt_takes_nothing_later)
     static const char *const owners[] = {NULL, "order-7"};
     struct hf_lock_opts opts = rt_opts(20000, 0);
     struct rt_server s = {0};
-    struct hf_handle handle;
+    struct hf_handle handle = HF_HANDLE_INIT;
     struct proxy p;
     hf_client *near, *far;
     hf_lock *lk = NULL;
@@ -242,7 +242,7 @@ TEST(a_lock_that_was_taken_up_is_given_back_for_as_long_as_it_can_be_there)
 {
     struct hf_lock_opts opts = rt_opts(60000, 0);
     struct rt_server s = {0};
-    struct hf_handle handle;
+    struct hf_handle handle = HF_HANDLE_INIT;
     struct proxy p;
     hf_client *near, *far;
     hf_lock *lk = NULL;
@@ -314,7 +314,7 @@ TEST(a_grant_that_was_broken_is_joined_and_extended_by_nobody)
 {
     struct rt_server s = {0};
     struct hf_lock_opts opts = rt_opts(20000, HF_MANUAL);
-    struct hf_handle handle;
+    struct hf_handle handle = HF_HANDLE_INIT;
     hf_client *a, *b;
     hf_lock *lk = NULL, *none = NULL;
     uint64_t fence;
@@ -412,7 +412,7 @@ TEST(short_leases_do_not_make_a_long_one_forget_its_fence)
     struct hf_lock_opts brief = rt_opts(10000, HF_MANUAL);
     struct hf_lock_opts opts = rt_opts(3600000, HF_MANUAL);
     struct rt_server s = {0};
-    struct hf_handle handle;
+    struct hf_handle handle = HF_HANDLE_INIT;
     hf_client *a, *b;
     hf_lock *lk = NULL, *other = NULL;
 

@@ -96,18 +96,6 @@ TEST(with_barging_a_dead_waiter_keeps_nobody_from_being_woken)
     CHECK_LE(dead_waiters_cost("?queue=barge", 1, SIGKILL), 2000 + 500);
 }
 
-/* Places of waiters on a channel that nobody hears, as killed processes leave
- * them behind, or without one, of those who poll; they last for `ms`. */
-static void plant(struct rt_server *s, int n, int ms, const char *channel)
-{
-    rt_do(s, "EVAL %s 2 {holdfast:k}:queue: {holdfast:k}:meta: %d %d %s",
-          "local now=redis.call('TIME')[1]*1000 "
-          "for i=1,ARGV[1] do local k=string.format('%032x',i) "
-          "redis.call('ZADD',KEYS[1],i,k) redis.call('HSET',KEYS[2],k,"
-          "cmsgpack.pack({now+ARGV[2],'','0 x',ARGV[3],'1',now-9000})) end",
-          n, ms, channel);
-}
-
 TEST(any_number_of_dead_waiters_is_passed_over_at_once)
 {
     struct rt_server s = {0};
@@ -119,7 +107,7 @@ TEST(any_number_of_dead_waiters_is_passed_over_at_once)
     holder = rt_open(&s, "");
     client = rt_open(&s, "");
     lk = rt_lock(holder, "k", 0, 60000, 0);
-    plant(&s, 1000, 60000, "holdfast:wake:dead");
+    rt_plant(&s, 1000, 60000, "holdfast:wake:dead");
     w = rt_waiter(client, "k", 20000, 60000, 0);
     rt_wait_start(&w);
     t_poll_until(rt_waiters(&s, "k") == 1001 && rt_channels(&s) == 1, 5000);
@@ -169,7 +157,7 @@ static void far_holder_forgets_nobody(bool force, bool gone)
     CHECK_OK(hf_open(rt_url(p.port, ""), &opts, &far.client, &t_err));
     near = rt_open(&s, "");
     far.lk = rt_lock(far.client, "k", 0, 60000, 0);
-    plant(&s, 1280, 60000, "holdfast:wake:dead");
+    rt_plant(&s, 1280, 60000, "holdfast:wake:dead");
     w = rt_waiter(near, "k", 20000, 60000, 0);
     rt_wait_start(&w);
     t_poll_until(rt_int(&s, "ZCOUNT {holdfast:k}:queue: 1e9 inf") == 1, 5000);
@@ -256,7 +244,7 @@ TEST(many_dead_places_are_removed_little_by_little)
     rt_start(&s, NULL);
     client = rt_open(&s, "");
     lk = rt_lock(client, "k", 0, 60000, 0);
-    plant(&s, DEAD, -1000, "holdfast:wake:dead");
+    rt_plant(&s, DEAD, -1000, "holdfast:wake:dead");
     calls = rt_calls(&s, "evalsha");
     CHECK_OK(hf_release(lk, &t_err));
     calls = rt_calls(&s, "evalsha") - calls;
@@ -265,7 +253,7 @@ TEST(many_dead_places_are_removed_little_by_little)
     CHECK_EQ(rt_int(&s, "EXISTS {holdfast:k}:queue:"), 0);
     CHECK_EQ(rt_int(&s, "HLEN {holdfast:k}:meta:"), 1);
     /* The same where nobody released it. */
-    plant(&s, DEAD, -1000, "holdfast:wake:dead");
+    rt_plant(&s, DEAD, -1000, "holdfast:wake:dead");
     CHECK_OK(hf_release(rt_lock(client, "k", 0, 60000, 0), &t_err));
     CHECK_EQ(rt_int(&s, "EXISTS {holdfast:k}:queue:"), 0);
     hf_close(client);
@@ -321,7 +309,7 @@ TEST(those_who_ask_seldom_do_not_keep_a_free_lock_from_the_next)
     holder = rt_open(&s, "");
     client = rt_open(&s, "?wait=poll&retry=200ms");
     lk = rt_lock(holder, "k", 0, 60000, 0);
-    plant(&s, 20, 60000, "");
+    rt_plant(&s, 20, 60000, "");
     w = rt_waiter(client, "k", 15000, 60000, 0);
     rt_wait_start(&w);
     t_poll_until(rt_waiters(&s, "k") == 21, 5000);
@@ -533,7 +521,7 @@ TEST(who_hears_through_a_replica_is_not_granted_beside_another)
 {
     struct rt_server old = {0}, s = {0};
     struct hf_lock_opts opts = rt_opts(20000, 0);
-    struct hf_handle handle;
+    struct hf_handle handle = HF_HANDLE_INIT;
     hf_client *client[2];
     struct rt_waiter w[2];
     hf_lock *lk = NULL;

@@ -89,7 +89,7 @@ static void use_all(hf_client *a, hf_client *b, const char *key)
     struct hf_lock_opts opts = rt_opts(5000, 0);
     struct hf_info info = HF_INFO_INIT;
     struct hf_service svc = {.size = sizeof(svc)};
-    struct hf_handle handle;
+    struct hf_handle handle = HF_HANDLE_INIT;
     struct rt_waiter w;
     hf_lock *lk = NULL;
     int i, n = 0;

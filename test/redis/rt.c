@@ -374,6 +374,16 @@ long long rt_waiters(struct rt_server *s, const char *key)
     return rt_int(s, "ZCOUNT {holdfast:%s}:queue: -inf (7e15", key);
 }
 
+void rt_plant(struct rt_server *s, int n, int ms, const char *channel)
+{
+    rt_do(s, "EVAL %s 2 {holdfast:k}:queue: {holdfast:k}:meta: %d %d %s",
+          "local now=redis.call('TIME')[1]*1000 "
+          "for i=1,ARGV[1] do local k=string.format('%032x',i) "
+          "redis.call('ZADD',KEYS[1],i,k) redis.call('HSET',KEYS[2],k,"
+          "cmsgpack.pack({now+ARGV[2],'','0 x',ARGV[3],'1',now-9000})) end",
+          n, ms, channel);
+}
+
 bool rt_hears(struct rt_server *s, const char *key)
 {
     redisReply *meta = rt_ask(s, "HGETALL {holdfast:%s}:meta:", key);

@@ -67,6 +67,11 @@ size_t rt_channels(struct rt_server *s);
 /* How many clients wait for the key "holdfast:KEY". */
 long long rt_waiters(struct rt_server *s, const char *key);
 
+/* Put the entries of `n` waiters into the queue of the key `k`, on a channel that
+ * nobody hears, as killed processes leave them, or without one, as of those who
+ * poll; they last for `ms`. */
+void rt_plant(struct rt_server *s, int n, int ms, const char *channel);
+
 /* Somebody waits for it, and all who do have said where they can be told. */
 bool rt_hears(struct rt_server *s, const char *key);
 

@@ -207,4 +207,24 @@ TEST(those_who_wait_come_back_a_few_at_a_time)
     rt_end(&s);
 }
 
+/* Every request and every byte goes through one place. */
+TEST(requests_and_bytes_are_counted)
+{
+    struct hf_stats before = HF_STATS_INIT, after = HF_STATS_INIT;
+    struct rt_server server = {0};
+    hf_client *client;
+
+    rt_start(&server, NULL);
+    client = rt_open(&server, "");
+    CHECK_OK(hf_stats(client, &before, &t_err));
+    CHECK_GT(before.requests, 0); /* to open it */
+    CHECK_OK(hf_release(rt_lock(client, "k", 0, 30000, 0), &t_err));
+    CHECK_OK(hf_stats(client, &after, &t_err));
+    CHECK_GE(after.requests, before.requests + 2);
+    CHECK_GT(after.bytes_sent, before.bytes_sent + 32);
+    CHECK_GT(after.bytes_received, before.bytes_received);
+    hf_close(client);
+    rt_end(&server);
+}
+
 T_MAIN

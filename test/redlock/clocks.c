@@ -100,6 +100,144 @@ TEST(nodes_that_are_an_hour_wrong_either_way_do_not_matter)
     rl_end(&rl);
 }
 
+static void shift_all(struct rl *rl, int64_t seconds)
+{
+    for (int i = 0; i < RL_N; i++)
+        shift(rl, i, seconds);
+}
+
+/* Take it and give it back; the fence, which is larger than `last`. */
+static uint64_t use_once(hf_client *client, uint64_t last)
+{
+    hf_lock *lk = NULL;
+    uint64_t fence;
+
+    CHECK_OK(rl_try(client, "k", TTL, &lk));
+    fence = hf_fence(lk);
+    CHECK_GT(fence, last);
+    CHECK_OK(hf_release(lk, &t_err));
+    return fence;
+}
+
+static long long kept(struct rl *rl)
+{
+    long long n = 0;
+
+    for (int i = 0; i < RL_N; i++)
+        n += rt_int(&rl->nodes[i], "EXISTS {holdfast:k}:meta:");
+    return n;
+}
+
+/* What is removed is a day old, so a clock that goes back by less gives a larger
+ * fence; and what is younger stays, whatever is asked for. */
+TEST(what_is_collected_lets_no_fence_go_back)
+{
+    const int64_t day_ms = INT64_C(86400) * 1000;
+    struct hf_collected did = HF_COLLECTED_INIT;
+    hf_client *client;
+    struct rl rl;
+    uint64_t fence;
+    hf_lock *held = NULL;
+
+    shift_start(&rl, "?quarantine=off");
+    client = rl_open(&rl);
+    fence = use_once(client, 0);
+    CHECK_OK(hf_collect(client, 0, false, &did, &t_err));
+    CHECK_EQ(did.removed, 0);
+    CHECK_EQ(did.kept, RL_N);
+    shift_all(&rl, 3 * 86400);
+    CHECK_OK(rl_try(client, "held", TTL, &held));
+    CHECK_OK(hf_collect(client, 7 * day_ms, false, &did, &t_err));
+    CHECK_EQ(did.removed, 0);
+    CHECK_OK(hf_collect(client, day_ms, true, &did, &t_err));
+    CHECK_EQ(did.removed, RL_N);
+    CHECK_EQ(kept(&rl), RL_N);
+    CHECK_OK(hf_collect(client, day_ms, false, &did, &t_err));
+    CHECK_EQ(did.removed, RL_N);
+    CHECK_EQ(did.kept, RL_N);
+    CHECK_EQ(kept(&rl), 0);
+    CHECK_OK(hf_check(client, "held", hf_fence(held), &t_err));
+    CHECK_OK(hf_release(held, &t_err));
+    shift_all(&rl, 3 * 86400 - HOUR);
+    use_once(client, fence);
+    hf_close(client);
+    rl_end(&rl);
+}
+
+/* Those who took it keep it for two hours, and who collects knows nothing of
+ * that. */
+TEST(what_is_younger_than_a_day_stays_whoever_collects)
+{
+    struct hf_collected did = HF_COLLECTED_INIT;
+    hf_client *client, *collector;
+    struct rl rl;
+    char url[600];
+    uint64_t fence;
+
+    shift_start(&rl, "?quarantine=off");
+    snprintf(url, sizeof(url), "%s&keep=2h", rl.url);
+    collector = rl_open(&rl);
+    CHECK_OK(hf_open(url, NULL, &client, &t_err));
+    fence = use_once(client, 0);
+    shift_all(&rl, HOUR / 2);
+    CHECK_OK(hf_collect(collector, 0, false, &did, &t_err));
+    CHECK_EQ(did.kept, RL_N);
+    shift_all(&rl, -HOUR / 2);
+    use_once(client, fence);
+    hf_close(client);
+    hf_close(collector);
+    rl_end(&rl);
+}
+
+/* The fences of an hour that is to come again are kept for that long, although
+ * the URL asks for a minute; and then they are forgotten. */
+TEST(a_node_forgets_no_fence_before_its_clock_is_past_it)
+{
+    hf_client *client;
+    struct rl rl;
+    uint64_t fence;
+
+    shift_start(&rl, "?quarantine=off&keep=1m");
+    client = rl_open(&rl);
+    shift_all(&rl, HOUR);
+    fence = use_once(client, 0);
+    shift_all(&rl, 0);
+    fence = use_once(client, fence);
+    shift_all(&rl, 3 * TTL / 1000);
+    CHECK_EQ(kept(&rl), RL_N);
+    fence = use_once(client, fence);
+    shift_all(&rl, 2 * HOUR);
+    t_poll_until(kept(&rl) == 0, 5000);
+    use_once(client, fence);
+    hf_close(client);
+    rl_end(&rl);
+}
+
+/* One node is an hour ahead, and the fence is its clock's.  It is not there when
+ * the others are to know of it. */
+TEST(a_fence_of_a_clock_that_is_ahead_is_kept_by_the_others)
+{
+    hf_client *client;
+    struct rl rl;
+    uint64_t fence;
+
+    shift_start(&rl, "?quarantine=off&keep=1m");
+    client = rl_open(&rl);
+    shift(&rl, 2, HOUR);
+    do
+        fence = use_once(client, 0);
+    while (fence / 1000000 < (uint64_t)node_time(&rl.nodes[0]) + HOUR / 2);
+    for (int i = 0; i < RL_N; i++)
+        if (i != 2)
+            shift(&rl, i, 3 * TTL / 1000);
+    rt_crash(&rl.nodes[2]);
+    use_once(client, fence);
+    hf_close(client);
+    shift_next(2);
+    rt_again(&rl.nodes[2]);
+    rl_end(&rl);
+}
+
 TEST(the_clock_of_a_minority_may_be_set_while_a_lock_is_held)
 {
     struct rl rl;

@@ -10,7 +10,7 @@ static struct hf_handle detached_as(hf_client *client, int64_t ttl_ms,
                                     unsigned flags)
 {
     struct hf_lock_opts opts = rt_opts(ttl_ms, HF_MANUAL | flags);
-    struct hf_handle handle;
+    struct hf_handle handle = HF_HANDLE_INIT;
     hf_lock *lk = NULL;
 
     CHECK_OK(hf_acquire(client, "k", 0, &opts, &lk, &t_err));
@@ -26,7 +26,7 @@ static struct hf_handle detached(hf_client *client, int64_t ttl_ms)
 TEST(a_handle_is_taken_up_once)
 {
     struct hf_lock_opts opts = rt_opts(20000, HF_MANUAL);
-    struct hf_handle handle;
+    struct hf_handle handle = HF_HANDLE_INIT;
     struct rl rl;
     hf_client *a, *b;
     hf_lock *lk = NULL, *none = NULL;
@@ -143,7 +143,7 @@ TEST_TIMEOUT(of_many_who_take_up_a_shared_lock_at_once_one_does, 120)
 TEST(the_bearer_of_a_handle_does_not_change_its_mode)
 {
     struct hf_lock_opts read = rt_opts(20000, HF_MANUAL | HF_SHARED);
-    struct hf_handle handle;
+    struct hf_handle handle = HF_HANDLE_INIT;
     struct rl rl;
     hf_client *client;
     hf_lock *none = NULL;
@@ -168,7 +168,7 @@ TEST(the_bearer_of_a_handle_does_not_change_its_mode)
 TEST(a_handle_stays_good_for_what_was_mended)
 {
     struct hf_lock_opts opts = rt_opts(20000, HF_MANUAL);
-    struct hf_handle handle;
+    struct hf_handle handle = HF_HANDLE_INIT;
     struct rl rl;
     hf_client *client;
 
@@ -199,7 +199,7 @@ static hf_client *open_brief(const struct rl *rl)
 TEST(what_was_taken_up_unheard_is_uncertain_and_undone)
 {
     struct hf_lock_opts opts = rt_opts(60000, HF_MANUAL);
-    struct hf_handle handle;
+    struct hf_handle handle = HF_HANDLE_INIT;
     struct rl rl;
     hf_client *a, *b;
     hf_lock *none = NULL;
@@ -224,7 +224,7 @@ TEST(what_was_taken_up_unheard_is_uncertain_and_undone)
 TEST(a_minority_of_left_over_tokens_loses_no_handle)
 {
     struct hf_lock_opts opts = rt_opts(60000, HF_MANUAL);
-    struct hf_handle handle;
+    struct hf_handle handle = HF_HANDLE_INIT;
     struct rl rl;
     hf_client *a, *b;
     hf_lock *lk = NULL;

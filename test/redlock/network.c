@@ -9,6 +9,8 @@
 
 #include "../redis/proxy.h"
 
+#include <sys/resource.h>
+
 #define TTL 60000
 
 struct net {
@@ -99,6 +101,60 @@ TEST(a_slow_minority_is_not_waited_for)
     CHECK_LT(best, 250);
     rl_check_clean(&net.rl);
     hf_close(client);
+    net_end(&net);
+}
+
+#define CALLERS      24
+#define CALLER_PAIRS 8
+
+struct callers {
+    hf_client *client;
+    atomic_int next;
+    atomic_long sleeps; /* how often one of them gave the processor away */
+};
+
+static void *callers_run(void *arg)
+{
+    struct callers *callers = arg;
+    struct rusage before, after;
+    hf_lock *lk = NULL;
+    char key[24];
+
+    snprintf(key, sizeof(key), "k%d", atomic_fetch_add(&callers->next, 1));
+    getrusage(RUSAGE_THREAD, &before);
+    for (int i = 0; i < CALLER_PAIRS; i++) {
+        CHECK_OK(rl_try(callers->client, key, TTL, &lk));
+        CHECK_OK(hf_release(lk, &t_err));
+    }
+    getrusage(RUSAGE_THREAD, &after);
+    atomic_fetch_add(&callers->sleeps, after.ru_nvcsw - before.ru_nvcsw);
+    return NULL;
+}
+
+/* A pair is three questions, for each of which a thread sleeps a few times, and
+ * not every other millisecond until it is answered. */
+TEST(threads_that_wait_for_slow_nodes_sleep)
+{
+    static struct net net;
+    struct callers callers = {0};
+    pthread_t threads[CALLERS];
+    hf_lock *lk = NULL;
+    int i;
+
+    net_start(&net);
+    callers.client = net_open(&net);
+    for (i = 0; i < RL_N; i++)
+        proxy_delay(&net.proxies[i], 30);
+    for (i = 0; i < 5; i++) { /* It learns how long answers take. */
+        CHECK_OK(rl_try(callers.client, "k", TTL, &lk));
+        CHECK_OK(hf_release(lk, &t_err));
+    }
+    for (i = 0; i < CALLERS; i++)
+        CHECK_EQ(pthread_create(&threads[i], NULL, callers_run, &callers), 0);
+    for (i = 0; i < CALLERS; i++)
+        CHECK_EQ(pthread_join(threads[i], NULL), 0);
+    CHECK_LT(callers.sleeps, 20 * CALLERS * CALLER_PAIRS);
+    hf_close(callers.client);
     net_end(&net);
 }
 
@@ -518,7 +574,7 @@ TEST(nor_where_the_bearer_of_a_handle_asked_for_the_longer_one)
 {
     static struct net net;
     struct hf_lock_opts opts = rt_opts(TTL, HF_MANUAL);
-    struct hf_handle handle;
+    struct hf_handle handle = HF_HANDLE_INIT;
     hf_client *a, *b;
     hf_lock *lk = NULL;
     long long calls[RL_N];

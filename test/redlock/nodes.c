@@ -318,7 +318,7 @@ TEST(full_nodes_go_on_with_the_locks_that_they_have)
 {
     struct hf_lock_opts opts = HF_LOCK_OPTS_INIT;
     hf_client *client, *other;
-    struct hf_handle handle;
+    struct hf_handle handle = HF_HANDLE_INIT;
     struct hf_error err;
     hf_lock *lock, *broken, *none;
     struct rl rl;

@@ -258,7 +258,7 @@ TEST(nodes_that_come_back_with_an_older_disk_give_no_handle_out_again)
     struct hf_lock_opts opts = rt_opts(30000, HF_MANUAL);
     struct hf_client_opts brief = HF_CLIENT_OPTS_INIT;
     struct rl rl;
-    struct hf_handle handle;
+    struct hf_handle handle = HF_HANDLE_INIT;
     char url[600];
     hf_client *a = NULL, *b = NULL;
     hf_lock *lk = NULL, *other = NULL;

@@ -75,6 +75,11 @@ int rl_count(struct rl *rl, const char *key, const char *value)
     return n;
 }
 
+long long rl_in_line(struct rl *rl, int node)
+{
+    return rt_int(&rl->nodes[node], "ZCOUNT {holdfast:k}:queue: -inf (4e15");
+}
+
 hf_status rl_try(hf_client *client, const char *key, int64_t ttl_ms,
                  hf_lock **ret)
 {

@@ -33,6 +33,9 @@ void rl_signal(struct rl *rl, unsigned nodes, int sig);
 /* On how many nodes the key "holdfast:KEY" has this value; NULL: any. */
 int rl_count(struct rl *rl, const char *key, const char *value);
 
+/* How many stand in line for `k` at this node. */
+long long rl_in_line(struct rl *rl, int node);
+
 hf_status rl_try(hf_client *client, const char *key, int64_t ttl_ms,
                  hf_lock **ret);
 

@@ -17,6 +17,11 @@
  *   S6  In the end nothing is left: not in the service, not in a client.
  *   S7  When the weather is fine, everyone who waits gets the lock. (world.c)
  *   S8  A call comes back by its limit, and one that is cancelled at once.
+ *   S9  Observers are told no older fence after a newer one, nothing that never
+ *       was, and in the end that nobody holds.          (observe.c)
+ *
+ *   S10 After a release that said OK nobody gets the key before min_hold_ms are
+ *       over, counted from the grant.
  *
  * Between steps nothing changes but the time, which only ends beliefs; so to
  * look after each step is to look always.
@@ -28,6 +33,7 @@
 #define TOLD_US 3000 /* deadlines are whole milliseconds */
 
 static struct hfi_link beliefs, attempts, bearers;
+static int64_t kept_until[SIM_KEYS]; /* us */
 
 int64_t sim_ran(const struct sim_proc *proc)
 {
@@ -71,6 +77,28 @@ static void check_fence(const struct sim_belief *b,
     *newest = fence;
 }
 
+/* S10.  The service may count a little faster than the world.  Of handles of one
+ * owner id only the last one's release is more than a word. */
+static void check_min_hold(struct sim_belief *b,
+                           const struct sim_params *params)
+{
+    int64_t granted, us = params->opts.min_hold_ms * 1000;
+
+    if (is_held(b) && sim.now < kept_until[b->key])
+        sim_fail("S10: p%d got %s %lld us before min_hold_ms were over",
+                 b->proc->id, sim_key_name(b->key),
+                 (long long)(kept_until[b->key] - sim.now));
+    granted = sim_service_granted(b->key, b->lk->grant->claim.token);
+    if (us && granted >= 0 && !b->owner)
+        b->min_end = granted + us - us / 90 - 2000;
+}
+
+void sim_check_kept(const struct sim_belief *b)
+{
+    if (b->min_end > kept_until[b->key])
+        kept_until[b->key] = b->min_end;
+}
+
 void sim_believe(struct sim_belief *b, hf_lock *lk,
                  const struct sim_params *params)
 {
@@ -95,6 +123,7 @@ void sim_believe(struct sim_belief *b, hf_lock *lk,
     if (strcmp(hf_key(lk), sim_key_name(key)) != 0)
         sim_fail("S1: asked for %s, got %s", sim_key_name(key), hf_key(lk));
     check_fence(b, params);
+    check_min_hold(b, params);
     hfi_link_append(&beliefs, &b->link);
 }
 
@@ -212,8 +241,9 @@ void sim_attempt_end(struct sim_attempt *attempt)
     hfi_link_remove(&attempt->link);
 }
 
-/* S8: hf_cancel() was called in this process just now. */
-void sim_check_cancel(struct sim_proc *proc)
+/* S8: hf_cancel() was called in this process just now, or, unless it is for all
+ * calls, hf_canceler_cancel(). */
+void sim_check_cancel(struct sim_proc *proc, bool all)
 {
     int64_t limit = sim_ran(proc) + (3 * sim.timeout_ms + 20) * 1000;
     struct sim_attempt *attempt;
@@ -221,7 +251,8 @@ void sim_check_cancel(struct sim_proc *proc)
 
     for (at = attempts.next; at != &attempts; at = at->next) {
         attempt = hfi_container(at, struct sim_attempt, link);
-        if (attempt->proc == proc && attempt->limit > limit)
+        if (attempt->proc == proc && (all || attempt->cancelable) &&
+            attempt->limit > limit)
             attempt->limit = limit;
     }
 }
@@ -264,11 +295,15 @@ void sim_check_idle(struct sim_proc *proc)
     for (i = 0; i < HFI_RENEWERS; i++)
         if (!hfi_link_alone(&c->renewers[i].due))
             sim_fail("S6: p%d has renewals left", proc->id);
-    if (!hfi_link_alone(&c->ready) || !hfi_link_alone(&c->reap))
+    if (c->observed.len || !hfi_link_alone(&c->observing))
+        sim_fail("S6: p%d has %zu observations left", proc->id,
+                 c->observed.len);
+    if (!hfi_link_alone(&c->ready) || !hfi_link_alone(&c->reap) ||
+        !hfi_link_alone(&c->releases))
         sim_fail("S6: p%d has work left", proc->id);
     if (!hfi_link_alone(&c->notices))
         sim_fail("S6: p%d has notices left", proc->id);
-    if (atomic_load(&c->refs) != 1)
+    if (atomic_load(&c->refs) != 2) /* ours, and that of the canceler */
         sim_fail("S6: p%d has %u references to its client", proc->id,
                  atomic_load(&c->refs));
 }
@@ -298,4 +333,5 @@ void sim_check_begin(void)
     hfi_link_init(&beliefs);
     hfi_link_init(&attempts);
     hfi_link_init(&bearers);
+    memset(kept_until, 0, sizeof(kept_until));
 }

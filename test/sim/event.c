@@ -116,7 +116,7 @@ static void look_at_descriptor(void)
 /* Take all events.  Those of locks that threads have are theirs to look at. */
 static void take_events(void)
 {
-    struct hf_event event;
+    struct hf_event event = HF_EVENT_INIT;
 
     while (!sim.failed && hf_next_event(sim.proc->client, &event)) {
         if (event.type == HF_GRANTED || event.type == HF_FAILED)

@@ -36,6 +36,7 @@ struct net_message {
 struct net_news {
     int proc, key;
     bool has_token;
+    bool changed; /* for observers */
     hf_loss gone;
     uint32_t nth;   /* with a fence: what was given, after this try */
     uint64_t fence; /* 0: nothing was */
@@ -90,10 +91,12 @@ static const char *net_what(const struct sim_request *rq)
     static const char *const names[] = {
         [SIM_TRY] = "try",         [SIM_RENEW] = "renew",
         [SIM_RELEASE] = "release", [SIM_WATCH] = "watch",
-        [SIM_UNWATCH] = "unwatch", [SIM_SHARE] = "share",
-        [SIM_CREATE] = "create",   [SIM_READ] = "read",
-        [SIM_MOVE] = "move",       [SIM_SWEEP] = "sweep",
-        [SIM_TAKE] = "take",       [SIM_END] = "end"};
+        [SIM_KEEP] = "keep",       [SIM_UNWATCH] = "unwatch",
+        [SIM_SHARE] = "share",     [SIM_CREATE] = "create",
+        [SIM_READ] = "read",       [SIM_MOVE] = "move",
+        [SIM_SWEEP] = "sweep",     [SIM_TAKE] = "take",
+        [SIM_END] = "end",         [SIM_INSPECT] = "inspect",
+        [SIM_OBSERVE] = "observe"};
 
     return names[rq->what];
 }
@@ -264,8 +267,10 @@ hf_status sim_net_open(struct hfi_conn *conn, const struct hfi_url *url,
 {
     (void)url;
     (void)deadline;
-    (void)err;
     ((struct sim_conn *)conn)->proc = sim.proc;
+    if (conn->client->stand_in && !sim.family->prompt &&
+        sim.proc->refused < 3 && sim_chance(400) && ++sim.proc->refused)
+        return hfi_fail(err, HF_UNAVAILABLE, "sim: not there yet");
     conns[sim.proc->id] = conn;
     memcpy(conn->endpoint, "sim:", 5);
     return HF_OK;
@@ -335,6 +340,28 @@ static hf_status net_release(struct hfi_conn *conn,
     if (st == HF_OK || st == HF_LOST)
         receipt->registered = false;
     return st;
+}
+
+static hf_status net_keep(struct hfi_conn *conn, const struct hfi_claim *claim,
+                          struct hfi_receipt *receipt, int64_t ms,
+                          int64_t deadline, struct hf_error *err)
+{
+    struct sim_call *call = sim_call_new(conn, 1);
+    hf_status st;
+
+    sim_claim_begin(claim);
+    sim_call_fill(call, 0, SIM_KEEP, claim);
+    call->requests[0].fence = receipt->fence;
+    call->requests[0].ttl_ms = ms;
+    st = sim_call_send(call, deadline);
+    if (!st)
+        st = call->answers[0].st;
+    sim_claim_end(claim);
+    sim_trace("keep %s %.6s for %lld: %s", claim->key, claim->token,
+              (long long)ms, hf_status_name(st));
+    if (st == HF_OK || st == HF_LOST)
+        receipt->registered = false;
+    return st ? hfi_fail(err, st, "sim: %s", hf_status_name(st)) : HF_OK;
 }
 
 static hf_status net_downgrade(struct hfi_conn *conn,
@@ -409,8 +436,12 @@ static void news_arrive(void *arg)
         return;
     }
     sim.proc = proc;
+    if (news->key < 0 || news->changed)
+        sim_observe_news(conn, news->key);
     if (news->key < 0)
         hfi_wake_all(conn);
+    else if (news->changed)
+        ;
     else if (news->gone)
         hfi_gone(conn, sim_key_name(news->key), news->token, news->gone);
     else if (news->fence)
@@ -456,6 +487,12 @@ void sim_net_give(int proc, int key, const char *token, uint32_t nth,
     news_send(&news, token);
 }
 
+void sim_net_changed(int proc, int key)
+{
+    news_send(&(struct net_news){.proc = proc, .key = key, .changed = true},
+              NULL);
+}
+
 static const char *const net_schemes[] = {"sim", NULL};
 
 struct hfi_backend sim_backend = {
@@ -466,10 +503,23 @@ struct hfi_backend sim_backend = {
     .try_acquire = net_try_acquire,
     .renew = net_renew,
     .release = net_release,
+    .keep = net_keep,
     .downgrade = net_downgrade,
     .unwatch = sim_net_unwatch,
     .attach = net_attach,
 };
+
+/* Where the service notifies, observers are told; else they poll. */
+static void net_observed(struct hfi_backend *be)
+{
+    bool told = sim.family->traits & HF_TRAIT_NOTIFY;
+
+    be->observation_size = sim_observation_size;
+    be->inspect = sim_net_inspect;
+    be->list = sim_net_list;
+    be->observe = told ? sim_net_observe : NULL;
+    be->unobserve = told ? sim_net_unobserve : NULL;
+}
 
 void sim_net_begin(void)
 {
@@ -480,4 +530,7 @@ void sim_net_begin(void)
         sim.family->traits & HF_TRAIT_NOTIFY ? sim_net_watch : NULL;
     sim_session_backend.traits = sim_backend.traits;
     sim_session_backend.watch = sim_backend.watch;
+    net_observed(&sim_backend);
+    net_observed(&sim_session_backend);
+    sim_observe_begin();
 }

@@ -15,6 +15,8 @@
  *   LEASED     a renewal never shortens a lease, unless it is meant to: one
  *              that is late or repeated must not undo a longer one.
  *   not LEASED nothing lapses, but the death of a process frees at once.
+ *   MIN_HOLD   a grant may stay for a while without its holder; then whatever
+ *              comes late for it changes nothing.
  *   BOUND      what is held or queued lives on a session, as long as that is
  *              kept; it has no end of its own.  What a request changes or
  *              removes in passing is compared with the version that was read.
@@ -42,7 +44,9 @@ struct entry {
     bool shared;
     int permits, slot;
     int proc;
-    uint32_t nth; /* of the try that last asked for this place */
+    bool kept;       /* its holder has let go of it */
+    int64_t granted; /* us of the world */
+    uint32_t nth;    /* of the try that last asked for this place */
     uint64_t fence;
     uint64_t session; /* that it lives on; 0: it has an end of its own */
     uint64_t version; /* changes whenever it is written */
@@ -65,6 +69,7 @@ struct key {
     int nwatchers;
     uint64_t fence; /* of the newest grant; forgotten in a restart */
     uint64_t proof; /* the same, and never forgotten */
+    struct sim_answer now, before; /* what a look shows, and showed */
 };
 
 /* Grants that were taken away from their holders on purpose. */
@@ -81,6 +86,7 @@ struct session {
 };
 
 static struct key keys[SIM_KEYS];
+static bool observers[SIM_PROCS];
 static struct session *sessions;
 static uint64_t last_session, last_version;
 static struct excuse *excuses;
@@ -199,6 +205,7 @@ static bool pass_on(struct key *key)
     entry.fence = key->fence;
     entry.slot = free_slot(key, entry.permits);
     entry.expires = clock_us() + ms * 1000;
+    entry.granted = sim.now;
     key->holders.at[key->holders.len++] = entry;
     sim_at(sim.now + ms * 1000 + ms * 1000 / 90 + 2000, expire, key);
     sim_trace("service: passed on to %.6s", entry.token);
@@ -241,6 +248,64 @@ static void tell_wanted(struct key *key)
             sim_net_tell(key->holders.at[i].proc, (int)(key - keys), NULL, 0);
 }
 
+/* ---- looking ----------------------------------------------------------- */
+
+static struct sim_answer state_of(const struct key *key)
+{
+    const struct entry *first = key->holders.at;
+    struct sim_answer answer = {.st = HF_OK, .fence = key->fence};
+
+    answer.left_ms = -1;
+    answer.holders = key->holders.len;
+    if (!key->holders.len)
+        return answer;
+    answer.fence = first->fence;
+    answer.shared = first->shared;
+    answer.permits = first->permits;
+    if (first->expires != INT64_MAX)
+        answer.left_ms = (first->expires - clock_us()) / 1000;
+    if (first->expires != INT64_MAX && answer.left_ms < 0)
+        answer.left_ms = 0;
+    memcpy(answer.token, first->token, sizeof(answer.token));
+    return answer;
+}
+
+/* Have the holders changed?  Then observers are told. */
+static void tell_changed(struct key *key)
+{
+    struct sim_answer state = state_of(key);
+    int i;
+
+    if (state.holders == key->now.holders && state.fence == key->now.fence &&
+        state.shared == key->now.shared && !strcmp(state.token, key->now.token))
+        return;
+    key->before = key->now;
+    key->now = state;
+    for (i = 0; i < SIM_PROCS; i++)
+        if (observers[i])
+            sim_net_changed(i, (int)(key - keys));
+}
+
+/* A follower may not know the newest. */
+static struct sim_answer do_inspect(struct key *key)
+{
+    if (sim_chance(sim.weather.stale))
+        return key->before;
+    return state_of(key);
+}
+
+uint64_t sim_service_newest(int k)
+{
+    return keys[k].proof;
+}
+
+int64_t sim_service_granted(int k, const char *token)
+{
+    struct entry *mine = list_find(&keys[k].holders, token);
+
+    return mine ? mine->granted : -1;
+}
+
 /* ---- time -------------------------------------------------------------- */
 
 static struct session *session_find(uint64_t id)
@@ -281,6 +346,7 @@ static void expire(void *arg)
 
     if (list_expire(&key->queue) || any)
         tell_free(key);
+    tell_changed(key);
 }
 
 /* Only a request that says so shortens a lease: a late one must not. */
@@ -370,6 +436,7 @@ static struct entry *do_grant(struct key *key, struct entry *place,
     if (place)
         list_remove(&key->queue, place);
     entry = list_add(&key->holders, rq);
+    entry->granted = sim.now;
     if (joins) {
         entry->fence = key->holders.at[0].fence;
         return entry;
@@ -392,7 +459,8 @@ static struct sim_answer do_try(struct key *key, const struct sim_request *rq)
         mine = do_grant(key, place, rq);
         sim.granted++;
     }
-    set_expiry(key, mine, rq);
+    if (!mine->kept)
+        set_expiry(key, mine, rq);
     return (struct sim_answer){.st = HF_OK,
                                .fence = mine->fence,
                                .slot = mine->slot,
@@ -418,10 +486,27 @@ static struct sim_answer do_renew(struct key *key, const struct sim_request *rq)
     struct sim_answer answer = {.st = HF_LOST};
 
     answer.reason = key->holders.len ? HF_LOSS_STOLEN : HF_LOSS_DELETED;
-    if (!mine || mine->fence != rq->fence)
+    if (!mine || mine->fence != rq->fence || mine->kept)
         return answer;
     mine->proc = rq->proc;
     set_expiry(key, mine, rq);
+    return (struct sim_answer){.st = HF_OK, .fence = mine->fence};
+}
+
+/* The end may be earlier than that of the lease, and is never moved forward by
+ * the same request that arrives once more. */
+static struct sim_answer do_keep(struct key *key, const struct sim_request *rq)
+{
+    struct entry *mine = list_find(&key->holders, rq->token);
+    int64_t us = rq->ttl_ms * 1000;
+
+    if (!mine || mine->fence != rq->fence)
+        return (struct sim_answer){.st = HF_LOST};
+    if (!mine->kept) {
+        mine->kept = true;
+        mine->expires = clock_us() + us;
+        sim_at(sim.now + us + us / 90 + 2000, expire, key);
+    }
     return (struct sim_answer){.st = HF_OK, .fence = mine->fence};
 }
 
@@ -590,13 +675,12 @@ static struct sim_answer do_bound(struct key *key, const struct sim_request *rq)
     return answer;
 }
 
-struct sim_answer sim_service_do(const struct sim_request *rq)
+static struct sim_answer do_request(struct key *key,
+                                    const struct sim_request *rq)
 {
-    struct key *key = &keys[rq->key];
-
-    expire(key);
     if (has(HFI_TRAIT_BOUND) && rq->what != SIM_WATCH &&
-        rq->what != SIM_UNWATCH)
+        rq->what != SIM_UNWATCH && rq->what != SIM_INSPECT &&
+        rq->what != SIM_OBSERVE)
         return do_bound(key, rq);
     switch (rq->what) {
     case SIM_TRY:
@@ -607,15 +691,33 @@ struct sim_answer sim_service_do(const struct sim_request *rq)
         return do_release(key, rq);
     case SIM_WATCH:
         return do_watch(key, rq);
+    case SIM_KEEP:
+        return do_keep(key, rq);
     case SIM_SHARE:
         return do_share(key, rq);
+    case SIM_INSPECT:
+        return do_inspect(key);
     case SIM_UNWATCH:
         unwatch(key, rq->token);
+        break;
+    case SIM_OBSERVE:
+        observers[rq->proc] = true;
         break;
     default:
         break;
     }
     return (struct sim_answer){.st = HF_OK};
+}
+
+struct sim_answer sim_service_do(const struct sim_request *rq)
+{
+    struct key *key = &keys[rq->key];
+    struct sim_answer answer;
+
+    expire(key);
+    answer = do_request(key, rq);
+    tell_changed(key);
+    return answer;
 }
 
 /* ---- what happens to it ------------------------------------------------ */
@@ -642,6 +744,7 @@ void sim_service_break(int k)
     sim_net_tell(holder->proc, k, holder->token, HF_LOSS_BROKEN);
     list_remove(&key->holders, holder);
     tell_free(key);
+    tell_changed(key);
 }
 
 /* Backends subscribe again when they come back, so watches stay. */
@@ -655,6 +758,7 @@ void sim_service_restart(void)
             excuse(&keys[i].holders.at[j]);
         keys[i].holders.len = keys[i].queue.len = 0;
         keys[i].fence = 0;
+        tell_changed(&keys[i]);
     }
     for (i = 0; i < sim.nprocs; i++)
         sim_net_tell(i, -1, NULL, 0);
@@ -687,7 +791,9 @@ void sim_service_death(int proc)
         list_forget(&key->holders, proc);
         list_forget(&key->queue, proc);
         tell_free(key);
+        tell_changed(key);
     }
+    observers[proc] = false;
 }
 
 enum sim_standing sim_service_stands(int k, const char *token, uint64_t fence)
@@ -739,7 +845,12 @@ bool sim_service_idle(char *why, size_t size)
 
 void sim_service_begin(void)
 {
+    int i;
+
     memset(keys, 0, sizeof(keys));
+    memset(observers, 0, sizeof(observers));
+    for (i = 0; i < SIM_KEYS; i++)
+        keys[i].now = keys[i].before = state_of(&keys[i]);
     excuses = NULL;
     sessions = NULL;
     last_session = last_version = 0;

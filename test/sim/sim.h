@@ -7,6 +7,7 @@
  *   world.c     one life: the processes, their mishaps, and their end
  *   work.c      what a process does with its locks
  *   event.c     the same for a process with an event loop
+ *   observe.c   observers, and what the service tells them
  *   check.c     what must be true after every step
  *   net.c       the backend: requests that are late, lost or doubled
  *   service.c   the lock service at the other end
@@ -60,6 +61,7 @@ struct sim_weather {
     int wake_lost;  /* the same for wake-ups, */
     int wake_late;  /* */
     int wake_twice; /* */
+    int stale;      /* a look at a key shows what it was */
     int pause;      /* per mishap drawn: a process stands still */
     int crash;      /* a process ends without a word */
     int cut;        /* a process cannot reach the service, and knows it */
@@ -88,7 +90,9 @@ enum sim_habit {
     SIM_BEARER = 1 << 13,  /* of a handle: renew it without taking it up */
     SIM_PERMITS = 1 << 14, /* every lock has SIM_PERMITS_N of them */
     SIM_DOWNGRADE = 1 << 15,
-    SIM_SEVERAL = 1 << 16 /* two keys at once */
+    SIM_SEVERAL = 1 << 16, /* two keys at once */
+    SIM_OBSERVES = 1 << 17,
+    SIM_MIN_HOLD = 1 << 18
 };
 
 #define SIM_PERMITS_N 2
@@ -103,12 +107,14 @@ struct sim_family {
 
 struct sim_proc {
     int id;
-    int64_t offset;     /* its clock, in ms, against ours */
-    hf_client *client;  /* NULL before it is open and once it is closed */
+    int64_t offset;    /* its clock, in ms, against ours */
+    hf_client *client; /* NULL before it is open and once it is closed */
+    hf_canceler *canceler;
     bool paused;        /* none of its threads runs */
     bool crashed;       /* none ever will */
     bool closing;       /* hf_close() is or was under way */
     int busy;           /* applications that have not come home */
+    int refused;        /* attempts to connect in the background */
     int64_t cut_until;  /* every request fails at once */
     int64_t paused_at;  /* if it is */
     int64_t paused_sum; /* us of earlier pauses */
@@ -136,6 +142,7 @@ struct sim {
     int busy;        /* applications that have not come home */
     bool fine;       /* the weather stays fine from now on */
     bool stop;       /* begin nothing new */
+    bool night;      /* nobody holds or wants anything any more */
     bool failed;
     bool tracing;
     char why[400];
@@ -188,13 +195,16 @@ struct sim_request {
         SIM_RELEASE,
         SIM_WATCH,
         SIM_UNWATCH,
+        SIM_KEEP,   /* a grant for ttl_ms more, which nobody renews */
         SIM_SHARE,  /* an exclusive grant from now on */
         SIM_CREATE, /* a session of ttl_ms */
         SIM_READ,   /* what stands under the token */
         SIM_MOVE,   /* put it on the session, if it is as it was read */
         SIM_SWEEP,  /* remove it, if it is as it was read */
         SIM_TAKE,   /* give it to the token, from the token `old` */
-        SIM_END     /* a session */
+        SIM_END,    /* a session */
+        SIM_INSPECT,
+        SIM_OBSERVE /* tell this process of every change */
     } what;
     int proc;
     int key;
@@ -222,6 +232,10 @@ struct sim_answer {
     uint64_t session; /* what was made; where it hangs */
     uint64_t version; /* of what was read */
     struct hfi_answer busy;
+    int holders, permits; /* SIM_INSPECT: and the first of them */
+    bool shared;
+    int64_t left_ms;
+    char token[HFI_TOKEN_LEN + 1];
 };
 
 void sim_service_begin(void);
@@ -231,6 +245,9 @@ void sim_service_restart(void);                /* without its memory */
 void sim_service_death(int proc);              /* its connection is gone */
 void sim_service_show(void);                   /* in the trace */
 bool sim_service_idle(char *why, size_t size); /* nothing held or queued */
+
+uint64_t sim_service_newest(int key); /* the greatest fence there ever was */
+int64_t sim_service_granted(int key, const char *token); /* us; -1: gone */
 
 /* Does the grant stand?  Excused are those that were broken or forgotten. */
 enum sim_standing { SIM_STANDS, SIM_GONE, SIM_EXCUSED };
@@ -277,6 +294,22 @@ void sim_net_tell(int proc, int key, const char *token, hf_loss gone);
 void sim_net_give(int proc, int key, const char *token, uint32_t nth,
                   uint64_t fence, int slot, int64_t ms);
 
+void sim_net_changed(int proc, int key); /* it tells an observer */
+
+/* ---- observe.c --------------------------------------------------------- */
+
+extern const size_t sim_observation_size;
+hf_status sim_net_inspect(struct hfi_conn *, const char *key, struct hf_info *,
+                          int64_t deadline, struct hf_error *);
+hf_status sim_net_list(struct hfi_conn *, const char *prefix, hf_list_fn *,
+                       void *arg, int64_t deadline, struct hf_error *);
+hf_status sim_net_observe(struct hfi_conn *, struct hfi_observation *,
+                          int64_t deadline, struct hf_error *);
+void sim_net_unobserve(struct hfi_conn *, struct hfi_observation *);
+void sim_observe_begin(void);
+void sim_observe_news(struct hfi_conn *, int key);
+void *sim_observe_run(void *);
+
 /* What one acquisition asks for. */
 struct sim_params {
     struct hf_lock_opts opts;
@@ -298,6 +331,7 @@ struct sim_belief {
     bool ended;       /* it was seen not to be held */
     int64_t ended_at; /* of its process's running time */
     int64_t max_end;  /* ms of its process, by max_hold_ms; or NEVER */
+    int64_t min_end;  /* us, by min_hold_ms since the grant; or 0 */
 };
 
 /* What the bearer of a handle may count on, and until when. */
@@ -318,14 +352,17 @@ struct sim_attempt {
     struct sim_proc *proc;
     int64_t limit; /* us of its process's running time */
     const char *what;
+    bool cancelable; /* it has the canceler of its process */
 };
 
 void sim_check_begin(void);
 void sim_check_step(void);
 void sim_check_idle(struct sim_proc *); /* its client has nothing left */
 void sim_check_forget(struct sim_proc *);
-void sim_check_cancel(struct sim_proc *); /* hf_cancel() was called */
+void sim_check_cancel(struct sim_proc *, bool all); /* hf_cancel() was called */
 void sim_believe(struct sim_belief *, hf_lock *, const struct sim_params *);
+/* It was released, and that was answered. */
+void sim_check_kept(const struct sim_belief *);
 void sim_disbelieve(struct sim_belief *);
 void sim_attempt_begin(struct sim_attempt *, int64_t wait_ms, const char *what);
 void sim_attempt_end(struct sim_attempt *);

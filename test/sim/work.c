@@ -60,12 +60,16 @@ void sim_params_draw(struct sim_params *ret)
         opts.linger_ms = 1 + sim_below(sim.ttl_ms);
     if (likes(SIM_MAX_HOLD, 150))
         opts.max_hold_ms = 1 + sim_below(sim.hold_ms);
+    else if (likes(SIM_MIN_HOLD, 500))
+        opts.min_hold_ms = 1 + sim_below(sim.ttl_ms);
     if (likes(SIM_TURNS, 300))
         opts.local_turns = sim_chance(500) ? -1 : 1;
     if (sim_chance(50))
         opts.max_tries = 1 + (int32_t)sim_below(5);
     if (sim_chance(100))
         opts.retry_ms = 1 + sim_below(100);
+    if (likes(SIM_CANCEL, 300))
+        opts.canceler = sim.proc->canceler;
     ret->opts = opts;
     ret->key = (int)sim_below(sim.nkeys);
     ret->wait_ms = kind == 0   ? 0
@@ -174,12 +178,18 @@ hf_status sim_let_go(hf_lock *lk, struct sim_belief *belief)
     sim_trace("lets go of %s %.6s%s", hf_key(lk), lk->grant->claim.token,
               held ? "" : ", lost");
     sim_disbelieve(belief);
+    if (sim_chance(250)) {
+        hf_release_start(lk, NULL, NULL);
+        return held ? HF_OK : HF_LOST;
+    }
     st = hf_release(lk, NULL);
     if (st == HF_OK && !held)
         sim_fail("S4: released what was not held any more");
     if (st != HF_OK && st != HF_LOST && st != HF_UNCERTAIN &&
         !(st == HF_DENIED && sim.family->weather.denied))
         sim_fail("S8: release says %s", hf_status_name(st));
+    if (st == HF_OK && held)
+        sim_check_kept(belief);
     return st;
 }
 
@@ -204,7 +214,7 @@ static void use_downgrade(hf_lock *lk, struct sim_belief *belief)
 /* Leave the lock in the service for another process. */
 static void use_detach(hf_lock *lk, struct sim_belief *belief, int key)
 {
-    struct hf_handle handle;
+    struct hf_handle handle = HF_HANDLE_INIT;
     hf_status st;
 
     sim_disbelieve(belief);
@@ -361,6 +371,7 @@ static void work_round(void)
         return;
     }
     sim_attempt_begin(&attempt, params.wait_ms, "acquire");
+    attempt.cancelable = params.opts.canceler;
     st = hf_acquire(sim.proc->client, sim_key_name(params.key), params.wait_ms,
                     &params.opts, &lk, NULL);
     sim_attempt_end(&attempt);

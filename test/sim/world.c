@@ -13,6 +13,9 @@
 
 #include <string.h>
 
+/* What an observer may take to notice the last change by itself. */
+#define OBSERVE_US 25000000
+
 /* ---- processes --------------------------------------------------------- */
 
 struct job {
@@ -42,7 +45,7 @@ void sim_employ(struct sim_proc *proc, void *(*run)(void *))
 
 static void *proc_begin(void *arg)
 {
-    struct hf_client_opts opts = {sizeof(opts), sim.timeout_ms, NULL};
+    struct hf_client_opts opts = HF_CLIENT_OPTS_INIT;
     struct hfi_url url = {.scheme = "sim", .path = ""};
     struct sim_proc *proc = sim.proc;
     hf_client *client;
@@ -50,6 +53,9 @@ static void *proc_begin(void *arg)
     hf_status st;
 
     (void)arg;
+    opts.timeout_ms = sim.timeout_ms;
+    if (sim_chance(300))
+        opts.connect_ms = -1;
     st = hfi_open_with(sim.family->traits & HFI_TRAIT_BOUND
                            ? &sim_session_backend
                            : &sim_backend,
@@ -58,11 +64,15 @@ static void *proc_begin(void *arg)
         sim_fail("S8: cannot open: %s", hf_status_name(st));
         return NULL;
     }
+    if (hf_canceler_new(client, &proc->canceler, NULL))
+        sim_fail("S8: no canceler");
     proc->client = client;
     for (i = 0; i < threads; i++)
         sim_employ(proc, sim_work_run);
     if (sim.family->habits & SIM_EVENTS && sim_chance(600))
         sim_employ(proc, sim_events_run);
+    for (i = 0; sim.family->habits & SIM_OBSERVES && i < threads; i++)
+        sim_spawn(proc, sim_observe_run, NULL); /* It stays until the night. */
     return NULL;
 }
 
@@ -85,6 +95,7 @@ static void *proc_close(void *arg)
     (void)arg;
     sim_trace("closes");
     hf_close(client);
+    hf_canceler_free(proc->canceler);
     proc->client = NULL;
     sim_trace("is closed");
     return NULL;
@@ -140,15 +151,34 @@ static void proc_crash(struct sim_proc *proc)
         proc_new();
 }
 
+/* It stays cancelled for a while: calls that begin meanwhile are cancelled,
+ * too. */
+static void proc_uncancel(void *arg)
+{
+    struct sim_proc *proc = arg;
+
+    if (proc_is_up(proc))
+        hf_canceler_reset(proc->canceler);
+}
+
 static void proc_cancel(struct sim_proc *proc)
 {
     if (proc->paused)
         return;
+    if (sim_chance(500)) {
+        sim_trace("p%d uses its canceler", proc->id);
+        sim.proc = proc;
+        hf_canceler_cancel(proc->canceler);
+        sim.proc = NULL;
+        sim_check_cancel(proc, false);
+        sim_at(sim.now + sim_below(20000), proc_uncancel, proc);
+        return;
+    }
     sim_trace("p%d cancels", proc->id);
     sim.proc = proc;
     hf_cancel(proc->client);
     sim.proc = NULL;
-    sim_check_cancel(proc);
+    sim_check_cancel(proc, true);
 }
 
 static void mishap_of(struct sim_proc *proc)
@@ -257,13 +287,25 @@ static void world_day(void)
     sim_fail("S7: %d of those who wait do not get the lock", sim.busy);
 }
 
+/* S9: nothing changes any more.  Give observers the time of the slowest poll,
+ * and a second to be gone. */
+static bool observers_end(void)
+{
+    if (!(sim.family->habits & SIM_OBSERVES))
+        return true;
+    if (!sim_run(sim.now + OBSERVE_US))
+        return false;
+    sim.night = true;
+    return sim_run(sim.now + 1000000);
+}
+
 static void world_night(void)
 {
     int64_t lapse = sim.life_us + 4 * sim.ttl_ms * 1000;
     char why[100];
     int i;
 
-    if (!sim_run(sim.now + lapse))
+    if (!sim_run(sim.now + lapse) || !observers_end())
         return;
     for (i = 0; i < sim.nprocs; i++)
         if (proc_is_up(&sim.procs[i])) {

@@ -268,7 +268,7 @@ TEST_TIMEOUT(a_waiter_whose_wake_ups_are_cut_still_gets_the_lock, 60)
     for (int n = 1; n <= 12; n++) {
         const char *key = scene_key("waiter");
         hf_request *req;
-        struct hf_event event;
+        struct hf_event event = HF_EVENT_INIT;
 
         CHECK_OK(hf_acquire(a, key, 5000, &opts, &lk, &t_err));
         CHECK_OK(hf_acquire_start(b, key, 30000, &opts, NULL, &req, &t_err));
@@ -407,24 +407,6 @@ TEST(a_table_that_is_dropped_is_made_again)
 
 /* ---- the clock is moved ------------------------------------------------- */
 
-static void clock_set_ns(int64_t seconds, int64_t ns)
-{
-    const char *path = getenv("HF_CLOCK_FILE");
-    const int64_t offset[2] = {seconds, ns};
-    int fd;
-
-    if (!path)
-        T_SKIP_HOST("the server's clock cannot be moved without the shim");
-    fd = open(path, O_WRONLY | O_CLOEXEC);
-    CHECK_EQ(pwrite(fd, offset, sizeof(offset), 0), sizeof(offset));
-    close(fd);
-}
-
-static void clock_set(int64_t seconds)
-{
-    clock_set_ns(seconds, 0);
-}
-
 TEST(an_hour_forward_ends_leases_but_no_fence_comes_twice)
 {
     struct hf_lock_opts opts = brief(30000);
@@ -433,9 +415,9 @@ TEST(an_hour_forward_ends_leases_but_no_fence_comes_twice)
     hf_lock *lk, *next = NULL;
     hf_status st;
 
-    clock_set(0);
+    scene_set_clock(0);
     CHECK_OK(hf_acquire(a, key, 0, &opts, &lk, &t_err));
-    clock_set(3600);
+    scene_set_clock(3600);
     st = hf_acquire(b, key, 0, &opts, &next, &t_err);
     if (scene_is("lease")) {
         CHECK_EQ(st, HF_OK); /* guarantees.md says so: the fence protects */
@@ -449,7 +431,7 @@ TEST(an_hour_forward_ends_leases_but_no_fence_comes_twice)
         CHECK_OK(hf_extend(lk, 0, &t_err));
         CHECK_OK(hf_release(lk, &t_err));
     }
-    clock_set(0);
+    scene_set_clock(0);
     hf_close(a);
     hf_close(b);
 }
@@ -462,10 +444,10 @@ TEST(an_hour_back_keeps_locks_and_fences_rise)
     hf_lock *lk, *none = NULL;
     uint64_t fence;
 
-    clock_set(0);
+    scene_set_clock(0);
     CHECK_OK(hf_acquire(a, key, 0, &opts, &lk, &t_err));
     fence = hf_fence(lk);
-    clock_set(-3600);
+    scene_set_clock(-3600);
     CHECK_STATUS(hf_acquire(b, key, 0, &opts, &none, &t_err), HF_BUSY);
     CHECK_OK(hf_extend(lk, 0, &t_err));
     CHECK_OK(hf_release(lk, &t_err));
@@ -477,7 +459,7 @@ TEST(an_hour_back_keeps_locks_and_fences_rise)
     }
     /* Once renewed, a lease is as long as it says by the new clock too. */
     CHECK_OK(hf_acquire(a, key, 0, &opts, &lk, &t_err));
-    clock_set(-7200);
+    scene_set_clock(-7200);
     CHECK_OK(hf_extend(lk, 0, &t_err));
     if (scene_is("lease")) {
         struct hf_info info = HF_INFO_INIT;
@@ -486,7 +468,7 @@ TEST(an_hour_back_keeps_locks_and_fences_rise)
         CHECK_LE(info.left_ms, 2000);
     }
     CHECK_OK(hf_release(lk, &t_err));
-    clock_set(0);
+    scene_set_clock(0);
     hf_close(a);
     hf_close(b);
 }
@@ -497,7 +479,7 @@ static void *run_fast(void *arg)
     int64_t since = t_now_ms();
 
     while (!atomic_load((atomic_bool *)arg)) {
-        clock_set_ns(0, (t_now_ms() - since) * 9000);
+        scene_set_clock_ns(0, (t_now_ms() - since) * 9000);
         t_sleep_ms(1);
     }
     return NULL;
@@ -514,7 +496,7 @@ TEST(a_clock_that_runs_a_little_fast_makes_no_two_holders)
 
     if (!scene_is("lease"))
         T_SKIP_TRAIT("a lease by the clock of the server");
-    clock_set(0);
+    scene_set_clock(0);
     opts.flags = HF_MANUAL;
     CHECK_EQ(pthread_create(&thread, NULL, run_fast, &stop), 0);
     CHECK_OK(hf_acquire(a, key, 0, &opts, &lk, &t_err));
@@ -525,7 +507,7 @@ TEST(a_clock_that_runs_a_little_fast_makes_no_two_holders)
     pthread_join(thread, NULL);
     hf_release(lk, NULL);
     CHECK_OK(hf_release(next, &t_err));
-    clock_set(0);
+    scene_set_clock(0);
     hf_close(a);
     hf_close(b);
 }
@@ -573,14 +555,14 @@ TEST_TIMEOUT(a_clock_that_goes_back_all_the_time_makes_no_two_holders, 60)
     char key[128];
 
     snprintf(key, sizeof(key), "%s", scene_key("backwards"));
-    clock_set(0);
+    scene_set_clock(0);
     for (int i = 0; i < 3; i++) {
         backs[i] =
             (struct back){scene_open(0, ""), key, &inside, &fence, &stop, 0};
         CHECK_EQ(pthread_create(&threads[i], NULL, take_turns, &backs[i]), 0);
     }
     for (int i = 1; i <= 20; i++) {
-        clock_set(-7 * i);
+        scene_set_clock(-7 * i);
         t_sleep_ms(100);
     }
     stop = true;
@@ -589,7 +571,7 @@ TEST_TIMEOUT(a_clock_that_goes_back_all_the_time_makes_no_two_holders, 60)
         hf_close(backs[i].client);
     }
     CHECK_GT(backs[0].taken + backs[1].taken + backs[2].taken, 0);
-    clock_set(0);
+    scene_set_clock(0);
 }
 
 T_MAIN

@@ -68,7 +68,7 @@ TEST(the_release_of_a_broken_lock_wakes_who_waits)
     struct hf_lock_opts opts = lasting(60000);
     hf_client *a = scene_open(0, ""), *b = scene_open(0, "");
     const char *key = scene_key("woken");
-    struct hf_event event;
+    struct hf_event event = HF_EVENT_INIT;
     hf_request *req;
     hf_lock *lk;
 
@@ -91,7 +91,7 @@ TEST(a_release_wakes_who_names_the_table_otherwise)
     struct hf_lock_opts opts = lasting(60000);
     hf_client *a, *b;
     const char *key = scene_key("named");
-    struct hf_event event;
+    struct hf_event event = HF_EVENT_INIT;
     hf_request *req;
     hf_lock *lk;
 
@@ -121,7 +121,7 @@ TEST(who_names_the_table_otherwise_waits_in_the_same_queue)
 {
     struct hf_lock_opts opts = lasting(30000);
     hf_client *clients[3];
-    struct hf_event event;
+    struct hf_event event = HF_EVENT_INIT;
     hf_request *req;
     hf_lock *lk;
 
@@ -148,6 +148,93 @@ TEST(who_names_the_table_otherwise_waits_in_the_same_queue)
     }
     for (int i = 0; i < 3; i++)
         hf_close(clients[i]);
+}
+
+static void check_refused(hf_status st, const char *word)
+{
+    t_check_status(__FILE__, __LINE__, word, st, HF_UNSUPPORTED);
+    if (!strstr(t_err.text, word))
+        t_fail(__FILE__, __LINE__, "\"%s\" does not say \"%s\"", t_err.text,
+               word);
+}
+
+TEST(strategy_row_says_why_it_does_not_share)
+{
+    const char *why;
+    struct hf_lock_opts shared = lasting(30000), permit = lasting(30000);
+    struct hf_lock_opts kept = lasting(30000);
+    hf_lock *lk = NULL, *none = NULL;
+    hf_client *client;
+
+    if (!scene_is("row"))
+        T_SKIP_TRAIT("strategy row");
+    why = scene_is_postgres() ? "pass a writer" : "a downgrade would let";
+    client = scene_open(0, "");
+    shared.flags = HF_SHARED;
+    permit.permits = 2;
+    kept.min_hold_ms = 1000;
+    check_refused(hf_acquire(client, "k", 0, &shared, &none, &t_err), why);
+    check_refused(hf_acquire(client, "k", 0, &permit, &none, &t_err),
+                  "one transaction");
+    check_refused(hf_acquire(client, "k", 0, &kept, &none, &t_err),
+                  "ends with its connection");
+    CHECK(none == NULL);
+    CHECK_OK(hf_acquire(client, "k", 0, NULL, &lk, &t_err));
+    check_refused(hf_downgrade(lk, &t_err), why);
+    CHECK(hf_held(lk));
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_close(client);
+}
+
+/* What it says is so on this server: row.c, NO SHARING. */
+TEST(postgres_does_not_show_who_shares_a_row_and_passes_a_writer)
+{
+    static const char shares[] = "BEGIN; SELECT n FROM readers FOR SHARE;";
+    FILE *first, *second, *writer;
+
+    if (scene_is_sqlite() || !scene_is_postgres() || !scene_is("row"))
+        T_SKIP_TRAIT("strategy row");
+    scene_sql("CREATE TABLE readers (n int PRIMARY KEY)");
+    scene_sql("INSERT INTO readers VALUES (7)");
+    for (int i = 0; i < 2; i++) {
+        *(i ? &second : &first) = scene_operator(shares);
+        t_poll_until(
+            scene_sql("SELECT count(*) FROM readers t,pg_locks k WHERE "
+                      "k.locktype='transactionid' AND "
+                      "k.transactionid=t.xmax") == !i,
+            20000);
+    }
+    writer = scene_operator("SELECT n FROM readers FOR UPDATE;");
+    t_poll_until(scene_sql("SELECT count(*) FROM pg_locks WHERE NOT granted") ==
+                     1,
+                 20000);
+    CHECK_EQ(scene_sql("SELECT n FROM readers FOR SHARE NOWAIT"), 7);
+    pclose(first);
+    pclose(second);
+    pclose(writer);
+}
+
+TEST(mysql_keeps_a_row_lock_behind_a_savepoint)
+{
+    const char *share = scene_is_mysql() ? "FOR SHARE" : "LOCK IN SHARE MODE";
+    char downgrade[200];
+    FILE *writer;
+
+    if (scene_is_sqlite() || scene_is_postgres() || !scene_is("row"))
+        T_SKIP_TRAIT("strategy row");
+    scene_sql("CREATE TABLE readers (n int PRIMARY KEY)");
+    scene_sql("INSERT INTO readers VALUES (7)");
+    CHECK_EQ(scene_sql("SELECT n FROM readers %s SKIP LOCKED", share), 7);
+    snprintf(downgrade, sizeof(downgrade),
+             "BEGIN; SELECT n FROM readers %s; SAVEPOINT weaker; SELECT n FROM "
+             "readers FOR UPDATE; ROLLBACK TO weaker;",
+             share);
+    writer = scene_operator(downgrade);
+    CHECK_EQ(scene_sql("SELECT COUNT(*) FROM information_schema.INNODB_TRX"),
+             1);
+    CHECK_NE(scene_sql("SELECT n FROM readers %s SKIP LOCKED", share), 7);
+    pclose(writer);
+    CHECK_EQ(scene_sql("SELECT n FROM readers %s SKIP LOCKED", share), 7);
 }
 
 /* Longer than a server may let a transaction idle. */
@@ -325,7 +412,7 @@ TEST(to_free_by_force_wakes_who_waits)
     struct hf_lock_opts opts = lasting(60000);
     hf_client *a = scene_open(0, ""), *b = scene_open(0, "");
     const char *key = scene_key("force wakes");
-    struct hf_event event;
+    struct hf_event event = HF_EVENT_INIT;
     hf_request *req;
     hf_lock *lk;
 
@@ -348,7 +435,7 @@ TEST(a_handle_is_taken_up_once)
     struct hf_lock_opts opts = lasting(20000);
     hf_client *a = scene_open(0, ""), *b = scene_open(0, "");
     const char *key = scene_key("handle");
-    struct hf_handle handle;
+    struct hf_handle handle = HF_HANDLE_INIT;
     hf_lock *lk, *one, *two = NULL;
     uint64_t fence;
 

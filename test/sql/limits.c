@@ -171,7 +171,7 @@ static int64_t sessions_until(int64_t id)
 static int64_t sessions_make(hf_client *client)
 {
     hf_request *requests[4];
-    struct hf_event event;
+    struct hf_event event = HF_EVENT_INIT;
 
     for (int i = 0; i < 4; i++)
         CHECK_OK(hf_acquire_start(

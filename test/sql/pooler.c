@@ -10,6 +10,7 @@
 
 #include <arpa/inet.h>
 #include <poll.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -211,6 +212,59 @@ TEST(no_statement_of_another_table_is_run_behind_a_pooler_that_hides)
     hf_close(holder);
     hf_close(rival);
     hf_close(other);
+    t_tell(&pooler, -1);
+    t_join(&pooler);
+}
+
+static void *let_go(void *arg)
+{
+    hf_release(arg, NULL);
+    return NULL;
+}
+
+/* A waiter that has no pooler is told how long it has what it is given, and
+ * counts from its last try.  That may have come while the request that gives
+ * waited for the row: so it is given from then on, not from when the request
+ * arrived. */
+TEST(what_is_passed_on_late_behind_a_pooler_lasts_as_long)
+{
+    struct t_peer pooler = t_fork(pooler_run, NULL);
+    int port = (int)t_hear(&pooler);
+    hf_client *client = open_table(port, "late"), *more;
+    struct hf_lock_opts one = HF_LOCK_OPTS_INIT;
+    pthread_t thread;
+    FILE *other;
+    hf_lock *lk;
+
+    use(client);
+    more = open_table(port, "late");
+    use(more);
+    t_tell(&pooler, 1);
+    t_hear(&pooler);
+    use(client);
+    one.ttl_ms = 30000;
+    one.permits = 1;
+    CHECK_OK(hf_acquire(client, "k", 0, &one, &lk, &t_err));
+    scene_sql("INSERT INTO late_queue VALUES ('k','%032d',1,1,1,5000,"
+              "clock_timestamp()+interval '1 h',NULL,NULL,NULL)",
+              1);
+    other =
+        scene_operator("BEGIN; SELECT 1 FROM late WHERE name='k' FOR UPDATE;");
+    t_poll_until(scene_sql("SELECT count(*) FROM pg_stat_activity WHERE "
+                           "state='idle in transaction'") == 1,
+                 20000);
+    CHECK_EQ(pthread_create(&thread, NULL, let_go, lk), 0);
+    t_poll_until(scene_sql("SELECT count(*) FROM pg_locks WHERE NOT granted"),
+                 20000);
+    scene_operator_runs(other, "CREATE TABLE moment AS SELECT "
+                               "clock_timestamp() AS was; COMMIT;");
+    pclose(other);
+    pthread_join(thread, NULL);
+    CHECK_EQ(scene_sql("SELECT count(*) FROM late_holders,moment WHERE "
+                       "expires_at-ttl_ms*interval '1 ms'>=was"),
+             1);
+    hf_close(client);
+    hf_close(more);
     t_tell(&pooler, -1);
     t_join(&pooler);
 }

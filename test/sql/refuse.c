@@ -240,7 +240,7 @@ static void pooler_works(int port, const char *strategy)
     hf_client *a = pooler_open(port, strategy);
     hf_client *b = pooler_open(port, strategy);
     struct hf_info info = HF_INFO_INIT;
-    struct hf_event event;
+    struct hf_event event = HF_EVENT_INIT;
     hf_lock *lk, *none = NULL;
     hf_request *req;
 

@@ -5,6 +5,7 @@
 #include "scene.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <stdarg.h>
@@ -203,6 +204,22 @@ void scene_operator_runs(FILE *pipe, const char *text)
     t_sleep_ms(500); /* It cannot be asked whether it has got there. */
 }
 
+struct hf_info scene_inspected(hf_client *client, const char *key)
+{
+    struct hf_info info = HF_INFO_INIT;
+
+    CHECK_OK(hf_inspect(client, key, &info, &t_err));
+    return info;
+}
+
+uint64_t scene_requests(hf_client *client)
+{
+    struct hf_stats stats = {.size = sizeof(stats)};
+
+    CHECK_OK(hf_stats(client, &stats, &t_err));
+    return stats.requests;
+}
+
 void scene_refused(const char *url, hf_status want, const char *word)
 {
     hf_client *client = NULL;
@@ -350,4 +367,22 @@ void scene_proxy_end(struct scene_proxy *proxy)
 {
     t_tell(&proxy->peer, -1);
     t_join(&proxy->peer);
+}
+
+void scene_set_clock_ns(int64_t seconds, int64_t ns)
+{
+    const char *path = getenv("HF_CLOCK_FILE");
+    const int64_t offset[2] = {seconds, ns};
+    int fd;
+
+    if (!path)
+        T_SKIP_HOST("the server's clock cannot be moved without the shim");
+    fd = open(path, O_WRONLY | O_CLOEXEC);
+    CHECK_EQ(pwrite(fd, offset, sizeof(offset), 0), sizeof(offset));
+    close(fd);
+}
+
+void scene_set_clock(int64_t seconds)
+{
+    scene_set_clock_ns(seconds, 0);
 }

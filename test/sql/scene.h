@@ -41,6 +41,10 @@ void scene_server(const char *command);
 /* Have it started with these options from now on. */
 void scene_options(const char *options);
 
+/* Let the server's clock be `seconds` ahead; skip the test where it cannot be. */
+void scene_set_clock(int64_t seconds);
+void scene_set_clock_ns(int64_t seconds, int64_t ns);
+
 /* Let the operator end all our sessions. */
 void scene_end_sessions(void);
 
@@ -48,6 +52,10 @@ void scene_end_sessions(void);
  * hearing of it; end it. */
 FILE *scene_operator(const char *text);
 void scene_operator_runs(FILE *, const char *text);
+
+/* What is known of the key, and how many requests the client has sent. */
+struct hf_info scene_inspected(hf_client *, const char *key);
+uint64_t scene_requests(hf_client *);
 
 /* The URL must be refused with this status, and the text say `word`. */
 void scene_refused(const char *url, hf_status want, const char *word);

@@ -8,7 +8,6 @@
  */
 #include "scene.h"
 
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -192,7 +191,7 @@ TEST(a_plain_pair_is_two_statements)
 
     if (scene_is_postgres())
         T_SKIP_TRAIT("a server that counts statements");
-    client = scene_open(0, "");
+    client = scene_open(0, "&keep=off");
     before = scene_sql(ask);
     each = scene_sql(ask) - before;
     before = scene_sql(ask);
@@ -261,21 +260,34 @@ TEST_TIMEOUT(the_mark_of_a_writer_that_is_dead_lapses, 60)
     hf_close(client);
 }
 
+/* Tickets, or the marks of those who wait without a queue. */
+static int64_t rows_of(hf_client *client, const char *key)
+{
+    struct hf_service service = {.size = sizeof(service)};
+    int64_t n = holders_of(key);
+
+    CHECK_OK(hf_describe(client, &service, &t_err));
+    if (service.traits & HF_TRAIT_QUEUED)
+        n += scene_sql("SELECT count(*) FROM holdfast_lock_queue WHERE name=%s",
+                       literal(key));
+    return n;
+}
+
 /* It keeps readers out while it waits, and leaves nothing when it does not. */
-TEST_TIMEOUT(a_writer_that_waits_keeps_readers_out_and_takes_its_mark_along, 60)
+static void writer_waits(const char *more)
 {
     struct hf_lock_opts read = sharing(60000, HF_SHARED, 0);
     struct hf_lock_opts write = sharing(60000, 0, 0);
-    hf_client *a = scene_open(0, ""), *b = scene_open(0, "");
+    hf_client *a = scene_open(0, more), *b = scene_open(0, more);
     const char *key = scene_key("mark");
     hf_lock *lk, *none = NULL;
-    struct hf_event event;
+    struct hf_event event = HF_EVENT_INIT;
     hf_request *req;
 
     for (int i = 0; i < 2; i++) {
         CHECK_OK(hf_acquire(a, key, 0, &read, &lk, &t_err));
         CHECK_OK(hf_acquire_start(b, key, 60000, &write, NULL, &req, &t_err));
-        t_poll_until(holders_of(key) == 2, 10000);
+        t_poll_until(rows_of(a, key) == 2, 10000);
         CHECK_STATUS(hf_acquire(a, key, 0, &read, &none, &t_err), HF_BUSY);
         if (i)
             hf_request_cancel(req);
@@ -283,12 +295,23 @@ TEST_TIMEOUT(a_writer_that_waits_keeps_readers_out_and_takes_its_mark_along, 60)
             CHECK_OK(hf_release(lk, &t_err));
         t_poll_until(hf_next_event(b, &event), 20000);
         CHECK_EQ(event.type, i ? HF_FAILED : HF_GRANTED);
-        t_poll_until(holders_of(key) == i, 10000);
+        t_poll_until(rows_of(a, key) == i, 10000);
         CHECK_OK(hf_release(i ? lk : event.lock, &t_err));
-        CHECK_EQ(holders_of(key), 0);
+        CHECK_EQ(rows_of(a, key), 0);
     }
     hf_close(a);
     hf_close(b);
+}
+
+TEST_TIMEOUT(a_writer_that_waits_keeps_readers_out_and_takes_its_mark_along, 60)
+{
+    writer_waits("&queue=barge");
+}
+
+TEST_TIMEOUT(a_writer_that_waits_keeps_readers_out_and_takes_its_ticket_along,
+             60)
+{
+    writer_waits("");
 }
 
 TEST(a_token_that_makes_no_sense_is_a_lock_like_others)
@@ -403,19 +426,6 @@ TEST_TIMEOUT(a_reader_that_arrives_after_its_release_holds_nothing, 60)
 
 /* ---- the clock ------------------------------------------------------------- */
 
-static void clock_set(int64_t seconds)
-{
-    const char *path = getenv("HF_CLOCK_FILE");
-    const int64_t offset[2] = {seconds, 0};
-    int fd;
-
-    if (!path)
-        T_SKIP_HOST("the server's clock cannot be moved without the shim");
-    fd = open(path, O_WRONLY | O_CLOEXEC);
-    CHECK_EQ(pwrite(fd, offset, sizeof(offset), 0), sizeof(offset));
-    close(fd);
-}
-
 TEST(a_clock_that_jumps_ends_a_permit_only_if_another_has_come)
 {
     struct hf_lock_opts opts = sharing(30000, 0, 1);
@@ -423,19 +433,19 @@ TEST(a_clock_that_jumps_ends_a_permit_only_if_another_has_come)
     const char *key = scene_key("jump");
     hf_lock *one, *two = NULL;
 
-    clock_set(0);
+    scene_set_clock(0);
     CHECK_OK(hf_acquire(a, key, 0, &opts, &one, &t_err));
-    clock_set(3600);
+    scene_set_clock(3600);
     CHECK_OK(hf_extend(one, 0, &t_err));
     CHECK_STATUS(hf_acquire(b, key, 0, &opts, &two, &t_err), HF_BUSY);
-    clock_set(0); /* A time that lies an hour ahead is repaired. */
+    scene_set_clock(0); /* A time that lies an hour ahead is repaired. */
     CHECK_OK(hf_extend(one, 0, &t_err));
     if (scene_is("lease"))
         CHECK_EQ(scene_sql("SELECT count(*) FROM holdfast_lock WHERE name=%s "
                            "AND expires_at>%s",
                            literal(key), moment(300)),
                  0);
-    clock_set(3600);
+    scene_set_clock(3600);
     if (scene_is("lease")) {
         CHECK_OK(hf_acquire(b, key, 0, &opts, &two, &t_err));
         CHECK_GT(hf_fence(two), hf_fence(one));
@@ -446,7 +456,7 @@ TEST(a_clock_that_jumps_ends_a_permit_only_if_another_has_come)
         CHECK_STATUS(hf_acquire(b, key, 0, &opts, &two, &t_err), HF_BUSY);
         CHECK_OK(hf_release(one, &t_err));
     }
-    clock_set(0);
+    scene_set_clock(0);
     hf_close(a);
     hf_close(b);
 }
@@ -458,7 +468,7 @@ TEST(without_the_table_of_holders_plain_locks_work)
     struct hf_lock_opts read = sharing(30000, HF_SHARED, 0);
     struct hf_lock_opts write = sharing(30000, 0, 0);
     hf_client *client;
-    struct hf_handle handle;
+    struct hf_handle handle = HF_HANDLE_INIT;
     hf_lock *lk = NULL, *none = NULL;
 
     hf_close(scene_open(0, "&table=lone"));
@@ -558,3 +568,118 @@ TEST_TIMEOUT(a_table_of_holders_that_keeps_less_is_refused, 120)
 }
 
 T_MAIN
+
+/* ---- the queue ------------------------------------------------------------ */
+
+static int64_t tickets_of(const char *key)
+{
+    return scene_sql("SELECT count(*) FROM holdfast_lock_queue WHERE name=%s",
+                     literal(key));
+}
+
+/* The lock is passed to it, for it is the first, and from it to the next. */
+TEST_TIMEOUT(a_dead_waiter_holds_the_line_up_once, 90)
+{
+    struct hf_lock_opts opts = sharing(60000, 0, 0);
+    hf_client *a = scene_open(0, ""), *b = scene_open(0, "");
+    const char *key = scene_key("line");
+    struct hf_event event = HF_EVENT_INIT;
+    hf_request *req;
+    uint64_t fence;
+    hf_lock *lk;
+
+    CHECK_OK(hf_acquire(a, key, 0, &opts, &lk, &t_err));
+    fence = hf_fence(lk);
+    scene_sql("INSERT INTO holdfast_lock_queue "
+              "(name,token,ticket,kind,nth,ttl_ms,expires_at) VALUES "
+              "(%s,'a dead waiter',1,-1,1,60000,%s); SELECT 0",
+              literal(key), moment(60));
+    CHECK_OK(hf_acquire_start(b, key, 80000, &opts, NULL, &req, &t_err));
+    t_poll_until(tickets_of(key) == 2, 10000);
+    CHECK_OK(hf_release(lk, &t_err));
+    t_poll_until(hf_next_event(b, &event), 60000);
+    CHECK_EQ(event.type, HF_GRANTED);
+    CHECK_GT(hf_fence(event.lock), fence + 1); /* one was the dead one's */
+    CHECK_EQ(tickets_of(key), 0);
+    CHECK_OK(hf_release(event.lock, &t_err));
+    CHECK(!is_held(a, key));
+    hf_close(a);
+    hf_close(b);
+}
+
+/* Both kinds of clients exclude each other, and each gets its turn.  A release
+ * of the one kind may be found by the other's slow poll only, after up to two
+ * thirds of a lease. */
+TEST_TIMEOUT(a_client_without_a_queue_is_excluded_and_gets_its_turn, 180)
+{
+    struct hf_lock_opts opts = sharing(20000, 0, 0);
+    hf_client *fair = scene_open(0, ""), *other = scene_open(0, "&queue=barge");
+    const char *key = scene_key("both");
+    hf_client *first = fair, *second = other, *swap;
+    struct hf_event event = HF_EVENT_INIT;
+    hf_lock *lk, *none = NULL;
+    hf_request *req;
+
+    for (int i = 0; i < 6; i++, swap = first, first = second, second = swap) {
+        CHECK_OK(hf_acquire(first, key, 10000, &opts, &lk, &t_err));
+        CHECK_STATUS(hf_acquire(second, key, 0, &opts, &none, &t_err), HF_BUSY);
+        CHECK_OK(
+            hf_acquire_start(second, key, 30000, &opts, NULL, &req, &t_err));
+        CHECK_OK(hf_release(lk, &t_err));
+        t_poll_until(hf_next_event(second, &event), 30000);
+        CHECK_EQ(event.type, HF_GRANTED);
+        CHECK_STATUS(hf_acquire(first, key, 0, &opts, &none, &t_err), HF_BUSY);
+        CHECK_OK(hf_release(event.lock, &t_err));
+    }
+    hf_close(fair);
+    hf_close(other);
+}
+
+/* ---- what nobody uses any more -------------------------------------------- */
+
+static struct hf_collected collected(hf_client *client, int64_t older_ms,
+                                     bool dry_run)
+{
+    struct hf_collected ret = HF_COLLECTED_INIT;
+
+    CHECK_OK(hf_collect(client, older_ms, dry_run, &ret, &t_err));
+    CHECK_EQ(ret.looked_at, ret.removed + ret.kept);
+    return ret;
+}
+
+static int64_t rows_under(const char *table)
+{
+    return scene_sql("SELECT count(*) FROM %s", table);
+}
+
+/* The age of a row is that of its fence. */
+TEST(rows_of_keys_that_were_free_for_long_are_removed)
+{
+    hf_client *client = scene_open(0, "&table=idle");
+    uint64_t fence = 0;
+    hf_lock *lk, *holding;
+    char key[96];
+
+    for (int i = 0; i < 700; i++) {
+        snprintf(key, sizeof(key), "once %d", i);
+        CHECK_OK(hf_acquire(client, key, 0, NULL, &lk, &t_err));
+        fence = hf_fence(lk);
+        CHECK_OK(hf_release(lk, &t_err));
+    }
+    CHECK_EQ(collected(client, 0, false).removed, 0); /* within the hour */
+    scene_sql("UPDATE idle SET fence=fence-10800000000; SELECT 0");
+    CHECK_OK(hf_acquire(client, "held", 0, NULL, &holding, &t_err));
+    CHECK_OK(hf_acquire(client, "kept", 0, NULL, &lk, &t_err));
+    CHECK_OK(hf_release(lk, &t_err));
+    CHECK_EQ(collected(client, 3 * 3600 * 1000, false).removed, 0);
+    CHECK_EQ(collected(client, 3600 * 1000, true).removed, 700);
+    CHECK_EQ(rows_under("idle"), 702);
+    CHECK_EQ(collected(client, 3600 * 1000, false).removed, 700);
+    CHECK_EQ(rows_under("idle"), 2);
+    CHECK_OK(hf_extend(holding, 0, &t_err));
+    CHECK_OK(hf_acquire(client, key, 0, NULL, &lk, &t_err));
+    CHECK_GT(hf_fence(lk), fence);
+    CHECK_OK(hf_release(lk, &t_err));
+    CHECK_OK(hf_release(holding, &t_err));
+    hf_close(client);
+}

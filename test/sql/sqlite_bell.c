@@ -82,7 +82,7 @@ static void hold_as_we_are(struct t_peer *up, void *arg)
 static void woken(struct t_peer *peer, const char *name, const char *meanwhile)
 {
     struct hf_lock_opts opts = HF_LOCK_OPTS_INIT;
-    struct hf_event event;
+    struct hf_event event = HF_EVENT_INIT;
     char command[512];
     hf_client *client;
     hf_request *req;

@@ -6,6 +6,7 @@
 #include "../t.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <sched.h>
 #include <sqlite3.h>
 #include <stdio.h>
@@ -171,6 +172,65 @@ TEST(a_client_is_never_granted_a_lower_fence_by_an_older_file)
     CHECK_GT(hf_fence(lk), fence);
     CHECK_OK(hf_release(lk, &t_err));
     hf_close(client);
+}
+
+struct waiter {
+    hf_client *client;
+    struct hf_lock_opts opts;
+    hf_lock *lk;
+};
+
+static void *await(void *arg)
+{
+    struct waiter *w = arg;
+
+    CHECK_OK(hf_acquire(w->client, "k", 20000, &w->opts, &w->lk, &t_err));
+    return NULL;
+}
+
+/* The next holder of a new file, who knows nothing of that, passes it on. */
+static void passed_on(unsigned flags)
+{
+    struct t_peer peer = t_fork(take_next, NULL);
+    struct waiter w = {open_url(url_of("x.db")), HF_LOCK_OPTS_INIT, NULL};
+    struct hf_info info = HF_INFO_INIT;
+    hf_lock *lk = take(w.client, "k", 3000);
+    pthread_t thread;
+    uint64_t fence;
+
+    CHECK_OK(hf_release(lk, &t_err));
+    run_sql("UPDATE holdfast_lock SET fence=fence+3600000000");
+    lk = take(w.client, "k", 3000);
+    fence = hf_fence(lk);
+    CHECK_OK(hf_release(lk, &t_err));
+    shell("rm -f x.db x.db-wal x.db-shm");
+    t_tell(&peer, 0);
+    CHECK_LT(t_hear(&peer), fence);
+    w.opts.flags = flags;
+    CHECK_EQ(pthread_create(&thread, NULL, await, &w), 0);
+    do
+        CHECK_OK(hf_inspect(w.client, "k", &info, &t_err));
+    while (!info.waiters);
+    t_tell(&peer, 0);
+    pthread_join(thread, NULL);
+    CHECK_GT(hf_fence(w.lk), fence);
+    CHECK_OK(hf_extend(w.lk, 0, &t_err));
+    CHECK_OK(hf_release(w.lk, &t_err));
+    t_join(&peer);
+    lk = take(w.client, "k", 3000);
+    CHECK_GT(hf_fence(lk), fence);
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_close(w.client);
+}
+
+TEST(a_client_is_never_passed_a_lower_fence_by_an_older_file)
+{
+    passed_on(0);
+}
+
+TEST(a_reader_is_never_passed_a_lower_fence_by_an_older_file)
+{
+    passed_on(HF_SHARED);
 }
 
 TEST(a_relative_path_means_the_same_file_after_a_chdir)

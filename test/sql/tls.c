@@ -104,7 +104,7 @@ static const char *tls_two_hosts(void)
 static void tls_works(const char *url)
 {
     hf_client *a = NULL, *b = NULL;
-    struct hf_event event;
+    struct hf_event event = HF_EVENT_INIT;
     hf_request *req;
     hf_lock *lk;
 

@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 #
-# table.py PAGE SERVICES FIGURES - put the figures of matrix into the
-# table between the marks in PAGE; a cell that has no new figures stays.
-import re
+# table.py PAGE SERVICES DIR - put the sums that sums.py keeps in DIR into the
+# table between the marks in PAGE; a cell that has none stays.
+import pathlib
 import sys
 
-page_path, services_path, figures_path = sys.argv[1:]
+sys.dont_write_bytecode = True
+import sums
+
+page_path, services_path, kept_path = sys.argv[1:]
 FAULTS = {
     "kill": "a client is killed",
     "stop": "a client is stopped",
@@ -36,6 +39,8 @@ services = [
     if line.strip() and not line.lstrip().startswith("#")
 ]
 names = [words[0] for words in services]
+listed = next(line.split()[3:-1] for line in open(services_path)
+              if line.startswith("# name "))
 
 page = open(page_path).read()
 head, rest = page.split(BEGIN)
@@ -54,21 +59,19 @@ for line in old.splitlines():
                 for name, text in zip(columns, parts[1:]):
                     cells[name, fault] = text
 
-for line in open(figures_path):
-    name, fault, status, promise, *words = line.split()
-    f = {k: int(v) for k, v in (word.split("=") for word in words)}
+for cell, f in sums.total(pathlib.Path(kept_path)).items():
     text = "%s: %d, %d, **%d**" % (
-        promise, f["operations"], f["faults"], f["violations"])
+        f["promise"], f["operations"], f["faults"], f["violations"])
     if f["overlaps"]:
         text += "; overlaps %d" % f["overlaps"]
     if f["damaged"]:
         text += "; unfenced damage %d" % f["damaged"]
-    cells[name, fault] = text
+    cells[cell] = text
 
 rows = ["| fault | " + " | ".join("`%s:`" % name for name in names) + " |",
         "|---" * (len(names) + 1) + "|"]
-for at, (fault, words) in enumerate(FAULTS.items()):
-    row = [words]
+for at, fault in enumerate(listed):
+    row = [FAULTS[fault]]
     for service in services:
         promised = service[2 + at]
         row.append("-" if promised == "-" else

@@ -102,7 +102,7 @@ TEST(a_try_that_arrives_after_the_release_is_taken_back)
 
 static void far_take_failed(hf_client *client, int n, hf_status want)
 {
-    struct hf_event event;
+    struct hf_event event = HF_EVENT_INIT;
     int i;
 
     for (i = 0; i < n; i++) {
@@ -172,7 +172,7 @@ TEST(no_call_of_an_event_loop_goes_to_the_service_itself)
 {
     struct hf_lock_opts opts = far_opts(500, 0);
     hf_client *client = far_client(60000);
-    struct hf_event event;
+    struct hf_event event = HF_EVENT_INIT;
     hf_lock *locks[20], *lingering;
     hf_request *rq;
     char key[16];
@@ -205,7 +205,7 @@ TEST(no_call_of_an_event_loop_goes_to_the_service_itself)
 TEST(one_request_that_has_no_answer_does_not_keep_the_next_waiting)
 {
     hf_client *client = far_client(60000);
-    struct hf_event event;
+    struct hf_event event = HF_EVENT_INIT;
     hf_request *rq;
 
     atomic_store(&far_silent, true);
@@ -228,7 +228,7 @@ static void far_check_wait(int keys, unsigned flags)
     struct hf_lock_opts opts = far_opts(30000, flags);
     hf_client *client = far_client(60000);
     int64_t began = t_now_ms();
-    struct hf_event event;
+    struct hf_event event = HF_EVENT_INIT;
     hf_request *rq;
     char name[16];
     int i;
@@ -331,7 +331,7 @@ TEST(a_lease_that_is_nearly_over_is_not_handed_on)
     hf_client *client = far_client(5000);
     hf_lock *lk = far_lock(client, "k", 3000);
     uint64_t fence = hf_fence(lk);
-    struct hf_event event;
+    struct hf_event event = HF_EVENT_INIT;
     hf_request *rq;
     hf_status st;
 
@@ -419,7 +419,7 @@ TEST(each_holder_of_a_lease_is_told_that_it_is_at_risk)
 {
     struct hf_lock_opts opts = far_opts(6000, 0);
     hf_client *client = far_client(5000);
-    struct hf_event event;
+    struct hf_event event = HF_EVENT_INIT;
     hf_lock *lk;
     int i;
 

@@ -300,7 +300,7 @@ static hf_client *far_client_of(const struct hfi_backend *be,
     return client;
 }
 
-static hf_client *far_client(int64_t timeout_ms)
+static inline hf_client *far_client(int64_t timeout_ms)
 {
     return far_client_of(&far_backend, timeout_ms);
 }

@@ -13,7 +13,7 @@ static struct hf_handle far_detached(hf_client *client, const char *key,
                                      int64_t ttl_ms)
 {
     struct hf_lock_opts opts = far_opts(ttl_ms, 0);
-    struct hf_handle handle;
+    struct hf_handle handle = HF_HANDLE_INIT;
     hf_lock *lk;
 
     opts.owner = "somebody";
@@ -46,7 +46,7 @@ TEST(a_lock_that_is_being_attached_is_shown_to_nobody)
     hf_client *client = far_client(1500);
     struct hf_handle handle = far_detached(client, "silent", 60000);
     struct attacher a = {.client = client, .handle = &handle};
-    struct hf_event event;
+    struct hf_event event = HF_EVENT_INIT;
     hf_lock *lk;
 
     opts.owner = "somebody";
@@ -141,7 +141,7 @@ TEST(an_extension_that_may_have_been_carried_out_is_uncertain)
 {
     struct hf_lock_opts opts = far_opts(30000, HF_MANUAL);
     hf_client *client = far_client(600);
-    struct hf_handle handle;
+    struct hf_handle handle = HF_HANDLE_INIT;
     hf_lock *lk;
 
     CHECK_OK(hf_acquire(client, "k", 0, &opts, &lk, &t_err));
@@ -165,7 +165,7 @@ TEST(a_late_request_does_not_shorten_what_a_handle_stands_for)
     struct hf_lock_opts opts = far_opts(60000, 0);
     hf_client *client = far_client(5000);
     hf_lock *lk = far_lock(client, "k", 60000);
-    struct hf_handle handle;
+    struct hf_handle handle = HF_HANDLE_INIT;
 
     atomic_store(&far_late_renewal, true);
     CHECK_OK(hf_extend(lk, 20000, &t_err)); /* by its second attempt */
@@ -182,7 +182,7 @@ TEST(a_try_that_arrives_after_a_handle_was_released_is_taken_back)
 {
     struct hf_lock_opts opts = far_opts(40000, 0);
     hf_client *client = far_client(5000);
-    struct hf_handle handle;
+    struct hf_handle handle = HF_HANDLE_INIT;
     hf_lock *lk;
 
     atomic_store(&far_late_try, true);
@@ -199,7 +199,7 @@ TEST(a_lock_whose_token_cannot_be_replaced_is_given_back_not_detached)
 {
     hf_client *client = far_client(400);
     hf_lock *lk = far_lock(client, "k", 60000);
-    struct hf_handle handle;
+    struct hf_handle handle = HF_HANDLE_INIT;
 
     atomic_store(&far_late_renewal, true);
     CHECK_OK(hf_extend(lk, 5000, &t_err));
@@ -387,7 +387,7 @@ TEST(a_handle_stands_for_one_mode_after_a_downgrade_without_an_answer)
     struct hf_lock_opts opts = far_opts(30000, HF_SHARED);
     struct hfi_backend be = far_backend;
     struct hf_info info = HF_INFO_INIT;
-    struct hf_handle handle;
+    struct hf_handle handle = HF_HANDLE_INIT;
     hf_client *client;
     hf_lock *lk;
 

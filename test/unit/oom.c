@@ -49,12 +49,21 @@ static void unlock(hf_lock *lk)
         CHECK_STATUS(hf_release(lk, &t_err), HF_OK);
 }
 
+/* The next event that is not an observer's. */
+static bool next_event(hf_client *client, struct hf_event *ret)
+{
+    while (hf_next_event(client, ret))
+        if (ret->type != HF_CHANGED)
+            return true;
+    return false;
+}
+
 /* Wait for the one event that every request ends in. */
 static hf_lock *outcome(hf_client *client, hf_status want)
 {
-    struct hf_event event;
+    struct hf_event event = HF_EVENT_INIT;
 
-    t_poll_until(hf_next_event(client, &event), 20000);
+    t_poll_until(next_event(client, &event), 20000);
     if (event.type == HF_GRANTED)
         return event.lock;
     CHECK_EQ(event.type, HF_FAILED);
@@ -108,6 +117,43 @@ static void look(hf_client *client, hf_lock *lk)
     CHECK(hf_held(lk));
 }
 
+/* The answer to a question of an event loop; true if there is one. */
+static bool answered(hf_client *client, hf_status st)
+{
+    struct hf_event event = HF_EVENT_INIT;
+
+    if (!worked(st))
+        return false;
+    t_poll_until(next_event(client, &event), 20000);
+    CHECK_EQ(event.type, HF_ANSWERED);
+    t_err = event.error;
+    return worked(event.error.status);
+}
+
+/* What is no lock, and a release that goes on without memory for its event. */
+static void ask(hf_client *client, uint64_t fence)
+{
+    struct hf_change change = HF_CHANGE_INIT;
+    struct hf_info info = HF_INFO_INIT;
+    hf_request *req = NULL;
+    hf_lock *lk;
+
+    if (answered(client,
+                 hf_inspect_start(client, "one", &info, NULL, &req, &t_err)))
+        CHECK(info.held);
+    answered(client, hf_check_start(client, "one", fence, NULL, &req, &t_err));
+    if (answered(client, hf_list_start(client, NULL, NULL, &req, &t_err))) {
+        CHECK(hf_list_next(req, &change));
+        hf_list_end(req);
+    }
+    lk = lock(client, "two", 0, 0, NULL);
+    if (!lk)
+        return;
+    hf_release_start(lk, NULL, &req);
+    if (req)
+        CHECK(answered(client, HF_OK));
+}
+
 /* Two keys, one of which lingers here and does not fit. */
 static void several(hf_client *client, unsigned flags)
 {
@@ -131,9 +177,35 @@ static void several(hf_client *client, unsigned flags)
     }
 }
 
+static void cancel(hf_client *client)
+{
+    struct hf_lock_opts opts = HF_LOCK_OPTS_INIT;
+    hf_lock *lk = NULL;
+    hf_status st;
+
+    if (!worked(hf_canceler_new(client, &opts.canceler, &t_err)))
+        return;
+    hf_canceler_cancel(opts.canceler);
+    st = hf_acquire(client, "five", -1, &opts, &lk, &t_err);
+    if (st != HF_CANCELED)
+        CHECK(!worked(st));
+    hf_canceler_free(opts.canceler);
+}
+
+/* Whatever an observer lacks memory for, it finds later. */
+static hf_observer *observe(hf_client *client, const char *key, unsigned flags)
+{
+    hf_observer *observer = NULL;
+
+    worked(hf_observe_start(client, key, flags, NULL, &observer, &t_err));
+    return observer;
+}
+
 static void use(hf_client *a, hf_client *b)
 {
+    hf_observer *one = observe(b, "one", 0), *all = observe(b, "", HF_PREFIX);
     hf_lock *outer = lock(a, "one", 0, 0, "owner"), *inner;
+    struct hf_change change = HF_CHANGE_INIT;
 
     if (outer) {
         inner = lock(a, "one", 0, 0, "owner");
@@ -142,6 +214,8 @@ static void use(hf_client *a, hf_client *b)
         look(b, outer);
         unlock(inner);
     }
+    if (outer)
+        ask(b, hf_fence(outer));
     unlock(lock(b, "two", HF_FAIR, 0, NULL));
     unlock(lock(b, "three", 0, 50, NULL));
     unlock(lock(b, "three", HF_POLL, 50, NULL));
@@ -152,11 +226,21 @@ static void use(hf_client *a, hf_client *b)
     unlock(lock(b, "four", HF_SHARED, 0, NULL));
     unlock(inner);
     unlock(request(b, "five", 1000, HF_OK));
+    cancel(a);
+    hf_observer_next(all, &change);
+    hf_observe_stop(all);
     unlock(outer);
+    hf_observe_stop(one);
+}
+
+static void hear(void *arg, hf_log_level level, const char *text)
+{
+    (void)arg, (void)level, (void)text;
 }
 
 static void day(void)
 {
+    struct hf_client_opts opts = HF_CLIENT_OPTS_INIT;
     hf_client *a = NULL, *b = NULL;
 
     if (worked(hf_open(url, NULL, &a, &t_err)) &&
@@ -164,6 +248,12 @@ static void day(void)
         use(a, b);
     hf_close(a);
     hf_close(b);
+    opts.connect_ms = -1;
+    opts.log = hear;
+    a = NULL;
+    if (worked(hf_open(url, &opts, &a, &t_err)))
+        unlock(lock(a, "one", 0, 0, NULL));
+    hf_close(a);
 }
 
 /* Nothing is held or waited for. */

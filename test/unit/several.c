@@ -29,7 +29,7 @@ static struct hf_info look(hf_client *client, const char *key)
 
 static struct hf_event await_event(hf_client *client)
 {
-    struct hf_event event;
+    struct hf_event event = HF_EVENT_INIT;
 
     t_poll_until(hf_next_event(client, &event), 20000);
     return event;
@@ -109,7 +109,7 @@ TEST(a_call_that_fails_leaves_the_limits_of_its_owners_lock)
     hf_client *a = several_client(), *b = several_client();
     hf_lock *busy = far_lock(b, "z", 30000), *lk, *locks[KEYS];
     struct hf_lock_opts opts;
-    struct hf_event event;
+    struct hf_event event = HF_EVENT_INIT;
     struct hf_info info;
     hf_request *rq;
 
@@ -143,7 +143,7 @@ TEST(several_that_are_taken_have_their_limits)
     hf_client *a = several_client(), *b = several_client();
     struct hf_lock_opts opts = HF_LOCK_OPTS_INIT;
     hf_lock *busy, *locks[KEYS];
-    struct hf_event event;
+    struct hf_event event = HF_EVENT_INIT;
     hf_request *rq;
 
     opts.min_hold_ms = 60000;
@@ -177,7 +177,7 @@ TEST(what_is_held_while_others_are_waited_for_is_renewed_also_with_hf_manual)
     struct hf_lock_opts opts = HF_LOCK_OPTS_INIT;
     hf_lock *busy = far_lock(b, "b", 30000), *locks[2];
     int64_t began, lasts;
-    struct hf_event event;
+    struct hf_event event = HF_EVENT_INIT;
     hf_request *rq;
     uint64_t fence;
 

@@ -84,6 +84,7 @@ TEST(the_queue_keeps_its_order_across_the_wrap)
     CHECK_EQ(rank.position, 2);
     rank_of(names, 5, names[2], &rank);
     CHECK_STR(rank.ahead, "c-lock--2147483648");
+    CHECK(zk_rank_before(&rank, names[3])); /* although its number is greater */
     rank_of(names, 5, "e-lock-0000000000", &rank);
     CHECK(rank.own == NULL && !rank.first);
     rank_of(names, 0, "e-lock-0000000000", &rank);
@@ -139,6 +140,8 @@ TEST(names_tell_the_mode)
     CHECK(shares("0123__rlock__0000000007"));
     CHECK(shares("0123-shared__lock__0000000007"));
     CHECK(!shares("0123__lock__0000000007"));
+    CHECK(!shares("_c_0123-latch-0000000007"));
+    CHECK(shares("_c_0123-shared-latch-0000000007"));
 }
 
 TEST(those_who_share_hold_together_up_to_the_first_who_does_not)
@@ -159,6 +162,8 @@ TEST(those_who_share_hold_together_up_to_the_first_who_does_not)
     rank_of(names, 5, names[4], &rank);
     CHECK(rank.first);
     CHECK_EQ(rank.position, 2);
+    CHECK(zk_rank_before(&rank, names[3]));
+    CHECK(!zk_rank_before(&rank, names[4]) && !zk_rank_before(&rank, names[0]));
     rank_of(names, 5, names[0], &rank);
     CHECK(!rank.first);
     CHECK_STR(rank.ahead, "c-shared-lock-0000000003");

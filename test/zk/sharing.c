@@ -216,6 +216,60 @@ TEST(readers_with_one_owner_id_are_one_holder_in_all_clients)
     zkt_end();
 }
 
+/* Release the writer that they wait behind, and see them all granted, as one
+ * holder, before the writer behind them. */
+static void job_goes_first(hf_client *a, hf_client *b, const char *key,
+                           struct zkt_waiter *readers, size_t n)
+{
+    struct zkt_waiter writer;
+    struct hf_lock_opts read = shared_opts(20000);
+    hf_lock *lk;
+    size_t i;
+
+    read.owner = "job";
+    CHECK_OK(hf_acquire(a, key, 20000, NULL, &lk, &t_err));
+    for (i = 0; i < n; i++)
+        zkt_wait_start_with(&readers[i], readers[i].client, key, 10000, &read);
+    t_poll_until(zkt_children(zkt_path(key)) == (int)n + 1, 10000);
+    zkt_wait_start(&writer, b, key, 30000, 20000);
+    t_poll_until(zkt_children(zkt_path(key)) == (int)n + 2, 10000);
+    CHECK_OK(hf_release(lk, &t_err));
+    for (i = 0; i < n; i++)
+        t_check_status(__FILE__, __LINE__, "a reader",
+                       zkt_wait_end(&readers[i]), HF_OK);
+    CHECK(!atomic_load(&writer.done));
+    for (i = 0; i < n; i++)
+        CHECK_EQ(hf_fence(readers[i].lk), hf_fence(readers[0].lk));
+    for (i = 0; i < n; i++)
+        CHECK_OK(hf_release(readers[i].lk, &t_err));
+    t_check_status(__FILE__, __LINE__, "the writer", zkt_wait_end(&writer),
+                   HF_OK);
+    CHECK_OK(hf_release(writer.lk, &t_err));
+}
+
+/* join.c (4): they come to hold at the same moment, each with a number of its
+ * own, and agree on one of these. */
+TEST_TIMEOUT(readers_with_one_owner_id_do_not_chase_each_other, 120)
+{
+    struct zkt_waiter readers[12];
+    const char *key = zkt_key("k");
+    size_t n = sizeof(readers) / sizeof(readers[0]), i;
+    hf_client *a, *b;
+
+    zkt_begin();
+    a = zkt_open(zkt_url(""));
+    b = zkt_open(zkt_url(""));
+    for (i = 0; i < n; i++)
+        readers[i].client = zkt_open(zkt_url(""));
+    for (int round = 0; round < 3; round++)
+        job_goes_first(a, b, key, readers, n);
+    for (i = 0; i < n; i++)
+        hf_close(readers[i].client);
+    hf_close(a);
+    hf_close(b);
+    zkt_end();
+}
+
 TEST(who_was_joined_by_another_client_is_not_downgraded)
 {
     struct hf_lock_opts opts = zkt_opts(8000);

@@ -3,16 +3,13 @@
  * acquire.c - taking a key that is free.
  *
  * A key whose last index is known is taken by a single conditional write; else
- * the entry is read first, and made if there is none.  consul.c (2)
+ * the entry is read first, and made if there is none: look.c, consul.c (2).
  */
 #include "consul.h"
 
 #include "base/lease.h"
 
 #include "base/banned.h"
-
-/* Between tries of a key that is free but under a lock-delay. */
-#define DELAY_MS 250
 
 hf_status hfi_consul_granted(struct consul_try *t, uint64_t fence)
 {
@@ -40,7 +37,8 @@ static void try_ask_for(struct consul_try *t, struct consul_kv *kv)
     kv->wanted = true;
     kv->fence = hfi_consul_fence(kv);
     hfi_consul_kv_value(value, kv);
-    hfi_consul_op(&ops, "cas", t->k->name, NULL, value, kv->index);
+    hfi_consul_expect_index(&ops, t->k->name, kv->index);
+    hfi_consul_op_as(&ops, kv, "set", t->k->name, NULL, value);
     hfi_consul_txn(t->cc, &t->cc->calls, &ops, true, t->deadline, &done, NULL);
 }
 
@@ -61,6 +59,7 @@ static bool try_is_unclaimed(struct consul_try *t, const struct consul_kv *kv)
  * has changed. */
 static hf_status try_free(struct consul_try *t, const struct consul_kv *kv)
 {
+    hfi_consul_key_seen(t->k, kv);
     return hfi_consul_unlock_at(t->cc, t->k, kv->session, kv->index,
                                 hfi_consul_fence(kv), t->deadline, t->err)
                ? HF_BUSY
@@ -92,12 +91,14 @@ static hf_status try_judge(struct consul_try *t, struct consul_kv *kv)
     bool mine = !strcmp(k->holder, t->claim->token);
     hf_status st = HF_LOST;
 
+    memcpy(t->locked_by, kv->common, sizeof(t->locked_by));
+    t->common_ms = kv->common_ms;
     if (kv->session[0]) {
         if (mine && !strcmp(kv->session, k->session->id) &&
             !strcmp(kv->token, t->claim->token)) {
             if (kv->broken) /* No answer told of it: nobody is at work. */
                 return try_free(t, kv);
-            k->index = kv->index;
+            hfi_consul_key_seen(k, kv);
             return HF_OK;
         }
         if (!mine && hfi_consul_key_rebind(t->cc, k, kv))
@@ -109,10 +110,15 @@ static hf_status try_judge(struct consul_try *t, struct consul_kv *kv)
             return try_free(t, kv);
         return try_busy(t, kv);
     }
-    if (kv->foreign)
+    if (kv->semaphore && t->cc->options.cli) {
+        st = hfi_consul_semaphore_judge(t, kv);
+        if (st != HF_LOST || t->again)
+            return st;
+    } else if (kv->foreign) {
         return hfi_fail(t->err, HF_PROTOCOL,
                         "%s: there is something at this key that is no lock",
                         t->cc->base.endpoint);
+    }
     if (!mine && k->holder[0] && k->maybe && kv->index == k->expected_index)
         return HF_BUSY; /* Its try may still come: nothing has barred it. */
     if (kv->many) {
@@ -120,11 +126,24 @@ static hf_status try_judge(struct consul_try *t, struct consul_kv *kv)
         if (st != HF_LOST || t->again)
             return st;
     }
-    atomic_store(&t->cc->fresh, !kv->exists);
+    atomic_store(&t->cc->fresh, !kv->exists || t->look.made);
     if (!mine)
-        hfi_consul_key_free(t->cc, k, kv->many ? CONSUL_UNKNOWN : CONSUL_FREE,
-                            kv->index);
+        hfi_consul_key_free(
+            t->cc, k, kv->many || kv->semaphore ? CONSUL_UNKNOWN : CONSUL_FREE,
+            kv->index);
     k->index = kv->index;
+    return HF_LOST;
+}
+
+hf_status hfi_consul_not_made(struct consul_try *t, hf_status st)
+{
+    if (st == HF_UNCERTAIN)
+        return hfi_fail(t->err, HF_UNAVAILABLE,
+                        "%s: no answer, and nothing was locked",
+                        t->cc->base.endpoint);
+    if (st)
+        return st;
+    atomic_store(&t->cc->fresh, false);
     return HF_LOST;
 }
 
@@ -143,17 +162,11 @@ static hf_status try_create(struct consul_try *t)
                         t->err);
     if (!st && done.ok && done.index) {
         k->index = done.index;
+        hfi_consul_collect_some(t->cc);
         return HF_OK;
     }
     k->seen = CONSUL_UNKNOWN;
-    if (st == HF_UNCERTAIN)
-        return hfi_fail(t->err, HF_UNAVAILABLE,
-                        "%s: no answer, and nothing was locked",
-                        t->cc->base.endpoint);
-    if (st)
-        return st;
-    atomic_store(&t->cc->fresh, false);
-    return HF_LOST;
+    return hfi_consul_not_made(t, st);
 }
 
 /* What is written later has a higher index, whatever the key, unless the
@@ -184,6 +197,8 @@ static hf_status try_lock(struct consul_try *t)
     hfi_consul_many_prune(&t->many, &ops, t->s->id);
     if (t->queue_entry[0])
         hfi_consul_op(&ops, "delete", t->queue_entry, NULL, NULL, 0);
+    if (t->locked_by[0])
+        hfi_consul_op(&ops, "unlock", k->name, t->locked_by, value, 0);
     hfi_consul_op(&ops, "lock", k->name, t->s->id, value, 0);
     k->expected_index = k->index;
     st = hfi_consul_txn(t->cc, &t->cc->calls, &ops, true, t->deadline, &done,
@@ -199,6 +214,7 @@ static hf_status try_lock(struct consul_try *t)
         return st;
     if (done.ok) {
         k->index = done.index;
+        hfi_consul_common_freed(t->cc, t->locked_by, k->name);
         hfi_consul_index_rose(t->cc, done.index, before);
         if (t->queue_entry[0])
             hfi_consul_queue_left(t->cc, t->claim->key, t->claim->token, true);
@@ -208,12 +224,12 @@ static hf_status try_lock(struct consul_try *t)
         hfi_consul_session_dead(t->cc, t->s);
     k->seen = CONSUL_UNKNOWN;
     if (done.delayed)
-        t->busy->left_ms = DELAY_MS;
+        t->busy->left_ms = CONSUL_DELAY_MS;
     return done.delayed ? HF_BUSY : HF_LOST;
 }
 
 /* Another session, where the service has forgotten the one we had. */
-static hf_status try_session(struct consul_try *t)
+hf_status hfi_consul_try_session(struct consul_try *t)
 {
     struct consul_session *old = t->s;
     hf_status st;
@@ -236,6 +252,17 @@ static bool try_must_inspect(const struct consul_try *t)
            (t->queue_entry[0] && !t->k->index);
 }
 
+/* The entry of the key: as the look has found it, or now.  What may be ours is
+ * asked of a leader that is one. */
+static hf_status try_read(struct consul_try *t, struct consul_kv *ret)
+{
+    if (!t->look.done)
+        return hfi_consul_read(t->cc, &t->cc->calls, t->k->name,
+                               t->k->holder[0], t->deadline, ret, t->err);
+    *ret = t->look.kv;
+    return HF_OK;
+}
+
 /* Look at the key: HF_OK: it may be taken, as t->k says; HF_LOST: look again;
  * *have: we have it already. */
 static hf_status try_look(struct consul_try *t, bool *have)
@@ -245,19 +272,20 @@ static hf_status try_look(struct consul_try *t, bool *have)
 
     *have = false;
     t->again = false;
+    t->locked_by[0] = '\0';
+    t->common_ms = 0;
     if (t->joint && t->joint->holder[0]) {
         st = hfi_consul_join_again(t);
         *have = !st;
         if (st != HF_LOST)
             return st;
     }
-    if (!try_must_inspect(t))
+    if (!t->look.done && !try_must_inspect(t))
         return HF_OK;
-    /* What may be ours is asked of a leader that is one. */
-    st = hfi_consul_read(t->cc, &t->cc->calls, t->k->name, t->k->holder[0],
-                         t->deadline, &kv, t->err);
+    st = try_read(t, &kv);
     if (!st)
         st = try_judge(t, &kv);
+    hfi_consul_look_fini(t);
     *have = !st;
     if (!st)
         return hfi_consul_granted(t, hfi_consul_fence(&kv));
@@ -271,7 +299,7 @@ static hf_status try_key(struct consul_try *t)
     int i;
 
     for (i = 0; st == HF_LOST && i < CONSUL_ROUNDS; i++) {
-        st = try_session(t);
+        st = hfi_consul_try_session(t);
         if (!st)
             st = try_look(t, &have);
         if (have)
@@ -281,6 +309,8 @@ static hf_status try_key(struct consul_try *t)
         if (!st)
             st = t->joint ? hfi_consul_join(t) : try_lock(t);
         hfi_consul_many_fini(&t->many);
+        if (t->once)
+            return st;
     }
     if (st == HF_LOST) { /* So many want it that somebody has it. */
         t->busy->left_ms = 1;
@@ -307,6 +337,15 @@ static bool try_may_hold(struct consul_conn *cc, const struct hfi_claim *claim)
     return may;
 }
 
+static hf_status try_session_key(struct consul_try *t)
+{
+    hf_status st = t->all ? hfi_consul_look(t) : HF_OK;
+
+    if (!st)
+        st = hfi_consul_try_session(t);
+    return st ? st : try_key(t);
+}
+
 /* With the key, and the entry that is its own if it is one of several, to
  * ourselves. */
 static hf_status try_enter(struct consul_try *t)
@@ -326,11 +365,12 @@ static hf_status try_enter(struct consul_try *t)
                  : hfi_fail(t->err, HF_INVALID, "%s: the key is too long",
                             cc->base.endpoint);
     }
-    if (!st)
-        st = try_session(t);
-    if (!st)
-        st = try_key(t);
+    if (!st && hfi_consul_is_semaphore(cc, t->claim))
+        st = hfi_consul_semaphore_try(t);
+    else if (!st)
+        st = try_session_key(t);
     hfi_consul_many_fini(&t->many);
+    hfi_consul_look_fini(t);
     if (t->joint)
         hfi_consul_key_leave(cc, t->joint);
     hfi_consul_key_leave(cc, t->k);
@@ -347,6 +387,56 @@ static void try_door(struct consul_try *t)
                                t->queue_entry);
 }
 
+/* Is everything to be looked at at once?  Who has a place, or may have one, looks
+ * at the queue in its own way, and may not need to. */
+static bool try_looks_at_all(const struct consul_try *t, bool again)
+{
+    struct consul_conn *cc = t->cc;
+
+    if (hfi_consul_is_semaphore(cc, t->claim))
+        return false;
+    if (!cc->options.fair)
+        return consul_is_joint(t->claim);
+    return !again && !t->receipt->registered &&
+           !hfi_consul_queue_stands(cc, t->claim->token) &&
+           !hfi_consul_queue_in_doubt(cc, t->claim->token);
+}
+
+/* Take the key if it is our turn. */
+static hf_status try_in_turn(struct consul_try *t, bool again, bool *stands)
+{
+    struct consul_conn *cc = t->cc;
+    hf_status st = HF_OK;
+
+    t->all = try_looks_at_all(t, again);
+    if (cc->options.fair && !again && !t->all)
+        st = hfi_consul_queue_turn(cc, t->claim, t->receipt, t->busy,
+                                   t->deadline, t->queue_entry, stands, t->err);
+    else if (!cc->options.fair)
+        try_door(t);
+    return st ? st : try_enter(t);
+}
+
+/* As everybody does.  *again: a try of this claim had no answer. */
+static hf_status try_first(struct consul_try *t, bool *again, bool *stands)
+{
+    struct consul_conn *cc = t->cc;
+    enum consul_line line;
+    hf_status st = HF_LOST;
+
+    *again = cc->options.fair && try_may_hold(cc, t->claim);
+    line = cc->options.fair && !*again
+               ? hfi_consul_queue_known(cc, t->claim, t->receipt)
+               : CONSUL_LINE_UNKNOWN;
+    t->once = line == CONSUL_LINE_EMPTY;
+    if (t->once)
+        st = try_enter(t);
+    t->once = false;
+    if (line == CONSUL_LINE_STANDS && t->claim->queue)
+        return HF_BUSY;
+    return st == HF_LOST ? try_in_turn(t, *again, stands) : st;
+}
+
 hf_status hfi_consul_try_acquire(struct hfi_conn *conn,
                                  const struct hfi_claim *claim,
                                  struct hfi_receipt *receipt,
@@ -360,21 +450,25 @@ hf_status hfi_consul_try_acquire(struct hfi_conn *conn,
                            .busy = busy,
                            .deadline = deadline,
                            .err = err};
-    bool again = cc->options.fair && try_may_hold(cc, claim), stands = false;
-    hf_status st = HF_OK;
+    bool again = false, stands = false,
+         reenters = hfi_consul_reenters(cc, claim);
+    hf_status st = HF_BUSY;
 
-    if (cc->options.fair && !again)
-        st = hfi_consul_queue_turn(cc, claim, receipt, busy, deadline,
-                                   t.queue_entry, &stands, err);
-    else if (!cc->options.fair)
-        try_door(&t);
-    if (!st)
-        st = try_enter(&t);
+    if (reenters && hfi_consul_reentered(cc, claim))
+        st = hfi_consul_reenter(&t);
+    if (st == HF_BUSY)
+        st = try_first(&t, &again, &stands);
+    if (st == HF_BUSY && reenters)
+        st = hfi_consul_reenter(&t);
     if (t.s)
         hfi_consul_session_put(cc, t.s);
-    if (st == HF_OK && (again || hfi_consul_queue_in_doubt(cc, claim->token)))
+    if (st == HF_OK &&
+        (again || hfi_consul_queue_in_doubt(cc, claim->token) ||
+         (reenters && hfi_consul_queue_stands(cc, claim->token))))
         hfi_consul_queue_leave(cc, claim, deadline, NULL);
     if (st == HF_BUSY && cc->options.fair && claim->queue && !stands)
         st = hfi_consul_queue_join(cc, claim, receipt, busy, deadline, err);
+    if (st == HF_BUSY && reenters)
+        busy->left_ms = hfi_consul_reenter_left(busy->left_ms);
     return st;
 }

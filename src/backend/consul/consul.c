@@ -14,7 +14,9 @@
  *   renew     PUT session/renew once per session, and a read-only transaction
  *             that checks up to 64 keys at a time
  *
- *   What several hold at once is written otherwise: many.c.
+ *   What several hold at once is written otherwise: many.c; what an owner id has
+ *   in several processes: reenter.c; permits with layout=cli as `consul lock -n`
+ *   does: semaphore.c.
  *
  * INVARIANTS
  *  (1) A claim owns the lock if and only if the entry is locked and its value
@@ -26,7 +28,7 @@
  *      a lock is never taken on it: the entry is made first, without a lock.
  *  (3) The fence is the ModifyIndex of the grant, an index of the Raft log: it
  *      rises over everything, also over a deletion of the entry, which resets
- *      its LockIndex.  We never delete an entry.
+ *      its LockIndex.  Only collect.c deletes the entry of a lock.
  *  (4) A lock whose lease is over is not kept by the session that other locks
  *      keep alive: the core has it swept (core/sweep.c).
  *
@@ -111,8 +113,7 @@ static hf_status consul_open(struct hfi_conn *conn, const struct hfi_url *url,
     hfi_consul_options_warn(&cc->options, conn->warning, sizeof(conn->warning));
     if (cc->options.fair)
         conn->traits |= HF_TRAIT_QUEUED;
-    if (cc->options.cli)
-        conn->traits &= ~(unsigned)HF_TRAIT_PERMITS;
+    hfi_consul_collect_init(cc);
     st = hfi_consul_poller_init(cc, err);
     return st ? st : consul_greet(cc, deadline, err);
 }
@@ -123,6 +124,7 @@ static void consul_close(struct hfi_conn *conn)
 
     if (!cc->ready)
         return;
+    hfi_consul_collect_fini(cc);
     hfi_consul_fd_closing(cc);
     hfi_consul_poller_fini(cc);
     hfi_consul_sessions_end(cc);
@@ -150,12 +152,13 @@ const struct hfi_backend hfi_backend_consul = {
     .options = hfi_consul_options,
     .conn_size = sizeof(struct consul_conn),
     .grant_size = sizeof(struct consul_grant),
+    .observation_size = sizeof(struct consul_observation),
     .traits = HF_TRAIT_FENCED | HF_TRAIT_LEASED | HF_TRAIT_NOTIFY |
               HF_TRAIT_DETACH | HF_TRAIT_BREAK | HF_TRAIT_PROCESSES |
               HF_TRAIT_MACHINES | HF_TRAIT_TWICE | HF_TRAIT_NOTED |
-              HF_TRAIT_SHARED | HF_TRAIT_PERMITS | HFI_TRAIT_BOUND,
-    .varies = HF_TRAIT_QUEUED | HF_TRAIT_PERMITS,
-    .no_permits = "layout=cli cannot count those of `consul lock -n`",
+              HF_TRAIT_SHARED | HF_TRAIT_PERMITS | HF_TRAIT_REENTRANT |
+              HFI_TRAIT_BOUND,
+    .usual = HF_TRAIT_QUEUED,
     .no_min_hold = "a session of Consul does not end at a time that is known",
     .page = "consul",
     .tested = "Consul 1.8",
@@ -176,7 +179,11 @@ const struct hfi_backend hfi_backend_consul = {
     .downgrade = hfi_consul_downgrade,
     .inspect = hfi_consul_inspect,
     .holders = hfi_consul_holders,
+    .waiters = hfi_consul_waiters,
     .list = hfi_consul_list,
     .break_grant = hfi_consul_break,
     .free_grant = hfi_consul_free,
+    .collect = hfi_consul_collect,
+    .observe = hfi_consul_observe,
+    .unobserve = hfi_consul_unobserve,
 };

@@ -73,11 +73,18 @@ hf_status hfi_consul_move(struct consul_conn *cc, const char *name,
                           struct consul_done *done, struct hf_error *err)
 {
     struct consul_ops ops = {.len = 0};
+    hf_status st = HF_OK;
 
     hfi_consul_expect_index(&ops, name, kv->index);
-    hfi_consul_op(&ops, "unlock", name, kv->session, value, 0);
-    hfi_consul_op(&ops, "lock", name, id, value, 0);
-    return hfi_consul_txn(cc, &cc->calls, &ops, true, deadline, done, err);
+    if (cc->options.cli && kv->permits && strcmp(kv->session, id) != 0)
+        st = hfi_consul_semaphore_swap(cc, name, kv->session, id, deadline,
+                                       &ops, err);
+    hfi_consul_op_as(&ops, kv, "unlock", name, kv->session, value);
+    hfi_consul_op_as(&ops, kv, "lock", name, id, value);
+    if (!st)
+        return hfi_consul_txn(cc, &cc->calls, &ops, true, deadline, done, err);
+    hfi_consul_ops_fini(&ops);
+    return st;
 }
 
 static hf_status handle_void(const struct consul_conn *cc, struct hf_error *err)
@@ -118,6 +125,7 @@ static hf_status take_entry(struct consul_conn *cc, struct consul_key *k,
         hfi_consul_session_dead(cc, s);
     if (!done.ok)
         return handle_changed(cc, err);
+    hfi_consul_key_seen(k, kv);
     k->index = done.index;
     return HF_OK;
 }
@@ -137,7 +145,7 @@ static hf_status take_key(struct consul_conn *cc, struct consul_key *k,
         return handle_void(cc, err);
     if (hfi_consul_is_grant(&kv, claim->token, receipt->fence) &&
         !strcmp(kv.session, s->id)) {
-        k->index = kv.index; /* A move that was not answered. */
+        hfi_consul_key_seen(k, &kv); /* A move that was not answered. */
     } else if (hfi_consul_is_grant(&kv, token, receipt->fence)) {
         st = take_entry(cc, k, &kv, claim, receipt->fence, s, deadline, err);
         if (st)
@@ -176,12 +184,20 @@ static hf_status take_joint_write(struct take *t, const struct consul_kv *old,
     char value[CONSUL_VALUE_MAX];
     struct consul_ops ops = {.len = 0};
     struct consul_done done;
-    hf_status st;
+    hf_status st = HF_OK;
 
-    hfi_consul_many_value(value, t->claim, key->index, hfi_consul_fence(key));
     hfi_consul_expect_index(&ops, t->k->name, key->index);
     hfi_consul_expect_index(&ops, old_name, old->index);
-    hfi_consul_op_many(&ops, "set", t->k->name, NULL, value);
+    if (hfi_consul_is_semaphore(t->cc, t->claim)) {
+        st = hfi_consul_semaphore_swap(t->cc, old_name, old->session, t->s->id,
+                                       t->deadline, &ops, t->err);
+    } else {
+        hfi_consul_many_touch(&ops, t->k->name, key);
+    }
+    if (st) {
+        hfi_consul_ops_fini(&ops);
+        return st;
+    }
     hfi_consul_op(&ops, "delete", old_name, NULL, NULL, 0);
     hfi_consul_value(value, t->claim, t->receipt->fence, old->slot);
     hfi_consul_op(&ops, "lock", t->joint->name, t->s->id, value, 0);
@@ -195,7 +211,9 @@ static hf_status take_joint_write(struct take *t, const struct consul_kv *old,
         return st;
     if (done.bad_session)
         hfi_consul_session_dead(t->cc, t->s);
-    t->joint->index = t->joint->granted_index = done.index;
+    t->joint->index = done.index;
+    t->joint->granted_index = key->joined ? 0 : done.index;
+    hfi_consul_common_seen(t->joint, key);
     return done.ok ? HF_OK : HF_LOST;
 }
 
@@ -249,7 +267,7 @@ static hf_status take_joint(struct take *t)
             t->joint->index = own.index; /* A write that was not answered. */
             return take_joint_done(t, own.slot, own.session);
         }
-        if (!key.many || !take_joint_fits(t, &old, t->token))
+        if (!(key.many || key.semaphore) || !take_joint_fits(t, &old, t->token))
             return handle_void(t->cc, t->err);
         st = take_joint_write(t, &old, old_name, &key);
     }
@@ -260,10 +278,16 @@ static hf_status take_joint(struct take *t)
 
 static hf_status take_joint_key(struct take *t)
 {
-    hf_status st =
-        hfi_consul_claim_enter(t->cc, t->claim, t->deadline, &t->joint, t->err);
+    char name[CONSUL_NAME_MAX];
+    hf_status st;
 
+    if (!hfi_consul_holder_name(&t->cc->options, t->claim->key, t->claim->token,
+                                name))
+        return handle_void(t->cc, t->err);
+    st = hfi_consul_name_enter(t->cc, t->claim->key, name, t->deadline,
+                               &t->joint, t->err);
     if (!st) {
+        t->joint->permit = hfi_consul_is_semaphore(t->cc, t->claim);
         st = take_joint(t);
         hfi_consul_key_leave(t->cc, t->joint);
     }
@@ -284,14 +308,16 @@ hf_status hfi_consul_take_over(struct hfi_conn *conn,
                      .err = err};
     hf_status st;
 
-    st = hfi_consul_session_get(cc, claim->ttl_ms, false, deadline, &t.s, err);
+    st = hfi_consul_session_for(cc, claim, claim->ttl_ms, deadline, &t.s, err);
     if (st)
         return st;
     st = hfi_consul_key_enter(cc, claim->key, deadline, &t.k, err);
     if (!st) {
         st = consul_is_joint(claim)
-                 ? take_joint_key(&t)
+                 ? HF_LOST
                  : take_key(cc, t.k, claim, token, receipt, t.s, deadline, err);
+        if (st == HF_LOST) /* Also a plain one may be joined: reenter.c. */
+            st = take_joint_key(&t);
         hfi_consul_key_leave(cc, t.k);
     }
     hfi_consul_session_put(cc, t.s);
@@ -327,7 +353,9 @@ static hf_status bearer_move(struct consul_conn *cc, const char *name,
                              struct consul_kv *kv, int64_t ttl_ms,
                              int64_t deadline, struct hf_error *err)
 {
-    struct consul_session s = {.ttl_ms = ttl_ms, .handle = true};
+    struct consul_session s = {.ttl_ms = ttl_ms,
+                               .handle = true,
+                               .permit = cc->options.cli && kv->permits};
     char value[CONSUL_VALUE_MAX];
     struct consul_done done;
     hf_status st = hfi_consul_session_create(cc, &s, deadline, err);

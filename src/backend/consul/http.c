@@ -267,6 +267,8 @@ static hf_status http_begin(struct consul_conn *cc, struct http_slot *slot,
 static hf_status http_end(struct consul_conn *cc, struct http_slot *slot,
                           const struct consul_request *rq, struct hf_error *err)
 {
+    if (!slot->rc && !slot->reply.headed)
+        slot->rc = CURLE_PARTIAL_FILE;
     if (slot->rc)
         return http_failed(cc, slot->easy, rq, slot->rc, err);
     curl_easy_getinfo(slot->easy, CURLINFO_RESPONSE_CODE, &slot->reply.status);
@@ -335,6 +337,7 @@ hf_status hfi_consul_call(struct consul_conn *cc, struct consul_pool *pool,
 {
     struct http_slot *slot = slot_get(cc, pool, deadline);
     size_t agent, left = cc->options.nagents;
+    int64_t sent = hfi_now();
     bool again = true;
     hf_status st;
 
@@ -355,6 +358,8 @@ hf_status hfi_consul_call(struct consul_conn *cc, struct consul_pool *pool,
     atomic_store(&cc->silent, st == HF_UNAVAILABLE || st == HF_UNCERTAIN);
     if (!st)
         slot_take_reply(slot, agent, ret);
+    if (!st)
+        ret->sent = sent;
     slot_put(cc, pool, slot);
     return st;
 }

@@ -36,11 +36,11 @@ static void inspect_holder(const struct consul_many *many, size_t n,
 
     hfi_consul_kv_parse(&one, many->holders[n].entry);
     inspect_fill(&one, ret);
-    ret->holders = (int32_t)many->live;
+    ret->holders = (int32_t)many->live + (kv->session[0] != '\0');
     ret->shared = kv->shared;
     ret->permits = kv->permits;
     if (kv->permits)
-        ret->slot = one.slot;
+        ret->slot = many->holders[n].slot;
 }
 
 /* All of them: the first holder is described, the newest grant has the fence. */
@@ -60,6 +60,11 @@ static void inspect_many(const struct consul_many *many,
             newest = ret->fence;
             broken = ret->broken;
         }
+    }
+    if (kv->session[0]) { /* They have joined it: reenter.c. */
+        inspect_fill(kv, ret);
+        ret->holders = (int32_t)many->live + 1;
+        return;
     }
     if (!ret->held)
         return;
@@ -122,7 +127,7 @@ static hf_status inspect_all(struct consul_conn *cc, const char *key,
     if (st)
         return st;
     inspect_many(&many, kv, ret);
-    for (i = many.n; i-- > 0;)
+    for (i = kv->session[0] ? 0 : many.n; i-- > 0;)
         if (many.holders[i].session[0])
             memcpy(session, many.holders[i].session, CONSUL_ID_LEN + 1);
     hfi_consul_many_fini(&many);
@@ -144,7 +149,7 @@ hf_status hfi_consul_inspect(struct hfi_conn *conn, const char *key,
     st = hfi_consul_read(cc, &cc->calls, name, false, deadline, &kv, err);
     if (st)
         return st;
-    if (kv.many && !kv.foreign)
+    if (hfi_consul_is_many(cc, &kv))
         st = inspect_all(cc, key, &kv, ret, deadline, kv.session, err);
     else
         inspect_fill(&kv, ret);
@@ -167,6 +172,7 @@ hf_status hfi_consul_holders(struct hfi_conn *conn, const char *key,
     char name[CONSUL_NAME_MAX];
     struct consul_many many;
     struct consul_kv kv;
+    bool more = true;
     hf_status st;
     size_t i;
 
@@ -176,7 +182,7 @@ hf_status hfi_consul_holders(struct hfi_conn *conn, const char *key,
     st = hfi_consul_read(cc, &cc->calls, name, false, deadline, &kv, err);
     if (st)
         return st;
-    if (!kv.many || kv.foreign) {
+    if (!hfi_consul_is_many(cc, &kv)) {
         inspect_fill(&kv, &info);
         if (info.held)
             fn(arg, &info);
@@ -185,13 +191,16 @@ hf_status hfi_consul_holders(struct hfi_conn *conn, const char *key,
     st = hfi_consul_many_read(cc, key, name, 0, NULL, deadline, &many, err);
     if (st)
         return st;
-    for (i = 0; i < many.n; i++) {
+    if (kv.session[0]) {
+        inspect_many(&many, &kv, &info);
+        more = fn(arg, &info);
+    }
+    for (i = 0; more && i < many.n; i++) {
         if (!many.holders[i].session[0])
             continue;
         info = (struct hf_info){.size = sizeof(info), .waiters = -1};
         inspect_holder(&many, i, &kv, &info);
-        if (!fn(arg, &info))
-            break;
+        more = fn(arg, &info);
     }
     hfi_consul_many_fini(&many);
     return HF_OK;
@@ -203,10 +212,13 @@ static bool list_many(struct consul_conn *cc, const json_t *list,
                       struct hf_info *ret)
 {
     struct consul_many many = {.n = 0};
-    char folder[CONSUL_NAME_MAX];
+    char folder[CONSUL_NAME_MAX], base[CONSUL_NAME_MAX];
     bool ok = hfi_consul_holder_name(&cc->options, key, "", folder) &&
+              hfi_consul_below(&cc->options, key, "", base) &&
               hfi_consul_many_collect(&many, list, folder);
 
+    if (ok && kv->semaphore)
+        hfi_consul_semaphore_collect(&many, list, base);
     if (ok)
         inspect_many(&many, kv, ret);
     hfi_consul_many_fini(&many);
@@ -241,11 +253,11 @@ hf_status hfi_consul_list(struct hfi_conn *conn, const char *prefix,
 
         text = json_string_value(json_object_get(entry, "Key"));
         hfi_consul_kv_parse(&kv, entry);
-        if (!text || (!kv.session[0] && (!kv.many || kv.foreign)) ||
+        if (!text || (!kv.session[0] && !hfi_consul_is_many(cc, &kv)) ||
             !hfi_consul_key_of(&cc->options, text, key) ||
             strncmp(key, prefix, strlen(prefix)) != 0)
             continue;
-        if (!kv.many)
+        if (!hfi_consul_is_many(cc, &kv))
             inspect_fill(&kv, &info);
         else if (!list_many(cc, reply.json, key, &kv, &info))
             st = hfi_nomem(err);

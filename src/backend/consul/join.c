@@ -41,7 +41,7 @@ static void join_ask(struct consul_try *t)
 
 /* Too many hold it: wait for one of them to leave, and (exclusive) keep others
  * out meanwhile. */
-static hf_status join_wait(struct consul_try *t)
+hf_status hfi_consul_join_wait(struct consul_try *t)
 {
     struct consul_grant *own = consul_own(t->receipt);
     char folder[CONSUL_NAME_MAX];
@@ -53,7 +53,7 @@ static hf_status join_wait(struct consul_try *t)
                                    t->deadline, t->err);
     own->among = true;
     own->predecessor[0] = '\0';
-    if (hfi_consul_holder_name(&t->cc->options, t->claim->key, "", folder))
+    if (hfi_consul_among_name(t->cc, t->claim, folder))
         hfi_consul_retarget(t->cc, t->claim->key, folder, t->claim->token);
     return st ? st : HF_BUSY;
 }
@@ -72,7 +72,7 @@ static hf_status join_behind(struct consul_try *t)
 }
 
 /* The lowest slot that nobody has. */
-static int32_t join_slot(const struct consul_many *many)
+int32_t hfi_consul_join_slot(const struct consul_many *many)
 {
     int32_t slot = 0;
     size_t i;
@@ -127,10 +127,12 @@ static bool join_free(struct consul_try *t)
 }
 
 /* The session that entries of the dead are deleted with: many.c (4).  Whoever
- * wants to share does not take their place. */
+ * wants to share does not take their place, unless they had it alone. */
 static const char *join_pruner(const struct consul_try *t)
 {
-    return t->claim->shared && t->cc->options.lock_delay_ms ? NULL : t->s->id;
+    return t->claim->shared && t->cc->options.lock_delay_ms && !t->many.joined
+               ? NULL
+               : t->s->id;
 }
 
 /* More are dead than fit into the transaction that grants. */
@@ -158,21 +160,29 @@ hf_status hfi_consul_join_judge(struct consul_try *t,
     hf_status st;
 
     hfi_consul_many_fini(&t->many);
-    st = hfi_consul_many_read(t->cc, claim->key, t->k->name, kv->index,
-                              claim->token, t->deadline, &t->many, t->err);
+    if (!hfi_consul_look_many(t, &st))
+        st = hfi_consul_many_read(t->cc, claim->key, t->k->name, kv->index,
+                                  claim->token, t->deadline, &t->many, t->err);
+    t->many.joined = kv->joined;
     t->again = st == HF_LOST || (!st && (join_free(t) || join_prune(t)));
     if (t->again)
         return HF_LOST;
     if (st)
         return st;
-    t->slot = join_slot(&t->many);
+    t->slot = hfi_consul_join_slot(&t->many);
     if (!t->many.live)
         return HF_LOST;
     if (claim->permits != kv->permits)
         return hfi_fail_use(t->err, claim, kv->permits);
-    if (!claim->shared &&
-        (!claim->permits || t->many.live >= (size_t)claim->permits))
-        return join_wait(t);
+    if (hfi_consul_reenters_permit(t)) {
+        t->busy->left_ms = 1; /* unless it joins that now */
+        return HF_BUSY;
+    }
+    if (!claim->shared && (!claim->permits || hfi_consul_many_used(&t->many) >=
+                                                  (size_t)claim->permits))
+        return hfi_consul_join_wait(t);
+    if (kv->joined) /* Those who hold it share it with nobody else. */
+        return hfi_consul_join_wait(t);
     if (claim->shared && !t->cc->options.fair && t->many.writer[0])
         return join_behind(t);
     return HF_LOST;
@@ -206,23 +216,75 @@ hf_status hfi_consul_join_again(struct consul_try *t)
     return hfi_consul_granted(t, hfi_consul_fence(&kv));
 }
 
-static void join_ops(struct consul_try *t, struct consul_ops *ops)
+/* Its place in line goes with what grants. */
+static void join_leaves_line(const struct consul_try *t, struct consul_ops *ops)
 {
+    if (t->queue_entry[0])
+        hfi_consul_op(ops, "delete", t->queue_entry, NULL, NULL, 0);
+}
+
+static void join_ops(struct consul_try *t, const struct consul_session *common,
+                     struct consul_ops *ops)
+{
+    static const struct consul_kv many = {.many = true};
     char value[CONSUL_VALUE_MAX];
 
     hfi_consul_expect_index(ops, t->k->name, t->k->index);
     hfi_consul_many_prune(&t->many, ops, join_pruner(t));
-    if (t->queue_entry[0])
-        hfi_consul_op(ops, "delete", t->queue_entry, NULL, NULL, 0);
-    hfi_consul_many_value(value, t->claim, t->k->index, 0);
-    hfi_consul_op_many(ops, "set", t->k->name, NULL, value);
+    join_leaves_line(t, ops);
+    hfi_consul_many_value(value, t->claim, t->k->index, 0, common->ttl_ms);
+    hfi_consul_common_ops(ops, &many, t->k->name, t->locked_by, common, value);
     hfi_consul_value(value, t->claim, 0, t->slot);
     hfi_consul_op(ops, "lock", t->joint->name, t->s->id, value, 0);
 }
 
-/* Become one of the holders, if the key is as we saw it.  HF_LOST: it was
- * not. */
-hf_status hfi_consul_join(struct consul_try *t)
+/* With the fence of a grant of its owner id: reenter.c. */
+static void join_grant_ops(struct consul_try *t,
+                           const struct consul_session *common,
+                           struct consul_ops *ops)
+{
+    struct consul_kv key = *t->joins;
+    char value[CONSUL_VALUE_MAX];
+
+    hfi_consul_expect_index(ops, t->k->name, key.index);
+    join_leaves_line(t, ops);
+    if (common) {
+        key.common_ms = common->ttl_ms;
+        hfi_consul_many_again(value, &key);
+        hfi_consul_common_ops(ops, &key, t->k->name, key.common, common, value);
+    } else {
+        hfi_consul_many_touch(ops, t->k->name, &key);
+    }
+    hfi_consul_value(value, t->claim, t->fence, t->slot);
+    hfi_consul_op(ops, "lock", t->joint->name, t->s->id, value, 0);
+}
+
+/* A session that is named there does not exist any more. */
+static void join_bad_session(struct consul_try *t,
+                             struct consul_session *common,
+                             const struct consul_done *done)
+{
+    hfi_consul_session_dead(
+        t->cc, common && !strcmp(done->bad, common->id) ? common : t->s);
+}
+
+/* It has become one of the holders: what its entry remembers. */
+static void join_done(struct consul_try *t, struct consul_session *common,
+                      const struct consul_done *done)
+{
+    t->joint->index = done->index;
+    t->joint->granted_index = t->joins ? 0 : done->index;
+    if (t->joins)
+        hfi_consul_common_seen(t->joint, t->joins);
+    if (!common)
+        return;
+    hfi_consul_common_set(t->joint, common->id, common->ttl_ms);
+    hfi_consul_session_sure(t->cc, common, done->sent, done->agent);
+}
+
+/* Become one of the holders, if the key is as we saw it; `common` is to have it
+ * locked, if any is.  HF_LOST: it was not. */
+static hf_status join_with(struct consul_try *t, struct consul_session *common)
 {
     struct consul_key *k = t->k, *joint = t->joint;
     uint64_t before = atomic_load(&t->cc->newest);
@@ -230,14 +292,19 @@ hf_status hfi_consul_join(struct consul_try *t)
     struct consul_done done;
     hf_status st;
 
-    join_ops(t, &ops);
+    if (joint->permit)
+        hfi_consul_semaphore_ops(t, common, &ops);
+    else if (t->joins)
+        join_grant_ops(t, common, &ops);
+    else
+        join_ops(t, common, &ops);
     st = hfi_consul_txn(t->cc, &t->cc->calls, &ops, true, t->deadline, &done,
                         t->err);
     if (!st && done.ok && !done.index)
         st = hfi_fail(t->err, HF_PROTOCOL, "%s: a grant without an index",
                       t->cc->base.endpoint);
     if (st == HF_UNCERTAIN || st == HF_PROTOCOL) {
-        joint->expected_index = k->index;
+        joint->expected_index = t->joins ? t->joins->index : k->index;
         hfi_consul_key_maybe(t->cc, joint, t->claim->token, t->s);
         t->receipt->registered = true;
     }
@@ -245,13 +312,33 @@ hf_status hfi_consul_join(struct consul_try *t)
     if (st)
         return st;
     if (done.ok) {
-        joint->index = joint->granted_index = done.index;
+        join_done(t, common, &done);
         hfi_consul_index_rose(t->cc, done.index, before);
         if (t->queue_entry[0])
             hfi_consul_queue_left(t->cc, t->claim->key, t->claim->token, true);
-        return hfi_consul_granted(t, done.index);
+        return hfi_consul_granted(t, t->joins ? t->fence : done.index);
     }
     if (done.bad_session)
-        hfi_consul_session_dead(t->cc, t->s);
+        join_bad_session(t, common, &done);
+    if (done.delayed)
+        t->busy->left_ms = CONSUL_DELAY_MS;
     return done.delayed ? HF_BUSY : HF_LOST;
+}
+
+hf_status hfi_consul_join(struct consul_try *t)
+{
+    struct consul_session *common = NULL;
+    hf_status st;
+
+    if (t->joins && t->joins->session[0]) /* The first has it locked. */
+        return join_with(t, NULL);
+    st = hfi_consul_common_get(t->cc, t->claim->ttl_ms,
+                               t->joins ? t->joins->common_ms : t->common_ms,
+                               t->deadline, &common, t->err);
+    if (st)
+        return st;
+    hfi_consul_common_locks(t->cc, common, t->k->name);
+    st = join_with(t, common);
+    hfi_consul_session_put(t->cc, common);
+    return st;
 }

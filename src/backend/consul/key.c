@@ -128,6 +128,14 @@ hf_status hfi_consul_key_enter(struct consul_conn *cc, const char *key,
     return hfi_consul_name_enter(cc, key, name, deadline, ret, err);
 }
 
+/* The entry is as `kv` says.  Once others have joined the grant that it is, it is
+ * released as one that several hold, whatever is written over it. */
+void hfi_consul_key_seen(struct consul_key *k, const struct consul_kv *kv)
+{
+    k->index = kv->index;
+    k->joined = k->joined || kv->joined;
+}
+
 void hfi_consul_key_leave(struct consul_conn *cc, struct consul_key *k)
 {
     pthread_mutex_lock(&cc->mu);
@@ -230,7 +238,7 @@ void hfi_consul_key_settle(struct consul_conn *cc, struct consul_key *k,
         old = key_bind(k, kv->token, s);
         k->maybe = k->leaving = k->moving = false;
         k->fence = hfi_consul_fence(kv);
-        k->index = kv->index;
+        hfi_consul_key_seen(k, kv);
     }
     pthread_mutex_unlock(&cc->mu);
     hfi_consul_session_put(cc, old);
@@ -247,8 +255,9 @@ void hfi_consul_key_free(struct consul_conn *cc, struct consul_key *k,
 
     pthread_mutex_lock(&cc->mu);
     k->seen = seen;
+    k->line = CONSUL_LINE_UNKNOWN;
     k->index = index;
-    k->maybe = k->leaving = k->moving = false;
+    k->maybe = k->leaving = k->moving = k->joined = false;
     k->fence = 0;
     k->holder[0] = '\0';
     old = key_unbind(k);

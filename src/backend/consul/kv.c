@@ -18,6 +18,9 @@
  *     shared          a grant, a waiter or the key is shared: many.c
  *     permits 3       or has permits, of which a grant has
  *     slot 2          this one
+ *     joins           others of its owner id may join this grant: reenter.c
+ *     common 20000    the ttl of the session that has the key locked for all who
+ *                     hold it: common.c
  *
  *   The fence is there only once the entry was written again after the grant;
  *   until then it is the entry's ModifyIndex.
@@ -136,9 +139,10 @@ void hfi_consul_list_prefix(const struct consul_options *options,
     ret[len] = '\0';
 }
 
-/* The name of something that is kept beside the key: ret has CONSUL_NAME_MAX. */
-bool hfi_consul_part(const struct consul_options *options, const char *key,
-                     const char *folder, const char *token, char *ret)
+/* The name of something below the key, whatever the layout: ret has
+ * CONSUL_NAME_MAX. */
+bool hfi_consul_below(const struct consul_options *options, const char *key,
+                      const char *part, char *ret)
 {
     struct consul_options plain = {.prefix = options->prefix};
     size_t len;
@@ -146,8 +150,18 @@ bool hfi_consul_part(const struct consul_options *options, const char *key,
     if (!hfi_consul_name(&plain, key, ret))
         return false;
     len = strlen(ret);
-    return snprintf(ret + len, CONSUL_NAME_MAX - len, "/%s/%s", folder, token) <
+    return snprintf(ret + len, CONSUL_NAME_MAX - len, "/%s", part) <
            (int)(CONSUL_NAME_MAX - len);
+}
+
+/* The same for what is kept in a folder there. */
+bool hfi_consul_part(const struct consul_options *options, const char *key,
+                     const char *folder, const char *token, char *ret)
+{
+    char part[64 + HFI_TOKEN_LEN];
+
+    snprintf(part, sizeof(part), "%s/%s", folder, token);
+    return hfi_consul_below(options, key, part, ret);
 }
 
 bool hfi_consul_is_id(const char *text)
@@ -222,7 +236,9 @@ void hfi_consul_value(char *ret, const struct hfi_claim *claim, uint64_t fence,
         len = kv_line(ret, len, "owner", claim->owner);
     if (claim->note)
         len = kv_line(ret, len, "note", claim->note);
-    kv_use(ret, len, claim->shared, claim->permits, slot);
+    len = kv_use(ret, len, claim->shared, claim->permits, slot);
+    if (claim->owner)
+        kv_line(ret, len, "joins", "");
 }
 
 /* The value that says all that `kv` says. */
@@ -247,7 +263,13 @@ void hfi_consul_kv_value(char *ret, const struct consul_kv *kv)
         len = kv_line(ret, len, "owner", kv->owner);
     if (kv->note[0])
         len = kv_line(ret, len, "note", kv->note);
-    kv_use(ret, len, kv->shared, kv->permits, kv->slot);
+    len = kv_use(ret, len, kv->shared, kv->permits, kv->slot);
+    if (kv->joins)
+        len = kv_line(ret, len, "joins", "");
+    if (kv->common_ms)
+        len = kv_number(ret, len, "common", (uint64_t)kv->common_ms);
+    if (kv->freed)
+        kv_number(ret, len, "freed", kv->freed);
 }
 
 static void kv_take(char *ret, size_t size, char *text)
@@ -273,6 +295,12 @@ static bool kv_parse_use(struct consul_kv *kv, const char *word,
         kv->permits = kv_small(text);
     else if (!strcmp(word, "slot"))
         kv->slot = kv_small(text);
+    else if (!strcmp(word, "joins"))
+        kv->joins = true;
+    else if (!strcmp(word, "freed"))
+        kv->freed = strtoull(text, NULL, 10);
+    else if (!strcmp(word, "common"))
+        kv->common_ms = (int64_t)(strtoull(text, NULL, 10) & INT64_MAX);
     else
         return false;
     return true;
@@ -329,8 +357,8 @@ void hfi_consul_encode(char *ret, const char *text)
     *ret = '\0';
 }
 
-/* False if it is no base64 or longer than any value of ours. */
-static bool kv_decode(char *ret, const char *text)
+/* False if it is no base64 or does not fit. */
+static bool kv_decode(char *ret, size_t size, const char *text)
 {
     unsigned bits = 0, n = 0;
     const char *digit;
@@ -338,7 +366,7 @@ static bool kv_decode(char *ret, const char *text)
 
     for (; *text && *text != '='; text++) {
         digit = strchr(base64_digits, *text);
-        if (!digit || len + 1 >= CONSUL_VALUE_MAX)
+        if (!digit || len + 1 >= size)
             return false;
         bits = bits << 6 | (unsigned)(digit - base64_digits);
         n += 6;
@@ -366,6 +394,50 @@ static uint64_t kv_uint(const json_t *object, const char *name)
     return n > 0 ? (uint64_t)n : 0;
 }
 
+/* The value of an entry, if it is an object of JSON, to be put back; or NULL. */
+json_t *hfi_consul_kv_json(const json_t *entry)
+{
+    const char *value = kv_string(entry, "Value");
+    size_t size = strlen(value) + 1;
+    char *text = hfi_alloc(size);
+    json_t *json = NULL;
+
+    if (text && kv_decode(text, size, value))
+        json = json_loads(text, 0, NULL);
+    hfi_free(text);
+    if (!json_is_object(json)) {
+        json_decref(json);
+        json = NULL;
+    }
+    return json;
+}
+
+/* The .lock of a semaphore says how many permits there are. */
+static void kv_parse_semaphore(struct consul_kv *kv, const json_t *entry)
+{
+    json_t *json = hfi_consul_kv_json(entry);
+    json_int_t n = json_integer_value(json_object_get(json, "Limit"));
+
+    kv->semaphore = n > 0 && n <= INT32_MAX;
+    if (kv->semaphore) {
+        kv->permits = (int32_t)n;
+        kv->contender = false;
+        kv->common_ms =
+            json_integer_value(json_object_get(json, CONSUL_SEMAPHORE_MS));
+    }
+    json_decref(json);
+}
+
+/* The session that has a key locked for several holders does not hold it itself:
+ * common.c (3). */
+static void kv_parse_common(struct consul_kv *kv)
+{
+    if (!kv->semaphore && (!kv->many || kv->foreign || kv->token[0]))
+        return;
+    memcpy(kv->common, kv->session, sizeof(kv->common));
+    kv->session[0] = '\0';
+}
+
 /* Read an entry as the HTTP interface shows it. */
 void hfi_consul_kv_parse(struct consul_kv *kv, const json_t *entry)
 {
@@ -379,11 +451,18 @@ void hfi_consul_kv_parse(struct consul_kv *kv, const json_t *entry)
     kv->create = kv_uint(entry, "CreateIndex");
     if (hfi_consul_is_id(session))
         memcpy(kv->session, session, sizeof(kv->session));
+    kv->contender = flags == CONSUL_SEMAPHORE_FLAGS && kv->session[0];
+    kv->foreign = kv->contender;
     if (!*value)
         return;
-    kv->many = flags == CONSUL_MANY_FLAGS;
+    kv->joined = flags == CONSUL_JOINED_FLAGS;
+    kv->many = kv->joined || flags == CONSUL_MANY_FLAGS;
     kv->foreign = flags != CONSUL_FLAGS && !kv->many;
-    if (kv->foreign || !kv_decode(text, value))
+    if (flags == CONSUL_SEMAPHORE_FLAGS)
+        kv_parse_semaphore(kv, entry);
+    if (kv->semaphore)
+        kv_parse_common(kv);
+    if (kv->foreign || !kv_decode(text, sizeof(text), value))
         return;
     for (line = text; *line; line = next) {
         next = strchr(line, '\n');
@@ -393,8 +472,9 @@ void hfi_consul_kv_parse(struct consul_kv *kv, const json_t *entry)
         if (!kv_parse_line(kv, line))
             break;
     }
-    if (kv->many && !kv->shared && !kv->permits)
+    if (kv->many && !kv->joined && !kv->shared && !kv->permits)
         kv->foreign = true;
+    kv_parse_common(kv);
 }
 
 /* Nobody has the key, and nobody may be one of several who have it. */

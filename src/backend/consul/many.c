@@ -5,16 +5,20 @@
  * ON THE WIRE  Each holder has an entry of its own, K/.holdfast-holders/TOKEN,
  *   locked by a session of its client.  From then on it is a lock like any
  *   other: it is renewed, moved, marked and unlocked under this name.  The entry
- *   of the key itself is not locked; it has other Flags and says in which way
- *   the key is used (`shared`, or `permits N`), and after which index of its own
- *   that was written, so that each time it is another value.
+ *   of the key itself has other Flags and says in which way the key is used
+ *   (`shared`, or `permits N`), and after which index of its own that was written,
+ *   so that each time it is another value.  It is locked, but by a session that is
+ *   nobody's: common.c.
  *
- *   join       K unchanged                  set K, lock the entry
- *   downgrade  K unchanged                  unlock K, set K, lock the entry
+ *   join       K unchanged                  lock K, lock the entry
+ *   downgrade  K unchanged                  unlock K, lock K, lock the entry
  *   take up    K and the entry unchanged    set K, delete the entry, lock another
  *   leave      the entry unchanged          unlock the entry
- *   alone      K unchanged, all have left   lock K
- *   tidy       K unchanged, all have left   set K: a free lock, as any other
+ *   alone      K unchanged, all have left   unlock K, lock K
+ *   tidy       K unchanged, all have left   unlock K: a free lock, as any other
+ *
+ *   Who joins a grant of its own owner id has such an entry too, beside a lock
+ *   that may be held: reenter.c.
  *
  * INVARIANTS
  *  (1) Whoever comes in changes K, and only on the condition that K is as it was
@@ -24,7 +28,9 @@
  *      might lock it is for an index that it does not have any longer.
  *  (3) While anybody holds, K has the Flags of several holders.  Who does not
  *      know them (`consul lock`, an older release) takes K for something that
- *      is no lock and leaves it alone.
+ *      is no lock and leaves it alone.  Whoever has looked before that, and
+ *      locks it without another look, finds it locked: common.c; except where
+ *      the first of an owner id has died: reenter.c, LIMITS.
  *  (4) Who released says so in its entry (`by`).  Another entry that is not
  *      locked belonged to a session that has ended; a lock-delay may hold for
  *      it, so whoever needs its place locks and deletes it in the same step.
@@ -36,6 +42,13 @@
 #include "base/banned.h"
 
 #define HOLDERS ".holdfast-holders"
+
+/* Does the entry of a key say that several hold it, or did? */
+bool hfi_consul_is_many(const struct consul_conn *cc,
+                        const struct consul_kv *kv)
+{
+    return (kv->many && !kv->foreign) || (kv->semaphore && cc->options.cli);
+}
 
 bool hfi_consul_holder_name(const struct consul_options *options,
                             const char *key, const char *token, char *ret)
@@ -119,6 +132,30 @@ static void many_waiters(struct consul_many *many, const json_t *list,
     }
 }
 
+/* many->reply, whose transaction was done, has all entries below the key. */
+hf_status hfi_consul_many_fill(struct consul_conn *cc, const char *key,
+                               const char *token, struct consul_many *many,
+                               struct hf_error *err)
+{
+    char folder[CONSUL_NAME_MAX], queue[CONSUL_NAME_MAX], base[CONSUL_NAME_MAX];
+    const json_t *list;
+
+    hfi_consul_reply_parse(&many->reply);
+    list = json_object_get(many->reply.json, "Results");
+    if (!hfi_consul_holder_name(&cc->options, key, "", folder) ||
+        !hfi_consul_below(&cc->options, key, "", base) ||
+        !hfi_consul_queue_entry(&cc->options, key, "", queue) ||
+        !hfi_consul_many_collect(many, list, folder)) {
+        hfi_consul_many_fini(many);
+        return hfi_nomem(err);
+    }
+    if (cc->options.cli)
+        hfi_consul_semaphore_collect(many, list, base);
+    if (token)
+        many_waiters(many, list, queue, token);
+    return HF_OK;
+}
+
 /* Who holds the key whose entry is `name`?  HF_LOST: the entry is not as it was
  * at `index` (0: it does not matter).  With a token, also who waits to be
  * alone. */
@@ -127,37 +164,31 @@ hf_status hfi_consul_many_read(struct consul_conn *cc, const char *key,
                                const char *token, int64_t deadline,
                                struct consul_many *many, struct hf_error *err)
 {
-    char folder[CONSUL_NAME_MAX], queue[CONSUL_NAME_MAX];
+    char folder[CONSUL_NAME_MAX], queue[CONSUL_NAME_MAX], base[CONSUL_NAME_MAX];
     struct consul_ops ops = {.len = 0};
     struct consul_done done;
-    const json_t *list;
     hf_status st;
 
     *many = (struct consul_many){.n = 0};
     if (!hfi_consul_holder_name(&cc->options, key, "", folder) ||
+        !hfi_consul_below(&cc->options, key, "", base) ||
         !hfi_consul_queue_entry(&cc->options, key, "", queue))
         return hfi_fail(err, HF_INVALID, "%s: the key is too long",
                         cc->base.endpoint);
     if (index)
         hfi_consul_expect_index(&ops, name, index);
-    hfi_consul_op(&ops, "get-tree", folder, NULL, NULL, 0);
-    if (token)
+    hfi_consul_op(&ops, "get-tree", cc->options.cli ? base : folder, NULL, NULL,
+                  0);
+    if (token && !cc->options.cli)
         hfi_consul_op(&ops, "get-tree", queue, NULL, NULL, 0);
     st = hfi_consul_txn_keep(cc, &cc->calls, &ops, false, deadline, &done,
                              &many->reply, err);
     if (st)
         return st;
-    hfi_consul_reply_parse(&many->reply);
-    list = json_object_get(many->reply.json, "Results");
-    if (!done.ok)
-        st = HF_LOST;
-    else if (!hfi_consul_many_collect(many, list, folder))
-        st = hfi_nomem(err);
-    else if (token)
-        many_waiters(many, list, queue, token);
-    if (st)
-        hfi_consul_many_fini(many);
-    return st;
+    if (done.ok)
+        return hfi_consul_many_fill(cc, key, token, many, err);
+    hfi_consul_many_fini(many);
+    return HF_LOST;
 }
 
 void hfi_consul_many_fini(struct consul_many *many)
@@ -191,27 +222,78 @@ size_t hfi_consul_many_prune(const struct consul_many *many,
     return n > CONSUL_PRUNE_MAX ? n - CONSUL_PRUNE_MAX : 0;
 }
 
+/* What `kv` says, and after which index. */
+static void many_after(char *ret, const struct consul_kv *kv)
+{
+    size_t len;
+
+    hfi_consul_kv_value(ret, kv);
+    len = strlen(ret);
+    snprintf(ret + len, CONSUL_VALUE_MAX - len, "after %llu\n",
+             (unsigned long long)kv->index);
+}
+
 /* What the entry of a key says that several hold; `fence` is that of the newest
  * grant if it is not the entry's index. */
 void hfi_consul_many_value(char *ret, const struct hfi_claim *claim,
-                           uint64_t after, uint64_t fence)
+                           uint64_t after, uint64_t fence, int64_t common_ms)
 {
-    struct consul_kv kv = {
-        .fence = fence, .shared = claim->shared, .permits = claim->permits};
-    size_t len;
+    struct consul_kv kv = {.fence = fence,
+                           .shared = claim->shared,
+                           .permits = claim->permits,
+                           .common_ms = common_ms,
+                           .index = after};
 
-    hfi_consul_kv_value(ret, &kv);
-    len = strlen(ret);
-    snprintf(ret + len, CONSUL_VALUE_MAX - len, "after %llu\n",
-             (unsigned long long)after);
+    many_after(ret, &kv);
 }
 
-/* Nobody holds it any more, if the entry of the key is as it was at `index`:
- * make that a free lock again, for all who know no other.  If that fails, the
- * next one who takes it does it. */
+/* What it says if it is written again, and says the same. */
+void hfi_consul_many_again(char *ret, const struct consul_kv *kv)
+{
+    struct consul_kv now = *kv;
+
+    now.fence = hfi_consul_fence(kv);
+    many_after(ret, &now);
+}
+
+/* Somebody comes in, so the entry of the key, `kv`, becomes another; what it says
+ * and who has locked it stays. */
+void hfi_consul_many_touch(struct consul_ops *ops, const char *name,
+                           const struct consul_kv *kv)
+{
+    struct consul_kv now = *kv;
+    char value[CONSUL_VALUE_MAX];
+
+    now.joined = kv->joined || !kv->many;
+    hfi_consul_many_again(value, &now);
+    hfi_consul_op_as(ops, &now, "set", name, NULL, value);
+}
+
+/* How many slots have a holder: those of one owner id may share one. */
+size_t hfi_consul_many_used(const struct consul_many *many)
+{
+    size_t i, j, used = 0;
+
+    for (i = 0; i < many->n; i++) {
+        if (!many->holders[i].session[0])
+            continue;
+        for (j = 0; j < i; j++)
+            if (many->holders[j].session[0] &&
+                many->holders[j].slot == many->holders[i].slot)
+                break;
+        used += j == i;
+    }
+    return used;
+}
+
+/* Nobody holds it any more, if the entry of the key is as it was at `index`, and
+ * locked by the common session `common` or ("") by none: make that a free lock
+ * again, for all who know no other.  If that fails, the next one who takes it does
+ * it. */
 static void many_free(struct consul_conn *cc, const char *name, uint64_t index,
-                      uint64_t fence, const struct consul_many *many,
-                      int64_t deadline, bool *changed)
+                      const char *common, uint64_t fence,
+                      const struct consul_many *many, int64_t deadline,
+                      bool *changed)
 {
     struct consul_kv kv = {.fence = fence};
     char value[CONSUL_VALUE_MAX];
@@ -222,10 +304,26 @@ static void many_free(struct consul_conn *cc, const char *name, uint64_t index,
     hfi_consul_kv_value(value, &kv);
     hfi_consul_expect_index(&ops, name, index);
     hfi_consul_many_prune(many, &ops, NULL);
-    hfi_consul_op(&ops, "set", name, NULL, value, 0);
-    *changed =
-        !hfi_consul_txn(cc, &cc->calls, &ops, true, deadline, &done, NULL) &&
-        !done.ok;
+    hfi_consul_op(&ops, common[0] ? "unlock" : "set", name,
+                  common[0] ? common : NULL, value, 0);
+    *changed = false;
+    if (hfi_consul_txn(cc, &cc->calls, &ops, true, deadline, &done, NULL))
+        return;
+    *changed = !done.ok;
+    if (done.ok)
+        hfi_consul_common_freed(cc, common, name);
+}
+
+/* Delete what those have left who have released. */
+static void many_forget(struct consul_conn *cc, const struct consul_many *many,
+                        int64_t deadline)
+{
+    struct consul_ops ops = {.len = 0};
+    struct consul_done done;
+
+    hfi_consul_many_prune(many, &ops, NULL);
+    if (ops.len)
+        hfi_consul_txn(cc, &cc->calls, &ops, true, deadline, &done, NULL);
 }
 
 static bool many_all_gone(const struct consul_many *many)
@@ -253,15 +351,18 @@ void hfi_consul_many_tidy(struct consul_conn *cc, struct consul_key *joint,
         !hfi_consul_name(&cc->options, joint->key, name))
         return;
     if (granted_index)
-        many_free(cc, name, granted_index, fence, many, deadline, &changed);
+        many_free(cc, name, granted_index, joint->locked_by, fence, many,
+                  deadline, &changed);
     if (!changed ||
         hfi_consul_read(cc, &cc->calls, name, true, deadline, &kv, NULL) ||
         !kv.many || kv.foreign ||
         hfi_consul_many_read(cc, joint->key, name, kv.index, NULL, deadline,
                              &now, NULL))
         return;
-    if (many_all_gone(&now))
-        many_free(cc, name, kv.index, hfi_consul_fence(&kv), &now, deadline,
-                  &changed);
+    if (kv.session[0]) /* The one that they had joined holds it: reenter.c. */
+        many_forget(cc, &now, deadline);
+    else if (many_all_gone(&now))
+        many_free(cc, name, kv.index, kv.common, hfi_consul_fence(&kv), &now,
+                  deadline, &changed);
     hfi_consul_many_fini(&now);
 }

@@ -16,11 +16,13 @@
 #include "base/banned.h"
 
 #define TOKEN_MAX      1024
+#define KEEP_MS        (INT64_C(7) * 24 * 3600 * 1000)
 #define LOCK_DELAY_MAX INT64_C(60000) /* The service would cut it silently. */
 
 const char *const hfi_consul_options[] = {
-    "token_file", "lock_delay", "layout", "queue",       "checks", "cacert",
-    "capath",     "cert",       "key",    "server_name", "verify", NULL};
+    "token_file", "lock_delay", "layout", "queue", "checks",
+    "cacert",     "capath",     "cert",   "key",   "server_name",
+    "verify",     "keep",       NULL};
 
 /* An option, else a variable, else NULL; nothing is not an answer. */
 static const char *options_text(const struct hfi_url *url, const char *option,
@@ -316,6 +318,17 @@ static hf_status options_lock_delay(struct consul_options *options,
     return st;
 }
 
+/* How long an entry stays that nobody uses; 0: for ever. */
+static hf_status options_retention(struct consul_options *options,
+                                   const struct hfi_url *url,
+                                   struct hf_error *err)
+{
+    if (!strcmp(hfi_url_param(url, "keep", ""), "off"))
+        return HF_OK;
+    options->keep_ms = KEEP_MS;
+    return hfi_url_duration(url, "keep", &options->keep_ms, err);
+}
+
 static hf_status options_choose(const struct hfi_url *url, const char *option,
                                 const char *no, const char *yes, bool *ret,
                                 struct hf_error *err)
@@ -352,7 +365,7 @@ hf_status hfi_consul_options_init(struct consul_options *options,
                                   struct hf_error *err)
 {
     hf_status st = options_agents(options, url, err);
-    bool changed;
+    bool changed, barge = false;
 
     if (!st)
         st = options_prefix(options, url, err);
@@ -367,9 +380,12 @@ hf_status hfi_consul_options_init(struct consul_options *options,
     if (!st)
         st = options_lock_delay(options, url, err);
     if (!st)
+        st = options_retention(options, url, err);
+    if (!st)
         st = options_choose(url, "layout", "key", "cli", &options->cli, err);
     if (!st)
-        st = options_choose(url, "queue", "barge", "fair", &options->fair, err);
+        st = options_choose(url, "queue", "fair", "barge", &barge, err);
+    options->fair = !barge;
     if (!st && !options_auth(options, url))
         st = hfi_nomem(err);
     if (!st &&

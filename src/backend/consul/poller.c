@@ -198,15 +198,17 @@ static int64_t poller_wait_ms(const struct consul_poller *poller)
 /* Send the query of a watch that is pending. */
 static bool poller_send(struct consul_conn *cc, struct consul_watch *watch)
 {
-    char path[3 * CONSUL_NAME_MAX], query[64];
+    char path[3 * CONSUL_NAME_MAX], query[80];
     struct consul_request rq = {.method = "GET", .path = path};
     int64_t wait_ms = poller_wait_ms(&cc->poller);
 
     if (!watch->easy)
         watch->easy = hfi_consul_easy_new(cc, &watch->reply);
     snprintf(query, sizeof(query), "?%swait=%lldms&index=%llu",
-             watch->among ? "recurse&" : "", (long long)wait_ms,
-             (unsigned long long)watch->index);
+             watch->names   ? "keys&separator=/&"
+             : watch->among ? "recurse&"
+                            : "",
+             (long long)wait_ms, (unsigned long long)watch->index);
     hfi_consul_path(path, sizeof(path), watch->name, query);
     hfi_consul_reply_fini(&watch->reply);
     watch->due = hfi_now() + wait_ms - EARLY_MS;
@@ -245,6 +247,13 @@ static bool poller_read(struct consul_watch *watch, CURLcode rc,
 {
     curl_easy_getinfo(watch->easy, CURLINFO_RESPONSE_CODE,
                       &watch->reply.status);
+    if (!watch->reply.headed)
+        return false;
+    if (watch->names) {
+        *kv = (struct consul_kv){.exists = watch->reply.status == 200};
+        return !rc && (kv->exists || watch->reply.status == 404) &&
+               watch->reply.index;
+    }
     if (rc || (watch->reply.status != 200 && watch->reply.status != 404) ||
         !hfi_consul_kv_read(kv, &watch->reply))
         return false;
@@ -285,13 +294,16 @@ static void poller_done(struct consul_conn *cc, struct consul_watch *watch,
         hfi_consul_poller_unused(cc, watch);
     if (poller_read(watch, rc, &kv)) {
         watch->index = poller_next_index(watch, index, now);
-        hfi_consul_watch_answer(cc, watch, &kv);
+        if (watch->names)
+            hfi_consul_observed(cc, watch, index);
+        else
+            hfi_consul_watch_answer(cc, watch, &kv);
         if (!kv.exists || !index)
             at = now + ABSENT_MS;
     } else {
         watch->index = 0;
         poller_turn_away(cc);
-        at = now + AGAIN_MS;
+        at = now + (watch->names ? hfi_consul_observe_failed(watch) : AGAIN_MS);
     }
     if (!hfi_link_alone(&watch->link)) /* The last one left meanwhile. */
         hfi_consul_poller_unused(cc, watch);

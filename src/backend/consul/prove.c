@@ -95,11 +95,14 @@ struct session_batch {
     size_t agent;
 };
 
-/* With the mutex held: is that, sent at `sent`, a proof?  session.c (4), (5) */
+/* With the mutex held: is that, sent at `sent`, a proof?  session.c (4), (5)  On
+ * the session of a queue, or a common one, no grant depends: there any answer will
+ * do. */
 static bool session_is_proven(struct consul_session *s, int64_t sent,
                               size_t agent)
 {
-    if (agent != s->agent || sent - s->sure > CONSUL_FRESH(s->ttl_ms))
+    if (!s->queue && !s->common &&
+        (agent != s->agent || sent - s->sure > CONSUL_FRESH(s->ttl_ms)))
         return false;
     return hfi_consul_session_proven(s, sent);
 }

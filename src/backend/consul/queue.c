@@ -11,13 +11,18 @@
  * either.  So a queue of hundreds in one client needs one connection, not
  * hundreds, and one of them reads the list, not all.
  *
+ * A lock that nobody waits for costs no look at its queue: a release reads the
+ * queue in the same transaction, and as long as the key is as the release left
+ * it, this client takes it at once, or takes a place at once if there was a
+ * queue.  Nor does the first in line look again when the key becomes free.
+ *
  * DOUBT  A queue entry is written on the condition that there is none.  Where
  *   no answer came, that may happen after the waiter has left.  So it leaves
  *   its queue entry locked by the same session, but without a token: nobody
  *   counts that, the late write fails, and when the session ends, and with it
  *   the late write's chance, the service deletes the entry.
  *
- * LIMITS  Clients that do not say queue=fair, and `consul lock`, take the key
+ * LIMITS  Clients that say queue=barge, and `consul lock`, take the key
  *   when they find it free.  A lock-delay holds for the key, not for its queue.
  */
 #include "consul.h"
@@ -52,7 +57,8 @@ struct queue_own {
     struct hfi_node node; /* in consul_conn.queue_entries */
     int32_t position;     /* in the queue, when it was last seen; 0 unknown */
     bool gone;            /* it is remembered for its doubt only */
-    char doubt[CONSUL_ID_LEN + 1]; /* the session of an entry that may still
+    char session[CONSUL_ID_LEN + 1]; /* that has it, or "" */
+    char doubt[CONSUL_ID_LEN + 1];   /* the session of an entry that may still
                                     * be written, or "" */
     char token[HFI_TOKEN_LEN + 1];
 };
@@ -106,6 +112,18 @@ static void queue_set_doubt(struct consul_conn *cc, const char *token,
     if (node)
         memcpy(hfi_container(node, struct queue_own, node)->doubt, session,
                strlen(session) + 1);
+    pthread_mutex_unlock(&cc->mu);
+}
+
+static void queue_set_session(struct consul_conn *cc, const char *token,
+                              const char *session)
+{
+    struct queue_own *own;
+
+    pthread_mutex_lock(&cc->mu);
+    own = queue_own_find(cc, token);
+    if (own)
+        memcpy(own->session, session, strlen(session) + 1);
     pthread_mutex_unlock(&cc->mu);
 }
 
@@ -202,21 +220,6 @@ static void queue_count(struct queue_view *view, const char *token,
     }
 }
 
-/* Does somebody stand there? */
-bool hfi_consul_is_queue_entry(const struct consul_kv *kv)
-{
-    return kv->session[0] && kv->token[0];
-}
-
-/* The token of a queue entry, or NULL if it is none. */
-static const char *queue_token(const json_t *entry)
-{
-    const char *name = json_string_value(json_object_get(entry, "Key"));
-    const char *slash = name ? strrchr(name, '/') : NULL;
-
-    return slash && strlen(slash + 1) == HFI_TOKEN_LEN ? slash + 1 : NULL;
-}
-
 static void queue_read(struct queue_view *view, const json_t *list,
                        const char *token)
 {
@@ -228,7 +231,7 @@ static void queue_read(struct queue_view *view, const json_t *list,
     view->create = UINT64_MAX;
     for (i = 0; i < json_array_size(list); i++) {
         entry = json_array_get(list, i);
-        at = queue_token(entry);
+        at = hfi_consul_queue_token(entry);
         if (!at || strcmp(at, token) != 0)
             continue;
         hfi_consul_kv_parse(&kv, entry);
@@ -239,7 +242,7 @@ static void queue_read(struct queue_view *view, const json_t *list,
     }
     for (i = 0; i < json_array_size(list); i++) {
         entry = json_array_get(list, i);
-        at = queue_token(entry);
+        at = hfi_consul_queue_token(entry);
         hfi_consul_kv_parse(&kv, entry);
         if (at && hfi_consul_is_queue_entry(&kv))
             queue_count(view, at, &kv);
@@ -250,28 +253,16 @@ static hf_status queue_inspect(struct consul_conn *cc, const char *key,
                                const char *token, int64_t deadline,
                                struct queue_view *view, struct hf_error *err)
 {
-    char name[CONSUL_NAME_MAX], path[3 * CONSUL_NAME_MAX];
-    struct consul_request rq = {.method = "GET", .path = path};
     struct consul_reply reply;
-    hf_status st;
+    hf_status st = hfi_consul_queue_fetch(cc, key, deadline, &reply, err);
 
     *view = (struct queue_view){.entries = 0};
-    if (!hfi_consul_queue_entry(&cc->options, key, "", name))
-        return hfi_fail(err, HF_INVALID, "%s: the key is too long",
-                        cc->base.endpoint);
-    hfi_consul_path(path, sizeof(path), name, "?recurse");
-    st = hfi_consul_call(cc, &cc->calls, &rq, deadline, &reply, err);
     if (st)
         return st;
-    if (reply.status == 404 && reply.index)
-        st = HF_OK; /* It is empty. */
-    else if (hfi_consul_reply_parse(&reply) && json_is_array(reply.json))
+    if (reply.json)
         queue_read(view, reply.json, token);
-    else
-        st = hfi_fail(err, HF_PROTOCOL, "%s: an answer that is no list",
-                      cc->base.endpoint);
     hfi_consul_reply_fini(&reply);
-    return st;
+    return HF_OK;
 }
 
 /* Not our turn: watch the queue entry before ours from now on. */
@@ -290,29 +281,67 @@ static hf_status queue_behind(struct consul_conn *cc,
         own->position = view->before + 1;
     pthread_mutex_unlock(&cc->mu);
     busy->position = view->before + 1;
+    consul_own(receipt)->looked = true;
     memcpy(consul_own(receipt)->predecessor, view->previous,
            sizeof(view->previous));
     if (view->before ? hfi_consul_queue_entry(&cc->options, claim->key,
                                               view->previous, name)
         : consul_own(receipt)->among
-            ? hfi_consul_holder_name(&cc->options, claim->key, "", name)
+            ? hfi_consul_among_name(cc, claim, name)
             : hfi_consul_name(&cc->options, claim->key, name))
         hfi_consul_retarget(cc, claim->key, name, claim->token);
     return HF_BUSY;
 }
 
-/* Keep the queue entry alive as long as we ask for it. */
-static hf_status queue_keep(struct consul_conn *cc,
-                            const struct hfi_claim *claim, int64_t deadline,
-                            struct hf_error *err)
+/* Keep the queue entry alive as long as we ask for it; *same: it is on that
+ * session, as far as is known. */
+static hf_status queue_keep_same(struct consul_conn *cc,
+                                 const struct hfi_claim *claim, bool *same,
+                                 int64_t deadline, struct hf_error *err)
 {
+    const struct queue_own *own;
     struct consul_session *s;
     hf_status st =
         hfi_consul_session_get(cc, queue_ttl(claim), true, deadline, &s, err);
 
-    if (!st)
-        hfi_consul_session_put(cc, s);
-    return st;
+    if (st)
+        return st;
+    pthread_mutex_lock(&cc->mu);
+    own = queue_own_find(cc, claim->token);
+    *same = own && !strcmp(own->session, s->id);
+    pthread_mutex_unlock(&cc->mu);
+    hfi_consul_session_put(cc, s);
+    return HF_OK;
+}
+
+static hf_status queue_keep(struct consul_conn *cc,
+                            const struct hfi_claim *claim, int64_t deadline,
+                            struct hf_error *err)
+{
+    bool same;
+
+    return queue_keep_same(cc, claim, &same, deadline, err);
+}
+
+/* Does a query say already that our turn has not come?  Then there is nothing
+ * to ask: what it waits for wakes us. */
+static bool queue_is_told(struct consul_conn *cc, const struct hfi_claim *claim,
+                          const struct hfi_receipt *receipt,
+                          struct hfi_answer *busy)
+{
+    const struct consul_grant *own = receipt->own;
+    const struct queue_own *entry;
+    bool told = false;
+
+    pthread_mutex_lock(&cc->mu);
+    entry = queue_own_find(cc, claim->token);
+    if (entry && receipt->registered && !receipt->fence && own->looked &&
+        !own->among && !consul_is_joint(claim) && !entry->doubt[0])
+        told = hfi_consul_watch_waits(cc, claim->token);
+    if (told)
+        busy->position = entry->position;
+    pthread_mutex_unlock(&cc->mu);
+    return told;
 }
 
 /* Does the queue entry before ours belong to this client, and is it still
@@ -336,6 +365,77 @@ static bool queue_is_behind_own(struct consul_conn *cc,
     return before;
 }
 
+/* With the mutex held: what is known of the key, or NULL. */
+static const struct consul_key *queue_key(struct consul_conn *cc,
+                                          const struct hfi_claim *claim)
+{
+    char name[CONSUL_NAME_MAX];
+    struct hfi_node *node = NULL;
+
+    if (hfi_consul_name(&cc->options, claim->key, name))
+        node = hfi_map_find(&cc->keys, name);
+    return node ? hfi_container(node, struct consul_key, node) : NULL;
+}
+
+/* What a claim without a place need not ask, since the last release of this
+ * client has seen it.  Who takes a place later finds the key free, or taken
+ * after that, and has not been passed by. */
+enum consul_line hfi_consul_queue_known(struct consul_conn *cc,
+                                        const struct hfi_claim *claim,
+                                        const struct hfi_receipt *receipt)
+{
+    enum consul_line line = CONSUL_LINE_UNKNOWN;
+    const struct consul_key *k;
+
+    if (receipt->registered || consul_is_joint(claim) ||
+        hfi_consul_queue_stands(cc, claim->token) ||
+        hfi_consul_queue_in_doubt(cc, claim->token))
+        return line;
+    pthread_mutex_lock(&cc->mu);
+    k = queue_key(cc, claim);
+    if (k && !k->busy && !k->holder[0] && k->seen == CONSUL_FREE && k->index)
+        line = k->line;
+    pthread_mutex_unlock(&cc->mu);
+    return line;
+}
+
+/* Were we the first when we last looked, and is the key free since?  Nobody can
+ * come to stand before us. */
+static bool queue_is_next(struct consul_conn *cc, const struct hfi_claim *claim,
+                          const struct hfi_receipt *receipt)
+{
+    const struct consul_grant *own = receipt->own;
+    const struct consul_key *k;
+    bool next;
+
+    pthread_mutex_lock(&cc->mu);
+    k = queue_key(cc, claim);
+    next = receipt->registered && !receipt->fence && own->looked &&
+           !own->predecessor[0] && !own->among && !consul_is_joint(claim) &&
+           queue_own_find(cc, claim->token) && k && !k->busy && !k->holder[0] &&
+           k->seen == CONSUL_FREE && k->index;
+    pthread_mutex_unlock(&cc->mu);
+    return next;
+}
+
+/* Is it the turn of those before us? */
+static bool queue_goes_first(const struct queue_view *view,
+                             const struct hfi_claim *claim)
+{
+    return view->before && (!claim->shared || view->alone);
+}
+
+hf_status hfi_consul_queue_judge(const struct hfi_claim *claim,
+                                 const json_t *list, struct hf_error *err)
+{
+    struct queue_view view = {.entries = 0};
+
+    queue_read(&view, list, claim->token);
+    if (!view.mine && view.before && view.permits != claim->permits)
+        return hfi_fail_use(err, claim, view.permits);
+    return queue_goes_first(&view, claim) ? HF_BUSY : HF_OK;
+}
+
 hf_status hfi_consul_queue_turn(struct consul_conn *cc,
                                 const struct hfi_claim *claim,
                                 struct hfi_receipt *receipt,
@@ -351,6 +451,20 @@ hf_status hfi_consul_queue_turn(struct consul_conn *cc,
         st = queue_keep(cc, claim, deadline, err);
         return st ? st : HF_BUSY;
     }
+    if (queue_is_told(cc, claim, receipt, busy)) {
+        bool same = false;
+
+        st = queue_keep_same(cc, claim, &same, deadline, err);
+        if (st || same)
+            return st ? st : HF_BUSY;
+    }
+    if (queue_is_next(cc, claim, receipt)) {
+        st = queue_keep(cc, claim, deadline, err);
+        if (!st && !hfi_consul_queue_in_doubt(cc, claim->token))
+            hfi_consul_queue_entry(&cc->options, claim->key, claim->token,
+                                   queue_entry);
+        return st;
+    }
     st = queue_inspect(cc, claim->key, claim->token, deadline, &view, err);
     if (!st && view.mine)
         st = queue_keep(cc, claim, deadline, err);
@@ -361,7 +475,7 @@ hf_status hfi_consul_queue_turn(struct consul_conn *cc,
         hfi_consul_queue_left(cc, claim->key, claim->token, true);
     if (!view.mine && view.before && view.permits != claim->permits)
         return hfi_fail_use(err, claim, view.permits);
-    if (view.before && (!claim->shared || view.alone))
+    if (queue_goes_first(&view, claim))
         return view.mine ? queue_behind(cc, claim, receipt, busy, &view)
                          : HF_BUSY;
     if (view.mine) {
@@ -373,18 +487,39 @@ hf_status hfi_consul_queue_turn(struct consul_conn *cc,
     return HF_OK;
 }
 
-/* Write a queue entry at the end. */
+/* The queue, in the answer to a transaction that ends with a look at it. */
+static void queue_see(struct queue_view *view, struct consul_reply *reply,
+                      const char *token)
+{
+    json_t *list = json_array(), *entry;
+    size_t i;
+
+    hfi_consul_reply_parse(reply);
+    for (i = 1;; i++) { /* behind what was written */
+        entry = json_array_get(json_object_get(reply->json, "Results"), i);
+        if (!entry)
+            break;
+        json_array_append(list, json_object_get(entry, "KV"));
+    }
+    if (list)
+        queue_read(view, list, token);
+    json_decref(list);
+}
+
+/* Write a queue entry at the end, and look who stands before it. */
 static hf_status queue_write(struct consul_conn *cc,
                              const struct hfi_claim *claim,
                              struct hfi_receipt *receipt, int64_t deadline,
-                             struct hf_error *err)
+                             struct queue_view *view, struct hf_error *err)
 {
     char name[CONSUL_NAME_MAX], value[CONSUL_VALUE_MAX];
     struct consul_ops ops = {.len = 0};
     struct consul_session *s;
+    struct consul_reply reply;
     struct consul_done done;
     hf_status st;
 
+    *view = (struct queue_view){.entries = 0};
     if (!hfi_consul_queue_entry(&cc->options, claim->key, claim->token, name))
         return hfi_fail(err, HF_INVALID, "%s: the key is too long",
                         cc->base.endpoint);
@@ -396,11 +531,19 @@ static hf_status queue_write(struct consul_conn *cc,
         return st;
     hfi_consul_expect_index(&ops, name, 0);
     hfi_consul_op(&ops, "lock", name, s->id, value, 0);
-    st = hfi_consul_txn(cc, &cc->calls, &ops, true, deadline, &done, err);
+    if (hfi_consul_queue_entry(&cc->options, claim->key, "", name))
+        hfi_consul_op(&ops, "get-tree", name, NULL, NULL, 0);
+    st = hfi_consul_txn_keep(cc, &cc->calls, &ops, true, deadline, &done,
+                             &reply, err);
+    if (!st && done.ok)
+        queue_see(view, &reply, claim->token);
+    if (!st)
+        hfi_consul_reply_fini(&reply);
     if (!st && done.bad_session)
         hfi_consul_session_dead(cc, s);
     if (st == HF_UNCERTAIN || st == HF_PROTOCOL)
         queue_set_doubt(cc, claim->token, s->id);
+    queue_set_session(cc, claim->token, !st && done.ok ? s->id : "");
     hfi_consul_session_put(cc, s);
     if (!st || st == HF_UNCERTAIN || st == HF_PROTOCOL)
         receipt->registered = true;
@@ -415,9 +558,9 @@ hf_status hfi_consul_queue_join(struct consul_conn *cc,
                                 struct hf_error *err)
 {
     struct queue_view view;
-    hf_status st = queue_write(cc, claim, receipt, deadline, err);
+    hf_status st = queue_write(cc, claim, receipt, deadline, &view, err);
 
-    if (!st)
+    if (!st && !view.mine) /* It was there already. */
         st = queue_inspect(cc, claim->key, claim->token, deadline, &view, err);
     return st ? st : queue_behind(cc, claim, receipt, busy, &view);
 }
@@ -440,9 +583,11 @@ hf_status hfi_consul_queue_door(struct consul_conn *cc,
                                 struct hfi_receipt *receipt, bool stands,
                                 int64_t deadline, struct hf_error *err)
 {
+    struct queue_view view;
+
     if (stands && hfi_consul_queue_stands(cc, claim->token))
         return queue_keep(cc, claim, deadline, err);
-    return queue_write(cc, claim, receipt, deadline, err);
+    return queue_write(cc, claim, receipt, deadline, &view, err);
 }
 
 /* Give the queue entry up.  HF_LOST: there was none. */
@@ -467,17 +612,5 @@ hf_status hfi_consul_queue_leave(struct consul_conn *cc,
         st = hfi_consul_txn(cc, &cc->calls, &ops, true, deadline, &done, err);
     }
     hfi_consul_queue_left(cc, claim->key, claim->token, !st);
-    return st;
-}
-
-hf_status hfi_consul_queue_count(struct consul_conn *cc, const char *key,
-                                 int64_t deadline, int32_t *ret,
-                                 struct hf_error *err)
-{
-    struct queue_view view;
-    hf_status st = queue_inspect(cc, key, "", deadline, &view, err);
-
-    if (!st)
-        *ret = view.entries;
     return st;
 }

@@ -26,7 +26,8 @@ struct release {
     char session[CONSUL_ID_LEN + 1]; /* of the claim, if it is known here */
     bool sweep;                      /* in passing: release.c (2) */
     bool mine, maybe;
-    bool many; /* several hold the key, as was seen */
+    bool many;   /* several hold the key, as was seen */
+    bool permit; /* of a semaphore: semaphore.c */
     int64_t deadline;
     struct hf_error *err;
 };
@@ -37,29 +38,70 @@ static void release_tidy(struct consul_conn *cc, struct consul_key *k,
                          struct consul_reply *reply, int64_t deadline)
 {
     struct consul_many many = {.n = 0};
-    char folder[CONSUL_NAME_MAX];
+    char folder[CONSUL_NAME_MAX], base[CONSUL_NAME_MAX];
     json_t *results;
 
     hfi_consul_reply_parse(reply);
     results = json_object_get(reply->json, "Results");
     json_array_remove(results, 0); /* the entry as it was ... */
     json_array_remove(results, 0); /* ... and without its value */
-    if (json_is_array(results) &&
-        hfi_consul_holder_name(&cc->options, k->key, "", folder) &&
-        hfi_consul_many_collect(&many, results, folder))
+    if (!json_is_array(results) ||
+        !hfi_consul_holder_name(&cc->options, k->key, "", folder) ||
+        !hfi_consul_below(&cc->options, k->key, "", base) ||
+        !hfi_consul_many_collect(&many, results, folder))
+        return;
+    if (k->permit) {
+        hfi_consul_semaphore_collect(&many, results, base);
+        hfi_consul_semaphore_tidy(cc, k->key, &many, deadline);
+    } else {
         hfi_consul_many_tidy(cc, k, granted_index, fence, &many, deadline);
+    }
     hfi_consul_many_fini(&many);
 }
 
-/* Unlock the entry, if it is still as it was at `index`; else HF_LOST. */
+/* Does anybody stand in line?  The answer has the names of all who do, or whose
+ * places are kept closed. */
+static void release_line(struct consul_key *k, const struct consul_reply *reply)
+{
+    k->line = reply->data && strstr(reply->data, "/.holdfast/")
+                  ? CONSUL_LINE_STANDS
+                  : CONSUL_LINE_EMPTY;
+}
+
+/* Others have joined the grant of the key, which is given up: from now on a common
+ * session has it locked for them.  Without one they lock it themselves, at their
+ * next renewal: common.c (4). */
+static void release_to_common(struct consul_conn *cc, struct consul_key *k,
+                              struct consul_kv *kv, struct consul_ops *ops,
+                              int64_t deadline)
+{
+    char value[CONSUL_VALUE_MAX];
+    struct consul_session *s;
+
+    if (!k->session ||
+        hfi_consul_common_get(cc, k->session->ttl_ms, 0, deadline, &s, NULL))
+        return;
+    kv->common_ms = s->ttl_ms;
+    hfi_consul_kv_value(value, kv);
+    hfi_consul_common_locks(cc, s, k->name);
+    hfi_consul_common_ops(ops, kv, k->name, "", s, value);
+    hfi_consul_session_put(cc, s);
+}
+
+/* Unlock the entry, if it is still as it was at `index`; else HF_LOST.  What
+ * stands in its queue is read before that, so that the answer ends with the
+ * entry itself. */
 hf_status hfi_consul_unlock_at(struct consul_conn *cc, struct consul_key *k,
                                const char *session, uint64_t index,
                                uint64_t fence, int64_t deadline,
                                struct hf_error *err)
 {
-    struct consul_kv kv = {.fence = fence};
+    struct consul_kv kv = {.fence = fence,
+                           .freed = (uint64_t)(hfi_wall_us() / 1000000),
+                           .joined = !k->joint && k->joined};
     char value[CONSUL_VALUE_MAX], folder[CONSUL_NAME_MAX];
     uint64_t granted_index = k->granted_index;
+    bool joined = !k->joint && k->joined, several = k->joint || joined;
     struct consul_ops ops = {.len = 0};
     struct consul_reply reply;
     struct consul_done done;
@@ -67,19 +109,32 @@ hf_status hfi_consul_unlock_at(struct consul_conn *cc, struct consul_key *k,
 
     memcpy(kv.by, cc->id, sizeof(kv.by));
     hfi_consul_kv_value(value, &kv);
+    if (cc->options.fair && !several &&
+        hfi_consul_queue_entry(&cc->options, k->key, "", folder))
+        hfi_consul_op(&ops, "get-tree", folder, NULL, NULL, 0);
     hfi_consul_expect_index(&ops, k->name, index);
-    hfi_consul_op(&ops, "unlock", k->name, session, value, 0);
-    if (k->joint && hfi_consul_holder_name(&cc->options, k->key, "", folder))
+    hfi_consul_op_as(&ops, &kv, "unlock", k->name, session, value);
+    if (joined)
+        release_to_common(cc, k, &kv, &ops, deadline);
+    if (k->permit && hfi_consul_below(&cc->options, k->key, session, folder))
+        hfi_consul_op(&ops, "delete", folder, NULL, NULL, 0);
+    if (k->permit ? hfi_consul_below(&cc->options, k->key, "", folder)
+                  : several && hfi_consul_holder_name(&cc->options, k->key, "",
+                                                      folder))
         hfi_consul_op(&ops, "get-tree", folder, NULL, NULL, 0);
     st = hfi_consul_txn_keep(cc, &cc->calls, &ops, true, deadline, &done,
                              &reply, err);
     if (st)
         return st;
     if (done.ok) {
-        hfi_consul_key_free(cc, k, done.index ? CONSUL_FREE : CONSUL_UNKNOWN,
-                            done.index);
-        if (k->joint)
-            release_tidy(cc, k, granted_index, fence, &reply, deadline);
+        hfi_consul_key_free(
+            cc, k, done.index && !joined ? CONSUL_FREE : CONSUL_UNKNOWN,
+            done.index);
+        if (cc->options.fair && !several && done.index)
+            release_line(k, &reply);
+        if (several)
+            release_tidy(cc, k, joined ? 0 : granted_index, fence, &reply,
+                         deadline);
     }
     hfi_consul_reply_fini(&reply);
     return done.ok ? HF_OK : HF_LOST;
@@ -104,10 +159,7 @@ static hf_status release_bar(struct release *r, const char *name,
     snprintf(value + len, sizeof(value) - len, "barred %llu\n",
              (unsigned long long)kv->index);
     hfi_consul_expect_index(&ops, name, kv->index);
-    if (kv->many)
-        hfi_consul_op_many(&ops, "set", name, NULL, value);
-    else
-        hfi_consul_op(&ops, "set", name, NULL, value, 0);
+    hfi_consul_op_as(&ops, kv, "set", name, NULL, value);
     st = hfi_consul_txn(r->cc, &r->cc->calls, &ops, true, r->deadline, &done,
                         r->err);
     if (!st && !done.ok)
@@ -130,6 +182,8 @@ static hf_status release_bar_joint(struct release *r)
 
     if (!r->maybe || !hfi_consul_name(&r->cc->options, r->k->key, name))
         return HF_LOST;
+    if (r->permit) /* It was for a session that carries nothing else. */
+        return hfi_consul_session_bar(r->cc, r->session, r->deadline, r->err);
     for (i = 0; i < CONSUL_ROUNDS; i++) {
         st = hfi_consul_read(r->cc, &r->cc->calls, name, true, r->deadline, &kv,
                              r->err);
@@ -173,10 +227,11 @@ static bool release_fits(const struct release *r, const struct consul_kv *kv)
 /* Unlock what was just seen, and end a session that was there for it alone. */
 static hf_status release_seen(struct release *r, const struct consul_kv *kv)
 {
-    hf_status st =
-        hfi_consul_unlock_at(r->cc, r->k, kv->session, kv->index,
-                             hfi_consul_fence(kv), r->deadline, r->err);
+    hf_status st;
 
+    hfi_consul_key_seen(r->k, kv);
+    st = hfi_consul_unlock_at(r->cc, r->k, kv->session, kv->index,
+                              hfi_consul_fence(kv), r->deadline, r->err);
     if (!st && strcmp(kv->session, r->session) != 0)
         hfi_consul_handle_end(r->cc, kv->session, r->deadline);
     return st;
@@ -200,6 +255,18 @@ static hf_status release_late(struct release *r)
     if (!barred)
         hfi_consul_key_free(r->cc, r->k, CONSUL_UNKNOWN, 0);
     return barred;
+}
+
+/* A release that had no answer was done: what it has left of a semaphore. */
+static void release_tidy_late(const struct release *r)
+{
+    struct consul_many many;
+
+    if (hfi_consul_many_read(r->cc, r->k->key, "", 0, NULL, r->deadline, &many,
+                             NULL))
+        return;
+    hfi_consul_semaphore_tidy(r->cc, r->k->key, &many, r->deadline);
+    hfi_consul_many_fini(&many);
 }
 
 /* The slow way: look first.  HF_LOST: it is not ours, and will not be. */
@@ -230,6 +297,8 @@ static hf_status release_inspect(struct release *r)
             return st;
     }
     st = release_was_ours(r, &kv) ? HF_OK : HF_LOST;
+    if (!st && r->permit)
+        release_tidy_late(r);
     if (r->mine)
         hfi_consul_key_settle(r->cc, r->k, &kv);
     return st;
@@ -266,6 +335,8 @@ static hf_status release_name(struct release *r, const struct hfi_claim *claim,
 
     if (st)
         return st;
+    r->permit = r->k->permit =
+        r->k->joint && hfi_consul_is_semaphore(r->cc, claim);
     st = release_unlock(r);
     hfi_consul_key_leave(r->cc, r->k);
     return st;
@@ -285,7 +356,7 @@ static hf_status release_claim(struct release *r, const struct hfi_claim *claim)
     st = release_name(r, claim, name);
     if (st == HF_LOST && (r->many || claim->shared))
         st = release_name(r, claim, other);
-    if (claim->shared && (st == HF_OK || st == HF_LOST))
+    if ((claim->shared || claim->owner) && (st == HF_OK || st == HF_LOST))
         hfi_consul_holder_forget(r->cc, claim->key, claim->token, r->deadline);
     return st;
 }

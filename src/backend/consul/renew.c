@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * renew.c - renewing, and moving to another ttl.
+ * renew.c - renewing.
  *
  * A renewal has two halves: sessions are renewed side by side, each once for
  * all the locks that it carries, and then each entry is checked to be as it
@@ -8,11 +8,10 @@
  * session can live on while an operator deletes an entry, and an entry says
  * nothing of how long its session will live.  The transaction is a consistent
  * read, so it is also what makes the next renewal of the session a proof:
- * session.c (4).
+ * session.c (4).  For one of several holders it checks too that the key is locked
+ * by the common session, which is renewed with the others: common.c.
  *
- * A lock that is to have another ttl is moved: unlocked by the old session and
- * locked by another of ours in one step, so that nobody can come in between.
- * Its fence is written into the value and stays what it was.
+ * A lock that is to have another ttl is moved: move.c.
  *
  * What is renewed for the bearer of a handle goes another way: handle.c (1).
  */
@@ -23,14 +22,19 @@
 /* Items that are renewed at once. */
 #define RENEW_MAX 256
 
+/* Common sessions of others that are renewed at once. */
+#define COMMON_MAX 16
+
 struct renewal {
     struct consul_conn *cc;
     struct hfi_renewal *items;
     size_t n;
-    struct consul_session *of[RENEW_MAX];       /* of each item, or NULL */
-    struct consul_session *sessions[RENEW_MAX]; /* each once ... */
-    hf_status st[RENEW_MAX];                    /* ... and what became of it */
+    struct consul_session *of[RENEW_MAX];           /* of each item, or NULL */
+    struct consul_session *sessions[2 * RENEW_MAX]; /* each once ... */
+    hf_status st[2 * RENEW_MAX]; /* ... and what became of it */
     size_t nsessions;
+    struct consul_session common[COMMON_MAX]; /* of others */
+    size_t ncommon;
     int64_t deadline;
     struct hf_error *err;
 };
@@ -39,7 +43,8 @@ struct renewal {
 struct renew_batch {
     struct hfi_renewal *items[CONSUL_OPS_MAX];
     struct consul_session *of[CONSUL_OPS_MAX];
-    size_t n;
+    struct consul_common common[CONSUL_OPS_MAX];
+    size_t n, ops;
 };
 
 /* Why is it not ours any more?  The entry tells. */
@@ -56,8 +61,9 @@ hf_loss hfi_consul_why(const struct consul_kv *kv, const char *token,
 }
 
 /* With the mutex held: the key, if this claim has it, or NULL. */
-static struct consul_key *renew_key(struct consul_conn *cc, const char *name,
-                                    const struct hfi_claim *claim)
+struct consul_key *hfi_consul_renew_key(struct consul_conn *cc,
+                                        const char *name,
+                                        const struct hfi_claim *claim)
 {
     struct hfi_node *node = hfi_map_find(&cc->keys, name);
     struct consul_key *k =
@@ -66,97 +72,13 @@ static struct consul_key *renew_key(struct consul_conn *cc, const char *name,
     return k && k->session && !strcmp(k->holder, claim->token) ? k : NULL;
 }
 
-static void renew_lost(const struct consul_conn *cc, struct hfi_renewal *item,
-                       const struct consul_kv *kv, struct hf_error *err)
-{
-    item->st = hfi_fail(err, HF_LOST, "%s: the lock was not ours any more",
-                        cc->base.endpoint);
-    item->reason = hfi_consul_why(kv, item->claim->token, item->receipt->fence);
-}
-
-/* The move was refused or not answered.  It may have been done all the same:
- * the entry tells.  If it does not, the move may still come, and the next
- * renewal bars it by changing the index that it is for. */
-static void move_settle(struct consul_conn *cc, struct consul_key *k,
-                        struct hfi_renewal *item,
-                        const struct consul_session *s, struct consul_kv *kv,
-                        int64_t deadline, struct hf_error *err)
-{
-    uint64_t before = kv->index;
-
-    if (!item->st) {
-        item->st = hfi_fail(err, HF_UNAVAILABLE, "%s: changed meanwhile",
-                            cc->base.endpoint);
-    } else if (item->st == HF_UNCERTAIN || item->st == HF_PROTOCOL) {
-        pthread_mutex_lock(&cc->mu);
-        k->moving = true;
-        k->expected_index = before;
-        pthread_mutex_unlock(&cc->mu);
-    } else {
-        return;
-    }
-    if (!hfi_consul_read(cc, &cc->calls, k->name, true, deadline, kv, NULL) &&
-        hfi_consul_is_grant(kv, item->claim->token, item->receipt->fence) &&
-        !strcmp(kv->session, s->id) && kv->index != before)
-        item->st = HF_OK;
-}
-
-/* Lock it with `s` instead. */
-static void move_key(struct consul_conn *cc, struct consul_key *k,
-                     struct hfi_renewal *item, struct consul_session *s,
-                     int64_t deadline, struct hf_error *err)
-{
-    struct hfi_receipt *receipt = item->receipt;
-    char value[CONSUL_VALUE_MAX];
-    struct consul_done done;
-    struct consul_kv kv;
-
-    item->st =
-        hfi_consul_read(cc, &cc->calls, k->name, true, deadline, &kv, err);
-    if (item->st)
-        return;
-    if (!hfi_consul_is_grant(&kv, item->claim->token, receipt->fence) ||
-        kv.broken == receipt->fence) {
-        renew_lost(cc, item, &kv, err);
-        return;
-    }
-    if (strcmp(kv.session, s->id) != 0 ||
-        (k->moving && kv.index == k->expected_index)) {
-        hfi_consul_value(value, item->claim, receipt->fence, receipt->slot);
-        item->st = hfi_consul_move(cc, k->name, &kv, s->id, value, deadline,
-                                   &done, err);
-        if (!item->st && done.bad_session)
-            hfi_consul_session_dead(cc, s);
-        if (item->st || !done.ok)
-            move_settle(cc, k, item, s, &kv, deadline, err);
-        else if (done.index)
-            kv.index = done.index;
-    }
-    if (item->st)
-        return;
-    k->index = kv.index;
-    hfi_consul_carried_by(receipt, s);
-    hfi_consul_key_held(cc, k, item->claim->token, s, receipt->fence);
-}
-
-static void renew_move(struct consul_conn *cc, struct hfi_renewal *item,
+/* It was renewed: see that its key is locked for it, or find out who has it. */
+static void renew_tend(struct consul_conn *cc, struct hfi_renewal *item,
                        int64_t deadline, struct hf_error *err)
 {
-    struct consul_session *s;
-    struct consul_key *k;
-    hf_status st;
-
-    st = hfi_consul_session_get(cc, item->ttl_ms, false, deadline, &s, err);
-    if (!st) {
-        st = hfi_consul_claim_enter(cc, item->claim, deadline, &k, err);
-        if (!st) {
-            move_key(cc, k, item, s, deadline, err);
-            st = item->st;
-            hfi_consul_key_leave(cc, k);
-        }
-        hfi_consul_session_put(cc, s);
-    }
-    item->st = st;
+    if (!item->st)
+        item->st = hfi_consul_common_tend(cc, item->claim, item->ttl_ms,
+                                          deadline, &item->reason, err);
 }
 
 /* Does the entry, as it was just read, stand as it should, in the session that
@@ -172,10 +94,10 @@ static bool renew_stands(struct consul_conn *cc, const char *name,
          hfi_consul_is_grant(kv, item->claim->token, item->receipt->fence));
 
     pthread_mutex_lock(&cc->mu);
-    k = renew_key(cc, name, item->claim);
+    k = hfi_consul_renew_key(cc, name, item->claim);
     *mine = k;
     if (k && here)
-        k->index = kv->index;
+        hfi_consul_key_seen(k, kv);
     pthread_mutex_unlock(&cc->mu);
     return here;
 }
@@ -229,13 +151,13 @@ static void renew_inspect(struct consul_conn *cc, struct hfi_renewal *item,
     if (item->st)
         return;
     if (kv.broken && kv.broken == fence) {
-        renew_lost(cc, item, &kv, err);
+        hfi_consul_renew_lost(cc, item, &kv, err);
     } else if (renew_stands(cc, name, item, session, &kv, &mine)) {
         item->st = HF_OK;
     } else if (!hfi_consul_is_grant(&kv, item->claim->token, fence)) {
-        renew_lost(cc, item, &kv, err);
+        hfi_consul_renew_lost(cc, item, &kv, err);
     } else if (mine && !item->claim->bearer) {
-        renew_move(cc, item, deadline, err);
+        hfi_consul_renew_move(cc, item, deadline, err);
     } else {
         item->st = hfi_consul_bearer(cc, name, &kv, item->ttl_ms, asked,
                                      deadline, err);
@@ -244,22 +166,62 @@ static void renew_inspect(struct consul_conn *cc, struct hfi_renewal *item,
 }
 
 /* That the entry is as we wrote it says more than that our session has it: an
- * operator may have marked it. */
-static void renew_op(struct consul_conn *cc, struct consul_ops *ops,
-                     const struct hfi_renewal *item)
+ * operator may have marked it.  The number of operations. */
+static size_t renew_op(struct consul_conn *cc, struct consul_ops *ops,
+                       const struct hfi_renewal *item,
+                       const struct consul_common *common)
 {
     char name[CONSUL_NAME_MAX];
     struct consul_key *k;
     uint64_t index = 0;
 
     if (!hfi_consul_claim_name(cc, item->claim, name))
-        return;
+        return 0;
     pthread_mutex_lock(&cc->mu);
-    k = renew_key(cc, name, item->claim);
+    k = hfi_consul_renew_key(cc, name, item->claim);
     if (k)
         index = k->index;
     pthread_mutex_unlock(&cc->mu);
     hfi_consul_op(ops, "check-index", name, NULL, NULL, index);
+    if (!common->locked_by[0] ||
+        !hfi_consul_name(&cc->options, item->claim->key, name))
+        return 1;
+    hfi_consul_op(ops, "check-session", name, common->locked_by, NULL, 0);
+    return 2;
+}
+
+/* A leader has served a request that was sent at `sent`. */
+static void renew_sure(struct consul_conn *cc, struct consul_session *s,
+                       const struct consul_common *common, int64_t sent,
+                       size_t agent)
+{
+    struct consul_session *own;
+
+    hfi_consul_session_sure(cc, s, sent, agent);
+    if (!common->ms)
+        return;
+    pthread_mutex_lock(&cc->mu);
+    own = hfi_consul_session_find(cc, common->locked_by);
+    if (own)
+        own->base.users++;
+    pthread_mutex_unlock(&cc->mu);
+    if (!own)
+        return;
+    hfi_consul_session_sure(cc, own, sent, agent);
+    hfi_consul_session_put(cc, own);
+}
+
+/* What the check of the entry, and of its key, has found. */
+static void renew_found(struct consul_conn *cc, struct hfi_renewal *item,
+                        const struct consul_session *s,
+                        const struct consul_common *common, unsigned failed,
+                        int64_t deadline, struct hf_error *err)
+{
+    if (failed & 1)
+        renew_inspect(cc, item, s->id, deadline, err);
+    if (common->joint && (failed & 2 || !common->locked_by[0] ||
+                          (common->ms && common->ms < item->ttl_ms)))
+        renew_tend(cc, item, deadline, err);
 }
 
 /* Check what is in the batch; the bits of `denied` say which items the token
@@ -269,22 +231,30 @@ static hf_status renew_ask(struct consul_conn *cc, struct renew_batch *batch,
                            struct hf_error *err)
 {
     struct consul_ops ops = {.len = 0};
+    const struct consul_common *common = batch->common;
+    size_t at[CONSUL_OPS_MAX] = {0}, n[CONSUL_OPS_MAX] = {0}, i, nops = 0;
     int64_t asked = hfi_now();
     struct consul_done done = {.ok = false};
     hf_status st;
-    size_t i;
 
-    for (i = 0; i < batch->n; i++)
-        renew_op(cc, &ops, batch->items[i]);
+    for (i = 0; i < batch->n; i++) {
+        at[i] = nops;
+        n[i] = renew_op(cc, &ops, batch->items[i], &common[i]);
+        nops += n[i];
+    }
     st = hfi_consul_txn(cc, &cc->renewals, &ops, false, deadline, &done, err);
     for (i = 0; i < batch->n; i++) {
+        unsigned mask = (1u << n[i]) - 1;
+
         batch->items[i]->st = st;
-        if (!st)
-            hfi_consul_session_sure(cc, batch->of[i], asked, done.agent);
-        if (!st && !done.ok && done.failed >> i & 1)
-            renew_inspect(cc, batch->items[i], batch->of[i]->id, deadline, err);
+        if (done.denied >> at[i] & mask)
+            *denied |= UINT64_C(1) << i;
+        if (st)
+            continue;
+        renew_sure(cc, batch->of[i], &common[i], asked, done.agent);
+        renew_found(cc, batch->items[i], batch->of[i], &common[i],
+                    (unsigned)(done.failed >> at[i]) & mask, deadline, err);
     }
-    *denied = done.denied;
     return st;
 }
 
@@ -299,15 +269,17 @@ static void renew_check(struct consul_conn *cc, struct renew_batch *batch,
 
     do {
         n = batch->n;
+        denied = 0;
         if (renew_ask(cc, batch, &denied, deadline, err) != HF_DENIED)
             break;
         for (i = batch->n = 0; i < n; i++)
             if (!(denied >> i & 1)) {
                 batch->items[batch->n] = batch->items[i];
+                batch->common[batch->n] = batch->common[i];
                 batch->of[batch->n++] = batch->of[i];
             }
     } while (batch->n && batch->n < n);
-    batch->n = 0;
+    batch->n = batch->ops = 0;
 }
 
 /* The session that carries the item as it should be, with a reference; NULL if
@@ -323,7 +295,7 @@ static struct consul_session *renew_session(struct consul_conn *cc,
     if (item->claim->bearer || !hfi_consul_claim_name(cc, item->claim, name))
         return NULL;
     pthread_mutex_lock(&cc->mu);
-    k = renew_key(cc, name, item->claim);
+    k = hfi_consul_renew_key(cc, name, item->claim);
     if (k)
         s = k->session;
     if (s && ((!s->base.dead && s->ttl_ms != item->ttl_ms) || k->moving))
@@ -332,6 +304,88 @@ static struct consul_session *renew_session(struct consul_conn *cc,
         s->base.users++;
     pthread_mutex_unlock(&cc->mu);
     return s;
+}
+
+static bool renew_has(const struct renewal *r, const char *id)
+{
+    size_t i;
+
+    for (i = 0; i < r->nsessions; i++)
+        if (!strcmp(r->sessions[i]->id, id))
+            return true;
+    return false;
+}
+
+/* The session of this id, if it is one of ours, with a reference; else one that
+ * is good for a renewal. */
+static struct consul_session *renew_any(struct renewal *r,
+                                        const struct consul_common *common)
+{
+    struct consul_session *s;
+
+    pthread_mutex_lock(&r->cc->mu);
+    s = hfi_consul_session_find(r->cc, common->locked_by);
+    if (s)
+        s->base.users++;
+    pthread_mutex_unlock(&r->cc->mu);
+    if (s)
+        return s;
+    s = &r->common[r->ncommon++];
+    *s = (struct consul_session){.common = true, .ttl_ms = common->ms};
+    hfi_link_init(&s->base.claims);
+    memcpy(s->id, common->locked_by, sizeof(s->id));
+    return s;
+}
+
+/* Add the common sessions of the items from this one on, whoever made them
+ * (common.c (2)); the item to go on with. */
+static size_t renew_add_common(struct renewal *r, size_t i)
+{
+    struct consul_common common;
+
+    for (; i < r->n && r->ncommon < COMMON_MAX; i++) {
+        common = hfi_consul_common_of(r->cc, r->items[i].claim);
+        if (common.ms && common.locked_by[0] && !renew_has(r, common.locked_by))
+            r->sessions[r->nsessions++] = renew_any(r, &common);
+    }
+    return i;
+}
+
+/* Is it one of those that are only there to be renewed? */
+static bool renew_is_lent(const struct renewal *r,
+                          const struct consul_session *s)
+{
+    size_t i;
+
+    for (i = 0; i < r->ncommon; i++)
+        if (s == &r->common[i])
+            return true;
+    return false;
+}
+
+static void renew_put_common(struct renewal *r, size_t from)
+{
+    for (; r->nsessions > from; r->nsessions--)
+        if (!renew_is_lent(r, r->sessions[r->nsessions - 1]))
+            hfi_consul_session_put(r->cc, r->sessions[r->nsessions - 1]);
+    r->ncommon = 0;
+}
+
+/* Renew the sessions of all items, `own`, and the common sessions with them.  What
+ * becomes of these, the check of the key tells. */
+static void renew_all(struct renewal *r)
+{
+    size_t own = r->nsessions, next = renew_add_common(r, 0);
+
+    hfi_consul_sessions_renew(r->cc, r->sessions, r->st, r->nsessions,
+                              r->deadline, r->err);
+    renew_put_common(r, own);
+    while (next < r->n) {
+        next = renew_add_common(r, next);
+        hfi_consul_sessions_renew(r->cc, r->sessions + own, r->st + own,
+                                  r->nsessions - own, r->deadline, r->err);
+        renew_put_common(r, own);
+    }
 }
 
 /* Find the sessions of all items, and renew them. */
@@ -347,8 +401,7 @@ static void renew_sessions(struct renewal *r)
         if (r->of[i] && j == r->nsessions)
             r->sessions[r->nsessions++] = r->of[i];
     }
-    hfi_consul_sessions_renew(r->cc, r->sessions, r->st, r->nsessions,
-                              r->deadline, r->err);
+    renew_all(r);
     for (i = 0; i < r->n; i++)
         for (j = 0; j < r->nsessions; j++)
             if (r->sessions[j] == r->of[i]) {
@@ -367,12 +420,27 @@ static void renew_entries(struct renewal *r)
         if (!r->of[i] || r->items[i].st)
             continue;
         batch.items[batch.n] = &r->items[i];
+        batch.common[batch.n] = hfi_consul_common_of(r->cc, r->items[i].claim);
+        batch.ops += batch.common[batch.n].joint ? 2 : 1;
         batch.of[batch.n++] = r->of[i];
-        if (batch.n == CONSUL_OPS_MAX)
+        if (batch.ops + 2 > CONSUL_OPS_MAX)
             renew_check(r->cc, &batch, r->deadline, r->err);
     }
     if (batch.n)
         renew_check(r->cc, &batch, r->deadline, r->err);
+}
+
+/* One that has no session as it should have it, or is renewed for a bearer. */
+static void renew_alone(struct consul_conn *cc, struct hfi_renewal *item,
+                        int64_t deadline, struct hf_error *err)
+{
+    struct consul_common common;
+
+    renew_inspect(cc, item, NULL, deadline, err);
+    common = hfi_consul_common_of(cc, item->claim);
+    if (common.joint ? common.ms < item->ttl_ms
+                     : item->claim->bearer && consul_is_joint(item->claim))
+        renew_tend(cc, item, deadline, err);
 }
 
 /* Those that have no session as they should have it come last: each of them
@@ -387,7 +455,7 @@ static void renew_part(struct renewal *r)
         if (r->of[i])
             hfi_consul_session_put(r->cc, r->of[i]);
         else
-            renew_inspect(r->cc, &r->items[i], NULL, r->deadline, r->err);
+            renew_alone(r->cc, &r->items[i], r->deadline, r->err);
     }
 }
 
@@ -401,7 +469,7 @@ void hfi_consul_renew(struct hfi_conn *conn, struct hfi_renewal *items,
         r.cc = (struct consul_conn *)conn;
         r.items = items + from;
         r.n = n - from < RENEW_MAX ? n - from : RENEW_MAX;
-        r.nsessions = 0;
+        r.nsessions = r.ncommon = 0;
         r.deadline = deadline;
         r.err = err;
         renew_part(&r);

@@ -48,6 +48,10 @@ size_t hfi_consul_reply_header(char *line, size_t one, size_t n, void *arg)
     char number[32] = "";
 
     (void)one;
+    /* libcurl takes a connection that ends among the headers for a whole answer
+     * without a body.  Headers end with an empty line, and those of an interim
+     * answer (100) are followed by others. */
+    reply->headed = n == 2 && !memcmp(line, "\r\n", n);
     if (n > sizeof(name) && !strncasecmp(line, name, sizeof(name) - 1)) {
         line += sizeof(name) - 1;
         n -= sizeof(name) - 1;
@@ -58,8 +62,9 @@ size_t hfi_consul_reply_header(char *line, size_t one, size_t n, void *arg)
     return n;
 }
 
-/* jansson refuses numbers beyond 2^63, which Flags of others may be: such a one
- * becomes -1, which is nobody's. */
+/* jansson refuses numbers beyond 2^63, which Flags of others may be: those of a
+ * semaphore become the signed number of the same bits, any others -1, which is
+ * nobody's. */
 static void reply_tame_numbers(char *text)
 {
     bool quoted = false;
@@ -72,7 +77,12 @@ static void reply_tame_numbers(char *text)
             text++;
         else if (!quoted && *text >= '0' && *text <= '9') {
             len = strspn(text, "0123456789");
-            if (len >= 19) {
+            if (len == strlen(CONSUL_SEMAPHORE_TEXT) &&
+                !memcmp(text, CONSUL_SEMAPHORE_TEXT, len)) {
+                memcpy(text, "-2236430652612194848", len);
+            } else if (len > 19 ||
+                       (len == 19 &&
+                        memcmp(text, "9223372036854775807", len) > 0)) {
                 memset(text, ' ', len);
                 memcpy(text, "-1", 2);
             }

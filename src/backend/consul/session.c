@@ -39,10 +39,18 @@
 
 #include "base/banned.h"
 
-/* What a session is asked for by: its ttl, and whether it is for the queue. */
-#define SESSION_KIND(ttl_ms, queue) ((ttl_ms)*2 + (queue))
-#define SESSION_TTL(kind)           ((kind) / 2)
-#define SESSION_IS_QUEUE(kind)      ((kind) % 2 != 0)
+/* What a session is asked for by: its ttl, whether it is for the queue, or for
+ * keys that several hold (common.c), and, if it carries one permit only, a number
+ * that no other has. */
+#define SESSION_KIND(ttl_ms, queue) ((ttl_ms)*4 + (queue))
+#define SESSION_COMMON(ttl_ms)      ((ttl_ms)*4 + 2)
+#define SESSION_PERMIT(kind, n)                                                \
+    ((kind) + ((int64_t)((n)&0xffffff) + 1) * PERMIT)
+#define SESSION_TTL(kind)       ((kind) % PERMIT / 4)
+#define SESSION_IS_QUEUE(kind)  ((kind) % 2 != 0)
+#define SESSION_IS_COMMON(kind) ((kind) % 4 == 2)
+#define SESSION_IS_PERMIT(kind) ((kind) >= PERMIT)
+#define PERMIT                  (INT64_C(1) << 38) /* > 4 * HFI_TTL_MAX */
 
 static struct consul_session *session_of(struct hfi_session *s)
 {
@@ -70,8 +78,9 @@ static char *session_body(const struct consul_conn *cc,
     char *text = NULL;
 
     snprintf(ttl, sizeof(ttl), "%lldms", (long long)s->ttl_ms);
-    snprintf(delay, sizeof(delay), "%lldms",
-             (long long)(s->queue ? 0 : cc->options.lock_delay_ms));
+    snprintf(
+        delay, sizeof(delay), "%lldms",
+        (long long)(s->queue || s->common ? 0 : cc->options.lock_delay_ms));
     for (name = checks; name && *name; name = rest) {
         rest = name + strcspn(name, ",");
         if (*rest)
@@ -80,11 +89,12 @@ static char *session_body(const struct consul_conn *cc,
     }
     body = json_pack("{s:s,s:s,s:s,s:s,s:O,s:O}", "Name",
                      s->queue    ? "holdfast queue"
+                     : s->common ? "holdfast common"
                      : s->handle ? CONSUL_HANDLE_NAME
                                  : "holdfast",
                      "TTL", ttl, "LockDelay", delay, "Behavior",
-                     s->queue ? "delete" : "release", "NodeChecks", list,
-                     "Checks", list);
+                     s->queue || s->permit ? "delete" : "release", "NodeChecks",
+                     list, "Checks", list);
     if (checks && body)
         text = json_dumps(body, JSON_COMPACT);
     json_decref(body);
@@ -168,17 +178,32 @@ void hfi_consul_session_sure(struct consul_conn *cc, struct consul_session *s,
     pthread_mutex_unlock(&cc->mu);
 }
 
-/* If that fails, it lapses. */
-void hfi_consul_session_destroy(struct consul_conn *cc, const char *id,
-                                int64_t deadline)
+/* Destroy it, also if it is dead: after HF_OK nothing that names it has an effect
+ * any more. */
+hf_status hfi_consul_session_bar(struct consul_conn *cc, const char *id,
+                                 int64_t deadline, struct hf_error *err)
 {
     char path[64 + CONSUL_ID_LEN];
     struct consul_request rq = {.method = "PUT", .path = path, .write = true};
     struct consul_reply reply;
+    hf_status st;
 
     snprintf(path, sizeof(path), "/v1/session/destroy/%s", id);
-    if (!hfi_consul_call(cc, &cc->calls, &rq, deadline, &reply, NULL))
-        hfi_consul_reply_fini(&reply);
+    st = hfi_consul_call(cc, &cc->calls, &rq, deadline, &reply, err);
+    if (st)
+        return st;
+    if (reply.status != 200)
+        st = hfi_fail(err, HF_PROTOCOL, "%s: an answer without a meaning",
+                      cc->base.endpoint);
+    hfi_consul_reply_fini(&reply);
+    return st;
+}
+
+/* If that fails, it lapses. */
+void hfi_consul_session_destroy(struct consul_conn *cc, const char *id,
+                                int64_t deadline)
+{
+    hfi_consul_session_bar(cc, id, deadline, NULL);
 }
 
 /* With the mutex held: have the session to oneself, or HF_UNAVAILABLE. */
@@ -199,12 +224,6 @@ void hfi_consul_session_yield(struct consul_conn *cc, struct consul_session *s)
 {
     s->busy = false;
     hfi_cond_wake(&cc->turn);
-}
-
-void hfi_consul_session_put(struct consul_conn *cc, struct consul_session *s)
-{
-    if (s)
-        hfi_session_put(&cc->sessions, &s->base);
 }
 
 /* The service says that it does not know the session.  session.c (2) */
@@ -242,11 +261,9 @@ static hf_status session_freshen(struct consul_conn *cc,
     return st;
 }
 
-/* A living session whose proof is fresh enough to take a lock with. */
-hf_status hfi_consul_session_get(struct consul_conn *cc, int64_t ttl_ms,
-                                 bool queue, int64_t deadline,
-                                 struct consul_session **ret,
-                                 struct hf_error *err)
+static hf_status session_get(struct consul_conn *cc, int64_t kind,
+                             int64_t deadline, struct consul_session **ret,
+                             struct hf_error *err)
 {
     struct hfi_session *s;
     hf_status st = HF_LOST;
@@ -254,8 +271,7 @@ hf_status hfi_consul_session_get(struct consul_conn *cc, int64_t ttl_ms,
     int i;
 
     for (i = 0; st == HF_LOST && i < 3; i++) {
-        st = hfi_session_get(&cc->sessions, SESSION_KIND(ttl_ms, queue), &s,
-                             &fresh, deadline, err);
+        st = hfi_session_get(&cc->sessions, kind, &s, &fresh, deadline, err);
         if (st)
             return st;
         st = session_freshen(cc, session_of(s), deadline, err);
@@ -270,6 +286,61 @@ hf_status hfi_consul_session_get(struct consul_conn *cc, int64_t ttl_ms,
                : st;
 }
 
+/* A living session whose proof is fresh enough to take a lock with. */
+hf_status hfi_consul_session_get(struct consul_conn *cc, int64_t ttl_ms,
+                                 bool queue, int64_t deadline,
+                                 struct consul_session **ret,
+                                 struct hf_error *err)
+{
+    return session_get(cc, SESSION_KIND(ttl_ms, queue), deadline, ret, err);
+}
+
+/* The same, to lock keys with that several hold: common.c. */
+hf_status hfi_consul_session_common(struct consul_conn *cc, int64_t ttl_ms,
+                                    int64_t deadline,
+                                    struct consul_session **ret,
+                                    struct hf_error *err)
+{
+    return session_get(cc, SESSION_COMMON(ttl_ms), deadline, ret, err);
+}
+
+/* One that carries nothing else; or, if *ret is one already, that one, unless it
+ * has died. */
+hf_status hfi_consul_session_own(struct consul_conn *cc, int64_t ttl_ms,
+                                 int64_t deadline, struct consul_session **ret,
+                                 struct hf_error *err)
+{
+    struct hfi_session *s;
+    hf_status st = HF_LOST;
+    bool fresh;
+
+    if (*ret && !(*ret)->base.dead)
+        st = session_freshen(cc, *ret, deadline, err);
+    if (st != HF_LOST)
+        return st;
+    hfi_consul_session_put(cc, *ret);
+    *ret = NULL;
+    st = hfi_session_get(&cc->sessions,
+                         SESSION_PERMIT(SESSION_KIND(ttl_ms, false),
+                                        atomic_fetch_add(&cc->permits, 1)),
+                         &s, &fresh, deadline, err);
+    if (!st)
+        *ret = session_of(s);
+    return st;
+}
+
+/* The session that is to carry a grant of this claim. */
+hf_status hfi_consul_session_for(struct consul_conn *cc,
+                                 const struct hfi_claim *claim, int64_t ttl_ms,
+                                 int64_t deadline, struct consul_session **ret,
+                                 struct hf_error *err)
+{
+    *ret = NULL;
+    return hfi_consul_is_semaphore(cc, claim)
+               ? hfi_consul_session_own(cc, ttl_ms, deadline, ret, err)
+               : hfi_consul_session_get(cc, ttl_ms, false, deadline, ret, err);
+}
+
 /* ---- what backend/session.c asks for ------------------------------------- */
 
 static hf_status session_make(void *conn, struct hfi_session *base,
@@ -282,6 +353,8 @@ static hf_status session_make(void *conn, struct hfi_session *base,
     hfi_link_init(&s->held);
     s->ttl_ms = SESSION_TTL(base->kind);
     s->queue = SESSION_IS_QUEUE(base->kind);
+    s->common = SESSION_IS_COMMON(base->kind);
+    s->permit = SESSION_IS_PERMIT(base->kind);
     st = hfi_consul_session_create(cc, s, deadline, err);
     if (st)
         return st;
@@ -318,6 +391,30 @@ static bool session_in_doubt(const struct consul_conn *cc)
     return false;
 }
 
+/* Nobody needs it any more, and it was there for one permit only?  Then it is
+ * destroyed: session.c (3). */
+static void session_finish(struct consul_conn *cc, struct consul_session *s)
+{
+    bool last;
+
+    pthread_mutex_lock(&cc->mu);
+    last = s->base.users == 1 && hfi_link_alone(&s->held) && !s->base.dead &&
+           !session_in_doubt(cc);
+    if (last)
+        s->base.dead = true;
+    pthread_mutex_unlock(&cc->mu);
+    if (last)
+        hfi_consul_session_destroy(cc, s->id, hfi_now() + cc->timeout_ms);
+}
+
+void hfi_consul_session_put(struct consul_conn *cc, struct consul_session *s)
+{
+    if (s && s->permit)
+        session_finish(cc, s);
+    if (s)
+        hfi_session_put(&cc->sessions, &s->base);
+}
+
 /* session.c (3)  A service that does not answer is not asked again: the session
  * lapses. */
 static void session_end(void *conn, struct hfi_session *base, int64_t deadline)
@@ -325,8 +422,10 @@ static void session_end(void *conn, struct hfi_session *base, int64_t deadline)
     const struct consul_session *s = session_of(base);
     struct consul_conn *cc = conn;
 
-    if (!session_is_needed(s) && (s->queue || !session_in_doubt(cc)) &&
-        !atomic_load(&cc->silent))
+    if (!session_is_needed(s) &&
+        (s->queue || s->common || !session_in_doubt(cc)) &&
+        !atomic_load(&cc->silent) &&
+        !hfi_consul_common_is_needed(cc, s, deadline))
         hfi_consul_session_destroy(cc, s->id, deadline);
 }
 
@@ -337,6 +436,7 @@ static void session_drop(void *conn, struct hfi_session *base)
     (void)conn;
     while (!hfi_link_alone(&s->held))
         hfi_link_remove(s->held.next);
+    hfi_consul_common_fini(s);
 }
 
 const struct hfi_session_service hfi_consul_session_service = {

@@ -45,6 +45,8 @@ static bool several_enter(struct several *all)
         k = all->keys[i];
         if (k->holder[0] || k->seen != CONSUL_FREE)
             return false;
+        if (all->cc->options.fair && k->index && k->line != CONSUL_LINE_EMPTY)
+            return false; /* Somebody may stand in line. */
     }
     return true;
 }
@@ -169,7 +171,7 @@ hf_status hfi_consul_try_acquire_all(struct hfi_conn *conn,
                           .err = err};
     hf_status st = HF_UNSUPPORTED;
 
-    if (all.cc->options.fair || !n || n > SEVERAL_MAX)
+    if (!n || n > SEVERAL_MAX)
         return st;
     if (several_enter(&all))
         st = hfi_consul_session_get(all.cc, items[0].claim->ttl_ms, false,

@@ -79,6 +79,8 @@ struct downgrade {
     const struct hfi_claim *claim;
     struct hfi_receipt *receipt;
     struct consul_key *k, *joint;
+    struct consul_session
+        *common; /* that is to have the key locked: common.c */
     int64_t deadline;
     struct hf_error *err;
 };
@@ -108,6 +110,45 @@ static hf_status downgrade_done(struct downgrade *d, const char *session,
     return HF_OK;
 }
 
+/* The key, which is as it was at `index` and locked by `from` or ("") by nobody,
+ * is one that several hold from now on. */
+static hf_status downgrade_common(struct downgrade *d, struct consul_ops *ops,
+                                  const char *from, uint64_t index)
+{
+    static const struct consul_kv many = {.many = true};
+    char value[CONSUL_VALUE_MAX];
+    hf_status st = HF_OK;
+
+    if (!d->common)
+        st = hfi_consul_common_get(d->cc, d->claim->ttl_ms, 0, d->deadline,
+                                   &d->common, d->err);
+    if (st)
+        return st;
+    hfi_consul_common_locks(d->cc, d->common, d->k->name);
+    hfi_consul_many_value(value, d->claim, index, d->receipt->fence,
+                          d->common->ttl_ms);
+    hfi_consul_expect_index(ops, d->k->name, index);
+    hfi_consul_common_ops(ops, &many, d->k->name, from, d->common, value);
+    return HF_OK;
+}
+
+static hf_status downgrade_txn(struct downgrade *d, struct consul_ops *ops,
+                               struct consul_done *done)
+{
+    hf_status st = hfi_consul_txn(d->cc, &d->cc->calls, ops, true, d->deadline,
+                                  done, d->err);
+
+    if (!st && done->ok) {
+        hfi_consul_session_sure(d->cc, d->common, done->sent, done->agent);
+        hfi_consul_common_set(d->joint, d->common->id, d->common->ttl_ms);
+    } else if (!st && !strcmp(done->bad, d->common->id)) {
+        hfi_consul_session_dead(d->cc, d->common);
+        hfi_consul_session_put(d->cc, d->common);
+        d->common = NULL;
+    }
+    return st;
+}
+
 /* In one step, if the entry of the key is still what it was at `index`. */
 static hf_status downgrade_write(struct downgrade *d, const char *session,
                                  uint64_t index, struct consul_done *done)
@@ -115,14 +156,13 @@ static hf_status downgrade_write(struct downgrade *d, const char *session,
     char value[CONSUL_VALUE_MAX];
     struct consul_ops ops = {.len = 0};
     uint64_t fence = d->receipt->fence;
+    hf_status st = downgrade_common(d, &ops, session, index);
 
-    hfi_consul_many_value(value, d->claim, index, fence);
-    hfi_consul_expect_index(&ops, d->k->name, index);
-    hfi_consul_op_many(&ops, "unlock", d->k->name, session, value);
+    if (st)
+        return st;
     hfi_consul_value(value, d->claim, fence, 0);
     hfi_consul_op(&ops, "lock", d->joint->name, session, value, 0);
-    return hfi_consul_txn(d->cc, &d->cc->calls, &ops, true, d->deadline, done,
-                          d->err);
+    return downgrade_txn(d, &ops, done);
 }
 
 /* No answer came: either entry may be ours. */
@@ -144,13 +184,67 @@ static void downgrade_maybe(struct downgrade *d, const char *session,
     hfi_consul_session_put(d->cc, s);
 }
 
+/* Others of the owner id had joined the grant, as the entry of the key says: are
+ * they gone?  Whoever comes in later changes that. */
+static hf_status downgrade_alone(struct downgrade *d,
+                                 const struct consul_kv *key)
+{
+    const char *mine = key->session[0] ? "" : d->joint->name;
+    struct consul_many many;
+    hf_status st =
+        hfi_consul_many_read(d->cc, d->claim->key, d->k->name, key->index, NULL,
+                             d->deadline, &many, d->err);
+    size_t i;
+
+    if (st)
+        return st == HF_LOST ? hfi_fail(d->err, HF_UNAVAILABLE,
+                                        "%s: the lock changed meanwhile",
+                                        d->cc->base.endpoint)
+                             : st;
+    for (i = 0; !st && i < many.n; i++)
+        if (many.holders[i].session[0] &&
+            strcmp(many.holders[i].name, mine) != 0)
+            st = hfi_fail_joined(d->err, d->claim);
+    hfi_consul_many_fini(&many);
+    return st;
+}
+
+/* The grant is the entry `kv`, which has joined one: it must be the last. */
+static hf_status downgrade_joined(struct downgrade *d,
+                                  const struct consul_kv *key,
+                                  const struct consul_kv *kv)
+{
+    char value[CONSUL_VALUE_MAX];
+    struct consul_ops ops = {.len = 0};
+    uint64_t fence = d->receipt->fence;
+    struct consul_done done;
+    hf_status st = key->session[0] ? hfi_fail_joined(d->err, d->claim)
+                                   : downgrade_alone(d, key);
+
+    if (st)
+        return st;
+    st = downgrade_common(d, &ops, key->common, key->index);
+    if (st)
+        return st;
+    hfi_consul_expect_index(&ops, d->joint->name, kv->index);
+    hfi_consul_value(value, d->claim, fence, 0);
+    hfi_consul_op(&ops, "set", d->joint->name, NULL, value, 0);
+    st = downgrade_txn(d, &ops, &done);
+    if (st)
+        return st;
+    if (!done.ok)
+        return hfi_fail(d->err, HF_UNAVAILABLE,
+                        "%s: the lock changed meanwhile", d->cc->base.endpoint);
+    return downgrade_done(d, kv->session, done.index, done.index);
+}
+
 /* With both entries to ourselves. */
 static hf_status downgrade_key(struct downgrade *d)
 {
     const char *token = d->claim->token;
     uint64_t fence = d->receipt->fence;
+    struct consul_kv kv, key;
     struct consul_done done;
-    struct consul_kv kv;
     hf_status st;
     int i;
 
@@ -161,6 +255,9 @@ static hf_status downgrade_key(struct downgrade *d)
             return st;
         if (!hfi_consul_is_grant(&kv, token, fence) || kv.broken == fence)
             break;
+        st = kv.joined ? downgrade_alone(d, &kv) : HF_OK;
+        if (st)
+            return st;
         st = downgrade_write(d, kv.session, kv.index, &done);
         if (st == HF_UNCERTAIN || st == HF_PROTOCOL)
             downgrade_maybe(d, kv.session, kv.index);
@@ -169,10 +266,14 @@ static hf_status downgrade_key(struct downgrade *d)
         if (done.ok)
             return downgrade_done(d, kv.session, done.index, done.index);
     }
+    key = kv;
     st = hfi_consul_read(d->cc, &d->cc->calls, d->joint->name, true,
                          d->deadline, &kv, d->err);
     if (st)
         return st;
+    if (hfi_consul_is_grant(&kv, token, fence) && kv.broken != fence &&
+        !kv.shared)
+        return downgrade_joined(d, &key, &kv);
     if (hfi_consul_is_grant(&kv, token, fence) && kv.broken != fence)
         return downgrade_done(d, kv.session, kv.index, kv.index);
     return hfi_fail(d->err, HF_LOST, "%s: the lock was not ours any more",
@@ -217,6 +318,7 @@ hf_status hfi_consul_downgrade(struct hfi_conn *conn,
     st = downgrade_key(&d);
     if (st && st != HF_UNCERTAIN)
         hfi_consul_look_away(d.cc, claim->token, false);
+    hfi_consul_session_put(d.cc, d.common);
     hfi_consul_key_leave(d.cc, d.joint);
     hfi_consul_key_leave(d.cc, d.k);
     return st;

@@ -83,12 +83,24 @@ static void ops_number(struct consul_ops *ops, const char *field, uint64_t n)
     ops_add(ops, digits);
 }
 
+/* `,"Value":"..."`, as base64, which needs no other escapes. */
+static void ops_value(struct consul_ops *ops, const char *value)
+{
+    char *at;
+
+    ops_add(ops, ",\"Value\":\"");
+    at = ops_room(ops, strlen(value) / 3 * 4 + 5);
+    if (!at)
+        return;
+    hfi_consul_encode(at, value);
+    ops->len += strlen(at);
+    ops_add(ops, "\"");
+}
+
 static void ops_op(struct consul_ops *ops, const char *verb, const char *name,
                    const char *session, const char *value, int64_t flags,
                    uint64_t index)
 {
-    char encoded[CONSUL_VALUE_MAX * 4 / 3 + 8];
-
     ops_string(ops,
                ops->len ? ",{\"KV\":{\"Verb\":\"" : "[{\"KV\":{\"Verb\":\"",
                verb);
@@ -96,8 +108,7 @@ static void ops_op(struct consul_ops *ops, const char *verb, const char *name,
     if (session)
         ops_string(ops, ",\"Session\":\"", session);
     if (value) {
-        hfi_consul_encode(encoded, value);
-        ops_string(ops, ",\"Value\":\"", encoded);
+        ops_value(ops, value);
         ops_number(ops, ",\"Flags\":", (uint64_t)flags);
     }
     if (index)
@@ -118,6 +129,27 @@ void hfi_consul_op_many(struct consul_ops *ops, const char *verb,
                         const char *value)
 {
     ops_op(ops, verb, name, session, value, CONSUL_MANY_FLAGS, 0);
+}
+
+/* The same for an entry that is written again: it stays what `kv` says. */
+void hfi_consul_op_as(struct consul_ops *ops, const struct consul_kv *kv,
+                      const char *verb, const char *name, const char *session,
+                      const char *value)
+{
+    ops_op(ops, verb, name, session, value,
+           kv->semaphore ? CONSUL_SEMAPHORE_FLAGS
+           : kv->joined  ? CONSUL_JOINED_FLAGS
+           : kv->many    ? CONSUL_MANY_FLAGS
+                         : CONSUL_FLAGS,
+           0);
+}
+
+/* The same for the entries of a semaphore. */
+void hfi_consul_op_semaphore(struct consul_ops *ops, const char *verb,
+                             const char *name, const char *session,
+                             const char *value)
+{
+    ops_op(ops, verb, name, session, value, CONSUL_SEMAPHORE_FLAGS, 0);
 }
 
 /* Only if the entry has not changed since `index`; 0: does not exist. */
@@ -150,6 +182,16 @@ static bool txn_ends_with(const char *text, const char *end)
     return len >= n && !strcmp(text + len - n, end);
 }
 
+/* `invalid session "ID"` */
+static void txn_bad_session(struct consul_done *done, const char *what)
+{
+    const char *at = strchr(what, '"');
+
+    if (!done->bad_session && at && strlen(at) > CONSUL_ID_LEN)
+        memcpy(done->bad, at + 1, CONSUL_ID_LEN);
+    done->bad_session = true;
+}
+
 /* What the service says of each operation that failed.  HF_DENIED: `denied`
  * says which the token does not allow; none of the others was tried. */
 static hf_status txn_errors(const struct consul_conn *cc, const json_t *errors,
@@ -172,7 +214,7 @@ static hf_status txn_errors(const struct consul_conn *cc, const json_t *errors,
         if (txn_ends_with(what, "due to lock delay"))
             done->delayed = true;
         else if (!strncmp(what, "invalid session", 15))
-            done->bad_session = true;
+            txn_bad_session(done, what);
         else if (!strncmp(what, "Permission denied", 17))
             done->denied |= bit;
     }
@@ -280,6 +322,7 @@ hf_status hfi_consul_txn_keep(struct consul_conn *cc, struct consul_pool *pool,
             break;
         st = hfi_consul_txn_read(cc, reply, done, err);
         done->agent = reply->agent;
+        done->sent = reply->sent;
         if (st)
             hfi_consul_reply_fini(reply);
     } while (st == HF_DENIED &&

@@ -234,8 +234,22 @@ static void watch_write(struct consul_conn *cc,
 
     hfi_consul_kv_value(value, kv);
     hfi_consul_expect_index(&ops, watch->name, kv->index);
-    hfi_consul_op(&ops, "set", watch->name, NULL, value, 0);
+    hfi_consul_op_as(&ops, kv, "set", watch->name, NULL, value);
     hfi_consul_poller_write(cc, &ops);
+}
+
+/* Why it is lost.  The entry of a permit goes with its session. */
+static hf_loss watch_why(struct consul_conn *cc,
+                         const struct consul_watch *watch,
+                         const struct consul_watcher *w,
+                         const struct consul_kv *kv)
+{
+    struct hfi_node *node = hfi_map_find(&cc->keys, watch->name);
+
+    if (!kv->exists && node &&
+        hfi_container(node, struct consul_key, node)->permit)
+        return HF_LOSS_SESSION;
+    return hfi_consul_why(kv, w->token, w->fence);
 }
 
 static void watch_holder(struct consul_conn *cc, struct consul_watch *watch,
@@ -248,8 +262,7 @@ static void watch_holder(struct consul_conn *cc, struct consul_watch *watch,
     if (w->paused || kv->index < w->since) /* wait.c (1) */
         return;
     if (!ours) {
-        hfi_gone(&cc->base, watch->key, w->token,
-                 hfi_consul_why(kv, w->token, w->fence));
+        hfi_gone(&cc->base, watch->key, w->token, watch_why(cc, watch, w, kv));
         watcher_end(cc, w);
     } else if (kv->broken && kv->broken == w->fence) {
         /* The entry stays locked until the holder has stopped its work. */
@@ -318,7 +331,7 @@ static bool watch_waiters(struct consul_conn *cc, struct consul_watch *watch,
                               hfi_consul_session_find(cc, kv->session));
         return kv->linger && !kv->wanted && !watch->queue_entry;
     }
-    ms = watch->queue_entry
+    ms = watch->queue_entry || cc->options.fair /* Only one is told. */
              ? 0
              : hfi_consul_herd_delay(&watch->herd, w->token, kv->index);
     if (!ms) {
@@ -328,6 +341,16 @@ static bool watch_waiters(struct consul_conn *cc, struct consul_watch *watch,
         hfi_link_append(&cc->poller.waking, &watch->wake);
     }
     return false;
+}
+
+bool hfi_consul_watch_waits(struct consul_conn *cc, const char *token)
+{
+    const struct consul_watcher *w = watcher_find(cc, token);
+    const struct consul_watch *watch = w && !w->holds ? w->watch : NULL;
+
+    return watch && watch->running && watch->answered && !watch->among &&
+           (watch->queue_entry ? hfi_consul_is_queue_entry(&watch->last)
+                               : watch->last.session[0] != '\0');
 }
 
 /* What was read saves the try that follows a question. */
@@ -343,6 +366,7 @@ static void watch_learn(struct consul_conn *cc, struct consul_watch *watch,
     if (k->busy || k->holder[0] || kv->foreign)
         return;
     k->seen = hfi_consul_kv_is_free(kv) ? CONSUL_FREE : CONSUL_UNKNOWN;
+    k->line = CONSUL_LINE_UNKNOWN;
     k->index = kv->exists ? kv->index : 0;
 }
 
@@ -447,7 +471,7 @@ hf_status hfi_consul_watch(struct hfi_conn *conn, const struct hfi_claim *claim,
                                     name))
             return HF_INVALID;
     } else if (!receipt->fence && own->among) {
-        if (!hfi_consul_holder_name(&cc->options, claim->key, "", name))
+        if (!hfi_consul_among_name(cc, claim, name))
             return HF_INVALID;
     } else if (receipt->fence
                    ? !hfi_consul_claim_name(cc, claim, name)

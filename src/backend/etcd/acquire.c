@@ -24,6 +24,11 @@
  *      another name before it asks again (key.c (3)).
  *  (8) That the key is used in no other way (backend.h (13)) is a condition of
  *      the transaction that puts our key.
+ *  (9) A place is granted when those before it go, whether its claim looks or
+ *      not, and may be broken before it does.  So a transaction that may find
+ *      an earlier key of ours granted reads it, too; one that was broken is
+ *      never told as held.  The claim is over then: its token stands in the
+ *      notice of the break (wait.c), which may come late.
  */
 #include "try.h"
 
@@ -51,26 +56,14 @@ static hf_status acquire_rename(struct etcd_try *t, struct hf_error *err)
     return HF_LOST;
 }
 
-/* What begins the end of our name.  names.c */
-static void acquire_kind(const struct etcd_try *t, char ret[16])
-{
-    const char *joined = t->holder_revision ? "~" : "";
-
-    if (t->claim->permits)
-        snprintf(ret, 16, "S%d.%s", (int)t->claim->permits, joined);
-    else
-        snprintf(ret, 16, "%s", t->claim->shared ? "R" : joined);
-}
-
 /* Name our key, after the lease that it hangs on.  (3) */
 static hf_status acquire_name(struct etcd_try *t, struct hf_error *err)
 {
     struct etcd_grant *own = etcd_own(t->receipt);
     const char *had = strchr(own->last, '-');
-    char lease[18], kind[16];
+    char lease[18];
 
     snprintf(lease, sizeof(lease), "%" PRIx64 "-", (uint64_t)t->lease->id);
-    acquire_kind(t, kind);
     if (!had ||
         strncmp(lease, etcd_last_lease(own->last), strlen(lease)) != 0) {
         if (etcd_key_is_known(t->ec, t->claim->token))
@@ -78,17 +71,16 @@ static hf_status acquire_name(struct etcd_try *t, struct hf_error *err)
         t->receipt->fence = 0;
     }
     if (!t->receipt->fence)
-        snprintf(own->last, sizeof(own->last), "%.14s%.17s%x", kind, lease,
-                 had ? (unsigned)strtoul(had + 1, NULL, 16) & 0xfffffff
-                     : (unsigned)etcd_number(t->ec) & 0xfffffff);
+        etcd_last(own->last, t->claim, t->holder_revision != 0, t->lease->id,
+                  had ? (uint32_t)strtoul(had + 1, NULL, 16)
+                      : etcd_number(t->ec));
     etcd_name(t->ec, t->claim, t->receipt, t->name, sizeof(t->name));
     return HF_OK;
 }
 
-/* Send it together with what the lease needs. */
-static hf_status acquire_exchange(struct etcd_try *t, const Pb__TxnRequest *txn,
-                                  struct etcd_batch *batch, size_t proof,
-                                  Pb__TxnResponse **ret, struct hf_error *err)
+hf_status etcd_try_exchange(struct etcd_try *t, const Pb__TxnRequest *txn,
+                            struct etcd_batch *batch, size_t proof,
+                            Pb__TxnResponse **ret, struct hf_error *err)
 {
     size_t at = etcd_add(batch, ETCD_TXN, &txn->base);
     ProtobufCMessage *answer = NULL;
@@ -122,7 +114,7 @@ static hf_status acquire_send(struct etcd_try *t, struct hf_error *err)
         etcd_lease_prove(t->ec, t->lease, t->sent, t->claim->ttl_ms, &batch);
     t->alive = HF_OK;
     if (batch.n || batch.failed || t->receipt->fence)
-        st = acquire_exchange(t, &x.txn, &batch, proof, &answer, err);
+        st = etcd_try_exchange(t, &x.txn, &batch, proof, &answer, err);
     else
         st = etcd_txn(t->ec, &x.txn, t->dir, &answer, t->limit, err);
     if (st == HF_LOST)
@@ -256,7 +248,7 @@ static bool acquire_goes_on(struct etcd_try *t, hf_status *st,
         t->spare--; /* Another member may take it. */
         return true;
     }
-    if (*st || t->mine || t->refused)
+    if (*st || t->mine || t->broken || t->refused)
         return false;
     if (t->holder_revision)
         return acquire_joins(t, st, err);
@@ -267,9 +259,9 @@ static bool acquire_goes_on(struct etcd_try *t, hf_status *st,
     if (t->revision && !t->inspected && !t->predecessor.name[0])
         return true; /* An earlier try had put it: where does it stand? */
     if (t->revision && etcd_own(t->receipt)->watched)
-        *st = etcd_watch_predecessor(t->ec, t->claim, t->receipt,
-                                     t->predecessor.name, t->sent, &fresh,
-                                     t->deadline, err);
+        *st =
+            etcd_watch_predecessor(t->ec, t->claim, t->receipt, &t->predecessor,
+                                   t->sent, t->seen, &fresh, t->deadline, err);
     /* A waiter without a watch asks again soon: that is no failure. */
     if (*st)
         hfi_expect(&t->ec->base, t->claim->key, t->claim->token, UNWATCHED_MS);
@@ -320,6 +312,11 @@ hf_status etcd_try_acquire(struct hfi_conn *conn, const struct hfi_claim *claim,
                           conn->endpoint);
     } while (acquire_goes_on(&t, &st, err));
     hfi_free(t.helps);
+    if (!st && t.broken) /* The core gives it back.  (9) */
+        return hfi_fail(err, HF_LOST,
+                        "%s: this claim was broken before it was told that it "
+                        "is granted",
+                        conn->endpoint);
     if (!st && t.refused)
         st = acquire_refused(&t, err);
     if (st)

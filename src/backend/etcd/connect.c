@@ -9,7 +9,9 @@
  * a holder learns from its renewal that its lock was broken; both ask for the
  * connection again, and a pause after each failure is kept here.  Nobody is
  * woken when there is a connection: a waiter finds it when it next asks, and
- * who lingers would have to take it for a gap in what was heard.
+ * who lingers would have to take it for a gap in what was heard.  Only who
+ * observes (observe.c) asks for nothing by itself: as long as there is such a
+ * one, the thread goes on until it has a connection.
  *
  * INVARIANTS
  *  (1) While conn->watch_opening is set, one thread connects.  When it unsets
@@ -75,20 +77,40 @@ static void connect_leases(struct etcd_conn *ec)
     }
 }
 
+/* One attempt, with watch_mu held. */
+static void connect_once(struct etcd_conn *ec)
+{
+    if (connect_open(ec)) {
+        hfi_backoff_failed(&ec->watch_backoff);
+        return;
+    }
+    hfi_backoff_done(&ec->watch_backoff);
+    hfi_cond_wake(&ec->watch_cond);
+    etcd_observe_again(ec);
+    pthread_mutex_unlock(&ec->watch_mu);
+    connect_leases(ec);
+    pthread_mutex_lock(&ec->watch_mu);
+}
+
+/* Is another attempt due?  The pause before it is kept. */
+static bool connect_goes_on(struct etcd_conn *ec)
+{
+    while (!ec->watch && !ec->watch_closing && !hfi_link_alone(&ec->observed)) {
+        if (!hfi_backoff_waits(&ec->watch_backoff))
+            return true;
+        hfi_cond_wait(&ec->watch_cond, &ec->watch_mu, ec->watch_backoff.until);
+    }
+    return false;
+}
+
 static void *connect_run(void *arg)
 {
     struct etcd_conn *ec = arg;
 
     pthread_mutex_lock(&ec->watch_mu);
-    if (connect_open(ec)) {
-        hfi_backoff_failed(&ec->watch_backoff);
-    } else {
-        hfi_backoff_done(&ec->watch_backoff);
-        hfi_cond_wake(&ec->watch_cond);
-        pthread_mutex_unlock(&ec->watch_mu);
-        connect_leases(ec);
-        pthread_mutex_lock(&ec->watch_mu);
-    }
+    do {
+        connect_once(ec);
+    } while (connect_goes_on(ec));
     ec->watch_opening = false; /* connect.c (1) */
     hfi_cond_wake(&ec->watch_cond);
     pthread_mutex_unlock(&ec->watch_mu);
@@ -110,6 +132,7 @@ void etcd_watch_connect_close(struct etcd_conn *ec)
 {
     pthread_mutex_lock(&ec->watch_mu);
     ec->watch_closing = true;
+    hfi_cond_wake(&ec->watch_cond);
     pthread_mutex_unlock(&ec->watch_mu);
     hfi_thread_join(&ec->watch_opener);
 }

@@ -99,6 +99,7 @@ static hf_status open_where(struct etcd_conn *ec, const struct hfi_url *url,
         ec->ends[i].port = url->hosts[i].port ? url->hosts[i].port : ETCD_PORT;
         ec->ends[i].tls = ec->tls;
         ec->ends[i].alive_ms = 15000;
+        ec->ends[i].traffic = &ec->base.traffic;
     }
     ec->nends = url->nhosts;
     st = open_order(ec, url, err);
@@ -175,6 +176,7 @@ static hf_status etcd_open(struct hfi_conn *conn, const struct hfi_url *url,
     hfi_sessions_init(&ec->leases, &etcd_lease_service, ec, &ec->mu);
     hfi_link_init(&ec->requests);
     hfi_link_init(&ec->parked);
+    hfi_link_init(&ec->observed);
     atomic_init(&ec->watch_fd, -1);
     atomic_init(&ec->cluster, 0);
     atomic_init(&ec->term, 0);
@@ -244,6 +246,7 @@ const struct hfi_backend hfi_backend_etcd = {
     .options = etcd_options,
     .conn_size = sizeof(struct etcd_conn),
     .grant_size = sizeof(struct etcd_grant),
+    .observation_size = sizeof(struct etcd_observation),
     .traits = HF_TRAIT_FENCED | HF_TRAIT_LEASED | HF_TRAIT_QUEUED |
               HF_TRAIT_NOTIFY | HF_TRAIT_REENTRANT | HF_TRAIT_DETACH |
               HF_TRAIT_BREAK | HF_TRAIT_PROCESSES | HF_TRAIT_MACHINES |
@@ -255,6 +258,7 @@ const struct hfi_backend hfi_backend_etcd = {
     .close = etcd_close,
     .after_fork_child = etcd_forget,
     .try_acquire = etcd_try_acquire,
+    .try_acquire_all = etcd_try_acquire_all,
     .renew = etcd_renew,
     .release = etcd_release,
     .sweep = etcd_sweep,
@@ -270,6 +274,9 @@ const struct hfi_backend hfi_backend_etcd = {
     .inspect = etcd_inspect,
     .list = etcd_list,
     .holders = etcd_holders,
+    .waiters = etcd_waiters,
     .break_grant = etcd_break,
     .free_grant = etcd_free_grant,
+    .observe = etcd_observe,
+    .unobserve = etcd_unobserve,
 };

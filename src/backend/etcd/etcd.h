@@ -6,10 +6,12 @@
  *   acquire.c  try_acquire
  *   try.c      what a try asks
  *   verdict.c  what it is told
+ *   several.c  try_acquire_all
  *   renew.c    renew
  *   release.c  release, sweep
  *   wait.c     watch, unwatch: wake-ups, over a connection of their own
  *   connect.c  that connection
+ *   observe.c  observe, unobserve
  *   handle.c   attach, take_over
  *   inspect.c  inspect, list, holders
  *   break.c    break_grant, free_grant
@@ -133,7 +135,8 @@ struct etcd_conn {
     struct hfi_map watches;
     struct hfi_link parked; /* of struct etcd_watch, the oldest first */
     size_t nparked;
-    bool watch_spent; /* one of those was used up */
+    bool watch_spent;         /* one of those was used up */
+    struct hfi_link observed; /* of struct etcd_observation */
     atomic_int watch_fd;
 };
 
@@ -144,7 +147,10 @@ void etcd_name(const struct etcd_conn *, const struct hfi_claim *,
                const struct hfi_receipt *, char *ret, size_t size);
 void etcd_break_notice(const struct etcd_conn *, int64_t lease,
                        const char *token, char *ret, size_t size);
-/* Where the lease begins in the end of a name. */
+/* The end of a name for the claim, which joins others or does not; and where
+ * the lease begins in it. */
+void etcd_last(char ret[ETCD_LAST_MAX], const struct hfi_claim *, bool joined,
+               int64_t lease, uint32_t number);
 const char *etcd_last_lease(const char *last);
 /* What kind of claim a name says it is that begins with so many bytes of
  * "PREFIX KEY/", and with how many permits: 0 for a plain lock, -1 if it makes
@@ -164,6 +170,9 @@ void etcd_compare(Pb__Compare *, ProtobufCBinaryData key, int64_t revision);
 /* The first key after all that begin with `text`, which is changed. */
 ProtobufCBinaryData etcd_end(char *text);
 bool etcd_is(ProtobufCBinaryData, const char *text);
+/* The lock's key in the name of a place, into `ret` of ETCD_NAME_MAX bytes;
+ * false: it is none of ours. */
+bool etcd_key_of(const struct etcd_conn *, ProtobufCBinaryData name, char *ret);
 /* Does the value of the key bear this token?  Two comparisons, which the struct
  * has to outlive. */
 struct etcd_bears {
@@ -284,6 +293,7 @@ struct etcd_predecessor {
     char name[ETCD_NAME_MAX];
     int64_t revision;
     int32_t position;
+    int32_t ahead; /* permits: those before us for whom there is none yet */
 };
 void etcd_key_set_predecessor(struct etcd_conn *, const char *token,
                               const struct etcd_predecessor *);
@@ -318,6 +328,8 @@ struct etcd_places {
 hf_status etcd_queue(struct etcd_conn *, const char *key, struct etcd_places *,
                      int64_t deadline, struct hf_error *);
 void etcd_places_free(struct etcd_places *);
+hf_status etcd_waiters(struct hfi_conn *, const char *key, hf_waiters_fn *,
+                       void *arg, int64_t deadline, struct hf_error *);
 hf_status etcd_holders(struct hfi_conn *, const char *key, hf_holders_fn *,
                        void *arg, int64_t deadline, struct hf_error *);
 
@@ -354,8 +366,9 @@ hf_status etcd_watch(struct hfi_conn *, const struct hfi_claim *,
 void etcd_unwatch(struct hfi_conn *, const struct hfi_claim *,
                   struct hfi_receipt *);
 hf_status etcd_watch_predecessor(struct etcd_conn *, const struct hfi_claim *,
-                                 struct hfi_receipt *, const char *predecessor,
-                                 int64_t sent, bool *fresh, int64_t deadline,
+                                 struct hfi_receipt *,
+                                 const struct etcd_predecessor *, int64_t sent,
+                                 int64_t seen, bool *fresh, int64_t deadline,
                                  struct hf_error *);
 /* Hear of locks on this lease that an operator breaks, if it can be had; else
  * their renewal tells. */
@@ -366,6 +379,34 @@ void etcd_watch_dispatch(struct hfi_conn *);
 void etcd_watch_message(void *conn, const void *bytes, size_t len);
 void etcd_watch_close(struct etcd_conn *);
 
+/* For observe.c, with watch_mu held: a watch on all that begins with `target`,
+ * or 0; wait until it has begun; and its end. */
+int64_t etcd_watch_observed(struct etcd_conn *, const char *target,
+                            struct hfi_observation *);
+hf_status etcd_watch_await(struct etcd_conn *, int64_t id, int64_t deadline,
+                           struct hf_error *);
+void etcd_watch_end(struct etcd_conn *, int64_t id);
+hf_status etcd_watch_ensure(struct etcd_conn *, int64_t deadline,
+                            struct hf_error *);
+/* If somebody observes: is the connection still good?  Without watch_mu. */
+void etcd_watch_doubt(struct etcd_conn *);
+
+/* observe.c: what hangs on an observation: observation->own. */
+struct etcd_observation {
+    struct hfi_link link; /* in conn->observed */
+    struct hfi_observation *observation;
+    int64_t watch;
+};
+hf_status etcd_observe(struct hfi_conn *, struct hfi_observation *,
+                       int64_t deadline, struct hf_error *);
+void etcd_unobserve(struct hfi_conn *, struct hfi_observation *);
+/* There is a new connection; its watch has begun; the key of that name has
+ * changed.  All with watch_mu held. */
+void etcd_observe_again(struct etcd_conn *);
+void etcd_observe_begun(struct etcd_conn *, struct hfi_observation *);
+void etcd_observed(struct etcd_conn *, struct hfi_observation *,
+                   ProtobufCBinaryData name);
+
 /* connect.c: is there a connection for watches?  If not, one is begun, unless
  * the last attempt failed just now.  With watch_mu held. */
 bool etcd_watch_is_up(struct etcd_conn *);
@@ -375,6 +416,8 @@ void etcd_watch_connect_close(struct etcd_conn *);
 hf_status etcd_try_acquire(struct hfi_conn *, const struct hfi_claim *,
                            struct hfi_receipt *, struct hfi_answer *,
                            int64_t deadline, struct hf_error *);
+hf_status etcd_try_acquire_all(struct hfi_conn *, struct hfi_attempt *,
+                               size_t n, int64_t deadline, struct hf_error *);
 void etcd_renew(struct hfi_conn *, struct hfi_renewal *, size_t n,
                 int64_t deadline, struct hf_error *);
 hf_status etcd_release(struct hfi_conn *, const struct hfi_claim *,

@@ -11,6 +11,7 @@
 
 #include <stdlib.h>
 
+#include "backend/waiters.h"
 #include "base/alloc.h"
 #include "base/escape.h"
 
@@ -156,6 +157,20 @@ hf_status etcd_queue(struct etcd_conn *ec, const char *key,
     return st;
 }
 
+/* The value of another program, as that of `etcdctl elect`: show it if it is
+ * text. */
+static void inspect_foreign(struct hf_info *ret, ProtobufCBinaryData value)
+{
+    size_t len = value.len < HF_NOTE_MAX ? value.len : HF_NOTE_MAX, i;
+
+    for (i = 0; i < len; i++)
+        if (value.data[i] < ' ' || value.data[i] == 0x7f)
+            return;
+    if (len)
+        memcpy(ret->note, value.data, len);
+    ret->note[len] = '\0';
+}
+
 /* What one of several claims says of its holder. */
 static void inspect_holder(struct hf_info *ret, const Pb__KeyValue *kv,
                            const struct etcd_place *p)
@@ -173,6 +188,8 @@ static void inspect_holder(struct hf_info *ret, const Pb__KeyValue *kv,
     snprintf(ret->owner, sizeof(ret->owner), "%s",
              words.owner[0] ? words.owner : words.token);
     snprintf(ret->note, sizeof(ret->note), "%s", words.note);
+    if (!words.token[0])
+        inspect_foreign(ret, kv->value);
 }
 
 /* How many hold and wait, and which of them is the first holder; NULL: none. */
@@ -319,9 +336,11 @@ hf_status etcd_inspect(struct hfi_conn *conn, const char *key,
     struct etcd_conn *ec = (struct etcd_conn *)conn;
     struct etcd_places queue = {.n = 0};
     struct lefts lefts = {.n = 0};
-    hf_status st = etcd_queue(ec, key, &queue, deadline, err);
     int64_t lease = 0;
+    hf_status st;
 
+    etcd_watch_doubt(ec);
+    st = etcd_queue(ec, key, &queue, deadline, err);
     if (!st && !inspect_fill(ret, &queue, &lease))
         st = hfi_nomem(err);
     if (lease && lefts_add(&lefts, lease))
@@ -378,6 +397,43 @@ hf_status etcd_holders(struct hfi_conn *conn, const char *key,
     return st;
 }
 
+hf_status etcd_waiters(struct hfi_conn *conn, const char *key,
+                       hf_waiters_fn *fn, void *arg, int64_t deadline,
+                       struct hf_error *err)
+{
+    struct etcd_conn *ec = (struct etcd_conn *)conn;
+    struct etcd_places queue = {.n = 0};
+    struct hfi_waiters found = {.n = 0};
+    struct etcd_place *places = NULL;
+    struct lefts lefts = {.n = 0};
+    struct hf_waiter *waiter;
+    struct hf_info info;
+    hf_status st = etcd_queue(ec, key, &queue, deadline, err);
+    size_t i;
+
+    if (!st)
+        places = etcd_order(queue.kvs, queue.n, queue.dir, NULL);
+    if (!st &&
+        (!places || !lefts_know(ec, &lefts, queue.kvs, queue.n, deadline)))
+        st = hfi_nomem(err);
+    for (i = 0; !st && i < queue.n; i++) {
+        if (places[i].holds)
+            continue;
+        waiter = hfi_waiters_add(&found, (int64_t)places[i].fence);
+        if (!waiter)
+            break;
+        inspect_holder(&info, queue.kvs[i], &places[i]);
+        waiter->shared = info.shared;
+        waiter->permits = info.permits;
+        waiter->left_ms = lefts_ms(&lefts, queue.kvs[i]->lease);
+        hfi_waiter_names(waiter, info.owner, NULL, info.note);
+    }
+    hfi_free(places);
+    hfi_free(lefts.all);
+    etcd_places_free(&queue);
+    return hfi_waiters_tell(&found, st, fn, arg, err);
+}
+
 /* ---- list -------------------------------------------------------------- */
 
 /* A walk over all places, and those of the lock at which it is. */
@@ -390,22 +446,6 @@ struct walk {
     struct lefts lefts;
     struct etcd_places places;
 };
-
-/* The lock's key in a name, or false if it is none of ours. */
-static bool walk_key(const struct walk *w, ProtobufCBinaryData name, char *ret)
-{
-    size_t skip = strlen(w->pages.ec->prefix), len = name.len;
-
-    while (len > skip && name.data[len - 1] != '/')
-        len--;
-    if (len <= skip + 1 || len - skip > 3 * HF_KEY_MAX + 1 ||
-        memchr(name.data, '\0', len))
-        return false;
-    len -= skip + 1;
-    memcpy(ret, name.data + skip, len);
-    ret[len] = '\0';
-    return hfi_unescape(ret) && strlen(ret) <= HF_KEY_MAX;
-}
 
 /* How much of a name all places of its lock have in common. */
 static size_t walk_dir(const Pb__KeyValue *kv)
@@ -426,7 +466,8 @@ static void walk_tell(struct walk *w)
     char key[ETCD_NAME_MAX];
     int64_t lease;
 
-    if (places->n && w->more && walk_key(w, places->kvs[0]->key, key)) {
+    if (places->n && w->more &&
+        etcd_key_of(w->pages.ec, places->kvs[0]->key, key)) {
         places_sort(places);
         places->dir = walk_dir(places->kvs[0]);
         w->failed = !inspect_fill(&info, places, &lease);
@@ -483,6 +524,7 @@ hf_status etcd_list(struct hfi_conn *conn, const char *prefix, hf_list_fn *fn,
     char from[ETCD_NAME_MAX], to[ETCD_NAME_MAX];
     hf_status st = HF_OK;
 
+    etcd_watch_doubt(ec);
     etcd_dir(ec, prefix, from, sizeof(from));
     from[strlen(from) - 1] = '\0'; /* A prefix ends anywhere. */
     memcpy(to, from, sizeof(to));

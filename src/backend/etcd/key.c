@@ -267,7 +267,7 @@ void etcd_key_queue_tail(struct etcd_conn *ec, const char *dir,
 
     ret->name[0] = '\0';
     ret->revision = 0;
-    ret->position = 0;
+    ret->position = ret->ahead = 0;
     pthread_mutex_lock(&ec->mu);
     key = key_find(ec, queue_tail_of(ec, dir, len));
     if (key && key->predecessor && !key->position && key->revision &&
@@ -311,7 +311,7 @@ void etcd_key_get_predecessor(struct etcd_conn *ec, const char *token,
 
     ret->name[0] = '\0';
     ret->revision = 0;
-    ret->position = 0;
+    ret->position = ret->ahead = 0;
     pthread_mutex_lock(&ec->mu);
     key = key_find(ec, token);
     if (key && key->predecessor) {

@@ -83,6 +83,20 @@ void etcd_name(const struct etcd_conn *ec, const struct hfi_claim *claim,
     snprintf(ret + len, size - len, "%.39s", etcd_own(receipt)->last);
 }
 
+void etcd_last(char ret[ETCD_LAST_MAX], const struct hfi_claim *claim,
+               bool joined, int64_t lease, uint32_t number)
+{
+    const char *mark = joined ? "~" : "";
+    char kind[16];
+
+    if (claim->permits)
+        snprintf(kind, sizeof(kind), "S%d.%s", (int)claim->permits, mark);
+    else
+        snprintf(kind, sizeof(kind), "%s", claim->shared ? "R" : mark);
+    snprintf(ret, ETCD_LAST_MAX, "%.14s%" PRIx64 "-%x", kind, (uint64_t)lease,
+             (unsigned)number & 0xfffffff);
+}
+
 const char *etcd_last_lease(const char *last)
 {
     const char *dot = last[0] == 'S' ? strchr(last, '.') : NULL;
@@ -153,6 +167,22 @@ ProtobufCBinaryData etcd_end(char *text)
 bool etcd_is(ProtobufCBinaryData data, const char *text)
 {
     return data.len == strlen(text) && !memcmp(data.data, text, data.len);
+}
+
+bool etcd_key_of(const struct etcd_conn *ec, ProtobufCBinaryData name,
+                 char *ret)
+{
+    size_t skip = strlen(ec->prefix), len = name.len;
+
+    while (len > skip && name.data[len - 1] != '/')
+        len--;
+    if (len <= skip + 1 || len - skip > 3 * HF_KEY_MAX + 1 ||
+        memchr(name.data, '\0', len))
+        return false;
+    len -= skip + 1;
+    memcpy(ret, name.data + skip, len);
+    ret[len] = '\0';
+    return hfi_unescape(ret) && strlen(ret) <= HF_KEY_MAX;
 }
 
 /* What begins with "hf1 TOKEN", and then a mark or a space, lies between "hf1

@@ -42,7 +42,7 @@ static const struct {
     {-1, "space exceeded", HF_UNCERTAIN, "its database is full", false},
     {-1, "too many requests", HF_UNAVAILABLE, "it has too much to do", true},
     {-1, "not supported for learner", HF_UNAVAILABLE, "it is a learner", true},
-    {-1, "too many operations", HF_PROTOCOL, "--max-txn-ops is too small",
+    {-1, "too many operations", HF_UNSUPPORTED, "--max-txn-ops is too small",
      false},
     {5, "lease not found", HF_LOST, "the lease is gone", false},
     {3, "", HF_PROTOCOL, "it does not take our request", false},

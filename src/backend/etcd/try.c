@@ -15,14 +15,17 @@
  *                with the holder's fence and slot
  *   slot         if our key is as we saw it: put the slot into it
  *
- * Where a slot is put, by a waiter or by a claim that tries once, it is also put into places before ours that have none yet (order.c (2)), if they
- * are as we saw them.  So a waiter that is slow, or dead, keeps its own permit
- * and no other.
+ * Where a slot is put, by a waiter or by a claim that tries once, it is also put
+ * into places before ours that have none yet (order.c (2)), if they are as we
+ * saw them.  So a waiter that is slow, or dead, keeps its own permit and no
+ * other.
  *
  * "Look" is all claims with their values, in the order of creation, or for an
  * exclusive claim without an owner id the names of the last ones before us, the
  * nearest first.  For both etcd reads and sorts the whole queue; a waiter that
- * only wants to know whether it still waits must not cost that.
+ * only wants to know whether it still waits must not cost that.  Nor must a
+ * reader that comes to many others: it reads only what is exclusive, or was,
+ * since no other reader keeps it out.
  *
  * What keeps a claim out that tries once are other names (names.c): any for an
  * exclusive one and for one with permits, all but those of shared claims for a
@@ -61,8 +64,8 @@ static int32_t try_slot(const struct etcd_try *t)
     return t->claim->queue ? -1 : 0;
 }
 
-static void try_value(const struct etcd_try *t, int32_t slot, char *ret,
-                      size_t size)
+void etcd_try_value(const struct etcd_try *t, int32_t slot, char *ret,
+                    size_t size)
 {
     const struct hfi_claim *claim = t->claim;
     struct etcd_words words = {.broken = false};
@@ -134,7 +137,7 @@ static void txn_parts(struct etcd_try *t, struct etcd_try_txn *x)
     txn_range(&x->joined, &x->joined_op);
     txn_range(&x->used, &x->used_op);
     x->slot = try_slot(t);
-    try_value(t, x->slot, x->value, sizeof(x->value));
+    etcd_try_value(t, x->slot, x->value, sizeof(x->value));
     x->ntexts = 0;
     x->grants = false;
     x->put.key = x->own.key = etcd_text(t->name);
@@ -163,6 +166,17 @@ static void txn_inspect(struct etcd_try *t, struct etcd_try_txn *x,
     x->joined.key = txn_text(t, x, "~");
     x->joined.range_end = txn_text(t, x, "\x7f");
     ops[(*n)++] = &x->joined_op;
+}
+
+/* Read all but those who share, of whom there may be many. */
+static void txn_inspect_writers(struct etcd_try *t, struct etcd_try_txn *x)
+{
+    x->joined.key = etcd_text(t->dir);
+    x->joined.range_end = txn_text(t, x, "R");
+    x->used.key = txn_text(t, x, "S");
+    x->used.range_end = etcd_text(t->end);
+    x->yes[x->txn.n_success++] = &x->joined_op;
+    x->yes[x->txn.n_success++] = &x->used_op;
 }
 
 /* Why was our key not put?  Is it there, or what else? */
@@ -199,6 +213,7 @@ static void txn_registered(struct etcd_try *t, struct etcd_try_txn *x)
     x->compares[txn->n_compare++] = &x->bears.above; /* acquire.c (6) */
     x->compares[txn->n_compare++] = &x->bears.below;
     if (etcd_try_full(t) || !t->predecessor.name[0]) {
+        x->yes[txn->n_success++] = &x->own_op; /* acquire.c (9) */
         txn_inspect(t, x, x->yes, &txn->n_success);
         return;
     }
@@ -264,7 +279,9 @@ static void txn_queue(struct etcd_try *t, struct etcd_try_txn *x)
         txn_if_none(x, txn_text(t, x, "S"), txn_text(t, x, "T"), 0);
     }
     x->yes[x->txn.n_success++] = &x->put_op;
-    if (!t->at_queue_tail)
+    if (etcd_try_is_reader(t))
+        txn_inspect_writers(t, x);
+    else if (!t->at_queue_tail)
         txn_inspect(t, x, x->yes, &x->txn.n_success);
     txn_why_not(t, x);
 }

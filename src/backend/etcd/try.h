@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * try.h - one try: what acquire.c, try.c and verdict.c share.
+ * try.h - one try: what acquire.c, try.c, verdict.c and several.c share.
  */
 #ifndef HFI_BACKEND_ETCD_TRY_H
 #define HFI_BACKEND_ETCD_TRY_H
@@ -42,6 +42,7 @@ struct etcd_try {
     int64_t revision; /* of our key; 0: it is not there */
     uint64_t fence;   /* of what we hold */
     bool foreign;     /* our name is another's: acquire.c (6) */
+    bool broken;      /* our place was granted, and broken since */
     bool mine;        /* we hold, or would if our key were there */
     bool inspected;   /* the queue was read */
     enum { TRY_MAY, TRY_OTHER_USE, TRY_OTHER_MODE, TRY_STRANGE } refused;
@@ -71,6 +72,23 @@ static inline bool etcd_try_full(const struct etcd_try *t)
 {
     return t->claim->owner || t->claim->shared || t->claim->permits;
 }
+
+/* Is it a reader that needs to know of writers only, when it comes?  With an
+ * owner id it must know which of these hold, and that depends on readers. */
+static inline bool etcd_try_is_reader(const struct etcd_try *t)
+{
+    return t->claim->shared && !t->claim->owner;
+}
+
+/* acquire.c: send it together with what the lease needs, which the batch has as
+ * its number `proof`; t->alive is what came of that. */
+hf_status etcd_try_exchange(struct etcd_try *, const Pb__TxnRequest *,
+                            struct etcd_batch *, size_t proof,
+                            Pb__TxnResponse **ret, struct hf_error *);
+
+/* try.c: what stands in the key of the claim, with that slot. */
+void etcd_try_value(const struct etcd_try *, int32_t slot, char *ret,
+                    size_t size);
 
 /* Put together what to ask, given all above "what came of it". */
 void etcd_try_make(struct etcd_try *, struct etcd_try_txn *);

@@ -9,12 +9,16 @@
  *   an exclusive claim   the nearest before it
  *   a shared one         the nearest exclusive one before it, which may go or be
  *                        downgraded
- *   with permits         all of them, if it is among the first who wait: then
- *                        any of the holders may go; else the one that must go,
- *                        or be given a slot, before it is among them
+ *   with permits         all of them, if it is among the first WATCH_ALL_MAX who
+ *                        wait: then any of the holders may go; else the one that
+ *                        must go, or be given a slot, before it is among them
  *
- * The first who wait are as many as can be given slots at once (order.c (2)), so
- * that one of them may be dead and another one does it.
+ * Of the first who wait one looks when a permit becomes free, and the next a
+ * little later, so that one of them may be dead: wait.c (5).  Where many permits
+ * become free at once, one may find that there is one for it, but more before it
+ * have no slot yet than it can write (ETCD_HELP_MAX).  No permit need become free
+ * any more, so it watches the one that must go, or be given a slot, before it can
+ * write the others.
  *
  * The invariants are those of acquire.c and order.c.
  */
@@ -215,16 +219,18 @@ static bool look_blocks(const struct etcd_try *t, const struct look *look,
     return !(t->claim->shared && p->shared);
 }
 
-/* Of those before us who wait for a permit, the one after which there are no
- * more than can be given one at once; NULL: there are no more. */
+/* So many hear of each permit that becomes free. */
+#define WATCH_ALL_MAX 16
+
+/* Of the `waiting` before us who have no slot, the one that must go or be given
+ * one before there are fewer than `max`; NULL: there are. */
 static const struct etcd_place *look_far(const struct look *look,
-                                         int32_t waiting)
+                                         int32_t waiting, int32_t max)
 {
     const struct etcd_place *p;
 
     for (p = look->places; p < look->places + look->n; p++)
-        if (p->fence < look->own->fence && !p->holds &&
-            waiting-- == ETCD_HELP_MAX + 1)
+        if (p->fence < look->own->fence && !p->holds && waiting-- == max)
             return p;
     return NULL;
 }
@@ -233,16 +239,22 @@ static const struct etcd_place *look_far(const struct look *look,
 static void look_wait(struct etcd_try *t, const struct look *look)
 {
     const struct etcd_place *p, *nearest = NULL;
-    int32_t waiting = 0;
+    int32_t waiting = 0, held = 0;
 
     for (p = look->places; p < look->places + look->n; p++) {
         waiting += p->fence < look->own->fence && !p->holds;
+        held += p->holds && !p->joined;
         if (look_blocks(t, look, p) && (!nearest || p->fence >= nearest->fence))
             nearest = p;
     }
     t->predecessor.position = waiting + 1;
+    t->predecessor.ahead = waiting;
+    if (held < t->claim->permits) /* They are about to take what is free. */
+        t->predecessor.ahead -= t->claim->permits - held;
     if (!nearest && t->claim->permits)
-        nearest = look_far(look, waiting);
+        nearest = look_far(look, waiting,
+                           t->predecessor.ahead < 0 ? ETCD_HELP_MAX + 1
+                                                    : WATCH_ALL_MAX);
     if (nearest)
         try_predecessor(t, look->kvs[nearest - look->places]);
     else /* any of those who hold a permit */
@@ -297,6 +309,28 @@ static hf_status try_look(struct etcd_try *t, const Pb__RangeResponse *queue,
     return HF_OK;
 }
 
+/* Of what a reader finds that was put just now, the last that is exclusive is
+ * the one to wait for; its place is told by the next look. */
+static hf_status try_writers(struct etcd_try *t, const Pb__RangeResponse *range,
+                             struct hf_error *err)
+{
+    struct etcd_place *places =
+        etcd_order(range->kvs, range->n_kvs, strlen(t->dir), NULL);
+    size_t i;
+
+    if (!places)
+        return hfi_nomem(err);
+    for (i = 0; i < range->n_kvs; i++) {
+        if (places[i].shared ||
+            (!t->mine && (uint64_t)t->predecessor.revision > places[i].fence))
+            continue;
+        t->mine = false;
+        try_predecessor(t, range->kvs[i]);
+    }
+    hfi_free(places);
+    return HF_OK;
+}
+
 /* ---- the answer -------------------------------------------------------- */
 
 /* The answer to one of the reads, or NULL. */
@@ -323,7 +357,7 @@ static hf_status try_done(struct etcd_try *t, bool put, bool mine)
     return HF_OK;
 }
 
-/* Our own key, if it was read.  False: it is another's. */
+/* Our own key, if it was read.  False: it is another's.  acquire.c (9) */
 static bool try_own(struct etcd_try *t, const Pb__RangeResponse *own)
 {
     struct etcd_words words;
@@ -332,6 +366,7 @@ static bool try_own(struct etcd_try *t, const Pb__RangeResponse *own)
         return true;
     etcd_read_value(own->kvs[0]->value, &words);
     t->foreign = strcmp(words.token, t->claim->token) != 0;
+    t->broken = !t->foreign && words.broken;
     if (!t->foreign)
         t->revision = own->kvs[0]->create_revision;
     return !t->foreign;
@@ -347,6 +382,13 @@ static hf_status try_reads(struct etcd_try *t, const struct etcd_try_txn *x,
 
     if (queue && etcd_try_full(t))
         return try_look(t, queue, err);
+    if (answer->succeeded && etcd_try_is_reader(t) && joined && used) {
+        hf_status st;
+
+        t->mine = t->inspected = true;
+        st = try_writers(t, joined, err);
+        return st ? st : try_writers(t, used, err);
+    }
     if (queue)
         try_inspect_back(t, queue);
     if (joined)
@@ -369,7 +411,7 @@ hf_status etcd_try_read(struct etcd_try *t, const struct etcd_try_txn *x,
         return etcd_bad_reply(t->ec, err);
     t->revision = t->slotting = 0;
     t->nhelps = 0;
-    t->mine = t->inspected = t->foreign = t->admitted = false;
+    t->mine = t->inspected = t->foreign = t->broken = t->admitted = false;
     t->refused = TRY_MAY;
     if (t->receipt->fence && answer->succeeded && !n)
         return try_done(t, false, false); /* The predecessor is the same. */

@@ -19,7 +19,14 @@
  * served is parked, and whoever next stands behind that name takes it up and
  * need not look again, if it had begun before he asked who that is.  One that
  * etcd says something on while it is parked belongs to a queue that goes on
- * without us: it is ended.
+ * without us: it is ended.  One on all permits hears of every turn of others, so
+ * it is ended only after many; whoever takes it up looks again if it has heard
+ * of something that his look did not see.
+ *
+ * Of those who watch all permits each knows how many wait before it.  A permit
+ * that becomes free is for the first of them, so the others do not look: each
+ * counts itself one further to the front, and the next two look a little later,
+ * since the first may be dead.
  *
  * INVARIANTS
  *  (1) A watch is in the table from before it is asked for until its owner
@@ -27,7 +34,13 @@
  *  (2) When the connection breaks the table is emptied and everybody is woken;
  *      a try that finds its watch gone asks for another.
  *  (3) Nothing here decides who holds: an event is a reason to look.
- *  (4) A parked watch has had no event since it was parked.
+ *  (4) A parked watch has had no event since it was parked; one on permits, none
+ *      of a revision after `heard`.
+ *  (5) Who watches all permits looks at the first event after as many as there
+ *      were claims before it in a look that was sent when the watch had begun,
+ *      and at each event until there is such a look.  One that is before it and
+ *      does not take its permit is followed by the next two, after
+ *      WATCH_GRACE_MS.  To look too early does no harm.
  */
 #include "etcd.h"
 
@@ -51,20 +64,33 @@
 /* How many may be parked. */
 #define WATCH_PARKED_MAX 16
 
+/* A parked watch on permits that heard so much is not used any more. */
+#define WATCH_HEARD_MAX 200
+
+/* A permit that those before us have not taken after so long may be ours: so many
+ * look then, one after the other. */
+#define WATCH_GRACE_MS 50
+#define WATCH_NEXT     2
+
 struct etcd_watch {
     struct hfi_node node;   /* in conn->watches, by `text` */
     struct hfi_link parked; /* in conn->parked, or alone */
     int64_t id;
     char text[24]; /* the same */
     int64_t begun; /* when etcd had said that it has; 0: it has not yet */
-    bool spent;    /* parked, and had an event */
+    int64_t heard; /* the revision of its last event, ... */
+    int events;    /* ... and how many since it was parked */
+    int32_t ahead; /* permits: as in struct etcd_predecessor, since then */
+    bool spent;    /* parked, and had an event that ends it */
     enum watch_kind {
-        WATCH_PREDECESSOR, /* goes */
-        WATCH_CHANGE,      /* goes, or lets others in */
-        WATCH_PERMITS,     /* one of many goes */
-        WATCH_BESIDE,      /* is put */
-        WATCH_BREAK_NOTICE /* is put */
+        WATCH_PREDECESSOR,  /* goes */
+        WATCH_CHANGE,       /* goes, or lets others in */
+        WATCH_PERMITS,      /* one of many goes */
+        WATCH_BESIDE,       /* is put */
+        WATCH_BREAK_NOTICE, /* is put */
+        WATCH_OBSERVED      /* any change of many, for observe.c */
     } kind;
+    struct hfi_observation *observation; /* of such a one */
     char token[HFI_TOKEN_LEN + 1];
     char *key;     /* the lock's */
     char target[]; /* what is watched */
@@ -153,6 +179,7 @@ static void watch_park(struct etcd_conn *ec, struct etcd_watch *w)
     if (ec->nparked == WATCH_PARKED_MAX)
         watch_cancel(ec,
                      hfi_container(ec->parked.next, struct etcd_watch, parked));
+    w->events = 0;
     hfi_link_append(&ec->parked, &w->parked);
     ec->nparked++;
     atomic_store(&ec->base.listening, true);
@@ -162,7 +189,7 @@ static void watch_park(struct etcd_conn *ec, struct etcd_watch *w)
  * silence it is not to be trusted: to begin a new one proves that etcd is
  * there. */
 static struct etcd_watch *watch_parked(struct etcd_conn *ec, const char *target,
-                                       int64_t sent)
+                                       enum watch_kind kind, int64_t sent)
 {
     struct hfi_link *at;
 
@@ -171,7 +198,8 @@ static struct etcd_watch *watch_parked(struct etcd_conn *ec, const char *target,
     for (at = ec->parked.prev; at != &ec->parked; at = at->prev) {
         struct etcd_watch *w = hfi_container(at, struct etcd_watch, parked);
 
-        if (!w->spent && w->begun < sent && !strcmp(w->target, target))
+        if (!w->spent && w->begun < sent && w->kind == kind &&
+            !strcmp(w->target, target))
             return w;
     }
     return NULL;
@@ -207,6 +235,8 @@ static void watch_break(struct etcd_conn *ec)
         watch_free(ec, hfi_container(node, struct etcd_watch, node));
     hfi_cond_wake(&ec->watch_cond);
     hfi_wake_all(&ec->base);
+    if (!hfi_link_alone(&ec->observed))
+        etcd_watch_is_up(ec); /* observe.c (2) */
 }
 
 /* ---- hearing ----------------------------------------------------------- */
@@ -244,14 +274,38 @@ static bool watch_own(const struct etcd_watch *w, const Pb__KeyValue *kv)
     return !strcmp(words.token, w->token);
 }
 
+static void watch_parked_event(struct etcd_conn *ec, struct etcd_watch *w)
+{
+    if (w->kind != WATCH_PERMITS || ++w->events > WATCH_HEARD_MAX)
+        w->spent = ec->watch_spent = true;
+}
+
+/* One of those who have a permit, or wait for one, has gone.  (5) */
+static void watch_permit(struct etcd_conn *ec, struct etcd_watch *w)
+{
+    if (w->ahead <= 0) {
+        hfi_wake(&ec->base, w->key, w->token);
+        return;
+    }
+    if (w->ahead-- <= WATCH_NEXT)
+        hfi_expect(&ec->base, w->key, w->token,
+                   WATCH_GRACE_MS * (w->ahead + 1));
+}
+
 static void watch_event(struct etcd_conn *ec, struct etcd_watch *w,
                         const Pb__Event *event)
 {
     const Pb__KeyValue *kv = event->kv;
 
-    if (!hfi_link_alone(&w->parked))
-        w->spent = ec->watch_spent = true; /* wait.c (4) */
-    else if (w->kind <= WATCH_PERMITS && event->type == 1)
+    if (kv && kv->mod_revision > w->heard)
+        w->heard = kv->mod_revision;
+    if (!hfi_link_alone(&w->parked)) /* wait.c (4) */
+        watch_parked_event(ec, w);
+    else if (w->kind == WATCH_OBSERVED && kv)
+        etcd_observed(ec, w->observation, kv->key);
+    else if (w->kind == WATCH_PERMITS && event->type == 1)
+        watch_permit(ec, w);
+    else if (w->kind < WATCH_PERMITS && event->type == 1)
         hfi_wake(&ec->base, w->key, w->token);
     else if (w->kind == WATCH_CHANGE && event->type == 0 && kv &&
              watch_lets_in(kv))
@@ -280,6 +334,8 @@ void etcd_watch_message(void *arg, const void *bytes, size_t len)
     if (said->created) {
         w->begun = hfi_now();
         hfi_cond_wake(&ec->watch_cond);
+        if (w->kind == WATCH_OBSERVED)
+            etcd_observe_begun(ec, w->observation);
     }
     for (i = 0; i < said->n_events; i++)
         watch_event(ec, w, said->events[i]);
@@ -327,8 +383,8 @@ void etcd_watch_close(struct etcd_conn *ec)
 /* ---- asking ------------------------------------------------------------ */
 
 /* Be connected.  The first attempt is waited for a little; see connect.c. */
-static hf_status watch_ensure(struct etcd_conn *ec, int64_t deadline,
-                              struct hf_error *err)
+hf_status etcd_watch_ensure(struct etcd_conn *ec, int64_t deadline,
+                            struct hf_error *err)
 {
     int64_t limit = hfi_now() + (ec->watch_backoff.ms ? 0 : WATCH_PATIENCE_MS);
 
@@ -360,7 +416,7 @@ static hf_status watch_ask(struct etcd_conn *ec, const struct etcd_watch *w,
         snprintf(end, sizeof(end), "%s", w->target);
         create.range_end = etcd_end(end);
     }
-    create.n_filters = w->kind != WATCH_CHANGE;
+    create.n_filters = w->kind != WATCH_CHANGE && w->kind != WATCH_OBSERVED;
     create.filters = &filter;
     create.watch_id = id;
     return watch_send(ec, &ask);
@@ -408,7 +464,7 @@ static hf_status watch_begin(struct etcd_conn *ec,
 {
     struct etcd_grant *own = etcd_own(receipt);
     struct etcd_watch *w;
-    hf_status st = watch_ensure(ec, deadline, err);
+    hf_status st = etcd_watch_ensure(ec, deadline, err);
 
     if (st)
         return st;
@@ -433,7 +489,8 @@ static void watch_drop(struct etcd_conn *ec, struct hfi_receipt *receipt,
     struct etcd_watch *w = watch_find(ec, own->watch);
 
     own->watch = 0;
-    if (w && park && w->begun && w->kind == WATCH_PREDECESSOR)
+    if (w && park && w->begun &&
+        (w->kind == WATCH_PREDECESSOR || w->kind == WATCH_PERMITS))
         watch_park(ec, w);
     else if (w)
         watch_cancel(ec, w);
@@ -452,15 +509,28 @@ static void watch_doubt(struct etcd_conn *ec)
         watch_break(ec);
 }
 
+/* A look of the revision `seen` (0: unknown) has found so many before us.  What
+ * was heard of later may concern any of them.  (5) */
+static void watch_count(struct etcd_conn *ec, const struct hfi_receipt *receipt,
+                        int32_t ahead, int64_t seen)
+{
+    struct etcd_watch *w = watch_find(ec, etcd_own(receipt)->watch);
+
+    if (w && w->kind == WATCH_PERMITS)
+        w->ahead = w->heard > seen ? 0 : ahead;
+}
+
 /* Watch who was before us when we asked, at `sent`, unless that is so already.
- * *fresh: the watch is new, so look again. */
+ * *fresh: look again, since the watch is new, or has heard of something after the
+ * revision `seen`, in which the answer was made. */
 hf_status etcd_watch_predecessor(struct etcd_conn *ec,
                                  const struct hfi_claim *claim,
                                  struct hfi_receipt *receipt,
-                                 const char *predecessor, int64_t sent,
-                                 bool *fresh, int64_t deadline,
-                                 struct hf_error *err)
+                                 const struct etcd_predecessor *before,
+                                 int64_t sent, int64_t seen, bool *fresh,
+                                 int64_t deadline, struct hf_error *err)
 {
+    const char *predecessor = before->name;
     struct etcd_watch *w;
     hf_status st = HF_OK;
 
@@ -474,18 +544,21 @@ hf_status etcd_watch_predecessor(struct etcd_conn *ec,
     w = watch_find(ec, etcd_own(receipt)->watch);
     if (!w || strcmp(w->target, predecessor) != 0) {
         watch_drop(ec, receipt, false);
-        w = claim->shared || claim->permits
-                ? NULL
-                : watch_parked(ec, predecessor, sent);
+        w = watch_parked(ec, predecessor,
+                         watch_kind(claim, etcd_own(receipt), predecessor),
+                         sent);
         if (w) {
             watch_unpark(ec, w);
             memcpy(w->token, claim->token, sizeof(w->token));
             etcd_own(receipt)->watch = w->id;
+            *fresh = w->heard > seen; /* wait.c (4) */
         } else {
             st = watch_begin(ec, claim, receipt, predecessor, deadline, err);
             *fresh = !st;
         }
     }
+    /* What became free before it began is counted by the next look. */
+    watch_count(ec, receipt, *fresh ? 0 : before->ahead, seen);
     pthread_mutex_unlock(&ec->watch_mu);
     return st;
 }
@@ -543,6 +616,48 @@ void etcd_unwatch_break_notice(struct etcd_conn *ec, struct etcd_lease *lease)
     pthread_mutex_unlock(&ec->watch_mu);
 }
 
+/* ---- for observe.c, with the mutex held -------------------------------- */
+
+int64_t etcd_watch_observed(struct etcd_conn *ec, const char *target,
+                            struct hfi_observation *observation)
+{
+    struct etcd_watch *w = watch_new(ec, "", "", target);
+    int64_t id = ec->watch_last;
+
+    if (!w)
+        return 0;
+    w->kind = WATCH_OBSERVED;
+    w->observation = observation;
+    if (!watch_ask(ec, w, id))
+        return id;
+    watch_break(ec);
+    return 0;
+}
+
+hf_status etcd_watch_await(struct etcd_conn *ec, int64_t id, int64_t deadline,
+                           struct hf_error *err)
+{
+    return watch_await(ec, id, deadline, err);
+}
+
+void etcd_watch_end(struct etcd_conn *ec, int64_t id)
+{
+    struct etcd_watch *w = watch_find(ec, id);
+
+    if (w)
+        watch_cancel(ec, w);
+}
+
+void etcd_watch_doubt(struct etcd_conn *ec)
+{
+    pthread_mutex_lock(&ec->watch_mu);
+    if (!hfi_link_alone(&ec->observed))
+        watch_doubt(ec);
+    pthread_mutex_unlock(&ec->watch_mu);
+}
+
+/* ---- the slots --------------------------------------------------------- */
+
 hf_status etcd_watch(struct hfi_conn *conn, const struct hfi_claim *claim,
                      struct hfi_receipt *receipt, int64_t deadline,
                      struct hf_error *err)
@@ -559,7 +674,7 @@ hf_status etcd_watch(struct hfi_conn *conn, const struct hfi_claim *claim,
         return HF_OK;
     }
     etcd_key_get_predecessor(ec, claim->token, &predecessor);
-    st = etcd_watch_predecessor(ec, claim, receipt, predecessor.name, 0, &fresh,
+    st = etcd_watch_predecessor(ec, claim, receipt, &predecessor, 0, 0, &fresh,
                                 deadline, err);
     if (!st)
         etcd_own(receipt)->watched = true;

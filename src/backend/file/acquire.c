@@ -67,6 +67,12 @@ hf_status file_sign(struct file_try *try, char mode, struct hf_error *err)
     struct file_record *rec = &try->rec;
 
     rec->since_us = hfi_wall_us();
+    if (!rec->fence) { /* collect.c (3) */
+        hf_status st = file_floor(try->fc, &rec->fence, err);
+
+        if (st)
+            return st;
+    }
     rec->fence = file_next_fence(rec, rec->since_us);
     if (HFI_MUTANT(fence_before_lock))
         rec->fence = (uint64_t)hfi_mutant_take(try->claim);
@@ -131,6 +137,20 @@ static void file_untake(struct file_grant *own, const struct hfi_claim *claim)
         flock(own->fd, LOCK_UN);
 }
 
+/* Open the lock file; one that is just being removed (collect.c) is tried
+ * again. */
+static int file_open_lock(struct file_conn *fc, const char *key, int flags)
+{
+    int fd = file_open_key(fc->dir_fd, key, flags), looks;
+
+    for (looks = 0; fd < 0 && errno == EWOULDBLOCK && looks < FILE_LOOKS_MAX;
+         looks++) {
+        sched_yield();
+        fd = file_open_key(fc->dir_fd, key, flags);
+    }
+    return fd;
+}
+
 /* The file of a claim: kept from the last try, or opened. */
 static hf_status file_descriptor(struct file_conn *fc,
                                  const struct hfi_claim *claim,
@@ -139,6 +159,7 @@ static hf_status file_descriptor(struct file_conn *fc,
 {
     struct file_grant *own = receipt->own;
     hf_status st;
+    bool made = false;
     int fd, i;
 
     if (receipt->registered)
@@ -146,13 +167,15 @@ static hf_status file_descriptor(struct file_conn *fc,
     st = file_need_dir(fc, true, err);
     if (st)
         return st;
-    fd = file_open_key(fc->dir_fd, claim->key, O_RDWR | O_NONBLOCK);
+    fd = file_open_lock(fc, claim->key, O_RDWR | O_NONBLOCK);
     for (i = 0; i < 2 && fd < 0 && errno == ENOENT; i++) {
         if (i && (st = file_find_dir(fc, true, err)))
             return st;
-        fd = file_open_key(fc->dir_fd, claim->key,
-                           O_RDWR | O_NONBLOCK | O_CREAT);
+        fd = file_open_lock(fc, claim->key, O_RDWR | O_NONBLOCK | O_CREAT);
+        made = fd >= 0;
     }
+    if (fd < 0 && errno == EWOULDBLOCK)
+        return hfi_fail(err, HF_UNAVAILABLE, "the lock file is being removed");
     if (fd < 0 && errno == ELOOP)
         return hfi_fail(err, HF_DENIED, "the lock file is a symbolic link");
     if (fd < 0)
@@ -164,6 +187,8 @@ static hf_status file_descriptor(struct file_conn *fc,
     own->door_ms = 0;
     receipt->registered = true;
     file_fds_set(&fc->fds, fd, true);
+    if (made)
+        file_collect_some(fc);
     return HF_OK;
 }
 

@@ -183,16 +183,16 @@ static bool break_passed_on(int fd, const struct file_record *rec)
     struct file_taken_list list;
     struct file_record now;
     struct stat sb;
-    bool other;
+    bool other = false;
     size_t n;
 
     if (!file_is_exclusive(fd) || fstat(fd, &sb))
         return true;
-    if (file_taken_read(&list, NULL))
-        return false;
-    taken = file_taken_find(&list, fd, sb.st_ino, &n);
-    other = taken && !file_taken_by(&list, taken, rec);
-    hfi_free(list.items);
+    if (!file_taken_read(&list, NULL)) {
+        other = !file_taken_find(&list, fd, sb.st_ino, &taken, &n, NULL) &&
+                taken && !file_taken_by(&list, taken, rec);
+        hfi_free(list.items);
+    }
     poll(NULL, 0, 2);
     return other || file_record_read_fence(fd, 0, &now, NULL) ||
            now.fence != rec->fence;
@@ -400,17 +400,19 @@ hf_status file_free(struct hfi_conn *conn, const char *key, uint64_t fence,
 static bool file_is_deserted(int fd, const struct file_record *rec)
 {
     struct file_tally tally = file_count_holders(fd, FILE_COUNT_MAX);
+    const struct file_taken *taken;
     struct file_taken_list list;
     struct stat sb;
+    hf_status st;
     size_t n;
 
     if (!tally.count || tally.hidden ||
         file_holders_ended(fd, rec) != tally.count || fstat(fd, &sb) ||
         file_taken_read(&list, NULL))
         return false;
-    file_taken_find(&list, fd, sb.st_ino, &n);
+    st = file_taken_find(&list, fd, sb.st_ino, &taken, &n, NULL);
     hfi_free(list.items);
-    return n <= (size_t)tally.count; /* else there are strangers */
+    return !st && n <= (size_t)tally.count; /* else there are strangers */
 }
 
 bool file_replace_deserted(struct file_conn *fc, const char *key, int fd)

@@ -27,9 +27,11 @@
  *      the mark of a break, is used only while the key's name leads to its
  *      file; else the name is opened again.  What is removed or renamed under a
  *      holder the heartbeat notices.
- *  (3) A lock file is never removed: that is how two processes come to hold
- *      two locks of one name.  Only hf_break_force() replaces it, which is
- *      asked for just that, with a file in which the fence goes on.
+ *  (3) A lock file that anybody has open is never removed: that is how two
+ *      processes come to hold two locks of one name.  One that nobody has used
+ *      for long is removed as collect.c argues.  Only hf_break_force() replaces
+ *      one in use, which is asked for just that, with a file in which the fence
+ *      goes on.
  *  (4) A waiter keeps its descriptor from try to try.  Opening and closing is
  *      what other waiters listen for, and they would wake each other for ever.
  *  (5) Under LOCK_SH the record and the bytes of the holders mean something
@@ -311,12 +313,14 @@ static hf_status file_open(struct hfi_conn *conn, const struct hfi_url *url,
     hf_status st;
 
     (void)deadline;
-    fc->dir_fd = fc->parent_fd = fc->inotify_fd = -1;
+    fc->dir_fd = fc->parent_fd = fc->inotify_fd = fc->dir_wd = -1;
+    hfi_link_init(&fc->observed);
     fc->pid = (long)getpid();
     fc->pid_ns = file_pid_ns();
     file_record_learn_limit();
     file_learn_boot();
     pthread_mutex_init(&fc->mu, NULL);
+    pthread_mutex_init(&fc->collect_mu, NULL);
     fc->opened = true;
     if (url->nhosts || url->user)
         return hfi_fail(err, HF_INVALID,
@@ -327,6 +331,9 @@ static hf_status file_open(struct hfi_conn *conn, const struct hfi_url *url,
         file_default_dir(standard, sizeof(standard));
         dir = standard;
     }
+    st = hfi_url_keep(url, &fc->keep_ms, err);
+    if (st)
+        return st;
     fc->dir = hfi_strdup(dir);
     if (!fc->dir)
         return hfi_nomem(err);
@@ -354,16 +361,20 @@ static void file_close(struct hfi_conn *conn)
         close(fc->inotify_fd);
     hfi_free(fc->dir);
     file_fds_fini(&fc->fds);
+    file_collect_close(fc);
     pthread_mutex_destroy(&fc->mu);
     fc->opened = false;
 }
 
 static const char *const file_schemes[] = {"file", NULL};
+static const char *const file_options[] = {"keep", NULL};
 
 const struct hfi_backend hfi_backend_file = {
     .schemes = file_schemes,
+    .options = file_options,
     .conn_size = sizeof(struct file_conn),
     .grant_size = sizeof(struct file_grant),
+    .observation_size = sizeof(struct file_observation),
     .traits = HF_TRAIT_FENCED | HF_TRAIT_NOTIFY | HF_TRAIT_SHARED |
               HF_TRAIT_REENTRANT | HF_TRAIT_BREAK | HF_TRAIT_PROCESSES |
               HF_TRAIT_DEATH | HF_TRAIT_NOTED | HF_TRAIT_PERMITS |
@@ -387,6 +398,10 @@ const struct hfi_backend hfi_backend_file = {
     .inspect = file_inspect,
     .list = file_list,
     .holders = file_holders,
+    .waiters = file_waiters,
     .break_grant = file_break,
     .free_grant = file_free,
+    .collect = file_collect,
+    .observe = file_observe,
+    .unobserve = file_unobserve,
 };

@@ -9,19 +9,24 @@
  *              readers, permits, downgrade
  *   bytes.c    the bytes beyond the end of a lock file
  *   fds.c      what a forked child must close
+ *   collect.c  collect
+ *   observe.c  observe, unobserve
  *   holders.c  those who hold it together, a record each
  *   names.c    keys as file names
  *   record.c   what stands in a lock file
  *   taken.c    what /proc/locks says
+ *   walk.c     all names below the directory
  */
 #ifndef HFI_BACKEND_FILE_H
 #define HFI_BACKEND_FILE_H
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <sys/types.h>
 
 #include "backend/backend.h"
+#include "base/list.h"
 
 struct file_watch;
 
@@ -47,8 +52,15 @@ struct file_conn {
     atomic_int dir_fd; /* -1 while it is not there; set once, with `mu`, and
                         * the number stays */
     int inotify_fd;
-    pthread_mutex_t mu; /* guards `watches` */
+    pthread_mutex_t mu; /* guards the rest of this part */
     struct file_watch *watches[64];
+    struct hfi_link observed; /* of struct file_observation */
+    int dir_wd;               /* the watch on the directory, or -1 */
+
+    int64_t keep_ms;            /* collect.c: 0: not by itself */
+    pthread_mutex_t collect_mu; /* guards the rest of this part */
+    void *collecting;           /* a DIR, or NULL */
+
     struct file_fds fds;
 };
 
@@ -87,6 +99,9 @@ void file_unwatch(struct hfi_conn *, const struct hfi_claim *,
                   struct hfi_receipt *);
 int file_poll_fd(struct hfi_conn *);
 void file_dispatch(struct hfi_conn *);
+
+/* Have an inotify descriptor, with fc->mu; false and errno on failure. */
+bool file_need_inotify(struct file_conn *);
 
 hf_status file_downgrade(struct hfi_conn *, const struct hfi_claim *,
                          struct hfi_receipt *, int64_t deadline,
@@ -183,6 +198,9 @@ bool file_key(char *path);
 /* Open the directory that the key's file is in; `dir_fd` itself for all but
  * long keys.  *name, in `path`, is the last piece.  -1 and errno on failure. */
 int file_open_lock_dir(int dir_fd, const char *key, char *path, char **name);
+
+/* Open the directory `below`, which is "" or ends in '/', anew. */
+int file_open_below(int dir_fd, const char *below);
 
 /* Open the lock file of a key; with O_CREAT also the directories of a long
  * one.  -1 and errno on failure. */
@@ -314,16 +332,37 @@ struct file_taken_list {
     uint64_t pid_ns; /* in which the processes are counted */
 };
 
+/* Has the system call that set errno failed because there is no descriptor or
+ * memory left?  Then nothing is known of what it was to open. */
+bool file_ran_out(void);
+
+/* Open a file of /proc.  HF_OK and NULL if the system does not show it to us;
+ * an error if there is no descriptor or memory left to open it. */
+hf_status file_proc_open(const char *path, FILE **ret, struct hf_error *err);
+
 /* All of them, ordered by file. */
 hf_status file_taken_read(struct file_taken_list *ret, struct hf_error *err);
 
-/* The first of the `*n` locks on the file, or NULL. */
-const struct file_taken *file_taken_find(const struct file_taken_list *, int fd,
-                                         uint64_t inode, size_t *n);
+/* *ret: the first of the `*n` locks on the file, or NULL. */
+hf_status file_taken_find(const struct file_taken_list *, int fd,
+                          uint64_t inode, const struct file_taken **ret,
+                          size_t *n, struct hf_error *err);
 
 /* Can the process that has the lock be the one of the record? */
 bool file_taken_by(const struct file_taken_list *, const struct file_taken *,
                    const struct file_record *);
+
+/* ---- walk.c ------------------------------------------------------------ */
+
+/* One name, other than that of a directory of long keys, in the directory
+ * `below` the one of the locks; false ends the walk. */
+typedef bool file_walk_fn(void *arg, int dir_fd, const char *below,
+                          const char *name);
+
+/* All names.  What cannot be read does not end the walk: it goes on, and its
+ * status is the first failure. */
+hf_status file_walk(const struct file_conn *, file_walk_fn *, void *arg,
+                    struct hf_error *err);
 
 /* ---- inspect.c ------------------------------------------------------- */
 
@@ -331,8 +370,41 @@ hf_status file_inspect(struct hfi_conn *, const char *key, struct hf_info *,
                        int64_t deadline, struct hf_error *);
 hf_status file_list(struct hfi_conn *, const char *prefix, hf_list_fn *,
                     void *arg, int64_t deadline, struct hf_error *);
+hf_status file_waiters(struct hfi_conn *, const char *key, hf_waiters_fn *,
+                       void *arg, int64_t deadline, struct hf_error *);
 hf_status file_holders(struct hfi_conn *, const char *key, hf_holders_fn *,
                        void *arg, int64_t deadline, struct hf_error *);
+
+/* ---- collect.c --------------------------------------------------------- */
+
+hf_status file_collect(struct hfi_conn *, int64_t older_ms, bool dry_run,
+                       struct hf_collected *ret, int64_t deadline,
+                       struct hf_error *);
+
+/* No fence of a file that was removed is above this. */
+hf_status file_floor(const struct file_conn *, uint64_t *ret,
+                     struct hf_error *);
+void file_collect_some(struct file_conn *);
+void file_collect_close(struct file_conn *);
+
+/* ---- observe.c --------------------------------------------------------- */
+
+struct inotify_event;
+
+struct file_observation {
+    struct hfi_link link; /* in file_conn.observed */
+    struct hfi_observation *observation;
+};
+
+hf_status file_observe(struct hfi_conn *, struct hfi_observation *,
+                       int64_t deadline, struct hf_error *);
+void file_unobserve(struct hfi_conn *, struct hfi_observation *);
+
+/* Something has happened in the directory, or events were lost; with fc->mu. */
+void file_observed(struct file_conn *, const struct inotify_event *);
+
+/* Watch the directory again if it has changed.  observe.c (1) */
+void file_observe_again(struct file_conn *);
 
 /* ---- break.c ---------------------------------------------------------- */
 

@@ -11,7 +11,6 @@
  */
 #include "file.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -126,30 +125,35 @@ static bool look_has_pid(const struct file_look *look, long pid)
 
 /* Does the process still have a lock on the file?  A try of ours has LOCK_SH for
  * an instant, too, and is not there any more when one looks again. */
-static bool look_stays(int fd, uint64_t inode, long pid)
+static hf_status look_stays(int fd, uint64_t inode, long pid, bool *ret,
+                            struct hf_error *err)
 {
     const struct file_taken *taken;
     struct file_taken_list list;
-    bool found = false;
+    hf_status st = file_taken_read(&list, err);
     size_t n;
 
-    if (file_taken_read(&list, NULL))
-        return false;
-    taken = file_taken_find(&list, fd, inode, &n);
-    while (n && !found)
-        found = taken[--n].pid == pid;
+    *ret = false;
+    if (st)
+        return st;
+    st = file_taken_find(&list, fd, inode, &taken, &n, err);
+    while (!st && n && !*ret)
+        *ret = taken[--n].pid == pid;
     hfi_free(list.items);
-    return found;
+    return st;
 }
 
 /* Those who hold it together: ours, then strangers, and who was freed by force
  * is one.  An older holdfast keeps a byte and writes no record of its own. */
-static void look_together(int fd, uint64_t inode, const struct file_record *rec,
-                          const struct file_taken_list *list,
-                          const struct file_taken *taken, size_t n,
-                          struct file_look *look)
+static hf_status look_together(int fd, uint64_t inode,
+                               const struct file_record *rec,
+                               const struct file_taken_list *list,
+                               const struct file_taken *taken, size_t n,
+                               struct file_look *look, struct hf_error *err)
 {
     struct file_tally tally;
+    hf_status st = HF_OK;
+    bool stays;
     size_t i;
 
     file_holders_each(fd, rec, look_add_holder, look);
@@ -161,11 +165,15 @@ static void look_together(int fd, uint64_t inode, const struct file_record *rec,
         look->uncounted = tally.count > 1 ? tally.count - 1 : 0;
     }
     if (rec->pid_ns && list->pid_ns && rec->pid_ns != list->pid_ns && look->len)
-        return; /* Their numbers cannot be compared. */
-    for (i = 0; i < n; i++)
-        if (!look_has_pid(look, taken[i].pid) &&
-            look_stays(fd, inode, taken[i].pid))
+        return HF_OK; /* Their numbers cannot be compared. */
+    for (i = 0; !st && i < n; i++) {
+        if (look_has_pid(look, taken[i].pid))
+            continue;
+        st = look_stays(fd, inode, taken[i].pid, &stays, err);
+        if (!st && stays)
             look_add_foreign(look, &taken[i]);
+    }
+    return st;
 }
 
 /* The one that has it alone, or kept it. */
@@ -200,8 +208,8 @@ static hf_status look_at(int fd, const struct file_taken_list *list,
 
     if (fstat(fd, &sb) || !S_ISREG(sb.st_mode))
         return hfi_fail(err, HF_PROTOCOL, "the lock file is not a file");
-    taken = file_taken_find(list, fd, sb.st_ino, &n);
-    for (looks = 0; looks < LOOKS_MAX; looks++) {
+    st = file_taken_find(list, fd, sb.st_ino, &taken, &n, err);
+    for (looks = 0; !st && looks < LOOKS_MAX; looks++) {
         ret->len = 0;
         ret->uncounted = 0;
         st = file_record_inspect(fd, 0, &rec, err);
@@ -211,9 +219,11 @@ static hf_status look_at(int fd, const struct file_taken_list *list,
         if (!rec.mode || rec.mode == FILE_EXCLUSIVE || rec.mode == FILE_KEPT)
             look_alone(fd, &rec, list, taken, n, ret);
         else
-            look_together(fd, sb.st_ino, &rec, list, taken, n, ret);
+            st = look_together(fd, sb.st_ino, &rec, list, taken, n, ret, err);
         if (ret->nomem)
-            return hfi_nomem(err);
+            st = hfi_nomem(err);
+        if (st)
+            return st;
         st = file_record_inspect(fd, 0, &after, err);
         if (st || after.fence == rec.fence)
             break;
@@ -265,11 +275,12 @@ static hf_status look_key(struct hfi_conn *conn, const char *key,
     *ret = (struct file_look){.waiters = -1};
     if (st)
         return hfi_wrap(err, st, "%s", conn->endpoint);
+    file_observe_again(fc);
     if (fc->dir_fd < 0)
         return HF_OK;
     fd = file_open_key(fc->dir_fd, key, O_RDONLY | O_NONBLOCK);
-    if (fd < 0 && errno == ENOENT)
-        return HF_OK;
+    if (fd < 0 && (errno == ENOENT || errno == EWOULDBLOCK))
+        return HF_OK; /* It is not there, or is just being removed. */
     if (fd < 0)
         return hfi_fail_errno(err, HF_SYSTEM, errno, "%s: open the lock file",
                               conn->endpoint);
@@ -320,60 +331,63 @@ struct file_listing {
     const char *prefix;
     hf_list_fn *fn;
     void *arg;
-    bool stop;
+    hf_status st; /* the first failure */
+    struct hf_error *err;
 };
 
-static void list_file(struct file_listing *ls, int dir_fd, const char *name,
-                      const char *below)
+/* A file that could not be looked at.  One that is gone or just being removed
+ * is no lock, and neither is a link or what a stranger wrote. */
+static void list_failed(struct file_listing *ls, const char *key, hf_status st,
+                        const struct hf_error *why)
 {
+    char quoted[HFI_QUOTE_MAX];
+
+    if (!st || ls->st || st == HF_PROTOCOL)
+        return;
+    hfi_quote(quoted, sizeof(quoted), key);
+    if (ls->err)
+        *ls->err = *why;
+    ls->st = hfi_wrap(ls->err, st, "look at '%s'", quoted);
+}
+
+static hf_status list_open(int dir_fd, const char *name, int *fd,
+                           struct hf_error *err)
+{
+    *fd = openat(dir_fd, name, O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
+    if (*fd >= 0 || errno == ENOENT || errno == EWOULDBLOCK || errno == ELOOP ||
+        errno == ENXIO)
+        return HF_OK;
+    return hfi_fail_errno(err, HF_SYSTEM, errno, "open the lock file");
+}
+
+static bool list_file(void *arg, int dir_fd, const char *below,
+                      const char *name)
+{
+    struct file_listing *ls = arg;
     struct hf_info info = HF_INFO_INIT;
     struct file_look look = {.len = 0};
     char path[FILE_PATH_MAX];
+    struct hf_error why;
+    bool more = true;
+    hf_status st;
     int fd;
 
     if (snprintf(path, sizeof(path), "%s%s", below, name) >=
             (int)sizeof(path) ||
         !file_key(path) || strncmp(path, ls->prefix, strlen(ls->prefix)) != 0)
-        return;
-    fd = openat(dir_fd, name, O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
-    if (fd < 0)
-        return;
-    if (!look_at(fd, ls->taken, &look, NULL) && look.len) {
+        return true;
+    st = list_open(dir_fd, name, &fd, &why);
+    if (!st && fd >= 0)
+        st = look_at(fd, ls->taken, &look, &why);
+    list_failed(ls, path, st, &why);
+    if (fd >= 0)
+        close(fd); /* The caller's function may need it. */
+    if (!st && look.len) {
         look_describe(&look, &info);
-        ls->stop = !ls->fn(ls->arg, path, &info);
+        more = ls->fn(ls->arg, path, &info);
     }
     look_fini(&look);
-    close(fd);
-}
-
-static void list_dir(struct file_listing *ls, int dir_fd, const char *below)
-{
-    char path[FILE_PATH_MAX];
-    struct dirent *entry;
-    DIR *dir;
-    int fd;
-    size_t len;
-
-    dir = fdopendir(dir_fd);
-    if (!dir) {
-        close(dir_fd);
-        return;
-    }
-    while (!ls->stop && (entry = readdir(dir))) {
-        len = strlen(entry->d_name);
-        if (entry->d_name[len - 1] != '~') {
-            list_file(ls, dirfd(dir), entry->d_name, below);
-            continue;
-        }
-        if (snprintf(path, sizeof(path), "%s%s/", below, entry->d_name) >=
-            (int)sizeof(path))
-            continue;
-        fd = openat(dirfd(dir), entry->d_name,
-                    O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-        if (fd >= 0)
-            list_dir(ls, fd, path);
-    }
-    closedir(dir);
+    return more;
 }
 
 hf_status file_list(struct hfi_conn *conn, const char *prefix, hf_list_fn *fn,
@@ -381,23 +395,20 @@ hf_status file_list(struct hfi_conn *conn, const char *prefix, hf_list_fn *fn,
 {
     struct file_conn *fc = (struct file_conn *)conn;
     struct file_taken_list taken;
-    struct file_listing ls = {&taken, prefix, fn, arg, false};
+    struct file_listing ls = {&taken, prefix, fn, arg, HF_OK, err};
     hf_status st = file_find_dir(fc, false, err);
-    int fd;
 
     (void)deadline;
     if (st)
         return hfi_wrap(err, st, "%s", conn->endpoint);
+    file_observe_again(fc);
     if (fc->dir_fd < 0)
         return HF_OK;
     st = file_taken_read(&taken, err);
-    if (st)
-        return st;
-    fd = openat(fc->dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd >= 0)
-        list_dir(&ls, fd, "");
-    else
-        st = hfi_fail_errno(err, HF_SYSTEM, errno, "%s: list", conn->endpoint);
+    if (!st)
+        st = file_walk(fc, list_file, &ls, err);
+    if (!st)
+        st = ls.st;
     hfi_free(taken.items);
-    return st;
+    return st ? hfi_wrap(err, st, "%s: list", conn->endpoint) : HF_OK;
 }

@@ -103,6 +103,15 @@ int file_open_lock_dir(int dir_fd, const char *key, char *path, char **name)
     return file_open_pieces(dir_fd, path, false, name);
 }
 
+int file_open_below(int dir_fd, const char *below)
+{
+    char path[FILE_PATH_MAX + 2];
+    char *last;
+
+    snprintf(path, sizeof(path), "./%s", below);
+    return file_open_pieces(dir_fd, path, false, &last);
+}
+
 int file_open_key(int dir_fd, const char *key, int flags)
 {
     char path[FILE_PATH_MAX];

@@ -318,8 +318,8 @@ static hf_status share_refuse_permit(struct file_try *try, struct hf_error *err)
         try->rec.mode != FILE_EXCLUSIVE || fstat(try->own->fd, &sb) ||
         file_taken_read(&list, NULL))
         return st;
-    taken = file_taken_find(&list, try->own->fd, sb.st_ino, &n);
-    if (taken && !taken->shared && file_taken_by(&list, taken, &try->rec))
+    if (!file_taken_find(&list, try->own->fd, sb.st_ino, &taken, &n, NULL) &&
+        taken && !taken->shared && file_taken_by(&list, taken, &try->rec))
         st = hfi_fail_use(err, try->claim, 0);
     hfi_free(list.items);
     return st;

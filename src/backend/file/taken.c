@@ -9,6 +9,7 @@
  */
 #include "file.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
@@ -61,16 +62,31 @@ static int taken_order(const void *a, const void *b)
     return x->device < y->device ? -1 : x->device > y->device;
 }
 
+bool file_ran_out(void)
+{
+    return errno == EMFILE || errno == ENFILE || errno == ENOMEM;
+}
+
+hf_status file_proc_open(const char *path, FILE **ret, struct hf_error *err)
+{
+    *ret = fopen(path, "re");
+    if (!*ret && file_ran_out())
+        return hfi_fail_errno(err, HF_SYSTEM, errno, "open %s", path);
+    return HF_OK;
+}
+
 hf_status file_taken_read(struct file_taken_list *ret, struct hf_error *err)
 {
-    FILE *in = fopen("/proc/locks", "re");
     struct file_taken item;
     char line[256];
     bool ok = true;
+    hf_status st;
+    FILE *in;
 
     *ret = (struct file_taken_list){.pid_ns = file_pid_ns()};
-    if (!in)
-        return HF_OK; /* Foreign holders are then not shown. */
+    st = file_proc_open("/proc/locks", &in, err);
+    if (st || !in)
+        return st; /* HF_OK: foreign holders are not shown. */
     while (ok && fgets(line, sizeof(line), in))
         if (taken_parse(line, &item))
             ok = taken_add(ret, item);
@@ -85,49 +101,57 @@ hf_status file_taken_read(struct file_taken_list *ret, struct hf_error *err)
     return HF_OK;
 }
 
-/* The first number behind `label` in a file of /proc, or -1. */
-static long proc_number(const char *path, const char *label)
+/* The number of the mount that a descriptor is on; -1 if the system does not
+ * tell. */
+static hf_status taken_mount(int fd, long *ret, struct hf_error *err)
 {
-    FILE *in = fopen(path, "re");
-    char line[256];
-    long ret = -1;
+    const char *label = "mnt_id:";
+    char text[256];
+    hf_status st;
+    FILE *in;
 
-    while (in && ret < 0 && fgets(line, sizeof(line), in))
-        if (!strncmp(line, label, strlen(label)))
-            ret = strtol(line + strlen(label), NULL, 10);
+    *ret = -1;
+    snprintf(text, sizeof(text), "/proc/self/fdinfo/%d", fd);
+    st = file_proc_open(text, &in, err);
+    while (in && *ret < 0 && fgets(text, sizeof(text), in))
+        if (!strncmp(text, label, strlen(label)))
+            *ret = strtol(text + strlen(label), NULL, 10);
     if (in)
         fclose(in);
-    return ret;
+    return st;
 }
 
-/* The device that /proc/locks shows for a file: that of its mount. */
-static dev_t taken_device(int fd)
+/* The device that /proc/locks shows for a file: that of its mount.  Only one
+ * file of /proc is open at a time. */
+static hf_status taken_device(int fd, dev_t *ret, struct hf_error *err)
 {
-    FILE *in = fopen("/proc/self/mountinfo", "re");
-    struct stat sb;
-    dev_t ret = fstat(fd, &sb) ? 0 : sb.st_dev;
     unsigned major, minor;
+    FILE *in = NULL;
     char text[512];
+    struct stat sb;
     long mount, id;
+    hf_status st = taken_mount(fd, &mount, err);
 
-    snprintf(text, sizeof(text), "/proc/self/fdinfo/%d", fd);
-    mount = proc_number(text, "mnt_id:");
-    while (in && mount >= 0 && fgets(text, sizeof(text), in))
+    *ret = fstat(fd, &sb) ? 0 : sb.st_dev;
+    if (!st && mount >= 0)
+        st = file_proc_open("/proc/self/mountinfo", &in, err);
+    while (in && fgets(text, sizeof(text), in))
         if (sscanf(text, "%ld %*d %u:%u", &id, &major, &minor) == 3 &&
             id == mount) {
-            ret = makedev(major, minor);
+            *ret = makedev(major, minor);
             break;
         }
     if (in)
         fclose(in);
-    return ret;
+    return st;
 }
 
-const struct file_taken *file_taken_find(const struct file_taken_list *list,
-                                         int fd, uint64_t inode, size_t *n)
+hf_status file_taken_find(const struct file_taken_list *list, int fd,
+                          uint64_t inode, const struct file_taken **ret,
+                          size_t *n, struct hf_error *err)
 {
     size_t low = 0, high = list->len, mid;
-    const struct file_taken *ret = NULL;
+    hf_status st = HF_OK;
     dev_t device = 0;
 
     while (low < high) {
@@ -137,17 +161,20 @@ const struct file_taken *file_taken_find(const struct file_taken_list *list,
         else
             high = mid;
     }
+    *ret = NULL;
     *n = 0;
     for (; low < list->len && list->items[low].inode == inode; low++) {
         if (!device)
-            device = taken_device(fd);
+            st = taken_device(fd, &device, err);
+        if (st)
+            return st;
         if (list->items[low].device != device)
             continue;
-        if (!ret)
-            ret = &list->items[low];
+        if (!*ret)
+            *ret = &list->items[low];
         ++*n;
     }
-    return ret;
+    return HF_OK;
 }
 
 /* Numbers of two pid namespaces cannot be compared. */

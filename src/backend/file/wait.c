@@ -31,17 +31,24 @@ static struct file_watch **file_watch_at(struct file_conn *fc, int wd)
     return at;
 }
 
+bool file_need_inotify(struct file_conn *fc)
+{
+    if (fc->inotify_fd >= 0)
+        return true;
+    fc->inotify_fd = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
+    if (fc->inotify_fd < 0)
+        return false;
+    hfi_poll_fd_changed(&fc->base);
+    return true;
+}
+
 /* Watch the file itself, whatever it is called by now. */
 static int file_inotify(struct file_conn *fc, int fd)
 {
     char path[64];
 
-    if (fc->inotify_fd < 0) {
-        fc->inotify_fd = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
-        if (fc->inotify_fd < 0)
-            return -1;
-        hfi_poll_fd_changed(&fc->base);
-    }
+    if (!file_need_inotify(fc))
+        return -1;
     snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
     return inotify_add_watch(fc->inotify_fd, path,
                              IN_CLOSE | IN_OPEN | IN_ACCESS | IN_ATTRIB |
@@ -129,12 +136,12 @@ static void file_heard(struct file_conn *fc, const struct inotify_event *event)
 {
     struct file_watch *watch;
 
-    if (event->mask & IN_Q_OVERFLOW) {
+    if (event->mask & IN_Q_OVERFLOW)
         hfi_wake_all(&fc->base);
-        return;
-    }
     pthread_mutex_lock(&fc->mu);
-    watch = *file_watch_at(fc, event->wd);
+    if (event->mask & IN_Q_OVERFLOW || event->wd == fc->dir_wd)
+        file_observed(fc, event);
+    watch = event->mask & IN_Q_OVERFLOW ? NULL : *file_watch_at(fc, event->wd);
     if (watch && event->mask & (IN_OPEN | IN_ACCESS))
         hfi_wanted(&fc->base, watch->key);
     if (watch && event->mask & ~(uint32_t)(IN_OPEN | IN_ACCESS))

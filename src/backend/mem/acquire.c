@@ -25,6 +25,7 @@ static hf_status mem_busy(struct hfi_conn *conn, struct mem_key *key,
         mine = mem_entry_new(conn, claim);
         if (!mine)
             return hfi_nomem(err);
+        mine->since = hfi_now();
         hfi_link_append(&key->queue, &mine->link);
         receipt->registered = true;
     }
@@ -119,6 +120,8 @@ static hf_status mem_try_key(struct mem_conn *mc, const struct hfi_claim *claim,
         return hfi_nomem(err);
     mem_expire(key, hfi_now());
     st = mem_try(mc, key, claim, receipt, busy, err);
+    if (!st)
+        mem_changed(mc->table, claim->key);
     mem_forget_if_unused(mc->table, key);
     return st;
 }
@@ -145,6 +148,7 @@ static void mem_untake(struct mem_conn *mc, const struct hfi_claim *claim,
 
     if (key) {
         mem_entry_free(mem_by_token(&key->holders, claim->token));
+        mem_changed(mc->table, claim->key);
         mem_forget_if_unused(mc->table, key);
     }
     receipt->registered = false;

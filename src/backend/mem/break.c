@@ -38,6 +38,8 @@ static hf_status mem_end_grant(struct hfi_conn *conn, const char *name,
     }
     if (any && at_once)
         mem_wake_next(key);
+    if (any)
+        mem_changed(mc->table, name);
     if (key)
         mem_forget_if_unused(mc->table, key);
     pthread_mutex_unlock(&mc->table->mu);

@@ -48,6 +48,7 @@ hf_status mem_take_over(struct hfi_conn *conn, const struct hfi_claim *claim,
         mine->conn = conn;
         receipt->slot = mine->slot;
         memcpy(mine->token, claim->token, sizeof(mine->token));
+        mem_changed(mc->table, claim->key);
     }
     pthread_mutex_unlock(&mc->table->mu);
     return mine ? HF_OK

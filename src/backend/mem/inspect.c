@@ -4,6 +4,7 @@
  */
 #include "mem.h"
 
+#include "backend/waiters.h"
 #include "base/alloc.h"
 #include "base/env.h"
 
@@ -120,6 +121,35 @@ hf_status mem_holders(struct hfi_conn *conn, const char *name,
         hfi_free(item);
     }
     return ok ? HF_OK : hfi_nomem(err);
+}
+
+hf_status mem_waiters(struct hfi_conn *conn, const char *name,
+                      hf_waiters_fn *fn, void *arg, int64_t deadline,
+                      struct hf_error *err)
+{
+    struct mem_conn *mc = (struct mem_conn *)conn;
+    struct hfi_waiters found = {.n = 0};
+    const struct mem_entry *entry;
+    const struct hfi_link *at;
+    struct hf_waiter *waiter;
+    struct mem_key *key;
+
+    (void)deadline;
+    pthread_mutex_lock(&mc->table->mu);
+    key = mem_find(mc->table, name);
+    for (at = key ? key->queue.next : NULL; key && at != &key->queue;
+         at = at->next) {
+        entry = hfi_container(at, struct mem_entry, link);
+        waiter = hfi_waiters_add(&found, 0);
+        if (!waiter)
+            break;
+        waiter->shared = entry->shared;
+        waiter->permits = entry->permits;
+        waiter->since_ms = hfi_now() - entry->since;
+        hfi_waiter_names(waiter, entry->owner, entry->token, entry->note);
+    }
+    pthread_mutex_unlock(&mc->table->mu);
+    return hfi_waiters_tell(&found, HF_OK, fn, arg, err);
 }
 
 hf_status mem_list(struct hfi_conn *conn, const char *prefix, hf_list_fn *fn,

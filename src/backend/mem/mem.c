@@ -77,6 +77,7 @@ static const char *const mem_schemes[] = {"mem", NULL};
 const struct hfi_backend hfi_backend_mem = {
     .schemes = mem_schemes,
     .conn_size = sizeof(struct mem_conn),
+    .observation_size = sizeof(struct mem_observation),
     .traits = HF_TRAIT_FENCED | HF_TRAIT_LEASED | HF_TRAIT_QUEUED |
               HF_TRAIT_NOTIFY | HF_TRAIT_SHARED | HF_TRAIT_REENTRANT |
               HF_TRAIT_DETACH | HF_TRAIT_BREAK | HF_TRAIT_NOTED |
@@ -97,6 +98,11 @@ const struct hfi_backend hfi_backend_mem = {
     .inspect = mem_inspect,
     .list = mem_list,
     .holders = mem_holders,
+    .waiters = mem_waiters,
     .break_grant = mem_break,
     .free_grant = mem_free_grant,
+    .observe = mem_observe,
+    .unobserve = mem_unobserve,
+    .promote = mem_promote,
+    .collect = mem_collect_keys,
 };

@@ -3,7 +3,8 @@
  * mem.h - what the parts of the mem: backend share.
  *
  *   mem.c        the rules; open, close
- *   acquire.c, renew.c, release.c, wait.c, handle.c, inspect.c, break.c
+ *   acquire.c, renew.c, release.c, wait.c, handle.c, inspect.c, break.c,
+ *   observe.c, queue.c
  *                the slots of the vtable
  *   table.c      the tables: keys, their holders and their queues
  */
@@ -28,7 +29,7 @@ struct mem_entry {
     bool kept;    /* until it lapses */
     int32_t permits, slot;
     uint64_t fence;
-    int64_t since, expires;
+    int64_t since, expires; /* `since`: granted, or in the queue */
 };
 
 struct mem_key {
@@ -43,6 +44,14 @@ struct mem_table {
     unsigned users;
     pthread_mutex_t mu;
     struct hfi_map keys;
+    struct hfi_link observations; /* of struct mem_observation */
+};
+
+/* What the core observes: observation->own. */
+struct mem_observation {
+    struct hfi_link link; /* in mem_table.observations */
+    struct hfi_conn *conn;
+    struct hfi_observation *observation;
 };
 
 struct mem_conn {
@@ -71,6 +80,16 @@ bool mem_is_turn(struct mem_key *key, const struct mem_entry *mine,
 int32_t mem_position_of(struct mem_key *key, const struct mem_entry *mine);
 void mem_wake_next(struct mem_key *key);
 void mem_expire(struct mem_key *key, int64_t now);
+
+/* ---- release.c --------------------------------------------------------- */
+
+hf_status mem_not_ours(const struct hfi_conn *conn, struct hf_error *err);
+struct mem_key *mem_held(struct mem_conn *mc, const struct hfi_claim *claim,
+                         struct mem_entry **mine); /* with the mutex held */
+
+/* ---- observe.c, with the table's mutex held --------------------------- */
+
+void mem_changed(struct mem_table *table, const char *name);
 
 /* ---- the slots of the vtable, each in the file of its name ---------------- */
 
@@ -107,6 +126,8 @@ hf_status mem_inspect(struct hfi_conn *conn, const char *name,
 hf_status mem_holders(struct hfi_conn *conn, const char *name,
                       hf_holders_fn *fn, void *arg, int64_t deadline,
                       struct hf_error *err);
+hf_status mem_waiters(struct hfi_conn *conn, const char *key, hf_waiters_fn *fn,
+                      void *arg, int64_t deadline, struct hf_error *err);
 hf_status mem_list(struct hfi_conn *conn, const char *prefix, hf_list_fn *fn,
                    void *arg, int64_t deadline, struct hf_error *err);
 hf_status mem_break(struct hfi_conn *conn, const char *name, uint64_t fence,
@@ -114,5 +135,14 @@ hf_status mem_break(struct hfi_conn *conn, const char *name, uint64_t fence,
 hf_status mem_free_grant(struct hfi_conn *conn, const char *name,
                          uint64_t fence, int64_t deadline,
                          struct hf_error *err);
+hf_status mem_observe(struct hfi_conn *conn, struct hfi_observation *obs,
+                      int64_t deadline, struct hf_error *err);
+void mem_unobserve(struct hfi_conn *conn, struct hfi_observation *obs);
+hf_status mem_promote(struct hfi_conn *conn, const struct hfi_claim *claim,
+                      struct hfi_receipt *receipt, const char *heir,
+                      int64_t deadline, struct hf_error *err);
+hf_status mem_collect_keys(struct hfi_conn *conn, int64_t older_ms,
+                           bool dry_run, struct hf_collected *ret,
+                           int64_t deadline, struct hf_error *err);
 
 #endif

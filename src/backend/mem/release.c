@@ -11,7 +11,7 @@
 
 #include "base/banned.h"
 
-static hf_status mem_not_ours(const struct hfi_conn *conn, struct hf_error *err)
+hf_status mem_not_ours(const struct hfi_conn *conn, struct hf_error *err)
 {
     return hfi_fail(err, HF_LOST, "%s: the lock was not ours any more",
                     conn->endpoint);
@@ -39,8 +39,10 @@ hf_status mem_release(struct hfi_conn *conn, const struct hfi_claim *claim,
             mine->broken = true; /* and stays */
         else
             mem_entry_free(mine);
-        if (mine)
+        if (mine) {
             mem_wake_next(key);
+            mem_changed(mc->table, claim->key);
+        }
         mem_forget_if_unused(mc->table, key);
     }
     pthread_mutex_unlock(&mc->table->mu);
@@ -50,9 +52,8 @@ hf_status mem_release(struct hfi_conn *conn, const struct hfi_claim *claim,
 
 /* The key of a claim that holds it, and its grant, with the table's mutex held;
  * NULL if it does not. */
-static struct mem_key *mem_held(struct mem_conn *mc,
-                                const struct hfi_claim *claim,
-                                struct mem_entry **mine)
+struct mem_key *mem_held(struct mem_conn *mc, const struct hfi_claim *claim,
+                         struct mem_entry **mine)
 {
     struct mem_key *key = mem_find(mc->table, claim->key);
 
@@ -96,6 +97,7 @@ hf_status mem_downgrade(struct hfi_conn *conn, const struct hfi_claim *claim,
             hfi_link_append(&key->holders, &mine->link);
         }
         mem_wake_next(key);
+        mem_changed(mc->table, claim->key);
     }
     pthread_mutex_unlock(&mc->table->mu);
     return st;
@@ -116,6 +118,7 @@ hf_status mem_keep(struct hfi_conn *conn, const struct hfi_claim *claim,
         mine->kept = true;
         mine->conn = NULL; /* Nobody is told of it any more. */
         mine->expires = hfi_now() + ms;
+        mem_changed(mc->table, claim->key);
     }
     pthread_mutex_unlock(&mc->table->mu);
     receipt->registered = false;

@@ -28,6 +28,7 @@ static struct mem_table *mem_table_new(const char *name)
     if (!table)
         return NULL;
     hfi_link_init(&table->link);
+    hfi_link_init(&table->observations);
     if (*name) {
         table->name = hfi_strdup(name);
         if (!table->name) {
@@ -325,8 +326,8 @@ bool mem_is_turn(struct mem_key *key, const struct mem_entry *mine,
         return mem_position_of(key, mine) <= mem_turns(key);
     if (claim->permits) /* Some may be left when all who wait have theirs. */
         return mem_permits_left(key, claim->permits) > mem_count(&key->queue);
-    return !first ||
-           (claim->shared && mem_turns(key) == mem_count(&key->queue));
+    return !first || (claim->shared && first->shared &&
+                      mem_turns(key) == mem_count(&key->queue));
 }
 
 int32_t mem_count(const struct hfi_link *list)

@@ -146,10 +146,18 @@ static hf_status take_read(struct redis_conn *rc, const struct hfi_claim *claim,
 /* What a try says beside the claim. */
 struct take_args {
     char ttl[24], patience[24], nth[16], poll[24], channel[REDIS_CHANNEL_MAX];
-    char about[REDIS_CHANNEL_MAX + HF_NOTE_MAX + 16];
+    char about[REDIS_ABOUT_MAX];
     const char *argv[6];
     int argc;
 };
+
+void redis_about(struct redis_conn *rc, const struct hfi_claim *claim,
+                 const char *channel, char ret[REDIS_ABOUT_MAX])
+{
+    snprintf(ret, REDIS_ABOUT_MAX, "%s%zu %s%s",
+             atomic_load(&rc->silent) ? "!" : "", strlen(channel), channel,
+             claim->note ? claim->note : "");
+}
 
 static void take_say(struct redis_conn *rc, const struct hfi_claim *claim,
                      const struct hfi_receipt *receipt, struct take_args *ret)
@@ -163,9 +171,7 @@ static void take_say(struct redis_conn *rc, const struct hfi_claim *claim,
     else if (wait < 2 * claim->poll_ms)
         wait = 2 * claim->poll_ms;
     snprintf(ret->ttl, sizeof(ret->ttl), "%" PRId64, claim->ttl_ms);
-    snprintf(ret->about, sizeof(ret->about), "%s%zu %s%s",
-             atomic_load(&rc->silent) ? "!" : "", strlen(ret->channel),
-             ret->channel, claim->note ? claim->note : "");
+    redis_about(rc, claim, ret->channel, ret->about);
     if (claim->queue) {
         snprintf(ret->patience, sizeof(ret->patience), "%" PRId64, wait);
         snprintf(ret->nth, sizeof(ret->nth), "%" PRIu32, claim->nth);
@@ -235,6 +241,27 @@ static uint64_t fence_meanwhile(struct redis_conn *rc, const char *key,
         return 0;
     took = (uint64_t)(hfi_now_us() - began_us);
     return seen - fence > took + took / 50 + CLOCK_STEP_US ? seen : 0;
+}
+
+struct redis_asked redis_ask(struct redis_conn *rc, const char *key)
+{
+    return (struct redis_asked){hfi_now_us(), atomic_load(fence_seen(rc, key))};
+}
+
+hf_status redis_settle(struct redis_conn *rc, const struct hfi_claim *claim,
+                       struct hfi_receipt *receipt,
+                       const struct redis_asked *asked, int64_t deadline,
+                       struct hf_error *err)
+{
+    uint64_t late =
+        fence_meanwhile(rc, claim->key, receipt->fence, asked->began_us);
+    hf_status st =
+        take_raise(rc, claim, receipt, late > asked->seen ? late : asked->seen,
+                   false, deadline, err);
+
+    if (!st)
+        redis_saw(rc, claim->key, receipt->fence);
+    return st;
 }
 
 /* A grant was given after all that had been seen when its try was sent, unless

@@ -5,12 +5,22 @@
 -- May another go in, who wants it like this?  The second result is its slot.
 local function room(how)
   if value and (not shares or kept or shares ~= how) then return false end
+  if value and (group_time >= lowest or how > 0 and not slots) then
+    all_members() -- Remove the dead.
+  end
   if how == 0 or not value then return true, how == 0 and -1 or 0 end
-  local taken, slot = {}, 0
-  for _, r in pairs(all_members()) do taken[r[4]] = true end
-  while taken[slot] do slot = slot + 1 end
-  if slot < how then return true, slot end
-  return false
+  if #slots > 4 then return true, (struct.unpack('>I4', sub(slots, -4))) end
+  local high = struct.unpack('>I4', slots)
+  return high < how, high
+end
+
+local function take_slot(slot)
+  if #slots > 4 then
+    slots = sub(slots, 1, -5)
+  else
+    slots = pack_slot(slot + 1)
+  end
+  call('HSET', owners, '=', slots)
 end
 
 -- Make it a member: the fence and the slot.
@@ -22,12 +32,14 @@ local function enter(last, to, its_owner, about, ttl, how, slot)
     equal and equal[4] or slot, '', about, its_owner}
   if value then
     put_member(to, r, group_time + ttl)
+    if how > 0 and not equal then take_slot(slot) end
   else
     begin_group(how, to, r, ttl)
   end
   if sub(about, 1, 1) == '!' then
     call('HSET', owners, '!', '1')
-    cannot_publish = true
+    cannot_publish = '1'
+    write_marks()
   end
   if how > 0 and its_owner ~= '' and not equal then wake_kin(its_owner, to) end
   return fence, r[4]
@@ -35,16 +47,10 @@ end
 
 -- When may one go in who wants it like this?
 local function free_in(how)
-  local ends = group_end
-  if how and how > 0 then
-    for _, r in pairs(all_members()) do ends = math.min(ends, r[1]) end
-  end
+  if inexact > 0 and not (how and how > 0) then exact_end() end
+  local ends = how and how > 0 and lowest or group_end
   local left = math.max(ends - group_time, 1)
-  if left > 100 and (cannot_publish
-    or not members and call('HEXISTS', owners, '!') == 1) then
-    left = 100
-  end
-  return left
+  return cannot_publish and math.min(left, 100) or left
 end
 
 -- The first in line cannot go in, and may have looked forward to a later end.
@@ -64,7 +70,7 @@ local function welcome(to, entry, fence, slot)
     return true
   end
   local r = all_members()[to]
-  if has_others(to, r) then
+  if has_others(to) then
     drop_member(to, r)
   else
     call('DEL', lock, owners)

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
  * alter.c - a grant becomes another: shared instead of exclusive (W), or taken
- * for a while without a holder (K).  Each is one step of the script, finds the
- * grant by token and fence, and may be repeated.
+ * for a while without a holder (K), or a waiter is the next to have it (P).  Each
+ * is one step of the script, finds the grant by token and fence, and may be
+ * repeated.
  */
 #include "redis.h"
 
@@ -57,4 +58,33 @@ hf_status redis_keep(struct hfi_conn *conn, const struct hfi_claim *claim,
     if (!st || st == HF_LOST)
         receipt->registered = false;
     return st;
+}
+
+hf_status redis_promote(struct hfi_conn *conn, const struct hfi_claim *claim,
+                        struct hfi_receipt *receipt, const char *heir,
+                        int64_t deadline, struct hf_error *err)
+{
+    struct redis_conn *rc = (struct redis_conn *)conn;
+    char fence[24];
+    const char *argv[] = {fence, heir};
+    redisReply *reply;
+    uint64_t said;
+    hf_status st;
+
+    if (!rc->fair || rc->acquire != REDIS_FENCED)
+        return hfi_fail(err, HF_UNSUPPORTED, "%s: there is no queue",
+                        conn->endpoint);
+    snprintf(fence, sizeof(fence), "%" PRIu64, receipt->fence);
+    st = redis_eval(rc, NULL, 'P', claim, 2, argv, &reply, deadline, err);
+    if (st)
+        return st;
+    said = redis_number(reply);
+    freeReplyObject(reply);
+    if (said == 1)
+        return HF_OK;
+    if (said == 2)
+        return hfi_fail(err, HF_INVALID, "%s: nobody of that name waits",
+                        conn->endpoint);
+    return hfi_fail(err, HF_LOST, "%s: the lock was not ours any more",
+                    conn->endpoint);
 }

@@ -21,12 +21,16 @@ void redis_key_command_add(struct redis_batch *batch,
                            const struct redis_key_command *order, bool whole)
 {
     struct redis_key_command full = *order;
+    const char **argv = full.longer ? full.longer : full.argv;
+    const char *name = argv[0], *digest = argv[1];
 
     if (order->script && whole) {
-        full.argv[0] = "EVAL";
-        full.argv[1] = order->script;
+        argv[0] = "EVAL";
+        argv[1] = order->script;
     }
-    redis_batch_add(batch, full.argc, full.argv);
+    redis_batch_add(batch, full.argc, argv);
+    argv[0] = name;
+    argv[1] = digest;
 }
 
 /* Where an order goes, and how. */
@@ -162,8 +166,8 @@ static void eval_what(const struct redis_conn *rc, char *ret, char op,
     size_t len = strlen(rc->script_mode);
 
     if (eval_is_member(rc, claim)) {
-        snprintf(ret, EVAL_WHAT_MAX, "X%c%s%d %s", op, rc->script_mode,
-                 claim->permits, owner ? owner : "");
+        snprintf(ret, EVAL_WHAT_MAX, "X%c%s%d %s", owner ? tolower(op) : op,
+                 rc->script_mode, claim->permits, owner ? owner : "");
         return;
     }
     *ret++ = owner ? (char)tolower(op) : op;
@@ -184,6 +188,7 @@ static void eval_command(struct redis_conn *rc, struct redis_key_command *order,
     redis_name(rc, claim->key, &texts->names);
     order->script = rc->script;
     order->wait = NULL;
+    order->longer = NULL;
     all[n++] = "EVALSHA";
     all[n++] = rc->script_id;
     all[n++] = "4";

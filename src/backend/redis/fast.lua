@@ -6,7 +6,12 @@
 -- an owner id, and nobody waits.  All is read
 -- before the first write, so that what cannot be read leaves nothing half
 -- done.
-if op == 'A' and call('EXISTS', lock, queue) == 0 then
+local value, front, joins, group_end, group_time, lowest, rest, marks
+local few = 9 -- group.lua
+if op == 'X' then
+-- include: fast_share.lua
+end
+if joins or op == 'A' and call('EXISTS', lock, queue) == 0 then
   local clock, last = call('TIME'), call('HGET', meta, 'g')
   local fence = clock[1] .. sub('00000' .. clock[2], -6)
   local since = sub(fence, 1, -4)
@@ -25,10 +30,14 @@ if op == 'A' and call('EXISTS', lock, queue) == 0 then
       return set
     end
   end
+  if joins then
+-- include: fast_join.lua
+    return fence
+  end
   call('SET', lock, token, 'PX', ARGV[3])
   return fence
 end
-local value, front = call('GET', lock)
+value = value or op ~= 'X' and call('GET', lock)
 if value == token then
   if op == 'L' then
     front = call('ZRANGE', queue, '0', '1')

@@ -36,8 +36,12 @@
 --           H  hear of those who want it, while it lingers: channel
 --           B  break: fence; F  break and free: fence
 --           W  share what is held: fence
+--           P  let a waiter be the next: fence, its token, owner id or note
 --           K  release, and let it stay taken: fence, for how long
+--           Z  remove what a free key left behind, if it has been free for so
+--              long: ms, 1 to change nothing
 --           I  inspect; J  the same for each holder
+--           Q  who waits, in order: how many of them to pass by
 --         An operation in small letters has an owner id.  One for a claim that
 --         shares, or has permits, has an X before it, and before the owner id
 --         0 or the number of permits.
@@ -94,7 +98,9 @@ local op = sub(what, 1, 1)
 -- include: busy.lua
 -- include: entry.lua
 -- include: grant.lua
+-- include: permit.lua
 -- include: queue.lua
+-- include: permit_pass.lua
 -- include: hand_over.lua
 -- include: owners.lua
 -- include: over.lua
@@ -112,3 +118,5 @@ local op = sub(what, 1, 1)
 -- include: share.lua
 -- include: members.lua
 -- include: alter.lua
+-- include: promote.lua
+-- include: collect.lua

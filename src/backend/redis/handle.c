@@ -25,8 +25,8 @@ hf_status redis_attach(struct hfi_conn *conn, const struct hfi_claim *claim,
 /* What T says of a member without a slot; slots are counted from there. */
 #define TOOK_MEMBER 15
 
-/* The script's T; 1 if the claim has it, or TOOK_MEMBER and more.  With a try in doubt, the token that
- * is replaced is refused from then on. */
+/* The script's T; 1 if the claim has it, or TOOK_MEMBER and more.  With a try in
+ * doubt, the token that is replaced is refused from then on. */
 static hf_status take_over_step(struct redis_conn *rc,
                                 const struct hfi_claim *claim,
                                 const char *token, uint64_t fence, int *said,

@@ -6,7 +6,14 @@
 
 #include <inttypes.h>
 
+#include "backend/waiters.h"
+
 #include "base/banned.h"
+
+/* So many waiters are asked for together (inspect.lua), and so many at most:
+ * more tell nobody anything. */
+#define WAITERS_AT_ONCE 128
+#define WAITERS_MAX     16384
 
 static void inspect_member(redisReply **item, struct hf_info *ret)
 {
@@ -95,6 +102,68 @@ hf_status redis_holders(struct hfi_conn *conn, const char *key,
     return st;
 }
 
+/* {token, owner id, note, -1 alone or permits, waits for, place lasts} */
+static bool waiters_add(struct hfi_waiters *found, const redisReply *reply)
+{
+    redisReply **item = reply->element;
+    struct hf_waiter *waiter;
+
+    if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 6 ||
+        item[0]->type != REDIS_REPLY_STRING ||
+        item[1]->type != REDIS_REPLY_STRING ||
+        item[2]->type != REDIS_REPLY_STRING ||
+        item[3]->type != REDIS_REPLY_INTEGER ||
+        item[4]->type != REDIS_REPLY_INTEGER ||
+        item[5]->type != REDIS_REPLY_INTEGER)
+        return false;
+    if (item[5]->integer <= 0)
+        return true; /* Its waiter is dead; the next who passes on removes it. */
+    waiter = hfi_waiters_add(found, 0);
+    if (!waiter)
+        return true;
+    waiter->shared = !item[3]->integer;
+    waiter->permits = item[3]->integer > 0 ? (int32_t)item[3]->integer : 0;
+    waiter->since_ms = item[4]->integer > 0 ? item[4]->integer : 0;
+    waiter->left_ms = item[5]->integer;
+    hfi_waiter_names(waiter, item[1]->str, item[0]->str, item[2]->str);
+    return true;
+}
+
+/* A long queue is read in parts: it may change between them. */
+hf_status redis_waiters(struct hfi_conn *conn, const char *key,
+                        hf_waiters_fn *fn, void *arg, int64_t deadline,
+                        struct hf_error *err)
+{
+    struct redis_conn *rc = (struct redis_conn *)conn;
+    struct hfi_claim claim = {.key = key};
+    struct hfi_waiters found = {.n = 0};
+    hf_status st = HF_OK;
+    redisReply *reply;
+    char from[24];
+    const char *argv[] = {from};
+    size_t i, n = 0, got = WAITERS_AT_ONCE;
+
+    if (rc->acquire != REDIS_FENCED)
+        return hfi_fail(err, HF_UNSUPPORTED,
+                        "%s: no queue is kept with acquire=set or script",
+                        conn->endpoint);
+    while (!st && got == WAITERS_AT_ONCE && n < WAITERS_MAX) {
+        snprintf(from, sizeof(from), "%zu", n);
+        st = redis_eval(rc, NULL, 'Q', &claim, 1, argv, &reply, deadline, err);
+        if (st)
+            break;
+        got = reply->type == REDIS_REPLY_ARRAY ? reply->elements : 0;
+        if (reply->type != REDIS_REPLY_ARRAY)
+            st = redis_bad_reply(rc, err);
+        for (i = 0; !st && i < got; i++)
+            if (!waiters_add(&found, reply->element[i]))
+                st = redis_bad_reply(rc, err);
+        freeReplyObject(reply);
+        n += got;
+    }
+    return hfi_waiters_tell(&found, st, fn, arg, err);
+}
+
 /* A pattern that matches the prefix and nothing else. */
 static void list_pattern(const struct redis_conn *rc, const char *prefix,
                          char *ret, size_t size)
@@ -116,20 +185,30 @@ static void list_pattern(const struct redis_conn *rc, const char *prefix,
     ret[len] = '\0';
 }
 
+/* A listing, or a look at several keys, as it goes on. */
+struct list {
+    struct redis_conn *rc;
+    hf_list_fn *fn;
+    void *arg;
+    struct hf_error *err;
+    bool all;  /* tell of keys that nobody holds as well */
+    bool more; /* the caller wants more */
+};
+
 /* What a server said of one key, which may have gone elsewhere since, or the
- * script with it.  *more is false when the caller wants no more. */
-static hf_status list_one(struct redis_conn *rc, const char *key,
-                          const redisReply *reply, hf_list_fn *fn, void *arg,
-                          bool *more, int64_t deadline, struct hf_error *err)
+ * script with it. */
+static hf_status list_one(struct list *list, const char *key,
+                          const redisReply *reply, int64_t deadline)
 {
     struct hf_info info = {
         .size = sizeof(info), .left_ms = -1, .since_ms = -1, .slot = -1};
-    hf_status st = reply->type == REDIS_REPLY_ERROR
-                       ? redis_inspect(&rc->base, key, &info, deadline, err)
-                       : inspect_read(rc, reply, &info, err);
+    hf_status st =
+        reply->type == REDIS_REPLY_ERROR
+            ? redis_inspect(&list->rc->base, key, &info, deadline, list->err)
+            : inspect_read(list->rc, reply, &info, list->err);
 
-    if (!st && info.held)
-        *more = fn(arg, key, &info);
+    if (!st && (info.held || list->all))
+        list->more = list->fn(list->arg, key, &info);
     return st;
 }
 
@@ -137,10 +216,8 @@ static hf_status list_one(struct redis_conn *rc, const char *key,
  * than a call may. */
 #define LIST_AT_ONCE 128
 
-static hf_status list_some(struct redis_conn *rc, struct hfi_mux *mux,
-                           const char *const *keys, int n, hf_list_fn *fn,
-                           void *arg, bool *more, int64_t deadline,
-                           struct hf_error *err)
+static hf_status list_some(struct list *list, struct hfi_mux *mux,
+                           const char *const *keys, int n, int64_t deadline)
 {
     struct redis_batch batch = {0};
     redisReply *replies[LIST_AT_ONCE];
@@ -150,32 +227,69 @@ static hf_status list_some(struct redis_conn *rc, struct hfi_mux *mux,
 
     for (i = 0; i < n; i++) {
         claim.key = keys[i];
-        redis_eval_add(rc, &batch, 'I', &claim, 0, NULL, false);
+        redis_eval_add(list->rc, &batch, 'I', &claim, 0, NULL, false);
     }
-    st = redis_batch_send(rc, mux, &batch, replies, deadline, err);
+    st = redis_batch_send(list->rc, mux, &batch, replies, deadline, list->err);
     redis_batch_free(&batch);
     if (st)
         return st;
     for (i = 0; i < n; i++) {
-        if (!st && *more)
-            st =
-                list_one(rc, keys[i], replies[i], fn, arg, more, deadline, err);
+        if (!st && list->more)
+            st = list_one(list, keys[i], replies[i], deadline);
         freeReplyObject(replies[i]);
     }
     return st;
 }
 
-/* One page of SCAN. */
-static hf_status list_page(struct redis_conn *rc, struct hfi_mux *mux,
-                           const redisReply *keys, hf_list_fn *fn, void *arg,
-                           bool *more, int64_t limit_ms, struct hf_error *err)
+/* Those of the keys that the server has. */
+static hf_status list_node(struct list *list, unsigned server,
+                           const char *const *keys, int n, int64_t deadline)
 {
-    size_t i, skip = strlen(rc->prefix);
+    struct redis_cluster *cl = list->rc->cluster;
+    const char *some[LIST_AT_ONCE];
+    int i, found = 0;
+
+    for (i = 0; i < n; i++)
+        if (atomic_load(&cl->slots[redis_key_slot(list->rc, keys[i])]) ==
+            server)
+            some[found++] = keys[i];
+    return found
+               ? list_some(list, &cl->nodes[server]->mux, some, found, deadline)
+               : HF_OK;
+}
+
+hf_status redis_inspect_several(struct hfi_conn *conn, const char *const *keys,
+                                int n, hf_list_fn *fn, void *arg,
+                                int64_t deadline, struct hf_error *err)
+{
+    struct redis_conn *rc = (struct redis_conn *)conn;
+    struct list list = {rc, fn, arg, err, .all = true, .more = true};
+    hf_status st = HF_OK;
+    unsigned i;
+    int at, some;
+
+    for (at = 0; !st && at < n && list.more; at += some) {
+        some = n - at < LIST_AT_ONCE ? n - at : LIST_AT_ONCE;
+        if (!rc->cluster)
+            st = list_some(&list, &rc->mux, keys + at, some, deadline);
+        for (i = 0; rc->cluster && !st && list.more &&
+                    i < atomic_load(&rc->cluster->nnodes);
+             i++)
+            st = list_node(&list, i, keys + at, some, deadline);
+    }
+    return st;
+}
+
+/* One page of SCAN. */
+static hf_status list_page(struct list *list, struct hfi_mux *mux,
+                           const redisReply *keys, int64_t limit_ms)
+{
+    size_t i, skip = strlen(list->rc->prefix);
     const char *some[LIST_AT_ONCE];
     hf_status st = HF_OK;
     int n = 0;
 
-    for (i = 0; i < keys->elements && *more && !st; i++) {
+    for (i = 0; i < keys->elements && list->more && !st; i++) {
         const redisReply *key = keys->element[i];
 
         if (key->type != REDIS_REPLY_STRING || (size_t)key->len <= skip ||
@@ -184,42 +298,30 @@ static hf_status list_page(struct redis_conn *rc, struct hfi_mux *mux,
         some[n++] = key->str + skip;
         if (n < LIST_AT_ONCE)
             continue;
-        st = list_some(rc, mux, some, n, fn, arg, more, hfi_now() + limit_ms,
-                       err);
+        st = list_some(list, mux, some, n, hfi_now() + limit_ms);
         n = 0;
     }
-    if (n && *more && !st)
-        st = list_some(rc, mux, some, n, fn, arg, more, hfi_now() + limit_ms,
-                       err);
+    if (n && list->more && !st)
+        st = list_some(list, mux, some, n, hfi_now() + limit_ms);
     return st;
 }
 
 /* All keys of one server. */
-static hf_status list_server(struct redis_conn *rc, struct hfi_mux *mux,
-                             const char *pattern, hf_list_fn *fn, void *arg,
-                             bool *more, int64_t limit_ms, struct hf_error *err)
+static hf_status list_server(struct list *list, struct hfi_mux *mux,
+                             const char *pattern, int64_t limit_ms)
 {
-    char cursor[32] = "0";
-    const char *argv[] = {"SCAN",  cursor, "MATCH", pattern,
-                          "COUNT", "500",  "TYPE",  "string"};
-    redisReply *reply;
-    hf_status st;
+    struct redis_scan scan = {.pattern = pattern, .type = "string"};
+    redisReply *reply = NULL;
+    hf_status st = HF_OK;
 
-    do {
-        st = redis_command(rc, mux, 8, argv, &reply, hfi_now() + limit_ms, err);
+    while (!st && list->more && !scan.over) {
+        st = redis_scan(list->rc, mux, &scan, &reply, hfi_now() + limit_ms,
+                        list->err);
         if (st)
-            return st;
-        if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2 ||
-            reply->element[0]->type != REDIS_REPLY_STRING ||
-            reply->element[1]->type != REDIS_REPLY_ARRAY) {
-            freeReplyObject(reply);
-            return redis_bad_reply(rc, err);
-        }
-        snprintf(cursor, sizeof(cursor), "%s", reply->element[0]->str);
-        st =
-            list_page(rc, mux, reply->element[1], fn, arg, more, limit_ms, err);
+            break;
+        st = list_page(list, mux, reply->element[1], limit_ms);
         freeReplyObject(reply);
-    } while (!st && *more && strcmp(cursor, "0") != 0);
+    }
     return st;
 }
 
@@ -229,19 +331,18 @@ hf_status redis_list(struct hfi_conn *conn, const char *prefix, hf_list_fn *fn,
                      void *arg, int64_t deadline, struct hf_error *err)
 {
     struct redis_conn *rc = (struct redis_conn *)conn;
+    struct list list = {rc, fn, arg, err, .more = true};
     int64_t limit_ms = hfi_left_ms(deadline);
     char pattern[2 * REDIS_NAME_MAX];
-    bool more = true;
     hf_status st = HF_OK;
     unsigned i;
 
     list_pattern(rc, prefix, pattern, sizeof(pattern));
     if (!rc->cluster)
-        return list_server(rc, &rc->mux, pattern, fn, arg, &more, limit_ms,
-                           err);
-    for (i = 0; !st && more && i < atomic_load(&rc->cluster->nnodes); i++)
+        return list_server(&list, &rc->mux, pattern, limit_ms);
+    for (i = 0; !st && list.more && i < atomic_load(&rc->cluster->nnodes); i++)
         if (redis_has_slots(rc->cluster, i))
-            st = list_server(rc, &rc->cluster->nodes[i]->mux, pattern, fn, arg,
-                             &more, limit_ms, err);
+            st = list_server(&list, &rc->cluster->nodes[i]->mux, pattern,
+                             limit_ms);
     return st;
 }

@@ -65,7 +65,7 @@ local function break_members()
     end
   end
   if op == 'B' then return found[1] and 1 or 0 end
-  if not others then return end_group(found) end
+  if not others then return end_group() end
   for i = 1, #found do drop_member(found[i], members[found[i]]) end
   local said = let_in()
   if not found[1] then return said == 2 and 4 or 0 end
@@ -77,7 +77,7 @@ local function describe(r, whose, holders)
   local len, rest = match(r[6], '^[?!]?(%d+) (.*)$')
   return {r[7] ~= '' and r[7] or whose, r[1] - group_time, r[2],
     rest and sub(rest, len + 1) or '', r[3] .. '', since,
-    call('ZCOUNT', queue, '-inf', '(7e15'), holders,
+    waiting, holders,
     match(r[5], 'b') and 1 or 0, shares, r[4], match(r[5], 'k') and 1 or 0,
     kept and 0 or 1}
 end
@@ -89,7 +89,9 @@ local function describe_members()
     all[#all + 1] = describe(r, whose, holders)
     if not first or r[2] < first[3] then first = all[#all] end
   end
-  return op == 'J' and all or first
+  if op == 'J' then return all end
+  return first or {false, -2, fence or false, false, false, since,
+    waiting, 0, 0}
 end
 
 if shares then

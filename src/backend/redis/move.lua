@@ -27,7 +27,8 @@ if ARGV[1] == 'P' then
   local packed = call('HMGET', owners, '', ARGV[2])
   local member = packed[2] and cmsgpack.unpack(packed[2])
   local left, ttl = call('PTTL', owners), tonumber(ARGV[3])
-  local time = packed[1] and left > 0 and packed[1] - left
+  local marks, ends, rest = string.match(packed[1] or '', '^(%d+ )(%d+)( .*)$')
+  local time = ends and left > 0 and ends - left
   if not member or not time or member[1] <= time or member[2] ~= ARGV[4]
     or member[5] ~= '' then
     return 0
@@ -37,7 +38,7 @@ if ARGV[1] == 'P' then
     call('HSET', owners, ARGV[2], cmsgpack.pack(member))
   end
   if left < ttl then
-    call('HSET', owners, '', time + ttl)
+    call('HSET', owners, '', marks .. time + ttl .. rest)
     call('PEXPIRE', owners, ttl)
   end
   return 1

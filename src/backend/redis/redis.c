@@ -36,6 +36,12 @@
  *   older clients, find it taken.  Rejected: a fifth key, which every step would
  *   name and pay for; a sorted set by ends, which would keep a holder's end apart
  *   from the rest of it, and one may be evicted or moved without the other.
+ *   Joining and leaving cost the same however many members there are: a lower
+ *   bound of all ends says that none can have died, and the greatest end may be
+ *   too late for a while (group.lua).  Where nobody waits, shared locks have a
+ *   short way before any function is made (fast_share.lua); permits have one
+ *   also where others wait, after a few of them (permit.lua, permit_pass.lua):
+ *   making the functions took most of the server's time.
  *   Plain commands for acquire=set, where they say enough (unfenced.c).
  *   In a cluster a channel for each slot, not for each client: a sharded
  *   message reaches only the shard of its channel, and a script may publish
@@ -49,6 +55,8 @@
  *   wait for the one that hangs (cluster.c).
  *   +switch-master of Sentinel only causes a question, because it has no
  *   number and a sentinel may be behind the others (sentinel.c).
+ *   Observed keys are tracked by the server, which knows of every change, and
+ *   no script does anything for them (tracker.c).
  *   WAIT has a connection of its own and follows a renewal there, because it
  *   speaks only of what its own connection wrote (replicas.c).
  *
@@ -60,6 +68,7 @@
  *   clock.
  */
 #include "redis.h"
+#include "tracker.h"
 
 #include <unistd.h>
 
@@ -71,13 +80,6 @@
 #define REDIS_PORT    6379
 #define SENTINEL_PORT 26379
 #define SPIN_US_MAX   10000
-
-/* How long companions, and with them the fence of a key, outlive its last use:
- * a week, and not less than the clocks of a server and its replicas may be
- * apart. */
-#define KEEP_MS     (INT64_C(7) * 24 * 3600 * 1000)
-#define KEEP_MS_MIN (INT64_C(60) * 1000)
-#define KEEP_MS_MAX (INT64_C(366) * 24 * 3600 * 1000)
 
 /* A peer that is silent for so long has vanished, and before the lease is over
  * in any case.  A call has a deadline of its own; this is for connections that
@@ -100,6 +102,7 @@ static hf_status open_handshake(void *arg, struct mux_link *link,
     atomic_fetch_add(&rc->epoch, 1);
     if (atomic_load(&rc->sub.fd) >= 0)
         hfi_wake_all(&rc->base);
+    tracker_stir(atomic_load(&rc->tracker));
     return HF_OK;
 }
 
@@ -158,11 +161,8 @@ static hf_status open_options(struct redis_conn *rc, const struct hfi_url *url,
     if (!st && hfi_url_param(url, "spin_us", NULL))
         st = open_number(url, "spin_us=", hfi_url_param(url, "spin_us", ""),
                          SPIN_US_MAX, &rc->spin_us, err);
-    rc->keep_ms = KEEP_MS;
     if (!st)
-        st = hfi_url_duration(url, "keep", &rc->keep_ms, err);
-    if (!st && (rc->keep_ms < KEEP_MS_MIN || rc->keep_ms > KEEP_MS_MAX))
-        st = hfi_fail(err, HF_INVALID, "url: keep= is from 1m to 8784h");
+        st = redis_url_keep(url, &rc->keep_ms, err);
     if (!st && strlen(prefix) >= sizeof(rc->prefix))
         st = hfi_fail(err, HF_INVALID, "url: prefix= is too long");
     if (st)
@@ -309,6 +309,10 @@ static hf_status open_names(struct redis_conn *rc, const struct hfi_url *url,
     rc->script = redis_script_make(rc->keep_ms);
     if (!rc->script)
         return hfi_nomem(err);
+    rc->several = redis_script_make_several(rc->keep_ms);
+    if (!rc->several)
+        return hfi_nomem(err);
+    redis_script_digest(rc->several, rc->several_id);
     redis_script_digest(rc->script, rc->script_id);
     redis_script_digest(redis_unfenced_script, rc->unfenced_id);
     return HF_OK;
@@ -450,6 +454,7 @@ static hf_status redis_open(struct hfi_conn *conn, const struct hfi_url *url,
         rc->ends[i].tls = rc->tls;
         rc->ends[i].alive_ms = open_alive_ms(url);
         rc->ends[i].spin_us = rc->spin_us;
+        rc->ends[i].traffic = &rc->base.traffic;
     }
     st = open_names(rc, url, err);
     if (st)
@@ -473,6 +478,7 @@ static void redis_close(struct hfi_conn *conn)
 
     if (!rc->opened)
         return;
+    tracker_free(atomic_load(&rc->tracker));
     redis_cluster_close(rc);
     redis_follow_close(rc);
     redis_sub_fini(&rc->sub);
@@ -486,6 +492,7 @@ static void redis_close(struct hfi_conn *conn)
     hfi_free(rc->password_file);
     hfi_free(rc->sentinel_password_file);
     hfi_free(rc->script);
+    hfi_free(rc->several);
     hfi_free(rc->user);
     hfi_free(rc->sentinel_user);
     rc->opened = false;
@@ -498,6 +505,7 @@ static void redis_after_fork_child(struct hfi_conn *conn)
     hfi_mux_after_fork_child(&rc->mux);
     hfi_mux_after_fork_child(&rc->replica_link.mux);
     redis_sub_after_fork_child(&rc->sub);
+    tracker_after_fork_child(atomic_load(&rc->tracker));
     redis_cluster_after_fork_child(rc);
     redis_follow_after_fork_child(rc);
     if (rc->epoll >= 0)
@@ -528,6 +536,7 @@ const struct hfi_backend hfi_backend_redis = {
     .options = redis_options,
     .conn_size = sizeof(struct redis_conn),
     .grant_size = sizeof(struct redis_grant),
+    .observation_size = sizeof(struct tracker_watch),
     .traits = HF_TRAIT_FENCED | HF_TRAIT_LEASED | HF_TRAIT_QUEUED |
               HF_TRAIT_NOTIFY | HF_TRAIT_REENTRANT | HF_TRAIT_DETACH |
               HF_TRAIT_BREAK | HF_TRAIT_PROCESSES | HF_TRAIT_MACHINES |
@@ -544,6 +553,7 @@ const struct hfi_backend hfi_backend_redis = {
     .close = redis_close,
     .after_fork_child = redis_after_fork_child,
     .try_acquire = redis_try_acquire,
+    .try_acquire_all = redis_try_acquire_all,
     .renew = redis_renew,
     .release = redis_release,
     .keep = redis_keep,
@@ -555,8 +565,14 @@ const struct hfi_backend hfi_backend_redis = {
     .attach = redis_attach,
     .take_over = redis_take_over,
     .inspect = redis_inspect,
+    .inspect_several = redis_inspect_several,
     .list = redis_list,
     .holders = redis_holders,
+    .waiters = redis_waiters,
     .break_grant = redis_break,
     .free_grant = redis_free,
+    .observe = redis_observe,
+    .unobserve = redis_unobserve,
+    .promote = redis_promote,
+    .collect = redis_collect,
 };

@@ -4,6 +4,7 @@
  *
  *   redis.c       the rules; the table, opening and closing
  *   acquire.c     taking a lock, and which fence is great enough
+ *   several.c     taking several at once
  *   renew.c       keeping many locks at once
  *   release.c     giving back
  *   wait.c        being told of a lock, and of our own being wanted
@@ -11,6 +12,8 @@
  *   handle.c      locks that are passed on
  *   inspect.c     inspect, list
  *   break.c       breaking a lock
+ *   collect.c     removing what free keys left behind
+ *   companions.c  what is kept beside the locks: for how long, of which keys
  *   unfenced.c    locks that are a key and nothing else
  *   replicas.c    grants that replicas must have
  *   handshake.c   how a connection begins
@@ -25,6 +28,7 @@
  *   call.c        commands and replies over the shared connection
  *   channel.c     how the channels for messages are called
  *   subscriber.c  the connections on which they come
+ *   observe.c     being told of keys that are observed; tracker.c for it
  */
 #ifndef HFI_BACKEND_REDIS_H
 #define HFI_BACKEND_REDIS_H
@@ -155,15 +159,17 @@ struct redis_conn {
     bool fair;
     char script_mode[REDIS_MANNER_MAX]; /* how the script is to take it */
     int64_t keep_ms; /* companions outlive their use so long */
-    char *script;
+    char *script, *several;
     int replicas;         /* that must have a grant */
     int spin_us;          /* an answer is waited for awake */
     char script_id[41];   /* SHA-1 of the script */
     char unfenced_id[41]; /* and of that for bare locks */
+    char several_id[41];
     struct hfi_mux mux;
     struct redis_replica_link replica_link; /* of one server */
 
     atomic_uint epoch;  /* counts the connections that were made for `mux` */
+    atomic_uint moves;  /* counts other masters */
     atomic_uint lacks;  /* enum redis_native: what the server does not know */
     atomic_bool silent; /* we may not publish: who waits for us must ask */
     _Atomic uint64_t seen; /* the greatest fence, where there is no cluster */
@@ -171,6 +177,7 @@ struct redis_conn {
     char id[17];          /* part of the names of this client's channels */
     struct redis_sub sub; /* of one server */
     int epoll;            /* hears all subs where there are several, or -1 */
+    _Atomic(struct redis_tracker *) tracker; /* NULL: nothing was observed */
 };
 
 /* Commands that newer servers have. */
@@ -182,7 +189,8 @@ enum redis_native {
     REDIS_DELEX = 1 << 4    /* DELEX IFEQ: Redis 8.4 */
 };
 
-#define REDIS_SECRET_MAX 1024 /* of a password, with its NUL */
+#define REDIS_SECRET_MAX  1024 /* of a password, with its NUL */
+#define REDIS_CHANNEL_MAX 192  /* of a channel's name */
 
 /* A waiter whose turn has come must take it up within this. */
 #define REDIS_WINDOW_MS 2000
@@ -191,6 +199,7 @@ enum redis_native {
 
 /* The script for this keep=, to be freed; NULL: no memory. */
 char *redis_script_make(int64_t keep_ms);
+char *redis_script_make_several(int64_t keep_ms);
 
 /* What a lock without a fence needs, and one whose slot moves: see
  * unfenced.lua, move.lua. */
@@ -277,6 +286,41 @@ hf_status redis_handshake_send(struct redis_conn *, struct mux_link *, int argc,
                                const char **argv, redisReply **reply,
                                int64_t deadline, struct hf_error *);
 
+/* ---- companions.c ---------------------------------------------- */
+
+/* keep=: how long companions, and with them the fence of a key, outlive its last
+ * use: a week, and not less than the clocks of servers may be apart. */
+hf_status redis_url_keep(const struct hfi_url *, int64_t *ret,
+                         struct hf_error *);
+
+/* The next page of the keys of a server with this pattern and type: the caller
+ * frees the reply, whose second element it is. */
+struct redis_scan {
+    const char *pattern, *type;
+    char cursor[32]; /* "": the first page */
+    bool over;       /* it was the last */
+};
+hf_status redis_scan(struct redis_conn *, struct hfi_mux *, struct redis_scan *,
+                     redisReply **ret, int64_t deadline, struct hf_error *);
+
+/* Go over all keys of a server that have companions: `add` is called for each,
+ * and `send` after some of them: half a page of redis_scan(), so that a distant
+ * or busy server is waited for three times in 500 keys.  It serves others after
+ * each read, of 16 KB or more, some 70 keys; and renewals do not wait for it
+ * (hfi_mux_begin_first()). */
+#define REDIS_COMPANIONS_AT_ONCE 256
+struct redis_companions {
+    void (*add)(void *arg, const char *key);
+    hf_status (*send)(void *arg, struct hf_error *);
+    void *arg;
+};
+hf_status redis_companions(struct redis_conn *, struct hfi_mux *,
+                           const struct redis_companions *, int64_t limit_ms,
+                           struct hf_error *);
+
+/* Count the answer to Z. */
+void redis_collected(struct hf_collected *, const redisReply *);
+
 /* ---- sentinel.c -------------------------------------------------- */
 
 hf_status redis_follow_open(struct redis_conn *, struct hf_error *);
@@ -305,6 +349,7 @@ struct redis_key_command {
     const char *script; /* NULL: it is none */
     int argc;
     const char *argv[24];
+    const char **longer;     /* instead of argv, if those are too few */
     struct redis_wait *wait; /* replicas must have it; or NULL */
 };
 
@@ -433,6 +478,28 @@ hf_status redis_try_acquire(struct hfi_conn *, const struct hfi_claim *,
                             int64_t deadline, struct hf_error *);
 extern const char redis_silent_warning[];
 
+/* What a grant says of its holder, and its channel if it has one: see
+ * fenced.lua. */
+#define REDIS_ABOUT_MAX (REDIS_CHANNEL_MAX + HF_NOTE_MAX + 16)
+void redis_about(struct redis_conn *, const struct hfi_claim *,
+                 const char *channel, char ret[REDIS_ABOUT_MAX]);
+
+/* Before the first try of a claim; and after a first try that was granted:
+ * is its fence great enough?  Else raise it. */
+struct redis_asked {
+    int64_t began_us;
+    uint64_t seen;
+};
+struct redis_asked redis_ask(struct redis_conn *, const char *key);
+hf_status redis_settle(struct redis_conn *, const struct hfi_claim *,
+                       struct hfi_receipt *, const struct redis_asked *,
+                       int64_t deadline, struct hf_error *);
+
+/* ---- several.c ------------------------------------------------------ */
+
+hf_status redis_try_acquire_all(struct hfi_conn *, struct hfi_attempt *,
+                                size_t n, int64_t deadline, struct hf_error *);
+
 /* A fence of the key was heard of.  False if a greater one has been already: it
  * is not to be used. */
 bool redis_saw(struct redis_conn *, const char *key, uint64_t fence);
@@ -461,6 +528,10 @@ hf_status redis_keep(struct hfi_conn *, const struct hfi_claim *,
                      struct hfi_receipt *, int64_t ms, int64_t deadline,
                      struct hf_error *);
 
+hf_status redis_promote(struct hfi_conn *, const struct hfi_claim *,
+                        struct hfi_receipt *, const char *heir,
+                        int64_t deadline, struct hf_error *);
+
 /* ---- handle.c ------------------------------------------------------- */
 
 hf_status redis_attach(struct hfi_conn *, const struct hfi_claim *,
@@ -474,10 +545,27 @@ hf_status redis_take_over(struct hfi_conn *, const struct hfi_claim *,
 
 hf_status redis_inspect(struct hfi_conn *, const char *key, struct hf_info *,
                         int64_t deadline, struct hf_error *);
+hf_status redis_inspect_several(struct hfi_conn *, const char *const *keys,
+                                int n, hf_list_fn *, void *arg,
+                                int64_t deadline, struct hf_error *);
 hf_status redis_holders(struct hfi_conn *, const char *key, hf_holders_fn *,
+                        void *arg, int64_t deadline, struct hf_error *);
+hf_status redis_waiters(struct hfi_conn *, const char *key, hf_waiters_fn *,
                         void *arg, int64_t deadline, struct hf_error *);
 hf_status redis_list(struct hfi_conn *, const char *prefix, hf_list_fn *,
                      void *arg, int64_t deadline, struct hf_error *);
+
+/* ---- observe.c ------------------------------------------------------ */
+
+hf_status redis_observe(struct hfi_conn *, struct hfi_observation *,
+                        int64_t deadline, struct hf_error *);
+void redis_unobserve(struct hfi_conn *, struct hfi_observation *);
+
+/* ---- collect.c ------------------------------------------------------ */
+
+hf_status redis_collect(struct hfi_conn *, int64_t older_ms, bool dry_run,
+                        struct hf_collected *, int64_t deadline,
+                        struct hf_error *);
 
 /* ---- break.c -------------------------------------------------------- */
 
@@ -487,8 +575,6 @@ hf_status redis_free(struct hfi_conn *, const char *key, uint64_t fence,
                      int64_t deadline, struct hf_error *);
 
 /* ---- channel.c --------------------------------------------------- */
-
-#define REDIS_CHANNEL_MAX 192
 
 /* Where this client is told about a key; about a slot, or -1 for one server
  * that is in no cluster; and are those channels sharded? */

@@ -24,7 +24,10 @@ if (op == 'R' or op == 'S' or op == 'C') and not mine then
       write_first()
       call('HSET', meta, 'g', said .. ' ' .. since .. ' ' .. token .. ' 0 ')
       call('PEXPIRE', meta, ttl + keep)
-      if shares and not use then call('HSET', owners, '<', said) end
+      if shares and not use then
+        call('HSET', owners, '<', said, '',
+          '11 ' .. group_end .. ' ' .. lowest .. ' ' .. inexact)
+      end
     end
     return value and value ~= token and not held and 2 or 0
   end

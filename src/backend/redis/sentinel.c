@@ -35,6 +35,7 @@
  *  (5) A sentinel that does not answer a PING by the next is left for another.
  */
 #include "redis.h"
+#include "tracker.h"
 
 #include <errno.h>
 #include <sys/epoll.h>
@@ -228,6 +229,10 @@ static void follow_to(struct redis_conn *rc, const struct hfi_endpoint *to)
 
     moved = hfi_mux_move(&rc->replica_link.mux, to) || moved;
     moved = redis_sub_leave(&rc->sub, to) || moved;
+    if (moved) {
+        atomic_fetch_add(&rc->moves, 1);
+        tracker_stir(atomic_load(&rc->tracker));
+    }
     if (moved) /* Those who wait look again, and listen there. */
         hfi_wake_all(&rc->base);
 }

@@ -13,9 +13,8 @@ local function let_in()
   local packed, entries = call('HMGET', meta, unpack(waiting)), {}
   for i = 1, #waiting do entries[i] = living(packed[i]) end
   local count, most = listeners(entries, #waiting), 128
-  if shares and shares > 0 then
-    most = shares
-    for _ in pairs(all_members()) do most = most - 1 end
+  if shares and shares > 0 and room(shares) then
+    most = shares - struct.unpack('>I4', slots) + #slots / 4 - 1
   end
   for i = 1, #waiting do
     local entry = entries[i]
@@ -59,13 +58,13 @@ if left_over then
 end
 
 -- The last of its members are to leave: as with set_free().
-local function end_group(whose)
+local function end_group()
   local said, n = pass_on(), nil
   if said == 3 then
     said, n = let_in_first()
     said = said == 2 and 2 or n > 0 and 1 or 0
-  elseif said == 1 then -- What it had is another's now, but for these.
-    call('HDEL', owners, '', '!', '<', unpack(whose))
+  elseif said == 1 then -- The key is another's now, and maybe this.
+    if call('HEXISTS', owners, '') == 1 then call('DEL', owners) end
   end
   if said == 2 then
     call('PEXPIRE', owners, window)
@@ -82,7 +81,7 @@ if op == 'L' or op == 'G' then
     local placed = leave(token)
     return let_in() == 2 and 4 or placed
   end
-  if not has_others(token, mine) then return end_group({token}) end
+  if not has_others(token) then return end_group() end
   drop_member(token, mine)
   if let_in() == 2 then return 2 end
   return silent and 5 or 1
@@ -100,14 +99,22 @@ local function renew_member(whose, r, ttl, less)
   elseif op == 'C' then
     put_member(whose, r, r[1])
   end
+  if inexact == 1 then -- From now on.
+    inexact = group_time
+    write_marks()
+  elseif inexact > 0 and inexact + 1000 < group_time then
+    exact_end()
+  end
 end
 
 if op == 'R' or op == 'S' or op == 'C' then
   local said, ttl = ARGV[4], tonumber(ARGV[3])
   if not mine or mine[2] ~= said then return 2 end
   if match(mine[5], 'b') then return 3 end
-  local lost = call('HGET', owners, '<')
-  if mine[5] ~= '' or lost and #lost == #said and lost > said then return 0 end
+  if mine[5] ~= ''
+    or forgotten and #forgotten == #said and forgotten > said then
+    return 0
+  end
   renew_member(token, mine, ttl, op == 'S')
   if not last[1] then -- It was removed, or expired.
     call('HSET', meta, 'g', said .. ' ' .. since .. ' ' .. token .. ' 0 ')
@@ -187,8 +194,12 @@ if op == 'A' then
     return mine[2] .. '=' .. (mine[4] < 0 and '' or '/' .. mine[4])
   end
   if value and not shares then return refuse() end
-  if shares and shares ~= (use or 0) then return {shares, 'use'} end
+  if shares and shares ~= (use or 0) then
+    if inexact > 0 then exact_end() end
+    return shares and {shares, 'use'} or -1
+  end
   if use then return try_to_join(ttl) end
   if owned(owner) then return {0, 'mode'} end
-  return busy(free_in())
+  local left = free_in()
+  return value and busy(left) or -1
 end

@@ -51,19 +51,22 @@ end
 
 -- Is it the lock of several, or one that is kept (group.lua)?  How it is used,
 -- 0 if it is shared, or its permits; when the last of its members ends, and
--- what time it is for them: as in owners_time.lua, their own expiry tells; and
--- the claim's own member, packed.  Without members the value was put there by
+-- what time it is for them: as in owners_time.lua, their own expiry tells; the
+-- claim's own member, packed; and what else group.lua keeps of them.  Without members the value was put there by
 -- somebody else.
-local shares, kept, group_end, group_time, mine
+local shares, kept, mine, inexact, slots, cannot_publish, forgotten, marked
 if value and sub(value, -1) == ':' then
   local word, permits = match(value, '^(%a+) ?(%d*):$')
   local known = (word == 'shared' or word == 'permits' or word == 'kept')
-    and redis.pcall('HMGET', owners, '', token)
-  group_end = known and known[1] and tonumber(known[1])
+    and redis.pcall('HMGET', owners, '', token, '=', '!', '<')
+  group_end, lowest, inexact = match(known and known[1] or '',
+    '^%d%d (%d+) (%d+) (%d+)$')
   if group_end then
     local left = call('PTTL', owners)
     shares, kept = tonumber(permits) or 0, word == 'kept'
+    group_end, lowest, inexact = group_end + 0, lowest + 0, inexact + 0
     group_time = left < 0 and now or group_end - left
-    mine = known[2]
+    mine, slots, cannot_publish = known[2], known[3], known[4]
+    forgotten, marked = known[5], sub(known[1], 2, 2) == '1'
   end
 end

@@ -3,11 +3,14 @@
  * acquire.c - taking: votes, the fence, and taking back what failed.  The rules
  * and why they hold are in redlock.c.
  *
- * GATE  Who has been in a split asks one node first, the same as the others do,
- *   and goes on to the rest if it says yes.  So mostly one of them does, and
- *   the others take nothing that it needs.  A client that is refused there asks
- *   again soon, and goes on if the same holder is still there: it may have the
- *   lock, and it may have been forgotten on that node alone.
+ * GATE  Where others wait, who waits and who has just released asks one node
+ *   first, the same as the others do, and goes on to the rest if it says yes.  So
+ *   mostly one of them does, and the others take nothing that it needs.  It is
+ *   the node where they stand in line: a release there gives the key to the first
+ *   of them, for 50 ms, so that the one that has just released does not get it
+ *   again.  Whoever is refused there goes on only if the same holder is still
+ *   there after a while: it may have the lock, or have been forgotten on that
+ *   node alone.
  */
 #include "take.h"
 
@@ -23,6 +26,17 @@
 
 /* How many fences a reader tries to have confirmed, one after the other. */
 #define FENCE_TRIES 5
+
+/* For how long the node that is asked first may have another holder than before;
+ * and for how long a key counts as one that others wait for. */
+#define GATE_MS      100
+#define GATE_ASK_MS  2000
+#define CONTENDED_MS 1000
+
+/* A place in line lasts as long as the lease that is asked for, and not less
+ * than this.  Whoever waits tries more often than that (core/acquire.c), and a
+ * place that has lapsed is given again as it was. */
+#define PLACE_MS 1000
 
 /* Numbers are exact in Lua below 2^53. */
 #define FENCE_MAX INT64_C(9000000000000000)
@@ -61,12 +75,11 @@ static void take_say(struct redlock_take *take)
     redlock_name(take->rl, claim->key, &names);
     snprintf(ttl, sizeof(ttl), "%" PRId64, claim->ttl_ms);
     redis_batch_add(&take->plain, 7, set);
-    if (take->fenced || claim->queue) {
+    if (claim->queue && take->watched) { /* If not, it asks again at once. */
         redis_batch_add(&take->plain, 4, meta);
         redis_batch_add(&take->plain, 1, clock);
-    }
-    if (claim->queue)
         redis_batch_add(&take->plain, 2, left);
+    }
     take_call_out(take, &take->plain);
 }
 
@@ -86,13 +99,13 @@ static const struct redis_batch *take_script(struct redlock_take *take)
     return &take->script;
 }
 
-/* Plain commands are cheapest for the server, but they are four; who waits and
- * looks again, most likely for nothing, sends one. */
+/* One request for each node: the script where a fence is to be proposed, and
+ * where it says what plain commands would be four for; else SET alone. */
 static const struct redis_batch *take_batch(struct redlock_take *take,
                                             struct redlock_node *node)
 {
-    if (take->watched == REDLOCK_WATCHED_TOLD || take->claim->shared ||
-        take->door || !atomic_load(&node->native))
+    if (take->fenced || take->watched == REDLOCK_WATCHED_TOLD ||
+        take->claim->shared || take->door || !atomic_load(&node->native))
         return take_script(take);
     return &take->plain;
 }
@@ -122,7 +135,7 @@ static int take_ask(struct redlock_take *take, int most, int64_t deadline)
             n++;
         } else if (owed) { /* Without a grant, any limit will do. */
             redlock_pending_add(node, claim, take->floor ? take->floor - 1 : 0,
-                                true);
+                                REDLOCK_TELL, true);
         }
     }
     return n;
@@ -267,9 +280,9 @@ static bool take_confirm(struct redlock_take *take, uint64_t fence,
     const struct hfi_claim *claim = take->claim;
     struct redlock_conn *rl = take->rl;
     struct redlock_span span = redlock_span(rl, claim->ttl_ms, deadline);
-    char number[24];
+    char number[24], ttl[24];
     const char *argv[] = {claim->token, number, claim->note ? claim->note : "",
-                          claim->owner ? claim->owner : ""};
+                          claim->owner ? claim->owner : "", ttl};
     struct redis_batch batch = {0};
     struct redlock_round round;
     const redisReply *reply;
@@ -277,8 +290,9 @@ static bool take_confirm(struct redlock_take *take, uint64_t fence,
 
     take->tried = fence;
     snprintf(number, sizeof(number), "%" PRIu64, fence);
+    snprintf(ttl, sizeof(ttl), "%" PRId64, claim->ttl_ms);
     redlock_round_init(&round, rl);
-    redlock_step(rl, &batch, 'W', claim->key, 4, argv);
+    redlock_step(rl, &batch, 'W', claim->key, 5, argv);
     for (i = 0; i < rl->n; i++)
         if (take->asked & 1U << i)
             redlock_ask(&round, i, &batch, span.end);
@@ -324,19 +338,51 @@ static bool take_confirm_any(struct redlock_take *take, uint64_t *fence,
 
 /* ---- taking ------------------------------------------------------------ */
 
-/* Ask one node before the others.  False if it has a holder that it did not
- * have before. */
+static _Atomic int64_t *line_of(struct redlock_conn *rl, const char *key)
+{
+    unsigned hash = 0;
+
+    while (*key)
+        hash = hash * 31 + (unsigned char)*key++;
+    return &rl->contended[hash % REDLOCK_CONTENDED];
+}
+
+void redlock_line_is(struct redlock_conn *rl, const char *key, int node,
+                     int64_t now)
+{
+    atomic_store(line_of(rl, key), now * REDLOCK_MAX + node);
+}
+
+void redlock_line_is_over(struct redlock_conn *rl, const char *key)
+{
+    atomic_store(line_of(rl, key), 0);
+}
+
+int redlock_line(struct redlock_conn *rl, const char *key, int64_t now)
+{
+    int64_t told = atomic_load(line_of(rl, key));
+
+    return told && now - told / REDLOCK_MAX < CONTENDED_MS
+               ? (int)(told % REDLOCK_MAX)
+               : -1;
+}
+
+/* Ask one node before the others.  False if it has a holder that it has not had
+ * for long. */
 static bool take_gate(struct redlock_take *take, struct hfi_receipt *receipt,
                       int64_t deadline)
 {
     char *note = &redlock_own(receipt)->gate;
+    bool in_line = !take->claim->shared &&
+                   (take->watched ||
+                    redlock_line(take->rl, take->claim->key, take->began) >= 0);
     struct redlock_span span =
         redlock_span(take->rl, take->claim->ttl_ms, deadline);
     const char *at;
     char mark = 0, last = *note;
     int node;
 
-    if (!last || !take_ask(take, 1, deadline))
+    if ((!last && !in_line) || !take_ask(take, 1, deadline))
         return true;
     node = redlock_hear(&take->round, span.end);
     if (node < 0)
@@ -347,7 +393,34 @@ static bool take_gate(struct redlock_take *take, struct hfi_receipt *receipt,
     for (at = take->holder[node]; *at; at++)
         mark = (char)(mark * 31 + *at);
     *note = mark ? mark : 1;
-    return *note == last;
+    if (*note != last)
+        redlock_own(receipt)->gate_at = take->began;
+    return take->began - redlock_own(receipt)->gate_at >= GATE_MS;
+}
+
+/* When to ask again after that: soon if the holder there has it for a moment
+ * only, as the first in line has. */
+static int64_t take_gate_left(const struct redlock_take *take)
+{
+    int i;
+
+    for (i = 0; i < take->rl->n; i++)
+        if (take->left[i] > GATE_MS)
+            return GATE_ASK_MS;
+    return GATE_MS;
+}
+
+/* The nodes that were not asked: whoever lets the key linger may hear these
+ * only. */
+static void take_call_others(const struct redlock_take *take, int64_t deadline)
+{
+    char word[24];
+
+    snprintf(word, sizeof(word), "?%s", take->rl->id);
+    if (take->watched == REDLOCK_WATCHED_NEW)
+        redlock_tell(take->rl, take->claim,
+                     ((1U << take->rl->n) - 1) & ~take->reached, word,
+                     deadline);
 }
 
 /* One question, from which a grant may come. */
@@ -362,7 +435,8 @@ static hf_status take_run(struct redlock_take *take,
     redlock_await_majority(rl, deadline);
     redlock_quarantine_settle(rl, deadline);
     if (!take_gate(take, receipt, deadline)) {
-        busy->left_ms = redlock_take_split_ms(take, 0);
+        take_call_others(take, deadline);
+        busy->left_ms = !take->watched ? 1 : take_gate_left(take);
         return hfi_fail(err, HF_BUSY, "somebody else is about to take it");
     }
     take_ask(take, rl->n, deadline);
@@ -389,6 +463,43 @@ static hf_status take_run(struct redlock_take *take,
     return HF_OK;
 }
 
+/* Others have it, and we shall wait: stand in line at the node that all who hear
+ * it listen to, the first that told us that we are subscribed.  A place that was given before is kept, also after a
+ * turn that came to nothing.  It is an advice; redlock.c. */
+static void take_line_up(struct redlock_take *take, struct hfi_receipt *receipt,
+                         int64_t deadline)
+{
+    struct redlock_grant *own = receipt->own;
+    const struct hfi_claim *claim = take->claim;
+    unsigned heard = (take->votes.yes | take->votes.no) &
+                     redlock_subscribers(take->rl, claim->key);
+    struct redlock_span span = redlock_span(take->rl, claim->ttl_ms, deadline);
+    char lasts[24];
+    const char *argv[] = {claim->token, own->place, lasts};
+    struct redis_batch batch = {0};
+    struct redlock_round round;
+    const redisReply *reply;
+    int node;
+
+    if (!heard || !own->watched || !claim->queue || claim->shared)
+        return;
+    redlock_round_init(&round, take->rl);
+    snprintf(lasts, sizeof(lasts), "%" PRId64,
+             claim->ttl_ms > PLACE_MS ? claim->ttl_ms : PLACE_MS);
+    redlock_step(take->rl, &batch, 'N', claim->key, 3, argv);
+    own->lines |= heard & -heard;
+    redlock_note_add(receipt, own->lines);
+    receipt->registered = true;
+    redlock_ask(&round, __builtin_ctz(heard), &batch, span.end);
+    node = redlock_hear(&round, span.end);
+    reply = node >= 0 ? redlock_reply(&round.calls[node], 0) : NULL;
+    if (reply && reply->type == REDIS_REPLY_STRING &&
+        reply->len < sizeof(own->place))
+        memcpy(own->place, reply->str, reply->len + 1);
+    redlock_round_fini(&round);
+    redis_batch_free(&batch);
+}
+
 /* It failed: take it back.  What had no answer may still arrive when the claim
  * has been granted the lock: see to it that nothing is lost by that.
  * redlock.c (7) */
@@ -398,12 +509,13 @@ static hf_status take_back(struct redlock_take *take,
 {
     struct redlock_grant *own = receipt->own;
     uint64_t tried = take->tried > own->tried ? take->tried : own->tried;
-    unsigned doubt = redlock_note_doubt(receipt, redlock_silent(&take->round));
-    int had, had_not;
+    struct redlock_give give = {
+        .nodes = take->asked,
+        .doubt = redlock_note_doubt(receipt, redlock_silent(&take->round)),
+        .limit = tried};
 
     own->tried = tried;
-    if (!redlock_give_back(take->rl, take->claim, take->asked, doubt, tried,
-                           HFI_NEVER, &had, &had_not))
+    if (!redlock_give_back(take->rl, take->claim, &give, HFI_NEVER))
         return st;
     if (own->floor < tried + 1)
         own->floor = tried + 1;
@@ -435,11 +547,16 @@ hf_status redlock_try_acquire(struct hfi_conn *conn,
     st = take_run(&take, receipt, busy, deadline, err);
     if (own->watched)
         own->watched = REDLOCK_WATCHED_TOLD;
-    receipt->registered = st == HF_OK || take.door;
-    redlock_note_add(receipt, take.door ? take.reached : take.asked);
-    if (st)
+    receipt->registered = st == HF_OK || take.door || own->lines;
+    redlock_note_add(receipt,
+                     (take.door ? take.reached : take.asked) | own->lines);
+    if (st) {
+        bool busy_now = st == HF_BUSY;
+
         st = take_back(&take, receipt, st, err);
-    else
+        if (busy_now)
+            take_line_up(&take, receipt, deadline);
+    } else
         redlock_note_doubt(receipt, redlock_silent(&take.round));
     redlock_round_fini(&take.round);
     redis_batch_free(&take.plain);

@@ -16,14 +16,36 @@
 
 #include "base/banned.h"
 
-/* How often to look where nobody tells us. */
+/* How often to look where nobody tells us; and where we do not hear the node at
+ * which others may stand in line, so that it alone tells of releases. */
 #define LOOK_MS 100
+#define DEAF_MS 2000
+
+/* The other nodes are told of a release so soon after the first. */
+#define RELEASED_MS 2
 
 /* After a split, at most: this and the time that the try took, doubled for each
  * more in a row.  A wait shorter than a try meets the same others. */
 #define SPLIT_MS      2
 #define SPLIT_DOUBLED 4
 #define SPLIT_MS_MAX  2000
+
+/* A node with a claim that another node told to be released is about to be told
+ * the same: it is asked again soon, and more rarely the longer that lasts, since
+ * whoever released may have died before it had told them all. */
+static void take_expect_release(struct redlock_take *take)
+{
+    int64_t ms;
+    int i;
+
+    for (i = 0; i < take->rl->n; i++) {
+        ms = take->holder[i] ? redlock_released_for(take->rl, take->claim->key,
+                                                    take->holder[i])
+                             : -1;
+        if (ms >= 0 && (!take->left[i] || take->left[i] > RELEASED_MS + ms))
+            take->left[i] = RELEASED_MS + ms;
+    }
+}
 
 /* When enough of those who said no will be free again; 0 unknown. */
 static int64_t take_left(const struct redlock_take *take)
@@ -74,6 +96,12 @@ int64_t redlock_take_split_ms(const struct redlock_take *take, unsigned splits)
     return 1 + strtol(digits, NULL, 16) % range;
 }
 
+static void take_ask_within(struct hfi_answer *busy, int64_t ms)
+{
+    if (!busy->left_ms || busy->left_ms > ms)
+        busy->left_ms = ms;
+}
+
 /* Keep new readers out from the next try on, if readers have it and we shall
  * wait.  Nobody is told that a try of theirs was taken back, so ask again before
  * long.  redlock.c (9) */
@@ -89,8 +117,8 @@ static void take_close_door(const struct redlock_take *take,
             own->door = true;
             ms = 1;
         }
-    if (own->door && (!busy->left_ms || busy->left_ms > ms))
-        busy->left_ms = ms;
+    if (own->door)
+        take_ask_within(busy, ms);
 }
 
 hf_status redlock_take_busy(struct redlock_take *take,
@@ -104,11 +132,13 @@ hf_status redlock_take_busy(struct redlock_take *take,
     bool split = take_is_split(take);
     char names[sizeof(err->text)];
 
+    take_expect_release(take);
     busy->left_ms = take_left(take);
     if (!rl->fenced || take->strange == take->votes.no ||
         (own->watched && !redlock_subscriber_hears(rl, claim->key)))
-        if (!busy->left_ms || busy->left_ms > LOOK_MS)
-            busy->left_ms = LOOK_MS;
+        take_ask_within(busy, LOOK_MS);
+    else if (own->watched && !(redlock_subscribers(rl, claim->key) & 1))
+        take_ask_within(busy, DEAF_MS);
     if (split) {
         busy->left_ms = redlock_take_split_ms(take, splits);
         if (!own->gate)

@@ -189,18 +189,18 @@ static void handle_pending_add(const struct redlock_round *round,
     for (i = 0; claim->doubt && i < round->rl->n; i++)
         if (!round->calls[i].landed)
             redlock_pending_add(&round->rl->nodes[i], &old, REDLOCK_RELEASE,
-                                true);
+                                REDLOCK_TELL, true);
 }
 
 /* It is lost: nothing of the claim may be left on the nodes. */
 static void handle_undo(struct redlock_conn *rl, const struct hfi_claim *claim,
                         struct hfi_receipt *receipt, int64_t deadline)
 {
-    int had, had_not;
+    struct redlock_give give = {.nodes = (1U << rl->n) - 1,
+                                .doubt = redlock_note_doubt(receipt, 0),
+                                .limit = REDLOCK_RELEASE};
 
-    redlock_give_back(rl, claim, (1U << rl->n) - 1,
-                      redlock_note_doubt(receipt, 0), REDLOCK_RELEASE, deadline,
-                      &had, &had_not);
+    redlock_give_back(rl, claim, &give, deadline);
 }
 
 /* Neither ours nor lost.  HF_UNAVAILABLE if nothing was done by it, and nothing

@@ -17,6 +17,7 @@
  */
 #include "redlock.h"
 
+#include "backend/waiters.h"
 #include "base/alloc.h"
 
 #include "base/banned.h"
@@ -452,4 +453,54 @@ hf_status redlock_holders(struct hfi_conn *conn, const char *key,
     redlock_round_fini(&round);
     redis_batch_free(&batch);
     return st;
+}
+
+/* The line of one node; false: it said nothing of the kind. */
+static bool waiters_of(const redisReply *line, struct hfi_waiters *found)
+{
+    struct hf_waiter *waiter;
+    size_t i;
+
+    if (!line || line->type != REDIS_REPLY_ARRAY)
+        return false;
+    for (i = 0; i < line->elements; i++) {
+        const redisReply *one = line->element[i];
+
+        if (one->type != REDIS_REPLY_ARRAY || one->elements != 2)
+            return false;
+        waiter = hfi_waiters_add(found, 0);
+        if (!waiter)
+            break;
+        waiter->since_ms = redlock_item(one, 1);
+        if (waiter->since_ms < 0)
+            waiter->since_ms = 0;
+        hfi_waiter_names(waiter, NULL, inspect_text(one, 0), NULL);
+    }
+    return true;
+}
+
+/* The line is kept by the first node that those who wait hear (wait.c, LINE):
+ * the first that has one is believed.  It has tokens and no notes. */
+hf_status redlock_waiters(struct hfi_conn *conn, const char *key,
+                          hf_waiters_fn *fn, void *arg, int64_t deadline,
+                          struct hf_error *err)
+{
+    struct redlock_conn *rl = (struct redlock_conn *)conn;
+    const char *argv[] = {""};
+    struct hfi_waiters found = {.n = 0};
+    struct redlock_round round;
+    struct redis_batch batch = {0};
+    hf_status st = HF_OK;
+    int i, answered;
+
+    redlock_round_init(&round, rl);
+    redlock_step(rl, &batch, 'V', key, 1, argv);
+    answered = redlock_inspect_ask(&round, &batch, deadline);
+    if (answered < rl->majority)
+        st = redlock_too_few(&round, answered, 0, err);
+    for (i = 0; !st && i < rl->n && !found.n; i++)
+        waiters_of(redlock_reply(&round.calls[i], 0), &found);
+    redlock_round_fini(&round);
+    redis_batch_free(&batch);
+    return hfi_waiters_tell(&found, st, fn, arg, err);
 }

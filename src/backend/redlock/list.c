@@ -132,27 +132,18 @@ static hf_status list_node(struct list_walk *walk, int node,
                            const char *pattern, struct hf_error *err)
 {
     struct redis_conn *rc = &walk->rl->nodes[node].rc;
-    char cursor[32] = "0";
-    const char *argv[] = {"SCAN",  cursor, "MATCH", pattern,
-                          "COUNT", "500",  "TYPE",  "string"};
-    redisReply *reply;
-    hf_status st;
+    struct redis_scan scan = {.pattern = pattern, .type = "string"};
+    redisReply *reply = NULL;
+    hf_status st = HF_OK;
 
-    do {
-        st = redis_command(rc, &rc->mux, 8, argv, &reply,
-                           hfi_now() + walk->limit_ms, err);
+    while (!st && walk->more && !scan.over) {
+        st = redis_scan(rc, &rc->mux, &scan, &reply, hfi_now() + walk->limit_ms,
+                        err);
         if (st)
-            return st;
-        if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2 ||
-            reply->element[0]->type != REDIS_REPLY_STRING ||
-            reply->element[1]->type != REDIS_REPLY_ARRAY) {
-            freeReplyObject(reply);
-            return redis_bad_reply(rc, err);
-        }
-        snprintf(cursor, sizeof(cursor), "%s", reply->element[0]->str);
+            break;
         st = list_page(walk, reply->element[1], err);
         freeReplyObject(reply);
-    } while (!st && walk->more && strcmp(cursor, "0") != 0);
+    }
     return st;
 }
 

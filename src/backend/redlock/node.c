@@ -163,7 +163,7 @@ static hf_status node_handshake(void *arg, struct mux_link *link,
                                 int64_t deadline, struct hf_error *err)
 {
     struct redlock_node *node = arg;
-    const char *load[] = {"SCRIPT", "LOAD", redlock_script};
+    const char *load[] = {"SCRIPT", "LOAD", node->rl->script};
     redisReply *reply;
     bool other = false;
     hf_status st = redis_handshake(&node->rc, link, deadline, err);
@@ -191,6 +191,18 @@ static hf_status node_find(void *arg, struct hfi_endpoint *ret,
     (void)deadline;
     if (!node_connects)
         return hfi_fail(err, HF_UNAVAILABLE, "not connected");
+    *ret = node->rc.ends[0];
+    return HF_OK;
+}
+
+/* The tracker waits for its servers by itself. */
+static hf_status node_find_observed(void *arg, struct hfi_endpoint *ret,
+                                    int64_t deadline, struct hf_error *err)
+{
+    const struct redlock_node *node = arg;
+
+    (void)deadline;
+    (void)err;
     *ret = node->rc.ends[0];
     return HF_OK;
 }
@@ -399,6 +411,8 @@ void redlock_node_init(struct redlock_conn *rl, int index)
     node->index = index;
     hfi_mux_init(&node->rc.mux, node_find, node_handshake, node);
     hfi_mux_init(&node->subscriber_mux, node_find, redis_handshake, node);
+    hfi_mux_init(&node->observer_mux, node_find_observed, redis_handshake,
+                 node);
     atomic_init(&node->subscriber_fd, -1);
 }
 
@@ -411,6 +425,7 @@ void redlock_node_fini(struct redlock_node *node)
     hfi_mux_close(node->subscriber);
     node->subscriber = NULL;
     hfi_mux_fini(&node->subscriber_mux);
+    hfi_mux_fini(&node->observer_mux);
     hfi_mux_fini(&node->rc.mux);
     if (node->rc.password)
         explicit_bzero(node->rc.password, strlen(node->rc.password));

@@ -32,11 +32,10 @@
 #define LIMIT_MAX 50
 #define LATE_MAX  3000
 
-/* How an average of milliseconds is kept. */
-#define TOOK_UNIT 64
-
 /* Another thread may have taken in our answer, and then poll() sees nothing. */
-#define SLICE_MS 2
+#define SLICE_MS   2
+#define SLICE_TOOK 4
+#define SLICE_PART 4
 
 int64_t redlock_limit(const struct redlock_conn *rl, int64_t ttl_ms)
 {
@@ -45,7 +44,7 @@ int64_t redlock_limit(const struct redlock_conn *rl, int64_t ttl_ms)
     if (rl->node_ms)
         return ms;
     ms = ms < LIMIT_MIN ? LIMIT_MIN : ms > LIMIT_MAX ? LIMIT_MAX : ms;
-    far = 2 * atomic_load(&rl->took) / TOOK_UNIT;
+    far = 2 * atomic_load(&rl->took) / REDLOCK_TOOK_UNIT;
     far = far < ttl_ms / 4 ? far : ttl_ms / 4;
     return ms + far;
 }
@@ -56,7 +55,7 @@ static void limit_learn(struct redlock_node *node, int64_t ms)
 {
     struct redlock_conn *rl = node->rl;
     int64_t old = atomic_load(&node->took), all[REDLOCK_MAX];
-    int64_t took = old + (ms * TOOK_UNIT - old) / 4;
+    int64_t took = old + (ms * REDLOCK_TOOK_UNIT - old) / 4;
     int i, j;
 
     if (took == old)
@@ -168,11 +167,12 @@ unsigned redlock_silent(const struct redlock_round *round)
 }
 
 /* Send the script first, on a node that has lost it. */
-static hf_status ask_loaded(struct hfi_mux *mux,
+static hf_status ask_loaded(const struct redlock_round *round,
+                            struct hfi_mux *mux,
                             struct redlock_node_call *node_call,
                             int64_t deadline)
 {
-    const char *load[] = {"SCRIPT", "LOAD", redlock_script};
+    const char *load[] = {"SCRIPT", "LOAD", round->rl->script};
     const struct redis_batch *batch = node_call->batch;
     struct redis_batch whole = {0};
     char *grown;
@@ -248,7 +248,8 @@ static bool node_call_end(struct redlock_round *round, int node,
         if (redis_is_noscript(node_call->replies[i])) {
             node_call_drop_replies(node_call);
             node_call->loaded = true;
-            node_call->st = ask_loaded(&from->rc.mux, node_call, deadline);
+            node_call->st =
+                ask_loaded(round, &from->rc.mux, node_call, deadline);
             if (!node_call->st)
                 return false;
         }
@@ -298,14 +299,33 @@ static int hear_whom(struct redlock_round *round)
     return best;
 }
 
+/* How long to wait for one node before another: some times as long as a majority
+ * takes to answer now, and a part of what is left.  If it were a fixed time, the
+ * threads of a busy client, whose answers take longer, would wake in vain, and
+ * make it busier. */
+static int64_t hear_slice(const struct redlock_conn *rl, int64_t left)
+{
+    int64_t ms = SLICE_TOOK * atomic_load(&rl->took) / REDLOCK_TOOK_UNIT;
+
+    if (ms > left / SLICE_PART)
+        ms = left / SLICE_PART;
+    if (ms < SLICE_MS)
+        ms = SLICE_MS;
+    return ms < left ? ms : left;
+}
+
 /* Sleep until something can be taken in.  With other threads there, one of them
  * will take in ours: poll(2) would not tell, but they do. */
 static void hear_wait(struct redlock_round *round, int64_t left)
 {
-    int64_t end = hfi_now() + (left < SLICE_MS ? left : SLICE_MS);
+    int64_t end = hfi_now() + hear_slice(round->rl, left);
     int i = hear_whom(round);
 
-    if (i < 0 || !hfi_mux_is_shared(&round->calls[i].call))
+    if (i < 0) { /* All in vain: begin again. */
+        round->silent = 0;
+        i = hear_whom(round);
+    }
+    if (!hfi_mux_is_shared(&round->calls[i].call))
         hear_poll(round, left);
     else if (!hfi_mux_await(&round->calls[i].call, end))
         round->silent |= 1U << i;

@@ -31,7 +31,10 @@ static struct redlock_pending_release **pending_release_find(
     int64_t now = hfi_now();
 
     while ((pending_release = *at)) {
-        if (!strcmp(pending_release->token, claim->token) &&
+        /* There is one for each thread that is releasing, so look at the first
+         * bytes before the rest: tokens are random. */
+        if (!memcmp(pending_release->token, claim->token, sizeof(int64_t)) &&
+            !strcmp(pending_release->token, claim->token) &&
             !strcmp(pending_release->key, claim->key))
             return at;
         if (now < pending_release->until) {
@@ -46,7 +49,7 @@ static struct redlock_pending_release **pending_release_find(
 
 void redlock_pending_add(struct redlock_node *node,
                          const struct hfi_claim *claim, uint64_t limit,
-                         bool lasting)
+                         unsigned how, bool lasting)
 {
     size_t len = strlen(claim->key) + 1;
     struct redlock_pending_release *pending_release, **at;
@@ -66,6 +69,7 @@ void redlock_pending_add(struct redlock_node *node,
         (*at)->until = lasting ? HFI_NEVER : hfi_now() + claim->ttl_ms;
         if ((*at)->limit < limit)
             (*at)->limit = limit;
+        (*at)->how |= how;
     }
     pthread_mutex_unlock(&node->rl->mu);
 }
@@ -145,7 +149,7 @@ hf_status redlock_pending_send(struct redlock_node *node, struct mux_link *link,
         if (hfi_now() >= at->until)
             continue;
         redis_name(&node->rc, at->key, &names);
-        redlock_leave_say(&leave, at->token, true, at->limit);
+        redlock_leave_say(&leave, at->token, at->how | REDLOCK_TELL, at->limit);
         memcpy(argv + 6, leave.argv, sizeof(leave.argv));
         st = redis_handshake_send(&node->rc, link, 6 + leave.argc, argv, &reply,
                                   deadline, err);

@@ -96,13 +96,11 @@ end
 
 -- A fence of one who shares: no exclusive one may be as small from now on.  One
 -- that was exclusive before says so, in `was`.
-local function confirm(fence, was)
+local function confirm(fence, till, was)
   local largest = fence
   if last[1] and tonumber(last[1]) > tonumber(fence) then largest = last[1] end
   call('HSET', meta, 'c', largest, 'k', SHARED, 's', largest, 'x', was or alone)
-  if not last[1] or call('PTTL', meta) < 518400000 then
-    call('PEXPIRE', meta, '604800000')
-  end
+  keep_meta(till - now, (largest - stamp) / 1000)
 end
 
 local function new(ttl, fence, note, owner)
@@ -120,7 +118,7 @@ local function downgrade(fence, note, owner)
   if known and last[5] then one.since = last[5] end
   if last[10] == token then one.shorter = tonumber(last[9]) end
   enter(token, one)
-  if fence ~= '0' then confirm(fence, fence) end
+  if fence ~= '0' then confirm(fence, one.till, fence) end
   tell(token)
   return one
 end
@@ -175,7 +173,7 @@ if op == 'W' then
   end
   mine.fence, mine.note, mine.owner = fence, ARGV[4], ARGV[5]
   enter(token, mine)
-  confirm(fence)
+  confirm(fence, mine.till)
   return 1
 end
 
@@ -185,7 +183,7 @@ if op == 'L' then
     return 0
   end
   call('HDEL', readers, token)
-  if settle() and ARGV[3] ~= '0' then tell(token) end
+  if settle() and string.find(ARGV[3], 't') then tell(token) end
   return 1
 end
 
@@ -229,7 +227,7 @@ if op == 'R' then
   if fence ~= '0' and (mine.fence ~= fence or put_back or
     tonumber(last[1] or 0) < tonumber(fence)) then
     mine.fence, mine.note, mine.owner = fence, ARGV[7], ARGV[8]
-    confirm(fence)
+    confirm(fence, mine.till)
   end
   enter(token, mine)
   if less then settle() end

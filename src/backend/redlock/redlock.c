@@ -81,7 +81,7 @@
  *      (4) a writer's is larger than that of every earlier grant, a reader's
  *      than that of every earlier exclusive one; readers that come together do
  *      not refuse each other.
- *        There is no queue.  A writer that waits and has met readers leaves a
+ *        Readers stand in no line.  A writer that waits and has met readers leaves a
  *      mark on all nodes that answer, with a lease of its own which its tries
  *      renew.  No node accepts a new reader meanwhile, so nobody gets a majority
  *      while a majority has the mark; and those who are in leave one by one.  It
@@ -95,14 +95,21 @@
  *      has the holder alone, which excludes more, and is told by the next
  *      renewal.
  *
+ * (11) Keeping.  A node forgets a fence only when its own clock is past it: by
+ *      keep= at least, from the end of the lease and from the fence, whichever is
+ *      later, so also if the clock was set back or the fence came from a node
+ *      whose clock is ahead; or by a day, where collect.c removes it.  What it
+ *      proposes then is its clock, so (4) holds as if it had not forgotten,
+ *      unless its clock is set back by more than that.
+ *
  * LEASE  The expiry of the key on a majority.  A minority that fails never ends
  *   a lock.  Release goes to all; on a node that cannot be reached it is
  *   repeated in the background until the lease is over.
  *
  * LIMITS  Expiry follows the wall clocks of the servers: a majority whose
  *   clocks leap forward within one lease grants early, and its fence is still
- *   larger.  There is no queue: all who wait are told of a release (wait.c),
- *   and who asks at the right moment gets it.
+ *   larger.  The queue is an advice of one node (wait.c): it says who asks next,
+ *   and whoever asks at the right moment gets the lock.
  */
 #include "redlock.h"
 
@@ -134,6 +141,8 @@ static hf_status open_options(struct redlock_conn *rl,
         st = hfi_url_duration(url, "node", &rl->node_ms, err);
     if (!st && rl->node_ms > 60000)
         st = hfi_fail(err, HF_INVALID, "url: node= is at most a minute");
+    if (!st)
+        st = redis_url_keep(url, &rl->keep_ms, err);
     if (!st && strlen(prefix) >= sizeof(rl->nodes[0].rc.prefix))
         st = hfi_fail(err, HF_INVALID, "url: prefix= is too long");
     if (!rl->fenced)
@@ -239,6 +248,7 @@ static hf_status open_node(struct redlock_conn *rl, int i,
     rc->ends[0].tls = rl->tls;
     rc->ends[0].alive_ms = 15000;
     rc->ends[0].spin_us = HFI_SPIN_US;
+    rc->ends[0].traffic = &rl->base.traffic;
     hfi_endpoint_name(&rc->ends[0], rc->base.endpoint,
                       sizeof(rc->base.endpoint));
     return HF_OK;
@@ -284,7 +294,6 @@ static void open_names(struct redlock_conn *rl, const struct hfi_url *url)
     for (i = 0; i < rl->n && len < size; i++)
         len += (size_t)snprintf(rl->base.endpoint + len, size - len, "%s%s",
                                 i ? "," : "", rl->nodes[i].rc.base.endpoint);
-    redis_script_digest(redlock_script, rl->script_id);
 }
 
 /* Wait until each node is connected or has failed; a little only, once there is
@@ -375,6 +384,11 @@ static hf_status redlock_open(struct hfi_conn *conn, const struct hfi_url *url,
         st = open_count(rl, url, err);
     if (!st)
         st = redlock_subscriber_init(rl, err);
+    rl->script = st ? NULL : redlock_script_make(rl->keep_ms);
+    if (!st && !rl->script)
+        st = hfi_nomem(err);
+    if (!st)
+        redis_script_digest(rl->script, rl->script_id);
     if (!st)
         st = open_db(rl, url, err);
     if (!st && !strcmp(url->scheme, "redlocks"))
@@ -406,6 +420,7 @@ static void redlock_close(struct hfi_conn *conn)
     rl->closing = true;
     hfi_cond_wake(&rl->changed);
     pthread_mutex_unlock(&rl->mu);
+    tracker_free(atomic_load(&rl->tracker));
     for (i = 0; i < REDLOCK_MAX; i++)
         redlock_node_fini(&rl->nodes[i]);
     redlock_subscriber_fini(rl);
@@ -415,6 +430,7 @@ static void redlock_close(struct hfi_conn *conn)
     hfi_cond_fini(&rl->subscriber_changed);
     pthread_mutex_destroy(&rl->mu);
     pthread_mutex_destroy(&rl->subscriber_mu);
+    hfi_free(rl->script);
     rl->opened = false;
 }
 
@@ -426,12 +442,13 @@ static void redlock_after_fork_child(struct hfi_conn *conn)
     for (i = 0; i < REDLOCK_MAX; i++)
         hfi_mux_after_fork_child(&rl->nodes[i].rc.mux);
     redlock_subscriber_after_fork_child(rl);
+    tracker_after_fork_child(atomic_load(&rl->tracker));
 }
 
 static const char *const redlock_schemes[] = {"redlock", "redlocks", NULL};
 static const char *const redlock_options[] = {
-    "prefix", "fence", "quarantine", "node",   "db", "password_file",
-    "ca",     "cert",  "key",        "verify", NULL};
+    "prefix",        "fence", "quarantine", "node", "keep",   "db",
+    "password_file", "ca",    "cert",       "key",  "verify", NULL};
 
 const struct hfi_backend hfi_backend_redlock = {
     .schemes = redlock_schemes,
@@ -439,6 +456,7 @@ const struct hfi_backend hfi_backend_redlock = {
     .users = true,
     .conn_size = sizeof(struct redlock_conn),
     .grant_size = sizeof(struct redlock_grant),
+    .observation_size = sizeof(struct tracker_watch),
     .traits = HF_TRAIT_FENCED | HF_TRAIT_LEASED | HF_TRAIT_NOTIFY |
               HF_TRAIT_DETACH | HF_TRAIT_BREAK | HF_TRAIT_PROCESSES |
               HF_TRAIT_MACHINES | HF_TRAIT_NOTED | HF_TRAIT_SHARED,
@@ -465,7 +483,11 @@ const struct hfi_backend hfi_backend_redlock = {
     .take_over = redlock_take_over,
     .inspect = redlock_inspect,
     .list = redlock_list,
+    .collect = redlock_collect,
     .holders = redlock_holders,
+    .waiters = redlock_waiters,
     .break_grant = redlock_break,
     .free_grant = redlock_free,
+    .observe = redlock_observe,
+    .unobserve = redlock_unobserve,
 };

@@ -11,7 +11,9 @@
  *   handle.c           taking up what was detached
  *   inspect.c          inspect, holders
  *   list.c             list
+ *   collect.c          removing what free keys left behind
  *   break.c            break, and free by force
+ *   observe.c          being told of keys that are observed
  *   node_call.c        one question to all nodes at once
  *   rule.c             what their answers mean: pure functions
  *   node.c             connecting a node
@@ -28,6 +30,7 @@
 #define HFI_BACKEND_REDLOCK_H
 
 #include "backend/redis/redis.h"
+#include "backend/redis/tracker.h"
 #include "base/env.h"
 #include "base/map.h"
 #include "rule.h"
@@ -35,11 +38,17 @@
 #define REDLOCK_MIN 3
 #define REDLOCK_MAX 15
 
+#define REDLOCK_CONTENDED 256
+
+/* `took` is in such parts of a millisecond. */
+#define REDLOCK_TOOK_UNIT 64
+
 /* What must still be given back on a node that did not answer. */
 struct redlock_pending_release {
     struct redlock_pending_release *next;
     int64_t until;  /* it lapses by itself then */
     uint64_t limit; /* see redlock_give_back() */
+    unsigned how;   /* REDLOCK_TELL... */
     char token[HFI_TOKEN_LEN + 1];
     char key[];
 };
@@ -75,6 +84,7 @@ struct redlock_node {
     struct mux_link *subscriber; /* where it tells of releases, or NULL */
     atomic_int subscriber_fd;    /* of `subscriber`, or -1 */
     bool unsubscribed;           /* it does not let us listen */
+    struct hfi_mux observer_mux; /* connects for observe.c, and no other */
 };
 
 struct redlock_conn {
@@ -87,6 +97,8 @@ struct redlock_conn {
     int64_t node_ms;   /* limit of one node; 0: from the ttl */
     int n, majority;
     _Atomic int64_t took; /* how long a majority takes to answer */
+    int64_t keep_ms; /* what is known of a key outlives its lease by this */
+    char *script;
     char script_id[41];
     struct ssl_ctx_st *tls;
     pthread_mutex_t mu; /* guards what is not constant here and in the nodes */
@@ -101,6 +113,9 @@ struct redlock_conn {
     atomic_int subscriber_poll; /* readable when an subscriber is, or -1 */
     char id[17];                /* of this client, among those who wait */
     atomic_bool listening; /* somebody has waited: be connected to listen */
+    _Atomic int64_t contended[REDLOCK_CONTENDED]; /* when others stood in line,
+                                                   * by a hash of the key */
+    _Atomic(struct redis_tracker *) tracker; /* NULL: nothing was observed */
 };
 
 enum { REDLOCK_WATCHED_NOT, REDLOCK_WATCHED_NEW, REDLOCK_WATCHED_TOLD };
@@ -111,7 +126,10 @@ struct redlock_grant {
     unsigned doubt;        /* the nodes where a try had no answer */
     unsigned char watched; /* REDLOCK_WATCHED_... */
     unsigned char splits;  /* how often in a row nobody got a majority */
-    char gate;             /* 0: never split; else see acquire.c */
+    char place[20];        /* in the queue, once it has one */
+    unsigned lines;        /* the nodes where it has stood in line */
+    char gate;             /* 0: not asked first; else see acquire.c */
+    int64_t gate_at;       /* since when it has had that holder */
     bool door;             /* it keeps new readers out; redlock.c (9) */
     bool yielded;          /* it may not be taken up by this claim; handle.c */
     uint64_t tried;        /* the largest fence that was to be confirmed */
@@ -127,7 +145,8 @@ static inline struct redlock_grant *redlock_own(
 
 /* ---- script.c -------------------------------------------------- */
 
-extern const char redlock_script[];
+/* The script that keeps what is known of a key for so long; NULL: no memory. */
+char *redlock_script_make(int64_t keep_ms);
 
 /* ---- node.c ---------------------------------------------------- */
 
@@ -180,7 +199,7 @@ int64_t redlock_quarantine_left(struct redlock_node *);
 /* Remember to give something back there, or forget that.  It is forgotten by
  * itself when the lease is over, unless a try may arrive later than that. */
 void redlock_pending_add(struct redlock_node *, const struct hfi_claim *,
-                         uint64_t limit, bool lasting);
+                         uint64_t limit, unsigned how, bool lasting);
 bool redlock_pending_drop(struct redlock_node *, const struct hfi_claim *);
 
 /* Give it back, on a connection that is being begun. */
@@ -203,8 +222,19 @@ hf_status redlock_subscriber_connect(struct redlock_node *, int64_t deadline,
 /* It has been silent for long: do not count on hearing it. */
 void redlock_subscriber_drop(struct redlock_node *);
 
-/* Do we surely hear of it when the key is released? */
+/* The nodes on which we hear of a key that somebody here waits for; and are these
+ * so many that we surely hear of its release, where all of them tell? */
+unsigned redlock_subscribers(struct redlock_conn *, const char *key);
 bool redlock_subscriber_hears(struct redlock_conn *, const char *key);
+
+/* For how long it is known here that the claim has been released, of those who
+ * had the key the last one; -1: it is not. */
+int64_t redlock_released_for(struct redlock_conn *, const char *key,
+                             const char *token);
+
+/* Have these nodes say something on the channel of the key. */
+void redlock_tell(struct redlock_conn *, const struct hfi_claim *,
+                  unsigned nodes, const char *word, int64_t deadline);
 
 hf_status redlock_watch(struct hfi_conn *, const struct hfi_claim *,
                         struct hfi_receipt *, int64_t deadline,
@@ -300,6 +330,13 @@ hf_status redlock_try_acquire(struct hfi_conn *, const struct hfi_claim *,
                               struct hfi_receipt *, struct hfi_answer *,
                               int64_t deadline, struct hf_error *);
 
+/* Others stand in line for the key at this node; and where they did of late, or
+ * -1, also for another key with the same hash. */
+void redlock_line_is(struct redlock_conn *, const char *key, int node,
+                     int64_t now);
+int redlock_line(struct redlock_conn *, const char *key, int64_t now);
+void redlock_line_is_over(struct redlock_conn *, const char *key);
+
 /* ---- renew.c ---------------------------------------------------- */
 
 void redlock_renew(struct hfi_conn *, struct hfi_renewal *, size_t n,
@@ -318,26 +355,34 @@ hf_status redlock_release(struct hfi_conn *, const struct hfi_claim *,
                           struct hfi_receipt *, int64_t deadline,
                           struct hf_error *);
 
-/* Give back on the nodes of the set, in some of which a try may still arrive.
- * REDLOCK_RELEASE: it was a grant, so those who wait are told, and whether a
- * majority had it is worth waiting for until the deadline; REDLOCK_WITHDRAW: new
- * readers were kept out for it, too.  Any other limit: it was a try, and a node
- * that has confirmed a larger fence for the claim since keeps it; redlock.c (7).
- * How many had it, how many said that they had not, and how many said nothing:
- * that is owed there. */
-#define REDLOCK_WITHDRAW UINT64_MAX
-#define REDLOCK_RELEASE  (UINT64_MAX - 1)
-int redlock_give_back(struct redlock_conn *, const struct hfi_claim *,
-                      unsigned nodes, unsigned doubt, uint64_t limit,
-                      int64_t deadline, int *had, int *had_not);
+/* What is to be given back, and what came of it. */
+struct redlock_give {
+    unsigned nodes;   /* that may have it */
+    unsigned doubt;   /* those of them where a try may still arrive */
+    unsigned lines;   /* where it may have a place in line */
+    bool door;        /* new readers were kept out for it */
+    bool aloud;       /* tell at all nodes, wherever the line is */
+    uint64_t limit;   /* REDLOCK_RELEASE, or see below */
+    int had, had_not; /* how many have said so */
+};
 
-/* "L" and what it says; `tell` those who wait. */
+/* Give back on the nodes of the set.  REDLOCK_RELEASE: it was a grant, so those
+ * who wait are told, and whether a majority had it is worth waiting for until
+ * the deadline.  Any other limit: it was a try, and a node that has confirmed a
+ * larger fence for the claim since keeps it; redlock.c (7).  How many said
+ * nothing: that is owed there. */
+#define REDLOCK_RELEASE UINT64_MAX
+int redlock_give_back(struct redlock_conn *, const struct hfi_claim *,
+                      struct redlock_give *, int64_t deadline);
+
+/* "L" and what it says: tell those who wait, leave the line, open the door. */
+enum { REDLOCK_TELL = 1, REDLOCK_LINE = 2, REDLOCK_DOOR = 4 };
 struct redlock_leave {
-    char number[24];
+    char how[4], number[24];
     const char *argv[3];
     int argc;
 };
-void redlock_leave_say(struct redlock_leave *, const char *token, bool tell,
+void redlock_leave_say(struct redlock_leave *, const char *token, unsigned how,
                        uint64_t limit);
 
 /* ---- handle.c -------------------------------------------------- */
@@ -376,6 +421,8 @@ hf_status redlock_look(struct redlock_conn *, const char *const *keys, int n,
 
 hf_status redlock_inspect(struct hfi_conn *, const char *key, struct hf_info *,
                           int64_t deadline, struct hf_error *);
+hf_status redlock_waiters(struct hfi_conn *, const char *key, hf_waiters_fn *,
+                          void *arg, int64_t deadline, struct hf_error *);
 hf_status redlock_holders(struct hfi_conn *, const char *key, hf_holders_fn *,
                           void *arg, int64_t deadline, struct hf_error *);
 
@@ -383,6 +430,18 @@ hf_status redlock_holders(struct hfi_conn *, const char *key, hf_holders_fn *,
 
 hf_status redlock_list(struct hfi_conn *, const char *prefix, hf_list_fn *,
                        void *arg, int64_t deadline, struct hf_error *);
+
+/* ---- collect.c ---------------------------------------------------- */
+
+hf_status redlock_collect(struct hfi_conn *, int64_t older_ms, bool dry_run,
+                          struct hf_collected *ret, int64_t deadline,
+                          struct hf_error *);
+
+/* ---- observe.c ---------------------------------------------------- */
+
+hf_status redlock_observe(struct hfi_conn *, struct hfi_observation *,
+                          int64_t deadline, struct hf_error *);
+void redlock_unobserve(struct hfi_conn *, struct hfi_observation *);
 
 /* ---- break.c ------------------------------------------------------ */
 

@@ -13,6 +13,8 @@
 
 #include "base/banned.h"
 
+#define GIVE_WAYS (2 * REDLOCK_DOOR)
+
 /* ---- on which nodes a grant may be ------------------------------------- */
 
 unsigned redlock_note_nodes(const struct redlock_conn *rl,
@@ -42,13 +44,30 @@ unsigned redlock_note_doubt(struct hfi_receipt *receipt, unsigned more)
 /* ---- giving back ------------------------------------------------------- */
 
 void redlock_leave_say(struct redlock_leave *leave, const char *token,
-                       bool tell, uint64_t limit)
+                       unsigned how, uint64_t limit)
 {
     leave->argv[0] = token;
-    leave->argv[1] = !tell ? "0" : limit == REDLOCK_WITHDRAW ? "2" : "1";
+    leave->argv[1] = leave->how;
     leave->argv[2] = leave->number;
-    leave->argc = limit >= REDLOCK_RELEASE ? 2 : 3;
+    leave->argc = limit == REDLOCK_RELEASE ? 2 : 3;
+    snprintf(leave->how, sizeof(leave->how), "%s%s%s",
+             how & REDLOCK_TELL ? "t" : "", how & REDLOCK_LINE ? "q" : "",
+             how & REDLOCK_DOOR ? "d" : "");
     snprintf(leave->number, sizeof(leave->number), "%" PRIu64, limit);
+}
+
+/* How to say it to one of the nodes: only the one with the line tells, where it
+ * is known which that is. */
+static unsigned give_how(const struct redlock_give *give, int node, int line)
+{
+    unsigned how = 0;
+
+    if (give->limit == REDLOCK_RELEASE &&
+        (line < 0 || line == node || give->aloud))
+        how |= REDLOCK_TELL;
+    if (give->lines & 1U << node)
+        how |= REDLOCK_LINE;
+    return give->door ? how | REDLOCK_DOOR : how;
 }
 
 /* Whether a release was one is told by a majority that had the lock, or by so
@@ -59,44 +78,80 @@ static bool give_is_decided(const struct redlock_conn *rl, int asked, int had,
     return had >= rl->majority || asked - had_not < rl->majority;
 }
 
+/* Say it to each of the nodes, in as few batches as there are ways to. */
+static void give_ask(struct redlock_round *round, const struct hfi_claim *claim,
+                     const struct redlock_give *give, int line,
+                     struct redis_batch batches[GIVE_WAYS], int64_t deadline)
+{
+    struct redlock_conn *rl = round->rl;
+    struct redlock_leave leave;
+    int i;
+
+    for (i = 0; i < rl->n; i++) {
+        unsigned how = give_how(give, i, line);
+
+        if (!(give->nodes & 1U << i))
+            continue;
+        redlock_leave_say(&leave, claim->token, how, give->limit);
+        if (!batches[how].count)
+            redlock_step(rl, &batches[how], 'L', claim->key, leave.argc,
+                         leave.argv);
+        redlock_pending_add(&rl->nodes[i], claim, give->limit, how,
+                            claim->doubt || give->doubt & 1U << i);
+        redlock_ask(round, i, &batches[how], deadline);
+    }
+}
+
+/* The node that was to tell of the release had nobody in line, or has not
+ * answered: those who wait may hear other nodes only. */
+static void give_tell(struct redlock_conn *rl, const struct hfi_claim *claim,
+                      const struct redlock_give *give, int line)
+{
+    char word[HFI_TOKEN_LEN + 2];
+
+    redlock_line_is_over(rl, claim->key);
+    snprintf(word, sizeof(word), "-%s", claim->token);
+    redlock_tell(rl, claim, give->nodes & ~(1U << line), word, HFI_NEVER);
+}
+
 int redlock_give_back(struct redlock_conn *rl, const struct hfi_claim *claim,
-                      unsigned nodes, unsigned doubt, uint64_t limit,
-                      int64_t deadline, int *had, int *had_not)
+                      struct redlock_give *give, int64_t deadline)
 {
     struct redlock_span span = redlock_span(rl, claim->ttl_ms, deadline);
-    bool release = limit >= REDLOCK_RELEASE;
-    struct redlock_leave leave;
-    struct redis_batch batch = {0};
+    bool release = give->limit == REDLOCK_RELEASE;
+    struct redis_batch batches[GIVE_WAYS] = {0};
+    int i, asked = __builtin_popcount(give->nodes), silent = asked;
+    int line = redlock_line(rl, claim->key, hfi_now());
+    bool told = line < 0 || !release || give->aloud;
     struct redlock_round round;
     const redisReply *reply;
-    int i, asked = __builtin_popcount(nodes);
 
-    *had = *had_not = 0;
     redlock_round_init(&round, rl);
-    redlock_leave_say(&leave, claim->token, release, limit);
-    redlock_step(rl, &batch, 'L', claim->key, leave.argc, leave.argv);
-    for (i = 0; i < rl->n; i++)
-        if (nodes & 1U << i) {
-            redlock_pending_add(&rl->nodes[i], claim, limit,
-                                claim->doubt || doubt & 1U << i);
-            redlock_ask(&round, i, &batch, span.end);
-        }
+    give_ask(&round, claim, give, line, batches, span.end);
     span = redlock_span(rl, claim->ttl_ms, deadline);
     while ((i = redlock_hear(
-                &round, release && !give_is_decided(rl, asked, *had, *had_not)
-                            ? span.late
-                            : span.end)) >= 0) {
+                &round,
+                release && !give_is_decided(rl, asked, give->had, give->had_not)
+                    ? span.late
+                    : span.end)) >= 0) {
         reply = redlock_reply(&round.calls[i], 0);
         if (!reply || reply->type != REDIS_REPLY_INTEGER)
             continue;
         redlock_pending_drop(&rl->nodes[i], claim);
-        nodes &= ~(1U << i);
-        *had += reply->integer == 1;
-        *had_not += reply->integer != 1;
+        silent--;
+        give->had += reply->integer >= 1;
+        give->had_not += reply->integer < 1;
+        if (reply->integer == 2) { /* Somebody stands in line. */
+            redlock_line_is(rl, claim->key, i, hfi_now());
+            told = true;
+        }
     }
     redlock_round_fini(&round);
-    redis_batch_free(&batch);
-    return __builtin_popcount(nodes);
+    for (i = 0; i < GIVE_WAYS; i++)
+        redis_batch_free(&batches[i]);
+    if (!told)
+        give_tell(rl, claim, give, line);
+    return silent;
 }
 
 hf_status redlock_release(struct hfi_conn *conn, const struct hfi_claim *claim,
@@ -104,23 +159,26 @@ hf_status redlock_release(struct hfi_conn *conn, const struct hfi_claim *claim,
                           struct hf_error *err)
 {
     struct redlock_conn *rl = (struct redlock_conn *)conn;
-    unsigned nodes = redlock_note_nodes(rl, receipt);
-    int had, had_not;
+    const struct redlock_grant *own = receipt->own;
+    struct redlock_give give = {.nodes = redlock_note_nodes(rl, receipt),
+                                .doubt = redlock_note_doubt(receipt, 0),
+                                .lines = own->lines,
+                                .door = own->door,
+                                .aloud = own->door ||
+                                         (own->lines && !receipt->fence),
+                                .limit = REDLOCK_RELEASE};
 
     redlock_await_majority(rl, deadline);
-    redlock_give_back(rl, claim, nodes, redlock_note_doubt(receipt, 0),
-                      redlock_own(receipt)->door ? REDLOCK_WITHDRAW
-                                                 : REDLOCK_RELEASE,
-                      deadline, &had, &had_not);
+    redlock_give_back(rl, claim, &give, deadline);
     receipt->registered = false;
-    if (had >= rl->majority)
+    if (give.had >= rl->majority)
         return HF_OK;
-    if (__builtin_popcount(nodes) - had_not < rl->majority)
+    if (__builtin_popcount(give.nodes) - give.had_not < rl->majority)
         return hfi_fail(err, HF_LOST,
                         "%s: only %d of %d nodes still had the lock",
-                        conn->endpoint, had, rl->n);
+                        conn->endpoint, give.had, rl->n);
     return hfi_fail(err, HF_UNCERTAIN,
                     "%s: %d of %d nodes have given the lock up, the others "
                     "will when they can be reached",
-                    conn->endpoint, had, rl->n);
+                    conn->endpoint, give.had, rl->n);
 }

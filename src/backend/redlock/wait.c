@@ -7,7 +7,7 @@
  * for. The thread that connects the node connects it, too, and one thread at a
  * time reads it (core/listener.c).  A message is one character and who says it:
  *
- *   -TOKEN    this claim has been released here
+ *   -TOKEN [HEIR]  this claim has been released here; HEIR is the first in line
  *   ?CLIENT   somebody there waits for the key
  *
  * A RELEASE is told by each node on which it happens, so by a majority.  The
@@ -16,6 +16,26 @@
  * But which of them complete a majority cannot be said, because not all may
  * have had the lock, and those that we do not hear may be dead.  So after the
  * first word a try follows soon, whatever else is heard.
+ *
+ * LINE  Who waits for a lock alone stands in line at the first node that it hears
+ *   (acquire.c), and a release there names the first in line.  It tries, and lines
+ *   up anew, when another node becomes the first that it hears.  That one tries;
+ *   the others, who hear it as well, try a little later, if nothing else is
+ *   heard before: the one that was named may be dead, or may have given up.  So
+ *   one of those who wait asks after each release, in the order of their arrival.
+ *   It is an advice and nothing more: whoever has a majority has the lock.  Who
+ *   sees another node as the first listens to another name, which costs order;
+ *   readers go in together, and do not stand in line.
+ *     A place lasts as long as the lease that its waiter asks for, from its last
+ *   try, so one that died is not named for longer than that.  A claim says when
+ *   it is released that it leaves, wherever it stood: it may have been granted
+ *   by other nodes, or may share the lock by then.
+ *
+ *     Where somebody stands in line, only the node with the line tells of a
+ *   release.  So a try that follows can find the other nodes as they were before
+ *   it, and no word comes when that changes: it is repeated until they have given
+ *   up a claim that we have heard to be released (busy.c).  If the line turns out
+ *   to be empty, the other nodes tell as well: who waits may not hear that one.
  *
  * DEAF  As long as we hear enough nodes no release escapes us.  Messages are
  *   lost with an subscriber; if that leaves too few, those who wait are woken
@@ -35,8 +55,11 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/mutant.h"
 
 #include "base/banned.h"
+
+#define WAITERS 64
 
 /* A key that somebody here waits for or lets linger. */
 struct redlock_want {
@@ -44,13 +67,23 @@ struct redlock_want {
     unsigned users;
     unsigned subscribers; /* the nodes that told us that we are subscribed */
     unsigned news;        /* those that told of the release of `token` */
+    int64_t heard_at;     /* when the first of them did */
+    bool named;           /* the first node has told who is next: */
+    char heir[HFI_TOKEN_LEN + 1]; /* "": anybody */
     char token[HFI_TOKEN_LEN + 1];
-    char waiter[HFI_TOKEN_LEN + 1]; /* of the only user, or "" */
+    struct {
+        char token[HFI_TOKEN_LEN + 1]; /* "": free */
+        bool shared;
+    } waiters[WAITERS]; /* the users, as far as there is room */
     char key[];
 };
 
 /* The last of the nodes tells of a release so soon after the first. */
 #define RELEASE_MS 5
+
+/* Who is not the heir tries after this and some times what a round takes. */
+#define HEIR_MS     55
+#define HEIR_ROUNDS 4
 
 static struct redlock_want *want_find(const struct redlock_conn *rl,
                                       const char *key)
@@ -65,6 +98,12 @@ static bool want_subscribed(const struct redlock_conn *rl,
 {
     return redlock_subscribed_enough(rl->n,
                                      __builtin_popcount(want->subscribers));
+}
+
+/* The first node that we hear, or -1. */
+static int want_first(const struct redlock_want *want)
+{
+    return want->subscribers ? __builtin_ctz(want->subscribers) : -1;
 }
 
 /* ---- subscribers
@@ -88,9 +127,10 @@ static void subscriber_close(struct redlock_node *node)
         struct redlock_want *want =
             hfi_container(at, struct redlock_want, node);
         bool heard = want_subscribed(rl, want);
+        bool first = want_first(want) == node->index;
 
         want->subscribers &= ~(1U << node->index);
-        if (heard && !want_subscribed(rl, want))
+        if (first || (heard && !want_subscribed(rl, want)))
             hfi_wake(&rl->base, want->key, NULL);
     }
 }
@@ -164,8 +204,8 @@ void redlock_subscriber_drop(struct redlock_node *node)
 
 /* ---- hearing ----------------------------------------------------------- */
 
-/* What was released before it could be told here is seen by a try from now
- * on. */
+/* What was released before it could be told here is seen by a try from now on;
+ * and whoever waits stands in line at the first node that it hears. */
 static void subscriber_subscribed(struct redlock_node *node,
                                   struct redlock_want *want)
 {
@@ -176,25 +216,54 @@ static void subscriber_subscribed(struct redlock_node *node,
     if (!want_subscribed(rl, want))
         return;
     hfi_cond_wake(&rl->subscriber_changed);
-    if (!heard || want->news)
+    if (!heard || want->news || want_first(want) == node->index)
         hfi_wake(&rl->base, want->key, NULL);
 }
 
-static void subscriber_released(struct redlock_node *node,
-                                struct redlock_want *want, const char *token)
+/* Have those of us try who may: the heir, or all if there is none, at once if
+ * all nodes have told of the release and else a little later. */
+static void want_turn(struct redlock_conn *rl, struct redlock_want *want)
 {
-    struct redlock_conn *rl = node->rl;
+    bool whole = (want->news & want->subscribers) == want->subscribers;
+    int64_t later =
+        HEIR_MS + HEIR_ROUNDS * atomic_load(&rl->took) / REDLOCK_TOOK_UNIT;
+    int i;
 
-    if (strcmp(want->token, token) != 0) {
+    if (want->users > WAITERS || (want->named && !want->heir[0] && whole)) {
+        hfi_wake(&rl->base, want->key, NULL);
+        return;
+    }
+    for (i = 0; i < WAITERS; i++) {
+        const char *token = want->waiters[i].token;
+        bool next =
+            want->waiters[i].shared ||
+            (want->named && (!want->heir[0] || !strcmp(want->heir, token)));
+
+        if (!*token || (!next && HFI_MUTANT(dead_waiter_blocks_queue)))
+            continue;
+        if (next && (whole || want->heir[0]))
+            hfi_wake(&rl->base, want->key, token);
+        else
+            hfi_expect(&rl->base, want->key, token, next ? RELEASE_MS : later);
+    }
+}
+
+static void subscriber_released(struct redlock_node *node,
+                                struct redlock_want *want, const char *token,
+                                const char *heir)
+{
+    if (strncmp(want->token, token, HFI_TOKEN_LEN) != 0) {
         snprintf(want->token, sizeof(want->token), "%s", token);
         want->news = 0;
+        want->named = false;
+        want->heard_at = hfi_now();
     }
     want->news |= 1U << node->index;
-    if (!want->waiter[0] ||
-        (want->news & want->subscribers) == want->subscribers)
-        hfi_wake(&rl->base, want->key, NULL);
-    else
-        hfi_expect(&rl->base, want->key, want->waiter, RELEASE_MS);
+    if (node->index == want_first(want)) {
+        want->named = true;
+        snprintf(want->heir, sizeof(want->heir), "%s", heir);
+    }
+    want_turn(node->rl, want);
 }
 
 /* "message", the channel, the payload; or "subscribe", the channel, a
@@ -221,7 +290,9 @@ static void subscriber_heard(struct redlock_node *node, const redisReply *reply)
         return;
     text = reply->element[2]->str;
     if (*text == '-' && strlen(text + 1) == HFI_TOKEN_LEN)
-        subscriber_released(node, want, text + 1);
+        subscriber_released(node, want, text + 1, "");
+    else if (*text == '-' && strlen(text + 1) == 2 * HFI_TOKEN_LEN + 1)
+        subscriber_released(node, want, text + 1, text + 2 + HFI_TOKEN_LEN);
     else if (*text == '?' && strcmp(text + 1, rl->id) != 0)
         hfi_wanted(&rl->base, want->key);
 }
@@ -289,18 +360,63 @@ void redlock_dispatch(struct hfi_conn *conn)
     subscribers_tend(rl, lost);
 }
 
-/* ---- wanting ----------------------------------------------------------- */
-
-bool redlock_subscriber_hears(struct redlock_conn *rl, const char *key)
+int64_t redlock_released_for(struct redlock_conn *rl, const char *key,
+                             const char *token)
 {
     struct redlock_want *want;
-    bool subscribed;
+    int64_t ms = -1;
 
     pthread_mutex_lock(&rl->subscriber_mu);
     want = want_find(rl, key);
-    subscribed = want && want_subscribed(rl, want);
+    if (want && want->news && !strcmp(want->token, token))
+        ms = hfi_now() - want->heard_at;
     pthread_mutex_unlock(&rl->subscriber_mu);
-    return subscribed;
+    return ms;
+}
+
+/* ---- wanting ----------------------------------------------------------- */
+
+unsigned redlock_subscribers(struct redlock_conn *rl, const char *key)
+{
+    struct redlock_want *want;
+    unsigned subscribers;
+
+    pthread_mutex_lock(&rl->subscriber_mu);
+    want = want_find(rl, key);
+    subscribers = want ? want->subscribers : 0;
+    pthread_mutex_unlock(&rl->subscriber_mu);
+    return subscribers;
+}
+
+bool redlock_subscriber_hears(struct redlock_conn *rl, const char *key)
+{
+    return redlock_subscribed_enough(
+        rl->n, __builtin_popcount(redlock_subscribers(rl, key)));
+}
+
+static void want_add_waiter(struct redlock_want *want,
+                            const struct hfi_claim *claim)
+{
+    int i;
+
+    want->users++;
+    for (i = 0; i < WAITERS && want->waiters[i].token[0]; i++)
+        continue;
+    if (i == WAITERS)
+        return;
+    memcpy(want->waiters[i].token, claim->token, sizeof(claim->token));
+    want->waiters[i].shared = claim->shared;
+}
+
+static void want_drop_waiter(struct redlock_want *want,
+                             const struct hfi_claim *claim)
+{
+    int i;
+
+    want->users--;
+    for (i = 0; i < WAITERS; i++)
+        if (!strcmp(want->waiters[i].token, claim->token))
+            want->waiters[i].token[0] = '\0';
 }
 
 /* With the mutex held. */
@@ -311,8 +427,7 @@ static bool want_add(struct redlock_conn *rl, const struct hfi_claim *claim)
     int i;
 
     if (want) {
-        want->users++;
-        want->waiter[0] = '\0';
+        want_add_waiter(want, claim);
         return true;
     }
     want = hfi_map_reserve(&rl->wants) ? hfi_alloc(sizeof(*want) + len) : NULL;
@@ -320,8 +435,7 @@ static bool want_add(struct redlock_conn *rl, const struct hfi_claim *claim)
         return false;
     memcpy(want->key, claim->key, len);
     want->node.key = want->key;
-    want->users = 1;
-    memcpy(want->waiter, claim->token, sizeof(want->waiter));
+    want_add_waiter(want, claim);
     hfi_map_add(&rl->wants, &want->node);
     for (i = 0; i < rl->n; i++)
         subscriber_say(&rl->nodes[i], "SUBSCRIBE", claim->key);
@@ -387,6 +501,29 @@ static bool want_is_asked(struct redlock_conn *rl,
     return asked || needed;
 }
 
+/* What they answer does not matter: a server may not let us. */
+void redlock_tell(struct redlock_conn *rl, const struct hfi_claim *claim,
+                  unsigned nodes, const char *word, int64_t deadline)
+{
+    struct redlock_span span = redlock_span(rl, claim->ttl_ms, deadline);
+    char channel[REDIS_NAME_MAX];
+    const char *argv[] = {"PUBLISH", channel, word};
+    struct redis_batch batch = {0};
+    struct redlock_round round;
+    int i;
+
+    redlock_channel(rl, claim->key, channel, sizeof(channel));
+    redis_batch_add(&batch, 3, argv);
+    redlock_round_init(&round, rl);
+    for (i = 0; i < rl->n; i++)
+        if (nodes & 1U << i)
+            redlock_ask(&round, i, &batch, span.end);
+    while (redlock_hear(&round, span.end) >= 0)
+        continue;
+    redlock_round_fini(&round);
+    redis_batch_free(&batch);
+}
+
 hf_status redlock_watch(struct hfi_conn *conn, const struct hfi_claim *claim,
                         struct hfi_receipt *receipt, int64_t deadline,
                         struct hf_error *err)
@@ -423,7 +560,9 @@ void redlock_unwatch(struct hfi_conn *conn, const struct hfi_claim *claim,
     redlock_own(receipt)->watched = REDLOCK_WATCHED_NOT;
     pthread_mutex_lock(&rl->subscriber_mu);
     want = want_find(rl, claim->key);
-    if (want && !--want->users) {
+    if (want)
+        want_drop_waiter(want, claim);
+    if (want && !want->users) {
         hfi_map_remove(&rl->wants, &want->node);
         for (i = 0; i < rl->n; i++)
             subscriber_say(&rl->nodes[i], "UNSUBSCRIBE", claim->key);

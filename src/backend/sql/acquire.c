@@ -120,6 +120,26 @@ static hf_status try_by_look(struct sql_conn *conn, const struct sql_call *call,
     return st;
 }
 
+hf_status sql_try_free(struct sql_conn *conn, const struct sql_call *call,
+                       struct sql_tried *ret, int64_t deadline,
+                       struct hf_error *err)
+{
+    struct sql_answer answer = {0};
+    hf_status st;
+
+    if (!conn->driver->by_look)
+        return try_once(conn, call, ret, deadline, err);
+    st = sql_run(conn, SQL_ACQUIRE, call, &answer, deadline, err);
+    ret->fence = answer.id;
+    ret->again = !ret->fence;
+    if (st || ret->fence || call->queue)
+        return st;
+    st = try_look(conn, call, ret, deadline, err);
+    if (!st && ret->mine)
+        ret->fence = ret->mine; /* It was, and the answer did not say so. */
+    return st;
+}
+
 static void try_busy(struct sql_conn *conn, struct sql_note *note,
                      const struct sql_tried *tried, struct hfi_answer *busy)
 {
@@ -174,9 +194,16 @@ static hf_status sql_try(struct sql_conn *conn, const struct hfi_claim *claim,
         struct hfi_answer watched = {0};
 
         *tried = (struct sql_tried){.use = -1};
-        st = sql_share_is(claim)
-                 ? sql_share_enter(conn, &call, tried, deadline, err)
-                 : try_plain(conn, claim, &call, note, tried, deadline, err);
+        if (conn->fair)
+            st = sql_queue_try(conn, claim, &call, note, tried, deadline, err);
+        else
+            st =
+                sql_share_is(claim)
+                    ? sql_share_enter(conn, &call, tried, deadline, err)
+                    : try_plain(conn, claim, &call, note, tried, deadline, err);
+        if (!st && !tried->fence && !tried->again && claim->owner &&
+            !claim->permits)
+            st = sql_reenter(conn, claim, tried, deadline, err);
         if (st || tried->fence || conn->strategy != SQL_VERSION || tried->again)
             continue;
         try_busy(conn, note, tried, &watched);
@@ -201,10 +228,17 @@ hf_status sql_try_acquire(struct hfi_conn *base, const struct hfi_claim *claim,
     if (conn->strategy == SQL_ROW)
         return sql_row_try_acquire(conn, claim, receipt, busy, deadline, err);
     st = sql_try(conn, claim, &note, &tried, deadline, err);
-    receipt->registered = receipt->registered || note.marked;
+    receipt->registered = receipt->registered || note.marked || note.in_line;
     own->note.marked = note.marked;
+    own->note.in_line = note.in_line;
+    own->note.shared = note.shared;
     if (st)
         return st;
+    if (tried.fence < 0) /* queue.c (9) */
+        return hfi_fail(err, HF_LOST,
+                        "%s: what this claim was passed was broken before it "
+                        "was taken up",
+                        base->endpoint);
     if (tried.fence) {
         memset(own, 0, sizeof(*own));
         receipt->fence = (uint64_t)tried.fence;
@@ -220,6 +254,11 @@ hf_status sql_try_acquire(struct hfi_conn *base, const struct hfi_claim *claim,
     if (err)
         err->status = HF_OK; /* of a deadlock that was gone through again */
     try_busy(conn, &note, &tried, busy);
+    busy->position = tried.place;
+    busy->left_ms = sql_queue_left(busy->left_ms, tried.place);
+    sql_queue_expect(conn, claim);
+    if (claim->owner)
+        busy->left_ms = sql_reenter_left(busy->left_ms);
     own->note = note;
     return HF_BUSY;
 }

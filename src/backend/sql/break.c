@@ -57,12 +57,16 @@ hf_status sql_free(struct hfi_conn *base, const char *key, uint64_t fence,
     struct sql_conn *conn = (struct sql_conn *)base;
     struct sql_call call = {.key = key, .number = (int64_t)fence};
     struct sql_answer answer = {0};
+    bool ours = false;
     hf_status st;
 
     if (!conn->texts[SQL_FREE])
         return free_session(conn, key, fence, deadline, err);
-    st = sql_run(conn, SQL_FREE, &call, &answer, deadline, err);
-    if (st || answer.affected || answer.rows)
+    if (conn->fair)
+        st = sql_queue_release(conn, key, "", fence, &ours, deadline, err);
+    else
+        st = sql_run(conn, SQL_FREE, &call, &answer, deadline, err);
+    if (st || ours || answer.affected || answer.rows)
         return st;
     st = conn->strategy == SQL_ROW
              ? HF_LOST

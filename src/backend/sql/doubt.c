@@ -45,6 +45,32 @@ void sql_doubt_add(struct sql_conn *conn, struct sql_session *session,
     pthread_mutex_unlock(&conn->mu);
 }
 
+void sql_doubt_statement(struct sql_session *session, enum sql_stmt stmt,
+                         const struct sql_call *call)
+{
+    size_t i;
+
+    switch (stmt) {
+    case SQL_TAKE_ALL:
+        for (i = 0; i < call->count; i++)
+            sql_doubt_add(session->conn, session,
+                          call->attempts[i].claim->token);
+        break;
+    case SQL_ACQUIRE:
+    case SQL_RETAKE:
+    case SQL_TAKE:
+    case SQL_JOIN:
+    case SQL_TICKET:
+    case SQL_ENTER:
+    case SQL_REENTER:
+    case SQL_TAKE_UP:
+        sql_doubt_add(session->conn, session, call->token);
+        break;
+    default:
+        break;
+    }
+}
+
 /* One of this token, taken out if `take`; NULL: there is none. */
 static struct sql_doubt *doubt_find(struct sql_conn *conn, const char *token,
                                     bool take)

@@ -33,14 +33,14 @@ hf_status sql_take_over(struct hfi_conn *base, const struct hfi_claim *claim,
     hf_status st;
 
     /* In the mode of the claim only: backend.h (16). */
-    if (sql_share_is(claim)) {
-        st = sql_share_take_over(conn, claim, token, receipt, deadline, err);
-        if (st != HF_LOST)
-            return st;
-    } else {
+    if (!sql_share_is(claim)) {
         st = sql_run(conn, SQL_TAKE, &call, &answer, deadline, err);
         if (st || answer.affected || answer.rows)
             return st;
     }
+    /* Also a plain one, if its owner id was joined: reenter.c. */
+    st = sql_share_take_over(conn, claim, token, receipt, deadline, err);
+    if (st != HF_LOST)
+        return st;
     return hfi_fail(err, HF_LOST, "%s: there is no such grant", base->endpoint);
 }

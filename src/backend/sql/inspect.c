@@ -47,9 +47,10 @@ static void seen_fill(const struct sql_conn *conn, const struct sql_cell *cells,
     info->held = ret->held; /* inspect.c (1) */
     info->broken = ret->held && ret->token[0] == '!';
     info->holders = info->held;
-    info->waiters = conn->strategy == SQL_ROW && cells[SQL_LOOK_WANTED].data
-                        ? (int32_t)cells[SQL_LOOK_WANTED].num
-                        : -1;
+    info->waiters =
+        (conn->fair || conn->strategy == SQL_ROW) && cells[SQL_LOOK_WANTED].data
+            ? (int32_t)cells[SQL_LOOK_WANTED].num
+            : -1;
     info->left_ms = info->since_ms = info->slot = -1;
     if (!info->held)
         return;
@@ -78,6 +79,7 @@ static void seen_fill_holder(const struct sql_conn *conn,
     ret->slot = ret->permits ? (int32_t)cells[SQL_LOOK_SLOT].num : -1;
     ret->shared = !ret->permits && !cells[SQL_LOOK_MODE].num;
     ret->kept = kept;
+    ret->waiters = -1; /* The row of the key tells. */
     if (kept)
         ret->takeover_ms = 0; /* share.c (7) */
 }
@@ -207,6 +209,7 @@ hf_status sql_holders(struct hfi_conn *base, const char *key, hf_holders_fn *fn,
     st = holders_find(&listing, key, &count, deadline, err);
     while ((item = listing_take(&listing))) {
         item->info.holders = count;
+        item->info.waiters = seen.info.waiters;
         more = more && !st && fn(arg, &item->info);
         hfi_free(item);
     }
@@ -243,10 +246,12 @@ hf_status sql_inspect(struct hfi_conn *base, const char *key,
     struct sql_conn *conn = (struct sql_conn *)base;
     struct sql_seen seen;
     uint64_t newest;
+    int32_t waiters;
     bool there = false;
     hf_status st = sql_inspect_row(conn, key, &seen, deadline, err);
 
     newest = seen.info.fence;
+    waiters = seen.info.waiters;
     if (!st && seen.held && seen.use >= 0) {
         seen.info = (struct hf_info){
             .left_ms = -1, .since_ms = -1, .waiters = -1, .slot = -1};
@@ -258,7 +263,8 @@ hf_status sql_inspect(struct hfi_conn *base, const char *key,
     if (st)
         return st;
     seen.info.size = ret->size;
-    ret->waiters = -1;
+    seen.info.waiters = waiters;
+    ret->waiters = conn->fair ? 0 : -1;
     if (seen.there)
         *ret = seen.info;
     return HF_OK;

@@ -334,18 +334,19 @@ void sql_prepare(struct sql_conn *conn, int64_t deadline)
 hf_status sql_create(struct sql_session *session, int64_t deadline,
                      struct hf_error *err)
 {
-    static const enum sql_stmt both[] = {SQL_CREATE, SQL_CREATE_FENCE};
+    static const enum sql_stmt all[] = {SQL_CREATE, SQL_CREATE_FENCE,
+                                        SQL_CREATE_QUEUE};
     struct sql_conn *conn = session->conn;
     struct sql_answer answer = {0};
     hf_status st = HF_OK;
     bool there = true;
     size_t i;
 
-    for (i = 0; !st && i < 2; i++) {
-        if (!conn->texts[both[i]])
+    for (i = 0; !st && i < sizeof(all) / sizeof(all[0]); i++) {
+        if (!conn->texts[all[i]])
             continue;
         do
-            st = conn->driver->run(session, both[i], NULL, &answer, deadline,
+            st = conn->driver->run(session, all[i], NULL, &answer, deadline,
                                    err);
         while (st && session->why == SQL_WHY_RETRY && !session->broken &&
                hfi_left_ms(deadline));
@@ -375,7 +376,8 @@ static void pool_leave(struct sql_conn *conn)
  * it. */
 static bool pool_makes_holders(enum sql_stmt stmt)
 {
-    return stmt == SQL_ENTER || stmt == SQL_DOWNGRADE || stmt == SQL_KEEP;
+    return stmt == SQL_ENTER || stmt == SQL_REENTER || stmt == SQL_DOWNGRADE ||
+           stmt == SQL_KEEP || stmt == SQL_ADMIT;
 }
 
 static hf_status pool_make_holders(struct sql_session *session, bool *there,
@@ -414,7 +416,7 @@ static hf_status pool_holders(struct sql_session *session, enum sql_stmt stmt,
     if (!st && !*there && pool_makes_holders(stmt)) {
         if (session->conn->create)
             st = pool_make_holders(session, there, deadline, err);
-        else
+        else if (stmt != SQL_REENTER) /* Nobody can be joined then. */
             st = hfi_fail(err, HF_INVALID,
                           "there is no table of holders, NAME_holders, and the "
                           "URL says create=no");
@@ -437,14 +439,14 @@ static hf_status pool_go(struct sql_session *session, enum sql_stmt stmt,
 
     if (st || !there) /* Where there is no table there are no holders. */
         return st;
+    hfi_traffic_add(&conn->base.traffic.requests, 1);
     st = conn->driver->run(session, stmt, call, answer, deadline, err);
     if (st && sql_is_of_holders(stmt) && session->why == SQL_WHY_TABLE) {
         session->holders = false;
         atomic_store(&conn->holders, false);
     }
-    if (st == HF_UNCERTAIN && (stmt == SQL_ACQUIRE || stmt == SQL_TAKE ||
-                               stmt == SQL_ENTER || stmt == SQL_TAKE_UP))
-        sql_doubt_add(conn, session, call->token);
+    if (st == HF_UNCERTAIN)
+        sql_doubt_statement(session, stmt, call);
     return st;
 }
 

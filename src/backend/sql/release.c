@@ -32,8 +32,12 @@ static hf_status release_row(struct sql_conn *conn,
 {
     struct sql_call call = {.key = claim->key, .token = token};
     struct sql_answer answer = {0};
-    hf_status st = sql_run(conn, SQL_RELEASE, &call, &answer, deadline, err);
+    hf_status st;
 
+    if (conn->fair)
+        return sql_queue_release(conn, claim->key, token, 0, ours, deadline,
+                                 err);
+    st = sql_run(conn, SQL_RELEASE, &call, &answer, deadline, err);
     *ours = *ours || answer.affected || answer.rows;
     return st;
 }
@@ -78,8 +82,10 @@ hf_status sql_release(struct hfi_conn *base, const struct hfi_claim *claim,
     if (st)
         return st;
     receipt->registered = false;
-    if (ours)
+    if (ours) {
+        sql_collect_some(conn, claim, deadline);
         return HF_OK;
+    }
     return hfi_fail(err, HF_LOST, "%s: the lock was not ours any more",
                     base->endpoint);
 }

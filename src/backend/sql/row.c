@@ -44,6 +44,16 @@
  *   server or an operator ends the session, of which we hear at once if the
  *   network lets us.
  *
+ * NO SHARING  A reader would be SELECT ... FOR SHARE, but
+ *   - PostgreSQL keeps the number of a group in a row that several share, and no
+ *     SQL tells who is in it.  So (7) could not be checked for a reader, nor
+ *     could one be listed, or ended by force, alone.  And a reader joins others
+ *     although a writer waits: readers that overlap would keep it out for ever.
+ *   - InnoDB keeps all row locks until the transaction ends, also those behind a
+ *     savepoint that is rolled back to: hf_downgrade() would have to end it, and
+ *     another writer could come in between.
+ *   test/sql/grants.c shows both.
+ *
  * LIMITS  A connection for each lock held and each key waited for.  A waiter
  *   stands in the server's queue, where a holder that lingers cannot see him.
  *   Unlike a lease, a row lock is free as soon as its session is: between the

@@ -13,7 +13,7 @@
 
 #include "base/banned.h"
 
-#define SCRIPT_PARAMS 8
+#define SCRIPT_PARAMS 11
 
 /* What stands for each parameter. */
 struct script_values {
@@ -46,34 +46,44 @@ static char *script_number(int64_t number)
 static void script_fill(const struct sql_driver *driver,
                         const struct sql_call *call, struct script_values *ret)
 {
-    const char *const strings[] = {call->key, call->token, NULL, call->owner,
-                                   call->note};
-    const int64_t numbers[] = {[2] = call->ttl_ms,
-                               [5] = call->queue,
-                               [6] = call->number,
-                               [7] = call->permits};
+    const char *const strings[SCRIPT_PARAMS] = {[0] = call->key,
+                                                [1] = call->token,
+                                                [3] = call->owner,
+                                                [4] = call->note,
+                                                [8] = call->channel};
+    const int64_t numbers[SCRIPT_PARAMS] = {
+        [2] = call->ttl_ms,  [5] = call->queue, [6] = call->number,
+        [7] = call->permits, [9] = call->nth,   [10] = call->place_ms};
     int i;
 
     for (i = 0; i < SCRIPT_PARAMS; i++) {
-        bool is_string = i < 2 || i == 3 || i == 4;
+        bool is_string = i < 2 || i == 3 || i == 4 || i == 8;
 
         if (!is_string)
             ret->texts[i] = script_number(numbers[i]);
         else if (strings[i])
-            ret->texts[i] = script_string(i == 1 ? driver->text : driver->bytes,
-                                          strings[i]);
+            ret->texts[i] = script_string(
+                i == 1 || i == 8 ? driver->text : driver->bytes, strings[i]);
         else
             ret->texts[i] = hfi_strdup("NULL");
     }
+}
+
+int sql_script_param(const char *at)
+{
+    static const char digits[] = "123456789ab";
+    const char *digit = *at == '$' && at[1] ? strchr(digits, at[1]) : NULL;
+
+    return digit ? (int)(digit - digits) + 1 : 0;
 }
 
 /* The value of the parameter that begins at `at`; NULL: there is none. */
 static const char *script_value(const struct script_values *values,
                                 const char *at)
 {
-    return *at == '$' && at[1] >= '1' && at[1] < '1' + SCRIPT_PARAMS
-               ? values->texts[at[1] - '1']
-               : NULL;
+    int n = sql_script_param(at);
+
+    return n ? values->texts[n - 1] : NULL;
 }
 
 char *sql_script(const struct sql_conn *conn, enum sql_stmt stmt,

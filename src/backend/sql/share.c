@@ -40,8 +40,8 @@
  *   who leave at once would all but one have to begin again; and a list of
  *   holders in the row of the key, since a renewal would write all of it.
  *
- * LIMITS  There is no queue: readers may have to wait as long as writers keep
- *   coming, and a permit that is given back goes to whoever asks first.
+ * LIMITS  Without a queue (queue.c) readers may have to wait as long as writers
+ *   keep coming, and a permit that is given back goes to whoever asks first.
  */
 #include "sql.h"
 
@@ -71,8 +71,8 @@ int32_t sql_share_use(const char *token, size_t len)
 
 /* ---- entering ---------------------------------------------------------- */
 
-static void enter_row(struct sql_answer *answer, const struct sql_cell *cells,
-                      int n)
+void sql_share_row(struct sql_answer *answer, const struct sql_cell *cells,
+                   int n)
 {
     const struct sql_cell *token = &cells[SQL_TRY_TOKEN];
     struct sql_tried *tried = answer->arg;
@@ -84,12 +84,15 @@ static void enter_row(struct sql_answer *answer, const struct sql_cell *cells,
     tried->version = cells[SQL_TRY_VERSION].num;
     tried->ttl_ms = cells[SQL_TRY_TTL].num;
     tried->slot = (int32_t)cells[SQL_TRY_SLOT].num;
+    tried->place = n > SQL_TRY_PLACE ? (int32_t)cells[SQL_TRY_PLACE].num : 0;
+    tried->again = cells[SQL_TRY_AGAIN].num != 0;
     tried->use = -1;
     if (token->data && token->len && token->data[0] == '*')
         tried->use = sql_share_use(token->data, token->len);
     else if (token->data)
         tried->use = 0;
-    if (!token->data || tried->left_ms < 0) /* share.c (5) */
+    if (n == SQL_TRY_COLUMNS && /* share.c (5) */
+        (!token->data || tried->left_ms < 0))
         tried->left_ms = SHARE_FREE_MS;
 }
 
@@ -97,7 +100,7 @@ hf_status sql_share_enter(struct sql_conn *conn, struct sql_call *call,
                           struct sql_tried *ret, int64_t deadline,
                           struct hf_error *err)
 {
-    struct sql_answer answer = {.row = enter_row, .arg = ret};
+    struct sql_answer answer = {.row = sql_share_row, .arg = ret};
     hf_status st = sql_run(conn, SQL_ENTER, call, &answer, deadline, err);
 
     if (!st && !answer.rows) /* The row of the key was deleted meanwhile. */

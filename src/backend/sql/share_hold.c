@@ -13,6 +13,15 @@
 
 #include "base/banned.h"
 
+void sql_said_row(struct sql_answer *answer, const struct sql_cell *cells,
+                  int n)
+{
+    int64_t *said = answer->arg;
+
+    if (n)
+        *said = cells[0].num;
+}
+
 /* A script about one grant: is it there? */
 static hf_status hold_run(struct sql_conn *conn, enum sql_stmt stmt,
                           const struct sql_call *call, bool *there,
@@ -96,7 +105,8 @@ hf_status sql_share_take_over(struct sql_conn *conn,
     struct sql_call call = {.key = claim->key,
                             .token = claim->token,
                             .note = token,
-                            .permits = claim->permits,
+                            .permits =
+                                sql_share_is(claim) ? claim->permits : -1,
                             .number = (int64_t)receipt->fence};
     struct sql_answer answer = {.row = hold_slot, .arg = receipt};
     hf_status st = sql_run(conn, SQL_TAKE_UP, &call, &answer, deadline, err);
@@ -114,15 +124,19 @@ hf_status sql_downgrade(struct hfi_conn *base, const struct hfi_claim *claim,
     struct sql_call call = {.key = claim->key,
                             .token = claim->token,
                             .number = (int64_t)receipt->fence};
-    bool there;
+    int64_t said = 0;
+    struct sql_answer answer = {.row = sql_said_row, .arg = &said};
     hf_status st;
 
     if (conn->strategy == SQL_ROW)
-        return hfi_fail(err, HF_UNSUPPORTED,
-                        "%s: strategy=row: has no shared locks",
-                        base->endpoint);
-    st = hold_run(conn, SQL_DOWNGRADE, &call, &there, deadline, err);
-    if (st || there)
+        return hfi_fail(err, HF_UNSUPPORTED, "%s: has no shared locks: %s",
+                        base->endpoint, base->be->no_shared);
+    st = sql_run(conn, SQL_DOWNGRADE, &call, &answer, deadline, err);
+    if (!st && said == 2) /* reenter.c */
+        return hfi_fail_joined(err, claim);
+    if (!st && said && conn->fair) /* They would ask by themselves. */
+        sql_queue_admit(conn, claim->key, deadline, NULL);
+    if (st || said)
         return st;
     return hfi_fail(err, HF_LOST, "%s: the lock was not ours any more",
                     base->endpoint);

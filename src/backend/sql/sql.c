@@ -3,8 +3,9 @@
  * sql.c - a lock is a row, on any SQL service: what strategies lease and version
  * promise, and opening and closing.
  *
- * ON THE WIRE  One row for each key that was ever locked, and one statement
- *   for each step, outside any transaction of the caller:
+ * ON THE WIRE  One row for each key that was locked, until collect.c removes
+ *   it, and one statement for each step, outside any transaction of the caller;
+ *   where somebody waits, see queue.c:
  *   acquire   insert the row, or change it if it is free, lapsed, or ours
  *   renew     change it if it has our token
  *   release   take the token out, if it is ours; the row and its fence stay
@@ -142,28 +143,31 @@ static void open_quote(const struct sql_conn *conn, char *buf, size_t size,
                  conn->schema[0] ? "." : "", quote, last, suffix, quote);
 }
 
-/* What @T, @F, @H, @C, @S and @N stand for. */
-#define OPEN_KINDS "TFHCSN"
-enum { OPEN_T, OPEN_F, OPEN_H, OPEN_C, OPEN_S, OPEN_N };
+/* What @T, @F, @H, @Q, @C, @S and @N stand for. */
+#define OPEN_KINDS "TFHQCSN"
+enum { OPEN_T, OPEN_F, OPEN_H, OPEN_Q, OPEN_C, OPEN_S, OPEN_N };
 struct open_names {
     char texts[sizeof(OPEN_KINDS) - 1][OPEN_QUOTED_MAX];
 };
 
-/* Of @{a@|b@}, the part that is not ours is passed over: what follows the sign
- * at `at`. */
-static const char *open_choose(const char *at, bool version)
+/* Of @{a@|b@} and @(a@), the part that is not ours is passed over: what follows
+ * the sign at `at`. */
+static const char *open_choose(const struct sql_conn *conn, const char *at)
 {
+    bool version = conn->strategy == SQL_VERSION;
     const char *end = at;
 
     if (at[1] == '{' && version)
         end = strstr(at, "@|");
     else if (at[1] == '|' && !version)
         end = strstr(at, "@}");
+    else if (at[1] == '(' && !conn->fair)
+        end = strstr(at, "@)");
     return end ? end + 1 : at + 1;
 }
 
-static char *open_text(const char *text, const struct open_names *names,
-                       bool version)
+static char *open_text(const struct sql_conn *conn, const char *text,
+                       const struct open_names *names)
 {
     static const char kinds[] = OPEN_KINDS;
     size_t size = strlen(text) + 1, len = 0;
@@ -176,8 +180,8 @@ static char *open_text(const char *text, const struct open_names *names,
     for (at = text; ret && *at; at++) {
         const char *kind = *at == '@' && at[1] ? strchr(kinds, at[1]) : NULL;
 
-        if (*at == '@' && at[1] && strchr("{|}", at[1])) {
-            at = open_choose(at, version);
+        if (*at == '@' && at[1] && strchr("{|}()", at[1])) {
+            at = open_choose(conn, at);
             continue;
         }
         if (!kind) {
@@ -191,32 +195,44 @@ static char *open_text(const char *text, const struct open_names *names,
     return ret;
 }
 
+/* The text of a statement with its signs; or NULL. */
+static const char *open_source(const struct sql_conn *conn, enum sql_stmt stmt)
+{
+    const struct sql_driver *driver = conn->driver;
+
+    return conn->fair && driver->queue[stmt]
+               ? driver->queue[stmt]
+               : driver->texts[conn->strategy][stmt];
+}
+
 static hf_status open_statements(struct sql_conn *conn, struct hf_error *err)
 {
-    const char *const *texts = conn->driver->texts[conn->strategy];
     const char *dot = strchr(conn->table, '.');
     const char *last = dot ? dot + 1 : conn->table;
-    struct open_names names = {0}, fence, holders;
+    struct open_names names = {0}, fence, holders, queue;
     int i;
 
     open_quote(conn, names.texts[OPEN_T], OPEN_QUOTED_MAX, "");
     open_quote(conn, names.texts[OPEN_F], OPEN_QUOTED_MAX, "_fence");
     open_quote(conn, names.texts[OPEN_H], OPEN_QUOTED_MAX, "_holders");
+    open_quote(conn, names.texts[OPEN_Q], OPEN_QUOTED_MAX, "_queue");
     snprintf(names.texts[OPEN_C], OPEN_QUOTED_MAX, "'%s'", conn->table);
     snprintf(names.texts[OPEN_S], OPEN_QUOTED_MAX, "%s", conn->home);
-    fence = holders = names;
+    fence = holders = queue = names;
     snprintf(names.texts[OPEN_N], OPEN_QUOTED_MAX, "'%s'", last);
     snprintf(fence.texts[OPEN_N], OPEN_QUOTED_MAX, "'%s_fence'", last);
     snprintf(holders.texts[OPEN_N], OPEN_QUOTED_MAX, "'%s_holders'", last);
+    snprintf(queue.texts[OPEN_N], OPEN_QUOTED_MAX, "'%s_queue'", last);
     for (i = 0; i < SQL_STMTS; i++) {
+        const char *text = open_source(conn, (enum sql_stmt)i);
         const struct open_names *own = i == SQL_VERIFY_FENCE     ? &fence
                                        : i == SQL_VERIFY_HOLDERS ? &holders
+                                       : i == SQL_VERIFY_QUEUE   ? &queue
                                                                  : &names;
 
-        if (!texts[i])
+        if (!text)
             continue;
-        conn->texts[i] =
-            open_text(texts[i], own, conn->strategy == SQL_VERSION);
+        conn->texts[i] = open_text(conn, text, own);
         if (!conn->texts[i])
             return hfi_nomem(err);
     }
@@ -239,6 +255,25 @@ static hf_status open_strategy(struct sql_conn *conn, const struct hfi_url *url,
     return HF_OK;
 }
 
+/* Strategy row has the server's own. */
+static hf_status open_queue(struct sql_conn *conn, const struct hfi_url *url,
+                            struct hf_error *err)
+{
+    static const char *const names[] = {"fair", "barge", NULL};
+    uint64_t id[2];
+    int i = 0;
+    hf_status st = hfi_url_word(url, "queue", names, &i, err);
+
+    conn->fair = conn->driver->queue && conn->strategy != SQL_ROW && !i;
+    conn->base.traits &= ~(unsigned)HF_TRAIT_QUEUED;
+    if (conn->fair)
+        conn->base.traits |= HF_TRAIT_QUEUED;
+    hfi_random(id, sizeof(id));
+    snprintf(conn->channel, sizeof(conn->channel), "hf:%016llx%016llx",
+             (unsigned long long)id[0], (unsigned long long)id[1]);
+    return st;
+}
+
 static hf_status open_options(struct sql_conn *conn, const struct hfi_url *url,
                               struct hf_error *err)
 {
@@ -249,7 +284,11 @@ static hf_status open_options(struct sql_conn *conn, const struct hfi_url *url,
     conn->create = true;
     if (!st)
         st = hfi_url_bool(url, "create", &conn->create, err);
-    return st ? st : open_strategy(conn, url, err);
+    if (!st)
+        st = hfi_url_keep(url, &conn->keep_ms, err);
+    if (!st)
+        st = open_strategy(conn, url, err);
+    return st ? st : open_queue(conn, url, err);
 }
 
 /* The first connection, which may tell where the table is. */
@@ -291,6 +330,45 @@ static hf_status open_table_verified(struct sql_conn *conn, int64_t deadline,
     return st || there ? st : sql_verify_unseen(conn, err);
 }
 
+/* Where the table of tickets is missing and is not to be made there is no
+ * queue, as before there was one. */
+static hf_status open_without_queue(struct sql_conn *conn, bool asked,
+                                    struct hf_error *err)
+{
+    int i;
+
+    if (asked)
+        return hfi_fail(err, HF_INVALID,
+                        "%s: there is no table of tickets, NAME_queue, and the "
+                        "URL says queue=fair and create=no",
+                        conn->base.endpoint);
+    for (i = 0; i < SQL_STMTS; i++) {
+        hfi_free(conn->texts[i]);
+        conn->texts[i] = NULL;
+    }
+    conn->fair = false;
+    conn->base.traits &= ~(unsigned)HF_TRAIT_QUEUED;
+    if (!conn->base.warning[0])
+        snprintf(conn->base.warning, sizeof(conn->base.warning),
+                 "there is no table of tickets, NAME_queue, and the URL says "
+                 "create=no: waiters are not served in order");
+    return open_statements(conn, err);
+}
+
+static hf_status open_queue_verified(struct sql_conn *conn,
+                                     const struct hfi_url *url,
+                                     int64_t deadline, struct hf_error *err)
+{
+    bool there = true;
+    hf_status st = conn->fair
+                       ? sql_verify_queue(conn, NULL, &there, deadline, err)
+                       : HF_OK;
+
+    if (st || there || conn->create)
+        return st;
+    return open_without_queue(conn, hfi_url_param(url, "queue", NULL), err);
+}
+
 hf_status sql_open(struct sql_conn *conn, const struct hfi_url *url,
                    const struct sql_driver *driver, int64_t deadline,
                    struct hf_error *err)
@@ -299,11 +377,13 @@ hf_status sql_open(struct sql_conn *conn, const struct hfi_url *url,
 
     conn->driver = driver;
     conn->timeout_ms = hfi_left_ms(deadline);
-    conn->spare = driver->sessions ? 0 : OPEN_SPARE;
+    conn->spare = driver->sessions ? 1 : OPEN_SPARE;
     hfi_link_init(&conn->idle);
     hfi_link_init(&conn->half);
     hfi_link_init(&conn->doubts);
     pthread_mutex_init(&conn->mu, NULL);
+    pthread_mutex_init(&conn->keep_mu, NULL);
+    atomic_init(&conn->uses, sql_collect_begin());
     hfi_cond_init(&conn->freed);
     conn->opened = true;
     st = sql_fds_open(conn) ? open_options(conn, url, err) : hfi_nomem(err);
@@ -312,6 +392,8 @@ hf_status sql_open(struct sql_conn *conn, const struct hfi_url *url,
             open_table(conn, hfi_url_param(url, "table", "holdfast_lock"), err);
     if (!st)
         st = open_connect(conn, deadline, err);
+    if (!st)
+        st = open_queue_verified(conn, url, deadline, err);
     if (!st)
         st = open_table_verified(conn, deadline, err);
     if (!st && conn->strategy == SQL_ROW)
@@ -335,6 +417,7 @@ void sql_close(struct sql_conn *conn)
     for (i = 0; i < SQL_STMTS; i++)
         hfi_free(conn->texts[i]);
     hfi_cond_fini(&conn->freed);
+    pthread_mutex_destroy(&conn->keep_mu);
     pthread_mutex_destroy(&conn->mu);
     conn->opened = false;
 }

@@ -4,13 +4,18 @@
  *
  *   sql.c      what is promised; the URL, the statements, opening and closing
  *   acquire.c  try_acquire      strategies lease and version
+ *   several.c  try_acquire_all
  *   renew.c    renew            many at once
  *   release.c  release
  *   handle.c   attach, take_over
  *   inspect.c  inspect, list, holders
  *   break.c    break_grant, free_grant
+ *   collect.c  collect          rows that nobody has used for long
+ *   queue.c    first come, first served: what is promised; waiting in line
  *   share.c    shared locks and permits: what is promised; taking one
  *   share_hold.c   and what is done with one that is held; downgrade, keep
+ *   reenter.c  owner ids that count across processes
+ *   promote.c  putting a waiter before the others
  *   script.c   several statements in one message
  *   row*.c     the same for strategy row: a lock held by an open transaction
  *   pool.c     sessions: a small pool, what is retried, making the table
@@ -39,13 +44,19 @@ enum sql_strategy { SQL_LEASE, SQL_VERSION, SQL_ROW, SQL_STRATEGIES };
 
 /* What a driver must be able to say.  A statement that a strategy does not
  * need is NULL.  In the text, @T is the table, @F the table of fences of
- * strategy row, @H that of holders of the others; as strings, @C is the table as
- * the URL names it, @S its schema and @N its name without that.  @{a@|b@} is b
- * with strategy version, else a. */
+ * strategy row, @H that of holders of the others, @Q that of their queue; as
+ * strings, @C is the table as the URL names it, @S its schema and @N its name
+ * without that.  @{a@|b@} is b with strategy version, else a; @(a@) is a where
+ * there is a queue, else nothing. */
 enum sql_stmt {
     SQL_CREATE,       /* the table, if it is not there; run without call */
     SQL_CREATE_FENCE, /* @F; run without call */
     SQL_ACQUIRE,      /* columns enum sql_try, or the fence as answer->id */
+    SQL_RETAKE,       /* where the row is there and free: the fence as column 0
+                       * or answer->id; else nothing is changed.  NULL:
+                       * SQL_ACQUIRE costs no more */
+    SQL_MAKE_ALL,     /* rows of the keys that `token` lists; several.c */
+    SQL_TAKE_ALL,     /* take those that are free: columns name and fence */
     SQL_RENEW,        /* changes one row if token and fence hold */
     SQL_RENEW_MANY,   /* the same for call->items, as many rows as hold; it may
                        * pass over rows that others have locked, and return
@@ -74,23 +85,50 @@ enum sql_stmt {
     SQL_SHOW,         /* for a driver whose SQL_VERIFY does not see all */
     SQL_SHOW_FENCE,
 
+    SQL_COLLECT_LOOK, /* keys behind `key`, and whether they are idle */
+    SQL_COLLECT,      /* remove those, up to `owner` */
+
+    /* What follows is about @Q; see queue.c.  From SQL_TICKET on, scripts. */
+    SQL_COLLECT_QUEUE, /* remove what has lapsed for long */
+    SQL_PEEK,          /* as SQL_JOIN, and changes nothing */
+    SQL_WAITERS,       /* columns enum sql_waiter, in their order */
+    SQL_OBSERVE,       /* `queue`: `key` is a prefix; `note` is the channel; or
+                        * run without call, for a driver that writes no row */
+    SQL_UNOBSERVE,
+    SQL_CREATE_QUEUE, /* run without call */
+    SQL_VERIFY_QUEUE, /* as SQL_VERIFY for @Q, which is @N there */
+    SQL_SHOW_QUEUE,
+    SQL_TICKET,  /* as SQL_JOIN where others wait already; or no row */
+    SQL_JOIN,    /* columns enum sql_try */
+    SQL_HAND,    /* as SQL_PASS where others wait; or no row */
+    SQL_PASS,    /* columns enum sql_pass, if the token was there, or the
+                 * fence */
+    SQL_PROMOTE, /* 1: `note` is the first who waits; 2: nobody is called so; no
+                  * row: it is not held; see promote.c */
+    SQL_LINGER,  /* a row if somebody waits */
+
     /* What follows is about @H; see share.c.  All of it but the last two are
      * scripts: several statements that are one transaction, of which those
      * count that return a column `hf`. */
     SQL_CREATE_HOLDERS, /* run without call */
     SQL_VERIFY_HOLDERS, /* as SQL_VERIFY for @H, which is @N there */
     SQL_SHOW_HOLDERS,
-    SQL_ENTER,       /* columns enum sql_try */
-    SQL_DOOR,        /* 1 if the key has become free; what is left in ms */
-    SQL_DOOR_END,    /* nobody is to be kept out any longer */
-    SQL_STAY,        /* a row if token and fence hold */
-    SQL_LEAVE,       /* a row if the token was there, or the fence */
-    SQL_SPOIL,       /* as SQL_BREAK; a row if that is so */
-    SQL_TAKE_UP,     /* as SQL_TAKE; a row, column 1 is the slot */
-    SQL_DOWNGRADE,   /* a row if it shares */
-    SQL_KEEP,        /* a row if it is kept */
-    SQL_HOLDERS,     /* columns enum sql_inspect_row, all of `key` */
-    SQL_HOLDERS_ALL, /* the same by prefix, in the order of their keys */
+    SQL_ENTER,           /* columns enum sql_try */
+    SQL_REENTER,         /* columns fence, or 0, and whether the owner id has it
+                          * in the other mode; see reenter.c */
+    SQL_ADMIT,           /* a row if it is to be run again */
+    SQL_DOOR,            /* 1 if the key has become free; what is left in ms */
+    SQL_DOOR_END,        /* nobody is to be kept out any longer */
+    SQL_STAY,            /* a row if token and fence hold */
+    SQL_LEAVE,           /* a row if the token was there, or the fence */
+    SQL_SPOIL,           /* as SQL_BREAK; a row if that is so */
+    SQL_TAKE_UP,         /* as SQL_TAKE; a row, column 1 is the slot */
+    SQL_DOWNGRADE,       /* 1 if it shares, 2 if others have it with us */
+    SQL_KEEP,            /* a row if it is kept */
+    SQL_PROMOTE_HOLDER,  /* as SQL_PROMOTE */
+    SQL_HOLDERS,         /* columns enum sql_inspect_row, all of `key` */
+    SQL_HOLDERS_ALL,     /* the same by prefix, in the order of their keys */
+    SQL_COLLECT_HOLDERS, /* remove those whose key nobody shares */
     SQL_STMTS
 };
 
@@ -101,22 +139,27 @@ static inline bool sql_is_of_holders(enum sql_stmt stmt)
 
 static inline bool sql_is_script(enum sql_stmt stmt)
 {
-    return sql_is_of_holders(stmt) && stmt < SQL_HOLDERS;
+    return (sql_is_of_holders(stmt) && stmt < SQL_HOLDERS) ||
+           (stmt >= SQL_TICKET && stmt <= SQL_LINGER);
 }
 
 /* Parameters: $1 key, $2 token, $3 ttl_ms, $4 owner, $5 note, $6 queue,
- * $7 number; in scripts $8 permits.  A statement that has none of a kind just
- * does not name it. */
+ * $7 number; in scripts $8 permits, $9 channel, $a nth, $b place_ms.  A
+ * statement that has none of a kind just does not name it. */
 struct sql_call {
     const char *key, *token, *owner, *note; /* NULL is NULL */
     int64_t ttl_ms;
-    bool queue;     /* shall wait; with SQL_RENEW: may shorten the lease */
-    int64_t number; /* a version, a fence, a session */
-    int32_t permits;
+    bool queue;          /* shall wait; with SQL_RENEW: may shorten the lease */
+    int64_t number;      /* a version, a fence, a session */
+    int32_t permits;     /* with a queue -1 of a plain claim */
+    uint32_t nth;        /* try */
+    int64_t place_ms;    /* how long a ticket lasts */
+    const char *channel; /* where the waiter hears; NULL: nowhere */
 
     /* Of SQL_RENEW_MANY: the grants, in the order of their keys; their lists
      * fit into SQL_MANY_TEXT bytes, and there is room for a statement too. */
     struct hfi_renewal *const *items;
+    const struct hfi_attempt *attempts; /* of SQL_TAKE_ALL */
     size_t count;
     char *room;
 };
@@ -131,14 +174,24 @@ struct sql_cell {
 };
 
 enum sql_try {
-    SQL_TRY_FENCE, /* 0: busy */
+    SQL_TRY_FENCE, /* 0: busy; -1: ours, and broken; queue.c (9) */
     SQL_TRY_LEFT,
     SQL_TRY_VERSION,
     SQL_TRY_TTL,
     SQL_TRY_AGAIN, /* it changed under our hands */
     SQL_TRY_SLOT,
     SQL_TRY_TOKEN, /* that keeps us out; SQL_ACQUIRE: only one with a '*' */
-    SQL_TRY_COLUMNS
+    SQL_TRY_COLUMNS,
+    SQL_TRY_PLACE = SQL_TRY_COLUMNS, /* in the queue, where there is one */
+    SQL_TRY_QUEUE_COLUMNS
+};
+
+enum sql_pass {
+    SQL_PASSED,
+    SQL_PASS_ADMIT,  /* others may go in: SQL_ADMIT */
+    SQL_PASS_WANTED, /* others wait */
+    SQL_PASS_NOBODY, /* a token that was passed the lock and does not want it */
+    SQL_PASS_COLUMNS
 };
 
 enum sql_inspect_row {
@@ -158,6 +211,16 @@ enum sql_inspect_row {
     SQL_LOOK_MODE,
     SQL_LOOK_KEPT,
     SQL_HOLDER_COLUMNS
+};
+
+enum sql_waiter {
+    SQL_WAITER_TOKEN,
+    SQL_WAITER_OWNER,
+    SQL_WAITER_NOTE,
+    SQL_WAITER_KIND,  /* -1 plain, 0 shared, else its permits */
+    SQL_WAITER_SINCE, /* ms; NULL: unknown */
+    SQL_WAITER_LEFT,  /* ms */
+    SQL_WAITER_COLUMNS
 };
 
 /* What is wrong with a table, in words; NULL: nothing. */
@@ -211,7 +274,8 @@ struct sql_driver {
     const char *name;
     const char *quote; /* of an identifier: one or two characters */
     const char *const *texts[SQL_STRATEGIES]; /* NULL: see `refusal` */
-    const char *refusal;                      /* why there is no row */
+    const char *const *queue; /* in place of those where there is a queue */
+    const char *refusal;      /* why there is no row */
     const char *bytes[2], *text[2]; /* around hex digits in a script; NULL: the
                                      * driver binds the parameters */
     const char *home;  /* @S of a table without a schema; NULL: connect()
@@ -268,9 +332,14 @@ struct sql_driver {
 };
 
 /* Traits of strategies lease and version, and why row lacks them. */
-#define SQL_SHARING (HF_TRAIT_SHARED | HF_TRAIT_PERMITS | HF_TRAIT_MIN_HOLD)
+#define SQL_SHARING                                                            \
+    (HF_TRAIT_SHARED | HF_TRAIT_PERMITS | HF_TRAIT_MIN_HOLD |                  \
+     HF_TRAIT_REENTRANT)
 #define SQL_NO_PERMITS                                                         \
     "with strategy=row a lock is a row that one transaction has locked"
+#define SQL_NO_WEAKER                                                           \
+    "with strategy=row a transaction cannot weaken the lock of a row, so that " \
+    "a downgrade would let others in"
 #define SQL_NO_MIN_HOLD "with strategy=row a lock ends with its connection"
 
 struct sql_row_state;
@@ -279,9 +348,14 @@ struct row_lock;
 /* What a claim that waits has seen, until it is granted. */
 struct sql_note {
     int64_t version, since;
+    int64_t place_at; /* of a waiter that polls: since when it is there */
+    int32_t place;
     int64_t marked_at; /* when it last did so */
     bool busy;         /* look before the next try */
     bool marked;       /* keeps others from sharing the key; share.c (5) */
+    bool in_line;      /* has a ticket, or may have one */
+    bool given;        /* has told the core that it was passed the lock */
+    bool shared;       /* has found that others share the key */
 };
 
 /* receipt->own: `row` if `registered` with strategy row, else `note`. */
@@ -292,15 +366,25 @@ struct sql_grant {
 
 struct sql_fd;
 
-#define SQL_TABLE_MAX  104
-#define SQL_SCHEMA_MAX 136
+/* Of keys, by their hash; see queue.c (7) and (8). */
+#define SQL_HOT   256
+#define SQL_KNOWN 1024
+
+#define SQL_CHANNEL_MAX 96
+#define SQL_TABLE_MAX   104
+#define SQL_SCHEMA_MAX  136
 
 struct sql_conn {
     struct hfi_conn base;
     const struct sql_driver *driver;
     enum sql_strategy strategy;
-    bool opened;         /* the mutex and the condition are there */
-    bool create;         /* make the table if it is missing */
+    bool opened;                   /* the mutex and the condition are there */
+    bool create;                   /* make the table if it is missing */
+    bool fair;                     /* there is a queue */
+    atomic_uchar hot[SQL_HOT];     /* of the hash of a key: others wanted it */
+    atomic_uint known[SQL_KNOWN];  /* hashes of keys that we had lately */
+    char channel[SQL_CHANNEL_MAX]; /* where our waiters hear, */
+    atomic_bool hears;             /* if they do */
     atomic_bool holders; /* with verify_once: @H is there and was verified */
     int64_t timeout_ms;
     char table[SQL_TABLE_MAX];   /* as the URL names it, checked */
@@ -319,13 +403,20 @@ struct sql_conn {
     struct hfi_link doubts; /* of doubt.c */
     struct sql_fd *fds;     /* of fds.c */
 
+    int64_t keep_ms;  /* how long a row stays that nobody uses; 0: for ever */
+    atomic_uint uses; /* releases, for sql_collect_some() */
+    atomic_bool sharing; /* some of them were of @H */
+    pthread_mutex_t keep_mu;
+    bool keep_began;                /* guarded by that, as is */
+    char keep_from[HF_KEY_MAX + 1]; /* rows up to this key were looked at */
+
     struct sql_row_state *row;
 };
 
 /* ---- sql.c ------------------------------------------------------------- */
 
 /* The options that all three have; a driver's list begins with them. */
-#define SQL_OPTIONS "table", "strategy", "create", "pool"
+#define SQL_OPTIONS "table", "strategy", "create", "pool", "queue", "keep"
 
 hf_status sql_open(struct sql_conn *, const struct hfi_url *,
                    const struct sql_driver *, int64_t deadline,
@@ -362,6 +453,9 @@ hf_status sql_create(struct sql_session *, int64_t deadline, struct hf_error *);
 char *sql_script(const struct sql_conn *, enum sql_stmt,
                  const struct sql_call *);
 
+/* The number of the parameter that begins at `at`; 0: there is none. */
+int sql_script_param(const char *at);
+
 /* ---- verify.c ---------------------------------------------------------- */
 
 /* Is the table, or both of strategy row, all that the statements rely on?  Asked
@@ -377,6 +471,10 @@ hf_status sql_verify_session(struct sql_session *, bool *there,
 hf_status sql_verify_holders(struct sql_session *, bool *there,
                              int64_t deadline, struct hf_error *);
 
+/* The same for @Q; `session` NULL: in one of the pool. */
+hf_status sql_verify_queue(struct sql_conn *, struct sql_session *, bool *there,
+                           int64_t deadline, struct hf_error *);
+
 /* A table that was just used or made, and that nobody else could see. */
 hf_status sql_verify_unseen(const struct sql_conn *, struct hf_error *);
 
@@ -389,6 +487,10 @@ hf_status sql_verify_row(const struct sql_conn *, const struct sql_cell *,
 /* The statement for this token was not answered in that session. */
 void sql_doubt_add(struct sql_conn *, struct sql_session *, const char *token);
 bool sql_doubt_is(struct sql_conn *, const char *token);
+
+/* The same for each token for which this statement may take a lock. */
+void sql_doubt_statement(struct sql_session *, enum sql_stmt,
+                         const struct sql_call *);
 
 /* Make sure that none of them can arrive any more. */
 hf_status sql_doubt_end(struct sql_conn *, const char *token, int64_t deadline,
@@ -406,8 +508,7 @@ void sql_after_fork_child(struct hfi_conn *); /* hfi_backend.forget */
 /* Does the claim hold the key, and not only wait for it? */
 static inline bool sql_holds(const struct hfi_receipt *receipt)
 {
-    return receipt->registered &&
-           !((const struct sql_grant *)receipt->own)->note.marked;
+    return receipt->registered && receipt->fence;
 }
 
 /* ---- inspect.c --------------------------------------------------------- */
@@ -428,6 +529,8 @@ hf_status sql_inspect(struct hfi_conn *, const char *key, struct hf_info *,
                       int64_t deadline, struct hf_error *);
 hf_status sql_list(struct hfi_conn *, const char *prefix, hf_list_fn *,
                    void *arg, int64_t deadline, struct hf_error *);
+hf_status sql_waiters(struct hfi_conn *, const char *key, hf_waiters_fn *,
+                      void *arg, int64_t deadline, struct hf_error *);
 hf_status sql_holders(struct hfi_conn *, const char *key, hf_holders_fn *,
                       void *arg, int64_t deadline, struct hf_error *);
 
@@ -449,15 +552,69 @@ hf_status sql_try_acquire(struct hfi_conn *, const struct hfi_claim *,
 /* How long a version must have stood still.  sql.c (4) */
 int64_t sql_patience(int64_t ttl_ms);
 
+struct sql_tried;
+
+/* Take the row of a key that is free, and for which nobody waits, by one
+ * statement; `again` if that is not all that may be tried. */
+hf_status sql_try_free(struct sql_conn *, const struct sql_call *,
+                       struct sql_tried *ret, int64_t deadline,
+                       struct hf_error *);
+
 /* One try, as the statement or a look tells it. */
 struct sql_tried {
-    int64_t fence, left_ms, version, ttl_ms;
+    int64_t fence; /* 0: busy; -1: ours, and broken */
+    int64_t left_ms, version, ttl_ms;
     int64_t mine; /* the fence, if a look has found our own token */
     int32_t slot;
-    int32_t use; /* with how many permits others have it; -1: nobody has, or,
+    int32_t use;   /* with how many permits others have it; -1: nobody has, or,
                   * to a plain claim, a plain one */
+    int32_t place; /* in the queue */
     bool again;
 };
+
+/* ---- several.c --------------------------------------------------------- */
+
+hf_status sql_try_acquire_all(struct hfi_conn *, struct hfi_attempt *, size_t n,
+                              int64_t deadline, struct hf_error *);
+
+/* ---- queue.c ----------------------------------------------------------- */
+
+/* How long who was passed the lock has it until it is renewed, at most; the
+ * statements know it, too. */
+#define SQL_GIFT_MS 5000
+
+/* One try, where there is a queue. */
+hf_status sql_queue_try(struct sql_conn *, const struct hfi_claim *,
+                        struct sql_call *, struct sql_note *,
+                        struct sql_tried *ret, int64_t deadline,
+                        struct hf_error *);
+
+/* Keys for which others waited lately, and keys that are known to have a row:
+ * queue.c (7) and (8). */
+bool sql_queue_is_hot(struct sql_conn *, const char *key);
+bool sql_queue_knows(struct sql_conn *, const char *key);
+void sql_queue_know(struct sql_conn *, const char *key, bool known);
+
+/* When a waiter at this place asks again although it hears nothing. */
+int64_t sql_queue_left(int64_t left_ms, int32_t place);
+
+/* The claim was told that the lock is busy: one that polls slowly asks soon
+ * enough to keep its place. */
+void sql_queue_expect(struct sql_conn *, const struct hfi_claim *);
+
+/* Give back a plain lock or a ticket, or what has this fence; *ours: it was
+ * there. */
+hf_status sql_queue_release(struct sql_conn *, const char *key,
+                            const char *token, uint64_t fence, bool *ours,
+                            int64_t deadline, struct hf_error *);
+
+/* Let in who can go in. */
+hf_status sql_queue_admit(struct sql_conn *, const char *key, int64_t deadline,
+                          struct hf_error *);
+
+/* The holder lingers: *wanted, somebody waits already. */
+hf_status sql_queue_linger(struct sql_conn *, const struct hfi_claim *,
+                           bool *wanted, int64_t deadline, struct hf_error *);
 
 /* ---- share.c ----------------------------------------------------------- */
 
@@ -470,6 +627,9 @@ static inline bool sql_share_is(const struct hfi_claim *claim)
 {
     return claim->shared || claim->permits;
 }
+
+/* A row of enum sql_try, for struct sql_tried. */
+void sql_share_row(struct sql_answer *, const struct sql_cell *, int n);
 
 /* One try of such a claim. */
 hf_status sql_share_enter(struct sql_conn *, struct sql_call *,
@@ -484,7 +644,21 @@ hf_status sql_share_door(struct sql_conn *, const struct hfi_claim *,
 void sql_share_door_end(struct sql_conn *, const struct hfi_claim *,
                         int64_t deadline);
 
+/* ---- reenter.c --------------------------------------------------------- */
+
+/* The claim has an owner id and was not granted: join those who hold under it,
+ * then `tried` has the fence; or HF_INVALID if they hold in the other mode. */
+hf_status sql_reenter(struct sql_conn *, const struct hfi_claim *,
+                      struct sql_tried *tried, int64_t deadline,
+                      struct hf_error *);
+
+/* When a claim with an owner id asks again although it hears nothing. */
+int64_t sql_reenter_left(int64_t left_ms);
+
 /* ---- share_hold.c ------------------------------------------------------ */
+
+/* A row of one number, for an int64_t. */
+void sql_said_row(struct sql_answer *, const struct sql_cell *, int n);
 
 /* HF_OK or, without a text, HF_LOST. */
 hf_status sql_share_renew(struct sql_conn *, struct hfi_renewal *,
@@ -515,6 +689,27 @@ hf_status sql_release(struct hfi_conn *, const struct hfi_claim *,
 
 /* The token as break leaves it.  sql.c (6) */
 void sql_spoil(char ret[HFI_TOKEN_LEN + 2], const char *token);
+
+/* ---- promote.c ---------------------------------------------------------- */
+
+hf_status sql_promote(struct hfi_conn *, const struct hfi_claim *,
+                      struct hfi_receipt *, const char *heir, int64_t deadline,
+                      struct hf_error *);
+
+/* ---- collect.c ---------------------------------------------------------- */
+
+/* Where a client begins to count, by chance: of many that release once, some
+ * look. */
+unsigned sql_collect_begin(void);
+
+/* The claim was given back: now and then look at a few rows and remove those
+ * that nobody has used for `keep`. */
+void sql_collect_some(struct sql_conn *, const struct hfi_claim *,
+                      int64_t deadline);
+
+hf_status sql_collect(struct hfi_conn *, int64_t older_ms, bool dry_run,
+                      struct hf_collected *, int64_t deadline,
+                      struct hf_error *);
 
 /* ---- handle.c ---------------------------------------------------------- */
 

@@ -104,9 +104,18 @@ static hf_status verify_both(struct sql_conn *conn, struct sql_session *session,
 
     *there = true;
     st = verify_one(conn, session, SQL_VERIFY, there, deadline, err);
+    if (!st)
+        st = verify_one(conn, session, SQL_VERIFY_FENCE, there, deadline, err);
     return st ? st
-              : verify_one(conn, session, SQL_VERIFY_FENCE, there, deadline,
+              : verify_one(conn, session, SQL_VERIFY_QUEUE, there, deadline,
                            err);
+}
+
+hf_status sql_verify_queue(struct sql_conn *conn, struct sql_session *session,
+                           bool *there, int64_t deadline, struct hf_error *err)
+{
+    *there = true;
+    return verify_one(conn, session, SQL_VERIFY_QUEUE, there, deadline, err);
 }
 
 hf_status sql_verify(struct sql_conn *conn, bool *there, int64_t deadline,

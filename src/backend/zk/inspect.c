@@ -3,6 +3,7 @@
  * inspect.c - inspect and list.
  *
  * Looking reads and nothing else, from whichever server we are connected to.
+ * What is observed is read with a watch (observe.c).
  */
 #include "zk.h"
 
@@ -55,30 +56,34 @@ static hf_status inspect_node(struct zk_session *ses, const char *path,
                               struct hf_info *ret, int64_t deadline,
                               bool *there, struct hf_error *err)
 {
-    struct zk_batch *reqs = zk_batch_new(ses, 1);
+    struct zk_batch *reqs = zk_batch_new(ses, 2);
     hf_status st = HF_OK;
+    size_t at;
 
     if (!reqs)
         return hfi_nomem(err);
-    zk_get(reqs, path, false);
+    if (ses->conn->single && zk_is_observed(ses->conn, path, true))
+        zk_exists(reqs, path, true); /* A watch also if it is not there. */
+    zk_get(reqs, path, zk_is_observed(ses->conn, path, false));
+    at = reqs->n - 1;
     *there = false;
     if (zk_batch_wait(reqs, deadline)) {
         st = zk_inspect_none(ses->conn, err);
-    } else if (reqs->ops[0].rc == ZOK) {
-        *there = zk_inspect_holds(ses->conn, &reqs->ops[0]);
+    } else if (reqs->ops[at].rc == ZOK) {
+        *there = zk_inspect_holds(ses->conn, &reqs->ops[at]);
         if (*there)
-            zk_inspect_describe(ret, &reqs->ops[0]);
-    } else if (reqs->ops[0].rc != ZNONODE) {
-        st = zk_inspect_status(ses->conn, reqs->ops[0].rc, err);
+            zk_inspect_describe(ret, &reqs->ops[at]);
+    } else if (reqs->ops[at].rc != ZNONODE) {
+        st = zk_inspect_status(ses->conn, reqs->ops[at].rc, err);
     }
     zk_batch_end(reqs);
     return st;
 }
 
 /* The children of a key, after a sync.  *ret is to be ended by the caller. */
-hf_status zk_inspect_children(struct zk_session *ses, const char *path,
-                              int64_t deadline, struct zk_batch **ret,
-                              struct hf_error *err)
+static hf_status inspect_children(struct zk_session *ses, const char *path,
+                                  int64_t deadline, struct zk_batch **ret,
+                                  struct hf_error *err)
 {
     struct zk_batch *reqs = zk_batch_new(ses, 2);
     hf_status st = HF_OK;
@@ -86,7 +91,7 @@ hf_status zk_inspect_children(struct zk_session *ses, const char *path,
     if (!reqs)
         return hfi_nomem(err);
     zk_sync(reqs, path);
-    zk_children(reqs, path, false);
+    zk_children(reqs, path, zk_is_observed(ses->conn, path, false));
     if (zk_batch_wait(reqs, deadline))
         st = zk_inspect_none(ses->conn, err);
     else if (reqs->ops[1].rc != ZNONODE)
@@ -95,6 +100,46 @@ hf_status zk_inspect_children(struct zk_session *ses, const char *path,
         zk_batch_end(reqs);
     else
         *ret = reqs;
+    return st;
+}
+
+/* Hear of it when the node is made, if it is not there; *made: it was just
+ * now. */
+static hf_status inspect_await(struct zk_session *ses, const char *path,
+                               int64_t deadline, bool *made,
+                               struct hf_error *err)
+{
+    struct zk_batch *reqs = zk_batch_new(ses, 1);
+    hf_status st = HF_OK;
+
+    if (!reqs)
+        return hfi_nomem(err);
+    zk_exists(reqs, path, true);
+    if (zk_batch_wait(reqs, deadline))
+        st = zk_inspect_none(ses->conn, err);
+    else if (reqs->ops[0].rc != ZNONODE)
+        st = zk_inspect_status(ses->conn, reqs->ops[0].rc, err);
+    *made = !st && reqs->ops[0].rc == ZOK;
+    zk_batch_end(reqs);
+    return st;
+}
+
+hf_status zk_inspect_children(struct zk_session *ses, const char *path,
+                              int64_t deadline, struct zk_batch **ret,
+                              struct hf_error *err)
+{
+    bool made = true;
+    hf_status st = HF_OK;
+
+    while (made && !st) {
+        st = inspect_children(ses, path, deadline, ret, err);
+        if (st || (*ret)->ops[1].rc != ZNONODE ||
+            !zk_is_observed(ses->conn, path, true))
+            return st;
+        st = inspect_await(ses, path, deadline, &made, err);
+        if (st || made)
+            zk_batch_end(*ret);
+    }
     return st;
 }
 
@@ -201,9 +246,11 @@ static hf_status group_ask(struct zk_session *ses, char *const *paths, size_t n,
         return hfi_nomem(err);
     for (i = 0; i < n; i++)
         if (children)
-            zk_children(reqs, paths[i], false);
+            zk_children(reqs, paths[i],
+                        zk_is_observed(ses->conn, paths[i], false));
         else
-            zk_get(reqs, paths[i] ? paths[i] : "/", false);
+            zk_get(reqs, paths[i] ? paths[i] : "/",
+                   paths[i] && zk_is_observed(ses->conn, paths[i], false));
     if (zk_batch_wait(reqs, deadline)) {
         zk_batch_end(reqs);
         return zk_inspect_none(ses->conn, err);

@@ -11,6 +11,12 @@
  *      it expects (downgrade.c (2)).
  *  (3) An owner id that holds in the other mode is refused: it would wait for
  *      itself.
+ *  (4) In a queue a claim joins only a holder with a lower number than its own.
+ *      Several readers of one owner id come to hold at the same moment when the
+ *      writer before them leaves, each with its own number.  The lowest number
+ *      stays and is granted, and every join of the others lowers theirs.  If they
+ *      also joined higher ones, they would change places without end.  A claim
+ *      with a lower number than a holder of its mode holds by itself (rank.c (2)).
  */
 #include "zk.h"
 
@@ -146,17 +152,15 @@ hf_status zk_join_owner(struct zk_session *ses, struct zk_node *node,
                         const struct zk_rank *rank, int64_t deadline,
                         bool *again, struct hf_error *err)
 {
-    int32_t own = 0, number = 0;
     char prefix[ZK_NAME_MAX];
     hf_status st = HF_OK;
     int i;
 
     zk_node_prefix(ses->conn, prefix, claim);
-    zk_number(rank->own, &own);
     for (i = 0; i < names->count && !st && !*again; i++)
         if (zk_rank_holds(rank, names->data[i]) &&
             zk_name_owned_alike(names->data[i], prefix) &&
-            zk_number(names->data[i], &number) && number != own)
+            zk_rank_before(rank, names->data[i])) /* join.c (4) */
             st = join_one(ses, node, claim, names->data[i], deadline, again,
                           err);
     return st;

@@ -10,6 +10,9 @@
  *   recipe=sequential
  *     exclusive         _c_UUID-lock-0000000007          UUID__lock__0000000007
  *     shared            _c_UUID-shared-lock-0000000007   UUID-shared__lock__0...
+ *   recipe=latch
+ *     exclusive         _c_UUID-latch-0000000007         (as sequential)
+ *     shared            _c_UUID-shared-latch-0000000007
  *   recipe=readwrite
  *     exclusive         _c_UUID-__WRIT__0000000007       UUID__lock__0000000007
  *     shared            _c_UUID-__READ__0000000007       UUID__rlock__0000000007
@@ -19,10 +22,10 @@
  * of shared locks join whom they find with -o.  Both peers look only at what
  * stands at the end.
  *
- * No name serves both kinds of a peer's locks: a mutex does not see the nodes
- * of a read-write lock on the same path, nor the other way round, because each
- * looks for its own word alone.  So the recipe tells which of the two others
- * use.  With recipe=sequential a mutex of theirs waits for our shared nodes as
+ * No name serves all kinds of a peer's locks: a mutex does not see the nodes
+ * of a read-write lock or a latch on the same path, nor the other way round,
+ * because each looks for its own word alone.  So the recipe tells which of them
+ * others use.  With recipe=sequential a mutex of theirs waits for our shared nodes as
  * for any other; with recipe=readwrite their readers and ours hold together.
  *
  * INVARIANTS
@@ -165,6 +168,8 @@ static const char *name_word(const struct zk_conn *zc, bool shared)
         return shared ? "-shared__lock__" : "__lock__";
     if (zc->readwrite)
         return shared ? "-__READ__" : "-__WRIT__";
+    if (zc->latch)
+        return shared ? "-shared-latch-" : "-latch-";
     return shared ? "-shared-lock-" : "-lock-";
 }
 
@@ -281,15 +286,13 @@ static bool name_tagged(const char *name, const char *at)
  * names.c (1), (3) */
 bool zk_contender(const char *name, int32_t *number, bool *shared)
 {
-    /* Ours and Curator's, kazoo's, and those of Curator's read-write locks. */
+    /* Ours and Curator's, its LeaderLatch's, kazoo's, and those of Curator's
+     * read-write locks. */
     static const struct {
         const char *text;
         bool shared;
-    } words[] = {{"lock-", false},
-                 {"__lock__", false},
-                 {"__rlock__", true},
-                 {"__READ__", true},
-                 {"__WRIT__", false}};
+    } words[] = {{"lock-", false},    {"latch-", false},  {"__lock__", false},
+                 {"__rlock__", true}, {"__READ__", true}, {"__WRIT__", false}};
     const char *at, *text;
     size_t i;
 

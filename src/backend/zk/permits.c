@@ -326,7 +326,9 @@ static hf_status permits_confirm(struct zk_session *ses, struct zk_node *node,
             st = zk_status(ses->conn, reqs->ops[i].rc, "inspect", err);
     if (!st && (reqs->ops[1].rc || reqs->ops[1].stat.ephemeralOwner != ses->id))
         zk_forget_node(ses->conn, node, again);
-    else if (!st && !node->held)
+    else if (!st)
+        st = zk_check_unbroken(ses->conn, &reqs->ops[1], err);
+    if (!st && !*again && !node->held)
         st = zk_use_as_permits(ses, node, claim, &reqs->ops[2].names, deadline,
                                err);
     zk_batch_end(reqs);
@@ -335,20 +337,6 @@ static hf_status permits_confirm(struct zk_session *ses, struct zk_node *node,
 
 /* ---- queueing up ------------------------------------------------------- */
 
-/* The answer to the create, with the mutex held. */
-static void queue_up_answered(struct zk_conn *zc, struct zk_node *node,
-                              struct zk_op *op, int64_t before)
-{
-    if (!op->rc) {
-        node->path = op->text;
-        op->text = NULL;
-        node->fence = (uint64_t)op->stat.czxid;
-        zk_last_created(zc, op->stat.czxid, before);
-    } else if (zk_create_refused(op->rc)) {
-        node->sent = false;
-    }
-}
-
 /* Create our node, and look who else is there: a majority agreed to the create,
  * so the leader need not be asked before that look. */
 static hf_status permits_queue_up(struct zk_session *ses, struct zk_node *node,
@@ -356,36 +344,17 @@ static hf_status permits_queue_up(struct zk_session *ses, struct zk_node *node,
                                   struct hfi_answer *busy, int64_t deadline,
                                   bool *again, struct hf_error *err)
 {
-    struct zk_conn *zc = ses->conn;
-    char prefix[ZK_NAME_MAX], data[ZK_DATA_MAX], *path;
-    struct zk_batch *reqs = zk_batch_new(ses, SEEN_OPS);
+    char prefix[ZK_NAME_MAX];
+    struct zk_batch *reqs;
     int64_t before;
     hf_status st;
 
-    zk_waiter_prefix(zc, prefix, claim);
-    zk_data_write(data, claim, ses->got_ms, 0);
-    path = reqs ? zk_join(node->parent, prefix) : NULL;
-    if (!path) {
-        zk_batch_end(reqs);
+    zk_waiter_prefix(ses->conn, prefix, claim);
+    reqs = zk_queue_up(ses, node, claim, prefix, SEEN_OPS, &before);
+    if (!reqs)
         return hfi_nomem(err);
-    }
-    pthread_mutex_lock(&zc->mu);
-    node->sent = true; /* permits.c (6) */
-    before = zc->zxid;
-    pthread_mutex_unlock(&zc->mu);
-    zk_create(reqs, path, data, ZOO_EPHEMERAL_SEQUENTIAL);
     permits_ask(reqs, node);
-    hfi_free(path);
-    if (zk_batch_wait(reqs, deadline)) {
-        zk_batch_end(reqs);
-        return zk_no_answer(zc, err);
-    }
-    pthread_mutex_lock(&zc->mu);
-    queue_up_answered(zc, node, &reqs->ops[0], before);
-    pthread_mutex_unlock(&zc->mu);
-    *again = reqs->ops[0].rc == ZNONODE;
-    st = *again ? zk_make_parents(ses, node->parent, deadline, err)
-                : zk_status(zc, reqs->ops[0].rc, "create", err);
+    st = zk_queued_up(ses, node, reqs, before, deadline, again, err);
     if (!st && !*again)
         st = permits_status(reqs, err);
     if (!st && !*again)

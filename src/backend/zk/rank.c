@@ -83,6 +83,16 @@ bool zk_rank_holds(const struct zk_rank *rank, const char *name)
     return rank->shared ? at < rank->wall : at == rank->front;
 }
 
+/* Does one of the children have a lower number than our own node, which is
+ * among them? */
+bool zk_rank_before(const struct zk_rank *rank, const char *name)
+{
+    int32_t number;
+
+    return rank->own && zk_number(name, &number) &&
+           rank_distance(number, rank->base) < 0;
+}
+
 /* Find the node `own` (NULL: none) among the children, the first and the last
  * of all, and the last of those before it that it has to wait for. */
 void zk_rank(struct zk_rank *ret, const struct String_vector *names,

@@ -5,7 +5,7 @@
  *
  *   first try     create2 (ephemeral, sequential) and getChildren, together,
  *                 or create2 alone where its number will tell (predict.c)
- *   again         sync (zk_prove()) and getChildren, together
+ *   again         sync (zk_prove()), getChildren and getData of ours, together
  *   busy          watch the last of those before ours that it waits for, and
  *                 only that one
  *   same owner    multi: the holder still there, ours away, ours beside it
@@ -24,6 +24,9 @@
  *      granted later has come later.
  *  (4) Who joins a holder with the same owner id takes its number, its mode and
  *      its fence in one transaction (join.c).
+ *  (5) A node is granted when those before it go, whether its claim looks or
+ *      not, and may be broken before it does.  So a look at an earlier node of
+ *      ours reads it, too: one that was broken is never told as held.
  */
 #include "zk.h"
 
@@ -242,85 +245,28 @@ static hf_status sequential_begun(struct zk_session *ses, struct zk_node *node,
                             deadline, again, err);
 }
 
-/* Does this answer say that nothing was created? */
-bool zk_create_refused(int rc)
-{
-    switch (rc) {
-    case ZNONODE:
-    case ZNOAUTH:
-    case ZINVALIDACL:
-    case ZAUTHFAILED:
-    case ZBADARGUMENTS:
-    case ZINVALIDSTATE:
-    case ZNOCHILDRENFOREPHEMERALS:
-    case ZSESSIONEXPIRED:
-    case ZTHROTTLEDOP:
-        return true;
-    default:
-        return false;
-    }
-}
-
-/* The answer to the create, with the mutex held. */
-static void sequential_created(struct zk_conn *zc, struct zk_node *node,
-                               struct zk_op *op, int64_t before)
-{
-    if (op->rc == ZOK) {
-        node->path = op->text;
-        op->text = NULL;
-        node->fence = (uint64_t)op->stat.czxid;
-        zk_last_created(zc, op->stat.czxid, before);
-    } else if (zk_create_refused(op->rc)) {
-        node->sent = false;
-    }
-}
-
 /* The first request of a claim. */
 static hf_status sequential_begin(struct zk_session *ses, struct zk_node *node,
                                   const struct hfi_claim *claim,
                                   struct hfi_answer *busy, int64_t deadline,
                                   bool *again, struct hf_error *err)
 {
-    struct zk_conn *zc = ses->conn;
-    char prefix[ZK_NAME_MAX], data[ZK_DATA_MAX];
-    struct zk_batch *reqs = zk_batch_new(ses, 2);
+    char prefix[ZK_NAME_MAX];
+    struct zk_batch *reqs;
     int64_t before;
-    char *path;
     hf_status st;
 
-    zk_node_prefix(zc, prefix, claim);
-    zk_data_write(data, claim, ses->got_ms, 0);
-    path = reqs ? zk_join(node->parent, prefix) : NULL;
-    if (!path) {
-        zk_batch_end(reqs);
+    zk_node_prefix(ses->conn, prefix, claim);
+    reqs = zk_queue_up(ses, node, claim, prefix, 2, &before);
+    if (!reqs)
         return hfi_nomem(err);
-    }
-    pthread_mutex_lock(&zc->mu);
-    node->sent = true; /* sequential.c (1) */
-    node->epoch = zc->epoch;
-    before = zc->zxid;
-    pthread_mutex_unlock(&zc->mu);
-    zk_create(reqs, path, data, ZOO_EPHEMERAL_SEQUENTIAL);
     if (claim->owner ||
-        !zk_last_known(zc, node->parent, claim->queue && !claim->shared))
+        !zk_last_known(ses->conn, node->parent, claim->queue && !claim->shared))
         zk_children(reqs, node->parent, false);
-    hfi_free(path);
-    if (zk_batch_wait(reqs, deadline)) {
-        zk_batch_end(reqs);
-        return zk_no_answer(zc, err);
-    }
-    pthread_mutex_lock(&zc->mu);
-    sequential_created(zc, node, &reqs->ops[0], before);
-    pthread_mutex_unlock(&zc->mu);
-    if (reqs->ops[0].rc == ZNONODE) {
-        *again = true;
-        st = zk_make_parents(ses, node->parent, deadline, err);
-    } else if (reqs->ops[0].rc) {
-        st = zk_status(zc, reqs->ops[0].rc, "create", err);
-    } else {
+    st = zk_queued_up(ses, node, reqs, before, deadline, again, err);
+    if (!st && !*again)
         st = sequential_begun(ses, node, claim, reqs, busy, deadline, again,
                               err);
-    }
     zk_batch_end(reqs);
     return st;
 }
@@ -339,6 +285,21 @@ hf_status zk_unseen(struct zk_session *ses, const struct zk_node *node,
     return waits ? HF_BUSY : zk_no_answer(zc, err);
 }
 
+/* Our own node, as it was read.  HF_LOST: it was granted, and broken before we
+ * knew; then this claim is over.  (5) */
+hf_status zk_check_unbroken(struct zk_conn *zc, const struct zk_op *op,
+                            struct hf_error *err)
+{
+    struct hf_info info = HF_INFO_INIT;
+
+    if (op->rc == ZOK)
+        zk_inspect_describe(&info, op);
+    return info.broken
+               ? hfi_fail(err, HF_LOST, "%s: this claim was granted and broken",
+                          zc->base.endpoint)
+               : HF_OK;
+}
+
 /* We have a node: look again. */
 static hf_status sequential_go_on(struct zk_session *ses, struct zk_node *node,
                                   const struct hfi_claim *claim,
@@ -346,7 +307,7 @@ static hf_status sequential_go_on(struct zk_session *ses, struct zk_node *node,
                                   bool *again, struct hf_error *err)
 {
     struct zk_conn *zc = ses->conn;
-    struct zk_batch *reqs = zk_batch_new(ses, 2);
+    struct zk_batch *reqs = zk_batch_new(ses, 3);
     hf_status st = HF_OK;
     size_t i;
 
@@ -354,13 +315,16 @@ static hf_status sequential_go_on(struct zk_session *ses, struct zk_node *node,
         return hfi_nomem(err);
     zk_prove(reqs, node->parent);
     zk_children(reqs, node->parent, false);
+    zk_get(reqs, node->path, false);
     if (zk_batch_wait(reqs, deadline)) {
         zk_batch_end(reqs);
         return zk_unseen(ses, node, claim, err);
     }
-    for (i = 0; i < reqs->n && !st; i++)
+    for (i = 0; i < 2 && !st; i++)
         if (reqs->ops[i].rc != ZNONODE)
             st = zk_status(zc, reqs->ops[i].rc, "inspect", err);
+    if (!st)
+        st = zk_check_unbroken(zc, &reqs->ops[2], err);
     if (!st)
         st = sequential_judge(ses, node, claim, &reqs->ops[1].names, busy,
                               deadline, again, err);

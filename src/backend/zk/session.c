@@ -124,6 +124,7 @@ void zk_session_died(struct zk_session *ses)
     hfi_link_append(&zc->dead, &ses->link);
     hfi_cond_wake(&ses->cond);
     hfi_notifier_notify(&ses->notifier);
+    zk_observed_anything(zc); /* observe.c (2) */
     while (!hfi_link_alone(&ses->nodes)) {
         node = hfi_container(ses->nodes.next, struct zk_node, link);
         if (session_hands_on(ses, node))
@@ -305,6 +306,7 @@ static void session_event(struct zk_session *ses, int type, const char *path)
             hfi_link_remove(&node->subscribed);
     }
     session_own_events(ses, type, path);
+    zk_observed(ses->conn, path);
 }
 
 void zk_watcher(zhandle_t *zh, int type, int state, const char *path,

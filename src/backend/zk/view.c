@@ -142,15 +142,16 @@ static hf_status view_read_permits(struct zk_session *ses, const char *key_path,
     char *queue = zk_queue_path(zc, key_path);
     char *dir = zk_leases_path(zc, key_path);
     struct zk_batch *reqs = queue && dir ? zk_batch_new(ses, 2) : NULL;
+    bool watch = zk_is_observed(zc, key_path, false);
     hf_status st = reqs ? HF_OK : hfi_nomem(err);
     size_t i;
 
     if (reqs) {
-        zk_children(reqs, queue, false);
+        zk_children(reqs, queue, watch);
         if (zc->kazoo)
-            zk_get(reqs, key_path, false);
+            zk_get(reqs, key_path, watch);
         else
-            zk_children(reqs, dir, false);
+            zk_children(reqs, dir, watch);
         if (zk_batch_wait(reqs, deadline))
             st = zk_inspect_none(zc, err);
         for (i = 0; i < 2 && !st; i++)

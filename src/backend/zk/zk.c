@@ -9,6 +9,7 @@
  *                      are named as Curator's or kazoo's are, so that these
  *                      wait for us and we for them (names.c).
  *   recipe=readwrite   the same with the names of their read-write locks.
+ *   recipe=latch       the same with those of Curator's LeaderLatch.
  *   With permits a queue and a place for those who hold lie below the key, as
  *   Curator's and kazoo's semaphores have them (permits.c, leases.c); a key is
  *   used in one of the two ways at a time (use.c).
@@ -114,12 +115,15 @@ static hf_status zk_options(struct zk_conn *zc, const struct hfi_url *url,
     zc->kazoo = !strcmp(layout, "kazoo");
     zc->single = !strcmp(recipe, "ephemeral");
     zc->readwrite = !strcmp(recipe, "readwrite");
+    zc->latch = !strcmp(recipe, "latch");
     zc->plain = zc->kazoo; /* It makes the parent once and counts on it. */
     if (!zc->kazoo && strcmp(layout, "curator") != 0)
         return hfi_fail(err, HF_INVALID, "zk: layout= is curator or kazoo");
-    if (!zc->single && !zc->readwrite && strcmp(recipe, "sequential") != 0)
-        return hfi_fail(err, HF_INVALID,
-                        "zk: recipe= is sequential, readwrite or ephemeral");
+    if (!zc->single && !zc->readwrite && !zc->latch &&
+        strcmp(recipe, "sequential") != 0)
+        return hfi_fail(
+            err, HF_INVALID,
+            "zk: recipe= is sequential, readwrite, latch or ephemeral");
     if (!zc->single)
         zc->base.traits |= HF_TRAIT_QUEUED | HF_TRAIT_REENTRANT |
                            HF_TRAIT_SHARED | HF_TRAIT_PERMITS;
@@ -185,6 +189,7 @@ static hf_status zk_open(struct hfi_conn *conn, const struct hfi_url *url,
     hfi_link_init(&zc->living);
     hfi_link_init(&zc->dead);
     hfi_link_init(&zc->fresh);
+    hfi_link_init(&zc->observed);
     zc->ready = true;
     zc->timer_due = zc->lapse_at = HFI_NEVER;
     zc->timer_fd = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
@@ -243,6 +248,7 @@ const struct hfi_backend hfi_backend_zk = {
     .schemes = zk_schemes,
     .options = zk_own_options,
     .conn_size = sizeof(struct zk_conn),
+    .observation_size = sizeof(struct zk_observation),
     .traits = HF_TRAIT_FENCED | HF_TRAIT_LEASED | HF_TRAIT_NOTIFY |
               HF_TRAIT_BREAK | HF_TRAIT_PROCESSES | HF_TRAIT_MACHINES |
               HF_TRAIT_TWICE | HF_TRAIT_NOTED | HFI_TRAIT_BOUND,
@@ -266,6 +272,9 @@ const struct hfi_backend hfi_backend_zk = {
     .inspect = zk_inspect,
     .list = zk_list,
     .holders = zk_holders,
+    .waiters = zk_waiters,
     .break_grant = zk_break,
     .free_grant = zk_free,
+    .observe = zk_observe,
+    .unobserve = zk_unobserve,
 };

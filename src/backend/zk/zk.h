@@ -52,6 +52,7 @@ struct zk_conn {
     bool ready;              /* `mu` and the lists are there */
     bool single;             /* recipe=ephemeral */
     bool readwrite;          /* recipe=readwrite */
+    bool latch;              /* recipe=latch */
     bool kazoo;              /* layout=kazoo */
     _Atomic bool plain;      /* the server has no container nodes */
     struct hfi_map nodes;    /* of struct zk_node, by token */
@@ -66,8 +67,9 @@ struct zk_conn {
     int poll_fd;             /* an epoll: `timer_fd`, and what sessions hear */
     int timer_fd;            /* when the first held node lapses */
     int64_t timer_due;
-    int64_t lapse_at;      /* no held node lapses before */
-    struct hfi_link fresh; /* of struct zk_node: held, not yet watched */
+    int64_t lapse_at;         /* no held node lapses before */
+    struct hfi_link fresh;    /* of struct zk_node: held, not yet watched */
+    struct hfi_link observed; /* of struct zk_observation */
     struct zk_last last[ZK_LAST_MAX];
     int64_t zxid;   /* the newest creation that we know of */
     unsigned epoch; /* how often a connection came about or broke */
@@ -366,6 +368,7 @@ struct zk_rank {
 void zk_rank(struct zk_rank *ret, const struct String_vector *,
              const char *own);
 bool zk_rank_holds(const struct zk_rank *, const char *name);
+bool zk_rank_before(const struct zk_rank *, const char *name);
 
 /* ---- node.c: what we have in the service --------------------------- */
 
@@ -485,6 +488,15 @@ hf_status zk_use_as_permits(struct zk_session *, struct zk_node *,
 bool zk_nothing_new(struct zk_session *, struct zk_node *);
 /* Its node is gone, or is none of ours: begin again. */
 void zk_forget_node(struct zk_conn *, struct zk_node *, bool *again);
+/* create.c: begin to queue up under a name that begins so, in a batch with room
+ * for more; NULL: no memory.  And what came of it: HF_OK and not *again if the
+ * node is made. */
+struct zk_batch *zk_queue_up(struct zk_session *, struct zk_node *,
+                             const struct hfi_claim *, const char *prefix,
+                             size_t room, int64_t *before);
+hf_status zk_queued_up(struct zk_session *, struct zk_node *, struct zk_batch *,
+                       int64_t before, int64_t deadline, bool *again,
+                       struct hf_error *);
 /* Does this answer say that nothing was created? */
 bool zk_create_refused(int rc);
 /* Remove the node: HF_BUSY when it is done. */
@@ -497,6 +509,10 @@ hf_status zk_busy(struct zk_session *, struct zk_node *,
 /* There was no time to look. */
 hf_status zk_unseen(struct zk_session *, const struct zk_node *,
                     const struct hfi_claim *, struct hf_error *);
+/* Our own node, as it was read.  HF_LOST: it was broken before we knew that it
+ * is granted. */
+hf_status zk_check_unbroken(struct zk_conn *, const struct zk_op *,
+                            struct hf_error *);
 /* Have zk_watcher() called when the node at `path` ends. */
 hf_status zk_arm(struct zk_session *, struct zk_node *, const char *path,
                  int64_t deadline, bool *again, struct hf_error *);
@@ -554,6 +570,8 @@ hf_status zk_node_touched(const struct zk_conn *, struct zk_node *,
                           struct hf_error *);
 hf_status zk_inspect(struct hfi_conn *, const char *key, struct hf_info *ret,
                      int64_t deadline, struct hf_error *);
+hf_status zk_waiters(struct hfi_conn *, const char *key, hf_waiters_fn *,
+                     void *arg, int64_t deadline, struct hf_error *);
 hf_status zk_holders(struct hfi_conn *, const char *key, hf_holders_fn *,
                      void *arg, int64_t deadline, struct hf_error *);
 hf_status zk_list(struct hfi_conn *, const char *prefix, hf_list_fn *,
@@ -567,6 +585,22 @@ void zk_inspect_describe(struct hf_info *, const struct zk_op *);
 hf_status zk_inspect_children(struct zk_session *, const char *path,
                               int64_t deadline, struct zk_batch **ret,
                               struct hf_error *);
+
+/* ---- observe.c ------------------------------------------------------ */
+
+struct zk_observation {
+    struct hfi_link link; /* in zk_conn.observed */
+    struct hfi_observation *observation;
+};
+hf_status zk_observe(struct hfi_conn *, struct hfi_observation *,
+                     int64_t deadline, struct hf_error *);
+void zk_unobserve(struct hfi_conn *, struct hfi_observation *);
+/* Is what is at `path` to be watched when it is read?  `alone`: for the sake of
+ * its key, not of a prefix. */
+bool zk_is_observed(struct zk_conn *, const char *path, bool alone);
+/* With the mutex held: something has happened there, or anywhere. */
+void zk_observed(struct zk_conn *, const char *path);
+void zk_observed_anything(struct zk_conn *);
 
 /* ---- break.c -------------------------------------------------------- */
 

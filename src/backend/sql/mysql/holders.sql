@@ -39,9 +39,12 @@ CREATE TABLE IF NOT EXISTS @H (
     note VARBINARY(256) NULL, PRIMARY KEY (name,token)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
 
+-- Equal owner ids have one permit together: backend/sql/reenter.c.
+-- let: rejoin = INSERT INTO @H (name,token,mode,permits,slot,fence,version,ttl_ms,kept,acquired_at,expires_at,owner,note) SELECT $1, $2, 0, $8, h.slot, h.fence, @{0@|t.version+1@}, $3, 0, {time}, @{{end}@|NULL@}, $4, $5 FROM @T t CROSS JOIN @H h WHERE t.name=$1 AND $8>0 AND t.token=CONCAT('*',$8) AND h.name=$1 AND h.owner=$4 AND h.mode=0 AND h.permits=$8 AND h.kept=0 AND h.token NOT LIKE '!%' AND {live} AND NOT EXISTS (SELECT 1 FROM @H o WHERE o.name=$1 AND o.token IN ($2,CONCAT('!',$2))) LIMIT 1
+
 -- name: enter
 {begin};
-INSERT INTO @T (name,fence,ttl_ms@{@|,version@}) VALUES ($1,0,0@{@|,1@})
+INSERT INTO @T (name,fence,ttl_ms@{@|,version@}) VALUES ($1,0,0@{@|,{now_us}@})
 ON DUPLICATE KEY UPDATE name=name;
 DELETE h
 FROM @H h
@@ -49,6 +52,7 @@ JOIN @T t ON t.name=h.name
 WHERE {key} AND (NOT {live}
     OR (h.mode<2 AND (t.token IS NULL OR t.token NOT LIKE '*%'
         OR @{t.expires_at<={time}@|h.version=$7@})));
+{rejoin};
 INSERT INTO @H ({columns})
 SELECT $1, $2, 0, $8, s.slot, GREATEST(t.fence+1,{now_us}),
     @{0@|t.version+1@}, $3, 0, {time}, @{{end}@|NULL@}, $4, $5
@@ -110,7 +114,8 @@ LEFT JOIN (SELECT h.fence,h.slot FROM @H h WHERE {mine}) g ON 1=1
 LEFT JOIN (
     SELECT h.version,h.ttl_ms
     FROM @H h
-    WHERE h.name=$1 AND h.mode=0 AND h.kept=0 AND $8>0
+    WHERE h.name=$1 AND h.mode=CASE WHEN $8>0 THEN 0 ELSE 1 END
+        AND h.kept=0
     ORDER BY h.version
     LIMIT 1
 ) d ON 1=1
@@ -196,17 +201,18 @@ JOIN @H h ON h.name=t.name
 WHERE {key} AND t.token LIKE '*%' AND h.fence=$7 AND h.mode<2 AND {live};
 COMMIT;
 
+-- let: kind = IF($8<0,h.mode=1,h.mode=0 AND h.permits=$8)
 -- name: take
 {lock};
 UPDATE @H h
 JOIN @T t ON t.name=h.name
 SET h.token=$2
-WHERE {key} AND t.token LIKE '*%' AND h.fence=$7 AND h.mode=0 AND h.kept=0
-    AND h.permits=$8 AND {live} AND h.token IN ($2,$5);
+WHERE {key} AND t.token LIKE '*%' AND h.fence=$7 AND {kind} AND h.kept=0
+    AND {live} AND h.token IN ($2,$5);
 SELECT 1 hf,h.slot
 FROM @T t
 JOIN @H h ON h.name=t.name
-WHERE t.name=$1 AND t.token LIKE '*%' AND {ours} AND {mine};
+WHERE t.name=$1 AND t.token LIKE '*%' AND {ours} AND {kind};
 COMMIT;
 
 -- name: downgrade
@@ -220,13 +226,22 @@ SELECT $1, $2, 0, 0, -1, t.fence, @{0@|t.version+1@}, t.ttl_ms, 0,
     @{t.acquired_at,t.expires_at@|{time},NULL@}, t.owner, t.note
 FROM @T t
 WHERE t.name=$1 AND t.token=$2 AND t.fence=$7;
+UPDATE @H h
+JOIN @T t ON t.name=h.name
+LEFT JOIN (
+    SELECT COUNT(*) n
+    FROM @H h
+    WHERE h.name=$1 AND h.token<>$2 AND h.mode=1 AND {live}
+) o ON 1=1
+SET h.mode=0
+WHERE t.name=$1 AND t.token='*0' AND {ours} AND h.mode=1 AND o.n=0;
 UPDATE @T
 SET token='*0',owner=NULL,note=NULL@{@|,version=version+1@}
 WHERE name=$1 AND token=$2 AND fence=$7;
-SELECT 1 hf
+SELECT 1+h.mode hf
 FROM @T t
 JOIN @H h ON h.name=t.name
-WHERE t.name=$1 AND t.token='*0' AND {ours} AND h.mode=0;
+WHERE t.name=$1 AND t.token='*0' AND {ours} AND h.mode<2;
 COMMIT;
 
 -- name: keep

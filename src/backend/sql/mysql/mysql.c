@@ -15,8 +15,8 @@
  *  (2) Only an error that the server sent proves that a statement did not
  *      happen; a connection that ended after sending is HF_UNCERTAIN.
  *
- * DECISIONS  Waiters poll every retry_ms, because nothing here announces a row
- *   that was released.  Rejected:
+ * DECISIONS  Waiters poll, because nothing here announces a row that was
+ *   released; in a queue by wait.c, else every retry_ms.  Rejected:
  *   GET_LOCK() needs a connection for each waited key on both sides and one
  *   more statement for each acquisition, and locks one node of Galera only.
  *   A row that stays locked needs a transaction for each lock: strategy=row.
@@ -25,7 +25,8 @@
  *   ending another user's needs a privilege that no application should have.
  *   The binary log tells everything, and needs the rights of a replica.
  *
- * LIMITS  A waiter is late by up to retry_ms.  Name resolution is the library's
+ * LIMITS  A waiter is late by up to retry_ms, in a queue by about
+ *   a third of the time that a place takes.  Name resolution is the library's
  *   and blocks.
  */
 #include "mysql.h"
@@ -227,6 +228,8 @@ static char *paste_one(char *at, char *end, char which,
         return paste_text(at, end, call->note, false);
     case '6':
         return paste_number(at, end, call->queue);
+    case 'b':
+        return paste_number(at, end, call->place_ms);
     case '8':
     case '9':
         return paste_many(at, call, which == '8');
@@ -244,7 +247,7 @@ const char *my_paste(struct my_session *ms, const char *text,
         (call->room ? SQL_MANY_TEXT + SQL_MANY_FRAME : sizeof(ms->text));
 
     for (; at && at < end && *text; text++) {
-        if (*text == '$' && text[1] >= '1' && text[1] <= '9')
+        if (sql_script_param(text))
             at = paste_one(at, end, *++text, call);
         else
             *at++ = *text;
@@ -428,6 +431,7 @@ static hf_status my_verify(struct my_session *ms, enum sql_stmt stmt,
 {
     enum sql_stmt show = stmt == SQL_VERIFY         ? SQL_SHOW
                          : stmt == SQL_VERIFY_FENCE ? SQL_SHOW_FENCE
+                         : stmt == SQL_VERIFY_QUEUE ? SQL_SHOW_QUEUE
                                                     : SQL_SHOW_HOLDERS;
     struct sql_answer shown = {.row = my_shown, .arg = answer};
     hf_status st =
@@ -458,7 +462,7 @@ static hf_status my_run(struct sql_session *session, enum sql_stmt stmt,
     if (!text)
         return hfi_fail(err, HF_INVALID, "the statement is too long");
     if (stmt == SQL_VERIFY || stmt == SQL_VERIFY_FENCE ||
-        stmt == SQL_VERIFY_HOLDERS)
+        stmt == SQL_VERIFY_HOLDERS || stmt == SQL_VERIFY_QUEUE)
         return my_verify(ms, stmt, text, answer, deadline, err);
     if (stmt == SQL_KILL)
         return my_kill(ms, text, answer, deadline, err);
@@ -527,6 +531,7 @@ static const struct sql_driver my_driver = {
     .name = "mysql",
     .quote = "`",
     .texts = {my_lease_texts, my_version_texts, my_row_texts},
+    .queue = my_queue_texts,
     .bytes = {"x'", "'"},
     .text = {"_ascii x'", "'"},
     .home = "DATABASE()",
@@ -590,8 +595,9 @@ const struct hfi_backend hfi_backend_mysql = {
     .grant_size = sizeof(struct sql_grant),
     .traits = HF_TRAIT_FENCED | HF_TRAIT_LEASED | HF_TRAIT_DETACH |
               HF_TRAIT_BREAK | HF_TRAIT_PROCESSES | HF_TRAIT_MACHINES |
-              HF_TRAIT_NOTED | SQL_SHARING,
-    .varies = HF_TRAIT_DETACH | SQL_SHARING,
+              HF_TRAIT_NOTED | HF_TRAIT_QUEUED | SQL_SHARING,
+    .varies = HF_TRAIT_DETACH | HF_TRAIT_QUEUED | SQL_SHARING,
+    .no_shared = SQL_NO_WEAKER,
     .no_permits = SQL_NO_PERMITS,
     .no_min_hold = SQL_NO_MIN_HOLD,
     .page = "sql",
@@ -599,7 +605,7 @@ const struct hfi_backend hfi_backend_mysql = {
     .open = my_open,
     .close = my_close,
     .after_fork_child = sql_after_fork_child,
-    .try_acquire = sql_try_acquire,
+    .try_acquire = my_try_acquire,
     .renew = sql_renew,
     .release = sql_release,
     .keep = sql_keep,
@@ -611,6 +617,9 @@ const struct hfi_backend hfi_backend_mysql = {
     .inspect = sql_inspect,
     .list = sql_list,
     .holders = sql_holders,
+    .waiters = sql_waiters,
     .break_grant = sql_break,
     .free_grant = sql_free,
+    .promote = sql_promote,
+    .collect = sql_collect,
 };

@@ -6,7 +6,7 @@
  *   connect.c     the URL, a connection, its settings, what must be refused
  *   row.c         sessions of strategy row
  *   script.c      several statements in one message
- *   wait.c        poll_fd, dispatch
+ *   wait.c        try_acquire, poll_fd, dispatch
  *   statements.c  the statements, which stand in *.sql
  */
 #ifndef HFI_BACKEND_MYSQL_H
@@ -45,12 +45,13 @@ struct my_conn {
     struct sql_conn sql;
     char *params[MY_PARAMS]; /* NULL: not given */
     unsigned port;
-    bool tls;              /* insist on it */
-    bool verify;           /* and look whose certificate it is */
-    bool galera, mariadb;  /* as the first session has found */
-    bool several;          /* likewise: more than one node takes changes */
-    unsigned long version; /* likewise */
-    bool skips;            /* likewise: the server knows SKIP LOCKED */
+    bool tls;                /* insist on it */
+    bool verify;             /* and look whose certificate it is */
+    bool galera, mariadb;    /* as the first session has found */
+    bool several;            /* likewise: more than one node takes changes */
+    unsigned long version;   /* likewise */
+    bool skips;              /* likewise: the server knows SKIP LOCKED */
+    _Atomic int64_t pace_us; /* of a place in a line, as seen last; or 0 */
 };
 
 struct my_session {
@@ -68,6 +69,7 @@ struct my_session {
 
 extern const char *const my_lease_texts[SQL_STMTS];
 extern const char *const my_version_texts[SQL_STMTS];
+extern const char *const my_queue_texts[SQL_STMTS];
 extern const char *const my_row_texts[SQL_STMTS];
 
 /* ---- connect.c ------------------------------------------------------ */
@@ -100,6 +102,9 @@ hf_status my_run_script(struct my_session *, enum sql_stmt,
 
 /* ---- wait.c ------------------------------------------------------ */
 
+hf_status my_try_acquire(struct hfi_conn *, const struct hfi_claim *,
+                         struct hfi_receipt *, struct hfi_answer *,
+                         int64_t deadline, struct hf_error *);
 int my_poll_fd(struct hfi_conn *);
 void my_dispatch(struct hfi_conn *);
 

@@ -6,6 +6,7 @@
 #include "mysql.h"
 
 #include "backend/sql/mysql/texts.h"
+#include "backend/sql/slots.h"
 
 #include "base/banned.h"
 
@@ -21,69 +22,46 @@
      " " VERIFY_KEY_HOLDERS VERIFY_KEYLESS_HOLDERS                             \
      " " VERIFY_OTHERS VERIFY_KEY_HOLDERS VERIFY_END)
 
-/* The same with both strategies; what differs they choose. */
-#define MY_HOLDERS                                                             \
-    [SQL_CREATE_HOLDERS] = HOLDERS_CREATE,                                     \
+#define MY_VERIFY_QUEUE                                                        \
+    (VERIFY_FIRST VERIFY_QUEUE VERIFY_MIDDLE VERIFY_HOLDERS_NOT VERIFY_LAST    \
+     " " VERIFY_KEY_HOLDERS VERIFY_KEYLESS_HOLDERS                             \
+     " " VERIFY_OTHERS VERIFY_KEY_HOLDERS VERIFY_END)
+
+/* With both strategies. */
+#define MY_BOTH                                                                \
     [SQL_VERIFY_HOLDERS] = MY_VERIFY_HOLDERS,                                  \
-    [SQL_SHOW_HOLDERS] = VERIFY_SHOW_HOLDERS, [SQL_ENTER] = HOLDERS_ENTER,     \
-    [SQL_DOOR] = HOLDERS_DOOR, [SQL_DOOR_END] = HOLDERS_DOOR_END,              \
-    [SQL_STAY] = HOLDERS_STAY, [SQL_LEAVE] = HOLDERS_LEAVE,                    \
-    [SQL_SPOIL] = HOLDERS_BREAK, [SQL_TAKE_UP] = HOLDERS_TAKE,                 \
-    [SQL_DOWNGRADE] = HOLDERS_DOWNGRADE, [SQL_KEEP] = HOLDERS_KEEP,            \
-    [SQL_HOLDERS] = HOLDERS_LOOK, [SQL_HOLDERS_ALL] = HOLDERS_LIST
+    [SQL_SHOW_HOLDERS] = VERIFY_SHOW_HOLDERS, [SQL_SHOW] = VERIFY_SHOW
 
 const char *const my_lease_texts[SQL_STMTS] = {
-    [SQL_CREATE] = LEASE_CREATE,
-    [SQL_ACQUIRE] = LEASE_ACQUIRE,
-    [SQL_RENEW] = LEASE_RENEW,
-    [SQL_RENEW_MANY] = LEASE_RENEW_MANY,
+    SQL_SLOTS(LEASE),
     [SQL_RENEW_SKIP] = LEASE_RENEW_SKIP,
-    [SQL_RELEASE] = LEASE_RELEASE,
-    [SQL_BREAK] = LEASE_BREAK,
-    [SQL_FREE] = LEASE_FREE,
-    [SQL_TAKE] = LEASE_TAKE,
     [SQL_KILL] = LEASE_KILL,
-    [SQL_LOOK] = LEASE_LOOK,
-    [SQL_LIST] = LEASE_LIST,
     [SQL_VERIFY] = MY_VERIFY(VERIFY_LEASE, VERIFY_LEASE_NOT),
-    [SQL_SHOW] = VERIFY_SHOW,
-    MY_HOLDERS,
+    MY_BOTH,
 };
 
 const char *const my_version_texts[SQL_STMTS] = {
-    [SQL_CREATE] = VERSION_CREATE,
-    [SQL_ACQUIRE] = VERSION_ACQUIRE,
-    [SQL_RENEW] = VERSION_RENEW,
-    [SQL_RENEW_MANY] = VERSION_RENEW_MANY,
+    SQL_SLOTS(VERSION),
     [SQL_RENEW_SKIP] = VERSION_RENEW_SKIP,
-    [SQL_RELEASE] = VERSION_RELEASE,
-    [SQL_BREAK] = VERSION_BREAK,
-    [SQL_FREE] = VERSION_FREE,
-    [SQL_TAKE] = VERSION_TAKE,
     [SQL_KILL] = VERSION_KILL,
-    [SQL_LOOK] = VERSION_LOOK,
-    [SQL_LIST] = VERSION_LIST,
     [SQL_VERIFY] = MY_VERIFY(VERIFY_VERSION, VERIFY_VERSION_NOT),
-    [SQL_SHOW] = VERIFY_SHOW,
-    MY_HOLDERS,
+    MY_BOTH,
 };
 
 const char *const my_row_texts[SQL_STMTS] = {
-    [SQL_CREATE] = ROW_CREATE,
-    [SQL_CREATE_FENCE] = ROW_CREATE_FENCE,
-    [SQL_RENEW] = ROW_RENEW,
-    [SQL_RENEW_MANY] = ROW_RENEW_MANY,
-    [SQL_BREAK] = ROW_BREAK,
-    [SQL_KILL] = ROW_KILL,
-    [SQL_LOOK] = ROW_LOOK,
-    [SQL_LIST] = ROW_LIST,
-    [SQL_LOCK] = ROW_LOCK,
-    [SQL_MAKE] = ROW_MAKE,
-    [SQL_SIGN] = ROW_SIGN,
-    [SQL_UNSIGN] = ROW_UNSIGN,
-    [SQL_END] = ROW_END,
+    SQL_SLOTS_ROW,
     [SQL_VERIFY] = MY_VERIFY(VERIFY_ROW, VERIFY_ROW_NOT),
     [SQL_VERIFY_FENCE] = MY_VERIFY(VERIFY_FENCE, VERIFY_FENCE_NOT),
     [SQL_SHOW] = VERIFY_SHOW,
     [SQL_SHOW_FENCE] = VERIFY_SHOW_FENCE,
+};
+
+/* In place of the others where there is a queue. */
+const char *const my_queue_texts[SQL_STMTS] = {
+    SQL_SLOTS_QUEUE,
+    [SQL_VERIFY_QUEUE] = MY_VERIFY_QUEUE,
+    [SQL_SHOW_QUEUE] = VERIFY_SHOW_QUEUE,
+    [SQL_RETAKE] = QUEUE_RETAKE,
+    [SQL_PEEK] = QUEUE_PEEK,
+    [SQL_TICKET] = QUEUE_TICKET,
 };

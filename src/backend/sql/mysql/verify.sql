@@ -54,6 +54,18 @@ UNION ALL SELECT 'expires_at', 'datetime', 6, 1
 UNION ALL SELECT 'owner', 'varbinary', 128, 1
 UNION ALL SELECT 'note', 'varbinary', 256, 1;
 
+-- name: queue
+SELECT 'name' c, 'varbinary' t, 1024 n, 0 o
+UNION ALL SELECT 'token', 'varchar,varbinary', 33, 0
+UNION ALL SELECT 'ticket', 'bigint', 0, 0
+UNION ALL SELECT 'kind', 'bigint', 0, 0
+UNION ALL SELECT 'nth', 'bigint', 0, 0
+UNION ALL SELECT 'ttl_ms', 'bigint', 0, 0
+UNION ALL SELECT 'expires_at', 'datetime', 6, 0
+UNION ALL SELECT 'channel', 'varchar,varbinary', 64, 1
+UNION ALL SELECT 'owner', 'varbinary', 128, 1
+UNION ALL SELECT 'note', 'varbinary', 256, 1;
+
 -- name: fence
 SELECT 'name' c, 'varbinary' t, 1024 n, 0 o
 UNION ALL SELECT 'token', 'varchar,varbinary', 33, 1
@@ -183,7 +195,8 @@ AND MIN(index_type)='BTREE';
                     WHERE {here} AND k.column_name NOT IN (
                         'name', 'token', 'fence', 'ttl_ms', 'owner', 'note',
                         'acquired_at', 'expires_at', 'version', 'row_lock',
-                        'session', 'mode', 'permits', 'slot', 'kept'
+                        'session', 'mode', 'permits', 'slot', 'kept',
+                        'ticket', 'kind', 'nth', 'channel'
                     ) AND ({made}
                         OR (k.is_nullable='NO' AND k.column_default IS NULL))
                 )
@@ -228,3 +241,6 @@ SHOW CREATE TABLE @F;
 
 -- name: show_holders
 SHOW CREATE TABLE @H;
+
+-- name: show_queue
+SHOW CREATE TABLE @Q;

@@ -15,7 +15,7 @@ CREATE TABLE IF NOT EXISTS @T (
 
 -- name: acquire
 INSERT INTO @T (name,token,fence,ttl_ms,owner,note,version)
-VALUES ($1,$2,LAST_INSERT_ID({now_us}),$3,$4,$5,1)
+VALUES ($1,$2,LAST_INSERT_ID({now_us}),$3,$4,$5,{now_us})
 ON DUPLICATE KEY UPDATE
     fence=IF(
         token<=>$2, LAST_INSERT_ID(fence),

@@ -16,6 +16,7 @@ hf_status pg_try_acquire(struct hfi_conn *base, const struct hfi_claim *claim,
     struct pg_conn *pc = (struct pg_conn *)base;
     hf_status st;
 
+    atomic_store(&pc->sql.hears, !atomic_load(&pc->pooled));
     if (claim->queue)
         pg_listen_again(pc, deadline);
     st = sql_try_acquire(base, claim, receipt, busy, deadline, err);

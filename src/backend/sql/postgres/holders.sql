@@ -22,6 +22,9 @@
 -- let: left = (extract(epoch from h.expires_at-{now})*1000)::int8+1
 -- let: key = t.name=$1 AND h.name=$1
 -- let: gone = h.name=$1 AND (h.token=$2 OR ($7>0 AND h.fence=$7))
+-- Observers: observe.sql.
+-- let: observes = o.name IN ($1,''::bytea) AND o.kind<-2 AND o.expires_at>clock_timestamp() AND (o.kind=-3 OR substring($1 for length(o.owner))=o.owner)
+-- let: seen = (SELECT max(pg_notify(o.channel,'c'||encode($1,'hex'))::text) FROM @Q o WHERE {observes})
 -- let: full = (SELECT count(*) n,max(expires_at) e,max(ttl_ms) m FROM @H h WHERE h.name=$1 AND h.mode<2 AND {live}) a
 
 -- mode is 0 of one that shares or has a permit, 1 of an exclusive one that is
@@ -35,8 +38,11 @@ CREATE TABLE IF NOT EXISTS @H (
     PRIMARY KEY (name,token)
 ) WITH (fillfactor=50);
 
+-- Equal owner ids have one permit together: backend/sql/reenter.c.
+-- let: rejoin = INSERT INTO @H (name,token,mode,permits,slot,fence,version,ttl_ms,kept,acquired_at,expires_at,owner,note) SELECT $1, $2, 0, $8, h.slot, h.fence, @{0@|t.version+1@}, $3, 0, {now}, @{{end}@|NULL::timestamptz@}, $4, $5 FROM @T t,@H h WHERE t.name=$1 AND $8>0 AND t.token='*'||($8) AND h.name=$1 AND h.owner=$4 AND h.mode=0 AND h.permits=$8 AND h.kept=0 AND h.token NOT LIKE '!%' AND {live} AND NOT EXISTS (SELECT 1 FROM @H o WHERE o.name=$1 AND o.token IN ($2,'!'||$2)) LIMIT 1
+
 -- name: enter
-INSERT INTO @T (name,fence,ttl_ms@{@|,version@}) VALUES ($1,0,0@{@|,1@})
+INSERT INTO @T (name,fence,ttl_ms@{@|,version@}) VALUES ($1,0,0@{@|,{now_us}@})
 ON CONFLICT (name) DO NOTHING;
 SELECT 1 FROM @T WHERE name=$1 FOR UPDATE;
 DELETE FROM @H h
@@ -44,6 +50,7 @@ USING @T t
 WHERE {key} AND (NOT {live}
     OR (h.mode<2 AND (t.token IS NULL OR t.token NOT LIKE '*%'
         OR @{t.expires_at<={now}@|h.version=$7@})));
+{rejoin};
 INSERT INTO @H (
     name,token,mode,permits,slot,fence,version,ttl_ms,kept,acquired_at,
     expires_at,owner,note
@@ -114,7 +121,8 @@ LEFT JOIN (SELECT h.fence,h.slot FROM @H h WHERE {mine}) g ON true
 LEFT JOIN (
     SELECT h.version,h.ttl_ms
     FROM @H h
-    WHERE h.name=$1 AND h.mode=0 AND h.kept=0 AND $8>0
+    WHERE h.name=$1 AND h.mode=CASE WHEN $8>0 THEN 0 ELSE 1 END
+        AND h.kept=0
     ORDER BY h.version
     LIMIT 1
 ) d ON true
@@ -200,21 +208,25 @@ WHERE {key} AND t.token LIKE '*%' AND h.fence=$7 AND h.mode<2 AND {live}
     AND h.token NOT LIKE '!%';
 SELECT 1 hf
 FROM @T t,@H h
-WHERE {key} AND t.token LIKE '*%' AND h.fence=$7 AND h.mode<2 AND {live};
+WHERE {key} AND t.token LIKE '*%' AND h.fence=$7 AND h.mode<2 AND {live}
+@(; SELECT {seen}@);
 
+-- A plain one ($8<0) is there if its owner id was joined.
+-- let: kind = CASE WHEN $8<0 THEN h.mode=1 ELSE h.mode=0 AND h.permits=$8 END
 -- name: take
 SELECT 1 FROM @T WHERE name=$1 FOR UPDATE;
 UPDATE @H h
 SET token=$2
 FROM @T t
-WHERE {key} AND t.token LIKE '*%' AND h.fence=$7 AND h.mode=0 AND h.kept=0
-    AND h.permits=$8 AND {live} AND h.token IN ($2,convert_from($5,'UTF8'));
+WHERE {key} AND t.token LIKE '*%' AND h.fence=$7 AND {kind} AND h.kept=0
+    AND {live} AND h.token IN ($2,convert_from($5,'UTF8'));
 SELECT 1 hf,h.slot
 FROM @T t,@H h
-WHERE t.name=$1 AND t.token LIKE '*%' AND {ours} AND {mine};
+WHERE t.name=$1 AND t.token LIKE '*%' AND {ours} AND {kind};
 
 -- The row of the key becomes that of one who shares it, or of one who is kept
--- for $3 ms; what is so already stays.
+-- for $3 ms; what is so already stays.  One that is left of an owner id that was
+-- joined shares it, too.
 -- name: downgrade
 SELECT 1 FROM @T WHERE name=$1 FOR UPDATE;
 DELETE FROM @H h
@@ -228,15 +240,25 @@ SELECT $1, $2, 0, 0, -1, t.fence, @{0@|t.version+1@}, t.ttl_ms, 0,
     @{t.acquired_at,t.expires_at@|{now},NULL::timestamptz@}, t.owner, t.note
 FROM @T t
 WHERE t.name=$1 AND t.token=$2 AND t.fence=$7;
+UPDATE @H h
+SET mode=0
+FROM @T t
+WHERE t.name=$1 AND t.token='*0' AND {ours} AND h.mode=1 AND NOT EXISTS (
+    SELECT 1
+    FROM @H h
+    WHERE h.name=$1 AND h.token<>$2 AND h.mode=1 AND {live}
+);
 SELECT pg_notify(@N,'f'||encode($1,'hex'))
 FROM @T t
-WHERE t.name=$1 AND t.token=$2 AND t.fence=$7 AND t.wanted;
+WHERE t.name=$1 AND t.wanted AND ((t.token=$2 AND t.fence=$7)
+    OR (t.token='*0' AND EXISTS (SELECT 1 FROM @H h WHERE {ours})));
 UPDATE @T t
 SET token='*0',owner=NULL,note=NULL@{@|,version=t.version+1@}
 WHERE t.name=$1 AND t.token=$2 AND t.fence=$7;
-SELECT 1 hf
+SELECT 1+h.mode hf
 FROM @T t,@H h
-WHERE t.name=$1 AND t.token='*0' AND {ours} AND h.mode=0;
+WHERE t.name=$1 AND t.token='*0' AND {ours} AND h.mode<2
+@(; SELECT {seen}@);
 
 -- name: keep
 SELECT 1 FROM @T WHERE name=$1 FOR UPDATE;
@@ -264,7 +286,8 @@ FROM {full}
 WHERE t.name=$1 AND t.token LIKE '*%' AND a.n>0;
 SELECT 1 hf
 FROM @T t,@H h
-WHERE {key} AND t.token LIKE '*%' AND h.token=$2 AND h.fence=$7 AND h.kept=1;
+WHERE {key} AND t.token LIKE '*%' AND h.token=$2 AND h.fence=$7 AND h.kept=1
+@(; SELECT {seen}@);
 
 -- The newest first.
 -- name: look

@@ -61,7 +61,7 @@ static hf_status pg_prepare(struct pg_session *ps, enum sql_stmt stmt,
 }
 
 /* "name:token:fence,..." with the names in hex. */
-static const char *pg_list(const struct sql_call *call)
+static const char *pg_renewals(const struct sql_call *call)
 {
     char *at = call->room;
     size_t i;
@@ -85,7 +85,7 @@ static bool pg_send(struct pg_session *ps, enum sql_stmt stmt, const char *name,
     static const int formats[] = {1, 1, 0, 1, 1, 0, 0};
     char ttl[24], queue[2] = {call->queue ? '1' : '0'}, number[24];
     const char *const values[] = {
-        call->key,  call->room ? pg_list(call) : call->token,
+        call->key,  call->room ? pg_renewals(call) : call->token,
         ttl,        call->owner,
         call->note, queue,
         number};
@@ -96,7 +96,8 @@ static bool pg_send(struct pg_session *ps, enum sql_stmt stmt, const char *name,
     for (i = 0; i < 7; i++)
         lengths[i] = values[i] ? (int)strlen(values[i]) : 0;
     ps->heard = 0;
-    ps->most = stmt == SQL_LIST ? PG_LIST_MAX : PG_ANSWER_MAX;
+    ps->most =
+        stmt == SQL_LIST || stmt == SQL_WAITERS ? PG_LIST_MAX : PG_ANSWER_MAX;
     if (ps->pooled)
         return PQsendQueryParams(ps->pg, ps->base.conn->texts[stmt], 7,
                                  pg_types, values, lengths, formats, 1);
@@ -151,7 +152,7 @@ static hf_status pg_run_text(struct pg_session *ps, const char *text,
 
 /* Rows of a script, which come as text; others than those that say `hf` are of
  * no interest. */
-static void pg_script_rows(const PGresult *result, struct sql_answer *answer)
+void pg_script_rows(const PGresult *result, struct sql_answer *answer)
 {
     int rows = PQntuples(result), columns = PQnfields(result), i, j;
     const char *name = PQfname(result, 0);
@@ -234,7 +235,8 @@ static hf_status pg_run(struct sql_session *session, enum sql_stmt stmt,
     if (!call)
         return pg_run_text(ps, session->conn->texts[stmt], deadline, err);
     if (sql_is_script(stmt))
-        return pg_run_script(ps, stmt, call, answer, deadline, err);
+        return ps->pooled ? pg_run_script(ps, stmt, call, answer, deadline, err)
+                          : pg_pipeline(ps, stmt, call, answer, deadline, err);
     pg_name(ps, stmt, name);
     if (!ps->pooled && !session->prepared[stmt])
         st = pg_prepare(ps, stmt, name, deadline, err);
@@ -313,6 +315,7 @@ static const struct sql_driver pg_driver = {
     .name = "postgres",
     .quote = "\"",
     .texts = {pg_lease_texts, pg_version_texts, pg_row_texts},
+    .queue = pg_queue_texts,
     .bytes = {"'\\x", "'::bytea"},
     .text = {"convert_from('\\x", "','UTF8')"},
     .names = true,
@@ -356,6 +359,7 @@ static hf_status pg_open(struct hfi_conn *base, const struct hfi_url *url,
     hf_status st;
 
     pthread_mutex_init(&pc->wake_mu, NULL);
+    hfi_link_init(&pc->observed);
     pc->wake_opened = true;
     pc->sql.timeout_ms = hfi_left_ms(deadline);
     if (url->path[0] != '/' && strchr(url->path, '@')) /* a password in it? */
@@ -422,10 +426,14 @@ const struct hfi_backend hfi_backend_postgres = {
     .options = pg_options,
     .conn_size = sizeof(struct pg_conn),
     .grant_size = sizeof(struct sql_grant),
+    .observation_size = sizeof(struct pg_observation),
     .traits = HF_TRAIT_FENCED | HF_TRAIT_LEASED | HF_TRAIT_NOTIFY |
               HF_TRAIT_DETACH | HF_TRAIT_BREAK | HF_TRAIT_PROCESSES |
-              HF_TRAIT_MACHINES | HF_TRAIT_NOTED | SQL_SHARING,
+              HF_TRAIT_MACHINES | HF_TRAIT_NOTED | HF_TRAIT_QUEUED |
+              SQL_SHARING,
     .varies = HF_TRAIT_NOTIFY | HF_TRAIT_DETACH | HF_TRAIT_QUEUED | SQL_SHARING,
+    .no_shared = "with strategy=row the server does not show who shares a row, "
+                 "and lets readers pass a writer that waits",
     .no_permits = SQL_NO_PERMITS,
     .no_min_hold = SQL_NO_MIN_HOLD,
     .page = "sql",
@@ -434,6 +442,7 @@ const struct hfi_backend hfi_backend_postgres = {
     .close = pg_close,
     .after_fork_child = sql_after_fork_child,
     .try_acquire = pg_try_acquire,
+    .try_acquire_all = sql_try_acquire_all,
     .renew = sql_renew,
     .release = sql_release,
     .keep = sql_keep,
@@ -446,7 +455,13 @@ const struct hfi_backend hfi_backend_postgres = {
     .take_over = sql_take_over,
     .inspect = sql_inspect,
     .list = sql_list,
+    .observe = pg_observe,
+    .unobserve = pg_unobserve,
+    .reobserve = pg_reobserve,
     .holders = sql_holders,
+    .waiters = sql_waiters,
     .break_grant = sql_break,
     .free_grant = sql_free,
+    .promote = sql_promote,
+    .collect = sql_collect,
 };

@@ -8,6 +8,7 @@
  *   find.c        where the table is, and who is trusted with it
  *   acquire.c     try_acquire
  *   wait.c        watch, unwatch, poll_fd, dispatch, by LISTEN
+ *   pipeline.c    several statements in one message
  *   row.c         sessions of strategy row
  *   wire.c        questions and answers, errors
  *   statements.c  the statements, which stand in *.sql
@@ -50,11 +51,23 @@ struct pg_conn {
 
     pthread_mutex_t wake_mu; /* guards what follows */
     bool wake_opened;
-    bool making;           /* somebody is about to bring a listener */
-    PGconn *listener;      /* read by dispatch() only, once it is here */
-    int listener_fd;       /* as backend/sql/fds.c knows it */
-    size_t heard;          /* since the last notifier */
-    atomic_bool listening; /* there was one: keep it */
+    bool making;              /* somebody is about to bring a listener */
+    bool missed;              /* and others could not wait for it */
+    PGconn *listener;         /* read by dispatch() only, once it is here */
+    int listener_fd;          /* as backend/sql/fds.c knows it */
+    size_t heard;             /* since the last notifier */
+    atomic_bool listening;    /* there was one: keep it */
+    atomic_uint listeners;    /* how many there have been */
+    struct hfi_link observed; /* of struct pg_observation */
+};
+
+/* observation->own */
+struct pg_observation {
+    struct hfi_link link; /* in pg_conn.observed */
+    struct hfi_observation *observation;
+    int64_t at;     /* when its row was written last, */
+    unsigned epoch; /* and to which listener it tells */
+    char token[HFI_TOKEN_LEN + 1];
 };
 
 struct pg_session {
@@ -78,6 +91,7 @@ struct pg_session {
 
 extern const char *const pg_lease_texts[SQL_STMTS];
 extern const char *const pg_version_texts[SQL_STMTS];
+extern const char *const pg_queue_texts[SQL_STMTS];
 extern const char *const pg_row_texts[SQL_STMTS];
 
 /* ---- connect.c --------------------------------------------------- */
@@ -159,6 +173,16 @@ hf_status pg_results(struct pg_session *, PGresult **ret, int64_t deadline,
                      struct hf_error *);
 const char *pg_line(char *buf, size_t size, const char *message);
 
+/* ---- pipeline.c ------------------------------------------------ */
+
+hf_status pg_pipeline(struct pg_session *, enum sql_stmt,
+                      const struct sql_call *, struct sql_answer *,
+                      int64_t deadline, struct hf_error *);
+
+/* ---- postgres.c ------------------------------------------------ */
+
+void pg_script_rows(const PGresult *, struct sql_answer *);
+
 /* ---- row.c ---------------------------------------------------- */
 
 hf_status pg_row_send(struct sql_session *, const char *key, bool wait,
@@ -188,5 +212,14 @@ void pg_unwatch(struct hfi_conn *, const struct hfi_claim *,
                 struct hfi_receipt *);
 int pg_poll_fd(struct hfi_conn *);
 void pg_dispatch(struct hfi_conn *);
+
+/* ---- observe.c ------------------------------------------------ */
+
+hf_status pg_observe(struct hfi_conn *, struct hfi_observation *,
+                     int64_t deadline, struct hf_error *);
+void pg_unobserve(struct hfi_conn *, struct hfi_observation *);
+void pg_observed(struct pg_conn *, const char *key);
+hf_status pg_reobserve(struct hfi_conn *, struct hfi_observation *,
+                       int64_t deadline, struct hf_error *);
 
 #endif

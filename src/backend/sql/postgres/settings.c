@@ -155,13 +155,21 @@ static size_t settle_prepare(const struct pg_session *ps, char *buf,
     return (size_t)len;
 }
 
+/* The question about the table beside that of locks, of fences or of tickets;
+ * or NULL. */
+static const char *settle_other(const struct pg_conn *pc)
+{
+    return pc->sql.texts[SQL_VERIFY_FENCE] ? pc->sql.texts[SQL_VERIFY_FENCE]
+                                           : pc->sql.texts[SQL_VERIFY_QUEUE];
+}
+
 static hf_status settle_send(struct pg_session *ps, bool first,
                              struct hf_error *err)
 {
     struct pg_conn *pc = (struct pg_conn *)ps->base.conn;
     char text[OPEN_MAX], local[64], settings[PG_SETTINGS_MAX];
     const char *const verify = pc->sql.texts[SQL_VERIFY];
-    const char *const fence = pc->sql.texts[SQL_VERIFY_FENCE];
+    const char *const other = settle_other(pc);
     bool pooled = atomic_load(&pc->pooled);
     size_t len;
 
@@ -173,7 +181,7 @@ static hf_status settle_send(struct pg_session *ps, bool first,
                            "BEGIN;SET LOCAL statement_timeout=%lld;" JUDGE_PATH
                            "%s" JUDGE "%s;%s;COMMIT;",
                            (long long)pc->sql.timeout_ms, settings,
-                           first ? "" : verify, first || !fence ? "" : fence);
+                           first ? "" : verify, first || !other ? "" : other);
     if (len < sizeof(text) && !first && !pooled)
         len += settle_prepare(ps, text + len, sizeof(text) - len);
     if (len >= sizeof(text))
@@ -186,7 +194,7 @@ static hf_status settle_send(struct pg_session *ps, bool first,
 /* Has all been said about the table? */
 static bool settle_verified(const struct pg_session *ps)
 {
-    return ps->verified > !!ps->base.conn->texts[SQL_VERIFY_FENCE];
+    return ps->verified > !!settle_other((struct pg_conn *)ps->base.conn);
 }
 
 static hf_status settle_verify(struct pg_session *ps, const PGresult *result,

@@ -6,70 +6,49 @@
 #include "postgres.h"
 
 #include "backend/sql/postgres/texts.h"
+#include "backend/sql/slots.h"
 
 #include "base/banned.h"
 
 /* Verifying a table takes a longer text than C99 obliges a compiler to take. */
 #pragma GCC diagnostic ignored "-Woverlength-strings"
 
-/* The same with both strategies; what differs they choose. */
-#define PG_HOLDERS                                                             \
-    [SQL_CREATE_HOLDERS] = HOLDERS_CREATE,                                     \
+/* With both strategies. */
+#define PG_BOTH                                                                \
     [SQL_VERIFY_HOLDERS] = (VERIFY_HOLDERS VERIFY_TABLE),                      \
-    [SQL_ENTER] = HOLDERS_ENTER, [SQL_DOOR] = HOLDERS_DOOR,                    \
-    [SQL_DOOR_END] = HOLDERS_DOOR_END, [SQL_STAY] = HOLDERS_STAY,              \
-    [SQL_LEAVE] = HOLDERS_LEAVE, [SQL_SPOIL] = HOLDERS_BREAK,                  \
-    [SQL_TAKE_UP] = HOLDERS_TAKE, [SQL_DOWNGRADE] = HOLDERS_DOWNGRADE,         \
-    [SQL_KEEP] = HOLDERS_KEEP, [SQL_HOLDERS] = HOLDERS_LOOK,                   \
-    [SQL_HOLDERS_ALL] = HOLDERS_LIST
+    [SQL_MAKE_ALL] = SEVERAL_MAKE, [SQL_TAKE_ALL] = SEVERAL_TAKE
 
 const char *const pg_lease_texts[SQL_STMTS] = {
-    [SQL_CREATE] = LEASE_CREATE,
-    [SQL_ACQUIRE] = LEASE_ACQUIRE,
-    [SQL_RENEW] = LEASE_RENEW,
-    [SQL_RENEW_MANY] = LEASE_RENEW_MANY,
-    [SQL_RELEASE] = LEASE_RELEASE,
-    [SQL_BREAK] = LEASE_BREAK,
-    [SQL_FREE] = LEASE_FREE,
-    [SQL_TAKE] = LEASE_TAKE,
+    SQL_SLOTS(LEASE),
     [SQL_KILL] = LEASE_KILL,
-    [SQL_LOOK] = LEASE_LOOK,
-    [SQL_LIST] = LEASE_LIST,
     [SQL_VERIFY] = (VERIFY_LEASE VERIFY_TABLE),
-    PG_HOLDERS,
+    PG_BOTH,
 };
 
 const char *const pg_version_texts[SQL_STMTS] = {
-    [SQL_CREATE] = VERSION_CREATE,
-    [SQL_ACQUIRE] = VERSION_ACQUIRE,
-    [SQL_RENEW] = VERSION_RENEW,
-    [SQL_RENEW_MANY] = VERSION_RENEW_MANY,
-    [SQL_RELEASE] = VERSION_RELEASE,
-    [SQL_BREAK] = VERSION_BREAK,
-    [SQL_FREE] = VERSION_FREE,
-    [SQL_TAKE] = VERSION_TAKE,
+    SQL_SLOTS(VERSION),
     [SQL_KILL] = VERSION_KILL,
-    [SQL_LOOK] = VERSION_LOOK,
-    [SQL_LIST] = VERSION_LIST,
     [SQL_VERIFY] = (VERIFY_VERSION VERIFY_TABLE),
-    PG_HOLDERS,
+    PG_BOTH,
+};
+
+/* In place of the others where there is a queue. */
+const char *const pg_queue_texts[SQL_STMTS] = {
+    SQL_SLOTS_QUEUE,
+    [SQL_VERIFY_QUEUE] = (VERIFY_QUEUE VERIFY_TABLE),
+    [SQL_RETAKE] = QUEUE_RETAKE,
+    [SQL_BREAK] = OBSERVE_BREAK,
+    [SQL_TAKE] = OBSERVE_TAKE,
+    [SQL_OBSERVE] = OBSERVE_BEGIN,
+    [SQL_UNOBSERVE] = OBSERVE_END,
+    [SQL_TICKET] = QUEUE_TICKET,
+    [SQL_HAND] = QUEUE_HAND,
+    [SQL_LINGER] = QUEUE_LINGER,
 };
 
 const char *const pg_row_texts[SQL_STMTS] = {
-    [SQL_CREATE] = ROW_CREATE,
-    [SQL_CREATE_FENCE] = ROW_CREATE_FENCE,
-    [SQL_RENEW] = ROW_RENEW,
-    [SQL_RENEW_MANY] = ROW_RENEW_MANY,
-    [SQL_BREAK] = ROW_BREAK,
+    SQL_SLOTS_ROW,
     [SQL_FREE] = ROW_FREE,
-    [SQL_KILL] = ROW_KILL,
-    [SQL_LOOK] = ROW_LOOK,
-    [SQL_LIST] = ROW_LIST,
-    [SQL_LOCK] = ROW_LOCK,
-    [SQL_MAKE] = ROW_MAKE,
-    [SQL_SIGN] = ROW_SIGN,
-    [SQL_UNSIGN] = ROW_UNSIGN,
-    [SQL_END] = ROW_END,
     [SQL_STANDS] = ROW_STANDS,
     [SQL_VERIFY] = (VERIFY_ROW VERIFY_TABLE),
     [SQL_VERIFY_FENCE] = (VERIFY_FENCE VERIFY_TABLE),

@@ -53,6 +53,15 @@ WITH r(c,t,o) AS (
         ('note','bytea',true)
 );
 
+-- name: queue
+WITH r(c,t,o) AS (
+    VALUES ('name','bytea',false), ('token',{text},false),
+        ('ticket','bigint',false), ('kind','bigint',false),
+        ('nth','bigint',false), ('ttl_ms','bigint',false),
+        ('expires_at',{time},false), ('channel',{text},true),
+        ('owner','bytea',true), ('note','bytea',true)
+);
+
 -- name: fence
 WITH r(c,t,o) AS (
     VALUES ('name','bytea',false), ('token',{text},true),
@@ -116,7 +125,7 @@ WITH r(c,t,o) AS (
         WHERE t.tgrelid IN (SELECT oid FROM c) AND NOT t.tgisinternal
     ),
     y AS (
-        SELECT CASE WHEN EXISTS(SELECT 1 FROM r WHERE r.c='slot')
+        SELECT CASE WHEN EXISTS(SELECT 1 FROM r WHERE r.c IN ('slot','ticket'))
             THEN 'name and token' ELSE 'name' END AS key
     ),
     i AS (

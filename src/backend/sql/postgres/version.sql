@@ -29,7 +29,7 @@ WITH b AS (
     ),
     g AS (
         INSERT INTO @T AS l (name,token,fence,ttl_ms,owner,note,version)
-        SELECT $1,$2,{now_us},$3,$4,$5,1
+        SELECT $1,$2,{now_us},$3,$4,$5,{now_us}
         WHERE NOT EXISTS (SELECT 1 FROM b)
         ON CONFLICT (name) DO UPDATE
         SET fence=CASE WHEN l.token=$2 THEN l.fence

@@ -9,8 +9,9 @@
  *
  * INVARIANTS
  *  (1) A waiter that relies on the listener asks once more after there is one:
- *      when another has taken the place of one that was lost, every waiter is
- *      woken, since notifiers may have rung in between.
+ *      when another has taken the place of one that was lost, or somebody came
+ *      while it was made, every waiter is woken, since notifiers may have rung
+ *      in between.
  *  (2) While there is none, waiters ask every WAKE_DEAF_MS, and each try makes
  *      another first.
  */
@@ -30,11 +31,11 @@ static hf_status wake_make(struct pg_conn *pc, PGconn **ret, int64_t deadline,
 {
     struct pg_session ps = {.base = {.conn = &pc->sql}};
     const char *dot = strchr(pc->sql.table, '.');
-    char text[SQL_TABLE_MAX + 16];
+    char text[SQL_TABLE_MAX + SQL_CHANNEL_MAX + 32];
     hf_status st = pg_dial(&ps, deadline, err);
 
-    snprintf(text, sizeof(text), "LISTEN \"%s\"",
-             dot ? dot + 1 : pc->sql.table);
+    snprintf(text, sizeof(text), "LISTEN \"%s\";LISTEN \"%s\"",
+             dot ? dot + 1 : pc->sql.table, pc->sql.channel);
     if (st == HF_BUSY)
         st = hfi_fail(err, HF_UNAVAILABLE, "connect: no answer in time");
     if (!st)
@@ -51,13 +52,14 @@ static hf_status wake_make(struct pg_conn *pc, PGconn **ret, int64_t deadline,
  * told that there is none yet, and polls until it asks again. */
 hf_status pg_listen(struct pg_conn *pc, int64_t deadline, struct hf_error *err)
 {
-    bool mine, again = atomic_load(&pc->listening);
+    bool mine, missed, again = atomic_load(&pc->listening);
     PGconn *made = NULL;
     hf_status st;
 
     pthread_mutex_lock(&pc->wake_mu);
     st = pc->listener ? HF_OK : HF_UNAVAILABLE;
     mine = st && !pc->making;
+    pc->missed = st && !mine;
     pc->making = pc->making || mine;
     pthread_mutex_unlock(&pc->wake_mu);
     if (!mine)
@@ -67,7 +69,9 @@ hf_status pg_listen(struct pg_conn *pc, int64_t deadline, struct hf_error *err)
     pc->listener = made;
     pc->heard = 0;
     pc->making = false;
+    missed = pc->missed;
     if (!st) {
+        atomic_fetch_add(&pc->listeners, 1);
         pc->listener_fd = PQsocket(made);
         sql_fds_add(&pc->sql, pc->listener_fd);
     }
@@ -75,8 +79,9 @@ hf_status pg_listen(struct pg_conn *pc, int64_t deadline, struct hf_error *err)
     if (st)
         return st;
     atomic_store(&pc->listening, true);
+    atomic_store(&pc->sql.base.listening, true);
     hfi_poll_fd_changed(&pc->sql.base);
-    if (again)
+    if (again || missed)
         hfi_wake_all(&pc->sql.base); /* wait.c (1) */
     return HF_OK;
 }
@@ -85,6 +90,7 @@ void pg_unlisten(struct pg_conn *pc)
 {
     if (!pc->listener)
         return;
+    atomic_store(&pc->sql.base.listening, false);
     sql_fds_remove(&pc->sql, pc->listener_fd);
     PQfinish(pc->listener);
     pc->listener = NULL;
@@ -124,7 +130,9 @@ hf_status pg_watch(struct hfi_conn *base, const struct hfi_claim *claim,
     st = pg_listen(pc, deadline, err);
     if (st || !sql_holds(receipt))
         return st;
-    st = sql_is_wanted(&pc->sql, claim->key, &wanted, deadline, err);
+    st = pc->sql.fair
+             ? sql_queue_linger(&pc->sql, claim, &wanted, deadline, err)
+             : sql_is_wanted(&pc->sql, claim->key, &wanted, deadline, err);
     if (!st && wanted)
         hfi_wanted(base, claim->key);
     return st;
@@ -158,23 +166,58 @@ static int wake_digit(char c)
     return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
+static void wake_key(const char *at, char ret[HF_KEY_MAX + 1])
+{
+    size_t len = 0;
+
+    while (len < HF_KEY_MAX && at[0] && at[1] && wake_digit(at[0]) >= 0 &&
+           wake_digit(at[1]) >= 0) {
+        ret[len++] = (char)(wake_digit(at[0]) * 16 + wake_digit(at[1]));
+        at += 2;
+    }
+    ret[len] = '\0';
+}
+
+/* "TOKEN NTH FENCE SLOT MS KEY"; backend/sql/queue.c (6) */
+static void wake_granted(struct hfi_conn *base, const char *text)
+{
+    char key[HF_KEY_MAX + 1], token[HFI_TOKEN_LEN + 1];
+    long long numbers[4];
+    char *end;
+    int i;
+
+    if (strcspn(text, " ") != HFI_TOKEN_LEN)
+        return;
+    memcpy(token, text, HFI_TOKEN_LEN);
+    token[HFI_TOKEN_LEN] = '\0';
+    text += HFI_TOKEN_LEN;
+    for (i = 0; i < 4; i++, text = end) {
+        numbers[i] = strtoll(text, &end, 10);
+        if (end == text || *end != ' ')
+            return;
+    }
+    wake_key(text + 1, key);
+    if (numbers[1] > 0 && numbers[3] > 0)
+        hfi_granted(base, key, token, (uint32_t)numbers[0],
+                    (uint64_t)numbers[1], (int32_t)numbers[2], numbers[3]);
+}
+
 /* Anybody may NOTIFY, so a payload is as good as it reads, and a hint. */
 static void wake_heard(struct hfi_conn *base, const char *payload)
 {
     char key[HF_KEY_MAX + 1];
-    const char *at = payload + 1;
-    size_t len = 0;
 
-    while (payload[0] && len < HF_KEY_MAX && at[0] && at[1] &&
-           wake_digit(at[0]) >= 0 && wake_digit(at[1]) >= 0) {
-        key[len++] = (char)(wake_digit(at[0]) * 16 + wake_digit(at[1]));
-        at += 2;
+    if (payload[0] == '+') {
+        wake_granted(base, payload + 1);
+        return;
     }
-    key[len] = '\0';
+    wake_key(payload[0] ? payload + 1 : payload, key);
     if (payload[0] == 'f')
         hfi_wake(base, key, NULL);
     else if (payload[0] == 'w')
         hfi_wanted(base, key);
+    if (payload[0] == 'f' || payload[0] == 'c')
+        pg_observed((struct pg_conn *)base, key);
 }
 
 void pg_dispatch(struct hfi_conn *base)
@@ -197,8 +240,10 @@ void pg_dispatch(struct hfi_conn *base)
         wake_heard(base, note->extra);
         PQfreemem(note);
     }
-    if (lost)
+    if (lost) {
         pg_unlisten(pc);
+        pg_observed(pc, NULL);
+    }
     pthread_mutex_unlock(&pc->wake_mu);
     if (lost)
         hfi_wake_all(base);

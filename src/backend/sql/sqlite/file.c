@@ -45,8 +45,7 @@
 
 static const char *const file_suffixes[LITE_FILES] = {"", "-wal", "-shm"};
 
-/* One that is not there has the number 0. */
-static struct lite_id file_id(const char *path, const char *suffix)
+struct lite_id lite_file_id(const char *path, const char *suffix)
 {
     char name[LITE_PATH_MAX + 8];
     struct stat sb;
@@ -57,7 +56,7 @@ static struct lite_id file_id(const char *path, const char *suffix)
     return (struct lite_id){sb.st_dev, sb.st_ino};
 }
 
-static bool file_is_same(struct lite_id a, struct lite_id b)
+bool lite_file_is_same(struct lite_id a, struct lite_id b)
 {
     return a.dev == b.dev && a.ino == b.ino;
 }
@@ -69,8 +68,8 @@ bool lite_has_moved(const struct lite_session *ls)
     int i;
 
     for (i = 0; i < LITE_FILES && !HFI_MUTANT(database_moves_unseen); i++)
-        if (!file_is_same(ls->ids[i],
-                          file_id(i ? real : lc->path, file_suffixes[i])))
+        if (!lite_file_is_same(ls->ids[i], lite_file_id(i ? real : lc->path,
+                                                        file_suffixes[i])))
             return true;
     return false;
 }
@@ -109,7 +108,7 @@ hf_status lite_remember(struct lite_session *ls, struct hf_error *err)
     int i, moved = 0;
 
     for (i = 0; i < LITE_FILES; i++)
-        ls->ids[i] = file_id(real, file_suffixes[i]);
+        ls->ids[i] = lite_file_id(real, file_suffixes[i]);
     /* SQLite compares what it has opened with what the name leads to now. */
     sqlite3_file_control(ls->db, "main", SQLITE_FCNTL_HAS_MOVED, &moved);
     if (moved || lite_has_moved(ls)) {
@@ -136,12 +135,12 @@ static _Atomic(struct lite_use *) file_uses;
 
 hf_status lite_may_open(const struct lite_conn *lc, struct hf_error *err)
 {
-    struct lite_id id = file_id(lc->path, "");
+    struct lite_id id = lite_file_id(lc->path, "");
     const struct lite_use *use;
     pid_t pid = getpid();
 
     for (use = atomic_load(&file_uses); use; use = use->next)
-        if (use->pid != pid && use->sessions && file_is_same(use->id, id))
+        if (use->pid != pid && use->sessions && lite_file_is_same(use->id, id))
             return hfi_fail(err, HF_UNSUPPORTED,
                             "the parent of this process had the database open "
                             "when it forked, which SQLite does not survive: "
@@ -155,7 +154,7 @@ hf_status lite_use(struct lite_session *ls, struct hf_error *err)
     pid_t pid = getpid();
 
     for (use = atomic_load(&file_uses); use; use = use->next)
-        if (use->pid == pid && file_is_same(use->id, ls->ids[0]))
+        if (use->pid == pid && lite_file_is_same(use->id, ls->ids[0]))
             break;
     if (!use) { /* Two entries of one file do no harm. */
         use = hfi_alloc(sizeof(*use));

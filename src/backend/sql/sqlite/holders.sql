@@ -26,8 +26,11 @@ CREATE TABLE IF NOT EXISTS @H (
     PRIMARY KEY (name,token)
 ) WITHOUT ROWID;
 
+-- Equal owner ids have one permit together: backend/sql/reenter.c.
+-- let: rejoin = INSERT INTO @H (name,token,mode,permits,slot,fence,version,ttl_ms,kept,boot,acquired,expires,owner,note) SELECT ?1, ?2, 0, ?11, h.slot, h.fence, @{0@|t.version+1@}, ?3, 0, ?9, ?8, @{?8+?3@|NULL@}, ?4, ?5 FROM @T t,@H h WHERE t.name=?1 AND ?11>0 AND t.token='*'||?11 AND h.name=?1 AND h.owner=?4 AND h.mode=0 AND h.permits=?11 AND h.kept=0 AND h.token NOT LIKE '!%' AND {live} AND NOT EXISTS (SELECT 1 FROM @H o WHERE o.name=?1 AND o.token IN (?2,'!'||?2)) LIMIT 1
+
 -- name: enter
-INSERT INTO @T (name,fence,ttl_ms@{@|,version@}) VALUES (?1,0,0@{@|,1@})
+INSERT INTO @T (name,fence,ttl_ms@{@|,version@}) VALUES (?1,0,0@{@|,?10@})
 ON CONFLICT (name) DO NOTHING;
 DELETE FROM @H AS h
 WHERE h.name=?1 AND (NOT {live}
@@ -37,6 +40,7 @@ WHERE h.name=?1 AND (NOT {live}
         WHERE t.name=?1 AND (t.token IS NULL OR t.token NOT LIKE '*%'
             OR @{t.boot<>?9 OR t.expires<=?8@|h.version=?7@})
     )));
+{rejoin};
 INSERT INTO @H ({columns})
 SELECT ?1, ?2, 0, ?11, s.slot, max(t.fence+1,?10), @{0@|t.version+1@}, ?3, 0,
     ?9, ?8, @{?8+?3@|NULL@}, ?4, ?5
@@ -102,7 +106,7 @@ LEFT JOIN (SELECT h.fence,h.slot FROM @H h WHERE {mine}) g ON 1
 LEFT JOIN (
     SELECT h.version,h.ttl_ms
     FROM @H h
-    WHERE h.name=?1 AND h.mode=0 AND h.kept=0 AND ?11>0
+    WHERE h.name=?1 AND h.mode=(?11=0) AND h.kept=0
     ORDER BY h.version
     LIMIT 1
 ) d ON 1
@@ -167,12 +171,13 @@ SELECT 1 hf
 FROM @H h
 WHERE h.name=?1 AND {shared} AND h.fence=?7 AND h.mode<2 AND {live};
 
+-- let: kind = CASE WHEN ?11<0 THEN h.mode=1 ELSE h.mode=0 AND h.permits=?11 END
 -- name: take
 UPDATE @H AS h
 SET token=?2
-WHERE h.name=?1 AND {shared} AND h.fence=?7 AND h.mode=0 AND h.kept=0
-    AND h.permits=?11 AND {live} AND h.token IN (?2,CAST(?5 AS TEXT));
-SELECT 1 hf,h.slot FROM @H h WHERE {shared} AND {ours} AND {mine};
+WHERE h.name=?1 AND {shared} AND h.fence=?7 AND {kind} AND h.kept=0
+    AND {live} AND h.token IN (?2,CAST(?5 AS TEXT));
+SELECT 1 hf,h.slot FROM @H h WHERE {shared} AND {ours} AND {kind};
 
 -- name: downgrade
 DELETE FROM @H AS h WHERE h.name=?1 AND h.mode<2 AND {plain};
@@ -181,13 +186,21 @@ SELECT ?1, ?2, 0, 0, -1, t.fence, @{0@|t.version+1@}, t.ttl_ms, 0,
     @{t.boot,t.acquired,t.expires@|?9,?8,NULL@}, t.owner, t.note
 FROM @T t
 WHERE t.name=?1 AND t.token=?2 AND t.fence=?7;
+UPDATE @H AS h
+SET mode=0
+WHERE {shared} AND {ours} AND h.mode=1 AND NOT EXISTS (
+    SELECT 1
+    FROM @H h
+    WHERE h.name=?1 AND h.token<>?2 AND h.mode=1 AND {live}
+);
 SELECT 1 hf_ring
 FROM @T t
-WHERE t.name=?1 AND t.token=?2 AND t.fence=?7 AND t.wanted;
+WHERE t.name=?1 AND t.wanted AND ((t.token=?2 AND t.fence=?7)
+    OR (t.token='*0' AND EXISTS (SELECT 1 FROM @H h WHERE {ours})));
 UPDATE @T
 SET token='*0',owner=NULL,note=NULL@{@|,version=version+1@}
 WHERE name=?1 AND token=?2 AND fence=?7;
-SELECT 1 hf FROM @H h WHERE {shared} AND {ours} AND h.mode=0;
+SELECT 1+h.mode hf FROM @H h WHERE {shared} AND {ours} AND h.mode<2;
 
 -- name: keep
 DELETE FROM @H AS h WHERE h.name=?1 AND h.mode<2 AND {plain};

@@ -19,7 +19,11 @@
  *  (4) The file may be removed, or replaced by a backup, at any time: the
  *      answer of a statement is believed only while the name leads to the file
  *      that it was run in (file.c), and a client is never granted a
- *      fence below one that it had before.
+ *      fence below one that it had before.  Who joins a grant of its owner id
+ *      has the fence of that, whatever it is: reenter.c (3).
+ *
+ *  (5) The log is written back, which may have to wait for the disk, after those
+ *      were told who have the lock by the commit.
  *
  * LIMITS  One machine: on a network file system neither the locks nor the
  *   clock are what they must be, and open() refuses it; and a container that
@@ -31,6 +35,9 @@
 #include <poll.h>
 
 #include "base/banned.h"
+
+/* The log is written back when it has so many pages. */
+#define LITE_LOG_PAGES 1000
 
 /* ---- errors ------------------------------------------------------------ */
 
@@ -78,15 +85,17 @@ static hf_status lite_error(struct lite_session *ls, int code,
     return hfi_fail(err, st, "%.160s", text);
 }
 
-/* Another process writes.  SQLite has nothing to wait on, so look again every
- * millisecond or two until the deadline. */
+/* Another process writes.  SQLite has nothing to wait on, so look again until
+ * the deadline: soon at first, since most who write are done in some ten
+ * microseconds, then every millisecond or two. */
 static int lite_busy(void *arg, int n)
 {
     struct lite_session *ls = arg;
+    struct timespec pause = {.tv_nsec = 20000L << (n < 6 ? n : 6)};
 
     if (!hfi_left_ms(ls->deadline))
         return 0;
-    poll(NULL, 0, n < 20 ? 1 : 2);
+    ppoll(NULL, 0, &pause, NULL);
     return 1;
 }
 
@@ -139,8 +148,13 @@ static void lite_bind(struct lite_session *ls, sqlite3_stmt *stmt,
     sqlite3_bind_int64(stmt, 8, hfi_now());
     lite_bind_text(stmt, 9, lc->boot, false);
     sqlite3_bind_int64(stmt, 10, lite_fence(lc));
-    if (sqlite3_bind_parameter_count(stmt) > 10)
-        sqlite3_bind_int64(stmt, 11, call->permits);
+    if (sqlite3_bind_parameter_count(stmt) <= 10)
+        return;
+    sqlite3_bind_int64(stmt, 11, call->permits);
+    lite_bind_text(stmt, 12, call->channel, false);
+    sqlite3_bind_int64(stmt, 13, call->nth);
+    sqlite3_bind_int64(stmt, 14, call->place_ms);
+    sqlite3_bind_int64(stmt, 15, lc->fence);
 }
 
 static void lite_row(sqlite3_stmt *stmt, struct sql_answer *answer)
@@ -162,7 +176,8 @@ static void lite_row(sqlite3_stmt *stmt, struct sql_answer *answer)
         if (!null && !cells[i].data)
             cells[i].data = "";
     }
-    if (!answer->id && (n == 1 || n == SQL_TRY_COLUMNS))
+    if (!answer->id &&
+        (n == 1 || n == SQL_TRY_COLUMNS || n == SQL_TRY_QUEUE_COLUMNS))
         answer->id = cells[0].num; /* the fence, or the mark */
     if (answer->row)
         answer->row(answer, cells, n);
@@ -234,60 +249,84 @@ static hf_status lite_renew_many(struct lite_session *ls,
     return st;
 }
 
-/* One statement of a script: the rows count that say `hf`; *ring: others shall
- * hear of it. */
+/* One statement of a script: the rows count that say `hf`; others shall hear
+ * of those that say `hf_ring`. */
 static hf_status lite_script_step(struct lite_session *ls, sqlite3_stmt *stmt,
-                                  struct sql_answer *answer, bool *ring,
+                                  const struct sql_call *call,
+                                  struct sql_answer *answer,
+                                  struct lite_rings *rings,
                                   struct hf_error *err)
 {
     const char *name = sqlite3_column_name(stmt, 0);
     int code;
 
+    lite_bind(ls, stmt, call);
     while ((code = sqlite3_step(stmt)) == SQLITE_ROW) {
         if (!strcmp(name, "hf"))
             lite_row(stmt, answer);
         else
-            *ring = true;
+            lite_rings_add(rings, (const char *)sqlite3_column_text(stmt, 0),
+                           call->key);
     }
+    sqlite3_reset(stmt);
     return code == SQLITE_DONE ? HF_OK : lite_error(ls, code, err);
 }
 
-/* The statements between BEGIN and COMMIT. */
-static hf_status lite_script_steps(struct lite_session *ls, const char *text,
-                                   const struct sql_call *call,
-                                   struct sql_answer *answer, bool *ring,
-                                   struct hf_error *err)
+/* The statements of a script, prepared once in a session. */
+static hf_status lite_script_prepare(struct lite_session *ls,
+                                     enum sql_stmt which, struct hf_error *err)
 {
-    hf_status st = HF_OK;
+    struct lite_script *script = &ls->scripts[which];
+    const char *text = ls->base.conn->texts[which];
+    sqlite3_stmt *stmt = NULL;
+    int code, n = 0;
 
-    while (!st && *text) {
-        sqlite3_stmt *stmt = NULL;
-        int code = sqlite3_prepare_v2(ls->db, text, -1, &stmt, &text);
+    while (*text && n < LITE_SCRIPT) {
+        code = sqlite3_prepare_v3(ls->db, text, -1, SQLITE_PREPARE_PERSISTENT,
+                                  &stmt, &text);
+        if (code) {
+            hf_status st = lite_error(ls, code, err);
 
-        if (code)
-            return lite_error(ls, code, err);
+            while (n)
+                sqlite3_finalize(script->stmts[--n]);
+            return st;
+        }
         if (!stmt)
             break;
-        lite_bind(ls, stmt, call);
-        st = lite_script_step(ls, stmt, answer, ring, err);
-        sqlite3_finalize(stmt);
+        script->stmts[n++] = stmt;
     }
+    script->n = n;
+    return HF_OK;
+}
+
+/* The statements between BEGIN and COMMIT. */
+static hf_status lite_script_steps(struct lite_session *ls, enum sql_stmt which,
+                                   const struct sql_call *call,
+                                   struct sql_answer *answer,
+                                   struct lite_rings *rings,
+                                   struct hf_error *err)
+{
+    struct lite_script *script = &ls->scripts[which];
+    hf_status st = script->n ? HF_OK : lite_script_prepare(ls, which, err);
+    int i;
+
+    for (i = 0; !st && i < script->n; i++)
+        st = lite_script_step(ls, script->stmts[i], call, answer, rings, err);
     return st;
 }
 
 /* backend/sql/script.c */
 static hf_status lite_script(struct lite_session *ls, enum sql_stmt which,
                              const struct sql_call *call,
-                             struct sql_answer *answer, bool *ring,
-                             struct hf_error *err)
+                             struct sql_answer *answer,
+                             struct lite_rings *rings, struct hf_error *err)
 {
     enum sql_why why;
     hf_status st = lite_exec(ls, "BEGIN IMMEDIATE", err);
 
     if (st)
         return st;
-    st = lite_script_steps(ls, ls->base.conn->texts[which], call, answer, ring,
-                           err);
+    st = lite_script_steps(ls, which, call, answer, rings, err);
     if (!st)
         st = lite_exec(ls, "COMMIT", err);
     why = ls->base.why;
@@ -295,6 +334,26 @@ static hf_status lite_script(struct lite_session *ls, enum sql_stmt which,
         ls->base.broken = true;
     ls->base.why = why;
     return st;
+}
+
+/* So many pages are in the log; sqlite.c (5). */
+static int lite_logged(void *arg, sqlite3 *db, const char *name, int pages)
+{
+    struct lite_session *ls = arg;
+
+    (void)db;
+    (void)name;
+    ls->pages = pages;
+    return SQLITE_OK;
+}
+
+static void lite_checkpoint(struct lite_session *ls)
+{
+    if (ls->pages < LITE_LOG_PAGES)
+        return;
+    sqlite3_wal_checkpoint_v2(ls->db, NULL, SQLITE_CHECKPOINT_PASSIVE, NULL,
+                              NULL);
+    ls->pages = 0;
 }
 
 /* The statement may have been run in a file that is gone: then it is run again
@@ -314,13 +373,14 @@ static hf_status lite_run(struct sql_session *session, enum sql_stmt which,
 {
     struct lite_session *ls = (struct lite_session *)session;
     struct lite_conn *lc = (struct lite_conn *)session->conn;
-    bool ring = false;
+    struct lite_rings rings;
     hf_status st;
 
+    rings.old = rings.any = false;
     session->why = SQL_WHY_OTHER;
     ls->deadline = deadline;
     if (call && sql_is_script(which))
-        st = lite_script(ls, which, call, answer, &ring, err);
+        st = lite_script(ls, which, call, answer, &rings, err);
     else if (!call)
         st = lite_exec(ls, session->conn->texts[which], err);
     else if (which == SQL_RENEW_MANY)
@@ -329,12 +389,17 @@ static hf_status lite_run(struct sql_session *session, enum sql_stmt which,
         st = lite_step(ls, which, call, answer, err);
     if (lite_has_moved(ls))
         return lite_moved(ls, err);
-    if (!st && (which == SQL_ACQUIRE || which == SQL_ENTER))
+    if (!st && (which == SQL_ACQUIRE || which == SQL_ENTER ||
+                which == SQL_JOIN || which == SQL_PEEK))
         lite_fenced(lc, answer->id);
+    if (!st && rings.any)
+        lite_ring(lc, &rings, call->key);
     if (!st && call &&
-        (ring || ((which == SQL_RELEASE || which == SQL_FREE) && answer->id) ||
+        (rings.old ||
+         ((which == SQL_RELEASE || which == SQL_FREE) && answer->id) ||
          (which == SQL_WANT && answer->affected)))
         lite_notify(lc, call->key);
+    lite_checkpoint(ls);
     return st;
 }
 
@@ -343,10 +408,13 @@ static hf_status lite_run(struct sql_session *session, enum sql_stmt which,
 static void lite_disconnect(struct sql_session *session)
 {
     struct lite_session *ls = (struct lite_session *)session;
-    int i;
+    int i, j;
 
-    for (i = 0; i < SQL_STMTS; i++)
+    for (i = 0; i < SQL_STMTS; i++) {
         sqlite3_finalize(ls->stmts[i]);
+        for (j = 0; j < ls->scripts[i].n; j++)
+            sqlite3_finalize(ls->scripts[i].stmts[j]);
+    }
     sqlite3_close(ls->db);
     lite_unuse(ls);
 }
@@ -389,6 +457,7 @@ static hf_status lite_connect(struct sql_session *session, bool first,
                  sqlite3_db_filename(ls->db, "main"));
     ls->deadline = deadline;
     sqlite3_busy_handler(ls->db, lite_busy, ls);
+    sqlite3_wal_hook(ls->db, lite_logged, ls);
     st = lite_settle(ls, err);
     if (!st)
         st = lite_remember(ls, err);
@@ -404,6 +473,7 @@ static const struct sql_driver lite_driver = {
     .name = "sqlite",
     .quote = "\"",
     .texts = {lite_lease_texts, lite_version_texts, NULL},
+    .queue = lite_queue_texts,
     .refusal = "SQLite has no row locks, and an open transaction would lock "
                "out everybody from the whole file; use lease or version",
     .home = "'main'",
@@ -454,12 +524,15 @@ const struct hfi_backend hfi_backend_sqlite = {
     .options = lite_options,
     .conn_size = sizeof(struct lite_conn),
     .grant_size = sizeof(struct sql_grant),
+    .observation_size = sizeof(struct lite_observation),
     .traits = HF_TRAIT_FENCED | HF_TRAIT_LEASED | HF_TRAIT_NOTIFY |
               HF_TRAIT_DETACH | HF_TRAIT_BREAK | HF_TRAIT_PROCESSES |
-              HF_TRAIT_NOTED | SQL_SHARING,
+              HF_TRAIT_NOTED | HF_TRAIT_QUEUED | SQL_SHARING,
+    .varies = HF_TRAIT_QUEUED,
     .page = "sql",
     .tested = "SQLite 3.40, 3.46",
     .fallback_poll_ms = LITE_NET_MS,
+    .observe_gap_ms = LITE_OBSERVE_GAP_MS,
     .open = lite_open,
     .close = lite_close,
     .after_fork_child = lite_after_fork_child,
@@ -476,7 +549,13 @@ const struct hfi_backend hfi_backend_sqlite = {
     .take_over = sql_take_over,
     .inspect = sql_inspect,
     .list = sql_list,
+    .observe = lite_observe,
+    .unobserve = lite_unobserve,
+    .reobserve = lite_reobserve,
     .holders = sql_holders,
+    .waiters = sql_waiters,
     .break_grant = sql_break,
     .free_grant = sql_free,
+    .promote = sql_promote,
+    .collect = sql_collect,
 };

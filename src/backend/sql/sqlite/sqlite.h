@@ -6,6 +6,7 @@
  *   statements.c  the statements, which stand in *.sql
  *   file.c  the file: its name, and whether it is still that one
  *   wait.c  wake-ups by inotify
+ *   observe.c  the same for observers
  */
 #ifndef HFI_BACKEND_SQLITE_H
 #define HFI_BACKEND_SQLITE_H
@@ -28,6 +29,19 @@ struct lite_id {
     ino_t ino;
 };
 
+/* Those that observers watch: the database and its log. */
+#define LITE_OBSERVED 2
+
+/* Two looks at one key are that far apart, at least: most commits are of other
+ * keys. */
+#define LITE_OBSERVE_GAP_MS 20
+
+struct lite_file {
+    int wd;      /* -1: it is not watched */
+    int last_wd; /* what it was before */
+    struct lite_id id;
+};
+
 struct lite_conn {
     struct sql_conn sql;
     char path[LITE_PATH_MAX]; /* absolute, as the URL names it */
@@ -39,17 +53,50 @@ struct lite_conn {
     bool notifier_opened;
     int inotify_fd;
     int dir_fd;            /* of the notifiers; -1 if there is none */
-    bool listens;          /* inotify_fd watches it */
+    int bells_fd;          /* of those of single waiters; likewise */
+    bool listens;          /* inotify_fd watches the first */
     struct hfi_link heard; /* of struct lite_watch */
+
+    /* observe.c */
+    struct hfi_link observed; /* of struct lite_observation */
+    struct lite_file files[LITE_OBSERVED];
+    uint64_t events;  /* how often the files may have been written, */
+    uint64_t settled; /* and up to which of them that was committed */
+};
+
+/* observation->own */
+struct lite_observation {
+    struct hfi_link link; /* in lite_conn.observed */
+    struct hfi_observation *observation;
+};
+
+/* A waiter hears by one of so many files, which its client and its key tell. */
+#define LITE_BELLS 4096
+
+/* Who is to be told of a change. */
+struct lite_rings {
+    bool old; /* those who know of no queue */
+    bool any;
+    unsigned char bells[LITE_BELLS / 8];
 };
 
 struct lite_use;
+
+/* The most statements of a script. */
+#define LITE_SCRIPT 24
+
+struct lite_script {
+    int n; /* 0: not prepared yet */
+    sqlite3_stmt *stmts[LITE_SCRIPT];
+};
 
 struct lite_session {
     struct sql_session base;
     sqlite3 *db;
     sqlite3_stmt *stmts[SQL_STMTS];
+    struct lite_script scripts[SQL_STMTS];
     int64_t deadline;               /* of the statement that runs */
+    int pages;                      /* in the log, after our last commit */
     struct lite_id ids[LITE_FILES]; /* what it has opened */
     struct lite_use *use;           /* of file.c; NULL: none yet */
 };
@@ -58,6 +105,7 @@ struct lite_session {
 
 extern const char *const lite_lease_texts[SQL_STMTS];
 extern const char *const lite_version_texts[SQL_STMTS];
+extern const char *const lite_queue_texts[SQL_STMTS];
 
 /* ---- file.c ----------------------------------------------------- */
 
@@ -81,6 +129,10 @@ hf_status lite_may_open(const struct lite_conn *, struct hf_error *);
 hf_status lite_use(struct lite_session *, struct hf_error *);
 void lite_unuse(struct lite_session *);
 
+/* What the name leads to; one that is not there has the number 0. */
+struct lite_id lite_file_id(const char *path, const char *suffix);
+bool lite_file_is_same(struct lite_id, struct lite_id);
+
 /* Do their names lead to other files by now, or to none? */
 bool lite_has_moved(const struct lite_session *);
 
@@ -90,11 +142,30 @@ void lite_notifier_open(struct lite_conn *);
 void lite_notifier_close(struct lite_conn *);
 void lite_after_fork_child(struct hfi_conn *);
 void lite_notify(struct lite_conn *, const char *key);
+
+/* Note a waiter, by its channel; and tell all of them. */
+void lite_rings_add(struct lite_rings *, const char *channel, const char *key);
+void lite_ring(struct lite_conn *, const struct lite_rings *, const char *key);
 hf_status lite_watch(struct hfi_conn *, const struct hfi_claim *,
                      struct hfi_receipt *, int64_t deadline, struct hf_error *);
 void lite_unwatch(struct hfi_conn *, const struct hfi_claim *,
                   struct hfi_receipt *);
 int lite_poll_fd(struct hfi_conn *);
 void lite_dispatch(struct hfi_conn *);
+
+/* With the mutex held: have lc->inotify_fd, or errno says why not. */
+bool lite_need_inotify(struct lite_conn *);
+
+/* ---- observe.c -------------------------------------------------- */
+
+hf_status lite_observe(struct hfi_conn *, struct hfi_observation *,
+                       int64_t deadline, struct hf_error *);
+hf_status lite_reobserve(struct hfi_conn *, struct hfi_observation *,
+                         int64_t deadline, struct hf_error *);
+void lite_unobserve(struct hfi_conn *, struct hfi_observation *);
+
+/* With the mutex held: was the event for observers alone? */
+struct inotify_event;
+bool lite_observed(struct lite_conn *, const struct inotify_event *);
 
 #endif

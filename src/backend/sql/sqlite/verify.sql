@@ -32,6 +32,14 @@ WITH r(c,t,o) AS (
         ('owner','BLOB',1), ('note','BLOB',1)
 );
 
+-- name: queue
+WITH r(c,t,o) AS (
+    VALUES ('name','BLOB',0), ('token','TEXT',0), ('ticket','INTEGER',0),
+        ('kind','INTEGER',0), ('nth','INTEGER',0), ('ttl_ms','INTEGER',0),
+        ('boot','TEXT',0), ('expires','INTEGER',0), ('channel','TEXT',1),
+        ('owner','BLOB',1), ('note','BLOB',1)
+);
+
 -- The type of a column converts what is stored in it: a token of digits would
 -- become a number.  A key may say ON CONFLICT REPLACE, and so remove the row of
 -- another lock; an INTEGER PRIMARY KEY is one, too, and has no index.  A table
@@ -41,7 +49,7 @@ WITH r(c,t,o) AS (
 ,
     k AS (SELECT * FROM pragma_table_xinfo(@N,'main')),
     y AS (
-        SELECT CASE WHEN EXISTS(SELECT 1 FROM r WHERE c='slot')
+        SELECT CASE WHEN EXISTS(SELECT 1 FROM r WHERE c IN ('slot','ticket'))
             THEN 'name and token' ELSE 'name' END AS key
     ),
     i AS (

@@ -11,7 +11,7 @@ CREATE TABLE IF NOT EXISTS @T (
 
 -- name: acquire
 INSERT INTO @T AS l (name,token,fence,ttl_ms,owner,note,version)
-VALUES (?1,?2,?10,?3,?4,?5,1)
+VALUES (?1,?2,?10,?3,?4,?5,?10)
 ON CONFLICT (name) DO UPDATE
 SET fence=CASE WHEN l.token IS ?2 THEN l.fence ELSE max(l.fence+1,?10) END,
     wanted=CASE WHEN l.token IS ?2 THEN l.wanted ELSE 0 END,

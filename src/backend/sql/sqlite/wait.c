@@ -3,11 +3,17 @@
  * wait.c - wake-ups: empty files beside the database, and inotify.
  *
  * The database's own files change with every commit of every key, so they would
- * wake everybody for everything.  Instead there is a directory, FILE-notifiers,
+ * wake everybody for everything.  Instead there is a directory, FILE-bells,
  * with up to 256 empty files, where FILE is the database without symbolic
  * links, so that all its users share it.  A client that frees a lock for which
  * somebody waits, or that begins to wait, opens and closes the file named by a
  * hash of the key, and inotify tells the others which it was.
+ *
+ * With a queue each waiter has a file of its own there, in the directory `waiters`,
+ * named by a hash of its client and its key, and watches that file alone: who
+ * passes the lock on rings for the one that has it now.  Lingering holders hear
+ * in the same way.  The files that are named by a key are for clients without a
+ * queue, on either side.
  *
  * INVARIANTS
  *  (1) Ringing never blocks and never follows a link, whatever another user
@@ -37,6 +43,8 @@ struct lite_watch {
     struct hfi_link link; /* in lite_conn.heard */
     char token[HFI_TOKEN_LEN + 1];
     char notifier[4];
+    unsigned bell;
+    int wd; /* of its file; -1: nobody rings it */
     bool holds;
     char key[];
 };
@@ -123,13 +131,108 @@ static void notifier_touch(int dir_fd, const char *name, const struct stat *db)
         close(fd);
 }
 
+/* ---- bells of single waiters ------------------------------------------- */
+
+static unsigned bell_of(const char *channel, const char *key)
+{
+    const char *both[] = {channel, key};
+    unsigned hash = 5381;
+    int i;
+
+    for (i = 0; i < 2; i++)
+        for (; *both[i]; both[i]++)
+            hash = hash * 33 + (unsigned char)*both[i];
+    return (hash ^ hash >> 13) % LITE_BELLS;
+}
+
+void lite_rings_add(struct lite_rings *rings, const char *channel,
+                    const char *key)
+{
+    unsigned bell;
+
+    if (!channel) {
+        rings->old = true;
+        return;
+    }
+    if (!rings->any)
+        memset(rings->bells, 0, sizeof(rings->bells));
+    rings->any = true;
+    bell = bell_of(channel, key);
+    rings->bells[bell / 8] |= (unsigned char)(1 << bell % 8);
+}
+
+/* As notifier_dir(), for the directory of bells. */
+static bool bells_dir(struct lite_conn *lc, const struct stat *db)
+{
+    struct stat sb;
+    bool made;
+
+    if (!notifier_dir(lc, db))
+        return false;
+    if (lc->bells_fd >= 0 && !fstat(lc->bells_fd, &sb) && sb.st_nlink)
+        return true;
+    if (lc->bells_fd >= 0)
+        close(lc->bells_fd);
+    made = !mkdirat(lc->dir_fd, "waiters", 0700);
+    lc->bells_fd = openat(lc->dir_fd, "waiters",
+                          O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (lc->bells_fd >= 0 && (made || !notifier_serves(lc->bells_fd, db)))
+        notifier_share(lc->bells_fd, db, 0777);
+    return lc->bells_fd >= 0;
+}
+
+void lite_ring(struct lite_conn *lc, const struct lite_rings *rings,
+               const char *key)
+{
+    struct stat db;
+    char name[8];
+    unsigned i;
+
+    (void)key;
+    if (stat(lc->real, &db))
+        return;
+    pthread_mutex_lock(&lc->notifier_mu);
+    for (i = 0; bells_dir(lc, &db) && i < LITE_BELLS; i++) {
+        if (!rings->bells[i / 8])
+            i |= 7;
+        else if (rings->bells[i / 8] & 1 << i % 8) {
+            snprintf(name, sizeof(name), "%03x", i);
+            notifier_touch(lc->bells_fd, name, &db);
+        }
+    }
+    pthread_mutex_unlock(&lc->notifier_mu);
+}
+
+/* With the mutex held; the file is there from now on. */
+static bool bell_listen(struct lite_conn *lc, struct lite_watch *watch)
+{
+    char name[8], path[64];
+    struct stat db;
+
+    if (stat(lc->real, &db) || !bells_dir(lc, &db) ||
+        !notifier_serves(lc->bells_fd, &db))
+        return false;
+    snprintf(name, sizeof(name), "%03x", watch->bell);
+    if (faccessat(lc->bells_fd, name, W_OK, AT_SYMLINK_NOFOLLOW))
+        notifier_touch(lc->bells_fd, name, &db);
+    snprintf(path, sizeof(path), "/proc/self/fd/%d/%s", lc->bells_fd, name);
+    watch->wd = inotify_add_watch(lc->inotify_fd, path,
+                                  IN_CLOSE_WRITE | IN_DONT_FOLLOW);
+    return watch->wd >= 0;
+}
+
 /* ---- ringing and listening --------------------------------------------- */
 
 void lite_notifier_open(struct lite_conn *lc)
 {
+    int i;
+
     pthread_mutex_init(&lc->notifier_mu, NULL);
     hfi_link_init(&lc->heard);
-    lc->inotify_fd = lc->dir_fd = -1;
+    hfi_link_init(&lc->observed);
+    for (i = 0; i < LITE_OBSERVED; i++)
+        lc->files[i].wd = lc->files[i].last_wd = -1;
+    lc->inotify_fd = lc->dir_fd = lc->bells_fd = -1;
     lc->notifier_opened = true;
 }
 
@@ -148,6 +251,8 @@ void lite_notifier_close(struct lite_conn *lc)
         close(lc->inotify_fd);
     if (lc->dir_fd >= 0)
         close(lc->dir_fd);
+    if (lc->bells_fd >= 0)
+        close(lc->bells_fd);
     pthread_mutex_destroy(&lc->notifier_mu);
     lc->notifier_opened = false;
 }
@@ -162,6 +267,8 @@ void lite_after_fork_child(struct hfi_conn *base)
         close(lc->inotify_fd);
     if (lc->notifier_opened && lc->dir_fd >= 0)
         close(lc->dir_fd);
+    if (lc->notifier_opened && lc->bells_fd >= 0)
+        close(lc->bells_fd);
 }
 
 void lite_notify(struct lite_conn *lc, const char *key)
@@ -178,6 +285,16 @@ void lite_notify(struct lite_conn *lc, const char *key)
     pthread_mutex_unlock(&lc->notifier_mu);
 }
 
+bool lite_need_inotify(struct lite_conn *lc)
+{
+    if (lc->inotify_fd >= 0)
+        return true;
+    lc->inotify_fd = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
+    if (lc->inotify_fd >= 0)
+        hfi_poll_fd_changed(&lc->sql.base);
+    return lc->inotify_fd >= 0;
+}
+
 /* With the mutex held. */
 static hf_status notifier_listen(struct lite_conn *lc, struct hf_error *err)
 {
@@ -192,12 +309,8 @@ static hf_status notifier_listen(struct lite_conn *lc, struct hf_error *err)
                         "the directory of the notifiers is not for everybody");
     if (lc->listens)
         return HF_OK;
-    if (lc->inotify_fd < 0) {
-        lc->inotify_fd = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
-        if (lc->inotify_fd < 0)
-            return hfi_fail_errno(err, HF_SYSTEM, errno, "inotify");
-        hfi_poll_fd_changed(&lc->sql.base);
-    }
+    if (!lite_need_inotify(lc))
+        return hfi_fail_errno(err, HF_SYSTEM, errno, "inotify");
     snprintf(path, sizeof(path), "/proc/self/fd/%d", lc->dir_fd);
     if (inotify_add_watch(lc->inotify_fd, path, IN_CLOSE_WRITE) < 0)
         return hfi_fail_errno(err, HF_SYSTEM, errno, "inotify");
@@ -224,14 +337,23 @@ hf_status lite_watch(struct hfi_conn *base, const struct hfi_claim *claim,
     hfi_link_init(&watch->link);
     lite_unwatch(base, claim, receipt);
     pthread_mutex_lock(&lc->notifier_mu);
+    watch->bell = bell_of(lc->sql.channel, claim->key);
+    watch->wd = -1;
     st = notifier_listen(lc, err);
+    if (!st && lc->sql.fair && !bell_listen(lc, watch))
+        st = hfi_fail(err, HF_DENIED,
+                      "the directory of the notifiers is not for everybody");
+    if (!st)
+        atomic_store(&base->listening, lc->sql.fair);
     if (!st)
         hfi_link_append(&lc->heard, &watch->link);
     else
         hfi_free(watch);
     pthread_mutex_unlock(&lc->notifier_mu);
     if (!st && sql_holds(receipt))
-        st = sql_is_wanted(&lc->sql, claim->key, &wanted, deadline, err);
+        st = lc->sql.fair
+                 ? sql_queue_linger(&lc->sql, claim, &wanted, deadline, err)
+                 : sql_is_wanted(&lc->sql, claim->key, &wanted, deadline, err);
     if (wanted)
         hfi_wanted(base, claim->key);
     return st;
@@ -271,14 +393,16 @@ int lite_poll_fd(struct hfi_conn *base)
 /* With the mutex held; `name` NULL: any may have rung.  A holder that was
  * granted while it was watched is told too: hfi_wanted() is harmless to those
  * who do not linger. */
-static void notifier_heard(struct lite_conn *lc, const char *name)
+static void notifier_heard(struct lite_conn *lc, const char *name, int wd)
 {
     struct hfi_link *at;
 
     for (at = lc->heard.next; at != &lc->heard; at = at->next) {
         struct lite_watch *watch = hfi_container(at, struct lite_watch, link);
 
-        if (name && strcmp(watch->notifier, name) != 0)
+        if (watch->wd != wd && name && strcmp(watch->notifier, name) != 0)
+            continue;
+        if (watch->wd != wd && !name && wd >= 0)
             continue;
         hfi_wanted(&lc->sql.base, watch->key);
         if (!watch->holds)
@@ -297,11 +421,16 @@ void lite_dispatch(struct hfi_conn *base)
     len = read(lc->inotify_fd, buf, sizeof(buf)); /* It does not block. */
     for (at = 0; at < len; at += (ssize_t)(sizeof(*event) + event->len)) {
         event = (const void *)(buf + at);
-        if (event->mask & IN_IGNORED) { /* The directory was removed. */
+        if (lite_observed(lc, event))
+            continue;
+        if (event->mask & IN_IGNORED) { /* Something was removed. */
             lc->listens = false;
-            notifier_listen(lc, NULL);
+            if (!hfi_link_alone(&lc->heard))
+                notifier_listen(lc, NULL);
+            notifier_heard(lc, NULL, -1);
+        } else {
+            notifier_heard(lc, event->len ? event->name : NULL, event->wd);
         }
-        notifier_heard(lc, event->len ? event->name : NULL);
     }
     pthread_mutex_unlock(&lc->notifier_mu);
 }

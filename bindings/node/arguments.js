@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: MIT
+//
+// arguments.js - what a user passes, checked, in the words of the addon; and the
+// error that says what is wrong.
+//
+// The addon trusts what comes from here: every text is UTF-8 without NUL, every
+// number fits into the type that it gets in C.
+"use strict";
+
+const FLAGS = { manual: 1, fair: 2, shared: 4, poll: 8 };
+const LEVELS = ["error", "warning", "info", "debug"];
+const TIMES = ["ttl", "retry", "linger", "maxHold", "minHold"];
+const COUNTS = ["permits", "tries", "localTurns"];
+
+// ---- errors ----------------------------------------------------------------
+
+class HoldfastError extends Error {
+  constructor(status, text, errno) {
+    super(text || status);
+    this.code = "HF_" + status.toUpperCase();
+    if (errno) this.errno = errno;
+  }
+  get name() {
+    return "HoldfastError";
+  }
+}
+
+const isLost = (error) => error.code === "HF_LOST";
+
+// ---- arguments ---------------------------------------------------------------
+
+// A NUL would end a text early, and a lone surrogate has no UTF-8: another key than
+// was asked for would be locked.
+function text(value, what) {
+  if (typeof value !== "string") throw new TypeError(`${what} must be a string`);
+  if (value.includes("\0")) throw new TypeError(`${what} must not contain a NUL`);
+  if (/\p{Surrogate}/u.test(value)) throw new TypeError(`${what} is not well-formed Unicode`);
+  return value;
+}
+
+// Whole milliseconds, never fewer than were asked for.
+function number(value, what) {
+  if (typeof value !== "number" || Number.isNaN(value))
+    throw new TypeError(`${what} must be a number`);
+  if (Math.abs(value) > Number.MAX_SAFE_INTEGER)
+    throw new RangeError(`${what} is out of range: ${value}`);
+  return Math.ceil(value);
+}
+
+function count(value, what) {
+  if (!Number.isInteger(value)) throw new TypeError(`${what} must be an integer`);
+  if (value !== (value | 0)) throw new RangeError(`${what} is out of range: ${value}`);
+  return value;
+}
+
+// A time that may be without limit.
+const limit = (value, what) => (value === Infinity ? -1 : number(value, what));
+
+function fenceOf(value) {
+  if (typeof value !== "bigint") throw new TypeError("fence must be a bigint");
+  if (value !== BigInt.asUintN(64, value)) throw new RangeError("fence is out of range");
+  return value;
+}
+
+// A number in place of the options would be a lock without those that were meant.
+function object(options) {
+  if (typeof options !== "object" || options === null || Array.isArray(options))
+    throw new TypeError("options must be an object");
+  return options;
+}
+
+function flag(value, what) {
+  if (value !== undefined && typeof value !== "boolean")
+    throw new TypeError(`${what} must be true or false`);
+  return value;
+}
+
+// What the addon wants to know of the options of a lock.
+function lockOptions(options, wait) {
+  object(options);
+  const ret = { flags: 0, wait };
+  if (options.wait !== undefined) ret.wait = limit(options.wait, "wait");
+  for (const name of TIMES)
+    ret[name] = options[name] === undefined ? 0 : number(options[name], name);
+  for (const name of COUNTS)
+    ret[name] = options[name] === undefined ? 0 : count(options[name], name);
+  for (const name in FLAGS) if (flag(options[name], name)) ret.flags |= FLAGS[name];
+  if (options.owner !== undefined) ret.owner = text(options.owner, "owner");
+  if (options.note !== undefined) ret.note = text(options.note, "note");
+  return ret;
+}
+
+function clientOptions(options) {
+  const { timeout = 0, connect = 0, note, log, logLevel = "warning" } = object(options);
+  const level = LEVELS.indexOf(logLevel) + 1;
+  if (level === 0) throw new TypeError(`logLevel must be one of ${LEVELS.join(", ")}`);
+  if (log !== undefined && typeof log !== "function")
+    throw new TypeError("log must be a function");
+  if (note !== undefined) text(note, "note");
+  return {
+    timeout: number(timeout, "timeout"),
+    connect: limit(connect, "connect"),
+    logLevel: level,
+    note,
+    log,
+  };
+}
+
+function handleOf({ token, ref = "", fence }) {
+  const ret = { token: text(token, "token"), ref: text(ref, "ref"), fence: fenceOf(BigInt(fence)) };
+  if (Buffer.byteLength(ret.token) > 39 || Buffer.byteLength(ret.ref) > 63)
+    throw new HoldfastError("invalid", "not a handle of a detached lock");
+  return ret;
+}
+
+module.exports = {
+  HoldfastError, clientOptions, fenceOf, handleOf, isLost, lockOptions, number, object, text,
+};

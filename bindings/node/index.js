@@ -1,0 +1,581 @@
+// SPDX-License-Identifier: MIT
+//
+// index.js - distributed locks, the way of Node.js.
+//
+//     const { Client } = require("holdfast");
+//
+//     const client = await Client.open("redis://127.0.0.1");
+//     await client.using("nightly", async (lock) => { ... });
+//
+// The addon (src/) has plain functions; everything that JavaScript likes is made
+// here: promises, signals, events, iterators.  index.d.ts documents the
+// interface.
+//
+// A lock has a number in the addon.  #claims maps those numbers to what waits
+// for them: a pending request, then its locks.  A client that is open and a lock
+// that is held are never collected; close() and release() end them.
+"use strict";
+
+const { EventEmitter } = require("node:events");
+const native = load();
+const MADE = Symbol("made here"); // nobody else can construct what the addon trusts
+const {
+  HoldfastError, clientOptions, fenceOf, handleOf, isLost, lockOptions, number, object, text,
+} = require("./arguments.js");
+native.errorClass(HoldfastError);
+
+// events.h of the library
+const GRANTED = 1;
+const FAILED = 2;
+const AT_RISK = 3;
+const GONE = 4;
+const CHANGED = 5;
+const ANSWERED = 6;
+
+Symbol.asyncDispose ??= Symbol.for("Symbol.asyncDispose");
+
+function load() {
+  for (const name of ["./holdfast.node", "./build/holdfast.node"]) {
+    try {
+      return require(name);
+    } catch (error) {
+      if (error.code !== "MODULE_NOT_FOUND") throw error;
+    }
+  }
+  throw new Error("holdfast: the addon is not built; run `make` in " + __dirname);
+}
+
+// An error from the addon was made where nobody called; give it the stack of the
+// function that the user awaits.
+async function settle(promise) {
+  try {
+    return await promise;
+  } catch (error) {
+    if (error instanceof HoldfastError) Error.captureStackTrace(error, settle);
+    throw error;
+  }
+}
+
+// ---- locks -------------------------------------------------------------------
+
+class Lock extends EventEmitter {
+  #client;
+  #claim; // in the addon; undefined once the lock is released
+  #index;
+  #reason = null;
+  #ops = null; // what has to end before the handle does
+  #signal = null;
+
+  constructor(made, client, claim, index, key) {
+    if (made !== MADE) throw new TypeError("a lock comes from a client: client.lock()");
+    super();
+    this.#client = client;
+    this.#claim = claim;
+    this.#index = index;
+    const [token, fence, slot] = native.token(claim, index);
+    this.key = key;
+    this.token = token;
+    this.fence = fence;
+    this.slot = slot < 0 ? null : slot;
+  }
+
+  get held() {
+    return this.#claim !== undefined && native.held(this.#claim, this.#index);
+  }
+
+  get remaining() {
+    return this.#claim === undefined ? 0 : native.remaining(this.#claim, this.#index);
+  }
+
+  get lostReason() {
+    if (this.#reason === null && this.#claim !== undefined) {
+      const reason = native.reason(this.#claim, this.#index);
+      if (reason !== "none") this.#reason = reason;
+    }
+    return this.#reason;
+  }
+
+  get signal() {
+    if (!this.#signal) {
+      this.#signal = new AbortController();
+      if (this.#reason !== null) this.#abort();
+    }
+    return this.#signal.signal;
+  }
+
+  extend(ttl = 0) {
+    const ms = number(ttl, "ttl");
+    return this.#run((claim, index) => native.extend(claim, index, ms));
+  }
+
+  transfer(heir) {
+    text(heir, "heir");
+    return this.#run((claim, index) => native.transfer(claim, index, heir));
+  }
+
+  downgrade() {
+    return this.#run(native.downgrade);
+  }
+
+  release() {
+    return this.#end((claim, index) => this.#client._release(claim, index));
+  }
+
+  async detach() {
+    const { token, ref, fence } = await this.#end(native.detach);
+    return { token, ref, fence: String(fence) };
+  }
+
+  [Symbol.asyncDispose]() {
+    return this.#claim === undefined && this.#reason === null
+      ? Promise.resolve()
+      : this.release();
+  }
+
+  // The addon tells: AT_RISK, or GONE with its reason.  Also called by close().
+  _tell(type, reason) {
+    if (type === AT_RISK) return void this.emit("atRisk");
+    if (this.#reason !== null && type !== GONE) return;
+    this.#reason = reason;
+    this.#abort();
+    this.emit("lost", reason);
+  }
+
+  _closed() {
+    this.#claim = undefined;
+    this._tell(GONE, "closed");
+  }
+
+  #abort() {
+    this.#signal?.abort(
+      new HoldfastError("lost", `lock '${this.key}' was lost: ${this.#reason}`)
+    );
+  }
+
+  // A call with the handle.  The handle does not end before it.
+  async #run(call) {
+    if (this.#claim === undefined) throw this.#over();
+    const done = call(this.#claim, this.#index);
+    const all = (this.#ops = Promise.allSettled([this.#ops, done]));
+    try {
+      return await settle(done);
+    } finally {
+      if (this.#ops === all) this.#ops = null;
+    }
+  }
+
+  // A call that ends the handle.
+  async #end(call) {
+    const claim = this.#claim;
+    if (claim === undefined) throw this.#over();
+    this.lostReason; // the addon cannot tell later
+    this.#claim = undefined;
+    this.#client._forget(this);
+    if (this.#ops) {
+      await this.#ops;
+      if (this.#client._ended) throw this.#over((this.#reason ??= "closed"));
+    }
+    return settle(call(claim, this.#index));
+  }
+
+  #over() {
+    return this.#reason === null
+      ? new HoldfastError("invalid", `lock '${this.key}' was released before`)
+      : new HoldfastError("lost", `lock '${this.key}' was lost: ${this.#reason}`);
+  }
+}
+
+// The locks of several keys.  Loss of one of them is loss of all.
+class LockSet extends EventEmitter {
+  #signal = null;
+
+  constructor(locks) {
+    super();
+    this.locks = locks;
+    for (const lock of locks) {
+      lock.on("atRisk", () => this.emit("atRisk", lock));
+      lock.on("lost", (reason) => {
+        this.#signal?.abort(lock.signal.reason);
+        this.emit("lost", reason, lock);
+      });
+    }
+  }
+
+  get held() {
+    return this.locks.every((lock) => lock.held);
+  }
+
+  get signal() {
+    if (!this.#signal) {
+      this.#signal = new AbortController();
+      const lost = this.locks.find((lock) => lock.lostReason !== null);
+      if (lost) this.#signal.abort(lost.signal.reason);
+    }
+    return this.#signal.signal;
+  }
+
+  get(key) {
+    return this.locks.find((lock) => lock.key === key);
+  }
+
+  [Symbol.iterator]() {
+    return this.locks[Symbol.iterator]();
+  }
+
+  // Release all of them, then tell of the first that could not be.
+  async release() {
+    const ends = await Promise.allSettled(this.locks.map((lock) => lock.release()));
+    const bad = ends.find((end) => end.status === "rejected");
+    if (bad) throw bad.reason;
+  }
+
+  async [Symbol.asyncDispose]() {
+    const ends = this.locks.map((lock) => lock[Symbol.asyncDispose]());
+    const bad = (await Promise.allSettled(ends)).find((end) => end.status === "rejected");
+    if (bad) throw bad.reason;
+  }
+}
+
+// ---- client ------------------------------------------------------------------
+
+const open = new Set(); // clients
+
+// What is held is released, also by process.exit().
+process.on("exit", () => {
+  for (const client of open) client._exit();
+});
+
+class Client extends EventEmitter {
+  #native;
+  #claims = new Map(); // number of a lock: pending request, or lock
+  #next = 1;
+  #releases = new Set(); // promises
+  #closing = null;
+  #ended = false; // in the addon
+
+  constructor(made) {
+    if (made !== MADE) throw new TypeError("a client comes from Client.open()");
+    super();
+  }
+
+  static async open(url, options = {}) {
+    if (url !== undefined && url !== null) text(url, "url");
+    const client = new Client(MADE);
+    const given = clientOptions(options);
+    client.#native = await settle(
+      native.open(url, given, (...event) => client.#deliver(...event))
+    );
+    open.add(client);
+    return client;
+  }
+
+  // ---- locks
+
+  async lock(keys, options = {}) {
+    const several = Array.isArray(keys);
+    const names = several ? keys : [keys];
+    for (const key of names) text(key, "key");
+    const locks = await settle(this.#acquire(names, options, -1));
+    return several ? new LockSet(locks) : locks[0];
+  }
+
+  async tryLock(keys, options = {}) {
+    try {
+      return await this.lock(keys, { ...object(options), wait: 0 });
+    } catch (error) {
+      if (error.code === "HF_BUSY") return null;
+      throw error;
+    }
+  }
+
+  async using(keys, options, work) {
+    if (typeof options === "function") [options, work] = [{}, options];
+    const lock = await this.lock(keys, options);
+    let value;
+    try {
+      value = await work(lock, lock.signal);
+    } catch (error) {
+      await lock.release().catch(() => {});
+      throw error;
+    }
+    await lock.release();
+    return value;
+  }
+
+  async attach(key, handle, options = {}) {
+    const id = this.#next++;
+    const claim = await settle(
+      native.attach(this.#open(), text(key, "key"), handleOf(handle), lockOptions(options, 0), id)
+    );
+    return this.#locked(claim, 0, key, id);
+  }
+
+  extendHandle(key, handle, options = {}) {
+    return this.#call(native.handleExtend, text(key, "key"), handleOf(handle), lockOptions(options, 0));
+  }
+
+  releaseHandle(key, handle, options = {}) {
+    return this.#call(native.handleRelease, text(key, "key"), handleOf(handle), lockOptions(options, 0));
+  }
+
+  // ---- looking and mending
+
+  describe() {
+    return this.#call(native.describe);
+  }
+
+  inspect(key) {
+    return settle(this.#ask(native.inspect, text(key, "key")));
+  }
+
+  holders(key) {
+    return this.#call(native.holders, text(key, "key"));
+  }
+
+  waiters(key) {
+    return this.#call(native.waiters, text(key, "key"));
+  }
+
+  list(prefix = "") {
+    return settle(this.#ask(native.list, text(prefix, "prefix")));
+  }
+
+  break(key, fence, { force = false } = {}) {
+    return this.#call(native.break, text(key, "key"), fenceOf(fence), Boolean(force));
+  }
+
+  async check(key, fence) {
+    try {
+      await settle(this.#ask(native.check, text(key, "key"), fenceOf(fence)));
+      return true;
+    } catch (error) {
+      if (isLost(error)) return false;
+      throw error;
+    }
+  }
+
+  collect({ older = 7 * 24 * 3600 * 1000, dryRun = false } = {}) {
+    return this.#call(native.collect, number(older, "older"), Boolean(dryRun));
+  }
+
+  stats() {
+    return native.stats(this.#open());
+  }
+
+  statsText() {
+    return native.statsText(this.#open());
+  }
+
+  // The library keeps what was not taken yet, and merges it.  The process is kept
+  // alive only while somebody waits for a change.
+  async *observe(key, { prefix = false, signal } = {}) {
+    signal?.throwIfAborted();
+    const id = this.#next++;
+    const claim = native.observe(this.#open(), id, text(key, "key"), Boolean(prefix));
+    let ended = false;
+    let wake = () => {};
+    const abort = () => wake();
+    this.#claims.set(id, { changed: abort, fail: () => wake((ended = true)) });
+    signal?.addEventListener("abort", abort, { once: true });
+    try {
+      while (!ended) {
+        signal?.throwIfAborted();
+        const info = native.change(claim);
+        if (info) {
+          yield info;
+          continue;
+        }
+        native.busy(claim, 1);
+        await new Promise((resolve) => (wake = resolve));
+        if (!ended) native.busy(claim, -1);
+      }
+    } finally {
+      signal?.removeEventListener("abort", abort);
+      if (!ended) {
+        this.#claims.delete(id);
+        native.unobserve(claim);
+      }
+    }
+  }
+
+  // ---- election
+
+  async elect(key, options, lead) {
+    if (typeof options === "function") [options, lead] = [{}, options];
+    for (;;) {
+      const lock = await this.lock(key, options);
+      const end = {};
+      try {
+        end.value = await lead(lock, lock.signal);
+      } catch (error) {
+        end.error = error;
+      }
+      const lost = lock.lostReason !== null;
+      const released = await lock.release().catch((error) => error);
+      if ("error" in end) {
+        // The end of a term is no failure of lead().
+        const { error } = end;
+        if (lost && (isLost(error) || error.name === "AbortError")) continue;
+        throw error;
+      }
+      if (!released) return end.value;
+      if (!isLost(released)) throw released;
+    }
+  }
+
+  async *leaders(key, options) {
+    for await (const info of this.observe(key, { ...options, prefix: false }))
+      yield info.held ? info : null;
+  }
+
+  async leader(key) {
+    const info = await this.inspect(key);
+    return info.held ? info : null;
+  }
+
+  // ---- the end
+
+  get _ended() {
+    return this.#ended;
+  }
+
+  get closed() {
+    return this.#closing !== null;
+  }
+
+  close() {
+    return (this.#closing ??= this.#close());
+  }
+
+  [Symbol.asyncDispose]() {
+    return this.close();
+  }
+
+  async #close() {
+    while (this.#releases.size) await Promise.allSettled(this.#releases);
+    const done = native.close(this.#native, false);
+    this.#ended = true;
+    this.#end();
+    await done;
+    open.delete(this);
+  }
+
+  _exit() {
+    if (!this.#ended) native.close(this.#native, true);
+    this.#ended = true;
+  }
+
+  // Nothing is delivered from now on.
+  #end() {
+    const claims = new Set(this.#claims.values());
+    this.#claims.clear();
+    for (const claim of claims)
+      if (claim instanceof Lock) claim._closed();
+      else claim.fail(new HoldfastError("canceled", "the client was closed"));
+  }
+
+  // ---- with the addon
+
+  #open() {
+    if (this.#closing) throw new HoldfastError("invalid", "the client was closed");
+    return this.#native;
+  }
+
+  async #call(fn, ...args) {
+    return settle(fn(this.#open(), ...args));
+  }
+
+  // A request that the library answers with an event.
+  #ask(fn, ...args) {
+    return new Promise((resolve, reject) => {
+      const id = this.#next++;
+      fn(this.#open(), id, ...args);
+      this.#claims.set(id, {
+        answered: (error, value) => (error ? reject(error) : resolve(value)),
+        fail: reject,
+      });
+    });
+  }
+
+  // close() waits for what is being released.
+  _release(claim, index) {
+    const promise = new Promise((resolve, reject) => {
+      const id = this.#next++;
+      const end = () => this.#releases.delete(promise);
+      if (!native.release(claim, index, id)) return resolve(queueMicrotask(end));
+      this.#claims.set(id, {
+        answered: (error) => (end(), error ? reject(error) : resolve()),
+        fail: reject,
+      });
+    });
+    this.#releases.add(promise);
+    return promise;
+  }
+
+  // Locks of the keys, in their order.
+  #acquire(keys, options, wait) {
+    return new Promise((resolve, reject) => {
+      const given = lockOptions(options, wait);
+      const { signal } = options;
+      if (signal && typeof signal.throwIfAborted !== "function")
+        throw new TypeError("signal must be an AbortSignal");
+      signal?.throwIfAborted();
+      const id = this.#next;
+      this.#next += keys.length || 1;
+      const claim = native.acquire(this.#open(), id, keys, given);
+      const abort = () => native.cancel(claim);
+      signal?.addEventListener("abort", abort, { once: true });
+      this.#claims.set(id, {
+        granted: () => {
+          signal?.removeEventListener("abort", abort);
+          const locks = keys.map((key, i) => this.#locked(claim, i, key, id + i));
+          if (!signal?.aborted) return resolve(locks);
+          const ends = locks.map((lock) => lock.release());
+          Promise.allSettled(ends).then(() => reject(signal.reason));
+        },
+        fail: (error) => {
+          signal?.removeEventListener("abort", abort);
+          reject(signal?.aborted && error.code === "HF_CANCELED" ? signal.reason : error);
+        },
+      });
+    });
+  }
+
+  #locked(claim, index, key, id) {
+    const lock = new Lock(MADE, this, claim, index, key);
+    lock._id = id;
+    this.#claims.set(id, lock);
+    return lock;
+  }
+
+  _forget(lock) {
+    this.#claims.delete(lock._id);
+  }
+
+  // An event of the library.
+  #deliver(type, id, what, value) {
+    const claim = this.#claims.get(id);
+    if (!claim) return;
+    if (type === GRANTED) return claim.granted();
+    if (type === CHANGED) return claim.changed();
+    if (type === FAILED) {
+      this.#claims.delete(id);
+      return claim.fail(what);
+    }
+    if (type === ANSWERED) {
+      this.#claims.delete(id);
+      return claim.answered(what, value);
+    }
+    claim._tell(type, what);
+    this.emit(type === GONE ? "lost" : "atRisk", claim, what);
+  }
+}
+
+module.exports = {
+  Client,
+  Lock,
+  LockSet,
+  HoldfastError,
+  services: native.services,
+  version: native.version,
+};

@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * act.c - details and hf_break(), in threads of their own.
+ *
+ * They ask a service, which may take seconds.  Meanwhile the connection of the
+ * browser is suspended, so that nobody else waits for it.
+ *
+ * INVARIANT  When the listener ends no connection is suspended: serve_act_stop()
+ * has waited for the acts that are under way, and none begins after it.
+ */
+#include "serve.h"
+
+#include <inttypes.h>
+#include <microhttpd.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../cli/cli.h"
+
+struct serve_act {
+    struct MHD_Connection *connection;
+    int service;
+    uint64_t fence;
+    bool breaks, force;
+    hf_status st;
+    char *text;
+    size_t len;
+    char key[HF_KEY_MAX + 1];
+};
+
+/* More than anybody reads. */
+#define ACT_WAITERS 1000
+
+static atomic_int act_count;
+
+static pthread_mutex_t act_mu = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t act_cond = PTHREAD_COND_INITIALIZER;
+static int act_running; /* those that ask a service now */
+static bool act_ends;
+
+/* May one begin? */
+static bool act_enter(void)
+{
+    bool ret;
+
+    pthread_mutex_lock(&act_mu);
+    ret = !act_ends;
+    act_running += ret;
+    pthread_mutex_unlock(&act_mu);
+    return ret;
+}
+
+static void act_leave(void)
+{
+    pthread_mutex_lock(&act_mu);
+    act_running--;
+    pthread_cond_signal(&act_cond);
+    pthread_mutex_unlock(&act_mu);
+}
+
+struct act_list {
+    FILE *out;
+    bool more;
+    int count;
+};
+
+static bool act_holder(void *arg, const struct hf_info *info)
+{
+    struct act_list *list = arg;
+    struct serve_lock *lock = calloc(1, sizeof(*lock) + 1);
+
+    if (!lock)
+        return false;
+    lock->info = *info;
+    lock->seen = serve_now();
+    lock->waited = -1;
+    fputs(list->more ? "," : "", list->out);
+    serve_json_lock(list->out, lock, lock->seen);
+    list->more = true;
+    free(lock);
+    return true;
+}
+
+static bool act_waiter(void *arg, const struct hf_waiter *waiter)
+{
+    struct act_list *list = arg;
+
+    fputs(list->more ? "," : "", list->out);
+    serve_json_waiter(list->out, waiter);
+    list->more = true;
+    return ++list->count < ACT_WAITERS;
+}
+
+/* Who waits, in order; null where nobody knows. */
+static void act_queue(FILE *out, hf_client *client, const char *key)
+{
+    char *text = NULL;
+    size_t len = 0;
+    struct act_list list = {.out = open_memstream(&text, &len)};
+    hf_status st = HF_UNAVAILABLE;
+
+    if (client && list.out)
+        st = hf_waiters(client, key, act_waiter, &list, NULL);
+    if (list.out)
+        fclose(list.out);
+    fputs("],\"queue\":", out);
+    if (st)
+        fputs("null", out);
+    else
+        fprintf(out, "[%s]", text);
+    free(text);
+}
+
+static void *act_run(void *arg)
+{
+    struct serve_act *act = arg;
+    hf_client *client = serve_client(act->service);
+    FILE *out = open_memstream(&act->text, &act->len);
+    struct act_list list = {.out = out};
+    struct hf_error err = {.text = "the service cannot be reached"};
+
+    act->st = HF_UNAVAILABLE;
+    if (out) {
+        fputs("{\"holders\":[", out);
+        if (client && !act->breaks)
+            act->st = hf_holders(client, act->key, act_holder, &list, &err);
+        else if (client && act->force)
+            act->st = hf_break_force(client, act->key, act->fence, &err);
+        else if (client)
+            act->st = hf_break(client, act->key, act->fence, &err);
+        act_queue(out, act->breaks ? NULL : client, act->key);
+        fprintf(out, ",\"status\":\"%s\",\"text\":", hf_status_name(act->st));
+        cli_json_text(out, act->st ? err.text : "");
+        fputs("}\n", out);
+        fclose(out);
+    }
+    MHD_resume_connection(act->connection);
+    act_leave();
+    return NULL;
+}
+
+struct serve_act *serve_act_new(struct MHD_Connection *connection, int service,
+                                const char *key, uint64_t fence, bool breaks,
+                                bool force)
+{
+    struct serve_act *act = NULL;
+    pthread_t thread;
+
+    if (atomic_fetch_add(&act_count, 1) < SERVE_ACTS)
+        act = calloc(1, sizeof(*act));
+    if (!act || !act_enter()) {
+        atomic_fetch_sub(&act_count, 1);
+        free(act);
+        return NULL;
+    }
+    *act = (struct serve_act){.connection = connection,
+                              .service = service,
+                              .fence = fence,
+                              .breaks = breaks,
+                              .force = force};
+    snprintf(act->key, sizeof(act->key), "%s", key);
+    MHD_suspend_connection(connection);
+    if (pthread_create(&thread, NULL, act_run, act)) {
+        MHD_resume_connection(connection);
+        act_leave();
+        serve_act_free(act);
+        return NULL;
+    }
+    pthread_detach(thread);
+    return act;
+}
+
+struct MHD_Response *serve_act_answer(struct serve_act *act, unsigned *status)
+{
+    struct MHD_Response *ret;
+
+    *status = !act->st                    ? MHD_HTTP_OK
+              : act->st == HF_LOST        ? MHD_HTTP_CONFLICT
+              : act->st == HF_UNAVAILABLE ? MHD_HTTP_SERVICE_UNAVAILABLE
+                                          : MHD_HTTP_BAD_GATEWAY;
+    ret = MHD_create_response_from_buffer(act->len, act->text,
+                                          MHD_RESPMEM_MUST_COPY);
+    if (ret)
+        MHD_add_response_header(ret, "Content-Type", "application/json");
+    return ret;
+}
+
+void serve_act_free(struct serve_act *act)
+{
+    if (!act)
+        return;
+    free(act->text);
+    free(act);
+    atomic_fetch_sub(&act_count, 1);
+}
+
+/* Those that are under way end by their own limits of time. */
+void serve_act_stop(void)
+{
+    pthread_mutex_lock(&act_mu);
+    act_ends = true;
+    while (act_running)
+        pthread_cond_wait(&act_cond, &act_mu);
+    pthread_mutex_unlock(&act_mu);
+}

@@ -1,0 +1,435 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * http.c - the listener: who may ask, and who answers.
+ *
+ *   GET  /             the page; it has no data, so it needs no token
+ *   GET  /events       the table and its changes (stream.c)
+ *   GET  /api/locks    the table, once
+ *   GET  /api/holders  ?service=N&key=K: every holder of one lock, and
+ *                      who waits for it
+ *   POST /api/break    ?service=N&key=K&fence=F[&force=1], with --allow-break
+ *   GET  /metrics      for Prometheus
+ *   GET  /healthz      200 if every service answers, else 503
+ *
+ * INVARIANTS
+ *  (1) A request whose Host is not one of our names is refused, so that a page
+ *      of another site whose name leads here (DNS rebinding) reads nothing.
+ *  (2) With a token, everything but the page wants it, compared in constant
+ *      time.
+ *  (3) A break wants a header that no other site can send without asking first
+ *      (X-Holdfast), and no Origin but our own, so no other site can cause one.
+ *  (4) Connections, their memory and their time are limited: one on which
+ *      nothing moves is closed soon, so that those who only connect keep others
+ *      out for HTTP_QUIET_S at most.
+ */
+#include "serve.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <microhttpd.h>
+#include <netdb.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "page.h"
+
+#define HTTP_CONNECTIONS 256u
+#define HTTP_PER_ADDRESS 128u
+#define HTTP_QUIET_S     10u
+#define HTTP_MEMORY      (96 * 1024) /* of each */
+
+static struct MHD_Daemon *http_daemon;
+static const struct serve_opts *http_opts;
+
+struct http_answer {
+    struct MHD_Response *response;
+    unsigned status;
+};
+
+static struct http_answer http_text(unsigned status, const char *type,
+                                    const char *text, size_t len)
+{
+    struct http_answer ret = {.status = status};
+
+    ret.response = MHD_create_response_from_buffer(len, (void *)(uintptr_t)text,
+                                                   MHD_RESPMEM_MUST_COPY);
+    if (ret.response)
+        MHD_add_response_header(ret.response, "Content-Type", type);
+    return ret;
+}
+
+static struct http_answer http_refuse(unsigned status, const char *text)
+{
+    return http_text(status, "text/plain; charset=utf-8", text, strlen(text));
+}
+
+/* ---- who may ask --------------------------------------------------------- */
+
+/* Does "name", "name:port" or "[address]:port" name `host`? */
+static bool http_is_host(const char *value, const char *host)
+{
+    size_t len = strlen(host);
+
+    return !strncasecmp(value, host, len) &&
+           (!value[len] ||
+            (value[len] == ':' &&
+             strspn(value + len + 1, "0123456789") == strlen(value + len + 1)));
+}
+
+static bool http_host_ok(struct MHD_Connection *connection)
+{
+    const char *host = MHD_lookup_connection_value(connection, MHD_HEADER_KIND,
+                                                   MHD_HTTP_HEADER_HOST);
+    char own[256];
+
+    if (!host)
+        return false;
+    if (http_opts->loopback &&
+        (http_is_host(host, "localhost") || http_is_host(host, "127.0.0.1") ||
+         http_is_host(host, "[::1]")))
+        return true;
+    snprintf(own, sizeof(own), "%.*s",
+             (int)(strrchr(http_opts->listen, ':') - http_opts->listen),
+             http_opts->listen);
+    if (http_is_host(host, own))
+        return true;
+    for (int i = 0; i < http_opts->nhosts; i++)
+        if (http_is_host(host, http_opts->hosts[i]))
+            return true;
+    return false;
+}
+
+static bool http_token_ok(struct MHD_Connection *connection)
+{
+    static const char bearer[] = "Bearer ";
+    const char *value = MHD_lookup_connection_value(
+        connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_AUTHORIZATION);
+    size_t len, i;
+    volatile unsigned char differ = 0;
+
+    if (!http_opts->token)
+        return true;
+    if (!value || strncmp(value, bearer, sizeof(bearer) - 1))
+        return false;
+    value += sizeof(bearer) - 1;
+    len = strlen(http_opts->token);
+    if (strlen(value) != len)
+        return false;
+    for (i = 0; i < len; i++)
+        differ |= (unsigned char)(value[i] ^ http_opts->token[i]);
+    return !differ;
+}
+
+/* (3) */
+static bool http_own_origin(struct MHD_Connection *connection)
+{
+    const char *origin = MHD_lookup_connection_value(
+        connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_ORIGIN);
+    const char *host = MHD_lookup_connection_value(connection, MHD_HEADER_KIND,
+                                                   MHD_HTTP_HEADER_HOST);
+    const char *mark =
+        MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "X-Holdfast");
+
+    if (!mark || strcmp(mark, "break") || !host)
+        return false;
+    if (!origin)
+        return true;
+    origin = strstr(origin, "://");
+    return origin && !strcasecmp(origin + 3, host);
+}
+
+/* ---- who answers --------------------------------------------------------- */
+
+/* The page, with a word that its own script and style carry and nobody else can
+ * guess. */
+static struct http_answer http_page(void)
+{
+    unsigned char random[16] = {0};
+    char nonce[2 * sizeof(random) + 1], policy[256], *text = NULL;
+    const char *at = serve_page, *mark;
+    struct http_answer ret;
+    size_t len = 0;
+    FILE *out = open_memstream(&text, &len);
+
+    if (!out || getrandom(random, sizeof(random), 0) != sizeof(random)) {
+        if (out)
+            fclose(out);
+        free(text);
+        return http_refuse(MHD_HTTP_INTERNAL_SERVER_ERROR, "no randomness\n");
+    }
+    for (size_t i = 0; i < sizeof(random); i++)
+        snprintf(nonce + 2 * i, 3, "%02x", random[i]);
+    for (; (mark = strstr(at, "@NONCE@")); at = mark + 7)
+        fprintf(out, "%.*s%s", (int)(mark - at), at, nonce);
+    fputs(at, out);
+    fclose(out);
+    snprintf(policy, sizeof(policy),
+             "default-src 'none'; script-src 'nonce-%s'; style-src 'nonce-%s'; "
+             "connect-src 'self'; base-uri 'none'; form-action 'none'; "
+             "frame-ancestors 'none'",
+             nonce, nonce);
+    ret = http_text(MHD_HTTP_OK, "text/html; charset=utf-8", text, len);
+    if (ret.response)
+        MHD_add_response_header(ret.response, "Content-Security-Policy",
+                                policy);
+    free(text);
+    return ret;
+}
+
+static void http_write_locks(FILE *out)
+{
+    const struct serve_lock *lock;
+    int64_t now = serve_now();
+    bool more = false;
+
+    pthread_mutex_lock(&serve_table.mu);
+    fputs("{\"services\":", out);
+    serve_json_services(out);
+    fputs(",\"locks\":[", out);
+    for (lock = serve_table.first; lock; lock = lock->next) {
+        if (!lock->info.held)
+            continue;
+        fputs(more ? ",\n" : "\n", out);
+        serve_json_lock(out, lock, now);
+        more = true;
+    }
+    fprintf(out, "],\"not_shown\":%zu,\"allow_break\":%s}\n",
+            serve_table_not_shown(), http_opts->allow_break ? "true" : "false");
+    pthread_mutex_unlock(&serve_table.mu);
+}
+
+static struct http_answer http_written(bool metrics)
+{
+    char *text = NULL;
+    size_t len = 0;
+    FILE *out = open_memstream(&text, &len);
+    struct http_answer ret;
+
+    if (!out)
+        return http_refuse(MHD_HTTP_SERVICE_UNAVAILABLE, "out of memory\n");
+    if (metrics)
+        serve_metrics(out, http_opts);
+    else
+        http_write_locks(out);
+    fclose(out);
+    ret = http_text(MHD_HTTP_OK,
+                    metrics ? "text/plain; version=0.0.4; charset=utf-8"
+                            : "application/json",
+                    text, len);
+    free(text);
+    return ret;
+}
+
+static struct http_answer http_health(void)
+{
+    bool up = true;
+
+    pthread_mutex_lock(&serve_table.mu);
+    for (int i = 0; i < serve_table.nservices; i++)
+        up = up && serve_table.services[i].up;
+    pthread_mutex_unlock(&serve_table.mu);
+    return up ? http_refuse(MHD_HTTP_OK, "ok\n")
+              : http_refuse(MHD_HTTP_SERVICE_UNAVAILABLE,
+                            "a service does not answer\n");
+}
+
+static const char *http_query(struct MHD_Connection *connection,
+                              const char *name)
+{
+    return MHD_lookup_connection_value(connection, MHD_GET_ARGUMENT_KIND, name);
+}
+
+/* A number that is nothing but digits. */
+static bool http_number(const char *text, uint64_t *ret)
+{
+    char *end;
+
+    if (!text || !*text || strspn(text, "0123456789") != strlen(text))
+        return false;
+    errno = 0;
+    *ret = strtoull(text, &end, 10);
+    return !errno;
+}
+
+/* Begin what asks a service; the answer comes when the connection goes on. */
+static struct http_answer http_act(struct MHD_Connection *connection,
+                                   bool breaks, void **state)
+{
+    const char *key = http_query(connection, "key");
+    const char *force = http_query(connection, "force");
+    uint64_t service = 0, fence = 0;
+    struct serve_act *act;
+
+    if (breaks && !http_opts->allow_break)
+        return http_refuse(MHD_HTTP_FORBIDDEN,
+                           "start holdfast serve with --allow-break\n");
+    if (breaks && !http_own_origin(connection))
+        return http_refuse(MHD_HTTP_FORBIDDEN,
+                           "this request does not come from our page\n");
+    if (!key || !*key || strlen(key) > HF_KEY_MAX ||
+        !http_number(http_query(connection, "service"), &service) ||
+        service >= (uint64_t)http_opts->services ||
+        (breaks && !http_number(http_query(connection, "fence"), &fence)))
+        return http_refuse(MHD_HTTP_BAD_REQUEST,
+                           "service, key or fence is missing or wrong\n");
+    act = serve_act_new(connection, (int)service, key, fence, breaks,
+                        force && !strcmp(force, "1"));
+    if (act) {
+        *state = act; /* Otherwise this request is still to be answered. */
+        return (struct http_answer){.response = NULL};
+    }
+    return http_refuse(MHD_HTTP_SERVICE_UNAVAILABLE,
+                       "too many requests at once; try again\n");
+}
+
+static struct http_answer http_route(struct MHD_Connection *connection,
+                                     const char *path, const char *method,
+                                     void **state)
+{
+    bool get = !strcmp(method, MHD_HTTP_METHOD_GET);
+
+    if (!http_host_ok(connection))
+        return http_refuse(MHD_HTTP_MISDIRECTED_REQUEST,
+                           "unknown host name; see --host in "
+                           "holdfast-serve(1)\n");
+    if (get && !strcmp(path, "/"))
+        return http_page();
+    if (get && !strcmp(path, "/healthz"))
+        return http_health();
+    if (!http_token_ok(connection))
+        return http_refuse(MHD_HTTP_UNAUTHORIZED, "a token is needed\n");
+    if (get && !strcmp(path, "/events")) {
+        struct http_answer ret = {serve_stream(connection), MHD_HTTP_OK};
+
+        return ret.response ? ret
+                            : http_refuse(MHD_HTTP_SERVICE_UNAVAILABLE,
+                                          "too many streams\n");
+    }
+    if (get && !strcmp(path, "/api/locks"))
+        return http_written(false);
+    if (get && !strcmp(path, "/metrics"))
+        return http_written(true);
+    if (get && !strcmp(path, "/api/holders"))
+        return http_act(connection, false, state);
+    if (!strcmp(method, MHD_HTTP_METHOD_POST) && !strcmp(path, "/api/break"))
+        return http_act(connection, true, state);
+    if (!get && strcmp(method, MHD_HTTP_METHOD_POST))
+        return http_refuse(MHD_HTTP_METHOD_NOT_ALLOWED, "not allowed\n");
+    return http_refuse(MHD_HTTP_NOT_FOUND, "there is nothing here\n");
+}
+
+static enum MHD_Result http_send(struct MHD_Connection *connection,
+                                 struct http_answer answer)
+{
+    static const char *const headers[][2] = {
+        {"X-Content-Type-Options", "nosniff"},
+        {"Referrer-Policy", "no-referrer"},
+        {"Cache-Control", "no-store"},
+        {"Cross-Origin-Resource-Policy", "same-origin"},
+        {"X-Frame-Options", "DENY"},
+    };
+    enum MHD_Result ret;
+
+    if (!answer.response)
+        return MHD_NO;
+    for (size_t i = 0; i < sizeof(headers) / sizeof(headers[0]); i++)
+        MHD_add_response_header(answer.response, headers[i][0], headers[i][1]);
+    if (answer.status == MHD_HTTP_UNAUTHORIZED)
+        MHD_add_response_header(answer.response, "WWW-Authenticate", "Bearer");
+    ret = MHD_queue_response(connection, answer.status, answer.response);
+    MHD_destroy_response(answer.response);
+    return ret;
+}
+
+static char http_seen; /* the state of a request whose body is being read */
+
+/* The library calls this when the headers are there, for each part of a body,
+ * and when a suspended connection goes on. */
+static enum MHD_Result http_answer(void *cls, struct MHD_Connection *connection,
+                                   const char *path, const char *method,
+                                   const char *version, const char *body,
+                                   size_t *body_len, void **state)
+{
+    struct http_answer answer;
+
+    (void)cls, (void)version, (void)body;
+    if (!*state) {
+        *state = &http_seen;
+        return MHD_YES;
+    }
+    if (*body_len) {
+        *body_len = 0; /* Nobody wants a body. */
+        return MHD_YES;
+    }
+    if (*state != &http_seen) {
+        answer.response = serve_act_answer(*state, &answer.status);
+        return http_send(connection, answer);
+    }
+    answer = http_route(connection, path, method, state);
+    if (*state != &http_seen)
+        return MHD_YES; /* An act is under way. */
+    *state = NULL;
+    return http_send(connection, answer);
+}
+
+static void http_done(void *cls, struct MHD_Connection *connection,
+                      void **state, enum MHD_RequestTerminationCode why)
+{
+    (void)cls, (void)connection, (void)why;
+    if (*state != &http_seen)
+        serve_act_free(*state);
+    *state = NULL;
+}
+
+/* ---- start and end ------------------------------------------------------- */
+
+int serve_http_start(const struct serve_opts *opts)
+{
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM,
+                             .ai_flags = AI_PASSIVE | AI_NUMERICHOST};
+    const char *colon = strrchr(opts->listen, ':');
+    const union MHD_DaemonInfo *info;
+    struct addrinfo *found = NULL;
+    unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME;
+    char host[256];
+
+    http_opts = opts;
+    snprintf(host, sizeof(host), "%.*s", (int)(colon - opts->listen),
+             opts->listen);
+    if (host[0] == '[') {
+        memmove(host, host + 1, strlen(host));
+        host[strcspn(host, "]")] = '\0';
+    }
+    if (getaddrinfo(host, colon + 1, &hints, &found) || !found)
+        return 64;
+    if (found->ai_family == AF_INET6)
+        flags |= MHD_USE_IPv6;
+    http_daemon = MHD_start_daemon(
+        flags, 0, NULL, NULL, http_answer, NULL, MHD_OPTION_SOCK_ADDR,
+        found->ai_addr, MHD_OPTION_CONNECTION_LIMIT, HTTP_CONNECTIONS,
+        MHD_OPTION_PER_IP_CONNECTION_LIMIT, HTTP_PER_ADDRESS,
+        MHD_OPTION_CONNECTION_TIMEOUT, HTTP_QUIET_S,
+        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HTTP_MEMORY,
+        MHD_OPTION_NOTIFY_COMPLETED, http_done, NULL, MHD_OPTION_END);
+    freeaddrinfo(found);
+    if (!http_daemon) {
+        fprintf(stderr, "holdfast-serve: cannot listen on %s: %s\n",
+                opts->listen, strerror(errno));
+        return 71;
+    }
+    info = MHD_get_daemon_info(http_daemon, MHD_DAEMON_INFO_BIND_PORT);
+    printf("listening on http://%.*s:%u/\n", (int)(colon - opts->listen),
+           opts->listen, info ? (unsigned)info->port : 0);
+    fflush(stdout);
+    return 0;
+}
+
+void serve_http_stop(void)
+{
+    serve_act_stop();
+    serve_stream_stop();
+    MHD_stop_daemon(http_daemon);
+}

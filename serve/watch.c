@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * watch.c - one thread for each service: what its locks are, told to table.c.
+ *
+ * The service pushes changes where it can (hf_observe_start()).  What it does not
+ * push is how often a lock was renewed, so a listing refreshes what is left of
+ * the leases, twice in a lease of the service's default length, or once while no
+ * lock has a lease, and finds what an observation may have missed.  Leases that
+ * are shorter are refreshed one by one, WATCH_SHORT of them in a second at most.
+ * A service that cannot be reached costs its own thread only, which tries again.
+ */
+#include "serve.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "../cli/cli.h"
+
+#define WATCH_RETRY_MS 2000
+#define WATCH_SHORT    50
+#define WATCH_SHORT_MS 1000
+
+struct watch {
+    pthread_t thread;
+    const char *url, *prefix;
+    _Atomic(hf_client *) client;
+    int service;
+    unsigned mark;
+    bool started;
+};
+
+static struct watch watches[SERVE_SERVICES];
+static atomic_bool watch_ends;
+static int watch_fd = -1;
+
+hf_client *serve_client(int service)
+{
+    return atomic_load(&watches[service].client);
+}
+
+static int64_t watch_us(void)
+{
+    struct timespec ts;
+
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (int64_t)ts.tv_sec * 1000000 + ts.tv_nsec / 1000;
+}
+
+static bool watch_listed(void *arg, const char *key, const struct hf_info *info)
+{
+    const struct watch *w = arg;
+
+    serve_table_change(w->service, key, info, w->mark);
+    return !atomic_load(&watch_ends);
+}
+
+/* Ask for everything that is held. */
+static void watch_list(struct watch *w, hf_client *client)
+{
+    struct hf_error err;
+    int64_t begin = watch_us();
+    hf_status st;
+
+    w->mark++;
+    st = hf_list(client, w->prefix, watch_listed, w, &err);
+    serve_table_up(w->service, !st, NULL, st ? err.text : "",
+                   watch_us() - begin);
+    if (!st)
+        serve_table_sweep(w->service, w->mark);
+}
+
+static void watch_sleep(int fd, int64_t ms)
+{
+    struct pollfd fds[2] = {{.fd = watch_fd, .events = POLLIN},
+                            {.fd = fd, .events = POLLIN}};
+
+    poll(fds, fd < 0 ? 1 : 2, ms > 60000 ? 60000 : ms < 0 ? 0 : (int)ms);
+}
+
+static void watch_drain(const struct watch *w, hf_client *client,
+                        hf_observer *observer)
+{
+    struct hf_event event = HF_EVENT_INIT;
+    struct hf_change change = HF_CHANGE_INIT;
+
+    while (hf_next_event(client, &event))
+        while (observer && hf_observer_next(observer, &change))
+            serve_table_change(w->service, change.key, &change.info, 0);
+}
+
+/* Look at locks whose leases are too short for the listings. */
+static void watch_short(const struct watch *w, hf_client *client, int64_t every)
+{
+    char keys[WATCH_SHORT][HF_KEY_MAX + 1];
+    int n = serve_table_short(w->service, every, keys, WATCH_SHORT);
+
+    for (int i = 0; i < n && !atomic_load(&watch_ends); i++) {
+        struct hf_info info = HF_INFO_INIT;
+
+        if (hf_inspect(client, keys[i], &info, NULL))
+            return; /* The next listing says why. */
+        serve_table_change(w->service, keys[i], &info, 0);
+    }
+}
+
+static bool watch_leases(const struct watch *w)
+{
+    bool ret;
+
+    pthread_mutex_lock(&serve_table.mu);
+    ret = serve_table.services[w->service].leases > 0;
+    pthread_mutex_unlock(&serve_table.mu);
+    return ret;
+}
+
+/* When to list again: leases that are held are refreshed sooner. */
+static int64_t watch_due(const struct watch *w, int64_t listed, int64_t every)
+{
+    const struct serve_service *service = &serve_table.services[w->service];
+    bool leases, up;
+
+    pthread_mutex_lock(&serve_table.mu);
+    leases = service->leases > 0;
+    up = service->up;
+    pthread_mutex_unlock(&serve_table.mu);
+    if (!up && every > WATCH_RETRY_MS)
+        return listed + WATCH_RETRY_MS;
+    return listed + (leases || every < 2000 ? every : 2 * every);
+}
+
+/* While the client lasts, which is until we end. */
+static void watch_follow(struct watch *w, hf_client *client)
+{
+    struct hf_service service = {.size = sizeof(service)};
+    hf_observer *observer = NULL;
+    struct hf_error err;
+    int64_t listed = 0, looked = 0, every = 15000, wait;
+
+    if (!hf_describe(client, &service, &err)) {
+        serve_table_up(w->service, true, service.endpoint, "", 0);
+        every = service.ttl_ms > 2000 ? service.ttl_ms / 2 : 1000;
+    }
+    if (hf_observe_start(client, w->prefix, HF_PREFIX, NULL, &observer, &err))
+        every = 1000; /* Nobody pushes: look more often. */
+    pthread_mutex_lock(&serve_table.mu);
+    serve_table.services[w->service].every_ms = every;
+    pthread_mutex_unlock(&serve_table.mu);
+    while (!atomic_load(&watch_ends)) {
+        if (!listed || serve_now() >= watch_due(w, listed, every)) {
+            watch_list(w, client);
+            listed = serve_now();
+        }
+        watch_drain(w, client, observer);
+        if (serve_now() - looked >= WATCH_SHORT_MS) {
+            watch_short(w, client, every);
+            looked = serve_now();
+        }
+        wait = watch_due(w, listed, every) - serve_now();
+        if (wait > WATCH_SHORT_MS && watch_leases(w))
+            wait = WATCH_SHORT_MS;
+        watch_sleep(hf_events_fd(client), wait);
+    }
+    if (observer)
+        hf_observe_stop(observer);
+}
+
+/* What it is called until it says so itself.  The URL is masked before it is cut:
+ * of a part of it nobody can tell what was a password. */
+static void watch_name(const struct watch *w)
+{
+    char *endpoint = serve_table.services[w->service].endpoint;
+    size_t size = sizeof(serve_table.services[0].endpoint);
+    char *url = strdup(w->url);
+
+    if (url)
+        cli_mask(url, true);
+    snprintf(endpoint, size, "%s", url ? url : "?");
+    free(url);
+}
+
+static void *watch_run(void *arg)
+{
+    struct watch *w = arg;
+
+    while (!atomic_load(&watch_ends)) {
+        hf_client *client;
+        struct hf_error err;
+
+        if (hf_open(w->url, NULL, &client, &err)) {
+            serve_table_up(w->service, false, NULL, err.text, 0);
+            watch_sleep(-1, WATCH_RETRY_MS);
+            continue;
+        }
+        atomic_store(&w->client, client);
+        watch_follow(w, client);
+    }
+    return NULL;
+}
+
+int serve_watch_start(const struct serve_opts *opts)
+{
+    int i, error;
+
+    watch_fd = eventfd(0, EFD_CLOEXEC);
+    if (watch_fd < 0) {
+        fprintf(stderr, "holdfast-serve: eventfd: %s\n", strerror(errno));
+        return 71;
+    }
+    for (i = 0; i < opts->services; i++) {
+        watches[i].url = opts->urls[i];
+        watches[i].prefix = opts->prefix;
+        watches[i].service = i;
+        watch_name(&watches[i]);
+        error =
+            pthread_create(&watches[i].thread, NULL, watch_run, &watches[i]);
+        if (error) {
+            fprintf(stderr, "holdfast-serve: no thread for %d services: %s\n",
+                    opts->services, strerror(error));
+            return 71;
+        }
+        watches[i].started = true;
+    }
+    return 0;
+}
+
+void serve_watch_stop(void)
+{
+    uint64_t one = 1;
+
+    atomic_store(&watch_ends, true);
+    if (watch_fd >= 0 && write(watch_fd, &one, sizeof(one)) < 0)
+        return;
+    for (int i = 0; i < SERVE_SERVICES; i++) {
+        if (watches[i].started)
+            pthread_join(watches[i].thread, NULL);
+        hf_close(atomic_exchange(&watches[i].client, NULL));
+    }
+}

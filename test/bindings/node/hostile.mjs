@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: MIT
+//
+// hostile.mjs - arguments, moments and orders that nobody should choose, and
+// somebody does.
+
+import assert from "node:assert/strict";
+import { once } from "node:events";
+import { after, test } from "node:test";
+import { Worker } from "node:worker_threads";
+
+const holdfast = process.env.HOLDFAST_NODE + "/index.mjs";
+const { Client, Lock } = await import(holdfast);
+
+const alive = setInterval(() => {}, 1000);
+after(() => clearInterval(alive));
+
+let names = 0;
+const url = () => `mem:hostile-${names++}`;
+const sleep = (ms) => new Promise((done) => setTimeout(done, ms));
+const wrong = (call) =>
+  assert.rejects(
+    async () => call(),
+    (error) => error instanceof TypeError || error instanceof RangeError || error.code === "HF_INVALID"
+  );
+
+test("a text is never cut or changed", async () => {
+  const client = await Client.open(url());
+  const lock = await client.lock("a");
+  // A lone surrogate has no UTF-8: three keys would be one.
+  for (const bad of ["a\0b", "\ud800", "x\udfff", "k".repeat(1025), "", 5, null, Symbol("k")]) {
+    await wrong(() => client.tryLock(bad));
+    await wrong(() => client.inspect(bad));
+    await wrong(() => client.tryLock(["x", bad]));
+  }
+  for (const bad of ["a\0b", "\ud800", "n".repeat(300)]) {
+    await wrong(() => client.tryLock("x", { note: bad }));
+    await wrong(() => client.tryLock("x", { owner: bad }));
+  }
+  await wrong(() => lock.transfer("a\0b"));
+  await wrong(() => Client.open("mem:a\0b"));
+  assert.equal((await client.inspect("x")).held, false);
+  await client.close();
+});
+
+test("a number is never cut", async () => {
+  const client = await Client.open(url());
+  const lock = await client.lock("k", { ttl: 60000 });
+  const over = lock.fence + 2n ** 64n;
+  for (const fence of [over, -1n, lock.fence - 2n ** 64n]) {
+    await wrong(() => client.check("k", fence));
+    await wrong(() => client.break("k", fence));
+  }
+  assert(lock.held);
+  for (const [name, values] of Object.entries({
+    permits: [2 ** 32 + 1, 1.5, Infinity, NaN],
+    tries: [2 ** 32 + 1, "3"],
+    ttl: [Infinity, NaN, 1e300, -5],
+    wait: [NaN, 1e300],
+  }))
+    for (const value of values) await wrong(() => client.lock("x", { wait: 0, [name]: value }));
+  // Less than a millisecond is one, and not the default.
+  const short = await client.lock("y", { ttl: 10.5, manual: true });
+  assert(short.remaining <= 11);
+  await assert.rejects(client.lock("k", { wait: 0.5 }), { code: "HF_TIMEOUT" });
+  await client.close();
+});
+
+test("what only the package makes cannot be made", async () => {
+  const client = await Client.open(url());
+  const lock = await client.lock("k");
+  await wrong(() => new Client());
+  await wrong(() => new Lock());
+  await wrong(() => new Lock(client, {}, 0, "k"));
+  await wrong(() => new lock.constructor(client, lock, 0, "k"));
+  for (const name of ["lock", "inspect", "stats", "close"])
+    await wrong(() => Client.prototype[name].call(Object.create(Client.prototype), "k"));
+  assert(lock.held);
+  await client.close();
+});
+
+test("options that are none are refused", async () => {
+  const client = await Client.open(url());
+  for (const bad of [5, "x", null, true, [], () => {}]) {
+    await wrong(() => client.lock("k", bad));
+    await wrong(() => client.tryLock("k", bad));
+    await wrong(() => Client.open(url(), bad));
+  }
+  for (const bad of [{ shared: "no" }, { manual: 1 }, { signal: {} }])
+    await wrong(() => client.lock("k", bad));
+  await wrong(() => client.using("k", 5, () => {}));
+  const trap = new Proxy({}, { get: () => { throw new TypeError("mine"); } });
+  await assert.rejects(client.lock("k", trap), /mine/);
+  assert.equal((await client.inspect("k")).held, false);
+  await client.close();
+});
+
+test("a handle that is no handle is refused", async () => {
+  const client = await Client.open(url());
+  const lock = await client.lock("k");
+  const handle = await lock.detach();
+  await wrong(() => client.attach("k", { ...handle, token: handle.token + "x".repeat(99) }));
+  await wrong(() => client.extendHandle("k", { ...handle, ref: "x".repeat(99) }));
+  await wrong(() => client.releaseHandle("k", { ...handle, fence: "-1" }));
+  await client.releaseHandle("k", handle);
+  await client.close();
+});
+
+test("close may come at any moment", async () => {
+  const at = url();
+  for (let i = 0; i < 60; i++) {
+    const client = await Client.open(at);
+    const ends = [];
+    for (let n = 0; n < 8; n++)
+      ends.push(
+        (async () => {
+          for (;;) {
+            const lock = await client.lock("k");
+            await Promise.all([lock.extend(), client.inspect("k"), client.holders("k")]);
+            client.stats();
+            await lock.release();
+          }
+        })().catch((error) => error)
+      );
+    const observed = (async () => {
+      for await (const _ of client.observe("k"));
+    })().catch((error) => error);
+    if (i % 3) await sleep(i % 7);
+    const closed = client.close();
+    assert.throws(() => client.stats(), { code: "HF_INVALID" });
+    await closed;
+    for (const end of await Promise.all(ends))
+      assert.match(end.code, /^HF_(CANCELED|INVALID|LOST)$/);
+    assert.match((await observed)?.code ?? "HF_INVALID", /^HF_INVALID$/);
+  }
+});
+
+test("a release that comes while the client closes is a release", async () => {
+  const client = await Client.open(url());
+  const [a, b] = [await client.lock("a"), await client.lock("b")];
+  const first = a.release();
+  const closed = client.close();
+  const second = b.release();
+  await first;
+  await second.catch((error) => assert.equal(error.code, "HF_LOST"));
+  await closed;
+});
+
+// Whatever the worker is at, it ends, and what it held is free.
+test("a worker is terminated at any moment", { timeout: 120000 }, async () => {
+  const at = url();
+  const client = await Client.open(at);
+  const code = `
+    const { parentPort, workerData } = require("node:worker_threads");
+    import(workerData.holdfast).then(async ({ Client }) => {
+      parentPort.postMessage("begins");
+      for (;;) {
+        const client = await Client.open(workerData.at, { log() {}, logLevel: "debug" });
+        const lock = await client.lock("k");
+        client.lock("k").catch(() => {});
+        client.observe("k").next();
+        await Promise.all([lock.extend(), client.holders("k"), client.list("")]);
+        await lock.release();
+        await client.close().catch(() => {});
+      }
+    });`;
+  for (let i = 0; i < 25; i++) {
+    const worker = new Worker(code, { eval: true, workerData: { holdfast, at } });
+    await once(worker, "message");
+    await sleep(i % 13);
+    await worker.terminate();
+    await (await client.lock("k", { wait: 30000 })).release();
+  }
+  await client.close();
+});
+
+test("waiters are told", async () => {
+  const at = url();
+  const [a, b] = [await Client.open(at), await Client.open(at)];
+  const lock = await a.lock("k");
+  const next = b.lock("k", { note: "next" });
+  for (;;) {
+    const [one] = await a.waiters("k");
+    if (one?.note === "next" && one.place === 1) break;
+    await sleep(2);
+  }
+  await lock.release();
+  await next;
+  await wrong(() => a.waiters("a\0b"));
+  await Promise.all([a.close(), b.close()]);
+});
+
+test("counters are those of the client", async () => {
+  const client = await Client.open(url());
+  const lock = await client.lock("k", { maxHold: 20 });
+  await once(lock, "lost");
+  await lock.release().catch(() => {});
+  const stats = client.stats();
+  assert.equal(stats.granted, 1);
+  assert.deepEqual(stats.lost, { "max-hold": 1 });
+  assert.equal(stats.wait.buckets.length, 32);
+  assert.equal(stats.wait.buckets.reduce((a, b) => a + b), stats.wait.count);
+  assert.match(client.statsText(), /\n# EOF\n$/);
+  await client.close();
+});

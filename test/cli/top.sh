@@ -1,0 +1,158 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT
+#
+# top.sh - `holdfast top` in a terminal, that of a private tmux.
+. "$(dirname "$0")/lib.sh"
+# shellcheck source=test/cli/mux.sh
+. "$(dirname "$0")/mux.sh"
+hf=$HOLDFAST
+
+# --once, without a terminal.
+exits '--once prints a table' 0 "$hf" top --once
+has 'with a heading' 'AGE      LEASE' "$said"
+"$hf" run --note 'the one' app/one -- sleep 1000 &
+one=$!
+until_true held app/one
+exits '--once --json prints JSON' 0 "$hf" top --once --json
+printf '%s\n' "$said" >"$tmp/json"
+valid_json "$tmp/json"
+ok 'that is valid'
+has 'with the lock' '"key": "app/one", "held": true' "$said"
+exits 'a PREFIX chooses' 0 "$hf" top --once --json nothing
+is 'what is shown' '[]' "$said"
+exits 'without a terminal there is no screen' 64 "$hf" top
+has 'and the message says what to do' 'use --once' "$said"
+exits 'a wrong option is refused' 64 "$hf" top --nonsense
+exits 'and two prefixes' 64 "$hf" top a b
+exits 'and an interval that is none' 64 "$hf" top -i soon
+exits 'and a URL that is none' 78 "$hf" top -u nosuch:thing
+
+# The list.
+"$hf" run --note "$(printf 'evil\033[2Jnote')" -s app/two -- sleep 1000 &
+two=$!
+until_true held app/two
+begin
+until_true shows 'app/one.*the one'
+ok 'the list shows key and holder'
+shows 'AGE *LEASE *WAIT MODE *KEY *HOLDER'
+ok 'under a heading'
+shows 'shared 1 .*app/two.*evil.x1b.2Jnote'
+ok 'controls in a note are shown, not obeyed'
+shows '2 locks, 0 waiting, by age'
+ok 'the first line counts'
+press s
+until_true shows 'by lease left'
+press s s
+until_true shows 'by key'
+ok 's sorts in another way'
+press / o n e Enter
+until_true gone app/two
+shows 'filter one'
+ok '/ filters'
+press / Escape
+until_true shows app/two
+ok 'and Escape takes the filter away'
+kill $two
+wait $two
+until_true gone app/two
+ok 'a lock that is released disappears'
+
+# Pause.
+press p
+until_true shows '\[paused\]'
+"$hf" run --note late app/late -- sleep 1000 &
+late=$!
+until_true held app/late
+gone app/late
+ok 'p pauses'
+press p
+until_true shows app/late
+ok 'and goes on'
+kill $late
+wait $late
+until_true gone app/late
+
+# Details and break.
+press Enter
+until_true shows "fence $(fence app/one)"
+ok 'Enter shows the holders with their fences'
+press q
+until_true shows 'q quit'
+press b
+until_true shows "break 'app/one', fence $(fence app/one), held by the one? y/n"
+ok 'b asks, and shows the fence'
+press n
+until_true shows 'q quit'
+alive $one
+ok 'n leaves it alone'
+press b
+until_true shows 'y/n'
+press y
+wait $one
+is 'y breaks it' 79 $?
+
+# Another size.
+"$hf" run --note 'a new one' app/new -- sleep 1000 &
+new=$!
+until_true shows app/new
+mux resize-window -t top -x 120 -y 10
+last_line() { screen | sed -n 10p | grep -q 'q quit'; }
+until_true last_line
+ok 'it follows the size of the terminal'
+mux resize-window -t top -x 30 -y 3
+until_true shows 'too small'
+mux resize-window -t top -x 80 -y 24
+until_true shows app/new
+ok 'however small it was'
+press q
+until_true shows 'ended with 0, modes as before'
+ok 'q ends it and leaves the terminal as it was'
+gone 'AGE *LEASE'
+ok 'without the table'
+
+# However it ends.
+for signal in INT TERM HUP SEGV ABRT; do
+    begin NO_COLOR=1
+    until_true shows app/new
+    kill -$signal "$(top_pid)"
+    until_true shows 'ended with 1[0-9]*, modes as before'
+    ok "$signal leaves the terminal as it was"
+done
+begin
+until_true shows app/new
+press C-c
+until_true shows 'ended with 130, modes as before'
+ok 'and so does ^C'
+mux kill-server
+kill $new
+wait $new
+
+# A service that is away for a while.
+if command -v redis-server >/dev/null && redis_start; then
+    "$hf" run --note there -t 1h away -- sleep 1000 &
+    holder=$!
+    until_true held away
+    begin
+    until_true shows 'away.*there'
+    port=${HOLDFAST_URL##*:}
+    kill -KILL $server
+    wait $server 2>/dev/null
+    until_true gone 'q quit'
+    shows 'away.*there'
+    ok 'a service that is away leaves the table as it was'
+    shows "127.0.0.1:$port: "
+    ok 'and the last line says what is wrong'
+    kill $holder
+    wait $holder
+    redis_serve "$port"
+    until_true shows '^0 locks'
+    ok 'and it goes on when the service is back'
+    press q
+    until_true shows 'ended with 0, modes as before'
+    mux kill-server
+    kill -KILL $server
+    wait $server 2>/dev/null
+else
+    skip 'a service that is away' 'there is no Redis'
+fi
+finish

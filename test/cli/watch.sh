@@ -1,0 +1,134 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT
+#
+# watch.sh - watch a key or a prefix; a command at each change.
+. "$(dirname "$0")/lib.sh"
+hf=$HOLDFAST
+
+# hold KEY NOTE: until let_go.
+hold() {
+    "$hf" run --note "$2" "$1" -- sleep 1000 &
+    holder=$!
+    until_true held "$1"
+}
+let_go() {
+    kill $holder
+    wait $holder
+}
+says() { grep -q "$2" "$1"; }
+
+# One key.
+: >"$tmp/lines"
+"$hf" watch k >"$tmp/lines" &
+watcher=$!
+until_true says "$tmp/lines" '^k: free'
+ok 'watch begins with the present state, nobody too'
+hold k first
+until_true says "$tmp/lines" 'held by first, fence'
+ok 'a line tells the new holder'
+until_true sh -c '[ "$("$HOLDFAST" status k | grep -c "held by first")" = 1 ]'
+let_go
+until_true says "$tmp/lines" '^k: free, last fence'
+ok 'and another that it is free'
+hold k second
+until_true says "$tmp/lines" 'held by second'
+"$hf" break -q --fence "$(fence k)" k
+until_true says "$tmp/lines" 'broken, still held by second\|free'
+ok 'a lock that is broken is a change'
+wait $holder
+kill $watcher
+wait $watcher
+is 'TERM ends it' 143 $?
+said=$(sed -n 's/.*fence \([0-9]*\).*/\1/p' "$tmp/lines" | sort -nc 2>&1)
+is 'fences never go back' '' "$said"
+
+# A prefix.
+: >"$tmp/lines"
+hold app/one a
+"$hf" watch --prefix --json app/ >"$tmp/lines" &
+watcher=$!
+until_true says "$tmp/lines" '"key": "app/one", "held": true'
+ok 'of a prefix the locks that are held come first'
+let_go
+until_true says "$tmp/lines" '"key": "app/one", "held": false'
+ok 'then each change'
+hold apple no
+let_go
+hold app/two b
+until_true says "$tmp/lines" '"key": "app/two", "held": true'
+ok 'of new keys too'
+let_go
+kill $watcher
+wait $watcher
+says "$tmp/lines" apple
+[ $? -eq 1 ]
+ok 'and of no others'
+while read -r line; do
+    printf '%s\n' "$line" >"$tmp/json"
+    valid_json "$tmp/json" || echo "$line" >>"$tmp/bad"
+done <"$tmp/lines"
+[ ! -e "$tmp/bad" ]
+ok 'each line is JSON'
+"$hf" watch --prefix >"$tmp/lines" &
+watcher=$!
+hold any c
+until_true says "$tmp/lines" '^any: held by c'
+ok 'without a PREFIX all keys are watched'
+let_go
+kill $watcher
+wait $watcher
+
+# --exec: one at a time, the newest state, the last one always.
+cat >"$tmp/each" <<'END'
+mkdir "$0.busy" || echo 'two at a time' >>"$0.log"
+echo "$HOLDFAST_KEY $HOLDFAST_HELD $HOLDFAST_HOLDER" >>"$0.log"
+[ -z "$HOLDFAST_HOLDER" ] || "$HOLDFAST" check --fence "$HOLDFAST_FENCE" "$HOLDFAST_KEY" || :
+while [ -e "$0.slow" ]; do sleep 0.02; done
+rmdir "$0.busy"
+exit 3
+END
+: >"$tmp/each.slow"
+: >"$tmp/each.log"
+"$hf" watch --exec "sh '$tmp/each'" job >"$tmp/out" 2>"$tmp/err" &
+watcher=$!
+until_true says "$tmp/each.log" '^job 0 $'
+ok '--exec runs the command at once, for nobody too'
+for n in 1 2 3 4; do
+    hold job holder-$n
+    [ $n = 4 ] || let_go
+done
+is 'changes wait while it runs' 'job 0' "$(echo $(cat "$tmp/each.log"))"
+rm "$tmp/each.slow"
+until_true says "$tmp/each.log" 'job 1 holder-4'
+ok 'the last state is always told'
+is 'those in between are merged' 'job 0 job 1 holder-4' \
+    "$(echo $(cat "$tmp/each.log"))"
+has 'a status that is not 0 is told' 'ended with status 3' "$(cat "$tmp/err")"
+[ ! -s "$tmp/out" ]
+ok 'and there are no other lines'
+let_go
+until_true sh -c '[ "$(grep -c "^job 0 $" "$0")" = 2 ]' "$tmp/each.log"
+ok 'the end of the last holder is told'
+kill $watcher
+wait $watcher
+# ended WORDS: of a command that writes a process into $tmp/long, it ends with watch.
+ended() {
+    : >"$tmp/long"
+    "$hf" watch --exec "$1" job &
+    watcher=$!
+    until_true [ -s "$tmp/long" ]
+    kill $watcher
+    wait $watcher
+    until_true dead "$(cat "$tmp/long")"
+}
+ended "echo \$\$ >$tmp/long; exec sleep 1000"
+ok 'a signal ends the command, too'
+ended "sleep 1000 & echo \$! >$tmp/long; wait"
+ok 'and what the command has started'
+
+# Wrong words.
+exits 'watch needs a key' 64 "$hf" watch
+exits 'one of them' 64 "$hf" watch a b
+exits '--exec and --json exclude each other' 64 "$hf" watch --exec x --json k
+
+finish

@@ -1,0 +1,298 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: MIT
+#
+# browser.py - the page of holdfast serve, in a real browser without a window.
+#
+# $HOLDFAST is the command, $HOLD holds many locks, $SHOTS a directory for
+# screenshots.  Prints TAP.
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+try:
+    from selenium import webdriver
+    from selenium.common.exceptions import WebDriverException
+    from selenium.webdriver.chrome.service import Service
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.common.keys import Keys
+except ImportError:
+    print("1..0 # SKIP python3-selenium is missing")
+    sys.exit(0)
+if not shutil.which("chromium") or not shutil.which("chromedriver"):
+    print("1..0 # SKIP chromium or chromedriver is missing")
+    sys.exit(0)
+
+HOLDFAST, HOLD = os.environ["HOLDFAST"], os.environ["HOLD"]
+LOCKS = int(os.environ.get("LOCKS", "10000"))
+tmp = tempfile.mkdtemp(prefix="holdfast-browser.")
+# What Chromium finds of the user's stays out of it.
+os.environ.update(HOME=tmp, XDG_RUNTIME_DIR=tmp)
+url = "sqlite:%s/locks.db" % tmp
+count = failed = 0
+running = []
+
+
+def check(good, name, why=""):
+    global count, failed
+    count += 1
+    failed += not good
+    if not good and why:
+        print("# %s" % (why,))
+    print("%s %d - %s" % ("ok" if good else "not ok", count, name), flush=True)
+
+
+def start(*words):
+    process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    running.append(process)
+    return process, process.stdout.readline().strip()
+
+
+def serve(*words, port="0"):
+    process, line = start(HOLDFAST, "serve", "-u", url, "-l", "127.0.0.1:" + port, *words)
+    return process, line.rsplit(" ", 1)[-1]
+
+
+def stop(process):
+    process.terminate()
+    process.wait()
+    running.remove(process)
+
+
+def eventually(test, seconds=60):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            if test():
+                return True
+        except Exception:
+            pass
+        time.sleep(0.1)
+    return False
+
+
+def browser(width, height):
+    options = webdriver.ChromeOptions()
+    options.binary_location = shutil.which("chromium")
+    for word in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+                 "--disable-background-networking", "--disable-component-update", "--disable-sync",
+                 "--disable-dev-shm-usage", "--user-data-dir=%s/chrome" % tmp,
+                 "--window-size=%d,%d" % (width, height)):
+        options.add_argument(word)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    # On a busy machine a browser may not answer in time when it starts.
+    for attempt in range(3):
+        try:
+            return webdriver.Chrome(service=Service(shutil.which("chromedriver")), options=options)
+        except WebDriverException as error:
+            print("# the browser did not start: %s" % ascii(str(error).split("\n")[0]))
+    print("Bail out! no browser starts here")
+    sys.exit(1)
+
+
+def text(what):
+    return page.find_element(By.CSS_SELECTOR, what).text
+
+
+def rows():
+    return page.find_elements(By.CSS_SELECTOR, "#space .lock")
+
+
+def keys():
+    return page.execute_script("return [...document.querySelectorAll('#space .key')].map(e => e.textContent)")
+
+
+def shot(name):
+    if os.environ.get("SHOTS"):
+        page.save_screenshot(os.path.join(os.environ["SHOTS"], name))
+
+
+def looks_right():
+    check(eventually(lambda: text("#state") == "live"), "the page is live")
+    check(eventually(lambda: "%d locks are held" % (LOCKS + 5) in text("#count")), "all locks are counted",
+          text("#count"))
+    check(0 < len(rows()) < 100, "only rows that can be seen exist", len(rows()))
+    page.execute_script("document.getElementById('list').scrollTop = 1e9")
+    check(eventually(lambda: page.find_elements(By.ID, "row%d" % (LOCKS + 4))), "the end of the list can be reached")
+
+
+def scrolls_smoothly():
+    """Through the whole table: the work of a frame, in processor time, which a busy
+    machine does not lengthen."""
+    def worked():
+        metrics = page.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]
+        return next(m["value"] for m in metrics if m["name"] == "TaskDuration")
+    page.set_script_timeout(300)
+    page.execute_cdp_cmd("Performance.enable", {"timeDomain": "threadTicks"})
+    begin, frames = worked(), 100
+    page.execute_script("""
+        const list = document.getElementById('list'), step = (list.scrollHeight - list.clientHeight) / arguments[0];
+        list.scrollTop = 0;
+        for (let i = 0; i < arguments[0]; i++) {
+            list.scrollTop += step;
+            draw();
+            list.getBoundingClientRect();
+        }""", frames)
+    took = 1000 * (worked() - begin) / frames
+    page.execute_cdp_cmd("Performance.disable", {})
+    print("# a frame of %d locks takes %.2f ms" % (LOCKS, took))
+    check(took < 1000 / 60, "%d locks scroll at 60 frames a second" % LOCKS, took)
+    left, right = [page.execute_script(
+        "return [...document.querySelectorAll(arguments[0])].map(e => Math.round(e.getBoundingClientRect().left))", what)
+        for what in (".head > *", "#space .lock:first-child > *")]
+    check(left == right, "columns stand below their names", (left, right))
+
+
+def counts_down():
+    def widths():
+        return page.execute_script("return [...document.querySelectorAll('#space .fill')].map(e => parseFloat(e.style.width))")
+    before = widths()
+    check(len(before) > 3 and eventually(lambda: sum(widths()) < sum(before)), "bars count down", before)
+
+
+def dark_and_light():
+    seen = []
+    for scheme in ("light", "dark"):
+        page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
+        seen.append(page.execute_script("const s = getComputedStyle(document.body); return s.color + ' on ' + s.backgroundColor"))
+    check(seen == ["rgb(27, 31, 36) on rgb(255, 255, 255)", "rgb(230, 233, 236) on rgb(20, 24, 28)"], "dark and light", seen)
+    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+
+def read_aloud():
+    """What a screen reader is given: a role and a name for all that can be used."""
+    nodes = page.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
+    seen = [(n["role"]["value"], n.get("name", {}).get("value", "")) for n in nodes if not n.get("ignored")]
+    options = [name for role, name in seen if role == "option"]
+    check(len(options) > 3 and all(", held by " in name for name in options), "rows say key and holder", options[:3])
+    nameless = [role for role, name in seen if role in ("button", "searchbox", "listbox", "img", "list") and not name]
+    check(("listbox" in dict(seen)) and not nameless, "everything has a name", nameless)
+
+
+def hostile_is_text():
+    box = page.find_element(By.ID, "filter")
+    for word, shown in (("onerror", "<img src=x onerror=document.title='broken'>"),
+                        ("</script>", "\"'><script>document.title='broken'</script>"),
+                        ("[31m", "line\\u000afeed\\u001b[31m"),
+                        ("no text", "\\udcff\\udcfe no text"),
+                        ("to left", "right\\u202e to left")):
+        box.clear()
+        box.send_keys(word)
+        good = eventually(lambda: keys() == [shown], 20)
+        check(good, "%s is shown as text" % ascii(word), ascii(keys()[:2]))
+    check(page.title == "holdfast", "no script of a key has run", page.title)
+    check(not page.find_elements(By.CSS_SELECTOR, "#space img, #space script, #events img"), "no key became an element")
+    box.clear()
+    box.send_keys(" ", Keys.BACKSPACE)
+
+
+def keyboard():
+    body = page.find_element(By.TAG_NAME, "body")
+    page.find_element(By.ID, "list").send_keys(Keys.HOME)
+    check(eventually(lambda: "fence" in text("#details")), "Home chooses a lock and shows its details")
+    page.find_element(By.ID, "list").send_keys(Keys.ARROW_DOWN)
+    chosen = eventually(lambda: len(page.find_elements(By.CSS_SELECTOR, "[aria-selected=true]")) == 1)
+    check(chosen, "an arrow key chooses the next")
+    body.send_keys("/")
+    check(page.switch_to.active_element.get_attribute("id") == "filter", "/ goes to the filter")
+
+
+def queue():
+    """Who waits for whom, with names that would like to be more than text."""
+    hostile = "<img src=x onerror=document.title='broken'>"
+    words = [HOLDFAST, "run", "-u", url, "--note"]
+    people = [subprocess.Popen(words + ["holder", "line", "--", "sleep", "100"])]
+    eventually(lambda: subprocess.run([HOLDFAST, "status", "-u", url, "line"], capture_output=True).returncode == 0)
+    box = page.find_element(By.ID, "filter")
+    box.clear()
+    box.send_keys("line")
+    eventually(lambda: "line" in keys())
+    page.find_element(By.CSS_SELECTOR, "[aria-label^='line, held by holder']").click()
+    for n, note in enumerate((hostile, "second")):
+        people.append(subprocess.Popen(words + [note, "line", "--", "sleep", "100"]))
+        check(eventually(lambda: len(page.find_elements(By.CSS_SELECTOR, "#details .queue li")) == n + 1),
+              "waiter %d appears by itself" % (n + 1), text("#details"))
+    names = [e.text.split("\n")[0] for e in page.find_elements(By.CSS_SELECTOR, "#details .queue li")]
+    check(names == [hostile, "second"], "the queue has names, in order, as text", names)
+    check(page.title == "holdfast" and not page.find_elements(By.CSS_SELECTOR, "#details img"), "and as nothing else")
+    people[0].terminate()
+    check(eventually(lambda: text("#waittext").startswith("1 waits")), "the histogram has the wait", text("#waittext"))
+    check(eventually(lambda: any(e.size["height"] > 0 for e in page.find_elements(By.CSS_SELECTOR, "#wait div"))), "as a bar")
+    for process in people:
+        process.terminate()
+        process.wait()
+    check(eventually(lambda: "Nobody holds this lock now." in text("#details")), "the end of it is told")
+    box.clear()
+    box.send_keys(" ", Keys.BACKSPACE)
+
+
+def breaks():
+    # It does not heed TERM: so it is seen broken for as long as its grace, and not
+    # merged with its end.
+    holder = subprocess.Popen([HOLDFAST, "run", "-u", url, "-t", "30s", "--grace", "5s", "victim", "--",
+                               "sh", "-c", "trap '' TERM; sleep 100"], stderr=subprocess.DEVNULL)
+    box = page.find_element(By.ID, "filter")
+    box.clear()
+    box.send_keys("victim")
+    check(eventually(lambda: keys() == ["victim"]), "a new lock appears by itself")
+    rows()[0].click()
+    eventually(lambda: page.find_element(By.ID, "break").is_displayed())
+    page.find_element(By.ID, "break").click()
+    fence = subprocess.run([HOLDFAST, "status", "-u", url, "--json", "victim"], capture_output=True, text=True).stdout
+    asked = text("#askwhat")
+    check(asked.split("fence")[1].split()[0] in fence, "it asks again and shows the fence", asked)
+    check(holder.poll() is None, "nothing has happened yet")
+    page.find_element(By.ID, "askyes").click()
+    check(holder.wait(60) == 79, "the lock was taken away from its holder")
+    lost = "return [...document.querySelectorAll('#line .x')].some(e => e.getBoundingClientRect().height > 0)"
+    check(eventually(lambda: page.execute_script(lost)), "the timeline shows the loss")
+    said = page.find_element(By.ID, "line").get_attribute("aria-label")
+    check(", and 1 that lapsed or were broken" in said, "and says it", said)
+    check(eventually(lambda: keys() == []), "and goes away")
+    box.clear()
+    box.send_keys(" ", Keys.BACKSPACE)
+
+
+try:
+    holder, word = start(HOLD, url, str(LOCKS))
+    check(word == "ready", "locks are held", word)
+    server, address = serve("--allow-break")
+    page = browser(1280, 800)
+    page.get(address)
+    looks_right()
+    shot("wide.png")
+    scrolls_smoothly()
+    counts_down()
+    dark_and_light()
+    read_aloud()
+    hostile_is_text()
+    keyboard()
+    queue()
+    breaks()
+    page.set_window_size(420, 860)
+    check(eventually(lambda: not page.find_element(By.CSS_SELECTOR, ".head").is_displayed()), "a telephone gets two lines a lock")
+    wide = page.execute_script("return document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    check(wide <= 0, "and no sideways scrolling", wide)
+    shot("narrow.png")
+    port = address.rstrip("/").rsplit(":", 1)[-1]
+    stop(server)
+    check(eventually(lambda: "not connected" in text("#state")), "it says when it is cut off")
+    server, address = serve(port=port)
+    check(eventually(lambda: text("#state") == "live"), "and comes back by itself")
+    page.find_element(By.ID, "list").send_keys(Keys.HOME)
+    check(eventually(lambda: "fence" in text("#details")) and not page.find_element(By.ID, "break").is_displayed(),
+          "without --allow-break it only shows")
+    holder.stdin.close()
+    check(eventually(lambda: "0 locks are held" in text("#count"), 200), "locks that were released are gone", text("#count"))
+    bad = [e["message"] for e in page.get_log("browser") if "Content Security" in e["message"] or "Uncaught" in e["message"]]
+    check(not bad, "the browser complains of nothing", bad[:2])
+    page.quit()
+finally:
+    for process in running:
+        process.kill()
+    shutil.rmtree(tmp, ignore_errors=True)
+print("1..%d" % count)
+sys.exit(failed > 0)

@@ -1,0 +1,219 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT
+#
+# serve.sh - holdfast serve shows the locks of real services, to those who may
+# look, and touches none.
+. "$(dirname "$0")/../cli/lib.sh"
+hf=$HOLDFAST
+
+# begin ARGS...: $server and $at, the address.
+begin() {
+    : >"$tmp/out" # The line of the last one is gone before anybody looks.
+    "$hf" serve -l 127.0.0.1:0 "$@" >"$tmp/out" 2>"$tmp/err" &
+    server=$!
+    until_true grep -q '^listening' "$tmp/out"
+    at=$(sed -n 's/^listening on \(.*\)\/$/\1/p' "$tmp/out")
+}
+get() { curl -s --max-time 20 "$@"; }
+code() { get -o /dev/null -w '%{http_code}' "$@"; }
+shows() { get "$at/api/locks" | grep -qF "$1"; }
+hides() { ! shows "$1"; }
+ends() { kill "$server"; wait "$server"; }
+# Does it, with status 0, in 4 seconds?  Those it may ask have 5.
+ends_soon() {
+    begun=$(date +%s)
+    ends && [ $(($(date +%s) - begun)) -le 4 ]
+}
+
+begin -u "file:$tmp/locks" -u "sqlite:$tmp/locks.db" --label-keys job/
+"$hf" run -u "file:$tmp/locks" job/1 --note 'first <b>&"' -- sh -c "touch '$tmp/a'; sleep 100" &
+one=$!
+"$hf" run -u "sqlite:$tmp/locks.db" job/2 -- sh -c "touch '$tmp/b'; sleep 100" &
+two=$!
+until_true test -e "$tmp/a" -a -e "$tmp/b"
+until_true shows '"key": "job/1"'
+ok 'a lock of the first service is shown'
+until_true shows '"key": "job/2"'
+ok 'and one of the second'
+shows 'first <b>&\"'
+ok 'notes are JSON'
+metrics=$(get "$at/metrics")
+has 'the metrics count it' 'holdfast_locks_held{service="file:' "$metrics"
+has 'keys have labels where that was asked for' ',key="job/1"}' "$metrics"
+if command -v promtool >/dev/null; then
+    printf '%s\n' "$metrics" | promtool check metrics >"$tmp/prom" 2>&1
+    ok 'promtool finds nothing wrong'
+else
+    skip 'promtool finds nothing wrong' 'prometheus is missing'
+fi
+timeout 5 curl -sN "$at/events" >"$tmp/events" 2>/dev/null
+has 'a stream begins with the whole table' '{"reset":true,"locks":[{' "$(head -c 200 "$tmp/events")"
+has 'which has both' 'job/2' "$(cat "$tmp/events")"
+has 'the holders of one can be had' '"status":"ok"' "$(get "$at/api/holders?service=0&key=job/1")"
+is 'all services answer' 200 "$(code "$at/healthz")"
+kill $two
+wait $two 2>/dev/null
+until_true hides '"key": "job/2"'
+ok 'a lock that was released goes away'
+
+# Who may ask.
+is 'another host name is refused' 421 "$(code -H 'Host: evil.example' "$at/api/locks")"
+is 'localhost is fine' 200 "$(code -H "Host: localhost:${at##*:}" "$at/api/locks")"
+is 'breaking is not allowed' 403 \
+    "$(code -X POST -H 'X-Holdfast: break' "$at/api/break?service=0&key=job/1&fence=1")"
+is 'an unknown path' 404 "$(code "$at/nothing")"
+is 'an unknown method' 405 "$(code -X PUT "$at/api/locks")"
+is 'nonsense for a service' 400 "$(code "$at/api/holders?service=9&key=x")"
+is 'no key' 400 "$(code "$at/api/holders?service=0")"
+page=$(get -i "$at/")
+has 'the page forbids what it does not bring' "default-src 'none'; script-src 'nonce-" "$page"
+has 'nothing is guessed' 'X-Content-Type-Options: nosniff' "$page"
+is 'the word is a new one each time' 2 \
+    "$({ get "$at/"; get "$at/"; } | grep -o '<script nonce="[0-9a-f]*"' | sort -u | wc -l)"
+is 'the page loads nothing from elsewhere' '' "$(get "$at/" | grep -Eo '(src|href)=.*')"
+is 'and has no script in attributes' '' "$(get "$at/" | grep -Eio '<[^>]* on[a-z]+ *=.*')"
+ends
+ok 'it ends when it is told to'
+kill $one
+wait $one 2>/dev/null
+
+# Breaking, when that is allowed.
+begin -u "file:$tmp/locks" --allow-break
+"$hf" run --grace 1s victim -- sh -c "touch '$tmp/c'; sleep 100" 2>/dev/null &
+three=$!
+until_true test -e "$tmp/c"
+until_true shows '"key": "victim"'
+fence=$("$hf" status --json victim | sed 's/.*"fence": "*\([0-9]*\).*/\1/')
+url="$at/api/break?service=0&key=victim&fence="
+is 'not without its own header' 403 "$(code -X POST "$url$fence")"
+is 'not from another site' 403 \
+    "$(code -X POST -H 'X-Holdfast: break' -H 'Origin: http://evil.example' "$url$fence")"
+is 'not by a link' 404 "$(code -H 'X-Holdfast: break' "$url$fence")"
+is 'not with another fence' 409 "$(code -X POST -H 'X-Holdfast: break' "${url}1")"
+kill -0 $three
+ok 'the holder is still there'
+is 'with the fence that was shown' 200 "$(code -X POST -H 'X-Holdfast: break' -H "Origin: $at" "$url$fence")"
+wait $three
+is 'its holder has lost it' 79 $?
+ends
+
+# Others need a token.
+exits 'an address for all needs a token' 64 "$hf" serve -l 0.0.0.0:0
+exits 'a token is not too short' 64 sh -c "echo short >'$tmp/token'; exec '$hf' serve --token-file '$tmp/token'"
+exits 'nor cut' 64 sh -c "head -c 600 /dev/zero | tr '\\0' x >'$tmp/token'; exec '$hf' serve --token-file '$tmp/token'"
+exits 'nor missing' 66 "$hf" serve --token-file "$tmp/none"
+exits 'no such address' 64 "$hf" serve -l nowhere
+echo a-long-and-secret-token >"$tmp/token"
+exits 'an address that is not ours' 71 "$hf" serve -l 192.0.2.1:9707 --token-file "$tmp/token"
+has 'and others would see the token' 'warning: 192.0.2.1:9707 is not encrypted' "$said"
+exits 'an empty URL' 64 "$hf" serve -u ''
+begin -u "file:$tmp/locks" --token-file "$tmp/token"
+is 'the page comes without' 200 "$(code "$at/")"
+is 'the locks do not' 401 "$(code "$at/api/locks")"
+is 'nor the metrics' 401 "$(code "$at/metrics")"
+is 'nor with a wrong one' 401 "$(code -H 'Authorization: Bearer a-long-and-secret-toke_' "$at/api/locks")"
+is 'with it they do' 200 "$(code -H 'Authorization: Bearer a-long-and-secret-token' "$at/api/locks")"
+ends
+
+# Hostile clients: many, slow, and with more than it wants.
+begin -u "file:$tmp/locks"
+head -c 300000 /dev/zero | tr '\0' x >"$tmp/long"
+is 'a long header is refused' 4 "$(code -H "X: $(head -c 120000 "$tmp/long")" "$at/api/locks" | cut -c1)"
+is 'a body is not wanted, and harmless' 404 "$(code --data-binary "@$tmp/long" "$at/api/locks")"
+for _ in 1 2 3 4 5 6 7 8 9 10; do
+    for _ in 1 2 3 4 5 6 7 8 9 10; do
+        timeout 20 curl -sN --limit-rate 10 "$at/events" >/dev/null 2>&1 &
+    done
+done
+is 'many slow readers keep nobody else out' 200 "$(code "$at/api/locks")"
+kill -0 "$server"
+ok 'it lives'
+ends
+ok 'and ends with streams open'
+server=
+
+# A password that is longer than what is shown of a URL; one server named twice.
+password=SECRET$(head -c 400 /dev/zero | tr '\0' x)
+begin -u "redis://user:$password@127.0.0.1:1/0" -u "redis://user:$password@127.0.0.1:1/0"
+is 'a long password is not shown' 0 "$(get "$at/api/locks" "$at/metrics" | grep -c SECRET)"
+is 'two services have two names' 2 \
+    "$(get "$at/metrics" | grep '^holdfast_service_up' | sort -u | wc -l)"
+ends
+
+# A service that is not there yet.
+begin -u "sqlite:$tmp/no/such/dir/locks.db"
+is 'it says so' 503 "$(code "$at/healthz")"
+mkdir -p "$tmp/no/such/dir"
+healthy() { [ "$(code "$at/healthz")" = 200 ]; }
+ill() { [ "$(code "$at/healthz")" = 503 ]; }
+until_true healthy
+ok 'and finds it later'
+ends
+server=
+
+# Services that are not there have names, without passwords.
+begin -u 'redis://user:hidden@127.0.0.1:1' -u 'etcd://127.0.0.1:1'
+metrics=$(get "$at/metrics")
+has 'one that was never reached has its name' 'up{service="redis://***@127.0.0.1:1"} 0' "$metrics"
+has 'and another has another' 'up{service="etcd://127.0.0.1:1"} 0' "$metrics"
+ends
+server=
+
+# Hostile names as labels.
+begin -u "file:$tmp/locks" --label-keys ''
+hostile=$(printf 'no text \377\n"')
+"$hf" run -u "file:$tmp/locks" "$hostile" -- sh -c "touch '$tmp/d'; sleep 100" &
+one=$!
+until_true test -e "$tmp/d"
+until_true shows 'no text'
+get "$at/metrics" >"$tmp/metrics"
+grep -qF 'no text \\xff\\x0a\""}' "$tmp/metrics"
+ok 'a label is UTF-8'
+iconv -f UTF-8 -t UTF-8 "$tmp/metrics" >/dev/null
+ok 'and so are the metrics'
+kill $one
+wait $one 2>/dev/null
+ends
+server=
+
+# It ends while somebody waits for a service that is silent.
+if command -v redis-server >/dev/null; then
+    redis_start
+    redis=$server
+    begin -u "$HOLDFAST_URL"
+    until_true healthy
+    kill -KILL $redis
+    until_true ill
+    ok 'a service that dies is told'
+    site=$server
+    redis_serve "${HOLDFAST_URL##*:}"
+    redis=$server
+    server=$site
+    until_true healthy
+    "$hf" run again -- sleep 100 &
+    one=$!
+    until_true shows '"key": "again"'
+    ok 'and it is observed again when it is back'
+    kill $one
+    wait $one 2>/dev/null
+    kill -STOP $redis
+    askers=
+    for _ in 1 2 3 4 5 6 7 8; do
+        get "$at/api/holders?service=0&key=x" >/dev/null &
+        askers="$askers $!"
+    done
+    asked() { get --max-time 1 "$at/api/holders?service=0&key=x" | grep -q 'too many'; }
+    until_true asked
+    ok 'eight may ask at once'
+    ends_soon
+    is 'it ends at once though a service is silent' 0 $?
+    wait $askers
+    kill -KILL $redis
+    server=
+else
+    skip 'a service that dies is told' 'redis is missing'
+    skip 'and it is observed again when it is back' 'redis is missing'
+    skip 'eight may ask at once' 'redis is missing'
+    skip 'it ends at once though a service is silent' 'redis is missing'
+fi
+finish

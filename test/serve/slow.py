@@ -1,0 +1,111 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: MIT
+#
+# slow.py - a reader of /events that is slow hears of a lock that is freed while
+# it reads the first table.
+#
+# $HOLDFAST is the command, $HOLD holds many locks.  Prints TAP.
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import urllib.request
+
+HOLDFAST, HOLD = os.environ["HOLDFAST"], os.environ["HOLD"]
+LOCKS = int(os.environ.get("LOCKS", "30000"))
+tmp = tempfile.mkdtemp(prefix="holdfast-slow.")
+url = "sqlite:%s/locks.db" % tmp
+running = []
+
+
+def start(*words):
+    process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    running.append(process)
+    return process, process.stdout.readline().strip()
+
+
+def table(port):
+    with urllib.request.urlopen("http://127.0.0.1:%d/api/locks" % port) as answer:
+        return answer.read()
+
+
+def connect(port):
+    """A stream that holds as little as can be of what has not been read."""
+    ret = socket.socket()
+    ret.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+    ret.settimeout(60)
+    ret.connect(("127.0.0.1", port))
+    ret.sendall(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    return ret
+
+
+def messages(stream):
+    """What the stream tells; chunks of HTTP begin with their length."""
+    text = stream.makefile("rb")
+    while text.readline().strip():
+        pass
+    data = b""
+    while True:
+        size = int(text.readline(), 16)
+        data += text.read(size)
+        text.readline()
+        while b"\n\n" in data:
+            line, data = data.split(b"\n\n", 1)
+            yield json.loads(line[6:]) if line.startswith(b"data: ") else None
+
+
+def states(stream, key):
+    """Whether the key is held, each time that the stream tells, until it has had
+    nothing to tell for a while, twice."""
+    told = quiet = 0
+    for message in messages(stream):
+        quiet += message is None
+        if quiet == 2:
+            return
+        if message is None:
+            continue
+        told += len(message["locks"])
+        for lock in message["locks"]:
+            if lock["key"] == key:
+                yield told, lock["held"]
+
+
+def main():
+    # "!first" is the first in the order of keys, so the first message has it.
+    holder, _ = start(HOLD, url, str(LOCKS))
+    victim, _ = start(HOLDFAST, "run", "-u", url, "!first", "--", "sh", "-c", "echo; cat")
+    server, line = start(HOLDFAST, "serve", "-u", url, "-l", "127.0.0.1:0")
+    port = int(line.rsplit(":", 1)[1].rstrip("/"))
+    while table(port).count(b'"key"') <= LOCKS:
+        pass
+    told = states(connect(port), "!first")
+    count, held = next(told)
+    good = held and count < LOCKS
+    print("%s 1 - the table begins with a lock" % ("ok" if good else "not ok"), flush=True)
+    victim.stdin.close()
+    victim.wait()
+    running.remove(victim)
+    while b'"!first"' in table(port):
+        pass
+    for _, held in told:
+        if not held:
+            break
+    print("%s 2 - and the reader hears that it is free" % ("not ok" if held else "ok"))
+    server.terminate()
+    good = server.wait() == 0
+    print("%s 3 - it ends while somebody reads" % ("ok" if good else "not ok"))
+    running.remove(server)
+    holder.stdin.close()
+
+
+try:
+    print("1..3", flush=True)
+    main()
+finally:
+    for process in running:
+        process.kill()
+        process.wait()
+    shutil.rmtree(tmp)

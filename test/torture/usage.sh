@@ -1,0 +1,37 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT
+#
+# usage.sh - a wrong value is named together with those that are right.
+set -u
+torture=$1
+number=0
+failed=0
+
+# refuses STATUS WORD ARGUMENT...: it ends with this status and says the word.
+refuses() {
+    status=$1 word=$2
+    shift 2
+    said=$(timeout 60 "$torture" "$@" 2>&1 </dev/null)
+    ended=$?
+    number=$((number + 1))
+    case $said in
+    *"$word"*) [ $ended -eq "$status" ] && echo "ok $number - $*" && return ;;
+    esac
+    failed=1
+    echo "not ok $number - $*"
+    echo "# status $ended: $said"
+}
+
+refuses 64 "--workload 'nonsense': expected a list of " --workload nonsense
+refuses 64 ", elect" --workload nonsense
+refuses 64 "--faults 'nonsense': expected 'none' or a list of groups and faults: " --faults nonsense
+refuses 64 "client, kill" --faults kill,nonsense
+refuses 64 "--promise 'x': expected 'exclusive' or 'fence'" --promise x
+refuses 64 "--ttl '5ms': expected a duration of at least 100ms" -t 5ms
+refuses 64 "--duration 'soon': expected a duration such as " --duration soon
+refuses 64 "--processes '0': expected a number from 1 to " -p 0
+refuses 64 "--seed 'x': expected a number greater than 0" --seed x
+refuses 78 "faults of the network need a URL that names all hosts" --faults net mem:x
+refuses 78 "not file:, sqlite:, Sentinel or Cluster" --faults net mem:x
+echo "1..$number"
+exit $failed

@@ -1,0 +1,357 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * observe.c - observers over a service that is far away, silent or behind: what
+ * they cost, and that they cost nobody else anything.
+ */
+#include "far.h"
+
+static atomic_int ob_observed, ob_unobserved; /* how often */
+static atomic_int ob_looks, ob_listings;
+static atomic_int ob_at_once, ob_most; /* looks at a time */
+static atomic_int ob_refused;          /* so many observe() fail */
+static atomic_bool ob_silent;          /* no look has an answer */
+static atomic_bool ob_old;             /* looks show what was at first */
+static struct hf_info ob_first;
+
+static hf_status ob_observe(struct hfi_conn *conn, struct hfi_observation *obs,
+                            int64_t deadline, struct hf_error *err)
+{
+    if (atomic_load(&ob_refused) > 0) {
+        atomic_fetch_sub(&ob_refused, 1);
+        return hfi_fail(err, HF_UNAVAILABLE, "far: not now");
+    }
+    atomic_fetch_add(&ob_observed, 1);
+    return hfi_backend_mem.observe(near_of(conn), obs, deadline, err);
+}
+
+static void ob_unobserve(struct hfi_conn *conn, struct hfi_observation *obs)
+{
+    atomic_fetch_add(&ob_unobserved, 1);
+    hfi_backend_mem.unobserve(near_of(conn), obs);
+}
+
+static hf_status ob_inspect(struct hfi_conn *conn, const char *key,
+                            struct hf_info *ret, int64_t deadline,
+                            struct hf_error *err)
+{
+    int now = atomic_fetch_add(&ob_at_once, 1) + 1, most = ob_most;
+    hf_status st = HF_OK;
+
+    while (now > most && !atomic_compare_exchange_weak(&ob_most, &most, now))
+        continue;
+    atomic_fetch_add(&ob_looks, 1);
+    while (atomic_load(&ob_silent) && t_now_ms() < deadline)
+        t_sleep_ms(1);
+    if (t_now_ms() >= deadline)
+        st = hfi_fail(err, HF_UNCERTAIN, "far: no answer");
+    else if (atomic_load(&ob_old))
+        *ret = ob_first;
+    else
+        st = hfi_backend_mem.inspect(near_of(conn), key, ret, deadline, err);
+    atomic_fetch_sub(&ob_at_once, 1);
+    return st;
+}
+
+static hf_status ob_list(struct hfi_conn *conn, const char *prefix,
+                         hf_list_fn *fn, void *arg, int64_t deadline,
+                         struct hf_error *err)
+{
+    atomic_fetch_add(&ob_listings, 1);
+    return hfi_backend_mem.list(near_of(conn), prefix, fn, arg, deadline, err);
+}
+
+static atomic_int ob_several; /* requests for several keys */
+
+static hf_status ob_inspect_several(struct hfi_conn *conn,
+                                    const char *const *keys, int n,
+                                    hf_list_fn *fn, void *arg, int64_t deadline,
+                                    struct hf_error *err)
+{
+    hf_status st = HF_OK;
+
+    atomic_fetch_add(&ob_several, 1);
+    while (atomic_load(&ob_silent) && t_now_ms() < deadline)
+        t_sleep_ms(1);
+    for (int i = 0; i < n && !st; i++) {
+        struct hf_info info = HF_INFO_INIT;
+
+        st = hfi_backend_mem.inspect(near_of(conn), keys[i], &info, deadline,
+                                     err);
+        if (!st)
+            fn(arg, keys[i], &info);
+    }
+    return st;
+}
+
+static hf_client *ob_client(void)
+{
+    static struct hfi_backend be;
+
+    be = far_backend;
+    be.observation_size = hfi_backend_mem.observation_size;
+    be.observe = ob_observe;
+    be.unobserve = ob_unobserve;
+    be.inspect = ob_inspect;
+    be.list = ob_list;
+    be.inspect_several = ob_inspect_several;
+    return far_client_of(&be, 5000);
+}
+
+static hf_observer *ob_start(hf_client *client, const char *key, unsigned flags)
+{
+    hf_observer *observer;
+
+    CHECK_OK(hf_observe_start(client, key, flags, NULL, &observer, &t_err));
+    return observer;
+}
+
+/* Has the observer been told that, at last? */
+static bool ob_told(hf_observer *observer, struct hf_change *last, bool held)
+{
+    while (hf_observer_next(observer, last))
+        continue;
+    return last->info.held == held;
+}
+
+TEST(a_thousand_observers_of_one_key_cost_as_much_as_one)
+{
+    enum { N = 1000, TURNS = 20 };
+    hf_observer **observers = calloc(N, sizeof(*observers));
+    hf_client *client = ob_client();
+    struct hf_change last = HF_CHANGE_INIT;
+    int looks;
+
+    for (int i = 0; i < N; i++)
+        observers[i] = ob_start(client, "k", 0);
+    for (int i = 0; i < N; i++)
+        t_poll_until(hf_observer_next(observers[i], &last), 20000);
+    looks = atomic_load(&ob_looks);
+    for (int i = 0; i < TURNS; i++) {
+        hf_lock *lk = far_lock(client, "k", 60000);
+
+        t_poll_until(ob_told(observers[i], &last, true), 20000);
+        CHECK_OK(hf_release(lk, &t_err));
+        t_poll_until(ob_told(observers[i], &last, false), 20000);
+    }
+    CHECK_EQ(atomic_load(&ob_observed), 1);
+    CHECK_LE(atomic_load(&ob_looks) - looks, 4 * TURNS + 4);
+    for (int i = 0; i < N; i++)
+        hf_observe_stop(observers[i]);
+    t_poll_until(atomic_load(&ob_unobserved) == 1, 20000);
+    free(observers);
+    far_end(client);
+    CHECK_EQ(atomic_load(&ob_observed), atomic_load(&ob_unobserved));
+}
+
+/* Looks that have no answer are four at a time, and nobody else waits. */
+TEST(a_thousand_observers_of_a_silent_service_delay_nobody)
+{
+    enum { N = 1000 };
+    hf_observer **observers = calloc(N, sizeof(*observers));
+    hf_client *client = ob_client();
+    struct hf_event event = HF_EVENT_INIT;
+    hf_request *request;
+    hf_lock *lk;
+    char key[32];
+
+    atomic_store(&ob_silent, true);
+    for (int i = 0; i < N; i++) {
+        snprintf(key, sizeof(key), "silent/%d", i);
+        observers[i] = ob_start(client, key, 0);
+    }
+    t_poll_until(atomic_load(&ob_at_once) == HFI_INSPECTORS, 20000);
+    lk = far_lock(client, "renewed", 600);
+    for (int i = 0; i < 100; i++) {
+        snprintf(key, sizeof(key), "k%d", i);
+        CHECK_OK(
+            hf_acquire_start(client, key, 0, NULL, NULL, &request, &t_err));
+        t_poll_until(hf_next_event(client, &event), 2000);
+        CHECK_EQ(event.type, HF_GRANTED);
+        CHECK_OK(hf_release(event.lock, &t_err));
+    }
+    t_sleep_ms(2000);
+    CHECK(hf_held(lk));
+    CHECK_OK(hf_release(lk, &t_err));
+    CHECK_EQ(atomic_load(&ob_most), HFI_INSPECTORS);
+    for (int i = 0; i < N; i++)
+        hf_observe_stop(observers[i]);
+    atomic_store(&ob_silent, false);
+    free(observers);
+    far_end(client);
+}
+
+TEST(what_cannot_be_observed_now_is_polled_and_observed_later)
+{
+    hf_client *client = ob_client();
+    struct hf_change last = HF_CHANGE_INIT;
+    hf_observer *observer;
+    hf_lock *lk;
+
+    atomic_store(&ob_refused, 3);
+    observer = ob_start(client, "k", 0);
+    t_poll_until(hf_observer_next(observer, &last), 20000);
+    lk = far_lock(client, "k", 60000);
+    t_poll_until(ob_told(observer, &last, true), 20000);
+    t_poll_until(atomic_load(&ob_observed) == 1, 20000);
+    CHECK_OK(hf_release(lk, &t_err));
+    t_poll_until(ob_told(observer, &last, false), 20000);
+    hf_observe_stop(observer);
+    far_end(client);
+}
+
+/* A follower goes on telling of the first holder. */
+TEST(an_old_answer_is_not_told)
+{
+    hf_client *client = ob_client();
+    struct hf_change last = HF_CHANGE_INIT;
+    hf_observer *observer;
+    hf_lock *lk = far_lock(client, "k", 60000);
+    int looks;
+
+    ob_first = (struct hf_info)HF_INFO_INIT;
+    CHECK_OK(hf_inspect(client, "k", &ob_first, &t_err));
+    CHECK_OK(hf_release(lk, &t_err));
+    lk = far_lock(client, "k", 60000);
+    observer = ob_start(client, "k", 0);
+    t_poll_until(hf_observer_next(observer, &last), 20000);
+    CHECK_EQ(last.info.fence, hf_fence(lk));
+    atomic_store(&ob_old, true);
+    looks = atomic_load(&ob_looks);
+    CHECK_OK(hf_release(lk, &t_err));
+    t_poll_until(atomic_load(&ob_looks) > looks + 3, 20000);
+    CHECK(!hf_observer_next(observer, &last));
+    atomic_store(&ob_old, false);
+    t_poll_until(hf_observer_next(observer, &last), 20000);
+    CHECK(!last.info.held);
+    CHECK_GE(last.info.fence, ob_first.fence);
+    hf_observe_stop(observer);
+    far_end(client);
+}
+
+/* Has the observer been told of all that there was?  Then how many keys it
+ * knows. */
+static bool ob_idle(hf_observer *observer, size_t *known)
+{
+    struct hfi_observed *o = observer->observed;
+    struct hf_change last = HF_CHANGE_INIT;
+    bool idle;
+
+    while (hf_observer_next(observer, &last))
+        continue;
+    pthread_mutex_lock(&observer->client->mu);
+    idle = !o->busy && !o->all && hfi_link_alone(&o->dirty);
+    *known = o->keys.len;
+    pthread_mutex_unlock(&observer->client->mu);
+    return idle;
+}
+
+/* Keys that are used once do not stay in the memory of an observer. */
+TEST(the_keys_below_a_prefix_are_forgotten)
+{
+    enum { N = 3000 };
+    hf_client *client = ob_client();
+    hf_observer *observer = ob_start(client, "once/", HF_PREFIX);
+    size_t known = 0, most = 0;
+    char key[32];
+
+    for (int i = 0; i < N; i++) {
+        snprintf(key, sizeof(key), "once/%d", i);
+        CHECK_OK(hf_release(far_lock(client, key, 60000), &t_err));
+        if (i % 100 == 99)
+            t_poll_until(ob_idle(observer, &known), 20000);
+        if (known > most)
+            most = known;
+    }
+    CHECK_LT(most, N / 2);
+    CHECK_LE(atomic_load(&ob_listings), 20);
+    hf_observe_stop(observer);
+    far_end(client);
+}
+
+/* What the service names while a look is under way is asked for together. */
+TEST(keys_that_change_together_are_asked_for_together)
+{
+    enum { N = 500 };
+    hf_client *client = ob_client();
+    hf_observer *observer = ob_start(client, "many/", HF_PREFIX);
+    struct hf_change change = HF_CHANGE_INIT;
+    hf_lock *locks[N];
+    size_t known;
+    char key[32];
+    int told = 0;
+
+    t_poll_until(ob_idle(observer, &known), 20000);
+    atomic_store(&ob_silent, true); /* A look takes a while. */
+    for (int i = 0; i < N; i++) {
+        snprintf(key, sizeof(key), "many/%d", i);
+        locks[i] = far_lock(client, key, 60000);
+        if (!i)
+            t_poll_until(atomic_load(&ob_several) == 1, 20000);
+    }
+    atomic_store(&ob_silent, false);
+    while (told < N) {
+        t_poll_until(hf_observer_next(observer, &change), 20000);
+        CHECK(change.info.held);
+        told++;
+    }
+    CHECK_LE(atomic_load(&ob_several), 2 + N / 100);
+    CHECK_EQ(atomic_load(&ob_looks), 0);
+    for (int i = 0; i < N; i++)
+        CHECK_OK(hf_release(locks[i], &t_err));
+    hf_observe_stop(observer);
+    far_end(client);
+}
+
+/* A listing behind what the service tells costs at most 100 keys a second. */
+TEST(a_listing_of_many_keys_is_rarer)
+{
+    enum { N = 2000 };
+    hf_client *client = ob_client();
+    hf_observer *observer = ob_start(client, "many/", HF_PREFIX);
+    struct hfi_observed *o = observer->observed;
+    hf_lock *locks[N];
+    int64_t due, now;
+    size_t known = 0;
+    char key[32];
+
+    for (int i = 0; i < N; i++) {
+        snprintf(key, sizeof(key), "many/%d", i);
+        locks[i] = far_lock(client, key, 600000);
+    }
+    t_poll_until(ob_idle(observer, &known) && known == N, 20000);
+    now = t_now_ms();
+    pthread_mutex_lock(&client->mu);
+    due = o->timer.due;
+    pthread_mutex_unlock(&client->mu);
+    CHECK_GE(due, now + N * 10);
+    CHECK_LE(due, now + 60000 + N * 10);
+    for (int i = 0; i < N; i++)
+        CHECK_OK(hf_release(locks[i], &t_err));
+    hf_observe_stop(observer);
+    far_end(client);
+}
+
+/* An observer that comes and goes again and again. */
+TEST(observers_that_come_and_go_leave_nothing)
+{
+    hf_client *client = ob_client();
+
+    for (int i = 0; i < 300; i++) {
+        hf_observer *one = ob_start(client, i % 3 ? "k" : "", i % 3 ? 0 : 1);
+
+        if (i % 7 == 0)
+            t_sleep_ms(1);
+        hf_observe_stop(one);
+    }
+    pthread_mutex_lock(&client->mu);
+    while (client->observed.len) {
+        pthread_mutex_unlock(&client->mu);
+        t_sleep_ms(1);
+        pthread_mutex_lock(&client->mu);
+    }
+    pthread_mutex_unlock(&client->mu);
+    CHECK_EQ(atomic_load(&ob_observed), atomic_load(&ob_unobserved));
+    far_end(client);
+}
+
+T_MAIN
