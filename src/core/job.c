@@ -237,16 +237,20 @@ void hfi_job_take(struct hf_request *face, struct hf_event *ret)
         hfi_job_free(job);
 }
 
+/* Several threads may read one listing, until one of them is told its end. */
 struct hfi_found *hfi_job_next(struct hfi_job *job)
 {
-    struct hfi_found *found;
+    struct hf_client *c = job->face.client;
+    struct hfi_found *found = NULL;
 
+    pthread_mutex_lock(&c->mu);
     if (hfi_link_alone(&job->found)) {
-        hfi_job_end(job);
-        return NULL;
+        hfi_job_free(job);
+    } else {
+        found = hfi_container(job->found.next, struct hfi_found, link);
+        hfi_link_remove(&found->link);
     }
-    found = hfi_container(job->found.next, struct hfi_found, link);
-    hfi_link_remove(&found->link);
+    pthread_mutex_unlock(&c->mu);
     return found;
 }
 

@@ -231,6 +231,64 @@ TEST(a_listing_that_was_started_finds_every_lock)
     hf_close(client); /* ends the listing that was not read */
 }
 
+struct reader {
+    hf_request *req;
+    pthread_barrier_t *begin;
+    int n;
+};
+
+static void *reader_main(void *arg)
+{
+    struct hf_change change = HF_CHANGE_INIT;
+    struct reader *reader = arg;
+    int i;
+
+    pthread_barrier_wait(reader->begin);
+    for (i = 0; i < reader->n; i++)
+        CHECK(hf_list_next(reader->req, &change));
+    return NULL;
+}
+
+/* Neither comes to the end: that is the call that ends the request. */
+TEST(two_threads_read_one_listing)
+{
+    enum { LOCKS = 400 };
+    hf_client *client = conf_open();
+    struct hf_change change = HF_CHANGE_INIT;
+    struct reader readers[2];
+    pthread_barrier_t begin;
+    hf_lock *locks[LOCKS];
+    pthread_t threads[2];
+    char name[16];
+    int i, round;
+
+    for (i = 0; i < LOCKS; i++) {
+        snprintf(name, sizeof(name), "%d", i);
+        locks[i] = conf_try(client, conf_key(name), NULL);
+    }
+    CHECK_EQ(pthread_barrier_init(&begin, NULL, 2), 0);
+    for (round = 0; round < conf_times(50, 10); round++) {
+        hf_request *req;
+
+        CHECK_OK(hf_list_start(client, conf_prefix(), &req, &req, &t_err));
+        CHECK_OK(answer(client, req, &req));
+        for (i = 0; i < 2; i++) {
+            readers[i] = (struct reader){req, &begin, LOCKS / 2 - 1};
+            CHECK_EQ(
+                pthread_create(&threads[i], NULL, reader_main, &readers[i]), 0);
+        }
+        for (i = 0; i < 2; i++)
+            pthread_join(threads[i], NULL);
+        CHECK(hf_list_next(req, &change));
+        CHECK(hf_list_next(req, &change));
+        CHECK(!hf_list_next(req, &change));
+    }
+    pthread_barrier_destroy(&begin);
+    for (i = 0; i < LOCKS; i++)
+        conf_unlock(locks[i]);
+    hf_close(client);
+}
+
 TEST(every_question_has_one_answer_also_when_it_is_cancelled)
 {
     const char *key = conf_key("k");
