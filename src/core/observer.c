@@ -28,6 +28,8 @@ hf_status hfi_observe_start(struct hf_client *c, const char *key, bool prefix,
     pthread_mutex_lock(&c->mu);
     if (c->closing)
         st = hfi_fail(err, HF_INVALID, "the client is being closed");
+    else if (atomic_load(&c->offline) == HFI_OFFLINE)
+        st = hfi_connect_error(c, err); /* It never will be connected. */
     else if (!hfi_worker_start(c))
         st = hfi_fail(err, HF_SYSTEM, "no thread could be started");
     else if (!(o = hfi_observed_get(c, key, prefix)))

@@ -150,6 +150,7 @@ TEST(a_server_that_never_comes_is_given_up)
 TEST(a_wrong_password_is_final)
 {
     struct rt_server server = {.password = "right"};
+    hf_observer *observer;
     hf_client *client;
     hf_lock *lk;
     char url[96];
@@ -160,6 +161,9 @@ TEST(a_wrong_password_is_final)
     CHECK_STATUS(hf_acquire(client, "k", -1, NULL, &lk, &t_err), HF_DENIED);
     CHECK(strstr(t_err.text, "s3cret") == NULL);
     CHECK_STATUS(hf_acquire(client, "k", 0, NULL, &lk, &t_err), HF_DENIED);
+    CHECK_STATUS(hf_observe_start(client, "k", 0, NULL, &observer, &t_err),
+                 HF_DENIED);
+    CHECK(strstr(t_err.text, "s3cret") == NULL);
     hf_close(client);
     rt_stop(&server);
 }
