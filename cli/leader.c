@@ -10,7 +10,17 @@
 
 #include <poll.h>
 
-#define LEADER_LOOK_MS 50 /* if no descriptor is left */
+#define LEADER_LOOK_MS 50   /* if no descriptor is left */
+#define LEADER_MORE_MS 1000 /* for an answer, when the wait is over */
+
+/* What was heard of the key while waiting: from the observer, and as the answer
+ * to one question, without which "nobody" would not be known to be true. */
+struct leader_heard {
+    struct hf_change change;
+    struct hf_info info;
+    struct hf_error err; /* of the question */
+    bool told, answered;
+};
 
 static bool leader_is_there(const struct hf_info *info)
 {
@@ -54,38 +64,72 @@ static int leader_print(const struct cli_opts *opts, const struct hf_info *info)
     return leader_is_there(info) ? CLI_OK : CLI_FREE;
 }
 
-/* Take what has changed; true if somebody leads now. */
-static bool leader_appears(hf_client *client, struct hf_change *ret)
+/* Take what there is; true if somebody leads now. */
+static bool leader_appears(hf_client *client, struct leader_heard *heard)
 {
     struct hf_event event = HF_EVENT_INIT;
 
-    while (hf_next_event(client, &event))
+    while (hf_next_event(client, &event)) {
+        if (event.type == HF_ANSWERED) {
+            heard->answered = true;
+            heard->err = event.error;
+        }
         while (event.type == HF_CHANGED &&
-               hf_observer_next(event.observer, ret))
-            if (leader_is_there(&ret->info))
+               hf_observer_next(event.observer, &heard->change)) {
+            heard->told = true;
+            if (leader_is_there(&heard->change.info))
                 return true;
+        }
+    }
     return false;
+}
+
+static void leader_sleep(hf_client *client, int64_t end)
+{
+    struct pollfd fd = {.fd = hf_events_fd(client), .events = POLLIN};
+    int64_t left = end - cli_now();
+
+    left = left > LEADER_LOOK_MS && fd.fd < 0 ? LEADER_LOOK_MS : left;
+    poll(&fd, 1, left < 60000 ? (int)left : 60000);
+}
+
+/* The wait is over: what is known? */
+static int leader_conclude(const struct cli_opts *opts,
+                           const struct leader_heard *heard)
+{
+    if (heard->told)
+        return leader_print(opts, &heard->change.info);
+    if (!heard->answered) {
+        cli_say("the service has not answered: it is not known who leads '%s'",
+                opts->args[0]);
+        return CLI_UNAVAILABLE;
+    }
+    return heard->err.status ? cli_fail(&heard->err)
+                             : leader_print(opts, &heard->info);
 }
 
 /* Wait until there is one, or until `end`. */
 static int leader_wait(const struct cli_opts *opts, hf_client *client,
                        int64_t end)
 {
-    struct pollfd fd = {.fd = hf_events_fd(client), .events = POLLIN};
-    struct hf_change change = HF_CHANGE_INIT;
+    struct leader_heard heard = {.change = HF_CHANGE_INIT,
+                                 .info = HF_INFO_INIT};
     hf_observer *observer;
+    hf_request *request;
     struct hf_error err;
 
-    if (hf_observe_start(client, opts->args[0], 0, NULL, &observer, &err))
+    if (hf_inspect_start(client, opts->args[0], &heard.info, NULL, &request,
+                         &err) ||
+        hf_observe_start(client, opts->args[0], 0, NULL, &observer, &err))
         return cli_fail(&err);
-    while (!leader_appears(client, &change) && cli_now() < end) {
-        int64_t left = end - cli_now();
-
-        left = left > LEADER_LOOK_MS && fd.fd < 0 ? LEADER_LOOK_MS : left;
-        poll(&fd, 1, left < 60000 ? (int)left : 60000);
+    while (!leader_appears(client, &heard) && cli_now() < end)
+        leader_sleep(client, end);
+    while (!heard.told && !heard.answered && cli_now() < end + LEADER_MORE_MS) {
+        leader_sleep(client, end + LEADER_MORE_MS);
+        leader_appears(client, &heard);
     }
     hf_observe_stop(observer);
-    return leader_print(opts, &change.info);
+    return leader_conclude(opts, &heard);
 }
 
 static int leader_look(const struct cli_opts *opts, hf_client *client)

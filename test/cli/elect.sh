@@ -181,6 +181,34 @@ if command -v redis-server >/dev/null && redis_start; then
     ok 'and is not waited for twice'
     has 'the message says for how long it was' 'no answer in 2 s' "$(cat "$tmp/err")"
     kill -CONT $server
+
+    # Whoever asks for the key is not answered any more: it is not known who leads.
+    cat >"$tmp/mute.py" <<'END'
+import socket, sys, threading
+def pump(a, b, mute):
+    try:
+        while data := a.recv(65536):
+            if b"hushed" in data:
+                mute.set()
+            if not mute.is_set():
+                b.sendall(data)
+    except OSError:
+        pass
+listener = socket.create_server(("127.0.0.1", 0))
+print(listener.getsockname()[1], flush=True)
+while True:
+    client, server = listener.accept()[0], socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+    mute = threading.Event()
+    for way in (client, server), (server, client):
+        threading.Thread(target=pump, args=(*way, mute), daemon=True).start()
+END
+    python3 "$tmp/mute.py" $port >"$tmp/mute" &
+    mute=$!
+    until_true [ -s "$tmp/mute" ]
+    exits 'who leads is unknown where nothing answers: status 69' 69 \
+        "$hf" leader -u "redis://127.0.0.1:$(cat "$tmp/mute")" -w 100ms hushed
+    has 'and the message says so' 'not known who leads' "$said"
+    kill $mute
     kill $server
 else
     skip 'a silent service does not change the status' 'redis-server is missing'
