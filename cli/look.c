@@ -217,7 +217,7 @@ static void look_sentence(const struct hf_info *info)
     if (info->held)
         look_held(info);
     else if (info->fence)
-        printf("free, last fence %" PRIu64, info->fence);
+        printf("free, last known fence %" PRIu64, info->fence);
     else
         printf("free");
     if (info->waiters > 0)

@@ -14,12 +14,15 @@
  *  (3) A signal that ends or stops watch is passed on to the command and to all
  *      that it has started: they are a process group.  It is not that of the
  *      terminal, so they do not read from one.
+ *  (4) A reader of our lines that does not read holds up the lines, not the
+ *      signals: whoever writes waits for both.
  */
 #include "run.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
@@ -145,6 +148,11 @@ static int watch_spawn(struct watch *w, const struct hf_change *change)
     return CLI_FAILED;
 }
 
+static int watch_flush(struct watch *w)
+{
+    return fflush(stdout) && w->ended ? CLI_OK : cli_done();
+}
+
 /* Show what has changed, or run the command for the first of it.  (1) */
 static int watch_changes(struct watch *w)
 {
@@ -160,7 +168,7 @@ static int watch_changes(struct watch *w)
         else
             look_line(w->opts, change.key, &change.info);
     }
-    return code ? code : cli_done();
+    return code || w->ended ? code : watch_flush(w);
 }
 
 static void watch_reap(struct watch *w)
@@ -205,6 +213,39 @@ static void watch_signals(struct watch *w)
     }
 }
 
+/* Standard output, a piece at a time that a pipe with room takes at once.  (4) */
+static ssize_t watch_write(void *cookie, const char *buf, size_t len)
+{
+    struct watch *w = cookie;
+    struct pollfd fds[2] = {{.fd = w->sig.fd, .events = POLLIN},
+                            {.fd = STDOUT_FILENO, .events = POLLOUT}};
+    size_t done = 0;
+    ssize_t n = 0;
+
+    while (done < len && n >= 0 && !w->ended) {
+        size_t left = len - done;
+
+        if (poll(fds, 2, -1) > 0 && fds[0].revents)
+            watch_signals(w);
+        else if (fds[1].revents)
+            n = write(STDOUT_FILENO, buf + done,
+                      left < PIPE_BUF ? left : PIPE_BUF);
+        done += n > 0 ? (size_t)n : 0;
+        if (n < 0 && (errno == EINTR || errno == EAGAIN))
+            n = 0;
+    }
+    return done == len ? (ssize_t)len : 0;
+}
+
+static void watch_out_open(struct watch *w)
+{
+    const cookie_io_functions_t io = {.write = watch_write};
+    FILE *out = fopencookie(w, "w", io);
+
+    if (out) /* else the old one, which serves as long as there is a reader */
+        stdout = out;
+}
+
 static int watch_loop(struct watch *w)
 {
     struct pollfd fds[2] = {{.fd = w->sig.fd, .events = POLLIN},
@@ -238,7 +279,7 @@ static bool watch_sig_open(struct watch *w)
 
 int cmd_watch(struct cli_opts *opts)
 {
-    struct watch w = {.opts = opts, .sig.fd = -1};
+    static struct watch w = {.sig.fd = -1}; /* of stdout, until the very end */
     const char *key = opts->nargs ? opts->args[0] : "";
     struct hf_service svc;
     struct hf_error err;
@@ -249,6 +290,7 @@ int cmd_watch(struct cli_opts *opts)
                                     "at most one PREFIX");
     if (opts->exec && opts->json)
         return cli_usage(opts->cmd, "give --exec or --json, not both");
+    w.opts = opts;
     if (!say_start()) {
         cli_say("no thread can be started: is a limit reached?");
         return CLI_FAILED;
@@ -257,6 +299,7 @@ int cmd_watch(struct cli_opts *opts)
     if (code)
         return code;
     w.ask_at = cli_now() + (opts->retry_ms ? opts->retry_ms : WATCH_ASK_MS);
+    watch_out_open(&w);
     if (!watch_sig_open(&w))
         code = sig_failed();
     else if (hf_observe_start(w.client, key, opts->prefix ? HF_PREFIX : 0, NULL,

@@ -721,8 +721,9 @@ enum { HF_PREFIX = 1 << 0 }; /* the key is a prefix; "" is every key */
  * The present state comes first; of a key that nobody holds too, and of a
  * prefix the locks that are held.  Then comes another holder, nobody, another
  * mode, number of holders or mark.  Changes may be merged, and the last one is
- * always told; fences never go back.  It goes on when the service cannot be
- * reached for a while.  HF_CHANGED says when to call hf_observer_next(); its
+ * always told; fences never go back.  That of a free key is the greatest that
+ * was seen: where the service forgets it, later grants may have come and gone
+ * unseen.  It goes on when the service cannot be reached for a while.  HF_CHANGED says when to call hf_observer_next(); its
  * `user` is this one.  Any number of observers of one key cost the service no
  * more than one. */
 HF_CHECK hf_status hf_observe_start(hf_client *client, const char *key,

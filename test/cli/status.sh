@@ -132,7 +132,7 @@ exits 'a directory that cannot be is a configuration error' 78 \
     "$hf" run -u file:/dev/null/x k -- true
 exits 'acquire on file: is a configuration error' 78 "$hf" acquire k
 has 'and says what to do' "use 'holdfast run'" "$said"
-"$hf" status k | grep -q 'last fence' && is_free k
+"$hf" status k | grep -q 'last known fence' && is_free k
 ok 'and takes nothing'
 
 # Refused by the system.  Root may do everything, so be nobody.
@@ -157,7 +157,7 @@ if [ "$(id -u)" = 0 ]; then
     "$hf" run -u "file:$tmp/shut" k -- true
     chmod 755 "$tmp/shut"
     said=$(nobody status -u "file:$tmp/shut" k 2>&1)
-    has 'also at a lock of somebody else' 'k: free, last fence' "$said"
+    has 'also at a lock of somebody else' 'k: free, last known fence' "$said"
     said=$(nobody run -n -u "file:$tmp/shut" k -- true 2>&1)
     is 'and may not take it' 77 $?
 fi

@@ -28,7 +28,7 @@ until_true says "$tmp/lines" 'held by first, fence'
 ok 'a line tells the new holder'
 until_true sh -c '[ "$("$HOLDFAST" status k | grep -c "held by first")" = 1 ]'
 let_go
-until_true says "$tmp/lines" '^k: free, last fence'
+until_true says "$tmp/lines" '^k: free, last known fence'
 ok 'and another that it is free'
 hold k second
 until_true says "$tmp/lines" 'held by second'
@@ -125,6 +125,22 @@ ended "echo \$\$ >$tmp/long; exec sleep 1000"
 ok 'a signal ends the command, too'
 ended "sleep 1000 & echo \$! >$tmp/long; wait"
 ok 'and what the command has started'
+
+# A reader that does not read: each change is a line, until the pipe is full.
+mkfifo "$tmp/full"
+exec 7<>"$tmp/full"
+"$hf" watch k >"$tmp/full" &
+watcher=$!
+note=$(printf '%0250d' 0)
+full() { # is the watcher waiting for room?
+    "$hf" run --note "$note" k -- true
+    ! dd if=/dev/zero of="$tmp/full" bs=4096 count=1 oflag=nonblock 2>/dev/null
+}
+until_true full
+kill $watcher
+wait $watcher
+is 'TERM ends it also when nobody reads its lines' 143 $?
+exec 7>&-
 
 # Wrong words.
 exits 'watch needs a key' 64 "$hf" watch
