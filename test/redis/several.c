@@ -60,6 +60,34 @@ TEST(several_keys_are_one_request)
     rt_end(&s);
 }
 
+/* Also where the clock is behind what was granted of one of them. */
+TEST(each_of_several_has_a_greater_fence_than_before)
+{
+    struct hf_lock_opts opts = rt_opts(60000, 0);
+    struct rt_server s = {0};
+    hf_lock *locks[KEYS];
+    hf_client *client;
+    uint64_t before[KEYS] = {17, 0, 5000000000000000};
+    int i, turn;
+
+    rt_start(&s, NULL);
+    client = rt_open(&s, "");
+    rt_do(&s, "HSET {holdfast:a}:meta: g %s", "17 0 0 0 ");
+    rt_do(&s, "HSET {holdfast:c}:meta: g %s",
+          "5000000000000000 5000000000000 0 0 ");
+    for (turn = 0; turn < 3; turn++) {
+        CHECK_OK(hf_acquire_all(client, keys, KEYS, 0, &opts, locks, &t_err));
+        for (i = 0; i < KEYS; i++) {
+            CHECK_GT(hf_fence(locks[i]), before[i]);
+            before[i] = hf_fence(locks[i]);
+            CHECK_OK(hf_check(client, keys[i], before[i], &t_err));
+        }
+        release_all(locks);
+    }
+    hf_close(client);
+    rt_end(&s);
+}
+
 TEST(one_that_is_taken_keeps_all_from_being_taken)
 {
     struct hf_lock_opts opts = rt_opts(60000, 0);

@@ -69,9 +69,10 @@ static void redis_tag(const char *key, char *ret, size_t size)
     const char *open = strchr(key, '{');
     const char *end = open ? strchr(open, '}') : NULL;
 
-    if (end && end > open + 1)
-        snprintf(ret, size, "%.*s", (int)(end - open - 1), open + 1);
-    else if (!strchr(key, '}'))
+    if (end && end > open + 1) {
+        memcpy(ret, open + 1, (size_t)(end - open - 1));
+        ret[end - open - 1] = '\0';
+    } else if (!strchr(key, '}'))
         memcpy(ret, key, strlen(key) + 1);
     else
         snprintf(ret, size, "%u", redis_slot_number(slot_of(key, strlen(key))));

@@ -59,7 +59,7 @@ static size_t several_size(const struct redis_conn *rc,
 static bool several_say(struct redis_conn *rc, const struct hfi_attempt *items,
                         size_t n, struct several_texts *texts)
 {
-    static const int parts[] = {REDIS_MAIN, REDIS_META, REDIS_QUEUE};
+    static const int parts[] = {REDIS_MAIN, REDIS_QUEUE, REDIS_META};
     const char **argv;
     struct redis_names names;
     size_t i, p, len;
@@ -92,18 +92,24 @@ static bool several_say(struct redis_conn *rc, const struct hfi_attempt *items,
     return true;
 }
 
+/* One fence for all, or one for each. */
 static hf_status several_read(struct redis_conn *rc, const redisReply *reply,
                               struct hfi_attempt *items, size_t n,
                               struct hf_error *err)
 {
-    size_t i = 0;
+    uint64_t fence =
+        reply->type == REDIS_REPLY_STRING ? redis_number(reply) : 0;
+    bool each = reply->type == REDIS_REPLY_ARRAY && reply->elements == n;
+    size_t i;
 
     if (reply->type == REDIS_REPLY_INTEGER)
         return reply->integer < 0 ? HF_UNSUPPORTED : HF_BUSY;
-    for (i = 0; reply->type == REDIS_REPLY_ARRAY && i < reply->elements; i++) {
-        if (i == n || !redis_number(reply->element[i]))
+    for (i = 0; i < n; i++) {
+        if (each)
+            fence = redis_number(reply->element[i]);
+        if (!fence)
             break;
-        items[i].receipt->fence = redis_number(reply->element[i]);
+        items[i].receipt->fence = fence;
         items[i].receipt->registered = true;
     }
     if (i == n)

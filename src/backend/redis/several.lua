@@ -2,41 +2,49 @@
 --
 -- several.lua - take several locks, all or none, if nobody has or wants any.
 --
---   KEYS  all locks, then all metas, then all queues, in the same order
+--   KEYS  all locks, then all queues, then all metas, in the same order
 --   ARGV  ttl, "LENGTH CHANNEL+NOTE", and a token for each lock
 --
--- A list of fences, as text; 0 if one of them is taken; -1 if somebody may wait
--- for one that is free: let each be asked for, as fenced.lua has it.  That file
--- says what is kept where, and fast.lua does the same for one lock.
+-- The fence that all of them have, as text, or a list of fences if not all are
+-- the same; 0 if one of them is taken; -1 if somebody may wait for one that is
+-- free: let each be asked for, as fenced.lua has it.  That file says what is kept
+-- where, and fast.lua does the same for one lock.
+--
+-- Each lock costs three commands, which are most of what a call takes.  All else
+-- is done once for all of them, where it can be.
 --
 -- given: keep, day, fresh, long
 
-local call, sub, match = redis.call, string.sub, string.match
-local n, ttl, about = #KEYS / 3, ARGV[1], ARGV[2]
-if call('EXISTS', unpack(KEYS, 1, n)) > 0 then return 0 end
-if call('EXISTS', unpack(KEYS, 2 * n + 1)) > 0 then return -1 end
+local call, byte, keys, args = redis.call, string.byte, KEYS, ARGV
+local n, ttl = #keys / 3, args[1]
+if call('EXISTS', unpack(keys, 1, 2 * n)) > 0 then
+  return call('EXISTS', unpack(keys, 1, n)) > 0 and 0 or -1
+end
 
 -- All is read before the first write, and all that can be refused is done
 -- before the first lock is set.
-local clock, fences, lasts = call('TIME'), {}, {}
-local stamp = clock[1] .. sub('00000' .. clock[2], -6)
-local since = sub(stamp, 1, -4)
+local clock, metas, lasts, fences = call('TIME'), 2 * n, {}, nil
+local stamp = clock[1] .. string.sub('00000' .. clock[2], -6)
 for i = 1, n do
-  local last = call('HGET', KEYS[n + i], 'g')
-  fences[i] = stamp
-  if last and (last >= stamp or sub(last, 17, 17) ~= ' ') then
-    last = match(last, '^%d+')
+  local last = call('HGET', keys[metas + i], 'g')
+  lasts[i] = last
+  if last and (byte(last, 17) ~= 32 or last >= stamp) then
+    last = string.match(last, '^%d+')
     if last and (#last > #stamp or #last == #stamp and last >= stamp) then
+      fences = fences or {}
       fences[i] = string.format('%.0f', last + 1)
     end
   end
-  lasts[i] = last
 end
+local since = ' ' .. string.sub(stamp, 1, -4) .. ' '
+local head, tail = stamp .. since, ' ' .. args[2]
+local today, each = string.sub(stamp, 1, day), #ttl > long
 for i = 1, n do
-  local last, meta = lasts[i], KEYS[n + i]
+  local last, meta = lasts[i], keys[metas + i]
+  local fence = fences and fences[i]
   call('HSET', meta, 'g',
-    fences[i] .. ' ' .. since .. ' ' .. ARGV[i + 2] .. ' ' .. about)
-  if not last or last < sub(fences[i], 1, day) or #ttl > long then
+    (fence and fence .. since or head) .. args[i + 2] .. tail)
+  if each or not last or last < today then
     local set = redis.pcall('PEXPIRE', meta, ttl + keep)
     if set ~= 1 then
       if not last then call('DEL', meta) end
@@ -45,10 +53,12 @@ for i = 1, n do
   end
 end
 for i = 1, n do
-  local set = redis.pcall('SET', KEYS[i], ARGV[i + 2], 'PX', ttl)
+  local set = redis.pcall('SET', keys[i], args[i + 2], 'PX', ttl)
   if set.err then -- This user may write some of them only.
-    if i > 1 then call('DEL', unpack(KEYS, 1, i - 1)) end
+    if i > 1 then call('DEL', unpack(keys, 1, i - 1)) end
     return set
   end
 end
+if not fences then return stamp end
+for i = 1, n do fences[i] = fences[i] or stamp end
 return fences
