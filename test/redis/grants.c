@@ -398,6 +398,44 @@ TEST(a_lease_that_is_longer_than_companions_are_kept_outlives_nothing)
     rt_end(&s);
 }
 
+/* Else the next would have a smaller one. */
+static void fence_is_kept(struct rt_server *s, hf_client *client,
+                          unsigned flags, size_t n)
+{
+    struct hf_lock_opts opts = rt_opts(60000, flags);
+    const char *both[] = {"k", "other"};
+    hf_lock *locks[2];
+    size_t i;
+
+    rt_do(s, "PEXPIRE {holdfast:k}:meta: 100000");
+    CHECK_OK(hf_acquire_all(client, both, n, 0, &opts, locks, &t_err));
+    CHECK_GT(hf_fence(locks[0]), 5000000000000000);
+    CHECK_GT(rt_int(s, "PTTL {holdfast:k}:meta:"), 86400000);
+    for (i = 0; i < n; i++)
+        CHECK_OK(hf_release(locks[i], &t_err));
+}
+
+TEST(a_fence_that_is_ahead_of_the_clock_is_kept_while_it_is_used)
+{
+    struct rt_server s = {0};
+    hf_client *client;
+    hf_lock *lk;
+
+    rt_start(&s, NULL);
+    client = rt_open(&s, "");
+    rt_do(&s, "HSET {holdfast:k}:meta: g %s",
+          "5000000000000000 5000000000000 0 0 ");
+    fence_is_kept(&s, client, 0, 2);
+    fence_is_kept(&s, client, HF_SHARED, 1);
+    fence_is_kept(&s, client, HF_FAIR, 1);
+    rt_do(&s, "PEXPIRE {holdfast:k}:meta: 100000");
+    lk = rt_lock(client, "k", 0, 60000, 0);
+    CHECK_GT(rt_int(&s, "PTTL {holdfast:k}:meta:"), 86400000);
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_close(client);
+    rt_end(&s);
+}
+
 static void check_fence_outlives(struct rt_server *s)
 {
     CHECK_GT(rt_int(s, "PTTL holdfast:k"), 3000000);

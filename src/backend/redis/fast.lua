@@ -14,16 +14,16 @@ end
 if joins or op == 'A' and call('EXISTS', lock, queue) == 0 then
   local clock, last = call('TIME'), call('HGET', meta, 'g')
   local fence = clock[1] .. sub('00000' .. clock[2], -6)
-  local since = sub(fence, 1, -4)
+  local since, ahead = sub(fence, 1, -4), nil
   if last and (last >= fence or sub(last, 17, 17) ~= ' ') then
     last = match(last, '^%d+')
     if last and (#last > #fence or #last == #fence and last >= fence) then
-      fence = string.format('%.0f', last + 1)
+      fence, ahead = string.format('%.0f', last + 1), true
     end
   end
   call('HSET', meta, 'g',
     fence .. ' ' .. since .. ' ' .. token .. ' ' .. ARGV[4])
-  if not last or last < sub(fence, 1, day) or #ARGV[3] > long then
+  if not last or last < sub(fence, 1, day) or #ARGV[3] > long or ahead then
     local set = redis.pcall('PEXPIRE', meta, ARGV[3] + keep)
     if set ~= 1 then
       if not last then call('DEL', meta) end

@@ -15,14 +15,16 @@ local function wake_kin(own, but)
 end
 
 -- The fence rises, also when all data was lost.  The companions' time
--- begins again now and then: that is often enough.  For a `member` of a group
--- the key is left alone.
+-- begins again now and then: that is often enough; but with each grant while the
+-- last fence is ahead of the clock, which does not tell how old it is.  For a
+-- `member` of a group the key is left alone.
 local function grant(last, to, its_owner, about, ttl, member)
   local fence, old = stamp, last and match(last, '^%d+')
   if old and (#old > #fence or #old == #fence and old >= fence) then
     fence = string.format('%.0f', old + 1)
   end
-  local keep_longer = not old or old < sub(fence, 1, day) or ttl >= keep / 10
+  local keep_longer = not old or fence ~= stamp or old < sub(fence, 1, day)
+    or ttl >= keep / 10
   local is_new = keep_longer and call('PEXPIRE', meta, ttl + keep) == 0
   call('HSET', meta, 'g', fence .. ' ' .. since .. ' ' .. to .. ' ' .. about)
   if is_new then call('PEXPIRE', meta, ttl + keep) end

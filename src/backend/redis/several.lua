@@ -44,7 +44,7 @@ for i = 1, n do
   local fence = fences and fences[i]
   call('HSET', meta, 'g',
     (fence and fence .. since or head) .. args[i + 2] .. tail)
-  if each or not last or last < today then
+  if each or not last or last < today or fence then
     local set = redis.pcall('PEXPIRE', meta, ttl + keep)
     if set ~= 1 then
       if not last then call('DEL', meta) end
