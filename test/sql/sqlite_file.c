@@ -174,6 +174,34 @@ TEST(a_client_is_never_granted_a_lower_fence_by_an_older_file)
     hf_close(client);
 }
 
+TEST(nor_are_several_in_an_older_file_or_in_one_that_is_gone)
+{
+    const char *keys[] = {"a", "b", "c"};
+    hf_client *client = open_url(url_of("x.db")), *other;
+    hf_lock *locks[3], *none = NULL;
+    uint64_t fence = 0;
+
+    for (int turn = 0; turn < 3; turn++) {
+        CHECK_OK(hf_acquire_all(client, keys, 3, 0, NULL, locks, &t_err));
+        other = open_url(url_of("x.db"));
+        for (int i = 0; i < 3; i++) {
+            CHECK_GT(hf_fence(locks[i]), fence);
+            CHECK_STATUS(hf_acquire(other, keys[i], 0, NULL, &none, &t_err),
+                         HF_BUSY);
+            CHECK_OK(hf_check(client, keys[i], hf_fence(locks[i]), &t_err));
+        }
+        fence = hf_fence(locks[2]);
+        for (int i = 0; i < 3; i++)
+            CHECK_OK(hf_release(locks[i], &t_err));
+        hf_close(other);
+        if (!turn)
+            run_sql("UPDATE holdfast_lock SET fence=fence+3600000000");
+        else
+            shell("rm -f x.db x.db-wal x.db-shm");
+    }
+    hf_close(client);
+}
+
 struct waiter {
     hf_client *client;
     struct hf_lock_opts opts;

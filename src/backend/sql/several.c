@@ -5,7 +5,8 @@
  * ON THE WIRE  One UPDATE takes every row that is free and for which nobody
  *   waits, and returns them.  Rows that may be missing are inserted before that,
  *   all by one statement: those of keys that this client does not know, queue.c
- *   (8).
+ *   (8).  On SQLite it is one transaction that takes all or none, sqlite/many.c,
+ *   and of what follows only (2) and (3) matter there.
  *
  * INVARIANTS
  *  (1) HF_OK only if all of them were returned.  If some were, they are released
@@ -105,6 +106,8 @@ static hf_status several_make(struct several *all, const struct sql_call *call,
     struct sql_answer answer = {0};
     size_t i;
 
+    if (!all->conn->texts[SQL_MAKE_ALL])
+        return HF_OK;
     for (i = 0; i < all->n; i++)
         if (!sql_queue_knows(all->conn, all->items[i].claim->key))
             return sql_run(all->conn, SQL_MAKE_ALL, call, &answer, deadline,
@@ -139,7 +142,7 @@ hf_status sql_try_acquire_all(struct hfi_conn *base, struct hfi_attempt *items,
     struct several all = {
         .conn = (struct sql_conn *)base, .items = items, .n = n};
     struct sql_answer answer = {.row = several_row, .arg = &all};
-    struct sql_call call = {.attempts = items, .count = n};
+    struct sql_call call = {.attempts = items, .count = n, .number = -1};
     hf_status st;
 
     if (!several_fit(&all))

@@ -34,6 +34,8 @@
 
 #include <poll.h>
 
+#include "base/alloc.h"
+
 #include "base/banned.h"
 
 /* The log is written back when it has so many pages. */
@@ -123,7 +125,7 @@ static int64_t lite_fence(struct lite_conn *lc)
     return now > next ? now : next;
 }
 
-static void lite_fenced(struct lite_conn *lc, int64_t fence)
+void lite_fenced(struct lite_conn *lc, int64_t fence)
 {
     int64_t last = lc->fence;
 
@@ -183,18 +185,17 @@ static void lite_row(sqlite3_stmt *stmt, struct sql_answer *answer)
         answer->row(answer, cells, n);
 }
 
-static hf_status lite_exec(struct lite_session *ls, const char *text,
-                           struct hf_error *err)
+hf_status lite_exec(struct lite_session *ls, const char *text,
+                    struct hf_error *err)
 {
     int code = sqlite3_exec(ls->db, text, NULL, NULL, NULL);
 
     return code ? lite_error(ls, code, err) : HF_OK;
 }
 
-/* One statement in the session's files, wherever they are by now. */
-static hf_status lite_step(struct lite_session *ls, enum sql_stmt which,
-                           const struct sql_call *call,
-                           struct sql_answer *answer, struct hf_error *err)
+hf_status lite_step(struct lite_session *ls, enum sql_stmt which,
+                    const struct sql_call *call, struct sql_answer *answer,
+                    struct hf_error *err)
 {
     const char *text = ls->base.conn->texts[which];
     sqlite3_stmt *stmt;
@@ -215,37 +216,6 @@ static hf_status lite_step(struct lite_session *ls, enum sql_stmt which,
     answer->affected =
         !st && !sqlite3_stmt_readonly(stmt) ? sqlite3_changes(ls->db) : 0;
     sqlite3_reset(stmt);
-    return st;
-}
-
-/* All of them, or none and an error. */
-static hf_status lite_renew_many(struct lite_session *ls,
-                                 const struct sql_call *call,
-                                 struct sql_answer *answer,
-                                 struct hf_error *err)
-{
-    struct sql_call one = *call;
-    int64_t affected = 0;
-    enum sql_why why;
-    hf_status st = lite_exec(ls, ls->base.conn->texts[SQL_RENEW_MANY], err);
-    size_t i;
-
-    if (st)
-        return st;
-    for (i = 0; !st && i < call->count; i++) {
-        one.key = call->items[i]->claim->key;
-        one.token = call->items[i]->claim->token;
-        one.number = (int64_t)call->items[i]->receipt->fence;
-        st = lite_step(ls, SQL_RENEW, &one, answer, err);
-        affected += answer->affected;
-    }
-    if (!st)
-        st = lite_exec(ls, "COMMIT", err);
-    why = ls->base.why;
-    if (st && lite_exec(ls, "ROLLBACK", NULL))
-        ls->base.broken = true;
-    ls->base.why = why;
-    answer->affected = affected;
     return st;
 }
 
@@ -315,18 +285,11 @@ static hf_status lite_script_steps(struct lite_session *ls, enum sql_stmt which,
     return st;
 }
 
-/* backend/sql/script.c */
-static hf_status lite_script(struct lite_session *ls, enum sql_stmt which,
-                             const struct sql_call *call,
-                             struct sql_answer *answer,
-                             struct lite_rings *rings, struct hf_error *err)
+/* Of a transaction. */
+hf_status lite_end(struct lite_session *ls, hf_status st, struct hf_error *err)
 {
     enum sql_why why;
-    hf_status st = lite_exec(ls, "BEGIN IMMEDIATE", err);
 
-    if (st)
-        return st;
-    st = lite_script_steps(ls, which, call, answer, rings, err);
     if (!st)
         st = lite_exec(ls, "COMMIT", err);
     why = ls->base.why;
@@ -334,6 +297,20 @@ static hf_status lite_script(struct lite_session *ls, enum sql_stmt which,
         ls->base.broken = true;
     ls->base.why = why;
     return st;
+}
+
+/* backend/sql/script.c */
+static hf_status lite_script(struct lite_session *ls, enum sql_stmt which,
+                             const struct sql_call *call,
+                             struct sql_answer *answer,
+                             struct lite_rings *rings, struct hf_error *err)
+{
+    hf_status st = lite_exec(ls, "BEGIN IMMEDIATE", err);
+
+    if (st)
+        return st;
+    st = lite_script_steps(ls, which, call, answer, rings, err);
+    return lite_end(ls, st, err);
 }
 
 /* So many pages are in the log; sqlite.c (5). */
@@ -374,6 +351,7 @@ static hf_status lite_run(struct sql_session *session, enum sql_stmt which,
     struct lite_session *ls = (struct lite_session *)session;
     struct lite_conn *lc = (struct lite_conn *)session->conn;
     struct lite_rings rings;
+    int64_t *fences = NULL;
     hf_status st;
 
     rings.old = rings.any = false;
@@ -385,10 +363,16 @@ static hf_status lite_run(struct sql_session *session, enum sql_stmt which,
         st = lite_exec(ls, session->conn->texts[which], err);
     else if (which == SQL_RENEW_MANY)
         st = lite_renew_many(ls, call, answer, err);
+    else if (which == SQL_TAKE_ALL)
+        st = lite_take_all(ls, call, &fences, err);
     else
         st = lite_step(ls, which, call, answer, err);
-    if (lite_has_moved(ls))
+    if (lite_has_moved(ls)) {
+        hfi_free(fences);
         return lite_moved(ls, err);
+    }
+    if (fences)
+        lite_taken(lc, call, fences, answer);
     if (!st && (which == SQL_ACQUIRE || which == SQL_ENTER ||
                 which == SQL_JOIN || which == SQL_PEEK))
         lite_fenced(lc, answer->id);
@@ -420,7 +404,9 @@ static void lite_disconnect(struct sql_session *session)
 }
 
 /* WAL, and the files of that opened; two who both make it WAL may meet, and
- * then no handler is asked. */
+ * then no handler is asked.  What a statement in a transaction keeps to undo
+ * itself is a few bytes; where it might go to a file, SQLite takes 64 KiB for it
+ * and gives them back each time. */
 static hf_status lite_settle(struct lite_session *ls, struct hf_error *err)
 {
     hf_status st;
@@ -428,6 +414,7 @@ static hf_status lite_settle(struct lite_session *ls, struct hf_error *err)
     do
         st = lite_exec(ls,
                        "PRAGMA journal_mode=WAL;PRAGMA synchronous=NORMAL;"
+                       "PRAGMA temp_store=MEMORY;"
                        "SELECT 1 FROM sqlite_master LIMIT 1;",
                        err);
     while (st && ls->base.why == SQL_WHY_RETRY && lite_busy(ls, 0));
@@ -537,6 +524,7 @@ const struct hfi_backend hfi_backend_sqlite = {
     .close = lite_close,
     .after_fork_child = lite_after_fork_child,
     .try_acquire = sql_try_acquire,
+    .try_acquire_all = sql_try_acquire_all,
     .renew = sql_renew,
     .release = sql_release,
     .keep = sql_keep,

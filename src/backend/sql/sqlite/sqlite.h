@@ -3,6 +3,7 @@
  * sqlite.h - what the parts of the sqlite: backend share.
  *
  *   sqlite.c       sessions, statements, the table of operations
+ *   many.c         many keys in one transaction
  *   statements.c  the statements, which stand in *.sql
  *   file.c  the file: its name, and whether it is still that one
  *   wait.c  wake-ups by inotify
@@ -106,6 +107,33 @@ struct lite_session {
 extern const char *const lite_lease_texts[SQL_STMTS];
 extern const char *const lite_version_texts[SQL_STMTS];
 extern const char *const lite_queue_texts[SQL_STMTS];
+
+/* ---- sqlite.c ---------------------------------------------------- */
+
+hf_status lite_exec(struct lite_session *, const char *text, struct hf_error *);
+
+/* One statement in the session's files, wherever they are by now. */
+hf_status lite_step(struct lite_session *, enum sql_stmt,
+                    const struct sql_call *, struct sql_answer *,
+                    struct hf_error *);
+
+/* End a transaction: by COMMIT if the status is HF_OK, else by ROLLBACK. */
+hf_status lite_end(struct lite_session *, hf_status, struct hf_error *);
+
+/* So great a fence was granted to us. */
+void lite_fenced(struct lite_conn *, int64_t fence);
+
+/* ---- many.c ------------------------------------------------------ */
+
+hf_status lite_renew_many(struct lite_session *, const struct sql_call *,
+                          struct sql_answer *, struct hf_error *);
+
+/* SQL_TAKE_ALL: *ret are the fences, in the order of the keys, or it is left
+ * alone if not all were free.  lite_taken() tells of them, and frees them. */
+hf_status lite_take_all(struct lite_session *, const struct sql_call *,
+                        int64_t **ret, struct hf_error *);
+void lite_taken(struct lite_conn *, const struct sql_call *, int64_t *fences,
+                struct sql_answer *);
 
 /* ---- file.c ----------------------------------------------------- */
 

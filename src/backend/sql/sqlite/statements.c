@@ -15,8 +15,8 @@
 
 /* With both strategies. */
 #define LITE_BOTH                                                              \
-    [SQL_VERIFY_HOLDERS] = (VERIFY_HOLDERS VERIFY_TABLE), [SQL_OBSERVE] =      \
-                                                              OBSERVE_SETTLE
+    [SQL_VERIFY_HOLDERS] = (VERIFY_HOLDERS VERIFY_TABLE),                      \
+    [SQL_OBSERVE] = OBSERVE_SETTLE, [SQL_TAKE_ALL] = SEVERAL_TAKE
 
 const char *const lite_lease_texts[SQL_STMTS] = {
     SQL_SLOTS(LEASE),
