@@ -52,7 +52,10 @@ if "apiVersion" in tree:
     pod = spec.get("jobTemplate", {}).get("spec", spec)["template"]["spec"]
     command = pod["containers"][0]["command"]
     assert command[0] == "holdfast" and all(isinstance(word, str) for word in command)
-    assert pod["terminationGracePeriodSeconds"] > 0' "$file" 2>"$tmp/out"
+    assert pod["terminationGracePeriodSeconds"] > 0
+    if "--grace" in command:  # what is more than a third of the lease is cut
+        after = lambda option: int(command[command.index(option) + 1].rstrip("s"))
+        assert 3 * after("--grace") <= after("-t"), command' "$file" 2>"$tmp/out"
         status=$?
         [ $status -eq 0 ] || sed 's/^/# /' "$tmp/out"
         is "$(sed -n 's/^kind: //p' "$file") ${file##*/} is well-formed YAML" 0 $status
