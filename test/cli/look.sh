@@ -118,6 +118,11 @@ has 'and tries it' 'probe: took and released' "$said"
 "$hf" doctor --all --json >"$tmp/json"
 valid_json "$tmp/json"
 ok 'doctor --all prints JSON'
+titles=$(sed -n '/services: begin/{n;s/ *| */|/g;s/^|//;s/|$//;p;}' "$(dirname "$0")/../../README.md")
+heading=$("$hf" doctor --all | head -n 1)
+for title in $(echo "$titles" | tr ' |' '_ '); do
+    has "doctor --all has the column $title of the README" "$(echo "$title" | tr _ ' ')" "$heading"
+done
 exits 'doctor --all refuses -u' 64 "$hf" doctor --all -u "file:$tmp/locks"
 has 'and says why' "leave out -u, or --all" "$said"
 has 'with the services' '"name": "file", "schemes": "file", "module": null' \
