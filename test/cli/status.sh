@@ -160,6 +160,22 @@ if [ "$(id -u)" = 0 ]; then
     has 'also at a lock of somebody else' 'k: free, last known fence' "$said"
     said=$(nobody run -n -u "file:$tmp/shut" k -- true 2>&1)
     is 'and may not take it' 77 $?
+
+    # Users of a group share a directory, as holdfast-file(7) says under Rights.
+    install -d -m 2775 -g 65533 "$tmp/group"
+    # member UID UMASK COMMAND...
+    member() {
+        user=$1 mask=$2
+        shift 2
+        (umask "$mask" && exec setpriv --reuid "$user" --regid "$user" --groups 65533 "$tmp/holdfast" "$@")
+    }
+    member 65531 002 run -u "file:$tmp/group" k -- true
+    ok 'a user of the group makes the file'
+    member 65532 002 run -n -u "file:$tmp/group" k -- true
+    ok 'and another one takes it'
+    member 65531 022 run -u "file:$tmp/group" other -- true
+    said=$(member 65532 022 run -n -u "file:$tmp/group" other -- true 2>&1)
+    is 'but not with the usual umask' 77 $?
 fi
 exits 'a report that cannot be written is an error before anything runs' 125 \
     "$hf" run --report "$tmp/no/such" k -- touch "$tmp/ran"
