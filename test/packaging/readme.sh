@@ -55,4 +55,11 @@ is 'the figures for choosing are those that were measured' '' \
 sed -i '/speed: begin/,/speed: end/s/| `redis:` | [0-9]*/| `redis:` | 1/' "$tmp/copy/doc/choosing.md"
 is 'another figure is found' 'doc/choosing.md: run scripts/choosing-table' \
     "$("$tmp/copy/scripts/choosing-table" --check 2>&1)"
+
+# The mutants are as many as the page says.
+listed=$(grep -vc '^#\|^$' "$top/test/mutants/list")
+bugs=$(awk '!/^#/ && NF { print $1 }' "$top/test/mutants/list" | sort -u | wc -l)
+has 'the page counts the mutants of the list' "$listed checks of $bugs bugs" "$(cat "$top/doc/testing.md")"
+has 'and those of the last run' "has the $(grep -c '^| `' "$top/doc/mutants.md")" \
+    "$(tr '\n' ' ' <"$top/doc/testing.md")"
 finish
