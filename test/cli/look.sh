@@ -169,6 +169,17 @@ if command -v bash >/dev/null; then
     is 'bash completes an option of that command' '--max-hold' "$(bash -c '. "$0"
         COMP_WORDS=(holdfast run --max) COMP_CWORD=2; _holdfast
         echo ${COMPREPLY[*]}' "$tmp/completion.bash")"
+    for words in '-u' 'run -u' 'run --url' 'run k -w' 'renew --ttl'; do
+        is "bash offers no option as the value of $words" '' "$(bash -c '. "$0"
+            COMP_WORDS=(holdfast $1 "") COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _holdfast
+            echo ${COMPREPLY[*]}' "$tmp/completion.bash" "$words")"
+    done
+    has 'but after one that has none' '--ttl' "$(bash -c '. "$0"
+        COMP_WORDS=(holdfast run -n "") COMP_CWORD=3; _holdfast
+        echo ${COMPREPLY[*]}' "$tmp/completion.bash")"
+    has 'also where another command has one of that name' '--json' "$(bash -c '. "$0"
+        COMP_WORDS=(holdfast leader --wait "") COMP_CWORD=3; _holdfast
+        echo ${COMPREPLY[*]}' "$tmp/completion.bash")"
 fi
 # HOLDFAST_LOG.
 exits 'HOLDFAST_LOG=debug tells of grants' 0 \

@@ -126,7 +126,7 @@ exits 'a KEY that is too long is a usage error' 64 \
     "$hf" run "$(printf '%01100d' 0)" -- true
 exits 'an unknown scheme is a configuration error' 78 \
     "$hf" run -u nosuch:thing k -- true
-has 'and says where to look' 'holdfast-url(7)' "$said"
+has 'and says where to look' '(see holdfast-url(7)' "$said"
 exits 'no scheme is a configuration error' 78 "$hf" run -u thing k -- true
 exits 'a directory that cannot be is a configuration error' 78 \
     "$hf" run -u file:/dev/null/x k -- true
@@ -187,5 +187,7 @@ exits '--help tells the commands' 0 "$hf" --help
 has 'and the exit statuses' '79 lost' "$said"
 exits 'help COMMAND tells the options' 0 "$hf" help run
 has 'all of them' '--on-lost' "$said"
+exits 'help renew tells of its lease' 0 "$hf" help renew
+has 'which stays as it is' 'as long as before' "$said"
 exits 'COMMAND --help does too' 0 "$hf" run --help
 finish
