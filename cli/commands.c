@@ -93,7 +93,7 @@ static const struct cli_cmd commands_table[] = {
      "Runs holdfast-serve(1) with the same arguments; its --help tells the\n"
      "options.\n",
      IN_PLAIN, cmd_serve},
-    {"torture", "[options] [URL]", "hurt clients and prove that locks hold",
+    {"torture", "[options] [URL]", "hurt clients and look for broken promises",
      "Runs holdfast-torture(1) with the same arguments; its --help tells the\n"
      "options.\n",
      IN_PLAIN, cmd_torture},
@@ -251,9 +251,10 @@ static int commands_not_open(const struct cli_opts *opts,
         cli_say("%s: is the place in the URL right?", err->text);
     else
         cli_say("%s%s", err->text,
-                strstr(err->text, "holdfast-url(7)")
+                err->status != HF_INVALID ||
+                        strstr(err->text, "holdfast-url(7)")
                     ? ""
-                    : ": see holdfast-url(7) for what a URL can be");
+                    : " (see holdfast-url(7) for what a URL can be)");
     return CLI_CONFIG;
 }
 

@@ -37,6 +37,26 @@ static void completion_options(const struct cli_cmd *cmd)
     }
 }
 
+/* Leave the word after an option that wants a value to its user. */
+static void completion_values(const struct cli_cmd *cmd)
+{
+    size_t count;
+    const struct cli_opt *opts = cli_options(&count);
+    const char *gap = "";
+
+    for (size_t i = 0; i < count; i++) {
+        if (!(opts[i].in & cmd->bit) || !opts[i].arg)
+            continue;
+        printf("%s", gap[0] ? gap : "case $prev in ");
+        if (opts[i].letter)
+            printf("-%c | ", opts[i].letter);
+        printf("--%s", opts[i].name);
+        gap = " | ";
+    }
+    if (gap[0])
+        printf(") return ;; esac\n        ");
+}
+
 static void completion_bash(void)
 {
     size_t count;
@@ -46,6 +66,7 @@ static void completion_bash(void)
         "# bash completion for holdfast\n"
         "_holdfast()\n{\n"
         "    local cur=${COMP_WORDS[COMP_CWORD]} cmd='' i\n"
+        "    local prev=${COMP_WORDS[COMP_CWORD - 1]}\n"
         "    for ((i = 1; i < COMP_CWORD; i++)); do\n"
         "        case ${COMP_WORDS[i]} in\n"
         "        --) [[ $cmd == run || $cmd == elect ]] && { _holdfast_run $((i + 1)); "
@@ -56,11 +77,14 @@ static void completion_bash(void)
         "        esac\n"
         "    done\n"
         "    case $cmd in\n"
-        "    '') COMPREPLY=($(compgen -W '");
+        "    '') case $prev in -u | --url) return ;; esac\n"
+        "        COMPREPLY=($(compgen -W '");
     completion_commands();
     printf(" --help --version' -- \"$cur\")) ;;\n");
     for (size_t i = 0; i < count; i++) {
-        printf("    %s) COMPREPLY=($(compgen -W '", table[i].name);
+        printf("    %s) ", table[i].name);
+        completion_values(&table[i]);
+        printf("COMPREPLY=($(compgen -W '");
         completion_options(&table[i]);
         if (!strcmp(table[i].name, "completion"))
             printf(" bash zsh fish");

@@ -165,6 +165,49 @@ static const char *doctor_death(const struct hf_service_kind *kind)
     return kind->traits & HF_TRAIT_TWICE ? "2 leases" : "1 lease";
 }
 
+/* A service has TLS if it has an option that says how it is checked. */
+static const char *doctor_tls(const struct hf_service_kind *kind)
+{
+    static const char *const names[] = {" verify ", " sslmode ", " ssl "};
+    char options[1024];
+
+    snprintf(options, sizeof(options), " %s ", kind->options);
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        if (strstr(options, names[i]))
+            return "yes";
+    return "-";
+}
+
+/* The table has every column of the one in the README; test/cli/look.sh looks. */
+static const struct {
+    const char *title;
+    unsigned trait;
+} doctor_columns[] = {
+    {"fence", HF_TRAIT_FENCED},      {"lease", HF_TRAIT_LEASED},
+    {"order", HF_TRAIT_QUEUED},      {"wake-up", HF_TRAIT_NOTIFY},
+    {"shared", HF_TRAIT_SHARED},     {"permits", HF_TRAIT_PERMITS},
+    {"min-hold", HF_TRAIT_MIN_HOLD}, {"owners", HF_TRAIT_REENTRANT},
+    {"detach", HF_TRAIT_DETACH},     {"break", HF_TRAIT_BREAK},
+    {"note", HF_TRAIT_NOTED},
+};
+
+#define DOCTOR_COLUMNS (sizeof(doctor_columns) / sizeof(doctor_columns[0]))
+
+static int doctor_width(size_t i)
+{
+    size_t len = strlen(doctor_columns[i].title);
+
+    return len < 5 ? 5 : (int)len;
+}
+
+static void doctor_heading(void)
+{
+    printf("%-9s %-9s ", "service", "excludes");
+    for (size_t i = 0; i < DOCTOR_COLUMNS; i++)
+        printf("%-*s ", doctor_width(i), doctor_columns[i].title);
+    printf("%-11s %s\n", "after death", "TLS");
+}
+
 static void doctor_kind_json(const struct hf_service_kind *kind, bool first)
 {
     char varies[256] = "";
@@ -204,15 +247,11 @@ static void doctor_kind_text(const struct hf_service_kind *kind)
         printf("%-9s cannot be used: %s\n", kind->name, why);
         return;
     }
-    printf(
-        "%-9s %-9s %-5s %-5s %-5s %-7s %-6s %-7s %-6s %-6s %-5s %-5s %s\n",
-        kind->name, doctor_reach(kind), doctor_cell(kind, HF_TRAIT_FENCED),
-        doctor_cell(kind, HF_TRAIT_LEASED), doctor_cell(kind, HF_TRAIT_QUEUED),
-        doctor_cell(kind, HF_TRAIT_NOTIFY), doctor_cell(kind, HF_TRAIT_SHARED),
-        doctor_cell(kind, HF_TRAIT_PERMITS),
-        doctor_cell(kind, HF_TRAIT_REENTRANT),
-        doctor_cell(kind, HF_TRAIT_DETACH), doctor_cell(kind, HF_TRAIT_BREAK),
-        doctor_cell(kind, HF_TRAIT_NOTED), doctor_death(kind));
+    printf("%-9s %-9s ", kind->name, doctor_reach(kind));
+    for (size_t i = 0; i < DOCTOR_COLUMNS; i++)
+        printf("%-*s ", doctor_width(i),
+               doctor_cell(kind, doctor_columns[i].trait));
+    printf("%-11s %s\n", doctor_death(kind), doctor_tls(kind));
 }
 
 static bool doctor_kind(void *arg, const struct hf_service_kind *kind)
@@ -235,11 +274,7 @@ static int doctor_all(const struct cli_opts *opts)
     int code;
 
     if (!opts->json)
-        printf("%-9s %-9s %-5s %-5s %-5s %-7s %-6s %-7s %-6s %-6s %-5s %-5s "
-               "%s\n",
-               "service", "excludes", "fence", "lease", "order", "wake-up",
-               "shared", "permits", "owners", "detach", "break", "note",
-               "after death");
+        doctor_heading();
     if (hf_services(doctor_kind, &list, &err))
         return cli_fail(&err);
     fputs(opts->json ? "]\n" : "* depends on the URL or the server\n", stdout);

@@ -50,8 +50,10 @@ static const struct cli_opt opts_table[] = {
     {0, "unlock", NULL, IN_RUN, OPT_FLAG, AT(unlock), NULL},
     {'c', "command", "STRING", IN_COMMAND, OPT_TEXT, AT(shell),
      "run STRING with /bin/sh -c"},
-    {'t', "ttl", "DUR", IN_WAIT | IN_RENEW, OPT_TIME, AT(ttl_ms),
+    {'t', "ttl", "DUR", IN_WAIT, OPT_TIME, AT(ttl_ms),
      "the lease (ttl= of the URL, else 30s)"},
+    {'t', "ttl", "DUR", IN_RENEW, OPT_TIME, AT(ttl_ms),
+     "the lease from now on (else as long as before)"},
     {0, "max-hold", "DUR", IN_COMMAND, OPT_TIME, AT(max_hold_ms),
      "end CMD after so long (exit 124)"},
     {0, "min-hold", "DUR", IN_RUN, OPT_TIME, AT(min_hold_ms),
@@ -171,7 +173,7 @@ bool cli_parse_ms(const char *text, int64_t *ret)
                 scale *= 10;
             }
     unit = opts_unit(s);
-    if (s == text || text[0] == '.' || unit == 0)
+    if (s == text || (text[0] == '.' && scale == 1) || unit == 0)
         return false;
     *ret = whole * unit + (part * unit + scale - 1) / scale;
     return true;
@@ -287,15 +289,16 @@ static const struct cli_opt *opts_find(const struct cli_cmd *cmd, char letter,
     return opt;
 }
 
-/* Append the names of the commands that take an option. */
-static void opts_takers(const struct cli_opt *opt, char *ret, size_t size)
+/* Append the names of the commands that take a long option; one name can have
+ * several lines in the table. */
+static void opts_takers(const char *name, char *ret, size_t size)
 {
     size_t count, used = 0;
     const struct cli_cmd *table = cli_commands(&count);
 
     ret[0] = '\0';
     for (size_t i = 0; i < count && used < size; i++)
-        if (opt->in & table[i].bit)
+        if (opts_named(&table[i], 0, name, strlen(name)))
             used += (size_t)snprintf(ret + used, size - used, "%s%s",
                                      used ? ", " : "", table[i].name);
 }
@@ -305,14 +308,14 @@ static int opts_unknown(const struct cli_opts *o, const char *name, size_t len)
 {
     char word[64], takers[128], text[GUESS_TEXT];
     struct guess guess = {.word = word};
-    const struct cli_opt *other = NULL;
+    bool other = false;
     size_t count;
     const struct cli_opt *table = cli_options(&count);
 
     snprintf(word, sizeof(word), "%.*s", (int)len, name);
     for (size_t i = 0; i < count; i++) {
         if (!strcmp(table[i].name, word))
-            other = &table[i];
+            other = true;
         if (o->cmd && table[i].in & o->cmd->bit && table[i].help)
             guess_try(&guess, table[i].name);
     }
@@ -324,7 +327,7 @@ static int opts_unknown(const struct cli_opts *o, const char *name, size_t len)
         return cli_usage(NULL, "--%s cannot stand before the command's name",
                          word);
     if (other) {
-        opts_takers(other, takers, sizeof(takers));
+        opts_takers(word, takers, sizeof(takers));
         return cli_usage(o->cmd, "'%s' takes no --%s; these do: %s",
                          o->cmd->name, word, takers);
     }

@@ -13,6 +13,7 @@
 #include <netdb.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 enum { O_ALLOW = 256, O_HOST, O_LABELS, O_PREFIX, O_TOKEN };
 
@@ -41,7 +42,8 @@ static void opts_help(void)
         "\n"
         "Options:\n"
         "  -u, --url URL            a lock service, once for each (else "
-        "$HOLDFAST_URL)\n"
+        "$HOLDFAST_URL,\n"
+        "                           else file:)\n"
         "  -l, --listen ADDR:PORT   where to listen (127.0.0.1:9707)\n"
         "      --token-file FILE    a token that clients must send; needed "
         "unless ADDR\n"
@@ -64,6 +66,19 @@ static int opts_wrong(const char *text, const char *value)
     return 64;
 }
 
+/* Say so if other users can read the token. */
+static void opts_secret(const char *file, FILE *in)
+{
+    struct stat sb;
+
+    if (!fstat(fileno(in), &sb) && S_ISREG(sb.st_mode) &&
+        (sb.st_mode & (S_IRGRP | S_IROTH)))
+        fprintf(stderr,
+                "holdfast-serve: warning: %s can be read by others: chmod 600 "
+                "keeps the token secret\n",
+                file);
+}
+
 /* The first line of the file. */
 static int opts_token(const char *file, struct serve_opts *ret)
 {
@@ -77,6 +92,7 @@ static int opts_token(const char *file, struct serve_opts *ret)
             fclose(in);
         return 66;
     }
+    opts_secret(file, in);
     fclose(in);
     if (strlen(token) == sizeof(token) - 1)
         return opts_wrong("a token has at most 510 characters", NULL);

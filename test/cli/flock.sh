@@ -34,6 +34,7 @@ everything() {
     both "$1" -nE5 -- echo ran
     both "$1" -w 0.05 -E 5 -- echo ran
     both "$1" -w0.05 -E5 -- echo ran
+    both "$1" -w .05 -E 5 -- echo ran
     both "$1" --wait 0.05 -E 0 -- echo ran
     both "$1" --timeout 0.05 -E 5 -- echo ran
     both "$1" --timeout=0.05 -E 5 -- echo ran

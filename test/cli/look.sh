@@ -118,6 +118,11 @@ has 'and tries it' 'probe: took and released' "$said"
 "$hf" doctor --all --json >"$tmp/json"
 valid_json "$tmp/json"
 ok 'doctor --all prints JSON'
+titles=$(sed -n '/services: begin/{n;s/ *| */|/g;s/^|//;s/|$//;p;}' "$(dirname "$0")/../../README.md")
+heading=$("$hf" doctor --all | head -n 1)
+for title in $(echo "$titles" | tr ' |' '_ '); do
+    has "doctor --all has the column $title of the README" "$(echo "$title" | tr _ ' ')" "$heading"
+done
 exits 'doctor --all refuses -u' 64 "$hf" doctor --all -u "file:$tmp/locks"
 has 'and says why' "leave out -u, or --all" "$said"
 has 'with the services' '"name": "file", "schemes": "file", "module": null' \
@@ -163,6 +168,17 @@ if command -v bash >/dev/null; then
         "$tmp/completion.bash")"
     is 'bash completes an option of that command' '--max-hold' "$(bash -c '. "$0"
         COMP_WORDS=(holdfast run --max) COMP_CWORD=2; _holdfast
+        echo ${COMPREPLY[*]}' "$tmp/completion.bash")"
+    for words in '-u' 'run -u' 'run --url' 'run k -w' 'renew --ttl'; do
+        is "bash offers no option as the value of $words" '' "$(bash -c '. "$0"
+            COMP_WORDS=(holdfast $1 "") COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _holdfast
+            echo ${COMPREPLY[*]}' "$tmp/completion.bash" "$words")"
+    done
+    has 'but after one that has none' '--ttl' "$(bash -c '. "$0"
+        COMP_WORDS=(holdfast run -n "") COMP_CWORD=3; _holdfast
+        echo ${COMPREPLY[*]}' "$tmp/completion.bash")"
+    has 'also where another command has one of that name' '--json' "$(bash -c '. "$0"
+        COMP_WORDS=(holdfast leader --wait "") COMP_CWORD=3; _holdfast
         echo ${COMPREPLY[*]}' "$tmp/completion.bash")"
 fi
 # HOLDFAST_LOG.

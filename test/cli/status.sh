@@ -126,7 +126,7 @@ exits 'a KEY that is too long is a usage error' 64 \
     "$hf" run "$(printf '%01100d' 0)" -- true
 exits 'an unknown scheme is a configuration error' 78 \
     "$hf" run -u nosuch:thing k -- true
-has 'and says where to look' 'holdfast-url(7)' "$said"
+has 'and says where to look' '(see holdfast-url(7)' "$said"
 exits 'no scheme is a configuration error' 78 "$hf" run -u thing k -- true
 exits 'a directory that cannot be is a configuration error' 78 \
     "$hf" run -u file:/dev/null/x k -- true
@@ -160,6 +160,22 @@ if [ "$(id -u)" = 0 ]; then
     has 'also at a lock of somebody else' 'k: free, last known fence' "$said"
     said=$(nobody run -n -u "file:$tmp/shut" k -- true 2>&1)
     is 'and may not take it' 77 $?
+
+    # Users of a group share a directory, as holdfast-file(7) says under Rights.
+    install -d -m 2775 -g 65533 "$tmp/group"
+    # member UID UMASK COMMAND...
+    member() {
+        user=$1 mask=$2
+        shift 2
+        (umask "$mask" && exec setpriv --reuid "$user" --regid "$user" --groups 65533 "$tmp/holdfast" "$@")
+    }
+    member 65531 002 run -u "file:$tmp/group" k -- true
+    ok 'a user of the group makes the file'
+    member 65532 002 run -n -u "file:$tmp/group" k -- true
+    ok 'and another one takes it'
+    member 65531 022 run -u "file:$tmp/group" other -- true
+    said=$(member 65532 022 run -n -u "file:$tmp/group" other -- true 2>&1)
+    is 'but not with the usual umask' 77 $?
 fi
 exits 'a report that cannot be written is an error before anything runs' 125 \
     "$hf" run --report "$tmp/no/such" k -- touch "$tmp/ran"
@@ -171,5 +187,7 @@ exits '--help tells the commands' 0 "$hf" --help
 has 'and the exit statuses' '79 lost' "$said"
 exits 'help COMMAND tells the options' 0 "$hf" help run
 has 'all of them' '--on-lost' "$said"
+exits 'help renew tells of its lease' 0 "$hf" help renew
+has 'which stays as it is' 'as long as before' "$said"
 exits 'COMMAND --help does too' 0 "$hf" run --help
 finish

@@ -1,13 +1,14 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
 #
-# install.sh BUILD PROGRAM.c PREFIX - `meson install` into a directory that is
+# install.sh BUILD PROGRAM.c PREFIX [python] - `meson install` into a directory that is
 # not the prefix, as a package or a moved tree is; then the command and a program
 # lock through a module, without LD_LIBRARY_PATH.
 #
-# The points that concern programs do what libholdfast(3) says.
+# The points that concern programs do what libholdfast(3) says.  With "python" the
+# package for Python was built.
 
-build=$1 source=$2 prefix=$3
+build=$1 source=$2 prefix=$3 python=${4-}
 tmp=$(mktemp -d) || exit 99
 trap 'rm -rf "$tmp"' EXIT
 unset LD_LIBRARY_PATH HOLDFAST_MODULE_DIR HOLDFAST_URL
@@ -24,7 +25,7 @@ skip() { # NAME WHY
     echo "ok $n - $1 # SKIP $2"
 }
 
-echo 1..5
+echo 1..6
 meson install -C "$build" --no-rebuild --quiet --destdir "$tmp/tree" >"$tmp/out" 2>&1
 say $? it_installs_into_a_directory
 root=$tmp/tree$prefix
@@ -59,6 +60,23 @@ else
         ldconfig -C "$tmp/cache" -f "$tmp/ld.so.conf" 2>"$tmp/out" &&
         unshare -m sh -ec 'mount --bind "$1" /etc/ld.so.cache; exec "$2" "$3"' \
             sh "$tmp/cache" "$tmp/plain" "$url" >"$tmp/out" 2>&1
+    say $? $name
+fi
+
+# The system's Python imports the package where it is installed, with nothing set.
+name=python_imports_what_was_installed
+if [ -z "$python" ] || ! [ -x /usr/bin/python3 ]; then
+    skip $name 'the package for Python was not built'
+elif [ -z "$(/usr/bin/python3 "$(dirname "$0")/../../bindings/python/where" "$prefix")" ]; then
+    skip $name "the system's Python does not look below $prefix"
+elif ! unshare -m true 2>/dev/null; then
+    skip $name 'no right to a mount namespace of our own'
+else
+    unshare -m sh -ec 'mount --bind "$1" "$2"; cd /; exec env -i PATH=/usr/bin:/bin \
+        /usr/bin/python3 -c "import holdfast, sys
+with holdfast.Client(sys.argv[1]) as client:
+    with client.lock(\"k\") as lock:
+        assert lock.fence > 0" "$3"' sh "$root" "$prefix" "$url" >"$tmp/out" 2>&1
     say $? $name
 fi
 exit $failed

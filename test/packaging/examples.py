@@ -103,7 +103,7 @@ def run(text):
         text = prepared(SERVER.sub(with_our_server, text), place)
         # A lock that can be kept over several steps needs a service that can.
         local = "sqlite:" if "acquire" in text else "file:"
-        env = dict(os.environ, HOME=name, USER="you", HOST="host", HOLDFAST_URL=f"{local}{name}/locks",
+        env = dict(os.environ, HOME=name, USER="you", HOLDFAST_URL=f"{local}{name}/locks",
                    PATH=f"{name}:{os.path.dirname(HOLDFAST)}:{os.environ['PATH']}")
         if "HF_TEST_CONSUL" in env:
             env["PATH"] = os.path.dirname(env["HF_TEST_CONSUL"]) + ":" + env["PATH"]

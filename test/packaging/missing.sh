@@ -10,6 +10,7 @@ for row in $PACKAGES; do
     scheme=${row%%=*} package=${row#*=}
     exits "$scheme: does not run" 78 "$HOLDFAST" run -u "$scheme://127.0.0.1/x" k -- true
     has "$scheme: names the package" "install the package $package " "$said"
+    is "$scheme: does not blame the URL" 0 "$(echo "$said" | grep -c 'what a URL can be')"
     has "$scheme: so does doctor" "install the package $package " \
         "$("$HOLDFAST" doctor --all | grep "^$scheme ")"
 done

@@ -22,6 +22,21 @@ for what in headings code services links points; do
     ok "there are $what"
 done
 
+# What it shows for a shell runs in any shell, with a service for several machines; here
+# that is a directory, and the programs are scripts that write their name.
+facts README.md code | sed -n '/^```sh/,/^```/{/^```/d;p;}' | sed -n '/^# run a job/,/^holdfast serve/p' |
+    grep -v '^holdfast serve' >"$tmp/shown"
+has 'the examples elect' 'holdfast elect' "$(cat "$tmp/shown")"
+has 'and name a service that machines share' '://' \
+    "$(facts README.md code | sed -n '/^```sh/,/^```/p' | grep '^export HOLDFAST_URL=')"
+for name in backup.sh convert transfer scheduler; do
+    printf '#!/bin/sh\necho %s ran\n' $name >"$tmp/$name"
+    chmod 755 "$tmp/$name"
+done
+is 'the examples for a shell run' 'backup.sh ran convert ran transfer ran scheduler ran exit 0' \
+    "$(cd "$tmp" && { env -i PATH="$(dirname "$HOLDFAST"):/usr/bin:/bin" HOLDFAST_URL="$HOLDFAST_URL" \
+        HOLDFAST_MODULE_DIR="${HOLDFAST_MODULE_DIR-}" sh -eu ./shown 2>&1; echo "exit $?"; } | paste -sd' ')"
+
 # Both fit into a terminal of 100 columns; a Chinese character takes two.
 is 'no line is wider than 100 columns' '' "$(cd "$top" && python3 -c '
 import sys, unicodedata
@@ -40,4 +55,11 @@ is 'the figures for choosing are those that were measured' '' \
 sed -i '/speed: begin/,/speed: end/s/| `redis:` | [0-9]*/| `redis:` | 1/' "$tmp/copy/doc/choosing.md"
 is 'another figure is found' 'doc/choosing.md: run scripts/choosing-table' \
     "$("$tmp/copy/scripts/choosing-table" --check 2>&1)"
+
+# The mutants are as many as the page says.
+listed=$(grep -vc '^#\|^$' "$top/test/mutants/list")
+bugs=$(awk '!/^#/ && NF { print $1 }' "$top/test/mutants/list" | sort -u | wc -l)
+has 'the page counts the mutants of the list' "$listed checks of $bugs bugs" "$(cat "$top/doc/testing.md")"
+has 'and those of the last run' "has the $(grep -c '^| `' "$top/doc/mutants.md")" \
+    "$(tr '\n' ' ' <"$top/doc/testing.md")"
 finish

@@ -104,6 +104,12 @@ exits 'nor cut' 64 sh -c "head -c 600 /dev/zero | tr '\\0' x >'$tmp/token'; exec
 exits 'nor missing' 66 "$hf" serve --token-file "$tmp/none"
 exits 'no such address' 64 "$hf" serve -l nowhere
 echo a-long-and-secret-token >"$tmp/token"
+chmod 644 "$tmp/token"
+said=$("$hf" serve -l 192.0.2.1:9707 --token-file "$tmp/token" 2>&1)
+has 'a token that others can read is warned about' "warning: $tmp/token" "$said"
+chmod 600 "$tmp/token"
+said=$("$hf" serve -l 192.0.2.1:9707 --token-file "$tmp/token" 2>&1)
+is 'one that they cannot is not' 0 "$(echo "$said" | grep -c "warning: $tmp/token")"
 exits 'an address that is not ours' 71 "$hf" serve -l 192.0.2.1:9707 --token-file "$tmp/token"
 has 'and others would see the token' 'warning: 192.0.2.1:9707 is not encrypted' "$said"
 exits 'an empty URL' 64 "$hf" serve -u ''

@@ -462,7 +462,7 @@ const struct hfi_backend hfi_backend_redlock = {
               HF_TRAIT_MACHINES | HF_TRAIT_NOTED | HF_TRAIT_SHARED,
     .varies = HF_TRAIT_FENCED | HF_TRAIT_BREAK | HF_TRAIT_NOTED,
     .page = "redlock",
-    .tested = "Redis 7.0, 8.0",
+    .tested = "Redis 7.0",
     .no_permits = "three holders with majorities of five fit into two permits "
                   "of each server",
     .no_min_hold = "a server that was restarted forgets what is kept, and "
