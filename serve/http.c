@@ -19,8 +19,8 @@
  *  (3) A break wants a header that no other site can send without asking first
  *      (X-Holdfast), and no Origin but our own, so no other site can cause one.
  *  (4) Connections, their memory and their time are limited: one on which
- *      nothing moves is closed soon, so that those who only connect keep others
- *      out for HTTP_QUIET_S at most.
+ *      nothing moves is closed after HTTP_QUIET_S, and of those that are slow
+ *      none keeps others out (door.c).
  */
 #include "serve.h"
 
@@ -304,6 +304,7 @@ static struct http_answer http_route(struct MHD_Connection *connection,
     if (get && !strcmp(path, "/events")) {
         struct http_answer ret = {serve_stream(connection), MHD_HTTP_OK};
 
+        serve_door_reads(connection, ret.response != NULL);
         return ret.response ? ret
                             : http_refuse(MHD_HTTP_SERVICE_UNAVAILABLE,
                                           "too many streams\n");
@@ -368,6 +369,7 @@ static enum MHD_Result http_answer(void *cls, struct MHD_Connection *connection,
         answer.response = serve_act_answer(*state, &answer.status);
         return http_send(connection, answer);
     }
+    serve_door_reads(connection, false);
     answer = http_route(connection, path, method, state);
     if (*state != &http_seen)
         return MHD_YES; /* An act is under way. */
@@ -378,10 +380,22 @@ static enum MHD_Result http_answer(void *cls, struct MHD_Connection *connection,
 static void http_done(void *cls, struct MHD_Connection *connection,
                       void **state, enum MHD_RequestTerminationCode why)
 {
-    (void)cls, (void)connection, (void)why;
+    (void)cls, (void)why;
+    serve_door_asks(connection);
     if (*state != &http_seen)
         serve_act_free(*state);
     *state = NULL;
+}
+
+static void http_notify(void *cls, struct MHD_Connection *connection,
+                        void **context,
+                        enum MHD_ConnectionNotificationCode code)
+{
+    (void)cls;
+    if (code == MHD_CONNECTION_NOTIFY_STARTED)
+        serve_door_begin(connection, context);
+    else
+        serve_door_end(context);
 }
 
 /* ---- start and end ------------------------------------------------------- */
@@ -413,7 +427,8 @@ int serve_http_start(const struct serve_opts *opts)
         MHD_OPTION_PER_IP_CONNECTION_LIMIT, HTTP_PER_ADDRESS,
         MHD_OPTION_CONNECTION_TIMEOUT, HTTP_QUIET_S,
         MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HTTP_MEMORY,
-        MHD_OPTION_NOTIFY_COMPLETED, http_done, NULL, MHD_OPTION_END);
+        MHD_OPTION_NOTIFY_COMPLETED, http_done, NULL,
+        MHD_OPTION_NOTIFY_CONNECTION, http_notify, NULL, MHD_OPTION_END);
     freeaddrinfo(found);
     if (!http_daemon) {
         fprintf(stderr, "holdfast-serve: cannot listen on %s: %s\n",

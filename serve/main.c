@@ -2,7 +2,8 @@
  *
  * main.c - holdfast-serve: options, start and end.
  *
- * The main thread wakes the streams and waits for a signal.  Everything else is
+ * The main thread wakes the streams, closes connections that are late and waits
+ * for a signal.  Everything else is
  * done by the threads of watch.c and of the HTTP library.
  *
  * Threads that ask a service wait for its answer, for seconds if it is silent.
@@ -49,8 +50,10 @@ int main(int argc, char **argv)
     if (!st)
         st = serve_http_start(&opts);
     if (!st) {
-        while (sigtimedwait(&ends, NULL, &tick) < 0)
+        while (sigtimedwait(&ends, NULL, &tick) < 0) {
             serve_stream_tick();
+            serve_door_tick();
+        }
         if (!pthread_create(&late, NULL, main_end, NULL))
             pthread_detach(late);
         serve_http_stop();

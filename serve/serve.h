@@ -8,6 +8,7 @@
  *   table.c    every lock that was seen, in order of its last change
  *   json.c     a lock, an event and the figures as JSON
  *   http.c     the listener: who may ask, and who answers
+ *   door.c     who is connected, and who has to go
  *   stream.c   Server-Sent Events: the table, then each change of it
  *   metrics.c  the same as text for Prometheus
  *   act.c      details and hf_break(), in threads of their own
@@ -182,6 +183,14 @@ struct serve_act *serve_act_new(struct MHD_Connection *connection, int service,
 struct MHD_Response *serve_act_answer(struct serve_act *act, unsigned *status);
 void serve_act_free(struct serve_act *act);
 void serve_act_stop(void); /* waits for those that are under way */
+
+/* ---- door.c -------------------------------------------------------------- */
+
+void serve_door_begin(struct MHD_Connection *connection, void **context);
+void serve_door_end(void **context);
+void serve_door_asks(struct MHD_Connection *connection);
+void serve_door_reads(struct MHD_Connection *connection, bool stream);
+void serve_door_tick(void); /* close those whose request takes too long */
 
 /* ---- http.c -------------------------------------------------------------- */
 
