@@ -211,6 +211,9 @@ void cli_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
  * it with NUL. */
 void cli_clean(const char *text, char *ret, size_t size);
 
+/* The same of a key, a note or an owner id: no two look the same. */
+void cli_show(const char *text, char *ret, size_t size);
+
 /* Hide what stands between :// and @ in a URL, and all of its options.  `all`
  * looks for the @ to the end of the text, otherwise only to the next blank. */
 void cli_mask(char *text, bool all);

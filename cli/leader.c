@@ -54,7 +54,7 @@ static int leader_print(const struct cli_opts *opts, const struct hf_info *info)
     if (opts->json) {
         leader_json(opts->args[0], info);
     } else if (leader_is_there(info)) {
-        cli_clean(leader_value(info), text, sizeof(text));
+        cli_show(leader_value(info), text, sizeof(text));
         puts(text);
     } else if (!opts->quiet) {
         cli_say("nobody leads '%s'", opts->args[0]);

@@ -168,8 +168,8 @@ static void look_until(const struct hf_info *info)
 static const char *look_who(const struct hf_info *info,
                             char ret[4 * HF_NOTE_MAX + 1])
 {
-    cli_clean(info->note[0] ? info->note : info->owner, ret,
-              4 * HF_NOTE_MAX + 1);
+    cli_show(info->note[0] ? info->note : info->owner, ret,
+             4 * HF_NOTE_MAX + 1);
     return ret[0] ? ret : "somebody";
 }
 
@@ -241,7 +241,7 @@ void look_line(const struct cli_opts *opts, const char *key,
         cli_json_info(&json, key, info);
         cli_json_close(&json);
     } else {
-        cli_clean(key, text, sizeof(text));
+        cli_show(key, text, sizeof(text));
         printf("%s: ", text);
         look_sentence(info);
     }
@@ -290,8 +290,8 @@ static bool look_waiter(void *arg, const struct hf_waiter *waiter)
     char text[4 * HF_NOTE_MAX + 1], ago[32];
 
     (void)arg;
-    cli_clean(waiter->note[0] ? waiter->note : waiter->owner, text,
-              sizeof(text));
+    cli_show(waiter->note[0] ? waiter->note : waiter->owner, text,
+             sizeof(text));
     printf("  waiter %d: %s", (int)waiter->place, text[0] ? text : "somebody");
     if (waiter->shared)
         printf(", shared");

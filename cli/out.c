@@ -10,9 +10,14 @@
  *      forge a second message.  The password of a URL is not shown.
  *  (2) Shells get words in single quotes, which eval gives back byte by byte.
  *  (3) Programs get JSON that is valid whatever the bytes are.  UTF-8 passes
- *      through; a byte that is no part of UTF-8 becomes the lone surrogate
- *      \udc80 to \udcff, which no valid text contains, so that the bytes can be
- *      had back (Python's "surrogateescape" does exactly that).
+ *      through; a byte that is no part of UTF-8 becomes the four characters \xNN.
+ *      A lone surrogate would not do: many who read JSON put the same character
+ *      in place of all of them, and others refuse it.
+ *  (4) No two keys, notes or owner ids look the same, to people or to programs:
+ *      a backslash is doubled where it would else begin something that stands
+ *      for another text.  So the bytes can be had back: from left to right \\
+ *      is a backslash, \xNN a byte, for people \uNNNN a character, and any other
+ *      backslash is itself.
  *
  * Data goes to stdout, talk goes to stderr.
  */
@@ -68,7 +73,18 @@ static bool out_control(uint32_t code)
            (code >= 0x2060 && code <= 0x206f) || code == 0xfeff;
 }
 
-void cli_clean(const char *text, char *ret, size_t size)
+/* Is the backslash at `s` doubled?  (4)  People also see \uNNNN and controls. */
+static bool out_doubled(const unsigned char *s, bool people)
+{
+    uint32_t code;
+
+    if (s[0] != '\\' || !s[1])
+        return false;
+    return s[1] == '\\' || s[1] == 'x' || !out_utf8(s + 1, &code) ||
+           (people && (s[1] == 'u' || out_control(code)));
+}
+
+static void out_clean(const char *text, char *ret, size_t size, bool exact)
 {
     const unsigned char *s = (const unsigned char *)text;
     size_t used = 0;
@@ -78,7 +94,9 @@ void cli_clean(const char *text, char *ret, size_t size)
         uint32_t code;
         int len = out_utf8(s, &code), n;
 
-        if (len == 0 || (out_control(code) && code < 0x80))
+        if (exact && out_doubled(s, true))
+            n = snprintf(piece, sizeof(piece), "\\\\");
+        else if (len == 0 || (out_control(code) && code < 0x80))
             n = snprintf(piece, sizeof(piece), "\\x%02x", *s);
         else if (out_control(code))
             n = snprintf(piece, sizeof(piece), "\\u%04x", (unsigned)code);
@@ -91,6 +109,16 @@ void cli_clean(const char *text, char *ret, size_t size)
         s += len ? len : 1;
     }
     ret[used] = '\0';
+}
+
+void cli_clean(const char *text, char *ret, size_t size)
+{
+    out_clean(text, ret, size, false);
+}
+
+void cli_show(const char *text, char *ret, size_t size)
+{
+    out_clean(text, ret, size, true);
 }
 
 /* Put stars in place of what is between the two. */
@@ -230,7 +258,9 @@ void cli_json_text(FILE *out, const char *text)
         int len = out_utf8(s, &code);
 
         if (len == 0)
-            fprintf(out, "\\udc%02x", *s++);
+            fprintf(out, "\\\\x%02x", *s++);
+        else if (out_doubled(s, false))
+            s++, fputs("\\\\\\\\", out);
         else if (*s == '"' || *s == '\\')
             fprintf(out, "\\%c", *s++);
         else if (*s == '\n')

@@ -254,11 +254,24 @@ static bool http_number(const char *text, uint64_t *ret)
     return !errno;
 }
 
+/* The key of a query, any bytes but NUL; NULL if it is none. */
+static const char *http_key(struct MHD_Connection *connection)
+{
+    static const char name[] = "key";
+    const char *key = NULL;
+    size_t len = 0;
+
+    MHD_lookup_connection_value_n(connection, MHD_GET_ARGUMENT_KIND, name,
+                                  sizeof(name) - 1, &key, &len);
+    return key && len > 0 && len <= HF_KEY_MAX && !memchr(key, 0, len) ? key
+                                                                       : NULL;
+}
+
 /* Begin what asks a service; the answer comes when the connection goes on. */
 static struct http_answer http_act(struct MHD_Connection *connection,
                                    bool breaks, void **state)
 {
-    const char *key = http_query(connection, "key");
+    const char *key = http_key(connection);
     const char *force = http_query(connection, "force");
     uint64_t service = 0, fence = 0;
     struct serve_act *act;
@@ -269,8 +282,7 @@ static struct http_answer http_act(struct MHD_Connection *connection,
     if (breaks && !http_own_origin(connection))
         return http_refuse(MHD_HTTP_FORBIDDEN,
                            "this request does not come from our page\n");
-    if (!key || !*key || strlen(key) > HF_KEY_MAX ||
-        !http_number(http_query(connection, "service"), &service) ||
+    if (!key || !http_number(http_query(connection, "service"), &service) ||
         service >= (uint64_t)http_opts->services ||
         (breaks && !http_number(http_query(connection, "fence"), &fence)))
         return http_refuse(MHD_HTTP_BAD_REQUEST,

@@ -3,8 +3,8 @@
  * json.c - a lock, an event and the figures as JSON.
  *
  * Fences are strings: they use all 64 bits, and a number in JavaScript has 53.
- * Texts of others go through cli_json_str(), which makes valid JSON of any bytes
- * (cli/out.c (3)).  The caller has the mutex of the table.
+ * Texts of others go through cli_json_str(), which makes valid JSON of any bytes, and
+ * no two the same (cli/out.c (3), (4)).  The caller has the mutex of the table.
  */
 #include "serve.h"
 

@@ -14,23 +14,17 @@
 
 #define METRICS_KEYS 1000
 
-/* A label value: one line of UTF-8, as people see it (cli/out.c (1)), in which
- * backslash and quote are escaped.  Prometheus refuses all of a scrape that has
- * a byte that is no UTF-8, and keeps one of two series that are called the same:
- * so a backslash is doubled before others are put in place of other bytes. */
+/* A label value: one line of UTF-8, as people see it, in which backslash and
+ * quote are escaped.  Prometheus refuses all of a scrape that has a byte that is
+ * no UTF-8, and keeps one of two series that are called the same: so no two keys
+ * look the same (cli/out.c (4)). */
 static void metrics_label(FILE *out, const char *text)
 {
-    char plain[2 * HF_KEY_MAX + 1], clean[8 * HF_KEY_MAX + 1], *at = plain;
+    char clean[4 * HF_KEY_MAX + 1];
 
-    for (; *text && at < plain + sizeof(plain) - 2; text++) {
-        if (*text == '\\')
-            *at++ = '\\';
-        *at++ = *text;
-    }
-    *at = '\0';
-    cli_clean(plain, clean, sizeof(clean));
+    cli_show(text, clean, sizeof(clean));
     fputc('"', out);
-    for (at = clean; *at; at++)
+    for (const char *at = clean; *at; at++)
         fprintf(out, *at == '\\' || *at == '"' ? "\\%c" : "%c", *at);
     fputc('"', out);
 }

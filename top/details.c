@@ -44,7 +44,7 @@ static void details_holder(int y, const struct top_job *job, int at,
     if (info->slot >= 0)
         skip = (int)strlen(line);
     screen_text(y, 0, COLS, info->slot >= 0 ? line : "");
-    screen_text(y, skip, COLS - skip, screen_who(info->note, info->owner));
+    screen_name(y, skip, COLS - skip, screen_who(info->note, info->owner));
 }
 
 /* "queue: 3 wait", or why that is not known. */
@@ -82,7 +82,7 @@ static void details_waiter(int y, const struct top_job *job, int at)
     len = snprintf(line, sizeof(line), "%4d. %-7s %-9s ", (int)waiter->place,
                    ago, mode);
     screen_text(y, 0, COLS, line);
-    screen_text(y, len, COLS - len, screen_who(waiter->note, waiter->owner));
+    screen_name(y, len, COLS - len, screen_who(waiter->note, waiter->owner));
 }
 
 /* One line of the page; blank behind its end. */
@@ -115,7 +115,7 @@ void details_draw(const struct top *top)
     bool asked = !strcmp(job->key, top->chosen);
 
     attron(A_BOLD);
-    screen_text(1, 0, COLS, top->chosen);
+    screen_name(1, 0, COLS, top->chosen);
     attroff(A_BOLD);
     if (!asked || job->st || !job->count) {
         screen_text(2, 0, COLS,

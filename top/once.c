@@ -42,8 +42,8 @@ static void once_row(const struct top_row *row)
         cli_ago(table_left(row), left);
     if (info->waiters >= 0)
         snprintf(waiters, sizeof(waiters), "%d", (int)info->waiters);
-    cli_clean(row->key, key, sizeof(key));
-    cli_clean(info->note[0] ? info->note : info->owner, who, sizeof(who));
+    cli_show(row->key, key, sizeof(key));
+    cli_show(info->note[0] ? info->note : info->owner, who, sizeof(who));
     printf("%-8s %-8s %-5s %-24s %s\n", age, left, waiters, key, who);
 }
 

@@ -70,6 +70,15 @@ void screen_text(int y, int x, int width, const char *raw)
         addch(' ');
 }
 
+/* The same of a key, a note or an owner id. */
+void screen_name(int y, int x, int width, const char *raw)
+{
+    char text[4 * HF_KEY_MAX + 1];
+
+    cli_show(raw, text, sizeof(text));
+    screen_text(y, x, width, text);
+}
+
 static attr_t screen_colour(int pair)
 {
     return has_colors() && COLOR_PAIRS > pair ? (attr_t)COLOR_PAIR(pair) : 0;
@@ -136,8 +145,8 @@ static void screen_row(int y, const struct top_row *row, bool chosen)
     screen_bar(y, 8, table_left(row), row->full);
     screen_text(y, 26, 4, number);
     screen_text(y, 31, 8, mode);
-    screen_text(y, 40, key - 1, row->key);
-    screen_text(y, 40 + key, rest - key,
+    screen_name(y, 40, key - 1, row->key);
+    screen_name(y, 40 + key, rest - key,
                 screen_who(row->info.note, row->info.owner));
     if (chosen)
         attroff(A_REVERSE);

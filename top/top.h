@@ -99,6 +99,7 @@ void terminal_end(void);
 void screen_draw(struct top *top);
 size_t screen_rows(void); /* of the list */
 void screen_text(int y, int x, int width, const char *raw);
+void screen_name(int y, int x, int width, const char *raw);
 const char *screen_who(const char *note, const char *owner);
 
 /* details.c */

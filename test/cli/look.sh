@@ -39,9 +39,11 @@ done
 valid_json "$tmp/json"
 ok 'status --json of a key of odd bytes is JSON'
 if command -v python3 >/dev/null; then
-    python3 -c 'import json, os, sys
-key = json.load(open(sys.argv[1]))["key"]
-assert os.fsencode(key) == os.fsencode(sys.argv[2]), ascii(key)' \
+    python3 -c 'import json, os, re, sys
+key = json.load(open(sys.argv[1]))["key"].encode()
+key = re.sub(rb"\\\\|\\x[0-9a-f]{2}",
+             lambda m: b"\\" if m[0] == b"\\\\" else bytes([int(m[0][2:], 16)]), key)
+assert key == os.fsencode(sys.argv[2]), ascii(key)' \
         "$tmp/json" "$odd"
     ok 'and gives every byte back'
 fi

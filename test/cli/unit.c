@@ -95,14 +95,17 @@ static void test_json(void)
         {"\xc3\xa4\xe2\x82\xac\xf0\x9f\x94\x92",
          "\"\xc3\xa4\xe2\x82\xac\xf0\x9f\x94\x92\""},
         {"\xc2\x9b\xe2\x80\xae", "\"\\u009b\\u202e\""},
-        {"\xff", "\"\\udcff\""},
-        {"\xc3", "\"\\udcc3\""},
-        {"\xc3(", "\"\\udcc3(\""},
-        {"\xc0\x80", "\"\\udcc0\\udc80\""},
-        {"\xe0\x80\x80", "\"\\udce0\\udc80\\udc80\""},
-        {"\xed\xa0\x80", "\"\\udced\\udca0\\udc80\""},
-        {"\xf4\x90\x80\x80", "\"\\udcf4\\udc90\\udc80\\udc80\""},
-        {"\xe2\x82", "\"\\udce2\\udc82\""},
+        {"\xff", "\"\\\\xff\""},
+        {"\xc3", "\"\\\\xc3\""},
+        {"\xc3(", "\"\\\\xc3(\""},
+        {"\xc0\x80", "\"\\\\xc0\\\\x80\""},
+        {"\xe0\x80\x80", "\"\\\\xe0\\\\x80\\\\x80\""},
+        {"\xed\xa0\x80", "\"\\\\xed\\\\xa0\\\\x80\""},
+        {"\xf4\x90\x80\x80", "\"\\\\xf4\\\\x90\\\\x80\\\\x80\""},
+        {"\xe2\x82", "\"\\\\xe2\\\\x82\""},
+        {"\\xff", "\"\\\\\\\\xff\""},
+        {"\\\xff", "\"\\\\\\\\\\\\xff\""},
+        {"\\\\a\\", "\"\\\\\\\\\\\\a\\\\\""},
     };
 
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
@@ -130,6 +133,9 @@ static void test_words(void)
               clean, sizeof(clean));
     tap(!strcmp(clean, "\\u009b2J\\x9b\\u202e\xc3\xa4\\xff"),
         "C1 and bidi controls and bytes that are no UTF-8 are shown");
+    cli_show("a\\b\\x41\\u0041\\\n\\\\\\", clean, sizeof(clean));
+    tap(!strcmp(clean, "a\\b\\\\x41\\\\u0041\\\\\\x0a\\\\\\\\\\"),
+        "what looks like a byte or a character is shown to be none");
     cli_clean("abc\ndef\n", tiny, sizeof(tiny));
     tap(strlen(tiny) < sizeof(tiny), "a line is cut to its room");
 }

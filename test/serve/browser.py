@@ -176,8 +176,8 @@ def hostile_is_text():
     box = page.find_element(By.ID, "filter")
     for word, shown in (("onerror", "<img src=x onerror=document.title='broken'>"),
                         ("</script>", "\"'><script>document.title='broken'</script>"),
-                        ("[31m", "line\\u000afeed\\u001b[31m"),
-                        ("no text", "\\udcff\\udcfe no text"),
+                        ("[31m", "line\\x0afeed\\x1b[31m"),
+                        ("no text", "\\xff\\xfe no text"),
                         ("to left", "right\\u202e to left")):
         box.clear()
         box.send_keys(word)
@@ -232,16 +232,16 @@ def queue():
 def breaks():
     # It does not heed TERM: so it is seen broken for as long as its grace, and not
     # merged with its end.
-    holder = subprocess.Popen([HOLDFAST, "run", "-u", url, "-t", "30s", "--grace", "5s", "victim", "--",
+    holder = subprocess.Popen([HOLDFAST, "run", "-u", url, "-t", "30s", "--grace", "5s", b"victim \xff\\", "--",
                                "sh", "-c", "trap '' TERM; sleep 100"], stderr=subprocess.DEVNULL)
     box = page.find_element(By.ID, "filter")
     box.clear()
     box.send_keys("victim")
-    check(eventually(lambda: keys() == ["victim"]), "a new lock appears by itself")
+    check(eventually(lambda: keys() == ["victim \\xff\\"]), "a new lock appears by itself")
     rows()[0].click()
     eventually(lambda: page.find_element(By.ID, "break").is_displayed())
     page.find_element(By.ID, "break").click()
-    fence = subprocess.run([HOLDFAST, "status", "-u", url, "--json", "victim"], capture_output=True, text=True).stdout
+    fence = subprocess.run([HOLDFAST, "status", "-u", url, "--json", b"victim \xff\\"], capture_output=True, text=True).stdout
     asked = text("#askwhat")
     check(asked.split("fence")[1].split()[0] in fence, "it asks again and shows the fence", asked)
     check(holder.poll() is None, "nothing has happened yet")
