@@ -165,16 +165,13 @@ int args_check(struct run *run)
     if (o->nargs < 1)
         return cli_usage(o->cmd, "'%s' needs a KEY and a command",
                          o->cmd->name);
-    if (!*o->args[0])
-        return cli_usage(o->cmd, "the KEY is empty");
-    code = args_command(run);
+    code = cli_key(o, "the", o->args[0]);
+    if (!code)
+        code = args_command(run);
     if (code)
         return code;
     if (o->shared && o->permits)
         return cli_usage(o->cmd, "give --shared or --permits, not both");
-    for (int i = 0; i < o->nand; i++)
-        if (!*o->and[i])
-            return cli_usage(o->cmd, "--and: the KEY is empty");
     args_set_keys(run);
     return args_on_lost(run);
 }

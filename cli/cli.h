@@ -147,6 +147,7 @@ enum cli_kind {
     OPT_FLAG,
     OPT_CLEAR,
     OPT_TEXT,
+    OPT_WORD, /* a text that is not empty */
     OPT_TIME,
     OPT_CODE,
     OPT_COUNT,
@@ -177,6 +178,9 @@ bool cli_parse_ms(const char *text, int64_t *ret);
 int cli_no_command(const char *word);
 
 /* Say what is wrong with the command line; returns CLI_USAGE. */
+/* Is it a KEY?  CLI_OK, or CLI_USAGE, having said what is wrong with `the` KEY. */
+int cli_key(const struct cli_opts *o, const char *the, const char *key);
+
 int cli_usage(const struct cli_cmd *cmd, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 

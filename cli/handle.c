@@ -334,8 +334,9 @@ int cmd_acquire(struct cli_opts *opts)
 
     if (opts->nargs != 1)
         return cli_usage(opts->cmd, "'acquire' takes one KEY");
-    if (!*opts->args[0])
-        return cli_usage(opts->cmd, "the KEY is empty");
+    code = cli_key(opts, "the", opts->args[0]);
+    if (code)
+        return code;
     if (!say_start()) {
         cli_say("no thread can be started: is a limit reached?");
         return CLI_FAILED;

@@ -151,9 +151,9 @@ int cmd_leader(struct cli_opts *opts)
 
     if (opts->nargs != 1)
         return cli_usage(opts->cmd, "'leader' takes one KEY");
-    if (!*opts->args[0])
-        return cli_usage(opts->cmd, "the KEY is empty");
-    code = cli_open(opts, &client, &svc);
+    code = cli_key(opts, "the", opts->args[0]);
+    if (!code)
+        code = cli_open(opts, &client, &svc);
     if (code)
         return code;
     if (opts->wait_leader || opts->wait_ms > 0)

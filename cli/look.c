@@ -19,9 +19,13 @@
 static int look_open(struct cli_opts *opts, hf_client **ret)
 {
     struct hf_service svc;
+    int code;
 
     if (opts->nargs != 1)
         return cli_usage(opts->cmd, "'%s' takes one KEY", opts->cmd->name);
+    code = cli_key(opts, "the", opts->args[0]);
+    if (code)
+        return code;
     if ((opts->cmd->bit & (IN_CHECK | IN_BREAK)) && !opts->has_fence)
         return cli_usage(opts->cmd,
                          "'%s' needs --fence N; 'holdfast status' shows it",

@@ -64,11 +64,11 @@ static const struct cli_opt opts_table[] = {
      "from TERM to KILL (5s, at most a third of the lease)"},
     {0, "wait-group", NULL, IN_COMMAND, OPT_FLAG, AT(wait_group),
      "hold until all of CMD's process group has ended"},
-    {0, "value", "TEXT", IN_ELECT, OPT_TEXT, AT(note),
+    {0, "value", "TEXT", IN_ELECT, OPT_WORD, AT(note),
      "what 'holdfast leader' prints (host:pid and CMD's name)"},
     {0, "forever", NULL, IN_ELECT, OPT_FLAG, AT(forever),
      "campaign again also when CMD has ended by itself"},
-    {0, "heir", "VALUE", IN_ELECT, OPT_TEXT, AT(heir),
+    {0, "heir", "VALUE", IN_ELECT, OPT_WORD, AT(heir),
      "let the candidate of that value follow when this one resigns"},
     {0, "wait", NULL, IN_LEADER, OPT_FLAG, AT(wait_leader),
      "wait until somebody leads"},
@@ -76,7 +76,7 @@ static const struct cli_opt opts_table[] = {
      "wait at most so long, for the service too"},
     {0, "prefix", NULL, IN_WATCH, OPT_FLAG, AT(prefix),
      "watch all keys that begin with PREFIX"},
-    {0, "exec", "CMD", IN_WATCH, OPT_TEXT, AT(exec),
+    {0, "exec", "CMD", IN_WATCH, OPT_WORD, AT(exec),
      "run CMD with /bin/sh -c at each change, one at a time"},
     {0, "older-than", "DUR", IN_GC, OPT_TIME, AT(older_ms),
      "only of keys that have been free for so long (7d)"},
@@ -84,7 +84,7 @@ static const struct cli_opt opts_table[] = {
      "count what would be removed, and leave it"},
     {0, "note", "TEXT", IN_TAKE, OPT_TEXT, AT(note),
      "what others see (host:pid and CMD's name)"},
-    {0, "owner", "ID", IN_TAKE, OPT_TEXT, AT(owner),
+    {0, "owner", "ID", IN_TAKE, OPT_WORD, AT(owner),
      "reentrant for everybody with the same ID"},
     {0, "fair", NULL, IN_WAIT, OPT_FLAG, AT(fair),
      "a place of its own in the service's queue"},
@@ -92,7 +92,7 @@ static const struct cli_opt opts_table[] = {
      "ask again and again, even where the service can notify"},
     {0, "retry", "DUR", IN_WAIT | IN_WATCH, OPT_TIME, AT(retry_ms),
      "between two questions (50ms; watch: 5s)"},
-    {0, "report", "FILE", IN_RUN, OPT_TEXT, AT(report),
+    {0, "report", "FILE", IN_RUN, OPT_WORD, AT(report),
      "write the outcome as JSON to FILE or fd:N"},
     {0, "fence", "N", IN_CHECK | IN_BREAK, OPT_FENCE, AT(fence),
      "the grant that is meant ('holdfast status' shows it)"},
@@ -195,6 +195,33 @@ static bool opts_number(const char *text, uint64_t max, uint64_t *ret)
     return true;
 }
 
+int cli_key(const struct cli_opts *o, const char *the, const char *key)
+{
+    if (!*key)
+        return cli_usage(o->cmd, "%s KEY is empty", the);
+    if (strlen(key) > HF_KEY_MAX)
+        return cli_usage(o->cmd, "%s KEY is longer than %d bytes", the,
+                         HF_KEY_MAX);
+    return CLI_OK;
+}
+
+/* Is this a text for the option?  A note may be empty, and so may a command; an
+ * empty value, heir or owner id comes from a variable that was never set. */
+static int opts_text(const struct cli_opts *o, const struct cli_opt *opt,
+                     const char *value)
+{
+    size_t max = opt->at == AT(note) || opt->at == AT(heir) ? HF_NOTE_MAX
+                 : opt->at == AT(owner)                     ? HF_OWNER_MAX
+                                                            : SIZE_MAX;
+
+    if (opt->kind == OPT_WORD && !*value)
+        return cli_usage(o->cmd, "--%s: the %s is empty", opt->name, opt->arg);
+    if (strlen(value) > max)
+        return cli_usage(o->cmd, "--%s: the %s is longer than %zu bytes",
+                         opt->name, opt->arg, max);
+    return CLI_OK;
+}
+
 /* Put one option's value into its place. */
 static int opts_set(struct cli_opts *o, const struct cli_opt *opt,
                     const char *value)
@@ -208,8 +235,9 @@ static int opts_set(struct cli_opts *o, const struct cli_opt *opt,
         *(bool *)at = opt->kind == OPT_FLAG;
         return CLI_OK;
     case OPT_TEXT:
+    case OPT_WORD:
         *(const char **)at = value;
-        return CLI_OK;
+        return opts_text(o, opt, value);
     case OPT_TIME:
         if (!cli_parse_ms(value, at))
             return cli_usage(o->cmd,
@@ -237,7 +265,7 @@ static int opts_set(struct cli_opts *o, const struct cli_opt *opt,
             return cli_usage(o->cmd, "at most %d keys at once",
                              CLI_AND_MAX + 1);
         o->and [o->nand++] = value;
-        return CLI_OK;
+        return cli_key(o, "--and: the", value);
     case OPT_FENCE:
         if (!opts_number(value, UINT64_MAX, &o->fence))
             return cli_usage(o->cmd,

@@ -285,9 +285,12 @@ int cmd_watch(struct cli_opts *opts)
     struct hf_error err;
     int code;
 
-    if (opts->nargs > 1 || (!*key && !opts->prefix))
+    if (opts->nargs > 1 || (!opts->nargs && !opts->prefix))
         return cli_usage(opts->cmd, "'watch' takes one KEY, or --prefix and "
                                     "at most one PREFIX");
+    code = opts->prefix ? CLI_OK : cli_key(opts, "the", key);
+    if (code)
+        return code;
     if (opts->exec && opts->json)
         return cli_usage(opts->cmd, "give --exec or --json, not both");
     w.opts = opts;

@@ -179,6 +179,8 @@ static int opts_one(int c, struct serve_opts *ret)
         ret->allow_break = true;
         return 0;
     case O_HOST:
+        if (!*optarg)
+            return opts_wrong("--host is empty", NULL);
         return opts_add(ret->hosts, &ret->nhosts, SERVE_HOSTS, "--host");
     case O_LABELS:
         return opts_add(ret->labels, &ret->nlabels, SERVE_PREFIXES,

@@ -214,7 +214,8 @@ else
     skip 'a silent service does not change the status' 'redis-server is missing'
 fi
 
-# Wrong words.
+# Wrong words.  No service is asked about them: this one is silent.
+HOLDFAST_URL=redis://127.0.0.1:1
 exits 'elect needs a key and a command' 64 "$hf" elect
 exits 'and a command' 64 "$hf" elect k
 has 'as the message shows' "holdfast elect 'k' -- CMD" "$said"
@@ -226,5 +227,11 @@ exits 'leader takes one key' 64 "$hf" leader
 long=$(printf '%300s' x)
 exits 'a value that is too long is refused' 64 "$hf" elect --value "$long" k -- \
     true
+exits 'and so is none' 64 "$hf" elect --value '' k -- true
+has 'as the message says' '--value: the TEXT is empty' "$said"
+exits 'an heir has a name' 64 "$hf" elect --heir '' k -- true
+has 'as the message says' '--heir: the VALUE is empty' "$said"
+exits 'that is no longer than a value' 64 "$hf" elect --heir "$long" k -- true
+has 'as the message says' 'longer than 256 bytes' "$said"
 
 finish

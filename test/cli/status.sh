@@ -190,4 +190,23 @@ has 'all of them' '--on-lost' "$said"
 exits 'help renew tells of its lease' 0 "$hf" help renew
 has 'which stays as it is' 'as long as before' "$said"
 exits 'COMMAND --help does too' 0 "$hf" run --help
+# What is wrong with words is said before a service is asked: this one is not there.
+HOLDFAST_URL=redis://127.0.0.1:1
+long=$(printf '%1100s' x)
+for words in 'status' 'break --fence 1' 'check --fence 1' 'watch' 'leader' 'acquire'; do
+    exits "$words: an empty KEY" 64 "$hf" $words ''
+    has 'the message says so' 'the KEY is empty' "$said"
+    exits "$words: a KEY that is too long" 64 "$hf" $words "$long"
+done
+for option in owner report; do
+    exits "--$option without a text" 64 "$hf" run "--$option" '' k -- true
+    has 'the message says so' "--$option: the" "$said"
+done
+exits '--owner that is too long' 64 "$hf" run --owner "$long" k -- true
+exits '--note that is too long' 64 "$hf" run --note "$long" k -- true
+exits '--and with a KEY that is too long' 64 "$hf" run --and "$long" k -- true
+exits '--exec without a command' 64 "$hf" watch --exec '' k
+HOLDFAST_URL=file:$tmp/locks
+exits 'a note may be empty' 0 "$hf" run --note '' k -- true
+
 finish

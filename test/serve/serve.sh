@@ -113,6 +113,7 @@ is 'one that they cannot is not' 0 "$(echo "$said" | grep -c "warning: $tmp/toke
 exits 'an address that is not ours' 71 "$hf" serve -l 192.0.2.1:9707 --token-file "$tmp/token"
 has 'and others would see the token' 'warning: 192.0.2.1:9707 is not encrypted' "$said"
 exits 'an empty URL' 64 "$hf" serve -u ''
+exits 'an empty name' 64 "$hf" serve --host ''
 begin -u "file:$tmp/locks" --token-file "$tmp/token"
 is 'the page comes without' 200 "$(code "$at/")"
 is 'the locks do not' 401 "$(code "$at/api/locks")"
