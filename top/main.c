@@ -304,6 +304,7 @@ static int top_signals(void)
     sigaddset(&set, SIGTERM);
     sigaddset(&set, SIGHUP);
     sigaddset(&set, SIGQUIT);
+    sigaddset(&set, SIGWINCH);
     sigprocmask(SIG_BLOCK, &set, NULL);
     return signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
 }
@@ -322,7 +323,11 @@ static bool top_turn(struct top *top, struct top_listing *list, int signals)
     top_list_start(top, list);
     screen_draw(top);
     poll(fds, 4, top->interval < 200 ? (int)top->interval : 200);
-    if (read(signals, &info, sizeof(info)) == sizeof(info)) {
+    while (read(signals, &info, sizeof(info)) == sizeof(info)) {
+        if (info.ssi_signo == SIGWINCH) {
+            terminal_resize();
+            continue;
+        }
         top_signal = (sig_atomic_t)info.ssi_signo;
         return false;
     }

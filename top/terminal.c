@@ -5,6 +5,12 @@
  * At a normal end, and at a signal that main.c reads, curses puts everything
  * back.  A handler for the signals of a crash may not call curses: it sets the
  * modes that were saved and writes a text that was put together in time.
+ *
+ * A terminal may say any size, and curses keeps three copies of all of it.  So at
+ * most TERMINAL_ROWS and TERMINAL_COLUMNS are used, the upper left part: more than
+ * a screen has.  Curses would look at the size by itself when it begins and when
+ * it changes; therefore it is told the first by the environment, and SIGWINCH is
+ * read by main.c.
  */
 #include "top.h"
 
@@ -13,9 +19,13 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <term.h>
 #include <termios.h>
 #include <unistd.h>
+
+#define TERMINAL_ROWS    300
+#define TERMINAL_COLUMNS 1000
 
 static struct termios terminal_modes;
 static char terminal_text[256]; /* leaves the alternate screen */
@@ -71,9 +81,43 @@ static bool terminal_can(void)
     return setupterm(NULL, STDOUT_FILENO, &known) == OK && cursor_address;
 }
 
+/* What is used of it; false if it does not say how large it is. */
+static bool terminal_size(int *height, int *width)
+{
+    struct winsize size;
+
+    if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) || !size.ws_row || !size.ws_col)
+        return false;
+    *height = size.ws_row < TERMINAL_ROWS ? size.ws_row : TERMINAL_ROWS;
+    *width = size.ws_col < TERMINAL_COLUMNS ? size.ws_col : TERMINAL_COLUMNS;
+    return true;
+}
+
+static void terminal_tell_size(void)
+{
+    int height, width;
+    char text[16];
+
+    if (!terminal_size(&height, &width))
+        return;
+    snprintf(text, sizeof(text), "%d", height);
+    setenv("LINES", text, 1);
+    snprintf(text, sizeof(text), "%d", width);
+    setenv("COLUMNS", text, 1);
+}
+
+void terminal_resize(void)
+{
+    int height, width;
+
+    if (terminal_size(&height, &width) && resizeterm(height, width) == OK)
+        clear();
+}
+
 bool terminal_begin(void)
 {
     setlocale(LC_ALL, "");
+    terminal_tell_size();
     if (tcgetattr(STDIN_FILENO, &terminal_modes) || !terminal_can() ||
         !newterm(NULL, stdout, stdin))
         return false;

@@ -93,6 +93,7 @@ int top_once(struct top *top, hf_client *client, bool as_json);
 
 /* terminal.c */
 bool terminal_begin(void);
+void terminal_resize(void); /* it has another size */
 void terminal_end(void);
 
 /* screen.c */
