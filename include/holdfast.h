@@ -170,7 +170,8 @@ HF_CHECK hf_status hf_open(const char *url, const struct hf_client_opts *opts,
 /* Cancel every waiter of the client, wait until their calls have returned,
  * release what is held (at most timeout_ms long) and free the client.  Locks
  * not yet released are lost with HF_LOSS_CLOSED; their handles still want
- * hf_release(). */
+ * hf_release(), and keep the descriptors of hf_lost_fd() until then.  All others
+ * of the client are closed, but one that a canceler keeps. */
 void hf_close(hf_client *client);
 
 /* Wake every call that waits in this client and every request that it has

@@ -45,6 +45,7 @@ struct hf_canceler *hfi_canceler_new(struct hf_client *c)
     atomic_init(&canceler->times, 0);
     atomic_init(&canceler->canceled, false);
     atomic_fetch_add(&c->refs, 1);
+    atomic_fetch_add(&c->cancelers, 1);
     return canceler;
 }
 
@@ -62,6 +63,7 @@ void hfi_canceler_put(struct hf_canceler *canceler)
         return;
     c = canceler->client;
     hfi_free(canceler);
+    atomic_fetch_sub(&c->cancelers, 1);
     hfi_client_put(c);
 }
 

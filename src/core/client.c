@@ -7,7 +7,8 @@
  * alone and, where the service is far away, by others beside it.  Both steps
  * have one common deadline, timeout_ms after the beginning.  A
  * client's memory stays until the last handle that points to it is released, so
- * that a handle of a closed client is lost, not dangling.
+ * that a handle of a closed client is lost, not dangling.  Its descriptors do not
+ * stay, but one: as long as there is a canceler, that may write to it.
  */
 #include "log.h"
 
@@ -377,6 +378,22 @@ static void close_quiesce(struct hf_client *c)
     hfi_renewers_join(c);
 }
 
+/* With the mutex held, which a connector that is left to itself takes before it
+ * rings the keeper. */
+static void close_descriptors(struct hf_client *c)
+{
+    if (!atomic_load(&c->cancelers)) {
+        hfi_notifier_fini(&c->notifier);
+    } else if (c->notifier.timer_fd >= 0) {
+        close(c->notifier.timer_fd);
+        c->notifier.timer_fd = -1;
+    }
+    hfi_notifier_fini(&c->listener.notifier);
+    if (c->events_fd >= 0)
+        close(c->events_fd);
+    c->events_fd = -1;
+}
+
 void hfi_close(struct hf_client *c)
 {
     int64_t deadline = hfi_now() + c->timeout_ms, least;
@@ -399,6 +416,7 @@ void hfi_close(struct hf_client *c)
         c->be->close(c->conn);
     pthread_mutex_lock(&c->mu);
     c->closed = true;
+    close_descriptors(c);
     hfi_cond_wake(&c->settle);
     pthread_mutex_unlock(&c->mu);
     hfi_log_stop(c);

@@ -9,6 +9,7 @@
 
 #include <fcntl.h>
 #include <stdio.h>
+#include <unistd.h>
 
 TEST(opening_and_closing_costs_nothing_that_stays)
 {
@@ -18,6 +19,47 @@ TEST(opening_and_closing_costs_nothing_that_stays)
         hf_close(conf_open());
     CHECK_EQ(t_count_fds(), fds);
     hf_close(NULL);
+}
+
+TEST(a_closed_client_keeps_no_descriptor_but_those_of_its_handles)
+{
+    int fds = t_count_fds(), lost_fd;
+    hf_client *client = conf_open();
+    hf_canceler *canceler;
+    hf_lock *lk, *other;
+
+    CHECK_OK(hf_canceler_new(client, &canceler, &t_err));
+    CHECK_GE(hf_events_fd(client), 0);
+    lk = conf_try(client, conf_key("k"), NULL);
+    other = conf_try(client, conf_key("other"), NULL);
+    lost_fd = hf_lost_fd(lk);
+    CHECK_GE(lost_fd, 0);
+    hf_canceler_free(canceler);
+    hf_close(client);
+    CHECK_EQ(t_count_fds(), fds + 1);
+    CHECK(conf_readable(lost_fd, 0));
+    CHECK_EQ(hf_lost_reason(lk), HF_LOSS_CLOSED);
+    CHECK_EQ(hf_release(lk, NULL), HF_LOST);
+    CHECK_EQ(hf_release(other, NULL), HF_LOST);
+    CHECK_EQ(t_count_fds(), fds);
+}
+
+TEST(a_canceler_of_a_closed_client_writes_to_nobody)
+{
+    int fds = t_count_fds(), end[2];
+    hf_client *client = conf_open();
+    hf_canceler *canceler;
+
+    CHECK_OK(hf_canceler_new(client, &canceler, &t_err));
+    hf_close(client);
+    CHECK_EQ(t_count_fds(), fds + 1);
+    CHECK_EQ(pipe2(end, O_CLOEXEC), 0);
+    hf_canceler_cancel(canceler);
+    CHECK(!conf_readable(end[0], 0));
+    hf_canceler_free(canceler);
+    close(end[0]);
+    close(end[1]);
+    CHECK_EQ(t_count_fds(), fds);
 }
 
 TEST(describe_names_the_service)
