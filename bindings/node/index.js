@@ -11,9 +11,10 @@
 // here: promises, signals, events, iterators.  index.d.ts documents the
 // interface.
 //
-// A lock has a number in the addon.  #claims maps those numbers to what waits
-// for them: a pending request, then its locks.  A client that is open and a lock
-// that is held are never collected; close() and release() end them.
+// A lock has a number in the addon, that of its request plus its index there.
+// #claims maps those numbers to what waits for them: a pending request, then its
+// locks.  A client that is open and a lock that is held are never collected;
+// close() and release() end them.
 "use strict";
 
 const { EventEmitter } = require("node:events");
@@ -60,19 +61,21 @@ async function settle(promise) {
 
 class Lock extends EventEmitter {
   #client;
+  #native; // the client's
   #claim; // in the addon; undefined once the lock is released
   #index;
   #reason = null;
   #ops = null; // what has to end before the handle does
   #signal = null;
 
-  constructor(made, client, claim, index, key) {
+  constructor(made, client, handle, claim, index, key) {
     if (made !== MADE) throw new TypeError("a lock comes from a client: client.lock()");
     super();
     this.#client = client;
+    this.#native = handle;
     this.#claim = claim;
     this.#index = index;
-    const [token, fence, slot] = native.token(claim, index);
+    const [token, fence, slot] = native.token(handle, claim, index);
     this.key = key;
     this.token = token;
     this.fence = fence;
@@ -80,16 +83,17 @@ class Lock extends EventEmitter {
   }
 
   get held() {
-    return this.#claim !== undefined && native.held(this.#claim, this.#index);
+    return this.#claim !== undefined && native.held(this.#native, this.#claim, this.#index);
   }
 
   get remaining() {
-    return this.#claim === undefined ? 0 : native.remaining(this.#claim, this.#index);
+    if (this.#claim === undefined) return 0;
+    return native.remaining(this.#native, this.#claim, this.#index);
   }
 
   get lostReason() {
     if (this.#reason === null && this.#claim !== undefined) {
-      const reason = native.reason(this.#claim, this.#index);
+      const reason = native.reason(this.#native, this.#claim, this.#index);
       if (reason !== "none") this.#reason = reason;
     }
     return this.#reason;
@@ -105,12 +109,12 @@ class Lock extends EventEmitter {
 
   extend(ttl = 0) {
     const ms = number(ttl, "ttl");
-    return this.#run((claim, index) => native.extend(claim, index, ms));
+    return this.#run(native.extend, ms);
   }
 
   transfer(heir) {
     text(heir, "heir");
-    return this.#run((claim, index) => native.transfer(claim, index, heir));
+    return this.#run(native.transfer, heir);
   }
 
   downgrade() {
@@ -118,7 +122,7 @@ class Lock extends EventEmitter {
   }
 
   release() {
-    return this.#end((claim, index) => this.#client._release(claim, index));
+    return this.#end((_, claim, index) => this.#client._release(claim, index));
   }
 
   async detach() {
@@ -135,15 +139,16 @@ class Lock extends EventEmitter {
   // The addon tells: AT_RISK, or GONE with its reason.  Also called by close().
   _tell(type, reason) {
     if (type === AT_RISK) return void this.emit("atRisk");
-    if (this.#reason !== null && type !== GONE) return;
     this.#reason = reason;
     this.#abort();
     this.emit("lost", reason);
   }
 
-  _closed() {
+  // The client has ended, and at the exit of the process it is too late for events.
+  _closed(exits) {
     this.#claim = undefined;
-    this._tell(GONE, "closed");
+    if (exits) this.#reason ??= "closed";
+    else this._tell(GONE, "closed");
   }
 
   #abort() {
@@ -153,9 +158,9 @@ class Lock extends EventEmitter {
   }
 
   // A call with the handle.  The handle does not end before it.
-  async #run(call) {
+  async #run(call, argument) {
     if (this.#claim === undefined) throw this.#over();
-    const done = call(this.#claim, this.#index);
+    const done = call(this.#native, this.#claim, this.#index, argument);
     const all = (this.#ops = Promise.allSettled([this.#ops, done]));
     try {
       return await settle(done);
@@ -170,12 +175,12 @@ class Lock extends EventEmitter {
     if (claim === undefined) throw this.#over();
     this.lostReason; // the addon cannot tell later
     this.#claim = undefined;
-    this.#client._forget(this);
+    this.#client._forget(claim + this.#index);
     if (this.#ops) {
       await this.#ops;
       if (this.#client._ended) throw this.#over((this.#reason ??= "closed"));
     }
-    return settle(call(claim, this.#index));
+    return settle(call(this.#native, claim, this.#index));
   }
 
   #over() {
@@ -273,7 +278,7 @@ class Client extends EventEmitter {
 
   async lock(keys, options = {}) {
     const several = Array.isArray(keys);
-    const names = several ? keys : [keys];
+    const names = several ? Array.from(keys) : [keys]; // the caller may change his
     for (const key of names) text(key, "key");
     const locks = await settle(this.#acquire(names, options, -1));
     return several ? new LockSet(locks) : locks[0];
@@ -304,10 +309,9 @@ class Client extends EventEmitter {
 
   async attach(key, handle, options = {}) {
     const id = this.#next++;
-    const claim = await settle(
-      native.attach(this.#open(), text(key, "key"), handleOf(handle), lockOptions(options, 0), id)
-    );
-    return this.#locked(claim, 0, key, id);
+    const [name, from, given] = [text(key, "key"), handleOf(handle), lockOptions(options, 0)];
+    await settle(native.attach(this.#open(), name, from, given, id));
+    return this.#locked(id, 0, name);
   }
 
   extendHandle(key, handle, options = {}) {
@@ -371,7 +375,7 @@ class Client extends EventEmitter {
   async *observe(key, { prefix = false, signal } = {}) {
     signal?.throwIfAborted();
     const id = this.#next++;
-    const claim = native.observe(this.#open(), id, text(key, "key"), Boolean(prefix));
+    native.observe(this.#open(), id, text(key, "key"), Boolean(prefix));
     let ended = false;
     let wake = () => {};
     const abort = () => wake();
@@ -380,21 +384,18 @@ class Client extends EventEmitter {
     try {
       while (!ended) {
         signal?.throwIfAborted();
-        const info = native.change(claim);
+        const info = native.change(this.#native, id);
         if (info) {
           yield info;
           continue;
         }
-        native.busy(claim, 1);
+        native.busy(this.#native, 1);
         await new Promise((resolve) => (wake = resolve));
-        if (!ended) native.busy(claim, -1);
+        native.busy(this.#native, -1);
       }
     } finally {
       signal?.removeEventListener("abort", abort);
-      if (!ended) {
-        this.#claims.delete(id);
-        native.unobserve(claim);
-      }
+      if (this.#claims.delete(id)) native.unobserve(this.#native, id);
     }
   }
 
@@ -453,24 +454,27 @@ class Client extends EventEmitter {
 
   async #close() {
     while (this.#releases.size) await Promise.allSettled(this.#releases);
+    if (this.#ended) return;
     const done = native.close(this.#native, false);
-    this.#ended = true;
-    this.#end();
+    this.#end(false);
     await done;
     open.delete(this);
   }
 
   _exit() {
-    if (!this.#ended) native.close(this.#native, true);
-    this.#ended = true;
+    if (this.#ended) return;
+    this.#closing ??= Promise.resolve();
+    native.close(this.#native, true);
+    this.#end(true);
   }
 
   // Nothing is delivered from now on.
-  #end() {
+  #end(exits) {
     const claims = new Set(this.#claims.values());
+    this.#ended = true;
     this.#claims.clear();
     for (const claim of claims)
-      if (claim instanceof Lock) claim._closed();
+      if (claim instanceof Lock) claim._closed(exits);
       else claim.fail(new HoldfastError("canceled", "the client was closed"));
   }
 
@@ -502,7 +506,7 @@ class Client extends EventEmitter {
     const promise = new Promise((resolve, reject) => {
       const id = this.#next++;
       const end = () => this.#releases.delete(promise);
-      if (!native.release(claim, index, id)) return resolve(queueMicrotask(end));
+      if (!native.release(this.#native, claim, index, id)) return resolve(queueMicrotask(end));
       this.#claims.set(id, {
         answered: (error) => (end(), error ? reject(error) : resolve()),
         fail: reject,
@@ -522,13 +526,13 @@ class Client extends EventEmitter {
       signal?.throwIfAborted();
       const id = this.#next;
       this.#next += keys.length || 1;
-      const claim = native.acquire(this.#open(), id, keys, given);
-      const abort = () => native.cancel(claim);
+      native.acquire(this.#open(), id, keys, given);
+      const abort = () => native.cancel(this.#native, id);
       signal?.addEventListener("abort", abort, { once: true });
       this.#claims.set(id, {
         granted: () => {
           signal?.removeEventListener("abort", abort);
-          const locks = keys.map((key, i) => this.#locked(claim, i, key, id + i));
+          const locks = keys.map((key, i) => this.#locked(id, i, key));
           if (!signal?.aborted) return resolve(locks);
           const ends = locks.map((lock) => lock.release());
           Promise.allSettled(ends).then(() => reject(signal.reason));
@@ -541,15 +545,14 @@ class Client extends EventEmitter {
     });
   }
 
-  #locked(claim, index, key, id) {
-    const lock = new Lock(MADE, this, claim, index, key);
-    lock._id = id;
-    this.#claims.set(id, lock);
+  #locked(claim, index, key) {
+    const lock = new Lock(MADE, this, this.#native, claim, index, key);
+    this.#claims.set(claim + index, lock);
     return lock;
   }
 
-  _forget(lock) {
-    this.#claims.delete(lock._id);
+  _forget(id) {
+    this.#claims.delete(id);
   }
 
   // An event of the library.

@@ -15,6 +15,10 @@
  *      hfn_leave() are around each use outside the thread of JavaScript.
  *  (4) Everything belongs to one environment (a worker thread has its own) and
  *      ends with it.
+ *  (5) JavaScript can come at any time with anything that it has ever got.  So it
+ *      has no pointer but that to a struct hfn_client, which lives until it is
+ *      collected, and each function asks whether that is open.  Requests and
+ *      locks are numbers, which are looked up: here and in an event's `user`.
  */
 #ifndef HFN_ADDON_H
 #define HFN_ADDON_H
@@ -32,13 +36,15 @@ struct hfn_client {
     napi_threadsafe_function wake; /* dispatches events, in JavaScript */
     napi_ref deliver;              /* what gets them */
     napi_threadsafe_function log;  /* or NULL */
-    struct hfn_claim *claims;      /* that have not ended */
-    int refs;                      /* this and the calls that are under way */
+    struct hfn_claim **chains;     /* claims that have not ended: table.c */
+    size_t n_chains, n_claims;
+    int refs; /* this, JavaScript's, and those of calls that are under way */
     int busy; /* what keeps the process alive: requests and calls */
 
     pthread_t thread; /* waits for the descriptor of the events */
     int epoll_fd, wake_fd;
-    atomic_bool stop, told; /* told: `wake` was called and did not run yet */
+    atomic_bool stop; /* it is being closed, or is closed */
+    atomic_bool told; /* `wake` was called and did not run yet */
 
     pthread_mutex_t mutex; /* guards these */
     pthread_cond_t idle;
@@ -49,10 +55,10 @@ struct hfn_client {
 /* A request, then the locks that it got.  One for an answer has no locks. */
 struct hfn_claim {
     struct hfn_client *client;
-    struct hfn_claim *next, **at;
+    struct hfn_claim *next;
     hf_request *request; /* not ended yet */
-    double id;           /* JavaScript's name of it, or of the first lock */
-    char *key;           /* inspect */
+    uint64_t id; /* JavaScript's name of it, or of the first lock; not 0 */
+    char *key;   /* inspect */
     struct hf_info info;
     bool lists; /* list */
     hf_observer *observer;
@@ -78,8 +84,8 @@ napi_value hfn_bool(napi_env env, bool value);
 napi_value hfn_fence(napi_env env, uint64_t fence);
 void hfn_set(napi_env env, napi_value object, const char *name,
              napi_value value);
-void *hfn_pointer(napi_env env, napi_value value);
 double hfn_get_number(napi_env env, napi_value value);
+uint64_t hfn_get_id(napi_env env, napi_value value); /* 0: none */
 bool hfn_get_bool(napi_env env, napi_value value);
 uint64_t hfn_get_fence(napi_env env, napi_value value);
 
@@ -104,11 +110,16 @@ void hfn_set_error_class(napi_env env, napi_value constructor);
 
 /* ---- client.c: a client and its events ---------------------------------- */
 
-/* Take over an open client; NULL if there are no descriptors or threads. */
-struct hfn_client *hfn_client_new(napi_env env, hf_client *client,
-                                  napi_value deliver,
-                                  napi_threadsafe_function log);
+/* Take over an open client, and make what JavaScript has of it; NULL if there
+ * are no descriptors or threads. */
+napi_value hfn_client_new(napi_env env, hf_client *client, napi_value deliver,
+                          napi_threadsafe_function log);
 void hfn_client_put(struct hfn_client *c); /* a reference ends */
+
+/* The client that JavaScript comes with; NULL if it is closed. */
+struct hfn_client *hfn_client_open(napi_env env, napi_value value);
+/* The same, or throw. */
+struct hfn_client *hfn_client_get(napi_env env, napi_value value);
 
 /* Keep the process alive, or no longer. */
 void hfn_busy(struct hfn_client *c, int change);
@@ -123,17 +134,30 @@ void hfn_close_begin(struct hfn_client *c);
 void hfn_close_wait(struct hfn_client *c);
 void hfn_close_end(struct hfn_client *c);
 
+/* ---- table.c: the claims of a client ------------------------------------ */
+
+/* NULL without memory, or if there is one of that number. */
+struct hfn_claim *hfn_claim_new(struct hfn_client *c, size_t n, uint64_t id);
+void hfn_claim_free(struct hfn_claim *claim);
+struct hfn_claim *hfn_claim_find(struct hfn_client *c, uint64_t id);
+/* The one that has the lock; 0 as its number: look through all. */
+struct hfn_claim *hfn_claim_of(struct hfn_client *c, uint64_t id,
+                               const hf_lock *lock, size_t *index);
+struct hfn_claim *hfn_claim_any(struct hfn_client *c);
+
 /* ---- claim.c: requests and locks ---------------------------------------- */
 
-struct hfn_claim *hfn_claim_new(struct hfn_client *c, size_t n, double id);
-void hfn_claim_free(struct hfn_claim *claim);
-void hfn_claim_event(struct hfn_client *c, const struct hf_event *event,
-                     double *id, struct hfn_claim **ret);
+/* Whom an event is about, and the number of the request or lock; NULL if that
+ * has ended. */
+struct hfn_claim *hfn_claim_event(struct hfn_client *c,
+                                  const struct hf_event *event, uint64_t *id);
 /* What a request that gets no lock has found. */
 napi_value hfn_claim_answer(napi_env env, struct hfn_claim *claim,
                             const struct hf_event *event);
-/* The lock `index` of the claim ends with the call that follows. */
-hf_lock *hfn_claim_take(struct hfn_claim *claim, size_t index);
+/* The lock of the arguments (client, claim, index), and its client, or throw;
+ * with `ends` it is no longer the claim's: the call that follows ends it. */
+hf_lock *hfn_lock_get(napi_env env, const napi_value args[HFN_ARGS], bool ends,
+                      struct hfn_client **ret);
 
 napi_value hfn_acquire(napi_env env, napi_callback_info info);
 napi_value hfn_cancel(napi_env env, napi_callback_info info);

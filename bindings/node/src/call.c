@@ -21,7 +21,6 @@ struct call {
     napi_threadsafe_function log; /* open */
     struct hf_client_opts client_opts;
     struct hfn_client *client;
-    struct hfn_claim *claim;
     hf_lock *lock;
     bool entered; /* addon.h (3) */
     hf_status status;
@@ -35,7 +34,7 @@ struct call {
     uint64_t fence;
     int64_t ms;
     bool flag;
-    double id;
+    uint64_t id;
     hf_client *opened;
     struct hf_service service;
     struct hf_collected collected;
@@ -97,26 +96,29 @@ static void call_complete(napi_env env, napi_status status, void *arg)
     call_free(env, call);
 }
 
-static struct call *call_new(napi_env env, napi_value client)
+/* A call of the client, if there is one. */
+static struct call *call_new(struct hfn_client *client)
 {
     struct call *call = calloc(1, sizeof(*call));
 
     if (!call)
         napi_fatal_error("holdfast", NAPI_AUTO_LENGTH, "out of memory",
                          NAPI_AUTO_LENGTH);
-    if (client) {
-        call->client = hfn_pointer(env, client);
-        call->client->refs++;
-    }
+    call->client = client;
+    if (client)
+        client->refs++;
     return call;
 }
 
+/* Nothing, if there is no call: then something was thrown. */
 static napi_value call_begin(napi_env env, struct call *call,
                              hf_status (*run)(struct call *),
                              napi_value (*result)(napi_env, struct call *))
 {
     napi_value promise = NULL;
 
+    if (!call)
+        return NULL;
     call->run = run;
     call->result = result;
     napi_create_promise(env, &call->deferred, &promise);
@@ -126,15 +128,25 @@ static napi_value call_begin(napi_env env, struct call *call,
     return promise;
 }
 
-/* A call of (client, key, ...). */
+/* A call of (client, ...), or throw. */
+static struct call *call_of_client(napi_env env, napi_callback_info info,
+                                   napi_value args[HFN_ARGS])
+{
+    struct hfn_client *c;
+
+    hfn_args(env, info, args);
+    c = hfn_client_get(env, args[0]);
+    return c ? call_new(c) : NULL;
+}
+
+/* A call of (client, key, ...), or throw. */
 static struct call *call_keyed(napi_env env, napi_callback_info info,
                                napi_value args[HFN_ARGS])
 {
-    struct call *call;
+    struct call *call = call_of_client(env, info, args);
 
-    hfn_args(env, info, args);
-    call = call_new(env, args[0]);
-    call->text = hfn_get_text(env, args[1]);
+    if (call)
+        call->text = hfn_get_text(env, args[1]);
     return call;
 }
 
@@ -147,29 +159,26 @@ static hf_status call_run_open(struct call *call)
 
 static napi_value call_opened(napi_env env, struct call *call)
 {
-    napi_value deliver = NULL, ret = NULL;
-    struct hfn_client *c;
+    napi_value deliver = NULL, ret;
 
     napi_get_reference_value(env, call->deliver, &deliver);
-    c = hfn_client_new(env, call->opened, deliver, call->log);
-    if (c)
+    ret = hfn_client_new(env, call->opened, deliver, call->log);
+    if (ret) {
         call->log = NULL;
-    else {
-        hf_close(call->opened);
-        call->status = HF_SYSTEM;
-        snprintf(call->err.text, sizeof(call->err.text),
-                 "no descriptor, thread or memory for the events");
-        return NULL;
+        return ret;
     }
-    napi_create_external(env, c, NULL, NULL, &ret);
-    return ret;
+    hf_close(call->opened);
+    call->status = HF_SYSTEM;
+    snprintf(call->err.text, sizeof(call->err.text),
+             "no descriptor, thread or memory for the events");
+    return NULL;
 }
 
 /* open(url, options, deliver) */
 napi_value hfn_open(napi_env env, napi_callback_info info)
 {
     napi_value args[HFN_ARGS];
-    struct call *call = call_new(env, NULL);
+    struct call *call = call_new(NULL);
     struct hf_client_opts *o = &call->client_opts;
 
     hfn_args(env, info, args);
@@ -214,14 +223,16 @@ napi_value hfn_close(napi_env env, napi_callback_info info)
     struct call *call;
 
     hfn_args(env, info, args);
-    c = hfn_pointer(env, args[0]);
+    c = hfn_client_get(env, args[0]);
+    if (!c)
+        return NULL;
     hfn_close_begin(c);
     if (hfn_get_bool(env, args[1])) {
         hfn_close_wait(c);
         hfn_close_end(c);
         return NULL;
     }
-    call = call_new(env, args[0]);
+    call = call_new(c);
     napi_create_promise(env, &call->deferred, &promise);
     napi_create_async_work(env, NULL, hfn_text(env, "holdfast"),
                            call_close_execute, call_close_complete, call,
@@ -232,20 +243,21 @@ napi_value hfn_close(napi_env env, napi_callback_info info)
 
 /* ---- locks -------------------------------------------------------------- */
 
-/* A call of (claim, index, ...); the lock leaves the claim if it ends. */
+/* A call of (client, claim, index, ...), or throw; the lock leaves the claim if it
+ * ends. */
 static struct call *call_of_lock(napi_env env, napi_callback_info info,
                                  bool ends, napi_value args[HFN_ARGS])
 {
-    struct call *call = call_new(env, NULL);
-    struct hfn_claim *claim;
-    size_t index;
+    struct hfn_client *c;
+    struct call *call;
+    hf_lock *lock;
 
     hfn_args(env, info, args);
-    claim = hfn_pointer(env, args[0]);
-    index = (size_t)hfn_get_number(env, args[1]);
-    call->client = claim->client;
-    call->client->refs++;
-    call->lock = ends ? hfn_claim_take(claim, index) : claim->locks[index];
+    lock = hfn_lock_get(env, args, ends, &c);
+    if (!lock)
+        return NULL;
+    call = call_new(c);
+    call->lock = lock;
     return call;
 }
 
@@ -263,13 +275,14 @@ static hf_status call_run_extend(struct call *call)
     return hf_extend(call->lock, call->ms, &call->err);
 }
 
-/* extend(claim, index, ttl) */
+/* extend(client, claim, index, ttl) */
 napi_value hfn_extend(napi_env env, napi_callback_info info)
 {
     napi_value args[HFN_ARGS];
     struct call *call = call_of_lock(env, info, false, args);
 
-    call->ms = (int64_t)hfn_get_number(env, args[2]);
+    if (call)
+        call->ms = (int64_t)hfn_get_number(env, args[3]);
     return call_begin(env, call, call_run_extend, NULL);
 }
 
@@ -295,13 +308,14 @@ static hf_status call_run_transfer(struct call *call)
     return hf_transfer(call->lock, call->text, &call->err);
 }
 
-/* transfer(claim, index, heir) */
+/* transfer(client, claim, index, heir) */
 napi_value hfn_transfer(napi_env env, napi_callback_info info)
 {
     napi_value args[HFN_ARGS];
     struct call *call = call_of_lock(env, info, false, args);
 
-    call->text = hfn_get_text(env, args[2]);
+    if (call)
+        call->text = hfn_get_text(env, args[3]);
     return call_begin(env, call, call_run_transfer, NULL);
 }
 
@@ -345,6 +359,7 @@ static napi_value call_attached(napi_env env, struct call *call)
     struct hfn_claim *claim = NULL;
     napi_value ret = NULL;
 
+    napi_get_undefined(env, &ret);
     if (!atomic_load(&call->client->stop))
         claim = hfn_claim_new(call->client, 1, call->id);
     if (!claim) {
@@ -354,19 +369,20 @@ static napi_value call_attached(napi_env env, struct call *call)
     }
     claim->locks[0] = call->lock;
     claim->left = 1;
-    napi_create_external(env, claim, NULL, NULL, &ret);
     return ret;
 }
 
-/* f(client, key, handle, options, id) */
+/* f(client, key, handle, options, id), or throw */
 static struct call *call_with_handle(napi_env env, napi_callback_info info)
 {
     napi_value args[HFN_ARGS];
     struct call *call = call_keyed(env, info, args);
 
+    if (!call)
+        return NULL;
     hfn_get_handle(env, args[2], &call->handle);
     hfn_get_opts(env, args[3], &call->opts);
-    call->id = hfn_get_number(env, args[4]);
+    call->id = hfn_get_id(env, args[4]);
     return call;
 }
 
@@ -414,6 +430,8 @@ napi_value hfn_break(napi_env env, napi_callback_info info)
     napi_value args[HFN_ARGS];
     struct call *call = call_keyed(env, info, args);
 
+    if (!call)
+        return NULL;
     call->fence = hfn_get_fence(env, args[2]);
     call->flag = hfn_get_bool(env, args[3]);
     return call_begin(env, call, call_run_break, NULL);
@@ -444,8 +462,7 @@ napi_value hfn_describe(napi_env env, napi_callback_info info)
 {
     napi_value args[HFN_ARGS];
 
-    hfn_args(env, info, args);
-    return call_begin(env, call_new(env, args[0]), call_run_describe,
+    return call_begin(env, call_of_client(env, info, args), call_run_describe,
                       call_service);
 }
 
@@ -472,10 +489,10 @@ static napi_value call_collected(napi_env env, struct call *call)
 napi_value hfn_collect(napi_env env, napi_callback_info info)
 {
     napi_value args[HFN_ARGS];
-    struct call *call;
+    struct call *call = call_of_client(env, info, args);
 
-    hfn_args(env, info, args);
-    call = call_new(env, args[0]);
+    if (!call)
+        return NULL;
     call->ms = (int64_t)hfn_get_number(env, args[1]);
     call->flag = hfn_get_bool(env, args[2]);
     return call_begin(env, call, call_run_collect, call_collected);

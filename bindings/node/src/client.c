@@ -8,6 +8,9 @@
  * of every first event and need not be told when the events were taken; `told`
  * keeps it from waking the function twice.
  *
+ * What takes an event may run a program's own code, which may close the client:
+ * nothing of a claim is used once that was called.
+ *
  * The function does not keep the process alive unless a request waits: a
  * program that only holds locks may end, and its end releases them.
  *
@@ -30,6 +33,7 @@ void hfn_client_put(struct hfn_client *c)
         return;
     pthread_mutex_destroy(&c->mutex);
     pthread_cond_destroy(&c->idle);
+    free(c->chains);
     free(c);
 }
 
@@ -95,15 +99,15 @@ static void client_deliver(struct hfn_client *c, napi_value deliver,
                            const struct hf_event *event)
 {
     napi_value args[4], global, error = NULL;
-    struct hfn_claim *claim;
     napi_handle_scope scope;
-    double id;
+    struct hfn_claim *claim;
+    uint64_t id;
 
-    hfn_claim_event(c, event, &id, &claim);
-    if (napi_open_handle_scope(c->env, &scope) != napi_ok)
+    claim = hfn_claim_event(c, event, &id);
+    if (!claim || napi_open_handle_scope(c->env, &scope) != napi_ok)
         return;
     args[0] = hfn_number(c->env, event->type);
-    args[1] = hfn_number(c->env, id);
+    args[1] = hfn_number(c->env, (double)id);
     napi_get_undefined(c->env, &args[2]);
     args[3] = args[2];
     if (event->type == HF_GONE)
@@ -113,14 +117,14 @@ static void client_deliver(struct hfn_client *c, napi_value deliver,
         args[2] = hfn_error(c->env, &event->error);
     else if (event->type == HF_ANSWERED)
         args[3] = hfn_claim_answer(c->env, claim, event);
+    if (event->type == HF_FAILED || event->type == HF_ANSWERED)
+        hfn_claim_free(claim);
     napi_get_global(c->env, &global);
     if (napi_call_function(c->env, global, deliver, 4, args, NULL) ==
             napi_pending_exception &&
         napi_get_and_clear_last_exception(c->env, &error) == napi_ok)
         napi_fatal_exception(c->env, error);
     napi_close_handle_scope(c->env, scope);
-    if (event->type == HF_FAILED || event->type == HF_ANSWERED)
-        hfn_claim_free(claim);
 }
 
 static void client_dispatch(napi_env env, napi_value unused, void *arg,
@@ -135,12 +139,14 @@ static void client_dispatch(napi_env env, napi_value unused, void *arg,
     (void)data;
     if (!env || atomic_load(&c->stop))
         return;
+    c->refs++;
     napi_get_reference_value(env, c->deliver, &deliver);
     atomic_store(&c->told, false);
     while (n-- && !atomic_load(&c->stop) && hf_next_event(c->client, &event))
         client_deliver(c, deliver, &event);
     if (n < 0 && !atomic_load(&c->stop) && !atomic_exchange(&c->told, true))
         napi_call_threadsafe_function(c->wake, NULL, napi_tsfn_nonblocking);
+    hfn_client_put(c);
 }
 
 /* ---- the end ------------------------------------------------------------ */
@@ -201,7 +207,7 @@ void hfn_close_end(struct hfn_client *c)
     struct hfn_claim *claim;
     size_t i;
 
-    while ((claim = c->claims)) {
+    while ((claim = hfn_claim_any(c))) {
         for (i = 0; i < claim->n; i++)
             if (claim->locks[i])
                 hf_release(claim->locks[i], NULL);
@@ -235,11 +241,30 @@ static int client_start(struct hfn_client *c)
     return e;
 }
 
-struct hfn_client *hfn_client_new(napi_env env, hf_client *client,
-                                  napi_value deliver,
-                                  napi_threadsafe_function log)
+struct hfn_client *hfn_client_open(napi_env env, napi_value value)
+{
+    void *c = NULL;
+
+    napi_get_value_external(env, value, &c);
+    return c && !atomic_load(&((struct hfn_client *)c)->stop) ? c : NULL;
+}
+
+struct hfn_client *hfn_client_get(napi_env env, napi_value value)
+{
+    static const struct hf_error closed = {HF_INVALID, 0,
+                                           "the client was closed"};
+    struct hfn_client *c = hfn_client_open(env, value);
+
+    if (!c)
+        hfn_throw(env, &closed);
+    return c;
+}
+
+napi_value hfn_client_new(napi_env env, hf_client *client, napi_value deliver,
+                          napi_threadsafe_function log)
 {
     struct hfn_client *c = calloc(1, sizeof(*c));
+    napi_value ret = NULL;
 
     if (!c)
         return NULL;
@@ -256,10 +281,12 @@ struct hfn_client *hfn_client_new(napi_env env, hf_client *client,
         goto out;
     c->refs++; /* that of the function */
     napi_unref_threadsafe_function(env, c->wake);
-    if (!client_start(c)) {
+    if (napi_create_external(env, c, client_finalize, NULL, &ret) == napi_ok)
+        c->refs++; /* JavaScript's */
+    if (ret && !client_start(c)) {
         napi_create_reference(env, deliver, 1, &c->deliver);
         napi_add_env_cleanup_hook(env, client_cleanup, c);
-        return c;
+        return ret;
     }
     atomic_store(&c->stop, true);
     napi_release_threadsafe_function(c->wake, napi_tsfn_abort);

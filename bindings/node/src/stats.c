@@ -92,7 +92,9 @@ napi_value hfn_stats(napi_env env, napi_callback_info info)
     struct hf_error err;
 
     hfn_args(env, info, args);
-    c = hfn_pointer(env, args[0]);
+    c = hfn_client_get(env, args[0]);
+    if (!c)
+        return NULL;
     if (hf_stats(c->client, &stats, &err))
         return hfn_throw(env, &err);
     return stats_object(env, &stats);
@@ -111,7 +113,9 @@ napi_value hfn_stats_text(napi_env env, napi_callback_info info)
     char *buf = NULL;
 
     hfn_args(env, info, args);
-    c = hfn_pointer(env, args[0]);
+    c = hfn_client_get(env, args[0]);
+    if (!c)
+        return NULL;
     if (!hf_stats_text(c->client, NULL, 0, &need, &err) &&
         (buf = malloc(need + STATS_SLACK)) &&
         !hf_stats_text(c->client, buf, need + STATS_SLACK, &need, &err))

@@ -56,20 +56,20 @@ void hfn_set(napi_env env, napi_value object, const char *name,
     napi_set_named_property(env, object, name, value);
 }
 
-void *hfn_pointer(napi_env env, napi_value value)
-{
-    void *ret = NULL;
-
-    napi_get_value_external(env, value, &ret);
-    return ret;
-}
-
 double hfn_get_number(napi_env env, napi_value value)
 {
     double ret = 0;
 
     napi_get_value_double(env, value, &ret);
     return ret;
+}
+
+uint64_t hfn_get_id(napi_env env, napi_value value)
+{
+    int64_t ret = 0;
+
+    napi_get_value_int64(env, value, &ret);
+    return ret > 0 ? (uint64_t)ret : 0;
 }
 
 bool hfn_get_bool(napi_env env, napi_value value)

@@ -4,8 +4,10 @@
 // somebody does.
 
 import assert from "node:assert/strict";
+import { execFile } from "node:child_process";
 import { once } from "node:events";
 import { after, test } from "node:test";
+import { promisify } from "node:util";
 import { Worker } from "node:worker_threads";
 
 const holdfast = process.env.HOLDFAST_NODE + "/index.mjs";
@@ -22,6 +24,13 @@ const wrong = (call) =>
     async () => call(),
     (error) => error instanceof TypeError || error instanceof RangeError || error.code === "HF_INVALID"
   );
+
+// In a process of its own, whose end is looked at.
+const run = (code, ...args) =>
+  promisify(execFile)(process.execPath, ["--input-type=module", "-e", code, holdfast, ...args], {
+    timeout: 60000,
+    env: { ...process.env, ASAN_OPTIONS: "detect_leaks=0" },
+  });
 
 test("a text is never cut or changed", async () => {
   const client = await Client.open(url());
@@ -201,4 +210,70 @@ test("counters are those of the client", async () => {
   assert.equal(stats.wait.buckets.reduce((a, b) => a + b), stats.wait.count);
   assert.match(client.statsText(), /\n# EOF\n$/);
   await client.close();
+});
+
+// holdfast's own handler of the exit closes the clients; others may come later.
+test("what is used after the exit has closed it is closed", async () => {
+  const code = `
+    const { Client } = await import(process.argv[1]);
+    const client = await Client.open("mem:");
+    const one = await client.lock("a");
+    const [two] = await client.lock(["b", "c"]);
+    const seen = client.observe("a");
+    await seen.next();
+    const wrong = (call) => { try { call()?.catch?.(() => {}); } catch (error) { return error.code; } };
+    for (const lock of [one, two]) lock.on("lost", () => console.log("an event"));
+    process.on("exit", () => {
+      for (const lock of [one, two]) {
+        console.log(lock.held, lock.remaining, lock.lostReason, client.closed);
+        for (const name of ["extend", "downgrade", "detach", "release"]) wrong(() => lock[name]());
+        wrong(() => lock.transfer("x"));
+      }
+      for (const name of ["lock", "inspect", "holders", "list", "attach", "close"])
+        wrong(() => client[name]("k", one));
+      wrong(() => seen.next());
+      wrong(() => seen.return());
+      console.log(wrong(() => client.stats()), wrong(() => client.statsText()));
+    });
+    if (process.argv[2]) process.exit(0);`;
+  const closed = "false 0 closed true\n".repeat(2) + "HF_INVALID HF_INVALID\n";
+  assert.equal((await run(code)).stdout, closed);
+  assert.equal((await run(code, "exit")).stdout, closed);
+});
+
+test("an event for a lock that is being detached finds nobody", async () => {
+  const client = await Client.open(url());
+  const ends = [];
+  for (let i = 0; i < 200; i++)
+    ends.push(
+      client
+        .lock("k" + i, { ttl: 10 + (i % 5), manual: true })
+        .then(async (lock) => (await sleep(8 + (i % 9)), lock.detach()))
+        .catch((error) => assert.equal(error.code, "HF_LOST"))
+    );
+  await Promise.all(ends);
+  await client.close();
+});
+
+// In a process of its own: a lock that is not there was a crash.
+test("the array of keys is read once", async () => {
+  const { stdout } = await run(`
+    const { Client } = await import(process.argv[1]);
+    const client = await Client.open("mem:");
+    for (const change of [(a) => { a.length = 0; }, (a) => { for (let i = 0; i < 4000; i++) a.push("x" + i); },
+                          (a) => { a[0] = 5; }]) {
+      const keys = ["a", "b"];
+      const set = client.lock(keys);
+      change(keys);
+      await set.then(async (set) => (console.log(set.locks.map((lock) => lock.key).join(), set.held), set.release()));
+      console.log(client.stats().held);
+    }
+    for (const bad of [5, "a\\0b", "\\ud800", "c"]) {
+      const keys = ["a", "b"];
+      const set = await client.lock(keys, { get ttl() { keys[0] = bad; return 30000; } });
+      console.log(set.locks.map((lock) => lock.key).join());
+      await set.release();
+    }
+    await client.close();`);
+  assert.equal(stdout, "a,b true\n0\n".repeat(3) + "a,b\n".repeat(4));
 });
