@@ -57,6 +57,15 @@ async function settle(promise) {
   }
 }
 
+// Tell listeners.  One that throws is an uncaught exception, and stops nothing here.
+function tell(emitter, ...event) {
+  try {
+    emitter.emit(...event);
+  } catch (error) {
+    native.uncaught(error);
+  }
+}
+
 // ---- locks -------------------------------------------------------------------
 
 class Lock extends EventEmitter {
@@ -65,6 +74,7 @@ class Lock extends EventEmitter {
   #claim; // in the addon; undefined once the lock is released
   #index;
   #reason = null;
+  #told = false; // of the loss
   #ops = null; // what has to end before the handle does
   #signal = null;
 
@@ -138,10 +148,12 @@ class Lock extends EventEmitter {
 
   // The addon tells: AT_RISK, or GONE with its reason.  Also called by close().
   _tell(type, reason) {
-    if (type === AT_RISK) return void this.emit("atRisk");
-    this.#reason = reason;
+    if (type === AT_RISK) return tell(this, "atRisk");
+    if (this.#told) return; // before the client was closed
+    this.#told = true;
+    this.#reason ??= reason;
     this.#abort();
-    this.emit("lost", reason);
+    tell(this, "lost", this.#reason);
   }
 
   // The client has ended, and at the exit of the process it is too late for events.
@@ -198,10 +210,10 @@ class LockSet extends EventEmitter {
     super();
     this.locks = locks;
     for (const lock of locks) {
-      lock.on("atRisk", () => this.emit("atRisk", lock));
+      lock.on("atRisk", () => tell(this, "atRisk", lock));
       lock.on("lost", (reason) => {
         this.#signal?.abort(lock.signal.reason);
-        this.emit("lost", reason, lock);
+        tell(this, "lost", reason, lock);
       });
     }
   }
@@ -570,7 +582,7 @@ class Client extends EventEmitter {
       return claim.answered(what, value);
     }
     claim._tell(type, what);
-    this.emit(type === GONE ? "lost" : "atRisk", claim, what);
+    tell(this, type === GONE ? "lost" : "atRisk", claim, what);
   }
 }
 

@@ -52,6 +52,16 @@ static napi_value addon_error_class(napi_env env, napi_callback_info info)
     return NULL;
 }
 
+/* uncaught(error): as if nobody had caught it */
+static napi_value addon_uncaught(napi_env env, napi_callback_info info)
+{
+    napi_value args[HFN_ARGS];
+
+    hfn_args(env, info, args);
+    napi_fatal_exception(env, args[0]);
+    return NULL;
+}
+
 /* The macro defines it and declares nothing. */
 NAPI_MODULE_EXPORT int32_t node_api_module_get_api_version_v1(void);
 
@@ -91,6 +101,7 @@ NAPI_MODULE_INIT(/* env, exports */)
         {"statsText", hfn_stats_text},
         {"token", hfn_token},
         {"transfer", hfn_transfer},
+        {"uncaught", addon_uncaught},
         {"unobserve", hfn_unobserve},
         {"waiters", hfn_waiters},
     };

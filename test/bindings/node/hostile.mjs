@@ -277,3 +277,36 @@ test("the array of keys is read once", async () => {
     await client.close();`);
   assert.equal(stdout, "a,b true\n0\n".repeat(3) + "a,b\n".repeat(4));
 });
+
+test("a listener that throws does not stop the end of a client", async () => {
+  const { stdout } = await run(`
+    const { Client } = await import(process.argv[1]);
+    const client = await Client.open("mem:");
+    process.on("uncaughtException", (error) => console.log("uncaught", error.message));
+    const first = await client.lock("a");
+    const set = await client.lock(["c", "d"]);
+    const second = await client.lock("b");
+    first.on("lost", () => { throw new Error("of the lock"); });
+    set.on("lost", () => { throw new Error("of the set"); });
+    set.locks[0].on("lost", () => console.log("part of the set"));
+    second.on("lost", (reason) => console.log("second", reason));
+    const waits = client.lock("a").catch((error) => console.log("waits", error.code));
+    await client.close();
+    await waits;
+    console.log(client.closed, first.held, first.lostReason);
+    const other = await Client.open("mem:");
+    const lost = await other.lock("a");
+    lost.on("lost", () => { throw new Error("of the loss"); });
+    const told = new Promise((done) => other.on("lost", done));
+    const alive = setInterval(() => {}, 1000);
+    await other.break("a", lost.fence, { force: true });
+    console.log((await told) === lost);
+    clearInterval(alive);
+    await other.close();
+    console.log(lost.lostReason);`);
+  const lines = stdout.split("\n").sort();
+  assert.deepEqual(lines, [
+    "", "broken", "part of the set", "second closed", "true", "true false closed", "uncaught of the lock",
+    "uncaught of the loss", "uncaught of the set", "uncaught of the set", "waits HF_CANCELED",
+  ]);
+});

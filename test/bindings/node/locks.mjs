@@ -293,11 +293,14 @@ test("a listener that throws does not stop the events", async () => {
     const { Client } = await import(process.argv[1]);
     process.on("uncaughtException", (error) => console.log(error.message));
     const client = await Client.open("mem:");
-    const first = await client.lock("a", { ttl: 30, manual: true });
-    const second = await client.lock("b", { ttl: 60, manual: true });
+    const first = await client.lock("a");
+    const second = await client.lock("b");
     first.on("lost", () => { throw new Error("of the listener"); });
-    second.on("lost", () => console.log("second"));
-    await client.lock("b");`);
+    const told = new Promise((done) => second.on("lost", () => done(console.log("second"))));
+    const alive = setInterval(() => {}, 1000);
+    for (const lock of [first, second]) await client.break(lock.key, lock.fence, { force: true });
+    await told;
+    clearInterval(alive);`);
   assert.equal(stdout, "of the listener\nsecond\n");
 });
 
