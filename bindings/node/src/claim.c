@@ -120,6 +120,7 @@ napi_value hfn_acquire(napi_env env, napi_callback_info info)
     hfn_get_opts(env, args[3], &opts);
     keys = calloc(n, sizeof(*keys));
     for (i = 0; keys && i < n; i++) {
+        one = NULL; /* and it stays so in a worker that is terminated */
         napi_get_element(env, args[2], i, &one);
         keys[i] = hfn_get_text(env, one);
         if (!keys[i])

@@ -132,7 +132,7 @@ static void client_dispatch(napi_env env, napi_value unused, void *arg,
 {
     struct hfn_client *c = arg;
     struct hf_event event = HF_EVENT_INIT;
-    napi_value deliver;
+    napi_value deliver = NULL;
     int n = CLIENT_BATCH;
 
     (void)unused;
