@@ -15,6 +15,10 @@
 // #claims maps those numbers to what waits for them: a pending request, then its
 // locks.  A client that is open and a lock that is held are never collected;
 // close() and release() end them.
+//
+// What a user passes may run code of the user: getters, signals, listeners.  All of
+// it is read before something begins in the addon, and only once; what is called
+// later runs when there is nothing left that it could keep from being done.
 "use strict";
 
 const { EventEmitter } = require("node:events");
@@ -63,6 +67,52 @@ function tell(emitter, ...event) {
     emitter.emit(...event);
   } catch (error) {
     native.uncaught(error);
+  }
+}
+
+// ---- signals -----------------------------------------------------------------
+
+const watched = new WeakMap(); // signal: what to call when it is aborted
+
+function signalOf({ signal }) {
+  const methods = ["throwIfAborted", "addEventListener", "removeEventListener"];
+  if (signal === undefined || signal === null) return undefined;
+  if (methods.some((name) => typeof signal[name] !== "function"))
+    throw new TypeError("signal must be an AbortSignal");
+  return signal;
+}
+
+// Call `abort` when the signal is aborted.  Any number of requests are one listener.
+function watch(signal, abort) {
+  let all = watched.get(signal);
+  if (!all) {
+    all = new Set();
+    all.listener = () => {
+      watched.delete(signal);
+      for (const one of all) one();
+    };
+    signal.addEventListener("abort", all.listener, { once: true });
+    watched.set(signal, all);
+  }
+  all.add(abort);
+}
+
+function unwatch(signal, abort) {
+  const all = watched.get(signal);
+  if (!all?.delete(abort) || all.size) return;
+  watched.delete(signal);
+  try {
+    signal.removeEventListener("abort", all.listener);
+  } catch {
+    // It was no AbortSignal, and nobody listens any more.
+  }
+}
+
+function reasonOf(signal) {
+  try {
+    return signal.reason;
+  } catch (error) {
+    return error;
   }
 }
 
@@ -384,16 +434,18 @@ class Client extends EventEmitter {
 
   // The library keeps what was not taken yet, and merges it.  The process is kept
   // alive only while somebody waits for a change.
-  async *observe(key, { prefix = false, signal } = {}) {
+  async *observe(key, options = {}) {
+    const { prefix = false } = options;
+    const signal = signalOf(options);
     signal?.throwIfAborted();
     const id = this.#next++;
-    native.observe(this.#open(), id, text(key, "key"), Boolean(prefix));
     let ended = false;
     let wake = () => {};
     const abort = () => wake();
-    this.#claims.set(id, { changed: abort, fail: () => wake((ended = true)) });
-    signal?.addEventListener("abort", abort, { once: true });
+    if (signal) watch(signal, abort);
     try {
+      native.observe(this.#open(), id, text(key, "key"), Boolean(prefix));
+      this.#claims.set(id, { changed: abort, fail: () => wake((ended = true)) });
       while (!ended) {
         signal?.throwIfAborted();
         const info = native.change(this.#native, id);
@@ -406,7 +458,7 @@ class Client extends EventEmitter {
         native.busy(this.#native, -1);
       }
     } finally {
-      signal?.removeEventListener("abort", abort);
+      if (signal) unwatch(signal, abort);
       if (this.#claims.delete(id)) native.unobserve(this.#native, id);
     }
   }
@@ -532,28 +584,36 @@ class Client extends EventEmitter {
   #acquire(keys, options, wait) {
     return new Promise((resolve, reject) => {
       const given = lockOptions(options, wait);
-      const { signal } = options;
-      if (signal && typeof signal.throwIfAborted !== "function")
-        throw new TypeError("signal must be an AbortSignal");
+      const signal = signalOf(options);
       signal?.throwIfAborted();
       const id = this.#next;
       this.#next += keys.length || 1;
-      native.acquire(this.#open(), id, keys, given);
-      const abort = () => native.cancel(this.#native, id);
-      signal?.addEventListener("abort", abort, { once: true });
+      let aborted = false;
+      const abort = () => {
+        aborted = true;
+        native.cancel(this.#native, id);
+      };
+      if (signal) watch(signal, abort);
+      try {
+        native.acquire(this.#open(), id, keys, given);
+      } catch (error) {
+        if (signal) unwatch(signal, abort);
+        throw error;
+      }
       this.#claims.set(id, {
         granted: () => {
-          signal?.removeEventListener("abort", abort);
           const locks = keys.map((key, i) => this.#locked(id, i, key));
-          if (!signal?.aborted) return resolve(locks);
+          if (signal) unwatch(signal, abort);
+          if (!aborted) return resolve(locks);
           const ends = locks.map((lock) => lock.release());
-          Promise.allSettled(ends).then(() => reject(signal.reason));
+          Promise.allSettled(ends).then(() => reject(reasonOf(signal)));
         },
         fail: (error) => {
-          signal?.removeEventListener("abort", abort);
-          reject(signal?.aborted && error.code === "HF_CANCELED" ? signal.reason : error);
+          if (signal) unwatch(signal, abort);
+          reject(aborted && error.code === "HF_CANCELED" ? reasonOf(signal) : error);
         },
       });
+      if (aborted) abort();
     });
   }
 

@@ -310,3 +310,55 @@ test("a listener that throws does not stop the end of a client", async () => {
     "uncaught of the loss", "uncaught of the set", "uncaught of the set", "waits HF_CANCELED",
   ]);
 });
+
+test("a signal that is none leaves nothing behind", async () => {
+  const at = url();
+  const [client, other] = [await Client.open(at), await Client.open(at)];
+  const fails = () => { throw new Error("boo"); };
+  const nothing = () => {};
+  for (const signal of [
+    { throwIfAborted: nothing },
+    { throwIfAborted: fails, addEventListener: nothing, removeEventListener: nothing },
+    { throwIfAborted: nothing, addEventListener: fails, removeEventListener: nothing },
+    { throwIfAborted: nothing, addEventListener: nothing },
+  ]) {
+    await assert.rejects(client.lock("k", { signal }), /boo|AbortSignal/);
+    await assert.rejects(client.lock(["k", "l"], { signal }), /boo|AbortSignal/);
+    await assert.rejects(client.observe("k", { signal }).next(), /boo|AbortSignal/);
+    // What was begun would be granted by now, since this is begun later.
+    await (await client.lock("other")).release();
+    assert.equal(client.stats().held + client.stats().waiting, 0);
+    await (await other.lock("k")).release();
+  }
+  // It cannot be left, and it is the lock of the one who asked all the same.
+  const odd = { throwIfAborted: nothing, addEventListener: nothing, removeEventListener: fails };
+  const lock = await client.lock("k", { signal: odd });
+  await lock.release();
+  assert.equal((await other.inspect("k")).held, false);
+  await Promise.all([client.close(), other.close()]);
+});
+
+test("any number of requests share a signal", async () => {
+  const { stdout, stderr } = await run(`
+    import { getEventListeners } from "node:events";
+    const { Client } = await import(process.argv[1]);
+    const client = await Client.open("mem:");
+    const held = await client.lock("k");
+    const abort = new AbortController();
+    const { signal } = abort;
+    const seen = client.observe("k", { signal });
+    await seen.next();
+    const waits = Array.from({ length: 50 }, () => client.lock("k", { signal }).catch((error) => error));
+    const free = await client.lock("free", { signal });
+    console.log(getEventListeners(signal, "abort").length <= 1);
+    abort.abort("enough");
+    console.log((await Promise.all(waits)).every((error) => error === "enough"));
+    await seen.next().catch((error) => console.log(error));
+    console.log(free.held, client.stats().waiting, getEventListeners(signal, "abort").length);
+    const again = new AbortController();
+    await (await client.lock("x", { signal: again.signal })).release();
+    console.log(getEventListeners(again.signal, "abort").length);
+    await client.close();`);
+  assert.equal(stderr, "");
+  assert.equal(stdout, "true\ntrue\nenough\ntrue 0 0\n0\n");
+});
