@@ -58,12 +58,13 @@ type ClientOptions struct {
 // A Client is a connection to a service. All its methods may be called from any
 // goroutine at any time.
 type Client struct {
-	events *os.File // a copy of the descriptor, in the runtime's poller
-	done   chan struct{}
+	events *os.File      // a copy of the descriptor, in the runtime's poller
+	done   chan struct{} // closed when no event is taken any more
+	over   chan struct{} // closed when Close is
 	unlog  func()
 
-	use sync.RWMutex // held for reading during a call of the library
-	c   *C.hf_client // nil once closed
+	use gate // of c
+	c   *C.hf_client
 
 	// Events are taken under this mutex, so that a request is not canceled
 	// after its end was taken, and a lock not told of after its release.
@@ -135,6 +136,7 @@ func open(url string, opts *ClientOptions) (*Client, error) {
 
 	c := &Client{
 		done:  make(chan struct{}),
+		over:  make(chan struct{}),
 		waits: map[uintptr]*request{},
 		locks: map[*C.hf_lock]*Lock{},
 
@@ -172,11 +174,12 @@ func (c *Client) Close() error {
 	c.mu.Lock()
 	if c.closing {
 		c.mu.Unlock()
-		<-c.done
+		<-c.over
 		return nil
 	}
 	c.closing = true
 	c.mu.Unlock()
+	defer close(c.over)
 	c.releases.Wait()
 
 	c.mu.Lock()
@@ -184,23 +187,24 @@ func (c *Client) Close() error {
 	waits, locks := c.waits, c.locks
 	c.waits, c.locks = nil, nil
 	c.mu.Unlock()
+	for _, r := range waits {
+		r.end <- outcome{err: errorf(ErrCanceled, "the client was closed")}
+	}
 
-	c.use.Lock()
-	client := c.c
-	c.c = nil
-	c.use.Unlock()
+	idle, _ := c.use.shut()
 	c.events.Close()
+	left(idle)
 	<-c.done
-	C.hf_close(client)
+	C.hf_close(c.c)
 	C.free(unsafe.Pointer(c.taken))
 	c.unlog()
 	for _, r := range waits {
 		C.free(unsafe.Pointer(r.locks))
-		r.end <- outcome{err: errorf(ErrCanceled, "the client was closed")}
 	}
 	for _, l := range locks {
 		l.end("closed")
-		if p, err := l.take(); err == nil {
+		if p, idle, err := l.take(); err == nil {
+			left(idle)
 			C.hf_release(p, nil)
 		}
 	}
@@ -209,11 +213,10 @@ func (c *Client) Close() error {
 
 // with calls the library, unless the client is closed.
 func (c *Client) with(f func(*C.hf_client) error) error {
-	c.use.RLock()
-	defer c.use.RUnlock()
-	if c.c == nil {
+	if !c.use.enter() {
 		return errorf(ErrInvalid, "the client was closed")
 	}
+	defer c.use.leave()
 	return f(c.c)
 }
 
@@ -343,11 +346,13 @@ func (c *Client) work() {
 
 // next takes some events; false: there may be no more.
 func (c *Client) next() bool {
-	c.use.RLock()
-	defer c.use.RUnlock()
+	if !c.use.enter() {
+		return false
+	}
+	defer c.use.leave()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed || c.c == nil {
+	if c.closed {
 		return false
 	}
 	n := int(C.hfg_next(c.c, c.taken))

@@ -231,8 +231,10 @@ func (c *Client) begin(r *request, f func(*C.hf_client, C.uintptr_t, *C.struct_h
 
 // cancel ends a request, if it has not ended.
 func (c *Client) cancel(id uintptr) {
-	c.use.RLock()
-	defer c.use.RUnlock()
+	if !c.use.enter() {
+		return // Close has ended it
+	}
+	defer c.use.leave()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if r := c.waits[id]; r != nil {
@@ -251,8 +253,8 @@ type Lock struct {
 	slot   int
 	atRisk chan struct{}
 
-	use sync.RWMutex // held for reading during a call of the library
-	p   *C.hf_lock   // nil once released
+	use gate // of p; shut once released
+	p   *C.hf_lock
 
 	mu   sync.Mutex
 	done chan struct{}
@@ -277,23 +279,24 @@ func (l *Lock) Token() string { return l.token }
 
 // Held is arithmetic on the clock. Once false, it is always false.
 func (l *Lock) Held() bool {
-	l.use.RLock()
-	defer l.use.RUnlock()
-	return l.p != nil && bool(C.hf_held(l.p))
+	if !l.use.enter() {
+		return false
+	}
+	defer l.use.leave()
+	return bool(C.hf_held(l.p))
 }
 
 // Remaining says how long the lock can be relied on without another renewal.
 func (l *Lock) Remaining() time.Duration {
-	l.use.RLock()
-	defer l.use.RUnlock()
-	if l.p == nil {
+	if !l.use.enter() {
 		return 0
 	}
-	left := int64(C.hf_remaining_ms(l.p))
-	if left > int64(1<<63-1)/int64(time.Millisecond) {
+	defer l.use.leave()
+	ms := int64(C.hf_remaining_ms(l.p))
+	if ms > int64(1<<63-1)/int64(time.Millisecond) {
 		return 1<<63 - 1
 	}
-	return time.Duration(left) * time.Millisecond
+	return time.Duration(ms) * time.Millisecond
 }
 
 // Done is closed when the lock is lost or released.
@@ -341,12 +344,30 @@ func (c lockContext) Err() error {
 
 // Release gives the lock back. ErrLost: it had been lost before. ErrUncertain: no
 // answer; the client goes on trying until the lease is over. When the context is
-// done first, Release returns its error, and the release goes on.
+// done first, Release returns its error, and the release goes on. It begins when
+// every other call with the lock, such as Extend, has returned.
 func (l *Lock) Release(ctx context.Context) error {
-	p, err := l.take()
+	p, idle, err := l.take()
 	if err != nil {
 		return err
 	}
+	if idle == nil {
+		return l.release(ctx, p)
+	}
+	end := make(chan error, 1)
+	go func() {
+		left(idle)
+		end <- l.release(context.Background(), p)
+	}()
+	select {
+	case err := <-end:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (l *Lock) release(ctx context.Context, p *C.hf_lock) error {
 	r := &request{end: make(chan outcome, 1)}
 	known := l.client.releasing(p, r)
 	l.client.help(ctx, r)
@@ -385,25 +406,29 @@ func (c *Client) releasing(p *C.hf_lock, r *request) bool {
 	}) == nil
 }
 
-// take ends the use of the handle by others.
-func (l *Lock) take() (*C.hf_lock, error) {
-	l.use.Lock()
-	p := l.p
-	l.p = nil
-	l.use.Unlock()
-	if p == nil {
-		if err := l.Err(); err != ErrReleased {
-			return nil, err
-		}
-		return nil, errorf(ErrInvalid, "lock '%s' was released before", l.key)
+// take ends the use of the handle by others: they have left it when the channel is
+// closed.
+func (l *Lock) take() (p *C.hf_lock, idle <-chan struct{}, err error) {
+	idle, first := l.use.shut()
+	if !first {
+		return nil, nil, l.over()
 	}
-	l.client.forget(p)
-	if reason := C.hf_lost_reason(p); reason != C.HF_LOSS_NONE {
+	l.client.forget(l.p)
+	if reason := C.hf_lost_reason(l.p); reason != C.HF_LOSS_NONE {
 		l.end(C.GoString(C.hf_loss_name(reason)))
 	} else {
 		l.finish(ErrReleased)
 	}
-	return p, nil
+	return l.p, idle, nil
+}
+
+// over is the error of a call that comes too late.
+func (l *Lock) over() error {
+	var lost *LostError
+	if err := l.Err(); errors.As(err, &lost) {
+		return lost
+	}
+	return errorf(ErrInvalid, "lock '%s' was released before", l.key)
 }
 
 func (l *Lock) end(reason string) { l.finish(&LostError{l.key, reason}) }
@@ -426,11 +451,10 @@ func (l *Lock) warn() {
 
 // with calls the library, unless the lock was released.
 func (l *Lock) with(f func(*C.hf_lock, *C.struct_hf_error) C.hf_status) error {
-	l.use.RLock()
-	defer l.use.RUnlock()
-	if l.p == nil {
+	if !l.use.enter() {
 		return errorf(ErrInvalid, "lock '%s' was released before", l.key)
 	}
+	defer l.use.leave()
 	var cerr C.struct_hf_error
 	return failure(f(l.p, &cerr), &cerr)
 }

@@ -242,10 +242,11 @@ func (c *Client) withHandle(key string, h Handle, opts *Options,
 // Detach ends the lock here and leaves it in the service, where it lapses at the
 // end of its lease unless somebody attaches to it.
 func (l *Lock) Detach() (Handle, error) {
-	p, err := l.take()
+	p, idle, err := l.take()
 	if err != nil {
 		return Handle{}, err
 	}
+	left(idle)
 	var cerr C.struct_hf_error
 	h := C.struct_hf_handle{size: C.sizeof_struct_hf_handle}
 	if err := failure(C.hf_detach(p, &h, &cerr), &cerr); err != nil {

@@ -141,3 +141,108 @@ func TestCloseEndsThoughTheServiceIsSilent(t *testing.T) {
 		t.Error("held")
 	}
 }
+
+// A call to the silent service ends when that wakes up. begun waits until it is made.
+func begun(t *testing.T, c *holdfast.Client, call func()) (ended chan struct{}) {
+	t.Helper()
+	requests := func() uint64 {
+		stats, err := c.Stats()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return stats.Requests
+	}
+	before := requests()
+	ended = make(chan struct{})
+	go func() {
+		call()
+		close(ended)
+	}()
+	until(t, "a request", func() bool { return requests() > before })
+	return ended
+}
+
+// before fails if the call has ended, which this one waited for then.
+func before(t *testing.T, ended chan struct{}, what string) {
+	t.Helper()
+	select {
+	case <-ended:
+		t.Errorf("%s has waited for another call", what)
+	default:
+	}
+}
+
+func TestNothingWaitsForAnExtendOfASilentService(t *testing.T) {
+	url, freeze, thaw := server(t)
+	c, err := holdfast.Open(bg, url, &holdfast.ClientOptions{Timeout: 25 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	l := lock(t, c, "k", &holdfast.Options{TTL: 2 * time.Minute})
+	freeze()
+	ended := begun(t, c, func() { l.Extend(0) })
+	if !l.Held() || l.Remaining() <= 0 {
+		t.Error("not held")
+	}
+	before(t, ended, "Held")
+	ctx, cancel := context.WithTimeout(bg, 20*time.Millisecond)
+	defer cancel()
+	if err := l.Release(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Error(err)
+	}
+	before(t, ended, "Release")
+	if l.Held() || l.Remaining() != 0 || l.Err() != holdfast.ErrReleased {
+		t.Error("held")
+	}
+	if err := l.Extend(0); !errors.Is(err, holdfast.ErrInvalid) {
+		t.Error(err)
+	}
+	before(t, ended, "Held")
+	thaw()
+	<-ended
+	until(t, "free", func() bool { i, err := c.Inspect("k"); return err == nil && !i.Held })
+}
+
+func TestNothingWaitsForACloseThatWaits(t *testing.T) {
+	url, freeze, thaw := server(t)
+	c, err := holdfast.Open(bg, url, &holdfast.ClientOptions{Timeout: 25 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := holdfast.Open(bg, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	l := lock(t, other, "k", &holdfast.Options{TTL: 2 * time.Minute})
+	waits := make(chan error, 1)
+	go func() {
+		_, err := c.Lock(bg, "k", nil)
+		waits <- err
+	}()
+	until(t, "a waiter", func() bool { i, err := other.Inspect("k"); return err == nil && i.Waiters > 0 })
+	freeze()
+	ended := begun(t, c, func() { c.Inspect("free") })
+	closed := make(chan struct{})
+	go func() {
+		c.Close()
+		close(closed)
+	}()
+	for err = nil; !errors.Is(err, holdfast.ErrInvalid); {
+		ctx, cancel := context.WithTimeout(bg, 20*time.Millisecond)
+		_, err = c.Lock(ctx, "free", nil)
+		cancel()
+	}
+	before(t, ended, "Lock")
+	if err := <-waits; !errors.Is(err, holdfast.ErrCanceled) {
+		t.Error(err)
+	}
+	before(t, ended, "the end of a waiter")
+	thaw()
+	<-ended
+	<-closed
+	if err := l.Release(bg); err != nil {
+		t.Error(err)
+	}
+}
