@@ -85,8 +85,34 @@ func TestALossClosesDoneAndCancelsTheContext(t *testing.T) {
 	if l.Context().Err() != context.Canceled {
 		t.Fatal(l.Context().Err())
 	}
-	if err := l.Release(bg); !errors.Is(err, holdfast.ErrLost) {
-		t.Fatal(err)
+	lostWith(t, "Extend", "expired", l.Extend(0))
+	lostWith(t, "Release", "expired", l.Release(bg))
+}
+
+// lostWith wants a LostError of "k" that is an Error, too.
+func lostWith(t *testing.T, what, reason string, err error) {
+	t.Helper()
+	var lost *holdfast.LostError
+	if !errors.As(err, &lost) || lost.Reason != reason || lost.Key != "k" {
+		t.Errorf("%s: %#v", what, err)
+	}
+	var plain *holdfast.Error
+	if !errors.Is(err, holdfast.ErrLost) || !errors.As(err, &plain) || plain.Status != holdfast.ErrLost || plain.Text == "" {
+		t.Errorf("%s: %#v", what, plain)
+	}
+}
+
+func TestALossThatOnlyTheServiceKnowsIsALoss(t *testing.T) {
+	a, b := open(t), open(t)
+	for what, end := range map[string]func(*holdfast.Lock) error{
+		"Release": func(l *holdfast.Lock) error { return l.Release(bg) },
+		"Detach":  func(l *holdfast.Lock) error { _, err := l.Detach(); return err },
+	} {
+		l := lock(t, a, "k", nil)
+		if err := b.BreakForce("k", l.Fence()); err != nil {
+			t.Fatal(err)
+		}
+		lostWith(t, what, "broken", end(l))
 	}
 }
 
@@ -258,9 +284,7 @@ func TestDoTellsOfALoss(t *testing.T) {
 		<-ctx.Done()
 		return nil
 	})
-	if !errors.Is(err, holdfast.ErrLost) {
-		t.Fatal(err)
-	}
+	lostWith(t, "Do", "max-hold", err)
 	wrong := errors.New("wrong")
 	if err := c.Do(bg, "k", nil, func(context.Context, *holdfast.Lock) error { return wrong }); err != wrong {
 		t.Fatal(err)

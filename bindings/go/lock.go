@@ -373,11 +373,11 @@ func (l *Lock) release(ctx context.Context, p *C.hf_lock) error {
 	l.client.help(ctx, r)
 	if !known {
 		var cerr C.struct_hf_error
-		return failure(C.hf_release(p, &cerr), &cerr) // it does not wait
+		return l.failed(failure(C.hf_release(p, &cerr), &cerr)) // it does not wait
 	}
 	select {
 	case end := <-r.end:
-		return end.err
+		return l.failed(end.err)
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -431,6 +431,21 @@ func (l *Lock) over() error {
 	return errorf(ErrInvalid, "lock '%s' was released before", l.key)
 }
 
+// failed makes a LostError of a loss that the library tells. Its text says why.
+func (l *Lock) failed(err error) error {
+	var e *Error
+	if !errors.As(err, &e) || e.Status != ErrLost {
+		return err
+	}
+	for reason := C.hf_loss(C.HF_LOSS_EXPIRED); reason <= C.HF_LOSS_CLOSED; reason++ {
+		name := C.GoString(C.hf_loss_name(reason))
+		if strings.HasSuffix(e.Text, ": "+name) {
+			return &LostError{l.key, name}
+		}
+	}
+	return err
+}
+
 func (l *Lock) end(reason string) { l.finish(&LostError{l.key, reason}) }
 
 func (l *Lock) finish(err error) {
@@ -456,7 +471,7 @@ func (l *Lock) with(f func(*C.hf_lock, *C.struct_hf_error) C.hf_status) error {
 	}
 	defer l.use.leave()
 	var cerr C.struct_hf_error
-	return failure(f(l.p, &cerr), &cerr)
+	return l.failed(failure(f(l.p, &cerr), &cerr))
 }
 
 // Extend renews the lock now, with a new lease; 0 keeps the old one.

@@ -250,7 +250,7 @@ func (l *Lock) Detach() (Handle, error) {
 	var cerr C.struct_hf_error
 	h := C.struct_hf_handle{size: C.sizeof_struct_hf_handle}
 	if err := failure(C.hf_detach(p, &h, &cerr), &cerr); err != nil {
-		return Handle{}, err
+		return Handle{}, l.failed(err)
 	}
 	return Handle{C.GoString(&h.token[0]), C.GoString(&h.ref[0]), uint64(h.fence)}, nil
 }

@@ -76,3 +76,12 @@ func (e *LostError) Error() string {
 }
 
 func (e *LostError) Unwrap() error { return ErrLost }
+
+// As makes an Error of it for those who ask for one.
+func (e *LostError) As(target any) bool {
+	to, ok := target.(**Error)
+	if ok {
+		*to = &Error{Status: ErrLost, Text: fmt.Sprintf("lock '%s' was lost: %s", e.Key, e.Reason)}
+	}
+	return ok
+}
