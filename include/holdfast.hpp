@@ -304,11 +304,21 @@ inline bool has_nul(hf_error &err,
     return false;
 }
 
-/* At least the duration that was asked for. */
+/* At least the duration that was asked for, as far as milliseconds can count;
+ * what is no number is 0. */
 template <class Rep, class Period>
 milliseconds at_least(std::chrono::duration<Rep, Period> duration)
 {
-    return std::chrono::ceil<milliseconds>(duration);
+    using count = std::chrono::duration<long double, std::milli>;
+    const auto most = static_cast<long double>(milliseconds::max().count());
+    const auto ms = count(duration).count();
+
+    if (ms >= most)
+        return milliseconds::max();
+    if (ms <= -most)
+        return milliseconds::min();
+    return ms == ms ? std::chrono::ceil<milliseconds>(duration)
+                    : milliseconds::zero();
 }
 
 /* What unique_ptr calls to end a handle. */

@@ -59,6 +59,32 @@ static void a_lock_is_released_at_the_end_of_its_scope()
     CHECK(other.try_lock(key));
 }
 
+/* What is more than milliseconds can count is as long as can be, not none. */
+static void the_longest_duration_is_long()
+{
+    using float_ms = std::chrono::duration<double, std::milli>;
+    holdfast::client client(url), other(url);
+    const auto key = fresh();
+    auto lock = client.lock(key);
+    std::atomic<int> got{0}, ended{0};
+    auto wait = [&](auto duration) {
+        got += other.try_lock_for(key, duration).has_value();
+        ended++;
+    };
+
+    CHECK(!other.try_lock_for(key, std::chrono::hours::min()));
+    CHECK(!other.try_lock_for(key, float_ms(-1e300)));
+    std::thread first(wait, std::chrono::hours::max());
+    std::thread second(wait, float_ms(1e300));
+    while (other.stats().waiting < 2 && ended == 0)
+        std::this_thread::sleep_for(1ms);
+    const bool early = ended > 0;
+    lock.release();
+    first.join();
+    second.join();
+    CHECK(!early && got == 2);
+}
+
 static void an_exception_releases_the_lock_and_passes()
 {
     holdfast::client client(url), other(url);
@@ -386,6 +412,7 @@ int main(int argc, char **argv)
     const std::pair<const char *, std::function<void()>> points[] = {
 #define POINT(name) {#name, name}
         POINT(a_lock_is_released_at_the_end_of_its_scope),
+        POINT(the_longest_duration_is_long),
         POINT(an_exception_releases_the_lock_and_passes),
         POINT(destructors_run_in_any_order),
         POINT(a_move_takes_the_lock_along),
