@@ -280,3 +280,19 @@ func TestTheCountersAreThoseOfTheClient(t *testing.T) {
 		}
 	}
 }
+
+func TestEveryNumberHasAName(t *testing.T) {
+	for level, want := range map[holdfast.LogLevel]string{
+		holdfast.LogError: "error", holdfast.LogWarning: "warning", holdfast.LogInfo: "info",
+		holdfast.LogDebug: "debug", 0: "LogLevel(0)", -7: "LogLevel(-7)", 1 << 40: "LogLevel(1099511627776)",
+	} {
+		if got := level.String(); got != want {
+			t.Errorf("%q, not %q", got, want)
+		}
+	}
+	for _, status := range []holdfast.Status{-1, 0, 99, 1 << 40} {
+		if status.Error() == "" {
+			t.Error("no name", int(status))
+		}
+	}
+}

@@ -5,7 +5,10 @@ package holdfast
 // #include "bridge.h"
 import "C"
 
-import "runtime/cgo"
+import (
+	"fmt"
+	"runtime/cgo"
+)
 
 // A LogLevel says how urgent a line of the log is.
 type LogLevel int
@@ -18,7 +21,17 @@ const (
 )
 
 func (l LogLevel) String() string {
-	return [...]string{"error", "warning", "info", "debug"}[l-LogError]
+	switch l {
+	case LogError:
+		return "error"
+	case LogWarning:
+		return "warning"
+	case LogInfo:
+		return "info"
+	case LogDebug:
+		return "debug"
+	}
+	return fmt.Sprintf("LogLevel(%d)", int(l))
 }
 
 type logLine struct {
