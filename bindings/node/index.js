@@ -16,6 +16,9 @@
 // locks.  A client that is open and a lock that is held are never collected;
 // close() and release() end them.
 //
+// A function that returns a promise throws nothing: it is `async`, and so are the
+// checks of its arguments.
+//
 // What a user passes may run code of the user: getters, signals, listeners.  All of
 // it is read before something begins in the addon, and only once; what is called
 // later runs when there is nothing left that it could keep from being done.
@@ -167,12 +170,12 @@ class Lock extends EventEmitter {
     return this.#signal.signal;
   }
 
-  extend(ttl = 0) {
+  async extend(ttl = 0) {
     const ms = number(ttl, "ttl");
     return this.#run(native.extend, ms);
   }
 
-  transfer(heir) {
+  async transfer(heir) {
     text(heir, "heir");
     return this.#run(native.transfer, heir);
   }
@@ -376,11 +379,11 @@ class Client extends EventEmitter {
     return this.#locked(id, 0, name);
   }
 
-  extendHandle(key, handle, options = {}) {
+  async extendHandle(key, handle, options = {}) {
     return this.#call(native.handleExtend, text(key, "key"), handleOf(handle), lockOptions(options, 0));
   }
 
-  releaseHandle(key, handle, options = {}) {
+  async releaseHandle(key, handle, options = {}) {
     return this.#call(native.handleRelease, text(key, "key"), handleOf(handle), lockOptions(options, 0));
   }
 
@@ -390,23 +393,23 @@ class Client extends EventEmitter {
     return this.#call(native.describe);
   }
 
-  inspect(key) {
+  async inspect(key) {
     return settle(this.#ask(native.inspect, text(key, "key")));
   }
 
-  holders(key) {
+  async holders(key) {
     return this.#call(native.holders, text(key, "key"));
   }
 
-  waiters(key) {
+  async waiters(key) {
     return this.#call(native.waiters, text(key, "key"));
   }
 
-  list(prefix = "") {
+  async list(prefix = "") {
     return settle(this.#ask(native.list, text(prefix, "prefix")));
   }
 
-  break(key, fence, { force = false } = {}) {
+  async break(key, fence, { force = false } = {}) {
     return this.#call(native.break, text(key, "key"), fenceOf(fence), Boolean(force));
   }
 
@@ -420,7 +423,7 @@ class Client extends EventEmitter {
     }
   }
 
-  collect({ older = 7 * 24 * 3600 * 1000, dryRun = false } = {}) {
+  async collect({ older = 7 * 24 * 3600 * 1000, dryRun = false } = {}) {
     return this.#call(native.collect, number(older, "older"), Boolean(dryRun));
   }
 

@@ -362,3 +362,24 @@ test("any number of requests share a signal", async () => {
   assert.equal(stderr, "");
   assert.equal(stdout, "true\ntrue\nenough\ntrue 0 0\n0\n");
 });
+
+test("a promise tells what is wrong, and nothing is thrown at once", async () => {
+  const client = await Client.open(url());
+  const lock = await client.lock("k");
+  const bad = [
+    () => client.lock(5), () => client.lock("k", 5), () => client.tryLock(5), () => client.using(5),
+    () => client.elect(5), () => client.leader(5), () => client.attach(5), () => client.attach("k"),
+    () => client.extendHandle(5), () => client.extendHandle("k"), () => client.releaseHandle(5),
+    () => client.inspect(5), () => client.holders(5), () => client.waiters(5), () => client.list(5),
+    () => client.check(5), () => client.check("k", 5), () => client.break(5), () => client.break("k", 5),
+    () => client.break("k", 5n, null), () => client.collect({ older: "x" }), () => client.collect(null),
+    () => client.observe(5).next(), () => client.observe("k", null).next(), () => client.leaders(5).next(),
+    () => lock.extend("x"), () => lock.transfer(5), () => Client.open(5), () => Client.open("mem:", 5),
+  ];
+  for (const call of bad) {
+    const promise = call(); // not in a function of assert's, which would catch it
+    await assert.rejects(promise, (error) => error instanceof TypeError, String(call));
+  }
+  assert(lock.held);
+  await client.close();
+});
