@@ -164,6 +164,7 @@ static bool bridge_kind(void *arg, const struct hf_service_kind *from)
     to->name = bridge_copy(from->name);
     to->schemes = bridge_copy(from->schemes);
     to->options = bridge_copy(from->options);
+    to->page = bridge_copy(from->page);
     to->tested = bridge_copy(from->tested);
     to->module = bridge_copy(from->module);
     to->missing = bridge_copy(from->missing);
@@ -186,6 +187,7 @@ void hfg_kinds_free(struct hfg_kinds *kinds)
         free(kind->name);
         free(kind->schemes);
         free(kind->options);
+        free(kind->page);
         free(kind->tested);
         free(kind->module);
         free(kind->missing);

@@ -85,7 +85,7 @@ hf_status hfg_waiters(hf_client *client, const char *key,
 
 /* What hf_services() shows, copied: its strings live only during the call. */
 struct hfg_kind {
-    char *name, *schemes, *options, *tested, *module, *missing;
+    char *name, *schemes, *options, *page, *tested, *module, *missing;
     unsigned traits, varies;
 };
 

@@ -514,3 +514,15 @@ func TestObserversHearOfEveryChange(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+func TestEveryServiceHasAPage(t *testing.T) {
+	all, err := holdfast.Services()
+	if err != nil || len(all) == 0 {
+		t.Fatal(err)
+	}
+	for _, one := range all {
+		if one.Missing == "" && !strings.HasPrefix(one.Page, "holdfast-") {
+			t.Error(one)
+		}
+	}
+}

@@ -108,6 +108,7 @@ type ServiceKind struct {
 	Name    string
 	Schemes string // "redis rediss redis+unix"
 	Options string // of its URLs
+	Page    string // of the manual, in section 7
 	Tested  string // the versions that the tests run against
 	Module  string // the file that serves it; "" if the library does
 	Missing string // why that cannot be loaded; "" if it can
@@ -128,9 +129,10 @@ func Services() ([]ServiceKind, error) {
 		k := &unsafe.Slice(found.kind, int(found.n))[i]
 		ret = append(ret, ServiceKind{
 			Name: C.GoString(k.name), Schemes: C.GoString(k.schemes),
-			Options: C.GoString(k.options), Tested: C.GoString(k.tested),
-			Module: C.GoString(k.module), Missing: C.GoString(k.missing),
-			Traits: Traits(k.traits), Varies: Traits(k.varies),
+			Options: C.GoString(k.options), Page: C.GoString(k.page),
+			Tested: C.GoString(k.tested), Module: C.GoString(k.module),
+			Missing: C.GoString(k.missing),
+			Traits:  Traits(k.traits), Varies: Traits(k.varies),
 		})
 	}
 	return ret, nil

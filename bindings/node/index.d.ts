@@ -331,6 +331,10 @@ export interface ServiceKind {
   /** Why it cannot be used; "" if it can.  Then the rest is known, too. */
   missing: string;
   options?: string;
+  /** Its manual page, in section 7. */
+  page?: string;
+  /** The versions that the tests run against. */
+  tested?: string;
   traits?: Trait[];
   varies?: Trait[];
 }

@@ -23,6 +23,8 @@ static bool addon_kind(void *arg, const struct hf_service_kind *kind)
     hfn_set(env, one, "missing", hfn_text(env, kind->missing));
     if (!*kind->missing) {
         hfn_set(env, one, "options", hfn_text(env, kind->options));
+        hfn_set(env, one, "page", hfn_text(env, kind->page));
+        hfn_set(env, one, "tested", hfn_text(env, kind->tested));
         hfn_set(env, one, "traits", hfn_traits(env, kind->traits));
         hfn_set(env, one, "varies", hfn_traits(env, kind->varies));
     }

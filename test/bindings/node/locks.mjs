@@ -41,6 +41,10 @@ test("both kinds of modules see the same package", () => {
   assert.equal(old.Client, Client);
   assert.match(version, /^\d+\.\d+\.\d+$/);
   assert(services().some((one) => one.name === "mem" && one.traits.includes("fenced")));
+  for (const one of services().filter((one) => !one.missing)) {
+    assert.match(one.page, /^holdfast-/);
+    assert.equal(typeof one.tested, "string");
+  }
 });
 
 test("an aborted signal ends the waiting with its reason", async () => {
