@@ -9,6 +9,8 @@
 
 const FLAGS = { manual: 1, fair: 2, shared: 4, poll: 8 };
 const LEVELS = ["error", "warning", "info", "debug"];
+
+// Where hfn_get_opts() of the addon looks for them, behind the flags and `wait`.
 const TIMES = ["ttl", "retry", "linger", "maxHold", "minHold"];
 const COUNTS = ["permits", "tries", "localTurns"];
 
@@ -75,19 +77,29 @@ function flag(value, what) {
   return value;
 }
 
-// What the addon wants to know of the options of a lock.
+// What the addon wants to know of the options of a lock: numbers, owner and note.  It
+// finds a number by its place much faster than a property by its name.
 function lockOptions(options, wait) {
   object(options);
-  const ret = { flags: 0, wait };
-  if (options.wait !== undefined) ret.wait = limit(options.wait, "wait");
-  for (const name of TIMES)
-    ret[name] = options[name] === undefined ? 0 : number(options[name], name);
-  for (const name of COUNTS)
-    ret[name] = options[name] === undefined ? 0 : count(options[name], name);
-  for (const name in FLAGS) if (flag(options[name], name)) ret.flags |= FLAGS[name];
-  if (options.owner !== undefined) ret.owner = text(options.owner, "owner");
-  if (options.note !== undefined) ret.note = text(options.note, "note");
-  return ret;
+  const numbers = new Float64Array(2 + TIMES.length + COUNTS.length);
+  let at = 2;
+  const asked = options.wait;
+  numbers[1] = asked === undefined ? wait : limit(asked, "wait");
+  for (const name of TIMES) {
+    const value = options[name];
+    if (value !== undefined) numbers[at] = number(value, name);
+    at++;
+  }
+  for (const name of COUNTS) {
+    const value = options[name];
+    if (value !== undefined) numbers[at] = count(value, name);
+    at++;
+  }
+  for (const name in FLAGS) if (flag(options[name], name)) numbers[0] |= FLAGS[name];
+  const { owner, note } = options;
+  if (owner !== undefined) text(owner, "owner");
+  if (note !== undefined) text(note, "note");
+  return [numbers, owner, note];
 }
 
 function clientOptions(options) {

@@ -97,7 +97,7 @@ char *hfn_get_text(napi_env env, napi_value value);
 bool hfn_copy_text(napi_env env, napi_value value, char *buf, size_t size);
 
 napi_value hfn_property(napi_env env, napi_value object, const char *name);
-void hfn_get_opts(napi_env env, napi_value object, struct hfn_opts *ret);
+void hfn_get_opts(napi_env env, napi_value array, struct hfn_opts *ret);
 void hfn_get_handle(napi_env env, napi_value object, struct hf_handle *ret);
 napi_value hfn_info(napi_env env, const char *key, const struct hf_info *info);
 napi_value hfn_waiter(napi_env env, const struct hf_waiter *waiter);

@@ -123,42 +123,69 @@ napi_value hfn_property(napi_env env, napi_value object, const char *name)
     return ret;
 }
 
-static int64_t value_ms(napi_env env, napi_value object, const char *name)
+static napi_value value_element(napi_env env, napi_value array, uint32_t i)
 {
-    return (int64_t)hfn_get_number(env, hfn_property(env, object, name));
+    napi_value ret = NULL;
+
+    napi_get_element(env, array, i, &ret);
+    return ret;
 }
 
 /* A note or an owner id.  One that is too long stays too long, so that the
  * library refuses it. */
-static const char *value_text(napi_env env, napi_value object, const char *name,
-                              char *buf, size_t size)
+static const char *value_text(napi_env env, napi_value value, char *buf,
+                              size_t size)
 {
     size_t len;
 
-    if (napi_get_value_string_utf8(env, hfn_property(env, object, name), buf,
-                                   size, &len) != napi_ok)
+    if (napi_get_value_string_utf8(env, value, buf, size, &len) != napi_ok)
         return NULL;
     return buf;
 }
 
-void hfn_get_opts(napi_env env, napi_value object, struct hfn_opts *ret)
+/* Where lockOptions() of arguments.js puts the numbers. */
+enum {
+    OPTS_FLAGS,
+    OPTS_WAIT,
+    OPTS_TTL,
+    OPTS_RETRY,
+    OPTS_LINGER,
+    OPTS_MAX_HOLD,
+    OPTS_MIN_HOLD,
+    OPTS_PERMITS,
+    OPTS_TRIES,
+    OPTS_LOCAL_TURNS,
+    OPTS_NUMBERS
+};
+
+void hfn_get_opts(napi_env env, napi_value array, struct hfn_opts *ret)
 {
     static const struct hf_lock_opts none = HF_LOCK_OPTS_INIT;
+    static const double zeros[OPTS_NUMBERS];
     struct hf_lock_opts *o = &ret->opts;
+    napi_typedarray_type type = napi_int8_array;
+    size_t n = 0;
+    void *data = NULL;
+    const double *numbers;
 
+    napi_get_typedarray_info(env, value_element(env, array, 0), &type, &n,
+                             &data, NULL, NULL);
+    numbers = type == napi_float64_array && n == OPTS_NUMBERS ? data : zeros;
     *o = none;
-    ret->wait_ms = value_ms(env, object, "wait");
-    o->ttl_ms = value_ms(env, object, "ttl");
-    o->flags = (unsigned)value_ms(env, object, "flags");
-    o->max_tries = (int32_t)value_ms(env, object, "tries");
-    o->retry_ms = value_ms(env, object, "retry");
-    o->linger_ms = value_ms(env, object, "linger");
-    o->max_hold_ms = value_ms(env, object, "maxHold");
-    o->local_turns = (int32_t)value_ms(env, object, "localTurns");
-    o->permits = (int32_t)value_ms(env, object, "permits");
-    o->min_hold_ms = value_ms(env, object, "minHold");
-    o->owner = value_text(env, object, "owner", ret->owner, sizeof(ret->owner));
-    o->note = value_text(env, object, "note", ret->note, sizeof(ret->note));
+    ret->wait_ms = (int64_t)numbers[OPTS_WAIT];
+    o->ttl_ms = (int64_t)numbers[OPTS_TTL];
+    o->flags = (unsigned)numbers[OPTS_FLAGS];
+    o->max_tries = (int32_t)numbers[OPTS_TRIES];
+    o->retry_ms = (int64_t)numbers[OPTS_RETRY];
+    o->linger_ms = (int64_t)numbers[OPTS_LINGER];
+    o->max_hold_ms = (int64_t)numbers[OPTS_MAX_HOLD];
+    o->local_turns = (int32_t)numbers[OPTS_LOCAL_TURNS];
+    o->permits = (int32_t)numbers[OPTS_PERMITS];
+    o->min_hold_ms = (int64_t)numbers[OPTS_MIN_HOLD];
+    o->owner = value_text(env, value_element(env, array, 1), ret->owner,
+                          sizeof(ret->owner));
+    o->note = value_text(env, value_element(env, array, 2), ret->note,
+                         sizeof(ret->note));
 }
 
 void hfn_get_handle(napi_env env, napi_value object, struct hf_handle *ret)
