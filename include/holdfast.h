@@ -382,8 +382,9 @@ HF_CHECK hf_status hf_acquire_all(hf_client *client, const char *const *keys,
                                   hf_lock **locks, struct hf_error *err);
 
 /* Give the lock back and end the handle.  HF_OK: it was ours until now.
- * HF_LOST: it had been lost before; whatever is there now is untouched, and
- * the call does not wait for the service.
+ * HF_LOST: it had been lost before, also to an hf_break() that we have not heard
+ * of; whatever another has is untouched, and a loss that is known here does not
+ * wait for the service.
  * HF_UNCERTAIN: no answer; the client goes on trying until the lease is over.
  * An inner release of a reentrant lock only counts down. */
 hf_status hf_release(hf_lock *lock, struct hf_error *err);

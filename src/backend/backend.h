@@ -17,7 +17,9 @@
  *      Both are worth a retry; any other failure is final.
  *  (3) try_acquire() of a claim that holds already is HF_OK with the same
  *      fence; release() of a claim that does not hold is HF_LOST and changes
- *      nothing that belongs to another.  Both are safe to repeat.
+ *      nothing that belongs to another.  Both are safe to repeat.  A grant that
+ *      was marked by break_grant() is given back, and that is HF_LOST, too; a
+ *      plain one on file: is not looked at, since that would cost a call.
  *  (4) HF_OK from try_acquire() and renew() comes with a proof (base/lease.h
  *      (4)). The core has filled it in as if the service answered for itself:
  *      it will not grant the key to another before ttl_ms have passed since the
