@@ -234,8 +234,9 @@ struct hfi_backend {
     /* Goes with HF_TRAIT_MIN_HOLD.  The holder has released the grant before
      * min_hold_ms were over: let it stay for `ms` from now on, whatever becomes
      * of this client, and mark it for hf_info.kept.  Nobody renews it, and its
-     * owner id joins it no more.  HF_OK; HF_LOST if it is not ours; safe to
-     * repeat. */
+     * owner id joins it no more.  HF_OK; HF_LOST if it is not ours, or was
+     * broken: then the core goes on to release() it, so nothing that release()
+     * needs is forgotten; safe to repeat. */
     hf_status (*keep)(struct hfi_conn *, const struct hfi_claim *,
                       struct hfi_receipt *, int64_t ms, int64_t deadline,
                       struct hf_error *);

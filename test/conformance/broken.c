@@ -104,3 +104,28 @@ TEST(release_of_a_broken_lock_lets_the_next_in)
     hf_close(b);
     hf_close(c);
 }
+
+/* min_hold_ms is for work that was done. */
+TEST(a_broken_lock_is_not_kept_for_its_minimum_hold)
+{
+    hf_client *a, *b;
+
+    conf_needs(HF_TRAIT_BREAK | HF_TRAIT_MIN_HOLD);
+    a = conf_open();
+    b = conf_open();
+    for (int way = 0; way < WAYS; way++) {
+        const char *key = conf_key(broken_names[way]);
+        struct hf_lock_opts opts = broken_opts(way), next = conf_opts(60000, 0);
+
+        if (!broken_has(way))
+            continue;
+        next.permits = opts.permits;
+        opts.min_hold_ms = 500000;
+        CHECK_STATUS(hf_release(broken_lock(a, b, key, &opts), &t_err),
+                     HF_LOST);
+        conf_unlock(conf_lock(b, key, &next));
+        conf_check_free(key);
+    }
+    hf_close(a);
+    hf_close(b);
+}
