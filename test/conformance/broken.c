@@ -129,3 +129,64 @@ TEST(a_broken_lock_is_not_kept_for_its_minimum_hold)
     hf_close(a);
     hf_close(b);
 }
+
+TEST(downgrade_of_a_broken_lock_tells_why_it_is_lost)
+{
+    const char *key = conf_key("k");
+    hf_client *a, *b;
+    hf_lock *lk;
+
+    conf_needs(HF_TRAIT_BREAK | HF_TRAIT_SHARED);
+    a = conf_open();
+    b = conf_open();
+    for (int way = PLAIN; way <= OWNED; way++) {
+        struct hf_lock_opts opts = broken_opts(way);
+
+        lk = broken_lock(a, b, key, &opts);
+        CHECK_STATUS(hf_downgrade(lk, &t_err), HF_LOST);
+        CHECK(!hf_held(lk));
+        CHECK_EQ(hf_lost_reason(lk), HF_LOSS_BROKEN);
+        CHECK(strstr(t_err.text, "broken"));
+        CHECK_STATUS(hf_release(lk, &t_err), HF_LOST);
+        conf_unlock(conf_lock(b, key, NULL));
+    }
+    hf_close(a);
+    hf_close(b);
+    conf_check_free(key);
+}
+
+TEST(transfer_of_a_broken_lock_tells_why_it_is_lost)
+{
+    hf_client *a, *b, *c;
+
+    conf_needs(HF_TRAIT_BREAK);
+    a = conf_open();
+    b = conf_open();
+    c = conf_open();
+    for (int way = 0; way < WAYS; way++) {
+        const char *key = conf_key(broken_names[way]);
+        struct hf_lock_opts opts = broken_opts(way), heir = conf_opts(60000, 0);
+        struct conf_waiter w;
+        hf_lock *lk;
+
+        if (!broken_has(way))
+            continue;
+        heir.permits = opts.permits;
+        heir.note = "heir";
+        lk = conf_try(a, key, &opts);
+        if (hf_transfer(lk, "nobody", NULL) == HF_UNSUPPORTED)
+            T_SKIP_TRAIT("transfer");
+        conf_waiter_start(&w, b, key, -1, &heir);
+        conf_await_waiters(c, key, 1);
+        CHECK_OK(hf_break(c, key, hf_fence(lk), &t_err));
+        CHECK_STATUS(hf_transfer(lk, "heir", &t_err), HF_LOST);
+        CHECK_EQ(hf_lost_reason(lk), HF_LOSS_BROKEN);
+        CHECK_STATUS(hf_release(lk, &t_err), HF_LOST);
+        conf_waiter_join(&w, HF_OK);
+        conf_unlock(w.lk);
+        conf_check_free(key);
+    }
+    hf_close(a);
+    hf_close(b);
+    hf_close(c);
+}
