@@ -67,8 +67,10 @@
  *      key; that of a shared one greater than every earlier exclusive one.
  *      Grants with permits have rising fences.
  * (16) renew(), release() and sweep() find a grant by its token and fence,
- *      whatever its mode: a downgrade may have had no answer.  take_over()
- *      takes up a grant in the mode of the claim only.
+ *      whatever its mode, its permits and its owner id: a downgrade may have had
+ *      no answer, and the bearer of a handle need not know.  take_over() takes
+ *      up a grant in the mode of the claim and with its permits only, whatever
+ *      its owner id; the core finds out why it was refused.
  */
 #ifndef HFI_BACKEND_H
 #define HFI_BACKEND_H
