@@ -382,8 +382,9 @@ HF_CHECK hf_status hf_acquire_all(hf_client *client, const char *const *keys,
                                   hf_lock **locks, struct hf_error *err);
 
 /* Give the lock back and end the handle.  HF_OK: it was ours until now.
- * HF_LOST: it had been lost before; whatever is there now is untouched, and
- * the call does not wait for the service.
+ * HF_LOST: it had been lost before, also to an hf_break() that we have not heard
+ * of; whatever another has is untouched, and a loss that is known here does not
+ * wait for the service.
  * HF_UNCERTAIN: no answer; the client goes on trying until the lease is over.
  * An inner release of a reentrant lock only counts down. */
 hf_status hf_release(hf_lock *lock, struct hf_error *err);
@@ -472,14 +473,17 @@ HF_CHECK hf_status hf_detach(hf_lock *lock, struct hf_handle *ret,
 
 /* Take up a lock that was detached.  It is renewed at once with opts->ttl_ms;
  * HF_LOST if it is gone.  A handle is taken up once: from then on it is void,
- * and so is every copy of it. */
+ * and so is every copy of it.  The owner id need not be known; HF_SHARED and
+ * opts->permits say how the lock is held, and if it is held otherwise that is
+ * HF_INVALID, the error says how, and the handle stays good. */
 HF_CHECK hf_status hf_attach(hf_client *client, const char *key,
                              const struct hf_handle *handle,
                              const struct hf_lock_opts *opts, hf_lock **ret,
                              struct hf_error *err);
 
 /* Renew or release a detached lock without taking it up: the handle stays good
- * for the next call.  HF_LOST if the lock is gone or was taken up. */
+ * for the next call.  HF_LOST if the lock is gone or was taken up.  The handle
+ * says which lock it is: mode, permits and owner id need not be known. */
 HF_CHECK hf_status hf_handle_extend(hf_client *client, const char *key,
                                     const struct hf_handle *handle,
                                     const struct hf_lock_opts *opts,

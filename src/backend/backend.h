@@ -17,7 +17,9 @@
  *      Both are worth a retry; any other failure is final.
  *  (3) try_acquire() of a claim that holds already is HF_OK with the same
  *      fence; release() of a claim that does not hold is HF_LOST and changes
- *      nothing that belongs to another.  Both are safe to repeat.
+ *      nothing that belongs to another.  Both are safe to repeat.  A grant that
+ *      was marked by break_grant() is given back, and that is HF_LOST, too; a
+ *      plain one on file: is not looked at, since that would cost a call.
  *  (4) HF_OK from try_acquire() and renew() comes with a proof (base/lease.h
  *      (4)). The core has filled it in as if the service answered for itself:
  *      it will not grant the key to another before ttl_ms have passed since the
@@ -65,8 +67,10 @@
  *      key; that of a shared one greater than every earlier exclusive one.
  *      Grants with permits have rising fences.
  * (16) renew(), release() and sweep() find a grant by its token and fence,
- *      whatever its mode: a downgrade may have had no answer.  take_over()
- *      takes up a grant in the mode of the claim only.
+ *      whatever its mode, its permits and its owner id: a downgrade may have had
+ *      no answer, and the bearer of a handle need not know.  take_over() takes
+ *      up a grant in the mode of the claim and with its permits only, whatever
+ *      its owner id; the core finds out why it was refused.
  */
 #ifndef HFI_BACKEND_H
 #define HFI_BACKEND_H
@@ -232,8 +236,9 @@ struct hfi_backend {
     /* Goes with HF_TRAIT_MIN_HOLD.  The holder has released the grant before
      * min_hold_ms were over: let it stay for `ms` from now on, whatever becomes
      * of this client, and mark it for hf_info.kept.  Nobody renews it, and its
-     * owner id joins it no more.  HF_OK; HF_LOST if it is not ours; safe to
-     * repeat. */
+     * owner id joins it no more.  HF_OK; HF_LOST if it is not ours, or was
+     * broken: then the core goes on to release() it, so nothing that release()
+     * needs is forgotten; safe to repeat. */
     hf_status (*keep)(struct hfi_conn *, const struct hfi_claim *,
                       struct hfi_receipt *, int64_t ms, int64_t deadline,
                       struct hf_error *);

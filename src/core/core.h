@@ -438,6 +438,7 @@ bool hfi_stays(const struct hf_client *);
 struct hf_lock *hfi_lock_new(struct hf_client *);
 void hfi_handle_enter(struct hf_client *);
 hf_status hfi_handle_lost(const struct hfi_grant *, struct hf_error *);
+void hfi_handle_lose(struct hf_client *, struct hfi_grant *);
 bool hfi_handle_pause(struct hf_client *, int64_t until, unsigned cancels);
 void hfi_handle_ask(struct hf_client *, struct hfi_grant *,
                     struct hfi_renewal *, int64_t end, int64_t *sent,

@@ -83,6 +83,59 @@ static hf_status detached_no_grant(const char *key, struct hf_error *err)
                     hfi_quote(quoted, sizeof(quoted), key));
 }
 
+/* ---- in which way it is held ------------------------------------------- */
+
+struct detached_look {
+    const struct hf_handle *handle;
+    struct hf_info info; /* of the holder with that fence */
+};
+
+/* One who has taken it up has another token. */
+static bool detached_see(void *arg, const struct hf_info *holder)
+{
+    struct detached_look *look = arg;
+
+    if (holder->fence != look->handle->fence || holder->broken ||
+        holder->kept ||
+        (strspn(holder->owner, "0123456789abcdef") == HFI_TOKEN_LEN &&
+         !holder->owner[HFI_TOKEN_LEN] &&
+         strcmp(holder->owner, look->handle->token) != 0))
+        return true;
+    look->info = *holder;
+    return false;
+}
+
+/* It could not be taken up.  A lock that stands and is held in another way than
+ * the caller says is not lost: say what is to be said. */
+static hf_status detached_refused(struct hf_client *c, const char *key,
+                                  const struct hf_handle *handle,
+                                  const struct hfi_lock_params *params,
+                                  struct hf_error *err)
+{
+    struct detached_look look = {.handle = handle};
+    const struct hf_info *info = &look.info;
+    char quoted[HFI_QUOTE_MAX];
+
+    if (handle->fence && c->be->holders) {
+        pthread_mutex_unlock(&c->mu);
+        c->be->holders(c->conn, key, detached_see, &look,
+                       hfi_now() + c->timeout_ms, NULL);
+        pthread_mutex_lock(&c->mu);
+    }
+    if (!info->held || (info->shared == ((params->flags & HF_SHARED) != 0) &&
+                        info->permits == params->permits))
+        return detached_no_grant(key, err);
+    hfi_quote(quoted, sizeof(quoted), key);
+    if (info->permits)
+        return hfi_fail(err, HF_INVALID,
+                        "'%s' has %d permits: take it up with that number",
+                        quoted, (int)info->permits);
+    return hfi_fail(err, HF_INVALID, "'%s' is %s: take it up %s", quoted,
+                    info->shared ? "shared" : "exclusive",
+                    info->shared ? "with HF_SHARED"
+                                 : "without HF_SHARED and permits");
+}
+
 /* Make the grant ours alone.  Asked again until `end`: the second time it may
  * be ours already, which is why a try without an answer is remembered.  An
  * answer without sense says no more than none, but it is not asked again.  An
@@ -343,7 +396,8 @@ hf_status hfi_attach(struct hf_client *c, const char *key,
     if (st) {
         st = detached_unadopt(c, grant, st, ours, err);
         if (st == HF_LOST)
-            st = detached_no_grant(key, err);
+            st = ours ? detached_no_grant(key, err)
+                      : detached_refused(c, key, handle, params, err);
         goto out;
     }
     hfi_grant_begin(c, grant, params, &item.proof, sent, params->ttl_ms);

@@ -471,13 +471,14 @@ void hfi_grant_reap(struct hf_client *c, struct hfi_grant *grant)
 }
 
 /* Tell the service, which may be asked to stop watching too, or to keep the lock
- * until min_hold_ms are over; the mutex is let go meanwhile.  grant.c (8) */
+ * until min_hold_ms are over; the mutex is let go meanwhile.  What cannot be kept
+ * is released.  grant.c (8) */
 hf_status hfi_grant_send_release(struct hf_client *c, struct hfi_grant *grant,
                                  int64_t deadline, struct hf_error *err)
 {
     int64_t keep_ms = grant->min_end ? hfi_left_ms(grant->min_end) : 0;
     bool watched = grant->watched;
-    hf_status st;
+    hf_status st = HF_LOST;
 
     if (keep_ms > grant->most_ms)
         grant->most_ms = keep_ms;
@@ -488,7 +489,7 @@ hf_status hfi_grant_send_release(struct hf_client *c, struct hfi_grant *grant,
     if (keep_ms > 0)
         st = c->be->keep(c->conn, &grant->claim, &grant->receipt, keep_ms,
                          deadline, err);
-    else
+    if (st == HF_LOST) /* One that was broken is still there. */
         st = c->be->release(c->conn, &grant->claim, &grant->receipt, deadline,
                             err);
     pthread_mutex_lock(&c->mu);

@@ -202,6 +202,32 @@ hf_status hfi_extend(struct hf_lock *lk, int64_t ttl_ms, struct hf_error *err)
     return st;
 }
 
+/* The service has refused to change a grant that is not ours any more: its
+ * renewal tells why.  One question only; the holder is to hear of the loss. */
+void hfi_handle_lose(struct hf_client *c, struct hfi_grant *grant)
+{
+    int64_t sent = hfi_now(), ttl_ms = grant->claim.ttl_ms;
+    struct hfi_renewal item = {.claim = &grant->claim,
+                               .receipt = &grant->receipt,
+                               .ttl_ms = ttl_ms,
+                               .st = HF_UNCERTAIN,
+                               .reason = HF_LOSS_STOLEN,
+                               .proof = hfi_proof_plain(sent, ttl_ms)};
+
+    if (grant->state != HFI_HELD)
+        return;
+    grant->busy = true;
+    pthread_mutex_unlock(&c->mu);
+    c->be->renew(c->conn, &item, 1,
+                 hfi_lease_attempt_end(sent, grant->lease_ms,
+                                       sent + c->timeout_ms, c->timeout_ms, 0),
+                 NULL);
+    pthread_mutex_lock(&c->mu);
+    grant->busy = false;
+    hfi_cond_wake(&c->settle);
+    hfi_grant_lose(c, grant, item.st == HF_LOST ? item.reason : HF_LOSS_STOLEN);
+}
+
 /* The local queue waits for an exclusive grant.  This one is shared from now
  * on, whatever the service answers, so the next there asks for itself. */
 static void handle_share(struct hf_client *c, struct hfi_grant *grant)
@@ -270,7 +296,7 @@ static hf_status handle_judge_downgrade(struct hf_client *c,
     if (st && st != HF_LOST && grant->downgrading)
         st = hfi_restate(err, HF_UNCERTAIN);
     else if (st == HF_LOST)
-        hfi_grant_lose(c, grant, HF_LOSS_STOLEN);
+        hfi_handle_lose(c, grant);
     else if (st && st != HF_UNCERTAIN && !grant->downgrading)
         grant->claim.shared = false;
     if (!st)

@@ -132,7 +132,7 @@ static hf_status transfer_held(struct hf_client *c, struct hfi_grant *grant,
     } while (st == HF_INVALID && local && !c->closing && hfi_now() < end &&
              atomic_load(&c->cancels) == cancels);
     if (st == HF_LOST)
-        hfi_grant_lose(c, grant, HF_LOSS_STOLEN);
+        hfi_handle_lose(c, grant);
     if (!hfi_handle_still_held(c, grant))
         return hfi_handle_lost(grant, err);
     if (!st || st == HF_UNCERTAIN) {

@@ -232,7 +232,7 @@ TEST(a_permit_keeps_its_slot_when_it_is_taken_up_again)
     slot = hf_slot(lk);
     fence = hf_fence(lk);
     CHECK_OK(hf_detach(lk, &handle, &t_err));
-    CHECK_STATUS(hf_attach(b, key, &handle, &other, &none, &t_err), HF_LOST);
+    CHECK_STATUS(hf_attach(b, key, &handle, &other, &none, &t_err), HF_INVALID);
     CHECK(none == NULL);
     CHECK_OK(hf_attach(b, key, &handle, &opts, &lk, &t_err));
     CHECK_EQ(hf_slot(lk), slot);

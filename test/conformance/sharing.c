@@ -450,7 +450,7 @@ TEST(a_shared_lock_is_attached_as_a_shared_one_only)
     a = conf_open();
     b = conf_open();
     CHECK_OK(hf_detach(conf_try(a, key, &read), &shared, &t_err));
-    CHECK_STATUS(hf_attach(b, key, &shared, &write, &none, &t_err), HF_LOST);
+    CHECK_STATUS(hf_attach(b, key, &shared, &write, &none, &t_err), HF_INVALID);
     CHECK(none == NULL);
     CHECK_OK(hf_handle_extend(b, key, &shared, &read, &t_err));
     second = conf_try(b, key, &read);
@@ -460,7 +460,7 @@ TEST(a_shared_lock_is_attached_as_a_shared_one_only)
     conf_unlock(lk);
     conf_unlock(second);
     CHECK_OK(hf_detach(conf_try(a, key, &write), &alone, &t_err));
-    CHECK_STATUS(hf_attach(b, key, &alone, &read, &none, &t_err), HF_LOST);
+    CHECK_STATUS(hf_attach(b, key, &alone, &read, &none, &t_err), HF_INVALID);
     CHECK_STATUS(hf_acquire(b, key, 0, &read, &none, &t_err), HF_BUSY);
     CHECK_OK(hf_handle_release(b, key, &alone, &write, &t_err));
     hf_close(a);

@@ -250,7 +250,7 @@ TEST(a_full_server_lets_locks_be_kept_handed_over_broken_and_released)
     CHECK_OK(hf_release(lk, &t_err));
     CHECK_OK(hf_attach(client[0], "det", &handle[0], &opts, &lk, &t_err));
     CHECK_OK(hf_break(client[0], "det", hf_fence(lk), &t_err));
-    CHECK_OK(hf_release(lk, &t_err));
+    CHECK_STATUS(hf_release(lk, &t_err), HF_LOST);
     for (i = 0; i < 2; i++)
         CHECK_OK(hf_release(owned[i], &t_err));
     rt_do(&s, "CONFIG SET maxmemory 0");

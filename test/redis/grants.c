@@ -32,7 +32,7 @@ TEST(a_lock_that_was_broken_goes_to_the_next_with_its_release)
     CHECK_STATUS(hf_handle_extend(a, "k", &handle, &opts, &t_err), HF_LOST);
     CHECK_STATUS(hf_attach(a, "k", &handle, &opts, &lk, &t_err), HF_LOST);
     CHECK_EQ(__atomic_load_n(&w.got_at, __ATOMIC_ACQUIRE), 0);
-    CHECK_OK(hf_handle_release(a, "k", &handle, &opts, &t_err));
+    CHECK_STATUS(hf_handle_release(a, "k", &handle, &opts, &t_err), HF_LOST);
     rt_wait_join(&w);
     hf_close(a);
     hf_close(b);
@@ -332,7 +332,7 @@ TEST(a_grant_that_was_broken_is_joined_and_extended_by_nobody)
     opts.ttl_ms = 60000;
     CHECK_STATUS(hf_acquire(b, "k", 0, &opts, &none, &t_err), HF_BUSY);
     CHECK_LE(rt_int(&s, "PTTL holdfast:k"), left);
-    CHECK_OK(hf_handle_release(a, "k", &handle, &opts, &t_err));
+    CHECK_STATUS(hf_handle_release(a, "k", &handle, &opts, &t_err), HF_LOST);
     CHECK_OK(hf_acquire(b, "k", 0, &opts, &lk, &t_err));
     CHECK_GT(hf_fence(lk), fence);
     CHECK_OK(hf_release(lk, &t_err));

@@ -60,6 +60,33 @@ TEST(several_keys_are_one_request)
     rt_end(&s);
 }
 
+/* More than a script can hand to one command are taken all the same. */
+TEST_TIMEOUT(any_number_of_keys_is_taken, 120)
+{
+    enum { N = 8200 };
+    static char names[N][16];
+    static const char *all[N];
+    static hf_lock *locks[N];
+    struct hf_lock_opts opts = rt_opts(60000, 0);
+    struct rt_server s = {0};
+    hf_client *client;
+    int i;
+
+    for (i = 0; i < N; i++) {
+        snprintf(names[i], sizeof(names[i]), "many-%d", i);
+        all[i] = names[i];
+    }
+    rt_start(&s, NULL);
+    client = rt_open(&s, "");
+    CHECK_OK(hf_acquire_all(client, all, N, 60000, &opts, locks, &t_err));
+    for (i = 0; i < N; i++) {
+        CHECK_GT(hf_fence(locks[i]), 0);
+        CHECK_OK(hf_release(locks[i], &t_err));
+    }
+    hf_close(client);
+    rt_end(&s);
+}
+
 /* Also where the clock is behind what was granted of one of them. */
 TEST(each_of_several_has_a_greater_fence_than_before)
 {

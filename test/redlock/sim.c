@@ -81,6 +81,47 @@ static int node_write(struct sim_node *node, const struct sim_ask *ask,
     return 1;
 }
 
+/* The mark of that token, or one that is unused for "". */
+static char *node_mark(struct sim_node *node, const char *token)
+{
+    size_t i;
+
+    for (i = 0; i < sizeof(node->marks) / sizeof(node->marks[0]); i++)
+        if (!strcmp(node->marks[i], token))
+            return node->marks[i];
+    return NULL;
+}
+
+static int node_break(struct sim_node *node, const struct sim_ask *ask)
+{
+    char *mark;
+
+    if (!node->token[0] || node->c != ask->fence ||
+        strcmp(node->k, node->token) != 0)
+        return 0;
+    node->b = ask->fence;
+    mark = node_mark(node, node->token);
+    if (!mark)
+        mark = node_mark(node, "");
+    if (mark)
+        snprintf(mark, sizeof(node->marks[0]), "%s", node->token);
+    return 1;
+}
+
+static int node_release(struct sim_node *node, const struct sim_ask *ask)
+{
+    char *mark = node_mark(node, ask->token);
+
+    if (strcmp(node->token, ask->token) != 0)
+        return 0;
+    node->token[0] = '\0';
+    if (!mark)
+        return 1;
+    mark[0] = '\0';
+    return node->c && node->c == node->b && !strcmp(node->k, ask->token) ? 3
+                                                                         : 1;
+}
+
 struct sim_answer sim_node_serve(struct sim_node *node,
                                  const struct sim_ask *ask, int64_t now_us,
                                  bool confirm_anything)
@@ -106,15 +147,10 @@ struct sim_answer sim_node_serve(struct sim_node *node,
         answer.value = node_renew(node, ask, now_us);
         break;
     case 'B':
-        answer.value = node->token[0] && node->c == ask->fence &&
-                       !strcmp(node->k, node->token);
-        if (answer.value)
-            node->b = ask->fence;
+        answer.value = node_break(node, ask);
         break;
     default: /* L */
-        answer.value = ours;
-        if (ours)
-            node->token[0] = '\0';
+        answer.value = node_release(node, ask);
     }
     return answer;
 }

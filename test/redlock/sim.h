@@ -33,6 +33,7 @@ struct sim_node {
     int64_t expires;
     uint64_t c, b;
     char k[33];
+    char marks[4][33]; /* tokens that were broken and have not let go */
     int64_t skew_us;
     bool down;
 };

@@ -28,6 +28,7 @@ struct release {
     bool mine, maybe;
     bool many;   /* several hold the key, as was seen */
     bool permit; /* of a semaphore: semaphore.c */
+    bool broken; /* out: what was unlocked had been broken */
     int64_t deadline;
     struct hf_error *err;
 };
@@ -232,6 +233,7 @@ static hf_status release_seen(struct release *r, const struct consul_kv *kv)
     hfi_consul_key_seen(r->k, kv);
     st = hfi_consul_unlock_at(r->cc, r->k, kv->session, kv->index,
                               hfi_consul_fence(kv), r->deadline, r->err);
+    r->broken = !st && kv->broken;
     if (!st && strcmp(kv->session, r->session) != 0)
         hfi_consul_handle_end(r->cc, kv->session, r->deadline);
     return st;
@@ -424,6 +426,8 @@ hf_status hfi_consul_release(struct hfi_conn *conn,
         receipt->registered = left != HF_OK && left != HF_LOST;
     if (receipt->registered && (st == HF_OK || st == HF_LOST))
         return left;
+    if (!st && r.broken) /* Its index had changed, so it was looked at. */
+        st = HF_LOST;
     return st == HF_LOST
                ? hfi_fail(err, HF_LOST, "%s: the lock was not ours any more",
                           conn->endpoint)

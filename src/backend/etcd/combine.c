@@ -290,6 +290,20 @@ static bool remove_is_absent(const Pb__TxnResponse *answer)
            !op->range->n_kvs;
 }
 
+/* Had an operator broken what was removed? */
+static bool remove_was_broken(const Pb__TxnResponse *answer)
+{
+    const Pb__ResponseOp *op =
+        answer->n_responses == 1 ? answer->responses[0] : NULL;
+    struct etcd_words words;
+
+    if (!op || op->response_case != PB__RESPONSE_OP__RESPONSE_DELETE_RANGE ||
+        op->delete_range->n_prev_kvs != 1)
+        return false;
+    etcd_read_value(op->delete_range->prev_kvs[0]->value, &words);
+    return words.broken;
+}
+
 hf_status etcd_remove(struct etcd_conn *ec, const char *name, const char *token,
                       int64_t revision, bool *absent, int64_t deadline,
                       struct hf_error *err)
@@ -310,6 +324,7 @@ hf_status etcd_remove(struct etcd_conn *ec, const char *name, const char *token,
     etcd_compare(&made, gone.key, revision);
     op.request_case = PB__REQUEST_OP__REQUEST_DELETE_RANGE;
     op.delete_range = &gone;
+    gone.prev_kv = 1;
     read.keys_only = 1;
     read_op.request_case = PB__REQUEST_OP__REQUEST_RANGE;
     read_op.range = &read;
@@ -322,6 +337,8 @@ hf_status etcd_remove(struct etcd_conn *ec, const char *name, const char *token,
     if (!st && !answer->succeeded)
         st = HF_LOST;
     *absent = !st || (st == HF_LOST && answer && remove_is_absent(answer));
+    if (!st && remove_was_broken(answer))
+        st = HF_LOST;
     etcd_free(answer);
     return st;
 }

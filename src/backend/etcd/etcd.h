@@ -310,7 +310,8 @@ hf_status etcd_txn(struct etcd_conn *, Pb__TxnRequest *,
                    const char *conflict_key, Pb__TxnResponse **ret,
                    int64_t deadline, struct hf_error *);
 /* Remove the key if it bears the token and is of that revision, or of any if
- * that is 0.  HF_LOST: it is not; *absent: nobody has a key of that name. */
+ * that is 0.  HF_LOST: it is not, or was broken before; *absent: nobody has a
+ * key of that name now. */
 hf_status etcd_remove(struct etcd_conn *, const char *name, const char *token,
                       int64_t revision, bool *absent, int64_t deadline,
                       struct hf_error *);

@@ -248,11 +248,11 @@ hf_status etcd_keep(struct hfi_conn *conn, const struct hfi_claim *claim,
     struct etcd_conn *ec = (struct etcd_conn *)conn;
     hf_status st = part_until(keep_once, ec, claim, receipt, ms, deadline, err);
 
-    if (st && st != HF_LOST)
+    if (st)
         return st;
     receipt->registered =
         claim->doubt && etcd_may_come(ec, claim, receipt, deadline);
     if (!receipt->registered)
         etcd_key_forget(ec, claim->token); /* and its name, which is in use */
-    return st;
+    return HF_OK;
 }

@@ -24,6 +24,7 @@ hf_status mem_release(struct hfi_conn *conn, const struct hfi_claim *claim,
     struct mem_conn *mc = (struct mem_conn *)conn;
     struct mem_entry *mine = NULL;
     struct mem_key *key;
+    bool ours = false;
 
     (void)deadline;
     pthread_mutex_lock(&mc->table->mu);
@@ -35,6 +36,7 @@ hf_status mem_release(struct hfi_conn *conn, const struct hfi_claim *claim,
             mine = mem_by_token(&key->queue, claim->token);
         if (!mine && HFI_MUTANT(release_without_owner))
             mine = mem_first(&key->holders);
+        ours = mine && !mine->broken;
         if (mine && mine->permits && HFI_MUTANT(permit_not_returned))
             mine->broken = true; /* and stays */
         else
@@ -47,7 +49,7 @@ hf_status mem_release(struct hfi_conn *conn, const struct hfi_claim *claim,
     }
     pthread_mutex_unlock(&mc->table->mu);
     receipt->registered = false;
-    return mine ? HF_OK : mem_not_ours(conn, err);
+    return ours ? HF_OK : mem_not_ours(conn, err);
 }
 
 /* The key of a claim that holds it, and its grant, with the table's mutex held;

@@ -55,7 +55,7 @@ hf_status redis_keep(struct hfi_conn *conn, const struct hfi_claim *claim,
     hf_status st = alter_step((struct redis_conn *)conn, 'K', claim, receipt,
                               ms, deadline, err);
 
-    if (!st || st == HF_LOST)
+    if (!st)
         receipt->registered = false;
     return st;
 }

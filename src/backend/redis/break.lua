@@ -12,6 +12,13 @@ if (op == 'B' or op == 'F') and not shares then
   else
     write_first()
     call('HSET', meta, 'b', fence)
+    -- Where nobody waits, its release looks at the queue only (fast.lua).
+    if op == 'F' then
+      call('ZREM', queue, '-' .. holder)
+    elseif value == holder then
+      local left = call('PTTL', lock)
+      end_claim(holder, left < 0 and keep or left)
+    end
     tell(sub(about, 1, len), '!', holder)
     if op == 'B' then return 1 end
     said = set_free()

@@ -43,6 +43,13 @@ local function busy(free_in)
   return {left, position}
 end
 
+-- Was the claim's grant, or that of its owner id, broken?
+local function is_broken()
+  local last = call('HMGET', meta, 'g', 'b')
+  local fence, holder = match(last[1] or '', '^(%d+) %d+ (%S+)')
+  return fence and fence == last[2] and (held or holder == token), fence
+end
+
 -- May a try have what is there?  It may if that is its own, or its owner
 -- id's, and was neither broken nor outlived by a greater fence.  What looks
 -- like its owner id's and has no claims is another library's.
@@ -50,12 +57,8 @@ local function fits()
   if not ours and (not held or call('EXISTS', owners) == 0) then
     return false
   end
-  local last = call('HMGET', meta, 'g', 'b')
-  local fence, holder = match(last[1] or '', '^(%d+) %d+ (%S+)')
-  if fence and fence == last[2] and (held or holder == token) then
-    return false
-  end
-  return not held or not fence or fence == held
+  local broken, fence = is_broken()
+  return not broken and (not held or not fence or fence == held)
 end
 if op == 'A' and value and not use and not shares and not fits() then
   return busy()

@@ -39,7 +39,7 @@ if joins or op == 'A' and call('EXISTS', lock, queue) == 0 then
 end
 value = value or op ~= 'X' and call('GET', lock)
 if value == token then
-  if op == 'L' then
+  if op == 'L' then -- One that was broken is in the queue (break.lua).
     front = call('ZRANGE', queue, '0', '1')
     if not front[1] then return call('DEL', lock) end
   elseif op == 'R' then

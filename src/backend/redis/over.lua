@@ -8,7 +8,8 @@ local function end_claim(whose, life)
   if call('PTTL', queue) < life then call('PEXPIRE', queue, life) end
 end
 
-if op == 'D' then
+local is_over = op == 'D'
+if is_over then
   end_claim(token, tonumber(ARGV[3]))
   op = 'L'
 end

@@ -11,9 +11,13 @@
 
 #include "base/banned.h"
 
+/* What the script says of a grant that was broken; the second is to be repeated. */
+#define WAS_BROKEN       6
+#define WAS_BROKEN_AGAIN 7
+
 /* L, or D if the claim is over and a try of it may still arrive, or G if it is
  * not over; repeated while there are dead waiters to be passed over.  *said is
- * what it said. */
+ * what it said, or 0 if the grant was broken. */
 static hf_status give_step(struct redis_conn *rc, const struct hfi_claim *claim,
                            const struct hfi_receipt *receipt, bool over,
                            uint64_t *said, int64_t deadline,
@@ -22,7 +26,7 @@ static hf_status give_step(struct redis_conn *rc, const struct hfi_claim *claim,
     char op = !over ? 'G' : claim->doubt ? 'D' : 'L';
     char number[24];
     const char *argv[] = {number};
-    bool ours = false;
+    bool ours = false, broken = false;
     redisReply *reply;
     hf_status st;
 
@@ -39,9 +43,12 @@ static hf_status give_step(struct redis_conn *rc, const struct hfi_claim *claim,
         *said = redis_number(reply);
         freeReplyObject(reply);
         ours = ours || *said == 2;
-    } while (*said == 2 || *said == 4);
+        broken = broken || *said == WAS_BROKEN || *said == WAS_BROKEN_AGAIN;
+    } while (*said == 2 || *said == 4 || *said == WAS_BROKEN_AGAIN);
     if (!*said && ours)
         *said = 1; /* It ended before all were passed over. */
+    if (broken)
+        *said = 0;
     return HF_OK;
 }
 

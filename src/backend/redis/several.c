@@ -2,8 +2,8 @@
  *
  * several.c - taking several locks in one step (several.lua).
  *
- * It is for plain locks whose keys are all at one server, in a cluster in one
- * slot, and that nobody has or waits for.  All else is asked for one by one.
+ * It is for some plain locks whose keys are all at one server, in a cluster in
+ * one slot, and that nobody has or waits for.  All else is asked for one by one.
  *
  * The step happens whole or not at all, as every script does.  Each lock that it
  * grants is what fenced.lua would have granted to a first try, with a token and
@@ -23,6 +23,10 @@
 
 #define SEVERAL_HEAD 5 /* EVALSHA, digest, keys; ttl, about */
 
+/* Lua hands at most 8000 values to a command, which here are two for each key;
+ * and the step keeps all other clients of the server waiting. */
+#define SEVERAL_MAX 2000
+
 /* The texts that the order points to. */
 struct several_texts {
     char keys[24], ttl[24], about[REDIS_ABOUT_MAX];
@@ -36,7 +40,8 @@ static bool several_fit(struct redis_conn *rc, const struct hfi_attempt *items,
     unsigned slot = rc->cluster ? redis_key_slot(rc, items[0].claim->key) : 0;
     size_t i;
 
-    if (rc->acquire != REDIS_FENCED || rc->replicas || redis_is_moving(rc))
+    if (n > SEVERAL_MAX || rc->acquire != REDIS_FENCED || rc->replicas ||
+        redis_is_moving(rc))
         return false;
     for (i = 0; i < n; i++)
         if (!redis_is_plain(items[i].claim) ||

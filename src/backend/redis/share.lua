@@ -54,7 +54,7 @@ end
 if left_over then
   begin_group(0, sub(left_over, 2), {nil, held, since, -1, 'k', '0 ', owner},
     call('PTTL', lock), true)
-  return 1
+  return done
 end
 
 -- The last of its members are to leave: as with set_free().
@@ -81,10 +81,15 @@ if op == 'L' or op == 'G' then
     local placed = leave(token)
     return let_in() == 2 and 4 or placed
   end
-  if not has_others(token) then return end_group() end
-  drop_member(token, mine)
-  if let_in() == 2 then return 2 end
-  return silent and 5 or 1
+  local said
+  if has_others(token) then
+    drop_member(token, mine)
+    said = let_in() == 2 and 2 or silent and 5 or 1
+  else
+    said = end_group()
+  end
+  if match(mine[5], 'b') then return said == 2 and 7 or 6 end
+  return said
 end
 
 -- Its whole ttl again; less only if told so.

@@ -31,14 +31,23 @@ local function tell(channel, sign, to, more)
 end
 
 -- Does this claim have what is there?  And the fence of its owner id's
--- grant, if it is that.
+-- grant, if it is that.  Its token tells, also where the bearer of a handle does
+-- not know the owner id.
 local ours, held
+local function has_claim(whose)
+  return call('HEXISTS', owners, whose) == 1
+end
 local function compare()
-  ours = owner == '' and value == token
-  if owner == '' or not value then return end
-  held = sub(value, 1, #owner + 1) == owner .. ' '
-    and match(value, '^%d+$', #owner + 2)
-  ours = held and call('HEXISTS', owners, token) == 1
+  ours, held = value == token, nil
+  if ours then owner = '' end
+  if ours or not value then return end
+  local by, number = match(value, '^(.+) (%d+)$')
+  if not by or by ~= owner and (op == 'A'
+    or not has_claim(token) and not (op == 'T' and has_claim(ARGV[3]))) then
+    return
+  end
+  owner, held = by, number
+  ours = has_claim(token)
 end
 compare()
 

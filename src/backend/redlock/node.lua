@@ -21,6 +21,9 @@
 --               waiter asks again
 --         doors  a sorted set: the tokens of the writers that wait for readers,
 --               and until when no others are let in for that
+--   and, with the token of its holder at its end, only if that was broken:
+--         broken  a hash: b its fence, for as long as the lock.  No listing
+--               takes that for a lock
 --   ARGV  operation, token, then its own
 --
 --   A ttl door               take     {value, {c, k}, TIME, PTTL}; the value
@@ -38,7 +41,8 @@
 --   G fence                  downgrade  1, or why not, as with R
 --   L how limit              release  1, 2 and the first in line has it here
 --                                     for 50 ms, 0 not ours, or confirmed for a
---                                     larger fence than the limit, if any.
+--                                     larger fence than the limit, if any;
+--                                     3 and 4 as 1 and 2, but it was broken.
 --                                     `how` has a t to tell those who wait, a q
 --                                     to leave the line and a d to open our
 --                                     door, whether the lock is ours or not
@@ -104,6 +108,10 @@ end
 local function beside(name)
   return (string.gsub(meta, '}:meta:', '}:' .. name .. ':', 1))
 end
+
+-- A key that is there as long as the holder's grant, if that may have been
+-- broken: a release removes both with one command, and looks only then.
+local function broken_mark(whose) return beside('broken') .. ':' .. whose end
 
 -- For a day after a grant its fence stays, whatever is asked for: by then only a
 -- clock that goes back by more than that gives a smaller one.  A renewal does
@@ -173,7 +181,11 @@ if op == 'L' and value == token then
     end
   end
   local heir, queue = false, ARGV[3] ~= '' and beside('queue')
-  call('DEL', lock)
+  local broken = call('DEL', lock, broken_mark(token)) > 1
+  if broken then
+    local last = call('HMGET', meta, 'c', 'k', 'b')
+    broken = last[1] and last[1] == last[3] and last[2] == token
+  end
   if string.find(ARGV[3], 'q') then
     call('ZREM', queue, token, '~' .. token)
   end
@@ -194,7 +206,7 @@ if op == 'L' and value == token then
     redis.pcall('PUBLISH', 'wake:' .. lock,
       '-' .. token .. (heir and ' ' .. heir or ''))
   end
-  return heir and 2 or 1
+  return (heir and 2 or 1) + (broken and 2 or 0)
 end
 
 -- The hash outlives the lease by `keep`, and its fence: that is not forgotten
@@ -307,6 +319,8 @@ if op == 'B' then
   if not value or last[1] ~= ARGV[3] or last[2] ~= value then return 0 end
   write_first()
   call('HSET', meta, 'b', ARGV[3])
+  call('HSET', broken_mark(value), 'b', ARGV[3])
+  call('PEXPIRE', broken_mark(value), math.max(call('PTTL', lock), 1))
   return 1
 end
 
@@ -318,7 +332,7 @@ if op == 'F' then
   if not value then return last[3] == last[1] and 1 or 2 end
   write_first()
   call('HSET', meta, 'b', ARGV[3])
-  call('DEL', lock)
+  call('DEL', lock, broken_mark(value))
   redis.pcall('PUBLISH', 'wake:' .. lock, '-' .. value)
   return 1
 end

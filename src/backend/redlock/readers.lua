@@ -184,7 +184,7 @@ if op == 'L' then
   end
   call('HDEL', readers, token)
   if settle() and string.find(ARGV[3], 't') then tell(token) end
-  return 1
+  return mine.broken == '1' and 3 or 1
 end
 
 if op == 'G' then

@@ -4,8 +4,9 @@
  *
  * A release goes to every node that may have the key, and is written down for
  * each before it is sent, until the node has answered (pending_release.c).  It
- * succeeds when a majority had the lock; it is lost when so many had not that
- * there was no majority; anything else is uncertain, and goes on by itself.
+ * succeeds when a majority had the lock, and not as one that was broken; it is
+ * lost when so many had not that there was no majority; anything else is
+ * uncertain, and goes on by itself.
  */
 #include "redlock.h"
 
@@ -125,6 +126,7 @@ int redlock_give_back(struct redlock_conn *rl, const struct hfi_claim *claim,
     bool told = line < 0 || !release || give->aloud;
     struct redlock_round round;
     const redisReply *reply;
+    bool had;
 
     redlock_round_init(&round, rl);
     give_ask(&round, claim, give, line, batches, span.end);
@@ -139,9 +141,10 @@ int redlock_give_back(struct redlock_conn *rl, const struct hfi_claim *claim,
             continue;
         redlock_pending_drop(&rl->nodes[i], claim);
         silent--;
-        give->had += reply->integer >= 1;
-        give->had_not += reply->integer < 1;
-        if (reply->integer == 2) { /* Somebody stands in line. */
+        had = reply->integer == 1 || reply->integer == 2;
+        give->had += had;
+        give->had_not += !had;
+        if (reply->integer && reply->integer % 2 == 0) { /* One is in line. */
             redlock_line_is(rl, claim->key, i, hfi_now());
             told = true;
         }

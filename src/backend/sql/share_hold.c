@@ -142,7 +142,6 @@ hf_status sql_downgrade(struct hfi_conn *base, const struct hfi_claim *claim,
                     base->endpoint);
 }
 
-/* What cannot be kept, since it was broken, is released. */
 hf_status sql_keep(struct hfi_conn *base, const struct hfi_claim *claim,
                    struct hfi_receipt *receipt, int64_t ms, int64_t deadline,
                    struct hf_error *err)
@@ -158,7 +157,8 @@ hf_status sql_keep(struct hfi_conn *base, const struct hfi_claim *claim,
     if (st)
         return st;
     if (!there)
-        return sql_release(base, claim, receipt, deadline, err);
+        return hfi_fail(err, HF_LOST, "%s: the lock was not ours any more",
+                        base->endpoint);
     receipt->registered = false;
     return HF_OK;
 }

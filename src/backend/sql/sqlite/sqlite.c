@@ -227,12 +227,16 @@ static hf_status lite_script_step(struct lite_session *ls, sqlite3_stmt *stmt,
                                   struct lite_rings *rings,
                                   struct hf_error *err)
 {
-    const char *name = sqlite3_column_name(stmt, 0);
+    const char *name = NULL;
     int code;
 
     lite_bind(ls, stmt, call);
     while ((code = sqlite3_step(stmt)) == SQLITE_ROW) {
-        if (!strcmp(name, "hf"))
+        /* Not before the first step: where another has made a table, that
+         * prepares the statement again and frees the name. */
+        if (!name)
+            name = sqlite3_column_name(stmt, 0);
+        if (name && !strcmp(name, "hf"))
             lite_row(stmt, answer);
         else
             lite_rings_add(rings, (const char *)sqlite3_column_text(stmt, 0),
