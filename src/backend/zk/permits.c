@@ -17,8 +17,9 @@
  *
  * INVARIANTS
  *  (1) Only who is first in the queue makes a node among those who hold, peers
- *      included.  So between a look at that place and a transaction that removes
- *      the first node of the queue nobody was added.
+ *      included.  So from a look at the queue that shows us as the first until
+ *      our own transaction, nobody is added.  Those who hold are read after the
+ *      queue: read before it, they might lack one that was the first then.
  *  (2) Who is first goes over only if fewer than N hold and all of ours say N.
  *      It takes the lowest slot that none of them has.
  *  (3) What is used as a plain lock is refused, and the other way round
@@ -41,14 +42,15 @@
 #define PERMITS_LOOKS 4
 
 /* Of a batch that looks at everything. */
-enum { SEEN_SYNC, SEEN_KEY, SEEN_QUEUE, SEEN_LEASES, SEEN_OPS };
+enum { SEEN_SYNC, SEEN_QUEUE, SEEN_KEY, SEEN_LEASES, SEEN_OPS };
 
-/* Ask for the children of the key, of the queue and of who holds; with
- * layout=kazoo the last is the first, and the data of the key is asked for. */
+/* Ask for the children of the queue, of the key and of who holds; with
+ * layout=kazoo the last two are one, and the data of the key is asked for.  The
+ * queue is the first: permits.c (1). */
 static void permits_ask(struct zk_batch *reqs, const struct zk_node *node)
 {
-    zk_children(reqs, node->keydir, false);
     zk_children(reqs, node->parent, false);
+    zk_children(reqs, node->keydir, false);
     if (reqs->ses->conn->kazoo)
         zk_get(reqs, node->keydir, false);
     else
