@@ -107,7 +107,7 @@ static void go_over_send(struct zk_batch *reqs, const struct zk_node *node,
     zoo_op_t ops[ZK_MULTI_MAX];
     int n = 0;
 
-    zk_data_write(data, claim, reqs->ses->got_ms, 0);
+    zk_data_write(data, claim, reqs->ses->got_ms, 0, 0);
     snprintf(permits, sizeof(permits), "%d", claim->permits);
     zoo_delete_op_init(&ops[n++], node->path, -1);
     zoo_create_op_init(&ops[n++], path, data, (int)strlen(data), zk_acl(zc),
@@ -148,11 +148,12 @@ static hf_status go_over_answered(struct zk_session *ses, struct zk_node *node,
     *path = NULL;
     node->fence = (uint64_t)reqs->ops[1].stat.czxid;
     node->czxid = reqs->ops[1].stat.czxid;
+    node->used = 0;
     node->version = 0;
     node->slot = slot;
     pthread_mutex_unlock(&zc->mu);
     return zk_use_as_permits(ses, node, claim, &reqs->ops[2].names, deadline,
-                             err);
+                             again, err);
 }
 
 /* permits.c (2): we are the first, and there is room. */
@@ -332,7 +333,7 @@ static hf_status permits_confirm(struct zk_session *ses, struct zk_node *node,
         st = zk_check_unbroken(ses->conn, &reqs->ops[1], err);
     if (!st && !*again && !node->held)
         st = zk_use_as_permits(ses, node, claim, &reqs->ops[2].names, deadline,
-                               err);
+                               again, err);
     zk_batch_end(reqs);
     return st;
 }
