@@ -242,6 +242,13 @@ TEST(the_same_owner_enters_from_another_client_until_the_last_leaves)
     hf_close(b);
 }
 
+static bool is_there(void *arg, const struct hf_info *holder)
+{
+    (void)arg;
+    CHECK_GE(holder->left_ms, -1);
+    return true;
+}
+
 /* The first of them lapses, and is still there for a while perhaps. */
 TEST(a_check_is_ok_for_as_long_as_one_of_an_owner_id_holds)
 {
@@ -264,6 +271,7 @@ TEST(a_check_is_ok_for_as_long_as_one_of_an_owner_id_holds)
         st = hf_check(c, key, hf_fence(inner), &t_err);
         if (hf_held(inner)) /* and so it was then */
             CHECK_STATUS(st, HF_OK);
+        CHECK_OK(hf_holders(c, key, is_there, NULL, &t_err));
         t_sleep_ms(20);
     }
     st = hf_release(outer, &t_err);
