@@ -77,7 +77,8 @@ hf_status hfi_list(struct hf_client *c, const char *prefix, hf_list_fn *fn,
                        err);
 }
 
-/* Of several holders, the one that is asked about. */
+/* Of several holders, those that are asked about: who has joined by an owner id
+ * has the fence of whom it joined. */
 struct look_which {
     uint64_t fence;
     struct hf_info *info;
@@ -86,13 +87,18 @@ struct look_which {
 static bool look_at_holder(void *arg, const struct hf_info *holder)
 {
     const struct look_which *which = arg;
+    bool broken = which->info->broken && which->info->fence == which->fence;
 
     if (holder->fence != which->fence)
         return true;
     *which->info = *holder;
-    return false;
+    which->info->broken = broken || holder->broken;
+    return true;
 }
 
+/* A grant stands if the service says that it is held.  What is left of its lease
+ * says nothing of that: it may be rounded down, or be that of another who has
+ * joined. */
 hf_status hfi_check(struct hf_client *c, const char *key, uint64_t fence,
                     struct hf_error *err)
 {
@@ -106,8 +112,7 @@ hf_status hfi_check(struct hf_client *c, const char *key, uint64_t fence,
                             hfi_now() + c->timeout_ms, err);
     if (st)
         return st;
-    if (info.held && fence && info.fence == fence && info.left_ms &&
-        !info.broken)
+    if (info.held && fence && info.fence == fence && !info.broken)
         return HF_OK;
     if (info.held && info.fence == fence && info.broken)
         return hfi_fail(

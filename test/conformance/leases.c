@@ -150,6 +150,35 @@ TEST(a_manual_lock_lapses_at_its_ttl_and_says_why)
     hf_close(client);
 }
 
+/* What the service says of the time that is left may be rounded, or not known:
+ * a check is of the grant. */
+TEST(a_check_is_ok_for_as_long_as_the_lock_is_held_and_then_lost)
+{
+    struct hf_lock_opts opts = conf_opts(2000, HF_MANUAL);
+    const char *key = conf_key("k");
+    int64_t end = t_now_ms() + 2 * opts.ttl_ms;
+    hf_status st = HF_OK;
+    hf_client *a, *b;
+    hf_lock *lk;
+
+    conf_needs(HF_TRAIT_FENCED);
+    a = conf_open();
+    b = conf_open();
+    lk = conf_try(a, key, &opts);
+    while (hf_held(lk) && t_now_ms() < end) {
+        st = hf_check(b, key, hf_fence(lk), &t_err);
+        if (hf_held(lk)) /* and so it was then */
+            CHECK_STATUS(st, HF_OK);
+        t_sleep_ms(20);
+    }
+    if (!hf_held(lk))
+        t_poll_until(hf_check(b, key, hf_fence(lk), NULL) == HF_LOST, 20000);
+    st = hf_release(lk, &t_err);
+    CHECK(st == HF_OK || st == HF_LOST);
+    hf_close(a);
+    hf_close(b);
+}
+
 TEST(a_lock_is_not_held_any_more_when_the_next_is_granted)
 {
     struct hf_lock_opts brief = conf_opts(50, HF_MANUAL);

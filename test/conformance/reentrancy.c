@@ -242,6 +242,46 @@ TEST(the_same_owner_enters_from_another_client_until_the_last_leaves)
     hf_close(b);
 }
 
+static bool is_there(void *arg, const struct hf_info *holder)
+{
+    (void)arg;
+    CHECK_GE(holder->left_ms, -1);
+    return true;
+}
+
+/* The first of them lapses, and is still there for a while perhaps. */
+TEST(a_check_is_ok_for_as_long_as_one_of_an_owner_id_holds)
+{
+    struct hf_lock_opts first = conf_opts(2000, HF_MANUAL);
+    struct hf_lock_opts second = conf_opts(10000, 0);
+    const char *key = conf_key("k");
+    int64_t end = t_now_ms() + 2 * first.ttl_ms;
+    hf_client *a, *b, *c;
+    hf_lock *outer, *inner;
+    hf_status st;
+
+    conf_needs(HF_TRAIT_REENTRANT | HF_TRAIT_FENCED);
+    first.owner = second.owner = "trace-4711";
+    a = conf_open();
+    b = conf_open();
+    c = conf_open();
+    outer = conf_try(a, key, &first);
+    inner = conf_lock(b, key, &second);
+    while (t_now_ms() < end) {
+        st = hf_check(c, key, hf_fence(inner), &t_err);
+        if (hf_held(inner)) /* and so it was then */
+            CHECK_STATUS(st, HF_OK);
+        CHECK_OK(hf_holders(c, key, is_there, NULL, &t_err));
+        t_sleep_ms(20);
+    }
+    st = hf_release(outer, &t_err);
+    CHECK(st == HF_OK || st == HF_LOST);
+    conf_unlock(inner);
+    hf_close(a);
+    hf_close(b);
+    hf_close(c);
+}
+
 TEST(the_same_owner_passes_by_those_who_wait_in_its_other_client)
 {
     struct hf_lock_opts opts = owned("trace-4711"), other = owned("other");

@@ -332,6 +332,24 @@ TEST(the_lowest_free_slot_is_found_and_who_joined_counts_once)
     CHECK_EQ(all.slot, 0);
 }
 
+TEST(the_age_of_a_node_is_its_fence_or_what_it_has_taken)
+{
+    struct hfi_claim claim = {.key = "k", .token = "t0"};
+    char data[ZK_DATA_MAX];
+
+    zk_data_write(data, &claim, 45000, 0, 0);
+    CHECK_EQ(zk_data_age(data, 99), 99);
+    zk_data_write(data, &claim, 45000, 77, 0);
+    CHECK_EQ(zk_data_age(data, 99), 77);
+    zk_data_write(data, &claim, 45000, 77, 12);
+    CHECK_EQ(zk_data_age(data, 99), 12);
+    zk_data_write(data, &claim, 45000, 77, 78);
+    CHECK_EQ(zk_data_age(data, 99), 77);
+    CHECK_EQ(zk_data_age("holdfast\nused=x\n", 99), 99);
+    CHECK_EQ(zk_data_age("used=3\n", 99), 99);
+    CHECK_EQ(zk_data_age(NULL, 99), 99);
+}
+
 TEST(data_comes_back_and_hostile_data_does_no_harm)
 {
     static const char *const hostile[] = {
@@ -351,7 +369,7 @@ TEST(data_comes_back_and_hostile_data_does_no_harm)
     char marked[ZK_DATA_MAX + 32];
     uint64_t fence = 3;
 
-    zk_data_write(data, &claim, 45000, 77);
+    zk_data_write(data, &claim, 45000, 77, 0);
     zk_data_read(data, &info, &fence, token);
     CHECK_STR(info.owner, "a\nb=%");
     CHECK_STR(info.note, "n\xff\n");

@@ -200,6 +200,76 @@ TEST_TIMEOUT(a_permit_passes_by_a_dead_waiter_of_kazoos_layout, 90)
     head_dies("?layout=kazoo");
 }
 
+/* Another program is the first in the queue and has its permit while the claim
+ * reads who is there, before its request number `n`.  False if it
+ * has no such request. */
+static bool overtaken_at(const char *options, const char *key, int n)
+{
+    struct hf_lock_opts opts = permits_opts(8000, 1);
+    bool kazoo = strstr(options, "kazoo") != NULL;
+    char first[600], lease[600];
+    struct zkt_proxy proxy;
+    struct zkt_waiter w;
+    bool held;
+
+    snprintf(first, sizeof(first), "%s%s0000000000", zkt_path(key),
+             kazoo ? "-__lock__/x__lock__" : "/locks/x-lock-");
+    snprintf(lease, sizeof(lease), "%s/%s", zkt_path(key),
+             kazoo ? "0123456789abcdef0123456789abcdef"
+                   : "leases/x-lease-0000000000");
+    zkt_make_ephemeral(first);
+    zkt_proxy_start(&proxy);
+    atomic_store(&proxy.hold_at, n);
+    zkt_wait_start_with(&w, zkt_open(zkt_proxy_url(&proxy, options)), key, 1000,
+                        &opts);
+    t_poll_until(atomic_load(&proxy.held) || atomic_load(&w.done), 20000);
+    held = atomic_load(&proxy.held);
+    if (held)
+        zkt_make_ephemeral(lease);
+    zkt_remove(first);
+    atomic_store(&proxy.hold_at, 0);
+    t_check_status(__FILE__, __LINE__, "beside it", zkt_wait_end(&w),
+                   HF_TIMEOUT);
+    hf_close(w.client);
+    zkt_proxy_stop(&proxy);
+    if (held)
+        zkt_remove(lease);
+    return held;
+}
+
+static void overtaken(const char *options)
+{
+    struct hf_lock_opts opts = permits_opts(8000, 1);
+    const char *key = zkt_key("k");
+    hf_client *a;
+    hf_lock *lk;
+    int n = 1;
+
+    zkt_begin();
+    a = zkt_open(zkt_url(options));
+    CHECK_OK(hf_acquire(a, key, 0, &opts, &lk, &t_err));
+    zkt_keep(key, options);
+    CHECK_OK(hf_release(lk, &t_err));
+    while (overtaken_at(options, key, n))
+        n++;
+    CHECK_GT(n, 4);
+    CHECK_OK(hf_acquire(a, key, 20000, &opts, &lk, &t_err));
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_close(a);
+    zkt_end();
+}
+
+TEST_TIMEOUT(who_is_overtaken_while_it_looks_has_no_permit, 120)
+{
+    overtaken("");
+}
+
+TEST_TIMEOUT(who_is_overtaken_while_it_looks_has_no_permit_of_kazoos_layout,
+             120)
+{
+    overtaken("?layout=kazoo");
+}
+
 /* ---- one use at a time ------------------------------------------------------ */
 
 enum { ROUNDS = 40 };

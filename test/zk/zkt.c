@@ -285,6 +285,19 @@ void zkt_make_ephemeral(const char *path)
     make(path, "", ZOO_EPHEMERAL);
 }
 
+void zkt_keep(const char *key, const char *options)
+{
+    static const char *const curator[] = {"/locks/keep", "/leases/keep"};
+    static const char *const kazoo[] = {"-__lock__/keep", "/keep"};
+    const char *const *places = strstr(options, "kazoo") ? kazoo : curator;
+    char path[600];
+
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof(path), "%.500s%s", zkt_path(key), places[i]);
+        zkt_make(path, "");
+    }
+}
+
 void zkt_permit(const char *path, bool may_delete)
 {
     struct ACL all = {may_delete ? ZOO_PERM_ALL
@@ -377,6 +390,8 @@ static bool pass_on(int fd, const unsigned char *buf, size_t len)
     return true;
 }
 
+enum { PING = 11 };
+
 /* Is this the request at which to cut?  Pings and greetings do not count. */
 static bool counts_down(struct zkt_proxy *proxy, struct link *link)
 {
@@ -387,11 +402,13 @@ static bool counts_down(struct zkt_proxy *proxy, struct link *link)
         return false;
     }
     memcpy(&type, link->buf + 8, 4);
+    if (ntohl(type) != PING)
+        atomic_fetch_add(&proxy->requests, 1);
     if (ntohl(type) == 8)
         atomic_fetch_add(&proxy->lists, 1);
     if (ntohl(type) == 3 || ntohl(type) == 4)
         atomic_fetch_add(&proxy->looks, 1);
-    if (ntohl(type) == 11 || !atomic_load(&proxy->cut))
+    if (ntohl(type) == PING || !atomic_load(&proxy->cut))
         return false;
     return atomic_fetch_sub(&proxy->left, 1) == 0;
 }
@@ -400,17 +417,26 @@ static bool counts_down(struct zkt_proxy *proxy, struct link *link)
 static bool holds(struct zkt_proxy *proxy, struct link *link)
 {
     int hold = atomic_load(&proxy->hold), type;
+    bool here =
+        atomic_load(&proxy->hold_at) == atomic_load(&proxy->requests) + 1;
     uint32_t bytes;
 
     memcpy(&bytes, link->buf + 8, 4);
     type = (int)ntohl(bytes);
     if (!link->greeted ||
-        (type != hold &&
+        (type != hold && !(here && type != PING) &&
          (hold != ZKT_CHANGE ||
           (type != ZKT_DELETE && type != ZKT_SET_DATA && type != ZKT_MULTI))))
         return false;
-    if (!link->held)
+    if (link->held && atomic_load(&proxy->let_by) > 0) {
+        atomic_fetch_sub(&proxy->let_by, 1);
+        return false;
+    }
+    if (!link->held) {
+        if (here)
+            t_sleep_ms(30); /* Those before it are executed. */
         atomic_fetch_add(&proxy->held, 1);
+    }
     link->held = true;
     return true;
 }

@@ -38,6 +38,8 @@ void zkt_remove_like(const char *path, const char *prefix); /* children */
 void zkt_write(const char *path, const char *data);
 void zkt_make(const char *path, const char *data);
 void zkt_make_ephemeral(const char *path);
+/* The nodes of a key with permits stay there, though they are containers. */
+void zkt_keep(const char *key, const char *options);
 /* May everybody remove children of the node, or nobody? */
 void zkt_permit(const char *path, bool may_delete);
 
@@ -70,14 +72,18 @@ struct zkt_proxy {
     atomic_int no_replies; /* the same for what the server says */
     atomic_int stalled;    /* requests of the youngest connection wait */
     atomic_int youngest;
-    atomic_int hold;  /* requests of this type wait, and what is behind them on
+    atomic_int hold;   /* requests of this type wait, and what is behind them on
                       * the connection */
-    atomic_int held;  /* how many wait */
-    atomic_int cut;   /* enum zkt_cut, of the request when `left` is 0 */
-    atomic_int left;  /* requests before that */
-    atomic_int cuts;  /* how often it happened */
-    atomic_int lists; /* how often children were asked for */
-    atomic_int looks; /* how often a node was asked for */
+    atomic_int held;   /* how many wait */
+    atomic_int let_by; /* so many of them pass all the same */
+    atomic_int requests; /* how many were passed on, without pings */
+    atomic_int hold_at;  /* the request with this number, from 1 on, waits in
+                          * the same way */
+    atomic_int cut;      /* enum zkt_cut, of the request when `left` is 0 */
+    atomic_int left;     /* requests before that */
+    atomic_int cuts;     /* how often it happened */
+    atomic_int lists;    /* how often children were asked for */
+    atomic_int looks;    /* how often a node was asked for */
 };
 
 /* Between us and the first server; at any port, or at that of the server but of

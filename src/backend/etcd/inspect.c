@@ -276,7 +276,8 @@ static bool lefts_add(struct lefts *lefts, int64_t lease)
 }
 
 /* Ask for those from `from` on, as many as go together.  A lease that is not
- * told of is not known, which is no failure. */
+ * told of is not known, which is no failure.  Seconds are rounded down: 0 is the
+ * last of them, or that the service is about to remove what hangs on it. */
 static size_t lefts_ask(struct etcd_conn *ec, struct lefts *lefts, size_t from,
                         int64_t deadline)
 {

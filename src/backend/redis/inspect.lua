@@ -39,21 +39,24 @@ if op == 'I' or op == 'J' then
 end
 
 if (op == 'I' or op == 'J') and not shares then
-  local claims = call('HLEN', owners)
-  if value and (is_owner_grant(fence) or not fence and claims > 0) then
+  local ends, time, lefts = call('HVALS', owners), owners_time(now), {}
+  for i = 1, #ends do -- One that has lapsed stays until somebody else writes.
+    if ends[i] - time > 0 then lefts[#lefts + 1] = ends[i] - time end
+  end
+  if value and (is_owner_grant(fence) or not fence and #ends > 0) then
     value = match(value, '^(.*) %d+$') or value
   end
   if foreign then fence, broken = nil, nil end
   local found = {value and sub(value, 1, 200), call('PTTL', lock),
     fence or false, fence and sub(about, len + 1) or false,
     fence and granted_at or false, since,
-    waiting, claims,
+    waiting, #lefts,
     broken and 1 or 0}
   if op == 'I' then return found end
-  local all, ends, time = {}, call('HVALS', owners), owners_time(now)
-  for i = 1, value and claims or 0 do
+  local all = {}
+  for i = 1, value and #lefts or 0 do
     all[i] = {unpack(found)}
-    all[i][2] = ends[i] - time
+    all[i][2] = lefts[i]
   end
-  return value and claims == 0 and {found} or all
+  return value and #lefts == 0 and {found} or all
 end

@@ -28,7 +28,7 @@ struct zk_batch *zk_queue_up(struct zk_session *ses, struct zk_node *node,
         zk_batch_end(reqs);
         return NULL;
     }
-    zk_data_write(data, claim, ses->got_ms, 0);
+    zk_data_write(data, claim, ses->got_ms, 0, 0);
     pthread_mutex_lock(&zc->mu);
     node->sent = true;
     node->epoch = zc->epoch;

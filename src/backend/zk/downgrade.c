@@ -174,7 +174,7 @@ static hf_status downgrade_send(struct zk_session *ses, struct zk_node *node,
     zk_number(zk_name_of(node->path), &number);
     zk_node_prefix(zc, prefix, claim);
     snprintf(name, sizeof(name), "%s%010d", prefix, number);
-    zk_data_write(data, claim, ses->got_ms, node->fence);
+    zk_data_write(data, claim, ses->got_ms, node->fence, node->used);
     path = zk_join(node->parent, name);
     reqs = path ? zk_batch_new(ses, 1) : NULL;
     if (!reqs) {

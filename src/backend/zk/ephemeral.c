@@ -89,7 +89,7 @@ static bool ephemeral_create(struct zk_batch *reqs, const struct zk_node *node,
     companion = zk_companion_path(ses->conn, claim->token);
     if (!companion)
         return false;
-    zk_data_write(data, claim, ses->got_ms, 0);
+    zk_data_write(data, claim, ses->got_ms, 0, 0);
     zoo_create_op_init(&ops[0], node->parent, data, (int)strlen(data),
                        zk_acl(ses->conn), ZOO_EPHEMERAL, reqs->made,
                        sizeof(reqs->made));

@@ -14,6 +14,9 @@
 /* How many keys of a list are asked for at once. */
 #define INSPECT_GROUP 64
 
+/* How often one is read that changes hands. */
+#define INSPECT_TURNS 8
+
 hf_status zk_inspect_none(const struct zk_conn *zc, struct hf_error *err)
 {
     return hfi_fail(err, HF_UNAVAILABLE, "%s: no answer", zc->base.endpoint);
@@ -143,21 +146,23 @@ hf_status zk_inspect_children(struct zk_session *ses, const char *path,
     return st;
 }
 
-/* Read once; *gone if the first holder has gone meanwhile. */
+/* Read once; *gone if the first holder has gone meanwhile, or with `any` if all
+ * have. */
 static hf_status inspect_once(struct zk_session *ses, const char *path,
-                              struct hf_info *ret, int64_t deadline, bool *gone,
-                              struct hf_error *err)
+                              bool any, struct hf_info *ret, int64_t deadline,
+                              bool *gone, struct hf_error *err)
 {
     struct zk_view view;
     hf_status st = zk_view_read(ses, path, deadline, &view, err);
     bool there = false;
+    size_t i = 0;
 
-    if (!st && view.n)
-        st = inspect_node(ses, view.paths[0], ret, deadline, &there, err);
+    while (!st && !there && i < (any || !view.n ? view.n : 1))
+        st = inspect_node(ses, view.paths[i++], ret, deadline, &there, err);
     if (!st)
         *gone = view.n && !there;
     if (!st && !*gone)
-        zk_view_describe(ses->conn, &view, view.n ? view.paths[0] : "", ret);
+        zk_view_describe(ses->conn, &view, i ? view.paths[i - 1] : "", ret);
     zk_view_fini(&view);
     return st;
 }
@@ -178,9 +183,11 @@ static hf_status inspect_key(struct zk_session *ses, const char *path,
         ret->waiters = -1;
         return st;
     }
-    /* The first may go between the two reads: then read again. */
-    for (turns = 0; gone && !st && turns < 8; turns++)
-        st = inspect_once(ses, path, ret, deadline, &gone, err);
+    /* The first may go between the two reads: then read again, and at last be
+     * content with another, so that one who holds all the time is not missed. */
+    for (turns = 0; gone && !st && turns < INSPECT_TURNS; turns++)
+        st = inspect_once(ses, path, turns == INSPECT_TURNS - 1, ret, deadline,
+                          &gone, err);
     return st;
 }
 
@@ -276,9 +283,9 @@ static hf_status group_heads(struct zk_session *ses, struct list_group *group,
         group->infos[i].shared = rank.shared;
         group->infos[i].holders = rank.holders;
         group->infos[i].waiters = rank.waiters;
-        group->permits[i] =
-            !rank.head && zk_view_permits(ses->conn, &reqs->ops[i].names);
-        if (reqs->ops[i].rc || !rank.head || zk_waiter_permits(rank.head))
+        group->permits[i] = zk_view_permits(ses->conn, &reqs->ops[i].names);
+        if (group->permits[i] || reqs->ops[i].rc || !rank.head ||
+            zk_waiter_permits(rank.head))
             continue; /* Gone, free, not ours to read, or a queue of permits. */
         group->heads[i] = zk_join(group->paths[i], rank.head);
         if (!group->heads[i])

@@ -84,7 +84,8 @@ static hf_status join_send(struct zk_session *ses, struct zk_node *node,
     hf_status st;
 
     zk_data_read(seen->text, &info, &fence, token);
-    zk_data_write(data, claim, ses->got_ms, fence);
+    zk_data_write(data, claim, ses->got_ms, fence,
+                  zk_data_age(seen->text, fence));
     path = join_path(zc, node, claim, zk_name_of(head));
     reqs = path ? zk_batch_new(ses, 1) : NULL;
     if (!reqs) {

@@ -183,7 +183,7 @@ static hf_status move_send(struct zk_session *to, struct zk_node *node,
 
     if (!reqs)
         return hfi_nomem(err);
-    zk_data_write(data, item->claim, to->got_ms, node->fence);
+    zk_data_write(data, item->claim, to->got_ms, node->fence, node->used);
     if (beside->mark)
         zoo_delete_op_init(&ops[n++], beside->mark, beside->version);
     zoo_delete_op_init(&ops[n++], node->path, node->version);

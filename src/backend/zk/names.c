@@ -320,7 +320,7 @@ static const char data_magic[] = "holdfast\n";
 static const char data_keep[] = " !#$&()*+,-./:;<=>?@[]^_{|}~";
 
 void zk_data_write(char ret[ZK_DATA_MAX], const struct hfi_claim *claim,
-                   int64_t session_ms, uint64_t fence)
+                   int64_t session_ms, uint64_t fence, uint64_t used)
 {
     char owner[3 * HF_OWNER_MAX + 1] = "", note[3 * HF_NOTE_MAX + 1] = "";
     int len;
@@ -333,8 +333,11 @@ void zk_data_write(char ret[ZK_DATA_MAX], const struct hfi_claim *claim,
                    "%stoken=%s\nowner=%s\nnote=%s\nsession=%lld\n", data_magic,
                    claim->token, owner, note, (long long)session_ms);
     if (fence)
-        snprintf(ret + len, ZK_DATA_MAX - (size_t)len, "fence=%llu\n",
-                 (unsigned long long)fence);
+        len += snprintf(ret + len, ZK_DATA_MAX - (size_t)len, "fence=%llu\n",
+                        (unsigned long long)fence);
+    if (used && used < fence)
+        snprintf(ret + len, ZK_DATA_MAX - (size_t)len, "used=%llu\n",
+                 (unsigned long long)used);
 }
 
 /* What Curator writes into the node of a holder that it asks to let go. */
@@ -413,4 +416,20 @@ void zk_data_read(const char *text, struct hf_info *ret, uint64_t *fence,
         ret->takeover_ms = strtoll(number, NULL, 10);
     if (data_field(text, "fence=", number, sizeof(number)))
         *fence = strtoull(number, NULL, 10);
+}
+
+uint64_t zk_data_age(const char *text, uint64_t czxid)
+{
+    char number[24];
+    uint64_t age = czxid, used;
+
+    if (!text || strncmp(text, data_magic, strlen(data_magic)) != 0)
+        return age;
+    if (data_field(text, "fence=", number, sizeof(number)))
+        age = strtoull(number, NULL, 10);
+    if (data_field(text, "used=", number, sizeof(number))) {
+        used = strtoull(number, NULL, 10);
+        age = used && used < age ? used : age;
+    }
+    return age;
 }

@@ -96,7 +96,7 @@ void zk_node_clear(struct zk_node *node)
     hfi_free(node->tail);
     node->path = node->ahead = node->tail = NULL;
     node->alt = 0;
-    node->fence = 0;
+    node->fence = node->used = 0;
     node->version = 0;
     node->czxid = 0;
     node->marked = false;
@@ -362,6 +362,9 @@ static hf_status resolve_own(struct zk_session *ses, struct zk_node *node,
         node->version = own->stat.version;
         node->czxid = own->stat.czxid;
         zk_data_read(own->text, &info, &node->fence, token);
+        node->used = zk_data_age(own->text, node->fence);
+        if (node->used == node->fence)
+            node->used = 0;
         if (zk_lease_parse(zc, zk_name_of(node->path), &lease))
             node->slot = lease.slot;
     }

@@ -17,8 +17,9 @@
  *
  * INVARIANTS
  *  (1) Only who is first in the queue makes a node among those who hold, peers
- *      included.  So between a look at that place and a transaction that removes
- *      the first node of the queue nobody was added.
+ *      included.  So from a look at the queue that shows us as the first until
+ *      our own transaction, nobody is added.  Those who hold are read after the
+ *      queue: read before it, they might lack one that was the first then.
  *  (2) Who is first goes over only if fewer than N hold and all of ours say N.
  *      It takes the lowest slot that none of them has.
  *  (3) What is used as a plain lock is refused, and the other way round
@@ -41,14 +42,15 @@
 #define PERMITS_LOOKS 4
 
 /* Of a batch that looks at everything. */
-enum { SEEN_SYNC, SEEN_KEY, SEEN_QUEUE, SEEN_LEASES, SEEN_OPS };
+enum { SEEN_SYNC, SEEN_QUEUE, SEEN_KEY, SEEN_LEASES, SEEN_OPS };
 
-/* Ask for the children of the key, of the queue and of who holds; with
- * layout=kazoo the last is the first, and the data of the key is asked for. */
+/* Ask for the children of the queue, of the key and of who holds; with
+ * layout=kazoo the last two are one, and the data of the key is asked for.  The
+ * queue is the first: permits.c (1). */
 static void permits_ask(struct zk_batch *reqs, const struct zk_node *node)
 {
-    zk_children(reqs, node->keydir, false);
     zk_children(reqs, node->parent, false);
+    zk_children(reqs, node->keydir, false);
     if (reqs->ses->conn->kazoo)
         zk_get(reqs, node->keydir, false);
     else
@@ -105,7 +107,7 @@ static void go_over_send(struct zk_batch *reqs, const struct zk_node *node,
     zoo_op_t ops[ZK_MULTI_MAX];
     int n = 0;
 
-    zk_data_write(data, claim, reqs->ses->got_ms, 0);
+    zk_data_write(data, claim, reqs->ses->got_ms, 0, 0);
     snprintf(permits, sizeof(permits), "%d", claim->permits);
     zoo_delete_op_init(&ops[n++], node->path, -1);
     zoo_create_op_init(&ops[n++], path, data, (int)strlen(data), zk_acl(zc),
@@ -146,11 +148,12 @@ static hf_status go_over_answered(struct zk_session *ses, struct zk_node *node,
     *path = NULL;
     node->fence = (uint64_t)reqs->ops[1].stat.czxid;
     node->czxid = reqs->ops[1].stat.czxid;
+    node->used = 0;
     node->version = 0;
     node->slot = slot;
     pthread_mutex_unlock(&zc->mu);
     return zk_use_as_permits(ses, node, claim, &reqs->ops[2].names, deadline,
-                             err);
+                             again, err);
 }
 
 /* permits.c (2): we are the first, and there is room. */
@@ -330,7 +333,7 @@ static hf_status permits_confirm(struct zk_session *ses, struct zk_node *node,
         st = zk_check_unbroken(ses->conn, &reqs->ops[1], err);
     if (!st && !*again && !node->held)
         st = zk_use_as_permits(ses, node, claim, &reqs->ops[2].names, deadline,
-                               err);
+                               again, err);
     zk_batch_end(reqs);
     return st;
 }

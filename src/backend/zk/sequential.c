@@ -185,10 +185,11 @@ static hf_status sequential_judge(struct zk_session *ses, struct zk_node *node,
         zk_forget_node(ses->conn, node, again);
         return HF_OK;
     }
-    st = zk_use_as_plain(ses, node, claim, names, deadline, &seen, err);
+    st = zk_use_as_plain(ses, node, claim, names, rank.first, deadline, &seen,
+                         again, err);
     if (st == HF_INVALID)
         zk_withdraw(ses, node, deadline, NULL);
-    if (st)
+    if (st || *again)
         return st;
     busy->position = rank.position - rank.holders + 1;
     if (claim->owner && !node->held && rank.holders) {

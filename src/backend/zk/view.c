@@ -3,8 +3,9 @@
  * view.c - who holds a key, in whichever way it is used.
  *
  * The children of the key say whether it is a plain lock, which it is if one of
- * them contends; else what belongs to its permits is read, too.  Nothing is
- * said of the nodes themselves: one may have gone by the time it is read.
+ * them contends and nobody has an older permit (use.c (3)); else what belongs to
+ * its permits is read, too.  Nothing is said of the nodes themselves: one may have
+ * gone by the time it is read.
  */
 #include "zk.h"
 
@@ -180,6 +181,7 @@ hf_status zk_view_read(struct zk_session *ses, const char *key_path,
     const struct String_vector *names;
     struct zk_batch *reqs;
     struct zk_rank rank;
+    bool permits = true;
     hf_status st;
 
     *ret = (struct zk_view){0};
@@ -189,6 +191,10 @@ hf_status zk_view_read(struct zk_session *ses, const char *key_path,
     names = &reqs->ops[1].names;
     zk_rank(&rank, names, NULL);
     if (rank.head)
+        st = zk_use_is_permits(ses, key_path, names, deadline, &permits, err);
+    if (st)
+        *ret = (struct zk_view){0};
+    else if (!permits)
         st = view_plain(key_path, names, &rank, ret, err);
     else if (zk_view_permits(ses->conn, names) || view_has(names, "locks"))
         st = view_read_permits(ses, key_path, names, deadline, ret, err);

@@ -130,6 +130,7 @@ static hf_status waiters_key(struct zk_session *ses, const char *key_path,
 {
     struct waiting w = {.dir = key_path};
     struct zk_batch *reqs;
+    bool permits = true;
     hf_status st = zk_inspect_children(ses, key_path, deadline, &reqs, err);
 
     if (st)
@@ -137,8 +138,10 @@ static hf_status waiters_key(struct zk_session *ses, const char *key_path,
     w.names = &reqs->ops[1].names;
     zk_rank(&w.rank, w.names, NULL);
     if (w.rank.head)
+        st = zk_use_is_permits(ses, key_path, w.names, deadline, &permits, err);
+    if (!st && !permits)
         st = waiters_below(ses, &w, found, deadline, err);
-    else
+    else if (!st)
         st = waiters_permits(ses, key_path, found, deadline, err);
     zk_batch_end(reqs);
     return st;

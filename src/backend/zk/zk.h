@@ -153,6 +153,7 @@ struct zk_node {
     char *ahead;           /* the node whose end we wait for */
     char *tail;            /* held: who stood last; NULL: our own node */
     uint64_t fence;        /* 0: not known */
+    uint64_t used;         /* the age that its node has; 0: its fence */
     int64_t expires;       /* when a held one lapses */
     int64_t remove_at;     /* deleting: when that is tried again; 0: not */
     int64_t remove_ms;     /* how long after the last try that is */
@@ -322,11 +323,13 @@ bool zk_number(const char *name, int32_t *ret);
 bool zk_contender(const char *name, int32_t *number, bool *shared);
 
 void zk_data_write(char ret[ZK_DATA_MAX], const struct hfi_claim *,
-                   int64_t session_ms, uint64_t fence);
+                   int64_t session_ms, uint64_t fence, uint64_t used);
 void zk_data_mark(char ret[ZK_DATA_MAX + 32], const char *text, uint64_t fence);
 /* What is said of the holder; `fence` is left alone if the data has none. */
 void zk_data_read(const char *text, struct hf_info *ret, uint64_t *fence,
                   char token[HFI_TOKEN_LEN + 1]);
+/* Since when its key is used in its way (use.c): its fence, or before that. */
+uint64_t zk_data_age(const char *text, uint64_t czxid);
 
 /* ---- leases.c: names of permits, pure -------------------------------- */
 
@@ -475,15 +478,20 @@ hf_status zk_permits_step(struct zk_session *, struct zk_node *,
                           const struct hfi_claim *, struct hfi_answer *,
                           int64_t deadline, bool *again, struct hf_error *);
 /* Is the key, whose children these are, used in the other way?  HF_INVALID if it
- * is: use.c.  *seen if that had to be asked. */
-hf_status zk_use_as_plain(struct zk_session *, const struct zk_node *,
+ * is: use.c.  *seen if that had to be asked; `granted` if all else is well. */
+hf_status zk_use_as_plain(struct zk_session *, struct zk_node *,
                           const struct hfi_claim *,
-                          const struct String_vector *, int64_t deadline,
-                          bool *seen, struct hf_error *);
+                          const struct String_vector *, bool granted,
+                          int64_t deadline, bool *seen, bool *again,
+                          struct hf_error *);
 hf_status zk_use_as_permits(struct zk_session *, struct zk_node *,
                             const struct hfi_claim *,
                             const struct String_vector *, int64_t deadline,
-                            struct hf_error *);
+                            bool *again, struct hf_error *);
+/* Where there are contenders for a plain lock: are they wrong? */
+hf_status zk_use_is_permits(struct zk_session *, const char *key_path,
+                            const struct String_vector *, int64_t deadline,
+                            bool *ret, struct hf_error *);
 /* The core has called watch(), and nothing was told since the last try. */
 bool zk_nothing_new(struct zk_session *, struct zk_node *);
 /* Its node is gone, or is none of ours: begin again. */
