@@ -25,6 +25,7 @@ open_clients: weakref.WeakSet[Any] = weakref.WeakSet()
 def _close_all() -> None:
     for client in list(open_clients):
         client._close_at_exit()
+    _holdfast.finish()
 
 
 #: From hf_log_level to the levels of Python: error, warning, info, debug.
