@@ -25,7 +25,7 @@ from typing import (
 
 from . import _holdfast
 from ._aio_events import Changes, Kept, Request, wake
-from ._base import HeldLock, HeldLocks, open_client, open_clients
+from ._base import HeldLock, HeldLocks, open_client, open_clients, several
 from ._client import _handle
 from ._errors import Busy, Canceled, Error, Invalid, Lost
 from ._types import (
@@ -226,7 +226,8 @@ class AsyncLockSet(HeldLocks[AsyncLock]):
         options: LockOptions,
     ) -> None:
         super().__init__(
-            [AsyncLock(client, key, timeout, options) for key in keys], timeout, options)
+            [AsyncLock(client, key, timeout, options) for key in several(keys)],
+            timeout, options)
         self._client = client
 
     async def acquire(self) -> Self:

@@ -11,7 +11,7 @@ from typing import (
 )
 
 from . import _holdfast
-from ._base import HeldLock, HeldLocks, open_client, open_clients
+from ._base import HeldLock, HeldLocks, open_client, open_clients, several
 from ._errors import Busy, Canceled, Error, Lost
 from ._types import (
     Change, Collected, Duration, Handle, Info, LockOptions, Service, Stats,
@@ -140,7 +140,8 @@ class LockSet(HeldLocks[Lock]):
         options: LockOptions,
     ) -> None:
         super().__init__(
-            [Lock(client, key, timeout, options) for key in keys], timeout, options)
+            [Lock(client, key, timeout, options) for key in several(keys)],
+            timeout, options)
         self._client = client
 
     def acquire(self) -> Self:

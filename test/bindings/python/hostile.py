@@ -41,6 +41,22 @@ def what_is_no_handle_is_refused():
 
 
 @test
+def one_key_is_not_taken_for_several():
+    for mine in client, holdfast.AsyncClient(URL):
+        for wrong in ("abc", "", b"abc"):
+            raises(TypeError, mine.lock_all, wrong)
+
+
+@test
+def what_is_no_logger_is_refused():
+    for wrong in ("holdfast", 1, object(), logging):
+        raises(TypeError, holdfast.Client, URL, logger=wrong)
+        raises(TypeError, asyncio.run, holdfast.AsyncClient(URL, logger=wrong).inspect("k"))
+    logger = logging.LoggerAdapter(logging.getLogger("holdfast"), {})
+    holdfast.Client(URL, logger=logger).close()
+
+
+@test
 def a_fence_is_never_cut():
     with client.lock(fresh()) as lock:
         for fence in (lock.fence + 2**64, -1, lock.fence - 2**64):
@@ -154,6 +170,12 @@ def another_interpreter_is_refused():
     if done.stdout == "none\n":
         raise Skip("this Python has no module for that")
     assert done.returncode == 0 and done.stdout == "fine\n", done
+
+
+@test
+def every_service_names_its_page():
+    for kind in holdfast.services():
+        assert kind.missing or kind.page.startswith("holdfast-"), kind
 
 
 @test
