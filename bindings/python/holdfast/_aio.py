@@ -3,8 +3,12 @@
 
 A wait is a request of the library, and its end arrives behind one descriptor, which
 the event loop watches: there is no thread for a waiter, and no polling.  What the
-library can only do in a blocking call (extend, downgrade, detach, attach, break)
-runs in the executor of the loop.
+library can only do in a blocking call (open, close, extend, downgrade, transfer,
+detach, attach, break, holders, waiters, collect, observe) runs in the executor of the
+loop.
+
+A loop may be closed while tasks wait in it.  Nobody can be told there any more, so what
+such a task gets is given back, and the others hear of their events all the same.
 """
 
 from __future__ import annotations
@@ -15,12 +19,13 @@ import os
 from functools import partial
 from types import TracebackType
 from typing import (
-    TYPE_CHECKING, Any, AsyncIterator, Callable, Dict, List, Optional, Sequence,
-    Set, Tuple, Type, TypeVar, Union,
+    TYPE_CHECKING, Any, AsyncIterator, Callable, Dict, List, Optional, Sequence, Set,
+    Tuple, Type, TypeVar, Union,
 )
 
 from . import _holdfast
-from ._base import HeldLock, HeldLocks, open_client, open_clients
+from ._aio_events import Changes, Kept, Request, wake
+from ._base import HeldLock, HeldLocks, open_client, open_clients, several
 from ._client import _handle
 from ._errors import Busy, Canceled, Error, Invalid, Lost
 from ._types import (
@@ -34,41 +39,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class _Request(List[Tuple[int, Any]]):
-    """Where the C part puts the events of a request and of the locks it got."""
-
-    def __init__(self, client: AsyncClient, locks: Sequence[AsyncLock] = ()) -> None:
-        super().__init__()
-        self._client = client
-        self._locks = locks
-        self.outcome: asyncio.Future[Any] = client._loop.create_future()
-
-    def handle(self) -> None:
-        """Do what the events say; there may be more than one."""
-        while self:
-            kind, payload = self.pop(0)
-            if kind == _holdfast.GONE:
-                self._locks[payload].lost._set()
-            elif kind == _holdfast.AT_RISK:
-                self._locks[payload].at_risk.set()
-            elif self.outcome.done():
-                self.abandon(payload)
-            elif isinstance(payload, Exception):
-                self.outcome.set_exception(payload)
-            else:
-                self.outcome.set_result(payload)
-
-    def abandon(self, payload: Any) -> None:
-        """Nobody waits for this any more.  If it is locks, release them."""
-        for lock in payload if isinstance(payload, list) else ():
-            if isinstance(lock, _holdfast.Lock):
-                self._client._forget(lock)
-
-
 class AsyncLoss:
     """Set once the lock is lost, like an ``asyncio.Event``."""
 
-    __slots__ = ("_lock", "_ended", "_task", "_canceled", "_fd")
+    __slots__ = ("_lock", "_ended", "_task", "_canceled", "_fd", "_loop")
 
     def __init__(self, lock: AsyncLock) -> None:
         self._lock = lock
@@ -84,13 +58,14 @@ class AsyncLoss:
     def _watch(self, raw: _holdfast.Lock) -> None:
         """A lock that no request has got has no events but a descriptor."""
         self._fd = os.dup(raw.lost_fd())
-        self._lock._client._loop.add_reader(self._fd, self._set)
+        self._loop = self._lock._client._loop
+        self._loop.add_reader(self._fd, self._set)
 
     def _end(self) -> None:
         """The lock is over: nothing will be lost any more."""
-        self._ended.set()
+        wake(self._ended)
         if self._fd >= 0:
-            self._lock._client._loop.remove_reader(self._fd)
+            self._loop.remove_reader(self._fd)
             os.close(self._fd)
             self._fd = -1
 
@@ -110,9 +85,10 @@ class AsyncLoss:
     def _set(self) -> None:
         """The lock is lost: end the block that relies on it."""
         self._end()
-        if self._task is not None and not self._canceled:
+        task = self._task
+        if task is not None and not self._canceled and not task.get_loop().is_closed():
             self._canceled = True
-            self._task.cancel()
+            task.cancel()
 
     def _uncancel(self, kind: Optional[Type[BaseException]]) -> bool:
         """Was the task cancelled because of the loss, and for nothing else?"""
@@ -192,22 +168,37 @@ class AsyncLock(HeldLock):
         """End this object but leave the lock in the service.
 
         It lapses at the end of its lease unless ``AsyncClient.attach()`` takes it
-        up.
+        up.  If the task is cancelled the lock is released.
         """
-        handle = self._to_handle(*await self._client._run(self._last.detach))
-        self.lost._end()
-        return handle
+        raw, client = self._last, self._client._raw
+
+        def release(got: Tuple[str, str, int]) -> None:
+            if client is not None:
+                client.handle_release(*self._to_handle(*got)._arguments({}))
+
+        try:
+            return self._to_handle(*await self._client._run_kept(raw.detach, release))
+        finally:
+            if not raw.open:
+                self.lost._end()
+
+    def _forget(self) -> None:
+        """Release it in the background: a coroutine that is closed cannot await."""
+        if self._raw is not None and self._raw.open:
+            self._client._forget(self._raw)
+            self.lost._end()
 
     async def __aenter__(self) -> Self:
         try:
             if self._enter():
                 await self.acquire()
+            if self.lost.is_set():  # before there was a block to cancel
+                await self.release()
+                raise self._explain(Lost("the lock is lost"))
         except BaseException:
             self._entered = False
             raise
         self.lost._task = asyncio.current_task()
-        if self.lost.is_set():
-            self.lost._set()
         return self
 
     async def __aexit__(
@@ -216,6 +207,9 @@ class AsyncLock(HeldLock):
     ) -> None:
         self._entered = False
         because_of_loss = self.lost._uncancel(kind)
+        if kind is GeneratorExit:
+            self._forget()
+            return
         try:
             if self._is_open:
                 await self.release()
@@ -232,7 +226,8 @@ class AsyncLockSet(HeldLocks[AsyncLock]):
         options: LockOptions,
     ) -> None:
         super().__init__(
-            [AsyncLock(client, key, timeout, options) for key in keys], timeout, options)
+            [AsyncLock(client, key, timeout, options) for key in several(keys)],
+            timeout, options)
         self._client = client
 
     async def acquire(self) -> Self:
@@ -259,6 +254,9 @@ class AsyncLockSet(HeldLocks[AsyncLock]):
 
     async def __aenter__(self) -> Self:
         await self.acquire()
+        if any(lock.lost.is_set() for lock in self._locks):
+            await self.release()
+            raise Lost("a lock is lost")
         for lock in self._locks:
             lock.lost._task = asyncio.current_task()
         return self
@@ -268,23 +266,15 @@ class AsyncLockSet(HeldLocks[AsyncLock]):
         trace: Optional[TracebackType],
     ) -> None:
         because_of_loss = any([lock.lost._uncancel(kind) for lock in self._locks])
+        if kind is GeneratorExit:
+            for lock in self._locks:
+                lock._forget()
+            return
         try:
             await self.release()
         except Error:
             if error is None or because_of_loss:
                 raise
-
-
-class _Changes(List[Tuple[int, Any]]):
-    """Where the C part puts the events of an observer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.some = asyncio.Event()
-
-    def handle(self) -> None:
-        self.clear()
-        self.some.set()
 
 
 class AsyncObserver:
@@ -297,16 +287,33 @@ class AsyncObserver:
         self._client = client
         self._arguments = key, prefix
         self._raw: Optional[_holdfast.Observer] = None
+        self._starting: Optional[asyncio.Future[_holdfast.Observer]] = None
         self._closed = False
+
+    async def _start(self) -> None:
+        """Start it, once for all tasks that wait."""
+        raw = await self._client._ready()
+        if self._starting is None:
+            self._inbox = Changes()
+            self._starting = asyncio.ensure_future(self._client._run(
+                raw.observe_start, *self._arguments, self._inbox))
+        starting = self._starting
+        try:
+            observer = await asyncio.shield(starting)
+        except Error:
+            if self._starting is starting:
+                self._starting = None
+            raise
+        if self._closed:
+            observer.stop()
+        elif self._raw is None:
+            self._raw = observer
+            self._client._observers.add(self)
 
     async def wait(self) -> Optional[Change]:
         """The next change; None if the observer is closed."""
         if self._raw is None and not self._closed:
-            raw = await self._client._ready()
-            self._inbox = _Changes()
-            self._raw = await self._client._run(
-                raw.observe_start, *self._arguments, self._inbox)
-            self._client._observers.add(self)
+            await self._start()
         while self._raw is not None and not self._closed:
             self._inbox.some.clear()
             found = self._raw.next()
@@ -330,7 +337,7 @@ class AsyncObserver:
         self._client._observers.discard(self)
         if self._raw is not None:
             self._raw.stop()
-            self._inbox.some.set()
+            wake(self._inbox.some)
 
     async def __aenter__(self) -> Self:
         return self
@@ -378,6 +385,7 @@ class AsyncClient:
         self._opening: Optional[asyncio.Future[_holdfast.Client]] = None
         self._bound: Optional[asyncio.AbstractEventLoop] = None
         self._observers: Set[AsyncObserver] = set()
+        self._kept: Set[asyncio.Future[Any]] = set()
         self._closed = False
 
     async def __aenter__(self) -> Self:
@@ -393,15 +401,26 @@ class AsyncClient:
     async def aclose(self) -> None:
         """Cancel all waits, release what is held, and disconnect."""
         self._closed = True
+        loop = asyncio.get_running_loop()
+        opening, self._opening = self._opening, None
+        if opening is not None and opening.get_loop() is loop:
+            await asyncio.wait([opening])
+            if not opening.cancelled() and opening.exception() is None:
+                self._raw = opening.result()
+        while self._kept and self._bound is loop:
+            await asyncio.wait(set(self._kept))
         raw, self._raw = self._raw, None
-        if raw is None:
-            return
+        if raw is not None:
+            # It goes on when this task is cancelled: others wait for the end.
+            await asyncio.shield(self._close(raw))
+
+    async def _close(self, raw: _holdfast.Client) -> None:
         open_clients.discard(self)
         for observer in list(self._observers):
             observer.close()
         self._loop.remove_reader(raw.events_fd())
         for request in await self._run(raw.close):
-            if not request.outcome.done():
+            if request.waited_for:
                 request.outcome.set_exception(Canceled("the client is closed"))
 
     def _close_at_exit(self) -> None:
@@ -425,6 +444,24 @@ class AsyncClient:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(None, partial(call, *arguments))
 
+    async def _run_kept(self, call: Callable[[], T], undo: Callable[[T], object]) -> T:
+        """The same for a call that goes on when the task is cancelled, and whose
+        result is undone then.  aclose() waits for that."""
+        kept = Kept(call, undo)
+        future = self._keep(kept)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            if kept.drop():
+                self._keep(kept.undo)
+            raise
+
+    def _keep(self, call: Callable[[], T]) -> asyncio.Future[T]:
+        future = asyncio.get_running_loop().run_in_executor(None, call)
+        self._kept.add(future)
+        future.add_done_callback(self._kept.discard)
+        return future
+
     async def _ready(self) -> _holdfast.Client:
         """The open client, bound to the running loop."""
         loop = asyncio.get_running_loop()
@@ -432,19 +469,20 @@ class AsyncClient:
             return self._raw
         if self._closed:
             raise Invalid("the client is closed")
-        if self._bound not in (None, loop) and not self._loop.is_closed():
-            raise Invalid("the client belongs to another event loop")
         if self._bound is not loop:
-            self._bound, self._opening = loop, None
+            self._bind(loop)
         if self._raw is None:
             if self._opening is None:
                 self._opening = asyncio.ensure_future(
                     self._run(open_client, *self._arguments))
+            opening = self._opening
             try:
-                raw = await asyncio.shield(self._opening)
+                raw = await asyncio.shield(opening)
             finally:
-                if self._opening is not None and self._opening.done():
+                if self._opening is opening and opening.done():
                     self._opening = None
+            if self._closed:
+                raise Canceled("the client is closed")
             if self._raw is not None:
                 return self._raw
             self._raw = raw
@@ -452,17 +490,30 @@ class AsyncClient:
         loop.add_reader(self._raw.events_fd(), self._drain)
         return self._raw
 
-    def _drain(self) -> None:
+    def _bind(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Go to this loop.  Nobody waits in one that is closed any more."""
+        if self._bound is not None and not self._bound.is_closed():
+            raise Invalid("the client belongs to another event loop")
         if self._raw is not None:
-            for request in self._raw.events():
+            self._raw.cancel_requests()
+        for observer in list(self._observers):
+            observer.close()
+        self._bound, self._opening, self._kept = loop, None, set()
+
+    def _drain(self) -> None:
+        for request in self._raw.events() if self._raw is not None else ():
+            try:
                 request.handle()
+            except Exception as error:  # It is not the fault of the others.
+                self._loop.call_exception_handler(
+                    {"message": "an event of holdfast", "exception": error})
 
     async def _wait_for(
-        self, start: Callable[[_Request], Optional[_holdfast.Request]],
+        self, start: Callable[[Request], Optional[_holdfast.Request]],
         locks: Sequence[AsyncLock] = (),
     ) -> Any:
         """Start a request, and wait for its outcome."""
-        request = _Request(self, locks)
+        request = Request(self, locks)
         handle = start(request)
         if handle is None:
             return None
@@ -470,8 +521,7 @@ class AsyncClient:
             return await request.outcome
         except asyncio.CancelledError:
             handle.cancel()
-            if not request.outcome.cancelled():
-                request.abandon(request.outcome.result())
+            request.drop()
             raise
 
     async def _release(self, lock: _holdfast.Lock) -> None:
@@ -488,7 +538,7 @@ class AsyncClient:
         await asyncio.shield(loop.run_in_executor(None, lock.release))
 
     def _forget(self, lock: _holdfast.Lock) -> None:
-        """Release a lock that nobody got to see."""
+        """Release a lock that nobody can wait for."""
         if self._raw is not None:
             self._raw.release_start(lock, None)
 
@@ -540,12 +590,14 @@ class AsyncClient:
     ) -> AsyncLock:
         """Take up a lock that was detached; it is renewed at once.
 
-        A handle is taken up once.  ``Lost`` if the lock is gone.
+        A handle is taken up once.  ``Lost`` if the lock is gone.  If the task is
+        cancelled the lock is released, or still detached if this was connecting.
         """
         handle = _handle(handle)
         raw = await self._ready()
         lock = AsyncLock(self, handle.key, None, handle._merged(options))
-        got = await self._run(raw.attach, *handle._arguments(options))
+        got = await self._run_kept(
+            partial(raw.attach, *handle._arguments(options)), _holdfast.Lock.release)
         lock._raw = got
         lock.lost._watch(got)
         return lock

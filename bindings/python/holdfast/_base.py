@@ -25,6 +25,7 @@ open_clients: weakref.WeakSet[Any] = weakref.WeakSet()
 def _close_all() -> None:
     for client in list(open_clients):
         client._close_at_exit()
+    _holdfast.finish()
 
 
 #: From hf_log_level to the levels of Python: error, warning, info, debug.
@@ -38,6 +39,8 @@ def open_client(
     """Open a client with the arguments of ``Client``."""
     level = 0
     if logger is not None:
+        if not all(callable(getattr(logger, name, None)) for name in ("log", "isEnabledFor")):
+            raise TypeError(f"a logger is a logging.Logger, not {type(logger).__name__}")
         level = max((ours for ours, theirs in _LEVELS.items()
                      if logger.isEnabledFor(theirs)), default=1)
     connect_ms = -1 if connect == math.inf else milliseconds(connect)
@@ -48,6 +51,13 @@ def open_client(
 
 def _log(logger: logging.Logger, level: int, text: str) -> None:
     logger.log(_LEVELS[level], "%s", text)
+
+
+def several(keys: Sequence[str]) -> Sequence[str]:
+    """The keys of several locks.  A str is a sequence of its letters: a mistake."""
+    if isinstance(keys, (str, bytes)):
+        raise TypeError(f"expected a sequence of keys, not one: {keys!r}")
+    return keys
 
 
 class HeldLock:

@@ -4,19 +4,14 @@
 from __future__ import annotations
 
 import logging
-import os
-import select
-import threading
-import time
 from threading import get_ident, main_thread
 from types import TracebackType
 from typing import (
-    TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple, Type,
-    Union,
+    TYPE_CHECKING, Dict, Iterator, List, Optional, Sequence, Type, Union,
 )
 
 from . import _holdfast
-from ._base import HeldLock, HeldLocks, open_client, open_clients
+from ._base import HeldLock, HeldLocks, open_client, open_clients, several
 from ._errors import Busy, Canceled, Error, Lost
 from ._types import (
     Change, Collected, Duration, Handle, Info, LockOptions, Service, Stats,
@@ -29,92 +24,14 @@ if TYPE_CHECKING:
 #: A signal handler can wait for so long.
 _SHORT_MS = 200
 
-Inbox = List[Tuple[int, Any]]
-Starter = Callable[[Inbox, List[_holdfast.Request]], bool]
-
-
-class _Dispatcher:
-    """Takes the events of a client, for any number of threads that wait.
-
-    One of the threads that wait polls for all.  The C part puts events into the
-    lists that they are for, so an exception of a signal handler loses none.
-    """
-
-    def __init__(self, raw: _holdfast.Client) -> None:
-        self._raw = raw
-        self._changed = threading.Condition()
-        self._polling = False
-        self._closed = False
-        self._pid = os.getpid()
-        self._poll: Optional[select.poll] = None
-        self._wake = -1, -1
-
-    def wait(self, ready: Callable[[], object], timeout: Optional[float] = None) -> bool:
-        """Wait until ``ready()``, and return whether it is."""
-        end = None if timeout is None else time.monotonic() + timeout
-        with self._changed:
-            while not ready():
-                left = None if end is None else end - time.monotonic()
-                if self._closed or self._pid != os.getpid():
-                    raise Canceled("the client is closed")
-                if left is not None and left <= 0:
-                    return False
-                if self._polling:
-                    self._changed.wait(left)
-                else:
-                    self._take(left)
-        return True
-
-    def _take(self, timeout: Optional[float]) -> None:
-        """Wait for events and take them, while others may come and wait, too."""
-        poll = self._poll or self._open()
-        self._polling = True
-        self._changed.release()
-        try:
-            ready = poll.poll(None if timeout is None else milliseconds(timeout))
-            self._raw.events()
-            if (self._wake[0], select.POLLIN) in ready:
-                os.read(self._wake[0], 4096)
-        finally:
-            self._changed.acquire()
-            self._polling = False
-            self._changed.notify_all()
-
-    def _open(self) -> select.poll:
-        self._wake = os.pipe()
-        self._poll = select.poll()
-        self._poll.register(self._raw.events_fd(), select.POLLIN)
-        self._poll.register(self._wake[0], select.POLLIN)
-        return self._poll
-
-    def wake(self) -> None:
-        """Let all who wait ask again whether they are ready."""
-        with self._changed:
-            self._changed.notify_all()
-            if self._polling:
-                os.write(self._wake[1], b"w")
-
-    def close(self) -> None:
-        """End all waits with ``Canceled``."""
-        with self._changed:
-            if not self._closed and self._poll and self._pid == os.getpid():
-                os.close(self._wake[1])
-                self._closed = True
-                while self._polling:
-                    self._changed.wait()
-                os.close(self._wake[0])
-            self._closed = True
-            self._changed.notify_all()
-
 
 class Loss:
     """Set once the lock is lost, like a ``threading.Event``."""
 
-    __slots__ = ("_lock", "_pipe")
+    __slots__ = ("_lock",)
 
     def __init__(self, lock: Lock) -> None:
         self._lock = lock
-        self._pipe: Optional[List[int]] = None
 
     def __bool__(self) -> bool:
         return self.is_set()
@@ -126,28 +43,7 @@ class Loss:
     def wait(self, timeout: Optional[Duration] = None) -> bool:
         """Wait for the loss; False if the lock is released before, or in time."""
         raw = self._lock._raw
-        if raw is None or not raw.open:
-            return self.is_set()
-        if self._pipe is None:
-            self._pipe = list(os.pipe())
-        lost, ended = os.dup(raw.lost_fd()), os.dup(self._pipe[0])
-        try:
-            poll = select.poll()
-            poll.register(lost, select.POLLIN)
-            poll.register(ended, select.POLLIN)
-            poll.poll(None if timeout is None else milliseconds(timeout))
-        finally:
-            os.close(lost)
-            os.close(ended)
-        return raw.loss is not None
-
-    def _end(self) -> None:
-        """The lock is over: nothing will be lost any more."""
-        pipe, self._pipe = self._pipe, None
-        for fd in pipe or ():
-            os.close(fd)
-
-    __del__ = _end
+        return raw is not None and raw.wait_lost(wait_ms(timeout))
 
 
 class Lock(HeldLock):
@@ -186,9 +82,6 @@ class Lock(HeldLock):
             self._last.release()
         except Lost as error:
             raise self._explain(error)
-        finally:
-            if self._lost is not None:
-                self._lost._end()
 
     def extend(self, ttl: Optional[Duration] = None) -> None:
         """Renew the lock now, with another lease if ``ttl`` is given."""
@@ -210,10 +103,7 @@ class Lock(HeldLock):
 
         It lapses at the end of its lease unless ``Client.attach()`` takes it up.
         """
-        handle = self._to_handle(*self._last.detach())
-        if self._lost is not None:
-            self._lost._end()
-        return handle
+        return self._to_handle(*self._last.detach())
 
     @property
     def lost(self) -> Loss:
@@ -250,7 +140,8 @@ class LockSet(HeldLocks[Lock]):
         options: LockOptions,
     ) -> None:
         super().__init__(
-            [Lock(client, key, timeout, options) for key in keys], timeout, options)
+            [Lock(client, key, timeout, options) for key in several(keys)],
+            timeout, options)
         self._client = client
 
     def acquire(self) -> Self:
@@ -298,26 +189,13 @@ class Observer:
     """
 
     def __init__(self, client: Client, key: str, prefix: bool) -> None:
-        self._events = client._events
-        self._inbox: Inbox = []
-        self._raw = client._raw.observe_start(key, prefix, self._inbox)
-        self._next: Optional[Change] = None
-        self._closed = False
-
-    def _ready(self) -> bool:
-        if not self._closed and self._next is None:
-            del self._inbox[:]
-            found = self._raw.next()
-            if found is not None:
-                self._next = Change(found[0], Info._make_from(found[1]))
-        return self._closed or self._next is not None
+        self._client = client._raw
+        self._raw = client._raw.observe_start(key, prefix, [])
 
     def wait(self, timeout: Optional[Duration] = None) -> Optional[Change]:
         """The next change; None if there is none in time, or it is closed."""
-        self._events.wait(
-            self._ready, None if timeout is None else milliseconds(timeout) / 1000)
-        change, self._next = self._next, None
-        return change
+        found = self._client.observe_wait(self._raw, wait_ms(timeout))
+        return None if found is None else Change(found[0], Info._make_from(found[1]))
 
     def __iter__(self) -> Self:
         return self
@@ -333,9 +211,7 @@ class Observer:
 
     def close(self) -> None:
         """End it, and the waits of other threads for it."""
-        self._closed = True
         self._raw.stop()
-        self._events.wake()
 
     def __enter__(self) -> Self:
         return self
@@ -383,8 +259,6 @@ class Client:
         logger: Optional[logging.Logger] = None,
     ) -> None:
         self._raw = open_client(url, timeout, note, connect, logger)
-        self._events = _Dispatcher(self._raw)
-        self._closing = threading.Lock()
         open_clients.add(self)
 
     def __enter__(self) -> Self:
@@ -397,11 +271,12 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Cancel all waits, release what is held, and disconnect."""
+        """Cancel all waits, release what is held, and disconnect.
+
+        A second call returns when the first has ended.
+        """
+        self._raw.close()
         open_clients.discard(self)
-        self._events.close()
-        with self._closing:  # A second call returns when the first has ended.
-            self._raw.close()
 
     _close_at_exit = close
 
@@ -461,53 +336,23 @@ class Client:
         return Election(self, key, timeout, options)
 
     def _acquire(self, key: str, wait: int, options: LockOptions) -> _holdfast.Lock:
-        opts = make_options(options)
-        if not self._interruptible(wait, options):
-            return self._raw.acquire(key, wait, opts)
-        return self._wait_for(
-            lambda inbox, begun: self._raw.acquire_start(key, wait, opts, inbox, begun))[0]
+        raw, opts = self._raw, make_options(options)
+        acquire = raw.acquire_wait if self._interruptible(wait) else raw.acquire
+        return acquire(key, wait, opts)
 
     def _acquire_all(
         self, keys: Sequence[str], wait: int, options: LockOptions
     ) -> List[_holdfast.Lock]:
-        opts = make_options(options)
-        if not self._interruptible(wait, options):
-            return self._raw.acquire_all(keys, wait, opts)
-        return self._wait_for(
-            lambda inbox, begun: self._raw.acquire_all_start(keys, wait, opts, inbox, begun))
+        raw, opts = self._raw, make_options(options)
+        acquire = raw.acquire_all_wait if self._interruptible(wait) else raw.acquire_all
+        return acquire(keys, wait, opts)
 
     @staticmethod
-    def _interruptible(wait: int, options: LockOptions) -> bool:
-        """Python runs signal handlers in the main thread only, between its own
-        instructions.  So Ctrl-C could not end a long wait inside the library: there
-        the main thread makes the first request, and then waits for the event here."""
-        return bool((wait < 0 or wait > _SHORT_MS) and "tries" not in options
-                    and get_ident() == main_thread().ident)
-
-    def _wait_for(self, start: Starter) -> List[_holdfast.Lock]:
-        inbox: Inbox = []
-        begun: List[_holdfast.Request] = []
-        others = True
-        try:
-            others = start(inbox, begun)
-            if not inbox:
-                self._events.wait(lambda: inbox)
-            if inbox[0][0] == _holdfast.FAILED:
-                raise inbox.pop()[1]
-            return _granted(inbox)
-        except Canceled:
-            raise
-        except BaseException:  # also of a signal handler, which may run anywhere
-            if begun and not begun[0].ended:
-                begun[0].cancel()
-                self._events.wait(lambda: inbox)
-            if inbox:
-                for raw in _granted(inbox):
-                    raw.release()
-            raise
-        finally:
-            if others:
-                self._events.wake()
+    def _interruptible(wait: int) -> bool:
+        """Must signal handlers run meanwhile?  They do so in the main thread only,
+        and not inside a call of the library: there the thread makes the first
+        request, and then waits for the event, which it can interrupt."""
+        return (wait < 0 or wait > _SHORT_MS) and get_ident() == main_thread().ident
 
     # -- detached locks -----------------------------------------------------------
 
@@ -587,13 +432,6 @@ class Client:
     def collect(self, older: Duration, *, dry_run: bool = False) -> Collected:
         """Remove what keys left behind that have been free for so long."""
         return Collected(*self._raw.collect(milliseconds(older), dry_run))
-
-
-def _granted(inbox: Inbox) -> List[_holdfast.Lock]:
-    """The locks that an event has brought, if it is that."""
-    kind, payload = inbox.pop(0)
-    locks: List[_holdfast.Lock] = payload if kind == _holdfast.GRANTED else []
-    return locks
 
 
 def _handle(handle: Union[Handle, str]) -> Handle:

@@ -148,14 +148,15 @@ class ServiceKind(NamedTuple):
     missing: str  #: why that cannot be loaded; empty if it can
     traits: Trait
     varies: Trait  #: traits that some URLs or servers add or remove
+    page: str  #: its manual page, in section 7
 
 
 def services() -> Tuple[ServiceKind, ...]:
     """Every kind of service that this build knows; no server is asked."""
     return tuple(
         ServiceKind(name, tuple(schemes.split()), tuple(options.split()), tested,
-                    module, missing, Trait(traits), Trait(varies))
-        for name, schemes, options, tested, module, missing, traits, varies
+                    module, missing, Trait(traits), Trait(varies), page)
+        for name, schemes, options, tested, module, missing, traits, varies, page
         in _holdfast.services()
     )
 

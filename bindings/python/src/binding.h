@@ -19,6 +19,13 @@
  *      alive.  An observer is stopped by the end of its object.  To a request
  *      `pending` of its client refers to it until its last event is taken,
  *      and then the locks that it got do, until they are released.
+ *  (4) A thread waits inside one call of C (wait.c).  A signal handler of Python
+ *      runs at one place of it, where the thread has nothing in hand that others
+ *      wait for, and the call undoes what it began if the handler raises.  So no
+ *      exception can come at a moment at which it does harm.  There is no role to
+ *      hand on either: every thread that waits polls the descriptor of events and
+ *      one of its own.  Who takes events tells those that they are for.  Who
+ *      waits is noted with the GIL held, and a forked child begins with nobody.
  */
 #ifndef BINDING_H
 #define BINDING_H
@@ -40,6 +47,9 @@ struct lend {
     pthread_cond_t unused;
 };
 
+/* How many forks this process is away from the one that began. */
+extern int lend_forks;
+
 /* Once, before all others; 0 if it went well. */
 int lend_begin(void);
 void lend_init(struct lend *lend, void *handle);
@@ -53,12 +63,36 @@ bool in_use(const struct lend *lend);
  * called again and again while there are any. */
 void *end_uses(struct lend *lend, void (*wake)(void *handle));
 
+/* ---- threads that wait (wait.c) ------------------------------------------- */
+
+struct waiter {
+    struct waiter *next;
+    const void *owner, *what; /* who is told of either wakes it */
+    pthread_t thread;
+    int forks;
+    int fd;
+};
+
+void wait_forked(void);
+/* The end of a wait of so many milliseconds; -1 is for ever. */
+int64_t wait_until(long long ms);
+bool wait_over(int64_t until);
+/* NULL with an exception. */
+struct waiter *wait_begin(const void *owner, const void *what);
+void wait_end(struct waiter *waiter);
+/* Wake the other threads that wait for this object. */
+void wait_tell(const void *whom);
+/* Sleep until it is told, the descriptor is readable (1), a signal came, the time
+ * is over, or a while has passed. */
+int wait_sleep(struct waiter *waiter, int fd, int64_t until);
+
 /* ---- objects -------------------------------------------------------------- */
 
 struct client {
     PyObject_HEAD struct lend lend;
     PyObject *pending; /* set of requests: (3) */
     PyObject *log;     /* what is called for each line, or NULL */
+    bool closing;      /* close() is under way */
 };
 
 struct lock {
@@ -100,6 +134,8 @@ extern PyType_Spec client_spec, lock_spec, request_spec, options_spec,
 #define METHOD(name) PyObject *client_##name(PyObject *self, PyObject *args)
 METHOD(acquire);
 METHOD(acquire_all);
+METHOD(acquire_wait);
+METHOD(acquire_all_wait);
 METHOD(attach);
 METHOD(handle_extend);
 METHOD(handle_release);
@@ -110,6 +146,8 @@ METHOD(inspect_start);
 METHOD(check_start);
 METHOD(list_start);
 METHOD(observe_start);
+METHOD(observe_wait);
+METHOD(cancel_requests);
 METHOD(events);
 METHOD(events_fd);
 METHOD(inspect);
@@ -135,16 +173,23 @@ void lock_ended(struct lock *self);
 PyObject *lock_new(hf_lock *handle, struct request *request);
 PyObject *info_new(const struct hf_info *info);
 PyObject *locks_new(hf_lock **locks, Py_ssize_t n, struct request *request);
-PyObject *request_work(struct client *client, hf_client *handle,
-                       struct request *request, PyObject *begun);
 struct request *request_new(struct client *client, PyObject *user,
                             Py_ssize_t n);
 struct request *request_failed(struct client *client, struct request *request,
                                const struct hf_error *err);
 /* Tell the list of an observer that there are changes. */
 int observer_event(struct observer *observer, PyObject *told);
-/* Forget all requests; their client is closed.  Returns their `user`s. */
-PyObject *requests_close(PyObject *pending);
+/* Wait until ready() is not 0, which it is asked whenever the list was told of an
+ * event, or the time is over (0).  -1: with an exception, for instance of a signal
+ * handler, if `handlers` may run. */
+int wait_for(struct client *client, PyObject *list, int64_t until,
+             bool handlers, int (*ready)(void *arg), void *arg);
+/* Before a client is closed: forget all requests, which must outlive that, and
+ * return them; then make of that list one of their `user`s. */
+PyObject *requests_end(PyObject *pending);
+void requests_users(PyObject *requests);
+/* Wait for the clients that were forgotten, and call no logger from now on. */
+PyObject *finish(PyObject *module, PyObject *unused);
 
 /* ---- values (value.c) ----------------------------------------------------- */
 

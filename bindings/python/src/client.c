@@ -1,10 +1,16 @@
 /* SPDX-License-Identifier: MIT
  *
- * client.c - the Client type: opening, closing, and calls that wait.
+ * client.c - the Client type: opening and closing.
  */
 #include "binding.h"
 
+#include <signal.h>
+#include <stdatomic.h>
+
 PyTypeObject *client_type;
+
+/* The interpreter ends: no logger is called any more. */
+static atomic_bool client_finished;
 
 /* Called by threads of the library, and inside calls of ours, with or without the
  * GIL.  An exception of the caller's stays what it is. */
@@ -13,7 +19,7 @@ static void client_log(void *arg, hf_log_level level, const char *text)
     PyObject *what, *value, *trace, *ret;
     PyGILState_STATE state;
 
-    if (!Py_IsInitialized())
+    if (client_finished || !Py_IsInitialized())
         return;
     state = PyGILState_Ensure();
     PyErr_Fetch(&what, &value, &trace);
@@ -58,6 +64,7 @@ static PyObject *client_new(PyTypeObject *type, PyObject *args, PyObject *kw)
     if (self) {
         self->log = log == Py_None ? NULL : log;
         Py_XINCREF(self->log);
+        self->closing = false;
         lend_init(&self->lend, NULL);
         self->pending = PySet_New(NULL);
         opts.timeout_ms = timeout_ms;
@@ -82,17 +89,127 @@ static void client_wake(void *handle)
     hf_cancel(handle);
 }
 
+/* Another thread closes the client: wait for it, or for a signal handler that
+ * raises. */
+static int client_closed_by_another(struct client *self)
+{
+    struct waiter *waiter;
+    int ret = 0;
+
+    if (!self->closing || self->lend.forks != lend_forks)
+        return 0;
+    if (!(waiter = wait_begin(self, NULL)))
+        return -1;
+    while (!ret && self->closing && waiter->forks == lend_forks) {
+        wait_sleep(waiter, -1, -1);
+        ret = PyErr_CheckSignals();
+    }
+    wait_end(waiter);
+    return ret;
+}
+
 /* Close it, unless it is closed, and return the `user`s of its requests. */
 static PyObject *client_close(PyObject *object, PyObject *unused)
 {
     struct client *self = (struct client *)object;
-    hf_client *handle = end_uses(&self->lend, client_wake);
+    PyObject *requests;
+    hf_client *handle;
 
     (void)unused;
+    if (!self->lend.handle)
+        return client_closed_by_another(self) ? NULL : PyList_New(0);
+    self->closing = true;
+    wait_tell(self);
+    handle = end_uses(&self->lend, client_wake);
+    requests = requests_end(self->pending);
     Py_BEGIN_ALLOW_THREADS;
     hf_close(handle);
     Py_END_ALLOW_THREADS;
-    return requests_close(self->pending);
+    self->closing = false;
+    wait_tell(self);
+    if (requests)
+        requests_users(requests);
+    return requests;
+}
+
+/* ---- clients that are forgotten ------------------------------------------------ */
+
+/* hf_close() waits for the logger.  The thread that forgets a client may hold
+ * what that waits for: the lock of a handler, for instance.  So a client that has
+ * a logger is closed in a thread of its own; finish() waits for those. */
+struct forgotten {
+    hf_client *handle;
+    PyObject *log, *requests; /* either may be NULL */
+};
+
+static struct {
+    int running, forks;
+} client_forgotten; /* changed with the GIL held */
+
+static void *client_close_forgotten(void *arg)
+{
+    struct forgotten *forgotten = arg;
+    PyGILState_STATE state;
+
+    hf_close(forgotten->handle);
+    state = PyGILState_Ensure();
+    Py_XDECREF(forgotten->log);
+    Py_XDECREF(forgotten->requests);
+    PyMem_Free(forgotten);
+    client_forgotten.running--;
+    wait_tell(&client_forgotten);
+    PyGILState_Release(state);
+    return NULL;
+}
+
+/* Did a thread take all that is given, and the reference to the logger? */
+static bool client_forget(struct client *self, hf_client *handle,
+                          PyObject *requests)
+{
+    struct forgotten *forgotten;
+    sigset_t all, before;
+    pthread_t thread;
+    bool ok = false;
+
+    if (!handle || !self->log || client_finished ||
+        self->lend.forks != lend_forks ||
+        !(forgotten = PyMem_Malloc(sizeof(*forgotten))))
+        return false;
+    *forgotten = (struct forgotten){handle, self->log, requests};
+    if (client_forgotten.forks != lend_forks) {
+        client_forgotten.running = 0; /* those are the parent's */
+        client_forgotten.forks = lend_forks;
+    }
+    client_forgotten.running++;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    ok = !pthread_create(&thread, NULL, client_close_forgotten, forgotten);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (ok) {
+        pthread_detach(thread);
+        self->log = NULL;
+    } else {
+        client_forgotten.running--;
+        PyMem_Free(forgotten);
+    }
+    return ok;
+}
+
+PyObject *finish(PyObject *module, PyObject *unused)
+{
+    struct waiter *waiter;
+
+    (void)module;
+    (void)unused;
+    if (client_forgotten.forks == lend_forks && client_forgotten.running) {
+        if (!(waiter = wait_begin(&client_forgotten, NULL)))
+            return NULL;
+        while (client_forgotten.running)
+            wait_sleep(waiter, -1, -1);
+        wait_end(waiter);
+    }
+    client_finished = true;
+    Py_RETURN_NONE;
 }
 
 /* A client that is forgotten while requests wait is one of a cycle: they refer to
@@ -110,17 +227,19 @@ static void client_dealloc(PyObject *object)
     struct client *self = (struct client *)object;
     PyTypeObject *type = Py_TYPE(object);
     hf_client *handle = self->lend.handle;
-    PyObject *what, *value, *trace;
+    PyObject *what, *value, *trace, *requests;
 
     PyObject_GC_UnTrack(object);
     PyErr_Fetch(&what, &value, &trace);
     self->lend.handle = NULL;
-    Py_BEGIN_ALLOW_THREADS;
-    hf_close(handle);
-    Py_END_ALLOW_THREADS;
+    requests = self->pending ? requests_end(self->pending) : NULL;
+    if (!client_forget(self, handle, requests)) {
+        Py_BEGIN_ALLOW_THREADS;
+        hf_close(handle);
+        Py_END_ALLOW_THREADS;
+        Py_XDECREF(requests);
+    }
     lend_fini(&self->lend);
-    if (self->pending)
-        Py_XDECREF(requests_close(self->pending));
     Py_XDECREF(self->pending);
     Py_XDECREF(self->log);
     PyErr_Clear();
@@ -139,186 +258,13 @@ static PyObject *client_cancel(PyObject *object, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-METHOD(acquire)
-{
-    struct client *client = (struct client *)self;
-    const struct hf_lock_opts *opts;
-    struct text key = {NULL, NULL};
-    hf_lock *lock = NULL;
-    hf_client *handle;
-    struct hf_error err;
-    long long wait_ms;
-    hf_status st = HF_INVALID;
-
-    if (!PyArg_ParseTuple(args, "O&LO&", to_text, &key, &wait_ms, to_options,
-                          &opts))
-        return NULL;
-    handle = begin_use(&client->lend, "client");
-    if (handle) {
-        Py_BEGIN_ALLOW_THREADS;
-        st = hf_acquire(handle, key.s, wait_ms, opts, &lock, &err);
-        Py_END_ALLOW_THREADS;
-        end_use(&client->lend);
-    }
-    text_free(&key);
-    if (!handle)
-        return NULL;
-    return st ? raise_error(&err) : lock_new(lock, NULL);
-}
-
-/* ---- several keys ----------------------------------------------------------- */
-
-/* What keeps the texts of a sequence of keys. */
-struct keys {
-    Py_ssize_t n;
-    struct text *texts;
-    const char **s;
-    hf_lock **locks;
-};
-
-static void client_keys_free(struct keys *keys)
-{
-    for (Py_ssize_t i = 0; keys->texts && i < keys->n; i++)
-        text_free(&keys->texts[i]);
-    PyMem_Free(keys->texts);
-    PyMem_Free(keys->s);
-    PyMem_Free(keys->locks);
-}
-
-/* 0, or -1 with an exception; client_keys_free() in either case. */
-static int client_keys(PyObject *sequence, struct keys *keys)
-{
-    Py_ssize_t n = PySequence_Size(sequence);
-    size_t room = n > 0 ? (size_t)n : 1;
-    PyObject *item;
-    int ok;
-
-    if (n < 0)
-        return -1;
-    keys->texts = PyMem_Calloc(room, sizeof(*keys->texts));
-    keys->s = PyMem_Calloc(room, sizeof(*keys->s));
-    keys->locks = PyMem_Calloc(room, sizeof(*keys->locks));
-    if (!keys->texts || !keys->s || !keys->locks) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    for (keys->n = 0; keys->n < n; keys->n++) {
-        item = PySequence_GetItem(sequence, keys->n);
-        ok = item && to_text(item, &keys->texts[keys->n]);
-        Py_XDECREF(item);
-        if (!ok)
-            return -1;
-        keys->s[keys->n] = keys->texts[keys->n].s;
-    }
-    return 0;
-}
-
-METHOD(acquire_all)
-{
-    struct client *client = (struct client *)self;
-    struct keys keys = {0, NULL, NULL, NULL};
-    const struct hf_lock_opts *opts;
-    PyObject *sequence, *ret = NULL;
-    struct hf_error err;
-    hf_client *handle;
-    long long wait_ms;
-    hf_status st;
-
-    if (!PyArg_ParseTuple(args, "OLO&", &sequence, &wait_ms, to_options, &opts))
-        return NULL;
-    if (!client_keys(sequence, &keys) &&
-        (handle = begin_use(&client->lend, "client"))) {
-        Py_BEGIN_ALLOW_THREADS;
-        st = hf_acquire_all(handle, keys.s, (size_t)keys.n, wait_ms, opts,
-                            keys.locks, &err);
-        Py_END_ALLOW_THREADS;
-        end_use(&client->lend);
-        ret = st ? raise_error(&err) : locks_new(keys.locks, keys.n, NULL);
-    }
-    client_keys_free(&keys);
-    return ret;
-}
-
-/* With a list as the last argument this thread does the work for what it begins:
- * request_work(). */
-METHOD(acquire_start)
-{
-    struct client *client = (struct client *)self;
-    const struct hf_lock_opts *opts;
-    struct text key = {NULL, NULL};
-    struct request *request = NULL;
-    PyObject *user, *begun = NULL, *ret = NULL;
-    hf_client *handle;
-    struct hf_error err;
-    long long wait_ms;
-    hf_status st;
-
-    if (!PyArg_ParseTuple(args, "O&LO&O!|O!", to_text, &key, &wait_ms,
-                          to_options, &opts, &PyList_Type, &user, &PyList_Type,
-                          &begun))
-        return NULL;
-    handle = begin_use(&client->lend, "client");
-    request = handle ? request_new(client, user, 0) : NULL;
-    if (request) {
-        Py_BEGIN_ALLOW_THREADS;
-        if (begun)
-            hf_lend(handle);
-        st = hf_acquire_start(handle, key.s, wait_ms, opts, request,
-                              &request->handle, &err);
-        Py_END_ALLOW_THREADS;
-        if (st)
-            request = request_failed(client, request, &err);
-        ret = begun ? request_work(client, handle, request, begun)
-                    : (PyObject *)request;
-    }
-    if (handle)
-        end_use(&client->lend);
-    text_free(&key);
-    return ret;
-}
-
-METHOD(acquire_all_start)
-{
-    struct client *client = (struct client *)self;
-    struct keys keys = {0, NULL, NULL, NULL};
-    const struct hf_lock_opts *opts;
-    PyObject *sequence, *user, *begun = NULL, *ret = NULL;
-    struct request *request = NULL;
-    hf_client *handle = NULL;
-    struct hf_error err;
-    long long wait_ms;
-    hf_status st;
-
-    if (!PyArg_ParseTuple(args, "OLO&O!|O!", &sequence, &wait_ms, to_options,
-                          &opts, &PyList_Type, &user, &PyList_Type, &begun))
-        return NULL;
-    if (!client_keys(sequence, &keys) &&
-        (handle = begin_use(&client->lend, "client")))
-        request = request_new(client, user, keys.n);
-    if (request) {
-        Py_BEGIN_ALLOW_THREADS;
-        if (begun)
-            hf_lend(handle);
-        st = hf_acquire_all_start(handle, keys.s, (size_t)keys.n, wait_ms, opts,
-                                  request->locks, request, &request->handle,
-                                  &err);
-        Py_END_ALLOW_THREADS;
-        if (st)
-            request = request_failed(client, request, &err);
-        ret = begun ? request_work(client, handle, request, begun)
-                    : (PyObject *)request;
-    }
-    if (handle)
-        end_use(&client->lend);
-    client_keys_free(&keys);
-    return ret;
-}
-
 static PyMethodDef client_methods[] = {
     {"close", client_close, METH_NOARGS, NULL},
     {"cancel", client_cancel, METH_NOARGS, NULL},
     {"acquire", client_acquire, METH_VARARGS, NULL},
     {"acquire_all", client_acquire_all, METH_VARARGS, NULL},
+    {"acquire_wait", client_acquire_wait, METH_VARARGS, NULL},
+    {"acquire_all_wait", client_acquire_all_wait, METH_VARARGS, NULL},
     {"acquire_start", client_acquire_start, METH_VARARGS, NULL},
     {"acquire_all_start", client_acquire_all_start, METH_VARARGS, NULL},
     {"release_start", client_release_start, METH_VARARGS, NULL},
@@ -326,6 +272,8 @@ static PyMethodDef client_methods[] = {
     {"check_start", client_check_start, METH_VARARGS, NULL},
     {"list_start", client_list_start, METH_VARARGS, NULL},
     {"observe_start", client_observe_start, METH_VARARGS, NULL},
+    {"observe_wait", client_observe_wait, METH_VARARGS, NULL},
+    {"cancel_requests", client_cancel_requests, METH_NOARGS, NULL},
     {"events", client_events, METH_NOARGS, NULL},
     {"events_fd", client_events_fd, METH_NOARGS, NULL},
     {"attach", client_attach, METH_VARARGS, NULL},

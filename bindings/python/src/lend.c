@@ -8,12 +8,12 @@
 
 enum { WAKE_MS = 10 };
 
-/* How many forks this process is away from the one that began. */
-static int lend_forks;
+int lend_forks;
 
 static void lend_forked(void)
 {
     lend_forks++;
+    wait_forked();
 }
 
 int lend_begin(void)

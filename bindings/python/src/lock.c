@@ -7,7 +7,9 @@
  */
 #include "binding.h"
 
+#include <fcntl.h>
 #include <string.h>
+#include <unistd.h>
 
 PyTypeObject *lock_type;
 
@@ -54,8 +56,12 @@ static int lock_traverse(PyObject *object, visitproc visit, void *arg)
 
 hf_lock *lock_end(struct lock *self)
 {
-    hf_lock *handle = end_uses(&self->lend, NULL);
+    hf_lock *handle = self->lend.handle;
 
+    if (handle)
+        self->loss = hf_lost_reason(handle);
+    wait_tell(self);
+    handle = end_uses(&self->lend, NULL);
     if (handle)
         self->loss = hf_lost_reason(handle);
     if (!handle)
@@ -216,6 +222,51 @@ static PyObject *lock_lost_fd(PyObject *object, PyObject *unused)
     return PyLong_FromLong(fd);
 }
 
+static bool lock_is_lost(const struct lock *self)
+{
+    return (self->lend.handle ? hf_lost_reason(self->lend.handle)
+                              : self->loss) != HF_LOSS_NONE;
+}
+
+/* Sleep until the descriptor says that the lock is lost, the lock ends, or the
+ * time is over.  -1: with an exception. */
+static int lock_sleep(struct lock *self, int fd, int64_t until)
+{
+    struct waiter *waiter;
+    int ret = 0;
+
+    if (!(waiter = wait_begin(self, NULL)))
+        return -1;
+    while (!ret && self->lend.handle && waiter->forks == lend_forks &&
+           !wait_over(until))
+        ret = wait_sleep(waiter, fd, until) ? 1 : PyErr_CheckSignals();
+    wait_end(waiter);
+    return ret;
+}
+
+/* Wait for the loss; false if the lock ends before, or the time is over.  The
+ * handle ends with the GIL held, so its descriptor is there to be duplicated. */
+static PyObject *lock_wait_lost(PyObject *object, PyObject *args)
+{
+    struct lock *self = (struct lock *)object;
+    long long ms;
+    int fd, ret;
+
+    if (!PyArg_ParseTuple(args, "L", &ms))
+        return NULL;
+    if (self->lend.handle && !lock_is_lost(self)) {
+        fd = fcntl(hf_lost_fd(self->lend.handle), F_DUPFD_CLOEXEC, 0);
+        if (fd < 0)
+            return raise_text(HF_SYSTEM,
+                              "no descriptor for the loss of a lock");
+        ret = lock_sleep(self, fd, wait_until(ms));
+        close(fd);
+        if (ret < 0)
+            return NULL;
+    }
+    return PyBool_FromLong(lock_is_lost(self));
+}
+
 /* ---- properties: they do not block, and are used with the GIL held ---------- */
 
 static PyObject *lock_get_held(PyObject *object, void *unused)
@@ -286,6 +337,7 @@ static PyMethodDef lock_methods[] = {
     {"downgrade", lock_downgrade, METH_NOARGS, NULL},
     {"transfer", lock_transfer, METH_VARARGS, NULL},
     {"lost_fd", lock_lost_fd, METH_NOARGS, NULL},
+    {"wait_lost", lock_wait_lost, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL}};
 
 static PyGetSetDef lock_getset[] = {

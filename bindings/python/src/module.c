@@ -2,8 +2,8 @@
  *
  * module.c - the module holdfast._holdfast.
  *
- * The types are shared by all interpreters of a process, so only the main one
- * may import it: there is one phase of initialization.
+ * The types are shared by the process, and the threads of the library call
+ * loggers in the main interpreter.  So only that one may import it.
  */
 #include "binding.h"
 
@@ -19,26 +19,19 @@ PyObject *no_new(PyTypeObject *type, PyObject *args, PyObject *kw)
 }
 
 static PyMethodDef module_methods[] = {
-    {"services", services, METH_NOARGS, NULL}, {NULL, NULL, 0, NULL}};
-
-static struct PyModuleDef module_def = {PyModuleDef_HEAD_INIT,
-                                        "holdfast._holdfast",
-                                        "The functions of libholdfast.",
-                                        -1,
-                                        module_methods,
-                                        NULL,
-                                        NULL,
-                                        NULL,
-                                        NULL};
+    {"services", services, METH_NOARGS, NULL},
+    {"finish", finish, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL}};
 
 static int module_add_type(PyObject *module, const char *name,
                            PyType_Spec *spec, PyTypeObject **ret)
 {
-    PyObject *type = PyType_FromSpec(spec);
-
-    *ret = (PyTypeObject *)type;
-    Py_XINCREF(type);
-    return type ? PyModule_AddObject(module, name, type) : -1;
+    if (!*ret) /* else it is imported again */
+        *ret = (PyTypeObject *)PyType_FromSpec(spec);
+    if (!*ret)
+        return -1;
+    Py_INCREF((PyObject *)*ret);
+    return PyModule_AddObject(module, name, (PyObject *)*ret);
 }
 
 static int module_add_types(PyObject *module)
@@ -75,14 +68,39 @@ static int module_add_numbers(PyObject *module)
     return PyModule_AddStringConstant(module, "version", hf_version());
 }
 
+static int module_exec(PyObject *module)
+{
+    static bool begun;
+
+    if (PyInterpreterState_GetID(PyInterpreterState_Get())) {
+        PyErr_SetString(PyExc_ImportError,
+                        "only the main interpreter can import holdfast");
+        return -1;
+    }
+    if (!begun && lend_begin()) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    begun = true;
+    return module_add_types(module) || module_add_numbers(module) ? -1 : 0;
+}
+
+static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, module_exec},
+                                          {0, NULL}};
+
+static struct PyModuleDef module_def = {PyModuleDef_HEAD_INIT,
+                                        "holdfast._holdfast",
+                                        "The functions of libholdfast.",
+                                        0,
+                                        module_methods,
+                                        module_slots,
+                                        NULL,
+                                        NULL,
+                                        NULL};
+
 PyMODINIT_FUNC PyInit__holdfast(void);
 
 PyMODINIT_FUNC PyInit__holdfast(void)
 {
-    PyObject *module = PyModule_Create(&module_def);
-
-    if (module && (lend_begin() || module_add_types(module) ||
-                   module_add_numbers(module)))
-        Py_CLEAR(module);
-    return module;
+    return PyModuleDef_Init(&module_def);
 }

@@ -48,6 +48,7 @@ int observer_event(struct observer *observer, PyObject *told)
 
     if (item && !PyList_Append(observer->user, item))
         ret = PyList_Append(told, observer->user);
+    wait_tell(observer->user);
     Py_XDECREF(item);
     return ret;
 }
@@ -73,7 +74,45 @@ static PyObject *observer_stop(PyObject *object, PyObject *unused)
     self->handle = NULL;
     if (handle)
         hf_observe_stop(handle);
+    wait_tell(self->user);
     Py_RETURN_NONE;
+}
+
+/* What observe_wait() waits for. */
+struct change {
+    PyObject *observer;
+    PyObject *found; /* a reference: what observer_next() gave */
+};
+
+static int observer_ready(void *arg)
+{
+    struct change *change = arg;
+    struct observer *observer = (struct observer *)change->observer;
+
+    PyList_SetSlice(observer->user, 0, PyList_Size(observer->user), NULL);
+    Py_XDECREF(change->found); /* None, of last time */
+    change->found = observer_next(change->observer, NULL);
+    if (!change->found)
+        return -1;
+    return change->found != Py_None || !observer->handle;
+}
+
+/* The next change, or None when the time is over or the observer is stopped.  If
+ * others wait for the same one there may be more for them. */
+METHOD(observe_wait)
+{
+    struct change change = {NULL, NULL};
+    PyObject *list;
+    long long ms;
+
+    if (!PyArg_ParseTuple(args, "O!L", observer_type, &change.observer, &ms))
+        return NULL;
+    list = ((struct observer *)change.observer)->user;
+    if (wait_for((struct client *)self, list, wait_until(ms), true,
+                 observer_ready, &change) < 0)
+        Py_CLEAR(change.found);
+    wait_tell(list);
+    return change.found;
 }
 
 static void observer_dealloc(PyObject *object)

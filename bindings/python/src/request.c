@@ -87,21 +87,38 @@ static PyObject *request_get_place(PyObject *object, void *unused)
     return PyLong_FromLong(known ? hf_request_place(self->handle) : 0);
 }
 
-PyObject *requests_close(PyObject *pending)
+/* Cancel all that are pending, and none that begins later. */
+METHOD(cancel_requests)
 {
-    PyObject *users = PyList_New(0), *object;
-    struct request *request;
+    PyObject *requests = PySequence_List(((struct client *)self)->pending);
 
-    while (users && (object = PySet_Pop(pending))) {
-        request = (struct request *)object;
-        request->ended = true;
-        if (PyList_Append(users, request->user))
-            Py_CLEAR(users);
-        Py_DECREF(object);
+    (void)args;
+    for (Py_ssize_t i = 0; requests && i < PyList_Size(requests); i++)
+        Py_XDECREF(request_cancel(PyList_GetItem(requests, i), NULL));
+    Py_XDECREF(requests);
+    return requests ? Py_BuildValue("") : NULL;
+}
+
+PyObject *requests_end(PyObject *pending)
+{
+    PyObject *requests = PySequence_List(pending);
+
+    for (Py_ssize_t i = 0; requests && i < PyList_Size(requests); i++)
+        ((struct request *)PyList_GetItem(requests, i))->ended = true;
+    if (requests)
+        PySet_Clear(pending);
+    return requests;
+}
+
+void requests_users(PyObject *requests)
+{
+    PyObject *user;
+
+    for (Py_ssize_t i = 0; i < PyList_Size(requests); i++) {
+        user = ((struct request *)PyList_GetItem(requests, i))->user;
+        Py_INCREF(user);
+        PyList_SetItem(requests, i, user);
     }
-    if (users)
-        PyErr_Clear(); /* The set is empty. */
-    return users;
 }
 
 /* ---- events ------------------------------------------------------------------ */
@@ -200,6 +217,7 @@ static int request_event(struct client *client, struct hf_event *event,
     item = payload ? Py_BuildValue("iO", (int)event->type, payload) : NULL;
     if (item && !PyList_Append(request->user, item))
         ret = PyList_Append(told, request->user);
+    wait_tell(request->user);
     Py_XDECREF(item);
     Py_XDECREF(payload);
     if (event->type == HF_GRANTED || event->type == HF_FAILED ||
@@ -222,34 +240,6 @@ METHOD(events)
         if (request_event(client, &event, told))
             Py_CLEAR(told);
     return told;
-}
-
-/* This thread was lent to the client before something was begun: let it work,
- * and take the events.  Nothing of Python runs between that, so no exception of a
- * signal handler can leave an event that nobody is told of.  `begun` gets the
- * request first, for whoever catches such an exception.  True if others were told
- * of something, too; NULL with an exception, also without a request. */
-PyObject *request_work(struct client *client, hf_client *handle,
-                       struct request *request, PyObject *begun)
-{
-    PyObject *told;
-    bool others;
-
-    if (request && PyList_Append(begun, (PyObject *)request) && !request->ended)
-        hf_request_cancel(request->handle);
-    Py_BEGIN_ALLOW_THREADS;
-    hf_work(handle);
-    Py_END_ALLOW_THREADS;
-    if (!request)
-        return NULL;
-    told = client_events((PyObject *)client, NULL);
-    others =
-        told &&
-        (PyList_Size(told) > 1 ||
-         (PyList_Size(told) == 1 && PyList_GetItem(told, 0) != request->user));
-    Py_XDECREF(told);
-    Py_DECREF((PyObject *)request);
-    return told && !PyErr_Occurred() ? PyBool_FromLong(others) : NULL;
 }
 
 METHOD(events_fd)

@@ -146,12 +146,12 @@ METHOD(stats_text)
 static bool service_add(void *list, const struct hf_service_kind *kind)
 {
     PyObject *item = Py_BuildValue(
-        "NNNNNNII", from_text(kind->name), from_text(kind->schemes),
+        "NNNNNNIIN", from_text(kind->name), from_text(kind->schemes),
         from_text(kind->options ? kind->options : ""),
         from_text(kind->tested ? kind->tested : ""),
         from_text(kind->module ? kind->module : ""),
         from_text(kind->missing ? kind->missing : ""), kind->traits,
-        kind->varies);
+        kind->varies, from_text(kind->page ? kind->page : ""));
     bool ok = item && !PyList_Append(list, item);
 
     Py_XDECREF(item);

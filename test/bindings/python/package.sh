@@ -28,7 +28,7 @@ program() { # PAGE NUMBER
         sed "s|redis://localhost|$url|"
 }
 
-echo 1..9
+echo 1..10
 if command -v mypy >/dev/null; then
     (cd "$root/bindings/python" && mypy --cache-dir "$tmp/cache" holdfast) >"$tmp/out" 2>&1
     say $? the_package_is_clean_for_mypy_strict
@@ -40,10 +40,18 @@ if command -v mypy >/dev/null; then
     [ "$(grep -o 'mistyped.py:[0-9]*: error' "$tmp/out" | sort -u)" = \
         "$(grep -n '# wrong' "$here/mistyped.py" | sed 's/^\([0-9]*\):.*/mistyped.py:\1: error/' | sort -u)" ]
     say $? mypy_finds_every_mistake_of_a_program
+    url=mem:
+    for i in 1 2; do
+        program "$root/bindings/python/README.md" $i >"$tmp/readme_$i.py"
+    done
+    (cd "$root/bindings/python" &&
+        MYPYPATH=. mypy --cache-dir "$tmp/cache" "$tmp"/readme_?.py) >"$tmp/out" 2>&1
+    say $? the_programs_of_the_readme_are_clean_for_mypy_strict
 else
     skip the_package_is_clean_for_mypy_strict 'no mypy here'
     skip a_program_is_clean_for_mypy_strict 'no mypy here'
     skip mypy_finds_every_mistake_of_a_program 'no mypy here'
+    skip the_programs_of_the_readme_are_clean_for_mypy_strict 'no mypy here'
 fi
 
 # The wheel, from another place, and without anything of the build.
