@@ -310,6 +310,39 @@ TEST(an_owner_id_joins_nothing_but_grants_of_that_owner_id)
     rt_end(&s);
 }
 
+/* The claims of the owner id are left over beside it. */
+TEST(what_another_put_in_place_of_an_owner_ids_lock_is_left_alone)
+{
+    static const char *const values[] = {"worker 7", "me 7", "worker"};
+    struct rt_server s = {0};
+    struct hf_lock_opts opts = rt_opts(20000, HF_MANUAL);
+    struct hf_handle handle = HF_HANDLE_INIT;
+    hf_client *client;
+    hf_lock *lk = NULL;
+    size_t i;
+    int way;
+
+    rt_start(&s, NULL);
+    client = rt_open(&s, "");
+    opts.owner = "me";
+    for (i = 0; i < sizeof(values) / sizeof(values[0]); i++)
+        for (way = 0; way < 3; way++) {
+            opts.min_hold_ms = way == 1 ? 5000 : 0;
+            CHECK_OK(hf_acquire(client, "k", 0, &opts, &lk, &t_err));
+            if (way == 2)
+                CHECK_OK(hf_detach(lk, &handle, &t_err));
+            rt_do(&s, "SET holdfast:k %s PX 30000", values[i]);
+            CHECK_STATUS(
+                way == 2 ? hf_handle_release(client, "k", &handle, NULL, &t_err)
+                         : hf_release(lk, &t_err),
+                HF_LOST);
+            CHECK_STR(rt_text(&s, "GET holdfast:k"), values[i]);
+            rt_do(&s, "DEL holdfast:k {holdfast:k}:owners:");
+        }
+    hf_close(client);
+    rt_end(&s);
+}
+
 TEST(a_grant_that_was_broken_is_joined_and_extended_by_nobody)
 {
     struct rt_server s = {0};

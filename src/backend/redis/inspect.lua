@@ -41,7 +41,8 @@ end
 if (op == 'I' or op == 'J') and not shares then
   local ends, time, lefts = call('HVALS', owners), owners_time(now), {}
   for i = 1, #ends do -- One that has lapsed stays until somebody else writes.
-    if ends[i] - time > 0 then lefts[#lefts + 1] = ends[i] - time end
+    local left = (tonumber(ends[i]) or 0) - time -- no number: not one of ours
+    if left > 0 then lefts[#lefts + 1] = left end
   end
   if value and (is_owner_grant(fence) or not fence and #ends > 0) then
     value = match(value, '^(.*) %d+$') or value

@@ -10,7 +10,7 @@
 
 local function owners_time(clock)
   local last, ends = 0, call('HVALS', owners)
-  for i = 1, #ends do last = math.max(last, tonumber(ends[i])) end
+  for i = 1, #ends do last = math.max(last, tonumber(ends[i]) or 0) end
   local left = call('PTTL', owners)
   return left < 0 and clock or last - left
 end

@@ -32,7 +32,8 @@ end
 
 -- Does this claim have what is there?  And the fence of its owner id's
 -- grant, if it is that.  Its token tells, also where the bearer of a handle does
--- not know the owner id.
+-- not know the owner id; but a value that does not bear the fence of the last
+-- grant was put there by somebody else, whatever claims are left over.
 local ours, held
 local function has_claim(whose)
   return call('HEXISTS', owners, whose) == 1
@@ -42,7 +43,9 @@ local function compare()
   if ours then owner = '' end
   if ours or not value then return end
   local by, number = match(value, '^(.+) (%d+)$')
-  if not by or by ~= owner and (op == 'A'
+  local last = by and op ~= 'A' and call('HGET', meta, 'g')
+  if not by or last and match(last, '^%d+') ~= number then return end
+  if by ~= owner and (not last
     or not has_claim(token) and not (op == 'T' and has_claim(ARGV[3]))) then
     return
   end
