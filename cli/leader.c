@@ -152,6 +152,7 @@ int cmd_leader(struct cli_opts *opts)
     if (opts->nargs != 1)
         return cli_usage(opts->cmd, "'leader' takes one KEY");
     code = cli_key(opts, "the", opts->args[0]);
+    say_start(); /* A message waits for no reader. */
     if (!code)
         code = cli_open(opts, &client, &svc);
     if (code)

@@ -219,20 +219,21 @@ static ssize_t watch_write(void *cookie, const char *buf, size_t len)
     struct watch *w = cookie;
     struct pollfd fds[2] = {{.fd = w->sig.fd, .events = POLLIN},
                             {.fd = STDOUT_FILENO, .events = POLLOUT}};
-    size_t done = 0;
-    ssize_t n = 0;
+    size_t done = 0, left;
+    ssize_t n;
 
-    while (done < len && n >= 0 && !w->ended) {
-        size_t left = len - done;
-
-        if (poll(fds, 2, -1) > 0 && fds[0].revents)
+    while (done < len && !w->ended) {
+        if (poll(fds, 2, -1) <= 0)
+            continue;
+        if (fds[0].revents) {
             watch_signals(w);
-        else if (fds[1].revents)
-            n = write(STDOUT_FILENO, buf + done,
-                      left < PIPE_BUF ? left : PIPE_BUF);
+            continue;
+        }
+        left = len - done;
+        n = write(STDOUT_FILENO, buf + done, left < PIPE_BUF ? left : PIPE_BUF);
+        if (n < 0 && errno != EINTR && errno != EAGAIN)
+            return 0;
         done += n > 0 ? (size_t)n : 0;
-        if (n < 0 && (errno == EINTR || errno == EAGAIN))
-            n = 0;
     }
     return done == len ? (ssize_t)len : 0;
 }

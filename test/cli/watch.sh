@@ -142,6 +142,35 @@ wait $watcher
 is 'TERM ends it also when nobody reads its lines' 143 $?
 exec 7>&-
 
+# Signals that end nothing, while a reader of many long lines is slow.
+cat >"$tmp/slow.py" <<'END'
+import fcntl, json, os, signal, subprocess, sys
+hf, long = sys.argv[1], "x" * 1000
+keys = ["slow/%d%s" % (n, long) for n in range(12)]
+holders = [subprocess.Popen([hf, "run", key, "--", "sh", "-c", "echo; exec sleep 1000"],
+                            stdout=subprocess.PIPE) for key in keys]
+for holder in holders:
+    holder.stdout.readline()
+reader, writer = os.pipe()
+fcntl.fcntl(writer, 1031, 4096)  # F_SETPIPE_SZ
+watch = subprocess.Popen([hf, "watch", "--json", "--prefix", "slow/"], stdout=writer)
+os.close(writer)
+seen, text, pieces = set(), b"", 0
+while len(seen) < len(keys) and (piece := os.read(reader, 512)):
+    text, pieces = text + piece, pieces + 1
+    if pieces % 4 == 0:
+        for sig in signal.SIGCONT, signal.SIGWINCH, signal.SIGCHLD:
+            watch.send_signal(sig)
+    *lines, text = text.split(b"\n")
+    seen |= {json.loads(line)["key"] for line in lines}
+for one in (watch, *holders):
+    one.terminate()
+    one.wait()
+sys.exit(seen != set(keys))
+END
+timeout 60 python3 "$tmp/slow.py" "$hf" 2>"$tmp/err"
+ok 'and no signal that does not end it costs a byte of its lines'
+
 # Wrong words.
 exits 'watch needs a key' 64 "$hf" watch
 exits 'one of them' 64 "$hf" watch a b
