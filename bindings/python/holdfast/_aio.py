@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import weakref
 from functools import partial
 from types import TracebackType
 from typing import (
@@ -135,6 +136,7 @@ class AsyncLock(HeldLock):
             partial(raw.acquire_start, self._key, self._wait_ms,
                     make_options(self._options)), [self])
         self._raw = locks[0]
+        self._client._held.add(self)
         return self
 
     async def release(self) -> None:
@@ -243,6 +245,7 @@ class AsyncLockSet(HeldLocks[AsyncLock]):
             self._locks)
         for lock, one in zip(self._locks, raws):
             lock._raw = one
+            self._client._held.add(lock)
         return self
 
     async def release(self) -> None:
@@ -385,6 +388,7 @@ class AsyncClient:
         self._opening: Optional[asyncio.Future[_holdfast.Client]] = None
         self._bound: Optional[asyncio.AbstractEventLoop] = None
         self._observers: Set[AsyncObserver] = set()
+        self._held: weakref.WeakSet[AsyncLock] = weakref.WeakSet()
         self._kept: Set[asyncio.Future[Any]] = set()
         self._closed = False
 
@@ -422,6 +426,9 @@ class AsyncClient:
         for request in await self._run(raw.close):
             if request.waited_for:
                 request.outcome.set_exception(Canceled("the client is closed"))
+        for lock in list(self._held):  # No event tells of this loss.
+            if lock._is_open and lock.lost.is_set():
+                lock.lost._set()
 
     def _close_at_exit(self) -> None:
         if self._raw is not None:

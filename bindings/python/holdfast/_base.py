@@ -8,10 +8,10 @@ import logging
 import math
 import weakref
 from functools import partial
-from typing import Any, Generic, Iterator, Optional, Sequence, TypeVar
+from typing import Any, Generic, Iterator, Optional, Sequence, Set, TypeVar
 
 from . import _holdfast
-from ._errors import Invalid, Lost
+from ._errors import Canceled, Invalid, Lost
 from ._types import Duration, Handle, LockOptions, milliseconds, wait_ms
 
 _FOREVER_MS = 2**63 - 1
@@ -21,10 +21,19 @@ _FOREVER_MS = 2**63 - 1
 open_clients: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
+_ending = False
+
+
 @atexit.register
 def _close_all() -> None:
-    for client in list(open_clients):
-        client._close_at_exit()
+    """Close all clients; threads that still run open no others."""
+    global _ending
+    _ending = True
+    closed: Set[int] = set()
+    while clients := [one for one in list(open_clients) if id(one) not in closed]:
+        for client in clients:
+            closed.add(id(client))
+            client._close_at_exit()
     _holdfast.finish()
 
 
@@ -37,6 +46,8 @@ def open_client(
     connect: Optional[Duration], logger: Optional[logging.Logger],
 ) -> _holdfast.Client:
     """Open a client with the arguments of ``Client``."""
+    if _ending:
+        raise Canceled("the interpreter ends")
     level = 0
     if logger is not None:
         if not all(callable(getattr(logger, name, None)) for name in ("log", "isEnabledFor")):

@@ -41,6 +41,30 @@ async def lost_lock(client):
 
 
 @test
+async def closing_a_client_ends_the_blocks_that_rely_on_its_locks():
+    for many in False, True:
+        client = AsyncClient(URL)
+        key, inside = fresh(), asyncio.Event()
+
+        async def work():
+            async with client.lock_all([key]) if many else client.lock(key):
+                inside.set()
+                await asyncio.Event().wait()
+
+        task = asyncio.ensure_future(work())
+        await inside.wait()
+        await client.aclose()
+        await awaits(holdfast.Lost, task)
+        client = AsyncClient(URL)
+        lock = await client.lock(fresh()).acquire()
+        waits = asyncio.ensure_future(lock.lost.wait())
+        await asyncio.sleep(0)
+        await client.aclose()
+        assert await waits
+        await awaits(holdfast.Lost, lock.release())
+
+
+@test
 async def a_cancellation_is_told_although_the_wait_failed_just_now():
     """The loop finds the event and the timer in the same turn, in this order."""
     loop = asyncio.get_running_loop()
