@@ -145,6 +145,7 @@ struct hfi_observation {
     const char *key; /* or the prefix */
     void *own;       /* be->observation_size bytes, zeroed */
     bool prefix;
+    int64_t end; /* the deadline of unobserve() */
 };
 
 /* Every backend's connection starts with this. */
@@ -341,9 +342,10 @@ struct hfi_backend {
      * may have been missed.  After any other status the core tries again, and
      * polls meanwhile; HF_UNSUPPORTED is final for this observation.
      * unobserve() never fails, is called once after HF_OK, and no upcall for
-     * the observation is under way once it has returned.  Both are called by
-     * one thread at a time for one observation.  Without them the core
-     * polls. */
+     * the observation is under way once it has returned.  What it asks of the
+     * service ends by observation->end, and lapses where it was not asked.
+     * Both are called by one thread at a time for one observation.  Without
+     * them the core polls. */
     hf_status (*observe)(struct hfi_conn *, struct hfi_observation *,
                          int64_t deadline, struct hf_error *);
     void (*unobserve)(struct hfi_conn *, struct hfi_observation *);

@@ -15,7 +15,10 @@
  *      or queued when the keeper comes.
  *  (2) hf_canceler_cancel() stores, adds and writes to a descriptor: nothing
  *      that a signal handler may not do.  It touches memory that the canceler
- *      keeps alive: itself and, by a reference, its client.
+ *      keeps alive: itself and, by a reference, its client.  The descriptor is
+ *      open as long as client->cancelers counts anybody: each canceler, and the
+ *      client until it is closed.  Requests have gone by then, so the last of
+ *      them all is counted down by hf_close() or hf_canceler_free().
  *  (3) A reset is for calls that begin later.  One that was under way counts how
  *      often the canceler was used, and ends although its try was on the wire
  *      from before that until after the reset.  It is marked before it is
@@ -63,7 +66,11 @@ void hfi_canceler_put(struct hf_canceler *canceler)
         return;
     c = canceler->client;
     hfi_free(canceler);
-    atomic_fetch_sub(&c->cancelers, 1);
+    if (atomic_fetch_sub(&c->cancelers, 1) == 1) { /* canceler.c (2) */
+        pthread_mutex_lock(&c->mu);
+        hfi_notifier_fini(&c->notifier);
+        pthread_mutex_unlock(&c->mu);
+    }
     hfi_client_put(c);
 }
 

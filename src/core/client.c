@@ -92,6 +92,7 @@ static void client_init(struct hf_client *c)
     hfi_random(&c->jitter, sizeof(c->jitter));
     c->jitter |= 1;
     atomic_init(&c->refs, 1);
+    atomic_init(&c->cancelers, 1);
 }
 
 static void client_free(struct hf_client *c)
@@ -382,12 +383,11 @@ static void close_quiesce(struct hf_client *c)
  * rings the keeper. */
 static void close_descriptors(struct hf_client *c)
 {
-    if (!atomic_load(&c->cancelers)) {
-        hfi_notifier_fini(&c->notifier);
-    } else if (c->notifier.timer_fd >= 0) {
+    if (c->notifier.timer_fd >= 0)
         close(c->notifier.timer_fd);
-        c->notifier.timer_fd = -1;
-    }
+    c->notifier.timer_fd = -1;
+    if (atomic_fetch_sub(&c->cancelers, 1) == 1) /* canceler.c (2) */
+        hfi_notifier_fini(&c->notifier);
     hfi_notifier_fini(&c->listener.notifier);
     if (c->events_fd >= 0)
         close(c->events_fd);

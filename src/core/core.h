@@ -301,7 +301,7 @@ struct hf_client {
     atomic_uint refs;          /* hf_open() and each handle */
     atomic_uint cancels;       /* counted up by hf_cancel() */
     atomic_uint cancelers_set; /* and by hf_canceler_cancel() */
-    atomic_uint cancelers;     /* that there are */
+    atomic_uint cancelers;     /* that there are, and the client if open */
 
     pthread_mutex_t mu;
     bool closing;           /* no new call may begin */

@@ -144,6 +144,7 @@ void hfi_observed_free(struct hf_client *c, struct hfi_observed *o)
     hfi_heap_remove(&c->timers, &o->timer);
     o->busy = true; /* Words that still arrive change nothing. */
     if (o->armed) {
+        o->base.end = c->close_end ? c->close_end : hfi_now() + c->timeout_ms;
         pthread_mutex_unlock(&c->mu);
         c->be->unobserve(c->conn, &o->base); /* observed.c (3) */
         pthread_mutex_lock(&c->mu);

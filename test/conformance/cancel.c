@@ -183,3 +183,20 @@ TEST(a_canceler_may_be_used_by_many_threads_and_after_closing)
     hf_canceler_cancel(NULL);
     hf_close(a);
 }
+
+/* The lock keeps the memory of its client, and no descriptor. */
+TEST(the_last_canceler_of_a_closed_client_leaves_no_descriptor)
+{
+    hf_client *client = conf_open();
+    hf_canceler *one = canceler_of(client), *two = canceler_of(client);
+    hf_lock *lk = conf_try(client, conf_key("k"), NULL);
+    int kept;
+
+    hf_close(client);
+    kept = t_count_fds();
+    hf_canceler_free(one);
+    hf_canceler_cancel(two);
+    hf_canceler_free(two);
+    CHECK_LT(t_count_fds(), kept);
+    CHECK_STATUS(hf_release(lk, &t_err), HF_LOST);
+}

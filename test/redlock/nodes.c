@@ -372,3 +372,68 @@ TEST(nodes_that_lost_the_script_are_given_it_again)
 }
 
 T_MAIN
+
+#define CLAIMED "0123456789abcdef0123456789abcdef"
+
+struct confirming {
+    struct rl *rl;
+    long long looks[RL_N]; /* that each node had seen before */
+};
+
+/* The nodes confirm the fence of a grant after each was looked at. */
+static void *confirm_after_a_look(void *arg)
+{
+    struct confirming *at = arg;
+
+    for (int i = 0; i < RL_N; i++)
+        t_poll_until(rt_calls(&at->rl->nodes[i], "evalsha") > at->looks[i],
+                     20000);
+    for (int i = 0; i < RL_N; i++)
+        rt_do(&at->rl->nodes[i],
+              "HSET {holdfast:k}:meta: c 7 k " CLAIMED " n boss t 7");
+    return NULL;
+}
+
+/* Look at a grant while it is being confirmed: is its fence told, and its
+ * note? */
+static bool is_told_whole(struct rl *rl, hf_client *client)
+{
+    struct hf_info info = HF_INFO_INIT;
+    struct confirming at = {.rl = rl};
+    pthread_t thread;
+
+    for (int i = 0; i < RL_N; i++) {
+        rt_do(&rl->nodes[i], "DEL {holdfast:k}:meta:");
+        rt_do(&rl->nodes[i], "SET holdfast:k " CLAIMED);
+        at.looks[i] = rt_calls(&rl->nodes[i], "evalsha");
+    }
+    CHECK_EQ(pthread_create(&thread, NULL, confirm_after_a_look, &at), 0);
+    CHECK_OK(hf_inspect(client, "k", &info, &t_err));
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+    CHECK(info.held);
+    return info.fence == 7 && !strcmp(info.note, "boss");
+}
+
+TEST_TIMEOUT(a_grant_is_told_with_its_fence_and_note, 60)
+{
+    struct hf_info info = HF_INFO_INIT;
+    struct rl rl;
+    hf_client *client;
+
+    rl_start(&rl, CALM, false);
+    client = rl_open(&rl);
+    CHECK_OK(hf_inspect(client, "k", &info, &t_err));
+    CHECK(!info.held);
+    /* A machine that is busy may confirm it too late, but not each time. */
+    t_poll_until(is_told_whole(&rl, client), 20000);
+    /* Who gives no fences is told of without one. */
+    for (int i = 0; i < RL_N; i++)
+        rt_do(&rl.nodes[i], "DEL {holdfast:k}:meta:");
+    CHECK_OK(hf_inspect(client, "k", &info, &t_err));
+    CHECK(info.held);
+    CHECK_EQ(info.fence, 0);
+    hf_close(client);
+    for (int i = 0; i < RL_N; i++)
+        rt_do(&rl.nodes[i], "DEL holdfast:k");
+    rl_end(&rl);
+}

@@ -222,3 +222,30 @@ TEST_TIMEOUT(a_look_goes_on_where_nobody_can_connect, 120)
 }
 
 T_MAIN
+
+/* One by one they would take longer than the test may. */
+TEST_TIMEOUT(closing_waits_once_for_all_observers_of_a_silent_server, 60)
+{
+    enum { N = 100 };
+    struct hf_client_opts opts = HF_CLIENT_OPTS_INIT;
+    hf_observer *observers[N];
+    hf_client *client;
+    char name[16];
+
+    if (scene_is_sqlite())
+        T_SKIP_TRAIT("a server that is silent");
+    opts.timeout_ms = 2000;
+    CHECK_OK(hf_open(scene_url(0, ""), &opts, &client, &t_err));
+    for (int i = 0; i < N; i++) {
+        snprintf(name, sizeof(name), "o%d", i);
+        CHECK_OK(hf_observe_start(client, scene_key(name), 0, NULL,
+                                  &observers[i], &t_err));
+    }
+    t_poll_until(rows() == N, 20000);
+    scene_server("freeze");
+    hf_close(client);
+    scene_server("thaw");
+    for (int i = 0; i < N; i++)
+        hf_observe_stop(observers[i]);
+    scene_sql("DELETE FROM holdfast_lock_queue WHERE kind<-2");
+}

@@ -12,6 +12,12 @@
  * majority had the key for its token, so an exclusive grant is over when a node
  * has confirmed a larger one for another token, and a shared one when that was
  * exclusive.
+ *   A grant has a majority before any node confirms its fence and its note.
+ * Nobody should be told of half of it: where the fence of a token like ours is
+ * not known yet, the nodes are asked again, a few times.  Clients that give no
+ * fences (node-redlock) have tokens that look like ours.  So after a wait in
+ * vain the next looks wait for nothing, for a while: a listing of their locks
+ * costs one wait and not one for each.
  *   A node that has not heard of a downgrade shows the grant as an exclusive
  * one.  It is shared when no majority shows that.
  */
@@ -21,6 +27,11 @@
 #include "base/alloc.h"
 
 #include "base/banned.h"
+
+/* The pauses before a look is taken again for a fence: 1 ms, 2 ms, 4 ms, ...; and
+ * how long no look waits after one that has waited in vain. */
+#define PENDING_MAX_MS 32
+#define PENDING_GAP_MS 500
 
 /* {value, ms left, fence, its token, note, owner, since, broken, now, largest
  * exclusive fence, {readers}}. */
@@ -186,6 +197,80 @@ static bool inspect_is_over(const struct redlock_round *round, int at,
             return true;
     }
     return false;
+}
+
+/* ---- a fence that is being confirmed ------------------------------------ */
+
+/* Has a majority the token, and none of them a fence for it? */
+static bool pending_is(const struct redlock_round *round, int at,
+                       const struct inspect_grant *grant)
+{
+    struct inspect_grant there;
+    int node, nodes = 0;
+
+    if (!grant->token || grant->fence ||
+        strlen(grant->token) != HFI_TOKEN_LEN ||
+        strspn(grant->token, "0123456789abcdef") != HFI_TOKEN_LEN)
+        return false;
+    for (node = 0; node < round->rl->n; node++) {
+        if (!inspect_has(round, at, node, grant, &there))
+            continue;
+        if (there.fence)
+            return false;
+        nodes++;
+    }
+    return nodes >= round->rl->majority;
+}
+
+/* Is there such a token among these keys? */
+static bool pending_any(const struct redlock_round *round, int keys)
+{
+    struct inspect_grant grant;
+    int at, node;
+    size_t i;
+
+    for (at = 0; at < keys; at++)
+        for (node = 0; node < round->rl->n; node++)
+            for (i = 0; i < inspect_shown(round, at, node); i++) {
+                grant = inspect_nth(round, at, node, i);
+                if (pending_is(round, at, &grant))
+                    return true;
+            }
+    return false;
+}
+
+static void pending_pause(struct redlock_conn *rl, int64_t until)
+{
+    pthread_mutex_lock(&rl->mu);
+    while (hfi_left_ms(until))
+        hfi_cond_wait(&rl->changed, &rl->mu, until);
+    pthread_mutex_unlock(&rl->mu);
+}
+
+/* Ask for so many keys, and again while the fence of one is being confirmed; how
+ * many nodes have answered the last time. */
+static int inspect_ask(struct redlock_round *round, struct redlock_conn *rl,
+                       const struct redis_batch *batch, int keys,
+                       int64_t deadline)
+{
+    int64_t pause;
+    int answered;
+
+    for (pause = 1;; pause *= 2) {
+        redlock_round_init(round, rl);
+        answered = redlock_inspect_ask(round, batch, deadline);
+        if (!rl->fenced || answered < rl->majority ||
+            hfi_left_ms(deadline) <= pause ||
+            hfi_left_ms(atomic_load(&rl->pending_at)) ||
+            !pending_any(round, keys))
+            return answered;
+        if (pause > PENDING_MAX_MS) {
+            atomic_store(&rl->pending_at, hfi_now() + PENDING_GAP_MS);
+            return answered;
+        }
+        redlock_round_fini(round);
+        pending_pause(rl, hfi_now() + pause);
+    }
 }
 
 /* ---- those that may hold it -------------------------------------------- */
@@ -382,10 +467,9 @@ static hf_status look_at(struct redlock_conn *rl, const char *const *keys,
     hf_status st = HF_OK;
     int i, answered;
 
-    redlock_round_init(&round, rl);
     for (i = 0; i < n; i++)
         redlock_step(rl, &batch, 'I', keys[i], 1, argv);
-    answered = redlock_inspect_ask(&round, &batch, deadline);
+    answered = inspect_ask(&round, rl, &batch, n, deadline);
     if (answered < rl->majority)
         st = redlock_too_few(&round, answered, 0, err);
     for (i = 0; !st && i < n; i++)
@@ -443,9 +527,8 @@ hf_status redlock_holders(struct hfi_conn *conn, const char *key,
     hf_status st;
     int answered;
 
-    redlock_round_init(&round, rl);
     redlock_step(rl, &batch, 'I', key, 1, argv);
-    answered = redlock_inspect_ask(&round, &batch, deadline);
+    answered = inspect_ask(&round, rl, &batch, 1, deadline);
     if (answered < rl->majority)
         st = redlock_too_few(&round, answered, 0, err);
     else

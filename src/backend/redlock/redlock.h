@@ -116,6 +116,7 @@ struct redlock_conn {
     atomic_bool listening; /* somebody has waited: be connected to listen */
     _Atomic int64_t contended[REDLOCK_CONTENDED]; /* when others stood in line,
                                                    * by a hash of the key */
+    _Atomic int64_t pending_at; /* a look waits for no fence before then */
     _Atomic(struct redis_tracker *) tracker; /* NULL: nothing was observed */
 };
 

@@ -21,6 +21,9 @@
  *      So what a client that died has left costs little, and not for ever.
  *  (4) The core is called with wake_mu held, and unobserve() takes it: after that
  *      nothing is told of the observation.
+ *  (5) While the server is silent one unobserve() waits for it, and those that
+ *      follow soon do not: many observers may end at once, and hf_close() has
+ *      one deadline.  Their rows are left to (3).
  *
  * LIMITS  A statement that began before the row was there and ends after the look
  *   tells nobody: the row's own message brings a second look, and the core's slow
@@ -100,12 +103,23 @@ void pg_unobserve(struct hfi_conn *base, struct hfi_observation *observation)
 {
     struct pg_conn *pc = (struct pg_conn *)base;
     struct pg_observation *own = observe_own(observation);
+    int64_t now = hfi_now(), deadline = now + OBSERVE_END_MS;
+    bool silent;
 
+    if (deadline > observation->end)
+        deadline = observation->end;
     pthread_mutex_lock(&pc->wake_mu);
     hfi_link_remove(&own->link);
+    silent = now < pc->unobserve_at;
     pthread_mutex_unlock(&pc->wake_mu);
-    observe_run(pc, SQL_UNOBSERVE, observation->key, observation->prefix,
-                own->token, hfi_now() + OBSERVE_END_MS, NULL);
+    if (silent || !observe_run(pc, SQL_UNOBSERVE, observation->key,
+                               observation->prefix, own->token, deadline, NULL))
+        return;
+    if (hfi_left_ms(deadline)) /* It was refused, which took no time. */
+        return;
+    pthread_mutex_lock(&pc->wake_mu);
+    pc->unobserve_at = hfi_now() + OBSERVE_END_MS; /* observe.c (5) */
+    pthread_mutex_unlock(&pc->wake_mu);
 }
 
 /* The key has changed; NULL: events may have been missed.  With the mutex

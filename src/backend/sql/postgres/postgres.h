@@ -59,6 +59,7 @@ struct pg_conn {
     atomic_bool listening;    /* there was one: keep it */
     atomic_uint listeners;    /* how many there have been */
     struct hfi_link observed; /* of struct pg_observation */
+    int64_t unobserve_at;     /* no unobserve() asks the server before then */
 };
 
 /* observation->own */
