@@ -115,19 +115,22 @@ static int args_command(struct run *run)
 {
     static char shell[] = "/bin/sh", dash_c[] = "-c";
     static char *shell_argv[] = {shell, dash_c, NULL, NULL};
+    char key[CLI_WORD], command[CLI_WORD];
     const struct cli_opts *o = run->opts;
 
     if (o->shell && o->command[0])
         return cli_usage(o->cmd, "give a command or -c, not both");
     if (!o->shell && !o->command[0])
-        return cli_usage(o->cmd,
-                         "'%s' needs a command: holdfast %s '%s' -- CMD",
-                         o->cmd->name, o->cmd->name, o->args[0]);
+        return cli_usage(
+            o->cmd, "'%s' needs a command: holdfast %s %s -- CMD", o->cmd->name,
+            o->cmd->name,
+            strpbrk(o->args[0], "@=:") ? "KEY" : cli_word(o->args[0], key));
     if (args_two_keys(o))
         return cli_usage(o->cmd,
-                         "'%s' takes one KEY: '%s' is the key, and there is "
-                         "no command '%s'%s",
-                         o->cmd->name, o->args[0], o->command[0],
+                         "'%s' takes one KEY: %s is the key, and there is "
+                         "no command %s%s",
+                         o->cmd->name, cli_word(o->args[0], key),
+                         cli_word(o->command[0], command),
                          o->cmd->bit == IN_RUN ? "; more keys go with --and"
                                                : "");
     run->argv = o->command;

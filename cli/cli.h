@@ -205,6 +205,17 @@ const char *guess_text(const struct guess *guess, const char *mark,
 /* Options for hf_open(), with a callback if $HOLDFAST_LOG wants messages. */
 const struct hf_client_opts *log_opts(void);
 
+/* ---- url.c --------------------------------------------------------------- */
+
+/* What a service is called before it says so itself: scheme and hosts, or a path.
+ * It ends with a colon if there is neither. */
+void cli_url_name(const char *url, char *ret, size_t size);
+
+/* A word of the command line for a message, in quotes; what may be a URL is shown
+ * without its password, or not at all. */
+#define CLI_WORD 256
+const char *cli_word(const char *word, char ret[CLI_WORD]);
+
 /* ---- out.c --------------------------------------------------------------- */
 
 /* One line on stderr, "holdfast: ...", in one write, free of control bytes.

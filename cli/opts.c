@@ -410,16 +410,16 @@ static int opts_short(struct cli_opts *o, int argc, char **argv, int *i)
 int cli_no_command(const char *word)
 {
     struct guess guess = {.word = word};
-    char text[GUESS_TEXT];
+    char text[GUESS_TEXT], shown[CLI_WORD];
     size_t count;
     const struct cli_cmd *table = cli_commands(&count);
 
     for (size_t i = 0; i < count; i++)
         guess_try(&guess, table[i].name);
-    if (strstr(word, "://"))
-        return cli_usage(NULL, "'%s' is no command; give the URL with -u",
-                         word);
-    return cli_usage(NULL, "there is no command '%s'%s", word,
+    if (strpbrk(word, "@=") || strstr(word, "://"))
+        return cli_usage(NULL, "%s is no command; give the URL with -u",
+                         cli_word(word, shown));
+    return cli_usage(NULL, "there is no command %s%s", cli_word(word, shown),
                      guess_text(&guess, "", text));
 }
 
@@ -427,6 +427,8 @@ int cli_no_command(const char *word)
  * of what is to be run (then *i goes to the end). */
 static int opts_word(struct cli_opts *o, int argc, char **argv, int *i)
 {
+    char shown[CLI_WORD];
+
     if (!o->cmd) {
         o->cmd = cli_command_find(argv[*i]);
         if (!o->cmd)
@@ -442,7 +444,8 @@ static int opts_word(struct cli_opts *o, int argc, char **argv, int *i)
         return CLI_OK;
     }
     if (o->nargs == 2)
-        return cli_usage(o->cmd, "'%s' is one argument too many", argv[*i]);
+        return cli_usage(o->cmd, "%s is one argument too many",
+                         cli_word(argv[*i], shown));
     o->args[o->nargs++] = argv[*i];
     return CLI_OK;
 }

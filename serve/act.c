@@ -129,6 +129,7 @@ static void *act_run(void *arg)
         else if (client)
             act->st = hf_break(client, act->key, act->fence, &err);
         act_queue(out, act->breaks ? NULL : client, act->key);
+        cli_mask(err.text, false);
         fprintf(out, ",\"status\":\"%s\",\"text\":", hf_status_name(act->st));
         cli_json_text(out, act->st ? err.text : "");
         fputs("}\n", out);

@@ -15,6 +15,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "../cli/cli.h"
+
 enum { O_ALLOW = 256, O_HOST, O_LABELS, O_PREFIX, O_TOKEN };
 
 static const struct option options[] = {
@@ -59,10 +61,14 @@ static void opts_help(void)
         "Exit status: 64 usage, 66 no token, 71 no address; 0 after a signal.");
 }
 
+/* A value may be a URL that was meant for another option. */
 static int opts_wrong(const char *text, const char *value)
 {
+    char shown[CLI_WORD], clean[4 * CLI_WORD];
+
+    cli_clean(value ? cli_word(value, shown) : "", clean, sizeof(clean));
     fprintf(stderr, "holdfast-serve: %s%s%s (see 'holdfast serve --help')\n",
-            text, value ? ": " : "", value ? value : "");
+            text, value ? ": " : "", clean);
     return 64;
 }
 
@@ -77,6 +83,19 @@ static void opts_secret(const char *file, FILE *in)
                 "holdfast-serve: warning: %s can be read by others: chmod 600 "
                 "keeps the token secret\n",
                 file);
+}
+
+/* getopt() itself would show the value of an option that it does not know. */
+static int opts_unknown(const char *word)
+{
+    char name[64];
+
+    if (strncmp(word, "--", 2) != 0)
+        return opts_wrong("an option is unknown or lacks its value", NULL);
+    snprintf(name, sizeof(name), "%.*s", (int)strcspn(word, "="), word);
+    return opts_wrong("this option is unknown, or its value is missing or too "
+                      "much",
+                      name);
 }
 
 /* The first line of the file. */
@@ -165,7 +184,7 @@ static int opts_add(const char **list, int *n, int max, const char *name)
     return 0;
 }
 
-static int opts_one(int c, struct serve_opts *ret)
+static int opts_one(int c, const char *word, struct serve_opts *ret)
 {
     switch (c) {
     case 'u':
@@ -191,8 +210,7 @@ static int opts_one(int c, struct serve_opts *ret)
     case O_TOKEN:
         return opts_token(optarg, ret);
     default:
-        fprintf(stderr, "(see 'holdfast serve --help')\n");
-        return 64;
+        return opts_unknown(word);
     }
 }
 
@@ -201,16 +219,18 @@ int serve_opts(int argc, char **argv, struct serve_opts *ret)
     int c, st;
 
     *ret = (struct serve_opts){.prefix = "", .listen = "127.0.0.1:9707"};
+    opterr = 0;
     while ((c = getopt_long(argc, argv, "u:l:hV", options, NULL)) != -1) {
         if (c == 'h' || c == 'V') {
             c == 'h' ? opts_help() : (void)printf("%s\n", hf_version());
             exit(0);
         }
-        st = opts_one(c, ret);
+        st = opts_one(c, argv[optind - 1], ret);
         if (st)
             return st;
     }
     if (optind < argc)
-        return opts_wrong("unexpected argument", argv[optind]);
+        return opts_wrong("unexpected argument; a URL goes behind -u",
+                          argv[optind]);
     return opts_check(ret);
 }

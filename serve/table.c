@@ -372,12 +372,17 @@ size_t serve_table_not_shown(void)
     return ret;
 }
 
+/* The name of a service is that of its URL, whether it can be reached or not, so
+ * that its series are the same.  Only a URL that names no place, such as file:,
+ * takes what the service says. */
 void serve_table_up(int service, bool up, const char *endpoint,
                     const char *error, int64_t trip_us)
 {
     struct serve_service *s = &serve_table.services[service];
+    size_t len;
 
     pthread_mutex_lock(&serve_table.mu);
+    len = strlen(s->endpoint);
     if (up != s->up && (s->questions || up))
         table_tell(up ? SERVE_UP : SERVE_DOWN, service, "", NULL);
     if (up != s->up || (!up && strcmp(error, s->error)))
@@ -389,7 +394,7 @@ void serve_table_up(int service, bool up, const char *endpoint,
     if (up)
         s->trip_us = trip_us;
     snprintf(s->error, sizeof(s->error), "%s", error);
-    if (endpoint)
+    if (endpoint && (!len || s->endpoint[len - 1] == ':'))
         snprintf(s->endpoint, sizeof(s->endpoint), "%s", endpoint);
     pthread_mutex_unlock(&serve_table.mu);
 }

@@ -36,6 +36,7 @@ struct watch {
 
 static struct watch watches[SERVE_SERVICES];
 static atomic_bool watch_ends;
+static const struct hf_client_opts *watch_opts; /* of all clients */
 static int watch_fd = -1;
 
 hf_client *serve_client(int service)
@@ -68,6 +69,8 @@ static void watch_list(struct watch *w, hf_client *client)
 
     w->mark++;
     st = hf_list(client, w->prefix, watch_listed, w, &err);
+    if (st)
+        cli_mask(err.text, false);
     serve_table_up(w->service, !st, NULL, st ? err.text : "",
                    watch_us() - begin);
     if (!st)
@@ -169,20 +172,6 @@ static void watch_follow(struct watch *w, hf_client *client)
         hf_observe_stop(observer);
 }
 
-/* What it is called until it says so itself.  The URL is masked before it is cut:
- * of a part of it nobody can tell what was a password. */
-static void watch_name(const struct watch *w)
-{
-    char *endpoint = serve_table.services[w->service].endpoint;
-    size_t size = sizeof(serve_table.services[0].endpoint);
-    char *url = strdup(w->url);
-
-    if (url)
-        cli_mask(url, true);
-    snprintf(endpoint, size, "%s", url ? url : "?");
-    free(url);
-}
-
 static void *watch_run(void *arg)
 {
     struct watch *w = arg;
@@ -191,7 +180,8 @@ static void *watch_run(void *arg)
         hf_client *client;
         struct hf_error err;
 
-        if (hf_open(w->url, NULL, &client, &err)) {
+        if (hf_open(w->url, watch_opts, &client, &err)) {
+            cli_mask(err.text, false);
             serve_table_up(w->service, false, NULL, err.text, 0);
             watch_sleep(-1, WATCH_RETRY_MS);
             continue;
@@ -206,6 +196,7 @@ int serve_watch_start(const struct serve_opts *opts)
 {
     int i, error;
 
+    watch_opts = log_opts();
     watch_fd = eventfd(0, EFD_CLOEXEC);
     if (watch_fd < 0) {
         fprintf(stderr, "holdfast-serve: eventfd: %s\n", strerror(errno));
@@ -215,7 +206,8 @@ int serve_watch_start(const struct serve_opts *opts)
         watches[i].url = opts->urls[i];
         watches[i].prefix = opts->prefix;
         watches[i].service = i;
-        watch_name(&watches[i]);
+        cli_url_name(opts->urls[i], serve_table.services[i].endpoint,
+                     sizeof(serve_table.services[i].endpoint));
         error =
             pthread_create(&watches[i].thread, NULL, watch_run, &watches[i]);
         if (error) {

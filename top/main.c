@@ -55,9 +55,41 @@ static int top_help(void)
     return CLI_OK;
 }
 
+/* Without controls, and without passwords. */
+void top_say(const char *text)
+{
+    char raw[sizeof(((struct hf_error *)0)->text)], line[4 * sizeof(raw)];
+
+    snprintf(raw, sizeof(raw), "%s", text);
+    cli_mask(raw, false);
+    cli_clean(raw, line, sizeof(line));
+    fprintf(stderr, "holdfast-top: %s\n", line);
+}
+
+/* The same on the last line of the screen. */
+static void top_tell(struct top *top, const char *text)
+{
+    snprintf(top->message, sizeof(top->message), "%s", text);
+    cli_mask(top->message, false);
+}
+
 static int top_wrong(const char *text)
 {
     fprintf(stderr, "holdfast-top: %s (see 'holdfast top --help')\n", text);
+    return CLI_USAGE;
+}
+
+/* getopt() itself would show the value of an option that it does not know. */
+static int top_unknown(const char *word)
+{
+    char name[64], text[CLI_WORD + 64], shown[CLI_WORD];
+
+    if (strncmp(word, "--", 2) != 0)
+        return top_wrong("an option is unknown or lacks its value");
+    snprintf(name, sizeof(name), "%.*s", (int)strcspn(word, "="), word);
+    snprintf(text, sizeof(text), "%s is unknown, or its value is wrong",
+             cli_word(name, shown));
+    top_say(text);
     return CLI_USAGE;
 }
 
@@ -82,7 +114,7 @@ static void top_list_start(struct top *top, struct top_listing *list)
     list->next_at = list->began + top->interval;
     if (hf_list_start(list->client, top->prefix, NULL, &list->request, &err)) {
         list->request = NULL;
-        snprintf(top->message, sizeof(top->message), "%s", err.text);
+        top_tell(top, err.text);
     }
 }
 
@@ -110,7 +142,7 @@ static void top_listed(struct top *top, struct top_listing *list,
 
     list->request = NULL;
     if (event->error.status) {
-        snprintf(top->message, sizeof(top->message), "%s", event->error.text);
+        top_tell(top, event->error.text);
         return;
     }
     while (hf_list_next(event->request, &change))
@@ -288,7 +320,7 @@ static void top_jobs(struct top *top, struct top_listing *list)
         return;
     }
     if (job.st)
-        snprintf(top->message, sizeof(top->message), "%s", job.err.text);
+        top_tell(top, job.err.text);
     else
         snprintf(top->message, sizeof(top->message),
                  "broke '%.200s', fence %" PRIu64, job.key, job.fence);
@@ -380,6 +412,7 @@ static int top_parse(int argc, char **argv, struct top_opts *o, struct top *top)
 {
     int c;
 
+    opterr = 0;
     while ((c = getopt_long(argc, argv, "hi:u:V", top_options, NULL)) != -1) {
         switch (c) {
         case 'h':
@@ -401,7 +434,7 @@ static int top_parse(int argc, char **argv, struct top_opts *o, struct top *top)
             o->once = true;
             break;
         default:
-            return top_wrong("wrong options");
+            return top_unknown(argv[optind - 1]);
         }
     }
     if (argc - optind > 1)
@@ -444,7 +477,7 @@ int main(int argc, char **argv)
         return code;
     opts.connect_ms = o.once ? 0 : -1;
     if (hf_open(o.url, &opts, &client, &err)) {
-        fprintf(stderr, "holdfast-top: %s\n", err.text);
+        top_say(err.text);
         return err.status == HF_INVALID || err.status == HF_UNSUPPORTED
                    ? CLI_CONFIG
                    : CLI_UNAVAILABLE;

@@ -52,7 +52,7 @@ int top_once(struct top *top, hf_client *client, bool as_json)
     struct hf_error err;
 
     if (hf_list(client, top->prefix, once_each, &top->table, &err)) {
-        fprintf(stderr, "holdfast-top: %s\n", err.text);
+        top_say(err.text);
         return err.status == HF_DENIED ? CLI_DENIED : CLI_UNAVAILABLE;
     }
     table_arrange(&top->table);

@@ -88,6 +88,9 @@ struct top {
     int64_t interval;
 };
 
+/* main.c */
+void top_say(const char *text); /* an error, on stderr */
+
 /* once.c */
 int top_once(struct top *top, hf_client *client, bool as_json);
 

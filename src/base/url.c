@@ -274,6 +274,28 @@ void hfi_url_fini(struct hfi_url *url)
     *url = (struct hfi_url){0};
 }
 
+void hfi_url_name(const struct hfi_url *url, char *ret, size_t size)
+{
+    static const char *const local[] = {"file", "mem", "sqlite"};
+    size_t i, at;
+
+    snprintf(ret, size, "%s:%s", url->scheme, url->nhosts ? "//" : "");
+    for (i = 0; i < sizeof(local) / sizeof(local[0]) && !url->nhosts; i++)
+        if (!strcmp(url->scheme, local[i]))
+            snprintf(ret, size, "%s:%s", url->scheme, url->path);
+    for (i = 0; i < url->nhosts; i++) {
+        const struct hfi_host *host = &url->hosts[i];
+        bool six = strchr(host->name, ':');
+
+        at = strlen(ret);
+        snprintf(ret + at, size - at, "%s%s%s%s", i ? "," : "", six ? "[" : "",
+                 host->name, six ? "]" : "");
+        at = strlen(ret);
+        if (host->port)
+            snprintf(ret + at, size - at, ":%d", host->port);
+    }
+}
+
 const char *hfi_url_param(const struct hfi_url *url, const char *name,
                           const char *otherwise)
 {

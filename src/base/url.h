@@ -51,6 +51,11 @@ hf_status hfi_url_parse(struct hfi_url *ret, const char *text,
                         struct hf_error *err);
 void hfi_url_fini(struct hfi_url *); /* wipes the password */
 
+/* What of a URL may be shown: its scheme and its hosts with their ports, or of a
+ * service of this machine the path.  Any other path may be a password in a URL
+ * that lacks slashes. */
+void hfi_url_name(const struct hfi_url *, char *ret, size_t size);
+
 /* The value of an option, or `otherwise`. */
 const char *hfi_url_param(const struct hfi_url *, const char *name,
                           const char *otherwise);

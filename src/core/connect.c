@@ -45,24 +45,6 @@ struct hfi_conn *hfi_conn_new(struct hf_client *c)
     return conn;
 }
 
-/* Where it will be, as far as the URL says; never a password. */
-static void connect_name(struct hfi_conn *conn, const struct hfi_url *url)
-{
-    size_t i, at, size = sizeof(conn->endpoint);
-    int n = snprintf(conn->endpoint, size, "%s:%s%s", url->scheme,
-                     url->nhosts ? "//" : "", url->nhosts ? "" : url->path);
-
-    for (i = 0; i < url->nhosts && n > 0; i++) {
-        at = strlen(conn->endpoint);
-        n = snprintf(conn->endpoint + at, size - at, "%s%s", i ? "," : "",
-                     url->hosts[i].name);
-        at = strlen(conn->endpoint);
-        if (n > 0 && url->hosts[i].port)
-            n = snprintf(conn->endpoint + at, size - at, ":%d",
-                         url->hosts[i].port);
-    }
-}
-
 /* One attempt. */
 static hf_status connect_try(struct hf_client *c, struct hfi_conn **ret,
                              struct hf_error *err)
@@ -186,7 +168,7 @@ hf_status hfi_connect_start(struct hf_client *c, struct hfi_url *url,
                             int64_t connect_ms, struct hf_error *err)
 {
     c->conn->traits |= c->be->usual;
-    connect_name(c->conn, url);
+    hfi_url_name(url, c->conn->endpoint, sizeof(c->conn->endpoint));
     c->stand_in = c->conn;
     c->connect_end =
         connect_ms < 0 ? HFI_NEVER : hfi_after(hfi_now(), connect_ms);

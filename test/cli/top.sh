@@ -26,6 +26,13 @@ exits 'a wrong option is refused' 64 "$hf" top --nonsense
 exits 'and two prefixes' 64 "$hf" top a b
 exits 'and an interval that is none' 64 "$hf" top -i soon
 exits 'and a URL that is none' 78 "$hf" top -u nosuch:thing
+for url in 'redis//user:S3CRET@host' 'u:S3CRET@h' 'redis://user:S3CRET/0' \
+    'postgres:host=127.0.0.1 port=1 password=S3CRET'; do
+    said=$("$hf" top --once -u "$url" 2>&1
+        "$hf" top --once "--ulr=$url" 2>&1
+        "$hf" top --once "-x$url" 2>&1)
+    is "$url: no message shows the secret" 0 "$(printf '%s\n' "$said" | grep -c S3CRET)"
+done
 
 # The list.
 "$hf" run --note "$(printf 'evil\033[2Jnote')" -s app/two -- sleep 1000 &

@@ -160,11 +160,16 @@ for url in 'redis://u:S3CRET@127.0.0.1:1' 'redis:/u:S3CRET@127.0.0.1:1' \
     'redis://u:a/S3CRET@127.0.0.1:1' 'nosuch://u:S3CRET@h' \
     'redis+unix:/u:S3CRET@/x' 'postgres://127.0.0.1:1/d?password=a&S3CRET=1' \
     'redis://127.0.0.1:1?a_name_of_more_than_thirty_two_bytes_S3CRET=S3CRET' \
-    'consul://127.0.0.1:1?tokem=S3CRET' 'mem:?p%61ssword=S3CRET'; do
+    'consul://127.0.0.1:1?tokem=S3CRET' 'mem:?p%61ssword=S3CRET' \
+    'redis//user:S3CRET@host' 'u:S3CRET@h' ':S3CRET@h' 'redis:S3CRET@h' \
+    'redis://user:S3CRET' 'redis://user:S3CRET/0' 'redis://user:S3CRET:1' \
+    'postgres:host=127.0.0.1 port=1 password=S3CRET' \
+    'mysql:host=127.0.0.1;password=S3CRET'; do
     said=$("$hf" status -v -u "$url" k 2>&1
         HOLDFAST_URL=$url "$hf" doctor 2>&1
         "$hf" "$url" 2>&1
-        "$hf" run "$url" 2>&1)
+        "$hf" run "$url" 2>&1
+        "$hf" status k l "$url" 2>&1)
     case $said in
     *S3CRET*) printf '%s\n' "$said" | sed 's/^/# /'; false ;;
     *) true ;;

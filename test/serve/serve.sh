@@ -147,6 +147,30 @@ is 'two services have two names' 2 \
     "$(get "$at/metrics" | grep '^holdfast_service_up' | sort -u | wc -l)"
 ends
 
+# Whatever is wrong with a URL, its password is nowhere.
+set --
+for url in 'redis//user:SECRET@host' 'u:SECRET@h' ':SECRET@h' 'redis:SECRET@h' 'redis://user:SECRET' \
+    'redis://user:SECRET/0' 'redis://user:SECRET:1' 'redis:/user:SECRET@127.0.0.1:1' 'nosuch://u:SECRET@h' \
+    'postgres:host=127.0.0.1 port=1 password=SECRET' 'mysql:host=127.0.0.1;password=SECRET' \
+    'zk://digest:SECRET@127.0.0.1:1/p' 'consul://SECRET@127.0.0.1:1' 'redis://u:a/SECRET@127.0.0.1:1'; do
+    said=$("$hf" serve "$url" 2>&1
+        "$hf" serve "--ulr=$url" 2>&1
+        "$hf" serve "-x$url" 2>&1
+        "$hf" serve -l "$url" 2>&1)
+    is "$url: no message shows the password" 0 "$(printf '%s\n' "$said" | grep -c SECRET)"
+    set -- "$@" -u "$url"
+done
+begin "$@"
+asked() { get "$at/api/locks" | grep -q '"error":"[^"]'; }
+until_true asked
+is 'nor do the page and the metrics' 0 \
+    "$(get "$at/api/locks" "$at/metrics" "$at/api/holders?service=0&key=x" | grep -c SECRET)"
+is 'one that cannot be read has a name' 1 \
+    "$(get "$at/metrics" | grep -c '^holdfast_service_up{service="a URL that cannot be read"}')"
+ends
+is 'nor what is said meanwhile' 0 "$(grep -c SECRET "$tmp/err")"
+server=
+
 # A service that is not there yet.
 begin -u "sqlite:$tmp/no/such/dir/locks.db"
 is 'it says so' 503 "$(code "$at/healthz")"
@@ -161,7 +185,7 @@ server=
 # Services that are not there have names, without passwords.
 begin -u 'redis://user:hidden@127.0.0.1:1' -u 'etcd://127.0.0.1:1'
 metrics=$(get "$at/metrics")
-has 'one that was never reached has its name' 'up{service="redis://***@127.0.0.1:1"} 0' "$metrics"
+has 'one that was never reached has its name' 'up{service="redis://127.0.0.1:1"} 0' "$metrics"
 has 'and another has another' 'up{service="etcd://127.0.0.1:1"} 0' "$metrics"
 ends
 server=
@@ -189,6 +213,7 @@ if command -v redis-server >/dev/null; then
     redis=$server
     begin -u "$HOLDFAST_URL"
     until_true healthy
+    has 'its name is that of its URL' "up{service=\"$HOLDFAST_URL\"} 1" "$(get "$at/metrics")"
     kill -KILL $redis
     until_true ill
     ok 'a service that dies is told'
@@ -218,6 +243,7 @@ if command -v redis-server >/dev/null; then
     kill -KILL $redis
     server=
 else
+    skip 'its name is that of its URL' 'redis is missing'
     skip 'a service that dies is told' 'redis is missing'
     skip 'and it is observed again when it is back' 'redis is missing'
     skip 'eight may ask at once' 'redis is missing'

@@ -429,4 +429,27 @@ TEST(escaping_says_how_much_room_it_needs)
     CHECK_EQ(hfi_escape(buf, sizeof(buf), "aaaaaaaa", ""), 8);
 }
 
+TEST(a_name_has_no_password)
+{
+    static const char *const rows[][2] = {
+        {"redis://u:SECRET@h:1,[::1]:2/0?x=SECRET", "redis://h:1,[::1]:2"},
+        {"redis:u:SECRET@h", "redis:"},
+        {"redis:/u:SECRET@h", "redis:"},
+        {"postgres:host=h password=SECRET", "postgres:"},
+        {"file:/run/a@b", "file:/run/a@b"},
+        {"sqlite:a=b.db", "sqlite:a=b.db"},
+        {"file:", "file:"},
+    };
+    char name[256];
+    size_t i;
+
+    for (i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct hfi_url url = parsed(rows[i][0]);
+
+        hfi_url_name(&url, name, sizeof(name));
+        CHECK_STR(name, rows[i][1]);
+        hfi_url_fini(&url);
+    }
+}
+
 T_MAIN

@@ -77,7 +77,7 @@ static hf_status param_check(const struct hfi_url *url, const char *database,
 {
     if (url->nhosts > 1)
         return hfi_fail(err, HF_INVALID, "url: mysql: takes one host");
-    if (!*database || (url->path[0] != '/' && strchr(url->path, '@')))
+    if (!*database || (url->path[0] != '/' && strpbrk(url->path, "@=")))
         return hfi_fail(err, HF_INVALID,
                         "url: mysql: needs a database, as in mysql://host/db");
     if (url->password && hfi_url_param(url, "password_file", NULL))

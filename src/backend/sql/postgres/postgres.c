@@ -362,7 +362,7 @@ static hf_status pg_open(struct hfi_conn *base, const struct hfi_url *url,
     hfi_link_init(&pc->observed);
     pc->wake_opened = true;
     pc->sql.timeout_ms = hfi_left_ms(deadline);
-    if (url->path[0] != '/' && strchr(url->path, '@')) /* a password in it? */
+    if (url->path[0] != '/' && strpbrk(url->path, "@=")) /* a password in it? */
         return hfi_fail(err, HF_INVALID,
                         "url: postgres: is written postgres://user@host/db");
     pg_endpoint(base, url);
