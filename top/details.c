@@ -3,8 +3,9 @@
  * details.c - one lock: all its holders, and the queue behind them.
  *
  * What is told is a page of lines, of which the screen shows a part: two for each
- * holder, one for the queue, and one for each waiter.  The part is chosen so that
- * the chosen holder or waiter is seen.
+ * holder, one that says how many holders are left out, one for the queue, and one
+ * for each waiter.  The part is chosen so that the chosen holder or waiter is seen,
+ * and with the last of them the end of the page.
  */
 #include "top.h"
 
@@ -17,9 +18,20 @@ static int details_kept(const struct top_job *job)
     return job->nwaiters < JOB_WAITERS ? job->nwaiters : JOB_WAITERS;
 }
 
+int details_holders(const struct top_job *job)
+{
+    return job->count < JOB_HOLDERS ? job->count : JOB_HOLDERS;
+}
+
 int details_lines(const struct top *top)
 {
-    return top->details.count + details_kept(&top->details);
+    return details_holders(&top->details) + details_kept(&top->details);
+}
+
+/* The line of the queue: behind two for each holder, and how many more hold. */
+static int details_queue_at(const struct top_job *job)
+{
+    return 2 * details_holders(job) + (job->count > JOB_HOLDERS);
 }
 
 /* The two lines of a holder. */
@@ -89,16 +101,20 @@ static void details_waiter(int y, const struct top_job *job, int at)
 static void details_line(const struct top *top, int y, int line)
 {
     const struct top_job *job = &top->details;
-    int holders = 2 * job->count, waiter = line - holders - 1;
-    bool chosen =
-        waiter >= 0 ? top->line == job->count + waiter : line == 2 * top->line;
+    int kept = details_holders(job), queue = details_queue_at(job);
+    int waiter = line - queue - 1;
+    bool chosen = waiter >= 0 ? top->line == kept + waiter
+                              : line == 2 * top->line && line < 2 * kept;
+    char more[64];
 
-    chosen = chosen && line != holders;
     if (chosen)
         attron(A_REVERSE);
-    if (line < holders)
+    snprintf(more, sizeof(more), "and %d more hold it", job->count - kept);
+    if (line < 2 * kept)
         details_holder(y, job, line / 2, line % 2);
-    else if (line == holders)
+    else if (line < queue)
+        screen_text(y, 0, COLS, more);
+    else if (line == queue)
         details_queue(y, job);
     else if (waiter < details_kept(job))
         details_waiter(y, job, waiter);
@@ -124,8 +140,11 @@ void details_draw(const struct top *top)
                               : "free");
         free = 1;
     }
-    chosen =
-        top->line < job->count ? 2 * top->line + 1 : job->count + top->line + 1;
+    chosen = top->line < details_holders(job)
+                 ? 2 * top->line + 1
+                 : details_queue_at(job) + 1 + top->line - details_holders(job);
+    if (top->line == details_lines(top) - 1)
+        chosen = details_queue_at(job) + details_kept(job);
     if (chosen >= rows - free)
         first = chosen - (rows - free) + 1;
     for (i = free; i < rows; i++) {

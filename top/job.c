@@ -29,15 +29,18 @@ int job_fd(void)
     return job_state.fd;
 }
 
+/* Those that are not kept are counted. */
 static bool job_holder(void *arg, const struct hf_info *info)
 {
     struct top_job *job = arg;
 
-    job->holders[job->count++] = *info;
-    return job->count < JOB_HOLDERS;
+    if (job->count < JOB_HOLDERS)
+        job->holders[job->count] = *info;
+    job->count++;
+    return true;
 }
 
-/* Those that are not kept are counted. */
+/* The same. */
 static bool job_waiter(void *arg, const struct hf_waiter *waiter)
 {
     struct top_job *job = arg;

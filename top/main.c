@@ -200,14 +200,19 @@ static void top_open(struct top *top)
 static void top_ask(struct top *top)
 {
     const struct hf_info *info = NULL;
+    const char *key = top->chosen;
 
-    if (top->view == VIEW_DETAILS && top->line < top->details.count)
+    if (top->view == VIEW_DETAILS && !strcmp(top->details.key, top->chosen) &&
+        top->line < details_holders(&top->details)) {
         info = &top->details.holders[top->line];
-    else if (top->view == VIEW_LIST && top->table.shown)
+    } else if (top->view == VIEW_LIST && top->table.shown) {
         info = &top->table.rows[top->at].info;
+        key = top->table.rows[top->at].key;
+    }
     if (!info)
         return;
     top->asking = true;
+    snprintf(top->ask_key, sizeof(top->ask_key), "%s", key);
     top->ask_fence = info->fence;
     snprintf(top->ask_who, sizeof(top->ask_who), "%s",
              info->note[0] ? info->note : info->owner);
@@ -216,14 +221,17 @@ static void top_ask(struct top *top)
 static void top_filter_key(struct top *top, int key)
 {
     char *filter = top->table.filter;
-    size_t len = strlen(filter);
+    size_t len = strlen(filter), last = len ? len - 1 : 0;
+
+    while (last && ((unsigned char)filter[last] & 0xc0) == 0x80)
+        last--; /* where the last character begins */
 
     if (key == 27)
         filter[0] = '\0';
     if (key == 27 || key == '\n' || key == KEY_ENTER)
         top->filtering = false;
     else if ((key == KEY_BACKSPACE || key == 127 || key == 8) && len)
-        filter[len - 1] = '\0';
+        filter[last] = '\0';
     else if (key >= ' ' && key < 256 && key != 127 &&
              len + 1 < sizeof(top->table.filter))
         filter[len] = (char)key, filter[len + 1] = '\0';
@@ -236,7 +244,7 @@ static void top_answer_key(struct top *top, int key)
     top->asking = false;
     if (key != 'y' && key != 'Y')
         return;
-    if (!job_start(JOB_BREAK, top->chosen, top->ask_fence))
+    if (!job_start(JOB_BREAK, top->ask_key, top->ask_fence))
         snprintf(top->message, sizeof(top->message), "busy: try again");
 }
 
@@ -246,8 +254,10 @@ static bool top_list_key(struct top *top, struct top_listing *list, int key)
     switch (key) {
     case 'q':
     case 27:
+        if (top->view == VIEW_LIST && key == 'q')
+            return false;
         if (top->view == VIEW_LIST)
-            return key != 'q';
+            top_filter_key(top, key);
         top->view = VIEW_LIST;
         break;
     case 's':

@@ -128,10 +128,10 @@ const char *screen_who(const char *note, const char *owner)
     return note[0] ? note : owner[0] ? owner : "somebody";
 }
 
-/* The columns: age 8, lease 18, waiters 5, mode 9, then key and holder. */
+/* The columns: age 8, lease 18, waiters 5, mode 11, then key and holder. */
 static void screen_row(int y, const struct top_row *row, bool chosen)
 {
-    int rest = COLS - 40, key = rest / 2;
+    int rest = COLS - 42, key = rest / 2;
     int64_t age = table_age(row);
     char ago[32], number[16] = "", mode[16];
 
@@ -144,9 +144,9 @@ static void screen_row(int y, const struct top_row *row, bool chosen)
     screen_text(y, 0, 7, age < 0 ? "" : cli_ago(age, ago));
     screen_bar(y, 8, table_left(row), row->full);
     screen_text(y, 26, 4, number);
-    screen_text(y, 31, 8, mode);
-    screen_name(y, 40, key - 1, row->key);
-    screen_name(y, 40 + key, rest - key,
+    screen_text(y, 31, 10, mode);
+    screen_name(y, 42, key - 1, row->key);
+    screen_name(y, 42 + key, rest - key,
                 screen_who(row->info.note, row->info.owner));
     if (chosen)
         attroff(A_REVERSE);
@@ -154,14 +154,16 @@ static void screen_row(int y, const struct top_row *row, bool chosen)
 
 static void screen_list(struct top *top)
 {
-    int rest = COLS - 40;
+    int rest = COLS - 42;
     size_t rows = screen_rows();
 
     attron(A_BOLD);
     screen_text(1, 0, COLS, "AGE     LEASE             WAIT MODE");
-    screen_text(1, 40, rest / 2 - 1, "KEY");
-    screen_text(1, 40 + rest / 2, rest - rest / 2, "HOLDER");
+    screen_text(1, 42, rest / 2 - 1, "KEY");
+    screen_text(1, 42 + rest / 2, rest - rest / 2, "HOLDER");
     attroff(A_BOLD);
+    if (top->first + rows > top->table.shown) /* No row is left blank. */
+        top->first = top->table.shown > rows ? top->table.shown - rows : 0;
     if (top->at < top->first)
         top->first = top->at;
     if (top->at >= top->first + rows)
@@ -203,7 +205,7 @@ static void screen_foot(const struct top *top)
     if (top->asking)
         snprintf(line, sizeof(line),
                  "break '%.200s', fence %" PRIu64 ", held by %s? y/n",
-                 top->chosen, top->ask_fence, top->ask_who);
+                 top->ask_key, top->ask_fence, top->ask_who);
     else if (top->filtering)
         snprintf(line, sizeof(line), "filter: %s_  (Enter, Esc)",
                  top->table.filter);
@@ -222,7 +224,7 @@ static void screen_foot(const struct top *top)
 
 void screen_draw(struct top *top)
 {
-    if (LINES < 4 || COLS < 44) {
+    if (LINES < 4 || COLS < 46) {
         erase();
         mvaddnstr(0, 0, "too small", COLS);
         refresh();

@@ -54,7 +54,7 @@ struct top_job {
     hf_status st;
     struct hf_error err;
     struct hf_info holders[JOB_HOLDERS];
-    int count;
+    int count;          /* may be more than are kept */
     hf_status queue_st; /* HF_UNSUPPORTED: nobody knows who waits */
     struct hf_error queue_err;
     struct hf_waiter waiters[JOB_WAITERS];
@@ -81,7 +81,8 @@ struct top {
     int line; /* the chosen one: a holder, or behind them a waiter */
     bool paused;
     bool filtering; /* the filter is being typed */
-    bool asking;    /* shall this be broken? */
+    bool asking;    /* shall this be broken?  Listings do not change it: */
+    char ask_key[HF_KEY_MAX + 1];
     uint64_t ask_fence;
     char ask_who[HF_NOTE_MAX + 1];
     char message[512];
@@ -109,5 +110,6 @@ const char *screen_who(const char *note, const char *owner);
 /* details.c */
 void details_draw(const struct top *top);
 int details_lines(const struct top *top); /* that can be chosen */
+int details_holders(const struct top_job *job);
 
 #endif

@@ -98,6 +98,78 @@ press y
 wait $one
 is 'y breaks it' 79 $?
 
+# The question stands for what it asked, whatever happens meanwhile.
+"$hf" run --note older app/older -- sleep 1000 &
+older=$!
+until_true held app/older
+"$hf" run --note other app/other -- sleep 1000 &
+other=$!
+until_true held app/other
+until_true shows 'by key'
+until_true shows '^2 locks'
+press Home b
+until_true shows "break 'app/older', fence .*, held by older? y/n"
+asked=$(screen | grep y/n)
+kill $older
+wait $older
+until_true shows '^1 locks'
+is 'a question keeps its lock when that goes' "$asked" "$(screen | grep y/n)"
+press y
+until_true gone y/n
+until_true shows "'app/older'"
+alive $other && [ "$("$hf" status --json app/other | grep -c '"broken": false')" = 1 ]
+ok 'and its answer hits no other'
+kill $other
+wait $other
+until_true shows '^0 locks'
+
+# A filter shows all that match, from wherever one was.
+holders=
+for i in 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32 33; do
+    "$hf" run "app/row$i" -- sleep 1000 &
+    holders="$holders $!"
+done
+until_true shows '^24 locks'
+press End
+until_true shows app/row33
+gone app/row10
+ok 'the end is beyond the screen'
+press / r o w 1 Enter
+all_ten() { [ "$(screen | grep -c 'app/row1[0-9]')" = 10 ] && gone app/row33; }
+until_true all_ten
+ok 'a filter shows all that match'
+press Escape
+until_true shows app/row33
+gone 'filter row1'
+ok 'Escape ends a filter that Enter has confirmed'
+press / "$(printf '\303\251')" BSpace x
+until_true shows 'filter: x_'
+ok 'Backspace takes back a letter, not a byte'
+press Escape
+kill $holders
+wait $holders
+until_true shows '^0 locks'
+
+# More holders than details show.
+holders=
+for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32 33 34; do
+    "$hf" run --note "reader $i" -s app/read -- sleep 1000 &
+    holders="$holders $!"
+done
+until_true shows 'shared 34 *app/read'
+ok 'the mode has room for many readers'
+press Enter
+until_true shows 'held .*lease'
+press End
+until_true shows 'and 2 more hold it'
+ok 'details say how many holders they leave out'
+shows 'queue: nobody waits'
+ok 'and the queue can be reached'
+press q
+kill $holders
+wait $holders
+until_true shows '^0 locks'
+
 # Another size.
 "$hf" run --note 'a new one' app/new -- sleep 1000 &
 new=$!
