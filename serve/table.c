@@ -194,28 +194,55 @@ static bool table_lapsed(const struct serve_lock *lock, int64_t at)
            lock->full + SERVE_JITTER >= 2 * every && serve_left(lock, at) == 0;
 }
 
+/* Of several who hold a lock together one is shown, and the fence is another's when
+ * that one leaves.  So only their number tells whether somebody came. */
+static bool table_together(const struct hf_info *old, const struct hf_info *now)
+{
+    return old->held && now->held &&
+           ((old->shared && now->shared) ||
+            (old->permits > 0 && old->permits == now->permits));
+}
+
+/* How many were granted it since. */
+static int64_t table_grants(const struct hf_info *old,
+                            const struct hf_info *now)
+{
+    int64_t more = now->holders - old->holders;
+
+    if (!now->held)
+        return 0;
+    if (!old->held)
+        return now->holders > 1 ? now->holders : 1;
+    if (table_together(old, now) && more != 0)
+        return more > 0 ? more : 0;
+    return now->fence != old->fence;
+}
+
 /* Who held it before, and who does now: figures and events. */
 static void table_judge(struct serve_lock *lock, const struct hf_info *now,
                         int64_t at)
 {
     struct serve_service *service = &serve_table.services[lock->service];
     const struct hf_info *old = &lock->info;
-    bool taken = now->held && (!old->held || now->fence != old->fence);
+    bool together = table_together(old, now);
+    int64_t grants = table_grants(old, now);
+    bool taken = grants > 0, over = old->held && !now->held;
 
-    if (old->held && (!now->held || taken))
+    if (now->held && old->held && now->fence != old->fence)
+        over = !together || now->holders <= old->holders;
+    if (over)
         table_count(&service->hold, serve_since(lock, at));
-    if (old->held && (!now->held || taken) && table_lapsed(lock, at)) {
+    if (over && (!now->held || taken) && table_lapsed(lock, at)) {
         service->lapses++;
         table_tell(SERVE_LAPSED, lock->service, lock->key, old);
     }
-    if (taken && old->held)
+    if (over && taken && (!together || old->holders == old->permits))
         service->handovers++;
-    if (taken) {
-        service->grants++;
+    service->grants += (uint64_t)grants;
+    if (taken)
         table_tell(SERVE_GRANT, lock->service, lock->key, now);
-    } else if (old->held && !now->held) {
+    else if (old->held && !now->held)
         table_tell(SERVE_FREE, lock->service, lock->key, old);
-    }
     if (now->held && now->broken && (taken || !old->broken)) {
         service->breaks++;
         table_tell(SERVE_BROKEN, lock->service, lock->key, now);
