@@ -21,7 +21,7 @@ struct serve_act {
     struct MHD_Connection *connection;
     int service;
     uint64_t fence;
-    bool breaks, force;
+    bool breaks;
     hf_status st;
     char *text;
     size_t len;
@@ -31,7 +31,8 @@ struct serve_act {
 /* More than anybody reads. */
 #define ACT_WAITERS 1000
 
-static atomic_int act_count;
+/* Of each service, so that one that is silent costs the others nothing. */
+static atomic_int act_count[SERVE_SERVICES];
 
 static pthread_mutex_t act_mu = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t act_cond = PTHREAD_COND_INITIALIZER;
@@ -124,8 +125,6 @@ static void *act_run(void *arg)
         fputs("{\"holders\":[", out);
         if (client && !act->breaks)
             act->st = hf_holders(client, act->key, act_holder, &list, &err);
-        else if (client && act->force)
-            act->st = hf_break_force(client, act->key, act->fence, &err);
         else if (client)
             act->st = hf_break(client, act->key, act->fence, &err);
         act_queue(out, act->breaks ? NULL : client, act->key);
@@ -141,24 +140,22 @@ static void *act_run(void *arg)
 }
 
 struct serve_act *serve_act_new(struct MHD_Connection *connection, int service,
-                                const char *key, uint64_t fence, bool breaks,
-                                bool force)
+                                const char *key, uint64_t fence, bool breaks)
 {
     struct serve_act *act = NULL;
     pthread_t thread;
 
-    if (atomic_fetch_add(&act_count, 1) < SERVE_ACTS)
+    if (atomic_fetch_add(&act_count[service], 1) < SERVE_ACTS)
         act = calloc(1, sizeof(*act));
     if (!act || !act_enter()) {
-        atomic_fetch_sub(&act_count, 1);
+        atomic_fetch_sub(&act_count[service], 1);
         free(act);
         return NULL;
     }
     *act = (struct serve_act){.connection = connection,
                               .service = service,
                               .fence = fence,
-                              .breaks = breaks,
-                              .force = force};
+                              .breaks = breaks};
     snprintf(act->key, sizeof(act->key), "%s", key);
     MHD_suspend_connection(connection);
     if (pthread_create(&thread, NULL, act_run, act)) {
@@ -190,9 +187,9 @@ void serve_act_free(struct serve_act *act)
 {
     if (!act)
         return;
+    atomic_fetch_sub(&act_count[act->service], 1);
     free(act->text);
     free(act);
-    atomic_fetch_sub(&act_count, 1);
 }
 
 /* Those that are under way end by their own limits of time. */

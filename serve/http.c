@@ -7,7 +7,7 @@
  *   GET  /api/locks    the table, once
  *   GET  /api/holders  ?service=N&key=K: every holder of one lock, and
  *                      who waits for it
- *   POST /api/break    ?service=N&key=K&fence=F[&force=1], with --allow-break
+ *   POST /api/break    ?service=N&key=K&fence=F, with --allow-break
  *   GET  /metrics      for Prometheus
  *   GET  /healthz      200 if every service answers, else 503
  *
@@ -272,7 +272,6 @@ static struct http_answer http_act(struct MHD_Connection *connection,
                                    bool breaks, void **state)
 {
     const char *key = http_key(connection);
-    const char *force = http_query(connection, "force");
     uint64_t service = 0, fence = 0;
     struct serve_act *act;
 
@@ -287,8 +286,7 @@ static struct http_answer http_act(struct MHD_Connection *connection,
         (breaks && !http_number(http_query(connection, "fence"), &fence)))
         return http_refuse(MHD_HTTP_BAD_REQUEST,
                            "service, key or fence is missing or wrong\n");
-    act = serve_act_new(connection, (int)service, key, fence, breaks,
-                        force && !strcmp(force, "1"));
+    act = serve_act_new(connection, (int)service, key, fence, breaks);
     if (act) {
         *state = act; /* Otherwise this request is still to be answered. */
         return (struct http_answer){.response = NULL};

@@ -19,7 +19,7 @@
  *      --allow-break is set and somebody asks for that grant by its fence.
  *  (2) No request of a browser waits for a service, and none makes the number of
  *      requests to a service grow, but details and breaks, of which at most
- *      SERVE_ACTS run at once.
+ *      SERVE_ACTS run at once for each service.
  *  (3) Keys, notes and owner ids are hostile.  They leave as JSON or as escaped
  *      label values, never as HTML.
  *  (4) Memory is bounded: keys, events, connections and what is kept of a
@@ -178,8 +178,7 @@ void serve_stream_stop(void);
 /* Answers by resuming the connection; NULL: too many at once. */
 struct serve_act;
 struct serve_act *serve_act_new(struct MHD_Connection *connection, int service,
-                                const char *key, uint64_t fence, bool breaks,
-                                bool force);
+                                const char *key, uint64_t fence, bool breaks);
 struct MHD_Response *serve_act_answer(struct serve_act *act, unsigned *status);
 void serve_act_free(struct serve_act *act);
 void serve_act_stop(void); /* waits for those that are under way */

@@ -60,6 +60,28 @@ static bool watch_listed(void *arg, const char *key, const struct hf_info *info)
     return !atomic_load(&watch_ends);
 }
 
+/* Whether it answers, and if not, why: to the table, and if that is news to
+ * $HOLDFAST_LOG. */
+static void watch_told(const struct watch *w, const struct hf_error *why,
+                       const char *endpoint, int64_t trip_us)
+{
+    const struct serve_service *service = &serve_table.services[w->service];
+    hf_log_level level = why ? HF_LOG_WARNING : HF_LOG_INFO;
+    struct hf_error err = {.text = ""};
+    char text[1024];
+    bool was = service->up; /* No other thread changes it. */
+
+    if (why)
+        err = *why;
+    cli_mask(err.text, false);
+    serve_table_up(w->service, !why, endpoint, err.text, trip_us);
+    if (was == !why || !watch_opts->log || watch_opts->log_level < level)
+        return;
+    snprintf(text, sizeof(text), "%s: %s", service->endpoint,
+             why ? err.text : "up");
+    watch_opts->log(watch_opts->log_arg, level, text);
+}
+
 /* Ask for everything that is held. */
 static void watch_list(struct watch *w, hf_client *client)
 {
@@ -69,10 +91,7 @@ static void watch_list(struct watch *w, hf_client *client)
 
     w->mark++;
     st = hf_list(client, w->prefix, watch_listed, w, &err);
-    if (st)
-        cli_mask(err.text, false);
-    serve_table_up(w->service, !st, NULL, st ? err.text : "",
-                   watch_us() - begin);
+    watch_told(w, st ? &err : NULL, NULL, watch_us() - begin);
     if (!st)
         serve_table_sweep(w->service, w->mark);
 }
@@ -145,7 +164,7 @@ static void watch_follow(struct watch *w, hf_client *client)
     int64_t listed = 0, looked = 0, every = 15000, wait;
 
     if (!hf_describe(client, &service, &err)) {
-        serve_table_up(w->service, true, service.endpoint, "", 0);
+        watch_told(w, NULL, service.endpoint, 0);
         every = service.ttl_ms > 2000 ? service.ttl_ms / 2 : 1000;
     }
     if (hf_observe_start(client, w->prefix, HF_PREFIX, NULL, &observer, &err))
@@ -181,8 +200,7 @@ static void *watch_run(void *arg)
         struct hf_error err;
 
         if (hf_open(w->url, watch_opts, &client, &err)) {
-            cli_mask(err.text, false);
-            serve_table_up(w->service, false, NULL, err.text, 0);
+            watch_told(w, &err, NULL, 0);
             watch_sleep(-1, WATCH_RETRY_MS);
             continue;
         }

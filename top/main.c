@@ -485,6 +485,8 @@ int main(int argc, char **argv)
 
     if (code >= 0)
         return code;
+    if (o.once || !isatty(STDERR_FILENO)) /* Else it would go over the table. */
+        opts = *log_opts();
     opts.connect_ms = o.once ? 0 : -1;
     if (hf_open(o.url, &opts, &client, &err)) {
         top_say(err.text);

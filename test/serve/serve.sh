@@ -211,7 +211,9 @@ server=
 if command -v redis-server >/dev/null; then
     redis_start
     redis=$server
-    begin -u "$HOLDFAST_URL"
+    HOLDFAST_LOG=debug
+    export HOLDFAST_LOG
+    begin -u "$HOLDFAST_URL" -u "file:$tmp/locks"
     until_true healthy
     has 'its name is that of its URL' "up{service=\"$HOLDFAST_URL\"} 1" "$(get "$at/metrics")"
     kill -KILL $redis
@@ -226,6 +228,10 @@ if command -v redis-server >/dev/null; then
     one=$!
     until_true shows '"key": "again"'
     ok 'and it is observed again when it is back'
+    grep -q "^holdfast: warning: $HOLDFAST_URL: " "$tmp/err" &&
+        grep -q "^holdfast: info: $HOLDFAST_URL: up" "$tmp/err"
+    ok 'HOLDFAST_LOG has both'
+    unset HOLDFAST_LOG
     kill $one
     wait $one 2>/dev/null
     kill -STOP $redis
@@ -237,6 +243,7 @@ if command -v redis-server >/dev/null; then
     asked() { get --max-time 1 "$at/api/holders?service=0&key=x" | grep -q 'too many'; }
     until_true asked
     ok 'eight may ask at once'
+    is 'and others of another service' 200 "$(code "$at/api/holders?service=1&key=x")"
     ends_soon
     is 'it ends at once though a service is silent' 0 $?
     wait $askers
@@ -246,7 +253,9 @@ else
     skip 'its name is that of its URL' 'redis is missing'
     skip 'a service that dies is told' 'redis is missing'
     skip 'and it is observed again when it is back' 'redis is missing'
+    skip 'HOLDFAST_LOG has both' 'redis is missing'
     skip 'eight may ask at once' 'redis is missing'
+    skip 'and others of another service' 'redis is missing'
     skip 'it ends at once though a service is silent' 'redis is missing'
 fi
 finish
