@@ -8,8 +8,9 @@
  * `fd:N` writes to a descriptor that the caller has opened; the command does
  * not inherit it.
  *
- * A pipe that nobody reads must not keep holdfast from its end: the object is
- * put together in memory, and writing it may take END_MS.
+ * A pipe that nobody reads must not keep holdfast from its beginning nor from its
+ * end.  A FIFO without a reader is opened when there is something to write; the
+ * object is put together in memory, and opening and writing may take END_MS.
  */
 #include "run.h"
 
@@ -17,23 +18,50 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* More than the longest key, owner and endings take when all is escaped. */
-#define REPORT_ROOM 32768
-
 /* What a thread of its own writes; it may outlive the wait for it. */
 static struct {
-    FILE *file;
+    const char *name; /* of a FIFO that had no reader, or NULL */
+    int fd;
+    char *text;
+    size_t len;
     int failed; /* errno */
-} report_job;
+} report_job = {.fd = -1};
 
-static void report_close(void *arg)
+static void report_send(void *arg)
 {
+    size_t done = 0;
+    ssize_t n = 0;
+
     (void)arg;
-    if (fclose(report_job.file))
+    if (report_job.name)
+        report_job.fd = open(report_job.name, O_WRONLY | O_CLOEXEC | O_NOCTTY);
+    while (report_job.fd >= 0 && done < report_job.len && n >= 0) {
+        n = write(report_job.fd, report_job.text + done, report_job.len - done);
+        done += n > 0 ? (size_t)n : 0;
+        if (n < 0 && errno == EINTR)
+            n = 0;
+    }
+    if (report_job.fd < 0 || n < 0 || close(report_job.fd))
         report_job.failed = errno ? errno : EIO;
+}
+
+/* Nothing waits for a reader of a FIFO. */
+static int report_file(const char *name)
+{
+    int fd = open(
+        name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOCTTY | O_NONBLOCK,
+        0666);
+    struct stat st;
+
+    if (fd >= 0)
+        fcntl(fd, F_SETFL, O_WRONLY);
+    else if (errno == ENXIO && !stat(name, &st) && S_ISFIFO(st.st_mode))
+        report_job.name = name;
+    return fd;
 }
 
 bool report_open(struct run *run)
@@ -57,15 +85,14 @@ bool report_open(struct run *run)
         else
             fcntl(fd, F_SETFD, FD_CLOEXEC);
     } else {
-        fd = open(name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOCTTY,
-                  0666);
+        fd = report_file(name);
     }
-    run->report = fd < 0 ? NULL : fdopen(fd, "w");
-    if (!run->report || setvbuf(run->report, NULL, _IOFBF, REPORT_ROOM)) {
+    report_job.fd = fd;
+    if (fd >= 0 || report_job.name)
+        run->report = open_memstream(&report_job.text, &report_job.len);
+    if (!run->report)
         cli_say("--report %s: %s", name, strerror(errno));
-        return false;
-    }
-    return true;
+    return run->report != NULL;
 }
 
 /* How the command ended: exited, signaled, or not-started. */
@@ -148,9 +175,10 @@ void report_write(struct run *run, const char *status, int code)
         cli_json_str(&json, "lost", hf_loss_name(run->loss));
     cli_json_close(&json);
     putc('\n', run->report);
-    report_job.file = run->report;
+    if (fclose(run->report))
+        report_job.failed = errno ? errno : EIO;
     run->report = NULL;
-    if (!end_within(END_MS, report_close, NULL))
+    if (!end_within(END_MS, report_send, NULL))
         cli_say("--report %s: nobody reads it", run->opts->report);
     else if (report_job.failed)
         cli_say("--report %s: %s", run->opts->report,

@@ -78,6 +78,16 @@ is 'and runs its command' 0 $?
 pid=$!
 until_true dead $pid
 ok 'a report that nobody reads does not keep holdfast from its end'
+mkfifo "$tmp/fifo"
+exits 'nor does a FIFO without a reader keep it from its beginning' 0 \
+    "$hf" run --report "$tmp/fifo" report -- true
+has 'it says so' 'nobody reads it' "$said"
+"$hf" run -q --report "$tmp/fifo" report -- sh -c 'echo >"$0"; sleep 1' "$tmp/begun" &
+run=$!
+until_true test -s "$tmp/begun"
+cat "$tmp/fifo" >"$tmp/report"
+wait $run
+has 'who comes later reads it' '"code": 0' "$(cat "$tmp/report")"
 wait $pid
 is 'with the status of its command' 0 $?
 finish
