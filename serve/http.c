@@ -179,47 +179,34 @@ static struct http_answer http_page(void)
     return ret;
 }
 
-static void http_write_locks(FILE *out)
+static struct http_answer http_locks(void)
 {
-    const struct serve_lock *lock;
-    int64_t now = serve_now();
-    bool more = false;
+    struct http_answer ret = {serve_snapshot(http_opts->allow_break),
+                              MHD_HTTP_OK};
 
-    pthread_mutex_lock(&serve_table.mu);
-    fputs("{\"services\":", out);
-    serve_json_services(out);
-    fputs(",\"locks\":[", out);
-    for (lock = serve_table.first; lock; lock = lock->next) {
-        if (!lock->info.held)
-            continue;
-        fputs(more ? ",\n" : "\n", out);
-        serve_json_lock(out, lock, now);
-        more = true;
-    }
-    fprintf(out, "],\"not_shown\":%zu,\"allow_break\":%s}\n",
-            serve_table_not_shown(), http_opts->allow_break ? "true" : "false");
-    pthread_mutex_unlock(&serve_table.mu);
+    return ret.response
+               ? ret
+               : http_refuse(MHD_HTTP_SERVICE_UNAVAILABLE, "out of memory\n");
 }
 
-static struct http_answer http_written(bool metrics)
+static struct http_answer http_metrics(void)
 {
+    struct http_answer ret = {.status = MHD_HTTP_OK};
     char *text = NULL;
     size_t len = 0;
     FILE *out = open_memstream(&text, &len);
-    struct http_answer ret;
 
     if (!out)
         return http_refuse(MHD_HTTP_SERVICE_UNAVAILABLE, "out of memory\n");
-    if (metrics)
-        serve_metrics(out, http_opts);
-    else
-        http_write_locks(out);
+    serve_metrics(out, http_opts);
     fclose(out);
-    ret = http_text(MHD_HTTP_OK,
-                    metrics ? "text/plain; version=0.0.4; charset=utf-8"
-                            : "application/json",
-                    text, len);
-    free(text);
+    ret.response =
+        MHD_create_response_from_buffer(len, text, MHD_RESPMEM_MUST_FREE);
+    if (ret.response)
+        MHD_add_response_header(ret.response, "Content-Type",
+                                "text/plain; version=0.0.4; charset=utf-8");
+    else
+        free(text);
     return ret;
 }
 
@@ -312,7 +299,8 @@ static struct http_answer http_route(struct MHD_Connection *connection,
     if (!http_token_ok(connection))
         return http_refuse(MHD_HTTP_UNAUTHORIZED, "a token is needed\n");
     if (get && !strcmp(path, "/events")) {
-        struct http_answer ret = {serve_stream(connection), MHD_HTTP_OK};
+        struct http_answer ret = {
+            serve_stream(connection, http_opts->allow_break), MHD_HTTP_OK};
 
         serve_door_reads(connection, ret.response != NULL);
         return ret.response ? ret
@@ -320,9 +308,9 @@ static struct http_answer http_route(struct MHD_Connection *connection,
                                           "too many streams\n");
     }
     if (get && !strcmp(path, "/api/locks"))
-        return http_written(false);
+        return http_locks();
     if (get && !strcmp(path, "/metrics"))
-        return http_written(true);
+        return http_metrics();
     if (get && !strcmp(path, "/api/holders"))
         return http_act(connection, false, state);
     if (!strcmp(method, MHD_HTTP_METHOD_POST) && !strcmp(path, "/api/break"))

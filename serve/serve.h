@@ -9,6 +9,7 @@
  *   json.c     a lock, an event and the figures as JSON
  *   http.c     the listener: who may ask, and who answers
  *   door.c     who is connected, and who has to go
+ *   snapshot.c the table as one text, which its readers share
  *   stream.c   Server-Sent Events: the table, then each change of it
  *   metrics.c  the same as text for Prometheus
  *   act.c      details and hf_break(), in threads of their own
@@ -165,11 +166,16 @@ void serve_json_event(FILE *out, const struct serve_event *event);
 void serve_json_services(FILE *out);
 void serve_metrics(FILE *out, const struct serve_opts *opts);
 
+/* ---- snapshot.c ---------------------------------------------------------- */
+
+struct MHD_Response;
+struct MHD_Response *serve_snapshot(bool allow_break); /* NULL: no memory */
+
 /* ---- stream.c ------------------------------------------------------------ */
 
 struct MHD_Connection;
-struct MHD_Response;
-struct MHD_Response *serve_stream(struct MHD_Connection *connection);
+struct MHD_Response *serve_stream(struct MHD_Connection *connection,
+                                  bool allow_break);
 void serve_stream_tick(void); /* tell those who wait, if there is news */
 void serve_stream_stop(void);
 

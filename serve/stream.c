@@ -8,13 +8,17 @@
  * it ten times a second at most.  So a change costs each stream the changed locks
  * only, and a browser that reads slowly gets fewer, larger steps: what changed
  * twice meanwhile is sent once.  Of locks that were renewed and are as they were
- * otherwise it sends their numbers and what is left of the leases.  One that fell so far behind that locks were
- * forgotten meanwhile begins again with "reset".
+ * otherwise it sends their numbers and what is left of the leases.  One that fell
+ * so far behind that locks were forgotten meanwhile begins again with "reset".
+ *
+ * Those that were closed make room for others at the next tick, or at once for one
+ * more than STREAM_MAX.
  */
 #include "serve.h"
 
 #include <inttypes.h>
 #include <microhttpd.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -32,6 +36,9 @@ struct stream {
                        * still is was never told */
     int64_t spoke;
     bool begun, asleep;
+    bool allow_break; /* as the first message says */
+    bool gone;        /* nobody reads it, and it does not count */
+    int fd;
     char *text;
     size_t len, off;
 };
@@ -128,7 +135,9 @@ static bool stream_fill(struct stream *s)
     if (serve_table.version > s->version || serve_table.lease > s->lease ||
         !s->begun) {
         fprintf(out, "data: {%s",
-                s->begun || s->version ? "" : "\"reset\":true,");
+                s->begun || s->version ? ""
+                : s->allow_break       ? "\"reset\":true,\"allow_break\":true,"
+                                       : "\"reset\":true,");
         stream_locks(out, s, &upto);
         stream_leases(out, s);
         stream_events(out, s, upto);
@@ -154,6 +163,8 @@ static ssize_t stream_read(void *cls, uint64_t pos, char *buf, size_t max)
     size_t part;
 
     (void)pos;
+    if (s->gone)
+        return MHD_CONTENT_READER_END_WITH_ERROR;
     if (s->off == s->len && !stream_fill(s)) {
         pthread_mutex_lock(&stream_mu);
         if (!stream_ends) {
@@ -169,6 +180,31 @@ static ssize_t stream_read(void *cls, uint64_t pos, char *buf, size_t max)
     return (ssize_t)part;
 }
 
+/* The library does not look at a connection that sleeps: find those that were
+ * closed, and let it see that.  The mutex is held. */
+static void stream_forget(void)
+{
+    struct pollfd fds[STREAM_MAX];
+    struct stream *of[STREAM_MAX], *s;
+    nfds_t n = 0;
+
+    for (s = streams; s && n < STREAM_MAX; s = s->next)
+        if (s->asleep) {
+            of[n] = s;
+            fds[n++] = (struct pollfd){.fd = s->fd, .events = POLLRDHUP};
+        }
+    if (poll(fds, n, 0) <= 0)
+        return;
+    while (n-- > 0) {
+        if (!fds[n].revents)
+            continue;
+        of[n]->gone = true;
+        of[n]->asleep = false;
+        stream_count--;
+        MHD_resume_connection(of[n]->connection);
+    }
+}
+
 static void stream_free(void *cls)
 {
     struct stream *s = cls, **at;
@@ -177,21 +213,28 @@ static void stream_free(void *cls)
     for (at = &streams; *at != s; at = &(*at)->next)
         ;
     *at = s->next;
-    stream_count--;
+    stream_count -= !s->gone;
     pthread_mutex_unlock(&stream_mu);
     free(s->text);
     free(s);
 }
 
-struct MHD_Response *serve_stream(struct MHD_Connection *connection)
+struct MHD_Response *serve_stream(struct MHD_Connection *connection,
+                                  bool allow_break)
 {
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
     struct stream *s = calloc(1, sizeof(*s));
     struct MHD_Response *ret = NULL;
 
     if (!s)
         return NULL;
     s->connection = connection;
+    s->allow_break = allow_break;
+    s->fd = info->connect_fd;
     pthread_mutex_lock(&stream_mu);
+    if (stream_count >= STREAM_MAX)
+        stream_forget();
     if (stream_count < STREAM_MAX && !stream_ends) {
         s->next = streams;
         streams = s;
@@ -223,6 +266,7 @@ void serve_stream_tick(void)
     lease = serve_table.lease;
     pthread_mutex_unlock(&serve_table.mu);
     pthread_mutex_lock(&stream_mu);
+    stream_forget();
     for (s = streams; s; s = s->next) {
         if (!s->asleep || (s->version >= version && s->lease >= lease &&
                            now - s->spoke < STREAM_QUIET && !stream_ends))

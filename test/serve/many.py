@@ -137,12 +137,29 @@ def drips(port):
     many.stop()
 
 
+def quick(port):
+    """Streams that are closed as soon as they have begun; those that were refused."""
+    refused = 0
+    for _ in range(300):
+        with socket.create_connection(("127.0.0.1", port)) as link:
+            link.settimeout(60)
+            link.sendall(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            said = b""
+            while b"data: {" not in said and b" 503 " not in said:
+                said += link.recv(65536)
+            refused += b" 503 " in said
+            time.sleep(0.01)  # It sleeps, and is not looked at.
+    return refused
+
+
 def main():
     holder, _ = start(HOLDFAST, "run", "-u", url, "held", "--", "sh", "-c", "echo $HOLDFAST_FENCE; cat")
     fence = json.loads(subprocess.run([HOLDFAST, "status", "-u", url, "--json", "held"], capture_output=True, text=True).stdout)["fence"]
     server, line = start(HOLDFAST, "serve", "-u", url, "-l", "127.0.0.1:0")
     port = int(line.rsplit(":", 1)[1].rstrip("/"))
     check(answers(port, 60), "a lock is shown")
+    refused = quick(port)
+    check(not refused, "streams that were closed keep no place", refused)
     before, had = memory(server), descriptors(server)
     host = b"Host: localhost\r\n"
     links = connect(port, b"GET /api/locks HTTP/1.1\r\n" + host, b"", b"POST /api/break HTTP/1.1\r\n" + host + b"Content-Length: 99999999\r\n\r\nx",

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 #
 # slow.py - a reader of /events that is slow hears of a lock that is freed while
-# it reads the first table.
+# it reads the first table, and slow readers of /api/locks cost no memory each.
 #
 # $HOLDFAST is the command, $HOLD holds many locks.  Prints TAP.
 
@@ -12,6 +12,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
+import time
 import urllib.request
 
 HOLDFAST, HOLD = os.environ["HOLDFAST"], os.environ["HOLD"]
@@ -32,13 +33,13 @@ def table(port):
         return answer.read()
 
 
-def connect(port):
+def connect(port, path="/events"):
     """A stream that holds as little as can be of what has not been read."""
     ret = socket.socket()
     ret.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
     ret.settimeout(60)
     ret.connect(("127.0.0.1", port))
-    ret.sendall(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    ret.sendall(b"GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n" % path.encode())
     return ret
 
 
@@ -73,6 +74,29 @@ def states(stream, key):
                 yield told, lock["held"]
 
 
+def memory(process):
+    with open("/proc/%d/status" % process.pid) as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("VmRSS"))
+
+
+def crowd(server, port):
+    """Each comes after a while, and would have a text of its own."""
+    size, before, most = len(table(port)) // 1024, memory(server), 0
+    links = []
+    for _ in range(40):
+        links.append(connect(port, "/api/locks"))
+        links[-1].recv(1)
+        most = max(most, memory(server) - before)
+        time.sleep(0.2)
+    good = most < 10 * size
+    print("# 40 slow readers of %d kB: %d kB" % (size, most))
+    print("%s 3 - readers of the table share its text" % ("ok" if good else "not ok"), flush=True)
+    good = len(json.loads(table(port))["locks"]) >= LOCKS
+    print("%s 4 - and whoever comes gets it" % ("ok" if good else "not ok"), flush=True)
+    for link in links:
+        link.close()
+
+
 def main():
     # "!first" is the first in the order of keys, so the first message has it.
     holder, _ = start(HOLD, url, str(LOCKS))
@@ -94,15 +118,16 @@ def main():
         if not held:
             break
     print("%s 2 - and the reader hears that it is free" % ("not ok" if held else "ok"))
+    crowd(server, port)
     server.terminate()
     good = server.wait() == 0
-    print("%s 3 - it ends while somebody reads" % ("ok" if good else "not ok"))
+    print("%s 5 - it ends while somebody reads" % ("ok" if good else "not ok"))
     running.remove(server)
     holder.stdin.close()
 
 
 try:
-    print("1..3", flush=True)
+    print("1..5", flush=True)
     main()
 finally:
     for process in running:
