@@ -113,6 +113,7 @@ struct serve_service {
     int64_t trip_us; /* of the last question */
     uint64_t questions;
     int64_t every_ms; /* how often everything is listed */
+    int64_t lease_ms; /* of a lock that asks for none; 0 unknown */
     uint64_t handovers, grants, breaks, lapses;
     int64_t held, leases, holders, waiters;
     size_t

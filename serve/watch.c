@@ -171,6 +171,7 @@ static void watch_follow(struct watch *w, hf_client *client)
         every = 1000; /* Nobody pushes: look more often. */
     pthread_mutex_lock(&serve_table.mu);
     serve_table.services[w->service].every_ms = every;
+    serve_table.services[w->service].lease_ms = service.ttl_ms;
     pthread_mutex_unlock(&serve_table.mu);
     while (!atomic_load(&watch_ends)) {
         if (!listed || serve_now() >= watch_due(w, listed, every)) {

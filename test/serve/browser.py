@@ -8,6 +8,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -256,6 +257,70 @@ def breaks():
     box.send_keys(" ", Keys.BACKSPACE)
 
 
+def leases():
+    """What has run off since the service was asked is no alarm; what had run off then is."""
+    for left, seen, kept, cls in ((7000, 14000, False, "fill"), (7000, 0, False, "fill bad"), (14000, 0, False, "fill warn"),
+                                  (0, 40000, False, "fill bad"), (7000, 0, True, "fill")):
+        shown = page.execute_script("""
+            const e = makeRow('x');
+            fillRow(e, {id: 0, service: 0, key: 'x', held: true, fence: '1', left_ms: arguments[0], seen_ms: arguments[1],
+                        kept: arguments[2], at: performance.now(), full: 30000}, 0, 0);
+            return [e.querySelector('.fill').className, e.querySelector('.left').textContent];""", left, seen, kept)
+        check(shown[0] == cls and (kept or shown[1].startswith("\u2265 ")),
+              "%d ms of 30 s, asked %d ms ago%s" % (left, seen, ", kept" if kept else ""), ascii(shown))
+
+
+def logs_in():
+    """A token is asked for until the right one is given, with the keyboard alone."""
+    with open(tmp + "/token", "w") as out:
+        out.write("a-long-and-secret-token\n")
+    other, address = serve("--token-file", tmp + "/token")
+    page.get(address)
+    opened = lambda: page.execute_script("return document.getElementById('login').open")
+    check(eventually(opened) and text("#state") == "a token is needed", "a token is asked for", text("#state"))
+    for _ in range(3):
+        page.switch_to.active_element.send_keys(Keys.ESCAPE)
+    check(eventually(opened), "Escape does not end the question")
+    page.find_element(By.ID, "token").send_keys("not-the-token-at-all", Keys.ENTER)
+    check(eventually(lambda: text("#loginsaid") == "This token is wrong."), "a wrong token is said to be wrong", text("#loginsaid"))
+    check("holds a lock" not in page.execute_script("return document.getElementById('empty').textContent"),
+          "and nothing is said of locks")
+    page.find_element(By.ID, "token").send_keys("a-long-and-secret-token", Keys.ENTER)
+    check(eventually(lambda: text("#state") == "live"), "the right one opens the page", text("#state"))
+    stop(other)
+
+
+def two_services():
+    """One that is not there, and one that is; a key as long as can be."""
+    other, line = start(HOLDFAST, "serve", "-u", "sqlite:%s/no/such/dir.db" % tmp, "-l", "127.0.0.1:0")
+    page.get(line.rsplit(" ", 1)[-1])
+    check(eventually(lambda: text("#empty") == "Nothing is known: no service answers."), "it does not say what it does not know",
+          text("#empty"))
+    check(text("#count") == "nothing is known", "nor does it count", text("#count"))
+    stop(other)
+    long, second = subprocess.Popen([HOLDFAST, "run", "-u", url, "x" * 1024, "--", "sleep", "1000"]), "sqlite:%s/b.db" % tmp
+    more = subprocess.Popen([HOLDFAST, "run", "-u", second, "b", "--", "sleep", "1000"])
+    running.extend((long, more))
+    other, address = serve("-u", second)
+    page.get(address)
+    box = page.find_element(By.ID, "filter")
+    box.send_keys("x" * 100)
+    check(eventually(lambda: keys() == ["x" * 1024]), "a long key is shown", len(keys()))
+    rows()[0].click()
+    check(eventually(lambda: "fence" in text("#details")), "with its details")
+    wide = page.execute_script("return document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    check(wide <= 0, "and nothing scrolls sideways", wide)
+    tags = page.execute_script("return [0, 1].map(serviceTag)")
+    check(tags == [tmp.lstrip("/") + "/locks.db", tmp.lstrip("/") + "/b.db"], "two services of a kind have two tags", tags)
+    for process in (long, more):
+        stop(process)
+    os.kill(other.pid, signal.SIGSTOP)
+    check(eventually(lambda: "not connected" in text("#state"), 120), "a server that is silent is not called live", text("#state"))
+    os.kill(other.pid, signal.SIGCONT)
+    check(eventually(lambda: text("#state") == "live", 120), "until it speaks again", text("#state"))
+    stop(other)
+
+
 try:
     holder, word = start(HOLD, url, str(LOCKS))
     check(word == "ready", "locks are held", word)
@@ -277,6 +342,7 @@ try:
     wide = page.execute_script("return document.documentElement.scrollWidth - document.documentElement.clientWidth")
     check(wide <= 0, "and no sideways scrolling", wide)
     shot("narrow.png")
+    leases()
     port = address.rstrip("/").rsplit(":", 1)[-1]
     stop(server)
     check(eventually(lambda: "not connected" in text("#state")), "it says when it is cut off")
@@ -285,6 +351,11 @@ try:
     page.find_element(By.ID, "list").send_keys(Keys.HOME)
     check(eventually(lambda: "fence" in text("#details")) and not page.find_element(By.ID, "break").is_displayed(),
           "without --allow-break it only shows")
+    here = page.current_url
+    page.set_window_size(1280, 800)
+    logs_in()
+    two_services()
+    page.get(here)
     holder.stdin.close()
     check(eventually(lambda: "0 locks are held" in text("#count"), 200), "locks that were released are gone", text("#count"))
     bad = [e["message"] for e in page.get_log("browser") if "Content Security" in e["message"] or "Uncaught" in e["message"]]
