@@ -187,3 +187,30 @@ TEST(who_takes_up_a_lock_in_another_way_is_told_how_it_is_held)
     hf_close(a);
     hf_close(b);
 }
+
+TEST(the_bearer_of_a_handle_is_told_that_the_lock_was_broken)
+{
+    hf_client *a, *b;
+
+    conf_needs(HF_TRAIT_DETACH | HF_TRAIT_FENCED);
+    a = conf_open();
+    b = conf_open();
+    for (int i = 0; i < WAYS; i++) {
+        const struct way *way = &bearer_ways[i];
+        const char *key = conf_key(way->name);
+        struct hf_lock_opts opts = bearer_opts(way);
+        struct hf_handle handle;
+
+        if (!bearer_has(way))
+            continue;
+        handle = bearer_handle(a, key, way);
+        CHECK_OK(hf_break(b, key, handle.fence, &t_err));
+        CHECK_STATUS(hf_handle_extend(b, key, &handle, &opts, &t_err), HF_LOST);
+        CHECK(strstr(t_err.text, "broken"));
+        CHECK_STATUS(hf_handle_release(b, key, &handle, &opts, &t_err),
+                     HF_LOST);
+        conf_check_free(key);
+    }
+    hf_close(a);
+    hf_close(b);
+}
