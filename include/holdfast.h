@@ -475,7 +475,8 @@ HF_CHECK hf_status hf_detach(hf_lock *lock, struct hf_handle *ret,
  * HF_LOST if it is gone.  A handle is taken up once: from then on it is void,
  * and so is every copy of it.  The owner id need not be known; HF_SHARED and
  * opts->permits say how the lock is held, and if it is held otherwise that is
- * HF_INVALID, the error says how, and the handle stays good. */
+ * HF_INVALID, the error says how, and the handle stays good.  HF_UNSUPPORTED for a
+ * mode or permits that the service does not have. */
 HF_CHECK hf_status hf_attach(hf_client *client, const char *key,
                              const struct hf_handle *handle,
                              const struct hf_lock_opts *opts, hf_lock **ret,
@@ -483,7 +484,7 @@ HF_CHECK hf_status hf_attach(hf_client *client, const char *key,
 
 /* Renew or release a detached lock without taking it up: the handle stays good
  * for the next call.  HF_LOST if the lock is gone or was taken up.  The handle
- * says which lock it is: mode, permits and owner id need not be known. */
+ * says which lock it is: of opts only the lease counts. */
 HF_CHECK hf_status hf_handle_extend(hf_client *client, const char *key,
                                     const struct hf_handle *handle,
                                     const struct hf_lock_opts *opts,

@@ -137,8 +137,7 @@ static hf_status check_opts(const struct hf_client *c,
     return st;
 }
 
-/* Options over the client's defaults. */
-hf_status hfi_params_make(struct hf_client *c, const struct hf_lock_opts *given,
+hf_status hfi_params_read(struct hf_client *c, const struct hf_lock_opts *given,
                           struct hfi_lock_params *ret, struct hf_error *err)
 {
     struct hf_lock_opts full;
@@ -175,9 +174,17 @@ hf_status hfi_params_make(struct hf_client *c, const struct hf_lock_opts *given,
     if (opts->local_turns)
         ret->local_turns =
             opts->local_turns < 0 ? INT32_MAX : opts->local_turns;
-    if (ret->unchecked ||
+    return HF_OK;
+}
+
+hf_status hfi_params_make(struct hf_client *c, const struct hf_lock_opts *given,
+                          struct hfi_lock_params *ret, struct hf_error *err)
+{
+    hf_status st = hfi_params_read(c, given, ret, err);
+
+    if (st || ret->unchecked ||
         !(ret->flags & HF_SHARED || ret->permits || ret->min_hold_ms))
-        return HF_OK;
+        return st;
     return hfi_params_able(c, ret, err);
 }
 

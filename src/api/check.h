@@ -41,7 +41,10 @@ hf_status hfi_struct_read(void *ret, size_t known, const void *given,
                           const char *name, struct hf_error *err);
 void hfi_struct_write(void *given, const void *from, size_t known);
 
-/* Options over the client's defaults. */
+/* Options over the client's defaults; and, unless it is not known yet, whether
+ * the service can do that. */
+hf_status hfi_params_read(struct hf_client *c, const struct hf_lock_opts *opts,
+                          struct hfi_lock_params *ret, struct hf_error *err);
 hf_status hfi_params_make(struct hf_client *c, const struct hf_lock_opts *opts,
                           struct hfi_lock_params *ret, struct hf_error *err);
 

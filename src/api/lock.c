@@ -10,17 +10,23 @@
 
 #include "base/banned.h"
 
-static hf_status acquire_check(struct hf_client *c, const char *key,
-                               int64_t wait_ms, const struct hf_lock_opts *opts,
-                               const void *ret, struct hfi_lock_params *params,
-                               struct hf_error *err)
+static hf_status lock_check(struct hf_client *c, const char *key,
+                            const void *ret, struct hf_error *err)
 {
     hf_status st = hfi_check_client(c, err);
 
     if (!st && !ret)
         st = hfi_fail(err, HF_INVALID, "no place for the lock was given");
-    if (!st)
-        st = hfi_check_key(key, err);
+    return st ? st : hfi_check_key(key, err);
+}
+
+static hf_status acquire_check(struct hf_client *c, const char *key,
+                               int64_t wait_ms, const struct hf_lock_opts *opts,
+                               const void *ret, struct hfi_lock_params *params,
+                               struct hf_error *err)
+{
+    hf_status st = lock_check(c, key, ret, err);
+
     if (!st && wait_ms < -1)
         st = hfi_fail(err, HF_INVALID,
                       "wait_ms is %lld; -1 waits for ever, 0 does not wait",
@@ -245,8 +251,10 @@ static hf_status check_handle(struct hf_client *c, const char *key,
                               struct hfi_lock_params *params,
                               struct hf_error *err)
 {
-    hf_status st = acquire_check(c, key, 0, opts, ret, params, err);
+    hf_status st = lock_check(c, key, ret, err);
 
+    if (!st)
+        st = hfi_params_read(c, opts, params, err);
     if (!st && !given)
         st = hfi_fail(err, HF_INVALID, "no handle was given");
     if (!st)
@@ -256,6 +264,28 @@ static hf_status check_handle(struct hf_client *c, const char *key,
     if (!st && (strnlen(handle->token, sizeof(handle->token)) != HFI_TOKEN_LEN))
         st = hfi_fail(err, HF_INVALID, "the handle has no valid token");
     return st;
+}
+
+/* The same for what is done without taking the lock up.  Which lock it is, the
+ * handle says; what the options say of it is a hint where to look first, and none
+ * about locks that the service does not have. */
+static hf_status check_bearer(struct hf_client *c, const char *key,
+                              const struct hf_handle *given,
+                              const struct hf_lock_opts *opts,
+                              struct hf_handle *handle,
+                              struct hfi_lock_params *params,
+                              struct hf_error *err)
+{
+    hf_status st = check_handle(c, key, given, opts, c, handle, params, err);
+
+    if (st)
+        return st;
+    params->min_hold_ms = 0;
+    if (!(c->conn->traits & HF_TRAIT_SHARED))
+        params->flags &= ~(unsigned)HF_SHARED;
+    if (!(c->conn->traits & HF_TRAIT_PERMITS))
+        params->permits = 0;
+    return HF_OK;
 }
 
 hf_status hf_attach(hf_client *c, const char *key,
@@ -268,6 +298,8 @@ hf_status hf_attach(hf_client *c, const char *key,
     hf_status st =
         check_handle(c, key, given, opts, ret, &handle, &params, err);
 
+    if (!st)
+        st = hfi_params_able(c, &params, err);
     return st ? st : hfi_attach(c, key, &handle, &params, ret, err);
 }
 
@@ -278,7 +310,7 @@ hf_status hf_handle_extend(hf_client *c, const char *key,
 {
     struct hfi_lock_params params;
     struct hf_handle handle;
-    hf_status st = check_handle(c, key, given, opts, c, &handle, &params, err);
+    hf_status st = check_bearer(c, key, given, opts, &handle, &params, err);
 
     return st ? st : hfi_handle_extend(c, key, &handle, &params, err);
 }
@@ -290,7 +322,7 @@ hf_status hf_handle_release(hf_client *c, const char *key,
 {
     struct hfi_lock_params params;
     struct hf_handle handle;
-    hf_status st = check_handle(c, key, given, opts, c, &handle, &params, err);
+    hf_status st = check_bearer(c, key, given, opts, &handle, &params, err);
 
     return st ? st : hfi_handle_release(c, key, &handle, &params, err);
 }

@@ -83,6 +83,19 @@ static hf_status detached_no_grant(const char *key, struct hf_error *err)
                     hfi_quote(quoted, sizeof(quoted), key));
 }
 
+/* The same, with the reason where the service knows one that is for sure. */
+static hf_status detached_gone(const char *key, hf_loss reason,
+                               struct hf_error *err)
+{
+    char quoted[HFI_QUOTE_MAX];
+
+    if (reason != HF_LOSS_BROKEN)
+        return detached_no_grant(key, err);
+    return hfi_fail(err, HF_LOST, "'%s' was lost: %s",
+                    hfi_quote(quoted, sizeof(quoted), key),
+                    hf_loss_name(reason));
+}
+
 /* ---- in which way it is held ------------------------------------------- */
 
 struct detached_look {
@@ -428,7 +441,9 @@ hf_status hfi_handle_extend(struct hf_client *c, const char *key,
         grant->claim.bearer = true;
         hfi_sweep_hold(c, grant);
         hfi_handle_ask(c, grant, &item, hfi_now() + c->timeout_ms, &sent, err);
-        st = item.st == HF_LOST ? detached_no_grant(key, err) : item.st;
+        st = item.st;
+        if (st == HF_LOST)
+            st = detached_gone(key, item.reason, err);
         hfi_sweep_renewed(c, grant, item.st, sent);
     }
     hfi_handle_leave(c);

@@ -79,6 +79,39 @@ TEST(a_handle_is_enough_to_renew_and_release)
     hf_close(b);
 }
 
+/* What the bearer says of the lock beside its lease does not count, right or
+ * wrong, and whether the service has such locks or not. */
+TEST(a_handle_counts_and_not_what_its_bearer_says)
+{
+    hf_client *a, *b;
+
+    conf_needs(HF_TRAIT_DETACH);
+    a = conf_open();
+    b = conf_open();
+    for (int i = 0; i < WAYS; i++) {
+        const struct way *way = &bearer_ways[i];
+        const char *key = conf_key(way->name);
+
+        for (int k = 0; k < WAYS && bearer_has(way); k++) {
+            struct hf_lock_opts said = bearer_opts(&bearer_ways[k]);
+            struct hf_handle handle = bearer_handle(a, key, way);
+
+            said.min_hold_ms = 60000;
+            CHECK_OK(hf_handle_extend(b, key, &handle, &said, &t_err));
+            CHECK_OK(hf_handle_extend(a, key, &handle, &said, &t_err));
+            CHECK_EQ(conf_look(a, key).fence, handle.fence);
+            CHECK_OK(hf_handle_release(b, key, &handle, &said, &t_err));
+            conf_check_free(key);
+            CHECK_STATUS(hf_handle_extend(b, key, &handle, &said, &t_err),
+                         HF_LOST);
+            CHECK_STATUS(hf_handle_release(b, key, &handle, &said, &t_err),
+                         HF_LOST);
+        }
+    }
+    hf_close(a);
+    hf_close(b);
+}
+
 /* The owner id is for joining, which the bearer may never do.  It has the lock
  * like every other holder. */
 TEST(a_lock_is_taken_up_without_its_owner_id)
@@ -149,6 +182,33 @@ TEST(who_takes_up_a_lock_in_another_way_is_told_how_it_is_held)
         CHECK_OK(hf_attach(b, key, &handle, &opts, &lk, &t_err));
         conf_unlock(lk);
         CHECK_STATUS(hf_attach(b, key, &handle, &opts, &lk, &t_err), HF_LOST);
+        conf_check_free(key);
+    }
+    hf_close(a);
+    hf_close(b);
+}
+
+TEST(the_bearer_of_a_handle_is_told_that_the_lock_was_broken)
+{
+    hf_client *a, *b;
+
+    conf_needs(HF_TRAIT_DETACH | HF_TRAIT_FENCED);
+    a = conf_open();
+    b = conf_open();
+    for (int i = 0; i < WAYS; i++) {
+        const struct way *way = &bearer_ways[i];
+        const char *key = conf_key(way->name);
+        struct hf_lock_opts opts = bearer_opts(way);
+        struct hf_handle handle;
+
+        if (!bearer_has(way))
+            continue;
+        handle = bearer_handle(a, key, way);
+        CHECK_OK(hf_break(b, key, handle.fence, &t_err));
+        CHECK_STATUS(hf_handle_extend(b, key, &handle, &opts, &t_err), HF_LOST);
+        CHECK(strstr(t_err.text, "broken"));
+        CHECK_STATUS(hf_handle_release(b, key, &handle, &opts, &t_err),
+                     HF_LOST);
         conf_check_free(key);
     }
     hf_close(a);

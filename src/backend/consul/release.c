@@ -231,6 +231,9 @@ static hf_status release_seen(struct release *r, const struct consul_kv *kv)
     hf_status st;
 
     hfi_consul_key_seen(r->k, kv);
+    if (kv->token[0]) /* It knows better than the bearer of a handle. */
+        r->permit = r->k->permit =
+            r->k->joint && r->cc->options.cli && kv->permits;
     st = hfi_consul_unlock_at(r->cc, r->k, kv->session, kv->index,
                               hfi_consul_fence(kv), r->deadline, r->err);
     r->broken = !st && kv->broken;
@@ -283,7 +286,7 @@ static hf_status release_inspect(struct release *r)
                              r->deadline, &kv, r->err);
         if (st)
             return st;
-        r->many = kv.many;
+        r->many = kv.many || kv.semaphore;
         if (release_fits(r, &kv))
             st = release_seen(r, &kv);
         else if (!r->k->joint && r->maybe && kv.index == r->k->expected_index)
@@ -337,8 +340,9 @@ static hf_status release_name(struct release *r, const struct hfi_claim *claim,
 
     if (st)
         return st;
-    r->permit = r->k->permit =
-        r->k->joint && hfi_consul_is_semaphore(r->cc, claim);
+    if (strcmp(r->k->holder, r->token) != 0) /* not known here */
+        r->k->permit = r->k->joint && hfi_consul_is_semaphore(r->cc, claim);
+    r->permit = r->k->permit;
     st = release_unlock(r);
     hfi_consul_key_leave(r->cc, r->k);
     return st;
@@ -356,7 +360,7 @@ static hf_status release_claim(struct release *r, const struct hfi_claim *claim)
         return hfi_fail(r->err, HF_INVALID, "%s: the key is too long",
                         r->cc->base.endpoint);
     st = release_name(r, claim, name);
-    if (st == HF_LOST && (r->many || claim->shared))
+    if (st == HF_LOST && (r->many || consul_is_joint(claim)))
         st = release_name(r, claim, other);
     if ((claim->shared || claim->owner) && (st == HF_OK || st == HF_LOST))
         hfi_consul_holder_forget(r->cc, claim->key, claim->token, r->deadline);

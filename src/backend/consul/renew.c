@@ -115,7 +115,7 @@ static hf_status renew_elsewhere(struct consul_conn *cc,
     hf_status st;
 
     if (hfi_consul_is_grant(kv, claim->token, item->receipt->fence) ||
-        (!kv->many && !claim->shared) ||
+        (!kv->many && !kv->semaphore && !consul_is_joint(claim)) ||
         !hfi_consul_other_name(cc, claim, name, other))
         return HF_OK;
     st = hfi_consul_read(cc, &cc->renewals, other, true, deadline, &there, err);
@@ -130,9 +130,19 @@ static hf_status renew_elsewhere(struct consul_conn *cc,
     return HF_OK;
 }
 
+/* Is that the entry of one of several holders, whatever the claim says? */
+static bool renew_is_joint(const struct consul_conn *cc,
+                           const struct hfi_claim *claim, const char *name)
+{
+    char plain[CONSUL_NAME_MAX];
+
+    return hfi_consul_name(&cc->options, claim->key, plain) &&
+           strcmp(name, plain) != 0;
+}
+
 /* Look at the entry, because its check failed or because it is not in a session
- * of ours with the right ttl (`session` is NULL). */
-static void renew_inspect(struct consul_conn *cc, struct hfi_renewal *item,
+ * of ours with the right ttl (`session` is NULL).  Is it one of several? */
+static bool renew_inspect(struct consul_conn *cc, struct hfi_renewal *item,
                           const char *session, int64_t deadline,
                           struct hf_error *err)
 {
@@ -143,13 +153,13 @@ static void renew_inspect(struct consul_conn *cc, struct hfi_renewal *item,
     bool mine;
 
     if (!hfi_consul_claim_name(cc, item->claim, name))
-        return;
+        return false;
     item->st =
         hfi_consul_read(cc, &cc->renewals, name, true, deadline, &kv, err);
     if (!item->st && !(kv.broken && kv.broken == fence))
         item->st = renew_elsewhere(cc, item, name, &kv, deadline, err);
     if (item->st)
-        return;
+        return false;
     if (kv.broken && kv.broken == fence) {
         hfi_consul_renew_lost(cc, item, &kv, err);
     } else if (renew_stands(cc, name, item, session, &kv, &mine)) {
@@ -163,6 +173,7 @@ static void renew_inspect(struct consul_conn *cc, struct hfi_renewal *item,
                                      deadline, err);
         item->reason = HF_LOSS_SESSION;
     }
+    return renew_is_joint(cc, item->claim, name);
 }
 
 /* That the entry is as we wrote it says more than that our session has it: an
@@ -434,12 +445,11 @@ static void renew_entries(struct renewal *r)
 static void renew_alone(struct consul_conn *cc, struct hfi_renewal *item,
                         int64_t deadline, struct hf_error *err)
 {
+    bool joint = renew_inspect(cc, item, NULL, deadline, err);
     struct consul_common common;
 
-    renew_inspect(cc, item, NULL, deadline, err);
     common = hfi_consul_common_of(cc, item->claim);
-    if (common.joint ? common.ms < item->ttl_ms
-                     : item->claim->bearer && consul_is_joint(item->claim))
+    if (common.joint ? common.ms < item->ttl_ms : item->claim->bearer && joint)
         renew_tend(cc, item, deadline, err);
 }
 
