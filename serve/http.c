@@ -14,13 +14,15 @@
  * INVARIANTS
  *  (1) A request whose Host is not one of our names is refused, so that a page
  *      of another site whose name leads here (DNS rebinding) reads nothing.
- *  (2) With a token, everything but the page wants it, compared in constant
- *      time.
+ *  (2) With a token, everything wants it, compared in constant time, but the page
+ *      and /healthz, which tells one bit to those who watch over servers.
  *  (3) A break wants a header that no other site can send without asking first
  *      (X-Holdfast), and no Origin but our own, so no other site can cause one.
  *  (4) Connections, their memory and their time are limited: one on which
  *      nothing moves is closed after HTTP_QUIET_S, and of those that are slow
  *      none keeps others out (door.c).
+ *  (5) A request that a proxy may read in another way than we do, with two Hosts
+ *      or lengths or a blank in the name of a header, is refused.
  */
 #include "serve.h"
 
@@ -77,6 +79,32 @@ static bool http_is_host(const char *value, const char *host)
            (!value[len] ||
             (value[len] == ':' &&
              strspn(value + len + 1, "0123456789") == strlen(value + len + 1)));
+}
+
+struct http_heads {
+    int hosts, lengths;
+    bool blank;
+};
+
+static enum MHD_Result http_head(void *cls, enum MHD_ValueKind kind,
+                                 const char *name, const char *value)
+{
+    struct http_heads *heads = cls;
+
+    (void)kind, (void)value;
+    heads->hosts += !strcasecmp(name, MHD_HTTP_HEADER_HOST);
+    heads->lengths += !strcasecmp(name, MHD_HTTP_HEADER_CONTENT_LENGTH);
+    heads->blank = heads->blank || !*name || strpbrk(name, " \t");
+    return MHD_YES;
+}
+
+/* (5) */
+static bool http_heads_ok(struct MHD_Connection *connection)
+{
+    struct http_heads heads = {0};
+
+    MHD_get_connection_values(connection, MHD_HEADER_KIND, http_head, &heads);
+    return heads.hosts <= 1 && heads.lengths <= 1 && !heads.blank;
 }
 
 static bool http_host_ok(struct MHD_Connection *connection)
@@ -288,6 +316,8 @@ static struct http_answer http_route(struct MHD_Connection *connection,
 {
     bool get = !strcmp(method, MHD_HTTP_METHOD_GET);
 
+    if (!http_heads_ok(connection))
+        return http_refuse(MHD_HTTP_BAD_REQUEST, "malformed headers\n");
     if (!http_host_ok(connection))
         return http_refuse(MHD_HTTP_MISDIRECTED_REQUEST,
                            "unknown host name; see --host in "

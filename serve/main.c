@@ -57,7 +57,7 @@ int main(int argc, char **argv)
         if (!pthread_create(&late, NULL, main_end, NULL))
             pthread_detach(late);
         serve_http_stop();
+        serve_watch_stop();
     }
-    serve_watch_stop();
-    return st;
+    _exit(st); /* Who still asks a service that is silent is not waited for. */
 }

@@ -65,6 +65,12 @@ is 'an unknown path' 404 "$(code "$at/nothing")"
 is 'an unknown method' 405 "$(code -X PUT "$at/api/locks")"
 is 'nonsense for a service' 400 "$(code "$at/api/holders?service=9&key=x")"
 is 'no key' 400 "$(code "$at/api/holders?service=0")"
+# raw HEADERS: the status of a request with just these.
+raw() { printf 'GET /api/locks HTTP/1.1\r\n%b\r\n' "$1" | timeout 20 curl -s --max-time 5 "telnet://${at#http://}" | head -1; }
+for heads in 'Host: localhost\r\nHost: evil.example\r\n' 'Host: localhost\r\nX : y\r\n' \
+    'Host: localhost\r\nContent-Length: 0\r\nContent-Length: 1\r\n'; do
+    has "refused: $heads" ' 400 ' "$(raw "$heads")"
+done
 page=$(get -i "$at/")
 has 'the page forbids what it does not bring' "default-src 'none'; script-src 'nonce-" "$page"
 has 'nothing is guessed' 'X-Content-Type-Options: nosniff' "$page"
@@ -246,6 +252,10 @@ if command -v redis-server >/dev/null; then
     is 'and others of another service' 200 "$(code "$at/api/holders?service=1&key=x")"
     ends_soon
     is 'it ends at once though a service is silent' 0 $?
+    begin -u "file:$tmp/locks"
+    is 'and also where the address is taken' 71 \
+        "$(timeout 4 "$hf" serve -u "$HOLDFAST_URL" -l "${at#http://}" 2>/dev/null; echo $?)"
+    ends
     wait $askers
     kill -KILL $redis
     server=
@@ -257,5 +267,6 @@ else
     skip 'eight may ask at once' 'redis is missing'
     skip 'and others of another service' 'redis is missing'
     skip 'it ends at once though a service is silent' 'redis is missing'
+    skip 'and also where the address is taken' 'redis is missing'
 fi
 finish
