@@ -125,8 +125,9 @@ typedef struct hf_client hf_client;
 
 /* What happens in the background, for people.  Called by a thread of its own,
  * with no lock of the library held: it may take its time, and may not call the
- * library.  A hundred messages a second at most; the text is one line without a
- * final newline, and never has a password. */
+ * library.  At most a hundred messages of a second are kept for it, and one more
+ * says how many were left out; the text is one line without a final newline, and
+ * never has a password. */
 typedef enum hf_log_level {
     HF_LOG_ERROR = 1, /* a lock was lost; no more attempts to connect */
     HF_LOG_WARNING, /* renewals fail, a lock is at risk, a set-up is doubtful */
