@@ -89,7 +89,8 @@ export interface AttachOptions {
 export interface LockOptions extends AttachOptions {
   /** How long to wait for others; Infinity.  0: try once. */
   wait?: number;
-  /** Aborting it ends the waiting and leaves nothing behind. */
+  /** Aborting it ends the waiting and leaves nothing behind; a lock that was granted
+   * just then is released in the background. */
   signal?: AbortSignal;
 }
 
