@@ -100,19 +100,29 @@ static hf_status detached_gone(const char *key, hf_loss reason,
 
 struct detached_look {
     const struct hf_handle *handle;
-    struct hf_info info; /* of the holder with that fence */
+    struct hf_info info; /* of the holder that it is for */
 };
 
-/* One who has taken it up has another token. */
+/* Is the handle for this grant?  One who has taken it up has another token; where
+ * there are no fences only the token tells. */
+static bool detached_fits(const struct hf_handle *handle,
+                          const struct hf_info *holder)
+{
+    bool named = strspn(holder->owner, "0123456789abcdef") == HFI_TOKEN_LEN &&
+                 !holder->owner[HFI_TOKEN_LEN];
+    bool same = !strcmp(holder->owner, handle->token);
+
+    if (holder->broken || holder->kept)
+        return false;
+    return handle->fence ? holder->fence == handle->fence && (same || !named)
+                         : same;
+}
+
 static bool detached_see(void *arg, const struct hf_info *holder)
 {
     struct detached_look *look = arg;
 
-    if (holder->fence != look->handle->fence || holder->broken ||
-        holder->kept ||
-        (strspn(holder->owner, "0123456789abcdef") == HFI_TOKEN_LEN &&
-         !holder->owner[HFI_TOKEN_LEN] &&
-         strcmp(holder->owner, look->handle->token) != 0))
+    if (!detached_fits(look->handle, holder))
         return true;
     look->info = *holder;
     return false;
@@ -129,7 +139,7 @@ static hf_status detached_refused(struct hf_client *c, const char *key,
     const struct hf_info *info = &look.info;
     char quoted[HFI_QUOTE_MAX];
 
-    if (handle->fence && c->be->holders) {
+    if (c->be->holders) {
         pthread_mutex_unlock(&c->mu);
         c->be->holders(c->conn, key, detached_see, &look,
                        hfi_now() + c->timeout_ms, NULL);

@@ -81,7 +81,7 @@ TEST(a_handle_is_enough_to_renew_and_release)
 
 /* What the bearer says of the lock beside its lease does not count, right or
  * wrong, and whether the service has such locks or not. */
-TEST(a_handle_counts_and_not_what_its_bearer_says)
+TEST_TIMEOUT(a_handle_counts_and_not_what_its_bearer_says, 240)
 {
     hf_client *a, *b;
 
