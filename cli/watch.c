@@ -260,9 +260,9 @@ static int watch_loop(struct watch *w)
         if (!code)
             code = watch_changes(w);
         watch_ask(w);
-        left = w->ask_at - cli_now();
+        left = w->asking ? WATCH_ASK_MS : w->ask_at - cli_now();
         left = fds[1].fd < 0 && left > 50 ? 50 : left;
-        if (!code)
+        if (!code && !w->ended)
             poll(fds, 2, left < 1 ? 1 : left < 60000 ? (int)left : 60000);
         watch_signals(w);
     }

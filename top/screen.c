@@ -224,7 +224,7 @@ static void screen_foot(const struct top *top)
 
 void screen_draw(struct top *top)
 {
-    if (LINES < 4 || COLS < 46) {
+    if (LINES < 4 || COLS < 44) {
         erase();
         mvaddnstr(0, 0, "too small", COLS);
         refresh();
