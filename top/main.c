@@ -202,6 +202,9 @@ static void top_ask(struct top *top)
     const struct hf_info *info = NULL;
     const char *key = top->chosen;
 
+    if (top->breaking)
+        return; /* The one before is not broken yet. */
+
     if (top->view == VIEW_DETAILS && !strcmp(top->details.key, top->chosen) &&
         top->line < details_holders(&top->details)) {
         info = &top->details.holders[top->line];
@@ -244,8 +247,7 @@ static void top_answer_key(struct top *top, int key)
     top->asking = false;
     if (key != 'y' && key != 'Y')
         return;
-    if (!job_start(JOB_BREAK, top->ask_key, top->ask_fence))
-        snprintf(top->message, sizeof(top->message), "busy: try again");
+    top->breaking = !job_start(JOB_BREAK, top->ask_key, top->ask_fence);
 }
 
 /* Keys that change what is shown; false for q. */
@@ -322,6 +324,8 @@ static void top_jobs(struct top *top, struct top_listing *list)
 
     if (!job_take(&job))
         return;
+    if (top->breaking) /* It was said yes to, and goes before another look. */
+        top->breaking = !job_start(JOB_BREAK, top->ask_key, top->ask_fence);
     if (job.kind == JOB_LOOK) {
         top->details = job;
         top_move(top, 0); /* There may be fewer now. */

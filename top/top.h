@@ -82,6 +82,7 @@ struct top {
     bool paused;
     bool filtering; /* the filter is being typed */
     bool asking;    /* shall this be broken?  Listings do not change it: */
+    bool breaking;  /* yes; when the look that is under way has ended */
     char ask_key[HF_KEY_MAX + 1];
     uint64_t ask_fence;
     char ask_who[HF_NOTE_MAX + 1];

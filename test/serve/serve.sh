@@ -67,10 +67,9 @@ is 'nonsense for a service' 400 "$(code "$at/api/holders?service=9&key=x")"
 is 'no key' 400 "$(code "$at/api/holders?service=0")"
 # raw HEADERS: the status of a request with just these.
 raw() { printf 'GET /api/locks HTTP/1.1\r\n%b\r\n' "$1" | timeout 20 curl -s --max-time 5 "telnet://${at#http://}" | head -1; }
-for heads in 'Host: localhost\r\nHost: evil.example\r\n' 'Host: localhost\r\nX : y\r\n' \
-    'Host: localhost\r\nContent-Length: 0\r\nContent-Length: 1\r\n'; do
-    has "refused: $heads" ' 400 ' "$(raw "$heads")"
-done
+has 'two hosts' ' 400 ' "$(raw 'Host: localhost\r\nHost: evil.example\r\n')"
+has 'a blank before a colon' ' 400 ' "$(raw 'Host: localhost\r\nX : y\r\n')"
+has 'two lengths' ' 400 ' "$(raw 'Host: localhost\r\nContent-Length: 0\r\nContent-Length: 1\r\n')"
 page=$(get -i "$at/")
 has 'the page forbids what it does not bring' "default-src 'none'; script-src 'nonce-" "$page"
 has 'nothing is guessed' 'X-Content-Type-Options: nosniff' "$page"
