@@ -29,6 +29,9 @@
 
 #include "base/banned.h"
 
+/* Long enough for a node on a machine that is very busy: nobody waits for one
+ * that is silent once there is a majority. */
+#define CONNECT_MS   2500
 #define AGAIN_MS     50
 #define AGAIN_MS_MAX 1000
 #define SILENT_MS    1000 /* owing for so long, it is given up */
@@ -243,10 +246,9 @@ static hf_status node_connect(struct redlock_node *node, struct hf_error *err)
     hfi_mux_end_pause(&node->rc.mux); /* The pause is ours. */
     redis_batch_add(&batch, 1, ping);
     redis_batch_add(&batch, 3, get);
-    st = batch.failed
-             ? hfi_nomem(err)
-             : hfi_mux_call(&node->rc.mux, batch.bytes, batch.len, 2, reply,
-                            hfi_now() + node->rl->connect_ms, err);
+    st = batch.failed ? hfi_nomem(err)
+                      : hfi_mux_call(&node->rc.mux, batch.bytes, batch.len, 2,
+                                     reply, hfi_now() + CONNECT_MS, err);
     redis_batch_free(&batch);
     if (st)
         return st;
@@ -277,8 +279,7 @@ static hf_status node_listen(struct redlock_node *node)
 
     pthread_mutex_unlock(&node->rl->mu);
     if (redlock_subscriber_lacks(node))
-        st = redlock_subscriber_connect(node, hfi_now() + node->rl->connect_ms,
-                                        NULL);
+        st = redlock_subscriber_connect(node, hfi_now() + CONNECT_MS, NULL);
     pthread_mutex_lock(&node->rl->mu);
     return st;
 }

@@ -121,14 +121,6 @@
 
 #define REDLOCK_PORT 6379
 
-/* An attempt to connect a node lasts as long as a request may, which is what
- * hf_open() has, since whoever closes waits for it.  At most it is long enough for
- * a node on a machine that is very busy: nobody waits for one that is silent once
- * there is a majority.  At least it is long enough to connect again: in the
- * background the last attempt of hf_open() may have less. */
-#define CONNECT_MS_MAX 2500
-#define CONNECT_MS_MIN 100
-
 /* How long hf_open() waits for the rest when a majority is there. */
 #define STRAGGLER_MS 100
 
@@ -386,11 +378,6 @@ static hf_status redlock_open(struct hfi_conn *conn, const struct hfi_url *url,
     atomic_init(&rl->subscriber_poll, -1);
     for (i = 0; i < REDLOCK_MAX; i++)
         redlock_node_init(rl, i);
-    rl->connect_ms = hfi_left_ms(deadline);
-    if (rl->connect_ms > CONNECT_MS_MAX)
-        rl->connect_ms = CONNECT_MS_MAX;
-    if (rl->connect_ms < CONNECT_MS_MIN)
-        rl->connect_ms = CONNECT_MS_MIN;
     rl->opened = true;
     st = open_options(rl, url, err);
     if (!st)

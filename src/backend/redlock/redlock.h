@@ -93,9 +93,8 @@ struct redlock_conn {
     bool closing;
     bool fenced;
     bool quarantine;
-    int64_t lease_max;  /* what this client may ask for, with quarantine */
-    int64_t node_ms;    /* limit of one node; 0: from the ttl */
-    int64_t connect_ms; /* limit of an attempt to connect one */
+    int64_t lease_max; /* what this client may ask for, with quarantine */
+    int64_t node_ms;   /* limit of one node; 0: from the ttl */
     int n, majority;
     _Atomic int64_t took; /* how long a majority takes to answer */
     int64_t keep_ms; /* what is known of a key outlives its lease by this */
