@@ -129,6 +129,13 @@ struct hfi_attempt {
     struct hfi_answer answer;
 };
 
+/* A call that is about to be made: try_acquire(), or release(). */
+struct hfi_ahead {
+    const struct hfi_claim *claim;
+    struct hfi_receipt *receipt;
+    bool release;
+};
+
 /* One grant to be renewed. */
 struct hfi_renewal {
     const struct hfi_claim *claim;
@@ -214,6 +221,12 @@ struct hfi_backend {
     hf_status (*try_acquire)(struct hfi_conn *, const struct hfi_claim *,
                              struct hfi_receipt *, struct hfi_answer *,
                              int64_t deadline, struct hf_error *);
+
+    /* Optional.  These calls are made next, each once, in this order, by this
+     * thread: send what they send first, and wait for nothing but room to send.
+     * What is not sent here they send themselves. */
+    void (*send_ahead)(struct hfi_conn *, const struct hfi_ahead *, size_t n,
+                       int64_t deadline);
 
     /* Optional.  Take all these keys if all are free, in one request: HF_OK, as
      * from try_acquire() of each; or HF_BUSY, and none is taken and nothing is

@@ -13,7 +13,9 @@
  *             (any) -- wait over, cancelled, tries used up, final error: FAILED
  *
  * A request is moved on by hfi_request_step(), which sends at most one try and
- * says when it wants to be called again.  Its callers are in request.c.
+ * says when it wants to be called again.  Its callers are in request.c.  A
+ * worker does it in two steps, so that the tries of several requests are under
+ * way at once (worker.c).
  *
  * INVARIANTS
  *  (1) Tries repeat one token, so a try whose answer was lost is confirmed by
@@ -350,23 +352,25 @@ static bool request_judge(struct hf_request *rq, hf_status st, int64_t sent,
     }
 }
 
-/* One try.  The mutex is let go while it is on the wire.  False if the request
- * was abandoned meanwhile. */
-static bool request_try(struct hf_request *rq, int64_t now)
+/* All but the sending.  False if the request was abandoned meanwhile: the mutex
+ * may be let go. */
+static bool request_try_begin(struct hf_request *rq, int64_t now,
+                              struct hfi_try *ret)
 {
     struct hf_client *c = rq->client;
     struct hfi_grant *grant = rq->grant;
-    struct hfi_answer answer = {.proof =
-                                    hfi_proof_plain(now, grant->claim.ttl_ms)};
-    int64_t deadline = hfi_request_limit(rq, now);
-    struct hf_error err; /* not zeroed: a failure fills it */
-    hf_status st;
 
-    err.status = HF_OK;
-    err.sys_errno = 0;
-    err.text[0] = '\0';
+    ret->rq = rq;
+    ret->grant = grant;
+    ret->answer =
+        (struct hfi_answer){.proof = hfi_proof_plain(now, grant->claim.ttl_ms)};
+    ret->sent = now;
+    ret->deadline = hfi_request_limit(rq, now);
+    ret->err.status = HF_OK; /* not zeroed: a failure fills it */
+    ret->err.sys_errno = 0;
+    ret->err.text[0] = '\0';
     if (atomic_load(&c->conn->listening) &&
-        !request_arm(rq, deadline)) /* so this try is the one after it */
+        !request_arm(rq, ret->deadline)) /* so this try is the one after it */
         return false;
     rq->retry_early_wake = rq->woken && rq->tries > 1;
     rq->woken = rq->called = rq->broken = false;
@@ -377,9 +381,20 @@ static bool request_try(struct hf_request *rq, int64_t now)
     grant->next_at = now;
     grant->claim.nth++;
     grant->claim.poll_ms = request_jitter(c, rq->params.retry_ms);
+    return true;
+}
+
+/* Send it and wait for the answer, with the mutex held, which is let go
+ * meanwhile.  False if the request was abandoned. */
+static bool request_try_end(struct hf_client *c, struct hfi_try *try)
+{
+    struct hf_request *rq = try->rq;
+    struct hfi_grant *grant = try->grant;
+    hf_status st;
+
     pthread_mutex_unlock(&c->mu);
-    st = c->be->try_acquire(c->conn, &grant->claim, &grant->receipt, &answer,
-                            deadline, &err);
+    st = c->be->try_acquire(c->conn, &grant->claim, &grant->receipt,
+                            &try->answer, try->deadline, &try->err);
     pthread_mutex_lock(&c->mu);
     if (grant->abandoned) {
         grant->claim.doubt = grant->claim.doubt || st == HF_UNCERTAIN;
@@ -387,8 +402,8 @@ static bool request_try(struct hf_request *rq, int64_t now)
         return false;
     }
     if (st)
-        rq->err = err;
-    return request_judge(rq, st, now, &answer, deadline);
+        rq->err = try->err;
+    return request_judge(rq, st, try->sent, &try->answer, try->deadline);
 }
 
 /* Give back what lingered here and does not fit. */
@@ -433,11 +448,25 @@ static hf_status request_is_able(struct hf_request *rq)
     return hfi_params_able(rq->client, &rq->params, &rq->err);
 }
 
-/* Move the request on by at most one try, for which the mutex, held by the
- * caller, is let go.  True when it is over, and then it may be gone; else
- * *until is when it wants to be stepped again, unless it is scheduled before.
- * */
-bool hfi_request_step(struct hf_request *rq, int64_t *until)
+/* Is it over?  If not, *until is when it wants to be stepped again. */
+static enum hfi_step request_stepped(const struct hf_request *rq,
+                                     int64_t *until)
+{
+    if (rq->state == HFI_GRANTED || rq->state == HFI_FAILED)
+        return HFI_STEP_OVER;
+    *until = rq->wait_end;
+    if (rq->state == HFI_CONTENDING && rq->next_try < rq->wait_end)
+        *until = rq->next_try;
+    if ((rq->state == HFI_CONTENDING && (rq->woken || rq->once)) ||
+        hfi_request_is_canceled(rq))
+        *until = 0;
+    return HFI_STEP_LATER;
+}
+
+/* The step up to where it sends a try.  HFI_STEP_TRY: hfi_request_step_end() is
+ * due.  The mutex, held by the caller, may be let go. */
+enum hfi_step hfi_request_step_begin(struct hf_request *rq, struct hfi_try *try,
+                                     int64_t *until)
 {
     int64_t now;
     hf_status st;
@@ -446,9 +475,10 @@ bool hfi_request_step(struct hf_request *rq, int64_t *until)
         request_clear(rq);
     now = hfi_now();
     if (rq->state == HFI_GRANTED || rq->state == HFI_FAILED)
-        return true;
+        return HFI_STEP_OVER;
     if (rq->state == HFI_CONTENDING && atomic_load(&rq->client->offline))
-        return request_is_offline(rq, now, until);
+        return request_is_offline(rq, now, until) ? HFI_STEP_OVER
+                                                  : HFI_STEP_LATER;
     st = request_over(rq, now);
     if (!st)
         st = request_is_able(rq);
@@ -456,15 +486,30 @@ bool hfi_request_step(struct hf_request *rq, int64_t *until)
         hfi_request_fail(rq, st);
     else if (rq->state == HFI_CONTENDING &&
              (rq->woken || now >= rq->next_try) && !request_join(rq) &&
-             !request_take_handoff(rq, now) && !request_try(rq, now))
-        return true;
-    if (rq->state == HFI_GRANTED || rq->state == HFI_FAILED)
-        return true;
-    *until = rq->wait_end;
-    if (rq->state == HFI_CONTENDING && rq->next_try < rq->wait_end)
-        *until = rq->next_try;
-    if ((rq->state == HFI_CONTENDING && (rq->woken || rq->once)) ||
-        hfi_request_is_canceled(rq))
-        *until = 0;
-    return false;
+             !request_take_handoff(rq, now))
+        return request_try_begin(rq, now, try) ? HFI_STEP_TRY : HFI_STEP_OVER;
+    return request_stepped(rq, until);
+}
+
+/* And from there on. */
+enum hfi_step hfi_request_step_end(struct hf_client *c, struct hfi_try *try,
+                                   int64_t *until)
+{
+    return request_try_end(c, try) ? request_stepped(try->rq, until)
+                                   : HFI_STEP_OVER;
+}
+
+/* Move the request on by at most one try, for which the mutex, held by the
+ * caller, is let go.  True when it is over, and then it may be gone; else
+ * *until is when it wants to be stepped again, unless it is scheduled before.
+ * */
+bool hfi_request_step(struct hf_request *rq, int64_t *until)
+{
+    struct hf_client *c = rq->client;
+    struct hfi_try try;
+    enum hfi_step step = hfi_request_step_begin(rq, &try, until);
+
+    if (step == HFI_STEP_TRY)
+        step = hfi_request_step_end(c, &try, until);
+    return step == HFI_STEP_OVER;
 }

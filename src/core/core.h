@@ -56,6 +56,7 @@
 #define HFI_RENEWER_THREADS 8 /* of one class at most, where many are due */
 #define HFI_WORKERS         16
 #define HFI_WORKERS_MAX     64 /* while the service answers */
+#define HFI_AHEAD_MAX       32 /* requests that a worker sends together */
 
 /* A try that is on the wire when the wait is over may still be answered: a
  * little late and certain is better than in time and not. */
@@ -243,6 +244,22 @@ struct hf_request {
     struct hf_error err; /* last: only its status is set at the beginning */
 };
 
+/* A try of a request, from before it is sent to after its answer; acquire.c. */
+struct hfi_try {
+    struct hf_request *rq;   /* gone if the grant was abandoned */
+    struct hfi_grant *grant; /* its claim */
+    struct hfi_answer answer;
+    int64_t sent, deadline;
+    struct hf_error err;
+};
+
+/* What a step of a request has come to. */
+enum hfi_step {
+    HFI_STEP_OVER,  /* the request is, and may be gone */
+    HFI_STEP_LATER, /* it is to be stepped again */
+    HFI_STEP_TRY    /* it is about to ask the service */
+};
+
 /* The thread that reads the wake-ups of the service; see listener.c. */
 struct hfi_listener {
     struct hf_request *by; /* the waiter that listens, or NULL */
@@ -340,6 +357,7 @@ struct hf_client {
     int64_t short_at; /* work waits: another worker is due then; 0: no */
     struct hfi_worker workers[HFI_WORKERS_MAX];
     int n_workers; /* that run: the first ones */
+    bool coming;   /* one was called, and takes all it can; worker.c (7) */
     bool stepped;  /* one has finished something since the last was started */
 
     struct hfi_map observed;   /* of struct hfi_observed */
@@ -429,6 +447,9 @@ hf_status hfi_grant_send_release(struct hf_client *, struct hfi_grant *,
                                  int64_t deadline, struct hf_error *);
 hf_status hfi_grant_drop(struct hf_client *, struct hfi_grant *,
                          int64_t deadline, struct hf_error *);
+int64_t hfi_grant_drop_begin(struct hf_client *, struct hfi_grant *);
+hf_status hfi_grant_drop_end(struct hf_client *, struct hfi_grant *,
+                             int64_t sent, int64_t deadline, struct hf_error *);
 void hfi_grant_reap(struct hf_client *, struct hfi_grant *);
 void hfi_grant_stop_lingering(struct hf_client *, struct hfi_grant *);
 bool hfi_held(const struct hfi_grant *);
@@ -453,6 +474,7 @@ hf_status hfi_downgrade(struct hf_lock *, struct hf_error *);
 /* release.c: the end of a handle */
 hf_status hfi_release(struct hf_lock *, struct hf_error *);
 void hfi_release_step(struct hf_client *, bool quiet);
+void hfi_release_steps(struct hf_client *);
 void hfi_release_close(struct hf_client *);
 
 /* look.c: looking at locks */
@@ -534,6 +556,10 @@ hf_status hfi_several_at_once(struct hf_client *, struct hfi_several *,
 
 /* acquire.c: its steps */
 bool hfi_request_step(struct hf_request *, int64_t *until);
+enum hfi_step hfi_request_step_begin(struct hf_request *, struct hfi_try *,
+                                     int64_t *until);
+enum hfi_step hfi_request_step_end(struct hf_client *, struct hfi_try *,
+                                   int64_t *until);
 struct hfi_sleeper *hfi_request_grant(struct hf_request *, struct hfi_grant *);
 void hfi_request_schedule(struct hf_request *);
 
@@ -577,6 +603,7 @@ bool hfi_worker_start(struct hf_client *);
 bool hfi_workers_busy(const struct hf_client *);
 void hfi_worker_call(struct hf_client *);
 void hfi_worker_hire(struct hf_client *);
+void hfi_worker_pass_call(struct hf_client *);
 int64_t hfi_worker_check(struct hf_client *, int64_t now);
 void hfi_worker_add(struct hf_client *, struct hf_request *);
 void hfi_lend(struct hf_client *);

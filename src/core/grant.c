@@ -496,24 +496,32 @@ hf_status hfi_grant_send_release(struct hf_client *c, struct hfi_grant *grant,
     return st;
 }
 
-/* Send the release of a grant that has no handles, by `deadline`, and be done
- * with it or leave it to the reaper; the mutex is let go meanwhile.  A key
- * queue is not passed on before the answer, so that the next one does not find
- * it busy with ourselves. */
-hf_status hfi_grant_drop(struct hf_client *c, struct hfi_grant *grant,
-                         int64_t deadline, struct hf_error *err)
+/* A grant that has no handles is about to be given back: nobody has it any
+ * more, and no renewal is on the wire.  When that is. */
+int64_t hfi_grant_drop_begin(struct hf_client *c, struct hfi_grant *grant)
 {
-    struct hfi_key_queue *queue = grant->queue;
-    int64_t sent;
-    hf_status st;
+    int64_t now;
 
     grant->state = HFI_RELEASING;
     atomic_store(&grant->deadline, 0);
     hfi_heap_remove(&c->timers, &grant->timer);
     hfi_grant_quiet(c, grant);
-    sent = hfi_now();
-    grant->next_at = hfi_after(sent, grant->most_ms);
-    st = hfi_grant_send_release(c, grant, deadline, err);
+    now = hfi_now();
+    grant->next_at = hfi_after(now, grant->most_ms);
+    return now;
+}
+
+/* Send its release, by `deadline`, unless that was done ahead, after `sent`; and
+ * be done with it or leave it to the reaper.  The mutex is let go meanwhile.  A
+ * key queue is not passed on before the answer, so that the next one does not
+ * find it busy with ourselves. */
+hf_status hfi_grant_drop_end(struct hf_client *c, struct hfi_grant *grant,
+                             int64_t sent, int64_t deadline,
+                             struct hf_error *err)
+{
+    struct hfi_key_queue *queue = grant->queue;
+    hf_status st = hfi_grant_send_release(c, grant, deadline, err);
+
     c->silent = st == HF_UNCERTAIN || st == HF_UNAVAILABLE;
     HFI_PROBE2(release, grant->claim.key, st);
     if (hfi_logs(c, HF_LOG_DEBUG))
@@ -531,6 +539,14 @@ hf_status hfi_grant_drop(struct hf_client *c, struct hfi_grant *grant,
     hfi_key_queue_promote(c, queue);
     hfi_key_queue_put(c, queue);
     return st;
+}
+
+hf_status hfi_grant_drop(struct hf_client *c, struct hfi_grant *grant,
+                         int64_t deadline, struct hf_error *err)
+{
+    int64_t sent = hfi_grant_drop_begin(c, grant);
+
+    return hfi_grant_drop_end(c, grant, sent, deadline, err);
 }
 
 /* Nobody took it up in time, or somebody wants it otherwise.  It keeps its

@@ -7,7 +7,8 @@
  * difference), to nobody for a while (linger_ms), or back to the service.
  *
  * hf_release() does that in the caller's thread.  hf_release_start() does what
- * needs no service at once and leaves the rest to a worker.
+ * needs no service at once and leaves the rest to a worker, which sends several
+ * releases together where the service can (backend/backend.h, send_ahead).
  *
  * INVARIANTS
  *  (1) The release of a lock that is lost never waits for the service: the
@@ -132,39 +133,54 @@ static hf_status release_lost(struct hf_client *c, struct hfi_grant *grant,
     return st;
 }
 
-/* The last handle of a grant is gone. */
-static hf_status release_last(struct hf_client *c, struct hfi_grant *grant,
-                              int64_t now, struct hfi_sleeper **wake,
-                              struct hf_error *err)
+/* The last handle of a grant is gone.  True if the service must be told. */
+static inline bool release_last(struct hf_client *c, struct hfi_grant *grant,
+                                int64_t now, struct hfi_sleeper **wake,
+                                hf_status *st, struct hf_error *err)
 {
     if (hfi_handle_still_held(c, grant)) {
         if (grant->min_end <= now && /* grant.c (8) */
             (release_pass_on(c, grant, wake) || release_linger(c, grant, now)))
-            return HF_OK;
-        if (grant->linger_ms)
-            now = hfi_now(); /* It may have been asked for. */
+            return false;
         if (grant->state == HFI_HELD)
-            return hfi_grant_drop(c, grant, now + c->timeout_ms, err);
+            return true;
     }
-    return release_lost(c, grant, err);
+    *st = release_lost(c, grant, err);
+    return false;
 }
 
-static inline hf_status release_handle(struct hf_client *c, struct hf_lock *lk,
-                                       struct hfi_sleeper **wake,
-                                       struct hf_error *err)
+/* End the handle.  True if that was the last one of its grant, which the service
+ * must be told of; else *st is what became of it. */
+static inline bool release_handle(struct hf_client *c, struct hf_lock *lk,
+                                  struct hfi_sleeper **wake, hf_status *st,
+                                  struct hf_error *err)
 {
     struct hfi_grant *grant = lk->grant;
     int64_t now;
 
+    *st = HF_OK;
     hfi_notice_drop(c, &lk->notice);
     hfi_link_remove(&lk->link);
     if (hfi_link_alone(&grant->handles)) {
         now = hfi_now();
         hfi_count_held(c, lk, now);
-        return release_last(c, grant, now, wake, err);
+        return release_last(c, grant, now, wake, st, err);
     }
-    return hfi_handle_still_held(c, grant) ? HF_OK
-                                           : hfi_handle_lost(grant, err);
+    if (!hfi_handle_still_held(c, grant))
+        *st = hfi_handle_lost(grant, err);
+    return false;
+}
+
+/* The same, and tell it. */
+static inline hf_status release_whole(struct hf_client *c, struct hf_lock *lk,
+                                      struct hfi_sleeper **wake,
+                                      struct hf_error *err)
+{
+    hf_status st;
+
+    if (release_handle(c, lk, wake, &st, err))
+        st = hfi_grant_drop(c, lk->grant, hfi_now() + c->timeout_ms, err);
+    return st;
 }
 
 /* While hf_close() is at work: the handle goes, and the grant is given back, or
@@ -195,7 +211,7 @@ hf_status hfi_release(struct hf_lock *lk, struct hf_error *err)
         pthread_mutex_unlock(&c->mu);
     } else {
         hfi_handle_begin(c);
-        st = release_handle(c, lk, &wake, err);
+        st = release_whole(c, lk, &wake, err);
         hfi_handle_leave(c);
     }
     if (wake)
@@ -257,7 +273,7 @@ bool hfi_release_start(struct hf_lock *lk, struct hfi_job *job)
         release_later(c, lk, job);
         later = true;
     } else {
-        st = release_handle(c, lk, &wake, &err);
+        st = release_whole(c, lk, &wake, &err);
         if (job)
             hfi_job_over(job, st, &err);
     }
@@ -269,26 +285,120 @@ bool hfi_release_start(struct hf_lock *lk, struct hfi_job *job)
     return !closing;
 }
 
+/* The first handle that waits for a worker. */
+static struct hf_lock *release_first(struct hf_client *c)
+{
+    struct hf_lock *lk =
+        hfi_container(c->releases.next, struct hf_lock, queued);
+
+    hfi_link_remove(&lk->queued);
+    return lk;
+}
+
+/* What became of it, and of whom it was passed on to. */
+static void release_done(struct hf_client *c, struct hf_lock *lk, hf_status st,
+                         const struct hf_error *err, struct hfi_sleeper *wake)
+{
+    if (lk->job)
+        hfi_job_over(lk->job, st, err);
+    if (wake)
+        hfi_sleeper_wake(c, wake);
+    hfi_lock_free(lk); /* never the last to use the client: hf_close() is */
+}
+
 /* For a worker, with the mutex held: end the first handle that waits; `quiet`:
  * this thread takes the event.  events.c */
 void hfi_release_step(struct hf_client *c, bool quiet)
 {
-    struct hf_lock *lk =
-        hfi_container(c->releases.next, struct hf_lock, queued);
+    struct hf_lock *lk = release_first(c);
     struct hfi_sleeper *wake = NULL;
     struct hf_error err = {0};
-    struct hfi_job *job = lk->job;
     hf_status st;
 
-    hfi_link_remove(&lk->queued);
-    st = release_handle(c, lk, &wake, &err);
-    if (job) {
-        job->face.notice.quiet = quiet;
-        hfi_job_over(job, st, &err);
+    st = release_whole(c, lk, &wake, &err);
+    if (lk->job)
+        lk->job->face.notice.quiet = quiet;
+    release_done(c, lk, st, &err, wake);
+}
+
+/* A handle whose release is on its way. */
+struct release_ahead {
+    struct hf_lock *lock;
+    int64_t sent;
+};
+
+/* May the release of this handle go out together with others?  Not if something
+ * must be asked or waited for first, or if more is said than that the lock is
+ * given back. */
+static bool release_may_go_ahead(const struct hfi_grant *grant)
+{
+    return !grant->busy && !grant->watched && !grant->min_end &&
+           !grant->linger_ms;
+}
+
+/* The next handle that waits and may go with others, or NULL. */
+static struct hf_lock *release_next_ahead(const struct hf_client *c)
+{
+    struct hf_lock *lk =
+        hfi_container(c->releases.next, struct hf_lock, queued);
+
+    return !hfi_link_alone(&c->releases) && release_may_go_ahead(lk->grant)
+               ? lk
+               : NULL;
+}
+
+/* End handles, and return those that the service must be told of. */
+static int release_collect(struct hf_client *c, struct release_ahead *ret)
+{
+    struct hfi_sleeper *wake = NULL;
+    struct hf_error err;
+    struct hf_lock *lk;
+    hf_status st;
+    int n = 0;
+
+    err.status = HF_OK;
+    while (n < HFI_AHEAD_MAX && (lk = release_next_ahead(c))) {
+        hfi_link_remove(&lk->queued);
+        if (release_handle(c, lk, &wake, &st, &err)) {
+            ret[n].lock = lk;
+            ret[n++].sent = hfi_grant_drop_begin(c, lk->grant);
+        } else {
+            release_done(c, lk, st, &err, wake);
+            wake = NULL;
+        }
     }
-    if (wake)
-        hfi_sleeper_wake(c, wake);
-    hfi_lock_free(lk); /* never the last to use the client: hf_close() is */
+    return n;
+}
+
+/* For a worker, with the mutex held: end those that wait and may go together, or
+ * the first. */
+void hfi_release_steps(struct hf_client *c)
+{
+    struct release_ahead ahead[HFI_AHEAD_MAX];
+    struct hfi_ahead items[HFI_AHEAD_MAX];
+    struct hf_error err = {0};
+    int i, n = release_collect(c, ahead);
+    int64_t end;
+    hf_status st;
+
+    hfi_worker_pass_call(c);
+    if (!n && !hfi_link_alone(&c->releases))
+        hfi_release_step(c, false);
+    for (i = 0; i < n; i++)
+        items[i] = (struct hfi_ahead){.claim = &ahead[i].lock->grant->claim,
+                                      .receipt = &ahead[i].lock->grant->receipt,
+                                      .release = true};
+    end = hfi_now() + c->timeout_ms;
+    if (n > 1) {
+        pthread_mutex_unlock(&c->mu);
+        c->be->send_ahead(c->conn, items, (size_t)n, end);
+        pthread_mutex_lock(&c->mu);
+    }
+    for (i = 0; i < n; i++) {
+        st = hfi_grant_drop_end(c, ahead[i].lock->grant, ahead[i].sent, end,
+                                &err);
+        release_done(c, ahead[i].lock, st, &err, NULL);
+    }
 }
 
 /* For hf_close(), which gives the grants back: no worker came for these. */

@@ -4,8 +4,10 @@
  * take back what must not stay in it.
  *
  * A worker steps one request, ends one handle (release.c), asks one question
- * (job.c) or takes back one claim at a time; all may last as long as a service
- * is silent.  So there are several: another is started when work has waited for
+ * (job.c) or takes back one claim at a time; or several requests or handles,
+ * where the service takes what is sent ahead (backend/backend.h, send_ahead): 64
+ * tries cost a thread one write and about one read then, and the event loop one
+ * wake-up.  All may last as long as a service is silent.  So there are several: another is started when work has waited for
  * WORKER_MS and none is idle, up to HFI_WORKERS; and up to HFI_WORKERS_MAX if
  * one of them has finished something since the last was started.  For a
  * service that is slow but answers gets more done the more is asked of it at a
@@ -31,6 +33,11 @@
  *      are at others, its own wait ends in time (acquire.c).
  *  (5) `lent_work` <= `lent`: work is left only to threads that are still to
  *      come, and each of them does a piece of it if there is one.
+ *  (6) Requests that a worker sends together must be answered by the same time.
+ *      So none of them waits for another longer than it would for itself.
+ *  (7) While `coming`, a worker that was called has yet to look for work, and
+ *      nobody else is called for what it may take along.  Before it blocks it
+ *      calls another if it leaves some of that.
  */
 #include "core.h"
 
@@ -68,15 +75,18 @@ static void worker_queue(struct hf_client *c, struct hf_request *rq,
     hfi_keeper_set(c, &rq->timer, end);
 }
 
-/* Step one request of an event loop, and set its next time.  Whoever takes its
- * event frees it.  True: it waits for a thread again. */
-static bool worker_move_on(struct hf_client *c, struct hf_request *rq)
-{
-    int64_t until;
+/* A request that a worker is at. */
+struct worker_piece {
+    struct hf_request *rq;
+    struct hfi_key_queue *queue;
+    bool first; /* it is its first try */
+};
 
-    rq->stepping = true;
-    if (hfi_request_step(rq, &until))
-        return false;
+/* The request was stepped, and is to be stepped again at `until`.  True: it
+ * waits for a thread again. */
+static bool worker_goes_on(struct hf_client *c, struct hf_request *rq,
+                           int64_t until)
+{
     rq->stepping = rq->notice.quiet = false;
     if (rq->woken || until <= hfi_now()) {
         worker_queue(c, rq, &c->ready);
@@ -99,29 +109,53 @@ static void worker_next_first(struct hf_client *c, struct hfi_key_queue *queue)
     hfi_worker_add(c, rq);
 }
 
-/* Step the first that waits for a thread; `lent`: this one takes its event.
- * True: it waits again.  worker.c (2) */
-static bool worker_step_request(struct hf_client *c, bool lent)
+/* Take the first that waits for a thread; `lent`: this one takes its event.
+ * False if it is held back.  worker.c (2) */
+static bool worker_take(struct hf_client *c, bool lent,
+                        struct worker_piece *ret)
 {
     struct hf_request *rq =
         hfi_container(c->ready.next, struct hf_request, ready);
     struct hfi_key_queue *queue = rq->queue;
-    bool again, first = !rq->tries;
 
+    *ret = (struct worker_piece){rq, queue, !rq->tries};
     hfi_link_remove(&rq->ready);
-    if (first && queue->trying) {
+    if (ret->first && queue->trying) {
         hfi_link_append(&queue->held_back, &rq->ready); /* Its timer stays. */
         return false;
     }
     hfi_heap_remove(&c->timers, &rq->timer);
     queue->users++; /* The request may be gone before this is over. */
-    queue->trying = queue->trying || first;
+    queue->trying = queue->trying || ret->first;
     rq->notice.quiet = lent;
-    again = worker_move_on(c, rq);
-    if (first)
-        worker_next_first(c, queue);
-    hfi_key_queue_put(c, queue);
+    rq->stepping = true;
+    return true;
+}
+
+/* It was stepped.  Whoever takes its event frees it.  True: it waits for a
+ * thread again. */
+static bool worker_put(struct hf_client *c, const struct worker_piece *piece,
+                       bool over, int64_t until)
+{
+    bool again = !over && worker_goes_on(c, piece->rq, until);
+
+    if (piece->first)
+        worker_next_first(c, piece->queue);
+    hfi_key_queue_put(c, piece->queue);
     return again;
+}
+
+/* Step the first that waits.  True: it waits again. */
+static bool worker_step_request(struct hf_client *c, bool lent)
+{
+    struct worker_piece piece;
+    int64_t until = 0;
+    bool over;
+
+    if (!worker_take(c, lent, &piece))
+        return false;
+    over = hfi_request_step(piece.rq, &until);
+    return worker_put(c, &piece, over, until);
 }
 
 /* Is there a claim to be given back, and may one more worker be at that? */
@@ -131,6 +165,93 @@ static bool worker_may_reap(const struct hf_client *c,
     int n = c->n_workers > HFI_WORKERS ? c->n_workers : HFI_WORKERS;
 
     return !hfi_link_alone(which) && c->reaping < n / 2;
+}
+
+/* A worker has taken what it can and is about to block: is there more, which
+ * nobody was called for?  Then let another come.  worker.c (7) */
+void hfi_worker_pass_call(struct hf_client *c)
+{
+    if (!c->coming)
+        return;
+    c->coming = false;
+    if (!hfi_link_alone(&c->ready) || worker_may_reap(c, &c->releases))
+        hfi_worker_call(c);
+}
+
+/* Requests whose tries are sent together. */
+struct worker_batch {
+    struct worker_piece pieces[HFI_AHEAD_MAX];
+    struct hfi_try tries[HFI_AHEAD_MAX];
+    struct hfi_ahead items[HFI_AHEAD_MAX];
+    int n;
+};
+
+/* May the first that waits go with those of the batch?  Its step must ask the
+ * service for nothing but the lock.  worker.c (6) */
+static bool worker_may_join(const struct hf_client *c,
+                            const struct worker_batch *batch)
+{
+    const struct hf_request *rq;
+
+    if (batch->n == HFI_AHEAD_MAX || hfi_link_alone(&c->ready))
+        return false;
+    rq = hfi_container(c->ready.next, const struct hf_request, ready);
+    return !batch->n ||
+           (batch->pieces[0].first && !rq->tries && !rq->return_first &&
+            hfi_request_limit(rq, batch->tries[0].sent) ==
+                batch->tries[0].deadline);
+}
+
+/* Step those that wait up to where they ask the service. */
+static void worker_collect(struct hf_client *c, struct worker_batch *batch)
+{
+    int64_t until = 0;
+    struct worker_piece *piece;
+    enum hfi_step step;
+
+    batch->n = 0;
+    while (worker_may_join(c, batch)) {
+        piece = &batch->pieces[batch->n];
+        if (!worker_take(c, false, piece))
+            continue;
+        if (!piece->first || piece->rq->return_first)
+            hfi_worker_pass_call(c); /* It may have more to ask. */
+        step =
+            hfi_request_step_begin(piece->rq, &batch->tries[batch->n], &until);
+        if (step == HFI_STEP_TRY)
+            batch->n++;
+        else
+            worker_put(c, piece, step == HFI_STEP_OVER, until);
+    }
+}
+
+/* Step all that wait and can go together: they are answered together, too. */
+static void worker_step_requests(struct hf_client *c)
+{
+    struct worker_batch batch;
+    int64_t until = 0;
+    struct hfi_try *try;
+    bool over;
+    int i;
+
+    worker_collect(c, &batch);
+    hfi_worker_pass_call(c);
+    for (i = 0; i < batch.n; i++) {
+        try = &batch.tries[i];
+        batch.items[i] = (struct hfi_ahead){.claim = &try->grant->claim,
+                                            .receipt = &try->grant->receipt};
+    }
+    if (batch.n > 1) {
+        pthread_mutex_unlock(&c->mu);
+        c->be->send_ahead(c->conn, batch.items, (size_t)batch.n,
+                          batch.tries[0].deadline);
+        pthread_mutex_lock(&c->mu);
+    }
+    for (i = 0; i < batch.n; i++) {
+        over =
+            hfi_request_step_end(c, &batch.tries[i], &until) == HFI_STEP_OVER;
+        worker_put(c, &batch.pieces[i], over, until);
+    }
 }
 
 /* Does an observation want a look, and may one more worker take it? */
@@ -146,18 +267,26 @@ static bool worker_step(struct hf_client *c)
 {
     if (worker_may_reap(c, &c->releases)) {
         c->reaping++;
-        hfi_release_step(c, false);
+        if (c->be->send_ahead)
+            hfi_release_steps(c);
+        else
+            hfi_release_step(c, false);
         c->reaping--;
         return true;
     }
     if (hfi_jobs_wait(c)) {
+        hfi_worker_pass_call(c);
         hfi_job_step(c);
         return true;
     }
     if (!hfi_link_alone(&c->ready)) {
-        worker_step_request(c, false);
+        if (c->be->send_ahead)
+            worker_step_requests(c);
+        else
+            worker_step_request(c, false);
         return true;
     }
+    c->coming = false;
     if (worker_may_reap(c, &c->reap)) {
         c->reaping++;
         hfi_reap(c, hfi_container(c->reap.next, struct hfi_grant, link));
@@ -293,13 +422,16 @@ void hfi_worker_add(struct hf_client *c, struct hf_request *rq)
 /* ---- threads of the caller --------------------------------------------- */
 
 /* There is work that a thread of the caller may do: leave it to one that is to
- * come, or let a worker come.  worker.c (5) */
+ * come, or let a worker come, unless one does and takes it along.  worker.c
+ * (5), (7) */
 void hfi_worker_hire(struct hf_client *c)
 {
-    if (c->lent_work < c->lent)
+    if (c->lent_work < c->lent) {
         c->lent_work++;
-    else
+    } else if (!c->coming) {
+        c->coming = c->be->send_ahead && !hfi_link_alone(&c->idle);
         hfi_worker_call(c);
+    }
 }
 
 void hfi_lend(struct hf_client *c)

@@ -159,6 +159,27 @@ static void call_leave(struct hfi_mux_call *call, bool given)
     hfi_shared_put(&link->base);
 }
 
+/* With the mutex held, on a link of which it is a user: append the request, to
+ * be sent; false if there is no memory. */
+static bool call_append(struct hfi_shared_link *link, struct hfi_mux_call *call,
+                        const char *bytes, size_t len, int n,
+                        redisReply **replies)
+{
+    *call = (struct hfi_mux_call){.want = n,
+                                  .replies = replies,
+                                  .begin = link->written + link->out.len,
+                                  .link = (struct mux_link *)link};
+    hfi_link_init(&call->base.in_calls);
+    if (!hfi_sendbuf_add(&link->out, bytes, len))
+        return false;
+    call->begun_at = hfi_now();
+    hfi_shared_join(link, &call->base);
+    hfi_link_append(&link->calls, &call->base.in_calls);
+    if (link->stream.traffic)
+        hfi_traffic_add(&link->stream.traffic->requests, (uint64_t)n);
+    return true;
+}
+
 hf_status hfi_mux_begin(struct hfi_mux *mux, struct hfi_mux_call *call,
                         const char *bytes, size_t len, int n,
                         redisReply **replies, int64_t deadline,
@@ -168,29 +189,41 @@ hf_status hfi_mux_begin(struct hfi_mux *mux, struct hfi_mux_call *call,
     hf_status st;
     bool busy;
 
-    *call = (struct hfi_mux_call){.want = n, .replies = replies};
-    hfi_link_init(&call->base.in_calls);
     pthread_mutex_lock(&mux->shared.mu);
     st = hfi_shared_get(&mux->shared, deadline, &link, err);
     if (!st) {
-        call->begin = link->written + link->out.len;
-        if (!hfi_sendbuf_add(&link->out, bytes, len)) {
+        busy = hfi_shared_is_busy(link);
+        if (call_append(link, call, bytes, len, n, replies)) {
+            hfi_shared_send(link, busy, deadline);
+        } else {
             hfi_shared_put(link);
             st = hfi_nomem(err);
         }
     }
-    if (!st) {
-        busy = hfi_shared_is_busy(link);
-        call->begun_at = hfi_now();
-        call->link = (struct mux_link *)link;
-        hfi_shared_join(link, &call->base);
-        hfi_link_append(&link->calls, &call->base.in_calls);
-        if (link->stream.traffic)
-            hfi_traffic_add(&link->stream.traffic->requests, (uint64_t)n);
-        hfi_shared_send(link, busy, deadline);
-    }
     pthread_mutex_unlock(&mux->shared.mu);
     return st;
+}
+
+size_t hfi_mux_begin_several(struct hfi_mux *mux, const char *bytes,
+                             const struct hfi_mux_start *starts, size_t n,
+                             int64_t deadline)
+{
+    struct hfi_shared_link *link = NULL;
+    size_t i = 0;
+
+    pthread_mutex_lock(&mux->shared.mu);
+    if (!hfi_shared_get(&mux->shared, deadline, &link, NULL)) {
+        for (; i < n && call_append(link, starts[i].call, bytes, starts[i].len,
+                                    1, starts[i].reply);
+             i++) {
+            bytes += starts[i].len;
+            link->users++;
+        }
+        hfi_shared_flush(link, deadline);
+        hfi_shared_put(link); /* Each call is a user of its own. */
+    }
+    pthread_mutex_unlock(&mux->shared.mu);
+    return i;
 }
 
 hf_status hfi_mux_finish(struct hfi_mux_call *call, int64_t deadline,

@@ -74,6 +74,17 @@ hf_status hfi_mux_begin(struct hfi_mux *, struct hfi_mux_call *,
 hf_status hfi_mux_finish(struct hfi_mux_call *, int64_t deadline,
                          struct hf_error *);
 
+/* Begin several calls of one request each, in one write.  `bytes` of each follow
+ * those of the one before.  How many were begun: the first ones. */
+struct hfi_mux_start {
+    struct hfi_mux_call *call;
+    size_t len;
+    struct redisReply **reply;
+};
+size_t hfi_mux_begin_several(struct hfi_mux *, const char *bytes,
+                             const struct hfi_mux_start *, size_t n,
+                             int64_t deadline);
+
 /* Begin what must not wait for others, such as a renewal: on the shared
  * connection if nothing is under way there, since what comes later is served
  * later; and else on the one aside, if hfi_mux_set_aside() has said how that

@@ -413,6 +413,7 @@ TEST(a_waiter_that_has_seen_a_fence_is_granted_no_smaller_one)
         lk = rt_lock(holder, "k", 0, 30000, 0);
         w = rt_waiter(client, "k", 20000, 5000, flags[i]);
         w.retry_ms = 100;
+        w.cut = true; /* It may be at its release by then. */
         rt_wait_start(&w);
         t_poll_until(rt_waiters(&s, "k") == 1, 5000);
         shift(&s, 20);

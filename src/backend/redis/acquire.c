@@ -198,8 +198,8 @@ static hf_status take_step(struct redis_conn *rc, const struct hfi_claim *claim,
     bool again;
 
     do {
-        st = redis_eval(rc, NULL, 'A', claim, args->argc, args->argv, &reply,
-                        deadline, err);
+        st = redis_eval_ahead(rc, &redis_own(receipt)->ahead, 'A', claim,
+                              args->argc, args->argv, &reply, deadline, err);
         if (st)
             return st;
         again = reply->type == REDIS_REPLY_INTEGER && reply->integer == -1;
@@ -275,9 +275,10 @@ static hf_status take_fenced(struct redis_conn *rc,
                              struct hfi_answer *busy, int64_t deadline,
                              struct hf_error *err)
 {
-    int64_t began = hfi_now_us();
-    uint64_t seen = atomic_load(fence_seen(rc, claim->key)), late;
     struct redis_grant *own = receipt->own;
+    struct redis_asked asked =
+        own->ahead.under_way ? own->ahead.asked : redis_ask(rc, claim->key);
+    uint64_t seen = asked.seen, late;
     struct take_args args;
     char mark = '\0';
     hf_status st;
@@ -292,7 +293,8 @@ static hf_status take_fenced(struct redis_conn *rc,
         own->seen = seen;
     if (!st) {
         late = mark ? own->seen
-                    : fence_meanwhile(rc, claim->key, receipt->fence, began);
+                    : fence_meanwhile(rc, claim->key, receipt->fence,
+                                      asked.began_us);
         st = take_raise(rc, claim, receipt, late > seen || mark ? late : seen,
                         mark == '+', deadline, err);
     }
@@ -326,10 +328,20 @@ static hf_status take_confirm(struct redis_conn *rc,
     return st == HF_UNCERTAIN ? hfi_restate(err, HF_UNAVAILABLE) : st;
 }
 
-/* Be listening before the try, or nobody will wake us.  A server that is away
- * is looked for by the try, which backs off; only then is it listened to. */
-static bool take_listen(struct redis_conn *rc, const struct hfi_claim *claim,
-                        int64_t deadline)
+void redis_take_add(struct redis_conn *rc, struct redis_batch *batch,
+                    const struct hfi_claim *claim,
+                    const struct hfi_receipt *receipt)
+{
+    struct take_args args;
+
+    take_say(rc, claim, receipt, &args);
+    redis_eval_add(rc, batch, 'A', claim, args.argc, args.argv, false);
+}
+
+/* A server that is away is looked for by the try, which backs off; only then is
+ * it listened to. */
+bool redis_listen(struct redis_conn *rc, const struct hfi_claim *claim,
+                  int64_t deadline)
 {
     int64_t now = hfi_now();
 
@@ -350,8 +362,10 @@ hf_status redis_try_acquire(struct hfi_conn *conn,
 
     if (st)
         return st;
-    if (own->watched)
-        unsubscribed = !take_listen(rc, claim, deadline);
+    if (own->ahead.under_way)
+        unsubscribed = own->ahead.unsubscribed;
+    else if (own->watched)
+        unsubscribed = !redis_listen(rc, claim, deadline);
     if (rc->acquire == REDIS_FENCED)
         st = take_fenced(rc, claim, receipt, busy, deadline, err);
     else if (own->returned) /* replicas.c (4) */

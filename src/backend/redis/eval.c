@@ -62,6 +62,20 @@ static bool command_again(struct redis_conn *rc, const redisReply *reply,
     return true;
 }
 
+/* It was sent ahead: wait for its answer.  ahead.c */
+static hf_status command_await(struct redis_conn *rc, struct redis_ahead *ahead,
+                               redisReply **ret, int64_t deadline,
+                               struct hf_error *err)
+{
+    hf_status st = hfi_mux_finish(&ahead->call, deadline, err);
+
+    ahead->under_way = false;
+    if (st)
+        return hfi_wrap(err, st, "%s", rc->base.endpoint);
+    *ret = ahead->reply;
+    return HF_OK;
+}
+
 static hf_status command_once(struct redis_conn *rc,
                               const struct command_way *way,
                               const struct redis_key_command *order,
@@ -74,6 +88,8 @@ static hf_status command_once(struct redis_conn *rc,
     redisReply *replies[3] = {NULL, NULL, NULL};
     hf_status st;
 
+    if (order->ahead && order->ahead->under_way)
+        return command_await(rc, order->ahead, ret, deadline, err);
     if (way->ask)
         redis_batch_add(&batch, 1, asking);
     redis_key_command_add(&batch, order, way->whole);
@@ -188,6 +204,7 @@ static void eval_command(struct redis_conn *rc, struct redis_key_command *order,
     redis_name(rc, claim->key, &texts->names);
     order->script = rc->script;
     order->wait = NULL;
+    order->ahead = NULL;
     order->longer = NULL;
     all[n++] = "EVALSHA";
     all[n++] = rc->script_id;
@@ -221,5 +238,18 @@ hf_status redis_eval(struct redis_conn *rc, struct redis_wait *wait, char op,
 
     eval_command(rc, &order, &texts, op, claim, argc, argv);
     order.wait = wait;
+    return redis_key_command(rc, claim->key, &order, ret, deadline, err);
+}
+
+hf_status redis_eval_ahead(struct redis_conn *rc, struct redis_ahead *ahead,
+                           char op, const struct hfi_claim *claim, int argc,
+                           const char **argv, redisReply **ret,
+                           int64_t deadline, struct hf_error *err)
+{
+    struct redis_key_command order;
+    struct eval_texts texts;
+
+    eval_command(rc, &order, &texts, op, claim, argc, argv);
+    order.ahead = ahead;
     return redis_key_command(rc, claim->key, &order, ret, deadline, err);
 }

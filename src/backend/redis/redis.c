@@ -553,6 +553,7 @@ const struct hfi_backend hfi_backend_redis = {
     .close = redis_close,
     .after_fork_child = redis_after_fork_child,
     .try_acquire = redis_try_acquire,
+    .send_ahead = redis_send_ahead,
     .try_acquire_all = redis_try_acquire_all,
     .renew = redis_renew,
     .release = redis_release,

@@ -22,6 +22,7 @@
  *   slots.c       and how that is found out
  *   migrate.c     locks whose slot goes to another node
  *   eval.c        commands that go where their key is
+ *   ahead.c       steps of several claims that are sent together
  *   script.c      the scripts, which are files: fenced.lua, unfenced.lua,
  *                 move.lua
  *   names.c       names of keys, and their slots
@@ -122,8 +123,24 @@ struct redis_follow {
     bool closing;
 };
 
+/* What was known before the first try of a claim was sent. */
+struct redis_asked {
+    int64_t began_us;
+    uint64_t seen;
+};
+
+/* A step that was sent before the call whose step it is; see ahead.c. */
+struct redis_ahead {
+    struct hfi_mux_call call;
+    redisReply *reply;
+    struct redis_asked asked;
+    bool under_way;
+    bool unsubscribed; /* nobody will wake the claim */
+};
+
 /* What a claim remembers: receipt->own. */
 struct redis_grant {
+    struct redis_ahead ahead;
     bool watched;
     uint64_t seen;     /* the greatest fence before its first try, or the last
                         * that was refused */
@@ -349,8 +366,9 @@ struct redis_key_command {
     const char *script; /* NULL: it is none */
     int argc;
     const char *argv[24];
-    const char **longer;     /* instead of argv, if those are too few */
-    struct redis_wait *wait; /* replicas must have it; or NULL */
+    const char **longer;       /* instead of argv, if those are too few */
+    struct redis_wait *wait;   /* replicas must have it; or NULL */
+    struct redis_ahead *ahead; /* it may have been sent already; or NULL */
 };
 
 void redis_key_command_add(struct redis_batch *,
@@ -370,6 +388,17 @@ void redis_eval_add(struct redis_conn *, struct redis_batch *, char op,
 hf_status redis_eval(struct redis_conn *, struct redis_wait *, char op,
                      const struct hfi_claim *, int argc, const char **argv,
                      redisReply **ret, int64_t deadline, struct hf_error *);
+
+/* The same, of a claim whose step may have been sent ahead. */
+hf_status redis_eval_ahead(struct redis_conn *, struct redis_ahead *, char op,
+                           const struct hfi_claim *, int argc,
+                           const char **argv, redisReply **ret,
+                           int64_t deadline, struct hf_error *);
+
+/* ---- ahead.c -------------------------------------------------------- */
+
+void redis_send_ahead(struct hfi_conn *, const struct hfi_ahead *, size_t n,
+                      int64_t deadline);
 
 /* ---- replicas.c ------------------------------------------------------ */
 
@@ -486,11 +515,16 @@ void redis_about(struct redis_conn *, const struct hfi_claim *,
 
 /* Before the first try of a claim; and after a first try that was granted:
  * is its fence great enough?  Else raise it. */
-struct redis_asked {
-    int64_t began_us;
-    uint64_t seen;
-};
 struct redis_asked redis_ask(struct redis_conn *, const char *key);
+
+/* Be listening before a try, or nobody will wake us: false if we are not. */
+bool redis_listen(struct redis_conn *, const struct hfi_claim *,
+                  int64_t deadline);
+
+/* Add the step that tries the claim. */
+void redis_take_add(struct redis_conn *, struct redis_batch *,
+                    const struct hfi_claim *, const struct hfi_receipt *);
+
 hf_status redis_settle(struct redis_conn *, const struct hfi_claim *,
                        struct hfi_receipt *, const struct redis_asked *,
                        int64_t deadline, struct hf_error *);

@@ -36,8 +36,8 @@ static hf_status give_step(struct redis_conn *rc, const struct hfi_claim *claim,
     else
         snprintf(number, sizeof(number), "%" PRIu64, receipt->fence);
     do {
-        st = redis_eval(rc, NULL, op, claim, op != 'L', argv, &reply, deadline,
-                        err);
+        st = redis_eval_ahead(rc, &redis_own(receipt)->ahead, op, claim,
+                              op != 'L', argv, &reply, deadline, err);
         if (st)
             return st;
         *said = redis_number(reply);

@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * ahead.c - the tries and releases of an event loop that go out together: each
+ * has the outcome that it would have alone.
+ *
+ * The server is frozen while the loop asks, so that what is asked for waits for
+ * the threads of the client, which then find many at once.
+ */
+#include "rt.h"
+
+#include <poll.h>
+
+#define N 48
+
+static char names[N][16];
+static hf_lock *locks[N];
+
+/* The next event; the test's runner ends a wait that has no end. */
+static struct hf_event next(hf_client *client)
+{
+    struct pollfd fd = {.fd = hf_events_fd(client), .events = POLLIN};
+    struct hf_event event = HF_EVENT_INIT;
+
+    while (!hf_next_event(client, &event))
+        poll(&fd, 1, -1);
+    return event;
+}
+
+static int number_of(const struct hf_event *event)
+{
+    return (int)((char(*)[16])event->user - names);
+}
+
+static void ask(hf_client *client, int i, int64_t wait_ms)
+{
+    struct hf_lock_opts opts = rt_opts(60000, 0);
+    hf_request *req;
+
+    snprintf(names[i], sizeof(names[i]), "ahead-%d", i);
+    CHECK_OK(hf_acquire_start(client, names[i], wait_ms, &opts, names[i], &req,
+                              &t_err));
+}
+
+/* All are asked for while the server stands still. */
+static void ask_all(struct rt_server *s, hf_client *client)
+{
+    int i;
+
+    rt_signal(s, SIGSTOP);
+    for (i = 0; i < N; i++)
+        ask(client, i, -1);
+    t_sleep_ms(20);
+    rt_signal(s, SIGCONT);
+}
+
+static void take_all(hf_client *client)
+{
+    struct hf_event event;
+    int i;
+
+    for (i = 0; i < N; i++) {
+        event = next(client);
+        CHECK_EQ(event.type, HF_GRANTED);
+        locks[number_of(&event)] = event.lock;
+    }
+}
+
+static void release_all(hf_client *client, hf_status want, int which)
+{
+    struct hf_event event;
+    hf_request *req;
+    int i;
+
+    for (i = 0; i < N; i++)
+        hf_release_start(locks[i], names[i], &req);
+    for (i = 0; i < N; i++) {
+        event = next(client);
+        CHECK_EQ(event.type, HF_ANSWERED);
+        CHECK_EQ(event.error.status, number_of(&event) == which ? want : HF_OK);
+    }
+}
+
+static long long stat_of(struct rt_server *s, const char *name)
+{
+    const char *at = strstr(rt_text(s, "INFO stats"), name);
+
+    CHECK(at != NULL);
+    return strtoll(at + strlen(name) + 1, NULL, 10);
+}
+
+TEST(many_requests_are_few_writes)
+{
+    struct rt_server s = {0};
+    long long reads, calls;
+    hf_client *client;
+
+    rt_start(&s, NULL);
+    client = rt_open(&s, "");
+    reads = stat_of(&s, "total_reads_processed");
+    calls = rt_calls(&s, "evalsha");
+    ask_all(&s, client);
+    take_all(client);
+    release_all(client, HF_OK, 0);
+    calls = rt_calls(&s, "evalsha") - calls;
+    reads = stat_of(&s, "total_reads_processed") - reads;
+    CHECK_GE(calls, 2 * N);
+    CHECK_LT(reads, calls);
+    hf_close(client);
+    rt_end(&s);
+}
+
+/* Each is told what became of its own lock. */
+TEST(one_that_was_broken_is_lost_and_the_others_are_not)
+{
+    struct rt_server s = {0};
+    hf_client *client, *other;
+    struct hf_event event;
+
+    rt_start(&s, NULL);
+    client = rt_open(&s, "");
+    other = rt_open(&s, "");
+    ask_all(&s, client);
+    take_all(client);
+    CHECK_OK(hf_break(other, names[7], hf_fence(locks[7]), &t_err));
+    event = next(client);
+    CHECK_EQ(event.type, HF_GONE);
+    CHECK(event.lock == locks[7]);
+    release_all(client, HF_LOST, 7);
+    hf_close(client);
+    hf_close(other);
+    rt_end(&s);
+}
+
+/* One of them is another's: it waits, and the others have theirs. */
+TEST(one_that_is_held_keeps_no_other_waiting)
+{
+    struct rt_server s = {0};
+    hf_client *client, *other;
+    struct hf_event event;
+    hf_lock *held;
+    int i;
+
+    rt_start(&s, NULL);
+    client = rt_open(&s, "");
+    other = rt_open(&s, "");
+    held = rt_lock(other, "ahead-5", 0, 60000, 0);
+    ask_all(&s, client);
+    for (i = 1; i < N; i++) {
+        event = next(client);
+        CHECK_EQ(event.type, HF_GRANTED);
+        CHECK_NE(number_of(&event), 5);
+        locks[number_of(&event)] = event.lock;
+    }
+    CHECK_OK(hf_release(held, &t_err));
+    event = next(client);
+    CHECK_EQ(event.type, HF_GRANTED);
+    CHECK_EQ(number_of(&event), 5);
+    locks[5] = event.lock;
+    release_all(client, HF_OK, 0);
+    hf_close(client);
+    hf_close(other);
+    rt_end(&s);
+}
+
+/* A server that has forgotten its scripts is sent them again by each. */
+TEST(a_server_without_scripts_serves_all)
+{
+    struct rt_server s = {0};
+    hf_client *client;
+
+    rt_start(&s, NULL);
+    client = rt_open(&s, "");
+    rt_do(&s, "SCRIPT FLUSH");
+    ask_all(&s, client);
+    rt_do(&s, "SCRIPT FLUSH");
+    take_all(client);
+    rt_do(&s, "SCRIPT FLUSH");
+    release_all(client, HF_OK, 0);
+    hf_close(client);
+    rt_end(&s);
+}
+
+/* On a server that says nothing, whoever waits a moment is told before whoever
+ * waits for long. */
+TEST(a_short_wait_does_not_become_a_long_one)
+{
+    struct rt_server s = {0};
+    struct hf_event event;
+    hf_client *client;
+    int i;
+
+    rt_start(&s, NULL);
+    client = rt_open(&s, "?timeout=8s");
+    rt_signal(&s, SIGSTOP);
+    for (i = 0; i < N; i++)
+        ask(client, i, i % 2 ? 0 : 200);
+    for (i = 0; i < N; i++) {
+        event = next(client);
+        CHECK_EQ(event.type, HF_FAILED);
+        CHECK_EQ(number_of(&event) % 2, i >= N / 2);
+    }
+    rt_signal(&s, SIGCONT);
+    hf_close(client);
+    rt_end(&s);
+}
+
+/* Cancelled while all are on the wire: each ends at once, and nothing stays. */
+TEST(a_cancelled_batch_leaves_nothing)
+{
+    struct rt_server s = {0};
+    struct hf_event event;
+    hf_client *client;
+    int i;
+
+    rt_start(&s, NULL);
+    client = rt_open(&s, "");
+    rt_signal(&s, SIGSTOP);
+    for (i = 0; i < N; i++)
+        ask(client, i, -1);
+    t_sleep_ms(20);
+    hf_cancel(client);
+    for (i = 0; i < N; i++) {
+        event = next(client);
+        CHECK_EQ(event.type, HF_FAILED);
+        CHECK_EQ(event.error.status, HF_CANCELED);
+    }
+    rt_signal(&s, SIGCONT);
+    for (i = 0; i < N; i++)
+        t_poll_until(!rt_int(&s, "EXISTS holdfast:%s", names[i]), 20000);
+    hf_close(client);
+    rt_end(&s);
+}
+
+/* The server dies with all of them under way: each ends in doubt or is granted
+ * by the next server, and no lock is left that nobody has. */
+TEST(a_server_that_dies_fails_each)
+{
+    struct rt_server s = {0};
+    struct hf_event event;
+    hf_client *client;
+    int i;
+
+    rt_start(&s, "--appendonly", "yes", "--appendfsync", "always", NULL);
+    client = rt_open(&s, "");
+    rt_signal(&s, SIGSTOP);
+    for (i = 0; i < N; i++)
+        ask(client, i, -1);
+    t_sleep_ms(20);
+    rt_crash(&s);
+    rt_again(&s);
+    take_all(client);
+    for (i = 0; i < N; i++)
+        CHECK(hf_held(locks[i]));
+    release_all(client, HF_OK, 0);
+    event = (struct hf_event)HF_EVENT_INIT;
+    CHECK(!hf_next_event(client, &event));
+    hf_close(client);
+    rt_end(&s);
+}
+
+T_MAIN
