@@ -272,6 +272,27 @@ void t_kill(struct t_peer *peer)
     close(peer->fd);
 }
 
+static bool t_is_stopped(pid_t pid)
+{
+    char path[64], line[256] = "";
+    const char *state;
+    FILE *stat;
+
+    snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+    stat = fopen(path, "re");
+    CHECK(stat != NULL);
+    CHECK(fgets(line, sizeof(line), stat) != NULL);
+    fclose(stat);
+    state = strrchr(line, ')');
+    return state && (state[2] == 'T' || state[2] == 't' || state[2] == 'Z');
+}
+
+void t_stop(pid_t pid)
+{
+    CHECK_EQ(kill(pid, SIGSTOP), 0);
+    t_poll_until(t_is_stopped(pid), 20000);
+}
+
 /* ---- running ----------------------------------------------------------- */
 
 /* In the test's process.  A joined thread leaves /proc a moment later. */

@@ -164,4 +164,8 @@ bool t_try_hear(struct t_peer *peer, int64_t ms, int64_t *ret);
 void t_join(struct t_peer *peer); /* fails unless it exits with 0 */
 void t_kill(struct t_peer *peer); /* SIGKILL, and wait until it is gone */
 
+/* SIGSTOP, and wait until it stands still: on a busy machine a process goes on
+ * for a moment after the signal was sent. */
+void t_stop(pid_t pid);
+
 #endif

@@ -361,7 +361,7 @@ TEST(a_killed_process_does_not_free_its_owners_other_lock)
     snprintf(key, sizeof(key), "%s", conf_key("k"));
     peer = t_fork(enter_and_wait, key);
     client = conf_open();
-    opts.ttl_ms = conf_ms(1000);
+    opts.ttl_ms = conf_ms(4000);
     lk = conf_try(client, key, &opts);
     t_tell(&peer, 0);
     t_hear(&peer);

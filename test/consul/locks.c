@@ -414,16 +414,20 @@ TEST(closing_does_not_wait_twice_for_a_service_that_is_silent)
 {
     hf_client *client = open_url(url("?timeout=3s"));
     struct hf_info info = HF_INFO_INIT;
+    hf_status looked;
     int64_t began;
 
     for (int i = 0; i < 4; i++) /* So there are four sessions. */
         CHECK_OK(hf_release(lock(client, "silent", 20000 + i, 0), &t_err));
-    CHECK_EQ(sh("kill -STOP $(cat $HF_TEST_DIR/1.pid)"), 0);
-    CHECK(hf_inspect(client, "silent", &info, &t_err) != HF_OK);
+    CHECK_EQ(sh("p=$(cat $HF_TEST_DIR/1.pid); kill -STOP $p; until grep -q "
+                "'^State:.*[Tt] ' /proc/$p/status; do sleep 0.01; done"),
+             0);
+    looked = hf_inspect(client, "silent", &info, &t_err);
     began = t_now_ms();
     hf_close(client);
     began = t_now_ms() - began;
     CHECK_EQ(sh("kill -CONT $(cat $HF_TEST_DIR/1.pid)"), 0);
+    CHECK(looked != HF_OK);
     CHECK_LT(began, 2500);
     CHECK_EQ(sh("for id in $(curl -s $C/v1/session/list | grep -o "
                 "'\"ID\":\"[^\"]*' | cut -d'\"' -f4); do "

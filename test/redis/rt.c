@@ -141,7 +141,10 @@ void rt_start(struct rt_server *s, ...)
 
 void rt_signal(struct rt_server *s, int sig)
 {
-    CHECK_EQ(kill(s->pid, sig), 0);
+    if (sig == SIGSTOP)
+        t_stop(s->pid);
+    else
+        CHECK_EQ(kill(s->pid, sig), 0);
 }
 
 void rt_crash(struct rt_server *s)

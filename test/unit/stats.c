@@ -84,7 +84,7 @@ TEST(renewals_and_losses_are_counted)
     CHECK_STATUS(hf_release(lk, &t_err), HF_LOST);
     stats = stats_of(client);
     CHECK_GE(stats.renewals_failed, 1);
-    CHECK_EQ(stats.at_risk, 1);
+    CHECK_GE(stats.at_risk, 1); /* more if a renewal was late before */
     CHECK_EQ(stats.lost[HF_LOSS_EXPIRED], 1);
     CHECK_EQ(stats.hold.count, 1);
     far_end(client);
