@@ -14,8 +14,8 @@
  *
  * INVARIANTS
  *  (1) A request is in the list, or taken by who sends it, or done.
- *  (2) While requests are in the list, COMBINE_FREE calls are under way, or one
- *      of those who wait is awake to begin another.
+ *  (2) While requests are in the list, COMBINE_FREE calls are under way, or the
+ *      first of those who wait is awake, or wakes when another may begin.
  *  (3) A call ends by the first deadline of its requests, so nobody needs to
  *      leave one that was taken.
  *  (4) Of the requests of one call no two have the same `conflict_key`.
@@ -29,6 +29,13 @@
 
 /* So many calls may be under way before others are gathered. */
 #define COMBINE_FREE 4
+
+/* While so many requests are under way, the next call begins when one is
+ * answered, or so long after the last one: a near etcd has answered by then, and
+ * gets more done in fewer transactions; a far one, or one that is silent for one
+ * call, is not waited for. */
+#define COMBINE_MANY    8
+#define COMBINE_NEAR_MS 10
 
 /* How many go together: etcd takes 128 operations, those of the longest of them
  * counted with it. */
@@ -158,6 +165,16 @@ static void combine_next(struct etcd_conn *ec)
             &hfi_container(ec->requests.next, struct etcd_request, link)->cond);
 }
 
+/* When another call may begin: 0, now. */
+static int64_t combine_free_at(const struct etcd_conn *ec)
+{
+    if (ec->in_flight >= COMBINE_FREE)
+        return HFI_NEVER;
+    return ec->in_flight && ec->carried >= COMBINE_MANY
+               ? ec->begun_at + COMBINE_NEAR_MS
+               : 0;
+}
+
 /* (4) */
 static bool request_fits(const struct etcd_request *request,
                          struct etcd_request **requests, size_t n)
@@ -205,8 +222,11 @@ static void combine_lead(struct etcd_conn *ec, struct etcd_request *own)
     size_t i, n;
 
     ec->in_flight++;
+    ec->begun_at = hfi_now();
     hfi_link_remove(&own->link);
     n = combine_batch(ec, requests, &deadline);
+    ec->carried += n;
+    combine_next(ec);
     pthread_mutex_unlock(&ec->combine_mu);
     if (n > 1)
         combine_send(ec, requests, n, deadline);
@@ -216,6 +236,7 @@ static void combine_lead(struct etcd_conn *ec, struct etcd_request *own)
     for (i = 0; i < n; i++)
         requests[i]->done = true;
     ec->in_flight--;
+    ec->carried -= n;
     combine_next(ec);
     pthread_mutex_unlock(&ec->combine_mu);
     for (i = 1; i < n; i++)
@@ -223,17 +244,31 @@ static void combine_lead(struct etcd_conn *ec, struct etcd_request *own)
     pthread_mutex_lock(&ec->combine_mu);
 }
 
+/* Until another call may begin, if it is the first; or the deadline.  (2) */
+static void request_wait(struct etcd_conn *ec, struct etcd_request *request,
+                         int64_t free_at)
+{
+    int64_t until = request->deadline;
+
+    if (ec->requests.next == &request->link && free_at < until)
+        until = free_at;
+    hfi_cond_wait(&request->cond, &ec->combine_mu, until);
+}
+
 /* Until it is done, by us or by another.  False: not sent in time. */
 static bool request_run(struct etcd_conn *ec, struct etcd_request *request)
 {
+    int64_t free_at;
+
     hfi_link_append(&ec->requests, &request->link);
     while (!request->done) {
+        free_at = combine_free_at(ec);
         if (request->taken)
             hfi_cond_wait(&request->cond, &ec->combine_mu, HFI_NEVER);
-        else if (ec->in_flight < COMBINE_FREE)
+        else if (!free_at || hfi_now() >= free_at)
             combine_lead(ec, request);
         else if (hfi_left_ms(request->deadline))
-            hfi_cond_wait(&request->cond, &ec->combine_mu, request->deadline);
+            request_wait(ec, request, free_at);
         else {
             hfi_link_remove(&request->link);
             combine_next(ec); /* It may have been our turn. */

@@ -119,6 +119,8 @@ struct etcd_conn {
     struct hfi_link requests;   /* of struct etcd_request, not sent yet */
     struct etcd_request *spare; /* that are in no use */
     unsigned in_flight;         /* calls that are under way */
+    size_t carried;             /* requests in them */
+    int64_t begun_at;           /* when the last of them was */
 
     pthread_mutex_t watch_mu; /* guards the rest */
     struct hfi_cond watch_cond;
